@@ -1,0 +1,102 @@
+# Moonshard: the commands of a working day. How files are compiled is told in tools/build.mk.
+#
+#   make              build the library, the executable and the pkg-config file
+#   make train        train a small GPT on a 2x2 mesh of local ranks
+#   make test         all tests; make test ONLY=plan runs the test files whose path contains "plan"
+#   make help         every target and setting
+
+# ---- settings: give them on the command line, e.g. make train STEPS=20 ------------------------------------------
+
+# where `make install` puts things
+PREFIX ?= /usr/local
+DESTDIR ?=
+# compile jobs at once
+JOBS ?= $(shell nproc)
+# make train: stop after that many steps; train on these text files
+STEPS ?=
+FILES ?= $(files)
+# make run: recipe, ranks, and anything else for it (key=value)
+RECIPE ?= recipes/toy_hsdp.lua
+N ?= 4
+ARGS ?=
+# make test: only the test files whose path contains this; seconds a test file may take
+ONLY ?=
+TEST_TIMEOUT ?= 300
+# where `make bench-peers` finds a CUDA 13 toolkit, whose libraries spare a large download
+CUDA_HOME ?= /usr/local/cuda
+
+# ---- Debian packages: the one list -------------------------------------------------------------------------------
+
+PACKAGES_BUILD := gcc make libc6-dev pkg-config luajit libluajit-5.1-dev libdnnl-dev libpcre2-dev libjansson-dev libedit-dev
+PACKAGES_TRAIN := fortunes
+PACKAGES_TEST := lua-busted libcmocka-dev
+PACKAGES_LINT := lua-check clang-format
+PACKAGES_BENCH := python3 python3-venv libopenmpi-dev openmpi-bin
+
+# ---- targets -----------------------------------------------------------------------------------------------------
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := all
+BUILD := build
+build_config = +@$(MAKE) --no-print-directory -j$(JOBS) -f tools/build.mk BUILD=$(BUILD) PREFIX=$(PREFIX)
+test_config = tests/run.sh --build $(BUILD)/$(1) --config $(1) --only '$(ONLY)' --timeout
+
+.PHONY: all run train test bench bench-peers lint san-address san-thread install clean help
+.NOTPARALLEL:
+
+all: $(BUILD)/packages/build ## build everything under build/
+	$(build_config) all
+
+run: all ## run RECIPE on N local ranks, with ARGS
+	$(BUILD)/release/moonshard run $(RECIPE) -n $(N) $(ARGS)
+
+train: $(BUILD)/packages/train all ## train the quickstart GPT over a 2x2 mesh; STEPS=20 shortens it, files="a.txt b.txt" is another text
+	@mkdir -p $(BUILD)/train
+	$(BUILD)/release/moonshard run recipes/quickstart.lua -n 4 --metrics $(BUILD)/train/metrics.jsonl \
+	  mesh=2x2 $(if $(STEPS),steps=$(STEPS)) $(if $(FILES),'files=$(strip $(FILES))') $(ARGS)
+
+test: $(BUILD)/packages/train $(BUILD)/packages/test all ## C tests and Lua specs; ONLY=word picks test files
+	$(build_config) tests
+	@$(call test_config,release) $(TEST_TIMEOUT)
+
+bench: $(BUILD)/packages/train all ## measure, beside the peers that are installed; lines in build/bench.jsonl
+	$(build_config) bench
+	@tests/bench/run.sh $(BUILD)
+
+bench-peers: $(BUILD)/packages/bench ## install the peers that bench compares with: PyTorch in build/peers, Open MPI
+	$(build_config) peers
+	@tests/bench/install_torch.sh $(BUILD)/peers $(CUDA_HOME)
+
+lint: $(BUILD)/packages/lint ## luacheck, formatting, floors between folders, wording, sizes
+	@tests/lint/run.sh
+
+san-address: $(BUILD)/packages/train $(BUILD)/packages/test $(BUILD)/packages/build ## the tests under the address and undefined-behaviour sanitizers
+	$(build_config) CONFIG=address all tests
+	@$(call test_config,address) $(TEST_TIMEOUT)
+
+san-thread: $(BUILD)/packages/train $(BUILD)/packages/test $(BUILD)/packages/build ## the tests under the thread sanitizer, every stream a thread
+	$(build_config) CONFIG=thread all tests
+	@$(call test_config,thread) $(TEST_TIMEOUT)
+
+install: all ## install under PREFIX (and DESTDIR)
+	$(build_config) DESTDIR=$(DESTDIR) install
+
+clean: ## remove what was built; the peers stay (rm -r build removes them too)
+	@if [ -d $(BUILD) ]; then find $(BUILD) -mindepth 1 -maxdepth 1 ! -name peers -exec rm -rf {} +; fi
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
+	@echo; echo "Settings and what they are now:"
+	@printf '  %-13s %s\n' PREFIX '$(PREFIX)' JOBS '$(JOBS)' STEPS '$(STEPS)' FILES '$(FILES)' RECIPE '$(RECIPE)' N '$(N)' \
+	  ARGS '$(ARGS)' ONLY '$(ONLY)' TEST_TIMEOUT '$(TEST_TIMEOUT)' CUDA_HOME '$(CUDA_HOME)'
+
+# A stamp says that a list was satisfied; a changed list (this file) asks again.
+PACKAGES_build := $(PACKAGES_BUILD)
+PACKAGES_train := $(PACKAGES_BUILD) $(PACKAGES_TRAIN)
+PACKAGES_test := $(PACKAGES_BUILD) $(PACKAGES_TEST)
+PACKAGES_lint := $(PACKAGES_LINT)
+PACKAGES_bench := $(PACKAGES_BUILD) $(PACKAGES_BENCH)
+
+$(BUILD)/packages/%: Makefile tools/packages.sh
+	@mkdir -p $(@D)
+	@tools/packages.sh $(PACKAGES_$*) && touch $@

@@ -1,0 +1,209 @@
+# How Moonshard is compiled. Called by the Makefile once the packages are there, with
+#   CONFIG=release | address | thread     what the compiler adds
+#   BUILD=build                           everything made lands under it
+#
+# Products of a configuration, in $(BUILD)/$(CONFIG)/:
+#   libmoonshard.so    the engine; exports what moonshard.h marks MS_API
+#   moonshard          the executable: the same engine, LuaJIT, the command line and all Lua sources
+#   tests/  bench/     the C programs of tests/c and tests/bench
+# and, the same for every configuration, in $(BUILD)/gen/:
+#   moonshard/cdef.lua the declarations of moonshard.h for LuaJIT's ffi
+#   embedded_lua.c     the Lua sources as bytes
+#
+# From a plain luajit, in the source tree:
+#   LUA_PATH='lua/?.lua;lua/?/init.lua;build/gen/?.lua;;' MOONSHARD_LIB=build/release/libmoonshard.so luajit my.lua
+# where MOONSHARD_LIB names the library that `require "moonshard"` loads. After `make install` neither is needed.
+
+CONFIG ?= release
+BUILD ?= build
+PREFIX ?= /usr/local
+DESTDIR ?=
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+VERSION := 0.1.0
+ABI := $(shell sed -n 's/.*MS_ABI_VERSION = \([0-9]*\).*/\1/p' runtime/moonshard.h)
+OUT := $(BUILD)/$(CONFIG)
+GEN := $(BUILD)/gen
+
+# ---- flags -------------------------------------------------------------------------------------------------------
+
+CC := gcc
+# Under a sanitizer gcc's flow analysis sees its own insertions and warns falsely: the release build judges.
+WARNINGS_release := -Wall -Wextra -Werror
+WARNINGS_address := -w
+WARNINGS_thread := -w
+WARNINGS := $(WARNINGS_$(CONFIG))
+LIBRARIES := libpcre2-8 jansson
+INCLUDES := -Iruntime -I. $(shell pkg-config --cflags $(LIBRARIES))
+
+CONFIG_release := -O2 -g
+CONFIG_address := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
+CONFIG_thread := -O1 -g -fno-omit-frame-pointer -fsanitize=thread
+# Kernels stay vectorised under the sanitizers too, or their tests would take minutes.
+KERNEL_release := -O3
+KERNEL_address := -O2
+KERNEL_thread := -O2
+# Sums may be contracted to fused multiply-adds; NaN and infinity keep their meaning, so no -ffast-math.
+KERNEL_FLAGS := $(KERNEL_$(CONFIG)) -ffp-contract=fast -fno-math-errno
+
+CFLAGS := -std=c11 -D_GNU_SOURCE $(WARNINGS) -fPIC -fvisibility=hidden -fopenmp $(INCLUDES) $(CONFIG_$(CONFIG))
+# A symbol that nobody defines is an error here and not at the user's. Sanitized code is let off: it leaves the
+# sanitizer's own symbols to the program that loads it.
+NO_UNDEFINED_release := -Wl,-z,defs
+
+LDFLAGS := -fopenmp -Wl,--as-needed $(CONFIG_$(CONFIG))
+LDLIBS := $(shell pkg-config --libs $(LIBRARIES)) -ldnnl -ldl -lrt -lpthread -lm
+HOST_CFLAGS := $(shell pkg-config --cflags luajit libedit)
+HOST_LDLIBS := $(shell pkg-config --libs luajit libedit)
+
+# ---- sources -----------------------------------------------------------------------------------------------------
+
+HOST_C := $(wildcard runtime/host/*.c)
+KERNEL_C := $(wildcard kernels/*.c kernels/cpu/*.c)
+ENGINE_C := $(filter-out $(HOST_C),$(wildcard runtime/*.c runtime/*/*.c runtime/*/*/*.c)) $(KERNEL_C)
+# Programs of tests/c: embed_*.c see the installed header and the library alone, the others every internal symbol.
+EMBED_C := $(wildcard tests/c/embed_*.c)
+TEST_C := $(filter-out $(EMBED_C),$(wildcard tests/c/*.c))
+TEST_SUPPORT_C := $(wildcard tests/c/support/*.c)
+BENCH_MPI_C := $(wildcard tests/bench/mpi_*.c)
+BENCH_C := $(filter-out $(BENCH_MPI_C),$(wildcard tests/bench/*.c))
+LUA_SOURCES := $(sort $(shell find lua -name '*.lua' 2>/dev/null))
+
+objects = $(patsubst %.c,$(OUT)/obj/%.o,$(1))
+ENGINE_O := $(call objects,$(ENGINE_C))
+HOST_O := $(call objects,$(HOST_C)) $(OUT)/obj/embedded_lua.o
+TEST_SUPPORT_O := $(call objects,$(TEST_SUPPORT_C))
+TESTS := $(patsubst tests/c/%.c,$(OUT)/tests/%,$(TEST_C) $(EMBED_C))
+BENCHES := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(BENCH_C))
+PEER_BENCHES := $(patsubst tests/bench/%.c,$(BUILD)/peers/%,$(BENCH_MPI_C))
+
+LIBRARY := $(OUT)/libmoonshard.so
+EXECUTABLE := $(OUT)/moonshard
+
+.PHONY: all tests bench peers install
+# Without a main there is no executable yet; the library alone is still worth building.
+all: $(LIBRARY) $(GEN)/moonshard/cdef.lua $(BUILD)/moonshard.pc $(if $(HOST_C),$(EXECUTABLE))
+	@:
+# Specs of a sanitized build run in a luajit that brings the sanitizer's runtime.
+tests: $(TESTS) $(if $(filter-out release,$(CONFIG)),$(OUT)/luajit)
+	@:
+bench: $(BENCHES)
+	@:
+peers: $(PEER_BENCHES)
+	@:
+
+# ---- what a file was made from, besides its prerequisites: rewritten only when it changes -------------------------
+
+remember = $(shell mkdir -p $(dir $(1)))$(if $(filter-out x$(strip $(2))x,x$(strip $(file <$(1)))x),$(file >$(1),$(strip $(2))))
+space := $(subst ,, )
+underscored = $(subst $(space),|,$(strip $(1)))
+_ := $(call remember,$(OUT)/flags.list,$(call underscored,$(CC) $(CFLAGS) $(KERNEL_FLAGS) $(HOST_CFLAGS)))
+_ := $(call remember,$(OUT)/engine.list,$(call underscored,$(ENGINE_O) $(LDFLAGS) $(LDLIBS)))
+_ := $(call remember,$(OUT)/host.list,$(call underscored,$(HOST_O) $(HOST_LDLIBS)))
+_ := $(call remember,$(GEN)/lua.list,$(call underscored,$(LUA_SOURCES)))
+
+# ---- rules -------------------------------------------------------------------------------------------------------
+
+$(OUT)/obj/kernels/%.o: kernels/%.c $(OUT)/flags.list
+	@mkdir -p $(@D)
+	@echo "cc    $<"
+	@$(CC) $(CFLAGS) $(KERNEL_FLAGS) $(FLAGS_$(basename $(notdir $<))) -MMD -MP -c $< -o $@
+
+$(OUT)/obj/runtime/host/%.o: runtime/host/%.c $(OUT)/flags.list
+	@mkdir -p $(@D)
+	@echo "cc    $<"
+	@$(CC) $(CFLAGS) $(HOST_CFLAGS) -MMD -MP -c $< -o $@
+
+$(OUT)/obj/%.o: %.c $(OUT)/flags.list
+	@mkdir -p $(@D)
+	@echo "cc    $<"
+	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
+
+$(OUT)/obj/embedded_lua.o: $(GEN)/embedded_lua.c $(OUT)/flags.list
+	@mkdir -p $(@D)
+	@echo "cc    $<"
+	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
+
+$(LIBRARY).$(ABI): $(ENGINE_O) $(OUT)/engine.list
+	@echo "link  $@"
+	@$(CC) -shared -Wl,-soname,libmoonshard.so.$(ABI) $(NO_UNDEFINED_$(CONFIG)) $(LDFLAGS) $(ENGINE_O) -o $@ $(LDLIBS)
+
+$(LIBRARY): $(LIBRARY).$(ABI)
+	@ln -sf $(notdir $<) $@
+
+# -rdynamic: ffi.C finds the engine's functions in the executable itself.
+$(EXECUTABLE): $(ENGINE_O) $(HOST_O) $(OUT)/engine.list $(OUT)/host.list
+	@echo "link  $@"
+	@$(CC) -rdynamic $(LDFLAGS) $(ENGINE_O) $(HOST_O) -o $@ $(LDLIBS) $(HOST_LDLIBS)
+
+$(GEN)/moonshard/cdef.lua: runtime/moonshard.h tools/make_cdef.lua
+	@mkdir -p $(@D)
+	@echo "gen   $@"
+	@luajit tools/make_cdef.lua $< $@
+
+$(GEN)/embedded_lua.c: $(GEN)/moonshard/cdef.lua $(LUA_SOURCES) $(GEN)/lua.list tools/embed_lua.lua
+	@echo "gen   $@"
+	@luajit tools/embed_lua.lua $@ lua $(LUA_SOURCES) -- $(GEN) $(GEN)/moonshard/cdef.lua
+
+$(OUT)/include/moonshard.h: runtime/moonshard.h
+	@mkdir -p $(@D)
+	@cp $< $@
+
+$(OUT)/tests/embed_%: tests/c/embed_%.c $(OUT)/include/moonshard.h $(LIBRARY)
+	@mkdir -p $(@D)
+	@echo "cc    $<"
+	@$(CC) -std=c99 -pedantic $(WARNINGS) $(CONFIG_$(CONFIG)) -I$(OUT)/include $< -o $@ -L$(OUT) -lmoonshard -lm -Wl,-rpath,'$$ORIGIN/..'
+
+$(OUT)/tests/%: $(OUT)/obj/tests/c/%.o $(TEST_SUPPORT_O) $(ENGINE_O) $(OUT)/engine.list
+	@mkdir -p $(@D)
+	@echo "link  $@"
+	@$(CC) -rdynamic $(LDFLAGS) $< $(TEST_SUPPORT_O) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS)
+
+$(OUT)/luajit: tests/sanitizers/luajit.c $(OUT)/flags.list
+	@echo "cc    $<"
+	@$(CC) $(CFLAGS) $(HOST_CFLAGS) $< -o $@ $(HOST_LDLIBS)
+
+$(OUT)/bench/%: $(OUT)/obj/tests/bench/%.o $(ENGINE_O) $(OUT)/engine.list
+	@mkdir -p $(@D)
+	@echo "link  $@"
+	@$(CC) $(LDFLAGS) $< $(ENGINE_O) -o $@ $(LDLIBS)
+
+$(BUILD)/peers/mpi_%: tests/bench/mpi_%.c
+	@mkdir -p $(@D)
+	@echo "mpicc $<"
+	@mpicc -std=c11 -D_GNU_SOURCE -O3 $(WARNINGS) $< -o $@
+
+define PC
+prefix=$(PREFIX)
+libdir=$${prefix}/lib
+includedir=$${prefix}/include
+
+Name: moonshard
+Description: Training of neural networks sharded over a mesh of devices
+Version: $(VERSION)
+Requires.private: $(LIBRARIES)
+Cflags: -I$${includedir}
+Libs: -L$${libdir} -lmoonshard
+Libs.private: -ldnnl -fopenmp -lpthread -lm
+endef
+_ := $(call remember,$(BUILD)/prefix.list,$(PREFIX))
+
+$(BUILD)/moonshard.pc: tools/build.mk $(BUILD)/prefix.list
+	$(file >$@,$(PC))
+
+# LuaJIT looks in share/lua/5.1 under /usr/local and /usr on its own.
+install: all
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/pkgconfig include share/lua/5.1/moonshard share/moonshard)
+	install -m 755 $(EXECUTABLE) $(DESTDIR)$(PREFIX)/bin/moonshard
+	install -m 755 $(LIBRARY).$(ABI) $(DESTDIR)$(PREFIX)/lib/libmoonshard.so.$(ABI)
+	ln -sf libmoonshard.so.$(ABI) $(DESTDIR)$(PREFIX)/lib/libmoonshard.so
+	install -m 644 runtime/moonshard.h $(DESTDIR)$(PREFIX)/include/moonshard.h
+	install -m 644 $(BUILD)/moonshard.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/moonshard.pc
+	cp -r lua/moonshard $(DESTDIR)$(PREFIX)/share/lua/5.1/
+	install -m 644 $(GEN)/moonshard/cdef.lua $(DESTDIR)$(PREFIX)/share/lua/5.1/moonshard/cdef.lua
+	cp -r recipes LICENSE $(DESTDIR)$(PREFIX)/share/moonshard/
+
+.SECONDARY:
+-include $(shell find $(OUT)/obj -name '*.d' 2>/dev/null)
