@@ -1,0 +1,100 @@
+/* error.c - the thread-local error record and what the public header tells about it.
+**
+** The record has a fixed size, so raising an error never allocates: it works when memory is what ran out. Text that
+** does not fit ends in "...", cut between characters, never inside a UTF-8 sequence.
+*/
+#include "base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MESSAGE_BYTES = 2048, WHERE_BYTES = 64 };
+
+typedef struct record {
+  int code;
+  char message[MESSAGE_BYTES];
+  char where[WHERE_BYTES];
+} record;
+
+static _Thread_local record pending;
+
+static int continues_character(char c) { return ((unsigned char)c & 0xc0) == 0x80; }
+
+/* Ends a cut message in "..."; length is what vsnprintf wanted to write. */
+static void mark_cut(char *message, int length) {
+  if (length < MESSAGE_BYTES) return;
+  int end = MESSAGE_BYTES - 4;
+  while (end > 0 && continues_character(message[end])) end--;
+  memcpy(message + end, "...", 4);
+}
+
+static void format_message(char *message, const char *format, va_list args) {
+  int length = vsnprintf(message, MESSAGE_BYTES, format, args);
+  if (length < 0) memcpy(message, "(message could not be formatted)", 33);
+  else mark_cut(message, length);
+}
+
+int ms_error_raise(int code, const char *file, int line, const char *format, ...) {
+  if (pending.code) return code;
+  const char *slash = strrchr(file, '/');
+  va_list args;
+  va_start(args, format);
+  format_message(pending.message, format, args);
+  va_end(args);
+  snprintf(pending.where, WHERE_BYTES, "%.*s:%d", WHERE_BYTES - 16, slash ? slash + 1 : file, line);
+  pending.code = code;
+  return code;
+}
+
+int ms_error_prefix(const char *format, ...) {
+  if (!pending.code) return MS_OK;
+  char context[MESSAGE_BYTES], whole[2 * MESSAGE_BYTES + 2];
+  va_list args;
+  va_start(args, format);
+  format_message(context, format, args);
+  va_end(args);
+  int length = snprintf(whole, sizeof whole, "%s: %s", context, pending.message);
+  memcpy(pending.message, whole, length < MESSAGE_BYTES ? (size_t)length + 1 : MESSAGE_BYTES);
+  mark_cut(pending.message, length);
+  return pending.code;
+}
+
+int ms_error_code(void) { return pending.code; }
+
+const char *ms_error_message(void) { return pending.message; }
+
+const char *ms_error_where(void) { return pending.where; }
+
+void ms_error_clear(void) {
+  pending.code = MS_OK;
+  pending.message[0] = '\0';
+  pending.where[0] = '\0';
+}
+
+const char *ms_status_name(int status) {
+  static const char *const names[] = {
+      [MS_OK] = "MS_OK",
+      [MS_EINVAL] = "MS_EINVAL",
+      [MS_ESHAPE] = "MS_ESHAPE",
+      [MS_EDTYPE] = "MS_EDTYPE",
+      [MS_ENAME] = "MS_ENAME",
+      [MS_ERULE] = "MS_ERULE",
+      [MS_ENOMEM] = "MS_ENOMEM",
+      [MS_EIO] = "MS_EIO",
+      [MS_EUNSUPPORTED] = "MS_EUNSUPPORTED",
+      [MS_EPEER] = "MS_EPEER",
+      [MS_ETIMEOUT] = "MS_ETIMEOUT",
+      [MS_EMISMATCH] = "MS_EMISMATCH",
+      [MS_ENONFINITE] = "MS_ENONFINITE",
+      [MS_ERACE] = "MS_ERACE",
+      [MS_EINTERRUPT] = "MS_EINTERRUPT",
+      [MS_EINTERNAL] = "MS_EINTERNAL",
+  };
+  int known = status >= 0 && status < (int)(sizeof names / sizeof names[0]);
+  return known ? names[status] : "unknown status";
+}
+
+int ms_abi_version(void) { return MS_ABI_VERSION; }
+
+const char *ms_version(void) { return "0.1.0"; }

@@ -1,0 +1,36 @@
+/* error.h - the thread-local error record, and the macros that pass a status up.
+**
+** The first error wins: a clean-up that fails after it does not hide the cause. Messages say what, where in the user's
+** terms, and what would be right. C code never exits and never prints an error: it returns the status.
+*/
+#ifndef MS_BASE_ERROR_H
+#define MS_BASE_ERROR_H
+
+#include "moonshard.h"
+
+/* Records an error unless one is pending; returns code. */
+int ms_error_raise(int code, const char *file, int line, const char *format, ...) __attribute__((format(printf, 4, 5)));
+/* Puts "context: " before the pending message (module path, file name). Returns the pending code. */
+int ms_error_prefix(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#define MS_FAIL(code, ...) ms_error_raise((code), __FILE__, __LINE__, __VA_ARGS__)
+/* Returns the status of expr from the enclosing function unless it is MS_OK. */
+#define MS_TRY(expr)            \
+  do {                          \
+    int ms_rc_ = (expr);        \
+    if (ms_rc_) return ms_rc_;  \
+  } while (0)
+/* Sets rc and jumps to fail: for functions that hold something. */
+#define MS_GOTO(expr)        \
+  do {                       \
+    rc = (expr);             \
+    if (rc) goto fail;       \
+  } while (0)
+
+/* calloc that records MS_ENOMEM; NULL on failure. n == 0 gives a valid pointer. */
+void *ms_calloc(int64_t n, int64_t size);
+/* Grows an array to hold at least `need` elements, doubling; *items and *capacity are updated. */
+int ms_grow(void **items, int *capacity, int need, int64_t size);
+char *ms_strdup(const char *text);
+
+#endif

@@ -1,0 +1,21 @@
+/* text.h - a growing text, for dumps and messages. A failed allocation is remembered and told by ms_text_status. */
+#ifndef MS_BASE_TEXT_H
+#define MS_BASE_TEXT_H
+
+#include <stddef.h>
+
+typedef struct ms_text {
+  char *data; /* NUL-terminated once anything was appended; NULL before */
+  size_t length, capacity;
+  int failed;
+} ms_text;
+
+void ms_text_append(ms_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The text as a JSON string, quoted and escaped. */
+void ms_text_json_string(ms_text *text, const char *raw);
+/* "21.4 MiB": three significant digits, binary units. */
+void ms_text_bytes(ms_text *text, double bytes);
+int ms_text_status(const ms_text *text); /* MS_OK or MS_ENOMEM */
+void ms_text_free(ms_text *text);
+
+#endif

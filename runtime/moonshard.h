@@ -1,0 +1,331 @@
+/* moonshard.h - the one public header of Moonshard.
+**
+** Moonshard trains models whose parameters, gradients and optimizer state are sharded over a mesh of devices.
+** The order of calls in a program:
+**
+**   ms_world_join        this process takes its place among the ranks (one rank when nothing launched it)
+**   ms_mesh_new          the ranks laid out in named dimensions, e.g. replicate=2 x shard=2
+**   ms_model_*           parameters (name, shape, initial law) and the units they are gathered in
+**   ms_model_shard       which bytes of which parameter this rank owns
+**   ms_graph_*           the computation, op by op, down to a scalar loss
+**   ms_plan_compile      the whole step as a static, verified list of instructions; needs no device
+**   ms_state_new         parameters, gradients and optimizer state of this rank, initialised
+**   ms_exec_new, ms_exec_run   run a phase of the plan: first, next, norm, update, evaluate
+**
+** Conventions: every function that can fail returns an int status (MS_OK is 0) and leaves a record that
+** ms_error_message() tells; outputs come last; handles may be released in any order; names of parameters are
+** dotted ("layers.3.attn.wq.weight"); shapes are in elements, row-major, outermost dimension first.
+** What stands between the two ffi marks is what the Lua layer parses: no preprocessor, no 64-bit results.
+*/
+#ifndef MOONSHARD_H
+#define MOONSHARD_H
+
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define MS_API __attribute__((visibility("default")))
+#else
+#define MS_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ffi:begin */
+
+enum { MS_ABI_VERSION = 1, MS_MAX_DIMS = 6, MS_MAX_MESH_DIMS = 6, MS_MAX_INPUTS = 8, MS_MAX_OUTPUTS = 4 };
+
+/* ---- status and errors ------------------------------------------------------------------------------------- */
+
+enum ms_status {
+  MS_OK = 0,
+  MS_EINVAL = 1,       /* an argument that makes no sense */
+  MS_ESHAPE = 2,       /* shapes that do not fit each other */
+  MS_EDTYPE = 3,       /* element types that do not fit */
+  MS_ENAME = 4,        /* a name that is unknown, or taken */
+  MS_ERULE = 5,        /* a rule: bad pattern, or matches nothing */
+  MS_ENOMEM = 6,
+  MS_EIO = 7,          /* a file or a system call */
+  MS_EUNSUPPORTED = 8, /* understood, but not offered by this build or device */
+  MS_EPEER = 9,        /* another rank died or gave up */
+  MS_ETIMEOUT = 10,    /* a wait passed its deadline */
+  MS_EMISMATCH = 11,   /* ranks disagree */
+  MS_ENONFINITE = 12,  /* NaN or infinity in loss or gradient norm */
+  MS_ERACE = 13,       /* the verifier refused a plan */
+  MS_EINTERRUPT = 14,  /* Ctrl-C */
+  MS_EINTERNAL = 15
+};
+
+/* The first error since the last ms_error_clear() of the calling thread: later ones do not overwrite it. */
+MS_API int ms_error_code(void);
+MS_API const char *ms_error_message(void); /* what, and what would be right; never NULL */
+MS_API const char *ms_error_where(void);   /* "file.c:123" of the C source that raised it */
+MS_API void ms_error_clear(void);
+MS_API const char *ms_status_name(int status);
+MS_API int ms_abi_version(void);
+MS_API const char *ms_version(void);
+
+/* ---- element types ------------------------------------------------------------------------------------------ */
+
+enum ms_dtype { MS_F32 = 0, MS_BF16 = 1, MS_I32 = 2, MS_U8 = 3, MS_DTYPES = 4 };
+
+MS_API const char *ms_dtype_name(int dtype); /* "f32", "bf16", "i32", "u8" */
+MS_API int ms_dtype_size(int dtype);         /* bytes of one element */
+MS_API int ms_dtype_parse(const char *name, int *dtype);
+
+/* ---- the op table ------------------------------------------------------------------------------------------- */
+
+/* Attributes of a node. What each slot means is told by the op's row: `attrs` = "name:slot=default ...",
+** where slot is i0..i7 (integers, flags, axes) or f0..f3 (reals). */
+typedef struct ms_attrs {
+  int64_t i[8];
+  double f[4];
+} ms_attrs;
+
+typedef struct ms_op_info {
+  const char *name;
+  const char *attrs; /* e.g. "trans_a:i0=0 trans_b:i1=0" */
+  const char *doc;   /* formula and shapes, one line */
+  int min_inputs, max_inputs, outputs;
+  int differentiable; /* 1: has a gradient */
+  int internal;       /* 1: made by autodiff or rewrites, not meant for recipes */
+} ms_op_info;
+
+MS_API int ms_op_count(void);
+MS_API int ms_op_describe(int op, ms_op_info *info);
+MS_API int ms_op_find(const char *name); /* index, or -1 */
+
+/* ---- world: the ranks ---------------------------------------------------------------------------------------- */
+
+typedef struct ms_world ms_world;
+
+/* Joins the world that the environment describes: a rank of `moonshard run -n N`, or a world of one. */
+MS_API int ms_world_join(ms_world **world);
+/* Leaves without communicating. Safe to call twice and on NULL. */
+MS_API void ms_world_leave(ms_world *world);
+MS_API int ms_world_rank(const ms_world *world);
+MS_API int ms_world_size(const ms_world *world);
+/* Waits for every rank; collective. */
+MS_API int ms_world_barrier(ms_world *world);
+/* Every rank's `bytes` bytes to every rank: all is [world][bytes]; at most 4096 bytes a rank; collective. */
+MS_API int ms_world_exchange(ms_world *world, const void *mine, int bytes, void *all);
+/* Tells the others that this rank gives up, and why. They fail with MS_EPEER at their next wait. */
+MS_API void ms_world_abort(ms_world *world, const char *why);
+/* Seconds until a wait for a peer is an error (default 300, or MOONSHARD_TIMEOUT). */
+MS_API void ms_world_set_timeout(ms_world *world, double seconds);
+
+/* Ctrl-C: installs a handler; the flag is 1 once SIGINT came. Compiled Lua loops poll it. Installing again clears it. */
+MS_API void ms_interrupt_install(void);
+MS_API int ms_interrupted(void);
+
+/* ---- mesh ------------------------------------------------------------------------------------------------------ */
+
+typedef struct ms_mesh ms_mesh;
+
+/* A mesh of `world` ranks in row-major order. One size may be -1 and is inferred. names may be NULL when ndim is 1.
+** device: "cpu". The product of the sizes must equal world. */
+MS_API int ms_mesh_new(const char *device, int ndim, const int *sizes, const char *const *names, int world, ms_mesh **mesh);
+MS_API void ms_mesh_free(ms_mesh *mesh);
+MS_API int ms_mesh_ndim(const ms_mesh *mesh);
+MS_API int ms_mesh_world(const ms_mesh *mesh);
+MS_API int ms_mesh_size(const ms_mesh *mesh, int dim);
+MS_API const char *ms_mesh_name(const ms_mesh *mesh, int dim); /* "" when the dimension has no name */
+MS_API int ms_mesh_dim(const ms_mesh *mesh, const char *name, int *dim);
+/* Coordinate of a rank: coordinate is [ndim]. */
+MS_API int ms_mesh_coordinate(const ms_mesh *mesh, int rank, int *coordinate);
+/* The ranks that share all coordinates of `rank` but the one of dim; ranks is [size(dim)], in order. */
+MS_API int ms_mesh_group(const ms_mesh *mesh, int dim, int rank, int *ranks);
+
+/* ---- rules ------------------------------------------------------------------------------------------------------- */
+
+typedef struct ms_rules ms_rules;
+
+/* An ordered list of patterns over names; the first that matches decides. policy: its name in errors. */
+MS_API int ms_rules_new(const char *policy, ms_rules **rules);
+MS_API void ms_rules_free(ms_rules *rules);
+/* is_regex 1: a PCRE2 pattern that searches (anchor with ^ and $); 0: an exact name or a dotted prefix of one.
+** where: "recipe.lua:12", shown in errors. optional 1: matching nothing is no error. */
+MS_API int ms_rules_add(ms_rules *rules, const char *pattern, int is_regex, int optional, const char *where);
+/* Decides every name: decided is [n], the index of the rule that wins, or -1. Fails with MS_ERULE when a rule that
+** is not optional matches no name at all. Rules that match but never win are told by ms_rules_warning. */
+MS_API int ms_rules_resolve(ms_rules *rules, int n, const char *const *names, int *decided);
+/* The i-th warning of the last resolve (a shadowed rule), or NULL. */
+MS_API const char *ms_rules_warning(const ms_rules *rules, int i);
+
+/* ---- model: parameters and units ----------------------------------------------------------------------------------- */
+
+typedef struct ms_model ms_model;
+
+enum ms_init { MS_INIT_ZEROS = 0, MS_INIT_ONES = 1, MS_INIT_NORMAL = 2, MS_INIT_UNIFORM = 3, MS_INIT_CONSTANT = 4 };
+enum ms_layout { MS_LAYOUT_ROWS = 0, MS_LAYOUT_RAGGED = 1 };
+enum ms_reshard { MS_RESHARD_KEEP = 0, MS_RESHARD_ALWAYS = 1, MS_RESHARD_DEFAULT = 2 };
+
+typedef struct ms_param_config {
+  int init;              /* enum ms_init */
+  double init_a, init_b; /* normal: mean, deviation; uniform: low, high; constant: value */
+  int frozen;            /* 1: no gradient, no optimizer state */
+  double lr_scale;       /* multiplies the learning rate; 1 */
+  double weight_decay;   /* decoupled for AdamW, added to the gradient for SGD (as PyTorch does); 0 */
+} ms_param_config;
+
+typedef struct ms_unit_config {
+  int param_dtype;  /* what kernels read: MS_F32 or MS_BF16. Master weights are always f32. */
+  int reduce_dtype; /* what gradients are summed over ranks in */
+  int layout;       /* enum ms_layout */
+  int reshard;      /* enum ms_reshard: free the gathered weights after forward? */
+} ms_unit_config;
+
+MS_API int ms_model_new(uint64_t seed, ms_model **model);
+MS_API void ms_model_free(ms_model *model);
+/* Fills the documented defaults: f32, f32, rows, default / normal(0, 0.02), trainable, 1, 0. */
+MS_API void ms_unit_config_default(ms_unit_config *config);
+MS_API void ms_param_config_default(ms_param_config *config);
+/* A unit is gathered as one. Returns its index, 0 first. Every parameter belongs to exactly one unit. */
+MS_API int ms_model_add_unit(ms_model *model, const char *name, const ms_unit_config *config, int *unit);
+MS_API int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
+                              const ms_param_config *config, int *param);
+MS_API int ms_model_params(const ms_model *model);
+MS_API int ms_model_units(const ms_model *model);
+/* Fixes what rank `rank` of the mesh owns. shard_dim and replicate_dim: dimensions of the mesh, or -1 for none; every
+** other dimension must have size 1. Needs no device and no other rank. */
+MS_API int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate_dim, int shard_dim);
+
+/* ---- graph -------------------------------------------------------------------------------------------------------- */
+
+typedef struct ms_graph ms_graph;
+
+typedef struct ms_value_info {
+  int dtype, ndim;
+  int64_t dims[6];
+} ms_value_info;
+
+/* A graph over the parameters of a model. Values are ints >= 0. */
+MS_API int ms_graph_new(const ms_model *model, ms_graph **graph);
+MS_API void ms_graph_free(ms_graph *graph);
+/* Module path given to the nodes made from here on ("layers.3.attn"); "" for none. */
+MS_API int ms_graph_scope(ms_graph *graph, const char *path);
+/* What a step reads from outside, bound by name at run time (tokens, targets, ...). */
+MS_API int ms_graph_input(ms_graph *graph, const char *name, int dtype, int ndim, const int64_t *dims, int *value);
+/* The unsharded parameter in its unit's param_dtype. The same parameter gives the same value. */
+MS_API int ms_graph_param(ms_graph *graph, int param, int *value);
+/* A node of the op table; outputs is [ms_op_info.outputs]. attrs NULL: the row's defaults. */
+MS_API int ms_graph_op(ms_graph *graph, const char *op, int n_inputs, const int *inputs, const ms_attrs *attrs, int *outputs);
+/* The row's default attributes. */
+MS_API int ms_op_defaults(const char *op, ms_attrs *attrs);
+MS_API int ms_graph_value(const ms_graph *graph, int value, ms_value_info *info);
+/* The scalar f32 value to differentiate. Without one, the plan has only the evaluate phase. */
+MS_API int ms_graph_set_loss(ms_graph *graph, int value);
+/* A value to keep readable after a phase, by name. */
+MS_API int ms_graph_output(ms_graph *graph, const char *name, int value);
+
+/* ---- plan ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct ms_plan ms_plan;
+
+enum ms_phase {
+  MS_PHASE_FIRST = 0,    /* forward and backward of the first micro-batch: gradients are written */
+  MS_PHASE_NEXT = 1,     /* of every further micro-batch: gradients are added */
+  MS_PHASE_NORM = 2,     /* loss and gradient norm over the mesh */
+  MS_PHASE_UPDATE = 3,   /* clip and optimizer */
+  MS_PHASE_EVALUATE = 4, /* forward only */
+  MS_PHASES = 5
+};
+
+enum ms_category {
+  MS_CAT_PARAMETERS = 0, MS_CAT_OPTIMIZER = 1, MS_CAT_GRADIENTS = 2, MS_CAT_GATHERED = 3,
+  MS_CAT_ACTIVATIONS = 4, MS_CAT_WORKSPACE = 5, MS_CAT_COMMUNICATION = 6, MS_CATEGORIES = 7
+};
+
+enum ms_optimizer_kind { MS_OPT_NONE = 0, MS_OPT_SGD = 1, MS_OPT_ADAMW = 2 };
+
+typedef struct ms_plan_config {
+  int optimizer;              /* enum ms_optimizer_kind */
+  double beta1, beta2, eps;   /* AdamW (Loshchilov & Hutter 2019): 0.9, 0.999, 1e-8 */
+  double momentum, dampening; /* SGD as in PyTorch */
+  int nesterov;
+  double max_norm;    /* clip by global norm; 0: no clipping (the norm is still computed) */
+  int prefetch;       /* units gathered ahead: 0, 1 (default), 2, ... */
+  int accumulate;     /* 1: compile the NEXT phase too */
+  int train;          /* 0: evaluate only */
+  int fuse;           /* 1 (default): graph rewrites on */
+  int threads;        /* OpenMP threads a rank that kernels are prepared for; 0: as the environment says */
+} ms_plan_config;
+
+typedef struct ms_plan_summary {
+  int instructions;
+  int collectives[5];        /* by phase */
+  double bytes[7];           /* the peak's bytes by category: each is what the arenas hold */
+  double peak_bytes;         /* total of all arenas */
+  double fingerprint_high, fingerprint_low; /* the 64-bit fingerprint, 32 bits each */
+  double flops;              /* of one micro-batch, forward and backward */
+  double comm_bytes[6];      /* by mesh dimension: sent and received by this rank in FIRST + NORM + UPDATE */
+  double compile_ms;
+} ms_plan_summary;
+
+MS_API void ms_plan_config_default(ms_plan_config *config);
+/* Compiles for the rank given to ms_model_shard. Fails with MS_ERACE if the verifier refuses the result. */
+MS_API int ms_plan_compile(const ms_graph *graph, const ms_plan_config *config, ms_plan **plan);
+MS_API void ms_plan_free(ms_plan *plan);
+MS_API int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *summary);
+/* The plan as text, or as one JSON object. The text belongs to the plan and lives until the next call or free. */
+MS_API int ms_plan_dump(ms_plan *plan, int json, const char **text);
+
+/* ---- state and execution -------------------------------------------------------------------------------------------- */
+
+typedef struct ms_state ms_state;
+typedef struct ms_exec ms_exec;
+
+typedef struct ms_step_inputs {
+  double lr;            /* learning rate of this step */
+  int64_t step;         /* 1 for the first: bias corrections of AdamW */
+  int micro_batches;    /* how many FIRST and NEXT phases were run: gradients are divided by it */
+  uint64_t seed;        /* of dropout, must differ from micro-batch to micro-batch */
+} ms_step_inputs;
+
+typedef struct ms_step_outputs {
+  double loss;      /* after NORM: mean over micro-batches and ranks; after EVALUATE: mean over ranks */
+  double grad_norm; /* after NORM: of the mean gradient, before clipping */
+} ms_step_outputs;
+
+typedef struct ms_exec_counters {
+  int64_t collectives[5];   /* executed since ms_exec_new, by phase */
+  double comm_bytes[6];     /* by mesh dimension */
+  double kernel_seconds, wait_seconds, collective_seconds, total_seconds;
+  int64_t instructions;     /* executed */
+  int64_t allocations;      /* made by the engine since the exec was bound: stays 0 */
+} ms_exec_counters;
+
+/* Parameters drawn from the model's seed, zeroed gradients and optimizer state. Collective. */
+MS_API int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *config, ms_state **state);
+MS_API void ms_state_free(ms_state *state);
+/* Binds a plan to a state: arenas, communicators, comparison of fingerprints over the ranks. Collective. */
+MS_API int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **exec);
+MS_API void ms_exec_free(ms_exec *exec);
+/* Where to write an input before a phase: dims and dtype as declared. NULL when there is no such input. */
+MS_API void *ms_exec_input(ms_exec *exec, const char *name);
+/* Where to read a named output after a phase. */
+MS_API const void *ms_exec_output(ms_exec *exec, const char *name);
+/* Runs one phase. outputs may be NULL. NORM fails with MS_ENONFINITE, with nothing updated. */
+MS_API int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_outputs *outputs);
+/* After MS_ENONFINITE: runs FIRST again on the inputs as they are, checking what every instruction writes; the message
+** names the first op or parameter that holds a NaN or an infinity. Collective. */
+MS_API int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, const char **message);
+MS_API int ms_exec_counters_get(const ms_exec *exec, ms_exec_counters *counters);
+MS_API double ms_exec_arena_bytes(const ms_exec *exec);
+
+/* The rows of a parameter (or its gradient, or optimizer state) that this rank owns, by element range of the flattened
+** parameter: [*first, *first + *count). data points to f32. what: "param", "grad", "state0", "state1". */
+MS_API int ms_state_shard(ms_state *state, int param, const char *what, double *first, double *count, float **data);
+/* The whole parameter (or gradient, ...) on every rank, f32; full is [numel]. Collective. Gradients as they were summed,
+** before division by ranks and micro-batches. */
+MS_API int ms_state_gather(ms_state *state, int param, const char *what, float *full);
+/* Overwrites this rank's part of a parameter from the full f32 array. */
+MS_API int ms_state_set(ms_state *state, int param, const float *full);
+
+/* ffi:end */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,156 @@
+/* rules.c - deciding names by ordered patterns.
+**
+** A rule that was written is a rule that was meant: one that matches no name is an error, one whose every match an
+** earlier rule takes is a warning. Both need every rule tried on names that are decided already, but only until the
+** rule has matched once, so a long list of rules over many names stays cheap.
+*/
+#include "shard/rules.h"
+
+#include "base/error.h"
+#include "base/text.h"
+#include "shard/nearest.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What resolve learns about a rule. */
+typedef struct tally {
+  int wins;
+  int first_match; /* index of a name, or -1 */
+} tally;
+
+int ms_rules_new(const char *policy, ms_rules **rules) {
+  *rules = NULL;
+  ms_rules *made = ms_calloc(1, sizeof *made);
+  if (!made) return MS_ENOMEM;
+  made->policy = ms_strdup(policy && *policy ? policy : "rules");
+  if (!made->policy) {
+    free(made);
+    return MS_ENOMEM;
+  }
+  *rules = made;
+  return MS_OK;
+}
+
+static void free_rule(ms_rule *rule) {
+  ms_regex_free(rule->regex);
+  free(rule->pattern);
+  free(rule->where);
+  free(rule->context);
+}
+
+static char *compose_context(const char *where, const char *policy) {
+  ms_text text = {0};
+  ms_text_append(&text, "%s%s%s", where, *where ? ": " : "", policy);
+  if (ms_text_status(&text)) ms_text_free(&text);
+  return text.data;
+}
+
+static void clear_warnings(ms_rules *rules) {
+  for (int i = 0; i < rules->warning_count; i++) free(rules->warnings[i]);
+  rules->warning_count = 0;
+}
+
+void ms_rules_free(ms_rules *rules) {
+  if (!rules) return;
+  for (int i = 0; i < rules->count; i++) free_rule(&rules->rules[i]);
+  clear_warnings(rules);
+  free(rules->warnings);
+  free(rules->rules);
+  free(rules->policy);
+  free(rules);
+}
+
+int ms_rules_add(ms_rules *rules, const char *pattern, int is_regex, int optional, const char *where) {
+  ms_rule rule = {.optional = optional};
+  int rc = MS_ENOMEM;
+  if (!pattern) return MS_FAIL(MS_EINVAL, "%s: a rule without a pattern", rules->policy);
+  rule.pattern = ms_strdup(pattern);
+  rule.where = ms_strdup(where ? where : "");
+  if (!rule.pattern || !rule.where || !(rule.context = compose_context(rule.where, rules->policy))) goto fail;
+  if (is_regex) MS_GOTO(ms_regex_compile(pattern, rule.context, &rule.regex));
+  MS_GOTO(ms_grow((void **)&rules->rules, &rules->capacity, rules->count + 1, sizeof *rules->rules));
+  rules->rules[rules->count++] = rule;
+  return MS_OK;
+fail:
+  free_rule(&rule);
+  return rc;
+}
+
+int ms_rule_matches(const ms_rule *rule, const char *name, int *matches) {
+  if (rule->regex) return ms_regex_search(rule->regex, name, matches);
+  size_t length = strlen(rule->pattern);
+  *matches = !strncmp(name, rule->pattern, length) && (name[length] == '\0' || name[length] == '.');
+  return MS_OK;
+}
+
+static int fail_unmatched(const ms_rule *rule, int n, const char *const *names) {
+  const char *quote = rule->regex ? "/" : "\"";
+  if (n == 0)
+    return MS_FAIL(MS_ERULE, "%s: rule %s%s%s matches nothing: there are no names", rule->context, quote, rule->pattern,
+                   quote);
+  ms_text near = {0};
+  int rc = ms_nearest_names(rule->pattern, rule->regex != NULL, n, names, &near);
+  if (!rc)
+    rc = MS_FAIL(MS_ERULE,
+                 "%s: rule %s%s%s matches none of %d name%s; nearest: %s; mark the rule optional if that is meant",
+                 rule->context, quote, rule->pattern, quote, n, n == 1 ? "" : "s", near.data);
+  ms_text_free(&near);
+  return rc;
+}
+
+static int warn_shadowed(ms_rules *rules, const ms_rule *rule, const ms_rule *winner, const char *name) {
+  ms_text text = {0};
+  const char *quote = rule->regex ? "/" : "\"", *winner_quote = winner->regex ? "/" : "\"";
+  int rc;
+  ms_text_append(&text, "%s: rule %s%s%s never decides: earlier rules take all it matches; rule %s%s%s", rule->context,
+                 quote, rule->pattern, quote, winner_quote, winner->pattern, winner_quote);
+  if (winner->where[0]) ms_text_append(&text, " (%s)", winner->where);
+  ms_text_append(&text, " takes %s", name);
+  MS_GOTO(ms_text_status(&text));
+  MS_GOTO(
+      ms_grow((void **)&rules->warnings, &rules->warning_capacity, rules->warning_count + 1, sizeof *rules->warnings));
+  rules->warnings[rules->warning_count++] = text.data;
+  return MS_OK;
+fail:
+  ms_text_free(&text);
+  return rc;
+}
+
+static int decide_name(const ms_rules *rules, tally *tallies, int index, const char *name, int *decided) {
+  *decided = -1;
+  for (int r = 0; r < rules->count; r++) {
+    if (*decided >= 0 && tallies[r].first_match >= 0) continue;
+    int matches;
+    MS_TRY(ms_rule_matches(&rules->rules[r], name, &matches));
+    if (!matches) continue;
+    if (tallies[r].first_match < 0) tallies[r].first_match = index;
+    if (*decided >= 0) continue;
+    *decided = r;
+    tallies[r].wins++;
+  }
+  return MS_OK;
+}
+
+int ms_rules_resolve(ms_rules *rules, int n, const char *const *names, int *decided) {
+  int rc = MS_OK;
+  clear_warnings(rules);
+  tally *tallies = ms_calloc(rules->count, sizeof *tallies);
+  if (!tallies) return MS_ENOMEM;
+  for (int r = 0; r < rules->count; r++) tallies[r] = (tally){0, -1};
+  for (int i = 0; i < n; i++) MS_GOTO(decide_name(rules, tallies, i, names[i], &decided[i]));
+  for (int r = 0; r < rules->count; r++) {
+    const ms_rule *rule = &rules->rules[r];
+    int match = tallies[r].first_match;
+    if (match < 0 && !rule->optional) MS_GOTO(fail_unmatched(rule, n, names));
+    if (match >= 0 && !tallies[r].wins)
+      MS_GOTO(warn_shadowed(rules, rule, &rules->rules[decided[match]], names[match]));
+  }
+fail:
+  free(tallies);
+  return rc;
+}
+
+const char *ms_rules_warning(const ms_rules *rules, int i) {
+  return i >= 0 && i < rules->warning_count ? rules->warnings[i] : NULL;
+}
