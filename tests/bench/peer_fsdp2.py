@@ -1,0 +1,245 @@
+"""The peer of the training benchmark: the same GPT under PyTorch's FSDP2, on the CPU with gloo.
+
+    build/peers/venv/bin/python tests/bench/peer_fsdp2.py --shard 2 --dtype bf16
+
+One process a rank, one thread each, every block and the root a fully_shard unit, the fused CPU AdamW. It prints one
+JSON line: tokens_per_s and step_ms (median after the warm-up), the losses of the first steps (mean over ranks, before
+each step's update), and peak_rss_mib (the largest rank).
+
+So that both sides compute the same numbers it can start from files:
+  --weights F   f32 parameters: a .safetensors file with the names below, or, under any other name, raw little-endian
+                f32, all parameters one after the other in the order of --list. --save-weights F writes either kind.
+  --tokens F    raw little-endian int32, [steps][ranks][batch][seq + 1]; a row's inputs are its first seq tokens, its
+                targets the last seq. The file is read round and round.
+Parameters: embed.weight [vocab, dim], pos.weight [seq, dim], layers.N.norm1, layers.N.attn.wq/wk/wv/wo,
+layers.N.norm2, layers.N.mlp.fc1/fc2 (each with weight, as [out, in], and bias), norm, head.weight [vocab, dim].
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import struct
+import sys
+import tempfile
+import time
+
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads = heads
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(dim, dim) for _ in range(4))
+
+    def forward(self, x):
+        batch, seq, dim = x.shape
+        q, k, v = (w(x).view(batch, seq, self.heads, -1).transpose(1, 2) for w in (self.wq, self.wk, self.wv))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.wo(y.transpose(1, 2).reshape(batch, seq, dim))
+
+
+class Mlp(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.fc1 = nn.Linear(dim, 4 * dim)
+        self.fc2 = nn.Linear(4 * dim, dim)
+
+    def forward(self, x):
+        return self.fc2(F.gelu(self.fc1(x), approximate="tanh"))
+
+
+class Block(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(dim)
+        self.attn = Attention(dim, heads)
+        self.norm2 = nn.LayerNorm(dim)
+        self.mlp = Mlp(dim)
+
+    def forward(self, x):
+        x = x + self.attn(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class Gpt(nn.Module):
+    def __init__(self, args):
+        super().__init__()
+        self.embed = nn.Embedding(args.vocab, args.dim)
+        self.pos = nn.Embedding(args.seq, args.dim)
+        self.layers = nn.ModuleList(Block(args.dim, args.heads) for _ in range(args.layers))
+        self.norm = nn.LayerNorm(args.dim)
+        self.head = nn.Linear(args.dim, args.vocab, bias=False)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def forward(self, tokens):
+        x = self.embed(tokens) + self.pos.weight[: tokens.shape[1]]
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x))
+
+
+def read_weights(model, path):
+    """Fills the parameters from a safetensors or raw f32 file."""
+    if path.endswith(".safetensors"):
+        with open(path, "rb") as file:
+            (size,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(size))
+        data = np.memmap(path, dtype=np.uint8, mode="r", offset=8 + size)
+        for name, parameter in model.named_parameters():
+            entry = header[name]
+            if entry["dtype"] != "F32" or entry["shape"] != list(parameter.shape):
+                sys.exit(f"{path}: {name} is {entry['dtype']} {entry['shape']}, not F32 {list(parameter.shape)}")
+            begin, end = entry["data_offsets"]
+            values = np.frombuffer(data[begin:end].tobytes(), dtype="<f4")
+            parameter.data.copy_(torch.from_numpy(values.copy()).view(parameter.shape))
+        return
+    values = np.fromfile(path, dtype="<f4")
+    total = sum(p.numel() for p in model.parameters())
+    if values.size != total:
+        sys.exit(f"{path}: holds {values.size} numbers, the model has {total} parameters")
+    at = 0
+    for parameter in model.parameters():
+        part = values[at : at + parameter.numel()]
+        parameter.data.copy_(torch.from_numpy(part.copy()).view(parameter.shape))
+        at += parameter.numel()
+
+
+def write_weights(model, path):
+    """Writes the parameters, f32, as safetensors or raw."""
+    header, at = {}, 0
+    for name, parameter in model.named_parameters():
+        size = 4 * parameter.numel()
+        header[name] = {"dtype": "F32", "shape": list(parameter.shape), "data_offsets": [at, at + size]}
+        at += size
+    with open(path, "wb") as file:
+        if path.endswith(".safetensors"):
+            text = json.dumps(header).encode()
+            text += b" " * (-len(text) % 8)
+            file.write(struct.pack("<Q", len(text)) + text)
+        for parameter in model.parameters():
+            file.write(parameter.detach().numpy().astype("<f4").tobytes())
+
+
+def batches(args, rank):
+    """Yields this rank's (inputs, targets), each [batch, seq], for every step."""
+    shape = (args.world, args.batch, args.seq + 1)
+    if args.tokens:
+        tokens = np.fromfile(args.tokens, dtype="<i4").astype(np.int64)
+        per_step = args.world * args.batch * (args.seq + 1)
+        if tokens.size == 0 or tokens.size % per_step:
+            sys.exit(f"{args.tokens}: holds {tokens.size} tokens, not a multiple of {per_step} a step")
+        tokens = torch.from_numpy(tokens).view(-1, *shape)
+    else:
+        tokens = torch.randint(args.vocab, (8, *shape), generator=torch.Generator().manual_seed(args.seed))
+    for step in range(args.steps):
+        rows = tokens[step % len(tokens), rank]
+        yield rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+
+def shard_model(model, args):
+    if args.replicate > 1:
+        mesh = init_device_mesh("cpu", (args.replicate, args.shard), mesh_dim_names=("replicate", "shard"))
+    else:
+        mesh = init_device_mesh("cpu", (args.shard,), mesh_dim_names=("shard",))
+    policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16 if args.dtype == "bf16" else torch.float32, reduce_dtype=torch.float32
+    )
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def train(args, rank):
+    torch.manual_seed(args.seed)
+    model = Gpt(args)
+    if args.weights:
+        read_weights(model, args.weights)
+    if args.save_weights and rank == 0:
+        write_weights(model, args.save_weights)
+    shard_model(model, args)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=args.lr, betas=(args.beta1, args.beta2), eps=args.eps, weight_decay=args.weight_decay, fused=True
+    )
+
+    losses, step_ms = [], []
+    for inputs, targets in batches(args, rank):
+        began = time.perf_counter()
+        logits = model(inputs)
+        loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        loss.backward()
+        if args.max_norm > 0:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+        step_ms.append(1e3 * (time.perf_counter() - began))
+        losses.append(loss.detach())
+
+    mean_losses = torch.stack(losses[: args.report])
+    dist.all_reduce(mean_losses)
+    peak = torch.tensor(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    dist.all_reduce(peak, op=dist.ReduceOp.MAX)
+    median = statistics.median(step_ms[args.warmup :])
+    return {
+        "name": f"fsdp2_{args.dtype}_{args.replicate}x{args.shard}",
+        "torch": torch.__version__,
+        "tokens_per_s": round(args.world * args.batch * args.seq / median * 1e3, 1),
+        "step_ms": round(median, 3),
+        "losses": [round(x, 6) for x in (mean_losses / args.world).tolist()],
+        "peak_rss_mib": round(peak.item(), 1),
+    }
+
+
+def rank_main(rank, args, store):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=args.world)
+    result = train(args, rank)
+    if rank == 0:
+        print(json.dumps(result), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    for name, default in dict(layers=6, dim=384, heads=6, seq=256, batch=8, vocab=256, replicate=1, shard=2).items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    for name, default in dict(steps=25, warmup=5, report=20, seed=1).items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    for name, default in dict(lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.1, max_norm=0.0).items():
+        parser.add_argument(f"--{name}", type=float, default=default)
+    parser.add_argument("--dtype", choices=("f32", "bf16"), default="f32")
+    parser.add_argument("--weights", default="")
+    parser.add_argument("--save-weights", default="")
+    parser.add_argument("--tokens", default="")
+    parser.add_argument("--list", action="store_true", help="print the parameters' names and shapes, one a line, and stop")
+    args = parser.parse_args()
+    args.world = args.replicate * args.shard
+
+    if args.list:
+        for name, parameter in Gpt(args).named_parameters():
+            print(name, *parameter.shape)
+        return
+    if args.steps <= args.warmup:
+        sys.exit(f"--steps {args.steps} leaves nothing to measure after --warmup {args.warmup}")
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(rank_main, args=(args, os.path.join(folder, "store")), nprocs=args.world)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+#!/bin/bash
+# The checks that need no build; each counts as one, and the last line is: N passed, N failed.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+
+# The files of the project: what git knows or would add; the plain tree where there is no git.
+list() { # list EXTENDED-REGEX
+  { git ls-files --cached --others --exclude-standard 2>/dev/null || find . -path ./build -prune -o -type f -printf '%P\n'; } |
+    grep -E "$1" | sort | while IFS= read -r file; do [ -f "$file" ] && printf '%s\n' "$file"; done
+}
+mapfile -t all < <(list '.')
+mapfile -t c_files < <(list '\.(c|h|cu|cuh)$')
+mapfile -t lua_files < <(list '(\.lua|\.rockspec|^\.busted|^\.luacheckrc)$')
+mapfile -t shell_files < <(list '(\.sh$|^\.ci/run$)')
+
+passed=0 failed=0
+check() { # check NAME COMMAND...
+  local name=$1 output
+  shift
+  if output=$("$@" 2>&1); then
+    passed=$((passed + 1))
+    printf 'pass  %s\n' "$name"
+  else
+    failed=$((failed + 1))
+    printf 'FAIL  %s\n' "$name"
+    printf '%s\n' "$output" | head -n 80 | sed 's/^/      /'
+  fi
+}
+
+every_script_parses() {
+  local file wrong=0
+  for file in "${shell_files[@]}"; do bash -n "$file" || wrong=1; done
+  return $wrong
+}
+
+check "luacheck" luacheck --quiet --no-color "${lua_files[@]}"
+check "clang-format" clang-format --dry-run -Werror --ferror-limit=3 "${c_files[@]}"
+check "floors between folders" luajit tests/lint/floors.lua "${c_files[@]}"
+check "wording" bash tests/lint/wording.sh "${all[@]}"
+check "shell scripts parse" every_script_parses
+
+# Not a failure: a long file may be one idea after all, but somebody should look.
+wc -l "${c_files[@]}" "${lua_files[@]}" "${shell_files[@]}" | awk '$2 != "total" && $1 > 400 { print "note  " $2 " has " $1 " lines (400 is the aim)" }'
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
