@@ -1,0 +1,204 @@
+/* compile.c - ms_plan_compile: the steps from a traced graph to a verified plan, in order, and what a plan tells of itself.
+**
+** The caller's graph is left as it was traced: training and evaluation each rewrite a copy of their own.
+*/
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/env.h"
+#include "plan/lower.h"
+
+void ms_plan_config_default(ms_plan_config *config) {
+  *config = (ms_plan_config){.optimizer = MS_OPT_ADAMW,
+                             .beta1 = 0.9,
+                             .beta2 = 0.999,
+                             .eps = 1e-8,
+                             .prefetch = 1,
+                             .train = 1,
+                             .fuse = 1};
+}
+
+static int check_config(const ms_plan_config *c) {
+  if (c->optimizer < MS_OPT_NONE || c->optimizer > MS_OPT_ADAMW)
+    return MS_FAIL(MS_EINVAL, "optimizer must be none (0), sgd (1) or adamw (2), not %d", c->optimizer);
+  if (c->prefetch < 0) return MS_FAIL(MS_EINVAL, "prefetch must be 0 or more units, not %d", c->prefetch);
+  if (!(c->max_norm >= 0)) return MS_FAIL(MS_EINVAL, "max_norm must be 0 (no clipping) or more, not %g", c->max_norm);
+  if (c->nesterov && (c->momentum <= 0 || c->dampening != 0))
+    return MS_FAIL(MS_EINVAL, "nesterov needs momentum above 0 and dampening 0, not %g and %g", c->momentum, c->dampening);
+  return MS_OK;
+}
+
+/* One rank has the cores of the machine divided by the ranks on it; the launcher says so through OMP_NUM_THREADS. */
+static int default_threads(int *threads) {
+  long cores = sysconf(_SC_NPROCESSORS_ONLN);
+  return ms_env_int("OMP_NUM_THREADS", cores > 0 ? (int)cores : 1, 1, 1024, threads);
+}
+
+static int take_slots(ms_plan *plan, const ms_graph *graph) {
+  plan->input = ms_calloc(graph->n_values, sizeof *plan->input);
+  plan->output = ms_calloc(graph->n_outputs, sizeof *plan->output);
+  if (!plan->input || !plan->output) return MS_ENOMEM;
+  for (int v = 0; v < graph->n_values; v++) {
+    const ms_value *value = &graph->values[v];
+    if (value->kind != MS_VALUE_INPUT) continue;
+    ms_plan_input *input = &plan->input[plan->inputs];
+    int buffer;
+    MS_TRY(ms_plan_buffer(plan, -1, MS_ARENA_ACTIVATIONS, MS_CAT_ACTIVATIONS,
+                          ms_numel(&value->info) * ms_dtype_size(value->info.dtype), "input", &buffer));
+    input->at = (ms_ref){buffer, 0, value->info};
+    input->name = ms_strdup(value->name);
+    if (!input->name) return MS_ENOMEM;
+    plan->inputs++;
+  }
+  for (int o = 0; o < graph->n_outputs; o++) {
+    ms_plan_output *output = &plan->output[o];
+    for (int p = 0; p < MS_PHASES; p++) output->at[p].buffer = -1;
+    output->name = ms_strdup(graph->outputs[o].name);
+    if (!output->name) return MS_ENOMEM;
+    plan->outputs++;
+  }
+  return MS_OK;
+}
+
+static int lower_training(ms_plan *plan, const ms_graph *traced) {
+  ms_graph *graph = NULL;
+  int rc = MS_OK;
+  MS_GOTO(ms_graph_copy(traced, &graph));
+  if (plan->config.fuse) MS_GOTO(ms_graph_rewrite(graph, 0));
+  MS_GOTO(ms_graph_differentiate(graph));
+  if (plan->config.fuse) MS_GOTO(ms_graph_rewrite_backward(graph));
+  MS_GOTO(ms_graph_prune(graph));
+  MS_GOTO(ms_lower_graph(plan, MS_PHASE_FIRST, graph));
+  if (plan->config.accumulate) MS_GOTO(ms_lower_graph(plan, MS_PHASE_NEXT, graph));
+  MS_GOTO(ms_lower_norm(plan));
+  if (plan->config.optimizer != MS_OPT_NONE) MS_GOTO(ms_lower_update(plan));
+fail:
+  ms_graph_free(graph);
+  return rc;
+}
+
+static int lower_evaluation(ms_plan *plan, const ms_graph *traced) {
+  ms_graph *graph = NULL;
+  int rc = MS_OK;
+  MS_GOTO(ms_graph_copy(traced, &graph));
+  MS_GOTO(ms_graph_rewrite(graph, 1));
+  MS_GOTO(ms_graph_prune(graph));
+  MS_GOTO(ms_lower_graph(plan, MS_PHASE_EVALUATE, graph));
+fail:
+  ms_graph_free(graph);
+  return rc;
+}
+
+static int finish_phases(ms_plan *plan) {
+  MS_TRY(ms_plan_layout(plan));
+  for (int phase = 0; phase < MS_PHASES; phase++) {
+    if (!plan->phase[phase].present) continue;
+    MS_TRY(ms_plan_synchronize(plan, phase));
+    MS_TRY(ms_plan_verify(plan, phase));
+  }
+  return ms_plan_fingerprint(plan);
+}
+
+static int compile(ms_plan *plan, const ms_graph *graph) {
+  ms_state_layout layout;
+  int rc = ms_state_layout_make(plan->model, &plan->config, &layout);
+  if (rc) return rc;
+  plan->arena_bytes[MS_ARENA_STATE] = layout.bytes;
+  memcpy(plan->category_bytes, layout.category_bytes, sizeof plan->category_bytes);
+  MS_GOTO(ms_plan_state_buffers(plan, &layout));
+  MS_GOTO(take_slots(plan, graph));
+  if (plan->config.train && graph->loss >= 0) MS_GOTO(lower_training(plan, graph));
+  MS_GOTO(lower_evaluation(plan, graph));
+  MS_GOTO(finish_phases(plan));
+fail:
+  ms_state_layout_free(&layout);
+  return rc;
+}
+
+int ms_plan_compile(const ms_graph *graph, const ms_plan_config *config, ms_plan **out) {
+  const ms_model *model = graph->model;
+  if (!model->sharded) return MS_FAIL(MS_EINVAL, "call ms_model_shard before ms_plan_compile");
+  if (graph->loss < 0 && !graph->n_outputs)
+    return MS_FAIL(MS_EINVAL, "the graph has neither a loss nor an output: there is nothing to compute");
+  if (config->train && graph->loss < 0)
+    return MS_FAIL(MS_EINVAL, "training needs a loss: call ms_graph_set_loss, or compile with train = 0");
+  MS_TRY(check_config(config));
+  double begin = ms_clock();
+  ms_plan *plan = ms_calloc(1, sizeof *plan);
+  if (!plan) return MS_ENOMEM;
+  int rc = MS_OK;
+  plan->model = model;
+  plan->config = *config;
+  plan->evaluated.buffer = plan->norm.buffer = -1;
+  if (!plan->config.threads) MS_GOTO(default_threads(&plan->config.threads));
+  MS_GOTO(compile(plan, graph));
+  plan->compile_seconds = ms_clock() - begin;
+  *out = plan;
+  return MS_OK;
+fail:
+  ms_plan_free(plan);
+  return rc;
+}
+
+static void free_phase(ms_plan_phase *phase) {
+  for (int i = 0; i < phase->n; i++) {
+    ms_kernel_call *call = &phase->instr[i].call;
+    if (phase->instr[i].kind != MS_INSTR_KERNEL || !call->prepared) continue;
+    const ms_kernel *kernel = ms_cpu_kernel(call->op);
+    if (kernel->release) kernel->release(call->prepared);
+  }
+  for (int i = 0; i < phase->colls; i++) {
+    free(phase->coll[i]->part);
+    free(phase->coll[i]);
+  }
+  free(phase->coll);
+  free(phase->instr);
+}
+
+void ms_plan_free(ms_plan *plan) {
+  if (!plan) return;
+  for (int p = 0; p < MS_PHASES; p++) free_phase(&plan->phase[p]);
+  for (int i = 0; i < plan->inputs; i++) free(plan->input[i].name);
+  for (int i = 0; i < plan->outputs; i++) free(plan->output[i].name);
+  free(plan->input);
+  free(plan->output);
+  free(plan->buffer);
+  free(plan->manifest);
+  free(plan->dump);
+  free(plan);
+}
+
+int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *s) {
+  *s = (ms_plan_summary){0};
+  for (int p = 0; p < MS_PHASES; p++) {
+    const ms_plan_phase *phase = &plan->phase[p];
+    s->instructions += phase->n;
+    s->collectives[p] = phase->colls;
+    for (int i = 0; i < phase->colls && p <= MS_PHASE_UPDATE && p != MS_PHASE_NEXT; i++) {
+      int dim = phase->coll[i]->dim == MS_DIM_SHARD ? plan->model->shard_dim : plan->model->replicate_dim;
+      s->comm_bytes[dim] += phase->coll[i]->bytes;
+    }
+  }
+  for (int c = 0; c < MS_CATEGORIES; c++) s->bytes[c] = (double)plan->category_bytes[c];
+  for (int a = 0; a < MS_ARENAS; a++) s->peak_bytes += (double)plan->arena_bytes[a];
+  s->fingerprint_high = (double)(plan->fingerprint >> 32);
+  s->fingerprint_low = (double)(plan->fingerprint & 0xffffffffu);
+  s->flops = plan->phase[plan->phase[MS_PHASE_FIRST].present ? MS_PHASE_FIRST : MS_PHASE_EVALUATE].flops;
+  s->compile_ms = 1e3 * plan->compile_seconds;
+  return MS_OK;
+}
+
+int ms_plan_dump(ms_plan *plan, int json, const char **out) {
+  ms_text text = {0};
+  int rc = json ? ms_plan_json(plan, &text) : ms_plan_text(plan, &text);
+  if (rc) {
+    ms_text_free(&text);
+    return rc;
+  }
+  free(plan->dump);
+  plan->dump = text.data;
+  *out = plan->dump;
+  return MS_OK;
+}

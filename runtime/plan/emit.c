@@ -1,0 +1,144 @@
+/* emit.c - appending buffers and instructions to a plan that is being made.
+**
+** A buffer's lifetime is the span of the instructions that name it; nobody computes it by hand.
+*/
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan/lower.h"
+
+int ms_plan_buffer(ms_plan *plan, int phase, int arena, int category, int64_t bytes, const char *label, int *buffer) {
+  MS_TRY(ms_grow((void **)&plan->buffer, &plan->buffers_capacity, plan->buffers + 1, sizeof *plan->buffer));
+  plan->buffer[plan->buffers] = (ms_buffer){.arena = arena,
+                                            .category = category,
+                                            .bytes = bytes,
+                                            .offset = -1,
+                                            .phase = phase,
+                                            .first = -1,
+                                            .last = -1,
+                                            .label = label};
+  *buffer = plan->buffers++;
+  return MS_OK;
+}
+
+void ms_plan_touch(ms_plan *plan, int buffer, int position) {
+  if (buffer < 0) return;
+  ms_buffer *b = &plan->buffer[buffer];
+  if (b->first < 0 || position < b->first) b->first = position;
+  if (position > b->last) b->last = position;
+}
+
+static int append(ms_plan *plan, int phase, ms_instr **instr) {
+  ms_plan_phase *p = &plan->phase[phase];
+  p->present = 1;
+  MS_TRY(ms_grow((void **)&p->instr, &p->capacity, p->n + 1, sizeof *p->instr));
+  *instr = &p->instr[p->n++];
+  memset(*instr, 0, sizeof **instr);
+  (*instr)->workspace = -1;
+  return MS_OK;
+}
+
+int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
+                   const ms_ref *out, const char *scope, int backward) {
+  ms_instr *instr;
+  MS_TRY(append(plan, phase, &instr));
+  int position = plan->phase[phase].n - 1;
+  instr->kind = MS_INSTR_KERNEL;
+  instr->stream = MS_STREAM_COMPUTE;
+  instr->scope = scope;
+  instr->backward = backward;
+  ms_kernel_call *call = &instr->call;
+  call->op = op;
+  call->attrs = *attrs;
+  call->inputs = inputs;
+  call->outputs = outputs;
+  call->threads = plan->config.threads;
+  for (int i = 0; i < inputs; i++) {
+    instr->in[i] = in[i];
+    call->in[i] = in[i].info;
+    ms_plan_touch(plan, in[i].buffer, position);
+  }
+  for (int i = 0; i < outputs; i++) {
+    instr->out[i] = out[i];
+    call->out[i] = out[i].info;
+    ms_plan_touch(plan, out[i].buffer, position);
+  }
+  const ms_kernel *kernel = ms_cpu_kernel(op);
+  if (!kernel) return MS_FAIL(MS_EUNSUPPORTED, "op %s has no kernel on the cpu device", ms_op_row_of(op)->name);
+  if (kernel->prepare) MS_TRY(kernel->prepare(call));
+  if (call->workspace_bytes > 0) {
+    int workspace;
+    MS_TRY(ms_plan_buffer(plan, phase, MS_ARENA_WORKSPACE, MS_CAT_WORKSPACE, call->workspace_bytes, "workspace", &workspace));
+    instr->workspace = workspace;
+    ms_plan_touch(plan, workspace, position);
+  }
+  return MS_OK;
+}
+
+int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, int unit, int parts,
+                       const ms_plan_part *part) {
+  ms_plan_phase *p = &plan->phase[phase];
+  ms_instr *instr;
+  MS_TRY(append(plan, phase, &instr));
+  MS_TRY(ms_grow((void **)&p->coll, &p->colls_capacity, p->colls + 1, sizeof *p->coll));
+  ms_plan_coll *coll = ms_calloc(1, sizeof *coll);
+  if (!coll) return MS_ENOMEM;
+  p->coll[p->colls++] = coll;
+  coll->part = ms_calloc(parts, sizeof *coll->part);
+  if (!coll->part) return MS_ENOMEM;
+  memcpy(coll->part, part, (size_t)parts * sizeof *part);
+  coll->kind = kind;
+  coll->dim = dim;
+  coll->unit = unit;
+  coll->parts = parts;
+  instr->kind = MS_INSTR_COLLECTIVE;
+  instr->stream = stream;
+  instr->coll = coll;
+  instr->scope = unit >= 0 ? plan->model->unit[unit].name : "step totals";
+  int ranks = dim == MS_DIM_SHARD ? plan->model->shard_size : plan->model->replicate_size;
+  for (int i = 0; i < parts; i++) {
+    int shared_dtype = part[i].shared.info.dtype;
+    int other = kind == MS_COLL_ALL_GATHER ? part[i].src.info.dtype : part[i].dst.info.dtype;
+    ms_coll_part measured = {.count = part[i].count,
+                             .src_dtype = kind == MS_COLL_ALL_GATHER ? other : shared_dtype,
+                             .dst_dtype = kind == MS_COLL_ALL_GATHER ? shared_dtype : other};
+    coll->bytes += ms_coll_bytes(kind, ranks, &measured, 1);
+    ms_plan_touch(plan, part[i].src.buffer, p->n - 1);
+    ms_plan_touch(plan, part[i].shared.buffer, p->n - 1);
+    ms_plan_touch(plan, part[i].dst.buffer, p->n - 1);
+  }
+  return MS_OK;
+}
+
+ms_ref ms_ref_vector(int buffer, int64_t offset, int dtype, int64_t n) {
+  return (ms_ref){buffer, offset, {.dtype = dtype, .ndim = 1, .dims = {n}}};
+}
+
+ms_ref ms_ref_scalar(int buffer, int64_t offset) { return (ms_ref){buffer, offset, {.dtype = MS_F32, .ndim = 0}}; }
+
+int ms_state_buffer(int unit, int which) { return unit * MS_STATE_BUFFERS + which; }
+int ms_squares_buffer(const ms_plan *plan) { return plan->model->units * MS_STATE_BUFFERS; }
+int ms_loss_sum_buffer(const ms_plan *plan) { return ms_squares_buffer(plan) + 1; }
+int ms_norm_buffer(const ms_plan *plan) { return ms_squares_buffer(plan) + 2; }
+
+static int state_buffer(ms_plan *plan, int category, int64_t offset, int64_t bytes, const char *label) {
+  int buffer;
+  MS_TRY(ms_plan_buffer(plan, -1, MS_ARENA_STATE, category, offset < 0 ? 0 : bytes, label, &buffer));
+  plan->buffer[buffer].offset = offset < 0 ? 0 : offset;
+  return MS_OK;
+}
+
+int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
+  const ms_model *model = plan->model;
+  for (int u = 0; u < model->units; u++) {
+    const ms_unit *unit = &model->unit[u];
+    int64_t trainable = 4 * unit->trainable_count;
+    MS_TRY(state_buffer(plan, MS_CAT_PARAMETERS, layout->unit[u].master, 4 * unit->master_count, unit->name));
+    MS_TRY(state_buffer(plan, MS_CAT_GRADIENTS, layout->unit[u].gradient, trainable, unit->name));
+    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].state0, trainable, unit->name));
+    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].state1, trainable, unit->name));
+  }
+  MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->squares, 4 * model->units, "squares"));
+  MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->loss_sum, 4, "loss sum"));
+  return state_buffer(plan, MS_CAT_WORKSPACE, layout->norm, 16, "step norm");
+}

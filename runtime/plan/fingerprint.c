@@ -1,0 +1,95 @@
+/* fingerprint.c - what all ranks must agree on, as lines that people can read, and their hash.
+**
+** Ranks compare the hash at start and, when it differs, the lines: the first one that differs names the mistake. So the
+** lines go from cause to effect: mesh, precision and units, parameters, inputs, then what follows from them.
+*/
+#include <stdlib.h>
+
+#include "base/hash.h"
+#include "plan/plan.h"
+
+static void describe_units(const ms_model *model, ms_text *text) {
+  for (int u = 0; u < model->units; u++) {
+    const ms_unit *unit = &model->unit[u];
+    ms_text_append(text, "unit %s: param_dtype %s, reduce_dtype %s, layout %s, reshard %d\n", unit->name,
+                   ms_dtype_name(unit->config.param_dtype), ms_dtype_name(unit->config.reduce_dtype),
+                   unit->config.layout == MS_LAYOUT_ROWS ? "rows" : "ragged", unit->config.reshard);
+  }
+  for (int i = 0; i < model->params; i++) {
+    const ms_param *p = &model->param[i];
+    ms_text_append(text, "parameter %s:", p->name);
+    for (int d = 0; d < p->ndim; d++) ms_text_append(text, "%s%lld", d ? "x" : " ", (long long)p->dims[d]);
+    ms_text_append(text, " in unit %s%s, lr_scale %.17g, weight_decay %.17g, init %d (%.17g, %.17g)\n",
+                   model->unit[p->unit].name, p->config.frozen ? ", frozen" : "", p->config.lr_scale,
+                   p->config.weight_decay, p->config.init, p->config.init_a, p->config.init_b);
+  }
+}
+
+static void describe_config(const ms_plan *plan, ms_text *text) {
+  const ms_plan_config *c = &plan->config;
+  ms_text_append(text, "optimizer %d: beta1 %.17g, beta2 %.17g, eps %.17g, momentum %.17g, dampening %.17g, nesterov %d\n",
+                 c->optimizer, c->beta1, c->beta2, c->eps, c->momentum, c->dampening, c->nesterov);
+  ms_text_append(text, "max_norm %.17g, prefetch %d, accumulate %d, train %d, fuse %d\n", c->max_norm, c->prefetch,
+                 c->accumulate, c->train, c->fuse);
+  for (int i = 0; i < plan->inputs; i++) {
+    char shape[128];
+    ms_text_append(text, "input %s: %s %s\n", plan->input[i].name, ms_dtype_name(plan->input[i].at.info.dtype),
+                   ms_shape_text(&plan->input[i].at.info, shape));
+  }
+}
+
+static uint64_t hash_kernel(uint64_t hash, const ms_kernel_call *call) {
+  hash = ms_hash_int(hash, call->op);
+  hash = ms_hash_bytes(hash, &call->attrs, sizeof call->attrs);
+  for (int i = 0; i < call->inputs + call->outputs; i++) {
+    const ms_value_info *info = i < call->inputs ? &call->in[i] : &call->out[i - call->inputs];
+    hash = ms_hash_int(hash, info->dtype);
+    for (int d = 0; d < info->ndim; d++) hash = ms_hash_int(hash, info->dims[d]);
+  }
+  return hash;
+}
+
+static void describe_phase(const ms_plan *plan, int phase, ms_text *text) {
+  const ms_plan_phase *p = &plan->phase[phase];
+  uint64_t kernels = MS_HASH_INIT;
+  int n = 0;
+  for (int i = 0; i < p->n; i++) {
+    const ms_instr *instr = &p->instr[i];
+    if (instr->kind == MS_INSTR_KERNEL) {
+      kernels = hash_kernel(kernels, &instr->call);
+      n++;
+    }
+    if (instr->kind != MS_INSTR_COLLECTIVE) continue;
+    const ms_plan_coll *coll = instr->coll;
+    ms_text_append(text, "phase %s: %s over %s of %s:", ms_phase_name(phase), ms_coll_name(coll->kind),
+                   coll->dim == MS_DIM_SHARD ? "shard" : "replicate", instr->scope);
+    for (int k = 0; k < coll->parts; k++) {
+      const ms_ref *shared = &coll->part[k].shared;
+      ms_text_append(text, " %lld %s at %lld", (long long)coll->part[k].count, ms_dtype_name(shared->info.dtype),
+                     (long long)(plan->buffer[shared->buffer].offset + shared->offset));
+    }
+    ms_text_append(text, "\n");
+  }
+  ms_text_append(text, "phase %s: %d kernels, hash %016llx\n", ms_phase_name(phase), n, (unsigned long long)kernels);
+}
+
+int ms_plan_fingerprint(ms_plan *plan) {
+  const ms_model *model = plan->model;
+  ms_text text = {0};
+  ms_text_append(&text, "mesh %s, %d shards, %d replicas\n", model->mesh_text, model->shard_size, model->replicate_size);
+  ms_text_append(&text, "seed %llu\n", (unsigned long long)model->seed);
+  describe_units(model, &text);
+  describe_config(plan, &text);
+  for (int phase = 0; phase < MS_PHASES; phase++)
+    if (plan->phase[phase].present) describe_phase(plan, phase, &text);
+  ms_text_append(&text, "arenas: communication %lld bytes, gathered %lld bytes\n",
+                 (long long)plan->arena_bytes[MS_ARENA_COMM], (long long)plan->arena_bytes[MS_ARENA_GATHERED]);
+  int rc = ms_text_status(&text);
+  if (rc) {
+    ms_text_free(&text);
+    return rc;
+  }
+  plan->manifest = text.data;
+  plan->fingerprint = ms_hash_string(MS_HASH_INIT, plan->manifest);
+  return MS_OK;
+}

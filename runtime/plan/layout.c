@@ -1,0 +1,92 @@
+/* layout.c - a place in an arena for every buffer, so that buffers that live at the same time do not overlap.
+**
+** Greedy by size: the largest buffer first, each at the lowest offset that is free during its lifetime (Pisarchyk & Lee
+** 2020, "Efficient memory management for deep neural net inference"). Lifetimes are spans of program order; where two
+** buffers of different streams share bytes, sync.c adds the events that make program order real.
+*/
+#include <stdlib.h>
+
+#include "plan/plan.h"
+
+enum { ALIGNMENT = 64 };
+
+static int64_t align_up(int64_t n) { return (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
+
+static const ms_buffer *sorting; /* qsort has no context; compile runs on one thread of a process at a time */
+
+static int by_size(const void *a, const void *b) {
+  int x = *(const int *)a, y = *(const int *)b;
+  int64_t difference = sorting[y].bytes - sorting[x].bytes;
+  if (difference) return difference < 0 ? -1 : 1;
+  return x - y;
+}
+
+static int live_together(const ms_buffer *a, const ms_buffer *b) { return a->first <= b->last && b->first <= a->last; }
+
+/* placed: indices in order of offset. Finds the lowest gap that holds b, places it, keeps the order. */
+static void place(ms_buffer *buffer, int index, int64_t base, int *placed, int n) {
+  ms_buffer *b = &buffer[index];
+  int64_t at = base;
+  for (int i = 0; i < n; i++) {
+    const ms_buffer *other = &buffer[placed[i]];
+    if (!live_together(b, other)) continue;
+    if (at + align_up(b->bytes) <= other->offset) break;
+    int64_t end = other->offset + align_up(other->bytes);
+    if (end > at) at = end;
+  }
+  b->offset = at;
+  int slot = n;
+  while (slot > 0 && buffer[placed[slot - 1]].offset > at) {
+    placed[slot] = placed[slot - 1];
+    slot--;
+  }
+  placed[slot] = index;
+}
+
+static int layout_arena(ms_plan *plan, int phase, int arena, int64_t base, int *order, int *placed) {
+  int n = 0;
+  for (int i = 0; i < plan->buffers; i++) {
+    const ms_buffer *b = &plan->buffer[i];
+    if (b->arena == arena && b->phase == phase && b->first >= 0 && b->bytes > 0) order[n++] = i;
+    else if (b->arena == arena && b->phase == phase) plan->buffer[i].offset = base;
+  }
+  sorting = plan->buffer;
+  qsort(order, (size_t)n, sizeof *order, by_size);
+  for (int i = 0; i < n; i++) {
+    place(plan->buffer, order[i], base, placed, i);
+    const ms_buffer *b = &plan->buffer[order[i]];
+    int64_t end = b->offset + align_up(b->bytes);
+    if (end > plan->arena_bytes[arena]) plan->arena_bytes[arena] = end;
+  }
+  return MS_OK;
+}
+
+/* Inputs lie at the front of the activations, the same in all phases. */
+static int64_t layout_inputs(ms_plan *plan) {
+  int64_t end = 0;
+  for (int i = 0; i < plan->inputs; i++) {
+    ms_buffer *b = &plan->buffer[plan->input[i].at.buffer];
+    b->offset = end;
+    end += align_up(b->bytes);
+  }
+  return end;
+}
+
+int ms_plan_layout(ms_plan *plan) {
+  int *order = ms_calloc(plan->buffers, sizeof *order), *placed = ms_calloc(plan->buffers, sizeof *placed);
+  int rc = order && placed ? MS_OK : MS_ENOMEM;
+  if (rc) goto fail;
+  int64_t inputs = layout_inputs(plan);
+  plan->arena_bytes[MS_ARENA_ACTIVATIONS] = inputs;
+  for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++)
+    for (int phase = 0; phase < MS_PHASES; phase++)
+      MS_GOTO(layout_arena(plan, phase, arena, arena == MS_ARENA_ACTIVATIONS ? inputs : 0, order, placed));
+  plan->category_bytes[MS_CAT_ACTIVATIONS] = plan->arena_bytes[MS_ARENA_ACTIVATIONS];
+  plan->category_bytes[MS_CAT_WORKSPACE] += plan->arena_bytes[MS_ARENA_WORKSPACE];
+  plan->category_bytes[MS_CAT_COMMUNICATION] = plan->arena_bytes[MS_ARENA_COMM];
+  plan->category_bytes[MS_CAT_GATHERED] = plan->arena_bytes[MS_ARENA_GATHERED];
+fail:
+  free(order);
+  free(placed);
+  return rc;
+}

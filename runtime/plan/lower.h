@@ -1,0 +1,54 @@
+/* lower.h - from graph and sharding to instructions: what the files that build a plan share.
+**
+** use.c tells when units are needed, emit.c appends buffers and instructions, lower.c does the phases that have a graph,
+** lower_step.c those that have none.
+*/
+#ifndef MS_PLAN_LOWER_H
+#define MS_PLAN_LOWER_H
+
+#include "plan/plan.h"
+
+/* The use of a unit's weights in one phase, by graph node; -1: none (use.c). */
+typedef struct ms_unit_use {
+  int forward_first, forward_last, backward_first, backward_last;
+  int gradient_last;  /* node that completes the unit's gradients */
+  int keep;           /* gathered weights stay from forward to backward */
+} ms_unit_use;
+/* One unsharding of a unit: issued before node issue, needed by node need. */
+typedef struct ms_unshard {
+  int unit, need, issue;
+} ms_unshard;
+/* use: [units]. boundary: the first backward node (or the number of nodes). */
+int ms_unit_uses(const ms_model *model, const ms_graph *graph, const int *root, ms_unit_use *use, int *boundary);
+/* The unshards of a phase in order of issue; at most 2*units; returns how many. */
+int ms_unshard_schedule(const ms_model *model, const ms_unit_use *use, int boundary, int prefetch, ms_unshard *list);
+/* 1 when kernels read the master chunk itself: one shard, f32. */
+int ms_unit_is_direct(const ms_model *model, int unit);
+
+/* Building (emit.c). Each returns a status, or the new buffer's index through out. */
+int ms_plan_buffer(ms_plan *plan, int phase, int arena, int category, int64_t bytes, const char *label, int *buffer);
+/* Appends an instruction at the end of the phase's program and extends the lifetimes of the buffers it names. */
+int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
+                   const ms_ref *out, const char *scope, int backward);
+int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, int unit, int parts,
+                       const ms_plan_part *part);
+void ms_plan_touch(ms_plan *plan, int buffer, int position);
+/* The STATE buffers of a plan: its first ones, unit by unit, then the step's scalars. A buffer that a unit does not have is empty. */
+enum ms_state_buffer { MS_STATE_MASTER = 0, MS_STATE_GRADIENT = 1, MS_STATE_FIRST = 2, MS_STATE_SECOND = 3, MS_STATE_BUFFERS = 4 };
+int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout);
+int ms_state_buffer(int unit, int which);
+int ms_squares_buffer(const ms_plan *plan);
+int ms_loss_sum_buffer(const ms_plan *plan);
+int ms_norm_buffer(const ms_plan *plan);
+/* Refs. */
+ms_ref ms_ref_vector(int buffer, int64_t offset, int dtype, int64_t n);
+ms_ref ms_ref_scalar(int buffer, int64_t offset);
+
+/* Lowering: graph -> FIRST, NEXT or EVALUATE (lower.c); NORM and UPDATE need no graph (lower_step.c). */
+int ms_lower_graph(ms_plan *plan, int phase, const ms_graph *graph);
+int ms_lower_norm(ms_plan *plan);
+int ms_lower_update(ms_plan *plan);
+/* Sums f32 [2] over the mesh in place. */
+int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals);
+
+#endif

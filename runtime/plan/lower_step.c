@@ -1,0 +1,75 @@
+/* lower_step.c - the phases without a graph: the step's totals (loss and gradient norm over the mesh), and the update.
+**
+** The norm is that of the gradient of the mean loss: sums over ranks and micro-batches are divided once, here, and the
+** factor goes with the clipping into the optimizer's pass, so no kernel ever scales a gradient in memory.
+*/
+#include <string.h>
+
+#include "plan/lower.h"
+
+int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals) {
+  const ms_model *model = plan->model;
+  ms_plan_part part = {.count = 2, .src.buffer = -1, .shared = totals, .dst = totals};
+  if (model->shard_size > 1)
+    MS_TRY(ms_plan_collective(plan, phase, MS_STREAM_REDUCE, MS_COLL_ALL_REDUCE, MS_DIM_SHARD, -1, 1, &part));
+  if (model->replicate_size > 1)
+    MS_TRY(ms_plan_collective(plan, phase, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, -1, 1, &part));
+  return MS_OK;
+}
+
+int ms_lower_norm(ms_plan *plan) {
+  const ms_model *model = plan->model;
+  int phase = MS_PHASE_NORM, squares = ms_squares_buffer(plan), buffer;
+  ms_attrs none = {{0}, {0}};
+  for (int u = 0; u < model->units; u++) {
+    const ms_unit *unit = &model->unit[u];
+    if (!unit->trainable_count) continue;
+    ms_ref in = ms_ref_vector(ms_state_buffer(u, MS_STATE_GRADIENT), 0, MS_F32, unit->trainable_count);
+    ms_ref out = ms_ref_scalar(squares, 4 * u);
+    MS_TRY(ms_plan_kernel(plan, phase, MS_OP_sum_squares, &none, 1, &in, 1, &out, unit->name, 0));
+  }
+  MS_TRY(ms_plan_buffer(plan, phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION, 8, "totals", &buffer));
+  ms_ref in[2] = {ms_ref_vector(squares, 0, MS_F32, model->units), ms_ref_scalar(ms_loss_sum_buffer(plan), 0)};
+  ms_ref totals = ms_ref_vector(buffer, 0, MS_F32, 2);
+  ms_attrs attrs = {.i = {model->replicate_size}};
+  MS_TRY(ms_plan_kernel(plan, phase, MS_OP_step_totals, &attrs, 2, in, 1, &totals, "step totals", 0));
+  MS_TRY(ms_lower_totals(plan, phase, totals));
+  plan->norm = ms_ref_vector(ms_norm_buffer(plan), 0, MS_F32, 4);
+  attrs = (ms_attrs){.i = {(int64_t)model->shard_size * model->replicate_size}, .f = {plan->config.max_norm}};
+  return ms_plan_kernel(plan, phase, MS_OP_step_norm, &attrs, 1, &totals, 1, &plan->norm, "step totals", 0);
+}
+
+/* One fused pass over `n` elements at `first` of a unit's chunk, all of one optimizer group. */
+static int update_run(ms_plan *plan, int unit, int64_t first, int64_t n, const ms_segment *group) {
+  const ms_plan_config *c = &plan->config;
+  ms_ref in[2] = {ms_ref_vector(ms_state_buffer(unit, MS_STATE_GRADIENT), 4 * first, MS_F32, n), plan->norm};
+  ms_ref master = ms_ref_vector(ms_state_buffer(unit, MS_STATE_MASTER), 4 * first, MS_F32, n);
+  ms_ref state0 = ms_ref_vector(ms_state_buffer(unit, MS_STATE_FIRST), 4 * first, MS_F32, n);
+  ms_ref state1 = ms_ref_vector(ms_state_buffer(unit, MS_STATE_SECOND), 4 * first, MS_F32, n);
+  const char *scope = plan->model->unit[unit].name;
+  if (c->optimizer == MS_OPT_ADAMW) {
+    ms_ref out[3] = {master, state0, state1};
+    ms_attrs attrs = {.f = {group->lr_scale, group->weight_decay, c->beta1, c->beta2}};
+    memcpy(&attrs.i[0], &c->eps, sizeof c->eps);
+    return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_adamw, &attrs, 2, in, 3, out, scope, 0);
+  }
+  if (c->momentum == 0) state0 = ms_ref_vector(ms_state_buffer(unit, MS_STATE_FIRST), 0, MS_F32, 0);
+  ms_ref out[2] = {master, state0};
+  ms_attrs attrs = {.i = {c->nesterov}, .f = {group->lr_scale, group->weight_decay, c->momentum, c->dampening}};
+  return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_sgd, &attrs, 2, in, 2, out, scope, 0);
+}
+
+int ms_lower_update(ms_plan *plan) {
+  for (int u = 0; u < plan->model->units; u++) {
+    const ms_unit *unit = &plan->model->unit[u];
+    for (int s = 0; s < unit->segments && !unit->segment[s].frozen;) {
+      const ms_segment *group = &unit->segment[s];
+      while (s < unit->segments && !unit->segment[s].frozen && unit->segment[s].lr_scale == group->lr_scale &&
+             unit->segment[s].weight_decay == group->weight_decay)
+        s++;
+      int64_t end = s < unit->segments && !unit->segment[s].frozen ? unit->segment[s].local : unit->trainable_count;
+      MS_TRY(update_run(plan, u, group->local, end - group->local, group));
+    }
+  }
+  return MS_OK;
+}

@@ -1,0 +1,168 @@
+/* plan.h - a compiled step of one rank: instructions on streams, bound to byte ranges of arenas.
+**
+** A plan is made in these steps, one file each: lower.c turns the graph and the sharding into instructions in program
+** order, with buffers that are only sizes yet; layout.c gives every buffer its place in an arena by its lifetime; sync.c
+** inserts the events that order conflicting accesses of different streams; verify.c proves, knowing nothing of how it
+** was done, that no two conflicting accesses can run unordered; fingerprint.c hashes what ranks must agree on; dump.c prints.
+**
+** Phases run one after another: at the end of a phase all streams have finished. Within a phase only program order on a
+** stream and events order instructions. A collective counts as an access of the whole shared buffer: ranks enter it only
+** when their own earlier accesses are done, so the local order proves the order across ranks too.
+*/
+#ifndef MS_PLAN_PLAN_H
+#define MS_PLAN_PLAN_H
+
+#include "base/text.h"
+#include "comm/comm.h"
+#include "graph/graph.h"
+#include "kernels/op.h"
+#include "shard/model.h"
+
+enum ms_stream { MS_STREAM_COMPUTE = 0, MS_STREAM_GATHER = 1, MS_STREAM_REDUCE = 2, MS_STREAM_REPLICATE = 3, MS_STREAMS = 4 };
+
+/* Arenas. STATE lives as long as the training state; the others are reused from phase to phase. */
+enum ms_arena {
+  MS_ARENA_STATE = 0,       /* masters, optimizer, gradient chunks, step scalars; private */
+  MS_ARENA_ACTIVATIONS = 1, /* inputs and results of kernels; private */
+  MS_ARENA_WORKSPACE = 2,   /* scratch of one kernel at a time; private */
+  MS_ARENA_COMM = 3,        /* unsharded gradients and chunks under way; peers read it at the same offsets */
+  MS_ARENA_GATHERED = 4,    /* unsharded weights; one copy for the shard group's ranks of a host */
+  MS_ARENAS = 5
+};
+
+typedef struct ms_buffer {
+  int arena, category;
+  int64_t bytes;
+  int64_t offset;  /* in the arena; -1 until laid out */
+  int phase;       /* it lives in; -1: all of them (STATE, and the inputs) */
+  int first, last; /* program positions (before synchronisation) of its first and last use in that phase */
+  const char *label;
+} ms_buffer;
+
+/* A tensor inside a buffer. */
+typedef struct ms_ref {
+  int buffer; /* -1: none */
+  int64_t offset; /* bytes */
+  ms_value_info info;
+} ms_ref;
+
+enum ms_instr_kind { MS_INSTR_KERNEL = 0, MS_INSTR_COLLECTIVE = 1, MS_INSTR_RECORD = 2, MS_INSTR_WAIT = 3 };
+
+typedef struct ms_plan_part {
+  int64_t count;  /* elements a rank, as ms_coll_part */
+  int accumulate;
+  ms_ref src;     /* all_gather: master chunk (buffer -1: in place). Unused otherwise */
+  ms_ref shared;  /* all_gather: the result. Others: this rank's source, at the same offset on every rank */
+  ms_ref dst;     /* reduce_scatter, all_reduce */
+} ms_plan_part;
+
+typedef struct ms_plan_coll {
+  int kind; /* enum ms_coll_kind */
+  int dim;  /* 0: replicate dimension, 1: shard dimension (enum ms_plan_dim) */
+  int unit; /* -1: the step's totals */
+  int parts;
+  ms_plan_part *part;
+  double bytes; /* ms_coll_bytes */
+} ms_plan_coll;
+
+enum ms_plan_dim { MS_DIM_REPLICATE = 0, MS_DIM_SHARD = 1 };
+
+typedef struct ms_instr {
+  int kind, stream;
+  int event;                /* RECORD, WAIT: index of the event; recorded once a phase */
+  int backward;             /* KERNEL: of the backward pass */
+  const char *scope;        /* module path or unit, for dumps and reports */
+  ms_kernel_call call;      /* KERNEL: prepared, pointers unbound */
+  ms_ref in[MS_MAX_INPUTS]; /* KERNEL */
+  ms_ref out[MS_MAX_OUTPUTS];
+  int workspace;            /* KERNEL: buffer, or -1 */
+  ms_plan_coll *coll;       /* COLLECTIVE; owned by the phase */
+} ms_instr;
+
+typedef struct ms_plan_phase {
+  int present;
+  ms_instr *instr; /* program order: a valid serial order */
+  int n, capacity;
+  int events;
+  ms_plan_coll **coll;
+  int colls, colls_capacity;
+  double flops;
+} ms_plan_phase;
+
+/* A named input: one place for all phases. */
+typedef struct ms_plan_input {
+  char *name;
+  ms_ref at;
+} ms_plan_input;
+
+/* A named output and where it lies after each phase (buffer -1: that phase does not compute it). */
+typedef struct ms_plan_output {
+  char *name;
+  ms_ref at[MS_PHASES];
+} ms_plan_output;
+
+struct ms_plan {
+  const ms_model *model; /* must outlive the plan's compile and its execs */
+  ms_plan_config config;
+  ms_plan_phase phase[MS_PHASES];
+  ms_buffer *buffer;
+  int buffers, buffers_capacity;
+  int64_t arena_bytes[MS_ARENAS];
+  int64_t category_bytes[MS_CATEGORIES];
+  ms_plan_input *input;
+  ms_plan_output *output;
+  int inputs, outputs;
+  ms_ref evaluated;         /* EVALUATE: f32 [2], the loss summed over the ranks at [1]; buffer -1 without a loss */
+  ms_ref norm;              /* NORM: f32 [4] of step_norm */
+  uint64_t fingerprint;
+  char *manifest;           /* one line an item that all ranks must agree on; hashed into the fingerprint */
+  double compile_seconds;
+  char *dump;
+};
+
+/* Where the persistent buffers of a unit lie in the STATE arena: shared by plans and states of one model. Bytes. */
+typedef struct ms_state_layout {
+  struct {
+    int64_t master, gradient, state0, state1; /* -1: none */
+  } *unit;
+  int64_t squares;  /* f32 [units] sums of squares */
+  int64_t loss_sum; /* f32 [] */
+  int64_t norm;     /* f32 [4] */
+  int64_t bytes;    /* of the arena */
+  int64_t category_bytes[MS_CATEGORIES];
+} ms_state_layout;
+int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms_state_layout *layout);
+void ms_state_layout_free(ms_state_layout *layout);
+
+/* One access of an instruction to a byte range of an arena. */
+typedef struct ms_access {
+  int arena, buffer;
+  int64_t begin, end; /* bytes in the arena */
+  int write;
+} ms_access;
+/* All accesses of an instruction, at most `capacity`; returns how many there are. An output that is read too (accumulate,
+** optimizers) counts as a write. */
+int ms_instr_accesses(const ms_plan *plan, const ms_instr *instr, ms_access *access, int capacity);
+/* How many accesses an instruction can have: the capacity that is always enough. */
+int ms_instr_access_limit(const ms_instr *instr);
+ms_ref ms_ref_bytes(int buffer, int64_t bytes);
+
+/* Gives offsets to all buffers but STATE's; fills arena_bytes (layout.c). */
+int ms_plan_layout(ms_plan *plan);
+/* Inserts RECORD and WAIT instructions: only those that are needed (sync.c). */
+int ms_plan_synchronize(ms_plan *plan, int phase);
+/* MS_ERACE naming the two instructions when conflicting accesses can run unordered, an event is waited for that is never
+** recorded before it in program order, or an access lies outside its arena (verify.c). */
+int ms_plan_verify(const ms_plan *plan, int phase);
+/* Fills manifest and fingerprint (fingerprint.c). */
+int ms_plan_fingerprint(ms_plan *plan);
+int ms_plan_text(const ms_plan *plan, ms_text *text);  /* dump.c */
+int ms_plan_json(const ms_plan *plan, ms_text *text);  /* dump_json.c */
+
+const char *ms_stream_name(int stream);
+const char *ms_phase_name(int phase);
+const char *ms_category_name(int category);
+const char *ms_arena_name(int arena);
+const char *ms_coll_name(int kind);
+
+#endif

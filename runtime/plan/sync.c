@@ -1,0 +1,173 @@
+/* sync.c - the events that order conflicting accesses of different streams, and no more than are needed.
+**
+** Walks the program with a vector clock per stream (Fidge 1988, Mattern 1989): clock[t] is how much of stream t is known to
+** be done. An instruction that conflicts with an earlier one of another stream waits for its event, unless its clock, or the
+** clock that another of its waits brings, covers it already. So every wait that is left orders something.
+*/
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan/plan.h"
+
+typedef struct past {
+  ms_access access;
+  int instr;
+} past;
+
+typedef struct moment {
+  int clock[MS_STREAMS];
+} moment;
+
+typedef struct synchroniser {
+  const ms_plan *plan;
+  const ms_plan_phase *phase;
+  moment now[MS_STREAMS];  /* what each stream knows */
+  moment *done;            /* [instr] what is known once it is done */
+  int *place;              /* [instr] position on its stream, 1 for the first */
+  int *event;              /* [instr] event recorded after it, or -1 */
+  int (*wait)[MS_STREAMS]; /* [instr] instruction of each stream to wait for, or -1 */
+  past *past[MS_ARENAS];
+  int n_past[MS_ARENAS], past_capacity[MS_ARENAS];
+  ms_access *access;
+  int access_capacity;
+  int waits, events;
+} synchroniser;
+
+static int overlap(const ms_access *a, const ms_access *b) { return a->begin < b->end && b->begin < a->end; }
+
+/* The latest conflicting instruction of each other stream, into need. */
+static void find_conflicts(const synchroniser *s, int stream, const ms_access *access, int n, int *need) {
+  for (int a = 0; a < n; a++) {
+    int arena = access[a].arena;
+    for (int i = 0; i < s->n_past[arena]; i++) {
+      const past *p = &s->past[arena][i];
+      int other = s->phase->instr[p->instr].stream;
+      if (other == stream || !(p->access.write || access[a].write) || !overlap(&p->access, &access[a])) continue;
+      if (need[other] < 0 || s->place[p->instr] > s->place[need[other]]) need[other] = p->instr;
+    }
+  }
+}
+
+/* Drops what the stream knows already, and what another needed wait brings along. */
+static void drop_covered(const synchroniser *s, int stream, int *need) {
+  for (int t = 0; t < MS_STREAMS; t++)
+    if (need[t] >= 0 && s->now[stream].clock[t] >= s->place[need[t]]) need[t] = -1;
+  for (int t = 0; t < MS_STREAMS; t++)
+    for (int u = 0; u < MS_STREAMS && need[t] >= 0; u++)
+      if (u != t && need[u] >= 0 && s->done[need[u]].clock[t] >= s->place[need[t]]) need[t] = -1;
+}
+
+static void take_waits(synchroniser *s, int instr, int stream, const int *need) {
+  for (int t = 0; t < MS_STREAMS; t++) {
+    s->wait[instr][t] = need[t];
+    if (need[t] < 0) continue;
+    s->waits++;
+    if (s->event[need[t]] < 0) s->event[need[t]] = s->events++;
+    for (int u = 0; u < MS_STREAMS; u++)
+      if (s->done[need[t]].clock[u] > s->now[stream].clock[u]) s->now[stream].clock[u] = s->done[need[t]].clock[u];
+  }
+}
+
+/* A write stands for everything that it covers: whoever conflicts with that conflicts with the write, and comes after it. */
+static int remember(synchroniser *s, int instr, const ms_access *access, int n) {
+  for (int a = 0; a < n; a++) {
+    int arena = access[a].arena, kept = 0;
+    past *list = s->past[arena];
+    for (int i = 0; i < s->n_past[arena]; i++) {
+      int covered = access[a].write && list[i].instr != instr && list[i].access.begin >= access[a].begin &&
+                    list[i].access.end <= access[a].end;
+      if (!covered) list[kept++] = list[i];
+    }
+    s->n_past[arena] = kept;
+    MS_TRY(ms_grow((void **)&s->past[arena], &s->past_capacity[arena], kept + 1, sizeof(past)));
+    s->past[arena][s->n_past[arena]++] = (past){access[a], instr};
+  }
+  return MS_OK;
+}
+
+static int walk(synchroniser *s, const char *shared) {
+  int count[MS_STREAMS] = {0};
+  for (int i = 0; i < s->phase->n; i++) {
+    const ms_instr *instr = &s->phase->instr[i];
+    int need[MS_STREAMS], kept = 0;
+    for (int t = 0; t < MS_STREAMS; t++) need[t] = -1;
+    MS_TRY(ms_grow((void **)&s->access, &s->access_capacity, ms_instr_access_limit(instr), sizeof *s->access));
+    int n = ms_instr_accesses(s->plan, instr, s->access, s->access_capacity);
+    for (int a = 0; a < n; a++)
+      if (shared[s->access[a].arena]) s->access[kept++] = s->access[a];
+    find_conflicts(s, instr->stream, s->access, kept, need);
+    drop_covered(s, instr->stream, need);
+    take_waits(s, i, instr->stream, need);
+    s->place[i] = ++count[instr->stream];
+    s->event[i] = -1;
+    s->now[instr->stream].clock[instr->stream] = s->place[i];
+    s->done[i] = s->now[instr->stream];
+    MS_TRY(remember(s, i, s->access, kept));
+  }
+  return MS_OK;
+}
+
+/* An arena that only one stream touches needs no events. */
+static int find_shared(synchroniser *s, char *shared) {
+  int seen[MS_ARENAS];
+  for (int a = 0; a < MS_ARENAS; a++) seen[a] = -1;
+  for (int i = 0; i < s->phase->n; i++) {
+    const ms_instr *instr = &s->phase->instr[i];
+    MS_TRY(ms_grow((void **)&s->access, &s->access_capacity, ms_instr_access_limit(instr), sizeof *s->access));
+    int n = ms_instr_accesses(s->plan, instr, s->access, s->access_capacity);
+    for (int a = 0; a < n; a++) {
+      int arena = s->access[a].arena;
+      if (seen[arena] >= 0 && seen[arena] != instr->stream) shared[arena] = 1;
+      seen[arena] = instr->stream;
+    }
+  }
+  return MS_OK;
+}
+
+static void put_event(ms_instr *out, int kind, int stream, int event, const char *scope) {
+  memset(out, 0, sizeof *out);
+  *out = (ms_instr){.kind = kind, .stream = stream, .event = event, .workspace = -1, .scope = scope};
+}
+
+static int rebuild(const synchroniser *s, ms_plan_phase *phase) {
+  int capacity = phase->n + s->waits + s->events, n = 0;
+  ms_instr *list = ms_calloc(capacity, sizeof *list);
+  if (!list) return MS_ENOMEM;
+  for (int i = 0; i < phase->n; i++) {
+    const ms_instr *instr = &phase->instr[i];
+    for (int t = 0; t < MS_STREAMS; t++)
+      if (s->wait[i][t] >= 0)
+        put_event(&list[n++], MS_INSTR_WAIT, instr->stream, s->event[s->wait[i][t]], instr->scope);
+    list[n++] = *instr;
+    if (s->event[i] >= 0) put_event(&list[n++], MS_INSTR_RECORD, instr->stream, s->event[i], instr->scope);
+  }
+  free(phase->instr);
+  phase->instr = list;
+  phase->n = n;
+  phase->capacity = capacity;
+  phase->events = s->events;
+  return MS_OK;
+}
+
+int ms_plan_synchronize(ms_plan *plan, int phase) {
+  ms_plan_phase *p = &plan->phase[phase];
+  synchroniser s = {.plan = plan, .phase = p};
+  char shared[MS_ARENAS] = {0};
+  int rc = MS_ENOMEM;
+  s.done = ms_calloc(p->n, sizeof *s.done);
+  s.place = ms_calloc(p->n, sizeof *s.place);
+  s.event = ms_calloc(p->n, sizeof *s.event);
+  s.wait = ms_calloc(p->n, sizeof *s.wait);
+  if (!s.done || !s.place || !s.event || !s.wait) goto fail;
+  MS_GOTO(find_shared(&s, shared));
+  MS_GOTO(walk(&s, shared));
+  MS_GOTO(rebuild(&s, p));
+fail:
+  for (int a = 0; a < MS_ARENAS; a++) free(s.past[a]);
+  free(s.access);
+  free(s.done);
+  free(s.place);
+  free(s.event);
+  free(s.wait);
+  return rc;
+}

@@ -1,0 +1,103 @@
+/* use.c - when a unit's weights are needed, and so when they are gathered.
+**
+** The order in which units are needed is known from the graph, so prefetching is a choice of issue points: unit k is
+** issued when the unit `prefetch` places before it in the same direction is first needed. Forward gathers are never
+** issued late for backward's sake and backward gathers never before backward begins, so the two peaks do not add.
+*/
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan/lower.h"
+
+int ms_unit_is_direct(const ms_model *model, int unit) {
+  return model->shard_size == 1 && model->unit[unit].config.param_dtype == MS_F32;
+}
+
+static void extend(int *first, int *last, int node) {
+  if (*first < 0) *first = node;
+  *last = node;
+}
+
+/* "default": gathered again at once after forward are the root and the unit that starts last; they are kept. */
+static void decide_keep(const ms_model *model, ms_unit_use *use) {
+  int last_started = -1;
+  for (int u = 0; u < model->units; u++)
+    if (use[u].forward_first >= 0 &&
+        (last_started < 0 || use[u].forward_first > use[last_started].forward_first))
+      last_started = u;
+  for (int u = 0; u < model->units; u++) {
+    int reshard = model->unit[u].config.reshard;
+    int again_at_once = u == last_started || !strcmp(model->unit[u].name, "root");
+    use[u].keep = reshard == MS_RESHARD_KEEP || (reshard == MS_RESHARD_DEFAULT && again_at_once);
+  }
+}
+
+int ms_unit_uses(const ms_model *model, const ms_graph *graph, const int *root, ms_unit_use *use, int *boundary) {
+  for (int u = 0; u < model->units; u++) use[u] = (ms_unit_use){-1, -1, -1, -1, -1, 0};
+  *boundary = graph->n_nodes;
+  for (int n = 0; n < graph->n_nodes; n++) {
+    const ms_node *node = &graph->nodes[n];
+    if (node->backward && *boundary == graph->n_nodes) *boundary = n;
+    if (ms_op_row_of(node->op)->flags & MS_OP_ALIAS) continue;
+    for (int i = 0; i < node->inputs; i++) {
+      const ms_value *value = &graph->values[root[node->in[i]]];
+      if (value->kind != MS_VALUE_PARAM) continue;
+      ms_unit_use *u = &use[model->param[value->param].unit];
+      if (node->backward) extend(&u->backward_first, &u->backward_last, n);
+      else extend(&u->forward_first, &u->forward_last, n);
+    }
+  }
+  for (int p = 0; p < graph->n_params; p++) {
+    if (graph->param_grads[p] < 0) continue;
+    int made_by = graph->values[root[graph->param_grads[p]]].node;
+    ms_unit_use *u = &use[model->param[p].unit];
+    if (made_by > u->gradient_last) u->gradient_last = made_by;
+  }
+  decide_keep(model, use);
+  return MS_OK;
+}
+
+typedef struct need {
+  int unit, at;
+} need;
+
+static int by_need(const void *a, const void *b) {
+  const need *x = a, *y = b;
+  return x->at != y->at ? (x->at < y->at ? -1 : 1) : x->unit - y->unit;
+}
+
+/* Adds the unshards of one direction. Units that are there already (kept, direct) still mark time in the order. */
+static int schedule(const ms_model *model, need *order, int n, const char *gathered, int start, int prefetch,
+                    ms_unshard *list) {
+  qsort(order, (size_t)n, sizeof *order, by_need);
+  int made = 0;
+  for (int k = 0; k < n; k++) {
+    int unit = order[k].unit;
+    if (gathered[unit] || ms_unit_is_direct(model, unit)) continue;
+    int issue = order[k].at;
+    if (model->shard_size > 1) issue = k - prefetch >= 0 ? order[k - prefetch].at : start;
+    list[made++] = (ms_unshard){unit, order[k].at, issue};
+  }
+  return made;
+}
+
+int ms_unshard_schedule(const ms_model *model, const ms_unit_use *use, int boundary, int prefetch, ms_unshard *list) {
+  need *order = ms_calloc(model->units, sizeof *order);
+  char *gathered = ms_calloc(model->units, 1);
+  int made = -1;
+  if (!order || !gathered) goto done;
+  int n = 0;
+  for (int u = 0; u < model->units; u++)
+    if (use[u].forward_first >= 0) order[n++] = (need){u, use[u].forward_first};
+  made = schedule(model, order, n, gathered, 0, prefetch, list);
+  n = 0;
+  for (int u = 0; u < model->units; u++) {
+    gathered[u] = use[u].keep && use[u].forward_first >= 0;
+    if (use[u].backward_first >= 0) order[n++] = (need){u, use[u].backward_first};
+  }
+  made += schedule(model, order, n, gathered, boundary, prefetch, list + made);
+done:
+  free(order);
+  free(gathered);
+  return made;
+}

@@ -1,0 +1,187 @@
+/* model.c - building a model: its units, its parameters, and the mesh that it is sharded over.
+**
+** Everything here is bookkeeping by name and shape; no memory of the parameters' size is touched, so a model of any size
+** can be described, sharded and planned on any machine.
+*/
+#include "shard/model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+
+int ms_model_new(uint64_t seed, ms_model **out) {
+  ms_model *model = ms_calloc(1, sizeof *model);
+  if (!model) return MS_ENOMEM;
+  model->seed = seed;
+  *out = model;
+  return MS_OK;
+}
+
+void ms_model_free(ms_model *model) {
+  if (!model) return;
+  for (int i = 0; i < model->params; i++) free(model->param[i].name);
+  for (int i = 0; i < model->units; i++) {
+    free(model->unit[i].name);
+    free(model->unit[i].order);
+    free(model->unit[i].segment);
+  }
+  free(model->param);
+  free(model->unit);
+  free(model->shard_group);
+  free(model->replicate_group);
+  free(model);
+}
+
+void ms_unit_config_default(ms_unit_config *config) {
+  *config = (ms_unit_config){MS_F32, MS_F32, MS_LAYOUT_ROWS, MS_RESHARD_DEFAULT};
+}
+
+void ms_param_config_default(ms_param_config *config) {
+  *config = (ms_param_config){.init = MS_INIT_NORMAL, .init_a = 0, .init_b = 0.02, .lr_scale = 1};
+}
+
+static int check_unit_config(const char *name, const ms_unit_config *config) {
+  if (config->param_dtype != MS_F32 && config->param_dtype != MS_BF16)
+    return MS_FAIL(MS_EDTYPE, "unit '%s': param_dtype must be f32 or bf16, not %s", name,
+                   ms_dtype_name(config->param_dtype));
+  if (config->reduce_dtype != MS_F32 && config->reduce_dtype != MS_BF16)
+    return MS_FAIL(MS_EDTYPE, "unit '%s': reduce_dtype must be f32 or bf16, not %s", name,
+                   ms_dtype_name(config->reduce_dtype));
+  if (config->layout != MS_LAYOUT_ROWS && config->layout != MS_LAYOUT_RAGGED)
+    return MS_FAIL(MS_EINVAL, "unit '%s': layout must be rows (0) or ragged (1), not %d", name, config->layout);
+  if (config->reshard < MS_RESHARD_KEEP || config->reshard > MS_RESHARD_DEFAULT)
+    return MS_FAIL(MS_EINVAL, "unit '%s': reshard must be keep (0), always (1) or default (2), not %d", name,
+                   config->reshard);
+  return MS_OK;
+}
+
+static int check_open(const ms_model *model, const char *what, const char *name) {
+  if (!model->sharded) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "%s '%s' comes after ms_model_shard: add everything before sharding", what, name);
+}
+
+int ms_model_add_unit(ms_model *model, const char *name, const ms_unit_config *config, int *unit) {
+  MS_TRY(check_open(model, "unit", name));
+  MS_TRY(check_unit_config(name, config));
+  for (int i = 0; i < model->units; i++)
+    if (!strcmp(model->unit[i].name, name)) return MS_FAIL(MS_ENAME, "unit '%s' is there already", name);
+  MS_TRY(ms_grow((void **)&model->unit, &model->unit_capacity, model->units + 1, sizeof *model->unit));
+  ms_unit *u = &model->unit[model->units];
+  memset(u, 0, sizeof *u);
+  u->config = *config;
+  u->name = ms_strdup(name);
+  if (!u->name) return MS_ENOMEM;
+  *unit = model->units++;
+  return MS_OK;
+}
+
+int ms_model_find_param(const ms_model *model, const char *name) {
+  for (int i = 0; i < model->params; i++)
+    if (!strcmp(model->param[i].name, name)) return i;
+  return -1;
+}
+
+static int check_param(const ms_model *model, int unit, const char *name, int ndim, const int64_t *dims) {
+  if (unit < 0 || unit >= model->units)
+    return MS_FAIL(MS_EINVAL, "parameter '%s': unit %d does not exist; the model has %d units", name, unit,
+                   model->units);
+  if (ndim < 1 || ndim > MS_MAX_DIMS)
+    return MS_FAIL(MS_ESHAPE, "parameter '%s': %d dimensions; 1 to %d are possible", name, ndim, MS_MAX_DIMS);
+  for (int d = 0; d < ndim; d++)
+    if (dims[d] < 1)
+      return MS_FAIL(MS_ESHAPE, "parameter '%s': dimension %d has size %lld; sizes must be at least 1", name, d,
+                     (long long)dims[d]);
+  if (ms_model_find_param(model, name) >= 0)
+    return MS_FAIL(MS_ENAME, "parameter '%s' is there already; a parameter belongs to exactly one unit", name);
+  return MS_OK;
+}
+
+int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
+                       const ms_param_config *config, int *param) {
+  MS_TRY(check_open(model, "parameter", name));
+  MS_TRY(check_param(model, unit, name, ndim, dims));
+  MS_TRY(ms_grow((void **)&model->param, &model->param_capacity, model->params + 1, sizeof *model->param));
+  ms_unit *u = &model->unit[unit];
+  MS_TRY(ms_grow((void **)&u->order, &u->order_capacity, u->params + 1, sizeof *u->order));
+  ms_param *p = &model->param[model->params];
+  memset(p, 0, sizeof *p);
+  p->unit = unit;
+  p->ndim = ndim;
+  p->config = *config;
+  p->numel = 1;
+  for (int d = 0; d < ndim; d++) {
+    p->dims[d] = dims[d];
+    p->numel *= dims[d];
+  }
+  p->name = ms_strdup(name);
+  if (!p->name) return MS_ENOMEM;
+  u->order[u->params++] = model->params;
+  *param = model->params++;
+  return MS_OK;
+}
+
+int ms_model_params(const ms_model *model) { return model->params; }
+int ms_model_units(const ms_model *model) { return model->units; }
+
+/* Size, own coordinate and group of one mesh dimension; a dimension of size 1 is as good as none. */
+static int take_dim(const ms_mesh *mesh, int dim, int rank, int *used, int *size, int *coordinate, int **group) {
+  *used = -1;
+  *size = 1;
+  *coordinate = 0;
+  int wanted = dim < 0 ? 1 : ms_mesh_size(mesh, dim);
+  *group = ms_calloc(wanted, sizeof **group);
+  if (!*group) return MS_ENOMEM;
+  (*group)[0] = rank;
+  if (wanted == 1) return MS_OK;
+  *used = dim;
+  *size = wanted;
+  *coordinate = ms_mesh_coordinate_of(mesh, dim, rank);
+  return ms_mesh_group(mesh, dim, rank, *group);
+}
+
+static int check_dims(const ms_mesh *mesh, int rank, int replicate_dim, int shard_dim) {
+  if (rank < 0 || rank >= mesh->world)
+    return MS_FAIL(MS_EINVAL, "rank %d is outside mesh %s of %d ranks", rank, mesh->label, mesh->world);
+  if (replicate_dim >= mesh->ndim || shard_dim >= mesh->ndim)
+    return MS_FAIL(MS_EINVAL, "mesh %s has %d dimensions; replicate_dim %d and shard_dim %d must be below that",
+                   mesh->label, mesh->ndim, replicate_dim, shard_dim);
+  if (replicate_dim >= 0 && replicate_dim == shard_dim)
+    return MS_FAIL(MS_EINVAL, "mesh %s: dimension %d cannot both shard and replicate", mesh->label, shard_dim);
+  for (int d = 0; d < mesh->ndim; d++)
+    if (d != replicate_dim && d != shard_dim && mesh->size[d] > 1)
+      return MS_FAIL(MS_EUNSUPPORTED,
+                     "mesh %s: dimension %d has size %d but neither replicates nor shards; this build knows "
+                     "data-parallel dimensions only",
+                     mesh->label, d, mesh->size[d]);
+  return MS_OK;
+}
+
+int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate_dim, int shard_dim) {
+  if (model->sharded) return MS_FAIL(MS_EINVAL, "the model is sharded already");
+  if (!model->params) return MS_FAIL(MS_EINVAL, "the model has no parameters to shard");
+  MS_TRY(check_dims(mesh, rank, replicate_dim, shard_dim));
+  MS_TRY(take_dim(mesh, replicate_dim, rank, &model->replicate_dim, &model->replicate_size, &model->replicate_rank,
+                  &model->replicate_group));
+  MS_TRY(take_dim(mesh, shard_dim, rank, &model->shard_dim, &model->shard_size, &model->shard_rank,
+                  &model->shard_group));
+  model->rank = rank;
+  model->world = mesh->world;
+  model->mesh_ndim = mesh->ndim;
+  memcpy(model->mesh_text, mesh->label, sizeof model->mesh_text);
+  MS_TRY(ms_model_segment(model));
+  model->sharded = 1;
+  return MS_OK;
+}
+
+int ms_model_param_info(const void *opaque, int param, ms_param_info *info) {
+  const ms_model *model = opaque;
+  const ms_param *p = &model->param[param];
+  const ms_unit_config *unit = &model->unit[p->unit].config;
+  info->name = p->name;
+  info->info.dtype = unit->param_dtype;
+  info->info.ndim = p->ndim;
+  memcpy(info->info.dims, p->dims, sizeof info->info.dims);
+  info->grad_dtype = unit->reduce_dtype;
+  info->frozen = p->config.frozen;
+  return MS_OK;
+}

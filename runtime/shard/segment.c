@@ -1,0 +1,114 @@
+/* segment.c - cutting a unit's parameters into segments, and a segment into one chunk a rank.
+**
+** Parameters are ordered trainable before frozen, then by optimizer group, then as they were added: gradients and optimizer
+** state then cover a prefix of the master buffer, and an optimizer pass over a unit is as many kernels as it has groups.
+*/
+#include <stdlib.h>
+
+#include "shard/model.h"
+
+static int64_t align_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+static int same_group(const ms_param *a, const ms_param *b) {
+  return a->config.frozen == b->config.frozen && a->config.lr_scale == b->config.lr_scale &&
+         a->config.weight_decay == b->config.weight_decay;
+}
+
+static int goes_before(const ms_param *a, const ms_param *b) {
+  if (a->config.frozen != b->config.frozen) return a->config.frozen < b->config.frozen;
+  if (a->config.weight_decay != b->config.weight_decay) return a->config.weight_decay > b->config.weight_decay;
+  return a->config.lr_scale > b->config.lr_scale;
+}
+
+/* Insertion sort: stable, and a unit has few parameters. */
+static void order_params(const ms_model *model, ms_unit *unit) {
+  for (int i = 1; i < unit->params; i++) {
+    int moving = unit->order[i], at = i;
+    while (at > 0 && goes_before(&model->param[moving], &model->param[unit->order[at - 1]])) {
+      unit->order[at] = unit->order[at - 1];
+      at--;
+    }
+    unit->order[at] = moving;
+  }
+}
+
+/* Elements of [first, first + count) of the segment that lie in chunk `rank`: the owned part of a parameter. */
+static void own(ms_param *p, const ms_segment *segment, int rank) {
+  int64_t chunk_begin = segment->chunk * rank, chunk_end = chunk_begin + segment->chunk;
+  int64_t begin = p->offset > chunk_begin ? p->offset : chunk_begin;
+  int64_t end = p->offset + p->numel < chunk_end ? p->offset + p->numel : chunk_end;
+  p->owned = end > begin ? end - begin : 0;
+  p->first = p->owned ? begin - p->offset : 0;
+  p->local = segment->local + (p->owned ? begin - chunk_begin : 0);
+}
+
+/* A segment over unit->order[first, first + count): offsets of its parameters, and its chunk. */
+static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, int count) {
+  const ms_param *head = &model->param[unit->order[first]];
+  int64_t ranks = model->shard_size;
+  *segment = (ms_segment){.frozen = head->config.frozen,
+                          .param_dtype = unit->config.param_dtype,
+                          .reduce_dtype = unit->config.reduce_dtype,
+                          .lr_scale = head->config.lr_scale,
+                          .weight_decay = head->config.weight_decay,
+                          .first_param = first,
+                          .params = count};
+  int64_t end = 0;
+  for (int i = first; i < first + count; i++) {
+    ms_param *p = &model->param[unit->order[i]];
+    p->offset = align_up(end, MS_SEGMENT_ALIGN);
+    end = p->offset + p->numel;
+  }
+  if (unit->config.layout == MS_LAYOUT_ROWS)
+    segment->chunk = (head->dims[0] + ranks - 1) / ranks * (head->numel / head->dims[0]);
+  else
+    segment->chunk = align_up((end + ranks - 1) / ranks, MS_SEGMENT_ALIGN);
+}
+
+/* Bytes up to the next segment, aligned in elements: with one rank all four buffers then have equal element offsets. */
+static int64_t segment_end(int64_t begin, int64_t elements, int dtype) {
+  return begin + align_up(elements, MS_SEGMENT_ALIGN) * ms_dtype_size(dtype);
+}
+
+/* Places a cut segment behind the ones before it in all four buffers, and finds what this rank owns of its parameters. */
+static void place(ms_model *model, ms_unit *unit, ms_segment *segment, int index) {
+  int64_t whole = segment->chunk * model->shard_size;
+  segment->local = unit->master_count;
+  unit->master_count = align_up(segment->local + segment->chunk, MS_SEGMENT_ALIGN);
+  segment->gathered = unit->gathered_bytes;
+  unit->gathered_bytes = segment_end(segment->gathered, whole, segment->param_dtype);
+  segment->reduce = -1;
+  if (!segment->frozen) {
+    segment->reduce = unit->reduce_bytes;
+    unit->reduce_bytes = segment_end(segment->reduce, whole, segment->reduce_dtype);
+    unit->trainable_count = unit->master_count;
+  }
+  for (int i = segment->first_param; i < segment->first_param + segment->params; i++) {
+    ms_param *p = &model->param[unit->order[i]];
+    p->segment = index;
+    own(p, segment, model->shard_rank);
+  }
+}
+
+int ms_model_segment(ms_model *model) {
+  for (int u = 0; u < model->units; u++) {
+    ms_unit *unit = &model->unit[u];
+    if (!unit->params)
+      return MS_FAIL(MS_EINVAL, "unit '%s' has no parameters; remove it, or give it some", unit->name);
+    order_params(model, unit);
+    unit->segment = ms_calloc(unit->params, sizeof *unit->segment);
+    if (!unit->segment) return MS_ENOMEM;
+    for (int first = 0; first < unit->params;) {
+      int count = 1;
+      if (unit->config.layout == MS_LAYOUT_RAGGED)
+        while (first + count < unit->params &&
+               same_group(&model->param[unit->order[first]], &model->param[unit->order[first + count]]))
+          count++;
+      ms_segment *segment = &unit->segment[unit->segments];
+      cut(model, unit, segment, first, count);
+      place(model, unit, segment, unit->segments++);
+      first += count;
+    }
+  }
+  return MS_OK;
+}
