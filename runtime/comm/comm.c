@@ -1,0 +1,367 @@
+/* comm.c - communicators: the state machine of an operation, and which rank moves which bytes.
+**
+** Every rank counts two steps an operation in its ticket: entered and finished. An operation is a list of two waits (for
+** the tickets of the others) with this rank's share of the data movement between them. Send and recv count apart, pair
+** by pair, because the other ranks of the group take no part.
+**
+** An all-reduce in place pushes: each rank sums its own part of every source, and stores the sum into every rank's
+** buffer; nobody reads or writes another's part, so sum and distribution are one pass. Out of place, two or three ranks
+** read all sources and write their own result; more push and then copy, because reading everything would cost more.
+*/
+#include "comm/comm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "comm/job.h"
+#include "comm/shm.h"
+
+/* Up to this many bytes an all-reduce out of place reads all sources however many ranks there are. */
+static const int64_t DIRECT_BYTES = 32 << 10;
+/* Parts of an all-reduce begin on cache lines. */
+enum { LINE_ELEMENTS = 64 };
+
+enum phase { IDLE, ENTERING, FINISHING };
+
+struct ms_comm {
+  ms_world *world;
+  ms_job_group *group;
+  int size, me; /* me: the group rank */
+  int rank[MS_MAX_LOCAL_RANKS];
+  const ms_coll *coll;
+  enum phase phase;
+  int arrived; /* group ranks 0 .. arrived-1 have come to the current wait */
+  uint64_t base; /* own ticket before the operation */
+};
+
+static const char *const kind_names[MS_COLL_KINDS] = {
+  [MS_COLL_ALL_GATHER] = "all_gather", [MS_COLL_REDUCE_SCATTER] = "reduce_scatter", [MS_COLL_ALL_REDUCE] = "all_reduce",
+  [MS_COLL_BROADCAST] = "broadcast",   [MS_COLL_BARRIER] = "barrier",               [MS_COLL_SEND] = "send",
+  [MS_COLL_RECV] = "recv",
+};
+
+/* ---- opening ---- */
+
+static int check_members(const ms_world *world, int n, const int *ranks, int channel, int *me) {
+  if (n < 2) return MS_FAIL(MS_EINVAL, "a communicator of %d ranks: it takes at least 2", n);
+  if (n > ms_world_size(world))
+    return MS_FAIL(MS_EINVAL, "a communicator of %d ranks in a world of %d", n, ms_world_size(world));
+  if (channel < 0 || channel >= MS_JOB_CHANNELS)
+    return MS_FAIL(MS_EINVAL, "channel %d: channels are 0 to %d", channel, MS_JOB_CHANNELS - 1);
+  uint64_t members = 0;
+  *me = -1;
+  for (int i = 0; i < n; i++) {
+    if (ranks[i] < 0 || ranks[i] >= ms_world_size(world))
+      return MS_FAIL(MS_EINVAL, "a communicator with rank %d in a world of %d", ranks[i], ms_world_size(world));
+    if (members >> ranks[i] & 1) return MS_FAIL(MS_EINVAL, "a communicator with rank %d twice", ranks[i]);
+    members |= 1ull << ranks[i];
+    if (ranks[i] == ms_world_rank(world)) *me = i;
+  }
+  if (*me >= 0) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "a communicator without this rank (%d)", ms_world_rank(world));
+}
+
+static int same_group(const ms_job_group *group, int n, const int *ranks, int channel) {
+  if (group->channel != channel || group->size != n) return 0;
+  for (int i = 0; i < n; i++)
+    if (group->rank[i] != ranks[i]) return 0;
+  return 1;
+}
+
+/* Takes a free entry for these ranks, or waits the moment until another rank has filled it. */
+static int settle_group(ms_world *world, ms_job_group *group, int n, const int *ranks, int channel) {
+  uint32_t free_entry = MS_JOB_GROUP_FREE;
+  if (atomic_compare_exchange_strong(&group->state, &free_entry, MS_JOB_GROUP_FILLING)) {
+    group->channel = channel;
+    group->size = n;
+    for (int i = 0; i < n; i++) group->rank[i] = ranks[i];
+    atomic_store(&group->state, MS_JOB_GROUP_READY);
+    return MS_OK;
+  }
+  while (atomic_load(&group->state) == MS_JOB_GROUP_FILLING) {
+    MS_TRY(ms_world_check(world));
+    ms_world_sleep(world, ms_world_doorbell(world), 1e-4);
+  }
+  return MS_OK;
+}
+
+/* The job's entry for these ranks and channel: an open hash table that only grows. */
+static int find_group(ms_world *world, int n, const int *ranks, int channel, ms_job_group **found) {
+  ms_job *job = ms_world_job(world);
+  uint64_t hash = ms_hash_int(ms_hash_bytes(MS_HASH_INIT, ranks, sizeof *ranks * (size_t)n), channel);
+  for (int i = 0; i < MS_JOB_GROUPS; i++) {
+    ms_job_group *group = &job->group[(hash + (uint64_t)i) % MS_JOB_GROUPS];
+    MS_TRY(settle_group(world, group, n, ranks, channel));
+    if (!same_group(group, n, ranks, channel)) continue;
+    *found = group;
+    return MS_OK;
+  }
+  return MS_FAIL(MS_ENOMEM, "this job has %d communicators already; no more fit", MS_JOB_GROUPS);
+}
+
+int ms_comm_open(ms_world *world, int n, const int *ranks, int channel, ms_comm **comm) {
+  int rc, me = -1;
+  ms_job_group *group = NULL;
+  MS_TRY(check_members(world, n, ranks, channel, &me));
+  ms_comm *opened = ms_calloc(1, sizeof *opened);
+  if (!opened) return MS_ENOMEM;
+  MS_GOTO(find_group(world, n, ranks, channel, &group));
+  opened->world = world;
+  opened->group = group;
+  opened->size = n;
+  opened->me = me;
+  memcpy(opened->rank, ranks, sizeof *ranks * (size_t)n);
+  *comm = opened;
+  return MS_OK;
+fail:
+  free(opened);
+  return rc;
+}
+
+void ms_comm_close(ms_comm *comm) { free(comm); }
+
+int ms_comm_size(const ms_comm *comm) { return comm->size; }
+
+int ms_comm_rank(const ms_comm *comm) { return comm->me; }
+
+/* ---- checks at start ---- */
+
+static int is_real(int dtype) { return dtype == MS_F32 || dtype == MS_BF16; }
+
+static int is_pairwise(int kind) { return kind == MS_COLL_SEND || kind == MS_COLL_RECV; }
+
+static int check_part(const ms_comm *comm, const ms_coll *coll, const ms_coll_part *part) {
+  const char *kind = kind_names[coll->kind], *label = coll->label ? coll->label : "";
+  int sums = coll->kind == MS_COLL_REDUCE_SCATTER || coll->kind == MS_COLL_ALL_REDUCE;
+  if (part->count < 0) return MS_FAIL(MS_EINVAL, "%s %s: %lld elements", kind, label, (long long)part->count);
+  if ((sums || part->src_dtype != part->dst_dtype) && !(is_real(part->src_dtype) && is_real(part->dst_dtype)))
+    return MS_FAIL(MS_EDTYPE, "%s %s: %s to %s; sums and casts are of f32 and bf16", kind, label,
+                   ms_dtype_name(part->src_dtype), ms_dtype_name(part->dst_dtype));
+  if (sums && part->accumulate && part->dst_dtype != MS_F32)
+    return MS_FAIL(MS_EDTYPE, "%s %s: accumulates in f32 only, not in %s", kind, label, ms_dtype_name(part->dst_dtype));
+  if (coll->kind != MS_COLL_ALL_REDUCE || part->dst != part->shared[comm->me] || !part->count) return MS_OK;
+  if (part->accumulate || part->src_dtype != part->dst_dtype)
+    return MS_FAIL(MS_EINVAL, "%s %s: in place, it cannot accumulate or change the element type", kind, label);
+  return MS_OK;
+}
+
+/* How this rank does a part of an all-reduce; see the head of this file. */
+static int pushes(const ms_comm *comm, const ms_coll_part *part) {
+  if (part->dst == part->shared[comm->me]) return 1;
+  /* The pushed sum is in the source's type: a bf16 source would round before the f32 result is written. */
+  if (part->src_dtype == MS_BF16 && part->dst_dtype == MS_F32) return 0;
+  return comm->size > 3 && part->count * ms_dtype_size(part->src_dtype) > DIRECT_BYTES;
+}
+
+/* What a rank entered, for its peers: kind, number of parts, which parts of an all-reduce it pushes, elements. */
+enum { SIGN_KIND = 60, SIGN_PARTS = 52, SIGN_PUSHES = 44 };
+static const uint64_t SIGN_ELEMENTS = (1ull << SIGN_PUSHES) - 1;
+
+static uint64_t sign(const ms_comm *comm, const ms_coll *coll) {
+  uint64_t elements = 0, pushed = 0;
+  for (int i = 0; i < coll->parts; i++) {
+    elements += (uint64_t)coll->part[i].count;
+    if (coll->kind == MS_COLL_ALL_REDUCE && pushes(comm, &coll->part[i])) pushed += (uint64_t)i + 1;
+  }
+  return (uint64_t)coll->kind << SIGN_KIND | ((uint64_t)coll->parts & 0xff) << SIGN_PARTS |
+         (pushed & 0xff) << SIGN_PUSHES | (elements & SIGN_ELEMENTS);
+}
+
+static int report_mismatch(const ms_comm *comm, int p, uint64_t mine, uint64_t theirs) {
+  const char *label = comm->coll->label ? comm->coll->label : "";
+  return MS_FAIL(MS_EMISMATCH,
+                 "ranks disagree: rank %d entered %s%s%s of %d parts, %lld elements; rank %d entered %s of %d parts, %lld "
+                 "elements%s",
+                 comm->rank[comm->me], kind_names[mine >> SIGN_KIND], *label ? " " : "", label,
+                 (int)(mine >> SIGN_PARTS & 0xff), (long long)(mine & SIGN_ELEMENTS), comm->rank[p],
+                 kind_names[(theirs >> SIGN_KIND) % MS_COLL_KINDS], (int)(theirs >> SIGN_PARTS & 0xff),
+                 (long long)(theirs & SIGN_ELEMENTS),
+                 (mine ^ theirs) >> SIGN_PUSHES & 0xff ? "; one of them is in place, the other is not" : "");
+}
+
+/* While this rank has not finished, nobody it waited for can have entered the next operation: signatures stand. */
+static int compare_signatures(const ms_comm *comm) {
+  const ms_job_ticket *ticket = comm->group->ticket;
+  uint64_t mine = atomic_load_explicit(&ticket[comm->me].signature, memory_order_relaxed);
+  for (int p = 0; p < comm->size; p++) {
+    if (comm->coll->kind == MS_COLL_BROADCAST && p != comm->coll->root) continue;
+    uint64_t theirs = atomic_load_explicit(&ticket[p].signature, memory_order_relaxed);
+    if (theirs != mine) return report_mismatch(comm, p, mine, theirs);
+  }
+  return MS_OK;
+}
+
+/* ---- data movement ---- */
+
+static void gather(const ms_comm *comm, const ms_coll_part *part) {
+  if (!part->src) return;
+  char *chunk = (char *)part->shared[0] + comm->me * part->count * ms_dtype_size(part->dst_dtype);
+  ms_shm_copy(chunk, part->dst_dtype, part->src, part->src_dtype, part->count);
+}
+
+/* Sums elements [first, first + count) of all sources into dst. */
+static void sum_range(const ms_comm *comm, const ms_coll_part *part, int64_t first, int64_t count, void *const *dst, int n_dst,
+                      int dst_dtype, int accumulate) {
+  const void *source[MS_MAX_LOCAL_RANKS];
+  int64_t offset = first * ms_dtype_size(part->src_dtype);
+  for (int p = 0; p < comm->size; p++) source[p] = (const char *)part->shared[p] + offset;
+  ms_shm_sum(dst, n_dst, dst_dtype, source, comm->size, part->src_dtype, count, accumulate);
+}
+
+static void push_sum(const ms_comm *comm, const ms_coll_part *part) {
+  int64_t share = (part->count + comm->size - 1) / comm->size;
+  share = (share + LINE_ELEMENTS - 1) / LINE_ELEMENTS * LINE_ELEMENTS;
+  int64_t first = share * comm->me;
+  int64_t count = part->count - first < share ? part->count - first : share;
+  if (count <= 0) return;
+  void *target[MS_MAX_LOCAL_RANKS];
+  for (int p = 0; p < comm->size; p++) target[p] = (char *)part->shared[p] + first * ms_dtype_size(part->src_dtype);
+  sum_range(comm, part, first, count, target, comm->size, part->src_dtype, 0);
+}
+
+/* This rank's share, done between entering and finishing. */
+static void move_data(const ms_comm *comm) {
+  const ms_coll *coll = comm->coll;
+  for (int i = 0; i < coll->parts; i++) {
+    const ms_coll_part *part = &coll->part[i];
+    if (!part->count) continue;
+    if (coll->kind == MS_COLL_ALL_GATHER) gather(comm, part);
+    else if (coll->kind == MS_COLL_REDUCE_SCATTER)
+      sum_range(comm, part, comm->me * part->count, part->count, &part->dst, 1, part->dst_dtype, part->accumulate);
+    else if (coll->kind == MS_COLL_ALL_REDUCE && pushes(comm, part)) push_sum(comm, part);
+    else if (coll->kind == MS_COLL_ALL_REDUCE)
+      sum_range(comm, part, 0, part->count, &part->dst, 1, part->dst_dtype, part->accumulate);
+    else if (coll->kind == MS_COLL_BROADCAST || coll->kind == MS_COLL_RECV)
+      ms_shm_copy(part->dst, part->dst_dtype, part->shared[coll->root], part->src_dtype, part->count);
+  }
+}
+
+/* After a pushed all-reduce out of place: the whole sum stands in this rank's shared buffer, which is its own again. */
+static void take_pushed_sum(const ms_comm *comm) {
+  for (int i = 0; i < comm->coll->parts; i++) {
+    const ms_coll_part *part = &comm->coll->part[i];
+    if (!part->count || part->dst == part->shared[comm->me] || !pushes(comm, part)) continue;
+    const void *source = part->shared[comm->me];
+    if (part->accumulate || part->src_dtype != part->dst_dtype)
+      ms_shm_sum(&part->dst, 1, part->dst_dtype, &source, 1, part->src_dtype, part->count, part->accumulate);
+    else ms_shm_copy(part->dst, part->dst_dtype, source, part->src_dtype, part->count);
+  }
+}
+
+/* ---- the state machine ---- */
+
+/* Stores this rank's ticket (or pair count) and rings those who may wait for it. */
+static void publish(ms_comm *comm, int steps) {
+  atomic_store_explicit(&comm->group->ticket[comm->me].count, comm->base + (uint64_t)steps, memory_order_release);
+  ms_world_ring(comm->world, comm->rank, comm->size);
+}
+
+static void publish_pair(ms_comm *comm, _Atomic uint32_t *count) {
+  atomic_fetch_add_explicit(count, 1, memory_order_release);
+  ms_world_ring(comm->world, &comm->rank[comm->coll->root], 1);
+}
+
+static void begin_wait(ms_comm *comm, enum phase phase) {
+  comm->phase = phase;
+  comm->arrived = 0;
+}
+
+int ms_comm_start(ms_comm *comm, const ms_coll *coll) {
+  if (comm->phase != IDLE)
+    return MS_FAIL(MS_EINTERNAL, "%s started while %s is in flight", kind_names[coll->kind], kind_names[comm->coll->kind]);
+  int rooted = coll->kind == MS_COLL_BROADCAST || is_pairwise(coll->kind);
+  if (rooted && (coll->root < 0 || coll->root >= comm->size || (is_pairwise(coll->kind) && coll->root == comm->me)))
+    return MS_FAIL(MS_EINVAL, "%s: peer or root %d in a group of %d", kind_names[coll->kind], coll->root, comm->size);
+  for (int i = 0; i < coll->parts; i++) MS_TRY(check_part(comm, coll, &coll->part[i]));
+  comm->coll = coll;
+  if (is_pairwise(coll->kind)) {
+    if (coll->kind == MS_COLL_SEND) publish_pair(comm, &comm->group->sent[comm->me][coll->root]);
+    begin_wait(comm, coll->kind == MS_COLL_SEND ? FINISHING : ENTERING);
+    return MS_OK;
+  }
+  ms_job_ticket *mine = &comm->group->ticket[comm->me];
+  comm->base = atomic_load_explicit(&mine->count, memory_order_relaxed);
+  atomic_store_explicit(&mine->signature, sign(comm, coll), memory_order_relaxed);
+  /* A broadcast's root and a barrier have nothing to do between entering and finishing. */
+  int at_once = coll->kind == MS_COLL_BARRIER || (coll->kind == MS_COLL_BROADCAST && coll->root == comm->me);
+  publish(comm, at_once ? 2 : 1);
+  begin_wait(comm, at_once ? FINISHING : ENTERING);
+  return MS_OK;
+}
+
+/* Whether group rank p has come to where the current wait wants it. */
+static int has_come(const ms_comm *comm, int p) {
+  const ms_coll *coll = comm->coll;
+  const ms_job_group *group = comm->group;
+  int me = comm->me;
+  if (p == me) return 1;
+  if (is_pairwise(coll->kind)) {
+    if (p != coll->root) return 1;
+    if (coll->kind == MS_COLL_SEND)
+      return atomic_load_explicit(&group->received[p][me], memory_order_acquire) ==
+             atomic_load_explicit(&group->sent[me][p], memory_order_relaxed);
+    return atomic_load_explicit(&group->sent[p][me], memory_order_acquire) !=
+           atomic_load_explicit(&group->received[me][p], memory_order_relaxed);
+  }
+  if (coll->kind == MS_COLL_BROADCAST && coll->root != me && p != coll->root) return 1;
+  uint64_t target = comm->base + (comm->phase == ENTERING ? 1 : 2);
+  return atomic_load_explicit(&group->ticket[p].count, memory_order_acquire) >= target;
+}
+
+static int all_have_come(ms_comm *comm) {
+  while (comm->arrived < comm->size && has_come(comm, comm->arrived)) comm->arrived++;
+  return comm->arrived == comm->size;
+}
+
+/* The wait is over: this rank's share, and on to the next wait or the end. */
+static int advance(ms_comm *comm) {
+  int kind = comm->coll->kind;
+  if (comm->phase == FINISHING) {
+    if (kind == MS_COLL_ALL_REDUCE) take_pushed_sum(comm);
+    comm->phase = IDLE;
+    return MS_OK;
+  }
+  if (kind != MS_COLL_RECV) MS_TRY(compare_signatures(comm));
+  move_data(comm);
+  if (kind == MS_COLL_RECV) publish_pair(comm, &comm->group->received[comm->me][comm->coll->root]);
+  else publish(comm, 2);
+  if (kind == MS_COLL_RECV || kind == MS_COLL_BROADCAST) comm->phase = IDLE;
+  else begin_wait(comm, FINISHING);
+  return MS_OK;
+}
+
+int ms_comm_test(ms_comm *comm, int *done) {
+  while (comm->phase != IDLE && all_have_come(comm)) MS_TRY(advance(comm));
+  *done = comm->phase == IDLE;
+  return *done ? MS_OK : ms_world_check(comm->world);
+}
+
+int ms_comm_wait(ms_comm *comm) {
+  ms_wait wait = {0};
+  for (;;) {
+    unsigned seen = ms_world_doorbell(comm->world);
+    int done;
+    MS_TRY(ms_comm_test(comm, &done));
+    if (done) return MS_OK;
+    uint64_t missing = 0;
+    for (int p = comm->arrived; p < comm->size; p++)
+      if (!has_come(comm, p)) missing |= 1ull << p;
+    if (missing)
+      MS_TRY(ms_world_turn(comm->world, &wait, seen, kind_names[comm->coll->kind], comm->coll->label, comm->rank, missing));
+  }
+}
+
+double ms_coll_bytes(int kind, int ranks, const ms_coll_part *part, int parts) {
+  double bytes = 0, others = ranks - 1;
+  for (int i = 0; i < parts; i++) {
+    double count = (double)part[i].count;
+    int src = ms_dtype_size(part[i].src_dtype), dst = ms_dtype_size(part[i].dst_dtype);
+    if (kind == MS_COLL_ALL_GATHER) bytes += others * count * dst;
+    else if (kind == MS_COLL_REDUCE_SCATTER) bytes += others * count * src;
+    else if (kind == MS_COLL_ALL_REDUCE) bytes += 2 * others / ranks * count * src;
+    else if (kind != MS_COLL_BARRIER) bytes += count * src;
+  }
+  return bytes;
+}

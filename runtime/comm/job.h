@@ -1,0 +1,91 @@
+/* job.h - the layout of a job's control segment, and the primitives over it. Internal to comm.
+**
+** The segment is one memfd, mapped whole by the launcher and by every rank; pages that nobody touches cost nothing, so
+** the tables are simply as large as they may ever become. Each word has one writer, or is changed by atomic operations
+** only. What several ranks poll stands in a cache line of its own.
+*/
+#ifndef MS_COMM_JOB_H
+#define MS_COMM_JOB_H
+
+#include "comm/world.h"
+
+enum {
+  MS_JOB_VERSION = 1,
+  MS_JOB_CHANNELS = 16,
+  MS_JOB_GROUPS = 512,      /* communicators a job can have */
+  MS_JOB_TEXT = 2048,       /* bytes of an error message */
+  MS_JOB_EXCHANGE = 4096,   /* bytes of ms_world_exchange */
+  MS_JOB_LAUNCHER = MS_MAX_LOCAL_RANKS /* the launcher's row in the table of ranks */
+};
+
+enum ms_job_rank_state { MS_JOB_ABSENT = 0, MS_JOB_JOINED = 1, MS_JOB_LEFT = 2 };
+enum ms_job_group_state { MS_JOB_GROUP_FREE = 0, MS_JOB_GROUP_FILLING = 1, MS_JOB_GROUP_READY = 2 };
+
+typedef struct ms_job_rank {
+  _Alignas(64) _Atomic uint32_t doorbell; /* a futex word: counts rings */
+  _Atomic uint32_t sleepers;              /* threads of this rank inside FUTEX_WAIT, or about to be */
+  _Alignas(64) _Atomic int32_t pid;
+  _Atomic int32_t state; /* enum ms_job_rank_state */
+  _Atomic uint32_t told; /* 0, 1 while text is written, 2 when it stands */
+  char text[MS_JOB_TEXT];
+} ms_job_rank;
+
+/* How far a rank has come in a sequence of collectives that all its group issues: two steps an operation, entered and
+** finished. The signature tells peers what was entered. */
+typedef struct ms_job_ticket {
+  _Alignas(64) _Atomic uint64_t count;
+  _Atomic uint64_t signature;
+} ms_job_ticket;
+
+typedef struct ms_job_group {
+  _Alignas(4096) _Atomic uint32_t state; /* enum ms_job_group_state */
+  int32_t channel, size;
+  int32_t rank[MS_MAX_LOCAL_RANKS];
+  ms_job_ticket ticket[MS_MAX_LOCAL_RANKS];
+  /* send and recv count apart, since only two ranks take part: [sender][receiver] and [receiver][sender] */
+  _Atomic uint32_t sent[MS_MAX_LOCAL_RANKS][MS_MAX_LOCAL_RANKS];
+  _Atomic uint32_t received[MS_MAX_LOCAL_RANKS][MS_MAX_LOCAL_RANKS];
+} ms_job_group;
+
+typedef struct ms_job {
+  uint64_t magic;
+  int32_t version, size;
+  int32_t cores; /* that the ranks may run on */
+  /* 0, or 1 + row of the text | (1 + rank to blame) << 16: one word, so that the first abort is published whole */
+  _Alignas(64) _Atomic uint32_t aborted;
+  ms_job_rank rank[MS_MAX_LOCAL_RANKS + 1];
+  ms_job_ticket ticket[MS_MAX_LOCAL_RANKS]; /* of barrier and exchange: one step an operation */
+  _Alignas(4096) char exchange[2][MS_MAX_LOCAL_RANKS][MS_JOB_EXCHANGE];
+  ms_job_group group[MS_JOB_GROUPS];
+} ms_job;
+
+/* Maps the control segment behind fd after checking that it is one. */
+int ms_job_map(int fd, ms_job **job);
+void ms_job_unmap(ms_job *job);
+/* Rings one rank's doorbell; enters the kernel only when somebody sleeps there. */
+void ms_job_ring(ms_job *job, int rank);
+/* Sleeps until rank's doorbell differs from `seen`, a signal comes, or `seconds` pass. */
+void ms_job_sleep(ms_job *job, int rank, uint32_t seen, double seconds);
+/* Writes row `row`'s text (once) and publishes it as the job's abort unless there is one; wakes every rank. */
+void ms_job_give_up(ms_job *job, int row, int blame, const char *why);
+/* Text of the first abort, or NULL. row: who wrote it (MS_JOB_LAUNCHER or a rank); blame: the rank, -1 for none. */
+const char *ms_job_aborted(ms_job *job, int *row, int *blame);
+
+/* Rank `rank` of a job that is mapped already: a test can make every rank a thread of one process. ms_world_leave does
+** not unmap the job. */
+int ms_world_attach(ms_job *job, int rank, ms_world **world);
+/* The control segment; NULL in a world of one that no launcher made. */
+ms_job *ms_world_job(const ms_world *world);
+
+/* A wait in turns: test the condition, take a turn, test again. Fresh waits are zero-filled. */
+typedef struct ms_wait {
+  double started;
+  uint64_t left; /* of the group's ranks waited for, those seen to have left */
+} ms_wait;
+/* Sleeps once. seen: the doorbell before the condition was tested. missing: bit g is set for each rank[g] waited for
+** (rank NULL: g itself). Fails with MS_ETIMEOUT after the world's deadline, naming kind, label and the missing ranks;
+** MS_EPEER when the job was aborted or a missing rank has left; MS_EINTERRUPT. */
+int ms_world_turn(ms_world *world, ms_wait *wait, unsigned seen, const char *kind, const char *label, const int *rank,
+                  uint64_t missing);
+
+#endif

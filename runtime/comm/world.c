@@ -1,0 +1,317 @@
+/* world.c - a rank's place among the ranks: joining, waiting, barrier, exchange, giving up.
+**
+** A world of one that no launcher made has no control segment: its collectives are copies. Every wait goes through
+** ms_world_turn, so deadline, abort and Ctrl-C are handled in one place.
+*/
+#include "comm/world.h"
+
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/env.h"
+#include "base/error.h"
+#include "comm/job.h"
+
+static const double DEFAULT_TIMEOUT = 300.0;
+/* A signal that comes just before the kernel puts the thread to sleep, or that another thread took, is seen after this. */
+static const double LONGEST_SLEEP = 0.1;
+/* Long enough for a peer that is about to arrive; then the core is better left idle. */
+static const double SPIN_SECONDS = 50e-6;
+
+struct ms_world {
+  int rank, size, fd;
+  int spin; /* every rank has a core of its own */
+  int maps; /* this world mapped job, and unmaps it */
+  double timeout;
+  ms_job *job; /* NULL: a world of one */
+};
+
+static int read_timeout(ms_world *world) {
+  MS_TRY(ms_env_double("MOONSHARD_TIMEOUT", DEFAULT_TIMEOUT, &world->timeout));
+  if (world->timeout > 0) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "environment variable MOONSHARD_TIMEOUT: it must be seconds above 0, not %g", world->timeout);
+}
+
+static void take_place(ms_world *world, ms_job *job, int rank) {
+  world->job = job;
+  world->rank = rank;
+  world->size = job->size;
+  world->spin = job->size <= job->cores;
+  atomic_store(&job->rank[rank].pid, (int32_t)getpid());
+  atomic_store(&job->rank[rank].state, MS_JOB_JOINED);
+}
+
+int ms_world_attach(ms_job *job, int rank, ms_world **world) {
+  ms_world *joined = ms_calloc(1, sizeof *joined);
+  if (!joined) return MS_ENOMEM;
+  int rc = read_timeout(joined);
+  if (rc) {
+    free(joined);
+    return rc;
+  }
+  joined->fd = -1;
+  take_place(joined, job, rank);
+  *world = joined;
+  return MS_OK;
+}
+
+/* Without a control segment a process can only be a world of one. */
+static int refuse_other_launchers(void) {
+  int size, rank;
+  MS_TRY(ms_env_int("WORLD_SIZE", 1, 1, 1 << 20, &size));
+  MS_TRY(ms_env_int("RANK", 0, 0, 1 << 20, &rank));
+  if (size == 1) return MS_OK;
+  return MS_FAIL(MS_EUNSUPPORTED,
+                 "this process was told it is rank %d of %d (RANK, WORLD_SIZE), but not by `moonshard run -n %d`; "
+                 "joining the ranks of other launchers is not in this build",
+                 rank, size, size);
+}
+
+static int join_job(ms_world *world) {
+  int rank, size;
+  MS_TRY(ms_env_int("MOONSHARD_JOB_FD", -1, 0, 1 << 20, &world->fd));
+  if (ms_job_map(world->fd, &world->job)) {
+    ms_error_prefix("MOONSHARD_JOB_FD (was it inherited from a rank by a process that is none? then unset it, with "
+                    "RANK and WORLD_SIZE)");
+    return ms_error_code();
+  }
+  world->maps = 1;
+  MS_TRY(ms_env_int("WORLD_SIZE", world->job->size, 1, MS_MAX_LOCAL_RANKS, &size));
+  MS_TRY(ms_env_int("RANK", 0, 0, world->job->size - 1, &rank));
+  if (size != world->job->size)
+    return MS_FAIL(MS_EINVAL, "WORLD_SIZE is %d, but the launcher made a job of %d ranks", size, world->job->size);
+  take_place(world, world->job, rank);
+  return MS_OK;
+}
+
+int ms_world_join(ms_world **world) {
+  int rc = MS_OK;
+  ms_world *joined = ms_calloc(1, sizeof *joined);
+  if (!joined) return MS_ENOMEM;
+  joined->fd = -1;
+  joined->size = 1;
+  MS_GOTO(read_timeout(joined));
+  if (ms_env_string("MOONSHARD_JOB_FD", NULL)) MS_GOTO(join_job(joined));
+  else MS_GOTO(refuse_other_launchers());
+  *world = joined;
+  return MS_OK;
+fail:
+  if (joined->maps) ms_job_unmap(joined->job);
+  free(joined);
+  return rc;
+}
+
+void ms_world_leave(ms_world *world) {
+  if (!world) return;
+  if (world->job) {
+    atomic_store(&world->job->rank[world->rank].state, MS_JOB_LEFT);
+    for (int rank = 0; rank < world->size; rank++)
+      if (rank != world->rank) ms_job_ring(world->job, rank);
+    if (world->maps) ms_job_unmap(world->job);
+  }
+  free(world);
+}
+
+int ms_world_rank(const ms_world *world) { return world->rank; }
+
+int ms_world_size(const ms_world *world) { return world->size; }
+
+int ms_world_fd(const ms_world *world) { return world->fd; }
+
+ms_job *ms_world_job(const ms_world *world) { return world->job; }
+
+double ms_world_timeout(const ms_world *world) { return world->timeout; }
+
+void ms_world_set_timeout(ms_world *world, double seconds) { world->timeout = seconds; }
+
+void ms_world_abort(ms_world *world, const char *why) {
+  if (world->job) ms_job_give_up(world->job, world->rank, world->rank, why);
+}
+
+/* ---- waiting ---- */
+
+int ms_world_check(const ms_world *world) {
+  if (ms_interrupted()) return MS_FAIL(MS_EINTERRUPT, "interrupted");
+  int row, blame;
+  const char *why = world->job ? ms_job_aborted(world->job, &row, &blame) : NULL;
+  if (!why) return MS_OK;
+  if (row == MS_JOB_LAUNCHER) return MS_FAIL(MS_EPEER, "%s", why);
+  return MS_FAIL(MS_EPEER, "rank %d gave up: %s", blame, why);
+}
+
+unsigned ms_world_doorbell(const ms_world *world) {
+  return world->job ? atomic_load(&world->job->rank[world->rank].doorbell) : 0;
+}
+
+static void relax(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+/* 1 when the doorbell rang within SPIN_SECONDS. */
+static int spin_until_rung(const ms_world *world, unsigned seen) {
+  double limit = ms_clock() + SPIN_SECONDS;
+  do {
+    for (int i = 0; i < 32; i++) {
+      if (ms_world_doorbell(world) != seen) return 1;
+      relax();
+    }
+  } while (ms_clock() < limit);
+  return 0;
+}
+
+void ms_world_sleep(ms_world *world, unsigned seen, double seconds) {
+  if (!world->job || seconds <= 0) return;
+  if (world->spin && spin_until_rung(world, seen)) return;
+  ms_job_sleep(world->job, world->rank, seen, fmin(seconds, LONGEST_SLEEP));
+}
+
+void ms_world_ring(ms_world *world, const int *ranks, int n) {
+  for (int i = 0; i < n; i++)
+    if (ranks[i] != world->rank) ms_job_ring(world->job, ranks[i]);
+}
+
+/* "rank 2", "ranks 1, 3" of the bits set in mask. */
+static void name_ranks(char *text, size_t bytes, const int *rank, uint64_t mask) {
+  size_t used = (size_t)snprintf(text, bytes, __builtin_popcountll(mask) == 1 ? "rank" : "ranks");
+  for (const char *comma = " "; mask && used < bytes; mask &= mask - 1, comma = ", ") {
+    int member = __builtin_ctzll(mask);
+    used += (size_t)snprintf(text + used, bytes - used, "%s%d", comma, rank ? rank[member] : member);
+  }
+}
+
+/* Bits of the ranks in `mask` that have left the world. */
+static uint64_t find_left(const ms_job *job, const int *rank, uint64_t mask) {
+  uint64_t left = 0;
+  for (uint64_t rest = mask; rest; rest &= rest - 1) {
+    int member = __builtin_ctzll(rest);
+    const ms_job_rank *row = &job->rank[rank ? rank[member] : member];
+    if (atomic_load(&row->state) == MS_JOB_LEFT) left |= 1ull << member;
+  }
+  return left;
+}
+
+int ms_world_turn(ms_world *world, ms_wait *wait, unsigned seen, const char *kind, const char *label, const int *rank,
+                  uint64_t missing) {
+  char who[512];
+  const char *space = label && *label ? " " : "";
+  MS_TRY(ms_world_check(world));
+  if (wait->left & missing) {
+    name_ranks(who, sizeof who, rank, wait->left & missing);
+    return MS_FAIL(MS_EPEER, "%s%s%s: %s left while rank %d waits", kind, space, label ? label : "", who, world->rank);
+  }
+  /* It may have arrived before it left: the caller tests once more. */
+  wait->left = find_left(world->job, rank, missing);
+  if (wait->left) return MS_OK;
+  double now = ms_clock();
+  if (wait->started == 0) wait->started = now;
+  double rest = wait->started + world->timeout - now;
+  if (rest <= 0) {
+    name_ranks(who, sizeof who, rank, missing);
+    return MS_FAIL(MS_ETIMEOUT, "%s%s%s: rank %d has waited %g s for %s", kind, space, label ? label : "", world->rank,
+                   world->timeout, who);
+  }
+  ms_world_sleep(world, seen, rest);
+  return MS_OK;
+}
+
+/* ---- barrier and exchange ---- */
+
+/* Bits of the ranks whose ticket is below target. */
+static uint64_t find_missing(const ms_world *world, uint64_t target) {
+  uint64_t missing = 0;
+  for (int rank = 0; rank < world->size; rank++)
+    if (atomic_load_explicit(&world->job->ticket[rank].count, memory_order_acquire) < target) missing |= 1ull << rank;
+  return missing;
+}
+
+/* Publishes that this rank has come to its next barrier or exchange, and waits until all have. */
+static int meet(ms_world *world, const char *kind, uint64_t target) {
+  ms_job *job = world->job;
+  atomic_store_explicit(&job->ticket[world->rank].count, target, memory_order_release);
+  for (int rank = 0; rank < world->size; rank++)
+    if (rank != world->rank) ms_job_ring(job, rank);
+  ms_wait wait = {0};
+  for (;;) {
+    unsigned seen = ms_world_doorbell(world);
+    uint64_t missing = find_missing(world, target);
+    if (!missing) return MS_OK;
+    MS_TRY(ms_world_turn(world, &wait, seen, kind, NULL, NULL, missing));
+  }
+}
+
+static uint64_t next_ticket(const ms_world *world) {
+  return atomic_load_explicit(&world->job->ticket[world->rank].count, memory_order_relaxed) + 1;
+}
+
+int ms_world_barrier(ms_world *world) {
+  if (world->size == 1) return ms_world_check(world);
+  return meet(world, "barrier", next_ticket(world));
+}
+
+int ms_world_exchange(ms_world *world, const void *mine, int bytes, void *all) {
+  if (bytes < 0 || bytes > MS_JOB_EXCHANGE)
+    return MS_FAIL(MS_EINVAL, "exchange: %d bytes a rank; at most %d fit", bytes, MS_JOB_EXCHANGE);
+  if (world->size == 1) {
+    memcpy(all, mine, (size_t)bytes);
+    return ms_world_check(world);
+  }
+  /* Two sets of slots in turn: nobody comes to exchange k + 2 before all have read exchange k. */
+  uint64_t ticket = next_ticket(world);
+  char(*slot)[MS_JOB_EXCHANGE] = world->job->exchange[ticket & 1];
+  memcpy(slot[world->rank], mine, (size_t)bytes);
+  MS_TRY(meet(world, "exchange", ticket));
+  for (int rank = 0; rank < world->size; rank++) memcpy((char *)all + (size_t)rank * bytes, slot[rank], (size_t)bytes);
+  return MS_OK;
+}
+
+/* One round of exchange_text: bytes [first, first + MS_JOB_EXCHANGE) of every rank's text. */
+static int exchange_piece(ms_world *world, const char *mine, const int *length, int first, char *pieces, char **texts) {
+  char piece[MS_JOB_EXCHANGE] = {0};
+  int rest = length[world->rank] - first;
+  if (rest > 0) memcpy(piece, mine + first, (size_t)(rest < MS_JOB_EXCHANGE ? rest : MS_JOB_EXCHANGE));
+  MS_TRY(ms_world_exchange(world, piece, MS_JOB_EXCHANGE, pieces));
+  for (int rank = 0; rank < world->size; rank++) {
+    rest = length[rank] - first;
+    if (rest <= 0) continue;
+    memcpy(texts[rank] + first, pieces + (size_t)rank * MS_JOB_EXCHANGE,
+           (size_t)(rest < MS_JOB_EXCHANGE ? rest : MS_JOB_EXCHANGE));
+  }
+  return MS_OK;
+}
+
+int ms_world_exchange_text(ms_world *world, const char *mine, char **texts) {
+  enum { LONGEST = 1 << 20 };
+  int rc = MS_OK, longest = 0, length[MS_MAX_LOCAL_RANKS];
+  size_t bytes = strlen(mine);
+  for (int rank = 0; rank < world->size; rank++) texts[rank] = NULL;
+  char *pieces = ms_calloc(world->size, MS_JOB_EXCHANGE);
+  if (!pieces) return MS_ENOMEM;
+  if (bytes > LONGEST) MS_GOTO(MS_FAIL(MS_EINVAL, "exchange: a text of %zu bytes; at most %d fit", bytes, LONGEST));
+  int mine_bytes = (int)bytes;
+  MS_GOTO(ms_world_exchange(world, &mine_bytes, sizeof mine_bytes, length));
+  for (int rank = 0; rank < world->size; rank++) {
+    if (length[rank] > longest) longest = length[rank];
+    texts[rank] = ms_calloc(length[rank] + 1, 1);
+    if (!texts[rank]) MS_GOTO(MS_ENOMEM);
+  }
+  for (int first = 0; first < longest; first += MS_JOB_EXCHANGE)
+    MS_GOTO(exchange_piece(world, mine, length, first, pieces, texts));
+  free(pieces);
+  return MS_OK;
+fail:
+  free(pieces);
+  for (int rank = 0; rank < world->size; rank++) {
+    free(texts[rank]);
+    texts[rank] = NULL;
+  }
+  return rc;
+}

@@ -1,0 +1,59 @@
+/* world.h - the ranks of a job on this host, and the memory they share.
+**
+** A job has one control segment, a memfd that every rank maps: for each rank its pid, state, doorbell (a futex word) and
+** last error, the job's abort flag, exchange slots and the ticket counters of communicators. The launcher makes it
+** before it starts the ranks; they inherit it as file descriptor MOONSHARD_JOB_FD (with RANK, WORLD_SIZE, LOCAL_RANK).
+** Nothing has a name in the file system, so nothing can be left behind. A region is further shared memory, made when a
+** plan is bound: a memfd opened by the others through /proc/PID/fd.
+*/
+#ifndef MS_COMM_WORLD_H
+#define MS_COMM_WORLD_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+
+#include "moonshard.h"
+
+enum { MS_MAX_LOCAL_RANKS = 64 };
+
+/* Launcher's side: makes the control segment for `size` ranks; forked children inherit the descriptor, an exec closes it. */
+int ms_job_create(int size, int *fd);
+/* What the launcher reads of the ranks while they run and after they ended. */
+typedef struct ms_job_view ms_job_view;
+int ms_job_open(int fd, ms_job_view **view);
+void ms_job_close(ms_job_view *view);
+void ms_job_set_pid(ms_job_view *view, int rank, int pid);
+/* The rank's process is no more: who waits for it learns so now instead of at the deadline. */
+void ms_job_set_ended(ms_job_view *view, int rank);
+/* Sets the abort flag with its reason ("rank 2 died: ...") and wakes every rank. rank: the one to blame, or -1. The first
+** reason stays. */
+void ms_job_abort(ms_job_view *view, int rank, const char *why);
+/* The first abort: the rank to blame (-1: none) and the reason; NULL when there is none. */
+const char *ms_job_abort_reason(ms_job_view *view, int *rank);
+/* What a rank said when it gave up, first or not; NULL when it said nothing. */
+const char *ms_job_rank_reason(ms_job_view *view, int rank);
+
+/* Rank's side, beyond moonshard.h. */
+int ms_world_fd(const ms_world *world);
+double ms_world_timeout(const ms_world *world);
+/* MS_OK, or MS_EPEER telling who gave up or died and why, or MS_EINTERRUPT. Cheap: one load each. */
+int ms_world_check(const ms_world *world);
+/* Sleeps until this rank's doorbell rings, or `seconds` pass; `seen` is the doorbell's value read before the condition
+** was tested (ms_world_doorbell), so no ring is lost. Spins briefly first when every rank has a core. */
+unsigned ms_world_doorbell(const ms_world *world);
+void ms_world_sleep(ms_world *world, unsigned seen, double seconds);
+/* Rings the doorbells of `n` ranks. */
+void ms_world_ring(ms_world *world, const int *ranks, int n);
+
+/* A region of `bytes` mapped by every rank, zero-filled, pages committed on first touch; collective, all ranks give the
+** same size. In a world of one it is private memory. */
+typedef struct ms_region {
+  void *base;
+  size_t bytes;
+} ms_region;
+int ms_world_region(ms_world *world, size_t bytes, ms_region *region);
+void ms_region_unmap(ms_region *region);
+/* Every rank's text (any length up to 1 MiB) to every rank; for comparing plans. texts is [size], each malloc'd; collective. */
+int ms_world_exchange_text(ms_world *world, const char *mine, char **texts);
+
+#endif
