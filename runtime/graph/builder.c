@@ -1,0 +1,201 @@
+/* builder.c - how a graph comes to be: inputs, parameters, nodes. Every node is checked when it is made, so an error tells
+** the module path (scope) in which the recipe made it. The handle's life and its copies are in graph.c.
+*/
+#include <string.h>
+
+#include "graph/infer.h"
+
+int ms_graph_in_scope(const ms_graph *graph, int rc) {
+  if (graph->scope[0]) ms_error_prefix("in %s", graph->scope);
+  return rc;
+}
+
+int ms_graph_scope(ms_graph *graph, const char *path) {
+  if (!graph) return MS_FAIL(MS_EINVAL, "ms_graph_scope: no graph");
+  const char *scope = ms_graph_intern(graph, path ? path : "");
+  if (!scope) return MS_ENOMEM;
+  graph->scope = scope;
+  return MS_OK;
+}
+
+static int reserve_values(ms_graph *graph, int more) {
+  return ms_grow((void **)&graph->values, &graph->values_capacity, graph->n_values + more, sizeof *graph->values);
+}
+
+static int append_value(ms_graph *graph, const ms_value *value, int *id) {
+  MS_TRY(reserve_values(graph, 1));
+  graph->values[graph->n_values] = *value;
+  *id = graph->n_values++;
+  return MS_OK;
+}
+
+static int check_shape(const char *what, const char *name, int dtype, int ndim, const int64_t *dims) {
+  int64_t elements = 1;
+  if (dtype < 0 || dtype >= MS_DTYPES) return MS_FAIL(MS_EDTYPE, "%s %s: there is no dtype %d", what, name, dtype);
+  if (ndim < 0 || ndim > MS_MAX_DIMS || (ndim > 0 && !dims))
+    return MS_FAIL(MS_ESHAPE, "%s %s: %d dimensions; it may have 0 to %d", what, name, ndim, MS_MAX_DIMS);
+  for (int d = 0; d < ndim; d++)
+    if (dims[d] < 1 || __builtin_mul_overflow(elements, dims[d], &elements))
+      return MS_FAIL(MS_ESHAPE, "%s %s: size %lld of dimension %d; sizes are at least 1 and their product fits 63 bits",
+                     what, name, (long long)dims[d], d);
+  return MS_OK;
+}
+
+static int make_input(ms_graph *graph, const char *name, int dtype, int ndim, const int64_t *dims, int *id) {
+  if (!name || !name[0]) return MS_FAIL(MS_ENAME, "an input needs a name");
+  MS_TRY(check_shape("input", name, dtype, ndim, dims));
+  for (int v = 0; v < graph->n_values; v++)
+    if (graph->values[v].kind == MS_VALUE_INPUT && !strcmp(graph->values[v].name, name))
+      return MS_FAIL(MS_ENAME, "there is an input named %s already", name);
+  ms_value value = {
+      .info = {.dtype = dtype, .ndim = ndim}, .kind = MS_VALUE_INPUT, .node = -1, .output = -1, .param = -1};
+  if (ndim > 0) memcpy(value.info.dims, dims, (size_t)ndim * sizeof *dims);
+  value.name = ms_graph_intern(graph, name);
+  if (!value.name) return MS_ENOMEM;
+  return append_value(graph, &value, id);
+}
+
+int ms_graph_input(ms_graph *graph, const char *name, int dtype, int ndim, const int64_t *dims, int *value) {
+  if (!graph || !value) return MS_FAIL(MS_EINVAL, "ms_graph_input: no graph, or nowhere to put the value");
+  int rc = make_input(graph, name, dtype, ndim, dims, value);
+  return rc ? ms_graph_in_scope(graph, rc) : MS_OK;
+}
+
+static int make_param(ms_graph *graph, int param, int *id) {
+  ms_param_info info;
+  MS_TRY(graph->lookup(graph->model, param, &info));
+  MS_TRY(check_shape("parameter", info.name, info.info.dtype, info.info.ndim, info.info.dims));
+  ms_value value = {.info = info.info, .kind = MS_VALUE_PARAM, .node = -1, .output = -1, .param = param, .name = ""};
+  MS_TRY(append_value(graph, &value, id));
+  graph->param_values[param] = *id;
+  return MS_OK;
+}
+
+int ms_graph_param(ms_graph *graph, int param, int *value) {
+  if (!graph || !value) return MS_FAIL(MS_EINVAL, "ms_graph_param: no graph, or nowhere to put the value");
+  if (param < 0 || param >= graph->n_params)
+    return ms_graph_in_scope(graph,
+                             MS_FAIL(MS_EINVAL, "there is no parameter %d; the model has %d", param, graph->n_params));
+  *value = graph->param_values[param];
+  if (*value >= 0) return MS_OK;
+  int rc = make_param(graph, param, value);
+  return rc ? ms_graph_in_scope(graph, rc) : MS_OK;
+}
+
+/* Writes what a rule resolved back to the attributes: axes from the start, sizes without -1. Kernels and dumps then see
+** one form of each node. */
+static void settle_attrs(ms_node *node, const ms_value_info *in, const ms_value_info *out) {
+  switch (node->op) {
+    case MS_OP_reshape:
+      for (int d = 0; d < out[0].ndim; d++) node->attrs.i[d] = out[0].dims[d];
+      break;
+    case MS_OP_sum:
+    case MS_OP_mean:
+    case MS_OP_max:
+    case MS_OP_max_backward:
+      if (node->attrs.i[2]) break;
+      /* fall through */
+    case MS_OP_slice:
+    case MS_OP_pad:
+    case MS_OP_concat:
+      if (node->attrs.i[0] < 0) node->attrs.i[0] += in[0].ndim;
+      break;
+    default: break;
+  }
+}
+
+static int check_inputs(const ms_graph *graph, const ms_op_row *row, int inputs, const int *in, ms_value_info *info) {
+  if (inputs < row->min_inputs || inputs > row->max_inputs || (inputs > 0 && !in)) {
+    if (row->min_inputs == row->max_inputs)
+      return MS_FAIL(MS_EINVAL, "%s: %d inputs; it takes %d", row->name, inputs, row->min_inputs);
+    return MS_FAIL(MS_EINVAL, "%s: %d inputs; it takes %d to %d", row->name, inputs, row->min_inputs, row->max_inputs);
+  }
+  for (int i = 0; i < inputs; i++) {
+    if (in[i] < 0 || in[i] >= graph->n_values)
+      return MS_FAIL(MS_EINVAL, "%s: input %d is value %d; the graph has %d values", row->name, i + 1, in[i],
+                     graph->n_values);
+    info[i] = graph->values[in[i]].info;
+  }
+  return MS_OK;
+}
+
+static int make_node(ms_graph *graph, int op, int inputs, const int *in, const ms_attrs *attrs, int *out) {
+  const ms_op_row *row = ms_op_row_of(op);
+  ms_value_info in_info[MS_MAX_INPUTS], out_info[MS_MAX_OUTPUTS];
+  if (!row) return MS_FAIL(MS_EINVAL, "op %d: there are ops 0 to %d", op, MS_OP_COUNT - 1);
+  MS_TRY(check_inputs(graph, row, inputs, in, in_info));
+  ms_node node = {.op = op, .inputs = inputs, .outputs = row->outputs, .scope = graph->scope};
+  if (attrs) node.attrs = *attrs;
+  else MS_TRY(ms_op_row_defaults(op, &node.attrs));
+  MS_TRY(row->infer(&node, in_info, out_info));
+  settle_attrs(&node, in_info, out_info);
+  for (int i = 0; i < inputs; i++) node.in[i] = in[i];
+  MS_TRY(ms_grow((void **)&graph->nodes, &graph->nodes_capacity, graph->n_nodes + 1, sizeof *graph->nodes));
+  MS_TRY(reserve_values(graph, row->outputs));
+  for (int o = 0; o < row->outputs; o++) {
+    ms_value value = {
+        .info = out_info[o], .kind = MS_VALUE_NODE, .node = graph->n_nodes, .output = o, .param = -1, .name = ""};
+    MS_TRY(append_value(graph, &value, &node.out[o]));
+    out[o] = node.out[o];
+  }
+  graph->nodes[graph->n_nodes++] = node;
+  return MS_OK;
+}
+
+int ms_graph_emit(ms_graph *graph, int op, int inputs, const int *in, const ms_attrs *attrs, int *out) {
+  int rc = make_node(graph, op, inputs, in, attrs, out);
+  return rc ? ms_graph_in_scope(graph, rc) : MS_OK;
+}
+
+int ms_graph_op(ms_graph *graph, const char *op, int n_inputs, const int *inputs, const ms_attrs *attrs, int *outputs) {
+  if (!graph || !outputs) return MS_FAIL(MS_EINVAL, "ms_graph_op: no graph, or nowhere to put the outputs");
+  int id = ms_op_find(op);
+  if (id < 0) return ms_graph_in_scope(graph, MS_FAIL(MS_ENAME, "there is no op named \"%s\"", op ? op : ""));
+  if (ms_op_row_of(id)->flags & MS_OP_INTERNAL)
+    return ms_graph_in_scope(graph,
+                             MS_FAIL(MS_EINVAL, "%s: the engine makes this op itself; it is not for recipes", op));
+  if (id != MS_OP_dropout || (attrs && attrs->i[0])) return ms_graph_emit(graph, id, n_inputs, inputs, attrs, outputs);
+  /* Stream 0 asks for one of its own: two dropouts must not drop the same elements. */
+  ms_attrs own;
+  if (attrs) own = *attrs;
+  else MS_TRY(ms_op_row_defaults(id, &own));
+  own.i[0] = graph->n_nodes + 1;
+  return ms_graph_emit(graph, id, n_inputs, inputs, &own, outputs);
+}
+
+static int check_value(const ms_graph *graph, int value) {
+  if (value >= 0 && value < graph->n_values) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "there is no value %d; the graph has %d values", value, graph->n_values);
+}
+
+int ms_graph_value(const ms_graph *graph, int value, ms_value_info *info) {
+  if (!graph || !info) return MS_FAIL(MS_EINVAL, "ms_graph_value: no graph, or nowhere to put the description");
+  MS_TRY(check_value(graph, value));
+  *info = graph->values[value].info;
+  return MS_OK;
+}
+
+int ms_graph_set_loss(ms_graph *graph, int value) {
+  char text[MS_SHAPE_TEXT];
+  if (!graph) return MS_FAIL(MS_EINVAL, "ms_graph_set_loss: no graph");
+  MS_TRY(check_value(graph, value));
+  const ms_value_info *info = &graph->values[value].info;
+  if (info->ndim != 0 || info->dtype != MS_F32)
+    return ms_graph_in_scope(graph, MS_FAIL(MS_ESHAPE, "the loss is %s %s; it must be one f32 number, shape []",
+                                            ms_dtype_name(info->dtype), ms_shape_text(info, text)));
+  graph->loss = value;
+  return MS_OK;
+}
+
+int ms_graph_output(ms_graph *graph, const char *name, int value) {
+  if (!graph || !name || !name[0]) return MS_FAIL(MS_EINVAL, "ms_graph_output: no graph, or no name");
+  MS_TRY(check_value(graph, value));
+  for (int i = 0; i < graph->n_outputs; i++)
+    if (!strcmp(graph->outputs[i].name, name)) return MS_FAIL(MS_ENAME, "there is an output named %s already", name);
+  MS_TRY(ms_grow((void **)&graph->outputs, &graph->outputs_capacity, graph->n_outputs + 1, sizeof *graph->outputs));
+  ms_named_value *output = &graph->outputs[graph->n_outputs];
+  *output = (ms_named_value){.name = ms_graph_intern(graph, name), .value = value};
+  if (!output->name) return MS_ENOMEM;
+  graph->n_outputs++;
+  return MS_OK;
+}

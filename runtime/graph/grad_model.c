@@ -1,0 +1,119 @@
+/* grad_model.c - gradients of the ops a transformer is made of: matmul, embedding, rope, attention, cross entropy. */
+#include <inttypes.h>
+#include <stddef.h>
+
+#include "base/error.h"
+#include "graph/grad.h"
+
+static int emit_matmul(ms_graph *graph, int a, int trans_a, int b, int trans_b, int *out) {
+  ms_attrs attrs = {.i = {trans_a, trans_b}};
+  return ms_emit_binary(graph, MS_OP_matmul, a, b, &attrs, out);
+}
+
+/* The last two axes swapped. */
+static int emit_swapped(ms_graph *graph, int x, int *out) {
+  int ndim = ms_info_of(graph, x)->ndim;
+  ms_attrs attrs = {.i = {0, 1, 2, 3, 4, 5}};
+  attrs.i[ndim - 2] = ndim - 1;
+  attrs.i[ndim - 1] = ndim - 2;
+  return ms_emit_unary(graph, MS_OP_transpose, x, &attrs, out);
+}
+
+/* All axes but the last folded into one. */
+static int emit_folded(ms_graph *graph, int x, int *out) {
+  const ms_value_info *info = ms_info_of(graph, x);
+  ms_value_info folded = {.ndim = 2, .dims = {1, info->dims[info->ndim - 1]}};
+  for (int d = 0; d < info->ndim - 1; d++) folded.dims[0] *= info->dims[d];
+  return ms_emit_shaped(graph, MS_OP_reshape, x, &folded, out);
+}
+
+/* The gradient of what the activation was applied to. Only relu's can be told from its result. */
+static int before_activation(ms_graph *graph, const ms_node *n, int dy, int *dz) {
+  *dz = dy;
+  if (n->attrs.i[2] == MS_ACT_NONE) return MS_OK;
+  if (n->attrs.i[2] != MS_ACT_RELU)
+    return ms_graph_in_scope(graph, MS_FAIL(MS_EUNSUPPORTED,
+                                            "matmul: activation %" PRId64 " cannot be differentiated here; "
+                                            "apply it by an op of its own",
+                                            n->attrs.i[2]));
+  return ms_emit_binary(graph, MS_OP_relu_backward, n->out[0], dy, NULL, dz);
+}
+
+/* db, the gradient of b in C = A B, where A is a or its transpose and B is b or its transpose:
+** B = b: db = A' dC; B = b': db = dC' A. */
+static int right_gradient(ms_graph *graph, int a, int trans_a, int trans_b, int dc, int *db) {
+  if (trans_b) return emit_matmul(graph, dc, 1, a, trans_a, db);
+  return emit_matmul(graph, a, !trans_a, dc, 0, db);
+}
+
+/* da: A = a: da = dC B'; A = a': da = B dC'. */
+static int left_gradient(ms_graph *graph, int b, int trans_a, int trans_b, int dc, int *da) {
+  if (trans_a) return emit_matmul(graph, b, trans_b, dc, 1, da);
+  return emit_matmul(graph, dc, 0, b, !trans_b, da);
+}
+
+/* Bias and weight first: what they read (the saved input) is then free when da is made. */
+int ms_grad_matmul(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
+  const ms_node n = graph->nodes[node];
+  ms_value_info a_info = *ms_info_of(graph, n.in[0]);
+  int a = n.in[0], b = n.in[1], trans_a = n.attrs.i[0] != 0, trans_b = n.attrs.i[1] != 0, dz;
+  int shared = ms_info_of(graph, b)->ndim == 2 && a_info.ndim > 2; /* one b for all leading dimensions of a */
+  int swap_back = shared && trans_a;
+  MS_TRY(before_activation(graph, &n, dy[0], &dz));
+  if (n.inputs == 3 && needs[2]) {
+    ms_value_info bias = *ms_info_of(graph, n.in[2]);
+    MS_TRY(ms_emit_shaped(graph, MS_OP_sum_to, dz, &bias, &dx[2]));
+  }
+  if (ms_info_of(graph, dz)->dtype != a_info.dtype) MS_TRY(ms_emit_cast(graph, dz, a_info.dtype, &dz));
+  if (shared) {
+    if (needs[1] && trans_a) MS_TRY(emit_swapped(graph, a, &a));
+    if (needs[1]) MS_TRY(emit_folded(graph, a, &a));
+    MS_TRY(emit_folded(graph, dz, &dz));
+    trans_a = 0;
+  }
+  if (needs[1]) MS_TRY(right_gradient(graph, a, trans_a, trans_b, dz, &dx[1]));
+  if (!needs[0]) return MS_OK;
+  MS_TRY(left_gradient(graph, b, trans_a, trans_b, dz, &dx[0]));
+  if (swap_back) {
+    ms_value_info swapped = a_info;
+    swapped.dims[a_info.ndim - 2] = a_info.dims[a_info.ndim - 1];
+    swapped.dims[a_info.ndim - 1] = a_info.dims[a_info.ndim - 2];
+    MS_TRY(ms_emit_shaped(graph, MS_OP_reshape, dx[0], &swapped, &dx[0]));
+    return emit_swapped(graph, dx[0], &dx[0]);
+  }
+  return ms_emit_shaped(graph, MS_OP_reshape, dx[0], &a_info, &dx[0]);
+}
+
+/* dw[v] = sum of dy over the places where token v stood */
+int ms_grad_embedding(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
+  (void)needs;
+  const ms_node n = graph->nodes[node];
+  ms_attrs attrs = {.i = {ms_info_of(graph, n.in[0])->dims[0]}};
+  return ms_emit_binary(graph, MS_OP_embedding_backward, n.in[1], dy[0], &attrs, &dx[0]);
+}
+
+/* A rotation's transpose turns back. */
+int ms_grad_rope(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
+  (void)needs;
+  ms_attrs attrs = graph->nodes[node].attrs;
+  attrs.i[2] = !attrs.i[2];
+  return ms_emit_unary(graph, MS_OP_rope, dy[0], &attrs, &dx[0]);
+}
+
+int ms_grad_attention(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
+  (void)needs;
+  const ms_node n = graph->nodes[node];
+  int in[6] = {n.in[0], n.in[1], n.in[2], n.out[0], n.out[1], dy[0]};
+  MS_TRY(ms_grad_refuse(graph, node, dy, 1));
+  return ms_graph_emit(graph, MS_OP_attention_backward, 6, in, &n.attrs, dx);
+}
+
+/* The count of targets depends on no float, so a gradient that reaches it ends there. */
+int ms_grad_cross_entropy(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
+  (void)needs;
+  const ms_node n = graph->nodes[node];
+  int in[5] = {n.in[0], n.in[1], n.out[1], n.out[2], dy[0]};
+  MS_TRY(ms_grad_refuse(graph, node, dy, 1));
+  if (dy[0] < 0) return MS_OK;
+  return ms_graph_emit(graph, MS_OP_cross_entropy_backward, 5, in, &n.attrs, &dx[0]);
+}

@@ -1,0 +1,96 @@
+/* infer_elementwise.c - shape rules of ops that work element by element. */
+#include <stdio.h>
+
+#include "graph/infer.h"
+
+static int64_t dim_from_end(const ms_value_info *x, int back) { return back <= x->ndim ? x->dims[x->ndim - back] : 1; }
+
+/* NumPy's rule: aligned at the last dimension, sizes equal or one of them 1. */
+static int broadcast_shape(const ms_node *node, const ms_value_info *a, const ms_value_info *b, ms_value_info *out) {
+  char text_a[MS_SHAPE_TEXT], text_b[MS_SHAPE_TEXT];
+  out->ndim = a->ndim > b->ndim ? a->ndim : b->ndim;
+  for (int back = 1; back <= out->ndim; back++) {
+    int64_t size_a = dim_from_end(a, back), size_b = dim_from_end(b, back);
+    if (size_a != size_b && size_a != 1 && size_b != 1)
+      return MS_FAIL(MS_ESHAPE,
+                     "%s: shapes do not broadcast: %s and %s; from the last dimension on, sizes must be equal or 1",
+                     ms_node_name(node), ms_shape_text(a, text_a), ms_shape_text(b, text_b));
+    out->dims[out->ndim - back] = size_a == 1 ? size_b : size_a;
+  }
+  return MS_OK;
+}
+
+int ms_infer_broadcast(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_float(node, &in[0], "a"));
+  MS_TRY(ms_check_float(node, &in[1], "b"));
+  MS_TRY(broadcast_shape(node, &in[0], &in[1], &out[0]));
+  out[0].dtype = in[0].dtype == in[1].dtype ? in[0].dtype : MS_F32;
+  return MS_OK;
+}
+
+int ms_infer_compare(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_infer_broadcast(node, in, out));
+  out[0].dtype = MS_U8;
+  return MS_OK;
+}
+
+int ms_infer_where(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  ms_value_info chosen;
+  MS_TRY(ms_check_dtype(node, &in[0], MS_U8, "c"));
+  MS_TRY(ms_infer_broadcast(node, &in[1], &chosen));
+  MS_TRY(broadcast_shape(node, &in[0], &chosen, &out[0]));
+  out[0].dtype = chosen.dtype;
+  return MS_OK;
+}
+
+int ms_infer_same(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_float(node, &in[0], "x"));
+  if (in[0].ndim == 0 && (node->op == MS_OP_softmax || node->op == MS_OP_log_softmax))
+    return MS_FAIL(MS_ESHAPE, "%s: x is a scalar; it needs a last axis", ms_node_name(node));
+  if (node->op == MS_OP_dropout && !(node->attrs.f[0] >= 0 && node->attrs.f[0] < 1))
+    return MS_FAIL(MS_EINVAL, "dropout: p is %g; it must be at least 0 and below 1", node->attrs.f[0]);
+  out[0] = in[0];
+  return MS_OK;
+}
+
+int ms_infer_same2(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_float(node, &in[0], "a"));
+  MS_TRY(ms_check_same_shape(node, &in[0], "a", &in[1], "b"));
+  MS_TRY(ms_check_same_dtype(node, &in[0], "a", &in[1], "b"));
+  out[0] = in[0];
+  return MS_OK;
+}
+
+/* Gradients of the shape of their first input. */
+int ms_infer_first(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_float(node, &in[0], "the first input"));
+  out[0] = in[0];
+  return MS_OK;
+}
+
+int ms_infer_cast(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_float(node, &in[0], "x"));
+  out[0] = in[0];
+  return ms_asked_dtype(node, in[0].dtype, &out[0].dtype);
+}
+
+int ms_infer_swiglu_backward(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  static const char *const what[] = {"a", "b", "dy"};
+  MS_TRY(ms_check_float(node, &in[0], "a"));
+  for (int i = 1; i < 3; i++) {
+    MS_TRY(ms_check_same_shape(node, &in[0], "a", &in[i], what[i]));
+    MS_TRY(ms_check_same_dtype(node, &in[0], "a", &in[i], what[i]));
+  }
+  out[0] = out[1] = in[0];
+  return MS_OK;
+}
+
+int ms_infer_activation_backward_bias(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_infer_same2(node, in, out));
+  if (in[0].ndim < 1) return MS_FAIL(MS_ESHAPE, "%s: a scalar has no last axis to keep", ms_node_name(node));
+  if (node->attrs.i[2] < MS_ACT_RELU || node->attrs.i[2] > MS_ACT_SILU)
+    return MS_FAIL(MS_EINVAL, "%s: activation %lld; it must be 1 (relu), 2 (gelu), 3 (gelu_tanh) or 4 (silu)",
+                   ms_node_name(node), (long long)node->attrs.i[2]);
+  out[1] = (ms_value_info){.ndim = 1, .dims = {in[0].dims[in[0].ndim - 1]}};
+  return ms_asked_dtype(node, in[0].dtype, &out[1].dtype);
+}

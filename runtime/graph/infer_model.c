@@ -1,0 +1,146 @@
+/* infer_model.c - shape rules of the ops a transformer is made of: matmul, embedding, rope, attention, cross entropy. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "graph/infer.h"
+
+typedef struct matrix {
+  int64_t rows, columns;
+} matrix;
+
+/* The last two dimensions, swapped when the product reads them transposed. */
+static matrix matrix_of(const ms_value_info *x, int transposed) {
+  int64_t rows = x->dims[x->ndim - 2], columns = x->dims[x->ndim - 1];
+  return transposed ? (matrix){columns, rows} : (matrix){rows, columns};
+}
+
+static int check_matmul_operands(const ms_node *node, const ms_value_info *a, const ms_value_info *b) {
+  char text_a[MS_SHAPE_TEXT], text_b[MS_SHAPE_TEXT];
+  ms_shape_text(a, text_a), ms_shape_text(b, text_b);
+  MS_TRY(ms_check_float(node, a, "a"));
+  MS_TRY(ms_check_float(node, b, "b"));
+  MS_TRY(ms_check_same_dtype(node, a, "a", b, "b"));
+  if (a->ndim < 2 || b->ndim < 2)
+    return MS_FAIL(MS_ESHAPE, "matmul: %s x %s; both need two dimensions or more", text_a, text_b);
+  if (b->ndim != 2 && b->ndim != a->ndim)
+    return MS_FAIL(MS_ESHAPE, "matmul: %s x %s; b must have two dimensions, or as many as a", text_a, text_b);
+  for (int d = 0; b->ndim > 2 && d < a->ndim - 2; d++)
+    if (a->dims[d] != b->dims[d])
+      return MS_FAIL(MS_ESHAPE, "matmul: leading dimensions differ: %s x %s", text_a, text_b);
+  return MS_OK;
+}
+
+int ms_infer_matmul(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  char text_a[MS_SHAPE_TEXT], text_b[MS_SHAPE_TEXT];
+  int trans_a = node->attrs.i[0] != 0, trans_b = node->attrs.i[1] != 0;
+  MS_TRY(check_matmul_operands(node, &in[0], &in[1]));
+  matrix a = matrix_of(&in[0], trans_a), b = matrix_of(&in[1], trans_b);
+  if (a.columns != b.rows)
+    return MS_FAIL(MS_ESHAPE, "matmul: inner dimensions differ: %s%s x %s%s", ms_shape_text(&in[0], text_a),
+                   trans_a ? " transposed" : "", ms_shape_text(&in[1], text_b), trans_b ? " transposed" : "");
+  if (node->attrs.i[2] < MS_ACT_NONE || node->attrs.i[2] > MS_ACT_SILU)
+    return MS_FAIL(MS_EINVAL,
+                   "matmul: activation %" PRId64 "; it must be 0 (none), 1 (relu), 2 (gelu), 3 (gelu_tanh) or 4 (silu)",
+                   node->attrs.i[2]);
+  out[0] = in[0];
+  out[0].dims[in[0].ndim - 2] = a.rows;
+  out[0].dims[in[0].ndim - 1] = b.columns;
+  if (node->inputs == 3) MS_TRY(ms_check_channels(node, &out[0], &in[2], "the bias"));
+  return ms_asked_dtype(node, in[0].dtype, &out[0].dtype);
+}
+
+int ms_infer_embedding(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  char text[MS_SHAPE_TEXT];
+  MS_TRY(ms_check_float(node, &in[0], "w"));
+  MS_TRY(ms_check_ndim(node, &in[0], 2, "w", "[V,D]"));
+  MS_TRY(ms_check_dtype(node, &in[1], MS_I32, "tokens"));
+  if (in[1].ndim == MS_MAX_DIMS)
+    return MS_FAIL(MS_ESHAPE, "embedding: tokens are %s; they may have at most %d dimensions",
+                   ms_shape_text(&in[1], text), MS_MAX_DIMS - 1);
+  out[0] = in[1];
+  out[0].dims[out[0].ndim++] = in[0].dims[1];
+  out[0].dtype = in[0].dtype;
+  return MS_OK;
+}
+
+int ms_infer_embedding_backward(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  ms_value_info tokens = in[1];
+  MS_TRY(ms_check_dtype(node, &in[0], MS_I32, "tokens"));
+  MS_TRY(ms_check_float(node, &in[1], "dy"));
+  tokens.ndim--;
+  if (in[1].ndim < 1) return MS_FAIL(MS_ESHAPE, "embedding_backward: dy is a scalar; it must be [...,D]");
+  MS_TRY(ms_check_same_shape(node, &in[0], "tokens", &tokens, "dy without its last axis"));
+  if (node->attrs.i[0] < 1)
+    return MS_FAIL(MS_EINVAL, "embedding_backward: rows %" PRId64 "; it must be at least 1", node->attrs.i[0]);
+  out[0] = (ms_value_info){.ndim = 2, .dims = {node->attrs.i[0], in[1].dims[in[1].ndim - 1]}};
+  return ms_asked_dtype(node, in[1].dtype, &out[0].dtype);
+}
+
+int ms_infer_rope(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  char text[MS_SHAPE_TEXT];
+  MS_TRY(ms_check_float(node, &in[0], "x"));
+  MS_TRY(ms_check_ndim(node, &in[0], 4, "x", "[B,T,H,D]"));
+  if (in[0].dims[3] % 2)
+    return MS_FAIL(MS_ESHAPE, "rope: x is %s; its last dimension must be even, since pairs are rotated",
+                   ms_shape_text(&in[0], text));
+  out[0] = in[0];
+  return MS_OK;
+}
+
+static int check_attention(const ms_node *node, const ms_value_info *q, const ms_value_info *k,
+                           const ms_value_info *v) {
+  char text_q[MS_SHAPE_TEXT], text_k[MS_SHAPE_TEXT];
+  const char *name = ms_node_name(node);
+  MS_TRY(ms_check_float(node, q, "q"));
+  MS_TRY(ms_check_ndim(node, q, 4, "q", "[B,T,H,D]"));
+  MS_TRY(ms_check_ndim(node, k, 4, "k", "[B,S,G,D]"));
+  MS_TRY(ms_check_same_shape(node, k, "k", v, "v"));
+  MS_TRY(ms_check_same_dtype(node, q, "q", k, "k"));
+  MS_TRY(ms_check_same_dtype(node, k, "k", v, "v"));
+  ms_shape_text(q, text_q), ms_shape_text(k, text_k);
+  if (q->dims[0] != k->dims[0] || q->dims[3] != k->dims[3])
+    return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; the first and the last dimension must be the same", name,
+                   text_q, text_k);
+  if (q->dims[2] % k->dims[2])
+    return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; q's %" PRId64 " heads must be a multiple of k's %" PRId64, name,
+                   text_q, text_k, q->dims[2], k->dims[2]);
+  if (node->attrs.i[0] && q->dims[1] > k->dims[1])
+    return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; causal attention needs at least as many keys as queries", name,
+                   text_q, text_k);
+  return MS_OK;
+}
+
+static ms_value_info attention_lse(const ms_value_info *q) {
+  return (ms_value_info){.dtype = MS_F32, .ndim = 3, .dims = {q->dims[0], q->dims[2], q->dims[1]}};
+}
+
+int ms_infer_attention(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(check_attention(node, &in[0], &in[1], &in[2]));
+  out[0] = in[0];
+  out[1] = attention_lse(&in[0]);
+  return MS_OK;
+}
+
+int ms_infer_attention_backward(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  ms_value_info lse;
+  MS_TRY(check_attention(node, &in[0], &in[1], &in[2]));
+  lse = attention_lse(&in[0]);
+  MS_TRY(ms_check_same_shape(node, &in[0], "q", &in[3], "o"));
+  MS_TRY(ms_check_same_shape(node, &lse, "what q has as lse", &in[4], "lse"));
+  MS_TRY(ms_check_same_shape(node, &in[0], "q", &in[5], "do"));
+  MS_TRY(ms_check_same_dtype(node, &in[0], "q", &in[5], "do"));
+  for (int i = 0; i < 3; i++) out[i] = in[i];
+  return MS_OK;
+}
+
+int ms_infer_cross_entropy(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  ms_value_info rows = in[0];
+  MS_TRY(ms_check_float(node, &in[0], "logits"));
+  MS_TRY(ms_check_dtype(node, &in[1], MS_I32, "targets"));
+  if (in[0].ndim < 1) return MS_FAIL(MS_ESHAPE, "cross_entropy: logits are a scalar; they must be [...,V]");
+  rows.ndim--;
+  MS_TRY(ms_check_same_shape(node, &rows, "logits without the last axis", &in[1], "targets"));
+  out[0] = out[2] = (ms_value_info){.dtype = MS_F32};
+  out[1] = (ms_value_info){.dtype = MS_F32, .ndim = 1, .dims = {ms_rows(&in[0])}};
+  return MS_OK;
+}

@@ -1,0 +1,86 @@
+/* infer_norm.c - shape rules of layer_norm and rms_norm, fused with an addition or not, and of their gradients. */
+#include <stdio.h>
+
+#include "graph/infer.h"
+
+static int check_normalized(const ms_node *node, const ms_value_info *x) {
+  MS_TRY(ms_check_float(node, x, "x"));
+  if (x->ndim < 1) return MS_FAIL(MS_ESHAPE, "%s: x is a scalar; it must be [...,D]", ms_node_name(node));
+  return MS_OK;
+}
+
+/* mean and rstd of each row, in f32 whatever x is. */
+static ms_value_info layer_norm_stats(const ms_value_info *x) {
+  return (ms_value_info){.dtype = MS_F32, .ndim = 2, .dims = {ms_rows(x), 2}};
+}
+
+static ms_value_info rms_norm_stats(const ms_value_info *x) {
+  return (ms_value_info){.dtype = MS_F32, .ndim = 1, .dims = {ms_rows(x)}};
+}
+
+int ms_infer_layer_norm(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(check_normalized(node, &in[0]));
+  MS_TRY(ms_check_channels(node, &in[0], &in[1], "the gain"));
+  MS_TRY(ms_check_channels(node, &in[0], &in[2], "the bias"));
+  MS_TRY(ms_check_same_dtype(node, &in[1], "the gain", &in[2], "the bias"));
+  out[0] = in[0];
+  out[1] = layer_norm_stats(&in[0]);
+  return MS_OK;
+}
+
+int ms_infer_rms_norm(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(check_normalized(node, &in[0]));
+  MS_TRY(ms_check_channels(node, &in[0], &in[1], "the gain"));
+  out[0] = in[0];
+  out[1] = rms_norm_stats(&in[0]);
+  return MS_OK;
+}
+
+static int check_summands(const ms_node *node, const ms_value_info *in) {
+  MS_TRY(ms_check_same_shape(node, &in[0], "a", &in[1], "b"));
+  return ms_check_same_dtype(node, &in[0], "a", &in[1], "b");
+}
+
+int ms_infer_add_layer_norm(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  ms_value_info normalized[3] = {in[0], in[2], in[3]};
+  MS_TRY(check_summands(node, in));
+  MS_TRY(ms_infer_layer_norm(node, normalized, out));
+  out[2] = in[0];
+  return MS_OK;
+}
+
+int ms_infer_add_rms_norm(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  ms_value_info normalized[2] = {in[0], in[2]};
+  MS_TRY(check_summands(node, in));
+  MS_TRY(ms_infer_rms_norm(node, normalized, out));
+  out[2] = in[0];
+  return MS_OK;
+}
+
+/* Inputs x, gain, stats, dy and perhaps a gradient that joins dx; outputs dx and the channels' gradients. */
+static int infer_norm_backward(const ms_node *node, const ms_value_info *in, ms_value_info stats, int channels,
+                               ms_value_info *out) {
+  static const char *const what[] = {"x", "the gain", "the statistics", "dy", "the gradient to add"};
+  MS_TRY(check_normalized(node, &in[0]));
+  MS_TRY(ms_check_channels(node, &in[0], &in[1], what[1]));
+  MS_TRY(ms_check_same_shape(node, &stats, "what x has as statistics", &in[2], what[2]));
+  MS_TRY(ms_check_dtype(node, &in[2], MS_F32, what[2]));
+  for (int i = 3; i < node->inputs; i++) {
+    MS_TRY(ms_check_same_shape(node, &in[0], what[0], &in[i], what[i]));
+    MS_TRY(ms_check_same_dtype(node, &in[0], what[0], &in[i], what[i]));
+  }
+  out[0] = in[0];
+  for (int c = 1; c <= channels; c++) {
+    out[c] = in[1];
+    MS_TRY(ms_asked_dtype(node, in[1].dtype, &out[c].dtype));
+  }
+  return MS_OK;
+}
+
+int ms_infer_layer_norm_backward(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  return infer_norm_backward(node, in, layer_norm_stats(&in[0]), 2, out);
+}
+
+int ms_infer_rms_norm_backward(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  return infer_norm_backward(node, in, rms_norm_stats(&in[0]), 1, out);
+}

@@ -1,0 +1,55 @@
+/* infer_step.c - shape rules of what a sharded step runs on chunks: accumulation, norms, optimizers. All in f32, and a
+** chunk may be empty on ranks that own nothing.
+*/
+#include <stdio.h>
+
+#include "graph/infer.h"
+
+static const ms_value_info scalar = {.dtype = MS_F32};
+
+static ms_value_info vector(int64_t n) { return (ms_value_info){.dtype = MS_F32, .ndim = 1, .dims = {n}}; }
+
+static int check_vector(const ms_node *node, const ms_value_info *x, int64_t n, const char *what) {
+  ms_value_info wanted = vector(n);
+  MS_TRY(ms_check_dtype(node, x, MS_F32, what));
+  return ms_check_same_shape(node, &wanted, "the shape wanted", x, what);
+}
+
+int ms_infer_accumulate(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_float(node, &in[0], "the input"));
+  out[0] = in[0];
+  out[0].dtype = MS_F32;
+  return MS_OK;
+}
+
+int ms_infer_sum_squares(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_ndim(node, &in[0], 1, "the input", "[n]"));
+  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the input"));
+  out[0] = scalar;
+  return MS_OK;
+}
+
+int ms_infer_step_totals(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_ndim(node, &in[0], 1, "squares", "[units]"));
+  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "squares"));
+  MS_TRY(ms_check_ndim(node, &in[1], 0, "the loss sum", "a scalar"));
+  MS_TRY(ms_check_dtype(node, &in[1], MS_F32, "the loss sum"));
+  out[0] = vector(2);
+  return MS_OK;
+}
+
+int ms_infer_step_norm(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(check_vector(node, &in[0], 2, "totals"));
+  out[0] = vector(4);
+  return MS_OK;
+}
+
+int ms_infer_optimizer(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_ndim(node, &in[0], 1, "the gradient", "[n]"));
+  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the gradient"));
+  MS_TRY(check_vector(node, &in[1], 4, "the step norm"));
+  for (int i = 0; i < node->outputs; i++) out[i] = in[0];
+  int without_momentum = node->op == MS_OP_sgd && node->attrs.f[2] == 0;
+  if (without_momentum) out[1] = vector(0);
+  return MS_OK;
+}

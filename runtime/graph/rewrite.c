@@ -1,0 +1,161 @@
+/* rewrite.c - fusions of the forward graph, before autodiff: each saves passes over activations, and stored ones with them.
+**
+** The rules fire in the order of the list at the end. They look only at makers and uses of values, so each is one walk over
+** the nodes.
+*/
+#include "graph/rewrite.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "graph/infer.h"
+
+/* Where one pass stands. */
+typedef struct rewriter {
+  ms_graph *graph;
+  ms_uses uses;
+  int evaluate;
+} rewriter;
+
+/* The node that makes v, when its op is `op` and nothing but one input reads v. */
+static ms_node *sole_maker(const rewriter *r, int v, int op) {
+  return r->uses.count[v] == 1 ? ms_maker(r->graph, v, op) : NULL;
+}
+
+static int index_of(const rewriter *r, const ms_node *node) { return (int)(node - r->graph->nodes); }
+
+/* silu(a) * b -> swiglu(a, b) */
+static void fuse_swiglu(rewriter *r, int index) {
+  ms_graph *graph = r->graph;
+  ms_node *mul = &graph->nodes[index];
+  if (mul->op != MS_OP_mul) return;
+  for (int side = 0; side < 2; side++) {
+    int activated = mul->in[side], other = mul->in[1 - side];
+    const ms_value_info *a = &graph->values[activated].info, *b = &graph->values[other].info;
+    ms_node *silu = sole_maker(r, activated, MS_OP_silu);
+    if (!silu || a->dtype != b->dtype || !ms_same_shape(a, b)) continue;
+    mul->op = MS_OP_swiglu;
+    mul->in[0] = silu->in[0];
+    mul->in[1] = other;
+    ms_remove_node(graph, index_of(r, silu));
+    return;
+  }
+}
+
+/* matmul(a, b) + vector -> matmul(a, b, vector), in the matmul's place */
+static void fuse_bias(rewriter *r, int index) {
+  ms_graph *graph = r->graph;
+  const ms_node *add = &graph->nodes[index];
+  if (add->op != MS_OP_add) return;
+  for (int side = 0; side < 2; side++) {
+    ms_node *matmul = sole_maker(r, add->in[side], MS_OP_matmul);
+    int bias = add->in[1 - side];
+    if (!matmul || matmul->inputs != 2 || matmul->attrs.i[2] != MS_ACT_NONE) continue;
+    const ms_value_info *product = &graph->values[add->in[side]].info, *vector = &graph->values[bias].info;
+    const ms_value_info *sum = &graph->values[add->out[0]].info;
+    int place = index_of(r, matmul), sum_value = add->out[0];
+    if (vector->ndim != 1 || vector->dims[0] != product->dims[product->ndim - 1]) continue;
+    if (sum->dtype != product->dtype || vector->dtype != graph->values[matmul->in[0]].info.dtype) continue;
+    if (!ms_made_before(graph, bias, place)) continue;
+    matmul->in[matmul->inputs++] = bias;
+    ms_remove_node(graph, index);
+    ms_take_output(graph, place, 0, sum_value);
+    return;
+  }
+}
+
+static int activation_of(int op, int evaluate) {
+  switch (op) {
+    case MS_OP_relu: return MS_ACT_RELU; /* its gradient needs only the result */
+    case MS_OP_gelu: return evaluate ? MS_ACT_GELU : MS_ACT_NONE;
+    case MS_OP_gelu_tanh: return evaluate ? MS_ACT_GELU_TANH : MS_ACT_NONE;
+    case MS_OP_silu: return evaluate ? MS_ACT_SILU : MS_ACT_NONE;
+    default: return MS_ACT_NONE;
+  }
+}
+
+/* relu(matmul) -> matmul with activation, in the matmul's place */
+static void fuse_activation(rewriter *r, int index) {
+  ms_graph *graph = r->graph;
+  const ms_node *node = &graph->nodes[index];
+  int activation = node->op == MS_NODE_REMOVED ? MS_ACT_NONE : activation_of(node->op, r->evaluate);
+  if (activation == MS_ACT_NONE) return;
+  ms_node *matmul = sole_maker(r, node->in[0], MS_OP_matmul);
+  if (!matmul || matmul->attrs.i[2] != MS_ACT_NONE) return;
+  int place = index_of(r, matmul), result = node->out[0];
+  matmul->attrs.i[2] = activation;
+  ms_remove_node(graph, index);
+  ms_take_output(graph, place, 0, result);
+}
+
+/* norm(a + b) -> add_norm(a, b) in the norm's place; its third output is the sum, for everyone else. So nobody may read
+** the sum before the norm does. */
+static void fuse_add_norm(rewriter *r, int index) {
+  ms_graph *graph = r->graph;
+  ms_node *norm = &graph->nodes[index];
+  int fused = norm->op == MS_OP_layer_norm ? MS_OP_add_layer_norm
+              : norm->op == MS_OP_rms_norm ? MS_OP_add_rms_norm
+                                           : -1;
+  if (fused < 0) return;
+  int sum = norm->in[0];
+  ms_node *add = ms_maker(graph, sum, MS_OP_add);
+  if (!add || r->uses.first[sum] != index) return;
+  for (int i = 0; i < 2; i++) {
+    const ms_value_info *summand = &graph->values[add->in[i]].info;
+    if (summand->dtype != graph->values[sum].info.dtype || !ms_same_shape(summand, &graph->values[sum].info)) return;
+  }
+  int place = index_of(r, add), a = add->in[0], b = add->in[1];
+  for (int i = norm->inputs - 1; i > 0; i--) norm->in[i + 1] = norm->in[i];
+  norm->in[0] = a;
+  norm->in[1] = b;
+  norm->inputs++;
+  norm->op = fused;
+  norm->outputs = 3;
+  ms_remove_node(graph, place);
+  norm->out[2] = sum;
+  ms_take_output(graph, index, 2, sum);
+}
+
+/* One walk. Uses are counted before it; what a rule changes during a walk does not make another of the same rule wrong:
+** nodes change into others that the rule does not look for, and counts of values that stay are kept. */
+static int walk(ms_graph *graph, int evaluate, void (*rule)(rewriter *, int)) {
+  rewriter r = {.graph = graph, .evaluate = evaluate};
+  MS_TRY(ms_uses_count(graph, &r.uses));
+  for (int n = 0; n < graph->n_nodes; n++) rule(&r, n);
+  ms_uses_free(&r.uses);
+  ms_compact(graph);
+  return MS_OK;
+}
+
+static int is_identity(const ms_node *node, int evaluate) {
+  if (node->op == MS_OP_dropout && node->attrs.f[0] == 0) return 1;
+  return evaluate && (ms_op_row_of(node->op)->flags & MS_OP_IDENTITY_IN_EVALUATION);
+}
+
+int ms_graph_pass_identities(ms_graph *graph, int evaluate) {
+  int *stands_for = ms_calloc(graph->n_values, sizeof *stands_for);
+  if (!stands_for) return MS_ENOMEM;
+  for (int v = 0; v < graph->n_values; v++) stands_for[v] = v;
+  for (int n = 0; n < graph->n_nodes; n++) {
+    ms_node *node = &graph->nodes[n];
+    for (int i = 0; i < node->inputs; i++) node->in[i] = stands_for[node->in[i]];
+    if (!is_identity(node, evaluate)) continue;
+    stands_for[node->out[0]] = node->in[0];
+    ms_remove_node(graph, n);
+  }
+  if (graph->loss >= 0) graph->loss = stands_for[graph->loss];
+  for (int o = 0; o < graph->n_outputs; o++) graph->outputs[o].value = stands_for[graph->outputs[o].value];
+  ms_compact(graph);
+  free(stands_for);
+  return MS_OK;
+}
+
+int ms_graph_rewrite(ms_graph *graph, int evaluate) {
+  MS_TRY(ms_graph_pass_identities(graph, evaluate));
+  MS_TRY(ms_graph_prune(graph));
+  MS_TRY(walk(graph, evaluate, fuse_swiglu));
+  MS_TRY(walk(graph, evaluate, fuse_bias));
+  MS_TRY(walk(graph, evaluate, fuse_activation));
+  MS_TRY(walk(graph, evaluate, fuse_add_norm));
+  return MS_OK;
+}

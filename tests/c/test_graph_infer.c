@@ -1,0 +1,397 @@
+/* test_graph_infer.c - the op table as the public header tells it, the builder, and every shape rule: what it gives, what it
+** refuses, and in which words.
+*/
+#include "tests/c/graph_fixture.h"
+
+#include <math.h>
+
+static fixture f;
+
+static int start(void **state) {
+  start_without_error(state);
+  fixture_start(&f);
+  return 0;
+}
+
+static int end(void **state) {
+  (void)state;
+  fixture_end(&f);
+  return 0;
+}
+
+static int attempt(int op, int inputs, const int *in, const ms_attrs *attrs) {
+  int out[MS_MAX_OUTPUTS];
+  return ms_graph_emit(f.graph, op, inputs, in, attrs, out);
+}
+
+#define REFUSED(op, attrs, status, text, ...) \
+  assert_fails(attempt(op, sizeof((int[]){__VA_ARGS__}) / sizeof(int), (int[]){__VA_ARGS__}, attrs), status, text)
+
+static int tensor(int ndim, const int64_t *dims) { return param(&f, MS_F32, ndim, dims); }
+static int half(int ndim, const int64_t *dims) { return param(&f, MS_BF16, ndim, dims); }
+static int ints(const char *name, int ndim, const int64_t *dims) { return input(&f, name, MS_I32, ndim, dims); }
+
+static void assert_value(int value, int dtype, const char *shape) {
+  assert_int_equal(dtype_of(&f, value), dtype);
+  assert_string_equal(shape_of(&f, value), shape);
+}
+
+/* ---- the table --------------------------------------------------------------------------------------------------- */
+
+static void table_describes_every_row(void **state) {
+  (void)state;
+  assert_int_equal(ms_op_count(), MS_OP_COUNT);
+  for (int op = 0; op < ms_op_count(); op++) {
+    ms_op_info info;
+    ms_attrs attrs;
+    ok(ms_op_describe(op, &info));
+    assert_int_equal(ms_op_find(info.name), op);
+    assert_true(info.min_inputs <= info.max_inputs && info.max_inputs <= MS_MAX_INPUTS);
+    assert_true(info.outputs >= 1 && info.outputs <= MS_MAX_OUTPUTS);
+    assert_true(info.doc[0]);
+    ok(ms_op_defaults(info.name, &attrs));
+  }
+  assert_int_equal(ms_op_find("conv9"), -1);
+  assert_int_equal(ms_op_find(""), -1);
+  assert_int_equal(ms_op_find(NULL), -1);
+  assert_fails(ms_op_describe(-1, &(ms_op_info){0}), MS_EINVAL, "there are ops 0 to");
+}
+
+static void defaults_come_from_the_row(void **state) {
+  (void)state;
+  ms_attrs attrs;
+  ok(ms_op_defaults("rope", &attrs));
+  assert_true(attrs.f[0] == 10000 && attrs.i[0] == 0 && attrs.i[7] == 0);
+  ok(ms_op_defaults("layer_norm", &attrs));
+  assert_true(attrs.f[0] == 1e-5);
+  ok(ms_op_defaults("cross_entropy", &attrs));
+  assert_int_equal(attrs.i[0], -100);
+  ok(ms_op_defaults("adamw", &attrs));
+  assert_true(attrs.f[0] == 1 && attrs.f[1] == 0 && attrs.f[2] == 0.9 && attrs.f[3] == 0.999);
+  ok(ms_op_defaults("fill", &attrs));
+  assert_int_equal(attrs.i[7], 1);
+  assert_fails(ms_op_defaults("sofmax", &attrs), MS_ENAME, "there is no op named \"sofmax\"");
+}
+
+/* ---- the builder --------------------------------------------------------------------------------------------------- */
+
+static void errors_carry_the_module_path(void **state) {
+  (void)state;
+  int out[MS_MAX_OUTPUTS], x = tensor(SHAPE(8, 256, 128)), w = tensor(SHAPE(64, 512));
+  ok(ms_graph_scope(f.graph, "layers.3.attn.wq"));
+  assert_fails(ms_graph_op(f.graph, "matmul", 2, (int[]){x, w}, NULL, out), MS_ESHAPE,
+               "in layers.3.attn.wq: matmul: inner dimensions differ: [8,256,128] x [64,512]");
+  assert_fails(ms_graph_op(f.graph, "matmull", 2, (int[]){x, w}, NULL, out), MS_ENAME,
+               "in layers.3.attn.wq: there is no op named \"matmull\"");
+  assert_fails(ms_graph_param(f.graph, 99, out), MS_EINVAL, "in layers.3.attn.wq: there is no parameter 99");
+  assert_fails(ms_graph_input(f.graph, "x", MS_F32, SHAPE(2, 0), out), MS_ESHAPE,
+               "in layers.3.attn.wq: input x: size 0");
+  ok(ms_graph_scope(f.graph, ""));
+  ms_graph_op(f.graph, "matmul", 2, (int[]){x, w}, NULL, out);
+  assert_string_equal(ms_error_message(), "matmul: inner dimensions differ: [8,256,128] x [64,512]");
+  ms_error_clear();
+}
+
+static void inputs_and_parameters(void **state) {
+  (void)state;
+  ms_value_info info;
+  int out[MS_MAX_OUTPUTS], again, w = tensor(SHAPE(4, 3));
+  int x = ints("tokens", SHAPE(2, 5));
+  ok(ms_graph_param(f.graph, 0, &again));
+  assert_int_equal(again, w);
+  ok(ms_graph_value(f.graph, x, &info));
+  assert_int_equal(info.dtype, MS_I32);
+  assert_int_equal(info.dims[1], 5);
+  assert_fails(ms_graph_input(f.graph, "tokens", MS_I32, SHAPE(2, 5), out), MS_ENAME,
+               "there is an input named tokens already");
+  assert_fails(ms_graph_input(f.graph, "", MS_I32, SHAPE(2, 5), out), MS_ENAME, "an input needs a name");
+  assert_fails(ms_graph_input(f.graph, "y", 17, SHAPE(2, 5), out), MS_EDTYPE, "there is no dtype 17");
+  assert_fails(ms_graph_input(f.graph, "y", MS_F32, 7, (int64_t[7]){0}, out), MS_ESHAPE,
+               "7 dimensions; it may have 0 to 6");
+  assert_fails(ms_graph_input(f.graph, "y", MS_F32, SHAPE((int64_t)1 << 40, (int64_t)1 << 40), out), MS_ESHAPE,
+               "their product fits 63 bits");
+  assert_fails(ms_graph_value(f.graph, 1000, &info), MS_EINVAL, "there is no value 1000");
+}
+
+static void arity_and_value_ids(void **state) {
+  (void)state;
+  int x = tensor(SHAPE(2, 3));
+  REFUSED(MS_OP_add, NULL, MS_EINVAL, "add: 1 inputs; it takes 2", x);
+  REFUSED(MS_OP_matmul, NULL, MS_EINVAL, "matmul: 4 inputs; it takes 2 to 3", x, x, x, x);
+  REFUSED(MS_OP_add, NULL, MS_EINVAL, "add: input 2 is value 77", x, 77);
+  REFUSED(MS_OP_add, NULL, MS_EINVAL, "add: input 1 is value -1", -1, x);
+  assert_fails(attempt(MS_OP_COUNT, 0, NULL, NULL), MS_EINVAL, "there are ops 0 to");
+}
+
+static void recipes_cannot_make_internal_ops(void **state) {
+  (void)state;
+  int out[MS_MAX_OUTPUTS], x = tensor(SHAPE(2, 3));
+  assert_fails(ms_graph_op(f.graph, "relu_backward", 2, (int[]){x, x}, NULL, out), MS_EINVAL,
+               "the engine makes this op itself");
+  ok(ms_graph_op(f.graph, "fill", 0, NULL, NULL, out));
+  assert_value(out[0], MS_F32, "[]");
+}
+
+static void dropouts_get_streams_of_their_own(void **state) {
+  (void)state;
+  int a[MS_MAX_OUTPUTS], b[MS_MAX_OUTPUTS], c[MS_MAX_OUTPUTS], x = tensor(SHAPE(2, 3));
+  ok(ms_graph_op(f.graph, "dropout", 1, &x, NULL, a));
+  ok(ms_graph_op(f.graph, "dropout", 1, a, ATTRS(.f = {0.5}), b));
+  ok(ms_graph_op(f.graph, "dropout", 1, b, ATTRS(.i = {77}, .f = {0.5}), c));
+  assert_true(f.graph->nodes[0].attrs.i[0] != 0 && f.graph->nodes[1].attrs.i[0] != 0);
+  assert_true(f.graph->nodes[0].attrs.i[0] != f.graph->nodes[1].attrs.i[0]);
+  assert_true(f.graph->nodes[0].attrs.f[0] == 0.1 && f.graph->nodes[1].attrs.f[0] == 0.5);
+  assert_int_equal(f.graph->nodes[2].attrs.i[0], 77);
+}
+
+static void loss_and_outputs(void **state) {
+  (void)state;
+  int x = tensor(SHAPE(2, 3)), h = half(SCALAR), loss = sum_all(&f, x);
+  assert_fails(ms_graph_set_loss(f.graph, x), MS_ESHAPE, "the loss is f32 [2,3]; it must be one f32 number");
+  assert_fails(ms_graph_set_loss(f.graph, h), MS_ESHAPE, "the loss is bf16 []");
+  assert_fails(ms_graph_set_loss(f.graph, -3), MS_EINVAL, "there is no value -3");
+  ok(ms_graph_set_loss(f.graph, loss));
+  ok(ms_graph_output(f.graph, "logits", x));
+  assert_fails(ms_graph_output(f.graph, "logits", x), MS_ENAME, "there is an output named logits already");
+  assert_fails(ms_graph_output(f.graph, "y", 99), MS_EINVAL, "there is no value 99");
+}
+
+static void a_copy_stands_alone(void **state) {
+  (void)state;
+  ms_graph *copy;
+  int x = tensor(SHAPE(2, 3));
+  char scope[32];
+  for (int i = 0; i < 300; i++) {
+    snprintf(scope, sizeof scope, "layers.%d.norm", i);
+    ok(ms_graph_scope(f.graph, scope));
+    x = op1(&f, MS_OP_relu, x, NULL);
+  }
+  ok(ms_graph_set_loss(f.graph, sum_all(&f, x)));
+  ok(ms_graph_output(f.graph, "last", x));
+  ok(ms_graph_copy(f.graph, &copy));
+  ms_graph_free(f.graph);
+  assert_int_equal(copy->n_nodes, 301);
+  assert_string_equal(copy->nodes[7].scope, "layers.7.norm");
+  assert_string_equal(copy->nodes[299].scope, "layers.299.norm");
+  assert_string_equal(copy->outputs[0].name, "last");
+  assert_int_equal(copy->outputs[0].value, x);
+  assert_int_equal(copy->param_values[0], 0);
+  assert_well_formed(copy);
+  f.graph = copy;
+  x = op1(&f, MS_OP_relu, x, NULL);
+  assert_int_equal(f.graph->nodes[301].scope == f.graph->nodes[299].scope, 1);
+}
+
+/* ---- shape rules --------------------------------------------------------------------------------------------------------- */
+
+static void matmul_shapes(void **state) {
+  (void)state;
+  int x = tensor(SHAPE(2, 5, 8)), w = tensor(SHAPE(8, 3)), wt = tensor(SHAPE(3, 8)), y = tensor(SHAPE(2, 8, 4));
+  int hx = half(SHAPE(5, 8)), hw = half(SHAPE(8, 3)), bias = tensor(SHAPE(3)), wrong = tensor(SHAPE(4));
+  int hbias = half(SHAPE(3)), other = tensor(SHAPE(3, 8, 4)), vector = tensor(SHAPE(8));
+  assert_value(op2(&f, MS_OP_matmul, x, w, NULL), MS_F32, "[2,5,3]");
+  assert_value(op2(&f, MS_OP_matmul, x, wt, ATTRS(.i = {0, 1})), MS_F32, "[2,5,3]");
+  assert_value(op2(&f, MS_OP_matmul, x, y, NULL), MS_F32, "[2,5,4]");
+  assert_value(op2(&f, MS_OP_matmul, y, x, ATTRS(.i = {1, 1})), MS_F32, "[2,4,5]");
+  assert_value(op2(&f, MS_OP_matmul, y, w, ATTRS(.i = {1, 0})), MS_F32, "[2,4,3]");
+  assert_value(op2(&f, MS_OP_matmul, hx, hw, NULL), MS_BF16, "[5,3]");
+  assert_value(op2(&f, MS_OP_matmul, hx, hw, ATTRS(.i = {[7] = 1 + MS_F32})), MS_F32, "[5,3]");
+  assert_value(op3(&f, MS_OP_matmul, x, w, bias, NULL), MS_F32, "[2,5,3]");
+  assert_value(op3(&f, MS_OP_matmul, hx, hw, bias, NULL), MS_BF16, "[5,3]");
+  assert_value(op3(&f, MS_OP_matmul, hx, hw, hbias, NULL), MS_BF16, "[5,3]");
+  REFUSED(MS_OP_matmul, NULL, MS_ESHAPE, "matmul: inner dimensions differ: [2,5,8] x [3,8]", x, wt);
+  REFUSED(MS_OP_matmul, ATTRS(.i = {1, 0}), MS_ESHAPE, "[2,5,8] transposed x [8,3]", x, w);
+  REFUSED(MS_OP_matmul, NULL, MS_ESHAPE, "leading dimensions differ: [2,5,8] x [3,8,4]", x, other);
+  REFUSED(MS_OP_matmul, NULL, MS_ESHAPE, "[8] x [8,3]; both need two dimensions or more", vector, w);
+  REFUSED(MS_OP_matmul, NULL, MS_ESHAPE, "[8,3] x [3,8,4]; b must have two dimensions, or as many as a", w, other);
+  REFUSED(MS_OP_matmul, NULL, MS_EDTYPE, "matmul: a is bf16 and b is f32; cast one", hx, w);
+  REFUSED(MS_OP_matmul, NULL, MS_ESHAPE, "the bias is [4]; beside [2,5,3] it must be [3]", x, w, wrong);
+  REFUSED(MS_OP_matmul, NULL, MS_EDTYPE, "the bias is bf16; beside f32 it must be f32", x, w, hbias);
+  REFUSED(MS_OP_matmul, ATTRS(.i = {0, 0, 9}), MS_EINVAL, "activation 9", x, w);
+  REFUSED(MS_OP_matmul, ATTRS(.i = {[7] = 3}), MS_EDTYPE, "out_dtype 3", x, w);
+}
+
+static void elementwise_shapes(void **state) {
+  (void)state;
+  int a = tensor(SHAPE(4, 1, 3)), b = half(SHAPE(5, 1)), t = ints("t", SHAPE(5, 1)), s = half(SCALAR);
+  int c = op2(&f, MS_OP_less, a, b, NULL), wide = tensor(SHAPE(4, 5, 3));
+  assert_value(op2(&f, MS_OP_add, a, b, NULL), MS_F32, "[4,5,3]");
+  assert_value(op2(&f, MS_OP_mul, b, b, NULL), MS_BF16, "[5,1]");
+  assert_value(op2(&f, MS_OP_sub, s, b, NULL), MS_BF16, "[5,1]");
+  assert_value(c, MS_U8, "[4,5,3]");
+  assert_value(op3(&f, MS_OP_where, c, wide, s, NULL), MS_F32, "[4,5,3]");
+  assert_value(op3(&f, MS_OP_where, c, s, s, NULL), MS_BF16, "[4,5,3]");
+  assert_value(op1(&f, MS_OP_gelu, b, NULL), MS_BF16, "[5,1]");
+  assert_value(op2(&f, MS_OP_swiglu, b, b, NULL), MS_BF16, "[5,1]");
+  assert_value(op1(&f, MS_OP_cast, b, ATTRS(.i = {[7] = 1 + MS_F32})), MS_F32, "[5,1]");
+  assert_value(op1(&f, MS_OP_cast, b, NULL), MS_BF16, "[5,1]");
+  REFUSED(MS_OP_div, NULL, MS_ESHAPE, "div: shapes do not broadcast: [4,5,3] and [4,1,3,1]", wide,
+          reshape_to(&f, a, SHAPE(4, 1, 3, 1)));
+  REFUSED(MS_OP_add, NULL, MS_EDTYPE, "add: b is i32; it must be f32 or bf16", a, t);
+  REFUSED(MS_OP_where, NULL, MS_EDTYPE, "where: c is f32; it must be u8", a, a, a);
+  REFUSED(MS_OP_relu, NULL, MS_EDTYPE, "relu: x is i32", t);
+  REFUSED(MS_OP_swiglu, NULL, MS_ESHAPE, "swiglu: a is [4,1,3] and b is [4,5,3]; they must have one shape", a, wide);
+  REFUSED(MS_OP_dropout, ATTRS(.f = {1}), MS_EINVAL, "dropout: p is 1; it must be at least 0 and below 1", a);
+  REFUSED(MS_OP_dropout, ATTRS(.f = {NAN}), MS_EINVAL, "dropout: p is", a);
+  REFUSED(MS_OP_softmax, NULL, MS_ESHAPE, "softmax: x is a scalar", s);
+}
+
+static void reduction_shapes(void **state) {
+  (void)state;
+  int x = half(SHAPE(4, 5, 3)), s = tensor(SCALAR);
+  assert_value(op1(&f, MS_OP_sum, x, NULL), MS_BF16, "[4,5]");
+  assert_value(op1(&f, MS_OP_mean, x, ATTRS(.i = {1})), MS_BF16, "[4,3]");
+  assert_value(op1(&f, MS_OP_max, x, ATTRS(.i = {-3, 1})), MS_BF16, "[1,5,3]");
+  assert_int_equal(f.graph->nodes[2].attrs.i[0], 0);
+  assert_value(op1(&f, MS_OP_sum, x, ATTRS(.i = {0, 0, 1, [7] = 1})), MS_F32, "[]");
+  assert_value(op1(&f, MS_OP_sum, x, ATTRS(.i = {0, 1, 1})), MS_BF16, "[1,1,1]");
+  assert_value(op1(&f, MS_OP_sum, s, ATTRS(.i = {0, 0, 1})), MS_F32, "[]");
+  REFUSED(MS_OP_sum, ATTRS(.i = {3}), MS_EINVAL, "sum: there is no axis 3 among 3; it must be from -3 to 2", x);
+}
+
+static void norm_shapes(void **state) {
+  (void)state;
+  int x = half(SHAPE(4, 5, 3)), g = half(SHAPE(3)), g32 = tensor(SHAPE(3)), wrong = half(SHAPE(5)), out[MS_MAX_OUTPUTS];
+  int dy = op1(&f, MS_OP_relu, x, NULL);
+  apply(&f, MS_OP_layer_norm, 3, (int[]){x, g, g}, NULL, out);
+  assert_value(out[0], MS_BF16, "[4,5,3]");
+  assert_value(out[1], MS_F32, "[20,2]");
+  apply(&f, MS_OP_layer_norm_backward, 4, (int[]){x, g, out[1], dy}, ATTRS(.i = {[7] = 1}), out);
+  assert_value(out[0], MS_BF16, "[4,5,3]");
+  assert_value(out[1], MS_F32, "[3]");
+  assert_value(out[2], MS_F32, "[3]");
+  apply(&f, MS_OP_add_rms_norm, 3, (int[]){x, dy, g32}, NULL, out);
+  assert_value(out[1], MS_F32, "[20]");
+  assert_value(out[2], MS_BF16, "[4,5,3]");
+  apply(&f, MS_OP_rms_norm_backward, 5, (int[]){x, g32, out[1], dy, x}, NULL, out);
+  assert_value(out[1], MS_F32, "[3]");
+  REFUSED(MS_OP_layer_norm, NULL, MS_ESHAPE, "layer_norm: the gain is [5]; beside [4,5,3] it must be [3]", x, wrong, g);
+  REFUSED(MS_OP_layer_norm, NULL, MS_EDTYPE, "the gain is bf16 and the bias is f32", x, g, g32);
+  REFUSED(MS_OP_rms_norm, NULL, MS_EDTYPE, "the gain is bf16; beside f32 it must be f32",
+          op2(&f, MS_OP_add, x, g32, NULL), g);
+}
+
+static void model_shapes(void **state) {
+  (void)state;
+  int w = half(SHAPE(100, 8)), tokens = ints("tokens", SHAPE(2, 6)), out[MS_MAX_OUTPUTS],
+      deep = ints("deep", SHAPE(1, 1, 1, 1, 1, 1));
+  int q = half(SHAPE(2, 6, 4, 8)), k = half(SHAPE(2, 6, 2, 8)), k3 = half(SHAPE(2, 6, 3, 8)),
+      k5 = half(SHAPE(2, 5, 2, 8));
+  int odd = half(SHAPE(2, 6, 4, 7)), logits = half(SHAPE(2, 6, 100)), few = ints("few", SHAPE(2, 5));
+  assert_value(op2(&f, MS_OP_embedding, w, tokens, NULL), MS_BF16, "[2,6,8]");
+  assert_value(
+      op2(&f, MS_OP_embedding_backward, tokens, op2(&f, MS_OP_embedding, w, tokens, NULL), ATTRS(.i = {100, [7] = 1})),
+      MS_F32, "[100,8]");
+  REFUSED(MS_OP_embedding, NULL, MS_EDTYPE, "embedding: tokens is bf16; it must be i32", w, w);
+  REFUSED(MS_OP_embedding, NULL, MS_ESHAPE, "embedding: w is [2,6,4,8]; it must be [V,D]", q, tokens);
+  REFUSED(MS_OP_embedding, NULL, MS_ESHAPE, "they may have at most 5 dimensions", w, deep);
+  assert_value(op1(&f, MS_OP_rope, q, NULL), MS_BF16, "[2,6,4,8]");
+  REFUSED(MS_OP_rope, NULL, MS_ESHAPE, "rope: x is [2,6,4,7]; its last dimension must be even", odd);
+  REFUSED(MS_OP_rope, NULL, MS_ESHAPE, "rope: x is [2,6,100]; it must be [B,T,H,D]", logits);
+  apply(&f, MS_OP_attention, 3, (int[]){q, k, k}, NULL, out);
+  assert_value(out[0], MS_BF16, "[2,6,4,8]");
+  assert_value(out[1], MS_F32, "[2,4,6]");
+  apply(&f, MS_OP_attention_backward, 6, (int[]){q, k, k, out[0], out[1], q}, NULL, out);
+  assert_value(out[2], MS_BF16, "[2,6,2,8]");
+  REFUSED(MS_OP_attention, NULL, MS_ESHAPE, "q's 4 heads must be a multiple of k's 3", q, k3, k3);
+  REFUSED(MS_OP_attention, NULL, MS_ESHAPE, "causal attention needs at least as many keys as queries", q, k5, k5);
+  REFUSED(MS_OP_attention, NULL, MS_ESHAPE, "k is [2,6,2,8] and v is [2,5,2,8]", q, k, k5);
+  apply(&f, MS_OP_cross_entropy, 2, (int[]){logits, tokens}, NULL, out);
+  assert_value(out[0], MS_F32, "[]");
+  assert_value(out[1], MS_F32, "[12]");
+  assert_value(out[2], MS_F32, "[]");
+  REFUSED(MS_OP_cross_entropy, NULL, MS_ESHAPE, "logits without the last axis is [2,6] and targets is [2,5]", logits,
+          few);
+}
+
+static void moving_shapes(void **state) {
+  (void)state;
+  int x = half(SHAPE(4, 6, 3)), y = half(SHAPE(4, 2, 3)), t = ints("t", SHAPE(4, 6)), one = half(SHAPE(6, 1)), r;
+  r = reshape_to(&f, x, SHAPE(2, -1, 9));
+  assert_value(r, MS_BF16, "[2,4,9]");
+  assert_int_equal(f.graph->nodes[f.graph->values[r].node].attrs.i[1], 4);
+  assert_value(reshape_to(&f, t, SHAPE(24)), MS_I32, "[24]");
+  assert_value(op1(&f, MS_OP_transpose, x, ATTRS(.i = {2, 0, 1})), MS_BF16, "[3,4,6]");
+  assert_value(op1(&f, MS_OP_slice, x, ATTRS(.i = {-2, 1, 5})), MS_BF16, "[4,4,3]");
+  assert_value(op1(&f, MS_OP_pad, x, ATTRS(.i = {0, 1, 5})), MS_BF16, "[10,6,3]");
+  assert_value(op3(&f, MS_OP_concat, x, y, x, ATTRS(.i = {-2})), MS_BF16, "[4,14,3]");
+  assert_value(op1(&f, MS_OP_broadcast_to, one, ATTRS(.i = {4, 6, 3, 1, 1, 1, 3})), MS_BF16, "[4,6,3]");
+  assert_value(op1(&f, MS_OP_sum_to, x, ATTRS(.i = {6, 1, 1, 1, 1, 1, 2, 1})), MS_F32, "[6,1]");
+  REFUSED(MS_OP_reshape, ATTRS(.i = {5, -1, 1, 1, 1, 1, 2}), MS_ESHAPE,
+          "reshape: [4,6,3] has 72 elements and does not fit [5,-1]", x);
+  REFUSED(MS_OP_reshape, ATTRS(.i = {-1, -1, 1, 1, 1, 1, 2}), MS_ESHAPE, "or -1 for one of them", x);
+  REFUSED(MS_OP_reshape, ATTRS(.i = {72, 1, 1, 1, 1, 1, 7}), MS_ESHAPE, "a shape of 7 dimensions", x);
+  REFUSED(MS_OP_transpose, ATTRS(.i = {0, 0, 1}), MS_EINVAL,
+          "transpose: axis 0 in place 1; each of 0 to 2 must stand once", x);
+  REFUSED(MS_OP_slice, ATTRS(.i = {1, 2, 7}), MS_ESHAPE,
+          "slice: [2, 7) on axis 1 of [4,6,3]; it must be 0 <= start < stop <= 6", x);
+  REFUSED(MS_OP_pad, ATTRS(.i = {1, -2, 7}), MS_EINVAL, "pad: -2 before", x);
+  REFUSED(MS_OP_concat, ATTRS(.i = {0}), MS_ESHAPE,
+          "concat: input 1 is [4,6,3] and input 2 is [4,2,3]; they may differ on axis 0 only", x, y);
+  REFUSED(MS_OP_concat, ATTRS(.i = {0}), MS_EDTYPE, "concat: input 1 is bf16 and input 2 is i32", x, t);
+  REFUSED(MS_OP_broadcast_to, ATTRS(.i = {4, 5, 3, 1, 1, 1, 3}), MS_ESHAPE, "[6,1] cannot be repeated to [4,5,3]", one);
+  REFUSED(MS_OP_sum_to, ATTRS(.i = {5, 1, 1, 1, 1, 1, 2}), MS_ESHAPE, "[4,6,3] cannot be summed to [5,1]", x);
+}
+
+static void step_shapes(void **state) {
+  (void)state;
+  int gradient = tensor(SHAPE(40)), totals = tensor(SHAPE(2)), norm = op1(&f, MS_OP_step_norm, totals, NULL),
+      out[MS_MAX_OUTPUTS];
+  int empty = op1(&f, MS_OP_accumulate, gradient, NULL);
+  ms_attrs none = {.i = {0, 1, 1, 1, 1, 1, 1, 1}};
+  ok(ms_graph_emit(f.graph, MS_OP_fill, 0, NULL, &none, &empty));
+  assert_value(norm, MS_F32, "[4]");
+  assert_value(op1(&f, MS_OP_accumulate, half(SHAPE(7)), NULL), MS_F32, "[7]");
+  assert_value(op1(&f, MS_OP_sum_squares, gradient, NULL), MS_F32, "[]");
+  assert_value(op2(&f, MS_OP_step_totals, gradient, tensor(SCALAR), NULL), MS_F32, "[2]");
+  apply(&f, MS_OP_adamw, 2, (int[]){gradient, norm}, NULL, out);
+  assert_value(out[2], MS_F32, "[40]");
+  apply(&f, MS_OP_sgd, 2, (int[]){gradient, norm}, NULL, out);
+  assert_value(out[1], MS_F32, "[0]");
+  apply(&f, MS_OP_sgd, 2, (int[]){empty, norm}, ATTRS(.f = {1, 0, 0.9}), out);
+  assert_value(out[1], MS_F32, "[0]");
+  REFUSED(MS_OP_adamw, NULL, MS_ESHAPE, "the shape wanted is [4] and the step norm is [2]", gradient, totals);
+}
+
+static void costs(void **state) {
+  (void)state;
+  int x = half(SHAPE(2, 5, 8)), w = half(SHAPE(3, 8)), q = half(SHAPE(2, 6, 4, 8)), k = half(SHAPE(2, 7, 2, 8)),
+      out[MS_MAX_OUTPUTS];
+  const ms_graph *g = f.graph;
+  op2(&f, MS_OP_matmul, x, w, ATTRS(.i = {0, 1}));
+  assert_true(ms_node_flops(g, &g->nodes[0]) == 2 * 10 * 3 * 8);
+  assert_true(ms_node_bytes(g, &g->nodes[0]) == 2 * (80 + 24 + 30));
+  apply(&f, MS_OP_attention, 3, (int[]){q, k, k}, NULL, out);
+  assert_true(ms_node_flops(g, &g->nodes[1]) == 4.0 * 2 * 4 * 6 * 7 * 8);
+  apply(&f, MS_OP_attention_backward, 6, (int[]){q, k, k, out[0], out[1], q}, NULL, out);
+  assert_true(ms_node_flops(g, &g->nodes[2]) == 10.0 * 2 * 4 * 6 * 7 * 8);
+  reshape_to(&f, x, SHAPE(80));
+  assert_true(ms_node_bytes(g, &g->nodes[3]) == 0 && ms_node_flops(g, &g->nodes[3]) == 0);
+  sum_all(&f, x);
+  assert_true(ms_node_flops(g, &g->nodes[4]) == 80);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, start, end)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(table_describes_every_row),
+      TEST(defaults_come_from_the_row),
+      CASE(errors_carry_the_module_path),
+      CASE(inputs_and_parameters),
+      CASE(arity_and_value_ids),
+      CASE(recipes_cannot_make_internal_ops),
+      CASE(dropouts_get_streams_of_their_own),
+      CASE(loss_and_outputs),
+      CASE(a_copy_stands_alone),
+      CASE(matmul_shapes),
+      CASE(elementwise_shapes),
+      CASE(reduction_shapes),
+      CASE(norm_shapes),
+      CASE(model_shapes),
+      CASE(moving_shapes),
+      CASE(step_shapes),
+      CASE(costs),
+  };
+  return cmocka_run_group_tests_name("graph infer", tests, NULL, NULL);
+}
