@@ -164,6 +164,8 @@ void ms_plan_free(ms_plan *plan) {
   for (int i = 0; i < plan->outputs; i++) free(plan->output[i].name);
   free(plan->input);
   free(plan->output);
+  for (int i = 0; i < plan->scopes; i++) free(plan->scope[i]);
+  free(plan->scope);
   free(plan->buffer);
   free(plan->manifest);
   free(plan->dump);

@@ -38,6 +38,20 @@ static int append(ms_plan *plan, int phase, ms_instr **instr) {
   return MS_OK;
 }
 
+/* The plan's own copy of a scope: graphs are freed after lowering. Neighbours mostly share one, so the search goes back. */
+static int intern(ms_plan *plan, const char *scope, const char **own) {
+  for (int i = plan->scopes - 1; i >= 0; i--)
+    if (!strcmp(plan->scope[i], scope)) {
+      *own = plan->scope[i];
+      return MS_OK;
+    }
+  MS_TRY(ms_grow((void **)&plan->scope, &plan->scopes_capacity, plan->scopes + 1, sizeof *plan->scope));
+  plan->scope[plan->scopes] = ms_strdup(scope);
+  if (!plan->scope[plan->scopes]) return MS_ENOMEM;
+  *own = plan->scope[plan->scopes++];
+  return MS_OK;
+}
+
 int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
                    const ms_ref *out, const char *scope, int backward) {
   ms_instr *instr;
@@ -45,7 +59,7 @@ int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int 
   int position = plan->phase[phase].n - 1;
   instr->kind = MS_INSTR_KERNEL;
   instr->stream = MS_STREAM_COMPUTE;
-  instr->scope = scope;
+  MS_TRY(intern(plan, scope ? scope : "", &instr->scope));
   instr->backward = backward;
   ms_kernel_call *call = &instr->call;
   call->op = op;

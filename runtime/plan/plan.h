@@ -116,6 +116,8 @@ struct ms_plan {
   ms_ref norm;              /* NORM: f32 [4] of step_norm */
   uint64_t fingerprint;
   char *manifest;           /* one line an item that all ranks must agree on; hashed into the fingerprint */
+  char **scope;             /* texts that instructions point to */
+  int scopes, scopes_capacity;
   double compile_seconds;
   char *dump;
 };

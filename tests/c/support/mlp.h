@@ -1,0 +1,125 @@
+/* mlp.h - a small residual network through the public header: n blocks and a root, as units. For tests of plans and runs.
+**
+**   h = x in'          x f32 [batch, inputs], in.weight [width, inputs]
+**   h = h + relu(h fc1' + b1) fc2' + b2     for each block; fc1.weight [hidden, width], fc2.weight [width, hidden]
+**   loss = cross_entropy(h out', y)         out.weight [classes, width], y i32 [batch]
+*/
+#ifndef MS_TESTS_MLP_H
+#define MS_TESTS_MLP_H
+
+#include "tests/c/support/check.h"
+
+#include <stdio.h>
+
+typedef struct mlp_config {
+  int blocks, batch, inputs, width, hidden, classes;
+  int world, rank, replicate, shard; /* mesh replicate x shard */
+  ms_unit_config block, root;
+  int frozen_block; /* index, or -1 */
+} mlp_config;
+
+typedef struct mlp {
+  ms_mesh *mesh;
+  ms_model *model;
+  ms_graph *graph;
+} mlp;
+
+static inline void must(int status) {
+  if (status) fail_msg("%s: %s", ms_status_name(status), ms_error_message());
+}
+
+static inline mlp_config mlp_default(int replicate, int shard, int rank) {
+  mlp_config c = {.blocks = 3, .batch = 8, .inputs = 12, .width = 16, .hidden = 32, .classes = 10,
+                  .world = replicate * shard, .rank = rank, .replicate = replicate, .shard = shard, .frozen_block = -1};
+  ms_unit_config_default(&c.block);
+  c.root = c.block;
+  return c;
+}
+
+static inline int mlp_param(ms_model *model, int unit, const char *name, int rows, int columns, int frozen) {
+  ms_param_config config;
+  ms_param_config_default(&config);
+  config.init_b = 0.2;
+  config.frozen = frozen;
+  config.weight_decay = columns ? 0.1 : 0;
+  int64_t dims[2] = {rows, columns};
+  int param;
+  must(ms_model_add_param(model, unit, name, columns ? 2 : 1, dims, &config, &param));
+  return param;
+}
+
+static inline int mlp_value(ms_graph *graph, int param) {
+  int value;
+  must(ms_graph_param(graph, param, &value));
+  return value;
+}
+
+static inline int mlp_op(ms_graph *graph, const char *op, int n, const int *in, const ms_attrs *attrs) {
+  int out[MS_MAX_OUTPUTS];
+  must(ms_graph_op(graph, op, n, in, attrs, out));
+  return out[0];
+}
+
+/* y = x w' (+ b) */
+static inline int mlp_linear(ms_graph *graph, int x, int weight, int bias) {
+  ms_attrs attrs;
+  must(ms_op_defaults("matmul", &attrs));
+  attrs.i[1] = 1;
+  int in[3] = {x, mlp_value(graph, weight), bias >= 0 ? mlp_value(graph, bias) : -1};
+  return mlp_op(graph, "matmul", bias >= 0 ? 3 : 2, in, &attrs);
+}
+
+static inline void mlp_trace(mlp *m, const mlp_config *c, int first_block_param, int in_weight, int out_weight) {
+  int x, y, h;
+  must(ms_graph_new(m->model, &m->graph));
+  must(ms_graph_input(m->graph, "x", c->root.param_dtype, 2, (int64_t[]){c->batch, c->inputs}, &x));
+  must(ms_graph_input(m->graph, "y", MS_I32, 1, (int64_t[]){c->batch}, &y));
+  h = mlp_linear(m->graph, x, in_weight, -1);
+  for (int b = 0; b < c->blocks; b++) {
+    char scope[32];
+    int p = first_block_param + 4 * b;
+    snprintf(scope, sizeof scope, "layers.%d", b);
+    must(ms_graph_scope(m->graph, scope));
+    int inner = mlp_op(m->graph, "relu", 1, (int[]){mlp_linear(m->graph, h, p, p + 1)}, NULL);
+    h = mlp_op(m->graph, "add", 2, (int[]){h, mlp_linear(m->graph, inner, p + 2, p + 3)}, NULL);
+  }
+  must(ms_graph_scope(m->graph, "head"));
+  int logits = mlp_linear(m->graph, h, out_weight, -1);
+  must(ms_graph_output(m->graph, "logits", logits));
+  must(ms_graph_set_loss(m->graph, mlp_op(m->graph, "cross_entropy", 2, (int[]){logits, y}, NULL)));
+}
+
+static inline mlp mlp_make(const mlp_config *c) {
+  mlp m = {0};
+  int root, unit, in_weight, out_weight;
+  must(ms_mesh_new("cpu", 2, (int[]){c->replicate, c->shard}, (const char *[]){"replicate", "shard"}, c->world, &m.mesh));
+  must(ms_model_new(1234, &m.model));
+  must(ms_model_add_unit(m.model, "root", &c->root, &root));
+  in_weight = mlp_param(m.model, root, "in.weight", c->width, c->inputs, 0);
+  out_weight = mlp_param(m.model, root, "out.weight", c->classes, c->width, 0);
+  for (int b = 0; b < c->blocks; b++) {
+    char name[64];
+    int frozen = b == c->frozen_block;
+    snprintf(name, sizeof name, "layers.%d", b);
+    must(ms_model_add_unit(m.model, name, &c->block, &unit));
+    snprintf(name, sizeof name, "layers.%d.fc1.weight", b);
+    mlp_param(m.model, unit, name, c->hidden, c->width, frozen);
+    snprintf(name, sizeof name, "layers.%d.fc1.bias", b);
+    mlp_param(m.model, unit, name, c->hidden, 0, frozen);
+    snprintf(name, sizeof name, "layers.%d.fc2.weight", b);
+    mlp_param(m.model, unit, name, c->width, c->hidden, frozen);
+    snprintf(name, sizeof name, "layers.%d.fc2.bias", b);
+    mlp_param(m.model, unit, name, c->width, 0, frozen);
+  }
+  must(ms_model_shard(m.model, m.mesh, c->rank, 0, 1));
+  mlp_trace(&m, c, out_weight + 1, in_weight, out_weight);
+  return m;
+}
+
+static inline void mlp_free(mlp *m) {
+  ms_graph_free(m->graph);
+  ms_model_free(m->model);
+  ms_mesh_free(m->mesh);
+}
+
+#endif

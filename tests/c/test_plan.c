@@ -1,0 +1,286 @@
+/* test_plan.c - what a plan promises without running it: how many collectives, how many bytes, which waits, one fingerprint. */
+#include "plan/plan.h"
+
+#include "tests/c/support/mlp.h"
+
+#include <stdlib.h>
+
+typedef struct planned {
+  mlp net;
+  ms_plan *plan;
+} planned;
+
+static planned make(const mlp_config *c, int prefetch) {
+  planned p = {.net = mlp_make(c)};
+  ms_plan_config config;
+  ms_plan_config_default(&config);
+  config.prefetch = prefetch;
+  config.accumulate = 1;
+  config.max_norm = 1;
+  config.threads = 1;
+  must(ms_plan_compile(p.net.graph, &config, &p.plan));
+  return p;
+}
+
+static void drop(planned *p) {
+  ms_plan_free(p->plan);
+  mlp_free(&p->net);
+}
+
+static int count(const ms_plan *plan, int phase, int kind, int backward_only) {
+  int n = 0, in_backward = 0;
+  for (int i = 0; i < plan->phase[phase].n; i++) {
+    const ms_instr *instr = &plan->phase[phase].instr[i];
+    in_backward |= instr->kind == MS_INSTR_KERNEL && instr->backward;
+    if (instr->kind == MS_INSTR_COLLECTIVE && instr->coll->kind == kind && instr->coll->unit >= 0)
+      n += !backward_only || in_backward;
+  }
+  return n;
+}
+
+static void expect_gathers(int block, int root, int forward, int all) {
+  mlp_config c = mlp_default(1, 4, 2);
+  c.block.reshard = block;
+  c.root.reshard = root;
+  planned p = make(&c, 1);
+  assert_int_equal(count(p.plan, MS_PHASE_EVALUATE, MS_COLL_ALL_GATHER, 0), forward);
+  assert_int_equal(count(p.plan, MS_PHASE_FIRST, MS_COLL_ALL_GATHER, 0), all);
+  assert_int_equal(count(p.plan, MS_PHASE_FIRST, MS_COLL_REDUCE_SCATTER, 0), c.blocks + 1);
+  assert_int_equal(count(p.plan, MS_PHASE_NEXT, MS_COLL_REDUCE_SCATTER, 0), c.blocks + 1);
+  assert_int_equal(count(p.plan, MS_PHASE_FIRST, MS_COLL_ALL_REDUCE, 0), 0);
+  drop(&p);
+}
+
+static void S3_gathers_by_reshard(void **state) {
+  (void)state;
+  int n = 3;
+  expect_gathers(MS_RESHARD_ALWAYS, MS_RESHARD_ALWAYS, n + 1, 2 * (n + 1));
+  expect_gathers(MS_RESHARD_ALWAYS, MS_RESHARD_KEEP, n + 1, n + 1 + n);
+  expect_gathers(MS_RESHARD_KEEP, MS_RESHARD_KEEP, n + 1, n + 1);
+  expect_gathers(MS_RESHARD_DEFAULT, MS_RESHARD_DEFAULT, n + 1, n + 1 + n - 1);
+}
+
+static void S3_hybrid_adds_one_all_reduce_a_unit(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(2, 2, 3);
+  planned p = make(&c, 1);
+  assert_int_equal(count(p.plan, MS_PHASE_FIRST, MS_COLL_REDUCE_SCATTER, 0), c.blocks + 1);
+  assert_int_equal(count(p.plan, MS_PHASE_FIRST, MS_COLL_ALL_REDUCE, 0), c.blocks + 1);
+  drop(&p);
+}
+
+static void S12_dimension_of_one_makes_no_collective(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(1, 1, 0);
+  planned p = make(&c, 1);
+  for (int phase = 0; phase < MS_PHASES; phase++) assert_int_equal(p.plan->phase[phase].colls, 0);
+  assert_int_equal(p.plan->arena_bytes[MS_ARENA_GATHERED], 0);
+  drop(&p);
+  c = mlp_default(4, 1, 1);
+  p = make(&c, 1);
+  assert_int_equal(count(p.plan, MS_PHASE_FIRST, MS_COLL_ALL_GATHER, 0), 0);
+  assert_int_equal(count(p.plan, MS_PHASE_FIRST, MS_COLL_REDUCE_SCATTER, 0), 0);
+  assert_int_equal(count(p.plan, MS_PHASE_FIRST, MS_COLL_ALL_REDUCE, 0), c.blocks + 1);
+  drop(&p);
+}
+
+static void S8_frozen_unit_costs_no_gradient(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(1, 2, 0);
+  planned all = make(&c, 1);
+  c.frozen_block = 1;
+  planned p = make(&c, 1);
+  assert_int_equal(count(p.plan, MS_PHASE_FIRST, MS_COLL_REDUCE_SCATTER, 0), c.blocks);
+  assert_true(p.plan->category_bytes[MS_CAT_GRADIENTS] < all.plan->category_bytes[MS_CAT_GRADIENTS]);
+  assert_true(p.plan->category_bytes[MS_CAT_OPTIMIZER] < all.plan->category_bytes[MS_CAT_OPTIMIZER]);
+  drop(&all);
+  drop(&p);
+}
+
+/* Every wait of every phase is needed: without it the verifier refuses, and with it again it accepts. */
+static void check_mutations(const mlp_config *c, int prefetch) {
+  planned p = make(c, prefetch);
+  int waits = 0;
+  for (int phase = 0; phase < MS_PHASES; phase++) {
+    ms_plan_phase *ph = &p.plan->phase[phase];
+    for (int i = 0; i < ph->n; i++) {
+      if (ph->instr[i].kind != MS_INSTR_WAIT) continue;
+      waits++;
+      ms_instr wait = ph->instr[i];
+      memmove(&ph->instr[i], &ph->instr[i + 1], (size_t)(ph->n - i - 1) * sizeof wait);
+      ph->n--;
+      if (ms_plan_verify(p.plan, phase) != MS_ERACE)
+        fail_msg("phase %s: wait %d (event %d) is not missed", ms_phase_name(phase), i, wait.event);
+      ms_error_clear();
+      memmove(&ph->instr[i + 1], &ph->instr[i], (size_t)(ph->n - i) * sizeof wait);
+      ph->instr[i] = wait;
+      ph->n++;
+      must(ms_plan_verify(p.plan, phase));
+    }
+  }
+  assert_true(waits > 4);
+  drop(&p);
+}
+
+static void M4_every_wait_is_needed(void **state) {
+  (void)state;
+  static const int meshes[][2] = {{1, 2}, {2, 2}, {4, 1}, {1, 3}};
+  for (int m = 0; m < 4; m++)
+    for (int prefetch = 0; prefetch < 3; prefetch++) {
+      mlp_config c = mlp_default(meshes[m][0], meshes[m][1], 0);
+      c.blocks = 2;
+      c.block.reshard = c.root.reshard = MS_RESHARD_ALWAYS;
+      check_mutations(&c, prefetch);
+    }
+}
+
+static void M4_shared_bytes_are_refused(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(1, 2, 0);
+  planned p = make(&c, 1);
+  int first = -1, refused = 0;
+  for (int b = 0; b < p.plan->buffers && !refused; b++) {
+    ms_buffer *buffer = &p.plan->buffer[b];
+    if (buffer->arena != MS_ARENA_ACTIVATIONS || buffer->phase != MS_PHASE_FIRST || buffer->bytes == 0) continue;
+    if (first < 0) {
+      first = b;
+      continue;
+    }
+    int64_t offset = buffer->offset;
+    int together = buffer->first <= p.plan->buffer[first].last && p.plan->buffer[first].first <= buffer->last;
+    if (!together) continue;
+    buffer->offset = p.plan->buffer[first].offset;
+    assert_fails(ms_plan_verify(p.plan, MS_PHASE_FIRST), MS_ERACE, "in use at once");
+    buffer->offset = offset;
+    refused = 1;
+  }
+  assert_true(refused);
+  must(ms_plan_verify(p.plan, MS_PHASE_FIRST));
+  drop(&p);
+}
+
+static void M6_every_rank_has_the_same_fingerprint_and_bytes(void **state) {
+  (void)state;
+  uint64_t fingerprint = 0;
+  int64_t bytes[MS_ARENAS];
+  for (int rank = 0; rank < 6; rank++) {
+    mlp_config c = mlp_default(2, 3, rank);
+    planned p = make(&c, 1);
+    if (rank == 0) {
+      fingerprint = p.plan->fingerprint;
+      memcpy(bytes, p.plan->arena_bytes, sizeof bytes);
+    }
+    assert_true(p.plan->fingerprint == fingerprint);
+    assert_memory_equal(p.plan->arena_bytes, bytes, sizeof bytes);
+    drop(&p);
+  }
+  mlp_config c = mlp_default(2, 3, 0);
+  c.block.reshard = MS_RESHARD_KEEP;
+  planned p = make(&c, 1);
+  assert_true(p.plan->fingerprint != fingerprint);
+  drop(&p);
+}
+
+static void M7_bytes_follow_the_closed_form(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(1, 4, 1);
+  c.block.reshard = c.root.reshard = MS_RESHARD_ALWAYS;
+  planned p = make(&c, 1);
+  double elements = 0, gathered = 0;
+  for (int i = 0; i < p.net.model->params; i++) elements += (double)p.net.model->param[i].numel;
+  for (int i = 0; i < p.plan->phase[MS_PHASE_FIRST].colls; i++)
+    if (p.plan->phase[MS_PHASE_FIRST].coll[i]->kind == MS_COLL_ALL_GATHER)
+      gathered += p.plan->phase[MS_PHASE_FIRST].coll[i]->bytes;
+  double padded = 2.0 * c.width; /* classes = 10 rows over 4 ranks are 12 */
+  assert_true(gathered == 2 * 0.75 * 4 * (elements + padded));
+  drop(&p);
+}
+
+static void M1_categories_add_up_to_the_arenas(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(2, 2, 0);
+  planned p = make(&c, 1);
+  int64_t arenas = 0, categories = 0;
+  for (int a = 0; a < MS_ARENAS; a++) arenas += p.plan->arena_bytes[a];
+  for (int k = 0; k < MS_CATEGORIES; k++) categories += p.plan->category_bytes[k];
+  assert_true(arenas == categories);
+  drop(&p);
+}
+
+/* With depth 1 a gather is hidden when compute has work between its issue and its need, a reduction when it has work after. */
+static void M5_only_first_gathers_and_the_last_reduction_are_exposed(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(1, 2, 0);
+  c.block.reshard = c.root.reshard = MS_RESHARD_ALWAYS;
+  planned p = make(&c, 1);
+  const ms_plan_phase *ph = &p.plan->phase[MS_PHASE_FIRST];
+  int kernels = 0, recorded_at[64], waits = 0, exposed = 0, last_reduction = 0, hidden_reductions = 0, reductions = 0;
+  for (int i = 0; i < ph->n; i++) {
+    const ms_instr *instr = &ph->instr[i];
+    kernels += instr->kind == MS_INSTR_KERNEL && instr->call.op != MS_OP_accumulate;
+    if (instr->kind == MS_INSTR_RECORD) recorded_at[instr->event] = instr->stream == MS_STREAM_GATHER ? kernels : -1;
+    if (instr->kind == MS_INSTR_WAIT && instr->stream == MS_STREAM_COMPUTE && recorded_at[instr->event] >= 0) {
+      int first_of_a_direction = waits == 0 || waits == c.blocks + 1;
+      waits++;
+      if (recorded_at[instr->event] < kernels) continue;
+      exposed++;
+      assert_true(first_of_a_direction);
+    }
+    if (instr->kind == MS_INSTR_COLLECTIVE && instr->coll->kind == MS_COLL_REDUCE_SCATTER) {
+      hidden_reductions += reductions > 0 && kernels > last_reduction;
+      last_reduction = kernels;
+      reductions++;
+    }
+  }
+  assert_int_equal(waits, 2 * (c.blocks + 1));
+  assert_true(exposed >= 1 && exposed <= 2);
+  assert_int_equal(hidden_reductions, c.blocks);
+  drop(&p);
+}
+
+static void S17_prefetch_depth_costs_gathered_memory(void **state) {
+  (void)state;
+  int64_t bytes[3];
+  for (int depth = 0; depth < 3; depth++) {
+    mlp_config c = mlp_default(1, 2, 0);
+    c.blocks = 5;
+    c.block.reshard = c.root.reshard = MS_RESHARD_ALWAYS;
+    planned p = make(&c, depth);
+    bytes[depth] = p.plan->arena_bytes[MS_ARENA_GATHERED];
+    assert_int_equal(count(p.plan, MS_PHASE_FIRST, MS_COLL_ALL_GATHER, 0), 12);
+    drop(&p);
+  }
+  assert_true(bytes[0] < bytes[1] && bytes[1] < bytes[2]);
+}
+
+static void dumps_are_text_and_json(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(2, 2, 0);
+  planned p = make(&c, 1);
+  const char *text;
+  must(ms_plan_dump(p.plan, 0, &text));
+  assert_contains(text, "plan: rank 0 of 4, mesh 2x2 (replicate, shard), fingerprint ");
+  assert_contains(text, "all_gather over shard");
+  assert_contains(text, "phase update");
+  must(ms_plan_dump(p.plan, 1, &text));
+  assert_contains(text, "{\"rank\":0,\"world\":4,\"mesh\":\"2x2 (replicate, shard)\"");
+  drop(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(S3_gathers_by_reshard),
+      TEST(S3_hybrid_adds_one_all_reduce_a_unit),
+      TEST(S12_dimension_of_one_makes_no_collective),
+      TEST(S8_frozen_unit_costs_no_gradient),
+      TEST(M4_every_wait_is_needed),
+      TEST(M4_shared_bytes_are_refused),
+      TEST(M6_every_rank_has_the_same_fingerprint_and_bytes),
+      TEST(M7_bytes_follow_the_closed_form),
+      TEST(M1_categories_add_up_to_the_arenas),
+      TEST(M5_only_first_gathers_and_the_last_reduction_are_exposed),
+      TEST(S17_prefetch_depth_costs_gathered_memory),
+      TEST(dumps_are_text_and_json),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
