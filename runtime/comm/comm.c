@@ -338,6 +338,14 @@ int ms_comm_test(ms_comm *comm, int *done) {
   return *done ? MS_OK : ms_world_check(comm->world);
 }
 
+int ms_comm_pause(ms_comm *comm, ms_wait *wait, unsigned seen) {
+  uint64_t missing = 0;
+  for (int p = comm->arrived; p < comm->size; p++)
+    if (!has_come(comm, p)) missing |= 1ull << p;
+  if (!missing) return MS_OK;
+  return ms_world_turn(comm->world, wait, seen, kind_names[comm->coll->kind], comm->coll->label, comm->rank, missing);
+}
+
 int ms_comm_wait(ms_comm *comm) {
   ms_wait wait = {0};
   for (;;) {
@@ -345,11 +353,7 @@ int ms_comm_wait(ms_comm *comm) {
     int done;
     MS_TRY(ms_comm_test(comm, &done));
     if (done) return MS_OK;
-    uint64_t missing = 0;
-    for (int p = comm->arrived; p < comm->size; p++)
-      if (!has_come(comm, p)) missing |= 1ull << p;
-    if (missing)
-      MS_TRY(ms_world_turn(comm->world, &wait, seen, kind_names[comm->coll->kind], comm->coll->label, comm->rank, missing));
+    MS_TRY(ms_comm_pause(comm, &wait, seen));
   }
 }
 

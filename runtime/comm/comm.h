@@ -61,6 +61,10 @@ int ms_comm_rank(const ms_comm *comm);
 int ms_comm_start(ms_comm *comm, const ms_coll *coll);
 /* Advances as far as possible without waiting; *done = 1 when the operation is complete. */
 int ms_comm_test(ms_comm *comm, int *done);
+/* Sleeps once until something may have changed for the operation in flight; for callers that keep several channels moving:
+** read the doorbell (seen), test every channel, and pause on one when nothing moved. `wait` is zero-filled when the operation
+** starts. Fails as ms_comm_wait does. */
+int ms_comm_pause(ms_comm *comm, ms_wait *wait, unsigned seen);
 /* Until done, or MS_ETIMEOUT (naming operation, label and the ranks that have not come), MS_EPEER, MS_EINTERRUPT. */
 int ms_comm_wait(ms_comm *comm);
 /* Bytes that this rank reads from or writes for others in one such operation: the ring closed forms, (n-1)/n of the full

@@ -77,11 +77,6 @@ int ms_world_attach(ms_job *job, int rank, ms_world **world);
 /* The control segment; NULL in a world of one that no launcher made. */
 ms_job *ms_world_job(const ms_world *world);
 
-/* A wait in turns: test the condition, take a turn, test again. Fresh waits are zero-filled. */
-typedef struct ms_wait {
-  double started;
-  uint64_t left; /* of the group's ranks waited for, those seen to have left */
-} ms_wait;
 /* Sleeps once. seen: the doorbell before the condition was tested. missing: bit g is set for each rank[g] waited for
 ** (rank NULL: g itself). Fails with MS_ETIMEOUT after the world's deadline, naming kind, label and the missing ranks;
 ** MS_EPEER when the job was aborted or a missing rank has left; MS_EINTERRUPT. */

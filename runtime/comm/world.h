@@ -42,6 +42,11 @@ int ms_world_check(const ms_world *world);
 ** was tested (ms_world_doorbell), so no ring is lost. Spins briefly first when every rank has a core. */
 unsigned ms_world_doorbell(const ms_world *world);
 void ms_world_sleep(ms_world *world, unsigned seen, double seconds);
+/* A wait in turns: test the condition, take a turn, test again. Fresh waits are zero-filled. */
+typedef struct ms_wait {
+  double started;
+  uint64_t left; /* of the group's ranks waited for, those seen to have left */
+} ms_wait;
 /* Rings the doorbells of `n` ranks. */
 void ms_world_ring(ms_world *world, const int *ranks, int n);
 
