@@ -61,7 +61,7 @@ test: $(BUILD)/packages/train $(BUILD)/packages/test all ## C tests and Lua spec
 
 bench: $(BUILD)/packages/train all ## measure, beside the peers that are installed; lines in build/bench.jsonl
 	$(build_config) bench
-	@tests/bench/run.sh $(BUILD)
+	@luajit tests/bench/run.lua $(BUILD)
 
 bench-peers: $(BUILD)/packages/bench ## install the peers that bench compares with: PyTorch in build/peers, Open MPI
 	$(build_config) peers

@@ -78,7 +78,9 @@ static int run_all(ms_world *world) {
   static const struct {
     const char *name;
     int kind;
-  } collectives[] = {{"all_gather", MS_COLL_ALL_GATHER}, {"reduce_scatter", MS_COLL_REDUCE_SCATTER}, {"all_reduce", MS_COLL_ALL_REDUCE}};
+  } collectives[] = {{"all_gather", MS_COLL_ALL_GATHER},
+                     {"reduce_scatter", MS_COLL_REDUCE_SCATTER},
+                     {"all_reduce", MS_COLL_ALL_REDUCE}};
   static const int sizes[] = {64 << 10, 1 << 20, MOST_BYTES};
   buffers b = {.ranks = ms_world_size(world), .rank = ms_world_rank(world)};
   int group[MS_MAX_LOCAL_RANKS], rc = MS_OK;

@@ -1,0 +1,168 @@
+/* bench_elementwise.c - the kernels that are bound by memory, against memcpy of as many bytes in the same run, one thread.
+**
+** One JSON line a kernel: {"name", "unit", "ours", "peer", "ratio"}; ours and peer are GB/s of bytes read and written.
+** Give a word to run only the rows whose name contains it.
+*/
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bf16.h"
+#include "base/clock.h"
+#include "kernels/op.h"
+
+enum { REPEATS = 30 };
+
+typedef struct row {
+  const char *name;
+  int op, inputs, outputs;
+  const char *in,
+      *out; /* shape of each tensor: x [rows, columns], d [columns], s [rows, 2], u mask [rows, columns], n [4] */
+  ms_attrs attrs;
+} row;
+
+static const row rows[] = {
+    {"add", MS_OP_add, 2, 1, "xx", "x", {.i = {0}}},
+    {"add row vector", MS_OP_add, 2, 1, "xd", "x", {.i = {0}}},
+    {"scale", MS_OP_scale, 1, 1, "x", "x", {.f = {2.0, 1.0}}},
+    {"exp", MS_OP_exp, 1, 1, "x", "x", {.i = {0}}},
+    {"tanh", MS_OP_tanh, 1, 1, "x", "x", {.i = {0}}},
+    {"sigmoid", MS_OP_sigmoid, 1, 1, "x", "x", {.i = {0}}},
+    {"gelu", MS_OP_gelu, 1, 1, "x", "x", {.i = {0}}},
+    {"gelu_tanh", MS_OP_gelu_tanh, 1, 1, "x", "x", {.i = {0}}},
+    {"silu", MS_OP_silu, 1, 1, "x", "x", {.i = {0}}},
+    {"gelu_backward", MS_OP_gelu_backward, 2, 1, "xx", "x", {.i = {0}}},
+    {"gelu_tanh_backward", MS_OP_gelu_tanh_backward, 2, 1, "xx", "x", {.i = {0}}},
+    {"swiglu", MS_OP_swiglu, 2, 1, "xx", "x", {.i = {0}}},
+    {"swiglu_backward", MS_OP_swiglu_backward, 3, 2, "xxx", "xx", {.i = {0}}},
+    {"dropout", MS_OP_dropout, 1, 1, "x", "x", {.f = {0.1}}},
+    {"cast to f32", MS_OP_cast, 1, 1, "x", "X", {.i = {0}}},
+    {"cast from f32", MS_OP_cast, 1, 1, "X", "x", {.i = {0}}},
+    {"accumulate", MS_OP_accumulate, 1, 1, "x", "X", {.i = {1}}},
+    {"sum last axis", MS_OP_sum, 1, 1, "x", "r", {.i = {-1}}},
+    {"max last axis", MS_OP_max, 1, 1, "x", "r", {.i = {-1}}},
+    {"sum_to row vector", MS_OP_sum_to, 1, 1, "x", "D", {.i = {0}}},
+    {"softmax", MS_OP_softmax, 1, 1, "x", "x", {.i = {0}}},
+    {"softmax_backward", MS_OP_softmax_backward, 2, 1, "xx", "x", {.i = {0}}},
+    {"layer_norm", MS_OP_layer_norm, 3, 2, "xdd", "xs", {.f = {1e-5}}},
+    {"add_layer_norm", MS_OP_add_layer_norm, 4, 3, "xxdd", "xsx", {.f = {1e-5}}},
+    {"layer_norm_backward", MS_OP_layer_norm_backward, 4, 3, "xdsx", "xDD", {.i = {0}}},
+    {"layer_norm_backward and add", MS_OP_layer_norm_backward, 5, 3, "xdsxx", "xDD", {.i = {0}}},
+    {"rms_norm", MS_OP_rms_norm, 2, 2, "xd", "xs", {.f = {1e-5}}},
+    {"rms_norm_backward", MS_OP_rms_norm_backward, 4, 2, "xdsx", "xD", {.i = {0}}},
+    {"activation_backward_bias relu", MS_OP_activation_backward_bias, 2, 2, "xx", "xD", {.i = {[2] = MS_ACT_RELU}}},
+    {"activation_backward_bias gelu", MS_OP_activation_backward_bias, 2, 2, "xx", "xD", {.i = {[2] = MS_ACT_GELU}}},
+    {"activation_backward_bias gelu_tanh",
+     MS_OP_activation_backward_bias,
+     2,
+     2,
+     "xx",
+     "xD",
+     {.i = {[2] = MS_ACT_GELU_TANH}}},
+    {"activation_backward_bias silu", MS_OP_activation_backward_bias, 2, 2, "xx", "xD", {.i = {[2] = MS_ACT_SILU}}},
+    {"transpose", MS_OP_transpose, 1, 1, "x", "t", {.i = {1, 0}}},
+    {"rope", MS_OP_rope, 1, 1, "h", "h", {.f = {10000.0}}},
+    {"sum_squares", MS_OP_sum_squares, 1, 1, "X", "l", {.i = {0}}},
+    {"adamw", MS_OP_adamw, 2, 3, "Xn", "XXX", {.f = {1.0, 0.1, 0.9, 0.999}}},
+    {"sgd momentum", MS_OP_sgd, 2, 2, "Xn", "XX", {.f = {1.0, 0.1, 0.9}}},
+};
+
+static ms_value_info info_of(char kind, int dtype, int64_t n, int64_t d) {
+  switch (kind) {
+    case 'x': return (ms_value_info){dtype, 2, {n, d}};
+    case 'X': return (ms_value_info){MS_F32, 2, {n, d}};
+    case 'd': return (ms_value_info){dtype, 1, {d}};
+    case 'D': return (ms_value_info){MS_F32, 1, {d}};
+    case 's': return (ms_value_info){MS_F32, 2, {n, 2}};
+    case 'r': return (ms_value_info){dtype, 1, {n}};
+    case 't': return (ms_value_info){dtype, 2, {d, n}};
+    case 'h': return (ms_value_info){dtype, 4, {n / 256, 256, d / 64, 64}};
+    case 'n': return (ms_value_info){MS_F32, 1, {4}};
+    default: return (ms_value_info){MS_F32, 0, {0}};
+  }
+}
+
+static void *tensor(const ms_value_info *info) {
+  int64_t n = ms_numel(info), size = ms_dtype_size(info->dtype);
+  void *data = aligned_alloc(64, (size_t)((n * size + 63) / 64 * 64));
+  for (int64_t i = 0; i < n; i++) {
+    float value = (float)(i * 2654435761u % 4096) / 1024.0f - 2.0f;
+    if (info->dtype == MS_F32) ((float *)data)[i] = value;
+    else ((ms_bf16 *)data)[i] = ms_f32_to_bf16(value);
+  }
+  return data;
+}
+
+/* Best GB/s of copying half of `bytes`. */
+static double copy_rate(double bytes) {
+  size_t half = (size_t)(bytes / 2);
+  char *from = malloc(half), *to = malloc(half);
+  double best = 1e30;
+  memset(from, 1, half);
+  memset(to, 2, half);
+  for (int i = 0; i < REPEATS; i++) {
+    double start = ms_clock();
+    memcpy(to, from, half);
+    __asm__ volatile("" : : "r"(to) : "memory");
+    double took = ms_clock() - start;
+    if (took < best) best = took;
+  }
+  free(from);
+  free(to);
+  return bytes / best * 1e-9;
+}
+
+static int measure(const row *r, int dtype, int64_t n, int64_t d, const char *only) {
+  char name[128];
+  snprintf(name, sizeof name, "%s %s [%d,%d]", r->name, ms_dtype_name(dtype), (int)n, (int)d);
+  if (only && !strstr(name, only)) return 0;
+  static const ms_scalars scalars = {1e-3, 3, 1, 42};
+  ms_kernel_call call = {
+      .op = r->op, .attrs = r->attrs, .inputs = r->inputs, .outputs = r->outputs, .threads = 1, .scalars = &scalars};
+  const ms_kernel *kernel = ms_cpu_kernel(r->op);
+  double bytes = 0.0;
+  for (int i = 0; i < r->inputs; i++) {
+    call.in[i] = info_of(r->in[i], dtype, n, d);
+    call.in_data[i] = tensor(&call.in[i]);
+    bytes += (double)ms_numel(&call.in[i]) * ms_dtype_size(call.in[i].dtype);
+  }
+  /* The optimizers and accumulate read what they write. */
+  int updates = r->op == MS_OP_adamw || r->op == MS_OP_sgd || r->op == MS_OP_accumulate;
+  for (int i = 0; i < r->outputs; i++) {
+    call.out[i] = info_of(r->out[i], dtype, n, d);
+    call.out_data[i] = tensor(&call.out[i]);
+    bytes += (1 + updates) * (double)ms_numel(&call.out[i]) * ms_dtype_size(call.out[i].dtype);
+  }
+  if (kernel->prepare && kernel->prepare(&call)) return 1;
+  call.workspace = aligned_alloc(64, (size_t)((call.workspace_bytes + 127) / 64 * 64));
+
+  double best = 1e30;
+  for (int i = 0; i < REPEATS; i++) {
+    double start = ms_clock();
+    if (kernel->run(&call)) return 1;
+    double took = ms_clock() - start;
+    if (took < best) best = took;
+  }
+  double ours = bytes / best * 1e-9, peer = copy_rate(bytes);
+  printf("{\"name\": \"%s\", \"unit\": \"GB/s, peer memcpy\", \"ours\": %.2f, \"peer\": %.2f, \"ratio\": %.2f}\n", name,
+         ours, peer, ours / peer);
+
+  for (int i = 0; i < r->inputs; i++) free((void *)call.in_data[i]);
+  for (int i = 0; i < r->outputs; i++) free(call.out_data[i]);
+  free(call.workspace);
+  if (kernel->release) kernel->release(call.prepared);
+  return 0;
+}
+
+int main(int argc, char **argv) {
+  const char *only = argc > 1 ? argv[1] : NULL;
+  static const int64_t columns[] = {384, 1536};
+  for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+    for (int shape = 0; shape < 2; shape++)
+      for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
+        if (measure(&rows[r], dtype, 2048, columns[shape], only)) {
+          fprintf(stderr, "%s: %s\n", rows[r].name, ms_error_message());
+          return 1;
+        }
+  return 0;
+}

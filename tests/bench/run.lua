@@ -1,0 +1,135 @@
+-- Measures Moonshard beside its peers: luajit tests/bench/run.lua BUILD
+--
+-- Writes BUILD/bench.jsonl, one line a figure: {"name", "unit", "ours", "peer", "ratio"}, where ratio is how many times
+-- better ours is, and prints the same as a table. Both sides of a ratio are measured in this run, one right after the
+-- other. A peer that is not installed (make bench-peers) leaves its columns empty and says so.
+
+local build = arg[1] or "build"
+local peer_python = build .. "/peers/venv/bin/python"
+local mpi_program = build .. "/peers/mpi_collectives"
+
+local results = assert(io.open(build .. "/bench.jsonl", "w"))
+
+local function exists(path)
+  local file = io.open(path)
+  if file then file:close() end
+  return file ~= nil
+end
+
+-- Every flat JSON line that a command prints, as a table of its fields; losses = {...} when there is such a list.
+local function json_lines(command)
+  local pipe = assert(io.popen(command .. "; echo status $?"))
+  local lines, status = {}, nil
+  for line in pipe:lines() do
+    status = line:match("^status (%d+)$") or status
+    local body = line:match("^{(.*)}$")
+    if body then
+      local fields = { losses = {} }
+      body = body:gsub('"losses": ?%[(.-)%]', function(list)
+        for number in list:gmatch("[^, ]+") do fields.losses[#fields.losses + 1] = tonumber(number) end
+        return ""
+      end)
+      for key, text in body:gmatch('"([%w_]+)": ?([^,]+)') do
+        fields[key] = tonumber(text) or text:match('^"(.*)"$')
+      end
+      lines[#lines + 1] = fields
+    end
+  end
+  pipe:close()
+  if status ~= "0" then io.stderr:write("bench: failed with status ", status or "?", ": ", command, "\n") end
+  return lines, status == "0"
+end
+
+local function number(value)
+  return value and (value >= 1000 and "%.0f" or "%.4g"):format(value) or "null"
+end
+
+-- better: "lower" or "higher", of the figure itself.
+local function report(name, unit, ours, peer, better)
+  local ratio = ours and peer and (better == "lower" and peer / ours or ours / peer)
+  results:write(('{"name":"%s","unit":"%s","ours":%s,"peer":%s,"ratio":%s}\n'):format(name, unit, number(ours),
+    number(peer), number(ratio)))
+  results:flush()
+  print(("%-36s %10s %-9s peer %10s %9s"):format(name, number(ours), unit, number(peer),
+    ratio and ("%.2fx"):format(ratio) or ""))
+end
+
+local function collectives(ranks)
+  local peer = {}
+  if exists(mpi_program) then
+    local command = ("mpirun --allow-run-as-root --oversubscribe -n %d %s"):format(ranks, mpi_program)
+    for _, line in ipairs((json_lines(command))) do peer[line.name .. line.bytes] = line.us end
+  else
+    print("Open MPI's side is missing: make bench-peers")
+  end
+  for _, line in ipairs((json_lines(("%s/release/bench/collectives %d"):format(build, ranks)))) do
+    local name = ("%s/%d ranks/%d KiB"):format(line.name, ranks, line.bytes / 1024)
+    report(name, "us", line.us, peer[line.name .. line.bytes], "lower")
+  end
+end
+
+-- The GPT of peer_fsdp2.py, from the same weights and tokens when the peer is there to write them.
+local steps, warmup = 25, 5
+local tokens_path = build .. "/bench/tokens.i32"
+
+local function peer_training(dtype, weights)
+  if not exists(peer_python) then
+    print("PyTorch's side is missing: make bench-peers")
+    return nil
+  end
+  local save = weights and " --save-weights " .. weights or ""
+  local command = ("%s tests/bench/peer_fsdp2.py --shard 2 --dtype %s --steps %d --warmup %d"):format(peer_python, dtype,
+    steps, warmup) .. " --tokens " .. tokens_path .. save
+  return json_lines(command)[1]
+end
+
+-- 8 steps of 2 ranks of 8 rows of 257 tokens below 256, drawn by the Park-Miller generator.
+local function write_tokens(path)
+  local state, bytes = 1, {}
+  local file = assert(io.open(path, "wb"))
+  for _ = 1, 8 * 2 * 8 * 257 do
+    state = state * 16807 % 2147483647
+    bytes[#bytes + 1] = string.char(math.floor(state / 2 ^ 12) % 256) .. "\0\0\0"
+  end
+  file:write(table.concat(bytes))
+  file:close()
+end
+
+local function largest_difference(a, b)
+  local largest = 0
+  for i = 1, math.min(#a, #b) do largest = math.max(largest, math.abs(a[i] - b[i])) end
+  return largest
+end
+
+local function our_training(dtype, ranks, weights)
+  local command = ("OMP_NUM_THREADS=1 %s/release/moonshard run tests/bench/gpt.lua -n %d mesh=1x%d dtype=%s"):format(
+    build, ranks, ranks, dtype)
+  command = command .. (" steps=%d warmup=%d tokens=%s"):format(steps, warmup, tokens_path)
+  if exists(weights) then command = command .. " weights=" .. weights end
+  return json_lines(command)[1]
+end
+
+local function training(dtype)
+  local weights = build .. "/bench/weights.f32"
+  local peer = peer_training(dtype, weights) or { losses = {} }
+  local ours = our_training(dtype, 2, weights)
+  if not ours then return end
+  local name = "gpt 6x384 " .. dtype
+  report(name .. "/1x2", "tokens/s", ours.tokens_per_s, peer.tokens_per_s, "higher")
+  report(name .. "/peak memory of a rank", "MiB", ours.peak_rss_mib, peer.peak_rss_mib, "lower")
+  if #peer.losses > 0 then
+    report(name .. "/largest loss difference", "nats", largest_difference(ours.losses, peer.losses), nil, "lower")
+  end
+  local alone = our_training(dtype, 1, weights)
+  if alone then
+    report(name .. "/1x2 of twice 1x1", "fraction", ours.tokens_per_s / (2 * alone.tokens_per_s), nil, "higher")
+  end
+end
+
+os.execute("mkdir -p " .. build .. "/bench")
+write_tokens(tokens_path)
+collectives(2)
+collectives(4)
+training("f32")
+training("bf16")
+results:close()
