@@ -1,0 +1,98 @@
+-- Optimizers, as descriptions: the engine keeps the state on the owned chunks and updates a unit in one fused pass.
+--
+-- An optimizer holds no parameters, so it cannot be made "before sharding": it is bound when the trainer is.
+
+local errors = require("moonshard.error")
+local options = require("moonshard.options")
+local rules = require("moonshard.rules")
+local schedule = require("moonshard.schedule")
+
+---@class moonshard.Optimizer
+---@field kind "adamw"|"sgd"
+---@field lr moonshard.Schedule
+---@field weight_decay number of parameters that no group says otherwise of
+---@field groups table? a policy over parameter FQNs: list of { pattern, { lr_scale=, weight_decay= } }
+local Optimizer = {}
+Optimizer.__index = Optimizer
+
+local GROUP = { lr_scale = { "number", default = 1 }, weight_decay = { "number" } }
+
+---Learning-rate factor and weight decay of every parameter: the first group that matches decides; without one the
+---factor is 1 and the weight decay the optimizer's.
+---@param fqns string[]
+---@return table<string, { lr_scale: number, weight_decay: number }>
+function Optimizer:param_groups(fqns)
+  local result = {}
+  local decided = rules.policy("optimizer groups", self.groups or {}):resolve(fqns, {})
+  for i, fqn in ipairs(fqns) do
+    local group = options.parse("optimizer groups", decided[i].value, GROUP)
+    result[fqn] = { lr_scale = group.lr_scale, weight_decay = group.weight_decay or self.weight_decay }
+  end
+  return result
+end
+
+---Fills the optimizer's part of an ms_plan_config.
+---@param config ffi.cdata* ms_plan_config
+function Optimizer:configure(config)
+  local C = require("moonshard.ffi").C
+  if self.kind == "adamw" then
+    config.optimizer = C.MS_OPT_ADAMW
+    config.beta1, config.beta2, config.eps = self.betas[1], self.betas[2], self.eps
+  else
+    config.optimizer = C.MS_OPT_SGD
+    config.momentum, config.dampening, config.nesterov = self.momentum, self.dampening, self.nesterov and 1 or 0
+  end
+end
+
+local function check_rate(who, name, value, low, high)
+  if value >= low and value < high then return end
+  errors.invalid("%s: %s must be at least %g and below %g, not %g", who, name, low, high, value)
+end
+
+local optim = {}
+
+---AdamW (Loshchilov & Hutter 2019) as PyTorch has it: decoupled weight decay, bias corrections.
+---@param o { lr: number|moonshard.Schedule, betas: number[]?, eps: number?, weight_decay: number?, groups: table? }
+---@return moonshard.Optimizer
+function optim.adamw(o)
+  local who = "ms.optim.adamw"
+  o = options.parse(who, o, {
+    lr = { "number|function", required = true },
+    betas = { "table", default = { 0.9, 0.999 } },
+    eps = { "number", default = 1e-8 },
+    weight_decay = { "number", default = 0.01 },
+    groups = { "table" },
+  })
+  if #o.betas ~= 2 then errors.invalid("%s: betas must be two numbers, {0.9, 0.999}", who) end
+  check_rate(who, "betas[1]", o.betas[1], 0, 1)
+  check_rate(who, "betas[2]", o.betas[2], 0, 1)
+  if o.eps <= 0 then errors.invalid("%s: eps must be above 0, not %g", who, o.eps) end
+  check_rate(who, "weight_decay", o.weight_decay, 0, math.huge)
+  o.kind, o.lr = "adamw", schedule.of(o.lr)
+  return setmetatable(o, Optimizer)
+end
+
+---SGD as torch.optim.SGD: weight decay is added to the gradient; momentum, dampening and Nesterov as there.
+---@param o { lr: number|moonshard.Schedule, momentum?: number, dampening?: number, nesterov?: boolean,
+---           weight_decay?: number, groups?: table }
+---@return moonshard.Optimizer
+function optim.sgd(o)
+  local who = "ms.optim.sgd"
+  o = options.parse(who, o, {
+    lr = { "number|function", required = true },
+    momentum = { "number", default = 0 },
+    dampening = { "number", default = 0 },
+    nesterov = { "boolean", default = false },
+    weight_decay = { "number", default = 0 },
+    groups = { "table" },
+  })
+  check_rate(who, "momentum", o.momentum, 0, 1)
+  check_rate(who, "weight_decay", o.weight_decay, 0, math.huge)
+  if o.nesterov and (o.momentum == 0 or o.dampening ~= 0) then
+    errors.invalid("%s: nesterov needs momentum above 0 and dampening 0", who)
+  end
+  o.kind, o.lr = "sgd", schedule.of(o.lr)
+  return setmetatable(o, Optimizer)
+end
+
+return optim

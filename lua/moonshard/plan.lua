@@ -1,0 +1,74 @@
+-- A compiled plan, and how one is made from a model and a batch's shapes.
+
+local engine = require("moonshard.ffi")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+---@class moonshard.Plan
+---@field handle ffi.cdata* ms_plan*
+local Plan = {}
+Plan.__index = Plan
+
+local plan = {}
+
+local function dump(self, json)
+  local text = ffi.new("const char *[1]")
+  check(C.ms_plan_dump(self.handle, json, text))
+  return ffi.string(text[0])
+end
+
+---The plan as text: memory by category, then every instruction of every phase.
+---@return string
+function Plan:text() return dump(self, 0) end
+
+---The plan as one JSON object.
+---@return string
+function Plan:json() return dump(self, 1) end
+
+local CATEGORIES = { "parameters", "optimizer", "gradients", "gathered", "activations", "workspace", "communication" }
+local PHASES = { "first", "next", "norm", "update", "evaluate" }
+
+---@class moonshard.PlanSummary
+---@field instructions integer
+---@field collectives table<string, integer> by phase
+---@field bytes table<string, number> by category: what the arenas hold
+---@field peak_bytes number
+---@field fingerprint string 16 hexadecimal digits
+---@field flops number of one micro-batch
+---@field comm_bytes table<string, number> by mesh dimension, a step of one micro-batch
+---@field compile_ms number
+
+---@return moonshard.PlanSummary
+function Plan:summary()
+  local s = ffi.new("ms_plan_summary")
+  check(C.ms_plan_summarize(self.handle, s))
+  local result = {
+    instructions = s.instructions, peak_bytes = s.peak_bytes, flops = s.flops, compile_ms = s.compile_ms,
+    fingerprint = ("%08x%08x"):format(s.fingerprint_high, s.fingerprint_low),
+    collectives = {}, bytes = {}, comm_bytes = {},
+  }
+  for i, name in ipairs(CATEGORIES) do result.bytes[name] = s.bytes[i - 1] end
+  for i, name in ipairs(PHASES) do result.collectives[name] = s.collectives[i - 1] end
+  for i, name in ipairs(self.mesh.names) do result.comm_bytes[name] = s.comm_bytes[i - 1] end
+  return result
+end
+
+---Compiles a traced graph.
+---@param graph moonshard.Graph
+---@param mesh moonshard.Mesh
+---@param configure fun(config: ffi.cdata*) sets the fields of an ms_plan_config that differ from the defaults
+---@return moonshard.Plan
+function plan.compile(graph, mesh, configure)
+  local config = ffi.new("ms_plan_config")
+  C.ms_plan_config_default(config)
+  configure(config)
+  local out = ffi.new("ms_plan *[1]")
+  check(C.ms_plan_compile(graph.handle, config, out))
+  return setmetatable({
+    handle = ffi.gc(out[0], C.ms_plan_free),
+    config = config,
+    graph = graph,
+    mesh = mesh,
+  }, Plan)
+end
+
+return plan

@@ -1,0 +1,210 @@
+-- The training step: micro-batches, norm, update, as phases of one plan.
+--
+-- The trainer traces and compiles at the first step, when the shapes are known; every later step of the same shapes is
+-- four calls into the engine. Counts and bytes that it reports are the engine's own counters.
+
+local engine = require("moonshard.ffi")
+local errors = require("moonshard.error")
+local options = require("moonshard.options")
+local session = require("moonshard.session")
+local world = require("moonshard.world")
+local C, ffi = engine.C, engine.ffi
+
+---@class moonshard.Trainer
+---@field model moonshard.Module
+---@field optimizer moonshard.Optimizer
+---@field steps_done integer
+local Trainer = {}
+Trainer.__index = Trainer
+
+---@class moonshard.StepMetrics
+---@field loss number mean over micro-batches and ranks
+---@field grad_norm number of the mean gradient, before clipping
+---@field lr number
+---@field tokens integer targets of all ranks in this step
+---@field tokens_per_s number
+---@field step_ms number
+---@field data_ms number
+---@field peak_bytes number bytes of this rank's arenas
+---@field comm_bytes table<string, number> by mesh dimension, this step
+
+---@class moonshard.TrainerOptions
+---@field model moonshard.Module
+---@field optimizer moonshard.Optimizer
+---@field loss? fun(result: moonshard.Tensor, targets: moonshard.Tensor): moonshard.Tensor
+---@field forward? fun(model: moonshard.Module, batch: table): moonshard.Tensor instead of loss(model(tokens), targets)
+---@field clip_grad_norm? number clip by the global norm; 0 (the default): no clipping
+---@field micro_batches? integer a batch's rows are divided into that many and their gradients added
+---@field prefetch? integer units gathered ahead; 1
+---@field seed? integer of dropout
+
+---@param o moonshard.TrainerOptions
+---@return moonshard.Trainer
+local function new(o)
+  o = options.parse("ms.trainer", o, {
+    model = { "table", required = true },
+    optimizer = { "table", required = true },
+    loss = { "function" },
+    forward = { "function" },
+    clip_grad_norm = { "number", default = 0 },
+    micro_batches = { "positive", default = 1 },
+    prefetch = { "integer" },
+    seed = { "integer", default = 0 },
+  })
+  if not o.loss and not o.forward then
+    errors.invalid("ms.trainer: give loss (a function of the model's result and batch.targets) or forward "
+      .. "(a function of model and batch that returns the loss)")
+  end
+  if o.clip_grad_norm < 0 then errors.invalid("ms.trainer: clip_grad_norm must not be negative") end
+  o.session = session.of(o.model, {
+    optimizer = o.optimizer, clip_grad_norm = o.clip_grad_norm, prefetch = o.prefetch,
+  })
+  o.steps_done = 0
+  return setmetatable(o, Trainer)
+end
+
+-- Fields of a batch that are arrays, in a fixed order: what is fed to the engine.
+local function arrays_of(batch)
+  local names = {}
+  for name, value in pairs(batch) do
+    if type(value) == "table" and value.data ~= nil and value.shape and value.dtype then names[#names + 1] = name end
+  end
+  table.sort(names)
+  if #names == 0 then
+    errors.invalid("a batch needs arrays, e.g. tokens and targets, each { data =, dtype =, shape = }")
+  end
+  return names
+end
+
+local function numel(shape)
+  local n = 1
+  for _, size in ipairs(shape) do n = n * size end
+  return n
+end
+
+-- One micro-batch's inputs: the first dimension divided by the number of micro-batches.
+local function input_specs(batch, micro_batches)
+  local specs = {}
+  for i, name in ipairs(arrays_of(batch)) do
+    local array = batch[name]
+    local shape = { unpack(array.shape) }
+    if shape[1] % micro_batches ~= 0 then
+      errors.raise("MS_ESHAPE", "batch.%s has %d rows, which %d micro-batches do not divide", name, shape[1],
+        micro_batches)
+    end
+    shape[1] = shape[1] / micro_batches
+    specs[i] = { name = name, dtype = array.dtype, shape = shape, numel = numel(shape) }
+  end
+  return specs
+end
+
+local function default_forward(loss)
+  return function(model, batch)
+    local input = batch.tokens or batch.inputs
+    if not input or not batch.targets then
+      errors.invalid("a batch needs tokens (or inputs) and targets; for others give ms.trainer a forward function")
+    end
+    return loss(model(input), batch.targets)
+  end
+end
+
+local function traced(self)
+  local forward = self.forward or default_forward(self.loss)
+  return function(inputs) return { loss = forward(self.model, inputs) } end
+end
+
+local function exec_for(self, specs)
+  return self.session:exec("train", specs, traced(self), { train = true, accumulate = self.micro_batches > 1 })
+end
+
+---Compiles for the shapes of a batch, without running.
+---@param batch table<string, moonshard.Array>
+---@return moonshard.Plan
+function Trainer:compile(batch)
+  local specs = input_specs(batch, self.micro_batches)
+  return self.session:plan("train", specs, traced(self), { train = true, accumulate = self.micro_batches > 1 })
+end
+
+local function feed(exec, specs, batch, micro)
+  for _, spec in ipairs(specs) do exec:write(spec.name, batch[spec.name], micro * spec.numel, spec.numel) end
+end
+
+local function comm_bytes(exec, before)
+  local counters, result = exec:counters(), {}
+  for i, name in ipairs(exec.plan.mesh.names) do
+    result[name] = counters.comm_bytes[i - 1] - (before and before.comm_bytes[i - 1] or 0)
+  end
+  return result
+end
+
+-- Micro-batches, then the norm; the update only when loss and norm are finite.
+local function run_phases(self, exec, specs, batch)
+  for micro = 0, self.micro_batches - 1 do
+    feed(exec, specs, batch, micro)
+    exec.step_inputs.seed = self.seed * 2 ^ 32 + (self.steps_done * self.micro_batches + micro) + 1
+    exec:run(micro == 0 and "first" or "next")
+  end
+  local status = exec:try("norm")
+  if status == C.MS_ENONFINITE then
+    local message = ffi.string(C.ms_error_message())
+    C.ms_error_clear()
+    errors.raise("MS_ENONFINITE", "step %d: %s; %s", self.steps_done + 1, message, exec:find_nonfinite())
+  end
+  engine.check(status)
+  exec:run("update")
+end
+
+---One optimizer step on this rank's batch. Collective.
+---@param batch table<string, moonshard.Array> e.g. tokens and targets, i32 [batch, seq]
+---@return moonshard.StepMetrics
+function Trainer:step(batch)
+  local specs = input_specs(batch, self.micro_batches)
+  if world.plan_only then require("moonshard.plan_mode").report(self:compile(batch)) end
+  local exec = exec_for(self, specs)
+  local begin, before = require("moonshard.clock").now(), exec:counters()
+  local step = self.steps_done + 1
+  local lr = self.optimizer.lr(step)
+  exec.step_inputs.lr, exec.step_inputs.step = lr, step
+  exec.step_inputs.micro_batches = self.micro_batches
+  run_phases(self, exec, specs, batch)
+  self.steps_done = step
+  local seconds = require("moonshard.clock").now() - begin
+  local tokens = numel((batch.targets or batch[specs[1].name]).shape) * world.size
+  return {
+    loss = exec.step_outputs.loss,
+    grad_norm = exec.step_outputs.grad_norm,
+    lr = lr,
+    tokens = tokens,
+    tokens_per_s = tokens / seconds,
+    step_ms = 1e3 * seconds,
+    data_ms = batch.data_ms or 0,
+    peak_bytes = exec:arena_bytes(),
+    comm_bytes = comm_bytes(exec, before),
+  }
+end
+
+---Mean loss over batches, forward only. `batches` is an iterator as data:batches gives it. Collective.
+---@param batches fun(): integer, table
+---@return number loss
+function Trainer:evaluate(batches)
+  local sum, n = 0, 0
+  for _, batch in batches do
+    local specs = input_specs(batch, 1)
+    local exec = self.session:exec("evaluate", specs, traced(self), { train = false })
+    feed(exec, specs, batch, 0)
+    exec:run("evaluate")
+    sum, n = sum + exec.step_outputs.loss, n + 1
+  end
+  if n == 0 then errors.invalid("train:evaluate got no batches") end
+  return sum / n
+end
+
+---The plan that the last step ran; nil before the first.
+---@return moonshard.Plan?
+function Trainer:plan()
+  for _, exec in pairs(self.session.execs) do
+    if exec.plan.name == "train" then return exec.plan end
+  end
+end
+
+return { new = new, Trainer = Trainer }
