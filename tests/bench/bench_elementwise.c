@@ -16,8 +16,7 @@ enum { REPEATS = 30 };
 typedef struct row {
   const char *name;
   int op, inputs, outputs;
-  const char *in,
-      *out; /* shape of each tensor: x [rows, columns], d [columns], s [rows, 2], u mask [rows, columns], n [4] */
+  const char *in, *out; /* one letter a tensor, see info_of */
   ms_attrs attrs;
 } row;
 
@@ -36,9 +35,9 @@ static const row rows[] = {
     {"swiglu", MS_OP_swiglu, 2, 1, "xx", "x", {.i = {0}}},
     {"swiglu_backward", MS_OP_swiglu_backward, 3, 2, "xxx", "xx", {.i = {0}}},
     {"dropout", MS_OP_dropout, 1, 1, "x", "x", {.f = {0.1}}},
-    {"cast to f32", MS_OP_cast, 1, 1, "x", "X", {.i = {0}}},
-    {"cast from f32", MS_OP_cast, 1, 1, "X", "x", {.i = {0}}},
-    {"accumulate", MS_OP_accumulate, 1, 1, "x", "X", {.i = {1}}},
+    {"cast to f32", MS_OP_cast, 1, 1, "x", "f", {.i = {0}}},
+    {"cast from f32", MS_OP_cast, 1, 1, "f", "x", {.i = {0}}},
+    {"accumulate", MS_OP_accumulate, 1, 1, "x", "f", {.i = {1}}},
     {"sum last axis", MS_OP_sum, 1, 1, "x", "r", {.i = {-1}}},
     {"max last axis", MS_OP_max, 1, 1, "x", "r", {.i = {-1}}},
     {"sum_to row vector", MS_OP_sum_to, 1, 1, "x", "D", {.i = {0}}},
@@ -62,15 +61,15 @@ static const row rows[] = {
     {"activation_backward_bias silu", MS_OP_activation_backward_bias, 2, 2, "xx", "xD", {.i = {[2] = MS_ACT_SILU}}},
     {"transpose", MS_OP_transpose, 1, 1, "x", "t", {.i = {1, 0}}},
     {"rope", MS_OP_rope, 1, 1, "h", "h", {.f = {10000.0}}},
-    {"sum_squares", MS_OP_sum_squares, 1, 1, "X", "l", {.i = {0}}},
-    {"adamw", MS_OP_adamw, 2, 3, "Xn", "XXX", {.f = {1.0, 0.1, 0.9, 0.999}}},
-    {"sgd momentum", MS_OP_sgd, 2, 2, "Xn", "XX", {.f = {1.0, 0.1, 0.9}}},
+    {"sum_squares", MS_OP_sum_squares, 1, 1, "f", "l", {.i = {0}}},
+    {"adamw", MS_OP_adamw, 2, 3, "fn", "fff", {.f = {1.0, 0.1, 0.9, 0.999}}},
+    {"sgd momentum", MS_OP_sgd, 2, 2, "fn", "ff", {.f = {1.0, 0.1, 0.9}}},
 };
 
 static ms_value_info info_of(char kind, int dtype, int64_t n, int64_t d) {
   switch (kind) {
     case 'x': return (ms_value_info){dtype, 2, {n, d}};
-    case 'X': return (ms_value_info){MS_F32, 2, {n, d}};
+    case 'f': return (ms_value_info){MS_F32, 2, {n, d}};
     case 'd': return (ms_value_info){dtype, 1, {d}};
     case 'D': return (ms_value_info){MS_F32, 1, {d}};
     case 's': return (ms_value_info){MS_F32, 2, {n, 2}};
@@ -114,7 +113,7 @@ static double copy_rate(double bytes) {
 
 static int measure(const row *r, int dtype, int64_t n, int64_t d, const char *only) {
   char name[128];
-  snprintf(name, sizeof name, "%s %s [%d,%d]", r->name, ms_dtype_name(dtype), (int)n, (int)d);
+  snprintf(name, sizeof name, "%s %s %dx%d", r->name, ms_dtype_name(dtype), (int)n, (int)d);
   if (only && !strstr(name, only)) return 0;
   static const ms_scalars scalars = {1e-3, 3, 1, 42};
   ms_kernel_call call = {
@@ -144,8 +143,8 @@ static int measure(const row *r, int dtype, int64_t n, int64_t d, const char *on
     if (took < best) best = took;
   }
   double ours = bytes / best * 1e-9, peer = copy_rate(bytes);
-  printf("{\"name\": \"%s\", \"unit\": \"GB/s, peer memcpy\", \"ours\": %.2f, \"peer\": %.2f, \"ratio\": %.2f}\n", name,
-         ours, peer, ours / peer);
+  printf("{\"name\": \"%s\", \"unit\": \"GB/s\", \"ours\": %.2f, \"peer\": %.2f, \"ratio\": %.2f}\n", name, ours, peer,
+         ours / peer);
 
   for (int i = 0; i < r->inputs; i++) free((void *)call.in_data[i]);
   for (int i = 0; i < r->outputs; i++) free(call.out_data[i]);

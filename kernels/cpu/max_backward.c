@@ -1,0 +1,43 @@
+/* max_backward.c - the gradient of max: dy at the first element that equals the largest (or is NaN, when that is what max
+** gave), 0 elsewhere.
+*/
+#include "kernels/cpu/block.h"
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/shape.h"
+
+enum { X, Y, DY };
+
+static ms_axis_view view_of(const ms_kernel_call *call) {
+  if (call->attrs.i[2]) return (ms_axis_view){1, ms_numel(&call->in[X]), 1};
+  return ms_view_axis(&call->in[X], call->attrs.i[0]);
+}
+
+/* Positions [begin, end) of y, which is [outer, inner]. */
+static void backward_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  (void)part;
+  const ms_axis_view view = view_of(call);
+  const int bf16 = call->out[0].dtype == MS_BF16;
+  for (int64_t at = begin; at < end; at++) {
+    const float y = ms_scalar_at(call->in_data[Y], call->in[Y].dtype, at);
+    const float dy = ms_scalar_at(call->in_data[DY], call->in[DY].dtype, at);
+    const int64_t first = at / view.inner * view.n * view.inner + at % view.inner;
+    int found = 0;
+    for (int64_t i = 0; i < view.n; i++) {
+      const int64_t element = first + i * view.inner;
+      const float x = ms_scalar_at(call->in_data[X], call->in[X].dtype, element);
+      const int here = !found && (x == y || (x != x && y != y));
+      ms_store(call->out_data[0], element, here ? dy : 0.0f, bf16);
+      found |= here;
+    }
+  }
+}
+
+static int run(const ms_kernel_call *call) {
+  const ms_axis_view view = view_of(call);
+  const int64_t count = view.outer * view.inner;
+  ms_run_parts(call, ms_part_count(call, count, ms_call_bytes(call)), count, 1, backward_part);
+  return MS_OK;
+}
+
+const ms_kernel ms_cpu_max_backward = {.run = run, .in_place = 1};

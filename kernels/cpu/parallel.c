@@ -1,0 +1,54 @@
+/* parallel.c - the one place where own kernels open OpenMP teams. */
+#include "kernels/cpu/parallel.h"
+
+/* Below this a team costs more than it saves: 64 KiB are copied in about 5 us. */
+enum { BYTES_PER_PART = 1 << 16 };
+
+/* Elements of a bf16 cache line: bounds at multiples of it keep two threads off one line. */
+enum { ELEMENT_GRAIN = 64 };
+
+int ms_part_count(const ms_kernel_call *call, int64_t count, int64_t bytes) {
+  int64_t parts = bytes / BYTES_PER_PART;
+  if (parts > call->threads) parts = call->threads;
+  if (parts > count) parts = count;
+  return parts < 1 ? 1 : (int)parts;
+}
+
+void ms_run_parts(const ms_kernel_call *call, int parts, int64_t count, int64_t grain, ms_part_fn *run) {
+  if (parts <= 1) {
+    run(call, 0, 0, count);
+    return;
+  }
+  int64_t grains = (count + grain - 1) / grain;
+#pragma omp parallel for num_threads(parts) schedule(static, 1)
+  for (int part = 0; part < parts; part++) {
+    int64_t begin = grains * part / parts * grain, end = grains * (part + 1) / parts * grain;
+    if (end > count) end = count;
+    run(call, part, begin < end ? begin : end, end);
+  }
+}
+
+static int64_t value_bytes(const ms_value_info *info) { return ms_numel(info) * ms_dtype_size(info->dtype); }
+
+int64_t ms_call_bytes(const ms_kernel_call *call) {
+  int64_t bytes = 0;
+  for (int i = 0; i < call->inputs; i++) bytes += value_bytes(&call->in[i]);
+  for (int i = 0; i < call->outputs; i++) bytes += value_bytes(&call->out[i]);
+  return bytes;
+}
+
+int ms_run_elements(const ms_kernel_call *call, int64_t count, ms_part_fn *run) {
+  ms_run_parts(call, ms_part_count(call, count, ms_call_bytes(call)), count, ELEMENT_GRAIN, run);
+  return MS_OK;
+}
+
+/* f32 of a row rounded up to whole cache lines. */
+static int64_t scratch_stride(int64_t columns) { return (columns + 15) / 16 * 16; }
+
+int64_t ms_scratch_bytes(int parts, int rows, int64_t columns) {
+  return parts * rows * scratch_stride(columns) * (int64_t)sizeof(float);
+}
+
+float *ms_scratch_row(const ms_kernel_call *call, int part, int rows, int row, int64_t columns) {
+  return (float *)call->workspace + ((int64_t)part * rows + row) * scratch_stride(columns);
+}

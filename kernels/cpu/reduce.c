@@ -1,0 +1,180 @@
+/* reduce.c - sum, mean and max over one axis or all.
+**
+** The tensor is seen as [outer, n, inner]. With inner > 1 whole rows of `inner` are added to a row of f32 sums, four at a
+** time: the reads are sequential and the sums stay in cache, so this runs at memory bandwidth. With inner = 1 each sum
+** is one stretch. Threads share the outer axis, or n when there is no outer axis; then each has sums of its own, which
+** are added in order.
+*/
+#include "kernels/cpu/block.h"
+
+#include <math.h>
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/reduce.h"
+
+/* Rows narrower than NARROW are taken several at a time as one row of at most WIDE. */
+enum { NARROW = 64, WIDE = 256, LANES = 32 };
+
+/* The larger; NaN when either is. */
+MS_INLINE float larger(float a, float b) { return b > a || b != b ? b : a; }
+
+/* sums[i] += x[r, i]; x f32 or bf16 [rows, inner], sums f32 [inner] */
+MS_INLINE void add_rows(const void *x, int bf16, int64_t rows, int64_t inner, float *sums) {
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    const int64_t a = r * inner, b = a + inner, c = b + inner, d = c + inner;
+#pragma omp simd
+    for (int64_t i = 0; i < inner; i++)
+      sums[i] +=
+          (ms_load(x, a + i, bf16) + ms_load(x, b + i, bf16)) + (ms_load(x, c + i, bf16) + ms_load(x, d + i, bf16));
+  }
+  for (; r < rows; r++) {
+    const int64_t a = r * inner;
+#pragma omp simd
+    for (int64_t i = 0; i < inner; i++) sums[i] += ms_load(x, a + i, bf16);
+  }
+}
+
+/* The same for narrow rows: k of them side by side are one wide row, whose sums are folded at the end. */
+MS_INLINE void add_narrow_rows(const void *x, int bf16, int64_t rows, int64_t inner, float *sums) {
+  const int64_t k = WIDE / inner, wide = k * inner, wide_rows = rows / k;
+  float wide_sums[WIDE] = {0};
+  add_rows(x, bf16, wide_rows, wide, wide_sums);
+  add_rows(wide_sums, 0, k, inner, sums);
+  add_rows((const char *)x + wide_rows * wide * (bf16 ? 2 : 4), bf16, rows - wide_rows * k, inner, sums);
+}
+
+MS_INLINE void keep_largest(const void *x, int bf16, int64_t rows, int64_t inner, float *largest) {
+  for (int64_t r = 0; r < rows; r++)
+#pragma omp simd
+    for (int64_t i = 0; i < inner; i++) largest[i] = larger(largest[i], ms_load(x, r * inner + i, bf16));
+}
+
+/* One stretch x [n]: blocks are summed in f32 lanes, and the blocks in double. */
+MS_INLINE double sum_stretch(const void *x, int bf16, int64_t n) {
+  double total = 0.0;
+  for (int64_t first = 0; first < n; first += MS_BLOCK) {
+    int64_t end = first + ms_block_length(first, n);
+    float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = first; i < end; i++) sum += ms_load(x, i, bf16);
+    total += sum;
+  }
+  return total;
+}
+
+MS_INLINE float largest_of_stretch(const void *x, int bf16, int64_t n) {
+  float lanes[LANES];
+  ms_block_fill(lanes, -INFINITY, LANES);
+  int64_t whole = n / LANES * LANES;
+  for (int64_t i = 0; i < whole; i += LANES)
+#pragma omp simd
+    for (int l = 0; l < LANES; l++) lanes[l] = larger(lanes[l], ms_load(x, i + l, bf16));
+  for (int64_t i = whole; i < n; i++) lanes[i - whole] = larger(lanes[i - whole], ms_load(x, i, bf16));
+  float largest = lanes[0];
+  for (int l = 1; l < LANES; l++) largest = larger(largest, lanes[l]);
+  return largest;
+}
+
+/* x [n, inner] to result f32 [inner]. */
+MS_INLINE void reduce_rows(const void *x, int bf16, int64_t n, int64_t inner, int largest, float *result) {
+  if (inner == 1) {
+    result[0] = largest ? largest_of_stretch(x, bf16, n) : (float)sum_stretch(x, bf16, n);
+    return;
+  }
+  ms_block_fill(result, largest ? -INFINITY : 0.0f, inner);
+  if (largest) keep_largest(x, bf16, n, inner, result);
+  else if (inner < NARROW) add_narrow_rows(x, bf16, n, inner, result);
+  else add_rows(x, bf16, n, inner, result);
+}
+
+MS_CLONES static void reduce_f32(const float *x, int64_t n, int64_t inner, int largest, float *result) {
+  reduce_rows(x, 0, n, inner, largest, result);
+}
+
+MS_CLONES static void reduce_bf16(const ms_bf16 *x, int64_t n, int64_t inner, int largest, float *result) {
+  reduce_rows(x, 1, n, inner, largest, result);
+}
+
+static void reduce_from(const ms_kernel_call *call, int64_t element, int64_t n, int64_t inner, int largest,
+                        float *result) {
+  if (call->in[0].dtype == MS_BF16) reduce_bf16((const ms_bf16 *)call->in_data[0] + element, n, inner, largest, result);
+  else reduce_f32((const float *)call->in_data[0] + element, n, inner, largest, result);
+}
+
+/* out[first .. first + n) = x / divisor */
+static void store(const ms_kernel_call *call, int64_t first, const float *x, int64_t n, double divisor) {
+  const int bf16 = call->out[0].dtype == MS_BF16;
+  for (int64_t i = 0; i < n; i++) ms_store(call->out_data[0], first + i, (float)(x[i] / divisor), bf16);
+}
+
+/* What the parts need beside the call, and the first thing in the workspace; sums of each part follow. */
+typedef struct job {
+  ms_axis_view view;
+  double divisor;
+  int largest;
+} job;
+
+enum { JOB_BYTES = 64 };
+
+static int64_t stride_of(ms_axis_view view) { return (view.inner + 15) / 16 * 16; }
+
+static float *sums_of(const ms_kernel_call *call, ms_axis_view view, int part) {
+  return (float *)((char *)call->workspace + JOB_BYTES) + part * stride_of(view);
+}
+
+static int parts_of(const ms_kernel_call *call, ms_axis_view view) {
+  return ms_part_count(call, view.outer == 1 ? view.n : view.outer, ms_call_bytes(call));
+}
+
+static void outer_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  const job *j = call->workspace;
+  float *sums = sums_of(call, j->view, part);
+  for (int64_t o = begin; o < end; o++) {
+    reduce_from(call, o * j->view.n * j->view.inner, j->view.n, j->view.inner, j->largest, sums);
+    store(call, o * j->view.inner, sums, j->view.inner, j->divisor);
+  }
+}
+
+static void n_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  const job *j = call->workspace;
+  reduce_from(call, begin * j->view.inner, end - begin, j->view.inner, j->largest, sums_of(call, j->view, part));
+}
+
+int64_t ms_reduce_workspace(const ms_kernel_call *call, ms_axis_view view) {
+  return JOB_BYTES + parts_of(call, view) * stride_of(view) * (int64_t)sizeof(float);
+}
+
+int ms_reduce_run(const ms_kernel_call *call, ms_axis_view view, int largest, double divisor) {
+  *(job *)call->workspace = (job){view, divisor, largest};
+  int parts = parts_of(call, view);
+  if (view.outer != 1) {
+    ms_run_parts(call, parts, view.outer, 1, outer_part);
+    return MS_OK;
+  }
+  ms_run_parts(call, parts, view.n, 1, n_part);
+  float *sums = sums_of(call, view, 0);
+  for (int p = 1; p < parts; p++) {
+    const float *more = sums_of(call, view, p);
+    for (int64_t i = 0; i < view.inner; i++) sums[i] = largest ? larger(sums[i], more[i]) : sums[i] + more[i];
+  }
+  store(call, 0, sums, view.inner, divisor);
+  return MS_OK;
+}
+
+static ms_axis_view view_of(const ms_kernel_call *call) {
+  if (call->attrs.i[2]) return (ms_axis_view){1, ms_numel(&call->in[0]), 1};
+  return ms_view_axis(&call->in[0], call->attrs.i[0]);
+}
+
+static int prepare(ms_kernel_call *call) {
+  call->workspace_bytes = ms_reduce_workspace(call, view_of(call));
+  return MS_OK;
+}
+
+static int run(const ms_kernel_call *call) {
+  ms_axis_view view = view_of(call);
+  return ms_reduce_run(call, view, call->op == MS_OP_max, call->op == MS_OP_mean ? (double)view.n : 1.0);
+}
+
+const ms_kernel ms_cpu_reduce = {.prepare = prepare, .run = run};

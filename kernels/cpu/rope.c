@@ -1,0 +1,72 @@
+/* rope.c - rotary positions (Su et al. 2021): pair p of a head at position t is turned by the angle t theta^(-2p / D).
+** Pairs are (p, p + D/2), or (2p, 2p + 1) when interleaved. The gradient is the turn back (inverse). Cosines and sines
+** are made once, in double, when the kernel is prepared.
+*/
+#include "kernels/cpu/block.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "kernels/cpu/parallel.h"
+
+/* x [B,T,H,D] */
+enum { TIME = 1, HEAD = 2, DEPTH = 3 };
+
+/* [T, 2, D/2]: cosines and sines of each position. */
+static int prepare(ms_kernel_call *call) {
+  const int64_t times = call->in[0].dims[TIME], half = call->in[0].dims[DEPTH] / 2;
+  float *table = ms_calloc(times * 2 * half, (int64_t)sizeof *table);
+  if (!table) return MS_ENOMEM;
+  const double turn = call->attrs.i[2] ? -1.0 : 1.0;
+  for (int64_t p = 0; p < half; p++) {
+    const double frequency = pow(call->attrs.f[0], -(double)p / (double)half);
+    for (int64_t t = 0; t < times; t++) {
+      const double angle = (double)(t + call->attrs.i[0]) * frequency;
+      table[t * 2 * half + p] = (float)cos(angle);
+      table[t * 2 * half + half + p] = (float)(turn * sin(angle));
+    }
+  }
+  call->prepared = table;
+  return MS_OK;
+}
+
+/* One head; c, s [half]; x, y [2 half], y may be x */
+MS_INLINE void turn_head(const void *x, void *y, int64_t first, int bf16, int interleaved, const float *c,
+                         const float *s, int64_t half) {
+#pragma omp simd
+  for (int64_t p = 0; p < half; p++) {
+    const int64_t i = first + (interleaved ? 2 * p : p), j = interleaved ? i + 1 : i + half;
+    const float a = ms_load(x, i, bf16), b = ms_load(x, j, bf16);
+    ms_store(y, i, a * c[p] - b * s[p], bf16);
+    ms_store(y, j, a * s[p] + b * c[p], bf16);
+  }
+}
+
+/* Rows (b, t) of H heads each. */
+#define ROPE(name, bf16, interleaved)                                                                            \
+  MS_CLONES static void name(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {                 \
+    (void)part;                                                                                                  \
+    const int64_t *dims = call->in[0].dims, half = dims[DEPTH] / 2;                                              \
+    for (int64_t r = begin; r < end; r++) {                                                                      \
+      const float *c = (const float *)call->prepared + r % dims[TIME] * 2 * half, *s = c + half;                 \
+      for (int64_t h = 0; h < dims[HEAD]; h++)                                                                   \
+        turn_head(call->in_data[0], call->out_data[0], (r * dims[HEAD] + h) * 2 * half, bf16, interleaved, c, s, \
+                  half);                                                                                         \
+    }                                                                                                            \
+  }
+
+ROPE(halves_f32, 0, 0)
+ROPE(halves_bf16, 1, 0)
+ROPE(interleaved_f32, 0, 1)
+ROPE(interleaved_bf16, 1, 1)
+
+static int run(const ms_kernel_call *call) {
+  static ms_part_fn *const by_kind[2][2] = {{halves_f32, halves_bf16}, {interleaved_f32, interleaved_bf16}};
+  const int64_t rows = call->in[0].dims[0] * call->in[0].dims[TIME];
+  ms_run_parts(call, ms_part_count(call, rows, ms_call_bytes(call)), rows, 1,
+               by_kind[call->attrs.i[1] != 0][call->in[0].dtype == MS_BF16]);
+  return MS_OK;
+}
+
+const ms_kernel ms_cpu_rope = {.prepare = prepare, .run = run, .release = free, .in_place = 1};

@@ -1,0 +1,44 @@
+/* sgd.c - SGD as PyTorch computes it, in one pass over a chunk.
+**
+**   g = gradient * factor + wd p                factor: the step norm's third number (mean and clipping)
+**   b = g on the first step, then momentum b + (1 - dampening) g
+**   p = p - lr (nesterov: g + momentum b; momentum: b; neither: g)
+*/
+#include "kernels/cpu/block.h"
+
+#include "kernels/cpu/parallel.h"
+
+MS_CLONES static void plain_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  (void)part;
+  const float lr = (float)(call->scalars->lr * call->attrs.f[0]), decay = (float)call->attrs.f[1];
+  const float factor = ((const float *)call->in_data[1])[2];
+  const float *restrict gradient = call->in_data[0];
+  float *restrict p = call->out_data[0];
+#pragma omp simd
+  for (int64_t i = begin; i < end; i++) p[i] -= lr * (gradient[i] * factor + decay * p[i]);
+}
+
+MS_CLONES static void momentum_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  (void)part;
+  const int first = call->scalars->step == 1, nesterov = call->attrs.i[0] != 0;
+  const float lr = (float)(call->scalars->lr * call->attrs.f[0]), decay = (float)call->attrs.f[1];
+  const float momentum = (float)call->attrs.f[2], rest = first ? 1.0f : (float)(1.0 - call->attrs.f[3]);
+  const float factor = ((const float *)call->in_data[1])[2];
+  /* The step is own g + carried b. */
+  const float own = nesterov ? 1.0f : 0.0f, carried = nesterov ? momentum : 1.0f;
+  const float *restrict gradient = call->in_data[0];
+  float *restrict p = call->out_data[0], *restrict buffer = call->out_data[1];
+#pragma omp simd
+  for (int64_t i = begin; i < end; i++) {
+    float g = gradient[i] * factor + decay * p[i];
+    float b = (first ? 0.0f : momentum * buffer[i]) + rest * g;
+    buffer[i] = b;
+    p[i] -= lr * (own * g + carried * b);
+  }
+}
+
+static int run(const ms_kernel_call *call) {
+  return ms_run_elements(call, ms_numel(&call->in[0]), call->attrs.f[2] == 0.0 ? plain_part : momentum_part);
+}
+
+const ms_kernel ms_cpu_sgd = {.run = run};

@@ -1,0 +1,58 @@
+/* shape.h - the two views of shapes that kernels work on.
+**
+** An op along one axis sees [outer, n, inner]. A broadcasting op sees its output as runs: stretches in which every input
+** either walks along (stride 1) or stands still (stride 0).
+*/
+#ifndef MS_KERNELS_CPU_SHAPE_H
+#define MS_KERNELS_CPU_SHAPE_H
+
+#include "kernels/op.h"
+
+enum { MS_MAX_BROADCAST_INPUTS = 3 };
+
+typedef struct ms_axis_view {
+  int64_t outer, n, inner;
+} ms_axis_view;
+
+/* A negative axis counts from the end. */
+static inline int ms_axis_of(const ms_value_info *info, int64_t axis) {
+  return (int)(axis < 0 ? axis + info->ndim : axis);
+}
+
+static inline ms_axis_view ms_view_axis(const ms_value_info *info, int64_t axis) {
+  int at = ms_axis_of(info, axis);
+  ms_axis_view view = {1, info->ndim ? info->dims[at] : 1, 1};
+  for (int d = 0; d < at; d++) view.outer *= info->dims[d];
+  for (int d = at + 1; d < info->ndim; d++) view.inner *= info->dims[d];
+  return view;
+}
+
+/* Rows and columns of [..., D]; a scalar is one row of one. */
+static inline int64_t ms_row_length(const ms_value_info *info) { return info->ndim ? info->dims[info->ndim - 1] : 1; }
+
+static inline int64_t ms_row_count(const ms_value_info *info) {
+  int64_t rows = 1;
+  for (int d = 0; d < info->ndim - 1; d++) rows *= info->dims[d];
+  return rows;
+}
+
+static inline int ms_same_dims(const ms_value_info *a, const ms_value_info *b) {
+  if (a->ndim != b->ndim) return 0;
+  for (int d = 0; d < a->ndim; d++)
+    if (a->dims[d] != b->dims[d]) return 0;
+  return 1;
+}
+
+/* The output's dims with those merged that every input walks through alike, and each input's strides over them: 0 where
+** the input is repeated. ndim is at least 1, and the last stride is 0 or 1. */
+typedef struct ms_broadcast {
+  int ndim;
+  int64_t dims[MS_MAX_DIMS];
+  int64_t strides[MS_MAX_BROADCAST_INPUTS][MS_MAX_DIMS];
+} ms_broadcast;
+
+ms_broadcast ms_broadcast_of(const ms_value_info *out, int inputs, const ms_value_info *in);
+/* The run that starts at output element `element`: its length, cut at end, and where each input is there. */
+int64_t ms_broadcast_run(const ms_broadcast *broadcast, int inputs, int64_t element, int64_t end, int64_t *offsets);
+
+#endif

@@ -1,0 +1,43 @@
+/* slice.c - slice and pad: one axis cut or widened. For each index of the axes before it, one stretch of bytes is copied;
+** pad also clears what lies around it. Elements of any dtype.
+*/
+#include <string.h>
+
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/shape.h"
+
+static void slice_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  (void)part;
+  ms_axis_view from = ms_view_axis(&call->in[0], call->attrs.i[0]), to = ms_view_axis(&call->out[0], call->attrs.i[0]);
+  int64_t start = call->attrs.i[1] < 0 ? call->attrs.i[1] + from.n : call->attrs.i[1];
+  int64_t bytes = from.inner * ms_dtype_size(call->in[0].dtype);
+  const char *x = call->in_data[0];
+  char *y = call->out_data[0];
+  for (int64_t o = begin; o < end; o++)
+    memcpy(y + o * to.n * bytes, x + (o * from.n + start) * bytes, (size_t)(to.n * bytes));
+}
+
+static void pad_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  (void)part;
+  ms_axis_view from = ms_view_axis(&call->in[0], call->attrs.i[0]), to = ms_view_axis(&call->out[0], call->attrs.i[0]);
+  int64_t bytes = from.inner * ms_dtype_size(call->in[0].dtype);
+  int64_t before = call->attrs.i[1] * bytes, middle = from.n * bytes, all = to.n * bytes;
+  const char *x = call->in_data[0];
+  char *y = call->out_data[0];
+  for (int64_t o = begin; o < end; o++) {
+    char *row = y + o * all;
+    memset(row, 0, (size_t)before);
+    if (middle) memcpy(row + before, x + o * middle, (size_t)middle);
+    memset(row + before + middle, 0, (size_t)(all - before - middle));
+  }
+}
+
+static int run(const ms_kernel_call *call) {
+  if (ms_numel(&call->out[0]) == 0) return MS_OK;
+  int64_t outer = ms_view_axis(&call->out[0], call->attrs.i[0]).outer;
+  int64_t bytes = 2 * ms_numel(&call->out[0]) * ms_dtype_size(call->out[0].dtype);
+  ms_run_parts(call, ms_part_count(call, outer, bytes), outer, 1, call->op == MS_OP_pad ? pad_part : slice_part);
+  return MS_OK;
+}
+
+const ms_kernel ms_cpu_slice = {.run = run};

@@ -1,0 +1,70 @@
+/* step.c - the three small kernels between gradients and optimizer: squares of each chunk, one rank's totals, and, from
+** the totals of all ranks, the mean loss, the gradient norm and the factor that the optimizer applies.
+*/
+#include "kernels/cpu/block.h"
+
+#include <math.h>
+
+#include "kernels/cpu/parallel.h"
+
+/* Squares are summed in runs of this many elements, and the runs in order: the same bits with any number of threads. */
+enum { RUN = 1 << 14 };
+
+MS_INLINE double run_of_squares(const float *x, int64_t n) {
+  double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
+  return sum;
+}
+
+MS_CLONES static void squares_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  (void)part;
+  int64_t n = ms_numel(&call->in[0]);
+  const float *x = call->in_data[0];
+  double *sums = call->workspace;
+  for (int64_t r = begin; r < end; r++) sums[r] = run_of_squares(x + r * RUN, n - r * RUN < RUN ? n - r * RUN : RUN);
+}
+
+static int64_t runs_of(const ms_kernel_call *call) { return (ms_numel(&call->in[0]) + RUN - 1) / RUN; }
+
+static int prepare_squares(ms_kernel_call *call) {
+  call->workspace_bytes = runs_of(call) * (int64_t)sizeof(double);
+  return MS_OK;
+}
+
+static int run_squares(const ms_kernel_call *call) {
+  int64_t runs = runs_of(call);
+  const double *sums = call->workspace;
+  ms_run_parts(call, ms_part_count(call, runs, ms_call_bytes(call)), runs, 1, squares_part);
+  double sum = 0.0;
+  for (int64_t r = 0; r < runs; r++) sum += sums[r];
+  *(float *)call->out_data[0] = (float)sum;
+  return MS_OK;
+}
+
+static int run_totals(const ms_kernel_call *call) {
+  const float *squares = call->in_data[0], *loss = call->in_data[1];
+  float *totals = call->out_data[0];
+  double sum = 0.0;
+  for (int64_t i = 0, n = ms_numel(&call->in[0]); i < n; i++) sum += squares[i];
+  totals[0] = (float)(sum / (double)call->attrs.i[0]);
+  totals[1] = loss[0];
+  return MS_OK;
+}
+
+static int run_norm(const ms_kernel_call *call) {
+  const float *totals = call->in_data[0];
+  float *out = call->out_data[0];
+  double parts = (double)call->attrs.i[0] * call->scalars->micro_batches, max_norm = call->attrs.f[0];
+  double norm = sqrt((double)totals[0]) / parts, factor = 1.0 / parts;
+  if (max_norm > 0.0 && max_norm < norm + 1e-6) factor *= max_norm / (norm + 1e-6);
+  out[0] = (float)(totals[1] / parts);
+  out[1] = (float)norm;
+  out[2] = (float)factor;
+  out[3] = 0.0f;
+  return MS_OK;
+}
+
+const ms_kernel ms_cpu_sum_squares = {.prepare = prepare_squares, .run = run_squares};
+const ms_kernel ms_cpu_step_totals = {.run = run_totals};
+const ms_kernel ms_cpu_step_norm = {.run = run_norm};

@@ -1,0 +1,187 @@
+/* kernel_case.h - one kernel on random tensors, against a reference in double.
+**
+** Inputs are read back as the doubles that their dtype holds, so a reference sees what the kernel sees. Outputs and
+** workspace start as NaN everywhere and end in guard bytes. Running a case also runs it again with the same bits asked for:
+** a second time, over its first input where the kernel says it may, and on three threads (within a tolerance, for sums
+** are cut differently).
+*/
+#ifndef MS_TESTS_KERNEL_CASE_H
+#define MS_TESTS_KERNEL_CASE_H
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bf16.h"
+#include "base/philox.h"
+#include "kernels/op.h"
+#include "tests/c/support/check.h"
+
+enum { GUARD_BYTES = 64 };
+
+static const int dtypes[] = {MS_F32, MS_BF16};
+
+/* FOR_EACH(n, sizes) body: n takes each value of the array. */
+#define FOR_EACH(variable, list)                                                              \
+  for (size_t variable##_i = 0; variable##_i < sizeof(list) / sizeof *(list); variable##_i++) \
+    for (int variable##_once = 1; variable##_once;)                                           \
+      for (__typeof__(*(list)) variable = (list)[variable##_i]; variable##_once; variable##_once = 0)
+
+typedef struct kernel_case {
+  ms_kernel_call call;
+  ms_scalars scalars;
+  int64_t drawn; /* random numbers used so far */
+} kernel_case;
+
+static inline int64_t tensor_bytes(const ms_value_info *info) { return ms_numel(info) * ms_dtype_size(info->dtype); }
+
+static inline double element_of(const void *data, int dtype, int64_t i) {
+  switch (dtype) {
+    case MS_F32: return ((const float *)data)[i];
+    case MS_BF16: return ms_bf16_to_f32(((const ms_bf16 *)data)[i]);
+    case MS_I32: return ((const int32_t *)data)[i];
+    default: return ((const uint8_t *)data)[i];
+  }
+}
+
+static inline void set_element(void *data, int dtype, int64_t i, double value) {
+  switch (dtype) {
+    case MS_F32: ((float *)data)[i] = (float)value; break;
+    case MS_BF16: ((ms_bf16 *)data)[i] = ms_f32_to_bf16((float)value); break;
+    case MS_I32: ((int32_t *)data)[i] = (int32_t)value; break;
+    default: ((uint8_t *)data)[i] = (uint8_t)value; break;
+  }
+}
+
+static inline double input_at(const kernel_case *c, int i, int64_t element) {
+  return element_of(c->call.in_data[i], c->call.in[i].dtype, element);
+}
+
+static inline double output_at(const kernel_case *c, int i, int64_t element) {
+  return element_of(c->call.out_data[i], c->call.out[i].dtype, element);
+}
+
+static inline void set_input(kernel_case *c, int i, int64_t element, double value) {
+  set_element((void *)c->call.in_data[i], c->call.in[i].dtype, element, value);
+}
+
+static inline ms_value_info shape(int dtype, int ndim, const int64_t *dims) {
+  ms_value_info info = {.dtype = dtype, .ndim = ndim};
+  for (int d = 0; d < ndim; d++) info.dims[d] = dims[d];
+  return info;
+}
+
+#define SHAPE(dtype, ...) \
+  shape((dtype), (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__})
+#define SCALAR(dtype) shape((dtype), 0, NULL)
+
+/* NaN bytes, then guard bytes. */
+static inline void *poisoned(int64_t bytes) {
+  char *data = aligned_alloc(64, (size_t)((bytes + GUARD_BYTES + 63) / 64 * 64));
+  assert_non_null(data);
+  memset(data, 0xff, (size_t)bytes);
+  memset(data + bytes, 0x5a, GUARD_BYTES);
+  return data;
+}
+
+static inline void assert_guarded(const void *data, int64_t bytes) {
+  for (int i = 0; i < GUARD_BYTES; i++) assert_int_equal(((const unsigned char *)data)[bytes + i], 0x5a);
+}
+
+static inline kernel_case case_of(int op) {
+  kernel_case c = {.call = {.op = op, .threads = 1}, .scalars = {.lr = 0.01, .step = 1, .micro_batches = 1, .seed = 7}};
+  return c;
+}
+
+/* A further input of normal numbers (u8: 0 or 1); returns its index. */
+static inline int add_input(kernel_case *c, ms_value_info info) {
+  int i = c->call.inputs++;
+  int64_t n = ms_numel(&info);
+  float *normal = malloc((size_t)(n + 1) * sizeof *normal);
+  ms_philox_normal(2024, (uint64_t)c->call.op, c->drawn, n, normal);
+  c->drawn += n;
+  c->call.in[i] = info;
+  c->call.in_data[i] = poisoned(tensor_bytes(&info));
+  for (int64_t e = 0; e < n; e++) set_input(c, i, e, info.dtype == MS_U8 ? normal[e] > 0 : normal[e]);
+  free(normal);
+  return i;
+}
+
+static inline int add_output(kernel_case *c, ms_value_info info) {
+  int i = c->call.outputs++;
+  c->call.out[i] = info;
+  c->call.out_data[i] = poisoned(tensor_bytes(&info));
+  return i;
+}
+
+static inline void free_case(kernel_case *c) {
+  for (int i = 0; i < c->call.inputs; i++) free((void *)c->call.in_data[i]);
+  for (int i = 0; i < c->call.outputs; i++) free(c->call.out_data[i]);
+}
+
+/* One run on `threads` threads, its own workspace poisoned. */
+static inline void run_once(kernel_case *c, ms_kernel_call call, int threads) {
+  const ms_kernel *kernel = ms_cpu_kernel(call.op);
+  assert_non_null(kernel);
+  call.threads = threads;
+  call.scalars = &c->scalars;
+  if (kernel->prepare) assert_int_equal(kernel->prepare(&call), MS_OK);
+  call.workspace = poisoned(call.workspace_bytes);
+  assert_int_equal(kernel->run(&call), MS_OK);
+  assert_guarded(call.workspace, call.workspace_bytes);
+  for (int i = 0; i < call.outputs; i++) assert_guarded(call.out_data[i], tensor_bytes(&call.out[i]));
+  free(call.workspace);
+  if (kernel->release) kernel->release(call.prepared);
+}
+
+static inline int same_number(double a, double b, double tolerance) {
+  if (isnan(a) || isnan(b)) return isnan(a) && isnan(b);
+  if (isinf(a) || isinf(b)) return a == b;
+  return fabs(a - b) <= tolerance * (1.0 + fabs(b));
+}
+
+/* Compares every output with what c holds: bit for bit, or as sums of another order. */
+static inline void assert_same_outputs(const kernel_case *c, void *const *other, int reordered, const char *what) {
+  for (int i = 0; i < c->call.outputs; i++) {
+    int64_t n = ms_numel(&c->call.out[i]);
+    int dtype = c->call.out[i].dtype;
+    double tolerance = !reordered ? 0.0 : dtype == MS_BF16 ? 0.01 : 1e-4;
+    if (!reordered && memcmp(c->call.out_data[i], other[i], (size_t)tensor_bytes(&c->call.out[i])) == 0) continue;
+    for (int64_t e = 0; e < n; e++) {
+      double a = element_of(other[i], dtype, e), b = output_at(c, i, e);
+      if (!same_number(a, b, tolerance))
+        fail_msg("%s, output %d, element %d: %.9g instead of %.9g", what, i, (int)e, a, b);
+    }
+  }
+}
+
+/* Runs the case and its repetitions. Outputs stay in c. Kernels that update outputs (optimizers) use run_once. */
+static inline void run_case(kernel_case *c) {
+  ms_kernel_call again = c->call;
+  run_once(c, c->call, 1);
+  for (int i = 0; i < again.outputs; i++) again.out_data[i] = poisoned(tensor_bytes(&again.out[i]));
+  run_once(c, again, 1);
+  assert_same_outputs(c, again.out_data, 0, "second run");
+  run_once(c, again, 3);
+  assert_same_outputs(c, again.out_data, 1, "three threads");
+  if (ms_cpu_kernel(c->call.op)->in_place && again.inputs &&
+      tensor_bytes(&again.in[0]) == tensor_bytes(&again.out[0])) {
+    memcpy(again.out_data[0], again.in_data[0], (size_t)tensor_bytes(&again.in[0]));
+    again.in_data[0] = again.out_data[0];
+    run_once(c, again, 1);
+    assert_same_outputs(c, again.out_data, 0, "in place");
+  }
+  for (int i = 0; i < again.outputs; i++) free(again.out_data[i]);
+}
+
+/* |actual - expected| <= tolerance (scale + |expected|); bf16 allows for its rounding as well. */
+static inline void assert_output(const kernel_case *c, int output, int64_t element, double expected, double tolerance) {
+  double actual = output_at(c, output, element);
+  if (c->call.out[output].dtype == MS_BF16) tolerance += 1.0 / 256;
+  if (c->call.out[output].dtype == MS_BF16 && isfinite(expected)) expected = (double)(float)expected;
+  if (!same_number(actual, expected, tolerance))
+    fail_msg("output %d, element %d: %.9g instead of %.9g", output, (int)element, actual, expected);
+}
+
+#endif

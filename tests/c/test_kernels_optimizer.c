@@ -1,0 +1,157 @@
+/* test_kernels_optimizer.c - the step's small kernels and the optimizers over several steps, against PyTorch's formulas
+** written out in double.
+*/
+#include "tests/c/support/kernel_case.h"
+
+enum { STEPS = 3 };
+
+static const int64_t sizes[] = {0, 1, 3, 17, 1000, 70001};
+
+/* Gradient [n] and step norm [4] in; n_states + 1 arrays in and out, the first of random weights, the others zero. */
+static kernel_case optimizer_case(int op, int64_t n, int states, int64_t state_size) {
+  kernel_case c = case_of(op);
+  add_input(&c, SHAPE(MS_F32, n));
+  add_input(&c, SHAPE(MS_F32, 4));
+  set_input(&c, 1, 2, 0.5);
+  for (int i = 0; i <= states; i++) {
+    int64_t size = i ? state_size : n;
+    add_output(&c, SHAPE(MS_F32, size));
+    for (int64_t e = 0; e < size; e++) ((float *)c.call.out_data[i])[e] = i ? 0.0f : (float)sin((double)e);
+  }
+  return c;
+}
+
+static void new_gradient(kernel_case *c, int step) {
+  for (int64_t i = 0, n = ms_numel(&c->call.in[0]); i < n; i++) set_input(c, 0, i, cos((double)(i * 7 + step)));
+}
+
+static void adamw_matches(void **state) {
+  (void)state;
+  const double lr = 0.02, lr_scale = 0.5, decay = 0.1, beta1 = 0.9, beta2 = 0.99, eps = 1e-8;
+  FOR_EACH(n, sizes)
+  for (int threads = 1; threads <= 3; threads += 2) {
+    kernel_case c = optimizer_case(MS_OP_adamw, n, 2, n);
+    c.call.attrs = (ms_attrs){.f = {lr_scale, decay, beta1, beta2}};
+    memcpy(&c.call.attrs.i[0], &eps, sizeof eps);
+    double *p = calloc((size_t)(3 * n + 1), sizeof *p), *m = p + n, *v = m + n;
+    for (int64_t i = 0; i < n; i++) p[i] = output_at(&c, 0, i);
+    for (int step = 1; step <= STEPS; step++) {
+      new_gradient(&c, step);
+      c.scalars.lr = lr / step;
+      c.scalars.step = step;
+      run_once(&c, c.call, threads);
+      double rate = lr / step * lr_scale;
+      for (int64_t i = 0; i < n; i++) {
+        double g = 0.5 * input_at(&c, 0, i);
+        p[i] *= 1.0 - rate * decay;
+        m[i] = beta1 * m[i] + (1.0 - beta1) * g;
+        v[i] = beta2 * v[i] + (1.0 - beta2) * g * g;
+        p[i] -= rate / (1.0 - pow(beta1, step)) * m[i] / (sqrt(v[i]) / sqrt(1.0 - pow(beta2, step)) + eps);
+        assert_output(&c, 0, i, p[i], 1e-6);
+        assert_output(&c, 1, i, m[i], 1e-6);
+        assert_output(&c, 2, i, v[i], 1e-6);
+      }
+    }
+    free(p);
+    free_case(&c);
+  }
+}
+
+static void sgd_matches(void **state) {
+  (void)state;
+  static const double momenta[] = {0.0, 0.9}, dampenings[] = {0.0, 0.3};
+  const double lr = 0.02, lr_scale = 2.0, decay = 0.1;
+  FOR_EACH(n, sizes)
+  FOR_EACH(momentum, momenta)
+  FOR_EACH(dampening, dampenings)
+  for (int nesterov = 0; nesterov < 2; nesterov++) {
+    kernel_case c = optimizer_case(MS_OP_sgd, n, 1, momentum == 0.0 ? 0 : n);
+    c.call.attrs = (ms_attrs){.i = {nesterov}, .f = {lr_scale, decay, momentum, dampening}};
+    /* The first step writes the buffer without reading it. */
+    for (int64_t i = 0; i < ms_numel(&c.call.out[1]); i++) ((float *)c.call.out_data[1])[i] = NAN;
+    double *p = calloc((size_t)(2 * n + 1), sizeof *p), *b = p + n;
+    for (int64_t i = 0; i < n; i++) p[i] = output_at(&c, 0, i);
+    for (int step = 1; step <= STEPS; step++) {
+      new_gradient(&c, step);
+      c.scalars.lr = lr;
+      c.scalars.step = step;
+      run_once(&c, c.call, 3);
+      for (int64_t i = 0; i < n; i++) {
+        double g = 0.5 * input_at(&c, 0, i) + decay * p[i];
+        if (momentum != 0.0) {
+          b[i] = step == 1 ? g : momentum * b[i] + (1.0 - dampening) * g;
+          g = nesterov ? g + momentum * b[i] : b[i];
+          assert_output(&c, 1, i, b[i], 1e-6);
+        }
+        p[i] -= lr * lr_scale * g;
+        assert_output(&c, 0, i, p[i], 1e-6);
+      }
+    }
+    free(p);
+    free_case(&c);
+  }
+}
+
+static void totals_count_replicas_once(void **state) {
+  (void)state;
+  kernel_case c = case_of(MS_OP_step_totals);
+  c.call.attrs.i[0] = 4;
+  add_input(&c, SHAPE(MS_F32, 5));
+  add_input(&c, SCALAR(MS_F32));
+  add_output(&c, SHAPE(MS_F32, 2));
+  double sum = 0.0;
+  for (int i = 0; i < 5; i++) {
+    set_input(&c, 0, i, i + 0.5);
+    sum += i + 0.5;
+  }
+  run_case(&c);
+  assert_output(&c, 0, 0, sum / 4.0, 1e-7);
+  assert_output(&c, 0, 1, input_at(&c, 1, 0), 0.0);
+  free_case(&c);
+}
+
+/* Totals of 6 ranks and 3 micro-batches: squares 81, so the mean gradient's norm is 9 / 18. */
+static kernel_case norm_case(double squares, double max_norm) {
+  kernel_case c = case_of(MS_OP_step_norm);
+  c.call.attrs = (ms_attrs){.i = {6}, .f = {max_norm}};
+  c.scalars.micro_batches = 3;
+  add_input(&c, SHAPE(MS_F32, 2));
+  add_output(&c, SHAPE(MS_F32, 4));
+  set_input(&c, 0, 0, squares);
+  set_input(&c, 0, 1, 36.0);
+  run_case(&c);
+  return c;
+}
+
+static void norm_clips_above_the_limit(void **state) {
+  (void)state;
+  static const double limits[] = {0.0, 0.25, 1.0};
+  FOR_EACH(limit, limits) {
+    kernel_case c = norm_case(81.0, limit);
+    assert_output(&c, 0, 0, 2.0, 1e-7);
+    assert_output(&c, 0, 1, 0.5, 1e-7);
+    assert_true(fabs(output_at(&c, 0, 2) * 18.0 - (limit == 0.25 ? 0.25 / (0.5 + 1e-6) : 1.0)) < 1e-6);
+    assert_true(output_at(&c, 0, 3) == 0.0);
+    free_case(&c);
+  }
+}
+
+static void norm_shows_nonfinite_gradients(void **state) {
+  (void)state;
+  kernel_case nan = norm_case(NAN, 1.0), infinite = norm_case(INFINITY, 1.0);
+  assert_true(isnan(output_at(&nan, 0, 1)));
+  assert_true(isinf(output_at(&infinite, 0, 1)));
+  free_case(&nan);
+  free_case(&infinite);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(adamw_matches),
+      TEST(sgd_matches),
+      TEST(totals_count_replicas_once),
+      TEST(norm_clips_above_the_limit),
+      TEST(norm_shows_nonfinite_gradients),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

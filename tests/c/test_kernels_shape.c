@@ -1,0 +1,223 @@
+/* test_kernels_shape.c - kernels that move elements: transpose, slice, pad, concat, broadcast_to, copy, and rope. */
+#include "tests/c/support/kernel_case.h"
+
+static const int all_dtypes[] = {MS_F32, MS_BF16, MS_I32, MS_U8};
+
+/* Numbers that tell the elements apart as far as the dtype can. */
+static void number_input(kernel_case *c, int input) {
+  for (int64_t i = 0, n = ms_numel(&c->call.in[input]); i < n; i++)
+    set_input(c, input, i, (double)((input * 77 + i) % 251));
+}
+
+static void split_index(const ms_value_info *info, int64_t element, int64_t *index) {
+  for (int d = info->ndim - 1; d >= 0; d--) {
+    index[d] = element % info->dims[d];
+    element /= info->dims[d];
+  }
+}
+
+static int64_t join_index(const ms_value_info *info, const int64_t *index) {
+  int64_t element = 0;
+  for (int d = 0; d < info->ndim; d++) element = element * info->dims[d] + index[d];
+  return element;
+}
+
+typedef struct permutation {
+  int ndim;
+  int64_t dims[5], axes[5];
+} permutation;
+
+static const permutation permutations[] = {
+    {1, {17}, {0}},
+    {2, {3, 5}, {1, 0}},
+    {2, {200, 333}, {1, 0}},
+    {2, {1, 40}, {1, 0}},
+    {2, {64, 64}, {0, 1}},
+    {3, {4, 33, 65}, {0, 2, 1}},
+    {3, {4, 33, 65}, {2, 0, 1}},
+    {3, {40, 3, 65}, {1, 0, 2}},
+    {4, {2, 50, 6, 32}, {0, 2, 1, 3}},
+    {4, {2, 50, 6, 32}, {0, 2, 3, 1}},
+    {4, {3, 4, 5, 6}, {3, 2, 1, 0}},
+    {4, {3, 4, 5, 6}, {-1, 0, -3, 2}},
+    {5, {2, 1, 3, 4, 5}, {4, 2, 0, 1, 3}},
+};
+
+static void transpose_permutes(void **state) {
+  (void)state;
+  FOR_EACH(dtype, all_dtypes)
+  FOR_EACH(p, permutations) {
+    kernel_case c = case_of(MS_OP_transpose);
+    ms_value_info out = {.dtype = dtype, .ndim = p.ndim};
+    for (int d = 0; d < p.ndim; d++) {
+      c.call.attrs.i[d] = p.axes[d];
+      out.dims[d] = p.dims[(p.axes[d] + p.ndim) % p.ndim];
+    }
+    add_input(&c, shape(dtype, p.ndim, p.dims));
+    add_output(&c, out);
+    number_input(&c, 0);
+    run_case(&c);
+    for (int64_t i = 0, n = ms_numel(&out); i < n; i++) {
+      int64_t to[5], from[5] = {0};
+      split_index(&out, i, to);
+      for (int d = 0; d < p.ndim; d++) from[(p.axes[d] + p.ndim) % p.ndim] = to[d];
+      assert_true(output_at(&c, 0, i) == input_at(&c, 0, join_index(&c.call.in[0], from)));
+    }
+    free_case(&c);
+  }
+}
+
+static void slice_and_pad_cut_one_axis(void **state) {
+  (void)state;
+  static const int64_t dims[] = {7, 6, 50};
+  FOR_EACH(dtype, all_dtypes)
+  for (int axis = -3; axis < 3; axis++)
+    for (int64_t start = 0; start < 5; start += 2)
+      for (int64_t count = 0; start + count <= dims[(axis + 3) % 3] && count < 4; count++) {
+        int at = (axis + 3) % 3;
+        kernel_case cut = case_of(MS_OP_slice);
+        cut.call.attrs.i[0] = axis;
+        cut.call.attrs.i[1] = start;
+        cut.call.attrs.i[2] = start + count;
+        ms_value_info whole = shape(dtype, 3, dims), piece = whole;
+        piece.dims[at] = count;
+        add_input(&cut, whole);
+        add_output(&cut, piece);
+        number_input(&cut, 0);
+        run_case(&cut);
+
+        kernel_case widened = case_of(MS_OP_pad);
+        widened.call.attrs.i[0] = axis;
+        widened.call.attrs.i[1] = start;
+        widened.call.attrs.i[2] = dims[at] - start - count;
+        add_input(&widened, piece);
+        add_output(&widened, whole);
+        memcpy((void *)widened.call.in_data[0], cut.call.out_data[0], (size_t)tensor_bytes(&piece));
+        run_case(&widened);
+
+        for (int64_t i = 0, n = ms_numel(&whole); i < n; i++) {
+          int64_t index[3];
+          split_index(&whole, i, index);
+          int inside = index[at] >= start && index[at] < start + count;
+          assert_true(output_at(&widened, 0, i) == (inside ? input_at(&cut, 0, i) : 0.0));
+        }
+        free_case(&cut);
+        free_case(&widened);
+      }
+}
+
+static void concat_joins_on_each_axis(void **state) {
+  (void)state;
+  static const int64_t lengths[] = {3, 0, 1, 20};
+  FOR_EACH(dtype, all_dtypes)
+  for (int axis = -3; axis < 3; axis++) {
+    int at = (axis + 3) % 3;
+    int64_t dims[] = {5, 40, 9};
+    kernel_case c = case_of(MS_OP_concat);
+    c.call.attrs.i[0] = axis;
+    for (int i = 0; i < 4; i++) {
+      dims[at] = lengths[i];
+      add_input(&c, shape(dtype, 3, dims));
+      number_input(&c, i);
+    }
+    dims[at] = 24;
+    add_output(&c, shape(dtype, 3, dims));
+    run_case(&c);
+    for (int64_t i = 0, n = ms_numel(&c.call.out[0]); i < n; i++) {
+      int64_t index[3];
+      int input = 0;
+      split_index(&c.call.out[0], i, index);
+      while (index[at] >= lengths[input]) index[at] -= lengths[input++];
+      assert_true(output_at(&c, 0, i) == input_at(&c, input, join_index(&c.call.in[input], index)));
+    }
+    free_case(&c);
+  }
+}
+
+typedef struct shapes {
+  int from_ndim;
+  int64_t from[4];
+  int to_ndim;
+  int64_t to[4];
+} shapes;
+
+static void broadcast_to_repeats(void **state) {
+  (void)state;
+  static const shapes list[] = {{0, {0}, 0, {0}},
+                                {0, {0}, 2, {3, 700}},
+                                {1, {17}, 3, {5, 7, 17}},
+                                {2, {6, 1}, 2, {6, 501}},
+                                {3, {2, 1, 5}, 4, {3, 2, 400, 5}},
+                                {2, {40, 60}, 2, {40, 60}}};
+  FOR_EACH(dtype, all_dtypes)
+  FOR_EACH(s, list) {
+    kernel_case c = case_of(MS_OP_broadcast_to);
+    add_input(&c, shape(dtype, s.from_ndim, s.from));
+    add_output(&c, shape(dtype, s.to_ndim, s.to));
+    number_input(&c, 0);
+    run_case(&c);
+    for (int64_t i = 0, n = ms_numel(&c.call.out[0]); i < n; i++) {
+      int64_t to[4], from[4];
+      split_index(&c.call.out[0], i, to);
+      for (int d = 0; d < s.from_ndim; d++) from[d] = s.from[d] == 1 ? 0 : to[d + s.to_ndim - s.from_ndim];
+      assert_true(output_at(&c, 0, i) == input_at(&c, 0, join_index(&c.call.in[0], from)));
+    }
+    free_case(&c);
+  }
+}
+
+static void copy_moves_the_bytes(void **state) {
+  (void)state;
+  FOR_EACH(dtype, all_dtypes) {
+    kernel_case c = case_of(MS_OP_reshape);
+    add_input(&c, SHAPE(dtype, 7, 10001));
+    add_output(&c, SHAPE(dtype, 70007));
+    extern const ms_kernel ms_cpu_copy;
+    c.call.threads = 3;
+    assert_int_equal(ms_cpu_copy.run(&c.call), MS_OK);
+    assert_memory_equal(c.call.out_data[0], c.call.in_data[0], (size_t)tensor_bytes(&c.call.in[0]));
+    free_case(&c);
+  }
+}
+
+static kernel_case rope_case(int dtype, const int64_t *dims, int64_t offset, int interleaved, int inverse) {
+  kernel_case c = case_of(MS_OP_rope);
+  c.call.attrs.i[0] = offset;
+  c.call.attrs.i[1] = interleaved;
+  c.call.attrs.i[2] = inverse;
+  c.call.attrs.f[0] = 10000.0;
+  add_input(&c, shape(dtype, 4, dims));
+  add_output(&c, shape(dtype, 4, dims));
+  return c;
+}
+
+static void rope_turns_pairs(void **state) {
+  (void)state;
+  static const int64_t dims[][4] = {{1, 1, 1, 2}, {2, 3, 1, 6}, {2, 70, 3, 64}};
+  FOR_EACH(dtype, dtypes)
+  for (size_t s = 0; s < sizeof dims / sizeof *dims; s++)
+    for (int flags = 0; flags < 8; flags++) {
+      int64_t offset = flags & 4 ? 1000 : 0, depth = dims[s][3], half = depth / 2;
+      int interleaved = flags & 1, inverse = flags >> 1 & 1;
+      kernel_case c = rope_case(dtype, dims[s], offset, interleaved, inverse);
+      run_case(&c);
+      for (int64_t head = 0, heads = ms_numel(&c.call.in[0]) / depth; head < heads; head++)
+        for (int64_t p = 0; p < half; p++) {
+          int64_t t = head / dims[s][2] % dims[s][1] + offset;
+          double angle = (double)t * pow(10000.0, -2.0 * (double)p / (double)depth) * (inverse ? -1.0 : 1.0);
+          int64_t i = head * depth + (interleaved ? 2 * p : p), j = interleaved ? i + 1 : i + half;
+          double a = input_at(&c, 0, i), b = input_at(&c, 0, j);
+          assert_output(&c, 0, i, a * cos(angle) - b * sin(angle), 1e-6);
+          assert_output(&c, 0, j, a * sin(angle) + b * cos(angle), 1e-6);
+        }
+      free_case(&c);
+    }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(transpose_permutes),   TEST(slice_and_pad_cut_one_axis), TEST(concat_joins_on_each_axis),
+      TEST(broadcast_to_repeats), TEST(copy_moves_the_bytes),       TEST(rope_turns_pairs),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
