@@ -1,0 +1,382 @@
+/* test_graph_rewrite.c - which nodes the rewrites fuse, which they must leave, and that a fused model computes the same loss
+** and gradients as the model as written.
+*/
+#include "tests/c/graph_interpreter.h"
+#include "tests/c/graph_models.h"
+
+static fixture f;
+
+static int start(void **state) {
+  start_without_error(state);
+  fixture_start(&f);
+  return 0;
+}
+
+static int end(void **state) {
+  (void)state;
+  fixture_end(&f);
+  return 0;
+}
+
+static void rewrite(int evaluate) {
+  ok(ms_graph_rewrite(f.graph, evaluate));
+  assert_well_formed(f.graph);
+}
+
+/* Keeps a value alive, as a recipe does that wants to read it. */
+static void keep(const char *name, int value) { ok(ms_graph_output(f.graph, name, value)); }
+
+static const ms_node *maker(int value) {
+  assert_true(f.graph->values[value].node >= 0);
+  return &f.graph->nodes[f.graph->values[value].node];
+}
+
+static int f32(int ndim, const int64_t *dims) { return param(&f, MS_F32, ndim, dims); }
+
+/* ---- forward ---------------------------------------------------------------------------------------------------------- */
+
+static void bias_and_relu_join_the_matmul(void **state) {
+  (void)state;
+  int x = input(&f, "x", MS_F32, SHAPE(2, 5, 4)), w = f32(SHAPE(3, 4)), bias = f32(SHAPE(3));
+  int y = op1(&f, MS_OP_relu, op2(&f, MS_OP_add, bias, linear(&f, x, w, -1), NULL), NULL);
+  keep("y", y);
+  rewrite(0);
+  assert_int_equal(f.graph->n_nodes, 1);
+  assert_int_equal(maker(y)->op, MS_OP_matmul);
+  assert_int_equal(maker(y)->inputs, 3);
+  assert_int_equal(maker(y)->in[2], bias);
+  assert_int_equal(maker(y)->attrs.i[2], MS_ACT_RELU);
+}
+
+static void a_product_that_others_read_keeps_its_place(void **state) {
+  (void)state;
+  int x = input(&f, "x", MS_F32, SHAPE(5, 4)), w = f32(SHAPE(3, 4)), bias = f32(SHAPE(3)),
+      product = linear(&f, x, w, -1);
+  keep("sum", op2(&f, MS_OP_add, product, bias, NULL));
+  keep("relu", op1(&f, MS_OP_relu, product, NULL));
+  rewrite(0);
+  assert_int_equal(f.graph->n_nodes, 3);
+}
+
+static void a_named_output_is_not_fused_away(void **state) {
+  (void)state;
+  int x = input(&f, "x", MS_F32, SHAPE(5, 4)), product = linear(&f, x, f32(SHAPE(3, 4)), -1);
+  keep("product", product);
+  keep("relu", op1(&f, MS_OP_relu, product, NULL));
+  rewrite(0);
+  assert_int_equal(maker(product)->op, MS_OP_matmul);
+  assert_int_equal(maker(product)->attrs.i[2], MS_ACT_NONE);
+}
+
+static void what_is_no_bias_stays_an_addition(void **state) {
+  (void)state;
+  int x = input(&f, "x", MS_F32, SHAPE(5, 4)), w = f32(SHAPE(3, 4)), h = input(&f, "h", MS_BF16, SHAPE(5, 4));
+  keep("row", op2(&f, MS_OP_add, linear(&f, x, w, -1), f32(SHAPE(1)), NULL));
+  keep("matrix", op2(&f, MS_OP_add, linear(&f, x, w, -1), f32(SHAPE(5, 3)), NULL));
+  keep("mixed", op2(&f, MS_OP_add, linear(&f, h, param(&f, MS_BF16, SHAPE(3, 4)), -1), f32(SHAPE(3)), NULL));
+  int product = linear(&f, x, w, -1), late = op1(&f, MS_OP_exp, f32(SHAPE(3)), NULL);
+  keep("late", op2(&f, MS_OP_add, product, late, NULL));
+  rewrite(0);
+  assert_int_equal(count_op(&f, MS_OP_add), 4);
+}
+
+static void smooth_activations_join_in_evaluation_only(void **state) {
+  (void)state;
+  for (int evaluate = 0; evaluate < 2; evaluate++) {
+    static const int ops[] = {MS_OP_gelu, MS_OP_gelu_tanh, MS_OP_silu};
+    fixture_end(&f);
+    fixture_start(&f);
+    int x = input(&f, "x", MS_F32, SHAPE(5, 4)), y[3];
+    for (int i = 0; i < 3; i++) {
+      char name[16];
+      snprintf(name, sizeof name, "y%d", i);
+      keep(name, y[i] = op1(&f, ops[i], linear(&f, x, f32(SHAPE(3, 4)), f32(SHAPE(3))), NULL));
+    }
+    rewrite(evaluate);
+    assert_int_equal(f.graph->n_nodes, evaluate ? 3 : 6);
+    for (int i = 0; i < 3; i++)
+      if (evaluate) assert_int_equal(maker(y[i])->attrs.i[2], MS_ACT_GELU + i);
+  }
+}
+
+static void silu_times_becomes_swiglu(void **state) {
+  (void)state;
+  int a = f32(SHAPE(5, 4)), b = f32(SHAPE(5, 4)), row = f32(SHAPE(4)), twice = op1(&f, MS_OP_silu, a, NULL);
+  keep("left", op2(&f, MS_OP_mul, op1(&f, MS_OP_silu, a, NULL), b, NULL));
+  keep("right", op2(&f, MS_OP_mul, b, op1(&f, MS_OP_silu, a, NULL), NULL));
+  keep("broadcast", op2(&f, MS_OP_mul, op1(&f, MS_OP_silu, a, NULL), row, NULL));
+  keep("square", op2(&f, MS_OP_mul, twice, twice, NULL));
+  rewrite(0);
+  assert_int_equal(count_op(&f, MS_OP_swiglu), 2);
+  assert_int_equal(count_op(&f, MS_OP_silu), 2);
+  for (int n = 0; n < f.graph->n_nodes; n++) {
+    if (f.graph->nodes[n].op != MS_OP_swiglu) continue;
+    assert_int_equal(f.graph->nodes[n].in[0], a);
+    assert_int_equal(f.graph->nodes[n].in[1], b);
+  }
+}
+
+static void a_sum_joins_its_norm(void **state) {
+  (void)state;
+  int a = f32(SHAPE(5, 4)), b = f32(SHAPE(5, 4)), g = f32(SHAPE(4)), bias = f32(SHAPE(4));
+  int sum = op2(&f, MS_OP_add, a, b, NULL), y = op3(&f, MS_OP_layer_norm, sum, g, bias, ATTRS(.f = {1e-3}));
+  int rms = op2(&f, MS_OP_rms_norm, op2(&f, MS_OP_add, sum, y, NULL), g, NULL);
+  keep("sum", sum);
+  keep("rms", rms);
+  rewrite(0);
+  assert_int_equal(f.graph->n_nodes, 2);
+  const ms_node *norm = maker(y);
+  assert_int_equal(norm->op, MS_OP_add_layer_norm);
+  assert_true(norm->attrs.f[0] == 1e-3);
+  assert_memory_equal(norm->in, ((int[]){a, b, g, bias}), 4 * sizeof(int));
+  assert_int_equal(norm->out[2], sum);
+  assert_int_equal(maker(rms)->op, MS_OP_add_rms_norm);
+}
+
+static void a_sum_read_before_the_norm_stays(void **state) {
+  (void)state;
+  int a = f32(SHAPE(5, 4)), b = f32(SHAPE(5, 4)), g = f32(SHAPE(4)), row = f32(SHAPE(4));
+  int sum = op2(&f, MS_OP_add, a, b, NULL), early = op1(&f, MS_OP_exp, sum, NULL);
+  keep("norm", op2(&f, MS_OP_add, op2(&f, MS_OP_rms_norm, sum, g, NULL), early, NULL));
+  keep("broadcast", op2(&f, MS_OP_rms_norm, op2(&f, MS_OP_add, a, row, NULL), g, NULL));
+  rewrite(0);
+  assert_int_equal(count_op(&f, MS_OP_rms_norm), 2);
+  assert_int_equal(count_op(&f, MS_OP_add), 3);
+}
+
+static void dropout_ends_in_evaluation(void **state) {
+  (void)state;
+  for (int evaluate = 0; evaluate < 2; evaluate++) {
+    fixture_end(&f);
+    fixture_start(&f);
+    int x = f32(SHAPE(5, 4)), dropped = op1(&f, MS_OP_dropout, x, NULL);
+    int never = op1(&f, MS_OP_dropout, dropped, ATTRS(.f = {0}));
+    keep("y", op1(&f, MS_OP_exp, op1(&f, MS_OP_dropout, never, ATTRS(.i = {5}, .f = {0.2})), NULL));
+    keep("dropped", dropped);
+    ok(ms_graph_pass_identities(f.graph, evaluate));
+    assert_well_formed(f.graph);
+    assert_int_equal(count_op(&f, MS_OP_dropout), evaluate ? 0 : 2);
+    assert_int_equal(f.graph->outputs[1].value, evaluate ? x : dropped);
+  }
+}
+
+static void what_nothing_needs_is_removed(void **state) {
+  (void)state;
+  int x = f32(SHAPE(5, 4)), out[MS_MAX_OUTPUTS];
+  op1(&f, MS_OP_exp, op1(&f, MS_OP_log, x, NULL), NULL);
+  apply(&f, MS_OP_rms_norm, 2, (int[]){x, f32(SHAPE(4))}, NULL, out);
+  keep("rstd", out[1]);
+  rewrite(0);
+  assert_int_equal(f.graph->n_nodes, 1);
+  assert_int_equal(maker(out[0])->op, MS_OP_rms_norm);
+}
+
+/* ---- backward ------------------------------------------------------------------------------------------------------------ */
+
+static void train(int loss) {
+  ok(ms_graph_set_loss(f.graph, loss));
+  rewrite(0);
+  ok(ms_graph_differentiate(f.graph));
+  ok(ms_graph_rewrite_backward(f.graph));
+  assert_well_formed(f.graph);
+}
+
+static void bias_gradients_join_the_activation(void **state) {
+  (void)state;
+  static const int ops[] = {MS_OP_relu, MS_OP_gelu, MS_OP_gelu_tanh, MS_OP_silu};
+  int x = input(&f, "x", MS_BF16, SHAPE(2, 5, 4));
+  for (int i = 0; i < 4; i++) {
+    int w = param(&f, MS_BF16, SHAPE(4, 4)), bias = param(&f, MS_BF16, SHAPE(4));
+    x = op1(&f, ops[i], linear(&f, x, w, bias), NULL);
+  }
+  train(sum_all(&f, x));
+  assert_int_equal(count_op(&f, MS_OP_activation_backward_bias), 4);
+  assert_int_equal(count_op(&f, MS_OP_sum_to), 0);
+  for (int p = 1; p < 8; p += 2) {
+    const ms_node *node = maker(f.graph->param_grads[p]);
+    assert_int_equal(node->op, MS_OP_activation_backward_bias);
+    assert_int_equal(node->attrs.i[2], MS_ACT_RELU + p / 2);
+    assert_int_equal(dtype_of(&f, f.graph->param_grads[p]), MS_F32);
+  }
+}
+
+static void residual_gradients_join_the_norm(void **state) {
+  (void)state;
+  int x = input(&f, "x", MS_F32, SHAPE(5, 4));
+  x = linear(&f, x, f32(SHAPE(4, 4)), -1);
+  for (int i = 0; i < 2; i++) {
+    int g = f32(SHAPE(4)),
+        h = i ? op2(&f, MS_OP_rms_norm, x, g, NULL) : op3(&f, MS_OP_layer_norm, x, g, f32(SHAPE(4)), NULL);
+    x = op2(&f, MS_OP_add, x, linear(&f, op1(&f, MS_OP_exp, h, NULL), f32(SHAPE(4, 4)), -1), NULL);
+  }
+  train(sum_all(&f, x));
+  for (int n = 0; n < f.graph->n_nodes; n++) {
+    const ms_node *node = &f.graph->nodes[n];
+    if (node->op == MS_OP_layer_norm_backward || node->op == MS_OP_rms_norm_backward) assert_int_equal(node->inputs, 5);
+    if (node->backward) assert_int_not_equal(node->op, MS_OP_add);
+  }
+}
+
+static void slices_of_a_whole_are_put_together(void **state) {
+  (void)state;
+  int x = linear(&f, input(&f, "x", MS_F32, SHAPE(5, 4)), f32(SHAPE(12, 4)), -1), part[3], loss;
+  for (int i = 0; i < 3; i++) part[2 - i] = op1(&f, MS_OP_slice, x, ATTRS(.i = {1, 4 * i, 4 * i + 4}));
+  loss = sum_all(
+      &f, op2(&f, MS_OP_mul, op1(&f, MS_OP_exp, part[0], NULL), op2(&f, MS_OP_mul, part[1], part[2], NULL), NULL));
+  train(loss);
+  assert_int_equal(count_op(&f, MS_OP_concat), 1);
+  assert_int_equal(count_op(&f, MS_OP_pad), 0);
+  assert_int_equal(count_op(&f, MS_OP_add), 0);
+}
+
+static void slices_that_overlap_or_leave_gaps_are_added(void **state) {
+  (void)state;
+  int x = op1(&f, MS_OP_exp, f32(SHAPE(5, 12)), NULL), a, b;
+  a = op1(&f, MS_OP_slice, x, ATTRS(.i = {1, 0, 7}));
+  b = op1(&f, MS_OP_slice, x, ATTRS(.i = {1, 5, 12}));
+  train(sum_all(&f, op2(&f, MS_OP_mul, a, b, NULL)));
+  assert_int_equal(count_op(&f, MS_OP_concat), 0);
+  assert_int_equal(count_op(&f, MS_OP_pad), 2);
+}
+
+/* ---- fused and unfused agree ------------------------------------------------------------------------------------------- */
+
+static const model_shape gpt = {
+    .batch = 2, .seq = 12, .vocab = 17, .dim = 32, .heads = 4, .kv_heads = 4, .hidden = 64, .layers = 2};
+static const model_shape llama = {
+    .batch = 2, .seq = 12, .vocab = 17, .dim = 32, .heads = 4, .kv_heads = 2, .hidden = 48, .layers = 2};
+
+typedef void (*model_fn)(fixture *, const model_shape *);
+
+typedef struct run {
+  fixture f;
+  interpreter it;
+} run;
+
+enum { AS_WRITTEN = 0, FUSED = 1 };
+
+/* Builds, compiles as training or evaluation, and runs; parameters depend only on their index. */
+static void run_start(run *r, model_fn model, model_shape shape, int fused, int evaluate) {
+  fixture_start(&r->f);
+  ms_graph *g = r->f.graph;
+  model(&r->f, &shape);
+  if (fused) ok(ms_graph_rewrite(g, evaluate));
+  else ok(ms_graph_pass_identities(g, evaluate));
+  if (!evaluate) ok(ms_graph_differentiate(g));
+  if (!evaluate && fused) ok(ms_graph_rewrite_backward(g));
+  assert_well_formed(g);
+  interpreter_start(&r->it, g);
+  for (int v = 0; v < g->n_values; v++) {
+    const ms_value *value = &g->values[v];
+    int vector = value->info.ndim == 1;
+    if (value->kind == MS_VALUE_PARAM) interpreter_draw(&r->it, v, (uint64_t)value->param, vector ? 0.5 : 0, 0.2);
+    if (value->kind == MS_VALUE_INPUT) interpreter_draw_integers(&r->it, v, value->name[1], (int)shape.vocab);
+  }
+  interpreter_run(&r->it, 0, g->n_nodes);
+}
+
+static void run_end(run *r) {
+  interpreter_end(&r->it);
+  fixture_end(&r->f);
+}
+
+static void compare_training(model_fn model, model_shape shape, double tolerance) {
+  run written, fused;
+  run_start(&written, model, shape, AS_WRITTEN, 0);
+  run_start(&fused, model, shape, FUSED, 0);
+  assert_true(fused.f.graph->n_nodes < written.f.graph->n_nodes);
+  double loss = interpreter_get(&written.it, written.f.graph->loss, 0);
+  assert_true(loss > 1 && loss < 10);
+  assert_true(interpreter_difference(&fused.it, fused.f.graph->loss, &written.it, written.f.graph->loss) < tolerance);
+  for (int p = 0; p < written.f.params; p++) {
+    int a = fused.f.graph->param_grads[p], b = written.f.graph->param_grads[p];
+    assert_true(a >= 0 && b >= 0);
+    double apart = interpreter_difference(&fused.it, a, &written.it, b);
+    if (!(apart < tolerance)) fail_msg("parameter %d: fused and unfused gradients differ by %.3g", p, apart);
+  }
+  run_end(&written);
+  run_end(&fused);
+}
+
+static void fused_gpt_trains_alike(void **state) {
+  (void)state;
+  model_shape dropping = gpt, half = gpt;
+  compare_training(gpt_model, gpt, 1e-5);
+  dropping.dropout = 0.3;
+  compare_training(gpt_model, dropping, 1e-5);
+  half.dtype = MS_BF16;
+  compare_training(gpt_model, half, 4e-2);
+}
+
+static void fused_llama_trains_alike(void **state) {
+  (void)state;
+  model_shape half = llama;
+  compare_training(llama_model, llama, 1e-5);
+  half.dtype = MS_BF16;
+  compare_training(llama_model, half, 4e-2);
+}
+
+static void fused_models_evaluate_alike(void **state) {
+  (void)state;
+  static const model_fn models[] = {gpt_model, llama_model};
+  for (int m = 0; m < 2; m++) {
+    run written, fused;
+    model_shape dropping = m ? llama : gpt;
+    dropping.dropout = 0.3;
+    run_start(&written, models[m], m ? llama : gpt, AS_WRITTEN, 0);
+    run_start(&fused, models[m], dropping, FUSED, 1);
+    assert_int_equal(
+        count_op(&fused.f, MS_OP_gelu) + count_op(&fused.f, MS_OP_dropout) + count_op(&fused.f, MS_OP_silu), 0);
+    assert_true(interpreter_difference(&fused.it, fused.f.graph->loss, &written.it, written.f.graph->loss) < 1e-5);
+    int a = fused.f.graph->outputs[0].value, b = written.f.graph->outputs[0].value;
+    assert_true(interpreter_difference(&fused.it, a, &written.it, b) < 1e-5);
+    run_end(&written);
+    run_end(&fused);
+  }
+}
+
+static void a_block_has_no_loose_ends(void **state) {
+  (void)state;
+  fixture_end(&f);
+  fixture_start(&f);
+  model_shape shape = gpt;
+  gpt_model(&f, &shape);
+  rewrite(0);
+  /* Left: the position embedding's addition and the last block's last one, whose norm it joins. */
+  assert_int_equal(count_op(&f, MS_OP_add), 1);
+  assert_int_equal(count_op(&f, MS_OP_layer_norm), 1);
+  assert_int_equal(count_op(&f, MS_OP_add_layer_norm), 4);
+  ok(ms_graph_differentiate(f.graph));
+  ok(ms_graph_rewrite_backward(f.graph));
+  assert_well_formed(f.graph);
+  assert_int_equal(count_op(&f, MS_OP_pad), 0);
+  /* The tied embedding sums its two gradients. */
+  assert_int_equal(count_op(&f, MS_OP_add), 2);
+  assert_int_equal(count_op(&f, MS_OP_cast), 0);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, start, end)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      CASE(bias_and_relu_join_the_matmul),
+      CASE(a_product_that_others_read_keeps_its_place),
+      CASE(a_named_output_is_not_fused_away),
+      CASE(what_is_no_bias_stays_an_addition),
+      CASE(smooth_activations_join_in_evaluation_only),
+      CASE(silu_times_becomes_swiglu),
+      CASE(a_sum_joins_its_norm),
+      CASE(a_sum_read_before_the_norm_stays),
+      CASE(dropout_ends_in_evaluation),
+      CASE(what_nothing_needs_is_removed),
+      CASE(bias_gradients_join_the_activation),
+      CASE(residual_gradients_join_the_norm),
+      CASE(slices_of_a_whole_are_put_together),
+      CASE(slices_that_overlap_or_leave_gaps_are_added),
+      CASE(a_block_has_no_loose_ends),
+      TEST(fused_gpt_trains_alike),
+      TEST(fused_llama_trains_alike),
+      TEST(fused_models_evaluate_alike),
+  };
+  return cmocka_run_group_tests_name("graph rewrite", tests, NULL, NULL);
+}
