@@ -1,0 +1,69 @@
+/* op.h - what a kernel is: the contract between the plan and the code that computes.
+**
+** A kernel is prepared once for fixed shapes (this is where primitives are made and workspace is asked for) and then run
+** any number of times on pointers that the plan bound. It allocates nothing in run, takes no lock, and gives the same
+** bits for the same inputs and the same number of threads. Tensors are contiguous, row-major.
+*/
+#ifndef MS_KERNELS_OP_H
+#define MS_KERNELS_OP_H
+
+#include "moonshard.h"
+
+enum {
+  MS_OP_ALIAS = 1,                  /* output 0 is input 0's bytes under another shape: no kernel runs */
+  MS_OP_INTERNAL = 2,               /* made by autodiff, rewrites and lowering only */
+  MS_OP_IDENTITY_IN_EVALUATION = 4  /* evaluate phases pass input 0 through */
+};
+
+enum ms_op_id {
+#define MS_OP(name, ...) MS_OP_##name,
+#include "kernels/ops.def"
+#undef MS_OP
+  MS_OP_COUNT
+};
+
+enum ms_activation { MS_ACT_NONE = 0, MS_ACT_RELU = 1, MS_ACT_GELU = 2, MS_ACT_GELU_TANH = 3, MS_ACT_SILU = 4 };
+
+/* What changes from step to step; one per exec, read by kernels through the call. */
+typedef struct ms_scalars {
+  double lr;
+  int64_t step; /* 1 for the first */
+  int micro_batches;
+  uint64_t seed;
+} ms_scalars;
+
+/* One bound use of a kernel. The shapes are fixed by prepare; the pointers by binding. */
+typedef struct ms_kernel_call {
+  int op; /* enum ms_op_id: kernels shared by rows switch on it in prepare, not per element */
+  ms_attrs attrs;
+  int inputs, outputs;
+  ms_value_info in[MS_MAX_INPUTS];
+  ms_value_info out[MS_MAX_OUTPUTS];
+  int threads;             /* OpenMP threads to use, >= 1 */
+  int64_t workspace_bytes; /* set by prepare; 64-byte aligned scratch of that size is given to run */
+  void *prepared;          /* set by prepare; owned by the kernel; shared by calls of equal op, attrs, shapes and threads */
+
+  const void *in_data[MS_MAX_INPUTS];
+  void *out_data[MS_MAX_OUTPUTS]; /* may equal in_data[0] only where the kernel says in_place */
+  void *workspace;
+  const ms_scalars *scalars;
+} ms_kernel_call;
+
+typedef struct ms_kernel {
+  int (*prepare)(ms_kernel_call *call); /* NULL: nothing to prepare, no workspace */
+  int (*run)(const ms_kernel_call *call);
+  void (*release)(void *prepared); /* NULL when prepare is NULL or leaves prepared NULL */
+  int in_place;                    /* 1: output 0 may be written over input 0 when their sizes are equal */
+} ms_kernel;
+
+/* The CPU device's kernel of an op (kernels/cpu/table.c). Aliases have none: NULL. */
+const ms_kernel *ms_cpu_kernel(int op);
+
+/* Elements of a shape; 1 for a scalar. */
+static inline int64_t ms_numel(const ms_value_info *info) {
+  int64_t n = 1;
+  for (int d = 0; d < info->ndim; d++) n *= info->dims[d];
+  return n;
+}
+
+#endif
