@@ -14,263 +14,260 @@ typedef enum domain { NORMAL, POSITIVE, AWAY_FROM_ZERO, DISTINCT } domain;
 
 typedef struct gradient_case {
   int op;
-  const char *name;
+  const char *variant;
   domain domain;
-  int (*build)(fixture *f, int dtype);
+  int (*build)(fixture *f, int op, int dtype);
 } gradient_case;
 
 /* ---- cases ------------------------------------------------------------------------------------------------------------ */
 
-#define UNARY(op) \
-  static int build_##op(fixture *f, int dtype) { return op1(f, MS_OP_##op, param(f, dtype, SHAPE(3, 5)), NULL); }
-UNARY(exp)
-UNARY(log) UNARY(sqrt) UNARY(rsqrt) UNARY(tanh) UNARY(sigmoid) UNARY(relu) UNARY(gelu) UNARY(gelu_tanh) UNARY(silu)
-    UNARY(softmax) UNARY(log_softmax)
-#define BINARY(op)                                                                                  \
-  static int build_##op(fixture *f, int dtype) {                                                    \
-    return op2(f, MS_OP_##op, param(f, dtype, SHAPE(3, 5)), param(f, dtype, SHAPE(3, 5)), NULL);    \
-  }                                                                                                 \
-  static int build_##op##_broadcast(fixture *f, int dtype) {                                        \
-    return op2(f, MS_OP_##op, param(f, dtype, SHAPE(4, 1, 5)), param(f, dtype, SHAPE(3, 1)), NULL); \
-  }                                                                                                 \
-  static int build_##op##_scalar(fixture *f, int dtype) {                                           \
-    return op2(f, MS_OP_##op, param(f, dtype, SCALAR), param(f, dtype, SHAPE(2, 3)), NULL);         \
-  }
-        BINARY(add) BINARY(sub) BINARY(mul) BINARY(div)
+static int build_unary(fixture *f, int op, int dtype) { return op1(f, op, param(f, dtype, SHAPE(3, 5)), NULL); }
 
-            static int build_square(fixture *f, int dtype) {
+static int build_binary(fixture *f, int op, int dtype) {
+  return op2(f, op, param(f, dtype, SHAPE(3, 5)), param(f, dtype, SHAPE(3, 5)), NULL);
+}
+
+static int build_broadcast(fixture *f, int op, int dtype) {
+  return op2(f, op, param(f, dtype, SHAPE(4, 1, 5)), param(f, dtype, SHAPE(3, 1)), NULL);
+}
+
+static int build_scalar(fixture *f, int op, int dtype) {
+  return op2(f, op, param(f, dtype, SCALAR), param(f, dtype, SHAPE(2, 3)), NULL);
+}
+
+static int build_square(fixture *f, int op, int dtype) {
   int x = param(f, dtype, SHAPE(7));
-  return op2(f, MS_OP_mul, x, x, NULL);
+  return op2(f, op, x, x, NULL);
 }
 
-static int build_swiglu(fixture *f, int dtype) {
-  return op2(f, MS_OP_swiglu, param(f, dtype, SHAPE(3, 5)), param(f, dtype, SHAPE(3, 5)), NULL);
+static int build_where(fixture *f, int op, int dtype) {
+  return op3(f, op, input(f, "mask", MS_U8, SHAPE(4, 5)), param(f, dtype, SHAPE(4, 5)), param(f, dtype, SCALAR), NULL);
 }
 
-static int build_where(fixture *f, int dtype) {
-  return op3(f, MS_OP_where, input(f, "mask", MS_U8, SHAPE(4, 5)), param(f, dtype, SHAPE(4, 5)),
-             param(f, dtype, SCALAR), NULL);
+static int build_scale(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(6)), ATTRS(.f = {-1.5, 0.25}));
 }
 
-static int build_scale(fixture *f, int dtype) {
-  return op1(f, MS_OP_scale, param(f, dtype, SHAPE(6)), ATTRS(.f = {-1.5, 0.25}));
+static int build_dropout(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(8, 9)), ATTRS(.i = {3}, .f = {0.4}));
 }
 
-static int build_dropout(fixture *f, int dtype) {
-  return op1(f, MS_OP_dropout, param(f, dtype, SHAPE(8, 9)), ATTRS(.i = {3}, .f = {0.4}));
+static int build_cast(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(8)), ATTRS(.i = {[7] = 1 + MS_F32}));
 }
 
-static int build_cast(fixture *f, int dtype) {
-  return op1(f, MS_OP_cast, param(f, dtype, SHAPE(8)), ATTRS(.i = {[7] = 1 + MS_F32}));
+static int build_last(fixture *f, int op, int dtype) { return op1(f, op, param(f, dtype, SHAPE(3, 4, 5)), NULL); }
+
+static int build_middle(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(3, 4, 5)), ATTRS(.i = {1}));
 }
 
-#define REDUCE(op)                                                                  \
-  static int build_##op##_last(fixture *f, int dtype) {                             \
-    return op1(f, MS_OP_##op, param(f, dtype, SHAPE(3, 4, 5)), NULL);               \
-  }                                                                                 \
-  static int build_##op##_middle(fixture *f, int dtype) {                           \
-    return op1(f, MS_OP_##op, param(f, dtype, SHAPE(3, 4, 5)), ATTRS(.i = {1}));    \
-  }                                                                                 \
-  static int build_##op##_kept(fixture *f, int dtype) {                             \
-    return op1(f, MS_OP_##op, param(f, dtype, SHAPE(3, 4)), ATTRS(.i = {-2, 1}));   \
-  }                                                                                 \
-  static int build_##op##_all(fixture *f, int dtype) {                              \
-    return op1(f, MS_OP_##op, param(f, dtype, SHAPE(3, 4)), ATTRS(.i = {0, 0, 1})); \
+static int build_kept(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(3, 4)), ATTRS(.i = {-2, 1}));
+}
+
+static int build_all(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(3, 4)), ATTRS(.i = {0, 0, 1}));
+}
+
+/* A parameter [..., rows, columns] with n leading dimensions of 2, its last two swapped when transposed. */
+static int matrices(fixture *f, int dtype, int n, int64_t rows, int64_t columns, int transposed) {
+  int64_t dims[MS_MAX_DIMS] = {2, 2, 2, 2};
+  dims[n] = transposed ? columns : rows;
+  dims[n + 1] = transposed ? rows : columns;
+  return param(f, dtype, n + 2, dims);
+}
+
+/* Products with each operand plain and transposed, added up so that all four stand in one graph. */
+static int products(fixture *f, int op, int dtype, int leading_a, int leading_b) {
+  int sum = -1;
+  for (int trans = 0; trans < 4; trans++) {
+    int a = matrices(f, dtype, leading_a, 4, 5, trans & 1), b = matrices(f, dtype, leading_b, 5, 3, trans >> 1);
+    int product = op2(f, op, a, b, ATTRS(.i = {trans & 1, trans >> 1}));
+    sum = sum < 0 ? product : op2(f, MS_OP_add, sum, product, NULL);
   }
-REDUCE(sum)
-REDUCE(mean) REDUCE(max)
-
-    static int build_matmul(fixture *f, int dtype) {
-  return op2(f, MS_OP_matmul, param(f, dtype, SHAPE(4, 5)), param(f, dtype, SHAPE(5, 3)), NULL);
+  return sum;
 }
 
-#define MATMUL(name, trans_a, trans_b, a, b)                                                             \
-  static int build_matmul_##name(fixture *f, int dtype) {                                                \
-    return op2(f, MS_OP_matmul, param(f, dtype, a), param(f, dtype, b), ATTRS(.i = {trans_a, trans_b})); \
-  }
-MATMUL(ta, 1, 0, SHAPE(5, 4), SHAPE(5, 3))
-MATMUL(tb, 0, 1, SHAPE(4, 5), SHAPE(3, 5))
-MATMUL(tab, 1, 1, SHAPE(5, 4), SHAPE(3, 5))
-MATMUL(shared, 0, 0, SHAPE(2, 3, 4, 5), SHAPE(5, 3))
-MATMUL(shared_ta, 1, 0, SHAPE(2, 5, 4), SHAPE(5, 3))
-MATMUL(shared_tb, 0, 1, SHAPE(2, 4, 5), SHAPE(3, 5))
-MATMUL(shared_tab, 1, 1, SHAPE(2, 5, 4), SHAPE(3, 5))
-MATMUL(batched, 0, 0, SHAPE(2, 4, 5), SHAPE(2, 5, 3))
-MATMUL(batched_ta, 1, 0, SHAPE(2, 5, 4), SHAPE(2, 5, 3))
-MATMUL(batched_tb, 0, 1, SHAPE(2, 2, 4, 5), SHAPE(2, 2, 3, 5))
-MATMUL(batched_tab, 1, 1, SHAPE(2, 5, 4), SHAPE(2, 3, 5))
+static int build_plain(fixture *f, int op, int dtype) { return products(f, op, dtype, 0, 0); }
+static int build_shared(fixture *f, int op, int dtype) { return products(f, op, dtype, 2, 0); }
+static int build_batched(fixture *f, int op, int dtype) { return products(f, op, dtype, 1, 1); }
+static int build_batched_twice(fixture *f, int op, int dtype) { return products(f, op, dtype, 2, 2); }
 
-static int build_matmul_bias(fixture *f, int dtype) {
-  return op3(f, MS_OP_matmul, param(f, dtype, SHAPE(2, 4, 5)), param(f, dtype, SHAPE(3, 5)), param(f, dtype, SHAPE(3)),
+static int build_matmul_bias(fixture *f, int op, int dtype) {
+  return op3(f, op, param(f, dtype, SHAPE(2, 4, 5)), param(f, dtype, SHAPE(3, 5)), param(f, dtype, SHAPE(3)),
              ATTRS(.i = {0, 1}));
 }
 
-static int build_matmul_relu(fixture *f, int dtype) {
-  return op3(f, MS_OP_matmul, param(f, dtype, SHAPE(4, 5)), param(f, dtype, SHAPE(3, 5)), param(f, dtype, SHAPE(3)),
+static int build_matmul_relu(fixture *f, int op, int dtype) {
+  return op3(f, op, param(f, dtype, SHAPE(4, 5)), param(f, dtype, SHAPE(3, 5)), param(f, dtype, SHAPE(3)),
              ATTRS(.i = {0, 1, MS_ACT_RELU}));
 }
 
-static int build_layer_norm(fixture *f, int dtype) {
-  return op3(f, MS_OP_layer_norm, param(f, dtype, SHAPE(2, 3, 8)), param(f, dtype, SHAPE(8)), param(f, dtype, SHAPE(8)),
-             NULL);
+static int build_layer_norm(fixture *f, int op, int dtype) {
+  return op3(f, op, param(f, dtype, SHAPE(2, 3, 8)), param(f, dtype, SHAPE(8)), param(f, dtype, SHAPE(8)), NULL);
 }
 
-static int build_rms_norm(fixture *f, int dtype) {
-  return op2(f, MS_OP_rms_norm, param(f, dtype, SHAPE(2, 3, 8)), param(f, dtype, SHAPE(8)), NULL);
+static int build_rms_norm(fixture *f, int op, int dtype) {
+  return op2(f, op, param(f, dtype, SHAPE(2, 3, 8)), param(f, dtype, SHAPE(8)), NULL);
 }
 
 /* Both float outputs count: the normalised value and the sum. */
-static int build_add_layer_norm(fixture *f, int dtype) {
+static int build_add_layer_norm(fixture *f, int op, int dtype) {
   int out[MS_MAX_OUTPUTS], in[] = {param(f, dtype, SHAPE(2, 3, 8)), param(f, dtype, SHAPE(2, 3, 8)),
                                    param(f, dtype, SHAPE(8)), param(f, dtype, SHAPE(8))};
-  apply(f, MS_OP_add_layer_norm, 4, in, NULL, out);
+  apply(f, op, 4, in, NULL, out);
   return op2(f, MS_OP_add, out[0], op1(f, MS_OP_scale, out[2], ATTRS(.f = {0.5})), NULL);
 }
 
-static int build_add_rms_norm(fixture *f, int dtype) {
+static int build_add_rms_norm(fixture *f, int op, int dtype) {
   int out[MS_MAX_OUTPUTS],
       in[] = {param(f, dtype, SHAPE(2, 3, 8)), param(f, dtype, SHAPE(2, 3, 8)), param(f, dtype, SHAPE(8))};
-  apply(f, MS_OP_add_rms_norm, 3, in, NULL, out);
+  apply(f, op, 3, in, NULL, out);
   return op2(f, MS_OP_add, out[0], op1(f, MS_OP_scale, out[2], ATTRS(.f = {0.5})), NULL);
 }
 
-static int build_add_rms_norm_sum_only(fixture *f, int dtype) {
+static int build_add_rms_norm_sum_only(fixture *f, int op, int dtype) {
   int out[MS_MAX_OUTPUTS],
       in[] = {param(f, dtype, SHAPE(3, 8)), param(f, dtype, SHAPE(3, 8)), param(f, dtype, SHAPE(8))};
-  apply(f, MS_OP_add_rms_norm, 3, in, NULL, out);
+  apply(f, op, 3, in, NULL, out);
   return op2(f, MS_OP_mul, out[2], out[2], NULL);
 }
 
-static int build_embedding(fixture *f, int dtype) {
-  return op2(f, MS_OP_embedding, param(f, dtype, SHAPE(7, 4)), input(f, "tokens", MS_I32, SHAPE(3, 5)), NULL);
+static int build_embedding(fixture *f, int op, int dtype) {
+  return op2(f, op, param(f, dtype, SHAPE(7, 4)), input(f, "tokens", MS_I32, SHAPE(3, 5)), NULL);
 }
 
-static int build_rope(fixture *f, int dtype) {
-  return op1(f, MS_OP_rope, param(f, dtype, SHAPE(2, 3, 2, 8)), ATTRS(.i = {5}, .f = {100}));
+static int build_rope(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(2, 3, 2, 8)), ATTRS(.i = {5}, .f = {100}));
 }
 
-static int build_rope_interleaved(fixture *f, int dtype) {
-  return op1(f, MS_OP_rope, param(f, dtype, SHAPE(2, 3, 2, 8)), ATTRS(.i = {0, 1, 1}, .f = {100}));
+static int build_rope_interleaved(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(2, 3, 2, 8)), ATTRS(.i = {0, 1, 1}, .f = {100}));
 }
 
-static int attention(fixture *f, int dtype, int64_t queries, int64_t keys, int64_t kv_heads, const ms_attrs *attrs) {
-  return op3(f, MS_OP_attention, param(f, dtype, SHAPE(2, queries, 4, 8)), param(f, dtype, SHAPE(2, keys, kv_heads, 8)),
+static int attention(fixture *f, int op, int dtype, int64_t queries, int64_t keys, int64_t kv_heads,
+                     const ms_attrs *attrs) {
+  return op3(f, op, param(f, dtype, SHAPE(2, queries, 4, 8)), param(f, dtype, SHAPE(2, keys, kv_heads, 8)),
              param(f, dtype, SHAPE(2, keys, kv_heads, 8)), attrs);
 }
 
-static int build_attention(fixture *f, int dtype) { return attention(f, dtype, 6, 6, 4, NULL); }
-static int build_attention_grouped(fixture *f, int dtype) { return attention(f, dtype, 6, 6, 2, NULL); }
-static int build_attention_full(fixture *f, int dtype) {
-  return attention(f, dtype, 5, 7, 1, ATTRS(.i = {0}, .f = {0.6}));
+static int build_attention(fixture *f, int op, int dtype) { return attention(f, op, dtype, 6, 6, 4, NULL); }
+static int build_attention_grouped(fixture *f, int op, int dtype) { return attention(f, op, dtype, 6, 6, 2, NULL); }
+static int build_attention_full(fixture *f, int op, int dtype) {
+  return attention(f, op, dtype, 5, 7, 1, ATTRS(.i = {0}, .f = {0.6}));
 }
-static int build_attention_long(fixture *f, int dtype) { return attention(f, dtype, 150, 150, 2, NULL); }
+static int build_attention_long(fixture *f, int op, int dtype) { return attention(f, op, dtype, 150, 150, 2, NULL); }
 
-static int build_cross_entropy(fixture *f, int dtype) {
-  return op2(f, MS_OP_cross_entropy, param(f, dtype, SHAPE(2, 5, 7)), input(f, "tokens", MS_I32, SHAPE(2, 5)),
-             ATTRS(.i = {2}));
+static int build_cross_entropy(fixture *f, int op, int dtype) {
+  return op2(f, op, param(f, dtype, SHAPE(2, 5, 7)), input(f, "tokens", MS_I32, SHAPE(2, 5)), ATTRS(.i = {2}));
 }
 
 /* The sum over counted targets: the count is a constant for the gradient. */
-static int build_cross_entropy_sum(fixture *f, int dtype) {
+static int build_cross_entropy_sum(fixture *f, int op, int dtype) {
   int out[MS_MAX_OUTPUTS], in[] = {param(f, dtype, SHAPE(6, 7)), input(f, "tokens", MS_I32, SHAPE(6))};
-  apply(f, MS_OP_cross_entropy, 2, in, NULL, out);
+  apply(f, op, 2, in, NULL, out);
   return op2(f, MS_OP_mul, out[0], out[2], NULL);
 }
 
-static int build_reshape(fixture *f, int dtype) {
-  return op1(f, MS_OP_exp, reshape_to(f, param(f, dtype, SHAPE(3, 4)), SHAPE(2, -1)), NULL);
+static int build_reshape(fixture *f, int op, int dtype) {
+  int x = op1(f, op, param(f, dtype, SHAPE(3, 4)), ATTRS(.i = {2, -1, 1, 1, 1, 1, 2}));
+  return op1(f, MS_OP_exp, x, NULL);
 }
 
-static int build_transpose(fixture *f, int dtype) {
-  return op1(f, MS_OP_transpose, param(f, dtype, SHAPE(2, 3, 4, 5)), ATTRS(.i = {2, 0, 3, 1}));
+static int build_transpose(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(2, 3, 4, 5)), ATTRS(.i = {2, 0, 3, 1}));
 }
 
-static int build_slice(fixture *f, int dtype) {
-  return op1(f, MS_OP_slice, param(f, dtype, SHAPE(3, 6, 2)), ATTRS(.i = {1, 2, 5}));
+static int build_slice(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(3, 6, 2)), ATTRS(.i = {1, 2, 5}));
 }
-static int build_pad(fixture *f, int dtype) {
-  return op1(f, MS_OP_pad, param(f, dtype, SHAPE(3, 6)), ATTRS(.i = {-1, 2, 1}));
-}
-
-static int build_concat(fixture *f, int dtype) {
-  return op3(f, MS_OP_concat, param(f, dtype, SHAPE(3, 2, 2)), param(f, dtype, SHAPE(3, 1, 2)),
-             param(f, dtype, SHAPE(3, 4, 2)), ATTRS(.i = {1}));
+static int build_pad(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(3, 6)), ATTRS(.i = {-1, 2, 1}));
 }
 
-static int build_broadcast_to(fixture *f, int dtype) {
-  return op1(f, MS_OP_broadcast_to, param(f, dtype, SHAPE(3, 1)), ATTRS(.i = {2, 3, 4, 1, 1, 1, 3}));
+static int build_concat(fixture *f, int op, int dtype) {
+  return op3(f, op, param(f, dtype, SHAPE(3, 2, 2)), param(f, dtype, SHAPE(3, 1, 2)), param(f, dtype, SHAPE(3, 4, 2)),
+             ATTRS(.i = {1}));
 }
 
-static int build_sum_to(fixture *f, int dtype) {
-  return op1(f, MS_OP_sum_to, param(f, dtype, SHAPE(2, 3, 4)), ATTRS(.i = {3, 1, 1, 1, 1, 1, 2, 1 + MS_F32}));
+static int build_broadcast_to(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(3, 1)), ATTRS(.i = {2, 3, 4, 1, 1, 1, 3}));
 }
 
-#define CASE(op, domain, suffix) \
-  { MS_OP_##op, #op #suffix, domain, build_##op##suffix }
-#define CASES_BINARY(op, domain) CASE(op, domain, ), CASE(op, domain, _broadcast), CASE(op, domain, _scalar)
-#define CASES_REDUCE(op, domain) \
-  CASE(op, domain, _last), CASE(op, domain, _middle), CASE(op, domain, _kept), CASE(op, domain, _all)
+static int build_sum_to(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(2, 3, 4)), ATTRS(.i = {3, 1, 1, 1, 1, 1, 2, 1 + MS_F32}));
+}
+
 static const gradient_case cases[] = {
-    CASES_BINARY(add, NORMAL),
-    CASES_BINARY(sub, NORMAL),
-    CASES_BINARY(mul, NORMAL),
-    CASES_BINARY(div, POSITIVE),
-    {MS_OP_mul, "square", NORMAL, build_square},
-    CASE(where, NORMAL, ),
-    CASE(scale, NORMAL, ),
-    CASE(exp, NORMAL, ),
-    CASE(log, POSITIVE, ),
-    CASE(sqrt, POSITIVE, ),
-    CASE(rsqrt, POSITIVE, ),
-    CASE(tanh, NORMAL, ),
-    CASE(sigmoid, NORMAL, ),
-    CASE(relu, AWAY_FROM_ZERO, ),
-    CASE(gelu, NORMAL, ),
-    CASE(gelu_tanh, NORMAL, ),
-    CASE(silu, NORMAL, ),
-    CASE(swiglu, NORMAL, ),
-    CASE(dropout, NORMAL, ),
-    CASE(cast, NORMAL, ),
-    CASES_REDUCE(sum, NORMAL),
-    CASES_REDUCE(mean, NORMAL),
-    CASES_REDUCE(max, DISTINCT),
-    CASE(softmax, NORMAL, ),
-    CASE(log_softmax, NORMAL, ),
-    CASE(matmul, NORMAL, ),
-    CASE(matmul, NORMAL, _ta),
-    CASE(matmul, NORMAL, _tb),
-    CASE(matmul, NORMAL, _tab),
-    CASE(matmul, NORMAL, _shared),
-    CASE(matmul, NORMAL, _shared_ta),
-    CASE(matmul, NORMAL, _shared_tb),
-    CASE(matmul, NORMAL, _shared_tab),
-    CASE(matmul, NORMAL, _batched),
-    CASE(matmul, NORMAL, _batched_ta),
-    CASE(matmul, NORMAL, _batched_tb),
-    CASE(matmul, NORMAL, _batched_tab),
-    CASE(matmul, NORMAL, _bias),
-    CASE(matmul, AWAY_FROM_ZERO, _relu),
-    CASE(layer_norm, NORMAL, ),
-    CASE(rms_norm, NORMAL, ),
-    CASE(add_layer_norm, NORMAL, ),
-    CASE(add_rms_norm, NORMAL, ),
-    CASE(add_rms_norm, NORMAL, _sum_only),
-    CASE(embedding, NORMAL, ),
-    CASE(rope, NORMAL, ),
-    CASE(rope, NORMAL, _interleaved),
-    CASE(attention, NORMAL, ),
-    CASE(attention, NORMAL, _grouped),
-    CASE(attention, NORMAL, _full),
-    CASE(attention, NORMAL, _long),
-    CASE(cross_entropy, NORMAL, ),
-    CASE(cross_entropy, NORMAL, _sum),
-    CASE(reshape, NORMAL, ),
-    CASE(transpose, NORMAL, ),
-    CASE(slice, NORMAL, ),
-    CASE(pad, NORMAL, ),
-    CASE(concat, NORMAL, ),
-    CASE(broadcast_to, NORMAL, ),
-    CASE(sum_to, NORMAL, ),
+    {MS_OP_add, "", NORMAL, build_binary},
+    {MS_OP_add, " broadcast", NORMAL, build_broadcast},
+    {MS_OP_add, " scalar", NORMAL, build_scalar},
+    {MS_OP_sub, "", NORMAL, build_binary},
+    {MS_OP_sub, " broadcast", NORMAL, build_broadcast},
+    {MS_OP_mul, "", NORMAL, build_binary},
+    {MS_OP_mul, " broadcast", NORMAL, build_broadcast},
+    {MS_OP_mul, " scalar", NORMAL, build_scalar},
+    {MS_OP_mul, " square", NORMAL, build_square},
+    {MS_OP_div, "", POSITIVE, build_binary},
+    {MS_OP_div, " broadcast", POSITIVE, build_broadcast},
+    {MS_OP_div, " scalar", POSITIVE, build_scalar},
+    {MS_OP_where, "", NORMAL, build_where},
+    {MS_OP_scale, "", NORMAL, build_scale},
+    {MS_OP_exp, "", NORMAL, build_unary},
+    {MS_OP_log, "", POSITIVE, build_unary},
+    {MS_OP_sqrt, "", POSITIVE, build_unary},
+    {MS_OP_rsqrt, "", POSITIVE, build_unary},
+    {MS_OP_tanh, "", NORMAL, build_unary},
+    {MS_OP_sigmoid, "", NORMAL, build_unary},
+    {MS_OP_relu, "", AWAY_FROM_ZERO, build_unary},
+    {MS_OP_gelu, "", NORMAL, build_unary},
+    {MS_OP_gelu_tanh, "", NORMAL, build_unary},
+    {MS_OP_silu, "", NORMAL, build_unary},
+    {MS_OP_swiglu, "", NORMAL, build_binary},
+    {MS_OP_dropout, "", NORMAL, build_dropout},
+    {MS_OP_cast, "", NORMAL, build_cast},
+    {MS_OP_sum, " last", NORMAL, build_last},
+    {MS_OP_sum, " middle", NORMAL, build_middle},
+    {MS_OP_sum, " kept", NORMAL, build_kept},
+    {MS_OP_sum, " all", NORMAL, build_all},
+    {MS_OP_mean, " last", NORMAL, build_last},
+    {MS_OP_mean, " middle", NORMAL, build_middle},
+    {MS_OP_mean, " kept", NORMAL, build_kept},
+    {MS_OP_mean, " all", NORMAL, build_all},
+    {MS_OP_max, " last", DISTINCT, build_last},
+    {MS_OP_max, " middle", DISTINCT, build_middle},
+    {MS_OP_max, " kept", DISTINCT, build_kept},
+    {MS_OP_max, " all", DISTINCT, build_all},
+    {MS_OP_softmax, "", NORMAL, build_unary},
+    {MS_OP_log_softmax, "", NORMAL, build_unary},
+    {MS_OP_matmul, "", NORMAL, build_plain},
+    {MS_OP_matmul, " shared", NORMAL, build_shared},
+    {MS_OP_matmul, " batched", NORMAL, build_batched},
+    {MS_OP_matmul, " batched twice", NORMAL, build_batched_twice},
+    {MS_OP_matmul, " bias", NORMAL, build_matmul_bias},
+    {MS_OP_matmul, " relu", AWAY_FROM_ZERO, build_matmul_relu},
+    {MS_OP_layer_norm, "", NORMAL, build_layer_norm},
+    {MS_OP_rms_norm, "", NORMAL, build_rms_norm},
+    {MS_OP_add_layer_norm, "", NORMAL, build_add_layer_norm},
+    {MS_OP_add_rms_norm, "", NORMAL, build_add_rms_norm},
+    {MS_OP_add_rms_norm, " sum only", NORMAL, build_add_rms_norm_sum_only},
+    {MS_OP_embedding, "", NORMAL, build_embedding},
+    {MS_OP_rope, "", NORMAL, build_rope},
+    {MS_OP_rope, " interleaved", NORMAL, build_rope_interleaved},
+    {MS_OP_attention, "", NORMAL, build_attention},
+    {MS_OP_attention, " grouped", NORMAL, build_attention_grouped},
+    {MS_OP_attention, " full", NORMAL, build_attention_full},
+    {MS_OP_attention, " long", NORMAL, build_attention_long},
+    {MS_OP_cross_entropy, "", NORMAL, build_cross_entropy},
+    {MS_OP_cross_entropy, " sum", NORMAL, build_cross_entropy_sum},
+    {MS_OP_reshape, "", NORMAL, build_reshape},
+    {MS_OP_transpose, "", NORMAL, build_transpose},
+    {MS_OP_slice, "", NORMAL, build_slice},
+    {MS_OP_pad, "", NORMAL, build_pad},
+    {MS_OP_concat, "", NORMAL, build_concat},
+    {MS_OP_broadcast_to, "", NORMAL, build_broadcast_to},
+    {MS_OP_sum_to, "", NORMAL, build_sum_to},
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 
@@ -298,7 +295,7 @@ static void draw_param(interpreter *it, int value, int p, domain domain) {
 static void trial_start(trial *t, const gradient_case *c, int dtype) {
   fixture_start(&t->f);
   ms_graph *g = t->f.graph;
-  t->y = c->build(&t->f, dtype);
+  t->y = c->build(&t->f, c->op, dtype);
   const ms_value_info y = g->values[t->y].info;
   t->weights = input(&t->f, "weights", MS_F32, y.ndim, y.dims);
   ok(ms_graph_set_loss(g, sum_all(&t->f, op2(&t->f, MS_OP_mul, t->y, t->weights, NULL))));
@@ -356,8 +353,8 @@ static void check_param(trial *t, const gradient_case *c, int p) {
     double expected = (loss_along(t, p, x, d, h) - loss_along(t, p, x, d, -h)) / (2 * h), told = 0;
     for (int64_t i = 0; i < n; i++) told += gradient_at(t, gradient, i) * d[i];
     if (!(fabs(told - expected) <= 1e-3 * (norm + fabs(expected)) + 1e-4))
-      fail_msg("%s: parameter %d, direction %d: the gradient gives %.6g, differences %.6g (|gradient| %.3g)", c->name,
-               p, k, told, expected, norm);
+      fail_msg("%s%s: parameter %d, direction %d: the gradient gives %.6g, differences %.6g (|gradient| %.3g)",
+               ms_op_row_of(c->op)->name, c->variant, p, k, told, expected, norm);
   }
   free(x);
   free(d);
@@ -393,7 +390,8 @@ static void bf16_gradients_are_near_those_of_f32(void **state) {
       double apart =
           interpreter_difference(&half.it, half.f.graph->param_grads[p], &full.it, full.f.graph->param_grads[p]);
       if (!(apart < 2e-2))
-        fail_msg("%s: parameter %d: the bf16 gradient is off by %.3g of its norm", cases[i].name, p, apart);
+        fail_msg("%s%s: parameter %d: the bf16 gradient is off by %.3g of its norm", ms_op_row_of(cases[i].op)->name,
+                 cases[i].variant, p, apart);
     }
     trial_end(&half);
     trial_end(&full);
