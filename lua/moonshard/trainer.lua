@@ -40,7 +40,7 @@ Trainer.__index = Trainer
 
 ---@param o moonshard.TrainerOptions
 ---@return moonshard.Trainer
-local function new(o)
+local function trainer(o)
   o = options.parse("ms.trainer", o, {
     model = { "table", required = true },
     optimizer = { "table", required = true },
@@ -207,4 +207,4 @@ function Trainer:plan()
   end
 end
 
-return { new = new, Trainer = Trainer }
+return trainer
