@@ -1,12 +1,9 @@
-/* comm.c - communicators: the state machine of an operation, and which rank moves which bytes.
+/* comm.c - communicators: who they join, and the state machine of an operation.
 **
-** Every rank counts two steps an operation in its ticket: entered and finished. An operation is a list of two waits (for
-** the tickets of the others) with this rank's share of the data movement between them. Send and recv count apart, pair
-** by pair, because the other ranks of the group take no part.
-**
-** An all-reduce in place pushes: each rank sums its own part of every source, and stores the sum into every rank's
-** buffer; nobody reads or writes another's part, so sum and distribution are one pass. Out of place, two or three ranks
-** read all sources and write their own result; more push and then copy, because reading everything would cost more.
+** Every rank counts three steps an operation in its ticket: entered, shared (its part of a result stands where peers can
+** read it), finished. An operation waits for the tickets of the others, does this rank's share of the data movement, and
+** counts on; most go from entered to finished at once. Send and recv count apart, pair by pair, because the other ranks
+** of the group take no part.
 */
 #include "comm/comm.h"
 
@@ -16,14 +13,10 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "comm/job.h"
-#include "comm/shm.h"
+#include "comm/move.h"
 
-/* Up to this many bytes an all-reduce out of place reads all sources however many ranks there are. */
-static const int64_t DIRECT_BYTES = 32 << 10;
-/* Parts of an all-reduce begin on cache lines. */
-enum { LINE_ELEMENTS = 64 };
-
-enum phase { IDLE, ENTERING, FINISHING };
+/* What an operation waits for; the value is the step of the ticket. */
+enum phase { IDLE = 0, ENTERED = 1, SHARED = 2, FINISHED = 3 };
 
 struct ms_comm {
   ms_world *world;
@@ -147,26 +140,18 @@ static int check_part(const ms_comm *comm, const ms_coll *coll, const ms_coll_pa
   return MS_OK;
 }
 
-/* How this rank does a part of an all-reduce; see the head of this file. */
-static int pushes(const ms_comm *comm, const ms_coll_part *part) {
-  if (part->dst == part->shared[comm->me]) return 1;
-  /* The pushed sum is in the source's type: a bf16 source would round before the f32 result is written. */
-  if (part->src_dtype == MS_BF16 && part->dst_dtype == MS_F32) return 0;
-  return comm->size > 3 && part->count * ms_dtype_size(part->src_dtype) > DIRECT_BYTES;
-}
-
-/* What a rank entered, for its peers: kind, number of parts, which parts of an all-reduce it pushes, elements. */
-enum { SIGN_KIND = 60, SIGN_PARTS = 52, SIGN_PUSHES = 44 };
-static const uint64_t SIGN_ELEMENTS = (1ull << SIGN_PUSHES) - 1;
+/* What a rank entered, for its peers: kind, number of parts, a sum over the ways of an all-reduce's parts, elements. */
+enum { SIGN_KIND = 60, SIGN_PARTS = 52, SIGN_WAYS = 44 };
+static const uint64_t SIGN_ELEMENTS = (1ull << SIGN_WAYS) - 1;
 
 static uint64_t sign(const ms_comm *comm, const ms_coll *coll) {
-  uint64_t elements = 0, pushed = 0;
+  uint64_t elements = 0, ways = 0;
   for (int i = 0; i < coll->parts; i++) {
     elements += (uint64_t)coll->part[i].count;
-    if (coll->kind == MS_COLL_ALL_REDUCE && pushes(comm, &coll->part[i])) pushed += (uint64_t)i + 1;
+    if (coll->kind == MS_COLL_ALL_REDUCE) ways += (uint64_t)ms_move_way(comm->size, comm->me, &coll->part[i]) * (uint64_t)(i + 1);
   }
   return (uint64_t)coll->kind << SIGN_KIND | ((uint64_t)coll->parts & 0xff) << SIGN_PARTS |
-         (pushed & 0xff) << SIGN_PUSHES | (elements & SIGN_ELEMENTS);
+         (ways & 0xff) << SIGN_WAYS | (elements & SIGN_ELEMENTS);
 }
 
 static int report_mismatch(const ms_comm *comm, int p, uint64_t mine, uint64_t theirs) {
@@ -178,7 +163,7 @@ static int report_mismatch(const ms_comm *comm, int p, uint64_t mine, uint64_t t
                  (int)(mine >> SIGN_PARTS & 0xff), (long long)(mine & SIGN_ELEMENTS), comm->rank[p],
                  kind_names[(theirs >> SIGN_KIND) % MS_COLL_KINDS], (int)(theirs >> SIGN_PARTS & 0xff),
                  (long long)(theirs & SIGN_ELEMENTS),
-                 (mine ^ theirs) >> SIGN_PUSHES & 0xff ? "; one of them is in place, the other is not" : "");
+                 (mine ^ theirs) >> SIGN_WAYS & 0xff ? "; one of them is in place, the other is not" : "");
 }
 
 /* While this rank has not finished, nobody it waited for can have entered the next operation: signatures stand. */
@@ -193,68 +178,11 @@ static int compare_signatures(const ms_comm *comm) {
   return MS_OK;
 }
 
-/* ---- data movement ---- */
-
-static void gather(const ms_comm *comm, const ms_coll_part *part) {
-  if (!part->src) return;
-  char *chunk = (char *)part->shared[0] + comm->me * part->count * ms_dtype_size(part->dst_dtype);
-  ms_shm_copy(chunk, part->dst_dtype, part->src, part->src_dtype, part->count);
-}
-
-/* Sums elements [first, first + count) of all sources into dst. */
-static void sum_range(const ms_comm *comm, const ms_coll_part *part, int64_t first, int64_t count, void *const *dst, int n_dst,
-                      int dst_dtype, int accumulate) {
-  const void *source[MS_MAX_LOCAL_RANKS];
-  int64_t offset = first * ms_dtype_size(part->src_dtype);
-  for (int p = 0; p < comm->size; p++) source[p] = (const char *)part->shared[p] + offset;
-  ms_shm_sum(dst, n_dst, dst_dtype, source, comm->size, part->src_dtype, count, accumulate);
-}
-
-static void push_sum(const ms_comm *comm, const ms_coll_part *part) {
-  int64_t share = (part->count + comm->size - 1) / comm->size;
-  share = (share + LINE_ELEMENTS - 1) / LINE_ELEMENTS * LINE_ELEMENTS;
-  int64_t first = share * comm->me;
-  int64_t count = part->count - first < share ? part->count - first : share;
-  if (count <= 0) return;
-  void *target[MS_MAX_LOCAL_RANKS];
-  for (int p = 0; p < comm->size; p++) target[p] = (char *)part->shared[p] + first * ms_dtype_size(part->src_dtype);
-  sum_range(comm, part, first, count, target, comm->size, part->src_dtype, 0);
-}
-
-/* This rank's share, done between entering and finishing. */
-static void move_data(const ms_comm *comm) {
-  const ms_coll *coll = comm->coll;
-  for (int i = 0; i < coll->parts; i++) {
-    const ms_coll_part *part = &coll->part[i];
-    if (!part->count) continue;
-    if (coll->kind == MS_COLL_ALL_GATHER) gather(comm, part);
-    else if (coll->kind == MS_COLL_REDUCE_SCATTER)
-      sum_range(comm, part, comm->me * part->count, part->count, &part->dst, 1, part->dst_dtype, part->accumulate);
-    else if (coll->kind == MS_COLL_ALL_REDUCE && pushes(comm, part)) push_sum(comm, part);
-    else if (coll->kind == MS_COLL_ALL_REDUCE)
-      sum_range(comm, part, 0, part->count, &part->dst, 1, part->dst_dtype, part->accumulate);
-    else if (coll->kind == MS_COLL_BROADCAST || coll->kind == MS_COLL_RECV)
-      ms_shm_copy(part->dst, part->dst_dtype, part->shared[coll->root], part->src_dtype, part->count);
-  }
-}
-
-/* After a pushed all-reduce out of place: the whole sum stands in this rank's shared buffer, which is its own again. */
-static void take_pushed_sum(const ms_comm *comm) {
-  for (int i = 0; i < comm->coll->parts; i++) {
-    const ms_coll_part *part = &comm->coll->part[i];
-    if (!part->count || part->dst == part->shared[comm->me] || !pushes(comm, part)) continue;
-    const void *source = part->shared[comm->me];
-    if (part->accumulate || part->src_dtype != part->dst_dtype)
-      ms_shm_sum(&part->dst, 1, part->dst_dtype, &source, 1, part->src_dtype, part->count, part->accumulate);
-    else ms_shm_copy(part->dst, part->dst_dtype, source, part->src_dtype, part->count);
-  }
-}
-
 /* ---- the state machine ---- */
 
 /* Stores this rank's ticket (or pair count) and rings those who may wait for it. */
-static void publish(ms_comm *comm, int steps) {
-  atomic_store_explicit(&comm->group->ticket[comm->me].count, comm->base + (uint64_t)steps, memory_order_release);
+static void publish(ms_comm *comm, enum phase step) {
+  atomic_store_explicit(&comm->group->ticket[comm->me].count, comm->base + (uint64_t)step, memory_order_release);
   ms_world_ring(comm->world, comm->rank, comm->size);
 }
 
@@ -278,7 +206,7 @@ int ms_comm_start(ms_comm *comm, const ms_coll *coll) {
   comm->coll = coll;
   if (is_pairwise(coll->kind)) {
     if (coll->kind == MS_COLL_SEND) publish_pair(comm, &comm->group->sent[comm->me][coll->root]);
-    begin_wait(comm, coll->kind == MS_COLL_SEND ? FINISHING : ENTERING);
+    begin_wait(comm, coll->kind == MS_COLL_SEND ? FINISHED : ENTERED);
     return MS_OK;
   }
   ms_job_ticket *mine = &comm->group->ticket[comm->me];
@@ -286,8 +214,9 @@ int ms_comm_start(ms_comm *comm, const ms_coll *coll) {
   atomic_store_explicit(&mine->signature, sign(comm, coll), memory_order_relaxed);
   /* A broadcast's root and a barrier have nothing to do between entering and finishing. */
   int at_once = coll->kind == MS_COLL_BARRIER || (coll->kind == MS_COLL_BROADCAST && coll->root == comm->me);
-  publish(comm, at_once ? 2 : 1);
-  begin_wait(comm, at_once ? FINISHING : ENTERING);
+  enum phase step = at_once ? FINISHED : ENTERED;
+  publish(comm, step);
+  begin_wait(comm, step);
   return MS_OK;
 }
 
@@ -306,8 +235,7 @@ static int has_come(const ms_comm *comm, int p) {
            atomic_load_explicit(&group->received[me][p], memory_order_relaxed);
   }
   if (coll->kind == MS_COLL_BROADCAST && coll->root != me && p != coll->root) return 1;
-  uint64_t target = comm->base + (comm->phase == ENTERING ? 1 : 2);
-  return atomic_load_explicit(&group->ticket[p].count, memory_order_acquire) >= target;
+  return atomic_load_explicit(&group->ticket[p].count, memory_order_acquire) >= comm->base + (uint64_t)comm->phase;
 }
 
 static int all_have_come(ms_comm *comm) {
@@ -315,20 +243,28 @@ static int all_have_come(ms_comm *comm) {
   return comm->arrived == comm->size;
 }
 
+static void share_or_finish(ms_comm *comm, enum phase step) {
+  publish(comm, step);
+  begin_wait(comm, step);
+}
+
 /* The wait is over: this rank's share, and on to the next wait or the end. */
 static int advance(ms_comm *comm) {
   int kind = comm->coll->kind;
-  if (comm->phase == FINISHING) {
-    if (kind == MS_COLL_ALL_REDUCE) take_pushed_sum(comm);
+  if (comm->phase == FINISHED) {
     comm->phase = IDLE;
     return MS_OK;
   }
+  if (comm->phase == SHARED) {
+    ms_move_pull(comm->size, comm->me, comm->coll);
+    share_or_finish(comm, FINISHED);
+    return MS_OK;
+  }
   if (kind != MS_COLL_RECV) MS_TRY(compare_signatures(comm));
-  move_data(comm);
+  ms_move_share(comm->size, comm->me, comm->coll);
   if (kind == MS_COLL_RECV) publish_pair(comm, &comm->group->received[comm->me][comm->coll->root]);
-  else publish(comm, 2);
+  else share_or_finish(comm, ms_move_pulls(comm->size, comm->me, comm->coll) ? SHARED : FINISHED);
   if (kind == MS_COLL_RECV || kind == MS_COLL_BROADCAST) comm->phase = IDLE;
-  else begin_wait(comm, FINISHING);
   return MS_OK;
 }
 

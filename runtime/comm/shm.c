@@ -18,6 +18,13 @@
   #define STREAMS 0
 #endif
 
+/* One call's work: see ms_shm_sum. stream: store past the caches. */
+typedef struct summands {
+  void *const *dst;
+  const void *const *src;
+  int n_dst, n_src, dst_bf16, src_bf16, accumulate, stream;
+} summands;
+
 #if defined(__x86_64__)
   #include <immintrin.h>
 
@@ -45,79 +52,79 @@
 
 /* Bytes of results from which on storing past the caches is faster: they would not stay in a core's cache anyway. */
 static const int64_t STREAM_BYTES = 2 << 20;
+/* Strides of shm_lanes.h, in elements: a page of f32 for long arrays, and the widest vector. */
+static const int64_t PAGE_STRIDE = 1024, SHORT_STRIDE = 16;
+enum { LINE_BYTES = 64 };
 
-static int64_t sum_vectors(void *const *dst, int n_dst, int dst_bf16, const void *const *src, int n_src, int src_bf16,
-                           int64_t n, int accumulate, int stream) {
+static int64_t sum_vectors(const summands *s, int64_t first, int64_t end, int64_t stride) {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
-    return avx512_sum(dst, n_dst, dst_bf16, src, n_src, src_bf16, n, accumulate, stream);
-  if (__builtin_cpu_supports("avx2"))
-    return avx2_sum(dst, n_dst, dst_bf16, src, n_src, src_bf16, n, accumulate, stream);
+    return avx512_sum(s, first, end, stride);
+  if (__builtin_cpu_supports("avx2")) return avx2_sum(s, first, end, stride);
 #endif
-  return plain_sum(dst, n_dst, dst_bf16, src, n_src, src_bf16, n, accumulate, stream);
+  return plain_sum(s, first, end, stride);
 }
 
 static float load_one(const void *array, int is_bf16, int64_t i) {
   return is_bf16 ? ms_bf16_to_f32(((const ms_bf16 *)array)[i]) : ((const float *)array)[i];
 }
 
-static void sum_elements(void *const *dst, int n_dst, int dst_bf16, const void *const *src, int n_src, int src_bf16,
-                         int64_t first, int64_t end, int accumulate) {
+static void sum_elements(const summands *s, int64_t first, int64_t end) {
   for (int64_t i = first; i < end; i++) {
-    float sum = load_one(src[0], src_bf16, i);
-    for (int p = 1; p < n_src; p++) sum += load_one(src[p], src_bf16, i);
-    for (int d = 0; d < n_dst; d++) {
-      float result = accumulate ? sum + load_one(dst[d], dst_bf16, i) : sum;
-      if (dst_bf16) ((ms_bf16 *)dst[d])[i] = ms_f32_to_bf16(result);
-      else ((float *)dst[d])[i] = result;
+    float sum = load_one(s->src[0], s->src_bf16, i);
+    for (int p = 1; p < s->n_src; p++) sum += load_one(s->src[p], s->src_bf16, i);
+    for (int d = 0; d < s->n_dst; d++) {
+      float result = s->accumulate ? sum + load_one(s->dst[d], s->dst_bf16, i) : sum;
+      if (s->dst_bf16) ((ms_bf16 *)s->dst[d])[i] = ms_f32_to_bf16(result);
+      else ((float *)s->dst[d])[i] = result;
     }
   }
 }
 
-/* Elements before dst is aligned to a cache line; -1 when the arrays of dst are not aligned alike. */
-static int64_t count_unaligned(void *const *dst, int n_dst, int64_t size) {
-  uintptr_t offset = (uintptr_t)dst[0] & 63;
-  for (int d = 1; d < n_dst; d++)
-    if (((uintptr_t)dst[d] & 63) != offset) return -1;
-  if (offset % (uintptr_t)size) return -1;
-  return (int64_t)((64 - offset) & 63) / size;
+/* Elements before all of dst are at the beginning of a cache line; -1 when they never are. */
+static int64_t count_unaligned(const summands *s) {
+  uintptr_t offset = (uintptr_t)s->dst[0] % LINE_BYTES, size = s->dst_bf16 ? 2 : 4;
+  for (int d = 1; d < s->n_dst; d++)
+    if ((uintptr_t)s->dst[d] % LINE_BYTES != offset) return -1;
+  if (offset % size) return -1;
+  return (int64_t)((LINE_BYTES - offset) % LINE_BYTES / size);
 }
 
-static void sum(void *const *dst, int n_dst, int dst_bf16, const void *const *src, int n_src, int src_bf16, int64_t n,
-                int accumulate) {
-  enum { MOST = 64 };
-  void *to[MOST];
-  const void *from[MOST];
-  int64_t dst_size = dst_bf16 ? 2 : 4, src_size = src_bf16 ? 2 : 4;
-  int64_t head = STREAMS && !accumulate && n * dst_size * n_dst >= STREAM_BYTES ? count_unaligned(dst, n_dst, dst_size) : -1;
-  int stream = head >= 0;
-  if (!stream) head = 0;
-  sum_elements(dst, n_dst, dst_bf16, src, n_src, src_bf16, 0, head, accumulate);
-  for (int d = 0; d < n_dst; d++) to[d] = (char *)dst[d] + head * dst_size;
-  for (int p = 0; p < n_src; p++) from[p] = (const char *)src[p] + head * src_size;
-  int64_t done = head + sum_vectors(to, n_dst, dst_bf16, from, n_src, src_bf16, n - head, accumulate, stream);
-  sum_elements(dst, n_dst, dst_bf16, src, n_src, src_bf16, done, n, accumulate);
+static void sum(summands *s, int64_t n) {
+  int64_t bytes = n * s->n_dst * (s->dst_bf16 ? 2 : 4), done = 0;
+  if (bytes >= STREAM_BYTES) {
+    int64_t head = STREAMS && !s->accumulate ? count_unaligned(s) : -1;
+    s->stream = head >= 0;
+    if (s->stream) {
+      sum_elements(s, 0, head);
+      done = head;
+    }
+    done = sum_vectors(s, done, n, PAGE_STRIDE);
+  }
+  done = sum_vectors(s, done, n, SHORT_STRIDE);
+  sum_elements(s, done, n);
 #if STREAMS
-  if (stream) _mm_sfence();
+  if (s->stream) _mm_sfence();
 #endif
 }
 
 void ms_shm_sum(void *const *dst, int n_dst, int dst_dtype, const void *const *src, int n_src, int src_dtype, int64_t n,
                 int accumulate) {
-  sum(dst, n_dst, dst_dtype == MS_BF16, src, n_src, src_dtype == MS_BF16, n, accumulate);
+  summands s = {.dst = dst, .n_dst = n_dst, .dst_bf16 = dst_dtype == MS_BF16, .src = src, .n_src = n_src,
+                .src_bf16 = src_dtype == MS_BF16, .accumulate = accumulate};
+  sum(&s, n);
 }
 
 void ms_shm_copy(void *dst, int dst_dtype, const void *src, int src_dtype, int64_t n) {
   if (dst_dtype != src_dtype) {
-    sum(&dst, 1, dst_dtype == MS_BF16, &src, 1, src_dtype == MS_BF16, n, 0);
+    ms_shm_sum(&dst, 1, dst_dtype, &src, 1, src_dtype, n, 0);
     return;
   }
-  /* Bits are kept: a "sum" of one f32 array only moves words. */
-  int64_t bytes = n * ms_dtype_size(src_dtype);
-  if (((uintptr_t)dst | (uintptr_t)src) % 4 || bytes < STREAM_BYTES) {
-    memcpy(dst, src, (size_t)bytes);
-    return;
+  int64_t bytes = n * ms_dtype_size(src_dtype), words = 0;
+  /* Bits are kept: a sum of one f32 array only moves words. */
+  if (bytes >= STREAM_BYTES && ((uintptr_t)dst | (uintptr_t)src) % 4 == 0) {
+    words = bytes / 4;
+    ms_shm_sum(&dst, 1, MS_F32, &src, 1, MS_F32, words, 0);
   }
-  sum(&dst, 1, 0, &src, 1, 0, bytes / 4, 0);
-  memcpy((char *)dst + bytes / 4 * 4, (const char *)src + bytes / 4 * 4, (size_t)(bytes % 4));
+  memcpy((char *)dst + 4 * words, (const char *)src + 4 * words, (size_t)(bytes - 4 * words));
 }

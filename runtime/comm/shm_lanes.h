@@ -1,5 +1,5 @@
-/* shm_lanes.h - vectors of LANES floats for one instruction set; included once for each, with LANES, LANE(name) and
-** LANE_TARGET defined. Vectors travel through pointers only: passing them by value has no stable ABI.
+/* shm_lanes.h - vectors of LANES floats for one instruction set; included once for each, with LANES, LANE(name),
+** LANE_TARGET and the two LANE_STREAM_ stores defined. Vectors travel through pointers only: passing them by value has no stable ABI.
 */
 typedef float LANE(f32v) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint32_t LANE(u32v) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -35,40 +35,43 @@ LANE_INLINE void LANE(store)(void *dst, int is_bf16, int stream, int64_t i, cons
   }
 }
 
-/* Whole groups of 4 vectors of ms_shm_sum from element 0 on; returns how many elements were done. */
-LANE_INLINE int64_t LANE(sum_as)(void *const *dst, int n_dst, int dst_bf16, const void *const *src, int n_src, int src_bf16,
-                                 int64_t n, int accumulate, int stream) {
-  int64_t i = 0;
-  for (; i + 4 * LANES <= n; i += 4 * LANES) {
-    LANE(f32v) sum[4], x;
-    UNROLL for (int j = 0; j < 4; j++) LANE(load)(&sum[j], src[0], src_bf16, i + j * LANES);
-    for (int p = 1; p < n_src; p++)
-      UNROLL for (int j = 0; j < 4; j++) {
-        LANE(load)(&x, src[p], src_bf16, i + j * LANES);
-        sum[j] += x;
-      }
-    for (int d = 0; d < n_dst; d++)
-      UNROLL for (int j = 0; j < 4; j++) {
-        LANE(f32v) result = sum[j];
-        if (accumulate) {
-          LANE(load)(&x, dst[d], dst_bf16, i + j * LANES);
-          result += x;
+/* Sums the whole blocks of 4 * stride elements in [first, end); returns the first element not done. A step takes 4
+** vectors, stride elements apart: with a page between them, a core has more of its memory accesses in flight. */
+LANE_INLINE int64_t LANE(sum_as)(const summands *s, int dst_bf16, int src_bf16, int stream, int64_t first, int64_t end,
+                                 int64_t stride) {
+  void *const *dst = s->dst;
+  const void *const *src = s->src;
+  int n_dst = s->n_dst, n_src = s->n_src, accumulate = s->accumulate;
+  for (; first + 4 * stride <= end; first += 4 * stride)
+    for (int64_t i = first; i < first + stride; i += LANES) {
+      LANE(f32v) sum[4], x;
+      UNROLL for (int j = 0; j < 4; j++) LANE(load)(&sum[j], src[0], src_bf16, i + j * stride);
+      for (int p = 1; p < n_src; p++)
+        UNROLL for (int j = 0; j < 4; j++) {
+          LANE(load)(&x, src[p], src_bf16, i + j * stride);
+          sum[j] += x;
         }
-        LANE(store)(dst[d], dst_bf16, stream, i + j * LANES, &result);
-      }
-  }
-  return i;
+      for (int d = 0; d < n_dst; d++)
+        UNROLL for (int j = 0; j < 4; j++) {
+          LANE(f32v) result = sum[j];
+          if (accumulate) {
+            LANE(load)(&x, dst[d], dst_bf16, i + j * stride);
+            result += x;
+          }
+          LANE(store)(dst[d], dst_bf16, stream, i + j * stride, &result);
+        }
+    }
+  return first;
 }
 
-LANE_TARGET static int64_t LANE(sum)(void *const *dst, int n_dst, int dst_bf16, const void *const *src, int n_src,
-                                     int src_bf16, int64_t n, int accumulate, int stream) {
-  if (!dst_bf16 && !src_bf16) {
-    if (stream) return LANE(sum_as)(dst, n_dst, 0, src, n_src, 0, n, accumulate, 1);
-    return LANE(sum_as)(dst, n_dst, 0, src, n_src, 0, n, accumulate, 0);
-  }
-  if (!dst_bf16) return LANE(sum_as)(dst, n_dst, 0, src, n_src, 1, n, accumulate, stream);
-  if (!src_bf16) return LANE(sum_as)(dst, n_dst, 1, src, n_src, 0, n, accumulate, stream);
-  return LANE(sum_as)(dst, n_dst, 1, src, n_src, 1, n, accumulate, stream);
+/* The same, with the types (and, where it matters most, the kind of store) known to the compiler. */
+LANE_TARGET static int64_t LANE(sum)(const summands *s, int64_t first, int64_t end, int64_t stride) {
+  int stream = s->stream;
+  if (s->src_bf16 && s->dst_bf16) return LANE(sum_as)(s, 1, 1, stream, first, end, stride);
+  if (s->src_bf16) return LANE(sum_as)(s, 0, 1, stream, first, end, stride);
+  if (s->dst_bf16) return LANE(sum_as)(s, 1, 0, stream, first, end, stride);
+  if (stream) return LANE(sum_as)(s, 0, 0, 1, first, end, stride);
+  return LANE(sum_as)(s, 0, 0, 0, first, end, stride);
 }
 
 #undef UNROLL
