@@ -1,0 +1,9 @@
+-- What is being traced right now, and in which module: the one piece of state that the Lua layer shares. Operators on
+-- tensors, calls of modules and error messages read it; trace.lua and module.lua set it.
+
+---@class moonshard.Context
+---@field trace moonshard.Trace? the trace that is being made, nil outside of one
+---@field path string FQN of the module whose forward runs, "" at the root
+local context = { trace = nil, path = "" }
+
+return context

@@ -1,0 +1,136 @@
+-- Errors as values: what is wrong, where in the recipe, and in which module. Everything that the Lua layer refuses is
+-- raised from here, so that a reader always gets one line that starts with the file and line that they wrote.
+--
+-- The place is found by walking up the stack to the first function that is not part of the Lua layer itself: the
+-- recipe, or the file that defines a user's own layer.
+
+local context = require("moonshard.context")
+
+---@class moonshard.Error
+---@field code integer status of moonshard.h, 1 (MS_EINVAL) for errors of the Lua layer that say nothing else
+---@field status string name of the code: "MS_ESHAPE"
+---@field message string what, and what would be right
+---@field where string? "recipe.lua:12"
+---@field path string? FQN of the module whose forward was being traced: "layers.3.attn.wq"
+---@field c_where string? "file.c:123" of the C source that raised it
+---@field traceback string? of an error that Lua itself raised while a model was traced
+local Error = {}
+Error.__index = Error
+
+function Error:__tostring()
+  local parts = {}
+  if self.where then parts[#parts + 1] = self.where end
+  if self.path then parts[#parts + 1] = "in " .. self.path end
+  parts[#parts + 1] = self.message
+  return table.concat(parts, ": ")
+end
+
+local errors = {}
+
+-- The codes of moonshard.h that Lua code raises by itself; the specs compare them with the header.
+local CODES = {
+  MS_EINVAL = 1, MS_ESHAPE = 2, MS_EDTYPE = 3, MS_ENAME = 4, MS_ERULE = 5, MS_EIO = 7, MS_EUNSUPPORTED = 8,
+  MS_EINTERNAL = 15,
+}
+errors.CODES = CODES
+
+-- "@lua/moonshard/" or "@/usr/local/share/lua/5.1/moonshard/": what the chunk names of this layer begin with.
+local own_prefix = debug.getinfo(1, "S").source:match("^(.*/)[^/]*$") or "@lua/moonshard/"
+
+---The nearest caller outside of the Lua layer, "recipe.lua:12"; nil when there is none.
+---@return string?
+function errors.caller()
+  local level = 2
+  while true do
+    local info = debug.getinfo(level, "Sl")
+    if not info then return nil end
+    if info.what ~= "C" and info.currentline > 0 and info.source:sub(1, #own_prefix) ~= own_prefix then
+      local name = info.source:sub(1, 1) == "@" and info.source:sub(2) or info.short_src
+      return name .. ":" .. info.currentline
+    end
+    level = level + 1
+  end
+end
+
+---@param fields table fields of moonshard.Error
+---@return moonshard.Error
+function errors.new(fields)
+  fields.status = fields.status or "MS_EINVAL"
+  fields.code = fields.code or CODES[fields.status]
+  return setmetatable(fields, Error)
+end
+
+---@param value any
+---@return boolean
+function errors.is(value)
+  return getmetatable(value) == Error
+end
+
+local function current_path()
+  return context.path ~= "" and context.path or nil
+end
+
+---Raises an error of the given status at the recipe's line.
+---@param status string one of errors.CODES
+---@param format string
+---@param ... any arguments of string.format
+function errors.raise(status, format, ...)
+  error(errors.new({
+    status = status,
+    message = format:format(...),
+    where = errors.caller(),
+    path = current_path(),
+  }), 0)
+end
+
+---Raises MS_EINVAL at the recipe's line.
+---@param format string
+---@param ... any arguments of string.format
+function errors.invalid(format, ...)
+  errors.raise("MS_EINVAL", format, ...)
+end
+
+---Raises at a place that was noted before, e.g. where a rule was written.
+---@param where string? "recipe.lua:12"; nil: the caller's line
+---@param status string
+---@param format string
+---@param ... any arguments of string.format
+function errors.raise_at(where, status, format, ...)
+  error(errors.new({ status = status, message = format:format(...), where = where or errors.caller() }), 0)
+end
+
+---Raises what the C side recorded. A message that begins with its own place ("recipe.lua:3: ...", a rule) keeps it.
+---@param code integer
+---@param status string
+---@param message string
+---@param c_where string
+function errors.raise_c(code, status, message, c_where)
+  local where, rest = message:match("^([^\n]-%.[%w_]+:%d+): (.*)$")
+  local path = current_path()
+  if path and message:sub(1, #path + 5) == "in " .. path .. ": " then message = message:sub(#path + 6) end
+  error(errors.new({
+    code = code,
+    status = status,
+    message = rest or message,
+    where = where or errors.caller(),
+    path = not where and path or nil,
+    c_where = c_where,
+  }), 0)
+end
+
+---Makes an error of whatever was raised while a model was traced; for use as xpcall's handler. Errors that Lua itself
+---raised ("attempt to index ...") get the module path and keep their traceback.
+---@param raised any
+---@return any
+function errors.adopt(raised)
+  if errors.is(raised) or type(raised) ~= "string" then return raised end
+  local where, message = raised:match("^([^\n]-:%d+): (.*)$")
+  return errors.new({
+    message = message or raised,
+    where = where,
+    path = current_path(),
+    traceback = debug.traceback(raised, 2),
+  })
+end
+
+return errors

@@ -1,0 +1,88 @@
+-- The table that a recipe gets from require "moonshard". Every part is loaded when it is first used, so that a recipe
+-- pays for what it needs alone.
+
+---@class moonshard
+---@field version string
+---@field re fun(pattern: string): moonshard.Pattern
+---@field ops moonshard.ops
+---@field nn table layers
+---@field models table gpt2, llama
+---@field module fun(what: string|table, base: moonshard.Module?): moonshard.Module
+---@field parameter fun(given: table): moonshard.Parameter
+---@field init table laws of initial weights: zeros, ones, constant, normal, uniform, kaiming_uniform
+---@field init_device_mesh fun(device: string?, shape: integer|integer[]|string, names: string[]?): moonshard.Mesh
+---@field fully_shard fun(model: moonshard.Module, config: table?): moonshard.Module
+---@field world fun(): moonshard.World
+---@field trace table graph(model, config)
+---@field args fun(defaults: table): table
+---@field data table
+---@field log fun(step: integer, metrics: table)
+---@field optim table
+---@field schedule table
+---@field loss table
+---@field trainer fun(config: table): table
+---@field generate fun(...): string
+local ms = {}
+
+-- Where a name comes from: a module, or a field of one.
+local PARTS = {
+  re = { "moonshard.re" },
+  ops = { "moonshard.ops" },
+  nn = { "moonshard.nn" },
+  models = { "moonshard.models" },
+  module = { "moonshard.module" },
+  parameter = { "moonshard.parameter", "new" },
+  init = { "moonshard.parameter", "laws" },
+  init_device_mesh = { "moonshard.mesh", "init_device_mesh" },
+  fully_shard = { "moonshard.sharding", "fully_shard" },
+  trace = { "moonshard.trace" },
+  args = { "moonshard.args" },
+  data = { "moonshard.data" },
+  log = { "moonshard.log" },
+  optim = { "moonshard.optim" },
+  schedule = { "moonshard.schedule" },
+  loss = { "moonshard.loss" },
+  trainer = { "moonshard.trainer" },
+  generate = { "moonshard.generate" },
+}
+
+---The ranks of this job: rank, size.
+---@return moonshard.World
+function ms.world()
+  return require("moonshard.world")
+end
+
+---The names that ms has, loaded or not.
+---@return string[]
+function ms.names()
+  local names = { "world", "version" }
+  for name in pairs(PARTS) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
+local function load_part(name)
+  local part = PARTS[name]
+  if not part then
+    local errors, nearest = require("moonshard.error"), require("moonshard.nearest")
+    local valid = { world = true, version = true }
+    for known in pairs(PARTS) do valid[known] = true end
+    errors.raise("MS_ENAME", "ms.%s does not exist: %s", tostring(name), nearest.advice(tostring(name), valid))
+  end
+  local loaded = require(part[1])
+  return part[2] and loaded[part[2]] or loaded
+end
+
+return setmetatable(ms, {
+  __index = function(self, name)
+    local value
+    if name == "version" then
+      local engine = require("moonshard.ffi")
+      value = engine.ffi.string(engine.C.ms_version())
+    else
+      value = load_part(name)
+    end
+    rawset(self, name, value)
+    return value
+  end,
+})

@@ -1,0 +1,155 @@
+-- GPT-2 (Radford et al. 2019): learned positions, pre-norm blocks of attention and a two-layer MLP.
+--
+-- Initial weights as in the original: normal(0, 0.02), the projections into the residual stream scaled by 1/sqrt(2
+-- layers), biases zero, norms one. Queries, keys and values have weights of their own, so that rules can name them.
+
+local errors = require("moonshard.error")
+local module = require("moonshard.module")
+local nn = require("moonshard.nn")
+local ops = require("moonshard.ops")
+local options = require("moonshard.options")
+local parameter = require("moonshard.parameter")
+
+local laws = parameter.laws
+
+-- layers, width, heads of the published models; all have 50257 tokens, 1024 positions and a tied head.
+local PUBLISHED = {
+  ["124M"] = { layers = 12, dim = 768, heads = 12 },
+  ["355M"] = { layers = 24, dim = 1024, heads = 16 },
+  ["774M"] = { layers = 36, dim = 1280, heads = 20 },
+  ["1558M"] = { layers = 48, dim = 1600, heads = 25 },
+}
+
+local function linear(inputs, outputs, config, init)
+  return nn.linear({ inputs, outputs, bias = config.bias, init = init or "gpt2" })
+end
+
+-- Into the residual stream 2 projections a layer are added: their variance is divided by that number.
+local function residual_law(config)
+  return laws.normal(0, 0.02 / math.sqrt(2 * config.layers))
+end
+
+local Attention = module.define("Attention")
+
+function Attention:init(config)
+  local dim = config.dim
+  self.heads = config.heads
+  self.wq = linear(dim, dim, config)
+  self.wk = linear(dim, dim, config)
+  self.wv = linear(dim, dim, config)
+  self.wo = linear(dim, dim, config, residual_law(config))
+end
+
+-- x [B,T,D] -> [B,T,D]
+function Attention:forward(x)
+  local batch, length, dim = unpack(x.shape)
+  local function split(y) return y:reshape(batch, length, self.heads, dim / self.heads) end
+  local y = ops.attention(split(self.wq(x)), split(self.wk(x)), split(self.wv(x)), { causal = true })
+  return self.wo(y:reshape(batch, length, dim))
+end
+
+local MLP = module.define("MLP")
+
+function MLP:init(config)
+  local hidden = config.dim * config.mlp_ratio
+  self.fc1 = linear(config.dim, hidden, config)
+  self.fc2 = linear(hidden, config.dim, config, residual_law(config))
+  self.activation = ops[config.activation]
+end
+
+function MLP:forward(x)
+  return self.fc2(self.activation(self.fc1(x)))
+end
+
+local Block = module.define("Block")
+
+function Block:init(config)
+  self.norm1 = nn.layer_norm({ config.dim, bias = config.bias })
+  self.attn = Attention(config)
+  self.norm2 = nn.layer_norm({ config.dim, bias = config.bias })
+  self.mlp = MLP(config)
+  self.dropout = nn.dropout(config.dropout)
+end
+
+function Block:forward(x)
+  x = x + self.dropout(self.attn(self.norm1(x)))
+  return x + self.dropout(self.mlp(self.norm2(x)))
+end
+
+local GPT2 = module.define("GPT2")
+
+function GPT2:init(config)
+  self.config = setmetatable(config, {})
+  self.embed = nn.embedding({ config.vocab, config.dim, init = "gpt2" })
+  self.pos = nn.embedding({ config.seq, config.dim, init = "gpt2" })
+  self.dropout = nn.dropout(config.dropout)
+  self.layers = {}
+  for i = 1, config.layers do self.layers[i] = Block(config) end
+  self.norm = nn.layer_norm({ config.dim, bias = config.bias })
+  self.head = nn.linear({ config.dim, config.vocab, bias = false, init = "gpt2" })
+  if config.tied then self.head.weight = self.embed.weight end
+end
+
+-- tokens i32 [B,T], T at most seq -> logits [B,T,V]
+function GPT2:forward(tokens)
+  local length = tokens.shape[2]
+  if length > self.config.seq then
+    errors.raise("MS_ESHAPE", "gpt2: %d tokens in a row, but the model has %d positions: raise seq", length,
+      self.config.seq)
+  end
+  local positions = self.pos.weight:slice(0, 0, length)
+  local x = self.dropout(self.embed(tokens) + positions)
+  for _, layer in ipairs(self.layers) do x = layer(x) end
+  return self.head(self.norm(x))
+end
+
+function GPT2:describe()
+  local config = self.config
+  return ("%d layers, dim %d, %d heads, seq %d, vocab %d"):format(config.layers, config.dim, config.heads,
+    config.seq, config.vocab)
+end
+
+local ACTIVATIONS = { relu = true, gelu = true, gelu_tanh = true, silu = true }
+
+local SPECS = {
+  { "string" }, -- a published size: "124M"
+  vocab = { "positive", required = true },
+  layers = { "positive", required = true },
+  dim = { "positive", required = true },
+  heads = { "positive", required = true },
+  seq = { "positive", required = true },
+  mlp_ratio = { "positive", default = 4 },
+  dropout = { "number", default = 0 },
+  bias = { "boolean", default = true },
+  tied = { "boolean", default = false },
+  activation = { "string", default = "gelu_tanh" },
+}
+
+local function read(given)
+  local published = type(given) == "table" and given[1]
+  if published then
+    if not PUBLISHED[published] then
+      errors.raise("MS_ENAME", "ms.models.gpt2: no size %s; there are 124M, 355M, 774M, 1558M",
+        options.describe(published))
+    end
+    local filled = { vocab = 50257, seq = 1024, tied = true }
+    for key, value in pairs(PUBLISHED[published]) do filled[key] = value end
+    for key, value in pairs(given) do filled[key] = value end
+    given = filled
+  end
+  local config = options.parse("ms.models.gpt2", given, SPECS)
+  if config.dim % config.heads ~= 0 then
+    errors.raise("MS_ESHAPE", "ms.models.gpt2: dim %d must be a multiple of heads %d", config.dim, config.heads)
+  end
+  if not ACTIVATIONS[config.activation] then
+    errors.raise("MS_ENAME", "ms.models.gpt2: activation must be relu, gelu, gelu_tanh or silu, not %s",
+      config.activation)
+  end
+  return config
+end
+
+---A GPT-2. Called with tokens i32 [batch, length] it gives logits [batch, length, vocab].
+---@param config table { vocab, layers, dim, heads, seq, mlp_ratio = 4, dropout = 0, bias = true, tied = false,
+---  activation = "gelu_tanh" }, or a published size and what to change: { "124M", seq = 512 }
+---@return moonshard.Module
+return function(config) return GPT2(read(config)) end

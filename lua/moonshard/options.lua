@@ -1,0 +1,79 @@
+-- Checks tables of named options: unknown names are refused with the nearest valid one, wrong types with the right one.
+
+local errors = require("moonshard.error")
+local nearest = require("moonshard.nearest")
+
+local options = {}
+
+local CHECKS = {
+  integer = function(value) return type(value) == "number" and value % 1 == 0 end,
+  positive = function(value) return type(value) == "number" and value % 1 == 0 and value >= 1 end,
+  any = function() return true end,
+}
+
+local TEXTS = { integer = "an integer", positive = "an integer of at least 1", number = "a number", string = "a string",
+  boolean = "true or false", table = "a table", ["function"] = "a function" }
+
+local function matches(value, kind)
+  local check = CHECKS[kind]
+  if check then return check(value) end
+  return type(value) == kind
+end
+
+local function describe(value)
+  if type(value) == "string" then return ("%q"):format(value) end
+  if type(value) == "table" or type(value) == "function" then return "a " .. type(value) end
+  return tostring(value)
+end
+options.describe = describe
+
+local function check_value(who, name, value, kinds)
+  for kind in kinds:gmatch("[^|]+") do
+    if matches(value, kind) then return end
+  end
+  local texts = {}
+  for kind in kinds:gmatch("[^|]+") do texts[#texts + 1] = TEXTS[kind] or kind end
+  errors.invalid("%s: %s must be %s, not %s", who, name, table.concat(texts, " or "), describe(value))
+end
+
+---@class moonshard.OptionSpec
+---@field [1] string kinds, joined by "|": integer, positive (an integer >= 1), any, or what type() says
+---@field default any? value when the option is not given
+---@field required boolean|string? an error when it is not given; of an argument without a name: what it means
+
+local function name_of(key, spec)
+  if type(key) == "string" then return key end
+  return ("argument %d%s"):format(key, type(spec.required) == "string" and " (" .. spec.required .. ")" or "")
+end
+
+---Checks a table of options and fills in the defaults.
+---@param who string what the options are for, as the user wrote it: "ms.fully_shard"
+---@param given table? what the user wrote; nil is an empty table
+---@param specs table<string|integer, moonshard.OptionSpec>
+---@return table parsed a new table
+function options.parse(who, given, specs)
+  given = given or {}
+  if type(given) ~= "table" then errors.invalid("%s takes a table of options, not %s", who, describe(given)) end
+  local parsed = {}
+  for name, value in pairs(given) do
+    local spec = specs[name]
+    if not spec then
+      local named = {}
+      for key in pairs(specs) do
+        if type(key) == "string" then named[key] = true end
+      end
+      errors.raise("MS_ENAME", "%s: unknown option %s: %s", who, tostring(name), nearest.advice(name, named))
+    end
+    check_value(who, name_of(name, spec), value, spec[1])
+    parsed[name] = value
+  end
+  for name, spec in pairs(specs) do
+    if parsed[name] == nil then
+      if spec.required then errors.invalid("%s: %s is missing", who, name_of(name, spec)) end
+      parsed[name] = spec.default
+    end
+  end
+  return parsed
+end
+
+return options

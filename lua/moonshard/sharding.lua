@@ -1,0 +1,387 @@
+-- ms.fully_shard: reads how a model is sharded, decides every policy for every unit and parameter, and keeps what was
+-- decided and why. The model of the engine is made from it once, when the first graph is traced.
+
+local engine = require("moonshard.ffi")
+local errors = require("moonshard.error")
+local meshes = require("moonshard.mesh")
+local module = require("moonshard.module")
+local nearest = require("moonshard.nearest")
+local options = require("moonshard.options")
+local precision = require("moonshard.precision")
+local rules = require("moonshard.rules")
+local tree = require("moonshard.tree")
+local units = require("moonshard.units")
+local world = require("moonshard.world")
+local C, ffi = engine.C, engine.ffi
+
+---@class moonshard.Unit
+---@field name string FQN of its root module, or "root"
+---@field module moonshard.Module its (first) root module
+---@field modules moonshard.Module[] all root modules: several for a group
+---@field params moonshard.ShardedParameter[]
+---@field param_dtype string
+---@field reduce_dtype string
+---@field output_dtype string?
+---@field layout string "rows" or "ragged"
+---@field reshard string "always", "never" or "default"
+---@field rule moonshard.Decision? which rule of `units` made it
+
+---@class moonshard.ShardedParameter
+---@field fqn string
+---@field parameter moonshard.Parameter
+---@field shape integer[]
+---@field numel integer
+---@field unit moonshard.Unit
+---@field frozen boolean
+---@field init moonshard.InitialLaw
+
+---@class moonshard.Sharding
+---@field model moonshard.Module
+---@field mesh moonshard.Mesh
+---@field replicate_dim integer dimension of the mesh, -1: none
+---@field shard_dim integer dimension of the mesh, -1: none
+---@field units moonshard.Unit[] the root unit first, if it has parameters
+---@field params moonshard.ShardedParameter[] in the order of the engine's indices
+---@field index table<moonshard.Parameter, integer> the engine's index, from 0
+---@field decisions table<string, table<string, moonshard.Decision>> by policy, then by unit or parameter
+---@field warnings string[]
+---@field seed integer what initial weights are drawn from
+local Sharding = {}
+Sharding.__index = Sharding
+
+local sharding = {}
+
+-- ---- mesh and strategy ------------------------------------------------------------------------------------------
+
+-- PyTorch FSDP's names: what the mesh must be, and the default of reshard_after_forward.
+local STRATEGIES = {
+  FULL_SHARD = { shards = true, reshard = "default" },
+  SHARD_GRAD_OP = { shards = true, reshard = "never" },
+  NO_SHARD = { reshard = "never" },
+  HYBRID_SHARD = { shards = true, replicates = true, reshard = "default" },
+  HYBRID_SHARD_ZERO2 = { shards = true, replicates = true, reshard = "never" },
+}
+
+local function read_mesh(given)
+  if given == nil then return meshes.init_device_mesh("cpu", { -1 }, { "shard" }) end
+  if meshes.is(given) then return given end
+  local _, crosses = tostring(given):gsub("x", "")
+  local ndim = type(given) == "table" and #given or type(given) == "string" and crosses + 1 or 1
+  local names = ({ { "shard" }, { "replicate", "shard" } })[ndim]
+  if not names then
+    errors.invalid("ms.fully_shard: mesh with %d dimensions: write one or two sizes, or a mesh with names", ndim)
+  end
+  return meshes.init_device_mesh("cpu", given, names)
+end
+
+-- Which dimension replicates and which one shards. Two dimensions of other names are (replicate, shard) in this order.
+local function data_dims(mesh)
+  if mesh:has("replicate") or mesh:has("shard") then
+    return mesh:has("replicate") and mesh:dim("replicate") or -1, mesh:has("shard") and mesh:dim("shard") or -1
+  end
+  if mesh.ndim == 1 then return -1, 0 end
+  if mesh.ndim == 2 then return 0, 1 end
+  errors.invalid("ms.fully_shard: mesh %s: name the dimensions to use \"replicate\" and \"shard\"", mesh:label())
+end
+
+local function size_of(mesh, dim)
+  return dim < 0 and 1 or mesh:size(dim)
+end
+
+local function apply_strategy(config)
+  local name = config.strategy
+  local mesh = read_mesh(config.mesh)
+  if not name then
+    local replicate_dim, shard_dim = data_dims(mesh)
+    return mesh, replicate_dim, shard_dim
+  end
+  local strategy = STRATEGIES[name]
+  if not strategy then
+    errors.raise("MS_ENAME", "ms.fully_shard: unknown strategy %s: %s", options.describe(name),
+      nearest.advice(name, STRATEGIES))
+  end
+  if config.reshard_after_forward ~= nil then
+    errors.invalid("ms.fully_shard: strategy %s says when to reshard: leave it or reshard_after_forward out", name)
+  end
+  if not strategy.shards then
+    if mesh.ndim > 1 then mesh = meshes.init_device_mesh(mesh.device, { -1 }, { "replicate" }) end
+    return mesh, 0, -1, strategy.reshard
+  end
+  local replicate_dim, shard_dim = data_dims(mesh)
+  if strategy.replicates and (replicate_dim < 0 or shard_dim < 0) then
+    errors.invalid("ms.fully_shard: strategy %s needs a mesh (replicate, shard), as in mesh = { 2, 2 }; it has %s",
+      name, mesh:label())
+  end
+  if not strategy.replicates and size_of(mesh, replicate_dim) > 1 then
+    errors.invalid("ms.fully_shard: strategy %s shards over all ranks, but the mesh is %s: use HYBRID_SHARD", name,
+      mesh:label())
+  end
+  return mesh, replicate_dim, shard_dim, strategy.reshard
+end
+
+-- ---- policies ---------------------------------------------------------------------------------------------------
+
+local RESHARD = { [true] = "always", [false] = "never", always = "always", never = "never", default = "default" }
+
+-- 1 keeps the weights gathered, the whole group reshards to all: the two ends of resharding to a smaller group.
+local function reshard_reader(shard_size)
+  return function(value, rule)
+    local mode = RESHARD[value]
+    if mode then return mode end
+    if value == 1 then return "never" end
+    if value == shard_size then return "always" end
+    if type(value) == "number" then
+      errors.raise("MS_EUNSUPPORTED", "reshard_after_forward: %s asks for groups of %s; this build offers 1 (never) "
+        .. "and %d (the whole group)", rule, tostring(value), shard_size)
+    end
+    errors.invalid("reshard_after_forward: %s must be true, false or \"default\", not %s", rule,
+      options.describe(value))
+  end
+end
+
+local function read_layout(value, rule)
+  if value == "rows" or value == "ragged" then return value end
+  errors.invalid("layout: %s must be \"rows\" or \"ragged\", not %s", rule, options.describe(value))
+end
+
+local function read_freeze(value, rule)
+  if type(value) == "boolean" then return value end
+  errors.invalid("freeze: %s must be true or false, not %s", rule, options.describe(value))
+end
+
+local function read_precision(value, rule)
+  return precision.read(rule == "the value" and "mp_policy" or "mp_policy: " .. rule, value)
+end
+
+-- Decides one policy for all names: a list of rules, or one value for all.
+local function decide(self, policy, given, names, default, read, bare_value)
+  local decisions
+  if rules.is_list(given) then
+    local warnings
+    decisions, warnings = rules.policy(policy, given, { read = read, bare_value = bare_value })
+      :resolve(names, default)
+    for _, warning in ipairs(warnings) do table.insert(self.warnings, warning) end
+  else
+    local value = default
+    if given ~= nil then value = read(given, "the value") end
+    decisions = {}
+    for i = 1, #names do decisions[i] = { value = value, where = given ~= nil and self.where or nil } end
+  end
+  local by_name = {}
+  for i, name in ipairs(names) do by_name[name] = decisions[i] end
+  self.decisions[policy] = by_name
+  return by_name
+end
+
+local function decide_units(self, config, default_reshard)
+  local names = {}
+  for i, unit in ipairs(self.units) do names[i] = unit.name end
+  local reshard = decide(self, "reshard_after_forward", config.reshard_after_forward, names,
+    default_reshard or "default", reshard_reader(size_of(self.mesh, self.shard_dim)))
+  local mixed = decide(self, "mp_policy", config.mp_policy, names, precision.read("mp_policy", nil), read_precision)
+  local layout = decide(self, "layout", config.layout, names, "rows", read_layout)
+  for _, unit in ipairs(self.units) do
+    local policy = mixed[unit.name].value
+    unit.reshard, unit.layout = reshard[unit.name].value, layout[unit.name].value
+    unit.param_dtype, unit.reduce_dtype = policy.param_dtype, policy.reduce_dtype
+    unit.output_dtype = policy.output_dtype
+  end
+end
+
+local function decide_parameters(self, config)
+  local names = {}
+  for i, param in ipairs(self.params) do names[i] = param.fqn end
+  local freeze = decide(self, "freeze", config.freeze, names, nil, read_freeze, true)
+  for _, param in ipairs(self.params) do
+    local decision = freeze[param.fqn]
+    if decision.value == nil then decision.value = param.parameter.frozen end
+    param.frozen = decision.value
+  end
+end
+
+-- ---- units ------------------------------------------------------------------------------------------------------
+
+local function new_unit(name, modules, decision)
+  return { name = name, module = modules[1], modules = modules, params = {}, rule = decision }
+end
+
+local function assign_units(self, inventory, list)
+  local roots, by_module, warnings = units.find_roots(inventory, list)
+  for _, warning in ipairs(warnings) do table.insert(self.warnings, warning) end
+  local root_unit = new_unit(units.ROOT, { self.model })
+  local made, by_root = { root_unit }, {}
+  self.decisions.units = {}
+  for _, root in ipairs(roots) do
+    if root.name == units.ROOT then
+      errors.raise("MS_ENAME", "units: a module named root cannot be a unit: that is the name of the rest of the model")
+    end
+    local unit = new_unit(root.name, root.modules, root.decision)
+    by_root[root] = unit
+    made[#made + 1] = unit
+    self.decisions.units[root.name] = root.decision
+  end
+  for _, entry in ipairs(inventory.parameters) do
+    local root = units.of_parameter(inventory, by_module, entry)
+    local unit = root and by_root[root] or root_unit
+    local parameter = entry.parameter
+    local param = { fqn = entry.name, parameter = parameter, shape = parameter.shape, numel = parameter.numel,
+      unit = unit, init = parameter.init }
+    table.insert(unit.params, param)
+    table.insert(self.params, param)
+    self.index[parameter] = #self.params - 1
+  end
+  -- A unit without parameters has nothing to gather.
+  for _, unit in ipairs(made) do
+    if #unit.params > 0 then self.units[#self.units + 1] = unit end
+  end
+end
+
+-- ---- the public calls -------------------------------------------------------------------------------------------
+
+local SPECS = {
+  mesh = { "any" }, units = { "any" }, reshard_after_forward = { "any" }, mp_policy = { "any" }, layout = { "any" },
+  freeze = { "any" }, strategy = { "string" }, seed = { "integer", default = 0 },
+}
+
+local function report_warnings(self)
+  if world.rank ~= 0 then return end
+  for _, warning in ipairs(self.warnings) do io.stderr:write("moonshard: warning: ", warning, "\n") end
+end
+
+---Decides how a model is sharded. Must come before the optimizer's first step; a model is sharded once.
+---@param model moonshard.Module
+---@param config table? options:
+---  mesh: a mesh, { replicate, shard } sizes or one size (default: all ranks shard);
+---  units: patterns over module names (default: one unit);
+---  reshard_after_forward: true, false, "default" or rules over units;
+---  mp_policy: { param_dtype, reduce_dtype, output_dtype }, "auto" or rules over units (default f32);
+---  layout: "rows", "ragged" or rules over units;
+---  freeze: rules over parameters; strategy: PyTorch FSDP's name; seed: of the initial weights
+---@return moonshard.Module model the same model
+function sharding.fully_shard(model, config)
+  if not module.is(model) then
+    errors.invalid("ms.fully_shard: the first argument must be a module, not %s", options.describe(model))
+  end
+  if rawget(model, "sharding") then
+    errors.invalid("ms.fully_shard: the model was sharded already (%s); give all rules in one call",
+      model.sharding.where or "before")
+  end
+  config = options.parse("ms.fully_shard", config, SPECS)
+  local self = setmetatable({ model = model, units = {}, params = {}, index = {}, decisions = {}, warnings = {},
+    seed = config.seed, where = errors.caller() }, Sharding)
+  local inventory = tree.inventory(model)
+  if #inventory.parameters == 0 then
+    errors.invalid("ms.fully_shard: the model has no parameters: assign ms.parameter or layers to fields of the module")
+  end
+  local default_reshard
+  self.mesh, self.replicate_dim, self.shard_dim, default_reshard = apply_strategy(config)
+  assign_units(self, inventory, config.units)
+  decide_units(self, config, default_reshard)
+  decide_parameters(self, config)
+  rawset(model, "sharding", self)
+  report_warnings(self)
+  return model
+end
+
+---The sharding of a model; a model without one is replicated over all ranks (DDP), as one unit.
+---@param model moonshard.Module
+---@return moonshard.Sharding
+function sharding.of(model)
+  if not rawget(model, "sharding") then
+    sharding.fully_shard(model, { mesh = meshes.init_device_mesh("cpu", { -1 }, { "replicate" }) })
+  end
+  return model.sharding
+end
+
+-- ---- the engine's model -----------------------------------------------------------------------------------------
+
+local RESHARD_IDS = { never = C.MS_RESHARD_KEEP, always = C.MS_RESHARD_ALWAYS, default = C.MS_RESHARD_DEFAULT }
+local LAYOUT_IDS = { rows = C.MS_LAYOUT_ROWS, ragged = C.MS_LAYOUT_RAGGED }
+local INIT_IDS = {
+  zeros = C.MS_INIT_ZEROS, ones = C.MS_INIT_ONES, normal = C.MS_INIT_NORMAL, uniform = C.MS_INIT_UNIFORM,
+  constant = C.MS_INIT_CONSTANT,
+}
+
+local function add_units(self, handle)
+  local ids, out, config = {}, ffi.new("int[1]"), ffi.new("ms_unit_config")
+  for _, unit in ipairs(self.units) do
+    C.ms_unit_config_default(config)
+    config.param_dtype, config.reduce_dtype = engine.dtype_id(unit.param_dtype), (engine.dtype_id(unit.reduce_dtype))
+    config.layout, config.reshard = LAYOUT_IDS[unit.layout], RESHARD_IDS[unit.reshard]
+    engine.check(C.ms_model_add_unit(handle, unit.name, config, out))
+    ids[unit] = out[0]
+  end
+  return ids
+end
+
+local function add_params(self, handle, unit_ids, groups)
+  local out, config = ffi.new("int[1]"), ffi.new("ms_param_config")
+  for _, param in ipairs(self.params) do
+    local group = groups[param.fqn] or {}
+    C.ms_param_config_default(config)
+    config.init, config.init_a, config.init_b = INIT_IDS[param.init.kind], param.init.a, param.init.b
+    config.frozen = param.frozen and 1 or 0
+    config.lr_scale, config.weight_decay = group.lr_scale or 1, group.weight_decay or 0
+    local dims = ffi.new("int64_t[?]", #param.shape, param.shape)
+    engine.check(C.ms_model_add_param(handle, unit_ids[param.unit], param.fqn, #param.shape, dims, config, out))
+  end
+end
+
+local function build(self, optimizer)
+  local groups = {}
+  if optimizer then
+    local fqns = {}
+    for i, param in ipairs(self.params) do fqns[i] = param.fqn end
+    groups = optimizer:param_groups(fqns)
+  end
+  local out = ffi.new("ms_model *[1]")
+  engine.check(C.ms_model_new(self.seed, out))
+  local handle = ffi.gc(out[0], C.ms_model_free)
+  add_params(self, handle, add_units(self, handle), groups)
+  engine.check(C.ms_model_shard(handle, self.mesh.handle, world.rank, self.replicate_dim, self.shard_dim))
+  return handle
+end
+
+---The engine's model, made at the first call. A call with an optimizer after one without makes it anew, because
+---learning rates and weight decay belong to its parameters; graphs traced before keep theirs.
+---@param optimizer table? optimizer:param_groups(fqns) gives { [fqn] = { lr_scale =, weight_decay = } }
+---@return ffi.cdata* ms_model*
+function Sharding:handle(optimizer)
+  if self.built and (optimizer == nil or optimizer == self.optimizer) then return self.built end
+  if self.built and self.optimizer then
+    errors.invalid("the model has an optimizer already: make one trainer for a model")
+  end
+  self.built = build(self, optimizer)
+  self.optimizer = optimizer
+  return self.built
+end
+
+---Precision by module, for the roots of units.
+---@return table<moonshard.Module, moonshard.MixedPrecision>
+function Sharding:precision()
+  local by_module = {}
+  for _, unit in ipairs(self.units) do
+    for _, root in ipairs(unit.modules) do by_module[root] = unit end
+  end
+  return by_module
+end
+
+---What the tree of the model shows behind the root of each unit.
+---@return table<moonshard.Module, string>
+function Sharding:marks()
+  local marks = {}
+  for _, unit in ipairs(self.units) do
+    local mark = (unit.name == units.ROOT and "root unit, " or "unit, ") .. unit.param_dtype
+    if unit.layout ~= "rows" then mark = mark .. ", " .. unit.layout end
+    if unit.reshard ~= "default" then mark = mark .. ", reshard " .. unit.reshard end
+    for _, root in ipairs(unit.modules) do marks[root] = mark end
+  end
+  return marks
+end
+
+function Sharding:__tostring()
+  return ("sharding over mesh %s: %d unit%s, %d parameters"):format(self.mesh:label(), #self.units,
+    #self.units == 1 and "" or "s", #self.params)
+end
+
+return sharding

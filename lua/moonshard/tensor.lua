@@ -1,0 +1,233 @@
+-- Tensors of a trace: symbols for values that a step will compute, with their shape and element type. Operators and
+-- methods add nodes to the graph; nothing is computed here. Parameters of a module behave like tensors inside of a
+-- forward.
+
+local context = require("moonshard.context")
+local engine = require("moonshard.ffi")
+local errors = require("moonshard.error")
+local ops = require("moonshard.ops")
+local options = require("moonshard.options")
+local parameter = require("moonshard.parameter")
+local C, ffi = engine.C, engine.ffi
+
+---@class moonshard.Tensor
+---@field trace moonshard.Trace
+---@field id integer value of the graph
+---@field shape integer[] sizes, outermost first
+---@field dtype string "f32", "bf16", "i32" or "u8"
+---@operator add(moonshard.Tensor|number): moonshard.Tensor
+---@operator sub(moonshard.Tensor|number): moonshard.Tensor
+---@operator mul(moonshard.Tensor|number): moonshard.Tensor
+---@operator div(moonshard.Tensor|number): moonshard.Tensor
+---@operator unm: moonshard.Tensor
+---@operator pow(number): moonshard.Tensor
+local Tensor = {}
+local methods = {}
+Tensor.__index = methods
+
+local tensor = { class = Tensor }
+
+---@param value any
+---@return boolean
+function tensor.is(value)
+  return getmetatable(value) == Tensor
+end
+
+local info = ffi.new("ms_value_info")
+
+---The tensor that stands for a value of the graph.
+---@param trace moonshard.Trace
+---@param id integer
+---@return moonshard.Tensor
+function tensor.new(trace, id)
+  engine.check(C.ms_graph_value(trace.handle, id, info))
+  local shape = {}
+  for d = 1, info.ndim do shape[d] = tonumber(info.dims[d - 1]) end
+  return setmetatable({ trace = trace, id = id, shape = shape, dtype = engine.dtype_names[info.dtype] }, Tensor)
+end
+
+---"[8,256,384]"
+---@param shape integer[]
+---@return string
+function tensor.shape_text(shape)
+  return "[" .. table.concat(shape, ",") .. "]"
+end
+
+function Tensor:__tostring()
+  return ("tensor %s %s"):format(self.dtype, tensor.shape_text(self.shape))
+end
+
+-- ---- operators --------------------------------------------------------------------------------------------------
+
+local arithmetic = {}
+
+function arithmetic.__add(a, b)
+  if type(b) == "number" then return ops.scale(a, { beta = b }) end
+  if type(a) == "number" then return ops.scale(b, { beta = a }) end
+  return ops.add(a, b)
+end
+
+function arithmetic.__sub(a, b)
+  if type(b) == "number" then return ops.scale(a, { beta = -b }) end
+  if type(a) == "number" then return ops.scale(b, { alpha = -1, beta = a }) end
+  return ops.sub(a, b)
+end
+
+function arithmetic.__mul(a, b)
+  if type(b) == "number" then return ops.scale(a, { alpha = b }) end
+  if type(a) == "number" then return ops.scale(b, { alpha = a }) end
+  return ops.mul(a, b)
+end
+
+-- number / x has no op of its own: the numerator is made in x's shape, as 0 x + number.
+function arithmetic.__div(a, b)
+  if type(b) == "number" then return ops.scale(a, { alpha = 1 / b }) end
+  if type(a) == "number" then return ops.div(ops.scale(b, { alpha = 0, beta = a }), b) end
+  return ops.div(a, b)
+end
+
+function arithmetic.__unm(a)
+  return ops.scale(a, { alpha = -1 })
+end
+
+local POWERS = {
+  [2] = function(x) return ops.mul(x, x) end,
+  [3] = function(x) return ops.mul(ops.mul(x, x), x) end,
+  [0.5] = function(x) return ops.sqrt(x) end,
+  [-0.5] = function(x) return ops.rsqrt(x) end,
+  [-1] = function(x) return arithmetic.__div(1, x) end,
+}
+
+function arithmetic.__pow(a, exponent)
+  local power = POWERS[exponent]
+  if not power then
+    errors.invalid("x ^ %s: exponents 2, 3, 0.5, -0.5 and -1 are offered; for positive x write (x:log() * p):exp()",
+      tostring(exponent))
+  end
+  return power(a)
+end
+
+for name, operator in pairs(arithmetic) do
+  Tensor[name] = operator
+  parameter.class[name] = operator
+end
+
+-- ---- methods: every op whose first input is the tensor, and the forms that read better with plain arguments -----
+
+for name in pairs(ops.rows) do methods[name] = ops[name] end
+
+local function list_of(first, ...)
+  if type(first) == "table" then return first end
+  return { first, ... }
+end
+
+local function axis_of(self, axis)
+  local ndim = #self.shape
+  if type(axis) ~= "number" or axis % 1 ~= 0 or axis < -ndim or axis >= ndim then
+    errors.raise("MS_ESHAPE", "axis %s of a tensor %s: axes are 0 to %d, or negative from the end",
+      options.describe(axis), tensor.shape_text(self.shape), ndim - 1)
+  end
+  return axis % ndim
+end
+
+---The same elements in another shape.
+---@param ... integer sizes, or one list of them; one may be -1
+---@return moonshard.Tensor
+function methods:reshape(...)
+  return ops.reshape(self, { shape = list_of(...) })
+end
+
+---Two axes swapped.
+---@param a integer
+---@param b integer
+---@return moonshard.Tensor
+function methods:transpose(a, b)
+  local axes = {}
+  for d = 1, #self.shape do axes[d] = d - 1 end
+  a, b = axis_of(self, a), axis_of(self, b)
+  axes[a + 1], axes[b + 1] = b, a
+  return ops.transpose(self, { axes = axes })
+end
+
+---Axes in another order.
+---@param ... integer for every axis of the result, which axis of this tensor it is; or one list
+---@return moonshard.Tensor
+function methods:permute(...)
+  local axes = list_of(...)
+  if #axes ~= #self.shape then
+    errors.raise("MS_ESHAPE", "permute of a tensor %s: give all %d axes", tensor.shape_text(self.shape), #self.shape)
+  end
+  return ops.transpose(self, { axes = axes })
+end
+
+---Elements start to stop - 1 along one axis; negative numbers count from the end.
+---@param axis integer
+---@param start integer
+---@param stop integer? the axis's size
+---@return moonshard.Tensor
+function methods:slice(axis, start, stop)
+  axis = axis_of(self, axis)
+  local size = self.shape[axis + 1]
+  stop = stop or size
+  if start < 0 then start = start + size end
+  if stop < 0 then stop = stop + size end
+  return ops.slice(self, { axis = axis, start = start, stop = stop })
+end
+
+for _, name in ipairs({ "sum", "mean", "max" }) do
+  methods[name] = function(self, axis, keepdim)
+    if axis == nil then return ops[name](self, { all = true }) end
+    return ops[name](self, { axis = axis_of(self, axis), keepdim = keepdim or false })
+  end
+end
+
+---The tensor in another element type; itself when it has that type.
+---@param dtype string "f32" or "bf16"
+---@return moonshard.Tensor
+function methods:cast(dtype)
+  local _, name = engine.dtype_id(dtype)
+  if self.dtype == name then return self end
+  return ops.cast(self, { out_dtype = name })
+end
+methods.to = methods.cast
+
+---The tensor repeated to a shape, as NumPy broadcasts.
+---@param ... integer sizes, or one list
+---@return moonshard.Tensor
+function methods:broadcast_to(...)
+  return ops.broadcast_to(self, { shape = list_of(...) })
+end
+
+---Size of one axis, or all sizes.
+---@param axis integer?
+---@return integer|integer[]
+function methods:size(axis)
+  if axis == nil then return self.shape end
+  return self.shape[axis_of(self, axis) + 1]
+end
+
+---@return integer number of axes
+function methods:dim()
+  return #self.shape
+end
+
+-- ---- parameters as tensors --------------------------------------------------------------------------------------
+
+-- A method of a parameter is the tensor's, on the value that the parameter has in the trace being made.
+local forwarded = {}
+for name, method in pairs(methods) do
+  forwarded[name] = function(self, ...)
+    if not context.trace then
+      errors.invalid("%s of a parameter: parameters have values only while a model is traced", name)
+    end
+    return method(context.trace:parameter(self), ...)
+  end
+end
+parameter.class.__index = forwarded
+
+function parameter.class:__tostring()
+  local frozen = self.frozen and ", frozen" or ""
+  return ("parameter %s, %s%s"):format(tensor.shape_text(self.shape), tostring(self.init), frozen)
+end
+
+return tensor

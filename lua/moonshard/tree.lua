@@ -1,0 +1,207 @@
+-- What is in a model: its modules and parameters with their dotted names (FQNs), found by walking the fields of
+-- modules, and the tree that a model prints as. Lists count from 0, as in PyTorch: layers[1] is layers.0.
+--
+-- Fields are visited in the order in which they were assigned, so every rank sees one order. Fields that begin with _
+-- are private and not looked into. A module or parameter met again keeps its first name.
+
+local errors = require("moonshard.error")
+local parameter = require("moonshard.parameter")
+
+local tree = {}
+
+---@class moonshard.NamedModule
+---@field name string FQN, "" for the root
+---@field module moonshard.Module
+---@field parent integer? index of the module it was found in
+
+---@class moonshard.NamedParameter
+---@field name string FQN of the first place
+---@field parameter moonshard.Parameter
+---@field places { name: string, owner: integer }[] every place; owner is an index of modules
+
+---@class moonshard.Inventory
+---@field modules moonshard.NamedModule[] parents before children, root first
+---@field parameters moonshard.NamedParameter[]
+
+---@param value any
+---@return boolean
+function tree.is_module(value)
+  if type(value) ~= "table" then return false end
+  local meta = getmetatable(value)
+  return type(meta) == "table" and rawget(meta, "moonshard_module") == true
+end
+
+local is_module = tree.is_module
+
+local function is_plain_table(value)
+  return type(value) == "table" and getmetatable(value) == nil
+end
+
+local function interesting(key, value)
+  if type(key) == "string" and key:sub(1, 1) == "_" then return false end
+  return parameter.is(value) or is_module(value) or is_plain_table(value)
+end
+
+-- Keys of a module or a plain table that may hold something: integers first, then fields as they were assigned, then
+-- the rest (fields of a table written at once) by name.
+local function ordered_keys(holder)
+  local keys, taken = {}, {}
+  for i, value in ipairs(holder) do
+    if interesting(i, value) then keys[#keys + 1] = i end
+    taken[i] = true
+  end
+  for _, key in ipairs(rawget(holder, "_order") or {}) do
+    if not taken[key] and interesting(key, rawget(holder, key)) then
+      keys[#keys + 1] = key
+      taken[key] = true
+    end
+  end
+  local rest = {}
+  for key, value in pairs(holder) do
+    if type(key) == "string" and not taken[key] and interesting(key, value) then rest[#rest + 1] = key end
+  end
+  table.sort(rest)
+  for _, key in ipairs(rest) do keys[#keys + 1] = key end
+  return keys
+end
+
+local function join(path, key)
+  local name = type(key) == "number" and tostring(key - 1) or key
+  if name:find("[%.%s]") then
+    errors.raise("MS_ENAME", "field %q of %s: names of modules and parameters have no dots or spaces", name,
+      path == "" and "the model" or path)
+  end
+  return path == "" and name or path .. "." .. name
+end
+
+---Walks a model.
+---@param root moonshard.Module
+---@return moonshard.Inventory
+function tree.inventory(root)
+  local modules, parameters, seen, by_parameter = {}, {}, {}, {}
+
+  local function add_parameter(value, name, owner)
+    local known = by_parameter[value]
+    if not known then
+      known = { name = name, parameter = value, places = {} }
+      by_parameter[value] = known
+      parameters[#parameters + 1] = known
+    end
+    table.insert(known.places, { name = name, owner = owner })
+  end
+
+  local function visit(holder, path, parent)
+    if seen[holder] then return end
+    seen[holder] = true
+    local owner = parent
+    if is_module(holder) then
+      modules[#modules + 1] = { name = path, module = holder, parent = parent }
+      owner = #modules
+    end
+    for _, key in ipairs(ordered_keys(holder)) do
+      local value = holder[key]
+      if parameter.is(value) then
+        add_parameter(value, join(path, key), owner)
+      else
+        visit(value, join(path, key), owner)
+      end
+    end
+  end
+
+  visit(root, "", nil)
+  return { modules = modules, parameters = parameters }
+end
+
+---Elements of all parameters, each counted once.
+---@param root moonshard.Module
+---@return integer
+function tree.count(root)
+  local total = 0
+  for _, entry in ipairs(tree.inventory(root).parameters) do total = total + entry.parameter.numel end
+  return total
+end
+
+---"10,745,088"
+---@param number integer
+---@return string
+function tree.thousands(number)
+  local text = ("%.0f"):format(number):reverse():gsub("(%d%d%d)", "%1,"):reverse()
+  return (text:gsub("^,", ""))
+end
+
+-- ---- printing ---------------------------------------------------------------------------------------------------
+
+local function head_of(module, marks)
+  local description = module.describe and module:describe()
+  local mark = marks[module]
+  local count = tree.count(module)
+  return table.concat({
+    getmetatable(module).name,
+    description and "(" .. description .. ")" or "",
+    count > 0 and ("  %s parameter%s"):format(tree.thousands(count), count == 1 and "" or "s") or "",
+    mark and "  [" .. mark .. "]" or "",
+  })
+end
+
+-- The lines below a holder's own line. Neighbours in a list that would print the same are printed once.
+local render
+
+local function render_item(name, value, marks, indent)
+  if parameter.is(value) then
+    return ("%s%s: [%s]"):format(indent, name, table.concat(value.shape, ", "))
+  end
+  local lines = { is_module(value) and indent .. name .. ": " .. head_of(value, marks) or nil }
+  for _, line in ipairs(render(value, marks, is_module(value) and indent .. "  " or indent, name)) do
+    lines[#lines + 1] = line
+  end
+  return table.concat(lines, "\n")
+end
+
+function render(holder, marks, indent, list_name)
+  local lines, first, last, repeated = {}, nil, nil, nil
+  local in_module = is_module(holder)
+
+  local function flush()
+    if not repeated then return end
+    local name = first == last and first or first .. "-" .. last:match("[^.]*$")
+    local text = repeated:gsub("^(%s*)@:", function(space)
+      return space .. name .. ":" .. (first == last and "" or " each")
+    end)
+    lines[#lines + 1] = text
+    repeated = nil
+  end
+
+  for _, key in ipairs(ordered_keys(holder)) do
+    local value = holder[key]
+    local own = type(key) == "number" and tostring(key - 1) or key
+    local name = in_module and own or list_name .. "." .. own
+    local shown = not (parameter.is(value) and in_module and holder.describe)
+    if type(key) == "number" and is_module(value) then
+      local text = render_item("@", value, marks, indent)
+      if text ~= repeated then
+        flush()
+        first, repeated = name, text
+      end
+      last = name
+    elseif shown then
+      flush()
+      local text = render_item(name, value, marks, indent)
+      if text ~= "" then lines[#lines + 1] = text end
+    end
+  end
+  flush()
+  return lines
+end
+
+---The model as a tree, one line a module, with parameter counts.
+---@param root moonshard.Module
+---@param marks table<moonshard.Module, string>? shown in brackets behind a module: its unit
+---@return string
+function tree.print(root, marks)
+  marks = marks or {}
+  local lines = render(root, marks, "  ", "")
+  table.insert(lines, 1, head_of(root, marks))
+  return table.concat(lines, "\n")
+end
+
+return tree

@@ -1,0 +1,56 @@
+-- The ranks of this job. Joined once per process, when something first asks for the rank or the size; until then
+-- `moonshard plan` may describe a world instead, so that any rank's plan can be compiled where nothing was launched.
+
+local errors = require("moonshard.error")
+local engine = require("moonshard.ffi")
+local C, ffi = engine.C, engine.ffi
+
+---@class moonshard.World
+---@field rank integer this process's rank, 0 first
+---@field size integer number of ranks
+---@field handle ffi.cdata* ms_world*, nil in plan mode
+---@field plan_only boolean true when the world is described and not joined
+local world = { plan_only = false }
+
+local function join()
+  local out = ffi.new("ms_world *[1]")
+  engine.check(C.ms_world_join(out))
+  -- Leaving does not communicate, so the collector may do it.
+  world.handle = ffi.gc(out[0], C.ms_world_leave)
+  world.rank = C.ms_world_rank(world.handle)
+  world.size = C.ms_world_size(world.handle)
+end
+
+local JOINED_BY = { rank = true, size = true, handle = true }
+
+setmetatable(world, {
+  __index = function(self, key)
+    if not JOINED_BY[key] or rawget(self, "size") then return nil end
+    join()
+    return rawget(self, key)
+  end,
+  __tostring = function(self)
+    return ("%srank %d of %d"):format(self.plan_only and "described: " or "", self.rank, self.size)
+  end,
+})
+
+---Makes this process rank `rank` of a world of `size` ranks that is only described: plans can be compiled, nothing can
+---run. Must come before anything joined the world.
+---@param rank integer 0 to size - 1
+---@param size integer at least 1
+function world.describe(rank, size)
+  if rawget(world, "size") and not world.plan_only then
+    errors.invalid("the world was joined already, so it cannot be described any more: call describe first")
+  end
+  if not (size >= 1 and rank >= 0 and rank < size) then
+    errors.invalid("rank %s of %s ranks: ranks are 0 to size - 1", tostring(rank), tostring(size))
+  end
+  world.plan_only, world.rank, world.size = true, rank, size
+end
+
+---Waits for every rank. Collective.
+function world.barrier()
+  if not world.plan_only then engine.check(C.ms_world_barrier(world.handle)) end
+end
+
+return world
