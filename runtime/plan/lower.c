@@ -269,7 +269,7 @@ static int reduce_parts(lowering *l, int unit, int kind, int buffer, int chunked
     part[parts].src.buffer = -1;
     part[parts].shared = ms_ref_vector(buffer, begin, seg->reduce_dtype, whole);
     part[parts].dst = ms_ref_vector(dst, seg->local * dst_size, dst_dtype, seg->chunk);
-    part[parts].accumulate = dst_dtype == MS_F32 && l->phase == MS_PHASE_NEXT;
+    part[parts].accumulate = dst == ms_state_buffer(unit, MS_STATE_GRADIENT) && l->phase == MS_PHASE_NEXT;
     parts++;
   }
   return parts;
