@@ -32,5 +32,7 @@ void *ms_calloc(int64_t n, int64_t size);
 /* Grows an array to hold at least `need` elements, doubling; *items and *capacity are updated. */
 int ms_grow(void **items, int *capacity, int need, int64_t size);
 char *ms_strdup(const char *text);
+/* How often this process has allocated through the functions above. */
+int64_t ms_allocations(void);
 
 #endif

@@ -2,11 +2,19 @@
 #include "base/error.h"
 
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
+static _Atomic int64_t allocations;
+
+static void count(void) { atomic_fetch_add_explicit(&allocations, 1, memory_order_relaxed); }
+
+int64_t ms_allocations(void) { return atomic_load_explicit(&allocations, memory_order_relaxed); }
+
 void *ms_calloc(int64_t n, int64_t size) {
   void *memory = NULL;
+  count();
   if (n >= 0 && size >= 0) memory = calloc(n ? (size_t)n : 1, size ? (size_t)size : 1);
   if (!memory) MS_FAIL(MS_ENOMEM, "out of memory: %lld items of %lld bytes", (long long)n, (long long)size);
   return memory;
@@ -15,6 +23,7 @@ void *ms_calloc(int64_t n, int64_t size) {
 /* The pointer is read and written by memcpy: callers pass the address of a T *, which is no void * to the compiler. */
 int ms_grow(void **items, int *capacity, int need, int64_t size) {
   if (need <= *capacity) return MS_OK;
+  count();
   int64_t wanted = *capacity > 0 ? *capacity : 8;
   while (wanted < need) wanted *= 2;
   if (wanted > INT_MAX) wanted = INT_MAX;

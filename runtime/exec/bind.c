@@ -1,0 +1,202 @@
+/* bind.c - from a plan to something that runs: instructions sorted by stream, pointers resolved, nothing left to look
+** up.
+**
+** Binding has two halves. Sorting allocates and copies, once. Resolving writes pointers, and is done again when the
+** state's arenas have moved; it allocates nothing, so it may happen in front of a run.
+*/
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "exec/exec.h"
+#include "plan/lower.h"
+
+/* ---- pointers ---- */
+
+/* Offset of a persistent buffer. It is the state's own, not the plan's: a plan that only evaluates lays out less. */
+static int64_t state_offset(const ms_exec *exec, int buffer) {
+  const ms_state_layout *layout = &exec->state->layout;
+  const ms_plan *plan = exec->plan;
+  if (buffer == ms_squares_buffer(plan)) return layout->squares;
+  if (buffer == ms_loss_sum_buffer(plan)) return layout->loss_sum;
+  if (buffer == ms_norm_buffer(plan)) return layout->norm;
+  int unit = buffer / MS_STATE_BUFFERS, which = buffer % MS_STATE_BUFFERS;
+  if (which == MS_STATE_MASTER) return layout->unit[unit].master;
+  if (which == MS_STATE_GRADIENT) return layout->unit[unit].gradient;
+  return which == MS_STATE_FIRST ? layout->unit[unit].state0 : layout->unit[unit].state1;
+}
+
+void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref) {
+  if (ref->buffer < 0) return NULL;
+  const ms_buffer *buffer = &exec->plan->buffer[ref->buffer];
+  int64_t offset = buffer->arena == MS_ARENA_STATE ? state_offset(exec, ref->buffer) : buffer->offset;
+  return ms_state_block(exec->state, buffer->arena) + offset + ref->offset;
+}
+
+/* The same bytes of the block of a peer. */
+static void *peer_pointer(const ms_exec *exec, const ms_ref *ref, int rank) {
+  return ms_state_peer_block(exec->state, rank) + exec->plan->buffer[ref->buffer].offset + ref->offset;
+}
+
+static void resolve_kernel(ms_exec *exec, const ms_instr *source, ms_kernel_call *call) {
+  for (int i = 0; i < call->inputs; i++) call->in_data[i] = ms_exec_pointer(exec, &source->in[i]);
+  for (int i = 0; i < call->outputs; i++) call->out_data[i] = ms_exec_pointer(exec, &source->out[i]);
+  ms_ref scratch = {source->workspace, 0, {0}};
+  call->workspace = ms_exec_pointer(exec, &scratch);
+}
+
+static void resolve_collective(ms_exec *exec, const ms_exec_phase *phase, const ms_plan_coll *source,
+                               const ms_coll *coll) {
+  const ms_model *model = exec->plan->model;
+  const int *group = source->dim == MS_DIM_SHARD ? model->shard_group : model->replicate_group;
+  int ranks = source->dim == MS_DIM_SHARD ? model->shard_size : model->replicate_size;
+  for (int i = 0; i < coll->parts; i++) {
+    const ms_plan_part *from = &source->part[i];
+    ms_coll_part *part = &phase->part[coll->part - phase->part + i];
+    void **shared = &phase->shared[part->shared - phase->shared];
+    part->src = ms_exec_pointer(exec, &from->src);
+    part->dst = ms_exec_pointer(exec, &from->dst);
+    for (int p = 0; p < ranks; p++)
+      shared[p] = coll->kind == MS_COLL_ALL_GATHER ? ms_exec_pointer(exec, &from->shared)
+                                                   : peer_pointer(exec, &from->shared, group[p]);
+  }
+}
+
+static void resolve_phase(ms_exec *exec, const ms_plan_phase *plan, const ms_exec_phase *phase) {
+  for (int s = 0; s < MS_STREAMS; s++) {
+    for (int i = 0; i < phase->stream[s].n; i++) {
+      const ms_exec_instr *instr = &phase->stream[s].instr[i];
+      const ms_instr *source = &plan->instr[instr->source];
+      if (instr->kind == MS_INSTR_KERNEL) resolve_kernel(exec, source, instr->call);
+      else if (instr->kind == MS_INSTR_COLLECTIVE) resolve_collective(exec, phase, source->coll, instr->coll);
+    }
+  }
+}
+
+void ms_exec_rebind(ms_exec *exec) {
+  if (exec->generation == exec->state->generation) return;
+  for (int phase = 0; phase < MS_PHASES; phase++) resolve_phase(exec, &exec->plan->phase[phase], &exec->phase[phase]);
+  exec->generation = exec->state->generation;
+}
+
+/* ---- sorting ---- */
+
+static int group_size(const ms_plan *plan, const ms_plan_coll *coll) {
+  return coll->dim == MS_DIM_SHARD ? plan->model->shard_size : plan->model->replicate_size;
+}
+
+static int allocate_phase(const ms_plan *plan, const ms_plan_phase *source, ms_exec_phase *phase) {
+  int n[MS_STREAMS] = {0}, kernels = 0, colls = 0, parts = 0, shares = 0;
+  for (int i = 0; i < source->n; i++) {
+    const ms_instr *instr = &source->instr[i];
+    n[instr->stream]++;
+    kernels += instr->kind == MS_INSTR_KERNEL;
+    if (instr->kind != MS_INSTR_COLLECTIVE) continue;
+    colls++;
+    parts += instr->coll->parts;
+    shares += instr->coll->parts * group_size(plan, instr->coll);
+  }
+  for (int s = 0; s < MS_STREAMS; s++) {
+    phase->stream[s].instr = ms_calloc(n[s], sizeof *phase->stream[s].instr);
+    if (!phase->stream[s].instr) return MS_ENOMEM;
+  }
+  phase->call = ms_calloc(kernels, sizeof *phase->call);
+  phase->coll = ms_calloc(colls, sizeof *phase->coll);
+  phase->part = ms_calloc(parts, sizeof *phase->part);
+  phase->shared = ms_calloc(shares, sizeof *phase->shared);
+  return phase->call && phase->coll && phase->part && phase->shared ? MS_OK : MS_ENOMEM;
+}
+
+static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *source, ms_exec_instr *instr) {
+  const ms_plan_coll *from = source->coll;
+  const ms_model *model = exec->plan->model;
+  int dim = source->stream == MS_STREAM_REPLICATE ? MS_DIM_REPLICATE : MS_DIM_SHARD;
+  if (!exec->state->comm[source->stream] || from->dim != dim)
+    return MS_FAIL(MS_EINTERNAL, "collective %s of %s cannot run on stream %s", ms_coll_name(from->kind), source->scope,
+                   ms_stream_name(source->stream));
+  ms_coll *coll = &phase->coll[phase->colls++];
+  *coll =
+      (ms_coll){.kind = from->kind, .parts = from->parts, .part = &phase->part[phase->parts], .label = source->scope};
+  for (int i = 0; i < from->parts; i++) {
+    ms_coll_part *part = &phase->part[phase->parts++];
+    int gathers = from->kind == MS_COLL_ALL_GATHER, shared_dtype = from->part[i].shared.info.dtype;
+    part->count = from->part[i].count;
+    part->accumulate = from->part[i].accumulate;
+    part->src_dtype = gathers ? from->part[i].src.info.dtype : shared_dtype;
+    part->dst_dtype = gathers ? shared_dtype : from->part[i].dst.info.dtype;
+    part->shared = &phase->shared[phase->shares];
+    phase->shares += group_size(exec->plan, from);
+  }
+  instr->coll = coll;
+  instr->bytes = from->bytes;
+  instr->mesh_dim = dim == MS_DIM_SHARD ? model->shard_dim : model->replicate_dim;
+  return MS_OK;
+}
+
+static int sort_kernel(ms_exec *exec, ms_exec_phase *phase, const ms_instr *source, ms_exec_instr *instr) {
+  if (source->stream != MS_STREAM_COMPUTE)
+    return MS_FAIL(MS_EINTERNAL, "a kernel of %s is on stream %s", source->scope, ms_stream_name(source->stream));
+  instr->call = &phase->call[phase->kernels++];
+  *instr->call = source->call;
+  instr->call->scalars = &exec->scalars;
+  instr->run = ms_cpu_kernel(source->call.op)->run;
+  return MS_OK;
+}
+
+/* A persistent buffer that the plan uses must be in the state. */
+static int check_state(const ms_exec *exec) {
+  const ms_plan *plan = exec->plan;
+  for (int b = 0; b < plan->buffers && b < ms_squares_buffer(plan); b++)
+    if (plan->buffer[b].first >= 0 && plan->buffer[b].bytes && state_offset(exec, b) < 0)
+      return MS_FAIL(MS_EINVAL, "the plan keeps %s of unit '%s', the state does not: make both for the same optimizer",
+                     ms_category_name(plan->buffer[b].category), plan->buffer[b].label);
+  return MS_OK;
+}
+
+static int sort_phase(ms_exec *exec, int index, int *recorder) {
+  const ms_plan_phase *source = &exec->plan->phase[index];
+  ms_exec_phase *phase = &exec->phase[index];
+  MS_TRY(allocate_phase(exec->plan, source, phase));
+  for (int i = 0; i < source->n; i++) {
+    const ms_instr *from = &source->instr[i];
+    ms_exec_stream *stream = &phase->stream[from->stream];
+    ms_exec_instr *instr = &stream->instr[stream->n++];
+    *instr = (ms_exec_instr){.kind = from->kind, .event = from->event, .source = i};
+    if (from->kind == MS_INSTR_KERNEL) MS_TRY(sort_kernel(exec, phase, from, instr));
+    if (from->kind == MS_INSTR_COLLECTIVE) MS_TRY(sort_collective(exec, phase, from, instr));
+    if (from->kind == MS_INSTR_RECORD) recorder[from->event] = from->stream;
+    if (from->kind == MS_INSTR_WAIT) instr->recorder = recorder[from->event];
+  }
+  return MS_OK;
+}
+
+static int most_events(const ms_plan *plan) {
+  int events = 0;
+  for (int phase = 0; phase < MS_PHASES; phase++)
+    if (plan->phase[phase].events > events) events = plan->phase[phase].events;
+  return events;
+}
+
+int ms_exec_sort(ms_exec *exec) {
+  int events = most_events(exec->plan), rc = MS_OK;
+  int *recorder = ms_calloc(events, sizeof *recorder);
+  exec->event = ms_calloc(events, sizeof *exec->event);
+  if (!recorder || !exec->event) MS_GOTO(MS_ENOMEM);
+  MS_GOTO(check_state(exec));
+  for (int phase = 0; phase < MS_PHASES; phase++) MS_GOTO(sort_phase(exec, phase, recorder));
+fail:
+  free(recorder);
+  return rc;
+}
+
+void ms_exec_unsort(ms_exec *exec) {
+  for (int p = 0; p < MS_PHASES; p++) {
+    ms_exec_phase *phase = &exec->phase[p];
+    for (int s = 0; s < MS_STREAMS; s++) free(phase->stream[s].instr);
+    free(phase->call);
+    free(phase->coll);
+    free(phase->part);
+    free(phase->shared);
+  }
+  free((void *)exec->event);
+}

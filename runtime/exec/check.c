@@ -1,0 +1,126 @@
+/* check.c - the first value that is not finite: parameters and inputs, then every result of the FIRST phase as it is
+** written, then the summed gradients. The ranks agree on the earliest finding, so all of them tell the same.
+*/
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bf16.h"
+#include "base/error.h"
+#include "exec/exec.h"
+#include "exec/master.h"
+
+enum { TEXT_BYTES = 896 };
+/* Positions beside those of the program: what is there before it, and what is there after. */
+enum { AT_PARAMETERS = -2, AT_INPUTS = -1, AT_GRADIENTS = INT_MAX - 1, NOWHERE = INT_MAX };
+
+struct ms_exec_finder {
+  int position; /* in the program of FIRST */
+  char text[TEXT_BYTES];
+};
+
+/* Index of the first NaN or infinity, or -1. */
+static int64_t find(const void *data, int dtype, int64_t n, double *value) {
+  for (int64_t i = 0; i < n; i++) {
+    float x = dtype == MS_F32 ? ((const float *)data)[i] : ms_bf16_to_f32(((const ms_bf16 *)data)[i]);
+    if (isfinite(x)) continue;
+    *value = x;
+    return i;
+  }
+  return -1;
+}
+
+const char *ms_nonfinite_name(double value) { return isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"; }
+
+static int is_real(int dtype) { return dtype == MS_F32 || dtype == MS_BF16; }
+
+static void find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, const char *what, int position) {
+  const ms_model *model = exec->plan->model;
+  for (int i = 0; i < model->params && finder->position == NOWHERE; i++) {
+    const ms_param *p = &model->param[i];
+    float *data;
+    double value;
+    if (position == AT_GRADIENTS && p->config.frozen) continue;
+    if (ms_master_find(exec->state, i, what, &data)) return;
+    int64_t at = find(data, MS_F32, p->owned, &value);
+    if (at < 0) continue;
+    finder->position = position;
+    snprintf(finder->text, TEXT_BYTES, "%s %s holds %s at element %lld",
+             position == AT_PARAMETERS ? "parameter" : "the summed gradient of", p->name, ms_nonfinite_name(value),
+             (long long)(p->first + at));
+  }
+}
+
+static void find_in_inputs(const ms_exec *exec, ms_exec_finder *finder) {
+  for (int i = 0; i < exec->plan->inputs && finder->position == NOWHERE; i++) {
+    const ms_plan_input *input = &exec->plan->input[i];
+    double value;
+    char shape[128];
+    if (!is_real(input->at.info.dtype)) continue;
+    int64_t at = find(ms_exec_pointer(exec, &input->at), input->at.info.dtype, ms_numel(&input->at.info), &value);
+    if (at < 0) continue;
+    finder->position = AT_INPUTS;
+    snprintf(finder->text, TEXT_BYTES, "input %s holds %s at element %lld of %s", input->name, ms_nonfinite_name(value),
+             (long long)at, ms_shape_text(&input->at.info, shape));
+  }
+}
+
+void ms_exec_inspect(ms_exec *exec, int phase, const ms_exec_instr *instr) {
+  ms_exec_finder *finder = exec->finder;
+  const ms_kernel_call *call = instr->call;
+  const ms_instr *source = &exec->plan->phase[phase].instr[instr->source];
+  for (int o = 0; o < call->outputs && finder->position == NOWHERE; o++) {
+    double value;
+    char shape[128];
+    int64_t at =
+        is_real(call->out[o].dtype) ? find(call->out_data[o], call->out[o].dtype, ms_numel(&call->out[o]), &value) : -1;
+    if (at < 0) continue;
+    finder->position = instr->source;
+    const char *scope = source->scope ? source->scope : "";
+    snprintf(finder->text, TEXT_BYTES, "%s%s%s, %s, wrote %s at element %lld of %s", ms_op_row_of(call->op)->name,
+             *scope ? " in " : "", scope, source->backward ? "backward" : "forward", ms_nonfinite_name(value),
+             (long long)at, ms_shape_text(&call->out[o], shape));
+  }
+}
+
+/* The earliest finding of all ranks, of the lowest rank when several have it. */
+static int agree(ms_exec *exec, const ms_exec_finder *mine) {
+  ms_world *world = exec->state->world;
+  ms_exec_finder *all = ms_calloc(ms_world_size(world), sizeof *all);
+  if (!all) return MS_ENOMEM;
+  int rc = MS_OK, first = 0;
+  MS_GOTO(ms_world_exchange(world, mine, sizeof *mine, all));
+  for (int rank = 1; rank < ms_world_size(world); rank++)
+    if (all[rank].position < all[first].position) first = rank;
+  if (all[first].position == NOWHERE)
+    snprintf(exec->report, sizeof exec->report,
+             "every parameter, input, activation and gradient of this micro-batch is finite: another micro-batch, or "
+             "the sum "
+             "of squares, is not");
+  else snprintf(exec->report, sizeof exec->report, "%s (rank %d)", all[first].text, first);
+fail:
+  free(all);
+  return rc;
+}
+
+int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, const char **message) {
+  if (!exec->plan->phase[MS_PHASE_FIRST].present)
+    return MS_FAIL(MS_EINVAL, "this plan has no phase first: compile it with train = 1");
+  ms_exec_finder finder = {.position = NOWHERE};
+  ms_exec_begin(exec, inputs);
+  find_in_parameters(exec, &finder, "param", AT_PARAMETERS);
+  find_in_inputs(exec, &finder);
+  exec->finder = &finder;
+  int rc = ms_exec_run_inline(exec, MS_PHASE_FIRST);
+  exec->finder = NULL;
+  if (rc) {
+    exec->state->interrupted = ms_world_size(exec->state->world) > 1;
+    return rc;
+  }
+  find_in_parameters(exec, &finder, "grad", AT_GRADIENTS);
+  MS_TRY(agree(exec, &finder));
+  *message = exec->report;
+  return MS_OK;
+}

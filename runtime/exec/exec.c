@@ -1,0 +1,155 @@
+/* exec.c - execs through the public header: making one, running a phase, reading what came out. */
+#include "exec/exec.h"
+
+#include <math.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/env.h"
+#include "base/error.h"
+#include "exec/agree.h"
+
+/* ---- making ---- */
+
+/* MOONSHARD_STREAMS: "inline", one thread runs all streams; "threads", one each, which lets a thread sanitizer see a
+** wait that a plan lacks. */
+static int choose_streams(ms_exec *exec) {
+  const char *mode = ms_env_string("MOONSHARD_STREAMS", "inline");
+  if (!strcmp(mode, "inline")) return MS_OK;
+  if (!strcmp(mode, "threads")) return ms_exec_threads_new(exec, &exec->threads);
+  return MS_FAIL(MS_EINVAL, "environment variable MOONSHARD_STREAMS: it must be inline or threads, not '%s'", mode);
+}
+
+int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **out) {
+  if (plan->model != state->model)
+    return MS_FAIL(MS_EINVAL, "the plan was compiled for another model than the state was made for");
+  ms_exec *exec = ms_calloc(1, sizeof *exec);
+  if (!exec) return MS_ENOMEM;
+  int rc = MS_OK;
+  exec->state = state;
+  exec->plan = plan;
+  exec->generation = -1;
+  exec->graph_phase = plan->phase[MS_PHASE_FIRST].present ? MS_PHASE_FIRST : MS_PHASE_EVALUATE;
+  MS_GOTO(ms_exec_sort(exec));
+  MS_GOTO(choose_streams(exec));
+  MS_GOTO(ms_exec_agree(state->world, plan));
+  MS_GOTO(ms_state_reserve(state, plan->arena_bytes));
+  ms_exec_rebind(exec);
+  *out = exec;
+  return MS_OK;
+fail:
+  ms_exec_free(exec);
+  return rc;
+}
+
+void ms_exec_free(ms_exec *exec) {
+  if (!exec) return;
+  ms_exec_threads_free(exec->threads);
+  ms_exec_unsort(exec);
+  free(exec);
+}
+
+/* ---- running ---- */
+
+static int check_run(const ms_exec *exec, int phase) {
+  if (phase < 0 || phase >= MS_PHASES) return MS_FAIL(MS_EINVAL, "phase %d does not exist", phase);
+  if (!exec->plan->phase[phase].present)
+    return MS_FAIL(MS_EINVAL, "this plan has no phase %s: compile it with%s", ms_phase_name(phase),
+                   phase == MS_PHASE_NEXT     ? " accumulate = 1"
+                   : phase == MS_PHASE_UPDATE ? " train = 1 and an optimizer"
+                                              : " train = 1");
+  if (!exec->state->interrupted) return MS_OK;
+  return MS_FAIL(MS_EINVAL,
+                 "an earlier phase failed half-way, with other ranks inside it: nothing can run on this state");
+}
+
+void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs) {
+  exec->scalars = (ms_scalars){.step = 1, .micro_batches = 1};
+  if (inputs)
+    exec->scalars =
+        (ms_scalars){inputs->lr, inputs->step, inputs->micro_batches < 1 ? 1 : inputs->micro_batches, inputs->seed};
+  ms_exec_rebind(exec);
+  memset(exec->cursor, 0, sizeof exec->cursor);
+  exec->epoch++;
+  omp_set_num_threads(exec->plan->config.threads);
+}
+
+static void count(ms_exec *exec, int phase) {
+  ms_exec_counters *total = &exec->counters;
+  for (int s = 0; s < MS_STREAMS; s++) {
+    const ms_exec_cursor *c = &exec->cursor[s];
+    total->collectives[phase] += c->collectives;
+    total->instructions += c->instructions;
+    for (int d = 0; d < MS_MAX_MESH_DIMS; d++) total->comm_bytes[d] += c->comm_bytes[d];
+    total->kernel_seconds += c->kernel_seconds;
+    total->wait_seconds += c->wait_seconds;
+    total->collective_seconds += c->collective_seconds;
+  }
+}
+
+static int report_norm(const ms_exec *exec, ms_step_outputs *outputs) {
+  const float *norm = ms_exec_pointer(exec, &exec->plan->norm);
+  if (outputs) *outputs = (ms_step_outputs){.loss = norm[0], .grad_norm = norm[1]};
+  long long step = (long long)exec->scalars.step;
+  if (!isfinite(norm[0])) return MS_FAIL(MS_ENONFINITE, "loss is %s at step %lld", ms_nonfinite_name(norm[0]), step);
+  if (!isfinite(norm[1]))
+    return MS_FAIL(MS_ENONFINITE, "gradient norm is %s at step %lld", ms_nonfinite_name(norm[1]), step);
+  return MS_OK;
+}
+
+static void report_evaluation(const ms_exec *exec, ms_step_outputs *outputs) {
+  const ms_model *model = exec->plan->model;
+  const float *totals = ms_exec_pointer(exec, &exec->plan->evaluated);
+  if (!outputs) return;
+  *outputs = (ms_step_outputs){0};
+  if (totals) outputs->loss = (double)totals[1] / ((double)model->shard_size * model->replicate_size);
+}
+
+int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_outputs *outputs) {
+  MS_TRY(check_run(exec, phase));
+  double began = ms_clock();
+  int64_t allocations = ms_allocations() + exec->state->mapped;
+  ms_exec_begin(exec, inputs);
+  int rc = exec->threads ? ms_exec_threads_run(exec->threads, phase) : ms_exec_run_inline(exec, phase);
+  count(exec, phase);
+  exec->counters.total_seconds += ms_clock() - began;
+  exec->counters.allocations += ms_allocations() + exec->state->mapped - allocations;
+  if (rc) {
+    exec->state->interrupted = ms_world_size(exec->state->world) > 1;
+    return rc;
+  }
+  if (phase == MS_PHASE_NORM) return report_norm(exec, outputs);
+  if (phase == MS_PHASE_EVALUATE) report_evaluation(exec, outputs);
+  if (phase != MS_PHASE_UPDATE) exec->graph_phase = phase;
+  return MS_OK;
+}
+
+/* ---- reading ---- */
+
+void *ms_exec_input(ms_exec *exec, const char *name) {
+  ms_exec_rebind(exec);
+  for (int i = 0; i < exec->plan->inputs; i++)
+    if (!strcmp(exec->plan->input[i].name, name)) return ms_exec_pointer(exec, &exec->plan->input[i].at);
+  return NULL;
+}
+
+const void *ms_exec_output(ms_exec *exec, const char *name) {
+  ms_exec_rebind(exec);
+  for (int i = 0; i < exec->plan->outputs; i++)
+    if (!strcmp(exec->plan->output[i].name, name))
+      return ms_exec_pointer(exec, &exec->plan->output[i].at[exec->graph_phase]);
+  return NULL;
+}
+
+int ms_exec_counters_get(const ms_exec *exec, ms_exec_counters *counters) {
+  *counters = exec->counters;
+  return MS_OK;
+}
+
+double ms_exec_arena_bytes(const ms_exec *exec) {
+  double bytes = 0;
+  for (int arena = 0; arena < MS_ARENAS; arena++) bytes += (double)exec->state->arena_bytes[arena];
+  return bytes;
+}

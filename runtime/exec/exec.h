@@ -1,0 +1,93 @@
+/* exec.h - a plan bound to a state: per stream, a compact list of instructions whose pointers are resolved.
+**
+** bind.c makes it, run.c runs a phase on the calling thread, threads.c with a thread a stream, check.c looks for what
+** is not finite. Running looks nothing up by name and allocates nothing.
+*/
+#ifndef MS_EXEC_EXEC_H
+#define MS_EXEC_EXEC_H
+
+#include <stdatomic.h>
+
+#include "exec/state.h"
+
+typedef struct ms_exec_instr {
+  int kind;                               /* enum ms_instr_kind */
+  int event;                              /* RECORD, WAIT */
+  int recorder;                           /* WAIT: the stream that records the event */
+  int source;                             /* index in the plan's phase: scope, direction and shapes for reports */
+  int (*run)(const ms_kernel_call *call); /* KERNEL */
+  ms_kernel_call *call;                   /* KERNEL */
+  const ms_coll *coll;                    /* COLLECTIVE */
+  double bytes;                           /* COLLECTIVE: sent and received */
+  int mesh_dim;                           /* COLLECTIVE: it runs along */
+} ms_exec_instr;
+
+typedef struct ms_exec_stream {
+  ms_exec_instr *instr;
+  int n;
+} ms_exec_stream;
+
+typedef struct ms_exec_phase {
+  ms_exec_stream stream[MS_STREAMS];
+  ms_kernel_call *call; /* [kernels] */
+  ms_coll *coll;        /* [collectives] */
+  ms_coll_part *part;   /* of all collectives, one after another */
+  void **shared;        /* of all parts, one entry a rank of the group */
+  int kernels, colls, parts, shares;
+} ms_exec_phase;
+
+/* Where a stream stands in the phase under way, and what it did in it. */
+typedef struct ms_exec_cursor {
+  int at;
+  int in_flight; /* the collective at the head was started */
+  ms_wait wait;  /* for the peers of that collective */
+  int64_t instructions, collectives;
+  double comm_bytes[MS_MAX_MESH_DIMS];
+  double kernel_seconds, wait_seconds, collective_seconds;
+} ms_exec_cursor;
+
+typedef struct ms_exec_threads ms_exec_threads;
+typedef struct ms_exec_finder ms_exec_finder;
+
+struct ms_exec {
+  ms_state *state;
+  const ms_plan *plan;
+  ms_exec_phase phase[MS_PHASES];
+  int generation; /* of the state's arenas, when the pointers were resolved */
+  ms_scalars scalars;
+  _Atomic uint32_t *event; /* [events of the largest phase]: recorded when equal to epoch */
+  uint32_t epoch;          /* counts the phases run */
+  ms_exec_cursor cursor[MS_STREAMS];
+  int graph_phase; /* the last of FIRST, NEXT and EVALUATE that ran: named outputs are where it put them */
+  ms_exec_counters counters;
+  ms_exec_threads *threads; /* NULL: one thread runs all streams */
+  ms_exec_finder *finder;   /* while check.c looks for the first value that is not finite, else NULL */
+  char report[1024];        /* what it found */
+};
+
+/* Sorts the plan's instructions by stream; ms_exec_rebind then gives them pointers (bind.c). */
+int ms_exec_sort(ms_exec *exec);
+void ms_exec_unsort(ms_exec *exec);
+/* Resolves all pointers again when the state's arenas have moved (bind.c). */
+void ms_exec_rebind(ms_exec *exec);
+/* The bytes of a ref in this process; NULL for a ref without a buffer (bind.c). */
+void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref);
+/* What comes before every run: scalars, pointers, cursors at the start, a new epoch (exec.c). */
+void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs);
+/* One phase on the calling thread: compute, and between its kernels the collectives of the other streams (run.c). */
+int ms_exec_run_inline(ms_exec *exec, int phase);
+/* What both ways of running share (run.c). */
+int ms_exec_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr);
+void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr);
+
+/* Streams as threads (threads.c). */
+int ms_exec_threads_new(ms_exec *exec, ms_exec_threads **threads);
+void ms_exec_threads_free(ms_exec_threads *threads);
+int ms_exec_threads_run(ms_exec_threads *threads, int phase);
+
+/* "nan", "inf" or "-inf": printf tells the sign of a NaN, which means nothing (check.c). */
+const char *ms_nonfinite_name(double value);
+/* Looks at what a kernel has just written (check.c). */
+void ms_exec_inspect(ms_exec *exec, int phase, const ms_exec_instr *instr);
+
+#endif

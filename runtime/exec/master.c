@@ -1,0 +1,115 @@
+/* master.c - parameters as elements: initial values, the shard that a rank owns, and the whole, gathered.
+**
+** An initial value is a pure function of the model's seed, the parameter's name and the element's index, so every mesh
+** shape starts from the same bits.
+*/
+#include "exec/master.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/philox.h"
+
+/* ---- initial values ---- */
+
+/* x [n]: elements [p->first, p->first + n) of the parameter. */
+static void draw(const ms_model *model, const ms_param *p, float *x) {
+  uint64_t stream = ms_hash_string(MS_HASH_INIT, p->name);
+  double a = p->config.init_a, b = p->config.init_b, shift = a, factor = b;
+  int64_t n = p->owned;
+  if (p->config.init == MS_INIT_NORMAL) {
+    ms_philox_normal(model->seed, stream, p->first, n, x);
+  } else if (p->config.init == MS_INIT_UNIFORM) {
+    ms_philox_uniform(model->seed, stream, p->first, n, x);
+    factor = b - a;
+  } else {
+    float value = p->config.init == MS_INIT_ONES ? 1.0f : p->config.init == MS_INIT_CONSTANT ? (float)a : 0.0f;
+    for (int64_t i = 0; i < n; i++) x[i] = value;
+    return;
+  }
+  for (int64_t i = 0; i < n; i++) x[i] = (float)(shift + factor * (double)x[i]);
+}
+
+static float *at_state(const ms_state *state, int64_t unit_offset, const ms_param *p) {
+  return (float *)((char *)state->arena[MS_ARENA_STATE].base + unit_offset) + p->local;
+}
+
+void ms_master_draw(ms_state *state) {
+  for (int i = 0; i < state->model->params; i++) {
+    const ms_param *p = &state->model->param[i];
+    if (p->owned && p->config.init != MS_INIT_ZEROS)
+      draw(state->model, p, at_state(state, state->layout.unit[p->unit].master, p));
+  }
+}
+
+/* ---- the owned part ---- */
+
+int ms_master_find(const ms_state *state, int param, const char *what, float **data) {
+  if (param < 0 || param >= state->model->params)
+    return MS_FAIL(MS_EINVAL, "parameter %d does not exist; the model has %d", param, state->model->params);
+  const ms_param *p = &state->model->param[param];
+  int64_t offset;
+  if (!strcmp(what, "param")) offset = state->layout.unit[p->unit].master;
+  else if (!strcmp(what, "grad")) offset = state->layout.unit[p->unit].gradient;
+  else if (!strcmp(what, "state0")) offset = state->layout.unit[p->unit].state0;
+  else if (!strcmp(what, "state1")) offset = state->layout.unit[p->unit].state1;
+  else return MS_FAIL(MS_ENAME, "'%s' of a parameter: it must be param, grad, state0 or state1", what);
+  if (offset < 0 || (p->config.frozen && strcmp(what, "param")))
+    return MS_FAIL(MS_EINVAL, "parameter '%s' has no %s: %s", p->name, what,
+                   p->config.frozen ? "it is frozen" : "the state was made for another optimizer, or without training");
+  *data = at_state(state, offset, p);
+  return MS_OK;
+}
+
+int ms_state_shard(ms_state *state, int param, const char *what, double *first, double *count, float **data) {
+  MS_TRY(ms_master_find(state, param, what, data));
+  *first = (double)state->model->param[param].first;
+  *count = (double)state->model->param[param].owned;
+  return MS_OK;
+}
+
+int ms_state_set(ms_state *state, int param, const float *full) {
+  float *mine;
+  MS_TRY(ms_master_find(state, param, "param", &mine));
+  const ms_param *p = &state->model->param[param];
+  if (p->owned) memcpy(mine, full + p->first, (size_t)p->owned * sizeof *mine);
+  return MS_OK;
+}
+
+/* ---- the whole ---- */
+
+/* Elements that one round of a gather moves through shared memory: 32 MiB. */
+enum { ROUND_ELEMENTS = 8 << 20 };
+
+/* This rank's elements of [begin, end) into window, which starts at element begin. */
+static void put_owned(const ms_param *p, const float *mine, int64_t begin, int64_t end, float *window) {
+  int64_t from = p->first > begin ? p->first : begin;
+  int64_t to = p->first + p->owned < end ? p->first + p->owned : end;
+  if (to > from) memcpy(window + (from - begin), mine + (from - p->first), (size_t)(to - from) * sizeof *mine);
+}
+
+int ms_state_gather(ms_state *state, int param, const char *what, float *full) {
+  float *mine;
+  ms_region window;
+  int rc = MS_OK;
+  MS_TRY(ms_master_find(state, param, what, &mine));
+  const ms_param *p = &state->model->param[param];
+  if (state->model->shard_size == 1) {
+    memcpy(full, mine, (size_t)p->numel * sizeof *full);
+    return MS_OK;
+  }
+  int64_t round = p->numel < ROUND_ELEMENTS ? p->numel : ROUND_ELEMENTS;
+  MS_TRY(ms_world_region(state->world, (size_t)round * sizeof *full, &window));
+  for (int64_t begin = 0; begin < p->numel; begin += round) {
+    int64_t end = begin + round < p->numel ? begin + round : p->numel;
+    /* Replicas hold the same bits: one of them is enough. */
+    if (state->model->replicate_rank == 0) put_owned(p, mine, begin, end, window.base);
+    MS_GOTO(ms_world_barrier(state->world));
+    memcpy(full + begin, window.base, (size_t)(end - begin) * sizeof *full);
+    if (end < p->numel) MS_GOTO(ms_world_barrier(state->world));
+  }
+fail:
+  ms_region_unmap(&window);
+  return rc;
+}

@@ -1,0 +1,138 @@
+/* run.c - a phase on one thread: the kernels of the compute stream in order, and between them the collectives.
+**
+** A collective is a state machine that never blocks, so one thread keeps all streams moving: after each kernel it
+** looks at the heads of the other streams, starts what may start and tests what is under way. It sleeps only when
+** compute must wait and nothing else can move.
+*/
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "exec/exec.h"
+
+/* Tells where a kernel failed: "in layers.3.attn: embedding: ...". */
+static int explain(const ms_exec *exec, int phase, const ms_exec_instr *instr, int rc) {
+  const ms_instr *source = &exec->plan->phase[phase].instr[instr->source];
+  const char *op = ms_op_row_of(instr->call->op)->name, *message = ms_error_message();
+  size_t length = strlen(op);
+  if (strncmp(message, op, length) || message[length] != ':') ms_error_prefix("%s", op);
+  if (source->scope && *source->scope) ms_error_prefix("in %s", source->scope);
+  return rc;
+}
+
+int ms_exec_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr) {
+  int rc = instr->run(instr->call);
+  if (rc) return explain(exec, phase, instr, rc);
+  if (exec->finder) ms_exec_inspect(exec, phase, instr);
+  return MS_OK;
+}
+
+void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr) {
+  cursor->collectives++;
+  cursor->comm_bytes[instr->mesh_dim] += instr->bytes;
+}
+
+static int is_recorded(const ms_exec *exec, int event) {
+  return atomic_load_explicit(&exec->event[event], memory_order_relaxed) == exec->epoch;
+}
+
+static void record(ms_exec *exec, int event) {
+  atomic_store_explicit(&exec->event[event], exec->epoch, memory_order_relaxed);
+}
+
+/* Starts the collective at the head, or tests it; *done: it is complete. */
+static int move_collective(ms_exec *exec, int stream, ms_exec_cursor *cursor, const ms_exec_instr *instr, int *done) {
+  ms_comm *comm = exec->state->comm[stream];
+  if (!cursor->in_flight) {
+    MS_TRY(ms_comm_start(comm, instr->coll));
+    cursor->in_flight = 1;
+    cursor->wait = (ms_wait){0};
+  }
+  MS_TRY(ms_comm_test(comm, done));
+  if (!*done) return MS_OK;
+  cursor->in_flight = 0;
+  ms_exec_count_collective(cursor, instr);
+  return MS_OK;
+}
+
+/* Takes a stream of collectives as far as it goes without waiting. */
+static int poll(ms_exec *exec, const ms_exec_stream *list, int stream, int *moved) {
+  ms_exec_cursor *cursor = &exec->cursor[stream];
+  while (cursor->at < list->n) {
+    const ms_exec_instr *instr = &list->instr[cursor->at];
+    int done = 1;
+    if (instr->kind == MS_INSTR_WAIT) done = is_recorded(exec, instr->event);
+    else if (instr->kind == MS_INSTR_RECORD) record(exec, instr->event);
+    else MS_TRY(move_collective(exec, stream, cursor, instr, &done));
+    if (!done) return MS_OK;
+    cursor->at++;
+    cursor->instructions++;
+    *moved = 1;
+  }
+  return MS_OK;
+}
+
+/* Takes the compute stream to the end of its next kernel; *ran: there was one before a wait or the end. */
+static int compute(ms_exec *exec, int phase, const ms_exec_stream *list, int *moved, int *ran) {
+  ms_exec_cursor *cursor = &exec->cursor[MS_STREAM_COMPUTE];
+  while (cursor->at < list->n && !*ran) {
+    const ms_exec_instr *instr = &list->instr[cursor->at];
+    if (instr->kind == MS_INSTR_WAIT) {
+      if (!is_recorded(exec, instr->event)) return MS_OK;
+    } else if (instr->kind == MS_INSTR_RECORD) {
+      record(exec, instr->event);
+    } else {
+      MS_TRY(ms_exec_kernel(exec, phase, instr));
+      *ran = 1;
+    }
+    cursor->at++;
+    cursor->instructions++;
+    *moved = 1;
+  }
+  return MS_OK;
+}
+
+/* Sleeps until the collective that holds everything up may have moved: the one that compute waits for, through the
+** streams that wait for each other. */
+static int pause(ms_exec *exec, int phase, unsigned seen) {
+  const ms_exec_stream *stream = exec->phase[phase].stream;
+  int s = MS_STREAM_COMPUTE;
+  while (s < MS_STREAMS - 1 && exec->cursor[s].at == stream[s].n) s++;
+  for (int hops = 0; hops < MS_STREAMS; hops++) {
+    if (exec->cursor[s].in_flight) return ms_comm_pause(exec->state->comm[s], &exec->cursor[s].wait, seen);
+    s = stream[s].instr[exec->cursor[s].at].recorder;
+  }
+  return MS_FAIL(MS_EINTERNAL, "phase %s: the streams wait for each other", ms_phase_name(phase));
+}
+
+/* Adds the time since `since` to a counter; returns now. */
+static double charge(double since, double *seconds) {
+  double now = ms_clock();
+  *seconds += now - since;
+  return now;
+}
+
+int ms_exec_run_inline(ms_exec *exec, int phase) {
+  const ms_exec_stream *stream = exec->phase[phase].stream;
+  ms_exec_cursor *cursor = exec->cursor, *mine = &cursor[MS_STREAM_COMPUTE];
+  double now = ms_clock();
+  int blocked = 0;
+  for (;;) {
+    unsigned seen = blocked ? ms_world_doorbell(exec->state->world) : 0;
+    int moved = 0, ran = 0, open = 0;
+    for (int s = MS_STREAM_COMPUTE + 1; s < MS_STREAMS; s++) {
+      if (cursor[s].at == stream[s].n) continue;
+      open = 1;
+      MS_TRY(poll(exec, &stream[s], s, &moved));
+    }
+    if (open) now = charge(now, blocked && !moved ? &mine->wait_seconds : &mine->collective_seconds);
+    if (!open && mine->at == stream[MS_STREAM_COMPUTE].n) return MS_OK;
+    MS_TRY(compute(exec, phase, &stream[MS_STREAM_COMPUTE], &moved, &ran));
+    if (ran) now = charge(now, &mine->kernel_seconds);
+    if (!moved && blocked) {
+      MS_TRY(pause(exec, phase, seen));
+      now = charge(now, &mine->wait_seconds);
+    }
+    blocked = !moved;
+  }
+}

@@ -1,0 +1,111 @@
+/* state.c - the training state of one rank: arenas and communicators.
+**
+** Memory is mapped, never malloc'ed: pages are committed when they are first touched, so a state costs what its plan
+** said. What peers read is mapped by all ranks; in a world of one everything is private.
+*/
+#include "exec/state.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "base/error.h"
+#include "exec/master.h"
+
+enum { PAGE_BYTES = 4096 };
+
+static int64_t whole_pages(int64_t bytes) { return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES; }
+
+static int map_private(ms_state *state, int arena, int64_t bytes) {
+  void *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED)
+    return MS_FAIL(MS_ENOMEM, "cannot map %lld bytes for the arena of %s", (long long)bytes, ms_arena_name(arena));
+  madvise(base, (size_t)bytes, MADV_HUGEPAGE); /* fewer page faults and TLB misses; advice only */
+  state->arena[arena] = (ms_region){base, (size_t)bytes};
+  return MS_OK;
+}
+
+/* How many blocks of an arena all ranks map together; 0: it is private. */
+static int shared_blocks(const ms_state *state, int arena) {
+  if (ms_world_size(state->world) == 1) return 0;
+  if (arena == MS_ARENA_COMM) return ms_world_size(state->world);
+  return arena == MS_ARENA_GATHERED && state->model->shard_size > 1 ? state->model->replicate_size : 0;
+}
+
+static int map_arena(ms_state *state, int arena, int64_t bytes) {
+  ms_region_unmap(&state->arena[arena]);
+  state->arena_bytes[arena] = 0;
+  int blocks = shared_blocks(state, arena);
+  state->mapped++;
+  if (blocks) {
+    state->stride[arena] = whole_pages(bytes);
+    MS_TRY(ms_world_region(state->world, (size_t)(state->stride[arena] * blocks), &state->arena[arena]));
+  } else MS_TRY(map_private(state, arena, bytes));
+  state->arena_bytes[arena] = bytes;
+  return MS_OK;
+}
+
+int ms_state_reserve(ms_state *state, const int64_t *bytes) {
+  int moved = 0;
+  for (int arena = MS_ARENA_STATE + 1; arena < MS_ARENAS; arena++) {
+    if (bytes[arena] <= state->arena_bytes[arena]) continue;
+    if (!moved) state->generation++;
+    moved = 1;
+    MS_TRY(map_arena(state, arena, bytes[arena]));
+  }
+  return MS_OK;
+}
+
+char *ms_state_block(const ms_state *state, int arena) {
+  char *base = state->arena[arena].base;
+  if (!base || !shared_blocks(state, arena)) return base;
+  int index = arena == MS_ARENA_COMM ? ms_world_rank(state->world) : state->model->replicate_rank;
+  return base + index * state->stride[arena];
+}
+
+char *ms_state_peer_block(const ms_state *state, int rank) {
+  return (char *)state->arena[MS_ARENA_COMM].base + rank * state->stride[MS_ARENA_COMM];
+}
+
+static int open_communicators(ms_state *state) {
+  const ms_model *m = state->model;
+  if (m->shard_size > 1) {
+    for (int stream = MS_STREAM_GATHER; stream <= MS_STREAM_REDUCE; stream++)
+      MS_TRY(ms_comm_open(state->world, m->shard_size, m->shard_group, stream, &state->comm[stream]));
+  }
+  if (m->replicate_size == 1) return MS_OK;
+  return ms_comm_open(state->world, m->replicate_size, m->replicate_group, MS_STREAM_REPLICATE,
+                      &state->comm[MS_STREAM_REPLICATE]);
+}
+
+static int check_place(const ms_world *world, const ms_model *model) {
+  if (!model->sharded) return MS_FAIL(MS_EINVAL, "call ms_model_shard before ms_state_new");
+  if (model->world == ms_world_size(world) && model->rank == ms_world_rank(world)) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "the model is sharded for rank %d of %d (mesh %s), but this process is rank %d of %d",
+                 model->rank, model->world, model->mesh_text, ms_world_rank(world), ms_world_size(world));
+}
+
+int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *config, ms_state **out) {
+  MS_TRY(check_place(world, model));
+  ms_state *state = ms_calloc(1, sizeof *state);
+  if (!state) return MS_ENOMEM;
+  int rc = MS_OK;
+  state->world = world;
+  state->model = model;
+  MS_GOTO(ms_state_layout_make(model, config, &state->layout));
+  MS_GOTO(map_arena(state, MS_ARENA_STATE, state->layout.bytes));
+  ms_master_draw(state);
+  MS_GOTO(open_communicators(state));
+  *out = state;
+  return MS_OK;
+fail:
+  ms_state_free(state);
+  return rc;
+}
+
+void ms_state_free(ms_state *state) {
+  if (!state) return;
+  for (int stream = 0; stream < MS_STREAMS; stream++) ms_comm_close(state->comm[stream]);
+  for (int arena = 0; arena < MS_ARENAS; arena++) ms_region_unmap(&state->arena[arena]);
+  ms_state_layout_free(&state->layout);
+  free(state);
+}

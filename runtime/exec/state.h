@@ -1,0 +1,34 @@
+/* state.h - what lives as long as training does: the STATE arena, the arenas that phases use, and the communicators.
+**
+** The transient arenas belong to the state because the execs of a state run one at a time and so can share them. They
+** grow when a plan that needs more is bound; then their addresses change, and `generation` tells execs that were
+** bound before.
+*/
+#ifndef MS_EXEC_STATE_H
+#define MS_EXEC_STATE_H
+
+#include "comm/world.h"
+#include "plan/plan.h"
+
+struct ms_state {
+  ms_world *world;
+  const ms_model *model;
+  ms_state_layout layout;
+  ms_region arena[MS_ARENAS];     /* mapped whole: COMM [world * stride], GATHERED [replicate_size * stride] */
+  int64_t arena_bytes[MS_ARENAS]; /* this rank's block: what plans asked for */
+  int64_t stride[MS_ARENAS];      /* bytes from one rank's (COMM) or group's (GATHERED) block to the next */
+  int generation;                 /* counts the times that arenas moved */
+  int64_t mapped;                 /* regions made so far */
+  ms_comm *comm[MS_STREAMS];      /* one channel a stream; NULL for compute, and where the dimension has size 1 */
+  int interrupted;                /* a phase failed half-way: some rank may still be inside a collective */
+};
+
+/* Makes every arena at least as large as `bytes` [MS_ARENAS] asks; STATE is left alone. Collective, equal on all
+** ranks. */
+int ms_state_reserve(ms_state *state, const int64_t *bytes);
+/* First byte of this rank's block of an arena. */
+char *ms_state_block(const ms_state *state, int arena);
+/* First byte of the COMM block of a world rank, as mapped here. */
+char *ms_state_peer_block(const ms_state *state, int rank);
+
+#endif

@@ -1,0 +1,205 @@
+/* threads.c - every stream on a thread of its own, as streams are on an accelerator. Slower than one thread, and
+** meant for checking: nothing but the plan's own events orders the streams, so a thread sanitizer sees a wait that is
+** missing.
+**
+** The compute stream runs on the caller's thread, the others on threads that are parked between phases. An event is a
+** futex word: sleeping on it adds no order between threads beyond the event itself. The first error stops all
+** streams.
+*/
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "exec/exec.h"
+
+enum { MESSAGE_BYTES = 2048, WHERE_BYTES = 64, NOT_FAILED = -1 };
+
+typedef struct worker {
+  struct ms_exec_threads *pool;
+  pthread_t thread;
+  int stream, started;
+} worker;
+
+struct ms_exec_threads {
+  ms_exec *exec;
+  worker worker[MS_STREAMS]; /* that of compute is the caller */
+  pthread_mutex_t lock;
+  pthread_cond_t start, finish;
+  int phase, running, leaving; /* under lock */
+  unsigned run;                /* under lock: counts phases */
+  _Atomic int failed;          /* the stream whose error came first, or NOT_FAILED */
+  int code;                    /* that error, carried from its thread to the caller's */
+  char message[MESSAGE_BYTES], where[WHERE_BYTES];
+};
+
+/* ---- events ---- */
+
+static void record(ms_exec *exec, int event) {
+  atomic_store_explicit(&exec->event[event], exec->epoch, memory_order_release);
+  syscall(SYS_futex, &exec->event[event], FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static int has_failed(const ms_exec_threads *pool) {
+  return atomic_load_explicit(&pool->failed, memory_order_acquire) != NOT_FAILED;
+}
+
+/* Returns too when another stream has failed: it looks now and then. */
+static void wait_for(const ms_exec_threads *pool, int event) {
+  const struct timespec now_and_then = {.tv_nsec = 20 * 1000 * 1000};
+  _Atomic uint32_t *word = &pool->exec->event[event];
+  for (;;) {
+    uint32_t seen = atomic_load_explicit(word, memory_order_acquire);
+    if (seen == pool->exec->epoch || has_failed(pool)) return;
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &now_and_then, NULL, 0);
+  }
+}
+
+/* ---- one stream ---- */
+
+static double charge(double since, double *seconds) {
+  double now = ms_clock();
+  *seconds += now - since;
+  return now;
+}
+
+static int run_collective(ms_exec_threads *pool, int stream, ms_exec_cursor *cursor, const ms_exec_instr *instr) {
+  ms_comm *comm = pool->exec->state->comm[stream];
+  double now = ms_clock();
+  MS_TRY(ms_comm_start(comm, instr->coll));
+  for (;;) {
+    unsigned seen = ms_world_doorbell(pool->exec->state->world);
+    int done;
+    MS_TRY(ms_comm_test(comm, &done));
+    now = charge(now, &cursor->collective_seconds);
+    if (done) break;
+    if (has_failed(pool)) return MS_OK;
+    MS_TRY(ms_comm_pause(comm, &cursor->wait, seen));
+    now = ms_clock(); /* this stream waits, compute does not: not counted as waiting */
+  }
+  cursor->wait = (ms_wait){0};
+  ms_exec_count_collective(cursor, instr);
+  return MS_OK;
+}
+
+static int run_stream(ms_exec_threads *pool, int phase, int stream) {
+  ms_exec *exec = pool->exec;
+  const ms_exec_stream *list = &exec->phase[phase].stream[stream];
+  ms_exec_cursor *cursor = &exec->cursor[stream];
+  for (; cursor->at < list->n; cursor->at++) {
+    const ms_exec_instr *instr = &list->instr[cursor->at];
+    double began = ms_clock();
+    if (instr->kind == MS_INSTR_KERNEL) {
+      MS_TRY(ms_exec_kernel(exec, phase, instr));
+      charge(began, &cursor->kernel_seconds);
+    } else if (instr->kind == MS_INSTR_RECORD) {
+      record(exec, instr->event);
+    } else if (instr->kind == MS_INSTR_WAIT) {
+      wait_for(pool, instr->event);
+      if (stream == MS_STREAM_COMPUTE) charge(began, &cursor->wait_seconds);
+    } else MS_TRY(run_collective(pool, stream, cursor, instr));
+    if (has_failed(pool)) return MS_OK;
+    cursor->instructions++;
+  }
+  return MS_OK;
+}
+
+/* Runs a stream on the calling thread; the first error of all streams is kept. */
+static void run_and_keep_error(ms_exec_threads *pool, int phase, int stream) {
+  int code = run_stream(pool, phase, stream), none = NOT_FAILED;
+  if (!code) return;
+  if (!atomic_compare_exchange_strong(&pool->failed, &none, stream)) return;
+  pool->code = code;
+  snprintf(pool->message, sizeof pool->message, "%s", ms_error_message());
+  snprintf(pool->where, sizeof pool->where, "%s", ms_error_where());
+}
+
+/* ---- the threads ---- */
+
+static void *work(void *context) {
+  worker *self = context;
+  ms_exec_threads *pool = self->pool;
+  unsigned seen = 0;
+  pthread_mutex_lock(&pool->lock);
+  for (;;) {
+    while (pool->run == seen && !pool->leaving) pthread_cond_wait(&pool->start, &pool->lock);
+    if (pool->leaving) break;
+    seen = pool->run;
+    int phase = pool->phase;
+    pthread_mutex_unlock(&pool->lock);
+    ms_error_clear();
+    run_and_keep_error(pool, phase, self->stream);
+    pthread_mutex_lock(&pool->lock);
+    if (--pool->running == 0) pthread_cond_signal(&pool->finish);
+  }
+  pthread_mutex_unlock(&pool->lock);
+  return NULL;
+}
+
+/* The error of another thread, on this one. */
+static int raise_kept(const ms_exec_threads *pool) {
+  char file[WHERE_BYTES];
+  snprintf(file, sizeof file, "%s", pool->where);
+  char *colon = strrchr(file, ':');
+  if (colon) *colon = '\0';
+  ms_error_clear();
+  return ms_error_raise(pool->code, file, colon ? atoi(colon + 1) : 0, "%s", pool->message);
+}
+
+int ms_exec_threads_run(ms_exec_threads *pool, int phase) {
+  atomic_store(&pool->failed, NOT_FAILED);
+  pthread_mutex_lock(&pool->lock);
+  pool->phase = phase;
+  pool->running = MS_STREAMS - 1;
+  pool->run++;
+  pthread_cond_broadcast(&pool->start);
+  pthread_mutex_unlock(&pool->lock);
+  run_and_keep_error(pool, phase, MS_STREAM_COMPUTE);
+  pthread_mutex_lock(&pool->lock);
+  while (pool->running) pthread_cond_wait(&pool->finish, &pool->lock);
+  pthread_mutex_unlock(&pool->lock);
+  return has_failed(pool) ? raise_kept(pool) : MS_OK;
+}
+
+int ms_exec_threads_new(ms_exec *exec, ms_exec_threads **out) {
+  ms_exec_threads *pool = ms_calloc(1, sizeof *pool);
+  if (!pool) return MS_ENOMEM;
+  int rc = MS_OK;
+  pool->exec = exec;
+  pthread_mutex_init(&pool->lock, NULL);
+  pthread_cond_init(&pool->start, NULL);
+  pthread_cond_init(&pool->finish, NULL);
+  for (int s = MS_STREAM_COMPUTE + 1; s < MS_STREAMS; s++) {
+    worker *w = &pool->worker[s];
+    *w = (worker){.pool = pool, .stream = s};
+    int error = pthread_create(&w->thread, NULL, work, w);
+    if (error) MS_GOTO(MS_FAIL(MS_EIO, "cannot start a thread for stream %s: %s", ms_stream_name(s), strerror(error)));
+    w->started = 1;
+  }
+  *out = pool;
+  return MS_OK;
+fail:
+  ms_exec_threads_free(pool);
+  return rc;
+}
+
+void ms_exec_threads_free(ms_exec_threads *pool) {
+  if (!pool) return;
+  pthread_mutex_lock(&pool->lock);
+  pool->leaving = 1;
+  pthread_cond_broadcast(&pool->start);
+  pthread_mutex_unlock(&pool->lock);
+  for (int s = 0; s < MS_STREAMS; s++)
+    if (pool->worker[s].started) pthread_join(pool->worker[s].thread, NULL);
+  pthread_cond_destroy(&pool->finish);
+  pthread_cond_destroy(&pool->start);
+  pthread_mutex_destroy(&pool->lock);
+  free(pool);
+}
