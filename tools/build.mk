@@ -61,6 +61,8 @@ HOST_LDLIBS := $(shell pkg-config --libs luajit libedit)
 # ---- sources -----------------------------------------------------------------------------------------------------
 
 HOST_C := $(wildcard runtime/host/*.c)
+# The launcher starts the ranks of tests and benchmarks too: it knows nothing of Lua, and is linked where it is called.
+LAUNCHER_C := $(wildcard runtime/host/launcher.c runtime/host/rank_log.c)
 KERNEL_C := $(wildcard kernels/*.c kernels/cpu/*.c)
 ENGINE_C := $(filter-out $(HOST_C),$(wildcard runtime/*.c runtime/*/*.c runtime/*/*/*.c)) $(KERNEL_C)
 # Programs of tests/c: embed_*.c see the installed header and the library alone, the others every internal symbol.
@@ -74,6 +76,7 @@ LUA_SOURCES := $(sort $(shell find lua -name '*.lua' 2>/dev/null))
 objects = $(patsubst %.c,$(OUT)/obj/%.o,$(1))
 ENGINE_O := $(call objects,$(ENGINE_C))
 HOST_O := $(call objects,$(HOST_C)) $(OUT)/obj/embedded_lua.o
+LAUNCHER := $(OUT)/liblauncher.a
 TEST_SUPPORT_O := $(call objects,$(TEST_SUPPORT_C))
 TESTS := $(patsubst tests/c/%.c,$(OUT)/tests/%,$(TEST_C) $(EMBED_C))
 BENCHES := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(BENCH_C))
@@ -147,6 +150,10 @@ $(GEN)/embedded_lua.c: $(GEN)/moonshard/cdef.lua $(LUA_SOURCES) $(GEN)/lua.list 
 	@echo "gen   $@"
 	@luajit tools/embed_lua.lua $@ lua $(LUA_SOURCES) -- $(GEN) $(GEN)/moonshard/cdef.lua
 
+$(LAUNCHER): $(call objects,$(LAUNCHER_C))
+	@rm -f $@
+	@ar rcs $@ $^
+
 $(OUT)/include/moonshard.h: runtime/moonshard.h
 	@mkdir -p $(@D)
 	@cp $< $@
@@ -156,19 +163,19 @@ $(OUT)/tests/embed_%: tests/c/embed_%.c $(OUT)/include/moonshard.h $(LIBRARY)
 	@echo "cc    $<"
 	@$(CC) -std=c99 -pedantic $(WARNINGS) $(CONFIG_$(CONFIG)) -I$(OUT)/include $< -o $@ -L$(OUT) -lmoonshard -lm -Wl,-rpath,'$$ORIGIN/..'
 
-$(OUT)/tests/%: $(OUT)/obj/tests/c/%.o $(TEST_SUPPORT_O) $(ENGINE_O) $(OUT)/engine.list
+$(OUT)/tests/%: $(OUT)/obj/tests/c/%.o $(TEST_SUPPORT_O) $(ENGINE_O) $(LAUNCHER) $(OUT)/engine.list
 	@mkdir -p $(@D)
 	@echo "link  $@"
-	@$(CC) -rdynamic $(LDFLAGS) $< $(TEST_SUPPORT_O) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS)
+	@$(CC) -rdynamic $(LDFLAGS) $< $(TEST_SUPPORT_O) $(LAUNCHER) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS)
 
 $(OUT)/luajit: tests/sanitizers/luajit.c $(OUT)/flags.list
 	@echo "cc    $<"
 	@$(CC) $(CFLAGS) $(HOST_CFLAGS) $< -o $@ $(HOST_LDLIBS)
 
-$(OUT)/bench/%: $(OUT)/obj/tests/bench/%.o $(ENGINE_O) $(OUT)/engine.list
+$(OUT)/bench/%: $(OUT)/obj/tests/bench/%.o $(ENGINE_O) $(LAUNCHER) $(OUT)/engine.list
 	@mkdir -p $(@D)
 	@echo "link  $@"
-	@$(CC) $(LDFLAGS) $< $(ENGINE_O) -o $@ $(LDLIBS)
+	@$(CC) $(LDFLAGS) $< $(LAUNCHER) $(ENGINE_O) -o $@ $(LDLIBS)
 
 $(BUILD)/peers/mpi_%: tests/bench/mpi_%.c
 	@mkdir -p $(@D)

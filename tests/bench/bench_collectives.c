@@ -10,15 +10,14 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
+#include "base/error.h"
 #include "comm/comm.h"
+#include "host/launcher.h"
 
-/* The launcher belongs to the executable; the engine that this program is linked with does not have it. */
-#include "host/rank_log.c"
-#include "host/launcher.c"
-
-enum { WARM_UPS = 5, MOST_REPETITIONS = 201, MOST_BYTES = 64 << 20 };
+enum { WARM_UPS = 5, MOST_REPETITIONS = 201, MOST_BYTES = 64 << 20, FAILED_RUN = 3 };
 
 typedef struct buffers {
   int ranks, rank;
@@ -115,11 +114,11 @@ fail:
 static int rank_main(void *context) {
   (void)context;
   ms_world *world;
-  if (ms_world_join(&world)) return STATUS_FAILED_RUN;
+  if (ms_world_join(&world)) return FAILED_RUN;
   int rc = run_all(world);
   if (rc) ms_world_abort(world, ms_error_message());
   ms_world_leave(world);
-  return rc ? STATUS_FAILED_RUN : 0;
+  return rc ? FAILED_RUN : 0;
 }
 
 int main(void) {

@@ -54,17 +54,31 @@ local function report(name, unit, ours, peer, better)
     ratio and ("%.2fx"):format(ratio) or ""))
 end
 
-local function collectives(ranks)
+local function collective_name(line)
+  return ("%s/%d ranks/%d KiB"):format(line.name, line.ranks, line.bytes / 1024)
+end
+
+local function collectives()
   local peer = {}
-  if exists(mpi_program) then
+  for _, ranks in ipairs({ 2, 4 }) do
     local command = ("mpirun --allow-run-as-root --oversubscribe -n %d %s"):format(ranks, mpi_program)
-    for _, line in ipairs((json_lines(command))) do peer[line.name .. line.bytes] = line.us end
-  else
-    print("Open MPI's side is missing: make bench-peers")
+    local lines = exists(mpi_program) and json_lines(command) or {}
+    for _, line in ipairs(lines) do peer[collective_name(line)] = line.us end
   end
-  for _, line in ipairs((json_lines(("%s/release/bench/collectives %d"):format(build, ranks)))) do
-    local name = ("%s/%d ranks/%d KiB"):format(line.name, ranks, line.bytes / 1024)
-    report(name, "us", line.us, peer[line.name .. line.bytes], "lower")
+  if not next(peer) then print("Open MPI's side is missing: make bench-peers") end
+  for _, line in ipairs((json_lines(build .. "/release/bench/bench_collectives"))) do
+    report(collective_name(line), "us", line.us, peer[collective_name(line)], "lower")
+  end
+end
+
+-- The other programs of tests/bench compare with a peer of their own and print finished lines.
+local function programs()
+  for name in io.popen("ls tests/bench/bench_*.c"):read("*a"):gmatch("(bench_[%w_]+)%.c") do
+    if name ~= "bench_collectives" then
+      for _, line in ipairs((json_lines(("OMP_NUM_THREADS=1 %s/release/bench/%s"):format(build, name)))) do
+        report(line.name, line.unit, line.ours, line.peer, "higher")
+      end
+    end
   end
 end
 
@@ -78,8 +92,8 @@ local function peer_training(dtype, weights)
     return nil
   end
   local save = weights and " --save-weights " .. weights or ""
-  local command = ("%s tests/bench/peer_fsdp2.py --shard 2 --dtype %s --steps %d --warmup %d"):format(peer_python, dtype,
-    steps, warmup) .. " --tokens " .. tokens_path .. save
+  local command = ("%s tests/bench/peer_fsdp2.py --shard 2 --dtype %s --steps %d --warmup %d"):format(
+    peer_python, dtype, steps, warmup) .. " --tokens " .. tokens_path .. save
   return json_lines(command)[1]
 end
 
@@ -128,8 +142,8 @@ end
 
 os.execute("mkdir -p " .. build .. "/bench")
 write_tokens(tokens_path)
-collectives(2)
-collectives(4)
+collectives()
+programs()
 training("f32")
 training("bf16")
 results:close()
