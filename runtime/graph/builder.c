@@ -29,16 +29,24 @@ static int append_value(ms_graph *graph, const ms_value *value, int *id) {
   return MS_OK;
 }
 
+/* Elements, and with room to spare bytes, must be countable in 63 bits. */
+static int check_size(const char *name, int ndim, const int64_t *dims) {
+  int64_t elements = 8;
+  for (int d = 0; d < ndim; d++)
+    if (__builtin_mul_overflow(elements, dims[d], &elements))
+      return MS_FAIL(MS_ESHAPE, "%s: the sizes of its shape multiply to more than 2^60", name);
+  return MS_OK;
+}
+
 static int check_shape(const char *what, const char *name, int dtype, int ndim, const int64_t *dims) {
-  int64_t elements = 1;
   if (dtype < 0 || dtype >= MS_DTYPES) return MS_FAIL(MS_EDTYPE, "%s %s: there is no dtype %d", what, name, dtype);
   if (ndim < 0 || ndim > MS_MAX_DIMS || (ndim > 0 && !dims))
     return MS_FAIL(MS_ESHAPE, "%s %s: %d dimensions; it may have 0 to %d", what, name, ndim, MS_MAX_DIMS);
   for (int d = 0; d < ndim; d++)
-    if (dims[d] < 1 || __builtin_mul_overflow(elements, dims[d], &elements))
-      return MS_FAIL(MS_ESHAPE, "%s %s: size %lld of dimension %d; sizes are at least 1 and their product fits 63 bits",
-                     what, name, (long long)dims[d], d);
-  return MS_OK;
+    if (dims[d] < 1)
+      return MS_FAIL(MS_ESHAPE, "%s %s: size %lld of dimension %d; sizes are at least 1", what, name,
+                     (long long)dims[d], d);
+  return check_size(name, ndim, dims);
 }
 
 static int make_input(ms_graph *graph, const char *name, int dtype, int ndim, const int64_t *dims, int *id) {
@@ -128,6 +136,7 @@ static int make_node(ms_graph *graph, int op, int inputs, const int *in, const m
   if (attrs) node.attrs = *attrs;
   else MS_TRY(ms_op_row_defaults(op, &node.attrs));
   MS_TRY(row->infer(&node, in_info, out_info));
+  for (int o = 0; o < row->outputs; o++) MS_TRY(check_size(row->name, out_info[o].ndim, out_info[o].dims));
   settle_attrs(&node, in_info, out_info);
   for (int i = 0; i < inputs; i++) node.in[i] = in[i];
   MS_TRY(ms_grow((void **)&graph->nodes, &graph->nodes_capacity, graph->n_nodes + 1, sizeof *graph->nodes));

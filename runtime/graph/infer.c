@@ -87,7 +87,7 @@ int ms_asked_dtype(const ms_node *node, int kept, int *dtype) {
 }
 
 int ms_asked_shape(const ms_node *node, int64_t smallest, ms_value_info *shape) {
-  int64_t ndim = node->attrs.i[6], elements = 1;
+  int64_t ndim = node->attrs.i[6];
   if (ndim < 0 || ndim > MS_MAX_DIMS)
     return MS_FAIL(MS_ESHAPE, "%s: a shape of %" PRId64 " dimensions; it may have 0 to %d", ms_node_name(node), ndim,
                    MS_MAX_DIMS);
@@ -97,9 +97,6 @@ int ms_asked_shape(const ms_node *node, int64_t smallest, ms_value_info *shape) 
     if (shape->dims[d] < smallest)
       return MS_FAIL(MS_ESHAPE, "%s: size %" PRId64 " of dimension %d; it must be at least %" PRId64,
                      ms_node_name(node), shape->dims[d], d, smallest);
-    int64_t size = shape->dims[d] > 0 ? shape->dims[d] : 1;
-    if (__builtin_mul_overflow(elements, size, &elements))
-      return MS_FAIL(MS_ESHAPE, "%s: the sizes of its shape multiply to more than 63 bits hold", ms_node_name(node));
   }
   return MS_OK;
 }

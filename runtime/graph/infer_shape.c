@@ -33,7 +33,7 @@ int ms_infer_reshape(const ms_node *node, const ms_value_info *in, ms_value_info
       return MS_FAIL(MS_ESHAPE, "reshape: to %s; sizes must be at least 1, or -1 for one of them",
                      ms_shape_text(&out[0], text_y));
     if (size < 0) open = d;
-    else known *= size;
+    else if (__builtin_mul_overflow(known, size, &known)) known = INT64_MAX; /* fits nothing */
   }
   int fits = open < 0 ? known == elements : elements % known == 0;
   if (!fits)

@@ -55,7 +55,8 @@ static void fuse_bias(rewriter *r, int index) {
     const ms_value_info *sum = &graph->values[add->out[0]].info;
     int place = index_of(r, matmul), sum_value = add->out[0];
     if (vector->ndim != 1 || vector->dims[0] != product->dims[product->ndim - 1]) continue;
-    if (sum->dtype != product->dtype || vector->dtype != graph->values[matmul->in[0]].info.dtype) continue;
+    if (sum->dtype != product->dtype) continue;
+    if (vector->dtype != MS_F32 && vector->dtype != graph->values[matmul->in[0]].info.dtype) continue;
     if (!ms_made_before(graph, bias, place)) continue;
     matmul->in[matmul->inputs++] = bias;
     ms_remove_node(graph, index);

@@ -109,7 +109,7 @@ static void inputs_and_parameters(void **state) {
   assert_fails(ms_graph_input(f.graph, "y", MS_F32, 7, (int64_t[7]){0}, out), MS_ESHAPE,
                "7 dimensions; it may have 0 to 6");
   assert_fails(ms_graph_input(f.graph, "y", MS_F32, SHAPE((int64_t)1 << 40, (int64_t)1 << 40), out), MS_ESHAPE,
-               "their product fits 63 bits");
+               "y: the sizes of its shape multiply to more than 2^60");
   assert_fails(ms_graph_value(f.graph, 1000, &info), MS_EINVAL, "there is no value 1000");
 }
 
@@ -330,6 +330,8 @@ static void moving_shapes(void **state) {
           "concat: input 1 is [4,6,3] and input 2 is [4,2,3]; they may differ on axis 0 only", x, y);
   REFUSED(MS_OP_concat, ATTRS(.i = {0}), MS_EDTYPE, "concat: input 1 is bf16 and input 2 is i32", x, t);
   REFUSED(MS_OP_broadcast_to, ATTRS(.i = {4, 5, 3, 1, 1, 1, 3}), MS_ESHAPE, "[6,1] cannot be repeated to [4,5,3]", one);
+  REFUSED(MS_OP_reshape, ATTRS(.i = {INT64_MAX, INT64_MAX, 1, 1, 1, 1, 2}), MS_ESHAPE, "and does not fit", x);
+  REFUSED(MS_OP_broadcast_to, ATTRS(.i = {INT64_MAX, 6, 3, 1, 1, 1, 3}), MS_ESHAPE, "multiply to more than 2^60", one);
   REFUSED(MS_OP_sum_to, ATTRS(.i = {5, 1, 1, 1, 1, 1, 2}), MS_ESHAPE, "[4,6,3] cannot be summed to [5,1]", x);
 }
 
