@@ -1,0 +1,108 @@
+-- Our side of the training benchmark, the twin of peer_fsdp2.py: same model, optimizer, weights and tokens.
+--
+--   moonshard run tests/bench/gpt.lua -n 2 mesh=1x2 dtype=bf16 weights=F tokens=F
+--
+-- weights: raw f32, all parameters in PyTorch's order (below); tokens: raw int32 [steps][ranks][batch][seq + 1], read
+-- round and round. Without weights the model's own initial ones are taken. Rank 0 prints one JSON line: tokens_per_s and
+-- step_ms (median after the warm-up), the losses of the first steps, and peak_rss_mib of rank 0.
+
+local ffi = require("ffi")
+local ms = require("moonshard")
+local re = ms.re
+
+local cfg = ms.args {
+  layers = 6, dim = 384, heads = 6, seq = 256, batch = 8, vocab = 256, mesh = "1x2", dtype = "f32",
+  steps = 25, warmup = 5, report = 20, weights = "", tokens = "", lr = 1e-3,
+}
+
+local model = ms.models.gpt2 {
+  vocab = cfg.vocab, layers = cfg.layers, dim = cfg.dim, heads = cfg.heads, seq = cfg.seq,
+}
+ms.fully_shard(model, {
+  mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
+  units = { re[[^layers\.\d+$]] },
+  mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" },
+})
+local train = ms.trainer {
+  model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = cfg.lr, weight_decay = 0.1 },
+}
+
+local function parameter_names()
+  local names = { "embed.weight", "pos.weight" }
+  local function add(prefix, modules)
+    for name in modules:gmatch("%S+") do
+      names[#names + 1] = prefix .. name .. ".weight"
+      names[#names + 1] = prefix .. name .. ".bias"
+    end
+  end
+  for layer = 0, cfg.layers - 1 do
+    add(("layers.%d."):format(layer), "norm1 attn.wq attn.wk attn.wv attn.wo norm2 mlp.fc1 mlp.fc2")
+  end
+  add("", "norm")
+  names[#names + 1] = "head.weight"
+  return names
+end
+
+local function read_all(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+local function set_weights(path)
+  local session = require("moonshard.session").of(model)
+  session:ensure_state()
+  local text = read_all(path)
+  local values, numel_of, at = ffi.cast("const float *", text), {}, 0
+  for _, param in ipairs(session.sharding.params) do numel_of[param.fqn] = param.numel end
+  for _, name in ipairs(parameter_names()) do
+    local full = {}
+    for i = 1, numel_of[name] do full[i] = values[at + i - 1] end
+    session:set(name, full)
+    at = at + numel_of[name]
+  end
+  assert(4 * at == #text, path .. " does not have the size of the model")
+end
+
+-- One rank's rows of a step: tokens i32 [batch, seq] and the same rows one token later.
+local function batch_of(words, steps, step, rank, ranks)
+  local function rows(shift)
+    local data = ffi.new("int32_t[?]", cfg.batch * cfg.seq)
+    for row = 0, cfg.batch - 1 do
+      local first = (((step - 1) % steps * ranks + rank) * cfg.batch + row) * (cfg.seq + 1) + shift
+      ffi.copy(data + row * cfg.seq, words + first, 4 * cfg.seq)
+    end
+    return { data = data, dtype = "i32", shape = { cfg.batch, cfg.seq } }
+  end
+  return { tokens = rows(0), targets = rows(1) }
+end
+
+local function median(values)
+  table.sort(values)
+  local n = #values
+  return (values[math.floor((n + 1) / 2)] + values[math.floor(n / 2) + 1]) / 2
+end
+
+local function peak_rss_mib()
+  return tonumber(read_all("/proc/self/status"):match("VmHWM:%s*(%d+)")) / 1024
+end
+
+local world = ms.world()
+if cfg.weights ~= "" then set_weights(cfg.weights) end
+local text = read_all(cfg.tokens)
+local words = ffi.cast("const int32_t *", text)
+local steps_in_file = math.floor(#text / 4 / (world.size * cfg.batch * (cfg.seq + 1)))
+
+local losses, step_ms = {}, {}
+for step = 1, cfg.steps do
+  local m = train:step(batch_of(words, steps_in_file, step, world.rank, world.size))
+  if step <= cfg.report then losses[step] = ("%.6f"):format(m.loss) end
+  if step > cfg.warmup then step_ms[#step_ms + 1] = m.step_ms end
+end
+if world.rank == 0 then
+  local ms_a_step = median(step_ms)
+  print(('{"name":"moonshard_%s_%s","tokens_per_s":%.1f,"step_ms":%.3f,"losses":[%s],"peak_rss_mib":%.1f}'):format(
+    cfg.dtype, cfg.mesh, world.size * cfg.batch * cfg.seq / ms_a_step * 1e3, ms_a_step, table.concat(losses, ","),
+    peak_rss_mib()))
+end
