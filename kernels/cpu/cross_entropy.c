@@ -1,0 +1,160 @@
+/* cross_entropy.c - the mean loss of a classifier, and its gradient, without a tensor of probabilities.
+**
+** Forward reads each row of logits once: a block of it is widened to f32 in L1, its largest element raises the running
+** maximum, and the running sum of exponentials is scaled to match (Milakov & Gimelshein 2018). What is kept for backward is
+** one number a row, the log of the sum. Losses are added up in double, part by part in order.
+*/
+#include "kernels/cpu/block.h"
+
+#include <math.h>
+
+#include "base/error.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/shape.h"
+
+/* One part's share, in the workspace on a cache line of its own. */
+typedef struct partial {
+  double loss;
+  int64_t counted;
+  int64_t bad_row; /* the first with a target that is no class; -1: none */
+  char padding[64 - 24];
+} partial;
+
+enum { LOGITS, TARGETS, LSE, COUNT, DLOSS };
+
+static int is_class(int32_t target, int64_t classes) { return target >= 0 && target < classes; }
+
+static int fail_on_target(const ms_kernel_call *call, int64_t row) {
+  const int64_t classes = ms_row_length(&call->in[LOGITS]);
+  return MS_FAIL(MS_EINVAL, "cross_entropy: target %d of row %lld is not in [0,%lld) and is not ignore_index (%lld)",
+                 (int)((const int32_t *)call->in_data[TARGETS])[row], (long long)row, (long long)classes,
+                 (long long)call->attrs.i[0]);
+}
+
+/* ---- forward ------------------------------------------------------------------------------------------------------- */
+
+MS_INLINE float block_max(const float *x, int64_t n) {
+  float largest = -INFINITY;
+#pragma omp simd reduction(max : largest)
+  for (int64_t i = 0; i < n; i++) largest = x[i] > largest ? x[i] : largest;
+  return largest;
+}
+
+/* sum e^(x - largest); buffer [MS_BLOCK]. Two passes: exponentials to memory vectorise better than into a sum. */
+MS_INLINE float block_sum(const float *x, float largest, int64_t n, float *buffer) {
+  float sum = 0.0f;
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) buffer[i] = ms_exp_nonpositive(x[i] - largest);
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; i++) sum += buffer[i];
+  return sum;
+}
+
+/* ln sum e^x over a row [n] of logits from element `first` */
+MS_INLINE float row_lse(const void *logits, int dtype, int64_t first, int64_t n) {
+  MS_BLOCK_BUFFER(widened);
+  MS_BLOCK_BUFFER(exponentials);
+  float largest = -INFINITY, sum = 0.0f;
+  for (int64_t i = 0; i < n; i += MS_BLOCK) {
+    const int64_t length = ms_block_length(i, n);
+    const float *x = ms_block_in(logits, dtype, first + i, length, widened);
+    const float highest = block_max(x, length);
+    if (highest > largest) {
+      sum *= expf(largest - highest);
+      largest = highest;
+    }
+    sum += block_sum(x, largest > -INFINITY ? largest : 0.0f, length, exponentials);
+  }
+  return largest > -INFINITY ? largest + logf(sum) : logf(sum); /* a row of -inf and NaN has no largest */
+}
+
+MS_CLONES static void forward_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  const int64_t classes = ms_row_length(&call->in[LOGITS]), ignored = call->attrs.i[0];
+  const int32_t *targets = call->in_data[TARGETS]; /* [rows] */
+  float *lse = call->out_data[1];                  /* [rows] */
+  partial share = {.bad_row = -1};
+  for (int64_t r = begin; r < end; r++) {
+    lse[r] = row_lse(call->in_data[LOGITS], call->in[LOGITS].dtype, r * classes, classes);
+    if (targets[r] == ignored) continue;
+    if (!is_class(targets[r], classes)) {
+      share.bad_row = r;
+      break;
+    }
+    share.loss += (double)lse[r] - ms_scalar_at(call->in_data[LOGITS], call->in[LOGITS].dtype, r * classes + targets[r]);
+    share.counted++;
+  }
+  ((partial *)call->workspace)[part] = share;
+}
+
+static int64_t rows_of(const ms_kernel_call *call) { return ms_row_count(&call->in[LOGITS]); }
+
+static int parts_of(const ms_kernel_call *call) { return ms_part_count(call, rows_of(call), ms_call_bytes(call)); }
+
+static int prepare_forward(ms_kernel_call *call) {
+  call->workspace_bytes = parts_of(call) * (int64_t)sizeof(partial);
+  return MS_OK;
+}
+
+static int run_forward(const ms_kernel_call *call) {
+  const partial *shares = call->workspace;
+  const int parts = parts_of(call);
+  double loss = 0.0;
+  int64_t counted = 0;
+  ms_run_parts(call, parts, rows_of(call), 1, forward_part);
+  for (int part = 0; part < parts; part++) {
+    if (shares[part].bad_row >= 0) return fail_on_target(call, shares[part].bad_row);
+    loss += shares[part].loss;
+    counted += shares[part].counted;
+  }
+  *(float *)call->out_data[0] = counted ? (float)(loss / (double)counted) : 0.0f;
+  *(float *)call->out_data[2] = (float)counted;
+  return MS_OK;
+}
+
+const ms_kernel ms_cpu_cross_entropy = {.prepare = prepare_forward, .run = run_forward};
+
+/* ---- backward ------------------------------------------------------------------------------------------------------ */
+
+/* y = scale e^(x - lse); y may be x */
+MS_INLINE void backward_block(float *y, const float *x, float lse, float scale, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) y[i] = scale * ms_exp_nonpositive(x[i] - lse);
+}
+
+/* One row of dlogits; target -1: the row is ignored. Its own logit is read before the row is written: they may be one. */
+MS_INLINE void backward_row(const ms_kernel_call *call, int64_t first, int64_t n, float lse, float scale, int64_t target) {
+  MS_BLOCK_BUFFER(widened);
+  MS_BLOCK_BUFFER(result);
+  const int in = call->in[LOGITS].dtype, out = call->out[0].dtype;
+  const float own = target < 0 ? 0.0f : ms_scalar_at(call->in_data[LOGITS], in, first + target);
+  for (int64_t i = 0; i < n; i += MS_BLOCK) {
+    const int64_t length = ms_block_length(i, n);
+    float *y = ms_block_out(call->out_data[0], out, first + i, result);
+    if (target < 0) ms_block_fill(y, 0.0f, length);
+    else backward_block(y, ms_block_in(call->in_data[LOGITS], in, first + i, length, widened), lse, scale, length);
+    ms_block_done(call->out_data[0], out, first + i, length, result);
+  }
+  if (target >= 0)
+    ms_store(call->out_data[0], first + target, scale * (ms_exp_nonpositive(own - lse) - 1.0f), out == MS_BF16);
+}
+
+/* Forward has checked the targets; one that is no class is skipped as if ignored, so that nothing is written astray. */
+MS_CLONES static void backward_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  const int64_t classes = ms_row_length(&call->in[LOGITS]), ignored = call->attrs.i[0];
+  const int32_t *targets = call->in_data[TARGETS];
+  const float *lse = call->in_data[LSE];
+  const float count = *(const float *)call->in_data[COUNT];
+  const float scale = count > 0.0f ? *(const float *)call->in_data[DLOSS] / count : 0.0f;
+  (void)part;
+  for (int64_t r = begin; r < end; r++) {
+    const int counts = targets[r] != ignored && is_class(targets[r], classes);
+    backward_row(call, r * classes, classes, lse[r], scale, counts ? targets[r] : -1);
+  }
+}
+
+static int run_backward(const ms_kernel_call *call) {
+  ms_run_parts(call, parts_of(call), rows_of(call), 1, backward_part);
+  return MS_OK;
+}
+
+const ms_kernel ms_cpu_cross_entropy_backward = {.run = run_backward, .in_place = 1};

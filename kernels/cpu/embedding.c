@@ -1,0 +1,132 @@
+/* embedding.c - rows of a table by token, and the gradient of the table.
+**
+** Backward sorts the positions by token (a counting sort keeps their order), then each row of the result is written once:
+** zeros, or the sum of its tokens' gradients in token order, in f32 whatever the dtypes. So the result does not depend on
+** how rows are cut for threads, and the cut may follow the load.
+*/
+#include "kernels/cpu/block.h"
+
+#include "base/error.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/cpu/shape.h"
+
+static int fail_on_token(int32_t token, int64_t position, int64_t rows) {
+  return MS_FAIL(MS_EINVAL, "embedding: token %d at position %lld is not in [0,%lld), the rows of the table", (int)token,
+                 (long long)position, (long long)rows);
+}
+
+static int check_tokens(const int32_t *tokens, int64_t n, int64_t rows) {
+  for (int64_t i = 0; i < n; i++)
+    if (tokens[i] < 0 || tokens[i] >= rows) return fail_on_token(tokens[i], i, rows);
+  return MS_OK;
+}
+
+/* ---- forward ------------------------------------------------------------------------------------------------------- */
+
+/* w [V,D], tokens i32 [n] -> y [n,D] */
+static void forward_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  const int32_t *tokens = call->in_data[1];
+  const int64_t row_bytes = ms_row_length(&call->in[0]) * ms_dtype_size(call->in[0].dtype);
+  (void)part;
+  for (int64_t i = begin; i < end; i++)
+    memcpy((char *)call->out_data[0] + i * row_bytes, (const char *)call->in_data[0] + tokens[i] * row_bytes,
+           (size_t)row_bytes);
+}
+
+static int run_forward(const ms_kernel_call *call) {
+  const int64_t n = ms_numel(&call->in[1]), bytes = 2 * ms_numel(&call->out[0]) * ms_dtype_size(call->out[0].dtype);
+  MS_TRY(check_tokens(call->in_data[1], n, call->in[0].dims[0]));
+  ms_run_parts(call, ms_part_count(call, n, bytes), n, 1, forward_part);
+  return MS_OK;
+}
+
+const ms_kernel ms_cpu_embedding = {.run = run_forward};
+
+/* ---- backward ------------------------------------------------------------------------------------------------------ */
+
+/* The workspace: where each row's positions start, the positions by row, and a row of f32 for each part. */
+typedef struct sorted_tokens {
+  int64_t *start;    /* [rows + 1] */
+  int64_t *position; /* [n] */
+  float *sums;       /* [parts][stride] */
+  int64_t stride;
+} sorted_tokens;
+
+static int64_t round_up(int64_t n) { return (n + 15) / 16 * 16; }
+
+static sorted_tokens workspace_of(const ms_kernel_call *call) {
+  const int64_t rows = call->out[0].dims[0], n = ms_numel(&call->in[0]);
+  sorted_tokens sorted = {.stride = round_up(call->out[0].dims[1])};
+  sorted.start = call->workspace;
+  sorted.position = sorted.start + round_up(rows + 1);
+  sorted.sums = (float *)(sorted.position + round_up(n));
+  return sorted;
+}
+
+static int prepare_backward(ms_kernel_call *call) {
+  const int64_t rows = call->out[0].dims[0], columns = call->out[0].dims[1], n = ms_numel(&call->in[0]);
+  call->workspace_bytes = (round_up(rows + 1) + round_up(n)) * (int64_t)sizeof(int64_t) +
+                          call->threads * round_up(columns) * (int64_t)sizeof(float);
+  return MS_OK;
+}
+
+/* Counting sort; start[r] ends as the first of row r's positions. */
+static void sort_positions(const sorted_tokens *sorted, const int32_t *tokens, int64_t n, int64_t rows) {
+  memset(sorted->start, 0, (size_t)(rows + 1) * sizeof *sorted->start);
+  for (int64_t i = 0; i < n; i++) sorted->start[tokens[i] + 1]++;
+  for (int64_t r = 0; r < rows; r++) sorted->start[r + 1] += sorted->start[r];
+  for (int64_t i = 0; i < n; i++) sorted->position[sorted->start[tokens[i]]++] = i;
+  for (int64_t r = rows; r > 0; r--) sorted->start[r] = sorted->start[r - 1];
+  sorted->start[0] = 0;
+}
+
+MS_INLINE void add_row(float *restrict sum, const void *dy, int bf16, int64_t first, int64_t n) {
+  if (bf16) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) sum[i] += ms_from_bf16(((const ms_bf16 *)dy)[first + i]);
+  } else {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) sum[i] += ((const float *)dy)[first + i];
+  }
+}
+
+/* Rows [begin, end) of dw [rows, D] from dy [n, D] */
+MS_CLONES static void sum_rows(const ms_kernel_call *call, const sorted_tokens *sorted, int part, int64_t begin, int64_t end) {
+  const int64_t columns = call->out[0].dims[1];
+  const int out = call->out[0].dtype;
+  float *buffer = sorted->sums + part * sorted->stride;
+  for (int64_t r = begin; r < end; r++) {
+    float *sum = ms_block_out(call->out_data[0], out, r * columns, buffer);
+    ms_block_fill(sum, 0.0f, columns);
+    for (int64_t i = sorted->start[r]; i < sorted->start[r + 1]; i++)
+      add_row(sum, call->in_data[1], call->in[1].dtype == MS_BF16, sorted->position[i] * columns, columns);
+    ms_block_done(call->out_data[0], out, r * columns, columns, buffer);
+  }
+}
+
+/* The first row of part `part` when rows and tokens together are shared out evenly. */
+static int64_t cut(const sorted_tokens *sorted, int64_t rows, int64_t n, int part, int parts) {
+  int64_t low = 0, high = rows, share = (rows + n) * part / parts;
+  while (low < high) {
+    int64_t middle = (low + high) / 2;
+    if (middle + sorted->start[middle] < share) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+static int run_backward(const ms_kernel_call *call) {
+  const int64_t rows = call->out[0].dims[0], n = ms_numel(&call->in[0]);
+  const sorted_tokens sorted = workspace_of(call);
+  const int parts = ms_part_count(call, rows, ms_call_bytes(call));
+  MS_TRY(check_tokens(call->in_data[0], n, rows));
+  sort_positions(&sorted, call->in_data[0], n, rows);
+#pragma omp parallel for num_threads(parts) schedule(static, 1) if (parts > 1)
+  for (int part = 0; part < parts; part++) {
+    int64_t end = part + 1 < parts ? cut(&sorted, rows, n, part + 1, parts) : rows;
+    sum_rows(call, &sorted, part, cut(&sorted, rows, n, part, parts), end);
+  }
+  return MS_OK;
+}
+
+const ms_kernel ms_cpu_embedding_backward = {.prepare = prepare_backward, .run = run_backward};

@@ -1,0 +1,95 @@
+/* matmul.c - the matrix product: reads the shapes and hands the work to oneDNN, or to own loops when the environment
+** says MOONSHARD_MATMUL=plain (for the thread sanitizer, which cannot look into oneDNN, and as a reference).
+*/
+#include "kernels/cpu/matmul.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/env.h"
+#include "base/error.h"
+
+typedef struct prepared_product {
+  ms_product product;
+  void *onednn; /* NULL: own loops */
+} prepared_product;
+
+static int check_dtypes(const ms_kernel_call *call) {
+  for (int i = 0; i < call->inputs; i++)
+    if (call->in[i].dtype != MS_F32 && call->in[i].dtype != MS_BF16)
+      return MS_FAIL(MS_EDTYPE, "matmul: input %d is %s; it must be f32 or bf16", i, ms_dtype_name(call->in[i].dtype));
+  if (call->out[0].dtype != MS_F32 && call->out[0].dtype != MS_BF16)
+    return MS_FAIL(MS_EDTYPE, "matmul: the result is %s; it must be f32 or bf16", ms_dtype_name(call->out[0].dtype));
+  if (call->in[0].dtype != call->in[1].dtype)
+    return MS_FAIL(MS_EDTYPE, "matmul: %s x %s; both operands must have one dtype: cast one",
+                   ms_dtype_name(call->in[0].dtype), ms_dtype_name(call->in[1].dtype));
+  return MS_OK;
+}
+
+int ms_product_of(const ms_kernel_call *call, ms_product *product) {
+  const ms_value_info *a = &call->in[0], *b = &call->in[1], *c = &call->out[0];
+  MS_TRY(check_dtypes(call));
+  memset(product, 0, sizeof *product);
+  product->trans_a = call->attrs.i[0] != 0;
+  product->trans_b = call->attrs.i[1] != 0;
+  product->activation = (int)call->attrs.i[2];
+  product->dtype = a->dtype;
+  product->c_dtype = c->dtype;
+  product->bias_dtype = call->inputs == 3 ? call->in[2].dtype : -1;
+  product->m = c->dims[c->ndim - 2];
+  product->n = c->dims[c->ndim - 1];
+  product->k = a->dims[a->ndim - (product->trans_a ? 2 : 1)];
+  product->batch = 1;
+  for (int d = 0; d < c->ndim - 2; d++) product->batch *= c->dims[d];
+  product->shared_b = b->ndim == 2;
+  if (product->shared_b && !product->trans_a) {
+    product->m *= product->batch;
+    product->batch = 1;
+  }
+  if (product->batch == 1) product->shared_b = 1;
+  return MS_OK;
+}
+
+static int wants_plain(int *plain) {
+  const char *choice = ms_env_string("MOONSHARD_MATMUL", "onednn");
+  *plain = !strcmp(choice, "plain");
+  if (*plain || !strcmp(choice, "onednn")) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "MOONSHARD_MATMUL is \"%s\"; it must be onednn or plain", choice);
+}
+
+static int prepare(ms_kernel_call *call) {
+  ms_product product;
+  int plain;
+  MS_TRY(ms_product_of(call, &product));
+  MS_TRY(wants_plain(&plain));
+  prepared_product *prepared = ms_calloc(1, sizeof *prepared);
+  if (!prepared) return MS_ENOMEM;
+  prepared->product = product;
+  if (plain) {
+    call->workspace_bytes = ms_plain_workspace(&product, call->threads);
+  } else {
+    int rc = ms_onednn_prepare(call, &product, &prepared->onednn);
+    if (rc) {
+      free(prepared);
+      return rc;
+    }
+  }
+  call->prepared = prepared;
+  return MS_OK;
+}
+
+static int run(const ms_kernel_call *call) {
+  const prepared_product *prepared = call->prepared;
+  if (prepared->onednn) return ms_onednn_run(call, prepared->onednn);
+  ms_plain_run(call, &prepared->product);
+  return MS_OK;
+}
+
+static void release(void *data) {
+  prepared_product *prepared = data;
+  if (!prepared) return;
+  ms_onednn_release(prepared->onednn);
+  free(prepared);
+}
+
+const ms_kernel ms_cpu_matmul = {.prepare = prepare, .run = run, .release = release};

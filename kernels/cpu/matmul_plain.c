@@ -1,0 +1,86 @@
+/* matmul_plain.c - the matrix product in own loops, for builds that must see every access, and to check oneDNN by.
+**
+** op(b) is widened to f32 rows [k,n] in the workspace; each thread widens MS_ROWS rows of op(a) and adds k scaled rows of b
+** to as many rows of results at once. About a tenth of oneDNN's speed.
+*/
+#include "kernels/cpu/block.h"
+#include "kernels/cpu/matmul.h"
+
+enum { MS_ROWS = 4 };
+
+static int64_t round_up(int64_t n) { return (n + 15) / 16 * 16; }
+
+static int64_t thread_floats(const ms_product *p) { return MS_ROWS * (round_up(p->k) + round_up(p->n)); }
+
+int64_t ms_plain_workspace(const ms_product *product, int threads) {
+  return (round_up(product->k * product->n) + threads * thread_floats(product)) * (int64_t)sizeof(float);
+}
+
+/* y[r][c] = x[r * row_stride + c * column_stride] */
+MS_INLINE void widen_matrix(float *restrict y, int64_t y_stride, const void *restrict x, int bf16, int64_t rows, int64_t columns,
+                            int64_t row_stride, int64_t column_stride) {
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t c = 0; c < columns; c++) y[r * y_stride + c] = ms_load(x, r * row_stride + c * column_stride, bf16);
+}
+
+/* c[MS_ROWS][n] += a[MS_ROWS][k] b [k,n] */
+MS_CLONES static void add_products(float *restrict c, const float *restrict a, const float *restrict b, int64_t n, int64_t k,
+                                   int64_t a_stride, int64_t c_stride) {
+  float *c0 = c, *c1 = c + c_stride, *c2 = c + 2 * c_stride, *c3 = c + 3 * c_stride;
+  for (int64_t i = 0; i < k; i++) {
+    const float *row = b + i * n;
+    const float a0 = a[i], a1 = a[i + a_stride], a2 = a[i + 2 * a_stride], a3 = a[i + 3 * a_stride];
+#pragma omp simd
+    for (int64_t j = 0; j < n; j++) {
+      c0[j] += a0 * row[j];
+      c1[j] += a1 * row[j];
+      c2[j] += a2 * row[j];
+      c3[j] += a3 * row[j];
+    }
+  }
+}
+
+static float activate(float x, int activation) {
+  switch (activation) {
+    case MS_ACT_RELU: return x < 0.0f ? 0.0f : x;
+    case MS_ACT_GELU: return 0.5f * x * (1.0f + ms_erf(x * 0.707106781f));
+    case MS_ACT_GELU_TANH: return 0.5f * x * (1.0f + ms_tanh(0.797884561f * (x + 0.044715f * x * x * x)));
+    case MS_ACT_SILU: return x * ms_sigmoid(x);
+    default: return x;
+  }
+}
+
+/* Rows [first, first + rows) of matrix `batch`; scratch [thread_floats]. */
+static void run_rows(const ms_kernel_call *call, const ms_product *p, int64_t batch, int64_t first, int64_t rows, const float *b,
+                     float *scratch) {
+  const int64_t a_stride = round_up(p->k), c_stride = round_up(p->n);
+  const int64_t row_stride = p->trans_a ? 1 : p->k, column_stride = p->trans_a ? p->m : 1;
+  float *a = scratch, *c = scratch + MS_ROWS * a_stride;
+  const char *a_data = (const char *)call->in_data[0] + (batch * p->m * p->k + first * row_stride) * ms_dtype_size(p->dtype);
+  memset(scratch, 0, (size_t)thread_floats(p) * sizeof *scratch);
+  widen_matrix(a, a_stride, a_data, p->dtype == MS_BF16, rows, p->k, row_stride, column_stride);
+  add_products(c, a, b, p->n, p->k, a_stride, c_stride);
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t j = 0; j < p->n; j++) {
+      float bias = p->bias_dtype >= 0 ? ms_scalar_at(call->in_data[2], p->bias_dtype, j) : 0.0f;
+      float value = activate(c[r * c_stride + j] + bias, p->activation);
+      ms_store(call->out_data[0], (batch * p->m + first + r) * p->n + j, value, p->c_dtype == MS_BF16);
+    }
+}
+
+void ms_plain_run(const ms_kernel_call *call, const ms_product *p) {
+  float *b = call->workspace;
+  const int64_t tiles = (p->m + MS_ROWS - 1) / MS_ROWS;
+  const int threads = call->threads < tiles ? call->threads : (int)tiles;
+  for (int64_t batch = 0; batch < p->batch; batch++) {
+    if (!batch || !p->shared_b)
+      widen_matrix(b, p->n, (const char *)call->in_data[1] + batch * p->k * p->n * ms_dtype_size(p->dtype), p->dtype == MS_BF16,
+                   p->k, p->n, p->trans_b ? 1 : p->n, p->trans_b ? p->k : 1);
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (int thread = 0; thread < threads; thread++)
+      for (int64_t tile = tiles * thread / threads; tile < tiles * (thread + 1) / threads; tile++) {
+        int64_t first = tile * MS_ROWS, rows = p->m - first < MS_ROWS ? p->m - first : MS_ROWS;
+        run_rows(call, p, batch, first, rows, b, b + round_up(p->k * p->n) + thread * thread_floats(p));
+      }
+  }
+}

@@ -1,0 +1,223 @@
+/* test_kernels_loss.c - cross entropy and embedding, forward and backward, against definitions in double. */
+#include "support/kernel_case.h"
+
+#include "base/error.h"
+
+static const int64_t class_counts[] = {1, 2, 17, 256, 1300};
+
+enum { IGNORED = -100, LOGITS = 0, TARGETS = 1 };
+
+/* ---- cross entropy ------------------------------------------------------------------------------------------------- */
+
+static kernel_case forward_case(int dtype, int64_t rows, int64_t classes) {
+  kernel_case c = case_of(MS_OP_cross_entropy);
+  c.call.attrs.i[0] = IGNORED;
+  add_input(&c, SHAPE(dtype, rows, classes));
+  add_input(&c, SHAPE(MS_I32, rows));
+  add_output(&c, SCALAR(MS_F32));
+  add_output(&c, SHAPE(MS_F32, rows));
+  add_output(&c, SCALAR(MS_F32));
+  for (int64_t i = 0; i < rows * classes; i++) set_input(&c, LOGITS, i, 4 * input_at(&c, LOGITS, i));
+  for (int64_t r = 0; r < rows; r++) set_input(&c, TARGETS, r, r % 5 == 3 ? IGNORED : (double)(r * 31 % classes));
+  return c;
+}
+
+static double reference_lse(const kernel_case *c, int64_t row, int64_t classes) {
+  double largest = -INFINITY, sum = 0;
+  for (int64_t i = 0; i < classes; i++) largest = fmax(largest, input_at(c, LOGITS, row * classes + i));
+  for (int64_t i = 0; i < classes; i++) sum += exp(input_at(c, LOGITS, row * classes + i) - largest);
+  return largest + log(sum);
+}
+
+/* A case of the gradient with forward's inputs and results. */
+static kernel_case backward_case(const kernel_case *forward, int64_t rows, int64_t classes, double dloss) {
+  kernel_case c = case_of(MS_OP_cross_entropy_backward);
+  c.call.attrs.i[0] = IGNORED;
+  add_input(&c, SHAPE(forward->call.in[0].dtype, rows, classes));
+  add_input(&c, SHAPE(MS_I32, rows));
+  add_input(&c, SHAPE(MS_F32, rows));
+  add_input(&c, SCALAR(MS_F32));
+  add_input(&c, SCALAR(MS_F32));
+  add_output(&c, SHAPE(forward->call.in[0].dtype, rows, classes));
+  for (int64_t i = 0; i < rows * classes; i++) set_input(&c, LOGITS, i, input_at(forward, LOGITS, i));
+  for (int64_t r = 0; r < rows; r++) set_input(&c, TARGETS, r, input_at(forward, TARGETS, r)), set_input(&c, 2, r, output_at(forward, 1, r));
+  set_input(&c, 3, 0, output_at(forward, 2, 0));
+  set_input(&c, 4, 0, dloss);
+  return c;
+}
+
+static void check_cross_entropy(int dtype, int64_t rows, int64_t classes) {
+  kernel_case c = forward_case(dtype, rows, classes);
+  double loss = 0, count = 0;
+  run_case(&c);
+  for (int64_t r = 0; r < rows; r++) {
+    double lse = reference_lse(&c, r, classes), target = input_at(&c, TARGETS, r);
+    assert_output(&c, 1, r, lse, 1e-6);
+    if (target == IGNORED) continue;
+    loss += lse - input_at(&c, LOGITS, r * classes + (int64_t)target);
+    count++;
+  }
+  assert_output(&c, 0, 0, loss / count, 1e-6);
+  assert_true(output_at(&c, 2, 0) == count);
+  kernel_case b = backward_case(&c, rows, classes, 1.5);
+  run_case(&b);
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t i = 0; i < classes; i++) {
+      double p = exp(input_at(&c, LOGITS, r * classes + i) - reference_lse(&c, r, classes)), target = input_at(&c, TARGETS, r);
+      double expected = target == IGNORED ? 0 : 1.5 / count * (p - (i == (int64_t)target));
+      double actual = output_at(&b, 0, r * classes + i);
+      double size = i == (int64_t)target ? 1 : p + 1e-3; /* what f32 rounds before 1 is taken away */
+      if (fabs(actual - expected) > (dtype == MS_BF16 ? 4e-3 : 0) * fabs(expected) + 1e-5 * size / count)
+        fail_msg("row %d, class %d: %.9g instead of %.9g", (int)r, (int)i, actual, expected);
+    }
+  free_case(&b);
+  free_case(&c);
+}
+
+static void cross_entropy_matches(void **state) {
+  (void)state;
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
+    for (size_t i = 0; i < sizeof class_counts / sizeof *class_counts; i++) {
+      check_cross_entropy(dtype, 1, class_counts[i]);
+      check_cross_entropy(dtype, 333, class_counts[i]);
+    }
+}
+
+static void extreme_logits(void **state) {
+  (void)state;
+  kernel_case c = forward_case(MS_F32, 3, 700);
+  for (int64_t i = 0; i < 700; i++) {
+    set_input(&c, LOGITS, i, i == 600 ? 3e38 : -3e38);
+    set_input(&c, LOGITS, 700 + i, i < 650 ? -INFINITY : 1.0);
+    set_input(&c, LOGITS, 1400 + i, -1000.0);
+  }
+  set_input(&c, TARGETS, 0, 600), set_input(&c, TARGETS, 1, 699), set_input(&c, TARGETS, 2, 5);
+  run_case(&c);
+  assert_output(&c, 1, 0, 3e38, 1e-6);
+  assert_output(&c, 1, 1, 1 + log(50), 1e-6);
+  assert_output(&c, 1, 2, -1000 + log(700), 1e-6);
+  assert_output(&c, 0, 0, (log(50) + log(700)) / 3, 1e-5);
+  free_case(&c);
+}
+
+static void everything_ignored(void **state) {
+  (void)state;
+  kernel_case c = forward_case(MS_F32, 4, 9);
+  for (int r = 0; r < 4; r++) set_input(&c, TARGETS, r, IGNORED);
+  run_case(&c);
+  assert_true(output_at(&c, 0, 0) == 0 && output_at(&c, 2, 0) == 0);
+  kernel_case b = backward_case(&c, 4, 9, 1.0);
+  run_case(&b);
+  for (int i = 0; i < 36; i++) assert_true(output_at(&b, 0, i) == 0);
+  free_case(&b);
+  free_case(&c);
+}
+
+static void nan_reaches_the_loss(void **state) {
+  (void)state;
+  for (int where = 0; where < 3; where++) {
+    kernel_case c = forward_case(MS_BF16, 40, 600);
+    set_input(&c, LOGITS, 600 * 7 + (int64_t[]){0, 300, 599}[where], NAN);
+    run_case(&c);
+    assert_true(isnan(output_at(&c, 0, 0)) && isnan(output_at(&c, 1, 7)) && !isnan(output_at(&c, 1, 8)));
+    kernel_case b = backward_case(&c, 40, 600, 1.0);
+    run_case(&b);
+    for (int i = 0; i < 600; i++) assert_true(isnan(output_at(&b, 0, 600 * 7 + i)));
+    free_case(&b);
+    free_case(&c);
+  }
+}
+
+/* What run says of a case as it is, on so many threads. */
+static int run_status(kernel_case *c, int threads) {
+  const ms_kernel *kernel = ms_cpu_kernel(c->call.op);
+  c->call.threads = threads;
+  if (kernel->prepare) assert_int_equal(kernel->prepare(&c->call), MS_OK);
+  c->call.workspace = poisoned(c->call.workspace_bytes);
+  int rc = kernel->run(&c->call);
+  free(c->call.workspace);
+  return rc;
+}
+
+static void wrong_targets_are_told(void **state) {
+  (void)state;
+  for (int threads = 1; threads <= 3; threads += 2) {
+    kernel_case c = forward_case(MS_F32, 1000, 256);
+    set_input(&c, TARGETS, 900, -1);
+    assert_fails(run_status(&c, threads), MS_EINVAL, "target -1 of row 900 is not in [0,256) and is not ignore_index (-100)");
+    set_input(&c, TARGETS, 17, 256);
+    assert_fails(run_status(&c, threads), MS_EINVAL, "target 256 of row 17 is not in [0,256)");
+    free_case(&c);
+  }
+}
+
+/* ---- embedding ----------------------------------------------------------------------------------------------------- */
+
+/* Tokens in [0, rows), some rows often, some never. */
+static void draw_tokens(kernel_case *c, int input, int64_t n, int64_t rows) {
+  for (int64_t i = 0; i < n; i++) set_input(c, input, i, (double)(i * i % 7 == 0 ? 0 : i * 37 % rows / 2 * 2));
+}
+
+static void embedding_matches(void **state) {
+  (void)state;
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
+    enum { ROWS = 50, COLUMNS = 70, N = 600 };
+    kernel_case c = case_of(MS_OP_embedding);
+    add_input(&c, SHAPE(dtype, ROWS, COLUMNS));
+    add_input(&c, SHAPE(MS_I32, 3, N / 3));
+    add_output(&c, SHAPE(dtype, 3, N / 3, COLUMNS));
+    draw_tokens(&c, 1, N, ROWS);
+    run_case(&c);
+    for (int64_t i = 0; i < N; i++)
+      for (int64_t j = 0; j < COLUMNS; j++)
+        assert_true(output_at(&c, 0, i * COLUMNS + j) == input_at(&c, 0, (int64_t)input_at(&c, 1, i) * COLUMNS + j));
+    free_case(&c);
+  }
+}
+
+static void check_embedding_backward(int dtype, int out_dtype, int64_t rows, int64_t columns, int64_t n) {
+  kernel_case c = case_of(MS_OP_embedding_backward);
+  c.call.attrs.i[0] = rows;
+  add_input(&c, SHAPE(MS_I32, n));
+  add_input(&c, SHAPE(dtype, n, columns));
+  add_output(&c, SHAPE(out_dtype, rows, columns));
+  draw_tokens(&c, 0, n, rows);
+  run_case(&c);
+  double *sum = calloc((size_t)(rows * columns), sizeof *sum);
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t j = 0; j < columns; j++) sum[(int64_t)input_at(&c, 0, i) * columns + j] += input_at(&c, 1, i * columns + j);
+  for (int64_t i = 0; i < rows * columns; i++) assert_output(&c, 0, i, sum[i], 2e-5);
+  free(sum);
+  free_case(&c);
+}
+
+static void embedding_backward_matches(void **state) {
+  (void)state;
+  for (int bits = 0; bits < 4; bits++) {
+    check_embedding_backward(bits & 1, bits >> 1, 1, 1, 1);
+    check_embedding_backward(bits & 1, bits >> 1, 50, 70, 600);
+    check_embedding_backward(bits & 1, bits >> 1, 4000, 33, 5);
+    check_embedding_backward(bits & 1, bits >> 1, 3, 300, 2000);
+  }
+}
+
+static void wrong_tokens_are_told(void **state) {
+  (void)state;
+  kernel_case c = case_of(MS_OP_embedding);
+  add_input(&c, SHAPE(MS_F32, 10, 4));
+  add_input(&c, SHAPE(MS_I32, 6));
+  add_output(&c, SHAPE(MS_F32, 6, 4));
+  draw_tokens(&c, 1, 6, 10);
+  set_input(&c, 1, 4, 10);
+  assert_fails(run_status(&c, 1), MS_EINVAL, "token 10 at position 4 is not in [0,10)");
+  set_input(&c, 1, 2, -3);
+  assert_fails(run_status(&c, 1), MS_EINVAL, "token -3 at position 2 is not in [0,10)");
+  free_case(&c);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {TEST(cross_entropy_matches), TEST(extreme_logits),    TEST(everything_ignored),
+                                     TEST(nan_reaches_the_loss),  TEST(wrong_targets_are_told), TEST(embedding_matches),
+                                     TEST(embedding_backward_matches), TEST(wrong_tokens_are_told)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

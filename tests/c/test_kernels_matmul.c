@@ -1,0 +1,188 @@
+/* test_kernels_matmul.c - matrix products against sums in double: transposes, batches, biases, activations, both dtypes,
+** by oneDNN and by the plain loops.
+*/
+#include "support/kernel_case.h"
+
+#include "base/error.h"
+
+typedef struct product {
+  int64_t m, n, k;
+  int64_t leading[2]; /* batch dimensions of a and c; 0: none */
+  int batched_b, trans_a, trans_b, bias, activation, dtype, out_dtype, bias_dtype;
+} product;
+
+static int64_t batch_of(const product *p) { return (p->leading[0] ? p->leading[0] : 1) * (p->leading[1] ? p->leading[1] : 1); }
+
+static ms_value_info matrix(const product *p, int batched, int dtype, int64_t rows, int64_t columns) {
+  ms_value_info info = {.dtype = dtype};
+  for (int d = 0; d < 2; d++)
+    if (batched && p->leading[d]) info.dims[info.ndim++] = p->leading[d];
+  info.dims[info.ndim++] = rows;
+  info.dims[info.ndim++] = columns;
+  return info;
+}
+
+static kernel_case case_of_product(const product *p) {
+  kernel_case c = case_of(MS_OP_matmul);
+  c.call.attrs.i[0] = p->trans_a;
+  c.call.attrs.i[1] = p->trans_b;
+  c.call.attrs.i[2] = p->activation;
+  add_input(&c, matrix(p, 1, p->dtype, p->trans_a ? p->k : p->m, p->trans_a ? p->m : p->k));
+  add_input(&c, matrix(p, p->batched_b, p->dtype, p->trans_b ? p->n : p->k, p->trans_b ? p->k : p->n));
+  if (p->bias) add_input(&c, SHAPE(p->bias_dtype, p->n));
+  add_output(&c, matrix(p, 1, p->out_dtype, p->m, p->n));
+  return c;
+}
+
+static double activate(double x, int activation) {
+  switch (activation) {
+    case MS_ACT_RELU: return x < 0 ? 0 : x;
+    case MS_ACT_GELU: return 0.5 * x * (1 + erf(x * M_SQRT1_2));
+    case MS_ACT_GELU_TANH: return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case MS_ACT_SILU: return x / (1 + exp(-x));
+    default: return x;
+  }
+}
+
+/* Element (row, column) of matrix `batch`, and the sum of the absolute products: what rounding is relative to. */
+static double reference(const kernel_case *c, const product *p, int64_t batch, int64_t row, int64_t column, double *size) {
+  int64_t a = batch * p->m * p->k, b = p->batched_b ? batch * p->k * p->n : 0;
+  double sum = 0;
+  *size = 0;
+  for (int64_t i = 0; i < p->k; i++) {
+    double x = input_at(c, 0, a + (p->trans_a ? i * p->m + row : row * p->k + i));
+    double y = input_at(c, 1, b + (p->trans_b ? column * p->k + i : i * p->n + column));
+    sum += x * y;
+    *size += fabs(x * y);
+  }
+  if (p->bias) sum += input_at(c, 2, column);
+  return sum;
+}
+
+static void check_product(const product *p) {
+  kernel_case c = case_of_product(p);
+  run_case(&c);
+  for (int64_t batch = 0; batch < batch_of(p); batch++)
+    for (int64_t row = 0; row < p->m; row++)
+      for (int64_t column = 0; column < p->n; column++) {
+        double size, sum = reference(&c, p, batch, row, column, &size);
+        assert_output(&c, 0, (batch * p->m + row) * p->n + column, activate(sum, p->activation), 1e-6 * (2 + size));
+      }
+  free_case(&c);
+}
+
+/* Every combination of transposes and dtypes on each shape. */
+static void check_shapes(const product *shapes, int count) {
+  for (int i = 0; i < count; i++)
+    for (int bits = 0; bits < 16; bits++) {
+      product p = shapes[i];
+      p.trans_a = bits & 1;
+      p.trans_b = bits >> 1 & 1;
+      p.dtype = bits & 4 ? MS_BF16 : MS_F32;
+      p.out_dtype = bits & 8 ? MS_BF16 : MS_F32;
+      p.bias_dtype = i & 1 ? MS_BF16 : MS_F32;
+      check_product(&p);
+    }
+}
+
+static void matrices(void **state) {
+  (void)state;
+  static const product shapes[] = {{.m = 1, .n = 1, .k = 1},     {.m = 1, .n = 70, .k = 33, .bias = 1}, {.m = 65, .n = 1, .k = 7},
+                                   {.m = 33, .n = 47, .k = 129}, {.m = 64, .n = 64, .k = 64, .bias = 1}, {.m = 5, .n = 130, .k = 300},
+                                   {.m = 130, .n = 17, .k = 2, .bias = 1}};
+  check_shapes(shapes, sizeof shapes / sizeof *shapes);
+}
+
+static void batches(void **state) {
+  (void)state;
+  static const product shapes[] = {{.m = 7, .n = 19, .k = 21, .leading = {2, 3}, .batched_b = 1},
+                                   {.m = 7, .n = 19, .k = 21, .leading = {2, 3}, .bias = 1},
+                                   {.m = 1, .n = 8, .k = 5, .leading = {4}},
+                                   {.m = 16, .n = 3, .k = 9, .leading = {3}, .batched_b = 1, .bias = 1},
+                                   {.m = 6, .n = 5, .k = 4, .leading = {1, 1}, .batched_b = 1}};
+  check_shapes(shapes, sizeof shapes / sizeof *shapes);
+}
+
+static void activations(void **state) {
+  (void)state;
+  static const int kinds[] = {MS_ACT_RELU, MS_ACT_GELU, MS_ACT_GELU_TANH, MS_ACT_SILU};
+  for (int kind = 0; kind < 4; kind++)
+    for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
+      product p = {.m = 31, .n = 50, .k = 24, .bias = 1, .activation = kinds[kind], .dtype = dtype, .out_dtype = dtype, .bias_dtype = dtype};
+      check_product(&p);
+      p.leading[0] = 2, p.batched_b = 1;
+      check_product(&p);
+    }
+}
+
+/* relu of what is negative is exactly 0, however large. */
+static void relu_is_exact(void **state) {
+  (void)state;
+  product p = {.m = 40, .n = 40, .k = 1, .activation = MS_ACT_RELU, .dtype = MS_F32, .out_dtype = MS_F32};
+  kernel_case c = case_of_product(&p);
+  for (int i = 0; i < 40; i++) set_input(&c, 0, i, pow(10, i % 20 - 9) * (i & 1 ? -1 : 1)), set_input(&c, 1, i, 1 + i);
+  run_case(&c);
+  for (int i = 0; i < 1600; i++)
+    assert_true(output_at(&c, 0, i) == fmax(0, (float)(input_at(&c, 0, i / 40) * input_at(&c, 1, i % 40))));
+  free_case(&c);
+}
+
+/* A NaN in row r of a makes row r of the result NaN, and no other; so does infinity where products cancel. */
+static void nan_propagates(void **state) {
+  (void)state;
+  for (int activation = MS_ACT_NONE; activation <= MS_ACT_SILU; activation++)
+    for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
+      for (int trans_b = 0; trans_b < 2; trans_b++) {
+        product p = {.m = 20, .n = 36, .k = 40, .trans_b = trans_b, .activation = activation, .dtype = dtype, .out_dtype = dtype};
+        kernel_case c = case_of_product(&p);
+        set_input(&c, 0, 7 * p.k + 3, NAN);
+        run_case(&c);
+        for (int64_t i = 0; i < p.m * p.n; i++) assert_int_equal(isnan(output_at(&c, 0, i)) != 0, i / p.n == 7);
+        free_case(&c);
+      }
+}
+
+static void dtypes_are_checked(void **state) {
+  (void)state;
+  product p = {.m = 4, .n = 4, .k = 4};
+  kernel_case c = case_of_product(&p);
+  c.call.in[1].dtype = MS_BF16;
+  assert_fails(ms_cpu_kernel(MS_OP_matmul)->prepare(&c.call), MS_EDTYPE, "f32 x bf16; both operands must have one dtype");
+  c.call.in[0].dtype = MS_I32;
+  assert_fails(ms_cpu_kernel(MS_OP_matmul)->prepare(&c.call), MS_EDTYPE, "input 0 is i32");
+  free_case(&c);
+}
+
+static void choice_is_checked(void **state) {
+  (void)state;
+  product p = {.m = 4, .n = 4, .k = 4};
+  kernel_case c = case_of_product(&p);
+  setenv("MOONSHARD_MATMUL", "blas", 1);
+  assert_fails(ms_cpu_kernel(MS_OP_matmul)->prepare(&c.call), MS_EINVAL, "MOONSHARD_MATMUL is \"blas\"; it must be onednn or plain");
+  unsetenv("MOONSHARD_MATMUL");
+  free_case(&c);
+}
+
+static int by_plain_loops(void **state) {
+  (void)state;
+  return setenv("MOONSHARD_MATMUL", "plain", 1);
+}
+
+static int by_onednn(void **state) {
+  (void)state;
+  return unsetenv("MOONSHARD_MATMUL");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {TEST(matrices),      TEST(batches),         TEST(activations),      TEST(relu_is_exact),
+                                     TEST(nan_propagates), TEST(dtypes_are_checked), TEST(choice_is_checked)};
+  const struct CMUnitTest plain[] = {TEST(matrices), TEST(batches), TEST(activations), TEST(relu_is_exact), TEST(nan_propagates)};
+#ifdef __SANITIZE_THREAD__
+  int failed = 0;
+  (void)by_onednn;
+  (void)tests;
+#else
+  int failed = cmocka_run_group_tests_name("matmul by oneDNN", tests, by_onednn, NULL);
+#endif
+  return failed + cmocka_run_group_tests_name("matmul by plain loops", plain, by_plain_loops, by_onednn);
+}
