@@ -1,0 +1,71 @@
+-- Axes of a chart: round values that divide a range into a handful of parts.
+
+local axis = {}
+
+-- 1, 2 or 5 times a power of ten, so that the range has about `parts` of them.
+local function round_step(range, parts)
+  local raw = range / parts
+  local magnitude = 10 ^ math.floor(math.log10(raw))
+  for _, factor in ipairs({ 1, 2, 5 }) do
+    if raw <= factor * magnitude * 1.0000001 then return factor * magnitude end
+  end
+  return 10 * magnitude
+end
+
+---The finite points of all curves lie in these ranges, widened where they are empty.
+---@param curves { points: number[][] }[]
+---@return { x_low: number, x_high: number, y_low: number, y_high: number }? range nil when no point is finite
+function axis.range(curves)
+  local range
+  for _, curve in ipairs(curves) do
+    for _, point in ipairs(curve.points) do
+      local x, y = point[1], point[2]
+      if y - y == 0 then
+        range = range or { x_low = x, x_high = x, y_low = y, y_high = y }
+        range.x_low, range.x_high = math.min(range.x_low, x), math.max(range.x_high, x)
+        range.y_low, range.y_high = math.min(range.y_low, y), math.max(range.y_high, y)
+      end
+    end
+  end
+  if not range then return nil end
+  if range.x_low == range.x_high then range.x_high = range.x_low + 1 end
+  if range.y_low == range.y_high then
+    local half = math.max(math.abs(range.y_low) * 0.05, 1e-6)
+    range.y_low, range.y_high = range.y_low - half, range.y_high + half
+  end
+  return range
+end
+
+---Round values from low to high, and a format that tells them apart.
+---@param low number
+---@param high number more than low
+---@param parts integer about how many
+---@param whole boolean? whole numbers only
+---@return { value: number, text: string }[]
+function axis.ticks(low, high, parts, whole)
+  local step = math.max(round_step(high - low, parts), whole and 1 or 0)
+  local exponent = math.floor(math.log10(step) + 1e-9)
+  local decimals = exponent < 0 and -exponent or 0
+  local ticks = {}
+  for i = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) do
+    ticks[#ticks + 1] = { value = i * step, text = ("%." .. decimals .. "f"):format(i * step) }
+  end
+  return ticks
+end
+
+---The curve as a running mean, in which a point weighs half as much after every `half_life` further ones.
+---@param points number[][]
+---@param half_life number in points
+---@return number[][]
+function axis.smooth(points, half_life)
+  local keep, sum, weight, smoothed = 0.5 ^ (1 / half_life), 0, 0, {}
+  for _, point in ipairs(points) do
+    if point[2] - point[2] == 0 then
+      sum, weight = keep * sum + point[2], keep * weight + 1
+      smoothed[#smoothed + 1] = { point[1], sum / weight }
+    end
+  end
+  return smoothed
+end
+
+return axis

@@ -1,0 +1,90 @@
+-- The command line of the executable: which command, and what happens to its errors.
+
+local nearest = require("moonshard.nearest")
+local status = require("moonshard.cli.status")
+local refuse = status.refuse
+
+local cli = {}
+
+local HELP = [[
+moonshard trains neural networks whose parameters, gradients and optimizer state are sharded over a mesh of ranks.
+
+  moonshard run RECIPE.lua [-n RANKS] [key=value ...]    train on RANKS local ranks (1 unless told)
+      --metrics FILE     write one JSON object a step
+      --log-ranks all    show every rank's output, "[rank N] " before each line
+      --timeout S        seconds until waiting for another rank is an error (300)
+  moonshard plan RECIPE.lua -n RANKS [--rank R] [--json] [key=value ...]
+                         compile rank R's step (0 unless told) without running it: memory, collectives, instructions
+  moonshard doctor [--json]                              what this machine has
+  moonshard help
+  moonshard --version
+
+key=value overrides a setting of the recipe (see its ms.args).
+Exit status: 0; 2 for bad input; 3 for a run that failed; 130 after Ctrl-C.
+]]
+
+local COMMANDS = {
+  run = "moonshard.cli.run",
+  plan = "moonshard.cli.plan",
+  doctor = "moonshard.cli.doctor",
+}
+
+-- Commands that are designed and not yet built.
+local LATER = { repl = true, explain = true, sweep = true }
+
+local function print_help()
+  io.write(HELP)
+  return status.OK
+end
+
+local function print_version()
+  io.write("moonshard ", require("moonshard").version, "\n")
+  return status.OK
+end
+
+local PRINTED = {
+  help = print_help, ["--help"] = print_help, ["-h"] = print_help, ["--version"] = print_version,
+}
+
+local function refuse_command(command)
+  if LATER[command] then
+    refuse("MS_EUNSUPPORTED", "the command %s is not in this build; `moonshard help` lists those that are", command)
+  elseif command:match("%.lua$") then
+    refuse("MS_ENAME", "unknown command %s; to run a recipe: moonshard run %s", command, command)
+  end
+  local known = {}
+  for _, names in ipairs({ COMMANDS, PRINTED }) do
+    for name in pairs(names) do
+      known[name] = true
+    end
+  end
+  refuse("MS_ENAME", "unknown command %s: %s", command, nearest.advice(command, known))
+end
+
+local function dispatch(arguments)
+  local command = arguments[1]
+  if not command then
+    refuse("MS_EINVAL", "no command; `moonshard help` lists them")
+  elseif PRINTED[command] then
+    return PRINTED[command]()
+  elseif not COMMANDS[command] then
+    refuse_command(command)
+  end
+  local rest = { unpack(arguments, 2) }
+  for _, argument in ipairs(rest) do
+    if argument == "--help" or argument == "-h" then return print_help() end
+  end
+  return require(COMMANDS[command]).main(rest)
+end
+
+---Runs a command; an error is told in one line on standard error.
+---@param arguments string[]
+---@return integer exit status
+function cli.main(arguments)
+  local ok, result = pcall(dispatch, arguments)
+  if ok then return result end
+  io.stderr:write("moonshard: ", tostring(result), "\n")
+  return status.of(result)
+end
+
+return cli

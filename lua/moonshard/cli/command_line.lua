@@ -1,0 +1,105 @@
+-- Reads a command's options, its recipe, and the recipe's settings (key=value), in any order.
+
+local nearest = require("moonshard.nearest")
+local refuse = require("moonshard.cli.status").refuse
+
+local command_line = {}
+
+---@class moonshard.OptionRow
+---@field name string where its value goes
+---@field value "flag"|"count"|"index"|"seconds"|"text" "flag" takes none
+---@field what string? of a text: what it is, for messages: "a file"
+
+---@class moonshard.CommandLine
+---@field recipe string? path
+---@field settings { key: string, text: string }[] in their order
+---@field [string] any options by their name
+
+local READERS = {
+  count = function(text)
+    local number = tonumber(text)
+    return number and number >= 1 and number % 1 == 0 and number or nil, "a whole number of at least 1"
+  end,
+  index = function(text)
+    local number = tonumber(text)
+    return number and number >= 0 and number % 1 == 0 and number or nil, "a whole number of at least 0"
+  end,
+  seconds = function(text)
+    local number = tonumber(text)
+    return number and number > 0 and number < math.huge and number or nil, "a number of seconds above 0"
+  end,
+  text = function(text) return text ~= "" and text or nil, "a name" end,
+}
+
+local function read_option_value(option, row, text)
+  local value, expected = READERS[row.value](text)
+  if value == nil then refuse("MS_EINVAL", "%s %s: it must be %s", option, text, row.what or expected) end
+  return value
+end
+
+-- "--rank=3" as "--rank", "3"; "-n4" as "-n", "4".
+local function split_option(argument)
+  local option, text = argument:match("^(%-%-[^=]+)=(.*)$")
+  if option then return option, text end
+  option, text = argument:match("^(%-n)(%d+)$")
+  if option then return option, text end
+  return argument, nil
+end
+
+local function refuse_option(command, option, rows)
+  refuse("MS_ENAME", "%s has no option %s: %s", command, option, nearest.advice(option, rows))
+end
+
+local function take_positional(parsed, argument, rows)
+  local key, text = argument:match("^([%a_][%w_]*)=(.*)$")
+  if key then
+    table.insert(parsed.settings, { key = key, text = text })
+  elseif not rows.recipe then
+    refuse("MS_EINVAL", "unexpected argument %s", argument)
+  elseif not parsed.recipe then
+    parsed.recipe = argument
+  else
+    refuse("MS_EINVAL", "unexpected argument %s: settings of the recipe are written key=value", argument)
+  end
+end
+
+---@param command string for messages: "moonshard run"
+---@param arguments string[]
+---@param rows { recipe: boolean?, options: table<string, moonshard.OptionRow> } recipe: the command takes one
+---@return moonshard.CommandLine
+function command_line.parse(command, arguments, rows)
+  local parsed = { settings = {} }
+  local i = 1
+  while arguments[i] do
+    local argument = arguments[i]
+    if argument:match("^%-.") then
+      local option, text = split_option(argument)
+      local row = rows.options[option]
+      if not row then refuse_option(command, option, rows.options) end
+      if row.value == "flag" then
+        if text then refuse("MS_EINVAL", "%s takes no value", option) end
+        parsed[row.name] = true
+      else
+        if not text then
+          i = i + 1
+          text = arguments[i]
+        end
+        if not text then refuse("MS_EINVAL", "%s needs a value after it", option) end
+        parsed[row.name] = read_option_value(option, row, text)
+      end
+    else
+      take_positional(parsed, argument, rows)
+    end
+    i = i + 1
+  end
+  if rows.recipe and not parsed.recipe then
+    refuse("MS_EINVAL", "%s needs a recipe: %s RECIPE.lua", command, command)
+  end
+  if not rows.recipe and parsed.settings[1] then
+    refuse("MS_EINVAL", "%s takes no settings like %s=%s", command, parsed.settings[1].key,
+      parsed.settings[1].text)
+  end
+  return parsed
+end
+
+return command_line

@@ -1,0 +1,80 @@
+-- moonshard run: starts the ranks, runs the recipe in each, and passes the first failure to the launcher.
+
+local command_line = require("moonshard.cli.command_line")
+local recipe = require("moonshard.cli.recipe")
+local status = require("moonshard.cli.status")
+local refuse = status.refuse
+
+local run = {}
+
+local OPTIONS = {
+  ["-n"] = { name = "ranks", value = "count" },
+  ["--metrics"] = { name = "metrics", value = "text", what = "a file" },
+  ["--log-ranks"] = { name = "log_ranks", value = "text", what = "all" },
+  ["--timeout"] = { name = "timeout", value = "seconds" },
+}
+
+-- What most recipes use, loaded before the ranks are forked: once, instead of once a rank.
+local COMMON = {
+  "moonshard", "moonshard.args", "moonshard.data", "moonshard.generate", "moonshard.log", "moonshard.loss",
+  "moonshard.mesh", "moonshard.models", "moonshard.optim", "moonshard.schedule", "moonshard.sharding",
+  "moonshard.trainer",
+}
+
+local function set_up_rank(line)
+  local C = require("moonshard.ffi").C
+  local world = require("moonshard.world")
+  C.ms_interrupt_install()
+  if line.timeout then C.ms_world_set_timeout(world.handle, line.timeout) end
+  if line.metrics and world.rank == 0 then require("moonshard.log").open_metrics(line.metrics) end
+end
+
+-- Tells the launcher and the other ranks why this rank ends. Only a rank that could not even join has to print it.
+local function give_up(message)
+  local C = require("moonshard.ffi").C
+  local joined, handle = pcall(function() return require("moonshard.world").handle end)
+  if joined then
+    C.ms_world_abort(handle, message)
+  else
+    io.stderr:write("moonshard: ", message, "\n")
+  end
+end
+
+local function rank_main(line, chunk)
+  local ok, raised = pcall(function()
+    set_up_rank(line)
+    recipe.run(line.recipe, chunk, line.settings)
+  end)
+  require("moonshard.progress").finish()
+  if ok then return status.OK end
+  give_up(tostring(raised))
+  return status.of(raised)
+end
+
+local function check(line)
+  if line.log_ranks and line.log_ranks ~= "all" then
+    refuse("MS_EINVAL", "--log-ranks %s: it must be all", line.log_ranks)
+  end
+end
+
+---@param arguments string[] without "run"
+---@return integer exit status
+function run.main(arguments)
+  local line = command_line.parse("moonshard run", arguments, { recipe = true, options = OPTIONS })
+  check(line)
+  local chunk = recipe.load(line.recipe)
+  for _, name in ipairs(COMMON) do
+    require(name)
+  end
+  if not line.ranks and os.getenv("WORLD_SIZE") then
+    -- Another launcher started this process as one of its ranks: joining decides whether that can be.
+    line.ranks = require("moonshard.world").size
+  end
+  local ended, why = require("moonshard.host").launch(line.ranks or 1, line.log_ranks == "all", function()
+    return rank_main(line, chunk)
+  end)
+  if not ended then refuse("MS_EINVAL", "%s", why) end
+  return ended
+end
+
+return run

@@ -1,0 +1,154 @@
+-- Batches out of a dataset: which samples, in which order, for which rank.
+--
+-- Samples are numbered 0..n-1. Epoch e visits them in the order of a permutation keyed by seed and epoch; position p of
+-- the run is sample p mod n of epoch floor(p / n). A step takes the next `global batch` positions, rank r the r-th
+-- equal share of them. So the samples of a step depend on seed and global batch alone, never on how many ranks share
+-- them or on the shape of their mesh. All ranks are data-parallel: shard and replicate dimensions both split the batch.
+
+local clock = require("moonshard.clock")
+local engine = require("moonshard.ffi")
+local errors = require("moonshard.error")
+local permutation = require("moonshard.permutation")
+local progress = require("moonshard.progress")
+local world = require("moonshard.world")
+local C, ffi = engine.C, engine.ffi
+
+local CTYPES = { i32 = "int32_t[?]", f32 = "float[?]" }
+local EINTERRUPT = tonumber(C.MS_EINTERRUPT)
+
+---@class moonshard.Field an array of a batch
+---@field name string "tokens"
+---@field dtype string "i32" or "f32"
+---@field shape integer[] of one sample; {} for a single number
+
+---@class moonshard.Source what a loader draws from
+---@field n integer samples
+---@field fields moonshard.Field[]
+---@field read fun(self: moonshard.Source, sample: integer, buffers: table<string, ffi.cdata*>, row: integer)
+
+---@class moonshard.LoaderOptions
+---@field source moonshard.Source
+---@field batch integer samples a rank and step
+---@field seed integer
+---@field shuffle boolean
+---@field restart boolean every call of batches begins at position 0 (validation), instead of going on
+
+---@class moonshard.Loader
+---@field n integer samples
+---@field batch integer samples a rank and step
+---@field position number samples of all ranks that the run has used
+local Loader = {}
+Loader.__index = Loader
+
+local loader = {}
+
+---How many samples a rank takes a step, from `batch` (a rank's) or `global_batch` (all ranks').
+---@param who string for messages
+---@param batch integer?
+---@param global_batch integer?
+---@return integer
+function loader.batch_of_rank(who, batch, global_batch)
+  if batch and global_batch then
+    errors.invalid("%s: give batch (samples a rank) or global_batch (samples of all ranks), not both", who)
+  elseif not global_batch then
+    return batch or 8
+  elseif global_batch % world.size ~= 0 then
+    errors.invalid("%s: %d ranks do not divide global_batch=%d", who, world.size, global_batch)
+  end
+  return global_batch / world.size
+end
+
+---@param o moonshard.LoaderOptions
+---@return moonshard.Loader
+function loader.new(o)
+  local self = setmetatable(o, Loader)
+  self.n, self.position, self.epoch = o.source.n, 0, nil
+  return self
+end
+
+-- The sample at a position of the run.
+local function sample_at(self, position)
+  if not self.shuffle then return position % self.n end
+  local epoch = math.floor(position / self.n)
+  if epoch ~= self.epoch then
+    self.epoch, self.order = epoch, permutation.new(self.n, self.seed, epoch)
+  end
+  return self.order(position % self.n)
+end
+
+local function empty_batch(self)
+  local batch, buffers = {}, {}
+  for _, field in ipairs(self.source.fields) do
+    local shape, numel = { self.batch }, self.batch
+    for _, size in ipairs(field.shape) do
+      shape[#shape + 1], numel = size, numel * size
+    end
+    buffers[field.name] = ffi.new(CTYPES[field.dtype], numel)
+    batch[field.name] = { data = buffers[field.name], dtype = field.dtype, shape = shape }
+  end
+  return batch, buffers
+end
+
+-- This rank's batch of the step that begins at a position of the run.
+local function read_batch(self, position)
+  local began = clock.now()
+  local batch, buffers = empty_batch(self)
+  if not world.plan_only then
+    local first = position + world.rank * self.batch
+    for row = 0, self.batch - 1 do
+      self.source:read(sample_at(self, first + row), buffers, row)
+    end
+  end
+  batch.data_ms = 1e3 * (clock.now() - began)
+  return batch
+end
+
+local function check_interrupt()
+  if C.ms_interrupted() ~= 0 then
+    error(errors.new({ code = EINTERRUPT, status = "MS_EINTERRUPT", message = "interrupted" }), 0)
+  end
+end
+
+---Iterates over `steps` batches, going on where the last call ended. A batch has an array { data, dtype, shape } for
+---every field, with this rank's samples first, and data_ms, the milliseconds it took to fill.
+---@param steps integer? how many; the default is one epoch, without a tail that would not fill a step
+---@return fun(): integer?, table? step from 1, and its batch
+function Loader:batches(steps)
+  local per_step = self.batch * world.size
+  steps = steps or math.max(1, math.floor(self.n / per_step))
+  if type(steps) ~= "number" or steps % 1 ~= 0 or steps < 0 then
+    errors.invalid("data:batches: the number of steps must be a whole number, not %s", tostring(steps))
+  end
+  if self.restart then
+    self.position = 0
+  else
+    progress.expect(steps)
+  end
+  local step = 0
+  return function()
+    if step == steps then return nil end
+    check_interrupt()
+    step = step + 1
+    local batch = read_batch(self, self.position)
+    self.position = self.position + per_step
+    return step, batch
+  end
+end
+
+---Where the run stands: enough to go on from here, on any number of ranks.
+---@return { position: number, seed: integer, samples: integer }
+function Loader:state()
+  return { position = self.position, seed = self.seed, samples = self.n }
+end
+
+---Goes on from a state of the same data and seed.
+---@param state { position: number, seed: integer, samples: integer }
+function Loader:load_state(state)
+  if state.samples ~= self.n or state.seed ~= self.seed then
+    errors.invalid("data:load_state: the state is of %s samples and seed %s, this data has %d samples and seed %d",
+      tostring(state.samples), tostring(state.seed), self.n, self.seed)
+  end
+  self.position = state.position
+end
+
+return loader

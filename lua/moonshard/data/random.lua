@@ -1,0 +1,113 @@
+-- A dataset of random numbers, for recipes that show or measure something and need no real data.
+--
+-- Inputs are standard normal. Targets come from a hidden linear teacher, y = x A with A normal of variance 1/fan-in, so
+-- there is something to learn. Sample i is a function of seed and i alone: every rank can make any sample.
+
+local ffi = require("ffi")
+local clock = require("moonshard.clock")
+local errors = require("moonshard.error")
+local options = require("moonshard.options")
+local permutation = require("moonshard.permutation")
+local world = require("moonshard.world")
+
+local TEACHER = 2 ^ 32 -- a sample's number that no sample has
+
+---@class moonshard.RandomData
+---@field length integer samples
+---@field inputs integer numbers an input
+---@field targets integer numbers a target
+local RandomData = {}
+RandomData.__index = RandomData
+
+-- Uniform in (0, 1) from 32 bits.
+local function uniform(word)
+  return (word % 2 ^ 32 + 0.5) / 2 ^ 32
+end
+
+-- `count` standard normal numbers (Box & Muller 1958), a function of (seed, sample).
+local function fill_normal(out, count, seed, sample, scale)
+  local key = permutation.key(seed, sample, math.floor(sample / 2 ^ 32))
+  for i = 0, count - 1, 2 do
+    local radius = scale * math.sqrt(-2 * math.log(uniform(permutation.mix(key + 2 * i + 1))))
+    local angle = 2 * math.pi * uniform(permutation.mix(key + 2 * i + 2))
+    out[i] = radius * math.cos(angle)
+    if i + 1 < count then out[i + 1] = radius * math.sin(angle) end
+  end
+end
+
+---@class moonshard.RandomOptions
+---@field length? integer samples; 2048
+---@field inputs integer numbers an input
+---@field targets integer numbers a target
+---@field seed? integer 0
+
+---@param o moonshard.RandomOptions
+---@return moonshard.RandomData
+local function random(o)
+  o = options.parse("ms.data.random", o, {
+    length = { "positive", default = 2048 },
+    inputs = { "positive", required = true },
+    targets = { "positive", required = true },
+    seed = { "integer", default = 0 },
+  })
+  o.teacher = ffi.new("double[?]", o.inputs * o.targets)
+  fill_normal(o.teacher, o.inputs * o.targets, o.seed, TEACHER, 1 / math.sqrt(o.inputs))
+  return setmetatable(o, RandomData)
+end
+
+local function read(self, sample, row, inputs, targets)
+  local x = inputs + row * self.inputs
+  fill_normal(x, self.inputs, self.seed, sample, 1)
+  for j = 0, self.targets - 1 do
+    local sum = 0
+    for i = 0, self.inputs - 1 do
+      sum = sum + x[i] * self.teacher[i * self.targets + j]
+    end
+    targets[row * self.targets + j] = sum
+  end
+end
+
+---Batches of the given samples.
+---@param samples integer[] numbers of samples, 0 to length - 1
+---@return table batch inputs f32 [#samples, inputs], targets f32 [#samples, targets], data_ms
+function RandomData:read(samples)
+  local began = clock.now()
+  local n = #samples
+  local inputs, targets = ffi.new("float[?]", n * self.inputs), ffi.new("float[?]", n * self.targets)
+  if not world.plan_only then
+    for row, sample in ipairs(samples) do
+      if sample < 0 or sample >= self.length then
+        errors.invalid("data:read: sample %s is outside 0 to %d", tostring(sample), self.length - 1)
+      end
+      read(self, sample, row - 1, inputs, targets)
+    end
+  end
+  return {
+    inputs = { data = inputs, dtype = "f32", shape = { n, self.inputs } },
+    targets = { data = targets, dtype = "f32", shape = { n, self.targets } },
+    data_ms = 1e3 * (clock.now() - began),
+  }
+end
+
+---Iterates over one epoch of a sampler in batches of full size; a tail that does not fill one is left out.
+---@param sampler moonshard.Sampler
+---@param batch integer samples a batch
+---@return fun(): integer?, table? position from 1, and the batch
+function RandomData:batches(sampler, batch)
+  if sampler:count() < batch then
+    errors.invalid("data:batches: a batch of %d is more than the %d samples of a rank", batch, sampler:count())
+  end
+  local next_sample, position = sampler:samples(), 0
+  return function()
+    local samples = {}
+    while #samples < batch do
+      local _, sample = next_sample()
+      if not sample then return nil end
+      samples[#samples + 1] = sample
+    end
+    position = position + 1
+    return position, self:read(samples)
+  end
+end
+
+return random

@@ -1,0 +1,76 @@
+-- Divides the samples of a dataset over the data-parallel ranks, anew every epoch.
+--
+-- As PyTorch's DistributedSampler divides them: the epoch's order is a permutation keyed by seed and epoch, made as
+-- long as a multiple of the ranks needs (padded with its own beginning, or its tail dropped), and rank r takes its
+-- elements r, r + W, r + 2W, ... All ranks are data-parallel.
+
+local errors = require("moonshard.error")
+local options = require("moonshard.options")
+local permutation = require("moonshard.permutation")
+local world = require("moonshard.world")
+
+---@class moonshard.Sampler
+---@field length integer samples of the dataset
+---@field epoch integer
+local Sampler = {}
+Sampler.__index = Sampler
+
+---@class moonshard.SamplerOptions
+---@field length integer samples of the dataset
+---@field seed? integer 0
+---@field shuffle? boolean true; false: 0, 1, 2, ...
+---@field drop_last? boolean false: pad with the order's beginning so that every rank has as many; true: drop the tail
+---@field rank? integer this rank
+---@field world? integer number of ranks
+
+---@param o moonshard.SamplerOptions
+---@return moonshard.Sampler
+local function sampler(o)
+  o = options.parse("ms.data.sampler", o, {
+    length = { "positive", required = true },
+    seed = { "integer", default = 0 },
+    shuffle = { "boolean", default = true },
+    drop_last = { "boolean", default = false },
+    rank = { "integer" },
+    world = { "positive" },
+  })
+  o.rank, o.world = o.rank or world.rank, o.world or world.size
+  if o.rank < 0 or o.rank >= o.world then
+    errors.invalid("ms.data.sampler: rank %d is outside a world of %d ranks", o.rank, o.world)
+  end
+  if o.drop_last and o.length < o.world then
+    errors.invalid("ms.data.sampler: %d samples over %d ranks with drop_last leave none for any rank", o.length,
+      o.world)
+  end
+  o.epoch = 0
+  return setmetatable(o, Sampler)
+end
+
+---Samples that each rank visits in an epoch.
+---@return integer
+function Sampler:count()
+  return (self.drop_last and math.floor or math.ceil)(self.length / self.world)
+end
+
+---Chooses the order of the samples from here on. Without it every epoch has the order of the first.
+---@param epoch integer 0 first
+function Sampler:set_epoch(epoch)
+  if type(epoch) ~= "number" or epoch % 1 ~= 0 or epoch < 0 then
+    errors.invalid("sampler:set_epoch: the epoch must be a whole number of at least 0, not %s", tostring(epoch))
+  end
+  self.epoch = epoch
+end
+
+---This rank's samples of the epoch, in order.
+---@return fun(): integer?, integer? position from 1, and the sample, 0 to length - 1
+function Sampler:samples()
+  local order = self.shuffle and permutation.new(self.length, self.seed, self.epoch) or function(i) return i end
+  local position, count = 0, self:count()
+  return function()
+    if position == count then return nil end
+    position = position + 1
+    return position, order(((position - 1) * self.world + self.rank) % self.length)
+  end
+end
+
+return sampler

@@ -1,0 +1,87 @@
+-- ms.log: what a step gave, to the screen, to the metrics file and to the curve at the end. Rank 0 writes; on the
+-- other ranks all of this does nothing.
+
+local chart = require("moonshard.chart")
+local errors = require("moonshard.error")
+local json = require("moonshard.json")
+local progress = require("moonshard.progress")
+local terminal = require("moonshard.terminal")
+local world = require("moonshard.world")
+
+local log = {
+  ---Losses so far, for the curve: { step, loss } each.
+  ---@type { train: number[][], valid: number[][] }
+  history = { train = {}, valid = {} },
+  expect = progress.expect,
+}
+
+local metrics = { path = nil, file = nil }
+
+-- In this order in every line of the metrics file.
+local KEYS = {
+  "step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_ms", "data_ms", "peak_bytes", "comm_bytes",
+  "valid_loss",
+}
+
+---Writes one JSON object a step to a file from here on, anew.
+---@param path string
+function log.open_metrics(path)
+  local file, why = io.open(path, "w")
+  if not file then errors.raise("MS_EINVAL", "metrics file %s", why) end
+  metrics.path, metrics.file = path, file
+end
+
+local function write_metrics(step, m)
+  local list = {}
+  for i, key in ipairs(KEYS) do
+    list[2 * i - 1], list[2 * i] = key, m[key]
+  end
+  list[2] = step
+  local ok, why = metrics.file:write(json.ordered(2 * #KEYS, list), "\n")
+  if ok then
+    ok, why = metrics.file:flush()
+  end
+  if not ok then errors.raise("MS_EIO", "metrics file %s: %s", metrics.path, why) end
+end
+
+local function write(step, m)
+  if type(step) ~= "number" or type(m) ~= "table" or type(m.loss) ~= "number" then
+    errors.invalid("ms.log takes a step and its metrics, as train:step returns them: ms.log(step, m)")
+  end
+  if world.rank ~= 0 then return end
+  table.insert(log.history.train, { step, m.loss })
+  if m.valid_loss then table.insert(log.history.valid, { step, m.valid_loss }) end
+  if metrics.file then write_metrics(step, m) end
+  progress.show(step, m)
+end
+
+---print that does not run into the progress line.
+function log.print(...)
+  progress.finish()
+  print(...)
+  io.flush()
+end
+
+---@class moonshard.CurveOptions
+---@field svg? string file to write the curve to; folders on the way to it are made
+---@field title? string
+
+---Draws the losses that were logged so far in the terminal, and as an SVG file.
+---@param o moonshard.CurveOptions?
+function log.curve(o)
+  o = o or {}
+  if world.rank ~= 0 or #log.history.train == 0 then return end
+  local curves = { { name = "training", points = log.history.train } }
+  if #log.history.valid > 0 then curves[2] = { name = "validation", points = log.history.valid, marks = true } end
+  local labels = { title = o.title or "loss", x = "step" }
+  log.print(chart.text(curves, {
+    title = labels.title, x = labels.x, columns = math.min(terminal.columns(), 78), colour = terminal.interactive(),
+  }))
+  if o.svg then chart.save(o.svg, chart.svg(curves, labels)) end
+end
+
+return setmetatable(log, {
+  __call = function(_, step, m)
+    write(step, m)
+  end,
+})

@@ -1,0 +1,68 @@
+-- The name that a mistyped one was probably meant to be.
+--
+-- Distance: Damerau-Levenshtein in its optimal string alignment form (insert, delete, replace, swap neighbours; each
+-- costs 1), compared without regard to case. A name further away than half of the longer one is no suggestion.
+
+local nearest = {}
+
+---@param a string
+---@param b string
+---@return integer edits
+local function distance(a, b)
+  local before, last, row = {}, {}, {}
+  for j = 0, #b do
+    last[j] = j
+  end
+  for i = 1, #a do
+    row[0] = i
+    for j = 1, #b do
+      local same = a:byte(i) == b:byte(j)
+      row[j] = math.min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (same and 0 or 1))
+      if i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j) then
+        row[j] = math.min(row[j], before[j - 2] + 1)
+      end
+    end
+    before, last, row = last, row, before
+  end
+  return last[#b]
+end
+
+---The name nearest to `name`, or nil when none is near. Of equally near ones the first in sorted order.
+---@param name string
+---@param names string[]
+---@return string?
+function nearest.name(name, names)
+  local best, best_edits
+  table.sort(names)
+  for _, candidate in ipairs(names) do
+    local edits = distance(name:lower(), candidate:lower())
+    -- A name that begins with what was typed is near, however long it is.
+    if #name >= 2 and candidate:sub(1, #name) == name then
+      edits = math.min(edits, 1)
+    end
+    if edits <= math.max(#name, #candidate) / 2 and (not best or edits < best_edits) then
+      best, best_edits = candidate, edits
+    end
+  end
+  return best
+end
+
+---What to write instead: "did you mean layers?", or all valid names when none is near.
+---@param name any what was written
+---@param valid table<string, any> keys: the valid names
+---@return string
+function nearest.advice(name, valid)
+  local names = {}
+  for key in pairs(valid) do
+    names[#names + 1] = key
+  end
+  local candidate = nearest.name(tostring(name), names)
+  if candidate then
+    return ("did you mean %s?"):format(candidate)
+  elseif #names == 0 then
+    return "it takes none"
+  end
+  return "valid are " .. table.concat(names, ", ")
+end
+
+return nearest

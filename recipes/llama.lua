@@ -1,0 +1,36 @@
+-- A Llama on text by bytes. The default is small enough for a laptop; a published size is there to be planned:
+--
+--   moonshard run recipes/llama.lua -n 2 mesh=1x2
+--   moonshard plan recipes/llama.lua -n 128 mesh=16x8 size=8B seq=4096 batch=1
+
+local ms = require "moonshard"
+local re = ms.re
+
+local cfg = ms.args { size = "tiny", seq = 256, batch = 4, steps = 200, lr = 1e-3, mesh = "1x-1", prefetch = 1 }
+
+local config = cfg.size == "tiny" and { vocab = 256, layers = 4, dim = 256, heads = 8, kv_heads = 4, ffn = 704 }
+  or { cfg.size }
+config.seq = cfg.seq
+
+local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" })
+local model = ms.models.llama(config)
+
+ms.fully_shard(model, {
+  mesh = mesh,
+  units = { re[[^layers\.\d+$]] },
+  mp_policy = { param_dtype = cfg.size == "tiny" and "auto" or "bf16", reduce_dtype = "f32" },
+})
+
+local opt = ms.optim.adamw {
+  lr = ms.schedule.cosine { peak = cfg.lr, warmup = math.min(20, cfg.steps), total = cfg.steps, floor = cfg.lr / 10 },
+  betas = { 0.9, 0.95 },
+  weight_decay = 0.1,
+}
+local data = ms.data.text { files = cfg.files, seq = cfg.seq, batch = cfg.batch }
+local train = ms.trainer {
+  model = model, optimizer = opt, loss = ms.loss.cross_entropy, clip_grad_norm = 1.0, prefetch = cfg.prefetch,
+}
+
+for step, batch in data:batches(cfg.steps) do
+  ms.log(step, train:step(batch))
+end

@@ -1,0 +1,147 @@
+/* main.c - the executable: a Lua state whose modules are inside the program, and the command line written in Lua.
+**
+** The module moonshard.host gives Lua what only the host can do: start ranks. A rank is a fork of this process, so it
+** begins with the Lua state as it stands at the launch and runs a Lua function in it. Nothing here starts threads, or the
+** forked ranks would inherit locks that nobody releases.
+*/
+#include <lauxlib.h>
+#include <lua.h>
+#include <lualib.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host/embedded.h"
+#include "host/launcher.h"
+#include "moonshard.h"
+
+enum { STATUS_FAILED_RUN = 3 };
+
+/* ---- modules ---- */
+
+static const struct ms_embedded_module *find_module(const char *name) {
+  for (int i = 0; i < ms_embedded_module_count; i++)
+    if (!strcmp(ms_embedded_modules[i].name, name)) return &ms_embedded_modules[i];
+  return NULL;
+}
+
+/* A searcher of package.loaders: name -> the compiled module, or text that says why not. */
+static int search_embedded(lua_State *L) {
+  const char *name = luaL_checkstring(L, 1);
+  const struct ms_embedded_module *module = find_module(name);
+  if (!module) {
+    lua_pushfstring(L, "\n\tno module '%s' in the executable", name);
+    return 1;
+  }
+  lua_pushfstring(L, "@%s", module->path);
+  if (luaL_loadbuffer(L, (const char *)module->source, module->size, lua_tostring(L, -1))) return lua_error(L);
+  return 1;
+}
+
+/* Second in package.loaders: after package.preload, before files, so that a program's modules are its own. */
+static void add_searcher(lua_State *L) {
+  lua_getglobal(L, "package");
+  lua_getfield(L, -1, "loaders");
+  for (int i = (int)lua_objlen(L, -1); i >= 2; i--) {
+    lua_rawgeti(L, -1, i);
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_pushcfunction(L, search_embedded);
+  lua_rawseti(L, -2, 2);
+  lua_pop(L, 2);
+}
+
+/* ---- moonshard.host ---- */
+
+/* A rank's program: calls the function on top of the stack. It returns the exit status. */
+static int run_rank(void *context) {
+  lua_State *L = context;
+  lua_pushvalue(L, -1);
+  if (lua_pcall(L, 0, 1, 0)) {
+    const char *message = lua_tostring(L, -1);
+    fprintf(stderr, "moonshard: %s\n", message ? message : "a rank failed without a message");
+    return STATUS_FAILED_RUN;
+  }
+  return (int)lua_tointeger(L, -1);
+}
+
+/* launch(ranks, log_all, function) -> exit status, or nil and a message. The function runs in every rank and returns the
+** rank's exit status; it does not return here. */
+static int host_launch(lua_State *L) {
+  ms_launch_config config = {.ranks = (int)luaL_checkinteger(L, 1), .log_all = lua_toboolean(L, 2)};
+  luaL_checktype(L, 3, LUA_TFUNCTION);
+  lua_settop(L, 3);
+  config.rank_main = run_rank;
+  config.context = L;
+  int exit_status;
+  if (ms_launch(&config, &exit_status)) {
+    lua_pushnil(L);
+    lua_pushstring(L, ms_error_message());
+    ms_error_clear();
+    return 2;
+  }
+  lua_pushinteger(L, exit_status);
+  return 1;
+}
+
+static int open_host(lua_State *L) {
+  static const luaL_Reg functions[] = {{"launch", host_launch}, {NULL, NULL}};
+  lua_newtable(L);
+  luaL_register(L, NULL, functions);
+  return 1;
+}
+
+static void add_host(lua_State *L) {
+  lua_getglobal(L, "package");
+  lua_getfield(L, -1, "preload");
+  lua_pushcfunction(L, open_host);
+  lua_setfield(L, -2, "moonshard.host");
+  lua_pop(L, 2);
+}
+
+/* ---- the program ---- */
+
+/* require("moonshard.cli").main(arguments) -> exit status. */
+static int run_command_line(lua_State *L, int count, char **arguments) {
+  lua_getglobal(L, "require");
+  lua_pushstring(L, "moonshard.cli");
+  lua_call(L, 1, 1);
+  lua_getfield(L, -1, "main");
+  lua_createtable(L, count, 0);
+  for (int i = 1; i < count; i++) {
+    lua_pushstring(L, arguments[i]);
+    lua_rawseti(L, -2, i);
+  }
+  lua_call(L, 1, 1);
+  return (int)lua_tointeger(L, -1);
+}
+
+struct program {
+  int count, status;
+  char **arguments;
+};
+
+static int run_protected(lua_State *L) {
+  struct program *program = lua_touserdata(L, 1);
+  luaL_openlibs(L);
+  add_searcher(L);
+  add_host(L);
+  program->status = run_command_line(L, program->count, program->arguments);
+  return 0;
+}
+
+int main(int count, char **arguments) {
+  struct program program = {.count = count, .arguments = arguments};
+  lua_State *L = luaL_newstate();
+  if (!L) {
+    fputs("moonshard: no memory for a Lua state\n", stderr);
+    return STATUS_FAILED_RUN;
+  }
+  if (lua_cpcall(L, run_protected, &program)) {
+    const char *message = lua_tostring(L, -1);
+    fprintf(stderr, "moonshard: %s\n", message ? message : "failed without a message");
+    program.status = STATUS_FAILED_RUN;
+  }
+  lua_close(L);
+  return program.status;
+}
