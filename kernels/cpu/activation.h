@@ -6,24 +6,60 @@
 
 #include "kernels/cpu/simd.h"
 
-/* sqrt(1/2), 1/sqrt(2 pi), sqrt(2/pi), and the cubic term of the tanh form. */
-#define MS_SQRT_HALF 0.70710678118654752f
+/* 1/sqrt(2 pi), sqrt(2/pi), and the cubic term of the tanh form. */
 #define MS_NORMAL_PEAK 0.39894228040143268f
 #define MS_SQRT_2_OVER_PI 0.79788456080286536f
 #define MS_GELU_CUBIC 0.044715f
 
 MS_INLINE float ms_relu(float x) { return x < 0.0f ? 0.0f : x; }
 
-MS_INLINE float ms_gelu(float x) { return 0.5f * x * (1.0f + ms_erf(x * MS_SQRT_HALF)); }
+/* sigmoid(x) and its slope sigmoid(x) (1 - sigmoid(x)), by way of e^-|x|, which cannot overflow nor cancel. */
+typedef struct ms_gate_value {
+  float gate, slope;
+} ms_gate_value;
 
-/* (1 + tanh u) / 2 is sigmoid(2u): one exponential and one division. */
-MS_INLINE float ms_gelu_tanh_gate(float x) {
-  return ms_sigmoid(2.0f * MS_SQRT_2_OVER_PI * x * (1.0f + MS_GELU_CUBIC * x * x));
+MS_INLINE ms_gate_value ms_gate_and_slope(float x) {
+  float e = ms_exp_nonpositive(-__builtin_fabsf(x)), r = 1.0f / (1.0f + e);
+  return (ms_gate_value){(x < 0.0f ? e : 1.0f) * r, e * r * r};
 }
 
-MS_INLINE float ms_gelu_tanh(float x) { return x * ms_gelu_tanh_gate(x); }
+MS_INLINE float ms_gate(float x) { return ms_gate_and_slope(x).gate; }
 
-MS_INLINE float ms_silu(float x) { return x / (1.0f + ms_exp(-x)); }
+MS_INLINE float ms_silu(float x) { return x * ms_gate(x); }
+
+/* (1 + tanh u) / 2 is sigmoid(2u): 2u here, with u = sqrt(2/pi) (x + 0.044715 x^3). */
+MS_INLINE float ms_gelu_tanh_argument(float x) {
+  return x * (2.0f * MS_SQRT_2_OVER_PI + 2.0f * MS_SQRT_2_OVER_PI * MS_GELU_CUBIC * (x * x));
+}
+
+MS_INLINE float ms_gelu_tanh(float x) { return x * ms_gate(ms_gelu_tanh_argument(x)); }
+
+/* e^(-x^2 / 2), the bell that both the normal distribution and its density are made of. */
+MS_INLINE float ms_bell(float x) { return ms_exp_nonpositive(-0.5f * x * x); }
+
+/* Phi(x) to 1e-7, bell = ms_bell(x): the tail Phi(-|x|) is the bell times a smooth function (half the scaled
+** complementary error function), here a polynomial fitted on [0, 6] so that the error of the product is least.
+*/
+MS_INLINE float ms_normal_cdf(float x, float bell) {
+  float a = __builtin_fabsf(x);
+  a = a > 6.0f ? 6.0f : a;
+  float p = -3.155415567e-07f;
+  p = p * a + 7.708748605e-06f;
+  p = p * a - 8.477073093e-05f;
+  p = p * a + 5.636514703e-04f;
+  p = p * a - 2.590086633e-03f;
+  p = p * a + 9.003840435e-03f;
+  p = p * a - 2.547180884e-02f;
+  p = p * a + 6.192392558e-02f;
+  p = p * a - 1.328057835e-01f;
+  p = p * a + 2.499725721e-01f;
+  p = p * a - 3.989406022e-01f;
+  p = p * a + 4.999999830e-01f;
+  float tail = p * bell;
+  return x < 0.0f ? tail : 1.0f - tail;
+}
+
+MS_INLINE float ms_gelu(float x) { return x * ms_normal_cdf(x, ms_bell(x)); }
 
 MS_INLINE float ms_relu_grad(float y) { return y <= 0.0f ? 0.0f : 1.0f; }
 
@@ -33,19 +69,20 @@ MS_INLINE float ms_sigmoid_grad(float y) { return y * (1.0f - y); }
 
 /* Phi(x) + x phi(x), the standard normal's distribution and density. */
 MS_INLINE float ms_gelu_grad(float x) {
-  return 0.5f * (1.0f + ms_erf(x * MS_SQRT_HALF)) + x * MS_NORMAL_PEAK * ms_exp_nonpositive(-0.5f * x * x);
+  float bell = ms_bell(x);
+  return ms_normal_cdf(x, bell) + x * MS_NORMAL_PEAK * bell;
 }
 
-/* s + x s (1 - s) 2u', s the gate, u' = sqrt(2/pi) (1 + 3 0.044715 x^2) */
+/* s + x s (1 - s) 2u', s the gate of 2u, u' = sqrt(2/pi) (1 + 3 0.044715 x^2) */
 MS_INLINE float ms_gelu_tanh_grad(float x) {
-  float s = ms_gelu_tanh_gate(x);
-  return s + x * s * (1.0f - s) * (2.0f * MS_SQRT_2_OVER_PI) * (1.0f + 3.0f * MS_GELU_CUBIC * x * x);
+  ms_gate_value s = ms_gate_and_slope(ms_gelu_tanh_argument(x));
+  return s.gate + x * s.slope * (2.0f * MS_SQRT_2_OVER_PI + 6.0f * MS_SQRT_2_OVER_PI * MS_GELU_CUBIC * (x * x));
 }
 
-/* s (1 + x (1 - s)), s = sigmoid(x) */
+/* s + x s (1 - s), s = sigmoid(x) */
 MS_INLINE float ms_silu_grad(float x) {
-  float s = ms_sigmoid(x);
-  return s * (1.0f + x * (1.0f - s));
+  ms_gate_value s = ms_gate_and_slope(x);
+  return s.gate + x * s.slope;
 }
 
 #endif

@@ -37,9 +37,10 @@ MS_CLONES static void backward_part(const ms_kernel_call *call, int part, int64_
     float *db = ms_block_out(call->out_data[1], call->out[1].dtype, first, db_buffer);
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-      float a = as[i], b = bs[i], dy = dys[i], s = ms_sigmoid(a);
-      da[i] = dy * b * (s * (1.0f + a * (1.0f - s)));
-      db[i] = dy * (a * s);
+      float a = as[i], b = bs[i], dy = dys[i];
+      ms_gate_value s = ms_gate_and_slope(a);
+      da[i] = dy * b * (s.gate + a * s.slope);
+      db[i] = dy * (a * s.gate);
     }
     ms_block_done(call->out_data[0], call->out[0].dtype, first, n, da_buffer);
     ms_block_done(call->out_data[1], call->out[1].dtype, first, n, db_buffer);
