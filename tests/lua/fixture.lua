@@ -1,0 +1,46 @@
+-- What the specs of the Lua layer share: a described world, small models, and the message of an error.
+
+local ms = require("moonshard")
+local engine = require("moonshard.ffi")
+
+local fixture = {}
+
+---The text of the error that a call raises; fails when it raises none.
+function fixture.message(call, ...)
+  local ok, raised = pcall(call, ...)
+  assert(not ok, "no error was raised")
+  return tostring(raised), raised
+end
+
+---A GPT-2 of 2 layers, with options changed.
+function fixture.gpt2(changes)
+  local config = { vocab = 16, layers = 2, dim = 8, heads = 2, seq = 4 }
+  for name, value in pairs(changes or {}) do config[name] = value end
+  return ms.models.gpt2(config)
+end
+
+---Traces a call of a model on i32 tokens [batch, length] with cross entropy as its loss.
+function fixture.trace(model, batch, length)
+  return ms.trace.graph(model, {
+    inputs = { { "tokens", "i32", { batch, length } }, { "targets", "i32", { batch, length } } },
+    fn = function(inputs)
+      local logits = model(inputs.tokens)
+      return { loss = ms.ops.cross_entropy(logits, inputs.targets), outputs = { logits = logits } }
+    end,
+  })
+end
+
+---The summary of the plan of a traced graph with AdamW.
+function fixture.summary(graph)
+  local C, ffi = engine.C, engine.ffi
+  local config = ffi.new("ms_plan_config")
+  C.ms_plan_config_default(config)
+  config.optimizer, config.train = C.MS_OPT_ADAMW, 1
+  local plan, summary = ffi.new("ms_plan *[1]"), ffi.new("ms_plan_summary")
+  engine.check(C.ms_plan_compile(graph.handle, config, plan))
+  engine.check(C.ms_plan_summarize(plan[0], summary))
+  C.ms_plan_free(plan[0])
+  return summary
+end
+
+return fixture

@@ -1,0 +1,149 @@
+-- Meshes: layout of ranks, groups, what fully_shard takes for one, and what a dimension of size 1 costs.
+
+local ms = require("moonshard")
+local fixture = require("lua.fixture")
+local message = fixture.message
+local world = ms.world()
+
+before_each(function() world.describe(0, 8) end)
+
+local function list(group)
+  local ranks = {}
+  for i, rank in ipairs(group) do ranks[i] = rank end
+  return ranks
+end
+
+describe("D1", function()
+  it("lays ranks out row-major", function()
+    world.describe(6, 8)
+    local mesh = ms.init_device_mesh("cpu", { 2, 4 }, { "replicate", "shard" })
+    assert.same({ 1, 2 }, mesh:get_coordinate())
+    assert.same({ 4, 5, 6, 7 }, list(mesh:get_group("shard")))
+    assert.same({ 2, 6 }, list(mesh:get_group("replicate")))
+    assert.equal(2, mesh:get_local_rank("shard"))
+    assert.equal(2, mesh:get_group(1).rank)
+  end)
+
+  for title, shape in pairs({ ["a list"] = { 2, 4 }, ["text"] = "2x4", ["an inferred size"] = { 2, -1 },
+    ["an inferred size in text"] = "-1x4" }) do
+    it("takes a shape given as " .. title, function()
+      local mesh = ms.init_device_mesh("cpu", shape, { "a", "b" })
+      assert.same({ 2, 4 }, mesh.shape)
+      assert.same({ "a", "b" }, mesh.names)
+      assert.equal(2, mesh.ndim)
+      assert.equal(8, mesh:size())
+      assert.equal(4, mesh:size("b"))
+      assert.equal(2, mesh:size(0))
+    end)
+  end
+
+  it("needs no name in one dimension", function()
+    local mesh = ms.init_device_mesh("cpu", 8)
+    assert.is_nil(mesh.names)
+    assert.equal(8, mesh:size(0))
+    assert.same({ 0, 1, 2, 3, 4, 5, 6, 7 }, list(mesh:get_group()))
+  end)
+
+  it("prints the ranks as a table", function()
+    world.describe(1, 4)
+    local text = tostring(ms.init_device_mesh("cpu", "2x2", { "replicate", "shard" }))
+    assert.equal("mesh 2x2 (replicate, shard) on cpu, rank 1 at (0, 1)\n  replicate=0  0  1\n  replicate=1  2  3", text)
+  end)
+
+  for title, case in pairs({
+    ["a product that is not the world"] = { { "cpu", { 2, 3 }, { "a", "b" } }, "holds 6 ranks, but the world has 8" },
+    ["two inferred sizes"] = { { "cpu", { -1, -1 }, { "a", "b" } }, "both -1" },
+    ["an inferred size that does not divide"] = { { "cpu", { 3, -1 }, { "a", "b" } }, "does not divide" },
+    ["too few names"] = { { "cpu", { 2, 4 }, { "a" } }, "2 dimensions but 1 name" },
+    ["too many names"] = { { "cpu", 8, { "a", "b" } }, "1 dimension but 2 names" },
+    ["names left out in two dimensions"] = { { "cpu", { 2, 4 } }, "needs a name for each" },
+    ["equal names"] = { { "cpu", { 2, 4 }, { "a", "a" } }, "both named" },
+    ["text that is no shape"] = { { "cpu", "2by4", { "a", "b" } }, "sizes joined by x" },
+    ["a size that is no integer"] = { { "cpu", { 2, 4.5 }, { "a", "b" } }, "size 4.5 of dimension 1" },
+    ["an unknown device"] = { { "tpu", 8 }, "unknown device" },
+  }) do
+    it("refuses " .. title, function()
+      local text = message(function() local _ = ms.init_device_mesh(unpack(case[1])) end)
+      assert.truthy(text:find(case[2], 1, true), text)
+      assert.truthy(text:find("^%S*mesh_spec.lua:%d+: "), text)
+    end)
+  end
+
+  it("names the valid dimensions when one is unknown", function()
+    local mesh = ms.init_device_mesh("cpu", "2x4", { "replicate", "shard" })
+    assert.truthy(message(mesh.size, mesh, "shrad"):find("it has replicate, shard", 1, true))
+    assert.truthy(message(mesh.get_group, mesh):find("say which one", 1, true))
+    assert.truthy(message(mesh.size, mesh, 2):find("they are 0 to 1", 1, true))
+  end)
+end)
+
+describe("D8", function()
+  local function summary_over(mesh)
+    local model = ms.fully_shard(fixture.gpt2(), { mesh = mesh, units = { ms.re[[^layers\.\d+$]] } })
+    return fixture.summary(fixture.trace(model, 2, 4))
+  end
+
+  local function total(summary)
+    local count = 0
+    for phase = 0, 4 do count = count + summary.collectives[phase] end
+    return count
+  end
+
+  it("gives a dimension of size 1 no collective and no bytes", function()
+    world.describe(0, 4)
+    local flat, with_one = summary_over({ 4 }), summary_over({ 1, 4 })
+    assert.equal(total(flat), total(with_one))
+    assert.equal(0, with_one.comm_bytes[0])
+    assert.is_true(with_one.comm_bytes[1] > 0)
+    assert.equal(flat.comm_bytes[0], with_one.comm_bytes[1])
+  end)
+
+  it("gives one rank no collective at all", function()
+    world.describe(0, 1)
+    assert.equal(0, total(summary_over({ 1, 1 })))
+    assert.equal(0, total(summary_over({ 1 })))
+  end)
+
+  it("makes a dimension that spans the world the world's group", function()
+    world.describe(3, 8)
+    local mesh = ms.init_device_mesh("cpu", { 1, 8 }, { "replicate", "shard" })
+    assert.same({ 0, 1, 2, 3, 4, 5, 6, 7 }, list(mesh:get_group("shard")))
+    assert.same({ 3 }, list(mesh:get_group("replicate")))
+  end)
+end)
+
+describe("D11", function()
+  local function mesh_of(given)
+    return ms.fully_shard(fixture.gpt2(), { mesh = given }).sharding
+  end
+
+  for title, case in pairs({
+    ["{2,4} is (replicate, shard)"] = { { 2, 4 }, { 2, 4 }, { "replicate", "shard" }, 0, 1 },
+    ["{8} is FSDP"] = { { 8 }, { 8 }, { "shard" }, -1, 0 },
+    ["8 is FSDP"] = { 8, { 8 }, { "shard" }, -1, 0 },
+    ["\"2x4\" is (replicate, shard)"] = { "2x4", { 2, 4 }, { "replicate", "shard" }, 0, 1 },
+  }) do
+    it(title, function()
+      local sharding = mesh_of(case[1])
+      assert.same(case[2], sharding.mesh.shape)
+      assert.same(case[3], sharding.mesh.names)
+      assert.same({ case[4], case[5] }, { sharding.replicate_dim, sharding.shard_dim })
+    end)
+  end
+
+  it("shards over all ranks without a mesh, and replicates without fully_shard", function()
+    local sharding = mesh_of(nil)
+    assert.same({ -1, 0, 8 }, { sharding.replicate_dim, sharding.shard_dim, sharding.mesh:size("shard") })
+    local default = require("moonshard.sharding").of(fixture.gpt2())
+    assert.same({ 0, -1 }, { default.replicate_dim, default.shard_dim })
+  end)
+
+  it("takes two dimensions of other names in their order, and the named ones of more", function()
+    local sharding = mesh_of(ms.init_device_mesh("cpu", "2x4", { "outer", "inner" }))
+    assert.same({ 0, 1 }, { sharding.replicate_dim, sharding.shard_dim })
+    sharding = mesh_of(ms.init_device_mesh("cpu", "1x2x4", { "pipe", "replicate", "shard" }))
+    assert.same({ 1, 2 }, { sharding.replicate_dim, sharding.shard_dim })
+    local text = message(mesh_of, ms.init_device_mesh("cpu", "2x2x2", { "a", "b", "c" }))
+    assert.truthy(text:find('"replicate" and "shard"', 1, true))
+  end)
+end)

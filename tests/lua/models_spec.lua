@@ -1,0 +1,140 @@
+-- The ready-made models: names, counts, shapes, first weights, and graphs that compile.
+
+local ms = require("moonshard")
+local fixture = require("lua.fixture")
+local message = fixture.message
+
+before_each(function() ms.world().describe(0, 1) end)
+
+local function parameters(model)
+  local shapes, count = {}, 0
+  for name, parameter in model:named_parameters() do
+    shapes[name] = parameter
+    count = count + 1
+  end
+  return shapes, count
+end
+
+describe("gpt2", function()
+  it("has the documented names and shapes", function()
+    local shapes, count = parameters(fixture.gpt2())
+    assert.equal(2 + 2 * 16 + 2 + 1, count)
+    for name, shape in pairs({
+      ["embed.weight"] = { 16, 8 }, ["pos.weight"] = { 4, 8 }, ["head.weight"] = { 16, 8 },
+      ["layers.0.norm1.weight"] = { 8 }, ["layers.0.norm1.bias"] = { 8 }, ["layers.1.norm2.bias"] = { 8 },
+      ["layers.0.attn.wq.weight"] = { 8, 8 }, ["layers.0.attn.wk.bias"] = { 8 }, ["layers.0.attn.wv.weight"] = { 8, 8 },
+      ["layers.1.attn.wo.weight"] = { 8, 8 }, ["layers.1.mlp.fc1.weight"] = { 32, 8 },
+      ["layers.1.mlp.fc2.weight"] = { 8, 32 }, ["norm.weight"] = { 8 }, ["norm.bias"] = { 8 },
+    }) do
+      assert.same(shape, shapes[name].shape, name)
+    end
+    assert.is_nil(shapes["head.bias"])
+  end)
+
+  it("draws first weights as GPT-2 does", function()
+    local shapes = parameters(fixture.gpt2())
+    local function law(name) return tostring(shapes[name].init) end
+    assert.equal("normal(0, 0.02)", law("embed.weight"))
+    assert.equal("normal(0, 0.02)", law("layers.0.attn.wq.weight"))
+    assert.equal("normal(0, 0.01)", law("layers.0.attn.wo.weight")) -- 0.02 / sqrt(2 * 2 layers)
+    assert.equal("normal(0, 0.01)", law("layers.1.mlp.fc2.weight"))
+    assert.equal("zeros", law("layers.0.mlp.fc1.bias"))
+    assert.equal("ones", law("norm.weight"))
+  end)
+
+  it("has the published sizes", function()
+    for name, count in pairs({ ["124M"] = 124439808, ["355M"] = 354823168, ["1558M"] = 1557611200 }) do
+      assert.equal(count, ms.models.gpt2({ name }):num_parameters())
+    end
+  end)
+
+  it("gives logits, for shorter rows too", function()
+    local graph = fixture.trace(fixture.gpt2(), 3, 4)
+    assert.same({ 3, 4, 16 }, graph.outputs.logits.shape)
+    assert.same({}, graph.loss.shape)
+    assert.same({ 3, 2, 16 }, fixture.trace(fixture.gpt2(), 3, 2).outputs.logits.shape)
+  end)
+
+  it("can do without biases, and with dropout, ratio, activation and a tied head", function()
+    local model = fixture.gpt2({ bias = false, dropout = 0.1, mlp_ratio = 2, activation = "relu", tied = true })
+    local shapes = parameters(model)
+    assert.is_nil(shapes["layers.0.attn.wq.bias"])
+    assert.is_nil(shapes["head.weight"])
+    assert.same({ 16, 8 }, shapes["layers.0.mlp.fc1.weight"].shape)
+    assert.is_true(fixture.summary(fixture.trace(model, 2, 4)).instructions > 0)
+  end)
+
+  it("compiles for a rank of a mesh, in both precisions and layouts", function()
+    ms.world().describe(1, 4)
+    for _, dtype in ipairs({ "f32", "bf16" }) do
+      for _, layout in ipairs({ "rows", "ragged" }) do
+        local model = ms.fully_shard(fixture.gpt2(), { mesh = { 2, 2 }, units = { "layers" }, layout = layout,
+          mp_policy = { param_dtype = dtype } })
+        local summary = fixture.summary(fixture.trace(model, 2, 4))
+        assert.is_true(summary.peak_bytes > 0)
+        assert.is_true(summary.comm_bytes[0] > 0 and summary.comm_bytes[1] > 0)
+      end
+    end
+  end)
+
+  for title, case in pairs({
+    ["heads that do not divide"] = { { heads = 3 }, "dim 8 must be a multiple of heads 3" },
+    ["a wrong type"] = { { dim = "wide" }, 'dim must be an integer of at least 1, not "wide"' },
+    ["an unknown option"] = { { layer = 2 }, "did you mean layers?" },
+    ["an unknown activation"] = { { activation = "tanh" }, "activation must be relu" },
+  }) do
+    it("refuses " .. title, function() assert.truthy(message(fixture.gpt2, case[1]):find(case[2], 1, true)) end)
+  end
+
+  it("refuses a missing size, an unknown published one and rows that are too long", function()
+    assert.truthy(message(ms.models.gpt2, { vocab = 3 }):find("is missing", 1, true))
+    assert.truthy(message(ms.models.gpt2, { "125M" }):find("there are 124M", 1, true))
+    assert.truthy(message(fixture.trace, fixture.gpt2(), 2, 5):find("raise seq", 1, true))
+  end)
+end)
+
+describe("llama", function()
+  local function llama(changes)
+    local config = { vocab = 16, layers = 2, dim = 16, heads = 4, kv_heads = 2, ffn = 24, seq = 4 }
+    for name, value in pairs(changes or {}) do config[name] = value end
+    return ms.models.llama(config)
+  end
+
+  it("has the documented names and shapes", function()
+    local shapes, count = parameters(llama())
+    assert.equal(1 + 2 * 9 + 1 + 1, count)
+    for name, shape in pairs({
+      ["embed.weight"] = { 16, 16 }, ["layers.0.attn_norm.weight"] = { 16 }, ["layers.0.attn.wq.weight"] = { 16, 16 },
+      ["layers.0.attn.wk.weight"] = { 8, 16 }, ["layers.1.attn.wv.weight"] = { 8, 16 },
+      ["layers.1.attn.wo.weight"] = { 16, 16 }, ["layers.1.ffn_norm.weight"] = { 16 },
+      ["layers.0.mlp.w1.weight"] = { 24, 16 }, ["layers.0.mlp.w2.weight"] = { 16, 24 },
+      ["layers.0.mlp.w3.weight"] = { 24, 16 }, ["norm.weight"] = { 16 }, ["head.weight"] = { 16, 16 },
+    }) do
+      assert.same(shape, shapes[name].shape, name)
+    end
+  end)
+
+  it("has the published sizes", function()
+    local published = { ["1B"] = 1235814400, ["3B"] = 3212749824, ["8B"] = 8030261248, ["70B"] = 70553706496 }
+    for name, count in pairs(published) do
+      assert.equal(count, ms.models.llama({ name }):num_parameters())
+    end
+  end)
+
+  it("gives logits and compiles with grouped queries", function()
+    local graph = fixture.trace(llama(), 2, 4)
+    assert.same({ 2, 4, 16 }, graph.outputs.logits.shape)
+    assert.is_true(fixture.summary(graph).instructions > 0)
+  end)
+
+  it("is traced in well under 0.3 s with 32 layers", function()
+    local model = ms.fully_shard(ms.models.llama { "8B", seq = 4096 }, { units = { ms.re[[^layers\.\d+$]] } })
+    local began = os.clock()
+    fixture.trace(model, 1, 4096)
+    assert.is_true(os.clock() - began < 0.3)
+  end)
+
+  it("refuses heads that do not divide", function()
+    assert.truthy(message(llama, { kv_heads = 3 }):find("heads of kv_heads 3", 1, true))
+  end)
+end)
