@@ -315,6 +315,19 @@ static void dropout_keeps_the_mean(void **state) {
   }
 }
 
+/* Element by element the mask is that of the generator's uniform numbers. */
+static void dropout_follows_philox(void **state) {
+  (void)state;
+  int64_t n = 70001;
+  float *uniform = malloc((size_t)n * sizeof *uniform);
+  uint64_t seed = 0x123456789abcdef0u, stream = 0xfedcba9876543210u;
+  ms_philox_uniform(seed, stream, 0, n, uniform);
+  kernel_case c = dropout_of_ones(MS_F32, n, 0.3, seed, (int64_t)stream);
+  for (int64_t i = 0; i < n; i++) assert_int_equal(output_at(&c, 0, i) != 0.0, uniform[i] >= 0.3f);
+  free(uniform);
+  free_case(&c);
+}
+
 /* The mask depends on seed, stream and element alone: not on dtype or on how long the tensor is. */
 static void dropout_mask_is_keyed(void **state) {
   (void)state;
@@ -410,6 +423,7 @@ int main(void) {
       TEST(swiglu_backward_matches),
       TEST(dropout_keeps_the_mean),
       TEST(dropout_mask_is_keyed),
+      TEST(dropout_follows_philox),
       TEST(cast_rounds_to_nearest_even),
       TEST(accumulate_writes_and_adds),
       TEST(fill_writes_every_dtype),
