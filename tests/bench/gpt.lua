@@ -2,9 +2,10 @@
 --
 --   moonshard run tests/bench/gpt.lua -n 2 mesh=1x2 dtype=bf16 weights=F tokens=F
 --
--- weights: raw f32, all parameters in PyTorch's order (below); tokens: raw int32 [steps][ranks][batch][seq + 1], read
--- round and round. Without weights the model's own initial ones are taken. Rank 0 prints one JSON line: tokens_per_s and
--- step_ms (median after the warm-up), the losses of the first steps, and peak_rss_mib of rank 0.
+-- weights: raw f32, all parameters in PyTorch's order, which is listed below; tokens: raw int32
+-- [steps][ranks][batch][seq + 1], read round and round. Without weights the model's own initial ones are taken. Rank 0
+-- prints one JSON line: tokens_per_s and step_ms (median after the warm-up), the losses of the first steps, and
+-- peak_rss_mib of rank 0.
 
 local ffi = require("ffi")
 local ms = require("moonshard")
