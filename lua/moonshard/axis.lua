@@ -48,7 +48,8 @@ function axis.ticks(low, high, parts, whole)
   local decimals = exponent < 0 and -exponent or 0
   local ticks = {}
   for i = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) do
-    ticks[#ticks + 1] = { value = i * step, text = ("%." .. decimals .. "f"):format(i * step) }
+    local value = i * step + 0 -- no -0
+    ticks[#ticks + 1] = { value = value, text = ("%." .. decimals .. "f"):format(value) }
   end
   return ticks
 end

@@ -63,7 +63,7 @@ function log.print(...)
 end
 
 ---@class moonshard.CurveOptions
----@field svg? string file to write the curve to; folders on the way to it are made
+---@field svg? string file to write the curve to, with folders on the way to it; "": none
 ---@field title? string
 
 ---Draws the losses that were logged so far in the terminal, and as an SVG file.
@@ -77,7 +77,7 @@ function log.curve(o)
   log.print(chart.text(curves, {
     title = labels.title, x = labels.x, columns = math.min(terminal.columns(), 78), colour = terminal.interactive(),
   }))
-  if o.svg then chart.save(o.svg, chart.svg(curves, labels)) end
+  if o.svg and o.svg ~= "" then chart.save(o.svg, chart.svg(curves, labels)) end
 end
 
 return setmetatable(log, {

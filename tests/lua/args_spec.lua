@@ -1,0 +1,87 @@
+-- Settings of recipes: types come from the defaults, unknown keys and wrong values are refused.
+
+local args = require("moonshard.args")
+local errors = require("moonshard.error")
+
+local function parse(defaults, overrides)
+  args.overrides = {}
+  for _, override in ipairs(overrides or {}) do
+    local key, text = override:match("^([^=]+)=(.*)$")
+    table.insert(args.overrides, { key = key, text = text })
+  end
+  return args(defaults)
+end
+
+local function message_of(defaults, overrides)
+  local ok, raised = pcall(parse, defaults, overrides)
+  assert.is_false(ok)
+  assert.is_true(errors.is(raised))
+  return raised.message, raised
+end
+
+describe("ms.args", function()
+  after_each(function() args.overrides, args.taken = {}, false end)
+
+  it("gives the defaults, a device and files", function()
+    local cfg = parse({ layers = 6, mesh = "2x2" })
+    assert.same({ layers = 6, mesh = "2x2", device = "cpu", files = args.DEFAULT_FILES }, cfg)
+  end)
+
+  it("reads an override in the type of its default", function()
+    local cfg = parse({ steps = 6, lr = 1e-3, mesh = "2x2", fast = false, betas = { 0.9, 0.95 } },
+      { "steps=1e3", "lr=2", "mesh=4x1", "fast=yes", "betas=0.5,0.25" })
+    assert.equal(1000, cfg.steps)
+    assert.equal(2, cfg.lr)
+    assert.equal("4x1", cfg.mesh)
+    assert.is_true(cfg.fast)
+    assert.same({ 0.5, 0.25 }, cfg.betas)
+  end)
+
+  it("lets the last of two overrides win", function()
+    assert.equal(3, parse({ steps = 1 }, { "steps=2", "steps=3" }).steps)
+  end)
+
+  it("takes fractions where a whole default is marked real", function()
+    assert.equal(1, parse({ clip = args.real(1) }).clip)
+    assert.equal(0.5, parse({ clip = args.real(1) }, { "clip=0.5" }).clip)
+  end)
+
+  it("reads a list of numbers as a mesh is written", function()
+    assert.same({ 1, 4 }, parse({ mesh = { 2, 2 } }, { "mesh=1x4" }).mesh)
+    assert.same({ 1, -1 }, parse({ mesh = { 2, 2 } }, { "mesh=1,-1" }).mesh)
+  end)
+
+  it("keeps a default of files and takes any text for it", function()
+    assert.equal("a.txt", parse({ files = "a.txt" }).files)
+    assert.equal("b c", parse({ files = "a.txt" }, { "files=b c" }).files)
+  end)
+
+  it("refuses an unknown key and names the nearest", function()
+    local message, raised = message_of({ layers = 6, steps = 1 }, { "laeyrs=3" })
+    assert.equal("this recipe has no setting laeyrs: did you mean layers?", message)
+    assert.equal("MS_ENAME", raised.status)
+    assert.truthy(raised.where:match("args_spec.lua:%d+"))
+  end)
+
+  it("refuses a value of another type and says what it must be", function()
+    assert.equal("setting steps=x: it must be a whole number, like 20", (message_of({ steps = 20 }, { "steps=x" })))
+    assert.equal("setting steps=2.5: it must be a whole number, like 20", (message_of({ steps = 20 }, { "steps=2.5" })))
+    assert.equal("setting lr=inf: it must be a number, like 0.001", (message_of({ lr = 1e-3 }, { "lr=inf" })))
+    assert.equal("setting lr=nan: it must be a number, like 0.001", (message_of({ lr = 1e-3 }, { "lr=nan" })))
+    assert.equal("setting fast=maybe: it must be true or false", (message_of({ fast = true }, { "fast=maybe" })))
+    assert.equal("setting mesh=: it must be a whole number, like 2", (message_of({ mesh = { 2, 2 } }, { "mesh=2x" })))
+  end)
+
+  it("refuses a device that is not there", function()
+    assert.equal("setting device=cuda: this build has the device cpu alone", (message_of({}, { "device=cuda" })))
+  end)
+
+  it("refuses settings that no recipe asked for", function()
+    args.overrides = { { key = "steps", text = "3" } }
+    local ok, raised = pcall(args.check_taken)
+    assert.is_false(ok)
+    assert.truthy(tostring(raised):find("takes no settings", 1, true))
+    parse({ steps = 1 }, { "steps=3" })
+    args.check_taken()
+  end)
+end)

@@ -1,0 +1,250 @@
+-- The executable as a user meets it: what it prints, what it says about bad input, and its exit statuses.
+
+local program = require("lua.program")
+
+local TOY = "recipes/toy_hsdp.lua"
+
+-- Ends with the status, and says exactly one line: "moonshard: " and a text that contains all of the given ones.
+local function refused(status, arguments, ...)
+  local ended = program.run(arguments)
+  assert.equal(status, ended.status, ended.err)
+  assert.equal("", ended.out)
+  local line = ended.err:match("^moonshard: ([^\n]*)\n$")
+  assert.is_truthy(line, "one line was expected, but there is: " .. ended.err)
+  for _, part in ipairs({ ... }) do
+    assert.is_truthy(line:find(part, 1, true), ("%q is not in: %s"):format(part, line))
+  end
+  return line
+end
+
+local function with_recipe(source, action)
+  local path = program.recipe(source)
+  local ok, raised = pcall(action, path)
+  os.remove(path)
+  if not ok then error(raised, 0) end
+end
+
+describe("moonshard", function()
+  it("tells its version and its commands", function()
+    local version = program.run({ "--version" })
+    assert.equal(0, version.status)
+    assert.truthy(version.out:find("^moonshard %d+%.%d+%.%d+\n$"))
+    for _, arguments in ipairs({ { "help" }, { "--help" }, { "run", "--help" } }) do
+      local help = program.run(arguments)
+      assert.equal(0, help.status)
+      for word in ("run RECIPE.lua|plan RECIPE.lua|doctor|--metrics|--log-ranks|--timeout"):gmatch("[^|]+") do
+        assert.truthy(help.out:find(word, 1, true))
+      end
+    end
+  end)
+
+  it("refuses commands that it does not have", function()
+    refused(2, {}, "no command", "moonshard help")
+    refused(2, { "rn", TOY }, "unknown command rn", "did you mean run?")
+    refused(2, { TOY }, "moonshard run " .. TOY)
+    for _, later in ipairs({ "repl", "explain", "sweep" }) do
+      refused(2, { later }, later, "not in this build")
+    end
+  end)
+
+  it("refuses options and arguments that make no sense", function()
+    refused(2, { "run" }, "needs a recipe")
+    refused(2, { "run", TOY, "--metric", "x" }, "no option --metric", "did you mean --metrics?")
+    refused(2, { "run", TOY, "-n" }, "-n needs a value")
+    refused(2, { "run", TOY, "-n", "0" }, "-n 0", "at least 1")
+    refused(2, { "run", TOY, "-n", "two" }, "-n two", "whole number")
+    refused(2, { "run", TOY, "-n", "1000" }, "1 to 64 ranks")
+    refused(2, { "run", TOY, "--timeout", "-1" }, "--timeout -1", "seconds")
+    refused(2, { "run", TOY, "--log-ranks", "some" }, "--log-ranks some", "all")
+    refused(2, { "run", TOY, "steps", "20" }, "unexpected argument steps", "key=value")
+    refused(2, { "plan", TOY, "-n", "4", "--rank", "4" }, "--rank 4", "0 to 3")
+    refused(2, { "doctor", "x=1" }, "takes no settings")
+    refused(2, { "doctor", "--json=1" }, "--json takes no value")
+  end)
+
+  it("refuses recipes that are not there, do not parse or do not run", function()
+    refused(2, { "run", "nowhere.lua" }, "nowhere.lua", "No such file")
+    refused(2, { "run", "recipes" }, "recipes", "Is a directory")
+    with_recipe("local x = = 1", function(path)
+      refused(2, { "run", path, "-n", "2" }, path .. ":1:", "unexpected symbol")
+    end)
+    with_recipe("local ms = require 'moonshard'\nlocal x = nil\nprint(x.y)", function(path)
+      refused(2, { "run", path, "-n", "2" }, path .. ":3:", "attempt to index")
+      refused(2, { "plan", path, "-n", "2" }, path .. ":3:", "attempt to index")
+    end)
+    with_recipe("local ms = require 'moonshard'\nms.lgo(1, {})", function(path)
+      refused(2, { "run", path }, path .. ":2:", "ms.lgo", "did you mean log?")
+    end)
+    with_recipe("local x = 1", function(path)
+      refused(2, { "plan", path, "-n", "2" }, "without a training step")
+      refused(2, { "run", path, "steps=3" }, "takes no settings")
+    end)
+  end)
+
+  it("refuses settings, meshes and files that do not fit, with the recipe's line", function()
+    local line = refused(2, { "run", TOY, "-n", "4", "stpes=3" }, "no setting stpes", "did you mean steps?")
+    assert.truthy(line:find("^recipes/toy_hsdp.lua:%d+: "))
+    refused(2, { "run", TOY, "-n", "4", "steps=many" }, "steps=many", "whole number")
+    refused(2, { "run", TOY, "-n", "3" }, "mesh 2x2", "4", "3")
+    refused(2, { "plan", TOY, "-n", "3" }, "mesh 2x2", "4", "3")
+    refused(2, { "run", TOY, "-n", "2", "mesh=-1,-1" }, "-1")
+    refused(2, { "run", "recipes/quickstart.lua", "-n", "4", "files=/nowhere" }, "/nowhere: No such file")
+    refused(2, { "run", "recipes/quickstart.lua", "-n", "4", "files=/dev/null" }, "is empty", "at least 5,121 bytes")
+    refused(2, { "run", TOY, "-n", "4", "--metrics", "/nowhere/m.jsonl" }, "/nowhere/m.jsonl: No such file")
+    refused(2, { "run", TOY, "-n", "4", "device=cuda" }, "device=cuda", "cpu")
+  end)
+
+  it("refuses rules that match nothing and shapes that do not fit", function()
+    with_recipe([==[
+      local ms = require "moonshard"
+      local model = ms.nn.linear(4, 4)
+      ms.fully_shard(model, { reshard_after_forward = { { ms.re[[^layrs]], true } } })
+    ]==], function(path) refused(2, { "run", path, "-n", "2" }, path .. ":3:", "^layrs") end)
+    with_recipe([==[
+      local ms = require "moonshard"
+      local model = ms.nn.sequential { ms.nn.linear(10, 10), ms.nn.linear(12, 5) }
+      local data = ms.data.random { inputs = 10, targets = 5 }
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 1 }, loss = ms.loss.mse }
+      train:step(data:read { 0, 1, 2, 3 })
+    ]==], function(path)
+      refused(2, { "run", path, "-n", "2" }, "matmul", "inner dimensions differ", "in 1")
+      refused(2, { "plan", path, "-n", "2" }, "matmul", "inner dimensions differ", "in 1")
+    end)
+  end)
+
+  it("ends a run whose loss is not finite, and names step and op", function()
+    local ended = program.run({ "run", TOY, "-n", "4", "lr=1e30", "steps=20" })
+    assert.equal(3, ended.status)
+    assert.truthy(ended.err:find("^moonshard: [^\n]*step %d+[^\n]*\n$"))
+    assert.truthy(ended.err:find("matmul", 1, true) or ended.err:find("weight", 1, true))
+  end)
+
+  it("L5 ends the other ranks when one fails or dies, and says which and why", function()
+    with_recipe([==[
+      local ms = require "moonshard"
+      if ms.world().rank == 2 then require("ffi").cdef "int raise(int);" require("ffi").C.raise(9) end
+      require("moonshard.world").barrier()
+    ]==], function(path)
+      local ended = program.run({ "run", path, "-n", "4" })
+      assert.equal(3, ended.status)
+      assert.truthy(ended.err:find("^moonshard: rank 2 died: killed by signal 9[^\n]*\n$"))
+    end)
+    with_recipe([==[
+      local ms = require "moonshard"
+      if ms.world().rank == 1 then error("this rank does not like it", 0) end
+      require("moonshard.world").barrier()
+    ]==], function(path) refused(2, { "run", path, "-n", "3" }, "this rank does not like it") end)
+  end)
+
+  it("L5 shows rank 0's output, or all ranks' with their prefixes", function()
+    with_recipe('print("hello from " .. require("moonshard.world").rank)', function(path)
+      assert.equal("hello from 0\n", program.run({ "run", path, "-n", "3" }).out)
+      local all = program.run({ "run", path, "-n", "3", "--log-ranks", "all" }).out
+      for rank = 0, 2 do
+        assert.truthy(all:find(("[rank %d] hello from %d\n"):format(rank, rank), 1, true))
+      end
+    end)
+  end)
+
+  it("L7 ends with 130 after Ctrl-C", function()
+    with_recipe([==[
+      local ms = require "moonshard"
+      local ffi = require "ffi"
+      ffi.cdef "int getppid(void); int kill(int, int);"
+      if ms.world().rank == 0 then ffi.C.kill(ffi.C.getppid(), 2) end
+      local data = ms.data.text { files = "recipes", seq = 8, batch = 1 }
+      for _ in data:batches(1e9) do end
+    ]==], function(path)
+      local ended = program.run({ "run", path, "-n", "2" })
+      assert.equal(130, ended.status)
+      assert.equal("moonshard: interrupted\n", ended.err)
+    end)
+  end)
+
+  it("passes --timeout on to the ranks", function()
+    with_recipe([==[
+      local ms = require "moonshard"
+      if ms.world().rank == 1 then
+        local t = os.time()
+        while os.time() < t + 3 do end
+      end
+      require("moonshard.world").barrier()
+    ]==], function(path)
+      local ended = program.run({ "run", path, "-n", "2", "--timeout", "0.5" })
+      assert.equal(3, ended.status)
+      assert.truthy(ended.err:find("0.5", 1, true))
+    end)
+  end)
+
+  it("trains on a mesh and writes metrics", function()
+    local metrics = os.tmpname()
+    local ended = program.run({ "run", TOY, "-n", "4", "steps=30", "--metrics", metrics })
+    assert.equal(0, ended.status, ended.err)
+    assert.equal("", ended.err)
+    local lines, losses = 0, {}
+    for line in io.lines(metrics) do
+      lines = lines + 1
+      assert.equal(lines, tonumber(line:match('"step":(%d+)')))
+      losses[lines] = tonumber(line:match('"loss":([^,]+)'))
+      for _, key in ipairs({ "grad_norm", "lr", "tokens", "tokens_per_s", "step_ms", "data_ms", "peak_bytes" }) do
+        assert.truthy(line:find(('"%s":[%%d.e+-]+'):format(key)))
+      end
+      assert.truthy(line:find('"comm_bytes":{"replicate":[%d.]+,"shard":[%d.]+}'))
+    end
+    os.remove(metrics)
+    assert.equal(30, lines)
+    assert.is_true(losses[30] < 0.5 * losses[1])
+  end)
+
+  it("trains the same on every mesh that shares the batch", function()
+    local function last_loss(ranks, mesh)
+      local ended = program.run({ "run", TOY, "-n", ranks, "mesh=" .. mesh, "steps=20", "batch=" .. 16 / ranks })
+      assert.equal(0, ended.status, ended.err)
+      return tonumber(ended.out:match("step 20/20  loss ([%d.]+)"))
+    end
+    local expected = last_loss("1", "1x1")
+    for _, shape in ipairs({ { "2", "1x2" }, { "2", "2x1" }, { "4", "2x2" }, { "4", "1x4" } }) do
+      assert.is_true(math.abs(last_loss(shape[1], shape[2]) - expected) < 1e-4 * expected + 1e-4)
+    end
+  end)
+
+  it("runs every recipe, and plans it", function()
+    local runs = {
+      { "recipes/random_linear.lua", "2", "epochs=1" },
+      { "recipes/llama.lua", "2", "steps=2", "seq=32", "batch=1", "mesh=1x2", "files=recipes" },
+      { "recipes/quickstart.lua", "4", "steps=2", "layers=2", "dim=32", "seq=16", "sample=5", "files=recipes", "svg=" },
+    }
+    for _, run in ipairs(runs) do
+      local arguments = { "run", run[1], "-n", unpack(run, 2) }
+      local ended = program.run(arguments)
+      assert.equal(0, ended.status, ended.err)
+      arguments[1] = "plan"
+      local planned = program.run(arguments)
+      assert.equal(0, planned.status, planned.err)
+      assert.truthy(planned.out:find("^plan: rank 0 of " .. run[2]))
+    end
+  end)
+
+  it("plans any rank of any world, as text and as JSON alone", function()
+    local text = program.run({ "plan", TOY, "-n", "4", "--rank", "3" })
+    assert.equal(0, text.status, text.err)
+    assert.truthy(text.out:find("^plan: rank 3 of 4, mesh 2x2"))
+    local json = program.run({ "plan", TOY, "-n", "4", "--json" })
+    assert.equal(0, json.status)
+    assert.truthy(json.out:find("^{.*}\n$"))
+    assert.equal("", json.err)
+    local wide = program.run({ "plan", TOY, "-n", "4096", "mesh=64x64", "batch=1" })
+    assert.equal(0, wide.status, wide.err)
+  end)
+
+  it("tells what the machine has", function()
+    local text = program.run({ "doctor" })
+    assert.equal(0, text.status, text.err)
+    for word in ("usable core|memory|memfd|oneDNN |PCRE2 10|LuaJIT 2|libcuda|open files"):gmatch("[^|]+") do
+      assert.truthy(text.out:find(word, 1, true))
+    end
+    local json = program.run({ "doctor", "--json" })
+    assert.truthy(json.out:find('^{"cpu":{"cores":%d+,.*}\n$'))
+    assert.equal("", json.err)
+  end)
+end)

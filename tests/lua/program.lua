@@ -1,0 +1,47 @@
+-- Runs the executable under test and gives what it printed.
+
+local program = {}
+
+local function read_all(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+local function quote(word)
+  return "'" .. word:gsub("'", "'\\''") .. "'"
+end
+
+---@class Ended
+---@field status integer exit status
+---@field out string standard output
+---@field err string standard error
+
+---Runs MOONSHARD_BIN with arguments, from the root of the tree.
+---@param arguments string[]
+---@param environment string? assignments before the command: "TERM=dumb"
+---@return Ended
+function program.run(arguments, environment)
+  local binary = assert(os.getenv("MOONSHARD_BIN"), "MOONSHARD_BIN names the executable under test")
+  local words = { environment or "", quote(binary) }
+  for _, argument in ipairs(arguments) do words[#words + 1] = quote(argument) end
+  local out, err, status = os.tmpname(), os.tmpname(), os.tmpname()
+  os.execute(("{ %s; } >%s 2>%s </dev/null; echo $? >%s"):format(table.concat(words, " "), out, err, status))
+  local ended = { out = read_all(out), err = read_all(err), status = tonumber(read_all(status)) }
+  for _, path in ipairs({ out, err, status }) do os.remove(path) end
+  return ended
+end
+
+---Writes a recipe to a temporary file; the caller removes it.
+---@param source string
+---@return string path
+function program.recipe(source)
+  local path = os.tmpname()
+  local file = assert(io.open(path, "wb"))
+  file:write(source)
+  file:close()
+  return path
+end
+
+return program
