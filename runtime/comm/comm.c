@@ -25,14 +25,18 @@ struct ms_comm {
   int rank[MS_MAX_LOCAL_RANKS];
   const ms_coll *coll;
   enum phase phase;
-  int arrived; /* group ranks 0 .. arrived-1 have come to the current wait */
+  int arrived;   /* group ranks 0 .. arrived-1 have come to the current wait */
   uint64_t base; /* own ticket before the operation */
 };
 
 static const char *const kind_names[MS_COLL_KINDS] = {
-  [MS_COLL_ALL_GATHER] = "all_gather", [MS_COLL_REDUCE_SCATTER] = "reduce_scatter", [MS_COLL_ALL_REDUCE] = "all_reduce",
-  [MS_COLL_BROADCAST] = "broadcast",   [MS_COLL_BARRIER] = "barrier",               [MS_COLL_SEND] = "send",
-  [MS_COLL_RECV] = "recv",
+    [MS_COLL_ALL_GATHER] = "all_gather",
+    [MS_COLL_REDUCE_SCATTER] = "reduce_scatter",
+    [MS_COLL_ALL_REDUCE] = "all_reduce",
+    [MS_COLL_BROADCAST] = "broadcast",
+    [MS_COLL_BARRIER] = "barrier",
+    [MS_COLL_SEND] = "send",
+    [MS_COLL_RECV] = "recv",
 };
 
 /* ---- opening ---- */
@@ -148,22 +152,23 @@ static uint64_t sign(const ms_comm *comm, const ms_coll *coll) {
   uint64_t elements = 0, ways = 0;
   for (int i = 0; i < coll->parts; i++) {
     elements += (uint64_t)coll->part[i].count;
-    if (coll->kind == MS_COLL_ALL_REDUCE) ways += (uint64_t)ms_move_way(comm->size, comm->me, &coll->part[i]) * (uint64_t)(i + 1);
+    if (coll->kind == MS_COLL_ALL_REDUCE)
+      ways += (uint64_t)ms_move_way(comm->size, comm->me, &coll->part[i]) * (uint64_t)(i + 1);
   }
-  return (uint64_t)coll->kind << SIGN_KIND | ((uint64_t)coll->parts & 0xff) << SIGN_PARTS |
-         (ways & 0xff) << SIGN_WAYS | (elements & SIGN_ELEMENTS);
+  return (uint64_t)coll->kind << SIGN_KIND | ((uint64_t)coll->parts & 0xff) << SIGN_PARTS | (ways & 0xff) << SIGN_WAYS |
+         (elements & SIGN_ELEMENTS);
 }
 
 static int report_mismatch(const ms_comm *comm, int p, uint64_t mine, uint64_t theirs) {
   const char *label = comm->coll->label ? comm->coll->label : "";
-  return MS_FAIL(MS_EMISMATCH,
-                 "ranks disagree: rank %d entered %s%s%s of %d parts, %lld elements; rank %d entered %s of %d parts, %lld "
-                 "elements%s",
-                 comm->rank[comm->me], kind_names[mine >> SIGN_KIND], *label ? " " : "", label,
-                 (int)(mine >> SIGN_PARTS & 0xff), (long long)(mine & SIGN_ELEMENTS), comm->rank[p],
-                 kind_names[(theirs >> SIGN_KIND) % MS_COLL_KINDS], (int)(theirs >> SIGN_PARTS & 0xff),
-                 (long long)(theirs & SIGN_ELEMENTS),
-                 (mine ^ theirs) >> SIGN_WAYS & 0xff ? "; one of them is in place, the other is not" : "");
+  return MS_FAIL(
+      MS_EMISMATCH,
+      "ranks disagree: rank %d entered %s%s%s of %d parts, %lld elements; rank %d entered %s of %d parts, %lld "
+      "elements%s",
+      comm->rank[comm->me], kind_names[mine >> SIGN_KIND], *label ? " " : "", label, (int)(mine >> SIGN_PARTS & 0xff),
+      (long long)(mine & SIGN_ELEMENTS), comm->rank[p], kind_names[(theirs >> SIGN_KIND) % MS_COLL_KINDS],
+      (int)(theirs >> SIGN_PARTS & 0xff), (long long)(theirs & SIGN_ELEMENTS),
+      (mine ^ theirs) >> SIGN_WAYS & 0xff ? "; one of them is in place, the other is not" : "");
 }
 
 /* While this rank has not finished, nobody it waited for can have entered the next operation: signatures stand. */
@@ -198,7 +203,8 @@ static void begin_wait(ms_comm *comm, enum phase phase) {
 
 int ms_comm_start(ms_comm *comm, const ms_coll *coll) {
   if (comm->phase != IDLE)
-    return MS_FAIL(MS_EINTERNAL, "%s started while %s is in flight", kind_names[coll->kind], kind_names[comm->coll->kind]);
+    return MS_FAIL(MS_EINTERNAL, "%s started while %s is in flight", kind_names[coll->kind],
+                   kind_names[comm->coll->kind]);
   int rooted = coll->kind == MS_COLL_BROADCAST || is_pairwise(coll->kind);
   if (rooted && (coll->root < 0 || coll->root >= comm->size || (is_pairwise(coll->kind) && coll->root == comm->me)))
     return MS_FAIL(MS_EINVAL, "%s: peer or root %d in a group of %d", kind_names[coll->kind], coll->root, comm->size);

@@ -5,12 +5,14 @@
 ** keep several channels moving while it computes. Sums are taken in rank order of the group with f32 accumulation, so
 ** they repeat bit for bit. Buffers that peers read live in shared regions: the caller gives each peer's address.
 **
-** Steps of an operation over shared memory, with T = the ranks' ticket counters:
-**   all_gather      enter; when all entered: cast own part into the shared result, publish; done when all published
-**   reduce_scatter  enter; when all entered: sum own chunk over the peers' sources into dst, leave; done when all left
-**   all_reduce      as reduce_scatter of everything (small), or own part in place, publish, copy the others' parts, leave
-**   broadcast       root enters; others copy, leave
+** Steps of an operation over shared memory:
+**   all_gather      enter; when all entered: cast own chunk into the shared result, finish; done when all finished
+**   reduce_scatter  enter; when all entered: sum own chunk over the peers' sources into dst, finish; done when all finished
+**   all_reduce      the same of everything (in place, or small), or own slice; then copy the others' slices, finish
+**   broadcast       root enters; others copy, finish
 **   send, recv      pairwise: the sender's buffer is read in place by the receiver
+** Sources may be overwritten as soon as an operation is done, and the shared result of an all_gather is read until the
+** rank enters the next all_gather into it. An all_reduce may overwrite the sources itself.
 */
 #ifndef MS_COMM_COMM_H
 #define MS_COMM_COMM_H
@@ -20,8 +22,14 @@
 typedef struct ms_comm ms_comm;
 
 enum ms_coll_kind {
-  MS_COLL_ALL_GATHER = 0, MS_COLL_REDUCE_SCATTER = 1, MS_COLL_ALL_REDUCE = 2, MS_COLL_BROADCAST = 3,
-  MS_COLL_BARRIER = 4, MS_COLL_SEND = 5, MS_COLL_RECV = 6, MS_COLL_KINDS = 7
+  MS_COLL_ALL_GATHER = 0,
+  MS_COLL_REDUCE_SCATTER = 1,
+  MS_COLL_ALL_REDUCE = 2,
+  MS_COLL_BROADCAST = 3,
+  MS_COLL_BARRIER = 4,
+  MS_COLL_SEND = 5,
+  MS_COLL_RECV = 6,
+  MS_COLL_KINDS = 7
 };
 
 /* One buffer of a grouped collective. count is in elements:
@@ -34,8 +42,8 @@ enum ms_coll_kind {
 ** src NULL in all_gather: this rank's chunk is in place already. */
 typedef struct ms_coll_part {
   int64_t count;
-  int src_dtype; /* all_gather: of src. Others: of shared */
-  int dst_dtype; /* all_gather: of shared. Others: of dst; bf16 results round once, after the f32 sum */
+  int src_dtype;  /* all_gather: of src. Others: of shared */
+  int dst_dtype;  /* all_gather: of shared. Others: of dst; bf16 results round once, after the f32 sum */
   int accumulate; /* reduce_scatter, all_reduce with f32 dst: dst += sum instead of dst = sum */
   const void *src;
   void *const *shared;

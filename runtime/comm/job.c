@@ -71,9 +71,7 @@ int ms_job_map(int fd, ms_job **job) {
   return MS_OK;
 }
 
-void ms_job_unmap(ms_job *job) {
-  munmap(job, sizeof *job);
-}
+void ms_job_unmap(ms_job *job) { munmap(job, sizeof *job); }
 
 void ms_job_ring(ms_job *job, int rank) {
   ms_job_rank *row = &job->rank[rank];
@@ -128,9 +126,7 @@ void ms_job_close(ms_job_view *view) {
   free(view);
 }
 
-void ms_job_set_pid(ms_job_view *view, int rank, int pid) {
-  atomic_store(&view->job->rank[rank].pid, pid);
-}
+void ms_job_set_pid(ms_job_view *view, int rank, int pid) { atomic_store(&view->job->rank[rank].pid, pid); }
 
 void ms_job_set_ended(ms_job_view *view, int rank) {
   atomic_store(&view->job->rank[rank].state, MS_JOB_LEFT);

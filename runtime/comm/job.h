@@ -12,9 +12,9 @@
 enum {
   MS_JOB_VERSION = 1,
   MS_JOB_CHANNELS = 16,
-  MS_JOB_GROUPS = 512,      /* communicators a job can have */
-  MS_JOB_TEXT = 2048,       /* bytes of an error message */
-  MS_JOB_EXCHANGE = 4096,   /* bytes of ms_world_exchange */
+  MS_JOB_GROUPS = 512,                 /* communicators a job can have */
+  MS_JOB_TEXT = 2048,                  /* bytes of an error message */
+  MS_JOB_EXCHANGE = 4096,              /* bytes of ms_world_exchange */
   MS_JOB_LAUNCHER = MS_MAX_LOCAL_RANKS /* the launcher's row in the table of ranks */
 };
 

@@ -61,10 +61,11 @@ static int map_offered(const ms_world *world, const offer *theirs, ms_region *re
   snprintf(path, sizeof path, "/proc/%d/fd/%d", theirs->pid, theirs->fd);
   int fd = open(path, O_RDWR | O_CLOEXEC);
   if (fd < 0)
-    return MS_FAIL(MS_EIO,
-                   "rank %d cannot open the shared memory of rank 0 at %s: %s (the ranks must run as one user, see each "
-                   "other's processes, and /proc must be mounted)",
-                   ms_world_rank(world), path, strerror(errno));
+    return MS_FAIL(
+        MS_EIO,
+        "rank %d cannot open the shared memory of rank 0 at %s: %s (the ranks must run as one user, see each "
+        "other's processes, and /proc must be mounted)",
+        ms_world_rank(world), path, strerror(errno));
   int rc = MS_OK;
   if (fstat(fd, &info) || (uint64_t)info.st_size != theirs->bytes)
     rc = MS_FAIL(MS_EIO, "rank %d: %s is not the shared memory of rank 0", ms_world_rank(world), path);

@@ -110,8 +110,13 @@ static void sum(summands *s, int64_t n) {
 
 void ms_shm_sum(void *const *dst, int n_dst, int dst_dtype, const void *const *src, int n_src, int src_dtype, int64_t n,
                 int accumulate) {
-  summands s = {.dst = dst, .n_dst = n_dst, .dst_bf16 = dst_dtype == MS_BF16, .src = src, .n_src = n_src,
-                .src_bf16 = src_dtype == MS_BF16, .accumulate = accumulate};
+  summands s = {.dst = dst,
+                .n_dst = n_dst,
+                .dst_bf16 = dst_dtype == MS_BF16,
+                .src = src,
+                .n_src = n_src,
+                .src_bf16 = src_dtype == MS_BF16,
+                .accumulate = accumulate};
   sum(&s, n);
 }
 

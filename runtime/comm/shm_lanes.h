@@ -9,7 +9,7 @@ typedef uint16_t LANE(u16v) __attribute__((vector_size(2 * LANES), aligned(2), m
 #define LANE_INLINE LANE_TARGET static inline __attribute__((always_inline))
 
 /* x = src[i .. i+LANES) as f32 */
-LANE_INLINE void LANE(load)(LANE(f32v) *x, const void *src, int is_bf16, int64_t i) {
+LANE_INLINE void LANE(load)(LANE(f32v) * x, const void *src, int is_bf16, int64_t i) {
   if (is_bf16) {
     LANE(u16v) half = *(const LANE(u16v) *)((const uint16_t *)src + i);
     LANE(u32v) bits = __builtin_convertvector(half, LANE(u32v)) << 16;
@@ -20,9 +20,9 @@ LANE_INLINE void LANE(load)(LANE(f32v) *x, const void *src, int is_bf16, int64_t
 }
 
 /* dst[i .. i+LANES) = x; bf16 rounds to nearest even and keeps NaN, as ms_f32_to_bf16 does */
-LANE_INLINE void LANE(store)(void *dst, int is_bf16, int stream, int64_t i, const LANE(f32v) *x) {
+LANE_INLINE void LANE(store)(void *dst, int is_bf16, int stream, int64_t i, const LANE(f32v) * x) {
   if (is_bf16) {
-    LANE(u32v) bits = (LANE(u32v))*x;
+    LANE(u32v) bits = (LANE(u32v)) * x;
     LANE(u32v) rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     LANE(u32v) quiet = (bits >> 16) | 0x40u;
     LANE(u32v) is_nan = (LANE(u32v))((bits & 0x7fffffffu) > 0x7f800000u);
@@ -46,13 +46,11 @@ LANE_INLINE int64_t LANE(sum_as)(const summands *s, int dst_bf16, int src_bf16, 
     for (int64_t i = first; i < first + stride; i += LANES) {
       LANE(f32v) sum[4], x;
       UNROLL for (int j = 0; j < 4; j++) LANE(load)(&sum[j], src[0], src_bf16, i + j * stride);
-      for (int p = 1; p < n_src; p++)
-        UNROLL for (int j = 0; j < 4; j++) {
+      for (int p = 1; p < n_src; p++) UNROLL for (int j = 0; j < 4; j++) {
           LANE(load)(&x, src[p], src_bf16, i + j * stride);
           sum[j] += x;
         }
-      for (int d = 0; d < n_dst; d++)
-        UNROLL for (int j = 0; j < 4; j++) {
+      for (int d = 0; d < n_dst; d++) UNROLL for (int j = 0; j < 4; j++) {
           LANE(f32v) result = sum[j];
           if (accumulate) {
             LANE(load)(&x, dst[d], dst_bf16, i + j * stride);

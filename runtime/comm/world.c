@@ -20,6 +20,8 @@
 static const double DEFAULT_TIMEOUT = 300.0;
 /* A signal that comes just before the kernel puts the thread to sleep, or that another thread took, is seen after this. */
 static const double LONGEST_SLEEP = 0.1;
+/* A rank that is waited for and has left is an error after this: until then, the launcher may tell why it left. */
+static const double LEFT_GRACE = 0.3;
 /* Long enough for a peer that is about to arrive; then the core is better left idle. */
 static const double SPIN_SECONDS = 50e-6;
 
@@ -34,7 +36,8 @@ struct ms_world {
 static int read_timeout(ms_world *world) {
   MS_TRY(ms_env_double("MOONSHARD_TIMEOUT", DEFAULT_TIMEOUT, &world->timeout));
   if (world->timeout > 0) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "environment variable MOONSHARD_TIMEOUT: it must be seconds above 0, not %g", world->timeout);
+  return MS_FAIL(MS_EINVAL, "environment variable MOONSHARD_TIMEOUT: it must be seconds above 0, not %g",
+                 world->timeout);
 }
 
 static void take_place(ms_world *world, ms_job *job, int rank) {
@@ -204,15 +207,14 @@ int ms_world_turn(ms_world *world, ms_wait *wait, unsigned seen, const char *kin
   char who[512];
   const char *space = label && *label ? " " : "";
   MS_TRY(ms_world_check(world));
-  if (wait->left & missing) {
-    name_ranks(who, sizeof who, rank, wait->left & missing);
-    return MS_FAIL(MS_EPEER, "%s%s%s: %s left while rank %d waits", kind, space, label ? label : "", who, world->rank);
-  }
-  /* It may have arrived before it left: the caller tests once more. */
-  wait->left = find_left(world->job, rank, missing);
-  if (wait->left) return MS_OK;
   double now = ms_clock();
   if (wait->started == 0) wait->started = now;
+  uint64_t left = find_left(world->job, rank, missing);
+  if (left && wait->left_at == 0) wait->left_at = now;
+  if (left && now > wait->left_at + LEFT_GRACE) {
+    name_ranks(who, sizeof who, rank, left);
+    return MS_FAIL(MS_EPEER, "%s%s%s: %s left while rank %d waits", kind, space, label ? label : "", who, world->rank);
+  }
   double rest = wait->started + world->timeout - now;
   if (rest <= 0) {
     name_ranks(who, sizeof who, rank, missing);

@@ -45,7 +45,7 @@ void ms_world_sleep(ms_world *world, unsigned seen, double seconds);
 /* A wait in turns: test the condition, take a turn, test again. Fresh waits are zero-filled. */
 typedef struct ms_wait {
   double started;
-  uint64_t left; /* of the group's ranks waited for, those seen to have left */
+  double left_at; /* when a rank waited for was first seen to have left the world; 0: none was */
 } ms_wait;
 /* Rings the doorbells of `n` ranks. */
 void ms_world_ring(ms_world *world, const int *ranks, int n);

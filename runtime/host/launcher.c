@@ -31,7 +31,7 @@ enum { STATUS_FAILED_RUN = 3 };
 typedef struct child {
   pid_t pid; /* 0 before it was forked */
   int running;
-  int status; /* of waitpid, once it ended */
+  int status;         /* of waitpid, once it ended */
   ms_rank_log log[2]; /* stdout, stderr; fd -1 where the launcher does not read */
 } child;
 
@@ -41,12 +41,12 @@ typedef struct launch {
   ms_job_view *view;
   child *ranks;
   int running;
-  int signals;         /* descriptor of the signals below */
+  int signals; /* descriptor of the signals below */
   sigset_t old_mask;
   struct sigaction old_child_action;
-  int first_failed;    /* the first rank seen to have failed, or -1 */
-  int asked_to_end;    /* the signal that asked the launcher to end, or 0 */
-  double kill_at;      /* 0: not yet */
+  int first_failed; /* the first rank seen to have failed, or -1 */
+  int asked_to_end; /* the signal that asked the launcher to end, or 0 */
+  double kill_at;   /* 0: not yet */
 } launch;
 
 /* ---- a rank, before its program starts ---- */
@@ -140,7 +140,8 @@ static int start_rank(launch *run, int rank) {
   if (!rc) {
     pid_t pid = fork();
     if (pid == 0) become_rank(run, rank, write_end, launcher);
-    if (pid < 0) rc = MS_FAIL(MS_EIO, "cannot start rank %d of %d: fork: %s", rank, run->config->ranks, strerror(errno));
+    if (pid < 0)
+      rc = MS_FAIL(MS_EIO, "cannot start rank %d of %d: fork: %s", rank, run->config->ranks, strerror(errno));
     else {
       run->ranks[rank].pid = pid;
       run->ranks[rank].running = 1;
@@ -291,7 +292,8 @@ static void report(const launch *run, int exit_status) {
   const child *rank = &run->ranks[culprit];
   const char *why = ms_job_rank_reason(run->view, culprit);
   describe_end(rank->status, end, sizeof end);
-  if (why && WIFEXITED(rank->status) && (exit_status == 2 || run->config->ranks == 1)) fprintf(stderr, "moonshard: %s\n", why);
+  if (why && WIFEXITED(rank->status) && (exit_status == 2 || run->config->ranks == 1))
+    fprintf(stderr, "moonshard: %s\n", why);
   else if (WIFSIGNALED(rank->status))
     fprintf(stderr, "moonshard: rank %d died: %s%s%s\n", culprit, end, why ? "; its last error: " : "", why ? why : "");
   else fprintf(stderr, "moonshard: rank %d %s%s%s\n", culprit, end, why ? ": " : "", why ? why : "");

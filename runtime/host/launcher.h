@@ -12,7 +12,7 @@ typedef struct ms_launch_config {
   ** by ms_world_abort; it does not print. */
   int (*rank_main)(void *context);
   void *context;
-  int log_all;  /* 0: rank 0's output goes straight through, the others' is dropped. 1: all lines, "[rank N] " before each */
+  int log_all; /* 0: rank 0's output goes straight through, the others' is dropped. 1: all lines, "[rank N] " before each */
   double grace; /* seconds for the others to end after the first failure, before SIGKILL; 0: the default, 3 */
 } ms_launch_config;
 

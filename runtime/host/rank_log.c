@@ -11,7 +11,8 @@
 
 int ms_rank_log_open(int rank, int target, ms_rank_log *log, int *write_end) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC)) return MS_FAIL(MS_EIO, "cannot make a pipe for rank %d's output: %s", rank, strerror(errno));
+  if (pipe2(ends, O_CLOEXEC))
+    return MS_FAIL(MS_EIO, "cannot make a pipe for rank %d's output: %s", rank, strerror(errno));
   fcntl(ends[0], F_SETFL, O_NONBLOCK);
   log->fd = ends[0];
   log->target = target;

@@ -92,7 +92,8 @@ void run_ranks_as_processes(int ranks, rank_body *body, void *context) {
   }
   int blamed;
   const char *why = ms_job_abort_reason(view, &blamed);
-  if (failed >= 0) fail_msg("%d ranks as processes, rank %d failed: %s", ranks, why ? blamed : failed, why ? why : "died");
+  if (failed >= 0)
+    fail_msg("%d ranks as processes, rank %d failed: %s", ranks, why ? blamed : failed, why ? why : "died");
   ms_job_close(view);
   close(fd);
 }

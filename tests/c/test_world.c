@@ -1,0 +1,393 @@
+/* test_world.c - joining, meeting, shared regions, and every way in which a wait ends without its peers. */
+#include "comm/world.h"
+
+#include "tests/c/support/check.h"
+#include "tests/c/support/ranks.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "comm/comm.h"
+#include "comm/job.h"
+
+#define EXPECT(condition, ...) \
+  if (!(condition)) return MS_FAIL(MS_EINTERNAL, __VA_ARGS__)
+
+/* The call fails with this status and text; then the record is clear again. */
+#define EXPECT_FAILS(call, code, part)                                                             \
+  do {                                                                                             \
+    int got_ = (call);                                                                             \
+    EXPECT(got_ == (code), "%s instead of %s", ms_status_name(got_), ms_status_name(code));        \
+    if (!strstr(ms_error_message(), (part))) return ms_error_prefix("expected \"%s\" in", (part)); \
+    ms_error_clear();                                                                              \
+  } while (0)
+
+/* ---- joining ---- */
+
+static void clear_variables(void) {
+  unsetenv("RANK");
+  unsetenv("WORLD_SIZE");
+  unsetenv("MOONSHARD_JOB_FD");
+  unsetenv("MOONSHARD_TIMEOUT");
+}
+
+static void a_world_of_one_needs_no_launcher(void **state) {
+  (void)state;
+  ms_world *world;
+  ms_region region;
+  char *text;
+  int mine = 7, all = 0;
+  clear_variables();
+  assert_int_equal(ms_world_join(&world), MS_OK);
+  assert_int_equal(ms_world_rank(world), 0);
+  assert_int_equal(ms_world_size(world), 1);
+  assert_int_equal(ms_world_barrier(world), MS_OK);
+  assert_int_equal(ms_world_exchange(world, &mine, sizeof mine, &all), MS_OK);
+  assert_int_equal(all, 7);
+  assert_int_equal(ms_world_exchange_text(world, "alone", &text), MS_OK);
+  assert_string_equal(text, "alone");
+  free(text);
+  assert_int_equal(ms_world_region(world, 10000, &region), MS_OK);
+  assert_int_equal(((char *)region.base)[9999], 0);
+  memset(region.base, 1, region.bytes);
+  ms_region_unmap(&region);
+  ms_region_unmap(&region);
+  ms_world_abort(world, "nobody listens");
+  assert_int_equal(ms_world_check(world), MS_OK);
+  ms_comm *comm;
+  assert_fails(ms_comm_open(world, 1, &(int){0}, 0, &comm), MS_EINVAL, "at least 2");
+  ms_world_leave(world);
+  ms_world_leave(NULL);
+}
+
+static void what_the_environment_says_is_checked(void **state) {
+  (void)state;
+  ms_world *world;
+  clear_variables();
+  setenv("RANK", "1", 1);
+  setenv("WORLD_SIZE", "4", 1);
+  assert_fails(ms_world_join(&world), MS_EUNSUPPORTED, "rank 1 of 4");
+  setenv("WORLD_SIZE", "four", 1);
+  assert_fails(ms_world_join(&world), MS_EINVAL, "WORLD_SIZE=\"four\"");
+  setenv("WORLD_SIZE", "4", 1);
+  setenv("MOONSHARD_JOB_FD", "200", 1);
+  assert_fails(ms_world_join(&world), MS_EINVAL, "no control segment");
+  int fd = memfd_create("other", MFD_CLOEXEC);
+  char text[16];
+  assert_int_equal(ftruncate(fd, sizeof(ms_job)), 0);
+  snprintf(text, sizeof text, "%d", fd);
+  setenv("MOONSHARD_JOB_FD", text, 1);
+  assert_fails(ms_world_join(&world), MS_EINVAL, "no control segment");
+  close(fd);
+  assert_int_equal(ms_job_create(2, &fd), MS_OK);
+  snprintf(text, sizeof text, "%d", fd);
+  setenv("MOONSHARD_JOB_FD", text, 1);
+  assert_fails(ms_world_join(&world), MS_EINVAL, "a job of 2 ranks");
+  setenv("WORLD_SIZE", "2", 1);
+  setenv("RANK", "2", 1);
+  assert_fails(ms_world_join(&world), MS_EINVAL, "RANK=\"2\"");
+  close(fd);
+  clear_variables();
+  setenv("MOONSHARD_TIMEOUT", "-3", 1);
+  assert_fails(ms_world_join(&world), MS_EINVAL, "MOONSHARD_TIMEOUT");
+  clear_variables();
+  assert_fails(ms_job_create(0, &fd), MS_EINVAL, "1 to 64 ranks");
+  assert_fails(ms_job_create(65, &fd), MS_EINVAL, "not 65");
+}
+
+/* ---- meeting ---- */
+
+static int exchange_often(ms_world *world, void *context) {
+  (void)context;
+  int me = ms_world_rank(world), ranks = ms_world_size(world);
+  unsigned seed = (unsigned)me + 1;
+  int all[MS_MAX_LOCAL_RANKS];
+  for (int round = 0; round < 1000; round++) {
+    if ((unsigned)rand_r(&seed) % 64 == 0) usleep(200);
+    if (round % 3 == 0) MS_TRY(ms_world_barrier(world));
+    int mine = 1000 * me + round;
+    MS_TRY(ms_world_exchange(world, &mine, sizeof mine, all));
+    mine = -1;
+    for (int r = 0; r < ranks; r++) EXPECT(all[r] == 1000 * r + round, "rank %d said %d in round %d", r, all[r], round);
+  }
+  char bytes[5000];
+  EXPECT_FAILS(ms_world_exchange(world, bytes, 5000, bytes), MS_EINVAL, "at most 4096");
+  return MS_OK;
+}
+
+static void exchange_gives_every_rank_every_value(void **state) {
+  (void)state;
+  for (int ranks = 1; ranks <= 5; ranks++) {
+    run_ranks_as_threads(ranks, exchange_often, NULL);
+    run_ranks_as_processes(ranks, exchange_often, NULL);
+  }
+}
+
+static int exchange_long_texts(ms_world *world, void *context) {
+  (void)context;
+  static const int lengths[] = {0, 1, 4095, 4096, 1 << 20};
+  int me = ms_world_rank(world), ranks = ms_world_size(world), rc = MS_OK;
+  char *texts[MS_MAX_LOCAL_RANKS] = {NULL};
+  char *mine = calloc((1 << 20) + 2, 1);
+  EXPECT(mine, "no memory");
+  memset(mine, 'a' + me, (size_t)lengths[me]);
+  MS_GOTO(ms_world_exchange_text(world, mine, texts));
+  for (int r = 0; r < ranks; r++) {
+    size_t length = strlen(texts[r]);
+    if (length != (size_t)lengths[r] || (length && (texts[r][0] != 'a' + r || texts[r][length - 1] != 'a' + r)))
+      rc = MS_FAIL(MS_EINTERNAL, "the text of rank %d came with %zu bytes", r, length);
+    free(texts[r]);
+  }
+fail:
+  free(mine);
+  return rc;
+}
+
+static void texts_of_any_length_are_exchanged(void **state) {
+  (void)state;
+  run_ranks_as_threads(5, exchange_long_texts, NULL);
+}
+
+static int exchange_too_long_a_text(ms_world *world, void *context) {
+  (void)context;
+  char *texts[MS_MAX_LOCAL_RANKS], *mine = malloc((1 << 20) + 2);
+  EXPECT(mine, "no memory");
+  memset(mine, 'x', (1 << 20) + 1);
+  mine[(1 << 20) + 1] = 0;
+  int rc = ms_world_exchange_text(world, mine, texts);
+  free(mine);
+  EXPECT_FAILS(rc, MS_EINVAL, "at most 1048576");
+  return MS_OK;
+}
+
+static void a_text_over_the_limit_is_refused(void **state) {
+  (void)state;
+  run_ranks_as_threads(1, exchange_too_long_a_text, NULL);
+}
+
+/* ---- regions ---- */
+
+static long resident_kib(void) {
+  char line[128];
+  long kib = -1;
+  FILE *file = fopen("/proc/self/status", "r");
+  while (file && fgets(line, sizeof line, file))
+    if (sscanf(line, "RssShmem: %ld", &kib) == 1) break;
+  if (file) fclose(file);
+  return kib;
+}
+
+static int use_regions(ms_world *world, void *context) {
+  (void)context;
+  enum { REGIONS = 3, BYTES = 1 << 20 };
+  int me = ms_world_rank(world), ranks = ms_world_size(world);
+  ms_region region[REGIONS], none;
+  for (int i = 0; i < REGIONS; i++) MS_TRY(ms_world_region(world, BYTES + 12345, &region[i]));
+  MS_TRY(ms_world_region(world, 0, &none));
+  EXPECT(!none.base, "an empty region has an address");
+  for (int i = 0; i < REGIONS; i++) {
+    int *word = region[i].base;
+    EXPECT(word[100 * me] == 0, "a region is not zero-filled");
+    word[100 * me] = 10 * me + i + 1;
+  }
+  MS_TRY(ms_world_barrier(world));
+  for (int i = 0; i < REGIONS; i++)
+    for (int r = 0; r < ranks; r++)
+      EXPECT(((int *)region[i].base)[100 * r] == 10 * r + i + 1, "region %d does not show what rank %d wrote", i, r);
+  /* 64 MiB of which one page is touched costs one page. */
+  ms_region sparse;
+  long before = resident_kib();
+  MS_TRY(ms_world_region(world, 64 << 20, &sparse));
+  if (me == 0) ((char *)sparse.base)[40 << 20] = 1;
+  MS_TRY(ms_world_barrier(world));
+  EXPECT(resident_kib() - before < 64, "an untouched region is resident: %ld KiB", resident_kib() - before);
+  ms_region_unmap(&sparse);
+  for (int i = 0; i < REGIONS; i++) ms_region_unmap(&region[i]);
+  return MS_OK;
+}
+
+static void regions_are_the_same_memory_in_every_rank(void **state) {
+  (void)state;
+  run_ranks_as_processes(1, use_regions, NULL);
+  run_ranks_as_processes(3, use_regions, NULL);
+}
+
+static int disagree_on_a_region(ms_world *world, void *context) {
+  (void)context;
+  ms_region region;
+  size_t bytes = ms_world_rank(world) == 1 ? 8192 : 4096;
+  EXPECT_FAILS(ms_world_region(world, bytes, &region), MS_EMISMATCH, "rank 1 asks for 8192 bytes, rank 0 for 4096");
+  return MS_OK;
+}
+
+static void D10_ranks_that_disagree_on_a_region_are_told(void **state) {
+  (void)state;
+  run_ranks_as_processes(3, disagree_on_a_region, NULL);
+}
+
+static int count_descriptors(void) {
+  int n = 0;
+  DIR *folder = opendir("/proc/self/fd");
+  if (!folder) return -1;
+  while (readdir(folder)) n++;
+  closedir(folder);
+  return n;
+}
+
+static int open_and_close_regions(ms_world *world, void *context) {
+  (void)context;
+  int before = count_descriptors();
+  for (int i = 0; i < 50; i++) {
+    ms_region region;
+    MS_TRY(ms_world_region(world, 4096, &region));
+    ms_region_unmap(&region);
+  }
+  EXPECT(count_descriptors() == before, "%d descriptors before, %d after", before, count_descriptors());
+  return MS_OK;
+}
+
+static void regions_keep_no_descriptor(void **state) {
+  (void)state;
+  run_ranks_as_processes(2, open_and_close_regions, NULL);
+}
+
+/* ---- waits that end without their peers ---- */
+
+/* Rank 1 does not come; the others say so. */
+static int wait_for_rank_1(ms_world *world, void *context) {
+  int *still_waiting = context, me = ms_world_rank(world);
+  ms_comm *comm;
+  float x = 0;
+  void *shared[3] = {&x, &x, &x};
+  ms_world_set_timeout(world, 0.3);
+  EXPECT(ms_world_timeout(world) == 0.3, "the timeout was not set");
+  if (me != 1) {
+    double began = ms_clock();
+    MS_TRY(ms_comm_open(world, 3, (int[]){2, 1, 0}, 4, &comm));
+    ms_coll_part part = {.count = 1, .shared = shared, .src = &x};
+    ms_coll coll = {.kind = MS_COLL_ALL_GATHER, .parts = 1, .part = &part, .label = "layers.3"};
+    MS_TRY(ms_comm_start(comm, &coll));
+    EXPECT_FAILS(ms_comm_wait(comm), MS_ETIMEOUT,
+                 me ? "all_gather layers.3: rank 2 has waited 0.3 s for rank 1"
+                    : "all_gather layers.3: rank 0 has waited 0.3 s for rank 1");
+    EXPECT(ms_clock() - began > 0.29 && ms_clock() - began < 3, "after %g s", ms_clock() - began);
+    ms_comm_close(comm);
+    __atomic_fetch_sub(still_waiting, 1, __ATOMIC_SEQ_CST);
+  }
+  while (__atomic_load_n(still_waiting, __ATOMIC_SEQ_CST)) usleep(1000);
+  return MS_OK;
+}
+
+static void L4_a_wait_past_its_deadline_names_what_and_who(void **state) {
+  (void)state;
+  int *still_waiting = share_memory(sizeof *still_waiting);
+  *still_waiting = 2;
+  run_ranks_as_threads(3, wait_for_rank_1, still_waiting);
+  *still_waiting = 2;
+  run_ranks_as_processes(3, wait_for_rank_1, still_waiting);
+  unshare_memory(still_waiting, sizeof *still_waiting);
+}
+
+static int give_up_in_rank_2(ms_world *world, void *context) {
+  (void)context;
+  if (ms_world_rank(world) == 2) {
+    usleep(50000);
+    ms_world_abort(world, "the file ran out");
+    ms_world_abort(world, "a second reason does not count");
+    return MS_OK;
+  }
+  double began = ms_clock();
+  EXPECT_FAILS(ms_world_barrier(world), MS_EPEER, "rank 2 gave up: the file ran out");
+  EXPECT(ms_clock() - began < 2, "after %g s", ms_clock() - began);
+  return MS_OK;
+}
+
+static void L5_giving_up_wakes_who_waits_with_the_reason(void **state) {
+  (void)state;
+  run_ranks_as_threads(4, give_up_in_rank_2, NULL);
+  run_ranks_as_processes(4, give_up_in_rank_2, NULL);
+}
+
+static int leave_in_rank_0(ms_world *world, void *context) {
+  (void)context;
+  MS_TRY(ms_world_barrier(world));
+  if (ms_world_rank(world) == 0) return MS_OK;
+  EXPECT_FAILS(ms_world_barrier(world), MS_EPEER, "barrier: rank 0 left while rank");
+  return MS_OK;
+}
+
+static void L5_a_rank_that_left_is_not_waited_for(void **state) {
+  (void)state;
+  run_ranks_as_threads(2, leave_in_rank_0, NULL);
+  run_ranks_as_processes(2, leave_in_rank_0, NULL);
+}
+
+static int wait_until_interrupted(ms_world *world, void *context) {
+  (void)context;
+  ms_interrupt_install();
+  MS_TRY(ms_world_barrier(world));
+  if (ms_world_rank(world) == 0) {
+    usleep(50000);
+    raise(SIGINT);
+    EXPECT_FAILS(ms_world_check(world), MS_EINTERRUPT, "interrupted");
+    ms_world_abort(world, "interrupted");
+    return MS_OK;
+  }
+  EXPECT_FAILS(ms_world_barrier(world), MS_EPEER, "interrupted");
+  return MS_OK;
+}
+
+static void L7_an_interrupt_ends_a_wait(void **state) {
+  (void)state;
+  run_ranks_as_processes(2, wait_until_interrupted, NULL);
+}
+
+/* The launcher's side of the same: its words come as they are. */
+static void L5_the_launchers_reason_reaches_the_ranks(void **state) {
+  (void)state;
+  int fd, blamed;
+  ms_job *job;
+  ms_job_view *view;
+  ms_world *world;
+  assert_int_equal(ms_job_create(2, &fd), MS_OK);
+  assert_int_equal(ms_job_map(fd, &job), MS_OK);
+  assert_int_equal(ms_job_open(fd, &view), MS_OK);
+  assert_int_equal(ms_world_attach(job, 0, &world), MS_OK);
+  assert_null(ms_job_abort_reason(view, &blamed));
+  assert_null(ms_job_rank_reason(view, 0));
+  ms_job_abort(view, 1, "rank 1 died: killed by signal 9 (Killed)");
+  assert_fails(ms_world_barrier(world), MS_EPEER, "rank 1 died: killed by signal 9 (Killed)");
+  ms_world_abort(world, "later");
+  assert_string_equal(ms_job_abort_reason(view, &blamed), "rank 1 died: killed by signal 9 (Killed)");
+  assert_int_equal(blamed, 1);
+  assert_string_equal(ms_job_rank_reason(view, 0), "later");
+  ms_world_leave(world);
+  ms_job_close(view);
+  ms_job_unmap(job);
+  close(fd);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(a_world_of_one_needs_no_launcher),
+      TEST(what_the_environment_says_is_checked),
+      TEST(exchange_gives_every_rank_every_value),
+      TEST(texts_of_any_length_are_exchanged),
+      TEST(a_text_over_the_limit_is_refused),
+      TEST(regions_are_the_same_memory_in_every_rank),
+      TEST(D10_ranks_that_disagree_on_a_region_are_told),
+      TEST(regions_keep_no_descriptor),
+      TEST(L4_a_wait_past_its_deadline_names_what_and_who),
+      TEST(L5_giving_up_wakes_who_waits_with_the_reason),
+      TEST(L5_a_rank_that_left_is_not_waited_for),
+      TEST(L7_an_interrupt_ends_a_wait),
+      TEST(L5_the_launchers_reason_reaches_the_ranks),
+  };
+  return cmocka_run_group_tests_name("world", tests, NULL, NULL);
+}
