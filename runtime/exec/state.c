@@ -15,12 +15,12 @@ enum { PAGE_BYTES = 4096 };
 
 static int64_t whole_pages(int64_t bytes) { return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES; }
 
-static int map_private(ms_state *state, int arena, int64_t bytes) {
+static int map_private(int arena, int64_t bytes, ms_region *region) {
   void *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED)
     return MS_FAIL(MS_ENOMEM, "cannot map %lld bytes for the arena of %s", (long long)bytes, ms_arena_name(arena));
   madvise(base, (size_t)bytes, MADV_HUGEPAGE); /* fewer page faults and TLB misses; advice only */
-  state->arena[arena] = (ms_region){base, (size_t)bytes};
+  *region = (ms_region){base, (size_t)bytes};
   return MS_OK;
 }
 
@@ -31,27 +31,25 @@ static int shared_blocks(const ms_state *state, int arena) {
   return arena == MS_ARENA_GATHERED && state->model->shard_size > 1 ? state->model->replicate_size : 0;
 }
 
+/* The old memory goes only when the new is there: a failure leaves everything as it was. */
 static int map_arena(ms_state *state, int arena, int64_t bytes) {
-  ms_region_unmap(&state->arena[arena]);
-  state->arena_bytes[arena] = 0;
+  ms_region mapped;
   int blocks = shared_blocks(state, arena);
-  state->mapped++;
-  if (blocks) {
-    state->stride[arena] = whole_pages(bytes);
-    MS_TRY(ms_world_region(state->world, (size_t)(state->stride[arena] * blocks), &state->arena[arena]));
-  } else MS_TRY(map_private(state, arena, bytes));
+  int64_t stride = whole_pages(bytes);
+  if (blocks) MS_TRY(ms_world_region(state->world, (size_t)(stride * blocks), &mapped));
+  else MS_TRY(map_private(arena, bytes, &mapped));
+  ms_region_unmap(&state->arena[arena]);
+  state->arena[arena] = mapped;
   state->arena_bytes[arena] = bytes;
+  state->stride[arena] = stride;
+  state->generation++;
+  state->mapped++;
   return MS_OK;
 }
 
 int ms_state_reserve(ms_state *state, const int64_t *bytes) {
-  int moved = 0;
-  for (int arena = MS_ARENA_STATE + 1; arena < MS_ARENAS; arena++) {
-    if (bytes[arena] <= state->arena_bytes[arena]) continue;
-    if (!moved) state->generation++;
-    moved = 1;
-    MS_TRY(map_arena(state, arena, bytes[arena]));
-  }
+  for (int arena = MS_ARENA_STATE + 1; arena < MS_ARENAS; arena++)
+    if (bytes[arena] > state->arena_bytes[arena]) MS_TRY(map_arena(state, arena, bytes[arena]));
   return MS_OK;
 }
 
