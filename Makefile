@@ -29,7 +29,7 @@ CUDA_HOME ?= /usr/local/cuda
 
 PACKAGES_BUILD := gcc make libc6-dev pkg-config luajit libluajit-5.1-dev libdnnl-dev libpcre2-dev libjansson-dev libedit-dev
 PACKAGES_TRAIN := fortunes
-PACKAGES_TEST := lua-busted libcmocka-dev
+PACKAGES_TEST := lua-busted lua-cjson libcmocka-dev
 PACKAGES_LINT := lua-check clang-format
 PACKAGES_BENCH := python3 python3-venv libopenmpi-dev openmpi-bin
 

@@ -160,6 +160,20 @@ function Exec:counters()
   return counters
 end
 
+---The counters as a Lua table, by names.
+---@return { collectives: table<string, integer>, comm_bytes: table<string, number>, allocations: integer, seconds: table }
+function Exec:report()
+  local counters = self:counters()
+  local report = { collectives = {}, comm_bytes = {}, allocations = tonumber(counters.allocations) }
+  for name, phase in pairs(PHASE) do report.collectives[name] = tonumber(counters.collectives[tonumber(phase)]) end
+  for i, name in ipairs(self.plan.mesh.names) do report.comm_bytes[name] = counters.comm_bytes[i - 1] end
+  report.seconds = {
+    kernels = counters.kernel_seconds, waits = counters.wait_seconds, collectives = counters.collective_seconds,
+    total = counters.total_seconds,
+  }
+  return report
+end
+
 ---Bytes that the arenas hold, state and all plans of this model together.
 ---@return number
 function Exec:arena_bytes() return C.ms_exec_arena_bytes(self.handle) end
@@ -170,6 +184,15 @@ function Exec:find_nonfinite()
   local text = ffi.new("const char *[1]")
   check(C.ms_exec_find_nonfinite(self.handle, self.step_inputs, text))
   return ffi.string(text[0])
+end
+
+---What the exec of a name ran since it was made.
+---@param name string "train", "evaluate", "generate"
+---@return { collectives: table<string, integer>, comm_bytes: table<string, number>, allocations: integer, seconds: table }?
+function Session:counters(name)
+  for _, exec in pairs(self.execs) do
+    if exec.plan.name == name then return exec:report() end
+  end
 end
 
 local function param_index(self, fqn)

@@ -1,0 +1,202 @@
+-- The same numbers from any mesh: real ranks train tests/lua/recipes/parity.lua, and what they end with is compared
+-- with one rank on the same global batches. Tolerances: f32 1e-5, bf16 2e-2, relative to the largest value of a tensor.
+
+local program = require("lua.program")
+local json = require("cjson")
+
+local runs = {}
+
+-- What a run wrote; equal settings run once.
+local function run(ranks, settings)
+  local words = {}
+  for name, value in pairs(settings) do words[#words + 1] = ("%s=%s"):format(name, tostring(value)) end
+  table.sort(words)
+  local key = ranks .. " " .. table.concat(words, " ")
+  if runs[key] then return runs[key] end
+  local out = os.tmpname()
+  local ended = program.run({
+    "run", "tests/lua/recipes/parity.lua", "-n", tostring(ranks), "out=" .. out, unpack(words),
+  })
+  assert(ended.status == 0, ended.err)
+  local file = assert(io.open(out))
+  local text = file:read("*a")
+  file:close()
+  os.remove(out)
+  runs[key] = json.decode(text)
+  return runs[key]
+end
+
+local function with(settings, more)
+  local all = {}
+  for name, value in pairs(settings) do all[name] = value end
+  for name, value in pairs(more or {}) do all[name] = value end
+  return all
+end
+
+local function assert_close(expected, got, tolerance, what)
+  local scale, worst = 0, 0
+  assert.equal(#expected, #got, what)
+  for i, value in ipairs(expected) do
+    scale = math.max(scale, math.abs(value))
+    worst = math.max(worst, math.abs(value - got[i]))
+  end
+  -- Not `worst <= ...` alone: a NaN must fail.
+  assert(worst == worst and worst <= tolerance * math.max(scale, 1e-3),
+    ("%s differs by %g of %g"):format(what, worst, scale))
+end
+
+-- Bit for bit, without printing thousands of numbers when it is not so.
+local function assert_same(expected, got)
+  assert_close(expected.losses, got.losses, 0, "losses")
+  assert_close(expected.norms, got.norms, 0, "norms")
+  for name, values in pairs(expected.params) do assert_close(values, got.params[name], 0, name) end
+end
+
+local function assert_parity(expected, got, tolerance)
+  assert_close(expected.losses, got.losses, tolerance, "losses")
+  assert_close(expected.norms, got.norms, tolerance, "norms")
+  for name, values in pairs(expected.params) do
+    -- Ten AdamW steps turn rounding into steps of the learning rate where a gradient is almost zero.
+    assert_close(values, got.params[name], 10 * tolerance, name)
+  end
+end
+
+local MESHES = { { 2, "1x2" }, { 3, "1x3" }, { 4, "1x4" }, { 4, "2x2" }, { 2, "2x1" }, { 4, "4x1" } }
+
+local function parity_on_all(settings, tolerance)
+  local alone = run(1, with(settings, { mesh = "1x1" }))
+  for _, mesh in ipairs(MESHES) do
+    assert_parity(alone, run(mesh[1], with(settings, { mesh = mesh[2] })), tolerance)
+  end
+end
+
+describe("parity with one rank", function()
+  it("S1 rows, a unit a block, sizes that do not divide", function() parity_on_all({ layout = "rows" }, 1e-5) end)
+  it("S1 rows, one unit", function() parity_on_all({ layout = "rows", units = false }, 1e-5) end)
+  it("S1 ragged, a unit a block", function() parity_on_all({ layout = "ragged" }, 1e-5) end)
+  it("S1 ragged, one unit", function() parity_on_all({ layout = "ragged", units = false }, 1e-5) end)
+
+  it("S2 full shard, shard grad op, no shard, and both hybrids", function()
+    for _, reshard in ipairs({ "true", "false", "default" }) do parity_on_all({ reshard = reshard }, 1e-5) end
+  end)
+
+  it("S6 three micro-batches equal one batch three times the size", function()
+    local alone = run(1, { mesh = "1x1" })
+    assert_parity(alone, run(1, { mesh = "1x1", micro = 3 }), 1e-5)
+    assert_parity(alone, run(2, { mesh = "1x2", micro = 3 }), 1e-5)
+    assert_parity(alone, run(4, { mesh = "2x2", micro = 3 }), 1e-5)
+    assert_parity(alone, run(2, { mesh = "2x1", micro = 3, layout = "ragged" }), 1e-5)
+  end)
+
+  it("S7 bf16 weights with f32 masters, reduced in f32 or bf16", function()
+    local full = run(1, { mesh = "1x1" })
+    for _, reduce in ipairs({ "f32", "bf16" }) do
+      local settings = { dtype = "bf16", reduce = reduce }
+      assert_close(full.losses, run(1, with(settings, { mesh = "1x1" })).losses, 2e-2, "losses against f32")
+      for _, mesh in ipairs({ { 2, "1x2" }, { 4, "2x2" }, { 2, "2x1" } }) do
+        local got = run(mesh[1], with(settings, { mesh = mesh[2] }))
+        assert_close(full.losses, got.losses, 2e-2, "losses of " .. mesh[2])
+        assert_close(full.norms, got.norms, 5e-2, "norms of " .. mesh[2])
+      end
+    end
+  end)
+
+  it("S8 frozen parameters stay as they were drawn", function()
+    local settings = { freeze = [[^layers\.0|fc1\.bias]] }
+    parity_on_all(settings, 1e-5)
+    local before = run(1, with(settings, { mesh = "1x1", steps = 1 }))
+    local after = run(1, with(settings, { mesh = "1x1" }))
+    assert.same(before.params["layers.0.fc1.weight"], after.params["layers.0.fc1.weight"])
+    assert.same(before.params["layers.1.fc1.bias"], after.params["layers.1.fc1.bias"])
+    assert.not_same(before.params["layers.1.fc1.weight"], after.params["layers.1.fc1.weight"])
+  end)
+
+  it("S11 the clipped norm is that of one rank", function() parity_on_all({ clip = 0.05 }, 1e-5) end)
+
+  it("S13 SGD with momentum, Nesterov and weight decay, and groups by rule", function()
+    parity_on_all({ optimizer = "sgd", groups = true }, 1e-5)
+    parity_on_all({ optimizer = "sgd", nesterov = true }, 1e-5)
+    parity_on_all({ optimizer = "sgd", momentum = 0, decay = 0 }, 1e-5)
+    parity_on_all({ optimizer = "adamw", groups = true }, 1e-5)
+  end)
+
+  it("S18 a layer that is not used in the step gets zero gradients", function()
+    parity_on_all({ spare = true, decay = 0 }, 1e-5)
+    local value = run(2, { mesh = "1x2", spare = true, decay = 0 })
+    local first = run(2, { mesh = "1x2", spare = true, decay = 0, steps = 1 })
+    assert.same(first.params["layers.0.spare.weight"], value.params["layers.0.spare.weight"])
+  end)
+end)
+
+describe("bit for bit", function()
+  it("S12 a run repeats itself, on any mesh", function()
+    for _, mesh in ipairs({ { 3, "1x3" }, { 4, "2x2" } }) do
+      local first = run(mesh[1], { mesh = mesh[2] })
+      runs = {}
+      assert_same(first, run(mesh[1], { mesh = mesh[2] }))
+    end
+  end)
+
+  it("S12 (k,1) is DDP and (1,k) is FSDP: the same sums in the same order", function()
+    -- Without clipping: the norm is summed over chunks, in another order.
+    local ddp, fsdp = run(2, { mesh = "2x1", clip = 0 }), run(2, { mesh = "1x2", clip = 0 })
+    assert_close(ddp.losses, fsdp.losses, 0, "losses")
+    for name, values in pairs(ddp.params) do assert_close(values, fsdp.params[name], 0, name) end
+  end)
+
+  it("S12 rows and ragged differ in layout alone", function()
+    local rows, ragged = run(3, { mesh = "1x3", layout = "rows" }), run(3, { mesh = "1x3", layout = "ragged" })
+    assert.equal(rows.losses[1], ragged.losses[1])
+  end)
+
+  it("S15 initial weights are the same on every mesh", function()
+    local settings = { steps = 1, optimizer = "sgd", momentum = 0, decay = 0, clip = 0 }
+    local alone = run(1, with(settings, { mesh = "1x1" }))
+    for _, mesh in ipairs(MESHES) do
+      local got = run(mesh[1], with(settings, { mesh = mesh[2] }))
+      assert_close({ alone.losses[1] }, { got.losses[1] }, 1e-6, "first loss on " .. mesh[2])
+    end
+  end)
+
+  it("S17 prefetch depth changes no bit", function()
+    local expected = run(2, { mesh = "1x2" })
+    for depth = 0, 2 do
+      local got = run(2, { mesh = "1x2", prefetch = depth })
+      assert_same(expected, got)
+    end
+  end)
+end)
+
+describe("counts and bytes", function()
+  it("S3 M7 what ran equals what the plan says", function()
+    for _, mesh in ipairs(MESHES) do
+      local got = run(mesh[1], { mesh = mesh[2] })
+      for _, phase in ipairs({ "first", "norm", "update" }) do
+        assert.equal(10 * got.plan.collectives[phase], got.collectives[phase], phase .. " on " .. mesh[2])
+      end
+      for name, bytes in pairs(got.plan.comm_bytes) do
+        -- Shares of a ring are fractions: their sums round.
+        assert_close({ bytes }, { got.comm_bytes[name] }, 1e-12, "bytes over " .. name .. " of " .. mesh[2])
+      end
+    end
+  end)
+
+  it("M1 the arenas hold what the plan says, and nothing is allocated after compile", function()
+    for _, mesh in ipairs(MESHES) do
+      local got = run(mesh[1], { mesh = mesh[2] })
+      assert.equal(got.plan.peak_bytes, got.peak_bytes)
+      local sum = 0
+      for _, bytes in pairs(got.plan.bytes) do sum = sum + bytes end
+      assert.equal(got.plan.peak_bytes, sum)
+      assert.equal(0, got.allocations)
+    end
+  end)
+
+  it("S16 evaluation gives the loss of the weights and holds nothing of backward", function()
+    local alone = run(1, { mesh = "1x1" })
+    for _, mesh in ipairs(MESHES) do
+      local got = run(mesh[1], { mesh = mesh[2] })
+      assert_close({ alone.evaluated }, { got.evaluated }, 1e-5, "evaluation on " .. mesh[2])
+    end
+  end)
+end)

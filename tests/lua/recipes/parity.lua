@@ -1,0 +1,111 @@
+-- Trains a small network whose sizes divide by nothing, and writes what came out, for specs that compare meshes.
+--
+-- Every mesh sees the same global batches. Rank 0 writes one JSON object: losses, norms, every parameter in full,
+-- the engine's counters of collectives and bytes beside the plan's, and the bytes of the arenas beside the plan's.
+
+local ms = require "moonshard"
+local ffi = require "ffi"
+local json = require "moonshard.json"
+local re = ms.re
+
+local cfg = ms.args {
+  mesh = "1x1", rows = 12, steps = 10, out = "", optimizer = "adamw", units = true, layout = "rows", dtype = "f32",
+  reshard = "default", micro = 1, prefetch = 1, clip = 0.5, freeze = "", groups = false, reduce = "f32", unused = false,
+  momentum = 0.9, nesterov = false, decay = 0.1, seed = 3, spare = false,
+}
+
+local Block = ms.module "Block"
+
+function Block:init(inner)
+  self.fc1 = ms.nn.linear(17, inner)
+  self.fc2 = ms.nn.linear(inner, 17)
+  self.gain = ms.parameter { 1, init = "ones" }
+  if cfg.spare then self.spare = ms.nn.linear(3, 2) end
+end
+
+function Block:forward(x)
+  return x + self.fc2(self.fc1(x):gelu()) * self.gain
+end
+
+local Net = ms.module "Net"
+
+function Net:init()
+  self.embed = ms.nn.linear(15, 17)
+  self.layers = { Block(16), Block(7) }
+  self.norm = ms.nn.layer_norm { 17 }
+  self.head = ms.nn.linear(17, 3)
+end
+
+function Net:forward(x)
+  x = self.embed(x)
+  for _, layer in ipairs(self.layers) do x = layer(x) end
+  return self.head(self.norm(x))
+end
+
+local RESHARD = { ["true"] = true, ["false"] = false, default = "default" }
+local model = Net()
+ms.fully_shard(model, {
+  mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
+  units = cfg.units and { re[[^layers\.\d+$]] } or nil,
+  reshard_after_forward = RESHARD[cfg.reshard],
+  layout = cfg.layout,
+  freeze = cfg.freeze ~= "" and { { re(cfg.freeze), true } } or nil,
+  mp_policy = { param_dtype = cfg.dtype, reduce_dtype = cfg.reduce },
+  seed = cfg.seed,
+})
+
+local groups = cfg.groups and { { re[[bias|norm]], { weight_decay = 0, lr_scale = 0.5 } } } or nil
+local opt = cfg.optimizer == "adamw" and ms.optim.adamw { lr = 1e-2, weight_decay = cfg.decay, groups = groups }
+  or ms.optim.sgd {
+    lr = 5e-2, momentum = cfg.momentum, nesterov = cfg.nesterov, weight_decay = cfg.decay, groups = groups,
+  }
+local train = ms.trainer {
+  model = model, optimizer = opt, loss = ms.loss.cross_entropy, clip_grad_norm = cfg.clip,
+  micro_batches = cfg.micro, prefetch = cfg.prefetch,
+}
+
+-- The rows of a global batch that belong to this rank: with micro-batches, micro-batch m of all ranks together is the
+-- m-th part of the global batch, so any mesh and any number of micro-batches average the same rows.
+local world = ms.world()
+local mine = cfg.rows / world.size
+assert(mine % cfg.micro == 0, "rows do not divide")
+
+local function random(step, row, column)
+  local x = math.sin(step * 12.9898 + row * 78.233 + column * 37.719) * 43758.5453
+  return x - math.floor(x)
+end
+
+local function batch_of(step)
+  local inputs, targets = ffi.new("float[?]", mine * 15), ffi.new("int32_t[?]", mine)
+  local micro_rows = mine / cfg.micro
+  for i = 0, mine - 1 do
+    local micro = math.floor(i / micro_rows)
+    local row = (micro * world.size + world.rank) * micro_rows + i % micro_rows
+    for c = 0, 14 do inputs[i * 15 + c] = 2 * random(step, row, c) - 1 end
+    targets[i] = math.floor(3 * random(step, row, 99))
+  end
+  return {
+    inputs = { data = inputs, dtype = "f32", shape = { mine, 15 } },
+    targets = { data = targets, dtype = "i32", shape = { mine } },
+  }
+end
+
+local result = { losses = {}, norms = {}, params = {} }
+for step = 1, cfg.steps do
+  local m = train:step(batch_of(step))
+  result.losses[step], result.norms[step] = m.loss, m.grad_norm
+  result.peak_bytes, result.comm_bytes = m.peak_bytes, m.comm_bytes
+end
+for name in model:named_parameters() do
+  result.params[name] = train.session:full(name)
+end
+local summary = train:plan():summary()
+local counters = train.session:counters("train")
+result.plan = summary
+result.collectives, result.allocations = counters.collectives, counters.allocations
+result.evaluated = train:evaluate(coroutine.wrap(function() coroutine.yield(1, batch_of(1)) end))
+if world.rank == 0 then
+  local file = assert(io.open(cfg.out, "w"))
+  file:write(json.encode(result))
+  file:close()
+end
