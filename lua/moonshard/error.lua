@@ -105,7 +105,7 @@ end
 ---@param message string
 ---@param c_where string
 function errors.raise_c(code, status, message, c_where)
-  local where, rest = message:match("^([^\n]-%.[%w_]+:%d+): (.*)$")
+  local where, rest = message:match("^([^\n:]+:%d+): (.*)$")
   local path = current_path()
   if path and message:sub(1, #path + 5) == "in " .. path .. ": " then message = message:sub(#path + 6) end
   error(errors.new({

@@ -2,6 +2,7 @@
 
 local ms = require("moonshard")
 local fixture = require("lua.fixture")
+local program = require("lua.program")
 local message = fixture.message
 local world = ms.world()
 
@@ -13,7 +14,35 @@ local function list(group)
   return ranks
 end
 
+-- What four launched ranks print, sorted: one line a rank.
+local function on_four_ranks(source)
+  local path = program.recipe("local ms = require \"moonshard\"\n" .. source)
+  local ended = program.run({ "run", path, "-n", "4", "--log-ranks", "all" })
+  os.remove(path)
+  local lines = {}
+  for line in (ended.out .. ended.err):gmatch("[^\n]+") do lines[#lines + 1] = line end
+  table.sort(lines)
+  return lines, ended.status
+end
+
 describe("D1", function()
+  it("gives launched ranks their own places", function()
+    local lines, status = on_four_ranks([[
+      local mesh = ms.init_device_mesh("cpu", "2x-1", { "replicate", "shard" })
+      print(mesh:get_local_rank("replicate"), mesh:get_local_rank("shard"), tostring(mesh:get_group("shard")))]])
+    assert.equal(0, status)
+    assert.same({
+      "[rank 0] 0\t0\t{0, 1}", "[rank 1] 0\t1\t{0, 1}", "[rank 2] 1\t0\t{2, 3}", "[rank 3] 1\t1\t{2, 3}",
+    }, lines)
+  end)
+
+  it("refuses a mesh that does not fit the launched ranks, with the recipe's line and status 2", function()
+    local lines, status = on_four_ranks([[ms.init_device_mesh("cpu", "2x3", { "replicate", "shard" })]])
+    assert.equal(2, status)
+    local text = table.concat(lines, "\n")
+    assert.truthy(text:find(":2: mesh 2x3 (replicate, shard) holds 6 ranks, but the world has 4", 1, true), text)
+  end)
+
   it("lays ranks out row-major", function()
     world.describe(6, 8)
     local mesh = ms.init_device_mesh("cpu", { 2, 4 }, { "replicate", "shard" })
@@ -113,6 +142,26 @@ describe("D8", function()
 end)
 
 describe("D11", function()
+  it("trains launched ranks on a mesh given as sizes", function()
+    local lines, status = on_four_ranks([[
+      local model = ms.fully_shard(ms.nn.linear(4, 2), { mesh = { 2, 2 } })
+      local data = ms.data.random { inputs = 4, targets = 2 }
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }
+      for step, batch in data:batches(ms.data.sampler { length = data.length }, 8) do
+        local m = train:step(batch)
+        if step == 3 then
+          print(("%s %.9g"):format(model.sharding.mesh:label(), m.loss))
+          break
+        end
+      end]])
+    assert.equal(0, status)
+    assert.equal(4, #lines)
+    for rank, line in ipairs(lines) do
+      assert.equal(("[rank %d] 2x2 (replicate, shard)"):format(rank - 1), line:match("^(.*%)) "))
+      assert.equal(lines[1]:match("%S+$"), line:match("%S+$"))
+    end
+  end)
+
   local function mesh_of(given)
     return ms.fully_shard(fixture.gpt2(), { mesh = given }).sharding
   end
