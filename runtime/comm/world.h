@@ -39,7 +39,8 @@ double ms_world_timeout(const ms_world *world);
 /* MS_OK, or MS_EPEER telling who gave up or died and why, or MS_EINTERRUPT. Cheap: one load each. */
 int ms_world_check(const ms_world *world);
 /* Sleeps until this rank's doorbell rings, or `seconds` pass; `seen` is the doorbell's value read before the condition
-** was tested (ms_world_doorbell), so no ring is lost. Spins briefly first when every rank has a core. */
+** was tested (ms_world_doorbell), so no ring is lost. Spins briefly first when every rank has a core, and
+** yields once when not. */
 unsigned ms_world_doorbell(const ms_world *world);
 void ms_world_sleep(ms_world *world, unsigned seen, double seconds);
 /* A wait in turns: test the condition, take a turn, test again. Fresh waits are zero-filled. */

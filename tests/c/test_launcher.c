@@ -6,15 +6,21 @@
 #include "tests/c/support/check.h"
 #include "tests/c/support/ranks.h"
 
-#include <errno.h>
 #include <fcntl.h>
+#include <omp.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
-/* The launcher belongs to the executable; the engine that tests are linked with does not have it. */
-#include "host/rank_log.c"
-#include "host/launcher.c"
+#include "base/clock.h"
+#include "base/error.h"
+#include "comm/world.h"
+#include "host/launcher.h"
 
-enum { MOST_RANKS = 4, OUTPUT_BYTES = 65536 };
+enum { MOST_RANKS = 4, OUTPUT_BYTES = 65536, STATUS_FAILED_RUN = 3 };
 
 /* What ranks tell the test. */
 typedef struct blackboard {
