@@ -1,0 +1,58 @@
+/* attention.c - softmax(q k' scale) v without a tensor of scores: reads the call, chooses the code that suits the processor,
+** and cuts the blocks of queries for threads. The computation is told in attention_f32.h (Dao et al. 2022).
+*/
+#include "kernels/cpu/attention.h"
+
+#include <math.h>
+#include <stddef.h>
+
+#include "base/error.h"
+#include "kernels/cpu/parallel.h"
+
+int ms_attention_check(const ms_kernel_call *call) {
+  if (call->in[0].dtype == MS_F32 || call->in[0].dtype == MS_BF16) return MS_OK;
+  return MS_FAIL(MS_EDTYPE, "attention: q is %s; it must be f32 or bf16", ms_dtype_name(call->in[0].dtype));
+}
+
+ms_attention ms_attention_of(const ms_kernel_call *call) {
+  const ms_value_info *q = &call->in[0], *k = &call->in[1];
+  ms_attention a = {.batch = q->dims[0], .t = q->dims[1], .heads = q->dims[2], .d = q->dims[3], .s = k->dims[1],
+                    .groups = k->dims[2], .causal = call->attrs.i[0] != 0, .dtype = q->dtype};
+  a.scale = call->attrs.f[0] != 0.0 ? (float)call->attrs.f[0] : (float)(1.0 / sqrt((double)a.d));
+  return a;
+}
+
+const ms_attention_code *ms_attention_choose(const ms_attention *a) {
+  (void)a;
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("x86-64-v4")) return &ms_attention_f32_avx512;
+  if (__builtin_cpu_supports("x86-64-v3")) return &ms_attention_f32_avx2;
+  return &ms_attention_f32_sse2;
+}
+
+static int64_t items_of(const ms_attention *a) { return a->batch * a->heads * ms_query_blocks(a); }
+
+static int parts_of(const ms_kernel_call *call, const ms_attention *a) {
+  return ms_part_count(call, items_of(a), ms_call_bytes(call));
+}
+
+static int prepare(ms_kernel_call *call) {
+  MS_TRY(ms_attention_check(call));
+  const ms_attention a = ms_attention_of(call);
+  call->workspace_bytes = parts_of(call, &a) * ms_attention_choose(&a)->forward_scratch(&a);
+  return MS_OK;
+}
+
+static void run_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  const ms_attention a = ms_attention_of(call);
+  const ms_attention_code *code = ms_attention_choose(&a);
+  code->forward(&a, call, begin, end, (char *)call->workspace + part * code->forward_scratch(&a));
+}
+
+static int run(const ms_kernel_call *call) {
+  const ms_attention a = ms_attention_of(call);
+  ms_run_parts(call, parts_of(call, &a), items_of(&a), 1, run_part);
+  return MS_OK;
+}
+
+const ms_kernel ms_cpu_attention = {.prepare = prepare, .run = run};

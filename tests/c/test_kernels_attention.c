@@ -1,0 +1,257 @@
+/* test_kernels_attention.c - attention forward and backward against the definition in double: causal or not, grouped heads,
+** more keys than queries, ragged edges, both dtypes.
+*/
+#include "support/kernel_case.h"
+
+#include "base/error.h"
+
+typedef struct shape_of_attention {
+  int64_t b, t, s, h, g, d;
+  int causal;
+  double scale; /* 0: 1 / sqrt(d) */
+} attention_shape;
+
+static const attention_shape shapes[] = {
+    {1, 1, 1, 1, 1, 1, 1, 0},         {1, 1, 1, 1, 1, 64, 0, 0},       {2, 5, 5, 3, 3, 8, 1, 0},
+    {1, 33, 33, 2, 1, 16, 1, 0},      {2, 64, 64, 2, 2, 64, 1, 0},     {1, 70, 70, 4, 2, 32, 0, 0},
+    {1, 31, 97, 2, 1, 20, 1, 0.3},    {1, 200, 200, 1, 1, 64, 1, 0},   {1, 1, 150, 2, 2, 80, 1, 0},
+    {1, 40, 300, 3, 1, 64, 0, 0},     {1, 65, 129, 2, 2, 128, 1, 0},   {1, 34, 34, 1, 1, 256, 1, 0.05},
+    {2, 257, 257, 2, 1, 64, 1, 0},    {1, 130, 130, 2, 2, 33, 1, 0},   {1, 96, 64, 2, 2, 48, 0, 0},
+};
+
+enum { Q, K, V, O, LSE, DO };
+
+static double scale_of(const attention_shape *a) { return a->scale != 0 ? a->scale : 1 / sqrt((double)a->d); }
+
+static int64_t query_at(const attention_shape *a, int64_t b, int64_t i, int64_t h) { return ((b * a->t + i) * a->h + h) * a->d; }
+
+static int64_t key_at(const attention_shape *a, int64_t b, int64_t j, int64_t h) {
+  return ((b * a->s + j) * a->g + h / (a->h / a->g)) * a->d;
+}
+
+static void add_qkv(kernel_case *c, const attention_shape *a, int dtype) {
+  c->call.attrs.i[0] = a->causal;
+  c->call.attrs.f[0] = a->scale;
+  add_input(c, SHAPE(dtype, a->b, a->t, a->h, a->d));
+  add_input(c, SHAPE(dtype, a->b, a->s, a->g, a->d));
+  add_input(c, SHAPE(dtype, a->b, a->s, a->g, a->d));
+}
+
+static kernel_case forward_case(const attention_shape *a, int dtype) {
+  kernel_case c = case_of(MS_OP_attention);
+  add_qkv(&c, a, dtype);
+  add_output(&c, SHAPE(dtype, a->b, a->t, a->h, a->d));
+  add_output(&c, SHAPE(MS_F32, a->b, a->h, a->t));
+  return c;
+}
+
+/* p[j] = softmax over the keys that query i sees; returns the log of its denominator */
+static double probabilities(const kernel_case *c, const attention_shape *a, int64_t b, int64_t i, int64_t h, double *p) {
+  double largest = -INFINITY, sum = 0;
+  int64_t seen = a->causal ? i + a->s - a->t + 1 : a->s;
+  for (int64_t j = 0; j < a->s; j++) {
+    p[j] = -INFINITY;
+    if (j >= seen) continue;
+    p[j] = 0;
+    for (int64_t d = 0; d < a->d; d++) p[j] += input_at(c, Q, query_at(a, b, i, h) + d) * input_at(c, K, key_at(a, b, j, h) + d);
+    p[j] *= scale_of(a);
+    largest = fmax(largest, p[j]);
+  }
+  for (int64_t j = 0; j < a->s; j++) sum += p[j] = exp(p[j] - largest);
+  for (int64_t j = 0; j < a->s; j++) p[j] /= sum;
+  return largest + log(sum);
+}
+
+/* |x - reference| over |reference|, norms over the whole tensor; a tensor that should be 0 may round as if its elements were 0.2. */
+static void assert_close(const kernel_case *c, int output, const double *reference, double tolerance, const char *what) {
+  double difference = 0, size = 0;
+  int64_t n = ms_numel(&c->call.out[output]);
+  for (int64_t i = 0; i < n; i++) {
+    double x = output_at(c, output, i);
+    if (!(fabs(x) < 1e30)) fail_msg("%s, element %d is %g", what, (int)i, x);
+    difference += (x - reference[i]) * (x - reference[i]);
+    size += reference[i] * reference[i];
+  }
+  if (sqrt(difference) > tolerance * (sqrt(size) + 0.2 * sqrt((double)n))) fail_msg("%s: relative error %g", what, sqrt(difference / size));
+}
+
+static double *doubles(int64_t n) {
+  double *x = calloc((size_t)n, sizeof *x);
+  assert_non_null(x);
+  return x;
+}
+
+static double tolerance_of(int dtype) { return dtype == MS_BF16 ? 6e-3 : 2e-6; }
+
+static void check_forward(const attention_shape *a, int dtype) {
+  kernel_case c = forward_case(a, dtype);
+  double *o = doubles(ms_numel(&c.call.out[0])), *lse = doubles(a->b * a->h * a->t), *p = doubles(a->s);
+  for (int64_t b = 0; b < a->b; b++)
+    for (int64_t h = 0; h < a->h; h++)
+      for (int64_t i = 0; i < a->t; i++) {
+        lse[(b * a->h + h) * a->t + i] = probabilities(&c, a, b, i, h, p);
+        for (int64_t j = 0; j < a->s; j++)
+          for (int64_t d = 0; d < a->d; d++) o[query_at(a, b, i, h) + d] += p[j] * input_at(&c, V, key_at(a, b, j, h) + d);
+      }
+  run_case(&c);
+  assert_close(&c, 0, o, tolerance_of(dtype), "o");
+  assert_close(&c, 1, lse, 2e-6, "lse");
+  free(o), free(lse), free(p);
+  free_case(&c);
+}
+
+static void forward_matches(void **state) {
+  (void)state;
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_forward(&shapes[i], dtype);
+}
+
+/* Forward's inputs, its results, and a random gradient of o. */
+static kernel_case backward_case(const attention_shape *a, int dtype) {
+  kernel_case forward = forward_case(a, dtype), c = case_of(MS_OP_attention_backward);
+  run_once(&forward, forward.call, 1);
+  add_qkv(&c, a, dtype);
+  add_input(&c, forward.call.out[0]);
+  add_input(&c, forward.call.out[1]);
+  add_input(&c, forward.call.out[0]);
+  for (int i = Q; i <= V; i++) memcpy((void *)c.call.in_data[i], forward.call.in_data[i], (size_t)tensor_bytes(&c.call.in[i]));
+  for (int i = 0; i < 2; i++) memcpy((void *)c.call.in_data[O + i], forward.call.out_data[i], (size_t)tensor_bytes(&c.call.in[O + i]));
+  for (int i = 0; i < 3; i++) add_output(&c, c.call.in[i]);
+  free_case(&forward);
+  return c;
+}
+
+/* dv += p do; ds = p (dp - sum_j p dp); dq += ds k scale, dk += ds q scale */
+static void add_gradients(const kernel_case *c, const attention_shape *a, int64_t b, int64_t i, int64_t h, double *p, double *dp,
+                          double *dq, double *dk, double *dv) {
+  int64_t q = query_at(a, b, i, h);
+  double mean = 0;
+  probabilities(c, a, b, i, h, p);
+  for (int64_t j = 0; j < a->s; j++) {
+    int64_t k = key_at(a, b, j, h);
+    dp[j] = 0;
+    for (int64_t d = 0; d < a->d; d++) {
+      dp[j] += input_at(c, DO, q + d) * input_at(c, V, k + d);
+      dv[k + d] += p[j] * input_at(c, DO, q + d);
+    }
+    mean += p[j] * dp[j];
+  }
+  for (int64_t j = 0; j < a->s; j++)
+    for (int64_t d = 0; d < a->d; d++) {
+      double ds = p[j] * (dp[j] - mean) * scale_of(a);
+      dq[q + d] += ds * input_at(c, K, key_at(a, b, j, h) + d);
+      dk[key_at(a, b, j, h) + d] += ds * input_at(c, Q, q + d);
+    }
+}
+
+static void check_backward(const attention_shape *a, int dtype) {
+  kernel_case c = backward_case(a, dtype);
+  double *gradient[3], *p = doubles(a->s), *dp = doubles(a->s);
+  for (int i = 0; i < 3; i++) gradient[i] = doubles(ms_numel(&c.call.out[i]));
+  for (int64_t b = 0; b < a->b; b++)
+    for (int64_t h = 0; h < a->h; h++)
+      for (int64_t i = 0; i < a->t; i++) add_gradients(&c, a, b, i, h, p, dp, gradient[0], gradient[1], gradient[2]);
+  run_case(&c);
+  const char *names[] = {"dq", "dk", "dv"};
+  for (int i = 0; i < 3; i++) {
+    assert_close(&c, i, gradient[i], 2 * tolerance_of(dtype), names[i]);
+    free(gradient[i]);
+  }
+  free(p), free(dp);
+  free_case(&c);
+}
+
+static void backward_matches(void **state) {
+  (void)state;
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) check_backward(&shapes[i], dtype);
+}
+
+/* The same bits for any number of threads. */
+static void threads_change_nothing(void **state) {
+  (void)state;
+  attention_shape a = {2, 100, 100, 6, 3, 64, 1, 0};
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
+    for (int backward = 0; backward < 2; backward++) {
+      kernel_case c = backward ? backward_case(&a, dtype) : forward_case(&a, dtype);
+      ms_kernel_call other = c.call;
+      for (int i = 0; i < other.outputs; i++) other.out_data[i] = poisoned(tensor_bytes(&other.out[i]));
+      run_once(&c, c.call, 1);
+      run_once(&c, other, 4);
+      assert_same_outputs(&c, other.out_data, 0.0, "four threads");
+      for (int i = 0; i < other.outputs; i++) free(other.out_data[i]);
+      free_case(&c);
+    }
+}
+
+/* What a query does not see does not reach it, be it NaN in a later block, or any number in its own. */
+static void the_future_is_hidden(void **state) {
+  (void)state;
+  attention_shape a = {1, 128, 128, 1, 1, 64, 1, 0};
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
+    kernel_case c = forward_case(&a, dtype);
+    run_case(&c);
+    ms_kernel_call other = c.call;
+    for (int i = 0; i < 2; i++) other.out_data[i] = poisoned(tensor_bytes(&other.out[i]));
+    for (int64_t j = 40; j < a.s; j++)
+      for (int64_t d = 0; d < a.d; d++)
+        for (int input = K; input <= V; input++) set_input(&c, input, j * a.d + d, j < 96 ? 100.0 : NAN);
+    run_once(&c, other, 1);
+    for (int64_t i = 0; i < 40 * a.d; i++) assert_true(output_at(&c, 0, i) == element_of(other.out_data[0], dtype, i));
+    for (int64_t i = 40 * a.d; i < 96 * a.d; i++) assert_false(isnan(element_of(other.out_data[0], dtype, i)));
+    for (int i = 0; i < 2; i++) free(other.out_data[i]);
+    free_case(&c);
+  }
+}
+
+/* Scores far apart: one key takes all, and nothing overflows. */
+static void large_scores(void **state) {
+  (void)state;
+  attention_shape a = {1, 50, 50, 1, 1, 32, 1, 0};
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
+    kernel_case c = forward_case(&a, dtype);
+    for (int64_t i = 0; i < a.t * a.d; i++) set_input(&c, Q, i, 30 * input_at(&c, Q, i)), set_input(&c, K, i, 30 * input_at(&c, K, i));
+    double *p = doubles(a.s), *o = doubles(a.t * a.d);
+    for (int64_t i = 0; i < a.t; i++) {
+      probabilities(&c, &a, 0, i, 0, p);
+      for (int64_t j = 0; j < a.s; j++)
+        for (int64_t d = 0; d < a.d; d++) o[i * a.d + d] += p[j] * input_at(&c, V, j * a.d + d);
+    }
+    run_case(&c);
+    assert_close(&c, 0, o, dtype == MS_BF16 ? 6e-3 : 3e-4, "o");
+    free(p), free(o);
+    free_case(&c);
+  }
+}
+
+static void nan_propagates(void **state) {
+  (void)state;
+  attention_shape a = {1, 70, 70, 2, 1, 64, 1, 0};
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
+    for (int input = Q; input <= V; input++) {
+      kernel_case c = forward_case(&a, dtype);
+      set_input(&c, input, (input == Q ? query_at(&a, 0, 37, 1) : key_at(&a, 0, 37, 1)) + 5, NAN);
+      run_case(&c);
+      for (int64_t i = 0; i < a.t; i++) {
+        int nan = isnan(output_at(&c, 0, query_at(&a, 0, i, 1) + 5)) != 0;
+        if (i < 32) assert_false(nan); /* blocks before the NaN's */
+        if (i == 37 || (input != Q && i > 37)) assert_true(nan);
+      }
+      free_case(&c);
+    }
+}
+
+static void dtypes_are_checked(void **state) {
+  (void)state;
+  attention_shape a = {1, 4, 4, 1, 1, 8, 1, 0};
+  kernel_case c = forward_case(&a, MS_F32);
+  c.call.in[0].dtype = MS_I32;
+  assert_fails(ms_cpu_kernel(MS_OP_attention)->prepare(&c.call), MS_EDTYPE, "q is i32; it must be f32 or bf16");
+  free_case(&c);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {TEST(forward_matches),  TEST(backward_matches), TEST(threads_change_nothing),
+                                     TEST(the_future_is_hidden), TEST(large_scores), TEST(nan_propagates), TEST(dtypes_are_checked)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
