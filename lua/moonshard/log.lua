@@ -58,7 +58,11 @@ end
 ---print that does not run into the progress line.
 function log.print(...)
   progress.finish()
-  print(...)
+  local texts = {}
+  for i = 1, select("#", ...) do
+    texts[i] = tostring((select(i, ...)))
+  end
+  io.write(table.concat(texts, "\t"), "\n")
   io.flush()
 end
 

@@ -40,12 +40,11 @@ describe("json", function()
 end)
 
 describe("ms.log", function()
-  local path, now, old_now
+  local now, old_now
   local interactive, columns = terminal.interactive, terminal.columns
 
   before_each(function()
-    path, now, old_now = os.tmpname(), 100, clock.now
-    io.output(path)
+    now, old_now = 100, clock.now
     clock.now = function() return now end
     terminal.interactive = function() return false end
     terminal.columns = function() return 120 end
@@ -53,30 +52,36 @@ describe("ms.log", function()
   end)
 
   after_each(function()
-    progress.finish()
-    io.output():close()
-    io.output(io.stdout)
-    os.remove(path)
     clock.now = old_now
     terminal.interactive, terminal.columns = interactive, columns
   end)
 
-  local function output()
-    io.output():flush()
+  -- What an action writes to standard output.
+  local function written_by(action)
+    local path = os.tmpname()
+    io.output(path)
+    local ok, raised = pcall(action)
+    progress.finish()
+    io.output():close()
+    io.output(io.stdout)
     local file = assert(io.open(path))
     local text = file:read("*a")
     file:close()
+    os.remove(path)
+    if not ok then error(raised, 0) end
     return text
   end
 
   it("prints plain lines where there is no terminal: the first, some, the last", function()
-    log.expect(100)
-    for step = 1, 100 do
-      log(step, METRICS)
-      now = now + 1
-    end
+    local text = written_by(function()
+      log.expect(100)
+      for step = 1, 100 do
+        log(step, METRICS)
+        now = now + 1
+      end
+    end)
     local lines, steps = 0, {}
-    for line in output():gmatch("[^\n]+") do
+    for line in text:gmatch("[^\n]+") do
       lines = lines + 1
       steps[tonumber(line:match("^step%s+(%d+)/100"))] = line
     end
@@ -84,62 +89,72 @@ describe("ms.log", function()
     assert.equal("step   1/100  loss 2.5000  grad norm 1.250  lr 1.00e-03  12.3k tokens/s  2.0 MiB a rank", steps[1])
     assert.truthy(steps[50]:find("0:50 left", 1, true))
     assert.is_nil(steps[100]:find("left", 1, true))
-    assert.is_nil(output():find("\27", 1, true))
+    assert.is_nil(text:find("\27", 1, true))
   end)
 
   it("prints a line for every validation", function()
-    log.expect(1000)
-    log(1, METRICS)
-    log(7, with({ valid_loss = 2.25 }))
-    assert.truthy(output():find("\nstep    7/1000 .*validation 2.2500\n"))
+    local text = written_by(function()
+      log.expect(1000)
+      log(1, METRICS)
+      log(7, with({ valid_loss = 2.25 }))
+    end)
+    assert.truthy(text:find("\nstep    7/1000 .*validation 2.2500\n"))
     assert.same({ { 7, 2.25 } }, log.history.valid)
   end)
 
   it("redraws one line on a terminal, at most ten times a second", function()
     terminal.interactive = function() return true end
-    log.expect(1000)
-    for step = 1, 1000 do
-      log(step, METRICS)
-      now = now + 0.01
-    end
-    local _, drawn = output():gsub("\r", "")
-    assert.is_true(drawn >= 95 and drawn <= 112)
-    local last = output():match("\r([^\r]*)$")
+    local text = written_by(function()
+      log.expect(1000)
+      for step = 1, 1000 do
+        log(step, METRICS)
+        now = now + 0.01
+      end
+    end)
+    local _, drawn = text:gsub("\r", "")
+    assert.is_true(drawn >= 90 and drawn <= 112)
+    local last = text:match("\r([^\r]*)$")
     assert.truthy(last:find("step 1000/1000  ▕████████████████████▏  loss 2.5000", 1, true))
     assert.truthy(last:find("\27[K\n", 1, true))
-    assert.truthy(output():find("50%d/1000[^\r]-0:05 left"))
+    assert.truthy(text:find("50%d/1000[^\r]-0:05 left"))
   end)
 
   it("keeps to the width of a narrow terminal", function()
     terminal.interactive = function() return true end
     terminal.columns = function() return 40 end
-    log.expect(10)
-    log(1, METRICS)
-    local line = output():match("\r(.-)\27")
-    local _, characters = line:gsub("[^\128-\191]", "")
-    assert.is_true(characters <= 39)
+    local text = written_by(function()
+      log.expect(10)
+      log(1, METRICS)
+    end)
+    local _, characters = text:match("\r(.-)\27"):gsub("[^\128-\191]", "")
+    assert.is_true(characters > 20 and characters <= 39)
   end)
 
   it("ends the redrawn line before other text", function()
     terminal.interactive = function() return true end
-    log.expect(10)
-    log(1, METRICS)
-    progress.finish()
-    progress.finish()
-    assert.truthy(output():find("\27%[K\n$"))
-    assert.is_nil(output():find("\n\n", 1, true))
+    local text = written_by(function()
+      log.expect(10)
+      log(1, METRICS)
+      progress.finish()
+      io.write("other\n")
+      progress.finish()
+    end)
+    assert.truthy(text:find("\27%[K\nother\n$"))
   end)
 
   it("writes a JSON object a step, in a fixed order of keys", function()
-    local metrics_path = os.tmpname()
-    log.open_metrics(metrics_path)
-    log.expect(2)
-    log(1, METRICS)
-    log(2, with({ valid_loss = 2.25, loss = 0 / 0 }))
-    local file = assert(io.open(metrics_path))
+    local path = os.tmpname()
+    written_by(function()
+      log.open_metrics(path)
+      log.expect(2)
+      log(1, METRICS)
+      log(2, with({ valid_loss = 2.25, loss = 0 / 0 }))
+      log.open_metrics("/dev/null")
+    end)
+    local file = assert(io.open(path))
     local first, second, third = file:read("*l"), file:read("*l"), file:read("*l")
     file:close()
-    os.remove(metrics_path)
+    os.remove(path)
     assert.equal('{"step":1,"loss":2.5,"grad_norm":1.25,"lr":0.001,"tokens":4096,"tokens_per_s":12345.678,"step_ms":10,'
       .. '"data_ms":0.5,"peak_bytes":2097152,"comm_bytes":{"replicate":500,"shard":1000}}', first)
     assert.truthy(second:find('"loss":null', 1, true) and second:find('"valid_loss":2.25}', 1, true))
@@ -150,9 +165,11 @@ describe("ms.log", function()
     local ok, raised = pcall(log.open_metrics, "/nowhere/metrics.jsonl")
     assert.is_false(ok)
     assert.truthy(tostring(raised):find("/nowhere/metrics.jsonl: No such file", 1, true))
-    log.open_metrics("/dev/full")
-    ok, raised = pcall(log, 1, METRICS)
-    log.open_metrics("/dev/null")
+    written_by(function()
+      log.open_metrics("/dev/full")
+      ok, raised = pcall(log, 1, METRICS)
+      log.open_metrics("/dev/null")
+    end)
     assert.is_false(ok)
     assert.equal("MS_EIO", raised.status)
   end)
@@ -160,11 +177,25 @@ describe("ms.log", function()
   it("does nothing on other ranks, and refuses what are no metrics", function()
     local rank = world.rank
     rawset(world, "rank", 1)
-    log(1, METRICS)
+    local text = written_by(function() log(1, METRICS) end)
     rawset(world, "rank", rank)
-    assert.equal("", output())
+    assert.equal("", text)
     local ok, raised = pcall(log, METRICS)
     assert.is_false(ok)
     assert.is_true(errors.is(raised))
+  end)
+
+  it("draws the curve of what was logged", function()
+    local path = os.tmpname()
+    local text = written_by(function()
+      log.expect(3)
+      for step = 1, 3 do log(step, with({ loss = 4 - step, valid_loss = step == 3 and 1.5 or nil })) end
+      log.curve({ title = "loss, nats", svg = path })
+    end)
+    assert.truthy(text:find("loss, nats", 1, true) and text:find("● validation", 1, true))
+    local file = assert(io.open(path))
+    assert.truthy(file:read("*a"):find("^<svg .*</svg>\n$"))
+    file:close()
+    os.remove(path)
   end)
 end)
