@@ -154,6 +154,7 @@ static int attention(fixture *f, int op, int dtype, int64_t queries, int64_t key
 
 static int build_attention(fixture *f, int op, int dtype) { return attention(f, op, dtype, 6, 6, 4, NULL); }
 static int build_attention_grouped(fixture *f, int op, int dtype) { return attention(f, op, dtype, 6, 6, 2, NULL); }
+static int build_attention_later(fixture *f, int op, int dtype) { return attention(f, op, dtype, 3, 7, 2, NULL); }
 static int build_attention_full(fixture *f, int op, int dtype) {
   return attention(f, op, dtype, 5, 7, 1, ATTRS(.i = {0}, .f = {0.6}));
 }
@@ -257,6 +258,7 @@ static const gradient_case cases[] = {
     {MS_OP_rope, " interleaved", NORMAL, build_rope_interleaved},
     {MS_OP_attention, "", NORMAL, build_attention},
     {MS_OP_attention, " grouped", NORMAL, build_attention_grouped},
+    {MS_OP_attention, " later queries", NORMAL, build_attention_later},
     {MS_OP_attention, " full", NORMAL, build_attention_full},
     {MS_OP_attention, " long", NORMAL, build_attention_long},
     {MS_OP_cross_entropy, "", NORMAL, build_cross_entropy},
