@@ -36,14 +36,14 @@ const char *ms_nonfinite_name(double value) { return isnan(value) ? "nan" : valu
 
 static int is_real(int dtype) { return dtype == MS_F32 || dtype == MS_BF16; }
 
-static void find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, const char *what, int position) {
+static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, const char *what, int position) {
   const ms_model *model = exec->plan->model;
   for (int i = 0; i < model->params && finder->position == NOWHERE; i++) {
     const ms_param *p = &model->param[i];
     float *data;
     double value;
     if (position == AT_GRADIENTS && p->config.frozen) continue;
-    if (ms_master_find(exec->state, i, what, &data)) return;
+    MS_TRY(ms_master_find(exec->state, i, what, &data));
     int64_t at = find(data, MS_F32, p->owned, &value);
     if (at < 0) continue;
     finder->position = position;
@@ -51,6 +51,7 @@ static void find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, cons
              position == AT_PARAMETERS ? "parameter" : "the summed gradient of", p->name, ms_nonfinite_name(value),
              (long long)(p->first + at));
   }
+  return MS_OK;
 }
 
 static void find_in_inputs(const ms_exec *exec, ms_exec_finder *finder) {
@@ -110,7 +111,7 @@ int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, const ch
     return MS_FAIL(MS_EINVAL, "this plan has no phase first: compile it with train = 1");
   ms_exec_finder finder = {.position = NOWHERE};
   ms_exec_begin(exec, inputs);
-  find_in_parameters(exec, &finder, "param", AT_PARAMETERS);
+  MS_TRY(find_in_parameters(exec, &finder, "param", AT_PARAMETERS));
   find_in_inputs(exec, &finder);
   exec->finder = &finder;
   int rc = ms_exec_run_inline(exec, MS_PHASE_FIRST);
@@ -119,7 +120,7 @@ int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, const ch
     exec->state->interrupted = ms_world_size(exec->state->world) > 1;
     return rc;
   }
-  find_in_parameters(exec, &finder, "grad", AT_GRADIENTS);
+  MS_TRY(find_in_parameters(exec, &finder, "grad", AT_GRADIENTS));
   MS_TRY(agree(exec, &finder));
   *message = exec->report;
   return MS_OK;

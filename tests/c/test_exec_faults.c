@@ -13,7 +13,7 @@
 
 /* ---- allocation ---- */
 
-/* Sanitizers bring an allocator of their own; elsewhere every call of the C library's allocator in this program counts. */
+/* Sanitizers bring an allocator of their own; elsewhere every call of the C library's in this program counts. */
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 static long allocator_calls;
 extern void *__libc_malloc(size_t bytes);

@@ -37,7 +37,7 @@ typedef struct rank_engine {
   ms_exec *exec;
 } rank_engine;
 
-/* In a forked rank: a failed check ends the process, since cmocka's own jump would go on with the test program there. */
+/* In a forked rank: a failed check ends the process, since cmocka's jump would go on with the test program there. */
 void abort_on_failed_checks(void);
 training_config training_default(int replicate, int shard);
 /* Row `row` of step `step` of the global data: x [inputs], returns the class. */
