@@ -165,6 +165,7 @@ typedef struct ms_param_config {
   int init;              /* enum ms_init */
   double init_a, init_b; /* normal: mean, deviation; uniform: low, high; constant: value */
   int frozen;            /* 1: no gradient, no optimizer state */
+  int param_dtype;       /* what kernels read it in: MS_F32, MS_BF16, or -1: its unit's param_dtype */
   double lr_scale;       /* multiplies the learning rate; 1 */
   double weight_decay;   /* decoupled for AdamW, added to the gradient for SGD (as PyTorch does); 0 */
 } ms_param_config;
@@ -178,7 +179,7 @@ typedef struct ms_unit_config {
 
 MS_API int ms_model_new(uint64_t seed, ms_model **model);
 MS_API void ms_model_free(ms_model *model);
-/* Fills the documented defaults: f32, f32, rows, default / normal(0, 0.02), trainable, 1, 0. */
+/* Fills the documented defaults: f32, f32, rows, default / normal(0, 0.02), trainable, the unit's dtype, 1, 0. */
 MS_API void ms_unit_config_default(ms_unit_config *config);
 MS_API void ms_param_config_default(ms_param_config *config);
 /* A unit is gathered as one. Returns its index, 0 first. Every parameter belongs to exactly one unit. */

@@ -149,6 +149,10 @@ local function read_freeze(value, rule)
   errors.invalid("freeze: %s must be true or false, not %s", rule, options.describe(value))
 end
 
+local function read_param_dtype(value, rule)
+  return precision.read(rule, { param_dtype = value }).param_dtype
+end
+
 local function read_precision(value, rule)
   return precision.read(rule == "the value" and "mp_policy" or "mp_policy: " .. rule, value)
 end
@@ -192,7 +196,9 @@ local function decide_parameters(self, config)
   local names = {}
   for i, param in ipairs(self.params) do names[i] = param.fqn end
   local freeze = decide(self, "freeze", config.freeze, names, nil, read_freeze, true)
+  local dtypes = decide(self, "param_dtype", config.param_dtype, names, nil, read_param_dtype)
   for _, param in ipairs(self.params) do
+    param.dtype = dtypes[param.fqn].value
     local decision = freeze[param.fqn]
     if decision.value == nil then decision.value = param.parameter.frozen end
     param.frozen = decision.value
@@ -240,7 +246,7 @@ end
 
 local SPECS = {
   mesh = { "any" }, units = { "any" }, reshard_after_forward = { "any" }, mp_policy = { "any" }, layout = { "any" },
-  freeze = { "any" }, strategy = { "string" }, seed = { "integer", default = 0 },
+  freeze = { "any" }, param_dtype = { "any" }, strategy = { "string" }, seed = { "integer", default = 0 },
 }
 
 local function report_warnings(self)
@@ -256,6 +262,7 @@ end
 ---  reshard_after_forward: true, false, "default" or rules over units;
 ---  mp_policy: { param_dtype, reduce_dtype, output_dtype }, "auto" or rules over units (default f32);
 ---  layout: "rows", "ragged" or rules over units;
+---  param_dtype: "f32" or "bf16" by rules over parameters, where one differs from its unit;
 ---  freeze: rules over parameters; strategy: PyTorch FSDP's name; seed: of the initial weights
 ---@return moonshard.Module model the same model
 function sharding.fully_shard(model, config)
@@ -321,6 +328,7 @@ local function add_params(self, handle, unit_ids, groups)
     C.ms_param_config_default(config)
     config.init, config.init_a, config.init_b = INIT_IDS[param.init.kind], param.init.a, param.init.b
     config.frozen = param.frozen and 1 or 0
+    config.param_dtype = param.dtype and engine.dtype_id(param.dtype) or -1
     config.lr_scale, config.weight_decay = group.lr_scale or 1, group.weight_decay or 0
     local dims = ffi.new("int64_t[?]", #param.shape, param.shape)
     engine.check(C.ms_model_add_param(handle, unit_ids[param.unit], param.fqn, #param.shape, dims, config, out))

@@ -11,12 +11,13 @@ static int add(const ms_plan *plan, const ms_ref *ref, int write, ms_access *acc
   return n + 1;
 }
 
+/* An all-gather fills the shared buffer; an all-reduce may leave sums in its own source for the others to copy. */
 static int collective(const ms_plan *plan, const ms_plan_coll *coll, ms_access *access, int capacity) {
-  int n = 0;
+  int n = 0, writes_shared = coll->kind == MS_COLL_ALL_GATHER || coll->kind == MS_COLL_ALL_REDUCE;
   for (int i = 0; i < coll->parts; i++) {
     const ms_plan_part *part = &coll->part[i];
     n = add(plan, &part->src, 0, access, n, capacity);
-    n = add(plan, &part->shared, coll->kind == MS_COLL_ALL_GATHER, access, n, capacity);
+    n = add(plan, &part->shared, writes_shared, access, n, capacity);
     n = add(plan, &part->dst, 1, access, n, capacity);
   }
   return n;

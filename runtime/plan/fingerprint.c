@@ -19,8 +19,8 @@ static void describe_units(const ms_model *model, ms_text *text) {
     const ms_param *p = &model->param[i];
     ms_text_append(text, "parameter %s:", p->name);
     for (int d = 0; d < p->ndim; d++) ms_text_append(text, "%s%lld", d ? "x" : " ", (long long)p->dims[d]);
-    ms_text_append(text, " in unit %s%s, lr_scale %.17g, weight_decay %.17g, init %d (%.17g, %.17g)\n",
-                   model->unit[p->unit].name, p->config.frozen ? ", frozen" : "", p->config.lr_scale,
+    ms_text_append(text, " %s in unit %s%s, lr_scale %.17g, weight_decay %.17g, init %d (%.17g, %.17g)\n",
+                   ms_dtype_name(p->config.param_dtype), model->unit[p->unit].name, p->config.frozen ? ", frozen" : "", p->config.lr_scale,
                    p->config.weight_decay, p->config.init, p->config.init_a, p->config.init_b);
   }
 }

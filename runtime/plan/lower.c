@@ -91,13 +91,26 @@ static int64_t value_bytes(const ms_value_info *info) { return ms_numel(info) * 
 
 /* ---- unsharding ----------------------------------------------------------------------------------------------- */
 
-/* With one shard there is nothing to gather, only to cast: the buffers have equal element offsets. */
+/* Segments from `first` on that have one dtype: with one shard they lie in a row, at equal element offsets in all buffers. */
+static int same_dtype_run(const ms_unit *u, int first) {
+  int end = first + 1;
+  while (end < u->segments && u->segment[end].param_dtype == u->segment[first].param_dtype) end++;
+  return end;
+}
+
+/* With one shard there is nothing to gather, only to cast. */
 static int cast_unit(lowering *l, int unit, int buffer) {
   const ms_unit *u = &l->model->unit[unit];
-  ms_ref in = ms_ref_vector(ms_state_buffer(unit, MS_STATE_MASTER), 0, MS_F32, u->master_count);
-  ms_ref out = ms_ref_vector(buffer, 0, u->config.param_dtype, u->master_count);
-  ms_attrs attrs = {.i[7] = 1 + u->config.param_dtype};
-  return ms_plan_kernel(l->plan, l->phase, MS_OP_cast, &attrs, 1, &in, 1, &out, u->name, 0);
+  for (int s = 0, end; s < u->segments; s = end) {
+    end = same_dtype_run(u, s);
+    const ms_segment *first = &u->segment[s];
+    int64_t n = (end < u->segments ? u->segment[end].local : u->master_count) - first->local;
+    ms_ref in = ms_ref_vector(ms_state_buffer(unit, MS_STATE_MASTER), 4 * first->local, MS_F32, n);
+    ms_ref out = ms_ref_vector(buffer, first->gathered, first->param_dtype, n);
+    ms_attrs attrs = {.i[7] = 1 + first->param_dtype};
+    MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_cast, &attrs, 1, &in, 1, &out, u->name, 0));
+  }
+  return MS_OK;
 }
 
 static int gather_unit(lowering *l, int unit, int buffer) {

@@ -10,7 +10,10 @@
 #include "plan/lower.h"
 
 int ms_unit_is_direct(const ms_model *model, int unit) {
-  return model->shard_size == 1 && model->unit[unit].config.param_dtype == MS_F32;
+  const ms_unit *u = &model->unit[unit];
+  for (int s = 0; s < u->segments; s++)
+    if (u->segment[s].param_dtype != MS_F32) return 0;
+  return model->shard_size == 1;
 }
 
 static void extend(int *first, int *last, int node) {

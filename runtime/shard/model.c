@@ -37,7 +37,7 @@ void ms_unit_config_default(ms_unit_config *config) {
 }
 
 void ms_param_config_default(ms_param_config *config) {
-  *config = (ms_param_config){.init = MS_INIT_NORMAL, .init_a = 0, .init_b = 0.02, .lr_scale = 1};
+  *config = (ms_param_config){.init = MS_INIT_NORMAL, .init_a = 0, .init_b = 0.02, .param_dtype = -1, .lr_scale = 1};
 }
 
 static int check_unit_config(const char *name, const ms_unit_config *config) {
@@ -81,7 +81,8 @@ int ms_model_find_param(const ms_model *model, const char *name) {
   return -1;
 }
 
-static int check_param(const ms_model *model, int unit, const char *name, int ndim, const int64_t *dims) {
+static int check_param(const ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
+                       const ms_param_config *config) {
   if (unit < 0 || unit >= model->units)
     return MS_FAIL(MS_EINVAL, "parameter '%s': unit %d does not exist; the model has %d units", name, unit,
                    model->units);
@@ -91,6 +92,9 @@ static int check_param(const ms_model *model, int unit, const char *name, int nd
     if (dims[d] < 1)
       return MS_FAIL(MS_ESHAPE, "parameter '%s': dimension %d has size %lld; sizes must be at least 1", name, d,
                      (long long)dims[d]);
+  if (config->param_dtype != -1 && config->param_dtype != MS_F32 && config->param_dtype != MS_BF16)
+    return MS_FAIL(MS_EDTYPE, "parameter '%s': param_dtype must be f32, bf16 or -1 (its unit's), not %s", name,
+                   ms_dtype_name(config->param_dtype));
   if (ms_model_find_param(model, name) >= 0)
     return MS_FAIL(MS_ENAME, "parameter '%s' is there already; a parameter belongs to exactly one unit", name);
   return MS_OK;
@@ -99,7 +103,7 @@ static int check_param(const ms_model *model, int unit, const char *name, int nd
 int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
                        const ms_param_config *config, int *param) {
   MS_TRY(check_open(model, "parameter", name));
-  MS_TRY(check_param(model, unit, name, ndim, dims));
+  MS_TRY(check_param(model, unit, name, ndim, dims, config));
   MS_TRY(ms_grow((void **)&model->param, &model->param_capacity, model->params + 1, sizeof *model->param));
   ms_unit *u = &model->unit[unit];
   MS_TRY(ms_grow((void **)&u->order, &u->order_capacity, u->params + 1, sizeof *u->order));
@@ -108,6 +112,7 @@ int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, co
   p->unit = unit;
   p->ndim = ndim;
   p->config = *config;
+  if (p->config.param_dtype < 0) p->config.param_dtype = u->config.param_dtype;
   p->numel = 1;
   for (int d = 0; d < ndim; d++) {
     p->dims[d] = dims[d];
@@ -178,7 +183,7 @@ int ms_model_param_info(const void *opaque, int param, ms_param_info *info) {
   const ms_param *p = &model->param[param];
   const ms_unit_config *unit = &model->unit[p->unit].config;
   info->name = p->name;
-  info->info.dtype = unit->param_dtype;
+  info->info.dtype = p->config.param_dtype;
   info->info.ndim = p->ndim;
   memcpy(info->info.dims, p->dims, sizeof info->info.dims);
   info->grad_dtype = unit->reduce_dtype;

@@ -10,14 +10,16 @@
 static int64_t align_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 static int same_group(const ms_param *a, const ms_param *b) {
-  return a->config.frozen == b->config.frozen && a->config.lr_scale == b->config.lr_scale &&
+  return a->config.frozen == b->config.frozen && a->config.param_dtype == b->config.param_dtype &&
+         a->config.lr_scale == b->config.lr_scale &&
          a->config.weight_decay == b->config.weight_decay;
 }
 
 static int goes_before(const ms_param *a, const ms_param *b) {
   if (a->config.frozen != b->config.frozen) return a->config.frozen < b->config.frozen;
   if (a->config.weight_decay != b->config.weight_decay) return a->config.weight_decay > b->config.weight_decay;
-  return a->config.lr_scale > b->config.lr_scale;
+  if (a->config.lr_scale != b->config.lr_scale) return a->config.lr_scale > b->config.lr_scale;
+  return a->config.param_dtype > b->config.param_dtype;
 }
 
 /* Insertion sort: stable, and a unit has few parameters. */
@@ -47,7 +49,7 @@ static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, 
   const ms_param *head = &model->param[unit->order[first]];
   int64_t ranks = model->shard_size;
   *segment = (ms_segment){.frozen = head->config.frozen,
-                          .param_dtype = unit->config.param_dtype,
+                          .param_dtype = head->config.param_dtype,
                           .reduce_dtype = unit->config.reduce_dtype,
                           .lr_scale = head->config.lr_scale,
                           .weight_decay = head->config.weight_decay,

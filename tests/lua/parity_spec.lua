@@ -101,6 +101,18 @@ describe("parity with one rank", function()
     end
   end)
 
+  it("S7 f32 and bf16 parameters in one unit", function()
+    local full = run(1, { mesh = "1x1" })
+    for _, layout in ipairs({ "rows", "ragged" }) do
+      local settings = { dtype = "bf16", mixed = true, layout = layout }
+      local alone = run(1, with(settings, { mesh = "1x1" }))
+      assert_close(full.losses, alone.losses, 2e-2, "losses against f32")
+      for _, mesh in ipairs({ { 2, "1x2" }, { 4, "2x2" } }) do
+        assert_close(alone.losses, run(mesh[1], with(settings, { mesh = mesh[2] })).losses, 2e-2, "losses of " .. mesh[2])
+      end
+    end
+  end)
+
   it("S8 frozen parameters stay as they were drawn", function()
     local settings = { freeze = [[^layers\.0|fc1\.bias]] }
     parity_on_all(settings, 1e-5)

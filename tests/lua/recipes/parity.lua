@@ -11,7 +11,7 @@ local re = ms.re
 local cfg = ms.args {
   mesh = "1x1", rows = 12, steps = 10, out = "", optimizer = "adamw", units = true, layout = "rows", dtype = "f32",
   reshard = "default", micro = 1, prefetch = 1, clip = 0.5, freeze = "", groups = false, reduce = "f32", unused = false,
-  momentum = 0.9, nesterov = false, decay = 0.1, seed = 3, spare = false,
+  mixed = false, momentum = 0.9, nesterov = false, decay = 0.1, seed = 3, spare = false,
 }
 
 local Block = ms.module "Block"
@@ -50,6 +50,7 @@ ms.fully_shard(model, {
   reshard_after_forward = RESHARD[cfg.reshard],
   layout = cfg.layout,
   freeze = cfg.freeze ~= "" and { { re(cfg.freeze), true } } or nil,
+  param_dtype = cfg.mixed and { { re[[norm|fc1\.bias|gain|head]], "f32" } } or nil,
   mp_policy = { param_dtype = cfg.dtype, reduce_dtype = cfg.reduce },
   seed = cfg.seed,
 })
