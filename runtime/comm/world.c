@@ -23,7 +23,7 @@ static const double LONGEST_SLEEP = 0.1;
 /* A rank that is waited for and has left is an error after this: until then, the launcher may tell why it left. */
 static const double LEFT_GRACE = 0.3;
 /* Long enough for a peer that is about to arrive; then the core is better left idle. */
-static const double SPIN_SECONDS = 50e-6;
+static const double SPIN_SECONDS = 200e-6;
 
 struct ms_world {
   int rank, size, fd;

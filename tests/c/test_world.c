@@ -12,21 +12,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "comm/comm.h"
 #include "comm/job.h"
-
-#define EXPECT(condition, ...) \
-  if (!(condition)) return MS_FAIL(MS_EINTERNAL, __VA_ARGS__)
-
-/* The call fails with this status and text; then the record is clear again. */
-#define EXPECT_FAILS(call, code, part)                                                             \
-  do {                                                                                             \
-    int got_ = (call);                                                                             \
-    EXPECT(got_ == (code), "%s instead of %s", ms_status_name(got_), ms_status_name(code));        \
-    if (!strstr(ms_error_message(), (part))) return ms_error_prefix("expected \"%s\" in", (part)); \
-    ms_error_clear();                                                                              \
-  } while (0)
 
 /* ---- joining ---- */
 

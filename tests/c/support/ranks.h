@@ -4,8 +4,23 @@
 #define MS_TESTS_RANKS_H
 
 #include <stddef.h>
+#include <string.h>
 
+#include "base/error.h"
 #include "moonshard.h"
+
+/* Expectations inside a rank's body, which fails by its status: cmocka's own leave by longjmp, out of the thread. */
+#define EXPECT(condition, ...) \
+  if (!(condition)) return MS_FAIL(MS_EINTERNAL, __VA_ARGS__)
+
+/* The call fails with this status and text; then the record is clear again. */
+#define EXPECT_FAILS(call, code, part)                                                             \
+  do {                                                                                             \
+    int got_ = (call);                                                                             \
+    EXPECT(got_ == (code), "%s instead of %s", ms_status_name(got_), ms_status_name(code));        \
+    if (!strstr(ms_error_message(), (part))) return ms_error_prefix("expected \"%s\" in", (part)); \
+    ms_error_clear();                                                                              \
+  } while (0)
 
 /* What a rank does; returns a status. */
 typedef int rank_body(ms_world *world, void *context);
