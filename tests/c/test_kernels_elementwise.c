@@ -377,7 +377,7 @@ static void accumulate_writes_and_adds(void **state) {
     add_output(&c, SHAPE(MS_F32, n));
     if (add)
       for (int64_t i = 0; i < n; i++) ((float *)c.call.out_data[0])[i] = (float)i;
-    run_once(&c, c.call, 3);
+    run_once(&c, c.call, TEAM);
     for (int64_t i = 0; i < n; i++)
       assert_true(output_at(&c, 0, i) == (double)((add ? (float)i : 0.0f) + (float)input_at(&c, 0, i)));
     free_case(&c);

@@ -29,7 +29,7 @@ static void adamw_matches(void **state) {
   (void)state;
   const double lr = 0.02, lr_scale = 0.5, decay = 0.1, beta1 = 0.9, beta2 = 0.99, eps = 1e-8;
   FOR_EACH(n, sizes)
-  for (int threads = 1; threads <= 3; threads += 2) {
+  for (int threads = 1; threads <= TEAM; threads += 2) {
     kernel_case c = optimizer_case(MS_OP_adamw, n, 2, n);
     c.call.attrs = (ms_attrs){.f = {lr_scale, decay, beta1, beta2}};
     memcpy(&c.call.attrs.i[0], &eps, sizeof eps);
@@ -75,7 +75,7 @@ static void sgd_matches(void **state) {
       new_gradient(&c, step);
       c.scalars.lr = lr;
       c.scalars.step = step;
-      run_once(&c, c.call, 3);
+      run_once(&c, c.call, TEAM);
       for (int64_t i = 0; i < n; i++) {
         double g = 0.5 * input_at(&c, 0, i) + decay * p[i];
         if (momentum != 0.0) {

@@ -218,7 +218,7 @@ static void sum_squares_is_exact_in_double(void **state) {
     double sum = 0.0, one = output_at(&c, 0, 0);
     for (int64_t i = 0; i < n; i++) sum += input_at(&c, 0, i) * input_at(&c, 0, i);
     assert_true(fabs(one - sum) <= 1.2e-7 * sum);
-    run_once(&c, c.call, 3);
+    run_once(&c, c.call, TEAM);
     assert_true(output_at(&c, 0, 0) == one);
     if (n > 1) {
       set_input(&c, 0, n - 1, NAN);

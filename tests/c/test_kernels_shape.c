@@ -173,7 +173,7 @@ static void copy_moves_the_bytes(void **state) {
     add_input(&c, SHAPE(dtype, 7, 10001));
     add_output(&c, SHAPE(dtype, 70007));
     extern const ms_kernel ms_cpu_copy;
-    c.call.threads = 3;
+    c.call.threads = TEAM;
     assert_int_equal(ms_cpu_copy.run(&c.call), MS_OK);
     assert_memory_equal(c.call.out_data[0], c.call.in_data[0], (size_t)tensor_bytes(&c.call.in[0]));
     free_case(&c);
