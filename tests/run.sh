@@ -34,7 +34,6 @@ case $config in
   address)
     # Frames on ASan's own stack are not aligned to 64 bytes in gcc 12, which AVX-512 locals need.
     export ASAN_OPTIONS=detect_stack_use_after_return=0
-    export ASAN_OPTIONS=detect_stack_use_after_return=0
     export LSAN_OPTIONS=suppressions=$root/tests/sanitizers/leak.supp:print_suppressions=0
     export UBSAN_OPTIONS=print_stacktrace=1
     limit=$((limit * 4))

@@ -14,6 +14,12 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field dtype string "f32", "bf16" or "i32"
 ---@field shape integer[]
 
+---@class moonshard.Counters what an exec ran since it was made
+---@field collectives table<string, integer> by phase
+---@field comm_bytes table<string, number> by mesh dimension
+---@field allocations integer made by the engine while phases ran: 0
+---@field seconds { kernels: number, waits: number, collectives: number, total: number }
+
 ---@class moonshard.Session
 ---@field model moonshard.Module
 ---@field optimizer moonshard.Optimizer?
@@ -161,7 +167,7 @@ function Exec:counters()
 end
 
 ---The counters as a Lua table, by names.
----@return { collectives: table<string, integer>, comm_bytes: table<string, number>, allocations: integer, seconds: table }
+---@return moonshard.Counters
 function Exec:report()
   local counters = self:counters()
   local report = { collectives = {}, comm_bytes = {}, allocations = tonumber(counters.allocations) }
@@ -188,7 +194,7 @@ end
 
 ---What the exec of a name ran since it was made.
 ---@param name string "train", "evaluate", "generate"
----@return { collectives: table<string, integer>, comm_bytes: table<string, number>, allocations: integer, seconds: table }?
+---@return moonshard.Counters?
 function Session:counters(name)
   for _, exec in pairs(self.execs) do
     if exec.plan.name == name then return exec:report() end
