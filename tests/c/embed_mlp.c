@@ -1,0 +1,143 @@
+/* embed_mlp.c - a C99 program that embeds the engine: moonshard.h and libmoonshard.so, nothing else.
+**
+** Learns the exclusive or of two bits with a two-layer network on one rank, and checks that it did.
+*/
+#include <moonshard.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define CHECK(call)                                                                                              \
+  do {                                                                                                           \
+    if ((call) != MS_OK) {                                                                                       \
+      fprintf(stderr, "%s:%d: %s: %s\n", ms_error_where(), __LINE__, ms_status_name(ms_error_code()),             \
+              ms_error_message());                                                                               \
+      return 1;                                                                                                  \
+    }                                                                                                            \
+  } while (0)
+
+enum { SAMPLES = 4, HIDDEN = 16, STEPS = 300 };
+
+static int add_params(ms_model *model, int param[4]) {
+  static const char *const names[4] = {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"};
+  static const int64_t dims[4][2] = {{HIDDEN, 2}, {HIDDEN, 0}, {2, HIDDEN}, {2, 0}};
+  ms_unit_config unit_config;
+  ms_param_config config;
+  int unit, i;
+  ms_unit_config_default(&unit_config);
+  ms_param_config_default(&config);
+  config.init = MS_INIT_UNIFORM;
+  config.init_a = -0.7;
+  config.init_b = 0.7;
+  CHECK(ms_model_add_unit(model, "root", &unit_config, &unit));
+  for (i = 0; i < 4; i++)
+    CHECK(ms_model_add_param(model, unit, names[i], dims[i][1] ? 2 : 1, dims[i], &config, &param[i]));
+  return 0;
+}
+
+/* y = x w' + b */
+static int linear(ms_graph *graph, int x, int weight, int bias, int *y) {
+  ms_attrs attrs;
+  int in[3];
+  CHECK(ms_op_defaults("matmul", &attrs));
+  attrs.i[1] = 1; /* trans_b */
+  in[0] = x;
+  CHECK(ms_graph_param(graph, weight, &in[1]));
+  CHECK(ms_graph_param(graph, bias, &in[2]));
+  CHECK(ms_graph_op(graph, "matmul", 3, in, &attrs, y));
+  return 0;
+}
+
+static int trace(ms_graph *graph, const int param[4]) {
+  const int64_t x_dims[2] = {SAMPLES, 2}, y_dims[1] = {SAMPLES};
+  int x, y, hidden, logits, in[2], loss[3];
+  CHECK(ms_graph_input(graph, "x", MS_F32, 2, x_dims, &x));
+  CHECK(ms_graph_input(graph, "y", MS_I32, 1, y_dims, &y));
+  if (linear(graph, x, param[0], param[1], &hidden)) return 1;
+  CHECK(ms_graph_op(graph, "tanh", 1, &hidden, NULL, &hidden));
+  if (linear(graph, hidden, param[2], param[3], &logits)) return 1;
+  in[0] = logits;
+  in[1] = y;
+  CHECK(ms_graph_op(graph, "cross_entropy", 2, in, NULL, loss));
+  CHECK(ms_graph_output(graph, "logits", logits));
+  CHECK(ms_graph_set_loss(graph, loss[0]));
+  return 0;
+}
+
+static int write_inputs(ms_exec *exec) {
+  static const float x[SAMPLES][2] = {{0, 0}, {0, 1}, {1, 0}, {1, 1}};
+  static const int32_t y[SAMPLES] = {0, 1, 1, 0};
+  void *to_x = ms_exec_input(exec, "x"), *to_y = ms_exec_input(exec, "y");
+  if (!to_x || !to_y) return 1;
+  memcpy(to_x, x, sizeof x);
+  memcpy(to_y, y, sizeof y);
+  return 0;
+}
+
+static int train(ms_exec *exec, double *first, double *last) {
+  ms_step_inputs inputs;
+  ms_step_outputs outputs;
+  int step;
+  memset(&inputs, 0, sizeof inputs);
+  inputs.lr = 0.03;
+  inputs.micro_batches = 1;
+  for (step = 1; step <= STEPS; step++) {
+    inputs.step = step;
+    CHECK(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL));
+    CHECK(ms_exec_run(exec, MS_PHASE_NORM, &inputs, &outputs));
+    CHECK(ms_exec_run(exec, MS_PHASE_UPDATE, &inputs, NULL));
+    if (step == 1) *first = outputs.loss;
+    *last = outputs.loss;
+  }
+  CHECK(ms_exec_run(exec, MS_PHASE_EVALUATE, &inputs, &outputs));
+  return fabs(outputs.loss - *last) > 0.05;
+}
+
+static int answers_right(ms_exec *exec) {
+  static const int right[SAMPLES] = {0, 1, 1, 0};
+  const float *logits = ms_exec_output(exec, "logits"); /* [SAMPLES, 2] */
+  int i;
+  for (i = 0; i < SAMPLES; i++)
+    if ((logits[2 * i + 1] > logits[2 * i]) != right[i]) return 0;
+  return 1;
+}
+
+int main(void) {
+  ms_world *world;
+  ms_mesh *mesh;
+  ms_model *model;
+  ms_graph *graph;
+  ms_plan *plan;
+  ms_plan_config config;
+  ms_plan_summary summary;
+  ms_state *state;
+  ms_exec *exec;
+  const int sizes[1] = {-1};
+  double first = 0, last = 0;
+  int param[4], ok;
+  if (ms_abi_version() != MS_ABI_VERSION) return 1;
+  CHECK(ms_world_join(&world));
+  CHECK(ms_mesh_new("cpu", 1, sizes, NULL, ms_world_size(world), &mesh));
+  CHECK(ms_model_new(7, &model));
+  if (add_params(model, param)) return 1;
+  CHECK(ms_model_shard(model, mesh, ms_world_rank(world), -1, 0));
+  CHECK(ms_graph_new(model, &graph));
+  if (trace(graph, param)) return 1;
+  ms_plan_config_default(&config);
+  CHECK(ms_plan_compile(graph, &config, &plan));
+  CHECK(ms_plan_summarize(plan, &summary));
+  CHECK(ms_state_new(world, model, &config, &state));
+  CHECK(ms_exec_new(state, plan, &exec));
+  ok = !write_inputs(exec) && !train(exec, &first, &last) && answers_right(exec) && last < 0.1 * first &&
+       ms_exec_arena_bytes(exec) == summary.peak_bytes;
+  printf("%s: loss %.4f -> %.4f, peak %.0f bytes\n", ok ? "learned" : "failed", first, last, summary.peak_bytes);
+  ms_exec_free(exec);
+  ms_state_free(state);
+  ms_plan_free(plan);
+  ms_graph_free(graph);
+  ms_model_free(model);
+  ms_mesh_free(mesh);
+  ms_world_leave(world);
+  return !ok;
+}
