@@ -10,87 +10,77 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/shape.h"
 
-/* Scratch rows of a part: gain and bias widened once, and room for rows that are not f32 in memory. */
-enum { GAIN, BIAS, FIRST_IN, SECOND_IN, RESULT, SCRATCH };
+/* Scratch rows of a part: gain and bias in f32. */
+enum { GAIN, BIAS, SCRATCH };
 
-/* The sum of x [n]: two chains of additions, because one alone waits for its adder. */
-MS_INLINE float row_sum(const float *x, int64_t n) {
+/* The sum of x[first .. first + n): two chains of additions, because one alone waits for its adder. */
+MS_INLINE float row_sum(const void *x, int bf16, int64_t first, int64_t n) {
   float low = 0.0f, high = 0.0f;
-  const int64_t half = n / 2;
-  const float *upper = x + half;
+  const int64_t half = n / 2, middle = first + half;
 #pragma omp simd reduction(+ : low, high)
   for (int64_t i = 0; i < half; i++) {
-    low += x[i];
-    high += upper[i];
+    low += ms_load(x, first + i, bf16);
+    high += ms_load(x, middle + i, bf16);
   }
-  return low + high + (n % 2 ? x[n - 1] : 0.0f);
+  return low + high + (n % 2 ? ms_load(x, first + n - 1, bf16) : 0.0f);
 }
 
-/* The sum of (x - centre)^2 over x [n]. */
-MS_INLINE float row_squares(const float *x, float centre, int64_t n) {
+/* The sum of (x - centre)^2 over x[first .. first + n). */
+MS_INLINE float row_squares(const void *x, int bf16, int64_t first, float centre, int64_t n) {
   float low = 0.0f, high = 0.0f;
-  const int64_t half = n / 2;
-  const float *upper = x + half;
+  const int64_t half = n / 2, middle = first + half;
 #pragma omp simd reduction(+ : low, high)
   for (int64_t i = 0; i < half; i++) {
-    low += (x[i] - centre) * (x[i] - centre);
-    high += (upper[i] - centre) * (upper[i] - centre);
+    float a = ms_load(x, first + i, bf16) - centre, b = ms_load(x, middle + i, bf16) - centre;
+    low += a * a;
+    high += b * b;
   }
-  const float last = n % 2 ? x[n - 1] - centre : 0.0f;
+  const float last = n % 2 ? ms_load(x, first + n - 1, bf16) - centre : 0.0f;
   return low + high + last * last;
 }
 
-/* y = (x - mean) rstd gain + bias; all [n], y may be x */
-MS_INLINE void layer_norm_row(const float *x, const float *gain, const float *bias, float eps, float *y, float *stats,
-                              int64_t n) {
-  const float mean = row_sum(x, n) / (float)n;
-  const float rstd = 1.0f / sqrtf(row_squares(x, mean, n) / (float)n + eps);
+/* sum = a + b, rounded to their dtype; each [first .. first + n) */
+MS_INLINE void add_row(const void *a, const void *b, void *sum, int bf16, int64_t first, int64_t n) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * rstd * gain[i] + bias[i];
-  stats[0] = mean;
-  stats[1] = rstd;
+  for (int64_t i = first; i < first + n; i++) ms_store(sum, i, ms_load(a, i, bf16) + ms_load(b, i, bf16), bf16);
 }
 
-/* y = x rstd gain; all [n], y may be x */
-MS_INLINE void rms_norm_row(const float *x, const float *gain, float eps, float *y, float *stats, int64_t n) {
-  const float rstd = 1.0f / sqrtf(row_squares(x, 0.0f, n) / (float)n + eps);
-#pragma omp simd
-  for (int64_t i = 0; i < n; i++) y[i] = x[i] * rstd * gain[i];
-  stats[0] = rstd;
-}
-
-/* Row r of a + b, stored as output 2 and given back as it was stored. */
-MS_INLINE const float *summed_row(const ms_kernel_call *call, int64_t r, int64_t n, float *a_row, float *b_row) {
-  const float *a = ms_block_in(call->in_data[0], call->in[0].dtype, r * n, n, a_row);
-  const float *b = ms_block_in(call->in_data[1], call->in[1].dtype, r * n, n, b_row);
-  float *sum = ms_block_out(call->out_data[2], call->out[2].dtype, r * n, a_row);
-#pragma omp simd
-  for (int64_t i = 0; i < n; i++) sum[i] = a[i] + b[i];
-  ms_block_done(call->out_data[2], call->out[2].dtype, r * n, n, a_row);
-  return ms_block_in(call->out_data[2], call->out[2].dtype, r * n, n, a_row);
-}
-
-MS_CLONES static void norm_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+MS_INLINE void norm_rows(const ms_kernel_call *call, int part, int64_t begin, int64_t end, int bf16, int centred) {
   const int summed = call->op == MS_OP_add_layer_norm || call->op == MS_OP_add_rms_norm;
-  const int centred = call->op == MS_OP_add_layer_norm || call->op == MS_OP_layer_norm;
   const int64_t n = ms_row_length(&call->in[0]);
   const float eps = (float)call->attrs.f[0];
-  float *row[SCRATCH];
-  for (int i = 0; i < SCRATCH; i++) row[i] = ms_scratch_row(call, part, SCRATCH, i, n);
-  const float *gain = ms_block_in(call->in_data[1 + summed], call->in[1 + summed].dtype, 0, n, row[GAIN]);
+  const ms_value_info *of_channels = &call->in[1 + summed];
+  const void *const *channels = &call->in_data[1 + summed];
+  const float *gain = ms_block_in(channels[0], of_channels->dtype, 0, n, ms_scratch_row(call, part, SCRATCH, GAIN, n));
   const float *bias =
-      centred ? ms_block_in(call->in_data[2 + summed], call->in[2 + summed].dtype, 0, n, row[BIAS]) : NULL;
+      centred ? ms_block_in(channels[1], of_channels->dtype, 0, n, ms_scratch_row(call, part, SCRATCH, BIAS, n)) : NULL;
+  const void *x = summed ? call->out_data[2] : call->in_data[0];
+  void *y = call->out_data[0];
   float *stats = call->out_data[1];
 
   for (int64_t r = begin; r < end; r++) {
-    const float *x = summed ? summed_row(call, r, n, row[FIRST_IN], row[SECOND_IN])
-                            : ms_block_in(call->in_data[0], call->in[0].dtype, r * n, n, row[FIRST_IN]);
-    float *y = ms_block_out(call->out_data[0], call->out[0].dtype, r * n, row[RESULT]);
-    if (centred) layer_norm_row(x, gain, bias, eps, y, stats + 2 * r, n);
-    else rms_norm_row(x, gain, eps, y, stats + r, n);
-    ms_block_done(call->out_data[0], call->out[0].dtype, r * n, n, row[RESULT]);
+    const int64_t first = r * n;
+    if (summed) add_row(call->in_data[0], call->in_data[1], call->out_data[2], bf16, first, n);
+    const float mean = centred ? row_sum(x, bf16, first, n) / (float)n : 0.0f;
+    const float rstd = 1.0f / sqrtf(row_squares(x, bf16, first, mean, n) / (float)n + eps);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+      float value = (ms_load(x, first + i, bf16) - mean) * rstd * gain[i];
+      ms_store(y, first + i, centred ? value + bias[i] : value, bf16);
+    }
+    if (centred) stats[2 * r] = mean;
+    stats[centred ? 2 * r + 1 : r] = rstd;
   }
 }
+
+#define NORM(name, bf16, centred)                                                                \
+  MS_CLONES static void name(const ms_kernel_call *call, int part, int64_t begin, int64_t end) { \
+    norm_rows(call, part, begin, end, bf16, centred);                                            \
+  }
+NORM(layer_norm_f32, 0, 1)
+NORM(layer_norm_bf16, 1, 1)
+NORM(rms_norm_f32, 0, 0)
+NORM(rms_norm_bf16, 1, 0)
 
 static int parts_of(const ms_kernel_call *call) {
   return ms_part_count(call, ms_row_count(&call->in[0]), ms_call_bytes(call));
@@ -101,10 +91,17 @@ static int prepare(ms_kernel_call *call) {
   return MS_OK;
 }
 
-static int run(const ms_kernel_call *call) {
-  ms_run_parts(call, parts_of(call), ms_row_count(&call->in[0]), 1, norm_part);
+static int run_layer_norm(const ms_kernel_call *call) {
+  ms_run_parts(call, parts_of(call), ms_row_count(&call->in[0]), 1,
+               call->in[0].dtype == MS_BF16 ? layer_norm_bf16 : layer_norm_f32);
   return MS_OK;
 }
 
-const ms_kernel ms_cpu_layer_norm = {.prepare = prepare, .run = run, .in_place = 1};
-const ms_kernel ms_cpu_rms_norm = {.prepare = prepare, .run = run, .in_place = 1};
+static int run_rms_norm(const ms_kernel_call *call) {
+  ms_run_parts(call, parts_of(call), ms_row_count(&call->in[0]), 1,
+               call->in[0].dtype == MS_BF16 ? rms_norm_bf16 : rms_norm_f32);
+  return MS_OK;
+}
+
+const ms_kernel ms_cpu_layer_norm = {.prepare = prepare, .run = run_layer_norm, .in_place = 1};
+const ms_kernel ms_cpu_rms_norm = {.prepare = prepare, .run = run_rms_norm, .in_place = 1};

@@ -12,23 +12,32 @@
 
 enum { X, GAIN, STATS, DY, MORE };
 enum { DX, DGAIN, DBIAS };
-/* Scratch rows of a part. The two sums come first. */
-enum { GAIN_SUM, BIAS_SUM, GAIN_ROW, X_ROW, DY_ROW, MORE_ROW, DX_ROW, SCRATCH };
+/* Scratch rows of a part. */
+enum { GAIN_SUM, BIAS_SUM, GAIN_ROW, SCRATCH };
+
+/* x, dy, more and dx are of one dtype; each row is a place in them. */
+typedef struct row {
+  const void *x, *dy, *more; /* [columns] from `first` on; more NULL for none */
+  void *dx;                  /* may be x */
+  int64_t first, columns;
+  float mean, rstd;
+} row;
 
 typedef struct averages {
   float g, gh;
 } averages;
 
-/* Adds this row to the sums and takes the averages that dx needs. x, dy, gain, dgain, dbias [n] */
-MS_INLINE averages first_pass(const float *x, const float *dy, const float *gain, float mean, float rstd, int centred,
-                              float *dgain, float *dbias, int64_t n) {
+/* Adds the row to the sums and takes the averages that dx needs. gain, dgain, dbias [columns] */
+MS_INLINE averages first_pass(const row *r, int bf16, int centred, const float *gain, float *dgain, float *dbias) {
+  const int64_t n = r->columns, first = r->first;
+  const float mean = r->mean, rstd = r->rstd;
   float g_sum = 0.0f, gh_sum = 0.0f;
 #pragma omp simd reduction(+ : g_sum, gh_sum)
   for (int64_t i = 0; i < n; i++) {
-    float h = (x[i] - mean) * rstd, g = dy[i] * gain[i];
-    dgain[i] += dy[i] * h;
+    float dy = ms_load(r->dy, first + i, bf16), h = (ms_load(r->x, first + i, bf16) - mean) * rstd, g = dy * gain[i];
+    dgain[i] += dy * h;
     if (centred) {
-      dbias[i] += dy[i];
+      dbias[i] += dy;
       g_sum += g;
     }
     gh_sum += g * h;
@@ -36,48 +45,52 @@ MS_INLINE averages first_pass(const float *x, const float *dy, const float *gain
   return (averages){g_sum / (float)n, gh_sum / (float)n};
 }
 
-/* dx, x, dy, gain, more [n]; dx may be x; more NULL for none */
-MS_INLINE void second_pass(const float *x, const float *dy, const float *gain, float mean, float rstd, averages average,
-                           const float *more, float *dx, int64_t n) {
-  if (more) {
+MS_INLINE void second_pass(const row *r, int bf16, int adds, const float *gain, averages average) {
+  const int64_t n = r->columns, first = r->first;
+  const float mean = r->mean, rstd = r->rstd;
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++)
-      dx[i] = more[i] + rstd * (dy[i] * gain[i] - average.g - (x[i] - mean) * rstd * average.gh);
-  } else {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) dx[i] = rstd * (dy[i] * gain[i] - average.g - (x[i] - mean) * rstd * average.gh);
+  for (int64_t i = 0; i < n; i++) {
+    float dy = ms_load(r->dy, first + i, bf16), h = (ms_load(r->x, first + i, bf16) - mean) * rstd;
+    float dx = rstd * (dy * gain[i] - average.g - h * average.gh);
+    ms_store(r->dx, first + i, adds ? dx + ms_load(r->more, first + i, bf16) : dx, bf16);
   }
 }
 
-MS_INLINE void backward_rows(const ms_kernel_call *call, int part, int64_t begin, int64_t end, int centred) {
+MS_INLINE void backward_rows(const ms_kernel_call *call, int part, int64_t begin, int64_t end, int bf16, int centred) {
   const int64_t n = ms_row_length(&call->in[X]);
-  float *row[SCRATCH];
-  for (int i = 0; i < SCRATCH; i++) row[i] = ms_scratch_row(call, part, SCRATCH, i, n);
-  ms_block_fill(row[GAIN_SUM], 0.0f, n);
-  ms_block_fill(row[BIAS_SUM], 0.0f, n);
-  const float *gain = ms_block_in(call->in_data[GAIN], call->in[GAIN].dtype, 0, n, row[GAIN_ROW]);
+  float *dgain = ms_scratch_row(call, part, SCRATCH, GAIN_SUM, n),
+        *dbias = ms_scratch_row(call, part, SCRATCH, BIAS_SUM, n);
+  const float *gain =
+      ms_block_in(call->in_data[GAIN], call->in[GAIN].dtype, 0, n, ms_scratch_row(call, part, SCRATCH, GAIN_ROW, n));
   const float *stats = call->in_data[STATS];
-
-  for (int64_t r = begin; r < end; r++) {
-    const float mean = centred ? stats[2 * r] : 0.0f, rstd = centred ? stats[2 * r + 1] : stats[r];
-    const float *x = ms_block_in(call->in_data[X], call->in[X].dtype, r * n, n, row[X_ROW]);
-    const float *dy = ms_block_in(call->in_data[DY], call->in[DY].dtype, r * n, n, row[DY_ROW]);
-    const float *more =
-        call->inputs > MORE ? ms_block_in(call->in_data[MORE], call->in[MORE].dtype, r * n, n, row[MORE_ROW]) : NULL;
-    float *dx = ms_block_out(call->out_data[DX], call->out[DX].dtype, r * n, row[DX_ROW]);
-    averages average = first_pass(x, dy, gain, mean, rstd, centred, row[GAIN_SUM], row[BIAS_SUM], n);
-    second_pass(x, dy, gain, mean, rstd, average, more, dx, n);
-    ms_block_done(call->out_data[DX], call->out[DX].dtype, r * n, n, row[DX_ROW]);
+  row r = {call->in_data[X],
+           call->in_data[DY],
+           call->inputs > MORE ? call->in_data[MORE] : NULL,
+           call->out_data[DX],
+           0,
+           n,
+           0.0f,
+           0.0f};
+  ms_block_fill(dgain, 0.0f, n);
+  ms_block_fill(dbias, 0.0f, n);
+  for (int64_t at = begin; at < end; at++) {
+    r.first = at * n;
+    r.mean = centred ? stats[2 * at] : 0.0f;
+    r.rstd = centred ? stats[2 * at + 1] : stats[at];
+    averages average = first_pass(&r, bf16, centred, gain, dgain, dbias);
+    if (r.more) second_pass(&r, bf16, 1, gain, average);
+    else second_pass(&r, bf16, 0, gain, average);
   }
 }
 
-MS_CLONES static void layer_norm_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
-  backward_rows(call, part, begin, end, 1);
-}
-
-MS_CLONES static void rms_norm_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
-  backward_rows(call, part, begin, end, 0);
-}
+#define BACKWARD(name, bf16, centred)                                                            \
+  MS_CLONES static void name(const ms_kernel_call *call, int part, int64_t begin, int64_t end) { \
+    backward_rows(call, part, begin, end, bf16, centred);                                        \
+  }
+BACKWARD(layer_norm_f32, 0, 1)
+BACKWARD(layer_norm_bf16, 1, 1)
+BACKWARD(rms_norm_f32, 0, 0)
+BACKWARD(rms_norm_bf16, 1, 0)
 
 /* Output = the parts' sums, in order. */
 static void store_sum(const ms_kernel_call *call, int parts, int sum, int output) {
@@ -101,7 +114,8 @@ static int prepare(ms_kernel_call *call) {
 
 static int run_layer_norm(const ms_kernel_call *call) {
   int parts = parts_of(call);
-  ms_run_parts(call, parts, ms_row_count(&call->in[X]), 1, layer_norm_part);
+  ms_run_parts(call, parts, ms_row_count(&call->in[X]), 1,
+               call->in[X].dtype == MS_BF16 ? layer_norm_bf16 : layer_norm_f32);
   store_sum(call, parts, GAIN_SUM, DGAIN);
   store_sum(call, parts, BIAS_SUM, DBIAS);
   return MS_OK;
@@ -109,7 +123,7 @@ static int run_layer_norm(const ms_kernel_call *call) {
 
 static int run_rms_norm(const ms_kernel_call *call) {
   int parts = parts_of(call);
-  ms_run_parts(call, parts, ms_row_count(&call->in[X]), 1, rms_norm_part);
+  ms_run_parts(call, parts, ms_row_count(&call->in[X]), 1, call->in[X].dtype == MS_BF16 ? rms_norm_bf16 : rms_norm_f32);
   store_sum(call, parts, GAIN_SUM, DGAIN);
   return MS_OK;
 }
