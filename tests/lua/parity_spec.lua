@@ -205,6 +205,33 @@ describe("counts and bytes", function()
     end
   end)
 
+  it("M1 resident memory is at most 48 MiB over the plan", function()
+    if os.getenv("MOONSHARD_CONFIG") ~= "release" then return pending("sanitizers keep shadows of all memory") end
+    for _, mesh in ipairs(MESHES) do
+      local got = run(mesh[1], { mesh = mesh[2] })
+      local over = got.resident_bytes - got.plan.peak_bytes
+      assert(over <= 48 * 2 ^ 20, ("%.1f MiB over the plan on %s"):format(over / 2 ^ 20, mesh[2]))
+    end
+  end)
+
+  it("M6 a plan made without launching is the one that a launched rank compiles", function()
+    for _, mesh in ipairs({ { 4, "2x2" }, { 3, "1x3" } }) do
+      local got = run(mesh[1], { mesh = mesh[2] })
+      for rank = 0, mesh[1] - 1 do
+        local ended = program.run({
+          "plan", "tests/lua/recipes/parity.lua", "-n", tostring(mesh[1]), "--rank", tostring(rank), "--json",
+          "mesh=" .. mesh[2],
+        })
+        assert.equal(0, ended.status, ended.err)
+        local plan = json.decode(ended.out)
+        assert.equal(rank, plan.rank)
+        assert.equal(got.plan.fingerprint, plan.fingerprint)
+        assert.equal(got.plan.peak_bytes, plan.peak_bytes)
+        assert.same(got.plan.bytes, plan.bytes)
+      end
+    end
+  end)
+
   it("S16 evaluation gives the loss of the weights and holds nothing of backward", function()
     local alone = run(1, { mesh = "1x1" })
     for _, mesh in ipairs(MESHES) do

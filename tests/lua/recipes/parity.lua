@@ -1,7 +1,8 @@
 -- Trains a small network whose sizes divide by nothing, and writes what came out, for specs that compare meshes.
 --
 -- Every mesh sees the same global batches. Rank 0 writes one JSON object: losses, norms, every parameter in full,
--- the engine's counters of collectives and bytes beside the plan's, and the bytes of the arenas beside the plan's.
+-- the engine's counters of collectives and bytes beside the plan's, the bytes of the arenas beside the plan's, and the
+-- most memory that was resident.
 
 local ms = require "moonshard"
 local ffi = require "ffi"
@@ -105,6 +106,9 @@ local counters = train.session:counters("train")
 result.plan = summary
 result.collectives, result.allocations = counters.collectives, counters.allocations
 result.evaluated = train:evaluate(coroutine.wrap(function() coroutine.yield(1, batch_of(1)) end))
+local status = assert(io.open("/proc/self/status"))
+result.resident_bytes = 1024 * tonumber(status:read("*a"):match("VmHWM:%s*(%d+)"))
+status:close()
 if world.rank == 0 then
   local file = assert(io.open(cfg.out, "w"))
   file:write(json.encode(result))
