@@ -2,9 +2,9 @@
 **
 ** The caller's graph is left as it was traced: training and evaluation each rewrite a copy of their own.
 */
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/env.h"
@@ -30,10 +30,11 @@ static int check_config(const ms_plan_config *c) {
   return MS_OK;
 }
 
-/* One rank has the cores of the machine divided by the ranks on it; the launcher says so through OMP_NUM_THREADS. */
-static int default_threads(int *threads) {
-  long cores = sysconf(_SC_NPROCESSORS_ONLN);
-  return ms_env_int("OMP_NUM_THREADS", cores > 0 ? (int)cores : 1, 1, 1024, threads);
+/* A rank's share of the cores: the launcher's rule, so that a plan made without launching has the same workspace. */
+static int default_threads(int ranks, int *threads) {
+  cpu_set_t allowed;
+  int cores = sched_getaffinity(0, sizeof allowed, &allowed) ? 1 : CPU_COUNT(&allowed);
+  return ms_env_int("OMP_NUM_THREADS", cores > ranks ? cores / ranks : 1, 1, 1024, threads);
 }
 
 static int take_slots(ms_plan *plan, const ms_graph *graph) {
@@ -132,7 +133,7 @@ int ms_plan_compile(const ms_graph *graph, const ms_plan_config *config, ms_plan
   plan->model = model;
   plan->config = *config;
   plan->evaluated.buffer = plan->norm.buffer = -1;
-  if (!plan->config.threads) MS_GOTO(default_threads(&plan->config.threads));
+  if (!plan->config.threads) MS_GOTO(default_threads(model->world, &plan->config.threads));
   MS_GOTO(compile(plan, graph));
   plan->compile_seconds = ms_clock() - begin;
   *out = plan;
