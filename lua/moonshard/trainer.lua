@@ -148,7 +148,7 @@ local function run_phases(self, exec, specs, batch)
   if status == C.MS_ENONFINITE then
     local message = ffi.string(C.ms_error_message())
     C.ms_error_clear()
-    errors.raise("MS_ENONFINITE", "step %d: %s; %s", self.steps_done + 1, message, exec:find_nonfinite())
+    errors.raise("MS_ENONFINITE", "%s; %s", message, exec:find_nonfinite())
   end
   engine.check(status)
   exec:run("update")
