@@ -10,8 +10,8 @@ local ms = require "moonshard"
 local re = ms.re
 
 local cfg = ms.args {
-  layers = 4, dim = 256, heads = 4, seq = 256, batch = 2, steps = 1200, lr = 2e-3, mesh = "2x2", seed = 1,
-  eval_every = 200, eval_steps = 16, sample = 300, svg = "build/train/loss.svg",
+  layers = 4, dim = 256, heads = 4, seq = 128, batch = 2, steps = 4000, lr = 1e-3, mesh = "2x2", seed = 1,
+  eval_every = 500, eval_steps = 16, sample = 300, svg = "build/train/loss.svg",
 }
 
 local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" })
@@ -26,7 +26,7 @@ ms.fully_shard(model, {
 })
 
 local opt = ms.optim.adamw {
-  lr = ms.schedule.cosine { peak = cfg.lr, warmup = math.min(50, cfg.steps), total = cfg.steps, floor = cfg.lr / 20 },
+  lr = ms.schedule.cosine { peak = cfg.lr, warmup = math.min(100, cfg.steps), total = cfg.steps, floor = cfg.lr / 20 },
   betas = { 0.9, 0.95 },
   weight_decay = 0.1,
   groups = { { re[[norm|bias|embed|pos]], { weight_decay = 0 } } },

@@ -66,8 +66,8 @@ function run.main(arguments)
   for _, name in ipairs(COMMON) do
     require(name)
   end
-  if not line.ranks and os.getenv("WORLD_SIZE") then
-    -- Another launcher started this process as one of its ranks: joining decides whether that can be.
+  if not line.ranks and (tonumber(os.getenv("WORLD_SIZE")) or 1) > 1 then
+    -- Another launcher started this process as one of its ranks: joining tells whether that can be.
     line.ranks = require("moonshard.world").size
   end
   local ended, why = require("moonshard.host").launch(line.ranks or 1, line.log_ranks == "all", function()
