@@ -82,6 +82,8 @@ run_file() {
 
 for source in tests/c/*.c; do
   [ -e "$source" ] || continue
+  # With one OpenMP thread a kernel has nobody to race with, and its plain reference takes minutes under this sanitizer.
+  case $config/$source in thread/tests/c/test_kernels_*) continue ;; esac
   run_file "$source" "$build/tests/$(basename "$source" .c)"
 done
 

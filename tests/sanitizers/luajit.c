@@ -10,7 +10,9 @@
 #include <lua.h>
 #include <lualib.h>
 
+/* An error without a message is how a script ends with a bad status: busted does. */
 static int traceback(lua_State *lua) {
+  if (!lua_isstring(lua, 1)) return 1;
   luaL_traceback(lua, lua, lua_tostring(lua, 1), 1);
   return 1;
 }
@@ -34,7 +36,7 @@ int main(int argc, char **argv) {
   int status = luaL_loadfile(lua, argv[1]);
   for (int i = 2; status == 0 && i < argc; i++) lua_pushstring(lua, argv[i]);
   if (status == 0) status = lua_pcall(lua, argc - 2, 0, 1);
-  if (status != 0) fprintf(stderr, "%s\n", lua_tostring(lua, -1));
+  if (status != 0 && lua_isstring(lua, -1)) fprintf(stderr, "%s\n", lua_tostring(lua, -1));
   lua_close(lua);
   return status != 0;
 }
