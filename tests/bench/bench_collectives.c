@@ -2,8 +2,8 @@
 **
 ** Measured like the peer, mpi_collectives.c. bytes is the full buffer of a rank: what an all-gather leaves on every rank,
 ** what a reduce-scatter reads on every rank (each keeps 1/ranks of the sum), what an all-reduce reads and leaves. f32.
-** As in a training step, an all-gather's result is one buffer shared by all ranks, and its source this rank's private
-** chunk. One JSON line a size and collective, from rank 0:
+** As in a training step, an all-gather's result is one buffer shared by all ranks; its source is this rank's private
+** chunk, or lies in the result already (in place). One JSON line a size and collective, from rank 0:
 **   {"name":"all_gather","ranks":2,"bytes":65536,"us":12.3}
 ** us: median over repetitions of the slowest rank's time, each repetition started by a barrier.
 */
@@ -25,15 +25,15 @@ typedef struct buffers {
   float *result;                  /* [count], private */
 } buffers;
 
-static ms_coll_part make_part(const buffers *b, int kind, int64_t count) {
+static ms_coll_part make_part(const buffers *b, int kind, int in_place, int64_t count) {
   ms_coll_part part = {.count = kind == MS_COLL_ALL_REDUCE ? count : count / b->ranks, .shared = b->full};
-  if (kind == MS_COLL_ALL_GATHER) part.src = b->result;
+  if (kind == MS_COLL_ALL_GATHER) part.src = in_place ? NULL : b->result;
   else part.dst = b->result;
   return part;
 }
 
-static int run_once(ms_comm *comm, const buffers *b, int kind, int64_t count) {
-  ms_coll_part part = make_part(b, kind, count);
+static int run_once(ms_comm *comm, const buffers *b, int kind, int in_place, int64_t count) {
+  ms_coll_part part = make_part(b, kind, in_place, count);
   ms_coll coll = {.kind = kind, .parts = 1, .part = &part, .label = "bench"};
   MS_TRY(ms_comm_start(comm, &coll));
   return ms_comm_wait(comm);
@@ -45,13 +45,14 @@ static int ascending(const void *a, const void *b) {
 }
 
 /* Median microseconds; the repetitions shrink with the size, so that a size takes about as long as another. */
-static int measure(ms_world *world, ms_comm *comm, const buffers *b, int kind, int64_t count, double *us) {
+static int measure(ms_world *world, ms_comm *comm, const buffers *b, int kind, int in_place, int64_t count,
+                   double *us) {
   double times[MOST_REPETITIONS], all[MS_MAX_LOCAL_RANKS];
   int repetitions = count >= 1 << 22 ? 21 : MOST_REPETITIONS;
   for (int i = -WARM_UPS; i < repetitions; i++) {
     MS_TRY(ms_world_barrier(world));
     double began = ms_clock();
-    MS_TRY(run_once(comm, b, kind, count));
+    MS_TRY(run_once(comm, b, kind, in_place, count));
     double mine = 1e6 * (ms_clock() - began), slowest = 0;
     MS_TRY(ms_world_exchange(world, &mine, sizeof mine, all));
     for (int rank = 0; rank < b->ranks; rank++) slowest = fmax(slowest, all[rank]);
@@ -66,7 +67,7 @@ static int measure(ms_world *world, ms_comm *comm, const buffers *b, int kind, i
 static int check_sums(ms_comm *comm, const buffers *b, int64_t count) {
   float *full = b->full[b->rank];
   for (int64_t i = 0; i < count; i++) full[i] = (float)(i % 7 + b->rank);
-  MS_TRY(run_once(comm, b, MS_COLL_ALL_REDUCE, count));
+  MS_TRY(run_once(comm, b, MS_COLL_ALL_REDUCE, 0, count));
   for (int64_t i = 0; i < count; i++)
     if (b->result[i] != (float)(i % 7 * b->ranks + b->ranks * (b->ranks - 1) / 2))
       return MS_FAIL(MS_EINTERNAL, "a wrong sum: %g at %lld", (double)b->result[i], (long long)i);
@@ -76,10 +77,11 @@ static int check_sums(ms_comm *comm, const buffers *b, int64_t count) {
 static int run_all(ms_world *world) {
   static const struct {
     const char *name;
-    int kind;
-  } collectives[] = {{"all_gather", MS_COLL_ALL_GATHER},
-                     {"reduce_scatter", MS_COLL_REDUCE_SCATTER},
-                     {"all_reduce", MS_COLL_ALL_REDUCE}};
+    int kind, in_place;
+  } collectives[] = {{"all_gather", MS_COLL_ALL_GATHER, 0},
+                     {"all_gather_in_place", MS_COLL_ALL_GATHER, 1},
+                     {"reduce_scatter", MS_COLL_REDUCE_SCATTER, 0},
+                     {"all_reduce", MS_COLL_ALL_REDUCE, 0}};
   static const int sizes[] = {64 << 10, 1 << 20, MOST_BYTES};
   buffers b = {.ranks = ms_world_size(world), .rank = ms_world_rank(world)};
   int group[MS_MAX_LOCAL_RANKS], rc = MS_OK;
@@ -97,9 +99,9 @@ static int run_all(ms_world *world) {
   MS_GOTO(ms_comm_open(world, b.ranks, group, 0, &comm));
   MS_GOTO(check_sums(comm, &b, 1 << 14));
   for (int s = 0; s < 3; s++) {
-    for (int c = 0; c < 3; c++) {
+    for (int c = 0; c < 4; c++) {
       double us;
-      MS_GOTO(measure(world, comm, &b, collectives[c].kind, sizes[s] / (int)sizeof(float), &us));
+      MS_GOTO(measure(world, comm, &b, collectives[c].kind, collectives[c].in_place, sizes[s] / (int)sizeof(float), &us));
       if (b.rank == 0)
         printf("{\"name\":\"%s\",\"ranks\":%d,\"bytes\":%d,\"us\":%.1f}\n", collectives[c].name, b.ranks, sizes[s], us);
     }

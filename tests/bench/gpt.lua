@@ -4,8 +4,9 @@
 --
 -- weights: raw f32, all parameters in PyTorch's order, which is listed below; tokens: raw int32
 -- [steps][ranks][batch][seq + 1], read round and round. Without weights the model's own initial ones are taken. Rank 0
--- prints one JSON line: tokens_per_s and step_ms (median after the warm-up), the losses of the first steps, and
--- peak_rss_mib of rank 0.
+-- prints one JSON line: tokens_per_s and step_ms (median after the warm-up), the losses of the first steps,
+-- peak_rss_mib of rank 0 and plan_mib beside it, compile_ms, other_share (what of the steps was not kernels, nor
+-- moving data, nor waiting), and start_ms (from the start of the launcher to the end of the first step, less that step).
 
 local ffi = require("ffi")
 local ms = require("moonshard")
@@ -89,21 +90,36 @@ local function peak_rss_mib()
   return tonumber(read_all("/proc/self/status"):match("VmHWM:%s*(%d+)")) / 1024
 end
 
+-- Since the launcher began, from the kernel's own clock of processes: ticks of 10 ms.
+local function ms_since_launch()
+  local parent = read_all("/proc/self/stat"):match("^%d+ %b() %S (%d+)")
+  local process = tonumber(os.getenv("WORLD_SIZE") or 1) > 1 and parent or "self"
+  local fields, position = read_all("/proc/" .. process .. "/stat"):match("^%d+ %b() (.*)$"), 0
+  for field in fields:gmatch("%S+") do
+    position = position + 1
+    if position == 20 then return 1e3 * tonumber(read_all("/proc/uptime"):match("^(%S+)")) - 10 * tonumber(field) end
+  end
+end
+
 local world = ms.world()
 if cfg.weights ~= "" then set_weights(cfg.weights) end
 local text = read_all(cfg.tokens)
 local words = ffi.cast("const int32_t *", text)
 local steps_in_file = math.floor(#text / 4 / (world.size * cfg.batch * (cfg.seq + 1)))
 
-local losses, step_ms = {}, {}
+local losses, step_ms, start_ms = {}, {}, nil
 for step = 1, cfg.steps do
   local m = train:step(batch_of(words, steps_in_file, step, world.rank, world.size))
+  start_ms = start_ms or ms_since_launch() - m.step_ms
   if step <= cfg.report then losses[step] = ("%.6f"):format(m.loss) end
   if step > cfg.warmup then step_ms[#step_ms + 1] = m.step_ms end
 end
 if world.rank == 0 then
-  local ms_a_step = median(step_ms)
-  print(('{"name":"moonshard_%s_%s","tokens_per_s":%.1f,"step_ms":%.3f,"losses":[%s],"peak_rss_mib":%.1f}'):format(
-    cfg.dtype, cfg.mesh, world.size * cfg.batch * cfg.seq / ms_a_step * 1e3, ms_a_step, table.concat(losses, ","),
-    peak_rss_mib()))
+  local ms_a_step, summary = median(step_ms), train:plan():summary()
+  local seconds = train.session:counters("train").seconds
+  local other = 1 - (seconds.kernels + seconds.waits + seconds.collectives) / seconds.total
+  local format = '{"name":"moonshard_%s_%s","tokens_per_s":%.1f,"step_ms":%.3f,"losses":[%s],"peak_rss_mib":%.1f,'
+    .. '"plan_mib":%.1f,"compile_ms":%.1f,"other_share":%.5f,"start_ms":%.0f}'
+  print(format:format(cfg.dtype, cfg.mesh, world.size * cfg.batch * cfg.seq / ms_a_step * 1e3, ms_a_step,
+    table.concat(losses, ","), peak_rss_mib(), summary.peak_bytes / 2 ^ 20, summary.compile_ms, other, start_ms))
 end

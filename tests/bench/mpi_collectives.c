@@ -2,7 +2,7 @@
 **
 ** The peer of our collectives over shared memory. bytes is the full buffer of a rank: what an all-gather leaves on every
 ** rank, what a reduce-scatter reads on every rank (each keeps 1/ranks of the sum), what an all-reduce reads and leaves.
-** f32, sums, all-gather in place as a trainer would call it. One JSON line a size and collective, from rank 0:
+** f32, sums; the all-gather both from a buffer of its own and in place. One JSON line a size and collective, from rank 0:
 **   {"name":"all_gather","ranks":2,"bytes":65536,"us":12.3}
 ** us: median over repetitions of the slowest rank's time, each repetition started by a barrier.
 */
@@ -16,6 +16,11 @@ enum { WARM_UPS = 5, MOST_REPETITIONS = 201 };
 typedef void collective(float *full, float *result, int count, int rank, int ranks);
 
 static void all_gather(float *full, float *result, int count, int rank, int ranks) {
+  (void)rank;
+  MPI_Allgather(result, count / ranks, MPI_FLOAT, full, count / ranks, MPI_FLOAT, MPI_COMM_WORLD);
+}
+
+static void all_gather_in_place(float *full, float *result, int count, int rank, int ranks) {
   (void)result;
   (void)rank;
   MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, full, count / ranks, MPI_FLOAT, MPI_COMM_WORLD);
@@ -67,7 +72,10 @@ int main(int argc, char **argv) {
   static const struct {
     const char *name;
     collective *run;
-  } collectives[] = {{"all_gather", all_gather}, {"reduce_scatter", reduce_scatter}, {"all_reduce", all_reduce}};
+  } collectives[] = {{"all_gather", all_gather},
+                     {"all_gather_in_place", all_gather_in_place},
+                     {"reduce_scatter", reduce_scatter},
+                     {"all_reduce", all_reduce}};
   static const int sizes[] = {64 << 10, 1 << 20, 64 << 20};
 
   MPI_Init(&argc, &argv);
@@ -80,7 +88,7 @@ int main(int argc, char **argv) {
     MPI_Abort(MPI_COMM_WORLD, 1);
   }
   for (int s = 0; s < 3; s++) {
-    for (int c = 0; c < 3; c++) {
+    for (int c = 0; c < 4; c++) {
       double us = measure(collectives[c].run, full, result, sizes[s] / (int)sizeof(float), rank, ranks);
       if (rank == 0) {
         printf("{\"name\":\"%s\",\"ranks\":%d,\"bytes\":%d,\"us\":%.1f}\n", collectives[c].name, ranks, sizes[s], us);

@@ -134,16 +134,27 @@ local function training(dtype)
   if #peer.losses > 0 then
     report(name .. "/largest loss difference", "nats", largest_difference(ours.losses, peer.losses), nil, "lower")
   end
+  report(name .. "/resident over the plan", "MiB", ours.peak_rss_mib - ours.plan_mib, nil, "lower")
+  report(name .. "/outside kernels and waits", "fraction", ours.other_share, nil, "lower")
+  report(name .. "/compile", "ms", ours.compile_ms, nil, "lower")
   local alone = our_training(dtype, 1, weights)
   if alone then
     report(name .. "/1x2 of twice 1x1", "fraction", ours.tokens_per_s / (2 * alone.tokens_per_s), nil, "higher")
   end
 end
 
+-- Four ranks of the quickstart's model: from the launcher's start to the end of the first step, less that step.
+local function start()
+  local command = build .. "/release/moonshard run tests/bench/gpt.lua -n 4 mesh=2x2 layers=4 dim=256 heads=4 seq=128"
+  local ours = json_lines(command .. " batch=2 steps=2 warmup=1 tokens=" .. tokens_path)[1]
+  if ours then report("start to first step, 4 ranks", "ms", ours.start_ms, nil, "lower") end
+end
+
 os.execute("mkdir -p " .. build .. "/bench")
 write_tokens(tokens_path)
 collectives()
 programs()
+start()
 training("f32")
 training("bf16")
 results:close()
