@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include "base/error.h"
+#include "kernels/cpu/bf16_block.h"
 #include "kernels/cpu/parallel.h"
 
 int ms_attention_check(const ms_kernel_call *call) {
@@ -22,12 +23,15 @@ ms_attention ms_attention_of(const ms_kernel_call *call) {
   return a;
 }
 
-const ms_attention_code *ms_attention_choose(const ms_attention *a) {
-  (void)a;
+ms_attention_code ms_attention_choose(const ms_attention *a) {
+#if defined(__x86_64__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("x86-64-v4")) return &ms_attention_f32_avx512;
-  if (__builtin_cpu_supports("x86-64-v3")) return &ms_attention_f32_avx2;
-  return &ms_attention_f32_sse2;
+  if (a->dtype == MS_BF16 && ms_bf16_unit_of_cpu())
+    return (ms_attention_code){ms_attention_bf16_forward, ms_attention_bf16_backward};
+  if (__builtin_cpu_supports("x86-64-v4")) return ms_attention_f32_avx512;
+  if (__builtin_cpu_supports("x86-64-v3")) return ms_attention_f32_avx2;
+#endif
+  return ms_attention_f32_sse2;
 }
 
 static int64_t items_of(const ms_attention *a) { return a->batch * a->heads * ms_query_blocks(a); }
@@ -39,14 +43,14 @@ static int parts_of(const ms_kernel_call *call, const ms_attention *a) {
 static int prepare(ms_kernel_call *call) {
   MS_TRY(ms_attention_check(call));
   const ms_attention a = ms_attention_of(call);
-  call->workspace_bytes = parts_of(call, &a) * ms_attention_choose(&a)->forward_scratch(&a);
+  call->workspace_bytes = parts_of(call, &a) * ms_attention_choose(&a).forward.scratch_bytes(&a);
   return MS_OK;
 }
 
 static void run_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   const ms_attention a = ms_attention_of(call);
-  const ms_attention_code *code = ms_attention_choose(&a);
-  code->forward(&a, call, begin, end, (char *)call->workspace + part * code->forward_scratch(&a));
+  const ms_attention_part code = ms_attention_choose(&a).forward;
+  code.run(&a, call, begin, end, (char *)call->workspace + part * code.scratch_bytes(&a));
 }
 
 static int run(const ms_kernel_call *call) {

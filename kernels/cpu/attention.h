@@ -2,7 +2,7 @@
 **
 **   attention.c, attention_backward.c   read the call, cut it for threads
 **   attention_f32_*.c                   one instruction set each, from attention_f32.h: f32 arithmetic
-**   attention_bf16_*.c                  bf16 products where the processor has them, from attention_bf16.h
+**   attention_bf16.c, attention_bf16_backward.c   bf16 products, where the processor has them
 */
 #ifndef MS_KERNELS_CPU_ATTENTION_H
 #define MS_KERNELS_CPU_ATTENTION_H
@@ -21,21 +21,24 @@ typedef struct ms_attention {
 enum { MS_QUERIES = 32 };
 
 /* The computation for one range of items, into tensors of the call; scratch is the thread's own, 64-byte aligned. */
+typedef struct ms_attention_part {
+  int64_t (*scratch_bytes)(const ms_attention *a);
+  void (*run)(const ms_attention *a, const ms_kernel_call *call, int64_t begin, int64_t end, void *scratch);
+} ms_attention_part;
+
+/* Items of forward are blocks of queries: (b heads + h) blocks + i, i < blocks = ms_query_blocks(a). Items of backward are
+** key heads, b groups + g: all queries of a key head add to its gradients in one order. */
 typedef struct ms_attention_code {
-  int64_t (*forward_scratch)(const ms_attention *a);
-  int64_t (*backward_scratch)(const ms_attention *a);
-  /* Items are blocks of queries: (b heads + h) blocks + i, i < blocks = ms_query_blocks(a). */
-  void (*forward)(const ms_attention *a, const ms_kernel_call *call, int64_t begin, int64_t end, void *scratch);
-  /* Items are key heads: b groups + g. All queries of a key head add to its gradients in one order. */
-  void (*backward)(const ms_attention *a, const ms_kernel_call *call, int64_t begin, int64_t end, void *scratch);
+  ms_attention_part forward, backward;
 } ms_attention_code;
 
 extern const ms_attention_code ms_attention_f32_sse2, ms_attention_f32_avx2, ms_attention_f32_avx512;
+extern const ms_attention_part ms_attention_bf16_forward, ms_attention_bf16_backward;
 
 int ms_attention_check(const ms_kernel_call *call);
 ms_attention ms_attention_of(const ms_kernel_call *call);
 /* The fastest code that this processor runs for the dtype. */
-const ms_attention_code *ms_attention_choose(const ms_attention *a);
+ms_attention_code ms_attention_choose(const ms_attention *a);
 
 static inline int64_t ms_query_blocks(const ms_attention *a) { return (a->t + MS_QUERIES - 1) / MS_QUERIES; }
 

@@ -15,14 +15,14 @@ static int parts_of(const ms_kernel_call *call, const ms_attention *a) {
 static int prepare(ms_kernel_call *call) {
   MS_TRY(ms_attention_check(call));
   const ms_attention a = ms_attention_of(call);
-  call->workspace_bytes = parts_of(call, &a) * ms_attention_choose(&a)->backward_scratch(&a);
+  call->workspace_bytes = parts_of(call, &a) * ms_attention_choose(&a).backward.scratch_bytes(&a);
   return MS_OK;
 }
 
 static void run_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   const ms_attention a = ms_attention_of(call);
-  const ms_attention_code *code = ms_attention_choose(&a);
-  code->backward(&a, call, begin, end, (char *)call->workspace + part * code->backward_scratch(&a));
+  const ms_attention_part code = ms_attention_choose(&a).backward;
+  code.run(&a, call, begin, end, (char *)call->workspace + part * code.scratch_bytes(&a));
 }
 
 static int run(const ms_kernel_call *call) {

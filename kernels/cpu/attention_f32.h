@@ -433,4 +433,4 @@ static void backward(const ms_attention *a, const ms_kernel_call *call, int64_t 
   }
 }
 
-const ms_attention_code MS_TARGET_CODE = {forward_scratch_bytes, backward_scratch_bytes, forward, backward};
+const ms_attention_code MS_TARGET_CODE = {{forward_scratch_bytes, forward}, {backward_scratch_bytes, backward}};

@@ -4,6 +4,8 @@
 #include "support/kernel_case.h"
 
 #include "base/error.h"
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/bf16_block.h"
 
 typedef struct shape_of_attention {
   int64_t b, t, s, h, g, d;
@@ -177,8 +179,8 @@ static void threads_change_nothing(void **state) {
       ms_kernel_call other = c.call;
       for (int i = 0; i < other.outputs; i++) other.out_data[i] = poisoned(tensor_bytes(&other.out[i]));
       run_once(&c, c.call, 1);
-      run_once(&c, other, 4);
-      assert_same_outputs(&c, other.out_data, 0.0, "four threads");
+      run_once(&c, other, TEAM);
+      assert_same_outputs(&c, other.out_data, 0, "a team");
       for (int i = 0; i < other.outputs; i++) free(other.out_data[i]);
       free_case(&c);
     }
@@ -224,6 +226,72 @@ static void large_scores(void **state) {
   }
 }
 
+/* ---- code for other processors than this one's best ---------------------------------------------------------------- */
+
+static void run_part_of(kernel_case *c, const ms_attention_part *part, int backward) {
+  const ms_attention a = ms_attention_of(&c->call);
+  ms_kernel_call call = c->call;
+  int64_t items = backward ? a.batch * a.groups : a.batch * a.heads * ms_query_blocks(&a), bytes = part->scratch_bytes(&a);
+  void *scratch = poisoned(bytes);
+  for (int i = 0; i < call.outputs; i++) call.out_data[i] = poisoned(tensor_bytes(&call.out[i]));
+  part->run(&a, &call, 0, items, scratch);
+  assert_guarded(scratch, bytes);
+  assert_same_outputs(c, call.out_data, 1, "this code");
+  for (int i = 0; i < call.outputs; i++) {
+    assert_guarded(call.out_data[i], tensor_bytes(&call.out[i]));
+    free(call.out_data[i]);
+  }
+  free(scratch);
+}
+
+static void instruction_sets_agree(void **state) {
+  (void)state;
+  attention_shape a = {1, 75, 110, 4, 2, 40, 1, 0};
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
+    for (int backward = 0; backward < 2; backward++) {
+      kernel_case c = backward ? backward_case(&a, dtype) : forward_case(&a, dtype);
+      run_once(&c, c.call, 1);
+      run_part_of(&c, backward ? &ms_attention_f32_sse2.backward : &ms_attention_f32_sse2.forward, backward);
+#if defined(__x86_64__)
+      if (__builtin_cpu_supports("x86-64-v3"))
+        run_part_of(&c, backward ? &ms_attention_f32_avx2.backward : &ms_attention_f32_avx2.forward, backward);
+      if (__builtin_cpu_supports("x86-64-v4"))
+        run_part_of(&c, backward ? &ms_attention_f32_avx512.backward : &ms_attention_f32_avx512.forward, backward);
+#endif
+      free_case(&c);
+    }
+}
+
+static void check_unit(const ms_bf16_unit *unit) {
+  enum { M = 64, N = 96, K = 160, A_STRIDE = K + 2, B_STRIDE = N + 16, C_STRIDE = N + 16 };
+  float *c = poisoned(M * C_STRIDE * 4), *random = poisoned((M * A_STRIDE + K * B_STRIDE) * 4);
+  ms_bf16 *a = poisoned(M * A_STRIDE * 2);
+  uint32_t *b = poisoned(K / 2 * B_STRIDE * 4);
+  ms_philox_normal(5, 5, 0, M * A_STRIDE + K * B_STRIDE, random);
+  for (int i = 0; i < M * A_STRIDE; i++) a[i] = ms_f32_to_bf16(random[i]);
+  for (int i = 0; i < K / 2 * B_STRIDE; i++)
+    b[i] = ms_f32_to_bf16(random[M * A_STRIDE + 2 * i]) | (uint32_t)ms_f32_to_bf16(random[M * A_STRIDE + 2 * i + 1]) << 16;
+  if (unit->begin) unit->begin();
+  unit->product(c, C_STRIDE, a, A_STRIDE, b, B_STRIDE, M, N, K, 0);
+  unit->product(c, C_STRIDE, a, A_STRIDE, b, B_STRIDE, M, N, K, 1);
+  if (unit->end) unit->end();
+  for (int m = 0; m < M; m++)
+    for (int n = 0; n < N; n++) {
+      double sum = 0;
+      for (int k = 0; k < K; k++)
+        sum += (double)ms_bf16_to_f32(a[m * A_STRIDE + k]) * ms_bf16_to_f32((ms_bf16)(b[k / 2 * B_STRIDE + n] >> (k & 1 ? 16 : 0)));
+      if (fabs(c[m * C_STRIDE + n] - 2 * sum) > 1e-4) fail_msg("element %d, %d: %g instead of %g", m, n, c[m * C_STRIDE + n], 2 * sum);
+    }
+  assert_guarded(c, M * C_STRIDE * 4);
+  free(a), free(b), free(c), free(random);
+}
+
+static void bf16_units_multiply(void **state) {
+  (void)state;
+  if (ms_bf16_tiles_of_cpu()) check_unit(ms_bf16_tiles_of_cpu());
+  if (ms_bf16_dots_of_cpu()) check_unit(ms_bf16_dots_of_cpu());
+}
+
 static void nan_propagates(void **state) {
   (void)state;
   attention_shape a = {1, 70, 70, 2, 1, 64, 1, 0};
@@ -252,6 +320,7 @@ static void dtypes_are_checked(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {TEST(forward_matches),  TEST(backward_matches), TEST(threads_change_nothing),
-                                     TEST(the_future_is_hidden), TEST(large_scores), TEST(nan_propagates), TEST(dtypes_are_checked)};
+                                     TEST(the_future_is_hidden), TEST(large_scores), TEST(nan_propagates), TEST(dtypes_are_checked),
+                                     TEST(instruction_sets_agree), TEST(bf16_units_multiply)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -141,7 +141,7 @@ static int run_status(kernel_case *c, int threads) {
 
 static void wrong_targets_are_told(void **state) {
   (void)state;
-  for (int threads = 1; threads <= 3; threads += 2) {
+  for (int threads = 1; threads <= TEAM; threads += 2) {
     kernel_case c = forward_case(MS_F32, 1000, 256);
     set_input(&c, TARGETS, 900, -1);
     assert_fails(run_status(&c, threads), MS_EINVAL, "target -1 of row 900 is not in [0,256) and is not ignore_index (-100)");

@@ -1,0 +1,51 @@
+/* attention_bf16.h - what forward and backward share of attention with bf16 products: padding, powers of 2, who sees what. */
+#ifndef MS_KERNELS_CPU_ATTENTION_BF16_H
+#define MS_KERNELS_CPU_ATTENTION_BF16_H
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "kernels/cpu/attention.h"
+#include "kernels/cpu/bf16_block.h"
+
+#define MS_LN_2 0.69314718055994530942
+
+static inline int64_t ms_bf16_round_up(int64_t n) { return (n + MS_BF16_GRAIN - 1) / MS_BF16_GRAIN * MS_BF16_GRAIN; }
+
+/* Bytes of scratch, handed out in cache lines. */
+static inline void *ms_bf16_take(char *memory, int64_t *used, int64_t bytes) {
+  void *at = memory + *used;
+  *used += (bytes + 63) / 64 * 64;
+  return at;
+}
+
+/* 2^x for x <= 0 to 3e-6 of it, which bf16 results do not see; 0 where it underflows, NaN for NaN. */
+static inline __m512 ms_bf16_power_of_two(__m512 x) {
+  const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = _mm512_sub_ps(x, n);
+  __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(9.582868777e-03f), r, _mm512_set1_ps(5.590641499e-02f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(2.402409762e-01f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(6.931241751e-01f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(p, n);
+}
+
+/* y [padded_rows][y_stride] = x, rows of d elements `stride` apart, and zeros around. */
+static inline void ms_bf16_pack(ms_bf16 *y, int64_t y_stride, const ms_bf16 *x, int64_t stride, int64_t rows, int64_t padded_rows,
+                                int64_t d) {
+  for (int64_t r = 0; r < rows; r++) {
+    memcpy(y + r * y_stride, x + r * stride, (size_t)d * sizeof *y);
+    memset(y + r * y_stride + d, 0, (size_t)(y_stride - d) * sizeof *y);
+  }
+  memset(y + rows * y_stride, 0, (size_t)((padded_rows - rows) * y_stride) * sizeof *y);
+}
+
+/* y = scale x, [d] */
+static inline void ms_bf16_unpack(ms_bf16 *y, const float *x, float scale, int64_t d) {
+  for (int64_t i = 0; i < d; i += 16) {
+    const __mmask16 lanes = d - i < 16 ? (__mmask16)((1u << (d - i)) - 1) : 0xffff;
+    const __m512 scaled = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, x + i), _mm512_set1_ps(scale));
+    _mm256_mask_storeu_epi16(y + i, lanes, (__m256i)_mm512_cvtneps_pbh(scaled));
+  }
+}
+
+#endif

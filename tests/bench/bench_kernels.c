@@ -1,0 +1,203 @@
+/* bench_kernels.c - the kernels that are bound by arithmetic, on the shapes of a GPT: 8 sequences of 256 tokens, 384 wide, 6 heads
+** of 64, a vocabulary of 256. For what memory bounds see bench_elementwise.c.
+**
+**   bench_kernels [WORD] [THREADS]    rows whose name contains WORD (default all), on THREADS (default 1)
+**
+** Prints GFLOP/s, best of several runs. Attention counts the products of the visible half of the scores alone: 2 B H T^2 D
+** forward, 5 B H T^2 D backward; what has no products counts bytes instead (GB/s read and written).
+*/
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bf16.h"
+#include "base/clock.h"
+#include "base/philox.h"
+#include "kernels/op.h"
+
+enum { SEQUENCES = 8, LENGTH = 256, TOKENS = SEQUENCES * LENGTH, WIDTH = 384, HIDDEN = 4 * WIDTH, HEADS = 6, HEAD = 64, VOCABULARY = 256 };
+
+typedef struct bench {
+  ms_kernel_call call;
+  double work; /* operations or bytes */
+  const char *unit;
+} bench;
+
+static void *allocate(int64_t bytes) {
+  void *data = aligned_alloc(64, (size_t)((bytes + 127) / 64 * 64));
+  if (!data) exit(1);
+  memset(data, 0, (size_t)bytes);
+  return data;
+}
+
+static int64_t bytes_of(const ms_value_info *info) { return ms_numel(info) * ms_dtype_size(info->dtype); }
+
+static ms_value_info tensor(int dtype, int ndim, const int64_t *dims) {
+  ms_value_info info = {.dtype = dtype, .ndim = ndim};
+  memcpy(info.dims, dims, (size_t)ndim * sizeof *dims);
+  return info;
+}
+
+#define TENSOR(dtype, ...) tensor((dtype), (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__})
+
+/* Normal numbers, or integers in [0, limit) for i32. */
+static void add_input(bench *b, ms_value_info info, int limit) {
+  int64_t n = ms_numel(&info);
+  float *normal = allocate(n * 4);
+  void *data = allocate(bytes_of(&info));
+  ms_philox_normal(1, (uint64_t)b->call.inputs, 0, n, normal);
+  for (int64_t i = 0; i < n; i++) {
+    if (info.dtype == MS_F32) ((float *)data)[i] = normal[i];
+    if (info.dtype == MS_BF16) ((ms_bf16 *)data)[i] = ms_f32_to_bf16(normal[i]);
+    if (info.dtype == MS_I32) ((int32_t *)data)[i] = (int32_t)(i * 7919 % limit);
+  }
+  free(normal);
+  b->call.in[b->call.inputs] = info;
+  b->call.in_data[b->call.inputs++] = data;
+}
+
+static void add_output(bench *b, ms_value_info info) {
+  b->call.out[b->call.outputs] = info;
+  b->call.out_data[b->call.outputs++] = allocate(bytes_of(&info));
+}
+
+static void measure(const char *name, bench *b) {
+  const ms_kernel *kernel = ms_cpu_kernel(b->call.op);
+  if (kernel->prepare && kernel->prepare(&b->call)) {
+    printf("%-28s %s\n", name, ms_error_message());
+    exit(1);
+  }
+  b->call.workspace = allocate(b->call.workspace_bytes);
+  double best = 1e9, end = ms_clock() + 0.3;
+  for (int runs = 0; runs < 3 || ms_clock() < end; runs++) {
+    double begin = ms_clock();
+    if (kernel->run(&b->call)) exit(1);
+    double seconds = ms_clock() - begin;
+    if (seconds < best) best = seconds;
+  }
+  printf("%-28s %10.1f us %9.1f %s\n", name, best * 1e6, b->work / best * 1e-9, b->unit);
+  if (kernel->release) kernel->release(b->call.prepared);
+  for (int i = 0; i < b->call.inputs; i++) free((void *)b->call.in_data[i]);
+  for (int i = 0; i < b->call.outputs; i++) free(b->call.out_data[i]);
+  free(b->call.workspace);
+}
+
+/* ---- matrix products ------------------------------------------------------------------------------------------------- */
+
+typedef struct product {
+  const char *name;
+  int64_t m, n, k;
+  int trans_a, trans_b, wide; /* wide: f32 result whatever the operands */
+} product;
+
+static const product products[] = {
+    {"cube", 1024, 1024, 1024, 0, 0, 0},
+    {"qkv", TOKENS, 3 * WIDTH, WIDTH, 0, 1, 0},
+    {"projection", TOKENS, WIDTH, WIDTH, 0, 1, 0},
+    {"up", TOKENS, HIDDEN, WIDTH, 0, 1, 0},
+    {"down", TOKENS, WIDTH, HIDDEN, 0, 1, 0},
+    {"head", TOKENS, VOCABULARY, WIDTH, 0, 1, 0},
+    {"dx of qkv", TOKENS, WIDTH, 3 * WIDTH, 0, 0, 0},
+    {"dx of up", TOKENS, WIDTH, HIDDEN, 0, 0, 0},
+    {"dx of down", TOKENS, HIDDEN, WIDTH, 0, 0, 0},
+    {"dx of head", TOKENS, WIDTH, VOCABULARY, 0, 0, 0},
+    {"dw of qkv", 3 * WIDTH, WIDTH, TOKENS, 1, 0, 1},
+    {"dw of projection", WIDTH, WIDTH, TOKENS, 1, 0, 1},
+    {"dw of up", HIDDEN, WIDTH, TOKENS, 1, 0, 1},
+    {"dw of down", WIDTH, HIDDEN, TOKENS, 1, 0, 1},
+    {"dw of head", VOCABULARY, WIDTH, TOKENS, 1, 0, 1},
+};
+
+static void make_product(bench *b, const product *p, int dtype) {
+  b->call.op = MS_OP_matmul;
+  b->call.attrs.i[0] = p->trans_a;
+  b->call.attrs.i[1] = p->trans_b;
+  add_input(b, p->trans_a ? TENSOR(dtype, p->k, p->m) : TENSOR(dtype, p->m, p->k), 0);
+  add_input(b, p->trans_b ? TENSOR(dtype, p->n, p->k) : TENSOR(dtype, p->k, p->n), 0);
+  add_output(b, TENSOR(p->wide ? MS_F32 : dtype, p->m, p->n));
+  b->work = 2.0 * (double)(p->m * p->n * p->k);
+  b->unit = "GFLOP/s";
+}
+
+/* ---- attention, loss, embedding ---------------------------------------------------------------------------------------- */
+
+static void make_attention(bench *b, int dtype, int backward) {
+  ms_value_info x = TENSOR(dtype, SEQUENCES, LENGTH, HEADS, HEAD), lse = TENSOR(MS_F32, SEQUENCES, HEADS, LENGTH);
+  b->call.op = backward ? MS_OP_attention_backward : MS_OP_attention;
+  b->call.attrs.i[0] = 1;
+  for (int i = 0; i < 3; i++) add_input(b, x, 0);
+  if (backward) {
+    add_input(b, x, 0), add_input(b, lse, 0), add_input(b, x, 0);
+    for (int64_t i = 0; i < ms_numel(&lse); i++) ((float *)b->call.in_data[4])[i] = 12;
+    for (int i = 0; i < 3; i++) add_output(b, x);
+  } else {
+    add_output(b, x), add_output(b, lse);
+  }
+  b->work = (backward ? 5.0 : 2.0) * SEQUENCES * HEADS * LENGTH * LENGTH * HEAD;
+  b->unit = "GFLOP/s";
+}
+
+static void count_bytes(bench *b) {
+  for (int i = 0; i < b->call.inputs; i++) b->work += (double)bytes_of(&b->call.in[i]);
+  for (int i = 0; i < b->call.outputs; i++) b->work += (double)bytes_of(&b->call.out[i]);
+  b->unit = "GB/s";
+}
+
+static void make_loss(bench *b, int dtype, int classes, int backward) {
+  const int64_t rows = TOKENS * VOCABULARY / classes;
+  ms_value_info logits = TENSOR(dtype, rows, classes), row = TENSOR(MS_F32, rows), scalar = {.dtype = MS_F32};
+  b->call.op = backward ? MS_OP_cross_entropy_backward : MS_OP_cross_entropy;
+  b->call.attrs.i[0] = -100;
+  add_input(b, logits, 0);
+  add_input(b, TENSOR(MS_I32, rows), classes);
+  if (backward) {
+    add_input(b, row, 0), add_input(b, scalar, 0), add_input(b, scalar, 0), add_output(b, logits);
+    for (int64_t r = 0; r < rows; r++) ((float *)b->call.in_data[2])[r] = 6;
+    *(float *)b->call.in_data[3] = *(float *)b->call.in_data[4] = 1;
+  } else {
+    add_output(b, scalar), add_output(b, row), add_output(b, scalar);
+  }
+  count_bytes(b);
+}
+
+static void make_embedding(bench *b, int dtype, int backward) {
+  ms_value_info table = TENSOR(backward ? MS_F32 : dtype, VOCABULARY, WIDTH), rows = TENSOR(dtype, TOKENS, WIDTH);
+  ms_value_info tokens = TENSOR(MS_I32, TOKENS);
+  b->call.op = backward ? MS_OP_embedding_backward : MS_OP_embedding;
+  if (backward) add_input(b, tokens, VOCABULARY), add_input(b, rows, 0), add_output(b, table);
+  else add_input(b, table, 0), add_input(b, tokens, VOCABULARY), add_output(b, rows);
+  count_bytes(b);
+  if (!backward) b->work = 2.0 * (double)bytes_of(&rows);
+}
+
+/* ---- the table --------------------------------------------------------------------------------------------------------- */
+
+static const char *wanted = "";
+static int threads = 1;
+
+#define ROW(title, dtype, make)                                                          \
+  do {                                                                                   \
+    char name[64];                                                                       \
+    snprintf(name, sizeof name, "%s %s", (title), ms_dtype_name(dtype));                 \
+    if (!strstr(name, wanted)) break;                                                    \
+    bench b = {.call = {.threads = threads}};                                            \
+    make;                                                                                \
+    measure(name, &b);                                                                   \
+  } while (0)
+
+int main(int count, char **words) {
+  if (count > 1) wanted = words[1];
+  if (count > 2) threads = atoi(words[2]);
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
+    for (size_t i = 0; i < sizeof products / sizeof *products; i++) ROW(products[i].name, dtype, make_product(&b, &products[i], dtype));
+    ROW("attention", dtype, make_attention(&b, dtype, 0));
+    ROW("attention backward", dtype, make_attention(&b, dtype, 1));
+    ROW("cross entropy of 256", dtype, make_loss(&b, dtype, 256, 0));
+    ROW("cross entropy of 256 backward", dtype, make_loss(&b, dtype, 256, 1));
+    ROW("cross entropy of 8192", dtype, make_loss(&b, dtype, 8192, 0));
+    ROW("cross entropy of 8192 backward", dtype, make_loss(&b, dtype, 8192, 1));
+    ROW("embedding", dtype, make_embedding(&b, dtype, 0));
+    ROW("embedding backward", dtype, make_embedding(&b, dtype, 1));
+  }
+  return 0;
+}
