@@ -10,9 +10,9 @@
 #include "moonshard.h"
 
 enum {
-  MS_OP_ALIAS = 1,                  /* output 0 is input 0's bytes under another shape: no kernel runs */
-  MS_OP_INTERNAL = 2,               /* made by autodiff, rewrites and lowering only */
-  MS_OP_IDENTITY_IN_EVALUATION = 4  /* evaluate phases pass input 0 through */
+  MS_OP_ALIAS = 1,                 /* output 0 is input 0's bytes under another shape: no kernel runs */
+  MS_OP_INTERNAL = 2,              /* made by autodiff, rewrites and lowering only */
+  MS_OP_IDENTITY_IN_EVALUATION = 4 /* evaluate phases pass input 0 through */
 };
 
 enum ms_op_id {
@@ -41,7 +41,7 @@ typedef struct ms_kernel_call {
   ms_value_info out[MS_MAX_OUTPUTS];
   int threads;             /* OpenMP threads to use, >= 1 */
   int64_t workspace_bytes; /* set by prepare; 64-byte aligned scratch of that size is given to run */
-  void *prepared;          /* set by prepare; owned by the kernel; shared by calls of equal op, attrs, shapes and threads */
+  void *prepared; /* set by prepare; owned by the kernel; shared by calls of equal op, attrs, shapes and threads */
 
   const void *in_data[MS_MAX_INPUTS];
   void *out_data[MS_MAX_OUTPUTS]; /* may equal in_data[0] only where the kernel says in_place */

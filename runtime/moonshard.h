@@ -23,9 +23,9 @@
 #include <stdint.h>
 
 #if defined(__GNUC__)
-#define MS_API __attribute__((visibility("default")))
+  #define MS_API __attribute__((visibility("default")))
 #else
-#define MS_API
+  #define MS_API
 #endif
 
 #ifdef __cplusplus
@@ -40,11 +40,11 @@ enum { MS_ABI_VERSION = 1, MS_MAX_DIMS = 6, MS_MAX_MESH_DIMS = 6, MS_MAX_INPUTS 
 
 enum ms_status {
   MS_OK = 0,
-  MS_EINVAL = 1,       /* an argument that makes no sense */
-  MS_ESHAPE = 2,       /* shapes that do not fit each other */
-  MS_EDTYPE = 3,       /* element types that do not fit */
-  MS_ENAME = 4,        /* a name that is unknown, or taken */
-  MS_ERULE = 5,        /* a rule: bad pattern, or matches nothing */
+  MS_EINVAL = 1, /* an argument that makes no sense */
+  MS_ESHAPE = 2, /* shapes that do not fit each other */
+  MS_EDTYPE = 3, /* element types that do not fit */
+  MS_ENAME = 4,  /* a name that is unknown, or taken */
+  MS_ERULE = 5,  /* a rule: bad pattern, or matches nothing */
   MS_ENOMEM = 6,
   MS_EIO = 7,          /* a file or a system call */
   MS_EUNSUPPORTED = 8, /* understood, but not offered by this build or device */
@@ -125,7 +125,8 @@ typedef struct ms_mesh ms_mesh;
 
 /* A mesh of `world` ranks in row-major order. One size may be -1 and is inferred. names may be NULL when ndim is 1.
 ** device: "cpu". The product of the sizes must equal world. */
-MS_API int ms_mesh_new(const char *device, int ndim, const int *sizes, const char *const *names, int world, ms_mesh **mesh);
+MS_API int ms_mesh_new(const char *device, int ndim, const int *sizes, const char *const *names, int world,
+                       ms_mesh **mesh);
 MS_API void ms_mesh_free(ms_mesh *mesh);
 MS_API int ms_mesh_ndim(const ms_mesh *mesh);
 MS_API int ms_mesh_world(const ms_mesh *mesh);
@@ -211,7 +212,8 @@ MS_API int ms_graph_input(ms_graph *graph, const char *name, int dtype, int ndim
 /* The unsharded parameter in its unit's param_dtype. The same parameter gives the same value. */
 MS_API int ms_graph_param(ms_graph *graph, int param, int *value);
 /* A node of the op table; outputs is [ms_op_info.outputs]. attrs NULL: the row's defaults. */
-MS_API int ms_graph_op(ms_graph *graph, const char *op, int n_inputs, const int *inputs, const ms_attrs *attrs, int *outputs);
+MS_API int ms_graph_op(ms_graph *graph, const char *op, int n_inputs, const int *inputs, const ms_attrs *attrs,
+                       int *outputs);
 /* The row's default attributes. */
 MS_API int ms_op_defaults(const char *op, ms_attrs *attrs);
 MS_API int ms_graph_value(const ms_graph *graph, int value, ms_value_info *info);
@@ -234,8 +236,14 @@ enum ms_phase {
 };
 
 enum ms_category {
-  MS_CAT_PARAMETERS = 0, MS_CAT_OPTIMIZER = 1, MS_CAT_GRADIENTS = 2, MS_CAT_GATHERED = 3,
-  MS_CAT_ACTIVATIONS = 4, MS_CAT_WORKSPACE = 5, MS_CAT_COMMUNICATION = 6, MS_CATEGORIES = 7
+  MS_CAT_PARAMETERS = 0,
+  MS_CAT_OPTIMIZER = 1,
+  MS_CAT_GRADIENTS = 2,
+  MS_CAT_GATHERED = 3,
+  MS_CAT_ACTIVATIONS = 4,
+  MS_CAT_WORKSPACE = 5,
+  MS_CAT_COMMUNICATION = 6,
+  MS_CATEGORIES = 7
 };
 
 enum ms_optimizer_kind { MS_OPT_NONE = 0, MS_OPT_SGD = 1, MS_OPT_ADAMW = 2 };
@@ -245,22 +253,22 @@ typedef struct ms_plan_config {
   double beta1, beta2, eps;   /* AdamW (Loshchilov & Hutter 2019): 0.9, 0.999, 1e-8 */
   double momentum, dampening; /* SGD as in PyTorch */
   int nesterov;
-  double max_norm;    /* clip by global norm; 0: no clipping (the norm is still computed) */
-  int prefetch;       /* units gathered ahead: 0, 1 (default), 2, ... */
-  int accumulate;     /* 1: compile the NEXT phase too */
-  int train;          /* 0: evaluate only */
-  int fuse;           /* 1 (default): graph rewrites on */
-  int threads;        /* OpenMP threads a rank that kernels are prepared for; 0: as the environment says */
+  double max_norm; /* clip by global norm; 0: no clipping (the norm is still computed) */
+  int prefetch;    /* units gathered ahead: 0, 1 (default), 2, ... */
+  int accumulate;  /* 1: compile the NEXT phase too */
+  int train;       /* 0: evaluate only */
+  int fuse;        /* 1 (default): graph rewrites on */
+  int threads;     /* OpenMP threads a rank that kernels are prepared for; 0: as the environment says */
 } ms_plan_config;
 
 typedef struct ms_plan_summary {
   int instructions;
-  int collectives[5];        /* by phase */
-  double bytes[7];           /* the peak's bytes by category: each is what the arenas hold */
-  double peak_bytes;         /* total of all arenas */
+  int collectives[5];                       /* by phase */
+  double bytes[7];                          /* the peak's bytes by category: each is what the arenas hold */
+  double peak_bytes;                        /* total of all arenas */
   double fingerprint_high, fingerprint_low; /* the 64-bit fingerprint, 32 bits each */
-  double flops;              /* of one micro-batch, forward and backward */
-  double comm_bytes[6];      /* by mesh dimension: sent and received by this rank in FIRST + NORM + UPDATE */
+  double flops;                             /* of one micro-batch, forward and backward */
+  double comm_bytes[6]; /* by mesh dimension: sent and received by this rank in FIRST + NORM + UPDATE */
   double compile_ms;
 } ms_plan_summary;
 
@@ -278,10 +286,10 @@ typedef struct ms_state ms_state;
 typedef struct ms_exec ms_exec;
 
 typedef struct ms_step_inputs {
-  double lr;            /* learning rate of this step */
-  int64_t step;         /* 1 for the first: bias corrections of AdamW */
-  int micro_batches;    /* how many FIRST and NEXT phases were run: gradients are divided by it */
-  uint64_t seed;        /* of dropout, must differ from micro-batch to micro-batch */
+  double lr;         /* learning rate of this step */
+  int64_t step;      /* 1 for the first: bias corrections of AdamW */
+  int micro_batches; /* how many FIRST and NEXT phases were run: gradients are divided by it */
+  uint64_t seed;     /* of dropout, must differ from micro-batch to micro-batch */
 } ms_step_inputs;
 
 typedef struct ms_step_outputs {
@@ -290,11 +298,11 @@ typedef struct ms_step_outputs {
 } ms_step_outputs;
 
 typedef struct ms_exec_counters {
-  int64_t collectives[5];   /* executed since ms_exec_new, by phase */
-  double comm_bytes[6];     /* by mesh dimension */
+  int64_t collectives[5]; /* executed since ms_exec_new, by phase */
+  double comm_bytes[6];   /* by mesh dimension */
   double kernel_seconds, wait_seconds, collective_seconds, total_seconds;
-  int64_t instructions;     /* executed */
-  int64_t allocations;      /* made by the engine since the exec was bound: stays 0 */
+  int64_t instructions; /* executed */
+  int64_t allocations;  /* made by the engine since the exec was bound: stays 0 */
 } ms_exec_counters;
 
 /* Parameters drawn from the model's seed, zeroed gradients and optimizer state. Collective. */

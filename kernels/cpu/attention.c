@@ -17,8 +17,14 @@ int ms_attention_check(const ms_kernel_call *call) {
 
 ms_attention ms_attention_of(const ms_kernel_call *call) {
   const ms_value_info *q = &call->in[0], *k = &call->in[1];
-  ms_attention a = {.batch = q->dims[0], .t = q->dims[1], .heads = q->dims[2], .d = q->dims[3], .s = k->dims[1],
-                    .groups = k->dims[2], .causal = call->attrs.i[0] != 0, .dtype = q->dtype};
+  ms_attention a = {.batch = q->dims[0],
+                    .t = q->dims[1],
+                    .heads = q->dims[2],
+                    .d = q->dims[3],
+                    .s = k->dims[1],
+                    .groups = k->dims[2],
+                    .causal = call->attrs.i[0] != 0,
+                    .dtype = q->dtype};
   a.scale = call->attrs.f[0] != 0.0 ? (float)call->attrs.f[0] : (float)(1.0 / sqrt((double)a.d));
   return a;
 }

@@ -5,21 +5,21 @@
 ** in pairs), values in pairs; queries and results need no transposing. The scale enters with the exponent's.
 */
 #if defined(__x86_64__)
-#pragma GCC target("arch=x86-64-v4,avx512bf16")
+  #pragma GCC target("arch=x86-64-v4,avx512bf16")
 
-#include "kernels/cpu/attention_bf16.h"
+  #include "kernels/cpu/attention_bf16.h"
 
-#include <math.h>
+  #include <math.h>
 
 enum { KEYS_AT_ONCE = 256 };
 
 typedef struct scratch {
-  uint32_t *keys;    /* [S / 32][D / 2][32]: blocks of 32 keys, transposed, in pairs of d */
-  uint32_t *values;  /* [S / 2][D]: pairs of keys */
-  ms_bf16 *rows;     /* [32][D]: q, or 32 keys being laid out */
-  float *scores;     /* [32][KEYS_AT_ONCE] */
-  ms_bf16 *weights;  /* [32][KEYS_AT_ONCE] */
-  float *sums;       /* [32][D] */
+  uint32_t *keys;   /* [S / 32][D / 2][32]: blocks of 32 keys, transposed, in pairs of d */
+  uint32_t *values; /* [S / 2][D]: pairs of keys */
+  ms_bf16 *rows;    /* [32][D]: q, or 32 keys being laid out */
+  float *scores;    /* [32][KEYS_AT_ONCE] */
+  ms_bf16 *weights; /* [32][KEYS_AT_ONCE] */
+  float *sums;      /* [32][D] */
   float largest[MS_QUERIES], denominator[MS_QUERIES];
 } scratch;
 
@@ -41,7 +41,8 @@ static int64_t scratch_bytes(const ms_attention *a) {
   return lay_out(a, nothing, &s);
 }
 
-static void lay_out_key_head(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b, int64_t g) {
+static void lay_out_key_head(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b,
+                             int64_t g) {
   const int64_t columns = ms_bf16_round_up(a->d), stride = a->groups * a->d;
   const ms_bf16 *k = (const ms_bf16 *)call->in_data[1] + (b * a->s * a->groups + g) * a->d;
   const ms_bf16 *v = (const ms_bf16 *)call->in_data[2] + (b * a->s * a->groups + g) * a->d;
@@ -79,7 +80,8 @@ static inline __m512 weight(const float *scores, __m512 scale, __m512 largest) {
 }
 
 /* weights[keys] = 2^(scale scores - largest), zeros up to `padded`; returns their sum before rounding. */
-static inline float weigh_row(ms_bf16 *weights, const float *scores, int64_t keys, int64_t padded, __m512 scale, float largest) {
+static inline float weigh_row(ms_bf16 *weights, const float *scores, int64_t keys, int64_t padded, __m512 scale,
+                              float largest) {
   const __m512 shift = _mm512_set1_ps(largest);
   __m512 sum = _mm512_setzero_ps(), other = sum;
   int64_t i = 0;
@@ -127,7 +129,8 @@ static void weigh_keys(const ms_attention *a, scratch *s, int64_t q0, int64_t fi
 
 /* ---- blocks of queries ---------------------------------------------------------------------------------------------- */
 
-static void write_outputs(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b, int64_t h, int64_t q0) {
+static void write_outputs(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b, int64_t h,
+                          int64_t q0) {
   float *lse = (float *)call->out_data[1] + (b * a->heads + h) * a->t + q0;
   ms_bf16 *o = (ms_bf16 *)call->out_data[0] + ((b * a->t + q0) * a->heads + h) * a->d;
   for (int64_t q = 0; q < MS_QUERIES && q0 + q < a->t; q++) {
@@ -136,8 +139,8 @@ static void write_outputs(const ms_attention *a, const ms_kernel_call *call, con
   }
 }
 
-static void forward_block(const ms_attention *a, const ms_kernel_call *call, const ms_bf16_unit *unit, scratch *s, int64_t b,
-                          int64_t h, int64_t q0) {
+static void forward_block(const ms_attention *a, const ms_kernel_call *call, const ms_bf16_unit *unit, scratch *s,
+                          int64_t b, int64_t h, int64_t q0) {
   const int64_t columns = ms_bf16_round_up(a->d), keys = ms_block_keys(a, q0);
   const ms_bf16 *q = (const ms_bf16 *)call->in_data[0] + ((b * a->t + q0) * a->heads + h) * a->d;
   ms_bf16_pack(s->rows, columns, q, a->heads * a->d, a->t - q0 < MS_QUERIES ? a->t - q0 : MS_QUERIES, MS_QUERIES, a->d);
@@ -145,11 +148,11 @@ static void forward_block(const ms_attention *a, const ms_kernel_call *call, con
   for (int64_t first = 0; first < keys; first += KEYS_AT_ONCE) {
     const int64_t count = keys - first < KEYS_AT_ONCE ? keys - first : KEYS_AT_ONCE, padded = ms_bf16_round_up(count);
     for (int64_t key = 0; key < padded; key += 32)
-      unit->product(s->scores + key, KEYS_AT_ONCE, s->rows, columns, s->keys + (first + key) * columns / 2, 32, MS_QUERIES, 32,
-                    columns, 0);
+      unit->product(s->scores + key, KEYS_AT_ONCE, s->rows, columns, s->keys + (first + key) * columns / 2, 32,
+                    MS_QUERIES, 32, columns, 0);
     weigh_keys(a, s, q0, first, count);
-    unit->product(s->sums, columns, s->weights, KEYS_AT_ONCE, s->values + first / 2 * columns, columns, MS_QUERIES, columns, padded,
-                  first > 0);
+    unit->product(s->sums, columns, s->weights, KEYS_AT_ONCE, s->values + first / 2 * columns, columns, MS_QUERIES,
+                  columns, padded, first > 0);
   }
   write_outputs(a, call, s, b, h, q0);
 }

@@ -30,8 +30,8 @@ static inline __m512 ms_bf16_power_of_two(__m512 x) {
 }
 
 /* y [padded_rows][y_stride] = x, rows of d elements `stride` apart, and zeros around. */
-static inline void ms_bf16_pack(ms_bf16 *y, int64_t y_stride, const ms_bf16 *x, int64_t stride, int64_t rows, int64_t padded_rows,
-                                int64_t d) {
+static inline void ms_bf16_pack(ms_bf16 *y, int64_t y_stride, const ms_bf16 *x, int64_t stride, int64_t rows,
+                                int64_t padded_rows, int64_t d) {
   for (int64_t r = 0; r < rows; r++) {
     memcpy(y + r * y_stride, x + r * stride, (size_t)d * sizeof *y);
     memset(y + r * y_stride + d, 0, (size_t)(y_stride - d) * sizeof *y);

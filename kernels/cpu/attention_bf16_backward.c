@@ -5,28 +5,29 @@
 ** the gradient of q (which comes out transposed). Sums are f32 throughout.
 */
 #if defined(__x86_64__)
-#pragma GCC target("arch=x86-64-v4,avx512bf16")
+  #pragma GCC target("arch=x86-64-v4,avx512bf16")
 
-#include "kernels/cpu/attention_bf16.h"
+  #include "kernels/cpu/attention_bf16.h"
 
 enum { KEYS_AT_ONCE = 64 };
 
 typedef struct scratch {
-  ms_bf16 *keys, *values;              /* [S][D] of one key head */
-  ms_bf16 *keys_transposed;            /* [D][S] */
-  float *dkeys, *dvalues;              /* [S][D] */
-  ms_bf16 *q, *dout;                   /* [32][D] of a block of queries */
-  uint32_t *q_panel, *dout_panel;      /* [D / 2][32]: transposed, in pairs of d */
-  uint32_t *q_pairs, *dout_pairs;      /* [16][D]: pairs of queries */
-  float *scores, *dp;                  /* [KEYS_AT_ONCE][32] */
-  ms_bf16 *p, *ds;                     /* [KEYS_AT_ONCE][32] */
-  uint32_t *ds_pairs;                  /* [KEYS_AT_ONCE / 2][32] */
-  float *dq_transposed, *dq;           /* [D][32], [32][D] */
-  float *lse, *delta;                  /* [32] */
+  ms_bf16 *keys, *values;         /* [S][D] of one key head */
+  ms_bf16 *keys_transposed;       /* [D][S] */
+  float *dkeys, *dvalues;         /* [S][D] */
+  ms_bf16 *q, *dout;              /* [32][D] of a block of queries */
+  uint32_t *q_panel, *dout_panel; /* [D / 2][32]: transposed, in pairs of d */
+  uint32_t *q_pairs, *dout_pairs; /* [16][D]: pairs of queries */
+  float *scores, *dp;             /* [KEYS_AT_ONCE][32] */
+  ms_bf16 *p, *ds;                /* [KEYS_AT_ONCE][32] */
+  uint32_t *ds_pairs;             /* [KEYS_AT_ONCE / 2][32] */
+  float *dq_transposed, *dq;      /* [D][32], [32][D] */
+  float *lse, *delta;             /* [32] */
 } scratch;
 
 static int64_t lay_out(const ms_attention *a, char *memory, scratch *s) {
-  const int64_t columns = ms_bf16_round_up(a->d), matrix = ms_bf16_round_up(a->s) * columns, block = MS_QUERIES * columns;
+  const int64_t columns = ms_bf16_round_up(a->d), matrix = ms_bf16_round_up(a->s) * columns,
+                block = MS_QUERIES * columns;
   const int64_t scores = KEYS_AT_ONCE * MS_QUERIES;
   int64_t used = 0;
   s->keys = ms_bf16_take(memory, &used, matrix * 2);
@@ -61,7 +62,8 @@ static int64_t scratch_bytes(const ms_attention *a) {
 /* ---- operands -------------------------------------------------------------------------------------------------------- */
 
 /* q_pairs serves as a buffer for the pairs of keys on their way to rows of d. */
-static void lay_out_key_head(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b, int64_t g) {
+static void lay_out_key_head(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b,
+                             int64_t g) {
   const int64_t columns = ms_bf16_round_up(a->d), padded = ms_bf16_round_up(a->s), stride = a->groups * a->d;
   const int64_t first = (b * a->s * a->groups + g) * a->d;
   ms_bf16_pack(s->keys, columns, (const ms_bf16 *)call->in_data[1] + first, stride, a->s, padded, a->d);
@@ -82,21 +84,23 @@ static float dot(const ms_bf16 *x, const ms_bf16 *y, int64_t n) {
 }
 
 /* delta[q] = sum_d do o, and lse in powers of 2; both 0 beyond the last query, where q and do are 0 too. */
-static void load_statistics(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b, int64_t h, int64_t q0,
-                            int64_t rows) {
+static void load_statistics(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b, int64_t h,
+                            int64_t q0, int64_t rows) {
   const float *lse = (const float *)call->in_data[4] + (b * a->heads + h) * a->t + q0;
   const int64_t columns = ms_bf16_round_up(a->d);
   ms_bf16 *o = (ms_bf16 *)s->q_pairs; /* not in use yet */
-  ms_bf16_pack(o, columns, (const ms_bf16 *)call->in_data[3] + ((b * a->t + q0) * a->heads + h) * a->d, a->heads * a->d, rows,
-               MS_QUERIES, a->d);
+  ms_bf16_pack(o, columns, (const ms_bf16 *)call->in_data[3] + ((b * a->t + q0) * a->heads + h) * a->d, a->heads * a->d,
+               rows, MS_QUERIES, a->d);
   for (int64_t q = 0; q < MS_QUERIES; q++) {
     s->delta[q] = dot(s->dout + q * columns, o + q * columns, columns);
     s->lse[q] = q < rows ? (float)(lse[q] / MS_LN_2) : 0.0f;
   }
 }
 
-static void load_queries(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b, int64_t h, int64_t q0) {
-  const int64_t columns = ms_bf16_round_up(a->d), stride = a->heads * a->d, first = ((b * a->t + q0) * a->heads + h) * a->d;
+static void load_queries(const ms_attention *a, const ms_kernel_call *call, const scratch *s, int64_t b, int64_t h,
+                         int64_t q0) {
+  const int64_t columns = ms_bf16_round_up(a->d), stride = a->heads * a->d,
+                first = ((b * a->t + q0) * a->heads + h) * a->d;
   const int64_t rows = a->t - q0 < MS_QUERIES ? a->t - q0 : MS_QUERIES;
   ms_bf16_pack(s->q, columns, (const ms_bf16 *)call->in_data[0] + first, stride, rows, MS_QUERIES, a->d);
   ms_bf16_pack(s->dout, columns, (const ms_bf16 *)call->in_data[5] + first, stride, rows, MS_QUERIES, a->d);
@@ -138,7 +142,7 @@ static inline gradient_row gradient_of_key(const scratch *s, int64_t row, uint32
 
 /* p = 2^(scale scores - lse), ds = p (dp - delta), as rows and (ds) as pairs of rows; 0 where a query does not see. */
 static void score_gradients(const ms_attention *a, const scratch *s, int64_t q0, int64_t first, int64_t padded) {
-  static const uint16_t interleave[32] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23,
+  static const uint16_t interleave[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                           8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   const __m512i order = _mm512_loadu_si512(interleave);
   const __m512 scale = _mm512_set1_ps((float)(a->scale / MS_LN_2));
@@ -154,9 +158,10 @@ static void score_gradients(const ms_attention *a, const scratch *s, int64_t q0,
 
 /* ---- blocks of queries --------------------------------------------------------------------------------------------------- */
 
-static void backward_block(const ms_attention *a, const ms_kernel_call *call, ms_bf16_product *product, const scratch *s,
-                           int64_t b, int64_t h, int64_t q0) {
-  const int64_t columns = ms_bf16_round_up(a->d), row = ms_bf16_round_up(a->s), keys = ms_bf16_round_up(ms_block_keys(a, q0));
+static void backward_block(const ms_attention *a, const ms_kernel_call *call, ms_bf16_product *product,
+                           const scratch *s, int64_t b, int64_t h, int64_t q0) {
+  const int64_t columns = ms_bf16_round_up(a->d), row = ms_bf16_round_up(a->s),
+                keys = ms_bf16_round_up(ms_block_keys(a, q0));
   ms_bf16 *dq = (ms_bf16 *)call->out_data[0] + ((b * a->t + q0) * a->heads + h) * a->d;
   load_queries(a, call, s, b, h, q0);
   for (int64_t first = 0; first < keys; first += KEYS_AT_ONCE) {
@@ -166,8 +171,8 @@ static void backward_block(const ms_attention *a, const ms_kernel_call *call, ms
     score_gradients(a, s, q0, first, count);
     product(s->dvalues + at, columns, s->p, MS_QUERIES, s->dout_pairs, columns, count, columns, MS_QUERIES, 1);
     product(s->dkeys + at, columns, s->ds, MS_QUERIES, s->q_pairs, columns, count, columns, MS_QUERIES, 1);
-    product(s->dq_transposed, MS_QUERIES, s->keys_transposed + first, row, s->ds_pairs, MS_QUERIES, columns, MS_QUERIES, count,
-            first > 0);
+    product(s->dq_transposed, MS_QUERIES, s->keys_transposed + first, row, s->ds_pairs, MS_QUERIES, columns, MS_QUERIES,
+            count, first > 0);
   }
   ms_transpose_32_bits((uint32_t *)s->dq, columns, (const uint32_t *)s->dq_transposed, MS_QUERIES, columns, MS_QUERIES);
   for (int64_t q = 0; q < MS_QUERIES && q0 + q < a->t; q++)

@@ -46,8 +46,8 @@ typedef enum tile_start { FROM_ZERO, ADD, SCALE_AND_ADD } tile_start;
 
 /* c[r][n] = start + sum over i < k of a[r a_row + i a_k] b[i b_stride + n], for a tile of rows and columns. With
 ** SCALE_AND_ADD, start is c[r][n] factor[r]. */
-MS_INLINE void tile(float *c, int64_t c_stride, const float *a, int64_t a_row, int64_t a_k, const float *b, int64_t b_stride,
-                    int64_t k, tile_start start, const float *factor) {
+MS_INLINE void tile(float *c, int64_t c_stride, const float *a, int64_t a_row, int64_t a_k, const float *b,
+                    int64_t b_stride, int64_t k, tile_start start, const float *factor) {
   vector sum[TILE_ROWS][2];
 #pragma GCC unroll 16
   for (int r = 0; r < TILE_ROWS; r++)
@@ -83,8 +83,8 @@ static void score_keys(float *scores, const float *x, int64_t x_stride, const fl
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
 
 /* y [padded_rows][columns padded] = scale x, in f32, zeros around; x has rows of d elements, `stride` apart. */
-static void pack_rows(float *y, int64_t y_stride, const void *x, int dtype, int64_t stride, int64_t rows, int64_t padded_rows,
-                      int64_t d, float scale) {
+static void pack_rows(float *y, int64_t y_stride, const void *x, int dtype, int64_t stride, int64_t rows,
+                      int64_t padded_rows, int64_t d, float scale) {
   for (int64_t r = 0; r < padded_rows; r++) {
     float *row = y + r * y_stride;
     int64_t filled = r < rows ? d : 0;
@@ -101,7 +101,8 @@ static void transpose_queries(float *panel, const float *rows, int64_t stride, i
   for (int64_t i = 0; i < d; i += 4)
     for (int64_t q = 0; q < QUERIES; q += 4) {
       const float *x = rows + q * stride + i;
-      __m128 r0 = _mm_load_ps(x), r1 = _mm_load_ps(x + stride), r2 = _mm_load_ps(x + 2 * stride), r3 = _mm_load_ps(x + 3 * stride);
+      __m128 r0 = _mm_load_ps(x), r1 = _mm_load_ps(x + stride), r2 = _mm_load_ps(x + 2 * stride),
+             r3 = _mm_load_ps(x + 3 * stride);
       _MM_TRANSPOSE4_PS(r0, r1, r2, r3);
       float *y = panel + i * QUERIES + q;
       _mm_store_ps(y, r0);
@@ -119,7 +120,8 @@ static void unpack_row(void *y, int dtype, int64_t first, const float *x, float 
 }
 
 /* The address of element [b,i,h,0] of a tensor [batch,rows,heads,d]. */
-static const void *row_of(const void *x, int dtype, int64_t rows, int64_t heads, int64_t d, int64_t b, int64_t i, int64_t h) {
+static const void *row_of(const void *x, int dtype, int64_t rows, int64_t heads, int64_t d, int64_t b, int64_t i,
+                          int64_t h) {
   return (const char *)x + ((b * rows + i) * heads + h) * d * ms_dtype_size(dtype);
 }
 
@@ -228,16 +230,16 @@ static int64_t forward_scratch_bytes(const ms_attention *a) {
 }
 
 /* o[q][d] = o factor[q] + p v for keys [first, first + keys); each tile of queries stops at the last key it sees. */
-static void weigh_values(const ms_attention *a, const forward_scratch *s, const running_softmax *state, int64_t q0, int64_t first,
-                         int64_t keys) {
+static void weigh_values(const ms_attention *a, const forward_scratch *s, const running_softmax *state, int64_t q0,
+                         int64_t first, int64_t keys) {
   const int64_t columns = padded_columns(a);
   for (int64_t q = 0; q < QUERIES; q += TILE_ROWS) {
     int64_t seen = ms_visible_keys(a, q0 + q + TILE_ROWS - 1) - first;
     if (seen > keys) seen = keys;
     if (seen <= 0) continue;
     for (int64_t d = 0; d < columns; d += TILE_COLUMNS)
-      tile(s->sums + q * columns + d, columns, s->scores + q, 1, QUERIES, s->values + first * columns + d, columns, seen,
-           SCALE_AND_ADD, state->factor + q);
+      tile(s->sums + q * columns + d, columns, s->scores + q, 1, QUERIES, s->values + first * columns + d, columns,
+           seen, SCALE_AND_ADD, state->factor + q);
   }
 }
 
@@ -245,18 +247,19 @@ static void write_outputs(const ms_attention *a, const ms_kernel_call *call, con
                           const running_softmax *state, int64_t b, int64_t h, int64_t q0) {
   float *lse = (float *)call->out_data[1] + (b * a->heads + h) * a->t + q0;
   for (int64_t q = 0; q < QUERIES && q0 + q < a->t; q++) {
-    unpack_row(call->out_data[0], a->dtype, ((b * a->t + q0 + q) * a->heads + h) * a->d, s->sums + q * padded_columns(a),
-               1.0f / state->sum[q], a->d);
+    unpack_row(call->out_data[0], a->dtype, ((b * a->t + q0 + q) * a->heads + h) * a->d,
+               s->sums + q * padded_columns(a), 1.0f / state->sum[q], a->d);
     lse[q] = (float)((state->largest[q] + log2f(state->sum[q])) * LN_2);
   }
 }
 
-static void forward_block(const ms_attention *a, const ms_kernel_call *call, const forward_scratch *s, int64_t b, int64_t h,
-                          int64_t q0) {
-  const int64_t columns = padded_columns(a), keys = ms_block_keys(a, q0), rows = a->t - q0 < QUERIES ? a->t - q0 : QUERIES;
+static void forward_block(const ms_attention *a, const ms_kernel_call *call, const forward_scratch *s, int64_t b,
+                          int64_t h, int64_t q0) {
+  const int64_t columns = padded_columns(a), keys = ms_block_keys(a, q0),
+                rows = a->t - q0 < QUERIES ? a->t - q0 : QUERIES;
   running_softmax state;
-  pack_rows(s->rows, columns, row_of(call->in_data[0], a->dtype, a->t, a->heads, a->d, b, q0, h), a->dtype, a->heads * a->d, rows,
-            QUERIES, a->d, (float)(a->scale / LN_2));
+  pack_rows(s->rows, columns, row_of(call->in_data[0], a->dtype, a->t, a->heads, a->d, b, q0, h), a->dtype,
+            a->heads * a->d, rows, QUERIES, a->d, (float)(a->scale / LN_2));
   transpose_queries(s->panel, s->rows, columns, a->d);
   memset(s->sums, 0, (size_t)(QUERIES * columns) * sizeof(float));
   for (int q = 0; q < QUERIES; q++) state.largest[q] = -INFINITY, state.sum[q] = 0.0f;
@@ -270,7 +273,8 @@ static void forward_block(const ms_attention *a, const ms_kernel_call *call, con
   write_outputs(a, call, s, &state, b, h, q0);
 }
 
-static void pack_key_head(const ms_attention *a, const ms_kernel_call *call, float *keys, float *values, int64_t b, int64_t g) {
+static void pack_key_head(const ms_attention *a, const ms_kernel_call *call, float *keys, float *values, int64_t b,
+                          int64_t g) {
   const int64_t stride = a->groups * a->d, columns = padded_columns(a);
   pack_rows(keys, columns, row_of(call->in_data[1], a->dtype, a->s, a->groups, a->d, b, 0, g), a->dtype, stride, a->s,
             padded_keys(a), a->d, 1.0f);
@@ -298,10 +302,10 @@ static void forward(const ms_attention *a, const ms_kernel_call *call, int64_t b
 /* ---- backward ------------------------------------------------------------------------------------------------------ */
 
 typedef struct backward_scratch {
-  float *keys, *values, *dkeys, *dvalues;         /* [padded keys][padded columns] of one key head */
-  float *q, *q_panel, *dout, *dout_panel, *dq;    /* [QUERIES][padded columns], panels transposed */
-  float *p, *ds;                                  /* [BACKWARD_KEYS][QUERIES] */
-  float *lse, *delta;                             /* [QUERIES] */
+  float *keys, *values, *dkeys, *dvalues;      /* [padded keys][padded columns] of one key head */
+  float *q, *q_panel, *dout, *dout_panel, *dq; /* [QUERIES][padded columns], panels transposed */
+  float *p, *ds;                               /* [BACKWARD_KEYS][QUERIES] */
+  float *lse, *delta;                          /* [QUERIES] */
 } backward_scratch;
 
 static int64_t lay_out_backward(const ms_attention *a, float *memory, backward_scratch *s) {
@@ -326,8 +330,8 @@ static int64_t backward_scratch_bytes(const ms_attention *a) {
 }
 
 /* delta[q] = sum_d do o, and lse in powers of 2; both 0 beyond the last query, where q and do are 0 too. */
-static void load_statistics(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b, int64_t h,
-                            int64_t q0) {
+static void load_statistics(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
+                            int64_t h, int64_t q0) {
   const float *lse = (const float *)call->in_data[4] + (b * a->heads + h) * a->t + q0;
   for (int64_t q = 0; q < QUERIES; q++) {
     float sum = 0.0f;
@@ -342,13 +346,13 @@ static void load_statistics(const ms_attention *a, const ms_kernel_call *call, c
   }
 }
 
-static void load_queries(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b, int64_t h,
-                         int64_t q0) {
+static void load_queries(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
+                         int64_t h, int64_t q0) {
   const int64_t columns = padded_columns(a), stride = a->heads * a->d, rows = a->t - q0 < QUERIES ? a->t - q0 : QUERIES;
-  pack_rows(s->q, columns, row_of(call->in_data[0], a->dtype, a->t, a->heads, a->d, b, q0, h), a->dtype, stride, rows, QUERIES,
-            a->d, (float)(a->scale / LN_2));
-  pack_rows(s->dout, columns, row_of(call->in_data[5], a->dtype, a->t, a->heads, a->d, b, q0, h), a->dtype, stride, rows, QUERIES,
-            a->d, 1.0f);
+  pack_rows(s->q, columns, row_of(call->in_data[0], a->dtype, a->t, a->heads, a->d, b, q0, h), a->dtype, stride, rows,
+            QUERIES, a->d, (float)(a->scale / LN_2));
+  pack_rows(s->dout, columns, row_of(call->in_data[5], a->dtype, a->t, a->heads, a->d, b, q0, h), a->dtype, stride,
+            rows, QUERIES, a->d, 1.0f);
   transpose_queries(s->q_panel, s->q, columns, a->d);
   transpose_queries(s->dout_panel, s->dout, columns, a->d);
   load_statistics(a, call, s, b, h, q0);
@@ -370,7 +374,8 @@ static void score_gradients(const backward_scratch *s, int64_t keys, int64_t pad
 }
 
 /* dv += p' do and dk += ds' q for `padded` keys from `first`: a tile of keys starts at the first query that sees it. */
-static void add_key_gradients(const ms_attention *a, const backward_scratch *s, int64_t q0, int64_t first, int64_t padded) {
+static void add_key_gradients(const ms_attention *a, const backward_scratch *s, int64_t q0, int64_t first,
+                              int64_t padded) {
   const int64_t columns = padded_columns(a);
   for (int64_t key = 0; key < padded; key += TILE_ROWS) {
     int64_t skip = a->causal ? first + key - (a->s - a->t) - q0 : 0;
@@ -386,23 +391,26 @@ static void add_key_gradients(const ms_attention *a, const backward_scratch *s, 
 }
 
 /* dq += ds k */
-static void add_query_gradients(const ms_attention *a, const backward_scratch *s, int64_t q0, int64_t first, int64_t keys) {
+static void add_query_gradients(const ms_attention *a, const backward_scratch *s, int64_t q0, int64_t first,
+                                int64_t keys) {
   const int64_t columns = padded_columns(a);
   for (int64_t q = 0; q < QUERIES; q += TILE_ROWS) {
     int64_t seen = ms_visible_keys(a, q0 + q + TILE_ROWS - 1) - first;
     if (seen > keys) seen = keys;
     if (seen <= 0) continue;
     for (int64_t d = 0; d < columns; d += TILE_COLUMNS)
-      tile(s->dq + q * columns + d, columns, s->ds + q, 1, QUERIES, s->keys + first * columns + d, columns, seen, ADD, NULL);
+      tile(s->dq + q * columns + d, columns, s->ds + q, 1, QUERIES, s->keys + first * columns + d, columns, seen, ADD,
+           NULL);
   }
 }
 
-static void backward_block(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b, int64_t h,
-                           int64_t q0) {
+static void backward_block(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
+                           int64_t h, int64_t q0) {
   const int64_t columns = padded_columns(a), keys = ms_block_keys(a, q0);
   load_queries(a, call, s, b, h, q0);
   for (int64_t first = 0; first < keys; first += BACKWARD_KEYS) {
-    const int64_t count = keys - first < BACKWARD_KEYS ? keys - first : BACKWARD_KEYS, padded = round_up(count, TILE_ROWS);
+    const int64_t count = keys - first < BACKWARD_KEYS ? keys - first : BACKWARD_KEYS,
+                  padded = round_up(count, TILE_ROWS);
     score_keys(s->p, s->keys + first * columns, columns, s->q_panel, count, a->d);
     score_keys(s->ds, s->values + first * columns, columns, s->dout_panel, count, a->d);
     hide_keys(a, s->p, first, count, q0);
@@ -411,7 +419,8 @@ static void backward_block(const ms_attention *a, const ms_kernel_call *call, co
     add_query_gradients(a, s, q0, first, count);
   }
   for (int64_t q = 0; q < QUERIES && q0 + q < a->t; q++)
-    unpack_row(call->out_data[0], a->dtype, ((b * a->t + q0 + q) * a->heads + h) * a->d, s->dq + q * columns, a->scale, a->d);
+    unpack_row(call->out_data[0], a->dtype, ((b * a->t + q0 + q) * a->heads + h) * a->d, s->dq + q * columns, a->scale,
+               a->d);
 }
 
 static void backward(const ms_attention *a, const ms_kernel_call *call, int64_t begin, int64_t end, void *memory) {

@@ -4,13 +4,13 @@
 #include <stddef.h>
 
 #if defined(__x86_64__)
-#include <immintrin.h>
-#include <pthread.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+  #include <immintrin.h>
+  #include <pthread.h>
+  #include <sys/syscall.h>
+  #include <unistd.h>
 
-#pragma GCC push_options
-#pragma GCC target("arch=x86-64-v4,avx512bf16,amx-tile,amx-bf16")
+  #pragma GCC push_options
+  #pragma GCC target("arch=x86-64-v4,avx512bf16,amx-tile,amx-bf16")
 
 /* ---- AMX: tiles of 16 x 16 sums, four at a time ------------------------------------------------------------------ */
 
@@ -19,8 +19,8 @@ static const struct {
   uint8_t palette, start_row, reserved[14];
   uint16_t row_bytes[16];
   uint8_t rows[16];
-} __attribute__((aligned(64))) tile_shapes = {
-    .palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
+} __attribute__((aligned(64)))
+tile_shapes = {.palette = 1, .row_bytes = {64, 64, 64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16, 16, 16}};
 
 static void begin_tiles(void) { _tile_loadconfig(&tile_shapes); }
 
@@ -59,8 +59,8 @@ static inline void product_tile(float *c, int64_t c_stride, const ms_bf16 *a, in
   _tile_stored(3, lower + 16, c_stride * 4);
 }
 
-static void product_by_tiles(float *c, int64_t c_stride, const ms_bf16 *a, int64_t a_stride, const uint32_t *b, int64_t b_stride,
-                             int64_t m, int64_t n, int64_t k, int add) {
+static void product_by_tiles(float *c, int64_t c_stride, const ms_bf16 *a, int64_t a_stride, const uint32_t *b,
+                             int64_t b_stride, int64_t m, int64_t n, int64_t k, int add) {
   __asm__ volatile("" : : : "memory");
   for (int64_t j = 0; j < n; j += 32)
     for (int64_t i = 0; i < m; i += 32)
@@ -72,10 +72,10 @@ static void product_by_tiles(float *c, int64_t c_stride, const ms_bf16 *a, int64
 
 enum { DOT_ROWS = 8 };
 
-static inline void dot_tile(float *c, int64_t c_stride, const ms_bf16 *a, int64_t a_stride, const uint32_t *b, int64_t b_stride,
-                            int64_t k, int add) {
+static inline void dot_tile(float *c, int64_t c_stride, const ms_bf16 *a, int64_t a_stride, const uint32_t *b,
+                            int64_t b_stride, int64_t k, int add) {
   __m512 sum[DOT_ROWS][2];
-#pragma GCC unroll 8
+  #pragma GCC unroll 8
   for (int r = 0; r < DOT_ROWS; r++) {
     sum[r][0] = add ? _mm512_loadu_ps(c + r * c_stride) : _mm512_setzero_ps();
     sum[r][1] = add ? _mm512_loadu_ps(c + r * c_stride + 16) : _mm512_setzero_ps();
@@ -83,7 +83,7 @@ static inline void dot_tile(float *c, int64_t c_stride, const ms_bf16 *a, int64_
   for (int64_t i = 0; i < k; i += 2) {
     const __m512bh b0 = (__m512bh)_mm512_loadu_si512(b + i / 2 * b_stride);
     const __m512bh b1 = (__m512bh)_mm512_loadu_si512(b + i / 2 * b_stride + 16);
-#pragma GCC unroll 8
+  #pragma GCC unroll 8
     for (int r = 0; r < DOT_ROWS; r++) {
       int32_t pair;
       __builtin_memcpy(&pair, a + r * a_stride + i, 4);
@@ -92,15 +92,15 @@ static inline void dot_tile(float *c, int64_t c_stride, const ms_bf16 *a, int64_
       sum[r][1] = _mm512_dpbf16_ps(sum[r][1], x, b1);
     }
   }
-#pragma GCC unroll 8
+  #pragma GCC unroll 8
   for (int r = 0; r < DOT_ROWS; r++) {
     _mm512_storeu_ps(c + r * c_stride, sum[r][0]);
     _mm512_storeu_ps(c + r * c_stride + 16, sum[r][1]);
   }
 }
 
-static void product_by_dots(float *c, int64_t c_stride, const ms_bf16 *a, int64_t a_stride, const uint32_t *b, int64_t b_stride,
-                            int64_t m, int64_t n, int64_t k, int add) {
+static void product_by_dots(float *c, int64_t c_stride, const ms_bf16 *a, int64_t a_stride, const uint32_t *b,
+                            int64_t b_stride, int64_t m, int64_t n, int64_t k, int add) {
   for (int64_t j = 0; j < n; j += 32)
     for (int64_t i = 0; i < m; i += DOT_ROWS)
       dot_tile(c + i * c_stride + j, c_stride, a + i * a_stride, a_stride, b + j, b_stride, k, add);
@@ -108,7 +108,8 @@ static void product_by_dots(float *c, int64_t c_stride, const ms_bf16 *a, int64_
 
 /* ---- layouts ------------------------------------------------------------------------------------------------------ */
 
-void ms_bf16_pair_rows(uint32_t *y, int64_t y_stride, const ms_bf16 *x, int64_t x_stride, int64_t rows, int64_t columns) {
+void ms_bf16_pair_rows(uint32_t *y, int64_t y_stride, const ms_bf16 *x, int64_t x_stride, int64_t rows,
+                       int64_t columns) {
   for (int64_t r = 0; r < rows; r += 2)
     for (int64_t c = 0; c < columns; c += 16) {
       const __m256i even = _mm256_loadu_si256((const void *)(x + r * x_stride + c));
@@ -118,41 +119,39 @@ void ms_bf16_pair_rows(uint32_t *y, int64_t y_stride, const ms_bf16 *x, int64_t 
     }
 }
 
-/* 16 x 16: pairs of rows, pairs of pairs, then quarters of registers. */
+/* Column quarter `part` of rows i, i + 4, i + 8, i + 12. */
+static inline __m512i gather_quarter(const uint32_t *x, int64_t x_stride, int i, int part) {
+  const uint32_t *at = x + i * x_stride + 4 * part;
+  __m512i v = _mm512_castsi128_si512(_mm_loadu_si128((const void *)at));
+  v = _mm512_inserti32x4(v, _mm_loadu_si128((const void *)(at + 4 * x_stride)), 1);
+  v = _mm512_inserti32x4(v, _mm_loadu_si128((const void *)(at + 8 * x_stride)), 2);
+  return _mm512_inserti32x4(v, _mm_loadu_si128((const void *)(at + 12 * x_stride)), 3);
+}
+
+/* 16 x 16: what crosses 128 bits is done by the loads, which leaves half of the shuffles. */
 static inline void transpose_16(uint32_t *y, int64_t y_stride, const uint32_t *x, int64_t x_stride) {
-  __m512i a[16], b[16];
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_si512(x + i * x_stride);
-#pragma GCC unroll 8
-  for (int i = 0; i < 16; i += 2) {
-    b[i] = _mm512_unpacklo_epi32(a[i], a[i + 1]);
-    b[i + 1] = _mm512_unpackhi_epi32(a[i], a[i + 1]);
-  }
 #pragma GCC unroll 4
-  for (int i = 0; i < 16; i += 4) {
-    a[i] = _mm512_unpacklo_epi64(b[i], b[i + 2]);
-    a[i + 1] = _mm512_unpackhi_epi64(b[i], b[i + 2]);
-    a[i + 2] = _mm512_unpacklo_epi64(b[i + 1], b[i + 3]);
-    a[i + 3] = _mm512_unpackhi_epi64(b[i + 1], b[i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; i++) {
-    const __m512i even_low = _mm512_shuffle_i32x4(a[i], a[i + 4], 0x88), odd_low = _mm512_shuffle_i32x4(a[i], a[i + 4], 0xdd);
-    const __m512i even_high = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0x88);
-    const __m512i odd_high = _mm512_shuffle_i32x4(a[i + 8], a[i + 12], 0xdd);
-    _mm512_storeu_si512(y + i * y_stride, _mm512_shuffle_i32x4(even_low, even_high, 0x88));
-    _mm512_storeu_si512(y + (i + 4) * y_stride, _mm512_shuffle_i32x4(odd_low, odd_high, 0x88));
-    _mm512_storeu_si512(y + (i + 8) * y_stride, _mm512_shuffle_i32x4(even_low, even_high, 0xdd));
-    _mm512_storeu_si512(y + (i + 12) * y_stride, _mm512_shuffle_i32x4(odd_low, odd_high, 0xdd));
+  for (int part = 0; part < 4; part++) {
+    const __m512i r0 = gather_quarter(x, x_stride, 0, part), r1 = gather_quarter(x, x_stride, 1, part);
+    const __m512i r2 = gather_quarter(x, x_stride, 2, part), r3 = gather_quarter(x, x_stride, 3, part);
+    const __m512i low01 = _mm512_unpacklo_epi32(r0, r1), high01 = _mm512_unpackhi_epi32(r0, r1);
+    const __m512i low23 = _mm512_unpacklo_epi32(r2, r3), high23 = _mm512_unpackhi_epi32(r2, r3);
+    uint32_t *row = y + 4 * part * y_stride;
+    _mm512_storeu_si512(row, _mm512_unpacklo_epi64(low01, low23));
+    _mm512_storeu_si512(row + y_stride, _mm512_unpackhi_epi64(low01, low23));
+    _mm512_storeu_si512(row + 2 * y_stride, _mm512_unpacklo_epi64(high01, high23));
+    _mm512_storeu_si512(row + 3 * y_stride, _mm512_unpackhi_epi64(high01, high23));
   }
 }
 
-void ms_transpose_32_bits(uint32_t *y, int64_t y_stride, const uint32_t *x, int64_t x_stride, int64_t rows, int64_t columns) {
+void ms_transpose_32_bits(uint32_t *y, int64_t y_stride, const uint32_t *x, int64_t x_stride, int64_t rows,
+                          int64_t columns) {
   for (int64_t r = 0; r < rows; r += 16)
-    for (int64_t c = 0; c < columns; c += 16) transpose_16(y + c * y_stride + r, y_stride, x + r * x_stride + c, x_stride);
+    for (int64_t c = 0; c < columns; c += 16)
+      transpose_16(y + c * y_stride + r, y_stride, x + r * x_stride + c, x_stride);
 }
 
-#pragma GCC pop_options
+  #pragma GCC pop_options
 
 /* ---- which ---------------------------------------------------------------------------------------------------------- */
 

@@ -80,7 +80,8 @@ MS_CLONES static void forward_part(const ms_kernel_call *call, int part, int64_t
       share.bad_row = r;
       break;
     }
-    share.loss += (double)lse[r] - ms_scalar_at(call->in_data[LOGITS], call->in[LOGITS].dtype, r * classes + targets[r]);
+    share.loss +=
+        (double)lse[r] - ms_scalar_at(call->in_data[LOGITS], call->in[LOGITS].dtype, r * classes + targets[r]);
     share.counted++;
   }
   ((partial *)call->workspace)[part] = share;
@@ -122,7 +123,8 @@ MS_INLINE void backward_block(float *y, const float *x, float lse, float scale, 
 }
 
 /* One row of dlogits; target -1: the row is ignored. Its own logit is read before the row is written: they may be one. */
-MS_INLINE void backward_row(const ms_kernel_call *call, int64_t first, int64_t n, float lse, float scale, int64_t target) {
+MS_INLINE void backward_row(const ms_kernel_call *call, int64_t first, int64_t n, float lse, float scale,
+                            int64_t target) {
   MS_BLOCK_BUFFER(widened);
   MS_BLOCK_BUFFER(result);
   const int in = call->in[LOGITS].dtype, out = call->out[0].dtype;

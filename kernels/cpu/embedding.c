@@ -11,8 +11,8 @@
 #include "kernels/cpu/shape.h"
 
 static int fail_on_token(int32_t token, int64_t position, int64_t rows) {
-  return MS_FAIL(MS_EINVAL, "embedding: token %d at position %lld is not in [0,%lld), the rows of the table", (int)token,
-                 (long long)position, (long long)rows);
+  return MS_FAIL(MS_EINVAL, "embedding: token %d at position %lld is not in [0,%lld), the rows of the table",
+                 (int)token, (long long)position, (long long)rows);
 }
 
 static int check_tokens(const int32_t *tokens, int64_t n, int64_t rows) {
@@ -91,7 +91,8 @@ MS_INLINE void add_row(float *restrict sum, const void *dy, int bf16, int64_t fi
 }
 
 /* Rows [begin, end) of dw [rows, D] from dy [n, D] */
-MS_CLONES static void sum_rows(const ms_kernel_call *call, const sorted_tokens *sorted, int part, int64_t begin, int64_t end) {
+MS_CLONES static void sum_rows(const ms_kernel_call *call, const sorted_tokens *sorted, int part, int64_t begin,
+                               int64_t end) {
   const int64_t columns = call->out[0].dims[1];
   const int out = call->out[0].dtype;
   float *buffer = sorted->sums + part * sorted->stride;

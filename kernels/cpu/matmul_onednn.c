@@ -20,7 +20,8 @@
 
 enum { A, B, BIAS, C, SCRATCH, OPERANDS };
 
-static const int argument_of[OPERANDS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD};
+static const int argument_of[OPERANDS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS, DNNL_ARG_DST,
+                                          DNNL_ARG_SCRATCHPAD};
 
 typedef struct product_primitive {
   dnnl_primitive_t primitive;
@@ -76,7 +77,8 @@ static int make_attributes(const ms_product *p, dnnl_primitive_attr_t *attribute
   dnnl_post_ops_t ops = NULL;
   int rc = MS_OK;
   MS_TRY(check(dnnl_primitive_attr_create(attributes), "making attributes", p));
-  MS_GOTO(check(dnnl_primitive_attr_set_scratchpad_mode(*attributes, dnnl_scratchpad_mode_user), "asking for scratch", p));
+  MS_GOTO(
+      check(dnnl_primitive_attr_set_scratchpad_mode(*attributes, dnnl_scratchpad_mode_user), "asking for scratch", p));
   MS_GOTO(check(dnnl_post_ops_create(&ops), "making post-ops", p));
   MS_GOTO(check(append_activation(ops, p->activation), "adding the activation", p));
   MS_GOTO(check(dnnl_primitive_attr_set_post_ops(*attributes, ops), "setting post-ops", p));
@@ -87,8 +89,8 @@ fail:
 }
 
 /* A matrix [rows, columns] of a batch, stored transposed or not; 2-D when the batch is 1. */
-static dnnl_status_t describe(ms_onednn_desc *desc, int64_t batch, int ndims, int64_t rows, int64_t columns, int transposed,
-                              dnnl_data_type_t type) {
+static dnnl_status_t describe(ms_onednn_desc *desc, int64_t batch, int ndims, int64_t rows, int64_t columns,
+                              int transposed, dnnl_data_type_t type) {
   dnnl_dims_t dims = {batch, rows, columns};
   dnnl_dims_t strides = {rows * columns, transposed ? 1 : columns, transposed ? rows : 1};
   int skip = 3 - ndims;
@@ -98,22 +100,25 @@ static dnnl_status_t describe(ms_onednn_desc *desc, int64_t batch, int ndims, in
 static int describe_all(const ms_product *p, const dnnl_data_type_t *types, ms_onednn_desc *descs) {
   const int ndims = p->batch > 1 ? 3 : 2;
   MS_TRY(check(describe(&descs[A], p->batch, ndims, p->m, p->k, p->trans_a, types[A]), "describing a", p));
-  MS_TRY(check(describe(&descs[B], p->shared_b ? 1 : p->batch, ndims, p->k, p->n, p->trans_b, types[B]), "describing b", p));
+  MS_TRY(check(describe(&descs[B], p->shared_b ? 1 : p->batch, ndims, p->k, p->n, p->trans_b, types[B]), "describing b",
+               p));
   MS_TRY(check(describe(&descs[C], p->batch, ndims, p->m, p->n, 0, types[C]), "describing c", p));
-  if (p->bias_dtype >= 0) MS_TRY(check(describe(&descs[BIAS], 1, ndims, 1, p->n, 0, types[BIAS]), "describing the bias", p));
+  if (p->bias_dtype >= 0)
+    MS_TRY(check(describe(&descs[BIAS], 1, ndims, 1, p->n, 0, types[BIAS]), "describing the bias", p));
   return MS_OK;
 }
 
 /* Makes the primitive and a memory object without data for each operand. */
-static int make_primitive(product_primitive *made, const ms_product *p, const dnnl_data_type_t *types, int64_t *scratch_bytes) {
+static int make_primitive(product_primitive *made, const ms_product *p, const dnnl_data_type_t *types,
+                          int64_t *scratch_bytes) {
   ms_onednn_desc descs[OPERANDS] = {0};
   dnnl_primitive_attr_t attributes = NULL;
   dnnl_primitive_desc_t desc = NULL;
   int rc = MS_OK;
   MS_GOTO(describe_all(p, types, descs));
   MS_GOTO(make_attributes(p, &attributes));
-  MS_GOTO(check(ms_matmul_desc_create(&desc, engine, &descs[A], &descs[B], p->bias_dtype >= 0 ? &descs[BIAS] : NULL, &descs[C],
-                                      attributes),
+  MS_GOTO(check(ms_matmul_desc_create(&desc, engine, &descs[A], &descs[B], p->bias_dtype >= 0 ? &descs[BIAS] : NULL,
+                                      &descs[C], attributes),
                 "finding an implementation", p));
   MS_GOTO(check(dnnl_primitive_create(&made->primitive, desc), "making the primitive", p));
   *scratch_bytes = ms_scratchpad_bytes(desc);
@@ -181,12 +186,14 @@ enum { CONVERTED_AT_ONCE = 1 << 15 };
 
 static void widen_all(float *y, const ms_bf16 *x, int64_t n, int threads) {
 #pragma omp parallel for num_threads(threads) if (n > CONVERTED_AT_ONCE && threads > 1)
-  for (int64_t i = 0; i < n; i += CONVERTED_AT_ONCE) widen(y + i, x + i, n - i < CONVERTED_AT_ONCE ? n - i : CONVERTED_AT_ONCE);
+  for (int64_t i = 0; i < n; i += CONVERTED_AT_ONCE)
+    widen(y + i, x + i, n - i < CONVERTED_AT_ONCE ? n - i : CONVERTED_AT_ONCE);
 }
 
 static void narrow_all(ms_bf16 *y, const float *x, int64_t n, int threads) {
 #pragma omp parallel for num_threads(threads) if (n > CONVERTED_AT_ONCE && threads > 1)
-  for (int64_t i = 0; i < n; i += CONVERTED_AT_ONCE) narrow(y + i, x + i, n - i < CONVERTED_AT_ONCE ? n - i : CONVERTED_AT_ONCE);
+  for (int64_t i = 0; i < n; i += CONVERTED_AT_ONCE)
+    narrow(y + i, x + i, n - i < CONVERTED_AT_ONCE ? n - i : CONVERTED_AT_ONCE);
 }
 
 int ms_onednn_run(const ms_kernel_call *call, void *prepared) {
@@ -196,14 +203,16 @@ int ms_onednn_run(const ms_kernel_call *call, void *prepared) {
     if (!made->memory[i]) continue;
     void *data = made->offset[i] >= 0 ? (char *)call->workspace + made->offset[i] : (void *)tensor[i];
     if (made->offset[i] >= 0 && i < C) widen_all(data, tensor[i], made->elements[i], made->threads);
-    if (dnnl_memory_set_data_handle(made->memory[i], data)) return MS_FAIL(MS_EINTERNAL, "matmul: oneDNN refused a pointer");
+    if (dnnl_memory_set_data_handle(made->memory[i], data))
+      return MS_FAIL(MS_EINTERNAL, "matmul: oneDNN refused a pointer");
   }
   if (omp_get_max_threads() != made->threads) omp_set_num_threads(made->threads);
   dnnl_status_t status = dnnl_primitive_execute(made->primitive, made->stream, made->argument_count, made->arguments);
   if (!status) status = dnnl_stream_wait(made->stream);
   if (status) return MS_FAIL(MS_EINTERNAL, "matmul: oneDNN status %d running the primitive", (int)status);
   if (made->offset[C] >= 0)
-    narrow_all(call->out_data[0], (const float *)((char *)call->workspace + made->offset[C]), made->elements[C], made->threads);
+    narrow_all(call->out_data[0], (const float *)((char *)call->workspace + made->offset[C]), made->elements[C],
+               made->threads);
   return MS_OK;
 }
 

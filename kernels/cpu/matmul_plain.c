@@ -17,15 +17,15 @@ int64_t ms_plain_workspace(const ms_product *product, int threads) {
 }
 
 /* y[r][c] = x[r * row_stride + c * column_stride] */
-MS_INLINE void widen_matrix(float *restrict y, int64_t y_stride, const void *restrict x, int bf16, int64_t rows, int64_t columns,
-                            int64_t row_stride, int64_t column_stride) {
+MS_INLINE void widen_matrix(float *restrict y, int64_t y_stride, const void *restrict x, int bf16, int64_t rows,
+                            int64_t columns, int64_t row_stride, int64_t column_stride) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t c = 0; c < columns; c++) y[r * y_stride + c] = ms_load(x, r * row_stride + c * column_stride, bf16);
 }
 
 /* c[MS_ROWS][n] += a[MS_ROWS][k] b [k,n] */
-MS_CLONES static void add_products(float *restrict c, const float *restrict a, const float *restrict b, int64_t n, int64_t k,
-                                   int64_t a_stride, int64_t c_stride) {
+MS_CLONES static void add_products(float *restrict c, const float *restrict a, const float *restrict b, int64_t n,
+                                   int64_t k, int64_t a_stride, int64_t c_stride) {
   float *c0 = c, *c1 = c + c_stride, *c2 = c + 2 * c_stride, *c3 = c + 3 * c_stride;
   for (int64_t i = 0; i < k; i++) {
     const float *row = b + i * n;
@@ -51,12 +51,13 @@ static float activate(float x, int activation) {
 }
 
 /* Rows [first, first + rows) of matrix `batch`; scratch [thread_floats]. */
-static void run_rows(const ms_kernel_call *call, const ms_product *p, int64_t batch, int64_t first, int64_t rows, const float *b,
-                     float *scratch) {
+static void run_rows(const ms_kernel_call *call, const ms_product *p, int64_t batch, int64_t first, int64_t rows,
+                     const float *b, float *scratch) {
   const int64_t a_stride = round_up(p->k), c_stride = round_up(p->n);
   const int64_t row_stride = p->trans_a ? 1 : p->k, column_stride = p->trans_a ? p->m : 1;
   float *a = scratch, *c = scratch + MS_ROWS * a_stride;
-  const char *a_data = (const char *)call->in_data[0] + (batch * p->m * p->k + first * row_stride) * ms_dtype_size(p->dtype);
+  const char *a_data =
+      (const char *)call->in_data[0] + (batch * p->m * p->k + first * row_stride) * ms_dtype_size(p->dtype);
   memset(scratch, 0, (size_t)thread_floats(p) * sizeof *scratch);
   widen_matrix(a, a_stride, a_data, p->dtype == MS_BF16, rows, p->k, row_stride, column_stride);
   add_products(c, a, b, p->n, p->k, a_stride, c_stride);
@@ -74,8 +75,8 @@ void ms_plain_run(const ms_kernel_call *call, const ms_product *p) {
   const int threads = call->threads < tiles ? call->threads : (int)tiles;
   for (int64_t batch = 0; batch < p->batch; batch++) {
     if (!batch || !p->shared_b)
-      widen_matrix(b, p->n, (const char *)call->in_data[1] + batch * p->k * p->n * ms_dtype_size(p->dtype), p->dtype == MS_BF16,
-                   p->k, p->n, p->trans_b ? 1 : p->n, p->trans_b ? p->k : 1);
+      widen_matrix(b, p->n, (const char *)call->in_data[1] + batch * p->k * p->n * ms_dtype_size(p->dtype),
+                   p->dtype == MS_BF16, p->k, p->n, p->trans_b ? 1 : p->n, p->trans_b ? p->k : 1);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (int thread = 0; thread < threads; thread++)
       for (int64_t tile = tiles * thread / threads; tile < tiles * (thread + 1) / threads; tile++) {

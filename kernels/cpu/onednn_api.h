@@ -25,10 +25,12 @@ static inline dnnl_status_t ms_memory_create(dnnl_memory_t *memory, const ms_one
   return dnnl_memory_create(memory, d->desc, engine, DNNL_MEMORY_NONE);
 }
 
-static inline dnnl_status_t ms_matmul_desc_create(dnnl_primitive_desc_t *desc, dnnl_engine_t engine, const ms_onednn_desc *a,
-                                                  const ms_onednn_desc *b, const ms_onednn_desc *bias,
-                                                  const ms_onednn_desc *c, const_dnnl_primitive_attr_t attributes) {
-  return dnnl_matmul_primitive_desc_create(desc, engine, a->desc, b->desc, bias ? bias->desc : NULL, c->desc, attributes);
+static inline dnnl_status_t ms_matmul_desc_create(dnnl_primitive_desc_t *desc, dnnl_engine_t engine,
+                                                  const ms_onednn_desc *a, const ms_onednn_desc *b,
+                                                  const ms_onednn_desc *bias, const ms_onednn_desc *c,
+                                                  const_dnnl_primitive_attr_t attributes) {
+  return dnnl_matmul_primitive_desc_create(desc, engine, a->desc, b->desc, bias ? bias->desc : NULL, c->desc,
+                                           attributes);
 }
 
 static inline dnnl_status_t ms_append_eltwise(dnnl_post_ops_t ops, dnnl_alg_kind_t kind, float alpha) {
@@ -56,9 +58,10 @@ static inline dnnl_status_t ms_memory_create(dnnl_memory_t *memory, const ms_one
   return dnnl_memory_create(memory, &d->desc, engine, DNNL_MEMORY_NONE);
 }
 
-static inline dnnl_status_t ms_matmul_desc_create(dnnl_primitive_desc_t *desc, dnnl_engine_t engine, const ms_onednn_desc *a,
-                                                  const ms_onednn_desc *b, const ms_onednn_desc *bias,
-                                                  const ms_onednn_desc *c, const_dnnl_primitive_attr_t attributes) {
+static inline dnnl_status_t ms_matmul_desc_create(dnnl_primitive_desc_t *desc, dnnl_engine_t engine,
+                                                  const ms_onednn_desc *a, const ms_onednn_desc *b,
+                                                  const ms_onednn_desc *bias, const ms_onednn_desc *c,
+                                                  const_dnnl_primitive_attr_t attributes) {
   dnnl_matmul_desc_t op;
   dnnl_status_t status = dnnl_matmul_desc_init(&op, &a->desc, &b->desc, bias ? &bias->desc : NULL, &c->desc);
   return status ? status : dnnl_primitive_desc_create(desc, &op, attributes, engine, NULL);
@@ -74,8 +77,10 @@ static inline int64_t ms_scratchpad_bytes(const_dnnl_primitive_desc_t desc) {
 
 #endif
 
-static inline dnnl_status_t ms_scratchpad_create(dnnl_memory_t *memory, const_dnnl_primitive_desc_t desc, dnnl_engine_t engine) {
-  return dnnl_memory_create(memory, dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0), engine, DNNL_MEMORY_NONE);
+static inline dnnl_status_t ms_scratchpad_create(dnnl_memory_t *memory, const_dnnl_primitive_desc_t desc,
+                                                 dnnl_engine_t engine) {
+  return dnnl_memory_create(memory, dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0), engine,
+                            DNNL_MEMORY_NONE);
 }
 
 #endif

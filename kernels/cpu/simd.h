@@ -22,10 +22,11 @@
 
 #include "base/bf16.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(MS_NO_CLONES) || !defined(__x86_64__) || defined(__clang__)
-#define MS_CLONES
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(MS_NO_CLONES) || !defined(__x86_64__) || \
+    defined(__clang__)
+  #define MS_CLONES
 #else
-#define MS_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
+  #define MS_CLONES __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
 #endif
 
 #define MS_INLINE static inline __attribute__((always_inline, unused))

@@ -4,7 +4,8 @@
 #include <stddef.h>
 
 /* Rows share kernels, so a declaration may come twice: C allows that. */
-#define MS_OP(name, min, max, outputs, attrs, shape, gradient, flops, kernel, ...) extern const ms_kernel ms_cpu_##kernel;
+#define MS_OP(name, min, max, outputs, attrs, shape, gradient, flops, kernel, ...) \
+  extern const ms_kernel ms_cpu_##kernel;
 #include "kernels/ops.def"
 #undef MS_OP
 

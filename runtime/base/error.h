@@ -15,16 +15,16 @@ int ms_error_prefix(const char *format, ...) __attribute__((format(printf, 1, 2)
 
 #define MS_FAIL(code, ...) ms_error_raise((code), __FILE__, __LINE__, __VA_ARGS__)
 /* Returns the status of expr from the enclosing function unless it is MS_OK. */
-#define MS_TRY(expr)            \
-  do {                          \
-    int ms_rc_ = (expr);        \
-    if (ms_rc_) return ms_rc_;  \
+#define MS_TRY(expr)           \
+  do {                         \
+    int ms_rc_ = (expr);       \
+    if (ms_rc_) return ms_rc_; \
   } while (0)
 /* Sets rc and jumps to fail: for functions that hold something. */
-#define MS_GOTO(expr)        \
-  do {                       \
-    rc = (expr);             \
-    if (rc) goto fail;       \
+#define MS_GOTO(expr)  \
+  do {                 \
+    rc = (expr);       \
+    if (rc) goto fail; \
   } while (0)
 
 /* calloc that records MS_ENOMEM; NULL on failure. n == 0 gives a valid pointer. */

@@ -11,13 +11,8 @@
 #include "plan/lower.h"
 
 void ms_plan_config_default(ms_plan_config *config) {
-  *config = (ms_plan_config){.optimizer = MS_OPT_ADAMW,
-                             .beta1 = 0.9,
-                             .beta2 = 0.999,
-                             .eps = 1e-8,
-                             .prefetch = 1,
-                             .train = 1,
-                             .fuse = 1};
+  *config = (ms_plan_config){
+      .optimizer = MS_OPT_ADAMW, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .prefetch = 1, .train = 1, .fuse = 1};
 }
 
 static int check_config(const ms_plan_config *c) {
@@ -26,7 +21,8 @@ static int check_config(const ms_plan_config *c) {
   if (c->prefetch < 0) return MS_FAIL(MS_EINVAL, "prefetch must be 0 or more units, not %d", c->prefetch);
   if (!(c->max_norm >= 0)) return MS_FAIL(MS_EINVAL, "max_norm must be 0 (no clipping) or more, not %g", c->max_norm);
   if (c->nesterov && (c->momentum <= 0 || c->dampening != 0))
-    return MS_FAIL(MS_EINVAL, "nesterov needs momentum above 0 and dampening 0, not %g and %g", c->momentum, c->dampening);
+    return MS_FAIL(MS_EINVAL, "nesterov needs momentum above 0 and dampening 0, not %g and %g", c->momentum,
+                   c->dampening);
   return MS_OK;
 }
 

@@ -82,7 +82,8 @@ int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int 
   if (kernel->prepare) MS_TRY(kernel->prepare(call));
   if (call->workspace_bytes > 0) {
     int workspace;
-    MS_TRY(ms_plan_buffer(plan, phase, MS_ARENA_WORKSPACE, MS_CAT_WORKSPACE, call->workspace_bytes, "workspace", &workspace));
+    MS_TRY(ms_plan_buffer(plan, phase, MS_ARENA_WORKSPACE, MS_CAT_WORKSPACE, call->workspace_bytes, "workspace",
+                          &workspace));
     instr->workspace = workspace;
     ms_plan_touch(plan, workspace, position);
   }

@@ -20,14 +20,15 @@ static void describe_units(const ms_model *model, ms_text *text) {
     ms_text_append(text, "parameter %s:", p->name);
     for (int d = 0; d < p->ndim; d++) ms_text_append(text, "%s%lld", d ? "x" : " ", (long long)p->dims[d]);
     ms_text_append(text, " %s in unit %s%s, lr_scale %.17g, weight_decay %.17g, init %d (%.17g, %.17g)\n",
-                   ms_dtype_name(p->config.param_dtype), model->unit[p->unit].name, p->config.frozen ? ", frozen" : "", p->config.lr_scale,
-                   p->config.weight_decay, p->config.init, p->config.init_a, p->config.init_b);
+                   ms_dtype_name(p->config.param_dtype), model->unit[p->unit].name, p->config.frozen ? ", frozen" : "",
+                   p->config.lr_scale, p->config.weight_decay, p->config.init, p->config.init_a, p->config.init_b);
   }
 }
 
 static void describe_config(const ms_plan *plan, ms_text *text) {
   const ms_plan_config *c = &plan->config;
-  ms_text_append(text, "optimizer %d: beta1 %.17g, beta2 %.17g, eps %.17g, momentum %.17g, dampening %.17g, nesterov %d\n",
+  ms_text_append(text,
+                 "optimizer %d: beta1 %.17g, beta2 %.17g, eps %.17g, momentum %.17g, dampening %.17g, nesterov %d\n",
                  c->optimizer, c->beta1, c->beta2, c->eps, c->momentum, c->dampening, c->nesterov);
   ms_text_append(text, "max_norm %.17g, prefetch %d, accumulate %d, train %d, fuse %d\n", c->max_norm, c->prefetch,
                  c->accumulate, c->train, c->fuse);
@@ -76,7 +77,8 @@ static void describe_phase(const ms_plan *plan, int phase, ms_text *text) {
 int ms_plan_fingerprint(ms_plan *plan) {
   const ms_model *model = plan->model;
   ms_text text = {0};
-  ms_text_append(&text, "mesh %s, %d shards, %d replicas\n", model->mesh_text, model->shard_size, model->replicate_size);
+  ms_text_append(&text, "mesh %s, %d shards, %d replicas\n", model->mesh_text, model->shard_size,
+                 model->replicate_size);
   ms_text_append(&text, "seed %llu\n", (unsigned long long)model->seed);
   describe_units(model, &text);
   describe_config(plan, &text);

@@ -11,42 +11,14 @@
 
 #include "plan/lower.h"
 
-/* Where a value lies; buffer -1: not placed yet. */
-typedef struct place {
-  int buffer;
-  int64_t offset;
-} place;
-
-typedef struct lowering {
-  ms_plan *plan;
-  int phase;
-  const ms_graph *graph;
-  const ms_model *model;
-  int *root;          /* [values] the value whose bytes it is */
-  int *last_use;      /* [values] last node that reads it; INT_MAX: kept to the end */
-  place *at;          /* [values] of roots */
-  ms_unit_use *use;   /* [units] */
-  ms_unshard *unshard; /* [2 units] in order of issue */
-  int unshards, next_unshard, boundary;
-  int *gathered;      /* [units] buffer that holds the unit's unsharded weights now, or -1 */
-  int *reduce;        /* [units] buffer that the unit's gradients are written to, or -1 */
-  int sending[2];     /* buffers of the latest collective by dimension: kept until the next one starts */
-} lowering;
-
 static int is_alias(const ms_node *node) { return ms_op_row_of(node->op)->flags & MS_OP_ALIAS; }
 
-/* Gradients go straight to the state's gradient chunk where nobody else adds to it. */
-static int writes_state_gradient(const lowering *l, int unit) {
-  return l->model->shard_size == 1 && l->model->replicate_size == 1 && l->phase == MS_PHASE_FIRST &&
-         l->model->unit[unit].config.reduce_dtype == MS_F32;
-}
-
-static void find_roots(lowering *l) {
+static void find_roots(ms_lowering *l) {
   const ms_graph *g = l->graph;
   for (int v = 0; v < g->n_values; v++) {
     l->root[v] = v;
     l->last_use[v] = -1;
-    l->at[v] = (place){-1, 0};
+    l->at[v] = (ms_place){-1, 0};
   }
   for (int n = 0; n < g->n_nodes; n++)
     if (is_alias(&g->nodes[n])) l->root[g->nodes[n].out[0]] = l->root[g->nodes[n].in[0]];
@@ -58,7 +30,7 @@ static void find_roots(lowering *l) {
   if (g->loss >= 0) l->last_use[l->root[g->loss]] = INT_MAX;
 }
 
-static int start(lowering *l) {
+static int start(ms_lowering *l) {
   const ms_graph *g = l->graph;
   int units = l->model->units;
   l->root = ms_calloc(g->n_values, sizeof *l->root);
@@ -77,7 +49,7 @@ static int start(lowering *l) {
   return l->unshards < 0 ? MS_ENOMEM : MS_OK;
 }
 
-static void finish(lowering *l) {
+static void finish(ms_lowering *l) {
   free(l->root);
   free(l->last_use);
   free(l->at);
@@ -99,7 +71,7 @@ static int same_dtype_run(const ms_unit *u, int first) {
 }
 
 /* With one shard there is nothing to gather, only to cast. */
-static int cast_unit(lowering *l, int unit, int buffer) {
+static int cast_unit(ms_lowering *l, int unit, int buffer) {
   const ms_unit *u = &l->model->unit[unit];
   for (int s = 0, end; s < u->segments; s = end) {
     end = same_dtype_run(u, s);
@@ -113,7 +85,7 @@ static int cast_unit(lowering *l, int unit, int buffer) {
   return MS_OK;
 }
 
-static int gather_unit(lowering *l, int unit, int buffer) {
+static int gather_unit(ms_lowering *l, int unit, int buffer) {
   const ms_unit *u = &l->model->unit[unit];
   ms_plan_part *part = ms_calloc(u->segments, sizeof *part);
   if (!part) return MS_ENOMEM;
@@ -130,7 +102,7 @@ static int gather_unit(lowering *l, int unit, int buffer) {
   return rc;
 }
 
-static int issue_unshards(lowering *l, int node) {
+static int issue_unshards(ms_lowering *l, int node) {
   while (l->next_unshard < l->unshards && l->unshard[l->next_unshard].issue <= node) {
     int unit = l->unshard[l->next_unshard++].unit, buffer;
     const ms_unit *u = &l->model->unit[unit];
@@ -143,23 +115,23 @@ static int issue_unshards(lowering *l, int node) {
 
 /* ---- values ---------------------------------------------------------------------------------------------------- */
 
-static int place_param(lowering *l, int param, place *at) {
+static int place_param(ms_lowering *l, int param, ms_place *at) {
   const ms_param *p = &l->model->param[param];
   const ms_segment *seg = &l->model->unit[p->unit].segment[p->segment];
   if (ms_unit_is_direct(l->model, p->unit)) {
-    *at = (place){ms_state_buffer(p->unit, MS_STATE_MASTER), 4 * (seg->local + p->offset)};
+    *at = (ms_place){ms_state_buffer(p->unit, MS_STATE_MASTER), 4 * (seg->local + p->offset)};
     return MS_OK;
   }
   if (l->gathered[p->unit] < 0)
     return MS_FAIL(MS_EINTERNAL, "unit '%s' is read before it is gathered", l->model->unit[p->unit].name);
-  *at = (place){l->gathered[p->unit], seg->gathered + p->offset * ms_dtype_size(seg->param_dtype)};
+  *at = (ms_place){l->gathered[p->unit], seg->gathered + p->offset * ms_dtype_size(seg->param_dtype)};
   return MS_OK;
 }
 
-static int value_ref(lowering *l, int value, ms_ref *ref) {
+static int value_ref(ms_lowering *l, int value, ms_ref *ref) {
   int root = l->root[value];
   const ms_value *v = &l->graph->values[root];
-  place at = l->at[root];
+  ms_place at = l->at[root];
   if (v->kind == MS_VALUE_PARAM) MS_TRY(place_param(l, v->param, &at));
   if (at.buffer < 0) return MS_FAIL(MS_EINTERNAL, "value %d is read before it is written", value);
   *ref = (ms_ref){at.buffer, at.offset, l->graph->values[value].info};
@@ -167,18 +139,18 @@ static int value_ref(lowering *l, int value, ms_ref *ref) {
 }
 
 /* Inputs are placed once for all phases: the host writes them before it knows which phase will read them. */
-static void place_inputs(lowering *l) {
+static void place_inputs(ms_lowering *l) {
   ms_plan *plan = l->plan;
   for (int v = 0; v < l->graph->n_values; v++) {
     const ms_value *value = &l->graph->values[v];
     if (value->kind != MS_VALUE_INPUT) continue;
     for (int i = 0; i < plan->inputs; i++)
-      if (!strcmp(plan->input[i].name, value->name)) l->at[v] = (place){plan->input[i].at.buffer, 0};
+      if (!strcmp(plan->input[i].name, value->name)) l->at[v] = (ms_place){plan->input[i].at.buffer, 0};
   }
 }
 
 /* An elementwise kernel writes over its first input when nobody reads that again. */
-static int reuse_input(const lowering *l, int node, place *at) {
+static int reuse_input(const ms_lowering *l, int node, ms_place *at) {
   const ms_node *n = &l->graph->nodes[node];
   const ms_kernel *kernel = ms_cpu_kernel(n->op);
   if (!n->inputs || !kernel || !kernel->in_place) return 0;
@@ -191,7 +163,7 @@ static int reuse_input(const lowering *l, int node, place *at) {
   return 1;
 }
 
-static int place_outputs(lowering *l, int node) {
+static int place_outputs(ms_lowering *l, int node) {
   const ms_node *n = &l->graph->nodes[node];
   for (int o = 0; o < n->outputs; o++) {
     int root = n->out[o];
@@ -203,162 +175,9 @@ static int place_outputs(lowering *l, int node) {
   return MS_OK;
 }
 
-/* ---- gradients --------------------------------------------------------------------------------------------------- */
-
-static int fill_zero(lowering *l, int buffer, int64_t offset, int dtype, int64_t n, const char *scope) {
-  if (n <= 0) return MS_OK;
-  ms_ref out = ms_ref_vector(buffer, offset, dtype, n);
-  ms_attrs attrs = {.i = {n, 1, 1, 1, 1, 1, 1, 1 + dtype}};
-  return ms_plan_kernel(l->plan, l->phase, MS_OP_fill, &attrs, 0, NULL, 1, &out, scope, 1);
-}
-
-/* What no gradient kernel writes must be zero: padding, and parameters that the loss does not reach. */
-static int zero_rest(lowering *l, int unit) {
-  const ms_unit *u = &l->model->unit[unit];
-  int to_state = writes_state_gradient(l, unit);
-  for (int s = 0; s < u->segments; s++) {
-    const ms_segment *seg = &u->segment[s];
-    if (seg->frozen) continue;
-    int size = ms_dtype_size(seg->reduce_dtype);
-    int64_t base = to_state ? 4 * seg->local : seg->reduce, end = 0;
-    for (int i = seg->first_param; i < seg->first_param + seg->params; i++) {
-      const ms_param *p = &l->model->param[u->order[i]];
-      MS_TRY(fill_zero(l, l->reduce[unit], base + end * size, seg->reduce_dtype, p->offset - end, u->name));
-      end = p->offset + p->numel;
-      if (l->graph->param_grads[u->order[i]] < 0)
-        MS_TRY(fill_zero(l, l->reduce[unit], base + p->offset * size, seg->reduce_dtype, p->numel, u->name));
-    }
-    int64_t whole = seg->chunk * l->model->shard_size;
-    MS_TRY(fill_zero(l, l->reduce[unit], base + end * size, seg->reduce_dtype, whole - end, u->name));
-  }
-  return MS_OK;
-}
-
-/* Before the first gradient of a unit is written: its reduce buffer, with every gradient's place in it. */
-static int open_gradients(lowering *l, int unit) {
-  const ms_unit *u = &l->model->unit[unit];
-  int to_state = writes_state_gradient(l, unit);
-  int communicates = l->model->shard_size > 1 || l->model->replicate_size > 1;
-  if (to_state) {
-    l->reduce[unit] = ms_state_buffer(unit, MS_STATE_GRADIENT);
-  } else {
-    MS_TRY(ms_plan_buffer(l->plan, l->phase, communicates ? MS_ARENA_COMM : MS_ARENA_ACTIVATIONS,
-                          communicates ? MS_CAT_COMMUNICATION : MS_CAT_ACTIVATIONS, u->reduce_bytes, u->name,
-                          &l->reduce[unit]));
-  }
-  for (int i = 0; i < u->params; i++) {
-    int grad = l->graph->param_grads[u->order[i]];
-    if (grad < 0) continue;
-    const ms_param *p = &l->model->param[u->order[i]];
-    const ms_segment *seg = &u->segment[p->segment];
-    int64_t base = to_state ? 4 * seg->local : seg->reduce;
-    l->at[l->root[grad]] = (place){l->reduce[unit], base + p->offset * ms_dtype_size(seg->reduce_dtype)};
-  }
-  return zero_rest(l, unit);
-}
-
-/* Opens the gradients of every unit that has one among the node's outputs. */
-static int open_gradients_of(lowering *l, int node, const int *grad_unit) {
-  const ms_node *n = &l->graph->nodes[node];
-  for (int o = 0; o < n->outputs; o++) {
-    int unit = grad_unit[n->out[o]];
-    if (unit >= 0 && l->reduce[unit] < 0) MS_TRY(open_gradients(l, unit));
-  }
-  return MS_OK;
-}
-
-/* One part a trainable segment; from and to tell where the sum is read and written. */
-static int reduce_parts(lowering *l, int unit, int kind, int buffer, int chunked, int dst, int dst_dtype,
-                        ms_plan_part *part) {
-  const ms_unit *u = &l->model->unit[unit];
-  int parts = 0;
-  for (int s = 0; s < u->segments; s++) {
-    const ms_segment *seg = &u->segment[s];
-    if (seg->frozen) continue;
-    int size = ms_dtype_size(seg->reduce_dtype), dst_size = ms_dtype_size(dst_dtype);
-    int64_t whole = kind == MS_COLL_REDUCE_SCATTER ? seg->chunk * l->model->shard_size : seg->chunk;
-    int64_t begin = chunked ? seg->local * size : seg->reduce;
-    part[parts].count = seg->chunk;
-    part[parts].src.buffer = -1;
-    part[parts].shared = ms_ref_vector(buffer, begin, seg->reduce_dtype, whole);
-    part[parts].dst = ms_ref_vector(dst, seg->local * dst_size, dst_dtype, seg->chunk);
-    part[parts].accumulate = dst == ms_state_buffer(unit, MS_STATE_GRADIENT) && l->phase == MS_PHASE_NEXT;
-    parts++;
-  }
-  return parts;
-}
-
-/* A buffer that peers read is kept until the next collective of its kind starts, so that compute never waits for it at
-** once: the price is one more buffer. */
-static int send(lowering *l, int unit, int stream, int kind, int dim, int parts, const ms_plan_part *part) {
-  MS_TRY(ms_plan_collective(l->plan, l->phase, stream, kind, dim, unit, parts, part));
-  ms_plan_touch(l->plan, l->sending[dim], l->plan->phase[l->phase].n - 1);
-  l->sending[dim] = part[0].shared.buffer;
-  return MS_OK;
-}
-
-static int accumulate_local(lowering *l, int unit) {
-  const ms_unit *u = &l->model->unit[unit];
-  for (int s = 0; s < u->segments; s++) {
-    const ms_segment *seg = &u->segment[s];
-    if (seg->frozen) continue;
-    ms_ref in = ms_ref_vector(l->reduce[unit], seg->reduce, seg->reduce_dtype, seg->chunk);
-    ms_ref out = ms_ref_vector(ms_state_buffer(unit, MS_STATE_GRADIENT), 4 * seg->local, MS_F32, seg->chunk);
-    ms_attrs attrs = {.i = {l->phase == MS_PHASE_NEXT}};
-    MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_accumulate, &attrs, 1, &in, 1, &out, u->name, 1));
-  }
-  return MS_OK;
-}
-
-static int reduce_unit(lowering *l, int unit) {
-  if (writes_state_gradient(l, unit)) return MS_OK;
-  const ms_model *model = l->model;
-  const ms_unit *u = &model->unit[unit];
-  if (model->shard_size == 1 && model->replicate_size == 1) return accumulate_local(l, unit);
-  ms_plan_part *part = ms_calloc(u->segments, sizeof *part);
-  if (!part) return MS_ENOMEM;
-  int gradient = ms_state_buffer(unit, MS_STATE_GRADIENT), from = l->reduce[unit], chunked = 0, rc = MS_OK;
-  if (model->shard_size > 1) {
-    int to = gradient, to_dtype = MS_F32;
-    if (model->replicate_size > 1) {
-      to_dtype = u->config.reduce_dtype;
-      MS_GOTO(ms_plan_buffer(l->plan, l->phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION,
-                             u->trainable_count * ms_dtype_size(to_dtype), u->name, &to));
-    }
-    int parts = reduce_parts(l, unit, MS_COLL_REDUCE_SCATTER, from, 0, to, to_dtype, part);
-    MS_GOTO(send(l, unit, MS_STREAM_REDUCE, MS_COLL_REDUCE_SCATTER, MS_DIM_SHARD, parts, part));
-    from = to;
-    chunked = 1;
-  }
-  if (model->replicate_size > 1) {
-    int parts = reduce_parts(l, unit, MS_COLL_ALL_REDUCE, from, chunked, gradient, MS_F32, part);
-    MS_GOTO(send(l, unit, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, parts, part));
-  }
-fail:
-  free(part);
-  return rc;
-}
-
-static int reduce_completed(lowering *l, int node) {
-  for (int u = 0; u < l->model->units; u++)
-    if (l->use[u].gradient_last == node) MS_TRY(reduce_unit(l, u));
-  return MS_OK;
-}
-
-/* A unit that trains but that this graph does not reach: its gradient of the step is zero. */
-static int zero_unreached(lowering *l) {
-  if (l->phase != MS_PHASE_FIRST) return MS_OK;
-  for (int u = 0; u < l->model->units; u++) {
-    const ms_unit *unit = &l->model->unit[u];
-    if (unit->trainable_count && l->use[u].gradient_last < 0)
-      MS_TRY(fill_zero(l, ms_state_buffer(u, MS_STATE_GRADIENT), 0, MS_F32, unit->trainable_count, unit->name));
-  }
-  return MS_OK;
-}
-
 /* ---- the program ---------------------------------------------------------------------------------------------------- */
 
-static int lower_node(lowering *l, int node) {
+static int lower_node(ms_lowering *l, int node) {
   const ms_node *n = &l->graph->nodes[node];
   if (is_alias(n)) return MS_OK;
   ms_ref in[MS_MAX_INPUTS], out[MS_MAX_OUTPUTS];
@@ -369,7 +188,7 @@ static int lower_node(lowering *l, int node) {
   return ms_plan_kernel(l->plan, l->phase, n->op, &n->attrs, n->inputs, in, n->outputs, out, n->scope, n->backward);
 }
 
-static int record_loss(lowering *l) {
+static int record_loss(ms_lowering *l) {
   if (l->graph->loss < 0) return MS_OK;
   ms_ref loss;
   MS_TRY(value_ref(l, l->graph->loss, &loss));
@@ -390,7 +209,7 @@ static int record_loss(lowering *l) {
   return MS_OK;
 }
 
-static int keep_outputs(lowering *l) {
+static int keep_outputs(ms_lowering *l) {
   for (int o = 0; o < l->graph->n_outputs; o++) {
     ms_ref ref;
     MS_TRY(value_ref(l, l->graph->outputs[o].value, &ref));
@@ -402,7 +221,7 @@ static int keep_outputs(lowering *l) {
 }
 
 int ms_lower_graph(ms_plan *plan, int phase, const ms_graph *graph) {
-  lowering l = {.plan = plan, .phase = phase, .graph = graph, .model = plan->model};
+  ms_lowering l = {.plan = plan, .phase = phase, .graph = graph, .model = plan->model};
   int *grad_unit = ms_calloc(graph->n_values, sizeof *grad_unit);
   int rc = grad_unit ? start(&l) : MS_ENOMEM;
   if (rc) goto fail;
@@ -411,12 +230,12 @@ int ms_lower_graph(ms_plan *plan, int phase, const ms_graph *graph) {
     if (graph->param_grads[p] >= 0) grad_unit[l.root[graph->param_grads[p]]] = plan->model->param[p].unit;
   plan->phase[phase].present = 1;
   place_inputs(&l);
-  MS_GOTO(zero_unreached(&l));
+  MS_GOTO(ms_lower_zero_unreached(&l));
   for (int n = 0; n < graph->n_nodes; n++) {
     MS_GOTO(issue_unshards(&l, n));
-    MS_GOTO(open_gradients_of(&l, n, grad_unit));
+    MS_GOTO(ms_lower_open_gradients_of(&l, n, grad_unit));
     MS_GOTO(lower_node(&l, n));
-    MS_GOTO(reduce_completed(&l, n));
+    MS_GOTO(ms_lower_reduce_completed(&l, n));
   }
   MS_GOTO(record_loss(&l));
   MS_GOTO(keep_outputs(&l));

@@ -11,8 +11,8 @@
 /* The use of a unit's weights in one phase, by graph node; -1: none (use.c). */
 typedef struct ms_unit_use {
   int forward_first, forward_last, backward_first, backward_last;
-  int gradient_last;  /* node that completes the unit's gradients */
-  int keep;           /* gathered weights stay from forward to backward */
+  int gradient_last; /* node that completes the unit's gradients */
+  int keep;          /* gathered weights stay from forward to backward */
 } ms_unit_use;
 /* One unsharding of a unit: issued before node issue, needed by node need. */
 typedef struct ms_unshard {
@@ -34,7 +34,13 @@ int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, 
                        const ms_plan_part *part);
 void ms_plan_touch(ms_plan *plan, int buffer, int position);
 /* The STATE buffers of a plan: its first ones, unit by unit, then the step's scalars. A buffer that a unit does not have is empty. */
-enum ms_state_buffer { MS_STATE_MASTER = 0, MS_STATE_GRADIENT = 1, MS_STATE_FIRST = 2, MS_STATE_SECOND = 3, MS_STATE_BUFFERS = 4 };
+enum ms_state_buffer {
+  MS_STATE_MASTER = 0,
+  MS_STATE_GRADIENT = 1,
+  MS_STATE_FIRST = 2,
+  MS_STATE_SECOND = 3,
+  MS_STATE_BUFFERS = 4
+};
 int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout);
 int ms_state_buffer(int unit, int which);
 int ms_squares_buffer(const ms_plan *plan);
@@ -43,6 +49,33 @@ int ms_norm_buffer(const ms_plan *plan);
 /* Refs. */
 ms_ref ms_ref_vector(int buffer, int64_t offset, int dtype, int64_t n);
 ms_ref ms_ref_scalar(int buffer, int64_t offset);
+
+/* Where a value lies; buffer -1: not placed yet. */
+typedef struct ms_place {
+  int buffer;
+  int64_t offset;
+} ms_place;
+
+typedef struct ms_lowering {
+  ms_plan *plan;
+  int phase;
+  const ms_graph *graph;
+  const ms_model *model;
+  int *root;           /* [values] the value whose bytes it is */
+  int *last_use;       /* [values] last node that reads it; INT_MAX: kept to the end */
+  ms_place *at;        /* [values] of roots */
+  ms_unit_use *use;    /* [units] */
+  ms_unshard *unshard; /* [2 units] in order of issue */
+  int unshards, next_unshard, boundary;
+  int *gathered;  /* [units] buffer that holds the unit's unsharded weights now, or -1 */
+  int *reduce;    /* [units] buffer that the unit's gradients are written to, or -1 */
+  int sending[2]; /* buffers of the latest collective by dimension: kept until the next one starts */
+} ms_lowering;
+
+/* Gradients (lower_gradients.c). grad_unit: [values] the unit whose gradient a value is, or -1. */
+int ms_lower_open_gradients_of(ms_lowering *l, int node, const int *grad_unit);
+int ms_lower_reduce_completed(ms_lowering *l, int node);
+int ms_lower_zero_unreached(ms_lowering *l);
 
 /* Lowering: graph -> FIRST, NEXT or EVALUATE (lower.c); NORM and UPDATE need no graph (lower_step.c). */
 int ms_lower_graph(ms_plan *plan, int phase, const ms_graph *graph);

@@ -18,7 +18,13 @@
 #include "kernels/op.h"
 #include "shard/model.h"
 
-enum ms_stream { MS_STREAM_COMPUTE = 0, MS_STREAM_GATHER = 1, MS_STREAM_REDUCE = 2, MS_STREAM_REPLICATE = 3, MS_STREAMS = 4 };
+enum ms_stream {
+  MS_STREAM_COMPUTE = 0,
+  MS_STREAM_GATHER = 1,
+  MS_STREAM_REDUCE = 2,
+  MS_STREAM_REPLICATE = 3,
+  MS_STREAMS = 4
+};
 
 /* Arenas. STATE lives as long as the training state; the others are reused from phase to phase. */
 enum ms_arena {
@@ -41,7 +47,7 @@ typedef struct ms_buffer {
 
 /* A tensor inside a buffer. */
 typedef struct ms_ref {
-  int buffer; /* -1: none */
+  int buffer;     /* -1: none */
   int64_t offset; /* bytes */
   ms_value_info info;
 } ms_ref;
@@ -49,11 +55,11 @@ typedef struct ms_ref {
 enum ms_instr_kind { MS_INSTR_KERNEL = 0, MS_INSTR_COLLECTIVE = 1, MS_INSTR_RECORD = 2, MS_INSTR_WAIT = 3 };
 
 typedef struct ms_plan_part {
-  int64_t count;  /* elements a rank, as ms_coll_part */
+  int64_t count; /* elements a rank, as ms_coll_part */
   int accumulate;
-  ms_ref src;     /* all_gather: master chunk (buffer -1: in place). Unused otherwise */
-  ms_ref shared;  /* all_gather: the result. Others: this rank's source, at the same offset on every rank */
-  ms_ref dst;     /* reduce_scatter, all_reduce */
+  ms_ref src;    /* all_gather: master chunk (buffer -1: in place). Unused otherwise */
+  ms_ref shared; /* all_gather: the result. Others: this rank's source, at the same offset on every rank */
+  ms_ref dst;    /* reduce_scatter, all_reduce */
 } ms_plan_part;
 
 typedef struct ms_plan_coll {
@@ -75,8 +81,8 @@ typedef struct ms_instr {
   ms_kernel_call call;      /* KERNEL: prepared, pointers unbound */
   ms_ref in[MS_MAX_INPUTS]; /* KERNEL */
   ms_ref out[MS_MAX_OUTPUTS];
-  int workspace;            /* KERNEL: buffer, or -1 */
-  ms_plan_coll *coll;       /* COLLECTIVE; owned by the phase */
+  int workspace;      /* KERNEL: buffer, or -1 */
+  ms_plan_coll *coll; /* COLLECTIVE; owned by the phase */
 } ms_instr;
 
 typedef struct ms_plan_phase {
@@ -112,11 +118,11 @@ struct ms_plan {
   ms_plan_input *input;
   ms_plan_output *output;
   int inputs, outputs;
-  ms_ref evaluated;         /* EVALUATE: f32 [2], the loss summed over the ranks at [1]; buffer -1 without a loss */
-  ms_ref norm;              /* NORM: f32 [4] of step_norm */
+  ms_ref evaluated; /* EVALUATE: f32 [2], the loss summed over the ranks at [1]; buffer -1 without a loss */
+  ms_ref norm;      /* NORM: f32 [4] of step_norm */
   uint64_t fingerprint;
-  char *manifest;           /* one line an item that all ranks must agree on; hashed into the fingerprint */
-  char **scope;             /* texts that instructions point to */
+  char *manifest; /* one line an item that all ranks must agree on; hashed into the fingerprint */
+  char **scope;   /* texts that instructions point to */
   int scopes, scopes_capacity;
   double compile_seconds;
   char *dump;
@@ -126,7 +132,7 @@ struct ms_plan {
 typedef struct ms_state_layout {
   struct {
     int64_t master, gradient, state0, state1; /* -1: none */
-  } *unit;
+  } * unit;
   int64_t squares;  /* f32 [units] sums of squares */
   int64_t loss_sum; /* f32 [] */
   int64_t norm;     /* f32 [4] */
@@ -158,8 +164,8 @@ int ms_plan_synchronize(ms_plan *plan, int phase);
 int ms_plan_verify(const ms_plan *plan, int phase);
 /* Fills manifest and fingerprint (fingerprint.c). */
 int ms_plan_fingerprint(ms_plan *plan);
-int ms_plan_text(const ms_plan *plan, ms_text *text);  /* dump.c */
-int ms_plan_json(const ms_plan *plan, ms_text *text);  /* dump_json.c */
+int ms_plan_text(const ms_plan *plan, ms_text *text); /* dump.c */
+int ms_plan_json(const ms_plan *plan, ms_text *text); /* dump_json.c */
 
 const char *ms_stream_name(int stream);
 const char *ms_phase_name(int phase);

@@ -15,8 +15,8 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
   *layout = (ms_state_layout){0};
   layout->unit = ms_calloc(model->units, sizeof *layout->unit);
   if (!layout->unit) return MS_ENOMEM;
-  int first = config->train && (config->optimizer == MS_OPT_ADAMW ||
-                                (config->optimizer == MS_OPT_SGD && config->momentum != 0));
+  int first = config->train &&
+              (config->optimizer == MS_OPT_ADAMW || (config->optimizer == MS_OPT_SGD && config->momentum != 0));
   int second = config->train && config->optimizer == MS_OPT_ADAMW;
   for (int u = 0; u < model->units; u++)
     layout->unit[u].master = take(layout, MS_CAT_PARAMETERS, 4 * model->unit[u].master_count);

@@ -25,8 +25,7 @@ static void extend(int *first, int *last, int node) {
 static void decide_keep(const ms_model *model, ms_unit_use *use) {
   int last_started = -1;
   for (int u = 0; u < model->units; u++)
-    if (use[u].forward_first >= 0 &&
-        (last_started < 0 || use[u].forward_first > use[last_started].forward_first))
+    if (use[u].forward_first >= 0 && (last_started < 0 || use[u].forward_first > use[last_started].forward_first))
       last_started = u;
   for (int u = 0; u < model->units; u++) {
     int reshard = model->unit[u].config.reshard;

@@ -74,9 +74,10 @@ static int check_bounds(const verifier *v, int i, const ms_access *a) {
   const ms_buffer *b = &v->plan->buffer[a->buffer];
   if (a->begin >= b->offset && a->end <= b->offset + b->bytes && a->end <= v->plan->arena_bytes[a->arena]) return MS_OK;
   char text[192];
-  return MS_FAIL(MS_ERACE, "phase %s: instruction %d (%s) touches bytes [%lld, %lld) of arena %s, outside its buffer [%lld, %lld)",
-                 ms_phase_name(v->phase_id), i, describe(&v->phase->instr[i], text, sizeof text), (long long)a->begin,
-                 (long long)a->end, ms_arena_name(a->arena), (long long)b->offset, (long long)(b->offset + b->bytes));
+  return MS_FAIL(
+      MS_ERACE, "phase %s: instruction %d (%s) touches bytes [%lld, %lld) of arena %s, outside its buffer [%lld, %lld)",
+      ms_phase_name(v->phase_id), i, describe(&v->phase->instr[i], text, sizeof text), (long long)a->begin,
+      (long long)a->end, ms_arena_name(a->arena), (long long)b->offset, (long long)(b->offset + b->bytes));
 }
 
 static int collect(verifier *v) {

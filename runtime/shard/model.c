@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 int ms_model_new(uint64_t seed, ms_model **out) {
   ms_model *model = ms_calloc(1, sizeof *model);
   if (!model) return MS_ENOMEM;
@@ -167,8 +166,8 @@ int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate
   MS_TRY(check_dims(mesh, rank, replicate_dim, shard_dim));
   MS_TRY(take_dim(mesh, replicate_dim, rank, &model->replicate_dim, &model->replicate_size, &model->replicate_rank,
                   &model->replicate_group));
-  MS_TRY(take_dim(mesh, shard_dim, rank, &model->shard_dim, &model->shard_size, &model->shard_rank,
-                  &model->shard_group));
+  MS_TRY(
+      take_dim(mesh, shard_dim, rank, &model->shard_dim, &model->shard_size, &model->shard_rank, &model->shard_group));
   model->rank = rank;
   model->world = mesh->world;
   model->mesh_ndim = mesh->ndim;

@@ -11,8 +11,7 @@ static int64_t align_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; 
 
 static int same_group(const ms_param *a, const ms_param *b) {
   return a->config.frozen == b->config.frozen && a->config.param_dtype == b->config.param_dtype &&
-         a->config.lr_scale == b->config.lr_scale &&
-         a->config.weight_decay == b->config.weight_decay;
+         a->config.lr_scale == b->config.lr_scale && a->config.weight_decay == b->config.weight_decay;
 }
 
 static int goes_before(const ms_param *a, const ms_param *b) {
@@ -63,8 +62,7 @@ static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, 
   }
   if (unit->config.layout == MS_LAYOUT_ROWS)
     segment->chunk = (head->dims[0] + ranks - 1) / ranks * (head->numel / head->dims[0]);
-  else
-    segment->chunk = align_up((end + ranks - 1) / ranks, MS_SEGMENT_ALIGN);
+  else segment->chunk = align_up((end + ranks - 1) / ranks, MS_SEGMENT_ALIGN);
 }
 
 /* Bytes up to the next segment, aligned in elements: with one rank all four buffers then have equal element offsets. */
@@ -95,8 +93,7 @@ static void place(ms_model *model, ms_unit *unit, ms_segment *segment, int index
 int ms_model_segment(ms_model *model) {
   for (int u = 0; u < model->units; u++) {
     ms_unit *unit = &model->unit[u];
-    if (!unit->params)
-      return MS_FAIL(MS_EINVAL, "unit '%s' has no parameters; remove it, or give it some", unit->name);
+    if (!unit->params) return MS_FAIL(MS_EINVAL, "unit '%s' has no parameters; remove it, or give it some", unit->name);
     order_params(model, unit);
     unit->segment = ms_calloc(unit->params, sizeof *unit->segment);
     if (!unit->segment) return MS_ENOMEM;

@@ -101,7 +101,8 @@ static int run_all(ms_world *world) {
   for (int s = 0; s < 3; s++) {
     for (int c = 0; c < 4; c++) {
       double us;
-      MS_GOTO(measure(world, comm, &b, collectives[c].kind, collectives[c].in_place, sizes[s] / (int)sizeof(float), &us));
+      MS_GOTO(
+          measure(world, comm, &b, collectives[c].kind, collectives[c].in_place, sizes[s] / (int)sizeof(float), &us));
       if (b.rank == 0)
         printf("{\"name\":\"%s\",\"ranks\":%d,\"bytes\":%d,\"us\":%.1f}\n", collectives[c].name, b.ranks, sizes[s], us);
     }

@@ -15,7 +15,16 @@
 #include "base/philox.h"
 #include "kernels/op.h"
 
-enum { SEQUENCES = 8, LENGTH = 256, TOKENS = SEQUENCES * LENGTH, WIDTH = 384, HIDDEN = 4 * WIDTH, HEADS = 6, HEAD = 64, VOCABULARY = 256 };
+enum {
+  SEQUENCES = 8,
+  LENGTH = 256,
+  TOKENS = SEQUENCES * LENGTH,
+  WIDTH = 384,
+  HIDDEN = 4 * WIDTH,
+  HEADS = 6,
+  HEAD = 64,
+  VOCABULARY = 256
+};
 
 typedef struct bench {
   ms_kernel_call call;
@@ -38,7 +47,8 @@ static ms_value_info tensor(int dtype, int ndim, const int64_t *dims) {
   return info;
 }
 
-#define TENSOR(dtype, ...) tensor((dtype), (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__})
+#define TENSOR(dtype, ...) \
+  tensor((dtype), (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (int64_t[]){__VA_ARGS__})
 
 /* Normal numbers, or integers in [0, limit) for i32. */
 static void add_input(bench *b, ms_value_info info, int limit) {
@@ -175,21 +185,22 @@ static void make_embedding(bench *b, int dtype, int backward) {
 static const char *wanted = "";
 static int threads = 1;
 
-#define ROW(title, dtype, make)                                                          \
-  do {                                                                                   \
-    char name[64];                                                                       \
-    snprintf(name, sizeof name, "%s %s", (title), ms_dtype_name(dtype));                 \
-    if (!strstr(name, wanted)) break;                                                    \
-    bench b = {.call = {.threads = threads}};                                            \
-    make;                                                                                \
-    measure(name, &b);                                                                   \
+#define ROW(title, dtype, make)                                          \
+  do {                                                                   \
+    char name[64];                                                       \
+    snprintf(name, sizeof name, "%s %s", (title), ms_dtype_name(dtype)); \
+    if (!strstr(name, wanted)) break;                                    \
+    bench b = {.call = {.threads = threads}};                            \
+    make;                                                                \
+    measure(name, &b);                                                   \
   } while (0)
 
 int main(int count, char **words) {
   if (count > 1) wanted = words[1];
   if (count > 2) threads = atoi(words[2]);
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
-    for (size_t i = 0; i < sizeof products / sizeof *products; i++) ROW(products[i].name, dtype, make_product(&b, &products[i], dtype));
+    for (size_t i = 0; i < sizeof products / sizeof *products; i++)
+      ROW(products[i].name, dtype, make_product(&b, &products[i], dtype));
     ROW("attention", dtype, make_attention(&b, dtype, 0));
     ROW("attention backward", dtype, make_attention(&b, dtype, 1));
     ROW("cross entropy of 256", dtype, make_loss(&b, dtype, 256, 0));

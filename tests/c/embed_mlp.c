@@ -8,13 +8,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CHECK(call)                                                                                              \
-  do {                                                                                                           \
-    if ((call) != MS_OK) {                                                                                       \
-      fprintf(stderr, "%s:%d: %s: %s\n", ms_error_where(), __LINE__, ms_status_name(ms_error_code()),             \
-              ms_error_message());                                                                               \
-      return 1;                                                                                                  \
-    }                                                                                                            \
+#define CHECK(call)                                                                                   \
+  do {                                                                                                \
+    if ((call) != MS_OK) {                                                                            \
+      fprintf(stderr, "%s:%d: %s: %s\n", ms_error_where(), __LINE__, ms_status_name(ms_error_code()), \
+              ms_error_message());                                                                    \
+      return 1;                                                                                       \
+    }                                                                                                 \
   } while (0)
 
 enum { SAMPLES = 4, HIDDEN = 16, STEPS = 300 };

@@ -14,18 +14,20 @@ typedef struct shape_of_attention {
 } attention_shape;
 
 static const attention_shape shapes[] = {
-    {1, 1, 1, 1, 1, 1, 1, 0},         {1, 1, 1, 1, 1, 64, 0, 0},       {2, 5, 5, 3, 3, 8, 1, 0},
-    {1, 33, 33, 2, 1, 16, 1, 0},      {2, 64, 64, 2, 2, 64, 1, 0},     {1, 70, 70, 4, 2, 32, 0, 0},
-    {1, 31, 97, 2, 1, 20, 1, 0.3},    {1, 200, 200, 1, 1, 64, 1, 0},   {1, 1, 150, 2, 2, 80, 1, 0},
-    {1, 40, 300, 3, 1, 64, 0, 0},     {1, 65, 129, 2, 2, 128, 1, 0},   {1, 34, 34, 1, 1, 256, 1, 0.05},
-    {2, 257, 257, 2, 1, 64, 1, 0},    {1, 130, 130, 2, 2, 33, 1, 0},   {1, 96, 64, 2, 2, 48, 0, 0},
+    {1, 1, 1, 1, 1, 1, 1, 0},      {1, 1, 1, 1, 1, 64, 0, 0},     {2, 5, 5, 3, 3, 8, 1, 0},
+    {1, 33, 33, 2, 1, 16, 1, 0},   {2, 64, 64, 2, 2, 64, 1, 0},   {1, 70, 70, 4, 2, 32, 0, 0},
+    {1, 31, 97, 2, 1, 20, 1, 0.3}, {1, 200, 200, 1, 1, 64, 1, 0}, {1, 1, 150, 2, 2, 80, 1, 0},
+    {1, 40, 300, 3, 1, 64, 0, 0},  {1, 65, 129, 2, 2, 128, 1, 0}, {1, 34, 34, 1, 1, 256, 1, 0.05},
+    {2, 257, 257, 2, 1, 64, 1, 0}, {1, 130, 130, 2, 2, 33, 1, 0}, {1, 96, 64, 2, 2, 48, 0, 0},
 };
 
 enum { Q, K, V, O, LSE, DO };
 
 static double scale_of(const attention_shape *a) { return a->scale != 0 ? a->scale : 1 / sqrt((double)a->d); }
 
-static int64_t query_at(const attention_shape *a, int64_t b, int64_t i, int64_t h) { return ((b * a->t + i) * a->h + h) * a->d; }
+static int64_t query_at(const attention_shape *a, int64_t b, int64_t i, int64_t h) {
+  return ((b * a->t + i) * a->h + h) * a->d;
+}
 
 static int64_t key_at(const attention_shape *a, int64_t b, int64_t j, int64_t h) {
   return ((b * a->s + j) * a->g + h / (a->h / a->g)) * a->d;
@@ -48,14 +50,16 @@ static kernel_case forward_case(const attention_shape *a, int dtype) {
 }
 
 /* p[j] = softmax over the keys that query i sees; returns the log of its denominator */
-static double probabilities(const kernel_case *c, const attention_shape *a, int64_t b, int64_t i, int64_t h, double *p) {
+static double probabilities(const kernel_case *c, const attention_shape *a, int64_t b, int64_t i, int64_t h,
+                            double *p) {
   double largest = -INFINITY, sum = 0;
   int64_t seen = a->causal ? i + a->s - a->t + 1 : a->s;
   for (int64_t j = 0; j < a->s; j++) {
     p[j] = -INFINITY;
     if (j >= seen) continue;
     p[j] = 0;
-    for (int64_t d = 0; d < a->d; d++) p[j] += input_at(c, Q, query_at(a, b, i, h) + d) * input_at(c, K, key_at(a, b, j, h) + d);
+    for (int64_t d = 0; d < a->d; d++)
+      p[j] += input_at(c, Q, query_at(a, b, i, h) + d) * input_at(c, K, key_at(a, b, j, h) + d);
     p[j] *= scale_of(a);
     largest = fmax(largest, p[j]);
   }
@@ -65,7 +69,8 @@ static double probabilities(const kernel_case *c, const attention_shape *a, int6
 }
 
 /* |x - reference| over |reference|, norms over the whole tensor; a tensor that should be 0 may round as if its elements were 0.2. */
-static void assert_close(const kernel_case *c, int output, const double *reference, double tolerance, const char *what) {
+static void assert_close(const kernel_case *c, int output, const double *reference, double tolerance,
+                         const char *what) {
   double difference = 0, size = 0;
   int64_t n = ms_numel(&c->call.out[output]);
   for (int64_t i = 0; i < n; i++) {
@@ -74,7 +79,8 @@ static void assert_close(const kernel_case *c, int output, const double *referen
     difference += (x - reference[i]) * (x - reference[i]);
     size += reference[i] * reference[i];
   }
-  if (sqrt(difference) > tolerance * (sqrt(size) + 0.2 * sqrt((double)n))) fail_msg("%s: relative error %g", what, sqrt(difference / size));
+  if (sqrt(difference) > tolerance * (sqrt(size) + 0.2 * sqrt((double)n)))
+    fail_msg("%s: relative error %g", what, sqrt(difference / size));
 }
 
 static double *doubles(int64_t n) {
@@ -93,7 +99,8 @@ static void check_forward(const attention_shape *a, int dtype) {
       for (int64_t i = 0; i < a->t; i++) {
         lse[(b * a->h + h) * a->t + i] = probabilities(&c, a, b, i, h, p);
         for (int64_t j = 0; j < a->s; j++)
-          for (int64_t d = 0; d < a->d; d++) o[query_at(a, b, i, h) + d] += p[j] * input_at(&c, V, key_at(a, b, j, h) + d);
+          for (int64_t d = 0; d < a->d; d++)
+            o[query_at(a, b, i, h) + d] += p[j] * input_at(&c, V, key_at(a, b, j, h) + d);
       }
   run_case(&c);
   assert_close(&c, 0, o, tolerance_of(dtype), "o");
@@ -116,16 +123,18 @@ static kernel_case backward_case(const attention_shape *a, int dtype) {
   add_input(&c, forward.call.out[0]);
   add_input(&c, forward.call.out[1]);
   add_input(&c, forward.call.out[0]);
-  for (int i = Q; i <= V; i++) memcpy((void *)c.call.in_data[i], forward.call.in_data[i], (size_t)tensor_bytes(&c.call.in[i]));
-  for (int i = 0; i < 2; i++) memcpy((void *)c.call.in_data[O + i], forward.call.out_data[i], (size_t)tensor_bytes(&c.call.in[O + i]));
+  for (int i = Q; i <= V; i++)
+    memcpy((void *)c.call.in_data[i], forward.call.in_data[i], (size_t)tensor_bytes(&c.call.in[i]));
+  for (int i = 0; i < 2; i++)
+    memcpy((void *)c.call.in_data[O + i], forward.call.out_data[i], (size_t)tensor_bytes(&c.call.in[O + i]));
   for (int i = 0; i < 3; i++) add_output(&c, c.call.in[i]);
   free_case(&forward);
   return c;
 }
 
 /* dv += p do; ds = p (dp - sum_j p dp); dq += ds k scale, dk += ds q scale */
-static void add_gradients(const kernel_case *c, const attention_shape *a, int64_t b, int64_t i, int64_t h, double *p, double *dp,
-                          double *dq, double *dk, double *dv) {
+static void add_gradients(const kernel_case *c, const attention_shape *a, int64_t b, int64_t i, int64_t h, double *p,
+                          double *dp, double *dq, double *dk, double *dv) {
   int64_t q = query_at(a, b, i, h);
   double mean = 0;
   probabilities(c, a, b, i, h, p);
@@ -212,7 +221,8 @@ static void large_scores(void **state) {
   attention_shape a = {1, 50, 50, 1, 1, 32, 1, 0};
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
     kernel_case c = forward_case(&a, dtype);
-    for (int64_t i = 0; i < a.t * a.d; i++) set_input(&c, Q, i, 30 * input_at(&c, Q, i)), set_input(&c, K, i, 30 * input_at(&c, K, i));
+    for (int64_t i = 0; i < a.t * a.d; i++)
+      set_input(&c, Q, i, 30 * input_at(&c, Q, i)), set_input(&c, K, i, 30 * input_at(&c, K, i));
     double *p = doubles(a.s), *o = doubles(a.t * a.d);
     for (int64_t i = 0; i < a.t; i++) {
       probabilities(&c, &a, 0, i, 0, p);
@@ -231,7 +241,8 @@ static void large_scores(void **state) {
 static void run_part_of(kernel_case *c, const ms_attention_part *part, int backward) {
   const ms_attention a = ms_attention_of(&c->call);
   ms_kernel_call call = c->call;
-  int64_t items = backward ? a.batch * a.groups : a.batch * a.heads * ms_query_blocks(&a), bytes = part->scratch_bytes(&a);
+  int64_t items = backward ? a.batch * a.groups : a.batch * a.heads * ms_query_blocks(&a),
+          bytes = part->scratch_bytes(&a);
   void *scratch = poisoned(bytes);
   for (int i = 0; i < call.outputs; i++) call.out_data[i] = poisoned(tensor_bytes(&call.out[i]));
   part->run(&a, &call, 0, items, scratch);
@@ -270,7 +281,8 @@ static void check_unit(const ms_bf16_unit *unit) {
   ms_philox_normal(5, 5, 0, M * A_STRIDE + K * B_STRIDE, random);
   for (int i = 0; i < M * A_STRIDE; i++) a[i] = ms_f32_to_bf16(random[i]);
   for (int i = 0; i < K / 2 * B_STRIDE; i++)
-    b[i] = ms_f32_to_bf16(random[M * A_STRIDE + 2 * i]) | (uint32_t)ms_f32_to_bf16(random[M * A_STRIDE + 2 * i + 1]) << 16;
+    b[i] = ms_f32_to_bf16(random[M * A_STRIDE + 2 * i]) | (uint32_t)ms_f32_to_bf16(random[M * A_STRIDE + 2 * i + 1])
+                                                              << 16;
   if (unit->begin) unit->begin();
   unit->product(c, C_STRIDE, a, A_STRIDE, b, B_STRIDE, M, N, K, 0);
   unit->product(c, C_STRIDE, a, A_STRIDE, b, B_STRIDE, M, N, K, 1);
@@ -279,8 +291,10 @@ static void check_unit(const ms_bf16_unit *unit) {
     for (int n = 0; n < N; n++) {
       double sum = 0;
       for (int k = 0; k < K; k++)
-        sum += (double)ms_bf16_to_f32(a[m * A_STRIDE + k]) * ms_bf16_to_f32((ms_bf16)(b[k / 2 * B_STRIDE + n] >> (k & 1 ? 16 : 0)));
-      if (fabs(c[m * C_STRIDE + n] - 2 * sum) > 1e-4) fail_msg("element %d, %d: %g instead of %g", m, n, c[m * C_STRIDE + n], 2 * sum);
+        sum += (double)ms_bf16_to_f32(a[m * A_STRIDE + k]) *
+               ms_bf16_to_f32((ms_bf16)(b[k / 2 * B_STRIDE + n] >> (k & 1 ? 16 : 0)));
+      if (fabs(c[m * C_STRIDE + n] - 2 * sum) > 1e-4)
+        fail_msg("element %d, %d: %g instead of %g", m, n, c[m * C_STRIDE + n], 2 * sum);
     }
   assert_guarded(c, M * C_STRIDE * 4);
   free(a), free(b), free(c), free(random);
@@ -319,8 +333,9 @@ static void dtypes_are_checked(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {TEST(forward_matches),  TEST(backward_matches), TEST(threads_change_nothing),
-                                     TEST(the_future_is_hidden), TEST(large_scores), TEST(nan_propagates), TEST(dtypes_are_checked),
-                                     TEST(instruction_sets_agree), TEST(bf16_units_multiply)};
+  const struct CMUnitTest tests[] = {
+      TEST(forward_matches),      TEST(backward_matches),       TEST(threads_change_nothing),
+      TEST(the_future_is_hidden), TEST(large_scores),           TEST(nan_propagates),
+      TEST(dtypes_are_checked),   TEST(instruction_sets_agree), TEST(bf16_units_multiply)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

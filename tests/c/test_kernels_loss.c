@@ -40,7 +40,8 @@ static kernel_case backward_case(const kernel_case *forward, int64_t rows, int64
   add_input(&c, SCALAR(MS_F32));
   add_output(&c, SHAPE(forward->call.in[0].dtype, rows, classes));
   for (int64_t i = 0; i < rows * classes; i++) set_input(&c, LOGITS, i, input_at(forward, LOGITS, i));
-  for (int64_t r = 0; r < rows; r++) set_input(&c, TARGETS, r, input_at(forward, TARGETS, r)), set_input(&c, 2, r, output_at(forward, 1, r));
+  for (int64_t r = 0; r < rows; r++)
+    set_input(&c, TARGETS, r, input_at(forward, TARGETS, r)), set_input(&c, 2, r, output_at(forward, 1, r));
   set_input(&c, 3, 0, output_at(forward, 2, 0));
   set_input(&c, 4, 0, dloss);
   return c;
@@ -63,7 +64,8 @@ static void check_cross_entropy(int dtype, int64_t rows, int64_t classes) {
   run_case(&b);
   for (int64_t r = 0; r < rows; r++)
     for (int64_t i = 0; i < classes; i++) {
-      double p = exp(input_at(&c, LOGITS, r * classes + i) - reference_lse(&c, r, classes)), target = input_at(&c, TARGETS, r);
+      double p = exp(input_at(&c, LOGITS, r * classes + i) - reference_lse(&c, r, classes)),
+             target = input_at(&c, TARGETS, r);
       double expected = target == IGNORED ? 0 : 1.5 / count * (p - (i == (int64_t)target));
       double actual = output_at(&b, 0, r * classes + i);
       double size = i == (int64_t)target ? 1 : p + 1e-3; /* what f32 rounds before 1 is taken away */
@@ -144,7 +146,8 @@ static void wrong_targets_are_told(void **state) {
   for (int threads = 1; threads <= TEAM; threads += 2) {
     kernel_case c = forward_case(MS_F32, 1000, 256);
     set_input(&c, TARGETS, 900, -1);
-    assert_fails(run_status(&c, threads), MS_EINVAL, "target -1 of row 900 is not in [0,256) and is not ignore_index (-100)");
+    assert_fails(run_status(&c, threads), MS_EINVAL,
+                 "target -1 of row 900 is not in [0,256) and is not ignore_index (-100)");
     set_input(&c, TARGETS, 17, 256);
     assert_fails(run_status(&c, threads), MS_EINVAL, "target 256 of row 17 is not in [0,256)");
     free_case(&c);
@@ -185,7 +188,8 @@ static void check_embedding_backward(int dtype, int out_dtype, int64_t rows, int
   run_case(&c);
   double *sum = calloc((size_t)(rows * columns), sizeof *sum);
   for (int64_t i = 0; i < n; i++)
-    for (int64_t j = 0; j < columns; j++) sum[(int64_t)input_at(&c, 0, i) * columns + j] += input_at(&c, 1, i * columns + j);
+    for (int64_t j = 0; j < columns; j++)
+      sum[(int64_t)input_at(&c, 0, i) * columns + j] += input_at(&c, 1, i * columns + j);
   for (int64_t i = 0; i < rows * columns; i++) assert_output(&c, 0, i, sum[i], 2e-5);
   free(sum);
   free_case(&c);
@@ -216,8 +220,9 @@ static void wrong_tokens_are_told(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {TEST(cross_entropy_matches), TEST(extreme_logits),    TEST(everything_ignored),
-                                     TEST(nan_reaches_the_loss),  TEST(wrong_targets_are_told), TEST(embedding_matches),
+  const struct CMUnitTest tests[] = {TEST(cross_entropy_matches),      TEST(extreme_logits),
+                                     TEST(everything_ignored),         TEST(nan_reaches_the_loss),
+                                     TEST(wrong_targets_are_told),     TEST(embedding_matches),
                                      TEST(embedding_backward_matches), TEST(wrong_tokens_are_told)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,9 @@ typedef struct product {
   int batched_b, trans_a, trans_b, bias, activation, dtype, out_dtype, bias_dtype;
 } product;
 
-static int64_t batch_of(const product *p) { return (p->leading[0] ? p->leading[0] : 1) * (p->leading[1] ? p->leading[1] : 1); }
+static int64_t batch_of(const product *p) {
+  return (p->leading[0] ? p->leading[0] : 1) * (p->leading[1] ? p->leading[1] : 1);
+}
 
 static ms_value_info matrix(const product *p, int batched, int dtype, int64_t rows, int64_t columns) {
   ms_value_info info = {.dtype = dtype};
@@ -45,7 +47,8 @@ static double activate(double x, int activation) {
 }
 
 /* Element (row, column) of matrix `batch`, and the sum of the absolute products: what rounding is relative to. */
-static double reference(const kernel_case *c, const product *p, int64_t batch, int64_t row, int64_t column, double *size) {
+static double reference(const kernel_case *c, const product *p, int64_t batch, int64_t row, int64_t column,
+                        double *size) {
   int64_t a = batch * p->m * p->k, b = p->batched_b ? batch * p->k * p->n : 0;
   double sum = 0;
   *size = 0;
@@ -87,8 +90,12 @@ static void check_shapes(const product *shapes, int count) {
 
 static void matrices(void **state) {
   (void)state;
-  static const product shapes[] = {{.m = 1, .n = 1, .k = 1},     {.m = 1, .n = 70, .k = 33, .bias = 1}, {.m = 65, .n = 1, .k = 7},
-                                   {.m = 33, .n = 47, .k = 129}, {.m = 64, .n = 64, .k = 64, .bias = 1}, {.m = 5, .n = 130, .k = 300},
+  static const product shapes[] = {{.m = 1, .n = 1, .k = 1},
+                                   {.m = 1, .n = 70, .k = 33, .bias = 1},
+                                   {.m = 65, .n = 1, .k = 7},
+                                   {.m = 33, .n = 47, .k = 129},
+                                   {.m = 64, .n = 64, .k = 64, .bias = 1},
+                                   {.m = 5, .n = 130, .k = 300},
                                    {.m = 130, .n = 17, .k = 2, .bias = 1}};
   check_shapes(shapes, sizeof shapes / sizeof *shapes);
 }
@@ -108,7 +115,14 @@ static void activations(void **state) {
   static const int kinds[] = {MS_ACT_RELU, MS_ACT_GELU, MS_ACT_GELU_TANH, MS_ACT_SILU};
   for (int kind = 0; kind < 4; kind++)
     for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
-      product p = {.m = 31, .n = 50, .k = 24, .bias = 1, .activation = kinds[kind], .dtype = dtype, .out_dtype = dtype, .bias_dtype = dtype};
+      product p = {.m = 31,
+                   .n = 50,
+                   .k = 24,
+                   .bias = 1,
+                   .activation = kinds[kind],
+                   .dtype = dtype,
+                   .out_dtype = dtype,
+                   .bias_dtype = dtype};
       check_product(&p);
       p.leading[0] = 2, p.batched_b = 1;
       check_product(&p);
@@ -133,7 +147,13 @@ static void nan_propagates(void **state) {
   for (int activation = MS_ACT_NONE; activation <= MS_ACT_SILU; activation++)
     for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
       for (int trans_b = 0; trans_b < 2; trans_b++) {
-        product p = {.m = 20, .n = 36, .k = 40, .trans_b = trans_b, .activation = activation, .dtype = dtype, .out_dtype = dtype};
+        product p = {.m = 20,
+                     .n = 36,
+                     .k = 40,
+                     .trans_b = trans_b,
+                     .activation = activation,
+                     .dtype = dtype,
+                     .out_dtype = dtype};
         kernel_case c = case_of_product(&p);
         set_input(&c, 0, 7 * p.k + 3, NAN);
         run_case(&c);
@@ -147,7 +167,8 @@ static void dtypes_are_checked(void **state) {
   product p = {.m = 4, .n = 4, .k = 4};
   kernel_case c = case_of_product(&p);
   c.call.in[1].dtype = MS_BF16;
-  assert_fails(ms_cpu_kernel(MS_OP_matmul)->prepare(&c.call), MS_EDTYPE, "f32 x bf16; both operands must have one dtype");
+  assert_fails(ms_cpu_kernel(MS_OP_matmul)->prepare(&c.call), MS_EDTYPE,
+               "f32 x bf16; both operands must have one dtype");
   c.call.in[0].dtype = MS_I32;
   assert_fails(ms_cpu_kernel(MS_OP_matmul)->prepare(&c.call), MS_EDTYPE, "input 0 is i32");
   free_case(&c);
@@ -158,7 +179,8 @@ static void choice_is_checked(void **state) {
   product p = {.m = 4, .n = 4, .k = 4};
   kernel_case c = case_of_product(&p);
   setenv("MOONSHARD_MATMUL", "blas", 1);
-  assert_fails(ms_cpu_kernel(MS_OP_matmul)->prepare(&c.call), MS_EINVAL, "MOONSHARD_MATMUL is \"blas\"; it must be onednn or plain");
+  assert_fails(ms_cpu_kernel(MS_OP_matmul)->prepare(&c.call), MS_EINVAL,
+               "MOONSHARD_MATMUL is \"blas\"; it must be onednn or plain");
   unsetenv("MOONSHARD_MATMUL");
   free_case(&c);
 }
@@ -174,9 +196,11 @@ static int by_onednn(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {TEST(matrices),      TEST(batches),         TEST(activations),      TEST(relu_is_exact),
-                                     TEST(nan_propagates), TEST(dtypes_are_checked), TEST(choice_is_checked)};
-  const struct CMUnitTest plain[] = {TEST(matrices), TEST(batches), TEST(activations), TEST(relu_is_exact), TEST(nan_propagates)};
+  const struct CMUnitTest tests[] = {TEST(matrices),         TEST(batches),        TEST(activations),
+                                     TEST(relu_is_exact),    TEST(nan_propagates), TEST(dtypes_are_checked),
+                                     TEST(choice_is_checked)};
+  const struct CMUnitTest plain[] = {TEST(matrices), TEST(batches), TEST(activations), TEST(relu_is_exact),
+                                     TEST(nan_propagates)};
 #ifdef __SANITIZE_THREAD__
   int failed = 0;
   (void)by_onednn;

@@ -29,8 +29,17 @@ static inline void must(int status) {
 }
 
 static inline mlp_config mlp_default(int replicate, int shard, int rank) {
-  mlp_config c = {.blocks = 3, .batch = 8, .inputs = 12, .width = 16, .hidden = 32, .classes = 10,
-                  .world = replicate * shard, .rank = rank, .replicate = replicate, .shard = shard, .frozen_block = -1};
+  mlp_config c = {.blocks = 3,
+                  .batch = 8,
+                  .inputs = 12,
+                  .width = 16,
+                  .hidden = 32,
+                  .classes = 10,
+                  .world = replicate * shard,
+                  .rank = rank,
+                  .replicate = replicate,
+                  .shard = shard,
+                  .frozen_block = -1};
   ms_unit_config_default(&c.block);
   c.root = c.block;
   return c;
@@ -92,7 +101,8 @@ static inline void mlp_trace(mlp *m, const mlp_config *c, int first_block_param,
 static inline mlp mlp_make(const mlp_config *c) {
   mlp m = {0};
   int root, unit, in_weight, out_weight;
-  must(ms_mesh_new("cpu", 2, (int[]){c->replicate, c->shard}, (const char *[]){"replicate", "shard"}, c->world, &m.mesh));
+  must(ms_mesh_new("cpu", 2, (int[]){c->replicate, c->shard}, (const char *[]){"replicate", "shard"}, c->world,
+                   &m.mesh));
   must(ms_model_new(1234, &m.model));
   must(ms_model_add_unit(m.model, "root", &c->root, &root));
   in_weight = mlp_param(m.model, root, "in.weight", c->width, c->inputs, 0);
