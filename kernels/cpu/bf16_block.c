@@ -130,7 +130,7 @@ static inline __m512i gather_quarter(const uint32_t *x, int64_t x_stride, int i,
 
 /* 16 x 16: what crosses 128 bits is done by the loads, which leaves half of the shuffles. */
 static inline void transpose_16(uint32_t *y, int64_t y_stride, const uint32_t *x, int64_t x_stride) {
-#pragma GCC unroll 4
+  #pragma GCC unroll 4
   for (int part = 0; part < 4; part++) {
     const __m512i r0 = gather_quarter(x, x_stride, 0, part), r1 = gather_quarter(x, x_stride, 1, part);
     const __m512i r2 = gather_quarter(x, x_stride, 2, part), r3 = gather_quarter(x, x_stride, 3, part);

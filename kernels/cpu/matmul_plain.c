@@ -3,6 +3,7 @@
 ** op(b) is widened to f32 rows [k,n] in the workspace; each thread widens MS_ROWS rows of op(a) and adds k scaled rows of b
 ** to as many rows of results at once. About a tenth of oneDNN's speed.
 */
+#include "kernels/cpu/activation.h"
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/matmul.h"
 
@@ -42,10 +43,10 @@ MS_CLONES static void add_products(float *restrict c, const float *restrict a, c
 
 static float activate(float x, int activation) {
   switch (activation) {
-    case MS_ACT_RELU: return x < 0.0f ? 0.0f : x;
-    case MS_ACT_GELU: return 0.5f * x * (1.0f + ms_erf(x * 0.707106781f));
-    case MS_ACT_GELU_TANH: return 0.5f * x * (1.0f + ms_tanh(0.797884561f * (x + 0.044715f * x * x * x)));
-    case MS_ACT_SILU: return x * ms_sigmoid(x);
+    case MS_ACT_RELU: return ms_relu(x);
+    case MS_ACT_GELU: return ms_gelu(x);
+    case MS_ACT_GELU_TANH: return ms_gelu_tanh(x);
+    case MS_ACT_SILU: return ms_silu(x);
     default: return x;
   }
 }
