@@ -1,4 +1,4 @@
-# Moonshard: the commands of a working day. How files are compiled is told in tools/build.mk.
+# Moonshard: the commands of a working day. How files are compiled is told in runtime/make/build.mk.
 #
 #   make              build the library, the executable and the pkg-config file
 #   make train        train a small GPT on a 2x2 mesh of local ranks
@@ -38,7 +38,7 @@ PACKAGES_BENCH := python3 python3-venv libopenmpi-dev openmpi-bin
 SHELL := /bin/bash
 .DEFAULT_GOAL := all
 BUILD := build
-build_config = +@$(MAKE) --no-print-directory -j$(JOBS) -f tools/build.mk BUILD=$(BUILD) PREFIX=$(PREFIX)
+build_config = +@$(MAKE) --no-print-directory -j$(JOBS) -f runtime/make/build.mk BUILD=$(BUILD) PREFIX=$(PREFIX)
 test_config = tests/run.sh --build $(BUILD)/$(1) --config $(1) --only '$(ONLY)' --timeout
 
 .PHONY: all run train test bench bench-peers lint san-address san-thread install clean help
@@ -97,6 +97,6 @@ PACKAGES_test := $(PACKAGES_BUILD) $(PACKAGES_TEST)
 PACKAGES_lint := $(PACKAGES_LINT)
 PACKAGES_bench := $(PACKAGES_BUILD) $(PACKAGES_BENCH)
 
-$(BUILD)/packages/%: Makefile tools/packages.sh
+$(BUILD)/packages/%: Makefile runtime/make/packages.sh
 	@mkdir -p $(@D)
-	@tools/packages.sh $(PACKAGES_$*) && touch $@
+	@runtime/make/packages.sh $(PACKAGES_$*) && touch $@

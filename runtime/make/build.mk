@@ -141,14 +141,14 @@ $(EXECUTABLE): $(ENGINE_O) $(HOST_O) $(OUT)/engine.list $(OUT)/host.list
 	@echo "link  $@"
 	@$(CC) -rdynamic $(LDFLAGS) $(ENGINE_O) $(HOST_O) -o $@ $(LDLIBS) $(HOST_LDLIBS)
 
-$(GEN)/moonshard/cdef.lua: runtime/moonshard.h tools/make_cdef.lua
+$(GEN)/moonshard/cdef.lua: runtime/moonshard.h runtime/make/make_cdef.lua
 	@mkdir -p $(@D)
 	@echo "gen   $@"
-	@luajit tools/make_cdef.lua $< $@
+	@luajit runtime/make/make_cdef.lua $< $@
 
-$(GEN)/embedded_lua.c: $(GEN)/moonshard/cdef.lua $(LUA_SOURCES) $(GEN)/lua.list tools/embed_lua.lua
+$(GEN)/embedded_lua.c: $(GEN)/moonshard/cdef.lua $(LUA_SOURCES) $(GEN)/lua.list runtime/make/embed_lua.lua
 	@echo "gen   $@"
-	@luajit tools/embed_lua.lua $@ lua $(LUA_SOURCES) -- $(GEN) $(GEN)/moonshard/cdef.lua
+	@luajit runtime/make/embed_lua.lua $@ lua $(LUA_SOURCES) -- $(GEN) $(GEN)/moonshard/cdef.lua
 
 $(LAUNCHER): $(call objects,$(LAUNCHER_C))
 	@rm -f $@
@@ -197,7 +197,7 @@ Libs.private: -ldnnl -fopenmp -lpthread -lm
 endef
 _ := $(call remember,$(BUILD)/prefix.list,$(PREFIX))
 
-$(BUILD)/moonshard.pc: tools/build.mk $(BUILD)/prefix.list
+$(BUILD)/moonshard.pc: runtime/make/build.mk $(BUILD)/prefix.list
 	$(file >$@,$(PC))
 
 # LuaJIT looks in share/lua/5.1 under /usr/local and /usr on its own.

@@ -1,6 +1,6 @@
 -- Turns the part of moonshard.h that LuaJIT can parse into the Lua module moonshard.cdef, which returns it as a string.
 --
---   luajit tools/make_cdef.lua runtime/moonshard.h build/gen/moonshard/cdef.lua
+--   luajit runtime/make/make_cdef.lua runtime/moonshard.h build/gen/moonshard/cdef.lua
 --
 -- The module is generated, so that the Lua layer cannot drift from the header; the text is parsed once here, so that
 -- a declaration LuaJIT does not understand stops the build with its line and not the user's first program.

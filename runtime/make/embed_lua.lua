@@ -1,6 +1,6 @@
 -- Writes Lua sources into a C file, so that the executable needs no Lua file beside it.
 --
---   luajit tools/embed_lua.lua OUTPUT.c ROOT FILE... [-- ROOT FILE...]
+--   luajit runtime/make/embed_lua.lua OUTPUT.c ROOT FILE... [-- ROOT FILE...]
 --
 -- The name of a module is the path of its file below its root: lua/moonshard/init.lua is "moonshard",
 -- lua/moonshard/optim.lua is "moonshard.optim". runtime/host/embedded.h declares what is written here. Sources and
@@ -33,7 +33,7 @@ end
 table.sort(modules, function(a, b) return a.name < b.name end)
 
 local output = assert(io.open(output_path, "wb"))
-output:write("/* Made from the Lua sources by tools/embed_lua.lua. */\n", '#include "host/embedded.h"\n')
+output:write("/* Made from the Lua sources by runtime/make/embed_lua.lua. */\n", '#include "host/embedded.h"\n')
 
 local function write_bytes(source)
   for at = 1, #source, 24 do
