@@ -1,7 +1,7 @@
 /* attention.h - what the parts of attention share: the shape of a call, and the code that suits the processor.
 **
 **   attention.c, attention_backward.c   read the call, cut it for threads
-**   attention_f32_*.c                   one instruction set each, from attention_f32.h: f32 arithmetic
+**   attention_f32_*.c                   one instruction set each, from attention_f32.h, _forward.h, _backward.h: f32 sums
 **   attention_bf16.c, attention_bf16_backward.c   bf16 products, where the processor has them
 */
 #ifndef MS_KERNELS_CPU_ATTENTION_H

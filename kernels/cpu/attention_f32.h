@@ -34,11 +34,20 @@ enum {
   COLUMN_GRAIN = 32 /* rows of d elements are padded to a multiple of this: whole tiles for every instruction set */
 };
 
+static const double LN_2 = 0.69314718055994530942;
+
 static int64_t round_up(int64_t n, int64_t grain) { return (n + grain - 1) / grain * grain; }
 
 static int64_t padded_columns(const ms_attention *a) { return round_up(a->d, COLUMN_GRAIN); }
 
 static int64_t padded_keys(const ms_attention *a) { return round_up(a->s, TILE_ROWS); }
+
+/* Hands out scratch by cache lines. */
+static int64_t take(int64_t *used, int64_t floats) {
+  int64_t at = *used;
+  *used += round_up(floats, 16);
+  return at;
+}
 
 /* ---- register tiles ---------------------------------------------------------------------------------------------- */
 
@@ -125,6 +134,26 @@ static const void *row_of(const void *x, int dtype, int64_t rows, int64_t heads,
   return (const char *)x + ((b * rows + i) * heads + h) * d * ms_dtype_size(dtype);
 }
 
+/* Asks for rows [first, first + rows) of head h of x [batch,length,heads,d] to be brought to L2 for writing. A head's rows are
+** short and far apart, so the hardware does not foresee them, and a store would wait for each. */
+static void expect_writes(const ms_attention *a, const void *x, int64_t length, int64_t heads, int64_t b, int64_t first,
+                          int64_t rows, int64_t h) {
+  const int64_t row_bytes = a->d * ms_dtype_size(a->dtype);
+  for (int64_t i = first; i < first + rows && i < length; i++) {
+    const char *row = row_of(x, a->dtype, length, heads, a->d, b, i, h);
+    for (int64_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(row + at, 1, 2);
+  }
+}
+
+static void pack_key_head(const ms_attention *a, const ms_kernel_call *call, float *keys, float *values, int64_t b,
+                          int64_t g) {
+  const int64_t stride = a->groups * a->d, columns = padded_columns(a);
+  pack_rows(keys, columns, row_of(call->in_data[1], a->dtype, a->s, a->groups, a->d, b, 0, g), a->dtype, stride, a->s,
+            padded_keys(a), a->d, 1.0f);
+  pack_rows(values, columns, row_of(call->in_data[2], a->dtype, a->s, a->groups, a->d, b, 0, g), a->dtype, stride, a->s,
+            padded_keys(a), a->d, 1.0f);
+}
+
 /* ---- softmax ----------------------------------------------------------------------------------------------------- */
 
 /* 2^x for x <= 0 to 1.5 ulp, 0 below -126.5, NaN for NaN: as ms_exp_nonpositive, a term shorter. */
@@ -194,252 +223,7 @@ static void softmax_keys(float *scores, int64_t keys, running_softmax *state) {
   }
 }
 
-/* ---- forward ------------------------------------------------------------------------------------------------------- */
-
-static const double LN_2 = 0.69314718055994530942;
-
-typedef struct forward_scratch {
-  float *keys, *values; /* [padded keys][padded columns] of one key head */
-  float *rows, *panel;  /* q [QUERIES][padded columns] and transposed */
-  float *scores;        /* [FORWARD_KEYS][QUERIES] */
-  float *sums;          /* o before division [QUERIES][padded columns] */
-} forward_scratch;
-
-static int64_t take(int64_t *used, int64_t floats) {
-  int64_t at = *used;
-  *used += round_up(floats, 16);
-  return at;
-}
-
-static int64_t lay_out_forward(const ms_attention *a, float *memory, forward_scratch *s) {
-  const int64_t columns = padded_columns(a), matrix = padded_keys(a) * columns;
-  int64_t used = 0;
-  s->keys = memory + take(&used, matrix);
-  s->values = memory + take(&used, matrix);
-  s->rows = memory + take(&used, QUERIES * columns);
-  s->panel = memory + take(&used, QUERIES * columns);
-  s->scores = memory + take(&used, (FORWARD_KEYS + TILE_ROWS) * QUERIES);
-  s->sums = memory + take(&used, QUERIES * columns);
-  return used * (int64_t)sizeof(float);
-}
-
-static int64_t forward_scratch_bytes(const ms_attention *a) {
-  static float nothing[1];
-  forward_scratch scratch;
-  return lay_out_forward(a, nothing, &scratch);
-}
-
-/* o[q][d] = o factor[q] + p v for keys [first, first + keys); each tile of queries stops at the last key it sees. */
-static void weigh_values(const ms_attention *a, const forward_scratch *s, const running_softmax *state, int64_t q0,
-                         int64_t first, int64_t keys) {
-  const int64_t columns = padded_columns(a);
-  for (int64_t q = 0; q < QUERIES; q += TILE_ROWS) {
-    int64_t seen = ms_visible_keys(a, q0 + q + TILE_ROWS - 1) - first;
-    if (seen > keys) seen = keys;
-    if (seen <= 0) continue;
-    for (int64_t d = 0; d < columns; d += TILE_COLUMNS)
-      tile(s->sums + q * columns + d, columns, s->scores + q, 1, QUERIES, s->values + first * columns + d, columns,
-           seen, SCALE_AND_ADD, state->factor + q);
-  }
-}
-
-static void write_outputs(const ms_attention *a, const ms_kernel_call *call, const forward_scratch *s,
-                          const running_softmax *state, int64_t b, int64_t h, int64_t q0) {
-  float *lse = (float *)call->out_data[1] + (b * a->heads + h) * a->t + q0;
-  for (int64_t q = 0; q < QUERIES && q0 + q < a->t; q++) {
-    unpack_row(call->out_data[0], a->dtype, ((b * a->t + q0 + q) * a->heads + h) * a->d,
-               s->sums + q * padded_columns(a), 1.0f / state->sum[q], a->d);
-    lse[q] = (float)((state->largest[q] + log2f(state->sum[q])) * LN_2);
-  }
-}
-
-static void forward_block(const ms_attention *a, const ms_kernel_call *call, const forward_scratch *s, int64_t b,
-                          int64_t h, int64_t q0) {
-  const int64_t columns = padded_columns(a), keys = ms_block_keys(a, q0),
-                rows = a->t - q0 < QUERIES ? a->t - q0 : QUERIES;
-  running_softmax state;
-  pack_rows(s->rows, columns, row_of(call->in_data[0], a->dtype, a->t, a->heads, a->d, b, q0, h), a->dtype,
-            a->heads * a->d, rows, QUERIES, a->d, (float)(a->scale / LN_2));
-  transpose_queries(s->panel, s->rows, columns, a->d);
-  memset(s->sums, 0, (size_t)(QUERIES * columns) * sizeof(float));
-  for (int q = 0; q < QUERIES; q++) state.largest[q] = -INFINITY, state.sum[q] = 0.0f;
-  for (int64_t first = 0; first < keys; first += FORWARD_KEYS) {
-    const int64_t count = keys - first < FORWARD_KEYS ? keys - first : FORWARD_KEYS;
-    score_keys(s->scores, s->keys + first * columns, columns, s->panel, count, a->d);
-    hide_keys(a, s->scores, first, count, q0);
-    softmax_keys(s->scores, count, &state);
-    weigh_values(a, s, &state, q0, first, count);
-  }
-  write_outputs(a, call, s, &state, b, h, q0);
-}
-
-static void pack_key_head(const ms_attention *a, const ms_kernel_call *call, float *keys, float *values, int64_t b,
-                          int64_t g) {
-  const int64_t stride = a->groups * a->d, columns = padded_columns(a);
-  pack_rows(keys, columns, row_of(call->in_data[1], a->dtype, a->s, a->groups, a->d, b, 0, g), a->dtype, stride, a->s,
-            padded_keys(a), a->d, 1.0f);
-  pack_rows(values, columns, row_of(call->in_data[2], a->dtype, a->s, a->groups, a->d, b, 0, g), a->dtype, stride, a->s,
-            padded_keys(a), a->d, 1.0f);
-}
-
-/* Blocks of a head in the order first, last, second, ...: any stretch of items is then about as much work as another. */
-static int64_t balanced(int64_t i, int64_t blocks) { return i & 1 ? blocks - 1 - i / 2 : i / 2; }
-
-static void forward(const ms_attention *a, const ms_kernel_call *call, int64_t begin, int64_t end, void *memory) {
-  const int64_t blocks = ms_query_blocks(a);
-  int64_t packed = -1;
-  forward_scratch scratch;
-  lay_out_forward(a, memory, &scratch);
-  for (int64_t item = begin; item < end; item++) {
-    const int64_t head = item / blocks, b = head / a->heads, h = head % a->heads;
-    const int64_t key_head = b * a->groups + h / (a->heads / a->groups);
-    if (key_head != packed) pack_key_head(a, call, scratch.keys, scratch.values, b, key_head % a->groups);
-    packed = key_head;
-    forward_block(a, call, &scratch, b, h, balanced(item % blocks, blocks) * QUERIES);
-  }
-}
-
-/* ---- backward ------------------------------------------------------------------------------------------------------ */
-
-typedef struct backward_scratch {
-  float *keys, *values, *dkeys, *dvalues;      /* [padded keys][padded columns] of one key head */
-  float *q, *q_panel, *dout, *dout_panel, *dq; /* [QUERIES][padded columns], panels transposed */
-  float *p, *ds;                               /* [BACKWARD_KEYS][QUERIES] */
-  float *lse, *delta;                          /* [QUERIES] */
-} backward_scratch;
-
-static int64_t lay_out_backward(const ms_attention *a, float *memory, backward_scratch *s) {
-  const int64_t columns = padded_columns(a), matrix = padded_keys(a) * columns, block = QUERIES * columns;
-  const int64_t scores = (BACKWARD_KEYS + TILE_ROWS) * QUERIES;
-  int64_t used = 0;
-  float **matrices[] = {&s->keys, &s->values, &s->dkeys, &s->dvalues};
-  float **blocks[] = {&s->q, &s->q_panel, &s->dout, &s->dout_panel, &s->dq};
-  for (int i = 0; i < 4; i++) *matrices[i] = memory + take(&used, matrix);
-  for (int i = 0; i < 5; i++) *blocks[i] = memory + take(&used, block);
-  s->p = memory + take(&used, scores);
-  s->ds = memory + take(&used, scores);
-  s->lse = memory + take(&used, QUERIES);
-  s->delta = memory + take(&used, QUERIES);
-  return used * (int64_t)sizeof(float);
-}
-
-static int64_t backward_scratch_bytes(const ms_attention *a) {
-  static float nothing[1];
-  backward_scratch scratch;
-  return lay_out_backward(a, nothing, &scratch);
-}
-
-/* delta[q] = sum_d do o, and lse in powers of 2; both 0 beyond the last query, where q and do are 0 too. */
-static void load_statistics(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
-                            int64_t h, int64_t q0) {
-  const float *lse = (const float *)call->in_data[4] + (b * a->heads + h) * a->t + q0;
-  for (int64_t q = 0; q < QUERIES; q++) {
-    float sum = 0.0f;
-    if (q0 + q < a->t) {
-      const float *dout = s->dout + q * padded_columns(a);
-      const void *o = row_of(call->in_data[3], a->dtype, a->t, a->heads, a->d, b, q0 + q, h);
-#pragma omp simd reduction(+ : sum)
-      for (int64_t i = 0; i < a->d; i++) sum += dout[i] * ms_load(o, i, a->dtype == MS_BF16);
-    }
-    s->delta[q] = sum;
-    s->lse[q] = q0 + q < a->t ? (float)(lse[q] / LN_2) : 0.0f;
-  }
-}
-
-static void load_queries(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
-                         int64_t h, int64_t q0) {
-  const int64_t columns = padded_columns(a), stride = a->heads * a->d, rows = a->t - q0 < QUERIES ? a->t - q0 : QUERIES;
-  pack_rows(s->q, columns, row_of(call->in_data[0], a->dtype, a->t, a->heads, a->d, b, q0, h), a->dtype, stride, rows,
-            QUERIES, a->d, (float)(a->scale / LN_2));
-  pack_rows(s->dout, columns, row_of(call->in_data[5], a->dtype, a->t, a->heads, a->d, b, q0, h), a->dtype, stride,
-            rows, QUERIES, a->d, 1.0f);
-  transpose_queries(s->q_panel, s->q, columns, a->d);
-  transpose_queries(s->dout_panel, s->dout, columns, a->d);
-  load_statistics(a, call, s, b, h, q0);
-  memset(s->dq, 0, (size_t)(QUERIES * columns) * sizeof(float));
-}
-
-/* p: scores become probabilities; ds: dp becomes p (dp - delta). Padding rows of a last tile become 0. */
-static void score_gradients(const backward_scratch *s, int64_t keys, int64_t padded) {
-  for (int q = 0; q < QUERIES; q += LANES) {
-    const vector lse = *(const vector *)(s->lse + q), delta = *(const vector *)(s->delta + q);
-    for (int64_t key = 0; key < keys; key++) {
-      vector *p = (vector *)(s->p + key * QUERIES + q), *ds = (vector *)(s->ds + key * QUERIES + q);
-      *p = power_of_two(*p - lse);
-      *ds = *p * (*ds - delta);
-    }
-  }
-  memset(s->p + keys * QUERIES, 0, (size_t)((padded - keys) * QUERIES) * sizeof(float));
-  memset(s->ds + keys * QUERIES, 0, (size_t)((padded - keys) * QUERIES) * sizeof(float));
-}
-
-/* dv += p' do and dk += ds' q for `padded` keys from `first`: a tile of keys starts at the first query that sees it. */
-static void add_key_gradients(const ms_attention *a, const backward_scratch *s, int64_t q0, int64_t first,
-                              int64_t padded) {
-  const int64_t columns = padded_columns(a);
-  for (int64_t key = 0; key < padded; key += TILE_ROWS) {
-    int64_t skip = a->causal ? first + key - (a->s - a->t) - q0 : 0;
-    if (skip < 0) skip = 0;
-    if (skip >= QUERIES) continue;
-    const float *p = s->p + key * QUERIES + skip, *ds = s->ds + key * QUERIES + skip;
-    for (int64_t d = 0; d < columns; d += TILE_COLUMNS) {
-      const int64_t at = (first + key) * columns + d;
-      tile(s->dvalues + at, columns, p, QUERIES, 1, s->dout + skip * columns + d, columns, QUERIES - skip, ADD, NULL);
-      tile(s->dkeys + at, columns, ds, QUERIES, 1, s->q + skip * columns + d, columns, QUERIES - skip, ADD, NULL);
-    }
-  }
-}
-
-/* dq += ds k */
-static void add_query_gradients(const ms_attention *a, const backward_scratch *s, int64_t q0, int64_t first,
-                                int64_t keys) {
-  const int64_t columns = padded_columns(a);
-  for (int64_t q = 0; q < QUERIES; q += TILE_ROWS) {
-    int64_t seen = ms_visible_keys(a, q0 + q + TILE_ROWS - 1) - first;
-    if (seen > keys) seen = keys;
-    if (seen <= 0) continue;
-    for (int64_t d = 0; d < columns; d += TILE_COLUMNS)
-      tile(s->dq + q * columns + d, columns, s->ds + q, 1, QUERIES, s->keys + first * columns + d, columns, seen, ADD,
-           NULL);
-  }
-}
-
-static void backward_block(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
-                           int64_t h, int64_t q0) {
-  const int64_t columns = padded_columns(a), keys = ms_block_keys(a, q0);
-  load_queries(a, call, s, b, h, q0);
-  for (int64_t first = 0; first < keys; first += BACKWARD_KEYS) {
-    const int64_t count = keys - first < BACKWARD_KEYS ? keys - first : BACKWARD_KEYS,
-                  padded = round_up(count, TILE_ROWS);
-    score_keys(s->p, s->keys + first * columns, columns, s->q_panel, count, a->d);
-    score_keys(s->ds, s->values + first * columns, columns, s->dout_panel, count, a->d);
-    hide_keys(a, s->p, first, count, q0);
-    score_gradients(s, count, padded);
-    add_key_gradients(a, s, q0, first, padded);
-    add_query_gradients(a, s, q0, first, count);
-  }
-  for (int64_t q = 0; q < QUERIES && q0 + q < a->t; q++)
-    unpack_row(call->out_data[0], a->dtype, ((b * a->t + q0 + q) * a->heads + h) * a->d, s->dq + q * columns, a->scale,
-               a->d);
-}
-
-static void backward(const ms_attention *a, const ms_kernel_call *call, int64_t begin, int64_t end, void *memory) {
-  const int64_t columns = padded_columns(a), heads = a->heads / a->groups;
-  backward_scratch s;
-  lay_out_backward(a, memory, &s);
-  for (int64_t item = begin; item < end; item++) {
-    const int64_t b = item / a->groups, g = item % a->groups;
-    pack_key_head(a, call, s.keys, s.values, b, g);
-    memset(s.dkeys, 0, (size_t)(padded_keys(a) * columns) * sizeof(float));
-    memset(s.dvalues, 0, (size_t)(padded_keys(a) * columns) * sizeof(float));
-    for (int64_t h = g * heads; h < (g + 1) * heads; h++)
-      for (int64_t q0 = 0; q0 < a->t; q0 += QUERIES) backward_block(a, call, &s, b, h, q0);
-    for (int64_t key = 0; key < a->s; key++) {
-      const int64_t at = ((b * a->s + key) * a->groups + g) * a->d;
-      unpack_row(call->out_data[1], a->dtype, at, s.dkeys + key * columns, (float)LN_2, a->d);
-      unpack_row(call->out_data[2], a->dtype, at, s.dvalues + key * columns, 1.0f, a->d);
-    }
-  }
-}
+#include "kernels/cpu/attention_f32_backward.h"
+#include "kernels/cpu/attention_f32_forward.h"
 
 const ms_attention_code MS_TARGET_CODE = {{forward_scratch_bytes, forward}, {backward_scratch_bytes, backward}};

@@ -62,16 +62,17 @@ static void check_cross_entropy(int dtype, int64_t rows, int64_t classes) {
   assert_true(output_at(&c, 2, 0) == count);
   kernel_case b = backward_case(&c, rows, classes, 1.5);
   run_case(&b);
-  for (int64_t r = 0; r < rows; r++)
+  for (int64_t r = 0; r < rows; r++) {
+    const double lse = reference_lse(&c, r, classes), target = input_at(&c, TARGETS, r);
     for (int64_t i = 0; i < classes; i++) {
-      double p = exp(input_at(&c, LOGITS, r * classes + i) - reference_lse(&c, r, classes)),
-             target = input_at(&c, TARGETS, r);
+      double p = exp(input_at(&c, LOGITS, r * classes + i) - lse);
       double expected = target == IGNORED ? 0 : 1.5 / count * (p - (i == (int64_t)target));
       double actual = output_at(&b, 0, r * classes + i);
       double size = i == (int64_t)target ? 1 : p + 1e-3; /* what f32 rounds before 1 is taken away */
       if (fabs(actual - expected) > (dtype == MS_BF16 ? 4e-3 : 0) * fabs(expected) + 1e-5 * size / count)
         fail_msg("row %d, class %d: %.9g instead of %.9g", (int)r, (int)i, actual, expected);
     }
+  }
   free_case(&b);
   free_case(&c);
 }

@@ -1,0 +1,155 @@
+/* attention_f32_backward.h - the gradients of one key head: probabilities come again from scores and the saved log-sums, block
+** of queries by block. Included by attention_f32.h.
+*/
+typedef struct backward_scratch {
+  float *keys, *values, *dkeys, *dvalues;      /* [padded keys][padded columns] of one key head */
+  float *q, *q_panel, *dout, *dout_panel, *dq; /* [QUERIES][padded columns], panels transposed */
+  float *p, *ds;                               /* [BACKWARD_KEYS][QUERIES] */
+  float *lse, *delta;                          /* [QUERIES] */
+} backward_scratch;
+
+static int64_t lay_out_backward(const ms_attention *a, float *memory, backward_scratch *s) {
+  const int64_t columns = padded_columns(a), matrix = padded_keys(a) * columns, block = QUERIES * columns;
+  const int64_t scores = (BACKWARD_KEYS + TILE_ROWS) * QUERIES;
+  int64_t used = 0;
+  float **matrices[] = {&s->keys, &s->values, &s->dkeys, &s->dvalues};
+  float **blocks[] = {&s->q, &s->q_panel, &s->dout, &s->dout_panel, &s->dq};
+  for (int i = 0; i < 4; i++) *matrices[i] = memory + take(&used, matrix);
+  for (int i = 0; i < 5; i++) *blocks[i] = memory + take(&used, block);
+  s->p = memory + take(&used, scores);
+  s->ds = memory + take(&used, scores);
+  s->lse = memory + take(&used, QUERIES);
+  s->delta = memory + take(&used, QUERIES);
+  return used * (int64_t)sizeof(float);
+}
+
+static int64_t backward_scratch_bytes(const ms_attention *a) {
+  static float nothing[1];
+  backward_scratch scratch;
+  return lay_out_backward(a, nothing, &scratch);
+}
+
+/* delta[q] = sum_d do o, and lse in powers of 2; both 0 beyond the last query, where q and do are 0 too. */
+static void load_statistics(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
+                            int64_t h, int64_t q0) {
+  const float *lse = (const float *)call->in_data[4] + (b * a->heads + h) * a->t + q0;
+  for (int64_t q = 0; q < QUERIES; q++) {
+    float sum = 0.0f;
+    if (q0 + q < a->t) {
+      const float *dout = s->dout + q * padded_columns(a);
+      const void *o = row_of(call->in_data[3], a->dtype, a->t, a->heads, a->d, b, q0 + q, h);
+#pragma omp simd reduction(+ : sum)
+      for (int64_t i = 0; i < a->d; i++) sum += dout[i] * ms_load(o, i, a->dtype == MS_BF16);
+    }
+    s->delta[q] = sum;
+    s->lse[q] = q0 + q < a->t ? (float)(lse[q] / LN_2) : 0.0f;
+  }
+}
+
+static void load_queries(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
+                         int64_t h, int64_t q0) {
+  const int64_t columns = padded_columns(a), stride = a->heads * a->d, rows = a->t - q0 < QUERIES ? a->t - q0 : QUERIES;
+  pack_rows(s->q, columns, row_of(call->in_data[0], a->dtype, a->t, a->heads, a->d, b, q0, h), a->dtype, stride, rows,
+            QUERIES, a->d, (float)(a->scale / LN_2));
+  pack_rows(s->dout, columns, row_of(call->in_data[5], a->dtype, a->t, a->heads, a->d, b, q0, h), a->dtype, stride,
+            rows, QUERIES, a->d, 1.0f);
+  transpose_queries(s->q_panel, s->q, columns, a->d);
+  transpose_queries(s->dout_panel, s->dout, columns, a->d);
+  load_statistics(a, call, s, b, h, q0);
+  memset(s->dq, 0, (size_t)(QUERIES * columns) * sizeof(float));
+}
+
+/* p: scores become probabilities; ds: dp becomes p (dp - delta). Padding rows of a last tile become 0. */
+static void score_gradients(const backward_scratch *s, int64_t keys, int64_t padded) {
+  for (int q = 0; q < QUERIES; q += LANES) {
+    const vector lse = *(const vector *)(s->lse + q), delta = *(const vector *)(s->delta + q);
+    for (int64_t key = 0; key < keys; key++) {
+      vector *p = (vector *)(s->p + key * QUERIES + q), *ds = (vector *)(s->ds + key * QUERIES + q);
+      *p = power_of_two(*p - lse);
+      *ds = *p * (*ds - delta);
+    }
+  }
+  memset(s->p + keys * QUERIES, 0, (size_t)((padded - keys) * QUERIES) * sizeof(float));
+  memset(s->ds + keys * QUERIES, 0, (size_t)((padded - keys) * QUERIES) * sizeof(float));
+}
+
+/* dv += p' do and dk += ds' q for `padded` keys from `first`: a tile of keys starts at the first query that sees it. */
+static void add_key_gradients(const ms_attention *a, const backward_scratch *s, int64_t q0, int64_t first,
+                              int64_t padded) {
+  const int64_t columns = padded_columns(a);
+  for (int64_t key = 0; key < padded; key += TILE_ROWS) {
+    int64_t skip = a->causal ? first + key - (a->s - a->t) - q0 : 0;
+    if (skip < 0) skip = 0;
+    if (skip >= QUERIES) continue;
+    const float *p = s->p + key * QUERIES + skip, *ds = s->ds + key * QUERIES + skip;
+    for (int64_t d = 0; d < columns; d += TILE_COLUMNS) {
+      const int64_t at = (first + key) * columns + d;
+      tile(s->dvalues + at, columns, p, QUERIES, 1, s->dout + skip * columns + d, columns, QUERIES - skip, ADD, NULL);
+      tile(s->dkeys + at, columns, ds, QUERIES, 1, s->q + skip * columns + d, columns, QUERIES - skip, ADD, NULL);
+    }
+  }
+}
+
+/* dq += ds k */
+static void add_query_gradients(const ms_attention *a, const backward_scratch *s, int64_t q0, int64_t first,
+                                int64_t keys) {
+  const int64_t columns = padded_columns(a);
+  for (int64_t q = 0; q < QUERIES; q += TILE_ROWS) {
+    int64_t seen = ms_visible_keys(a, q0 + q + TILE_ROWS - 1) - first;
+    if (seen > keys) seen = keys;
+    if (seen <= 0) continue;
+    for (int64_t d = 0; d < columns; d += TILE_COLUMNS)
+      tile(s->dq + q * columns + d, columns, s->ds + q, 1, QUERIES, s->keys + first * columns + d, columns, seen, ADD,
+           NULL);
+  }
+}
+
+static void backward_block(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
+                           int64_t h, int64_t q0) {
+  const int64_t columns = padded_columns(a), keys = ms_block_keys(a, q0);
+  expect_writes(a, call->out_data[0], a->t, a->heads, b, q0, QUERIES, h);
+  load_queries(a, call, s, b, h, q0);
+  for (int64_t first = 0; first < keys; first += BACKWARD_KEYS) {
+    const int64_t count = keys - first < BACKWARD_KEYS ? keys - first : BACKWARD_KEYS,
+                  padded = round_up(count, TILE_ROWS);
+    score_keys(s->p, s->keys + first * columns, columns, s->q_panel, count, a->d);
+    score_keys(s->ds, s->values + first * columns, columns, s->dout_panel, count, a->d);
+    hide_keys(a, s->p, first, count, q0);
+    score_gradients(s, count, padded);
+    add_key_gradients(a, s, q0, first, padded);
+    add_query_gradients(a, s, q0, first, count);
+  }
+  for (int64_t q = 0; q < QUERIES && q0 + q < a->t; q++)
+    unpack_row(call->out_data[0], a->dtype, ((b * a->t + q0 + q) * a->heads + h) * a->d, s->dq + q * columns, a->scale,
+               a->d);
+}
+
+/* dk and dv of a key head are written after its last queries: block i of those asks for its share of the rows. */
+static void expect_key_gradients(const ms_attention *a, const ms_kernel_call *call, int64_t b, int64_t g,
+                                 int64_t block) {
+  const int64_t blocks = ms_query_blocks(a), first = a->s * block / blocks, rows = a->s * (block + 1) / blocks - first;
+  expect_writes(a, call->out_data[1], a->s, a->groups, b, first, rows, g);
+  expect_writes(a, call->out_data[2], a->s, a->groups, b, first, rows, g);
+}
+
+static void backward(const ms_attention *a, const ms_kernel_call *call, int64_t begin, int64_t end, void *memory) {
+  const int64_t columns = padded_columns(a), heads = a->heads / a->groups;
+  backward_scratch s;
+  lay_out_backward(a, memory, &s);
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t b = item / a->groups, g = item % a->groups;
+    pack_key_head(a, call, s.keys, s.values, b, g);
+    memset(s.dkeys, 0, (size_t)(padded_keys(a) * columns) * sizeof(float));
+    memset(s.dvalues, 0, (size_t)(padded_keys(a) * columns) * sizeof(float));
+    for (int64_t h = g * heads; h < (g + 1) * heads; h++)
+      for (int64_t q0 = 0; q0 < a->t; q0 += QUERIES) {
+        if (h == (g + 1) * heads - 1) expect_key_gradients(a, call, b, g, q0 / QUERIES);
+        backward_block(a, call, &s, b, h, q0);
+      }
+    for (int64_t key = 0; key < a->s; key++) {
+      const int64_t at = ((b * a->s + key) * a->groups + g) * a->d;
+      unpack_row(call->out_data[1], a->dtype, at, s.dkeys + key * columns, (float)LN_2, a->d);
+      unpack_row(call->out_data[2], a->dtype, at, s.dvalues + key * columns, 1.0f, a->d);
+    }
+  }
+}
