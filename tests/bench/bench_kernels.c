@@ -3,7 +3,7 @@
 **
 **   bench_kernels [WORD] [THREADS]    rows whose name contains WORD (default all), on THREADS (default 1)
 **
-** Prints GFLOP/s, best of several runs. Attention counts the products of the visible half of the scores alone: 2 B H T^2 D
+** Prints a JSON line a row: GFLOP/s, best of several runs, and microseconds. Attention counts the products of the visible half of the scores alone: 2 B H T^2 D
 ** forward, 5 B H T^2 D backward; what has no products counts bytes instead (GB/s read and written).
 */
 #include <stdio.h>
@@ -74,7 +74,7 @@ static void add_output(bench *b, ms_value_info info) {
 static void measure(const char *name, bench *b) {
   const ms_kernel *kernel = ms_cpu_kernel(b->call.op);
   if (kernel->prepare && kernel->prepare(&b->call)) {
-    printf("%-28s %s\n", name, ms_error_message());
+    fprintf(stderr, "%s: %s\n", name, ms_error_message());
     exit(1);
   }
   b->call.workspace = allocate(b->call.workspace_bytes);
@@ -85,7 +85,8 @@ static void measure(const char *name, bench *b) {
     double seconds = ms_clock() - begin;
     if (seconds < best) best = seconds;
   }
-  printf("%-28s %10.1f us %9.1f %s\n", name, best * 1e6, b->work / best * 1e-9, b->unit);
+  printf("{\"name\": \"%s\", \"unit\": \"%s\", \"ours\": %.1f, \"us\": %.1f}\n", name, b->unit, b->work / best * 1e-9,
+         best * 1e6);
   if (kernel->release) kernel->release(b->call.prepared);
   for (int i = 0; i < b->call.inputs; i++) free((void *)b->call.in_data[i]);
   for (int i = 0; i < b->call.outputs; i++) free(b->call.out_data[i]);
