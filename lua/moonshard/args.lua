@@ -62,6 +62,7 @@ local function read_list(key, text, default)
   local list = {}
   for part in (text .. separators):gmatch("(.-)" .. separators) do
     part = part:match("^%s*(.-)%s*$")
+    if part == "" and type(sample) == "number" then refuse(key, text, "numbers with commas between, like 2,2") end
     if part ~= "" or type(sample) == "number" then
       list[#list + 1] = sample == nil and part or read_value(key, part, sample)
     end

@@ -133,4 +133,18 @@ function errors.adopt(raised)
   })
 end
 
+---Makes one line of whatever a recipe raised, for use as xpcall's handler: values without a text get one, and texts
+---without a place (error("...", 0), dofile of a file that is not there) the recipe's line.
+---@param raised any
+---@return any
+function errors.locate(raised)
+  if errors.is(raised) then return raised end
+  local meta = debug.getmetatable(raised)
+  if type(raised) == "table" and not (meta and meta.__tostring) or raised == nil then
+    raised = ("error was called with %s instead of a message"):format(raised == nil and "nil" or "a table")
+  end
+  if type(raised) ~= "string" or raised:match("^[^\n]-:%d+: ") then return raised end
+  return errors.new({ message = raised, where = errors.caller() })
+end
+
 return errors

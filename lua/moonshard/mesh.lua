@@ -28,6 +28,8 @@ Mesh.__index = Mesh
 
 local mesh = {}
 
+local MOST_RANKS = 4096 -- of a mesh, as the engine has it
+
 ---@param value any
 ---@return boolean
 function mesh.is(value)
@@ -53,8 +55,9 @@ local function read_shape(shape)
     errors.invalid("mesh shape %s: write a size, a list of sizes or text like \"2x4\"", tostring(shape))
   end
   for i, size in ipairs(shape) do
-    if type(size) ~= "number" or size % 1 ~= 0 then
-      errors.invalid("mesh shape: size %s of dimension %d must be an integer", tostring(size), i - 1)
+    if type(size) ~= "number" or size % 1 ~= 0 or math.abs(size) > MOST_RANKS then
+      errors.invalid("mesh shape: size %s of dimension %d must be an integer of at most %d", tostring(size),
+        i - 1, MOST_RANKS)
     end
     sizes[i] = size
   end

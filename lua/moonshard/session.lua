@@ -37,7 +37,7 @@ local DTYPE_SIZE = { f32 = 4, bf16 = 2, i32 = 4, u8 = 1 }
 
 ---The session of a model, made at the first call. A model trains with one optimizer.
 ---@param model moonshard.Module
----@param settings { optimizer: moonshard.Optimizer?, clip_grad_norm: number?, prefetch: integer? }?
+---@param settings { optimizer: moonshard.Optimizer? }?
 ---@return moonshard.Session
 function session.of(model, settings)
   local existing = model.session
@@ -49,17 +49,24 @@ function session.of(model, settings)
   end
   local sharding = require("moonshard.sharding").of(model)
   local self = setmetatable(settings or {}, Session)
-  self.model, self.sharding, self.execs = model, sharding, {}
+  self.model, self.sharding, self.execs, self.owners = model, sharding, {}, 0
   sharding:handle(self.optimizer)
   model.session = self
   return self
+end
+
+---A number for a new trainer of this model, by which its plans are told from those of others.
+---@return integer
+function Session:new_owner()
+  self.owners = self.owners + 1
+  return self.owners
 end
 
 ---Compiles (once for each name and set of shapes) what `forward` computes.
 ---@param name string of this computation, part of the cache's key
 ---@param inputs { name: string, dtype: string, shape: integer[] }[]
 ---@param forward fun(inputs: table<string, moonshard.Tensor>): table with loss, or outputs by name, or both
----@param settings { train: boolean, accumulate: boolean? }
+---@param settings { train: boolean, accumulate: boolean?, clip_grad_norm: number?, prefetch: integer? }
 ---@return moonshard.Plan
 function Session:plan(name, inputs, forward, settings)
   local graph = trace.graph(self.model, { inputs = inputs, fn = forward })
@@ -67,8 +74,8 @@ function Session:plan(name, inputs, forward, settings)
     if self.optimizer then self.optimizer:configure(config) end
     config.train = settings.train and 1 or 0
     config.accumulate = settings.accumulate and 1 or 0
-    config.max_norm = self.clip_grad_norm or 0
-    if self.prefetch then config.prefetch = self.prefetch end
+    config.max_norm = settings.clip_grad_norm or 0
+    if settings.prefetch then config.prefetch = settings.prefetch end
     if settings.train and not self.optimizer then config.optimizer = C.MS_OPT_NONE end
   end)
   compiled.name = name
@@ -114,10 +121,10 @@ end
 ---@param name string
 ---@param inputs { name: string, dtype: string, shape: integer[] }[]
 ---@param forward function
----@param settings table as in Session:plan
+---@param settings table as in Session:plan, and owner: who asks, because others compute something else by this name
 ---@return moonshard.Exec
 function Session:exec(name, inputs, forward, settings)
-  local key = { name, tostring(settings.train), tostring(settings.accumulate) }
+  local key = { name, tostring(settings.owner), tostring(settings.train), tostring(settings.accumulate) }
   for _, input in ipairs(inputs) do
     key[#key + 1] = input.name .. ":" .. input.dtype .. ":" .. table.concat(input.shape, "x")
   end

@@ -56,9 +56,8 @@ local function trainer(o)
       .. "(a function of model and batch that returns the loss)")
   end
   if o.clip_grad_norm < 0 then errors.invalid("ms.trainer: clip_grad_norm must not be negative") end
-  o.session = session.of(o.model, {
-    optimizer = o.optimizer, clip_grad_norm = o.clip_grad_norm, prefetch = o.prefetch,
-  })
+  o.session = session.of(o.model, { optimizer = o.optimizer })
+  o.owner = o.session:new_owner()
   o.steps_done = 0
   return setmetatable(o, Trainer)
 end
@@ -88,6 +87,11 @@ local function input_specs(batch, micro_batches)
   for i, name in ipairs(arrays_of(batch)) do
     local array = batch[name]
     local shape = { unpack(array.shape) }
+    local rows = shape[1]
+    if type(rows) ~= "number" or rows < 1 or rows % 1 ~= 0 then
+      errors.raise("MS_ESHAPE", "batch.%s has %s rows on this rank; it must be a whole number of at least 1", name,
+        tostring(rows))
+    end
     if shape[1] % micro_batches ~= 0 then
       errors.raise("MS_ESHAPE", "batch.%s has %d rows, which %d micro-batches do not divide", name, shape[1],
         micro_batches)
@@ -113,8 +117,19 @@ local function traced(self)
   return function(inputs) return { loss = forward(self.model, inputs) } end
 end
 
-local function exec_for(self, specs)
-  return self.session:exec("train", specs, traced(self), { train = true, accumulate = self.micro_batches > 1 })
+local function train_settings(self)
+  return {
+    train = true, accumulate = self.micro_batches > 1, clip_grad_norm = self.clip_grad_norm, prefetch = self.prefetch,
+    owner = self.owner,
+  }
+end
+
+local function check_trainable(self)
+  local params = self.session.sharding.params
+  for _, param in ipairs(params) do
+    if not param.frozen then return end
+  end
+  errors.invalid("train:step: all %d parameters of the model are frozen, so there is nothing to train", #params)
 end
 
 ---Compiles for the shapes of a batch, without running.
@@ -122,7 +137,8 @@ end
 ---@return moonshard.Plan
 function Trainer:compile(batch)
   local specs = input_specs(batch, self.micro_batches)
-  return self.session:plan("train", specs, traced(self), { train = true, accumulate = self.micro_batches > 1 })
+  check_trainable(self)
+  return self.session:plan("train", specs, traced(self), train_settings(self))
 end
 
 local function feed(exec, specs, batch, micro)
@@ -154,20 +170,30 @@ local function run_phases(self, exec, specs, batch)
   exec:run("update")
 end
 
+local function learning_rate(self, step)
+  local lr = self.optimizer.lr(step)
+  if type(lr) ~= "number" or lr - lr ~= 0 then
+    errors.invalid("the learning rate of step %d is %s; it must be a finite number", step, options.describe(lr))
+  end
+  return lr
+end
+
 ---One optimizer step on this rank's batch. Collective.
 ---@param batch table<string, moonshard.Array> e.g. tokens and targets, i32 [batch, seq]
 ---@return moonshard.StepMetrics
 function Trainer:step(batch)
+  world.check_interrupt()
+  check_trainable(self)
   local specs = input_specs(batch, self.micro_batches)
   if world.plan_only then require("moonshard.plan_mode").report(self:compile(batch)) end
-  local exec = exec_for(self, specs)
+  local exec = self.session:exec("train", specs, traced(self), train_settings(self))
   local begin, before = require("moonshard.clock").now(), exec:counters()
   local step = self.steps_done + 1
-  local lr = self.optimizer.lr(step)
+  local lr = learning_rate(self, step)
   exec.step_inputs.lr, exec.step_inputs.step = lr, step
   exec.step_inputs.micro_batches = self.micro_batches
   run_phases(self, exec, specs, batch)
-  self.steps_done = step
+  self.steps_done, self.last_plan = step, exec.plan
   local seconds = require("moonshard.clock").now() - begin
   local tokens = numel((batch.targets or batch[specs[1].name]).shape) * world.size
   return {
@@ -188,9 +214,11 @@ end
 ---@return number loss
 function Trainer:evaluate(batches)
   local sum, n = 0, 0
+  local settings = { train = false, prefetch = self.prefetch, owner = self.owner }
   for _, batch in batches do
+    world.check_interrupt()
     local specs = input_specs(batch, 1)
-    local exec = self.session:exec("evaluate", specs, traced(self), { train = false })
+    local exec = self.session:exec("evaluate", specs, traced(self), settings)
     feed(exec, specs, batch, 0)
     exec:run("evaluate")
     sum, n = sum + exec.step_outputs.loss, n + 1
@@ -201,10 +229,6 @@ end
 
 ---The plan that the last step ran; nil before the first.
 ---@return moonshard.Plan?
-function Trainer:plan()
-  for _, exec in pairs(self.session.execs) do
-    if exec.plan.name == "train" then return exec.plan end
-  end
-end
+function Trainer:plan() return self.last_plan end
 
 return trainer

@@ -48,6 +48,13 @@ function world.describe(rank, size)
   world.plan_only, world.rank, world.size = true, rank, size
 end
 
+---Raises MS_EINTERRUPT once the process was asked to end (Ctrl-C). A rank that waits for no other has to ask.
+function world.check_interrupt()
+  if C.ms_interrupted() ~= 0 then
+    error(errors.new({ code = tonumber(C.MS_EINTERRUPT), status = "MS_EINTERRUPT", message = "interrupted" }), 0)
+  end
+end
+
 ---Waits for every rank. Collective.
 function world.barrier()
   if not world.plan_only then engine.check(C.ms_world_barrier(world.handle)) end

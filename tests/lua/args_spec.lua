@@ -69,7 +69,8 @@ describe("ms.args", function()
     assert.equal("setting lr=inf: it must be a number, like 0.001", (message_of({ lr = 1e-3 }, { "lr=inf" })))
     assert.equal("setting lr=nan: it must be a number, like 0.001", (message_of({ lr = 1e-3 }, { "lr=nan" })))
     assert.equal("setting fast=maybe: it must be true or false", (message_of({ fast = true }, { "fast=maybe" })))
-    assert.equal("setting mesh=: it must be a whole number, like 2", (message_of({ mesh = { 2, 2 } }, { "mesh=2x" })))
+    assert.equal("setting mesh=2x: it must be numbers with commas between, like 2,2",
+      (message_of({ mesh = { 2, 2 } }, { "mesh=2x" })))
   end)
 
   it("refuses a device that is not there", function()

@@ -15,14 +15,18 @@ local command_line = {}
 ---@field settings { key: string, text: string }[] in their order
 ---@field [string] any options by their name
 
+local function whole(number, least)
+  return number and number >= least and number % 1 == 0 and number < 2 ^ 31
+end
+
 local READERS = {
   count = function(text)
     local number = tonumber(text)
-    return number and number >= 1 and number % 1 == 0 and number or nil, "a whole number of at least 1"
+    return whole(number, 1) and number or nil, "a whole number of at least 1"
   end,
   index = function(text)
     local number = tonumber(text)
-    return number and number >= 0 and number % 1 == 0 and number or nil, "a whole number of at least 0"
+    return whole(number, 0) and number or nil, "a whole number of at least 0"
   end,
   seconds = function(text)
     local number = tonumber(text)

@@ -1,5 +1,6 @@
 -- moonshard plan: compiles the step for one rank of any world, without devices and without launching, and prints it.
 
+local errors = require("moonshard.error")
 local command_line = require("moonshard.cli.command_line")
 local plan_mode = require("moonshard.plan_mode")
 local recipe = require("moonshard.cli.recipe")
@@ -25,7 +26,10 @@ function plan.main(arguments)
   end
   world.describe(rank, ranks)
   plan_mode.json = line.json
-  local ok, raised = pcall(recipe.run, line.recipe, recipe.load(line.recipe), line.settings)
+  local chunk = recipe.load(line.recipe)
+  local ok, raised = xpcall(function() recipe.run(line.recipe, chunk, line.settings) end, function(value)
+    return value == plan_mode.REPORTED and value or errors.locate(value)
+  end)
   if ok then
     refuse("MS_EINVAL", "%s: it ended without a training step, so there is no plan to print", line.recipe)
   end

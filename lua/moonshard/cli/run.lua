@@ -1,5 +1,6 @@
 -- moonshard run: starts the ranks, runs the recipe in each, and passes the first failure to the launcher.
 
+local errors = require("moonshard.error")
 local command_line = require("moonshard.cli.command_line")
 local recipe = require("moonshard.cli.recipe")
 local status = require("moonshard.cli.status")
@@ -41,10 +42,10 @@ local function give_up(message)
 end
 
 local function rank_main(line, chunk)
-  local ok, raised = pcall(function()
+  local ok, raised = xpcall(function()
     set_up_rank(line)
     recipe.run(line.recipe, chunk, line.settings)
-  end)
+  end, errors.locate)
   require("moonshard.progress").finish()
   if ok then return status.OK end
   give_up(tostring(raised))

@@ -27,7 +27,7 @@ char *strerror(int number);
 ]]
 
 local C = ffi.C
-local O_CLOEXEC, SEEK_END = 0x80000, 2 -- Linux
+local O_CLOEXEC, O_NONBLOCK, SEEK_END = 0x80000, 0x800, 2 -- Linux
 local PROT_READ, MAP_SHARED = 1, 1
 local BYTES_LOOKED_AT = 4096 -- for a zero byte
 
@@ -76,7 +76,7 @@ end
 
 -- Maps a file whole. Returns nil and the reason when it cannot be read.
 local function map(path)
-  local descriptor = C.open(path, O_CLOEXEC)
+  local descriptor = C.open(path, O_CLOEXEC + O_NONBLOCK) -- a pipe without a writer would wait for one
   if descriptor < 0 then return nil, ffi.string(C.strerror(ffi.errno())) end
   local bytes = tonumber(C.lseek(descriptor, 0, SEEK_END))
   if bytes < 0 then

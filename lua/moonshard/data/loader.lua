@@ -6,15 +6,13 @@
 -- them or on the shape of their mesh. All ranks are data-parallel: shard and replicate dimensions both split the batch.
 
 local clock = require("moonshard.clock")
-local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
 local permutation = require("moonshard.permutation")
 local progress = require("moonshard.progress")
 local world = require("moonshard.world")
-local C, ffi = engine.C, engine.ffi
+local ffi = require("moonshard.ffi").ffi
 
 local CTYPES = { i32 = "int32_t[?]", f32 = "float[?]" }
-local EINTERRUPT = tonumber(C.MS_EINTERRUPT)
 
 ---@class moonshard.Field an array of a batch
 ---@field name string "tokens"
@@ -103,12 +101,6 @@ local function read_batch(self, position)
   return batch
 end
 
-local function check_interrupt()
-  if C.ms_interrupted() ~= 0 then
-    error(errors.new({ code = EINTERRUPT, status = "MS_EINTERRUPT", message = "interrupted" }), 0)
-  end
-end
-
 ---Iterates over `steps` batches, going on where the last call ended. A batch has an array { data, dtype, shape } for
 ---every field, with this rank's samples first, and data_ms, the milliseconds it took to fill.
 ---@param steps integer? how many; the default is one epoch, without a tail that would not fill a step
@@ -127,7 +119,7 @@ function Loader:batches(steps)
   local step = 0
   return function()
     if step == steps then return nil end
-    check_interrupt()
+    world.check_interrupt()
     step = step + 1
     local batch = read_batch(self, self.position)
     self.position = self.position + per_step

@@ -94,6 +94,9 @@ end
 ---@param batch integer samples a batch
 ---@return fun(): integer?, table? position from 1, and the batch
 function RandomData:batches(sampler, batch)
+  if type(batch) ~= "number" or batch < 1 or batch % 1 ~= 0 then
+    errors.invalid("data:batches: a batch must be a whole number of at least 1, not %s", tostring(batch))
+  end
   if sampler:count() < batch then
     errors.invalid("data:batches: a batch of %d is more than the %d samples of a rank", batch, sampler:count())
   end

@@ -1,0 +1,127 @@
+-- Mistakes that a user found and that must not come back. Each was silent, misleading, or without the recipe's line.
+
+local program = require("lua.program")
+
+local SMALL = [==[
+local ms = require "moonshard"
+local data = ms.data.random { inputs = 4, targets = 2 }
+local sampler = ms.data.sampler { length = data.length }
+local model = ms.nn.linear(4, 2)
+local function trainer(o)
+  o.model, o.optimizer = model, o.optimizer or ms.optim.sgd { lr = 0.1 }
+  o.loss = o.loss or ms.loss.mse
+  return ms.trainer(o)
+end
+]==]
+
+-- Runs a recipe; SMALL comes before it, on lines 1 to 9.
+local function run(source, arguments, environment)
+  local path = program.recipe(SMALL .. source)
+  local ended = program.run({ "run", path, unpack(arguments or {}) }, environment)
+  os.remove(path)
+  return ended, path
+end
+
+-- The one line that a recipe is refused with, without "moonshard: "; it starts with the recipe's tenth line.
+local function refused(source, arguments)
+  local ended, path = run(source, arguments)
+  assert.equal(2, ended.status, ended.err)
+  local line = ended.err:match("^moonshard: ([^\n]*)\n$")
+  assert.is_truthy(line, "one line was expected, but there is: " .. ended.err)
+  assert.equal(path .. ":10: ", line:sub(1, #path + 5), line)
+  return line:sub(#path + 6)
+end
+
+describe("a trainer", function()
+  it("does not compute the loss of another trainer of its model", function()
+    local ended = run([==[
+      local sgd = ms.optim.sgd { lr = 0 }
+      local one = trainer { optimizer = sgd }
+      local two = trainer { optimizer = sgd, loss = function(y, t) return ms.loss.mse(y, t) * 1000 end }
+      for _, batch in data:batches(sampler, 8) do
+        local function alone() return coroutine.wrap(function() coroutine.yield(1, batch) end) end
+        print(one:step(batch).loss, two:step(batch).loss, one:evaluate(alone()), two:evaluate(alone()))
+        break
+      end
+    ]==])
+    assert.equal("", ended.err)
+    local loss, scaled, evaluated, evaluated_scaled = ended.out:match("(%S+)\t(%S+)\t(%S+)\t(%S+)")
+    assert.near(1000, scaled / loss, 1e-2)
+    assert.near(1000, evaluated_scaled / evaluated, 1e-2)
+  end)
+
+  it("clips by its own norm", function()
+    local ended = run([==[
+      local sgd = ms.optim.sgd { lr = 1 }
+      local one, two = trainer { optimizer = sgd }, trainer { optimizer = sgd, clip_grad_norm = 1e-6 }
+      for i, batch in data:batches(sampler, 8) do
+        if i == 1 then one:step(batch) end
+        local before = model.session:full("weight")[1]
+        two:step(batch)
+        print(math.abs(model.session:full("weight")[1] - before))
+        if i == 2 then break end
+      end
+    ]==])
+    assert.equal("", ended.err)
+    for moved in ended.out:gmatch("%S+") do assert.is_true(tonumber(moved) < 2e-6, moved) end
+  end)
+
+  it("says that everything is frozen", function()
+    local text = refused('ms.fully_shard(model, { freeze = { ms.re "." } }) local t = trainer {} '
+      .. "for _, b in data:batches(sampler, 8) do t:step(b) end")
+    assert.equal("train:step: all 2 parameters of the model are frozen, so there is nothing to train", text)
+  end)
+
+  it("refuses a learning rate that is no number, at the recipe's line", function()
+    for what, shown in pairs({ ["0/0"] = "nan", ['"x"'] = '"x"', ["nil"] = "nil", ["1/0"] = "inf" }) do
+      local text = refused(("local t = trainer { optimizer = ms.optim.sgd { lr = function() return %s end } }"
+        .. " for _, b in data:batches(sampler, 8) do t:step(b) end"):format(what))
+      assert.is_truthy(text:find("^the learning rate of step 1 is %-?" .. shown), text)
+    end
+  end)
+
+  it("refuses half a row", function()
+    local text = refused("local t = trainer {} local b = data:read { 0 } b.inputs.shape[1] = 0.5 t:step(b)")
+    assert.equal("batch.inputs has 0.5 rows on this rank; it must be a whole number of at least 1", text)
+  end)
+
+  it("ends after Ctrl-C on one rank, whatever the batches come from", function()
+    local ended = run([==[
+      local ffi = require "ffi"
+      ffi.cdef "int getpid(void); int kill(int, int);"
+      local t = trainer {}
+      ffi.C.kill(ffi.C.getpid(), 2)
+      for _ = 1, 1e5 do t:step(data:read { 0, 1, 2, 3 }) end
+    ]==])
+    assert.equal(130, ended.status)
+    assert.equal("moonshard: interrupted\n", ended.err)
+  end)
+end)
+
+describe("an error", function()
+  it("has the recipe's line whatever was raised", function()
+    assert.equal("error was called with nil instead of a message", refused("error()"))
+    assert.equal("error was called with a table instead of a message", refused("error({})"))
+    assert.equal("without a place", refused("error('without a place', 0)"))
+    assert.is_truthy(refused("dofile 'nowhere.lua'"):find("cannot open nowhere.lua", 1, true))
+  end)
+
+  it("tells what is wrong with sizes", function()
+    assert.is_truthy(refused("for _ in data:batches(sampler, 0) do end"):find("batch must be a whole number", 1, true))
+    assert.is_truthy(refused("ms.init_device_mesh('cpu', { 99999999999, 1 })"):find("size 99999999999", 1, true))
+    assert.equal("setting mesh=2x: it must be numbers with commas between, like 2,2",
+      refused("ms.args { mesh = { 2, 2 } }", { "mesh=2x" }))
+    local many = program.run({ "plan", "recipes/toy_hsdp.lua", "-n", "99999999999" })
+    assert.equal(2, many.status)
+    assert.is_truthy(many.err:find("^moonshard: %-n 99999999999: it must be"))
+  end)
+
+  it("is raised for a pipe that nobody writes, instead of waiting", function()
+    local pipe = os.tmpname()
+    os.remove(pipe)
+    assert(os.execute("mkfifo " .. pipe) == 0)
+    local text = refused(("ms.data.text { files = %q, seq = 4, batch = 1 }"):format(pipe))
+    os.remove(pipe)
+    assert.is_truthy(text:find("it is not an ordinary file", 1, true))
+  end)
+end)
