@@ -1,5 +1,6 @@
-/* attention.c - softmax(q k' scale) v without a tensor of scores: reads the call, chooses the code that suits the processor,
-** and cuts the blocks of queries for threads. The computation is told in attention_f32.h (Dao et al. 2022).
+/* attention.c - softmax(q k' scale) v without a tensor of scores: reads the call, chooses the code that suits the
+** processor, and cuts the blocks of queries for threads. The computation is told in attention_f32.h (Dao et al.
+** 2022).
 */
 #include "kernels/cpu/attention.h"
 

@@ -1,7 +1,7 @@
 /* attention.h - what the parts of attention share: the shape of a call, and the code that suits the processor.
 **
 **   attention.c, attention_backward.c   read the call, cut it for threads
-**   attention_f32_*.c                   one instruction set each, from attention_f32.h, _forward.h, _backward.h: f32 sums
+**   attention_f32_*.c                   one instruction set each, of attention_f32.h: f32 products
 **   attention_bf16.c, attention_bf16_backward.c   bf16 products, where the processor has them
 */
 #ifndef MS_KERNELS_CPU_ATTENTION_H
@@ -26,8 +26,8 @@ typedef struct ms_attention_part {
   void (*run)(const ms_attention *a, const ms_kernel_call *call, int64_t begin, int64_t end, void *scratch);
 } ms_attention_part;
 
-/* Items of forward are blocks of queries: (b heads + h) blocks + i, i < blocks = ms_query_blocks(a). Items of backward are
-** key heads, b groups + g: all queries of a key head add to its gradients in one order. */
+/* Items of forward are blocks of queries: (b heads + h) blocks + i, i < blocks = ms_query_blocks(a). Items of
+** backward are key heads, b groups + g: all queries of a key head add to its gradients in one order. */
 typedef struct ms_attention_code {
   ms_attention_part forward, backward;
 } ms_attention_code;

@@ -1,4 +1,5 @@
-/* attention_bf16.h - what forward and backward share of attention with bf16 products: padding, powers of 2, who sees what. */
+/* attention_bf16.h - what forward and backward share of attention with bf16 products: padding, powers of 2, who sees
+** what. */
 #ifndef MS_KERNELS_CPU_ATTENTION_BF16_H
 #define MS_KERNELS_CPU_ATTENTION_BF16_H
 

@@ -5,9 +5,10 @@
 **   MS_TILE_ROWS     rows of a register tile; 2 vectors wide, and it must leave registers for the operands
 **   ms_vector_max    (a, b): elementwise maximum, b where either is NaN
 **
-** Scores are kept transposed, [keys][queries]: a vector holds one key's scores for as many queries, so that the softmax over
-** keys needs no sums within a vector. Everything else is products of register tiles, c[r][n] += sum_k a(r,k) b[k][n], in
-** which b is read by vectors and a element by element, along rows or columns alike; so keys and values are never transposed:
+** Scores are kept transposed, [keys][queries]: a vector holds one key's scores for as many queries, so that the
+** softmax over keys needs no sums within a vector. Everything else is products of register tiles, c[r][n] += sum_k
+** a(r,k) b[k][n], in which b is read by vectors and a element by element, along rows or columns alike; so keys and
+** values are never transposed:
 **
 **   forward   s'[key][q] = k q'   o[q][d] += p v              (p = p'[key][q] read by columns)
 **   backward  s' = k q', dp' = v do', ds' = p' (dp' - delta)   dv[key][d] += p' do, dk += ds' q, dq[q][d] += ds k
@@ -134,8 +135,8 @@ static const void *row_of(const void *x, int dtype, int64_t rows, int64_t heads,
   return (const char *)x + ((b * rows + i) * heads + h) * d * ms_dtype_size(dtype);
 }
 
-/* Asks for rows [first, first + rows) of head h of x [batch,length,heads,d] to be brought to L2 for writing. A head's rows are
-** short and far apart, so the hardware does not foresee them, and a store would wait for each. */
+/* Asks for rows [first, first + rows) of head h of x [batch,length,heads,d] to be brought to L2 for writing. A
+** head's rows are short and far apart, so the hardware does not foresee them, and a store would wait for each. */
 static void expect_writes(const ms_attention *a, const void *x, int64_t length, int64_t heads, int64_t b, int64_t first,
                           int64_t rows, int64_t h) {
   const int64_t row_bytes = a->d * ms_dtype_size(a->dtype);
@@ -179,7 +180,8 @@ static void hide_keys(const ms_attention *a, float *scores, int64_t first, int64
   }
 }
 
-/* The softmax of QUERIES queries so far: largest score, sum of 2^(score - largest), and what the latest keys scaled both by. */
+/* The softmax of QUERIES queries so far: largest score, sum of 2^(score - largest), and what the latest keys scaled
+** both by. */
 typedef struct running_softmax {
   float largest[QUERIES], sum[QUERIES], factor[QUERIES];
 } __attribute__((aligned(64))) running_softmax;

@@ -1,5 +1,5 @@
-/* attention_f32_backward.h - the gradients of one key head: probabilities come again from scores and the saved log-sums, block
-** of queries by block. Included by attention_f32.h.
+/* attention_f32_backward.h - the gradients of one key head: probabilities come again from scores and the saved
+** log-sums, block of queries by block. Included by attention_f32.h.
 */
 typedef struct backward_scratch {
   float *keys, *values, *dkeys, *dvalues;      /* [padded keys][padded columns] of one key head */

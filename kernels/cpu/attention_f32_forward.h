@@ -1,5 +1,5 @@
-/* attention_f32_forward.h - blocks of queries against all keys that they see, a stretch of keys at a time: scores, the running
-** softmax (Milakov & Gimelshein 2018), and the weighted values. Included by attention_f32.h.
+/* attention_f32_forward.h - blocks of queries against all keys that they see, a stretch of keys at a time: scores,
+** the running softmax (Milakov & Gimelshein 2018), and the weighted values. Included by attention_f32.h.
 */
 typedef struct forward_scratch {
   float *keys, *values; /* [padded keys][padded columns] of one key head */
@@ -71,7 +71,8 @@ static void forward_block(const ms_attention *a, const ms_kernel_call *call, con
   write_outputs(a, call, s, &state, b, h, q0);
 }
 
-/* Blocks of a head in the order first, last, second, ...: any stretch of items is then about as much work as another. */
+/* Blocks of a head in the order first, last, second, ...: any stretch of items is then about as much work as
+** another. */
 static int64_t balanced(int64_t i, int64_t blocks) { return i & 1 ? blocks - 1 - i / 2 : i / 2; }
 
 static void forward(const ms_attention *a, const ms_kernel_call *call, int64_t begin, int64_t end, void *memory) {

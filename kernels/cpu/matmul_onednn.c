@@ -1,11 +1,11 @@
 /* matmul_onednn.c - matrix products by oneDNN, on tensors as they lie: row-major, transposed by strides.
 **
-** A primitive is made in prepare for fixed shapes. oneDNN keeps the generated code of equal primitives in a cache of its
-** own (keyed by shapes, dtypes, attributes and threads), so the calls of equal layers share it. A primitive computes with
-** as many OpenMP threads as were set when it was made; scratch memory is the caller's workspace.
+** A primitive is made in prepare for fixed shapes. oneDNN keeps the generated code of equal primitives in a cache of
+** its own (keyed by shapes, dtypes, attributes and threads), so the calls of equal layers share it. A primitive
+** computes with as many OpenMP threads as were set when it was made; scratch memory is the caller's workspace.
 **
-** bf16 goes to the matrix units as it is where the processor multiplies bf16 (AVX512_BF16, AMX). Elsewhere, and where f32
-** operands have a bf16 result or bias, what oneDNN does not take is widened to f32 in the workspace.
+** bf16 goes to the matrix units as it is where the processor multiplies bf16 (AVX512_BF16, AMX). Elsewhere, and
+** where f32 operands have a bf16 result or bias, what oneDNN does not take is widened to f32 in the workspace.
 */
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/matmul.h"
@@ -55,9 +55,9 @@ static dnnl_data_type_t data_type(int dtype) { return dtype == MS_BF16 ? dnnl_bf
 
 /* ---- the primitive ----------------------------------------------------------------------------------------------- */
 
-/* relu by two leaky ones: oneDNN's own relu turns NaN into 0, which would hide a broken step. The slopes multiply to 1e-60,
-** so what is negative underflows to -0; each alone keeps clear of subnormal numbers, which are slow. They are equal because
-** version 2.6 gives the first one's slope to both. */
+/* relu by two leaky ones: oneDNN's own relu turns NaN into 0, which would hide a broken step. The slopes multiply to
+** 1e-60, so what is negative underflows to -0; each alone keeps clear of subnormal numbers, which are slow. They are
+** equal because version 2.6 gives the first one's slope to both. */
 static dnnl_status_t append_relu(dnnl_post_ops_t ops) {
   dnnl_status_t status = ms_append_eltwise(ops, dnnl_eltwise_relu, 1e-30f);
   return status ? status : ms_append_eltwise(ops, dnnl_eltwise_relu, 1e-30f);

@@ -1,16 +1,17 @@
-/* simd.h - elementary functions and bf16 conversions written so that gcc turns plain loops over them into vector code.
+/* simd.h - elementary functions and bf16 conversions written so that gcc turns plain loops over them into vector
+** code.
 **
 ** Kernels are ordinary C loops. Three things make them fast on every x86-64: this header compiles what follows it at
-** -O3 with fused multiply-adds; MS_CLONES makes the loader choose between an SSE2, an AVX2 and an AVX-512 copy; and the
-** functions below have no branch and no call, so a loop over ms_exp(x[i]) runs 16 elements at a time.
+** -O3 with fused multiply-adds; MS_CLONES makes the loader choose between an SSE2, an AVX2 and an AVX-512 copy; and
+** the functions below have no branch and no call, so a loop over ms_exp(x[i]) runs 16 elements at a time.
 **
 ** Include it before other headers with inline code. How to write a kernel with it:
 **   - put MS_CLONES on a static function that works on a range, with `restrict` pointers, and call that from the OpenMP
 **     region: gcc outlines a parallel body before it makes the clones, so a region inside a clone runs the SSE2 code;
 **   - write a sum as `#pragma omp simd reduction(+ : s)`: it is the permission to use vector lanes, in a fixed order;
 **   - give both dtypes by one always-inline body with a constant `int bf16` argument and ms_load / ms_store.
-** Sanitizers start after the loader resolves clones, so under them MS_CLONES is empty (build with -march=native there to
-** check the wide code).
+** Sanitizers start after the loader resolves clones, so under them MS_CLONES is empty (build with -march=native
+** there to check the wide code).
 */
 #ifndef MS_KERNELS_CPU_SIMD_H
 #define MS_KERNELS_CPU_SIMD_H
@@ -96,7 +97,8 @@ MS_INLINE float ms_exp(float x) {
   return ms_scale_by_power(p, exponent);
 }
 
-/* e^x to 1 ulp for x <= 0 of a softmax: half the work of ms_exp at its end. Results below 1.2e-38 become 0; NaN stays. */
+/* e^x to 1 ulp for x <= 0 of a softmax: half the work of ms_exp at its end. Results below 1.2e-38 become 0; NaN
+** stays. */
 MS_INLINE float ms_exp_nonpositive(float x) {
   x = x < -87.0f ? -88.02969f : x; /* -127 ln 2: the exponent field becomes 0 */
   float shifted = x * 1.44269504f + MS_ROUND_MAGIC;
@@ -113,7 +115,8 @@ MS_INLINE float ms_exp_nonpositive(float x) {
   return p * ms_float_of_bits(power);
 }
 
-/* ln x to 2 ulp, subnormal x too; -inf for 0, NaN for x < 0 and NaN, inf for inf. x = 2^n (1 + m), m in [-0.293, 0.414]. */
+/* ln x to 2 ulp, subnormal x too; -inf for 0, NaN for x < 0 and NaN, inf for inf. x = 2^n (1 + m), m in [-0.293,
+** 0.414]. */
 MS_INLINE float ms_log(float x) {
   int subnormal = x < 1.17549435e-38f;
   float scaled = subnormal ? x * 8388608.0f : x;

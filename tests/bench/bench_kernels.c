@@ -1,10 +1,11 @@
-/* bench_kernels.c - the kernels that are bound by arithmetic, on the shapes of a GPT: 8 sequences of 256 tokens, 384 wide, 6 heads
-** of 64, a vocabulary of 256. For what memory bounds see bench_elementwise.c.
+/* bench_kernels.c - the kernels that are bound by arithmetic, on the shapes of a GPT: 8 sequences of 256 tokens, 384
+** wide, 6 heads of 64, a vocabulary of 256. For what memory bounds see bench_elementwise.c.
 **
 **   bench_kernels [WORD] [THREADS]    rows whose name contains WORD (default all), on THREADS (default 1)
 **
-** Prints a JSON line a row: GFLOP/s, best of several runs, and microseconds. Attention counts the products of the visible half of the scores alone: 2 B H T^2 D
-** forward, 5 B H T^2 D backward; what has no products counts bytes instead (GB/s read and written).
+** Prints a JSON line a row: GFLOP/s, best of several runs, and microseconds. Attention counts the products of the
+** visible half of the scores alone: 2 B H T^2 D forward, 5 B H T^2 D backward; what has no products counts bytes
+** instead (GB/s read and written).
 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,7 +94,7 @@ static void measure(const char *name, bench *b) {
   free(b->call.workspace);
 }
 
-/* ---- matrix products ------------------------------------------------------------------------------------------------- */
+/* ---- matrix products --------------------------------------------------------------------------------------------- */
 
 typedef struct product {
   const char *name;
@@ -130,10 +131,10 @@ static void make_product(bench *b, const product *p, int dtype) {
   b->unit = "GFLOP/s";
 }
 
-/* ---- attention, loss, embedding ---------------------------------------------------------------------------------------- */
+/* ---- attention, loss, embedding ---------------------------------------------------------------------------------- */
 
-static void make_attention(bench *b, int dtype, int backward) {
-  ms_value_info x = TENSOR(dtype, SEQUENCES, LENGTH, HEADS, HEAD), lse = TENSOR(MS_F32, SEQUENCES, HEADS, LENGTH);
+static void make_attention(bench *b, int dtype, int sequences, int heads, int backward) {
+  ms_value_info x = TENSOR(dtype, sequences, LENGTH, heads, HEAD), lse = TENSOR(MS_F32, sequences, heads, LENGTH);
   b->call.op = backward ? MS_OP_attention_backward : MS_OP_attention;
   b->call.attrs.i[0] = 1;
   for (int i = 0; i < 3; i++) add_input(b, x, 0);
@@ -144,7 +145,7 @@ static void make_attention(bench *b, int dtype, int backward) {
   } else {
     add_output(b, x), add_output(b, lse);
   }
-  b->work = (backward ? 5.0 : 2.0) * SEQUENCES * HEADS * LENGTH * LENGTH * HEAD;
+  b->work = (backward ? 5.0 : 2.0) * sequences * heads * LENGTH * LENGTH * HEAD;
   b->unit = "GFLOP/s";
 }
 
@@ -181,7 +182,7 @@ static void make_embedding(bench *b, int dtype, int backward) {
   if (!backward) b->work = 2.0 * (double)bytes_of(&rows);
 }
 
-/* ---- the table --------------------------------------------------------------------------------------------------------- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 static const char *wanted = "";
 static int threads = 1;
@@ -202,8 +203,10 @@ int main(int count, char **words) {
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
     for (size_t i = 0; i < sizeof products / sizeof *products; i++)
       ROW(products[i].name, dtype, make_product(&b, &products[i], dtype));
-    ROW("attention", dtype, make_attention(&b, dtype, 0));
-    ROW("attention backward", dtype, make_attention(&b, dtype, 1));
+    ROW("attention", dtype, make_attention(&b, dtype, SEQUENCES, HEADS, 0));
+    ROW("attention backward", dtype, make_attention(&b, dtype, SEQUENCES, HEADS, 1));
+    ROW("attention of one head", dtype, make_attention(&b, dtype, 1, 1, 0));
+    ROW("attention of one head backward", dtype, make_attention(&b, dtype, 1, 1, 1));
     ROW("cross entropy of 256", dtype, make_loss(&b, dtype, 256, 0));
     ROW("cross entropy of 256 backward", dtype, make_loss(&b, dtype, 256, 1));
     ROW("cross entropy of 8192", dtype, make_loss(&b, dtype, 8192, 0));

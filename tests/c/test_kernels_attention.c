@@ -1,5 +1,5 @@
-/* test_kernels_attention.c - attention forward and backward against the definition in double: causal or not, grouped heads,
-** more keys than queries, ragged edges, both dtypes.
+/* test_kernels_attention.c - attention forward and backward against the definition in double: causal or not, grouped
+** heads, more keys than queries, ragged edges, both dtypes.
 */
 #include "support/kernel_case.h"
 
@@ -68,7 +68,8 @@ static double probabilities(const kernel_case *c, const attention_shape *a, int6
   return largest + log(sum);
 }
 
-/* |x - reference| over |reference|, norms over the whole tensor; a tensor that should be 0 may round as if its elements were 0.2. */
+/* |x - reference| over |reference|, norms over the whole tensor; a tensor that should be 0 may round as if its
+** elements were 0.2. */
 static void assert_close(const kernel_case *c, int output, const double *reference, double tolerance,
                          const char *what) {
   double difference = 0, size = 0;
@@ -236,7 +237,7 @@ static void large_scores(void **state) {
   }
 }
 
-/* ---- code for other processors than this one's best ---------------------------------------------------------------- */
+/* ---- code for other processors than this one's best -------------------------------------------------------------- */
 
 static void run_part_of(kernel_case *c, const ms_attention_part *part, int backward) {
   const ms_attention a = ms_attention_of(&c->call);

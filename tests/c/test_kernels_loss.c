@@ -7,7 +7,7 @@ static const int64_t class_counts[] = {1, 2, 17, 256, 1300};
 
 enum { IGNORED = -100, LOGITS = 0, TARGETS = 1 };
 
-/* ---- cross entropy ------------------------------------------------------------------------------------------------- */
+/* ---- cross entropy ----------------------------------------------------------------------------------------------- */
 
 static kernel_case forward_case(int dtype, int64_t rows, int64_t classes) {
   kernel_case c = case_of(MS_OP_cross_entropy);
@@ -155,7 +155,7 @@ static void wrong_targets_are_told(void **state) {
   }
 }
 
-/* ---- embedding ----------------------------------------------------------------------------------------------------- */
+/* ---- embedding --------------------------------------------------------------------------------------------------- */
 
 /* Tokens in [0, rows), some rows often, some never. */
 static void draw_tokens(kernel_case *c, int input, int64_t n, int64_t rows) {

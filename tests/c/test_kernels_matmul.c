@@ -1,5 +1,5 @@
-/* test_kernels_matmul.c - matrix products against sums in double: transposes, batches, biases, activations, both dtypes,
-** by oneDNN and by the plain loops.
+/* test_kernels_matmul.c - matrix products against sums in double: transposes, batches, biases, activations, both
+** dtypes, by oneDNN and by the plain loops.
 */
 #include "support/kernel_case.h"
 
