@@ -134,7 +134,7 @@ function errors.adopt(raised)
 end
 
 ---Makes one line of whatever a recipe raised, for use as xpcall's handler: values without a text get one, and texts
----without a place (error("...", 0), dofile of a file that is not there) the recipe's line.
+---without a place (error("...", 0), dofile of a file that is not there), or with one in this layer, the recipe's line.
 ---@param raised any
 ---@return any
 function errors.locate(raised)
@@ -143,7 +143,9 @@ function errors.locate(raised)
   if type(raised) == "table" and not (meta and meta.__tostring) or raised == nil then
     raised = ("error was called with %s instead of a message"):format(raised == nil and "nil" or "a table")
   end
-  if type(raised) ~= "string" or raised:match("^[^\n]-:%d+: ") then return raised end
+  if type(raised) ~= "string" then return raised end
+  local has_place, own = raised:match("^[^\n]-:%d+: "), raised:sub(1, #own_prefix - 1) == own_prefix:sub(2)
+  if has_place and not own then return raised end
   return errors.new({ message = raised, where = errors.caller() })
 end
 

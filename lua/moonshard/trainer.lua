@@ -55,6 +55,9 @@ local function trainer(o)
     errors.invalid("ms.trainer: give loss (a function of the model's result and batch.targets) or forward "
       .. "(a function of model and batch that returns the loss)")
   end
+  if not o.optimizer.configure then
+    errors.invalid("ms.trainer: optimizer must be made by ms.optim.adamw or ms.optim.sgd")
+  end
   if o.clip_grad_norm < 0 then errors.invalid("ms.trainer: clip_grad_norm must not be negative") end
   o.session = session.of(o.model, { optimizer = o.optimizer })
   o.owner = o.session:new_owner()

@@ -143,23 +143,26 @@ local function head_of(module, marks)
   })
 end
 
--- The lines below a holder's own line. Neighbours in a list that would print the same are printed once.
+-- The lines below a holder's own line. Neighbours in a list that would print the same are printed once. `above` is the
+-- set of holders that the line stands below: a field that leads back to one of them is not followed.
 local render
 
-local function render_item(name, value, marks, indent)
+local function render_item(name, value, marks, indent, above)
   if parameter.is(value) then
     return ("%s%s: [%s]"):format(indent, name, table.concat(value.shape, ", "))
   end
+  if above[value] then return "" end
   local lines = { is_module(value) and indent .. name .. ": " .. head_of(value, marks) or nil }
-  for _, line in ipairs(render(value, marks, is_module(value) and indent .. "  " or indent, name)) do
+  for _, line in ipairs(render(value, marks, is_module(value) and indent .. "  " or indent, name, above)) do
     lines[#lines + 1] = line
   end
   return table.concat(lines, "\n")
 end
 
-function render(holder, marks, indent, list_name)
+function render(holder, marks, indent, list_name, above)
   local lines, first, last, repeated = {}, nil, nil, nil
   local in_module = is_module(holder)
+  above[holder] = true
 
   local function flush()
     if not repeated then return end
@@ -176,8 +179,8 @@ function render(holder, marks, indent, list_name)
     local own = type(key) == "number" and tostring(key - 1) or key
     local name = in_module and own or list_name .. "." .. own
     local shown = not (parameter.is(value) and in_module and holder.describe)
-    if type(key) == "number" and is_module(value) then
-      local text = render_item("@", value, marks, indent)
+    if type(key) == "number" and is_module(value) and not above[value] then
+      local text = render_item("@", value, marks, indent, above)
       if text ~= repeated then
         flush()
         first, repeated = name, text
@@ -185,11 +188,12 @@ function render(holder, marks, indent, list_name)
       last = name
     elseif shown then
       flush()
-      local text = render_item(name, value, marks, indent)
+      local text = render_item(name, value, marks, indent, above)
       if text ~= "" then lines[#lines + 1] = text end
     end
   end
   flush()
+  above[holder] = nil
   return lines
 end
 
@@ -199,7 +203,7 @@ end
 ---@return string
 function tree.print(root, marks)
   marks = marks or {}
-  local lines = render(root, marks, "  ", "")
+  local lines = render(root, marks, "  ", "", {})
   table.insert(lines, 1, head_of(root, marks))
   return table.concat(lines, "\n")
 end
