@@ -44,4 +44,6 @@ for step, batch in data:batches(cfg.steps) do
 end
 
 ms.log.curve { title = "loss, nats a byte", svg = cfg.svg }
-ms.log.print("\nsample:\n" .. ms.generate(train, { prompt = "\n%\n", bytes = cfg.sample, seed = cfg.seed }))
+if cfg.sample > 0 then
+  ms.log.print("\nsample:\n" .. ms.generate(train, { prompt = "\n%\n", bytes = cfg.sample, seed = cfg.seed }))
+end

@@ -76,7 +76,8 @@ local function programs()
   for name in io.popen("ls tests/bench/bench_*.c"):read("*a"):gmatch("(bench_[%w_]+)%.c") do
     if name ~= "bench_collectives" then
       for _, line in ipairs((json_lines(("OMP_NUM_THREADS=1 %s/release/bench/%s"):format(build, name)))) do
-        report(line.name, line.unit, line.ours, line.peer, "higher")
+        if line.ns then report(line.name, "ns", line.ns, nil, "lower")
+        else report(line.name, line.unit, line.ours, line.peer, "higher") end
       end
     end
   end
