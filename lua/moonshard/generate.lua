@@ -8,7 +8,7 @@ local ops = require("moonshard.ops")
 local options = require("moonshard.options")
 local session = require("moonshard.session")
 local world = require("moonshard.world")
-local C, ffi, check = engine.C, engine.ffi, engine.check
+local ffi = engine.ffi
 
 -- A 31-bit Lehmer generator (Park & Miller 1988): exact in doubles, the same everywhere.
 local function random(seed)
@@ -46,14 +46,6 @@ local function choose(logits, vocab, o, draw)
   return list[#list][1]
 end
 
-local function agree(token)
-  local w = world
-  if w.size == 1 then return token end
-  local mine, all = ffi.new("int32_t[1]", token), ffi.new("int32_t[?]", w.size)
-  check(C.ms_world_exchange(w.handle, mine, 4, all))
-  return all[0]
-end
-
 ---Continues a prompt. Collective.
 ---@param trainer moonshard.Trainer|moonshard.Module
 ---@param o { prompt: string?, bytes: integer?, temperature: number?, top_k: integer?, seed: integer? }?
@@ -83,7 +75,7 @@ local function generate(trainer, o)
     exec:write("tokens", array, 0, window)
     exec:run("evaluate")
     local logits = exec:output("logits", "f32") + (used - 1) * vocab
-    made[i] = string.char(agree(choose(logits, vocab, o, draw)))
+    made[i] = string.char(world.gather(choose(logits, vocab, o, draw))[1])
     text = text:sub(-window) .. made[i]
   end
   return table.concat(made)

@@ -178,6 +178,13 @@ local function learning_rate(self, step)
   if type(lr) ~= "number" or lr - lr ~= 0 then
     errors.invalid("the learning rate of step %d is %s; it must be a finite number", step, options.describe(lr))
   end
+  -- Replicas that step differently drift apart, and nothing else would show it.
+  for index, other in ipairs(world.gather(lr)) do
+    if other ~= lr then
+      errors.raise("MS_EMISMATCH", "the learning rate of step %d is %g on rank %d and %g on rank %d; it must be the "
+        .. "same on all ranks", step, lr, world.rank, other, index - 1)
+    end
+  end
   return lr
 end
 

@@ -139,3 +139,23 @@ describe("an error", function()
     assert.is_truthy(text:find("it is not an ordinary file", 1, true))
   end)
 end)
+
+describe("ranks that would drift apart", function()
+  it("are stopped when they disagree on the learning rate", function()
+    local path = program.recipe([[
+      local ms = require "moonshard"
+      local model = ms.nn.linear(4, 2)
+      ms.fully_shard(model, { mesh = { 2, 1 } })
+      local data = ms.data.random { inputs = 4, targets = 2 }
+      local train = ms.trainer {
+        model = model, loss = ms.loss.mse,
+        optimizer = ms.optim.sgd { lr = function() return ms.world().rank == 1 and 0.5 or 0.25 end },
+      }
+      train:step(data:read { 0, 1 })
+    ]])
+    local ended = program.run({ "run", path, "-n", "2" })
+    os.remove(path)
+    assert.equal(2, ended.status, ended.err)
+    assert.is_truthy(ended.err:find("the learning rate of step 1 is", 1, true), ended.err)
+  end)
+end)
