@@ -223,6 +223,8 @@ end
 ---@param batches fun(): integer, table
 ---@return number loss
 function Trainer:evaluate(batches)
+  -- Nothing runs where a plan is only made; the recipe goes on to the step that tells it.
+  if world.plan_only then return 0 / 0 end
   local sum, n = 0, 0
   local settings = { train = false, prefetch = self.prefetch, owner = self.owner }
   for _, batch in batches do

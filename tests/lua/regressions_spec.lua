@@ -159,3 +159,21 @@ describe("ranks that would drift apart", function()
     assert.is_truthy(ended.err:find("the learning rate of step 1 is", 1, true), ended.err)
   end)
 end)
+
+describe("plan", function()
+  it("passes an evaluation before the first step", function()
+    local path = program.recipe([[
+      local ms = require "moonshard"
+      local model = ms.nn.linear(4, 2)
+      ms.fully_shard(model, { mesh = 2 })
+      local data = ms.data.random { inputs = 4, targets = 2 }
+      local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 0.5 } }
+      train:evaluate(coroutine.wrap(function() coroutine.yield(1, data:read { 0 }) end))
+      train:step(data:read { 0, 1 })
+    ]])
+    local ended = program.run({ "plan", path, "-n", "2" })
+    os.remove(path)
+    assert.equal(0, ended.status, ended.err)
+    assert.is_truthy(ended.out:find("plan: rank 0 of 2", 1, true))
+  end)
+end)
