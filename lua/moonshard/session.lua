@@ -215,7 +215,8 @@ local function param_index(self, fqn)
   errors.raise("MS_ENAME", "the model has no parameter %s", tostring(fqn))
 end
 
----The whole parameter (or "grad", "state0", "state1") on every rank, as a Lua array. Collective.
+---The whole parameter (or "grad", "state0", "state1") on every rank, as a Lua array. A gradient is the sum over ranks
+---and micro-batches, not yet divided by them. Collective.
 ---@param fqn string
 ---@param what string?
 ---@return number[]
