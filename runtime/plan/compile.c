@@ -80,7 +80,7 @@ static int lower_evaluation(ms_plan *plan, const ms_graph *traced) {
   ms_graph *graph = NULL;
   int rc = MS_OK;
   MS_GOTO(ms_graph_copy(traced, &graph));
-  MS_GOTO(ms_graph_rewrite(graph, 1));
+  MS_GOTO(plan->config.fuse ? ms_graph_rewrite(graph, 1) : ms_graph_pass_identities(graph, 1));
   MS_GOTO(ms_graph_prune(graph));
   MS_GOTO(ms_lower_graph(plan, MS_PHASE_EVALUATE, graph));
 fail:

@@ -10,7 +10,7 @@ typedef struct planned {
   ms_plan *plan;
 } planned;
 
-static planned make(const mlp_config *c, int prefetch) {
+static planned make_with(const mlp_config *c, int prefetch, int train, int fuse) {
   planned p = {.net = mlp_make(c)};
   ms_plan_config config;
   ms_plan_config_default(&config);
@@ -18,9 +18,13 @@ static planned make(const mlp_config *c, int prefetch) {
   config.accumulate = 1;
   config.max_norm = 1;
   config.threads = 1;
+  config.train = train;
+  config.fuse = fuse;
   must(ms_plan_compile(p.net.graph, &config, &p.plan));
   return p;
 }
+
+static planned make(const mlp_config *c, int prefetch) { return make_with(c, prefetch, 1, 1); }
 
 static void drop(planned *p) {
   ms_plan_free(p->plan);
@@ -253,6 +257,43 @@ static void S17_prefetch_depth_costs_gathered_memory(void **state) {
   assert_true(bytes[0] < bytes[1] && bytes[1] < bytes[2]);
 }
 
+static int count_kernels(const ms_plan *plan, int phase, int op) {
+  int n = 0;
+  for (int i = 0; i < plan->phase[phase].n; i++) {
+    const ms_instr *instr = &plan->phase[phase].instr[i];
+    n += instr->kind == MS_INSTR_KERNEL && (op < 0 || instr->call.op == op);
+  }
+  return n;
+}
+
+static void S16_evaluation_holds_nothing_of_backward(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(1, 2, 0);
+  planned all = make(&c, 1), p = make_with(&c, 1, 0, 1);
+  const ms_plan_phase *ph = &p.plan->phase[MS_PHASE_EVALUATE];
+  for (int i = 0; i < ph->n; i++) assert_false(ph->instr[i].backward);
+  assert_int_equal(p.plan->phase[MS_PHASE_FIRST].n, 0);
+  assert_int_equal(p.plan->category_bytes[MS_CAT_GRADIENTS], 0);
+  assert_int_equal(p.plan->category_bytes[MS_CAT_OPTIMIZER], 0);
+  assert_int_equal(p.plan->category_bytes[MS_CAT_COMMUNICATION], 64); /* the loss's sum */
+  assert_true(p.plan->category_bytes[MS_CAT_ACTIVATIONS] < all.plan->category_bytes[MS_CAT_ACTIVATIONS]);
+  drop(&all);
+  drop(&p);
+}
+
+static void unfused_plans_fuse_nothing_in_any_phase(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(1, 2, 0);
+  planned fused = make(&c, 1), p = make_with(&c, 1, 1, 0);
+  for (int phase = MS_PHASE_FIRST; phase <= MS_PHASE_EVALUATE; phase += MS_PHASE_EVALUATE - MS_PHASE_FIRST) {
+    assert_int_equal(count_kernels(fused.plan, phase, MS_OP_relu), 0);
+    assert_int_equal(count_kernels(p.plan, phase, MS_OP_relu), c.blocks);
+    assert_true(count_kernels(p.plan, phase, -1) > count_kernels(fused.plan, phase, -1));
+  }
+  drop(&fused);
+  drop(&p);
+}
+
 static void dumps_are_text_and_json(void **state) {
   (void)state;
   mlp_config c = mlp_default(2, 2, 0);
@@ -280,6 +321,8 @@ int main(void) {
       TEST(M1_categories_add_up_to_the_arenas),
       TEST(M5_only_first_gathers_and_the_last_reduction_are_exposed),
       TEST(S17_prefetch_depth_costs_gathered_memory),
+      TEST(S16_evaluation_holds_nothing_of_backward),
+      TEST(unfused_plans_fuse_nothing_in_any_phase),
       TEST(dumps_are_text_and_json),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -162,7 +162,7 @@ describe("bit for bit", function()
     assert.equal(rows.losses[1], ragged.losses[1])
   end)
 
-  it("S15 initial weights are the same on every mesh", function()
+  it("S15 the first step sees the same loss on every mesh", function()
     local settings = { steps = 1, optimizer = "sgd", momentum = 0, decay = 0, clip = 0 }
     local alone = run(1, with(settings, { mesh = "1x1" }))
     for _, mesh in ipairs(MESHES) do
@@ -232,7 +232,7 @@ describe("counts and bytes", function()
     end
   end)
 
-  it("S16 evaluation gives the loss of the weights and holds nothing of backward", function()
+  it("S16 evaluation gives the loss of the weights", function()
     local alone = run(1, { mesh = "1x1" })
     for _, mesh in ipairs(MESHES) do
       local got = run(mesh[1], { mesh = mesh[2] })
