@@ -33,14 +33,10 @@ static inline int fixture_lookup(const void *model, int param, ms_param_info *in
   return MS_OK;
 }
 
-static inline void ok(int status) {
-  if (status) fail_msg("%s: %s", ms_status_name(status), ms_error_message());
-}
-
 static inline void fixture_start(fixture *f) {
   *f = (fixture){0};
   for (int p = 0; p < FIXTURE_PARAMS; p++) snprintf(f->name[p], sizeof f->name[p], "p%d", p);
-  ok(ms_graph_create(f, fixture_lookup, FIXTURE_PARAMS, &f->graph));
+  must(ms_graph_create(f, fixture_lookup, FIXTURE_PARAMS, &f->graph));
 }
 
 static inline void fixture_end(fixture *f) { ms_graph_free(f->graph); }
@@ -55,18 +51,18 @@ static inline ms_value_info info_of(int dtype, int ndim, const int64_t *dims) {
 static inline int param(fixture *f, int dtype, int ndim, const int64_t *dims) {
   int value;
   f->param[f->params] = (ms_param_info){.info = info_of(dtype, ndim, dims), .grad_dtype = MS_F32};
-  ok(ms_graph_param(f->graph, f->params++, &value));
+  must(ms_graph_param(f->graph, f->params++, &value));
   return value;
 }
 
 static inline int input(fixture *f, const char *name, int dtype, int ndim, const int64_t *dims) {
   int value;
-  ok(ms_graph_input(f->graph, name, dtype, ndim, dims, &value));
+  must(ms_graph_input(f->graph, name, dtype, ndim, dims, &value));
   return value;
 }
 
 static inline void apply(fixture *f, int op, int inputs, const int *in, const ms_attrs *attrs, int *out) {
-  ok(ms_graph_emit(f->graph, op, inputs, in, attrs, out));
+  must(ms_graph_emit(f->graph, op, inputs, in, attrs, out));
 }
 
 /* Nodes of one, two and three inputs; the first output. */

@@ -51,7 +51,7 @@ static inline void interpreter_start(interpreter *it, const ms_graph *graph) {
       call->out[o] = graph->values[node->out[o]].info;
       call->out_data[o] = it->data[node->out[o]];
     }
-    if (kernel && kernel->prepare) ok(kernel->prepare(call));
+    if (kernel && kernel->prepare) must(kernel->prepare(call));
     if (call->workspace_bytes) call->workspace = interpreter_allocate(call->workspace_bytes);
   }
 }
@@ -72,7 +72,7 @@ static inline void interpreter_run(interpreter *it, int first, int end) {
   for (int n = first; n < end; n++) {
     const ms_node *node = &it->graph->nodes[n];
     const ms_kernel *kernel = ms_cpu_kernel(node->op);
-    if (kernel) ok(kernel->run(&it->call[n]));
+    if (kernel) must(kernel->run(&it->call[n]));
     else
       memcpy(it->data[node->out[0]], it->data[node->in[0]],
              (size_t)(interpreter_numel(it, node->out[0]) * ms_dtype_size(it->graph->values[node->out[0]].info.dtype)));

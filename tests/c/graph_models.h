@@ -36,7 +36,7 @@ static inline int drop(fixture *f, const model_shape *m, int x) {
   int out;
   ms_attrs attrs = {.f = {m->dropout}};
   if (m->dropout == 0) return x;
-  ok(ms_graph_op(f->graph, "dropout", 1, &x, &attrs, &out));
+  must(ms_graph_op(f->graph, "dropout", 1, &x, &attrs, &out));
   return out;
 }
 
@@ -80,8 +80,8 @@ static inline void language_model_loss(fixture *f, const model_shape *m, int x, 
   int out[MS_MAX_OUTPUTS], logits = linear(f, x, head, -1);
   int targets = input(f, "targets", MS_I32, SHAPE(m->batch, m->seq));
   apply(f, MS_OP_cross_entropy, 2, (int[]){logits, targets}, NULL, out);
-  ok(ms_graph_output(f->graph, "logits", logits));
-  ok(ms_graph_set_loss(f->graph, out[0]));
+  must(ms_graph_output(f->graph, "logits", logits));
+  must(ms_graph_set_loss(f->graph, out[0]));
 }
 
 /* The head is the embedding's transpose. */
@@ -92,10 +92,10 @@ static inline void gpt_model(fixture *f, const model_shape *m) {
   for (int i = 0; i < m->layers; i++) {
     char scope[32];
     snprintf(scope, sizeof scope, "layers.%d", i);
-    ok(ms_graph_scope(f->graph, scope));
+    must(ms_graph_scope(f->graph, scope));
     x = gpt_block(f, m, x);
   }
-  ok(ms_graph_scope(f->graph, ""));
+  must(ms_graph_scope(f->graph, ""));
   language_model_loss(f, m, layer_norm(f, m, x), embed);
 }
 

@@ -3,34 +3,16 @@
 */
 #include <time.h>
 
+#include "tests/c/graph_case.h"
 #include "tests/c/graph_models.h"
 
-static fixture f;
-
-static int start(void **state) {
-  start_without_error(state);
-  fixture_start(&f);
-  return 0;
-}
-
-static int end(void **state) {
-  (void)state;
-  fixture_end(&f);
-  return 0;
-}
-
 static void differentiate(int loss) {
-  ok(ms_graph_set_loss(f.graph, loss));
-  ok(ms_graph_differentiate(f.graph));
+  must(ms_graph_set_loss(f.graph, loss));
+  must(ms_graph_differentiate(f.graph));
   assert_well_formed(f.graph);
 }
 
 static int gradient(int p) { return f.graph->param_grads[p]; }
-
-static const ms_node *maker(int value) {
-  assert_true(value >= 0 && f.graph->values[value].node >= 0);
-  return &f.graph->nodes[f.graph->values[value].node];
-}
 
 /* Nobody reads a parameter's gradient, no two share one, and its shape and dtype are what was asked for. */
 static void assert_gradients_are_settled(const fixture *fx) {
@@ -189,10 +171,10 @@ static void integers_and_comparisons_stop_gradients(void **state) {
 static void what_cannot_be_differentiated_is_named(void **state) {
   (void)state;
   int x = param(&f, MS_F32, SHAPE(5, 4)), g = param(&f, MS_F32, SHAPE(4)), out[MS_MAX_OUTPUTS];
-  ok(ms_graph_scope(f.graph, "layers.1.norm"));
+  must(ms_graph_scope(f.graph, "layers.1.norm"));
   apply(&f, MS_OP_rms_norm, 2, (int[]){x, g}, NULL, out);
-  ok(ms_graph_scope(f.graph, ""));
-  ok(ms_graph_set_loss(f.graph, sum_all(&f, out[1])));
+  must(ms_graph_scope(f.graph, ""));
+  must(ms_graph_set_loss(f.graph, sum_all(&f, out[1])));
   assert_fails(ms_graph_differentiate(f.graph), MS_EUNSUPPORTED,
                "in layers.1.norm: rms_norm: the loss depends on output 2, which has no gradient");
 }
@@ -200,14 +182,14 @@ static void what_cannot_be_differentiated_is_named(void **state) {
 static void rows_without_gradient_are_named(void **state) {
   (void)state;
   int x = param(&f, MS_F32, SHAPE(5, 4));
-  ok(ms_graph_set_loss(f.graph, sum_all(&f, op2(&f, MS_OP_gelu_backward, x, x, NULL))));
+  must(ms_graph_set_loss(f.graph, sum_all(&f, op2(&f, MS_OP_gelu_backward, x, x, NULL))));
   assert_fails(ms_graph_differentiate(f.graph), MS_EUNSUPPORTED, "gelu_backward: it has no gradient");
 }
 
 static void fused_activations_that_lose_their_input_are_refused(void **state) {
   (void)state;
   int x = param(&f, MS_F32, SHAPE(5, 4));
-  ok(ms_graph_set_loss(f.graph, sum_all(&f, op2(&f, MS_OP_matmul, x, x, ATTRS(.i = {0, 1, MS_ACT_GELU})))));
+  must(ms_graph_set_loss(f.graph, sum_all(&f, op2(&f, MS_OP_matmul, x, x, ATTRS(.i = {0, 1, MS_ACT_GELU})))));
   assert_fails(ms_graph_differentiate(f.graph), MS_EUNSUPPORTED, "matmul: activation 2 cannot be differentiated here");
 }
 
@@ -222,9 +204,9 @@ static void needs_a_loss_and_runs_once(void **state) {
 static void backward_nodes_carry_scope_and_mark(void **state) {
   (void)state;
   int x = input(&f, "x", MS_F32, SHAPE(5, 4)), w = param(&f, MS_F32, SHAPE(3, 4));
-  ok(ms_graph_scope(f.graph, "head"));
+  must(ms_graph_scope(f.graph, "head"));
   x = linear(&f, x, w, -1);
-  ok(ms_graph_scope(f.graph, "end"));
+  must(ms_graph_scope(f.graph, "end"));
   differentiate(sum_all(&f, x));
   assert_string_equal(f.graph->scope, "end");
   assert_true(maker(gradient(0))->backward);
@@ -248,10 +230,10 @@ static double time_of_chain(int blocks) {
     double begin = processor_seconds();
     for (int i = 0; i < blocks; i++)
       x = op2(&chain, MS_OP_add, x, op1(&chain, MS_OP_relu, linear(&chain, x, w, -1), NULL), NULL);
-    ok(ms_graph_set_loss(chain.graph, sum_all(&chain, x)));
-    ok(ms_graph_rewrite(chain.graph, 0));
-    ok(ms_graph_differentiate(chain.graph));
-    ok(ms_graph_rewrite_backward(chain.graph));
+    must(ms_graph_set_loss(chain.graph, sum_all(&chain, x)));
+    must(ms_graph_rewrite(chain.graph, 0));
+    must(ms_graph_differentiate(chain.graph));
+    must(ms_graph_rewrite_backward(chain.graph));
     double elapsed = processor_seconds() - begin;
     if (elapsed < best) best = elapsed;
     fixture_end(&chain);
@@ -266,8 +248,6 @@ static void time_is_linear_in_the_nodes(void **state) {
   print_message("1000 blocks %.2f ms, 16000 blocks %.2f ms\n", 1e3 * small, 1e3 * big);
   assert_true(big < 100 * small);
 }
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, start, end)
 
 int main(void) {
   const struct CMUnitTest tests[] = {

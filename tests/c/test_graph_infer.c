@@ -1,23 +1,9 @@
 /* test_graph_infer.c - the op table as the public header tells it, the builder, and every shape rule: what it gives, what it
 ** refuses, and in which words.
 */
-#include "tests/c/graph_fixture.h"
+#include "tests/c/graph_case.h"
 
 #include <math.h>
-
-static fixture f;
-
-static int start(void **state) {
-  start_without_error(state);
-  fixture_start(&f);
-  return 0;
-}
-
-static int end(void **state) {
-  (void)state;
-  fixture_end(&f);
-  return 0;
-}
 
 static int attempt(int op, int inputs, const int *in, const ms_attrs *attrs) {
   int out[MS_MAX_OUTPUTS];
@@ -44,12 +30,12 @@ static void table_describes_every_row(void **state) {
   for (int op = 0; op < ms_op_count(); op++) {
     ms_op_info info;
     ms_attrs attrs;
-    ok(ms_op_describe(op, &info));
+    must(ms_op_describe(op, &info));
     assert_int_equal(ms_op_find(info.name), op);
     assert_true(info.min_inputs <= info.max_inputs && info.max_inputs <= MS_MAX_INPUTS);
     assert_true(info.outputs >= 1 && info.outputs <= MS_MAX_OUTPUTS);
     assert_true(info.doc[0]);
-    ok(ms_op_defaults(info.name, &attrs));
+    must(ms_op_defaults(info.name, &attrs));
   }
   assert_int_equal(ms_op_find("conv9"), -1);
   assert_int_equal(ms_op_find(""), -1);
@@ -60,15 +46,15 @@ static void table_describes_every_row(void **state) {
 static void defaults_come_from_the_row(void **state) {
   (void)state;
   ms_attrs attrs;
-  ok(ms_op_defaults("rope", &attrs));
+  must(ms_op_defaults("rope", &attrs));
   assert_true(attrs.f[0] == 10000 && attrs.i[0] == 0 && attrs.i[7] == 0);
-  ok(ms_op_defaults("layer_norm", &attrs));
+  must(ms_op_defaults("layer_norm", &attrs));
   assert_true(attrs.f[0] == 1e-5);
-  ok(ms_op_defaults("cross_entropy", &attrs));
+  must(ms_op_defaults("cross_entropy", &attrs));
   assert_int_equal(attrs.i[0], -100);
-  ok(ms_op_defaults("adamw", &attrs));
+  must(ms_op_defaults("adamw", &attrs));
   assert_true(attrs.f[0] == 1 && attrs.f[1] == 0 && attrs.f[2] == 0.9 && attrs.f[3] == 0.999);
-  ok(ms_op_defaults("fill", &attrs));
+  must(ms_op_defaults("fill", &attrs));
   assert_int_equal(attrs.i[7], 1);
   assert_fails(ms_op_defaults("sofmax", &attrs), MS_ENAME, "there is no op named \"sofmax\"");
 }
@@ -78,7 +64,7 @@ static void defaults_come_from_the_row(void **state) {
 static void errors_carry_the_module_path(void **state) {
   (void)state;
   int out[MS_MAX_OUTPUTS], x = tensor(SHAPE(8, 256, 128)), w = tensor(SHAPE(64, 512));
-  ok(ms_graph_scope(f.graph, "layers.3.attn.wq"));
+  must(ms_graph_scope(f.graph, "layers.3.attn.wq"));
   assert_fails(ms_graph_op(f.graph, "matmul", 2, (int[]){x, w}, NULL, out), MS_ESHAPE,
                "in layers.3.attn.wq: matmul: inner dimensions differ: [8,256,128] x [64,512]");
   assert_fails(ms_graph_op(f.graph, "matmull", 2, (int[]){x, w}, NULL, out), MS_ENAME,
@@ -86,7 +72,7 @@ static void errors_carry_the_module_path(void **state) {
   assert_fails(ms_graph_param(f.graph, 99, out), MS_EINVAL, "in layers.3.attn.wq: there is no parameter 99");
   assert_fails(ms_graph_input(f.graph, "x", MS_F32, SHAPE(2, 0), out), MS_ESHAPE,
                "in layers.3.attn.wq: input x: size 0");
-  ok(ms_graph_scope(f.graph, ""));
+  must(ms_graph_scope(f.graph, ""));
   ms_graph_op(f.graph, "matmul", 2, (int[]){x, w}, NULL, out);
   assert_string_equal(ms_error_message(), "matmul: inner dimensions differ: [8,256,128] x [64,512]");
   ms_error_clear();
@@ -97,9 +83,9 @@ static void inputs_and_parameters(void **state) {
   ms_value_info info;
   int out[MS_MAX_OUTPUTS], again, w = tensor(SHAPE(4, 3));
   int x = ints("tokens", SHAPE(2, 5));
-  ok(ms_graph_param(f.graph, 0, &again));
+  must(ms_graph_param(f.graph, 0, &again));
   assert_int_equal(again, w);
-  ok(ms_graph_value(f.graph, x, &info));
+  must(ms_graph_value(f.graph, x, &info));
   assert_int_equal(info.dtype, MS_I32);
   assert_int_equal(info.dims[1], 5);
   assert_fails(ms_graph_input(f.graph, "tokens", MS_I32, SHAPE(2, 5), out), MS_ENAME,
@@ -128,16 +114,16 @@ static void recipes_cannot_make_internal_ops(void **state) {
   int out[MS_MAX_OUTPUTS], x = tensor(SHAPE(2, 3));
   assert_fails(ms_graph_op(f.graph, "relu_backward", 2, (int[]){x, x}, NULL, out), MS_EINVAL,
                "the engine makes this op itself");
-  ok(ms_graph_op(f.graph, "fill", 0, NULL, NULL, out));
+  must(ms_graph_op(f.graph, "fill", 0, NULL, NULL, out));
   assert_value(out[0], MS_F32, "[]");
 }
 
 static void dropouts_get_streams_of_their_own(void **state) {
   (void)state;
   int a[MS_MAX_OUTPUTS], b[MS_MAX_OUTPUTS], c[MS_MAX_OUTPUTS], x = tensor(SHAPE(2, 3));
-  ok(ms_graph_op(f.graph, "dropout", 1, &x, NULL, a));
-  ok(ms_graph_op(f.graph, "dropout", 1, a, ATTRS(.f = {0.5}), b));
-  ok(ms_graph_op(f.graph, "dropout", 1, b, ATTRS(.i = {77}, .f = {0.5}), c));
+  must(ms_graph_op(f.graph, "dropout", 1, &x, NULL, a));
+  must(ms_graph_op(f.graph, "dropout", 1, a, ATTRS(.f = {0.5}), b));
+  must(ms_graph_op(f.graph, "dropout", 1, b, ATTRS(.i = {77}, .f = {0.5}), c));
   assert_true(f.graph->nodes[0].attrs.i[0] != 0 && f.graph->nodes[1].attrs.i[0] != 0);
   assert_true(f.graph->nodes[0].attrs.i[0] != f.graph->nodes[1].attrs.i[0]);
   assert_true(f.graph->nodes[0].attrs.f[0] == 0.1 && f.graph->nodes[1].attrs.f[0] == 0.5);
@@ -150,8 +136,8 @@ static void loss_and_outputs(void **state) {
   assert_fails(ms_graph_set_loss(f.graph, x), MS_ESHAPE, "the loss is f32 [2,3]; it must be one f32 number");
   assert_fails(ms_graph_set_loss(f.graph, h), MS_ESHAPE, "the loss is bf16 []");
   assert_fails(ms_graph_set_loss(f.graph, -3), MS_EINVAL, "there is no value -3");
-  ok(ms_graph_set_loss(f.graph, loss));
-  ok(ms_graph_output(f.graph, "logits", x));
+  must(ms_graph_set_loss(f.graph, loss));
+  must(ms_graph_output(f.graph, "logits", x));
   assert_fails(ms_graph_output(f.graph, "logits", x), MS_ENAME, "there is an output named logits already");
   assert_fails(ms_graph_output(f.graph, "y", 99), MS_EINVAL, "there is no value 99");
 }
@@ -163,12 +149,12 @@ static void a_copy_stands_alone(void **state) {
   char scope[32];
   for (int i = 0; i < 300; i++) {
     snprintf(scope, sizeof scope, "layers.%d.norm", i);
-    ok(ms_graph_scope(f.graph, scope));
+    must(ms_graph_scope(f.graph, scope));
     x = op1(&f, MS_OP_relu, x, NULL);
   }
-  ok(ms_graph_set_loss(f.graph, sum_all(&f, x)));
-  ok(ms_graph_output(f.graph, "last", x));
-  ok(ms_graph_copy(f.graph, &copy));
+  must(ms_graph_set_loss(f.graph, sum_all(&f, x)));
+  must(ms_graph_output(f.graph, "last", x));
+  must(ms_graph_copy(f.graph, &copy));
   ms_graph_free(f.graph);
   assert_int_equal(copy->n_nodes, 301);
   assert_string_equal(copy->nodes[7].scope, "layers.7.norm");
@@ -341,7 +327,7 @@ static void step_shapes(void **state) {
       out[MS_MAX_OUTPUTS];
   int empty = op1(&f, MS_OP_accumulate, gradient, NULL);
   ms_attrs none = {.i = {0, 1, 1, 1, 1, 1, 1, 1}};
-  ok(ms_graph_emit(f.graph, MS_OP_fill, 0, NULL, &none, &empty));
+  must(ms_graph_emit(f.graph, MS_OP_fill, 0, NULL, &none, &empty));
   assert_value(norm, MS_F32, "[4]");
   assert_value(op1(&f, MS_OP_accumulate, half(SHAPE(7)), NULL), MS_F32, "[7]");
   assert_value(op1(&f, MS_OP_sum_squares, gradient, NULL), MS_F32, "[]");
@@ -372,8 +358,6 @@ static void costs(void **state) {
   sum_all(&f, x);
   assert_true(ms_node_flops(g, &g->nodes[4]) == 80);
 }
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, start, end)
 
 int main(void) {
   const struct CMUnitTest tests[] = {

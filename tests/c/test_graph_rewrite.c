@@ -1,35 +1,17 @@
 /* test_graph_rewrite.c - which nodes the rewrites fuse, which they must leave, and that a fused model computes the same loss
 ** and gradients as the model as written.
 */
+#include "tests/c/graph_case.h"
 #include "tests/c/graph_interpreter.h"
 #include "tests/c/graph_models.h"
 
-static fixture f;
-
-static int start(void **state) {
-  start_without_error(state);
-  fixture_start(&f);
-  return 0;
-}
-
-static int end(void **state) {
-  (void)state;
-  fixture_end(&f);
-  return 0;
-}
-
 static void rewrite(int evaluate) {
-  ok(ms_graph_rewrite(f.graph, evaluate));
+  must(ms_graph_rewrite(f.graph, evaluate));
   assert_well_formed(f.graph);
 }
 
 /* Keeps a value alive, as a recipe does that wants to read it. */
-static void keep(const char *name, int value) { ok(ms_graph_output(f.graph, name, value)); }
-
-static const ms_node *maker(int value) {
-  assert_true(f.graph->values[value].node >= 0);
-  return &f.graph->nodes[f.graph->values[value].node];
-}
+static void keep(const char *name, int value) { must(ms_graph_output(f.graph, name, value)); }
 
 static int f32(int ndim, const int64_t *dims) { return param(&f, MS_F32, ndim, dims); }
 
@@ -153,7 +135,7 @@ static void dropout_ends_in_evaluation(void **state) {
     int never = op1(&f, MS_OP_dropout, dropped, ATTRS(.f = {0}));
     keep("y", op1(&f, MS_OP_exp, op1(&f, MS_OP_dropout, never, ATTRS(.i = {5}, .f = {0.2})), NULL));
     keep("dropped", dropped);
-    ok(ms_graph_pass_identities(f.graph, evaluate));
+    must(ms_graph_pass_identities(f.graph, evaluate));
     assert_well_formed(f.graph);
     assert_int_equal(count_op(&f, MS_OP_dropout), evaluate ? 0 : 2);
     assert_int_equal(f.graph->outputs[1].value, evaluate ? x : dropped);
@@ -174,10 +156,10 @@ static void what_nothing_needs_is_removed(void **state) {
 /* ---- backward ------------------------------------------------------------------------------------------------------------ */
 
 static void train(int loss) {
-  ok(ms_graph_set_loss(f.graph, loss));
+  must(ms_graph_set_loss(f.graph, loss));
   rewrite(0);
-  ok(ms_graph_differentiate(f.graph));
-  ok(ms_graph_rewrite_backward(f.graph));
+  must(ms_graph_differentiate(f.graph));
+  must(ms_graph_rewrite_backward(f.graph));
   assert_well_formed(f.graph);
 }
 
@@ -260,10 +242,10 @@ static void run_start(run *r, model_fn model, model_shape shape, int fused, int 
   fixture_start(&r->f);
   ms_graph *g = r->f.graph;
   model(&r->f, &shape);
-  if (fused) ok(ms_graph_rewrite(g, evaluate));
-  else ok(ms_graph_pass_identities(g, evaluate));
-  if (!evaluate) ok(ms_graph_differentiate(g));
-  if (!evaluate && fused) ok(ms_graph_rewrite_backward(g));
+  if (fused) must(ms_graph_rewrite(g, evaluate));
+  else must(ms_graph_pass_identities(g, evaluate));
+  if (!evaluate) must(ms_graph_differentiate(g));
+  if (!evaluate && fused) must(ms_graph_rewrite_backward(g));
   assert_well_formed(g);
   interpreter_start(&r->it, g);
   for (int v = 0; v < g->n_values; v++) {
@@ -346,16 +328,14 @@ static void a_block_has_no_loose_ends(void **state) {
   assert_int_equal(count_op(&f, MS_OP_add), 1);
   assert_int_equal(count_op(&f, MS_OP_layer_norm), 1);
   assert_int_equal(count_op(&f, MS_OP_add_layer_norm), 4);
-  ok(ms_graph_differentiate(f.graph));
-  ok(ms_graph_rewrite_backward(f.graph));
+  must(ms_graph_differentiate(f.graph));
+  must(ms_graph_rewrite_backward(f.graph));
   assert_well_formed(f.graph);
   assert_int_equal(count_op(&f, MS_OP_pad), 0);
   /* The tied embedding sums its two gradients. */
   assert_int_equal(count_op(&f, MS_OP_add), 2);
   assert_int_equal(count_op(&f, MS_OP_cast), 0);
 }
-
-#define CASE(name) cmocka_unit_test_setup_teardown(name, start, end)
 
 int main(void) {
   const struct CMUnitTest tests[] = {

@@ -25,6 +25,11 @@ static inline void assert_contains(const char *text, const char *part) {
   if (!strstr(text, part)) fail_msg("\"%s\" is not in \"%s\"", part, text);
 }
 
+/* The call succeeds; if not, the test fails with its message. */
+static inline void must(int status) {
+  if (status) fail_msg("%s: %s", ms_status_name(status), ms_error_message());
+}
+
 /* The call failed with this status and its message holds this text; clears the record. */
 #define assert_fails(call, status, part)         \
   do {                                           \

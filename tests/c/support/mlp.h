@@ -24,10 +24,6 @@ typedef struct mlp {
   ms_graph *graph;
 } mlp;
 
-static inline void must(int status) {
-  if (status) fail_msg("%s: %s", ms_status_name(status), ms_error_message());
-}
-
 static inline mlp_config mlp_default(int replicate, int shard, int rank) {
   mlp_config c = {.blocks = 3,
                   .batch = 8,

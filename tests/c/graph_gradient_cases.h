@@ -1,0 +1,273 @@
+/* graph_gradient_cases.h - for every differentiable row of the op table, graphs that use it on small parameters: with
+** broadcasting, transposed operands, several outputs, and whatever else takes another path through its gradient.
+*/
+#ifndef MS_TESTS_GRAPH_GRADIENT_CASES_H
+#define MS_TESTS_GRAPH_GRADIENT_CASES_H
+
+#include "tests/c/graph_fixture.h"
+
+/* Where parameters are drawn from: away from what the op cannot be differentiated at. */
+typedef enum domain { NORMAL, POSITIVE, AWAY_FROM_ZERO, DISTINCT } domain;
+
+typedef struct gradient_case {
+  int op;
+  const char *variant;
+  domain domain;
+  int (*build)(fixture *f, int op, int dtype);
+} gradient_case;
+
+/* ---- cases ------------------------------------------------------------------------------------------------------------ */
+
+static int build_unary(fixture *f, int op, int dtype) { return op1(f, op, param(f, dtype, SHAPE(3, 5)), NULL); }
+
+static int build_binary(fixture *f, int op, int dtype) {
+  return op2(f, op, param(f, dtype, SHAPE(3, 5)), param(f, dtype, SHAPE(3, 5)), NULL);
+}
+
+static int build_broadcast(fixture *f, int op, int dtype) {
+  return op2(f, op, param(f, dtype, SHAPE(4, 1, 5)), param(f, dtype, SHAPE(3, 1)), NULL);
+}
+
+static int build_scalar(fixture *f, int op, int dtype) {
+  return op2(f, op, param(f, dtype, SCALAR), param(f, dtype, SHAPE(2, 3)), NULL);
+}
+
+static int build_square(fixture *f, int op, int dtype) {
+  int x = param(f, dtype, SHAPE(7));
+  return op2(f, op, x, x, NULL);
+}
+
+static int build_where(fixture *f, int op, int dtype) {
+  return op3(f, op, input(f, "mask", MS_U8, SHAPE(4, 5)), param(f, dtype, SHAPE(4, 5)), param(f, dtype, SCALAR), NULL);
+}
+
+static int build_scale(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(6)), ATTRS(.f = {-1.5, 0.25}));
+}
+
+static int build_dropout(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(8, 9)), ATTRS(.i = {3}, .f = {0.4}));
+}
+
+static int build_cast(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(8)), ATTRS(.i = {[7] = 1 + MS_F32}));
+}
+
+static int build_last(fixture *f, int op, int dtype) { return op1(f, op, param(f, dtype, SHAPE(3, 4, 5)), NULL); }
+
+static int build_middle(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(3, 4, 5)), ATTRS(.i = {1}));
+}
+
+static int build_kept(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(3, 4)), ATTRS(.i = {-2, 1}));
+}
+
+static int build_all(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(3, 4)), ATTRS(.i = {0, 0, 1}));
+}
+
+/* A parameter [..., rows, columns] with n leading dimensions of 2, its last two swapped when transposed. */
+static int matrices(fixture *f, int dtype, int n, int64_t rows, int64_t columns, int transposed) {
+  int64_t dims[MS_MAX_DIMS] = {2, 2, 2, 2};
+  dims[n] = transposed ? columns : rows;
+  dims[n + 1] = transposed ? rows : columns;
+  return param(f, dtype, n + 2, dims);
+}
+
+/* Products with each operand plain and transposed, added up so that all four stand in one graph. */
+static int products(fixture *f, int op, int dtype, int leading_a, int leading_b) {
+  int sum = -1;
+  for (int trans = 0; trans < 4; trans++) {
+    int a = matrices(f, dtype, leading_a, 4, 5, trans & 1), b = matrices(f, dtype, leading_b, 5, 3, trans >> 1);
+    int product = op2(f, op, a, b, ATTRS(.i = {trans & 1, trans >> 1}));
+    sum = sum < 0 ? product : op2(f, MS_OP_add, sum, product, NULL);
+  }
+  return sum;
+}
+
+static int build_plain(fixture *f, int op, int dtype) { return products(f, op, dtype, 0, 0); }
+static int build_shared(fixture *f, int op, int dtype) { return products(f, op, dtype, 2, 0); }
+static int build_batched(fixture *f, int op, int dtype) { return products(f, op, dtype, 1, 1); }
+static int build_batched_twice(fixture *f, int op, int dtype) { return products(f, op, dtype, 2, 2); }
+
+static int build_matmul_bias(fixture *f, int op, int dtype) {
+  return op3(f, op, param(f, dtype, SHAPE(2, 4, 5)), param(f, dtype, SHAPE(3, 5)), param(f, dtype, SHAPE(3)),
+             ATTRS(.i = {0, 1}));
+}
+
+static int build_matmul_relu(fixture *f, int op, int dtype) {
+  return op3(f, op, param(f, dtype, SHAPE(4, 5)), param(f, dtype, SHAPE(3, 5)), param(f, dtype, SHAPE(3)),
+             ATTRS(.i = {0, 1, MS_ACT_RELU}));
+}
+
+static int build_layer_norm(fixture *f, int op, int dtype) {
+  return op3(f, op, param(f, dtype, SHAPE(2, 3, 8)), param(f, dtype, SHAPE(8)), param(f, dtype, SHAPE(8)), NULL);
+}
+
+static int build_rms_norm(fixture *f, int op, int dtype) {
+  return op2(f, op, param(f, dtype, SHAPE(2, 3, 8)), param(f, dtype, SHAPE(8)), NULL);
+}
+
+/* Both float outputs count: the normalised value and the sum. */
+static int build_add_layer_norm(fixture *f, int op, int dtype) {
+  int out[MS_MAX_OUTPUTS], in[] = {param(f, dtype, SHAPE(2, 3, 8)), param(f, dtype, SHAPE(2, 3, 8)),
+                                   param(f, dtype, SHAPE(8)), param(f, dtype, SHAPE(8))};
+  apply(f, op, 4, in, NULL, out);
+  return op2(f, MS_OP_add, out[0], op1(f, MS_OP_scale, out[2], ATTRS(.f = {0.5})), NULL);
+}
+
+static int build_add_rms_norm(fixture *f, int op, int dtype) {
+  int out[MS_MAX_OUTPUTS],
+      in[] = {param(f, dtype, SHAPE(2, 3, 8)), param(f, dtype, SHAPE(2, 3, 8)), param(f, dtype, SHAPE(8))};
+  apply(f, op, 3, in, NULL, out);
+  return op2(f, MS_OP_add, out[0], op1(f, MS_OP_scale, out[2], ATTRS(.f = {0.5})), NULL);
+}
+
+static int build_add_rms_norm_sum_only(fixture *f, int op, int dtype) {
+  int out[MS_MAX_OUTPUTS],
+      in[] = {param(f, dtype, SHAPE(3, 8)), param(f, dtype, SHAPE(3, 8)), param(f, dtype, SHAPE(8))};
+  apply(f, op, 3, in, NULL, out);
+  return op2(f, MS_OP_mul, out[2], out[2], NULL);
+}
+
+static int build_embedding(fixture *f, int op, int dtype) {
+  return op2(f, op, param(f, dtype, SHAPE(7, 4)), input(f, "tokens", MS_I32, SHAPE(3, 5)), NULL);
+}
+
+static int build_rope(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(2, 3, 2, 8)), ATTRS(.i = {5}, .f = {100}));
+}
+
+static int build_rope_interleaved(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(2, 3, 2, 8)), ATTRS(.i = {0, 1, 1}, .f = {100}));
+}
+
+static int attention(fixture *f, int op, int dtype, int64_t queries, int64_t keys, int64_t kv_heads,
+                     const ms_attrs *attrs) {
+  return op3(f, op, param(f, dtype, SHAPE(2, queries, 4, 8)), param(f, dtype, SHAPE(2, keys, kv_heads, 8)),
+             param(f, dtype, SHAPE(2, keys, kv_heads, 8)), attrs);
+}
+
+static int build_attention(fixture *f, int op, int dtype) { return attention(f, op, dtype, 6, 6, 4, NULL); }
+static int build_attention_grouped(fixture *f, int op, int dtype) { return attention(f, op, dtype, 6, 6, 2, NULL); }
+static int build_attention_later(fixture *f, int op, int dtype) { return attention(f, op, dtype, 3, 7, 2, NULL); }
+static int build_attention_full(fixture *f, int op, int dtype) {
+  return attention(f, op, dtype, 5, 7, 1, ATTRS(.i = {0}, .f = {0.6}));
+}
+static int build_attention_long(fixture *f, int op, int dtype) { return attention(f, op, dtype, 150, 150, 2, NULL); }
+
+static int build_cross_entropy(fixture *f, int op, int dtype) {
+  return op2(f, op, param(f, dtype, SHAPE(2, 5, 7)), input(f, "tokens", MS_I32, SHAPE(2, 5)), ATTRS(.i = {2}));
+}
+
+/* The sum over counted targets: the count is a constant for the gradient. */
+static int build_cross_entropy_sum(fixture *f, int op, int dtype) {
+  int out[MS_MAX_OUTPUTS], in[] = {param(f, dtype, SHAPE(6, 7)), input(f, "tokens", MS_I32, SHAPE(6))};
+  apply(f, op, 2, in, NULL, out);
+  return op2(f, MS_OP_mul, out[0], out[2], NULL);
+}
+
+static int build_reshape(fixture *f, int op, int dtype) {
+  int x = op1(f, op, param(f, dtype, SHAPE(3, 4)), ATTRS(.i = {2, -1, 1, 1, 1, 1, 2}));
+  return op1(f, MS_OP_exp, x, NULL);
+}
+
+static int build_transpose(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(2, 3, 4, 5)), ATTRS(.i = {2, 0, 3, 1}));
+}
+
+static int build_slice(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(3, 6, 2)), ATTRS(.i = {1, 2, 5}));
+}
+static int build_pad(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(3, 6)), ATTRS(.i = {-1, 2, 1}));
+}
+
+static int build_concat(fixture *f, int op, int dtype) {
+  return op3(f, op, param(f, dtype, SHAPE(3, 2, 2)), param(f, dtype, SHAPE(3, 1, 2)), param(f, dtype, SHAPE(3, 4, 2)),
+             ATTRS(.i = {1}));
+}
+
+static int build_broadcast_to(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(3, 1)), ATTRS(.i = {2, 3, 4, 1, 1, 1, 3}));
+}
+
+static int build_sum_to(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(2, 3, 4)), ATTRS(.i = {3, 1, 1, 1, 1, 1, 2, 1 + MS_F32}));
+}
+
+static const gradient_case cases[] = {
+    {MS_OP_add, "", NORMAL, build_binary},
+    {MS_OP_add, " broadcast", NORMAL, build_broadcast},
+    {MS_OP_add, " scalar", NORMAL, build_scalar},
+    {MS_OP_sub, "", NORMAL, build_binary},
+    {MS_OP_sub, " broadcast", NORMAL, build_broadcast},
+    {MS_OP_mul, "", NORMAL, build_binary},
+    {MS_OP_mul, " broadcast", NORMAL, build_broadcast},
+    {MS_OP_mul, " scalar", NORMAL, build_scalar},
+    {MS_OP_mul, " square", NORMAL, build_square},
+    {MS_OP_div, "", POSITIVE, build_binary},
+    {MS_OP_div, " broadcast", POSITIVE, build_broadcast},
+    {MS_OP_div, " scalar", POSITIVE, build_scalar},
+    {MS_OP_where, "", NORMAL, build_where},
+    {MS_OP_scale, "", NORMAL, build_scale},
+    {MS_OP_exp, "", NORMAL, build_unary},
+    {MS_OP_log, "", POSITIVE, build_unary},
+    {MS_OP_sqrt, "", POSITIVE, build_unary},
+    {MS_OP_rsqrt, "", POSITIVE, build_unary},
+    {MS_OP_tanh, "", NORMAL, build_unary},
+    {MS_OP_sigmoid, "", NORMAL, build_unary},
+    {MS_OP_relu, "", AWAY_FROM_ZERO, build_unary},
+    {MS_OP_gelu, "", NORMAL, build_unary},
+    {MS_OP_gelu_tanh, "", NORMAL, build_unary},
+    {MS_OP_silu, "", NORMAL, build_unary},
+    {MS_OP_swiglu, "", NORMAL, build_binary},
+    {MS_OP_dropout, "", NORMAL, build_dropout},
+    {MS_OP_cast, "", NORMAL, build_cast},
+    {MS_OP_sum, " last", NORMAL, build_last},
+    {MS_OP_sum, " middle", NORMAL, build_middle},
+    {MS_OP_sum, " kept", NORMAL, build_kept},
+    {MS_OP_sum, " all", NORMAL, build_all},
+    {MS_OP_mean, " last", NORMAL, build_last},
+    {MS_OP_mean, " middle", NORMAL, build_middle},
+    {MS_OP_mean, " kept", NORMAL, build_kept},
+    {MS_OP_mean, " all", NORMAL, build_all},
+    {MS_OP_max, " last", DISTINCT, build_last},
+    {MS_OP_max, " middle", DISTINCT, build_middle},
+    {MS_OP_max, " kept", DISTINCT, build_kept},
+    {MS_OP_max, " all", DISTINCT, build_all},
+    {MS_OP_softmax, "", NORMAL, build_unary},
+    {MS_OP_log_softmax, "", NORMAL, build_unary},
+    {MS_OP_matmul, "", NORMAL, build_plain},
+    {MS_OP_matmul, " shared", NORMAL, build_shared},
+    {MS_OP_matmul, " batched", NORMAL, build_batched},
+    {MS_OP_matmul, " batched twice", NORMAL, build_batched_twice},
+    {MS_OP_matmul, " bias", NORMAL, build_matmul_bias},
+    {MS_OP_matmul, " relu", AWAY_FROM_ZERO, build_matmul_relu},
+    {MS_OP_layer_norm, "", NORMAL, build_layer_norm},
+    {MS_OP_rms_norm, "", NORMAL, build_rms_norm},
+    {MS_OP_add_layer_norm, "", NORMAL, build_add_layer_norm},
+    {MS_OP_add_rms_norm, "", NORMAL, build_add_rms_norm},
+    {MS_OP_add_rms_norm, " sum only", NORMAL, build_add_rms_norm_sum_only},
+    {MS_OP_embedding, "", NORMAL, build_embedding},
+    {MS_OP_rope, "", NORMAL, build_rope},
+    {MS_OP_rope, " interleaved", NORMAL, build_rope_interleaved},
+    {MS_OP_attention, "", NORMAL, build_attention},
+    {MS_OP_attention, " grouped", NORMAL, build_attention_grouped},
+    {MS_OP_attention, " later queries", NORMAL, build_attention_later},
+    {MS_OP_attention, " full", NORMAL, build_attention_full},
+    {MS_OP_attention, " long", NORMAL, build_attention_long},
+    {MS_OP_cross_entropy, "", NORMAL, build_cross_entropy},
+    {MS_OP_cross_entropy, " sum", NORMAL, build_cross_entropy_sum},
+    {MS_OP_reshape, "", NORMAL, build_reshape},
+    {MS_OP_transpose, "", NORMAL, build_transpose},
+    {MS_OP_slice, "", NORMAL, build_slice},
+    {MS_OP_pad, "", NORMAL, build_pad},
+    {MS_OP_concat, "", NORMAL, build_concat},
+    {MS_OP_broadcast_to, "", NORMAL, build_broadcast_to},
+    {MS_OP_sum_to, "", NORMAL, build_sum_to},
+};
+enum { N_CASES = sizeof cases / sizeof cases[0] };
+
+#endif
