@@ -259,6 +259,9 @@ typedef struct ms_plan_config {
   int train;       /* 0: evaluate only */
   int fuse;        /* 1 (default): graph rewrites on */
   int threads;     /* OpenMP threads a rank that kernels are prepared for; 0: as the environment says */
+  /* 1 (default): the f32 masters of a unit that is read in f32 lie in memory that all its shard group's ranks map, and
+  ** kernels read them there: its all-gathers move nothing, and it needs no gathered copy. 0: gathered like the others. */
+  int shared_masters;
 } ms_plan_config;
 
 typedef struct ms_plan_summary {
@@ -315,7 +318,8 @@ MS_API void ms_exec_free(ms_exec *exec);
 MS_API void *ms_exec_input(ms_exec *exec, const char *name);
 /* Where to read a named output after a phase. */
 MS_API const void *ms_exec_output(ms_exec *exec, const char *name);
-/* Runs one phase. outputs may be NULL. NORM fails with MS_ENONFINITE, with nothing updated. */
+/* Runs one phase. outputs may be NULL. NORM fails with MS_ENONFINITE, with nothing updated. UPDATE must come right after a
+** NORM: that is where ranks know of each other that nobody reads the old weights any more. */
 MS_API int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_outputs *outputs);
 /* After MS_ENONFINITE: runs FIRST again on the inputs as they are, checking what every instruction writes; the message
 ** names the first op or parameter that holds a NaN or an infinity. Collective. */
@@ -329,7 +333,7 @@ MS_API int ms_state_shard(ms_state *state, int param, const char *what, double *
 /* The whole parameter (or gradient, ...) on every rank, f32; full is [numel]. Collective. Gradients as they were summed,
 ** before division by ranks and micro-batches. */
 MS_API int ms_state_gather(ms_state *state, int param, const char *what, float *full);
-/* Overwrites this rank's part of a parameter from the full f32 array. */
+/* Overwrites this rank's part of a parameter from the full f32 array. Collective: peers may be reading the old values. */
 MS_API int ms_state_set(ms_state *state, int param, const float *full);
 
 /* ffi:end */

@@ -76,6 +76,7 @@ function Session:plan(name, inputs, forward, settings)
     config.accumulate = settings.accumulate and 1 or 0
     config.max_norm = settings.clip_grad_norm or 0
     if settings.prefetch then config.prefetch = settings.prefetch end
+    config.shared_masters = self.sharding.shared_masters and 1 or 0
     if settings.train and not self.optimizer then config.optimizer = C.MS_OPT_NONE end
   end)
   compiled.name = name
@@ -88,6 +89,7 @@ function Session:ensure_state()
   local config, out = ffi.new("ms_plan_config"), ffi.new("ms_state *[1]")
   C.ms_plan_config_default(config)
   config.train = self.optimizer and 1 or 0
+  config.shared_masters = self.sharding.shared_masters and 1 or 0
   if self.optimizer then self.optimizer:configure(config) end
   check(C.ms_state_new(world.handle, self.sharding:handle(), config, out))
   self.state = ffi.gc(out[0], C.ms_state_free)

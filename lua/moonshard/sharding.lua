@@ -247,6 +247,7 @@ end
 local SPECS = {
   mesh = { "any" }, units = { "any" }, reshard_after_forward = { "any" }, mp_policy = { "any" }, layout = { "any" },
   freeze = { "any" }, param_dtype = { "any" }, strategy = { "string" }, seed = { "integer", default = 0 },
+  shared_masters = { "boolean", default = true },
 }
 
 local function report_warnings(self)
@@ -263,7 +264,8 @@ end
 ---  mp_policy: { param_dtype, reduce_dtype, output_dtype }, "auto" or rules over units (default f32);
 ---  layout: "rows", "ragged" or rules over units;
 ---  param_dtype: "f32" or "bf16" by rules over parameters, where one differs from its unit;
----  freeze: rules over parameters; strategy: PyTorch FSDP's name; seed: of the initial weights
+---  freeze: rules over parameters; strategy: PyTorch FSDP's name; seed: of the initial weights;
+---  shared_masters: units read in f32 are read where their owners keep them (default), not copied together
 ---@return moonshard.Module model the same model
 function sharding.fully_shard(model, config)
   if not module.is(model) then
@@ -275,7 +277,7 @@ function sharding.fully_shard(model, config)
   end
   config = options.parse("ms.fully_shard", config, SPECS)
   local self = setmetatable({ model = model, units = {}, params = {}, index = {}, decisions = {}, warnings = {},
-    seed = config.seed, where = errors.caller() }, Sharding)
+    seed = config.seed, shared_masters = config.shared_masters, where = errors.caller() }, Sharding)
   local inventory = tree.inventory(model)
   if #inventory.parameters == 0 then
     errors.invalid("ms.fully_shard: the model has no parameters: assign ms.parameter or layers to fields of the module")

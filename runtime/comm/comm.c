@@ -171,14 +171,16 @@ static int report_mismatch(const ms_comm *comm, int p, uint64_t mine, uint64_t t
       (mine ^ theirs) >> SIGN_WAYS & 0xff ? "; one of them is in place, the other is not" : "");
 }
 
-/* While this rank has not finished, nobody it waited for can have entered the next operation: signatures stand. */
+/* The signature of a peer that has finished may be that of its next operation already. It need not be compared then: the
+** peer has compared itself with this rank, whose signature stands. */
 static int compare_signatures(const ms_comm *comm) {
   const ms_job_ticket *ticket = comm->group->ticket;
   uint64_t mine = atomic_load_explicit(&ticket[comm->me].signature, memory_order_relaxed);
   for (int p = 0; p < comm->size; p++) {
     if (comm->coll->kind == MS_COLL_BROADCAST && p != comm->coll->root) continue;
-    uint64_t theirs = atomic_load_explicit(&ticket[p].signature, memory_order_relaxed);
-    if (theirs != mine) return report_mismatch(comm, p, mine, theirs);
+    uint64_t theirs = atomic_load_explicit(&ticket[p].signature, memory_order_acquire);
+    int finished = atomic_load_explicit(&ticket[p].count, memory_order_acquire) >= comm->base + FINISHED;
+    if (theirs != mine && !finished) return report_mismatch(comm, p, mine, theirs);
   }
   return MS_OK;
 }
@@ -217,7 +219,8 @@ int ms_comm_start(ms_comm *comm, const ms_coll *coll) {
   }
   ms_job_ticket *mine = &comm->group->ticket[comm->me];
   comm->base = atomic_load_explicit(&mine->count, memory_order_relaxed);
-  atomic_store_explicit(&mine->signature, sign(comm, coll), memory_order_relaxed);
+  /* Who sees this signature sees that the operation before it is finished, too: hence release. */
+  atomic_store_explicit(&mine->signature, sign(comm, coll), memory_order_release);
   /* A broadcast's root and a barrier have nothing to do between entering and finishing. */
   int at_once = coll->kind == MS_COLL_BARRIER || (coll->kind == MS_COLL_BROADCAST && coll->root == comm->me);
   enum phase step = at_once ? FINISHED : ENTERED;
@@ -254,6 +257,14 @@ static void share_or_finish(ms_comm *comm, enum phase step) {
   begin_wait(comm, step);
 }
 
+/* Everything is there as soon as everybody has entered. */
+static int is_in_place_gather(const ms_coll *coll) {
+  if (coll->kind != MS_COLL_ALL_GATHER) return 0;
+  for (int i = 0; i < coll->parts; i++)
+    if (coll->part[i].src) return 0;
+  return 1;
+}
+
 /* The wait is over: this rank's share, and on to the next wait or the end. */
 static int advance(ms_comm *comm) {
   int kind = comm->coll->kind;
@@ -270,7 +281,7 @@ static int advance(ms_comm *comm) {
   ms_move_share(comm->size, comm->me, comm->coll);
   if (kind == MS_COLL_RECV) publish_pair(comm, &comm->group->received[comm->me][comm->coll->root]);
   else share_or_finish(comm, ms_move_pulls(comm->size, comm->me, comm->coll) ? SHARED : FINISHED);
-  if (kind == MS_COLL_RECV || kind == MS_COLL_BROADCAST) comm->phase = IDLE;
+  if (kind == MS_COLL_RECV || kind == MS_COLL_BROADCAST || is_in_place_gather(comm->coll)) comm->phase = IDLE;
   return MS_OK;
 }
 

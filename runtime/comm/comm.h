@@ -6,7 +6,8 @@
 ** they repeat bit for bit. Buffers that peers read live in shared regions: the caller gives each peer's address.
 **
 ** Steps of an operation over shared memory:
-**   all_gather      enter; when all entered: cast own chunk into the shared result, finish; done when all finished
+**   all_gather      enter; when all entered: cast own chunk into the shared result, finish; done when all finished.
+**                   In place (src NULL) it is done when all entered
 **   reduce_scatter  enter; when all entered: sum own chunk over the peers' sources into dst, finish; done when all finished
 **   all_reduce      the same of everything (in place, or small), or own slice; then copy the others' slices, finish
 **   broadcast       root enters; others copy, finish

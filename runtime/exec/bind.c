@@ -29,7 +29,8 @@ static int64_t state_offset(const ms_exec *exec, int buffer) {
 void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref) {
   if (ref->buffer < 0) return NULL;
   const ms_buffer *buffer = &exec->plan->buffer[ref->buffer];
-  int64_t offset = buffer->arena == MS_ARENA_STATE ? state_offset(exec, ref->buffer) : buffer->offset;
+  int persists = buffer->arena == MS_ARENA_STATE || buffer->arena == MS_ARENA_MASTERS;
+  int64_t offset = persists ? state_offset(exec, ref->buffer) : buffer->offset;
   return ms_state_block(exec->state, buffer->arena) + offset + ref->offset;
 }
 
@@ -143,9 +144,12 @@ static int sort_kernel(ms_exec *exec, ms_exec_phase *phase, const ms_instr *sour
   return MS_OK;
 }
 
-/* A persistent buffer that the plan uses must be in the state. */
+/* A persistent buffer that the plan uses must be in the state, and in the same arena. */
 static int check_state(const ms_exec *exec) {
   const ms_plan *plan = exec->plan;
+  if (plan->arena_bytes[MS_ARENA_MASTERS] != exec->state->layout.masters)
+    return MS_FAIL(MS_EINVAL, "the plan was compiled with shared_masters = %d, the state was made with %d",
+                   plan->config.shared_masters, !plan->config.shared_masters);
   for (int b = 0; b < plan->buffers && b < ms_squares_buffer(plan); b++)
     if (plan->buffer[b].first >= 0 && plan->buffer[b].bytes && state_offset(exec, b) < 0)
       return MS_FAIL(MS_EINVAL, "the plan keeps %s of unit '%s', the state does not: make both for the same optimizer",

@@ -60,9 +60,12 @@ static int check_run(const ms_exec *exec, int phase) {
                    phase == MS_PHASE_NEXT     ? " accumulate = 1"
                    : phase == MS_PHASE_UPDATE ? " train = 1 and an optimizer"
                                               : " train = 1");
-  if (!exec->state->interrupted) return MS_OK;
-  return MS_FAIL(MS_EINVAL,
-                 "an earlier phase failed half-way, with other ranks inside it: nothing can run on this state");
+  if (exec->state->interrupted)
+    return MS_FAIL(MS_EINVAL,
+                   "an earlier phase failed half-way, with other ranks inside it: nothing can run on this state");
+  if (phase == MS_PHASE_UPDATE && !exec->state->settled)
+    return MS_FAIL(MS_EINVAL, "update must come right after norm: it needs the norm, and peers that read no weights");
+  return MS_OK;
 }
 
 void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs) {
@@ -109,6 +112,7 @@ static void report_evaluation(const ms_exec *exec, ms_step_outputs *outputs) {
 
 int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_outputs *outputs) {
   MS_TRY(check_run(exec, phase));
+  exec->state->settled = 0;
   double began = ms_clock();
   int64_t allocations = ms_allocations() + exec->state->mapped;
   ms_exec_begin(exec, inputs);
@@ -120,7 +124,10 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
     exec->state->interrupted = ms_world_size(exec->state->world) > 1;
     return rc;
   }
-  if (phase == MS_PHASE_NORM) return report_norm(exec, outputs);
+  if (phase == MS_PHASE_NORM) {
+    exec->state->settled = 1;
+    return report_norm(exec, outputs);
+  }
   if (phase == MS_PHASE_EVALUATE) report_evaluation(exec, outputs);
   if (phase != MS_PHASE_UPDATE) exec->graph_phase = phase;
   return MS_OK;
@@ -151,5 +158,6 @@ int ms_exec_counters_get(const ms_exec *exec, ms_exec_counters *counters) {
 double ms_exec_arena_bytes(const ms_exec *exec) {
   double bytes = 0;
   for (int arena = 0; arena < MS_ARENAS; arena++) bytes += (double)exec->state->arena_bytes[arena];
-  return bytes;
+  const ms_state_layout *layout = &exec->state->layout;
+  return bytes - (double)(layout->masters - layout->owned_masters); /* the rest are peers' bytes */
 }

@@ -35,11 +35,18 @@ static float *at_state(const ms_state *state, int64_t unit_offset, const ms_para
   return (float *)((char *)state->arena[MS_ARENA_STATE].base + unit_offset) + p->local;
 }
 
+static float *at_master(const ms_state *state, const ms_param *p) {
+  int shared = state->layout.unit[p->unit].shared;
+  const ms_unit *unit = &state->model->unit[p->unit];
+  return (float *)(void *)(ms_state_block(state, shared ? MS_ARENA_MASTERS : MS_ARENA_STATE) +
+                           state->layout.unit[p->unit].master +
+                           ms_master_offset(state->model, unit, shared, p->segment, p->local));
+}
+
 void ms_master_draw(ms_state *state) {
   for (int i = 0; i < state->model->params; i++) {
     const ms_param *p = &state->model->param[i];
-    if (p->owned && p->config.init != MS_INIT_ZEROS)
-      draw(state->model, p, at_state(state, state->layout.unit[p->unit].master, p));
+    if (p->owned && p->config.init != MS_INIT_ZEROS) draw(state->model, p, at_master(state, p));
   }
 }
 
@@ -50,12 +57,15 @@ int ms_master_find(const ms_state *state, int param, const char *what, float **d
     return MS_FAIL(MS_EINVAL, "parameter %d does not exist; the model has %d", param, state->model->params);
   const ms_param *p = &state->model->param[param];
   int64_t offset;
-  if (!strcmp(what, "param")) offset = state->layout.unit[p->unit].master;
-  else if (!strcmp(what, "grad")) offset = state->layout.unit[p->unit].gradient;
+  if (!strcmp(what, "param")) {
+    *data = at_master(state, p);
+    return MS_OK;
+  }
+  if (!strcmp(what, "grad")) offset = state->layout.unit[p->unit].gradient;
   else if (!strcmp(what, "state0")) offset = state->layout.unit[p->unit].state0;
   else if (!strcmp(what, "state1")) offset = state->layout.unit[p->unit].state1;
   else return MS_FAIL(MS_ENAME, "'%s' of a parameter: it must be param, grad, state0 or state1", what);
-  if (offset < 0 || (p->config.frozen && strcmp(what, "param")))
+  if (offset < 0 || p->config.frozen)
     return MS_FAIL(MS_EINVAL, "parameter '%s' has no %s: %s", p->name, what,
                    p->config.frozen ? "it is frozen" : "the state was made for another optimizer, or without training");
   *data = at_state(state, offset, p);
@@ -73,6 +83,7 @@ int ms_state_set(ms_state *state, int param, const float *full) {
   float *mine;
   MS_TRY(ms_master_find(state, param, "param", &mine));
   const ms_param *p = &state->model->param[param];
+  MS_TRY(ms_world_barrier(state->world));
   if (p->owned) memcpy(mine, full + p->first, (size_t)p->owned * sizeof *mine);
   return MS_OK;
 }

@@ -28,7 +28,8 @@ static int map_private(int arena, int64_t bytes, ms_region *region) {
 static int shared_blocks(const ms_state *state, int arena) {
   if (ms_world_size(state->world) == 1) return 0;
   if (arena == MS_ARENA_COMM) return ms_world_size(state->world);
-  return arena == MS_ARENA_GATHERED && state->model->shard_size > 1 ? state->model->replicate_size : 0;
+  int of_group = arena == MS_ARENA_GATHERED || arena == MS_ARENA_MASTERS;
+  return of_group && state->model->shard_size > 1 ? state->model->replicate_size : 0;
 }
 
 /* The old memory goes only when the new is there: a failure leaves everything as it was. */
@@ -48,7 +49,7 @@ static int map_arena(ms_state *state, int arena, int64_t bytes) {
 }
 
 int ms_state_reserve(ms_state *state, const int64_t *bytes) {
-  for (int arena = MS_ARENA_STATE + 1; arena < MS_ARENAS; arena++)
+  for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++)
     if (bytes[arena] > state->arena_bytes[arena]) MS_TRY(map_arena(state, arena, bytes[arena]));
   return MS_OK;
 }
@@ -91,6 +92,7 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *c
   state->model = model;
   MS_GOTO(ms_state_layout_make(model, config, &state->layout));
   MS_GOTO(map_arena(state, MS_ARENA_STATE, state->layout.bytes));
+  if (state->layout.masters) MS_GOTO(map_arena(state, MS_ARENA_MASTERS, state->layout.masters));
   ms_master_draw(state);
   MS_GOTO(open_communicators(state));
   *out = state;

@@ -14,16 +14,18 @@ struct ms_state {
   ms_world *world;
   const ms_model *model;
   ms_state_layout layout;
-  ms_region arena[MS_ARENAS];     /* mapped whole: COMM [world * stride], GATHERED [replicate_size * stride] */
+  /* mapped whole: COMM [world * stride], GATHERED and MASTERS [replicate_size * stride] */
+  ms_region arena[MS_ARENAS];
   int64_t arena_bytes[MS_ARENAS]; /* this rank's block: what plans asked for */
-  int64_t stride[MS_ARENAS];      /* bytes from one rank's (COMM) or group's (GATHERED) block to the next */
+  int64_t stride[MS_ARENAS];      /* bytes from one rank's (COMM) or group's block to the next */
   int generation;                 /* counts the times that arenas moved */
   int64_t mapped;                 /* regions made so far */
   ms_comm *comm[MS_STREAMS];      /* one channel a stream; NULL for compute, and where the dimension has size 1 */
+  int settled;                    /* NORM was the last phase: no peer reads the weights any more */
   int interrupted;                /* a phase failed half-way: some rank may still be inside a collective */
 };
 
-/* Makes every arena at least as large as `bytes` [MS_ARENAS] asks; STATE is left alone. Collective, equal on all
+/* Makes every arena at least as large as `bytes` [MS_ARENAS] asks; STATE and MASTERS are left alone. Collective, equal on all
 ** ranks. */
 int ms_state_reserve(ms_state *state, const int64_t *bytes);
 /* First byte of this rank's block of an arena. */

@@ -11,8 +11,14 @@
 #include "plan/lower.h"
 
 void ms_plan_config_default(ms_plan_config *config) {
-  *config = (ms_plan_config){
-      .optimizer = MS_OPT_ADAMW, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .prefetch = 1, .train = 1, .fuse = 1};
+  *config = (ms_plan_config){.optimizer = MS_OPT_ADAMW,
+                             .beta1 = 0.9,
+                             .beta2 = 0.999,
+                             .eps = 1e-8,
+                             .prefetch = 1,
+                             .train = 1,
+                             .fuse = 1,
+                             .shared_masters = 1};
 }
 
 static int check_config(const ms_plan_config *c) {
@@ -103,6 +109,8 @@ static int compile(ms_plan *plan, const ms_graph *graph) {
   int rc = ms_state_layout_make(plan->model, &plan->config, &layout);
   if (rc) return rc;
   plan->arena_bytes[MS_ARENA_STATE] = layout.bytes;
+  plan->arena_bytes[MS_ARENA_MASTERS] = layout.masters;
+  plan->owned_masters = layout.owned_masters;
   memcpy(plan->category_bytes, layout.category_bytes, sizeof plan->category_bytes);
   MS_GOTO(ms_plan_state_buffers(plan, &layout));
   MS_GOTO(take_slots(plan, graph));
@@ -169,6 +177,13 @@ void ms_plan_free(ms_plan *plan) {
   free(plan);
 }
 
+int64_t ms_plan_peak(const ms_plan *plan) {
+  int64_t bytes = plan->owned_masters;
+  for (int a = 0; a < MS_ARENAS; a++)
+    if (a != MS_ARENA_MASTERS) bytes += plan->arena_bytes[a];
+  return bytes;
+}
+
 int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *s) {
   *s = (ms_plan_summary){0};
   for (int p = 0; p < MS_PHASES; p++) {
@@ -181,7 +196,7 @@ int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *s) {
     }
   }
   for (int c = 0; c < MS_CATEGORIES; c++) s->bytes[c] = (double)plan->category_bytes[c];
-  for (int a = 0; a < MS_ARENAS; a++) s->peak_bytes += (double)plan->arena_bytes[a];
+  s->peak_bytes = (double)ms_plan_peak(plan);
   s->fingerprint_high = (double)(plan->fingerprint >> 32);
   s->fingerprint_low = (double)(plan->fingerprint & 0xffffffffu);
   s->flops = plan->phase[plan->phase[MS_PHASE_FIRST].present ? MS_PHASE_FIRST : MS_PHASE_EVALUATE].flops;

@@ -1,19 +1,13 @@
 /* dump.c - a plan as text that a person can follow: what it costs, then phase by phase what runs where. */
 #include "plan/plan.h"
 
-static int64_t peak(const ms_plan *plan) {
-  int64_t total = 0;
-  for (int a = 0; a < MS_ARENAS; a++) total += plan->arena_bytes[a];
-  return total;
-}
-
 static void head(const ms_plan *plan, ms_text *text) {
   const ms_model *model = plan->model;
   int instructions = 0;
   for (int p = 0; p < MS_PHASES; p++) instructions += plan->phase[p].n;
   ms_text_append(text, "plan: rank %d of %d, mesh %s, fingerprint %016llx, %d instructions, peak ", model->rank,
                  model->world, model->mesh_text, (unsigned long long)plan->fingerprint, instructions);
-  ms_text_bytes(text, (double)peak(plan));
+  ms_text_bytes(text, (double)ms_plan_peak(plan));
   ms_text_append(text, "\n ");
   for (int c = 0; c < MS_CATEGORIES; c++) {
     ms_text_append(text, " %s ", ms_category_name(c));

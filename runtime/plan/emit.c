@@ -136,11 +136,15 @@ int ms_squares_buffer(const ms_plan *plan) { return plan->model->units * MS_STAT
 int ms_loss_sum_buffer(const ms_plan *plan) { return ms_squares_buffer(plan) + 1; }
 int ms_norm_buffer(const ms_plan *plan) { return ms_squares_buffer(plan) + 2; }
 
-static int state_buffer(ms_plan *plan, int category, int64_t offset, int64_t bytes, const char *label) {
+static int persistent(ms_plan *plan, int arena, int category, int64_t offset, int64_t bytes, const char *label) {
   int buffer;
-  MS_TRY(ms_plan_buffer(plan, -1, MS_ARENA_STATE, category, offset < 0 ? 0 : bytes, label, &buffer));
+  MS_TRY(ms_plan_buffer(plan, -1, arena, category, offset < 0 ? 0 : bytes, label, &buffer));
   plan->buffer[buffer].offset = offset < 0 ? 0 : offset;
   return MS_OK;
+}
+
+static int state_buffer(ms_plan *plan, int category, int64_t offset, int64_t bytes, const char *label) {
+  return persistent(plan, MS_ARENA_STATE, category, offset, bytes, label);
 }
 
 int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
@@ -148,7 +152,9 @@ int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
   for (int u = 0; u < model->units; u++) {
     const ms_unit *unit = &model->unit[u];
     int64_t trainable = 4 * unit->trainable_count;
-    MS_TRY(state_buffer(plan, MS_CAT_PARAMETERS, layout->unit[u].master, 4 * unit->master_count, unit->name));
+    int shared = layout->unit[u].shared;
+    MS_TRY(persistent(plan, shared ? MS_ARENA_MASTERS : MS_ARENA_STATE, MS_CAT_PARAMETERS, layout->unit[u].master,
+                      shared ? unit->gathered_bytes : 4 * unit->master_count, unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_GRADIENTS, layout->unit[u].gradient, trainable, unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].state0, trainable, unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].state1, trainable, unit->name));

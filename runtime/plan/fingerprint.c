@@ -30,8 +30,8 @@ static void describe_config(const ms_plan *plan, ms_text *text) {
   ms_text_append(text,
                  "optimizer %d: beta1 %.17g, beta2 %.17g, eps %.17g, momentum %.17g, dampening %.17g, nesterov %d\n",
                  c->optimizer, c->beta1, c->beta2, c->eps, c->momentum, c->dampening, c->nesterov);
-  ms_text_append(text, "max_norm %.17g, prefetch %d, accumulate %d, train %d, fuse %d\n", c->max_norm, c->prefetch,
-                 c->accumulate, c->train, c->fuse);
+  ms_text_append(text, "max_norm %.17g, prefetch %d, accumulate %d, train %d, fuse %d, shared_masters %d\n",
+                 c->max_norm, c->prefetch, c->accumulate, c->train, c->fuse, c->shared_masters);
   for (int i = 0; i < plan->inputs; i++) {
     char shape[128];
     ms_text_append(text, "input %s: %s %s\n", plan->input[i].name, ms_dtype_name(plan->input[i].at.info.dtype),
@@ -84,8 +84,9 @@ int ms_plan_fingerprint(ms_plan *plan) {
   describe_config(plan, &text);
   for (int phase = 0; phase < MS_PHASES; phase++)
     if (plan->phase[phase].present) describe_phase(plan, phase, &text);
-  ms_text_append(&text, "arenas: communication %lld bytes, gathered %lld bytes\n",
-                 (long long)plan->arena_bytes[MS_ARENA_COMM], (long long)plan->arena_bytes[MS_ARENA_GATHERED]);
+  ms_text_append(&text, "arenas: communication %lld bytes, gathered %lld bytes, masters %lld bytes\n",
+                 (long long)plan->arena_bytes[MS_ARENA_COMM], (long long)plan->arena_bytes[MS_ARENA_GATHERED],
+                 (long long)plan->arena_bytes[MS_ARENA_MASTERS]);
   int rc = ms_text_status(&text);
   if (rc) {
     ms_text_free(&text);

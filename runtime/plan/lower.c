@@ -87,12 +87,13 @@ static int cast_unit(ms_lowering *l, int unit, int buffer) {
 
 static int gather_unit(ms_lowering *l, int unit, int buffer) {
   const ms_unit *u = &l->model->unit[unit];
+  int master = ms_state_buffer(unit, MS_STATE_MASTER), in_place = buffer == master;
   ms_plan_part *part = ms_calloc(u->segments, sizeof *part);
   if (!part) return MS_ENOMEM;
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
     part[s].count = seg->chunk;
-    part[s].src = ms_ref_vector(ms_state_buffer(unit, MS_STATE_MASTER), 4 * seg->local, MS_F32, seg->chunk);
+    part[s].src = ms_ref_vector(in_place ? -1 : master, 4 * seg->local, MS_F32, seg->chunk);
     part[s].shared = ms_ref_vector(buffer, seg->gathered, seg->param_dtype, seg->chunk * l->model->shard_size);
     part[s].dst.buffer = -1;
   }
@@ -104,9 +105,11 @@ static int gather_unit(ms_lowering *l, int unit, int buffer) {
 
 static int issue_unshards(ms_lowering *l, int node) {
   while (l->next_unshard < l->unshards && l->unshard[l->next_unshard].issue <= node) {
-    int unit = l->unshard[l->next_unshard++].unit, buffer;
+    int unit = l->unshard[l->next_unshard++].unit, buffer = ms_state_buffer(unit, MS_STATE_MASTER);
     const ms_unit *u = &l->model->unit[unit];
-    MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_GATHERED, MS_CAT_GATHERED, u->gathered_bytes, u->name, &buffer));
+    if (!ms_unit_shares_masters(l->model, &l->plan->config, unit))
+      MS_TRY(
+          ms_plan_buffer(l->plan, l->phase, MS_ARENA_GATHERED, MS_CAT_GATHERED, u->gathered_bytes, u->name, &buffer));
     l->gathered[unit] = buffer;
     MS_TRY(l->model->shard_size == 1 ? cast_unit(l, unit, buffer) : gather_unit(l, unit, buffer));
   }

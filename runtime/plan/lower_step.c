@@ -39,11 +39,15 @@ int ms_lower_norm(ms_plan *plan) {
   return ms_plan_kernel(plan, phase, MS_OP_step_norm, &attrs, 1, &totals, 1, &plan->norm, "step totals", 0);
 }
 
-/* One fused pass over `n` elements at `first` of a unit's chunk, all of one optimizer group. */
-static int update_run(ms_plan *plan, int unit, int64_t first, int64_t n, const ms_segment *group) {
+/* One fused pass over `n` elements of a unit's chunks from segment `s` on, all of one optimizer group. */
+static int update_run(ms_plan *plan, int unit, int s, int64_t n) {
+  const ms_segment *group = &plan->model->unit[unit].segment[s];
+  int64_t first = group->local;
+  int shared = ms_unit_shares_masters(plan->model, &plan->config, unit);
   const ms_plan_config *c = &plan->config;
   ms_ref in[2] = {ms_ref_vector(ms_state_buffer(unit, MS_STATE_GRADIENT), 4 * first, MS_F32, n), plan->norm};
-  ms_ref master = ms_ref_vector(ms_state_buffer(unit, MS_STATE_MASTER), 4 * first, MS_F32, n);
+  ms_ref master = ms_ref_vector(ms_state_buffer(unit, MS_STATE_MASTER),
+                                ms_master_offset(plan->model, &plan->model->unit[unit], shared, s, first), MS_F32, n);
   ms_ref state0 = ms_ref_vector(ms_state_buffer(unit, MS_STATE_FIRST), 4 * first, MS_F32, n);
   ms_ref state1 = ms_ref_vector(ms_state_buffer(unit, MS_STATE_SECOND), 4 * first, MS_F32, n);
   const char *scope = plan->model->unit[unit].name;
@@ -59,16 +63,26 @@ static int update_run(ms_plan *plan, int unit, int64_t first, int64_t n, const m
   return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_sgd, &attrs, 2, in, 2, out, scope, 0);
 }
 
+/* The trainable segments from `s` on that one pass can cover: a private unit's chunks of one optimizer group lie in a row,
+** a shared unit's lie each among its peers' chunks. Returns the first segment that is not covered. */
+static int same_group_run(const ms_unit *unit, int s, int shared) {
+  int end = s + 1;
+  while (!shared && end < unit->segments && !unit->segment[end].frozen &&
+         unit->segment[end].lr_scale == unit->segment[s].lr_scale &&
+         unit->segment[end].weight_decay == unit->segment[s].weight_decay)
+    end++;
+  return end;
+}
+
 int ms_lower_update(ms_plan *plan) {
   for (int u = 0; u < plan->model->units; u++) {
     const ms_unit *unit = &plan->model->unit[u];
-    for (int s = 0; s < unit->segments && !unit->segment[s].frozen;) {
-      const ms_segment *group = &unit->segment[s];
-      while (s < unit->segments && !unit->segment[s].frozen && unit->segment[s].lr_scale == group->lr_scale &&
-             unit->segment[s].weight_decay == group->weight_decay)
-        s++;
-      int64_t end = s < unit->segments && !unit->segment[s].frozen ? unit->segment[s].local : unit->trainable_count;
-      MS_TRY(update_run(plan, u, group->local, end - group->local, group));
+    int shared = ms_unit_shares_masters(plan->model, &plan->config, u);
+    for (int s = 0, end; s < unit->segments && !unit->segment[s].frozen; s = end) {
+      end = same_group_run(unit, s, shared);
+      int trainable_follows = end < unit->segments && !unit->segment[end].frozen;
+      int64_t stop = trainable_follows ? unit->segment[end].local : unit->trainable_count;
+      MS_TRY(update_run(plan, u, s, shared ? unit->segment[s].chunk : stop - unit->segment[s].local));
     }
   }
   return MS_OK;

@@ -26,14 +26,16 @@ enum ms_stream {
   MS_STREAMS = 4
 };
 
-/* Arenas. STATE lives as long as the training state; the others are reused from phase to phase. */
+/* Arenas. STATE and MASTERS live as long as the training state; the others are reused from phase to phase. */
 enum ms_arena {
   MS_ARENA_STATE = 0,       /* masters, optimizer, gradient chunks, step scalars; private */
-  MS_ARENA_ACTIVATIONS = 1, /* inputs and results of kernels; private */
-  MS_ARENA_WORKSPACE = 2,   /* scratch of one kernel at a time; private */
-  MS_ARENA_COMM = 3,        /* unsharded gradients and chunks under way; peers read it at the same offsets */
-  MS_ARENA_GATHERED = 4,    /* unsharded weights; one copy for the shard group's ranks of a host */
-  MS_ARENAS = 5
+  MS_ARENA_MASTERS = 1,     /* whole units whose masters peers read in place; one copy for the shard group, each rank
+                            ** owns, writes and counts its chunks */
+  MS_ARENA_ACTIVATIONS = 2, /* inputs and results of kernels; private */
+  MS_ARENA_WORKSPACE = 3,   /* scratch of one kernel at a time; private */
+  MS_ARENA_COMM = 4,        /* unsharded gradients and chunks under way; peers read it at the same offsets */
+  MS_ARENA_GATHERED = 5,    /* unsharded weights; one copy for the shard group's ranks of a host */
+  MS_ARENAS = 6
 };
 
 typedef struct ms_buffer {
@@ -113,7 +115,8 @@ struct ms_plan {
   ms_plan_phase phase[MS_PHASES];
   ms_buffer *buffer;
   int buffers, buffers_capacity;
-  int64_t arena_bytes[MS_ARENAS];
+  int64_t arena_bytes[MS_ARENAS]; /* a block's; of MASTERS this rank owns a part, `owned_masters` */
+  int64_t owned_masters;
   int64_t category_bytes[MS_CATEGORIES];
   ms_plan_input *input;
   ms_plan_output *output;
@@ -131,16 +134,26 @@ struct ms_plan {
 /* Where the persistent buffers of a unit lie in the STATE arena: shared by plans and states of one model. Bytes. */
 typedef struct ms_state_layout {
   struct {
-    int64_t master, gradient, state0, state1; /* -1: none */
+    int64_t master;                   /* of its chunks in STATE; shared: of the whole unit in MASTERS */
+    int64_t gradient, state0, state1; /* -1: none */
+    int shared;
   } * unit;
   int64_t squares;  /* f32 [units] sums of squares */
   int64_t loss_sum; /* f32 [] */
   int64_t norm;     /* f32 [4] */
   int64_t bytes;    /* of the arena */
+  int64_t masters;  /* bytes of the MASTERS arena */
+  int64_t owned_masters;
   int64_t category_bytes[MS_CATEGORIES];
 } ms_state_layout;
 int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms_state_layout *layout);
 void ms_state_layout_free(ms_state_layout *layout);
+/* 1 when a unit's masters are read in place by its shard group: every segment is read in f32, and there are peers. */
+int ms_unit_shares_masters(const ms_model *model, const ms_plan_config *config, int unit);
+/* Bytes from the beginning of a unit's master buffer to element `local` of its chunks, which lies in segment `s`. */
+int64_t ms_master_offset(const ms_model *model, const ms_unit *unit, int shared, int s, int64_t local);
+/* What this rank holds in all arenas. */
+int64_t ms_plan_peak(const ms_plan *plan);
 
 /* One access of an instruction to a byte range of an arena. */
 typedef struct ms_access {

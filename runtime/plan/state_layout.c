@@ -1,5 +1,9 @@
-/* state_layout.c - the STATE arena: what lives as long as training does. The same for every plan of a model and optimizer;
-** masters and scalars come first, so that a plan that only evaluates reads the state of one that trains. */
+/* state_layout.c - the arenas STATE and MASTERS: what lives as long as training does. The same for every plan of a model and
+** optimizer; masters and scalars come first, so that a plan that only evaluates reads the state of one that trains.
+**
+** On one host nobody needs a copy of what a peer keeps in f32 anyway: masters that kernels read in f32 lie in memory of
+** the whole shard group, laid out as the gathered unit, and a gather of them is nothing but waiting until every owner
+** has updated its chunks. */
 #include <stdlib.h>
 
 #include "plan/plan.h"
@@ -11,6 +15,33 @@ static int64_t take(ms_state_layout *layout, int category, int64_t bytes) {
   return at;
 }
 
+int ms_unit_shares_masters(const ms_model *model, const ms_plan_config *config, int unit) {
+  const ms_unit *u = &model->unit[unit];
+  for (int s = 0; s < u->segments; s++)
+    if (u->segment[s].param_dtype != MS_F32) return 0;
+  return config->shared_masters && model->shard_size > 1;
+}
+
+int64_t ms_master_offset(const ms_model *model, const ms_unit *unit, int shared, int s, int64_t local) {
+  const ms_segment *seg = &unit->segment[s];
+  if (!shared) return 4 * local;
+  return seg->gathered + 4 * (model->shard_rank * seg->chunk + local - seg->local);
+}
+
+static void take_masters(const ms_model *model, const ms_plan_config *config, int unit, ms_state_layout *layout) {
+  const ms_unit *u = &model->unit[unit];
+  layout->unit[unit].shared = ms_unit_shares_masters(model, config, unit);
+  if (!layout->unit[unit].shared) {
+    layout->unit[unit].master = take(layout, MS_CAT_PARAMETERS, 4 * u->master_count);
+    return;
+  }
+  layout->unit[unit].master = layout->masters;
+  layout->masters += (u->gathered_bytes + 63) / 64 * 64;
+  int64_t owned = (u->gathered_bytes + model->shard_size - 1) / model->shard_size;
+  layout->owned_masters += owned;
+  layout->category_bytes[MS_CAT_PARAMETERS] += owned;
+}
+
 int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms_state_layout *layout) {
   *layout = (ms_state_layout){0};
   layout->unit = ms_calloc(model->units, sizeof *layout->unit);
@@ -18,8 +49,7 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
   int first = config->train &&
               (config->optimizer == MS_OPT_ADAMW || (config->optimizer == MS_OPT_SGD && config->momentum != 0));
   int second = config->train && config->optimizer == MS_OPT_ADAMW;
-  for (int u = 0; u < model->units; u++)
-    layout->unit[u].master = take(layout, MS_CAT_PARAMETERS, 4 * model->unit[u].master_count);
+  for (int u = 0; u < model->units; u++) take_masters(model, config, u, layout);
   layout->squares = take(layout, MS_CAT_WORKSPACE, 4 * model->units);
   layout->loss_sum = take(layout, MS_CAT_WORKSPACE, 4);
   layout->norm = take(layout, MS_CAT_WORKSPACE, 16);

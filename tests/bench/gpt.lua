@@ -5,8 +5,9 @@
 -- weights: raw f32, all parameters in PyTorch's order, which is listed below; tokens: raw int32
 -- [steps][ranks][batch][seq + 1], read round and round. Without weights the model's own initial ones are taken. Rank 0
 -- prints one JSON line: tokens_per_s and step_ms (median after the warm-up), the losses of the first steps,
--- peak_rss_mib of rank 0 and plan_mib beside it, compile_ms, other_share (of the steps, what was not kernels, moving
--- data or waiting), and start_ms (from the launcher's start to the end of the first step, less that step).
+-- peak_rss_mib and resident_mib of rank 0 and plan_mib beside them, compile_ms, other_share (of the steps, what was not
+-- kernels, moving data or waiting), and start_ms (from the launcher's start to the end of the first step, less that
+-- step).
 
 local ffi = require("ffi")
 local ms = require("moonshard")
@@ -90,6 +91,12 @@ local function peak_rss_mib()
   return tonumber(read_all("/proc/self/status"):match("VmHWM:%s*(%d+)")) / 1024
 end
 
+-- What this rank adds to the host's memory: a page that ranks share counts once among them. Arenas stay, so the end
+-- of a run is its peak.
+local function resident_mib()
+  return tonumber(read_all("/proc/self/smaps_rollup"):match("\nPss:%s*(%d+)")) / 1024
+end
+
 -- Since the launcher began, from the kernel's own clock of processes: ticks of 10 ms.
 local function ms_since_launch()
   local parent = read_all("/proc/self/stat"):match("^%d+ %b() %S (%d+)")
@@ -119,7 +126,8 @@ if world.rank == 0 then
   local seconds = train.session:counters("train").seconds
   local other = 1 - (seconds.kernels + seconds.waits + seconds.collectives) / seconds.total
   local format = '{"name":"moonshard_%s_%s","tokens_per_s":%.1f,"step_ms":%.3f,"losses":[%s],"peak_rss_mib":%.1f,'
-    .. '"plan_mib":%.1f,"compile_ms":%.1f,"other_share":%.5f,"start_ms":%.0f}'
+    .. '"resident_mib":%.1f,"plan_mib":%.1f,"compile_ms":%.1f,"other_share":%.5f,"start_ms":%.0f}'
   print(format:format(cfg.dtype, cfg.mesh, world.size * cfg.batch * cfg.seq / ms_a_step * 1e3, ms_a_step,
-    table.concat(losses, ","), peak_rss_mib(), summary.peak_bytes / 2 ^ 20, summary.compile_ms, other, start_ms))
+    table.concat(losses, ","), peak_rss_mib(), resident_mib(), summary.peak_bytes / 2 ^ 20, summary.compile_ms, other,
+    start_ms))
 end

@@ -135,7 +135,7 @@ local function training(dtype)
   if #peer.losses > 0 then
     report(name .. "/largest loss difference", "nats", largest_difference(ours.losses, peer.losses), nil, "lower")
   end
-  report(name .. "/resident over the plan", "MiB", ours.peak_rss_mib - ours.plan_mib, nil, "lower")
+  report(name .. "/resident over the plan", "MiB", ours.resident_mib - ours.plan_mib, nil, "lower")
   report(name .. "/outside kernels and waits", "fraction", ours.other_share, nil, "lower")
   report(name .. "/compile", "ms", ours.compile_ms, nil, "lower")
   local alone = our_training(dtype, 1, weights)

@@ -300,6 +300,15 @@ static int misuse(ms_world *world, void *context) {
                "must be param, grad, state0");
   assert_fails(ms_state_shard(engine.state, 99, "param", &first, &count, &data), MS_EINVAL,
                "parameter 99 does not exist");
+  ms_step_inputs inputs = {.lr = 0.01, .step = 1, .micro_batches = 1};
+  engine_feed(&engine, config, 0, 0, 0);
+  must(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL));
+  assert_fails(ms_exec_run(engine.exec, MS_PHASE_UPDATE, &inputs, NULL), MS_EINVAL,
+               "update must come right after norm");
+  must(ms_exec_run(engine.exec, MS_PHASE_NORM, &inputs, NULL));
+  must(ms_exec_run(engine.exec, MS_PHASE_EVALUATE, &inputs, NULL));
+  assert_fails(ms_exec_run(engine.exec, MS_PHASE_UPDATE, &inputs, NULL), MS_EINVAL,
+               "update must come right after norm");
   ms_state *bare;
   ms_exec *exec;
   ms_plan_config sgd = config->plan;

@@ -205,9 +205,39 @@ static void M1_categories_add_up_to_the_arenas(void **state) {
   mlp_config c = mlp_default(2, 2, 0);
   planned p = make(&c, 1);
   int64_t arenas = 0, categories = 0;
-  for (int a = 0; a < MS_ARENAS; a++) arenas += p.plan->arena_bytes[a];
+  for (int a = 0; a < MS_ARENAS; a++) arenas += a == MS_ARENA_MASTERS ? p.plan->owned_masters : p.plan->arena_bytes[a];
   for (int k = 0; k < MS_CATEGORIES; k++) categories += p.plan->category_bytes[k];
   assert_true(arenas == categories);
+  assert_true(arenas == ms_plan_peak(p.plan));
+  drop(&p);
+}
+
+/* Every all-gather of the plan: is its source a chunk to be copied, or in place? */
+static void expect_gathers_in_place(const ms_plan *plan, int in_place) {
+  const ms_plan_phase *ph = &plan->phase[MS_PHASE_FIRST];
+  for (int i = 0; i < ph->colls; i++) {
+    if (ph->coll[i]->kind != MS_COLL_ALL_GATHER) continue;
+    const ms_plan_part *part = &ph->coll[i]->part[0];
+    assert_int_equal(part->src.buffer < 0, in_place);
+    assert_int_equal(plan->buffer[part->shared.buffer].arena, in_place ? MS_ARENA_MASTERS : MS_ARENA_GATHERED);
+  }
+}
+
+static void units_read_in_f32_are_read_where_their_owners_keep_them(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(1, 2, 0);
+  planned p = make(&c, 1);
+  expect_gathers_in_place(p.plan, 1);
+  assert_int_equal(p.plan->arena_bytes[MS_ARENA_GATHERED], 0);
+  assert_true(p.plan->owned_masters == p.plan->category_bytes[MS_CAT_PARAMETERS]);
+  int64_t beyond = p.plan->arena_bytes[MS_ARENA_MASTERS] - 2 * p.plan->owned_masters; /* units begin on cache lines */
+  assert_true(beyond >= -8 * p.net.model->units && beyond < 64 * p.net.model->units);
+  drop(&p);
+  c.block.param_dtype = c.root.param_dtype = MS_BF16;
+  p = make(&c, 1);
+  expect_gathers_in_place(p.plan, 0);
+  assert_true(p.plan->arena_bytes[MS_ARENA_GATHERED] > 0);
+  assert_int_equal(p.plan->arena_bytes[MS_ARENA_MASTERS], 0);
   drop(&p);
 }
 
@@ -249,6 +279,7 @@ static void S17_prefetch_depth_costs_gathered_memory(void **state) {
     mlp_config c = mlp_default(1, 2, 0);
     c.blocks = 5;
     c.block.reshard = c.root.reshard = MS_RESHARD_ALWAYS;
+    c.block.param_dtype = c.root.param_dtype = MS_BF16;
     planned p = make(&c, depth);
     bytes[depth] = p.plan->arena_bytes[MS_ARENA_GATHERED];
     assert_int_equal(count(p.plan, MS_PHASE_FIRST, MS_COLL_ALL_GATHER, 0), 12);
@@ -319,6 +350,7 @@ int main(void) {
       TEST(M6_every_rank_has_the_same_fingerprint_and_bytes),
       TEST(M7_bytes_follow_the_closed_form),
       TEST(M1_categories_add_up_to_the_arenas),
+      TEST(units_read_in_f32_are_read_where_their_owners_keep_them),
       TEST(M5_only_first_gathers_and_the_last_reduction_are_exposed),
       TEST(S17_prefetch_depth_costs_gathered_memory),
       TEST(S16_evaluation_holds_nothing_of_backward),

@@ -76,6 +76,20 @@ describe("parity with one rank", function()
   it("S1 ragged, a unit a block", function() parity_on_all({ layout = "ragged" }, 1e-5) end)
   it("S1 ragged, one unit", function() parity_on_all({ layout = "ragged", units = false }, 1e-5) end)
 
+  it("S1 weights in f32 that are copied together instead of read in place", function()
+    for _, mesh in ipairs({ { 3, "1x3" }, { 4, "2x2" } }) do
+      for _, layout in ipairs({ "rows", "ragged" }) do
+        local settings = { mesh = mesh[2], layout = layout }
+        local in_place, copied = run(mesh[1], settings), run(mesh[1], with(settings, { shared_masters = false }))
+        assert_same(copied, in_place)
+        assert.same(copied.collectives, in_place.collectives)
+        assert.same(copied.comm_bytes, in_place.comm_bytes)
+        assert.equal(0, in_place.plan.bytes.gathered)
+        assert(in_place.plan.peak_bytes < copied.plan.peak_bytes - copied.plan.bytes.gathered / 2)
+      end
+    end
+  end)
+
   it("S2 full shard, shard grad op, no shard, and both hybrids", function()
     for _, reshard in ipairs({ "true", "false", "default" }) do parity_on_all({ reshard = reshard }, 1e-5) end
   end)

@@ -13,6 +13,7 @@ local cfg = ms.args {
   mesh = "1x1", rows = 12, steps = 10, out = "", optimizer = "adamw", units = true, layout = "rows", dtype = "f32",
   reshard = "default", micro = 1, prefetch = 1, clip = 0.5, freeze = "", groups = false, reduce = "f32", unused = false,
   mixed = false, momentum = 0.9, nesterov = false, decay = 0.1, seed = 3, spare = false,
+  shared_masters = true,
 }
 
 local Block = ms.module "Block"
@@ -54,6 +55,7 @@ ms.fully_shard(model, {
   param_dtype = cfg.mixed and { { re[[norm|fc1\.bias|gain|head]], "f32" } } or nil,
   mp_policy = { param_dtype = cfg.dtype, reduce_dtype = cfg.reduce },
   seed = cfg.seed,
+  shared_masters = cfg.shared_masters,
 })
 
 local groups = cfg.groups and { { re[[bias|norm]], { weight_decay = 0, lr_scale = 0.5 } } } or nil
