@@ -55,6 +55,36 @@ function world.check_interrupt()
   end
 end
 
+---How many nodes (hosts) the ranks are on. A described world is one node.
+---@return integer
+function world.nodes()
+  if world.plan_only then return 1 end
+  return C.ms_world_nodes(world.handle)
+end
+
+---How many ranks are on a node.
+---@param node integer 0 to nodes - 1
+---@return integer 0 when there is no such node
+function world.node_ranks(node)
+  if world.plan_only then return node == 0 and world.size or 0 end
+  return C.ms_world_node_ranks(world.handle, node)
+end
+
+---The node of a rank.
+---@param rank integer 0 to size - 1
+---@return integer -1 when there is no such rank
+function world.node_of(rank)
+  if world.plan_only then return rank >= 0 and rank < world.size and 0 or -1 end
+  return C.ms_world_node_of(world.handle, rank)
+end
+
+---This rank's place among the ranks of its node, from 0.
+---@return integer
+function world.local_rank()
+  if world.plan_only then return world.rank end
+  return C.ms_world_local_rank(world.handle)
+end
+
 ---One number of every rank, rank 0's first. Collective.
 ---@param number number this rank's
 ---@return number[]

@@ -124,6 +124,18 @@ int ms_world_rank(const ms_world *world) { return world->rank; }
 
 int ms_world_size(const ms_world *world) { return world->size; }
 
+/* All ranks that this file can join are on one host. */
+int ms_world_nodes(const ms_world *world) {
+  (void)world;
+  return 1;
+}
+
+int ms_world_node_ranks(const ms_world *world, int node) { return node == 0 ? world->size : 0; }
+
+int ms_world_node_of(const ms_world *world, int rank) { return rank >= 0 && rank < world->size ? 0 : -1; }
+
+int ms_world_local_rank(const ms_world *world) { return world->rank; }
+
 int ms_world_fd(const ms_world *world) { return world->fd; }
 
 ms_job *ms_world_job(const ms_world *world) { return world->job; }

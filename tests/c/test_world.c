@@ -53,6 +53,21 @@ static void a_world_of_one_needs_no_launcher(void **state) {
   ms_world_leave(NULL);
 }
 
+static int look_at_nodes(ms_world *world, void *context) {
+  (void)context;
+  EXPECT(ms_world_nodes(world) == 1, "%d nodes", ms_world_nodes(world));
+  EXPECT(ms_world_node_ranks(world, 0) == 3, "%d ranks on node 0", ms_world_node_ranks(world, 0));
+  EXPECT(ms_world_node_ranks(world, 1) == 0, "ranks on a node that is not there");
+  EXPECT(ms_world_node_of(world, 2) == 0 && ms_world_node_of(world, 3) == -1, "the nodes of ranks 2 and 3");
+  EXPECT(ms_world_local_rank(world) == ms_world_rank(world), "local rank %d", ms_world_local_rank(world));
+  return MS_OK;
+}
+
+static void L1_ranks_of_one_launcher_are_one_node(void **state) {
+  (void)state;
+  run_ranks_as_processes(3, look_at_nodes, NULL);
+}
+
 static void what_the_environment_says_is_checked(void **state) {
   (void)state;
   ms_world *world;
@@ -363,6 +378,7 @@ static void L5_the_launchers_reason_reaches_the_ranks(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(a_world_of_one_needs_no_launcher),
+      TEST(L1_ranks_of_one_launcher_are_one_node),
       TEST(what_the_environment_says_is_checked),
       TEST(exchange_gives_every_rank_every_value),
       TEST(texts_of_any_length_are_exchanged),
