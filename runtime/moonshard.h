@@ -213,6 +213,10 @@ MS_API int ms_graph_new(const ms_model *model, ms_graph **graph);
 MS_API void ms_graph_free(ms_graph *graph);
 /* Module path given to the nodes made from here on ("layers.3.attn"); "" for none. */
 MS_API int ms_graph_scope(ms_graph *graph, const char *path);
+/* Activation checkpointing. Nodes made from here on belong to recompute region `region` (0: to none, what they make is
+** kept for backward). Of what a region makes, only what leaves it is kept; backward makes the rest again. ops: the names,
+** with spaces between, of the ops that are made again while all others are kept; NULL: every op. */
+MS_API int ms_graph_recompute(ms_graph *graph, int region, const char *ops);
 /* What a step reads from outside, bound by name at run time (tokens, targets, ...). */
 MS_API int ms_graph_input(ms_graph *graph, const char *name, int dtype, int ndim, const int64_t *dims, int *value);
 /* The unsharded parameter in its unit's param_dtype. The same parameter gives the same value. */
@@ -276,7 +280,7 @@ typedef struct ms_plan_summary {
   double bytes[7];                          /* the peak's bytes by category: each is what the arenas hold */
   double peak_bytes;                        /* total of all arenas */
   double fingerprint_high, fingerprint_low; /* the 64-bit fingerprint, 32 bits each */
-  double flops;                             /* of one micro-batch, forward and backward */
+  double flops;                             /* of one micro-batch, forward and backward, recomputation not counted */
   double comm_bytes[6]; /* by mesh dimension: sent and received by this rank in FIRST + NORM + UPDATE */
   double compile_ms;
 } ms_plan_summary;

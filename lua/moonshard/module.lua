@@ -19,6 +19,7 @@
 local context = require("moonshard.context")
 local errors = require("moonshard.error")
 local options = require("moonshard.options")
+local recompute = require("moonshard.recompute")
 local tensor = require("moonshard.tensor")
 local tree = require("moonshard.tree")
 
@@ -73,8 +74,9 @@ local function cast_all(dtype, ...)
   return unpack(values, 1, count)
 end
 
-local function leave(trace, path, ...)
+local function leave(trace, path, region, ...)
   trace:enter(path)
+  recompute.leave(trace, region)
   return ...
 end
 
@@ -94,9 +96,10 @@ local function call(self, ...)
   if not self.forward then errors.invalid("%s has no forward: write function %s:forward(...)", name, name) end
   local outer = context.path
   trace:enter(trace.paths[self] or outer)
+  local region = recompute.enter(trace, trace.recompute[self])
   local precision = trace.precision[self]
-  if precision then return leave(trace, outer, forward_in_precision(self, precision, ...)) end
-  return leave(trace, outer, self:forward(...))
+  if precision then return leave(trace, outer, region, forward_in_precision(self, precision, ...)) end
+  return leave(trace, outer, region, self:forward(...))
 end
 
 -- ---- classes ----------------------------------------------------------------------------------------------------

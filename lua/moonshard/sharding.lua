@@ -8,6 +8,7 @@ local module = require("moonshard.module")
 local nearest = require("moonshard.nearest")
 local options = require("moonshard.options")
 local precision = require("moonshard.precision")
+local recompute = require("moonshard.recompute")
 local rules = require("moonshard.rules")
 local tree = require("moonshard.tree")
 local units = require("moonshard.units")
@@ -192,6 +193,22 @@ local function decide_units(self, config, default_reshard)
   end
 end
 
+-- Rules speak of any module; one value for all is meant for the modules that are units.
+local function decide_recompute(self, given, inventory)
+  local names, modules, is_unit = {}, {}, {}
+  for _, unit in ipairs(self.units) do
+    for _, root in ipairs(unit.name ~= units.ROOT and unit.modules or {}) do is_unit[root] = true end
+  end
+  for _, entry in ipairs(inventory.modules) do
+    if entry.name ~= "" and (rules.is_list(given) or is_unit[entry.module]) then
+      names[#names + 1], modules[#modules + 1] = entry.name, entry.module
+    end
+  end
+  local decisions = decide(self, "recompute", given, names, nil, recompute.read)
+  self.recompute = {}
+  for i, name in ipairs(names) do self.recompute[modules[i]] = decisions[name].value end
+end
+
 local function decide_parameters(self, config)
   local names = {}
   for i, param in ipairs(self.params) do names[i] = param.fqn end
@@ -247,7 +264,7 @@ end
 local SPECS = {
   mesh = { "any" }, units = { "any" }, reshard_after_forward = { "any" }, mp_policy = { "any" }, layout = { "any" },
   freeze = { "any" }, param_dtype = { "any" }, strategy = { "string" }, seed = { "integer", default = 0 },
-  shared_masters = { "boolean", default = true },
+  shared_masters = { "boolean", default = true }, recompute = { "any" },
 }
 
 local function report_warnings(self)
@@ -263,6 +280,7 @@ end
 ---  reshard_after_forward: true, false, "default" or rules over units;
 ---  mp_policy: { param_dtype, reduce_dtype, output_dtype }, "auto" or rules over units (default f32);
 ---  layout: "rows", "ragged" or rules over units;
+---  recompute: true, false, a list of ops or rules over modules: what backward makes again instead of keeping it;
 ---  param_dtype: "f32" or "bf16" by rules over parameters, where one differs from its unit;
 ---  freeze: rules over parameters; strategy: PyTorch FSDP's name; seed: of the initial weights;
 ---  shared_masters: units read in f32 are read where their owners keep them (default), not copied together
@@ -287,6 +305,7 @@ function sharding.fully_shard(model, config)
   assign_units(self, inventory, config.units)
   decide_units(self, config, default_reshard)
   decide_parameters(self, config)
+  decide_recompute(self, config.recompute, inventory)
   rawset(model, "sharding", self)
   report_warnings(self)
   return model

@@ -5,6 +5,7 @@ local context = require("moonshard.context")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
 local options = require("moonshard.options")
+local recompute = require("moonshard.recompute")
 local tensor = require("moonshard.tensor")
 local tree = require("moonshard.tree")
 local C, ffi = engine.C, engine.ffi
@@ -16,6 +17,9 @@ local C, ffi = engine.C, engine.ffi
 ---@field outputs table<string, moonshard.Tensor>
 ---@field sharding moonshard.Sharding
 ---@field paths table<moonshard.Module, string> FQN of every module of the model
+---@field recompute table<moonshard.Module, moonshard.Recompute>
+---@field region moonshard.Region of recomputation that nodes are made in
+---@field regions integer so far
 ---@field precision table<moonshard.Module, moonshard.MixedPrecision> of modules that are the root of a unit
 local Trace = {}
 Trace.__index = Trace
@@ -103,6 +107,7 @@ local function new_trace(model)
   local self = setmetatable({
     handle = ffi.gc(out[0], C.ms_graph_free), sharding = sharding, model_handle = model_handle,
     inputs = {}, outputs = {}, values = {}, paths = {}, precision = sharding:precision(),
+    recompute = sharding.recompute, region = recompute.none(), regions = 0,
   }, Trace)
   for _, entry in ipairs(tree.inventory(model).modules) do self.paths[entry.module] = entry.name end
   return self

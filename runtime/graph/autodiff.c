@@ -186,6 +186,7 @@ int ms_graph_differentiate(ms_graph *graph) {
     if (graph->nodes[n].backward) return MS_FAIL(MS_EINVAL, "the graph was differentiated already");
   int rc = MS_OK, forward_values = graph->n_values;
   const char *scope = graph->scope;
+  graph->region = 0;
   tape t = {.graph = graph, .first_node = graph->n_nodes, .counted_nodes = graph->n_nodes};
   t.wanted = ms_calloc(forward_values, sizeof *t.wanted);
   t.gradient = ms_calloc(forward_values, sizeof *t.gradient);

@@ -132,7 +132,12 @@ static int make_node(ms_graph *graph, int op, int inputs, const int *in, const m
   ms_value_info in_info[MS_MAX_INPUTS], out_info[MS_MAX_OUTPUTS];
   if (!row) return MS_FAIL(MS_EINVAL, "op %d: there are ops 0 to %d", op, MS_OP_COUNT - 1);
   MS_TRY(check_inputs(graph, row, inputs, in, in_info));
-  ms_node node = {.op = op, .inputs = inputs, .outputs = row->outputs, .scope = graph->scope};
+  ms_node node = {.op = op,
+                  .inputs = inputs,
+                  .outputs = row->outputs,
+                  .scope = graph->scope,
+                  .region = graph->region,
+                  .recompute = graph->region && graph->recompute_op[op]};
   if (attrs) node.attrs = *attrs;
   else MS_TRY(ms_op_row_defaults(op, &node.attrs));
   MS_TRY(row->infer(&node, in_info, out_info));

@@ -26,7 +26,10 @@ typedef struct ms_node {
   int inputs, outputs;
   int in[MS_MAX_INPUTS], out[MS_MAX_OUTPUTS];
   const char *scope; /* module path, interned in the graph */
-  int backward;      /* 1: made by autodiff */
+  int backward;      /* 1: made by autodiff, or again for it */
+  int region;        /* of recompute.c, or 0 */
+  int recompute;     /* 1: what it makes may be made again in backward */
+  int recomputed;    /* 1: it is the copy that does so */
 } ms_node;
 
 typedef struct ms_named_value {
@@ -55,8 +58,10 @@ struct ms_graph {
   int *param_values; /* [n_params] value of each parameter, or -1 */
   int *param_grads;  /* [n_params] gradient value after autodiff, or -1 (frozen, or not reached) */
   int n_params;
-  const char *scope; /* current */
-  char **interned;   /* a hash table: interned_capacity slots, NULL where empty */
+  const char *scope;                       /* current */
+  int region;                              /* current */
+  unsigned char recompute_op[MS_OP_COUNT]; /* which ops of the current region are recomputed */
+  char **interned;                         /* a hash table: interned_capacity slots, NULL where empty */
   int n_interned, interned_capacity;
 };
 
@@ -99,6 +104,9 @@ int ms_graph_prune(ms_graph *graph);
 /* Appends the backward pass and fills param_grads, each in the parameter's grad_dtype. A parameter's gradient is a value of
 ** its own (or a reshape of one): nothing else reads it and no other parameter shares it, so its storage may be bound freely. */
 int ms_graph_differentiate(ms_graph *graph);
+
+/* Lets backward make again what the trace's regions do not keep (recompute.c). After autodiff and its rewrites. */
+int ms_graph_insert_recomputation(ms_graph *graph);
 
 /* Multiplications and additions: 2 M N K for a matmul, 4 B H T S D for attention (not halved when causal), 2.5 times that for
 ** its gradient. Bytes: what a node reads and writes once. */

@@ -17,9 +17,15 @@ typedef struct rewriter {
   int evaluate;
 } rewriter;
 
-/* The node that makes v, when its op is `op` and nothing but one input reads v. */
-static ms_node *sole_maker(const rewriter *r, int v, int op) {
-  return r->uses.count[v] == 1 ? ms_maker(r->graph, v, op) : NULL;
+/* Nodes are fused only with nodes that backward treats alike. */
+static int recomputed_alike(const ms_node *a, const ms_node *b) {
+  return a->region == b->region && a->recompute == b->recompute;
+}
+
+/* The node that makes v, when its op is `op`, nothing but one input reads v, and it may be fused with `reader`. */
+static ms_node *sole_maker(const rewriter *r, int v, int op, const ms_node *reader) {
+  ms_node *maker = r->uses.count[v] == 1 ? ms_maker(r->graph, v, op) : NULL;
+  return maker && recomputed_alike(maker, reader) ? maker : NULL;
 }
 
 static int index_of(const rewriter *r, const ms_node *node) { return (int)(node - r->graph->nodes); }
@@ -32,7 +38,7 @@ static void fuse_swiglu(rewriter *r, int index) {
   for (int side = 0; side < 2; side++) {
     int activated = mul->in[side], other = mul->in[1 - side];
     const ms_value_info *a = &graph->values[activated].info, *b = &graph->values[other].info;
-    ms_node *silu = sole_maker(r, activated, MS_OP_silu);
+    ms_node *silu = sole_maker(r, activated, MS_OP_silu, mul);
     if (!silu || a->dtype != b->dtype || !ms_same_shape(a, b)) continue;
     mul->op = MS_OP_swiglu;
     mul->in[0] = silu->in[0];
@@ -48,7 +54,7 @@ static void fuse_bias(rewriter *r, int index) {
   const ms_node *add = &graph->nodes[index];
   if (add->op != MS_OP_add) return;
   for (int side = 0; side < 2; side++) {
-    ms_node *matmul = sole_maker(r, add->in[side], MS_OP_matmul);
+    ms_node *matmul = sole_maker(r, add->in[side], MS_OP_matmul, add);
     int bias = add->in[1 - side];
     if (!matmul || matmul->inputs != 2 || matmul->attrs.i[2] != MS_ACT_NONE) continue;
     const ms_value_info *product = &graph->values[add->in[side]].info, *vector = &graph->values[bias].info;
@@ -81,7 +87,7 @@ static void fuse_activation(rewriter *r, int index) {
   const ms_node *node = &graph->nodes[index];
   int activation = node->op == MS_NODE_REMOVED ? MS_ACT_NONE : activation_of(node->op, r->evaluate);
   if (activation == MS_ACT_NONE) return;
-  ms_node *matmul = sole_maker(r, node->in[0], MS_OP_matmul);
+  ms_node *matmul = sole_maker(r, node->in[0], MS_OP_matmul, node);
   if (!matmul || matmul->attrs.i[2] != MS_ACT_NONE) return;
   int place = index_of(r, matmul), result = node->out[0];
   matmul->attrs.i[2] = activation;
@@ -100,7 +106,7 @@ static void fuse_add_norm(rewriter *r, int index) {
   if (fused < 0) return;
   int sum = norm->in[0];
   ms_node *add = ms_maker(graph, sum, MS_OP_add);
-  if (!add || r->uses.first[sum] != index) return;
+  if (!add || r->uses.first[sum] != index || !recomputed_alike(add, norm)) return;
   for (int i = 0; i < 2; i++) {
     const ms_value_info *summand = &graph->values[add->in[i]].info;
     if (summand->dtype != graph->values[sum].info.dtype || !ms_same_shape(summand, &graph->values[sum].info)) return;

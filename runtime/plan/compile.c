@@ -72,6 +72,7 @@ static int lower_training(ms_plan *plan, const ms_graph *traced) {
   if (plan->config.fuse) MS_GOTO(ms_graph_rewrite(graph, 0));
   MS_GOTO(ms_graph_differentiate(graph));
   if (plan->config.fuse) MS_GOTO(ms_graph_rewrite_backward(graph));
+  MS_GOTO(ms_graph_insert_recomputation(graph));
   MS_GOTO(ms_graph_prune(graph));
   MS_GOTO(ms_lower_graph(plan, MS_PHASE_FIRST, graph));
   if (plan->config.accumulate) MS_GOTO(ms_lower_graph(plan, MS_PHASE_NEXT, graph));

@@ -187,7 +187,7 @@ static int lower_node(ms_lowering *l, int node) {
   for (int i = 0; i < n->inputs; i++) MS_TRY(value_ref(l, n->in[i], &in[i]));
   MS_TRY(place_outputs(l, node));
   for (int o = 0; o < n->outputs; o++) MS_TRY(value_ref(l, n->out[o], &out[o]));
-  l->plan->phase[l->phase].flops += ms_node_flops(l->graph, n);
+  if (!n->recomputed) l->plan->phase[l->phase].flops += ms_node_flops(l->graph, n);
   return ms_plan_kernel(l->plan, l->phase, n->op, &n->attrs, n->inputs, in, n->outputs, out, n->scope, n->backward);
 }
 

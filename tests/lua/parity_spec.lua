@@ -138,6 +138,23 @@ describe("parity with one rank", function()
     assert.not_same(before.params["layers.1.fc1.weight"], after.params["layers.1.fc1.weight"])
   end)
 
+  it("S10 recomputed activations: the same bits, and less memory", function()
+    for _, mesh in ipairs({ { 1, "1x1" }, { 2, "1x2" }, { 4, "2x2" } }) do
+      for _, dtype in ipairs({ "f32", "bf16" }) do
+        local settings = { mesh = mesh[2], dtype = dtype, dropout = true, rows = 48 }
+        local kept, less = run(mesh[1], settings), {}
+        for _, what in ipairs({ "blocks", "first", "ops" }) do
+          local got = run(mesh[1], with(settings, { recompute = what }))
+          assert_same(kept, got)
+          less[what] = kept.plan.bytes.activations - got.plan.bytes.activations
+          assert.equal(kept.plan.flops, got.plan.flops)
+        end
+        assert(less.blocks > 0 and less.ops > 0 and less.first > 0,
+          ("blocks %g, first %g, ops %g bytes less"):format(less.blocks, less.first, less.ops))
+      end
+    end
+  end)
+
   it("S11 the clipped norm is that of one rank", function() parity_on_all({ clip = 0.05 }, 1e-5) end)
 
   it("S13 SGD with momentum, Nesterov and weight decay, and groups by rule", function()

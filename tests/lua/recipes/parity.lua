@@ -13,7 +13,7 @@ local cfg = ms.args {
   mesh = "1x1", rows = 12, steps = 10, out = "", optimizer = "adamw", units = true, layout = "rows", dtype = "f32",
   reshard = "default", micro = 1, prefetch = 1, clip = 0.5, freeze = "", groups = false, reduce = "f32", unused = false,
   mixed = false, momentum = 0.9, nesterov = false, decay = 0.1, seed = 3, spare = false,
-  shared_masters = true,
+  shared_masters = true, recompute = "", dropout = false,
 }
 
 local Block = ms.module "Block"
@@ -26,7 +26,9 @@ function Block:init(inner)
 end
 
 function Block:forward(x)
-  return x + self.fc2(self.fc1(x):gelu()) * self.gain
+  local h = self.fc1(x):gelu()
+  if cfg.dropout then h = ms.ops.dropout(h, { p = 0.25 }) end
+  return x + self.fc2(h) * self.gain
 end
 
 local Net = ms.module "Net"
@@ -44,6 +46,12 @@ function Net:forward(x)
   return self.head(self.norm(x))
 end
 
+-- Also: the first block alone; and inside of the blocks some ops alone, but nothing of fc2.
+local RECOMPUTE = {
+  blocks = true, first = { { "layers.0", true } },
+  ops = { { re[[fc2$]], false }, { re[[^layers\.\d+$]], { "gelu", "mul", "dropout" } } },
+}
+
 local RESHARD = { ["true"] = true, ["false"] = false, default = "default" }
 local model = Net()
 ms.fully_shard(model, {
@@ -56,6 +64,7 @@ ms.fully_shard(model, {
   mp_policy = { param_dtype = cfg.dtype, reduce_dtype = cfg.reduce },
   seed = cfg.seed,
   shared_masters = cfg.shared_masters,
+  recompute = RECOMPUTE[cfg.recompute],
 })
 
 local groups = cfg.groups and { { re[[bias|norm]], { weight_decay = 0, lr_scale = 0.5 } } } or nil

@@ -1,0 +1,177 @@
+/* recompute.c - activations that backward makes again instead of keeping (activation checkpointing, Chen et al. 2016,
+** "Training deep nets with sublinear memory cost").
+**
+** The trace divides forward into regions, one for each call of a module that a rule chose; ms_graph_recompute tells where
+** one begins. What a region's nodes make lives on into backward only where it leaves the region. Everything else that
+** backward reads is made again, by copies of its nodes in front of the first backward node that needs one of them. So the
+** peak holds the insides of one region at a time, and what has to be gathered, kept or freed follows from lifetimes as for
+** any other node. Copies draw the same dropout masks, since those depend on their attributes alone.
+*/
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "graph/graph.h"
+
+/* ---- what the trace says ------------------------------------------------------------------------------------------- */
+
+static int choose_op(ms_graph *graph, const char *name, size_t length) {
+  for (int op = 0; op < MS_OP_COUNT; op++) {
+    const char *known = ms_op_row_of(op)->name;
+    if (strlen(known) != length || strncmp(known, name, length)) continue;
+    graph->recompute_op[op] = 1;
+    return MS_OK;
+  }
+  return ms_graph_in_scope(graph, MS_FAIL(MS_ENAME, "recompute: there is no op named \"%.*s\"", (int)length, name));
+}
+
+int ms_graph_recompute(ms_graph *graph, int region, const char *ops) {
+  if (!graph || region < 0) return MS_FAIL(MS_EINVAL, "ms_graph_recompute: no graph, or a negative region");
+  graph->region = region;
+  memset(graph->recompute_op, !ops, sizeof graph->recompute_op);
+  for (const char *word = ops; word && *word;) {
+    size_t length = strcspn(word, " ");
+    MS_TRY(choose_op(graph, word, length));
+    word += length;
+    word += strspn(word, " ");
+  }
+  return MS_OK;
+}
+
+/* ---- after autodiff -------------------------------------------------------------------------------------------------- */
+
+typedef struct recomputer {
+  ms_graph *graph;
+  int first_backward;
+  unsigned char *kept;   /* [values] 1: it stays, whoever made it */
+  unsigned char *needed; /* [nodes] 1: a copy of it runs in backward */
+  int *copy_of;          /* [values] the copy's value that backward reads instead, or -1 */
+  ms_node *out;          /* the new node list */
+  int n_out;
+} recomputer;
+
+static int find_first_backward(const ms_graph *graph) {
+  int n = 0;
+  while (n < graph->n_nodes && !graph->nodes[n].backward) n++;
+  return n;
+}
+
+/* The node that makes v, when it is one of those that may be copied; -1 otherwise. */
+static int copyable_maker(const recomputer *r, int v) {
+  int maker = r->graph->values[v].node;
+  if (maker < 0 || maker >= r->first_backward || r->kept[v]) return -1;
+  return r->graph->nodes[maker].recompute ? maker : -1;
+}
+
+/* Kept is what somebody outside of the recipe reads, and what crosses from one region to other forward nodes. */
+static void mark_kept(recomputer *r) {
+  const ms_graph *graph = r->graph;
+  if (graph->loss >= 0) r->kept[graph->loss] = 1;
+  for (int o = 0; o < graph->n_outputs; o++) r->kept[graph->outputs[o].value] = 1;
+  for (int n = 0; n < r->first_backward; n++) {
+    const ms_node *node = &graph->nodes[n];
+    for (int i = 0; i < node->inputs; i++) {
+      int maker = graph->values[node->in[i]].node;
+      if (maker >= 0 && graph->nodes[maker].region != node->region) r->kept[node->in[i]] = 1;
+    }
+  }
+}
+
+static void need_inputs(recomputer *r, const ms_node *node) {
+  for (int i = 0; i < node->inputs; i++) {
+    int maker = copyable_maker(r, node->in[i]);
+    if (maker >= 0) r->needed[maker] = 1;
+  }
+}
+
+/* What backward reads, and what that is made from within its region. */
+static int mark_needed(recomputer *r) {
+  int any = 0;
+  for (int n = r->first_backward; n < r->graph->n_nodes; n++) need_inputs(r, &r->graph->nodes[n]);
+  for (int n = r->first_backward - 1; n >= 0; n--) {
+    if (!r->needed[n]) continue;
+    need_inputs(r, &r->graph->nodes[n]);
+    any = 1;
+  }
+  return any;
+}
+
+static void redirect(const recomputer *r, ms_node *node) {
+  for (int i = 0; i < node->inputs; i++)
+    if (r->copy_of[node->in[i]] >= 0) node->in[i] = r->copy_of[node->in[i]];
+}
+
+static int copy_node(recomputer *r, const ms_node *original) {
+  ms_graph *graph = r->graph;
+  ms_node *node = &r->out[r->n_out];
+  *node = *original;
+  node->backward = node->recomputed = 1;
+  redirect(r, node);
+  for (int o = 0; o < node->outputs; o++) {
+    MS_TRY(ms_grow((void **)&graph->values, &graph->values_capacity, graph->n_values + 1, sizeof *graph->values));
+    ms_value value = graph->values[original->out[o]];
+    value.node = r->n_out;
+    graph->values[graph->n_values] = value;
+    node->out[o] = r->copy_of[original->out[o]] = graph->n_values++;
+  }
+  r->n_out++;
+  return MS_OK;
+}
+
+/* All copies of one region, in the order of forward. */
+static int copy_region(recomputer *r, int region) {
+  for (int n = 0; n < r->first_backward; n++) {
+    if (!r->needed[n] || r->graph->nodes[n].region != region) continue;
+    MS_TRY(copy_node(r, &r->graph->nodes[n]));
+    r->needed[n] = 0;
+  }
+  return MS_OK;
+}
+
+/* A backward node, with the regions it reads from before it. */
+static int take_backward(recomputer *r, const ms_node *original) {
+  for (int i = 0; i < original->inputs; i++) {
+    int maker = copyable_maker(r, original->in[i]);
+    if (maker >= 0 && r->copy_of[original->in[i]] < 0) MS_TRY(copy_region(r, r->graph->nodes[maker].region));
+  }
+  ms_node *node = &r->out[r->n_out];
+  *node = *original;
+  redirect(r, node);
+  for (int o = 0; o < node->outputs; o++) r->graph->values[node->out[o]].node = r->n_out;
+  r->n_out++;
+  return MS_OK;
+}
+
+static int rebuild(recomputer *r) {
+  ms_graph *graph = r->graph;
+  int capacity = graph->n_nodes + r->first_backward;
+  r->out = ms_calloc(capacity, sizeof *r->out);
+  if (!r->out) return MS_ENOMEM;
+  memcpy(r->out, graph->nodes, (size_t)r->first_backward * sizeof *r->out);
+  r->n_out = r->first_backward;
+  for (int n = r->first_backward; n < graph->n_nodes; n++) MS_TRY(take_backward(r, &graph->nodes[n]));
+  free(graph->nodes);
+  graph->nodes = r->out;
+  graph->n_nodes = r->n_out;
+  graph->nodes_capacity = capacity;
+  r->out = NULL;
+  return MS_OK;
+}
+
+int ms_graph_insert_recomputation(ms_graph *graph) {
+  recomputer r = {.graph = graph, .first_backward = find_first_backward(graph)};
+  int rc = MS_ENOMEM, forward_values = graph->n_values;
+  r.kept = ms_calloc(graph->n_values, 1);
+  r.needed = ms_calloc(graph->n_nodes, 1);
+  r.copy_of = ms_calloc(graph->n_values, sizeof *r.copy_of);
+  if (!r.kept || !r.needed || !r.copy_of) goto fail;
+  for (int v = 0; v < forward_values; v++) r.copy_of[v] = -1;
+  mark_kept(&r);
+  rc = mark_needed(&r) ? rebuild(&r) : MS_OK;
+fail:
+  free(r.kept);
+  free(r.needed);
+  free(r.copy_of);
+  free(r.out);
+  return rc;
+}
