@@ -133,16 +133,40 @@ typedef struct ms_mesh ms_mesh;
 ** device: "cpu". The product of the sizes must equal world. */
 MS_API int ms_mesh_new(const char *device, int ndim, const int *sizes, const char *const *names, int world,
                        ms_mesh **mesh);
+/* The same over ranks chosen by hand: ranks is [n], row-major, each from 0 to world - 1 and there once. Other ranks of the
+** world have no place in it. */
+MS_API int ms_mesh_from_ranks(const char *device, int ndim, const int *sizes, const char *const *names, int n,
+                              const int *ranks, int world, ms_mesh **mesh);
 MS_API void ms_mesh_free(ms_mesh *mesh);
 MS_API int ms_mesh_ndim(const ms_mesh *mesh);
 MS_API int ms_mesh_world(const ms_mesh *mesh);
 MS_API int ms_mesh_size(const ms_mesh *mesh, int dim);
+MS_API int ms_mesh_count(const ms_mesh *mesh);                 /* product of the sizes */
 MS_API const char *ms_mesh_name(const ms_mesh *mesh, int dim); /* "" when the dimension has no name */
 MS_API int ms_mesh_dim(const ms_mesh *mesh, const char *name, int *dim);
+MS_API int ms_mesh_contains(const ms_mesh *mesh, int rank); /* 1: the rank has a place in the mesh */
 /* Coordinate of a rank: coordinate is [ndim]. */
 MS_API int ms_mesh_coordinate(const ms_mesh *mesh, int rank, int *coordinate);
 /* The ranks that share all coordinates of `rank` but the one of dim; ranks is [size(dim)], in order. */
 MS_API int ms_mesh_group(const ms_mesh *mesh, int dim, int rank, int *ranks);
+/* Ranks of the mesh that this one was sliced from, itself if it was not: of all copies of a slice together. */
+MS_API int ms_mesh_root_size(const ms_mesh *mesh);
+/* Every group of a dimension in all copies, one after another; ranks is [root_size]. */
+MS_API int ms_mesh_all_groups(const ms_mesh *mesh, int dim, int *ranks);
+/* The ranks of the (sub)mesh that holds `rank`, row-major; ranks is [count]. */
+MS_API int ms_mesh_ranks(const ms_mesh *mesh, int rank, int *ranks);
+/* The submesh of some dimensions, by name, in the mesh's order. Names given by flatten and unflatten count. To every rank it
+** is the submesh that the rank is in. */
+MS_API int ms_mesh_slice(const ms_mesh *mesh, int ndim, const char *const *names, ms_mesh **slice);
+/* All dimensions as one. MS_ENAME when the name stands for other dimensions already, here or in a mesh that this one was
+** sliced from. */
+MS_API int ms_mesh_flatten(ms_mesh *mesh, const char *name, ms_mesh **flat);
+/* One dimension as n, in its place. One size may be -1 and is inferred. Names as for flatten. */
+MS_API int ms_mesh_unflatten(ms_mesh *mesh, int dim, int n, const int *sizes, const char *const *names,
+                             ms_mesh **unflat);
+/* Whether the groups of a dimension fit hosts ("nodes") that hold counts[node] consecutive ranks each: where the counts
+** differ, a group must lie inside one node or be the whole mesh. MS_EINVAL names the nodes and their counts. */
+MS_API int ms_mesh_check_nodes(const ms_mesh *mesh, int dim, int nodes, const int *counts);
 
 /* ---- rules ------------------------------------------------------------------------------------------------------- */
 

@@ -11,6 +11,8 @@
 ---@field parameter fun(given: table): moonshard.Parameter
 ---@field init table laws of initial weights: zeros, ones, constant, normal, uniform, kaiming_uniform
 ---@field init_device_mesh fun(device: string?, shape: integer|integer[]|string, names: string[]?): moonshard.Mesh
+---@field mesh_from_groups fun(groups: table, names: string|string[]): moonshard.Mesh
+---@field new_group fun(ranks: integer[]?): moonshard.Group
 ---@field fully_shard fun(model: moonshard.Module, config: table?): moonshard.Module
 ---@field world fun(): moonshard.World
 ---@field trace table graph(model, config)
@@ -34,6 +36,8 @@ local PARTS = {
   parameter = { "moonshard.parameter", "new" },
   init = { "moonshard.parameter", "laws" },
   init_device_mesh = { "moonshard.mesh", "init_device_mesh" },
+  mesh_from_groups = { "moonshard.mesh", "mesh_from_groups" },
+  new_group = { "moonshard.group", "new_group" },
   fully_shard = { "moonshard.sharding", "fully_shard" },
   trace = { "moonshard.trace" },
   args = { "moonshard.args" },

@@ -1,21 +1,14 @@
--- Meshes: the ranks of the world laid out in named dimensions, row-major, as PyTorch's DeviceMesh does it. Dimensions
--- are numbered from 0, as ranks and coordinates are.
+-- Meshes: ranks laid out in named dimensions, row-major, as PyTorch's DeviceMesh does it. Dimensions are numbered from
+-- 0, as ranks and coordinates are. A slice of a mesh is a mesh, too: to each rank the one that this rank is in.
 
-local errors = require("moonshard.error")
 local engine = require("moonshard.ffi")
+local errors = require("moonshard.error")
+local grid = require("moonshard.mesh.grid")
+local groups = require("moonshard.group")
+local shape = require("moonshard.mesh.shape")
+local show = require("moonshard.mesh.show")
 local world = require("moonshard.world")
-local C, ffi = engine.C, engine.ffi
-
----@class moonshard.Group
----@field size integer number of ranks
----@field rank integer this rank's place in it, 0 first
----@field [integer] integer the ranks, in order, from index 1
-local Group = {}
-Group.__index = Group
-
-function Group:__tostring()
-  return "{" .. table.concat(self, ", ") .. "}"
-end
+local C, ffi, check = engine.C, engine.ffi, engine.check
 
 ---@class moonshard.Mesh
 ---@field handle ffi.cdata* ms_mesh*
@@ -23,12 +16,10 @@ end
 ---@field shape integer[] sizes, outermost first
 ---@field ndim integer
 ---@field names string[]? of the dimensions; nil when they have none
+---@field [string] moonshard.Mesh the slice of that dimension: mesh["shard"]
 local Mesh = {}
-Mesh.__index = Mesh
 
 local mesh = {}
-
-local MOST_RANKS = 4096 -- of a mesh, as the engine has it
 
 ---@param value any
 ---@return boolean
@@ -36,68 +27,150 @@ function mesh.is(value)
   return getmetatable(value) == Mesh
 end
 
-local function label(sizes)
-  return table.concat(sizes, "x")
+-- ---- making -----------------------------------------------------------------------------------------------------
+
+local function c_strings(names)
+  return ffi.new("const char *[?]", #names, names)
 end
 
--- "2x-1", { 2, -1 } or 4 as a list of sizes.
-local function read_shape(shape)
-  if type(shape) == "number" then return { shape } end
-  local sizes = {}
-  if type(shape) == "string" then
-    for part in (shape .. "x"):gmatch("(.-)x") do
-      sizes[#sizes + 1] = part:match("^%s*%-?%d+%s*$") and tonumber(part) or nil
-      if not tonumber(part) then errors.invalid("mesh shape %q: write sizes joined by x, like 2x4", shape) end
-    end
-    return sizes
+-- What the engine made, as Lua sees it; out is ms_mesh *[1].
+local function adopt(device, out)
+  local handle = ffi.gc(out[0], C.ms_mesh_free)
+  local self = { handle = handle, device = device, ndim = C.ms_mesh_ndim(handle), shape = {}, slices = {} }
+  local names = {}
+  for d = 0, self.ndim - 1 do
+    self.shape[d + 1] = C.ms_mesh_size(handle, d)
+    names[d + 1] = ffi.string(C.ms_mesh_name(handle, d))
   end
-  if type(shape) ~= "table" or #shape == 0 then
-    errors.invalid("mesh shape %s: write a size, a list of sizes or text like \"2x4\"", tostring(shape))
-  end
-  for i, size in ipairs(shape) do
-    if type(size) ~= "number" or size % 1 ~= 0 or math.abs(size) > MOST_RANKS then
-      errors.invalid("mesh shape: size %s of dimension %d must be an integer of at most %d", tostring(size),
-        i - 1, MOST_RANKS)
-    end
-    sizes[i] = size
-  end
-  return sizes
-end
-
-local function check_names(sizes, names)
-  if names == nil then return end
-  if type(names) ~= "table" then errors.invalid("mesh %s: names must be a list of strings", label(sizes)) end
-  if #names ~= #sizes then
-    errors.raise("MS_ENAME", "mesh %s has %d dimension%s but %d name%s (%s): give one name for each dimension",
-      label(sizes), #sizes, #sizes == 1 and "" or "s", #names, #names == 1 and "" or "s", table.concat(names, ", "))
-  end
-  for i, name in ipairs(names) do
-    if type(name) ~= "string" then
-      errors.raise("MS_ENAME", "mesh %s: the name of dimension %d must be a string", label(sizes), i - 1)
-    end
-  end
+  if names[1] ~= "" then self.names = names end
+  return setmetatable(self, Mesh)
 end
 
 ---A mesh over all ranks of the world. Its sizes multiply to the world's size; one may be -1 and is inferred.
 ---@param device string? "cpu", the default
----@param shape integer|integer[]|string 4, { 2, 2 } or "2x2"
+---@param sizes integer|integer[]|string 4, { 2, 2 } or "2x2"
 ---@param names string[]? one for each dimension; may be left out for one dimension
 ---@return moonshard.Mesh
-function mesh.init_device_mesh(device, shape, names)
-  device = device or "cpu"
-  local sizes = read_shape(shape)
-  check_names(sizes, names)
-  local c_names = names and ffi.new("const char *[?]", #sizes, names) or nil
+function mesh.init_device_mesh(device, sizes, names)
+  device, sizes = device or "cpu", shape.read(sizes)
+  shape.check_names(sizes, names)
   local out = ffi.new("ms_mesh *[1]")
-  engine.check(C.ms_mesh_new(device, #sizes, ffi.new("int[?]", #sizes, sizes), c_names, world.size, out))
-  local self = setmetatable({ handle = ffi.gc(out[0], C.ms_mesh_free), device = device, ndim = #sizes }, Mesh)
-  self.shape, self.names = {}, names and {} or nil
-  for d = 0, self.ndim - 1 do
-    self.shape[d + 1] = C.ms_mesh_size(self.handle, d)
-    if names then self.names[d + 1] = ffi.string(C.ms_mesh_name(self.handle, d)) end
-  end
-  return self
+  check(C.ms_mesh_new(device, #sizes, ffi.new("int[?]", #sizes, sizes), names and c_strings(names) or nil,
+    world.size, out))
+  return adopt(device, out)
 end
+
+local function over_ranks(sizes, names, ranks)
+  local out = ffi.new("ms_mesh *[1]")
+  check(C.ms_mesh_from_ranks("cpu", #sizes, ffi.new("int[?]", #sizes, sizes), c_strings(names), #ranks,
+    ffi.new("int[?]", #ranks, ranks), world.size, out))
+  return adopt("cpu", out)
+end
+
+-- Every dimension's groups as a list; a group alone is a list of one.
+local function read_groups(given, names)
+  if groups.is(given) then given = { given } end
+  if type(given) ~= "table" or #given == 0 then
+    errors.invalid("ms.mesh_from_groups: give for each dimension its groups, made by ms.new_group")
+  end
+  if #given ~= #names then
+    errors.raise("MS_ENAME", "ms.mesh_from_groups: groups of %d dimension%s but %d name%s (%s): give one name for each",
+      #given, #given == 1 and "" or "s", #names, #names == 1 and "" or "s", table.concat(names, ", "))
+  end
+  local lists = {}
+  for d, entry in ipairs(given) do
+    lists[d] = groups.is(entry) and { entry } or entry
+    if type(entry) ~= "table" or #entry == 0 then
+      errors.invalid("ms.mesh_from_groups: dimension %s: give a group or a list of groups", names[d])
+    end
+  end
+  return lists
+end
+
+local COPIES = "(copies)" -- of a grid: a dimension that is sliced away
+
+---A mesh over groups made by hand.
+---@param given moonshard.Group|(moonshard.Group|moonshard.Group[])[] for each dimension every group along it, or the
+---  one group; a group alone makes a mesh of one dimension. Groups of several meshes of one shape, side by side, are
+---  several copies: each rank gets the one that it is in.
+---@param names string|string[] of the dimensions
+---@return moonshard.Mesh
+function mesh.mesh_from_groups(given, names)
+  if type(names) == "string" then names = { names } end
+  if type(names) ~= "table" or #names == 0 then
+    errors.raise("MS_ENAME", "ms.mesh_from_groups: give a name for each dimension")
+  end
+  local copies, sizes, ranks = grid.order(read_groups(given, names), names)
+  shape.check_names(sizes, names)
+  if copies == 1 then return over_ranks(sizes, names, ranks) end
+  return over_ranks({ copies, unpack(sizes) }, { COPIES, unpack(names) }, ranks):slice(names)
+end
+
+---The same ranks under one dimension of another name; nothing else knows of that name.
+---@param name string
+---@return moonshard.Mesh
+function Mesh:as_one(name)
+  local ranks = self:ranks()
+  return over_ranks({ #ranks }, { name }, ranks)
+end
+
+-- ---- slices -----------------------------------------------------------------------------------------------------
+
+---The submesh of some dimensions, in the mesh's order; mesh["shard"] is mesh:slice { "shard" }. Dimensions that were
+---made by flatten and unflatten, here or in other slices of the same mesh, count.
+---@param names string[]|string
+---@return moonshard.Mesh
+function Mesh:slice(names)
+  if type(names) == "string" then names = { names } end
+  if type(names) ~= "table" or #names == 0 then
+    errors.invalid("slice of mesh %s: give a list of names of dimensions", self:label())
+  end
+  for _, name in ipairs(names) do
+    if type(name) ~= "string" then
+      errors.invalid("slice of mesh %s: %s is no name of a dimension", self:label(), tostring(name))
+    end
+  end
+  local key = table.concat(names, "\0")
+  if not self.slices[key] then
+    local out = ffi.new("ms_mesh *[1]")
+    check(C.ms_mesh_slice(self.handle, #names, c_strings(names), out))
+    self.slices[key] = adopt(self.device, out)
+  end
+  return self.slices[key]
+end
+
+---All dimensions as one. From then on the name can be sliced from every mesh that these dimensions lie in.
+---@param name string
+---@return moonshard.Mesh
+function Mesh:flatten(name)
+  if type(name) ~= "string" then errors.invalid("mesh %s: flatten: give a name", self:label()) end
+  local out = ffi.new("ms_mesh *[1]")
+  check(C.ms_mesh_flatten(self.handle, name, out))
+  return adopt(self.device, out)
+end
+
+---One dimension as several, in its place.
+---@param dim integer|string
+---@param sizes integer|integer[]|string their product is the dimension's size; one may be -1
+---@param names string[]
+---@return moonshard.Mesh
+function Mesh:unflatten(dim, sizes, names)
+  sizes = shape.read(sizes)
+  shape.check_names(sizes, names)
+  local out = ffi.new("ms_mesh *[1]")
+  check(C.ms_mesh_unflatten(self.handle, self:dim(dim), #sizes, ffi.new("int[?]", #sizes, sizes),
+    names and c_strings(names) or nil, out))
+  return adopt(self.device, out)
+end
+
+-- A field that is no method is the name of a dimension.
+function Mesh:__index(key)
+  local method = Mesh[key]
+  if method ~= nil or type(key) ~= "string" or key == "names" then return method end
+  return self:slice { key }
+end
+
+-- ---- dimensions -------------------------------------------------------------------------------------------------
 
 ---The number of a dimension. Not for -1 or names of other meshes.
 ---@param dim integer|string|nil number from 0, or name; may be left out when there is one dimension
@@ -105,17 +178,24 @@ end
 function Mesh:dim(dim)
   if dim == nil then
     if self.ndim == 1 then return 0 end
-    errors.invalid("mesh %s has %d dimensions: say which one", label(self.shape), self.ndim)
+    errors.invalid("mesh %s has %d dimensions: say which one", self:label(), self.ndim)
   end
   if type(dim) == "string" then
     local out = ffi.new("int[1]")
-    engine.check(C.ms_mesh_dim(self.handle, dim, out))
+    check(C.ms_mesh_dim(self.handle, dim, out))
     return out[0]
   end
   if type(dim) ~= "number" or dim % 1 ~= 0 or dim < 0 or dim >= self.ndim then
-    errors.invalid("mesh %s has no dimension %s: they are 0 to %d", label(self.shape), tostring(dim), self.ndim - 1)
+    errors.invalid("mesh %s has no dimension %s: they are 0 to %d", self:label(), tostring(dim), self.ndim - 1)
   end
   return dim
+end
+
+---Its name, or "dim 0" where it has none.
+---@param dim integer from 0
+---@return string
+function Mesh:dim_name(dim)
+  return self.names and self.names[dim + 1] or "dim " .. dim
 end
 
 ---Whether the mesh has a dimension of that name.
@@ -128,17 +208,51 @@ function Mesh:has(name)
   return false
 end
 
----Ranks along a dimension, or of the whole mesh.
+---Ranks along a dimension, or of the whole (sub)mesh.
 ---@param dim integer|string|nil
 ---@return integer
 function Mesh:size(dim)
-  if dim == nil then return C.ms_mesh_world(self.handle) end
+  if dim == nil then return C.ms_mesh_count(self.handle) end
   return self.shape[self:dim(dim) + 1]
+end
+
+---What the engine gives for each dimension as numbers [ndim], by name.
+---@param values ffi.cdata* double*
+---@return table<string, number>
+function Mesh:by_dimension(values)
+  local named = {}
+  for d = 0, self.ndim - 1 do named[self:dim_name(d)] = values[d] end
+  return named
+end
+
+-- ---- ranks ------------------------------------------------------------------------------------------------------
+
+-- n ints that a call of the engine fills, as a list.
+local function list_of(n, call, ...)
+  local out, list = ffi.new("int[?]", n), {}
+  local arguments = { ... }
+  arguments[#arguments + 1] = out
+  check(call(unpack(arguments)))
+  for i = 1, n do list[i] = out[i - 1] end
+  return list
 end
 
 ---@return integer this process's rank
 function Mesh:get_rank()
   return world.rank
+end
+
+---Whether a rank has a place in the mesh; only meshes made from groups can be without some.
+---@param rank integer
+---@return boolean
+function Mesh:contains(rank)
+  return C.ms_mesh_contains(self.handle, rank) == 1
+end
+
+---The ranks of this (sub)mesh, row-major.
+---@return integer[]
+function Mesh:ranks()
+  return list_of(self:size(), C.ms_mesh_ranks, self.handle, world.rank)
 end
 
 ---This rank's place along every dimension.
@@ -151,11 +265,7 @@ end
 ---@param rank integer
 ---@return integer[]
 function Mesh:coordinate_of(rank)
-  local out = ffi.new("int[?]", self.ndim)
-  engine.check(C.ms_mesh_coordinate(self.handle, rank, out))
-  local coordinate = {}
-  for d = 1, self.ndim do coordinate[d] = out[d - 1] end
-  return coordinate
+  return list_of(self.ndim, C.ms_mesh_coordinate, self.handle, rank)
 end
 
 ---This rank's place along one dimension: its index in get_group(dim), from 0.
@@ -172,56 +282,45 @@ function Mesh:get_group(dim)
   return self:group_of(world.rank, dim)
 end
 
----The group of any rank along one dimension; `rank` of the result is that rank's place in it.
+---The group of any rank along one dimension.
 ---@param rank integer
 ---@param dim integer|string|nil
 ---@return moonshard.Group
 function Mesh:group_of(rank, dim)
   dim = self:dim(dim)
-  local size = self.shape[dim + 1]
-  local out = ffi.new("int[?]", size)
-  engine.check(C.ms_mesh_group(self.handle, dim, rank, out))
-  local group = setmetatable({ size = size }, Group)
-  for i = 1, size do
-    group[i] = out[i - 1]
-    if out[i - 1] == rank then group.rank = i - 1 end
-  end
-  return group
+  return groups.of(list_of(self.shape[dim + 1], C.ms_mesh_group, self.handle, dim, rank))
 end
+
+---This rank's group along every dimension, or, with a dimension, all groups along it.
+---@param dim integer|string|nil
+---@return moonshard.Group[]
+function Mesh:get_all_groups(dim)
+  local all = {}
+  if dim == nil then
+    for d = 0, self.ndim - 1 do all[d + 1] = self:get_group(d) end
+    return all
+  end
+  dim = self:dim(dim)
+  local size, count = self.shape[dim + 1], C.ms_mesh_root_size(self.handle)
+  local ranks = list_of(count, C.ms_mesh_all_groups, self.handle, dim)
+  for first = 1, count, size do
+    local group = {}
+    for i = 1, size do group[i] = ranks[first + i - 1] end
+    all[#all + 1] = groups.of(group)
+  end
+  return all
+end
+
+-- ---- printing ---------------------------------------------------------------------------------------------------
 
 ---"2x2 (replicate, shard)"
 ---@return string
 function Mesh:label()
-  local names = self.names and " (" .. table.concat(self.names, ", ") .. ")" or ""
-  return label(self.shape) .. names
-end
-
-local MAX_SHOWN = 256
-
--- The ranks as a table: a row for each place along all dimensions but the last.
-local function rank_table(self)
-  local columns, world_size = self.shape[self.ndim], self:size()
-  local width = #tostring(world_size - 1)
-  local lines = {}
-  for first = 0, world_size - 1, columns do
-    local row = { "" }
-    local coordinate = self:coordinate_of(first)
-    for d = 1, self.ndim - 1 do
-      row[#row + 1] = ("%s=%d"):format(self.names and self.names[d] or "dim " .. (d - 1), coordinate[d])
-    end
-    for rank = first, first + columns - 1 do row[#row + 1] = ("%" .. width .. "d"):format(rank) end
-    lines[#lines + 1] = table.concat(row, "  ")
-  end
-  return lines
+  return show.label(self)
 end
 
 function Mesh:__tostring()
-  local head = ("mesh %s on %s, rank %d at (%s)"):format(self:label(), self.device, world.rank,
-    table.concat(self:get_coordinate(), ", "))
-  if self:size() > MAX_SHOWN then return head end
-  local lines = rank_table(self)
-  table.insert(lines, 1, head)
-  return table.concat(lines, "\n")
+  return show.text(self)
 end
 
 return mesh

@@ -44,11 +44,10 @@ function Plan:summary()
   local result = {
     instructions = s.instructions, peak_bytes = s.peak_bytes, flops = s.flops, compile_ms = s.compile_ms,
     fingerprint = ("%08x%08x"):format(s.fingerprint_high, s.fingerprint_low),
-    collectives = {}, bytes = {}, comm_bytes = {},
+    collectives = {}, bytes = {}, comm_bytes = self.mesh:by_dimension(s.comm_bytes),
   }
   for i, name in ipairs(CATEGORIES) do result.bytes[name] = s.bytes[i - 1] end
   for i, name in ipairs(PHASES) do result.collectives[name] = s.collectives[i - 1] end
-  for i, name in ipairs(self.mesh.names) do result.comm_bytes[name] = s.comm_bytes[i - 1] end
   return result
 end
 

@@ -179,9 +179,11 @@ end
 ---@return moonshard.Counters
 function Exec:report()
   local counters = self:counters()
-  local report = { collectives = {}, comm_bytes = {}, allocations = tonumber(counters.allocations) }
+  local report = {
+    collectives = {}, comm_bytes = self.plan.mesh:by_dimension(counters.comm_bytes),
+    allocations = tonumber(counters.allocations),
+  }
   for name, phase in pairs(PHASE) do report.collectives[name] = tonumber(counters.collectives[tonumber(phase)]) end
-  for i, name in ipairs(self.plan.mesh.names) do report.comm_bytes[name] = counters.comm_bytes[i - 1] end
   report.seconds = {
     kernels = counters.kernel_seconds, waits = counters.wait_seconds, collectives = counters.collective_seconds,
     total = counters.total_seconds,

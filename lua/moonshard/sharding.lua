@@ -105,7 +105,7 @@ local function apply_strategy(config)
     errors.invalid("ms.fully_shard: strategy %s says when to reshard: leave it or reshard_after_forward out", name)
   end
   if not strategy.shards then
-    if mesh.ndim > 1 then mesh = meshes.init_device_mesh(mesh.device, { -1 }, { "replicate" }) end
+    if mesh.ndim > 1 then mesh = mesh:as_one("replicate") end
     return mesh, 0, -1, strategy.reshard
   end
   local replicate_dim, shard_dim = data_dims(mesh)

@@ -149,11 +149,10 @@ local function feed(exec, specs, batch, micro)
 end
 
 local function comm_bytes(exec, before)
-  local counters, result = exec:counters(), {}
-  for i, name in ipairs(exec.plan.mesh.names) do
-    result[name] = counters.comm_bytes[i - 1] - (before and before.comm_bytes[i - 1] or 0)
-  end
-  return result
+  local mesh = exec.plan.mesh
+  local bytes, earlier = mesh:by_dimension(exec:counters().comm_bytes), mesh:by_dimension(before.comm_bytes)
+  for name in pairs(bytes) do bytes[name] = bytes[name] - earlier[name] end
+  return bytes
 end
 
 -- Micro-batches, then the norm; the update only when loss and norm are finite.

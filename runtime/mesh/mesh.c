@@ -1,26 +1,95 @@
-/* mesh.c - layout of ranks in named dimensions, and the checks that a mesh fits its world. */
+/* mesh.c - making meshes over the world or over ranks chosen by hand, and the places of ranks in them. */
 #include "mesh/mesh.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/text.h"
 
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+/* ---- roots ---- */
 
-static int is_dim(const ms_mesh *mesh, int dim) { return dim >= 0 && dim < mesh->ndim; }
+static void release_root(ms_mesh_root *root) {
+  if (!root || --root->meshes > 0) return;
+  for (int d = 0; d < root->ndim; d++) free(root->name[d]);
+  for (int i = 0; i < root->n_derived; i++) free(root->derived[i].name);
+  free(root->derived);
+  free(root->rank);
+  free(root->position);
+  free(root);
+}
 
-/* "2x-1 (replicate, shard)" of the sizes as asked for. A name too many to fit is cut. */
-static void write_label(char *label, int ndim, const int *sizes, const char *const *names) {
-  int used = 0;
-  const int room = MS_MESH_LABEL_BYTES;
-  for (int d = 0; d < ndim && used < room; d++)
-    used += snprintf(label + used, (size_t)(room - used), d ? "x%d" : "%d", sizes[d]);
-  for (int d = 0; names && d < ndim && used < room; d++)
-    if (names[d]) used += snprintf(label + used, (size_t)(room - used), "%s%s", d ? ", " : " (", names[d]);
-  if (names && names[0] && used < room) used += snprintf(label + used, (size_t)(room - used), ")");
-  if (used >= room) memcpy(label + room - 4, "...", 4);
+static int copy_names(int ndim, const char *const *names, char **copies) {
+  for (int d = 0; names && d < ndim; d++) {
+    if (!names[d]) continue;
+    copies[d] = ms_strdup(names[d]);
+    if (!copies[d]) return MS_ENOMEM;
+  }
+  return MS_OK;
+}
+
+int ms_mesh_over(ms_mesh_root *root, int ndim, const ms_axis *axes, const char *const *names, ms_mesh **mesh) {
+  ms_mesh *made = ms_calloc(1, sizeof *made);
+  if (!made) return MS_ENOMEM;
+  made->root = root;
+  root->meshes++;
+  made->ndim = ndim;
+  for (int d = 0; d < ndim; d++) {
+    made->axis[d] = axes[d];
+    made->size[d] = ms_axis_size(&axes[d]);
+  }
+  if (copy_names(ndim, names, made->name)) {
+    ms_mesh_free(made);
+    return MS_ENOMEM;
+  }
+  ms_mesh_write_label(made->label, ndim, made->size, names);
+  *mesh = made;
+  return MS_OK;
+}
+
+void ms_mesh_free(ms_mesh *mesh) {
+  if (!mesh) return;
+  for (int d = 0; d < mesh->ndim; d++) free(mesh->name[d]);
+  release_root(mesh->root);
+  free(mesh);
+}
+
+static int make_root(int ndim, const int *sizes, const char *const *names, int world, ms_mesh_root **out) {
+  ms_mesh_root *root = ms_calloc(1, sizeof *root);
+  if (!root) return MS_ENOMEM;
+  root->world = world;
+  root->ndim = ndim;
+  root->size = 1;
+  for (int d = ndim - 1; d >= 0; d--) {
+    root->axis[d] = ms_axis_make(sizes[d], root->size);
+    root->size *= sizes[d];
+  }
+  *out = root;
+  return copy_names(ndim, names, root->name);
+}
+
+/* Ranks by position, and positions by rank; none where every rank stands at its own position. */
+static int set_ranks(ms_mesh_root *root, const char *label, const int *ranks) {
+  int is_identity = root->size == root->world;
+  root->position = ms_calloc(root->world, sizeof *root->position);
+  root->rank = ms_calloc(root->size, sizeof *root->rank);
+  if (!root->position || !root->rank) return MS_ENOMEM;
+  for (int rank = 0; rank < root->world; rank++) root->position[rank] = -1;
+  for (int i = 0; i < root->size; i++) {
+    if (ranks[i] < 0 || ranks[i] >= root->world)
+      return MS_FAIL(MS_EINVAL, "mesh %s: rank %d is outside the world of %d: its ranks are 0 to %d", label, ranks[i],
+                     root->world, root->world - 1);
+    if (root->position[ranks[i]] >= 0)
+      return MS_FAIL(MS_EINVAL, "mesh %s: rank %d stands in it twice", label, ranks[i]);
+    root->position[ranks[i]] = i;
+    root->rank[i] = ranks[i];
+    is_identity = is_identity && ranks[i] == i;
+  }
+  if (!is_identity) return MS_OK;
+  free(root->position);
+  free(root->rank);
+  root->position = root->rank = NULL;
+  return MS_OK;
 }
 
 static int check_device(const char *device) {
@@ -30,103 +99,55 @@ static int check_device(const char *device) {
   return MS_FAIL(MS_EINVAL, "mesh on unknown device \"%s\": it must be \"cpu\"", device ? device : "");
 }
 
-/* names with holes: fewer names than dimensions. */
-static int check_names(const char *label, int ndim, const char *const *names) {
-  int given = 0;
-  while (names && given < ndim && names[given]) given++;
-  if (given == 0 && ndim > 1)
-    return MS_FAIL(MS_ENAME,
-                   "mesh %s has %d dimensions and no names: a mesh of more than one dimension needs a name for each",
-                   label, ndim);
-  if (given > 0 && given < ndim)
-    return MS_FAIL(MS_ENAME, "mesh %s has %d dimensions but %d name%s: give one name for each dimension", label, ndim,
-                   given, given == 1 ? "" : "s");
-  for (int d = 0; d < given; d++) {
-    if (!names[d][0]) return MS_FAIL(MS_ENAME, "mesh %s: the name of dimension %d is empty", label, d);
-    for (int e = 0; e < d; e++)
-      if (!strcmp(names[d], names[e]))
-        return MS_FAIL(MS_ENAME, "mesh %s: dimensions %d and %d are both named \"%s\"; names must differ", label, e, d,
-                       names[d]);
-  }
-  return MS_OK;
-}
-
-/* Fills the sizes, the one that is -1 inferred from the world. */
-static int resolve_sizes(const char *label, int ndim, const int *sizes, int world, int *resolved) {
-  int inferred = -1;
-  int64_t product = 1;
-  for (int d = 0; d < ndim; d++) {
-    resolved[d] = sizes[d];
-    if (sizes[d] == -1) {
-      if (inferred >= 0)
-        return MS_FAIL(MS_EINVAL, "mesh %s: dimensions %d and %d are both -1; only one size can be inferred", label,
-                       inferred, d);
-      inferred = d;
-    } else if (sizes[d] < 1) {
-      return MS_FAIL(MS_EINVAL, "mesh %s: size %d of dimension %d must be at least 1, or -1 to infer it", label,
-                     sizes[d], d);
-    } else if (__builtin_mul_overflow(product, sizes[d], &product)) {
-      product = INT64_MAX;
-    }
-  }
-  if (inferred >= 0) {
-    if (world % product)
-      return MS_FAIL(MS_EINVAL,
-                     "mesh %s: dimension %d cannot be inferred: the other sizes make %lld, which does not divide the "
-                     "world of %d",
-                     label, inferred, (long long)product, world);
-    resolved[inferred] = (int)(world / product);
-  } else if (product != world) {
-    return MS_FAIL(MS_EINVAL, "mesh %s holds %lld rank%s, but the world has %d", label, (long long)product,
-                   product == 1 ? "" : "s", world);
-  }
-  return MS_OK;
-}
-
-int ms_mesh_new(const char *device, int ndim, const int *sizes, const char *const *names, int world, ms_mesh **mesh) {
-  char label[MS_MESH_LABEL_BYTES];
-  int resolved[MS_MAX_MESH_DIMS];
-  *mesh = NULL;
+static int check_counts(const char *device, int ndim, int world) {
   MS_TRY(check_device(device));
   if (ndim < 1 || ndim > MS_MAX_MESH_DIMS)
     return MS_FAIL(MS_EINVAL, "a mesh of %d dimensions: it must have 1 to %d", ndim, MS_MAX_MESH_DIMS);
   if (world < 1 || world > MS_MAX_WORLD)
     return MS_FAIL(MS_EINVAL, "a mesh over a world of %d ranks: it must have 1 to %d", world, MS_MAX_WORLD);
-  write_label(label, ndim, sizes, names);
-  MS_TRY(check_names(label, ndim, names));
-  MS_TRY(resolve_sizes(label, ndim, sizes, world, resolved));
-
-  ms_mesh *made = ms_calloc(1, sizeof *made);
-  if (!made) return MS_ENOMEM;
-  made->ndim = ndim;
-  made->world = world;
-  for (int d = ndim - 1, stride = 1; d >= 0; d--) {
-    made->size[d] = resolved[d];
-    made->stride[d] = stride;
-    stride *= resolved[d];
-  }
-  for (int d = 0; names && names[0] && d < ndim; d++) {
-    made->name[d] = ms_strdup(names[d]);
-    if (made->name[d]) continue;
-    ms_mesh_free(made);
-    return MS_ENOMEM;
-  }
-  write_label(made->label, ndim, resolved, names);
-  *mesh = made;
   return MS_OK;
 }
 
-void ms_mesh_free(ms_mesh *mesh) {
-  if (!mesh) return;
-  for (int d = 0; d < mesh->ndim; d++) free(mesh->name[d]);
-  free(mesh);
+int ms_mesh_from_ranks(const char *device, int ndim, const int *sizes, const char *const *names, int n,
+                       const int *ranks, int world, ms_mesh **mesh) {
+  char label[MS_MESH_LABEL_BYTES];
+  int resolved[MS_MAX_MESH_DIMS], rc = MS_OK;
+  ms_mesh_root *root = NULL;
+  *mesh = NULL;
+  MS_TRY(check_counts(device, ndim, world));
+  ms_mesh_write_label(label, ndim, sizes, names);
+  MS_TRY(ms_mesh_check_names(label, ndim, names));
+  MS_TRY(ms_mesh_resolve_sizes(label, ndim, sizes, n, ranks ? "the list of ranks" : "the world", resolved));
+  MS_GOTO(make_root(ndim, resolved, names, world, &root));
+  if (ranks) MS_GOTO(set_ranks(root, label, ranks));
+  MS_GOTO(ms_mesh_over(root, ndim, root->axis, names, mesh));
+  return MS_OK;
+fail:
+  if (root && !root->meshes) release_root(root);
+  return rc;
 }
+
+int ms_mesh_new(const char *device, int ndim, const int *sizes, const char *const *names, int world, ms_mesh **mesh) {
+  return ms_mesh_from_ranks(device, ndim, sizes, names, world, NULL, world, mesh);
+}
+
+/* ---- dimensions ---- */
+
+static int is_dim(const ms_mesh *mesh, int dim) { return dim >= 0 && dim < mesh->ndim; }
 
 int ms_mesh_ndim(const ms_mesh *mesh) { return mesh->ndim; }
 
-int ms_mesh_world(const ms_mesh *mesh) { return mesh->world; }
+int ms_mesh_world(const ms_mesh *mesh) { return mesh->root->world; }
 
 int ms_mesh_size(const ms_mesh *mesh, int dim) { return is_dim(mesh, dim) ? mesh->size[dim] : 0; }
+
+int ms_mesh_count(const ms_mesh *mesh) {
+  int count = 1;
+  for (int d = 0; d < mesh->ndim; d++) count *= mesh->size[d];
+  return count;
+}
+
+int ms_mesh_root_size(const ms_mesh *mesh) { return mesh->root->size; }
 
 const char *ms_mesh_name(const ms_mesh *mesh, int dim) {
   return is_dim(mesh, dim) && mesh->name[dim] ? mesh->name[dim] : "";
@@ -150,24 +171,85 @@ int ms_mesh_dim(const ms_mesh *mesh, const char *name, int *dim) {
   return rc;
 }
 
-static int check_rank(const ms_mesh *mesh, int rank) {
-  if (rank >= 0 && rank < mesh->world) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "rank %d is outside the mesh %s: its ranks are 0 to %d", rank, mesh->label,
-                 mesh->world - 1);
+int ms_mesh_check_dim(const ms_mesh *mesh, int dim) {
+  if (is_dim(mesh, dim)) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "dimension %d is outside the mesh %s: its dimensions are 0 to %d", dim, mesh->label,
+                 mesh->ndim - 1);
+}
+
+/* ---- ranks ---- */
+
+static int rank_at(const ms_mesh_root *root, int position) { return root->rank ? root->rank[position] : position; }
+
+static int position_of(const ms_mesh_root *root, int rank) { return root->position ? root->position[rank] : rank; }
+
+int ms_mesh_check_rank(const ms_mesh *mesh, int rank) {
+  const ms_mesh_root *root = mesh->root;
+  if (rank >= 0 && rank < root->world && position_of(root, rank) >= 0) return MS_OK;
+  if (!root->rank)
+    return MS_FAIL(MS_EINVAL, "rank %d is outside the mesh %s: its ranks are 0 to %d", rank, mesh->label,
+                   root->world - 1);
+  ms_text valid = {0};
+  enum { SHOWN = 16 };
+  for (int i = 0; i < root->size && i < SHOWN; i++) ms_text_append(&valid, "%s%d", i ? ", " : "", root->rank[i]);
+  if (root->size > SHOWN) ms_text_append(&valid, ", ...");
+  int rc = ms_text_status(&valid);
+  if (!rc) rc = MS_FAIL(MS_EINVAL, "rank %d is outside the mesh %s: its ranks are %s", rank, mesh->label, valid.data);
+  ms_text_free(&valid);
+  return rc;
+}
+
+int ms_mesh_contains(const ms_mesh *mesh, int rank) {
+  return rank >= 0 && rank < mesh->root->world && position_of(mesh->root, rank) >= 0;
+}
+
+int ms_mesh_coordinate_of(const ms_mesh *mesh, int dim, int rank) {
+  return ms_axis_coordinate(&mesh->axis[dim], position_of(mesh->root, rank));
 }
 
 int ms_mesh_coordinate(const ms_mesh *mesh, int rank, int *coordinate) {
-  MS_TRY(check_rank(mesh, rank));
+  MS_TRY(ms_mesh_check_rank(mesh, rank));
   for (int d = 0; d < mesh->ndim; d++) coordinate[d] = ms_mesh_coordinate_of(mesh, d, rank);
   return MS_OK;
 }
 
+/* The position with coordinate 0 along a dimension, and the others unchanged. */
+static int first_along(const ms_mesh *mesh, int dim, int position) {
+  return position - ms_axis_offset(&mesh->axis[dim], ms_axis_coordinate(&mesh->axis[dim], position));
+}
+
+static void list_group(const ms_mesh *mesh, int dim, int first, int *ranks) {
+  for (int i = 0; i < mesh->size[dim]; i++) ranks[i] = rank_at(mesh->root, first + ms_axis_offset(&mesh->axis[dim], i));
+}
+
 int ms_mesh_group(const ms_mesh *mesh, int dim, int rank, int *ranks) {
-  if (!is_dim(mesh, dim))
-    return MS_FAIL(MS_EINVAL, "dimension %d is outside the mesh %s: its dimensions are 0 to %d", dim, mesh->label,
-                   mesh->ndim - 1);
-  MS_TRY(check_rank(mesh, rank));
-  int first = rank - ms_mesh_coordinate_of(mesh, dim, rank) * mesh->stride[dim];
-  for (int i = 0; i < mesh->size[dim]; i++) ranks[i] = first + i * mesh->stride[dim];
+  MS_TRY(ms_mesh_check_dim(mesh, dim));
+  MS_TRY(ms_mesh_check_rank(mesh, rank));
+  list_group(mesh, dim, first_along(mesh, dim, position_of(mesh->root, rank)), ranks);
+  return MS_OK;
+}
+
+int ms_mesh_all_groups(const ms_mesh *mesh, int dim, int *ranks) {
+  MS_TRY(ms_mesh_check_dim(mesh, dim));
+  for (int position = 0; position < mesh->root->size; position++) {
+    if (first_along(mesh, dim, position) != position) continue;
+    list_group(mesh, dim, position, ranks);
+    ranks += mesh->size[dim];
+  }
+  return MS_OK;
+}
+
+int ms_mesh_ranks(const ms_mesh *mesh, int rank, int *ranks) {
+  MS_TRY(ms_mesh_check_rank(mesh, rank));
+  int first = position_of(mesh->root, rank), count = ms_mesh_count(mesh);
+  for (int d = 0; d < mesh->ndim; d++) first = first_along(mesh, d, first);
+  for (int i = 0; i < count; i++) {
+    int position = first;
+    for (int d = mesh->ndim - 1, rest = i; d >= 0; d--) {
+      position += ms_axis_offset(&mesh->axis[d], rest % mesh->size[d]);
+      rest /= mesh->size[d];
+    }
+    ranks[i] = rank_at(mesh->root, position);
+  }
   return MS_OK;
 }

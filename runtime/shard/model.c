@@ -144,8 +144,7 @@ static int take_dim(const ms_mesh *mesh, int dim, int rank, int *used, int *size
 }
 
 static int check_dims(const ms_mesh *mesh, int rank, int replicate_dim, int shard_dim) {
-  if (rank < 0 || rank >= mesh->world)
-    return MS_FAIL(MS_EINVAL, "rank %d is outside mesh %s of %d ranks", rank, mesh->label, mesh->world);
+  MS_TRY(ms_mesh_check_rank(mesh, rank));
   if (replicate_dim >= mesh->ndim || shard_dim >= mesh->ndim)
     return MS_FAIL(MS_EINVAL, "mesh %s has %d dimensions; replicate_dim %d and shard_dim %d must be below that",
                    mesh->label, mesh->ndim, replicate_dim, shard_dim);
@@ -154,8 +153,8 @@ static int check_dims(const ms_mesh *mesh, int rank, int replicate_dim, int shar
   for (int d = 0; d < mesh->ndim; d++)
     if (d != replicate_dim && d != shard_dim && mesh->size[d] > 1)
       return MS_FAIL(MS_EUNSUPPORTED,
-                     "mesh %s: dimension %d has size %d but neither replicates nor shards; this build knows "
-                     "data-parallel dimensions only",
+                     "mesh %s: dimension %d has size %d but neither replicates nor shards: give the slice of the "
+                     "dimensions that do, and its copies train apart",
                      mesh->label, d, mesh->size[d]);
   return MS_OK;
 }
@@ -169,7 +168,7 @@ int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate
   MS_TRY(
       take_dim(mesh, shard_dim, rank, &model->shard_dim, &model->shard_size, &model->shard_rank, &model->shard_group));
   model->rank = rank;
-  model->world = mesh->world;
+  model->world = ms_mesh_world(mesh);
   model->mesh_ndim = mesh->ndim;
   memcpy(model->mesh_text, mesh->label, sizeof model->mesh_text);
   MS_TRY(ms_model_segment(model));

@@ -1,0 +1,335 @@
+/* test_mesh_slice.c - slices, flattened and unflattened dimensions, ranks chosen by hand, hosts: each compared with loops
+** over coordinates that know nothing of strides, and every refusal with its text. */
+#include "mesh/mesh.h"
+
+#include "base/clock.h"
+#include "tests/c/support/check.h"
+
+#include <stdlib.h>
+
+#define SIZES(...) \
+  (const int[]) { __VA_ARGS__ }
+#define NAMES(...) \
+  (const char *const[]) { __VA_ARGS__ }
+
+static const char *const FOUR[] = {"pipe", "replicate", "shard", "tensor"};
+
+static ms_mesh *make(int ndim, const int *sizes, const char *const *names, int world) {
+  ms_mesh *mesh;
+  must(ms_mesh_new("cpu", ndim, sizes, names, world, &mesh));
+  return mesh;
+}
+
+static ms_mesh *slice(const ms_mesh *mesh, int ndim, const char *const *names) {
+  ms_mesh *made;
+  must(ms_mesh_slice(mesh, ndim, names, &made));
+  return made;
+}
+
+static ms_mesh *flatten(ms_mesh *mesh, const char *name) {
+  ms_mesh *made;
+  must(ms_mesh_flatten(mesh, name, &made));
+  return made;
+}
+
+static void assert_ranks(const ms_mesh *mesh, int rank, const int *expected) {
+  int ranks[64];
+  must(ms_mesh_ranks(mesh, rank, ranks));
+  assert_memory_equal(ranks, expected, sizeof(int) * (size_t)ms_mesh_count(mesh));
+}
+
+/* The coordinate of every rank of a mesh of 4 dimensions, by counting. */
+static void count_coordinates(const int *sizes, int (*coordinate)[4]) {
+  int c[4] = {0, 0, 0, 0}, world = sizes[0] * sizes[1] * sizes[2] * sizes[3];
+  for (int rank = 0; rank < world; rank++) {
+    memcpy(coordinate[rank], c, sizeof c);
+    for (int d = 3; d >= 0 && ++c[d] == sizes[d]; d--) c[d] = 0;
+  }
+}
+
+/* The ranks that agree with `rank` in all dimensions outside of `mask`, in order of rank. */
+static int list_alike(int (*coordinate)[4], int world, int rank, unsigned mask, int *ranks) {
+  int n = 0;
+  for (int other = 0; other < world; other++) {
+    int alike = 1;
+    for (int d = 0; d < 4; d++) alike = alike && (mask >> d & 1 || coordinate[other][d] == coordinate[rank][d]);
+    if (alike) ranks[n++] = other;
+  }
+  return n;
+}
+
+static void D4_D7_every_slice_of_meshes_up_to_4096_ranks(void **state) {
+  (void)state;
+  static const int cases[][4] = {{8, 4, 16, 8}, {2, 3, 5, 7}, {1, 4, 1, 6}, {4, 1, 1, 1}};
+  static int coordinate[4096][4], expected[4096], ranks[4096];
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+    int world = cases[c][0] * cases[c][1] * cases[c][2] * cases[c][3];
+    count_coordinates(cases[c], coordinate);
+    ms_mesh *mesh = make(4, cases[c], FOUR, world);
+    for (unsigned mask = 1; mask < 16; mask++) {
+      const char *names[4];
+      int ndim = 0;
+      for (int d = 0; d < 4; d++)
+        if (mask >> d & 1) names[ndim++] = FOUR[d];
+      ms_mesh *part = slice(mesh, ndim, names);
+      for (int rank = 0; rank < world; rank += 1 + rank % 97) {
+        int n = list_alike(coordinate, world, rank, mask, expected), mine[4];
+        assert_int_equal(ms_mesh_count(part), n);
+        must(ms_mesh_ranks(part, rank, ranks));
+        assert_memory_equal(ranks, expected, sizeof(int) * (size_t)n);
+        must(ms_mesh_coordinate(part, rank, mine));
+        for (int d = 0, at = 0; d < 4; d++)
+          if (mask >> d & 1) assert_int_equal(mine[at++], coordinate[rank][d]);
+      }
+      ms_mesh_free(part);
+    }
+    ms_mesh_free(mesh);
+  }
+}
+
+static void D5_D7_flattened_pairs_of_dimensions(void **state) {
+  (void)state;
+  static const int sizes[] = {4, 8, 2, 16};
+  static int coordinate[1024][4], expected[1024], ranks[1024];
+  count_coordinates(sizes, coordinate);
+  ms_mesh *mesh = make(4, sizes, FOUR, 1024);
+  for (int a = 0; a < 4; a++)
+    for (int b = a + 1; b < 4; b++) {
+      char name[] = {(char)('0' + a), (char)('0' + b), 0};
+      ms_mesh *pair = slice(mesh, 2, NAMES(FOUR[a], FOUR[b])), *flat = flatten(pair, name);
+      ms_mesh *sliced = slice(mesh, 1, NAMES(name));
+      for (int rank = 0; rank < 1024; rank += 7) {
+        int n = list_alike(coordinate, 1024, rank, 1u << a | 1u << b, expected), mine;
+        assert_int_equal(ms_mesh_size(flat, 0), n);
+        must(ms_mesh_group(flat, 0, rank, ranks));
+        assert_memory_equal(ranks, expected, sizeof(int) * (size_t)n);
+        must(ms_mesh_group(sliced, 0, rank, ranks));
+        assert_memory_equal(ranks, expected, sizeof(int) * (size_t)n);
+        must(ms_mesh_coordinate(flat, rank, &mine));
+        assert_int_equal(mine, coordinate[rank][a] * sizes[b] + coordinate[rank][b]);
+      }
+      ms_mesh *back;
+      must(ms_mesh_unflatten(flat, 0, 2, SIZES(sizes[a], -1), NAMES(FOUR[a], FOUR[b]), &back));
+      assert_string_equal(back->label, pair->label);
+      for (int d = 0; d < 2; d++) assert_true(ms_axis_equal(&back->axis[d], &pair->axis[d]));
+      ms_mesh_free(back);
+      ms_mesh_free(sliced);
+      ms_mesh_free(flat);
+      ms_mesh_free(pair);
+    }
+  ms_mesh_free(mesh);
+}
+
+static void D4_slices_of_slices_and_their_order(void **state) {
+  (void)state;
+  ms_mesh *bad, *mesh = make(3, SIZES(2, 2, 4), NAMES("pipe", "replicate", "shard"), 16);
+  ms_mesh *data = slice(mesh, 2, NAMES("replicate", "shard")), *shard = slice(data, 1, NAMES("shard"));
+  assert_ranks(data, 11, SIZES(8, 9, 10, 11, 12, 13, 14, 15));
+  assert_ranks(shard, 11, SIZES(8, 9, 10, 11));
+  assert_string_equal(data->label, "2x4 (replicate, shard)");
+  ms_mesh_free(mesh); /* in any order */
+  assert_ranks(shard, 6, SIZES(4, 5, 6, 7));
+  assert_fails(ms_mesh_slice(data, 2, NAMES("shard", "replicate"), &bad), MS_EINVAL,
+               "slice of mesh 2x4 (replicate, shard): \"shard\" stands before \"replicate\", which is outside of it: "
+               "dimensions keep their order, so write \"replicate\" before \"shard\"");
+  assert_null(bad);
+  assert_fails(ms_mesh_slice(data, 1, NAMES("pipe"), &bad), MS_ENAME,
+               "mesh 2x4 (replicate, shard) has no dimension \"pipe\": it has replicate, shard");
+  assert_fails(ms_mesh_slice(data, 2, NAMES("shard", "shard"), &bad), MS_ENAME, "\"shard\" stands in it twice");
+  assert_fails(ms_mesh_slice(data, 0, NULL, &bad), MS_EINVAL, "0 names; give 1 to 6");
+  ms_mesh *unnamed = make(1, SIZES(4), NULL, 4);
+  assert_fails(ms_mesh_slice(unnamed, 1, NAMES("shard"), &bad), MS_ENAME, "its dimension has no name");
+  ms_mesh_free(unnamed);
+  ms_mesh_free(data);
+  ms_mesh_free(shard);
+}
+
+static void D4_dimensions_of_size_one_keep_their_order(void **state) {
+  (void)state;
+  ms_mesh *bad, *mesh = make(4, SIZES(1, 2, 1, 1), FOUR, 2);
+  for (int d = 1; d < 4; d++) {
+    ms_mesh_free(slice(mesh, 2, NAMES(FOUR[d - 1], FOUR[d])));
+    assert_fails(ms_mesh_slice(mesh, 2, NAMES(FOUR[d], FOUR[d - 1]), &bad), MS_EINVAL, "dimensions keep their order");
+  }
+  ms_mesh *all = flatten(mesh, "all");
+  assert_int_equal(ms_mesh_size(all, 0), 2);
+  ms_mesh_free(all);
+  ms_mesh_free(mesh);
+}
+
+static void D5_flattened_dimensions_in_slices(void **state) {
+  (void)state;
+  ms_mesh *bad, *mesh = make(4, SIZES(2, 2, 2, 2), FOUR, 16);
+  ms_mesh *pair = slice(mesh, 2, NAMES("replicate", "tensor")), *flat = flatten(pair, "rt");
+  assert_ranks(flat, 0, SIZES(0, 1, 4, 5));
+  assert_ranks(flat, 15, SIZES(10, 11, 14, 15));
+  ms_mesh *both = slice(mesh, 2, NAMES("pipe", "rt"));
+  assert_ranks(both, 2, SIZES(2, 3, 6, 7, 10, 11, 14, 15));
+  ms_mesh *inner = slice(mesh, 2, NAMES("rt", "shard"));
+  assert_ranks(inner, 0, SIZES(0, 2, 1, 3, 4, 6, 5, 7));
+  assert_fails(ms_mesh_slice(mesh, 2, NAMES("shard", "rt"), &bad), MS_EINVAL, "dimensions keep their order");
+  assert_fails(ms_mesh_slice(mesh, 2, NAMES("rt", "tensor"), &bad), MS_EINVAL,
+               "\"rt\" and \"tensor\" run over the same ranks: take one of them");
+  ms_mesh *shard = slice(mesh, 1, NAMES("shard"));
+  assert_fails(ms_mesh_slice(shard, 1, NAMES("rt"), &bad), MS_ENAME,
+               "mesh 2 (shard) has no dimension \"rt\": it has shard");
+  assert_fails(ms_mesh_slice(mesh, 1, NAMES("rs"), &bad), MS_ENAME,
+               "has no dimension \"rs\": it has pipe, replicate, shard, tensor, rt");
+  ms_mesh_free(shard);
+  ms_mesh_free(inner);
+  ms_mesh_free(both);
+  ms_mesh_free(flat);
+  ms_mesh_free(pair);
+  ms_mesh_free(mesh);
+}
+
+static void D5_a_name_keeps_its_meaning(void **state) {
+  (void)state;
+  ms_mesh *bad, *mesh = make(3, SIZES(2, 2, 2), NAMES("replicate", "shard", "tensor"), 8);
+  ms_mesh *data = slice(mesh, 2, NAMES("replicate", "shard")), *inner = slice(mesh, 2, NAMES("shard", "tensor"));
+  ms_mesh_free(flatten(data, "data"));
+  ms_mesh_free(flatten(data, "data"));
+  assert_fails(ms_mesh_flatten(inner, "data", &bad), MS_ENAME,
+               "mesh 2x2 (shard, tensor): flatten: \"data\" is the name of other dimensions already, flattened or "
+               "unflattened to size 4; choose another name");
+  assert_fails(ms_mesh_flatten(inner, "replicate", &bad), MS_ENAME,
+               "\"replicate\" is the name of dimension 0 already, of size 2; choose another name");
+  assert_fails(ms_mesh_flatten(inner, "", &bad), MS_ENAME, "flatten: the name is empty");
+  ms_mesh *shard = slice(mesh, 1, NAMES("shard")), *same = flatten(shard, "shard");
+  assert_ranks(same, 7, SIZES(5, 7));
+  ms_mesh *four = slice(mesh, 1, NAMES("data"));
+  assert_fails(ms_mesh_unflatten(four, 0, 2, SIZES(1, 4), NAMES("replicate", "shard"), &bad), MS_ENAME,
+               "unflatten: \"replicate\" is the name of dimension 0 already, of size 2");
+  ms_mesh_free(four);
+  ms_mesh_free(same);
+  ms_mesh_free(shard);
+  ms_mesh_free(inner);
+  ms_mesh_free(data);
+  ms_mesh_free(mesh);
+}
+
+static void D5_unflatten(void **state) {
+  (void)state;
+  ms_mesh *bad, *made, *world = make(2, SIZES(2, 12), NAMES("pipe", "data"), 24);
+  must(ms_mesh_unflatten(world, 1, 3, SIZES(3, -1, 2), NAMES("a", "b", "c"), &made));
+  assert_string_equal(made->label, "2x3x2x2 (pipe, a, b, c)");
+  int coordinate[4];
+  for (int rank = 0; rank < 24; rank++) {
+    must(ms_mesh_coordinate(made, rank, coordinate));
+    assert_int_equal(coordinate[0] * 12 + coordinate[1] * 4 + coordinate[2] * 2 + coordinate[3], rank);
+  }
+  ms_mesh *a = slice(world, 1, NAMES("a"));
+  assert_ranks(a, 13, SIZES(13, 17, 21));
+  ms_mesh_free(a);
+  ms_mesh_free(made);
+  assert_fails(ms_mesh_unflatten(world, 1, 2, SIZES(5, 2), NAMES("u", "v"), &bad), MS_EINVAL,
+               "mesh 5x2 (u, v) holds 10 ranks, but the dimension to unflatten has 12");
+  assert_fails(ms_mesh_unflatten(world, 2, 2, SIZES(6, 2), NAMES("u", "v"), &bad), MS_EINVAL, "dimension 2 is outside");
+  assert_fails(ms_mesh_unflatten(world, 1, 2, SIZES(6, 2), NULL, &bad), MS_ENAME, "give a name for each of the 2");
+  assert_fails(ms_mesh_unflatten(world, 1, 2, SIZES(6, 2), NAMES("u", "u"), &bad), MS_ENAME, "both named \"u\"");
+  assert_fails(ms_mesh_unflatten(world, 1, 2, SIZES(6, 2), NAMES("u", "pipe"), &bad), MS_ENAME,
+               "\"pipe\" would name two dimensions");
+  assert_fails(ms_mesh_unflatten(world, 1, 6, SIZES(1, 1, 1, 1, 1, 12), NAMES("u", "v", "w", "x", "y", "z"), &bad),
+               MS_EINVAL, "a mesh has 1 to 6 dimensions");
+  /* Two modes of 2 and 12 with a hole between them: 3 does not divide the outer one. */
+  ms_mesh *three = make(3, SIZES(4, 2, 3), NAMES("p", "q", "r"), 24), *pair = slice(three, 2, NAMES("p", "r"));
+  ms_mesh *flat = flatten(pair, "pr");
+  assert_fails(ms_mesh_unflatten(flat, 0, 2, SIZES(3, 4), NAMES("u", "v"), &bad), MS_EINVAL,
+               "dimension 0 was flattened from others, and 3x4 (u, v) would cut inside of one");
+  must(ms_mesh_unflatten(flat, 0, 2, SIZES(2, 6), NAMES("u", "v"), &made));
+  assert_ranks(made, 0, SIZES(0, 1, 2, 6, 7, 8, 12, 13, 14, 18, 19, 20));
+  ms_mesh_free(made);
+  ms_mesh_free(flat);
+  ms_mesh_free(pair);
+  ms_mesh_free(three);
+  ms_mesh_free(world);
+}
+
+static void D6_ranks_chosen_by_hand(void **state) {
+  (void)state;
+  ms_mesh *bad, *mesh;
+  must(ms_mesh_from_ranks("cpu", 2, SIZES(2, -1), NAMES("replicate", "shard"), 6, SIZES(7, 1, 3, 2, 6, 0), 8, &mesh));
+  int ranks[6], coordinate[2];
+  must(ms_mesh_group(mesh, 1, 6, ranks));
+  assert_memory_equal(ranks, SIZES(2, 6, 0), 3 * sizeof(int));
+  must(ms_mesh_group(mesh, 0, 6, ranks));
+  assert_memory_equal(ranks, SIZES(1, 6), 2 * sizeof(int));
+  must(ms_mesh_coordinate(mesh, 6, coordinate));
+  assert_memory_equal(coordinate, SIZES(1, 1), 2 * sizeof(int));
+  must(ms_mesh_all_groups(mesh, 0, ranks));
+  assert_memory_equal(ranks, SIZES(7, 2, 1, 6, 3, 0), 6 * sizeof(int));
+  assert_int_equal(ms_mesh_contains(mesh, 4), 0);
+  assert_int_equal(ms_mesh_contains(mesh, 8), 0);
+  assert_int_equal(ms_mesh_contains(mesh, 7), 1);
+  assert_fails(ms_mesh_coordinate(mesh, 4, coordinate), MS_EINVAL,
+               "rank 4 is outside the mesh 2x3 (replicate, shard): its ranks are 7, 1, 3, 2, 6, 0");
+  ms_mesh_free(mesh);
+  assert_fails(ms_mesh_from_ranks("cpu", 1, SIZES(2), NULL, 2, SIZES(1, 1), 2, &bad), MS_EINVAL,
+               "mesh 2: rank 1 stands in it twice");
+  assert_fails(ms_mesh_from_ranks("cpu", 1, SIZES(2), NULL, 2, SIZES(0, 2), 2, &bad), MS_EINVAL,
+               "mesh 2: rank 2 is outside the world of 2: its ranks are 0 to 1");
+  assert_fails(ms_mesh_from_ranks("cpu", 1, SIZES(3), NULL, 2, SIZES(0, 1), 2, &bad), MS_EINVAL,
+               "mesh 3 holds 3 ranks, but the list of ranks has 2");
+}
+
+static void D12_nodes_of_different_sizes(void **state) {
+  (void)state;
+  ms_mesh *mesh = make(2, SIZES(3, 2), NAMES("replicate", "shard"), 6);
+  must(ms_mesh_check_nodes(mesh, 1, 2, SIZES(3, 3)));
+  must(ms_mesh_check_nodes(mesh, 1, 2, SIZES(4, 2)));
+  must(ms_mesh_check_nodes(mesh, 1, 1, SIZES(6)));
+  assert_fails(ms_mesh_check_nodes(mesh, 1, 3, SIZES(3, 2, 1)), MS_EINVAL,
+               "mesh 3x2 (replicate, shard): dimension shard of size 2 reaches over nodes with different numbers of "
+               "ranks (node 0 has 3 ranks, node 1 has 2 ranks, node 2 has 1 rank): ranks 2 and 3 of one group are on "
+               "nodes 0 and 1; start as many ranks on every node, or make the size a divisor of 1");
+  assert_fails(ms_mesh_check_nodes(mesh, 0, 2, SIZES(2, 4)), MS_EINVAL, "make the size a divisor of 2");
+  assert_fails(ms_mesh_check_nodes(mesh, 1, 2, SIZES(4, 4)), MS_EINVAL, "the nodes have 8 ranks together");
+  assert_fails(ms_mesh_check_nodes(mesh, 1, 2, SIZES(6, 0)), MS_EINVAL, "node 1 has 0 ranks");
+  assert_fails(ms_mesh_check_nodes(mesh, 2, 1, SIZES(6)), MS_EINVAL, "dimension 2 is outside");
+  ms_mesh_free(mesh);
+  mesh = make(2, SIZES(1, 6), NAMES("replicate", "shard"), 6);
+  must(ms_mesh_check_nodes(mesh, 1, 3, SIZES(3, 2, 1))); /* one group: nothing to be unequal with */
+  ms_mesh_free(mesh);
+}
+
+/* The best of many: what the machine can do, however loaded it is. */
+static void D7_4096_ranks_are_laid_out_in_under_5_ms(void **state) {
+  (void)state;
+  static int ranks[4096];
+  double best = 1;
+  for (int round = 0; round < 20; round++) {
+    double began = ms_clock();
+    ms_mesh *mesh = make(4, SIZES(8, 4, 16, 8), FOUR, 4096);
+    for (unsigned mask = 1; mask < 16; mask++) {
+      const char *names[4];
+      int ndim = 0;
+      for (int d = 0; d < 4; d++)
+        if (mask >> d & 1) names[ndim++] = FOUR[d];
+      ms_mesh *part = slice(mesh, ndim, names);
+      must(ms_mesh_ranks(part, 1234, ranks));
+      ms_mesh_free(part);
+    }
+    for (int d = 0; d < 4; d++) must(ms_mesh_all_groups(mesh, d, ranks));
+    ms_mesh_free(mesh);
+    double seconds = ms_clock() - began;
+    if (seconds < best) best = seconds;
+  }
+  print_message("# 4096 ranks, 4 dimensions: every slice and every group in %.3f ms\n", best * 1e3);
+  if (!getenv("MOONSHARD_CONFIG") || !strcmp(getenv("MOONSHARD_CONFIG"), "release")) assert_true(best < 5e-3);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(D4_D7_every_slice_of_meshes_up_to_4096_ranks),
+      TEST(D5_D7_flattened_pairs_of_dimensions),
+      TEST(D4_slices_of_slices_and_their_order),
+      TEST(D4_dimensions_of_size_one_keep_their_order),
+      TEST(D5_flattened_dimensions_in_slices),
+      TEST(D5_a_name_keeps_its_meaning),
+      TEST(D5_unflatten),
+      TEST(D6_ranks_chosen_by_hand),
+      TEST(D12_nodes_of_different_sizes),
+      TEST(D7_4096_ranks_are_laid_out_in_under_5_ms),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,231 @@
+-- Slices of meshes, flattened and unflattened dimensions, groups by hand and the meshes made from them.
+
+local ms = require("moonshard")
+local fixture = require("lua.fixture")
+local message = fixture.message
+local world = ms.world()
+
+before_each(function() world.describe(11, 16) end)
+
+local function list(group)
+  return { unpack(group, 1, group.size) }
+end
+
+local function three()
+  return ms.init_device_mesh("cpu", "2x2x4", { "pipe", "replicate", "shard" })
+end
+
+local function g(...)
+  return ms.new_group { ... }
+end
+
+local function assert_message(text, call, ...)
+  local arguments = { ... }
+  local got = message(function() local _ = call(unpack(arguments)) end)
+  assert.truthy(got:find(text, 1, true), got)
+  assert.truthy(got:find("^%S*mesh_slice_spec.lua:%d+: "), got)
+end
+
+describe("D2", function()
+  it("gives a 2x4 mesh the groups that are made by hand", function()
+    for rank = 0, 7 do
+      world.describe(rank, 8)
+      local mesh = ms.init_device_mesh("cpu", { 2, 4 }, { "replicate", "shard" })
+      local shard = { g(0, 1, 2, 3), g(4, 5, 6, 7) }
+      local replicate = { g(0, 4), g(1, 5), g(2, 6), g(3, 7) }
+      assert.same({ shard, replicate }, { mesh:get_all_groups("shard"), mesh:get_all_groups("replicate") })
+      assert.equal(shard[rank < 4 and 1 or 2], mesh:get_group("shard"))
+      assert.equal(replicate[rank % 4 + 1], mesh:get_group("replicate"))
+      assert.equal(rank % 4, mesh:get_group("shard").rank)
+      assert.is_nil(shard[rank < 4 and 2 or 1].rank)
+    end
+  end)
+
+  it("refuses ranks that are no group", function()
+    assert_message("ms.new_group: rank 16 is outside the world of 16: its ranks are 0 to 15", ms.new_group, { 1, 16 })
+    assert_message("ms.new_group: rank 1 stands in the list twice", ms.new_group, { 1, 2, 1 })
+    assert_message("rank 1.5 is outside", ms.new_group, { 1.5 })
+    assert_message("give a list of ranks, not an empty table", ms.new_group, {})
+    assert_message("give a list of ranks, not ", ms.new_group, 3)
+  end)
+end)
+
+describe("D3", function()
+  it("prints three dimensions and slices as tables", function()
+    local mesh = three()
+    assert.equal([[
+mesh 2x2x4 (pipe, replicate, shard) on cpu, rank 11 at (1, 0, 3)
+  pipe=0  replicate=0   0   1   2   3
+  pipe=0  replicate=1   4   5   6   7
+  pipe=1  replicate=0   8   9  10  11
+  pipe=1  replicate=1  12  13  14  15]], tostring(mesh))
+    assert.equal("mesh 2 (replicate) on cpu, rank 11 at (0)\n  11  15", tostring(mesh["replicate"]))
+    assert.equal("mesh 2 (shard) on cpu, without rank 11", tostring(ms.mesh_from_groups(g(3, 4), "shard")))
+  end)
+
+  it("leaves out the middle of large meshes", function()
+    world.describe(0, 4096)
+    local text = tostring(ms.init_device_mesh("cpu", "64x64", { "replicate", "shard" }))
+    local _, lines = text:gsub("\n", "")
+    assert.equal(16, lines)
+    assert.truthy(text:find("replicate=13   832", 1, true), text)
+    assert.truthy(text:find("\n  ...\n  replicate=63  4032  4033 ", 1, true), text)
+    assert.truthy(text:find("  4061  ...  4095$"), text)
+  end)
+
+  it("tells size, ranks, coordinate and groups of a slice", function()
+    local mesh = three():slice { "replicate", "shard" }
+    assert.same({ 8, 2, { 2, 4 }, { "replicate", "shard" } }, { mesh:size(), mesh.ndim, mesh.shape, mesh.names })
+    assert.same({ 8, 9, 10, 11, 12, 13, 14, 15 }, mesh:ranks())
+    assert.same({ 0, 3 }, mesh:get_coordinate())
+    assert.equal(11, mesh:get_rank())
+    assert.same({ { 11, 15 }, { 8, 9, 10, 11 } }, { list(mesh:get_all_groups()[1]), list(mesh:get_all_groups()[2]) })
+    assert.equal(4, #mesh:get_all_groups("shard"))
+  end)
+end)
+
+describe("D4", function()
+  it("shares groups between a mesh, its slices and hand-made groups", function()
+    local mesh = three()
+    assert.equal(mesh:get_group("shard"), mesh["shard"]:get_group())
+    assert.equal(mesh:get_group("shard"), mesh:slice { "pipe", "shard" }:get_group("shard"))
+    assert.equal(mesh:get_group("shard"), ms.new_group { 8, 9, 10, 11 })
+    assert.equal(mesh["shard"], mesh:slice { "shard" })
+  end)
+
+  it("keeps the order of dimensions", function()
+    assert_message('slice of mesh 2x2x4 (pipe, replicate, shard): "shard" stands before "replicate", which is outside '
+      .. 'of it: dimensions keep their order, so write "replicate" before "shard"',
+      function() return three():slice { "shard", "replicate" } end)
+  end)
+
+  it("reads a field that is no method as a dimension", function()
+    assert.same({ 4 }, three().shard.shape)
+    assert_message('mesh 2x2x4 (pipe, replicate, shard) has no dimension "shrad": it has pipe, replicate, shard',
+      function() return three()["shrad"] end)
+    assert_message("1 is no name of a dimension", function() return three():slice { 1 } end)
+    assert_message("give a list of names", function() return three():slice {} end)
+  end)
+end)
+
+describe("D5", function()
+  it("flattens dimensions to one that every mesh around them can slice", function()
+    local mesh = three()
+    local data = mesh:slice { "replicate", "shard" }:flatten("data")
+    assert.same({ 8 }, data.shape)
+    assert.equal(3, data:get_local_rank())
+    assert.equal(data:get_group(), mesh["data"]:get_group())
+    assert.same({ 2, 8 }, mesh:slice { "pipe", "data" }.shape)
+    assert.same({ 0, 1, 2, 3, 8, 9, 10, 11 }, list(mesh:slice { "pipe", "shard" }:flatten("outer"):get_group()))
+    assert_message('flatten: "data" is the name of other dimensions already, flattened or unflattened to size 8',
+      function() return mesh:slice { "pipe", "shard" }:flatten("data") end)
+    assert_message('"pipe" is the name of dimension 0 already, of size 2',
+      function() return mesh["shard"]:flatten("pipe") end)
+  end)
+
+  it("unflattens a dimension in its place", function()
+    local mesh = ms.init_device_mesh("cpu", "2x8", { "pipe", "data" })
+    local made = mesh:unflatten("data", "2x-1", { "replicate", "shard" })
+    assert.same({ 2, 2, 4 }, made.shape)
+    assert.same({ "pipe", "replicate", "shard" }, made.names)
+    assert.equal(three():get_group("shard"), made:get_group("shard"))
+    assert.equal(made:get_group("replicate"), mesh["replicate"]:get_group())
+    assert_message("mesh 3x2 (a, b) holds 6 ranks, but the dimension to unflatten has 8",
+      mesh.unflatten, mesh, "data", { 3, 2 }, { "a", "b" })
+    assert_message("2 dimensions but 1 name", mesh.unflatten, mesh, "data", { 4, 2 }, { "a" })
+    assert_message('"pipe" would name two dimensions', mesh.unflatten, mesh, 1, { 4, 2 }, { "a", "pipe" })
+    assert_message('unflatten: "pipe" is the name of dimension 0 already', mesh["data"].unflatten, mesh["data"], 0,
+      { 4, 2 }, { "a", "pipe" })
+  end)
+end)
+
+describe("D6", function()
+  it("makes the native mesh of the native groups", function()
+    for rank = 0, 7 do
+      world.describe(rank, 8)
+      local native = ms.init_device_mesh("cpu", { 2, 4 }, { "replicate", "shard" })
+      local made = ms.mesh_from_groups({ native:get_all_groups("replicate"), native:get_all_groups("shard") },
+        { "replicate", "shard" })
+      assert.equal(tostring(native), tostring(made))
+      assert.equal(native:get_group("shard"), made["shard"]:get_group())
+    end
+  end)
+
+  it("takes a group alone, and several meshes side by side", function()
+    local alone = ms.mesh_from_groups(g(11, 3), "shard")
+    assert.same({ { 2 }, { 11, 3 }, 0 }, { alone.shape, alone:ranks(), alone:get_local_rank() })
+    assert.same({ 2, 1 }, ms.mesh_from_groups({ g(3, 11), { g(3), g(11) } }, { "replicate", "shard" }).shape)
+    local halves = ms.mesh_from_groups({ { g(0, 1, 2, 3, 4, 5, 6, 7), g(15, 14, 13, 12, 11, 10, 9, 8) } }, { "shard" })
+    assert.same({ { 8 }, { 15, 14, 13, 12, 11, 10, 9, 8 } }, { halves.shape, halves:ranks() })
+  end)
+
+  for title, case in pairs({
+    ["groups that leave a rank out"] = { { { g(0, 2), g(1, 3) }, { g(0, 1) } },
+      "rank 2 is in a group of dimension a and in none of b" },
+    ["groups in another order"] = { { { g(0, 2), g(3, 1) }, { g(0, 1), g(2, 3) } },
+      "group {3, 1} of dimension a is not a row" },
+    ["groups that cross"] = { { { g(0, 4), g(1, 5), g(2, 7), g(3, 6) }, { g(0, 1, 2, 3), g(4, 5, 6, 7) } },
+      "group {2, 7} of dimension a is not a row of the grid that the other groups make: rank 6 belongs where it" },
+    ["groups of different sizes"] = { { { g(0, 2), g(1) }, { g(0, 1) } }, "group {0, 2} has 2 ranks and {1} has 1" },
+    ["a rank in two groups"] = { { { g(0, 2), g(2, 1) }, { g(0, 1) } }, "rank 2 is in {0, 2} and in {2, 1}" },
+    ["sizes that make no grid"] = { { { g(0, 1) }, { g(0, 1) } }, "groups of 2 and 2 over 2 ranks make no grid" },
+    ["lists of ranks"] = { { { { 0, 1 } }, { { 0, 1 } } }, "entry 1 is not a group: make groups by ms.new_group" },
+    ["one dimension for two names"] = { { { g(0, 1) } }, "groups of 1 dimension but 2 names (a, b)" },
+    ["no groups"] = { {}, "give for each dimension its groups" },
+    ["numbers"] = { { 1, 2 }, "dimension a: give a group or a list of groups" },
+  }) do
+    it("refuses " .. title, function() assert_message(case[2], ms.mesh_from_groups, case[1], { "a", "b" }) end)
+  end
+end)
+
+describe("D7", function()
+  it("slices 4,096 ranks in four dimensions as loops over coordinates do", function()
+    local sizes, names = { 8, 4, 16, 8 }, { "pipe", "replicate", "shard", "tensor" }
+    local strides = { 512, 128, 8, 1 }
+    for _, rank in ipairs({ 0, 1234, 4095 }) do
+      world.describe(rank, 4096)
+      local mesh = ms.init_device_mesh("cpu", sizes, names)
+      for a = 1, 4 do
+        for b = a + 1, 4 do
+          local at_a, at_b = math.floor(rank / strides[a]) % sizes[a], math.floor(rank / strides[b]) % sizes[b]
+          local expected = {}
+          for i = 0, sizes[a] - 1 do
+            for k = 0, sizes[b] - 1 do
+              expected[#expected + 1] = rank + (i - at_a) * strides[a] + (k - at_b) * strides[b]
+            end
+          end
+          local slice = mesh:slice { names[a], names[b] }
+          assert.same(expected, slice:ranks())
+          assert.same({ at_a, at_b }, slice:get_coordinate())
+          assert.same(expected, list(slice:flatten(names[a] .. names[b]):get_group()))
+        end
+      end
+    end
+  end)
+end)
+
+describe("D8", function()
+  it("makes a dimension that spans the world the world's group", function()
+    local mesh = ms.init_device_mesh("cpu", { 1, 16 }, { "replicate", "shard" })
+    assert.equal(ms.new_group(), mesh:get_group("shard"))
+    assert.equal(ms.new_group(), three():flatten("all"):get_group())
+    assert.same({ 11 }, list(mesh:get_group("replicate")))
+  end)
+end)
+
+describe("D9", function()
+  it("names a rank that is outside of the mesh, and the ranks inside", function()
+    local mesh = ms.mesh_from_groups(g(3, 4), "shard")
+    for _, method in ipairs({ "get_coordinate", "get_local_rank", "get_group", "ranks" }) do
+      assert_message("rank 11 is outside the mesh 2 (shard): its ranks are 3, 4", mesh[method], mesh)
+    end
+    assert_message("rank 16 is outside the mesh 2x2x4 (pipe, replicate, shard): its ranks are 0 to 15",
+      three().coordinate_of, three(), 16)
+  end)
+
+  it("asks for the dimension where there are several", function()
+    for _, method in ipairs({ "get_group", "get_local_rank" }) do
+      assert_message("mesh 2x2x4 (pipe, replicate, shard) has 3 dimensions: say which one", three()[method], three())
+    end
+  end)
+end)
