@@ -2,10 +2,6 @@
 
 local axis = require("moonshard.axis")
 local bit = require("bit")
-local errors = require("moonshard.error")
-local ffi = require("ffi")
-
-ffi.cdef [[int mkdir(const char *path, unsigned int mode);]]
 
 local chart = {}
 
@@ -251,20 +247,6 @@ function chart.svg(curves, labels)
     :format((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8, escape(labels.x))
   out[#out + 1] = "</svg>\n"
   return table.concat(out, "\n")
-end
-
----Writes a document to a file; folders on the way to it are made.
----@param path string
----@param document string
-function chart.save(path, document)
-  for at in path:gmatch("()/") do
-    if at > 1 then ffi.C.mkdir(path:sub(1, at - 1), 511) end -- one that exists stays as it is
-  end
-  local file, why = io.open(path, "w")
-  if not file then errors.raise("MS_EIO", "chart %s", why) end
-  local ok, failed = file:write(document)
-  ok, failed = file:close() and ok, failed
-  if not ok then errors.raise("MS_EIO", "chart %s: %s", path, failed or "it could not be written whole") end
 end
 
 return chart

@@ -12,6 +12,8 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
   moonshard run RECIPE.lua [-n RANKS] [key=value ...]    train on RANKS local ranks (1 unless told)
       --metrics FILE     write one JSON object a step
       --log-ranks all    show every rank's output, "[rank N] " before each line
+      --log-dir DIR      write every rank's output to DIR/rank-N.log too, with timestamps
+      --pin CORES        auto (each rank to its own cores where there are enough), none, or a list: 0-3,8-11
       --timeout S        seconds until waiting for another rank is an error (300)
   moonshard plan RECIPE.lua -n RANKS [--rank R] [--json] [key=value ...]
                          compile rank R's step (0 unless told) without running it: memory, collectives, instructions

@@ -4,6 +4,7 @@
 local chart = require("moonshard.chart")
 local errors = require("moonshard.error")
 local json = require("moonshard.json")
+local output_file = require("moonshard.output_file")
 local progress = require("moonshard.progress")
 local terminal = require("moonshard.terminal")
 local world = require("moonshard.world")
@@ -81,7 +82,7 @@ function log.curve(o)
   log.print(chart.text(curves, {
     title = labels.title, x = labels.x, columns = math.min(terminal.columns(), 78), colour = terminal.interactive(),
   }))
-  if o.svg and o.svg ~= "" then chart.save(o.svg, chart.svg(curves, labels)) end
+  if o.svg and o.svg ~= "" then output_file.write("chart", o.svg, chart.svg(curves, labels)) end
 end
 
 return setmetatable(log, {

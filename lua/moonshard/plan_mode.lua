@@ -1,15 +1,27 @@
 -- What happens to the first plan that a recipe compiles under `moonshard plan`: it is printed, and the recipe ends.
+--
+-- The recipe runs as a coroutine that is left for good when its plan is printed. An error would end it too, but a
+-- recipe may catch errors of a step; it is thrown only where a recipe makes the step in a coroutine of its own.
 
 local plan_mode = {
   ---Print JSON alone.
   json = false,
-  ---Raised by report, caught by the command.
-  REPORTED = {},
+  ---Whether the plan was printed.
+  reported = false,
+  ---What the last step raised instead of giving a plan, which the recipe may have caught.
+  ---@type any
+  raised = nil,
 }
 
----Prints the plan and ends the recipe. Does not return.
----@param plan moonshard.Plan
-function plan_mode.report(plan)
+local ENDED = {} -- given by the coroutine, or raised
+local recipe_thread
+
+local function leave()
+  if coroutine.running() == recipe_thread then pcall(coroutine.yield, ENDED) end
+  error(ENDED, 0)
+end
+
+local function print_plan(plan)
   require("moonshard.args").check_taken()
   local text = plan_mode.json and plan:json() or plan:text()
   if text:sub(-1) ~= "\n" then text = text .. "\n" end
@@ -18,7 +30,29 @@ function plan_mode.report(plan)
   if not ok then
     require("moonshard.cli.status").refuse("MS_EIO", "standard output: %s", why or "it cannot be written")
   end
-  error(plan_mode.REPORTED, 0)
+  plan_mode.reported = true
+end
+
+---Prints the plan that `compile` makes and ends the recipe. Does not return; a plan that cannot be made is an error.
+---@param compile fun(): moonshard.Plan
+function plan_mode.report(compile)
+  if plan_mode.reported then leave() end
+  local ok, raised = pcall(function() print_plan(compile()) end)
+  if ok then leave() end
+  plan_mode.raised = raised
+  error(raised, 0)
+end
+
+---Runs a recipe until its plan was printed, or to its end.
+---@param recipe function
+---@param handler fun(raised: any): any as xpcall's
+---@return boolean ok false when it raised an error that it did not catch
+---@return any raised
+function plan_mode.run(recipe, handler)
+  recipe_thread = coroutine.create(function() return xpcall(recipe, handler) end)
+  local _, first, raised = coroutine.resume(recipe_thread)
+  if plan_mode.reported then return true end
+  return first, raised
 end
 
 return plan_mode

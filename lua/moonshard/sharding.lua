@@ -47,6 +47,8 @@ local C, ffi = engine.C, engine.ffi
 ---@field decisions table<string, table<string, moonshard.Decision>> by policy, then by unit or parameter
 ---@field warnings string[]
 ---@field seed integer what initial weights are drawn from
+---@field where string? the line that sharded it, or used it first
+---@field implicit boolean? nobody called ms.fully_shard
 local Sharding = {}
 Sharding.__index = Sharding
 
@@ -290,8 +292,10 @@ function sharding.fully_shard(model, config)
     errors.invalid("ms.fully_shard: the first argument must be a module, not %s", options.describe(model))
   end
   if rawget(model, "sharding") then
-    errors.invalid("ms.fully_shard: the model was sharded already (%s); give all rules in one call",
-      model.sharding.where or "before")
+    local format = model.sharding.implicit
+      and "the model is in use already (%s), replicated since it was not sharded by then: call ms.fully_shard before"
+      or "the model was sharded already (%s); give all rules in one call"
+    errors.invalid("ms.fully_shard: " .. format, model.sharding.where or "before")
   end
   config = options.parse("ms.fully_shard", config, SPECS)
   local self = setmetatable({ model = model, units = {}, params = {}, index = {}, decisions = {}, warnings = {},
@@ -317,6 +321,7 @@ end
 function sharding.of(model)
   if not rawget(model, "sharding") then
     sharding.fully_shard(model, { mesh = meshes.init_device_mesh("cpu", { -1 }, { "replicate" }) })
+    model.sharding.implicit = true
   end
   return model.sharding
 end

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,6 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/cores.h"
 #include "base/error.h"
 
 static const uint64_t JOB_MAGIC = 0x6d6f6f6e6a6f6221ull; /* "moonjob!" */
@@ -26,10 +26,10 @@ struct ms_job_view {
   ms_job *job;
 };
 
-static int allowed_cores(void) {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set)) return 1;
-  return CPU_COUNT(&set);
+static int usable_cores(void) {
+  ms_cores cores;
+  ms_cores_read("", &cores);
+  return ms_cores_usable(&cores);
 }
 
 int ms_job_create(int size, int *fd) {
@@ -50,7 +50,7 @@ int ms_job_create(int size, int *fd) {
   }
   job->version = MS_JOB_VERSION;
   job->size = size;
-  job->cores = allowed_cores();
+  job->cores = usable_cores();
   job->magic = JOB_MAGIC;
   ms_job_unmap(job);
   *fd = made;

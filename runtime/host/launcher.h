@@ -8,19 +8,27 @@
 
 typedef struct ms_launch_config {
   int ranks; /* 1 .. MS_MAX_LOCAL_RANKS */
-  /* A rank's program; returns its exit status: 0, 2 for bad input, 3 for a failed run. A rank that fails first tells why
-  ** by ms_world_abort; it does not print. */
+  /* A rank's program; returns its exit status: 0, 2 for bad input, 3 for a failed run, 130 for an interrupted one. A rank that
+  ** fails first tells why by ms_world_abort; it does not print. */
   int (*rank_main)(void *context);
   void *context;
   int log_all; /* 0: rank 0's output goes straight through, the others' is dropped. 1: all lines, "[rank N] " before each */
-  double grace; /* seconds for the others to end after the first failure, before SIGKILL; 0: the default, 3 */
+  /* NULL, or a folder that is there: what rank N prints goes to log_dir/rank-N.log too, with timestamps, whoever sees it on
+  ** the terminal. */
+  const char *log_dir;
+  const char *pin; /* NULL or "auto", "none", or a list of cores "0-3,8": see launcher/pin.h */
+  int interactive; /* 1: SIGINT is the ranks' own business, and so is telling about errors that end them */
+  double grace;    /* seconds for ranks to end before SIGKILL; 0: 3 after a failure, 5 after a request to end */
 } ms_launch_config;
 
 /* Runs the ranks to their end. A rank that fails or dies ends the others; one line on stderr says which and why, or, when
-** its status is 2, why alone (all ranks then stumbled over the same input).
-** SIGINT, SIGTERM and SIGHUP are passed on; a second one kills. SIGKILL of the launcher kills the ranks.
-** *exit_status: 0 when all ranks gave 0; of the first rank that failed; 3 when a signal ended it; 128 + n when the run was
-** ended by signal n to the launcher. Fails (MS_EINVAL, MS_EIO) only when the ranks could not be started. */
+** its status is 2, why alone (all ranks then stumbled over the same input). Programs that ranks started and left behind are
+** killed when the run failed.
+** SIGINT, SIGTERM and SIGHUP are passed on and start the grace time; a second one kills. SIGTSTP and SIGCONT stop and
+** continue all. SIGKILL of the launcher kills the ranks.
+** *exit_status: 0 when all ranks gave 0; 2 or 130 when the first rank that failed gave it, 3 when it gave another or was
+** ended by a signal; 128 + n when the run was ended by signal n to the launcher. Fails (MS_EINVAL, MS_EIO) only when the
+** ranks could not be started. */
 int ms_launch(const ms_launch_config *config, int *exit_status);
 
 #endif

@@ -10,7 +10,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <termios.h>
+#include <unistd.h>
 
+#include "base/cores.h"
 #include "host/embedded.h"
 #include "host/launcher.h"
 #include "moonshard.h"
@@ -65,16 +68,33 @@ static int run_rank(void *context) {
   return (int)lua_tointeger(L, -1);
 }
 
-/* launch(ranks, log_all, function) -> exit status, or nil and a message. The function runs in every rank and returns the
-** rank's exit status; it does not return here. */
+static const char *text_field(lua_State *L, const char *name) {
+  lua_getfield(L, 1, name); /* stays on the stack, or the text could be collected */
+  return lua_isnil(L, -1) ? NULL : luaL_checkstring(L, -1);
+}
+
+/* launch{ ranks =, log_all =, log_dir =, pin =, interactive =, main = function } -> exit status, or nil and a message; the
+** fields as in ms_launch_config. main runs in every rank and returns the rank's exit status; it does not return here. Where
+** it is interactive, rank 0 may change the terminal: it is put back. */
 static int host_launch(lua_State *L) {
-  ms_launch_config config = {.ranks = (int)luaL_checkinteger(L, 1), .log_all = lua_toboolean(L, 2)};
-  luaL_checktype(L, 3, LUA_TFUNCTION);
-  lua_settop(L, 3);
-  config.rank_main = run_rank;
-  config.context = L;
-  int exit_status;
-  if (ms_launch(&config, &exit_status)) {
+  ms_launch_config config = {.rank_main = run_rank, .context = L};
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_settop(L, 1);
+  lua_getfield(L, 1, "ranks");
+  config.ranks = (int)luaL_checkinteger(L, -1);
+  lua_getfield(L, 1, "log_all");
+  config.log_all = lua_toboolean(L, -1);
+  lua_getfield(L, 1, "interactive");
+  config.interactive = lua_toboolean(L, -1);
+  config.log_dir = text_field(L, "log_dir");
+  config.pin = text_field(L, "pin");
+  lua_getfield(L, 1, "main");
+  luaL_checktype(L, -1, LUA_TFUNCTION);
+  struct termios terminal;
+  int restore = config.interactive && !tcgetattr(STDIN_FILENO, &terminal);
+  int exit_status, failed = ms_launch(&config, &exit_status);
+  if (restore) tcsetattr(STDIN_FILENO, TCSADRAIN, &terminal);
+  if (failed) {
     lua_pushnil(L);
     lua_pushstring(L, ms_error_message());
     ms_error_clear();
@@ -84,8 +104,31 @@ static int host_launch(lua_State *L) {
   return 1;
 }
 
+/* cores() -> { list = "0-3", count =, physical =, quota = cores' worth of processor time, usable = }. */
+static int host_cores(lua_State *L) {
+  ms_cores cores;
+  cpu_set_t set;
+  char list[256];
+  ms_cores_read("", &cores);
+  CPU_ZERO(&set);
+  for (int i = 0; i < cores.n; i++) CPU_SET(cores.core[i], &set);
+  ms_cores_text(&set, list, sizeof list);
+  lua_newtable(L);
+  lua_pushstring(L, list);
+  lua_setfield(L, -2, "list");
+  lua_pushinteger(L, cores.n);
+  lua_setfield(L, -2, "count");
+  lua_pushinteger(L, cores.n_physical);
+  lua_setfield(L, -2, "physical");
+  lua_pushnumber(L, cores.quota);
+  lua_setfield(L, -2, "quota");
+  lua_pushinteger(L, ms_cores_usable(&cores));
+  lua_setfield(L, -2, "usable");
+  return 1;
+}
+
 static int open_host(lua_State *L) {
-  static const luaL_Reg functions[] = {{"launch", host_launch}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"launch", host_launch}, {"cores", host_cores}, {NULL, NULL}};
   lua_newtable(L);
   luaL_register(L, NULL, functions);
   return 1;

@@ -60,9 +60,9 @@ HOST_LDLIBS := $(shell pkg-config --libs luajit libedit)
 
 # ---- sources -----------------------------------------------------------------------------------------------------
 
-HOST_C := $(wildcard runtime/host/*.c)
 # The launcher starts the ranks of tests and benchmarks too: it knows nothing of Lua, and is linked where it is called.
-LAUNCHER_C := $(wildcard runtime/host/launcher.c runtime/host/rank_log.c)
+LAUNCHER_C := $(wildcard runtime/host/launcher/*.c)
+HOST_C := $(wildcard runtime/host/*.c) $(LAUNCHER_C)
 KERNEL_C := $(wildcard kernels/*.c kernels/cpu/*.c)
 ENGINE_C := $(filter-out $(HOST_C),$(wildcard runtime/*.c runtime/*/*.c runtime/*/*/*.c)) $(KERNEL_C)
 # Programs of tests/c: embed_*.c see the installed header and the library alone, the others every internal symbol.

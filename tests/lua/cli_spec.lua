@@ -32,7 +32,8 @@ describe("moonshard", function()
     for _, arguments in ipairs({ { "help" }, { "--help" }, { "run", "--help" } }) do
       local help = program.run(arguments)
       assert.equal(0, help.status)
-      for word in ("run RECIPE.lua|plan RECIPE.lua|doctor|--metrics|--log-ranks|--timeout"):gmatch("[^|]+") do
+      local words = "run RECIPE.lua|plan RECIPE.lua|doctor|--metrics|--log-ranks|--log-dir|--pin|--timeout"
+      for word in words:gmatch("[^|]+") do
         assert.truthy(help.out:find(word, 1, true))
       end
     end
@@ -56,6 +57,9 @@ describe("moonshard", function()
     refused(2, { "run", TOY, "-n", "1000" }, "1 to 64 ranks")
     refused(2, { "run", TOY, "--timeout", "-1" }, "--timeout -1", "seconds")
     refused(2, { "run", TOY, "--log-ranks", "some" }, "--log-ranks some", "all")
+    refused(2, { "run", TOY, "-n", "2", "--pin", "some" }, "pin some", "auto, none, or cores like 0-3,8")
+    refused(2, { "run", TOY, "-n", "2", "--pin", "1023" }, "pin 1023", "core 1023 is not among those")
+    refused(2, { "run", TOY, "-n", "2", "--log-dir", "/dev/null/x" }, "/dev/null/x/rank-0.log: Not a directory")
     refused(2, { "run", TOY, "steps", "20" }, "unexpected argument steps", "key=value")
     refused(2, { "plan", TOY, "-n", "4", "--rank", "4" }, "--rank 4", "0 to 3")
     refused(2, { "doctor", "x=1" }, "takes no settings")
@@ -138,13 +142,74 @@ describe("moonshard", function()
     ]==], function(path)
       local ended = program.run({ "run", path, "-n", "4" })
       assert.equal(3, ended.status)
-      assert.truthy(ended.err:find("^moonshard: rank 2 died: killed by signal 9[^\n]*\n$"))
+      assert.truthy(ended.err:find("^moonshard: rank 2 died: killed by signal 9 %(Killed%): somebody ended[^\n]*\n$"))
     end)
     with_recipe([==[
       local ms = require "moonshard"
       if ms.world().rank == 1 then error("this rank does not like it", 0) end
       require("moonshard.world").barrier()
     ]==], function(path) refused(2, { "run", path, "-n", "3" }, "this rank does not like it") end)
+  end)
+
+  it("L5 says where a recipe called os.exit, and gives a status of its own", function()
+    with_recipe([==[
+      local world = require "moonshard.world"
+      if world.rank == 1 then pcall(function() os.exit(7) end) end
+      world.barrier()
+    ]==], function(path)
+      local ended = program.run({ "run", path, "-n", "2" })
+      assert.equal(3, ended.status)
+      assert.equal(("moonshard: rank 1 failed: %s:2: os.exit(7) was called\n"):format(path), ended.err)
+      ended = program.run({ "plan", path, "-n", "2", "--rank", "1" })
+      assert.equal(2, ended.status)
+      assert.equal(("moonshard: %s:2: os.exit(7) was called before a training step, so there is no plan to print\n")
+        :format(path), ended.err)
+    end)
+    with_recipe("os.exit(false)", function(path)
+      refused(3, { "run", path }, path .. ":1: os.exit(false) was called")
+    end)
+    with_recipe("io.write('done'); os.exit()", function(path)
+      local ended = program.run({ "run", path, "-n", "2" })
+      assert.equal(0, ended.status, ended.err)
+      assert.equal("done", ended.out)
+    end)
+  end)
+
+  it("L5 names a rank that leaves while another waits for it", function()
+    with_recipe([==[
+      local world = require "moonshard.world"
+      if world.rank == 1 then os.exit(0) end
+      world.barrier()
+    ]==], function(path)
+      local ended = program.run({ "run", path, "-n", "2" })
+      assert.equal(3, ended.status)
+      assert.truthy(ended.err:find("rank 1 left while rank 0 waits", 1, true), ended.err)
+    end)
+  end)
+
+  it("L5 writes the ranks' output to log files on request", function()
+    local folder = os.tmpname()
+    os.remove(folder)
+    with_recipe('print("hello from " .. require("moonshard.world").rank)', function(path)
+      local ended = program.run({ "run", path, "-n", "2", "--log-dir", folder .. "/logs" })
+      assert.equal(0, ended.status, ended.err)
+      assert.equal("hello from 0\n", ended.out)
+    end)
+    for rank = 0, 1 do
+      local file = assert(io.open(("%s/logs/rank-%d.log"):format(folder, rank)))
+      assert.truthy(file:read("*a"):find(("^%%d+%%-%%d+%%-%%d+T[%%d:.]+Z out  hello from %d\n$"):format(rank)))
+      file:close()
+    end
+    os.execute("rm -r " .. folder)
+  end)
+
+  it("L5 pins ranks to cores", function()
+    local list = program.run({ "doctor", "--json" }).out:match('"core_list":"([%d,-]+)"')
+    local core = list:match("^%d+")
+    with_recipe("print(io.open('/proc/self/status'):read('*a'):match('Cpus_allowed_list:%s*(%S+)'))", function(path)
+      assert.equal(core .. "\n", program.run({ "run", path, "--pin", core }).out)
+      assert.equal(list .. "\n", program.run({ "run", path, "--pin", "none" }).out)
+    end)
   end)
 
   it("L5 shows rank 0's output, or all ranks' with their prefixes", function()
@@ -169,6 +234,35 @@ describe("moonshard", function()
       local ended = program.run({ "run", path, "-n", "2" })
       assert.equal(130, ended.status)
       assert.equal("moonshard: interrupted\n", ended.err)
+    end)
+  end)
+
+  it("L7 ends a rank that never reaches the engine, after a time that it tells, with its lines written", function()
+    with_recipe([==[
+      local ms = require "moonshard"
+      local ffi = require "ffi"
+      ffi.cdef "int getppid(void); int kill(int, int);"
+      local data = ms.data.random { inputs = 4, targets = 2 }
+      local train = ms.trainer { model = ms.nn.linear(4, 2), optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }
+      for step = 1, 3 do ms.log(step, train:step(data:read { 0, 1 })) end
+      if ms.world().rank == 0 then ffi.C.kill(ffi.C.getppid(), 2) end
+      if ms.world().rank == 1 then
+        local x = 0
+        for i = 1, math.huge do x = x + i end -- compiled: no hook is seen, and nothing asks the engine
+      end
+      require("moonshard.world").barrier()
+    ]==], function(path)
+      local metrics = os.tmpname()
+      local ended = program.run({ "run", path, "-n", "2", "--metrics", metrics })
+      assert.equal(130, ended.status)
+      assert.truthy(ended.err:find("moonshard: interrupted; rank 1 did not end within 5 s and had to be killed\n$"))
+      local lines = 0
+      for line in io.lines(metrics) do
+        lines = lines + 1
+        assert.equal(lines, tonumber(line:match('"step":(%d+)')))
+      end
+      os.remove(metrics)
+      assert.equal(3, lines)
     end)
   end)
 
@@ -236,6 +330,31 @@ describe("moonshard", function()
     end
   end)
 
+  it("plans recipes that catch what a step raises", function()
+    local head = [==[
+      local ms = require "moonshard"
+      local train = ms.trainer { model = ms.nn.linear(4, 2), optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }
+      local data = ms.data.random { inputs = 4, targets = 2 }
+    ]==]
+    local endings = {
+      "while true do pcall(train.step, train, data:read { 0, 1 }) end",
+      "pcall(function() pcall(train.step, train, data:read { 0, 1 }); error('retried') end)",
+      "coroutine.wrap(function() pcall(train.step, train, data:read { 0, 1 }); train:step(data:read { 0, 1 }) end)()",
+      "table.sort({ 1, 2 }, function() train:step(data:read { 0, 1 }) end)",
+    }
+    for _, ending in ipairs(endings) do
+      with_recipe(head .. ending, function(path)
+        local ended = program.run({ "plan", path })
+        assert.equal(0, ended.status, ended.err)
+        local _, plans = ended.out:gsub("plan: rank 0 of 1", "")
+        assert.equal(1, plans)
+      end)
+    end
+    with_recipe(head .. "pcall(train.step, train, { inputs = data:read({ 0 }).inputs })", function(path)
+      refused(2, { "plan", path }, path .. ":4:", "a batch needs tokens (or inputs) and targets")
+    end)
+  end)
+
   it("plans any rank of any world, as text and as JSON alone", function()
     local text = program.run({ "plan", TOY, "-n", "4", "--rank", "3" })
     assert.equal(0, text.status, text.err)
@@ -251,11 +370,11 @@ describe("moonshard", function()
   it("tells what the machine has", function()
     local text = program.run({ "doctor" })
     assert.equal(0, text.status, text.err)
-    for word in ("usable core|memory|memfd|oneDNN |PCRE2 10|LuaJIT 2|libcuda|open files"):gmatch("[^|]+") do
+    for word in ("usable core|ranks are|memory|memfd|oneDNN |PCRE2 10|LuaJIT 2|libcuda|open files"):gmatch("[^|]+") do
       assert.truthy(text.out:find(word, 1, true))
     end
     local json = program.run({ "doctor", "--json" })
-    assert.truthy(json.out:find('^{"cpu":{"cores":%d+,.*}\n$'))
+    assert.truthy(json.out:find('^{"cpu":{.*"cores":%d+,.*}\n$'))
     assert.equal("", json.err)
   end)
 end)

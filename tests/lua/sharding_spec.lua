@@ -251,6 +251,11 @@ describe("fully_shard", function()
   for title, case in pairs({
     ["an unknown option"] = { function() shard({ unit = {} }) end, "did you mean units?" },
     ["something that is no module"] = { function() ms.fully_shard({}, {}) end, "must be a module" },
+    ["a call after the trainer"] = { function()
+      local model = fixture.gpt2()
+      ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 1 }, loss = ms.loss.mse }
+      ms.fully_shard(model, {})
+    end, "the model is in use already (tests/lua/sharding_spec.lua:" },
     ["a second call"] = { function() ms.fully_shard(ms.fully_shard(fixture.gpt2()), {}) end, "was sharded already" },
     ["a model without parameters"] = { function() ms.fully_shard(ms.nn.dropout(0.1)) end, "has no parameters" },
     ["units that match nothing"] = { function() shard({ units = { re[[^block]] } }) end, "matches none of 29 names" },

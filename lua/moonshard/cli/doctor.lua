@@ -1,6 +1,5 @@
 -- moonshard doctor: what this machine has of what training uses, and what is missing.
 
-local bit = require("bit")
 local command_line = require("moonshard.cli.command_line")
 local engine = require("moonshard.ffi")
 local json = require("moonshard.json")
@@ -18,8 +17,6 @@ const ms_lua_dnnl_version *dnnl_version(void);
 int pcre2_config_8(uint32_t what, void *where);
 typedef struct { unsigned long current, maximum; } ms_lua_rlimit;
 int getrlimit(int resource, ms_lua_rlimit *limit);
-typedef struct { unsigned long bits[16]; } ms_lua_cpu_set;
-int sched_getaffinity(int pid, size_t bytes, ms_lua_cpu_set *set);
 int memfd_create(const char *name, unsigned flags);
 int close(int descriptor);
 ]]
@@ -39,18 +36,6 @@ local function read_file(path)
   return text
 end
 
-local function usable_cores()
-  local set = ffi.new("ms_lua_cpu_set")
-  if C.sched_getaffinity(0, ffi.sizeof(set), set) < 0 then return nil end
-  local cores, words = 0, ffi.cast("const uint32_t *", set.bits)
-  for word = 0, ffi.sizeof(set) / 4 - 1 do
-    for position = 0, 31 do
-      if bit.band(words[word], bit.lshift(1, position)) ~= 0 then cores = cores + 1 end
-    end
-  end
-  return cores
-end
-
 local function inspect_cpu()
   local text = read_file("/proc/cpuinfo")
   local there, isa = {}, {}
@@ -60,7 +45,11 @@ local function inspect_cpu()
   for _, flag in ipairs(ISA_FLAGS) do
     isa[flag] = there[flag] or false
   end
-  return { model = text:match("model name%s*:%s*([^\n]*)") or "unknown", cores = usable_cores(), isa = isa }
+  local cores = require("moonshard.host").cores()
+  return {
+    model = text:match("model name%s*:%s*([^\n]*)") or "unknown", cores = cores.count, core_list = cores.list,
+    physical_cores = cores.physical, core_quota = cores.quota, isa = isa,
+  }
 end
 
 local function inspect_memory()
@@ -129,6 +118,15 @@ local function size_or_unlimited(value)
   return type(value) == "number" and progress.size(value) or tostring(value)
 end
 
+-- What `moonshard run` does with the cores unless --pin says otherwise.
+local function pinning_verdict(cpu)
+  if cpu.core_quota < cpu.cores then
+    return ("cores %s, of which a quota pays for %.3g: ranks are not pinned"):format(cpu.core_list, cpu.core_quota)
+  end
+  return ("cores %s: up to %d ranks are pinned to cores of their own, more are not pinned")
+    :format(cpu.core_list, cpu.cores)
+end
+
 local function print_text(found)
   local cpu, isa = found.cpu, {}
   for _, flag in ipairs(ISA_FLAGS) do
@@ -136,6 +134,7 @@ local function print_text(found)
   end
   local rows = {
     { "cpu", ("%s, %s usable core%s"):format(cpu.model, cpu.cores or "?", cpu.cores == 1 and "" or "s") },
+    { "", pinning_verdict(cpu) },
     { "instructions", #isa > 0 and table.concat(isa, " ") or "none of " .. table.concat(ISA_FLAGS, " ") },
     { "", bf16_verdict(cpu.isa) },
     { "memory", ("%s, %s available"):format(progress.size(found.memory.total_bytes),

@@ -2,6 +2,7 @@
 
 local errors = require("moonshard.error")
 local command_line = require("moonshard.cli.command_line")
+local exit = require("moonshard.cli.exit")
 local plan_mode = require("moonshard.plan_mode")
 local recipe = require("moonshard.cli.recipe")
 local status = require("moonshard.cli.status")
@@ -27,14 +28,16 @@ function plan.main(arguments)
   world.describe(rank, ranks)
   plan_mode.json = line.json
   local chunk = recipe.load(line.recipe)
-  local ok, raised = xpcall(function() recipe.run(line.recipe, chunk, line.settings) end, function(value)
-    return value == plan_mode.REPORTED and value or errors.locate(value)
+  exit.replace(function(call)
+    if plan_mode.reported then return status.OK end
+    io.stderr:write("moonshard: ", call, " before a training step, so there is no plan to print\n")
+    return status.BAD_INPUT
   end)
-  if ok then
-    refuse("MS_EINVAL", "%s: it ended without a training step, so there is no plan to print", line.recipe)
-  end
-  if raised ~= plan_mode.REPORTED then error(raised, 0) end
-  return status.OK
+  local ok, raised = plan_mode.run(function() recipe.run(line.recipe, chunk, line.settings) end, errors.locate)
+  if plan_mode.reported then return status.OK end
+  if not ok then error(raised, 0) end
+  if plan_mode.raised ~= nil then error(plan_mode.raised, 0) end
+  refuse("MS_EINVAL", "%s: it ended without a training step, so there is no plan to print", line.recipe)
 end
 
 return plan

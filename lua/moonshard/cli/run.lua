@@ -2,6 +2,8 @@
 
 local errors = require("moonshard.error")
 local command_line = require("moonshard.cli.command_line")
+local exit = require("moonshard.cli.exit")
+local output_file = require("moonshard.output_file")
 local recipe = require("moonshard.cli.recipe")
 local status = require("moonshard.cli.status")
 local refuse = status.refuse
@@ -12,6 +14,8 @@ local OPTIONS = {
   ["-n"] = { name = "ranks", value = "count" },
   ["--metrics"] = { name = "metrics", value = "text", what = "a file" },
   ["--log-ranks"] = { name = "log_ranks", value = "text", what = "all" },
+  ["--log-dir"] = { name = "log_dir", value = "text", what = "a folder" },
+  ["--pin"] = { name = "pin", value = "text", what = "auto, none, or cores like 0-3,8" },
   ["--timeout"] = { name = "timeout", value = "seconds" },
 }
 
@@ -42,6 +46,12 @@ local function give_up(message)
 end
 
 local function rank_main(line, chunk)
+  exit.replace(function(call, succeeds)
+    require("moonshard.progress").finish()
+    if succeeds then return status.OK end
+    give_up(call)
+    return status.FAILED_RUN
+  end)
   local ok, raised = xpcall(function()
     set_up_rank(line)
     recipe.run(line.recipe, chunk, line.settings)
@@ -71,9 +81,11 @@ function run.main(arguments)
     -- Another launcher started this process as one of its ranks: joining tells whether that can be.
     line.ranks = require("moonshard.world").size
   end
-  local ended, why = require("moonshard.host").launch(line.ranks or 1, line.log_ranks == "all", function()
-    return rank_main(line, chunk)
-  end)
+  if line.log_dir then output_file.make_folders(line.log_dir .. "/") end
+  local ended, why = require("moonshard.host").launch {
+    ranks = line.ranks or 1, log_all = line.log_ranks == "all", log_dir = line.log_dir, pin = line.pin,
+    main = function() return rank_main(line, chunk) end,
+  }
   if not ended then refuse("MS_EINVAL", "%s", why) end
   return ended
 end

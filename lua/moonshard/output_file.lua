@@ -1,0 +1,46 @@
+-- Files that a run writes when it ends: checked when it begins, because hours of training may lie between.
+
+local ffi = require("ffi")
+local errors = require("moonshard.error")
+
+ffi.cdef "int mkdir(const char *path, unsigned mode);"
+
+local output_file = {}
+
+local ANYBODY = 511 -- rwx for all, which the umask narrows
+
+---Makes the folders on the way to a path that are not there yet. Where that fails, opening the file tells.
+---@param path string "build/train/loss.svg"; "build/logs/" makes logs too
+function output_file.make_folders(path)
+  for at in path:gmatch("()/") do
+    if at > 1 then ffi.C.mkdir(path:sub(1, at - 1), ANYBODY) end
+  end
+end
+
+---Makes the folders, and raises MS_EINVAL when the file could not be written. What stands in it is left as it is.
+---@param what string for messages: "chart"
+---@param path string
+function output_file.check(what, path)
+  output_file.make_folders(path)
+  local before = io.open(path, "rb")
+  if before then before:close() end
+  local file, why = io.open(path, "ab")
+  if not file then errors.raise("MS_EINVAL", "%s %s", what, why) end
+  file:close()
+  if not before then os.remove(path) end
+end
+
+---Writes a document, with folders on the way to it.
+---@param what string for messages: "chart"
+---@param path string
+---@param document string
+function output_file.write(what, path, document)
+  output_file.make_folders(path)
+  local file, why = io.open(path, "w")
+  if not file then errors.raise("MS_EIO", "%s %s", what, why) end
+  local ok, failed = file:write(document)
+  ok, failed = file:close() and ok, failed
+  if not ok then errors.raise("MS_EIO", "%s %s: %s", what, path, failed or "it could not be written whole") end
+end
+
+return output_file

@@ -1,0 +1,134 @@
+/* cores.c - reads the affinity mask, the topology below /sys, and the quotas of control groups of both versions. */
+#include "base/cores.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct place {
+  int package, physical, core;
+} place;
+
+static int read_number(const char *root, int core, const char *name, int fallback) {
+  char path[512];
+  int value;
+  snprintf(path, sizeof path, "%s/sys/devices/system/cpu/cpu%d/topology/%s", root, core, name);
+  FILE *file = fopen(path, "r");
+  if (!file) return fallback;
+  if (fscanf(file, "%d", &value) != 1) value = fallback;
+  fclose(file);
+  return value;
+}
+
+static int compare_places(const void *left, const void *right) {
+  const place *a = left, *b = right;
+  if (a->package != b->package) return a->package < b->package ? -1 : 1;
+  if (a->physical != b->physical) return a->physical < b->physical ? -1 : 1;
+  return (a->core > b->core) - (a->core < b->core);
+}
+
+/* Neighbours in this order share caches, so a rank that gets a stretch of it shares little with the others. */
+static void order_by_topology(const char *root, ms_cores *cores) {
+  place at[CPU_SETSIZE];
+  for (int i = 0; i < cores->n; i++) {
+    int core = cores->core[i];
+    at[i] = (place){read_number(root, core, "physical_package_id", 0), read_number(root, core, "core_id", core), core};
+  }
+  qsort(at, (size_t)cores->n, sizeof *at, compare_places);
+  cores->n_physical = 0;
+  for (int i = 0; i < cores->n; i++) {
+    if (i == 0 || at[i].package != at[i - 1].package || at[i].physical != at[i - 1].physical) cores->n_physical++;
+    cores->core[i] = at[i].core;
+    cores->physical[i] = cores->n_physical - 1;
+  }
+}
+
+/* ---- quotas ---- */
+
+/* Cores' worth of time of one control group, or `most` when it sets no limit. */
+static double quota_of_group(const char *folder, int version, double most) {
+  char path[1400];
+  double quota = -1, period = -1;
+  snprintf(path, sizeof path, "%s/%s", folder, version == 2 ? "cpu.max" : "cpu.cfs_quota_us");
+  FILE *file = fopen(path, "r");
+  if (!file) return most;
+  int read = version == 2 ? fscanf(file, "%lf %lf", &quota, &period) == 2 : fscanf(file, "%lf", &quota) == 1;
+  fclose(file);
+  if (version == 1) {
+    snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
+    file = fopen(path, "r");
+    read = read && file && fscanf(file, "%lf", &period) == 1;
+    if (file) fclose(file);
+  }
+  return read && quota > 0 && period > 0 && quota / period < most ? quota / period : most;
+}
+
+/* The tightest of a group and those above it: each of them limits what is below. */
+static double quota_of_path(const char *mount, const char *path, int version, double most) {
+  char folder[1300];
+  snprintf(folder, sizeof folder, "%s%s", mount, path);
+  for (size_t top = strlen(mount);;) {
+    most = quota_of_group(folder, version, most);
+    char *slash = strrchr(folder, '/');
+    if (!slash || (size_t)(slash - folder) < top) return most;
+    *slash = '\0';
+  }
+}
+
+/* Whether "cpu" is one of the comma-separated controllers. */
+static int names_cpu(const char *controllers) {
+  for (const char *at = controllers; (at = strstr(at, "cpu")); at += 3)
+    if ((at == controllers || at[-1] == ',') && (at[3] == '\0' || at[3] == ',')) return 1;
+  return 0;
+}
+
+static double read_quota(const char *root, double most) {
+  char path[512], line[1024], mount[512];
+  snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
+  FILE *file = fopen(path, "r");
+  if (!file) return most;
+  while (fgets(line, sizeof line, file)) {
+    line[strcspn(line, "\n")] = '\0';
+    char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
+    if (!group) continue;
+    *group++ = '\0';
+    controllers++;
+    int version = *controllers ? 1 : 2;
+    if (version == 1 && !names_cpu(controllers)) continue;
+    snprintf(mount, sizeof mount, "%s/sys/fs/cgroup%s", root, version == 1 ? "/cpu" : "");
+    most = quota_of_path(mount, group, version, most);
+  }
+  fclose(file);
+  return most;
+}
+
+void ms_cores_read(const char *root, ms_cores *cores) {
+  cpu_set_t set;
+  *cores = (ms_cores){0};
+  if (sched_getaffinity(0, sizeof set, &set)) {
+    CPU_ZERO(&set);
+    CPU_SET(0, &set);
+  }
+  for (int core = 0; core < CPU_SETSIZE; core++)
+    if (CPU_ISSET(core, &set)) cores->core[cores->n++] = core;
+  order_by_topology(root, cores);
+  cores->quota = read_quota(root, cores->n);
+}
+
+int ms_cores_usable(const ms_cores *cores) {
+  int whole = (int)(cores->quota + 0.5);
+  return whole < 1 ? 1 : whole < cores->n ? whole : cores->n;
+}
+
+void ms_cores_text(const cpu_set_t *set, char *text, size_t bytes) {
+  size_t used = 0;
+  text[0] = '\0';
+  for (int core = 0; core < CPU_SETSIZE; core++) {
+    if (!CPU_ISSET(core, set)) continue;
+    int last = core;
+    while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, set)) last++;
+    if (used < bytes) used += (size_t)snprintf(text + used, bytes - used, used ? ",%d" : "%d", core);
+    if (last > core && used < bytes) used += (size_t)snprintf(text + used, bytes - used, "-%d", last);
+    core = last;
+  }
+}

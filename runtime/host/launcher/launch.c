@@ -1,0 +1,65 @@
+/* launch.c - a launch from its beginning to its end.
+**
+** One thread, one poll loop over a signal descriptor and the ranks' output. Nothing of a job has a name: the control
+** segment is a memfd, the ranks are ended by the kernel when the launcher dies, so nothing can be left behind.
+*/
+#include "host/launcher/launch.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/env.h"
+#include "base/error.h"
+
+static int plan_pinning(ms_running *run) {
+  ms_cores cores;
+  const char *threads = ms_env_string("OMP_NUM_THREADS", NULL);
+  ms_cores_read("", &cores);
+  return ms_pinning_plan(&cores, run->config->pin, threads ? atoi(threads) : 0, run->config->ranks, &run->pinning);
+}
+
+static int prepare(ms_running *run) {
+  MS_TRY(ms_job_create(run->config->ranks, &run->job_fd));
+  MS_TRY(ms_job_open(run->job_fd, &run->view));
+  MS_TRY(plan_pinning(run));
+  run->ranks = ms_calloc(run->config->ranks, sizeof *run->ranks);
+  if (!run->ranks) return MS_ENOMEM;
+  for (int rank = 0; rank < run->config->ranks; rank++) {
+    run->ranks[rank].file = -1;
+    for (int i = 0; i < 2; i++) run->ranks[rank].log[i].fd = run->ranks[rank].log[i].target = -1;
+  }
+  ms_leftovers_adopt(&run->leftovers);
+  return ms_take_signals(run);
+}
+
+static void close_launch(ms_running *run) {
+  ms_give_signals_back(run);
+  for (int rank = 0; run->ranks && rank < run->config->ranks; rank++) {
+    for (int i = 0; i < 2; i++) ms_rank_log_close(&run->ranks[rank].log[i]);
+    if (run->ranks[rank].file >= 0) close(run->ranks[rank].file);
+  }
+  free(run->ranks);
+  ms_job_close(run->view);
+  if (run->job_fd >= 0) close(run->job_fd);
+}
+
+int ms_launch(const ms_launch_config *config, int *exit_status) {
+  int rc;
+  ms_running run = {.config = config, .job_fd = -1, .signals = -1, .first_failed = -1};
+  MS_GOTO(prepare(&run));
+  fflush(NULL); /* what is buffered now would otherwise be written by every rank */
+  for (int rank = 0; rank < config->ranks; rank++) MS_GOTO(ms_start_rank(&run, rank));
+  ms_watch(&run);
+  *exit_status = ms_choose_status(&run);
+  ms_leftovers_finish(&run.leftovers, *exit_status != 0);
+  ms_report(&run, *exit_status);
+fail:
+  if (run.running) { /* not all could be started */
+    ms_kill_ranks(&run);
+    ms_watch(&run);
+  }
+  ms_leftovers_finish(&run.leftovers, 1);
+  close_launch(&run);
+  return rc;
+}

@@ -1,0 +1,54 @@
+/* leftovers.c - finds orphaned programs as children of this process, in /proc, and ends them. */
+#include "host/launcher/leftovers.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { MOST_CHILDREN = 256, ROUNDS = 1000, ROUND_MICROSECONDS = 1000 };
+
+static int list_children(pid_t *pid, int most) {
+  char path[64];
+  int n = 0;
+  snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+  FILE *file = fopen(path, "r");
+  if (!file) return 0;
+  for (int child; n < most && fscanf(file, "%d", &child) == 1;) pid[n++] = child;
+  fclose(file);
+  return n;
+}
+
+void ms_leftovers_adopt(ms_leftovers *leftovers) {
+  leftovers->known = list_children(leftovers->known_pid, MS_LEFTOVERS_KNOWN);
+  prctl(PR_GET_CHILD_SUBREAPER, &leftovers->adopted_before);
+  leftovers->adopts = !prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+static int is_known(const ms_leftovers *leftovers, pid_t pid) {
+  for (int i = 0; i < leftovers->known; i++)
+    if (leftovers->known_pid[i] == pid) return 1;
+  return 0;
+}
+
+/* Reaps those that have ended and, when end is 1, kills the others; returns how many it found. */
+static int sweep_once(const ms_leftovers *leftovers, int end) {
+  pid_t child[MOST_CHILDREN];
+  int found = 0, n = list_children(child, MOST_CHILDREN);
+  for (int i = 0; i < n; i++) {
+    if (is_known(leftovers, child[i])) continue;
+    if (end) kill(child[i], SIGKILL);
+    waitpid(child[i], NULL, WNOHANG);
+    found++;
+  }
+  return found;
+}
+
+void ms_leftovers_finish(ms_leftovers *leftovers, int end) {
+  if (!leftovers->adopts) return;
+  /* The children of what is killed fall to this process in turn, hence rounds. */
+  for (int round = 0; round < ROUNDS && sweep_once(leftovers, end) && end; round++) usleep(ROUND_MICROSECONDS);
+  prctl(PR_SET_CHILD_SUBREAPER, leftovers->adopted_before);
+  leftovers->adopts = 0;
+}

@@ -1,0 +1,159 @@
+/* rank_log.c - reads a rank's stream. Lines are written whole, so lines of several ranks never mix.
+**
+** The text holds the end of what was read, finished lines included; the unfinished line begins at `begin`. When the text is
+** full, its older half makes room; a line that fills it is cut in two.
+*/
+#include "host/launcher/rank_log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+enum { STAMP_BYTES = 40 };
+
+/* ---- the two ends ---- */
+
+void ms_rank_log_resize(const ms_rank_log *log) {
+  struct winsize size;
+  if (log->fd >= 0 && isatty(log->fd) && !ioctl(log->target, TIOCGWINSZ, &size)) ioctl(log->fd, TIOCSWINSZ, &size);
+}
+
+/* Bytes pass through it unchanged; nobody's controlling terminal. */
+static int open_pseudo_terminal(int *ends) {
+  struct termios raw;
+  ends[0] = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+  ends[1] = -1;
+  if (ends[0] < 0) return -1;
+  char name[64];
+  if (!grantpt(ends[0]) && !unlockpt(ends[0]) && !ptsname_r(ends[0], name, sizeof name))
+    ends[1] = open(name, O_RDWR | O_NOCTTY | O_CLOEXEC);
+  if (ends[1] < 0 || tcgetattr(ends[1], &raw)) {
+    if (ends[1] >= 0) close(ends[1]);
+    close(ends[0]);
+    return -1;
+  }
+  cfmakeraw(&raw);
+  tcsetattr(ends[1], TCSANOW, &raw);
+  return 0;
+}
+
+int ms_rank_log_open(ms_rank_log *log, int *write_end) {
+  int ends[2];
+  int terminal = log->target >= 0 && !log->prefix && isatty(log->target) && !open_pseudo_terminal(ends);
+  if (!terminal && pipe2(ends, O_CLOEXEC))
+    return MS_FAIL(MS_EIO, "cannot make a pipe for rank %d's output: %s", log->rank, strerror(errno));
+  fcntl(ends[0], F_SETFL, O_NONBLOCK);
+  log->fd = ends[0];
+  log->begin = log->used = 0;
+  *write_end = ends[1];
+  ms_rank_log_resize(log);
+  return MS_OK;
+}
+
+/* ---- where it goes ---- */
+
+/* A terminal that went away is no reason to stop the run: what cannot be written is dropped. */
+static void write_all(int fd, const char *text, size_t bytes) {
+  while (bytes) {
+    ssize_t written = write(fd, text, bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;
+    text += written;
+    bytes -= (size_t)written;
+  }
+}
+
+static void write_with(int fd, const char *head, const char *line, size_t bytes) {
+  char whole[MS_RANK_LOG_KEEPS + STAMP_BYTES + 1];
+  size_t used = strlen(head);
+  memcpy(whole, head, used);
+  memcpy(whole + used, line, bytes);
+  used += bytes;
+  if (whole[used - 1] != '\n') whole[used++] = '\n';
+  write_all(fd, whole, used);
+}
+
+/* Of a line that was redrawn, the file gets what stood last: behind the last return, without the code that clears the rest. */
+static const char *last_drawing(const char *line, size_t *bytes) {
+  static const char clear[] = "\33[K";
+  size_t end = *bytes, begin = end;
+  while (end && (line[end - 1] == '\n' || line[end - 1] == '\r')) end--;
+  if (end >= sizeof clear - 1 && !memcmp(line + end - (sizeof clear - 1), clear, sizeof clear - 1))
+    end -= sizeof clear - 1;
+  for (begin = end; begin && line[begin - 1] != '\r';) begin--;
+  *bytes = end - begin;
+  return line + begin;
+}
+
+/* "2026-03-01T12:00:00.123Z out  loss 0.51": in UTC, so that the files of several hosts can be merged by sort. */
+static void write_to_file(const ms_rank_log *log, const char *line, size_t bytes) {
+  char stamp[STAMP_BYTES];
+  struct timespec now;
+  struct tm utc;
+  clock_gettime(CLOCK_REALTIME, &now);
+  gmtime_r(&now.tv_sec, &utc);
+  size_t used = strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &utc);
+  snprintf(stamp + used, sizeof stamp - used, ".%03ldZ %s  ", now.tv_nsec / 1000000, log->stream == 2 ? "err" : "out");
+  line = last_drawing(line, &bytes);
+  write_with(log->file, stamp, line, bytes);
+}
+
+static void write_line(const ms_rank_log *log, const char *line, size_t bytes) {
+  char head[STAMP_BYTES];
+  snprintf(head, sizeof head, "[rank %d] ", log->rank);
+  if (log->target >= 0 && log->prefix) write_with(log->target, head, line, bytes);
+  if (log->file >= 0) write_to_file(log, line, bytes);
+}
+
+static void take_lines(ms_rank_log *log) {
+  for (char *end; (end = memchr(log->text + log->begin, '\n', log->used - log->begin));) {
+    size_t next = (size_t)(end - log->text) + 1;
+    write_line(log, log->text + log->begin, next - log->begin);
+    log->begin = next;
+  }
+}
+
+/* Makes room in a full text. */
+static void drop_older_half(ms_rank_log *log) {
+  if (log->used < sizeof log->text) return;
+  if (log->begin == 0) {
+    write_line(log, log->text, log->used);
+    log->begin = log->used;
+  }
+  size_t dropped = log->begin < sizeof log->text / 2 ? log->begin : sizeof log->text / 2;
+  log->begin -= dropped;
+  log->used -= dropped;
+  memmove(log->text, log->text + dropped, log->used);
+}
+
+void ms_rank_log_read(ms_rank_log *log) {
+  while (log->fd >= 0) {
+    ssize_t bytes = read(log->fd, log->text + log->used, sizeof log->text - log->used);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0 && errno == EAGAIN) return;
+    if (bytes <= 0) { /* a pseudo-terminal that nobody writes to any more gives EIO */
+      ms_rank_log_close(log);
+      return;
+    }
+    if (log->target >= 0 && !log->prefix) write_all(log->target, log->text + log->used, (size_t)bytes);
+    log->used += (size_t)bytes;
+    take_lines(log);
+    drop_older_half(log);
+  }
+}
+
+void ms_rank_log_close(ms_rank_log *log) {
+  if (log->fd < 0) return;
+  close(log->fd);
+  log->fd = -1;
+  if (log->used > log->begin) write_line(log, log->text + log->begin, log->used - log->begin);
+  log->begin = log->used;
+}

@@ -1,0 +1,107 @@
+/* report.c - how a run ended: its exit status, and one line that names the rank that failed first and says why. */
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "host/launcher/launch.h"
+
+/* What a signal that ends a rank means, where its name does not say it. */
+static const struct meaning {
+  int signal;
+  const char *text;
+} meanings[] = {
+    {SIGKILL, "somebody ended it, or the kernel did because memory ran out"},
+    {SIGBUS,
+     "a file that it had mapped was cut shorter while it was read, as data files must not be during a run; or the "
+     "disk below it failed; or shared memory ran out"},
+    {SIGSEGV, "it read or wrote memory that is not its own: a wrong ffi call of the recipe, or a fault of the engine"},
+    {SIGILL, "the program was built for another processor"},
+    {SIGFPE, "an integer was divided by zero: a wrong ffi call of the recipe, or a fault of the engine"},
+    {SIGPIPE, "who read its output has gone"},
+    {SIGXCPU, "its limit of processor time (ulimit -t) ran out"},
+    {SIGXFSZ, "a file grew beyond its limit (ulimit -f)"},
+    {SIGSYS, "a system call was refused"},
+};
+
+static void describe_signal(int number, char *text, size_t bytes) {
+  const char *meaning = NULL;
+  for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++)
+    if (meanings[i].signal == number) meaning = meanings[i].text;
+  snprintf(text, bytes, "killed by signal %d (%s)%s%s", number, strsignal(number), meaning ? ": " : "",
+           meaning ? meaning : "");
+}
+
+int ms_name_ranks(const ms_running *run, int running, char *text, size_t bytes) {
+  char list[256] = "";
+  size_t used = 0;
+  int n = 0;
+  for (int rank = 0; rank < run->config->ranks; rank++) {
+    const ms_child *child = &run->ranks[rank];
+    if (!(running ? child->running : child->ended_by_us)) continue;
+    if (used < sizeof list) used += (size_t)snprintf(list + used, sizeof list - used, n ? ", %d" : "%d", rank);
+    n++;
+  }
+  snprintf(text, bytes, "rank%s %s", n == 1 ? "" : "s", list);
+  return n;
+}
+
+/* The rank that failed first: who gave up first knows better than the order in which processes ended. */
+static int find_culprit(const ms_running *run) {
+  int blamed;
+  if (ms_job_abort_reason(run->view, &blamed) && blamed >= 0 && run->ranks[blamed].status != 0) return blamed;
+  return run->first_failed;
+}
+
+/* Statuses that this program gives itself are passed on. Any other is not a number that a caller could know. */
+int ms_choose_status(const ms_running *run) {
+  if (run->first_failed < 0) return 0;
+  if (run->asked_to_end) return 128 + run->asked_to_end;
+  int status = run->ranks[find_culprit(run)].status;
+  if (!WIFEXITED(status)) return MS_STATUS_FAILED_RUN;
+  int given = WEXITSTATUS(status);
+  return given == MS_STATUS_BAD_INPUT || given == MS_STATUS_INTERRUPTED ? given : MS_STATUS_FAILED_RUN;
+}
+
+static void report_request(const ms_running *run) {
+  char names[256];
+  const char *what = run->asked_to_end == SIGINT ? "interrupted" : "terminated";
+  if (!ms_name_ranks(run, 0, names, sizeof names)) fprintf(stderr, "moonshard: %s\n", what);
+  else if (run->asked_twice) fprintf(stderr, "moonshard: %s twice: %s ended at once\n", what, names);
+  else fprintf(stderr, "moonshard: %s; %s did not end within %g s and had to be killed\n", what, names, run->grace);
+}
+
+static void report_failure(const ms_running *run, int culprit, int exit_status) {
+  const ms_child *rank = &run->ranks[culprit];
+  const char *why = ms_job_rank_reason(run->view, culprit);
+  if (run->config->interactive && WIFEXITED(rank->status) && !why) return;
+  if (WIFSIGNALED(rank->status)) {
+    char end[320];
+    describe_signal(WTERMSIG(rank->status), end, sizeof end);
+    fprintf(stderr, "moonshard: rank %d died: %s%s%s\n", culprit, end, why ? "; its last error: " : "", why ? why : "");
+  } else if (!why)
+    fprintf(stderr,
+            "moonshard: rank %d ended with exit status %d without saying why: something in it called exit(%d)\n",
+            culprit, WEXITSTATUS(rank->status), WEXITSTATUS(rank->status));
+  else if (exit_status == MS_STATUS_BAD_INPUT || run->config->ranks == 1) fprintf(stderr, "moonshard: %s\n", why);
+  else fprintf(stderr, "moonshard: rank %d failed: %s\n", culprit, why);
+  /* What a crash or a sanitizer wrote before it ended the rank. */
+  const ms_rank_log *kept = &rank->log[1];
+  if (kept->target < 0 && kept->used && (!why || WIFSIGNALED(rank->status)))
+    fprintf(stderr, "moonshard: the end of rank %d's stderr:\n%.*s", culprit, (int)kept->used, kept->text);
+}
+
+/* A rank that was killed left the line open that shows its progress. */
+static void end_open_line(const ms_running *run) {
+  if (WIFSIGNALED(run->ranks[0].status) && !run->config->log_all && isatty(STDOUT_FILENO)) {
+    putchar('\n');
+    fflush(stdout);
+  }
+}
+
+void ms_report(const ms_running *run, int exit_status) {
+  if (!exit_status) return;
+  end_open_line(run);
+  if (run->asked_to_end) report_request(run);
+  else report_failure(run, find_culprit(run), exit_status);
+}

@@ -1,0 +1,120 @@
+/* spawn.c - forks a rank: its streams, its environment, its cores, and its end when the launcher ends. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "host/launcher/launch.h"
+
+/* ---- in the rank, before its program starts ---- */
+
+static void set_variable(const char *name, int value) {
+  char text[16];
+  snprintf(text, sizeof text, "%d", value);
+  setenv(name, text, 1);
+}
+
+static void redirect(int to, int from) {
+  if (from >= 0) dup2(from, to);
+}
+
+/* Standard input is rank 0's. What has no reader goes nowhere. */
+static void connect_output(int rank, const int *write_end) {
+  int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (rank) redirect(STDIN_FILENO, nowhere);
+  if (rank || write_end[0] >= 0) {
+    redirect(STDOUT_FILENO, write_end[0] >= 0 ? write_end[0] : nowhere);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+  }
+  redirect(STDERR_FILENO, write_end[1]);
+  if (nowhere >= 0) close(nowhere);
+}
+
+/* Closes what belongs to the launcher. Pipes of ranks that were forked before are among it. */
+static void drop_launcher(ms_running *run, const int *write_end) {
+  for (int rank = 0; rank < run->config->ranks; rank++) {
+    for (int i = 0; i < 2; i++)
+      if (run->ranks[rank].log[i].fd >= 0) close(run->ranks[rank].log[i].fd);
+    if (run->ranks[rank].file >= 0) close(run->ranks[rank].file);
+  }
+  for (int i = 0; i < 2; i++)
+    if (write_end[i] >= 0) close(write_end[i]);
+  close(run->signals);
+  ms_job_close(run->view);
+  free(run->ranks);
+}
+
+static _Noreturn void become_rank(ms_running *run, int rank, const int *write_end, pid_t launcher) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != launcher) _exit(MS_STATUS_FAILED_RUN); /* it died before the line above */
+  const ms_launch_config *config = run->config;
+  connect_output(rank, write_end);
+  sigaction(SIGCHLD, &run->old_child_action, NULL);
+  sigaction(SIGPIPE, &run->old_pipe_action, NULL);
+  sigset_t old_mask = run->old_mask;
+  int job_fd = run->job_fd;
+  ms_pinning_take(&run->pinning, rank);
+  drop_launcher(run, write_end);
+  set_variable("RANK", rank);
+  set_variable("WORLD_SIZE", config->ranks);
+  set_variable("LOCAL_RANK", rank);
+  set_variable("LOCAL_WORLD_SIZE", config->ranks);
+  set_variable("MOONSHARD_JOB_FD", job_fd);
+  sigprocmask(SIG_SETMASK, &old_mask, NULL);
+  exit(config->rank_main(config->context));
+}
+
+/* ---- in the launcher ---- */
+
+static int open_log_file(ms_running *run, int rank) {
+  char path[4096];
+  snprintf(path, sizeof path, "%s/rank-%d.log", run->config->log_dir, rank);
+  run->ranks[rank].file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
+  if (run->ranks[rank].file >= 0) return MS_OK;
+  return MS_FAIL(MS_EIO, "log file %s: %s", path, strerror(errno));
+}
+
+/* Rank 0's streams are the launcher's own unless something else wants to read them. The others' stdout goes nowhere then, and
+** the end of their stderr is kept. */
+static int open_logs(ms_running *run, int rank, int *write_end) {
+  ms_child *child = &run->ranks[rank];
+  int all = run->config->log_all;
+  if (run->config->log_dir) MS_TRY(open_log_file(run, rank));
+  for (int i = 0; i < 2; i++) {
+    int own = i == 0 ? STDOUT_FILENO : STDERR_FILENO;
+    ms_rank_log *log = &child->log[i];
+    log->rank = rank;
+    log->stream = own;
+    log->prefix = all;
+    log->target = all || rank == 0 ? own : -1;
+    log->file = child->file;
+    int wanted = all || child->file >= 0 || (rank && own == STDERR_FILENO);
+    if (wanted) MS_TRY(ms_rank_log_open(log, &write_end[i]));
+  }
+  return MS_OK;
+}
+
+int ms_start_rank(ms_running *run, int rank) {
+  int write_end[2] = {-1, -1};
+  pid_t launcher = getpid();
+  int rc = open_logs(run, rank, write_end);
+  if (!rc) {
+    pid_t pid = fork();
+    if (pid == 0) become_rank(run, rank, write_end, launcher);
+    if (pid < 0)
+      rc = MS_FAIL(MS_EIO, "cannot start rank %d of %d: fork: %s", rank, run->config->ranks, strerror(errno));
+    else {
+      run->ranks[rank].pid = pid;
+      run->ranks[rank].running = 1;
+      run->running++;
+      ms_job_set_pid(run->view, rank, (int)pid);
+    }
+  }
+  for (int i = 0; i < 2; i++)
+    if (write_end[i] >= 0) close(write_end[i]);
+  return rc;
+}

@@ -1,0 +1,188 @@
+/* watch.c - the launcher's loop: signals, ends of ranks, and what the ranks print.
+**
+** A failure or a request to end starts a grace time, after which ranks that still run are killed: one that computes in Lua, or
+** sleeps, never reaches the engine and so never learns that it should end.
+*/
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "host/launcher/launch.h"
+
+static const double GRACE_AFTER_FAILURE = 3.0, GRACE_AFTER_REQUEST = 5.0;
+/* Ranks that end cleanly have done so by then; a user who still waits wants to know for what. */
+static const double SILENCE_AFTER_REQUEST = 2.0;
+
+/* ---- signals ---- */
+
+/* They arrive through a descriptor while the ranks run; children start with the mask that was there before. A hang-up that
+** was ignored (nohup) stays ignored: a blocked signal would be delivered here all the same. */
+int ms_take_signals(ms_running *run) {
+  struct sigaction hang_up;
+  sigset_t mask;
+  sigemptyset(&mask);
+  sigaddset(&mask, SIGINT);
+  sigaddset(&mask, SIGTERM);
+  if (!sigaction(SIGHUP, NULL, &hang_up) && hang_up.sa_handler != SIG_IGN) sigaddset(&mask, SIGHUP);
+  sigaddset(&mask, SIGTSTP);
+  sigaddset(&mask, SIGWINCH);
+  sigaddset(&mask, SIGCHLD);
+  run->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (run->signals < 0) return MS_FAIL(MS_EIO, "cannot watch the ranks: signalfd: %s", strerror(errno));
+  struct sigaction ordinary = {.sa_handler = SIG_DFL}; /* an inherited SIG_IGN would reap the ranks unseen */
+  struct sigaction ignore = {.sa_handler = SIG_IGN};   /* who reads the output may go before the run ends */
+  sigaction(SIGCHLD, &ordinary, &run->old_child_action);
+  sigaction(SIGPIPE, &ignore, &run->old_pipe_action);
+  sigprocmask(SIG_BLOCK, &mask, &run->old_mask);
+  return MS_OK;
+}
+
+void ms_give_signals_back(ms_running *run) {
+  if (run->signals < 0) return;
+  close(run->signals);
+  sigaction(SIGCHLD, &run->old_child_action, NULL);
+  sigaction(SIGPIPE, &run->old_pipe_action, NULL);
+  sigprocmask(SIG_SETMASK, &run->old_mask, NULL);
+}
+
+static void signal_all(const ms_running *run, int number) {
+  for (int rank = 0; rank < run->config->ranks; rank++)
+    if (run->ranks[rank].running) kill(run->ranks[rank].pid, number);
+}
+
+void ms_kill_ranks(ms_running *run) {
+  for (int rank = 0; rank < run->config->ranks; rank++)
+    if (run->ranks[rank].running) run->ranks[rank].ended_by_us = 1;
+  signal_all(run, SIGKILL);
+}
+
+static void give_grace(ms_running *run, double seconds) {
+  if (run->kill_at > 0) return;
+  run->grace = run->config->grace > 0 ? run->config->grace : seconds;
+  run->kill_at = ms_clock() + run->grace;
+}
+
+/* Stops this process the ordinary way, so that a shell sees it; comes back when it goes on. */
+static void stop_with_ranks(const ms_running *run, int ranks_know) {
+  sigset_t stop;
+  if (!ranks_know) signal_all(run, SIGTSTP);
+  sigemptyset(&stop);
+  sigaddset(&stop, SIGTSTP);
+  raise(SIGTSTP);
+  sigprocmask(SIG_UNBLOCK, &stop, NULL);
+  sigprocmask(SIG_BLOCK, &stop, NULL);
+  signal_all(run, SIGCONT);
+}
+
+static void resize_terminals(const ms_running *run) {
+  for (int rank = 0; rank < run->config->ranks; rank++)
+    for (int i = 0; i < 2; i++) ms_rank_log_resize(&run->ranks[rank].log[i]);
+}
+
+/* The first request is passed on and starts the grace time; one more, or one while a failed run ends, cuts it short. */
+static void end_on_request(ms_running *run, int number, int ranks_know) {
+  if (number == SIGINT && run->config->interactive) {
+    if (!ranks_know) signal_all(run, number);
+    return;
+  }
+  if (run->asked_to_end || run->first_failed >= 0) {
+    run->asked_twice = 1;
+    ms_kill_ranks(run);
+    return;
+  }
+  run->asked_to_end = number;
+  if (!ranks_know) signal_all(run, number);
+  give_grace(run, GRACE_AFTER_REQUEST);
+  if (number == SIGINT && run->grace > SILENCE_AFTER_REQUEST) run->tell_to_wait = ms_clock() + SILENCE_AFTER_REQUEST;
+}
+
+/* A terminal sends its signals to every process of the foreground group, so the ranks have them; a signal from a process came
+** to the launcher alone. */
+static void read_signals(ms_running *run) {
+  struct signalfd_siginfo info;
+  while (read(run->signals, &info, sizeof info) == (ssize_t)sizeof info) {
+    int ranks_know = info.ssi_code == SI_KERNEL, number = (int)info.ssi_signo;
+    if (number == SIGTSTP) stop_with_ranks(run, ranks_know);
+    else if (number == SIGWINCH) resize_terminals(run);
+    else if (number != SIGCHLD) end_on_request(run, number, ranks_know);
+  }
+}
+
+/* ---- ends ---- */
+
+/* A rank that failed ends the others, unless all were asked to end: then each tells its own. */
+static void handle_end(ms_running *run, int rank, int status) {
+  char why[128];
+  run->ranks[rank].running = 0;
+  run->ranks[rank].status = status;
+  run->running--;
+  if (status == 0) {
+    ms_job_set_ended(run->view, rank);
+    return;
+  }
+  if (run->first_failed < 0) run->first_failed = rank;
+  give_grace(run, GRACE_AFTER_FAILURE);
+  if (WIFSIGNALED(status))
+    snprintf(why, sizeof why, "rank %d died: killed by signal %d (%s)", rank, WTERMSIG(status),
+             strsignal(WTERMSIG(status)));
+  else snprintf(why, sizeof why, "rank %d ended with exit status %d", rank, WEXITSTATUS(status));
+  if (!run->asked_to_end) ms_job_abort(run->view, rank, why);
+}
+
+static void reap(ms_running *run) {
+  for (int rank = 0; rank < run->config->ranks; rank++) {
+    int status;
+    const ms_child *one = &run->ranks[rank];
+    if (one->running && waitpid(one->pid, &status, WNOHANG) == one->pid) handle_end(run, rank, status);
+  }
+}
+
+/* ---- the loop ---- */
+
+static void read_logs(ms_running *run) {
+  for (int rank = 0; rank < run->config->ranks; rank++)
+    for (int i = 0; i < 2; i++) ms_rank_log_read(&run->ranks[rank].log[i]);
+}
+
+static void tell_to_wait(ms_running *run) {
+  char names[256];
+  int one = ms_name_ranks(run, 1, names, sizeof names) == 1;
+  fprintf(stderr, "moonshard: %s %s %g s to end; Ctrl-C again ends %s at once\n", names, one ? "has" : "have",
+          run->grace, one ? "it" : "them");
+  run->tell_to_wait = 0;
+}
+
+/* Until the next thing to do that nobody wakes the launcher for; -1: there is none. */
+static int milliseconds_to_wait(const ms_running *run) {
+  double next = run->kill_at > 0 ? run->kill_at : INFINITY;
+  if (run->tell_to_wait > 0) next = fmin(next, run->tell_to_wait);
+  if (isinf(next)) return -1;
+  double rest = next - ms_clock();
+  return rest > 0 ? (int)(1e3 * rest) + 1 : 100;
+}
+
+void ms_watch(ms_running *run) {
+  struct pollfd wanted[1 + 2 * MS_MAX_LOCAL_RANKS];
+  while (run->running) {
+    nfds_t n = 0;
+    wanted[n++] = (struct pollfd){.fd = run->signals, .events = POLLIN};
+    for (int rank = 0; rank < run->config->ranks; rank++)
+      for (int i = 0; i < 2; i++)
+        if (run->ranks[rank].log[i].fd >= 0)
+          wanted[n++] = (struct pollfd){.fd = run->ranks[rank].log[i].fd, .events = POLLIN};
+    poll(wanted, n, milliseconds_to_wait(run));
+    read_logs(run);
+    read_signals(run);
+    reap(run);
+    if (run->tell_to_wait > 0 && run->running && ms_clock() >= run->tell_to_wait) tell_to_wait(run);
+    if (run->kill_at > 0 && ms_clock() >= run->kill_at) ms_kill_ranks(run);
+  }
+  read_logs(run);
+}

@@ -1,0 +1,170 @@
+/* test_launcher_signals.c - a run that is asked to end, stopped, continued, or whose launcher is killed. */
+#include "tests/c/support/launched.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+static int wait_for_ever(void *context) {
+  (void)context;
+  ms_world *world;
+  ms_interrupt_install();
+  if (join(&world)) return 2;
+  int rc = ms_world_barrier(world);
+  be_ready();
+  while (!rc) {
+    usleep(1000);
+    rc = ms_world_check(world);
+  }
+  ms_world_leave(world);
+  return rc == MS_EINTERRUPT ? 130 : STATUS_FAILED_RUN;
+}
+
+static int ignore_everything(void *context) {
+  (void)context;
+  ms_world *world;
+  signal(SIGINT, SIG_IGN);
+  signal(SIGTERM, SIG_IGN);
+  if (join(&world)) return 2;
+  be_ready();
+  sleep(100);
+  return 0;
+}
+
+static void L5_nothing_outlives_a_launcher_that_is_killed(void **state) {
+  (void)state;
+  launch_and_signal(wait_for_ever, 0, (int[]){SIGKILL}, 1);
+  assert_int_equal(result.status, 1000 + SIGKILL);
+  assert_true(result.seconds < 5);
+}
+
+static void L5_an_interrupt_ends_a_run_cleanly(void **state) {
+  (void)state;
+  launch_and_signal(wait_for_ever, 0, (int[]){SIGINT}, 1);
+  assert_int_equal(result.status, 130);
+  assert_string_equal(result.err, "moonshard: interrupted\n");
+  assert_true(result.seconds < 5);
+}
+
+static void L5_a_second_interrupt_kills(void **state) {
+  (void)state;
+  launch_and_signal(ignore_everything, 60, (int[]){SIGINT, SIGINT}, 2);
+  assert_int_equal(result.status, 130);
+  assert_string_equal(result.err, "moonshard: interrupted twice: ranks 0, 1, 2 ended at once\n");
+  assert_true(result.seconds < 5);
+}
+
+static void L7_an_interrupt_that_nobody_heeds_is_enforced_and_told(void **state) {
+  (void)state;
+  launch_and_signal(ignore_everything, 0.5, (int[]){SIGINT}, 1);
+  assert_int_equal(result.status, 130);
+  assert_string_equal(result.err,
+                      "moonshard: interrupted; ranks 0, 1, 2 did not end within 0.5 s and had to be killed\n");
+  assert_true(result.seconds >= 0.5);
+}
+
+static void L7_who_waits_long_is_told_for_whom(void **state) {
+  (void)state;
+  launch_and_signal(ignore_everything, 2.5, (int[]){SIGINT}, 1);
+  assert_int_equal(result.status, 130);
+  assert_contains(result.err, "moonshard: ranks 0, 1, 2 have 2.5 s to end; Ctrl-C again ends them at once\n");
+}
+
+static void assert_state(int stopped) {
+  for (int rank = 0; rank < 3; rank++) {
+    for (int i = 0; i < 5000 && (state_of(board->pid[rank]) == 'T') != stopped; i++) usleep(1000);
+    assert_int_equal(state_of(board->pid[rank]) == 'T', stopped);
+  }
+}
+
+static void L5_a_stop_stops_the_ranks_too_and_they_go_on_with_the_launcher(void **state) {
+  (void)state;
+  int out, err, status;
+  ms_launch_config config = {.ranks = 3, .rank_main = wait_for_ever};
+  pid_t pid = start(&config, &out, &err);
+  wait_until_ready(3);
+  kill(pid, SIGTSTP);
+  assert_state(1);
+  assert_int_equal(waitpid(pid, &status, WUNTRACED), pid);
+  assert_true(WIFSTOPPED(status));
+  kill(pid, SIGCONT);
+  assert_state(0);
+  kill(pid, SIGINT);
+  finish(pid, out, err, ms_clock());
+  assert_int_equal(result.status, 130);
+}
+
+static int end_when_seen(void *context) {
+  (void)context;
+  ms_world *world;
+  if (join(&world)) return 2;
+  be_ready();
+  for (int i = 0; i < 10000 && __atomic_load_n(&board->ready, __ATOMIC_SEQ_CST) < 100; i++) usleep(1000);
+  return leave(world, MS_OK);
+}
+
+static void L5_a_hang_up_that_is_ignored_does_not_end_a_run(void **state) {
+  (void)state;
+  int out, err;
+  ms_launch_config config = {.ranks = 3, .rank_main = end_when_seen};
+  struct sigaction ignore = {.sa_handler = SIG_IGN}, before;
+  sigaction(SIGHUP, &ignore, &before);
+  pid_t pid = start(&config, &out, &err);
+  sigaction(SIGHUP, &before, NULL);
+  wait_until_ready(3);
+  kill(pid, SIGHUP);
+  usleep(50000);
+  __atomic_store_n(&board->ready, 100, __ATOMIC_SEQ_CST);
+  finish(pid, out, err, ms_clock());
+  assert_int_equal(result.status, 0);
+}
+
+static int print_much(void *context) {
+  (void)context;
+  ms_world *world;
+  if (join(&world)) return 2;
+  for (int i = 0; i < 10000; i++) printf("line %d of a rank that is not read any more\n", i);
+  return leave(world, ms_world_barrier(world));
+}
+
+static void L5_a_reader_that_goes_away_does_not_end_a_run(void **state) {
+  (void)state;
+  int out, err;
+  ms_launch_config config = {.ranks = 2, .rank_main = print_much, .log_all = 1};
+  pid_t pid = start(&config, &out, &err);
+  close(out);
+  finish(pid, open("/dev/null", O_RDONLY), err, ms_clock());
+  assert_int_equal(result.status, 0);
+}
+
+static void L5_a_termination_is_passed_on_and_then_enforced(void **state) {
+  (void)state;
+  launch_and_signal(wait_for_ever, 0, (int[]){SIGTERM}, 1);
+  assert_int_equal(result.status, 128 + SIGTERM);
+  assert_string_equal(result.err, "moonshard: terminated\n");
+  memset(board, 0, sizeof *board);
+  launch_and_signal(ignore_everything, 1, (int[]){SIGTERM}, 1);
+  assert_int_equal(result.status, 128 + SIGTERM);
+  assert_true(result.seconds < 5);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      RUN_TEST(L5_nothing_outlives_a_launcher_that_is_killed),
+      RUN_TEST(L5_an_interrupt_ends_a_run_cleanly),
+      RUN_TEST(L5_a_second_interrupt_kills),
+      RUN_TEST(L7_an_interrupt_that_nobody_heeds_is_enforced_and_told),
+      RUN_TEST(L7_who_waits_long_is_told_for_whom),
+      RUN_TEST(L5_a_stop_stops_the_ranks_too_and_they_go_on_with_the_launcher),
+      RUN_TEST(L5_a_hang_up_that_is_ignored_does_not_end_a_run),
+      RUN_TEST(L5_a_reader_that_goes_away_does_not_end_a_run),
+      RUN_TEST(L5_a_termination_is_passed_on_and_then_enforced),
+  };
+  return cmocka_run_group_tests_name("launcher signals", tests, NULL, NULL);
+}

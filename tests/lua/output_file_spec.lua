@@ -1,0 +1,49 @@
+-- Files that a run writes when it ends: folders on the way, and a check when it begins that changes nothing.
+
+local output_file = require("moonshard.output_file")
+
+local function read(path)
+  local file = assert(io.open(path))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+local function fails(text, call, ...)
+  local ok, raised = pcall(call, ...)
+  assert.is_false(ok)
+  assert.truthy(tostring(raised):find(text, 1, true), tostring(raised))
+end
+
+describe("output_file", function()
+  local folder
+
+  before_each(function()
+    folder = os.tmpname()
+    os.remove(folder)
+  end)
+
+  after_each(function() os.execute("rm -rf " .. folder) end)
+
+  it("writes, with the folders on the way", function()
+    output_file.write("chart", folder .. "/a/b.svg", "<svg/>")
+    assert.equal("<svg/>", read(folder .. "/a/b.svg"))
+    output_file.write("chart", folder .. "/a/b.svg", "")
+    assert.equal("", read(folder .. "/a/b.svg"))
+  end)
+
+  it("says why a file cannot be written", function()
+    fails("chart /dev/null/x.svg: Not a directory", output_file.write, "chart", "/dev/null/x.svg", "")
+    fails("No space left", output_file.write, "chart", "/dev/full", ("x"):rep(100000))
+  end)
+
+  it("checks beforehand, and leaves no trace of that but folders", function()
+    fails("chart /dev/null/x.svg: Not a directory", output_file.check, "chart", "/dev/null/x.svg")
+    fails("chart /proc: ", output_file.check, "chart", "/proc")
+    output_file.check("chart", folder .. "/a/b.svg")
+    assert.is_nil(io.open(folder .. "/a/b.svg"))
+    output_file.write("chart", folder .. "/a/b.svg", "before")
+    output_file.check("chart", folder .. "/a/b.svg")
+    assert.equal("before", read(folder .. "/a/b.svg"))
+  end)
+end)
