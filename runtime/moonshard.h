@@ -10,7 +10,7 @@
 **   ms_graph_*           the computation, op by op, down to a scalar loss
 **   ms_plan_compile      the whole step as a static, verified list of instructions; needs no device
 **   ms_state_new         parameters, gradients and optimizer state of this rank, initialised
-**   ms_exec_new, ms_exec_run   run a phase of the plan: first, next, norm, update, evaluate
+**   ms_exec_new, ms_exec_run   run a phase of the plan: first, next, last, norm, update, evaluate
 **
 ** Conventions: every function that can fail returns an int status (MS_OK is 0) and leaves a record that
 ** ms_error_message() tells; outputs come last; handles may be released in any order; names of parameters are
@@ -263,10 +263,18 @@ typedef struct ms_plan ms_plan;
 enum ms_phase {
   MS_PHASE_FIRST = 0,    /* forward and backward of the first micro-batch: gradients are written */
   MS_PHASE_NEXT = 1,     /* of every further micro-batch: gradients are added */
-  MS_PHASE_NORM = 2,     /* loss and gradient norm over the mesh */
-  MS_PHASE_UPDATE = 3,   /* clip and optimizer */
-  MS_PHASE_EVALUATE = 4, /* forward only */
-  MS_PHASES = 5
+  MS_PHASE_LAST = 2,     /* instead of NEXT for the last one, in a plan whose gradients wait for it: see ms_sync */
+  MS_PHASE_NORM = 3,     /* loss and gradient norm over the mesh */
+  MS_PHASE_UPDATE = 4,   /* clip and optimizer */
+  MS_PHASE_EVALUATE = 5, /* forward only */
+  MS_PHASES = 6
+};
+
+/* When gradients are summed over ranks. What waits is kept, and later summed, in f32. */
+enum ms_sync {
+  MS_SYNC_EVERY = 0, /* in every micro-batch: least memory */
+  MS_SYNC_SHARD = 1, /* over the shards in every micro-batch, over the replicas in the last */
+  MS_SYNC_LAST = 2   /* in the last micro-batch alone: unsharded gradients are kept till then */
 };
 
 enum ms_category {
@@ -290,9 +298,13 @@ typedef struct ms_plan_config {
   double max_norm; /* clip by global norm; 0: no clipping (the norm is still computed) */
   int prefetch;    /* units gathered ahead: 0, 1 (default), 2, ... */
   int accumulate;  /* 1: compile the NEXT phase too */
-  int train;       /* 0: evaluate only */
-  int fuse;        /* 1 (default): graph rewrites on */
-  int threads;     /* OpenMP threads a rank that kernels are prepared for; 0: as the environment says */
+  int sync;        /* enum ms_sync; other than EVERY, a step is FIRST, NEXT ..., LAST, at least FIRST and LAST */
+  /* 1 (default): a unit's gathered weights are freed after its backward. 0: they stay from one micro-batch to the next,
+  ** and so from forward to backward too: NEXT and LAST gather nothing. */
+  int reshard_after_backward;
+  int train;   /* 0: evaluate only */
+  int fuse;    /* 1 (default): graph rewrites on */
+  int threads; /* OpenMP threads a rank that kernels are prepared for; 0: as the environment says */
   /* 1 (default): the f32 masters of a unit that is read in f32 lie in memory that all its shard group's ranks map, and
   ** kernels read them there: its all-gathers move nothing, and it needs no gathered copy. 0: gathered like the others. */
   int shared_masters;
@@ -300,12 +312,12 @@ typedef struct ms_plan_config {
 
 typedef struct ms_plan_summary {
   int instructions;
-  int collectives[5];                       /* by phase */
+  int collectives[6];                       /* by phase */
   double bytes[7];                          /* the peak's bytes by category: each is what the arenas hold */
   double peak_bytes;                        /* total of all arenas */
   double fingerprint_high, fingerprint_low; /* the 64-bit fingerprint, 32 bits each */
   double flops;                             /* of one micro-batch, forward and backward, recomputation not counted */
-  double comm_bytes[6]; /* by mesh dimension: sent and received by this rank in FIRST + NORM + UPDATE */
+  double comm_bytes[6]; /* by mesh dimension: sent and received by this rank in FIRST + LAST + NORM + UPDATE */
   double compile_ms;
 } ms_plan_summary;
 
@@ -325,7 +337,7 @@ typedef struct ms_exec ms_exec;
 typedef struct ms_step_inputs {
   double lr;         /* learning rate of this step */
   int64_t step;      /* 1 for the first: bias corrections of AdamW */
-  int micro_batches; /* how many FIRST and NEXT phases were run: gradients are divided by it */
+  int micro_batches; /* how many FIRST, NEXT and LAST phases were run: gradients are divided by it */
   uint64_t seed;     /* of dropout, must differ from micro-batch to micro-batch */
 } ms_step_inputs;
 
@@ -335,7 +347,7 @@ typedef struct ms_step_outputs {
 } ms_step_outputs;
 
 typedef struct ms_exec_counters {
-  int64_t collectives[5]; /* executed since ms_exec_new, by phase */
+  int64_t collectives[6]; /* executed since ms_exec_new, by phase */
   double comm_bytes[6];   /* by mesh dimension */
   double kernel_seconds, wait_seconds, collective_seconds, total_seconds;
   int64_t instructions; /* executed */

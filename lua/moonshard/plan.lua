@@ -25,7 +25,7 @@ function Plan:text() return dump(self, 0) end
 function Plan:json() return dump(self, 1) end
 
 local CATEGORIES = { "parameters", "optimizer", "gradients", "gathered", "activations", "workspace", "communication" }
-local PHASES = { "first", "next", "norm", "update", "evaluate" }
+local PHASES = { "first", "next", "last", "norm", "update", "evaluate" }
 
 ---@class moonshard.PlanSummary
 ---@field instructions integer

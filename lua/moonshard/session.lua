@@ -29,8 +29,8 @@ Session.__index = Session
 local session = {}
 
 local PHASE = {
-  first = C.MS_PHASE_FIRST, next = C.MS_PHASE_NEXT, norm = C.MS_PHASE_NORM, update = C.MS_PHASE_UPDATE,
-  evaluate = C.MS_PHASE_EVALUATE,
+  first = C.MS_PHASE_FIRST, next = C.MS_PHASE_NEXT, last = C.MS_PHASE_LAST, norm = C.MS_PHASE_NORM,
+  update = C.MS_PHASE_UPDATE, evaluate = C.MS_PHASE_EVALUATE,
 }
 local DTYPE_CTYPE = { f32 = "float", bf16 = "uint16_t", i32 = "int32_t", u8 = "uint8_t" }
 local DTYPE_SIZE = { f32 = 4, bf16 = 2, i32 = 4, u8 = 1 }
@@ -66,7 +66,8 @@ end
 ---@param name string of this computation, part of the cache's key
 ---@param inputs { name: string, dtype: string, shape: integer[] }[]
 ---@param forward fun(inputs: table<string, moonshard.Tensor>): table with loss, or outputs by name, or both
----@param settings { train: boolean, accumulate: boolean?, clip_grad_norm: number?, prefetch: integer? }
+---@param settings { train: boolean, accumulate: boolean?, clip_grad_norm: number?, prefetch: integer?,
+---  sync: integer?, reshard_after_backward: boolean? }
 ---@return moonshard.Plan
 function Session:plan(name, inputs, forward, settings)
   local graph = trace.graph(self.model, { inputs = inputs, fn = forward })
@@ -75,6 +76,8 @@ function Session:plan(name, inputs, forward, settings)
     config.train = settings.train and 1 or 0
     config.accumulate = settings.accumulate and 1 or 0
     config.max_norm = settings.clip_grad_norm or 0
+    config.sync = settings.sync or C.MS_SYNC_EVERY
+    if settings.reshard_after_backward == false then config.reshard_after_backward = 0 end
     if settings.prefetch then config.prefetch = settings.prefetch end
     config.shared_masters = self.sharding.shared_masters and 1 or 0
     if settings.train and not self.optimizer then config.optimizer = C.MS_OPT_NONE end
@@ -148,7 +151,7 @@ function Exec:write(name, array, offset, count)
 end
 
 ---Runs a phase; returns the engine's status so that the caller can treat MS_ENONFINITE.
----@param phase string "first", "next", "norm", "update" or "evaluate"
+---@param phase string "first", "next", "last", "norm", "update" or "evaluate"
 ---@return integer status
 function Exec:try(phase)
   return C.ms_exec_run(self.handle, PHASE[phase], self.step_inputs, self.step_outputs)

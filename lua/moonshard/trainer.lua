@@ -5,6 +5,7 @@
 
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
+local nearest = require("moonshard.nearest")
 local options = require("moonshard.options")
 local session = require("moonshard.session")
 local world = require("moonshard.world")
@@ -28,6 +29,8 @@ Trainer.__index = Trainer
 ---@field peak_bytes number bytes of this rank's arenas
 ---@field comm_bytes table<string, number> by mesh dimension, this step
 
+local SYNC = { every = C.MS_SYNC_EVERY, shard = C.MS_SYNC_SHARD, last = C.MS_SYNC_LAST }
+
 ---@class moonshard.TrainerOptions
 ---@field model moonshard.Module
 ---@field optimizer moonshard.Optimizer
@@ -36,6 +39,10 @@ Trainer.__index = Trainer
 ---@field clip_grad_norm? number clip by the global norm; 0 (the default): no clipping
 ---@field micro_batches? integer a batch's rows are divided into that many and their gradients added
 ---@field prefetch? integer units gathered ahead; 1
+---@field gradient_sync? string when micro-batches' gradients are summed over ranks: "every" (default), "last" in the
+---  last micro-batch alone (fewer sums, unsharded gradients stay in memory), "shard" over shards in every micro-batch,
+---  over replicas in the last
+---@field reshard_after_backward? boolean false keeps gathered weights from one micro-batch to the next; true
 ---@field seed? integer of dropout
 
 ---@param o moonshard.TrainerOptions
@@ -48,7 +55,8 @@ local function trainer(o)
     forward = { "function" },
     clip_grad_norm = { "number", default = 0 },
     micro_batches = { "positive", default = 1 },
-    prefetch = { "integer" },
+    prefetch = { "integer" }, gradient_sync = { "string", default = "every" },
+    reshard_after_backward = { "boolean", default = true },
     seed = { "integer", default = 0 },
   })
   if not o.loss and not o.forward then
@@ -57,6 +65,9 @@ local function trainer(o)
   end
   if not o.optimizer.configure then
     errors.invalid("ms.trainer: optimizer must be made by ms.optim.adamw or ms.optim.sgd")
+  end
+  if not SYNC[o.gradient_sync] then
+    errors.raise("MS_ENAME", "ms.trainer: gradient_sync %s: %s", o.gradient_sync, nearest.advice(o.gradient_sync, SYNC))
   end
   if o.clip_grad_norm < 0 then errors.invalid("ms.trainer: clip_grad_norm must not be negative") end
   o.session = session.of(o.model, { optimizer = o.optimizer })
@@ -121,8 +132,12 @@ local function traced(self)
 end
 
 local function train_settings(self)
+  local accumulates = self.micro_batches > 1
   return {
-    train = true, accumulate = self.micro_batches > 1, clip_grad_norm = self.clip_grad_norm, prefetch = self.prefetch,
+    sync = accumulates and SYNC[self.gradient_sync] or nil,
+    reshard_after_backward = self.reshard_after_backward or not accumulates,
+
+    train = true, accumulate = accumulates, clip_grad_norm = self.clip_grad_norm, prefetch = self.prefetch,
     owner = self.owner,
   }
 end
@@ -160,7 +175,8 @@ local function run_phases(self, exec, specs, batch)
   for micro = 0, self.micro_batches - 1 do
     feed(exec, specs, batch, micro)
     exec.step_inputs.seed = self.seed * 2 ^ 32 + (self.steps_done * self.micro_batches + micro) + 1
-    exec:run(micro == 0 and "first" or "next")
+    local closes = micro > 0 and micro == self.micro_batches - 1 and exec.plan.config.sync ~= C.MS_SYNC_EVERY
+    exec:run(closes and "last" or micro == 0 and "first" or "next")
   end
   local status = exec:try("norm")
   if status == C.MS_ENONFINITE then

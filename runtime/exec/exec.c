@@ -58,6 +58,7 @@ static int check_run(const ms_exec *exec, int phase) {
   if (!exec->plan->phase[phase].present)
     return MS_FAIL(MS_EINVAL, "this plan has no phase %s: compile it with%s", ms_phase_name(phase),
                    phase == MS_PHASE_NEXT     ? " accumulate = 1"
+                   : phase == MS_PHASE_LAST   ? " sync other than every"
                    : phase == MS_PHASE_UPDATE ? " train = 1 and an optimizer"
                                               : " train = 1");
   if (exec->state->interrupted)

@@ -16,6 +16,7 @@ void ms_plan_config_default(ms_plan_config *config) {
                              .beta2 = 0.999,
                              .eps = 1e-8,
                              .prefetch = 1,
+                             .reshard_after_backward = 1,
                              .train = 1,
                              .fuse = 1,
                              .shared_masters = 1};
@@ -25,6 +26,10 @@ static int check_config(const ms_plan_config *c) {
   if (c->optimizer < MS_OPT_NONE || c->optimizer > MS_OPT_ADAMW)
     return MS_FAIL(MS_EINVAL, "optimizer must be none (0), sgd (1) or adamw (2), not %d", c->optimizer);
   if (c->prefetch < 0) return MS_FAIL(MS_EINVAL, "prefetch must be 0 or more units, not %d", c->prefetch);
+  if (c->sync < MS_SYNC_EVERY || c->sync > MS_SYNC_LAST)
+    return MS_FAIL(MS_EINVAL, "sync must be every (0), shard (1) or last (2), not %d", c->sync);
+  if (c->sync != MS_SYNC_EVERY && !c->accumulate)
+    return MS_FAIL(MS_EINVAL, "gradients that wait for the last micro-batch need accumulate = 1");
   if (!(c->max_norm >= 0)) return MS_FAIL(MS_EINVAL, "max_norm must be 0 (no clipping) or more, not %g", c->max_norm);
   if (c->nesterov && (c->momentum <= 0 || c->dampening != 0))
     return MS_FAIL(MS_EINVAL, "nesterov needs momentum above 0 and dampening 0, not %g and %g", c->momentum,
@@ -76,6 +81,7 @@ static int lower_training(ms_plan *plan, const ms_graph *traced) {
   MS_GOTO(ms_graph_prune(graph));
   MS_GOTO(ms_lower_graph(plan, MS_PHASE_FIRST, graph));
   if (plan->config.accumulate) MS_GOTO(ms_lower_graph(plan, MS_PHASE_NEXT, graph));
+  if (plan->config.sync != MS_SYNC_EVERY) MS_GOTO(ms_lower_graph(plan, MS_PHASE_LAST, graph));
   MS_GOTO(ms_lower_norm(plan));
   if (plan->config.optimizer != MS_OPT_NONE) MS_GOTO(ms_lower_update(plan));
 fail:
@@ -105,6 +111,16 @@ static int finish_phases(ms_plan *plan) {
   return ms_plan_fingerprint(plan);
 }
 
+/* Nothing stays between micro-batches until lowering finds what does. */
+static int start_between(ms_plan *plan) {
+  int units = plan->model->units;
+  plan->held = ms_calloc(units, sizeof *plan->held);
+  plan->waiting = ms_calloc(units, sizeof *plan->waiting);
+  if (!plan->held || !plan->waiting) return MS_ENOMEM;
+  for (int u = 0; u < units; u++) plan->held[u] = plan->waiting[u] = -1;
+  return MS_OK;
+}
+
 static int compile(ms_plan *plan, const ms_graph *graph) {
   ms_state_layout layout;
   int rc = ms_state_layout_make(plan->model, &plan->config, &layout);
@@ -114,6 +130,7 @@ static int compile(ms_plan *plan, const ms_graph *graph) {
   plan->owned_masters = layout.owned_masters;
   memcpy(plan->category_bytes, layout.category_bytes, sizeof plan->category_bytes);
   MS_GOTO(ms_plan_state_buffers(plan, &layout));
+  MS_GOTO(start_between(plan));
   MS_GOTO(take_slots(plan, graph));
   if (plan->config.train && graph->loss >= 0) MS_GOTO(lower_training(plan, graph));
   MS_GOTO(lower_evaluation(plan, graph));
@@ -172,6 +189,8 @@ void ms_plan_free(ms_plan *plan) {
   free(plan->output);
   for (int i = 0; i < plan->scopes; i++) free(plan->scope[i]);
   free(plan->scope);
+  free(plan->held);
+  free(plan->waiting);
   free(plan->buffer);
   free(plan->manifest);
   free(plan->dump);

@@ -30,8 +30,11 @@ static void describe_config(const ms_plan *plan, ms_text *text) {
   ms_text_append(text,
                  "optimizer %d: beta1 %.17g, beta2 %.17g, eps %.17g, momentum %.17g, dampening %.17g, nesterov %d\n",
                  c->optimizer, c->beta1, c->beta2, c->eps, c->momentum, c->dampening, c->nesterov);
-  ms_text_append(text, "max_norm %.17g, prefetch %d, accumulate %d, train %d, fuse %d, shared_masters %d\n",
-                 c->max_norm, c->prefetch, c->accumulate, c->train, c->fuse, c->shared_masters);
+  ms_text_append(text,
+                 "max_norm %.17g, prefetch %d, accumulate %d, train %d, fuse %d, shared_masters %d, sync %d, "
+                 "reshard_after_backward %d\n",
+                 c->max_norm, c->prefetch, c->accumulate, c->train, c->fuse, c->shared_masters, c->sync,
+                 c->reshard_after_backward);
   for (int i = 0; i < plan->inputs; i++) {
     char shape[128];
     ms_text_append(text, "input %s: %s %s\n", plan->input[i].name, ms_dtype_name(plan->input[i].at.info.dtype),

@@ -61,11 +61,12 @@ static int layout_arena(ms_plan *plan, int phase, int arena, int64_t base, int *
   return MS_OK;
 }
 
-/* Inputs lie at the front of the activations, the same in all phases. */
-static int64_t layout_inputs(ms_plan *plan) {
+/* What outlives a phase lies at the front of its arena: inputs, and what stays between micro-batches. */
+static int64_t layout_lasting(ms_plan *plan, int arena) {
   int64_t end = 0;
-  for (int i = 0; i < plan->inputs; i++) {
-    ms_buffer *b = &plan->buffer[plan->input[i].at.buffer];
+  for (int i = 0; i < plan->buffers; i++) {
+    ms_buffer *b = &plan->buffer[i];
+    if (b->arena != arena || b->phase >= 0) continue;
     b->offset = end;
     end += align_up(b->bytes);
   }
@@ -76,11 +77,11 @@ int ms_plan_layout(ms_plan *plan) {
   int *order = ms_calloc(plan->buffers, sizeof *order), *placed = ms_calloc(plan->buffers, sizeof *placed);
   int rc = order && placed ? MS_OK : MS_ENOMEM;
   if (rc) goto fail;
-  int64_t inputs = layout_inputs(plan);
-  plan->arena_bytes[MS_ARENA_ACTIVATIONS] = inputs;
-  for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++)
-    for (int phase = 0; phase < MS_PHASES; phase++)
-      MS_GOTO(layout_arena(plan, phase, arena, arena == MS_ARENA_ACTIVATIONS ? inputs : 0, order, placed));
+  for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++) {
+    int64_t lasting = layout_lasting(plan, arena);
+    plan->arena_bytes[arena] = lasting;
+    for (int phase = 0; phase < MS_PHASES; phase++) MS_GOTO(layout_arena(plan, phase, arena, lasting, order, placed));
+  }
   plan->category_bytes[MS_CAT_ACTIVATIONS] = plan->arena_bytes[MS_ARENA_ACTIVATIONS];
   plan->category_bytes[MS_CAT_WORKSPACE] += plan->arena_bytes[MS_ARENA_WORKSPACE];
   plan->category_bytes[MS_CAT_COMMUNICATION] = plan->arena_bytes[MS_ARENA_COMM];

@@ -42,9 +42,14 @@ static int start(ms_lowering *l) {
   l->reduce = ms_calloc(units, sizeof *l->reduce);
   if (!l->root || !l->last_use || !l->at || !l->use || !l->unshard || !l->gathered || !l->reduce) return MS_ENOMEM;
   find_roots(l);
-  for (int u = 0; u < units; u++) l->gathered[u] = l->reduce[u] = -1;
+  int trains = l->phase != MS_PHASE_EVALUATE, stays = trains && !l->plan->config.reshard_after_backward;
+  for (int u = 0; u < units; u++) {
+    l->reduce[u] = -1;
+    l->gathered[u] = stays && l->phase != MS_PHASE_FIRST ? l->plan->held[u] : -1;
+  }
   l->sending[0] = l->sending[1] = -1;
-  MS_TRY(ms_unit_uses(l->model, g, l->root, l->use, &l->boundary));
+  MS_TRY(ms_unit_uses(l->model, g, l->root, stays, l->use, &l->boundary));
+  if (stays && l->phase != MS_PHASE_FIRST) return MS_OK;
   l->unshards = ms_unshard_schedule(l->model, l->use, l->boundary, l->plan->config.prefetch, l->unshard);
   return l->unshards < 0 ? MS_ENOMEM : MS_OK;
 }
@@ -107,10 +112,12 @@ static int issue_unshards(ms_lowering *l, int node) {
   while (l->next_unshard < l->unshards && l->unshard[l->next_unshard].issue <= node) {
     int unit = l->unshard[l->next_unshard++].unit, buffer = ms_state_buffer(unit, MS_STATE_MASTER);
     const ms_unit *u = &l->model->unit[unit];
+    int stays = l->phase != MS_PHASE_EVALUATE && !l->plan->config.reshard_after_backward;
     if (!ms_unit_shares_masters(l->model, &l->plan->config, unit))
-      MS_TRY(
-          ms_plan_buffer(l->plan, l->phase, MS_ARENA_GATHERED, MS_CAT_GATHERED, u->gathered_bytes, u->name, &buffer));
+      MS_TRY(ms_plan_buffer(l->plan, stays ? -1 : l->phase, MS_ARENA_GATHERED, MS_CAT_GATHERED, u->gathered_bytes,
+                            u->name, &buffer));
     l->gathered[unit] = buffer;
+    if (stays) l->plan->held[unit] = buffer;
     MS_TRY(l->model->shard_size == 1 ? cast_unit(l, unit, buffer) : gather_unit(l, unit, buffer));
   }
   return MS_OK;
@@ -197,7 +204,7 @@ static int record_loss(ms_lowering *l) {
   MS_TRY(value_ref(l, l->graph->loss, &loss));
   if (l->phase != MS_PHASE_EVALUATE) {
     ms_ref sum = ms_ref_scalar(ms_loss_sum_buffer(l->plan), 0);
-    ms_attrs attrs = {.i = {l->phase == MS_PHASE_NEXT}};
+    ms_attrs attrs = {.i = {l->phase != MS_PHASE_FIRST}};
     return ms_plan_kernel(l->plan, l->phase, MS_OP_accumulate, &attrs, 1, &loss, 1, &sum, "loss", 0);
   }
   int buffer;

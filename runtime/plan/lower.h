@@ -18,8 +18,9 @@ typedef struct ms_unit_use {
 typedef struct ms_unshard {
   int unit, need, issue;
 } ms_unshard;
-/* use: [units]. boundary: the first backward node (or the number of nodes). */
-int ms_unit_uses(const ms_model *model, const ms_graph *graph, const int *root, ms_unit_use *use, int *boundary);
+/* use: [units]. boundary: the first backward node (or the number of nodes). keep_all: no unit is resharded after forward. */
+int ms_unit_uses(const ms_model *model, const ms_graph *graph, const int *root, int keep_all, ms_unit_use *use,
+                 int *boundary);
 /* The unshards of a phase in order of issue; at most 2*units; returns how many. */
 int ms_unshard_schedule(const ms_model *model, const ms_unit_use *use, int boundary, int prefetch, ms_unshard *list);
 /* 1 when kernels read the master chunk itself: one shard, f32. */

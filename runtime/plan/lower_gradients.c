@@ -2,15 +2,49 @@
 **
 ** With other ranks they are written to a buffer that peers read, reduced over the shards, then over the replicas, into the
 ** state's chunk. Alone they are written to the chunk itself, or added to it where an earlier micro-batch came before.
+**
+** Gradients may wait for the last micro-batch (enum ms_sync): unsharded ones in an f32 copy of the reduce buffer, or the
+** sums over the shards in an f32 copy of the chunk. Only the last phase then goes the rest of the way, in f32.
 */
 #include <stdlib.h>
 
 #include "plan/lower.h"
 
+static int communicates(const ms_lowering *l) { return l->model->shard_size > 1 || l->model->replicate_size > 1; }
+
+/* What the configured enum ms_sync means on this mesh: without replicas nothing is left to wait for after the shards, and
+** without shards the replicas are all that there is. */
+static int sync_of(const ms_lowering *l) {
+  int sync = l->plan->config.sync;
+  if (!communicates(l)) return MS_SYNC_EVERY;
+  if (sync == MS_SYNC_SHARD && l->model->replicate_size == 1) return MS_SYNC_EVERY;
+  return sync == MS_SYNC_SHARD && l->model->shard_size == 1 ? MS_SYNC_LAST : sync;
+}
+
+/* Unsharded gradients of this plan wait for the last micro-batch. */
+static int waits_unsharded(const ms_lowering *l) { return sync_of(l) == MS_SYNC_LAST; }
+
+/* Gradients are written where they wait: nothing is there yet, and it is f32 too. */
+static int writes_where_they_wait(const ms_lowering *l, int unit) {
+  return waits_unsharded(l) && l->phase == MS_PHASE_FIRST && l->model->unit[unit].config.reduce_dtype == MS_F32;
+}
+
+/* The unit's buffer of what waits for the last micro-batch, made in the first. */
+static int waiting_buffer(ms_lowering *l, int unit, int64_t elements, int *buffer) {
+  int *waiting = &l->plan->waiting[unit];
+  if (*waiting < 0)
+    MS_TRY(ms_plan_buffer(l->plan, -1, MS_ARENA_COMM, MS_CAT_COMMUNICATION, 4 * elements, l->model->unit[unit].name,
+                          waiting));
+  *buffer = *waiting;
+  return MS_OK;
+}
+
+/* Elements of a unit's reduce buffer. */
+static int64_t reduce_elements(const ms_unit *u) { return u->reduce_bytes / ms_dtype_size(u->config.reduce_dtype); }
+
 /* Gradients go straight to the state's gradient chunk where nobody else adds to it. */
 static int writes_state_gradient(const ms_lowering *l, int unit) {
-  return l->model->shard_size == 1 && l->model->replicate_size == 1 && l->phase == MS_PHASE_FIRST &&
-         l->model->unit[unit].config.reduce_dtype == MS_F32;
+  return !communicates(l) && l->phase == MS_PHASE_FIRST && l->model->unit[unit].config.reduce_dtype == MS_F32;
 }
 
 static int fill_zero(ms_lowering *l, int buffer, int64_t offset, int dtype, int64_t n, const char *scope) {
@@ -46,12 +80,14 @@ static int zero_rest(ms_lowering *l, int unit) {
 static int open_gradients(ms_lowering *l, int unit) {
   const ms_unit *u = &l->model->unit[unit];
   int to_state = writes_state_gradient(l, unit);
-  int communicates = l->model->shard_size > 1 || l->model->replicate_size > 1;
+  int peers_read = communicates(l) && !waits_unsharded(l);
   if (to_state) {
     l->reduce[unit] = ms_state_buffer(unit, MS_STATE_GRADIENT);
+  } else if (writes_where_they_wait(l, unit)) {
+    MS_TRY(waiting_buffer(l, unit, reduce_elements(u), &l->reduce[unit]));
   } else {
-    MS_TRY(ms_plan_buffer(l->plan, l->phase, communicates ? MS_ARENA_COMM : MS_ARENA_ACTIVATIONS,
-                          communicates ? MS_CAT_COMMUNICATION : MS_CAT_ACTIVATIONS, u->reduce_bytes, u->name,
+    MS_TRY(ms_plan_buffer(l->plan, l->phase, peers_read ? MS_ARENA_COMM : MS_ARENA_ACTIVATIONS,
+                          peers_read ? MS_CAT_COMMUNICATION : MS_CAT_ACTIVATIONS, u->reduce_bytes, u->name,
                           &l->reduce[unit]));
   }
   for (int i = 0; i < u->params; i++) {
@@ -75,22 +111,30 @@ int ms_lower_open_gradients_of(ms_lowering *l, int node, const int *grad_unit) {
   return MS_OK;
 }
 
-/* One part a trainable segment; from and to tell where the sum is read and written. */
-static int reduce_parts(ms_lowering *l, int unit, int kind, int buffer, int chunked, int dst, int dst_dtype,
+/* Where a sum over ranks is read or written: whole reduce buffers, or chunks, in one dtype. */
+typedef struct gradients {
+  int buffer, dtype, chunked;
+} gradients;
+
+static int64_t place_in(const gradients *g, const ms_segment *seg) {
+  int64_t element = g->chunked ? seg->local : seg->reduce / ms_dtype_size(seg->reduce_dtype);
+  return element * ms_dtype_size(g->dtype);
+}
+
+/* One part a trainable segment. */
+static int reduce_parts(ms_lowering *l, int unit, const gradients *from, const gradients *to, int accumulate,
                         ms_plan_part *part) {
   const ms_unit *u = &l->model->unit[unit];
   int parts = 0;
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
     if (seg->frozen) continue;
-    int size = ms_dtype_size(seg->reduce_dtype), dst_size = ms_dtype_size(dst_dtype);
-    int64_t whole = kind == MS_COLL_REDUCE_SCATTER ? seg->chunk * l->model->shard_size : seg->chunk;
-    int64_t begin = chunked ? seg->local * size : seg->reduce;
+    int64_t whole = from->chunked ? seg->chunk : seg->chunk * l->model->shard_size;
     part[parts].count = seg->chunk;
     part[parts].src.buffer = -1;
-    part[parts].shared = ms_ref_vector(buffer, begin, seg->reduce_dtype, whole);
-    part[parts].dst = ms_ref_vector(dst, seg->local * dst_size, dst_dtype, seg->chunk);
-    part[parts].accumulate = dst == ms_state_buffer(unit, MS_STATE_GRADIENT) && l->phase == MS_PHASE_NEXT;
+    part[parts].shared = ms_ref_vector(from->buffer, place_in(from, seg), from->dtype, whole);
+    part[parts].dst = ms_ref_vector(to->buffer, place_in(to, seg), to->dtype, seg->chunk);
+    part[parts].accumulate = accumulate;
     parts++;
   }
   return parts;
@@ -105,43 +149,69 @@ static int send(ms_lowering *l, int unit, int stream, int kind, int dim, int par
   return MS_OK;
 }
 
-static int accumulate_local(ms_lowering *l, int unit) {
+/* Adds this micro-batch's gradients to those that are there, or puts the first ones there, without other ranks. */
+static int accumulate_local(ms_lowering *l, int unit, const gradients *to) {
   const ms_unit *u = &l->model->unit[unit];
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
     if (seg->frozen) continue;
-    ms_ref in = ms_ref_vector(l->reduce[unit], seg->reduce, seg->reduce_dtype, seg->chunk);
-    ms_ref out = ms_ref_vector(ms_state_buffer(unit, MS_STATE_GRADIENT), 4 * seg->local, MS_F32, seg->chunk);
-    ms_attrs attrs = {.i = {l->phase == MS_PHASE_NEXT}};
+    int64_t whole = seg->chunk * l->model->shard_size;
+    ms_ref in = ms_ref_vector(l->reduce[unit], seg->reduce, seg->reduce_dtype, whole);
+    ms_ref out = ms_ref_vector(to->buffer, place_in(to, seg), MS_F32, whole);
+    ms_attrs attrs = {.i = {l->phase != MS_PHASE_FIRST}};
     MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_accumulate, &attrs, 1, &in, 1, &out, u->name, 1));
   }
   return MS_OK;
 }
 
+/* Over the shards into chunks: the state's own, or with replicas a buffer on the way to them. */
+static int reduce_over_shards(ms_lowering *l, int unit, const gradients *from, gradients *to, ms_plan_part *part) {
+  const ms_unit *u = &l->model->unit[unit];
+  int accumulate = !waits_unsharded(l) && l->phase != MS_PHASE_FIRST;
+  *to = (gradients){ms_state_buffer(unit, MS_STATE_GRADIENT), MS_F32, 1};
+  if (l->model->replicate_size > 1 && sync_of(l) == MS_SYNC_SHARD) {
+    MS_TRY(waiting_buffer(l, unit, u->trainable_count, &to->buffer));
+  } else if (l->model->replicate_size > 1) {
+    to->dtype = from->dtype;
+    accumulate = 0;
+    MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION,
+                          u->trainable_count * ms_dtype_size(to->dtype), u->name, &to->buffer));
+  }
+  int parts = reduce_parts(l, unit, from, to, accumulate, part);
+  return send(l, unit, MS_STREAM_REDUCE, MS_COLL_REDUCE_SCATTER, MS_DIM_SHARD, parts, part);
+}
+
+static int reduce_over_replicas(ms_lowering *l, int unit, const gradients *from, ms_plan_part *part) {
+  gradients to = {ms_state_buffer(unit, MS_STATE_GRADIENT), MS_F32, 1};
+  int accumulate = sync_of(l) == MS_SYNC_EVERY && l->phase != MS_PHASE_FIRST;
+  int parts = reduce_parts(l, unit, from, &to, accumulate, part);
+  return send(l, unit, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, parts, part);
+}
+
+/* From this rank's gradients of the micro-batch as far as its phase goes. */
 static int reduce_unit(ms_lowering *l, int unit) {
-  if (writes_state_gradient(l, unit)) return MS_OK;
   const ms_model *model = l->model;
   const ms_unit *u = &model->unit[unit];
-  if (model->shard_size == 1 && model->replicate_size == 1) return accumulate_local(l, unit);
+  if (writes_state_gradient(l, unit)) return MS_OK;
+  gradients at = {l->reduce[unit], u->config.reduce_dtype, 0};
+  if (!communicates(l))
+    return accumulate_local(l, unit, &(gradients){ms_state_buffer(unit, MS_STATE_GRADIENT), MS_F32, 1});
+  if (waits_unsharded(l)) {
+    at.dtype = MS_F32;
+    MS_TRY(waiting_buffer(l, unit, reduce_elements(u), &at.buffer));
+    if (!writes_where_they_wait(l, unit)) MS_TRY(accumulate_local(l, unit, &at));
+    if (l->phase != MS_PHASE_LAST) return MS_OK;
+  }
   ms_plan_part *part = ms_calloc(u->segments, sizeof *part);
   if (!part) return MS_ENOMEM;
-  int gradient = ms_state_buffer(unit, MS_STATE_GRADIENT), from = l->reduce[unit], chunked = 0, rc = MS_OK;
+  int rc = MS_OK;
+  gradients chunks;
   if (model->shard_size > 1) {
-    int to = gradient, to_dtype = MS_F32;
-    if (model->replicate_size > 1) {
-      to_dtype = u->config.reduce_dtype;
-      MS_GOTO(ms_plan_buffer(l->plan, l->phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION,
-                             u->trainable_count * ms_dtype_size(to_dtype), u->name, &to));
-    }
-    int parts = reduce_parts(l, unit, MS_COLL_REDUCE_SCATTER, from, 0, to, to_dtype, part);
-    MS_GOTO(send(l, unit, MS_STREAM_REDUCE, MS_COLL_REDUCE_SCATTER, MS_DIM_SHARD, parts, part));
-    from = to;
-    chunked = 1;
+    MS_GOTO(reduce_over_shards(l, unit, &at, &chunks, part));
+    at = chunks;
   }
-  if (model->replicate_size > 1) {
-    int parts = reduce_parts(l, unit, MS_COLL_ALL_REDUCE, from, chunked, gradient, MS_F32, part);
-    MS_GOTO(send(l, unit, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, parts, part));
-  }
+  int waits_for_replicas = sync_of(l) == MS_SYNC_SHARD && l->phase != MS_PHASE_LAST;
+  if (model->replicate_size > 1 && !waits_for_replicas) MS_GOTO(reduce_over_replicas(l, unit, &at, part));
 fail:
   free(part);
   return rc;

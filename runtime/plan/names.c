@@ -7,7 +7,7 @@ const char *ms_stream_name(int stream) {
 }
 
 const char *ms_phase_name(int phase) {
-  static const char *const names[MS_PHASES] = {"first", "next", "norm", "update", "evaluate"};
+  static const char *const names[MS_PHASES] = {"first", "next", "last", "norm", "update", "evaluate"};
   return names[phase];
 }
 

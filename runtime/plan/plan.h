@@ -42,7 +42,7 @@ typedef struct ms_buffer {
   int arena, category;
   int64_t bytes;
   int64_t offset;  /* in the arena; -1 until laid out */
-  int phase;       /* it lives in; -1: all of them (STATE, and the inputs) */
+  int phase;       /* it lives in; -1: all of them (STATE, inputs, and what stays between micro-batches) */
   int first, last; /* program positions (before synchronisation) of its first and last use in that phase */
   const char *label;
 } ms_buffer;
@@ -121,6 +121,8 @@ struct ms_plan {
   ms_plan_input *input;
   ms_plan_output *output;
   int inputs, outputs;
+  int *held;        /* [units] buffer of gathered weights that stay from micro-batch to micro-batch, or -1 */
+  int *waiting;     /* [units] buffer of gradients that wait for the last micro-batch, or -1 */
   ms_ref evaluated; /* EVALUATE: f32 [2], the loss summed over the ranks at [1]; buffer -1 without a loss */
   ms_ref norm;      /* NORM: f32 [4] of step_norm */
   uint64_t fingerprint;

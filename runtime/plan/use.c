@@ -22,7 +22,7 @@ static void extend(int *first, int *last, int node) {
 }
 
 /* "default": gathered again at once after forward are the root and the unit that starts last; they are kept. */
-static void decide_keep(const ms_model *model, ms_unit_use *use) {
+static void decide_keep(const ms_model *model, int keep_all, ms_unit_use *use) {
   int last_started = -1;
   for (int u = 0; u < model->units; u++)
     if (use[u].forward_first >= 0 && (last_started < 0 || use[u].forward_first > use[last_started].forward_first))
@@ -30,11 +30,12 @@ static void decide_keep(const ms_model *model, ms_unit_use *use) {
   for (int u = 0; u < model->units; u++) {
     int reshard = model->unit[u].config.reshard;
     int again_at_once = u == last_started || !strcmp(model->unit[u].name, "root");
-    use[u].keep = reshard == MS_RESHARD_KEEP || (reshard == MS_RESHARD_DEFAULT && again_at_once);
+    use[u].keep = keep_all || reshard == MS_RESHARD_KEEP || (reshard == MS_RESHARD_DEFAULT && again_at_once);
   }
 }
 
-int ms_unit_uses(const ms_model *model, const ms_graph *graph, const int *root, ms_unit_use *use, int *boundary) {
+int ms_unit_uses(const ms_model *model, const ms_graph *graph, const int *root, int keep_all, ms_unit_use *use,
+                 int *boundary) {
   for (int u = 0; u < model->units; u++) use[u] = (ms_unit_use){-1, -1, -1, -1, -1, 0};
   *boundary = graph->n_nodes;
   for (int n = 0; n < graph->n_nodes; n++) {
@@ -55,7 +56,7 @@ int ms_unit_uses(const ms_model *model, const ms_graph *graph, const int *root, 
     ms_unit_use *u = &use[model->param[p].unit];
     if (made_by > u->gradient_last) u->gradient_last = made_by;
   }
-  decide_keep(model, use);
+  decide_keep(model, keep_all, use);
   return MS_OK;
 }
 

@@ -102,13 +102,10 @@ fail:
   return rc;
 }
 
-/* The host reads outputs and writes inputs between phases. */
-static void hold_for_host(verifier *v) {
-  for (int i = 0; i < v->plan->inputs; i++) {
-    span *s = &v->spans[v->plan->input[i].at.buffer];
-    s->first = 0;
-    s->last = INT_MAX;
-  }
+/* What outlives the phase: buffers of all phases (the host writes inputs between them), and outputs, which it reads. */
+static void hold_lasting(verifier *v) {
+  for (int b = 0; b < v->plan->buffers; b++)
+    if (v->plan->buffer[b].phase < 0) v->spans[b] = (span){b, 0, INT_MAX};
   for (int o = 0; o < v->plan->outputs; o++) {
     const ms_ref *at = &v->plan->output[o].at[v->phase_id];
     if (at->buffer >= 0 && v->spans[at->buffer].first >= 0) v->spans[at->buffer].last = INT_MAX;
@@ -200,7 +197,7 @@ int ms_plan_verify(const ms_plan *plan, int phase) {
   for (int b = 0; b < plan->buffers; b++) v.spans[b] = (span){b, -1, -1};
   MS_GOTO(follow_events(&v));
   MS_GOTO(collect(&v));
-  hold_for_host(&v);
+  hold_lasting(&v);
   MS_GOTO(check_order(&v));
   MS_GOTO(check_reuse(&v));
 fail:

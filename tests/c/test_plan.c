@@ -1,46 +1,17 @@
 /* test_plan.c - what a plan promises without running it: how many collectives, how many bytes, which waits, one fingerprint. */
-#include "plan/plan.h"
-
-#include "tests/c/support/mlp.h"
+#include "tests/c/support/planned.h"
 
 #include <stdlib.h>
 
-typedef struct planned {
-  mlp net;
-  ms_plan *plan;
-} planned;
-
 static planned make_with(const mlp_config *c, int prefetch, int train, int fuse) {
-  planned p = {.net = mlp_make(c)};
-  ms_plan_config config;
-  ms_plan_config_default(&config);
+  ms_plan_config config = planned_config();
   config.prefetch = prefetch;
-  config.accumulate = 1;
-  config.max_norm = 1;
-  config.threads = 1;
   config.train = train;
   config.fuse = fuse;
-  must(ms_plan_compile(p.net.graph, &config, &p.plan));
-  return p;
+  return plan_with(c, &config);
 }
 
 static planned make(const mlp_config *c, int prefetch) { return make_with(c, prefetch, 1, 1); }
-
-static void drop(planned *p) {
-  ms_plan_free(p->plan);
-  mlp_free(&p->net);
-}
-
-static int count(const ms_plan *plan, int phase, int kind, int backward_only) {
-  int n = 0, in_backward = 0;
-  for (int i = 0; i < plan->phase[phase].n; i++) {
-    const ms_instr *instr = &plan->phase[phase].instr[i];
-    in_backward |= instr->kind == MS_INSTR_KERNEL && instr->backward;
-    if (instr->kind == MS_INSTR_COLLECTIVE && instr->coll->kind == kind && instr->coll->unit >= 0)
-      n += !backward_only || in_backward;
-  }
-  return n;
-}
 
 static void expect_gathers(int block, int root, int forward, int all) {
   mlp_config c = mlp_default(1, 4, 2);
@@ -101,31 +72,6 @@ static void S8_frozen_unit_costs_no_gradient(void **state) {
   drop(&p);
 }
 
-/* Every wait of every phase is needed: without it the verifier refuses, and with it again it accepts. */
-static void check_mutations(const mlp_config *c, int prefetch) {
-  planned p = make(c, prefetch);
-  int waits = 0;
-  for (int phase = 0; phase < MS_PHASES; phase++) {
-    ms_plan_phase *ph = &p.plan->phase[phase];
-    for (int i = 0; i < ph->n; i++) {
-      if (ph->instr[i].kind != MS_INSTR_WAIT) continue;
-      waits++;
-      ms_instr wait = ph->instr[i];
-      memmove(&ph->instr[i], &ph->instr[i + 1], (size_t)(ph->n - i - 1) * sizeof wait);
-      ph->n--;
-      if (ms_plan_verify(p.plan, phase) != MS_ERACE)
-        fail_msg("phase %s: wait %d (event %d) is not missed", ms_phase_name(phase), i, wait.event);
-      ms_error_clear();
-      memmove(&ph->instr[i + 1], &ph->instr[i], (size_t)(ph->n - i) * sizeof wait);
-      ph->instr[i] = wait;
-      ph->n++;
-      must(ms_plan_verify(p.plan, phase));
-    }
-  }
-  assert_true(waits > 4);
-  drop(&p);
-}
-
 static void M4_every_wait_is_needed(void **state) {
   (void)state;
   static const int meshes[][2] = {{1, 2}, {2, 2}, {4, 1}, {1, 3}};
@@ -134,7 +80,9 @@ static void M4_every_wait_is_needed(void **state) {
       mlp_config c = mlp_default(meshes[m][0], meshes[m][1], 0);
       c.blocks = 2;
       c.block.reshard = c.root.reshard = MS_RESHARD_ALWAYS;
-      check_mutations(&c, prefetch);
+      ms_plan_config config = planned_config();
+      config.prefetch = prefetch;
+      check_mutations(&c, &config);
     }
 }
 

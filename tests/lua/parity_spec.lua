@@ -102,6 +102,44 @@ describe("parity with one rank", function()
     assert_parity(alone, run(2, { mesh = "2x1", micro = 3, layout = "ragged" }), 1e-5)
   end)
 
+  it("S5 gradients that wait for the last micro-batch: parity, and fewer collectives", function()
+    local alone = run(1, { mesh = "1x1", micro = 3 })
+    for _, mesh in ipairs({ { 1, "1x1" }, { 2, "1x2" }, { 2, "2x1" }, { 4, "2x2" } }) do
+      local every = run(mesh[1], { mesh = mesh[2], micro = 3 })
+      for _, sync in ipairs({ "shard", "last" }) do
+        for _, layout in ipairs({ "rows", "ragged" }) do
+          local got = run(mesh[1], { mesh = mesh[2], micro = 3, sync = sync, layout = layout })
+          assert_parity(alone, got, 1e-5)
+          local ran = got.collectives
+          -- Of three micro-batches one is first, one next and one last.
+          assert.equal(10 * got.plan.collectives.next, ran.next)
+          assert.equal(10 * got.plan.collectives.last, ran.last)
+          local before = every.collectives.first + 2 * every.collectives.next / 2
+          assert(ran.first + ran.next + ran.last <= before)
+        end
+      end
+    end
+    local reduced = run(4, { mesh = "2x2", micro = 3, sync = "last", dtype = "bf16", reduce = "bf16" })
+    assert_close(alone.losses, reduced.losses, 2e-2, "losses in bf16")
+  end)
+
+  it("S5 weights that stay from one micro-batch to the next", function()
+    for _, mesh in ipairs({ { 2, "1x2" }, { 4, "2x2" }, { 1, "1x1" } }) do
+      for _, dtype in ipairs({ "f32", "bf16" }) do
+        local settings = { mesh = mesh[2], micro = 3, dtype = dtype, shared_masters = false }
+        local freed = run(mesh[1], settings)
+        local kept = run(mesh[1], with(settings, { reshard_backward = false }))
+        assert_same(freed, kept)
+        local both = run(mesh[1], with(settings, { reshard_backward = false, sync = "last" }))
+        assert_close(freed.losses, both.losses, dtype == "f32" and 1e-5 or 2e-2, "losses with sync last")
+        if mesh[1] > 1 then
+          assert(kept.collectives.next < freed.collectives.next)
+          assert(kept.plan.bytes.gathered > freed.plan.bytes.gathered)
+        end
+      end
+    end
+  end)
+
   it("S7 bf16 weights with f32 masters, reduced in f32 or bf16", function()
     local full = run(1, { mesh = "1x1" })
     for _, reduce in ipairs({ "f32", "bf16" }) do

@@ -13,7 +13,7 @@ local cfg = ms.args {
   mesh = "1x1", rows = 12, steps = 10, out = "", optimizer = "adamw", units = true, layout = "rows", dtype = "f32",
   reshard = "default", micro = 1, prefetch = 1, clip = 0.5, freeze = "", groups = false, reduce = "f32", unused = false,
   mixed = false, momentum = 0.9, nesterov = false, decay = 0.1, seed = 3, spare = false,
-  shared_masters = true, recompute = "", dropout = false,
+  shared_masters = true, recompute = "", dropout = false, sync = "every", reshard_backward = true,
 }
 
 local Block = ms.module "Block"
@@ -74,7 +74,8 @@ local opt = cfg.optimizer == "adamw" and ms.optim.adamw { lr = 1e-2, weight_deca
   }
 local train = ms.trainer {
   model = model, optimizer = opt, loss = ms.loss.cross_entropy, clip_grad_norm = cfg.clip,
-  micro_batches = cfg.micro, prefetch = cfg.prefetch,
+  micro_batches = cfg.micro, prefetch = cfg.prefetch, gradient_sync = cfg.sync,
+  reshard_after_backward = cfg.reshard_backward,
 }
 
 -- The rows of a global batch that belong to this rank: with micro-batches, micro-batch m of all ranks together is the

@@ -1,0 +1,70 @@
+/* planned.h - plans of the small network of mlp.h, what is counted in them, and the mutation test of their waits. */
+#ifndef MS_TESTS_PLANNED_H
+#define MS_TESTS_PLANNED_H
+
+#include "plan/plan.h"
+#include "tests/c/support/mlp.h"
+
+typedef struct planned {
+  mlp net;
+  ms_plan *plan;
+} planned;
+
+/* What tests start from: every phase but last. */
+static inline ms_plan_config planned_config(void) {
+  ms_plan_config config;
+  ms_plan_config_default(&config);
+  config.accumulate = 1;
+  config.max_norm = 1;
+  config.threads = 1;
+  return config;
+}
+
+static inline planned plan_with(const mlp_config *c, const ms_plan_config *config) {
+  planned p = {.net = mlp_make(c)};
+  must(ms_plan_compile(p.net.graph, config, &p.plan));
+  return p;
+}
+
+static inline void drop(planned *p) {
+  ms_plan_free(p->plan);
+  mlp_free(&p->net);
+}
+
+static inline int count(const ms_plan *plan, int phase, int kind, int backward_only) {
+  int n = 0, in_backward = 0;
+  for (int i = 0; i < plan->phase[phase].n; i++) {
+    const ms_instr *instr = &plan->phase[phase].instr[i];
+    in_backward |= instr->kind == MS_INSTR_KERNEL && instr->backward;
+    if (instr->kind == MS_INSTR_COLLECTIVE && instr->coll->kind == kind && instr->coll->unit >= 0)
+      n += !backward_only || in_backward;
+  }
+  return n;
+}
+
+/* Every wait of every phase is needed: without it the verifier refuses, and with it again it accepts. */
+static inline void check_mutations(const mlp_config *c, const ms_plan_config *config) {
+  planned p = plan_with(c, config);
+  int waits = 0;
+  for (int phase = 0; phase < MS_PHASES; phase++) {
+    ms_plan_phase *ph = &p.plan->phase[phase];
+    for (int i = 0; i < ph->n; i++) {
+      if (ph->instr[i].kind != MS_INSTR_WAIT) continue;
+      waits++;
+      ms_instr wait = ph->instr[i];
+      memmove(&ph->instr[i], &ph->instr[i + 1], (size_t)(ph->n - i - 1) * sizeof wait);
+      ph->n--;
+      if (ms_plan_verify(p.plan, phase) != MS_ERACE)
+        fail_msg("phase %s: wait %d (event %d) is not missed", ms_phase_name(phase), i, wait.event);
+      ms_error_clear();
+      memmove(&ph->instr[i + 1], &ph->instr[i], (size_t)(ph->n - i) * sizeof wait);
+      ph->instr[i] = wait;
+      ph->n++;
+      must(ms_plan_verify(p.plan, phase));
+    }
+  }
+  assert_true(waits > 4);
+  drop(&p);
+}
+
+#endif

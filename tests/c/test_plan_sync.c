@@ -1,0 +1,138 @@
+/* test_plan_sync.c - plans whose gradients wait for the last micro-batch, or whose weights stay from one to the next: what
+** each phase communicates, what it costs, and that its waits are the needed ones.
+*/
+#include "tests/c/support/planned.h"
+
+static planned with_sync(const mlp_config *c, int sync) {
+  ms_plan_config config = planned_config();
+  config.sync = sync;
+  return plan_with(c, &config);
+}
+
+static void expect_reductions(const ms_plan *plan, int phase, int scatters, int reduces) {
+  assert_int_equal(count(plan, phase, MS_COLL_REDUCE_SCATTER, 0), scatters);
+  assert_int_equal(count(plan, phase, MS_COLL_ALL_REDUCE, 0), reduces);
+}
+
+static void S5_reductions_by_phase(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(2, 2, 0);
+  int units = c.blocks + 1;
+  planned p = with_sync(&c, MS_SYNC_EVERY);
+  expect_reductions(p.plan, MS_PHASE_FIRST, units, units);
+  expect_reductions(p.plan, MS_PHASE_NEXT, units, units);
+  assert_int_equal(p.plan->phase[MS_PHASE_LAST].present, 0);
+  drop(&p);
+  p = with_sync(&c, MS_SYNC_SHARD);
+  expect_reductions(p.plan, MS_PHASE_FIRST, units, 0);
+  expect_reductions(p.plan, MS_PHASE_NEXT, units, 0);
+  expect_reductions(p.plan, MS_PHASE_LAST, units, units);
+  drop(&p);
+  p = with_sync(&c, MS_SYNC_LAST);
+  expect_reductions(p.plan, MS_PHASE_FIRST, 0, 0);
+  expect_reductions(p.plan, MS_PHASE_NEXT, 0, 0);
+  expect_reductions(p.plan, MS_PHASE_LAST, units, units);
+  drop(&p);
+}
+
+/* A mesh with one dimension has one kind of sum; alone there is none. */
+static void S5_reductions_on_meshes_of_one_dimension(void **state) {
+  (void)state;
+  mlp_config fsdp = mlp_default(1, 2, 0), ddp = mlp_default(2, 1, 0), alone = mlp_default(1, 1, 0);
+  int units = fsdp.blocks + 1;
+  planned p = with_sync(&fsdp, MS_SYNC_SHARD);
+  expect_reductions(p.plan, MS_PHASE_FIRST, units, 0);
+  expect_reductions(p.plan, MS_PHASE_LAST, units, 0);
+  drop(&p);
+  p = with_sync(&ddp, MS_SYNC_SHARD);
+  expect_reductions(p.plan, MS_PHASE_FIRST, 0, 0);
+  expect_reductions(p.plan, MS_PHASE_LAST, 0, units);
+  drop(&p);
+  p = with_sync(&alone, MS_SYNC_LAST);
+  for (int phase = 0; phase < MS_PHASES; phase++) assert_int_equal(p.plan->phase[phase].colls, 0);
+  assert_int_equal(p.plan->arena_bytes[MS_ARENA_COMM], 64); /* the step's totals, on a cache line */
+  drop(&p);
+}
+
+/* Waiting costs the unsharded gradients, or one chunk of them, in f32. */
+static void S5_what_waits_is_in_the_peak(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(2, 2, 0);
+  int64_t whole = 0, chunks = 0, bytes[3];
+  for (int sync = MS_SYNC_EVERY; sync <= MS_SYNC_LAST; sync++) {
+    planned p = with_sync(&c, sync);
+    bytes[sync] = p.plan->arena_bytes[MS_ARENA_COMM];
+    whole = chunks = 0;
+    for (int u = 0; u < p.net.model->units; u++) {
+      whole += p.net.model->unit[u].reduce_bytes;
+      chunks += 4 * p.net.model->unit[u].trainable_count;
+    }
+    drop(&p);
+  }
+  assert_true(bytes[MS_SYNC_SHARD] >= chunks && bytes[MS_SYNC_SHARD] <= bytes[MS_SYNC_EVERY] + chunks);
+  assert_true(bytes[MS_SYNC_LAST] >= whole && bytes[MS_SYNC_LAST] <= bytes[MS_SYNC_EVERY] + whole);
+}
+
+static void S5_weights_that_stay_are_gathered_once(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(1, 2, 0);
+  c.block.reshard = c.root.reshard = MS_RESHARD_ALWAYS;
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
+    c.block.param_dtype = c.root.param_dtype = dtype;
+    ms_plan_config config = planned_config();
+    config.sync = MS_SYNC_LAST;
+    config.reshard_after_backward = 0;
+    planned p = plan_with(&c, &config);
+    assert_int_equal(count(p.plan, MS_PHASE_FIRST, MS_COLL_ALL_GATHER, 0), c.blocks + 1);
+    assert_int_equal(count(p.plan, MS_PHASE_NEXT, MS_COLL_ALL_GATHER, 0), 0);
+    assert_int_equal(count(p.plan, MS_PHASE_LAST, MS_COLL_ALL_GATHER, 0), 0);
+    assert_int_equal(count(p.plan, MS_PHASE_EVALUATE, MS_COLL_ALL_GATHER, 0), c.blocks + 1);
+    int64_t gathered = 0;
+    for (int u = 0; u < p.net.model->units; u++) gathered += p.net.model->unit[u].gathered_bytes;
+    if (dtype == MS_BF16) assert_true(p.plan->arena_bytes[MS_ARENA_GATHERED] >= gathered);
+    drop(&p);
+  }
+}
+
+static void M4_every_wait_is_needed_when_gradients_wait(void **state) {
+  (void)state;
+  static const int meshes[][2] = {{1, 2}, {2, 2}, {4, 1}};
+  for (int m = 0; m < 3; m++)
+    for (int sync = MS_SYNC_SHARD; sync <= MS_SYNC_LAST; sync++)
+      for (int reshard = 0; reshard < 2; reshard++) {
+        mlp_config c = mlp_default(meshes[m][0], meshes[m][1], 0);
+        c.blocks = 2;
+        c.block.param_dtype = c.root.param_dtype = MS_BF16;
+        c.block.reshard = c.root.reshard = MS_RESHARD_ALWAYS;
+        ms_plan_config config = planned_config();
+        config.sync = sync;
+        config.reshard_after_backward = reshard;
+        check_mutations(&c, &config);
+      }
+}
+
+static void what_cannot_wait_is_refused(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(1, 2, 0);
+  mlp net = mlp_make(&c);
+  ms_plan *plan;
+  ms_plan_config config = planned_config();
+  config.sync = MS_SYNC_LAST;
+  config.accumulate = 0;
+  assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "need accumulate = 1");
+  config.sync = 7;
+  assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "sync must be every (0), shard (1) or last (2)");
+  mlp_free(&net);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(S5_reductions_by_phase),
+      TEST(S5_reductions_on_meshes_of_one_dimension),
+      TEST(S5_what_waits_is_in_the_peak),
+      TEST(S5_weights_that_stay_are_gathered_once),
+      TEST(M4_every_wait_is_needed_when_gradients_wait),
+      TEST(what_cannot_wait_is_refused),
+  };
+  return cmocka_run_group_tests_name("plan sync", tests, NULL, NULL);
+}
