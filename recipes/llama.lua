@@ -6,7 +6,10 @@
 local ms = require "moonshard"
 local re = ms.re
 
-local cfg = ms.args { size = "tiny", seq = 256, batch = 4, steps = 200, lr = 1e-3, mesh = "1x-1", prefetch = 1 }
+local cfg = ms.args {
+  size = "tiny", seq = 256, batch = 4, steps = 200, lr = 1e-3, mesh = "1x-1", reshard = ms.args.any("default"),
+  prefetch = 1,
+}
 
 local config = cfg.size == "tiny" and { vocab = 256, layers = 4, dim = 256, heads = 8, kv_heads = 4, ffn = 704 }
   or { cfg.size }
@@ -18,6 +21,7 @@ local model = ms.models.llama(config)
 ms.fully_shard(model, {
   mesh = mesh,
   units = { re[[^layers\.\d+$]] },
+  reshard_after_forward = cfg.reshard,
   mp_policy = { param_dtype = cfg.size == "tiny" and "auto" or "bf16", reduce_dtype = "f32" },
 })
 

@@ -2,8 +2,9 @@
 --
 --   local cfg = ms.args { layers = 6, lr = ms.args.real(1e-3), mesh = "2x2", betas = { 0.9, 0.95 }, compile = true }
 --
--- A whole number as default asks for whole numbers; `real` marks a default that may get a fraction. Two settings are
--- there in every recipe: device ("cpu") and files (the text to train on), which a recipe may give defaults of its own.
+-- A whole number as default asks for whole numbers; `real` marks a default that may get a fraction, `any` one that may
+-- get true, false, a number or text, as reshard_after_forward does. Two settings are there in every recipe: device
+-- ("cpu") and files (the text to train on), which a recipe may give defaults of its own.
 
 local errors = require("moonshard.error")
 local nearest = require("moonshard.nearest")
@@ -30,6 +31,22 @@ function args.real(value)
   return setmetatable({ value = value }, Real)
 end
 
+---@class moonshard.AnyValue
+---@field value number|string|boolean
+local AnyValue = {}
+
+---A default that may be overridden by true, false, a number or text: what is written decides.
+---@param value number|string|boolean
+---@return moonshard.AnyValue
+function args.any(value)
+  return setmetatable({ value = value }, AnyValue)
+end
+
+local function is_marked(default)
+  local meta = getmetatable(default)
+  return meta == Real or meta == AnyValue
+end
+
 local SWITCHES = {
   ["true"] = true, yes = true, on = true, ["1"] = true, ["false"] = false, no = false, off = false, ["0"] = false,
 }
@@ -51,6 +68,11 @@ end
 
 local function read_real(key, text, default)
   return read_number(key, text, default % 1 == 0 and 0.5 or default)
+end
+
+local function read_any(text)
+  if text == "true" or text == "false" then return text == "true" end
+  return text:match("^[+-]?%.?%d") and tonumber(text) or text
 end
 
 local read_value
@@ -80,6 +102,8 @@ function read_value(key, text, default)
     return value
   elseif getmetatable(default) == Real then
     return read_real(key, text, default.value)
+  elseif getmetatable(default) == AnyValue then
+    return read_any(text)
   elseif kind == "table" then
     return read_list(key, text, default)
   end
@@ -107,7 +131,7 @@ end
 
 ---The settings of a recipe: its defaults, overridden by the command line. Unknown keys and values of another type are
 ---refused.
----@param defaults table<string, number|string|boolean|table|moonshard.Real>
+---@param defaults table<string, number|string|boolean|table|moonshard.Real|moonshard.AnyValue>
 ---@return table settings a new table with the keys of defaults, `device` and `files`
 local function parse(defaults)
   check_defaults(defaults)
@@ -117,7 +141,8 @@ local function parse(defaults)
   end
   local settings = {}
   for key, default in pairs(typed) do
-    settings[key] = getmetatable(default) == Real and default.value or default
+    if is_marked(default) then default = default.value end
+    settings[key] = default
   end
   for _, override in ipairs(args.overrides) do
     local default = typed[override.key]

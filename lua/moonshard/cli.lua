@@ -17,22 +17,25 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
       --timeout S        seconds until waiting for another rank is an error (300)
   moonshard plan RECIPE.lua -n RANKS [--rank R] [--json] [key=value ...]
                          compile rank R's step (0 unless told) without running it: memory, collectives, instructions
+  moonshard sweep SWEEP.lua [--resume] [--json] [key=value ...]
+                         run a recipe over a grid of settings (ms.sweep): table, CSV, JSON and a page of charts
   moonshard doctor [--json]                              what this machine has
   moonshard help
   moonshard --version
 
 key=value overrides a setting of the recipe (see its ms.args).
-Exit status: 0; 2 for bad input; 3 for a run that failed; 130 after Ctrl-C.
+Exit status: 0; 2 for bad input; 3 for a run or a point of a sweep that failed; 130 after Ctrl-C.
 ]]
 
 local COMMANDS = {
   run = "moonshard.cli.run",
   plan = "moonshard.cli.plan",
+  sweep = "moonshard.cli.sweep",
   doctor = "moonshard.cli.doctor",
 }
 
 -- Commands that are designed and not yet built.
-local LATER = { repl = true, explain = true, sweep = true }
+local LATER = { repl = true, explain = true }
 
 local function print_help()
   io.write(HELP)

@@ -24,6 +24,7 @@
 ---@field loss table
 ---@field trainer fun(config: table): table
 ---@field generate fun(...): string
+---@field sweep fun(options: moonshard.SweepOptions): moonshard.SweepReport
 local ms = {}
 
 -- Where a name comes from: a module, or a field of one.
@@ -48,6 +49,7 @@ local PARTS = {
   loss = { "moonshard.loss" },
   trainer = { "moonshard.trainer" },
   generate = { "moonshard.generate" },
+  sweep = { "moonshard.sweep", "run" },
 }
 
 ---The ranks of this job: rank, size.

@@ -49,13 +49,17 @@ function progress.size(bytes)
   return (i == 1 and "%d %s" or "%.1f %s"):format(bytes, units[i])
 end
 
-local function rate(tokens_per_s)
+---@param tokens_per_s number
+---@return string "23.7k tokens/s"
+function progress.rate(tokens_per_s)
   if tokens_per_s >= 1e6 then return ("%.2fM tokens/s"):format(tokens_per_s / 1e6) end
   if tokens_per_s >= 1e4 then return ("%.1fk tokens/s"):format(tokens_per_s / 1e3) end
   return ("%.0f tokens/s"):format(tokens_per_s)
 end
 
-local function bar(fraction)
+---@param fraction number 0 to 1
+---@return string
+function progress.bar(fraction)
   local eighths = math.floor(math.min(1, fraction) * BAR_CELLS * 8)
   local full, rest = math.floor(eighths / 8), eighths % 8
   local cells = ("█"):rep(full) .. (rest > 0 and EIGHTHS[rest] or "")
@@ -73,8 +77,10 @@ local function counted(step)
   return ("step %" .. #tostring(shown.total) .. "d/%d"):format(step, shown.total)
 end
 
--- Characters on the screen: bytes that do not continue a UTF-8 sequence.
-local function width(text)
+---Characters on the screen: bytes that do not continue a UTF-8 sequence.
+---@param text string
+---@return integer
+function progress.width(text)
   local _, characters = text:gsub("[^\128-\191]", "")
   return characters
 end
@@ -82,9 +88,9 @@ end
 -- Most important first: what does not fit in the terminal's width is left out from the end.
 local function terminal_line(step, m)
   local parts = { counted(step) }
-  if shown.total then parts[2] = bar(step / shown.total) end
+  if shown.total then parts[2] = progress.bar(step / shown.total) end
   parts[#parts + 1] = ("loss %.4f"):format(shown.loss)
-  if shown.tokens_per_s then parts[#parts + 1] = rate(shown.tokens_per_s) end
+  if shown.tokens_per_s then parts[#parts + 1] = progress.rate(shown.tokens_per_s) end
   local left = seconds_left(step)
   if left then parts[#parts + 1] = progress.duration(left) .. " left" end
   if m.peak_bytes then parts[#parts + 1] = progress.size(m.peak_bytes) .. " a rank" end
@@ -92,7 +98,7 @@ local function terminal_line(step, m)
   local columns, line = terminal.columns() - 1, ""
   for i, part in ipairs(parts) do
     local longer = i == 1 and part or line .. "  " .. part
-    if width(longer) > columns then break end
+    if progress.width(longer) > columns then break end
     line = longer
   end
   return line
@@ -102,7 +108,7 @@ local function plain_line(step, m)
   local parts = { counted(step), ("loss %.4f"):format(m.loss) }
   if m.grad_norm then parts[#parts + 1] = ("grad norm %.3f"):format(m.grad_norm) end
   if m.lr then parts[#parts + 1] = ("lr %.2e"):format(m.lr) end
-  if shown.tokens_per_s then parts[#parts + 1] = rate(shown.tokens_per_s) end
+  if shown.tokens_per_s then parts[#parts + 1] = progress.rate(shown.tokens_per_s) end
   if m.peak_bytes then parts[#parts + 1] = progress.size(m.peak_bytes) .. " a rank" end
   local left = seconds_left(step)
   if left and step < shown.total then parts[#parts + 1] = progress.duration(left) .. " left" end

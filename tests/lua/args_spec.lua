@@ -46,6 +46,15 @@ describe("ms.args", function()
     assert.equal(0.5, parse({ clip = args.real(1) }, { "clip=0.5" }).clip)
   end)
 
+  it("takes true, false, numbers and text where a default is marked any", function()
+    assert.equal("default", parse({ reshard = args.any("default") }).reshard)
+    assert.is_false(parse({ reshard = args.any(false) }).reshard)
+    local values = { ["true"] = true, ["false"] = false, ["2"] = 2, ["-0.5"] = -0.5, ["2x2"] = "2x2", nan = "nan" }
+    for text, value in pairs(values) do
+      assert.equal(value, parse({ reshard = args.any("default") }, { "reshard=" .. text }).reshard)
+    end
+  end)
+
   it("reads a list of numbers as a mesh is written", function()
     assert.same({ 1, 4 }, parse({ mesh = { 2, 2 } }, { "mesh=1x4" }).mesh)
     assert.same({ 1, -1 }, parse({ mesh = { 2, 2 } }, { "mesh=1,-1" }).mesh)

@@ -1,0 +1,113 @@
+-- Horizontal bars as SVG for a page: groups of rows, a row a label with a bar of one or more parts below it.
+--
+-- Lengths are per cent of the width and texts have their own size, so the same drawing is read on a phone, on a wide
+-- screen and on paper. Colours are classes (c1, c2, ...) that the page's style sheet defines, for light and dark.
+
+local axis = require("moonshard.axis")
+
+local bars = {}
+
+---@class moonshard.BarRow
+---@field label string
+---@field parts { value: number, class: string, title: string }[] one after the other
+---@field text string what stands behind the bar
+---@field low number? of a range that is marked on the bar
+---@field high number?
+---@field faint boolean? of a row that was not measured
+
+---@class moonshard.BarChart
+---@field title string what it shows, for those who do not see it
+---@field groups { title: string?, rows: moonshard.BarRow[] }[]
+---@field limit { value: number, text: string }? a line across all rows
+
+local LONGEST = 68 -- per cent of the width that the largest value takes: the rest is for the text behind it
+local LABEL, BAR, ROW, GROUP, AXIS, TOP = 14, 14, 42, 30, 24, 6 -- heights
+
+---@param text any
+---@return string
+function bars.escape(text)
+  return (tostring(text):gsub("[&<>\"]", { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ['"'] = "&quot;" }))
+end
+local escape = bars.escape
+
+local function total(row)
+  local sum = 0
+  for _, part in ipairs(row.parts) do sum = sum + part.value end
+  return sum
+end
+
+local function largest_value(chart)
+  local largest = chart.limit and chart.limit.value or 0
+  for _, group in ipairs(chart.groups) do
+    for _, row in ipairs(group.rows) do largest = math.max(largest, total(row), row.high or 0) end
+  end
+  return largest > 0 and largest or 1
+end
+
+local function draw_row(out, row, y, to_x)
+  out[#out + 1] = ('<g%s><text x="0" y="%d">%s</text>'):format(row.faint and ' class="faint"' or "", y + LABEL - 3,
+    escape(row.label))
+  local from, top = 0, y + LABEL + 3
+  for _, part in ipairs(row.parts) do
+    if part.value > 0 then
+      out[#out + 1] = ('<rect class="%s" x="%.3f%%" y="%d" width="%.3f%%" height="%d"><title>%s</title></rect>')
+        :format(part.class, to_x(from), top, to_x(part.value), BAR, escape(part.title))
+      from = from + part.value
+    end
+  end
+  if row.low then
+    local middle = top + BAR / 2
+    out[#out + 1] = ('<g class="range"><line x1="%.3f%%" x2="%.3f%%" y1="%g" y2="%g"/>'):format(to_x(row.low),
+      to_x(row.high), middle, middle)
+    for _, value in ipairs({ row.low, row.high }) do
+      out[#out + 1] = ('<line x1="%.3f%%" x2="%.3f%%" y1="%g" y2="%g"/>'):format(to_x(value), to_x(value),
+        middle - 4, middle + 4)
+    end
+    out[#out + 1] = "</g>"
+  end
+  out[#out + 1] = ('<text class="value" x="%.3f%%" dx="6" y="%d">%s</text></g>'):format(
+    to_x(math.max(from, row.high or 0)), top + BAR - 3, escape(row.text))
+end
+
+local function draw_axis(out, largest, bottom, to_x)
+  for _, tick in ipairs(axis.ticks(0, largest, 4)) do
+    out[#out + 1] = ('<line class="grid" x1="%.3f%%" x2="%.3f%%" y1="%d" y2="%d"/>'):format(to_x(tick.value),
+      to_x(tick.value), TOP, bottom)
+    out[#out + 1] = ('<text class="tick" x="%.3f%%" y="%d" text-anchor="%s">%s</text>'):format(to_x(tick.value),
+      bottom + 16, tick.value == 0 and "start" or "middle", tick.text)
+  end
+end
+
+local function draw_limit(out, limit, bottom, to_x)
+  local x = to_x(limit.value)
+  local left = x > 50 -- the text goes to the side that has more room
+  out[#out + 1] = ('<line class="limit" x1="%.3f%%" x2="%.3f%%" y1="%d" y2="%d"/>'):format(x, x, TOP, bottom)
+  out[#out + 1] = ('<text class="limit-text" x="%.3f%%" dx="%d" y="%d" text-anchor="%s">%s</text>'):format(x,
+    left and -5 or 5, TOP + 11, left and "end" or "start", escape(limit.text))
+end
+
+---@param chart moonshard.BarChart
+---@return string
+function bars.svg(chart)
+  local largest = largest_value(chart)
+  local function to_x(value) return LONGEST * value / largest end
+  local rows, y = {}, TOP + (chart.limit and 16 or 0)
+  for _, group in ipairs(chart.groups) do
+    if group.title then
+      rows[#rows + 1] = ('<text class="group" x="0" y="%d">%s</text>'):format(y + GROUP - 10, escape(group.title))
+      y = y + GROUP
+    end
+    for _, row in ipairs(group.rows) do
+      draw_row(rows, row, y, to_x)
+      y = y + ROW
+    end
+  end
+  local out = { ('<svg width="100%%" height="%d" role="img" aria-label="%s">'):format(y + AXIS, escape(chart.title)) }
+  draw_axis(out, largest, y, to_x)
+  if chart.limit then draw_limit(out, chart.limit, y, to_x) end
+  out[#out + 1] = table.concat(rows, "\n")
+  out[#out + 1] = "</svg>"
+  return table.concat(out, "\n")
+end
+
+return bars

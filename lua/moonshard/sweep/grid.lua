@@ -1,0 +1,198 @@
+-- The points of a sweep: every combination of the values in `over`, then the explicit ones, less what `where` refuses.
+--
+-- A point is what the recipe gets as key=value, in a fixed order (mesh first, then by name), and the number of ranks
+-- that it runs on: `ranks` of the sweep, of the point, or the product of the sizes of its mesh.
+
+local errors = require("moonshard.error")
+local json = require("moonshard.json")
+local options = require("moonshard.options")
+
+local grid = {}
+
+---@class moonshard.SweepPoint
+---@field key string "mesh=1x4 batch=8": what identifies it
+---@field values table<string, string|number|boolean> by setting, lists as text
+---@field order string[] the settings in their order
+---@field ranks integer
+---@field index integer its place in the list, from 1
+
+local MOST_POINTS = 10000
+
+-- Mesh first: it is what a sweep is mostly about.
+local function in_order(keys)
+  table.sort(keys, function(a, b)
+    if (a == "mesh") ~= (b == "mesh") then return a == "mesh" end
+    return a < b
+  end)
+  return keys
+end
+
+---@param key any
+---@param who string "over", "points[2]", "settings"
+local function check_key(key, who)
+  if type(key) ~= "string" or not key:match("^[%a_][%w_]*$") then
+    errors.invalid("ms.sweep: %s: %s is not the name of a setting: write { mesh = ... }", who, options.describe(key))
+  end
+end
+
+-- Lists become text as the command line has it: "1x4" for a mesh, "0.9,0.95" for others.
+local function read_value(key, value, who)
+  local kind = type(value)
+  if kind == "string" or kind == "boolean" then return value end
+  if kind == "number" and value - value == 0 then return value end
+  local texts = {}
+  for i, item in ipairs(kind == "table" and value or {}) do texts[i] = grid.text(read_value(key, item, who)) end
+  if #texts == 0 then
+    errors.invalid("ms.sweep: %s: a value of %s must be a number, text, true or false, or a list, not %s", who, key,
+      options.describe(value))
+  end
+  return table.concat(texts, key == "mesh" and "x" or ",")
+end
+
+---A value as the command line takes it.
+---@param value string|number|boolean
+---@return string
+function grid.text(value)
+  return type(value) == "number" and json.encode(value) or tostring(value)
+end
+
+---Settings as a point has them: names and values checked, lists as text.
+---@param given table<string, any>
+---@param who string for messages
+---@return table<string, string|number|boolean>
+function grid.settings(given, who)
+  local values = {}
+  for key, value in pairs(given) do
+    check_key(key, who)
+    values[key] = read_value(key, value, who)
+  end
+  return values
+end
+
+local function sizes_product(point, mesh)
+  local product = 1
+  for part in (mesh .. "x"):gmatch("(.-)x") do
+    local size = tonumber(part)
+    if not size or size % 1 ~= 0 then return nil end
+    if size < 1 then
+      errors.invalid("ms.sweep: point %s leaves the number of ranks open: give ranks, or a mesh without %s", point.key,
+        part)
+    end
+    product = product * size
+  end
+  return product
+end
+
+local function ranks_of(point, ranks)
+  local given = point.values.ranks or ranks
+  if not given and point.values.mesh then given = sizes_product(point, grid.text(point.values.mesh)) end
+  if type(given) ~= "number" or given < 1 or given % 1 ~= 0 then
+    errors.invalid("ms.sweep: point %s: how many ranks it runs on is not known: give ranks, or a mesh like \"2x2\"",
+      point.key)
+  end
+  return given
+end
+
+local function new_point(values, ranks)
+  local point, keys, texts = { values = values }, {}, {}
+  for key in pairs(values) do keys[#keys + 1] = key end
+  point.order = in_order(keys)
+  for i, key in ipairs(keys) do texts[i] = key .. "=" .. grid.text(values[key]) end
+  point.key = table.concat(texts, " ")
+  point.ranks = ranks_of(point, ranks)
+  return point
+end
+
+local function check_over(over)
+  local keys, count = {}, 1
+  for key, list in pairs(over) do
+    check_key(key, "over")
+    if type(list) ~= "table" or #list == 0 then
+      errors.invalid("ms.sweep: over.%s must be a list of values, not %s", key,
+        type(list) == "table" and "an empty one" or options.describe(list))
+    end
+    keys[#keys + 1], count = key, count * #list
+  end
+  if count > MOST_POINTS then errors.invalid("ms.sweep: %d points are more than %d", count, MOST_POINTS) end
+  return in_order(keys)
+end
+
+-- Every combination; the last key varies fastest.
+local function combine(over, keys, i, values, add)
+  if i > #keys then
+    local copy = {}
+    for key, value in pairs(values) do copy[key] = value end
+    return add(copy)
+  end
+  for _, value in ipairs(over[keys[i]]) do
+    values[keys[i]] = read_value(keys[i], value, "over")
+    combine(over, keys, i + 1, values, add)
+  end
+end
+
+local function admits(where, point)
+  if not where then return true end
+  local copy = { ranks = point.ranks }
+  for key, value in pairs(point.values) do copy[key] = value end
+  return where(copy)
+end
+
+---The points that a sweep has, each once.
+---@param sweep { over: table?, points: table[]?, where: function?, ranks: integer? }
+---@return moonshard.SweepPoint[] points
+---@return integer left_out by `where`
+function grid.points(sweep)
+  local points, known, left_out = {}, {}, 0
+  local function add(values)
+    local point = new_point(values, sweep.ranks)
+    if known[point.key] then return end
+    known[point.key] = true
+    if admits(sweep.where, point) then
+      points[#points + 1] = point
+      point.index = #points
+    else
+      left_out = left_out + 1
+    end
+  end
+  if sweep.over then combine(sweep.over, check_over(sweep.over), 1, {}, add) end
+  for i, given in ipairs(sweep.points or {}) do
+    local who = ("points[%d]"):format(i)
+    if type(given) ~= "table" or not next(given) then
+      errors.invalid("ms.sweep: %s must be a table of settings, not %s", who, options.describe(given))
+    end
+    add(grid.settings(given, who))
+  end
+  return points, left_out
+end
+
+---The settings that any of the points has, in their order.
+---@param points moonshard.SweepPoint[]
+---@return string[]
+function grid.columns(points)
+  local seen, keys = {}, {}
+  for _, point in ipairs(points) do
+    for key in pairs(point.values) do
+      if not seen[key] then
+        seen[key] = true
+        keys[#keys + 1] = key
+      end
+    end
+  end
+  return in_order(keys)
+end
+
+---The arguments that give a point's settings to the recipe.
+---@param settings table<string, any> of every point
+---@param point moonshard.SweepPoint
+---@return string[]
+function grid.arguments(settings, point)
+  local all, keys, list = {}, {}, {}
+  for key, value in pairs(settings) do all[key] = value end
+  for key, value in pairs(point.values) do all[key] = value end
+  all.ranks = nil
+  for key in pairs(all) do keys[#keys + 1] = key end
+  for i, key in ipairs(in_order(keys)) do list[i] = key .. "=" .. grid.text(all[key]) end
+  return list
+end
+
+return grid

@@ -1,0 +1,194 @@
+-- ms.sweep: the same recipe over a grid of settings, each point as fresh ranks, and what came of it as a table, CSV,
+-- JSON and a page of charts. It works under `moonshard sweep FILE`, because points are children of the executable.
+
+local errors = require("moonshard.error")
+local grid = require("moonshard.sweep.grid")
+local options = require("moonshard.options")
+local output_file = require("moonshard.output_file")
+local report = require("moonshard.sweep.report")
+local results = require("moonshard.sweep.results")
+local running = require("moonshard.sweep.running")
+local status_line = require("moonshard.sweep.status_line")
+local terminal = require("moonshard.terminal")
+
+local sweep = {
+  ---What the command says: file (of the sweep; nil outside of the command), resume, json.
+  mode = { file = nil, resume = false, json = false },
+  ---Whether any point of any sweep failed.
+  failed = false,
+  ---How many sweeps were run.
+  ran = 0,
+}
+
+---@class moonshard.SweepOptions
+---@field recipe string path, beside the sweep's file or from the working directory
+---@field over table<string, any[]>? values by setting: every combination is a point; `ranks` is the number of ranks
+---@field points table<string, any>[]? further points, one by one
+---@field where fun(point: table): boolean? a point for which it gives false is left out; point.ranks is there too
+---@field settings table<string, any>? of every point
+---@field steps integer? of a run: the setting `steps` of the recipe
+---@field warmup integer? first steps of a run that do not count; 1, or 0 where steps is 1
+---@field repeats integer? runs of every point; 1
+---@field ranks integer? of every point; without it the sizes of the mesh are multiplied
+---@field memory_limit string|number? of a rank: "2GiB" or bytes; points whose plan needs more are skipped
+---@field timeout number? seconds that a plan or a run may take
+---@field out string? folder for the results; build/sweep/NAME, where NAME is that of the sweep's file
+---@field title string? of the page
+
+local SPECS = {
+  recipe = { "string", required = true }, over = { "table" }, points = { "table" }, where = { "function" },
+  settings = { "table", default = {} }, steps = { "positive" }, warmup = { "integer" },
+  repeats = { "positive", default = 1 }, ranks = { "positive" }, memory_limit = { "string|number" },
+  timeout = { "number" }, out = { "string" }, title = { "string" },
+}
+
+local UNITS = { b = 1, kib = 2 ^ 10, mib = 2 ^ 20, gib = 2 ^ 30, tib = 2 ^ 40, kb = 1e3, mb = 1e6, gb = 1e9, tb = 1e12 }
+
+local function read_bytes(text)
+  if text == nil then return nil end
+  local number, unit = tostring(text):match("^%s*([%d.]+)%s*(%a*)%s*$")
+  local size = UNITS[unit and unit ~= "" and unit:lower() or "b"]
+  local bytes = number and size and tonumber(number) and tonumber(number) * size
+  if not bytes or bytes <= 0 then
+    errors.invalid("ms.sweep: memory_limit must be a size like \"2GiB\" or a number of bytes, not %s",
+      options.describe(text))
+  end
+  return bytes
+end
+
+local function find_recipe(path)
+  local folder = sweep.mode.file:match("^(.*/)[^/]*$") or ""
+  local tried = path:sub(1, 1) == "/" and { path } or { folder .. path, path }
+  for _, candidate in ipairs(tried) do
+    local file = io.open(candidate, "rb")
+    local source = file and file:read("*a")
+    if file then file:close() end
+    if source then return candidate, source end
+  end
+  errors.invalid("ms.sweep: there is no recipe %s", table.concat(tried, ", nor "))
+end
+
+local function check_conflicts(o, points)
+  local given = { steps = o.steps, ranks = o.ranks }
+  for _, key in ipairs(grid.columns(points)) do
+    if given[key] then
+      errors.invalid("ms.sweep: %s is given for all points and varies over them: leave one out", key)
+    end
+    if o.settings[key] ~= nil then
+      errors.invalid("ms.sweep: %s is in settings and varies over points: leave one out", key)
+    end
+  end
+  if o.settings.ranks then errors.invalid("ms.sweep: ranks is an option of the sweep, not one of settings") end
+  if o.settings.steps and o.steps then errors.invalid("ms.sweep: steps is given twice, once in settings") end
+end
+
+local function read_warmup(o)
+  local warmup = o.warmup or (o.steps == 1 and 0 or 1)
+  if warmup < 0 then errors.invalid("ms.sweep: warmup must be at least 0, not %d", warmup) end
+  if o.steps and o.steps <= warmup then
+    errors.invalid("ms.sweep: of %d step%s %d are warm-up: nothing is left to measure", o.steps,
+      o.steps == 1 and "" or "s", warmup)
+  end
+  return warmup
+end
+
+local function name_of_file()
+  return (sweep.mode.file:match("([^/]*)$"):gsub("%.lua$", ""))
+end
+
+-- What all points have in common; part of the results.
+local function new_header(job)
+  local cpu = require("moonshard.cli.doctor").inspect().cpu
+  return {
+    title = job.title, recipe = job.recipe, source = job.source, settings = job.settings, steps = job.steps,
+    warmup = job.warmup, repeats = job.repeats, memory_limit = job.memory_limit, timeout = job.timeout,
+    version = require("moonshard").version, machine = { cpu = cpu.model, cores = cpu.cores },
+    started = os.date("%Y-%m-%d %H:%M"),
+  }
+end
+
+local function read_job(given)
+  local o = options.parse("ms.sweep", given, SPECS)
+  if not o.over and not o.points then
+    errors.invalid("ms.sweep: nothing to sweep: give over = { mesh = { \"1x4\", \"2x2\" } }, or points")
+  end
+  o.settings = grid.settings(o.settings, "settings")
+  local points, left_out = grid.points(o)
+  if #points == 0 then errors.invalid("ms.sweep: where leaves out all %d points", left_out) end
+  check_conflicts(o, points)
+  if o.timeout and o.timeout <= 0 then errors.invalid("ms.sweep: timeout must be above 0 seconds") end
+  o.recipe, o.source = find_recipe(o.recipe)
+  o.warmup, o.memory_limit = read_warmup(o), read_bytes(o.memory_limit)
+  o.out = (o.out or "build/sweep/" .. name_of_file()):gsub("/+$", "")
+  o.title = o.title or name_of_file()
+  if o.settings.steps == nil then o.settings.steps = o.steps end
+  return o, points, left_out
+end
+
+local function write_files(job, current)
+  output_file.write("sweep", job.out .. "/results.csv", report.csv(current))
+  output_file.write("sweep", job.out .. "/results.json", report.json(current) .. "\n")
+  output_file.write("sweep", job.out .. "/index.html", require("moonshard.sweep.html").page(current))
+end
+
+local function tell_resumed(line, points, records)
+  local known, ended = {}, 0
+  for _, point in ipairs(points) do
+    known[point.key] = true
+    if records[point.key] then ended = ended + 1 end
+  end
+  local gone = 0
+  for key in pairs(records) do gone = gone + (known[key] and 0 or 1) end
+  line:print(("going on: %d of %d points have ended%s"):format(ended, #points, gone > 0
+    and (", %d that are no longer asked for are left aside"):format(gone) or ""))
+end
+
+local function count_ended(points, records)
+  local n = 0
+  for _, point in ipairs(points) do n = n + (records[point.key] and 1 or 0) end
+  return n
+end
+
+-- Every point that has not ended yet; stops at Ctrl-C, which is raised once the files are written.
+local function run_points(job, points, kept, line)
+  for _, point in ipairs(points) do
+    if not kept.records[point.key] then
+      local record = running.point(job, point, function(run, steps) line:show(point.key, run, steps) end)
+      kept:add(record)
+      line:ended(record)
+    end
+  end
+end
+
+---Runs a sweep to its end. A point that fails is told and the others go on; the command then ends with status 3.
+---@param given moonshard.SweepOptions
+---@return moonshard.SweepReport
+function sweep.run(given)
+  if not sweep.mode.file then errors.invalid("ms.sweep works under the command: moonshard sweep FILE.lua") end
+  local job, points, left_out = read_job(given)
+  local kept = results.open(job.out .. "/results.jsonl", new_header(job), sweep.mode.resume)
+  local line = status_line.new(#points, count_ended(points, kept.records), job, sweep.mode.json)
+  if sweep.mode.resume then tell_resumed(line, points, kept.records) end
+  local ok, raised = pcall(run_points, job, points, kept, line)
+  kept:close()
+  local current = report.new(kept.header, points, kept.records, left_out)
+  sweep.ran = sweep.ran + 1
+  sweep.failed = sweep.failed or current.count.failed > 0
+  write_files(job, current)
+  if not ok then
+    line:print("")
+    if errors.is(raised) and raised.status == "MS_EINTERRUPT" then
+      raised.message = ("interrupted after %d of %d points; --resume goes on"):format(#current.records, #points)
+    end
+    error(raised, 0)
+  end
+  if sweep.mode.json then
+    io.write(report.json(current), "\n")
+  else
+    line:print("\n" .. report.text(current, terminal.columns()))
+    line:print(("\nwritten: %s/ index.html, results.csv, results.json, results.jsonl"):format(job.out))
+  end
+  return current
+end
+
+return sweep

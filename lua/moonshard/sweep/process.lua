@@ -1,0 +1,149 @@
+-- Children of a sweep: this same executable with other arguments, in a process group of its own.
+--
+-- A child does not share the terminal's Ctrl-C, because the sweep ends it in order; the kernel kills it when the sweep
+-- dies. Its standard output goes to a file, its standard error comes back as text. Linux.
+
+local clock = require("moonshard.clock")
+local engine = require("moonshard.ffi")
+local errors = require("moonshard.error")
+local ffi, C = engine.ffi, engine.C
+
+ffi.cdef [[
+typedef struct { int descriptor; short events, happened; } ms_lua_pollfd;
+int fork(void);
+int execv(const char *path, const char *const *arguments);
+void _exit(int status);
+int open(const char *path, int flags, ...);
+int close(int descriptor);
+int dup2(int from, int to);
+int pipe2(int ends[2], int flags);
+long read(int descriptor, void *buffer, size_t bytes);
+int poll(ms_lua_pollfd *list, unsigned long count, int milliseconds);
+int setpgid(int pid, int group);
+int getppid(void);
+int getpid(void);
+int prctl(int option, ...);
+int waitpid(int pid, int *status, int flags);
+int kill(int pid, int signal);
+]]
+
+local process = {}
+
+-- Linux, on every architecture that the executable is built for.
+local O_RDONLY, O_WRONLY, O_CREAT, O_TRUNC, O_CLOEXEC = 0, 1, 64, 512, 524288
+local POLLIN, WNOHANG, PR_SET_PDEATHSIG = 1, 1, 1
+local SIGINT, SIGKILL, SIGTERM = 2, 9, 15
+local CANNOT_START = 127
+
+local TICK_MS = 100
+-- How long a child that was asked to end may take: the launcher gives its ranks 5 s.
+local GRACE_SECONDS = 8
+local MOST_KEPT = 2 ^ 20 -- bytes of standard error
+
+---@class moonshard.EndedProcess
+---@field status integer? exit status
+---@field signal integer? that ended it
+---@field err string its standard error
+---@field seconds number
+---@field interrupted boolean it was ended because of Ctrl-C
+---@field timed_out boolean it was ended because it took too long
+
+local function become_child(arguments, output, error_end, parent)
+  C.setpgid(0, 0)
+  C.prctl(PR_SET_PDEATHSIG, ffi.cast("unsigned long", SIGKILL))
+  local nowhere = C.open("/dev/null", O_RDONLY)
+  local out = C.open(output, O_WRONLY + O_CREAT + O_TRUNC, ffi.cast("int", 438)) -- rw-rw-rw-, less the umask
+  if C.getppid() == parent and nowhere >= 0 and out >= 0 then
+    C.dup2(nowhere, 0)
+    C.dup2(out, 1)
+    C.dup2(error_end, 2)
+    C.execv("/proc/self/exe", arguments)
+  end
+end
+
+local function start(words, output)
+  local arguments = ffi.new("const char *[?]", #words + 2)
+  arguments[0] = "moonshard"
+  for i, word in ipairs(words) do arguments[i] = word end
+  local ends, parent = ffi.new("int[2]"), C.getpid()
+  if C.pipe2(ends, O_CLOEXEC) ~= 0 then errors.raise("MS_EIO", "sweep: no pipe to a child (errno %d)", ffi.errno()) end
+  local pid = C.fork()
+  if pid == 0 then
+    pcall(become_child, arguments, output, ends[1], parent)
+    C._exit(CANNOT_START)
+  end
+  local number = ffi.errno()
+  C.close(ends[1])
+  if pid < 0 then
+    C.close(ends[0])
+    errors.raise("MS_EIO", "sweep: a process cannot be started (errno %d)", number)
+  end
+  C.setpgid(pid, pid) -- the child does it too: whoever comes first
+  return pid, ends[0]
+end
+
+-- One read of what the child wrote; false at its end.
+local function read_some(descriptor, buffer, child)
+  local n = tonumber(C.read(descriptor, buffer, ffi.sizeof(buffer)))
+  if n > 0 and child.kept < MOST_KEPT then
+    child.kept = child.kept + n
+    child.parts[#child.parts + 1] = ffi.string(buffer, n)
+  end
+  return n ~= 0
+end
+
+-- Asks the child to end once, and kills its group when it does not.
+local function end_in_time(child, deadline)
+  local now = clock.now()
+  if not child.kill_at then
+    child.interrupted = C.ms_interrupted() ~= 0
+    child.timed_out = not child.interrupted and deadline ~= nil and now >= deadline
+    if child.interrupted or child.timed_out then
+      C.kill(child.pid, child.interrupted and SIGINT or SIGTERM)
+      child.kill_at = now + GRACE_SECONDS
+    end
+  elseif now >= child.kill_at then
+    C.kill(-child.pid, SIGKILL)
+  end
+end
+
+-- Until the child has ended and nobody holds its standard error any more.
+local function watch(child, descriptor, deadline, tick)
+  local wanted, buffer, status = ffi.new("ms_lua_pollfd[1]"), ffi.new("char[4096]"), ffi.new("int[1]")
+  wanted[0].descriptor, wanted[0].events = descriptor, POLLIN
+  local open, running = true, true
+  while running do
+    -- Without a writer poll returns at once, so the end is not waited for in ticks.
+    local ready = C.poll(wanted, open and 1 or 0, open and TICK_MS or 1)
+    if ready > 0 then open = read_some(descriptor, buffer, child) end
+    if ready <= 0 or not open then
+      running = C.waitpid(child.pid, status, WNOHANG) == 0
+    end
+    end_in_time(child, deadline)
+    if tick and running then tick() end
+  end
+  while open and C.poll(wanted, 1, 0) > 0 and read_some(descriptor, buffer, child) do end
+  return status[0]
+end
+
+---Runs the executable and waits for it. Ctrl-C and the time limit end it.
+---@param words string[] arguments
+---@param o { output: string, timeout: number?, tick: fun()? } output: the file for standard output; tick: called about
+---ten times a second
+---@return moonshard.EndedProcess
+function process.run(words, o)
+  local began = clock.now()
+  local child = { parts = {}, kept = 0, interrupted = false, timed_out = false }
+  local descriptor
+  child.pid, descriptor = start(words, o.output)
+  local status = watch(child, descriptor, o.timeout and began + o.timeout, o.tick)
+  C.close(descriptor)
+  local signal = status % 128
+  return {
+    status = signal == 0 and math.floor(status / 256) % 256 or nil, signal = signal ~= 0 and signal or nil,
+    err = table.concat(child.parts), seconds = clock.now() - began,
+    interrupted = child.interrupted, timed_out = child.timed_out,
+  }
+end
+
+return process

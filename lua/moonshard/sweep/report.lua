@@ -1,0 +1,272 @@
+-- A sweep's records in order, as text for the terminal, as CSV and as one table for JSON.
+
+local grid = require("moonshard.sweep.grid")
+local json = require("moonshard.json")
+local progress = require("moonshard.progress")
+local running = require("moonshard.sweep.running")
+
+local report = {}
+
+---@class moonshard.SweepReport
+---@field header table what all points have in common
+---@field columns string[] the settings that points differ in
+---@field dims string[] mesh dimensions that any point has
+---@field records moonshard.SweepRecord[] fastest first, then the skipped ones, then the failed ones
+---@field count table<string, integer> points by status; left_out: by `where`; missing: that did not run yet
+
+local RANK = { ok = 1, skipped = 2, failed = 3 }
+
+---@param header table
+---@param points moonshard.SweepPoint[]
+---@param by_key table<string, moonshard.SweepRecord>
+---@param left_out integer
+---@return moonshard.SweepReport
+function report.new(header, points, by_key, left_out)
+  local self = {
+    header = header, columns = grid.columns(points), dims = {}, records = {},
+    count = { ok = 0, skipped = 0, failed = 0, left_out = left_out, missing = 0 },
+  }
+  local place, seen = {}, {}
+  for i, point in ipairs(points) do
+    local record = by_key[point.key]
+    local status = record and record.status or "missing"
+    self.count[status] = self.count[status] + 1
+    place[point.key] = i
+    self.records[#self.records + 1] = record
+    for dim in pairs(record and record.comm_bytes or {}) do
+      if not seen[dim] then
+        seen[dim] = true
+        self.dims[#self.dims + 1] = dim
+      end
+    end
+  end
+  table.sort(self.dims)
+  table.sort(self.records, function(a, b)
+    if a.status ~= b.status then return RANK[a.status] < RANK[b.status] end
+    if a.status == "ok" and a.tokens_per_s ~= b.tokens_per_s then return a.tokens_per_s > b.tokens_per_s end
+    return place[a.key] < place[b.key]
+  end)
+  return self
+end
+
+---Half of the range of a point's runs, in per cent of its median.
+---@param record moonshard.SweepRecord of status "ok"
+---@return number
+function report.spread(record)
+  return 50 * (record.tokens_per_s_max - record.tokens_per_s_min) / record.tokens_per_s
+end
+
+-- ---- text -------------------------------------------------------------------------------------------------------
+
+-- The largest unit in which the largest value is at least 1.
+local function unit_of(largest)
+  local names, i = { "B", "KiB", "MiB", "GiB" }, 1
+  while largest >= 1024 and i < #names do
+    largest, i = largest / 1024, i + 1
+  end
+  return names[i], 1024 ^ (i - 1)
+end
+
+local SHORT = {
+  parameters = "params", optimizer = "optim", gradients = "grads", gathered = "gathered", activations = "activ",
+  workspace = "work", communication = "comm",
+}
+
+-- Columns { title, values of every record as text, left = aligned to the left }.
+local function setting_columns(records, keys)
+  local columns = {}
+  for i, key in ipairs(keys) do
+    columns[i] = { title = key, left = true }
+    for _, record in ipairs(records) do
+      local value = record.point[key]
+      table.insert(columns[i], value == nil and "" or grid.text(value))
+    end
+  end
+  return columns
+end
+
+local function number_column(records, title, format, value_of)
+  local column = { title = title }
+  for i, record in ipairs(records) do column[i] = format:format(value_of(record)) end
+  return column
+end
+
+local function byte_columns(records, names, titles, value_of)
+  local largest, columns = 0, {}
+  for _, record in ipairs(records) do
+    for _, name in ipairs(names) do largest = math.max(largest, value_of(record, name)) end
+  end
+  local unit, size = unit_of(largest)
+  for i, name in ipairs(names) do
+    columns[i] = number_column(records, titles[name] or name, unit == "B" and "%d" or "%.1f", function(record)
+      return value_of(record, name) / size
+    end)
+  end
+  return columns, unit
+end
+
+local function comm_bytes(record, dim) return record.comm_bytes[dim] or 0 end
+
+local function memory_bytes(record, name)
+  return name == "peak" and record.peak_bytes or record.planned.bytes[name]
+end
+
+local function lines_of(columns, count)
+  local lines = {}
+  for row = 0, count do
+    local cells = {}
+    for i, column in ipairs(columns) do
+      local width = #column.title
+      for j = 1, count do width = math.max(width, #column[j]) end
+      local text = row == 0 and column.title or column[row]
+      cells[i] = column.left and text .. (" "):rep(width - #text) or (" "):rep(width - #text) .. text
+    end
+    lines[#lines + 1] = (table.concat(cells, "  "):gsub("%s+$", ""))
+  end
+  return lines
+end
+
+local function append(list, more)
+  for _, item in ipairs(more) do list[#list + 1] = item end
+  return list
+end
+
+local function speed_columns(self, records)
+  local columns = { number_column(records, "tokens/s", "%.0f", function(r) return r.tokens_per_s end) }
+  if self.header.repeats > 1 then
+    columns[2] = number_column(records, "+-%", "%.1f", report.spread)
+  end
+  columns[#columns + 1] = number_column(records, "step ms", "%.2f", function(r) return r.step_ms end)
+  return columns
+end
+
+-- One table where the terminal is wide enough, else one of speed and one of memory.
+local function tables(self, records, columns_of_terminal)
+  local settings = setting_columns(records, self.columns)
+  local speed = speed_columns(self, records)
+  local comm, comm_unit = byte_columns(records, self.dims, {}, comm_bytes)
+  local names = append({ "peak" }, running.CATEGORIES)
+  local memory, memory_unit = byte_columns(records, names, SHORT, memory_bytes)
+  local note_comm = #self.dims > 0 and ("%s: %s a step"):format(table.concat(self.dims, ", "), comm_unit) or nil
+  local note_memory = ("peak and its parts: %s a rank"):format(memory_unit)
+  local wide = lines_of(append(append(append(append({}, settings), speed), memory), comm), #records)
+  local longest = 0
+  for _, line in ipairs(wide) do longest = math.max(longest, #line) end
+  if longest <= columns_of_terminal then
+    return append(wide, { "", "(" .. note_memory .. (note_comm and "; " .. note_comm or "") .. ")" })
+  end
+  local lines = lines_of(append(append(append(append({}, settings), speed), { memory[1] }), comm), #records)
+  append(lines, { "(peak: " .. memory_unit .. " a rank" .. (note_comm and "; " .. note_comm or "") .. ")", "" })
+  append(lines, lines_of(append(append({}, settings), memory), #records))
+  return append(lines, { "(" .. note_memory .. ")" })
+end
+
+-- "activations 2.1 GiB, optimizer 0.9 GiB, ...": largest first.
+local function by_category(bytes)
+  local names, parts = append({}, running.CATEGORIES), {}
+  table.sort(names, function(a, b) return bytes[a] > bytes[b] end)
+  for i, name in ipairs(names) do
+    if bytes[name] > 0 then parts[i] = ("%s %s"):format(name, progress.size(bytes[name])) end
+  end
+  return table.concat(parts, ", ")
+end
+
+local function reason_of(record)
+  if record.status ~= "skipped" then return record.reason end
+  return record.reason .. ": " .. by_category(record.planned.bytes)
+end
+
+-- Points that say the same are told in one line.
+local function reasons(self, status, title)
+  local order, by_reason = {}, {}
+  for _, record in ipairs(self.records) do
+    if record.status == status then
+      local reason = reason_of(record)
+      if not by_reason[reason] then
+        by_reason[reason] = {}
+        order[#order + 1] = reason
+      end
+      table.insert(by_reason[reason], record.key)
+    end
+  end
+  local lines = { #order > 0 and ("\n%d %s:"):format(self.count[status], title) or nil }
+  for _, reason in ipairs(order) do
+    local keys = by_reason[reason]
+    local who = #keys > 3 and ("%s and %d more"):format(keys[1], #keys - 1) or table.concat(keys, ", ")
+    lines[#lines + 1] = ("  %s: %s"):format(who, reason)
+  end
+  return lines
+end
+
+local function overhead(self)
+  local sum = 0
+  for _, record in ipairs(self.records) do sum = sum + record.overhead_seconds end
+  return sum / #self.records
+end
+
+---The records as lines of text.
+---@param self moonshard.SweepReport
+---@param columns integer of the terminal
+---@return string
+function report.text(self, columns)
+  local measured, lines = {}, {}
+  for i = 1, self.count.ok do measured[i] = self.records[i] end
+  if #measured > 0 then append(lines, tables(self, measured, columns)) end
+  append(lines, reasons(self, "skipped", "skipped"))
+  append(lines, reasons(self, "failed", "failed"))
+  if self.count.left_out > 0 then lines[#lines + 1] = ("\n%d left out by where"):format(self.count.left_out) end
+  if self.count.missing > 0 then lines[#lines + 1] = ("\n%d did not run"):format(self.count.missing) end
+  if #self.records > 0 then
+    lines[#lines + 1] = ("\na point took %.2f s besides its steps"):format(overhead(self))
+  end
+  return table.concat(lines, "\n")
+end
+
+-- ---- CSV and JSON -----------------------------------------------------------------------------------------------
+
+local function csv_field(value)
+  if value == nil then return "" end
+  local text = type(value) == "number" and json.encode(value) or tostring(value)
+  return text:find('[",\r\n]') and '"' .. text:gsub('"', '""') .. '"' or text
+end
+
+local PLAIN = {
+  "ranks", "status", "tokens_per_s", "tokens_per_s_min", "tokens_per_s_max", "step_ms", "loss", "peak_bytes",
+}
+
+---The records as CSV (RFC 4180, lines ended by a line feed), a header line first.
+---@param self moonshard.SweepReport
+---@return string
+function report.csv(self)
+  local head, lines = {}, {}
+  for _, key in ipairs(self.columns) do if key ~= "ranks" then head[#head + 1] = key end end
+  append(head, PLAIN)
+  for _, name in ipairs(running.CATEGORIES) do head[#head + 1] = "planned_" .. name .. "_bytes" end
+  for _, dim in ipairs(self.dims) do head[#head + 1] = "comm_" .. dim .. "_bytes" end
+  append(head, { "seconds", "overhead_seconds", "reason" })
+  lines[1] = table.concat(head, ",")
+  for _, record in ipairs(self.records) do
+    local fields = {}
+    local function add(value) fields[#fields + 1] = csv_field(value) end
+    for _, key in ipairs(self.columns) do if key ~= "ranks" then add(record.point[key]) end end
+    for _, key in ipairs(PLAIN) do add(record[key]) end
+    for _, name in ipairs(running.CATEGORIES) do add(record.planned and record.planned.bytes[name]) end
+    for _, dim in ipairs(self.dims) do add(record.comm_bytes and record.comm_bytes[dim]) end
+    add(record.seconds)
+    add(record.overhead_seconds)
+    add(record.reason)
+    lines[#lines + 1] = table.concat(fields, ",")
+  end
+  return table.concat(lines, "\n") .. "\n"
+end
+
+---The sweep as one JSON object: what all points have in common, and `points`, fastest first.
+---@param self moonshard.SweepReport
+---@return string
+function report.json(self)
+  local all = { count = self.count, points = self.records }
+  for key, value in pairs(self.header) do all[key] = value end
+  return json.encode(all)
+end
+
+return report

@@ -1,0 +1,125 @@
+-- What a sweep has measured so far, in one file of JSON lines: what was asked for, then a line for every point as it
+-- ends. An interrupted sweep goes on from it; numbers of another definition are never mixed in.
+
+local errors = require("moonshard.error")
+local ffi = require("ffi")
+local json = require("moonshard.json")
+local output_file = require("moonshard.output_file")
+
+ffi.cdef [[
+int fileno(void *file);
+int flock(int descriptor, int operation);
+]]
+
+---@class moonshard.SweepResults
+---@field path string
+---@field header table what all points have in common
+---@field records table<string, moonshard.SweepRecord> by the point's key; the last of a point counts
+local Results = {}
+Results.__index = Results
+
+local results = {}
+
+local LOCK_EX, LOCK_NB = 2, 4 -- Linux
+-- What numbers of one sweep must share, and how messages call it.
+local SHARED = {
+  { "recipe", "the recipe" }, { "source", "the recipe's text" }, { "settings", "settings" }, { "steps", "steps" },
+  { "warmup", "warmup" }, { "repeats", "repeats" }, { "memory_limit", "memory_limit" }, { "timeout", "timeout" },
+  { "version", "the version of moonshard" }, { "machine", "the machine" },
+}
+
+local function shown(value)
+  local text = value == nil and "not given" or json.encode(value)
+  return #text > 60 and "another" or text
+end
+
+-- Names the first thing in which two sweeps differ.
+local function check_same(path, old, new)
+  for _, row in ipairs(SHARED) do
+    local key, name = row[1], row[2]
+    local before, now = shown(old[key]), shown(new[key])
+    if json.encode(old[key]) ~= json.encode(new[key]) then
+      local what = before == now and "has changed" or ("was %s and is %s now"):format(before, now)
+      errors.invalid("ms.sweep: %s cannot go on: %s %s; without --resume the sweep begins anew", path, name, what)
+    end
+  end
+end
+
+-- Whole lines; one without its end was being written when the sweep was killed, and is dropped.
+local function read_lines(path)
+  local file, why = io.open(path, "rb")
+  if not file then return nil, why end
+  local text, list = file:read("*a") or "", {}
+  file:close()
+  for line in text:gmatch("([^\n]*)\n") do
+    local value, wrong = json.decode(line)
+    if type(value) ~= "table" then
+      errors.invalid("ms.sweep: %s cannot go on: line %d: %s; without --resume the sweep begins anew", path, #list + 1,
+        wrong or "it is no object")
+    end
+    list[#list + 1] = value
+  end
+  return list
+end
+
+local function write(self, value)
+  local ok, why = self.file:write(json.encode(value), "\n")
+  if ok then ok, why = self.file:flush() end
+  if not ok then errors.raise("MS_EIO", "%s: %s", self.path, why) end
+end
+
+local function open_locked(path)
+  output_file.make_folders(path)
+  local file, why = io.open(path, "ae") -- e: children do not inherit it, nor the lock
+  if not file then errors.raise("MS_EIO", "ms.sweep: out: %s", why) end
+  if ffi.C.flock(ffi.C.fileno(file), LOCK_EX + LOCK_NB) ~= 0 then
+    errors.invalid("ms.sweep: %s is being written by another sweep: wait for it, or give another out", path)
+  end
+  return file
+end
+
+-- The records of the file that go on: those that ended well, or were skipped. What failed is tried again.
+local function kept_records(list)
+  local records = {}
+  for i = 2, #list do records[list[i].key] = list[i].status ~= "failed" and list[i] or nil end
+  return records
+end
+
+---Opens the results of a sweep for appending.
+---@param path string
+---@param header table what all points have in common
+---@param resume boolean go on with what is there; else what is there is kept beside it as NAME.previous.jsonl
+---@return moonshard.SweepResults
+function results.open(path, header, resume)
+  local self = setmetatable({ path = path, header = header, records = {} }, Results)
+  local lock = open_locked(path)
+  local list = lock:seek("end") > 0 and (resume and read_lines(path) or {}) or nil
+  if resume and list and list[1] then
+    check_same(path, list[1], header)
+    self.records = kept_records(list)
+    self.header.started = list[1].started
+  end
+  if list and not resume then
+    os.rename(path, (path:gsub("%.jsonl$", "") .. ".previous.jsonl"))
+  end
+  -- A file without half a line replaces the old one at once; it is locked before anybody can see it.
+  local fresh = path .. ".new"
+  os.remove(fresh)
+  self.file = open_locked(fresh)
+  write(self, self.header)
+  for _, record in pairs(self.records) do write(self, record) end
+  os.rename(fresh, path)
+  lock:close()
+  return self
+end
+
+---Keeps a record and writes it.
+---@param record moonshard.SweepRecord
+function Results:add(record)
+  self.records[record.key] = record
+  write(self, record)
+end
+
+function Results:close() self.file:close() end
+
+return results

@@ -1,0 +1,212 @@
+-- Runs one point: plans it, refuses what would not fit, then trains it as often as asked, each time as fresh ranks.
+--
+-- A plan and a run are children (process.lua) with the command line that a user would type: `moonshard plan RECIPE
+-- -n N --json key=value ...` and `moonshard run RECIPE -n N --metrics FILE key=value ...`. What they say on standard
+-- error is the reason of a point that failed.
+
+local clock = require("moonshard.clock")
+local grid = require("moonshard.sweep.grid")
+local json = require("moonshard.json")
+local output_file = require("moonshard.output_file")
+local process = require("moonshard.sweep.process")
+local progress = require("moonshard.progress")
+local world = require("moonshard.world")
+
+local running = {
+  ---In the order in which a plan prints them.
+  CATEGORIES = { "parameters", "optimizer", "gradients", "gathered", "activations", "workspace", "communication" },
+}
+
+---@class moonshard.SweepRun
+---@field tokens_per_s number median over the steps that count
+---@field step_ms number median over the steps that count
+---@field loss number of the last step
+---@field steps integer that count
+---@field seconds number of the whole run
+---@field steps_seconds number of all its steps, their data included
+
+---@class moonshard.SweepRecord
+---@field key string
+---@field point table<string, any>
+---@field ranks integer
+---@field status "ok"|"skipped"|"failed"
+---@field reason string? why it was skipped or failed
+---@field planned { peak_bytes: number, bytes: table<string, number>, fingerprint: string }? of rank 0
+---@field runs moonshard.SweepRun[]?
+---@field tokens_per_s number? median over runs
+---@field tokens_per_s_min number?
+---@field tokens_per_s_max number?
+---@field step_ms number? median over runs
+---@field peak_bytes number? of rank 0's arenas while it ran
+---@field comm_bytes table<string, number>? by mesh dimension, of rank 0 in a step
+---@field loss number? of the last step of the first run
+---@field seconds number of the plan and all runs
+---@field overhead_seconds number of those, what was no step
+
+---The middle value; of an even number of values the mean of the two in the middle.
+---@param values number[]
+---@return number
+function running.median(values)
+  local sorted = {}
+  for i, value in ipairs(values) do sorted[i] = value end
+  table.sort(sorted)
+  local half = math.floor(#sorted / 2)
+  return #sorted % 2 == 1 and sorted[half + 1] or (sorted[half] + sorted[half + 1]) / 2
+end
+
+local function column(rows, key)
+  local values = {}
+  for i, row in ipairs(rows) do values[i] = row[key] end
+  return values
+end
+
+local function read_file(path)
+  local file = io.open(path, "rb")
+  if not file then return "" end
+  local text = file:read("*a") or ""
+  file:close()
+  return text
+end
+
+-- "moonshard: " lines tell the error first; a recipe may print anything after or before it.
+local function reason_of(ended, timeout)
+  if ended.timed_out then return ("it took longer than %g s"):format(timeout) end
+  local last
+  for line in ended.err:gmatch("[^\n]+") do
+    local told = line:match("^moonshard: (.*)")
+    if told and not told:match("^warning: ") then return told end
+    if not told then last = line end
+  end
+  return last or ended.signal and ("ended by signal %d"):format(ended.signal)
+    or ("ended with exit status %d"):format(ended.status)
+end
+
+-- Files that a point writes begin with this.
+local function stem(job, point)
+  return ("%s/points/%03d-%s"):format(job.out, point.index, (point.key:gsub("[^%w=.-]+", "_"):sub(1, 120)))
+end
+
+local function child(job, point, words, output, tick)
+  for _, argument in ipairs(grid.arguments(job.settings, point)) do words[#words + 1] = argument end
+  local ended = process.run(words, { output = output, timeout = job.timeout, tick = tick })
+  if ended.interrupted then world.check_interrupt() end
+  return ended
+end
+
+-- Fills record.planned; gives the reason why the point cannot be planned, if it cannot.
+local function plan(job, point, record)
+  local output = stem(job, point) .. ".plan.json"
+  local ended = child(job, point, { "plan", job.recipe, "-n", tostring(point.ranks), "--json" }, output)
+  local text = read_file(output)
+  os.remove(output)
+  if ended.status ~= 0 then return reason_of(ended, job.timeout) end
+  local planned, why = json.decode(text)
+  if not planned then return "its plan is not JSON: " .. why end
+  record.planned = { peak_bytes = planned.peak_bytes, bytes = planned.bytes, fingerprint = planned.fingerprint }
+end
+
+-- Counts the lines of a file that grows.
+local function line_counter(path)
+  local file, lines = nil, 0
+  return function()
+    file = file or io.open(path, "rb")
+    local text = file and file:read("*a")
+    if text then lines = lines + select(2, text:gsub("\n", "\n")) end
+    return lines
+  end
+end
+
+local NEEDED = { "tokens_per_s", "step_ms", "data_ms", "peak_bytes", "comm_bytes" }
+
+local function read_metrics(path)
+  local rows = {}
+  for line in read_file(path):gmatch("([^\n]+)\n") do
+    local row, why = json.decode(line)
+    if not row then return nil, ("%s: line %d: %s"):format(path, #rows + 1, why) end
+    for _, key in ipairs(NEEDED) do
+      if row[key] == nil then return nil, ("its metrics lack %s: log what train:step returns"):format(key) end
+    end
+    rows[#rows + 1] = row
+  end
+  return rows
+end
+
+-- What a run's metrics come to; or nil and why they say nothing.
+local function summarize(path, warmup, record)
+  local rows, why = read_metrics(path)
+  if not rows then return nil, why end
+  if #rows == 0 then return nil, "it logged no step: the recipe has to call ms.log" end
+  if #rows <= warmup then
+    return nil, ("it logged %d step%s, of which %d are warm-up"):format(#rows, #rows == 1 and "" or "s", warmup)
+  end
+  local counted, seconds = {}, 0
+  for i, row in ipairs(rows) do
+    seconds = seconds + (row.step_ms + row.data_ms) / 1e3
+    if i > warmup then counted[#counted + 1] = row end
+  end
+  local last = rows[#rows]
+  record.peak_bytes = math.max(record.peak_bytes or 0, last.peak_bytes)
+  record.comm_bytes = last.comm_bytes
+  return {
+    tokens_per_s = running.median(column(counted, "tokens_per_s")),
+    step_ms = running.median(column(counted, "step_ms")),
+    loss = last.loss, steps = #counted, steps_seconds = seconds,
+  }
+end
+
+-- One run of the point; gives the reason when it fails.
+local function train(job, point, record, number, on_step)
+  local files = ("%s.%d"):format(stem(job, point), number)
+  local metrics, log = files .. ".jsonl", files .. ".log"
+  os.remove(metrics)
+  local count = line_counter(metrics)
+  local ended = child(job, point, { "run", job.recipe, "-n", tostring(point.ranks), "--metrics", metrics }, log,
+    function() on_step(number, count()) end)
+  if ended.status ~= 0 then return reason_of(ended, job.timeout) end
+  local run, why = summarize(metrics, job.warmup, record)
+  if not run then return why end
+  run.seconds = ended.seconds
+  record.runs[number] = run
+end
+
+local function combine(record)
+  local speeds = column(record.runs, "tokens_per_s")
+  record.tokens_per_s, record.step_ms = running.median(speeds), running.median(column(record.runs, "step_ms"))
+  record.tokens_per_s_min, record.tokens_per_s_max = math.min(unpack(speeds)), math.max(unpack(speeds))
+  record.loss = record.runs[1].loss
+end
+
+local function plan_and_train(job, point, record, on_step)
+  local reason = plan(job, point, record)
+  if reason then return "failed", reason end
+  if job.memory_limit and record.planned.peak_bytes > job.memory_limit then
+    return "skipped", ("planned peak %s a rank is over the limit of %s")
+      :format(progress.size(record.planned.peak_bytes), progress.size(job.memory_limit))
+  end
+  record.runs = {}
+  for number = 1, job.repeats do
+    reason = train(job, point, record, number, on_step)
+    if reason then return "failed", reason end
+  end
+  combine(record)
+  return "ok"
+end
+
+---Runs a point to its end. Raises MS_EINTERRUPT after Ctrl-C; whatever the point itself meets is in the record.
+---@param job table recipe, settings, repeats, warmup, memory_limit, timeout, out
+---@param point moonshard.SweepPoint
+---@param on_step fun(run: integer, steps: integer) called about ten times a second while a run goes on
+---@return moonshard.SweepRecord
+function running.point(job, point, on_step)
+  local began = clock.now()
+  local record = { key = point.key, point = point.values, ranks = point.ranks }
+  output_file.make_folders(job.out .. "/points/")
+  record.status, record.reason = plan_and_train(job, point, record, on_step)
+  record.seconds, record.overhead_seconds = clock.now() - began, clock.now() - began
+  for _, run in ipairs(record.runs or {}) do
+    record.overhead_seconds = record.overhead_seconds - run.steps_seconds
+  end
+  return record
+end
+
+return running

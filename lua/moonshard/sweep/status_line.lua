@@ -1,0 +1,91 @@
+-- What a sweep shows while it runs: a line for every point as it ends, and on a terminal one that is redrawn below.
+
+local clock = require("moonshard.clock")
+local progress = require("moonshard.progress")
+local terminal = require("moonshard.terminal")
+
+---@class moonshard.SweepStatusLine
+---@field total integer points
+---@field done integer points that ended, before this start too
+local StatusLine = {}
+StatusLine.__index = StatusLine
+
+local status_line = {}
+
+local REDRAW_SECONDS = 0.1
+
+---@param total integer points
+---@param done integer of those, that ended before
+---@param job { repeats: integer, steps: integer? }
+---@param quiet boolean shows nothing
+---@return moonshard.SweepStatusLine
+function status_line.new(total, done, job, quiet)
+  return setmetatable({
+    total = total, done = done, before = done, job = job, quiet = quiet, began = clock.now(), drawn_at = 0,
+    interactive = not quiet and terminal.interactive(), width = #tostring(total),
+  }, StatusLine)
+end
+
+-- Points of one sweep take about as long as each other; part: of the point that runs.
+local function time_left(self, part)
+  local ended = self.done - self.before + part
+  if ended <= 0 then return nil end
+  return progress.duration((clock.now() - self.began) / ended * (self.total - self.done - part)) .. " left"
+end
+
+local function clear(self)
+  if self.interactive then io.write("\r\27[K") end
+end
+
+---Redraws the line of the point that runs.
+---@param key string of the point
+---@param run integer which of its runs, 1 first
+---@param steps integer that the run has done
+function StatusLine:show(key, run, steps)
+  if not self.interactive or clock.now() - self.drawn_at < REDRAW_SECONDS then return end
+  self.drawn_at = clock.now()
+  local of_run = self.job.steps and steps / self.job.steps or 0
+  local part = (run - 1 + math.min(1, of_run)) / self.job.repeats
+  local parts = {
+    ("point %d/%d"):format(self.done + 1, self.total), progress.bar((self.done + part) / self.total), key,
+    time_left(self, part) or "",
+    self.job.repeats > 1 and ("run %d/%d"):format(run, self.job.repeats) or "", ("step %d"):format(steps),
+  }
+  local line, columns = "", terminal.columns() - 1
+  for i, text in ipairs(parts) do
+    local longer = i == 1 and text or text == "" and line or line .. "  " .. text
+    if progress.width(longer) > columns then break end
+    line = longer
+  end
+  io.write("\r", line, "\27[K")
+  io.flush()
+end
+
+local function outcome(record)
+  if record.status ~= "ok" then return record.status .. ": " .. record.reason end
+  return ("%s  %.2f ms a step  %s a rank"):format(progress.rate(record.tokens_per_s), record.step_ms,
+    progress.size(record.peak_bytes))
+end
+
+---Prints a line about a point that ended.
+---@param record moonshard.SweepRecord
+function StatusLine:ended(record)
+  self.done = self.done + 1
+  if self.quiet then return end
+  clear(self)
+  local left = self.done < self.total and time_left(self, 0)
+  io.write(("%" .. self.width .. "d/%d  %s  %s%s\n"):format(self.done, self.total, record.key, outcome(record),
+    left and "  " .. left or ""))
+  io.flush()
+end
+
+---Prints a line of its own.
+---@param text string
+function StatusLine:print(text)
+  if self.quiet then return end
+  clear(self)
+  io.write(text, "\n")
+  io.flush()
+end
+
+return status_line

@@ -1,0 +1,20 @@
+-- Which mesh for four ranks? A small Llama over mesh shapes, resharding and batch sizes.
+--
+--   moonshard sweep recipes/sweep_mesh.lua
+--   moonshard sweep recipes/sweep_mesh.lua repeats=1 steps=5
+
+local ms = require "moonshard"
+
+local cfg = ms.args { steps = 12, repeats = 3, memory_limit = "64MiB" }
+
+ms.sweep {
+  title = "A small Llama on four ranks",
+  recipe = "llama.lua",
+  over = { mesh = { "1x4", "2x2", "4x1" }, reshard = { true, false }, batch = { 1, 4 } },
+  where = function(point) return point.mesh ~= "4x1" or not point.reshard end, -- with one shard nothing is gathered
+  settings = { seq = 128, files = cfg.files },
+  steps = cfg.steps,
+  repeats = cfg.repeats,
+  memory_limit = cfg.memory_limit,
+  out = "build/sweep/mesh",
+}

@@ -1,0 +1,34 @@
+-- JSON as Lua values: what encode writes reads back, and what is not JSON is refused with its place.
+
+local json = require("moonshard.json")
+
+describe("json.decode", function()
+  it("reads back what encode writes", function()
+    local value = {
+      text = 'a "quoted"\n\ttab \\ and \127 é',
+      numbers = { 0, -1.5, 1e300, 0.1, 123456789 },
+      nested = { { a = { b = true } } },
+      no = false,
+    }
+    assert.same(value, json.decode(json.encode(value)))
+  end)
+
+  it("reads every kind of value, with spaces anywhere", function()
+    assert.same({ a = { 1, -2.5e3, "x" }, c = {} },
+      json.decode(' { "a" : [ 1 , -2.5e3 ,\n"x" ] , "b" : null, "c":{} } '))
+    assert.equal("é €😀/", json.decode([["\u00e9 \u20AC\ud83d\ude00\/"]]))
+    assert.equal(true, json.decode("true"))
+    assert.same({}, json.decode("[]"))
+  end)
+
+  it("refuses what is not JSON, and says where", function()
+    for text, place in pairs({
+      [""] = 1, ["{"] = 2, ['{"a":1'] = 7, ['{"a" 1}'] = 6, ["{a:1}"] = 2, ["[1 2]"] = 4, ["[1,]"] = 4, ['"a'] = 3,
+      ['"\\x"'] = 2, ['"\\ud800"'] = 2, ["01"] = 1, ["1."] = 1, ["nul"] = 1, ["{} x"] = 3, ['"a\nb"'] = 3, ["-"] = 1,
+    }) do
+      local value, why = json.decode(text)
+      assert.is_nil(value)
+      assert.truthy(why and why:find("^byte " .. place .. ": "), text .. " -> " .. tostring(why))
+    end
+  end)
+end)

@@ -1,0 +1,413 @@
+-- Sweeps: which points there are, how each is run, what becomes of those that cannot, and what is written.
+
+local grid = require("moonshard.sweep.grid")
+local json = require("moonshard.json")
+local program = require("lua.program")
+local fixture = require("lua.fixture")
+
+local RECIPE = "tests/lua/recipes/sweep_point.lua"
+
+local function read_all(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+local function lines_of(text)
+  local lines = {}
+  for line in text:gmatch("[^\n]+") do lines[#lines + 1] = line end
+  return lines
+end
+
+local function count(text, pattern) return select(2, text:gsub(pattern, "")) end
+
+-- A sweep's file in a folder of its own, and what it wrote there.
+local function new_sweep()
+  local folder = os.tmpname()
+  os.remove(folder)
+  os.execute("mkdir " .. folder)
+  local sweep = { folder = folder, out = folder .. "/out", trace = folder .. "/trace" }
+  sweep.file = folder .. "/my_sweep.lua"
+  function sweep.define(fields)
+    local file = assert(io.open(sweep.file, "w"))
+    file:write(([[
+      local ms = require "moonshard"
+      ms.sweep {
+        recipe = %q, out = %q, %s
+      }
+    ]]):format(sweep.recipe or RECIPE, sweep.out, fields))
+    file:close()
+  end
+  function sweep.run(...) return program.run({ "sweep", sweep.file, ... }) end
+  function sweep.read(name) return read_all(sweep.out .. "/" .. name) end
+  function sweep.results() return assert(json.decode(sweep.read("results.json"))) end
+  function sweep.traced() return lines_of(read_all(sweep.trace)) end
+  function sweep.remove() os.execute("rm -rf " .. folder) end
+  return sweep
+end
+
+local function with_sweep(action)
+  local sweep = new_sweep()
+  local ok, raised = pcall(action, sweep)
+  sweep.remove()
+  if not ok then error(raised, 0) end
+end
+
+local function keys_of(points)
+  local keys = {}
+  for i, point in ipairs(points) do keys[i] = point.key end
+  return keys
+end
+
+describe("grid.points", function()
+  it("combines all values, mesh first and the last setting fastest", function()
+    local points = grid.points({ over = { batch = { 8, 16 }, mesh = { "1x2", { 2, 2 } }, again = { true, false } } })
+    assert.same({
+      "mesh=1x2 again=true batch=8", "mesh=1x2 again=true batch=16", "mesh=1x2 again=false batch=8",
+      "mesh=1x2 again=false batch=16", "mesh=2x2 again=true batch=8", "mesh=2x2 again=true batch=16",
+      "mesh=2x2 again=false batch=8", "mesh=2x2 again=false batch=16",
+    }, keys_of(points))
+    assert.equal(2, points[1].ranks)
+    assert.equal(4, points[8].ranks)
+  end)
+
+  it("adds explicit points once, and leaves out what where refuses", function()
+    local points, left_out = grid.points({
+      over = { mesh = { "1x2", "1x4" }, lr = { 0.1 } },
+      points = { { mesh = "1x2", lr = 0.1 }, { mesh = "1x8", betas = { 0.9, 0.95 } } },
+      where = function(point) return point.ranks ~= 4 end,
+    })
+    assert.same({ "mesh=1x2 lr=0.1", "mesh=1x8 betas=0.9,0.95" }, keys_of(points))
+    assert.equal(1, left_out)
+    assert.same({ "mesh", "betas", "lr" }, grid.columns(points))
+  end)
+
+  it("takes ranks as a setting of the launch and not of the recipe", function()
+    local points = grid.points({ over = { ranks = { 1, 2 } } })
+    assert.equal(2, points[2].ranks)
+    assert.same({ "seq=8" }, grid.arguments({ seq = 8 }, points[2]))
+  end)
+
+  it("refuses what makes no point", function()
+    for expected, given in pairs({
+      ["over.mesh must be a list"] = { over = { mesh = "1x4" } },
+      ["an empty one"] = { over = { mesh = {} } },
+      ["how many ranks"] = { over = { batch = { 1 } } },
+      ["mesh=1x%-1 leaves the number of ranks open"] = { over = { mesh = { "1x-1" } } },
+      ["not the name of a setting"] = { over = { ["a b"] = { 1 } } },
+      ["a value of batch must be"] = { over = { batch = { print } } },
+      ["points%[2%] must be a table"] = { points = { { mesh = "1x2" }, 3 } },
+    }) do
+      assert.truthy(fixture.message(grid.points, given):find(expected), fixture.message(grid.points, given))
+    end
+  end)
+end)
+
+describe("moonshard sweep", function()
+  it("I5 runs every point in a process group of its own; one that fails is told and the others go on", function()
+    with_sweep(function(sweep)
+      sweep.define(([[
+        over = { mesh = { "1x4", "2x2", "4x1" }, reshard = { true, false, 2 } }, settings = { trace = %q },
+        steps = 4, repeats = 2,
+      ]]):format(sweep.trace))
+      local ended = sweep.run()
+      assert.equal(3, ended.status, ended.err)
+      assert.equal("", ended.err)
+
+      local failed, measured = {}, {}
+      for _, record in ipairs(sweep.results().points) do
+        if record.status == "failed" then
+          failed[record.key] = record.reason
+        else
+          measured[#measured + 1] = record
+        end
+      end
+      -- Resharding to a group of 2 is the whole group of 2x2; elsewhere the engine says what it offers.
+      assert.equal(7, #measured)
+      local refusals = { ["mesh=1x4 reshard=2"] = "and 4 %(the whole", ["mesh=4x1 reshard=2"] = "and 1 %(the whole" }
+      for key, offers in pairs(refusals) do
+        assert.truthy(failed[key]:find("sweep_point.lua:%d+: reshard_after_forward: .* asks for groups of 2"))
+        assert.truthy(failed[key]:find(offers), failed[key])
+        assert.equal(2, count(ended.out, failed[key]:gsub("%W", "%%%0")), "as it fails, and at the end")
+        failed[key] = nil
+      end
+      assert.same({}, failed)
+
+      for i, record in ipairs(measured) do
+        assert.equal("ok", record.status)
+        assert.equal(2, #record.runs)
+        assert.equal(3, record.runs[1].steps) -- one of four is warm-up
+        assert.is_true(record.tokens_per_s > 0 and record.step_ms > 0)
+        assert.is_true(record.tokens_per_s_min <= record.tokens_per_s
+          and record.tokens_per_s <= record.tokens_per_s_max)
+        assert.is_true(i == 1 or record.tokens_per_s <= measured[i - 1].tokens_per_s)
+        assert.equal(record.planned.peak_bytes, record.peak_bytes)
+        local replicated, sharded = record.comm_bytes.replicate > 0, record.comm_bytes.shard > 0
+        assert.equal(record.point.mesh ~= "1x4", replicated)
+        assert.equal(record.point.mesh ~= "4x1", sharded)
+      end
+
+      local groups, own = {}, {}
+      for _, line in ipairs(sweep.traced()) do
+        local group, parent = line:match("group=(%d+) pid=%d+ sweep=(%d+)")
+        assert.is_nil(groups[group])
+        assert.not_equal(parent, group)
+        groups[group], own[parent] = line, true
+      end
+      assert.equal(14, #sweep.traced())
+      assert.is_nil(next(own, next(own)), "all are children of one sweep")
+    end)
+  end)
+
+  it("I5 prints a table sorted by speed, with peak bytes by category and bytes by mesh dimension", function()
+    with_sweep(function(sweep)
+      sweep.define([[over = { mesh = { "1x2", "2x1" }, batch = { 4, 64 } }, steps = 3, repeats = 2,]])
+      local narrow = sweep.run()
+      assert.equal(0, narrow.status, narrow.err)
+      assert.truthy(narrow.out:find("mesh  batch  tokens/s  +-%  step ms  peak  replicate  shard\n", 1, true)
+        or narrow.out:find("mesh  batch  tokens/s   +-%  step ms  peak  replicate  shard\n", 1, true), narrow.out)
+      assert.truthy(narrow.out:find("mesh  batch  peak  params  optim  grads  gathered  activ  work  comm\n"))
+      assert.equal(1, count(narrow.out, "\n4/4  mesh=2x1 batch=64  "))
+      local wide = program.run({ "sweep", sweep.file }, "COLUMNS=200")
+      local head = wide.out:match("\n(mesh  batch[^\n]*)\n")
+      assert.truthy(head:find("tokens/s.*step ms.*peak.*activ.*comm.*replicate.*shard"), wide.out)
+      local speeds = {}
+      for speed in wide.out:gmatch("\n%dx%d +%d+ +(%d+)") do speeds[#speeds + 1] = tonumber(speed) end
+      assert.equal(4, #speeds)
+      for i = 2, 4 do assert.is_true(speeds[i] <= speeds[i - 1]) end
+    end)
+  end)
+
+  it("I5 writes CSV, JSON and one page with charts that refers to nothing outside", function()
+    with_sweep(function(sweep)
+      sweep.define([[
+        title = "shapes & sizes", over = { mesh = { "1x2", "2x1" }, batch = { 4, 8 } }, steps = 3,
+        memory_limit = "1MiB",
+        points = { { mesh = "1x1", reshard = 'a "quoted", value' } },
+      ]])
+      assert.equal(3, sweep.run().status)
+      local csv = lines_of(sweep.read("results.csv"))
+      assert.equal(6, #csv)
+      assert.truthy(csv[1]:find("^mesh,batch,reshard,ranks,status,tokens_per_s,.*planned_activations_bytes,.*"
+        .. "comm_replicate_bytes,comm_shard_bytes,seconds,overhead_seconds,reason$"))
+      assert.truthy(csv[2]:find("^%dx%d,%d,,2,ok,[%d.]+,"))
+      assert.truthy(csv[6]:find('^1x1,,"a ""quoted"", value",1,failed,,', 1))
+      assert.equal(4, sweep.results().count.ok)
+
+      local page = sweep.read("index.html")
+      assert.truthy(page:find("<h1>shapes &amp; sizes</h1>", 1, true))
+      assert.equal(3, count(page, "<svg "))
+      for _, text in ipairs({ "Speed by mesh", "Peak memory by category", "Bytes per mesh dimension", "limit 1.0 MiB",
+        "prefers%-color%-scheme: dark", "@media print", 'name="viewport"', "quot;quoted&quot;" }) do
+        assert.truthy(page:find(text), text)
+      end
+      for _, text in ipairs({ "https?:", "src=", "href", "url%(", "@import", "<script", "nan", "inf%%" }) do
+        assert.is_nil(page:find(text), text)
+      end
+      local open = {}
+      for closing, name, last in page:gsub("<style>.-</style>", ""):gmatch("<(/?)([%w]+)[^>]-(/?)>") do
+        if closing == "/" then
+          assert.equal(name, table.remove(open))
+        elseif last == "" and name ~= "meta" and name ~= "br" then
+          open[#open + 1] = name
+        end
+      end
+      assert.same({}, open)
+      -- Of two bars, the longer one is the faster point's.
+      local widths = {}
+      for width in page:match("<figure>.-</figure>"):gmatch('<rect class="c1" [^>]*width="([%d.]+)%%"') do
+        widths[#widths + 1] = tonumber(width)
+      end
+      assert.equal(4, #widths)
+      assert.equal(68, math.max(unpack(widths)))
+    end)
+  end)
+
+  it("I5 goes on with an interrupted sweep, and leaves nothing behind after Ctrl-C", function()
+    with_sweep(function(sweep)
+      sweep.define(([[
+        over = { mesh = { "1x2" }, batch = { 4, 8, 16 } },
+        settings = { trace = %q, on = "batch=8", signal = 2 }, steps = 3,
+      ]]):format(sweep.trace))
+      local ended = sweep.run()
+      assert.equal(130, ended.status, ended.err)
+      assert.equal("moonshard: interrupted after 1 of 3 points; --resume goes on\n", ended.err)
+      assert.equal(2, #lines_of(sweep.read("results.jsonl")))
+      assert.equal(1, sweep.results().count.ok)
+      for _, line in ipairs(sweep.traced()) do
+        assert.is_nil(io.open(("/proc/%s/stat"):format(line:match("pid=(%d+)"))), "a rank is left")
+      end
+
+      ended = sweep.run("--resume")
+      assert.equal(0, ended.status, ended.err)
+      assert.truthy(ended.out:find("going on: 1 of 3 points have ended\n2/3  mesh=1x2 batch=8  ", 1, true), ended.out)
+      local batches = {}
+      for _, line in ipairs(sweep.traced()) do batches[#batches + 1] = line:match("batch=(%d+)") end
+      assert.same({ "4", "8", "8", "16" }, batches)
+      assert.equal(3, sweep.results().count.ok)
+      assert.equal(0, sweep.run("--resume").status)
+      assert.equal(4, #sweep.traced())
+    end)
+  end)
+
+  it("I5 goes on after a kill in the middle of a line; ranks end with the sweep", function()
+    with_sweep(function(sweep)
+      sweep.define(([[
+        over = { mesh = { "1x2" }, batch = { 4, 8 } }, settings = { trace = %q, on = "batch=8", signal = 9 }, steps = 3,
+      ]]):format(sweep.trace))
+      assert.equal(137, sweep.run().status)
+      local pid = sweep.traced()[2]:match("pid=(%d+)")
+      local deadline = os.time() + 20
+      while io.open(("/proc/%s/stat"):format(pid)) and os.time() < deadline do os.execute("sleep 0.05") end
+      assert.is_nil(io.open(("/proc/%s/stat"):format(pid)))
+      local file = assert(io.open(sweep.out .. "/results.jsonl", "a"))
+      file:write('{"key":"mesh=1x2 batch=8","status":"o')
+      file:close()
+      local ended = sweep.run("--resume")
+      assert.equal(0, ended.status, ended.err)
+      assert.equal(2, sweep.results().count.ok)
+      assert.equal(3, #lines_of(sweep.read("results.jsonl")))
+    end)
+  end)
+
+  it("I5 notices a changed definition, and takes new points in", function()
+    with_sweep(function(sweep)
+      sweep.define([[over = { mesh = { "1x1", "1x2" } }, steps = 3, ]])
+      assert.equal(0, sweep.run().status)
+      sweep.define([[over = { mesh = { "1x1", "2x1" } }, steps = 3, ]])
+      local ended = sweep.run("--resume")
+      assert.equal(0, ended.status, ended.err)
+      assert.truthy(ended.out:find("going on: 1 of 2 points have ended, 1 that are no longer asked for", 1, true))
+      assert.equal(2, sweep.results().count.ok)
+      sweep.define([[over = { mesh = { "1x1", "1x2" } }, steps = 4, ]])
+      ended = sweep.run("--resume")
+      assert.equal(2, ended.status)
+      assert.truthy(ended.err:find("my_sweep.lua:%d+: ms.sweep: .*results.jsonl cannot go on: settings was"), ended.err)
+      assert.truthy(ended.err:find("without --resume the sweep begins anew", 1, true))
+      assert.equal(0, sweep.run().status)
+      assert.truthy(sweep.read("results.previous.jsonl"):find('"mesh=2x1"', 1, true))
+    end)
+  end)
+
+  it("I5 skips what a plan shows to be too large, with the planned peak by category", function()
+    with_sweep(function(sweep)
+      sweep.define(([[
+        over = { mesh = { "1x2" }, batch = { 4, 1024 } }, settings = { trace = %q }, steps = 3, memory_limit = "100KiB",
+      ]]):format(sweep.trace))
+      local ended = sweep.run()
+      assert.equal(0, ended.status, ended.err)
+      local skipped = sweep.results().points[2]
+      assert.equal("skipped", skipped.status)
+      assert.is_true(skipped.planned.peak_bytes > 100 * 1024)
+      assert.truthy(ended.out:find("mesh=1x2 batch=1024: planned peak [%d.]+ [KM]iB a rank is over the limit of "
+        .. "100.0 KiB: activations [%d.]+ [KM]iB, "), ended.out)
+      assert.equal(1, #sweep.traced(), "only the other one ran")
+    end)
+  end)
+
+  it("tells an unknown setting once, with the nearest name", function()
+    with_sweep(function(sweep)
+      sweep.define([[over = { mesh = { "1x1", "1x2" }, bach = { 4, 8 } }, steps = 3, ]])
+      local ended = sweep.run()
+      assert.equal(3, ended.status)
+      local summary = ended.out:match("\n4 failed:\n([^\n]*)\n")
+      assert.truthy(summary:find("mesh=1x1 bach=4 and 3 more: tests/lua/recipes/sweep_point.lua:%d+: "
+        .. "this recipe has no setting bach: did you mean batch?"), summary)
+    end)
+  end)
+
+  it("ends a point that takes too long, and tells a recipe that logs nothing", function()
+    with_sweep(function(sweep)
+      sweep.define(([[
+        over = { mesh = { "1x2" }, batch = { 4, 8 } }, settings = { trace = %q, on = "batch=8" }, steps = 3,
+        timeout = %d,
+      ]]):format(sweep.trace, os.getenv("MOONSHARD_CONFIG") == "release" and 3 or 20))
+      local ended = sweep.run()
+      assert.equal(3, ended.status, ended.err)
+      assert.truthy(ended.out:find("mesh=1x2 batch=8: it took longer than %d+ s"), ended.out)
+      assert.equal(1, sweep.results().count.ok)
+    end)
+    with_sweep(function(sweep)
+      sweep.recipe = program.recipe("require('moonshard').args { steps = 3 }")
+      sweep.define("over = { ranks = { 1 } }, steps = 3,")
+      local ended = sweep.run()
+      os.remove(sweep.recipe)
+      assert.equal(3, ended.status)
+      assert.truthy(ended.out:find("it ended without a training step", 1, true), ended.out)
+    end)
+  end)
+
+  it("refuses sweeps that make no sense, with their line", function()
+    with_sweep(function(sweep)
+      for fields, expected in pairs({
+        [ [[over = { mesh = { "1x2" } }, ["repeat"] = 3]] ] = "unknown option repeat: did you mean repeats?",
+        [ [[steps = 3]] ] = "nothing to sweep",
+        [ [[over = { steps = { 1, 2 }, mesh = { "1x1" } }, steps = 3]] ] = "steps is given for all points and varies",
+        [ [[over = { batch = { 1, 2 } }, ranks = 2, settings = { batch = 3 }]] ] = "batch is in settings and varies",
+        [ [[over = { mesh = { "1x2" } }, steps = 2, warmup = 2]] ] = "of 2 steps 2 are warm-up",
+        [ [[over = { mesh = { "1x2" } }, memory_limit = "much"]] ] = 'a size like "2GiB"',
+        [ [[over = { mesh = { "1x2" } }, where = function() return false end]] ] = "leaves out all 1 points",
+        [ [[over = { mesh = { "1x2" } }, where = function(p) return p.bach.x end]] ] = "attempt to index",
+      }) do
+        sweep.define(fields)
+        local ended = sweep.run()
+        assert.equal(2, ended.status)
+        assert.equal("", ended.out)
+        assert.truthy(ended.err:find("^moonshard: [^\n]*my_sweep.lua:%d+: [^\n]*\n$"), ended.err)
+        assert.truthy(ended.err:find(expected, 1, true), ended.err)
+      end
+      sweep.recipe = "nowhere.lua"
+      sweep.define([[over = { mesh = { "1x2" } } ]])
+      local missing = ("there is no recipe %s/nowhere.lua, nor nowhere.lua"):format(sweep.folder)
+      assert.truthy(sweep.run().err:find(missing, 1, true))
+    end)
+    local path = program.recipe("require('moonshard').args { x = 1 }")
+    assert.truthy(program.run({ "sweep", path }).err:find("ended without a call of ms.sweep", 1, true))
+    os.remove(path)
+    path = program.recipe("require('moonshard').sweep { recipe = 'x' }")
+    assert.truthy(program.run({ "run", path }).err:find("moonshard sweep FILE", 1, true))
+    os.remove(path)
+  end)
+
+  it("does not let two sweeps write the same results", function()
+    with_sweep(function(sweep)
+      local results = require("moonshard.sweep.results")
+      local path = sweep.out .. "/results.jsonl"
+      local first = results.open(path, {}, false)
+      assert.truthy(fixture.message(results.open, path, {}, true):find("is being written by another sweep", 1, true))
+      first:close()
+      results.open(path, {}, true):close()
+    end)
+  end)
+
+  it("prints JSON alone with --json", function()
+    with_sweep(function(sweep)
+      sweep.define([[over = { mesh = { "1x1", "1x2" } }, steps = 2, ]])
+      local ended = sweep.run("--json")
+      assert.equal(0, ended.status, ended.err)
+      assert.equal(2, #assert(json.decode(ended.out)).points)
+      assert.equal("", ended.err)
+    end)
+  end)
+
+  it("costs under half a second a point besides its steps", function()
+    if os.getenv("MOONSHARD_CONFIG") ~= "release" then return pending("sanitized builds start slowly") end
+    with_sweep(function(sweep)
+      sweep.define([[over = { mesh = { "1x4" }, batch = { 4, 5, 6, 7, 8 } }, steps = 3, ]])
+      assert.equal(0, sweep.run().status)
+      local least = math.huge -- the machine may be busy with other things
+      for _, record in ipairs(sweep.results().points) do least = math.min(least, record.overhead_seconds) end
+      assert.is_true(least > 0 and least < 0.5, tostring(least))
+    end)
+  end)
+
+  it("runs the sweep of the recipes", function()
+    if os.getenv("MOONSHARD_CONFIG") ~= "release" then return pending("the same code as above, and many steps") end
+    local ended = program.run({ "sweep", "recipes/sweep_mesh.lua", "steps=2", "repeats=1", "files=recipes", "--json" })
+    assert.equal(0, ended.status, ended.err)
+    local found = assert(json.decode(ended.out))
+    assert.same({ ok = 9, skipped = 1, failed = 0, left_out = 2, missing = 0 }, found.count)
+    assert.equal("mesh=4x1 batch=4 reshard=false", found.points[10].key)
+  end)
+end)
