@@ -102,6 +102,8 @@ typedef struct ms_world ms_world;
 
 /* Joins the world that the environment describes: a rank of `moonshard run -n N`, or a world of one. */
 MS_API int ms_world_join(ms_world **world);
+/* A world of one, whatever launched this process: for work in which no other rank takes part. */
+MS_API int ms_world_alone(ms_world **world);
 /* Leaves without communicating. Safe to call twice and on NULL. */
 MS_API void ms_world_leave(ms_world *world);
 MS_API int ms_world_rank(const ms_world *world);
@@ -222,6 +224,15 @@ MS_API int ms_model_units(const ms_model *model);
 /* Fixes what rank `rank` of the mesh owns. shard_dim and replicate_dim: dimensions of the mesh, or -1 for none; every
 ** other dimension must have size 1. Needs no device and no other rank. */
 MS_API int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate_dim, int shard_dim);
+/* Other rules for plans compiled from now on, over the same state; plans made before keep theirs. reshard is [units], enum
+** ms_reshard. lr_scale and weight_decay are [params]; the parameters of a `ragged` segment must agree on both, or it is
+** MS_EUNSUPPORTED. On an error nothing has changed. */
+MS_API int ms_model_set_reshard(ms_model *model, const int *reshard);
+MS_API int ms_model_set_groups(ms_model *model, const double *lr_scale, const double *weight_decay);
+/* Elements [first, first + count) of a parameter of that name as its law (enum ms_init, a, b) draws them; out is [count].
+** A function of its arguments alone, so any part of a tensor can be drawn anywhere (Philox4x32-10). */
+MS_API int ms_draw(uint64_t seed, const char *name, int init, double a, double b, double first, double count,
+                   float *out);
 
 /* ---- graph -------------------------------------------------------------------------------------------------------- */
 
@@ -357,6 +368,8 @@ typedef struct ms_exec_counters {
 /* Parameters drawn from the model's seed, zeroed gradients and optimizer state. Collective. */
 MS_API int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *config, ms_state **state);
 MS_API void ms_state_free(ms_state *state);
+/* Bytes that binding a plan to this state would add to the memory of the host, this rank's share. */
+MS_API double ms_state_growth(const ms_state *state, const ms_plan *plan);
 /* Binds a plan to a state: arenas, communicators, comparison of fingerprints over the ranks. Collective. */
 MS_API int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **exec);
 MS_API void ms_exec_free(ms_exec *exec);

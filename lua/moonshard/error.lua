@@ -29,8 +29,8 @@ local errors = {}
 
 -- The codes of moonshard.h that Lua code raises by itself; the specs compare them with the header.
 local CODES = {
-  MS_EINVAL = 1, MS_ESHAPE = 2, MS_EDTYPE = 3, MS_ENAME = 4, MS_ERULE = 5, MS_EIO = 7, MS_EUNSUPPORTED = 8,
-  MS_EMISMATCH = 11, MS_EINTERNAL = 15,
+  MS_EINVAL = 1, MS_ESHAPE = 2, MS_EDTYPE = 3, MS_ENAME = 4, MS_ERULE = 5, MS_ENOMEM = 6, MS_EIO = 7,
+  MS_EUNSUPPORTED = 8, MS_EMISMATCH = 11, MS_EINTERNAL = 15,
 }
 errors.CODES = CODES
 

@@ -54,6 +54,8 @@ local DTYPES = {
 local dtype_ids = {
   f32 = tonumber(C.MS_F32), bf16 = tonumber(C.MS_BF16), i32 = tonumber(C.MS_I32), u8 = tonumber(C.MS_U8),
 }
+local dtype_ctypes = { f32 = "float", bf16 = "uint16_t", i32 = "int32_t", u8 = "uint8_t" }
+local dtype_sizes = { f32 = 4, bf16 = 2, i32 = 4, u8 = 1 }
 local dtype_names = {}
 for name, id in pairs(dtype_ids) do dtype_names[id] = name end
 
@@ -74,4 +76,6 @@ return {
   check = check,
   dtype_id = dtype_id,
   dtype_names = dtype_names,
+  dtype_ctypes = dtype_ctypes, -- C type of an element
+  dtype_sizes = dtype_sizes, -- bytes of an element
 }

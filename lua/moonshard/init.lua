@@ -25,6 +25,16 @@
 ---@field trainer fun(config: table): table
 ---@field generate fun(...): string
 ---@field sweep fun(options: moonshard.SweepOptions): moonshard.SweepReport
+---@field tensor fun(given: number|table, options: table?): moonshard.Tensor
+---@field zeros fun(...): moonshard.Tensor
+---@field ones fun(...): moonshard.Tensor
+---@field full fun(shape: integer[], value: number, options: table?): moonshard.Tensor
+---@field arange fun(...): moonshard.Tensor
+---@field rand fun(...): moonshard.Tensor
+---@field randn fun(...): moonshard.Tensor
+---@field manual_seed fun(seed: integer)
+---@field set_rules fun(model: moonshard.Module, rules: moonshard.NewRules): moonshard.Plan?
+---@field show fun(value: any) prints a tensor with its values
 local ms = {}
 
 -- Where a name comes from: a module, or a field of one.
@@ -50,6 +60,16 @@ local PARTS = {
   trainer = { "moonshard.trainer" },
   generate = { "moonshard.generate" },
   sweep = { "moonshard.sweep", "run" },
+  tensor = { "moonshard.eager.create", "tensor" },
+  zeros = { "moonshard.eager.create", "zeros" },
+  ones = { "moonshard.eager.create", "ones" },
+  full = { "moonshard.eager.create", "full" },
+  arange = { "moonshard.eager.create", "arange" },
+  rand = { "moonshard.eager.create", "rand" },
+  randn = { "moonshard.eager.create", "randn" },
+  manual_seed = { "moonshard.eager.create", "manual_seed" },
+  set_rules = { "moonshard.set_rules" },
+  show = { "moonshard.eager.show", "print" },
 }
 
 ---The ranks of this job: rank, size.

@@ -52,11 +52,20 @@ end
 ---@param names string[]? one for each dimension; may be left out for one dimension
 ---@return moonshard.Mesh
 function mesh.init_device_mesh(device, sizes, names)
+  return mesh.of_ranks(world.size, device, sizes, names)
+end
+
+---init_device_mesh over that many ranks instead of the world's.
+---@param ranks integer
+---@param device string?
+---@param sizes integer|integer[]|string
+---@param names string[]?
+---@return moonshard.Mesh
+function mesh.of_ranks(ranks, device, sizes, names)
   device, sizes = device or "cpu", shape.read(sizes)
   shape.check_names(sizes, names)
   local out = ffi.new("ms_mesh *[1]")
-  check(C.ms_mesh_new(device, #sizes, ffi.new("int[?]", #sizes, sizes), names and c_strings(names) or nil,
-    world.size, out))
+  check(C.ms_mesh_new(device, #sizes, ffi.new("int[?]", #sizes, sizes), names and c_strings(names) or nil, ranks, out))
   return adopt(device, out)
 end
 

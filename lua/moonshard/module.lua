@@ -14,7 +14,8 @@
 --   local gate = Gate(384)
 --
 -- or, for one of a kind, ms.module { proj = ..., forward = function(self, x) ... end }. A module is called like a
--- function inside of a trace; its path becomes the scope of the nodes it makes, and of errors.
+-- function inside of a trace; its path becomes the scope of the nodes it makes, and of errors. Called on eager tensors
+-- outside of one, it is traced and evaluated.
 
 local context = require("moonshard.context")
 local errors = require("moonshard.error")
@@ -60,6 +61,23 @@ function Module:num_parameters()
   return tree.count(self)
 end
 
+-- ---- values -----------------------------------------------------------------------------------------------------
+
+---A parameter in full, f32. Collective when the model is sharded.
+---@param name string its FQN in this module
+---@return moonshard.Tensor
+function Module:parameter(name) return require("moonshard.inspect").parameter(self, name) end
+
+---The part of a parameter that this rank owns.
+---@param name string its FQN in this module
+---@return moonshard.Tensor
+function Module:local_parameter(name) return require("moonshard.inspect").local_parameter(self, name) end
+
+---Overwrites a parameter. Collective: every rank gives the same values.
+---@param name string its FQN in this module
+---@param values moonshard.Tensor|table of its shape
+function Module:set_parameter(name, values) require("moonshard.inspect").set_parameter(self, name, values) end
+
 -- ---- calling ----------------------------------------------------------------------------------------------------
 
 local function is_float(value)
@@ -90,9 +108,7 @@ end
 local function call(self, ...)
   local trace = context.trace
   local name = getmetatable(self).name
-  if not trace then
-    errors.invalid("%s is called outside of a trace: a model runs through ms.trainer, which traces it", name)
-  end
+  if not trace then return require("moonshard.eager.call")(self, ...) end
   if not self.forward then errors.invalid("%s has no forward: write function %s:forward(...)", name, name) end
   local outer = context.path
   trace:enter(trace.paths[self] or outer)

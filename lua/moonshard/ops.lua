@@ -2,9 +2,9 @@
 -- table, so an op that the engine gains is here without a change. ops.help() lists them with their formulas.
 --
 -- A function returns the op's first output; ops.apply returns all of them (statistics of a norm, the count of targets
--- of cross_entropy). Inputs are tensors or parameters of the trace that is being made. Attributes that are numbered
--- in the table are given as one list: ops.reshape(x, { shape = { 8, -1 } }), ops.transpose(x, { axes = { 0, 2, 1 }
--- }).
+-- of cross_entropy). While a model is traced, inputs are tensors or parameters of the trace, and eager tensors as
+-- constants; outside of a trace they are eager tensors, and the op is computed at once. Attributes that are numbered in
+-- the table are given as one list: ops.reshape(x, { shape = { 8, -1 } }), ops.transpose(x, { axes = { 0, 2, 1 } }).
 
 local context = require("moonshard.context")
 local engine = require("moonshard.ffi")
@@ -101,6 +101,11 @@ local function set_attribute(row, attrs, name, value)
   end
 end
 
+-- Buffers of the call in progress; the engine copies what it keeps.
+local ids = ffi.new("int[?]", MAX_INPUTS)
+local results = ffi.new("int[?]", MAX_OUTPUTS)
+local attrs_buffer = ffi.new("ms_attrs")
+
 local function input_id(trace, row, position, input)
   if type(input) == "table" then
     if rawget(input, "trace") == trace then return input.id end
@@ -108,28 +113,44 @@ local function input_id(trace, row, position, input)
     if rawget(input, "trace") then
       errors.invalid("%s: input %d was made in another trace; a trace can only use its own tensors", row.name, position)
     end
+    if rawget(input, "data") ~= nil then return trace:constant(input).id end
   end
   errors.invalid("%s: input %d must be a tensor, not %s", row.name, position, options.describe(input))
 end
 
--- Buffers of the call in progress; the engine copies what it keeps.
-local ids = ffi.new("int[?]", MAX_INPUTS)
-local results = ffi.new("int[?]", MAX_OUTPUTS)
-local attrs_buffer = ffi.new("ms_attrs")
+local function check_eager(row, inputs, count)
+  for i = 1, count do
+    local input = inputs[i]
+    if parameter.is(input) then
+      errors.invalid("%s: input %d is a parameter, which has values only inside of its model; model:parameter(name) "
+        .. "gives a tensor with them", row.name, i)
+    elseif type(input) ~= "table" or rawget(input, "data") == nil then
+      local symbol = type(input) == "table" and rawget(input, "trace")
+      errors.invalid("%s: input %d must be a tensor with values, as ms.tensor makes them, not %s", row.name, i,
+        symbol and "a symbol of a trace that has ended" or options.describe(input))
+    end
+  end
+end
 
-local function emit(row, inputs, count, attributes)
-  local trace = context.trace
-  if not trace then
-    errors.invalid("%s: ops are used while a model is traced, inside of a forward or a loss", row.name)
-  end
-  if count > MAX_INPUTS then
-    errors.invalid("%s: %d inputs; it takes at most %d", row.name, count, row.max_inputs)
-  end
-  for i = 1, count do ids[i - 1] = input_id(trace, row, i, inputs[i]) end
+local function read_attributes(row, attributes)
   ffi.copy(attrs_buffer, row.defaults, ffi.sizeof("ms_attrs"))
   for name, value in pairs(attributes or {}) do set_attribute(row, attrs_buffer, name, value) end
+end
+
+local function check_count(row, count)
+  if count <= MAX_INPUTS then return end
+  errors.invalid("%s: %d inputs; it takes at most %d", row.name, count, row.max_inputs)
+end
+
+local function emit(trace, row, inputs, count)
+  for i = 1, count do ids[i - 1] = input_id(trace, row, i, inputs[i]) end
   engine.check(C.ms_graph_op(trace.handle, row.name, count, ids, attrs_buffer, results))
-  return trace
+end
+
+-- Computes now: the list of all outputs.
+local function evaluate(row, inputs, count)
+  check_eager(row, inputs, count)
+  return require("moonshard.eager.evaluate")(row, inputs, count, attrs_buffer)
 end
 
 -- A table without a metatable is a list of inputs when tensors stand in it, else the attributes.
@@ -164,8 +185,11 @@ function ops.apply(name, inputs, attributes)
   if not row then
     errors.raise("MS_ENAME", "no op named %s: %s", tostring(name), nearest.advice(tostring(name), rows))
   end
-  local trace = emit(row, inputs, #inputs, attributes)
-  local values = {}
+  check_count(row, #inputs)
+  read_attributes(row, attributes)
+  local trace, values = context.trace, {}
+  if not trace then return evaluate(row, inputs, #inputs) end
+  emit(trace, row, inputs, #inputs)
   for i = 1, row.outputs do values[i] = results[i - 1] end
   for i = 1, row.outputs do values[i] = trace:tensor(values[i]) end
   return values
@@ -195,7 +219,12 @@ for index = 0, C.ms_op_count() - 1 do
   if not row.internal then
     rows[row.name] = row
     ops[row.name] = function(...)
-      local trace = emit(row, sort_arguments(row, ...))
+      local inputs, count, attributes = sort_arguments(row, ...)
+      check_count(row, count)
+      read_attributes(row, attributes)
+      local trace = context.trace
+      if not trace then return evaluate(row, inputs, count)[1] end
+      emit(trace, row, inputs, count)
       return trace:tensor(results[0])
     end
   end

@@ -24,6 +24,9 @@ function Plan:text() return dump(self, 0) end
 ---@return string
 function Plan:json() return dump(self, 1) end
 
+---The head of the plan: rank, mesh, fingerprint, peak and memory by category.
+function Plan:__tostring() return self:text():match("^[^\n]*\n[^\n]*") end
+
 local CATEGORIES = { "parameters", "optimizer", "gradients", "gathered", "activations", "workspace", "communication" }
 local PHASES = { "first", "next", "last", "norm", "update", "evaluate" }
 

@@ -1,58 +1,74 @@
 -- What a model needs to run on this rank: the training state, and one bound plan for each set of input shapes.
 --
--- There is one session a model; the trainer, evaluation and sampling share it, so they see the same weights.
+-- There is one session a model; the trainer, evaluation, sampling and eager calls share it, so they see the same
+-- weights. Rules that change while the model trains (set_rules.lua) make other plans over the same state; all are kept.
 
+local alone = require("moonshard.eager.alone")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
+local exec = require("moonshard.exec")
+local memory = require("moonshard.memory")
 local plan = require("moonshard.plan")
 local trace = require("moonshard.trace")
 local world = require("moonshard.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
----@class moonshard.Array data of a batch
+---@class moonshard.Array data of a batch; eager tensors are such arrays
 ---@field data ffi.cdata* pointer or array of the dtype
 ---@field dtype string "f32", "bf16" or "i32"
 ---@field shape integer[]
 
----@class moonshard.Counters what an exec ran since it was made
----@field collectives table<string, integer> by phase
----@field comm_bytes table<string, number> by mesh dimension
----@field allocations integer made by the engine while phases ran: 0
----@field seconds { kernels: number, waits: number, collectives: number, total: number }
-
 ---@class moonshard.Session
 ---@field model moonshard.Module
+---@field sharding moonshard.Sharding
 ---@field optimizer moonshard.Optimizer?
+---@field execs table<string, moonshard.Exec> by what they compute, then by the rules they were compiled under
+---@field graphs table<string, moonshard.Trace> by what they compute
+---@field rules string which rules hold now, as part of a key: "" for those that the model was sharded with
+---@field prefetch integer? in place of what a trainer says
+---@field train_exec moonshard.Exec? the one of the last step
 local Session = {}
 Session.__index = Session
 
 local session = {}
 
-local PHASE = {
-  first = C.MS_PHASE_FIRST, next = C.MS_PHASE_NEXT, last = C.MS_PHASE_LAST, norm = C.MS_PHASE_NORM,
-  update = C.MS_PHASE_UPDATE, evaluate = C.MS_PHASE_EVALUATE,
-}
-local DTYPE_CTYPE = { f32 = "float", bf16 = "uint16_t", i32 = "int32_t", u8 = "uint8_t" }
-local DTYPE_SIZE = { f32 = 4, bf16 = 2, i32 = 4, u8 = 1 }
+local function new(model, sharding, optimizer)
+  return setmetatable({ model = model, sharding = sharding, optimizer = optimizer, execs = {}, graphs = {}, rules = "",
+    owners = 0 }, Session)
+end
 
 ---The session of a model, made at the first call. A model trains with one optimizer.
 ---@param model moonshard.Module
 ---@param settings { optimizer: moonshard.Optimizer? }?
 ---@return moonshard.Session
 function session.of(model, settings)
-  local existing = model.session
-  if existing and (not settings or settings.optimizer == nil or settings.optimizer == existing.optimizer) then
-    return existing
+  local existing, optimizer = model.session, settings and settings.optimizer
+  if existing and (optimizer == nil or optimizer == existing.optimizer) then return existing end
+  if existing and existing.optimizer then
+    errors.invalid("the model has a trainer with another optimizer; a model trains with one")
   end
-  if existing then
-    errors.invalid("the model has a trainer or was run already, with another optimizer: make the trainer first, once")
-  end
+  if existing then return existing:take_optimizer(optimizer) end
   local sharding = require("moonshard.sharding").of(model)
-  local self = setmetatable(settings or {}, Session)
-  self.model, self.sharding, self.execs, self.owners = model, sharding, {}, 0
-  sharding:handle(self.optimizer)
-  model.session = self
-  return self
+  sharding:handle(optimizer)
+  model.session = new(model, sharding, optimizer)
+  return model.session
+end
+
+---The session of a module called by itself: of the model that it is part of, or, where nothing was sharded yet, one on
+---this rank alone.
+---@param module moonshard.Module
+---@return moonshard.Session
+function session.around(module)
+  local shardings = require("moonshard.sharding")
+  local around = shardings.around(module)
+  if around and not around.alone then return session.of(around.model) end
+  local root = around and around.model or module
+  local own = rawget(root, "_alone")
+  if not own then
+    own = new(root, around or shardings.alone(root))
+    rawset(root, "_alone", own)
+  end
+  return own
 end
 
 ---A number for a new trainer of this model, by which its plans are told from those of others.
@@ -62,15 +78,21 @@ function Session:new_owner()
   return self.owners
 end
 
----Compiles (once for each name and set of shapes) what `forward` computes.
----@param name string of this computation, part of the cache's key
----@param inputs { name: string, dtype: string, shape: integer[] }[]
----@param forward fun(inputs: table<string, moonshard.Tensor>): table with loss, or outputs by name, or both
----@param settings { train: boolean, accumulate: boolean?, clip_grad_norm: number?, prefetch: integer?,
----  sync: integer?, reshard_after_backward: boolean? }
+---@class moonshard.PlanSettings
+---@field train boolean
+---@field accumulate boolean?
+---@field clip_grad_norm number?
+---@field prefetch integer?
+---@field sync integer?
+---@field reshard_after_backward boolean?
+---@field memory_limit number? bytes of a rank's arenas; a plan that needs more is not bound
+
+---Compiles a traced graph under the rules that hold now.
+---@param name string what messages and counters call it
+---@param graph moonshard.Trace
+---@param settings moonshard.PlanSettings
 ---@return moonshard.Plan
-function Session:plan(name, inputs, forward, settings)
-  local graph = trace.graph(self.model, { inputs = inputs, fn = forward })
+function Session:compile(name, graph, settings)
   local compiled = plan.compile(graph, self.sharding.mesh, function(config)
     if self.optimizer then self.optimizer:configure(config) end
     config.train = settings.train and 1 or 0
@@ -78,55 +100,77 @@ function Session:plan(name, inputs, forward, settings)
     config.max_norm = settings.clip_grad_norm or 0
     config.sync = settings.sync or C.MS_SYNC_EVERY
     if settings.reshard_after_backward == false then config.reshard_after_backward = 0 end
-    if settings.prefetch then config.prefetch = settings.prefetch end
+    config.prefetch = self.prefetch or settings.prefetch or config.prefetch
     config.shared_masters = self.sharding.shared_masters and 1 or 0
     if settings.train and not self.optimizer then config.optimizer = C.MS_OPT_NONE end
   end)
-  compiled.name = name
+  compiled.name, compiled.memory_limit = name, settings.memory_limit
   return compiled
 end
 
--- Parameters, and gradients and optimizer state when the model has an optimizer: whatever plan comes first.
+local function trace_inputs(self, inputs, forward)
+  return trace.graph(self.model, { inputs = inputs, fn = forward, sharding = self.sharding })
+end
+
+---Traces and compiles what `forward` computes.
+---@param name string
+---@param inputs { name: string, dtype: string, shape: integer[] }[]
+---@param forward fun(inputs: table<string, moonshard.Tensor>): table with loss, or outputs by name, or both
+---@param settings moonshard.PlanSettings
+---@return moonshard.Plan
+function Session:plan(name, inputs, forward, settings)
+  return self:compile(name, trace_inputs(self, inputs, forward), settings)
+end
+
+---Parameters, and gradients and optimizer state when the model has an optimizer: made by whatever needs them first.
+---Collective.
+---@return ffi.cdata* ms_state*
 function Session:ensure_state()
-  if self.state then return end
+  if self.state then return self.state end
+  if world.plan_only and not self.sharding.alone then
+    errors.invalid("the model has no values where only its plan is made: call it, or look at it, after the first step")
+  end
   local config, out = ffi.new("ms_plan_config"), ffi.new("ms_state *[1]")
   C.ms_plan_config_default(config)
   config.train = self.optimizer and 1 or 0
   config.shared_masters = self.sharding.shared_masters and 1 or 0
   if self.optimizer then self.optimizer:configure(config) end
-  check(C.ms_state_new(world.handle, self.sharding:handle(), config, out))
+  local handle = self.sharding.alone and alone.world() or world.handle
+  check(C.ms_state_new(handle, self.sharding:handle(), config, out))
   self.state = ffi.gc(out[0], C.ms_state_free)
+  return self.state
 end
 
----@class moonshard.Exec
----@field handle ffi.cdata* ms_exec*
----@field plan moonshard.Plan
-local Exec = {}
-Exec.__index = Exec
+-- A model that was called or looked at before its trainer was made: the engine's model is made anew, with the
+-- optimizer's groups, and the parameters move over. Collective when there is a state.
+function Session:take_optimizer(optimizer)
+  local before = self.state
+  self.sharding:handle(optimizer)
+  self.optimizer, self.state, self.execs, self.graphs = optimizer, nil, {}, {}
+  if not before then return self end
+  self:ensure_state()
+  for i, param in ipairs(self.sharding.params) do
+    local values = ffi.new("float[?]", param.numel)
+    check(C.ms_state_gather(before, i - 1, "param", values))
+    check(C.ms_state_set(self.state, i - 1, values))
+  end
+  return self
+end
 
----Binds a plan to this session's state. Collective.
+---Binds a plan to this session's state, if there is memory for it on all ranks. Collective.
 ---@param compiled moonshard.Plan
 ---@return moonshard.Exec
 function Session:bind(compiled)
-  self:ensure_state()
-  local out = ffi.new("ms_exec *[1]")
-  check(C.ms_exec_new(self.state, compiled.handle, out))
-  local exec = setmetatable({
-    handle = ffi.gc(out[0], C.ms_exec_free),
-    plan = compiled,
-    session = self,
-    step_inputs = ffi.new("ms_step_inputs"),
-    step_outputs = ffi.new("ms_step_outputs"),
-  }, Exec)
-  exec.step_inputs.micro_batches = 1
-  return exec
+  local state = self:ensure_state()
+  memory.check(state, compiled, self.sharding.alone)
+  return exec.bind(state, compiled)
 end
 
----The exec for these inputs, compiled and bound at the first call.
+---The exec for these inputs under the rules that hold now, compiled and bound at the first call.
 ---@param name string
 ---@param inputs { name: string, dtype: string, shape: integer[] }[]
 ---@param forward function
----@param settings table as in Session:plan, and owner: who asks, because others compute something else by this name
+---@param settings table moonshard.PlanSettings, and owner: who asks, because others compute something else by this name
 ---@return moonshard.Exec
 function Session:exec(name, inputs, forward, settings)
   local key = { name, tostring(settings.owner), tostring(settings.train), tostring(settings.accumulate) }
@@ -134,119 +178,24 @@ function Session:exec(name, inputs, forward, settings)
     key[#key + 1] = input.name .. ":" .. input.dtype .. ":" .. table.concat(input.shape, "x")
   end
   local id = table.concat(key, " ")
-  if not self.execs[id] then self.execs[id] = self:bind(self:plan(name, inputs, forward, settings)) end
-  return self.execs[id]
-end
-
----Copies an array into an input; `offset` elements of the array are skipped, the input's size is taken.
----@param name string
----@param array moonshard.Array
----@param offset integer
----@param count integer elements
-function Exec:write(name, array, offset, count)
-  local target = C.ms_exec_input(self.handle, name)
-  if target == nil then errors.invalid("the plan has no input %s", name) end
-  local source = ffi.cast("const " .. DTYPE_CTYPE[array.dtype] .. " *", array.data) + offset
-  ffi.copy(target, source, count * DTYPE_SIZE[array.dtype])
-end
-
----Runs a phase; returns the engine's status so that the caller can treat MS_ENONFINITE.
----@param phase string "first", "next", "last", "norm", "update" or "evaluate"
----@return integer status
-function Exec:try(phase)
-  return C.ms_exec_run(self.handle, PHASE[phase], self.step_inputs, self.step_outputs)
-end
-
----@param phase string
-function Exec:run(phase) check(self:try(phase)) end
-
----A named output as a pointer of the dtype that it was traced with.
----@param name string
----@param dtype string
----@return ffi.cdata*
-function Exec:output(name, dtype)
-  local data = C.ms_exec_output(self.handle, name)
-  if data == nil then errors.invalid("the plan has no output %s", name) end
-  return ffi.cast("const " .. DTYPE_CTYPE[dtype] .. " *", data)
-end
-
----What was executed since the exec was made.
----@return ffi.cdata* counters ms_exec_counters
-function Exec:counters()
-  local counters = ffi.new("ms_exec_counters")
-  check(C.ms_exec_counters_get(self.handle, counters))
-  return counters
-end
-
----The counters as a Lua table, by names.
----@return moonshard.Counters
-function Exec:report()
-  local counters = self:counters()
-  local report = {
-    collectives = {}, comm_bytes = self.plan.mesh:by_dimension(counters.comm_bytes),
-    allocations = tonumber(counters.allocations),
-  }
-  for name, phase in pairs(PHASE) do report.collectives[name] = tonumber(counters.collectives[tonumber(phase)]) end
-  report.seconds = {
-    kernels = counters.kernel_seconds, waits = counters.wait_seconds, collectives = counters.collective_seconds,
-    total = counters.total_seconds,
-  }
-  return report
-end
-
----Bytes that the arenas hold, state and all plans of this model together.
----@return number
-function Exec:arena_bytes() return C.ms_exec_arena_bytes(self.handle) end
-
----The first op or parameter that holds a NaN or an infinity. Collective.
----@return string
-function Exec:find_nonfinite()
-  local text = ffi.new("const char *[1]")
-  check(C.ms_exec_find_nonfinite(self.handle, self.step_inputs, text))
-  return ffi.string(text[0])
+  local found = self.execs[id .. self.rules]
+  if not found then
+    self.graphs[id] = self.graphs[id] or trace_inputs(self, inputs, forward)
+    found = self:bind(self:compile(name, self.graphs[id], settings))
+    found.id, found.settings = id, settings
+    self.execs[id .. self.rules] = found
+  end
+  if settings.train then self.train_exec = found end
+  return found
 end
 
 ---What the exec of a name ran since it was made.
 ---@param name string "train", "evaluate", "generate"
 ---@return moonshard.Counters?
 function Session:counters(name)
-  for _, exec in pairs(self.execs) do
-    if exec.plan.name == name then return exec:report() end
+  for _, bound in pairs(self.execs) do
+    if bound.plan.name == name then return bound:report() end
   end
-end
-
-local function param_index(self, fqn)
-  for i, param in ipairs(self.sharding.params) do
-    if param.fqn == fqn then return i - 1, param end
-  end
-  errors.raise("MS_ENAME", "the model has no parameter %s", tostring(fqn))
-end
-
----The whole parameter (or "grad", "state0", "state1") on every rank, as a Lua array. A gradient is the sum over ranks
----and micro-batches, not yet divided by them. Collective.
----@param fqn string
----@param what string?
----@return number[]
-function Session:full(fqn, what)
-  local index, param = param_index(self, fqn)
-  if not self.state then errors.invalid("the model has no state yet: run a step first") end
-  local buffer = ffi.new("float[?]", param.numel)
-  check(C.ms_state_gather(self.state, index, what or "param", buffer))
-  local values = {}
-  for i = 1, param.numel do values[i] = buffer[i - 1] end
-  return values
-end
-
----Overwrites a parameter from a full array of numbers, on every rank its part.
----@param fqn string
----@param values number[]
-function Session:set(fqn, values)
-  local index, param = param_index(self, fqn)
-  if not self.state then errors.invalid("the model has no state yet: run a step first") end
-  if #values ~= param.numel then
-    errors.raise("MS_ESHAPE", "%s has %d elements, not %d", fqn, param.numel, #values)
-  end
-  check(C.ms_state_set(self.state, index, ffi.new("float[?]", param.numel, values)))
 end
 
 return session

@@ -1,7 +1,7 @@
 -- ms.fully_shard: reads how a model is sharded, decides every policy for every unit and parameter, and keeps what was
 -- decided and why. The model of the engine is made from it once, when the first graph is traced.
 
-local engine = require("moonshard.ffi")
+local engine_model = require("moonshard.engine_model")
 local errors = require("moonshard.error")
 local meshes = require("moonshard.mesh")
 local module = require("moonshard.module")
@@ -13,7 +13,6 @@ local rules = require("moonshard.rules")
 local tree = require("moonshard.tree")
 local units = require("moonshard.units")
 local world = require("moonshard.world")
-local C, ffi = engine.C, engine.ffi
 
 ---@class moonshard.Unit
 ---@field name string FQN of its root module, or "root"
@@ -49,6 +48,9 @@ local C, ffi = engine.C, engine.ffi
 ---@field seed integer what initial weights are drawn from
 ---@field where string? the line that sharded it, or used it first
 ---@field implicit boolean? nobody called ms.fully_shard
+---@field rank integer this process's place in the mesh
+---@field alone boolean? on this rank alone, for a model that is not sharded yet
+---@field default_reshard string? of units that no rule matches: the strategy's
 local Sharding = {}
 Sharding.__index = Sharding
 
@@ -180,11 +182,20 @@ local function decide(self, policy, given, names, default, read, bare_value)
   return by_name
 end
 
-local function decide_units(self, config, default_reshard)
+---What a list of rules, or one value, says about when each unit is resharded.
+---@param given any as reshard_after_forward of ms.fully_shard
+---@return table<string, moonshard.Decision> by_unit
+function Sharding:decide_reshard(given)
   local names = {}
   for i, unit in ipairs(self.units) do names[i] = unit.name end
-  local reshard = decide(self, "reshard_after_forward", config.reshard_after_forward, names,
-    default_reshard or "default", reshard_reader(size_of(self.mesh, self.shard_dim)))
+  return decide(self, "reshard_after_forward", given, names, self.default_reshard or "default",
+    reshard_reader(size_of(self.mesh, self.shard_dim)))
+end
+
+local function decide_units(self, config)
+  local names = {}
+  for i, unit in ipairs(self.units) do names[i] = unit.name end
+  local reshard = self:decide_reshard(config.reshard_after_forward)
   local mixed = decide(self, "mp_policy", config.mp_policy, names, precision.read("mp_policy", nil), read_precision)
   local layout = decide(self, "layout", config.layout, names, "rows", read_layout)
   for _, unit in ipairs(self.units) do
@@ -269,7 +280,20 @@ local SPECS = {
   shared_masters = { "boolean", default = true }, recompute = { "any" },
 }
 
-local function report_warnings(self)
+local function new_sharding(model, seed)
+  return setmetatable({ model = model, units = {}, params = {}, index = {}, decisions = {}, warnings = {}, seed = seed,
+    where = errors.caller() }, Sharding)
+end
+
+-- Whose a parameter is, so that a part of a model can be called alone. Weak: it keeps no model alive.
+local owners = setmetatable({}, { __mode = "kv" })
+
+local function claim_parameters(self)
+  for _, param in ipairs(self.params) do owners[param.parameter] = self end
+end
+
+---Tells rules that never decide, on rank 0.
+function Sharding:report_warnings()
   if world.rank ~= 0 then return end
   for _, warning in ipairs(self.warnings) do io.stderr:write("moonshard: warning: ", warning, "\n") end
 end
@@ -298,20 +322,21 @@ function sharding.fully_shard(model, config)
     errors.invalid("ms.fully_shard: " .. format, model.sharding.where or "before")
   end
   config = options.parse("ms.fully_shard", config, SPECS)
-  local self = setmetatable({ model = model, units = {}, params = {}, index = {}, decisions = {}, warnings = {},
-    seed = config.seed, shared_masters = config.shared_masters, where = errors.caller() }, Sharding)
+  local self = new_sharding(model, config.seed)
+  self.shared_masters = config.shared_masters
   local inventory = tree.inventory(model)
   if #inventory.parameters == 0 then
     errors.invalid("ms.fully_shard: the model has no parameters: assign ms.parameter or layers to fields of the module")
   end
-  local default_reshard
-  self.mesh, self.replicate_dim, self.shard_dim, default_reshard = apply_strategy(config)
+  self.rank = world.rank
+  self.mesh, self.replicate_dim, self.shard_dim, self.default_reshard = apply_strategy(config)
   assign_units(self, inventory, config.units)
-  decide_units(self, config, default_reshard)
+  decide_units(self, config)
   decide_parameters(self, config)
   decide_recompute(self, config.recompute, inventory)
   rawset(model, "sharding", self)
-  report_warnings(self)
+  claim_parameters(self)
+  self:report_warnings()
   return model
 end
 
@@ -326,55 +351,36 @@ function sharding.of(model)
   return model.sharding
 end
 
+---A sharding over this rank alone, which the model does not keep: for work before ms.fully_shard. Initial weights are
+---those of seed 0.
+---@param model moonshard.Module
+---@return moonshard.Sharding
+function sharding.alone(model)
+  local self = new_sharding(model, 0)
+  self.alone, self.rank = true, 0
+  self.mesh, self.replicate_dim, self.shard_dim = require("moonshard.eager.alone").mesh(), -1, 0
+  assign_units(self, tree.inventory(model), nil)
+  decide_units(self, {})
+  decide_parameters(self, {})
+  self.recompute = {}
+  claim_parameters(self)
+  return self
+end
+
+---The sharding that holds the parameters of a module: the module's own, or that of a model it is part of.
+---@param part moonshard.Module
+---@return moonshard.Sharding?
+function sharding.around(part)
+  if rawget(part, "sharding") then return part.sharding end
+  local owner
+  for _, entry in ipairs(tree.inventory(part).parameters) do
+    owner = owner or owners[entry.parameter]
+    if not owner or not owner.index[entry.parameter] then return nil end
+  end
+  return owner
+end
+
 -- ---- the engine's model -----------------------------------------------------------------------------------------
-
-local RESHARD_IDS = { never = C.MS_RESHARD_KEEP, always = C.MS_RESHARD_ALWAYS, default = C.MS_RESHARD_DEFAULT }
-local LAYOUT_IDS = { rows = C.MS_LAYOUT_ROWS, ragged = C.MS_LAYOUT_RAGGED }
-local INIT_IDS = {
-  zeros = C.MS_INIT_ZEROS, ones = C.MS_INIT_ONES, normal = C.MS_INIT_NORMAL, uniform = C.MS_INIT_UNIFORM,
-  constant = C.MS_INIT_CONSTANT,
-}
-
-local function add_units(self, handle)
-  local ids, out, config = {}, ffi.new("int[1]"), ffi.new("ms_unit_config")
-  for _, unit in ipairs(self.units) do
-    C.ms_unit_config_default(config)
-    config.param_dtype, config.reduce_dtype = engine.dtype_id(unit.param_dtype), (engine.dtype_id(unit.reduce_dtype))
-    config.layout, config.reshard = LAYOUT_IDS[unit.layout], RESHARD_IDS[unit.reshard]
-    engine.check(C.ms_model_add_unit(handle, unit.name, config, out))
-    ids[unit] = out[0]
-  end
-  return ids
-end
-
-local function add_params(self, handle, unit_ids, groups)
-  local out, config = ffi.new("int[1]"), ffi.new("ms_param_config")
-  for _, param in ipairs(self.params) do
-    local group = groups[param.fqn] or {}
-    C.ms_param_config_default(config)
-    config.init, config.init_a, config.init_b = INIT_IDS[param.init.kind], param.init.a, param.init.b
-    config.frozen = param.frozen and 1 or 0
-    config.param_dtype = param.dtype and engine.dtype_id(param.dtype) or -1
-    config.lr_scale, config.weight_decay = group.lr_scale or 1, group.weight_decay or 0
-    local dims = ffi.new("int64_t[?]", #param.shape, param.shape)
-    engine.check(C.ms_model_add_param(handle, unit_ids[param.unit], param.fqn, #param.shape, dims, config, out))
-  end
-end
-
-local function build(self, optimizer)
-  local groups = {}
-  if optimizer then
-    local fqns = {}
-    for i, param in ipairs(self.params) do fqns[i] = param.fqn end
-    groups = optimizer:param_groups(fqns)
-  end
-  local out = ffi.new("ms_model *[1]")
-  engine.check(C.ms_model_new(self.seed, out))
-  local handle = ffi.gc(out[0], C.ms_model_free)
-  add_params(self, handle, add_units(self, handle), groups)
-  engine.check(C.ms_model_shard(handle, self.mesh.handle, world.rank, self.replicate_dim, self.shard_dim))
-  return handle
-end
 
 ---The engine's model, made at the first call. A call with an optimizer after one without makes it anew, because
 ---learning rates and weight decay belong to its parameters; graphs traced before keep theirs.
@@ -385,7 +391,7 @@ function Sharding:handle(optimizer)
   if self.built and self.optimizer then
     errors.invalid("the model has an optimizer already: make one trainer for a model")
   end
-  self.built = build(self, optimizer)
+  self.built = engine_model.build(self, optimizer)
   self.optimizer = optimizer
   return self.built
 end
@@ -400,10 +406,13 @@ function Sharding:precision()
   return by_module
 end
 
----What the tree of the model shows behind the root of each unit.
----@return table<moonshard.Module, string>
+---What the tree of the model shows of the root of each unit, and of each parameter.
+---@return table<moonshard.Module|moonshard.Parameter, string>
 function Sharding:marks()
   local marks = {}
+  for _, param in ipairs(self.params) do
+    marks[param.parameter] = (param.frozen and "frozen " or "") .. (param.dtype or param.unit.param_dtype)
+  end
   for _, unit in ipairs(self.units) do
     local mark = (unit.name == units.ROOT and "root unit, " or "unit, ") .. unit.param_dtype
     if unit.layout ~= "rows" then mark = mark .. ", " .. unit.layout end

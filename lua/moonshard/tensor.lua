@@ -1,6 +1,9 @@
--- Tensors of a trace: symbols for values that a step will compute, with their shape and element type. Operators and
--- methods add nodes to the graph; nothing is computed here. Parameters of a module behave like tensors inside of a
--- forward.
+-- Tensors, of two kinds with one set of operators and methods. A tensor of a trace is a symbol for a value that a step
+-- will compute: ops on it add nodes to the graph. An eager tensor (ms.tensor, ms.randn, ...) holds its values: ops on
+-- it, outside of a trace, compute at once. Inside of a trace an eager tensor is a constant. Parameters of a module
+-- behave like tensors inside of a forward.
+--
+-- Tensors are never changed: an op gives a new one.
 
 local context = require("moonshard.context")
 local engine = require("moonshard.ffi")
@@ -11,10 +14,12 @@ local parameter = require("moonshard.parameter")
 local C, ffi = engine.C, engine.ffi
 
 ---@class moonshard.Tensor
----@field trace moonshard.Trace
----@field id integer value of the graph
 ---@field shape integer[] sizes, outermost first
 ---@field dtype string "f32", "bf16", "i32" or "u8"
+---@field trace moonshard.Trace? of a symbol
+---@field id integer? of a symbol: value of the graph
+---@field data ffi.cdata*? of an eager tensor: array of the dtype's C type, row-major
+---@field placement string? of an eager tensor that is known to be whole on every rank, or a part of something
 ---@operator add(moonshard.Tensor|number): moonshard.Tensor
 ---@operator sub(moonshard.Tensor|number): moonshard.Tensor
 ---@operator mul(moonshard.Tensor|number): moonshard.Tensor
@@ -23,7 +28,12 @@ local C, ffi = engine.C, engine.ffi
 ---@operator pow(number): moonshard.Tensor
 local Tensor = {}
 local methods = {}
-Tensor.__index = methods
+
+-- x[2] is the third part of x along its first axis.
+function Tensor:__index(key)
+  if type(key) == "number" then return methods.index(self, key) end
+  return methods[key]
+end
 
 local tensor = { class = Tensor }
 
@@ -31,6 +41,23 @@ local tensor = { class = Tensor }
 ---@return boolean
 function tensor.is(value)
   return getmetatable(value) == Tensor
+end
+
+---Whether a value is an eager tensor: one that holds its values.
+---@param value any
+---@return boolean
+function tensor.is_eager(value)
+  return getmetatable(value) == Tensor and rawget(value, "data") ~= nil
+end
+
+---An eager tensor over memory that nobody changes any more.
+---@param dtype string
+---@param shape integer[]
+---@param data ffi.cdata* array of the dtype's C type
+---@param placement string? "replicated", or which part of what it is
+---@return moonshard.Tensor
+function tensor.eager(dtype, shape, data, placement)
+  return setmetatable({ dtype = dtype, shape = shape, data = data, placement = placement }, Tensor)
 end
 
 local info = ffi.new("ms_value_info")
@@ -54,7 +81,8 @@ function tensor.shape_text(shape)
 end
 
 function Tensor:__tostring()
-  return ("tensor %s %s"):format(self.dtype, tensor.shape_text(self.shape))
+  local placement = rawget(self, "placement")
+  return ("tensor %s %s%s"):format(self.dtype, tensor.shape_text(self.shape), placement and ", " .. placement or "")
 end
 
 -- ---- operators --------------------------------------------------------------------------------------------------
@@ -174,6 +202,24 @@ function methods:slice(axis, start, stop)
   return ops.slice(self, { axis = axis, start = start, stop = stop })
 end
 
+---Parts along the leading axes, which the result no longer has: x:index(2) of [4,5] is [5].
+---@param ... integer from 0, or from the end when negative
+---@return moonshard.Tensor
+function methods:index(...)
+  local rest, part = {}, self
+  for axis = 0, select("#", ...) - 1 do
+    local i, size = select(axis + 1, ...), self.shape[axis + 1]
+    if not size or type(i) ~= "number" or i % 1 ~= 0 or i < -size or i >= size then
+      errors.raise("MS_ESHAPE", "index %s of axis %d of a tensor %s: %s", options.describe(i), axis,
+        tensor.shape_text(self.shape), size and ("it is 0 to %d, or negative from the end"):format(size - 1)
+          or ("it has %d axes"):format(#self.shape))
+    end
+    part = ops.slice(part, { axis = axis, start = i % size, stop = i % size + 1 })
+  end
+  for axis = select("#", ...) + 1, #self.shape do rest[#rest + 1] = self.shape[axis] end
+  return ops.reshape(part, { shape = rest })
+end
+
 for _, name in ipairs({ "sum", "mean", "max" }) do
   methods[name] = function(self, axis, keepdim)
     if axis == nil then return ops[name](self, { all = true }) end
@@ -187,6 +233,7 @@ end
 function methods:cast(dtype)
   local _, name = engine.dtype_id(dtype)
   if self.dtype == name then return self end
+  if name ~= "f32" and name ~= "bf16" then errors.raise("MS_EDTYPE", "cast gives f32 or bf16, not %s", name) end
   return ops.cast(self, { out_dtype = name })
 end
 methods.to = methods.cast
@@ -211,6 +258,46 @@ function methods:dim()
   return #self.shape
 end
 
+---@return integer number of elements
+function methods:numel()
+  local count = 1
+  for _, size in ipairs(self.shape) do count = count * size end
+  return count
+end
+
+-- ---- values of eager tensors ------------------------------------------------------------------------------------
+
+local function check_eager(self, what)
+  if tensor.is_eager(self) then return end
+  errors.invalid("%s of a tensor %s that stands in a trace: it is a symbol, and has values only when a step runs", what,
+    tensor.shape_text(self.shape))
+end
+
+---The value of a tensor with one element.
+---@return number
+function methods:item()
+  check_eager(self, "item()")
+  if self:numel() ~= 1 then
+    errors.raise("MS_ESHAPE", "item() of a tensor %s: it takes one element; tolist() gives them all",
+      tensor.shape_text(self.shape))
+  end
+  return require("moonshard.eager.values").at(self, 0)
+end
+
+---The values as nested lists of Lua, or as a number when there are no axes.
+---@return table|number
+function methods:tolist()
+  check_eager(self, "tolist()")
+  return require("moonshard.eager.values").nested(self)
+end
+
+---The values as text, rows in brackets; of more than 1000 only those at the ends of each axis.
+---@return string
+function methods:values()
+  check_eager(self, "values()")
+  return require("moonshard.eager.show").text(self)
+end
+
 -- ---- parameters as tensors --------------------------------------------------------------------------------------
 
 -- A method of a parameter is the tensor's, on the value that the parameter has in the trace being made.
@@ -218,7 +305,8 @@ local forwarded = {}
 for name, method in pairs(methods) do
   forwarded[name] = function(self, ...)
     if not context.trace then
-      errors.invalid("%s of a parameter: parameters have values only while a model is traced", name)
+      errors.invalid("%s of a parameter: it has values only inside of its model; model:parameter(name) gives a tensor "
+        .. "with them", name)
     end
     return method(context.trace:parameter(self), ...)
   end

@@ -15,6 +15,8 @@ local C, ffi = engine.C, engine.ffi
 ---@field inputs table<string, moonshard.Tensor>
 ---@field loss moonshard.Tensor?
 ---@field outputs table<string, moonshard.Tensor>
+---@field constants { name: string, tensor: moonshard.Tensor }[] eager tensors, as inputs that every run is given
+---@field returned table what the traced function returned
 ---@field sharding moonshard.Sharding
 ---@field paths table<moonshard.Module, string> FQN of every module of the model
 ---@field recompute table<moonshard.Module, moonshard.Recompute>
@@ -51,6 +53,25 @@ function Trace:parameter(parameter)
   return known
 end
 
+local function add_input(self, name, dtype, shape)
+  local dims = ffi.new("int64_t[?]", #shape + 1, shape)
+  engine.check(C.ms_graph_input(self.handle, name, (engine.dtype_id(dtype)), #shape, dims, value))
+  return tensor.new(self, value[0])
+end
+
+---The value of an eager tensor in this trace: an input with a name of its own, fed before every run.
+---@param eager moonshard.Tensor
+---@return moonshard.Tensor
+function Trace:constant(eager)
+  local known = self.values[eager]
+  if known then return known end
+  local name = "constant " .. #self.constants + 1
+  known = add_input(self, name, eager.dtype, eager.shape)
+  self.values[eager] = known
+  table.insert(self.constants, { name = name, tensor = eager })
+  return known
+end
+
 ---Sets the module path of the nodes made from here on.
 ---@param path string
 function Trace:enter(path)
@@ -71,12 +92,11 @@ local function declare_input(self, given)
   if type(name) ~= "string" or type(shape) ~= "table" then
     errors.invalid("trace: an input is { name, dtype, shape }, as in { \"tokens\", \"i32\", { 8, 256 } }")
   end
-  local dims = ffi.new("int64_t[?]", #shape + 1, shape)
-  engine.check(C.ms_graph_input(self.handle, name, (engine.dtype_id(dtype)), #shape, dims, value))
-  self.inputs[name] = tensor.new(self, value[0])
+  self.inputs[name] = add_input(self, name, dtype, shape)
 end
 
-local function check_tensor(what, result)
+local function check_tensor(self, what, result)
+  if tensor.is_eager(result) then return self:constant(result) end
   if tensor.is(result) then return result end
   errors.invalid("trace: %s must be a tensor, not %s", what, options.describe(result))
 end
@@ -87,26 +107,25 @@ local function take_results(self, results)
     errors.invalid("trace: the function must return { loss = tensor, outputs = { name = tensor } }")
   end
   if results.loss then
-    self.loss = check_tensor("loss", results.loss)
+    self.loss = check_tensor(self, "loss", results.loss)
     engine.check(C.ms_graph_set_loss(self.handle, self.loss.id))
   end
   local names = {}
   for name in pairs(results.outputs or {}) do names[#names + 1] = name end
   table.sort(names)
   for _, name in ipairs(names) do
-    self.outputs[name] = check_tensor("output " .. name, results.outputs[name])
+    self.outputs[name] = check_tensor(self, "output " .. name, results.outputs[name])
     engine.check(C.ms_graph_output(self.handle, name, self.outputs[name].id))
   end
 end
 
-local function new_trace(model)
-  local sharding = require("moonshard.sharding").of(model)
+local function new_trace(model, sharding)
   local out = ffi.new("ms_graph *[1]")
   local model_handle = sharding:handle()
   engine.check(C.ms_graph_new(model_handle, out))
   local self = setmetatable({
     handle = ffi.gc(out[0], C.ms_graph_free), sharding = sharding, model_handle = model_handle,
-    inputs = {}, outputs = {}, values = {}, paths = {}, precision = sharding:precision(),
+    inputs = {}, outputs = {}, constants = {}, values = {}, paths = {}, precision = sharding:precision(),
     recompute = sharding.recompute, region = recompute.none(), regions = 0,
   }, Trace)
   for _, entry in ipairs(tree.inventory(model).modules) do self.paths[entry.module] = entry.name end
@@ -115,16 +134,18 @@ end
 
 ---Traces a function into a graph over the parameters of a model.
 ---@param model moonshard.Module sharded by ms.fully_shard, or with the default sharding
----@param config { inputs: table[], fn: fun(inputs: table<string, moonshard.Tensor>): table } inputs are
----  { name, dtype, shape }; fn returns { loss = scalar f32 tensor, outputs = { name = tensor } }, either may be missing
+---@param config { inputs: table[], fn: fun(inputs: table<string, moonshard.Tensor>): table, sharding: table? } inputs
+---  are { name, dtype, shape }; fn returns { loss = scalar f32 tensor, outputs = { name = tensor } }, either may be
+---  missing; sharding: the model's unless told
 ---@return moonshard.Trace
 function trace.graph(model, config)
-  local self = new_trace(model)
+  local self = new_trace(model, config.sharding or require("moonshard.sharding").of(model))
   local outer_trace, outer_path = context.trace, context.path
   context.trace, context.path = self, ""
   local ok, raised = xpcall(function()
     for _, given in ipairs(config.inputs) do declare_input(self, given) end
-    take_results(self, config.fn(self.inputs))
+    self.returned = config.fn(self.inputs)
+    take_results(self, self.returned)
   end, errors.adopt)
   context.trace, context.path = outer_trace, outer_path
   if not ok then error(raised, 0) end

@@ -5,9 +5,11 @@
 
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
+local inspect = require("moonshard.inspect")
 local nearest = require("moonshard.nearest")
 local options = require("moonshard.options")
 local session = require("moonshard.session")
+local set_rules = require("moonshard.set_rules")
 local world = require("moonshard.world")
 local C, ffi = engine.C, engine.ffi
 
@@ -44,6 +46,7 @@ local SYNC = { every = C.MS_SYNC_EVERY, shard = C.MS_SYNC_SHARD, last = C.MS_SYN
 ---  over replicas in the last
 ---@field reshard_after_backward? boolean false keeps gathered weights from one micro-batch to the next; true
 ---@field seed? integer of dropout
+---@field memory_limit? number bytes that a rank's arenas may have; a plan that needs more is refused before it is used
 
 ---@param o moonshard.TrainerOptions
 ---@return moonshard.Trainer
@@ -58,6 +61,7 @@ local function trainer(o)
     prefetch = { "integer" }, gradient_sync = { "string", default = "every" },
     reshard_after_backward = { "boolean", default = true },
     seed = { "integer", default = 0 },
+    memory_limit = { "number" },
   })
   if not o.loss and not o.forward then
     errors.invalid("ms.trainer: give loss (a function of the model's result and batch.targets) or forward "
@@ -136,9 +140,8 @@ local function train_settings(self)
   return {
     sync = accumulates and SYNC[self.gradient_sync] or nil,
     reshard_after_backward = self.reshard_after_backward or not accumulates,
-
     train = true, accumulate = accumulates, clip_grad_norm = self.clip_grad_norm, prefetch = self.prefetch,
-    owner = self.owner,
+    memory_limit = self.memory_limit, owner = self.owner,
   }
 end
 
@@ -254,8 +257,52 @@ function Trainer:evaluate(batches)
   return sum / n
 end
 
----The plan that the last step ran; nil before the first.
+---The plan of the next step of the same shapes; nil before the first step.
 ---@return moonshard.Plan?
-function Trainer:plan() return self.last_plan end
+function Trainer:plan() return self.last_plan and self.session.train_exec.plan end
+
+-- ---- looking into the model, and changing it --------------------------------------------------------------------
+
+---A parameter in full, f32. Collective.
+---@param name string FQN
+---@return moonshard.Tensor
+function Trainer:parameter(name) return self.model:parameter(name) end
+
+---The part of a parameter that this rank owns.
+---@param name string FQN
+---@return moonshard.Tensor
+function Trainer:local_parameter(name) return self.model:local_parameter(name) end
+
+---Overwrites a parameter. Collective: every rank gives the same values.
+---@param name string FQN
+---@param values moonshard.Tensor|table of its shape
+function Trainer:set_parameter(name, values) self.model:set_parameter(name, values) end
+
+---The gradient of the last step's mean loss in full, before clipping. Collective.
+---@param name string FQN
+---@return moonshard.Tensor
+function Trainer:gradient(name) return inspect.gradient(self, name) end
+
+---The part of that gradient that this rank owns.
+---@param name string FQN
+---@return moonshard.Tensor
+function Trainer:local_gradient(name) return inspect.gradient(self, name, true) end
+
+---What the optimizer keeps of a parameter, in full. Collective.
+---@param name string FQN
+---@param what string AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"
+---@return moonshard.Tensor
+function Trainer:optimizer_state(name, what) return inspect.optimizer_state(self, name, what) end
+
+---The part of that state that this rank owns.
+---@param name string FQN
+---@param what string AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"
+---@return moonshard.Tensor
+function Trainer:local_optimizer_state(name, what) return inspect.optimizer_state(self, name, what, true) end
+
+---Changes rules from the next step on; see ms.set_rules. Collective.
+---@param rules moonshard.NewRules
+---@return moonshard.Plan? plan of the next step, nil before the first
+function Trainer:set_rules(rules) return set_rules(self.model, rules) end
 
 return trainer

@@ -149,7 +149,7 @@ local render
 
 local function render_item(name, value, marks, indent, above)
   if parameter.is(value) then
-    return ("%s%s: [%s]"):format(indent, name, table.concat(value.shape, ", "))
+    return ("%s%s: %s [%s]"):format(indent, name, marks[value] or "f32", table.concat(value.shape, ", "))
   end
   if above[value] then return "" end
   local lines = { is_module(value) and indent .. name .. ": " .. head_of(value, marks) or nil }
@@ -199,7 +199,8 @@ end
 
 ---The model as a tree, one line a module, with parameter counts.
 ---@param root moonshard.Module
----@param marks table<moonshard.Module, string>? shown in brackets behind a module: its unit
+---@param marks table<moonshard.Module|moonshard.Parameter, string>? of a module: its unit, shown in brackets; of a
+---  parameter: the type that kernels read it in, f32 unless told
 ---@return string
 function tree.print(root, marks)
   marks = marks or {}

@@ -92,13 +92,21 @@ static int join_job(ms_world *world) {
   return MS_OK;
 }
 
+int ms_world_alone(ms_world **world) {
+  ms_world *alone = ms_calloc(1, sizeof *alone);
+  if (!alone) return MS_ENOMEM;
+  alone->fd = -1;
+  alone->size = 1;
+  int rc = read_timeout(alone);
+  if (rc) free(alone);
+  else *world = alone;
+  return rc;
+}
+
 int ms_world_join(ms_world **world) {
   int rc = MS_OK;
-  ms_world *joined = ms_calloc(1, sizeof *joined);
-  if (!joined) return MS_ENOMEM;
-  joined->fd = -1;
-  joined->size = 1;
-  MS_GOTO(read_timeout(joined));
+  ms_world *joined;
+  MS_TRY(ms_world_alone(&joined));
   if (ms_env_string("MOONSHARD_JOB_FD", NULL)) MS_GOTO(join_job(joined));
   else MS_GOTO(refuse_other_launchers());
   *world = joined;

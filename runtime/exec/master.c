@@ -8,27 +8,14 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/hash.h"
-#include "base/philox.h"
+#include "shard/draw.h"
 
 /* ---- initial values ---- */
 
-/* x [n]: elements [p->first, p->first + n) of the parameter. */
+/* x: the owned elements of the parameter. */
 static void draw(const ms_model *model, const ms_param *p, float *x) {
-  uint64_t stream = ms_hash_string(MS_HASH_INIT, p->name);
-  double a = p->config.init_a, b = p->config.init_b, shift = a, factor = b;
-  int64_t n = p->owned;
-  if (p->config.init == MS_INIT_NORMAL) {
-    ms_philox_normal(model->seed, stream, p->first, n, x);
-  } else if (p->config.init == MS_INIT_UNIFORM) {
-    ms_philox_uniform(model->seed, stream, p->first, n, x);
-    factor = b - a;
-  } else {
-    float value = p->config.init == MS_INIT_ONES ? 1.0f : p->config.init == MS_INIT_CONSTANT ? (float)a : 0.0f;
-    for (int64_t i = 0; i < n; i++) x[i] = value;
-    return;
-  }
-  for (int64_t i = 0; i < n; i++) x[i] = (float)(shift + factor * (double)x[i]);
+  const ms_param_config *c = &p->config;
+  ms_draw_elements(model->seed, p->name, c->init, c->init_a, c->init_b, p->first, p->owned, x);
 }
 
 static float *at_state(const ms_state *state, int64_t unit_offset, const ms_param *p) {

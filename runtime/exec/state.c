@@ -54,6 +54,16 @@ int ms_state_reserve(ms_state *state, const int64_t *bytes) {
   return MS_OK;
 }
 
+double ms_state_growth(const ms_state *state, const ms_plan *plan) {
+  double growth = 0;
+  for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++) {
+    double more = (double)(plan->arena_bytes[arena] - state->arena_bytes[arena]);
+    int one_for_all = arena == MS_ARENA_GATHERED && shared_blocks(state, arena);
+    if (more > 0) growth += one_for_all ? more / state->model->shard_size : more;
+  }
+  return growth;
+}
+
 char *ms_state_block(const ms_state *state, int arena) {
   char *base = state->arena[arena].base;
   if (!base || !shared_blocks(state, arena)) return base;

@@ -38,16 +38,31 @@ static int append(ms_plan *plan, int phase, ms_instr **instr) {
   return MS_OK;
 }
 
-/* The plan's own copy of a scope: graphs are freed after lowering. Neighbours mostly share one, so the search goes back. */
+/* Where a scope stands, or -1. Neighbours share one or have neighbouring ones, in forward as in backward, so the search
+** goes out from the last that was found. */
+static int find_scope(const ms_plan *plan, const char *scope) {
+  int up = plan->last_scope, down = up - 1;
+  while (up < plan->scopes || down >= 0) {
+    if (up < plan->scopes && !strcmp(plan->scope[up], scope)) return up;
+    if (down >= 0 && !strcmp(plan->scope[down], scope)) return down;
+    up++;
+    down--;
+  }
+  return -1;
+}
+
+/* The plan's own copy of a scope: graphs are freed after lowering. */
 static int intern(ms_plan *plan, const char *scope, const char **own) {
-  for (int i = plan->scopes - 1; i >= 0; i--)
-    if (!strcmp(plan->scope[i], scope)) {
-      *own = plan->scope[i];
-      return MS_OK;
-    }
+  int known = find_scope(plan, scope);
+  if (known >= 0) {
+    plan->last_scope = known;
+    *own = plan->scope[known];
+    return MS_OK;
+  }
   MS_TRY(ms_grow((void **)&plan->scope, &plan->scopes_capacity, plan->scopes + 1, sizeof *plan->scope));
   plan->scope[plan->scopes] = ms_strdup(scope);
   if (!plan->scope[plan->scopes]) return MS_ENOMEM;
+  plan->last_scope = plan->scopes;
   *own = plan->scope[plan->scopes++];
   return MS_OK;
 }

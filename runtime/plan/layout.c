@@ -5,6 +5,7 @@
 ** buffers of different streams share bytes, sync.c adds the events that make program order real.
 */
 #include <stdlib.h>
+#include <string.h>
 
 #include "plan/plan.h"
 
@@ -21,29 +22,29 @@ static int by_size(const void *a, const void *b) {
   return x - y;
 }
 
-static int live_together(const ms_buffer *a, const ms_buffer *b) { return a->first <= b->last && b->first <= a->last; }
+/* A buffer that has its place. A copy, since every further buffer goes through them. */
+typedef struct spot {
+  int64_t begin, end;
+  int first, last;
+} spot;
 
-/* placed: indices in order of offset. Finds the lowest gap that holds b, places it, keeps the order. */
-static void place(ms_buffer *buffer, int index, int64_t base, int *placed, int n) {
-  ms_buffer *b = &buffer[index];
-  int64_t at = base;
+/* placed: in order of offset. Finds the lowest gap that holds b, places it, keeps the order. */
+static void place(ms_buffer *b, int64_t base, spot *placed, int n) {
+  int64_t at = base, bytes = align_up(b->bytes);
   for (int i = 0; i < n; i++) {
-    const ms_buffer *other = &buffer[placed[i]];
-    if (!live_together(b, other)) continue;
-    if (at + align_up(b->bytes) <= other->offset) break;
-    int64_t end = other->offset + align_up(other->bytes);
-    if (end > at) at = end;
+    const spot *other = &placed[i];
+    if (b->first > other->last || other->first > b->last) continue;
+    if (at + bytes <= other->begin) break;
+    if (other->end > at) at = other->end;
   }
   b->offset = at;
   int slot = n;
-  while (slot > 0 && buffer[placed[slot - 1]].offset > at) {
-    placed[slot] = placed[slot - 1];
-    slot--;
-  }
-  placed[slot] = index;
+  while (slot > 0 && placed[slot - 1].begin > at) slot--;
+  memmove(&placed[slot + 1], &placed[slot], (size_t)(n - slot) * sizeof *placed);
+  placed[slot] = (spot){at, at + bytes, b->first, b->last};
 }
 
-static int layout_arena(ms_plan *plan, int phase, int arena, int64_t base, int *order, int *placed) {
+static int layout_arena(ms_plan *plan, int phase, int arena, int64_t base, int *order, spot *placed) {
   int n = 0;
   for (int i = 0; i < plan->buffers; i++) {
     const ms_buffer *b = &plan->buffer[i];
@@ -53,7 +54,7 @@ static int layout_arena(ms_plan *plan, int phase, int arena, int64_t base, int *
   sorting = plan->buffer;
   qsort(order, (size_t)n, sizeof *order, by_size);
   for (int i = 0; i < n; i++) {
-    place(plan->buffer, order[i], base, placed, i);
+    place(&plan->buffer[order[i]], base, placed, i);
     const ms_buffer *b = &plan->buffer[order[i]];
     int64_t end = b->offset + align_up(b->bytes);
     if (end > plan->arena_bytes[arena]) plan->arena_bytes[arena] = end;
@@ -74,7 +75,8 @@ static int64_t layout_lasting(ms_plan *plan, int arena) {
 }
 
 int ms_plan_layout(ms_plan *plan) {
-  int *order = ms_calloc(plan->buffers, sizeof *order), *placed = ms_calloc(plan->buffers, sizeof *placed);
+  int *order = ms_calloc(plan->buffers, sizeof *order);
+  spot *placed = ms_calloc(plan->buffers, sizeof *placed);
   int rc = order && placed ? MS_OK : MS_ENOMEM;
   if (rc) goto fail;
   for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++) {

@@ -128,7 +128,7 @@ struct ms_plan {
   uint64_t fingerprint;
   char *manifest; /* one line an item that all ranks must agree on; hashed into the fingerprint */
   char **scope;   /* texts that instructions point to */
-  int scopes, scopes_capacity;
+  int scopes, scopes_capacity, last_scope;
   double compile_seconds;
   char *dump;
 };

@@ -9,10 +9,18 @@
 
 #include "plan/plan.h"
 
+/* An earlier access. What the search looks at stands in it: instructions are large, and far from each other. */
 typedef struct past {
-  ms_access access;
-  int instr;
+  int64_t begin, end;
+  int instr, place;
 } past;
+
+/* The earlier reads, or writes, of one stream in one arena. All lie in [begin, end): most searches end there. */
+typedef struct history {
+  past *list;
+  int n, capacity;
+  int64_t begin, end;
+} history;
 
 typedef struct moment {
   int clock[MS_STREAMS];
@@ -21,29 +29,42 @@ typedef struct moment {
 typedef struct synchroniser {
   const ms_plan *plan;
   const ms_plan_phase *phase;
-  moment now[MS_STREAMS];  /* what each stream knows */
-  moment *done;            /* [instr] what is known once it is done */
-  int *place;              /* [instr] position on its stream, 1 for the first */
-  int *event;              /* [instr] event recorded after it, or -1 */
-  int (*wait)[MS_STREAMS]; /* [instr] instruction of each stream to wait for, or -1 */
-  past *past[MS_ARENAS];
-  int n_past[MS_ARENAS], past_capacity[MS_ARENAS];
+  moment now[MS_STREAMS];                 /* what each stream knows */
+  moment *done;                           /* [instr] what is known once it is done */
+  int *place;                             /* [instr] position on its stream, 1 for the first */
+  int *event;                             /* [instr] event recorded after it, or -1 */
+  int (*wait)[MS_STREAMS];                /* [instr] instruction of each stream to wait for, or -1 */
+  history past[MS_ARENAS][MS_STREAMS][2]; /* [1]: writes */
   ms_access *access;
   int access_capacity;
   int waits, events;
 } synchroniser;
 
-static int overlap(const ms_access *a, const ms_access *b) { return a->begin < b->end && b->begin < a->end; }
+static int reaches(const history *h, const ms_access *access) {
+  return h->n && access->begin < h->end && h->begin < access->end;
+}
+
+/* The latest instruction of a history that touches the bytes, or `latest` if that is later. */
+static int find_latest(const synchroniser *s, const history *h, const ms_access *access, int latest) {
+  if (!reaches(h, access)) return latest;
+  int place = latest < 0 ? 0 : s->place[latest];
+  for (int i = 0; i < h->n; i++) {
+    const past *p = &h->list[i];
+    if (p->begin >= access->end || access->begin >= p->end || p->place <= place) continue;
+    latest = p->instr;
+    place = p->place;
+  }
+  return latest;
+}
 
 /* The latest conflicting instruction of each other stream, into need. */
 static void find_conflicts(const synchroniser *s, int stream, const ms_access *access, int n, int *need) {
   for (int a = 0; a < n; a++) {
-    int arena = access[a].arena;
-    for (int i = 0; i < s->n_past[arena]; i++) {
-      const past *p = &s->past[arena][i];
-      int other = s->phase->instr[p->instr].stream;
-      if (other == stream || !(p->access.write || access[a].write) || !overlap(&p->access, &access[a])) continue;
-      if (need[other] < 0 || s->place[p->instr] > s->place[need[other]]) need[other] = p->instr;
+    for (int other = 0; other < MS_STREAMS; other++) {
+      if (other == stream) continue;
+      const history *past = s->past[access[a].arena][other];
+      need[other] = find_latest(s, &past[1], &access[a], need[other]);
+      if (access[a].write) need[other] = find_latest(s, &past[0], &access[a], need[other]);
     }
   }
 }
@@ -68,19 +89,32 @@ static void take_waits(synchroniser *s, int instr, int stream, const int *need) 
   }
 }
 
+static void forget_covered(history *h, int instr, const ms_access *access) {
+  if (!reaches(h, access)) return;
+  int kept = 0;
+  for (int i = 0; i < h->n; i++) {
+    const past *p = &h->list[i];
+    if (p->instr == instr || p->begin < access->begin || p->end > access->end) h->list[kept++] = *p;
+  }
+  h->n = kept;
+}
+
+static int append(history *h, const past *p) {
+  MS_TRY(ms_grow((void **)&h->list, &h->capacity, h->n + 1, sizeof *h->list));
+  if (!h->n || p->begin < h->begin) h->begin = p->begin;
+  if (!h->n || p->end > h->end) h->end = p->end;
+  h->list[h->n++] = *p;
+  return MS_OK;
+}
+
 /* A write stands for everything that it covers: whoever conflicts with that conflicts with the write, and comes after it. */
-static int remember(synchroniser *s, int instr, const ms_access *access, int n) {
+static int remember(synchroniser *s, int instr, int stream, const ms_access *access, int n) {
   for (int a = 0; a < n; a++) {
-    int arena = access[a].arena, kept = 0;
-    past *list = s->past[arena];
-    for (int i = 0; i < s->n_past[arena]; i++) {
-      int covered = access[a].write && list[i].instr != instr && list[i].access.begin >= access[a].begin &&
-                    list[i].access.end <= access[a].end;
-      if (!covered) list[kept++] = list[i];
-    }
-    s->n_past[arena] = kept;
-    MS_TRY(ms_grow((void **)&s->past[arena], &s->past_capacity[arena], kept + 1, sizeof(past)));
-    s->past[arena][s->n_past[arena]++] = (past){access[a], instr};
+    history(*arena)[2] = s->past[access[a].arena];
+    for (int t = 0; t < MS_STREAMS && access[a].write; t++)
+      for (int kind = 0; kind < 2; kind++) forget_covered(&arena[t][kind], instr, &access[a]);
+    past p = {access[a].begin, access[a].end, instr, s->place[instr]};
+    MS_TRY(append(&arena[stream][access[a].write != 0], &p));
   }
   return MS_OK;
 }
@@ -102,7 +136,7 @@ static int walk(synchroniser *s, const char *shared) {
     s->event[i] = -1;
     s->now[instr->stream].clock[instr->stream] = s->place[i];
     s->done[i] = s->now[instr->stream];
-    MS_TRY(remember(s, i, s->access, kept));
+    MS_TRY(remember(s, i, instr->stream, s->access, kept));
   }
   return MS_OK;
 }
@@ -163,7 +197,9 @@ int ms_plan_synchronize(ms_plan *plan, int phase) {
   MS_GOTO(walk(&s, shared));
   MS_GOTO(rebuild(&s, p));
 fail:
-  for (int a = 0; a < MS_ARENAS; a++) free(s.past[a]);
+  for (int a = 0; a < MS_ARENAS; a++)
+    for (int t = 0; t < MS_STREAMS; t++)
+      for (int kind = 0; kind < 2; kind++) free(s.past[a][t][kind].list);
   free(s.access);
   free(s.done);
   free(s.place);

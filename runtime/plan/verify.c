@@ -19,6 +19,7 @@ typedef struct touch {
 
 typedef struct span {
   int buffer, first, last;
+  int64_t end; /* of its bytes in the arena; set when the spans are sorted */
 } span;
 
 typedef struct verifier {
@@ -105,7 +106,7 @@ fail:
 /* What outlives the phase: buffers of all phases (the host writes inputs between them), and outputs, which it reads. */
 static void hold_lasting(verifier *v) {
   for (int b = 0; b < v->plan->buffers; b++)
-    if (v->plan->buffer[b].phase < 0) v->spans[b] = (span){b, 0, INT_MAX};
+    if (v->plan->buffer[b].phase < 0) v->spans[b] = (span){b, 0, INT_MAX, 0};
   for (int o = 0; o < v->plan->outputs; o++) {
     const ms_ref *at = &v->plan->output[o].at[v->phase_id];
     if (at->buffer >= 0 && v->spans[at->buffer].first >= 0) v->spans[at->buffer].last = INT_MAX;
@@ -124,19 +125,35 @@ static int ordered(const verifier *v, const touch *x, const touch *y) {
   return v->clock[late->instr][early->stream] >= early->place;
 }
 
+/* Which arenas more than one stream touches: in the others all accesses are in order. */
+static void find_shared(const verifier *v, char *shared) {
+  int seen[MS_ARENAS];
+  for (int a = 0; a < MS_ARENAS; a++) seen[a] = -1;
+  for (int i = 0; i < v->n; i++) {
+    const touch *t = &v->touches[i];
+    if (seen[t->access.arena] >= 0 && seen[t->access.arena] != t->stream) shared[t->access.arena] = 1;
+    seen[t->access.arena] = t->stream;
+  }
+}
+
 /* Sweeps each arena from its first byte; `open` holds the accesses that reach beyond the current one's begin. */
 static int check_order(verifier *v) {
   qsort(v->touches, (size_t)v->n, sizeof *v->touches, by_place);
-  int *open = ms_calloc(v->n, sizeof *open), n_open = 0;
+  touch *open = ms_calloc(v->n, sizeof *open); /* copies: they are gone through for every access */
+  char shared[MS_ARENAS] = {0};
+  int n_open = 0;
   if (!open) return MS_ENOMEM;
   int rc = MS_OK;
+  find_shared(v, shared);
   for (int i = 0; i < v->n && !rc; i++) {
     const touch *t = &v->touches[i];
     int kept = 0;
+    if (!shared[t->access.arena]) continue;
     for (int k = 0; k < n_open; k++) {
-      const touch *other = &v->touches[open[k]];
+      const touch *other = &open[k];
       if (other->access.arena != t->access.arena || other->access.end <= t->access.begin) continue;
-      open[kept++] = open[k];
+      if (kept != k) open[kept] = *other;
+      other = &open[kept++];
       int conflict = other->stream != t->stream && (other->access.write || t->access.write);
       if (rc || !conflict || ordered(v, other, t)) continue;
       char first[192], second[192];
@@ -146,7 +163,7 @@ static int check_order(verifier *v) {
                    describe(&v->phase->instr[t->instr], second, sizeof second), (long long)t->access.begin,
                    ms_arena_name(t->access.arena));
     }
-    open[kept++] = i;
+    open[kept++] = *t;
     n_open = kept;
   }
   free(open);
@@ -164,24 +181,30 @@ static int by_offset(const void *a, const void *b) {
 static int check_reuse(verifier *v) {
   int used = 0;
   for (int b = 0; b < v->plan->buffers; b++)
-    if (v->spans[b].first >= 0 && v->plan->buffer[b].bytes > 0) v->spans[used++] = v->spans[b];
+    if (v->spans[b].first >= 0 && v->plan->buffer[b].bytes > 0) {
+      v->spans[used] = v->spans[b];
+      v->spans[used++].end = v->plan->buffer[b].offset + v->plan->buffer[b].bytes;
+    }
   sorting = v->plan->buffer;
   qsort(v->spans, (size_t)used, sizeof *v->spans, by_offset);
-  int *open = ms_calloc(used, sizeof *open), n_open = 0, rc = open ? MS_OK : MS_ENOMEM;
+  span *open = ms_calloc(used, sizeof *open); /* copies: they are gone through for every buffer */
+  int n_open = 0, arena = -1, rc = open ? MS_OK : MS_ENOMEM;
   for (int i = 0; i < used && !rc; i++) {
     const span *s = &v->spans[i];
     const ms_buffer *b = &v->plan->buffer[s->buffer];
     int kept = 0;
+    if (b->arena != arena) n_open = 0;
+    arena = b->arena;
     for (int k = 0; k < n_open; k++) {
-      const span *t = &v->spans[open[k]];
-      const ms_buffer *other = &v->plan->buffer[t->buffer];
-      if (other->arena != b->arena || other->offset + other->bytes <= b->offset) continue;
-      open[kept++] = open[k];
+      if (open[k].end <= b->offset) continue;
+      if (kept != k) open[kept] = open[k];
+      const span *t = &open[kept++];
       if (!rc && s->first <= t->last && t->first <= s->last)
         rc = MS_FAIL(MS_ERACE, "phase %s: buffers %d (%s) and %d (%s) share bytes of arena %s and are in use at once",
-                     ms_phase_name(v->phase_id), t->buffer, other->label, s->buffer, b->label, ms_arena_name(b->arena));
+                     ms_phase_name(v->phase_id), t->buffer, v->plan->buffer[t->buffer].label, s->buffer, b->label,
+                     ms_arena_name(b->arena));
     }
-    open[kept++] = i;
+    open[kept++] = *s;
     n_open = kept;
   }
   free(open);
@@ -194,7 +217,7 @@ int ms_plan_verify(const ms_plan *plan, int phase) {
   v.clock = ms_calloc(v.phase->n, sizeof *v.clock);
   v.spans = ms_calloc(plan->buffers, sizeof *v.spans);
   if (!v.clock || !v.spans) goto fail;
-  for (int b = 0; b < plan->buffers; b++) v.spans[b] = (span){b, -1, -1};
+  for (int b = 0; b < plan->buffers; b++) v.spans[b] = (span){b, -1, -1, 0};
   MS_GOTO(follow_events(&v));
   MS_GOTO(collect(&v));
   hold_lasting(&v);

@@ -161,7 +161,6 @@ static int check_dims(const ms_mesh *mesh, int rank, int replicate_dim, int shar
 
 int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate_dim, int shard_dim) {
   if (model->sharded) return MS_FAIL(MS_EINVAL, "the model is sharded already");
-  if (!model->params) return MS_FAIL(MS_EINVAL, "the model has no parameters to shard");
   MS_TRY(check_dims(mesh, rank, replicate_dim, shard_dim));
   MS_TRY(take_dim(mesh, replicate_dim, rank, &model->replicate_dim, &model->replicate_size, &model->replicate_rank,
                   &model->replicate_group));

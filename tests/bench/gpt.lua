@@ -54,16 +54,14 @@ local function read_all(path)
 end
 
 local function set_weights(path)
-  local session = require("moonshard.session").of(model)
-  session:ensure_state()
-  local text = read_all(path)
-  local values, numel_of, at = ffi.cast("const float *", text), {}, 0
-  for _, param in ipairs(session.sharding.params) do numel_of[param.fqn] = param.numel end
+  local text, shapes, at = read_all(path), {}, 0
+  local values = ffi.cast("const float *", text)
+  for name, parameter in model:named_parameters() do shapes[name] = parameter.shape end
   for _, name in ipairs(parameter_names()) do
-    local full = {}
-    for i = 1, numel_of[name] do full[i] = values[at + i - 1] end
-    session:set(name, full)
-    at = at + numel_of[name]
+    local whole = ms.zeros(shapes[name])
+    ffi.copy(whole.data, values + at, 4 * whole:numel())
+    model:set_parameter(name, whole)
+    at = at + whole:numel()
   end
   assert(4 * at == #text, path .. " does not have the size of the model")
 end

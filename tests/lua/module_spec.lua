@@ -70,7 +70,7 @@ describe("modules", function()
       "Net  354 parameters",
       "  first: Linear(10 -> 8)  88 parameters",
       "  blocks.0-2: each Gate  80 parameters",
-      "    scale: [8]",
+      "    scale: f32 [8]",
       "    proj: Linear(8 -> 8)  72 parameters",
       "  heads.a: Linear(8 -> 1, no bias)  8 parameters",
       "  heads.b: Linear(8 -> 2)  18 parameters",
@@ -152,7 +152,7 @@ describe("modules", function()
   for title, case in pairs({
     ["a call outside of a trace"] = { function() local _ = Net()(1) end, "outside of a trace" },
     ["an op outside of a trace"] = { function() local _ = ms.ops.relu(Net().first.weight) end,
-      "while a model is traced" },
+      "has values only inside of its model" },
     ["a table without forward"] = { function() ms.module { a = 1 } end, "no forward" },
     ["a class that is called without one"] = { function()
       local model = ms.module "Empty" ()

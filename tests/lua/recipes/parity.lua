@@ -111,7 +111,7 @@ for step = 1, cfg.steps do
   result.peak_bytes, result.comm_bytes = m.peak_bytes, m.comm_bytes
 end
 for name in model:named_parameters() do
-  result.params[name] = train.session:full(name)
+  result.params[name] = train:parameter(name):reshape(-1):tolist()
 end
 local summary = train:plan():summary()
 local counters = train.session:counters("train")

@@ -1,0 +1,177 @@
+-- Looking into a model that lives on many ranks: parameters, gradients and optimizer state as eager tensors, in full or
+-- the part that this rank owns; and setting parameters.
+
+local create = require("moonshard.eager.create")
+local engine = require("moonshard.ffi")
+local errors = require("moonshard.error")
+local nearest = require("moonshard.nearest")
+local session = require("moonshard.session")
+local tensor = require("moonshard.tensor")
+local tree = require("moonshard.tree")
+local values = require("moonshard.eager.values")
+local world = require("moonshard.world")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+local inspect = {}
+
+-- ---- finding a parameter ----------------------------------------------------------------------------------------
+
+-- The session in which a parameter of a module lives, and its index there.
+local function find(module, name)
+  local names = {}
+  for _, entry in ipairs(tree.inventory(module).parameters) do
+    for _, place in ipairs(entry.places) do
+      if place.name == name then
+        local around = session.around(module)
+        local index = around.sharding.index[entry.parameter]
+        return around, index, around.sharding.params[index + 1]
+      end
+      names[#names + 1] = place.name
+    end
+  end
+  local near = nearest.name(tostring(name), names)
+  errors.raise("MS_ENAME", "the model has no parameter %s%s", tostring(name),
+    near and ("; did you mean %s?"):format(near) or "")
+end
+
+-- ---- reading ----------------------------------------------------------------------------------------------------
+
+local function scale(data, count, factor)
+  for i = 0, count - 1 do data[i] = data[i] * factor end
+end
+
+local function read_full(around, index, param, what, factor)
+  local shape = { unpack(param.shape) }
+  local data, count = values.allocate("f32", shape)
+  check(C.ms_state_gather(around:ensure_state(), index, what, data))
+  if factor then scale(data, count, factor) end
+  return tensor.eager("f32", shape, data, not around.sharding.alone and "replicated" or nil)
+end
+
+-- "shard 1 of 4: rows 3 to 5 of [10,5]"
+local function describe_part(sharding, param, first, count, row)
+  local mesh, whole = sharding.mesh, tensor.shape_text(param.shape)
+  local shards, place = 1, 0
+  if sharding.shard_dim >= 0 then
+    shards, place = mesh:size(sharding.shard_dim), mesh:get_local_rank(sharding.shard_dim)
+  end
+  local unit = row and "rows" or "elements"
+  if count == 0 then return ("shard %d of %d: no %s of %s"):format(place, shards, unit, whole) end
+  row = row or 1
+  return ("shard %d of %d: %s %d to %d of %s"):format(place, shards, unit, first / row, (first + count) / row - 1,
+    whole)
+end
+
+local function read_part(around, index, param, what, factor)
+  local first, count, data = ffi.new("double[1]"), ffi.new("double[1]"), ffi.new("float *[1]")
+  check(C.ms_state_shard(around:ensure_state(), index, what, first, count, data))
+  local begin, owned, shape = first[0], count[0], { count[0] }
+  local row = param.unit.layout == "rows" and param.numel / param.shape[1] or nil
+  if row then
+    shape = { unpack(param.shape) }
+    shape[1] = owned / row
+  end
+  local placement = not around.sharding.alone and describe_part(around.sharding, param, begin, owned, row) or nil
+  local part = values.copy("f32", shape, data[0], placement)
+  if factor then scale(part.data, owned, factor) end
+  return part
+end
+
+---A parameter in full. Collective when the model is sharded.
+---@param module moonshard.Module
+---@param name string
+---@return moonshard.Tensor
+function inspect.parameter(module, name)
+  local around, index, param = find(module, name)
+  return read_full(around, index, param, "param")
+end
+
+---The part of a parameter that this rank owns.
+---@param module moonshard.Module
+---@param name string
+---@return moonshard.Tensor
+function inspect.local_parameter(module, name)
+  local around, index, param = find(module, name)
+  return read_part(around, index, param, "param")
+end
+
+-- ---- what a trainer adds ----------------------------------------------------------------------------------------
+
+-- What the engine sums is the gradient of all ranks' and micro-batches' losses; the step is that of their mean.
+local function mean_factor(trainer)
+  if trainer.steps_done == 0 then errors.invalid("there is no gradient before the first step") end
+  local sharding, ranks = trainer.session.sharding, 1
+  for _, dim in ipairs({ sharding.replicate_dim, sharding.shard_dim }) do
+    if dim >= 0 then ranks = ranks * sharding.mesh:size(dim) end
+  end
+  return 1 / (ranks * trainer.micro_batches)
+end
+
+---The gradient of the last step's mean loss, before clipping. Collective unless `own`.
+---@param trainer moonshard.Trainer
+---@param name string
+---@param own boolean? the part of this rank alone
+---@return moonshard.Tensor
+function inspect.gradient(trainer, name, own)
+  local around, index, param = find(trainer.model, name)
+  return (own and read_part or read_full)(around, index, param, "grad", mean_factor(trainer))
+end
+
+local STATES = { adamw = { exp_avg = "state0", exp_avg_sq = "state1" }, sgd = { momentum = "state0" } }
+
+---What the optimizer keeps of a parameter. Collective unless `own`.
+---@param trainer moonshard.Trainer
+---@param name string
+---@param what string AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"
+---@param own boolean? the part of this rank alone
+---@return moonshard.Tensor
+function inspect.optimizer_state(trainer, name, what, own)
+  local states = STATES[trainer.optimizer.kind]
+  if not states[what] then
+    errors.raise("MS_ENAME", "%s keeps no %s: %s", trainer.optimizer.kind, tostring(what),
+      nearest.advice(what, states))
+  end
+  local around, index, param = find(trainer.model, name)
+  return (own and read_part or read_full)(around, index, param, states[what])
+end
+
+-- ---- writing ----------------------------------------------------------------------------------------------------
+
+-- Of the bits, so that ranks can compare what they were given.
+local function checksum(data, count)
+  local words, sum = ffi.cast("const int32_t *", data), 0
+  for i = 0, count - 1 do sum = bit.tobit(bit.bxor(bit.rol(sum, 7), words[i]) + 1640531527) end
+  return sum
+end
+
+-- Each rank writes its own part, so ranks with different values would make a parameter that nobody gave.
+local function check_equal(name, data, count)
+  for index, other in ipairs(world.gather(checksum(data, count))) do
+    if other ~= checksum(data, count) then
+      errors.raise("MS_EMISMATCH", "set_parameter of %s: rank %d was given other values than rank %d; all ranks take "
+        .. "the same", name, index - 1, world.rank)
+    end
+  end
+end
+
+---Overwrites a parameter. Collective.
+---@param module moonshard.Module
+---@param name string
+---@param given moonshard.Tensor|table
+function inspect.set_parameter(module, name, given)
+  local around, index, param = find(module, name)
+  if around.sharding.alone then
+    errors.invalid("set_parameter of %s: shard the model first (ms.fully_shard); until then it has no values of its "
+      .. "own", name)
+  end
+  local new = tensor.is_eager(given) and given or create.tensor(given)
+  if tensor.shape_text(new.shape) ~= tensor.shape_text(param.shape) then
+    errors.raise("MS_ESHAPE", "set_parameter of %s: the parameter is %s, the values are %s", name,
+      tensor.shape_text(param.shape), tensor.shape_text(new.shape))
+  end
+  new = new:cast("f32")
+  check_equal(name, new.data, param.numel)
+  check(C.ms_state_set(around:ensure_state(), index, new.data))
+end
+
+return inspect

@@ -1,0 +1,71 @@
+-- Whether this host has the memory that a plan asks for, before anything is mapped.
+--
+-- Arenas are mapped without being touched, so a plan that does not fit would be found out in the middle of a step, by
+-- the kernel's out-of-memory killer. All ranks come to the same verdict: nobody waits for one that was refused.
+
+local engine = require("moonshard.ffi")
+local errors = require("moonshard.error")
+local world = require("moonshard.world")
+local C = engine.C
+
+local memory = {}
+
+local function read_file(path)
+  local file = io.open(path, "r")
+  if not file then return "" end
+  local text = file:read("*a") or ""
+  file:close()
+  return text
+end
+
+-- What the control group of this process may still use: pages of files count as used and are given back when needed.
+local function group_available()
+  local limit = tonumber((read_file("/sys/fs/cgroup/memory.max")))
+  local used = tonumber((read_file("/sys/fs/cgroup/memory.current")))
+  if not limit or not used then return math.huge end
+  local cached = 0
+  for name, bytes in read_file("/sys/fs/cgroup/memory.stat"):gmatch("(%S+) (%d+)") do
+    if name == "inactive_file" or name == "active_file" then cached = cached + tonumber(bytes) end
+  end
+  return math.max(0, limit - used + cached)
+end
+
+---Bytes that processes of this host, or of this process's control group, can still take; math.huge when nothing tells.
+---@return number
+function memory.available()
+  local kilobytes = tonumber(read_file("/proc/meminfo"):match("MemAvailable:%s*(%d+)"))
+  return math.min(kilobytes and 1024 * kilobytes or math.huge, group_available())
+end
+
+local function mib(bytes) return ("%.1f MiB"):format(bytes / 2 ^ 20) end
+
+-- One number of every rank; alone, this rank's.
+local function gather(number, alone)
+  return alone and { number } or world.gather(number)
+end
+
+---Refuses a plan whose memory is not there, or above its own limit. Collective unless the state is this rank's alone.
+---@param state ffi.cdata* ms_state*
+---@param plan moonshard.Plan memory_limit: bytes of a rank's arenas that it must not exceed; nil for none
+---@param alone boolean?
+function memory.check(state, plan, alone)
+  local peak, limit = plan:summary().peak_bytes, plan.memory_limit or math.huge
+  for index, over in ipairs(gather(math.max(0, peak - limit), alone)) do
+    if over > 0 then
+      errors.raise("MS_ENOMEM", "the plan of rank %d needs %s more than memory_limit allows (here: a peak of %s, "
+        .. "memory_limit %s)", index - 1, mib(over), mib(peak), mib(limit))
+    end
+  end
+  local growths, available, needed = gather(C.ms_state_growth(state, plan.handle), alone),
+    gather(memory.available(), alone), {}
+  for index, growth in ipairs(growths) do
+    local node = alone and 0 or C.ms_world_node_of(world.handle, index - 1)
+    needed[node] = (needed[node] or 0) + growth
+    if needed[node] > available[index] then
+      errors.raise("MS_ENOMEM", "the plan needs at least %s more on the host of rank %d, which has %s available",
+        mib(needed[node]), index - 1, mib(available[index]))
+    end
+  end
+end
+
+return memory

@@ -1,0 +1,155 @@
+-- Rules that change while a model trains. The state stays; the next step runs another plan over it. The plan is
+-- compiled and its memory checked at once, so what cannot be done is an error here, with the old rules still holding,
+-- and it is kept, so changing back costs nothing.
+--
+-- All ranks change together or none does: they tell each other whether they could, and compare fingerprints.
+
+local engine_model = require("moonshard.engine_model")
+local errors = require("moonshard.error")
+local options = require("moonshard.options")
+local schedule = require("moonshard.schedule")
+local session = require("moonshard.session")
+local world = require("moonshard.world")
+
+---@class moonshard.NewRules what is left out stays as it is
+---@field reshard_after_forward any as in ms.fully_shard; replaces the whole policy
+---@field prefetch integer? units gathered ahead
+---@field lr number|moonshard.Schedule?
+---@field groups table? of the optimizer; {} for none
+---@field weight_decay number? of parameters that no group says otherwise of
+
+local SPECS = {
+  reshard_after_forward = { "any" }, prefetch = { "integer" }, lr = { "number|function" }, groups = { "table" },
+  weight_decay = { "number" },
+}
+
+local OF_OPTIMIZER = { "lr", "groups", "weight_decay" }
+
+-- ---- what holds now, and going back to it -----------------------------------------------------------------------
+
+local function remember(self)
+  local sharding, optimizer = self.sharding, self.optimizer
+  local before = { rules = self.rules, prefetch = self.prefetch, warnings = sharding.warnings,
+    reshard = sharding.decisions.reshard_after_forward }
+  for _, name in ipairs(OF_OPTIMIZER) do before[name] = optimizer and optimizer[name] end
+  return before
+end
+
+local function restore(self, before)
+  local sharding, optimizer, handle = self.sharding, self.optimizer, self.sharding:handle()
+  self.rules, self.prefetch, sharding.warnings = before.rules, before.prefetch, before.warnings
+  sharding.decisions.reshard_after_forward = before.reshard
+  engine_model.set_reshard(sharding, handle, before.reshard)
+  if not optimizer then return end
+  for _, name in ipairs(OF_OPTIMIZER) do optimizer[name] = before[name] end
+  engine_model.set_groups(sharding, handle, optimizer)
+end
+
+-- ---- taking the new ones ----------------------------------------------------------------------------------------
+
+local function check(self, given)
+  given = options.parse("ms.set_rules", given, SPECS)
+  if given.prefetch and given.prefetch < 0 then
+    errors.invalid("ms.set_rules: prefetch must be 0 or more units, not %d", given.prefetch)
+  end
+  if given.weight_decay and given.weight_decay < 0 then
+    errors.invalid("ms.set_rules: weight_decay must be 0 or more, not %g", given.weight_decay)
+  end
+  for _, name in ipairs(OF_OPTIMIZER) do
+    if given[name] ~= nil and not self.optimizer then
+      errors.invalid("ms.set_rules: %s belongs to an optimizer, and the model has none yet: make its trainer first",
+        name)
+    end
+  end
+  return given
+end
+
+-- The rules as text: plans are kept by it. The learning rate is no part of a plan.
+local function key_of(self)
+  local parts = { " | prefetch", tostring(self.prefetch), "reshard" }
+  for _, unit in ipairs(self.sharding.units) do
+    parts[#parts + 1] = self.sharding.decisions.reshard_after_forward[unit.name].value
+  end
+  local fqns = {}
+  for i, param in ipairs(self.sharding.params) do fqns[i] = param.fqn end
+  local groups = self.optimizer and self.optimizer:param_groups(fqns) or {}
+  for _, fqn in ipairs(fqns) do
+    local group = groups[fqn]
+    if group then parts[#parts + 1] = ("%.17g/%.17g"):format(group.lr_scale, group.weight_decay) end
+  end
+  return table.concat(parts, " ")
+end
+
+-- Sets everything on this rank; the plan of the next step, and the exec if it was bound before.
+local function take(self, given)
+  given = check(self, given)
+  local sharding, optimizer, handle = self.sharding, self.optimizer, self.sharding:handle()
+  sharding.warnings = {}
+  if given.reshard_after_forward ~= nil then
+    engine_model.set_reshard(sharding, handle, sharding:decide_reshard(given.reshard_after_forward))
+  end
+  self.prefetch = given.prefetch or self.prefetch
+  if given.lr then optimizer.lr = schedule.of(given.lr) end
+  if given.groups or given.weight_decay then
+    optimizer.groups = given.groups or optimizer.groups
+    optimizer.weight_decay = given.weight_decay or optimizer.weight_decay
+    engine_model.set_groups(sharding, handle, optimizer)
+  end
+  self.rules = key_of(self)
+  local current = self.train_exec
+  if not current then return nil, nil end
+  local bound = self.execs[current.id .. self.rules]
+  return bound and bound.plan or self:compile("train", current.plan.graph, current.settings), bound
+end
+
+-- ---- together ---------------------------------------------------------------------------------------------------
+
+-- Runs a step of the change; when it fails on any rank, all go back to what was.
+local function together(self, before, what, call, ...)
+  local results = { pcall(call, ...) }
+  local failed
+  for index, bad in ipairs(world.gather(results[1] and 0 or 1)) do
+    if bad ~= 0 then failed = failed or index - 1 end
+  end
+  if not failed then return unpack(results, 2, 3) end
+  restore(self, before)
+  if not results[1] then error(results[2], 0) end
+  errors.raise("MS_EMISMATCH", "ms.set_rules: rank %d could not %s, so the old rules hold on all ranks", failed, what)
+end
+
+local function agree(compiled)
+  local summary = compiled and compiled:summary()
+  local high = summary and tonumber(summary.fingerprint:sub(1, 8), 16) or -1
+  local low = summary and tonumber(summary.fingerprint:sub(9), 16) or -1
+  for _, mine in ipairs({ high, low }) do
+    for _, other in ipairs(world.gather(mine)) do
+      if other ~= mine then return false end
+    end
+  end
+  return true
+end
+
+---Changes rules of a model from the next step on. Collective.
+---@param model moonshard.Module
+---@param given moonshard.NewRules
+---@return moonshard.Plan? plan of the next step, compiled and bound; nil when no step was run yet
+local function set_rules(model, given)
+  local self = session.of(model)
+  local before = remember(self)
+  local compiled, bound = together(self, before, "take them", take, self, given)
+  local same = agree(compiled)
+  if compiled and not (bound and same) then
+    -- Binding compares fingerprints, and tells what differs.
+    bound = together(self, before, "bind the new plan", self.bind, self, compiled)
+    bound.id, bound.settings = self.train_exec.id, self.train_exec.settings
+    self.execs[bound.id .. self.rules] = bound
+  end
+  self.train_exec = bound
+  for _, unit in ipairs(self.sharding.units) do
+    unit.reshard = self.sharding.decisions.reshard_after_forward[unit.name].value
+  end
+  self.sharding:report_warnings()
+  return compiled
+end
+
+return set_rules

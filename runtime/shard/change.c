@@ -1,0 +1,51 @@
+/* change.c - rules of a sharded model that may change while it trains: when units are resharded, and the optimizer's groups.
+** They decide what plans do and not where anything lies, so the state stays as it is. Everything else is fixed by
+** ms_model_shard.
+*/
+#include "shard/model.h"
+
+static int check_sharded(const ms_model *model) {
+  if (model->sharded) return MS_OK;
+  return MS_FAIL(MS_EINVAL,
+                 "the model is not sharded yet: its units and parameters take these rules when they are added");
+}
+
+int ms_model_set_reshard(ms_model *model, const int *reshard) {
+  MS_TRY(check_sharded(model));
+  for (int u = 0; u < model->units; u++)
+    if (reshard[u] < MS_RESHARD_KEEP || reshard[u] > MS_RESHARD_DEFAULT)
+      return MS_FAIL(MS_EINVAL, "unit '%s': reshard must be keep (0), always (1) or default (2), not %d",
+                     model->unit[u].name, reshard[u]);
+  for (int u = 0; u < model->units; u++) model->unit[u].config.reshard = reshard[u];
+  return MS_OK;
+}
+
+/* A segment is updated as one. */
+static int check_segment(const ms_model *model, const ms_unit *unit, const ms_segment *segment, const double *lr_scale,
+                         const double *weight_decay) {
+  int first = unit->order[segment->first_param];
+  for (int i = 1; i < segment->params; i++) {
+    int p = unit->order[segment->first_param + i];
+    if (lr_scale[p] != lr_scale[first] || weight_decay[p] != weight_decay[first])
+      return MS_FAIL(MS_EUNSUPPORTED,
+                     "parameters '%s' and '%s' lie in one segment of unit '%s' (layout ragged), so they cannot get "
+                     "different learning rates or weight decays any more; with the layout rows they can",
+                     model->param[first].name, model->param[p].name, unit->name);
+  }
+  return MS_OK;
+}
+
+int ms_model_set_groups(ms_model *model, const double *lr_scale, const double *weight_decay) {
+  MS_TRY(check_sharded(model));
+  for (int u = 0; u < model->units; u++)
+    for (int s = 0; s < model->unit[u].segments; s++)
+      if (!model->unit[u].segment[s].frozen)
+        MS_TRY(check_segment(model, &model->unit[u], &model->unit[u].segment[s], lr_scale, weight_decay));
+  for (int p = 0; p < model->params; p++) {
+    ms_param *param = &model->param[p];
+    ms_segment *segment = &model->unit[param->unit].segment[param->segment];
+    param->config.lr_scale = segment->lr_scale = lr_scale[p];
+    param->config.weight_decay = segment->weight_decay = weight_decay[p];
+  }
+  return MS_OK;
+}

@@ -1,0 +1,35 @@
+/* draw.c - initial values. Every mesh shape starts from the same bits, because an element depends on nothing but the seed,
+** the parameter's name, its law and its index; tensors that are not parameters are drawn by the same law.
+*/
+#include "shard/draw.h"
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/philox.h"
+
+void ms_draw_elements(uint64_t seed, const char *name, int init, double a, double b, int64_t first, int64_t n,
+                      float *x) {
+  uint64_t stream = ms_hash_string(MS_HASH_INIT, name);
+  double shift = a, factor = b;
+  if (init == MS_INIT_NORMAL) {
+    ms_philox_normal(seed, stream, first, n, x);
+  } else if (init == MS_INIT_UNIFORM) {
+    ms_philox_uniform(seed, stream, first, n, x);
+    factor = b - a;
+  } else {
+    float value = init == MS_INIT_ONES ? 1.0f : init == MS_INIT_CONSTANT ? (float)a : 0.0f;
+    for (int64_t i = 0; i < n; i++) x[i] = value;
+    return;
+  }
+  for (int64_t i = 0; i < n; i++) x[i] = (float)(shift + factor * (double)x[i]);
+}
+
+int ms_draw(uint64_t seed, const char *name, int init, double a, double b, double first, double count, float *out) {
+  if (init < MS_INIT_ZEROS || init > MS_INIT_CONSTANT)
+    return MS_FAIL(MS_EINVAL, "there is no law of initial values %d", init);
+  if (!(first >= 0 && count >= 0 && first + count < 9007199254740992.0))
+    return MS_FAIL(MS_EINVAL, "elements from %g on, %g of them: both must be at least 0, and together below 2^53",
+                   first, count);
+  ms_draw_elements(seed, name, init, a, b, (int64_t)first, (int64_t)count, out);
+  return MS_OK;
+}

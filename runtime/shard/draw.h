@@ -1,0 +1,11 @@
+/* draw.h - the law of initial values: element i of a parameter is a pure function of seed, name, law and i. */
+#ifndef MS_SHARD_DRAW_H
+#define MS_SHARD_DRAW_H
+
+#include "moonshard.h"
+
+/* ms_draw without its checks: elements [first, first + n) into x. */
+void ms_draw_elements(uint64_t seed, const char *name, int init, double a, double b, int64_t first, int64_t n,
+                      float *x);
+
+#endif

@@ -1,0 +1,199 @@
+/* test_change.c - rules that change over one state, what a plan would add to it, the law of drawn values, and a world of
+** one inside of any job. */
+#include "tests/c/support/mlp.h"
+
+#include <stdlib.h>
+
+#include "exec/state.h"
+#include "shard/model.h"
+
+/* ---- a world of one ---- */
+
+static void a_world_of_one_asks_nobody(void **state) {
+  (void)state;
+  ms_world *world;
+  setenv("RANK", "1", 1);
+  setenv("WORLD_SIZE", "2", 1);
+  setenv("MOONSHARD_JOB_FD", "4095", 1);
+  must(ms_world_alone(&world));
+  assert_int_equal(ms_world_rank(world), 0);
+  assert_int_equal(ms_world_size(world), 1);
+  must(ms_world_barrier(world));
+  ms_world_leave(world);
+  unsetenv("RANK");
+  unsetenv("WORLD_SIZE");
+  unsetenv("MOONSHARD_JOB_FD");
+}
+
+/* y = 2 x + 1 of an input, in a model that has no parameters. */
+static void a_model_without_parameters_computes(void **state) {
+  (void)state;
+  ms_world *world;
+  ms_mesh *mesh;
+  ms_model *model;
+  ms_graph *graph;
+  ms_plan *plan;
+  ms_state *training;
+  ms_exec *exec;
+  ms_attrs attrs;
+  ms_plan_config config;
+  int x, y;
+  ms_plan_config_default(&config);
+  config.optimizer = MS_OPT_NONE;
+  config.train = 0;
+  must(ms_world_alone(&world));
+  must(ms_mesh_new("cpu", 1, (int[]){1}, NULL, 1, &mesh));
+  must(ms_model_new(0, &model));
+  must(ms_model_shard(model, mesh, 0, -1, -1));
+  must(ms_graph_new(model, &graph));
+  must(ms_graph_input(graph, "x", MS_F32, 1, (int64_t[]){3}, &x));
+  must(ms_op_defaults("scale", &attrs));
+  attrs.f[0] = 2;
+  attrs.f[1] = 1;
+  must(ms_graph_op(graph, "scale", 1, &x, &attrs, &y));
+  must(ms_graph_output(graph, "y", y));
+  must(ms_plan_compile(graph, &config, &plan));
+  must(ms_state_new(world, model, &config, &training));
+  assert_true(ms_state_growth(training, plan) > 0);
+  must(ms_exec_new(training, plan, &exec));
+  assert_true(ms_state_growth(training, plan) == 0);
+  memcpy(ms_exec_input(exec, "x"), (float[]){1, 2, 3}, 3 * sizeof(float));
+  must(ms_exec_run(exec, MS_PHASE_EVALUATE, NULL, NULL));
+  const float *out = ms_exec_output(exec, "y");
+  assert_true(out[0] == 3 && out[1] == 5 && out[2] == 7);
+  ms_exec_free(exec);
+  ms_state_free(training);
+  ms_plan_free(plan);
+  ms_graph_free(graph);
+  ms_model_free(model);
+  ms_mesh_free(mesh);
+  ms_world_leave(world);
+}
+
+/* ---- drawing ---- */
+
+static void any_part_is_drawn_alike(void **state) {
+  (void)state;
+  float whole[100], part[30];
+  must(ms_draw(7, "w", MS_INIT_NORMAL, 1, 0.5, 0, 100, whole));
+  must(ms_draw(7, "w", MS_INIT_NORMAL, 1, 0.5, 41, 30, part));
+  assert_memory_equal(whole + 41, part, sizeof part);
+  must(ms_draw(7, "v", MS_INIT_NORMAL, 1, 0.5, 41, 30, part));
+  assert_memory_not_equal(whole + 41, part, sizeof part);
+  must(ms_draw(7, "w", MS_INIT_UNIFORM, -2, -1, 0, 100, whole));
+  for (int i = 0; i < 100; i++) assert_true(whole[i] >= -2 && whole[i] < -1);
+  must(ms_draw(7, "w", MS_INIT_CONSTANT, 3, 0, 0, 2, whole));
+  assert_true(whole[0] == 3 && whole[1] == 3);
+  assert_fails(ms_draw(7, "w", 99, 0, 0, 0, 1, whole), MS_EINVAL, "no law of initial values 99");
+  assert_fails(ms_draw(7, "w", MS_INIT_ONES, 0, 0, -1, 1, whole), MS_EINVAL, "at least 0");
+}
+
+static void a_parameter_starts_from_the_law(void **state) {
+  (void)state;
+  mlp_config config = mlp_default(1, 1, 0);
+  mlp net = mlp_make(&config);
+  ms_world *world;
+  ms_state *training;
+  ms_plan_config plan;
+  float first[16 * 12], drawn[16 * 12];
+  ms_plan_config_default(&plan);
+  must(ms_world_alone(&world));
+  must(ms_state_new(world, net.model, &plan, &training));
+  must(ms_state_gather(training, 0, "param", first));
+  must(ms_draw(1234, "in.weight", MS_INIT_NORMAL, 0, 0.2, 0, 16 * 12, drawn));
+  assert_memory_equal(first, drawn, sizeof first);
+  ms_state_free(training);
+  ms_world_leave(world);
+  mlp_free(&net);
+}
+
+/* ---- changing ---- */
+
+static void summarize(const mlp *net, ms_plan_summary *summary) {
+  ms_plan *plan;
+  ms_plan_config config;
+  ms_plan_config_default(&config);
+  config.shared_masters = 0;
+  must(ms_plan_compile(net->graph, &config, &plan));
+  must(ms_plan_summarize(plan, summary));
+  ms_plan_free(plan);
+}
+
+static void R4_resharding_changes_the_next_plan(void **state) {
+  (void)state;
+  mlp_config config = mlp_default(1, 4, 1);
+  mlp net = mlp_make(&config);
+  ms_plan_summary before, kept, always, again;
+  summarize(&net, &before);
+  must(ms_model_set_reshard(net.model, (int[]){MS_RESHARD_KEEP, MS_RESHARD_KEEP, MS_RESHARD_KEEP, MS_RESHARD_KEEP}));
+  summarize(&net, &kept);
+  must(ms_model_set_reshard(net.model,
+                            (int[]){MS_RESHARD_ALWAYS, MS_RESHARD_ALWAYS, MS_RESHARD_ALWAYS, MS_RESHARD_ALWAYS}));
+  summarize(&net, &always);
+  /* Forward 4, and backward none or all; 4 reduce-scatters. */
+  assert_int_equal(kept.collectives[MS_PHASE_FIRST], 8);
+  assert_int_equal(always.collectives[MS_PHASE_FIRST], 12);
+  assert_true(kept.fingerprint_low != always.fingerprint_low);
+  assert_fails(ms_model_set_reshard(net.model, (int[]){0, 0, 0, 3}), MS_EINVAL, "unit 'layers.2': reshard must be");
+  must(ms_model_set_reshard(net.model,
+                            (int[]){MS_RESHARD_DEFAULT, MS_RESHARD_DEFAULT, MS_RESHARD_DEFAULT, MS_RESHARD_DEFAULT}));
+  summarize(&net, &again);
+  assert_true(again.fingerprint_low == before.fingerprint_low && again.fingerprint_high == before.fingerprint_high);
+  mlp_free(&net);
+}
+
+static void R4_groups_change_where_segments_allow_it(void **state) {
+  (void)state;
+  enum { MOST = 32 };
+  double lr_scale[MOST], decay[MOST];
+  for (int layout = MS_LAYOUT_ROWS; layout <= MS_LAYOUT_RAGGED; layout++) {
+    mlp_config config = mlp_default(1, 2, 0);
+    config.block.layout = layout;
+    mlp net = mlp_make(&config);
+    int n = ms_model_params(net.model);
+    assert_true(n <= MOST);
+    ms_plan_summary before, after;
+    summarize(&net, &before);
+    for (int p = 0; p < n; p++) {
+      lr_scale[p] = net.model->param[p].config.lr_scale;
+      decay[p] = net.model->param[p].config.weight_decay;
+    }
+    int weight = ms_model_find_param(net.model, "layers.1.fc1.weight");
+    lr_scale[weight] = 0.5;
+    if (layout == MS_LAYOUT_ROWS) {
+      must(ms_model_set_groups(net.model, lr_scale, decay));
+      summarize(&net, &after);
+      assert_true(after.fingerprint_low != before.fingerprint_low);
+      /* The changed parameter takes a pass of its own. */
+      assert_true(after.instructions > before.instructions);
+    } else {
+      assert_fails(ms_model_set_groups(net.model, lr_scale, decay), MS_EUNSUPPORTED,
+                   "'layers.1.fc1.weight' and 'layers.1.fc2.weight' lie in one segment of unit 'layers.1'");
+      summarize(&net, &after);
+      assert_true(after.fingerprint_low == before.fingerprint_low);
+    }
+    mlp_free(&net);
+  }
+}
+
+static void R4_rules_of_a_model_that_is_not_sharded_are_not_changed(void **state) {
+  (void)state;
+  ms_model *model;
+  must(ms_model_new(0, &model));
+  assert_fails(ms_model_set_reshard(model, NULL), MS_EINVAL, "not sharded yet");
+  assert_fails(ms_model_set_groups(model, NULL, NULL), MS_EINVAL, "not sharded yet");
+  ms_model_free(model);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(a_world_of_one_asks_nobody),
+      TEST(a_model_without_parameters_computes),
+      TEST(any_part_is_drawn_alike),
+      TEST(a_parameter_starts_from_the_law),
+      TEST(R4_resharding_changes_the_next_plan),
+      TEST(R4_groups_change_where_segments_allow_it),
+      TEST(R4_rules_of_a_model_that_is_not_sharded_are_not_changed),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,334 @@
+-- Looking into a sharded model and changing its rules while it trains: on real ranks by tests/lua/recipes/inspect.lua,
+-- and the rest in this process, a world of one.
+
+local ms = require("moonshard")
+local json = require("cjson")
+local memory = require("moonshard.memory")
+local program = require("lua.program")
+local fixture = require("lua.fixture")
+local message = fixture.message
+local re = ms.re
+
+local function run(ranks, settings)
+  local out = os.tmpname()
+  local words = { "run", "tests/lua/recipes/inspect.lua", "-n", tostring(ranks), "out=" .. out }
+  for name, value in pairs(settings) do words[#words + 1] = ("%s=%s"):format(name, tostring(value)) end
+  local ended = program.run(words)
+  assert(ended.status == 0, ended.err)
+  local file = assert(io.open(out))
+  local text = file:read("*a")
+  file:close()
+  os.remove(out)
+  return json.decode(text)
+end
+
+local function assert_fails(text, call)
+  local got = message(call)
+  assert(got:find(text, 1, true), ("%q is not in %q"):format(text, got))
+end
+
+local function each_number(value, visit)
+  if type(value) ~= "table" then return visit(value) end
+  for _, item in ipairs(value) do each_number(item, visit) end
+end
+
+local function norm_of(values)
+  local sum = 0
+  for _, value in pairs(values) do each_number(value, function(x) sum = sum + x * x end) end
+  return math.sqrt(sum)
+end
+
+local function assert_near(expected, got, tolerance, what)
+  if type(expected) ~= "table" then return assert.near(expected, got, tolerance, what) end
+  for key, item in pairs(expected) do assert_near(item, got[key], tolerance, what) end
+end
+
+local NUMBERS = { "before", "losses", "parameters", "gradients", "states" }
+
+local function assert_same_run(expected, got)
+  for _, what in ipairs(NUMBERS) do assert.same(expected[what], got[what], what) end
+end
+
+describe("a run whose rules change", function()
+  it("I3 equals one that had the second rule from the start", function()
+    for _, pair in ipairs({ { "never", "always" }, { "always", "mixed" }, { "default", "never" } }) do
+      local changed = run(4, { first = pair[1], second = pair[2] })
+      local fixed = run(4, { first = pair[2] })
+      assert_same_run(fixed, changed)
+      assert.equal(fixed.tree, changed.tree)
+      assert.same(fixed.collectives, changed.collectives)
+      assert.not_equal(changed.plans[1], changed.plans[2])
+      assert.equal(fixed.plans[2], changed.plans[2])
+      assert.equal(changed.changed.fingerprint, changed.plans[2])
+    end
+  end)
+
+  it("I3 with the layout ragged, micro-batches and SGD", function()
+    local settings = { layout = "ragged", micro = 3, optimizer = "sgd" }
+    local function with(first, second)
+      local all = { first = first, second = second, change_at = 2 }
+      for name, value in pairs(settings) do all[name] = value end
+      return run(2, all)
+    end
+    settings.mesh = "1x2"
+    assert_same_run(with("always", ""), with("never", "always"))
+  end)
+end)
+
+describe("inspection", function()
+  it("I3 gives gradients as the step used them, on any mesh", function()
+    local alone = run(1, { mesh = "1x1" })
+    assert.near(alone.norm, norm_of(alone.gradients), 1e-5)
+    for _, settings in ipairs({ { mesh = "1x4" }, { mesh = "2x2", micro = 3 }, { mesh = "4x1", layout = "ragged" } }) do
+      local ranks = run(4, settings)
+      assert.near(ranks.norm, norm_of(ranks.gradients), 1e-5)
+      assert_near(alone.before, ranks.before, 0, "initial parameters")
+      assert_near(alone.gradients, ranks.gradients, 1e-5, "gradients")
+      assert_near(alone.states, ranks.states, 1e-5, "states")
+    end
+  end)
+
+  it("I3 gives the optimizer's state: after one step of AdamW a tenth of the gradient", function()
+    local ended = run(2, { mesh = "1x2", steps = 1 })
+    local clip = math.min(1, 0.5 / ended.norm)
+    for name, gradient in pairs(ended.gradients) do
+      local flat = {}
+      each_number(gradient, function(x) flat[#flat + 1] = x end)
+      local i = 0
+      each_number(ended.states[name].exp_avg, function(x)
+        i = i + 1
+        assert.near(0.1 * clip * flat[i], x, 1e-6)
+      end)
+    end
+  end)
+end)
+
+-- ---- a world of one -----------------------------------------------------------------------------------------------
+
+local function small(options)
+  local model = ms.nn.sequential { ms.nn.linear(3, 4), ms.nn.layer_norm { 4 }, ms.nn.linear(4, 2) }
+  ms.fully_shard(model, { units = { re[[^\d$]] } })
+  local settings = { model = model, loss = ms.loss.mse, optimizer = ms.optim.adamw { lr = 0.1 } }
+  for name, value in pairs(options or {}) do settings[name] = value end
+  return ms.trainer(settings)
+end
+
+local batch = { inputs = ms.randn { 6, 3, seed = 1 }, targets = ms.randn { 6, 2, seed = 2 } }
+
+describe("parameters", function()
+  it("I3 can be set", function()
+    local train = small()
+    train:set_parameter("0.weight", ms.full({ 4, 3 }, 0.5))
+    assert.equal(6, train:parameter("0.weight"):sum():item())
+    train:set_parameter("0.bias", { 1, 2, 3, 4 })
+    assert.same({ 1, 2, 3, 4 }, train:local_parameter("0.bias"):tolist())
+    assert_fails("the parameter is [4], the values are [3]", function() train:set_parameter("0.bias", { 1, 2, 3 }) end)
+    assert_fails("no parameter 0.wieght; did you mean 0.weight?", function() train:parameter("0.wieght") end)
+  end)
+
+  it("I3 have gradients and optimizer state once a step was run", function()
+    local train = small()
+    assert_fails("no gradient before the first step", function() train:gradient("0.weight") end)
+    train:step(batch)
+    assert.same(train:gradient("0.weight"):tolist(), train:local_gradient("0.weight"):tolist())
+    assert.same(train:optimizer_state("0.bias", "exp_avg_sq"):tolist(),
+      train:local_optimizer_state("0.bias", "exp_avg_sq"):tolist())
+    assert_fails("adamw keeps no momentum: valid are exp_avg, exp_avg_sq",
+      function() train:optimizer_state("0.weight", "momentum") end)
+  end)
+
+  it("I3 are the same for all ranks, or refused", function()
+    local recipe = program.recipe([==[
+      local ms = require "moonshard"
+      local model = ms.fully_shard(ms.nn.linear(3, 4))
+      local rank = ms.world().rank
+      local ok, raised = pcall(model.set_parameter, model, "bias", ms.full({ 4 }, rank))
+      assert(not ok and tostring(raised):find("was given other values than rank", 1, true), tostring(raised))
+      model:set_parameter("bias", ms.ones(4))
+      assert(model:parameter("bias"):sum():item() == 4)
+      if rank == 0 then print("fine") end
+    ]==])
+    local ended = program.run({ "run", recipe, "-n", "2" })
+    os.remove(recipe)
+    assert.equal("fine\n", ended.out, ended.err)
+  end)
+end)
+
+describe("rules", function()
+  it("R4 change the plan, and changing back costs nothing", function()
+    local train = small()
+    assert.is_nil(train:set_rules { reshard_after_forward = false })
+    train:step(batch)
+    local first = train:plan()
+    local second = train:set_rules { reshard_after_forward = true }
+    assert.not_equal(first, second)
+    assert.equal(second, train:plan())
+    assert.equal("always", train.model.sharding.decisions.reshard_after_forward["1"].value)
+    assert.is_truthy(tostring(train.model):find("reshard always", 1, true))
+    assert.is_truthy(tostring(second):find("^plan: rank 0 of 1, .*\n  parameters "))
+    train:step(batch)
+    assert.equal(second, train:plan())
+    assert.equal(first, train:set_rules { reshard_after_forward = false })
+    assert.equal(first, ms.set_rules(train.model, { lr = 0.5 }))
+    assert.equal(0.5, train:step(batch).lr)
+  end)
+
+  it("R4 change prefetch, learning rates and weight decay", function()
+    local function trained(groups, prefetch, change)
+      local train = small({
+        optimizer = ms.optim.adamw { lr = 0.1, weight_decay = 0.3, groups = groups }, prefetch = prefetch,
+      })
+      if change then
+        train:step(batch)
+        train:set_parameter("0.weight", ms.full({ 4, 3 }, 0.5))
+        train:set_rules(change)
+      end
+      return train
+    end
+    local groups = { { re"bias|^1", { weight_decay = 0, lr_scale = 0.25 } } }
+    local changed = trained(nil, nil, { groups = groups, prefetch = 2 })
+    local before = changed:parameter("0.bias"):tolist()
+    local weight = changed:parameter("2.weight"):tolist()
+    changed:step(batch)
+    -- AdamW by hand (Loshchilov & Hutter 2019), second step: without decay for the bias, with it for the weight.
+    local m, v = changed:optimizer_state("0.bias", "exp_avg"):tolist(), changed:optimizer_state("0.bias", "exp_avg_sq")
+    v = v:tolist()
+    for i, b in ipairs(before) do
+      local step = (m[i] / (1 - 0.9 ^ 2)) / (math.sqrt(v[i] / (1 - 0.999 ^ 2)) + 1e-8)
+      assert.near(b - 0.1 * 0.25 * step, changed:parameter("0.bias"):tolist()[i], 1e-5)
+    end
+    m, v = changed:optimizer_state("2.weight", "exp_avg"):tolist(), changed:optimizer_state("2.weight", "exp_avg_sq")
+    v = v:tolist()
+    for row = 1, 2 do
+      for column = 1, 4 do
+        local w = weight[row][column]
+        local step = (m[row][column] / (1 - 0.9 ^ 2)) / (math.sqrt(v[row][column] / (1 - 0.999 ^ 2)) + 1e-8)
+        assert.near(w - 0.1 * 0.3 * w - 0.1 * step, changed:parameter("2.weight"):tolist()[row][column], 1e-5)
+      end
+    end
+  end)
+
+  it("R4 that cannot be taken leave the old ones", function()
+    local train = small({ memory_limit = 2 ^ 20 })
+    train:step(batch)
+    local plan, sharding = train:plan(), train.model.sharding
+    local decisions = sharding.decisions.reshard_after_forward
+    assert_fails("rule /nowhere/ matches none of 3 names",
+      function() train:set_rules { prefetch = 3, reshard_after_forward = { { re"nowhere", true } } } end)
+    assert_fails("unknown option freeze", function() train:set_rules { freeze = {} } end)
+    assert_fails("prefetch must be 0 or more", function() train:set_rules { prefetch = -1 } end)
+    assert_fails("optimizer groups: rule /nowhere/", function()
+      train:set_rules { reshard_after_forward = true, groups = { { re"nowhere", { lr_scale = 2 } } } }
+    end)
+    assert.equal(decisions, sharding.decisions.reshard_after_forward)
+    assert.is_nil(train.session.prefetch)
+    assert.equal(plan, train:plan())
+    train:step(batch)
+    assert.equal(plan, train:plan())
+    local ragged = ms.fully_shard(ms.nn.linear(3, 4), { layout = "ragged" })
+    train = ms.trainer { model = ragged, loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 1 } }
+    assert_fails("lie in one segment of unit 'root' (layout ragged)",
+      function() train:set_rules { groups = { { "bias", { lr_scale = 2 } } } } end)
+  end)
+
+  it("R4 the memory of the new plan is checked before it is used", function()
+    local function peak_of(reshard)
+      local layers = {}
+      for i = 1, 6 do layers[i] = ms.nn.linear(64, 64) end
+      local model = ms.nn.sequential(layers)
+      ms.fully_shard(model, {
+        units = { re[[^\d$]] }, reshard_after_forward = reshard, mp_policy = { param_dtype = "bf16" },
+      })
+      return model
+    end
+    local wide = { inputs = ms.randn { 2, 64, seed = 1 }, targets = ms.zeros(2, 64) }
+    local function trainer(model, limit)
+      return ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 1 }, memory_limit = limit }
+    end
+    local low, high = trainer(peak_of(true)), trainer(peak_of(false))
+    low:step(wide)
+    high:step(wide)
+    local fits, over = low:plan():summary().peak_bytes, high:plan():summary().peak_bytes
+    assert.is_true(fits < over)
+    local train = trainer(peak_of(true), (fits + over) / 2)
+    train:step(wide)
+    local plan, bytes = train:plan(), train.session.train_exec:arena_bytes()
+    local _, raised = message(function() train:set_rules { reshard_after_forward = false } end)
+    assert.equal("MS_ENOMEM", raised.status)
+    assert.is_truthy(tostring(raised):find("more than memory_limit allows", 1, true))
+    assert.equal(bytes, train.session.train_exec:arena_bytes())
+    train:step(wide)
+    assert.equal(plan, train:plan())
+    assert_fails("more than memory_limit allows", function() trainer(peak_of(true), fits - 1):step(wide) end)
+  end)
+
+  it("R4 a plan that the host has no memory for is refused", function()
+    local available = memory.available
+    memory.available = function() return 1000 end
+    local ok, text = pcall(message, function() small():step(batch) end)
+    memory.available = available
+    assert.is_true(ok, text)
+    assert.is_truthy(text:find("more on the host of rank 0, which has 0.0 MiB available", 1, true), text)
+    assert.is_true(memory.available() > 2 ^ 20)
+  end)
+
+  it("R4 ranks take the same rules, or none does", function()
+    local recipe = program.recipe([==[
+      local ms = require "moonshard"
+      local rank = ms.world().rank
+      local model = ms.nn.sequential { ms.nn.linear(3, 4), ms.nn.linear(4, 2) }
+      ms.fully_shard(model, { units = { ms.re "." } })
+      local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.adamw { lr = 0.1 } }
+      local batch = { inputs = ms.ones(2, 3), targets = ms.ones(2, 2) }
+      train:step(batch)
+      local plan = train:plan()
+      local function refused(text, rules)
+        local ok, raised = pcall(train.set_rules, train, rules)
+        assert(not ok and tostring(raised):find(text, 1, true), tostring(raised))
+        assert(train:plan() == plan)
+        train:step(batch)
+      end
+      refused('rank 0 has "unit 0: ', { reshard_after_forward = rank ~= 1 })
+      refused("ranks have different plans", { prefetch = rank })
+      refused(rank == 1 and "matches none" or "rank 1 could not take them, so the old rules hold on all ranks",
+        { reshard_after_forward = { { rank == 1 and "nowhere" or "0", true } } })
+      -- Both plans are known here already; that ranks ask for different ones is seen all the same.
+      train:set_rules { prefetch = 0 }
+      train:set_rules { prefetch = 1 }
+      plan = train:plan()
+      refused("ranks have different plans", { prefetch = rank })
+      if rank == 0 then print("fine") end
+    ]==])
+    local ended = program.run({ "run", recipe, "-n", "2" })
+    os.remove(recipe)
+    assert.equal("fine\n", ended.out, ended.err)
+  end)
+
+  it("R4 100 units compile in under 50 ms", function()
+    local Block = ms.module "Block"
+    function Block:init(dim)
+      self.norm = ms.nn.layer_norm { dim }
+      self.fc1, self.fc2 = ms.nn.linear(dim, 4 * dim), ms.nn.linear(4 * dim, dim)
+    end
+    function Block:forward(x) return x + self.fc2(self.fc1(self.norm(x)):gelu_tanh()) end
+    local layers = {}
+    for i = 1, 100 do layers[i] = Block(16) end
+    local model = ms.nn.sequential(layers)
+    ms.fully_shard(model, { units = { re[[^\d+$]] }, mp_policy = { param_dtype = "bf16" } })
+    local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.adamw { lr = 1e-3 } }
+    local x = ms.randn { 8, 16, seed = 1 }
+    train:step { inputs = x, targets = x }
+    assert.equal(100, #model.sharding.units)
+    local best = math.huge
+    for i = 1, 8 do
+      local rules, begin = { { tostring(i), false }, { re".", true } }, os.clock()
+      local plan = train:set_rules { reshard_after_forward = rules }
+      best = math.min(best, 1e3 * (os.clock() - begin))
+      assert.equal("never", model.sharding.decisions.reshard_after_forward[tostring(i)].value)
+      assert.is_true(plan:summary().instructions > 1000)
+    end
+    -- Sanitized code is slower, and says nothing about speed.
+    local limit = os.getenv("MOONSHARD_CONFIG") == "release" and 50 or 5000
+    assert.is_true(best < limit, ("%.1f ms"):format(best))
+  end)
+end)
