@@ -1,13 +1,9 @@
 /* test_launcher_output.c - log files of ranks, and what rank 0 finds where its output goes. */
 #include "tests/c/support/launched.h"
 
-#include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
-#include <sys/wait.h>
-#include <termios.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -144,37 +140,13 @@ static int look_at_the_terminal(void *context) {
   return leave(world, ms_world_barrier(world));
 }
 
-/* Launches with the standard output on a pseudo-terminal of 93 columns; text gets what a screen would. */
-static void launch_at_terminal(const ms_launch_config *config, char *text) {
-  char name[64];
-  int status, master = posix_openpt(O_RDWR | O_NOCTTY);
-  assert_true(master >= 0 && !grantpt(master) && !unlockpt(master));
-  assert_int_equal(ptsname_r(master, name, sizeof name), 0);
-  int screen = open(name, O_RDWR | O_NOCTTY);
-  assert_true(screen >= 0);
-  struct winsize size = {.ws_row = 24, .ws_col = 93};
-  ioctl(screen, TIOCSWINSZ, &size);
-  fflush(NULL);
-  pid_t pid = fork();
-  if (pid == 0) {
-    dup2(screen, STDOUT_FILENO);
-    close(screen);
-    close(master);
-    _exit(ms_launch(config, &status) ? 99 : status);
-  }
-  close(screen);
-  size_t used = 0;
-  for (ssize_t n; (n = read(master, text + used, OUTPUT_BYTES - 1 - used)) > 0;) used += (size_t)n;
-  text[used] = '\0';
-  close(master);
-  waitpid(pid, &status, 0);
-  assert_int_equal(status, 0);
-}
-
 static void L5_rank_0_keeps_its_terminal_with_log_files(void **state) {
   (void)state;
   ms_launch_config config = {.ranks = 2, .rank_main = look_at_the_terminal, .log_dir = folder};
-  launch_at_terminal(&config, result.out);
+  int screen;
+  pid_t pid = start_at_terminal(&config, 93, &screen);
+  finish_at_terminal(pid, screen, ms_clock());
+  assert_int_equal(result.status, 0);
   assert_contains(result.out, "terminal 1, columns 93\r\n");
   assert_contains(result.out, "drawn\rredrawn\33[K");
   assert_logged(0, "out", "terminal 1, columns 93");

@@ -69,6 +69,40 @@ static void L7_an_interrupt_that_nobody_heeds_is_enforced_and_told(void **state)
   assert_true(result.seconds >= 0.5);
 }
 
+/* The terminal sends the signal to launcher and ranks alike. */
+static void L7_ctrl_c_at_a_terminal_ends_a_run_cleanly(void **state) {
+  (void)state;
+  int screen;
+  ms_launch_config config = {.ranks = 3, .rank_main = wait_for_ever};
+  pid_t pid = start_at_terminal(&config, 80, &screen);
+  wait_until_ready(3);
+  double began = ms_clock();
+  assert_int_equal(write(screen, "\3", 1), 1);
+  finish_at_terminal(pid, screen, began);
+  assert_int_equal(result.status, 130);
+  assert_string_equal(result.out, "^Cmoonshard: interrupted\r\n");
+  assert_true(result.seconds < 5);
+}
+
+/* Prints a line that is not finished, as the display of progress does. */
+static int leave_a_line_open(void *context) {
+  printf("step 3");
+  fflush(stdout);
+  return ignore_everything(context);
+}
+
+static void L7_the_report_begins_on_a_line_of_its_own(void **state) {
+  (void)state;
+  int screen;
+  ms_launch_config config = {.ranks = 1, .rank_main = leave_a_line_open, .grace = 0.2};
+  pid_t pid = start_at_terminal(&config, 80, &screen);
+  wait_until_ready(1);
+  kill(pid, SIGINT);
+  finish_at_terminal(pid, screen, ms_clock());
+  assert_int_equal(result.status, 130);
+  assert_contains(result.out, "step 3\r\nmoonshard: interrupted; rank 0 did not end");
+}
+
 static void L7_who_waits_long_is_told_for_whom(void **state) {
   (void)state;
   launch_and_signal(ignore_everything, 2.5, (int[]){SIGINT}, 1);
@@ -160,6 +194,8 @@ int main(void) {
       RUN_TEST(L5_an_interrupt_ends_a_run_cleanly),
       RUN_TEST(L5_a_second_interrupt_kills),
       RUN_TEST(L7_an_interrupt_that_nobody_heeds_is_enforced_and_told),
+      RUN_TEST(L7_ctrl_c_at_a_terminal_ends_a_run_cleanly),
+      RUN_TEST(L7_the_report_begins_on_a_line_of_its_own),
       RUN_TEST(L7_who_waits_long_is_told_for_whom),
       RUN_TEST(L5_a_stop_stops_the_ranks_too_and_they_go_on_with_the_launcher),
       RUN_TEST(L5_a_hang_up_that_is_ignored_does_not_end_a_run),

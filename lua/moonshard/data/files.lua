@@ -3,6 +3,9 @@
 -- Files are mapped, not read: ranks of one host share the pages, and a text larger than memory costs nothing until it
 -- is used. Of a folder or a pattern only text counts: hidden files, sub-folders, files with a zero byte near their
 -- start and further names of the same file (links) are passed over. A file that is named itself is taken as it is.
+--
+-- A mapped file that is cut shorter ends the process that reads behind its new end (SIGBUS), so its size is looked at
+-- before it is read. A file that was replaced by another of its name is no matter: what is mapped stays.
 
 local ffi = require "ffi"
 local errors = require "moonshard.error"
@@ -24,11 +27,17 @@ int64_t lseek(int descriptor, int64_t offset, int whence);
 void *mmap(void *at, size_t bytes, int protection, int flags, int descriptor, int64_t offset);
 int munmap(void *at, size_t bytes);
 char *strerror(int number);
+typedef struct {
+  uint32_t known, block; uint64_t attributes; uint32_t links, user, group; uint16_t mode; uint64_t inode, bytes;
+  char others[208];
+} ms_lua_statx;
+int statx(int folder, const char *path, int flags, unsigned wanted, ms_lua_statx *found);
 ]]
 
 local C = ffi.C
 local O_CLOEXEC, O_NONBLOCK, SEEK_END = 0x80000, 0x800, 2 -- Linux
 local PROT_READ, MAP_SHARED = 1, 1
+local AT_FDCWD, AT_EMPTY_PATH, STATX_INO_AND_SIZE = -100, 0x1000, 0x300
 local BYTES_LOOKED_AT = 4096 -- for a zero byte
 
 ---@class moonshard.ByteStream
@@ -74,6 +83,22 @@ local function unmap_with(bytes)
   end
 end
 
+local about = ffi.new("ms_lua_statx")
+
+-- Which file it is, so that another one of the same name is told from it.
+local function inode(descriptor)
+  return C.statx(descriptor, "", AT_EMPTY_PATH, STATX_INO_AND_SIZE, about) == 0 and tonumber(about.inode) or nil
+end
+
+local function check_length(file)
+  if C.statx(AT_FDCWD, file.path, 0, STATX_INO_AND_SIZE, about) ~= 0 then return end
+  local bytes = tonumber(about.bytes)
+  if bytes < file.bytes and tonumber(about.inode) == file.inode then
+    errors.raise("MS_EIO", "file %s has %.0f bytes and had %.0f when it was opened: data must stay as it is during a run",
+      file.path, bytes, file.bytes)
+  end
+end
+
 -- Maps a file whole. Returns nil and the reason when it cannot be read.
 local function map(path)
   local descriptor = C.open(path, O_CLOEXEC + O_NONBLOCK) -- a pipe without a writer would wait for one
@@ -87,11 +112,11 @@ local function map(path)
     return { path = path, bytes = 0 }
   end
   local address = C.mmap(nil, bytes, PROT_READ, MAP_SHARED, descriptor, 0)
-  local number = ffi.errno()
+  local number, file_inode = ffi.errno(), inode(descriptor)
   C.close(descriptor)
   if address == ffi.cast("void *", -1) then return nil, ffi.string(C.strerror(number)) end
   local data = ffi.gc(ffi.cast("const uint8_t *", address), unmap_with(bytes))
-  return { path = path, bytes = bytes, data = data }
+  return { path = path, bytes = bytes, data = data, inode = file_inode }
 end
 
 local function has_zero_byte(file)
@@ -164,7 +189,8 @@ function files.open(spec)
   return stream
 end
 
----Writes `count` bytes from `offset` on as 32-bit integers. The range must lie within the stream.
+---Writes `count` bytes from `offset` on as 32-bit integers. The range must lie within the stream. MS_EIO for a file that
+---was cut shorter since it was opened.
 ---@param offset number
 ---@param count integer
 ---@param out ffi.cdata* int32_t [count]
@@ -173,6 +199,7 @@ function ByteStream:read(offset, count, out)
   for _, file in ipairs(self.files) do
     if written == count then break end
     if offset < file.bytes then
+      check_length(file)
       local n, data = math.min(count - written, file.bytes - offset), file.data
       for i = 0, n - 1 do
         out[written + i] = data[offset + i]

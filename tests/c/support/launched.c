@@ -1,9 +1,11 @@
 /* launched.c - see launched.h. */
 #include "tests/c/support/launched.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,8 +40,15 @@ int leave(ms_world *world, int rc) {
 
 void be_ready(void) { __atomic_fetch_add(&board->ready, 1, __ATOMIC_SEQ_CST); }
 
+static _Noreturn void launch_and_exit(const ms_launch_config *config) {
+  int status;
+  if (!ms_launch(config, &status)) _exit(status);
+  fprintf(stderr, "cannot launch: %s\n", ms_error_message());
+  _exit(99);
+}
+
 pid_t start(const ms_launch_config *config, int *out, int *err) {
-  int out_pipe[2], err_pipe[2], status;
+  int out_pipe[2], err_pipe[2];
   assert_int_equal(pipe(out_pipe), 0);
   assert_int_equal(pipe(err_pipe), 0);
   fflush(NULL);
@@ -52,16 +61,36 @@ pid_t start(const ms_launch_config *config, int *out, int *err) {
     close(out_pipe[1]);
     close(err_pipe[0]);
     close(err_pipe[1]);
-    if (ms_launch(config, &status)) {
-      fprintf(stderr, "cannot launch: %s\n", ms_error_message());
-      _exit(99);
-    }
-    _exit(status);
+    launch_and_exit(config);
   }
   close(out_pipe[1]);
   close(err_pipe[1]);
   *out = out_pipe[0];
   *err = err_pipe[0];
+  return pid;
+}
+
+pid_t start_at_terminal(const ms_launch_config *config, int columns, int *screen) {
+  char name[64];
+  *screen = posix_openpt(O_RDWR | O_NOCTTY);
+  assert_true(*screen >= 0 && !grantpt(*screen) && !unlockpt(*screen));
+  assert_int_equal(ptsname_r(*screen, name, sizeof name), 0);
+  int terminal = open(name, O_RDWR | O_NOCTTY);
+  assert_true(terminal >= 0);
+  struct winsize size = {.ws_row = 24, .ws_col = (unsigned short)columns};
+  ioctl(terminal, TIOCSWINSZ, &size);
+  fflush(NULL);
+  pid_t pid = fork();
+  assert_true(pid >= 0);
+  if (pid == 0) {
+    close(*screen);
+    setsid();
+    ioctl(terminal, TIOCSCTTY, 0);
+    for (int fd = 0; fd < 3; fd++) dup2(terminal, fd);
+    if (terminal > 2) close(terminal);
+    launch_and_exit(config);
+  }
+  close(terminal);
   return pid;
 }
 
@@ -98,14 +127,23 @@ static void assert_nothing_is_left(void) {
       fail_msg("rank %d (process %d) is still there", rank, (int)board->pid[rank]);
 }
 
-void finish(pid_t pid, int out, int err, double began) {
+static void take_result(pid_t pid, double began) {
   int status;
-  read_all(out, result.out);
-  read_all(err, result.err);
   waitpid(pid, &status, 0);
   result.seconds = ms_clock() - began;
   result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
   assert_nothing_is_left();
+}
+
+void finish(pid_t pid, int out, int err, double began) {
+  read_all(out, result.out);
+  read_all(err, result.err);
+  take_result(pid, began);
+}
+
+void finish_at_terminal(pid_t pid, int screen, double began) {
+  read_all(screen, result.out); /* it gives an error when nobody has the other side any more */
+  take_result(pid, began);
 }
 
 void launch_config(const ms_launch_config *config) {

@@ -48,6 +48,10 @@ void be_ready(void);
 pid_t start(const ms_launch_config *config, int *out, int *err);
 /* Reads the streams to their ends, so every process that has them must end too. Fills result. */
 void finish(pid_t pid, int out, int err, double began);
+/* The same with a terminal of so many columns as its controlling one; *screen is the other side of it. */
+pid_t start_at_terminal(const ms_launch_config *config, int columns, int *screen);
+/* What the screen showed is in result.out, with a return before every line feed. */
+void finish_at_terminal(pid_t pid, int screen, double began);
 void launch_config(const ms_launch_config *config);
 void launch_ranks(int ranks, int (*rank_main)(void *), void *context);
 void wait_until_ready(int ranks);
