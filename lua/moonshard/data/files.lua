@@ -94,8 +94,8 @@ local function check_length(file)
   if C.statx(AT_FDCWD, file.path, 0, STATX_INO_AND_SIZE, about) ~= 0 then return end
   local bytes = tonumber(about.bytes)
   if bytes < file.bytes and tonumber(about.inode) == file.inode then
-    errors.raise("MS_EIO", "file %s has %.0f bytes and had %.0f when it was opened: data must stay as it is during a run",
-      file.path, bytes, file.bytes)
+    errors.raise("MS_EIO", "file %s has %.0f bytes and had %.0f when it was opened: data must stay as it is during a "
+      .. "run", file.path, bytes, file.bytes)
   end
 end
 
@@ -189,8 +189,8 @@ function files.open(spec)
   return stream
 end
 
----Writes `count` bytes from `offset` on as 32-bit integers. The range must lie within the stream. MS_EIO for a file that
----was cut shorter since it was opened.
+---Writes `count` bytes from `offset` on as 32-bit integers. The range must lie within the stream. MS_EIO for a file
+---that was cut shorter since it was opened.
 ---@param offset number
 ---@param count integer
 ---@param out ffi.cdata* int32_t [count]
