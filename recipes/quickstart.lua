@@ -11,7 +11,7 @@ local re = ms.re
 
 local cfg = ms.args {
   layers = 4, dim = 256, heads = 4, seq = 128, batch = 2, steps = 4500, lr = 1e-3, mesh = "2x2", seed = 1,
-  eval_every = 500, eval_steps = 16, sample = 300, svg = "build/train/loss.svg",
+  eval_every = 500, eval_steps = 16, sample = 300, svg = ms.args.output("build/train/loss.svg"),
 }
 
 local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" })

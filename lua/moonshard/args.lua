@@ -3,11 +3,13 @@
 --   local cfg = ms.args { layers = 6, lr = ms.args.real(1e-3), mesh = "2x2", betas = { 0.9, 0.95 }, compile = true }
 --
 -- A whole number as default asks for whole numbers; `real` marks a default that may get a fraction, `any` one that may
--- get true, false, a number or text, as reshard_after_forward does. Two settings are there in every recipe: device
+-- get true, false, a number or text, as reshard_after_forward does, and `output` a file to write. Two settings are there in every recipe: device
 -- ("cpu") and files (the text to train on), which a recipe may give defaults of its own.
 
 local errors = require("moonshard.error")
 local nearest = require("moonshard.nearest")
+local output_file = require("moonshard.output_file")
+local world = require("moonshard.world")
 
 local args = {
   -- What the command line gave, in its order: { { key = "steps", text = "20" }, ... }. Set by the command line.
@@ -42,9 +44,22 @@ function args.any(value)
   return setmetatable({ value = value }, AnyValue)
 end
 
+---@class moonshard.Output
+---@field value string
+local Output = {}
+
+---A default for the path of a file that the recipe writes when it ends; "": none. That it can be written is checked
+---when the settings are read, on rank 0, instead of after the training.
+---@param path string
+---@return moonshard.Output
+function args.output(path)
+  return setmetatable({ value = path }, Output)
+end
+
+local MARKS = { [Real] = true, [AnyValue] = true, [Output] = true }
+
 local function is_marked(default)
-  local meta = getmetatable(default)
-  return meta == Real or meta == AnyValue
+  return MARKS[getmetatable(default)] or false
 end
 
 local SWITCHES = {
@@ -104,6 +119,8 @@ function read_value(key, text, default)
     return read_real(key, text, default.value)
   elseif getmetatable(default) == AnyValue then
     return read_any(text)
+  elseif getmetatable(default) == Output then
+    return text
   elseif kind == "table" then
     return read_list(key, text, default)
   end
@@ -129,9 +146,18 @@ local function check_device(device)
   end
 end
 
+local function check_outputs(typed, settings)
+  for key, default in pairs(typed) do
+    local wanted = getmetatable(default) == Output and settings[key] ~= ""
+    if wanted and not world.plan_only and world.rank == 0 then
+      output_file.check(("setting %s: file"):format(key), settings[key])
+    end
+  end
+end
+
 ---The settings of a recipe: its defaults, overridden by the command line. Unknown keys and values of another type are
 ---refused.
----@param defaults table<string, number|string|boolean|table|moonshard.Real|moonshard.AnyValue>
+---@param defaults table<string, number|string|boolean|table|moonshard.Real|moonshard.AnyValue|moonshard.Output>
 ---@return table settings a new table with the keys of defaults, `device` and `files`
 local function parse(defaults)
   check_defaults(defaults)
@@ -152,6 +178,7 @@ local function parse(defaults)
     settings[override.key] = read_value(override.key, override.text, default)
   end
   check_device(settings.device)
+  check_outputs(typed, settings)
   args.taken = true
   return settings
 end

@@ -55,6 +55,18 @@ describe("ms.args", function()
     end
   end)
 
+  it("checks at once that a file which a recipe will write can be written", function()
+    local function svg(given) return parse({ svg = args.output("") }, given and { "svg=" .. given } or {}).svg end
+    assert.equal("", svg())
+    assert.equal("", svg(""))
+    local path = os.tmpname()
+    assert.equal(path, svg(path))
+    os.remove(path)
+    local ok, raised = pcall(svg, "/dev/null/loss.svg")
+    assert.is_false(ok)
+    assert.truthy(tostring(raised):find("setting svg: file /dev/null/loss.svg: Not a directory", 1, true))
+  end)
+
   it("reads a list of numbers as a mesh is written", function()
     assert.same({ 1, 4 }, parse({ mesh = { 2, 2 } }, { "mesh=1x4" }).mesh)
     assert.same({ 1, -1 }, parse({ mesh = { 2, 2 } }, { "mesh=1,-1" }).mesh)

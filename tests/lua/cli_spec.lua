@@ -96,6 +96,8 @@ describe("moonshard", function()
     refused(2, { "run", "recipes/quickstart.lua", "-n", "4", "files=/dev/null", "seq=256" }, "is empty",
       "at least 5,121 bytes")
     refused(2, { "run", TOY, "-n", "4", "--metrics", "/nowhere/m.jsonl" }, "/nowhere/m.jsonl: No such file")
+    refused(2, { "run", "recipes/quickstart.lua", "-n", "4", "svg=/dev/null/x.svg" }, "recipes/quickstart.lua:12:",
+      "setting svg: file /dev/null/x.svg: Not a directory")
     refused(2, { "run", TOY, "-n", "4", "device=cuda" }, "device=cuda", "cpu")
   end)
 
