@@ -3,8 +3,9 @@
 --   local cfg = ms.args { layers = 6, lr = ms.args.real(1e-3), mesh = "2x2", betas = { 0.9, 0.95 }, compile = true }
 --
 -- A whole number as default asks for whole numbers; `real` marks a default that may get a fraction, `any` one that may
--- get true, false, a number or text, as reshard_after_forward does, and `output` a file to write. Two settings are there in every recipe: device
--- ("cpu") and files (the text to train on), which a recipe may give defaults of its own.
+-- get true, false, a number or text, as reshard_after_forward does, and `output` a file that will be written. Two
+-- settings are there in every recipe: device ("cpu") and files (the text to train on), which a recipe may give defaults
+-- of its own.
 
 local errors = require("moonshard.error")
 local nearest = require("moonshard.nearest")

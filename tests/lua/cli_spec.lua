@@ -205,6 +205,13 @@ describe("moonshard", function()
     os.execute("rm -r " .. folder)
   end)
 
+  it("L5 refuses settings that would put all ranks on one core", function()
+    local ended = program.run({ "run", TOY, "-n", "4", "steps=1" }, "OMP_PROC_BIND=true")
+    assert.equal(2, ended.status)
+    assert.truthy(ended.err:find("^moonshard: OMP_PROC_BIND[^\n]*; unset it, ranks are pinned already %(%-%-pin%)\n$"))
+    assert.equal(0, program.run({ "run", TOY, "mesh=1x1", "steps=1" }, "OMP_PROC_BIND=true").status)
+  end)
+
   it("L5 pins ranks to cores", function()
     local list = program.run({ "doctor", "--json" }).out:match('"core_list":"([%d,-]+)"')
     local core = list:match("^%d+")

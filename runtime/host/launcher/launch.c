@@ -5,6 +5,7 @@
 */
 #include "host/launcher/launch.h"
 
+#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -15,6 +16,9 @@
 static int plan_pinning(ms_running *run) {
   ms_cores cores;
   const char *threads = ms_env_string("OMP_NUM_THREADS", NULL);
+  if (run->config->ranks > 1 && omp_get_proc_bind() != omp_proc_bind_false)
+    return MS_FAIL(MS_EINVAL, "OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY is set: with it the OpenMP library binds "
+                              "every rank to the same cores; unset it, ranks are pinned already (--pin)");
   ms_cores_read("", &cores);
   return ms_pinning_plan(&cores, run->config->pin, threads ? atoi(threads) : 0, run->config->ranks, &run->pinning);
 }
