@@ -1,5 +1,9 @@
-/* matmul.c - the matrix product: reads the shapes and hands the work to oneDNN, or to own loops when the environment
-** says MOONSHARD_MATMUL=plain (for the thread sanitizer, which cannot look into oneDNN, and as a reference).
+/* matmul.c - the matrix product: reads the shapes and chooses who computes it. MOONSHARD_MATMUL says
+**
+**   auto     f32 on the bf16 matrix unit (split) where there is one and the product is large enough; else oneDNN
+**   onednn   always oneDNN: f32 arithmetic for f32
+**   split    f32 on the matrix unit whatever the size, for tests
+**   plain    own loops: for the thread sanitizer, which cannot look into oneDNN, and as a reference
 */
 #include "kernels/cpu/matmul.h"
 
@@ -9,9 +13,12 @@
 #include "base/env.h"
 #include "base/error.h"
 
+typedef enum implementation { ONEDNN, SPLIT, PLAIN } implementation;
+
 typedef struct prepared_product {
   ms_product product;
-  void *onednn; /* NULL: own loops */
+  implementation by;
+  void *onednn; /* NULL unless by ONEDNN */
 } prepared_product;
 
 static int check_dtypes(const ms_kernel_call *call) {
@@ -50,24 +57,28 @@ int ms_product_of(const ms_kernel_call *call, ms_product *product) {
   return MS_OK;
 }
 
-static int wants_plain(int *plain) {
-  const char *choice = ms_env_string("MOONSHARD_MATMUL", "onednn");
-  *plain = !strcmp(choice, "plain");
-  if (*plain || !strcmp(choice, "onednn")) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "MOONSHARD_MATMUL is \"%s\"; it must be onednn or plain", choice);
+static int choose(const ms_product *product, implementation *by) {
+  const char *choice = ms_env_string("MOONSHARD_MATMUL", "auto");
+  const int by_size = !strcmp(choice, "auto"), split = !strcmp(choice, "split"), plain = !strcmp(choice, "plain");
+  if (!by_size && !split && !plain && strcmp(choice, "onednn"))
+    return MS_FAIL(MS_EINVAL, "MOONSHARD_MATMUL is \"%s\"; it must be auto, onednn, split or plain", choice);
+  *by = plain ? PLAIN : ONEDNN;
+  if ((by_size && ms_split_suits(product)) || (split && ms_split_takes(product))) *by = SPLIT;
+  return MS_OK;
 }
 
 static int prepare(ms_kernel_call *call) {
   ms_product product;
-  int plain;
+  implementation by = PLAIN;
   MS_TRY(ms_product_of(call, &product));
-  MS_TRY(wants_plain(&plain));
+  MS_TRY(choose(&product, &by));
   prepared_product *prepared = ms_calloc(1, sizeof *prepared);
   if (!prepared) return MS_ENOMEM;
   prepared->product = product;
-  if (plain) {
-    call->workspace_bytes = ms_plain_workspace(&product, call->threads);
-  } else {
+  prepared->by = by;
+  if (by == PLAIN) call->workspace_bytes = ms_plain_workspace(&product, call->threads);
+  if (by == SPLIT) call->workspace_bytes = ms_split_workspace(&product, call->threads);
+  if (by == ONEDNN) {
     int rc = ms_onednn_prepare(call, &product, &prepared->onednn);
     if (rc) {
       free(prepared);
@@ -80,8 +91,9 @@ static int prepare(ms_kernel_call *call) {
 
 static int run(const ms_kernel_call *call) {
   const prepared_product *prepared = call->prepared;
-  if (prepared->onednn) return ms_onednn_run(call, prepared->onednn);
-  ms_plain_run(call, &prepared->product);
+  if (prepared->by == ONEDNN) return ms_onednn_run(call, prepared->onednn);
+  if (prepared->by == SPLIT) ms_split_run(call, &prepared->product);
+  else ms_plain_run(call, &prepared->product);
   return MS_OK;
 }
 

@@ -1,9 +1,10 @@
 /* test_kernels_matmul.c - matrix products against sums in double: transposes, batches, biases, activations, both
-** dtypes, by oneDNN and by the plain loops.
+** dtypes, by oneDNN, by the plain loops, and f32 by the bf16 matrix unit where the processor has one.
 */
 #include "support/kernel_case.h"
 
 #include "base/error.h"
+#include "kernels/cpu/split_panel.h"
 
 typedef struct product {
   int64_t m, n, k;
@@ -191,9 +192,79 @@ static void choice_is_checked(void **state) {
   kernel_case c = case_of_product(&p);
   setenv("MOONSHARD_MATMUL", "blas", 1);
   assert_fails(ms_cpu_kernel(MS_OP_matmul)->prepare(&c.call), MS_EINVAL,
-               "MOONSHARD_MATMUL is \"blas\"; it must be onednn or plain");
+               "MOONSHARD_MATMUL is \"blas\"; it must be auto, onednn, split or plain");
   unsetenv("MOONSHARD_MATMUL");
   free_case(&c);
+}
+
+/* ---- f32 on the bf16 matrix unit ---------------------------------------------------------------------------------- */
+
+/* More than a block of rows (128), columns (768) and k (512), none a multiple of a panel. */
+static void blocks(void **state) {
+  (void)state;
+  static const product shapes[] = {{.m = 301, .n = 97, .k = 1100, .bias = 1},
+                                   {.m = 70, .n = 901, .k = 45, .bias = 1},
+                                   {.m = 129, .n = 35, .k = 513, .activation = MS_ACT_SILU}};
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+    for (int bits = 0; bits < 4; bits++) {
+      product p = shapes[i];
+      p.trans_a = bits & 1;
+      p.trans_b = bits >> 1;
+      p.bias_dtype = bits & 1 ? MS_BF16 : MS_F32;
+      check_product(&p);
+    }
+}
+
+/* Threads cut rows, columns or batches; every sum keeps its order. */
+static void threads_change_no_bit(void **state) {
+  (void)state;
+  static const product shapes[] = {{.m = 300, .n = 100, .k = 600, .bias = 1},
+                                   {.m = 40, .n = 800, .k = 70},
+                                   {.m = 50, .n = 40, .k = 64, .leading = {5}, .batched_b = 1}};
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    kernel_case c = case_of_product(&shapes[i]);
+    ms_kernel_call again = c.call;
+    run_once(&c, c.call, 1);
+    for (int threads = 2; threads <= 4; threads++) {
+      again.out_data[0] = poisoned(tensor_bytes(&again.out[0]));
+      run_once(&c, again, threads);
+      assert_same_outputs(&c, again.out_data, 0, "threads");
+      free(again.out_data[0]);
+    }
+    free_case(&c);
+  }
+}
+
+/* Root mean square of the error, relative to the size of the sums. */
+static double error_of(const product *p, const char *by, double shift, double spread) {
+  kernel_case c = case_of_product(p);
+  double squares = 0, scale = 0;
+  for (int i = 0; i < 2; i++)
+    for (int64_t e = 0, n = ms_numel(&c.call.in[i]); e < n; e++)
+      set_input(&c, i, e, (input_at(&c, i, e) + shift) * pow(10, spread * (double)(e % 7 - 3)));
+  setenv("MOONSHARD_MATMUL", by, 1);
+  run_once(&c, c.call, 1);
+  for (int64_t row = 0; row < p->m; row++)
+    for (int64_t column = 0; column < p->n; column++) {
+      double size, error = output_at(&c, 0, row * p->n + column);
+      error -= reference(&c, p, 0, row, column, &size);
+      squares += error * error;
+      scale += size * size;
+    }
+  free_case(&c);
+  return sqrt(squares / scale);
+}
+
+/* Sums of either sign and of one sign, short and long, numbers of like and of very different size. */
+static void three_parts_are_as_accurate_as_f32(void **state) {
+  (void)state;
+  static const int64_t depths[] = {32, 64, 384, 3000};
+  static const double shifts[] = {0, 3}, spreads[] = {0, 1};
+  FOR_EACH(k, depths) FOR_EACH(shift, shifts) FOR_EACH(spread, spreads) {
+    product p = {.m = 48, .n = 40, .k = k, .trans_b = 1};
+    double split = error_of(&p, "split", shift, spread), f32 = error_of(&p, "onednn", shift, spread);
+    if (!(split <= f32)) fail_msg("k %d shift %g spread %g: error %.3g, f32 %.3g", (int)k, shift, spread, split, f32);
+  }
 }
 
 static int by_plain_loops(void **state) {
@@ -203,18 +274,35 @@ static int by_plain_loops(void **state) {
 
 static int by_onednn(void **state) {
   (void)state;
+  return setenv("MOONSHARD_MATMUL", "onednn", 1);
+}
+
+static int by_parts(void **state) {
+  (void)state;
+  return setenv("MOONSHARD_MATMUL", "split", 1);
+}
+
+static int by_size(void **state) {
+  (void)state;
   return unsetenv("MOONSHARD_MATMUL");
 }
 
 int main(void) {
   const struct CMUnitTest plain[] = {TEST(matrices),    TEST(large_matrices), TEST(batches),
                                      TEST(activations), TEST(relu_is_exact),  TEST(nan_propagates)};
-  int failed = cmocka_run_group_tests_name("matmul by plain loops", plain, by_plain_loops, by_onednn);
+  int failed = cmocka_run_group_tests_name("matmul by plain loops", plain, by_plain_loops, by_size);
 #ifndef __SANITIZE_THREAD__
-  const struct CMUnitTest tests[] = {TEST(matrices),           TEST(large_matrices),   TEST(batches),
-                                     TEST(activations),        TEST(relu_is_exact),    TEST(nan_propagates),
-                                     TEST(dtypes_are_checked), TEST(choice_is_checked)};
-  failed += cmocka_run_group_tests_name("matmul by oneDNN", tests, by_onednn, NULL);
+  const struct CMUnitTest onednn[] = {TEST(matrices),    TEST(large_matrices), TEST(batches),
+                                      TEST(activations), TEST(relu_is_exact),  TEST(nan_propagates)};
+  const struct CMUnitTest split[] = {
+      TEST(matrices),    TEST(large_matrices),        TEST(batches),
+      TEST(activations), TEST(relu_is_exact),         TEST(nan_propagates),
+      TEST(blocks),      TEST(threads_change_no_bit), TEST(three_parts_are_as_accurate_as_f32)};
+  const struct CMUnitTest chosen[] = {TEST(large_matrices), TEST(blocks), TEST(dtypes_are_checked),
+                                      TEST(choice_is_checked)};
+  failed += cmocka_run_group_tests_name("matmul by oneDNN", onednn, by_onednn, by_size);
+  if (ms_split_available()) failed += cmocka_run_group_tests_name("matmul in three parts", split, by_parts, by_size);
+  failed += cmocka_run_group_tests_name("matmul by size", chosen, by_size, NULL);
 #endif
   return failed;
 }

@@ -109,7 +109,7 @@ end
 local function yes(value) return value and "yes" or "no" end
 
 local function bf16_verdict(isa)
-  if isa.amx_bf16 then return "bf16 products run on the tile unit (AMX)" end
+  if isa.amx_bf16 then return "bf16 products run on the tile unit (AMX), and f32 ones in three bf16 parts" end
   if isa.avx512_bf16 then return "bf16 products are native (AVX512_BF16)" end
   return "no bf16 instructions: mixed precision \"auto\" stays with f32"
 end
