@@ -222,7 +222,8 @@ MS_API int ms_model_add_param(ms_model *model, int unit, const char *name, int n
 MS_API int ms_model_params(const ms_model *model);
 MS_API int ms_model_units(const ms_model *model);
 /* Fixes what rank `rank` of the mesh owns. shard_dim and replicate_dim: dimensions of the mesh, or -1 for none; every
-** other dimension must have size 1. Needs no device and no other rank. */
+** other dimension must have size 1. Of a slice, the ranks of each copy train apart from the other copies: collectives,
+** comparison and means are among the ranks of ms_mesh_ranks alone. Needs no device and no other rank. */
 MS_API int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate_dim, int shard_dim);
 /* Other rules for plans compiled from now on, over the same state; plans made before keep theirs. reshard is [units], enum
 ** ms_reshard. lr_scale and weight_decay are [params]; the parameters of a `ragged` segment must agree on both, or it is
@@ -365,11 +366,16 @@ typedef struct ms_exec_counters {
   int64_t allocations;  /* made by the engine since the exec was bound: stays 0 */
 } ms_exec_counters;
 
-/* Parameters drawn from the model's seed, zeroed gradients and optimizer state. Collective. */
+/* Parameters drawn from the model's seed, zeroed gradients and optimizer state. Collective, which means from here on: over
+** the ranks of the model's mesh. They compare their meshes, models and optimizers, and a difference is MS_EMISMATCH. A
+** rank's k-th state is made with the k-th of the others. */
 MS_API int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *config, ms_state **state);
 MS_API void ms_state_free(ms_state *state);
 /* Bytes that binding a plan to this state would add to the memory of the host, this rank's share. */
 MS_API double ms_state_growth(const ms_state *state, const ms_plan *plan);
+/* Every rank's `bytes` bytes to every rank that trains this model: all is [ranks][bytes], in the order of ms_mesh_ranks; at
+** most 4096 bytes a rank. Collective over them. */
+MS_API int ms_state_exchange(ms_state *state, const void *mine, int bytes, void *all);
 /* Binds a plan to a state: arenas, communicators, comparison of fingerprints over the ranks. Collective. */
 MS_API int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **exec);
 MS_API void ms_exec_free(ms_exec *exec);

@@ -7,7 +7,6 @@ local errors = require("moonshard.error")
 local ops = require("moonshard.ops")
 local options = require("moonshard.options")
 local session = require("moonshard.session")
-local world = require("moonshard.world")
 local ffi = engine.ffi
 
 -- A 31-bit Lehmer generator (Park & Miller 1988): exact in doubles, the same everywhere.
@@ -63,7 +62,8 @@ local function generate(trainer, o)
   local model = trainer.model or trainer
   local window, vocab = model.config.seq, model.config.vocab
   local spec = { name = "tokens", dtype = "i32", shape = { 1, window } }
-  local exec = session.of(model):exec("generate", { spec }, function(inputs)
+  local running = session.of(model)
+  local exec = running:exec("generate", { spec }, function(inputs)
     return { outputs = { logits = ops.cast(model(inputs.tokens), { out_dtype = "f32" }) } }
   end, { train = false })
   local tokens = ffi.new("int32_t[?]", window)
@@ -75,7 +75,7 @@ local function generate(trainer, o)
     exec:write("tokens", array, 0, window)
     exec:run("evaluate")
     local logits = exec:output("logits", "f32") + (used - 1) * vocab
-    made[i] = string.char(world.gather(choose(logits, vocab, o, draw))[1])
+    made[i] = string.char(running:gather(choose(logits, vocab, o, draw))[1])
     text = text:sub(-window) .. made[i]
   end
   return table.concat(made)

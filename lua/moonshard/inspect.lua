@@ -145,11 +145,11 @@ local function checksum(data, count)
 end
 
 -- Each rank writes its own part, so ranks with different values would make a parameter that nobody gave.
-local function check_equal(name, data, count)
-  for index, other in ipairs(world.gather(checksum(data, count))) do
+local function check_equal(around, name, data, count)
+  for place, other in ipairs(around:gather(checksum(data, count))) do
     if other ~= checksum(data, count) then
       errors.raise("MS_EMISMATCH", "set_parameter of %s: rank %d was given other values than rank %d; all ranks take "
-        .. "the same", name, index - 1, world.rank)
+        .. "the same", name, around:ranks()[place], world.rank)
     end
   end
 end
@@ -170,7 +170,7 @@ function inspect.set_parameter(module, name, given)
       tensor.shape_text(param.shape), tensor.shape_text(new.shape))
   end
   new = new:cast("f32")
-  check_equal(name, new.data, param.numel)
+  check_equal(around, name, new.data, param.numel)
   check(C.ms_state_set(around:ensure_state(), index, new.data))
 end
 

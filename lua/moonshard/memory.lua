@@ -39,31 +39,27 @@ end
 
 local function mib(bytes) return ("%.1f MiB"):format(bytes / 2 ^ 20) end
 
--- One number of every rank; alone, this rank's.
-local function gather(number, alone)
-  return alone and { number } or world.gather(number)
-end
-
----Refuses a plan whose memory is not there, or above its own limit. Collective unless the state is this rank's alone.
+---Refuses a plan whose memory is not there, or above its own limit. Collective.
+---@param session moonshard.Session
 ---@param state ffi.cdata* ms_state*
 ---@param plan moonshard.Plan memory_limit: bytes of a rank's arenas that it must not exceed; nil for none
----@param alone boolean?
-function memory.check(state, plan, alone)
+function memory.check(session, state, plan)
+  local ranks = session:ranks()
   local peak, limit = plan:summary().peak_bytes, plan.memory_limit or math.huge
-  for index, over in ipairs(gather(math.max(0, peak - limit), alone)) do
+  for place, over in ipairs(session:gather(math.max(0, peak - limit))) do
     if over > 0 then
       errors.raise("MS_ENOMEM", "the plan of rank %d needs %s more than memory_limit allows (here: a peak of %s, "
-        .. "memory_limit %s)", index - 1, mib(over), mib(peak), mib(limit))
+        .. "memory_limit %s)", ranks[place], mib(over), mib(peak), mib(limit))
     end
   end
-  local growths, available, needed = gather(C.ms_state_growth(state, plan.handle), alone),
-    gather(memory.available(), alone), {}
-  for index, growth in ipairs(growths) do
-    local node = alone and 0 or C.ms_world_node_of(world.handle, index - 1)
+  local growths, available = session:gather(C.ms_state_growth(state, plan.handle)), session:gather(memory.available())
+  local needed = {}
+  for place, growth in ipairs(growths) do
+    local node = session.sharding.alone and 0 or C.ms_world_node_of(world.handle, ranks[place])
     needed[node] = (needed[node] or 0) + growth
-    if needed[node] > available[index] then
+    if needed[node] > available[place] then
       errors.raise("MS_ENOMEM", "the plan needs at least %s more on the host of rank %d, which has %s available",
-        mib(needed[node]), index - 1, mib(available[index]))
+        mib(needed[node]), ranks[place], mib(available[place]))
     end
   end
 end

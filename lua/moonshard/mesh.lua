@@ -46,6 +46,15 @@ local function adopt(device, out)
   return setmetatable(self, Mesh)
 end
 
+---Refuses groups along a dimension that straddle nodes with different numbers of ranks, naming the nodes.
+---@param dim integer|string
+function Mesh:check_nodes(dim)
+  local nodes = world.nodes()
+  local counts = ffi.new("int[?]", nodes)
+  for node = 0, nodes - 1 do counts[node] = world.node_ranks(node) end
+  check(C.ms_mesh_check_nodes(self.handle, self:dim(dim), nodes, counts))
+end
+
 ---A mesh over all ranks of the world. Its sizes multiply to the world's size; one may be -1 and is inferred.
 ---@param device string? "cpu", the default
 ---@param sizes integer|integer[]|string 4, { 2, 2 } or "2x2"
@@ -66,7 +75,9 @@ function mesh.of_ranks(ranks, device, sizes, names)
   shape.check_names(sizes, names)
   local out = ffi.new("ms_mesh *[1]")
   check(C.ms_mesh_new(device, #sizes, ffi.new("int[?]", #sizes, sizes), names and c_strings(names) or nil, ranks, out))
-  return adopt(device, out)
+  local self = adopt(device, out)
+  if self:has("shard") and ranks == world.size then self:check_nodes("shard") end
+  return self
 end
 
 local function over_ranks(sizes, names, ranks)
@@ -259,9 +270,18 @@ function Mesh:contains(rank)
 end
 
 ---The ranks of this (sub)mesh, row-major.
+---@param rank integer? of the copy that this rank is in, instead of the own one
 ---@return integer[]
-function Mesh:ranks()
-  return list_of(self:size(), C.ms_mesh_ranks, self.handle, world.rank)
+function Mesh:ranks(rank)
+  return list_of(self:size(), C.ms_mesh_ranks, self.handle, rank or world.rank)
+end
+
+---This rank's place in ranks().
+---@return integer from 0
+function Mesh:get_index()
+  local index, coordinate = 0, self:get_coordinate()
+  for d = 1, self.ndim do index = index * self.shape[d] + coordinate[d] end
+  return index
 end
 
 ---This rank's place along every dimension.

@@ -157,12 +157,30 @@ function Session:take_optimizer(optimizer)
   return self
 end
 
+---One number of every rank that trains this model, in the order of ranks(). Collective over them.
+---@param number number this rank's
+---@return number[] by place, from 1
+function Session:gather(number)
+  if world.plan_only and not self.sharding.alone then return { number } end
+  local n, list = self.sharding.mesh:size(), {}
+  local mine, all = ffi.new("double[1]", number), ffi.new("double[?]", n)
+  check(C.ms_state_exchange(self:ensure_state(), mine, 8, all))
+  for place = 1, n do list[place] = all[place - 1] end
+  return list
+end
+
+---The ranks that train this model together.
+---@return integer[]
+function Session:ranks()
+  return self.sharding.mesh:ranks(self.sharding.rank)
+end
+
 ---Binds a plan to this session's state, if there is memory for it on all ranks. Collective.
 ---@param compiled moonshard.Plan
 ---@return moonshard.Exec
 function Session:bind(compiled)
   local state = self:ensure_state()
-  memory.check(state, compiled, self.sharding.alone)
+  memory.check(self, state, compiled)
   return exec.bind(state, compiled)
 end
 

@@ -9,7 +9,6 @@ local errors = require("moonshard.error")
 local options = require("moonshard.options")
 local schedule = require("moonshard.schedule")
 local session = require("moonshard.session")
-local world = require("moonshard.world")
 
 ---@class moonshard.NewRules what is left out stays as it is
 ---@field reshard_after_forward any as in ms.fully_shard; replaces the whole policy
@@ -108,8 +107,8 @@ end
 local function together(self, before, what, call, ...)
   local results = { pcall(call, ...) }
   local failed
-  for index, bad in ipairs(world.gather(results[1] and 0 or 1)) do
-    if bad ~= 0 then failed = failed or index - 1 end
+  for place, bad in ipairs(self:gather(results[1] and 0 or 1)) do
+    if bad ~= 0 then failed = failed or self:ranks()[place] end
   end
   if not failed then return unpack(results, 2, 3) end
   restore(self, before)
@@ -117,12 +116,12 @@ local function together(self, before, what, call, ...)
   errors.raise("MS_EMISMATCH", "ms.set_rules: rank %d could not %s, so the old rules hold on all ranks", failed, what)
 end
 
-local function agree(compiled)
+local function agree(self, compiled)
   local summary = compiled and compiled:summary()
   local high = summary and tonumber(summary.fingerprint:sub(1, 8), 16) or -1
   local low = summary and tonumber(summary.fingerprint:sub(9), 16) or -1
   for _, mine in ipairs({ high, low }) do
-    for _, other in ipairs(world.gather(mine)) do
+    for _, other in ipairs(self:gather(mine)) do
       if other ~= mine then return false end
     end
   end
@@ -137,7 +136,7 @@ local function set_rules(model, given)
   local self = session.of(model)
   local before = remember(self)
   local compiled, bound = together(self, before, "take them", take, self, given)
-  local same = agree(compiled)
+  local same = agree(self, compiled)
   if compiled and not (bound and same) then
     -- Binding compares fingerprints, and tells what differs.
     bound = together(self, before, "bind the new plan", self.bind, self, compiled)

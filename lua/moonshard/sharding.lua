@@ -79,10 +79,23 @@ local function read_mesh(given)
   return meshes.init_device_mesh("cpu", given, names)
 end
 
+local function check_others(mesh, replicate_dim, shard_dim)
+  for dim = 0, mesh.ndim - 1 do
+    if dim ~= replicate_dim and dim ~= shard_dim and mesh:size(dim) > 1 then
+      errors.invalid("ms.fully_shard: mesh %s: dimension %s neither replicates nor shards; give the slice of those "
+        .. "that do, as in mesh:slice { \"replicate\", \"shard\" }: its copies train apart", mesh:label(),
+        mesh:dim_name(dim))
+    end
+  end
+end
+
 -- Which dimension replicates and which one shards. Two dimensions of other names are (replicate, shard) in this order.
 local function data_dims(mesh)
   if mesh:has("replicate") or mesh:has("shard") then
-    return mesh:has("replicate") and mesh:dim("replicate") or -1, mesh:has("shard") and mesh:dim("shard") or -1
+    local replicate_dim = mesh:has("replicate") and mesh:dim("replicate") or -1
+    local shard_dim = mesh:has("shard") and mesh:dim("shard") or -1
+    check_others(mesh, replicate_dim, shard_dim)
+    return replicate_dim, shard_dim
   end
   if mesh.ndim == 1 then return -1, 0 end
   if mesh.ndim == 2 then return 0, 1 end
@@ -330,6 +343,7 @@ function sharding.fully_shard(model, config)
   end
   self.rank = world.rank
   self.mesh, self.replicate_dim, self.shard_dim, self.default_reshard = apply_strategy(config)
+  if self.shard_dim >= 0 then self.mesh:check_nodes(self.shard_dim) end
   assign_units(self, inventory, config.units)
   decide_units(self, config)
   decide_parameters(self, config)

@@ -191,18 +191,25 @@ local function run_phases(self, exec, specs, batch)
   exec:run("update")
 end
 
+-- Stops ranks that have another number than this one.
+local function compare(self, number, told)
+  for place, other in ipairs(self.session:gather(number)) do
+    if other ~= number then
+      errors.raise("MS_EMISMATCH", "%s on rank %d and %s on rank %d; it must be the same on all ranks",
+        told:format(number), world.rank, told:match("%%%a"):format(other), self.session:ranks()[place])
+    end
+  end
+end
+
 local function learning_rate(self, step)
   local lr = self.optimizer.lr(step)
   if type(lr) ~= "number" or lr - lr ~= 0 then
     errors.invalid("the learning rate of step %d is %s; it must be a finite number", step, options.describe(lr))
   end
-  -- Replicas that step differently drift apart, and nothing else would show it.
-  for index, other in ipairs(world.gather(lr)) do
-    if other ~= lr then
-      errors.raise("MS_EMISMATCH", "the learning rate of step %d is %g on rank %d and %g on rank %d; it must be the "
-        .. "same on all ranks", step, lr, world.rank, other, index - 1)
-    end
-  end
+  -- Replicas that step differently drift apart, and ranks with other numbers of micro-batches wait for each other, and
+  -- nothing else would say so.
+  compare(self, lr, ("the learning rate of step %d is %%g"):format(step))
+  if step == 1 then compare(self, self.micro_batches, "ms.trainer: micro_batches is %d") end
   return lr
 end
 
@@ -223,7 +230,7 @@ function Trainer:step(batch)
   run_phases(self, exec, specs, batch)
   self.steps_done, self.last_plan = step, exec.plan
   local seconds = require("moonshard.clock").now() - begin
-  local tokens = numel((batch.targets or batch[specs[1].name]).shape) * world.size
+  local tokens = numel((batch.targets or batch[specs[1].name]).shape) * self.session.sharding.mesh:size()
   return {
     loss = exec.step_outputs.loss,
     grad_norm = exec.step_outputs.grad_norm,

@@ -85,17 +85,6 @@ function world.local_rank()
   return C.ms_world_local_rank(world.handle)
 end
 
----One number of every rank, rank 0's first. Collective.
----@param number number this rank's
----@return number[]
-function world.gather(number)
-  if world.size == 1 or world.plan_only then return { number } end
-  local mine, all, list = ffi.new("double[1]", number), ffi.new("double[?]", world.size), {}
-  engine.check(C.ms_world_exchange(world.handle, mine, 8, all))
-  for rank = 1, world.size do list[rank] = all[rank - 1] end
-  return list
-end
-
 ---Waits for every rank. Collective.
 function world.barrier()
   if not world.plan_only then engine.check(C.ms_world_barrier(world.handle)) end

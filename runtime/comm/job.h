@@ -15,6 +15,7 @@ enum {
   MS_JOB_GROUPS = 512,                 /* communicators a job can have */
   MS_JOB_TEXT = 2048,                  /* bytes of an error message */
   MS_JOB_EXCHANGE = 4096,              /* bytes of ms_world_exchange */
+  MS_JOB_ANNOUNCEMENT = 1024,          /* bytes of what ms_members_open compares */
   MS_JOB_LAUNCHER = MS_MAX_LOCAL_RANKS /* the launcher's row in the table of ranks */
 };
 
@@ -47,6 +48,12 @@ typedef struct ms_job_group {
   _Atomic uint32_t received[MS_MAX_LOCAL_RANKS][MS_MAX_LOCAL_RANKS];
 } ms_job_group;
 
+/* Whom a rank wants to meet, of its latest ms_members_open. */
+typedef struct ms_job_announcement {
+  _Alignas(64) _Atomic uint32_t number; /* of openings by this rank; set when the text stands */
+  char text[MS_JOB_ANNOUNCEMENT];
+} ms_job_announcement;
+
 typedef struct ms_job {
   uint64_t magic;
   int32_t version, size;
@@ -56,6 +63,8 @@ typedef struct ms_job {
   ms_job_rank rank[MS_MAX_LOCAL_RANKS + 1];
   ms_job_ticket ticket[MS_MAX_LOCAL_RANKS]; /* of barrier and exchange: one step an operation */
   _Alignas(4096) char exchange[2][MS_MAX_LOCAL_RANKS][MS_JOB_EXCHANGE];
+  ms_job_announcement announcement[MS_MAX_LOCAL_RANKS];
+  char submesh_exchange[MS_MAX_LOCAL_RANKS][MS_JOB_EXCHANGE]; /* of ms_members: by world rank */
   ms_job_group group[MS_JOB_GROUPS];
 } ms_job;
 

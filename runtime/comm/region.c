@@ -1,5 +1,5 @@
-/* region.c - memory that all ranks of the host map. Rank 0 makes a memfd, the others open it through /proc, and then
-** every descriptor is closed: the mappings alone keep the memory, so it goes when the last rank goes, however it ends.
+/* region.c - memory that some ranks of the host map together. The first makes a memfd, the others open it through /proc, and
+** then every descriptor is closed: the mappings alone keep the memory, so it goes when the last rank goes, however it ends.
 **
 ** Pages stay small ones: a region commits exactly the pages that were touched, which keeps resident memory what the plan
 ** said. (Huge pages would round small regions up, and most kernels refuse them to memfds anyway.)
@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "comm/job.h"
+#include "comm/members.h"
 
-/* What rank 0 tells the others. */
+/* What the first member tells the others. */
 typedef struct offer {
   int pid, fd, error; /* error: errno of memfd_create or ftruncate, else 0 */
   uint64_t bytes;     /* each rank's wish: all must be the same */
@@ -28,22 +28,23 @@ static int map_private(size_t bytes, ms_region *region) {
   return MS_OK;
 }
 
-static offer make_offer(int rank, size_t bytes) {
+static offer make_offer(int place, size_t bytes) {
   offer mine = {.pid = (int)getpid(), .fd = -1, .bytes = bytes};
-  if (rank != 0) return mine;
+  if (place != 0) return mine;
   mine.fd = memfd_create("moonshard-region", MFD_CLOEXEC);
   if (mine.fd < 0 || ftruncate(mine.fd, (off_t)bytes)) mine.error = errno;
   return mine;
 }
 
-static int check_offers(const ms_world *world, const offer *offers) {
+static int check_offers(const ms_members *members, const offer *offers) {
+  const int *rank = members->rank;
   if (offers[0].error)
-    return MS_FAIL(MS_EIO, "rank 0 cannot make shared memory of %llu bytes: %s", (unsigned long long)offers[0].bytes,
-                   strerror(offers[0].error));
-  for (int rank = 1; rank < ms_world_size(world); rank++)
-    if (offers[rank].bytes != offers[0].bytes)
-      return MS_FAIL(MS_EMISMATCH, "shared memory: rank %d asks for %llu bytes, rank 0 for %llu", rank,
-                     (unsigned long long)offers[rank].bytes, (unsigned long long)offers[0].bytes);
+    return MS_FAIL(MS_EIO, "rank %d cannot make shared memory of %llu bytes: %s", rank[0],
+                   (unsigned long long)offers[0].bytes, strerror(offers[0].error));
+  for (int i = 1; i < members->size; i++)
+    if (offers[i].bytes != offers[0].bytes)
+      return MS_FAIL(MS_EMISMATCH, "shared memory: rank %d asks for %llu bytes, rank %d for %llu", rank[i],
+                     (unsigned long long)offers[i].bytes, rank[0], (unsigned long long)offers[0].bytes);
   return MS_OK;
 }
 
@@ -55,7 +56,7 @@ static int map_shared(int fd, size_t bytes, ms_region *region) {
   return MS_OK;
 }
 
-static int map_offered(const ms_world *world, const offer *theirs, ms_region *region) {
+static int map_offered(const ms_members *members, const offer *theirs, ms_region *region) {
   char path[64];
   struct stat info;
   snprintf(path, sizeof path, "/proc/%d/fd/%d", theirs->pid, theirs->fd);
@@ -63,34 +64,35 @@ static int map_offered(const ms_world *world, const offer *theirs, ms_region *re
   if (fd < 0)
     return MS_FAIL(
         MS_EIO,
-        "rank %d cannot open the shared memory of rank 0 at %s: %s (the ranks must run as one user, see each "
+        "rank %d cannot open the shared memory of rank %d at %s: %s (the ranks must run as one user, see each "
         "other's processes, and /proc must be mounted)",
-        ms_world_rank(world), path, strerror(errno));
+        members->rank[members->me], members->rank[0], path, strerror(errno));
   int rc = MS_OK;
   if (fstat(fd, &info) || (uint64_t)info.st_size != theirs->bytes)
-    rc = MS_FAIL(MS_EIO, "rank %d: %s is not the shared memory of rank 0", ms_world_rank(world), path);
+    rc = MS_FAIL(MS_EIO, "rank %d: %s is not the shared memory of rank %d", members->rank[members->me], path,
+                 members->rank[0]);
   else rc = map_shared(fd, (size_t)theirs->bytes, region);
   close(fd);
   return rc;
 }
 
-int ms_world_region(ms_world *world, size_t bytes, ms_region *region) {
+int ms_members_region(ms_members *members, size_t bytes, ms_region *region) {
   *region = (ms_region){NULL, 0};
   if (!bytes) return MS_OK;
-  if (ms_world_size(world) == 1) return map_private(bytes, region);
+  if (members->size == 1) return map_private(bytes, region);
   int rc = MS_OK, failed = 0, all_failed[MS_MAX_LOCAL_RANKS];
-  offer mine = make_offer(ms_world_rank(world), bytes), offers[MS_MAX_LOCAL_RANKS];
-  MS_GOTO(ms_world_exchange(world, &mine, sizeof mine, offers));
-  MS_GOTO(check_offers(world, offers));
-  if (ms_world_rank(world) == 0) failed = map_shared(mine.fd, bytes, region);
-  else failed = map_offered(world, &offers[0], region);
+  offer mine = make_offer(members->me, bytes), offers[MS_MAX_LOCAL_RANKS];
+  MS_GOTO(ms_members_exchange(members, &mine, sizeof mine, offers));
+  MS_GOTO(check_offers(members, offers));
+  if (members->me == 0) failed = map_shared(mine.fd, bytes, region);
+  else failed = map_offered(members, &offers[0], region);
   /* Every rank learns whether all have it: then nobody uses a region that another rank lacks. */
-  MS_GOTO(ms_world_exchange(world, &failed, sizeof failed, all_failed));
+  MS_GOTO(ms_members_exchange(members, &failed, sizeof failed, all_failed));
   MS_GOTO(failed);
-  for (int rank = 0; rank < ms_world_size(world); rank++)
-    if (all_failed[rank])
-      MS_GOTO(MS_FAIL(MS_EPEER, "rank %d could not map %zu bytes of shared memory: %s", rank, bytes,
-                      ms_status_name(all_failed[rank])));
+  for (int i = 0; i < members->size; i++)
+    if (all_failed[i])
+      MS_GOTO(MS_FAIL(MS_EPEER, "rank %d could not map %zu bytes of shared memory: %s", members->rank[i], bytes,
+                      ms_status_name(all_failed[i])));
   if (mine.fd >= 0) close(mine.fd);
   return MS_OK;
 fail:

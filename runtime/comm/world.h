@@ -3,8 +3,8 @@
 ** A job has one control segment, a memfd that every rank maps: for each rank its pid, state, doorbell (a futex word) and
 ** last error, the job's abort flag, exchange slots and the ticket counters of communicators. The launcher makes it
 ** before it starts the ranks; they inherit it as file descriptor MOONSHARD_JOB_FD (with RANK, WORLD_SIZE, LOCAL_RANK).
-** Nothing has a name in the file system, so nothing can be left behind. A region is further shared memory, made when a
-** plan is bound: a memfd opened by the others through /proc/PID/fd.
+** Nothing has a name in the file system, so nothing can be left behind. Regions, further shared memory, are told of in
+** members.h.
 */
 #ifndef MS_COMM_WORLD_H
 #define MS_COMM_WORLD_H
@@ -50,16 +50,5 @@ typedef struct ms_wait {
 } ms_wait;
 /* Rings the doorbells of `n` ranks. */
 void ms_world_ring(ms_world *world, const int *ranks, int n);
-
-/* A region of `bytes` mapped by every rank, zero-filled, pages committed on first touch; collective, all ranks give the
-** same size. In a world of one it is private memory. */
-typedef struct ms_region {
-  void *base;
-  size_t bytes;
-} ms_region;
-int ms_world_region(ms_world *world, size_t bytes, ms_region *region);
-void ms_region_unmap(ms_region *region);
-/* Every rank's text (any length up to 1 MiB) to every rank; for comparing plans. texts is [size], each malloc'd; collective. */
-int ms_world_exchange_text(ms_world *world, const char *mine, char **texts);
 
 #endif

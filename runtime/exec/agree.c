@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/hash.h"
 
 /* What an exchange of texts takes. */
 enum { LONGEST_TEXT = 1 << 20 };
@@ -21,29 +22,42 @@ static void skip_common_lines(const char **a, const char **b) {
   }
 }
 
-static int report(int rank, const char *first, const char *other) {
+static int report(const ms_members *members, const char *what, int place, const char *first, const char *other) {
   skip_common_lines(&first, &other);
-  return MS_FAIL(MS_EMISMATCH, "ranks have different plans: rank 0 has \"%.*s\", rank %d has \"%.*s\"",
-                 line_length(first), first, rank, line_length(other), other);
+  return MS_FAIL(MS_EMISMATCH, "ranks have different %s: rank %d has \"%.*s\", rank %d has \"%.*s\"", what,
+                 members->rank[0], line_length(first), first, members->rank[place], line_length(other), other);
 }
 
-static int compare_manifests(ms_world *world, const ms_plan *plan, int rank) {
+static int compare_texts(ms_members *members, const char *what, const char *text, int place) {
   char *texts[MS_MAX_LOCAL_RANKS];
-  char *mine = ms_strdup(plan->manifest);
+  char *mine = ms_strdup(text);
   if (!mine) return MS_ENOMEM;
   if (strlen(mine) > LONGEST_TEXT) mine[LONGEST_TEXT] = '\0';
-  int rc = ms_world_exchange_text(world, mine, texts);
+  int rc = ms_members_exchange_text(members, mine, texts);
   free(mine);
   if (rc) return rc;
-  rc = report(rank, texts[0], texts[rank]);
-  for (int r = 0; r < ms_world_size(world); r++) free(texts[r]);
+  rc = report(members, what, place, texts[0], texts[place]);
+  for (int i = 0; i < members->size; i++) free(texts[i]);
   return rc;
 }
 
-int ms_exec_agree(ms_world *world, const ms_plan *plan) {
+static int agree(ms_members *members, const char *what, uint64_t fingerprint, const char *text) {
   uint64_t fingerprints[MS_MAX_LOCAL_RANKS];
-  MS_TRY(ms_world_exchange(world, &plan->fingerprint, sizeof plan->fingerprint, fingerprints));
-  for (int rank = 1; rank < ms_world_size(world); rank++)
-    if (fingerprints[rank] != fingerprints[0]) return compare_manifests(world, plan, rank);
+  MS_TRY(ms_members_exchange(members, &fingerprint, sizeof fingerprint, fingerprints));
+  for (int i = 1; i < members->size; i++)
+    if (fingerprints[i] != fingerprints[0]) return compare_texts(members, what, text, i);
   return MS_OK;
+}
+
+int ms_agree_on_model(ms_members *members, const ms_model *model, const ms_plan_config *config) {
+  ms_text text = {0};
+  ms_plan_describe_state(model, config, &text);
+  int rc = ms_text_status(&text);
+  if (!rc) rc = agree(members, "models", ms_hash_string(MS_HASH_INIT, text.data), text.data);
+  ms_text_free(&text);
+  return rc;
+}
+
+int ms_agree_on_plan(ms_members *members, const ms_plan *plan) {
+  return agree(members, "plans", plan->fingerprint, plan->manifest);
 }

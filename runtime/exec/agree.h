@@ -1,10 +1,13 @@
-/* agree.h - ranks compare their plans before they bind them: a difference is an error here, and not a hang later. */
+/* agree.h - ranks compare what they are about to do together: a difference is an error here, and not a hang later. */
 #ifndef MS_EXEC_AGREE_H
 #define MS_EXEC_AGREE_H
 
+#include "comm/members.h"
 #include "plan/plan.h"
 
-/* MS_EMISMATCH on every rank, naming the first that differs from rank 0 and the first line that does. Collective. */
-int ms_exec_agree(ms_world *world, const ms_plan *plan);
+/* MS_EMISMATCH on every member, naming the first that differs from the first of them, and the first line that does.
+** Collective over the members. */
+int ms_agree_on_model(ms_members *members, const ms_model *model, const ms_plan_config *config);
+int ms_agree_on_plan(ms_members *members, const ms_plan *plan);
 
 #endif

@@ -88,19 +88,19 @@ void ms_exec_inspect(ms_exec *exec, int phase, const ms_exec_instr *instr) {
 
 /* The earliest finding of all ranks, of the lowest rank when several have it. */
 static int agree(ms_exec *exec, const ms_exec_finder *mine) {
-  ms_world *world = exec->state->world;
-  ms_exec_finder *all = ms_calloc(ms_world_size(world), sizeof *all);
+  ms_members *members = &exec->state->members;
+  ms_exec_finder *all = ms_calloc(members->size, sizeof *all);
   if (!all) return MS_ENOMEM;
   int rc = MS_OK, first = 0;
-  MS_GOTO(ms_world_exchange(world, mine, sizeof *mine, all));
-  for (int rank = 1; rank < ms_world_size(world); rank++)
-    if (all[rank].position < all[first].position) first = rank;
+  MS_GOTO(ms_members_exchange(members, mine, sizeof *mine, all));
+  for (int i = 1; i < members->size; i++)
+    if (all[i].position < all[first].position) first = i;
   if (all[first].position == NOWHERE)
     snprintf(exec->report, sizeof exec->report,
              "every parameter, input, activation and gradient of this micro-batch is finite: another micro-batch, or "
              "the sum "
              "of squares, is not");
-  else snprintf(exec->report, sizeof exec->report, "%s (rank %d)", all[first].text, first);
+  else snprintf(exec->report, sizeof exec->report, "%s (rank %d)", all[first].text, members->rank[first]);
 fail:
   free(all);
   return rc;
@@ -117,7 +117,7 @@ int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, const ch
   int rc = ms_exec_run_inline(exec, MS_PHASE_FIRST);
   exec->finder = NULL;
   if (rc) {
-    exec->state->interrupted = ms_world_size(exec->state->world) > 1;
+    exec->state->interrupted = exec->state->members.size > 1;
     return rc;
   }
   MS_TRY(find_in_parameters(exec, &finder, "grad", AT_GRADIENTS));

@@ -34,7 +34,7 @@ int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **out) {
   exec->graph_phase = plan->phase[MS_PHASE_FIRST].present ? MS_PHASE_FIRST : MS_PHASE_EVALUATE;
   MS_GOTO(ms_exec_sort(exec));
   MS_GOTO(choose_streams(exec));
-  MS_GOTO(ms_exec_agree(state->world, plan));
+  MS_GOTO(ms_agree_on_plan(&state->members, plan));
   MS_GOTO(ms_state_reserve(state, plan->arena_bytes));
   ms_exec_rebind(exec);
   *out = exec;
@@ -122,7 +122,7 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
   exec->counters.total_seconds += ms_clock() - began;
   exec->counters.allocations += ms_allocations() + exec->state->mapped - allocations;
   if (rc) {
-    exec->state->interrupted = ms_world_size(exec->state->world) > 1;
+    exec->state->interrupted = exec->state->members.size > 1;
     return rc;
   }
   if (phase == MS_PHASE_NORM) {

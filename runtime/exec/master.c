@@ -70,7 +70,7 @@ int ms_state_set(ms_state *state, int param, const float *full) {
   float *mine;
   MS_TRY(ms_master_find(state, param, "param", &mine));
   const ms_param *p = &state->model->param[param];
-  MS_TRY(ms_world_barrier(state->world));
+  MS_TRY(ms_members_barrier(&state->members));
   if (p->owned) memcpy(mine, full + p->first, (size_t)p->owned * sizeof *mine);
   return MS_OK;
 }
@@ -98,14 +98,14 @@ int ms_state_gather(ms_state *state, int param, const char *what, float *full) {
     return MS_OK;
   }
   int64_t round = p->numel < ROUND_ELEMENTS ? p->numel : ROUND_ELEMENTS;
-  MS_TRY(ms_world_region(state->world, (size_t)round * sizeof *full, &window));
+  MS_TRY(ms_members_region(&state->members, (size_t)round * sizeof *full, &window));
   for (int64_t begin = 0; begin < p->numel; begin += round) {
     int64_t end = begin + round < p->numel ? begin + round : p->numel;
     /* Replicas hold the same bits: one of them is enough. */
     if (state->model->replicate_rank == 0) put_owned(p, mine, begin, end, window.base);
-    MS_GOTO(ms_world_barrier(state->world));
+    MS_GOTO(ms_members_barrier(&state->members));
     memcpy(full + begin, window.base, (size_t)(end - begin) * sizeof *full);
-    if (end < p->numel) MS_GOTO(ms_world_barrier(state->world));
+    if (end < p->numel) MS_GOTO(ms_members_barrier(&state->members));
   }
 fail:
   ms_region_unmap(&window);

@@ -1,7 +1,7 @@
 /* state.c - the training state of one rank: arenas and communicators.
 **
 ** Memory is mapped, never malloc'ed: pages are committed when they are first touched, so a state costs what its plan
-** said. What peers read is mapped by all ranks; in a world of one everything is private.
+** said. What peers read is mapped by all ranks that train the model; what one rank trains alone is private.
 */
 #include "exec/state.h"
 
@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
+#include "exec/agree.h"
 #include "exec/master.h"
 
 enum { PAGE_BYTES = 4096 };
@@ -24,10 +25,10 @@ static int map_private(int arena, int64_t bytes, ms_region *region) {
   return MS_OK;
 }
 
-/* How many blocks of an arena all ranks map together; 0: it is private. */
+/* How many blocks of an arena all members map together; 0: it is private. */
 static int shared_blocks(const ms_state *state, int arena) {
-  if (ms_world_size(state->world) == 1) return 0;
-  if (arena == MS_ARENA_COMM) return ms_world_size(state->world);
+  if (state->members.size == 1) return 0;
+  if (arena == MS_ARENA_COMM) return state->members.size;
   int of_group = arena == MS_ARENA_GATHERED || arena == MS_ARENA_MASTERS;
   return of_group && state->model->shard_size > 1 ? state->model->replicate_size : 0;
 }
@@ -37,7 +38,7 @@ static int map_arena(ms_state *state, int arena, int64_t bytes) {
   ms_region mapped;
   int blocks = shared_blocks(state, arena);
   int64_t stride = whole_pages(bytes);
-  if (blocks) MS_TRY(ms_world_region(state->world, (size_t)(stride * blocks), &mapped));
+  if (blocks) MS_TRY(ms_members_region(&state->members, (size_t)(stride * blocks), &mapped));
   else MS_TRY(map_private(arena, bytes, &mapped));
   ms_region_unmap(&state->arena[arena]);
   state->arena[arena] = mapped;
@@ -67,12 +68,14 @@ double ms_state_growth(const ms_state *state, const ms_plan *plan) {
 char *ms_state_block(const ms_state *state, int arena) {
   char *base = state->arena[arena].base;
   if (!base || !shared_blocks(state, arena)) return base;
-  int index = arena == MS_ARENA_COMM ? ms_world_rank(state->world) : state->model->replicate_rank;
+  int index = arena == MS_ARENA_COMM ? state->members.me : state->model->replicate_rank;
   return base + index * state->stride[arena];
 }
 
 char *ms_state_peer_block(const ms_state *state, int rank) {
-  return (char *)state->arena[MS_ARENA_COMM].base + rank * state->stride[MS_ARENA_COMM];
+  int place = 0;
+  while (state->members.rank[place] != rank) place++;
+  return (char *)state->arena[MS_ARENA_COMM].base + place * state->stride[MS_ARENA_COMM];
 }
 
 static int open_communicators(ms_state *state) {
@@ -100,6 +103,8 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *c
   int rc = MS_OK;
   state->world = world;
   state->model = model;
+  MS_GOTO(ms_members_open(world, model->members, model->member_rank, model->mesh_text, &state->members));
+  MS_GOTO(ms_agree_on_model(&state->members, model, config));
   MS_GOTO(ms_state_layout_make(model, config, &state->layout));
   MS_GOTO(map_arena(state, MS_ARENA_STATE, state->layout.bytes));
   if (state->layout.masters) MS_GOTO(map_arena(state, MS_ARENA_MASTERS, state->layout.masters));
@@ -112,9 +117,14 @@ fail:
   return rc;
 }
 
+int ms_state_exchange(ms_state *state, const void *mine, int bytes, void *all) {
+  return ms_members_exchange(&state->members, mine, bytes, all);
+}
+
 void ms_state_free(ms_state *state) {
   if (!state) return;
   for (int stream = 0; stream < MS_STREAMS; stream++) ms_comm_close(state->comm[stream]);
+  ms_members_close(&state->members);
   for (int arena = 0; arena < MS_ARENAS; arena++) ms_region_unmap(&state->arena[arena]);
   ms_state_layout_free(&state->layout);
   free(state);

@@ -7,14 +7,15 @@
 #ifndef MS_EXEC_STATE_H
 #define MS_EXEC_STATE_H
 
-#include "comm/world.h"
+#include "comm/members.h"
 #include "plan/plan.h"
 
 struct ms_state {
   ms_world *world;
+  ms_members members; /* the ranks that train this model */
   const ms_model *model;
   ms_state_layout layout;
-  /* mapped whole: COMM [world * stride], GATHERED and MASTERS [replicate_size * stride] */
+  /* mapped whole: COMM [members * stride], GATHERED and MASTERS [replicate_size * stride] */
   ms_region arena[MS_ARENAS];
   int64_t arena_bytes[MS_ARENAS]; /* this rank's block: what plans asked for */
   int64_t stride[MS_ARENAS];      /* bytes from one rank's (COMM) or group's block to the next */

@@ -8,7 +8,9 @@
 #include "base/hash.h"
 #include "plan/plan.h"
 
-static void describe_units(const ms_model *model, ms_text *text) {
+static void describe_model(const ms_model *model, ms_text *text) {
+  ms_text_append(text, "mesh %s, %d shards, %d replicas\n", model->mesh_text, model->shard_size, model->replicate_size);
+  ms_text_append(text, "seed %llu\n", (unsigned long long)model->seed);
   for (int u = 0; u < model->units; u++) {
     const ms_unit *unit = &model->unit[u];
     ms_text_append(text, "unit %s: param_dtype %s, reduce_dtype %s, layout %s, reshard %d\n", unit->name,
@@ -25,16 +27,18 @@ static void describe_units(const ms_model *model, ms_text *text) {
   }
 }
 
-static void describe_config(const ms_plan *plan, ms_text *text) {
-  const ms_plan_config *c = &plan->config;
+void ms_plan_describe_state(const ms_model *model, const ms_plan_config *c, ms_text *text) {
+  describe_model(model, text);
   ms_text_append(text,
                  "optimizer %d: beta1 %.17g, beta2 %.17g, eps %.17g, momentum %.17g, dampening %.17g, nesterov %d\n",
                  c->optimizer, c->beta1, c->beta2, c->eps, c->momentum, c->dampening, c->nesterov);
-  ms_text_append(text,
-                 "max_norm %.17g, prefetch %d, accumulate %d, train %d, fuse %d, shared_masters %d, sync %d, "
-                 "reshard_after_backward %d\n",
-                 c->max_norm, c->prefetch, c->accumulate, c->train, c->fuse, c->shared_masters, c->sync,
-                 c->reshard_after_backward);
+  ms_text_append(text, "train %d, shared_masters %d\n", c->train, c->shared_masters);
+}
+
+static void describe_config(const ms_plan *plan, ms_text *text) {
+  const ms_plan_config *c = &plan->config;
+  ms_text_append(text, "max_norm %.17g, prefetch %d, accumulate %d, fuse %d, sync %d, reshard_after_backward %d\n",
+                 c->max_norm, c->prefetch, c->accumulate, c->fuse, c->sync, c->reshard_after_backward);
   for (int i = 0; i < plan->inputs; i++) {
     char shape[128];
     ms_text_append(text, "input %s: %s %s\n", plan->input[i].name, ms_dtype_name(plan->input[i].at.info.dtype),
@@ -78,12 +82,8 @@ static void describe_phase(const ms_plan *plan, int phase, ms_text *text) {
 }
 
 int ms_plan_fingerprint(ms_plan *plan) {
-  const ms_model *model = plan->model;
   ms_text text = {0};
-  ms_text_append(&text, "mesh %s, %d shards, %d replicas\n", model->mesh_text, model->shard_size,
-                 model->replicate_size);
-  ms_text_append(&text, "seed %llu\n", (unsigned long long)model->seed);
-  describe_units(model, &text);
+  ms_plan_describe_state(plan->model, &plan->config, &text);
   describe_config(plan, &text);
   for (int phase = 0; phase < MS_PHASES; phase++)
     if (plan->phase[phase].present) describe_phase(plan, phase, &text);

@@ -177,6 +177,8 @@ int ms_plan_synchronize(ms_plan *plan, int phase);
 /* MS_ERACE naming the two instructions when conflicting accesses can run unordered, an event is waited for that is never
 ** recorded before it in program order, or an access lies outside its arena (verify.c). */
 int ms_plan_verify(const ms_plan *plan, int phase);
+/* The lines of what ranks that share a state must agree on: mesh, seed, units, parameters, optimizer (fingerprint.c). */
+void ms_plan_describe_state(const ms_model *model, const ms_plan_config *config, ms_text *text);
 /* Fills manifest and fingerprint (fingerprint.c). */
 int ms_plan_fingerprint(ms_plan *plan);
 int ms_plan_text(const ms_plan *plan, ms_text *text); /* dump.c */

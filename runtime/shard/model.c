@@ -28,6 +28,7 @@ void ms_model_free(ms_model *model) {
   free(model->unit);
   free(model->shard_group);
   free(model->replicate_group);
+  free(model->member_rank);
   free(model);
 }
 
@@ -143,6 +144,16 @@ static int take_dim(const ms_mesh *mesh, int dim, int rank, int *used, int *size
   return ms_mesh_group(mesh, dim, rank, *group);
 }
 
+/* The dimensions that neither shard nor replicate have size 1, so the mesh's ranks are those of the grid of both. */
+static int take_members(ms_model *model, const ms_mesh *mesh, int rank) {
+  model->members = ms_mesh_count(mesh);
+  model->member_rank = ms_calloc(model->members, sizeof *model->member_rank);
+  if (!model->member_rank) return MS_ENOMEM;
+  MS_TRY(ms_mesh_ranks(mesh, rank, model->member_rank));
+  while (model->member_rank[model->member] != rank) model->member++;
+  return MS_OK;
+}
+
 static int check_dims(const ms_mesh *mesh, int rank, int replicate_dim, int shard_dim) {
   MS_TRY(ms_mesh_check_rank(mesh, rank));
   if (replicate_dim >= mesh->ndim || shard_dim >= mesh->ndim)
@@ -166,6 +177,7 @@ int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate
                   &model->replicate_group));
   MS_TRY(
       take_dim(mesh, shard_dim, rank, &model->shard_dim, &model->shard_size, &model->shard_rank, &model->shard_group));
+  MS_TRY(take_members(model, mesh, rank));
   model->rank = rank;
   model->world = ms_mesh_world(mesh);
   model->mesh_ndim = mesh->ndim;

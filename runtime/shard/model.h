@@ -61,11 +61,13 @@ struct ms_model {
   ms_param *param;
   ms_unit *unit;
   int params, units, param_capacity, unit_capacity;
-  int sharded; /* ms_model_shard was called */
-  int rank, world;
+  int sharded;                  /* ms_model_shard was called */
+  int rank, world;              /* world: of the mesh's root; may hold ranks that have nothing to do with this model */
   int shard_dim, replicate_dim; /* of the mesh; -1: none, or of size 1 */
   int shard_size, shard_rank, replicate_size, replicate_rank;
   int *shard_group, *replicate_group; /* world ranks, [shard_size] and [replicate_size] */
+  int members, member;                /* ranks that train this model together, and this rank's place among them */
+  int *member_rank;                   /* their world ranks, row-major in the mesh */
   int mesh_ndim;
   char mesh_text[MS_MESH_LABEL_BYTES]; /* "2x2 (replicate, shard)" */
 };

@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/comm.h"
+#include "comm/members.h"
 #include "host/launcher.h"
 
 enum { WARM_UPS = 5, MOST_REPETITIONS = 201, MOST_BYTES = 64 << 20, FAILED_RUN = 3 };
@@ -86,8 +86,10 @@ static int run_all(ms_world *world) {
   buffers b = {.ranks = ms_world_size(world), .rank = ms_world_rank(world)};
   int group[MS_MAX_LOCAL_RANKS], rc = MS_OK;
   ms_region region;
+  ms_members all;
   ms_comm *comm = NULL;
-  MS_TRY(ms_world_region(world, (size_t)MOST_BYTES * (size_t)b.ranks, &region));
+  MS_TRY(ms_members_open(world, b.ranks, NULL, "all", &all));
+  MS_TRY(ms_members_region(&all, (size_t)MOST_BYTES * (size_t)b.ranks, &region));
   for (int rank = 0; rank < b.ranks; rank++) {
     group[rank] = rank;
     b.full[rank] = (char *)region.base + (size_t)MOST_BYTES * (size_t)rank;

@@ -27,8 +27,6 @@ static void clear_variables(void) {
 static void a_world_of_one_needs_no_launcher(void **state) {
   (void)state;
   ms_world *world;
-  ms_region region;
-  char *text;
   int mine = 7, all = 0;
   clear_variables();
   assert_int_equal(ms_world_join(&world), MS_OK);
@@ -37,14 +35,6 @@ static void a_world_of_one_needs_no_launcher(void **state) {
   assert_int_equal(ms_world_barrier(world), MS_OK);
   assert_int_equal(ms_world_exchange(world, &mine, sizeof mine, &all), MS_OK);
   assert_int_equal(all, 7);
-  assert_int_equal(ms_world_exchange_text(world, "alone", &text), MS_OK);
-  assert_string_equal(text, "alone");
-  free(text);
-  assert_int_equal(ms_world_region(world, 10000, &region), MS_OK);
-  assert_int_equal(((char *)region.base)[9999], 0);
-  memset(region.base, 1, region.bytes);
-  ms_region_unmap(&region);
-  ms_region_unmap(&region);
   ms_world_abort(world, "nobody listens");
   assert_int_equal(ms_world_check(world), MS_OK);
   ms_comm *comm;
@@ -129,134 +119,6 @@ static void exchange_gives_every_rank_every_value(void **state) {
     run_ranks_as_threads(ranks, exchange_often, NULL);
     run_ranks_as_processes(ranks, exchange_often, NULL);
   }
-}
-
-static int exchange_long_texts(ms_world *world, void *context) {
-  (void)context;
-  static const int lengths[] = {0, 1, 4095, 4096, 1 << 20};
-  int me = ms_world_rank(world), ranks = ms_world_size(world), rc = MS_OK;
-  char *texts[MS_MAX_LOCAL_RANKS] = {NULL};
-  char *mine = calloc((1 << 20) + 2, 1);
-  EXPECT(mine, "no memory");
-  memset(mine, 'a' + me, (size_t)lengths[me]);
-  MS_GOTO(ms_world_exchange_text(world, mine, texts));
-  for (int r = 0; r < ranks; r++) {
-    size_t length = strlen(texts[r]);
-    if (length != (size_t)lengths[r] || (length && (texts[r][0] != 'a' + r || texts[r][length - 1] != 'a' + r)))
-      rc = MS_FAIL(MS_EINTERNAL, "the text of rank %d came with %zu bytes", r, length);
-    free(texts[r]);
-  }
-fail:
-  free(mine);
-  return rc;
-}
-
-static void texts_of_any_length_are_exchanged(void **state) {
-  (void)state;
-  run_ranks_as_threads(5, exchange_long_texts, NULL);
-}
-
-static int exchange_too_long_a_text(ms_world *world, void *context) {
-  (void)context;
-  char *texts[MS_MAX_LOCAL_RANKS], *mine = malloc((1 << 20) + 2);
-  EXPECT(mine, "no memory");
-  memset(mine, 'x', (1 << 20) + 1);
-  mine[(1 << 20) + 1] = 0;
-  int rc = ms_world_exchange_text(world, mine, texts);
-  free(mine);
-  EXPECT_FAILS(rc, MS_EINVAL, "at most 1048576");
-  return MS_OK;
-}
-
-static void a_text_over_the_limit_is_refused(void **state) {
-  (void)state;
-  run_ranks_as_threads(1, exchange_too_long_a_text, NULL);
-}
-
-/* ---- regions ---- */
-
-static long resident_kib(void) {
-  char line[128];
-  long kib = -1;
-  FILE *file = fopen("/proc/self/status", "r");
-  while (file && fgets(line, sizeof line, file))
-    if (sscanf(line, "RssShmem: %ld", &kib) == 1) break;
-  if (file) fclose(file);
-  return kib;
-}
-
-static int use_regions(ms_world *world, void *context) {
-  (void)context;
-  enum { REGIONS = 3, BYTES = 1 << 20 };
-  int me = ms_world_rank(world), ranks = ms_world_size(world);
-  ms_region region[REGIONS], none;
-  for (int i = 0; i < REGIONS; i++) MS_TRY(ms_world_region(world, BYTES + 12345, &region[i]));
-  MS_TRY(ms_world_region(world, 0, &none));
-  EXPECT(!none.base, "an empty region has an address");
-  for (int i = 0; i < REGIONS; i++) {
-    int *word = region[i].base;
-    EXPECT(word[100 * me] == 0, "a region is not zero-filled");
-    word[100 * me] = 10 * me + i + 1;
-  }
-  MS_TRY(ms_world_barrier(world));
-  for (int i = 0; i < REGIONS; i++)
-    for (int r = 0; r < ranks; r++)
-      EXPECT(((int *)region[i].base)[100 * r] == 10 * r + i + 1, "region %d does not show what rank %d wrote", i, r);
-  /* 64 MiB of which one page is touched costs one page. */
-  ms_region sparse;
-  long before = resident_kib();
-  MS_TRY(ms_world_region(world, 64 << 20, &sparse));
-  if (me == 0) ((char *)sparse.base)[40 << 20] = 1;
-  MS_TRY(ms_world_barrier(world));
-  EXPECT(resident_kib() - before < 64, "an untouched region is resident: %ld KiB", resident_kib() - before);
-  ms_region_unmap(&sparse);
-  for (int i = 0; i < REGIONS; i++) ms_region_unmap(&region[i]);
-  return MS_OK;
-}
-
-static void regions_are_the_same_memory_in_every_rank(void **state) {
-  (void)state;
-  run_ranks_as_processes(1, use_regions, NULL);
-  run_ranks_as_processes(3, use_regions, NULL);
-}
-
-static int disagree_on_a_region(ms_world *world, void *context) {
-  (void)context;
-  ms_region region;
-  size_t bytes = ms_world_rank(world) == 1 ? 8192 : 4096;
-  EXPECT_FAILS(ms_world_region(world, bytes, &region), MS_EMISMATCH, "rank 1 asks for 8192 bytes, rank 0 for 4096");
-  return MS_OK;
-}
-
-static void D10_ranks_that_disagree_on_a_region_are_told(void **state) {
-  (void)state;
-  run_ranks_as_processes(3, disagree_on_a_region, NULL);
-}
-
-static int count_descriptors(void) {
-  int n = 0;
-  DIR *folder = opendir("/proc/self/fd");
-  if (!folder) return -1;
-  while (readdir(folder)) n++;
-  closedir(folder);
-  return n;
-}
-
-static int open_and_close_regions(ms_world *world, void *context) {
-  (void)context;
-  int before = count_descriptors();
-  for (int i = 0; i < 50; i++) {
-    ms_region region;
-    MS_TRY(ms_world_region(world, 4096, &region));
-    ms_region_unmap(&region);
-  }
-  EXPECT(count_descriptors() == before, "%d descriptors before, %d after", before, count_descriptors());
-  return MS_OK;
-}
-
-static void regions_keep_no_descriptor(void **state) {
-  (void)state;
-  run_ranks_as_processes(2, open_and_close_regions, NULL);
 }
 
 /* ---- waits that end without their peers ---- */
@@ -381,11 +243,6 @@ int main(void) {
       TEST(L1_ranks_of_one_launcher_are_one_node),
       TEST(what_the_environment_says_is_checked),
       TEST(exchange_gives_every_rank_every_value),
-      TEST(texts_of_any_length_are_exchanged),
-      TEST(a_text_over_the_limit_is_refused),
-      TEST(regions_are_the_same_memory_in_every_rank),
-      TEST(D10_ranks_that_disagree_on_a_region_are_told),
-      TEST(regions_keep_no_descriptor),
       TEST(L4_a_wait_past_its_deadline_names_what_and_who),
       TEST(L5_giving_up_wakes_who_waits_with_the_reason),
       TEST(L5_a_rank_that_left_is_not_waited_for),

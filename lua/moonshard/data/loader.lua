@@ -3,10 +3,12 @@
 -- Samples are numbered 0..n-1. Epoch e visits them in the order of a permutation keyed by seed and epoch; position p of
 -- the run is sample p mod n of epoch floor(p / n). A step takes the next `global batch` positions, rank r the r-th
 -- equal share of them. So the samples of a step depend on seed and global batch alone, never on how many ranks share
--- them or on the shape of their mesh. All ranks are data-parallel: shard and replicate dimensions both split the batch.
+-- them or on the shape of their mesh. All ranks of a mesh are data-parallel: shard and replicate dimensions both split
+-- the batch. Without a mesh all ranks of the world are.
 
 local clock = require("moonshard.clock")
 local errors = require("moonshard.error")
+local meshes = require("moonshard.mesh")
 local permutation = require("moonshard.permutation")
 local progress = require("moonshard.progress")
 local world = require("moonshard.world")
@@ -27,6 +29,7 @@ local CTYPES = { i32 = "int32_t[?]", f32 = "float[?]" }
 ---@class moonshard.LoaderOptions
 ---@field source moonshard.Source
 ---@field batch integer samples a rank and step
+---@field share moonshard.Share
 ---@field seed integer
 ---@field shuffle boolean
 ---@field restart boolean every call of batches begins at position 0 (validation), instead of going on
@@ -40,20 +43,35 @@ Loader.__index = Loader
 
 local loader = {}
 
+---@class moonshard.Share which part of a step's samples a rank takes
+---@field index integer from 0
+---@field ranks integer
+
+---This rank's share: among the ranks of a mesh, else of the world.
+---@param who string for messages
+---@param mesh moonshard.Mesh?
+---@return moonshard.Share
+function loader.share(who, mesh)
+  if mesh == nil then return { index = world.rank, ranks = world.size } end
+  if not meshes.is(mesh) then errors.invalid("%s: mesh must be a mesh, as ms.init_device_mesh makes one", who) end
+  return { index = mesh:get_index(), ranks = mesh:size() }
+end
+
 ---How many samples a rank takes a step, from `batch` (a rank's) or `global_batch` (all ranks').
 ---@param who string for messages
+---@param share moonshard.Share
 ---@param batch integer?
 ---@param global_batch integer?
 ---@return integer
-function loader.batch_of_rank(who, batch, global_batch)
+function loader.batch_of_rank(who, share, batch, global_batch)
   if batch and global_batch then
     errors.invalid("%s: give batch (samples a rank) or global_batch (samples of all ranks), not both", who)
   elseif not global_batch then
     return batch or 8
-  elseif global_batch % world.size ~= 0 then
-    errors.invalid("%s: %d ranks do not divide global_batch=%d", who, world.size, global_batch)
+  elseif global_batch % share.ranks ~= 0 then
+    errors.invalid("%s: %d ranks do not divide global_batch=%d", who, share.ranks, global_batch)
   end
-  return global_batch / world.size
+  return global_batch / share.ranks
 end
 
 ---@param o moonshard.LoaderOptions
@@ -92,7 +110,7 @@ local function read_batch(self, position)
   local began = clock.now()
   local batch, buffers = empty_batch(self)
   if not world.plan_only then
-    local first = position + world.rank * self.batch
+    local first = position + self.share.index * self.batch
     for row = 0, self.batch - 1 do
       self.source:read(sample_at(self, first + row), buffers, row)
     end
@@ -106,7 +124,7 @@ end
 ---@param steps integer? how many; the default is one epoch, without a tail that would not fill a step
 ---@return fun(): integer?, table? step from 1, and its batch
 function Loader:batches(steps)
-  local per_step = self.batch * world.size
+  local per_step = self.batch * self.share.ranks
   steps = steps or math.max(1, math.floor(self.n / per_step))
   if type(steps) ~= "number" or steps % 1 ~= 0 or steps < 0 then
     errors.invalid("data:batches: the number of steps must be a whole number, not %s", tostring(steps))

@@ -5,9 +5,9 @@
 -- elements r, r + W, r + 2W, ... All ranks are data-parallel.
 
 local errors = require("moonshard.error")
+local loader = require("moonshard.data.loader")
 local options = require("moonshard.options")
 local permutation = require("moonshard.permutation")
-local world = require("moonshard.world")
 
 ---@class moonshard.Sampler
 ---@field length integer samples of the dataset
@@ -20,8 +20,9 @@ Sampler.__index = Sampler
 ---@field seed? integer 0
 ---@field shuffle? boolean true; false: 0, 1, 2, ...
 ---@field drop_last? boolean false: pad with the order's beginning so that every rank has as many; true: drop the tail
----@field rank? integer this rank
----@field world? integer number of ranks
+---@field mesh? moonshard.Mesh whose ranks share the samples; all ranks of the world
+---@field rank? integer instead: this rank's place
+---@field world? integer and number of ranks
 
 ---@param o moonshard.SamplerOptions
 ---@return moonshard.Sampler
@@ -31,10 +32,12 @@ local function sampler(o)
     seed = { "integer", default = 0 },
     shuffle = { "boolean", default = true },
     drop_last = { "boolean", default = false },
+    mesh = { "table" },
     rank = { "integer" },
     world = { "positive" },
   })
-  o.rank, o.world = o.rank or world.rank, o.world or world.size
+  local share = loader.share("ms.data.sampler", o.mesh)
+  o.rank, o.world = o.rank or share.index, o.world or share.ranks
   if o.rank < 0 or o.rank >= o.world then
     errors.invalid("ms.data.sampler: rank %d is outside a world of %d ranks", o.rank, o.world)
   end

@@ -83,6 +83,7 @@ local function make_loader(o, stream, n, window, restart)
   return loader.new({
     source = setmetatable({ stream = stream, seq = o.seq, n = n, window = window, fields = fields }, TextSplit),
     batch = o.batch,
+    share = o.share,
     seed = o.seed + (restart and VALIDATION_SEED or 0),
     shuffle = o.shuffle,
     restart = restart,
@@ -97,6 +98,7 @@ end
 ---@field seed? integer of the order of samples; 0
 ---@field shuffle? boolean true; false: in the order of the text
 ---@field valid_fraction? number of the windows that are held out for validation; 0.05; 0: none, and no data.valid
+---@field mesh? moonshard.Mesh whose ranks share the samples; all ranks of the world
 
 ---@class moonshard.TextData: moonshard.Loader
 ---@field bytes number of the text
@@ -114,12 +116,14 @@ local function text(o)
     seed = { "integer", default = 0 },
     shuffle = { "boolean", default = true },
     valid_fraction = { "number", default = 0.05 },
+    mesh = { "table" },
   })
   if not (o.valid_fraction >= 0 and o.valid_fraction <= 0.5) then
     errors.invalid("ms.data.text: valid_fraction=%g must be between 0 and 0.5", o.valid_fraction)
   end
-  o.batch = loader.batch_of_rank("ms.data.text", o.batch, o.global_batch)
-  local samples = o.batch * world.size
+  o.share = loader.share("ms.data.text", o.mesh)
+  o.batch = loader.batch_of_rank("ms.data.text", o.share, o.batch, o.global_batch)
+  local samples = o.batch * o.share.ranks
   local stream, bytes
   if world.plan_only then
     bytes = bytes_needed(o, samples)

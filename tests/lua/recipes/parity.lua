@@ -13,7 +13,8 @@ local cfg = ms.args {
   mesh = "1x1", rows = 12, steps = 10, out = "", optimizer = "adamw", units = true, layout = "rows", dtype = "f32",
   reshard = "default", micro = 1, prefetch = 1, clip = 0.5, freeze = "", groups = false, reduce = "f32", unused = false,
   mixed = false, momentum = 0.9, nesterov = false, decay = 0.1, seed = 3, spare = false,
-  shared_masters = true, recompute = "", dropout = false, sync = "every", reshard_backward = true,
+  shared_masters = true, recompute = "", dropout = false, sync = "every", reshard_backward = true, build = "native",
+  samples = 0,
 }
 
 local Block = ms.module "Block"
@@ -52,10 +53,50 @@ local RECOMPUTE = {
   ops = { { re[[fc2$]], false }, { re[[^layers\.\d+$]], { "gelu", "mul", "dropout" } } },
 }
 
+-- The mesh of these sizes: all ranks; one of two copies, side by side or interleaved; over groups made by hand.
+local NAMES = { "replicate", "shard" }
+local BUILD = {}
+
+function BUILD.native()
+  return ms.init_device_mesh(cfg.device, cfg.mesh, NAMES)
+end
+
+function BUILD.slice()
+  return ms.init_device_mesh(cfg.device, "2x" .. cfg.mesh, { "pipe", "replicate", "shard" }):slice(NAMES)
+end
+
+function BUILD.interleaved()
+  return ms.init_device_mesh(cfg.device, cfg.mesh .. "x2", { "replicate", "shard", "tensor" }):slice(NAMES)
+end
+
+function BUILD.unflattened()
+  return ms.init_device_mesh(cfg.device, -1, { "data" }):unflatten("data", cfg.mesh, NAMES)
+end
+
+-- first, second: the ranks of two copies of a 2x2 mesh, or of one.
+local function by_hand(...)
+  local replicate, shard = {}, {}
+  for _, ranks in ipairs({ ... }) do
+    for i = 1, 2 do
+      replicate[#replicate + 1] = ms.new_group { ranks[i], ranks[i + 2] }
+      shard[#shard + 1] = ms.new_group { ranks[2 * i - 1], ranks[2 * i] }
+    end
+  end
+  return ms.mesh_from_groups({ replicate, shard }, NAMES)
+end
+
+function BUILD.groups() return by_hand({ 0, 1, 2, 3 }) end
+function BUILD.shuffled_groups() return by_hand({ 2, 0, 3, 1 }) end
+function BUILD.two_meshes() return by_hand({ 0, 5, 2, 7 }, { 4, 1, 6, 3 }) end
+
+local mesh = BUILD[cfg.build]()
+local is_second = ms.world().size > mesh:size() and mesh:ranks()[1] ~= 0 -- of two copies
+local samples = cfg.samples + (is_second and 1000 or 0) -- the second trains on others
+
 local RESHARD = { ["true"] = true, ["false"] = false, default = "default" }
 local model = Net()
 ms.fully_shard(model, {
-  mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
+  mesh = mesh,
   units = cfg.units and { re[[^layers\.\d+$]] } or nil,
   reshard_after_forward = RESHARD[cfg.reshard],
   layout = cfg.layout,
@@ -80,8 +121,8 @@ local train = ms.trainer {
 
 -- The rows of a global batch that belong to this rank: with micro-batches, micro-batch m of all ranks together is the
 -- m-th part of the global batch, so any mesh and any number of micro-batches average the same rows.
-local world = ms.world()
-local mine = cfg.rows / world.size
+local place, ranks = mesh:get_index(), mesh:size()
+local mine = cfg.rows / ranks
 assert(mine % cfg.micro == 0, "rows do not divide")
 
 local function random(step, row, column)
@@ -92,9 +133,10 @@ end
 local function batch_of(step)
   local inputs, targets = ffi.new("float[?]", mine * 15), ffi.new("int32_t[?]", mine)
   local micro_rows = mine / cfg.micro
+  step = step + samples
   for i = 0, mine - 1 do
     local micro = math.floor(i / micro_rows)
-    local row = (micro * world.size + world.rank) * micro_rows + i % micro_rows
+    local row = (micro * ranks + place) * micro_rows + i % micro_rows
     for c = 0, 14 do inputs[i * 15 + c] = 2 * random(step, row, c) - 1 end
     targets[i] = math.floor(3 * random(step, row, 99))
   end
@@ -121,8 +163,8 @@ result.evaluated = train:evaluate(coroutine.wrap(function() coroutine.yield(1, b
 local status = assert(io.open("/proc/self/status"))
 result.resident_bytes = 1024 * tonumber(status:read("*a"):match("VmHWM:%s*(%d+)"))
 status:close()
-if world.rank == 0 then
-  local file = assert(io.open(cfg.out, "w"))
+if place == 0 then
+  local file = assert(io.open(is_second and cfg.out .. ".second" or cfg.out, "w"))
   file:write(json.encode(result))
   file:close()
 end
