@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "kernels/cpu/bf16_block.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/split_panel.h"
 
 int ms_attention_check(const ms_kernel_call *call) {
   if (call->in[0].dtype == MS_F32 || call->in[0].dtype == MS_BF16) return MS_OK;
@@ -30,11 +31,17 @@ ms_attention ms_attention_of(const ms_kernel_call *call) {
   return a;
 }
 
+/* Panels have 32 rows and steps of 32: below that the matrix unit multiplies padding. */
+static int fills_panels(const ms_attention *a) {
+  return a->d >= MS_SPLIT_GRAIN && a->t >= MS_SPLIT_GRAIN && a->s >= MS_SPLIT_GRAIN;
+}
+
 ms_attention_code ms_attention_choose(const ms_attention *a) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
   if (a->dtype == MS_BF16 && ms_bf16_unit_of_cpu())
     return (ms_attention_code){ms_attention_bf16_forward, ms_attention_bf16_backward};
+  if (a->dtype == MS_F32 && fills_panels(a) && ms_split_enabled()) return ms_attention_split;
   if (__builtin_cpu_supports("x86-64-v4")) return ms_attention_f32_avx512;
   if (__builtin_cpu_supports("x86-64-v3")) return ms_attention_f32_avx2;
 #endif

@@ -2,6 +2,7 @@
 **
 **   attention.c, attention_backward.c   read the call, cut it for threads
 **   attention_f32_*.c                   one instruction set each, of attention_f32.h: f32 products
+**   attention_split.c   f32 on the bf16 matrix unit, in three parts
 **   attention_bf16.c, attention_bf16_backward.c   bf16 products, where the processor has them
 */
 #ifndef MS_KERNELS_CPU_ATTENTION_H
@@ -33,6 +34,7 @@ typedef struct ms_attention_code {
 } ms_attention_code;
 
 extern const ms_attention_code ms_attention_f32_sse2, ms_attention_f32_avx2, ms_attention_f32_avx512;
+extern const ms_attention_code ms_attention_split; /* where ms_split_available */
 extern const ms_attention_part ms_attention_bf16_forward, ms_attention_bf16_backward;
 
 int ms_attention_check(const ms_kernel_call *call);

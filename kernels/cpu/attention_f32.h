@@ -5,8 +5,7 @@
 **   MS_TILE_ROWS     rows of a register tile; 2 vectors wide, and it must leave registers for the operands
 **   ms_vector_max    (a, b): elementwise maximum, b where either is NaN
 **
-** Scores are kept transposed, [keys][queries]: a vector holds one key's scores for as many queries, so that the
-** softmax over keys needs no sums within a vector. Everything else is products of register tiles, c[r][n] += sum_k
+** Everything but the softmax (attention_vector.h) is products of register tiles, c[r][n] += sum_k
 ** a(r,k) b[k][n], in which b is read by vectors and a element by element, along rows or columns alike; so keys and
 ** values are never transposed:
 **
@@ -15,40 +14,19 @@
 **
 ** q is scaled by scale / ln 2 on packing: probabilities are powers of 2.
 */
-#include "kernels/cpu/simd.h"
-
-#include <immintrin.h>
-#include <math.h>
-
-#include "kernels/cpu/attention.h"
-
-typedef float vector __attribute__((vector_size(MS_VECTOR_BYTES)));
-typedef uint32_t vector_bits __attribute__((vector_size(MS_VECTOR_BYTES)));
+#include "kernels/cpu/attention_vector.h"
 
 enum {
-  LANES = MS_VECTOR_BYTES / 4,
   TILE_ROWS = MS_TILE_ROWS,
   TILE_COLUMNS = 2 * LANES,
-  QUERIES = MS_QUERIES,
   FORWARD_KEYS = 128, /* keys at a time: their scores [keys][QUERIES] stay in L1 */
   BACKWARD_KEYS = 64,
   COLUMN_GRAIN = 32 /* rows of d elements are padded to a multiple of this: whole tiles for every instruction set */
 };
 
-static const double LN_2 = 0.69314718055994530942;
-
-static int64_t round_up(int64_t n, int64_t grain) { return (n + grain - 1) / grain * grain; }
-
 static int64_t padded_columns(const ms_attention *a) { return round_up(a->d, COLUMN_GRAIN); }
 
 static int64_t padded_keys(const ms_attention *a) { return round_up(a->s, TILE_ROWS); }
-
-/* Hands out scratch by cache lines. */
-static int64_t take(int64_t *used, int64_t floats) {
-  int64_t at = *used;
-  *used += round_up(floats, 16);
-  return at;
-}
 
 /* ---- register tiles ---------------------------------------------------------------------------------------------- */
 
@@ -122,30 +100,6 @@ static void transpose_queries(float *panel, const float *rows, int64_t stride, i
     }
 }
 
-static void unpack_row(void *y, int dtype, int64_t first, const float *x, float scale, int64_t d) {
-  if (dtype == MS_BF16)
-    for (int64_t i = 0; i < d; i++) ((ms_bf16 *)y)[first + i] = ms_to_bf16(scale * x[i]);
-  else
-    for (int64_t i = 0; i < d; i++) ((float *)y)[first + i] = scale * x[i];
-}
-
-/* The address of element [b,i,h,0] of a tensor [batch,rows,heads,d]. */
-static const void *row_of(const void *x, int dtype, int64_t rows, int64_t heads, int64_t d, int64_t b, int64_t i,
-                          int64_t h) {
-  return (const char *)x + ((b * rows + i) * heads + h) * d * ms_dtype_size(dtype);
-}
-
-/* Asks for rows [first, first + rows) of head h of x [batch,length,heads,d] to be brought to L2 for writing. A
-** head's rows are short and far apart, so the hardware does not foresee them, and a store would wait for each. */
-static void expect_writes(const ms_attention *a, const void *x, int64_t length, int64_t heads, int64_t b, int64_t first,
-                          int64_t rows, int64_t h) {
-  const int64_t row_bytes = a->d * ms_dtype_size(a->dtype);
-  for (int64_t i = first; i < first + rows && i < length; i++) {
-    const char *row = row_of(x, a->dtype, length, heads, a->d, b, i, h);
-    for (int64_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(row + at, 1, 2);
-  }
-}
-
 static void pack_key_head(const ms_attention *a, const ms_kernel_call *call, float *keys, float *values, int64_t b,
                           int64_t g) {
   const int64_t stride = a->groups * a->d, columns = padded_columns(a);
@@ -155,21 +109,6 @@ static void pack_key_head(const ms_attention *a, const ms_kernel_call *call, flo
             padded_keys(a), a->d, 1.0f);
 }
 
-/* ---- softmax ----------------------------------------------------------------------------------------------------- */
-
-/* 2^x for x <= 0 to 1.5 ulp, 0 below -126.5, NaN for NaN: as ms_exp_nonpositive, a term shorter. */
-MS_INLINE vector power_of_two(vector x) {
-  x = ms_vector_max((vector){0} - 127.0f, x);
-  vector shifted = x + MS_ROUND_MAGIC;
-  vector r = x - (shifted - MS_ROUND_MAGIC);
-  vector p = r * 1.326476340e-03f + 9.671511129e-03f;
-  p = p * r + 5.550733581e-02f;
-  p = p * r + 2.402224243e-01f;
-  p = p * r + 6.931470037e-01f;
-  p = p * r + 1.0f;
-  return p * (vector)(((vector_bits)shifted << 23) + 0x3f800000u);
-}
-
 /* Scores of keys that a query does not see become -inf: keys from `first` on, QUERIES queries from q0. */
 static void hide_keys(const ms_attention *a, float *scores, int64_t first, int64_t keys, int64_t q0) {
   int64_t from = ms_visible_keys(a, q0); /* the first query sees least */
@@ -177,51 +116,6 @@ static void hide_keys(const ms_attention *a, float *scores, int64_t first, int64
     int64_t blind = key - from + 1; /* so many queries do not see it */
     if (blind > QUERIES) blind = QUERIES;
     for (int64_t q = 0; q < blind; q++) scores[(key - first) * QUERIES + q] = -INFINITY;
-  }
-}
-
-/* The softmax of QUERIES queries so far: largest score, sum of 2^(score - largest), and what the latest keys scaled
-** both by. */
-typedef struct running_softmax {
-  float largest[QUERIES], sum[QUERIES], factor[QUERIES];
-} __attribute__((aligned(64))) running_softmax;
-
-MS_INLINE vector column_max(const float *scores, int64_t keys, vector largest) {
-  vector m0 = largest, m1 = largest, m2 = largest, m3 = largest;
-  int64_t key = 0;
-  for (; key + 4 <= keys; key += 4) {
-    m0 = ms_vector_max(*(const vector *)(scores + key * QUERIES), m0);
-    m1 = ms_vector_max(*(const vector *)(scores + (key + 1) * QUERIES), m1);
-    m2 = ms_vector_max(*(const vector *)(scores + (key + 2) * QUERIES), m2);
-    m3 = ms_vector_max(*(const vector *)(scores + (key + 3) * QUERIES), m3);
-  }
-  for (; key < keys; key++) m0 = ms_vector_max(*(const vector *)(scores + key * QUERIES), m0);
-  return ms_vector_max(ms_vector_max(m0, m1), ms_vector_max(m2, m3));
-}
-
-/* scores[keys][QUERIES] become 2^(score - largest); the running softmax takes them in. */
-static void softmax_keys(float *scores, int64_t keys, running_softmax *state) {
-  for (int q = 0; q < QUERIES; q += LANES) {
-    vector *largest = (vector *)(state->largest + q), *sum = (vector *)(state->sum + q);
-    const vector highest = column_max(scores + q, keys, *largest);
-    const vector factor = power_of_two(*largest - highest);
-    vector s0 = *sum * factor, s1 = {0};
-    int64_t key = 0;
-    for (; key + 2 <= keys; key += 2) {
-      vector *p0 = (vector *)(scores + key * QUERIES + q), *p1 = (vector *)(scores + (key + 1) * QUERIES + q);
-      *p0 = power_of_two(*p0 - highest);
-      *p1 = power_of_two(*p1 - highest);
-      s0 += *p0;
-      s1 += *p1;
-    }
-    if (key < keys) {
-      vector *p = (vector *)(scores + key * QUERIES + q);
-      *p = power_of_two(*p - highest);
-      s0 += *p;
-    }
-    *largest = highest;
-    *sum = s0 + s1;
-    *(vector *)(state->factor + q) = factor;
   }
 }
 

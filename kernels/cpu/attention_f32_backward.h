@@ -124,14 +124,6 @@ static void backward_block(const ms_attention *a, const ms_kernel_call *call, co
                a->d);
 }
 
-/* dk and dv of a key head are written after its last queries: block i of those asks for its share of the rows. */
-static void expect_key_gradients(const ms_attention *a, const ms_kernel_call *call, int64_t b, int64_t g,
-                                 int64_t block) {
-  const int64_t blocks = ms_query_blocks(a), first = a->s * block / blocks, rows = a->s * (block + 1) / blocks - first;
-  expect_writes(a, call->out_data[1], a->s, a->groups, b, first, rows, g);
-  expect_writes(a, call->out_data[2], a->s, a->groups, b, first, rows, g);
-}
-
 static void backward(const ms_attention *a, const ms_kernel_call *call, int64_t begin, int64_t end, void *memory) {
   const int64_t columns = padded_columns(a), heads = a->heads / a->groups;
   backward_scratch s;
@@ -143,7 +135,7 @@ static void backward(const ms_attention *a, const ms_kernel_call *call, int64_t 
     memset(s.dvalues, 0, (size_t)(padded_keys(a) * columns) * sizeof(float));
     for (int64_t h = g * heads; h < (g + 1) * heads; h++)
       for (int64_t q0 = 0; q0 < a->t; q0 += QUERIES) {
-        if (h == (g + 1) * heads - 1) expect_key_gradients(a, call, b, g, q0 / QUERIES);
+        if (h == (g + 1) * heads - 1) expect_key_gradients(a, call, b, g, q0, QUERIES);
         backward_block(a, call, &s, b, h, q0);
       }
     for (int64_t key = 0; key < a->s; key++) {

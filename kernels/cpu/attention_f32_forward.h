@@ -71,10 +71,6 @@ static void forward_block(const ms_attention *a, const ms_kernel_call *call, con
   write_outputs(a, call, s, &state, b, h, q0);
 }
 
-/* Blocks of a head in the order first, last, second, ...: any stretch of items is then about as much work as
-** another. */
-static int64_t balanced(int64_t i, int64_t blocks) { return i & 1 ? blocks - 1 - i / 2 : i / 2; }
-
 static void forward(const ms_attention *a, const ms_kernel_call *call, int64_t begin, int64_t end, void *memory) {
   const int64_t blocks = ms_query_blocks(a);
   int64_t packed = -1;
@@ -85,6 +81,6 @@ static void forward(const ms_attention *a, const ms_kernel_call *call, int64_t b
     const int64_t key_head = b * a->groups + h / (a->heads / a->groups);
     if (key_head != packed) pack_key_head(a, call, scratch.keys, scratch.values, b, key_head % a->groups);
     packed = key_head;
-    forward_block(a, call, &scratch, b, h, balanced(item % blocks, blocks) * QUERIES);
+    forward_block(a, call, &scratch, b, h, balanced_block(item % blocks, blocks) * QUERIES);
   }
 }

@@ -114,9 +114,9 @@ static void block_product(float *c, int64_t stride, int64_t rows, int64_t column
                           const stage *s) {
   float block[GRAIN * GRAIN] __attribute__((aligned(64)));
   if (s->first && rows == GRAIN && columns == GRAIN) {
-    ms_split_product(c, stride, a, b, s->steps, s->bias);
+    ms_split_product(c, stride, a, b, s->steps, s->bias, 0);
   } else {
-    ms_split_product(block, GRAIN, a, b, s->steps, s->bias);
+    ms_split_product(block, GRAIN, a, b, s->steps, s->bias, 0);
     if (s->first) copy_block(c, stride, block, rows, columns);
     else add_block(c, stride, block, rows, columns);
   }

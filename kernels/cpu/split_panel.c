@@ -2,7 +2,9 @@
 #include "kernels/cpu/split_panel.h"
 
 #include <stddef.h>
+#include <string.h>
 
+#include "base/env.h"
 #include "kernels/cpu/bf16_block.h"
 #include "kernels/cpu/simd.h"
 
@@ -168,13 +170,14 @@ MS_INLINE void multiply(void) {
 }
 
 /* The tile intrinsics do not tell the compiler that they read and write memory: the fences do. */
-void ms_split_product(float *c, int64_t c_stride, const char *a, const char *b, int64_t steps, const float *start) {
+void ms_split_product(float *c, int64_t c_stride, const char *a, const char *b, int64_t steps, const float *start,
+                      int64_t start_stride) {
   __asm__ volatile("" : : : "memory");
-  if (start) { /* a stride of 0 loads one row 16 times */
-    _tile_loadd(0, start, 0);
-    _tile_loadd(1, start + TILE, 0);
-    _tile_loadd(2, start, 0);
-    _tile_loadd(3, start + TILE, 0);
+  if (start) {
+    _tile_loadd(0, start, start_stride * 4);
+    _tile_loadd(1, start + TILE, start_stride * 4);
+    _tile_loadd(2, start + TILE * start_stride, start_stride * 4);
+    _tile_loadd(3, start + TILE * start_stride + TILE, start_stride * 4);
   } else {
     _tile_zero(0);
     _tile_zero(1);
@@ -208,13 +211,19 @@ void ms_split_pack_b(char *panels, const ms_split_operand *x, int64_t first, int
   (void)panels, (void)x, (void)first, (void)rows, (void)k_first, (void)k;
 }
 
-void ms_split_product(float *c, int64_t c_stride, const char *a, const char *b, int64_t steps, const float *start) {
-  (void)c, (void)c_stride, (void)a, (void)b, (void)steps, (void)start;
+void ms_split_product(float *c, int64_t c_stride, const char *a, const char *b, int64_t steps, const float *start,
+                      int64_t start_stride) {
+  (void)c, (void)c_stride, (void)a, (void)b, (void)steps, (void)start, (void)start_stride;
 }
 
 #endif
 
 int ms_split_available(void) { return ms_bf16_tiles_of_cpu() != NULL; }
+
+int ms_split_enabled(void) {
+  const char *choice = ms_env_string("MOONSHARD_MATMUL", "auto");
+  return ms_split_available() && (!strcmp(choice, "auto") || !strcmp(choice, "split"));
+}
 
 void ms_split_begin(void) { ms_bf16_tiles_of_cpu()->begin(); }
 

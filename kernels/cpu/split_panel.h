@@ -21,8 +21,9 @@
 
 enum { MS_SPLIT_GRAIN = 32, MS_SPLIT_STEP_BYTES = 6 * 1024 };
 
-/* Whether this processor has the unit. */
+/* Whether this processor has the unit, and whether f32 may take it: MOONSHARD_MATMUL can ask for f32 arithmetic. */
 int ms_split_available(void);
+int ms_split_enabled(void);
 
 /* Before the products of a thread, and after. */
 void ms_split_begin(void);
@@ -44,7 +45,9 @@ typedef struct ms_split_operand {
 void ms_split_pack_a(char *panels, const ms_split_operand *x, int64_t first, int64_t rows, int64_t k_first, int64_t k);
 void ms_split_pack_b(char *panels, const ms_split_operand *x, int64_t first, int64_t rows, int64_t k_first, int64_t k);
 
-/* c[32][32] = a b over `steps` steps, plus start[32] in every row (NULL: nothing). c and start are on any address. */
-void ms_split_product(float *c, int64_t c_stride, const char *a, const char *b, int64_t steps, const float *start);
+/* c[32][32] = start + a b over `steps` steps. Rows of start are start_stride apart: c itself to add to it, a stride of
+** 0 for one row in all (NULL: nothing). c and start are on any address. */
+void ms_split_product(float *c, int64_t c_stride, const char *a, const char *b, int64_t steps, const float *start,
+                      int64_t start_stride);
 
 #endif

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/bf16_block.h"
+#include "kernels/cpu/split_panel.h"
 
 typedef struct shape_of_attention {
   int64_t b, t, s, h, g, d;
@@ -267,6 +268,8 @@ static void instruction_sets_agree(void **state) {
 #if defined(__x86_64__)
       if (__builtin_cpu_supports("x86-64-v3"))
         run_part_of(&c, backward ? &ms_attention_f32_avx2.backward : &ms_attention_f32_avx2.forward, backward);
+      if (dtype == MS_F32 && ms_split_available())
+        run_part_of(&c, backward ? &ms_attention_split.backward : &ms_attention_split.forward, backward);
       if (__builtin_cpu_supports("x86-64-v4"))
         run_part_of(&c, backward ? &ms_attention_f32_avx512.backward : &ms_attention_f32_avx512.forward, backward);
 #endif

@@ -1,0 +1,352 @@
+/* attention_split.c - attention in f32 on the bf16 matrix unit, in three parts (split_panel.h), with AVX-512 between.
+**
+** As in attention_f32.h, scores are transposed and q is scaled by scale / ln 2. The left operands of products are keys,
+** values, probabilities and their gradients; each is packed where it is made, in L1 mostly:
+**
+**   forward   s'[key][q] = k q'   o[q][d] += p v
+**   backward  s' = k q', dp' = v do', ds' = p' (dp' - delta)   dv[key][d] += p' do, dk += ds' q, dq[q][d] += ds k
+**
+** Blocks of 32 x 32 scores that no query sees are not computed.
+*/
+#if defined(__x86_64__)
+  #pragma GCC target("arch=x86-64-v4")
+
+  #define MS_VECTOR_BYTES 64
+  #define ms_vector_max(a, b) ((vector)_mm512_max_ps((__m512)(a), (__m512)(b)))
+
+  #include "kernels/cpu/attention_vector.h"
+  #include "kernels/cpu/split_panel.h"
+
+enum {
+  GRAIN = MS_SPLIT_GRAIN,
+  KEYS = 512,                   /* at a time, for which a block's probabilities are held */
+  BACKWARD_QUERIES = 2 * GRAIN, /* at a time: a longer sum in dk and dv for each addition to them */
+  STEP_FLOATS = MS_SPLIT_STEP_BYTES / 4
+};
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int64_t padded(int64_t n) { return round_up(n, GRAIN); }
+
+/* Bytes of all panels of an operand of rows x k. */
+static int64_t panels_bytes(int64_t rows, int64_t k) { return ms_split_steps(rows) * ms_split_panel_bytes(k); }
+
+static char *take_panels(float *memory, int64_t *used, int64_t rows, int64_t k) {
+  return (char *)(memory + take(used, panels_bytes(rows, k) / 4));
+}
+
+/* Head h of a tensor [batch,length,heads,d] as an operand whose sums run over d, or over rows. */
+static ms_split_operand head_of(const ms_attention *a, const void *x, int64_t length, int64_t heads, int64_t b,
+                                int64_t first, int64_t h, int over_d) {
+  return (ms_split_operand){row_of(x, MS_F32, length, heads, a->d, b, first, h), heads * a->d, over_d};
+}
+
+/* Keys or values for sums over keys: panels of d, stretch of KEYS after stretch. */
+static void pack_over_keys(const ms_attention *a, char *panels, const ms_split_operand *x) {
+  for (int64_t first = 0; first < a->s; first += KEYS)
+    ms_split_pack_b(panels + panels_bytes(a->d, first), x, 0, a->d, first, least(KEYS, a->s - first));
+}
+
+/* Panel j of the stretch from `first`. */
+static const char *stretch_panel(const ms_attention *a, const char *panels, int64_t first, int64_t j) {
+  return panels + panels_bytes(a->d, first) + j * ms_split_panel_bytes(least(KEYS, a->s - first));
+}
+
+/* y[rows][padded d] = scale x */
+static void scale_rows(float *y, const float *x, int64_t stride, int64_t rows, int64_t d, float scale) {
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t i = 0; i < d; i++) y[r * padded(d) + i] = scale * x[r * stride + i];
+}
+
+static __mmask16 first_lanes(int64_t count) { return (__mmask16)((1u << (count < LANES ? count : LANES)) - 1); }
+
+/* Scores of queries from q0, [keys][stride], that do not see their key become -inf; so do keys that do not exist. */
+static void hide(const ms_attention *a, float *scores, int64_t stride, int64_t first, int64_t keys, int64_t q0,
+                 int64_t queries) {
+  for (int64_t key = first; key < first + keys; key++) {
+    int64_t blind = a->causal ? key - (a->s - a->t) - q0 : 0;
+    if (key >= a->s || blind > queries) blind = queries;
+    for (int64_t q = 0; q < blind; q += LANES)
+      _mm512_mask_storeu_ps(scores + (key - first) * stride + q, first_lanes(blind - q), _mm512_set1_ps(-INFINITY));
+  }
+}
+
+static float dot(const float *x, const float *y, int64_t n) {
+  __m512 sum = _mm512_setzero_ps();
+  for (int64_t i = 0; i < n; i += LANES) {
+    const __mmask16 lanes = first_lanes(n - i);
+    sum = _mm512_fmadd_ps(_mm512_maskz_loadu_ps(lanes, x + i), _mm512_maskz_loadu_ps(lanes, y + i), sum);
+  }
+  return _mm512_reduce_add_ps(sum);
+}
+
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
+
+typedef struct forward_scratch {
+  char *keys, *values;   /* of one key head: k for sums over d, v for sums over keys */
+  char *query, *weights; /* panels of a block: q, and its probabilities */
+  float *rows;           /* q [QUERIES][padded d] */
+  float *scores;         /* [KEYS][QUERIES] */
+  float *sums;           /* o before division [QUERIES][padded d] */
+} forward_scratch;
+
+static int64_t lay_out_forward(const ms_attention *a, float *memory, forward_scratch *s) {
+  int64_t used = 0;
+  s->keys = take_panels(memory, &used, a->s, a->d);
+  s->values = take_panels(memory, &used, a->d, padded(a->s));
+  s->query = take_panels(memory, &used, QUERIES, a->d);
+  s->weights = take_panels(memory, &used, QUERIES, KEYS);
+  s->rows = memory + take(&used, QUERIES * padded(a->d));
+  s->scores = memory + take(&used, KEYS * QUERIES);
+  s->sums = memory + take(&used, QUERIES * padded(a->d));
+  return used * (int64_t)sizeof(float);
+}
+
+static int64_t forward_scratch_bytes(const ms_attention *a) {
+  static float nothing[1];
+  forward_scratch scratch;
+  return lay_out_forward(a, nothing, &scratch);
+}
+
+/* sums = sums factor + p v for a stretch of keys. */
+static void weigh_values(const ms_attention *a, const forward_scratch *s, const running_softmax *state, int64_t first,
+                         int64_t keys) {
+  const ms_split_operand p = {s->scores, QUERIES, 0};
+  const int64_t columns = padded(a->d);
+  ms_split_pack_a(s->weights, &p, 0, QUERIES, 0, keys);
+  if (first)
+    for (int64_t q = 0; q < QUERIES; q++)
+      for (int64_t i = 0; i < columns; i++) s->sums[q * columns + i] *= state->factor[q];
+  for (int64_t j = 0; j < columns; j += GRAIN)
+    ms_split_product(s->sums + j, columns, s->weights, stretch_panel(a, s->values, first, j / GRAIN),
+                     ms_split_steps(keys), first ? s->sums + j : NULL, columns);
+}
+
+static void write_outputs(const ms_attention *a, const ms_kernel_call *call, const forward_scratch *s,
+                          const running_softmax *state, int64_t b, int64_t h, int64_t q0) {
+  float *lse = (float *)call->out_data[1] + (b * a->heads + h) * a->t + q0;
+  for (int64_t q = 0; q < QUERIES && q0 + q < a->t; q++) {
+    unpack_row(call->out_data[0], MS_F32, ((b * a->t + q0 + q) * a->heads + h) * a->d, s->sums + q * padded(a->d),
+               1.0f / state->sum[q], a->d);
+    lse[q] = (float)((state->largest[q] + log2f(state->sum[q])) * LN_2);
+  }
+}
+
+static void forward_block(const ms_attention *a, const ms_kernel_call *call, const forward_scratch *s, int64_t b,
+                          int64_t h, int64_t q0) {
+  const int64_t seen = ms_block_keys(a, q0), rows = least(QUERIES, a->t - q0), d_steps = ms_split_steps(a->d);
+  const ms_split_operand q = {s->rows, padded(a->d), 1};
+  running_softmax state;
+  expect_writes(a, call->out_data[0], a->t, a->heads, b, q0, QUERIES, h);
+  scale_rows(s->rows, row_of(call->in_data[0], MS_F32, a->t, a->heads, a->d, b, q0, h), a->heads * a->d, rows, a->d,
+             (float)(a->scale / LN_2));
+  ms_split_pack_b(s->query, &q, 0, rows, 0, a->d);
+  for (int i = 0; i < QUERIES; i++) state.largest[i] = -INFINITY, state.sum[i] = 0.0f;
+  for (int64_t first = 0; first < seen; first += KEYS) {
+    const int64_t keys = padded(least(KEYS, seen - first));
+    for (int64_t key = 0; key < keys; key += GRAIN)
+      ms_split_product(s->scores + key * QUERIES, QUERIES, s->keys + panels_bytes(first + key, a->d), s->query, d_steps,
+                       NULL, 0);
+    hide(a, s->scores, QUERIES, first, keys, q0, QUERIES);
+    softmax_keys(s->scores, keys, &state);
+    weigh_values(a, s, &state, first, keys);
+  }
+  write_outputs(a, call, s, &state, b, h, q0);
+}
+
+static void pack_key_head(const ms_attention *a, const ms_kernel_call *call, const forward_scratch *s, int64_t b,
+                          int64_t g) {
+  const ms_split_operand k = head_of(a, call->in_data[1], a->s, a->groups, b, 0, g, 1),
+                         v = head_of(a, call->in_data[2], a->s, a->groups, b, 0, g, 0);
+  ms_split_pack_a(s->keys, &k, 0, a->s, 0, a->d);
+  pack_over_keys(a, s->values, &v);
+}
+
+static void forward(const ms_attention *a, const ms_kernel_call *call, int64_t begin, int64_t end, void *memory) {
+  const int64_t blocks = ms_query_blocks(a);
+  int64_t packed = -1;
+  forward_scratch scratch;
+  lay_out_forward(a, memory, &scratch);
+  ms_split_begin();
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t head = item / blocks, b = head / a->heads, h = head % a->heads;
+    const int64_t key_head = b * a->groups + h / (a->heads / a->groups);
+    if (key_head != packed) pack_key_head(a, call, &scratch, b, key_head % a->groups);
+    packed = key_head;
+    forward_block(a, call, &scratch, b, h, balanced_block(item % blocks, blocks) * QUERIES);
+  }
+  ms_split_end();
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
+
+typedef struct backward_scratch {
+  char *keys, *values, *keys_over_keys; /* of one key head: k and v for sums over d, k for sums over keys */
+  float *dkeys, *dvalues;               /* [padded keys][padded d] */
+  float *rows, *dq;                     /* [BACKWARD_QUERIES][padded d], q scaled */
+  char *query, *dout;                   /* panels for sums over d */
+  char *query_over, *dout_over;         /* and over queries */
+  char *left;                           /* a row of blocks of p or ds, for sums over queries */
+  char *scores;                         /* ds of a stretch, for sums over keys */
+  float *p, *ds;                        /* [GRAIN][BACKWARD_QUERIES] */
+  float *lse, *delta;                   /* [BACKWARD_QUERIES] */
+} backward_scratch;
+
+static int64_t lay_out_backward(const ms_attention *a, float *memory, backward_scratch *s) {
+  const int64_t columns = padded(a->d);
+  int64_t used = 0;
+  s->keys = take_panels(memory, &used, a->s, a->d);
+  s->values = take_panels(memory, &used, a->s, a->d);
+  s->keys_over_keys = take_panels(memory, &used, a->d, padded(a->s));
+  s->query = take_panels(memory, &used, BACKWARD_QUERIES, a->d);
+  s->dout = take_panels(memory, &used, BACKWARD_QUERIES, a->d);
+  s->query_over = take_panels(memory, &used, a->d, BACKWARD_QUERIES);
+  s->dout_over = take_panels(memory, &used, a->d, BACKWARD_QUERIES);
+  s->left = take_panels(memory, &used, GRAIN, BACKWARD_QUERIES);
+  s->scores = take_panels(memory, &used, BACKWARD_QUERIES, KEYS);
+  float **matrices[] = {&s->dkeys, &s->dvalues}, **blocks[] = {&s->rows, &s->dq}, **tiles[] = {&s->p, &s->ds},
+        **queries[] = {&s->lse, &s->delta};
+  for (int i = 0; i < 2; i++) {
+    *matrices[i] = memory + take(&used, padded(a->s) * columns);
+    *blocks[i] = memory + take(&used, BACKWARD_QUERIES * columns);
+    *tiles[i] = memory + take(&used, GRAIN * BACKWARD_QUERIES);
+    *queries[i] = memory + take(&used, BACKWARD_QUERIES);
+  }
+  return used * (int64_t)sizeof(float);
+}
+
+static int64_t backward_scratch_bytes(const ms_attention *a) {
+  static float nothing[1];
+  backward_scratch scratch;
+  return lay_out_backward(a, nothing, &scratch);
+}
+
+/* delta[q] = sum_d do o, and lse in powers of 2; both 0 beyond the last query, where q and do are 0 too. */
+static void load_statistics(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
+                            int64_t h, int64_t q0) {
+  const float *lse = (const float *)call->in_data[4] + (b * a->heads + h) * a->t + q0;
+  for (int64_t q = 0; q < BACKWARD_QUERIES; q++) {
+    const int there = q0 + q < a->t;
+    s->delta[q] = there ? dot(row_of(call->in_data[5], MS_F32, a->t, a->heads, a->d, b, q0 + q, h),
+                              row_of(call->in_data[3], MS_F32, a->t, a->heads, a->d, b, q0 + q, h), a->d)
+                        : 0.0f;
+    s->lse[q] = there ? (float)(lse[q] / LN_2) : 0.0f;
+  }
+}
+
+static void load_queries(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
+                         int64_t h, int64_t q0, int64_t rows) {
+  const ms_split_operand q = {s->rows, padded(a->d), 1}, q_over = {s->rows, padded(a->d), 0},
+                         dout = head_of(a, call->in_data[5], a->t, a->heads, b, q0, h, 1),
+                         dout_over = head_of(a, call->in_data[5], a->t, a->heads, b, q0, h, 0);
+  scale_rows(s->rows, row_of(call->in_data[0], MS_F32, a->t, a->heads, a->d, b, q0, h), a->heads * a->d, rows, a->d,
+             (float)(a->scale / LN_2));
+  ms_split_pack_b(s->query, &q, 0, rows, 0, a->d);
+  ms_split_pack_b(s->dout, &dout, 0, rows, 0, a->d);
+  ms_split_pack_b(s->query_over, &q_over, 0, a->d, 0, rows);
+  ms_split_pack_b(s->dout_over, &dout_over, 0, a->d, 0, rows);
+  load_statistics(a, call, s, b, h, q0);
+}
+
+/* p: scores become probabilities; ds: dp becomes p (dp - delta). Queries [begin, end) of the block. */
+static void score_gradients(const backward_scratch *s, int64_t begin, int64_t end) {
+  for (int64_t q = begin; q < end; q += LANES) {
+    const vector lse = *(const vector *)(s->lse + q), delta = *(const vector *)(s->delta + q);
+    for (int64_t key = 0; key < GRAIN; key++) {
+      vector *p = (vector *)(s->p + key * BACKWARD_QUERIES + q), *ds = (vector *)(s->ds + key * BACKWARD_QUERIES + q);
+      *p = power_of_two(*p - lse);
+      *ds = *p * (*ds - delta);
+    }
+  }
+}
+
+/* gradient[GRAIN][padded d] += x' y: x [GRAIN keys][queries] from query `begin` to `end`, y packed over queries. */
+static void add_over_queries(const ms_attention *a, const backward_scratch *s, float *gradient, const float *x,
+                             const char *y, int64_t begin, int64_t end, int64_t block_rows) {
+  const ms_split_operand left = {x, BACKWARD_QUERIES, 1};
+  ms_split_pack_a(s->left, &left, 0, GRAIN, begin, end - begin);
+  for (int64_t j = 0; j < padded(a->d); j += GRAIN)
+    ms_split_product(gradient + j, padded(a->d), s->left, y + panels_bytes(j, block_rows) + panels_bytes(begin, 1),
+                     ms_split_steps(end - begin), gradient + j, padded(a->d));
+}
+
+/* 32 keys from `key` against the queries of a block that see any of them, `rows` from q0; ds goes to the panels of the
+** stretch from `first`. */
+static void backward_keys(const ms_attention *a, const backward_scratch *s, int64_t key, int64_t first,
+                          int64_t stretch_keys, int64_t q0, int64_t rows) {
+  const int64_t ahead = a->causal ? key - (a->s - a->t) - q0 : 0, begin = ahead > 0 ? ahead / GRAIN * GRAIN : 0,
+                end = padded(rows), d_steps = ms_split_steps(a->d), at = key * padded(a->d);
+  const ms_split_operand ds = {s->ds, BACKWARD_QUERIES, 0};
+  for (int64_t q = begin; q < end; q += GRAIN) {
+    ms_split_product(s->p + q, BACKWARD_QUERIES, s->keys + panels_bytes(key, a->d), s->query + panels_bytes(q, a->d),
+                     d_steps, NULL, 0);
+    ms_split_product(s->ds + q, BACKWARD_QUERIES, s->values + panels_bytes(key, a->d), s->dout + panels_bytes(q, a->d),
+                     d_steps, NULL, 0);
+  }
+  hide(a, s->p, BACKWARD_QUERIES, key, GRAIN, q0, end);
+  score_gradients(s, begin, end);
+  add_over_queries(a, s, s->dvalues + at, s->p, s->dout_over, begin, end, rows);
+  add_over_queries(a, s, s->dkeys + at, s->ds, s->query_over, begin, end, rows);
+  for (int64_t q = begin; q < end; q += GRAIN)
+    ms_split_pack_a(s->scores + panels_bytes(q, stretch_keys) + panels_bytes(key - first, 1), &ds, q, GRAIN, 0, GRAIN);
+}
+
+static void backward_block(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
+                           int64_t h, int64_t q0) {
+  const int64_t columns = padded(a->d), rows = least(BACKWARD_QUERIES, a->t - q0),
+                seen = ms_visible_keys(a, q0 + rows - 1);
+  expect_writes(a, call->out_data[0], a->t, a->heads, b, q0, rows, h);
+  load_queries(a, call, s, b, h, q0, rows);
+  for (int64_t first = 0; first < seen; first += KEYS) {
+    const int64_t keys = padded(least(KEYS, seen - first));
+    for (int64_t key = first; key < first + keys; key += GRAIN) backward_keys(a, s, key, first, keys, q0, rows);
+    for (int64_t q = 0; q < rows; q += GRAIN) {
+      const int64_t seen_here = least(padded(ms_visible_keys(a, q0 + least(q + GRAIN, rows) - 1) - first), keys);
+      if (seen_here <= 0) continue;
+      for (int64_t j = 0; j < columns; j += GRAIN)
+        ms_split_product(s->dq + q * columns + j, columns, s->scores + panels_bytes(q, keys),
+                         stretch_panel(a, s->keys_over_keys, first, j / GRAIN), ms_split_steps(seen_here),
+                         first ? s->dq + q * columns + j : NULL, columns);
+    }
+  }
+  for (int64_t q = 0; q < rows; q++)
+    unpack_row(call->out_data[0], MS_F32, ((b * a->t + q0 + q) * a->heads + h) * a->d, s->dq + q * columns, a->scale,
+               a->d);
+}
+
+static void pack_for_backward(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
+                              int64_t g) {
+  const ms_split_operand k = head_of(a, call->in_data[1], a->s, a->groups, b, 0, g, 1),
+                         k_over = head_of(a, call->in_data[1], a->s, a->groups, b, 0, g, 0),
+                         v = head_of(a, call->in_data[2], a->s, a->groups, b, 0, g, 1);
+  ms_split_pack_a(s->keys, &k, 0, a->s, 0, a->d);
+  ms_split_pack_a(s->values, &v, 0, a->s, 0, a->d);
+  pack_over_keys(a, s->keys_over_keys, &k_over);
+  memset(s->dkeys, 0, (size_t)(padded(a->s) * padded(a->d)) * sizeof(float));
+  memset(s->dvalues, 0, (size_t)(padded(a->s) * padded(a->d)) * sizeof(float));
+}
+
+static void backward(const ms_attention *a, const ms_kernel_call *call, int64_t begin, int64_t end, void *memory) {
+  const int64_t columns = padded(a->d), heads = a->heads / a->groups;
+  backward_scratch s;
+  lay_out_backward(a, memory, &s);
+  ms_split_begin();
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t b = item / a->groups, g = item % a->groups;
+    pack_for_backward(a, call, &s, b, g);
+    for (int64_t h = g * heads; h < (g + 1) * heads; h++)
+      for (int64_t q0 = 0; q0 < a->t; q0 += BACKWARD_QUERIES) {
+        if (h == (g + 1) * heads - 1) expect_key_gradients(a, call, b, g, q0, BACKWARD_QUERIES);
+        backward_block(a, call, &s, b, h, q0);
+      }
+    for (int64_t key = 0; key < a->s; key++) {
+      const int64_t at = ((b * a->s + key) * a->groups + g) * a->d;
+      unpack_row(call->out_data[1], MS_F32, at, s.dkeys + key * columns, (float)LN_2, a->d);
+      unpack_row(call->out_data[2], MS_F32, at, s.dvalues + key * columns, 1.0f, a->d);
+    }
+  }
+  ms_split_end();
+}
+
+const ms_attention_code ms_attention_split = {{forward_scratch_bytes, forward}, {backward_scratch_bytes, backward}};
+#endif
