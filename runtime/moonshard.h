@@ -208,11 +208,14 @@ typedef struct ms_unit_config {
   int reduce_dtype; /* what gradients are summed over ranks in */
   int layout;       /* enum ms_layout */
   int reshard;      /* enum ms_reshard: free the gathered weights after forward? */
+  /* With MS_RESHARD_ALWAYS: keep a shard of 1/reshard_size from forward to backward, and gather for backward in groups of
+  ** so many neighbours of the shard group. A divisor of its size; 0 or the size itself: the whole group. */
+  int reshard_size;
 } ms_unit_config;
 
 MS_API int ms_model_new(uint64_t seed, ms_model **model);
 MS_API void ms_model_free(ms_model *model);
-/* Fills the documented defaults: f32, f32, rows, default / normal(0, 0.02), trainable, the unit's dtype, 1, 0. */
+/* Fills the documented defaults: f32, f32, rows, default, 0 / normal(0, 0.02), trainable, the unit's dtype, 1, 0. */
 MS_API void ms_unit_config_default(ms_unit_config *config);
 MS_API void ms_param_config_default(ms_param_config *config);
 /* A unit is gathered as one. Returns its index, 0 first. Every parameter belongs to exactly one unit. */
@@ -225,10 +228,10 @@ MS_API int ms_model_units(const ms_model *model);
 ** other dimension must have size 1. Of a slice, the ranks of each copy train apart from the other copies: collectives,
 ** comparison and means are among the ranks of ms_mesh_ranks alone. Needs no device and no other rank. */
 MS_API int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate_dim, int shard_dim);
-/* Other rules for plans compiled from now on, over the same state; plans made before keep theirs. reshard is [units], enum
-** ms_reshard. lr_scale and weight_decay are [params]; the parameters of a `ragged` segment must agree on both, or it is
-** MS_EUNSUPPORTED. On an error nothing has changed. */
-MS_API int ms_model_set_reshard(ms_model *model, const int *reshard);
+/* Other rules for plans compiled from now on, over the same state; plans made before keep theirs. reshard and reshard_size
+** are [units], as in ms_unit_config; reshard_size NULL: zeros. lr_scale and weight_decay are [params]; the parameters of
+** a `ragged` segment must agree on both, or it is MS_EUNSUPPORTED. On an error nothing has changed. */
+MS_API int ms_model_set_reshard(ms_model *model, const int *reshard, const int *reshard_size);
 MS_API int ms_model_set_groups(ms_model *model, const double *lr_scale, const double *weight_decay);
 /* Elements [first, first + count) of a parameter of that name as its law (enum ms_init, a, b) draws them; out is [count].
 ** A function of its arguments alone, so any part of a tensor can be drawn anywhere (Philox4x32-10). */

@@ -13,12 +13,19 @@ local INIT_IDS = {
   constant = C.MS_INIT_CONSTANT,
 }
 
+-- When to reshard, and to groups of which size: a number is the size of a group.
+local function reshard_of(value)
+  if type(value) == "number" then return C.MS_RESHARD_ALWAYS, value end
+  return RESHARD_IDS[value], 0
+end
+
 local function add_units(self, handle)
   local ids, out, config = {}, ffi.new("int[1]"), ffi.new("ms_unit_config")
   for _, unit in ipairs(self.units) do
     C.ms_unit_config_default(config)
     config.param_dtype, config.reduce_dtype = engine.dtype_id(unit.param_dtype), (engine.dtype_id(unit.reduce_dtype))
-    config.layout, config.reshard = LAYOUT_IDS[unit.layout], RESHARD_IDS[unit.reshard]
+    config.layout = LAYOUT_IDS[unit.layout]
+    config.reshard, config.reshard_size = reshard_of(unit.reshard)
     engine.check(C.ms_model_add_unit(handle, unit.name, config, out))
     ids[unit] = out[0]
   end
@@ -65,9 +72,11 @@ end
 ---@param handle ffi.cdata* ms_model*
 ---@param decisions table<string, moonshard.Decision> by unit
 function engine_model.set_reshard(self, handle, decisions)
-  local reshard = ffi.new("int[?]", #self.units)
-  for i, unit in ipairs(self.units) do reshard[i - 1] = RESHARD_IDS[decisions[unit.name].value] end
-  engine.check(C.ms_model_set_reshard(handle, reshard))
+  local reshard, size = ffi.new("int[?]", #self.units), ffi.new("int[?]", #self.units)
+  for i, unit in ipairs(self.units) do
+    reshard[i - 1], size[i - 1] = reshard_of(decisions[unit.name].value)
+  end
+  engine.check(C.ms_model_set_reshard(handle, reshard, size))
 end
 
 ---Sets learning rates and weight decays by the optimizer's groups, for plans compiled from now on.

@@ -23,7 +23,7 @@ local world = require("moonshard.world")
 ---@field reduce_dtype string
 ---@field output_dtype string?
 ---@field layout string "rows" or "ragged"
----@field reshard string "always", "never" or "default"
+---@field reshard string|integer "always", "never", "default", or the size of the groups that backward gathers in
 ---@field rule moonshard.Decision? which rule of `units` made it
 
 ---@class moonshard.ShardedParameter
@@ -141,19 +141,23 @@ end
 
 local RESHARD = { [true] = "always", [false] = "never", always = "always", never = "never", default = "default" }
 
--- 1 keeps the weights gathered, the whole group reshards to all: the two ends of resharding to a smaller group.
+-- A number is the size of the groups that backward gathers in: 1 keeps the weights gathered, the shard group's own size
+-- reshards to all of it.
 local function reshard_reader(shard_size)
   return function(value, rule)
     local mode = RESHARD[value]
     if mode then return mode end
     if value == 1 then return "never" end
     if value == shard_size then return "always" end
-    if type(value) == "number" then
-      errors.raise("MS_EUNSUPPORTED", "reshard_after_forward: %s asks for groups of %s; this build offers 1 (never) "
-        .. "and %d (the whole group)", rule, tostring(value), shard_size)
+    if type(value) ~= "number" then
+      errors.invalid("reshard_after_forward: %s must be true, false, \"default\" or a number of ranks, not %s", rule,
+        options.describe(value))
     end
-    errors.invalid("reshard_after_forward: %s must be true, false or \"default\", not %s", rule,
-      options.describe(value))
+    if value < 1 or shard_size % value ~= 0 then
+      errors.invalid("reshard_after_forward: %s asks for groups of %s; that must divide the %d ranks that shard", rule,
+        tostring(value), shard_size)
+    end
+    return value
   end
 end
 
@@ -316,7 +320,7 @@ end
 ---@param config table? options:
 ---  mesh: a mesh, { replicate, shard } sizes or one size (default: all ranks shard);
 ---  units: patterns over module names (default: one unit);
----  reshard_after_forward: true, false, "default" or rules over units;
+---  reshard_after_forward: true, false, "default", a number of ranks or rules over units;
 ---  mp_policy: { param_dtype, reduce_dtype, output_dtype }, "auto" or rules over units (default f32);
 ---  layout: "rows", "ragged" or rules over units;
 ---  recompute: true, false, a list of ops or rules over modules: what backward makes again instead of keeping it;

@@ -31,12 +31,18 @@ void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref) {
   const ms_buffer *buffer = &exec->plan->buffer[ref->buffer];
   int persists = buffer->arena == MS_ARENA_STATE || buffer->arena == MS_ARENA_MASTERS;
   int64_t offset = persists ? state_offset(exec, ref->buffer) : buffer->offset;
-  return ms_state_block(exec->state, buffer->arena) + offset + ref->offset;
+  char *block = ms_state_block(exec->state, buffer->arena);
+  if (buffer->ranks) { /* gathered by neighbours, in the block of the first of them */
+    const ms_model *model = exec->plan->model;
+    int leader = model->shard_group[ms_plan_group_start(exec->plan, MS_DIM_SHARD, buffer->ranks)];
+    block = ms_state_peer_block(exec->state, buffer->arena, leader);
+  }
+  return block + offset + ref->offset;
 }
 
 /* The same bytes of the block of a peer. */
 static void *peer_pointer(const ms_exec *exec, const ms_ref *ref, int rank) {
-  return ms_state_peer_block(exec->state, rank) + exec->plan->buffer[ref->buffer].offset + ref->offset;
+  return ms_state_peer_block(exec->state, MS_ARENA_COMM, rank) + exec->plan->buffer[ref->buffer].offset + ref->offset;
 }
 
 static void resolve_kernel(ms_exec *exec, const ms_instr *source, ms_kernel_call *call) {
@@ -50,14 +56,14 @@ static void resolve_collective(ms_exec *exec, const ms_exec_phase *phase, const 
                                const ms_coll *coll) {
   const ms_model *model = exec->plan->model;
   const int *group = source->dim == MS_DIM_SHARD ? model->shard_group : model->replicate_group;
-  int ranks = source->dim == MS_DIM_SHARD ? model->shard_size : model->replicate_size;
+  group += ms_plan_group_start(exec->plan, source->dim, source->ranks);
   for (int i = 0; i < coll->parts; i++) {
     const ms_plan_part *from = &source->part[i];
     ms_coll_part *part = &phase->part[coll->part - phase->part + i];
     void **shared = &phase->shared[part->shared - phase->shared];
     part->src = ms_exec_pointer(exec, &from->src);
     part->dst = ms_exec_pointer(exec, &from->dst);
-    for (int p = 0; p < ranks; p++)
+    for (int p = 0; p < source->ranks; p++)
       shared[p] = coll->kind == MS_COLL_ALL_GATHER ? ms_exec_pointer(exec, &from->shared)
                                                    : peer_pointer(exec, &from->shared, group[p]);
   }
@@ -82,11 +88,7 @@ void ms_exec_rebind(ms_exec *exec) {
 
 /* ---- sorting ---- */
 
-static int group_size(const ms_plan *plan, const ms_plan_coll *coll) {
-  return coll->dim == MS_DIM_SHARD ? plan->model->shard_size : plan->model->replicate_size;
-}
-
-static int allocate_phase(const ms_plan *plan, const ms_plan_phase *source, ms_exec_phase *phase) {
+static int allocate_phase(const ms_plan_phase *source, ms_exec_phase *phase) {
   int n[MS_STREAMS] = {0}, kernels = 0, colls = 0, parts = 0, shares = 0;
   for (int i = 0; i < source->n; i++) {
     const ms_instr *instr = &source->instr[i];
@@ -95,7 +97,7 @@ static int allocate_phase(const ms_plan *plan, const ms_plan_phase *source, ms_e
     if (instr->kind != MS_INSTR_COLLECTIVE) continue;
     colls++;
     parts += instr->coll->parts;
-    shares += instr->coll->parts * group_size(plan, instr->coll);
+    shares += instr->coll->parts * instr->coll->ranks;
   }
   for (int s = 0; s < MS_STREAMS; s++) {
     phase->stream[s].instr = ms_calloc(n[s], sizeof *phase->stream[s].instr);
@@ -112,7 +114,9 @@ static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *
   const ms_plan_coll *from = source->coll;
   const ms_model *model = exec->plan->model;
   int dim = source->stream == MS_STREAM_REPLICATE ? MS_DIM_REPLICATE : MS_DIM_SHARD;
-  if (!exec->state->comm[source->stream] || from->dim != dim)
+  MS_TRY(ms_state_open_group(exec->state, exec->plan, source->stream, dim, from->ranks));
+  instr->comm = ms_state_comm(exec->state, source->stream, from->ranks);
+  if (from->dim != dim)
     return MS_FAIL(MS_EINTERNAL, "collective %s of %s cannot run on stream %s", ms_coll_name(from->kind), source->scope,
                    ms_stream_name(source->stream));
   ms_coll *coll = &phase->coll[phase->colls++];
@@ -126,7 +130,7 @@ static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *
     part->src_dtype = gathers ? from->part[i].src.info.dtype : shared_dtype;
     part->dst_dtype = gathers ? shared_dtype : from->part[i].dst.info.dtype;
     part->shared = &phase->shared[phase->shares];
-    phase->shares += group_size(exec->plan, from);
+    phase->shares += from->ranks;
   }
   instr->coll = coll;
   instr->bytes = from->bytes;
@@ -160,7 +164,7 @@ static int check_state(const ms_exec *exec) {
 static int sort_phase(ms_exec *exec, int index, int *recorder) {
   const ms_plan_phase *source = &exec->plan->phase[index];
   ms_exec_phase *phase = &exec->phase[index];
-  MS_TRY(allocate_phase(exec->plan, source, phase));
+  MS_TRY(allocate_phase(source, phase));
   for (int i = 0; i < source->n; i++) {
     const ms_instr *from = &source->instr[i];
     ms_exec_stream *stream = &phase->stream[from->stream];

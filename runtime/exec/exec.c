@@ -32,9 +32,9 @@ int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **out) {
   exec->plan = plan;
   exec->generation = -1;
   exec->graph_phase = plan->phase[MS_PHASE_FIRST].present ? MS_PHASE_FIRST : MS_PHASE_EVALUATE;
+  MS_GOTO(ms_agree_on_plan(&state->members, plan));
   MS_GOTO(ms_exec_sort(exec));
   MS_GOTO(choose_streams(exec));
-  MS_GOTO(ms_agree_on_plan(&state->members, plan));
   MS_GOTO(ms_state_reserve(state, plan->arena_bytes));
   ms_exec_rebind(exec);
   *out = exec;

@@ -18,6 +18,7 @@ typedef struct ms_exec_instr {
   int (*run)(const ms_kernel_call *call); /* KERNEL */
   ms_kernel_call *call;                   /* KERNEL */
   const ms_coll *coll;                    /* COLLECTIVE */
+  ms_comm *comm;                          /* COLLECTIVE: among whom */
   double bytes;                           /* COLLECTIVE: sent and received */
   int mesh_dim;                           /* COLLECTIVE: it runs along */
 } ms_exec_instr;

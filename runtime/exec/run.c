@@ -41,8 +41,8 @@ static void record(ms_exec *exec, int event) {
 }
 
 /* Starts the collective at the head, or tests it; *done: it is complete. */
-static int move_collective(ms_exec *exec, int stream, ms_exec_cursor *cursor, const ms_exec_instr *instr, int *done) {
-  ms_comm *comm = exec->state->comm[stream];
+static int move_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr, int *done) {
+  ms_comm *comm = instr->comm;
   if (!cursor->in_flight) {
     MS_TRY(ms_comm_start(comm, instr->coll));
     cursor->in_flight = 1;
@@ -63,7 +63,7 @@ static int poll(ms_exec *exec, const ms_exec_stream *list, int stream, int *move
     int done = 1;
     if (instr->kind == MS_INSTR_WAIT) done = is_recorded(exec, instr->event);
     else if (instr->kind == MS_INSTR_RECORD) record(exec, instr->event);
-    else MS_TRY(move_collective(exec, stream, cursor, instr, &done));
+    else MS_TRY(move_collective(cursor, instr, &done));
     if (!done) return MS_OK;
     cursor->at++;
     cursor->instructions++;
@@ -99,8 +99,9 @@ static int pause(ms_exec *exec, int phase, unsigned seen) {
   int s = MS_STREAM_COMPUTE;
   while (s < MS_STREAMS - 1 && exec->cursor[s].at == stream[s].n) s++;
   for (int hops = 0; hops < MS_STREAMS; hops++) {
-    if (exec->cursor[s].in_flight) return ms_comm_pause(exec->state->comm[s], &exec->cursor[s].wait, seen);
-    s = stream[s].instr[exec->cursor[s].at].recorder;
+    const ms_exec_instr *head = &stream[s].instr[exec->cursor[s].at];
+    if (exec->cursor[s].in_flight) return ms_comm_pause(head->comm, &exec->cursor[s].wait, seen);
+    s = head->recorder;
   }
   return MS_FAIL(MS_EINTERNAL, "phase %s: the streams wait for each other", ms_phase_name(phase));
 }

@@ -25,10 +25,12 @@ static int map_private(int arena, int64_t bytes, ms_region *region) {
   return MS_OK;
 }
 
+static int has_block_a_rank(int arena) { return arena == MS_ARENA_COMM || arena == MS_ARENA_GROUPED; }
+
 /* How many blocks of an arena all members map together; 0: it is private. */
 static int shared_blocks(const ms_state *state, int arena) {
   if (state->members.size == 1) return 0;
-  if (arena == MS_ARENA_COMM) return state->members.size;
+  if (has_block_a_rank(arena)) return state->members.size;
   int of_group = arena == MS_ARENA_GATHERED || arena == MS_ARENA_MASTERS;
   return of_group && state->model->shard_size > 1 ? state->model->replicate_size : 0;
 }
@@ -68,14 +70,33 @@ double ms_state_growth(const ms_state *state, const ms_plan *plan) {
 char *ms_state_block(const ms_state *state, int arena) {
   char *base = state->arena[arena].base;
   if (!base || !shared_blocks(state, arena)) return base;
-  int index = arena == MS_ARENA_COMM ? state->members.me : state->model->replicate_rank;
+  int index = has_block_a_rank(arena) ? state->members.me : state->model->replicate_rank;
   return base + index * state->stride[arena];
 }
 
-char *ms_state_peer_block(const ms_state *state, int rank) {
+char *ms_state_peer_block(const ms_state *state, int arena, int rank) {
   int place = 0;
   while (state->members.rank[place] != rank) place++;
-  return (char *)state->arena[MS_ARENA_COMM].base + place * state->stride[MS_ARENA_COMM];
+  return (char *)state->arena[arena].base + place * state->stride[arena];
+}
+
+ms_comm *ms_state_comm(const ms_state *state, int stream, int ranks) {
+  ms_comm *whole = state->comm[stream];
+  if (whole && ms_comm_size(whole) == ranks) return whole;
+  for (int i = 0; i < state->groups; i++)
+    if (state->group[i].stream == stream && state->group[i].ranks == ranks) return state->group[i].comm;
+  return NULL;
+}
+
+int ms_state_open_group(ms_state *state, const ms_plan *plan, int stream, int dim, int ranks) {
+  if (ms_state_comm(state, stream, ranks)) return MS_OK;
+  const int *whole = dim == MS_DIM_SHARD ? state->model->shard_group : state->model->replicate_group;
+  const int *members = whole + ms_plan_group_start(plan, dim, ranks);
+  MS_TRY(ms_grow((void **)&state->group, &state->group_capacity, state->groups + 1, sizeof *state->group));
+  MS_TRY(ms_comm_open(state->world, ranks, members, stream, &state->group[state->groups].comm));
+  state->group[state->groups].stream = stream;
+  state->group[state->groups++].ranks = ranks;
+  return MS_OK;
 }
 
 static int open_communicators(ms_state *state) {
@@ -123,6 +144,8 @@ int ms_state_exchange(ms_state *state, const void *mine, int bytes, void *all) {
 
 void ms_state_free(ms_state *state) {
   if (!state) return;
+  for (int i = 0; i < state->groups; i++) ms_comm_close(state->group[i].comm);
+  free(state->group);
   for (int stream = 0; stream < MS_STREAMS; stream++) ms_comm_close(state->comm[stream]);
   ms_members_close(&state->members);
   for (int arena = 0; arena < MS_ARENAS; arena++) ms_region_unmap(&state->arena[arena]);

@@ -15,15 +15,20 @@ struct ms_state {
   ms_members members; /* the ranks that train this model */
   const ms_model *model;
   ms_state_layout layout;
-  /* mapped whole: COMM [members * stride], GATHERED and MASTERS [replicate_size * stride] */
+  /* mapped whole: COMM and GROUPED [members * stride], GATHERED and MASTERS [replicate_size * stride] */
   ms_region arena[MS_ARENAS];
   int64_t arena_bytes[MS_ARENAS]; /* this rank's block: what plans asked for */
-  int64_t stride[MS_ARENAS];      /* bytes from one rank's (COMM) or group's block to the next */
+  int64_t stride[MS_ARENAS];      /* bytes from one rank's (COMM, GROUPED) or group's block to the next */
   int generation;                 /* counts the times that arenas moved */
   int64_t mapped;                 /* regions made so far */
-  ms_comm *comm[MS_STREAMS];      /* one channel a stream; NULL for compute, and where the dimension has size 1 */
-  int settled;                    /* NORM was the last phase: no peer reads the weights any more */
-  int interrupted;                /* a phase failed half-way: some rank may still be inside a collective */
+  struct {
+    int stream, ranks;
+    ms_comm *comm;
+  } * group; /* communicators of smaller groups */
+  int groups, group_capacity;
+  ms_comm *comm[MS_STREAMS]; /* one channel a stream; NULL for compute, and where the dimension has size 1 */
+  int settled;               /* NORM was the last phase: no peer reads the weights any more */
+  int interrupted;           /* a phase failed half-way: some rank may still be inside a collective */
 };
 
 /* Makes every arena at least as large as `bytes` [MS_ARENAS] asks; STATE and MASTERS are left alone. Collective, equal on all
@@ -31,7 +36,12 @@ struct ms_state {
 int ms_state_reserve(ms_state *state, const int64_t *bytes);
 /* First byte of this rank's block of an arena. */
 char *ms_state_block(const ms_state *state, int arena);
-/* First byte of the COMM block of a world rank, as mapped here. */
-char *ms_state_peer_block(const ms_state *state, int rank);
+/* First byte of the block of a world rank in an arena that has one for each (COMM, GROUPED), as mapped here. */
+char *ms_state_peer_block(const ms_state *state, int arena, int rank);
+/* The communicator of a stream among `ranks` neighbours of its dimension's group; opened by ms_state_open_group, unless
+** they are the whole group. */
+ms_comm *ms_state_comm(const ms_state *state, int stream, int ranks);
+/* Makes sure that ms_state_comm finds it. Collective over the group. */
+int ms_state_open_group(ms_state *state, const ms_plan *plan, int stream, int dim, int ranks);
 
 #endif

@@ -36,7 +36,10 @@ static void collective(const ms_plan *plan, const ms_plan_coll *coll, ms_text *t
     const ms_value_info *info = &coll->part[i].shared.info;
     bytes += (double)ms_numel(info) * ms_dtype_size(info->dtype);
   }
-  ms_text_append(text, "%s over %s, ", ms_coll_name(coll->kind), coll->dim == MS_DIM_SHARD ? "shard" : "replicate");
+  int whole = coll->dim == MS_DIM_SHARD ? plan->model->shard_size : plan->model->replicate_size;
+  ms_text_append(text, "%s over %s", ms_coll_name(coll->kind), coll->dim == MS_DIM_SHARD ? "shard" : "replicate");
+  if (coll->ranks != whole) ms_text_append(text, " in groups of %d", coll->ranks);
+  ms_text_append(text, ", ");
   ms_text_bytes(text, bytes);
   ms_text_append(text, " in %d segment%s,", coll->parts, coll->parts == 1 ? "" : "s");
   ref(plan, &coll->part[0].shared, text);

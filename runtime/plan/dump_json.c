@@ -34,8 +34,9 @@ static void instruction(const ms_plan *plan, const ms_instr *instr, ms_text *tex
     refs(plan, "out", instr->out, instr->call.outputs, text);
   } else {
     const ms_plan_coll *coll = instr->coll;
-    ms_text_append(text, ",\"op\":\"%s\",\"dim\":\"%s\",\"segments\":%d,\"bytes\":%.0f", ms_coll_name(coll->kind),
-                   coll->dim == MS_DIM_SHARD ? "shard" : "replicate", coll->parts, coll->bytes);
+    ms_text_append(text, ",\"op\":\"%s\",\"dim\":\"%s\",\"ranks\":%d,\"segments\":%d,\"bytes\":%.0f",
+                   ms_coll_name(coll->kind), coll->dim == MS_DIM_SHARD ? "shard" : "replicate", coll->ranks,
+                   coll->parts, coll->bytes);
   }
   ms_text_append(text, "}");
 }

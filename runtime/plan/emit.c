@@ -105,7 +105,13 @@ int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int 
   return MS_OK;
 }
 
-int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, int unit, int parts,
+int ms_plan_group_start(const ms_plan *plan, int dim, int ranks) {
+  const ms_model *model = plan->model;
+  int mine = dim == MS_DIM_SHARD ? model->shard_rank : model->replicate_rank;
+  return mine / ranks * ranks;
+}
+
+int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, int ranks, int unit, int parts,
                        const ms_plan_part *part) {
   ms_plan_phase *p = &plan->phase[phase];
   ms_instr *instr;
@@ -125,7 +131,8 @@ int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, 
   instr->stream = stream;
   instr->coll = coll;
   instr->scope = unit >= 0 ? plan->model->unit[unit].name : "step totals";
-  int ranks = dim == MS_DIM_SHARD ? plan->model->shard_size : plan->model->replicate_size;
+  if (!ranks) ranks = dim == MS_DIM_SHARD ? plan->model->shard_size : plan->model->replicate_size;
+  coll->ranks = ranks;
   for (int i = 0; i < parts; i++) {
     int shared_dtype = part[i].shared.info.dtype;
     int other = kind == MS_COLL_ALL_GATHER ? part[i].src.info.dtype : part[i].dst.info.dtype;

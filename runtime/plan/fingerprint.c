@@ -13,9 +13,10 @@ static void describe_model(const ms_model *model, ms_text *text) {
   ms_text_append(text, "seed %llu\n", (unsigned long long)model->seed);
   for (int u = 0; u < model->units; u++) {
     const ms_unit *unit = &model->unit[u];
-    ms_text_append(text, "unit %s: param_dtype %s, reduce_dtype %s, layout %s, reshard %d\n", unit->name,
-                   ms_dtype_name(unit->config.param_dtype), ms_dtype_name(unit->config.reduce_dtype),
-                   unit->config.layout == MS_LAYOUT_ROWS ? "rows" : "ragged", unit->config.reshard);
+    ms_text_append(text, "unit %s: param_dtype %s, reduce_dtype %s, layout %s, reshard %d, reshard_size %d\n",
+                   unit->name, ms_dtype_name(unit->config.param_dtype), ms_dtype_name(unit->config.reduce_dtype),
+                   unit->config.layout == MS_LAYOUT_ROWS ? "rows" : "ragged", unit->config.reshard,
+                   unit->config.reshard_size);
   }
   for (int i = 0; i < model->params; i++) {
     const ms_param *p = &model->param[i];
@@ -69,8 +70,8 @@ static void describe_phase(const ms_plan *plan, int phase, ms_text *text) {
     }
     if (instr->kind != MS_INSTR_COLLECTIVE) continue;
     const ms_plan_coll *coll = instr->coll;
-    ms_text_append(text, "phase %s: %s over %s of %s:", ms_phase_name(phase), ms_coll_name(coll->kind),
-                   coll->dim == MS_DIM_SHARD ? "shard" : "replicate", instr->scope);
+    ms_text_append(text, "phase %s: %s over %d of %s of %s:", ms_phase_name(phase), ms_coll_name(coll->kind),
+                   coll->ranks, coll->dim == MS_DIM_SHARD ? "shard" : "replicate", instr->scope);
     for (int k = 0; k < coll->parts; k++) {
       const ms_ref *shared = &coll->part[k].shared;
       ms_text_append(text, " %lld %s at %lld", (long long)coll->part[k].count, ms_dtype_name(shared->info.dtype),

@@ -25,15 +25,20 @@ static int by_size(const void *a, const void *b) {
 /* A buffer that has its place. A copy, since every further buffer goes through them. */
 typedef struct spot {
   int64_t begin, end;
-  int first, last;
+  int first, last, ranks;
 } spot;
+
+/* Groups of different sizes do not wait for each other: what they gather into never shares bytes. */
+static int live_together(const ms_buffer *b, const spot *other) {
+  return b->ranks != other->ranks || (b->first <= other->last && other->first <= b->last);
+}
 
 /* placed: in order of offset. Finds the lowest gap that holds b, places it, keeps the order. */
 static void place(ms_buffer *b, int64_t base, spot *placed, int n) {
   int64_t at = base, bytes = align_up(b->bytes);
   for (int i = 0; i < n; i++) {
     const spot *other = &placed[i];
-    if (b->first > other->last || other->first > b->last) continue;
+    if (!live_together(b, other)) continue;
     if (at + bytes <= other->begin) break;
     if (other->end > at) at = other->end;
   }
@@ -41,7 +46,7 @@ static void place(ms_buffer *b, int64_t base, spot *placed, int n) {
   int slot = n;
   while (slot > 0 && placed[slot - 1].begin > at) slot--;
   memmove(&placed[slot + 1], &placed[slot], (size_t)(n - slot) * sizeof *placed);
-  placed[slot] = (spot){at, at + bytes, b->first, b->last};
+  placed[slot] = (spot){at, at + bytes, b->first, b->last, b->ranks};
 }
 
 static int layout_arena(ms_plan *plan, int phase, int arena, int64_t base, int *order, spot *placed) {
@@ -87,7 +92,7 @@ int ms_plan_layout(ms_plan *plan) {
   plan->category_bytes[MS_CAT_ACTIVATIONS] = plan->arena_bytes[MS_ARENA_ACTIVATIONS];
   plan->category_bytes[MS_CAT_WORKSPACE] += plan->arena_bytes[MS_ARENA_WORKSPACE];
   plan->category_bytes[MS_CAT_COMMUNICATION] = plan->arena_bytes[MS_ARENA_COMM];
-  plan->category_bytes[MS_CAT_GATHERED] = plan->arena_bytes[MS_ARENA_GATHERED];
+  plan->category_bytes[MS_CAT_GATHERED] = plan->arena_bytes[MS_ARENA_GATHERED] + plan->arena_bytes[MS_ARENA_GROUPED];
 fail:
   free(order);
   free(placed);

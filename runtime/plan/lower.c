@@ -39,12 +39,14 @@ static int start(ms_lowering *l) {
   l->use = ms_calloc(units, sizeof *l->use);
   l->unshard = ms_calloc(2 * units, sizeof *l->unshard);
   l->gathered = ms_calloc(units, sizeof *l->gathered);
+  l->slice = ms_calloc(units, sizeof *l->slice);
   l->reduce = ms_calloc(units, sizeof *l->reduce);
-  if (!l->root || !l->last_use || !l->at || !l->use || !l->unshard || !l->gathered || !l->reduce) return MS_ENOMEM;
+  if (!l->root || !l->last_use || !l->at || !l->use || !l->unshard || !l->gathered || !l->slice || !l->reduce)
+    return MS_ENOMEM;
   find_roots(l);
   int trains = l->phase != MS_PHASE_EVALUATE, stays = trains && !l->plan->config.reshard_after_backward;
   for (int u = 0; u < units; u++) {
-    l->reduce[u] = -1;
+    l->reduce[u] = l->slice[u] = -1;
     l->gathered[u] = stays && l->phase != MS_PHASE_FIRST ? l->plan->held[u] : -1;
   }
   l->sending[0] = l->sending[1] = -1;
@@ -61,6 +63,7 @@ static void finish(ms_lowering *l) {
   free(l->use);
   free(l->unshard);
   free(l->gathered);
+  free(l->slice);
   free(l->reduce);
 }
 
@@ -90,27 +93,95 @@ static int cast_unit(ms_lowering *l, int unit, int buffer) {
   return MS_OK;
 }
 
-static int gather_unit(ms_lowering *l, int unit, int buffer) {
+static int gather_unit(ms_lowering *l, int unit, int buffer, int ranks) {
   const ms_unit *u = &l->model->unit[unit];
   int master = ms_state_buffer(unit, MS_STATE_MASTER), in_place = buffer == master;
   ms_plan_part *part = ms_calloc(u->segments, sizeof *part);
   if (!part) return MS_ENOMEM;
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
-    part[s].count = seg->chunk;
+    part[s].count = seg->chunk * (l->model->shard_size / ranks);
     part[s].src = ms_ref_vector(in_place ? -1 : master, 4 * seg->local, MS_F32, seg->chunk);
     part[s].shared = ms_ref_vector(buffer, seg->gathered, seg->param_dtype, seg->chunk * l->model->shard_size);
     part[s].dst.buffer = -1;
   }
-  int rc = ms_plan_collective(l->plan, l->phase, MS_STREAM_GATHER, MS_COLL_ALL_GATHER, MS_DIM_SHARD, unit, u->segments,
-                              part);
+  int rc = ms_plan_collective(l->plan, l->phase, MS_STREAM_GATHER, MS_COLL_ALL_GATHER, MS_DIM_SHARD, ranks, unit,
+                              u->segments, part);
+  free(part);
+  return rc;
+}
+
+/* Bytes of the shard of a segment that one of `ranks` neighbours keeps. */
+static int64_t slice_bytes(const ms_lowering *l, const ms_segment *seg, int ranks) {
+  return seg->chunk * (l->model->shard_size / ranks) * ms_dtype_size(seg->param_dtype);
+}
+
+/* After forward: what this rank gives to its group in backward, copied out of the gathered unit. */
+static int keep_slice(ms_lowering *l, int unit, int ranks) {
+  const ms_unit *u = &l->model->unit[unit];
+  MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_GROUPED, MS_CAT_GATHERED,
+                        u->gathered_bytes / ranks + 64 * u->segments, u->name, &l->slice[unit]));
+  int64_t at = 0;
+  for (int s = 0; s < u->segments; s++) {
+    const ms_segment *seg = &u->segment[s];
+    int64_t bytes = slice_bytes(l, seg, ranks), n = bytes / ms_dtype_size(seg->param_dtype);
+    int64_t begin = seg->gathered + l->model->shard_rank % ranks * bytes;
+    ms_ref in = ms_ref_vector(l->gathered[unit], begin, seg->param_dtype, n);
+    ms_ref out = ms_ref_vector(l->slice[unit], at, seg->param_dtype, n);
+    ms_attrs attrs = {.i[7] = 1 + seg->param_dtype};
+    MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_cast, &attrs, 1, &in, 1, &out, u->name, 0));
+    at += (bytes + 63) / 64 * 64;
+  }
+  return MS_OK;
+}
+
+/* Slices of all units whose forward ends with this node and that smaller groups gather again. */
+static int keep_slices_after(ms_lowering *l, int node) {
+  for (int u = 0; u < l->model->units; u++) {
+    int ranks = ms_unit_backward_ranks(l->model, u);
+    const ms_unit_use *use = &l->use[u];
+    if (use->forward_last != node || use->keep || use->backward_first < 0 || ranks == l->model->shard_size) continue;
+    if (!ms_unit_shares_masters(l->model, &l->plan->config, u)) MS_TRY(keep_slice(l, u, ranks));
+  }
+  return MS_OK;
+}
+
+/* For backward, among neighbours, from the slices that they kept. */
+static int gather_slices(ms_lowering *l, int unit, int ranks) {
+  const ms_unit *u = &l->model->unit[unit];
+  ms_plan_part *part = ms_calloc(u->segments, sizeof *part);
+  int buffer, rc = part ? MS_OK : MS_ENOMEM;
+  if (rc) return rc;
+  MS_GOTO(ms_plan_buffer(l->plan, l->phase, MS_ARENA_GROUPED, MS_CAT_GATHERED, u->gathered_bytes, u->name, &buffer));
+  l->plan->buffer[buffer].ranks = ranks;
+  l->gathered[unit] = buffer;
+  int64_t at = 0;
+  for (int s = 0; s < u->segments; s++) {
+    const ms_segment *seg = &u->segment[s];
+    int64_t bytes = slice_bytes(l, seg, ranks);
+    part[s].count = bytes / ms_dtype_size(seg->param_dtype);
+    part[s].src = ms_ref_vector(l->slice[unit], at, seg->param_dtype, part[s].count);
+    part[s].shared = ms_ref_vector(buffer, seg->gathered, seg->param_dtype, part[s].count * ranks);
+    part[s].dst.buffer = -1;
+    at += (bytes + 63) / 64 * 64;
+  }
+  MS_GOTO(ms_plan_collective(l->plan, l->phase, MS_STREAM_GATHER, MS_COLL_ALL_GATHER, MS_DIM_SHARD, ranks, unit,
+                             u->segments, part));
+fail:
   free(part);
   return rc;
 }
 
 static int issue_unshards(ms_lowering *l, int node) {
   while (l->next_unshard < l->unshards && l->unshard[l->next_unshard].issue <= node) {
-    int unit = l->unshard[l->next_unshard++].unit, buffer = ms_state_buffer(unit, MS_STATE_MASTER);
+    const ms_unshard *unshard = &l->unshard[l->next_unshard++];
+    int unit = unshard->unit, buffer = ms_state_buffer(unit, MS_STATE_MASTER);
+    int again = unshard->need >= l->boundary && l->use[unit].forward_first >= 0;
+    int ranks = again ? ms_unit_backward_ranks(l->model, unit) : l->model->shard_size;
+    if (l->slice[unit] >= 0) {
+      MS_TRY(gather_slices(l, unit, ranks));
+      continue;
+    }
     const ms_unit *u = &l->model->unit[unit];
     int stays = l->phase != MS_PHASE_EVALUATE && !l->plan->config.reshard_after_backward;
     if (!ms_unit_shares_masters(l->model, &l->plan->config, unit))
@@ -118,7 +189,7 @@ static int issue_unshards(ms_lowering *l, int node) {
                             u->name, &buffer));
     l->gathered[unit] = buffer;
     if (stays) l->plan->held[unit] = buffer;
-    MS_TRY(l->model->shard_size == 1 ? cast_unit(l, unit, buffer) : gather_unit(l, unit, buffer));
+    MS_TRY(l->model->shard_size == 1 ? cast_unit(l, unit, buffer) : gather_unit(l, unit, buffer, ranks));
   }
   return MS_OK;
 }
@@ -245,6 +316,7 @@ int ms_lower_graph(ms_plan *plan, int phase, const ms_graph *graph) {
     MS_GOTO(issue_unshards(&l, n));
     MS_GOTO(ms_lower_open_gradients_of(&l, n, grad_unit));
     MS_GOTO(lower_node(&l, n));
+    MS_GOTO(keep_slices_after(&l, n));
     MS_GOTO(ms_lower_reduce_completed(&l, n));
   }
   MS_GOTO(record_loss(&l));

@@ -31,7 +31,8 @@ int ms_plan_buffer(ms_plan *plan, int phase, int arena, int category, int64_t by
 /* Appends an instruction at the end of the phase's program and extends the lifetimes of the buffers it names. */
 int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
                    const ms_ref *out, const char *scope, int backward);
-int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, int unit, int parts,
+/* ranks: how many of the dimension's group take part, neighbours; 0: all. */
+int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, int ranks, int unit, int parts,
                        const ms_plan_part *part);
 void ms_plan_touch(ms_plan *plan, int buffer, int position);
 /* The STATE buffers of a plan: its first ones, unit by unit, then the step's scalars. A buffer that a unit does not have is empty. */
@@ -69,6 +70,7 @@ typedef struct ms_lowering {
   ms_unshard *unshard; /* [2 units] in order of issue */
   int unshards, next_unshard, boundary;
   int *gathered;  /* [units] buffer that holds the unit's unsharded weights now, or -1 */
+  int *slice;     /* [units] buffer of the shard that is kept for a smaller group, or -1 */
   int *reduce;    /* [units] buffer that the unit's gradients are written to, or -1 */
   int sending[2]; /* buffers of the latest collective by dimension: kept until the next one starts */
 } ms_lowering;

@@ -143,7 +143,7 @@ static int reduce_parts(ms_lowering *l, int unit, const gradients *from, const g
 /* A buffer that peers read is kept until the next collective of its kind starts, so that compute never waits for it at
 ** once: the price is one more buffer. */
 static int send(ms_lowering *l, int unit, int stream, int kind, int dim, int parts, const ms_plan_part *part) {
-  MS_TRY(ms_plan_collective(l->plan, l->phase, stream, kind, dim, unit, parts, part));
+  MS_TRY(ms_plan_collective(l->plan, l->phase, stream, kind, dim, 0, unit, parts, part));
   ms_plan_touch(l->plan, l->sending[dim], l->plan->phase[l->phase].n - 1);
   l->sending[dim] = part[0].shared.buffer;
   return MS_OK;

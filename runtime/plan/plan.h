@@ -35,7 +35,9 @@ enum ms_arena {
   MS_ARENA_WORKSPACE = 3,   /* scratch of one kernel at a time; private */
   MS_ARENA_COMM = 4,        /* unsharded gradients and chunks under way; peers read it at the same offsets */
   MS_ARENA_GATHERED = 5,    /* unsharded weights; one copy for the shard group's ranks of a host */
-  MS_ARENAS = 6
+  MS_ARENA_GROUPED =
+      6, /* shards kept for smaller groups, and what those gather: in the block of a group's first rank */
+  MS_ARENAS = 7
 };
 
 typedef struct ms_buffer {
@@ -43,6 +45,7 @@ typedef struct ms_buffer {
   int64_t bytes;
   int64_t offset;  /* in the arena; -1 until laid out */
   int phase;       /* it lives in; -1: all of them (STATE, inputs, and what stays between micro-batches) */
+  int ranks;       /* GROUPED: gathered by so many; 0: not gathered. Buffers that differ in it never share bytes */
   int first, last; /* program positions (before synchronisation) of its first and last use in that phase */
   const char *label;
 } ms_buffer;
@@ -65,9 +68,10 @@ typedef struct ms_plan_part {
 } ms_plan_part;
 
 typedef struct ms_plan_coll {
-  int kind; /* enum ms_coll_kind */
-  int dim;  /* 0: replicate dimension, 1: shard dimension (enum ms_plan_dim) */
-  int unit; /* -1: the step's totals */
+  int kind;  /* enum ms_coll_kind */
+  int dim;   /* 0: replicate dimension, 1: shard dimension (enum ms_plan_dim) */
+  int unit;  /* -1: the step's totals */
+  int ranks; /* of the dimension's group, or of the neighbours in it that take part */
   int parts;
   ms_plan_part *part;
   double bytes; /* ms_coll_bytes */
@@ -184,6 +188,8 @@ int ms_plan_fingerprint(ms_plan *plan);
 int ms_plan_text(const ms_plan *plan, ms_text *text); /* dump.c */
 int ms_plan_json(const ms_plan *plan, ms_text *text); /* dump_json.c */
 
+/* First rank (of the shard group) of the `ranks` neighbours that this rank belongs to. */
+int ms_plan_group_start(const ms_plan *plan, int dim, int ranks);
 const char *ms_stream_name(int stream);
 const char *ms_phase_name(int phase);
 const char *ms_category_name(int category);

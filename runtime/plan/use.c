@@ -30,7 +30,9 @@ static void decide_keep(const ms_model *model, int keep_all, ms_unit_use *use) {
   for (int u = 0; u < model->units; u++) {
     int reshard = model->unit[u].config.reshard;
     int again_at_once = u == last_started || !strcmp(model->unit[u].name, "root");
-    use[u].keep = keep_all || reshard == MS_RESHARD_KEEP || (reshard == MS_RESHARD_DEFAULT && again_at_once);
+    int groups_of_one = model->unit[u].config.reshard_size == 1;
+    use[u].keep =
+        keep_all || groups_of_one || reshard == MS_RESHARD_KEEP || (reshard == MS_RESHARD_DEFAULT && again_at_once);
   }
 }
 

@@ -3,7 +3,8 @@
 **
 ** Three proofs a phase. Bounds: every access lies inside its buffer's place in the arena. Order: two accesses of one byte
 ** from different streams, one of them a write, are ordered through events (vector clocks). Reuse: two buffers that share
-** bytes are not in use at the same time, in program order; with the proof of order that is the order they run in.
+** bytes are not in use at the same time, in program order; with the proof of order that is the order they run in. Across
+** ranks it is the order too if the same ranks gather into both, and only then.
 */
 #include <limits.h>
 #include <stdio.h>
@@ -199,7 +200,8 @@ static int check_reuse(verifier *v) {
       if (open[k].end <= b->offset) continue;
       if (kept != k) open[kept] = open[k];
       const span *t = &open[kept++];
-      if (!rc && s->first <= t->last && t->first <= s->last)
+      int other_ranks = v->plan->buffer[t->buffer].ranks != b->ranks;
+      if (!rc && (other_ranks || (s->first <= t->last && t->first <= s->last)))
         rc = MS_FAIL(MS_ERACE, "phase %s: buffers %d (%s) and %d (%s) share bytes of arena %s and are in use at once",
                      ms_phase_name(v->phase_id), t->buffer, v->plan->buffer[t->buffer].label, s->buffer, b->label,
                      ms_arena_name(b->arena));

@@ -10,13 +10,17 @@ static int check_sharded(const ms_model *model) {
                  "the model is not sharded yet: its units and parameters take these rules when they are added");
 }
 
-int ms_model_set_reshard(ms_model *model, const int *reshard) {
+int ms_model_set_reshard(ms_model *model, const int *reshard, const int *size) {
   MS_TRY(check_sharded(model));
   for (int u = 0; u < model->units; u++)
     if (reshard[u] < MS_RESHARD_KEEP || reshard[u] > MS_RESHARD_DEFAULT)
       return MS_FAIL(MS_EINVAL, "unit '%s': reshard must be keep (0), always (1) or default (2), not %d",
                      model->unit[u].name, reshard[u]);
-  for (int u = 0; u < model->units; u++) model->unit[u].config.reshard = reshard[u];
+  for (int u = 0; u < model->units; u++) MS_TRY(ms_unit_check_reshard_size(model, u, reshard[u], size ? size[u] : 0));
+  for (int u = 0; u < model->units; u++) {
+    model->unit[u].config.reshard = reshard[u];
+    model->unit[u].config.reshard_size = size ? size[u] : 0;
+  }
   return MS_OK;
 }
 

@@ -33,7 +33,8 @@ void ms_model_free(ms_model *model) {
 }
 
 void ms_unit_config_default(ms_unit_config *config) {
-  *config = (ms_unit_config){MS_F32, MS_F32, MS_LAYOUT_ROWS, MS_RESHARD_DEFAULT};
+  *config = (ms_unit_config){
+      .param_dtype = MS_F32, .reduce_dtype = MS_F32, .layout = MS_LAYOUT_ROWS, .reshard = MS_RESHARD_DEFAULT};
 }
 
 void ms_param_config_default(ms_param_config *config) {
@@ -170,6 +171,30 @@ static int check_dims(const ms_mesh *mesh, int rank, int replicate_dim, int shar
   return MS_OK;
 }
 
+int ms_unit_check_reshard_size(const ms_model *model, int unit, int reshard, int size) {
+  const char *name = model->unit[unit].name;
+  if (size < 0 || (size > 0 && reshard != MS_RESHARD_ALWAYS))
+    return MS_FAIL(MS_EINVAL, "unit '%s': reshard_size %d must not be negative, and goes with reshard = always", name,
+                   size);
+  if (size && model->shard_size % size)
+    return MS_FAIL(MS_EINVAL, "unit '%s': it cannot reshard to groups of %d: %d shards are not a multiple of that",
+                   name, size, model->shard_size);
+  return MS_OK;
+}
+
+static int check_reshard_sizes(const ms_model *model) {
+  for (int u = 0; u < model->units; u++) {
+    const ms_unit_config *config = &model->unit[u].config;
+    MS_TRY(ms_unit_check_reshard_size(model, u, config->reshard, config->reshard_size));
+  }
+  return MS_OK;
+}
+
+int ms_unit_backward_ranks(const ms_model *model, int unit) {
+  const ms_unit_config *config = &model->unit[unit].config;
+  return config->reshard == MS_RESHARD_ALWAYS && config->reshard_size ? config->reshard_size : model->shard_size;
+}
+
 int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate_dim, int shard_dim) {
   if (model->sharded) return MS_FAIL(MS_EINVAL, "the model is sharded already");
   MS_TRY(check_dims(mesh, rank, replicate_dim, shard_dim));
@@ -178,6 +203,7 @@ int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate
   MS_TRY(
       take_dim(mesh, shard_dim, rank, &model->shard_dim, &model->shard_size, &model->shard_rank, &model->shard_group));
   MS_TRY(take_members(model, mesh, rank));
+  MS_TRY(check_reshard_sizes(model));
   model->rank = rank;
   model->world = ms_mesh_world(mesh);
   model->mesh_ndim = mesh->ndim;

@@ -72,6 +72,10 @@ struct ms_model {
   char mesh_text[MS_MESH_LABEL_BYTES]; /* "2x2 (replicate, shard)" */
 };
 
+/* Whether a unit of a sharded model may keep shards of 1/size with this enum ms_reshard. */
+int ms_unit_check_reshard_size(const ms_model *model, int unit, int reshard, int size);
+/* Ranks that a unit is gathered in for backward: the shard group, or neighbours in it; 1 when it is kept (model.c). */
+int ms_unit_backward_ranks(const ms_model *model, int unit);
 /* Fills segments, offsets and owned ranges of every unit (segment.c). */
 int ms_model_segment(ms_model *model);
 /* What the graph floor asks: ms_param_lookup. */

@@ -125,18 +125,20 @@ static void R4_resharding_changes_the_next_plan(void **state) {
   mlp net = mlp_make(&config);
   ms_plan_summary before, kept, always, again;
   summarize(&net, &before);
-  must(ms_model_set_reshard(net.model, (int[]){MS_RESHARD_KEEP, MS_RESHARD_KEEP, MS_RESHARD_KEEP, MS_RESHARD_KEEP}));
+  must(ms_model_set_reshard(net.model, (int[]){MS_RESHARD_KEEP, MS_RESHARD_KEEP, MS_RESHARD_KEEP, MS_RESHARD_KEEP},
+                            NULL));
   summarize(&net, &kept);
   must(ms_model_set_reshard(net.model,
-                            (int[]){MS_RESHARD_ALWAYS, MS_RESHARD_ALWAYS, MS_RESHARD_ALWAYS, MS_RESHARD_ALWAYS}));
+                            (int[]){MS_RESHARD_ALWAYS, MS_RESHARD_ALWAYS, MS_RESHARD_ALWAYS, MS_RESHARD_ALWAYS}, NULL));
   summarize(&net, &always);
   /* Forward 4, and backward none or all; 4 reduce-scatters. */
   assert_int_equal(kept.collectives[MS_PHASE_FIRST], 8);
   assert_int_equal(always.collectives[MS_PHASE_FIRST], 12);
   assert_true(kept.fingerprint_low != always.fingerprint_low);
-  assert_fails(ms_model_set_reshard(net.model, (int[]){0, 0, 0, 3}), MS_EINVAL, "unit 'layers.2': reshard must be");
-  must(ms_model_set_reshard(net.model,
-                            (int[]){MS_RESHARD_DEFAULT, MS_RESHARD_DEFAULT, MS_RESHARD_DEFAULT, MS_RESHARD_DEFAULT}));
+  assert_fails(ms_model_set_reshard(net.model, (int[]){0, 0, 0, 3}, NULL), MS_EINVAL,
+               "unit 'layers.2': reshard must be");
+  must(ms_model_set_reshard(
+      net.model, (int[]){MS_RESHARD_DEFAULT, MS_RESHARD_DEFAULT, MS_RESHARD_DEFAULT, MS_RESHARD_DEFAULT}, NULL));
   summarize(&net, &again);
   assert_true(again.fingerprint_low == before.fingerprint_low && again.fingerprint_high == before.fingerprint_high);
   mlp_free(&net);
@@ -180,7 +182,7 @@ static void R4_rules_of_a_model_that_is_not_sharded_are_not_changed(void **state
   (void)state;
   ms_model *model;
   must(ms_model_new(0, &model));
-  assert_fails(ms_model_set_reshard(model, NULL), MS_EINVAL, "not sharded yet");
+  assert_fails(ms_model_set_reshard(model, NULL, NULL), MS_EINVAL, "not sharded yet");
   assert_fails(ms_model_set_groups(model, NULL, NULL), MS_EINVAL, "not sharded yet");
   ms_model_free(model);
 }

@@ -1,5 +1,5 @@
-/* test_plan_sync.c - plans whose gradients wait for the last micro-batch, or whose weights stay from one to the next: what
-** each phase communicates, what it costs, and that its waits are the needed ones.
+/* test_plan_sync.c - plans whose gradients wait for the last micro-batch, or whose weights stay from one to the next or are
+** kept for smaller groups: what each phase communicates, what it costs, and that its waits are the needed ones.
 */
 #include "tests/c/support/planned.h"
 
@@ -111,6 +111,66 @@ static void M4_every_wait_is_needed_when_gradients_wait(void **state) {
       }
 }
 
+static double gathered_bytes(const ms_plan *plan) {
+  double bytes = 0;
+  for (int i = 0; i < plan->phase[MS_PHASE_FIRST].colls; i++)
+    if (plan->phase[MS_PHASE_FIRST].coll[i]->kind == MS_COLL_ALL_GATHER)
+      bytes += plan->phase[MS_PHASE_FIRST].coll[i]->bytes;
+  return bytes;
+}
+
+/* With groups of 2 of 4 ranks, backward moves half of the unit to each instead of three quarters. */
+static void S4_smaller_groups_move_less_and_hold_more(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(1, 4, 3);
+  ms_plan_config config = planned_config();
+  c.block.param_dtype = c.root.param_dtype = MS_BF16;
+  c.block.reshard = c.root.reshard = MS_RESHARD_ALWAYS;
+  planned all = plan_with(&c, &config);
+  c.block.reshard_size = 2;
+  planned two = plan_with(&c, &config);
+  double blocks = 0;
+  for (int u = 1; u < all.net.model->units; u++)
+    for (int s = 0; s < all.net.model->unit[u].segments; s++)
+      blocks += 4.0 * 2 * (double)all.net.model->unit[u].segment[s].chunk;
+  assert_true(gathered_bytes(all.plan) - gathered_bytes(two.plan) == 0.25 * blocks);
+  assert_int_equal(count(two.plan, MS_PHASE_FIRST, MS_COLL_ALL_GATHER, 0), 2 * (c.blocks + 1));
+  assert_true(two.plan->category_bytes[MS_CAT_GATHERED] > all.plan->category_bytes[MS_CAT_GATHERED]);
+  assert_true(two.plan->arena_bytes[MS_ARENA_GROUPED] >= (int64_t)blocks / 2);
+  check_mutations(&c, &config);
+  drop(&all);
+  drop(&two);
+}
+
+static void S4_groups_must_divide_the_shards(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(1, 4, 0);
+  ms_model *model;
+  int unit, param;
+  ms_param_config param_config;
+  ms_mesh *mesh;
+  ms_param_config_default(&param_config);
+  must(ms_mesh_new("cpu", 1, (int[]){4}, NULL, 4, &mesh));
+  must(ms_model_new(1, &model));
+  c.block.reshard = MS_RESHARD_ALWAYS;
+  c.block.reshard_size = 3;
+  must(ms_model_add_unit(model, "block", &c.block, &unit));
+  must(ms_model_add_param(model, unit, "w", 1, (int64_t[]){8}, &param_config, &param));
+  assert_fails(ms_model_shard(model, mesh, 0, -1, 0), MS_EINVAL, "unit 'block': it cannot reshard to groups of 3");
+  ms_model_free(model);
+  must(ms_model_new(1, &model));
+  c.block.reshard_size = 2;
+  must(ms_model_add_unit(model, "block", &c.block, &unit));
+  must(ms_model_add_param(model, unit, "w", 1, (int64_t[]){8}, &param_config, &param));
+  must(ms_model_shard(model, mesh, 0, -1, 0));
+  assert_fails(ms_model_set_reshard(model, (int[]){MS_RESHARD_KEEP}, (int[]){2}), MS_EINVAL,
+               "goes with reshard = always");
+  must(ms_model_set_reshard(model, (int[]){MS_RESHARD_ALWAYS}, (int[]){1}));
+  assert_int_equal(ms_unit_backward_ranks(model, 0), 1);
+  ms_model_free(model);
+  ms_mesh_free(mesh);
+}
+
 static void what_cannot_wait_is_refused(void **state) {
   (void)state;
   mlp_config c = mlp_default(1, 2, 0);
@@ -132,6 +192,8 @@ int main(void) {
       TEST(S5_what_waits_is_in_the_peak),
       TEST(S5_weights_that_stay_are_gathered_once),
       TEST(M4_every_wait_is_needed_when_gradients_wait),
+      TEST(S4_smaller_groups_move_less_and_hold_more),
+      TEST(S4_groups_must_divide_the_shards),
       TEST(what_cannot_wait_is_refused),
   };
   return cmocka_run_group_tests_name("plan sync", tests, NULL, NULL);

@@ -102,6 +102,24 @@ describe("parity with one rank", function()
     assert_parity(alone, run(2, { mesh = "2x1", micro = 3, layout = "ragged" }), 1e-5)
   end)
 
+  it("S4 a smaller group gathers for backward: the same bits, fewer bytes", function()
+    for _, layout in ipairs({ "rows", "ragged" }) do
+      for _, dtype in ipairs({ "f32", "bf16" }) do
+        local settings = { mesh = "1x4", layout = layout, dtype = dtype }
+        local all = run(4, with(settings, { reshard = "true" }))
+        local two, one = run(4, with(settings, { reshard = 2 })), run(4, with(settings, { reshard = 1 }))
+        assert_same(all, two)
+        assert.same(all.collectives, two.collectives)
+        assert.equal(run(4, with(settings, { reshard = "false" })).plan.fingerprint, one.plan.fingerprint)
+        assert(one.plan.comm_bytes.shard < two.plan.comm_bytes.shard)
+        assert(two.plan.comm_bytes.shard < all.plan.comm_bytes.shard)
+        if dtype == "bf16" then assert(two.plan.bytes.gathered > all.plan.bytes.gathered) end
+      end
+    end
+    local settings = { mesh = "1x4", dtype = "bf16", micro = 3 }
+    assert_same(run(4, with(settings, { reshard = "true" })), run(4, with(settings, { reshard = 2 })))
+  end)
+
   it("S5 gradients that wait for the last micro-batch: parity, and fewer collectives", function()
     local alone = run(1, { mesh = "1x1", micro = 3 })
     for _, mesh in ipairs({ { 1, "1x1" }, { 2, "1x2" }, { 2, "2x1" }, { 4, "2x2" } }) do

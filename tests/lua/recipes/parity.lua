@@ -93,7 +93,7 @@ local mesh = BUILD[cfg.build]()
 local is_second = ms.world().size > mesh:size() and mesh:ranks()[1] ~= 0 -- of two copies
 local samples = cfg.samples + (is_second and 1000 or 0) -- the second trains on others
 
-local RESHARD = { ["true"] = true, ["false"] = false, default = "default" }
+local RESHARD = { ["true"] = true, ["false"] = false, default = "default", ["2"] = 2, ["1"] = 1 }
 local model = Net()
 ms.fully_shard(model, {
   mesh = mesh,
