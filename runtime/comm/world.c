@@ -22,6 +22,7 @@ static const double DEFAULT_TIMEOUT = 300.0;
 static const double LONGEST_SLEEP = 0.1;
 /* A rank that is waited for and has left is an error after this: until then, the launcher may tell why it left. */
 static const double LEFT_GRACE = 0.3;
+static const double SHORTEST_STOP = 1.0;
 /* Long enough for a peer that is about to arrive; then the core is better left idle. */
 static const double SPIN_SECONDS = 200e-6;
 
@@ -228,13 +229,21 @@ static uint64_t find_left(const ms_job *job, const int *rank, uint64_t mask) {
   return left;
 }
 
+/* Turns follow each other within LONGEST_SLEEP. A longer pause is time in which this process was stopped (Ctrl-Z), as the
+** others were: nobody was late then. */
+static void leave_out_stops(ms_wait *wait, double now) {
+  if (wait->started == 0) wait->started = now;
+  else if (now - wait->turned_at > SHORTEST_STOP) wait->started += now - wait->turned_at;
+  wait->turned_at = now;
+}
+
 int ms_world_turn(ms_world *world, ms_wait *wait, unsigned seen, const char *kind, const char *label, const int *rank,
                   uint64_t missing) {
   char who[512];
   const char *space = label && *label ? " " : "";
   MS_TRY(ms_world_check(world));
   double now = ms_clock();
-  if (wait->started == 0) wait->started = now;
+  leave_out_stops(wait, now);
   uint64_t left = find_left(world->job, rank, missing);
   if (left && wait->left_at == 0) wait->left_at = now;
   if (left && now > wait->left_at + LEFT_GRACE) {

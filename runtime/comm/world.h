@@ -45,7 +45,8 @@ unsigned ms_world_doorbell(const ms_world *world);
 void ms_world_sleep(ms_world *world, unsigned seen, double seconds);
 /* A wait in turns: test the condition, take a turn, test again. Fresh waits are zero-filled. */
 typedef struct ms_wait {
-  double started;
+  double started; /* later by the time in which the process was stopped */
+  double turned_at;
   double left_at; /* when a rank waited for was first seen to have left the world; 0: none was */
 } ms_wait;
 /* Rings the doorbells of `n` ranks. */
