@@ -347,6 +347,7 @@ function sharding.fully_shard(model, config)
   end
   self.rank = world.rank
   self.mesh, self.replicate_dim, self.shard_dim, self.default_reshard = apply_strategy(config)
+  self.mesh:coordinate_of(self.rank) -- refuses a rank that has no place in it
   if self.shard_dim >= 0 then self.mesh:check_nodes(self.shard_dim) end
   assign_units(self, inventory, config.units)
   decide_units(self, config)

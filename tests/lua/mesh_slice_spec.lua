@@ -229,3 +229,69 @@ describe("D9", function()
     end
   end)
 end)
+
+describe("D12", function()
+  local nodes, node_ranks = world.nodes, world.node_ranks
+  after_each(function() world.nodes, world.node_ranks = nodes, node_ranks end)
+
+  local function hosts(...)
+    local counts = { ... }
+    world.nodes = function() return #counts end
+    world.node_ranks = function(node) return counts[node + 1] end
+  end
+
+  it("refuses a shard dimension over nodes with different numbers of ranks, and names them", function()
+    hosts(6, 10)
+    local told = "dimension shard of size 4 reaches over nodes with different numbers of ranks (node 0 has 6 ranks, "
+      .. "node 1 has 10 ranks)"
+    assert_message(told, ms.init_device_mesh, "cpu", "4x4", { "replicate", "shard" })
+    assert_message("dimension b of size 4 reaches over nodes", function()
+      return ms.fully_shard(fixture.gpt2(), { mesh = ms.init_device_mesh("cpu", "4x4", { "a", "b" }) })
+    end)
+  end)
+
+  it("takes groups inside of nodes, one group over all, and equal nodes", function()
+    hosts(6, 10)
+    assert.same({ 8, 2 }, ms.init_device_mesh("cpu", "8x2", { "replicate", "shard" }).shape)
+    assert.same({ 1, 16 }, ms.init_device_mesh("cpu", "1x16", { "replicate", "shard" }).shape)
+    hosts(8, 8)
+    assert.same({ 1, 16 }, ms.init_device_mesh("cpu", "1x16", { "replicate", "shard" }).shape)
+    assert.same({ 4, 4 }, ms.init_device_mesh("cpu", "4x4", { "replicate", "shard" }).shape)
+  end)
+end)
+
+describe("a model over a slice", function()
+  local function sharding_over(mesh, strategy)
+    return ms.fully_shard(fixture.gpt2(), { mesh = mesh, strategy = strategy }).sharding
+  end
+
+  it("D4 is sharded over the slice's dimensions, or replicated over its ranks", function()
+    local hsdp = sharding_over(three():slice { "replicate", "shard" })
+    assert.same({ 0, 1, 8 }, { hsdp.replicate_dim, hsdp.shard_dim, hsdp.mesh:size() })
+    local fsdp = sharding_over(three()["shard"], "FULL_SHARD")
+    assert.same({ -1, 0, { 8, 9, 10, 11 } }, { fsdp.replicate_dim, fsdp.shard_dim, fsdp.mesh:ranks() })
+    local ddp = sharding_over(three():slice { "replicate", "shard" }, "NO_SHARD")
+    assert.same({ 0, -1, { 8, 9, 10, 11, 12, 13, 14, 15 } }, { ddp.replicate_dim, ddp.shard_dim, ddp.mesh:ranks() })
+  end)
+
+  it("D4 is refused over a mesh with dimensions that do neither, with what to write", function()
+    assert_message("ms.fully_shard: mesh 2x2x4 (pipe, replicate, shard): dimension pipe neither replicates nor shards; "
+      .. 'give the slice of those that do, as in mesh:slice { "replicate", "shard" }: its copies train apart',
+      sharding_over, three())
+  end)
+
+  it("D9 is refused on a rank that has no place in the mesh", function()
+    assert_message("rank 11 is outside the mesh 2 (shard): its ranks are 3, 4", sharding_over,
+      ms.mesh_from_groups(g(3, 4), "shard"))
+  end)
+
+  it("D4 takes its samples among the slice's ranks", function()
+    local slice = three():slice { "replicate", "shard" }
+    local sampler = ms.data.sampler { length = 16, shuffle = false, mesh = slice }
+    local samples = {}
+    for _, sample in sampler:samples() do samples[#samples + 1] = sample end
+    assert.same({ 3, 11 }, samples)
+    assert_message("ms.data.sampler: mesh must be a mesh", ms.data.sampler, { length = 16, mesh = { 2, 2 } })
+    assert.equal(8, ms.data.text { files = "README.md", seq = 4, global_batch = 64, mesh = slice }.batch)
+  end)
+end)

@@ -73,6 +73,17 @@ describe("D1", function()
     assert.same({ 0, 1, 2, 3, 4, 5, 6, 7 }, list(mesh:get_group()))
   end)
 
+  it("trains on a mesh without names, and tells its bytes by number", function()
+    local lines, status = on_four_ranks([[
+      local model = ms.fully_shard(ms.nn.linear(4, 2), { mesh = ms.init_device_mesh("cpu", 4) })
+      local data = ms.data.random { inputs = 4, targets = 2 }
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }
+      local m = train:step(data:read { 1, 2 })
+      print(m.comm_bytes["dim 0"] > 0, train:plan():summary().comm_bytes["dim 0"] == m.comm_bytes["dim 0"])]])
+    assert.equal(0, status)
+    assert.equal("[rank 0] true\ttrue", lines[1])
+  end)
+
   it("prints the ranks as a table", function()
     world.describe(1, 4)
     local text = tostring(ms.init_device_mesh("cpu", "2x2", { "replicate", "shard" }))
