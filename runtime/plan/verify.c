@@ -139,7 +139,7 @@ static void find_shared(const verifier *v, char *shared) {
 
 /* Sweeps each arena from its first byte; `open` holds the accesses that reach beyond the current one's begin. */
 static int check_order(verifier *v) {
-  qsort(v->touches, (size_t)v->n, sizeof *v->touches, by_place);
+  if (v->n) qsort(v->touches, (size_t)v->n, sizeof *v->touches, by_place);
   touch *open = ms_calloc(v->n, sizeof *open); /* copies: they are gone through for every access */
   char shared[MS_ARENAS] = {0};
   int n_open = 0;

@@ -20,9 +20,8 @@ local function run(ranks, settings)
   local ended = program.run({
     "run", "tests/lua/recipes/parity.lua", "-n", tostring(ranks), "out=" .. out, "steps=4", unpack(words),
   }, "OMP_NUM_THREADS=1") -- workspace depends on it
-  local first, second = read(out), read(out .. ".second")
   assert(ended.status == 0, ended.err)
-  return first, second
+  return read(out), read(out .. ".second")
 end
 
 local function assert_same(expected, got)
