@@ -67,6 +67,15 @@ describe("copies of a slice", function()
     settings.samples = 1000
     assert_same(run(4, settings), second)
   end)
+
+  it("D4 train apart with a shard for a smaller group in each", function()
+    local settings = { build = "interleaved", mesh = "1x4", reshard = 2, dtype = "bf16" }
+    local first, second = run(8, settings)
+    settings.build = nil
+    assert_same(run(4, settings), first)
+    settings.samples = 1000
+    assert_same(run(4, settings), second)
+  end)
 end)
 
 describe("a mesh made otherwise", function()
