@@ -54,7 +54,7 @@ describe("D10", function()
 
   for title, case in pairs({
     ["the mesh's shape"] = { "s.sizes = { 1, 4 }",
-      'has "2x2 (replicate, shard), ranks 0, 1, 2, 3", rank 2 has "1x4 (replicate, shard), ranks 0, 1, 2, 3"' },
+      'rank 2 has "1x4 (replicate, shard), ranks 0, 1, 2, 3"' },
     ["the mesh's names"] = { 's.names = { "shard", "replicate" }', 'rank 2 has "2x2 (shard, replicate), ranks' },
     ["the ranks of its mesh"] = {
       's.mesh = function() return ms.mesh_from_groups(ms.new_group { 0, 2, 1, 3 }, "shard") end',
