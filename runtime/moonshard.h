@@ -232,6 +232,11 @@ MS_API int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, int re
 ** are [units], as in ms_unit_config; reshard_size NULL: zeros. lr_scale and weight_decay are [params]; the parameters of
 ** a `ragged` segment must agree on both, or it is MS_EUNSUPPORTED. On an error nothing has changed. */
 MS_API int ms_model_set_reshard(ms_model *model, const int *reshard, const int *reshard_size);
+/* How many units are gathered ahead while `unit` is the latest that has started: -1, as ms_plan_config says, or 0, 1, ...;
+** or which units, in order (n >= 0), in forward (backward 0) or backward (1); n -1: by number again. A unit that nobody
+** gathers ahead is gathered when it is needed. */
+MS_API int ms_model_set_prefetch(ms_model *model, int unit, int depth);
+MS_API int ms_model_set_prefetch_order(ms_model *model, int unit, int backward, int n, const int *units);
 MS_API int ms_model_set_groups(ms_model *model, const double *lr_scale, const double *weight_decay);
 /* Elements [first, first + count) of a parameter of that name as its law (enum ms_init, a, b) draws them; out is [count].
 ** A function of its arguments alone, so any part of a tensor can be drawn anywhere (Philox4x32-10). */

@@ -2,6 +2,7 @@
 -- change while the model trains.
 
 local engine = require("moonshard.ffi")
+local prefetch = require("moonshard.prefetch")
 local C, ffi = engine.C, engine.ffi
 
 local engine_model = {}
@@ -64,6 +65,7 @@ function engine_model.build(self, optimizer)
   local handle = ffi.gc(out[0], C.ms_model_free)
   add_params(self, handle, add_units(self, handle), groups_of(self, optimizer))
   engine.check(C.ms_model_shard(handle, self.mesh.handle, self.rank, self.replicate_dim, self.shard_dim))
+  prefetch.set(self, handle, self.decisions.prefetch)
   return handle
 end
 

@@ -7,18 +7,20 @@
 local engine_model = require("moonshard.engine_model")
 local errors = require("moonshard.error")
 local options = require("moonshard.options")
+local policies = require("moonshard.policies")
+local prefetch = require("moonshard.prefetch")
 local schedule = require("moonshard.schedule")
 local session = require("moonshard.session")
 
 ---@class moonshard.NewRules what is left out stays as it is
 ---@field reshard_after_forward any as in ms.fully_shard; replaces the whole policy
----@field prefetch integer? units gathered ahead
+---@field prefetch any as in ms.fully_shard; a number is for the units that no rule speaks of
 ---@field lr number|moonshard.Schedule?
 ---@field groups table? of the optimizer; {} for none
 ---@field weight_decay number? of parameters that no group says otherwise of
 
 local SPECS = {
-  reshard_after_forward = { "any" }, prefetch = { "integer" }, lr = { "number|function" }, groups = { "table" },
+  reshard_after_forward = { "any" }, prefetch = { "any" }, lr = { "number|function" }, groups = { "table" },
   weight_decay = { "number" },
 }
 
@@ -29,7 +31,7 @@ local OF_OPTIMIZER = { "lr", "groups", "weight_decay" }
 local function remember(self)
   local sharding, optimizer = self.sharding, self.optimizer
   local before = { rules = self.rules, prefetch = self.prefetch, warnings = sharding.warnings,
-    reshard = sharding.decisions.reshard_after_forward }
+    reshard = sharding.decisions.reshard_after_forward, ahead = sharding.decisions.prefetch }
   for _, name in ipairs(OF_OPTIMIZER) do before[name] = optimizer and optimizer[name] end
   return before
 end
@@ -39,6 +41,8 @@ local function restore(self, before)
   self.rules, self.prefetch, sharding.warnings = before.rules, before.prefetch, before.warnings
   sharding.decisions.reshard_after_forward = before.reshard
   engine_model.set_reshard(sharding, handle, before.reshard)
+  sharding.decisions.prefetch = before.ahead
+  prefetch.set(sharding, handle, before.ahead)
   if not optimizer then return end
   for _, name in ipairs(OF_OPTIMIZER) do optimizer[name] = before[name] end
   engine_model.set_groups(sharding, handle, optimizer)
@@ -48,8 +52,8 @@ end
 
 local function check(self, given)
   given = options.parse("ms.set_rules", given, SPECS)
-  if given.prefetch and given.prefetch < 0 then
-    errors.invalid("ms.set_rules: prefetch must be 0 or more units, not %d", given.prefetch)
+  if type(given.prefetch) == "number" and (given.prefetch < 0 or given.prefetch % 1 ~= 0) then
+    errors.invalid("ms.set_rules: prefetch must be 0 or more units, not %s", tostring(given.prefetch))
   end
   if given.weight_decay and given.weight_decay < 0 then
     errors.invalid("ms.set_rules: weight_decay must be 0 or more, not %g", given.weight_decay)
@@ -68,6 +72,7 @@ local function key_of(self)
   local parts = { " | prefetch", tostring(self.prefetch), "reshard" }
   for _, unit in ipairs(self.sharding.units) do
     parts[#parts + 1] = self.sharding.decisions.reshard_after_forward[unit.name].value
+    parts[#parts + 1] = prefetch.describe(self.sharding.decisions.prefetch[unit.name].value)
   end
   local fqns = {}
   for i, param in ipairs(self.sharding.params) do fqns[i] = param.fqn end
@@ -85,9 +90,13 @@ local function take(self, given)
   local sharding, optimizer, handle = self.sharding, self.optimizer, self.sharding:handle()
   sharding.warnings = {}
   if given.reshard_after_forward ~= nil then
-    engine_model.set_reshard(sharding, handle, sharding:decide_reshard(given.reshard_after_forward))
+    engine_model.set_reshard(sharding, handle, policies.reshard(sharding, given.reshard_after_forward))
   end
-  self.prefetch = given.prefetch or self.prefetch
+  if type(given.prefetch) == "number" then
+    self.prefetch = given.prefetch
+  elseif given.prefetch then
+    prefetch.set(sharding, handle, policies.prefetch(sharding, given.prefetch))
+  end
   if given.lr then optimizer.lr = schedule.of(given.lr) end
   if given.groups or given.weight_decay then
     optimizer.groups = given.groups or optimizer.groups

@@ -7,9 +7,7 @@ local meshes = require("moonshard.mesh")
 local module = require("moonshard.module")
 local nearest = require("moonshard.nearest")
 local options = require("moonshard.options")
-local precision = require("moonshard.precision")
-local recompute = require("moonshard.recompute")
-local rules = require("moonshard.rules")
+local policies = require("moonshard.policies")
 local tree = require("moonshard.tree")
 local units = require("moonshard.units")
 local world = require("moonshard.world")
@@ -137,121 +135,6 @@ local function apply_strategy(config)
   return mesh, replicate_dim, shard_dim, strategy.reshard
 end
 
--- ---- policies ---------------------------------------------------------------------------------------------------
-
-local RESHARD = { [true] = "always", [false] = "never", always = "always", never = "never", default = "default" }
-
--- A number is the size of the groups that backward gathers in: 1 keeps the weights gathered, the shard group's own size
--- reshards to all of it.
-local function reshard_reader(shard_size)
-  return function(value, rule)
-    local mode = RESHARD[value]
-    if mode then return mode end
-    if value == 1 then return "never" end
-    if value == shard_size then return "always" end
-    if type(value) ~= "number" then
-      errors.invalid("reshard_after_forward: %s must be true, false, \"default\" or a number of ranks, not %s", rule,
-        options.describe(value))
-    end
-    if value < 1 or shard_size % value ~= 0 then
-      errors.invalid("reshard_after_forward: %s asks for groups of %s; that must divide the %d ranks that shard", rule,
-        tostring(value), shard_size)
-    end
-    return value
-  end
-end
-
-local function read_layout(value, rule)
-  if value == "rows" or value == "ragged" then return value end
-  errors.invalid("layout: %s must be \"rows\" or \"ragged\", not %s", rule, options.describe(value))
-end
-
-local function read_freeze(value, rule)
-  if type(value) == "boolean" then return value end
-  errors.invalid("freeze: %s must be true or false, not %s", rule, options.describe(value))
-end
-
-local function read_param_dtype(value, rule)
-  return precision.read(rule, { param_dtype = value }).param_dtype
-end
-
-local function read_precision(value, rule)
-  return precision.read(rule == "the value" and "mp_policy" or "mp_policy: " .. rule, value)
-end
-
--- Decides one policy for all names: a list of rules, or one value for all.
-local function decide(self, policy, given, names, default, read, bare_value)
-  local decisions
-  if rules.is_list(given) then
-    local warnings
-    decisions, warnings = rules.policy(policy, given, { read = read, bare_value = bare_value })
-      :resolve(names, default)
-    for _, warning in ipairs(warnings) do table.insert(self.warnings, warning) end
-  else
-    local value = default
-    if given ~= nil then value = read(given, "the value") end
-    decisions = {}
-    for i = 1, #names do decisions[i] = { value = value, where = given ~= nil and self.where or nil } end
-  end
-  local by_name = {}
-  for i, name in ipairs(names) do by_name[name] = decisions[i] end
-  self.decisions[policy] = by_name
-  return by_name
-end
-
----What a list of rules, or one value, says about when each unit is resharded.
----@param given any as reshard_after_forward of ms.fully_shard
----@return table<string, moonshard.Decision> by_unit
-function Sharding:decide_reshard(given)
-  local names = {}
-  for i, unit in ipairs(self.units) do names[i] = unit.name end
-  return decide(self, "reshard_after_forward", given, names, self.default_reshard or "default",
-    reshard_reader(size_of(self.mesh, self.shard_dim)))
-end
-
-local function decide_units(self, config)
-  local names = {}
-  for i, unit in ipairs(self.units) do names[i] = unit.name end
-  local reshard = self:decide_reshard(config.reshard_after_forward)
-  local mixed = decide(self, "mp_policy", config.mp_policy, names, precision.read("mp_policy", nil), read_precision)
-  local layout = decide(self, "layout", config.layout, names, "rows", read_layout)
-  for _, unit in ipairs(self.units) do
-    local policy = mixed[unit.name].value
-    unit.reshard, unit.layout = reshard[unit.name].value, layout[unit.name].value
-    unit.param_dtype, unit.reduce_dtype = policy.param_dtype, policy.reduce_dtype
-    unit.output_dtype = policy.output_dtype
-  end
-end
-
--- Rules speak of any module; one value for all is meant for the modules that are units.
-local function decide_recompute(self, given, inventory)
-  local names, modules, is_unit = {}, {}, {}
-  for _, unit in ipairs(self.units) do
-    for _, root in ipairs(unit.name ~= units.ROOT and unit.modules or {}) do is_unit[root] = true end
-  end
-  for _, entry in ipairs(inventory.modules) do
-    if entry.name ~= "" and (rules.is_list(given) or is_unit[entry.module]) then
-      names[#names + 1], modules[#modules + 1] = entry.name, entry.module
-    end
-  end
-  local decisions = decide(self, "recompute", given, names, nil, recompute.read)
-  self.recompute = {}
-  for i, name in ipairs(names) do self.recompute[modules[i]] = decisions[name].value end
-end
-
-local function decide_parameters(self, config)
-  local names = {}
-  for i, param in ipairs(self.params) do names[i] = param.fqn end
-  local freeze = decide(self, "freeze", config.freeze, names, nil, read_freeze, true)
-  local dtypes = decide(self, "param_dtype", config.param_dtype, names, nil, read_param_dtype)
-  for _, param in ipairs(self.params) do
-    param.dtype = dtypes[param.fqn].value
-    local decision = freeze[param.fqn]
-    if decision.value == nil then decision.value = param.parameter.frozen end
-    param.frozen = decision.value
-  end
-end
-
 -- ---- units ------------------------------------------------------------------------------------------------------
 
 local function new_unit(name, modules, decision)
@@ -294,7 +177,7 @@ end
 local SPECS = {
   mesh = { "any" }, units = { "any" }, reshard_after_forward = { "any" }, mp_policy = { "any" }, layout = { "any" },
   freeze = { "any" }, param_dtype = { "any" }, strategy = { "string" }, seed = { "integer", default = 0 },
-  shared_masters = { "boolean", default = true }, recompute = { "any" },
+  shared_masters = { "boolean", default = true }, recompute = { "any" }, prefetch = { "any" },
 }
 
 local function new_sharding(model, seed)
@@ -323,6 +206,7 @@ end
 ---  reshard_after_forward: true, false, "default", a number of ranks or rules over units;
 ---  mp_policy: { param_dtype, reduce_dtype, output_dtype }, "auto" or rules over units (default f32);
 ---  layout: "rows", "ragged" or rules over units;
+---  prefetch: how many units are gathered ahead, or rules over units, whose values may name units;
 ---  recompute: true, false, a list of ops or rules over modules: what backward makes again instead of keeping it;
 ---  param_dtype: "f32" or "bf16" by rules over parameters, where one differs from its unit;
 ---  freeze: rules over parameters; strategy: PyTorch FSDP's name; seed: of the initial weights;
@@ -350,9 +234,7 @@ function sharding.fully_shard(model, config)
   self.mesh:coordinate_of(self.rank) -- refuses a rank that has no place in it
   if self.shard_dim >= 0 then self.mesh:check_nodes(self.shard_dim) end
   assign_units(self, inventory, config.units)
-  decide_units(self, config)
-  decide_parameters(self, config)
-  decide_recompute(self, config.recompute, inventory)
+  policies.decide(self, config, inventory)
   rawset(model, "sharding", self)
   claim_parameters(self)
   self:report_warnings()
@@ -378,10 +260,9 @@ function sharding.alone(model)
   local self = new_sharding(model, 0)
   self.alone, self.rank = true, 0
   self.mesh, self.replicate_dim, self.shard_dim = require("moonshard.eager.alone").mesh(), -1, 0
-  assign_units(self, tree.inventory(model), nil)
-  decide_units(self, {})
-  decide_parameters(self, {})
-  self.recompute = {}
+  local inventory = tree.inventory(model)
+  assign_units(self, inventory, nil)
+  policies.decide(self, {}, inventory)
   claim_parameters(self)
   return self
 end

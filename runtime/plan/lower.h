@@ -17,6 +17,7 @@ typedef struct ms_unit_use {
 /* One unsharding of a unit: issued before node issue, needed by node need. */
 typedef struct ms_unshard {
   int unit, need, issue;
+  int rank; /* among those that are issued before the same node */
 } ms_unshard;
 /* use: [units]. boundary: the first backward node (or the number of nodes). keep_all: no unit is resharded after forward. */
 int ms_unit_uses(const ms_model *model, const ms_graph *graph, const int *root, int keep_all, ms_unit_use *use,

@@ -1,7 +1,8 @@
 /* use.c - when a unit's weights are needed, and so when they are gathered.
 **
 ** The order in which units are needed is known from the graph, so prefetching is a choice of issue points: unit k is
-** issued when the unit `prefetch` places before it in the same direction is first needed. Forward gathers are never
+** issued when the unit `prefetch` places before it in the same direction is first needed, or the first one whose rule
+** names it. Forward gathers are never
 ** issued late for backward's sake and backward gathers never before backward begins, so the two peaks do not add.
 */
 #include <stdlib.h>
@@ -71,18 +72,49 @@ static int by_need(const void *a, const void *b) {
   return x->at != y->at ? (x->at < y->at ? -1 : 1) : x->unit - y->unit;
 }
 
+/* Whether a unit that starts asks for `wanted`, which comes `distance` units later; *rank: its place among those. */
+static int gathers_ahead(const ms_unit *unit, int backward, int wanted, int distance, int prefetch, int *rank) {
+  int n = unit->ahead[backward].n;
+  *rank = distance;
+  if (n < 0) return distance <= (unit->prefetch < 0 ? prefetch : unit->prefetch);
+  for (*rank = 0; *rank < n; ++*rank)
+    if (unit->ahead[backward].unit[*rank] == wanted) return 1;
+  return 0;
+}
+
+/* Where unit k of an order is asked for: where the first unit starts that gathers it ahead, or else at its own need. */
+static ms_unshard find_issue(const ms_model *model, const need *order, int k, int backward, int start, int prefetch) {
+  ms_unshard found = {.unit = order[k].unit, .need = order[k].at, .issue = order[k].at, .rank = -1};
+  if (model->shard_size == 1) return found;
+  if (k < prefetch) {
+    found.issue = start;
+    found.rank = k;
+    return found;
+  }
+  for (int j = 0, rank; j < k; j++) {
+    if (!gathers_ahead(&model->unit[order[j].unit], backward, found.unit, k - j, prefetch, &rank)) continue;
+    found.issue = order[j].at;
+    found.rank = rank;
+    return found;
+  }
+  return found;
+}
+
+static int by_issue(const void *a, const void *b) {
+  const ms_unshard *x = a, *y = b;
+  if (x->issue != y->issue) return x->issue < y->issue ? -1 : 1;
+  return x->rank != y->rank ? x->rank - y->rank : x->need - y->need;
+}
+
 /* Adds the unshards of one direction. Units that are there already (kept, direct) still mark time in the order. */
-static int schedule(const ms_model *model, need *order, int n, const char *gathered, int start, int prefetch,
-                    ms_unshard *list) {
+static int schedule(const ms_model *model, need *order, int n, const char *gathered, int backward, int start,
+                    int prefetch, ms_unshard *list) {
   qsort(order, (size_t)n, sizeof *order, by_need);
   int made = 0;
-  for (int k = 0; k < n; k++) {
-    int unit = order[k].unit;
-    if (gathered[unit] || ms_unit_is_direct(model, unit)) continue;
-    int issue = order[k].at;
-    if (model->shard_size > 1) issue = k - prefetch >= 0 ? order[k - prefetch].at : start;
-    list[made++] = (ms_unshard){unit, order[k].at, issue};
-  }
+  for (int k = 0; k < n; k++)
+    if (!gathered[order[k].unit] && !ms_unit_is_direct(model, order[k].unit))
+      list[made++] = find_issue(model, order, k, backward, start, prefetch);
+  qsort(list, (size_t)made, sizeof *list, by_issue);
   return made;
 }
 
@@ -94,13 +126,13 @@ int ms_unshard_schedule(const ms_model *model, const ms_unit_use *use, int bound
   int n = 0;
   for (int u = 0; u < model->units; u++)
     if (use[u].forward_first >= 0) order[n++] = (need){u, use[u].forward_first};
-  made = schedule(model, order, n, gathered, 0, prefetch, list);
+  made = schedule(model, order, n, gathered, 0, 0, prefetch, list);
   n = 0;
   for (int u = 0; u < model->units; u++) {
     gathered[u] = use[u].keep && use[u].forward_first >= 0;
     if (use[u].backward_first >= 0) order[n++] = (need){u, use[u].backward_first};
   }
-  made += schedule(model, order, n, gathered, boundary, prefetch, list + made);
+  made += schedule(model, order, n, gathered, 1, boundary, prefetch, list + made);
 done:
   free(order);
   free(gathered);

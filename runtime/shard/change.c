@@ -1,7 +1,11 @@
-/* change.c - rules of a sharded model that may change while it trains: when units are resharded, and the optimizer's groups.
+/* change.c - rules of a sharded model that may change while it trains: when units are resharded and gathered, and the
+** optimizer's groups.
 ** They decide what plans do and not where anything lies, so the state stays as it is. Everything else is fixed by
 ** ms_model_shard.
 */
+#include <stdlib.h>
+#include <string.h>
+
 #include "shard/model.h"
 
 static int check_sharded(const ms_model *model) {
@@ -21,6 +25,35 @@ int ms_model_set_reshard(ms_model *model, const int *reshard, const int *size) {
     model->unit[u].config.reshard = reshard[u];
     model->unit[u].config.reshard_size = size ? size[u] : 0;
   }
+  return MS_OK;
+}
+
+static int check_unit(const ms_model *model, int unit) {
+  if (unit >= 0 && unit < model->units) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "prefetch: there is no unit %d; the model has %d", unit, model->units);
+}
+
+int ms_model_set_prefetch(ms_model *model, int unit, int depth) {
+  MS_TRY(check_unit(model, unit));
+  if (depth < -1)
+    return MS_FAIL(MS_EINVAL, "unit '%s': prefetch must be -1 (the plan's), 0 or more units, not %d",
+                   model->unit[unit].name, depth);
+  model->unit[unit].prefetch = depth;
+  return MS_OK;
+}
+
+int ms_model_set_prefetch_order(ms_model *model, int unit, int backward, int n, const int *units) {
+  int *order = NULL;
+  MS_TRY(check_unit(model, unit));
+  for (int i = 0; i < n; i++) MS_TRY(check_unit(model, units[i]));
+  if (n > 0) {
+    order = ms_calloc(n, sizeof *order);
+    if (!order) return MS_ENOMEM;
+    memcpy(order, units, (size_t)n * sizeof *order);
+  }
+  free(model->unit[unit].ahead[backward != 0].unit);
+  model->unit[unit].ahead[backward != 0].unit = order;
+  model->unit[unit].ahead[backward != 0].n = n;
   return MS_OK;
 }
 

@@ -23,6 +23,7 @@ void ms_model_free(ms_model *model) {
     free(model->unit[i].name);
     free(model->unit[i].order);
     free(model->unit[i].segment);
+    for (int direction = 0; direction < 2; direction++) free(model->unit[i].ahead[direction].unit);
   }
   free(model->param);
   free(model->unit);
@@ -69,6 +70,7 @@ int ms_model_add_unit(ms_model *model, const char *name, const ms_unit_config *c
   MS_TRY(ms_grow((void **)&model->unit, &model->unit_capacity, model->units + 1, sizeof *model->unit));
   ms_unit *u = &model->unit[model->units];
   memset(u, 0, sizeof *u);
+  u->prefetch = u->ahead[0].n = u->ahead[1].n = -1;
   u->config = *config;
   u->name = ms_strdup(name);
   if (!u->name) return MS_ENOMEM;

@@ -54,6 +54,10 @@ typedef struct ms_unit {
   int64_t master_count;    /* f32 elements of the master buffer */
   int64_t trainable_count; /* its leading part: elements of gradient and optimizer state */
   int64_t gathered_bytes, reduce_bytes;
+  int prefetch; /* units to gather ahead while it runs; -1: as the plan says */
+  struct {
+    int *unit, n; /* instead: these, in this order; n -1: by number */
+  } ahead[2];     /* forward, backward */
 } ms_unit;
 
 struct ms_model {

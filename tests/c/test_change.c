@@ -187,6 +187,49 @@ static void R4_rules_of_a_model_that_is_not_sharded_are_not_changed(void **state
   ms_model_free(model);
 }
 
+/* Units of the all-gathers of a direction, in the order of their issue: r for the root, 0, 1, 2 for the layers;
+** '.' where a kernel that reads weights comes between. */
+static const char *gather_order(const ms_plan *plan, int backward) {
+  static char text[256];
+  int n = 0, in_backward = 0;
+  const ms_plan_phase *first = &plan->phase[MS_PHASE_FIRST];
+  for (int i = 0; i < first->n; i++) {
+    const ms_instr *instr = &first->instr[i];
+    in_backward |= instr->kind == MS_INSTR_KERNEL && instr->backward;
+    if (in_backward != backward) continue;
+    if (instr->kind == MS_INSTR_COLLECTIVE && instr->coll->kind == MS_COLL_ALL_GATHER)
+      text[n++] = instr->coll->unit ? (char)('0' + instr->coll->unit - 1) : 'r';
+    else if (instr->kind == MS_INSTR_KERNEL && n && text[n - 1] != '.') text[n++] = '.';
+  }
+  text[n] = 0;
+  return text;
+}
+
+static void S17_gathers_ahead_by_rule(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(1, 2, 0);
+  c.block.reshard = c.root.reshard = MS_RESHARD_ALWAYS;
+  mlp net = mlp_make(&c);
+  ms_plan_config config;
+  ms_plan_config_default(&config);
+  ms_plan *plan;
+  must(ms_plan_compile(net.graph, &config, &plan));
+  assert_string_equal(gather_order(plan, 0), "r0.1.2.r");
+  ms_plan_free(plan);
+  for (int u = 0; u < 4; u++) must(ms_model_set_prefetch(net.model, u, 0));
+  must(ms_model_set_prefetch(net.model, 1, 2));
+  must(ms_plan_compile(net.graph, &config, &plan));
+  assert_string_equal(gather_order(plan, 0), "r.012.r");
+  ms_plan_free(plan);
+  must(ms_model_set_prefetch_order(net.model, 0, 0, 2, (int[]){3, 1}));
+  must(ms_plan_compile(net.graph, &config, &plan));
+  assert_string_equal(gather_order(plan, 0), "r20.1.r");
+  ms_plan_free(plan);
+  assert_fails(ms_model_set_prefetch_order(net.model, 0, 1, 1, (int[]){9}), MS_EINVAL, "there is no unit 9");
+  assert_fails(ms_model_set_prefetch(net.model, 0, -2), MS_EINVAL, "unit 'root': prefetch must be -1");
+  mlp_free(&net);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(a_world_of_one_asks_nobody),
@@ -196,6 +239,7 @@ int main(void) {
       TEST(R4_resharding_changes_the_next_plan),
       TEST(R4_groups_change_where_segments_allow_it),
       TEST(R4_rules_of_a_model_that_is_not_sharded_are_not_changed),
+      TEST(S17_gathers_ahead_by_rule),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -258,6 +258,21 @@ describe("bit for bit", function()
     end
   end)
 
+  it("S17 neither do depths by rule, nor explicit orders", function()
+    local seen = {}
+    for _, dtype in ipairs({ "f32", "bf16" }) do
+      local expected = run(2, { mesh = "1x2", reshard = "true", dtype = dtype })
+      seen[expected.plan.fingerprint] = true
+      for _, ahead in ipairs({ "depths", "names" }) do
+        local got = run(2, { mesh = "1x2", reshard = "true", dtype = dtype, ahead = ahead })
+        assert_same(expected, got)
+        assert.same(expected.collectives, got.collectives)
+        assert.is_nil(seen[got.plan.fingerprint])
+        seen[got.plan.fingerprint] = true
+      end
+    end
+  end)
+
   it("S17 prefetch depth changes no bit", function()
     local expected = run(2, { mesh = "1x2" })
     for depth = 0, 2 do

@@ -13,7 +13,8 @@ local cfg = ms.args {
   mesh = "1x1", rows = 12, steps = 10, out = "", optimizer = "adamw", units = true, layout = "rows", dtype = "f32",
   reshard = "default", micro = 1, prefetch = 1, clip = 0.5, freeze = "", groups = false, reduce = "f32", unused = false,
   mixed = false, momentum = 0.9, nesterov = false, decay = 0.1, seed = 3, spare = false,
-  shared_masters = true, recompute = "", dropout = false, sync = "every", reshard_backward = true, build = "native",
+  shared_masters = true,
+  ahead = "", recompute = "", dropout = false, sync = "every", reshard_backward = true, build = "native",
   samples = 0,
 }
 
@@ -93,6 +94,12 @@ local mesh = BUILD[cfg.build]()
 local is_second = ms.world().size > mesh:size() and mesh:ranks()[1] ~= 0 -- of two copies
 local samples = cfg.samples + (is_second and 1000 or 0) -- the second trains on others
 
+-- Depths by unit; or names: both layers while the embedding runs, the second first, and none ahead in backward.
+local AHEAD = {
+  depths = { { "layers.0", 2 }, { re[[.*]], 0 } },
+  names = { { "root", { forward = { "layers.1", "layers.0" }, backward = {} } }, { re[[.*]], { backward = {} } } },
+}
+
 local RESHARD = { ["true"] = true, ["false"] = false, default = "default", ["2"] = 2, ["1"] = 1 }
 local model = Net()
 ms.fully_shard(model, {
@@ -106,6 +113,7 @@ ms.fully_shard(model, {
   seed = cfg.seed,
   shared_masters = cfg.shared_masters,
   recompute = RECOMPUTE[cfg.recompute],
+  prefetch = AHEAD[cfg.ahead],
 })
 
 local groups = cfg.groups and { { re[[bias|norm]], { weight_decay = 0, lr_scale = 0.5 } } } or nil
