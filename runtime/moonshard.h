@@ -123,6 +123,12 @@ MS_API void ms_world_abort(ms_world *world, const char *why);
 /* Seconds until a wait for a peer is an error (default 300, or MOONSHARD_TIMEOUT). */
 MS_API void ms_world_set_timeout(ms_world *world, double seconds);
 
+/* For reports and `moonshard ps`: the steps done so far and their speed; and what the program does while it is outside of
+** the engine ("data"), NULL when that ends: ranks that meet in a barrier or an exchange must say the same of it then, or
+** nothing. Both store a few words and cannot fail. */
+MS_API void ms_world_progress(ms_world *world, int64_t step, double tokens_per_s);
+MS_API void ms_world_doing(ms_world *world, const char *what);
+
 /* Ctrl-C: installs a handler; the flag is 1 once SIGINT came. Compiled Lua loops poll it. Installing again clears it. */
 MS_API void ms_interrupt_install(void);
 MS_API int ms_interrupted(void);

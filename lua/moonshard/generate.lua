@@ -75,7 +75,7 @@ local function generate(trainer, o)
     exec:write("tokens", array, 0, window)
     exec:run("evaluate")
     local logits = exec:output("logits", "f32") + (used - 1) * vocab
-    made[i] = string.char(running:gather(choose(logits, vocab, o, draw))[1])
+    made[i] = string.char(running:gather(choose(logits, vocab, o, draw), "of the next token")[1])
     text = text:sub(-window) .. made[i]
   end
   return table.concat(made)

@@ -146,7 +146,7 @@ end
 
 -- Each rank writes its own part, so ranks with different values would make a parameter that nobody gave.
 local function check_equal(around, name, data, count)
-  for place, other in ipairs(around:gather(checksum(data, count))) do
+  for place, other in ipairs(around:gather(checksum(data, count), "of checksums")) do
     if other ~= checksum(data, count) then
       errors.raise("MS_EMISMATCH", "set_parameter of %s: rank %d was given other values than rank %d; all ranks take "
         .. "the same", name, around:ranks()[place], world.rank)

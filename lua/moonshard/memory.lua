@@ -46,13 +46,14 @@ local function mib(bytes) return ("%.1f MiB"):format(bytes / 2 ^ 20) end
 function memory.check(session, state, plan)
   local ranks = session:ranks()
   local peak, limit = plan:summary().peak_bytes, plan.memory_limit or math.huge
-  for place, over in ipairs(session:gather(math.max(0, peak - limit))) do
+  for place, over in ipairs(session:gather(math.max(0, peak - limit), "of memory needs")) do
     if over > 0 then
       errors.raise("MS_ENOMEM", "the plan of rank %d needs %s more than memory_limit allows (here: a peak of %s, "
         .. "memory_limit %s)", ranks[place], mib(over), mib(peak), mib(limit))
     end
   end
-  local growths, available = session:gather(C.ms_state_growth(state, plan.handle)), session:gather(memory.available())
+  local growths, available = session:gather(C.ms_state_growth(state, plan.handle), "of memory needs"),
+    session:gather(memory.available(), "of memory there is")
   local needed = {}
   for place, growth in ipairs(growths) do
     local node = session.sharding.alone and 0 or C.ms_world_node_of(world.handle, ranks[place])

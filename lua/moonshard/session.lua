@@ -159,12 +159,17 @@ end
 
 ---One number of every rank that trains this model, in the order of ranks(). Collective over them.
 ---@param number number this rank's
+---@param what string? what it is, for reports; the same on all ranks: "of the learning rate"
 ---@return number[] by place, from 1
-function Session:gather(number)
+function Session:gather(number, what)
   if world.plan_only and not self.sharding.alone then return { number } end
   local n, list = self.sharding.mesh:size(), {}
   local mine, all = ffi.new("double[1]", number), ffi.new("double[?]", n)
-  check(C.ms_state_exchange(self:ensure_state(), mine, 8, all))
+  local state = self:ensure_state()
+  world.doing(what)
+  local status = C.ms_state_exchange(state, mine, 8, all)
+  world.doing(nil)
+  check(status)
   for place = 1, n do list[place] = all[place - 1] end
   return list
 end

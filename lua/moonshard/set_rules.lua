@@ -116,7 +116,7 @@ end
 local function together(self, before, what, call, ...)
   local results = { pcall(call, ...) }
   local failed
-  for place, bad in ipairs(self:gather(results[1] and 0 or 1)) do
+  for place, bad in ipairs(self:gather(results[1] and 0 or 1, "of what set_rules found")) do
     if bad ~= 0 then failed = failed or self:ranks()[place] end
   end
   if not failed then return unpack(results, 2, 3) end
@@ -130,7 +130,7 @@ local function agree(self, compiled)
   local high = summary and tonumber(summary.fingerprint:sub(1, 8), 16) or -1
   local low = summary and tonumber(summary.fingerprint:sub(9), 16) or -1
   for _, mine in ipairs({ high, low }) do
-    for _, other in ipairs(self:gather(mine)) do
+    for _, other in ipairs(self:gather(mine, "of rules")) do
       if other ~= mine then return false end
     end
   end

@@ -192,8 +192,8 @@ local function run_phases(self, exec, specs, batch)
 end
 
 -- Stops ranks that have another number than this one.
-local function compare(self, number, told)
-  for place, other in ipairs(self.session:gather(number)) do
+local function compare(self, number, what, told)
+  for place, other in ipairs(self.session:gather(number, "of " .. what)) do
     if other ~= number then
       errors.raise("MS_EMISMATCH", "%s on rank %d and %s on rank %d; it must be the same on all ranks",
         told:format(number), world.rank, told:match("%%%a"):format(other), self.session:ranks()[place])
@@ -208,8 +208,8 @@ local function learning_rate(self, step)
   end
   -- Replicas that step differently drift apart, and ranks with other numbers of micro-batches wait for each other, and
   -- nothing else would say so.
-  compare(self, lr, ("the learning rate of step %d is %%g"):format(step))
-  if step == 1 then compare(self, self.micro_batches, "ms.trainer: micro_batches is %d") end
+  compare(self, lr, "the learning rate", ("the learning rate of step %d is %%g"):format(step))
+  if step == 1 then compare(self, self.micro_batches, "the micro-batches", "ms.trainer: micro_batches is %d") end
   return lr
 end
 
@@ -231,6 +231,7 @@ function Trainer:step(batch)
   self.steps_done, self.last_plan = step, exec.plan
   local seconds = require("moonshard.clock").now() - begin
   local tokens = numel((batch.targets or batch[specs[1].name]).shape) * self.session.sharding.mesh:size()
+  C.ms_world_progress(world.handle, step, tokens / seconds)
   return {
     loss = exec.step_outputs.loss,
     grad_norm = exec.step_outputs.grad_norm,

@@ -85,9 +85,25 @@ function world.local_rank()
   return C.ms_world_local_rank(world.handle)
 end
 
+---What this rank does outside of the engine from here on, for reports and `moonshard ps`: "data"; nil ends it.
+---@param what string?
+function world.doing(what)
+  if not world.plan_only then C.ms_world_doing(world.handle, what) end
+end
+
 ---Waits for every rank. Collective.
-function world.barrier()
-  if not world.plan_only then engine.check(C.ms_world_barrier(world.handle)) end
+---@param what string? what for, for reports
+function world.barrier(what)
+  if world.plan_only then return end
+  world.doing(what)
+  local status = C.ms_world_barrier(world.handle)
+  world.doing(nil)
+  engine.check(status)
+end
+
+---Waits, in a process that has joined ranks, until all of them are through: a rank that never gets there is named.
+function world.finish()
+  if (rawget(world, "size") or 1) > 1 then world.barrier("at the end of the run") end
 end
 
 return world

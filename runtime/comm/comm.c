@@ -7,6 +7,7 @@
 */
 #include "comm/comm.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,6 +15,7 @@
 #include "base/hash.h"
 #include "comm/job.h"
 #include "comm/move.h"
+#include "comm/report.h"
 
 /* What an operation waits for; the value is the step of the ticket. */
 enum phase { IDLE = 0, ENTERED = 1, SHARED = 2, FINISHED = 3 };
@@ -21,15 +23,18 @@ enum phase { IDLE = 0, ENTERED = 1, SHARED = 2, FINISHED = 3 };
 struct ms_comm {
   ms_world *world;
   ms_job_group *group;
+  ms_ledger *ledger;
+  ms_ledger_ring *ring;
   int size, me; /* me: the group rank */
   int rank[MS_MAX_LOCAL_RANKS];
   const ms_coll *coll;
   enum phase phase;
   int arrived;   /* group ranks 0 .. arrived-1 have come to the current wait */
+  int met;       /* all had come to the operation's first wait */
   uint64_t base; /* own ticket before the operation */
 };
 
-static const char *const kind_names[MS_COLL_KINDS] = {
+static const char *const kind_names[MS_LEDGER_KINDS] = {
     [MS_COLL_ALL_GATHER] = "all_gather",
     [MS_COLL_REDUCE_SCATTER] = "reduce_scatter",
     [MS_COLL_ALL_REDUCE] = "all_reduce",
@@ -37,7 +42,13 @@ static const char *const kind_names[MS_COLL_KINDS] = {
     [MS_COLL_BARRIER] = "barrier",
     [MS_COLL_SEND] = "send",
     [MS_COLL_RECV] = "recv",
+    [MS_LEDGER_EXCHANGE] = "exchange",
+    [MS_LEDGER_MESH] = "mesh",
 };
+
+_Static_assert((int)MS_LEDGER_EXCHANGE == (int)MS_COLL_KINDS, "the ledger's kinds follow those of collectives");
+
+const char *ms_coll_kind_name(int kind) { return kind_names[kind >= 0 && kind < MS_LEDGER_KINDS ? kind : 0]; }
 
 /* ---- opening ---- */
 
@@ -98,6 +109,11 @@ static int find_group(ms_world *world, int n, const int *ranks, int channel, ms_
   return MS_FAIL(MS_ENOMEM, "this job has %d communicators already; no more fit", MS_JOB_GROUPS);
 }
 
+/* By which the ledger knows a group. */
+static uint32_t group_number(const ms_world *world, const ms_job_group *group) {
+  return MS_LEDGER_GROUP + (uint32_t)(group - ms_world_job(world)->group);
+}
+
 int ms_comm_open(ms_world *world, int n, const int *ranks, int channel, ms_comm **comm) {
   int rc, me = -1;
   ms_job_group *group = NULL;
@@ -107,6 +123,10 @@ int ms_comm_open(ms_world *world, int n, const int *ranks, int channel, ms_comm 
   MS_GOTO(find_group(world, n, ranks, channel, &group));
   opened->world = world;
   opened->group = group;
+  opened->ledger = ms_world_ledger(world);
+  opened->ring = ms_ledger_ring_of(opened->ledger, group_number(world, group));
+  if (!opened->ring)
+    MS_GOTO(MS_FAIL(MS_ENOMEM, "this rank is in %d communicators already; no more fit", MS_LEDGER_RINGS - 1));
   opened->size = n;
   opened->me = me;
   memcpy(opened->rank, ranks, sizeof *ranks * (size_t)n);
@@ -122,6 +142,8 @@ void ms_comm_close(ms_comm *comm) { free(comm); }
 int ms_comm_size(const ms_comm *comm) { return comm->size; }
 
 int ms_comm_rank(const ms_comm *comm) { return comm->me; }
+
+ms_ledger_ring *ms_comm_ring(const ms_comm *comm) { return comm->ring; }
 
 /* ---- checks at start ---- */
 
@@ -159,16 +181,23 @@ static uint64_t sign(const ms_comm *comm, const ms_coll *coll) {
          (elements & SIGN_ELEMENTS);
 }
 
+/* "all_gather layers.3 (phase first of step 5) of 4 parts, 12 elements": the ledger knows what the signature does not. */
+static void describe_entered(const ms_comm *comm, int p, uint64_t signature, char *text, size_t bytes) {
+  char named[192];
+  uint32_t group = group_number(comm->world, comm->group);
+  ms_report_entered(ms_world_job(comm->world), comm->rank[p], group, comm->base / FINISHED + 1, named, sizeof named);
+  snprintf(text, bytes, "%s of %d parts, %lld elements",
+           *named ? named : kind_names[(signature >> SIGN_KIND) % MS_COLL_KINDS], (int)(signature >> SIGN_PARTS & 0xff),
+           (long long)(signature & SIGN_ELEMENTS));
+}
+
 static int report_mismatch(const ms_comm *comm, int p, uint64_t mine, uint64_t theirs) {
-  const char *label = comm->coll->label ? comm->coll->label : "";
-  return MS_FAIL(
-      MS_EMISMATCH,
-      "ranks disagree: rank %d entered %s%s%s of %d parts, %lld elements; rank %d entered %s of %d parts, %lld "
-      "elements%s",
-      comm->rank[comm->me], kind_names[mine >> SIGN_KIND], *label ? " " : "", label, (int)(mine >> SIGN_PARTS & 0xff),
-      (long long)(mine & SIGN_ELEMENTS), comm->rank[p], kind_names[(theirs >> SIGN_KIND) % MS_COLL_KINDS],
-      (int)(theirs >> SIGN_PARTS & 0xff), (long long)(theirs & SIGN_ELEMENTS),
-      (mine ^ theirs) >> SIGN_WAYS & 0xff ? "; one of them is in place, the other is not" : "");
+  char ours[256], peers[256];
+  describe_entered(comm, comm->me, mine, ours, sizeof ours);
+  describe_entered(comm, p, theirs, peers, sizeof peers);
+  return MS_FAIL(MS_EMISMATCH, "ranks disagree: rank %d entered %s; rank %d entered %s%s", comm->rank[comm->me], ours,
+                 comm->rank[p], peers,
+                 (mine ^ theirs) >> SIGN_WAYS & 0xff ? "; one of them is in place, the other is not" : "");
 }
 
 /* The signature of a peer that has finished may be that of its next operation already. It need not be compared then: the
@@ -201,6 +230,21 @@ static void publish_pair(ms_comm *comm, _Atomic uint32_t *count) {
 static void begin_wait(ms_comm *comm, enum phase phase) {
   comm->phase = phase;
   comm->arrived = 0;
+  ms_ledger_target(comm->ring, is_pairwise(comm->coll->kind) ? 0 : comm->base + (uint64_t)phase);
+}
+
+/* Send and recv are numbered by the pair, all others by the group: the same on all that take part. */
+static void record_start(ms_comm *comm) {
+  const ms_coll *coll = comm->coll;
+  const ms_job_group *group = comm->group;
+  comm->base = atomic_load_explicit(&group->ticket[comm->me].count, memory_order_relaxed);
+  uint64_t before = comm->base / FINISHED;
+  if (coll->kind == MS_COLL_SEND) before = atomic_load(&group->sent[comm->me][coll->root]);
+  if (coll->kind == MS_COLL_RECV) before = atomic_load(&group->received[comm->me][coll->root]);
+  int label = coll->label_number ? coll->label_number : ms_ledger_number(comm->ledger, coll->label);
+  comm->met = 0;
+  ms_ledger_entered(comm->ledger, comm->ring, before + 1, coll->kind, label,
+                    ms_coll_bytes(coll->kind, comm->size, coll->part, coll->parts));
 }
 
 int ms_comm_start(ms_comm *comm, const ms_coll *coll) {
@@ -212,13 +256,13 @@ int ms_comm_start(ms_comm *comm, const ms_coll *coll) {
     return MS_FAIL(MS_EINVAL, "%s: peer or root %d in a group of %d", kind_names[coll->kind], coll->root, comm->size);
   for (int i = 0; i < coll->parts; i++) MS_TRY(check_part(comm, coll, &coll->part[i]));
   comm->coll = coll;
+  record_start(comm);
   if (is_pairwise(coll->kind)) {
     if (coll->kind == MS_COLL_SEND) publish_pair(comm, &comm->group->sent[comm->me][coll->root]);
     begin_wait(comm, coll->kind == MS_COLL_SEND ? FINISHED : ENTERED);
     return MS_OK;
   }
   ms_job_ticket *mine = &comm->group->ticket[comm->me];
-  comm->base = atomic_load_explicit(&mine->count, memory_order_relaxed);
   /* Who sees this signature sees that the operation before it is finished, too: hence release. */
   atomic_store_explicit(&mine->signature, sign(comm, coll), memory_order_release);
   /* A broadcast's root and a barrier have nothing to do between entering and finishing. */
@@ -285,18 +329,35 @@ static int advance(ms_comm *comm) {
   return MS_OK;
 }
 
+/* The world ranks that the current wait is for. */
+static uint64_t find_missing(const ms_comm *comm) {
+  uint64_t missing = 0;
+  for (int p = comm->arrived; p < comm->size; p++)
+    if (!has_come(comm, p)) missing |= 1ull << comm->rank[p];
+  return missing;
+}
+
 int ms_comm_test(ms_comm *comm, int *done) {
-  while (comm->phase != IDLE && all_have_come(comm)) MS_TRY(advance(comm));
+  int ran = comm->phase != IDLE;
+  while (comm->phase != IDLE && all_have_come(comm)) {
+    if (!comm->met++) ms_ledger_met(comm->ring);
+    MS_TRY(advance(comm));
+  }
   *done = comm->phase == IDLE;
-  return *done ? MS_OK : ms_world_check(comm->world);
+  if (*done && ran) ms_ledger_left(comm->ring);
+  if (*done) return MS_OK;
+  int rc = ms_world_check(comm->world);
+  if (rc) ms_ledger_misses(comm->ledger, comm->ring, find_missing(comm));
+  return rc;
 }
 
 int ms_comm_pause(ms_comm *comm, ms_wait *wait, unsigned seen) {
-  uint64_t missing = 0;
-  for (int p = comm->arrived; p < comm->size; p++)
-    if (!has_come(comm, p)) missing |= 1ull << p;
+  uint64_t missing = find_missing(comm);
   if (!missing) return MS_OK;
-  return ms_world_turn(comm->world, wait, seen, kind_names[comm->coll->kind], comm->coll->label, comm->rank, missing);
+  ms_ledger_misses(comm->ledger, comm->ring, missing);
+  MS_TRY(ms_world_turn(comm->world, wait, seen, kind_names[comm->coll->kind], comm->coll->label, missing));
+  ms_ledger_misses(comm->ledger, comm->ring, 0);
+  return MS_OK;
 }
 
 int ms_comm_wait(ms_comm *comm) {

@@ -57,7 +57,11 @@ typedef struct ms_coll {
   const ms_coll_part *part; /* lives as long as the operation */
   int root;                 /* broadcast: group rank; send, recv: the peer's group rank */
   const char *label;        /* unit, for reports; lives as long as the operation */
+  int label_number;         /* the label's ms_ledger_number; 0: it is looked up at the start */
 } ms_coll;
+
+/* "all_gather"; "exchange" and "mesh" for MS_LEDGER_EXCHANGE and MS_LEDGER_MESH. */
+const char *ms_coll_kind_name(int kind);
 
 /* Opens channel `channel` (0..15) among `ranks` (world ranks in group order, this rank among them); collective over them.
 ** The same (ranks, channel) opened again shares its counters, so it must not be in flight twice at once. */
@@ -65,6 +69,8 @@ int ms_comm_open(ms_world *world, int n, const int *ranks, int channel, ms_comm 
 void ms_comm_close(ms_comm *comm);
 int ms_comm_size(const ms_comm *comm);
 int ms_comm_rank(const ms_comm *comm);
+/* The ledger's ring of this communicator; its last record is that of the last operation started. */
+struct ms_ledger_ring *ms_comm_ring(const ms_comm *comm);
 
 /* Starts the next operation; the previous one must be done. Never blocks. */
 int ms_comm_start(ms_comm *comm, const ms_coll *coll);

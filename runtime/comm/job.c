@@ -19,6 +19,7 @@
 
 #include "base/cores.h"
 #include "base/error.h"
+#include "comm/report.h"
 
 static const uint64_t JOB_MAGIC = 0x6d6f6f6e6a6f6221ull; /* "moonjob!" */
 
@@ -35,7 +36,7 @@ static int usable_cores(void) {
 int ms_job_create(int size, int *fd) {
   if (size < 1 || size > MS_MAX_LOCAL_RANKS)
     return MS_FAIL(MS_EINVAL, "a job has 1 to %d ranks on a host, not %d", MS_MAX_LOCAL_RANKS, size);
-  int made = memfd_create("moonshard-job", MFD_CLOEXEC);
+  int made = memfd_create(MS_JOB_NAME, MFD_CLOEXEC);
   if (made < 0) return MS_FAIL(MS_EIO, "cannot make the control segment: memfd_create: %s", strerror(errno));
   if (ftruncate(made, sizeof(ms_job))) {
     int why = errno;
@@ -51,6 +52,8 @@ int ms_job_create(int size, int *fd) {
   job->version = MS_JOB_VERSION;
   job->size = size;
   job->cores = usable_cores();
+  job->maker = (int32_t)getpid();
+  job->made = ms_ledger_now();
   job->magic = JOB_MAGIC;
   ms_job_unmap(job);
   *fd = made;
@@ -145,4 +148,8 @@ const char *ms_job_abort_reason(ms_job_view *view, int *rank) {
 const char *ms_job_rank_reason(ms_job_view *view, int rank) {
   const ms_job_rank *row = &view->job->rank[rank];
   return atomic_load(&row->told) == 2 ? row->text : NULL;
+}
+
+void ms_job_death(ms_job_view *view, int rank, char *text, size_t bytes) {
+  ms_report_death(view->job, rank, text, bytes);
 }

@@ -7,10 +7,11 @@
 #ifndef MS_COMM_JOB_H
 #define MS_COMM_JOB_H
 
+#include "comm/ledger.h"
 #include "comm/world.h"
 
 enum {
-  MS_JOB_VERSION = 1,
+  MS_JOB_VERSION = 2,
   MS_JOB_CHANNELS = 16,
   MS_JOB_GROUPS = 512,                 /* communicators a job can have */
   MS_JOB_TEXT = 2048,                  /* bytes of an error message */
@@ -58,14 +59,19 @@ typedef struct ms_job {
   uint64_t magic;
   int32_t version, size;
   int32_t cores; /* that the ranks may run on */
+  int32_t maker; /* the process that made the job */
+  uint64_t made; /* when, as ms_ledger_now */
   /* 0, or 1 + row of the text | (1 + rank to blame) << 16: one word, so that the first abort is published whole */
   _Alignas(64) _Atomic uint32_t aborted;
   ms_job_rank rank[MS_MAX_LOCAL_RANKS + 1];
   ms_job_ticket ticket[MS_MAX_LOCAL_RANKS]; /* of barrier and exchange: one step an operation */
+  /* what each rank came to, of every other barrier or exchange, as the slots below */
+  _Alignas(64) _Atomic uint64_t meeting[2][MS_MAX_LOCAL_RANKS];
   _Alignas(4096) char exchange[2][MS_MAX_LOCAL_RANKS][MS_JOB_EXCHANGE];
   ms_job_announcement announcement[MS_MAX_LOCAL_RANKS];
   char submesh_exchange[MS_MAX_LOCAL_RANKS][MS_JOB_EXCHANGE]; /* of ms_members: by world rank */
   ms_job_group group[MS_JOB_GROUPS];
+  _Alignas(4096) ms_ledger ledger[MS_MAX_LOCAL_RANKS];
 } ms_job;
 
 /* Maps the control segment behind fd after checking that it is one. */
@@ -86,10 +92,9 @@ int ms_world_attach(ms_job *job, int rank, ms_world **world);
 /* The control segment; NULL in a world of one that no launcher made. */
 ms_job *ms_world_job(const ms_world *world);
 
-/* Sleeps once. seen: the doorbell before the condition was tested. missing: bit g is set for each rank[g] waited for
-** (rank NULL: g itself). Fails with MS_ETIMEOUT after the world's deadline, naming kind, label and the missing ranks;
-** MS_EPEER when the job was aborted or a missing rank has left; MS_EINTERRUPT. */
-int ms_world_turn(ms_world *world, ms_wait *wait, unsigned seen, const char *kind, const char *label, const int *rank,
-                  uint64_t missing);
+/* Sleeps once. seen: the doorbell before the condition was tested. missing: the world ranks waited for, as bits. Fails
+** with MS_ETIMEOUT after the world's deadline, naming kind, label, the missing ranks and who is behind; MS_EPEER when the
+** job was aborted or a missing rank has left; MS_EINTERRUPT. */
+int ms_world_turn(ms_world *world, ms_wait *wait, unsigned seen, const char *kind, const char *label, uint64_t missing);
 
 #endif

@@ -79,11 +79,15 @@ static uint64_t find_missing(const ms_members *members, uint32_t number) {
 
 static int find_each_other(ms_members *members) {
   ms_world *world = members->world;
+  ms_ledger *ledger = ms_world_ledger(world);
+  ms_ledger_ring *ring = ms_ledger_ring_of(ledger, MS_LEDGER_MESHES);
   ms_text text = {0};
   ms_wait wait = {0};
   uint64_t compared = 1ull << ms_world_rank(world);
   int rc = describe(members, &text);
   uint32_t number = rc ? 0 : announce(world, text.data);
+  ms_ledger_entered(ledger, ring, number, MS_LEDGER_MESH, ms_ledger_number(ledger, members->barrier.label), 0);
+  ms_ledger_target(ring, number);
   for (uint64_t missing = ~0ull; !rc && missing;) {
     unsigned seen = ms_world_doorbell(world);
     missing = find_missing(members, number);
@@ -93,8 +97,10 @@ static int find_each_other(ms_members *members) {
       rc = compare(world, members->rank[i], number, text.data);
       compared |= bit;
     }
-    if (!rc && missing) rc = ms_world_turn(world, &wait, seen, "mesh", members->barrier.label, NULL, missing);
+    ms_ledger_misses(ledger, ring, missing);
+    if (!rc && missing) rc = ms_world_turn(world, &wait, seen, "mesh", members->barrier.label, missing);
   }
+  if (!rc) ms_ledger_left(ring);
   ms_text_free(&text);
   return rc;
 }

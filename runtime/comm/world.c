@@ -10,12 +10,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/error.h"
+#include "base/hash.h"
+#include "comm/comm.h"
 #include "comm/job.h"
+#include "comm/report.h"
 
 static const double DEFAULT_TIMEOUT = 300.0;
 /* A signal that comes just before the kernel puts the thread to sleep, or that another thread took, is seen after this. */
@@ -23,6 +27,8 @@ static const double LONGEST_SLEEP = 0.1;
 /* A rank that is waited for and has left is an error after this: until then, the launcher may tell why it left. */
 static const double LEFT_GRACE = 0.3;
 static const double SHORTEST_STOP = 1.0;
+/* How long ranks may seem to wait for each other before they are looked at, and then looked at again. */
+static const double PATIENCE = 0.5;
 /* Long enough for a peer that is about to arrive; then the core is better left idle. */
 static const double SPIN_SECONDS = 200e-6;
 
@@ -32,6 +38,9 @@ struct ms_world {
   int maps; /* this world mapped job, and unmaps it */
   double timeout;
   ms_job *job; /* NULL: a world of one */
+  ms_ledger *ledger;
+  ms_ledger_ring *ring;            /* of barrier and exchange */
+  int barrier_text, exchange_text; /* activities, in the ledger's numbers */
 };
 
 static int read_timeout(ms_world *world) {
@@ -41,11 +50,29 @@ static int read_timeout(ms_world *world) {
                  world->timeout);
 }
 
+static void open_ledger(ms_world *world, ms_ledger *ledger) {
+  world->ledger = ledger;
+  world->ring = ms_ledger_ring_of(ledger, MS_LEDGER_WORLD);
+  ms_ledger_ring_of(ledger, MS_LEDGER_MESHES); /* there is one, then, whatever comes */
+  world->barrier_text = ms_ledger_number(ledger, "barrier");
+  world->exchange_text = ms_ledger_number(ledger, "exchange");
+  atomic_store(&ledger->since, ms_ledger_now());
+}
+
+/* Without a job nobody reads it, but who writes need not know. */
+static int open_private_ledger(ms_world *world) {
+  void *memory = mmap(NULL, sizeof(ms_ledger), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return MS_FAIL(MS_ENOMEM, "cannot map %zu bytes for the ledger", sizeof(ms_ledger));
+  open_ledger(world, memory);
+  return MS_OK;
+}
+
 static void take_place(ms_world *world, ms_job *job, int rank) {
   world->job = job;
   world->rank = rank;
   world->size = job->size;
   world->spin = job->size <= job->cores;
+  open_ledger(world, &job->ledger[rank]);
   atomic_store(&job->rank[rank].pid, (int32_t)getpid());
   atomic_store(&job->rank[rank].state, MS_JOB_JOINED);
 }
@@ -93,12 +120,22 @@ static int join_job(ms_world *world) {
   return MS_OK;
 }
 
+/* A world of one, without a ledger as yet. */
+static int make_world(ms_world **world) {
+  ms_world *made = ms_calloc(1, sizeof *made);
+  if (!made) return MS_ENOMEM;
+  made->fd = -1;
+  made->size = 1;
+  int rc = read_timeout(made);
+  if (rc) free(made);
+  else *world = made;
+  return rc;
+}
+
 int ms_world_alone(ms_world **world) {
-  ms_world *alone = ms_calloc(1, sizeof *alone);
-  if (!alone) return MS_ENOMEM;
-  alone->fd = -1;
-  alone->size = 1;
-  int rc = read_timeout(alone);
+  ms_world *alone;
+  MS_TRY(make_world(&alone));
+  int rc = open_private_ledger(alone);
   if (rc) free(alone);
   else *world = alone;
   return rc;
@@ -107,9 +144,10 @@ int ms_world_alone(ms_world **world) {
 int ms_world_join(ms_world **world) {
   int rc = MS_OK;
   ms_world *joined;
-  MS_TRY(ms_world_alone(&joined));
+  MS_TRY(make_world(&joined));
   if (ms_env_string("MOONSHARD_JOB_FD", NULL)) MS_GOTO(join_job(joined));
   else MS_GOTO(refuse_other_launchers());
+  if (!joined->job) MS_GOTO(open_private_ledger(joined));
   *world = joined;
   return MS_OK;
 fail:
@@ -125,7 +163,7 @@ void ms_world_leave(ms_world *world) {
     for (int rank = 0; rank < world->size; rank++)
       if (rank != world->rank) ms_job_ring(world->job, rank);
     if (world->maps) ms_job_unmap(world->job);
-  }
+  } else munmap(world->ledger, sizeof *world->ledger);
   free(world);
 }
 
@@ -149,12 +187,25 @@ int ms_world_fd(const ms_world *world) { return world->fd; }
 
 ms_job *ms_world_job(const ms_world *world) { return world->job; }
 
+ms_ledger *ms_world_ledger(const ms_world *world) { return world->ledger; }
+
 double ms_world_timeout(const ms_world *world) { return world->timeout; }
 
 void ms_world_set_timeout(ms_world *world, double seconds) { world->timeout = seconds; }
 
 void ms_world_abort(ms_world *world, const char *why) {
   if (world->job) ms_job_give_up(world->job, world->rank, world->rank, why);
+}
+
+/* ---- what the program tells ---- */
+
+void ms_world_progress(ms_world *world, int64_t step, double tokens_per_s) {
+  atomic_store(&world->ledger->done, step);
+  atomic_store(&world->ledger->speed, tokens_per_s > 0 && tokens_per_s < 1e15 ? (uint64_t)(1e3 * tokens_per_s) : 0);
+}
+
+void ms_world_doing(ms_world *world, const char *what) {
+  atomic_store(&world->ledger->doing, (uint32_t)ms_ledger_number(world->ledger, what));
 }
 
 /* ---- waiting ---- */
@@ -209,22 +260,12 @@ void ms_world_ring(ms_world *world, const int *ranks, int n) {
     if (ranks[i] != world->rank) ms_job_ring(world->job, ranks[i]);
 }
 
-/* "rank 2", "ranks 1, 3" of the bits set in mask. */
-static void name_ranks(char *text, size_t bytes, const int *rank, uint64_t mask) {
-  size_t used = (size_t)snprintf(text, bytes, __builtin_popcountll(mask) == 1 ? "rank" : "ranks");
-  for (const char *comma = " "; mask && used < bytes; mask &= mask - 1, comma = ", ") {
-    int member = __builtin_ctzll(mask);
-    used += (size_t)snprintf(text + used, bytes - used, "%s%d", comma, rank ? rank[member] : member);
-  }
-}
-
-/* Bits of the ranks in `mask` that have left the world. */
-static uint64_t find_left(const ms_job *job, const int *rank, uint64_t mask) {
+/* Those of `ranks` that have left the world. */
+static uint64_t find_left(const ms_job *job, uint64_t ranks) {
   uint64_t left = 0;
-  for (uint64_t rest = mask; rest; rest &= rest - 1) {
-    int member = __builtin_ctzll(rest);
-    const ms_job_rank *row = &job->rank[rank ? rank[member] : member];
-    if (atomic_load(&row->state) == MS_JOB_LEFT) left |= 1ull << member;
+  for (uint64_t rest = ranks; rest; rest &= rest - 1) {
+    int rank = __builtin_ctzll(rest);
+    if (atomic_load(&job->rank[rank].state) == MS_JOB_LEFT) left |= 1ull << rank;
   }
   return left;
 }
@@ -237,24 +278,42 @@ static void leave_out_stops(ms_wait *wait, double now) {
   wait->turned_at = now;
 }
 
-int ms_world_turn(ms_world *world, ms_wait *wait, unsigned seen, const char *kind, const char *label, const int *rank,
+/* Ranks that wait for each other are told when they are seen to do so twice, long before the deadline. */
+static int check_deadlock(ms_world *world, ms_wait *wait, double now, const char *kind, const char *label) {
+  char behind[MS_JOB_TEXT];
+  uint64_t state;
+  if (now < wait->started + PATIENCE || now < wait->looked_at + PATIENCE) return MS_OK;
+  wait->looked_at = now;
+  uint64_t stuck = ms_report_deadlock(world->job, &state), before = wait->stuck;
+  wait->stuck = stuck >> world->rank & 1 ? state : 0;
+  if (!wait->stuck || wait->stuck != before) return MS_OK;
+  ms_report_behind(world->job, world->rank, stuck, behind, sizeof behind);
+  return MS_FAIL(MS_EMISMATCH, "%s%s%s: rank %d waits in vain%s", kind, label && *label ? " " : "", label ? label : "",
+                 world->rank, behind);
+}
+
+int ms_world_turn(ms_world *world, ms_wait *wait, unsigned seen, const char *kind, const char *label,
                   uint64_t missing) {
-  char who[512];
+  char who[512], behind[MS_JOB_TEXT];
   const char *space = label && *label ? " " : "";
   MS_TRY(ms_world_check(world));
   double now = ms_clock();
   leave_out_stops(wait, now);
-  uint64_t left = find_left(world->job, rank, missing);
+  uint64_t left = find_left(world->job, missing);
   if (left && wait->left_at == 0) wait->left_at = now;
   if (left && now > wait->left_at + LEFT_GRACE) {
-    name_ranks(who, sizeof who, rank, left);
-    return MS_FAIL(MS_EPEER, "%s%s%s: %s left while rank %d waits", kind, space, label ? label : "", who, world->rank);
+    ms_report_ranks(who, sizeof who, left);
+    ms_report_behind(world->job, world->rank, missing, behind, sizeof behind);
+    return MS_FAIL(MS_EPEER, "%s%s%s: %s left while rank %d waits%s", kind, space, label ? label : "", who, world->rank,
+                   behind);
   }
+  MS_TRY(check_deadlock(world, wait, now, kind, label));
   double rest = wait->started + world->timeout - now;
   if (rest <= 0) {
-    name_ranks(who, sizeof who, rank, missing);
-    return MS_FAIL(MS_ETIMEOUT, "%s%s%s: rank %d has waited %g s for %s", kind, space, label ? label : "", world->rank,
-                   world->timeout, who);
+    ms_report_ranks(who, sizeof who, missing);
+    ms_report_behind(world->job, world->rank, missing, behind, sizeof behind);
+    return MS_FAIL(MS_ETIMEOUT, "%s%s%s: rank %d has waited %g s for %s%s", kind, space, label ? label : "",
+                   world->rank, world->timeout, who, behind);
   }
   ms_world_sleep(world, seen, rest);
   return MS_OK;
@@ -270,19 +329,62 @@ static uint64_t find_missing(const ms_world *world, uint64_t target) {
   return missing;
 }
 
-/* Publishes that this rank has come to its next barrier or exchange, and waits until all have. */
-static int meet(ms_world *world, const char *kind, uint64_t target) {
-  ms_job *job = world->job;
-  atomic_store_explicit(&job->ticket[world->rank].count, target, memory_order_release);
-  for (int rank = 0; rank < world->size; rank++)
-    if (rank != world->rank) ms_job_ring(job, rank);
+static const char *const meeting_names[] = {"barrier", "exchange"};
+enum meeting { BARRIER = 0, EXCHANGE = 1 };
+
+/* What a rank came to: its kind and size, and what it is part of, inside of the engine or outside. */
+static uint64_t sign(const ms_world *world, enum meeting kind, int bytes) {
+  const ms_ledger *ledger = world->ledger;
+  int within = ledger->depth > 1;
+  const char *part_of = ms_ledger_text(ledger, atomic_load(within ? &ledger->activity : &ledger->doing));
+  return ms_hash_int(ms_hash_string(MS_HASH_INIT, part_of), (int64_t)kind << 33 | (int64_t)within << 32 | bytes);
+}
+
+/* All have come: did they come to the same? The ledger tells what it was. */
+static int compare_meetings(const ms_world *world, uint64_t target, uint64_t mine) {
+  char ours[160], theirs[160];
+  for (int rank = 0; rank < world->size; rank++) {
+    if (atomic_load_explicit(&world->job->meeting[target & 1][rank], memory_order_relaxed) == mine) continue;
+    ms_report_entered(world->job, world->rank, MS_LEDGER_WORLD, target, ours, sizeof ours);
+    ms_report_entered(world->job, rank, MS_LEDGER_WORLD, target, theirs, sizeof theirs);
+    return MS_FAIL(MS_EMISMATCH, "ranks disagree: rank %d entered %s, rank %d entered %s", world->rank, ours, rank,
+                   theirs);
+  }
+  return MS_OK;
+}
+
+static int wait_for_all(ms_world *world, const char *kind, uint64_t target) {
   ms_wait wait = {0};
   for (;;) {
     unsigned seen = ms_world_doorbell(world);
     uint64_t missing = find_missing(world, target);
     if (!missing) return MS_OK;
-    MS_TRY(ms_world_turn(world, &wait, seen, kind, NULL, NULL, missing));
+    ms_ledger_misses(world->ledger, world->ring, missing);
+    MS_TRY(ms_world_turn(world, &wait, seen, kind, NULL, missing));
+    ms_ledger_misses(world->ledger, world->ring, 0);
   }
+}
+
+/* Publishes that this rank has come to its next barrier or exchange, and waits until all have. */
+static int meet(ms_world *world, enum meeting kind, uint64_t target, int bytes) {
+  ms_job *job = world->job;
+  ms_ledger_enter(world->ledger, kind == BARRIER ? world->barrier_text : world->exchange_text);
+  ms_ledger_entered(world->ledger, world->ring, target, kind == BARRIER ? MS_COLL_BARRIER : MS_LEDGER_EXCHANGE,
+                    (int)atomic_load(&world->ledger->doing), bytes);
+  ms_ledger_target(world->ring, target);
+  uint64_t mine = sign(world, kind, bytes);
+  atomic_store_explicit(&job->meeting[target & 1][world->rank], mine, memory_order_relaxed);
+  atomic_store_explicit(&job->ticket[world->rank].count, target, memory_order_release);
+  for (int rank = 0; rank < world->size; rank++)
+    if (rank != world->rank) ms_job_ring(job, rank);
+  int rc = wait_for_all(world, meeting_names[kind], target);
+  if (!rc) rc = compare_meetings(world, target, mine);
+  if (!rc) {
+    ms_ledger_met(world->ring);
+    ms_ledger_left(world->ring);
+  }
+  ms_ledger_leave(world->ledger, rc);
+  return rc;
 }
 
 static uint64_t next_ticket(const ms_world *world) {
@@ -291,7 +393,7 @@ static uint64_t next_ticket(const ms_world *world) {
 
 int ms_world_barrier(ms_world *world) {
   if (world->size == 1) return ms_world_check(world);
-  return meet(world, "barrier", next_ticket(world));
+  return meet(world, BARRIER, next_ticket(world), 0);
 }
 
 int ms_world_exchange(ms_world *world, const void *mine, int bytes, void *all) {
@@ -305,7 +407,7 @@ int ms_world_exchange(ms_world *world, const void *mine, int bytes, void *all) {
   uint64_t ticket = next_ticket(world);
   char(*slot)[MS_JOB_EXCHANGE] = world->job->exchange[ticket & 1];
   memcpy(slot[world->rank], mine, (size_t)bytes);
-  MS_TRY(meet(world, "exchange", ticket));
+  MS_TRY(meet(world, EXCHANGE, ticket, bytes));
   for (int rank = 0; rank < world->size; rank++) memcpy((char *)all + (size_t)rank * bytes, slot[rank], (size_t)bytes);
   return MS_OK;
 }

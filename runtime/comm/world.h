@@ -11,10 +11,13 @@
 
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "moonshard.h"
 
 enum { MS_MAX_LOCAL_RANKS = 64 };
+/* The name that a control segment has in /proc. */
+#define MS_JOB_NAME "moonshard-job"
 
 /* Launcher's side: makes the control segment for `size` ranks; forked children inherit the descriptor, an exec closes it. */
 int ms_job_create(int size, int *fd);
@@ -33,9 +36,14 @@ const char *ms_job_abort_reason(ms_job_view *view, int *rank);
 /* What a rank said when it gave up, first or not; NULL when it said nothing. */
 const char *ms_job_rank_reason(ms_job_view *view, int rank);
 
+/* "rank 2 was in ...": where a rank was that has died, and what the others waited for, in a few lines; once all have ended. */
+void ms_job_death(ms_job_view *view, int rank, char *text, size_t bytes);
+
 /* Rank's side, beyond moonshard.h. */
 int ms_world_fd(const ms_world *world);
 double ms_world_timeout(const ms_world *world);
+/* This rank's ledger: in the control segment, or in a world of one without a launcher private memory. Never NULL. */
+struct ms_ledger *ms_world_ledger(const ms_world *world);
 /* MS_OK, or MS_EPEER telling who gave up or died and why, or MS_EINTERRUPT. Cheap: one load each. */
 int ms_world_check(const ms_world *world);
 /* Sleeps until this rank's doorbell rings, or `seconds` pass; `seen` is the doorbell's value read before the condition
@@ -47,7 +55,9 @@ void ms_world_sleep(ms_world *world, unsigned seen, double seconds);
 typedef struct ms_wait {
   double started; /* later by the time in which the process was stopped */
   double turned_at;
-  double left_at; /* when a rank waited for was first seen to have left the world; 0: none was */
+  double looked_at; /* when the ranks were last looked at for a deadlock */
+  uint64_t stuck;   /* what they were seen in then, if in one */
+  double left_at;   /* when a rank waited for was first seen to have left the world; 0: none was */
 } ms_wait;
 /* Rings the doorbells of `n` ranks. */
 void ms_world_ring(ms_world *world, const int *ranks, int n);

@@ -4,6 +4,7 @@
 ** Binding has two halves. Sorting allocates and copies, once. Resolving writes pointers, and is done again when the
 ** state's arenas have moved; it allocates nothing, so it may happen in front of a run.
 */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -132,6 +133,7 @@ static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *
     part->shared = &phase->shared[phase->shares];
     phase->shares += from->ranks;
   }
+  coll->label_number = ms_ledger_number(exec->ledger, source->scope);
   instr->coll = coll;
   instr->bytes = from->bytes;
   instr->mesh_dim = dim == MS_DIM_SHARD ? model->shard_dim : model->replicate_dim;
@@ -145,6 +147,7 @@ static int sort_kernel(ms_exec *exec, ms_exec_phase *phase, const ms_instr *sour
   *instr->call = source->call;
   instr->call->scalars = &exec->scalars;
   instr->run = ms_cpu_kernel(source->call.op)->run;
+  instr->label = ms_ledger_number(exec->ledger, source->scope);
   return MS_OK;
 }
 
@@ -164,6 +167,9 @@ static int check_state(const ms_exec *exec) {
 static int sort_phase(ms_exec *exec, int index, int *recorder) {
   const ms_plan_phase *source = &exec->plan->phase[index];
   ms_exec_phase *phase = &exec->phase[index];
+  char activity[32];
+  snprintf(activity, sizeof activity, "phase %s", ms_phase_name(index));
+  phase->activity = ms_ledger_number(exec->ledger, activity);
   MS_TRY(allocate_phase(source, phase));
   for (int i = 0; i < source->n; i++) {
     const ms_instr *from = &source->instr[i];

@@ -22,7 +22,7 @@ struct ms_exec_finder {
 };
 
 /* Index of the first NaN or infinity, or -1. */
-static int64_t find(const void *data, int dtype, int64_t n, double *value) {
+static int64_t find_in(const void *data, int dtype, int64_t n, double *value) {
   for (int64_t i = 0; i < n; i++) {
     float x = dtype == MS_F32 ? ((const float *)data)[i] : ms_bf16_to_f32(((const ms_bf16 *)data)[i]);
     if (isfinite(x)) continue;
@@ -44,7 +44,7 @@ static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, const
     double value;
     if (position == AT_GRADIENTS && p->config.frozen) continue;
     MS_TRY(ms_master_find(exec->state, i, what, &data));
-    int64_t at = find(data, MS_F32, p->owned, &value);
+    int64_t at = find_in(data, MS_F32, p->owned, &value);
     if (at < 0) continue;
     finder->position = position;
     snprintf(finder->text, TEXT_BYTES, "%s %s holds %s at element %lld",
@@ -60,7 +60,7 @@ static void find_in_inputs(const ms_exec *exec, ms_exec_finder *finder) {
     double value;
     char shape[128];
     if (!is_real(input->at.info.dtype)) continue;
-    int64_t at = find(ms_exec_pointer(exec, &input->at), input->at.info.dtype, ms_numel(&input->at.info), &value);
+    int64_t at = find_in(ms_exec_pointer(exec, &input->at), input->at.info.dtype, ms_numel(&input->at.info), &value);
     if (at < 0) continue;
     finder->position = AT_INPUTS;
     snprintf(finder->text, TEXT_BYTES, "input %s holds %s at element %lld of %s", input->name, ms_nonfinite_name(value),
@@ -75,8 +75,9 @@ void ms_exec_inspect(ms_exec *exec, int phase, const ms_exec_instr *instr) {
   for (int o = 0; o < call->outputs && finder->position == NOWHERE; o++) {
     double value;
     char shape[128];
-    int64_t at =
-        is_real(call->out[o].dtype) ? find(call->out_data[o], call->out[o].dtype, ms_numel(&call->out[o]), &value) : -1;
+    int64_t at = is_real(call->out[o].dtype)
+                     ? find_in(call->out_data[o], call->out[o].dtype, ms_numel(&call->out[o]), &value)
+                     : -1;
     if (at < 0) continue;
     finder->position = instr->source;
     const char *scope = source->scope ? source->scope : "";
@@ -106,22 +107,28 @@ fail:
   return rc;
 }
 
-int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, const char **message) {
-  if (!exec->plan->phase[MS_PHASE_FIRST].present)
-    return MS_FAIL(MS_EINVAL, "this plan has no phase first: compile it with train = 1");
-  ms_exec_finder finder = {.position = NOWHERE};
+static int find(ms_exec *exec, const ms_step_inputs *inputs, ms_exec_finder *finder) {
   ms_exec_begin(exec, inputs);
-  MS_TRY(find_in_parameters(exec, &finder, "param", AT_PARAMETERS));
-  find_in_inputs(exec, &finder);
-  exec->finder = &finder;
+  MS_TRY(find_in_parameters(exec, finder, "param", AT_PARAMETERS));
+  find_in_inputs(exec, finder);
+  exec->finder = finder;
   int rc = ms_exec_run_inline(exec, MS_PHASE_FIRST);
   exec->finder = NULL;
   if (rc) {
     exec->state->interrupted = exec->state->members.size > 1;
     return rc;
   }
-  MS_TRY(find_in_parameters(exec, &finder, "grad", AT_GRADIENTS));
-  MS_TRY(agree(exec, &finder));
-  *message = exec->report;
-  return MS_OK;
+  MS_TRY(find_in_parameters(exec, finder, "grad", AT_GRADIENTS));
+  return agree(exec, finder);
+}
+
+int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, const char **message) {
+  if (!exec->plan->phase[MS_PHASE_FIRST].present)
+    return MS_FAIL(MS_EINVAL, "this plan has no phase first: compile it with train = 1");
+  ms_exec_finder finder = {.position = NOWHERE};
+  ms_ledger_enter(exec->ledger, ms_ledger_number(exec->ledger, "looking for what is not finite"));
+  int rc = find(exec, inputs, &finder);
+  ms_ledger_leave(exec->ledger, rc);
+  if (!rc) *message = exec->report;
+  return rc;
 }

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <omp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,25 +23,44 @@ static int choose_streams(ms_exec *exec) {
   return MS_FAIL(MS_EINVAL, "environment variable MOONSHARD_STREAMS: it must be inline or threads, not '%s'", mode);
 }
 
+/* For reports: what comes first in a step. */
+static void note_opening(const ms_exec *exec) {
+  const ms_plan_phase *first = &exec->plan->phase[MS_PHASE_FIRST];
+  char opening[MS_LEDGER_TEXT_BYTES];
+  if (!first->present || !first->colls || first->coll[0]->unit < 0) return;
+  const ms_plan_coll *coll = first->coll[0];
+  snprintf(opening, sizeof opening, "%s %s", ms_coll_name(coll->kind), exec->plan->model->unit[coll->unit].name);
+  atomic_store(&exec->ledger->opening, (uint32_t)ms_ledger_number(exec->ledger, opening));
+}
+
+/* Ranks that differ say so before anything is made of the plan. */
+static int bind_plan(ms_exec *exec) {
+  MS_TRY(ms_agree_on_plan(&exec->state->members, exec->plan));
+  MS_TRY(ms_exec_sort(exec));
+  MS_TRY(choose_streams(exec));
+  MS_TRY(ms_state_reserve(exec->state, exec->plan->arena_bytes));
+  ms_exec_rebind(exec);
+  note_opening(exec);
+  return MS_OK;
+}
+
 int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **out) {
   if (plan->model != state->model)
     return MS_FAIL(MS_EINVAL, "the plan was compiled for another model than the state was made for");
   ms_exec *exec = ms_calloc(1, sizeof *exec);
   if (!exec) return MS_ENOMEM;
-  int rc = MS_OK;
   exec->state = state;
+  exec->ledger = ms_world_ledger(state->world);
   exec->plan = plan;
   exec->generation = -1;
   exec->graph_phase = plan->phase[MS_PHASE_FIRST].present ? MS_PHASE_FIRST : MS_PHASE_EVALUATE;
-  MS_GOTO(ms_agree_on_plan(&state->members, plan));
-  MS_GOTO(ms_exec_sort(exec));
-  MS_GOTO(choose_streams(exec));
-  MS_GOTO(ms_state_reserve(state, plan->arena_bytes));
-  ms_exec_rebind(exec);
-  *out = exec;
-  return MS_OK;
-fail:
-  ms_exec_free(exec);
+  int trains = plan->phase[MS_PHASE_FIRST].present;
+  ms_ledger_enter(exec->ledger,
+                  ms_ledger_number(exec->ledger, trains ? "binding a plan to train" : "binding a plan to evaluate"));
+  int rc = bind_plan(exec);
+  ms_ledger_leave(exec->ledger, rc);
+  if (rc) ms_exec_free(exec);
+  else *out = exec;
   return rc;
 }
 
@@ -116,8 +136,11 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
   exec->state->settled = 0;
   double began = ms_clock();
   int64_t allocations = ms_allocations() + exec->state->mapped;
+  if (inputs && inputs->step > 0) atomic_store(&exec->ledger->step, inputs->step);
+  ms_ledger_enter(exec->ledger, exec->phase[phase].activity);
   ms_exec_begin(exec, inputs);
   int rc = exec->threads ? ms_exec_threads_run(exec->threads, phase) : ms_exec_run_inline(exec, phase);
+  ms_ledger_leave(exec->ledger, rc);
   count(exec, phase);
   exec->counters.total_seconds += ms_clock() - began;
   exec->counters.allocations += ms_allocations() + exec->state->mapped - allocations;

@@ -8,12 +8,14 @@
 
 #include <stdatomic.h>
 
+#include "comm/ledger.h"
 #include "exec/state.h"
 
 typedef struct ms_exec_instr {
   int kind;                               /* enum ms_instr_kind */
   int event;                              /* RECORD, WAIT */
   int recorder;                           /* WAIT: the stream that records the event */
+  int label;                              /* KERNEL: its scope, in the ledger's numbers */
   int source;                             /* index in the plan's phase: scope, direction and shapes for reports */
   int (*run)(const ms_kernel_call *call); /* KERNEL */
   ms_kernel_call *call;                   /* KERNEL */
@@ -35,6 +37,7 @@ typedef struct ms_exec_phase {
   ms_coll_part *part;   /* of all collectives, one after another */
   void **shared;        /* of all parts, one entry a rank of the group */
   int kernels, colls, parts, shares;
+  int activity; /* "phase first", in the ledger's numbers */
 } ms_exec_phase;
 
 /* Where a stream stands in the phase under way, and what it did in it. */
@@ -52,6 +55,7 @@ typedef struct ms_exec_finder ms_exec_finder;
 
 struct ms_exec {
   ms_state *state;
+  ms_ledger *ledger;
   const ms_plan *plan;
   ms_exec_phase phase[MS_PHASES];
   int generation; /* of the state's arenas, when the pointers were resolved */
@@ -77,8 +81,8 @@ void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref);
 void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs);
 /* One phase on the calling thread: compute, and between its kernels the collectives of the other streams (run.c). */
 int ms_exec_run_inline(ms_exec *exec, int phase);
-/* What both ways of running share (run.c). */
-int ms_exec_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr);
+/* What both ways of running share (run.c). now: when the kernel begins. */
+int ms_exec_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now);
 void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr);
 
 /* Streams as threads (threads.c). */

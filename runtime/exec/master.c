@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "comm/ledger.h"
 #include "shard/draw.h"
 
 /* ---- initial values ---- */
@@ -87,16 +88,9 @@ static void put_owned(const ms_param *p, const float *mine, int64_t begin, int64
   if (to > from) memcpy(window + (from - begin), mine + (from - p->first), (size_t)(to - from) * sizeof *mine);
 }
 
-int ms_state_gather(ms_state *state, int param, const char *what, float *full) {
-  float *mine;
+static int gather(ms_state *state, const ms_param *p, const float *mine, float *full) {
   ms_region window;
   int rc = MS_OK;
-  MS_TRY(ms_master_find(state, param, what, &mine));
-  const ms_param *p = &state->model->param[param];
-  if (state->model->shard_size == 1) {
-    memcpy(full, mine, (size_t)p->numel * sizeof *full);
-    return MS_OK;
-  }
   int64_t round = p->numel < ROUND_ELEMENTS ? p->numel : ROUND_ELEMENTS;
   MS_TRY(ms_members_region(&state->members, (size_t)round * sizeof *full, &window));
   for (int64_t begin = 0; begin < p->numel; begin += round) {
@@ -109,5 +103,20 @@ int ms_state_gather(ms_state *state, int param, const char *what, float *full) {
   }
 fail:
   ms_region_unmap(&window);
+  return rc;
+}
+
+int ms_state_gather(ms_state *state, int param, const char *what, float *full) {
+  float *mine;
+  MS_TRY(ms_master_find(state, param, what, &mine));
+  const ms_param *p = &state->model->param[param];
+  if (state->model->shard_size == 1) {
+    memcpy(full, mine, (size_t)p->numel * sizeof *full);
+    return MS_OK;
+  }
+  ms_ledger *ledger = ms_world_ledger(state->world);
+  ms_ledger_enter(ledger, ms_ledger_number(ledger, "gathering a parameter"));
+  int rc = gather(state, p, mine, full);
+  ms_ledger_leave(ledger, rc);
   return rc;
 }

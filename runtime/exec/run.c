@@ -20,7 +20,8 @@ static int explain(const ms_exec *exec, int phase, const ms_exec_instr *instr, i
   return rc;
 }
 
-int ms_exec_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr) {
+int ms_exec_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now) {
+  ms_ledger_at(exec->ledger, (uint32_t)instr->label, now);
   int rc = instr->run(instr->call);
   if (rc) return explain(exec, phase, instr, rc);
   if (exec->finder) ms_exec_inspect(exec, phase, instr);
@@ -73,7 +74,7 @@ static int poll(ms_exec *exec, const ms_exec_stream *list, int stream, int *move
 }
 
 /* Takes the compute stream to the end of its next kernel; *ran: there was one before a wait or the end. */
-static int compute(ms_exec *exec, int phase, const ms_exec_stream *list, int *moved, int *ran) {
+static int compute(ms_exec *exec, int phase, const ms_exec_stream *list, double now, int *moved, int *ran) {
   ms_exec_cursor *cursor = &exec->cursor[MS_STREAM_COMPUTE];
   while (cursor->at < list->n && !*ran) {
     const ms_exec_instr *instr = &list->instr[cursor->at];
@@ -82,7 +83,7 @@ static int compute(ms_exec *exec, int phase, const ms_exec_stream *list, int *mo
     } else if (instr->kind == MS_INSTR_RECORD) {
       record(exec, instr->event);
     } else {
-      MS_TRY(ms_exec_kernel(exec, phase, instr));
+      MS_TRY(ms_exec_kernel(exec, phase, instr, now));
       *ran = 1;
     }
     cursor->at++;
@@ -128,7 +129,7 @@ int ms_exec_run_inline(ms_exec *exec, int phase) {
     }
     if (open) now = charge(now, blocked && !moved ? &mine->wait_seconds : &mine->collective_seconds);
     if (!open && mine->at == stream[MS_STREAM_COMPUTE].n) return MS_OK;
-    MS_TRY(compute(exec, phase, &stream[MS_STREAM_COMPUTE], &moved, &ran));
+    MS_TRY(compute(exec, phase, &stream[MS_STREAM_COMPUTE], now, &moved, &ran));
     if (ran) now = charge(now, &mine->kernel_seconds);
     if (!moved && blocked) {
       MS_TRY(pause(exec, phase, seen));

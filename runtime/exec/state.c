@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 
 #include "base/error.h"
+#include "comm/ledger.h"
 #include "exec/agree.h"
 #include "exec/master.h"
 
@@ -122,6 +123,8 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *c
   ms_state *state = ms_calloc(1, sizeof *state);
   if (!state) return MS_ENOMEM;
   int rc = MS_OK;
+  ms_ledger *ledger = ms_world_ledger(world);
+  ms_ledger_enter(ledger, ms_ledger_number(ledger, "making the state"));
   state->world = world;
   state->model = model;
   MS_GOTO(ms_members_open(world, model->members, model->member_rank, model->mesh_text, &state->members));
@@ -132,9 +135,9 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *c
   ms_master_draw(state);
   MS_GOTO(open_communicators(state));
   *out = state;
-  return MS_OK;
 fail:
-  ms_state_free(state);
+  ms_ledger_leave(ledger, rc);
+  if (rc) ms_state_free(state);
   return rc;
 }
 

@@ -97,7 +97,7 @@ static int run_stream(ms_exec_threads *pool, int phase, int stream) {
     const ms_exec_instr *instr = &list->instr[cursor->at];
     double began = ms_clock();
     if (instr->kind == MS_INSTR_KERNEL) {
-      MS_TRY(ms_exec_kernel(exec, phase, instr));
+      MS_TRY(ms_exec_kernel(exec, phase, instr, began));
       charge(began, &cursor->kernel_seconds);
     } else if (instr->kind == MS_INSTR_RECORD) {
       record(exec, instr->event);
@@ -173,6 +173,7 @@ int ms_exec_threads_new(ms_exec *exec, ms_exec_threads **out) {
   if (!pool) return MS_ENOMEM;
   int rc = MS_OK;
   pool->exec = exec;
+  atomic_store(&exec->ledger->streams, 1);
   pthread_mutex_init(&pool->lock, NULL);
   pthread_cond_init(&pool->start, NULL);
   pthread_cond_init(&pool->finish, NULL);

@@ -104,7 +104,7 @@ describe("D10", function()
 
   for title, case in pairs({
     ["ends before the first step"] = { "os.exit(0)", "2 left while rank" },
-    ["makes fewer steps"] = { "s.steps = 1", "2 left while rank" },
+    ["makes fewer steps"] = { "s.steps = 1", "rank 2 entered barrier at the end of the run" },
     ["fails before the first step"] = { 'error("no data here")', "no data here" },
   }) do
     it("stops the others when a rank " .. title, function()

@@ -18,16 +18,40 @@ end
 ---@field out string standard output
 ---@field err string standard error
 
+local function command(arguments, environment)
+  local binary = assert(os.getenv("MOONSHARD_BIN"), "MOONSHARD_BIN names the executable under test")
+  local words = { environment or "", quote(binary) }
+  for _, argument in ipairs(arguments) do words[#words + 1] = quote(argument) end
+  return table.concat(words, " ")
+end
+
+---Runs MOONSHARD_BIN once for every list of arguments, all at the same time, from the root of the tree.
+---@param runs table<string, string[]>
+---@return table<string, Ended>
+function program.run_all(runs)
+  local script, files, ended = {}, {}, {}
+  for name, arguments in pairs(runs) do
+    local file = { out = os.tmpname(), err = os.tmpname(), status = os.tmpname() }
+    script[#script + 1] = ("{ { %s; } >%s 2>%s </dev/null; echo $? >%s; } &"):format(command(arguments), file.out,
+      file.err, file.status)
+    files[name] = file
+  end
+  script[#script + 1] = "wait"
+  os.execute(table.concat(script, "\n"))
+  for name, file in pairs(files) do
+    ended[name] = { out = read_all(file.out), err = read_all(file.err), status = tonumber(read_all(file.status)) }
+    for _, path in pairs(file) do os.remove(path) end
+  end
+  return ended
+end
+
 ---Runs MOONSHARD_BIN with arguments, from the root of the tree.
 ---@param arguments string[]
 ---@param environment string? assignments before the command: "TERM=dumb"
 ---@return Ended
 function program.run(arguments, environment)
-  local binary = assert(os.getenv("MOONSHARD_BIN"), "MOONSHARD_BIN names the executable under test")
-  local words = { environment or "", quote(binary) }
-  for _, argument in ipairs(arguments) do words[#words + 1] = quote(argument) end
   local out, err, status = os.tmpname(), os.tmpname(), os.tmpname()
-  os.execute(("{ %s; } >%s 2>%s </dev/null; echo $? >%s"):format(table.concat(words, " "), out, err, status))
+  os.execute(("{ %s; } >%s 2>%s </dev/null; echo $? >%s"):format(command(arguments, environment), out, err, status))
   local ended = { out = read_all(out), err = read_all(err), status = tonumber(read_all(status)) }
   for _, path in ipairs({ out, err, status }) do os.remove(path) end
   return ended

@@ -55,6 +55,7 @@ local function rank_main(line, chunk)
   local ok, raised = xpcall(function()
     set_up_rank(line)
     recipe.run(line.recipe, chunk, line.settings)
+    require("moonshard.world").finish()
   end, errors.locate)
   require("moonshard.progress").finish()
   if ok then return status.OK end

@@ -110,10 +110,12 @@ local function read_batch(self, position)
   local began = clock.now()
   local batch, buffers = empty_batch(self)
   if not world.plan_only then
+    world.doing("data")
     local first = position + self.share.index * self.batch
     for row = 0, self.batch - 1 do
       self.source:read(sample_at(self, first + row), buffers, row)
     end
+    world.doing(nil)
   end
   batch.data_ms = 1e3 * (clock.now() - began)
   return batch

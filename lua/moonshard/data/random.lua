@@ -75,12 +75,14 @@ function RandomData:read(samples)
   local n = #samples
   local inputs, targets = ffi.new("float[?]", n * self.inputs), ffi.new("float[?]", n * self.targets)
   if not world.plan_only then
+    world.doing("data")
     for row, sample in ipairs(samples) do
       if sample < 0 or sample >= self.length then
         errors.invalid("data:read: sample %s is outside 0 to %d", tostring(sample), self.length - 1)
       end
       read(self, sample, row - 1, inputs, targets)
     end
+    world.doing(nil)
   end
   return {
     inputs = { data = inputs, dtype = "f32", shape = { n, self.inputs } },

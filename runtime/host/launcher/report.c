@@ -71,6 +71,13 @@ static void report_request(const ms_running *run) {
   else fprintf(stderr, "moonshard: %s; %s did not end within %g s and had to be killed\n", what, names, run->grace);
 }
 
+/* Where it was, and what the others waited for, when it ended without a word of its own. */
+static void report_place(const ms_running *run, int rank) {
+  char place[2048];
+  ms_job_death(run->view, rank, place, sizeof place);
+  if (*place) fprintf(stderr, "moonshard: %s\n", place);
+}
+
 static void report_failure(const ms_running *run, int culprit, int exit_status) {
   const ms_child *rank = &run->ranks[culprit];
   const char *why = ms_job_rank_reason(run->view, culprit);
@@ -85,6 +92,7 @@ static void report_failure(const ms_running *run, int culprit, int exit_status) 
             culprit, WEXITSTATUS(rank->status), WEXITSTATUS(rank->status));
   else if (exit_status == MS_STATUS_BAD_INPUT || run->config->ranks == 1) fprintf(stderr, "moonshard: %s\n", why);
   else fprintf(stderr, "moonshard: rank %d failed: %s\n", culprit, why);
+  if (!why || WIFSIGNALED(rank->status)) report_place(run, culprit);
   /* What a crash or a sanitizer wrote before it ended the rank. */
   const ms_rank_log *kept = &rank->log[1];
   if (kept->target < 0 && kept->used && (!why || WIFSIGNALED(rank->status)))
