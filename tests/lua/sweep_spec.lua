@@ -79,6 +79,7 @@ describe("moonshard sweep", function()
       assert.equal(2, count(ended.out, reason:gsub("%W", "%%%0")), "as it fails, and at the end")
       failed["mesh=4x1 reshard=2"] = nil
       assert.same({}, failed)
+      assert.truthy(sweep.read("points/003-mesh=1x4_reshard=2.plan.err"):find("asks for groups of 2", 1, true))
 
       for i, record in ipairs(measured) do
         assert.equal("ok", record.status)
@@ -289,11 +290,12 @@ describe("moonshard sweep", function()
       for fields, expected in pairs({
         [ [[over = { mesh = { "1x2" } }, ["repeat"] = 3]] ] = "unknown option repeat: did you mean repeats?",
         [ [[steps = 3]] ] = "nothing to sweep",
+        [ [[over = {}, points = {}, ranks = 2]] ] = "nothing to sweep",
         [ [[over = { steps = { 1, 2 }, mesh = { "1x1" } }, steps = 3]] ] = "steps is given for all points and varies",
         [ [[over = { batch = { 1, 2 } }, ranks = 2, settings = { batch = 3 }]] ] = "batch is in settings and varies",
         [ [[over = { mesh = { "1x2" } }, steps = 2, warmup = 2]] ] = "of 2 steps 2 are warm-up",
         [ [[over = { mesh = { "1x2" } }, memory_limit = "much"]] ] = 'a size like "2GiB"',
-        [ [[over = { mesh = { "1x2" } }, where = function() return false end]] ] = "leaves out all 1 points",
+        [ [[over = { mesh = { "1x2" } }, where = function() return false end]] ] = "leaves out every point",
         [ [[over = { mesh = { "1x2" } }, where = function(p) return p.bach.x end]] ] = "attempt to index",
       }) do
         sweep.define(fields)

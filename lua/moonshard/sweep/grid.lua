@@ -154,7 +154,7 @@ function grid.points(sweep)
       left_out = left_out + 1
     end
   end
-  if sweep.over then combine(sweep.over, check_over(sweep.over), 1, {}, add) end
+  if sweep.over and next(sweep.over) then combine(sweep.over, check_over(sweep.over), 1, {}, add) end
   for i, given in ipairs(sweep.points or {}) do
     local who = ("points[%d]"):format(i)
     if type(given) ~= "table" or not next(given) then

@@ -128,7 +128,8 @@ end
 local function table_head(self)
   local cells = {}
   for _, key in ipairs(self.columns) do cells[#cells + 1] = "<th>" .. escape(key) .. "</th>" end
-  local numbers = { "tokens/s", "±", "ms a step", "peak" }
+  local numbers = self.header.repeats > 1 and { "tokens/s", "±", "ms a step", "peak" }
+    or { "tokens/s", "ms a step", "peak" }
   for _, name in ipairs(running.CATEGORIES) do numbers[#numbers + 1] = name end
   for _, dim in ipairs(self.dims) do numbers[#numbers + 1] = dim .. " a step" end
   for _, text in ipairs(numbers) do cells[#cells + 1] = '<th class="n">' .. escape(text) .. "</th>" end
@@ -144,7 +145,7 @@ local function table_row(self, record)
   local function number(text) cells[#cells + 1] = '<td class="n">' .. text .. "</td>" end
   local measured = is_measured(record)
   number(measured and ("%.0f"):format(record.tokens_per_s) or record.status)
-  number(measured and ("%.1f%%"):format(report.spread(record)) or "")
+  if self.header.repeats > 1 then number(measured and ("%.1f%%"):format(report.spread(record)) or "") end
   number(measured and ("%.2f"):format(record.step_ms) or "")
   local peak = record.peak_bytes or record.planned and record.planned.peak_bytes
   number(peak and progress.size(peak) or "")

@@ -109,12 +109,12 @@ end
 
 local function read_job(given)
   local o = options.parse("ms.sweep", given, SPECS)
-  if not o.over and not o.points then
+  if not (o.over and next(o.over)) and not (o.points and next(o.points)) then
     errors.invalid("ms.sweep: nothing to sweep: give over = { mesh = { \"1x4\", \"2x2\" } }, or points")
   end
   o.settings = grid.settings(o.settings, "settings")
   local points, left_out = grid.points(o)
-  if #points == 0 then errors.invalid("ms.sweep: where leaves out all %d points", left_out) end
+  if #points == 0 then errors.invalid("ms.sweep: where leaves out every point") end
   check_conflicts(o, points)
   if o.timeout and o.timeout <= 0 then errors.invalid("ms.sweep: timeout must be above 0 seconds") end
   o.recipe, o.source = find_recipe(o.recipe)

@@ -24,7 +24,7 @@ local LOCK_EX, LOCK_NB = 2, 4 -- Linux
 -- What numbers of one sweep must share, and how messages call it.
 local SHARED = {
   { "recipe", "the recipe" }, { "source", "the recipe's text" }, { "settings", "settings" }, { "steps", "steps" },
-  { "warmup", "warmup" }, { "repeats", "repeats" }, { "memory_limit", "memory_limit" }, { "timeout", "timeout" },
+  { "warmup", "warmup" }, { "repeats", "repeats" }, { "memory_limit", "memory_limit" },
   { "version", "the version of moonshard" }, { "machine", "the machine" },
 }
 

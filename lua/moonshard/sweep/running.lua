@@ -86,19 +86,22 @@ local function stem(job, point)
   return ("%s/points/%03d-%s"):format(job.out, point.index, (point.key:gsub("[^%w=.-]+", "_"):sub(1, 120)))
 end
 
-local function child(job, point, words, output, tick)
+-- What it prints goes to a file, and what it says on standard error, if anything, to one beside it.
+local function child(job, point, words, files, tick)
   for _, argument in ipairs(grid.arguments(job.settings, point)) do words[#words + 1] = argument end
-  local ended = process.run(words, { output = output, timeout = job.timeout, tick = tick })
+  os.remove(files .. ".err")
+  local ended = process.run(words, { output = files .. ".out", timeout = job.timeout, tick = tick })
+  if ended.err ~= "" then output_file.write("sweep", files .. ".err", ended.err) end
   if ended.interrupted then world.check_interrupt() end
   return ended
 end
 
 -- Fills record.planned; gives the reason why the point cannot be planned, if it cannot.
 local function plan(job, point, record)
-  local output = stem(job, point) .. ".plan.json"
-  local ended = child(job, point, { "plan", job.recipe, "-n", tostring(point.ranks), "--json" }, output)
-  local text = read_file(output)
-  os.remove(output)
+  local files = stem(job, point) .. ".plan"
+  local ended = child(job, point, { "plan", job.recipe, "-n", tostring(point.ranks), "--json" }, files)
+  local text = read_file(files .. ".out")
+  os.remove(files .. ".out") -- megabytes, for a large model
   if ended.status ~= 0 then return reason_of(ended, job.timeout) end
   local planned, why = json.decode(text)
   if not planned then return "its plan is not JSON: " .. why end
@@ -157,10 +160,10 @@ end
 -- One run of the point; gives the reason when it fails.
 local function train(job, point, record, number, on_step)
   local files = ("%s.%d"):format(stem(job, point), number)
-  local metrics, log = files .. ".jsonl", files .. ".log"
+  local metrics = files .. ".jsonl"
   os.remove(metrics)
   local count = line_counter(metrics)
-  local ended = child(job, point, { "run", job.recipe, "-n", tostring(point.ranks), "--metrics", metrics }, log,
+  local ended = child(job, point, { "run", job.recipe, "-n", tostring(point.ranks), "--metrics", metrics }, files,
     function() on_step(number, count()) end)
   if ended.status ~= 0 then return reason_of(ended, job.timeout) end
   local run, why = summarize(metrics, job.warmup, record)
