@@ -79,7 +79,7 @@ describe("moonshard sweep", function()
       assert.equal(2, count(ended.out, reason:gsub("%W", "%%%0")), "as it fails, and at the end")
       failed["mesh=4x1 reshard=2"] = nil
       assert.same({}, failed)
-      assert.truthy(sweep.read("points/003-mesh=1x4_reshard=2.plan.err"):find("asks for groups of 2", 1, true))
+      assert.truthy(sweep.read("points/009-mesh=4x1_reshard=2.plan.err"):find("asks for groups of 2", 1, true))
 
       for i, record in ipairs(measured) do
         assert.equal("ok", record.status)
