@@ -24,7 +24,8 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field optimizer moonshard.Optimizer?
 ---@field execs table<string, moonshard.Exec> by what they compute, then by the rules they were compiled under
 ---@field graphs table<string, moonshard.Trace> by what they compute
----@field rules string which rules hold now, as part of a key: "" for those that the model was sharded with
+---@field rules string which rules hold now, as part of a key: "" until they first change
+---@field rule_sets string[] the rules that plans are kept for, the oldest first
 ---@field prefetch integer? in place of what a trainer says
 ---@field train_exec moonshard.Exec? the one of the last step
 local Session = {}
@@ -34,7 +35,7 @@ local session = {}
 
 local function new(model, sharding, optimizer)
   return setmetatable({ model = model, sharding = sharding, optimizer = optimizer, execs = {}, graphs = {}, rules = "",
-    owners = 0 }, Session)
+    rule_sets = {}, owners = 0 }, Session)
 end
 
 ---The session of a model, made at the first call. A model trains with one optimizer.
@@ -100,7 +101,7 @@ function Session:compile(name, graph, settings)
     config.max_norm = settings.clip_grad_norm or 0
     config.sync = settings.sync or C.MS_SYNC_EVERY
     if settings.reshard_after_backward == false then config.reshard_after_backward = 0 end
-    config.prefetch = self.prefetch or settings.prefetch or config.prefetch
+    config.prefetch = self.prefetch or settings.prefetch or 1
     config.shared_masters = self.sharding.shared_masters and 1 or 0
     if settings.train and not self.optimizer then config.optimizer = C.MS_OPT_NONE end
   end)

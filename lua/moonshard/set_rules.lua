@@ -24,6 +24,8 @@ local SPECS = {
   weight_decay = { "number" },
 }
 
+local MOST_RULE_SETS = 16 -- that plans are kept for
+
 local OF_OPTIMIZER = { "lr", "groups", "weight_decay" }
 
 -- ---- what holds now, and going back to it -----------------------------------------------------------------------
@@ -69,7 +71,8 @@ end
 
 -- The rules as text: plans are kept by it. The learning rate is no part of a plan.
 local function key_of(self)
-  local parts = { " | prefetch", tostring(self.prefetch), "reshard" }
+  local settings = self.train_exec and self.train_exec.settings or {}
+  local parts = { " | prefetch", self.prefetch or settings.prefetch or 1, "reshard" }
   for _, unit in ipairs(self.sharding.units) do
     parts[#parts + 1] = self.sharding.decisions.reshard_after_forward[unit.name].value
     parts[#parts + 1] = prefetch.describe(self.sharding.decisions.prefetch[unit.name].value)
@@ -82,6 +85,31 @@ local function key_of(self)
     if group then parts[#parts + 1] = ("%.17g/%.17g"):format(group.lr_scale, group.weight_decay) end
   end
   return table.concat(parts, " ")
+end
+
+-- At the first change: what was compiled before gets the name of the rules that it was compiled under.
+local function name_rules(self)
+  if self.rules ~= "" then return end
+  self.rules = key_of(self)
+  self.rule_sets = { self.rules }
+  local named = {}
+  for id, exec in pairs(self.execs) do named[id .. self.rules] = exec end
+  self.execs = named
+end
+
+-- Plans of rules that have not held for long are dropped, so that a loop may change them at every step.
+local function keep_plans(self)
+  local sets, current = {}, self.rules
+  for _, rules in ipairs(self.rule_sets) do
+    if rules ~= current then sets[#sets + 1] = rules end
+  end
+  sets[#sets + 1] = current
+  self.rule_sets = sets
+  if #sets <= MOST_RULE_SETS then return end
+  local oldest = table.remove(sets, 1)
+  for key in pairs(self.execs) do
+    if key:sub(-#oldest) == oldest then self.execs[key] = nil end
+  end
 end
 
 -- Sets everything on this rank; the plan of the next step, and the exec if it was bound before.
@@ -143,6 +171,7 @@ end
 ---@return moonshard.Plan? plan of the next step, compiled and bound; nil when no step was run yet
 local function set_rules(model, given)
   local self = session.of(model)
+  name_rules(self)
   local before = remember(self)
   local compiled, bound = together(self, before, "take them", take, self, given)
   local same = agree(self, compiled)
@@ -153,6 +182,7 @@ local function set_rules(model, given)
     self.execs[bound.id .. self.rules] = bound
   end
   self.train_exec = bound
+  keep_plans(self)
   for _, unit in ipairs(self.sharding.units) do
     unit.reshard = self.sharding.decisions.reshard_after_forward[unit.name].value
   end

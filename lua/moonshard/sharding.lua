@@ -189,6 +189,7 @@ end
 local owners = setmetatable({}, { __mode = "kv" })
 
 local function claim_parameters(self)
+  if not self.alone then rawset(self.model, "_alone", nil) end
   for _, param in ipairs(self.params) do owners[param.parameter] = self end
 end
 

@@ -51,9 +51,13 @@ end
 
 describe("a run whose rules change", function()
   it("I3 equals one that had the second rule from the start", function()
-    for _, pair in ipairs({ { "never", "always" }, { "always", "mixed" }, { "default", "never" } }) do
-      local changed = run(4, { first = pair[1], second = pair[2] })
-      local fixed = run(4, { first = pair[2] })
+    local changes = {
+      { "never", "always", "2x2" }, { "always", "mixed", "2x2" }, { "default", "never", "1x4" },
+      { "never", "pairs", "1x4" }, { "pairs", "always", "1x4" },
+    }
+    for _, change in ipairs(changes) do
+      local changed = run(4, { first = change[1], second = change[2], mesh = change[3] })
+      local fixed = run(4, { first = change[2], mesh = change[3] })
       assert_same_run(fixed, changed)
       assert.equal(fixed.tree, changed.tree)
       assert.same(fixed.collectives, changed.collectives)
@@ -171,6 +175,34 @@ describe("rules", function()
     assert.equal(first, train:set_rules { reshard_after_forward = false })
     assert.equal(first, ms.set_rules(train.model, { lr = 0.5 }))
     assert.equal(0.5, train:step(batch).lr)
+  end)
+
+  it("R4 that held before the first change are known too, and plans of old ones are dropped", function()
+    local train = small()
+    train:step(batch)
+    local first = train:plan()
+    train:set_rules { prefetch = 5 }
+    assert.is_true(first == train:set_rules { prefetch = 1 })
+    local function count()
+      local n = 0
+      for _ in pairs(train.session.execs) do n = n + 1 end
+      return n
+    end
+    for i = 1, 40 do
+      train:set_rules { weight_decay = i / 100 }
+      train:step(batch)
+      assert.is_true(count() <= 17, count())
+    end
+    assert.not_equal(first, train:set_rules { weight_decay = 0.01 })
+  end)
+
+  it("I2 show in the tree, with the types of parameters", function()
+    local model = ms.module { gain = ms.parameter { 4 }, bias = ms.parameter { 4, frozen = true },
+      forward = function(self, x) return x * self.gain + self.bias end }
+    ms.fully_shard(model, { mp_policy = { param_dtype = "bf16" }, param_dtype = { { "gain", "f32" } } })
+    assert.equal("Module  8 parameters  [root unit, bf16]\n  bias: frozen bf16 [4]\n  gain: f32 [4]", tostring(model))
+    ms.set_rules(model, { reshard_after_forward = false })
+    assert.is_truthy(tostring(model):find("[root unit, bf16, reshard never]", 1, true))
   end)
 
   it("R4 change prefetch, learning rates and weight decay", function()

@@ -11,7 +11,7 @@ local cfg = ms.args {
 }
 
 local RULES = {
-  default = "default", never = false, always = true,
+  default = "default", never = false, always = true, pairs = 2,
   mixed = { { re[[^1$]], false }, { re[[.*]], true } },
 }
 
