@@ -116,6 +116,8 @@ MS_API int ms_world_node_of(const ms_world *world, int rank); /* the node of a r
 MS_API int ms_world_local_rank(const ms_world *world);        /* this rank's place among the ranks of its node */
 /* Waits for every rank; collective. */
 MS_API int ms_world_barrier(ms_world *world);
+/* The program of this rank is through: waits until every rank's is, or has left. A rank that never gets there is named. */
+MS_API int ms_world_finish(ms_world *world);
 /* Every rank's `bytes` bytes to every rank: all is [world][bytes]; at most 4096 bytes a rank; collective. */
 MS_API int ms_world_exchange(ms_world *world, const void *mine, int bytes, void *all);
 /* Tells the others that this rank gives up, and why. They fail with MS_EPEER at their next wait. */
@@ -405,6 +407,22 @@ MS_API int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, m
 MS_API int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, const char **message);
 MS_API int ms_exec_counters_get(const ms_exec *exec, ms_exec_counters *counters);
 MS_API double ms_exec_arena_bytes(const ms_exec *exec);
+
+/* ---- traces ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct ms_trace ms_trace;
+
+/* Records of this rank, from here on: of the execs that it is given to, and of its barriers and exchanges. */
+MS_API int ms_trace_new(ms_world *world, ms_trace **trace);
+MS_API void ms_trace_free(ms_trace *trace);
+/* Phases that exec runs from here on are recorded in trace; NULL: they are not. The trace must outlive that. */
+MS_API void ms_exec_set_trace(ms_exec *exec, ms_trace *trace);
+/* Something that the program itself did, from `began` (seconds of CLOCK_MONOTONIC) to now: "step 12", "data". */
+MS_API int ms_trace_mark(ms_trace *trace, const char *name, double began);
+/* Writes what all ranks recorded as one file of Chrome's trace format (JSON). Collective. */
+MS_API int ms_trace_write(ms_trace *trace, const char *path);
+
+/* ---- parameters ------------------------------------------------------------------------------------------------------ */
 
 /* The rows of a parameter (or its gradient, or optimizer state) that this rank owns, by element range of the flattened
 ** parameter: [*first, *first + *count). data points to f32. what: "param", "grad", "state0", "state1". */

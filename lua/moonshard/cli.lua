@@ -14,11 +14,15 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
       --log-ranks all    show every rank's output, "[rank N] " before each line
       --log-dir DIR      write every rank's output to DIR/rank-N.log too, with timestamps
       --pin CORES        auto (each rank to its own cores where there are enough), none, or a list: 0-3,8-11
+      --trace FILE       write a trace of some steps, for ui.perfetto.dev and `moonshard trace`
+      --trace-steps A-B  which (2-4)
       --timeout S        seconds until waiting for another rank is an error (300)
   moonshard plan RECIPE.lua -n RANKS [--rank R] [--json] [key=value ...]
                          compile rank R's step (0 unless told) without running it: memory, collectives, instructions
   moonshard sweep SWEEP.lua [--resume] [--json] [key=value ...]
                          run a recipe over a grid of settings (ms.sweep): table, CSV, JSON and a page of charts
+  moonshard ps [--json]                                  the runs of this host, and where each of their ranks is
+  moonshard trace FILE [--json]                          check a trace and sum it up by op, unit and rank
   moonshard doctor [--json]                              what this machine has
   moonshard help
   moonshard --version
@@ -32,6 +36,8 @@ local COMMANDS = {
   plan = "moonshard.cli.plan",
   sweep = "moonshard.cli.sweep",
   doctor = "moonshard.cli.doctor",
+  ps = "moonshard.cli.ps",
+  trace = "moonshard.cli.trace",
 }
 
 -- Commands that are designed and not yet built.

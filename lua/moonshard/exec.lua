@@ -2,6 +2,7 @@
 
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
+local tracer = require("moonshard.tracer")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 ---@class moonshard.Counters what an exec ran since it was made
@@ -68,6 +69,7 @@ end
 ---@return integer status
 function Exec:try(phase)
   if READS_INPUTS[phase] then write_constants(self) end
+  tracer.attend(self)
   return C.ms_exec_run(self.handle, PHASE[phase], self.step_inputs, self.step_outputs)
 end
 

@@ -10,6 +10,7 @@ local nearest = require("moonshard.nearest")
 local options = require("moonshard.options")
 local session = require("moonshard.session")
 local set_rules = require("moonshard.set_rules")
+local tracer = require("moonshard.tracer")
 local world = require("moonshard.world")
 local C, ffi = engine.C, engine.ffi
 
@@ -222,6 +223,7 @@ function Trainer:step(batch)
   local specs = input_specs(batch, self.micro_batches)
   if world.plan_only then require("moonshard.plan_mode").report(function() return self:compile(batch) end) end
   local exec = self.session:exec("train", specs, traced(self), train_settings(self))
+  tracer.step_begins(self.steps_done + 1)
   local begin, before = require("moonshard.clock").now(), exec:counters()
   local step = self.steps_done + 1
   local lr = learning_rate(self, step)
@@ -232,6 +234,7 @@ function Trainer:step(batch)
   local seconds = require("moonshard.clock").now() - begin
   local tokens = numel((batch.targets or batch[specs[1].name]).shape) * self.session.sharding.mesh:size()
   C.ms_world_progress(world.handle, step, tokens / seconds)
+  tracer.step_ends(step, begin)
   return {
     loss = exec.step_outputs.loss,
     grad_norm = exec.step_outputs.grad_norm,

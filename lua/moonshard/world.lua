@@ -103,7 +103,7 @@ end
 
 ---Waits, in a process that has joined ranks, until all of them are through: a rank that never gets there is named.
 function world.finish()
-  if (rawget(world, "size") or 1) > 1 then world.barrier("at the end of the run") end
+  if (rawget(world, "size") or 1) > 1 and not world.plan_only then engine.check(C.ms_world_finish(world.handle)) end
 end
 
 return world

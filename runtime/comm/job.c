@@ -60,11 +60,11 @@ int ms_job_create(int size, int *fd) {
   return MS_OK;
 }
 
-int ms_job_map(int fd, ms_job **job) {
+static int map_checked(int fd, int protection, ms_job **job) {
   struct stat info;
   if (fstat(fd, &info) || (size_t)info.st_size != sizeof(ms_job))
     return MS_FAIL(MS_EINVAL, "descriptor %d is no control segment of this build", fd);
-  ms_job *mapped = mmap(NULL, sizeof *mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  ms_job *mapped = mmap(NULL, sizeof *mapped, protection, MAP_SHARED, fd, 0);
   if (mapped == MAP_FAILED) return MS_FAIL(MS_EIO, "cannot map the control segment: %s", strerror(errno));
   if (mapped->magic != JOB_MAGIC || mapped->version != MS_JOB_VERSION) {
     ms_job_unmap(mapped);
@@ -74,7 +74,16 @@ int ms_job_map(int fd, ms_job **job) {
   return MS_OK;
 }
 
-void ms_job_unmap(ms_job *job) { munmap(job, sizeof *job); }
+int ms_job_map(int fd, ms_job **job) { return map_checked(fd, PROT_READ | PROT_WRITE, job); }
+
+int ms_job_peek(int fd, const ms_job **job) {
+  ms_job *mapped;
+  MS_TRY(map_checked(fd, PROT_READ, &mapped));
+  *job = mapped;
+  return MS_OK;
+}
+
+void ms_job_unmap(const ms_job *job) { munmap((void *)job, sizeof *job); }
 
 void ms_job_ring(ms_job *job, int rank) {
   ms_job_rank *row = &job->rank[rank];

@@ -76,7 +76,9 @@ typedef struct ms_job {
 
 /* Maps the control segment behind fd after checking that it is one. */
 int ms_job_map(int fd, ms_job **job);
-void ms_job_unmap(ms_job *job);
+/* The same for a reader, who cannot change it. */
+int ms_job_peek(int fd, const ms_job **job);
+void ms_job_unmap(const ms_job *job);
 /* Rings one rank's doorbell; enters the kernel only when somebody sleeps there. */
 void ms_job_ring(ms_job *job, int rank);
 /* Sleeps until rank's doorbell differs from `seen`, a signal comes, or `seconds` pass. */

@@ -329,8 +329,8 @@ static uint64_t find_missing(const ms_world *world, uint64_t target) {
   return missing;
 }
 
-static const char *const meeting_names[] = {"barrier", "exchange"};
-enum meeting { BARRIER = 0, EXCHANGE = 1 };
+static const char *const meeting_names[] = {"barrier", "exchange", "barrier"};
+enum meeting { BARRIER = 0, EXCHANGE = 1, END = 2 };
 
 /* What a rank came to: its kind and size, and what it is part of, inside of the engine or outside. */
 static uint64_t sign(const ms_world *world, enum meeting kind, int bytes) {
@@ -340,10 +340,11 @@ static uint64_t sign(const ms_world *world, enum meeting kind, int bytes) {
   return ms_hash_int(ms_hash_string(MS_HASH_INIT, part_of), (int64_t)kind << 33 | (int64_t)within << 32 | bytes);
 }
 
-/* All have come: did they come to the same? The ledger tells what it was. */
+/* All have come (or left, at the end): did they come to the same? The ledger tells what it was. */
 static int compare_meetings(const ms_world *world, uint64_t target, uint64_t mine) {
   char ours[160], theirs[160];
   for (int rank = 0; rank < world->size; rank++) {
+    if (atomic_load_explicit(&world->job->ticket[rank].count, memory_order_acquire) < target) continue;
     if (atomic_load_explicit(&world->job->meeting[target & 1][rank], memory_order_relaxed) == mine) continue;
     ms_report_entered(world->job, world->rank, MS_LEDGER_WORLD, target, ours, sizeof ours);
     ms_report_entered(world->job, rank, MS_LEDGER_WORLD, target, theirs, sizeof theirs);
@@ -353,14 +354,15 @@ static int compare_meetings(const ms_world *world, uint64_t target, uint64_t min
   return MS_OK;
 }
 
-static int wait_for_all(ms_world *world, const char *kind, uint64_t target) {
+static int wait_for_all(ms_world *world, enum meeting kind, uint64_t target) {
   ms_wait wait = {0};
   for (;;) {
     unsigned seen = ms_world_doorbell(world);
     uint64_t missing = find_missing(world, target);
+    if (kind == END) missing &= ~find_left(world->job, missing);
     if (!missing) return MS_OK;
     ms_ledger_misses(world->ledger, world->ring, missing);
-    MS_TRY(ms_world_turn(world, &wait, seen, kind, NULL, missing));
+    MS_TRY(ms_world_turn(world, &wait, seen, meeting_names[kind], NULL, missing));
     ms_ledger_misses(world->ledger, world->ring, 0);
   }
 }
@@ -368,16 +370,17 @@ static int wait_for_all(ms_world *world, const char *kind, uint64_t target) {
 /* Publishes that this rank has come to its next barrier or exchange, and waits until all have. */
 static int meet(ms_world *world, enum meeting kind, uint64_t target, int bytes) {
   ms_job *job = world->job;
-  ms_ledger_enter(world->ledger, kind == BARRIER ? world->barrier_text : world->exchange_text);
-  ms_ledger_entered(world->ledger, world->ring, target, kind == BARRIER ? MS_COLL_BARRIER : MS_LEDGER_EXCHANGE,
-                    (int)atomic_load(&world->ledger->doing), bytes);
+  int exchanges = kind == EXCHANGE;
+  int label = kind == END ? ms_ledger_number(world->ledger, "at the end of the run") : (int)world->ledger->doing;
+  ms_ledger_enter(world->ledger, exchanges ? world->exchange_text : world->barrier_text);
+  ms_ledger_entered(world->ledger, world->ring, target, exchanges ? MS_LEDGER_EXCHANGE : MS_COLL_BARRIER, label, bytes);
   ms_ledger_target(world->ring, target);
   uint64_t mine = sign(world, kind, bytes);
   atomic_store_explicit(&job->meeting[target & 1][world->rank], mine, memory_order_relaxed);
   atomic_store_explicit(&job->ticket[world->rank].count, target, memory_order_release);
   for (int rank = 0; rank < world->size; rank++)
     if (rank != world->rank) ms_job_ring(job, rank);
-  int rc = wait_for_all(world, meeting_names[kind], target);
+  int rc = wait_for_all(world, kind, target);
   if (!rc) rc = compare_meetings(world, target, mine);
   if (!rc) {
     ms_ledger_met(world->ring);
@@ -394,6 +397,11 @@ static uint64_t next_ticket(const ms_world *world) {
 int ms_world_barrier(ms_world *world) {
   if (world->size == 1) return ms_world_check(world);
   return meet(world, BARRIER, next_ticket(world), 0);
+}
+
+int ms_world_finish(ms_world *world) {
+  if (world->size == 1) return ms_world_check(world);
+  return meet(world, END, next_ticket(world), 0);
 }
 
 int ms_world_exchange(ms_world *world, const void *mine, int bytes, void *all) {

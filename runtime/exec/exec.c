@@ -11,6 +11,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "exec/agree.h"
+#include "exec/trace.h"
 
 /* ---- making ---- */
 
@@ -131,15 +132,28 @@ static void report_evaluation(const ms_exec *exec, ms_step_outputs *outputs) {
   if (totals) outputs->loss = (double)totals[1] / ((double)model->shard_size * model->replicate_size);
 }
 
+static int run_streams(ms_exec *exec, int phase) {
+  return exec->threads ? ms_exec_threads_run(exec->threads, phase) : ms_exec_run_inline(exec, phase);
+}
+
+static int run_traced(ms_exec *exec, int phase) {
+  uint64_t began = ms_ledger_now();
+  int rc = run_streams(exec, phase);
+  if (!rc) return ms_trace_finish_phase(exec->trace, exec, phase, began);
+  ms_trace_drop(exec->trace);
+  return rc;
+}
+
 int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_outputs *outputs) {
   MS_TRY(check_run(exec, phase));
+  if (exec->trace) MS_TRY(ms_trace_reserve(exec->trace, &exec->phase[phase]));
   exec->state->settled = 0;
   double began = ms_clock();
   int64_t allocations = ms_allocations() + exec->state->mapped;
   if (inputs && inputs->step > 0) atomic_store(&exec->ledger->step, inputs->step);
   ms_ledger_enter(exec->ledger, exec->phase[phase].activity);
   ms_exec_begin(exec, inputs);
-  int rc = exec->threads ? ms_exec_threads_run(exec->threads, phase) : ms_exec_run_inline(exec, phase);
+  int rc = exec->trace ? run_traced(exec, phase) : run_streams(exec, phase);
   ms_ledger_leave(exec->ledger, rc);
   count(exec, phase);
   exec->counters.total_seconds += ms_clock() - began;

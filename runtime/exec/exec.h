@@ -66,6 +66,7 @@ struct ms_exec {
   int graph_phase; /* the last of FIRST, NEXT and EVALUATE that ran: named outputs are where it put them */
   ms_exec_counters counters;
   ms_exec_threads *threads; /* NULL: one thread runs all streams */
+  ms_trace *trace;          /* records what runs, while it is set (trace.c) */
   ms_exec_finder *finder;   /* while check.c looks for the first value that is not finite, else NULL */
   char report[1024];        /* what it found */
 };

@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "exec/exec.h"
+#include "exec/trace.h"
 
 /* Tells where a kernel failed: "in layers.3.attn: embedding: ...". */
 static int explain(const ms_exec *exec, int phase, const ms_exec_instr *instr, int rc) {
@@ -22,8 +22,10 @@ static int explain(const ms_exec *exec, int phase, const ms_exec_instr *instr, i
 
 int ms_exec_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now) {
   ms_ledger_at(exec->ledger, (uint32_t)instr->label, now);
+  uint64_t began = exec->trace ? ms_ledger_now() : 0;
   int rc = instr->run(instr->call);
   if (rc) return explain(exec, phase, instr, rc);
+  if (exec->trace) ms_trace_kernel(exec, phase, instr, began);
   if (exec->finder) ms_exec_inspect(exec, phase, instr);
   return MS_OK;
 }
@@ -57,7 +59,7 @@ static int move_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr, i
 }
 
 /* Takes a stream of collectives as far as it goes without waiting. */
-static int poll(ms_exec *exec, const ms_exec_stream *list, int stream, int *moved) {
+static int poll(ms_exec *exec, int phase, const ms_exec_stream *list, int stream, int *moved) {
   ms_exec_cursor *cursor = &exec->cursor[stream];
   while (cursor->at < list->n) {
     const ms_exec_instr *instr = &list->instr[cursor->at];
@@ -66,6 +68,7 @@ static int poll(ms_exec *exec, const ms_exec_stream *list, int stream, int *move
     else if (instr->kind == MS_INSTR_RECORD) record(exec, instr->event);
     else MS_TRY(move_collective(cursor, instr, &done));
     if (!done) return MS_OK;
+    if (exec->trace) ms_trace_add(exec, phase, stream, instr);
     cursor->at++;
     cursor->instructions++;
     *moved = 1;
@@ -86,6 +89,7 @@ static int compute(ms_exec *exec, int phase, const ms_exec_stream *list, double 
       MS_TRY(ms_exec_kernel(exec, phase, instr, now));
       *ran = 1;
     }
+    if (exec->trace && !*ran) ms_trace_add(exec, phase, MS_STREAM_COMPUTE, instr);
     cursor->at++;
     cursor->instructions++;
     *moved = 1;
@@ -125,7 +129,7 @@ int ms_exec_run_inline(ms_exec *exec, int phase) {
     for (int s = MS_STREAM_COMPUTE + 1; s < MS_STREAMS; s++) {
       if (cursor[s].at == stream[s].n) continue;
       open = 1;
-      MS_TRY(poll(exec, &stream[s], s, &moved));
+      MS_TRY(poll(exec, phase, &stream[s], s, &moved));
     }
     if (open) now = charge(now, blocked && !moved ? &mine->wait_seconds : &mine->collective_seconds);
     if (!open && mine->at == stream[MS_STREAM_COMPUTE].n) return MS_OK;

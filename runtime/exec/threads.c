@@ -18,7 +18,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "exec/exec.h"
+#include "exec/trace.h"
 
 enum { MESSAGE_BYTES = 2048, WHERE_BYTES = 64, NOT_FAILED = -1 };
 
@@ -106,6 +106,7 @@ static int run_stream(ms_exec_threads *pool, int phase, int stream) {
       if (stream == MS_STREAM_COMPUTE) charge(began, &cursor->wait_seconds);
     } else MS_TRY(run_collective(pool, cursor, instr));
     if (has_failed(pool)) return MS_OK;
+    if (exec->trace && instr->kind != MS_INSTR_KERNEL) ms_trace_add(exec, phase, stream, instr);
     cursor->instructions++;
   }
   return MS_OK;

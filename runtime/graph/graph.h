@@ -110,6 +110,15 @@ int ms_graph_insert_recomputation(ms_graph *graph);
 
 /* Multiplications and additions: 2 M N K for a matmul, 4 B H T S D for attention (not halved when causal), 2.5 times that for
 ** its gradient. Bytes: what a node reads and writes once. */
+/* One use of an op, by shapes. */
+typedef struct ms_cost_case {
+  int op;
+  const ms_attrs *attrs;
+  int inputs, outputs;
+  const ms_value_info *in, *out;
+} ms_cost_case;
+double ms_op_flops(const ms_cost_case *c);
+double ms_op_bytes(const ms_cost_case *c);
 double ms_node_flops(const ms_graph *graph, const ms_node *node);
 double ms_node_bytes(const ms_graph *graph, const ms_node *node);
 /* "[8,256,128]" into text of at least 128 bytes; returns text. */

@@ -16,6 +16,7 @@
 #include "base/cores.h"
 #include "host/embedded.h"
 #include "host/launcher.h"
+#include "host/ps.h"
 #include "moonshard.h"
 
 enum { STATUS_FAILED_RUN = 3 };
@@ -128,7 +129,8 @@ static int host_cores(lua_State *L) {
 }
 
 static int open_host(lua_State *L) {
-  static const luaL_Reg functions[] = {{"launch", host_launch}, {"cores", host_cores}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {
+      {"launch", host_launch}, {"cores", host_cores}, {"runs", ms_host_runs}, {NULL, NULL}};
   lua_newtable(L);
   luaL_register(L, NULL, functions);
   return 1;

@@ -6,7 +6,8 @@
 -- [steps][ranks][batch][seq + 1], read round and round. Without weights the model's own initial ones are taken. Rank 0
 -- prints one JSON line: tokens_per_s and step_ms (median after the warm-up), the losses of the first steps,
 -- peak_rss_mib and resident_mib of rank 0 and plan_mib beside them, compile_ms, other_share (of the steps, what was not
--- kernels, moving data or waiting), and start_ms (from the launcher's start to the end of the first step, less that
+-- kernels, moving data or waiting), instructions and collectives of a
+-- step's plan, and start_ms (from the launcher's start to the end of the first step, less that
 -- step).
 
 local ffi = require("ffi")
@@ -124,8 +125,9 @@ if world.rank == 0 then
   local seconds = train.session:counters("train").seconds
   local other = 1 - (seconds.kernels + seconds.waits + seconds.collectives) / seconds.total
   local format = '{"name":"moonshard_%s_%s","tokens_per_s":%.1f,"step_ms":%.3f,"losses":[%s],"peak_rss_mib":%.1f,'
-    .. '"resident_mib":%.1f,"plan_mib":%.1f,"compile_ms":%.1f,"other_share":%.5f,"start_ms":%.0f}'
+    .. '"resident_mib":%.1f,"plan_mib":%.1f,"compile_ms":%.1f,"other_share":%.5f,"start_ms":%.0f,'
+    .. '"instructions":%d,"collectives":%d}'
   print(format:format(cfg.dtype, cfg.mesh, world.size * cfg.batch * cfg.seq / ms_a_step * 1e3, ms_a_step,
     table.concat(losses, ","), peak_rss_mib(), resident_mib(), summary.peak_bytes / 2 ^ 20, summary.compile_ms, other,
-    start_ms))
+    start_ms, summary.instructions, summary.collectives.first + summary.collectives.norm))
 end

@@ -192,6 +192,25 @@ static void L5_a_rank_that_left_is_not_waited_for(void **state) {
   run_ranks_as_processes(2, leave_in_rank_0, NULL);
 }
 
+/* At its end a program waits for the others, but not for those that have left it, and for nobody twice. */
+static int finish_without_rank_0(ms_world *world, void *context) {
+  (void)context;
+  MS_TRY(ms_world_barrier(world));
+  MS_TRY(ms_world_barrier(world));
+  if (ms_world_rank(world) == 0) return MS_OK;
+  if (ms_world_rank(world) == 1) usleep(50000);
+  double began = ms_clock();
+  MS_TRY(ms_world_finish(world));
+  EXPECT(ms_clock() - began < 30, "it took %g s", ms_clock() - began);
+  return MS_OK;
+}
+
+static void L6_a_program_ends_with_those_that_are_there(void **state) {
+  (void)state;
+  run_ranks_as_threads(3, finish_without_rank_0, NULL);
+  run_ranks_as_processes(3, finish_without_rank_0, NULL);
+}
+
 static int wait_until_interrupted(ms_world *world, void *context) {
   (void)context;
   ms_interrupt_install();
@@ -246,6 +265,7 @@ int main(void) {
       TEST(L4_a_wait_past_its_deadline_names_what_and_who),
       TEST(L5_giving_up_wakes_who_waits_with_the_reason),
       TEST(L5_a_rank_that_left_is_not_waited_for),
+      TEST(L6_a_program_ends_with_those_that_are_there),
       TEST(L7_an_interrupt_ends_a_wait),
       TEST(L5_the_launchers_reason_reaches_the_ranks),
   };

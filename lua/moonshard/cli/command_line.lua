@@ -69,7 +69,8 @@ end
 
 ---@param command string for messages: "moonshard run"
 ---@param arguments string[]
----@param rows { recipe: boolean?, options: table<string, moonshard.OptionRow> } recipe: the command takes one
+---@param rows { recipe: boolean|string?, options: table<string, moonshard.OptionRow> } recipe: the command takes one;
+---a text: it takes another file, which is named so
 ---@return moonshard.CommandLine
 function command_line.parse(command, arguments, rows)
   local parsed = { settings = {} }
@@ -97,7 +98,8 @@ function command_line.parse(command, arguments, rows)
     i = i + 1
   end
   if rows.recipe and not parsed.recipe then
-    refuse("MS_EINVAL", "%s needs a recipe: %s RECIPE.lua", command, command)
+    local file = type(rows.recipe) == "string" and rows.recipe
+    refuse("MS_EINVAL", "%s needs a %s: %s %s", command, file and "file" or "recipe", command, file or "RECIPE.lua")
   end
   if not rows.recipe and parsed.settings[1] then
     refuse("MS_EINVAL", "%s takes no settings like %s=%s", command, parsed.settings[1].key,

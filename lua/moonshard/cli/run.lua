@@ -16,6 +16,8 @@ local OPTIONS = {
   ["--log-ranks"] = { name = "log_ranks", value = "text", what = "all" },
   ["--log-dir"] = { name = "log_dir", value = "text", what = "a folder" },
   ["--pin"] = { name = "pin", value = "text", what = "auto, none, or cores like 0-3,8" },
+  ["--trace"] = { name = "trace", value = "text", what = "a file" },
+  ["--trace-steps"] = { name = "trace_steps", value = "text", what = "steps like 3 or 3-5" },
   ["--timeout"] = { name = "timeout", value = "seconds" },
 }
 
@@ -31,6 +33,7 @@ local function set_up_rank(line)
   local world = require("moonshard.world")
   C.ms_interrupt_install()
   if line.timeout then C.ms_world_set_timeout(world.handle, line.timeout) end
+  if line.trace then require("moonshard.tracer").request(line.trace, unpack(line.trace_range)) end
   if line.metrics and world.rank == 0 then require("moonshard.log").open_metrics(line.metrics) end
 end
 
@@ -45,6 +48,12 @@ local function give_up(message)
   end
 end
 
+-- A rank that never gets here is named by the others.
+local function end_together()
+  require("moonshard.tracer").finish()
+  require("moonshard.world").finish()
+end
+
 local function rank_main(line, chunk)
   exit.replace(function(call, succeeds)
     require("moonshard.progress").finish()
@@ -55,7 +64,7 @@ local function rank_main(line, chunk)
   local ok, raised = xpcall(function()
     set_up_rank(line)
     recipe.run(line.recipe, chunk, line.settings)
-    require("moonshard.world").finish()
+    end_together()
   end, errors.locate)
   require("moonshard.progress").finish()
   if ok then return status.OK end
@@ -63,7 +72,26 @@ local function rank_main(line, chunk)
   return status.of(raised)
 end
 
+-- "3-5" as { 3, 5 }. Without a range: steps after the first, whose caches are cold.
+local DEFAULT_STEPS = "2-4"
+
+local function read_steps(text)
+  local first, last = text:match("^(%d+)%-(%d+)$")
+  first = tonumber(first or text:match("^%d+$"))
+  last = tonumber(last) or first
+  if not first or first < 1 or last < first then
+    refuse("MS_EINVAL", "--trace-steps %s: it must be steps like 3 or 3-5, from 1", text)
+  end
+  return { first, last }
+end
+
 local function check(line)
+  if line.trace_steps and not line.trace then
+    refuse("MS_EINVAL", "--trace-steps %s: give --trace FILE too", line.trace_steps)
+  elseif line.trace then
+    output_file.check("trace", line.trace)
+    line.trace_range = read_steps(line.trace_steps or DEFAULT_STEPS)
+  end
   if line.log_ranks and line.log_ranks ~= "all" then
     refuse("MS_EINVAL", "--log-ranks %s: it must be all", line.log_ranks)
   end

@@ -11,6 +11,7 @@ local errors = require("moonshard.error")
 local meshes = require("moonshard.mesh")
 local permutation = require("moonshard.permutation")
 local progress = require("moonshard.progress")
+local tracer = require("moonshard.tracer")
 local world = require("moonshard.world")
 local ffi = require("moonshard.ffi").ffi
 
@@ -116,6 +117,7 @@ local function read_batch(self, position)
       self.source:read(sample_at(self, first + row), buffers, row)
     end
     world.doing(nil)
+    tracer.did("data", began)
   end
   batch.data_ms = 1e3 * (clock.now() - began)
   return batch

@@ -8,6 +8,7 @@ local clock = require("moonshard.clock")
 local errors = require("moonshard.error")
 local options = require("moonshard.options")
 local permutation = require("moonshard.permutation")
+local tracer = require("moonshard.tracer")
 local world = require("moonshard.world")
 
 local TEACHER = 2 ^ 32 -- a sample's number that no sample has
@@ -83,6 +84,7 @@ function RandomData:read(samples)
       read(self, sample, row - 1, inputs, targets)
     end
     world.doing(nil)
+    tracer.did("data", began)
   end
   return {
     inputs = { data = inputs, dtype = "f32", shape = { n, self.inputs } },

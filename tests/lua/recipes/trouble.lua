@@ -5,7 +5,7 @@
 --   step 4 is made), inside (half a second later, wherever it is then), end (after the last step)
 --   how: none, sleep (100 s), kill, stop, quit (it ends its program early), evaluate (instead of the step), rate
 --   (another learning rate), shape (other parameters)
---   evaluated: all ranks evaluate once before they train; pause: seconds of sleep in every step
+--   evaluated: all ranks evaluate once before they train; pause_ms: sleep in every step
 
 local ffi = require("ffi")
 local ms = require("moonshard")
@@ -15,7 +15,7 @@ local world = require "moonshard.world"
 ffi.cdef "int usleep(unsigned microseconds); int kill(int process, int signal); int getpid(void);"
 
 local cfg = ms.args {
-  mesh = "1x2", rank = 1, where = "middle", how = "none", steps = 8, dim = 16, blocks = 2, rows = 4, pause = 0.0,
+  mesh = "1x2", rank = 1, where = "middle", how = "none", steps = 8, dim = 16, blocks = 2, rows = 4, pause_ms = 0,
   evaluated = false, micro_batches = 1,
 }
 local SIGKILL, SIGSTOP = 9, 19 -- Linux
@@ -100,7 +100,7 @@ for step = 1, cfg.steps do
     if at("middle") and cfg.how == "quit" then break end
     if at("middle") and cfg.how == "evaluate" then evaluate() end
   end
-  sleep(cfg.pause)
+  sleep(cfg.pause_ms / 1e3)
   ms.log(step, train:step(batch))
 end
 trouble("end")

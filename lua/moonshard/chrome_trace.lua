@@ -1,0 +1,232 @@
+-- Reads what a trace file says: whether it can be true, and its sums by op, unit and rank.
+
+local json = require("moonshard.json")
+
+local chrome_trace = {}
+
+-- Times are written with a nanosecond's digits: what is nearer than that is equal.
+local ROUNDING = 0.002
+
+---@class moonshard.TraceEvent as in Chrome's trace format; ts and dur in microseconds
+---@field ph string "X" a slice, "s" and "f" the ends of an arrow, "M" a name
+---@field pid integer rank
+---@field tid integer lane
+---@field ts number
+---@field dur number?
+---@field name string
+---@field cat string?
+---@field args table?
+
+---@param text string
+---@return moonshard.TraceEvent[]? events nil when it is no trace
+---@return string? why
+function chrome_trace.read(text)
+  local document, why = json.decode(text)
+  if document == nil then return nil, "it is not JSON: " .. why end
+  local events = type(document) == "table" and document.traceEvents
+  if type(events) ~= "table" then return nil, "it has no list traceEvents" end
+  return events
+end
+
+local function is_number(value) return type(value) == "number" and value == value end
+
+local function check_event(event, index)
+  if type(event) ~= "table" or type(event.ph) ~= "string" then return ("event %d has no ph"):format(index) end
+  for _, key in ipairs({ "pid", "tid", "ts" }) do
+    if not is_number(event[key]) then return ("event %d (%s) has no number %s"):format(index, event.ph, key) end
+  end
+  if type(event.name) ~= "string" then return ("event %d (%s) has no name"):format(index, event.ph) end
+  if event.ph == "X" and not (is_number(event.dur) and event.dur >= 0) then
+    return ("event %d (%s) has no duration of at least 0"):format(index, event.name)
+  end
+end
+
+-- Slices of every lane, in the order of their beginnings, the outer one first.
+local function lanes_of(events)
+  local lanes = {}
+  for _, event in ipairs(events) do
+    if event.ph == "X" then
+      local key = event.pid .. "." .. event.tid
+      lanes[key] = lanes[key] or {}
+      table.insert(lanes[key], event)
+    end
+  end
+  for _, lane in pairs(lanes) do
+    table.sort(lane, function(a, b)
+      if a.ts ~= b.ts then return a.ts < b.ts end
+      return a.dur > b.dur
+    end)
+  end
+  return lanes
+end
+
+-- On a lane a slice lies inside another one or beside it.
+local function check_nesting(lane)
+  local open = {}
+  for _, slice in ipairs(lane) do
+    while open[1] and open[#open].ts + open[#open].dur <= slice.ts + ROUNDING do open[#open] = nil end
+    local outer = open[#open]
+    if outer and slice.ts + slice.dur > outer.ts + outer.dur + ROUNDING then
+      return ("rank %d: %s at %.3f ends after %s, in which it began"):format(slice.pid, slice.name, slice.ts,
+        outer.name)
+    end
+    open[#open + 1] = slice
+  end
+end
+
+local function has_category(event, category)
+  return event.cat and (event.cat == category or event.cat:sub(1, #category + 1) == category .. ",") or false
+end
+
+-- Whether every kernel and collective lies inside a phase of its rank.
+local function check_phases(events)
+  local phases = {}
+  for _, event in ipairs(events) do
+    if event.ph == "X" and event.cat == "phase" then
+      phases[event.pid] = phases[event.pid] or {}
+      table.insert(phases[event.pid], event)
+    end
+  end
+  for _, list in pairs(phases) do
+    table.sort(list, function(a, b) return a.ts < b.ts end)
+  end
+  local function phase_at(rank, ts)
+    local list = phases[rank] or {}
+    local low, high = 1, #list
+    while low < high do
+      local middle = math.ceil((low + high) / 2)
+      if list[middle].ts <= ts + ROUNDING then low = middle else high = middle - 1 end
+    end
+    return list[low]
+  end
+  for _, event in ipairs(events) do
+    if event.ph == "X" and (has_category(event, "kernel") or has_category(event, "collective")) then
+      local phase = phase_at(event.pid, event.ts)
+      if not phase or event.ts < phase.ts - ROUNDING
+        or event.ts + event.dur > phase.ts + phase.dur + ROUNDING then
+        return ("rank %d: %s at %.3f lies in no phase"):format(event.pid, event.name, event.ts)
+      end
+    end
+  end
+end
+
+local function check_arrows(events)
+  local begun = {}
+  for _, event in ipairs(events) do
+    if event.ph == "s" then begun[tostring(event.id)] = event end
+  end
+  local ended = 0
+  for _, event in ipairs(events) do
+    if event.ph == "f" then
+      local from = begun[tostring(event.id)]
+      if not from then return ("the arrow %s ends and never began"):format(tostring(event.id)) end
+      if from.ts > event.ts + ROUNDING then return ("the arrow %s goes back in time"):format(tostring(event.id)) end
+      ended = ended + 1
+    end
+  end
+  local n = 0
+  for _ in pairs(begun) do n = n + 1 end
+  if n ~= ended then return ("%d arrows began, %d ended"):format(n, ended) end
+end
+
+---Whether the events can be true.
+---@param events moonshard.TraceEvent[]
+---@return string? wrong the first thing that is wrong, nil when nothing is
+function chrome_trace.check(events)
+  for index, event in ipairs(events) do
+    local wrong = check_event(event, index)
+    if wrong then return wrong end
+  end
+  for _, lane in pairs(lanes_of(events)) do
+    local wrong = check_nesting(lane)
+    if wrong then return wrong end
+  end
+  return check_phases(events) or check_arrows(events)
+end
+
+-- ---- sums ---------------------------------------------------------------------------------------------------------
+
+local function entry_of(map, name, fields)
+  if not map[name] then
+    local entry = { name = name }
+    for _, field in ipairs(fields) do entry[field] = 0 end
+    map[name] = entry
+  end
+  return map[name]
+end
+
+local function sorted(map, key)
+  local list = {}
+  for _, entry in pairs(map) do list[#list + 1] = entry end
+  table.sort(list, function(a, b)
+    if a[key] ~= b[key] then return a[key] > b[key] end
+    return tostring(a.name) < tostring(b.name)
+  end)
+  return list
+end
+
+local UNIT_FIELDS = { "kernel_ms", "collective_ms", "waiting_ms" }
+local RANK_FIELDS = { "step_ms", "phase_ms", "kernel_ms", "waiting_ms", "outside_ms" }
+
+---@class moonshard.TraceSummary milliseconds and bytes are those of all ranks and steps together
+---@field ops table[] name, calls, ms, flops, bytes; the longest first
+---@field by_collective table[] name, calls, ms, waiting_ms, bytes
+---@field units table[] name, kernel_ms, collective_ms, waiting_ms
+---@field ranks table[] rank, step_ms, phase_ms, kernel_ms, waiting_ms, outside_ms; in their order
+---@field steps integer[] numbers
+---@field step_ms number of a step, on average
+---@field kernels integer
+---@field collectives integer
+---@field kernel_ms number
+
+---@param events moonshard.TraceEvent[]
+---@return moonshard.TraceSummary
+function chrome_trace.summarize(events)
+  local ops, collectives, units, ranks, steps = {}, {}, {}, {}, {}
+  local sum = { kernels = 0, collectives = 0, kernel_ms = 0, steps = {} }
+  local step_slices, step_total = 0, 0
+  for _, event in ipairs(events) do
+    local ms = event.ph == "X" and event.dur / 1e3
+    local rank = ms and entry_of(ranks, event.pid, RANK_FIELDS)
+    if ms and has_category(event, "kernel") then
+      local op = entry_of(ops, event.name, { "calls", "ms", "flops", "bytes" })
+      op.calls, op.ms = op.calls + 1, op.ms + ms
+      op.flops, op.bytes = op.flops + event.args.flops, op.bytes + event.args.bytes
+      local unit = entry_of(units, event.args.module, UNIT_FIELDS)
+      unit.kernel_ms = unit.kernel_ms + ms
+      rank.kernel_ms = rank.kernel_ms + ms
+      sum.kernels, sum.kernel_ms = sum.kernels + 1, sum.kernel_ms + ms
+    elseif ms and has_category(event, "collective") then
+      local waiting = event.args.waiting_us / 1e3
+      local kind = entry_of(collectives, event.cat:match(",(.*)$"), { "calls", "ms", "waiting_ms", "bytes" })
+      kind.calls, kind.ms, kind.waiting_ms = kind.calls + 1, kind.ms + ms, kind.waiting_ms + waiting
+      kind.bytes = kind.bytes + event.args.bytes
+      local unit = entry_of(units, event.args.unit, UNIT_FIELDS)
+      unit.collective_ms, unit.waiting_ms = unit.collective_ms + ms, unit.waiting_ms + waiting
+      rank.waiting_ms = rank.waiting_ms + waiting
+      sum.collectives = sum.collectives + 1
+    elseif ms and event.cat == "phase" then
+      rank.phase_ms = rank.phase_ms + ms
+    elseif ms and event.cat == "step" then
+      rank.step_ms, step_slices, step_total = rank.step_ms + ms, step_slices + 1, step_total + ms
+      if not steps[event.args.step] then
+        steps[event.args.step] = true
+        table.insert(sum.steps, event.args.step)
+      end
+    end
+  end
+  table.sort(sum.steps)
+  sum.step_ms = step_slices > 0 and step_total / step_slices or 0
+  sum.ops, sum.by_collective = sorted(ops, "ms"), sorted(collectives, "ms")
+  sum.units = sorted(units, "kernel_ms")
+  sum.ranks = {}
+  for rank, entry in pairs(ranks) do
+    entry.name, entry.rank = nil, rank
+    entry.outside_ms = math.max(0, entry.step_ms - entry.phase_ms)
+    table.insert(sum.ranks, entry)
+  end
+  table.sort(sum.ranks, function(a, b) return a.rank < b.rank end)
+  return sum
+end
+
+return chrome_trace

@@ -1,0 +1,64 @@
+-- moonshard ps: the runs of this host, and where each of their ranks is.
+
+local command_line = require("moonshard.cli.command_line")
+local json = require("moonshard.json")
+local progress = require("moonshard.progress")
+local status = require("moonshard.cli.status")
+
+local ps = {}
+
+local OPTIONS = { ["--json"] = { name = "json", value = "flag" } }
+local FORMAT = "  %5s %8s %8s %11s  %-14s %-24s %-28s %9s"
+
+local function duration(seconds)
+  if not seconds then return "" end
+  if seconds < 1 then return ("%.1f ms"):format(1e3 * seconds) end
+  if seconds < 60 then return ("%.1f s"):format(seconds) end
+  return progress.duration(seconds)
+end
+
+local function where(rank)
+  if rank.state == "absent" then return "not joined" end
+  if rank.state == "left" then return "left" end
+  return rank.activity or rank.doing or "Lua"
+end
+
+-- "all_gather for 1, 3"
+local function waiting(rank)
+  if not rank.waits then return "" end
+  return ("%s for %s"):format(rank.waits.kind, table.concat(rank.waits.ranks, ", "))
+end
+
+local function print_run(run)
+  io.write(("run %d  %s  %s\n"):format(run.pid, duration(run.seconds), run.command or ""))
+  if run.unreadable then
+    io.write("  made by another build of moonshard: ", run.unreadable, "\n")
+    return
+  end
+  io.write(FORMAT:format("rank", "pid", "step", "tokens/s", "in", "unit", "waits in", "since"):gsub("%s+$", ""), "\n")
+  for _, rank in ipairs(run.ranks) do
+    local unit = rank.waits and rank.waits.unit or rank.activity and rank.unit or ""
+    local line = FORMAT:format(rank.rank, rank.pid, rank.step, ("%.0f"):format(rank.tokens_per_s), where(rank), unit,
+      waiting(rank), duration(rank.waits and rank.waits.seconds or rank.seconds))
+    io.write(line:gsub("%s+$", ""), "\n")
+  end
+end
+
+---@param arguments string[] without "ps"
+---@return integer exit status
+function ps.main(arguments)
+  local line = command_line.parse("moonshard ps", arguments, { options = OPTIONS })
+  local runs = require("moonshard.host").runs()
+  table.sort(runs, function(a, b) return a.pid < b.pid end)
+  if line.json then
+    local texts = {}
+    for i, run in ipairs(runs) do texts[i] = json.encode(run) end
+    io.write("[", table.concat(texts, ","), "]\n")
+    return status.OK
+  end
+  if #runs == 0 then io.write("no runs\n") end
+  for _, run in ipairs(runs) do print_run(run) end
+  return status.OK
+end
+
+return ps

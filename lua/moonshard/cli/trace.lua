@@ -1,0 +1,112 @@
+-- moonshard trace: checks a trace that `moonshard run --trace` wrote, and sums it up.
+
+local chrome_trace = require("moonshard.chrome_trace")
+local command_line = require("moonshard.cli.command_line")
+local json = require("moonshard.json")
+local progress = require("moonshard.progress")
+local status = require("moonshard.cli.status")
+local refuse = status.refuse
+
+local trace = {}
+
+local OPTIONS = {
+  ["--json"] = { name = "json", value = "flag" },
+  ["--top"] = { name = "top", value = "count" },
+}
+local ROWS = 20
+
+local function read_file(path)
+  local file, why = io.open(path, "rb")
+  if not file then refuse("MS_EINVAL", "trace %s", why) end
+  local text = file:read("*a")
+  file:close()
+  if not text then refuse("MS_EINVAL", "trace %s: it cannot be read", path) end
+  return text
+end
+
+local function rate(amount, ms)
+  return ms > 0 and ("%.3g"):format(amount / ms / 1e6) or ""
+end
+
+-- Columns: text to the left, numbers to the right, as wide as their widest.
+local function print_table(rows)
+  local widths = {}
+  for _, row in ipairs(rows) do
+    for i, cell in ipairs(row) do widths[i] = math.max(widths[i] or 0, #cell) end
+  end
+  for _, row in ipairs(rows) do
+    local cells = {}
+    for i, cell in ipairs(row) do
+      local pad = (" "):rep(widths[i] - #cell)
+      cells[i] = i == 1 and cell .. pad or pad .. cell
+    end
+    io.write("  ", (table.concat(cells, "  "):gsub("%s+$", "")), "\n")
+  end
+  io.write("\n")
+end
+
+local function rows_of(head, list, top, cells)
+  local rows = { head }
+  for i, entry in ipairs(list) do
+    if i > top then
+      rows[#rows + 1] = { ("and %d more"):format(#list - top) }
+      break
+    end
+    rows[#rows + 1] = cells(entry)
+  end
+  return rows
+end
+
+local function ms(value) return ("%.3f"):format(value) end
+
+local function percent(part, whole) return ("%.1f %%"):format(100 * part / math.max(whole, 1e-9)) end
+
+local function print_head(path, sum)
+  local ranks, steps = sum.ranks, sum.steps
+  io.write(("%s: %s, %s, %d kernels, %d collectives\n\n"):format(path,
+    #ranks == 1 and "rank " .. ranks[1].rank or ("ranks %d-%d"):format(ranks[1].rank, ranks[#ranks].rank),
+    steps[1] and ("steps %d-%d of %.2f ms"):format(steps[1], steps[#steps], sum.step_ms) or "no steps",
+    sum.kernels, sum.collectives))
+end
+
+local function print_summary(path, sum, top)
+  print_head(path, sum)
+  print_table(rows_of({ "op", "calls", "ms", "share", "GFLOP/s", "GB/s" }, sum.ops, top, function(e)
+    return { e.name, tostring(e.calls), ms(e.ms), percent(e.ms, sum.kernel_ms),
+      e.flops > 0 and rate(e.flops, e.ms) or "", rate(e.bytes, e.ms) }
+  end))
+  if #sum.by_collective > 0 then
+    local head = { "collective", "calls", "ms", "waiting ms", "bytes" }
+    print_table(rows_of(head, sum.by_collective, top, function(e)
+      return { e.name, tostring(e.calls), ms(e.ms), ms(e.waiting_ms), progress.size(e.bytes) }
+    end))
+  end
+  local head = { "unit or module", "kernels ms", "collectives ms", "waiting ms" }
+  print_table(rows_of(head, sum.units, top, function(e)
+    return { e.name == "" and "(no module)" or e.name, ms(e.kernel_ms), ms(e.collective_ms), ms(e.waiting_ms) }
+  end))
+  head = { "rank", "steps ms", "kernels", "outside the engine", "waiting ms" }
+  print_table(rows_of(head, sum.ranks, #sum.ranks, function(e)
+    return { tostring(e.rank), ms(e.step_ms), percent(e.kernel_ms, e.step_ms), percent(e.outside_ms, e.step_ms),
+      ms(e.waiting_ms) }
+  end))
+end
+
+---@param arguments string[] without "trace"
+---@return integer exit status
+function trace.main(arguments)
+  local line = command_line.parse("moonshard trace", arguments, { recipe = "TRACE.json", options = OPTIONS })
+  if line.settings[1] then refuse("MS_EINVAL", "moonshard trace takes no settings like %s=", line.settings[1].key) end
+  local path = line.recipe
+  local events, why = chrome_trace.read(read_file(path))
+  if not events then refuse("MS_EINVAL", "trace %s: %s", path, why) end
+  local wrong = chrome_trace.check(events)
+  if wrong then refuse("MS_EINVAL", "trace %s: %s", path, wrong) end
+  local sum = chrome_trace.summarize(events)
+  if #sum.ranks == 0 then refuse("MS_EINVAL", "trace %s: it has no slices", path) end
+  if line.json then io.write(json.encode(sum), "\n")
+  else print_summary(path, sum, line.top or ROWS) end
+  return status.OK
+end
+
+return trace

@@ -1,0 +1,149 @@
+/* trace.c - recording. Every stream has its own list, so streams that are threads record without a lock, and room for a run
+** is made before it starts: while it runs nothing is allocated. Texts stay numbers of the ledger until the trace is written.
+*/
+#include "exec/trace.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+
+int ms_trace_new(ms_world *world, ms_trace **out) {
+  ms_trace *trace = ms_calloc(1, sizeof *trace);
+  if (!trace) return MS_ENOMEM;
+  trace->world = world;
+  trace->ledger = ms_world_ledger(world);
+  const ms_ledger_record *last = ms_ledger_last(&trace->ledger->ring[0]);
+  trace->meetings = last ? atomic_load(&last->sequence) : 0;
+  *out = trace;
+  return MS_OK;
+}
+
+void ms_trace_free(ms_trace *trace) {
+  if (!trace) return;
+  for (int s = 0; s < MS_STREAMS; s++) free(trace->stream[s].event);
+  free(trace->span);
+  free(trace);
+}
+
+void ms_exec_set_trace(ms_exec *exec, ms_trace *trace) { exec->trace = trace; }
+
+/* ---- what the streams did ---- */
+
+int ms_trace_reserve(ms_trace *trace, const ms_exec_phase *phase) {
+  for (int s = 0; s < MS_STREAMS; s++) {
+    ms_trace_list *list = &trace->stream[s];
+    list->before = list->n;
+    MS_TRY(ms_grow((void **)&list->event, &list->capacity, list->n + phase->stream[s].n, sizeof *list->event));
+  }
+  trace->runs++;
+  return MS_OK;
+}
+
+static ms_trace_event *append(ms_exec *exec, int phase, int stream, int kind, const ms_exec_instr *instr) {
+  ms_trace_list *list = &exec->trace->stream[stream];
+  ms_trace_event *event = &list->event[list->n++];
+  *event = (ms_trace_event){.kind = kind,
+                            .phase = phase,
+                            .instr = instr,
+                            .run = exec->trace->runs,
+                            .event = instr->event,
+                            .step = atomic_load_explicit(&exec->ledger->step, memory_order_relaxed)};
+  return event;
+}
+
+void ms_trace_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, uint64_t began) {
+  ms_trace_event *event = append(exec, phase, MS_STREAM_COMPUTE, MS_TRACE_KERNEL, instr);
+  event->begin = began;
+  event->end = ms_ledger_now();
+}
+
+/* The times of a collective are in the ledger, which has them anyway. */
+void ms_trace_add(ms_exec *exec, int phase, int stream, const ms_exec_instr *instr) {
+  static const int kinds[] = {[MS_INSTR_COLLECTIVE] = MS_TRACE_COLLECTIVE,
+                              [MS_INSTR_RECORD] = MS_TRACE_RECORD,
+                              [MS_INSTR_WAIT] = MS_TRACE_WAIT};
+  ms_trace_event *event = append(exec, phase, stream, kinds[instr->kind], instr);
+  if (instr->kind != MS_INSTR_COLLECTIVE) return;
+  const ms_ledger_record *record = ms_ledger_last(ms_comm_ring(exec->state->comm[stream]));
+  event->begin = atomic_load_explicit(&record->entered, memory_order_relaxed);
+  event->met = atomic_load_explicit(&record->met, memory_order_relaxed);
+  event->end = atomic_load_explicit(&record->left, memory_order_relaxed);
+  event->sequence = atomic_load_explicit(&record->sequence, memory_order_relaxed);
+}
+
+/* What can be said once the run is over, while its exec is sure to be there. */
+static void complete(const ms_exec *exec, int phase, ms_trace_event *event) {
+  const ms_exec_instr *instr = event->instr;
+  event->instr = NULL;
+  event->backward = exec->plan->phase[phase].instr[instr->source].backward;
+  if (event->kind == MS_TRACE_KERNEL) {
+    const ms_kernel_call *call = instr->call;
+    ms_cost_case c = {call->op, &call->attrs, call->inputs, call->outputs, call->in, call->out};
+    event->op = call->op;
+    event->label = instr->label;
+    event->flops = ms_op_flops(&c);
+    event->bytes = ms_op_bytes(&c);
+  } else if (event->kind == MS_TRACE_COLLECTIVE) {
+    event->op = instr->coll->kind;
+    event->label = instr->coll->label_number;
+    event->bytes = instr->bytes;
+  }
+}
+
+void ms_trace_drop(ms_trace *trace) {
+  for (int s = 0; s < MS_STREAMS; s++) trace->stream[s].n = trace->stream[s].before;
+}
+
+/* ---- what the calling thread did ---- */
+
+static int add_span(ms_trace *trace, const ms_trace_span *span) {
+  MS_TRY(ms_grow((void **)&trace->span, &trace->spans_capacity, trace->spans + 1, sizeof *trace->span));
+  trace->span[trace->spans++] = *span;
+  return MS_OK;
+}
+
+int ms_trace_finish_phase(ms_trace *trace, const ms_exec *exec, int phase, uint64_t began) {
+  double flops = 0, bytes = 0;
+  for (int s = 0; s < MS_STREAMS; s++) {
+    ms_trace_list *list = &trace->stream[s];
+    for (int i = list->before; i < list->n; i++) {
+      complete(exec, phase, &list->event[i]);
+      flops += list->event[i].flops;
+      if (list->event[i].kind == MS_TRACE_COLLECTIVE) bytes += list->event[i].bytes;
+    }
+  }
+  return add_span(trace, &(ms_trace_span){.begin = began,
+                                          .end = ms_ledger_now(),
+                                          .name = exec->phase[phase].activity,
+                                          .step = atomic_load(&exec->ledger->step),
+                                          .flops = flops,
+                                          .bytes = bytes});
+}
+
+/* Barriers and exchanges that the ledger still has. */
+static int add_meetings(ms_trace *trace) {
+  uint64_t newest = trace->meetings;
+  for (int i = 0; i < MS_LEDGER_RECORDS; i++) {
+    const ms_ledger_record *record = &trace->ledger->ring[0].record[i];
+    uint64_t sequence = atomic_load(&record->sequence), left = atomic_load(&record->left);
+    if (sequence <= trace->meetings || !left) continue;
+    if (sequence > newest) newest = sequence;
+    const char *kind = ms_coll_kind_name((int)atomic_load(&record->kind));
+    MS_TRY(add_span(trace, &(ms_trace_span){.begin = atomic_load(&record->entered),
+                                            .end = left,
+                                            .name = ms_ledger_number(trace->ledger, kind),
+                                            .label = atomic_load(&record->label),
+                                            .step = atomic_load(&record->step),
+                                            .bytes = (double)atomic_load(&record->bytes)}));
+  }
+  trace->meetings = newest;
+  return MS_OK;
+}
+
+int ms_trace_mark(ms_trace *trace, const char *name, double began) {
+  MS_TRY(add_meetings(trace));
+  return add_span(trace, &(ms_trace_span){.begin = (uint64_t)(1e9 * began),
+                                          .end = ms_ledger_now(),
+                                          .name = ms_ledger_number(trace->ledger, name),
+                                          .step = atomic_load(&trace->ledger->step)});
+}

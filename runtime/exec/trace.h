@@ -1,0 +1,57 @@
+/* trace.h - what ran on each stream of one rank, and when: recorded while an exec runs phases (trace.c), and written for all
+** ranks as one Chrome trace (trace_write.c). An exec without a trace tests one pointer.
+*/
+#ifndef MS_EXEC_TRACE_H
+#define MS_EXEC_TRACE_H
+
+#include "exec/exec.h"
+
+enum ms_trace_kind { MS_TRACE_KERNEL = 0, MS_TRACE_COLLECTIVE = 1, MS_TRACE_RECORD = 2, MS_TRACE_WAIT = 3 };
+
+typedef struct ms_trace_event {
+  uint64_t begin, met, end; /* ns, as ms_ledger_now; met: of a collective, when all had come */
+  int64_t step;
+  int kind, phase;
+  int op;                     /* KERNEL: enum ms_op_id; COLLECTIVE: enum ms_coll_kind */
+  int label, backward;        /* in the ledger's numbers */
+  int event, run;             /* RECORD, WAIT: the plan's event, and which run of a phase it was */
+  const ms_exec_instr *instr; /* while the run is under way */
+  double flops, bytes;
+  uint64_t sequence; /* COLLECTIVE */
+} ms_trace_event;
+
+/* A list that one thread appends to, with room made before the thread runs. */
+typedef struct ms_trace_list {
+  ms_trace_event *event;
+  int n, capacity;
+  int before; /* the run under way: those that were there */
+} ms_trace_list;
+
+/* What the thread that calls the engine did: steps, phases, data, barriers and exchanges. */
+typedef struct ms_trace_span {
+  uint64_t begin, end;
+  int name, label; /* in the ledger's numbers */
+  int64_t step;
+  double flops, bytes;
+} ms_trace_span;
+
+struct ms_trace {
+  ms_world *world;
+  ms_ledger *ledger;
+  ms_trace_list stream[MS_STREAMS];
+  ms_trace_span *span;
+  int spans, spans_capacity;
+  int runs;          /* of phases, so far */
+  uint64_t meetings; /* barriers and exchanges are in spans up to this sequence number */
+};
+
+/* Room for a run of a phase, before it; after it, what can be said of it then (began: ms_ledger_now), or nothing of it. */
+int ms_trace_reserve(ms_trace *trace, const ms_exec_phase *phase);
+int ms_trace_finish_phase(ms_trace *trace, const ms_exec *exec, int phase, uint64_t began);
+void ms_trace_drop(ms_trace *trace);
+/* A kernel has run since `began`. */
+void ms_trace_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, uint64_t began);
+/* Any other instruction is done: a collective, or a RECORD or WAIT, which lead from one stream to another. */
+void ms_trace_add(ms_exec *exec, int phase, int stream, const ms_exec_instr *instr);
+
+#endif

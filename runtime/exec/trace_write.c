@@ -1,0 +1,266 @@
+/* trace_write.c - a trace as one Chrome trace file (JSON), which ui.perfetto.dev and chrome://tracing show: a process for each
+** rank, a thread for each stream and one for the program itself, arrows where a stream waited for another.
+**
+** Every rank writes its own part into memory that all of them map, and rank 0 writes the file. Times are microseconds since
+** the first event of all ranks; ranks of one host have the same clock.
+*/
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "comm/members.h"
+#include "exec/trace.h"
+
+enum { PROGRAM_LANE = 0, FIRST_STREAM_LANE = 1 };
+
+typedef struct writer {
+  const ms_trace *trace;
+  ms_text text;
+  int rank;
+  uint64_t base;
+  int arrows;
+  const ms_trace_event **record; /* the RECORDs of all streams, by run and event */
+  int records;
+} writer;
+
+/* ---- pieces ---- */
+
+static double microseconds(const writer *w, uint64_t ns) { return ns > w->base ? 1e-3 * (double)(ns - w->base) : 0; }
+
+static const char *text_of(const writer *w, int number) { return ms_ledger_text(w->trace->ledger, (uint32_t)number); }
+
+/* {"ph":"X","pid":0,"tid":1,"ts":1.5 - and the caller goes on. */
+static void open_event(writer *w, const char *kind, int lane, uint64_t at) {
+  ms_text_append(&w->text, "%s{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f", w->text.length ? ",\n" : "", kind,
+                 w->rank, lane, microseconds(w, at));
+}
+
+static void open_slice(writer *w, int lane, uint64_t begin, uint64_t end) {
+  open_event(w, "X", lane, begin);
+  ms_text_append(&w->text, ",\"dur\":%.3f", microseconds(w, end) - microseconds(w, begin));
+}
+
+static void name_lane(writer *w, int lane, const char *name) {
+  open_event(w, "M", lane, w->base);
+  ms_text_append(&w->text, ",\"name\":\"thread_name\",\"args\":{\"name\":\"%s\"}}", name);
+  open_event(w, "M", lane, w->base);
+  ms_text_append(&w->text, ",\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%d}}", lane);
+}
+
+static void name_lanes(writer *w) {
+  open_event(w, "M", PROGRAM_LANE, w->base);
+  ms_text_append(&w->text, ",\"name\":\"process_name\",\"args\":{\"name\":\"rank %d (process %d)\"}}", w->rank,
+                 (int)getpid());
+  open_event(w, "M", PROGRAM_LANE, w->base);
+  ms_text_append(&w->text, ",\"name\":\"process_sort_index\",\"args\":{\"sort_index\":%d}}", w->rank);
+  name_lane(w, PROGRAM_LANE, "program");
+  for (int s = 0; s < MS_STREAMS; s++)
+    if (w->trace->stream[s].n) name_lane(w, FIRST_STREAM_LANE + s, ms_stream_name(s));
+}
+
+/* ---- what the program did ---- */
+
+static const char *category_of(const char *name) {
+  if (!strncmp(name, "phase ", 6)) return "phase";
+  if (!strncmp(name, "step ", 5)) return "step";
+  return !strcmp(name, "barrier") || !strcmp(name, "exchange") ? "meeting" : "program";
+}
+
+static void write_spans(writer *w) {
+  for (int i = 0; i < w->trace->spans; i++) {
+    const ms_trace_span *span = &w->trace->span[i];
+    const char *name = text_of(w, span->name), *label = text_of(w, span->label);
+    char whole[2 * MS_LEDGER_TEXT_BYTES + 2];
+    snprintf(whole, sizeof whole, "%s%s%s", name, *label ? " " : "", label);
+    open_slice(w, PROGRAM_LANE, span->begin, span->end);
+    ms_text_append(&w->text, ",\"cat\":\"%s\",\"name\":", category_of(name));
+    ms_text_json_string(&w->text, whole);
+    ms_text_append(&w->text, ",\"args\":{\"step\":%lld", (long long)span->step);
+    if (span->flops > 0) ms_text_append(&w->text, ",\"flops\":%.0f", span->flops);
+    if (span->bytes > 0) ms_text_append(&w->text, ",\"bytes\":%.0f", span->bytes);
+    ms_text_append(&w->text, "}}");
+  }
+}
+
+/* ---- what the streams did ---- */
+
+static void write_where(writer *w, const ms_trace_event *event, const char *key) {
+  ms_text_append(&w->text, ",\"args\":{\"%s\":", key);
+  ms_text_json_string(&w->text, text_of(w, event->label));
+  ms_text_append(&w->text, ",\"phase\":\"%s\",\"step\":%lld,\"bytes\":%.0f", ms_phase_name(event->phase),
+                 (long long)event->step, event->bytes);
+}
+
+static void write_kernel(writer *w, int lane, const ms_trace_event *event) {
+  const char *pass = event->phase == MS_PHASE_UPDATE ? "optimizer" : event->backward ? "backward" : "forward";
+  double seconds = 1e-9 * (double)(event->end - event->begin);
+  open_slice(w, lane, event->begin, event->end);
+  ms_text_append(&w->text, ",\"cat\":\"kernel,%s\",\"name\":\"%s\"", pass, ms_op_row_of(event->op)->name);
+  write_where(w, event, "module");
+  ms_text_append(&w->text, ",\"flops\":%.0f", event->flops);
+  if (seconds > 0)
+    ms_text_append(&w->text, ",\"gflop_per_s\":%.4g,\"gb_per_s\":%.4g", 1e-9 * event->flops / seconds,
+                   1e-9 * event->bytes / seconds);
+  ms_text_append(&w->text, "}}");
+}
+
+static void write_collective(writer *w, int lane, const ms_trace_event *event) {
+  char name[2 * MS_LEDGER_TEXT_BYTES];
+  uint64_t met = event->met > event->begin ? event->met : event->begin;
+  snprintf(name, sizeof name, "%s %s", ms_coll_name(event->op), text_of(w, event->label));
+  open_slice(w, lane, event->begin, event->end);
+  ms_text_append(&w->text, ",\"cat\":\"collective,%s\",\"name\":", ms_coll_name(event->op));
+  ms_text_json_string(&w->text, name);
+  write_where(w, event, "unit");
+  ms_text_append(&w->text, ",\"waiting_us\":%.3f,\"sequence\":%llu}}", 1e-3 * (double)(met - event->begin),
+                 (unsigned long long)event->sequence);
+}
+
+static int is_slice(const ms_trace_event *event) {
+  return event->kind == MS_TRACE_KERNEL || event->kind == MS_TRACE_COLLECTIVE;
+}
+
+static int by_run_and_event(const void *left, const void *right) {
+  const ms_trace_event *a = *(const ms_trace_event *const *)left, *b = *(const ms_trace_event *const *)right;
+  return a->run != b->run ? a->run - b->run : a->event - b->event;
+}
+
+/* A RECORD stands for what its stream did before it: it gets that slice's end, and its lane as op. */
+static int collect_records(writer *w) {
+  int n = 0;
+  for (int s = 0; s < MS_STREAMS; s++) n += w->trace->stream[s].n;
+  w->record = ms_calloc(n, sizeof *w->record);
+  if (!w->record) return MS_ENOMEM;
+  for (int s = 0; s < MS_STREAMS; s++) {
+    const ms_trace_event *before = NULL;
+    for (int i = 0; i < w->trace->stream[s].n; i++) {
+      ms_trace_event *event = &w->trace->stream[s].event[i];
+      if (is_slice(event)) before = event;
+      if (event->kind != MS_TRACE_RECORD || !before || before->run != event->run) continue;
+      event->begin = before->begin;
+      event->end = before->end;
+      event->op = FIRST_STREAM_LANE + s;
+      w->record[w->records++] = event;
+    }
+  }
+  qsort(w->record, (size_t)w->records, sizeof *w->record, by_run_and_event);
+  return MS_OK;
+}
+
+/* From the end of what was waited for to the beginning of what waited. */
+static void write_arrow(writer *w, const ms_trace_event *wait, int lane, uint64_t at) {
+  const ms_trace_event **found = bsearch(&wait, w->record, (size_t)w->records, sizeof *w->record, by_run_and_event);
+  if (!found) return;
+  const ms_trace_event *from = *found;
+  char id[48];
+  snprintf(id, sizeof id, "%d.%d", w->rank, w->arrows++);
+  open_event(w, "s", from->op, from->end > from->begin ? from->end - 1 : from->end);
+  ms_text_append(&w->text, ",\"cat\":\"order\",\"name\":\"waited for\",\"id\":\"%s\"}", id);
+  open_event(w, "f", lane, at);
+  ms_text_append(&w->text, ",\"bp\":\"e\",\"cat\":\"order\",\"name\":\"waited for\",\"id\":\"%s\"}", id);
+}
+
+static void write_stream(writer *w, int s) {
+  const ms_trace_list *list = &w->trace->stream[s];
+  int lane = FIRST_STREAM_LANE + s, first_wait = 0;
+  for (int i = 0; i < list->n; i++) {
+    const ms_trace_event *event = &list->event[i];
+    if (!is_slice(event)) continue;
+    if (event->kind == MS_TRACE_KERNEL) write_kernel(w, lane, event);
+    else write_collective(w, lane, event);
+    for (int k = first_wait; k < i; k++)
+      if (list->event[k].kind == MS_TRACE_WAIT && list->event[k].run == event->run)
+        write_arrow(w, &list->event[k], lane, event->begin);
+    first_wait = i + 1;
+  }
+}
+
+/* ---- all ranks ---- */
+
+static uint64_t first_moment(const ms_trace *trace) {
+  uint64_t first = UINT64_MAX;
+  for (int i = 0; i < trace->spans; i++)
+    if (trace->span[i].begin < first) first = trace->span[i].begin;
+  for (int s = 0; s < MS_STREAMS; s++)
+    for (int i = 0; i < trace->stream[s].n; i++)
+      if (is_slice(&trace->stream[s].event[i]) && trace->stream[s].event[i].begin < first)
+        first = trace->stream[s].event[i].begin;
+  return first;
+}
+
+static int agree_on_base(writer *w) {
+  uint64_t mine = first_moment(w->trace), all[MS_MAX_LOCAL_RANKS];
+  MS_TRY(ms_world_exchange(w->trace->world, &mine, sizeof mine, all));
+  w->base = UINT64_MAX;
+  for (int rank = 0; rank < ms_world_size(w->trace->world); rank++)
+    if (all[rank] < w->base) w->base = all[rank];
+  return MS_OK;
+}
+
+static int write_own(writer *w) {
+  MS_TRY(collect_records(w));
+  name_lanes(w);
+  write_spans(w);
+  for (int s = 0; s < MS_STREAMS; s++) write_stream(w, s);
+  return ms_text_status(&w->text);
+}
+
+static int save(const char *path, const char *parts, const double *bytes, int ranks) {
+  FILE *file = fopen(path, "we");
+  if (!file) return MS_FAIL(MS_EIO, "trace %s: %s", path, strerror(errno));
+  fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", file);
+  for (int rank = 0; rank < ranks; rank++) {
+    if (rank) fputs(",\n", file);
+    fwrite(parts, 1, (size_t)bytes[rank], file);
+    parts += (size_t)bytes[rank];
+  }
+  fputs("\n]}\n", file);
+  int failed = ferror(file);
+  if (fclose(file) || failed) return MS_FAIL(MS_EIO, "trace %s: %s", path, strerror(errno));
+  return MS_OK;
+}
+
+/* Own text to its place in memory of all; then rank 0 saves, and all learn how that went. */
+static int combine(const writer *w, const char *path) {
+  ms_world *world = w->trace->world;
+  int rc = MS_OK, ranks = ms_world_size(world), all_failed[MS_MAX_LOCAL_RANKS];
+  double mine = (double)w->text.length, bytes[MS_MAX_LOCAL_RANKS], before = 0, total = 0;
+  ms_region region = {0};
+  ms_members everybody = {0};
+  MS_TRY(ms_world_exchange(world, &mine, sizeof mine, bytes));
+  for (int rank = 0; rank < ranks; rank++) {
+    if (rank < w->rank) before += bytes[rank];
+    total += bytes[rank];
+  }
+  MS_GOTO(ms_members_open(world, ranks, NULL, "of a trace", &everybody));
+  MS_GOTO(ms_members_region(&everybody, (size_t)total, &region));
+  memcpy((char *)region.base + (size_t)before, w->text.data, w->text.length);
+  MS_GOTO(ms_world_barrier(world));
+  int failed = w->rank == 0 ? save(path, region.base, bytes, ranks) : MS_OK;
+  MS_GOTO(ms_world_exchange(world, &failed, sizeof failed, all_failed));
+  rc = failed;
+  if (!rc && all_failed[0]) rc = MS_FAIL(all_failed[0], "rank 0 could not write the trace %s", path);
+fail:
+  ms_region_unmap(&region);
+  ms_members_close(&everybody);
+  return rc;
+}
+
+int ms_trace_write(ms_trace *trace, const char *path) {
+  writer w = {.trace = trace, .rank = ms_world_rank(trace->world)};
+  int rc;
+  ms_ledger_enter(trace->ledger, ms_ledger_number(trace->ledger, "writing a trace"));
+  MS_GOTO(agree_on_base(&w));
+  MS_GOTO(write_own(&w));
+  MS_GOTO(combine(&w, path));
+fail:
+  ms_ledger_leave(trace->ledger, rc);
+  free(w.record);
+  ms_text_free(&w.text);
+  return rc;
+}

@@ -1,0 +1,178 @@
+/* ps.c - the runs of this host, for `moonshard ps`: found through /proc, read from their ledgers, left untouched.
+**
+** A run has no file and no name; but every process of it holds the control segment open, and /proc shows a descriptor's
+** target. Descriptors of other users' processes cannot be read, so everybody sees his own runs, and root all.
+*/
+#include "host/ps.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <lauxlib.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "comm/report.h"
+
+enum { PATH_BYTES = 320, MOST_RUNS = 1024 };
+
+typedef struct seen_runs {
+  ino_t inode[MOST_RUNS];
+  int n;
+} seen_runs;
+
+static int is_number(const char *name) {
+  for (const char *c = name; *c; c++)
+    if (!isdigit((unsigned char)*c)) return 0;
+  return *name != '\0';
+}
+
+static int add_unseen(seen_runs *seen, ino_t inode) {
+  for (int i = 0; i < seen->n; i++)
+    if (seen->inode[i] == inode) return 0;
+  if (seen->n == MOST_RUNS) return 0;
+  seen->inode[seen->n++] = inode;
+  return 1;
+}
+
+/* ---- a run as a Lua table, on top of the stack ---- */
+
+static void set_text(lua_State *L, const char *key, const char *text) {
+  if (!text || !*text) return;
+  lua_pushstring(L, text);
+  lua_setfield(L, -2, key);
+}
+
+static void set_number(lua_State *L, const char *key, double number) {
+  lua_pushnumber(L, number);
+  lua_setfield(L, -2, key);
+}
+
+/* The arguments of a process, joined by spaces. */
+static void set_command(lua_State *L, int pid) {
+  char path[PATH_BYTES], text[1024];
+  snprintf(path, sizeof path, "/proc/%d/cmdline", pid);
+  FILE *file = fopen(path, "re");
+  if (!file) return;
+  size_t bytes = fread(text, 1, sizeof text - 1, file);
+  fclose(file);
+  while (bytes && !text[bytes - 1]) bytes--;
+  for (size_t i = 0; i < bytes; i++)
+    if (!text[i]) text[i] = ' ';
+  text[bytes] = '\0';
+  set_text(L, "command", text);
+}
+
+static void set_ranks(lua_State *L, uint64_t ranks) {
+  int n = 0;
+  if (!ranks) return;
+  lua_newtable(L);
+  for (; ranks; ranks &= ranks - 1) {
+    lua_pushinteger(L, __builtin_ctzll(ranks));
+    lua_rawseti(L, -2, ++n);
+  }
+  lua_setfield(L, -2, "ranks");
+}
+
+static void set_op(lua_State *L, const char *key, const ms_rank_op *op) {
+  if (!op->kind) return;
+  lua_newtable(L);
+  set_text(L, "kind", op->kind);
+  set_text(L, "unit", op->label);
+  set_text(L, "activity", op->activity);
+  set_number(L, "seconds", op->seconds);
+  set_ranks(L, op->missing);
+  lua_setfield(L, -2, key);
+}
+
+static void push_rank(lua_State *L, const ms_job *job, int rank) {
+  static const char *const states[] = {"absent", "joined", "left"};
+  ms_rank_status s;
+  ms_report_status(job, rank, &s);
+  lua_newtable(L);
+  set_number(L, "rank", rank);
+  set_number(L, "pid", s.pid);
+  set_text(L, "state", states[s.state >= 0 && s.state <= MS_JOB_LEFT ? s.state : 0]);
+  set_number(L, "step", (double)s.done);
+  set_number(L, "tokens_per_s", s.tokens_per_s);
+  set_text(L, "activity", s.activity);
+  set_text(L, "unit", s.at);
+  set_text(L, "doing", s.doing);
+  if (s.state == MS_JOB_JOINED) set_number(L, "seconds", s.since);
+  set_op(L, "waits", &s.wait);
+  set_op(L, "last", &s.last);
+}
+
+static void push_run(lua_State *L, const ms_job *job) {
+  lua_newtable(L);
+  set_number(L, "pid", job->maker);
+  set_number(L, "seconds", 1e-9 * (double)(ms_ledger_now() - job->made));
+  set_command(L, job->maker);
+  lua_newtable(L);
+  for (int rank = 0; rank < job->size; rank++) {
+    push_rank(L, job, rank);
+    lua_rawseti(L, -2, rank + 1);
+  }
+  lua_setfield(L, -2, "ranks");
+}
+
+/* A run that this program cannot read. */
+static void push_stranger(lua_State *L, int pid, const char *why) {
+  lua_newtable(L);
+  set_number(L, "pid", pid);
+  set_command(L, pid);
+  set_text(L, "unreadable", why);
+}
+
+/* ---- finding them ---- */
+
+static void add_run(lua_State *L, seen_runs *seen, int pid, const char *descriptor) {
+  struct stat info;
+  const ms_job *job;
+  int fd = open(descriptor, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  if (!fstat(fd, &info) && add_unseen(seen, info.st_ino)) {
+    if (ms_job_peek(fd, &job)) {
+      push_stranger(L, pid, ms_error_message());
+      ms_error_clear();
+    } else {
+      push_run(L, job);
+      ms_job_unmap(job);
+    }
+    lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
+  }
+  close(fd);
+}
+
+static void look_into(lua_State *L, seen_runs *seen, int pid) {
+  static const char wanted[] = "/memfd:" MS_JOB_NAME;
+  char folder[PATH_BYTES], path[2 * PATH_BYTES], target[sizeof wanted];
+  snprintf(folder, sizeof folder, "/proc/%d/fd", pid);
+  DIR *descriptors = opendir(folder);
+  if (!descriptors) return;
+  for (struct dirent *entry; (entry = readdir(descriptors));) {
+    snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+    ssize_t length = readlink(path, target, sizeof target);
+    /* In full it ends in " (deleted)": memory has no name that could be removed. */
+    if (length == (ssize_t)sizeof target && target[sizeof wanted - 1] == ' ' &&
+        !memcmp(target, wanted, sizeof wanted - 1))
+      add_run(L, seen, pid, path);
+  }
+  closedir(descriptors);
+}
+
+int ms_host_runs(lua_State *L) {
+  seen_runs *seen = lua_newuserdata(L, sizeof *seen);
+  seen->n = 0;
+  lua_newtable(L);
+  DIR *processes = opendir("/proc");
+  if (!processes) return luaL_error(L, "/proc cannot be read: runs are found there");
+  for (struct dirent *entry; (entry = readdir(processes));)
+    if (is_number(entry->d_name)) look_into(L, seen, atoi(entry->d_name));
+  closedir(processes);
+  return 1;
+}

@@ -1,0 +1,87 @@
+-- moonshard ps: a run is found while it is there, with what its ranks do, and nothing is found or left afterwards.
+
+local json = require("moonshard.json")
+local program = require("lua.program")
+
+local function read(command)
+  local pipe = assert(io.popen(command))
+  local text = pipe:read("*a")
+  pipe:close()
+  return text
+end
+
+local function find_run(pid)
+  local ended = program.run({ "ps", "--json" })
+  assert.equal(0, ended.status, ended.err)
+  for _, run in ipairs(json.decode(ended.out)) do
+    if run.pid == pid and run.ranks then return run end
+  end
+end
+
+local function wait_for(condition)
+  for _ = 1, 300 do
+    local value = condition()
+    if value then return value end
+    os.execute("sleep 0.1")
+  end
+end
+
+-- Starts a run in the background; gives the launcher's process id.
+local function start(arguments)
+  local command = ("%s run tests/lua/recipes/trouble.lua %s </dev/null >/dev/null 2>&1 & echo $!"):format(
+    os.getenv("MOONSHARD_BIN"), arguments)
+  return tonumber(read(command))
+end
+
+describe("moonshard ps", function()
+  it("shows the ranks of a run, their steps, speed and place, and forgets it when it ends", function()
+    local pid = start("-n 2 pause_ms=200 steps=100000")
+    local ok, raised = pcall(function()
+      local run = wait_for(function()
+        local found = find_run(pid)
+        return found and found.ranks[1].step >= 2 and found.ranks[2].step >= 2 and found
+      end)
+      assert.truthy(run, "the run did not show two steps")
+      assert.equal(2, #run.ranks)
+      assert.truthy(run.command:find("run tests/lua/recipes/trouble.lua -n 2", 1, true), run.command)
+      assert.truthy(run.seconds > 0)
+      for i, rank in ipairs(run.ranks) do
+        assert.equal(i - 1, rank.rank)
+        assert.equal("joined", rank.state)
+        assert.truthy(rank.pid > 0 and rank.pid ~= pid)
+        assert.truthy(rank.tokens_per_s > 0)
+        assert.truthy(rank.last.kind)
+      end
+      local text = program.run({ "ps" }).out
+      assert.truthy(text:find(("run %d  "):format(pid), 1, true), text)
+      assert.truthy(text:find(("\n      1 %8d "):format(run.ranks[2].pid), 1, true), text)
+    end)
+    os.execute(("kill -INT %d"):format(pid))
+    assert.truthy(wait_for(function() return not find_run(pid) end), "the run did not go away")
+    if not ok then error(raised, 0) end
+  end)
+
+  it("shows what a rank waits in, and for whom", function()
+    local pid = start("-n 2 how=sleep where=middle")
+    local ok, raised = pcall(function()
+      local run = wait_for(function()
+        local found = find_run(pid)
+        return found and found.ranks[1].waits and found.ranks[1].step == 3 and found
+      end)
+      assert.truthy(run, "rank 0 was not seen to wait")
+      assert.equal("exchange", run.ranks[1].waits.kind)
+      assert.same({ 1 }, run.ranks[1].waits.ranks)
+      assert.is_nil(run.ranks[2].activity)
+      assert.truthy(program.run({ "ps" }).out:find("exchange for 1", 1, true))
+    end)
+    os.execute(("kill -TERM %d"):format(pid))
+    assert.truthy(wait_for(function() return not find_run(pid) end), "the run did not go away")
+    if not ok then error(raised, 0) end
+  end)
+
+  it("tells in words when there is nothing, and takes no arguments", function()
+    local ended = program.run({ "ps", "now" })
+    assert.equal(2, ended.status)
+    assert.truthy(ended.err:find("unexpected argument now", 1, true), ended.err)
+  end)
+end)

@@ -1,0 +1,145 @@
+-- Traces: that what was written can be true, agrees with the plan, and that a file which cannot be true is refused.
+
+local json = require("moonshard.json")
+local program = require("lua.program")
+
+local RECIPE = "tests/lua/recipes/trouble.lua"
+
+local function with_trace(arguments, action)
+  local path = os.tmpname()
+  local words = { "run", RECIPE, "--trace", path, unpack(arguments) }
+  local ok, raised = pcall(function()
+    local ended = program.run(words)
+    assert.equal(0, ended.status, ended.err)
+    local file = assert(io.open(path))
+    local text = file:read("*a")
+    file:close()
+    action(json.decode(text).traceEvents, path, ended, text)
+  end)
+  os.remove(path)
+  if not ok then error(raised, 0) end
+end
+
+local function count(events, wanted)
+  local n = 0
+  for _, event in ipairs(events) do
+    local matches = true
+    for key, value in pairs(wanted) do
+      if key == "cat" then matches = matches and event.cat and (event.cat .. ","):find(value .. ",", 1, true) == 1
+      elseif key == "step" then matches = matches and event.args and event.args.step == value
+      else matches = matches and event[key] == value end
+    end
+    if matches then n = n + 1 end
+  end
+  return n
+end
+
+-- What the plan of a rank runs in a step: kernels and collectives of all phases but evaluate.
+local function planned(ranks, settings)
+  local ended = program.run({ "plan", RECIPE, "-n", tostring(ranks), "--json", unpack(settings) })
+  assert.equal(0, ended.status, ended.err)
+  local kernels, collectives, flops = 0, 0, 0
+  for _, phase in ipairs(json.decode(ended.out).phases) do
+    if phase.name ~= "evaluate" and phase.name ~= "next" and phase.name ~= "last" then
+      flops = flops + phase.flops
+      for _, instruction in ipairs(phase.instructions) do
+        if instruction.kind == "kernel" then kernels = kernels + 1 end
+        if instruction.kind == "collective" then collectives = collectives + 1 end
+      end
+    end
+  end
+  return kernels, collectives, flops
+end
+
+describe("a trace", function()
+  it("holds what the plan runs, for the steps that were asked for and every rank", function()
+    local settings = { "mesh=2x2" }
+    local kernels, collectives, flops = planned(4, settings)
+    assert.truthy(kernels > 20 and collectives > 5)
+    with_trace({ "-n", "4", "--trace-steps", "3-4", unpack(settings) }, function(events, path, ended)
+      assert.truthy(ended.err:find("steps 3-4 are traced in " .. path, 1, true), ended.err)
+      for rank = 0, 3 do
+        for step = 3, 4 do
+          assert.equal(kernels, count(events, { ph = "X", pid = rank, cat = "kernel", step = step }))
+          assert.equal(collectives, count(events, { ph = "X", pid = rank, cat = "collective", step = step }))
+          assert.equal(3, count(events, { ph = "X", pid = rank, cat = "phase", step = step }))
+          assert.equal(1, count(events, { ph = "X", pid = rank, cat = "step", step = step }))
+        end
+        assert.equal(0, count(events, { pid = rank, cat = "kernel", step = 2 }))
+        assert.equal(0, count(events, { pid = rank, cat = "kernel", step = 5 }))
+        assert.equal(1, count(events, { ph = "M", pid = rank, name = "process_name" }))
+      end
+      local total, starts = 0, count(events, { ph = "s" })
+      assert.truthy(starts > 0 and starts == count(events, { ph = "f" }))
+      for _, event in ipairs(events) do
+        local args = event.args or {}
+        if event.cat == "phase" and args.step == 3 and event.pid == 0 and event.name == "phase first" then
+          total = args.flops
+        end
+        if event.ph == "X" and event.cat:find("^collective") then
+          assert.truthy(args.bytes > 0 and args.waiting_us >= 0 and args.waiting_us <= event.dur + 0.01)
+          assert.truthy(#args.unit > 0)
+        end
+      end
+      assert.truthy(math.abs(total - flops) <= 0.02 * flops, total .. " of " .. flops)
+    end)
+  end)
+
+  it("records all micro-batches, and evaluations between the steps", function()
+    with_trace({ "-n", "2", "--trace-steps", "2", "micro_batches=2" }, function(events)
+      assert.equal(2, count(events, { ph = "X", name = "phase first" }))
+      assert.equal(2, count(events, { ph = "X", name = "phase norm" }))
+      assert.equal(8, count(events, { ph = "X", cat = "phase" }))
+    end)
+  end)
+
+  it("is checked and summed up by moonshard trace", function()
+    with_trace({ "-n", "2" }, function(_, path, _, text)
+      local ended = program.run({ "trace", path })
+      assert.equal(0, ended.status, ended.err)
+      local words = "ranks 0-1|steps 2-4|matmul|all_gather|reduce_scatter|layers.1|outside the engine"
+      for word in words:gmatch("[^|]+") do
+        assert.truthy(ended.out:find(word, 1, true), ended.out)
+      end
+      local sum = json.decode(program.run({ "trace", path, "--json" }).out)
+      assert.same({ 2, 3, 4 }, sum.steps)
+      local ms = 0
+      for _, op in ipairs(sum.ops) do ms = ms + op.ms end
+      assert.truthy(math.abs(ms - sum.kernel_ms) < 1e-6)
+      for _, rank in ipairs(sum.ranks) do
+        assert.truthy(rank.kernel_ms <= rank.phase_ms and rank.phase_ms <= rank.step_ms + 1e-6)
+      end
+
+      local function refused(changed, why)
+        local other = program.recipe(changed)
+        local told = program.run({ "trace", other })
+        os.remove(other)
+        assert.equal(2, told.status)
+        assert.truthy(told.err:find(why, 1, true), told.err)
+      end
+      refused(text:sub(1, #text / 2), "not JSON")
+      refused('{"events":[]}', "no list traceEvents")
+      refused('{"traceEvents":[]}', "no slices")
+      refused(text:gsub('"dur":', '"duration":', 1), "no duration")
+      refused(text:gsub('"ph":"f"', '"ph":"t"', 1), "arrows began")
+      refused(text:gsub('("cat":"phase","name":"phase norm")', '"cat":"other","name":"phase norm"'), "lies in no phase")
+      refused('{"traceEvents":[{"ph":"X","pid":0,"tid":0,"ts":0,"dur":10,"name":"a"},'
+        .. '{"ph":"X","pid":0,"tid":0,"ts":5,"dur":10,"name":"b"}]}', "b at 5.000 ends after a")
+    end)
+  end)
+
+  it("of steps that never come is an error, and bad ranges and files are", function()
+    local path = os.tmpname()
+    local function refused(words, why)
+      local ended = program.run({ "run", RECIPE, unpack(words) })
+      assert.equal(2, ended.status, ended.err)
+      assert.truthy(ended.err:find(why, 1, true), ended.err)
+    end
+    refused({ "--trace", path, "--trace-steps", "20-30", "mesh=1x1" }, "the run ended before step 20")
+    refused({ "--trace", path, "--trace-steps", "5-3", "mesh=1x1" }, "--trace-steps 5-3: it must be")
+    refused({ "--trace", path, "--trace-steps", "0", "mesh=1x1" }, "--trace-steps 0: it must be")
+    refused({ "--trace-steps", "3", "mesh=1x1" }, "give --trace FILE")
+    refused({ "--trace", path .. "/x/y.json", "mesh=1x1" }, "trace ")
+    os.remove(path)
+  end)
+end)
