@@ -6,7 +6,9 @@ local program = require("lua.program")
 local RECIPE = "tests/lua/recipes/trouble.lua"
 local SLOWER = os.getenv("MOONSHARD_CONFIG") == "release" and 1 or 4
 local DEADLINE = 1.5 * SLOWER
-local BIG = { "dim=512", "rows=512", "blocks=4", "steps=100000" }
+-- Steps of which nearly all is spent in the engine; the thread sanitizer has slow matrix products.
+local WIDTH = os.getenv("MOONSHARD_CONFIG") == "thread" and 96 or 512
+local BIG = { "dim=" .. WIDTH, "rows=" .. WIDTH, "blocks=4", "steps=100000" }
 
 local cases = {}
 
@@ -22,7 +24,7 @@ for _, where in ipairs({ "start", "first", "middle", "data", "end" }) do
     case(how .. " " .. where, { "-n", "4", "mesh=2x2", "rank=1", "how=" .. how, "where=" .. where })
   end
 end
-case("stop inside", { "-n", "2", "how=stop", "where=inside" }, BIG)
+for i = 1, 2 do case("stop inside " .. i, { "-n", "2", "how=stop", "where=inside" }, BIG) end
 case("kill inside", { "-n", "2", "how=kill", "where=inside" }, BIG)
 case("stop inside a group", { "-n", "4", "mesh=2x2", "rank=3", "how=stop", "where=inside" }, BIG)
 case("shape", { "-n", "2", "how=shape", "where=first" })
@@ -90,9 +92,15 @@ describe("the ledger", function()
   end)
 
   it("L6 names a rank that is stopped inside of a step, with unit, collective and phase", function()
-    stalled("stop inside", "rank 0 has waited", "its process %d+ is stopped by a signal")
-    has("stop inside", "rank 1 is .* and did not %l+ [%l ]*%l+_%l+ %l[%w.]+ %(phase %l+ of step %d+%)",
-      "\n  rank 0: waiting .* %(phase %l+ of step %d+%) for rank 1; before that outside the engine for ")
+    local inside = 0
+    for i = 1, 2 do -- now and then a rank is between two steps when it is stopped
+      stalled("stop inside " .. i, "rank 0 has waited", "rank 1 is .* its process %d+ is stopped by a signal",
+        "\n  rank 0: waiting .* step %d+%) for rank 1; before that outside the engine for ")
+      if told("stop inside " .. i):find("and did not %l+ [%l ]*%l+_%l+ %l[%w.]+ %(phase %l+ of step %d+%)") then
+        inside = inside + 1
+      end
+    end
+    assert.truthy(inside > 0)
   end)
 
   it("L6 finds the rank behind through those that wait for each other in other groups", function()
