@@ -232,6 +232,8 @@ MS_API int ms_model_add_param(ms_model *model, int unit, const char *name, int n
                               const ms_param_config *config, int *param);
 MS_API int ms_model_params(const ms_model *model);
 MS_API int ms_model_units(const ms_model *model);
+/* Elements [first, first + count) of a parameter, flattened, that this rank owns; after ms_model_shard. */
+MS_API int ms_model_owned(const ms_model *model, int param, double *first, double *count);
 /* Fixes what rank `rank` of the mesh owns. shard_dim and replicate_dim: dimensions of the mesh, or -1 for none; every
 ** other dimension must have size 1. Of a slice, the ranks of each copy train apart from the other copies: collectives,
 ** comparison and means are among the ranks of ms_mesh_ranks alone. Needs no device and no other rank. */
@@ -356,6 +358,35 @@ MS_API void ms_plan_free(ms_plan *plan);
 MS_API int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *summary);
 /* The plan as text, or as one JSON object. The text belongs to the plan and lives until the next call or free. */
 MS_API int ms_plan_dump(ms_plan *plan, int json, const char **text);
+
+/* What a unit costs this rank: in one phase, and in state. */
+typedef struct ms_unit_cost {
+  int gathers, gathers_again;                  /* all_gathers of its weights; those of them after the phase's first */
+  double gathered_bytes, gathered_again_bytes; /* received in them */
+  double reduced_bytes;                        /* sent and received while its gradients are summed over ranks */
+  double kept_bytes;                           /* gathered weights, or a shard of them, that stay for backward */
+  double parameter_bytes, gradient_bytes, optimizer_bytes;
+} ms_unit_cost;
+/* MS_EINVAL when the plan has no such phase (enum ms_phase) or the model no such unit. */
+MS_API int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost);
+/* Bytes of activations that a module's forward keeps for backward, those of modules inside of it included; "": all. */
+MS_API int ms_plan_kept_activations(const ms_plan *plan, const char *module, double *bytes);
+
+/* The first instruction at which most bytes are in use. Arenas can be larger: they have gaps, and they are fullest at
+** different instructions. Texts belong to the plan. */
+typedef struct ms_peak {
+  int phase, instruction, backward; /* instruction: as ms_plan_dump counts them */
+  const char *op, *scope;           /* scope: the module, or the unit of a collective */
+  double bytes[7], total_bytes;     /* in use there, by category */
+  int buffers;                      /* of those that are not state: how many are in use there */
+} ms_peak;
+typedef struct ms_peak_buffer {
+  int category; /* enum ms_category */
+  double bytes;
+  const char *label, *scope; /* label: its op or unit; scope: what wrote it first */
+} ms_peak_buffer;
+/* buffer: [capacity], gets the first ones of peak->buffers. */
+MS_API int ms_plan_peak_use(const ms_plan *plan, ms_peak *peak, int capacity, ms_peak_buffer *buffer);
 
 /* ---- state and execution -------------------------------------------------------------------------------------------- */
 

@@ -19,6 +19,8 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
       --timeout S        seconds until waiting for another rank is an error (300)
   moonshard plan RECIPE.lua -n RANKS [--rank R] [--json] [key=value ...]
                          compile rank R's step (0 unless told) without running it: memory, collectives, instructions
+  moonshard explain RECIPE.lua -n RANKS [--rank R] [--all] [--json] [key=value ...]
+                         which rule decided what and what it costs, what sets the memory peak, and what to change
   moonshard sweep SWEEP.lua [--resume] [--json] [key=value ...]
                          run a recipe over a grid of settings (ms.sweep): table, CSV, JSON and a page of charts
   moonshard ps [--json]                                  the runs of this host, and where each of their ranks is
@@ -34,6 +36,7 @@ Exit status: 0; 2 for bad input; 3 for a run or a point of a sweep that failed; 
 local COMMANDS = {
   run = "moonshard.cli.run",
   plan = "moonshard.cli.plan",
+  explain = "moonshard.cli.explain",
   sweep = "moonshard.cli.sweep",
   doctor = "moonshard.cli.doctor",
   ps = "moonshard.cli.ps",
@@ -41,7 +44,7 @@ local COMMANDS = {
 }
 
 -- Commands that are designed and not yet built.
-local LATER = { repl = true, explain = true }
+local LATER = { repl = true }
 
 local function print_help()
   io.write(HELP)

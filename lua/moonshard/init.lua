@@ -4,6 +4,7 @@
 ---@class moonshard
 ---@field version string
 ---@field re fun(pattern: string): moonshard.Pattern
+---@field rules moonshard.rule_sets join, load
 ---@field ops moonshard.ops
 ---@field nn table layers
 ---@field models table gpt2, llama
@@ -40,6 +41,7 @@ local ms = {}
 -- Where a name comes from: a module, or a field of one.
 local PARTS = {
   re = { "moonshard.re" },
+  rules = { "moonshard.rule_sets" },
   ops = { "moonshard.ops" },
   nn = { "moonshard.nn" },
   models = { "moonshard.models" },

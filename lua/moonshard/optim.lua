@@ -17,13 +17,22 @@ Optimizer.__index = Optimizer
 
 local GROUP = { lr_scale = { "number", default = 1 }, weight_decay = { "number" } }
 
+---Which group decides each parameter.
+---@param fqns string[]
+---@return moonshard.Decision[] decisions one for each name; value { lr_scale =, weight_decay = } as written
+---@return string[] warnings groups that match parameters but never decide
+---@return moonshard.Rule[] unmatched optional groups that match no parameter
+function Optimizer:decide(fqns)
+  return rules.policy("optimizer groups", self.groups or {}):resolve(fqns, {})
+end
+
 ---Learning-rate factor and weight decay of every parameter: the first group that matches decides; without one the
 ---factor is 1 and the weight decay the optimizer's.
 ---@param fqns string[]
 ---@return table<string, { lr_scale: number, weight_decay: number }>
 function Optimizer:param_groups(fqns)
   local result = {}
-  local decided = rules.policy("optimizer groups", self.groups or {}):resolve(fqns, {})
+  local decided = self:decide(fqns)
   for i, fqn in ipairs(fqns) do
     local group = options.parse("optimizer groups", decided[i].value, GROUP)
     result[fqn] = { lr_scale = group.lr_scale, weight_decay = group.weight_decay or self.weight_decay }

@@ -54,6 +54,12 @@ function Plan:summary()
   return result
 end
 
+---Frees the plan now, where many are made; it must not be used again.
+function Plan:free()
+  C.ms_plan_free(ffi.gc(self.handle, nil))
+  self.handle = nil
+end
+
 ---Compiles a traced graph.
 ---@param graph moonshard.Graph
 ---@param mesh moonshard.Mesh

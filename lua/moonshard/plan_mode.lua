@@ -1,11 +1,13 @@
--- What happens to the first plan that a recipe compiles under `moonshard plan`: it is printed, and the recipe ends.
+-- What happens to the first plan that a recipe compiles under `moonshard plan` or `moonshard explain`: it, or what it
+-- tells, is printed, and the recipe ends.
 --
 -- The recipe runs as a coroutine that is left for good when its plan is printed. An error would end it too, but a
 -- recipe may catch errors of a step; it is thrown only where a recipe makes the step in a coroutine of its own.
 
 local plan_mode = {
-  ---Print JSON alone.
-  json = false,
+  ---What is printed of the plan of a trainer's step. Set by the command.
+  ---@type fun(plan: moonshard.Plan, trainer: moonshard.Trainer, batch: table): string
+  render = nil,
   ---Whether the plan was printed.
   reported = false,
   ---What the last step raised instead of giving a plan, which the recipe may have caught.
@@ -21,9 +23,9 @@ local function leave()
   error(ENDED, 0)
 end
 
-local function print_plan(plan)
+local function print_plan(trainer, batch)
   require("moonshard.args").check_taken()
-  local text = plan_mode.json and plan:json() or plan:text()
+  local text = plan_mode.render(trainer:compile(batch), trainer, batch)
   if text:sub(-1) ~= "\n" then text = text .. "\n" end
   local ok, why = io.write(text)
   ok, why = ok and io.flush(), why
@@ -33,11 +35,12 @@ local function print_plan(plan)
   plan_mode.reported = true
 end
 
----Prints the plan that `compile` makes and ends the recipe. Does not return; a plan that cannot be made is an error.
----@param compile fun(): moonshard.Plan
-function plan_mode.report(compile)
+---Prints the plan of a trainer's step and ends the recipe. Does not return; a plan that cannot be made is an error.
+---@param trainer moonshard.Trainer
+---@param batch table of the step
+function plan_mode.report(trainer, batch)
   if plan_mode.reported then leave() end
-  local ok, raised = pcall(function() print_plan(compile()) end)
+  local ok, raised = pcall(print_plan, trainer, batch)
   if ok then leave() end
   plan_mode.raised = raised
   error(raised, 0)

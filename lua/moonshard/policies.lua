@@ -56,11 +56,12 @@ local function decide(self, policy, given, names, default, read, bare_value)
   local decisions
   if rules.is_list(given) then
     local warnings
-    decisions, warnings = rules.policy(policy, given, { read = read, bare_value = bare_value })
+    decisions, warnings, self.unmatched[policy] = rules.policy(policy, given, { read = read, bare_value = bare_value })
       :resolve(names, default)
     for _, warning in ipairs(warnings) do table.insert(self.warnings, warning) end
   else
     local value = default
+    self.unmatched[policy] = {}
     if given ~= nil then value = read(given, "the value") end
     decisions = {}
     for i = 1, #names do decisions[i] = { value = value, where = given ~= nil and self.where or nil } end

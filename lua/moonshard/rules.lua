@@ -15,7 +15,7 @@ local C, ffi = engine.C, engine.ffi
 ---@field is_regex boolean
 ---@field value any
 ---@field optional boolean
----@field where string? where it was written; of a plain string: where the list was used
+---@field where string? where it was written; of a plain string: where the list was used, unless ms.rules.load knows
 
 ---@class moonshard.Policy
 ---@field name string for messages: "reshard_after_forward"
@@ -46,13 +46,13 @@ local function read_entry(policy, entry, position, bare_value)
   if not bare and entry[2] ~= nil then value = entry[2] end
   if value == nil then errors.raise("MS_ERULE", "%s: rule %d (%s) has no value", policy, position, pattern) end
   for key in pairs(bare and {} or entry) do
-    if key ~= 1 and key ~= 2 and key ~= "optional" then
+    if key ~= 1 and key ~= 2 and key ~= "optional" and key ~= "where" then
       errors.raise("MS_ERULE", "%s: rule %d (%s) has %s: a rule is { pattern, value, optional = true }", policy,
         position, pattern, tostring(key))
     end
   end
   return { pattern = pattern, is_regex = is_regex, value = value, optional = not bare and entry.optional or false,
-    where = where or errors.caller() }
+    where = where or not bare and entry.where or errors.caller() }
 end
 
 ---Whether a value is a list of rules rather than one value for all names.
@@ -62,6 +62,13 @@ function rules.is_list(value)
   if type(value) ~= "table" or re.is(value) then return false end
   local first = value[1]
   return re.is(first) or type(first) == "string" or type(first) == "table"
+end
+
+---A rule's pattern as it was written: /regex/ or name.
+---@param rule moonshard.Rule
+---@return string
+function rules.describe(rule)
+  return rule.is_regex and "/" .. rule.pattern .. "/" or rule.pattern
 end
 
 ---Reads a policy from a recipe.
@@ -92,6 +99,30 @@ local function warnings_of(handle)
   end
 end
 
+local function matches_any(rule, n, c_names)
+  local out, decided = ffi.new("ms_rules *[1]"), ffi.new("int[?]", n + 1)
+  engine.check(C.ms_rules_new("rules", out))
+  local handle = ffi.gc(out[0], C.ms_rules_free)
+  engine.check(C.ms_rules_add(handle, rule.pattern, rule.is_regex and 1 or 0, 1, rule.where or ""))
+  engine.check(C.ms_rules_resolve(handle, n, c_names, decided))
+  for i = 0, n - 1 do
+    if decided[i] >= 0 then return true end
+  end
+  return false
+end
+
+-- Optional rules that match nothing. A rule that decides nothing may be shadowed instead, so it is asked alone.
+local function unmatched_of(self, n, c_names, decided)
+  local decides, unmatched = {}, {}
+  for i = 0, n - 1 do decides[decided[i] + 1] = true end
+  for position, rule in ipairs(self.rules) do
+    if rule.optional and not decides[position] and not matches_any(rule, n, c_names) then
+      unmatched[#unmatched + 1] = rule
+    end
+  end
+  return unmatched
+end
+
 ---@class moonshard.Decision
 ---@field value any
 ---@field rule integer? which rule decided, 1 first; nil: the default
@@ -103,6 +134,7 @@ end
 ---@param default any value of names that no rule matches
 ---@return moonshard.Decision[] decisions one for each name, in the order of names
 ---@return string[] warnings rules that match names but never decide
+---@return moonshard.Rule[] unmatched optional rules that match no name
 function Policy:resolve(names, default)
   local out = ffi.new("ms_rules *[1]")
   engine.check(C.ms_rules_new(self.name, out))
@@ -119,11 +151,11 @@ function Policy:resolve(names, default)
     decisions[i] = rule and {
       value = rule.value,
       rule = decided[i - 1] + 1,
-      pattern = rule.is_regex and "/" .. rule.pattern .. "/" or rule.pattern,
+      pattern = rules.describe(rule),
       where = rule.where,
     } or { value = default }
   end
-  return decisions, warnings_of(handle)
+  return decisions, warnings_of(handle), unmatched_of(self, #names, c_names, decided)
 end
 
 return rules

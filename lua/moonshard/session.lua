@@ -105,7 +105,7 @@ function Session:compile(name, graph, settings)
     config.shared_masters = self.sharding.shared_masters and 1 or 0
     if settings.train and not self.optimizer then config.optimizer = C.MS_OPT_NONE end
   end)
-  compiled.name, compiled.memory_limit = name, settings.memory_limit
+  compiled.name, compiled.memory_limit, compiled.settings = name, settings.memory_limit, settings
   return compiled
 end
 

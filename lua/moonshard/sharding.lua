@@ -43,6 +43,7 @@ local world = require("moonshard.world")
 ---@field index table<moonshard.Parameter, integer> the engine's index, from 0
 ---@field decisions table<string, table<string, moonshard.Decision>> by policy, then by unit or parameter
 ---@field warnings string[]
+---@field unmatched table<string, moonshard.Rule[]> by policy: optional rules that match no name
 ---@field seed integer what initial weights are drawn from
 ---@field where string? the line that sharded it, or used it first
 ---@field implicit boolean? nobody called ms.fully_shard
@@ -142,7 +143,8 @@ local function new_unit(name, modules, decision)
 end
 
 local function assign_units(self, inventory, list)
-  local roots, by_module, warnings = units.find_roots(inventory, list)
+  local roots, by_module, warnings, unmatched = units.find_roots(inventory, list)
+  self.unmatched.units = unmatched
   for _, warning in ipairs(warnings) do table.insert(self.warnings, warning) end
   local root_unit = new_unit(units.ROOT, { self.model })
   local made, by_root = { root_unit }, {}
@@ -181,8 +183,8 @@ local SPECS = {
 }
 
 local function new_sharding(model, seed)
-  return setmetatable({ model = model, units = {}, params = {}, index = {}, decisions = {}, warnings = {}, seed = seed,
-    where = errors.caller() }, Sharding)
+  return setmetatable({ model = model, units = {}, params = {}, index = {}, decisions = {}, warnings = {},
+    unmatched = {}, seed = seed, where = errors.caller() }, Sharding)
 end
 
 -- Whose a parameter is, so that a part of a model can be called alone. Weak: it keeps no model alive.

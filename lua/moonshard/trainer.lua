@@ -221,7 +221,7 @@ function Trainer:step(batch)
   world.check_interrupt()
   check_trainable(self)
   local specs = input_specs(batch, self.micro_batches)
-  if world.plan_only then require("moonshard.plan_mode").report(function() return self:compile(batch) end) end
+  if world.plan_only then require("moonshard.plan_mode").report(self, batch) end
   local exec = self.session:exec("train", specs, traced(self), train_settings(self))
   tracer.step_begins(self.steps_done + 1)
   local begin, before = require("moonshard.clock").now(), exec:counters()

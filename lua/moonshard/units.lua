@@ -35,7 +35,7 @@ local function read_policy(list)
     if is_group(entry) then
       local group = {}
       for _, pattern in ipairs(entry) do
-        flat[#flat + 1] = { pattern, true, optional = entry.optional }
+        flat[#flat + 1] = { pattern, true, optional = entry.optional, where = entry.where }
         group_of[#flat] = group
       end
     else
@@ -61,9 +61,10 @@ end
 ---@return moonshard.UnitRoots[] roots in the order of modules, without the root unit
 ---@return table<integer, moonshard.UnitRoots> by_module unit of a module's index, for roots only
 ---@return string[] warnings
+---@return moonshard.Rule[] unmatched optional rules that match no module
 function units.find_roots(inventory, list)
   local roots, by_module = {}, {}
-  if list == nil then return roots, by_module, {} end
+  if list == nil then return roots, by_module, {}, {} end
   if type(list) ~= "table" or re.is(list) then
     errors.raise("MS_ERULE", "units: write a list of patterns, as in { re[[^layers\\.\\d+$]] }")
   end
@@ -71,7 +72,7 @@ function units.find_roots(inventory, list)
   local modules, names = inventory.modules, {}
   -- The model itself, modules[1], has no name: it is the root unit.
   for i = 2, #modules do names[i - 1] = modules[i].name end
-  local decisions, warnings = policy:resolve(names, false)
+  local decisions, warnings, unmatched = policy:resolve(names, false)
   local rule_of = {}
   for i = 2, #modules do rule_of[i] = policy.rules[decisions[i - 1].rule] end
 
@@ -90,7 +91,7 @@ function units.find_roots(inventory, list)
       by_module[i] = root
     end
   end
-  return roots, by_module, warnings
+  return roots, by_module, warnings, unmatched
 end
 
 local function unit_around(inventory, by_module, owner)

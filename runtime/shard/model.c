@@ -131,6 +131,15 @@ int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, co
 int ms_model_params(const ms_model *model) { return model->params; }
 int ms_model_units(const ms_model *model) { return model->units; }
 
+int ms_model_owned(const ms_model *model, int param, double *first, double *count) {
+  if (!model->sharded) return MS_FAIL(MS_EINVAL, "call ms_model_shard before ms_model_owned");
+  if (param < 0 || param >= model->params)
+    return MS_FAIL(MS_EINVAL, "parameter %d: the model has parameters 0 to %d", param, model->params - 1);
+  *first = (double)model->param[param].first;
+  *count = (double)model->param[param].owned;
+  return MS_OK;
+}
+
 /* Size, own coordinate and group of one mesh dimension; a dimension of size 1 is as good as none. */
 static int take_dim(const ms_mesh *mesh, int dim, int rank, int *used, int *size, int *coordinate, int **group) {
   *used = -1;

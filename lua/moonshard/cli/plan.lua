@@ -1,4 +1,5 @@
 -- moonshard plan: compiles the step for one rank of any world, without devices and without launching, and prints it.
+-- moonshard explain goes the same way and prints something else.
 
 local errors = require("moonshard.error")
 local command_line = require("moonshard.cli.command_line")
@@ -17,16 +18,25 @@ local OPTIONS = {
   ["--json"] = { name = "json", value = "flag" },
 }
 
----@param arguments string[] without "plan"
+---Runs a recipe up to the plan of its first step, and prints what `render` makes of it.
+---@param command string for messages: "moonshard plan"
+---@param arguments string[]
+---@param options table<string, moonshard.OptionRow> besides -n, --rank and --json
+---@param render fun(plan: moonshard.Plan, line: table, trainer: moonshard.Trainer, batch: table): string line: the
+---  parsed command line
 ---@return integer exit status
-function plan.main(arguments)
-  local line = command_line.parse("moonshard plan", arguments, { recipe = true, options = OPTIONS })
+function plan.of_recipe(command, arguments, options, render)
+  local rows = {}
+  for _, list in ipairs({ OPTIONS, options }) do
+    for option, row in pairs(list) do rows[option] = row end
+  end
+  local line = command_line.parse(command, arguments, { recipe = true, options = rows })
   local ranks, rank = line.ranks or 1, line.rank or 0
   if rank >= ranks then
     refuse("MS_EINVAL", "--rank %d: the ranks of -n %d are 0 to %d", rank, ranks, ranks - 1)
   end
   world.describe(rank, ranks)
-  plan_mode.json = line.json
+  plan_mode.render = function(compiled, trainer, batch) return render(compiled, line, trainer, batch) end
   local chunk = recipe.load(line.recipe)
   exit.replace(function(call)
     if plan_mode.reported then return status.OK end
@@ -38,6 +48,16 @@ function plan.main(arguments)
   if not ok then error(raised, 0) end
   if plan_mode.raised ~= nil then error(plan_mode.raised, 0) end
   refuse("MS_EINVAL", "%s: it ended without a training step, so there is no plan to print", line.recipe)
+end
+
+local function print_plan(compiled, line)
+  return line.json and compiled:json() or compiled:text()
+end
+
+---@param arguments string[] without "plan"
+---@return integer exit status
+function plan.main(arguments)
+  return plan.of_recipe("moonshard plan", arguments, {}, print_plan)
 end
 
 return plan

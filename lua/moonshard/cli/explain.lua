@@ -1,0 +1,21 @@
+-- moonshard explain: which rule decided what, its price, what sets the peak, and what other decisions would change.
+
+local explain = require("moonshard.explain")
+local plan = require("moonshard.cli.plan")
+
+local command = {}
+
+local OPTIONS = { ["--all"] = { name = "all", value = "flag" } }
+
+local function render(compiled, line, trainer, batch)
+  local told = explain.plan(compiled, trainer, batch, { all = line.all, folder = line.recipe:match("^(.*/)[^/]*$") })
+  return line.json and explain.json(told) or explain.text(told)
+end
+
+---@param arguments string[] without "explain"
+---@return integer exit status
+function command.main(arguments)
+  return plan.of_recipe("moonshard explain", arguments, OPTIONS, render)
+end
+
+return command

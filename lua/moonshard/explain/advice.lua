@@ -1,0 +1,191 @@
+-- What other decisions would change: each candidate is compiled for the same graph and batch, and its peak and its
+-- traffic are compared with those of the plan as it is. Nothing here is estimated.
+--
+-- Candidates: freeing a unit that is kept after forward, and keeping one that is freed; making a module's activations
+-- again in backward, and keeping them; gathering another number of units ahead. In runs of neighbours with the same
+-- decision the first, the middle and the last stand for the others, besides all of them together.
+
+local engine_model = require("moonshard.engine_model")
+local price = require("moonshard.explain.price")
+local units = require("moonshard.units")
+
+local advice = {}
+
+---@class moonshard.Candidate
+---@field action "keep"|"reshard"|"recompute"|"keep activations"|"prefetch"
+---@field names string[] units or modules; empty for prefetch
+---@field depth integer? of prefetch
+---@field peak number bytes of a rank's arenas more than now; below 0: saved
+---@field gathered number bytes a step more than now that a rank receives for weights
+---@field refused string? why there is no such plan
+
+---@class moonshard.AdviceContext
+---@field session moonshard.Session
+---@field sharding moonshard.Sharding
+---@field plan moonshard.Plan
+---@field costs moonshard.UnitCost[] in the order of units
+---@field times table<integer, integer> of price.phases
+---@field retrace fun(): moonshard.Plan under the rules that hold then
+---@field modules moonshard.NamedModule[] of the model
+---@field all boolean every unit, not only some of a run
+
+-- ---- which candidates -------------------------------------------------------------------------------------------
+
+-- Members that are tried alone.
+local function alone(run, all)
+  if all or #run <= 3 then return run end
+  return { run[1], run[math.ceil(#run / 2)], run[#run] }
+end
+
+-- Neighbours that the same action fits, as lists; items { name =, action = }.
+local function runs_of(items)
+  local runs = {}
+  for _, item in ipairs(items) do
+    local run = runs[#runs]
+    if run and run.action == item.action then
+      run[#run + 1] = item.name
+    else
+      runs[#runs + 1] = { action = item.action, item.name }
+    end
+  end
+  return runs
+end
+
+local function add_runs(candidates, items, all)
+  for _, run in ipairs(runs_of(items)) do
+    for _, name in ipairs(alone(run, all)) do
+      candidates[#candidates + 1] = { action = run.action, names = { name } }
+    end
+    if #run > 1 then
+      local names = { unpack(run) }
+      candidates[#candidates + 1] = { action = run.action, names = names }
+    end
+  end
+end
+
+local function candidates_of(context)
+  local sharding, candidates, resharding, recomputing = context.sharding, {}, {}, {}
+  for i, unit in ipairs(sharding.units) do
+    local cost = context.costs[i]
+    if cost.gathers > 0 then
+      resharding[#resharding + 1] = { name = unit.name, action = cost.again > 0 and "keep" or "reshard" }
+    end
+    if unit.name ~= units.ROOT then
+      local decision = sharding.recompute[unit.module]
+      local on = decision and decision.on
+      recomputing[#recomputing + 1] = { name = unit.name, action = on and "keep activations" or "recompute" }
+    end
+  end
+  add_runs(candidates, resharding, context.all)
+  add_runs(candidates, recomputing, context.all)
+  local depth = context.plan.config.prefetch
+  for _, other in ipairs({ depth - 1, depth + 1 }) do
+    if other >= 0 and #resharding > 0 then
+      candidates[#candidates + 1] = { action = "prefetch", names = {}, depth = other }
+    end
+  end
+  return candidates
+end
+
+-- ---- trying one -------------------------------------------------------------------------------------------------
+
+local function with_reshard(context, candidate)
+  local sharding = context.sharding
+  local decided = sharding.decisions.reshard_after_forward
+  local changed = setmetatable({}, { __index = decided })
+  for _, name in ipairs(candidate.names) do
+    changed[name] = { value = candidate.action == "keep" and "never" or "always" }
+  end
+  local handle = sharding:handle()
+  engine_model.set_reshard(sharding, handle, changed)
+  return function() return context.session:compile("train", context.plan.graph, context.plan.settings) end,
+    function() engine_model.set_reshard(sharding, handle, decided) end
+end
+
+-- What is decided for modules inside of a unit would hold against its own decision, so it goes.
+local function with_recompute(context, candidate)
+  local sharding, wanted, changed, chosen = context.sharding, {}, {}, {}
+  for _, name in ipairs(candidate.names) do wanted[name] = true end
+  for _, unit in ipairs(sharding.units) do
+    for _, root in ipairs(wanted[unit.name] and unit.modules or {}) do chosen[root] = true end
+  end
+  local inside = {}
+  for i, entry in ipairs(context.modules) do
+    inside[i] = entry.parent ~= nil and (inside[entry.parent] or chosen[context.modules[entry.parent].module] or false)
+    if not inside[i] then changed[entry.module] = sharding.recompute[entry.module] end
+    if chosen[entry.module] then changed[entry.module] = { on = candidate.action == "recompute" } end
+  end
+  local before = sharding.recompute
+  sharding.recompute = changed
+  return context.retrace, function() sharding.recompute = before end
+end
+
+local function with_prefetch(context, candidate)
+  local session = context.session
+  local before = session.prefetch
+  session.prefetch = candidate.depth
+  return function() return session:compile("train", context.plan.graph, context.plan.settings) end,
+    function() session.prefetch = before end
+end
+
+local CHANGES = {
+  keep = with_reshard, reshard = with_reshard, recompute = with_recompute, ["keep activations"] = with_recompute,
+  prefetch = with_prefetch,
+}
+
+local function try(context, candidate, now)
+  local compile, restore = CHANGES[candidate.action](context, candidate)
+  local ok, compiled = pcall(compile)
+  restore()
+  if not ok then
+    candidate.peak, candidate.gathered, candidate.refused = 0, 0, tostring(compiled)
+    return
+  end
+  local total = price.total(compiled, #context.sharding.units, context.times)
+  candidate.peak, candidate.gathered = total.peak - now.peak, total.gathered - now.gathered
+  compiled:free()
+end
+
+-- ---- which are worth telling ------------------------------------------------------------------------------------
+
+local function by(value)
+  return function(a, b)
+    local x, y = value(a), value(b)
+    if x ~= y then return x > y end
+    if #a.names ~= #b.names then return #a.names < #b.names end
+    return (a.names[1] or "") < (b.names[1] or "")
+  end
+end
+
+-- Bytes won a byte paid; what costs nothing comes first, and the larger before the smaller.
+local function worth(won, paid)
+  if paid <= 0 then return 1e18 + won end
+  return won / paid
+end
+
+---Those that save traffic, and those that save memory, each with what gives most for its cost first.
+---@param candidates moonshard.Candidate[]
+---@return moonshard.Candidate[] traffic
+---@return moonshard.Candidate[] memory
+function advice.sorted(candidates)
+  local traffic, memory = {}, {}
+  for _, candidate in ipairs(candidates) do
+    if candidate.gathered < 0 then traffic[#traffic + 1] = candidate end
+    if candidate.peak < 0 then memory[#memory + 1] = candidate end
+  end
+  table.sort(traffic, by(function(c) return worth(-c.gathered, c.peak) end))
+  table.sort(memory, by(function(c) return -c.peak end))
+  return traffic, memory
+end
+
+---Compiles every candidate.
+---@param context moonshard.AdviceContext
+---@return moonshard.Candidate[] in the order of units
+function advice.of(context)
+  local now = price.total(context.plan, #context.sharding.units, context.times)
+  local candidates = candidates_of(context)
+  for _, candidate in ipairs(candidates) do try(context, candidate, now) end
+  return candidates
+end
+
+return advice

@@ -1,0 +1,160 @@
+-- What a compiled plan's rules decided, what that costs, what sets the peak, and what other decisions would change: as
+-- one table, which text and JSON are made from.
+
+local advice = require("moonshard.explain.advice")
+local decisions = require("moonshard.explain.decisions")
+local json = require("moonshard.json")
+local price = require("moonshard.explain.price")
+local session = require("moonshard.session")
+local tree = require("moonshard.tree")
+local units = require("moonshard.units")
+
+local explain = {}
+
+---@class moonshard.Explanation
+---@field rank integer
+---@field world integer
+---@field mesh string
+---@field micro_batches integer
+---@field peak_bytes number of a rank's arenas
+---@field peak moonshard.Peak with `unit`, and `unit` of every buffer
+---@field total { gathered: number, reduced: number } bytes a step
+---@field decisions table<string, moonshard.Explained[]> by policy
+---@field shadowed string[]
+---@field unmatched { policy: string, pattern: string, where: string? }[]
+---@field advice moonshard.Candidate[]
+---@field all boolean
+---@field folder string? of the recipe
+
+---Bytes in use at the peak, besides state: by category, then by unit.
+---@param peak moonshard.Peak
+---@return table<string, table<string, number>>
+function explain.shares(peak)
+  local by = {}
+  for _, buffer in ipairs(peak.buffers) do
+    local of_category = by[buffer.category] or {}
+    by[buffer.category] = of_category
+    of_category[buffer.unit] = (of_category[buffer.unit] or 0) + buffer.bytes
+  end
+  return by
+end
+
+-- The unit whose root is the innermost around a module; collectives are in the scope of their unit itself.
+local function unit_of(sharding, scope)
+  local best, length = units.ROOT, -1
+  for _, unit in ipairs(sharding.units) do
+    if unit.name == scope then return unit.name end
+    for _, name in ipairs(unit.name ~= units.ROOT and sharding.root_names[unit] or {}) do
+      local inside = scope == name or scope:sub(1, #name + 1) == name .. "."
+      if inside and #name > length then best, length = unit.name, #name end
+    end
+  end
+  return best
+end
+
+local function root_names(sharding, modules)
+  local name_of, names = {}, {}
+  for _, entry in ipairs(modules) do name_of[entry.module] = entry.name end
+  for _, unit in ipairs(sharding.units) do
+    names[unit] = {}
+    for i, root in ipairs(unit.modules) do names[unit][i] = name_of[root] end
+  end
+  return names
+end
+
+local function peak_of(plan, sharding, names)
+  local peak = price.peak(plan)
+  local place = { units = sharding.units, root_names = names }
+  peak.unit = unit_of(place, peak.scope)
+  for _, buffer in ipairs(peak.buffers) do
+    buffer.unit = buffer.label == "input" and "inputs" or unit_of(place, buffer.scope)
+  end
+  return peak
+end
+
+---Explains the plan of a trainer's step.
+---@param plan moonshard.Plan
+---@param trainer moonshard.Trainer
+---@param batch table it was compiled for
+---@param options { all: boolean?, folder: string? } all: try every unit; folder: of the recipe
+---@return moonshard.Explanation
+function explain.plan(plan, trainer, batch, options)
+  local model = trainer.model
+  local of_model = session.of(model)
+  local sharding, modules = of_model.sharding, tree.inventory(model).modules
+  local times, costs = price.phases(plan, trainer.micro_batches), {}
+  for i = 1, #sharding.units do costs[i] = price.unit(plan, i - 1, times) end
+  local told = {
+    rank = sharding.rank, world = require("moonshard.world").size, mesh = sharding.mesh:label(),
+    micro_batches = trainer.micro_batches, peak_bytes = plan:summary().peak_bytes, bytes = plan:summary().bytes,
+    peak = peak_of(plan, sharding, root_names(sharding, modules)), total = price.total(plan, #sharding.units, times),
+    all = options.all, folder = options.folder,
+  }
+  told.decisions, told.shadowed, told.unmatched = decisions.of(sharding, plan, costs, trainer.optimizer, modules)
+  told.advice = advice.of({ session = of_model, sharding = sharding, plan = plan, costs = costs, times = times,
+    modules = modules, retrace = function() return trainer:compile(batch) end, all = options.all })
+  return told
+end
+
+-- ---- JSON -------------------------------------------------------------------------------------------------------
+
+-- Absolute paths differ between machines: a file below the recipe's folder is told from there, another by its name.
+local function stable(where, folder)
+  if not where or where:sub(1, 1) ~= "/" then return where end
+  if folder and where:sub(1, #folder) == folder then return where:sub(#folder + 1) end
+  return where:match("[^/]*$")
+end
+
+local function rows_as_json(rows, folder)
+  local list = {}
+  for i, row in ipairs(rows) do
+    local rule = row.rule
+    list[i] = { name = row.name, value = row.value, gathered_bytes = row.gathered, reduced_bytes = row.reduced,
+      kept_bytes = row.kept,
+      rule = rule and { pattern = rule.pattern, number = rule.rule, where = stable(rule.where, folder) } or "default" }
+  end
+  return list
+end
+
+local function candidates_as_json(candidates)
+  local list = {}
+  for i, c in ipairs(candidates) do
+    list[i] = { action = c.action, names = c.names, depth = c.depth, peak_bytes = c.peak, gathered_bytes = c.gathered,
+      refused = c.refused }
+  end
+  return list
+end
+
+---The explanation as one JSON object with sorted keys: equal plans give equal text. Lists without an item are `{}`.
+---@param told moonshard.Explanation
+---@return string
+function explain.json(told)
+  local by_policy, unmatched, shadowed, peak = {}, {}, {}, told.peak
+  for policy, rows in pairs(told.decisions) do by_policy[policy] = rows_as_json(rows, told.folder) end
+  for i, rule in ipairs(told.unmatched) do
+    unmatched[i] = { policy = rule.policy, pattern = rule.pattern, where = stable(rule.where, told.folder) }
+  end
+  for i, warning in ipairs(told.shadowed) do
+    shadowed[i] = (" " .. warning):gsub("([ (])(/[^%s:()]+)(:%d+)", function(before, path, line)
+      return before .. stable(path, told.folder) .. line
+    end):sub(2)
+  end
+  return json.encode({
+    rank = told.rank, world = told.world, mesh = told.mesh, micro_batches = told.micro_batches,
+    peak_bytes = told.peak_bytes, bytes = told.bytes, gathered_bytes = told.total.gathered,
+    reduced_bytes = told.total.reduced, decisions = by_policy, shadowed = shadowed, unmatched = unmatched,
+    peak = { phase = peak.phase, instruction = peak.instruction, op = peak.op, scope = peak.scope,
+      backward = peak.backward, unit = peak.unit, in_use_bytes = peak.in_use, bytes = peak.bytes,
+      units = explain.shares(peak) },
+    advice = candidates_as_json(told.advice),
+  })
+end
+
+---The explanation as text for people.
+---@param told moonshard.Explanation
+---@return string
+function explain.text(told)
+  return require("moonshard.explain.show").text(told)
+end
+
+return explain

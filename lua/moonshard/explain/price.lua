@@ -1,0 +1,120 @@
+-- What decisions cost, read off a compiled plan: bytes that a rank receives, sends and keeps in one step.
+
+local engine = require("moonshard.ffi")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+local price = {}
+
+---@class moonshard.UnitCost of one rank and one step
+---@field gathers integer
+---@field gathered number bytes that arrive in all_gathers of its weights
+---@field again number those of them that arrive because the weights were freed after forward
+---@field reduced number bytes sent and received while gradients are summed over ranks
+---@field kept number bytes of gathered weights, or a shard of them, that stay from forward to backward
+---@field parameters number
+---@field gradients number
+---@field optimizer number
+
+---How often each phase runs in a step.
+---@param plan moonshard.Plan
+---@param micro_batches integer
+---@return table<integer, integer> times by phase
+function price.phases(plan, micro_batches)
+  local last = plan.config.sync ~= C.MS_SYNC_EVERY and micro_batches > 1 and 1 or 0
+  local times = { [tonumber(C.MS_PHASE_FIRST)] = 1 }
+  if micro_batches - 1 - last > 0 then times[tonumber(C.MS_PHASE_NEXT)] = micro_batches - 1 - last end
+  if last > 0 then times[tonumber(C.MS_PHASE_LAST)] = 1 end
+  return times
+end
+
+local cost = ffi.new("ms_unit_cost")
+
+---@param plan moonshard.Plan
+---@param unit integer index of the engine, 0 first
+---@param times table<integer, integer> of price.phases
+---@return moonshard.UnitCost
+function price.unit(plan, unit, times)
+  local sum = { gathers = 0, gathered = 0, again = 0, reduced = 0 }
+  for phase, count in pairs(times) do
+    check(C.ms_plan_unit_cost(plan.handle, phase, unit, cost))
+    sum.gathers = sum.gathers + count * cost.gathers
+    sum.gathered = sum.gathered + count * cost.gathered_bytes
+    sum.again = sum.again + count * cost.gathered_again_bytes
+    sum.reduced = sum.reduced + count * cost.reduced_bytes
+  end
+  check(C.ms_plan_unit_cost(plan.handle, C.MS_PHASE_FIRST, unit, cost))
+  sum.kept, sum.parameters = cost.kept_bytes, cost.parameter_bytes
+  sum.gradients, sum.optimizer = cost.gradient_bytes, cost.optimizer_bytes
+  return sum
+end
+
+---What all units together cost, and the peak: what alternatives are compared by.
+---@param plan moonshard.Plan
+---@param units integer how many
+---@param times table<integer, integer> of price.phases
+---@return { peak: number, gathered: number, reduced: number }
+function price.total(plan, units, times)
+  local total = { peak = plan:summary().peak_bytes, gathered = 0, reduced = 0 }
+  for unit = 0, units - 1 do
+    local one = price.unit(plan, unit, times)
+    total.gathered, total.reduced = total.gathered + one.gathered, total.reduced + one.reduced
+  end
+  return total
+end
+
+---Bytes of activations that a module keeps for backward.
+---@param plan moonshard.Plan
+---@param module string FQN
+---@return number
+function price.activations(plan, module)
+  local bytes = ffi.new("double[1]")
+  check(C.ms_plan_kept_activations(plan.handle, module, bytes))
+  return bytes[0]
+end
+
+---Elements of a parameter that this rank owns.
+---@param handle ffi.cdata* ms_model*
+---@param param integer index of the engine, 0 first
+---@return number
+function price.owned(handle, param)
+  local first, count = ffi.new("double[1]"), ffi.new("double[1]")
+  check(C.ms_model_owned(handle, param, first, count))
+  return count[0]
+end
+
+local CATEGORIES = { "parameters", "optimizer", "gradients", "gathered", "activations", "workspace", "communication" }
+local PHASES = { "first", "next", "last", "norm", "update", "evaluate" }
+price.CATEGORIES = CATEGORIES
+
+---@class moonshard.Peak
+---@field phase string
+---@field instruction integer as `moonshard plan` counts
+---@field op string
+---@field scope string module, or unit of a collective
+---@field backward boolean
+---@field in_use number bytes, all categories
+---@field bytes table<string, number> by category
+---@field buffers { category: string, bytes: number, label: string, scope: string }[] in use there, besides state
+
+---The instruction at which most bytes are in use.
+---@param plan moonshard.Plan
+---@return moonshard.Peak
+function price.peak(plan)
+  local peak = ffi.new("ms_peak")
+  check(C.ms_plan_peak_use(plan.handle, peak, 0, nil))
+  local list = ffi.new("ms_peak_buffer[?]", peak.buffers + 1)
+  check(C.ms_plan_peak_use(plan.handle, peak, peak.buffers, list))
+  local told = {
+    phase = PHASES[peak.phase + 1], instruction = peak.instruction, op = ffi.string(peak.op),
+    scope = ffi.string(peak.scope), backward = peak.backward ~= 0, in_use = peak.total_bytes, bytes = {}, buffers = {},
+  }
+  for i, category in ipairs(CATEGORIES) do told.bytes[category] = peak.bytes[i - 1] end
+  for i = 1, peak.buffers do
+    local b = list[i - 1]
+    told.buffers[i] = { category = CATEGORIES[b.category + 1], bytes = b.bytes, label = ffi.string(b.label),
+      scope = ffi.string(b.scope) }
+  end
+  return told
+end
+
+return price

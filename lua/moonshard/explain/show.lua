@@ -1,0 +1,203 @@
+-- An explanation as text: rules that do nothing, a table for each policy, what sets the peak, and advice.
+
+local advice = require("moonshard.explain.advice")
+local decisions = require("moonshard.explain.decisions")
+local explain = require("moonshard.explain")
+local price = require("moonshard.explain.price")
+local size = require("moonshard.progress").size
+
+local show = {}
+
+-- ---- tables -----------------------------------------------------------------------------------------------------
+
+local function rule_text(rule)
+  if not rule then return "default" end
+  local where = rule.where or ""
+  if not rule.pattern then return "one value for all  " .. where end
+  return rule.pattern .. "  " .. where
+end
+
+local function same(a, b)
+  return a.text == b.text and rule_text(a.rule) == rule_text(b.rule)
+end
+
+-- Neighbours with the same value by the same rule as one row, whose price is the sum.
+local function collapse(rows, all)
+  local result = {}
+  for _, row in ipairs(rows) do
+    local run = result[#result]
+    if all or not run or not same(run, row) then
+      run = { name = row.name, text = row.text, rule = row.rule, count = 0, gathered = 0, reduced = row.reduced and 0,
+        kept = {} }
+      result[#result + 1] = run
+    end
+    run.last, run.count = row.name, run.count + 1
+    run.gathered, run.reduced = run.gathered + row.gathered, run.reduced and run.reduced + row.reduced
+    for category, bytes in pairs(row.kept) do run.kept[category] = (run.kept[category] or 0) + bytes end
+  end
+  return result
+end
+
+-- Parameters that differ in an index alone stand together, so that they can be one row.
+local function by_family(rows)
+  local families, order = {}, {}
+  for _, row in ipairs(rows) do
+    local family = row.name:gsub("%d+", "*")
+    if not families[family] then
+      families[family] = {}
+      order[#order + 1] = families[family]
+    end
+    table.insert(families[family], row)
+  end
+  local result = {}
+  for _, family in ipairs(order) do
+    for _, row in ipairs(family) do result[#result + 1] = row end
+  end
+  return result
+end
+
+local function run_name(first, last, count)
+  if count == 1 then return first end
+  return count == 2 and first .. ", " .. last or ("%s .. %s (%d)"):format(first, last, count)
+end
+
+local function kept_text(kept)
+  local parts = {}
+  for _, category in ipairs(price.CATEGORIES) do
+    if (kept[category] or 0) > 0 then parts[#parts + 1] = category .. " " .. size(kept[category]) end
+  end
+  return #parts > 0 and table.concat(parts, ", ") or "-"
+end
+
+local function bytes_text(bytes)
+  return bytes > 0 and size(bytes) or "-"
+end
+
+-- Columns as wide as what is in them, two spaces apart.
+local function aligned(rows)
+  local widths, lines = {}, {}
+  for _, cells in ipairs(rows) do
+    for i, cell in ipairs(cells) do widths[i] = math.max(widths[i] or 0, #cell) end
+  end
+  for _, cells in ipairs(rows) do
+    local parts = {}
+    for i, cell in ipairs(cells) do parts[i] = cell .. (" "):rep(widths[i] - #cell) end
+    lines[#lines + 1] = ("  " .. table.concat(parts, "  ")):gsub("%s+$", "")
+  end
+  return lines
+end
+
+local OF = { recompute = "module", freeze = "parameter", param_dtype = "parameter", ["optimizer groups"] = "parameter" }
+
+local function add_table(lines, policy, rows, all)
+  lines[#lines + 1] = "\n" .. policy
+  if #rows == 0 then
+    lines[#lines + 1] = "  no " .. (OF[policy] or "unit")
+    return
+  end
+  local has_reduced = rows[1].reduced ~= nil
+  local cells = { { OF[policy] or "unit", "value", "gathered", "kept", "rule" } }
+  if has_reduced then table.insert(cells[1], 4, "reduced") end
+  if OF[policy] == "parameter" and not all then rows = by_family(rows) end
+  for _, row in ipairs(collapse(rows, all)) do
+    local line = { run_name(row.name, row.last, row.count), row.text, bytes_text(row.gathered), kept_text(row.kept),
+      rule_text(row.rule) }
+    if has_reduced then table.insert(line, 4, bytes_text(row.reduced)) end
+    cells[#cells + 1] = line
+  end
+  for _, line in ipairs(aligned(cells)) do lines[#lines + 1] = line end
+end
+
+-- ---- the peak ---------------------------------------------------------------------------------------------------
+
+local function largest_first(by_unit)
+  local names, parts = {}, {}
+  for name in pairs(by_unit or {}) do names[#names + 1] = name end
+  table.sort(names, function(a, b)
+    if by_unit[a] ~= by_unit[b] then return by_unit[a] > by_unit[b] end
+    return a < b
+  end)
+  for i = 1, math.min(#names, 4) do parts[i] = ("%s %s"):format(names[i], size(by_unit[names[i]])) end
+  if #names > 4 then parts[#parts + 1] = ("%d more"):format(#names - 4) end
+  return table.concat(parts, ", ")
+end
+
+local function add_peak(lines, told)
+  local peak = told.peak
+  lines[#lines + 1] = ("\npeak: %s of arenas; most of it is in use (%s) at instruction %d of phase %s"):format(
+    size(told.peak_bytes), size(peak.in_use), peak.instruction, peak.phase)
+  local scope = peak.scope ~= "" and (" of %s"):format(peak.scope) or ""
+  lines[#lines + 1] = ("  %s%s%s, unit %s"):format(peak.op, scope, peak.backward and " (backward)" or "", peak.unit)
+  local cells, shares = {}, explain.shares(peak)
+  for _, category in ipairs(price.CATEGORIES) do
+    if peak.bytes[category] > 0 then
+      local of_units = largest_first(shares[category])
+      cells[#cells + 1] = { category, size(peak.bytes[category]), of_units }
+    end
+  end
+  for _, line in ipairs(aligned(cells)) do lines[#lines + 1] = line end
+end
+
+-- ---- advice -----------------------------------------------------------------------------------------------------
+
+local function change(bytes, of)
+  if bytes == 0 then return "leaves " .. of .. " as it is" end
+  return ("%s %s of %s"):format(bytes < 0 and "saves" or "costs", size(math.abs(bytes)), of)
+end
+
+local VERBS = {
+  keep = "keeping %s after forward", reshard = "resharding %s after forward", recompute = "recomputing %s",
+  ["keep activations"] = "keeping the activations of %s",
+}
+
+local function candidate_text(candidate, first)
+  local names = candidate.names
+  local who = candidate.action == "prefetch" and ("prefetch = %d"):format(candidate.depth)
+    or VERBS[candidate.action]:format(run_name(names[1], names[#names], #names))
+  if candidate.refused then return ("  %s: %s"):format(who, candidate.refused) end
+  local gathers, peak = change(candidate.gathered, "gathers a step"), change(candidate.peak, "peak")
+  if first == "peak" then gathers, peak = peak, gathers end
+  return ("  %s %s, %s"):format(who, gathers, peak)
+end
+
+local SHOWN = 4
+
+local function add_list(lines, title, list, first, all)
+  if #list == 0 then return end
+  lines[#lines + 1] = title
+  for i = 1, all and #list or math.min(#list, SHOWN) do lines[#lines + 1] = candidate_text(list[i], first) end
+  if not all and #list > SHOWN then lines[#lines + 1] = ("  (%d more with --all)"):format(#list - SHOWN) end
+end
+
+local function add_advice(lines, told)
+  local traffic, memory = advice.sorted(told.advice)
+  add_list(lines, ("\nless traffic (%s of gathers a step now)"):format(size(told.total.gathered)), traffic, "traffic",
+    told.all)
+  add_list(lines, ("\nless memory (a peak of %s now)"):format(size(told.peak_bytes)), memory, "peak", told.all)
+  local refused = {}
+  for _, candidate in ipairs(told.advice) do
+    if candidate.refused then refused[#refused + 1] = candidate end
+  end
+  add_list(lines, "\nrefused", refused, "peak", told.all)
+  if #traffic + #memory == 0 then lines[#lines + 1] = "\nno other decision of those tried would save anything" end
+end
+
+-- ---- all of it --------------------------------------------------------------------------------------------------
+
+---@param told moonshard.Explanation
+---@return string
+function show.text(told)
+  local lines = { ("explain: rank %d of %d, mesh %s; bytes of this rank and one step of %d micro-batch%s"):format(
+    told.rank, told.world, told.mesh, told.micro_batches, told.micro_batches == 1 and "" or "es") }
+  for _, warning in ipairs(told.shadowed) do lines[#lines + 1] = "shadowed: " .. warning end
+  for _, rule in ipairs(told.unmatched) do
+    lines[#lines + 1] = ("matches nothing: %s: %s: rule %s, which is optional"):format(rule.where or "?", rule.policy,
+      rule.pattern)
+  end
+  for _, policy in ipairs(decisions.POLICIES) do add_table(lines, policy, told.decisions[policy], told.all) end
+  add_peak(lines, told)
+  add_advice(lines, told)
+  return table.concat(lines, "\n") .. "\n"
+end
+
+return show

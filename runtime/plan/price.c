@@ -1,0 +1,205 @@
+/* price.c - what the decisions behind a plan cost: gathers and kept bytes of a unit, activations that a module keeps for
+** backward, and what is in use where most bytes are.
+**
+** Everything is read off the finished plan, its collectives and the lifetimes of its buffers, so a price is what runs.
+*/
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan/lower.h"
+
+/* Lifetimes count instructions without events: `at` has the index of each of them in the finished program. */
+typedef struct program {
+  const ms_plan_phase *phase;
+  int *at, n;
+  int forward_last, backward_first; /* positions; backward_first == n: there is no backward */
+} program;
+
+static int read_program(const ms_plan *plan, int phase, program *out) {
+  const ms_plan_phase *p = &plan->phase[phase];
+  *out = (program){.phase = p, .at = ms_calloc(p->n, sizeof *out->at), .forward_last = -1};
+  if (!out->at) return MS_ENOMEM;
+  for (int i = 0; i < p->n; i++)
+    if (p->instr[i].kind == MS_INSTR_KERNEL || p->instr[i].kind == MS_INSTR_COLLECTIVE) out->at[out->n++] = i;
+  out->backward_first = out->n;
+  for (int i = out->n - 1; i >= 0; i--) {
+    const ms_instr *instr = &p->instr[out->at[i]];
+    if (instr->kind == MS_INSTR_KERNEL && instr->backward) out->backward_first = i;
+  }
+  for (int i = 0; i < out->backward_first; i++)
+    if (p->instr[out->at[i]].kind == MS_INSTR_KERNEL) out->forward_last = i;
+  return MS_OK;
+}
+
+static int stays_for_backward(const program *p, const ms_buffer *b) {
+  return b->first >= 0 && b->first <= p->forward_last && b->last >= p->backward_first;
+}
+
+static int check_phase(const ms_plan *plan, int phase) {
+  if (phase < 0 || phase >= MS_PHASES || !plan->phase[phase].present)
+    return MS_FAIL(MS_EINVAL, "the plan has no phase %d", phase);
+  return MS_OK;
+}
+
+/* ---- a unit ---------------------------------------------------------------------------------------------------- */
+
+static void add_collectives(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost) {
+  const ms_plan_phase *p = &plan->phase[phase];
+  for (int i = 0; i < p->colls; i++) {
+    const ms_plan_coll *coll = p->coll[i];
+    if (coll->unit != unit) continue;
+    if (coll->kind != MS_COLL_ALL_GATHER) {
+      cost->reduced_bytes += coll->bytes;
+      continue;
+    }
+    int again = cost->gathers > 0;
+    cost->gathers++;
+    cost->gathered_bytes += coll->bytes;
+    if (!again) continue;
+    cost->gathers_again++;
+    cost->gathered_again_bytes += coll->bytes;
+  }
+}
+
+int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost) {
+  const ms_model *model = plan->model;
+  MS_TRY(check_phase(plan, phase));
+  if (unit < 0 || unit >= model->units)
+    return MS_FAIL(MS_EINVAL, "unit %d: the model has units 0 to %d", unit, model->units - 1);
+  *cost = (ms_unit_cost){0};
+  add_collectives(plan, phase, unit, cost);
+  program p;
+  MS_TRY(read_program(plan, phase, &p));
+  for (int i = 0; i < plan->buffers; i++) {
+    const ms_buffer *b = &plan->buffer[i];
+    if (b->category != MS_CAT_GATHERED || b->label != model->unit[unit].name) continue;
+    if (b->phase < 0 || (b->phase == phase && stays_for_backward(&p, b))) cost->kept_bytes += (double)b->bytes;
+  }
+  free(p.at);
+  const ms_unit *u = &model->unit[unit];
+  cost->parameter_bytes = 4.0 * (double)u->master_count;
+  cost->gradient_bytes = (double)plan->buffer[ms_state_buffer(unit, MS_STATE_GRADIENT)].bytes;
+  cost->optimizer_bytes = (double)plan->buffer[ms_state_buffer(unit, MS_STATE_FIRST)].bytes +
+                          (double)plan->buffer[ms_state_buffer(unit, MS_STATE_SECOND)].bytes;
+  return MS_OK;
+}
+
+/* ---- activations of a module ------------------------------------------------------------------------------------- */
+
+static int is_inside(const char *scope, const char *module) {
+  size_t length = strlen(module);
+  return !length || (!strncmp(scope, module, length) && (scope[length] == '\0' || scope[length] == '.'));
+}
+
+int ms_plan_kept_activations(const ms_plan *plan, const char *module, double *bytes) {
+  MS_TRY(check_phase(plan, MS_PHASE_FIRST));
+  *bytes = 0;
+  program p;
+  MS_TRY(read_program(plan, MS_PHASE_FIRST, &p));
+  const char **writer = ms_calloc(plan->buffers, sizeof *writer);
+  int rc = writer ? MS_OK : MS_ENOMEM;
+  if (rc) goto fail;
+  /* The last that writes it in forward: an op in place makes another value of the same bytes. */
+  for (int i = 0; i <= p.forward_last; i++) {
+    const ms_instr *instr = &p.phase->instr[p.at[i]];
+    for (int o = 0; instr->kind == MS_INSTR_KERNEL && o < instr->call.outputs; o++)
+      if (instr->out[o].buffer >= 0) writer[instr->out[o].buffer] = instr->scope;
+  }
+  for (int i = 0; i < plan->buffers; i++) {
+    const ms_buffer *b = &plan->buffer[i];
+    if (b->arena == MS_ARENA_ACTIVATIONS && b->phase == MS_PHASE_FIRST && writer[i] && is_inside(writer[i], module) &&
+        stays_for_backward(&p, b))
+      *bytes += (double)b->bytes;
+  }
+fail:
+  free(writer);
+  free(p.at);
+  return rc;
+}
+
+/* ---- where most bytes are in use ----------------------------------------------------------------------------------- */
+
+static int in_use(const ms_buffer *b, int phase, int position) {
+  if (b->arena == MS_ARENA_STATE || b->arena == MS_ARENA_MASTERS) return 0;
+  return b->phase < 0 || (b->phase == phase && b->first >= 0 && b->first <= position && position <= b->last);
+}
+
+/* The first position of a phase at which most bytes are in use; change is [n + 1]. */
+static int64_t find_fullest(const ms_plan *plan, int phase, int n, int64_t *change, int *position) {
+  for (int i = 0; i < plan->buffers; i++) {
+    const ms_buffer *b = &plan->buffer[i];
+    if (b->arena == MS_ARENA_STATE || b->arena == MS_ARENA_MASTERS) continue;
+    if (b->phase >= 0 && (b->phase != phase || b->first < 0)) continue;
+    change[b->phase < 0 ? 0 : b->first] += b->bytes;
+    change[b->phase < 0 || b->last >= n ? n : b->last + 1] -= b->bytes;
+  }
+  int64_t bytes = 0, most = -1;
+  for (int i = 0; i < n; i++) {
+    bytes += change[i];
+    if (bytes <= most) continue;
+    most = bytes;
+    *position = i;
+  }
+  return most;
+}
+
+/* State is there always: what the categories hold without the arenas that are used again. */
+static void add_state(const ms_plan *plan, ms_peak *peak) {
+  peak->bytes[MS_CAT_PARAMETERS] = (double)plan->category_bytes[MS_CAT_PARAMETERS];
+  peak->bytes[MS_CAT_OPTIMIZER] = (double)plan->category_bytes[MS_CAT_OPTIMIZER];
+  peak->bytes[MS_CAT_GRADIENTS] = (double)plan->category_bytes[MS_CAT_GRADIENTS];
+  peak->bytes[MS_CAT_WORKSPACE] =
+      (double)(plan->category_bytes[MS_CAT_WORKSPACE] - plan->arena_bytes[MS_ARENA_WORKSPACE]);
+}
+
+static const char *maker_of(const program *p, const ms_buffer *b) {
+  if (b->phase < 0) return b->label;
+  return p->phase->instr[p->at[b->first]].scope;
+}
+
+static int find_peak_phase(const ms_plan *plan, int *phase, int *position) {
+  int64_t most = -1;
+  for (int i = 0; i < MS_PHASES; i++) {
+    program p;
+    if (!plan->phase[i].present) continue;
+    MS_TRY(read_program(plan, i, &p));
+    int64_t *change = ms_calloc(p.n + 1, sizeof *change);
+    int at = 0;
+    int64_t bytes = change ? find_fullest(plan, i, p.n, change, &at) : -1;
+    int rc = change ? MS_OK : MS_ENOMEM;
+    free(change);
+    free(p.at);
+    if (rc) return rc;
+    if (bytes <= most) continue;
+    most = bytes;
+    *phase = i;
+    *position = at;
+  }
+  if (most < 0) return MS_FAIL(MS_EINVAL, "the plan has no instructions");
+  return MS_OK;
+}
+
+int ms_plan_peak_use(const ms_plan *plan, ms_peak *peak, int capacity, ms_peak_buffer *buffer) {
+  program p;
+  int position = 0;
+  *peak = (ms_peak){0};
+  MS_TRY(find_peak_phase(plan, &peak->phase, &position));
+  MS_TRY(read_program(plan, peak->phase, &p));
+  const ms_instr *instr = &p.phase->instr[p.at[position]];
+  peak->instruction = p.at[position];
+  peak->backward = instr->backward;
+  peak->op = instr->kind == MS_INSTR_KERNEL ? ms_op_row_of(instr->call.op)->name : ms_coll_name(instr->coll->kind);
+  peak->scope = instr->scope;
+  add_state(plan, peak);
+  for (int i = 0; i < plan->buffers; i++) {
+    const ms_buffer *b = &plan->buffer[i];
+    if (!in_use(b, peak->phase, position) || !b->bytes) continue;
+    peak->bytes[b->category] += (double)b->bytes;
+    if (peak->buffers < capacity)
+      buffer[peak->buffers] = (ms_peak_buffer){b->category, (double)b->bytes, b->label, maker_of(&p, b)};
+    peak->buffers++;
+  }
+  for (int c = 0; c < MS_CATEGORIES; c++) peak->total_bytes += peak->bytes[c];
+  free(p.at);
+  return MS_OK;
+}
