@@ -72,7 +72,8 @@ end
 -- ---- the specs --------------------------------------------------------------------------------------------------
 
 describe("explain", function()
-  -- When it has to change: what `--json` prints, with line breaks wherever they help a reader.
+  -- When it has to change: PLAIN moonshard explain RECIPE -n 2 --json >tests/lua/golden/explained.json, and line breaks
+  -- wherever they help a reader. The guide's example (recipes/README.md) changes with it.
   it("R3 --json is the golden file", function()
     local file = assert(io.open("tests/lua/golden/explained.json"))
     local golden = file:read("*a"):gsub("\n", "")
@@ -83,6 +84,13 @@ describe("explain", function()
     while at <= #golden and golden:byte(at) == got:byte(at) do at = at + 1 end
     assert.is_true(golden == got, ("byte %d: expected ...%s, got ...%s"):format(at, golden:sub(at - 60, at + 60),
       got:sub(at - 60, at + 60)))
+  end)
+
+  it("R3 the guide shows what comes out", function()
+    local file = assert(io.open("recipes/README.md"))
+    local guide = file:read("*a"):match("\n### Explain\n(.*)"):match("^\n    [^\n]*\n\n(.-)\n\nThe first lines")
+    file:close()
+    assert.equal(guide, (explained():gsub("([^\n]+)", "    %1"):gsub("\n$", "")))
   end)
 
   it("R3 --json is the same for an absolute path, in another run, and names no folder of the machine", function()
