@@ -122,6 +122,11 @@ MS_API int ms_world_finish(ms_world *world);
 MS_API int ms_world_exchange(ms_world *world, const void *mine, int bytes, void *all);
 /* Tells the others that this rank gives up, and why. They fail with MS_EPEER at their next wait. */
 MS_API void ms_world_abort(ms_world *world, const char *why);
+/* A clean start after a failure: waits until every rank has called it, whatever they were doing, and then forgets what was
+** under way: collectives left half-way, ms_world_abort, phases that failed. States keep their parameters; gradients are
+** those of the next FIRST. A rank that waits in a collective for one that is here fails with MS_EMISMATCH. Fails with
+** MS_EPEER when a rank has died, MS_ETIMEOUT after the deadline; ignores Ctrl-C. Collective. */
+MS_API int ms_world_recover(ms_world *world);
 /* Seconds until a wait for a peer is an error (default 300, or MOONSHARD_TIMEOUT). */
 MS_API void ms_world_set_timeout(ms_world *world, double seconds);
 
@@ -134,6 +139,13 @@ MS_API void ms_world_doing(ms_world *world, const char *what);
 /* Ctrl-C: installs a handler; the flag is 1 once SIGINT came. Compiled Lua loops poll it. Installing again clears it. */
 MS_API void ms_interrupt_install(void);
 MS_API int ms_interrupted(void);
+/* Sets or clears the flag; may be called in a handler of your own. */
+MS_API void ms_interrupt_set(int on);
+/* +1 begins and -1 ends a stretch in which ms_interrupted() tells 0, and in which a rank's ms_world_abort fails a wait only
+** if it is waited for: for collectives that all ranks must complete, or none, because what they change would differ between
+** ranks otherwise. No rank completes them unless all have begun; the first must not come after anything that one rank alone
+** can fail at. Keep it short. */
+MS_API void ms_interrupt_hold(int change);
 
 /* ---- mesh ------------------------------------------------------------------------------------------------------ */
 

@@ -25,6 +25,7 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          run a recipe over a grid of settings (ms.sweep): table, CSV, JSON and a page of charts
   moonshard ps [--json]                                  the runs of this host, and where each of their ranks is
   moonshard trace FILE [--json]                          check a trace and sum it up by op, unit and rank
+  moonshard repl [-n RANKS] [RECIPE.lua] [key=value ...] a prompt whose lines run on every rank; a recipe is run first
   moonshard doctor [--json]                              what this machine has
   moonshard help
   moonshard --version
@@ -38,13 +39,11 @@ local COMMANDS = {
   plan = "moonshard.cli.plan",
   explain = "moonshard.cli.explain",
   sweep = "moonshard.cli.sweep",
+  repl = "moonshard.cli.repl",
   doctor = "moonshard.cli.doctor",
   ps = "moonshard.cli.ps",
   trace = "moonshard.cli.trace",
 }
-
--- Commands that are designed and not yet built.
-local LATER = { repl = true }
 
 local function print_help()
   io.write(HELP)
@@ -61,9 +60,7 @@ local PRINTED = {
 }
 
 local function refuse_command(command)
-  if LATER[command] then
-    refuse("MS_EUNSUPPORTED", "the command %s is not in this build; `moonshard help` lists those that are", command)
-  elseif command:match("%.lua$") then
+  if command:match("%.lua$") then
     refuse("MS_ENAME", "unknown command %s; to run a recipe: moonshard run %s", command, command)
   end
   local known = {}

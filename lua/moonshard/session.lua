@@ -9,6 +9,7 @@ local errors = require("moonshard.error")
 local exec = require("moonshard.exec")
 local memory = require("moonshard.memory")
 local plan = require("moonshard.plan")
+local together = require("moonshard.together")
 local trace = require("moonshard.trace")
 local world = require("moonshard.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
@@ -137,15 +138,23 @@ function Session:ensure_state()
   config.shared_masters = self.sharding.shared_masters and 1 or 0
   if self.optimizer then self.optimizer:configure(config) end
   local handle = self.sharding.alone and alone.world() or world.handle
-  check(C.ms_state_new(handle, self.sharding:handle(), config, out))
-  self.state = ffi.gc(out[0], C.ms_state_free)
-  return self.state
+  return together(function()
+    check(C.ms_state_new(handle, self.sharding:handle(), config, out))
+    self.state = ffi.gc(out[0], C.ms_state_free)
+    return self.state
+  end)
 end
 
 -- A model that was called or looked at before its trainer was made: the engine's model is made anew, with the
 -- optimizer's groups, and the parameters move over. Collective when there is a state.
 function Session:take_optimizer(optimizer)
+  if self.state then return together(self.exchange_optimizer, self, optimizer) end
+  return self:exchange_optimizer(optimizer)
+end
+
+function Session:exchange_optimizer(optimizer)
   local before = self.state
+  if before then self:gather(0, "of the new optimizer") end
   self.sharding:handle(optimizer)
   self.optimizer, self.state, self.execs, self.graphs = optimizer, nil, {}, {}
   if not before then return self end
@@ -205,9 +214,13 @@ function Session:exec(name, inputs, forward, settings)
   local found = self.execs[id .. self.rules]
   if not found then
     self.graphs[id] = self.graphs[id] or trace_inputs(self, inputs, forward)
-    found = self:bind(self:compile(name, self.graphs[id], settings))
-    found.id, found.settings = id, settings
-    self.execs[id .. self.rules] = found
+    local compiled = self:compile(name, self.graphs[id], settings)
+    found = together(function()
+      local bound = self:bind(compiled)
+      bound.id, bound.settings = id, settings
+      self.execs[id .. self.rules] = bound
+      return bound
+    end)
   end
   if settings.train then self.train_exec = found end
   return found

@@ -11,6 +11,7 @@ local policies = require("moonshard.policies")
 local prefetch = require("moonshard.prefetch")
 local schedule = require("moonshard.schedule")
 local session = require("moonshard.session")
+local together = require("moonshard.together")
 
 ---@class moonshard.NewRules what is left out stays as it is
 ---@field reshard_after_forward any as in ms.fully_shard; replaces the whole policy
@@ -141,7 +142,7 @@ end
 -- ---- together ---------------------------------------------------------------------------------------------------
 
 -- Runs a step of the change; when it fails on any rank, all go back to what was.
-local function together(self, before, what, call, ...)
+local function carry_out(self, before, what, call, ...)
   local results = { pcall(call, ...) }
   local failed
   for place, bad in ipairs(self:gather(results[1] and 0 or 1, "of what set_rules found")) do
@@ -165,19 +166,15 @@ local function agree(self, compiled)
   return true
 end
 
----Changes rules of a model from the next step on. Collective.
----@param model moonshard.Module
----@param given moonshard.NewRules
----@return moonshard.Plan? plan of the next step, compiled and bound; nil when no step was run yet
-local function set_rules(model, given)
-  local self = session.of(model)
+local function change(self, given)
+  self:gather(0, "of new rules") -- nothing changes unless all ranks are here
   name_rules(self)
   local before = remember(self)
-  local compiled, bound = together(self, before, "take them", take, self, given)
+  local compiled, bound = carry_out(self, before, "take them", take, self, given)
   local same = agree(self, compiled)
   if compiled and not (bound and same) then
     -- Binding compares fingerprints, and tells what differs.
-    bound = together(self, before, "bind the new plan", self.bind, self, compiled)
+    bound = carry_out(self, before, "bind the new plan", self.bind, self, compiled)
     bound.id, bound.settings = self.train_exec.id, self.train_exec.settings
     self.execs[bound.id .. self.rules] = bound
   end
@@ -186,6 +183,16 @@ local function set_rules(model, given)
   for _, unit in ipairs(self.sharding.units) do
     unit.reshard = self.sharding.decisions.reshard_after_forward[unit.name].value
   end
+  return compiled
+end
+
+---Changes rules of a model from the next step on. Collective.
+---@param model moonshard.Module
+---@param given moonshard.NewRules
+---@return moonshard.Plan? plan of the next step, compiled and bound; nil when no step was run yet
+local function set_rules(model, given)
+  local self = session.of(model)
+  local compiled = together(change, self, given)
   self.sharding:report_warnings()
   return compiled
 end

@@ -9,6 +9,7 @@ local inspect = require("moonshard.inspect")
 local nearest = require("moonshard.nearest")
 local options = require("moonshard.options")
 local session = require("moonshard.session")
+local together = require("moonshard.together")
 local set_rules = require("moonshard.set_rules")
 local tracer = require("moonshard.tracer")
 local world = require("moonshard.world")
@@ -174,22 +175,30 @@ local function comm_bytes(exec, before)
   return bytes
 end
 
--- Micro-batches, then the norm; the update only when loss and norm are finite.
-local function run_phases(self, exec, specs, batch)
+-- The norm, and the update when loss and norm are finite. Ranks of which some took the step and some did not would hold
+-- parameters that do not belong together.
+local function finish_step(self, exec, step)
+  local status = exec:try("norm")
+  if status ~= 0 then return status end
+  status = exec:try("update")
+  if status == 0 then self.steps_done, self.last_plan = step, exec.plan end
+  return status
+end
+
+local function run_phases(self, exec, specs, batch, step)
   for micro = 0, self.micro_batches - 1 do
     feed(exec, specs, batch, micro)
     exec.step_inputs.seed = self.seed * 2 ^ 32 + (self.steps_done * self.micro_batches + micro) + 1
     local closes = micro > 0 and micro == self.micro_batches - 1 and exec.plan.config.sync ~= C.MS_SYNC_EVERY
     exec:run(closes and "last" or micro == 0 and "first" or "next")
   end
-  local status = exec:try("norm")
+  local status = together(finish_step, self, exec, step)
   if status == C.MS_ENONFINITE then
     local message = ffi.string(C.ms_error_message())
     C.ms_error_clear()
     errors.raise("MS_ENONFINITE", "%s; %s", message, exec:find_nonfinite())
   end
   engine.check(status)
-  exec:run("update")
 end
 
 -- Stops ranks that have another number than this one.
@@ -229,8 +238,7 @@ function Trainer:step(batch)
   local lr = learning_rate(self, step)
   exec.step_inputs.lr, exec.step_inputs.step = lr, step
   exec.step_inputs.micro_batches = self.micro_batches
-  run_phases(self, exec, specs, batch)
-  self.steps_done, self.last_plan = step, exec.plan
+  run_phases(self, exec, specs, batch, step)
   local seconds = require("moonshard.clock").now() - begin
   local tokens = numel((batch.targets or batch[specs[1].name]).shape) * self.session.sharding.mesh:size()
   C.ms_world_progress(world.handle, step, tokens / seconds)

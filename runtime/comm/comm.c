@@ -28,6 +28,7 @@ struct ms_comm {
   int size, me; /* me: the group rank */
   int rank[MS_MAX_LOCAL_RANKS];
   const ms_coll *coll;
+  unsigned epoch; /* of the world, when coll was started */
   enum phase phase;
   int arrived;   /* group ranks 0 .. arrived-1 have come to the current wait */
   int met;       /* all had come to the operation's first wait */
@@ -248,7 +249,8 @@ static void record_start(ms_comm *comm) {
 }
 
 int ms_comm_start(ms_comm *comm, const ms_coll *coll) {
-  if (comm->phase != IDLE)
+  unsigned epoch = ms_world_epoch(comm->world);
+  if (comm->phase != IDLE && comm->epoch == epoch)
     return MS_FAIL(MS_EINTERNAL, "%s started while %s is in flight", kind_names[coll->kind],
                    kind_names[comm->coll->kind]);
   int rooted = coll->kind == MS_COLL_BROADCAST || is_pairwise(coll->kind);
@@ -256,6 +258,7 @@ int ms_comm_start(ms_comm *comm, const ms_coll *coll) {
     return MS_FAIL(MS_EINVAL, "%s: peer or root %d in a group of %d", kind_names[coll->kind], coll->root, comm->size);
   for (int i = 0; i < coll->parts; i++) MS_TRY(check_part(comm, coll, &coll->part[i]));
   comm->coll = coll;
+  comm->epoch = epoch;
   record_start(comm);
   if (is_pairwise(coll->kind)) {
     if (coll->kind == MS_COLL_SEND) publish_pair(comm, &comm->group->sent[comm->me][coll->root]);
@@ -337,7 +340,7 @@ static uint64_t find_missing(const ms_comm *comm) {
   return missing;
 }
 
-int ms_comm_test(ms_comm *comm, int *done) {
+static int advance_all(ms_comm *comm, int *done) {
   int ran = comm->phase != IDLE;
   while (comm->phase != IDLE && all_have_come(comm)) {
     if (!comm->met++) ms_ledger_met(comm->ring);
@@ -345,17 +348,32 @@ int ms_comm_test(ms_comm *comm, int *done) {
   }
   *done = comm->phase == IDLE;
   if (*done && ran) ms_ledger_left(comm->ring);
+  return MS_OK;
+}
+
+/* A rank that is through with the operation may have given up since, for another reason: looking once more after the
+** check makes sure that what all ranks have come to is done on all of them, or on none. */
+int ms_comm_test(ms_comm *comm, int *done) {
+  MS_TRY(advance_all(comm, done));
   if (*done) return MS_OK;
   int rc = ms_world_check(comm->world);
-  if (rc) ms_ledger_misses(comm->ledger, comm->ring, find_missing(comm));
-  return rc;
+  if (!rc) return MS_OK;
+  uint64_t missing = find_missing(comm);
+  if (missing) {
+    ms_ledger_misses(comm->ledger, comm->ring, missing);
+    return rc;
+  }
+  ms_error_clear();
+  return advance_all(comm, done);
 }
 
 int ms_comm_pause(ms_comm *comm, ms_wait *wait, unsigned seen) {
   uint64_t missing = find_missing(comm);
   if (!missing) return MS_OK;
   ms_ledger_misses(comm->ledger, comm->ring, missing);
-  MS_TRY(ms_world_turn(comm->world, wait, seen, kind_names[comm->coll->kind], comm->coll->label, missing));
+  int rc = ms_world_turn(comm->world, wait, seen, kind_names[comm->coll->kind], comm->coll->label, missing);
+  if (rc && find_missing(comm)) return rc;
+  if (rc) ms_error_clear();
   ms_ledger_misses(comm->ledger, comm->ring, 0);
   return MS_OK;
 }

@@ -27,8 +27,9 @@ typedef struct ms_job_rank {
   _Alignas(64) _Atomic uint32_t doorbell; /* a futex word: counts rings */
   _Atomic uint32_t sleepers;              /* threads of this rank inside FUTEX_WAIT, or about to be */
   _Alignas(64) _Atomic int32_t pid;
-  _Atomic int32_t state; /* enum ms_job_rank_state */
-  _Atomic uint32_t told; /* 0, 1 while text is written, 2 when it stands */
+  _Atomic int32_t state;     /* enum ms_job_rank_state */
+  _Atomic uint32_t told;     /* 0, 1 while text is written, 2 when it stands */
+  _Atomic uint32_t recovery; /* steps of ms_world_recover that it has come to; odd while it is inside */
   char text[MS_JOB_TEXT];
 } ms_job_rank;
 

@@ -17,6 +17,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/interrupt.h"
 #include "comm/comm.h"
 #include "comm/job.h"
 #include "comm/report.h"
@@ -210,11 +211,19 @@ void ms_world_doing(ms_world *world, const char *what) {
 
 /* ---- waiting ---- */
 
+/* While interrupts are held, a rank that gave up is no reason to stop unless it is waited for: it may have done its part
+** of what all must do or none, and have left that behind. Ranks that died are one. */
+static int check_what_must_be_done(const ms_world *world) {
+  const ms_job_rank *launcher = &world->job->rank[MS_JOB_LAUNCHER];
+  return atomic_load(&launcher->told) == 2 ? MS_FAIL(MS_EPEER, "%s", launcher->text) : MS_OK;
+}
+
 int ms_world_check(const ms_world *world) {
   if (ms_interrupted()) return MS_FAIL(MS_EINTERRUPT, "interrupted");
   int row, blame;
   const char *why = world->job ? ms_job_aborted(world->job, &row, &blame) : NULL;
   if (!why) return MS_OK;
+  if (ms_interrupts_held()) return check_what_must_be_done(world);
   if (row == MS_JOB_LAUNCHER) return MS_FAIL(MS_EPEER, "%s", why);
   return MS_FAIL(MS_EPEER, "rank %d gave up: %s", blame, why);
 }
@@ -292,20 +301,45 @@ static int check_deadlock(ms_world *world, ms_wait *wait, double now, const char
                  world->rank, behind);
 }
 
+/* Bits of the ranks in `mask` that are in ms_world_recover, where this rank is not: they come to nothing else first. */
+static uint64_t find_recovering(const ms_world *world, uint64_t mask) {
+  uint64_t recovering = 0;
+  for (uint64_t rest = mask; rest; rest &= rest - 1)
+    if (atomic_load(&world->job->rank[__builtin_ctzll(rest)].recovery) != ms_world_epoch(world))
+      recovering |= rest & -rest;
+  return recovering;
+}
+
+/* MS_EPEER when one of the ranks in `mask` gave up. */
+static int check_given_up(const ms_world *world, uint64_t mask) {
+  for (uint64_t rest = mask; rest; rest &= rest - 1) {
+    int peer = __builtin_ctzll(rest);
+    const ms_job_rank *row = &world->job->rank[peer];
+    if (atomic_load(&row->told) == 2) return MS_FAIL(MS_EPEER, "rank %d gave up: %s", peer, row->text);
+  }
+  return MS_OK;
+}
+
 int ms_world_turn(ms_world *world, ms_wait *wait, unsigned seen, const char *kind, const char *label,
                   uint64_t missing) {
   char who[512], behind[MS_JOB_TEXT];
   const char *space = label && *label ? " " : "";
   MS_TRY(ms_world_check(world));
+  MS_TRY(check_given_up(world, missing));
   double now = ms_clock();
   leave_out_stops(wait, now);
-  uint64_t left = find_left(world->job, missing);
-  if (left && wait->left_at == 0) wait->left_at = now;
+  uint64_t left = find_left(world->job, missing), recovering = find_recovering(world, missing);
+  if ((left || recovering) && wait->left_at == 0) wait->left_at = now;
   if (left && now > wait->left_at + LEFT_GRACE) {
     ms_report_ranks(who, sizeof who, left);
     ms_report_behind(world->job, world->rank, missing, behind, sizeof behind);
     return MS_FAIL(MS_EPEER, "%s%s%s: %s left while rank %d waits%s", kind, space, label ? label : "", who, world->rank,
                    behind);
+  }
+  if (recovering && now > wait->left_at + LEFT_GRACE) {
+    ms_report_ranks(who, sizeof who, recovering);
+    return MS_FAIL(MS_EMISMATCH, "%s%s%s: rank %d waits in vain: %s ended without it", kind, space, label ? label : "",
+                   world->rank, who);
   }
   MS_TRY(check_deadlock(world, wait, now, kind, label));
   double rest = wait->started + world->timeout - now;
@@ -362,7 +396,10 @@ static int wait_for_all(ms_world *world, enum meeting kind, uint64_t target) {
     if (kind == END) missing &= ~find_left(world->job, missing);
     if (!missing) return MS_OK;
     ms_ledger_misses(world->ledger, world->ring, missing);
-    MS_TRY(ms_world_turn(world, &wait, seen, meeting_names[kind], NULL, missing));
+    int rc = ms_world_turn(world, &wait, seen, meeting_names[kind], NULL, missing);
+    /* A rank may have come, and have given up for another reason since: what all have come to is done on all of them. */
+    if (rc && find_missing(world, target)) return rc;
+    if (rc) ms_error_clear();
     ms_ledger_misses(world->ledger, world->ring, 0);
   }
 }

@@ -46,6 +46,8 @@ double ms_world_timeout(const ms_world *world);
 struct ms_ledger *ms_world_ledger(const ms_world *world);
 /* MS_OK, or MS_EPEER telling who gave up or died and why, or MS_EINTERRUPT. Cheap: one load each. */
 int ms_world_check(const ms_world *world);
+/* Changes whenever this rank comes back from ms_world_recover: what was under way before is void. */
+unsigned ms_world_epoch(const ms_world *world);
 /* Sleeps until this rank's doorbell rings, or `seconds` pass; `seen` is the doorbell's value read before the condition
 ** was tested (ms_world_doorbell), so no ring is lost. Spins briefly first when every rank has a core, and
 ** yields once when not. */

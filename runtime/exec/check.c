@@ -115,7 +115,7 @@ static int find(ms_exec *exec, const ms_step_inputs *inputs, ms_exec_finder *fin
   int rc = ms_exec_run_inline(exec, MS_PHASE_FIRST);
   exec->finder = NULL;
   if (rc) {
-    exec->state->interrupted = exec->state->members.size > 1;
+    ms_state_set_interrupted(exec->state);
     return rc;
   }
   MS_TRY(find_in_parameters(exec, finder, "grad", AT_GRADIENTS));

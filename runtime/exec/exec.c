@@ -82,9 +82,10 @@ static int check_run(const ms_exec *exec, int phase) {
                    : phase == MS_PHASE_LAST   ? " sync other than every"
                    : phase == MS_PHASE_UPDATE ? " train = 1 and an optimizer"
                                               : " train = 1");
-  if (exec->state->interrupted)
+  if (ms_state_interrupted(exec->state))
     return MS_FAIL(MS_EINVAL,
-                   "an earlier phase failed half-way, with other ranks inside it: nothing can run on this state");
+                   "an earlier phase failed half-way, with other ranks inside it: nothing can run on this state before "
+                   "ms_world_recover");
   if (phase == MS_PHASE_UPDATE && !exec->state->settled)
     return MS_FAIL(MS_EINVAL, "update must come right after norm: it needs the norm, and peers that read no weights");
   return MS_OK;
@@ -159,7 +160,7 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
   exec->counters.total_seconds += ms_clock() - began;
   exec->counters.allocations += ms_allocations() + exec->state->mapped - allocations;
   if (rc) {
-    exec->state->interrupted = exec->state->members.size > 1;
+    ms_state_set_interrupted(exec->state);
     return rc;
   }
   if (phase == MS_PHASE_NORM) {

@@ -68,6 +68,12 @@ double ms_state_growth(const ms_state *state, const ms_plan *plan) {
   return growth;
 }
 
+void ms_state_set_interrupted(ms_state *state) {
+  if (state->members.size > 1) state->interrupted = 1 + ms_world_epoch(state->world);
+}
+
+int ms_state_interrupted(const ms_state *state) { return state->interrupted == 1 + ms_world_epoch(state->world); }
+
 char *ms_state_block(const ms_state *state, int arena) {
   char *base = state->arena[arena].base;
   if (!base || !shared_blocks(state, arena)) return base;

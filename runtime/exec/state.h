@@ -28,12 +28,15 @@ struct ms_state {
   int groups, group_capacity;
   ms_comm *comm[MS_STREAMS]; /* one channel a stream; NULL for compute, and where the dimension has size 1 */
   int settled;               /* NORM was the last phase: no peer reads the weights any more */
-  int interrupted;           /* a phase failed half-way: some rank may still be inside a collective */
+  unsigned interrupted;      /* a phase failed half-way in the world's epoch interrupted - 1; 0: none did */
 };
 
 /* Makes every arena at least as large as `bytes` [MS_ARENAS] asks; STATE and MASTERS are left alone. Collective, equal on all
 ** ranks. */
 int ms_state_reserve(ms_state *state, const int64_t *bytes);
+/* Notes that a phase failed half-way: some rank may still be inside a collective, until all have recovered. */
+void ms_state_set_interrupted(ms_state *state);
+int ms_state_interrupted(const ms_state *state);
 /* First byte of this rank's block of an arena. */
 char *ms_state_block(const ms_state *state, int arena);
 /* First byte of the block of a world rank in an arena that has one for each (COMM, GROUPED), as mapped here. */

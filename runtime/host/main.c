@@ -17,6 +17,7 @@
 #include "host/embedded.h"
 #include "host/launcher.h"
 #include "host/ps.h"
+#include "host/repl.h"
 #include "moonshard.h"
 
 enum { STATUS_FAILED_RUN = 3 };
@@ -128,9 +129,21 @@ static int host_cores(lua_State *L) {
   return 1;
 }
 
+/* source(path) -> the text of a Lua file of the executable, or nil. path: as functions name it, "lua/moonshard/optim.lua". */
+static int host_source(lua_State *L) {
+  const char *path = luaL_checkstring(L, 1);
+  for (int i = 0; i < ms_embedded_module_count; i++) {
+    const struct ms_embedded_module *module = &ms_embedded_modules[i];
+    if (strcmp(module->path, path)) continue;
+    lua_pushlstring(L, (const char *)module->source, module->size);
+    return 1;
+  }
+  return 0;
+}
+
 static int open_host(lua_State *L) {
   static const luaL_Reg functions[] = {
-      {"launch", host_launch}, {"cores", host_cores}, {"runs", ms_host_runs}, {NULL, NULL}};
+      {"launch", host_launch}, {"cores", host_cores}, {"runs", ms_host_runs}, {"source", host_source}, {NULL, NULL}};
   lua_newtable(L);
   luaL_register(L, NULL, functions);
   return 1;
@@ -141,6 +154,8 @@ static void add_host(lua_State *L) {
   lua_getfield(L, -1, "preload");
   lua_pushcfunction(L, open_host);
   lua_setfield(L, -2, "moonshard.host");
+  lua_pushcfunction(L, ms_repl_open);
+  lua_setfield(L, -2, "moonshard.host.repl");
   lua_pop(L, 2);
 }
 

@@ -43,9 +43,6 @@ describe("moonshard", function()
     refused(2, {}, "no command", "moonshard help")
     refused(2, { "rn", TOY }, "unknown command rn", "did you mean run?")
     refused(2, { TOY }, "moonshard run " .. TOY)
-    for _, later in ipairs({ "repl" }) do
-      refused(2, { later }, later, "not in this build")
-    end
   end)
 
   it("refuses options and arguments that make no sense", function()

@@ -48,10 +48,14 @@ end
 ---Runs MOONSHARD_BIN with arguments, from the root of the tree.
 ---@param arguments string[]
 ---@param environment string? assignments before the command: "TERM=dumb"
+---@param input string? what it reads from a pipe; nothing unless told
 ---@return Ended
-function program.run(arguments, environment)
+function program.run(arguments, environment, input)
   local out, err, status = os.tmpname(), os.tmpname(), os.tmpname()
-  os.execute(("{ %s; } >%s 2>%s </dev/null; echo $? >%s"):format(command(arguments, environment), out, err, status))
+  local typed = input and program.recipe(input)
+  os.execute(("%s { %s; } >%s 2>%s %s; echo $? >%s"):format(typed and ("cat %s |"):format(typed) or "",
+    command(arguments, environment), out, err, typed and "" or "</dev/null", status))
+  if typed then os.remove(typed) end
   local ended = { out = read_all(out), err = read_all(err), status = tonumber(read_all(status)) }
   for _, path in ipairs({ out, err, status }) do os.remove(path) end
   return ended

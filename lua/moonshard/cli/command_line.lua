@@ -69,8 +69,8 @@ end
 
 ---@param command string for messages: "moonshard run"
 ---@param arguments string[]
----@param rows { recipe: boolean|string?, options: table<string, moonshard.OptionRow> } recipe: the command takes one;
----a text: it takes another file, which is named so
+---@param rows { recipe: boolean|string?, optional: boolean?, options: table<string, moonshard.OptionRow> } recipe: the
+---command takes one, or with optional may take one; a text: it takes another file, which is named so
 ---@return moonshard.CommandLine
 function command_line.parse(command, arguments, rows)
   local parsed = { settings = {} }
@@ -97,7 +97,7 @@ function command_line.parse(command, arguments, rows)
     end
     i = i + 1
   end
-  if rows.recipe and not parsed.recipe then
+  if rows.recipe and not rows.optional and not parsed.recipe then
     local file = type(rows.recipe) == "string" and rows.recipe
     refuse("MS_EINVAL", "%s needs a %s: %s %s", command, file and "file" or "recipe", command, file or "RECIPE.lua")
   end

@@ -53,13 +53,15 @@ static int find_culprit(const ms_running *run) {
   return run->first_failed;
 }
 
-/* Statuses that this program gives itself are passed on. Any other is not a number that a caller could know. */
+/* Statuses that this program gives itself are passed on, and the one that a user at a prompt chose. Any other is not a number
+** that a caller could know. */
 int ms_choose_status(const ms_running *run) {
   if (run->first_failed < 0) return 0;
   if (run->asked_to_end) return 128 + run->asked_to_end;
   int status = run->ranks[find_culprit(run)].status;
   if (!WIFEXITED(status)) return MS_STATUS_FAILED_RUN;
   int given = WEXITSTATUS(status);
+  if (run->config->interactive) return given;
   return given == MS_STATUS_BAD_INPUT || given == MS_STATUS_INTERRUPTED ? given : MS_STATUS_FAILED_RUN;
 }
 

@@ -1,0 +1,45 @@
+-- moonshard repl: starts the ranks and lets rank 0 have the terminal.
+
+local args = require("moonshard.args")
+local command_line = require("moonshard.cli.command_line")
+local recipe = require("moonshard.cli.recipe")
+local refuse = require("moonshard.cli.status").refuse
+
+local repl = {}
+
+local OPTIONS = {
+  ["-n"] = { name = "ranks", value = "count" },
+  ["--timeout"] = { name = "timeout", value = "seconds" },
+}
+
+-- Loaded before the ranks are forked: once, instead of once a rank.
+local COMMON = {
+  "moonshard", "moonshard.args", "moonshard.data", "moonshard.generate", "moonshard.log", "moonshard.loss",
+  "moonshard.mesh", "moonshard.models", "moonshard.optim", "moonshard.repl.session", "moonshard.schedule",
+  "moonshard.sharding", "moonshard.trainer",
+}
+
+local function rank_main(line)
+  local C = require("moonshard.ffi").C
+  local world = require("moonshard.world")
+  if line.timeout then C.ms_world_set_timeout(world.handle, line.timeout) end
+  local folder = line.recipe and line.recipe:match("^(.*/)[^/]*$") or "./"
+  package.path = folder .. "?.lua;" .. package.path
+  args.overrides = line.settings
+  return require("moonshard.repl.session").new(world):run(line.recipe, args.check_taken)
+end
+
+---@param arguments string[] without "repl"
+---@return integer exit status
+function repl.main(arguments)
+  local line = command_line.parse("moonshard repl", arguments, { recipe = true, optional = true, options = OPTIONS })
+  if line.recipe then recipe.load(line.recipe) end -- refuses what does not parse
+  for _, name in ipairs(COMMON) do require(name) end
+  local ended, why = require("moonshard.host").launch {
+    ranks = line.ranks or 1, interactive = true, main = function() return rank_main(line) end,
+  }
+  if not ended then refuse("MS_EINVAL", "%s", why) end
+  return ended
+end
+
+return repl

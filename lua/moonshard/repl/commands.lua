@@ -1,0 +1,134 @@
+-- What can be typed that is not Lua: the prompt's own commands, which rank 0 carries out or turns into a request to
+-- all ranks.
+
+local documentation = require("moonshard.repl.documentation")
+local nearest = require("moonshard.nearest")
+local show = require("moonshard.repl.show")
+
+local commands = {}
+
+local HELP = [[
+Lua runs on every rank. What an expression gives is printed: once when all ranks agree, else by rank.
+
+  x = 1; local y = 2     variables live as long as the session, locals of a line too
+  expr   =expr           prints; _ is the last value
+  line;                  a ; at the end keeps its value from being printed
+  ?name                  documentation: ?ms.trainer, ?train:step, ?softmax, ?ms.nn
+  @2 line                on rank 2 alone (it must not wait for others)
+  @all line              every rank's value by itself, even when all are equal
+  !command               a shell command, on rank 0
+  :load FILE             runs a Lua file on every rank; its outermost locals stay
+  :vars                  the variables of the session
+  :time on   :time off   how long every line took
+  :quit                  the end; so is Ctrl-D
+
+Tab completes names, methods, and inside of quotes the names of parameters and modules. A line that is not complete goes
+on in the next one. Ctrl-C stops a line or takes back what is typed; the ranks stay.]]
+
+---@class moonshard.Request what all ranks are asked to do
+---@field kind string "lua", "file" or "quit"
+---@field text string
+---@field line integer where the text begins in the input
+---@field silent boolean?
+---@field only integer? the one rank that runs it
+---@field apart boolean? show every rank by itself
+---@field presses integer? of Ctrl-C on rank 0 before
+
+---@class moonshard.Answer
+---@field text string?
+---@field message string? an error
+---@field request moonshard.Request?
+
+local handlers = {}
+
+function handlers.help() return { text = HELP } end
+
+function handlers.quit() return { request = { kind = "quit", text = "" } } end
+
+function handlers.load(_, argument)
+  if argument == "" then return { message = ":load needs a file: :load FILE" } end
+  return { request = { kind = "file", text = argument } }
+end
+
+function handlers.time(prompt, argument)
+  if argument ~= "on" and argument ~= "off" then return { message = ":time takes on or off" } end
+  prompt.timing = argument == "on"
+  return {}
+end
+
+-- What the session began with is no variable of the user's.
+local GIVEN = { _G = true, ms = true, re = true, rank = true, _ = true }
+for name in ("load loadstring loadfile dofile"):gmatch("%S+") do GIVEN[name] = true end
+
+function handlers.vars(prompt)
+  local names, lines = {}, {}
+  for name in pairs(prompt.environment) do
+    if type(name) == "string" and not GIVEN[name] then names[#names + 1] = name end
+  end
+  table.sort(names)
+  for i, name in ipairs(names) do
+    lines[i] = ("%s = %s"):format(name, (show.value(prompt.environment[name]):gsub("\n.*", " ...")))
+  end
+  return { text = #lines > 0 and table.concat(lines, "\n") or nil }
+end
+
+---Names of the commands, for completion.
+---@return string[]
+function commands.names()
+  local names = {}
+  for name in pairs(handlers) do names[#names + 1] = name end
+  return names
+end
+
+-- A child is no rank: it must not take what the launcher told this process for its own.
+local RANK_VARIABLES = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MOONSHARD_JOB_FD"
+
+local function run_shell(command)
+  io.flush()
+  local status = os.execute(("unset %s; %s"):format(RANK_VARIABLES, command))
+  if status == 0 then return {} end
+  return { message = ("the command ended with status %d"):format(math.floor(status / 256)) }
+end
+
+local function address(prompt, target, rest, line)
+  local request = { kind = "lua", text = rest, line = line }
+  if target == "all" then
+    request.apart = true
+  else
+    request.only = tonumber(target)
+    if not request.only or request.only >= prompt.ranks then
+      return { message = ("@%s: ranks are 0 to %d, or all"):format(target, prompt.ranks - 1) }
+    end
+  end
+  return { request = request }
+end
+
+---Reads what was typed. Text that is Lua becomes a request.
+---@param prompt { environment: table, ranks: integer, timing: boolean? }
+---@param text string
+---@param line integer
+---@return moonshard.Answer
+function commands.read(prompt, text, line)
+  local first = text:match("^%s*(%S?)")
+  if first == "" then return {} end
+  if first == "!" then return run_shell(text:match("!(.*)$")) end
+  if first == "?" then
+    local name = text:match("%?%s*(.-)%s*$")
+    if name == "" then return { text = HELP } end
+    local described, message = documentation.describe(prompt.environment, name)
+    return { text = described, message = message }
+  end
+  if first == ":" and not text:match("^%s*::") then
+    local name, argument = text:match(":%s*(%S*)%s*(.-)%s*$")
+    if handlers[name] then return handlers[name](prompt, argument) end
+    return { message = (":%s is no command: %s"):format(name, nearest.advice(name, handlers)) }
+  end
+  if first == "@" then
+    local target, rest = text:match("@(%w+)%s+(.*)$")
+    if not target then return { message = "@ is followed by a rank, or all, and a line: @2 x" } end
+    return address(prompt, target, rest, line)
+  end
+  return { request = { kind = "lua", text = text, line = line } }
+end
+
+return commands

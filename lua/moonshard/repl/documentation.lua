@@ -1,0 +1,224 @@
+-- ?name: what a name stands for, told by the comments above it. The Lua sources are inside of the executable, so the
+-- annotations that editors read are what the prompt shows; ops are told by the engine's op table.
+
+local engine = require("moonshard.ffi")
+local nearest = require("moonshard.nearest")
+local ops = require("moonshard.ops")
+local show = require("moonshard.repl.show")
+local C, ffi = engine.C, engine.ffi
+
+local documentation = {}
+
+-- ---- sources -------------------------------------------------------------------------------------------------------
+
+local sources = {}
+
+-- The lines of a file of the executable, or on disk; nil when it is neither.
+local function lines_of(path)
+  if sources[path] == nil then
+    local in_executable, host = pcall(require, "moonshard.host")
+    local text = in_executable and host.source(path)
+    local file = not text and io.open(path, "rb")
+    if file then
+      text = file:read("*a")
+      file:close()
+    end
+    local lines = text and {} or false
+    for line in ((text or "") .. "\n"):gmatch("([^\n]*)\n") do
+      if lines then lines[#lines + 1] = line end
+    end
+    sources[path] = lines
+  end
+  return sources[path] or nil
+end
+
+-- The comment lines that end above line `number`, without their dashes.
+local function comment_above(lines, number)
+  local first = number
+  while first > 1 and lines[first - 1]:match("^%s*%-%-%-") do first = first - 1 end
+  local comment = {}
+  for i = first, number - 1 do comment[#comment + 1] = lines[i]:match("^%s*%-%-%-(.*)$") end
+  return comment
+end
+
+-- The comment that a file begins with.
+local function comment_of_file(lines)
+  local comment = {}
+  for _, line in ipairs(lines) do
+    local text = line:match("^%-%- ?(.*)$")
+    if not text then break end
+    comment[#comment + 1] = text
+  end
+  return comment
+end
+
+-- ---- annotations as text -------------------------------------------------------------------------------------------
+
+-- The fields of a class that a parameter is of: options of a function.
+local function fields_of_class(lines, class)
+  local fields = {}
+  for i, line in ipairs(lines) do
+    if line:match("^%-%-%-@class%s+([%w_.]+)") == class then
+      for at = i + 1, #lines do
+        local name, kind = lines[at]:match("^%-%-%-@field%s+(%S+)%s+(.*)$")
+        if not name then break end
+        fields[#fields + 1] = ("    %s  %s"):format(name, kind)
+      end
+    end
+  end
+  return fields
+end
+
+local function text_of_comment(comment, lines)
+  local text = {}
+  for _, line in ipairs(comment) do
+    local tag, rest = line:match("^@(%a+)%s*(.*)$")
+    if tag == "param" then
+      text[#text + 1] = "  " .. rest
+      local class = rest:match("^%S+%s+(moonshard%.[%w_]+)")
+      for _, field in ipairs(class and fields_of_class(lines, class) or {}) do text[#text + 1] = field end
+    elseif tag == "return" then
+      text[#text + 1] = "  returns " .. rest
+    elseif not tag then
+      text[#text + 1] = line
+    end
+  end
+  return text
+end
+
+local function describe_function(name, value)
+  local info = debug.getinfo(value, "S")
+  local lines = info.source:sub(1, 1) == "@" and lines_of(info.source:sub(2))
+  if not lines then return nil end
+  local head = lines[info.linedefined] and lines[info.linedefined]:match("function[^(]*(%b())") or "(...)"
+  local text = text_of_comment(comment_above(lines, info.linedefined), lines)
+  table.insert(text, 1, name .. head)
+  return table.concat(text, "\n")
+end
+
+-- The first sentence of a function's comment, for lists.
+local function summary(value)
+  if type(value) ~= "function" then return nil end
+  local info = debug.getinfo(value, "S")
+  local lines = info.source:sub(1, 1) == "@" and lines_of(info.source:sub(2))
+  local comment = lines and comment_above(lines, info.linedefined)[1]
+  return comment and comment:sub(1, 1) ~= "@" and comment or nil
+end
+
+-- ---- ops, modules, objects -----------------------------------------------------------------------------------------
+
+local function op_named(name, value)
+  local row = rawget(ops.rows, name)
+  return row and rawget(ops, name) == value and row or nil
+end
+
+local function describe_op(name, row)
+  local info = ffi.new("ms_op_info")
+  engine.check(C.ms_op_describe(C.ms_op_find(row.name), info))
+  local attributes = ffi.string(info.attrs):gsub(":%w+", "")
+  local inputs = row.min_inputs == row.max_inputs and tostring(row.min_inputs)
+    or ("%d to %d"):format(row.min_inputs, row.max_inputs)
+  local text = {
+    ("%s  op, %s input%s%s"):format(name, inputs, inputs == "1" and "" or "s",
+      row.differentiable and "" or ", without a gradient"),
+    row.doc,
+  }
+  if attributes ~= "" then text[#text + 1] = "  attributes: " .. attributes end
+  return table.concat(text, "\n")
+end
+
+local function list_fields(fields)
+  local names, width, text = {}, 0, {}
+  for name, value in pairs(fields) do
+    if type(name) == "string" and name:match("^%a") and type(value) == "function" then
+      names[#names + 1] = name
+      width = math.max(width, #name)
+    end
+  end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    local row = op_named(name, fields[name])
+    text[#text + 1] = ("  %-" .. width .. "s  %s"):format(name, row and row.doc or summary(fields[name]) or "")
+  end
+  return text
+end
+
+-- The name by which a value was loaded as a module of the layer.
+local function module_of(value)
+  for name, loaded in pairs(package.loaded) do
+    if loaded == value and name:match("^moonshard") then return name end
+  end
+end
+
+-- What require("moonshard") says of its own field.
+local function annotation(name)
+  local field = name:match("^ms%.([%w_]+)$")
+  local lines = field and lines_of("lua/moonshard/init.lua")
+  for _, line in ipairs(lines or {}) do
+    local kind = line:match("^%-%-%-@field " .. field .. "%s+(.*)$")
+    if kind then return kind end
+  end
+end
+
+local function describe_table(name, value)
+  local text = { name }
+  local kind, module = annotation(name), module_of(value)
+  if kind then text[1] = name .. "  " .. kind end
+  local path = module and "lua/" .. module:gsub("%.", "/")
+  local lines = path and (lines_of(path .. ".lua") or lines_of(path .. "/init.lua"))
+  for _, line in ipairs(lines and comment_of_file(lines) or {}) do text[#text + 1] = line end
+  if not module then text[#text + 1] = show.value(value) end
+  local meta = getmetatable(value)
+  local methods = type(meta) == "table" and rawget(meta, "__index")
+  for _, fields in ipairs({ value, type(methods) == "table" and methods or {} }) do
+    for _, line in ipairs(list_fields(fields)) do text[#text + 1] = line end
+  end
+  return table.concat(text, "\n")
+end
+
+-- ---- finding -------------------------------------------------------------------------------------------------------
+
+local function find(environment, name)
+  local value, last = environment, nil
+  for part in name:gmatch("[^.:]+") do
+    local ok, found = pcall(function() return value[tonumber(part) or part] end)
+    if not ok or found == nil then return nil, part, value end
+    value, last = found, part
+  end
+  return value, last
+end
+
+local function unknown(environment, name, part, holder)
+  local valid = {}
+  for key in pairs(type(holder) == "table" and holder or environment) do
+    if type(key) == "string" then valid[key] = true end
+  end
+  if holder == environment then
+    for op in pairs(ops.rows) do valid[op] = true end
+  elseif holder == environment.ms then
+    for _, key in ipairs(environment.ms.names()) do valid[key] = true end
+  end
+  return ("%s is nothing that this session has: %s"):format(name, nearest.advice(part, valid))
+end
+
+---What is known about a name of the session, of ms, or of an op.
+---@param environment table
+---@param name string "ms.trainer", "train:step", "softmax"
+---@return string? text, string? message why there is none
+function documentation.describe(environment, name)
+  local value, part, holder = find(environment, name)
+  if value == nil then
+    local row = rawget(ops.rows, name)
+    if row then return describe_op(name, row) end
+    return nil, unknown(environment, name, part, holder)
+  end
+  local row = op_named(part, value)
+  if row then return describe_op(name, row) end
+  if type(value) == "function" then
+    return describe_function(name, value) or ("%s  %s"):format(name, show.value(value))
+  end
+  if type(value) == "table" then return describe_table(name, value) end
+  return ("%s  %s: %s"):format(name, type(value), show.value(value))
+end
+
+return documentation

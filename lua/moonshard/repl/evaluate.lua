@@ -1,0 +1,207 @@
+-- A line's life on one rank: compiled, run in the environment that the session keeps, and what came of it.
+--
+-- What the user wrote runs interpreted: LuaJIT's compiled loops do not look for Ctrl-C. The layer below stays
+-- compiled.
+
+local errors = require("moonshard.error")
+local lexer = require("moonshard.repl.lexer")
+local show = require("moonshard.repl.show")
+
+---@class moonshard.Evaluator
+---@field environment table globals of the session
+local Evaluator = {}
+Evaluator.__index = Evaluator
+
+local evaluate = {}
+
+---@class moonshard.Outcome what a line came to on one rank
+---@field kind string "ok", "error", "interrupted", "stopped" (by the failure of another rank), "quit", "idle"
+---@field text string shown values, or the message
+---@field output string what the line printed
+---@field code integer exit status, of quit
+
+local MOST_OUTPUT = 2 ^ 16
+local MOST_TEXT = 2 ^ 18
+
+-- What os.exit raises, so that all ranks leave together.
+local Quit = {}
+
+-- ---- what a line prints --------------------------------------------------------------------------------------------
+
+local function keep_output(self, text)
+  if self.kept < MOST_OUTPUT then
+    table.insert(self.output, text)
+    self.kept = self.kept + #text
+  end
+  if text ~= "" then self.ends_line = text:sub(-1) == "\n" end
+end
+
+-- Only rank 0's output is seen, as it comes; all ranks keep theirs, so that it can be compared.
+local function watch_output(self)
+  local write = io.write
+  rawset(io, "write", function(...)
+    local result = write(...)
+    keep_output(self, table.concat({ ... }))
+    return result
+  end)
+  function _G.print(...)
+    local texts = {}
+    for i = 1, select("#", ...) do texts[i] = tostring((select(i, ...))) end
+    io.write(table.concat(texts, "\t"), "\n")
+  end
+end
+
+-- ---- the environment -----------------------------------------------------------------------------------------------
+
+-- A loader of code whose functions belong to the session and stay interpreted.
+local function own_loader(self, load)
+  return function(...)
+    local chunk, why = load(...)
+    if type(chunk) ~= "function" then return chunk, why end
+    jit.off(chunk, true)
+    return setfenv(chunk, self.environment)
+  end
+end
+
+local function add_loaders(self)
+  local environment = self.environment
+  environment.load, environment.loadstring = own_loader(self, load), own_loader(self, loadstring)
+  environment.loadfile = own_loader(self, loadfile)
+  function environment.dofile(path)
+    local chunk, why = environment.loadfile(path)
+    if not chunk then error(why, 0) end
+    return chunk()
+  end
+  -- Modules of the user, which are files; those of the layer come from the executable.
+  local SEARCHES_FILES = 3
+  local search = package.loaders[SEARCHES_FILES]
+  package.loaders[SEARCHES_FILES] = function(name)
+    local loader, more = search(name)
+    if type(loader) == "function" then jit.off(loader, true) end
+    return loader, more
+  end
+end
+
+---@param rank integer
+---@return moonshard.Evaluator
+function evaluate.new(rank)
+  local ms = require("moonshard")
+  local environment = setmetatable({ ms = ms, re = ms.re, rank = rank }, { __index = _G })
+  environment._G = environment
+  local self = setmetatable({ environment = environment, rank = rank, output = {}, kept = 0 }, Evaluator)
+  add_loaders(self)
+  watch_output(self)
+  rawset(os, "exit", function(code)
+    local codes = { [true] = 0, [false] = 1 }
+    error(setmetatable({ code = codes[code] or tonumber(code) or 0 }, Quit), 0)
+  end)
+  return self
+end
+
+-- ---- compiling -----------------------------------------------------------------------------------------------------
+
+local function compile_as(text, name, first_line)
+  return loadstring(("\n"):rep(first_line - 1) .. text, name)
+end
+
+-- An expression is called as an argument of what makes a list of values: a tail call would have no line to tell in
+-- errors.
+local function compile_values(text, name, first_line)
+  local tokens = lexer.tokens(text)
+  local last = tokens[#tokens]
+  return compile_as("return (...)(" .. text:sub(1, last and last.last or 0) .. ")", name, first_line)
+end
+
+-- "stdin:3: unexpected symbol near '='", the line, and a caret below the word.
+local function explain(message, text, place)
+  local before = text:sub(1, place - 1)
+  local column = #before:match("[^\n]*$")
+  local line = (before:match("[^\n]*$") .. text:sub(place)):match("^[^\n]*")
+  return ("%s\n  %s\n  %s^"):format(message, line, line:sub(1, column):gsub("[^\t]", " "))
+end
+
+---Compiles a text: an expression if it is one, else statements whose outermost locals the session keeps.
+---@param text string
+---@param name string chunk name: "=stdin"
+---@param first_line integer of the text in what it came from
+---@return function? chunk of an expression: gives what the function that it gets makes of the values
+---@return string? message
+---@return boolean? incomplete more text would complete it
+---@return boolean? is_expression
+function evaluate.compile(text, name, first_line)
+  local expression = text:match("^%s*=(.*)$")
+  local chunk, message = compile_as("return " .. (expression or text), name, first_line)
+  if chunk then return compile_values(expression or text, name, first_line), nil, nil, true end
+  local place = lexer.find_mistake("return " .. (expression or text)) - #"return "
+  if expression then
+    return nil, explain(message, text, place + #text - #expression), lexer.is_incomplete(message)
+  end
+  local as_expression = message
+  chunk, message = compile_as(lexer.keep_locals(text), name, first_line)
+  if chunk then return chunk end
+  -- Of the two readings that one is told which goes further.
+  local statement_place = lexer.find_mistake(text)
+  if statement_place >= place then place, as_expression = statement_place, message end
+  return nil, explain(as_expression, text, place), lexer.is_incomplete(as_expression)
+end
+
+local function compile_file(path)
+  local file, why = io.open(path, "rb")
+  if not file then return nil, why end
+  local source = file:read("*a")
+  file:close()
+  return loadstring(lexer.keep_locals((source:gsub("^#[^\n]*", ""))), "@" .. path)
+end
+
+-- ---- running -------------------------------------------------------------------------------------------------------
+
+local function pack(...) return { n = select("#", ...), ... } end
+
+local KINDS = { MS_EINTERRUPT = "interrupted", MS_EPEER = "stopped" }
+
+local function adopt(raised)
+  return getmetatable(raised) == Quit and raised or errors.locate(raised)
+end
+
+local function outcome_of_error(raised)
+  if getmetatable(raised) == Quit then return { kind = "quit", text = "", code = raised.code } end
+  local kind = errors.is(raised) and KINDS[raised.status] or "error"
+  return { kind = kind, text = tostring(raised) }
+end
+
+-- The shown values. A collective tostring may wait, or take long: showing is part of what Ctrl-C stops.
+local function run_chunk(self, chunk, request, is_expression)
+  local values = is_expression and chunk(pack) or pack(chunk())
+  if request.kind == "file" then
+    if request.finish then request.finish() end
+    return ""
+  end
+  if values.n == 0 then return "" end
+  self.environment._ = values[1]
+  return request.silent and "" or show.values(values)
+end
+
+---Runs a request of the session.
+---@param request moonshard.Request
+---@param stoppable fun(call: function, handler: function, presses: integer): boolean, any xpcall that Ctrl-C stops
+---@return moonshard.Outcome
+function Evaluator:run(request, stoppable)
+  self.output, self.kept, self.ends_line = {}, 0, true
+  local outcome
+  local chunk, message, _, is_expression
+  if request.kind == "file" then chunk, message = compile_file(request.text)
+  else chunk, message, _, is_expression = evaluate.compile(request.text, "=stdin", request.line) end
+  if chunk then
+    jit.off(setfenv(chunk, self.environment), true)
+    local ok, result = stoppable(function() return run_chunk(self, chunk, request, is_expression) end, adopt,
+      request.presses)
+    outcome = ok and { kind = "ok", text = result } or outcome_of_error(result)
+  else
+    outcome = { kind = "error", text = message }
+  end
+  if #outcome.text > MOST_TEXT then outcome.text = outcome.text:sub(1, MOST_TEXT) .. "\n... cut here" end
+  outcome.output = table.concat(self.output):sub(1, MOST_OUTPUT)
+  return outcome
+end
+
+return evaluate

@@ -1,0 +1,130 @@
+-- Rank 0's side between lines: reads until a line is complete, carries out what concerns nobody else, and gives back
+-- what all ranks shall do. In a terminal lines are edited; from a pipe they are read as they are, without prompts.
+
+local commands = require("moonshard.repl.commands")
+local completion = require("moonshard.repl.completion")
+local evaluate = require("moonshard.repl.evaluate")
+local lexer = require("moonshard.repl.lexer")
+local terminal = require("moonshard.terminal")
+
+---@class moonshard.Prompt
+---@field environment table
+---@field ranks integer
+---@field interactive boolean a terminal
+---@field timing boolean
+---@field failed boolean whether any line failed
+---@field line integer lines read so far
+local Prompt = {}
+Prompt.__index = Prompt
+
+local prompt = {}
+
+local FIRST, MORE = "moonshard> ", "        .. "
+local HISTORY_LINES = 1000
+
+-- $XDG_STATE_HOME/moonshard/history; nil where there is no home.
+local function history_path()
+  local state, home = os.getenv("XDG_STATE_HOME"), os.getenv("HOME")
+  if state and state:sub(1, 1) == "/" then return state .. "/moonshard/history" end
+  return home and home:sub(1, 1) == "/" and home .. "/.local/state/moonshard/history" or nil
+end
+
+---@param host table moonshard.host.repl
+---@param world moonshard.World
+---@param environment table of rank 0
+---@return moonshard.Prompt
+function prompt.new(host, world, environment)
+  local self = setmetatable({
+    host = host, handle = world.handle, ranks = world.size, environment = environment,
+    interactive = host.is_terminal(), timing = false, failed = false, line = 0,
+  }, Prompt)
+  if not self.interactive then return self end
+  local opened, why = host.open_editor(history_path(), HISTORY_LINES)
+  if not opened then error(why, 0) end
+  function self.completer(text)
+    return completion.complete(environment, text, commands.names(), terminal.columns())
+  end
+  print(("Moonshard %s, %d rank%s. :help tells what can be typed, Ctrl-D ends."):format(
+    require("moonshard").version, self.ranks, self.ranks == 1 and "" or "s"))
+  return self
+end
+
+function Prompt:close()
+  if self.interactive then self.host.close_editor() end
+end
+
+-- The next line of the input, or nil and why there is none: "end", "interrupt", "lost", with a message.
+function Prompt:read_line(text)
+  if not self.interactive then
+    local line, why, message = self.host.read(self.handle)
+    if line then self.line = self.line + 1 end
+    return line, why, message
+  end
+  local line, why, message = self.host.edit(self.handle, text, self.completer)
+  if not line then return nil, why, message end
+  self.line = self.line + 1
+  line = line:gsub("\n$", "")
+  if line:find("%S") then
+    local saved, cause = self.host.remember(line)
+    if not saved and not self.told_history then
+      self.told_history = true
+      self:fail(cause)
+      self.failed = false
+    end
+  end
+  return line
+end
+
+---Tells an error.
+---@param message string
+function Prompt:fail(message)
+  self.failed = true
+  io.stdout:flush()
+  io.stderr:write(message, "\n")
+end
+
+-- Reads on while a request's text is not complete. nil: what was read is to be forgotten, or the input has ended.
+function Prompt:complete(request)
+  while true do
+    local text, silent = lexer.strip_semicolon(request.text)
+    -- A `;` may stand behind an expression, which is then one; behind a statement it is part of Lua.
+    local chunk, message, incomplete = evaluate.compile(text, "=stdin", request.line)
+    if chunk then
+      request.text, request.silent = text, silent
+      return request
+    end
+    if incomplete then
+      local line, why, lost = self:read_line(MORE)
+      if line then
+        request.text = request.text .. "\n" .. line
+      elseif why == "interrupt" then
+        return nil
+      else
+        self:fail(lost and lost ~= "" and lost or message)
+        return nil
+      end
+    else
+      self:fail(message)
+      return nil
+    end
+  end
+end
+
+---The next thing that all ranks shall do.
+---@return moonshard.Request? request nil when another rank was lost
+---@return string? message
+function Prompt:next()
+  while true do
+    local text, why, message = self:read_line(FIRST)
+    if why == "lost" then return nil, message end
+    if why == "end" then return { kind = "quit", text = "" } end
+    local answer = text and commands.read(self, text, self.line) or {}
+    if answer.text then print(answer.text) end
+    if answer.message then self:fail(answer.message) end
+    local request = answer.request
+    if request and request.kind == "lua" then request = self:complete(request) end
+    if request then return request end
+  end
+end
+
+return prompt

@@ -1,0 +1,157 @@
+-- What a line came to on every rank, told to the user: what is equal once, what differs by rank.
+
+local results = {}
+
+-- ---- between ranks -------------------------------------------------------------------------------------------------
+
+---@param outcome moonshard.Outcome
+---@return string without zero bytes
+function results.encode(outcome)
+  local text, output = outcome.text:gsub("%z", "\\0"), outcome.output:gsub("%z", "\\0")
+  return ("%s %d %d\n%s%s"):format(outcome.kind, outcome.code or 0, #text, text, output)
+end
+
+---@param encoded string
+---@return moonshard.Outcome
+function results.decode(encoded)
+  local kind, code, length, rest = encoded:match("^(%a+) (%d+) (%d+)\n(.*)$")
+  return { kind = kind, code = tonumber(code), text = rest:sub(1, length), output = rest:sub(length + 1) }
+end
+
+-- ---- telling -------------------------------------------------------------------------------------------------------
+
+local function lines_of(text)
+  local lines = {}
+  for line in (text .. "\n"):gmatch("([^\n]*)\n") do lines[#lines + 1] = line end
+  return lines
+end
+
+-- "rank 2", "ranks 0, 2-5".
+local function name_ranks(ranks)
+  local parts, i = {}, 1
+  while ranks[i] do
+    local last = i
+    while ranks[last + 1] == ranks[last] + 1 do last = last + 1 end
+    parts[#parts + 1] = last > i and ranks[i] .. "-" .. ranks[last] or ranks[i]
+    i = last + 1
+  end
+  return (#ranks == 1 and "rank " or "ranks ") .. table.concat(parts, ", ")
+end
+
+-- Ranks with the same text, in the order of their first rank.
+local function group(outcomes, ranks, field)
+  local groups, by_text = {}, {}
+  for _, rank in ipairs(ranks) do
+    local text = outcomes[rank + 1][field]
+    if not by_text[text] then
+      by_text[text] = { text = text, ranks = {} }
+      groups[#groups + 1] = by_text[text]
+    end
+    table.insert(by_text[text].ranks, rank)
+  end
+  return groups
+end
+
+local function with_name(name, text)
+  local lines = lines_of(text)
+  if #lines == 1 then return name .. ": " .. text end
+  return name .. ":\n  " .. table.concat(lines, "\n  ")
+end
+
+-- Of a long text that differs in few lines from the one before, those lines; else nil.
+local function difference(text, other)
+  local lines, others = lines_of(text), lines_of(other)
+  if #lines ~= #others or #lines < 3 then return nil end
+  local different = {}
+  for i, line in ipairs(lines) do
+    if line ~= others[i] then different[#different + 1] = (line:gsub("^%s+", ""):gsub(",$", "")) end
+  end
+  return #different < #lines / 2 and table.concat(different, ", ") or nil
+end
+
+---Texts of ranks as lines to print.
+---@param outcomes moonshard.Outcome[] rank 0's first
+---@param ranks integer[] whose texts are told
+---@param field string "text" or "output"
+---@param apart boolean? every rank by itself, even when all are equal
+---@return string[]
+function results.merge(outcomes, ranks, field, apart)
+  local told = {}
+  if apart then
+    for _, rank in ipairs(ranks) do told[#told + 1] = with_name(name_ranks({ rank }), outcomes[rank + 1][field]) end
+    return told
+  end
+  local groups = group(outcomes, ranks, field)
+  if #groups == 1 and #ranks == #outcomes then return groups[1].text ~= "" and { groups[1].text } or {} end
+  for i, one in ipairs(groups) do
+    local name = name_ranks(one.ranks)
+    local few = i > 1 and difference(one.text, groups[1].text)
+    if few then told[#told + 1] = name .. ": the same but " .. few
+    elseif one.text ~= "" then told[#told + 1] = with_name(name, one.text) end
+  end
+  return told
+end
+
+local function ranks_of(outcomes, accept)
+  local ranks = {}
+  for i, outcome in ipairs(outcomes) do
+    if accept(outcome) then ranks[#ranks + 1] = i - 1 end
+  end
+  return ranks
+end
+
+-- Rank 0's output was seen as it came.
+local function hidden_output(outcomes)
+  local ranks = ranks_of(outcomes, function(outcome)
+    return outcome.output ~= "" and outcome.output ~= outcomes[1].output
+  end)
+  local told = {}
+  for _, one in ipairs(group(outcomes, ranks, "output")) do
+    told[#told + 1] = with_name(name_ranks(one.ranks) .. " printed", (one.text:gsub("\n$", "")))
+  end
+  return told
+end
+
+-- The causes; of the ranks that another one's failure stopped only the number.
+local function failures(outcomes)
+  local causes = ranks_of(outcomes, function(outcome) return outcome.kind == "error" end)
+  local stopped = ranks_of(outcomes, function(outcome) return outcome.kind == "stopped" end)
+  local interrupted = ranks_of(outcomes, function(outcome) return outcome.kind == "interrupted" end)
+  if #causes == 0 and #interrupted > 0 then return { "interrupted" } end
+  if #causes == 0 then causes = stopped end
+  local told = results.merge(outcomes, causes, "text")
+  if causes ~= stopped and #stopped > 0 then
+    told[#told + 1] = ("%s stopped there"):format(name_ranks(stopped))
+  end
+  return told
+end
+
+---@class moonshard.Told
+---@field lines string[] of standard output
+---@field failures string[] of standard error
+---@field quit integer? exit status, when a rank asked for the end of the session
+
+---@param outcomes moonshard.Outcome[] rank 0's first
+---@param apart boolean? show every rank by itself
+---@return moonshard.Told
+function results.tell(outcomes, apart)
+  local told = { lines = hidden_output(outcomes), failures = {} }
+  for _, outcome in ipairs(outcomes) do
+    if outcome.kind == "quit" then
+      told.quit = outcome.code
+      return told
+    end
+  end
+  local failed = ranks_of(outcomes, function(outcome) return outcome.kind ~= "ok" and outcome.kind ~= "idle" end)
+  if #failed > 0 then
+    told.failures = failures(outcomes)
+    return told
+  end
+  local ran = ranks_of(outcomes, function(outcome) return outcome.kind == "ok" end)
+  local loud = ranks_of(outcomes, function(outcome) return outcome.kind == "ok" and outcome.text ~= "" end)
+  if #loud == 0 then return told end
+  for _, line in ipairs(results.merge(outcomes, ran, "text", apart)) do told.lines[#told.lines + 1] = line end
+  return told
+end
+
+return results

@@ -1,0 +1,137 @@
+-- The session as every rank lives it: rank 0 gets a line, all ranks get it from there, run it, come back to a common
+-- clean state whatever happened to any of them, and tell rank 0 what it gave.
+
+local clock = require("moonshard.clock")
+local evaluate = require("moonshard.repl.evaluate")
+local prompt = require("moonshard.repl.prompt")
+local results = require("moonshard.repl.results")
+local status = require("moonshard.cli.status")
+
+---@class moonshard.ReplSession
+---@field host table moonshard.host.repl
+---@field world moonshard.World
+---@field evaluator moonshard.Evaluator
+---@field prompt moonshard.Prompt? of rank 0
+local Session = {}
+Session.__index = Session
+
+local session = {}
+
+---@param world moonshard.World
+---@return moonshard.ReplSession
+function session.new(world)
+  local errors = require("moonshard.error")
+  local host = require("moonshard.host.repl")
+  host.stop_with(errors.new({ status = "MS_EINTERRUPT", code = 14, message = "interrupted" }))
+  local self = setmetatable({ host = host, world = world, evaluator = evaluate.new(world.rank) }, Session)
+  -- From here on Ctrl-C ends no rank: only then it may be pressed at a prompt.
+  local ready, why = host.meet(world.handle)
+  if not ready then error(why, 0) end
+  if world.rank == 0 then self.prompt = prompt.new(host, world, self.evaluator.environment) end
+  return self
+end
+
+-- ---- what rank 0 asks for ------------------------------------------------------------------------------------------
+
+local function encode(request)
+  return ("%s %d %d %d %d %d\n%s"):format(request.kind, request.line or 1, request.silent and 1 or 0,
+    request.only or -1, request.apart and 1 or 0, request.presses, request.text)
+end
+
+local function decode(text)
+  local kind, line, silent, only, apart, presses, rest = text:match("^(%a+) (%d+) (%d) (-?%d+) (%d) (%d+)\n(.*)$")
+  return {
+    kind = kind, line = tonumber(line), silent = silent == "1", only = only ~= "-1" and tonumber(only) or nil,
+    apart = apart == "1", presses = tonumber(presses), text = rest,
+  }
+end
+
+-- A rank was lost: the session cannot go on.
+local Lost = {}
+
+local function lose(message)
+  error(setmetatable({ message = message }, Lost), 0)
+end
+
+function Session:exchange(text)
+  local texts, why = self.host.exchange(self.world.handle, text)
+  return texts or lose(why)
+end
+
+-- ---- a line --------------------------------------------------------------------------------------------------------
+
+function Session:evaluate(request)
+  if request.only and request.only ~= self.world.rank then return { kind = "idle", text = "", output = "" } end
+  local outcome = self.evaluator:run(request, self.host.stoppable)
+  if outcome.kind == "ok" or outcome.kind == "quit" then return outcome end
+  -- Others may wait for this rank in a collective.
+  local C = require("moonshard.ffi").C
+  C.ms_error_clear()
+  C.ms_world_abort(self.world.handle, outcome.text)
+  return outcome
+end
+
+function Session:tell(texts, request, began)
+  require("moonshard.progress").finish()
+  local outcomes = {}
+  for i, text in ipairs(texts) do outcomes[i] = results.decode(text) end
+  local told = results.tell(outcomes, request.apart)
+  local write = function(line) io.stdout:write(line, "\n") end
+  if self.prompt.interactive and not self.evaluator.ends_line then write("") end
+  for _, line in ipairs(told.lines) do write(line) end
+  for _, message in ipairs(told.failures) do self.prompt:fail(message) end
+  if self.prompt.timing then write(("(%.2f ms)"):format(1e3 * (clock.now() - began))) end
+  io.stdout:flush()
+  return told.quit
+end
+
+-- Runs what rank 0 asks for on all ranks; the exit status when the session is to end. finish: called at the end of a
+-- file, on every rank.
+function Session:carry_out(asked, finish)
+  local began = clock.now()
+  if asked then asked.presses = self.host.presses() end
+  local request = decode(self:exchange(asked and encode(asked) or "")[1])
+  if request.kind == "quit" then return tonumber(request.text) or status.OK end
+  request.finish = finish
+  local outcome = self:evaluate(request)
+  local recovered, why = self.host.recover(self.world.handle)
+  if not recovered then lose(why) end
+  local texts = self:exchange(results.encode(outcome))
+  if self.prompt then return self:tell(texts, request, began) end
+  for _, text in ipairs(texts) do
+    local other = results.decode(text)
+    if other.kind == "quit" then return other.code end
+  end
+end
+
+-- ---- the whole -----------------------------------------------------------------------------------------------------
+
+function Session:next()
+  if not self.prompt then return nil end
+  local request, why = self.prompt:next()
+  if not request then lose(why) end
+  if request.kind == "quit" then
+    -- From a pipe, the exit status tells whether all lines went well.
+    request.text = tostring(self.prompt.failed and not self.prompt.interactive and status.BAD_INPUT or status.OK)
+  end
+  return request
+end
+
+---Runs the session to its end.
+---@param recipe string? path of a file that is run first
+---@param finish function? called after the recipe
+---@return integer exit status
+function Session:run(recipe, finish)
+  local ok, ended = pcall(function()
+    local code = recipe and self:carry_out(self.prompt and { kind = "file", text = recipe } or nil, finish)
+    while not code do code = self:carry_out(self:next()) end
+    return code
+  end)
+  if self.prompt then self.prompt:close() end
+  if ok then return ended end
+  local C = require("moonshard.ffi").C
+  C.ms_world_abort(self.world.handle, getmetatable(ended) == Lost and ended.message or tostring(ended))
+  return status.FAILED_RUN
+end
+
+return session

@@ -1,0 +1,106 @@
+-- Values as text, the same text on every rank when the values are the same: no addresses, keys in order.
+
+local show = {}
+
+local COLUMNS = 96     -- a table that fits is written in one line
+local DEEPEST = 4      -- tables within tables
+local MOST_ENTRIES = 64
+
+local ESCAPES = { ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ["\0"] = "\\0", ['"'] = '\\"', ["\\"] = "\\\\" }
+
+local function quote(text)
+  return '"' .. text:gsub('[%z\n\r\t"\\]', ESCAPES) .. '"'
+end
+
+local function describe_function(value)
+  local info = debug.getinfo(value, "S")
+  if info.what == "C" then return "function (built in)" end
+  return ("function (%s:%d)"):format(info.short_src, info.linedefined)
+end
+
+local function has_text(value)
+  local meta = debug.getmetatable(value)
+  return type(meta) == "table" and meta.__tostring ~= nil
+end
+
+-- Keys that are not in the list part: texts first, then the rest.
+local function sorted_keys(value, length)
+  local keys = {}
+  for key in pairs(value) do
+    if not (type(key) == "number" and key >= 1 and key <= length and key % 1 == 0) then keys[#keys + 1] = key end
+  end
+  table.sort(keys, function(a, b)
+    if type(a) ~= type(b) then return type(a) == "string" or (type(b) ~= "string" and type(a) < type(b)) end
+    if type(a) == "string" or type(a) == "number" then return a < b end
+    return tostring(a) < tostring(b)
+  end)
+  return keys
+end
+
+local render
+
+local function key_text(key, above)
+  if type(key) == "string" and key:match("^[%a_][%w_]*$") then return key end
+  return "[" .. render(key, above, DEEPEST) .. "]"
+end
+
+local function entries_of(value, above, depth)
+  local entries, length = {}, #value
+  for i = 1, math.min(length, MOST_ENTRIES) do entries[i] = render(value[i], above, depth + 1) end
+  local keys = sorted_keys(value, length)
+  for _, key in ipairs(keys) do
+    if #entries >= MOST_ENTRIES then break end
+    entries[#entries + 1] = key_text(key, above) .. " = " .. render(value[key], above, depth + 1)
+  end
+  local left = length + #keys - #entries
+  if left > 0 then entries[#entries + 1] = ("... %d more"):format(left) end
+  return entries
+end
+
+local function render_table(value, above, depth)
+  if above[value] then return "{ itself }" end
+  if next(value) == nil then return "{}" end
+  if depth >= DEEPEST then return "{ ... }" end
+  above[value] = true
+  -- Of an object its fields are enough: what they hold is shown when it is asked for.
+  local entries = entries_of(value, above, getmetatable(value) and DEEPEST - 1 or depth)
+  above[value] = nil
+  local line = "{ " .. table.concat(entries, ", ") .. " }"
+  if #line + 2 * depth <= COLUMNS and not line:find("\n", 1, true) then return line end
+  local indent = ("  "):rep(depth + 1)
+  return "{\n" .. indent .. table.concat(entries, ",\n" .. indent) .. "\n" .. ("  "):rep(depth) .. "}"
+end
+
+function render(value, above, depth)
+  local kind = type(value)
+  if kind == "string" then return quote(value) end
+  if kind == "function" then return describe_function(value) end
+  if has_text(value) then
+    local text = tostring(value)
+    return depth > 0 and text:gsub("\n.*", " ...") or text
+  end
+  if kind == "table" then return render_table(value, above, depth) end
+  return (tostring(value):gsub(": 0x%x+$", ""))
+end
+
+---A value as the prompt shows it: a text as it is, a table by what it holds, everything else by its own tostring.
+---@param value any
+---@return string
+function show.value(value)
+  if type(value) == "string" then return value end
+  return render(value, {}, 0)
+end
+
+---All results of an expression.
+---@param values table with field n
+---@return string
+function show.values(values)
+  local texts, long = {}, false
+  for i = 1, values.n do
+    texts[i] = show.value(values[i])
+    long = long or texts[i]:find("\n", 1, true) ~= nil
+  end
+  return table.concat(texts, long and "\n" or "\t")
+end
+
+return show

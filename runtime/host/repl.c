@@ -1,0 +1,170 @@
+/* repl.c - the Lua module moonshard.host.repl: input, Ctrl-C, and what ranks tell each other between lines.
+**
+** Between lines nobody knows how long the user thinks, so what is exchanged here has no deadline. A world is given as the
+** pointer that moonshard.world keeps (a cdata).
+*/
+#include "host/repl.h"
+
+#include <lauxlib.h>
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "comm/members.h"
+
+static ms_members everyone;
+
+static ms_world *check_world(lua_State *L, int index) {
+  const void *pointer = lua_topointer(L, index);
+  luaL_argcheck(L, pointer != NULL, index, "an ms_world * expected");
+  return *(ms_world *const *)pointer;
+}
+
+/* nil and the error's message, which is taken. */
+static int push_failure(lua_State *L) {
+  lua_pushnil(L);
+  lua_pushstring(L, ms_error_message());
+  ms_error_clear();
+  return 2;
+}
+
+static int push_got(lua_State *L, enum ms_repl_got got) {
+  static const char *const names[] = {"got", "end", "interrupt", "lost"};
+  lua_pushnil(L);
+  lua_pushstring(L, names[got]);
+  if (got != MS_REPL_LOST) return 2;
+  lua_pushstring(L, ms_error_message());
+  ms_error_clear();
+  return 3;
+}
+
+/* stop_with(error): Ctrl-C is handled by the REPL from now on, and raises this error in a line. */
+static int stop_with(lua_State *L) {
+  lua_settop(L, 1);
+  ms_repl_stop_install(L);
+  return 0;
+}
+
+/* presses() -> how often Ctrl-C was pressed so far */
+static int count_presses(lua_State *L) {
+  lua_pushinteger(L, ms_repl_stop_presses());
+  return 1;
+}
+
+/* stoppable(function, handler, presses) -> true and a result, or false and what the handler made of the error, as xpcall
+** does; but Ctrl-C stops the function, and nothing that comes after it. presses: those before the function was asked for. */
+static int stoppable(lua_State *L) {
+  int presses = (int)luaL_checkinteger(L, 3);
+  lua_settop(L, 2);
+  lua_insert(L, 1);
+  ms_repl_stop_begin(presses);
+  int failed = lua_pcall(L, 0, 1, 1);
+  ms_repl_stop_end();
+  lua_pushboolean(L, !failed);
+  lua_insert(L, 2);
+  return 2;
+}
+
+/* is_terminal() -> whether lines are typed, and shown, in a terminal */
+static int is_terminal(lua_State *L) {
+  lua_pushboolean(L, isatty(STDIN_FILENO) && isatty(STDOUT_FILENO));
+  return 1;
+}
+
+/* open_editor(history file or nil, lines of history) -> true, or nil and a message */
+static int open_editor(lua_State *L) {
+  if (ms_repl_editor_open(luaL_optstring(L, 1, NULL), (int)luaL_checkinteger(L, 2))) return push_failure(L);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+static int close_editor(lua_State *L) {
+  (void)L;
+  ms_repl_editor_close();
+  return 0;
+}
+
+/* edit(world, prompt, completer) -> line, or nil, "end" or "interrupt" or "lost", message */
+static int edit(lua_State *L) {
+  const char *line;
+  lua_settop(L, 3);
+  enum ms_repl_got got = ms_repl_editor_read(L, check_world(L, 1), luaL_checkstring(L, 2), 3, &line);
+  if (got != MS_REPL_GOT) return push_got(L, got);
+  lua_pushstring(L, line);
+  return 1;
+}
+
+/* remember(line) -> true, or nil and a message */
+static int remember(lua_State *L) {
+  if (ms_repl_editor_remember(luaL_checkstring(L, 1))) return push_failure(L);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+/* read(world) -> line of standard input, or as edit */
+static int read_line(lua_State *L) {
+  char *line = NULL;
+  enum ms_repl_got got = ms_repl_input_line(check_world(L, 1), &line);
+  if (got != MS_REPL_GOT) return push_got(L, got);
+  lua_pushstring(L, line);
+  free(line);
+  return 1;
+}
+
+/* meet(world) -> true, or nil and a message: what exchange needs before. From then on every rank hears Ctrl-C. Collective. */
+static int meet(lua_State *L) {
+  ms_world *world = check_world(L, 1);
+  if (ms_members_open(world, ms_world_size(world), NULL, "session", &everyone)) return push_failure(L);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+/* exchange(world, text) -> every rank's text, rank 0's first; or nil and a message. Collective. */
+static int exchange(lua_State *L) {
+  ms_world *world = check_world(L, 1);
+  char *texts[MS_MAX_LOCAL_RANKS];
+  double deadline = ms_world_timeout(world);
+  ms_world_set_timeout(world, INFINITY);
+  int failed = ms_members_exchange_text(&everyone, luaL_checkstring(L, 2), texts);
+  ms_world_set_timeout(world, deadline);
+  if (failed) return push_failure(L);
+  lua_createtable(L, ms_world_size(world), 0);
+  for (int rank = 0; rank < ms_world_size(world); rank++) {
+    lua_pushstring(L, texts[rank]);
+    lua_rawseti(L, -2, rank + 1);
+    free(texts[rank]);
+  }
+  return 1;
+}
+
+/* recover(world) -> true, or nil and a message. Collective. */
+static int recover(lua_State *L) {
+  ms_world *world = check_world(L, 1);
+  double deadline = ms_world_timeout(world);
+  ms_world_set_timeout(world, INFINITY);
+  int failed = ms_world_recover(world);
+  ms_world_set_timeout(world, deadline);
+  if (failed) return push_failure(L);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
+int ms_repl_open(lua_State *L) {
+  static const luaL_Reg functions[] = {{"stop_with", stop_with},
+                                       {"stoppable", stoppable},
+                                       {"presses", count_presses},
+                                       {"is_terminal", is_terminal},
+                                       {"open_editor", open_editor},
+                                       {"edit", edit},
+                                       {"remember", remember},
+                                       {"close_editor", close_editor},
+                                       {"read", read_line},
+                                       {"exchange", exchange},
+                                       {"recover", recover},
+                                       {"meet", meet},
+                                       {NULL, NULL}};
+  lua_newtable(L);
+  luaL_register(L, NULL, functions);
+  return 1;
+}

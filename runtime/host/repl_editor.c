@@ -1,0 +1,153 @@
+/* repl_editor.c - lines edited in a terminal by libedit: its emacs keys (or those of ~/.editrc), history, completion.
+**
+** libedit reads its characters through repl_input.c, so that a prompt that waits hears Ctrl-C and the end of a rank. The
+** history file is rewritten with every line: nothing is lost when the session is killed.
+*/
+#include <errno.h>
+#include <histedit.h>
+#include <locale.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <wchar.h>
+
+#include "base/error.h"
+#include "host/repl.h"
+
+static struct editor {
+  EditLine *line;
+  History *history;
+  char *path; /* of the history's file, or NULL */
+  int size;
+  /* Of the read under way: */
+  lua_State *L;
+  int completer;
+  const ms_world *world;
+  const char *prompt;
+  enum ms_repl_got got;
+} editor;
+
+static char *tell_prompt(EditLine *line) {
+  (void)line;
+  return (char *)(uintptr_t)editor.prompt;
+}
+
+/* libedit's source of characters: 1, 0 at the end, -1 when something else came. */
+static int read_character(EditLine *line, wchar_t *character) {
+  (void)line;
+  mbstate_t state = {0};
+  for (;;) {
+    char byte;
+    editor.got = ms_repl_input_byte(editor.world, &byte);
+    if (editor.got != MS_REPL_GOT) return editor.got == MS_REPL_END ? 0 : -1;
+    size_t taken = mbrtowc(character, &byte, 1, &state);
+    if (taken == (size_t)-2) continue; /* more bytes belong to it */
+    if (taken == (size_t)-1) *character = L'?';
+    return 1;
+  }
+}
+
+/* Tab. */
+static unsigned char complete(EditLine *line, int key) {
+  (void)key;
+  lua_State *L = editor.L;
+  const LineInfo *info = el_line(line);
+  unsigned char action = CC_REFRESH_BEEP;
+  int top = lua_gettop(L);
+  lua_pushvalue(L, editor.completer);
+  lua_pushlstring(L, info->buffer, (size_t)(info->cursor - info->buffer));
+  if (!lua_pcall(L, 1, 2, 0)) {
+    const char *insertion = lua_tostring(L, -2), *listing = lua_tostring(L, -1);
+    if (insertion && *insertion && !el_insertstr(line, insertion)) action = CC_REFRESH;
+    if (listing) {
+      printf("\n%s\n", listing);
+      fflush(stdout);
+      action = CC_REDISPLAY;
+    }
+  }
+  lua_settop(L, top);
+  return action;
+}
+
+static int set_history(int size) {
+  HistEvent event;
+  editor.history = history_init();
+  if (!editor.history) return MS_FAIL(MS_ENOMEM, "no memory for the history of lines");
+  history(editor.history, &event, H_SETSIZE, size);
+  history(editor.history, &event, H_SETUNIQUE, 1);
+  if (editor.path) history(editor.history, &event, H_LOAD, editor.path);
+  el_set(editor.line, EL_HIST, history, editor.history);
+  return MS_OK;
+}
+
+int ms_repl_editor_open(const char *path, int size) {
+  int rc = MS_OK;
+  setlocale(LC_CTYPE, "");
+  if (!strcmp(setlocale(LC_CTYPE, NULL), "C")) setlocale(LC_CTYPE, "C.UTF-8");
+  editor.line = el_init("moonshard", stdin, stdout, stderr);
+  if (!editor.line) return MS_FAIL(MS_EIO, "lines cannot be edited in this terminal (TERM is %s)", getenv("TERM"));
+  if (path) MS_GOTO((editor.path = ms_strdup(path)) ? MS_OK : MS_ENOMEM);
+  el_set(editor.line, EL_PROMPT, tell_prompt);
+  el_set(editor.line, EL_SIGNAL, 0);
+  el_set(editor.line, EL_EDITOR, "emacs");
+  el_set(editor.line, EL_GETCFN, read_character);
+  MS_GOTO(set_history(size));
+  el_set(editor.line, EL_ADDFN, "moonshard-complete", "Complete a name", complete);
+  el_set(editor.line, EL_BIND, "^I", "moonshard-complete", NULL);
+  el_set(editor.line, EL_BIND, "^R", "em-inc-search-prev", NULL);
+  el_source(editor.line, NULL);
+  return MS_OK;
+fail:
+  ms_repl_editor_close();
+  return rc;
+}
+
+void ms_repl_editor_close(void) {
+  if (editor.line) el_end(editor.line);
+  if (editor.history) history_end(editor.history);
+  free(editor.path);
+  memset(&editor, 0, sizeof editor);
+}
+
+enum ms_repl_got ms_repl_editor_read(lua_State *L, const ms_world *world, const char *prompt, int completer,
+                                     const char **line) {
+  int length = 0;
+  editor.L = L;
+  editor.world = world;
+  editor.prompt = prompt;
+  editor.completer = completer;
+  editor.got = MS_REPL_GOT;
+  el_set(editor.line, EL_PREP_TERM, 1); /* before the prompt is shown: a Ctrl-D right behind it is a key already */
+  *line = el_gets(editor.line, &length);
+  if (*line && length > 0) return MS_REPL_GOT;
+  if (editor.got == MS_REPL_GOT) editor.got = MS_REPL_END; /* Ctrl-D in an empty line */
+  el_reset(editor.line);
+  fputs(editor.got == MS_REPL_INTERRUPTED ? "^C\n" : "\n", stdout);
+  fflush(stdout);
+  return editor.got;
+}
+
+/* The folders on the way to a file, readable by its owner alone. */
+static int make_folders(const char *path) {
+  char folder[4096];
+  snprintf(folder, sizeof folder, "%s", path);
+  for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+    *slash = '\0';
+    if (mkdir(folder, 0700) && errno != EEXIST) return MS_FAIL(MS_EIO, "folder %s: %s", folder, strerror(errno));
+    *slash = '/';
+  }
+  return MS_OK;
+}
+
+int ms_repl_editor_remember(const char *line) {
+  HistEvent event;
+  history(editor.history, &event, H_ENTER, line);
+  if (!editor.path) return MS_OK;
+  MS_TRY(make_folders(editor.path));
+  mode_t before = umask(0077);
+  int saved = history(editor.history, &event, H_SAVE, editor.path);
+  umask(before);
+  return saved < 0 ? MS_FAIL(MS_EIO, "history file %s: %s", editor.path, strerror(errno)) : MS_OK;
+}

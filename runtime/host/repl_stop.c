@@ -1,0 +1,88 @@
+/* repl_stop.c - Ctrl-C stops a line, not the session.
+**
+** The handler raises the engine's flag, which ends waits for other ranks, and sets a hook that raises an error at the
+** next instruction of interpreted Lua code. The hook stays until the line has ended, so that a pcall in a loop does not
+** swallow it. While the engine holds interrupts back, the hook waits too.
+*/
+#include <lauxlib.h>
+#include <signal.h>
+
+#include "host/repl.h"
+
+/* A line that does not stop after so many Ctrl-C is inside of code that looks at nothing: then the process ends. */
+enum { PATIENCE = 5 };
+
+static lua_State *stopped_state;
+static int stop_error = LUA_NOREF; /* in the registry */
+static volatile sig_atomic_t listening, noted, ended;
+static volatile sig_atomic_t presses, before; /* of Ctrl-C so far; before the line that runs */
+static int known_ahead;                       /* presses that rank 0 had not counted when it sent the line before */
+
+static void raise_error(lua_State *L, lua_Debug *at) {
+  (void)at;
+  if (!ms_interrupted()) return;
+  lua_rawgeti(L, LUA_REGISTRYINDEX, stop_error);
+  lua_error(L);
+}
+
+static void end_by(int number) {
+  struct sigaction ordinary = {.sa_handler = SIG_DFL};
+  sigaction(number, &ordinary, NULL);
+  raise(number); /* held back until the handler returns, then fatal */
+}
+
+static void stop_line(void) {
+  ms_interrupt_set(1);
+  /* Safe in a handler, as in the LuaJIT program: it only changes what the interpreter dispatches to. */
+  lua_sethook(stopped_state, raise_error, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+}
+
+static void on_interrupt(int number) {
+  presses++;
+  noted = 1;
+  if (!listening) return;
+  if (presses - before >= PATIENCE) end_by(number);
+  stop_line();
+}
+
+/* While a line is read, the editor has changed the terminal and must put it back first. */
+static void on_terminate(int number) {
+  ended = 1;
+  if (listening) end_by(number);
+}
+
+void ms_repl_stop_install(lua_State *L) {
+  stop_error = luaL_ref(L, LUA_REGISTRYINDEX);
+  stopped_state = L;
+  struct sigaction action = {.sa_handler = on_interrupt}; /* no SA_RESTART: blocked calls return and look */
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, NULL);
+  action.sa_handler = on_terminate;
+  sigaction(SIGTERM, &action, NULL);
+}
+
+void ms_repl_stop_begin(int presses_before) {
+  /* Two that come at once are one to a rank that had no time to look: what was ahead for two lines is no news. */
+  int ahead = presses - presses_before;
+  before = presses;
+  listening = 1;
+  if (ahead > known_ahead) stop_line();
+  known_ahead = ahead > 0 ? ahead : 0;
+}
+
+void ms_repl_stop_end(void) {
+  listening = 0;
+  noted = 0;
+  lua_sethook(stopped_state, NULL, 0, 0);
+  ms_interrupt_set(0);
+}
+
+int ms_repl_stop_presses(void) { return presses; }
+
+int ms_repl_stop_take(void) {
+  int was = noted;
+  noted = 0;
+  return was;
+}
+
+int ms_repl_stop_ended(void) { return ended; }

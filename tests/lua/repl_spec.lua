@@ -1,0 +1,209 @@
+-- The REPL with lines from a pipe, on real ranks: values, errors on some ranks, training at the prompt, exit statuses.
+
+local program = require("lua.program")
+
+-- A line that all ranks must run together.
+local MEET = "ms.world().barrier() or 'met'"
+
+local function repl(ranks, lines, more)
+  local arguments = { "repl", "-n", tostring(ranks) }
+  for _, word in ipairs(more or {}) do arguments[#arguments + 1] = word end
+  return program.run(arguments, nil, type(lines) == "table" and table.concat(lines, "\n") .. "\n" or lines)
+end
+
+-- All lines went well and printed this.
+local function prints(expected, ranks, lines)
+  local ended = repl(ranks, lines)
+  assert.equal("", ended.err)
+  assert.equal(0, ended.status)
+  assert.equal(expected, ended.out)
+end
+
+local function contains(text, part)
+  assert.is_truthy(text:find(part, 1, true), ("%q is not in: %s"):format(part, text))
+end
+
+local TRAINING = {
+  'local data = ms.data.random { inputs = 16, targets = 4 }',
+  'local sampler = ms.data.sampler { length = data.length }',
+  'local model = ms.nn.sequential { ms.nn.linear(16, 32), ms.ops.relu, ms.nn.linear(32, 4) }',
+  [[ms.fully_shard(model, { mesh = "2x2", units = { re"^\\d$" } });]],
+  'local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 1e-2 }, loss = ms.loss.mse };',
+  'local next_batch = data:batches(sampler, 64)',
+  'local _, batch = next_batch()',
+}
+
+local function training(lines)
+  local all = { unpack(TRAINING) }
+  for _, line in ipairs(lines) do all[#all + 1] = line end
+  return all
+end
+
+describe("moonshard repl", function()
+  it("I1 runs a line on every rank and prints equal values once, different ones by rank", function()
+    prints("2\nrank 0: 0\nrank 1: 10\nrank 2: 20\nrank 3: 30\n", 4, { "1 + 1", "rank * 10" })
+    prints("ranks 0, 2: true\nranks 1, 3: false\n", 4, { "rank % 2 == 0" })
+    prints("met\n", 4, { MEET })
+    prints("3\n", 1, { "1 + 2" })
+  end)
+
+  it("I1 shows of a long value that differs in few lines what differs", function()
+    local lines = { "{ a = ('x'):rep(90), b = 1, c = rank }" }
+    prints("rank 0:\n  {\n    a = \"" .. ("x"):rep(90) .. "\",\n    b = 1,\n    c = 0\n  }\n"
+      .. "rank 1: the same but c = 1\n", 2, lines)
+  end)
+
+  it("I1 keeps variables, locals of a line too, and the last value", function()
+    prints("7\n9\n12\nnil\n", 2, {
+      "x = 3", "local y, z = 4", "x + y", "local function add(n) y = y + n end", "add(2)", "=y + x", "_ + 3", "z",
+    })
+  end)
+
+  it("I1 shows what differs in what ranks print, and rank 0's output as it comes", function()
+    prints("both\nhere 0\nrank 1 printed: here 1\n", 2, { "print('both')", "print('here ' .. rank)" })
+    prints("rank 1 printed: a\tnil\n", 2, { "if rank == 1 then print('a', nil) end" })
+  end)
+
+  it("I1 leaves all ranks usable after an error on one of them", function()
+    local ended = repl(4, {
+      "if rank == 2 then error('no') end ms.world().barrier()", MEET,
+      "if rank == 0 then ms.world().barrier() end", MEET,
+      "ms.world().barrier() error('all')", MEET,
+    })
+    assert.equal(("met\n"):rep(3), ended.out)
+    assert.equal(2, ended.status)
+    contains(ended.err, "rank 2: stdin:1: no\nranks 0-1, 3 stopped there\n")
+    contains(ended.err, "rank 0: stdin:3: barrier: rank 0 waits in vain: ranks 1-3 ended without it\n")
+    assert.is_truthy(ended.err:find("\nstdin:5: all\n$"))
+  end)
+
+  it("I1 trains on as if nothing had been, after errors before and inside of a step", function()
+    local plain = repl(4, training({ "train:step(batch).loss", "train:step(batch).loss", "train:step(batch).loss" }))
+    assert.equal("", plain.err)
+    local disturbed = repl(4, training({
+      "train:step(batch).loss",
+      "if rank == 3 then error('before') end train:step(batch)",
+      "train:step(batch).loss",
+      "local shape = rank == 1 and { 7, 3 } or { 16, 16 }",
+      "train:step { inputs = { data = batch.inputs.data, dtype = 'f32', shape = shape }, targets = batch.targets }",
+      "train:step(batch).loss",
+    }))
+    assert.equal(plain.out, disturbed.out)
+    assert.equal(3, select(2, plain.out:gsub("\n", "")))
+    contains(disturbed.err, "rank 3: stdin:9: before\nranks 0-2 stopped there")
+    contains(disturbed.err, "rank 1: stdin:12: in 0: matmul: inner dimensions differ")
+  end)
+
+  it("I1 runs a line on one rank, and shows every rank by itself", function()
+    prints("rank 2: 2\nrank 0: 7\nrank 1: 7\nrank 2: 7\n", 3, { "@2 rank", "@all 7" })
+    local ended = repl(2, { "@2 rank", "@x 1", "@1 ms.world().barrier()", "1" })
+    contains(ended.err, "@2: ranks are 0 to 1, or all\n@x: ranks are 0 to 1, or all\n")
+    contains(ended.err, "rank 1 waits in vain: rank 0 ended without it")
+    assert.equal("1\n", ended.out)
+  end)
+
+  it("I1 answers within milliseconds", function()
+    local lines = { ":time on" }
+    for i = 1, 40 do lines[i + 1] = "rank == " .. i end
+    local ended, fastest = repl(4, lines), math.huge
+    for took in ended.out:gmatch("%((%S+) ms%)\n") do fastest = math.min(fastest, tonumber(took)) end
+    assert.is_true(fastest < (os.getenv("MOONSHARD_CONFIG") == "release" and 5 or 100), fastest)
+    assert.equal(40, select(2, ended.out:gsub(" ms%)\n", "")))
+  end)
+
+  it("I3 makes, shards, trains and inspects a model", function()
+    local ended = repl(4, training({ "model", "train:step(batch);", "train:step(batch);", "train.steps_done", "mesh" }))
+    assert.equal("", ended.err)
+    assert.equal("Sequential  676 parameters\n  0: Linear(16 -> 32)  544 parameters  [unit, f32]\n"
+      .. "  2: Linear(32 -> 4)  132 parameters  [unit, f32]\n2\nnil\n", ended.out)
+  end)
+
+  it("I4 reads lines that go on, silences, and takes a last line without an end", function()
+    prints("1\n2\n", 2, { "for i = 1, 2 do", "  print(i)", "end" })
+    prints("{ 1, 2 }\na\nb\n", 2, { "{ 1,", "2 }", "=[[a", "b]]" })
+    prints("", 2, { "5;", "= 6 ;", "x = 7;", "f = function() return 8 end", "f();  -- nothing", "", "  -- nothing" })
+    prints("8\n", 1, "8")
+    prints("a\tnil\t{ \"b\", c = { 1 } }\n", 1, { '"a", nil, { "b", c = { 1 } }' })
+  end)
+
+  it("I4 points at the place of a syntax error, and goes on", function()
+    local ended = repl(2, { "1", "x = = 3", "2", "1 +* 2", "\tif x then y( end", "= 1 2", "for i = 1, 2 do" })
+    assert.equal("1\n2\n", ended.out)
+    assert.equal(2, ended.status)
+    assert.equal(table.concat({
+      "stdin:2: unexpected symbol near '='", "  x = = 3", "      ^",
+      "stdin:4: unexpected symbol near '*'", "  1 +* 2", "     ^",
+      "stdin:5: unexpected symbol near 'end'", "  \tif x then y( end", "  \t             ^",
+      "stdin:6: '<eof>' expected near '2'", "  = 1 2", "      ^",
+      "stdin:7: 'end' expected near '<eof>'", "  for i = 1, 2 do", "                 ^", "",
+    }, "\n"), ended.err)
+  end)
+
+  it("I4 tells errors with their line, and what is thrown without a text", function()
+    local ended = repl(1, { "", "error('plain')", "error({})", "ms.ops.relu(1)", "local n = nil", "n.x" })
+    assert.equal(2, ended.status)
+    contains(ended.err, "stdin:2: plain\nstdin:3: error was called with a table instead of a message\nstdin:4: relu: ")
+    contains(ended.err, "\nstdin:6: attempt to index global 'n' (a nil value)\n")
+  end)
+
+  it("I4 ends with the status that a line asks for, on all ranks", function()
+    local ended = repl(3, { "1", "os.exit(7)", "2" })
+    assert.same({ status = 7, out = "1\n", err = "" }, ended)
+    assert.same({ status = 4, out = "", err = "" }, repl(3, { "if rank == 2 then os.exit(4) end" }))
+    assert.same({ status = 0, out = "", err = "" }, repl(2, { ":quit", "1" }))
+  end)
+
+  it("I4 leaves what follows a line in the pipe to a line that reads", function()
+    prints("rank 0: text\nrank 1: nil\n", 2, { "io.read()", "text" })
+  end)
+
+  it("I1 has commands of its own", function()
+    local path = program.recipe("local a = 5\nfunction twice(n) return 2 * n end\nlocal b = twice(a)\n")
+    local ended = repl(2, {
+      ":load " .. path, "twice(a) + b", ":vars", "!echo shell $RANK", "!exit 3", ":help", ":tim on",
+      ":load /nowhere.lua", ":load", ":time",
+    })
+    os.remove(path)
+    contains(ended.out, "20\na = 5\nb = 10\ntwice = function (" .. path .. ":2)\nshell\nLua runs on")
+    contains(ended.err, "the command ended with status 3\n:tim is no command: did you mean time?\n/nowhere.lua: No")
+    contains(ended.err, ":load needs a file")
+    contains(ended.err, ":time takes on or off")
+    assert.equal(2, ended.status)
+  end)
+
+  it("I1 shows documentation of functions, methods, modules and ops", function()
+    local ended = repl(1, training({
+      "?ms.optim.adamw", "?train:step", "?softmax", "?ms.nn", "?ms.trainr", "?train.optimizer", "function f(a, b) end",
+      "?f",
+    }))
+    contains(ended.out, "ms.optim.adamw(o)\nAdamW (Loshchilov & Hutter 2019)")
+    contains(ended.out, "train:step(batch)\nOne optimizer step on this rank's batch. Collective.\n  batch table<")
+    contains(ended.out, "softmax  op, 1 input\n")
+    contains(ended.out, "  layer_norm  Ba et al. 2016, over the last axis")
+    contains(ended.out, "  configure     Fills the optimizer's part of an ms_plan_config.")
+    contains(ended.out, "f  function (stdin:")
+    contains(ended.err, "ms.trainr is nothing that this session has: did you mean trainer?")
+  end)
+
+  it("I3 runs a recipe first and keeps its variables", function()
+    local toy = { "recipes/toy_hsdp.lua", "steps=3" }
+    local ended = repl(4, { "train.steps_done", "cfg.steps", "step" }, toy)
+    assert.equal("", ended.err)
+    assert.equal(0, ended.status)
+    assert.is_truthy(ended.out:find("\n3\n3\n3\n$"))
+    ended = repl(4, { "train.steps_done" }, { "recipes/toy_hsdp.lua", "setps=3" })
+    contains(ended.err, "this recipe has no setting setps: did you mean steps?")
+    local bad = program.recipe("local x = = 1\n")
+    ended = repl(2, { "1" }, { bad })
+    os.remove(bad)
+    assert.equal(2, ended.status)
+    assert.equal("", ended.out)
+    contains(ended.err, bad .. ":1: unexpected symbol near '='")
+  end)
+
+  it("refuses what makes no sense", function()
+    contains(repl(2, {}, { "--metrics", "x" }).err, "moonshard repl has no option --metrics")
+    contains(repl(0, {}).err, "-n 0: it must be a whole number of at least 1")
+    contains(repl(2, {}, { "nowhere.lua" }).err, "recipe nowhere.lua: No such file")
+  end)
+end)
