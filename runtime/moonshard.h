@@ -442,6 +442,10 @@ MS_API void ms_exec_free(ms_exec *exec);
 MS_API void *ms_exec_input(ms_exec *exec, const char *name);
 /* Where to read a named output after a phase. */
 MS_API const void *ms_exec_output(ms_exec *exec, const char *name);
+/* Delays in execs that are made from now on, to see that nothing but time depends on who is late: POINT:TIME[@RANK] with
+** commas between, e.g. "gather:100ms,update:1s@2". Points: gather, reduce, replicate (before such a collective starts),
+** forward (after it), update (before it). Times in us, ms, s. NULL: none. */
+MS_API int ms_inject_delay(const char *spec);
 /* Runs one phase. outputs may be NULL. NORM fails with MS_ENONFINITE, with nothing updated. UPDATE must come right after a
 ** NORM: that is where ranks know of each other that nobody reads the old weights any more. */
 MS_API int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_outputs *outputs);

@@ -17,6 +17,7 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
       --trace FILE       write a trace of some steps, for ui.perfetto.dev and `moonshard trace`
       --trace-steps A-B  which (2-4)
       --timeout S        seconds until waiting for another rank is an error (300)
+      --inject-delay P:T[@R],...   be late on purpose, e.g. gather:100ms,update:1s@2: nothing but time may change
   moonshard plan RECIPE.lua -n RANKS [--rank R] [--json] [key=value ...]
                          compile rank R's step (0 unless told) without running it: memory, collectives, instructions
   moonshard explain RECIPE.lua -n RANKS [--rank R] [--all] [--json] [key=value ...]

@@ -37,6 +37,7 @@ static void note_opening(const ms_exec *exec) {
 /* Ranks that differ say so before anything is made of the plan. */
 static int bind_plan(ms_exec *exec) {
   MS_TRY(ms_agree_on_plan(&exec->state->members, exec->plan));
+  ms_delays_get(ms_world_rank(exec->state->world), &exec->delays);
   MS_TRY(ms_exec_sort(exec));
   MS_TRY(choose_streams(exec));
   MS_TRY(ms_state_reserve(exec->state, exec->plan->arena_bytes));
@@ -99,6 +100,7 @@ void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs) {
   ms_exec_rebind(exec);
   memset(exec->cursor, 0, sizeof exec->cursor);
   exec->epoch++;
+  exec->forward_ended = 0;
   omp_set_num_threads(exec->plan->config.threads);
 }
 
@@ -154,6 +156,7 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
   if (inputs && inputs->step > 0) atomic_store(&exec->ledger->step, inputs->step);
   ms_ledger_enter(exec->ledger, exec->phase[phase].activity);
   ms_exec_begin(exec, inputs);
+  if (phase == MS_PHASE_UPDATE && exec->delays.update > 0) ms_delay_sleep(exec->delays.update);
   int rc = exec->trace ? run_traced(exec, phase) : run_streams(exec, phase);
   ms_ledger_leave(exec->ledger, rc);
   count(exec, phase);

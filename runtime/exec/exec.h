@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 
 #include "comm/ledger.h"
+#include "exec/delay.h"
 #include "exec/state.h"
 
 typedef struct ms_exec_instr {
@@ -43,8 +44,9 @@ typedef struct ms_exec_phase {
 /* Where a stream stands in the phase under way, and what it did in it. */
 typedef struct ms_exec_cursor {
   int at;
-  int in_flight; /* the collective at the head was started */
-  ms_wait wait;  /* for the peers of that collective */
+  int in_flight;   /* the collective at the head was started */
+  ms_wait wait;    /* for the peers of that collective */
+  double ready_at; /* an injected delay holds the collective at the head until then; 0: none */
   int64_t instructions, collectives;
   double comm_bytes[MS_MAX_MESH_DIMS];
   double kernel_seconds, wait_seconds, collective_seconds;
@@ -65,6 +67,8 @@ struct ms_exec {
   ms_exec_cursor cursor[MS_STREAMS];
   int graph_phase; /* the last of FIRST, NEXT and EVALUATE that ran: named outputs are where it put them */
   ms_exec_counters counters;
+  ms_delays delays;
+  int forward_ended;        /* the delay after forward was taken in this run */
   ms_exec_threads *threads; /* NULL: one thread runs all streams */
   ms_trace *trace;          /* records what runs, while it is set (trace.c) */
   ms_exec_finder *finder;   /* while check.c looks for the first value that is not finite, else NULL */
@@ -82,6 +86,8 @@ void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref);
 void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs);
 /* One phase on the calling thread: compute, and between its kernels the collectives of the other streams (run.c). */
 int ms_exec_run_inline(ms_exec *exec, int phase);
+/* The delay that was injected before the collective at the head of a stream has passed; its first call begins it. */
+int ms_exec_may_start(ms_exec *exec, int stream);
 /* What both ways of running share (run.c). now: when the kernel begins. */
 int ms_exec_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now);
 void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr);

@@ -4,6 +4,7 @@
 ** looks at the heads of the other streams, starts what may start and tests what is under way. It sleeps only when
 ** compute must wait and nothing else can move.
 */
+#include <math.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -20,8 +21,15 @@ static int explain(const ms_exec *exec, int phase, const ms_exec_instr *instr, i
   return rc;
 }
 
+static void delay_backward(ms_exec *exec, int phase, const ms_exec_instr *instr) {
+  if (exec->forward_ended || !exec->plan->phase[phase].instr[instr->source].backward) return;
+  exec->forward_ended = 1;
+  if (exec->delays.forward > 0) ms_delay_sleep(exec->delays.forward);
+}
+
 int ms_exec_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now) {
   ms_ledger_at(exec->ledger, (uint32_t)instr->label, now);
+  if (exec->delays.any) delay_backward(exec, phase, instr);
   uint64_t began = exec->trace ? ms_ledger_now() : 0;
   int rc = instr->run(instr->call);
   if (rc) return explain(exec, phase, instr, rc);
@@ -43,10 +51,23 @@ static void record(ms_exec *exec, int event) {
   atomic_store_explicit(&exec->event[event], exec->epoch, memory_order_relaxed);
 }
 
+int ms_exec_may_start(ms_exec *exec, int stream) {
+  ms_exec_cursor *cursor = &exec->cursor[stream];
+  double delay = exec->delays.before[stream];
+  if (delay <= 0) return 1;
+  double now = ms_clock();
+  if (cursor->ready_at == 0) cursor->ready_at = now + delay;
+  if (now < cursor->ready_at) return 0;
+  cursor->ready_at = 0;
+  return 1;
+}
+
 /* Starts the collective at the head, or tests it; *done: it is complete. */
-static int move_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr, int *done) {
+static int move_collective(ms_exec *exec, int stream, ms_exec_cursor *cursor, const ms_exec_instr *instr, int *done) {
   ms_comm *comm = instr->comm;
+  *done = 0;
   if (!cursor->in_flight) {
+    if (!ms_exec_may_start(exec, stream)) return MS_OK;
     MS_TRY(ms_comm_start(comm, instr->coll));
     cursor->in_flight = 1;
     cursor->wait = (ms_wait){0};
@@ -66,7 +87,7 @@ static int poll(ms_exec *exec, int phase, const ms_exec_stream *list, int stream
     int done = 1;
     if (instr->kind == MS_INSTR_WAIT) done = is_recorded(exec, instr->event);
     else if (instr->kind == MS_INSTR_RECORD) record(exec, instr->event);
-    else MS_TRY(move_collective(cursor, instr, &done));
+    else MS_TRY(move_collective(exec, stream, cursor, instr, &done));
     if (!done) return MS_OK;
     if (exec->trace) ms_trace_add(exec, phase, stream, instr);
     cursor->at++;
@@ -106,6 +127,10 @@ static int pause(ms_exec *exec, int phase, unsigned seen) {
   for (int hops = 0; hops < MS_STREAMS; hops++) {
     const ms_exec_instr *head = &stream[s].instr[exec->cursor[s].at];
     if (exec->cursor[s].in_flight) return ms_comm_pause(head->comm, &exec->cursor[s].wait, seen);
+    if (exec->cursor[s].ready_at > 0) {
+      ms_delay_sleep(fmax(0, exec->cursor[s].ready_at - ms_clock()));
+      return ms_world_check(exec->state->world);
+    }
     s = head->recorder;
   }
   return MS_FAIL(MS_EINTERNAL, "phase %s: the streams wait for each other", ms_phase_name(phase));

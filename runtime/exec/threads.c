@@ -70,8 +70,9 @@ static double charge(double since, double *seconds) {
   return now;
 }
 
-static int run_collective(ms_exec_threads *pool, ms_exec_cursor *cursor, const ms_exec_instr *instr) {
+static int run_collective(ms_exec_threads *pool, int stream, ms_exec_cursor *cursor, const ms_exec_instr *instr) {
   ms_comm *comm = instr->comm;
+  while (!ms_exec_may_start(pool->exec, stream)) ms_delay_sleep(cursor->ready_at - ms_clock());
   double now = ms_clock();
   MS_TRY(ms_comm_start(comm, instr->coll));
   for (;;) {
@@ -104,7 +105,7 @@ static int run_stream(ms_exec_threads *pool, int phase, int stream) {
     } else if (instr->kind == MS_INSTR_WAIT) {
       wait_for(pool, instr->event);
       if (stream == MS_STREAM_COMPUTE) charge(began, &cursor->wait_seconds);
-    } else MS_TRY(run_collective(pool, cursor, instr));
+    } else MS_TRY(run_collective(pool, stream, cursor, instr));
     if (has_failed(pool)) return MS_OK;
     if (exec->trace && instr->kind != MS_INSTR_KERNEL) ms_trace_add(exec, phase, stream, instr);
     cursor->instructions++;

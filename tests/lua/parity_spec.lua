@@ -3,14 +3,16 @@
 
 local program = require("lua.program")
 local json = require("cjson")
+local clock = require("moonshard.clock")
 
 local runs = {}
 
 -- What a run wrote; equal settings run once.
-local function run(ranks, settings)
+local function run(ranks, settings, options)
   local words = {}
   for name, value in pairs(settings) do words[#words + 1] = ("%s=%s"):format(name, tostring(value)) end
   table.sort(words)
+  for _, option in ipairs(options or {}) do words[#words + 1] = option end
   local key = ranks .. " " .. table.concat(words, " ")
   if runs[key] then return runs[key] end
   local out = os.tmpname()
@@ -278,6 +280,48 @@ describe("bit for bit", function()
     for depth = 0, 2 do
       local got = run(2, { mesh = "1x2", prefetch = depth })
       assert_same(expected, got)
+    end
+  end)
+end)
+
+describe("delays", function()
+  it("M3 before gathers, reductions and the update, and after forward, change nothing but time", function()
+    for _, settings in ipairs({
+      { mesh = "2x2", dtype = "bf16", reshard = "true", steps = 2 }, { mesh = "2x2", micro = 3, steps = 1, clip = 0 },
+    }) do
+      local expected = run(4, settings)
+      for _, delay in ipairs({
+        "gather:20ms", "gather:100ms@1", "reduce:20ms", "reduce:100ms@2", "replicate:100ms@3", "forward:100ms@0",
+        "update:100ms@1", "gather:5ms@0,reduce:7ms@1,replicate:11ms@2,forward:13ms@3,update:17ms@0",
+      }) do
+        assert_same(expected, run(4, settings, { "--inject-delay", delay }))
+      end
+    end
+  end)
+
+  it("M3 take as long as they say", function()
+    local settings = { mesh = "1x2", steps = 2 }
+    local function seconds(options)
+      runs = {}
+      local began = clock.now()
+      run(2, settings, options)
+      return clock.now() - began
+    end
+    -- Two steps of one update each.
+    assert(seconds({ "--inject-delay", "update:600ms" }) > 1.2)
+  end)
+
+  it("M3 are refused when they make no sense", function()
+    for text, why in pairs({
+      ["gathr:1s"] = "a point that does not exist", ["gather:1"] = "a time has no unit",
+      ["gather:-1s"] = "a time is missing or negative", ["gather:1s@x"] = "a rank is not a number",
+      ["gather:1s,"] = false, ["gather:1s;update:1s"] = "something follows a delay",
+    }) do
+      local ended = program.run({
+        "run", "tests/lua/recipes/parity.lua", "out=/dev/null", "steps=1", "--inject-delay", text,
+      })
+      assert.equal(why and 2 or 0, ended.status, text .. ended.err)
+      if why then assert.truthy(ended.err:find(why, 1, true), ended.err) end
     end
   end)
 end)

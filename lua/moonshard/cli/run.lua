@@ -19,6 +19,7 @@ local OPTIONS = {
   ["--trace"] = { name = "trace", value = "text", what = "a file" },
   ["--trace-steps"] = { name = "trace_steps", value = "text", what = "steps like 3 or 3-5" },
   ["--timeout"] = { name = "timeout", value = "seconds" },
+  ["--inject-delay"] = { name = "inject_delay", value = "text", what = "delays like gather:100ms,update:1s@2" },
 }
 
 -- What most recipes use, loaded before the ranks are forked: once, instead of once a rank.
@@ -95,6 +96,9 @@ local function check(line)
   if line.log_ranks and line.log_ranks ~= "all" then
     refuse("MS_EINVAL", "--log-ranks %s: it must be all", line.log_ranks)
   end
+  -- Ranks are forked, so they inherit it.
+  local engine = require("moonshard.ffi")
+  if line.inject_delay then engine.check(engine.C.ms_inject_delay(line.inject_delay)) end
 end
 
 ---@param arguments string[] without "run"

@@ -1,0 +1,100 @@
+/* delay.c - ms_inject_delay: reads "gather:100ms,update:1s@2", and what of it is meant for a rank. */
+#include "exec/delay.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/error.h"
+
+enum { POINTS = 5, MOST_DELAYS = 32 };
+
+static const char *const points[POINTS] = {"gather", "reduce", "replicate", "forward", "update"};
+
+typedef struct injected {
+  int point, rank; /* rank -1: all */
+  double seconds;
+} injected;
+
+/* Set before execs are made, by one thread. */
+static injected list[MOST_DELAYS];
+static int listed;
+
+static int refuse(const char *spec, const char *why) {
+  return MS_FAIL(
+      MS_EINVAL,
+      "delay '%s': %s; write POINT:TIME or POINT:TIME@RANK with commas between, as in gather:100ms,update:1s@2 "
+      "(points: gather, reduce, replicate, forward, update; times in us, ms or s)",
+      spec, why);
+}
+
+static int find_point(const char *name, size_t length) {
+  for (int p = 0; p < POINTS; p++)
+    if (strlen(points[p]) == length && !strncmp(points[p], name, length)) return p;
+  return -1;
+}
+
+/* "100ms" -> 0.1; moves *text behind it. */
+static int read_time(const char *spec, const char **text, double *seconds) {
+  static const struct {
+    const char *name;
+    double seconds;
+  } units[] = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}};
+  char *end;
+  double number = strtod(*text, &end);
+  if (end == *text || !isfinite(number) || number < 0) return refuse(spec, "a time is missing or negative");
+  for (int u = 0; u < 3; u++) {
+    size_t length = strlen(units[u].name);
+    if (strncmp(end, units[u].name, length)) continue;
+    *seconds = number * units[u].seconds;
+    *text = end + length;
+    return MS_OK;
+  }
+  return refuse(spec, "a time has no unit");
+}
+
+static int read_one(const char *spec, const char **text, injected *out) {
+  size_t length = strcspn(*text, ":,");
+  out->point = find_point(*text, length);
+  if (out->point < 0 || (*text)[length] != ':') return refuse(spec, "a point that does not exist, or has no time");
+  *text += length + 1;
+  MS_TRY(read_time(spec, text, &out->seconds));
+  out->rank = -1;
+  if (**text != '@') return MS_OK;
+  char *end;
+  out->rank = (int)strtol(*text + 1, &end, 10);
+  if (end == *text + 1 || out->rank < 0) return refuse(spec, "a rank is not a number");
+  *text = end;
+  return MS_OK;
+}
+
+int ms_inject_delay(const char *spec) {
+  injected read[MOST_DELAYS];
+  int n = 0;
+  for (const char *text = spec; text && *text;) {
+    if (n == MOST_DELAYS) return refuse(spec, "more than 32 of them");
+    MS_TRY(read_one(spec, &text, &read[n++]));
+    if (*text && *text != ',') return refuse(spec, "something follows a delay");
+    if (*text) text++;
+  }
+  memcpy(list, read, (size_t)n * sizeof *read);
+  listed = n;
+  return MS_OK;
+}
+
+void ms_delays_get(int rank, ms_delays *delays) {
+  *delays = (ms_delays){0};
+  double *const at[POINTS] = {&delays->before[MS_STREAM_GATHER], &delays->before[MS_STREAM_REDUCE],
+                              &delays->before[MS_STREAM_REPLICATE], &delays->forward, &delays->update};
+  for (int i = 0; i < listed; i++) {
+    if (list[i].rank >= 0 && list[i].rank != rank) continue;
+    *at[list[i].point] = list[i].seconds;
+    delays->any |= list[i].seconds > 0;
+  }
+}
+
+void ms_delay_sleep(double seconds) {
+  struct timespec time = {.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - floor(seconds)))};
+  nanosleep(&time, NULL);
+}
