@@ -50,6 +50,7 @@ local SYNC = { every = C.MS_SYNC_EVERY, shard = C.MS_SYNC_SHARD, last = C.MS_SYN
 ---@field seed? integer of dropout
 ---@field memory_limit? number bytes that a rank's arenas may have; a plan that needs more is refused before it is used
 
+---Trains a model: compiles its step for the shapes of the first batch, and runs it.
 ---@param o moonshard.TrainerOptions
 ---@return moonshard.Trainer
 local function trainer(o)
@@ -84,6 +85,7 @@ end
 
 -- Fields of a batch that are arrays, in a fixed order: what is fed to the engine.
 local function arrays_of(batch)
+  if type(batch) ~= "table" then errors.invalid("a batch is a table of arrays, not %s", options.describe(batch)) end
   local names = {}
   for name, value in pairs(batch) do
     if type(value) == "table" and value.data ~= nil and value.shape and value.dtype then names[#names + 1] = name end

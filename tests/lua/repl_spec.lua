@@ -111,11 +111,33 @@ describe("moonshard repl", function()
     assert.equal(40, select(2, ended.out:gsub(" ms%)\n", "")))
   end)
 
-  it("I3 makes, shards, trains and inspects a model", function()
-    local ended = repl(4, training({ "model", "train:step(batch);", "train:step(batch);", "train.steps_done", "mesh" }))
+  it("I2 shows tensors by shape, type and placement, their values on request, and models as trees", function()
+    prints("tensor f32 [2,2]\ntensor f32 [2,2]\n[[3, 5],\n [7, 9]]\n", 2, {
+      "x = ms.tensor { { 1, 2 }, { 3, 4 } }", "y = x * 2 + 1", "y", "ms.show(y)",
+    })
+    prints("tensor f32 []\n2.5000\nrank 1 printed:\n  tensor f32 []\n  3.5000\n", 2, {
+      "ms.show((ms.tensor { { 1, 2 }, { 3, 4 } } + rank):mean())",
+    })
+    local ended = repl(4, training({ "model", 'train:parameter("0.weight")' }))
     assert.equal("", ended.err)
     assert.equal("Sequential  676 parameters\n  0: Linear(16 -> 32)  544 parameters  [unit, f32]\n"
-      .. "  2: Linear(32 -> 4)  132 parameters  [unit, f32]\n2\nnil\n", ended.out)
+      .. "  2: Linear(32 -> 4)  132 parameters  [unit, f32]\ntensor f32 [32,16], replicated\n", ended.out)
+  end)
+
+  it("I3 makes, shards, trains and inspects a model, changes its rules, and goes on", function()
+    local ended = repl(4, training({
+      "first = train:step(batch).loss",
+      "train:gradient('2.bias')",
+      "if rank == 1 then error('here') end ms.set_rules(model, { reshard_after_forward = false })",
+      "kept = ms.set_rules(model, { reshard_after_forward = false }):summary().fingerprint",
+      "second = train:step(batch).loss",
+      "freed = ms.set_rules(model, { reshard_after_forward = true }):summary().fingerprint",
+      "third = train:step(batch).loss",
+      "first > second and second > third and kept ~= freed and train.steps_done == 3",
+      "?ms.set_rules",
+    }))
+    assert.equal("rank 1: stdin:10: here\nranks 0, 2-3 stopped there\n", ended.err)
+    contains(ended.out, "tensor f32 [4], replicated\ntrue\nms.set_rules(model, given)\nChanges rules of a model")
   end)
 
   it("I4 reads lines that go on, silences, and takes a last line without an end", function()

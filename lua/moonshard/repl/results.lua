@@ -1,6 +1,6 @@
 -- What a line came to on every rank, told to the user: what is equal once, what differs by rank.
 
-local results = {}
+local results = { INTERRUPTED = "interrupted" }
 
 -- ---- between ranks -------------------------------------------------------------------------------------------------
 
@@ -61,12 +61,12 @@ end
 -- Of a long text that differs in few lines from the one before, those lines; else nil.
 local function difference(text, other)
   local lines, others = lines_of(text), lines_of(other)
-  if #lines ~= #others or #lines < 3 then return nil end
+  if #lines ~= #others or #lines < 2 then return nil end
   local different = {}
   for i, line in ipairs(lines) do
     if line ~= others[i] then different[#different + 1] = (line:gsub("^%s+", ""):gsub(",$", "")) end
   end
-  return #different < #lines / 2 and table.concat(different, ", ") or nil
+  return #different <= #lines / 2 and table.concat(different, ", ") or nil
 end
 
 ---Texts of ranks as lines to print.
@@ -117,7 +117,7 @@ local function failures(outcomes)
   local causes = ranks_of(outcomes, function(outcome) return outcome.kind == "error" end)
   local stopped = ranks_of(outcomes, function(outcome) return outcome.kind == "stopped" end)
   local interrupted = ranks_of(outcomes, function(outcome) return outcome.kind == "interrupted" end)
-  if #causes == 0 and #interrupted > 0 then return { "interrupted" } end
+  if #causes == 0 and #interrupted > 0 then return { results.INTERRUPTED } end
   if #causes == 0 then causes = stopped end
   local told = results.merge(outcomes, causes, "text")
   if causes ~= stopped and #stopped > 0 then

@@ -77,7 +77,9 @@ function Session:tell(texts, request, began)
   for i, text in ipairs(texts) do outcomes[i] = results.decode(text) end
   local told = results.tell(outcomes, request.apart)
   local write = function(line) io.stdout:write(line, "\n") end
-  if self.prompt.interactive and not self.evaluator.ends_line then write("") end
+  -- Behind an unfinished line of output, or the terminal's own ^C.
+  local interrupted = told.failures[1] == results.INTERRUPTED
+  if self.prompt.interactive and (interrupted or not self.evaluator.ends_line) then write("") end
   for _, line in ipairs(told.lines) do write(line) end
   for _, message in ipairs(told.failures) do self.prompt:fail(message) end
   if self.prompt.timing then write(("(%.2f ms)"):format(1e3 * (clock.now() - began))) end

@@ -5,6 +5,7 @@ local show = {}
 local COLUMNS = 96     -- a table that fits is written in one line
 local DEEPEST = 4      -- tables within tables
 local MOST_ENTRIES = 64
+local DIGITS = "%.6g"  -- of a number in a table; alone it is shown in full
 
 local ESCAPES = { ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ["\0"] = "\\0", ['"'] = '\\"', ["\\"] = "\\\\" }
 
@@ -75,6 +76,7 @@ function render(value, above, depth)
   local kind = type(value)
   if kind == "string" then return quote(value) end
   if kind == "function" then return describe_function(value) end
+  if kind == "number" and depth > 0 and value % 1 ~= 0 then return DIGITS:format(value) end
   if has_text(value) then
     local text = tostring(value)
     return depth > 0 and text:gsub("\n.*", " ...") or text
