@@ -22,6 +22,9 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          compile rank R's step (0 unless told) without running it: memory, collectives, instructions
   moonshard explain RECIPE.lua -n RANKS [--rank R] [--all] [--json] [key=value ...]
                          which rule decided what and what it costs, what sets the memory peak, and what to change
+  moonshard check RECIPE.lua -n RANKS [--steps K] [--rtol X] [--json] [key=value ...]
+                         the first K steps (5) on RANKS ranks beside one rank on the same global batches: losses,
+                         gradient norms, parameters
   moonshard sweep SWEEP.lua [--resume] [--json] [key=value ...]
                          run a recipe over a grid of settings (ms.sweep): table, CSV, JSON and a page of charts
   moonshard ps [--json]                                  the runs of this host, and where each of their ranks is
@@ -39,6 +42,7 @@ local COMMANDS = {
   run = "moonshard.cli.run",
   plan = "moonshard.cli.plan",
   explain = "moonshard.cli.explain",
+  check = "moonshard.cli.check",
   sweep = "moonshard.cli.sweep",
   repl = "moonshard.cli.repl",
   doctor = "moonshard.cli.doctor",

@@ -1,8 +1,7 @@
 -- What happens to the first plan that a recipe compiles under `moonshard plan` or `moonshard explain`: it, or what it
 -- tells, is printed, and the recipe ends.
---
--- The recipe runs as a coroutine that is left for good when its plan is printed. An error would end it too, but a
--- recipe may catch errors of a step; it is thrown only where a recipe makes the step in a coroutine of its own.
+
+local leave = require("moonshard.leave")
 
 local plan_mode = {
   ---What is printed of the plan of a trainer's step. Set by the command.
@@ -14,14 +13,6 @@ local plan_mode = {
   ---@type any
   raised = nil,
 }
-
-local ENDED = {} -- given by the coroutine, or raised
-local recipe_thread
-
-local function leave()
-  if coroutine.running() == recipe_thread then pcall(coroutine.yield, ENDED) end
-  error(ENDED, 0)
-end
 
 local function print_plan(trainer, batch)
   require("moonshard.args").check_taken()
@@ -39,9 +30,9 @@ end
 ---@param trainer moonshard.Trainer
 ---@param batch table of the step
 function plan_mode.report(trainer, batch)
-  if plan_mode.reported then leave() end
+  if plan_mode.reported then leave.now() end
   local ok, raised = pcall(print_plan, trainer, batch)
-  if ok then leave() end
+  if ok then leave.now() end
   plan_mode.raised = raised
   error(raised, 0)
 end
@@ -52,10 +43,9 @@ end
 ---@return boolean ok false when it raised an error that it did not catch
 ---@return any raised
 function plan_mode.run(recipe, handler)
-  recipe_thread = coroutine.create(function() return xpcall(recipe, handler) end)
-  local _, first, raised = coroutine.resume(recipe_thread)
+  local ok, raised = leave.run(recipe, handler)
   if plan_mode.reported then return true end
-  return first, raised
+  return ok, raised
 end
 
 return plan_mode

@@ -11,6 +11,7 @@ local policies = require("moonshard.policies")
 local prefetch = require("moonshard.prefetch")
 local schedule = require("moonshard.schedule")
 local session = require("moonshard.session")
+local stand_in = require("moonshard.check.stand_in")
 local together = require("moonshard.together")
 
 ---@class moonshard.NewRules what is left out stays as it is
@@ -116,6 +117,7 @@ end
 -- Sets everything on this rank; the plan of the next step, and the exec if it was bound before.
 local function take(self, given)
   given = check(self, given)
+  if stand_in.active then given = stand_in.rules(given) end
   local sharding, optimizer, handle = self.sharding, self.optimizer, self.sharding:handle()
   sharding.warnings = {}
   if given.reshard_after_forward ~= nil then

@@ -11,7 +11,9 @@ local options = require("moonshard.options")
 local session = require("moonshard.session")
 local together = require("moonshard.together")
 local set_rules = require("moonshard.set_rules")
+local stand_in = require("moonshard.check.stand_in")
 local tracer = require("moonshard.tracer")
+local watch = require("moonshard.check.watch")
 local world = require("moonshard.world")
 local C, ffi = engine.C, engine.ffi
 
@@ -19,6 +21,7 @@ local C, ffi = engine.C, engine.ffi
 ---@field model moonshard.Module
 ---@field optimizer moonshard.Optimizer
 ---@field steps_done integer
+---@field same_draws integer micro-batches one after the other that draw the same dropout: 1
 local Trainer = {}
 Trainer.__index = Trainer
 
@@ -79,7 +82,8 @@ local function trainer(o)
   if o.clip_grad_norm < 0 then errors.invalid("ms.trainer: clip_grad_norm must not be negative") end
   o.session = session.of(o.model, { optimizer = o.optimizer })
   o.owner = o.session:new_owner()
-  o.steps_done = 0
+  o.steps_done, o.same_draws = 0, 1
+  if stand_in.active then stand_in.adopt(o) end
   return setmetatable(o, Trainer)
 end
 
@@ -190,7 +194,8 @@ end
 local function run_phases(self, exec, specs, batch, step)
   for micro = 0, self.micro_batches - 1 do
     feed(exec, specs, batch, micro)
-    exec.step_inputs.seed = self.seed * 2 ^ 32 + (self.steps_done * self.micro_batches + micro) + 1
+    local draw = math.floor((self.steps_done * self.micro_batches + micro) / self.same_draws)
+    exec.step_inputs.seed = self.seed * 2 ^ 32 + draw + 1
     local closes = micro > 0 and micro == self.micro_batches - 1 and exec.plan.config.sync ~= C.MS_SYNC_EVERY
     exec:run(closes and "last" or micro == 0 and "first" or "next")
   end
@@ -225,10 +230,7 @@ local function learning_rate(self, step)
   return lr
 end
 
----One optimizer step on this rank's batch. Collective.
----@param batch table<string, moonshard.Array> e.g. tokens and targets, i32 [batch, seq]
----@return moonshard.StepMetrics
-function Trainer:step(batch)
+local function step_on(self, batch)
   world.check_interrupt()
   check_trainable(self)
   local specs = input_specs(batch, self.micro_batches)
@@ -256,6 +258,14 @@ function Trainer:step(batch)
     peak_bytes = exec:arena_bytes(),
     comm_bytes = comm_bytes(exec, before),
   }
+end
+
+---One optimizer step on this rank's batch. Collective.
+---@param batch table<string, moonshard.Array> e.g. tokens and targets, i32 [batch, seq]
+---@return moonshard.StepMetrics
+function Trainer:step(batch)
+  if watch.active then return watch.active:step(self, batch, step_on) end
+  return step_on(self, batch)
 end
 
 ---Mean loss over batches, forward only. `batches` is an iterator as data:batches gives it. Collective.

@@ -10,7 +10,8 @@ local C, ffi = engine.C, engine.ffi
 ---@field size integer number of ranks
 ---@field handle ffi.cdata* ms_world*, nil in plan mode
 ---@field plan_only boolean true when the world is described and not joined
-local world = { plan_only = false }
+---@field described boolean true when ranks are spoken of that are not there
+local world = { plan_only = false, described = false }
 
 local function join()
   local out = ffi.new("ms_world *[1]")
@@ -45,7 +46,14 @@ function world.describe(rank, size)
   if not (size >= 1 and rank >= 0 and rank < size) then
     errors.invalid("rank %s of %s ranks: ranks are 0 to size - 1", tostring(rank), tostring(size))
   end
-  world.plan_only, world.rank, world.size = true, rank, size
+  world.plan_only, world.described, world.rank, world.size = true, true, rank, size
+end
+
+---Makes the only rank of this world speak as rank 0 of `size` ranks that are not there.
+---@param size integer at least 1
+function world.stand_for(size)
+  local _ = world.handle -- joined first: that sets the size
+  world.described, world.rank, world.size = true, 0, size
 end
 
 ---Raises MS_EINTERRUPT once the process was asked to end (Ctrl-C). A rank that waits for no other has to ask.
@@ -58,7 +66,7 @@ end
 ---How many nodes (hosts) the ranks are on. A described world is one node.
 ---@return integer
 function world.nodes()
-  if world.plan_only then return 1 end
+  if world.described then return 1 end
   return C.ms_world_nodes(world.handle)
 end
 
@@ -66,7 +74,7 @@ end
 ---@param node integer 0 to nodes - 1
 ---@return integer 0 when there is no such node
 function world.node_ranks(node)
-  if world.plan_only then return node == 0 and world.size or 0 end
+  if world.described then return node == 0 and world.size or 0 end
   return C.ms_world_node_ranks(world.handle, node)
 end
 
@@ -74,14 +82,14 @@ end
 ---@param rank integer 0 to size - 1
 ---@return integer -1 when there is no such rank
 function world.node_of(rank)
-  if world.plan_only then return rank >= 0 and rank < world.size and 0 or -1 end
+  if world.described then return rank >= 0 and rank < world.size and 0 or -1 end
   return C.ms_world_node_of(world.handle, rank)
 end
 
 ---This rank's place among the ranks of its node, from 0.
 ---@return integer
 function world.local_rank()
-  if world.plan_only then return world.rank end
+  if world.described then return world.rank end
   return C.ms_world_local_rank(world.handle)
 end
 

@@ -7,7 +7,7 @@ local command_line = {}
 
 ---@class moonshard.OptionRow
 ---@field name string where its value goes
----@field value "flag"|"count"|"index"|"seconds"|"text" "flag" takes none
+---@field value "flag"|"count"|"index"|"seconds"|"number"|"text" "flag" takes none
 ---@field what string? of a text: what it is, for messages: "a file"
 
 ---@class moonshard.CommandLine
@@ -31,6 +31,10 @@ local READERS = {
   seconds = function(text)
     local number = tonumber(text)
     return number and number > 0 and number < math.huge and number or nil, "a number of seconds above 0"
+  end,
+  number = function(text)
+    local number = tonumber(text)
+    return number and number > 0 and number < math.huge and number or nil, "a number above 0"
   end,
   text = function(text) return text ~= "" and text or nil, "a name" end,
 }

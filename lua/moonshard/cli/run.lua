@@ -55,7 +55,11 @@ local function end_together()
   require("moonshard.world").finish()
 end
 
-local function rank_main(line, chunk)
+---A rank from its beginning to its end.
+---@param line moonshard.CommandLine
+---@param chunk function the recipe
+---@return integer exit status
+function run.rank_main(line, chunk)
   exit.replace(function(call, succeeds)
     require("moonshard.progress").finish()
     if succeeds then return status.OK end
@@ -101,15 +105,18 @@ local function check(line)
   if line.inject_delay then engine.check(engine.C.ms_inject_delay(line.inject_delay)) end
 end
 
+---Loads what most recipes use: before ranks are forked, so that it happens once.
+function run.preload()
+  for _, name in ipairs(COMMON) do require(name) end
+end
+
 ---@param arguments string[] without "run"
 ---@return integer exit status
 function run.main(arguments)
   local line = command_line.parse("moonshard run", arguments, { recipe = true, options = OPTIONS })
   check(line)
   local chunk = recipe.load(line.recipe)
-  for _, name in ipairs(COMMON) do
-    require(name)
-  end
+  run.preload()
   if not line.ranks and (tonumber(os.getenv("WORLD_SIZE")) or 1) > 1 then
     -- Another launcher started this process as one of its ranks: joining tells whether that can be.
     line.ranks = require("moonshard.world").size
@@ -117,7 +124,7 @@ function run.main(arguments)
   if line.log_dir then output_file.make_folders(line.log_dir .. "/") end
   local ended, why = require("moonshard.host").launch {
     ranks = line.ranks or 1, log_all = line.log_ranks == "all", log_dir = line.log_dir, pin = line.pin,
-    main = function() return rank_main(line, chunk) end,
+    main = function() return run.rank_main(line, chunk) end,
   }
   if not ended then refuse("MS_EINVAL", "%s", why) end
   return ended

@@ -1,0 +1,60 @@
+-- When numbers of two runs count as the same: those of a model on many ranks, and of the same model on one.
+--
+-- A difference is measured against the largest value of a tensor, since sums of other order round by that. How large it
+-- may be depends on the type that the kernels compute in.
+
+local compare = {}
+
+-- By dtype: what losses may differ by, and the norm of gradients, which bf16 rounds one by one.
+local TOLERANCES = { f32 = 1e-5, bf16 = 2e-2 }
+local NORM_TOLERANCES = { f32 = 1e-5, bf16 = 5e-2 }
+
+---Steps of an optimizer turn rounding of gradients into more of it: of parameters this many times as much is allowed.
+compare.PARAMETERS = 10
+
+---The least that a tensor's largest value counts as.
+compare.LEAST_SCALE = 1e-3
+
+---@param dtype string "f32" or "bf16": what kernels compute in
+---@return number relative
+function compare.tolerance(dtype) return TOLERANCES[dtype] end
+
+---@param dtype string
+---@return number relative, of the gradients' norm
+function compare.norm_tolerance(dtype) return NORM_TOLERANCES[dtype] end
+
+---@class moonshard.Difference the element that is off by the most, beside what it may be off by
+---@field at integer element, from 0
+---@field expected number
+---@field got number
+---@field allowed number
+---@field excess number difference over what is allowed; above 1, or not a number, when the values differ
+---@field differs boolean
+---@field first integer? the first element that differs, from 0
+
+---Compares two arrays, or lists.
+---@param expected table|ffi.cdata*
+---@param got table|ffi.cdata*
+---@param o { count: integer, first: integer?, tolerance: number, slack: (fun(at: integer): number)? } first: index of
+---  the first element, 1 (lists) unless told; slack: how much more an element may differ by
+---@return moonshard.Difference? nil when there are no elements
+function compare.arrays(expected, got, o)
+  local first, scale = o.first or 1, compare.LEAST_SCALE
+  for i = first, first + o.count - 1 do scale = math.max(scale, math.abs(expected[i])) end
+  local worst, first_that_differs
+  for i = first, first + o.count - 1 do
+    local allowed = o.tolerance * scale + (o.slack and o.slack(i - first) or 0)
+    local difference = math.abs(expected[i] - got[i])
+    local excess = difference == 0 and 0 or difference / allowed
+    if not (excess <= 1) then first_that_differs = first_that_differs or i - first end
+    -- Not `excess > worst.excess` alone: a NaN is worse than any number.
+    if not worst or not (excess <= worst.excess) and worst.excess == worst.excess then
+      worst = { at = i - first, expected = expected[i], got = got[i], allowed = allowed, excess = excess,
+        differs = not (excess <= 1) }
+    end
+  end
+  if worst then worst.first = first_that_differs end
+  return worst
+end
+
+return compare

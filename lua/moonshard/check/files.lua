@@ -1,0 +1,165 @@
+-- What one rank of a checked run leaves in a folder for the other side: its batches, in the order of its steps, and at
+-- the end its losses, its parameters in full and what it counted.
+--
+--   batches-R      for every step a line of JSON (names, types, shapes), then the arrays' bytes
+--   R.json         losses, norms, trainers, plans
+--   R.values       of every parameter in R.json's order its f32 numbers; on one rank with AdamW also exp_avg_sq of each
+
+local engine = require("moonshard.ffi")
+local errors = require("moonshard.error")
+local json = require("moonshard.json")
+local ffi = engine.ffi
+
+local files = {}
+
+ffi.cdef "char *mkdtemp(char *pattern);"
+
+local function fail(path, why) errors.raise("MS_EIO", "check: %s: %s", path, why or "it cannot be written whole") end
+
+---Opens a file of a check; one that cannot be opened is an error.
+---@param path string
+---@param mode string as of io.open
+---@return file*
+function files.open(path, mode)
+  local file, why = io.open(path, mode)
+  if not file then errors.raise("MS_EIO", "check: %s", why) end
+  return file
+end
+
+local function write(file, path, text)
+  local ok, why = file:write(text)
+  if not ok then fail(path, why) end
+end
+
+---Closes a file that was written.
+---@param file file*
+---@param path string
+function files.close(file, path)
+  local ok, why = file:close()
+  if not ok then fail(path, why) end
+end
+
+---A new folder that is this process's own.
+---@return string
+function files.temporary_folder()
+  local pattern = (os.getenv("TMPDIR") or "/tmp") .. "/moonshard-check-XXXXXX"
+  local path = ffi.new("char[?]", #pattern + 1, pattern)
+  if ffi.C.mkdtemp(path) == nil then errors.raise("MS_EIO", "check: no folder %s (errno %d)", pattern, ffi.errno()) end
+  return ffi.string(path)
+end
+
+---Removes what a check of that many ranks left in its folder, and the folder.
+---@param folder string
+---@param ranks integer
+function files.remove(folder, ranks)
+  local names = { "one.json", "one.values" }
+  for rank = 0, ranks - 1 do
+    for _, name in ipairs({ "%d.json", "%d.values", "batches-%d" }) do names[#names + 1] = name:format(rank) end
+  end
+  for _, name in ipairs(names) do os.remove(folder .. "/" .. name) end
+  os.remove(folder)
+end
+
+-- ---- batches ----------------------------------------------------------------------------------------------------
+
+local function is_array(value)
+  return type(value) == "table" and value.data ~= nil and value.shape and value.dtype
+end
+
+local function bytes_of(array)
+  local bytes = engine.dtype_sizes[array.dtype]
+  for _, size in ipairs(array.shape) do bytes = bytes * size end
+  return bytes
+end
+
+---Appends a batch.
+---@param file file*
+---@param path string of the file, for messages
+---@param batch table<string, moonshard.Array>
+function files.write_batch(file, path, batch)
+  local head, parts = {}, {}
+  for name, value in pairs(batch) do
+    if is_array(value) then head[#head + 1] = { name = name, dtype = value.dtype, shape = value.shape } end
+  end
+  table.sort(head, function(a, b) return a.name < b.name end)
+  for i, array in ipairs(head) do parts[i] = ffi.string(batch[array.name].data, bytes_of(array)) end
+  write(file, path, json.encode({ arrays = head }) .. "\n" .. table.concat(parts))
+end
+
+---The next batch of a file.
+---@param file file*
+---@param path string
+---@return table<string, { dtype: string, shape: integer[], bytes: string }>? nil at the end
+function files.read_batch(file, path)
+  local line = file:read("*l")
+  if not line then return nil end
+  local batch, head = {}, json.decode(line)
+  for _, array in ipairs(head and head.arrays or fail(path, "a damaged line")) do
+    array.bytes = file:read(bytes_of(array))
+    if not array.bytes or #array.bytes ~= bytes_of(array) then fail(path, "it ends in the middle of a batch") end
+    batch[array.name] = array
+  end
+  return batch
+end
+
+-- ---- results ----------------------------------------------------------------------------------------------------
+
+---@class moonshard.CheckedParameter
+---@field name string
+---@field shape integer[]
+---@field numel integer
+---@field dtype string that kernels read it in
+---@field frozen boolean
+---@field lr_scale number
+
+---@class moonshard.CheckedTrainer
+---@field mesh string
+---@field ranks integer[]
+---@field optimizer string "adamw" or "sgd"
+---@field beta2 number? AdamW's
+---@field eps number? AdamW's
+---@field dtype string "bf16" when any unit or parameter is computed in it
+---@field params moonshard.CheckedParameter[]
+
+---@class moonshard.CheckedRun
+---@field steps { trainer: integer, loss: number, grad_norm: number, lr: number }[]
+---@field trainers moonshard.CheckedTrainer[]
+---@field plans table[] see facts.lua
+---@field values ffi.cdata* double const[]? when it was read with them
+
+---@param path string without ".json"
+---@param result moonshard.CheckedRun
+---@param values string[]? bytes of arrays
+function files.write_result(path, result, values)
+  local file = files.open(path .. ".json", "wb")
+  write(file, path .. ".json", json.encode(result))
+  files.close(file, path .. ".json")
+  if not values then return end
+  file = files.open(path .. ".values", "wb")
+  for _, bytes in ipairs(values) do write(file, path .. ".values", bytes) end
+  files.close(file, path .. ".values")
+end
+
+local function read_all(path)
+  local file = files.open(path, "rb")
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+---@param path string without ".json"
+---@param with_values boolean
+---@return moonshard.CheckedRun
+function files.read_result(path, with_values)
+  local result, why = json.decode(read_all(path .. ".json"))
+  if not result then fail(path .. ".json", why) end
+  if with_values then
+    local text = read_all(path .. ".values")
+    result.values = ffi.new("float[?]", math.max(1, #text / 4))
+    ffi.copy(result.values, text, #text)
+    result.value_count = #text / 4
+  end
+  return result
+end
+
+return files

@@ -1,0 +1,76 @@
+-- A check of a recipe: its first steps on many ranks under its own rules, then on one rank that stands in for them, with
+-- the same global batches, and the two beside each other.
+
+local files = require("moonshard.check.files")
+local stand_in = require("moonshard.check.stand_in")
+local status = require("moonshard.cli.status")
+local verdict = require("moonshard.check.verdict")
+local watch = require("moonshard.check.watch")
+
+local check = {}
+
+---@class moonshard.CheckOptions
+---@field ranks integer
+---@field steps integer
+---@field rtol number?
+---@field launch fun(ranks: integer, body: fun(recipe: function)): integer starts ranks that run body around the recipe,
+---  and gives the exit status
+
+-- Both runs, with so many steps; the status of the first that failed, or their results.
+local function run_both(folder, o, steps)
+  local errors = require("moonshard.error")
+  local function watched(recipe) watch.run(recipe, { folder = folder, steps = steps }, errors.locate) end
+  local ended = o.launch(o.ranks, watched)
+  if ended ~= status.OK then return ended end
+  ended = o.launch(1, function(recipe)
+    stand_in.begin(o.ranks)
+    watched(recipe)
+  end)
+  if ended ~= status.OK then return ended end
+  local wrong = {}
+  for rank = 0, o.ranks - 1 do
+    for _, text in ipairs(files.read_result(("%s/%d"):format(folder, rank), false).wrong) do
+      wrong[#wrong + 1] = ("rank %d: %s"):format(rank, text)
+    end
+  end
+  local ranks, one = files.read_result(folder .. "/0", true), files.read_result(folder .. "/one", true)
+  return ended, verdict.of(ranks, one, { rtol = o.rtol, wrong = wrong }), ranks
+end
+
+local function find(findings, what)
+  for _, finding in ipairs(findings) do
+    if finding.what == what then return finding end
+  end
+end
+
+-- The step after which a parameter differs first: both runs repeat themselves, so shorter ones are parts of them.
+local function first_parameter(folder, o, found)
+  local low, high, first = 0, found.steps, find(found.findings, "parameter")
+  while first and high - low > 1 do
+    local middle = math.floor((low + high) / 2)
+    local ended, shorter = run_both(folder, o, middle)
+    if ended ~= status.OK then return first end
+    local earlier = find(shorter.findings, "parameter")
+    if earlier then high, first = middle, earlier else low = middle end
+  end
+  return first
+end
+
+---Runs a check.
+---@param o moonshard.CheckOptions
+---@return integer status not 0 when one of the runs failed; it told why
+---@return moonshard.Verdict? its first_parameter: the first tensor that differs, after the first step that it does
+---@return moonshard.CheckedRun? what rank 0 did
+function check.run(o)
+  local folder = files.temporary_folder()
+  local ok, ended, found, ranks = pcall(function()
+    local first_status, compared, of_ranks = run_both(folder, o, o.steps)
+    if compared then compared.first_parameter = first_parameter(folder, o, compared) end
+    return first_status, compared, of_ranks
+  end)
+  files.remove(folder, o.ranks)
+  if not ok then error(ended, 0) end
+  return ended, found, ranks
+end
+
+return check

@@ -1,0 +1,201 @@
+-- The first steps of a recipe as a check sees them, in one of two roles.
+--
+-- A rank of the run under test writes down each batch that it trains on. The rank that stands in for all of them reads
+-- those batches, and trains on them in place of its own: micro-batch m of rank r is one micro-batch. So both train on
+-- the same global batches, however the recipe comes by its data. After the last step both leave the recipe and write
+-- down losses, norms and parameters.
+
+local engine = require("moonshard.ffi")
+local errors = require("moonshard.error")
+local facts = require("moonshard.check.facts")
+local files = require("moonshard.check.files")
+local leave = require("moonshard.leave")
+local stand_in = require("moonshard.check.stand_in")
+local world = require("moonshard.world")
+local ffi = engine.ffi
+
+---@class moonshard.Watch
+---@field folder string
+---@field steps_wanted integer
+---@field steps table[] of moonshard.CheckedRun
+---@field trainers moonshard.Trainer[] those that made a step, one for each session
+---@field runs table<moonshard.Exec, table<string, integer>>
+local Watch = {}
+Watch.__index = Watch
+
+local watch = {
+  ---@type moonshard.Watch? of the recipe that runs
+  active = nil,
+}
+
+-- ---- the batches of all ranks as one ----------------------------------------------------------------------------
+
+local function read_all_ranks(self, ranks)
+  local batches = {}
+  for i, rank in ipairs(ranks) do
+    local path = ("%s/batches-%d"):format(self.folder, rank)
+    self.readers[rank] = self.readers[rank] or files.open(path, "rb")
+    batches[i] = files.read_batch(self.readers[rank], path)
+    if not batches[i] then
+      errors.raise("MS_EMISMATCH", "check: one rank makes step %d and rank %d did not: what the recipe does depends on "
+        .. "more than the numbers of its steps", #self.steps + 1, rank)
+    end
+  end
+  return batches
+end
+
+-- Micro-batch by micro-batch, in each the ranks in their order.
+local function join(name, batches, parts, ranks)
+  local array, pieces = batches[1][name], {}
+  for part = 0, parts - 1 do
+    for i, batch in ipairs(batches) do
+      local other = batch[name]
+      if not other or other.dtype ~= array.dtype or table.concat(other.shape, "x") ~= table.concat(array.shape, "x") then
+        errors.raise("MS_ESHAPE", "check: batch.%s is %s [%s] on rank %d and %s on rank %d; such a run cannot be "
+          .. "compared with one rank, whose micro-batches have one shape", name, array.dtype,
+          table.concat(array.shape, ","), ranks[1],
+          other and ("%s [%s]"):format(other.dtype, table.concat(other.shape, ",")) or "not there", ranks[i])
+      end
+      local bytes = #other.bytes / parts
+      pieces[#pieces + 1] = other.bytes:sub(part * bytes + 1, (part + 1) * bytes)
+    end
+  end
+  local text, shape = table.concat(pieces), { unpack(array.shape) }
+  local data = ffi.new("uint8_t[?]", #text)
+  ffi.copy(data, text, #text)
+  shape[1] = shape[1] * #batches
+  return { data = data, dtype = array.dtype, shape = shape }
+end
+
+local function global_batch(self, trainer)
+  local ranks, batch = trainer.session.sharding.stands_for, {}
+  local batches = read_all_ranks(self, ranks)
+  for name in pairs(batches[1]) do
+    batch[name] = join(name, batches, trainer.micro_batches / #ranks, ranks)
+  end
+  return batch
+end
+
+-- ---- steps ------------------------------------------------------------------------------------------------------
+
+local function number_of(self, trainer)
+  for i, known in ipairs(self.trainers) do
+    if known.session == trainer.session then return i end
+  end
+  table.insert(self.trainers, trainer)
+  return #self.trainers
+end
+
+local function count_phases(self, trainer)
+  local exec = trainer.session.train_exec
+  local runs = self.runs[exec] or { first = 0, next = 0, last = 0, norm = 0, update = 0 }
+  for phase, times in pairs(facts.phases(trainer, exec.plan)) do runs[phase] = runs[phase] + times end
+  self.runs[exec] = runs
+end
+
+---Makes a trainer's step, and leaves the recipe after the last one.
+---@param trainer moonshard.Trainer
+---@param batch table<string, moonshard.Array>
+---@param step fun(trainer: moonshard.Trainer, batch: table): moonshard.StepMetrics
+---@return moonshard.StepMetrics
+function Watch:step(trainer, batch, step)
+  if #self.steps == self.steps_wanted then leave.now() end
+  if stand_in.active then
+    batch = global_batch(self, trainer)
+  else
+    files.write_batch(self.writer, self.writer_path, batch)
+  end
+  local metrics = step(trainer, batch)
+  self.steps[#self.steps + 1] = {
+    trainer = number_of(self, trainer), loss = metrics.loss, grad_norm = metrics.grad_norm, lr = metrics.lr,
+  }
+  count_phases(self, trainer)
+  if #self.steps == self.steps_wanted then leave.now() end
+  return metrics
+end
+
+-- ---- the end ----------------------------------------------------------------------------------------------------
+
+local function settings_of(optimizer)
+  if optimizer.kind ~= "adamw" then return nil, nil end
+  return optimizer.betas[2], optimizer.eps
+end
+
+local function describe(trainer)
+  local sharding, fqns = trainer.session.sharding, {}
+  for i, param in ipairs(sharding.params) do fqns[i] = param.fqn end
+  local groups, beta2, eps = trainer.optimizer:param_groups(fqns), settings_of(trainer.optimizer)
+  local result = {
+    mesh = (sharding.stands_for_mesh or sharding.mesh):label(), ranks = trainer.session:ranks(),
+    optimizer = trainer.optimizer.kind, beta2 = beta2, eps = eps, dtype = "f32", params = {},
+  }
+  for i, param in ipairs(sharding.params) do
+    local dtype = param.dtype or param.unit.param_dtype
+    if dtype == "bf16" or param.unit.reduce_dtype == "bf16" then result.dtype = "bf16" end
+    result.params[i] = {
+      name = param.fqn, shape = param.shape, numel = param.numel, dtype = dtype, frozen = param.frozen,
+      lr_scale = groups[param.fqn].lr_scale,
+    }
+  end
+  return result
+end
+
+-- Every parameter in full, and on one rank what AdamW keeps of the gradients' size.
+local function collect(trainer, values)
+  for _, param in ipairs(trainer.session.sharding.params) do
+    local value = trainer:parameter(param.fqn)
+    values[#values + 1] = ffi.string(value.data, 4 * param.numel)
+    if stand_in.active and trainer.optimizer.kind == "adamw" then
+      local squares = param.frozen and ffi.new("float[?]", param.numel)
+        or trainer:optimizer_state(param.fqn, "exp_avg_sq").data
+      values[#values + 1] = ffi.string(squares, 4 * param.numel)
+    end
+  end
+end
+
+local function wrong_plans(self)
+  local wrong = {}
+  for _, trainer in ipairs(self.trainers) do
+    local count = 0
+    for _ in pairs(trainer.session.execs) do count = count + 1 end
+    for _, exec in pairs(trainer.session.execs) do
+      local runs = self.runs[exec]
+      for _, text in ipairs(runs and facts.compare(exec, runs, count == 1) or {}) do wrong[#wrong + 1] = text end
+    end
+  end
+  return wrong
+end
+
+-- Collective.
+local function finish(self)
+  local result, values = { steps = self.steps, trainers = {}, wrong = wrong_plans(self) }, {}
+  for i, trainer in ipairs(self.trainers) do
+    result.trainers[i] = describe(trainer)
+    collect(trainer, values)
+  end
+  local name = stand_in.active and "one" or tostring(world.rank)
+  files.write_result(self.folder .. "/" .. name, result, world.rank == 0 and values or nil)
+end
+
+---Runs a recipe under a check, in every rank, and writes down what it did.
+---@param recipe function
+---@param o { folder: string, steps: integer } folder: of the check; steps: to take at most
+---@param handler fun(raised: any): any as xpcall's
+function watch.run(recipe, o, handler)
+  local self = setmetatable({
+    folder = o.folder, steps_wanted = o.steps, steps = {}, trainers = {}, runs = {}, readers = {},
+  }, Watch)
+  if not stand_in.active then
+    self.writer_path = ("%s/batches-%d"):format(o.folder, world.rank)
+    self.writer = files.open(self.writer_path, "wb")
+  end
+  watch.active = self
+  local ok, raised = leave.run(recipe, handler)
+  watch.active = nil
+  if self.writer then files.close(self.writer, self.writer_path) end
+  for _, reader in pairs(self.readers) do reader:close() end
+  if not ok then error(raised, 0) end
+  finish(self)
+end
+
+return watch
