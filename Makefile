@@ -22,6 +22,9 @@ ARGS ?=
 # make test: only the test files whose path contains this; seconds a test file may take
 ONLY ?=
 TEST_TIMEOUT ?= 300
+# make fuzz-plans: the first case (any unless told), and how many (no end unless told)
+SEED ?=
+CASES ?=
 # where `make bench-peers` finds a CUDA 13 toolkit, whose libraries spare a large download
 CUDA_HOME ?= /usr/local/cuda
 
@@ -41,7 +44,7 @@ BUILD := build
 build_config = +@$(MAKE) --no-print-directory -j$(JOBS) -f runtime/make/build.mk BUILD=$(BUILD) PREFIX=$(PREFIX)
 test_config = tests/run.sh --build $(BUILD)/$(1) --config $(1) --only '$(ONLY)' --timeout
 
-.PHONY: all run train test bench bench-peers lint san-address san-thread install clean help
+.PHONY: all run train test fuzz-plans bench bench-peers lint san-address san-thread install clean help
 .NOTPARALLEL:
 
 all: $(BUILD)/packages/build ## build everything under build/
@@ -58,6 +61,9 @@ train: $(BUILD)/packages/train all ## train the quickstart GPT over a 2x2 mesh; 
 test: $(BUILD)/packages/train $(BUILD)/packages/test all ## C tests and Lua specs; ONLY=word picks test files
 	$(build_config) tests
 	@$(call test_config,release) $(TEST_TIMEOUT)
+
+fuzz-plans: $(BUILD)/packages/train $(BUILD)/packages/test all ## random models, sharded at random, beside one rank, until something differs; SEED=1 CASES=2000 bounds it
+	@tests/fuzz/run.sh '$(BUILD)' '$(SEED)' '$(CASES)'
 
 bench: $(BUILD)/packages/train all ## measure, beside the peers that are installed; lines in build/bench.jsonl
 	$(build_config) bench
@@ -88,7 +94,7 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
 	@echo; echo "Settings and what they are now:"
 	@printf '  %-13s %s\n' PREFIX '$(PREFIX)' JOBS '$(JOBS)' STEPS '$(STEPS)' FILES '$(FILES)' RECIPE '$(RECIPE)' N '$(N)' \
-	  ARGS '$(ARGS)' ONLY '$(ONLY)' TEST_TIMEOUT '$(TEST_TIMEOUT)' CUDA_HOME '$(CUDA_HOME)'
+	  ARGS '$(ARGS)' ONLY '$(ONLY)' TEST_TIMEOUT '$(TEST_TIMEOUT)' SEED '$(SEED)' CASES '$(CASES)' CUDA_HOME '$(CUDA_HOME)'
 
 # A stamp says that a list was satisfied; a changed list (this file) asks again.
 PACKAGES_build := $(PACKAGES_BUILD)

@@ -1,6 +1,7 @@
 -- The same numbers from any mesh: real ranks train tests/lua/recipes/parity.lua, and what they end with is compared
 -- with one rank on the same global batches. Tolerances: f32 1e-5, bf16 2e-2, relative to the largest value of a tensor.
 
+local compare = require("moonshard.check.compare")
 local program = require("lua.program")
 local json = require("cjson")
 local clock = require("moonshard.clock")
@@ -36,15 +37,11 @@ local function with(settings, more)
 end
 
 local function assert_close(expected, got, tolerance, what)
-  local scale, worst = 0, 0
   assert.equal(#expected, #got, what)
-  for i, value in ipairs(expected) do
-    scale = math.max(scale, math.abs(value))
-    worst = math.max(worst, math.abs(value - got[i]))
+  local worst = compare.arrays(expected, got, { count = #expected, tolerance = tolerance })
+  if worst and worst.differs then
+    error(("%s: %.9g beside %.9g, %g is allowed"):format(what, worst.got, worst.expected, worst.allowed), 0)
   end
-  -- Not `worst <= ...` alone: a NaN must fail.
-  assert(worst == worst and worst <= tolerance * math.max(scale, 1e-3),
-    ("%s differs by %g of %g"):format(what, worst, scale))
 end
 
 -- Bit for bit, without printing thousands of numbers when it is not so.
@@ -58,8 +55,7 @@ local function assert_parity(expected, got, tolerance)
   assert_close(expected.losses, got.losses, tolerance, "losses")
   assert_close(expected.norms, got.norms, tolerance, "norms")
   for name, values in pairs(expected.params) do
-    -- Ten AdamW steps turn rounding into steps of the learning rate where a gradient is almost zero.
-    assert_close(values, got.params[name], 10 * tolerance, name)
+    assert_close(values, got.params[name], compare.PARAMETERS * tolerance, name)
   end
 end
 

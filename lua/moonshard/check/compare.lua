@@ -23,6 +23,14 @@ function compare.tolerance(dtype) return TOLERANCES[dtype] end
 ---@return number relative, of the gradients' norm
 function compare.norm_tolerance(dtype) return NORM_TOLERANCES[dtype] end
 
+---Whether an excess is larger than another; NaN is larger than any number.
+---@param excess number
+---@param other number
+---@return boolean
+function compare.is_worse(excess, other)
+  return excess > other or (excess ~= excess and other == other)
+end
+
 ---@class moonshard.Difference the element that is off by the most, beside what it may be off by
 ---@field at integer element, from 0
 ---@field expected number
@@ -46,11 +54,11 @@ function compare.arrays(expected, got, o)
     local allowed = o.tolerance * scale + (o.slack and o.slack(i - first) or 0)
     local difference = math.abs(expected[i] - got[i])
     local excess = difference == 0 and 0 or difference / allowed
-    if not (excess <= 1) then first_that_differs = first_that_differs or i - first end
-    -- Not `excess > worst.excess` alone: a NaN is worse than any number.
-    if not worst or not (excess <= worst.excess) and worst.excess == worst.excess then
+    local differs = excess > 1 or excess ~= excess
+    if differs then first_that_differs = first_that_differs or i - first end
+    if not worst or compare.is_worse(excess, worst.excess) then
       worst = { at = i - first, expected = expected[i], got = got[i], allowed = allowed, excess = excess,
-        differs = not (excess <= 1) }
+        differs = differs }
     end
   end
   if worst then worst.first = first_that_differs end

@@ -12,7 +12,10 @@ local ffi = engine.ffi
 
 local files = {}
 
-ffi.cdef "char *mkdtemp(char *pattern);"
+ffi.cdef [[
+char *mkdtemp(char *pattern);
+int mkdir(const char *path, unsigned mode);
+]]
 
 local function fail(path, why) errors.raise("MS_EIO", "check: %s: %s", path, why or "it cannot be written whole") end
 
@@ -46,6 +49,11 @@ function files.temporary_folder()
   local path = ffi.new("char[?]", #pattern + 1, pattern)
   if ffi.C.mkdtemp(path) == nil then errors.raise("MS_EIO", "check: no folder %s (errno %d)", pattern, ffi.errno()) end
   return ffi.string(path)
+end
+
+---@param path string
+function files.make_folder(path)
+  if ffi.C.mkdir(path, 511) ~= 0 then errors.raise("MS_EIO", "check: no folder %s (errno %d)", path, ffi.errno()) end
 end
 
 ---Removes what a check of that many ranks left in its folder, and the folder.

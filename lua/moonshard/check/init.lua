@@ -1,5 +1,5 @@
--- A check of a recipe: its first steps on many ranks under its own rules, then on one rank that stands in for them, with
--- the same global batches, and the two beside each other.
+-- A check of a recipe: its first steps on many ranks under its own rules, then on one rank that stands in for them,
+-- with the same global batches, and the two beside each other.
 
 local files = require("moonshard.check.files")
 local stand_in = require("moonshard.check.stand_in")

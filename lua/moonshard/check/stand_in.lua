@@ -1,5 +1,5 @@
--- One rank that stands in for many: the recipe sees the ranks that it was written for, as rank 0 of them, but its models
--- live unsharded on this rank, which trains on the batches of all ranks, one after the other.
+-- One rank that stands in for many: the recipe sees the ranks that it was written for, as rank 0 of them, but its
+-- models live unsharded on this rank, which trains on the batches of all ranks, one after the other.
 --
 -- What has no part in the numbers is left out: when weights are gathered and freed, layouts, prefetching, recomputing,
 -- when gradients are summed. Precision, frozen parameters and the optimizer's settings stay.

@@ -32,7 +32,7 @@ end
 
 local function note_worst(self, what, difference, name)
   local worst = self.worst[what]
-  if not worst or not (difference.excess <= worst.excess) then
+  if not worst or compare.is_worse(difference.excess, worst.excess) then
     self.worst[what] = { excess = difference.excess, name = name, difference = math.abs(difference.expected
       - difference.got), one = difference.expected, ranks = difference.got }
   end
@@ -155,8 +155,8 @@ local TEXT = {
   steps = function(f) return ("steps: %d on the ranks, %d on one rank"):format(f.ranks, f.one) end,
   plan = function(f) return f.text end,
   parameter = function(f)
-    return ("after step %d: %s[%s] is %.9g on the ranks and %.9g on one rank, %.2g apart; %.2g is allowed"):format(f.step,
-      f.name, table.concat(f.element, ","), f.ranks, f.one, math.abs(f.ranks - f.one), f.allowed)
+    return ("after step %d: %s[%s] is %.9g on the ranks and %.9g on one rank, %.2g apart; %.2g is allowed"):format(
+      f.step, f.name, table.concat(f.element, ","), f.ranks, f.one, math.abs(f.ranks - f.one), f.allowed)
   end,
 }
 

@@ -44,17 +44,20 @@ local function read_all_ranks(self, ranks)
   return batches
 end
 
+local function kind_of(array)
+  return array and ("%s [%s]"):format(array.dtype, table.concat(array.shape, ",")) or "not there"
+end
+
 -- Micro-batch by micro-batch, in each the ranks in their order.
 local function join(name, batches, parts, ranks)
   local array, pieces = batches[1][name], {}
   for part = 0, parts - 1 do
     for i, batch in ipairs(batches) do
       local other = batch[name]
-      if not other or other.dtype ~= array.dtype or table.concat(other.shape, "x") ~= table.concat(array.shape, "x") then
-        errors.raise("MS_ESHAPE", "check: batch.%s is %s [%s] on rank %d and %s on rank %d; such a run cannot be "
-          .. "compared with one rank, whose micro-batches have one shape", name, array.dtype,
-          table.concat(array.shape, ","), ranks[1],
-          other and ("%s [%s]"):format(other.dtype, table.concat(other.shape, ",")) or "not there", ranks[i])
+      if kind_of(other) ~= kind_of(array) then
+        errors.raise("MS_ESHAPE", "check: batch.%s is %s on rank %d and %s on rank %d; such a run cannot be compared "
+          .. "with one rank, whose micro-batches have one shape", name, kind_of(array), ranks[1], kind_of(other),
+          ranks[i])
       end
       local bytes = #other.bytes / parts
       pieces[#pieces + 1] = other.bytes:sub(part * bytes + 1, (part + 1) * bytes)

@@ -72,7 +72,6 @@ local function print_text(found, of_ranks, line)
     return
   end
   local more = 0
-  if found.first_parameter then io.write(verdict.text(found.first_parameter), "\n") end
   for _, finding in ipairs(found.findings) do
     if finding.what ~= "parameter" then
       io.write(verdict.text(finding), "\n")
@@ -80,6 +79,7 @@ local function print_text(found, of_ranks, line)
       more = more + 1
     end
   end
+  if found.first_parameter then io.write(verdict.text(found.first_parameter), "\n") end
   if more > 0 then io.write(("%s more differ%s\n"):format(plural(more, "parameter"), more == 1 and "s" or "")) end
 end
 

@@ -1,0 +1,211 @@
+-- Small random models, and random ways to shard and train them. A case is plain data: shapes and layers, and options of
+-- ms.fully_shard and ms.trainer as Lua text. A default is left out, so a case without an entry is a simpler case.
+
+local draw = require("fuzz.draw")
+
+local case = {}
+
+-- By ranks: copies and shards.
+local MESHES = {
+  { 1, 1 }, { 1, 2 }, { 1, 2 }, { 2, 1 }, { 1, 3 }, { 3, 1 },
+  { 1, 4 }, { 1, 4 }, { 2, 2 }, { 2, 2 }, { 2, 2 }, { 4, 1 },
+}
+local WIDTHS = { 1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 24 }
+local ACTIVATIONS = { "relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid" }
+
+-- ---- layers -----------------------------------------------------------------------------------------------------
+
+local LAYERS = {
+  linear = function(d)
+    return { kind = "linear", out = d:one_of(WIDTHS), bias = d:chance(0.8), activation = d:one_of(ACTIVATIONS) }
+  end,
+  block = function(d)
+    return { kind = "block", inner = d:one_of(WIDTHS), activation = d:one_of(ACTIVATIONS) }
+  end,
+  norm = function(d) return { kind = "norm", law = d:one_of { "layer_norm", "rms_norm" } } end,
+  attention = function() return { kind = "attention" } end,
+  dropout = function() return { kind = "dropout" } end,
+}
+local KINDS = { "linear", "linear", "block", "block", "block", "norm", "attention", "dropout" }
+
+local function draw_layers(d)
+  local layers = {}
+  for i = 1, d:integer(1, 5) do
+    local layer = LAYERS[d:one_of(KINDS)](d)
+    if d:chance(0.12) then layer.times = d:one_of { 0, 2 } end
+    if d:chance(0.06) then layer.late = true end
+    layers[i] = layer
+  end
+  return layers
+end
+
+-- Two blocks that share a weight.
+local function draw_tie(d, layers)
+  local blocks = {}
+  for i, layer in ipairs(layers) do
+    if layer.kind == "block" then blocks[#blocks + 1] = i end
+  end
+  if #blocks < 2 or not d:chance(0.35) then return nil end
+  layers[blocks[2]].inner = layers[blocks[1]].inner
+  return { blocks[1], blocks[2] }
+end
+
+-- ---- units ------------------------------------------------------------------------------------------------------
+
+-- Names of units, as the options below may speak of them, and the option's text. What shares a weight is one unit or
+-- none.
+local function draw_units(d, self)
+  local how = d:integer(1, 10)
+  if how <= 2 then return {}, nil end
+  local names, groups, grouped = {}, {}, {}
+  if self.tie then
+    local a, b = ("layers.%d"):format(self.tie[1] - 1), ("layers.%d"):format(self.tie[2] - 1)
+    grouped[a], grouped[b] = true, true
+    if d:chance(0.7) then groups[1], names[1] = ("{ %q, %q }"):format(a, b), a end
+  elseif how <= 5 then
+    for i = 1, #self.layers do names[i] = ("layers.%d"):format(i - 1) end
+    local inner = d:chance(0.2) and [=[, { re[[^layers\.\d+\.fc2$]], true, optional = true }]=] or ""
+    return names, [=[{ re[[^layers\.\d+$]]]=] .. inner .. " }"
+  end
+  for i = 1, #self.layers do
+    local name = ("layers.%d"):format(i - 1)
+    if not grouped[name] and d:chance(0.6) then groups[#groups + 1], names[#names + 1] = ("%q"):format(name), name end
+  end
+  if self.tied_head then
+    if d:chance(0.5) then groups[#groups + 1], names[#names + 1] = [[{ "embed", "head" }]], "embed" end
+  else
+    for _, name in ipairs({ "embed", "head" }) do
+      if d:chance(0.2) then groups[#groups + 1], names[#names + 1] = ("%q"):format(name), name end
+    end
+  end
+  return names, #groups > 0 and "{ " .. table.concat(groups, ", ") .. " }" or nil
+end
+
+-- ---- rules ------------------------------------------------------------------------------------------------------
+
+-- One value for all units, or rules that give some units a value of their own.
+local function by_rule(d, names, values)
+  if #names == 0 or d:chance(0.4) then return d:one_of(values) end
+  local rules = {}
+  for _, name in ipairs(names) do
+    if d:chance(0.5) then rules[#rules + 1] = ("{ %q, %s, optional = true }"):format(name, d:one_of(values)) end
+  end
+  rules[#rules + 1] = ("{ re%q, %s, optional = true }"):format(".", d:one_of(values))
+  return "{ " .. table.concat(rules, ", ") .. " }"
+end
+
+local function draw_reshard(d, self, names)
+  local values = { "true", "true", "false", [["default"]], [["always"]], [["never"]] }
+  for size = 1, self.shard do
+    if self.shard % size == 0 then values[#values + 1] = tostring(size) end
+  end
+  return by_rule(d, names, values)
+end
+
+local function draw_precision(d, names)
+  local bf16 = {
+    [[{ param_dtype = "bf16", reduce_dtype = "f32" }]], [[{ param_dtype = "bf16", reduce_dtype = "bf16" }]],
+  }
+  if #names == 0 or d:chance(0.5) then return d:one_of(bf16) end
+  return by_rule(d, names, { bf16[1], bf16[2], [[{ param_dtype = "f32" }]] })
+end
+
+-- Layers of some kinds may be without parameters where they stand, and then no unit bears their name.
+local function has_parameters(self, name)
+  local layer = self.layers[(tonumber(name:match("^layers%.(%d+)$")) or -1) + 1]
+  return not layer or layer.kind == "linear" or layer.kind == "block"
+end
+
+local function draw_prefetch(d, self, names)
+  if #names == 0 or d:chance(0.6) then return by_rule(d, names, { "0", "1", "2", "3" }) end
+  local function list()
+    local listed = {}
+    for _, name in ipairs(names) do
+      local place = d:integer(1, #listed + 1)
+      if has_parameters(self, name) and d:chance(0.4) then table.insert(listed, place, ("%q"):format(name)) end
+    end
+    return "{ " .. table.concat(listed, ", ") .. " }"
+  end
+  return ("{ { re%q, { forward = %s, backward = %s } } }"):format(".", list(), list())
+end
+
+local FREEZE = { [[{ re"bias$", optional = true }]], [[{ re"^embed", optional = true }]],
+  [=[{ re[[^layers\.0\.]], optional = true }]=], [[{ re"fc1|gain", optional = true }]],
+  [[{ re"^layers", optional = true }]] }
+local RECOMPUTE = { "true", [=[{ { re[[^layers\.\d+$]], true, optional = true } }]=],
+  [=[{ { "layers.0.fc2", false, optional = true }, { re[[^layers\.\d+$]], { "gelu", "matmul" }, optional = true } }]=],
+  [[{ { "layers.0", true, optional = true } }]] }
+local PARAM_DTYPE = {
+  [[{ { re"fc.*bias|linear.bias|gain", "f32", optional = true } }]], [[{ { re"fc1", "bf16", optional = true } }]],
+}
+
+local function draw_sharding(d, self)
+  local names, units = draw_units(d, self)
+  self.sharding = { units = units }
+  local function maybe(probability, option, text)
+    if d:chance(probability) then self.sharding[option] = text end
+  end
+  maybe(0.75, "reshard_after_forward", draw_reshard(d, self, names))
+  maybe(0.5, "layout", by_rule(d, names, { [["ragged"]], [["rows"]] }))
+  maybe(0.3, "mp_policy", draw_precision(d, names))
+  maybe(0.12, "param_dtype", d:one_of(PARAM_DTYPE))
+  maybe(0.3, "prefetch", draw_prefetch(d, self, names))
+  maybe(0.3, "freeze", "{ " .. d:one_of(FREEZE) .. " }")
+  maybe(0.3, "recompute", d:one_of(RECOMPUTE))
+  maybe(0.3, "shared_masters", "false")
+  maybe(0.2, "seed", tostring(d:integer(1, 99)))
+  return names
+end
+
+-- ---- training ---------------------------------------------------------------------------------------------------
+
+local GROUPS = [[groups = { { re"bias|norm", { weight_decay = 0, lr_scale = 0.5 }, optional = true } }]]
+
+-- Gradients of any size must not make training diverge: then rounding would decide everything.
+local function draw_optimizer(d, clipped)
+  local groups = d:chance(0.3) and ", " .. GROUPS or ""
+  if d:chance(0.5) then return ("ms.optim.adamw { lr = 1e-2, weight_decay = 0.1%s }"):format(groups) end
+  local lr, momentum = clipped and "5e-2" or "1e-3", d:one_of { "0", "0.9", "0.9, nesterov = true" }
+  return ("ms.optim.sgd { lr = %s, momentum = %s, weight_decay = %s%s }"):format(lr, momentum, d:one_of { "0", "0.1" },
+    groups)
+end
+
+local function draw_training(d, self, names)
+  self.micro = d:chance(0.45) and d:integer(2, 3) or nil
+  self.trainer = {}
+  if d:chance(0.5) then self.trainer.clip_grad_norm = d:one_of { "0.5", "0.01" } end
+  self.optimizer = draw_optimizer(d, self.trainer.clip_grad_norm)
+  if d:chance(0.4) then self.trainer.prefetch = d:one_of { "0", "2", "4" } end
+  if self.micro and d:chance(0.6) then self.trainer.gradient_sync = d:one_of { [["last"]], [["shard"]] } end
+  if self.micro and d:chance(0.4) then self.trainer.reshard_after_backward = "false" end
+  if d:chance(0.12) then self.evaluate = true end
+  if d:chance(0.12) then
+    self.new_rules = ("{ reshard_after_forward = %s, prefetch = %d }"):format(draw_reshard(d, self, names),
+      d:integer(0, 2))
+  end
+end
+
+---The case of a seed.
+---@param seed integer
+---@return table
+function case.of(seed)
+  local d = draw.new(seed)
+  local mesh = d:one_of(MESHES)
+  local self = { seed = seed, replicate = mesh[1], shard = mesh[2], rows = d:integer(1, 5), steps = 3 }
+  self.layers = draw_layers(d)
+  self.inputs, self.width, self.targets = d:one_of(WIDTHS), d:one_of(WIDTHS), d:integer(2, 7)
+  if d:chance(0.35) then
+    self.seq, self.inputs = d:integer(1, 4), d:integer(3, 11)
+    self.tied_head = d:chance(0.5) or nil
+  end
+  self.classes = d:chance(0.5) or nil
+  self.tie = draw_tie(d, self.layers)
+  draw_training(d, self, draw_sharding(d, self))
+  return self
+end
+
+---@param self table
+---@return integer
+function case.ranks(self) return self.replicate * self.shard end
+
+return case

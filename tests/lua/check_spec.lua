@@ -1,0 +1,167 @@
+-- moonshard check: recipes on many ranks beside the same on one, and the code that compares them.
+
+local compare = require("moonshard.check.compare")
+local json = require("cjson")
+local program = require("lua.program")
+local verdict = require("moonshard.check.verdict")
+local ffi = require("ffi")
+
+local RECIPE = "tests/lua/recipes/rank_dependent.lua"
+
+local function check(...)
+  return program.run({ "check", ... })
+end
+
+local function folders()
+  local listed = io.popen("ls -d /tmp/moonshard-check-* 2>/dev/null | wc -l")
+  local count = tonumber(listed:read("*a"))
+  listed:close()
+  return count
+end
+
+describe("check", function()
+  it("finds recipes of the tree equal to themselves on one rank", function()
+    for _, arguments in ipairs({
+      { "recipes/toy_hsdp.lua", "-n", "4" }, { "recipes/random_linear.lua", "-n", "3" },
+      { "recipes/quickstart.lua", "-n", "4", "--steps", "2", "layers=2", "dim=32", "seq=16" },
+    }) do
+      local ended = check(unpack(arguments))
+      assert.equal(0, ended.status, ended.err .. ended.out)
+      assert.truthy(ended.out:find("equal within tolerance", 1, true), ended.out)
+    end
+  end)
+
+  it("compares on every mesh, with dropout, micro-batches, and batches made by hand or by a loader", function()
+    for _, feed in ipairs({ "hand", "random" }) do
+      for _, mesh in ipairs({ { 1, "1x1" }, { 3, "1x3" }, { 4, "2x2" }, { 2, "2x1" } }) do
+        local ended = check(RECIPE, "-n", tostring(mesh[1]), "mesh=" .. mesh[2], "dropout=0.25", "micro=2",
+          "feed=" .. feed)
+        assert.equal(0, ended.status, ended.err .. ended.out)
+      end
+    end
+  end)
+
+  it("tells what differs first, and exits with 3", function()
+    local ended = check(RECIPE, "-n", "3", "scale=0.1")
+    assert.equal(3, ended.status)
+    assert.equal("", ended.err)
+    assert.truthy(ended.out:find("step 1: loss is 1.4388%d+ on the ranks and 1.2858%d+ on one rank"), ended.out)
+    assert.truthy(ended.out:find("step 1: grad_norm is", 1, true))
+    assert.truthy(ended.out:find("after step 1: 0.weight[2,0] is 0.1438", 1, true), ended.out)
+    assert.truthy(ended.out:find("3 parameters more differ", 1, true), ended.out)
+    assert.falsy(ended.out:find("step\t1", 1, true)) -- what the recipe prints
+  end)
+
+  it("finds the step after which a parameter differs first, though it compares the last", function()
+    for _, from in ipairs({ 2, 4, 6 }) do
+      local ended = check(RECIPE, "-n", "2", "--steps", "6", "--json", "scale=0.5", "from=" .. from)
+      assert.equal(3, ended.status, ended.err)
+      local told = json.decode(ended.out)
+      assert.is_false(told.same)
+      assert.equal(from, told.first_parameter.step)
+      assert.equal(6, told.steps)
+      for _, finding in ipairs(told.findings) do
+        assert.equal(finding.what == "parameter" and 6 or from, finding.step)
+      end
+    end
+  end)
+
+  it("says in JSON that all is equal", function()
+    local told = json.decode(check(RECIPE, "-n", "2", "--json").out)
+    assert.is_true(told.same)
+    assert.equal(5, told.steps)
+    assert.equal("1x2 (replicate, shard)", told.mesh)
+    assert.same({}, told.findings)
+  end)
+
+  it("takes a tolerance, and as many steps as there are", function()
+    assert.equal(0, check(RECIPE, "-n", "2", "scale=0.1", "--rtol", "10").status)
+    local ended = check(RECIPE, "-n", "2", "--steps", "50", "steps=3")
+    assert.equal(0, ended.status, ended.err)
+    assert.truthy(ended.out:find("one rank, 3 steps", 1, true), ended.out)
+  end)
+
+  it("refuses bad input with 2, and leaves no folder behind", function()
+    local before = folders()
+    for text, arguments in pairs({
+      ["it ended without a training step"] = { RECIPE, "-n", "2", "train=false" },
+      ["--rtol 0: it must be a number above 0"] = { RECIPE, "--rtol", "0" },
+      ["no setting stpes: did you mean steps?"] = { RECIPE, "-n", "2", "stpes=3" },
+      ["mesh 2x2"] = { RECIPE, "-n", "3", "mesh=2x2" },
+      ["needs a recipe"] = { "-n", "2" },
+    }) do
+      local ended = check(unpack(arguments))
+      assert.equal(2, ended.status, text .. ": " .. ended.err)
+      assert.truthy(ended.err:find(text, 1, true), ended.err)
+    end
+    assert.equal(before, folders())
+  end)
+
+  it("counts AdamW's rounding where a gradient is zero but for rounding", function()
+    -- The bias of attention's keys has no gradient: softmax takes what is added to all scores away again.
+    local ended = check("recipes/llama.lua", "-n", "2", "--steps", "3", "seq=8", "batch=1")
+    assert.equal(0, ended.status, ended.out)
+  end)
+end)
+
+describe("compare", function()
+  local function lists(expected, got, tolerance)
+    return compare.arrays(expected, got, { count = #expected, tolerance = tolerance or 1e-5 })
+  end
+
+  it("measures against the largest value, and gives the element that is off the most", function()
+    local worst = lists({ 100, 1, 2 }, { 100, 1.0005, 2.002 })
+    assert.equal(2, worst.at)
+    assert.is_true(worst.differs)
+    assert.equal(2, worst.first)
+    assert.is_false(lists({ 100, 1, 2 }, { 100, 1.0005, 2.0008 }).differs)
+    assert.equal(1, lists({ 1, 1, 1 }, { 1, 2, 4 }).first)
+  end)
+
+  it("takes no NaN for equal, nor an infinity, and no elements for nothing", function()
+    assert.is_true(lists({ 1, 2 }, { 0 / 0, 2 }).differs)
+    assert.is_true(lists({ 1, 2 }, { 1, 0 / 0 }).differs)
+    assert.is_true(lists({ 1, 2 }, { math.huge, 2 }).differs)
+    assert.equal(0, lists({ 1, 2 }, { 0 / 0, 5 }).at)
+    assert.is_nil(lists({}, {}))
+  end)
+
+  it("with a tolerance of 0 asks for the same bits", function()
+    assert.is_false(lists({ 1, 2 }, { 1, 2 }, 0).differs)
+    assert.is_true(lists({ 1, 2 }, { 1, 2 + 2 ^ -51 }, 0).differs)
+  end)
+end)
+
+describe("verdict", function()
+  local function run(o)
+    local values = ffi.new("float[?]", #o.values, o.values)
+    return {
+      steps = o.steps or { { trainer = 1, loss = 1, grad_norm = 1, lr = 0.01 } }, values = values,
+      value_count = #o.values,
+      trainers = { { optimizer = o.optimizer or "sgd", beta2 = 0.999, eps = 1e-8, dtype = "f32",
+        params = { { name = "w", shape = { 2 }, numel = 2, frozen = false, lr_scale = 1 } } } },
+    }
+  end
+
+  it("lets AdamW move an element whose gradients are rounding by the learning rate, and no other", function()
+    -- exp_avg_sq after one step: the first element's gradient is 1, the second's 1e-9.
+    local squares = { 1e-3, 1e-21 }
+    local one = run { values = { 1, 1, unpack(squares) }, optimizer = "adamw" }
+    local function verdict_of(values)
+      return verdict.of(run { values = values, optimizer = "adamw" }, one, { wrong = {} })
+    end
+    assert.is_true(verdict_of({ 1, 1.019 }).same)
+    assert.is_false(verdict_of({ 1, 1.021 }).same)
+    local found = verdict_of({ 1.019, 1 })
+    assert.is_false(found.same)
+    assert.same({ 0 }, found.findings[1].element)
+  end)
+
+  it("takes another number of steps, and what a plan does not say, for differences", function()
+    local one = run { values = { 1, 1 } }
+    assert.equal("steps", verdict.of(run { values = { 1, 1 }, steps = {} }, one, { wrong = {} }).findings[1].what)
+    local found = verdict.of(run { values = { 1, 1 } }, one, { wrong = { "rank 1: collectives" } })
+    assert.is_false(found.same)
+    assert.equal("rank 1: collectives", verdict.text(found.findings[1]))
+  end)
+end)

@@ -1,0 +1,50 @@
+-- Random models under random rules, meshes and ways to train: 200 cases beside one rank. `make fuzz-plans` runs on.
+
+local case = require("fuzz.case")
+local cases = require("fuzz.cases")
+local recipe = require("fuzz.recipe")
+local shrink = require("fuzz.shrink")
+
+local SEED, COUNT = 1, os.getenv("MOONSHARD_CONFIG") == "release" and 200 or 20
+
+describe("random plans", function()
+  it(("S1 M1 M7 cases %d to %d equal one rank, and do what their plans say"):format(SEED, SEED + COUNT - 1), function()
+    local list = {}
+    for i = 1, COUNT do list[i] = case.of(SEED + i - 1) end
+    local failed = cases.run(list)
+    if #failed == 0 then return end
+    local minimal = shrink.minimal(failed[1])
+    error(("%d of %d cases fail; seed %d: %s\nthe smallest case that fails so: %s\n\n%s"):format(#failed, COUNT,
+      failed[1].case.seed, failed[1].failure.text, minimal.failure.text, recipe.of(minimal.case)), 0)
+  end)
+
+  it("a seed gives the same case again, and other seeds other ones", function()
+    local seen, distinct = {}, 0
+    for seed = 1, 100 do
+      local text = recipe.of(case.of(seed)):gsub("^[^\n]*\n", "")
+      assert.equal(text, (recipe.of(case.of(seed)):gsub("^[^\n]*\n", "")))
+      if not seen[text] then seen[text], distinct = true, distinct + 1 end
+    end
+    assert(distinct > 95)
+  end)
+
+  it("what fails is found, and made smaller while it fails in the same way", function()
+    -- A rule that no reader accepts stands for a mistake: nothing else of the case is needed to show it.
+    local list = {}
+    for seed = 1, 3 do list[seed] = case.of(seed) end
+    local broken = list[2]
+    broken.sharding.reshard_after_forward = "7"
+    local failed = cases.run(list)
+    assert.equal(1, #failed)
+    assert.equal(broken, failed[1].case)
+    assert.truthy(failed[1].failure.text:find("asks for groups of 7", 1, true), failed[1].failure.text)
+    local minimal = shrink.minimal(failed[1])
+    assert.equal(0, #minimal.case.layers)
+    assert.same({ reshard_after_forward = "7" }, minimal.case.sharding)
+    assert.same({}, minimal.case.trainer)
+    assert.equal(1, minimal.case.steps)
+    local text = recipe.of(minimal.case)
+    assert.truthy(text:find("ms.fully_shard", 1, true))
+    assert.truthy(#text < 1200)
+  end)
+end)
