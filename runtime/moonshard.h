@@ -480,6 +480,66 @@ MS_API int ms_state_gather(ms_state *state, int param, const char *what, float *
 /* Overwrites this rank's part of a parameter from the full f32 array. Collective: peers may be reading the old values. */
 MS_API int ms_state_set(ms_state *state, int param, const float *full);
 
+/* ---- safetensors ------------------------------------------------------------------------------------------------------ */
+
+typedef struct ms_safetensors ms_safetensors;
+typedef struct ms_safetensors_writer ms_safetensors_writer;
+
+/* A tensor of a file; texts and dims live as long as the handle. What ms_safetensors_create reads of it: name, dtype, ndim
+** and dims. */
+typedef struct ms_safetensors_tensor {
+  const char *name;
+  const char
+      *dtype; /* as the format names it: BOOL U8 I8 I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64 F8_E4M3 F8_E5M2 ... */
+  int bits;   /* of one element: 4, 6, 8, 16, 32 or 64 */
+  int ndim;
+  const int64_t *dims; /* [ndim]; any may be 0, and ndim too */
+  int64_t elements;
+  int64_t offset, bytes; /* where its data is in the file, in bytes */
+  const char *file;      /* path of the file that holds it */
+} ms_safetensors_tensor;
+
+/* Opens one file, an index (a path that ends in ".index.json"), or a folder: its model.safetensors, the files that its
+** model.safetensors.index.json lists, or its only file of that kind. Reads headers and nothing else, and checks every rule
+** of the format: MS_EINVAL names file, tensor and field; MS_EIO is the system's refusal. */
+MS_API int ms_safetensors_open(const char *path, ms_safetensors **file);
+MS_API void ms_safetensors_close(ms_safetensors *file);
+MS_API int ms_safetensors_count(const ms_safetensors *file);
+/* The i-th tensor by name (bytes of UTF-8, ascending). */
+MS_API int ms_safetensors_describe(const ms_safetensors *file, int i, ms_safetensors_tensor *tensor);
+MS_API int ms_safetensors_find(const ms_safetensors *file, const char *name); /* index, or -1 */
+/* The tensor's bytes in the mapped file, little-endian and row-major: only pages that are touched are read. Aligned as the
+** file has it. Never NULL for an index that is there. The file must not be cut shorter while it is open. */
+MS_API const void *ms_safetensors_data(const ms_safetensors *file, int i);
+/* Bytes [first, first + bytes) of a tensor into out. MS_EIO, not a signal, where the file was cut or the disk fails. */
+MS_API int ms_safetensors_read(const ms_safetensors *file, int i, int64_t first, int64_t bytes, void *out);
+/* XXH3 (64 bits) of a tensor's bytes, as 16 hexadecimal digits and a NUL. */
+MS_API int ms_safetensors_checksum(const ms_safetensors *file, int i, char *hex);
+/* The i-th entry of __metadata__, file after file, the index's own first (there a value may be any JSON). MS_EINVAL when
+** there is no such entry. */
+MS_API int ms_safetensors_metadata_count(const ms_safetensors *file);
+MS_API int ms_safetensors_metadata(const ms_safetensors *file, int i, const char **key, const char **value,
+                                   const char **path);
+
+typedef struct ms_safetensors_config {
+  int metadata;                     /* how many entries __metadata__ gets; 0: there is none */
+  const char *const *metadata_text; /* [2 * metadata]: key, value, key, value, ... */
+  int atomic; /* 1 (default): written beside the path, which changes when all is there; 0: at the path itself */
+  int sync;   /* 1: on disk (fsync of the file, and of its folder when atomic) before finish returns; 0 (default) */
+} ms_safetensors_config;
+
+MS_API void ms_safetensors_config_default(ms_safetensors_config *config);
+/* Starts a file of n declared tensors: writes its header. config NULL: the defaults. Data are laid out as the reference
+** library does it, by alignment and then by name, so that each is aligned to its element. One thread at a time. */
+MS_API int ms_safetensors_create(const char *path, int n, const ms_safetensors_tensor *tensors,
+                                 const ms_safetensors_config *config, ms_safetensors_writer **writer);
+/* Bytes [first, first + bytes) of the i-th declared tensor; in any order, each byte once. */
+MS_API int ms_safetensors_put(ms_safetensors_writer *writer, int i, int64_t first, int64_t bytes, const void *data);
+/* MS_EINVAL, naming a tensor, when bytes are missing. Releases the writer, also when it fails: nothing is left then. */
+MS_API int ms_safetensors_finish(ms_safetensors_writer *writer);
+/* Gives up and removes what was written; safe on NULL. */
+MS_API void ms_safetensors_abort(ms_safetensors_writer *writer);
+
 /* ffi:end */
 
 #ifdef __cplusplus

@@ -30,6 +30,8 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
   moonshard ps [--json]                                  the runs of this host, and where each of their ranks is
   moonshard trace FILE [--json]                          check a trace and sum it up by op, unit and rank
   moonshard repl [-n RANKS] [RECIPE.lua] [key=value ...] a prompt whose lines run on every rank; a recipe is run first
+  moonshard inspect FILE|DIR [--json] [--no-checksums]
+                         tensors of a safetensors file, or of a folder with an index: shapes, sizes, checksums
   moonshard doctor [--json]                              what this machine has
   moonshard help
   moonshard --version
@@ -45,6 +47,7 @@ local COMMANDS = {
   check = "moonshard.cli.check",
   sweep = "moonshard.cli.sweep",
   repl = "moonshard.cli.repl",
+  inspect = "moonshard.cli.inspect",
   doctor = "moonshard.cli.doctor",
   ps = "moonshard.cli.ps",
   trace = "moonshard.cli.trace",

@@ -25,6 +25,7 @@
 ---@field loss table
 ---@field trainer fun(config: table): table
 ---@field generate fun(...): string
+---@field safetensors table open(path), create(path, tensors, options)
 ---@field sweep fun(options: moonshard.SweepOptions): moonshard.SweepReport
 ---@field tensor fun(given: number|table, options: table?): moonshard.Tensor
 ---@field zeros fun(...): moonshard.Tensor
@@ -61,6 +62,7 @@ local PARTS = {
   loss = { "moonshard.loss" },
   trainer = { "moonshard.trainer" },
   generate = { "moonshard.generate" },
+  safetensors = { "moonshard.safetensors" },
   sweep = { "moonshard.sweep", "run" },
   tensor = { "moonshard.eager.create", "tensor" },
   zeros = { "moonshard.eager.create", "zeros" },

@@ -35,7 +35,7 @@ WARNINGS_release := -Wall -Wextra -Werror
 WARNINGS_address := -w
 WARNINGS_thread := -w
 WARNINGS := $(WARNINGS_$(CONFIG))
-LIBRARIES := libpcre2-8 jansson
+LIBRARIES := libpcre2-8 jansson libxxhash
 INCLUDES := -Iruntime -I. $(shell pkg-config --cflags $(LIBRARIES))
 
 CONFIG_release := -O2 -g

@@ -8,13 +8,13 @@
 local floors = {
   ["runtime/base"] = 0,
   ["runtime/device"] = 1,
+  ["runtime/io"] = 1,
   ["runtime/comm"] = 2,
   ["kernels"] = 2,
   ["runtime/graph"] = 3,
   ["runtime/mesh"] = 3,
   ["runtime/shard"] = 4,
   ["runtime/plan"] = 5,
-  ["runtime/io"] = 5,
   ["runtime/exec"] = 6,
   ["runtime"] = 7, -- engine.c, which implements the public header
   ["runtime/host"] = 8,

@@ -1,0 +1,145 @@
+-- moonshard inspect: what is in a safetensors file, or in a folder with an index.
+
+local command_line = require("moonshard.cli.command_line")
+local json = require("moonshard.json")
+local progress = require("moonshard.progress")
+local safetensors = require("moonshard.safetensors")
+local status = require("moonshard.cli.status")
+
+local inspect = {}
+
+local OPTIONS = {
+  ["--json"] = { name = "json", value = "flag" },
+  ["--no-checksums"] = { name = "no_checksums", value = "flag" },
+}
+
+-- Names come from strangers: what would move the cursor or colour the terminal is shown as an escape.
+local function printable(text)
+  return (text:gsub("%c", function(char) return ("\\x%02x"):format(char:byte()) end))
+end
+
+local function add_totals(totals, tensor)
+  totals.tensors, totals.elements = totals.tensors + 1, totals.elements + tensor.elements
+  totals.bytes = totals.bytes + tensor.bytes
+end
+
+local function new_totals() return { tensors = 0, elements = 0, bytes = 0 } end
+
+---Everything that inspect tells, as a table.
+---@param path string
+---@param checksums boolean reads every byte
+---@return table
+function inspect.read(path, checksums)
+  local file = safetensors.open(path)
+  local found = { path = path, files = {}, tensors = {}, totals = new_totals(), dtypes = {}, metadata = file.metadata }
+  local known = {}
+  for i, tensor in ipairs(file.tensors) do
+    found.tensors[i] = {
+      name = tensor.name, dtype = tensor.dtype, shape = tensor.shape, elements = tensor.elements, bytes = tensor.bytes,
+      offset = tensor.offset, file = tensor.file, xxh3 = checksums and file:checksum(tensor.name) or nil,
+    }
+    found.dtypes[tensor.dtype] = found.dtypes[tensor.dtype] or new_totals()
+    add_totals(found.dtypes[tensor.dtype], tensor)
+    add_totals(found.totals, tensor)
+    if not known[tensor.file] then
+      known[tensor.file] = true
+      found.files[#found.files + 1] = tensor.file
+    end
+  end
+  table.sort(found.files)
+  file:close()
+  return found
+end
+
+-- Rows in columns; those of `right` are flush right.
+local function print_table(rows, right)
+  local widths = {}
+  for _, row in ipairs(rows) do
+    for c, cell in ipairs(row) do widths[c] = math.max(widths[c] or 0, progress.width(cell)) end
+  end
+  for _, row in ipairs(rows) do
+    local cells = {}
+    for c, cell in ipairs(row) do
+      local padding = (" "):rep(widths[c] - progress.width(cell))
+      cells[c] = right[c] and padding .. cell or cell .. padding
+    end
+    io.write("  ", (table.concat(cells, "  "):gsub("%s+$", "")), "\n")
+  end
+end
+
+local function count(n, what)
+  return ("%d %s%s"):format(n, what, n == 1 and "" or "s")
+end
+
+local function print_text(found)
+  local several = #found.files > 1
+  io.write(("%s: %s, %.0f elements, %s%s\n"):format(printable(found.path), count(found.totals.tensors, "tensor"),
+    found.totals.elements, progress.size(found.totals.bytes),
+    several and " in " .. count(#found.files, "file") or ""))
+  local rows = {}
+  for i, tensor in ipairs(found.tensors) do
+    rows[i] = {
+      printable(tensor.name), tensor.dtype, "[" .. table.concat(tensor.shape, ",") .. "]", progress.size(tensor.bytes),
+      tensor.xxh3 or "", several and printable(tensor.file:match("[^/]*$")) or "",
+    }
+  end
+  print_table(rows, { [4] = true })
+  local names, sums = {}, {}
+  for name in pairs(found.dtypes) do names[#names + 1] = name end
+  table.sort(names)
+  for i, name in ipairs(names) do
+    local totals = found.dtypes[name]
+    sums[i] = { name, count(totals.tensors, "tensor"), ("%.0f elements"):format(totals.elements),
+      progress.size(totals.bytes) }
+  end
+  if #names > 1 then
+    io.write("by dtype\n")
+    print_table(sums, { [2] = true, [3] = true, [4] = true })
+  end
+  if #found.metadata == 0 then return end
+  io.write("metadata\n")
+  local entries = {}
+  for i, entry in ipairs(found.metadata) do
+    entries[i] = { printable(entry.key), printable(entry.value), several and printable(entry.file:match("[^/]*$")) or "" }
+  end
+  print_table(entries, {})
+end
+
+-- A list without entries must not become an object.
+local function list_text(list, write)
+  local parts = {}
+  for i, entry in ipairs(list) do parts[i] = write(entry) end
+  return "[" .. table.concat(parts, ",") .. "]"
+end
+
+local function tensor_text(t)
+  local head = json.ordered(4, { "name", t.name, "dtype", t.dtype })
+  local tail = json.ordered(10, { "elements", t.elements, "bytes", t.bytes, "offset", t.offset, "file", t.file, "xxh3",
+    t.xxh3 })
+  return head:sub(1, -2) .. ',"shape":' .. list_text(t.shape, json.encode) .. "," .. tail:sub(2)
+end
+
+local function print_json(found)
+  io.write(('{"path":%s,"totals":%s,"dtypes":%s,"files":%s,"metadata":%s,"tensors":%s}\n'):format(
+    json.encode(found.path), json.encode(found.totals), json.encode(found.dtypes), list_text(found.files, json.encode),
+    list_text(found.metadata, json.encode), list_text(found.tensors, tensor_text)))
+end
+
+---@param arguments string[] without "inspect"
+---@return integer exit status
+function inspect.main(arguments)
+  local line = command_line.parse("moonshard inspect", arguments, { recipe = "FILE|DIR", options = OPTIONS })
+  if line.settings[1] then
+    status.refuse("MS_EINVAL", "moonshard inspect takes no settings like %s=%s", line.settings[1].key,
+      line.settings[1].text)
+  end
+  local found = inspect.read(line.recipe, not line.no_checksums)
+  if line.json then
+    print_json(found)
+  else
+    print_text(found)
+  end
+  return status.OK
+end
+
+return inspect

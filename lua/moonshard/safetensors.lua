@@ -1,0 +1,220 @@
+-- safetensors files, alone or as a folder with an index: what is in them, the bytes, and writing them. The engine checks
+-- every rule of the format and maps the data; nothing here copies a tensor unless it is asked to.
+
+local engine = require("moonshard.ffi")
+local errors = require("moonshard.error")
+local nearest = require("moonshard.nearest")
+local options = require("moonshard.options")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+local safetensors = {}
+
+local CHECKSUM_BYTES = 17 -- 16 digits and a NUL
+
+---@class moonshard.StoredTensor
+---@field name string
+---@field dtype string "F32", "BF16", ...: as the format names it
+---@field bits integer of one element
+---@field shape integer[] {} of a scalar
+---@field elements number
+---@field offset number where its data begins in the file, in bytes
+---@field bytes number
+---@field file string path of the file that holds it
+---@field index integer from 0, for the engine
+
+---@class moonshard.Safetensors
+---@field tensors moonshard.StoredTensor[] by name, ascending
+---@field metadata { key: string, value: string, file: string }[] of the index, then of file after file
+---@field handle ffi.cdata*? nil once it is closed
+local Safetensors = {}
+Safetensors.__index = Safetensors
+
+local function read_tensor(handle, i, into)
+  check(C.ms_safetensors_describe(handle, i, into))
+  local shape = {}
+  for d = 1, into.ndim do shape[d] = tonumber(into.dims[d - 1]) end
+  return {
+    name = ffi.string(into.name), dtype = ffi.string(into.dtype), bits = into.bits, shape = shape,
+    elements = tonumber(into.elements), offset = tonumber(into.offset), bytes = tonumber(into.bytes),
+    file = ffi.string(into.file), index = i,
+  }
+end
+
+local function read_metadata(handle)
+  local list, out = {}, ffi.new("const char *[3]")
+  for i = 0, C.ms_safetensors_metadata_count(handle) - 1 do
+    check(C.ms_safetensors_metadata(handle, i, out, out + 1, out + 2))
+    list[i + 1] = { key = ffi.string(out[0]), value = ffi.string(out[1]), file = ffi.string(out[2]) }
+  end
+  return list
+end
+
+---Opens a file, an index ("model.safetensors.index.json") or a folder with one of them. Reads headers alone. MS_EINVAL
+---names the file, the tensor and the field that is wrong; MS_EIO is what the system refused.
+---@param path string
+---@return moonshard.Safetensors
+function safetensors.open(path)
+  if type(path) ~= "string" then errors.invalid("ms.safetensors.open: give a path, not %s", tostring(path)) end
+  local out = ffi.new("ms_safetensors *[1]")
+  check(C.ms_safetensors_open(path, out))
+  local handle = ffi.gc(out[0], C.ms_safetensors_close)
+  local self = setmetatable({ path = path, handle = handle, tensors = {}, by_name = {} }, Safetensors)
+  local into = ffi.new("ms_safetensors_tensor")
+  for i = 0, C.ms_safetensors_count(handle) - 1 do
+    local tensor = read_tensor(handle, i, into)
+    self.tensors[i + 1], self.by_name[tensor.name] = tensor, tensor
+  end
+  self.metadata = read_metadata(handle)
+  return self
+end
+
+---Unmaps the files; pointers into them are invalid from then on.
+function Safetensors:close()
+  if self.handle then C.ms_safetensors_close(ffi.gc(self.handle, nil)) end
+  self.handle = nil
+end
+
+local function opened(self)
+  if not self.handle then errors.invalid("safetensors %s: it was closed", self.path) end
+  return self.handle
+end
+
+---What is known of a tensor. MS_ENAME when there is none of that name.
+---@param name string
+---@return moonshard.StoredTensor
+function Safetensors:tensor(name)
+  local tensor = self.by_name[name]
+  if not tensor then
+    errors.raise("MS_ENAME", "%s holds no tensor %s: %s", self.path, tostring(name),
+      nearest.advice(tostring(name), self.by_name))
+  end
+  return tensor
+end
+
+---A tensor's bytes where they are mapped, little-endian and row-major; valid until close. Pages are read when touched.
+---@param name string
+---@return ffi.cdata* const uint8_t *
+function Safetensors:data(name)
+  return ffi.cast("const uint8_t *", C.ms_safetensors_data(opened(self), self:tensor(name).index))
+end
+
+---Copies bytes of a tensor. MS_EIO where the file was cut or the disk fails.
+---@param name string
+---@param first number byte of the tensor, from 0
+---@param bytes number
+---@param out ffi.cdata* at least that many bytes
+function Safetensors:read(name, first, bytes, out)
+  check(C.ms_safetensors_read(opened(self), self:tensor(name).index, first, bytes, out))
+end
+
+---XXH3 (64 bits) of a tensor's bytes: 16 hexadecimal digits.
+---@param name string
+---@return string
+function Safetensors:checksum(name)
+  local hex = ffi.new("char[?]", CHECKSUM_BYTES)
+  check(C.ms_safetensors_checksum(opened(self), self:tensor(name).index, hex))
+  return ffi.string(hex)
+end
+
+-- ---- writing ----------------------------------------------------------------------------------------------------
+
+---@class moonshard.SafetensorsWriter
+local Writer = {}
+Writer.__index = Writer
+
+-- The declared tensors as the engine takes them, and what must live as long.
+local function declare(tensors)
+  local list, kept, numbers = ffi.new("ms_safetensors_tensor[?]", #tensors), {}, {}
+  for i, given in ipairs(tensors) do
+    if type(given) ~= "table" or type(given.name) ~= "string" or type(given.dtype) ~= "string"
+      or type(given.shape) ~= "table" then
+      errors.invalid("ms.safetensors.create: tensor %d: write { name = \"...\", dtype = \"F32\", shape = { ... } }", i)
+    end
+    for d, size in ipairs(given.shape) do
+      if type(size) ~= "number" or size % 1 ~= 0 or size < 0 or size > 2 ^ 53 then
+        errors.invalid("ms.safetensors.create: tensor %s: dimension %d is %s: write a whole number of at least 0",
+          given.name, d - 1, tostring(size))
+      end
+    end
+    local dims = ffi.new("int64_t[?]", #given.shape, given.shape)
+    kept[#kept + 1] = dims
+    list[i - 1] = { name = given.name, dtype = given.dtype, ndim = #given.shape, dims = dims }
+    numbers[given.name] = i - 1
+  end
+  return list, numbers, kept
+end
+
+-- Entries in the order of their keys, so that equal tables give equal files.
+local function flatten(metadata)
+  local keys, texts = {}, {}
+  for key, value in pairs(metadata) do
+    if type(key) ~= "string" or type(value) ~= "string" then
+      errors.invalid("ms.safetensors.create: metadata %s: keys and values are texts", tostring(key))
+    end
+    keys[#keys + 1] = key
+  end
+  table.sort(keys)
+  for _, key in ipairs(keys) do
+    texts[#texts + 1], texts[#texts + 2] = key, metadata[key]
+  end
+  return #keys, texts
+end
+
+---Starts a file: writes its header. Nothing stands under the path before finish, unless atomic is false.
+---@param path string
+---@param tensors { name: string, dtype: string, shape: integer[] }[]
+---@param given { metadata: table<string, string>?, atomic: boolean?, sync: boolean? }? sync: on disk when finish returns
+---@return moonshard.SafetensorsWriter
+function safetensors.create(path, tensors, given)
+  given = options.parse("ms.safetensors.create", given, {
+    metadata = { "table", default = {} }, atomic = { "boolean", default = true }, sync = { "boolean", default = false },
+  })
+  if type(path) ~= "string" then errors.invalid("ms.safetensors.create: give a path, not %s", tostring(path)) end
+  local list, numbers, dims = declare(tensors)
+  local n, texts = flatten(given.metadata)
+  local config = ffi.new("ms_safetensors_config")
+  local text = ffi.new("const char *[?]", #texts, texts)
+  config.metadata, config.metadata_text = n, text
+  config.atomic, config.sync = given.atomic and 1 or 0, given.sync and 1 or 0
+  local out = ffi.new("ms_safetensors_writer *[1]")
+  check(C.ms_safetensors_create(path, #tensors, list, config, out))
+  local handle = ffi.gc(out[0], C.ms_safetensors_abort)
+  return setmetatable({ path = path, handle = handle, numbers = numbers, dims = dims }, Writer)
+end
+
+local function taken(self)
+  if not self.handle then errors.invalid("safetensors %s: it was finished or given up", self.path) end
+  return ffi.gc(self.handle, nil)
+end
+
+---Writes bytes of a declared tensor; in any order, each byte once.
+---@param name string
+---@param data ffi.cdata*|string
+---@param bytes number? all of a string
+---@param first number? byte of the tensor where they go; 0
+function Writer:put(name, data, bytes, first)
+  if not self.handle then taken(self) end
+  local number = self.numbers[name]
+  if not number then
+    errors.raise("MS_ENAME", "safetensors %s: tensor %s was not declared: %s", self.path, tostring(name),
+      nearest.advice(tostring(name), self.numbers))
+  end
+  if type(data) == "string" and bytes == nil then bytes = #data end
+  if type(bytes) ~= "number" then errors.invalid("safetensors %s: put %s: say how many bytes", self.path, name) end
+  check(C.ms_safetensors_put(self.handle, number, first or 0, bytes, data))
+end
+
+---Ends the file. MS_EINVAL when bytes are missing; then, as after any error, nothing is left.
+function Writer:finish()
+  local handle = taken(self)
+  self.handle = nil
+  check(C.ms_safetensors_finish(handle))
+end
+
+---Gives up and removes what was written.
+function Writer:abort()
+  if self.handle then C.ms_safetensors_abort(taken(self)) end
+  self.handle = nil
+end
+
+return safetensors

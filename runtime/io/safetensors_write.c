@@ -1,0 +1,317 @@
+/* safetensors_write.c - the writer: the header from declared tensors first, then data at its offset in any order.
+**
+** The layout is the reference library's: falling alignment, then by name, and a header that spaces fill up to a multiple of
+** 8. Files appear whole or not at all: data is written beside the path under another name, and renamed when all is there.
+*/
+#include "base/error.h"
+#include "io/ranges.h"
+#include "io/safetensors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct declared {
+  char *name;
+  int dtype;
+  int64_t offset, bytes; /* offset from the data's begin */
+} declared;
+
+struct ms_safetensors_writer {
+  char *path, *written_as;
+  int fd, atomic, sync;
+  int created; /* 1: there is a file of ours under written_as */
+  int failed;  /* 1: a write failed, and its bytes are not there */
+  declared *tensor;
+  const declared **order; /* as the data lies in the file */
+  int n;
+  int64_t data_at, data_bytes;
+  ms_ranges put;
+};
+
+/* ---- the header ---- */
+
+static int by_layout(const void *a, const void *b) {
+  const declared *x = *(const declared *const *)a, *y = *(const declared *const *)b;
+  if (x->dtype != y->dtype) return x->dtype > y->dtype ? -1 : 1;
+  return strcmp(x->name, y->name);
+}
+
+static int declare(declared *to, const ms_safetensors_tensor *from, int64_t *elements) {
+  char quoted[MS_ST_QUOTED];
+  to->dtype = ms_st_dtype_find(from->dtype ? from->dtype : "");
+  if (to->dtype < 0)
+    return MS_FAIL(MS_EINVAL, "dtype: %s is unknown: it must be %s",
+                   ms_st_quote(from->dtype ? from->dtype : "", quoted), ms_st_dtype_names());
+  return ms_st_measure(to->dtype, from->ndim, from->dims, elements, &to->bytes);
+}
+
+static int declare_all(ms_safetensors_writer *w, const ms_safetensors_tensor *tensors) {
+  char quoted[MS_ST_QUOTED];
+  int64_t elements;
+  for (int i = 0; i < w->n; i++) {
+    declared *to = &w->tensor[i];
+    if (!tensors[i].name) return MS_FAIL(MS_EINVAL, "%s: tensor number %d has no name", w->path, i);
+    if (!(to->name = ms_strdup(tensors[i].name))) return MS_ENOMEM;
+    if (declare(to, &tensors[i], &elements))
+      return ms_error_prefix("%s: tensor %s", w->path, ms_st_quote(to->name, quoted));
+    w->order[i] = to;
+  }
+  qsort(w->order, (size_t)w->n, sizeof *w->order, by_layout);
+  for (int i = 0; i < w->n; i++) {
+    declared *to = &w->tensor[w->order[i] - w->tensor];
+    to->offset = w->data_bytes;
+    if (__builtin_add_overflow(w->data_bytes, to->bytes, &w->data_bytes) ||
+        w->data_bytes > INT64_MAX - 2 * MS_ST_MAX_HEADER)
+      return MS_FAIL(MS_EINVAL, "%s: the tensors together are beyond 63 bits", w->path);
+  }
+  return MS_OK;
+}
+
+/* Adds a key that must be UTF-8 and new; takes the value. */
+static int set_new(const char *path, const char *what, json_t *object, const char *key, json_t *value) {
+  char quoted[MS_ST_QUOTED];
+  json_t *utf8 = json_string(key);
+  json_decref(utf8);
+  if (!utf8 || !value) {
+    json_decref(value);
+    return MS_FAIL(MS_EINVAL, "%s: %s %s: names and texts must be UTF-8", path, what, ms_st_quote(key, quoted));
+  }
+  if (json_object_get(object, key)) {
+    json_decref(value);
+    return MS_FAIL(MS_EINVAL, "%s: %s %s: the name is taken: names must differ", path, what, ms_st_quote(key, quoted));
+  }
+  if (json_object_set_new(object, key, value)) return MS_FAIL(MS_ENOMEM, "out of memory: a header");
+  return MS_OK;
+}
+
+static int add_metadata(const char *path, json_t *root, const ms_safetensors_config *config) {
+  json_t *metadata = json_object();
+  int rc = MS_OK;
+  for (int i = 0; metadata && i < config->metadata && !rc; i++) {
+    const char *key = config->metadata_text[2 * i], *value = config->metadata_text[2 * i + 1];
+    rc = set_new(path, MS_ST_METADATA, metadata, key, json_string(value));
+  }
+  if (rc) json_decref(metadata);
+  else rc = set_new(path, "header", root, MS_ST_METADATA, metadata);
+  return rc;
+}
+
+static int add_tensors(const ms_safetensors_writer *w, const ms_safetensors_tensor *tensors, json_t *root) {
+  for (int i = 0; i < w->n; i++) {
+    const declared *t = w->order[i];
+    const ms_safetensors_tensor *from = &tensors[t - w->tensor];
+    json_t *shape = json_array();
+    for (int d = 0; d < from->ndim; d++)
+      if (json_array_append_new(shape, json_integer(from->dims[d]))) {
+        json_decref(shape);
+        return MS_FAIL(MS_ENOMEM, "out of memory: a header");
+      }
+    if (!strcmp(t->name, MS_ST_METADATA)) {
+      json_decref(shape);
+      return MS_FAIL(MS_EINVAL, "%s: no tensor can be named " MS_ST_METADATA, w->path);
+    }
+    json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", ms_st_dtype_row(t->dtype)->name, "shape", shape,
+                              "data_offsets", (json_int_t)t->offset, (json_int_t)(t->offset + t->bytes));
+    if (!entry) return MS_FAIL(MS_ENOMEM, "out of memory: a header");
+    MS_TRY(set_new(w->path, "tensor", root, t->name, entry));
+  }
+  return MS_OK;
+}
+
+/* The file's first bytes, prefix and JSON; the caller frees them. Sets data_at. */
+static int make_header(ms_safetensors_writer *w, const ms_safetensors_tensor *tensors,
+                       const ms_safetensors_config *config, uint8_t **header) {
+  json_t *root = json_object();
+  char *text = NULL;
+  int rc = root ? MS_OK : MS_FAIL(MS_ENOMEM, "out of memory: a header");
+  if (!rc && config->metadata) rc = add_metadata(w->path, root, config);
+  if (!rc) rc = add_tensors(w, tensors, root);
+  if (rc) goto fail;
+  text = json_dumps(root, JSON_COMPACT);
+  int64_t length = text ? (int64_t)strlen(text) : 0, padded = (length + 7) / 8 * 8;
+  if (!text) {
+    rc = MS_FAIL(MS_ENOMEM, "out of memory: a header");
+  } else if (padded > MS_ST_MAX_HEADER) {
+    rc = MS_FAIL(MS_EINVAL, "%s: a header of %lld bytes for %d tensors: the format allows %d", w->path,
+                 (long long)padded, w->n, MS_ST_MAX_HEADER);
+  } else if (!(*header = ms_calloc(MS_ST_PREFIX + padded, 1))) {
+    rc = MS_ENOMEM;
+  } else {
+    for (int i = 0; i < MS_ST_PREFIX; i++) (*header)[i] = (uint8_t)((uint64_t)padded >> (8 * i));
+    memset(*header + MS_ST_PREFIX, ' ', (size_t)padded);
+    memcpy(*header + MS_ST_PREFIX, text, (size_t)length);
+    w->data_at = MS_ST_PREFIX + padded;
+  }
+
+fail:
+  free(text);
+  json_decref(root);
+  return rc;
+}
+
+/* ---- the file ---- */
+
+static int write_at(const ms_safetensors_writer *w, int64_t at, int64_t bytes, const void *data) {
+  const uint8_t *from = data;
+  while (bytes > 0) {
+    ssize_t done = pwrite(w->fd, from, (size_t)bytes, at);
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0)
+      return MS_FAIL(MS_EIO, "%s: writing %lld bytes at byte %lld: %s", w->written_as, (long long)bytes, (long long)at,
+                     done ? strerror(errno) : "nothing was written");
+    from += done;
+    at += done;
+    bytes -= done;
+  }
+  return MS_OK;
+}
+
+/* Another name in the same folder: a file that a killed process left there is not touched. */
+static int create_beside(ms_safetensors_writer *w) {
+  enum { NAMES = 1000 };
+  size_t room = strlen(w->path) + 40;
+  if (!(w->written_as = ms_calloc((int64_t)room, 1))) return MS_ENOMEM;
+  for (int i = 0; i < NAMES && w->fd < 0; i++) {
+    snprintf(w->written_as, room, "%s.%ld.%d.tmp", w->path, (long)getpid(), i);
+    w->fd = open(w->written_as, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (w->fd < 0 && errno != EEXIST) break;
+  }
+  return MS_OK;
+}
+
+static int create_file(ms_safetensors_writer *w) {
+  if (w->atomic) {
+    MS_TRY(create_beside(w));
+  } else {
+    if (!(w->written_as = ms_strdup(w->path))) return MS_ENOMEM;
+    w->fd = open(w->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  }
+  if (w->fd < 0) return MS_FAIL(MS_EIO, "%s: %s", w->written_as, strerror(errno));
+  w->created = 1;
+  if (ftruncate(w->fd, w->data_at + w->data_bytes))
+    return MS_FAIL(MS_EIO, "%s: making a file of %lld bytes: %s", w->written_as,
+                   (long long)(w->data_at + w->data_bytes), strerror(errno));
+  return MS_OK;
+}
+
+static int sync_folder(const char *path) {
+  char *folder = ms_st_beside(path, ".");
+  if (!folder) return MS_ENOMEM;
+  int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  int failed = fd < 0 || fsync(fd), rc = MS_OK;
+  if (failed) rc = MS_FAIL(MS_EIO, "%s: writing the folder to disk: %s", folder, strerror(errno));
+  if (fd >= 0) close(fd);
+  free(folder);
+  return rc;
+}
+
+static void release(ms_safetensors_writer *w) {
+  if (w->fd >= 0) close(w->fd);
+  if (w->created) unlink(w->written_as);
+  for (int i = 0; i < w->n; i++) free(w->tensor[i].name);
+  free(w->tensor);
+  free(w->order);
+  ms_ranges_free(&w->put);
+  free(w->written_as);
+  free(w->path);
+  free(w);
+}
+
+/* ---- the public calls ---- */
+
+void ms_safetensors_config_default(ms_safetensors_config *config) { *config = (ms_safetensors_config){.atomic = 1}; }
+
+int ms_safetensors_create(const char *path, int n, const ms_safetensors_tensor *tensors,
+                          const ms_safetensors_config *config, ms_safetensors_writer **writer) {
+  ms_safetensors_config defaults;
+  uint8_t *header = NULL;
+  int rc = MS_OK;
+  *writer = NULL;
+  ms_safetensors_config_default(&defaults);
+  if (!config) config = &defaults;
+  if (n < 0) return MS_FAIL(MS_EINVAL, "%s: %d tensors: there cannot be less than 0", path, n);
+  ms_safetensors_writer *w = ms_calloc(1, sizeof *w);
+  if (!w) return MS_ENOMEM;
+  w->fd = -1;
+  w->atomic = config->atomic;
+  w->sync = config->sync;
+  w->path = ms_strdup(path);
+  w->tensor = ms_calloc(n, sizeof *w->tensor);
+  w->order = ms_calloc(n, sizeof *w->order);
+  if (!w->path || !w->tensor || !w->order) {
+    rc = MS_ENOMEM;
+    goto fail;
+  }
+  w->n = n;
+  MS_GOTO(declare_all(w, tensors));
+  MS_GOTO(make_header(w, tensors, config, &header));
+  MS_GOTO(create_file(w));
+  MS_GOTO(write_at(w, 0, w->data_at, header));
+  free(header);
+  *writer = w;
+  return MS_OK;
+
+fail:
+  free(header);
+  release(w);
+  return rc;
+}
+
+int ms_safetensors_put(ms_safetensors_writer *w, int i, int64_t first, int64_t bytes, const void *data) {
+  char quoted[MS_ST_QUOTED];
+  int taken;
+  if (i < 0 || i >= w->n) return MS_FAIL(MS_EINVAL, "%s: tensor number %d: there are %d, from 0", w->path, i, w->n);
+  const declared *t = &w->tensor[i];
+  if (first < 0 || bytes < 0 || first > t->bytes || bytes > t->bytes - first)
+    return MS_FAIL(MS_EINVAL, "%s: tensor %s: putting %lld bytes from byte %lld: it has %lld", w->path,
+                   ms_st_quote(t->name, quoted), (long long)bytes, (long long)first, (long long)t->bytes);
+  if (!bytes) return MS_OK;
+  MS_TRY(ms_ranges_add(&w->put, t->offset + first, t->offset + first + bytes, &taken));
+  if (taken)
+    return MS_FAIL(MS_EINVAL, "%s: tensor %s: of bytes %lld to %lld some were put before: each is put once", w->path,
+                   ms_st_quote(t->name, quoted), (long long)first, (long long)(first + bytes));
+  int rc = write_at(w, w->data_at + t->offset + first, bytes, data);
+  if (rc) w->failed = 1;
+  return rc;
+}
+
+static int check_complete(const ms_safetensors_writer *w) {
+  char quoted[MS_ST_QUOTED];
+  ms_range gap;
+  if (w->failed) return MS_FAIL(MS_EIO, "%s: a write failed before: the file cannot be finished", w->path);
+  if (!ms_ranges_gap(&w->put, w->data_bytes, &gap)) return MS_OK;
+  int i = 0;
+  while (w->order[i]->offset + w->order[i]->bytes <= gap.begin) i++;
+  const declared *t = w->order[i];
+  int64_t end = gap.end < t->offset + t->bytes ? gap.end : t->offset + t->bytes;
+  return MS_FAIL(MS_EINVAL, "%s: tensor %s: bytes %lld to %lld were not put: all %lld are needed", w->path,
+                 ms_st_quote(t->name, quoted), (long long)(gap.begin - t->offset), (long long)(end - t->offset),
+                 (long long)t->bytes);
+}
+
+static int close_file(ms_safetensors_writer *w) {
+  if (w->sync && fsync(w->fd)) return MS_FAIL(MS_EIO, "%s: writing it to disk: %s", w->written_as, strerror(errno));
+  int failed = close(w->fd);
+  w->fd = -1;
+  if (failed) return MS_FAIL(MS_EIO, "%s: closing it: %s", w->written_as, strerror(errno));
+  if (w->atomic && rename(w->written_as, w->path))
+    return MS_FAIL(MS_EIO, "%s: renaming it to %s: %s", w->written_as, w->path, strerror(errno));
+  return MS_OK;
+}
+
+int ms_safetensors_finish(ms_safetensors_writer *w) {
+  int rc = check_complete(w);
+  if (!rc) rc = close_file(w);
+  if (!rc) w->created = 0; /* it stands under its own name now */
+  if (!rc && w->sync) rc = sync_folder(w->path);
+  release(w);
+  return rc;
+}
+
+void ms_safetensors_abort(ms_safetensors_writer *w) {
+  if (w) release(w);
+}
