@@ -25,6 +25,8 @@ TEST_TIMEOUT ?= 300
 # make fuzz-plans: the first case (any unless told), and how many (no end unless told)
 SEED ?=
 CASES ?=
+# make fuzz-safetensors: for how many seconds
+FUZZ_SECONDS ?= 20
 # where `make bench-peers` finds a CUDA 13 toolkit, whose libraries spare a large download
 CUDA_HOME ?= /usr/local/cuda
 
@@ -44,7 +46,7 @@ BUILD := build
 build_config = +@$(MAKE) --no-print-directory -j$(JOBS) -f runtime/make/build.mk BUILD=$(BUILD) PREFIX=$(PREFIX)
 test_config = tests/run.sh --build $(BUILD)/$(1) --config $(1) --only '$(ONLY)' --timeout
 
-.PHONY: all run train test fuzz-plans bench bench-peers lint san-address san-thread install clean help
+.PHONY: all run train test fuzz-plans fuzz-safetensors bench bench-peers lint san-address san-thread install clean help
 .NOTPARALLEL:
 
 all: $(BUILD)/packages/build ## build everything under build/
@@ -83,6 +85,9 @@ san-address: $(BUILD)/packages/train $(BUILD)/packages/test $(BUILD)/packages/bu
 san-thread: $(BUILD)/packages/train $(BUILD)/packages/test $(BUILD)/packages/build ## the tests under the thread sanitizer, every stream a thread
 	$(build_config) CONFIG=thread all tests
 	@$(call test_config,thread) $(TEST_TIMEOUT)
+
+fuzz-safetensors: $(BUILD)/packages/build ## broken safetensors files under clang's libFuzzer, for FUZZ_SECONDS
+	@tests/fuzz/libfuzzer.sh '$(BUILD)' safetensors '$(FUZZ_SECONDS)'
 
 install: all ## install under PREFIX (and DESTDIR)
 	$(build_config) DESTDIR=$(DESTDIR) install

@@ -1,5 +1,5 @@
--- safetensors files, alone or as a folder with an index: what is in them, the bytes, and writing them. The engine checks
--- every rule of the format and maps the data; nothing here copies a tensor unless it is asked to.
+-- safetensors files, alone or as a folder with an index: what is in them, the bytes, and writing them. The engine
+-- checks every rule of the format and maps the data; nothing here copies a tensor unless it is asked to.
 
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
@@ -163,7 +163,7 @@ end
 ---Starts a file: writes its header. Nothing stands under the path before finish, unless atomic is false.
 ---@param path string
 ---@param tensors { name: string, dtype: string, shape: integer[] }[]
----@param given { metadata: table<string, string>?, atomic: boolean?, sync: boolean? }? sync: on disk when finish returns
+---@param given { metadata: table<string, string>?, atomic: boolean?, sync: boolean? }? sync: on disk at the end
 ---@return moonshard.SafetensorsWriter
 function safetensors.create(path, tensors, given)
   given = options.parse("ms.safetensors.create", given, {

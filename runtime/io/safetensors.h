@@ -54,6 +54,7 @@ typedef struct ms_st_index {
   json_t *root, *weight_map, *metadata;
 } ms_st_index;
 
+int ms_st_index_parse(const char *path, const char *text, int64_t length, ms_st_index *index);
 int ms_st_index_read(const char *path, ms_st_index *index);
 void ms_st_index_free(ms_st_index *index);
 /* The file of a folder to open; *indexed: it is an index. The caller frees it. */

@@ -117,33 +117,34 @@ static int check_index(const char *path, const ms_st_index *index) {
   return MS_OK;
 }
 
-int ms_st_index_read(const char *path, ms_st_index *index) {
-  int fd = -1, rc;
-  int64_t bytes;
-  char *text = NULL;
+int ms_st_index_parse(const char *path, const char *text, int64_t length, ms_st_index *index) {
+  int rc;
   *index = (ms_st_index){0};
-  MS_GOTO(ms_st_open_file(path, &fd, &bytes));
-  if (bytes > MS_ST_MAX_HEADER) {
-    rc = MS_FAIL(MS_EINVAL, "%s: index of %lld bytes: it must have at most %d", path, (long long)bytes,
-                 MS_ST_MAX_HEADER);
-    goto fail;
-  }
-  text = ms_calloc(bytes, 1);
-  if (!text) {
-    rc = MS_ENOMEM;
-    goto fail;
-  }
-  MS_GOTO(ms_st_read_at(path, fd, 0, bytes, text));
-  MS_GOTO(ms_st_json(path, "index", text, bytes, &index->root));
+  MS_GOTO(ms_st_json(path, "index", text, length, &index->root));
   index->weight_map = json_object_get(index->root, "weight_map");
   index->metadata = json_object_get(index->root, "metadata");
   MS_GOTO(check_index(path, index));
   if (index->metadata) MS_GOTO(make_texts(index->metadata));
+  return MS_OK;
 
 fail:
+  ms_st_index_free(index);
+  return rc;
+}
+
+int ms_st_index_read(const char *path, ms_st_index *index) {
+  int fd;
+  int64_t bytes;
+  char *text = NULL;
+  MS_TRY(ms_st_open_file(path, &fd, &bytes));
+  int rc = bytes <= MS_ST_MAX_HEADER ? MS_OK
+                                     : MS_FAIL(MS_EINVAL, "%s: index of %lld bytes: it must have at most %d", path,
+                                               (long long)bytes, MS_ST_MAX_HEADER);
+  if (!rc && !(text = ms_calloc(bytes, 1))) rc = MS_ENOMEM;
+  if (!rc) rc = ms_st_read_at(path, fd, 0, bytes, text);
+  if (!rc) rc = ms_st_index_parse(path, text, bytes, index);
   free(text);
-  if (fd >= 0) close(fd);
-  if (rc) ms_st_index_free(index);
+  close(fd);
   return rc;
 }
 

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct declared {
@@ -188,10 +189,13 @@ static int create_file(ms_safetensors_writer *w) {
     MS_TRY(create_beside(w));
   } else {
     if (!(w->written_as = ms_strdup(w->path))) return MS_ENOMEM;
-    w->fd = open(w->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    w->fd = open(w->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
   }
   if (w->fd < 0) return MS_FAIL(MS_EIO, "%s: %s", w->written_as, strerror(errno));
-  w->created = 1;
+  struct stat about;
+  if (fstat(w->fd, &about)) return MS_FAIL(MS_EIO, "%s: %s", w->written_as, strerror(errno));
+  if (!S_ISREG(about.st_mode)) return MS_FAIL(MS_EINVAL, "%s: it is no ordinary file: name one", w->path);
+  w->created = 1; /* from here on giving up removes it: never a device that was named */
   if (ftruncate(w->fd, w->data_at + w->data_bytes))
     return MS_FAIL(MS_EIO, "%s: making a file of %lld bytes: %s", w->written_as,
                    (long long)(w->data_at + w->data_bytes), strerror(errno));

@@ -177,6 +177,16 @@ $(OUT)/bench/%: $(OUT)/obj/tests/bench/%.o $(ENGINE_O) $(LAUNCHER) $(OUT)/engine
 	@echo "link  $@"
 	@$(CC) $(LDFLAGS) $< $(LAUNCHER) $(ENGINE_O) -o $@ $(LDLIBS)
 
+# Fuzz targets take what they need of the engine's sources and are compiled as a whole by clang, which brings libFuzzer.
+FUZZ_C_safetensors := $(wildcard runtime/io/*.c runtime/base/*.c)
+FUZZ_FLAGS := -std=c11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer,address,undefined \
+  -fno-sanitize-recover=undefined
+
+$(BUILD)/fuzz/fuzz_%: tests/fuzz/fuzz_%.c $(ENGINE_C) $(wildcard runtime/*.h runtime/*/*.h)
+	@mkdir -p $(@D)
+	@echo "clang $<"
+	@clang $(FUZZ_FLAGS) $(INCLUDES) $< $(FUZZ_C_$*) -o $@ $(shell pkg-config --libs $(LIBRARIES)) -lpthread -lm
+
 $(BUILD)/peers/mpi_%: tests/bench/mpi_%.c
 	@mkdir -p $(@D)
 	@echo "mpicc $<"

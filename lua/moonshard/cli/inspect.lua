@@ -100,7 +100,8 @@ local function print_text(found)
   io.write("metadata\n")
   local entries = {}
   for i, entry in ipairs(found.metadata) do
-    entries[i] = { printable(entry.key), printable(entry.value), several and printable(entry.file:match("[^/]*$")) or "" }
+    local name = several and printable(entry.file:match("[^/]*$")) or ""
+    entries[i] = { printable(entry.key), printable(entry.value), name }
   end
   print_table(entries, {})
 end

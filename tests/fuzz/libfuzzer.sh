@@ -1,0 +1,22 @@
+#!/bin/bash
+# Fuzzes one target of libFuzzer: libfuzzer.sh BUILD TARGET SECONDS. Starts from the committed fixtures; what is found new stays in
+# BUILD/fuzz/corpus-TARGET, a crash in BUILD/fuzz. Ends with 0 and says so where clang or its libFuzzer is missing.
+set -eu
+cd "$(dirname "$0")/../.."
+build=$1 target=$2 seconds=$3
+
+[ -f "tests/fuzz/fuzz_$target.c" ] || { echo "fuzz: there is no tests/fuzz/fuzz_$target.c" >&2; exit 2; }
+mkdir -p "$build/fuzz/corpus-$target"
+probe='int LLVMFuzzerTestOneInput(const char *d, unsigned long n); int LLVMFuzzerTestOneInput(const char *d, unsigned long n) { return d && n ? 0 : 0; }'
+if ! command -v clang >/dev/null || ! echo "$probe" | clang -fsanitize=fuzzer,address,undefined -x c - -o "$build/fuzz/probe" 2>/dev/null; then
+  echo "fuzz: skipped: clang with its libFuzzer is not here (Debian: apt-get install clang libclang-rt-14-dev)"
+  exit 0
+fi
+rm -f "$build/fuzz/probe"
+make --no-print-directory -f runtime/make/build.mk BUILD="$build" "$build/fuzz/fuzz_$target"
+
+seeds=()
+while IFS= read -r folder; do seeds+=("$folder"); done < <(find "tests/fixtures/$target" -mindepth 1 -type d | sort)
+"$build/fuzz/fuzz_$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 \
+  -dict="tests/fuzz/$target.dict" -artifact_prefix="$build/fuzz/" "$build/fuzz/corpus-$target" "${seeds[@]}" 2>&1 | tail -n 40
+exit "${PIPESTATUS[0]}"
