@@ -1,6 +1,7 @@
 -- moonshard check: recipes on many ranks beside the same on one, and the code that compares them.
 
 local compare = require("moonshard.check.compare")
+local files = require("moonshard.check.files")
 local json = require("cjson")
 local program = require("lua.program")
 local verdict = require("moonshard.check.verdict")
@@ -10,13 +11,6 @@ local RECIPE = "tests/lua/recipes/rank_dependent.lua"
 
 local function check(...)
   return program.run({ "check", ... })
-end
-
-local function folders()
-  local listed = io.popen("ls -d /tmp/moonshard-check-* 2>/dev/null | wc -l")
-  local count = tonumber(listed:read("*a"))
-  listed:close()
-  return count
 end
 
 describe("check", function()
@@ -82,7 +76,7 @@ describe("check", function()
   end)
 
   it("refuses bad input with 2, and leaves no folder behind", function()
-    local before = folders()
+    local folder = files.temporary_folder()
     for text, arguments in pairs({
       ["it ended without a training step"] = { RECIPE, "-n", "2", "train=false" },
       ["--rtol 0: it must be a number above 0"] = { RECIPE, "--rtol", "0" },
@@ -90,11 +84,13 @@ describe("check", function()
       ["mesh 2x2"] = { RECIPE, "-n", "3", "mesh=2x2" },
       ["needs a recipe"] = { "-n", "2" },
     }) do
-      local ended = check(unpack(arguments))
+      local ended = program.run({ "check", unpack(arguments) }, "TMPDIR=" .. folder)
       assert.equal(2, ended.status, text .. ": " .. ended.err)
       assert.truthy(ended.err:find(text, 1, true), ended.err)
     end
-    assert.equal(before, folders())
+    assert.equal(0, program.run({ "check", RECIPE, "-n", "2" }, "TMPDIR=" .. folder).status)
+    assert.equal(3, program.run({ "check", RECIPE, "-n", "2", "scale=0.1" }, "TMPDIR=" .. folder).status)
+    assert.is_true(os.remove(folder)) -- only an empty one can be
   end)
 
   it("counts AdamW's rounding where a gradient is zero but for rounding", function()
