@@ -100,7 +100,10 @@ MS_API int ms_op_find(const char *name); /* index, or -1 */
 
 typedef struct ms_world ms_world;
 
-/* Joins the world that the environment describes: a rank of `moonshard run -n N`, or a world of one. */
+/* Joins the world that the environment describes: a rank of `moonshard run`, of torchrun, mpirun or srun, one that was
+** started by hand (RANK, WORLD_SIZE and MASTER_ADDR, MASTER_PORT or MOONSHARD_RENDEZVOUS), or a world of one. Fails with
+** MS_ETIMEOUT naming the ranks that have not come, MS_EMISMATCH when this rank is refused, MS_EINVAL when launchers
+** contradict each other or nothing says where to meet. */
 MS_API int ms_world_join(ms_world **world);
 /* A world of one, whatever launched this process: for work in which no other rank takes part. */
 MS_API int ms_world_alone(ms_world **world);

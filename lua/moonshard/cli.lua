@@ -16,6 +16,9 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
       --pin CORES        auto (each rank to its own cores where there are enough), none, or a list: 0-3,8-11
       --trace FILE       write a trace of some steps, for ui.perfetto.dev and `moonshard trace`
       --trace-steps A-B  which (2-4)
+      --nodes N --node-rank R --rendezvous tcp://HOST:PORT
+                         be node R of N, each with RANKS ranks, which meet at node 0's HOST; under torchrun, mpirun
+                         or srun leave -n and these out: run joins their ranks
       --timeout S        seconds until waiting for another rank is an error (300)
       --inject-delay P:T[@R],...   be late on purpose, e.g. gather:100ms,update:1s@2: nothing but time may change
   moonshard plan RECIPE.lua -n RANKS [--rank R] [--json] [key=value ...]

@@ -35,6 +35,11 @@ setmetatable(world, {
   end,
 })
 
+---Joins now instead of at the first question: where ranks meet, a recipe's line is not to blame when they do not.
+function world.join()
+  if not rawget(world, "size") then join() end
+end
+
 ---Makes this process rank `rank` of a world of `size` ranks that is only described: plans can be compiled, nothing can
 ---run. Must come before anything joined the world.
 ---@param rank integer 0 to size - 1

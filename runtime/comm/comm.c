@@ -54,6 +54,7 @@ const char *ms_coll_kind_name(int kind) { return kind_names[kind >= 0 && kind < 
 /* ---- opening ---- */
 
 static int check_members(const ms_world *world, int n, const int *ranks, int channel, int *me) {
+  MS_TRY(ms_world_check_one_node(world));
   if (n < 2) return MS_FAIL(MS_EINVAL, "a communicator of %d ranks: it takes at least 2", n);
   if (n > ms_world_size(world))
     return MS_FAIL(MS_EINVAL, "a communicator of %d ranks in a world of %d", n, ms_world_size(world));

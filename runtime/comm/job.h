@@ -80,6 +80,8 @@ int ms_job_map(int fd, ms_job **job);
 /* The same for a reader, who cannot change it. */
 int ms_job_peek(int fd, const ms_job **job);
 void ms_job_unmap(const ms_job *job);
+/* Opens descriptor fd_there of process pid, which is rank `owner`; rank: who opens, for messages. */
+int ms_memory_open(int rank, int owner, int pid, int fd_there, int *fd);
 /* Rings one rank's doorbell; enters the kernel only when somebody sleeps there. */
 void ms_job_ring(ms_job *job, int rank);
 /* Sleeps until rank's doorbell differs from `seen`, a signal comes, or `seconds` pass. */

@@ -106,6 +106,7 @@ static int find_each_other(ms_members *members) {
 }
 
 int ms_members_open(ms_world *world, int n, const int *ranks, const char *label, ms_members *members) {
+  MS_TRY(ms_world_check_one_node(world));
   if (n < 1 || n > ms_world_size(world) || n > MS_MAX_LOCAL_RANKS)
     return MS_FAIL(MS_EINVAL, "%d ranks shall meet in a world of %d", n, ms_world_size(world));
   *members = (ms_members){.world = world, .size = n, .barrier = {.kind = MS_COLL_BARRIER, .label = label}};

@@ -16,7 +16,7 @@ static const double LEFT_GRACE = 0.3;
 
 unsigned ms_world_epoch(const ms_world *world) {
   const ms_job *job = ms_world_job(world);
-  return job ? atomic_load(&job->rank[ms_world_rank(world)].recovery) : 0;
+  return job ? atomic_load(&job->rank[ms_world_local_rank(world)].recovery) : 0;
 }
 
 static int check_launcher(ms_job *job) {
@@ -87,6 +87,7 @@ static void reset_abort(ms_job *job) {
 int ms_world_recover(ms_world *world) {
   ms_job *job = ms_world_job(world);
   if (!job) return MS_OK;
+  MS_TRY(ms_world_check_one_node(world));
   int rank = ms_world_rank(world);
   uint32_t before = atomic_load(&job->rank[rank].recovery);
   MS_TRY(meet(world, job, before + 1));

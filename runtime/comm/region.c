@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "comm/job.h"
 #include "comm/members.h"
 
 /* What the first member tells the others. */
@@ -56,21 +57,24 @@ static int map_shared(int fd, size_t bytes, ms_region *region) {
   return MS_OK;
 }
 
-static int map_offered(const ms_members *members, const offer *theirs, ms_region *region) {
+int ms_memory_open(int rank, int owner, int pid, int fd_there, int *fd) {
   char path[64];
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd_there);
+  *fd = open(path, O_RDWR | O_CLOEXEC);
+  if (*fd >= 0) return MS_OK;
+  return MS_FAIL(
+      MS_EIO,
+      "rank %d cannot open the shared memory of rank %d at %s: %s (the ranks must run as one user, see each other's "
+      "processes, and /proc must be mounted)",
+      rank, owner, path, strerror(errno));
+}
+
+static int map_offered(const ms_members *members, const offer *theirs, ms_region *region) {
   struct stat info;
-  snprintf(path, sizeof path, "/proc/%d/fd/%d", theirs->pid, theirs->fd);
-  int fd = open(path, O_RDWR | O_CLOEXEC);
-  if (fd < 0)
-    return MS_FAIL(
-        MS_EIO,
-        "rank %d cannot open the shared memory of rank %d at %s: %s (the ranks must run as one user, see each "
-        "other's processes, and /proc must be mounted)",
-        members->rank[members->me], members->rank[0], path, strerror(errno));
-  int rc = MS_OK;
+  int fd, rc = MS_OK, me = members->rank[members->me];
+  MS_TRY(ms_memory_open(me, members->rank[0], theirs->pid, theirs->fd, &fd));
   if (fstat(fd, &info) || (uint64_t)info.st_size != theirs->bytes)
-    rc = MS_FAIL(MS_EIO, "rank %d: %s is not the shared memory of rank %d", members->rank[members->me], path,
-                 members->rank[0]);
+    rc = MS_FAIL(MS_EIO, "rank %d: what rank %d offers is not its shared memory", me, members->rank[0]);
   else rc = map_shared(fd, (size_t)theirs->bytes, region);
   close(fd);
   return rc;

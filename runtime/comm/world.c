@@ -1,28 +1,21 @@
-/* world.c - a rank's place among the ranks: joining, waiting, barrier, exchange, giving up.
+/* world.c - what ranks do together once they have joined: waiting, barrier, exchange.
 **
 ** A world of one that no launcher made has no control segment: its collectives are copies. Every wait goes through
 ** ms_world_turn, so deadline, abort and Ctrl-C are handled in one place.
 */
-#include "comm/world.h"
-
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "base/clock.h"
-#include "base/env.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/interrupt.h"
 #include "comm/comm.h"
-#include "comm/job.h"
 #include "comm/report.h"
+#include "comm/world_state.h"
 
-static const double DEFAULT_TIMEOUT = 300.0;
 /* A signal that comes just before the kernel puts the thread to sleep, or that another thread took, is seen after this. */
 static const double LONGEST_SLEEP = 0.1;
 /* A rank that is waited for and has left is an error after this: until then, the launcher may tell why it left. */
@@ -32,171 +25,6 @@ static const double SHORTEST_STOP = 1.0;
 static const double PATIENCE = 0.5;
 /* Long enough for a peer that is about to arrive; then the core is better left idle. */
 static const double SPIN_SECONDS = 200e-6;
-
-struct ms_world {
-  int rank, size, fd;
-  int spin; /* every rank has a core of its own */
-  int maps; /* this world mapped job, and unmaps it */
-  double timeout;
-  ms_job *job; /* NULL: a world of one */
-  ms_ledger *ledger;
-  ms_ledger_ring *ring;            /* of barrier and exchange */
-  int barrier_text, exchange_text; /* activities, in the ledger's numbers */
-};
-
-static int read_timeout(ms_world *world) {
-  MS_TRY(ms_env_double("MOONSHARD_TIMEOUT", DEFAULT_TIMEOUT, &world->timeout));
-  if (world->timeout > 0) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "environment variable MOONSHARD_TIMEOUT: it must be seconds above 0, not %g",
-                 world->timeout);
-}
-
-static void open_ledger(ms_world *world, ms_ledger *ledger) {
-  world->ledger = ledger;
-  world->ring = ms_ledger_ring_of(ledger, MS_LEDGER_WORLD);
-  ms_ledger_ring_of(ledger, MS_LEDGER_MESHES); /* there is one, then, whatever comes */
-  world->barrier_text = ms_ledger_number(ledger, "barrier");
-  world->exchange_text = ms_ledger_number(ledger, "exchange");
-  atomic_store(&ledger->since, ms_ledger_now());
-}
-
-/* Without a job nobody reads it, but who writes need not know. */
-static int open_private_ledger(ms_world *world) {
-  void *memory = mmap(NULL, sizeof(ms_ledger), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return MS_FAIL(MS_ENOMEM, "cannot map %zu bytes for the ledger", sizeof(ms_ledger));
-  open_ledger(world, memory);
-  return MS_OK;
-}
-
-static void take_place(ms_world *world, ms_job *job, int rank) {
-  world->job = job;
-  world->rank = rank;
-  world->size = job->size;
-  world->spin = job->size <= job->cores;
-  open_ledger(world, &job->ledger[rank]);
-  atomic_store(&job->rank[rank].pid, (int32_t)getpid());
-  atomic_store(&job->rank[rank].state, MS_JOB_JOINED);
-}
-
-int ms_world_attach(ms_job *job, int rank, ms_world **world) {
-  ms_world *joined = ms_calloc(1, sizeof *joined);
-  if (!joined) return MS_ENOMEM;
-  int rc = read_timeout(joined);
-  if (rc) {
-    free(joined);
-    return rc;
-  }
-  joined->fd = -1;
-  take_place(joined, job, rank);
-  *world = joined;
-  return MS_OK;
-}
-
-/* Without a control segment a process can only be a world of one. */
-static int refuse_other_launchers(void) {
-  int size, rank;
-  MS_TRY(ms_env_int("WORLD_SIZE", 1, 1, 1 << 20, &size));
-  MS_TRY(ms_env_int("RANK", 0, 0, 1 << 20, &rank));
-  if (size == 1) return MS_OK;
-  return MS_FAIL(MS_EUNSUPPORTED,
-                 "this process was told it is rank %d of %d (RANK, WORLD_SIZE), but not by `moonshard run -n %d`; "
-                 "joining the ranks of other launchers is not in this build",
-                 rank, size, size);
-}
-
-static int join_job(ms_world *world) {
-  int rank, size;
-  MS_TRY(ms_env_int("MOONSHARD_JOB_FD", -1, 0, 1 << 20, &world->fd));
-  if (ms_job_map(world->fd, &world->job)) {
-    ms_error_prefix("MOONSHARD_JOB_FD (was it inherited from a rank by a process that is none? then unset it, with "
-                    "RANK and WORLD_SIZE)");
-    return ms_error_code();
-  }
-  world->maps = 1;
-  MS_TRY(ms_env_int("WORLD_SIZE", world->job->size, 1, MS_MAX_LOCAL_RANKS, &size));
-  MS_TRY(ms_env_int("RANK", 0, 0, world->job->size - 1, &rank));
-  if (size != world->job->size)
-    return MS_FAIL(MS_EINVAL, "WORLD_SIZE is %d, but the launcher made a job of %d ranks", size, world->job->size);
-  take_place(world, world->job, rank);
-  return MS_OK;
-}
-
-/* A world of one, without a ledger as yet. */
-static int make_world(ms_world **world) {
-  ms_world *made = ms_calloc(1, sizeof *made);
-  if (!made) return MS_ENOMEM;
-  made->fd = -1;
-  made->size = 1;
-  int rc = read_timeout(made);
-  if (rc) free(made);
-  else *world = made;
-  return rc;
-}
-
-int ms_world_alone(ms_world **world) {
-  ms_world *alone;
-  MS_TRY(make_world(&alone));
-  int rc = open_private_ledger(alone);
-  if (rc) free(alone);
-  else *world = alone;
-  return rc;
-}
-
-int ms_world_join(ms_world **world) {
-  int rc = MS_OK;
-  ms_world *joined;
-  MS_TRY(make_world(&joined));
-  if (ms_env_string("MOONSHARD_JOB_FD", NULL)) MS_GOTO(join_job(joined));
-  else MS_GOTO(refuse_other_launchers());
-  if (!joined->job) MS_GOTO(open_private_ledger(joined));
-  *world = joined;
-  return MS_OK;
-fail:
-  if (joined->maps) ms_job_unmap(joined->job);
-  free(joined);
-  return rc;
-}
-
-void ms_world_leave(ms_world *world) {
-  if (!world) return;
-  if (world->job) {
-    atomic_store(&world->job->rank[world->rank].state, MS_JOB_LEFT);
-    for (int rank = 0; rank < world->size; rank++)
-      if (rank != world->rank) ms_job_ring(world->job, rank);
-    if (world->maps) ms_job_unmap(world->job);
-  } else munmap(world->ledger, sizeof *world->ledger);
-  free(world);
-}
-
-int ms_world_rank(const ms_world *world) { return world->rank; }
-
-int ms_world_size(const ms_world *world) { return world->size; }
-
-/* All ranks that this file can join are on one host. */
-int ms_world_nodes(const ms_world *world) {
-  (void)world;
-  return 1;
-}
-
-int ms_world_node_ranks(const ms_world *world, int node) { return node == 0 ? world->size : 0; }
-
-int ms_world_node_of(const ms_world *world, int rank) { return rank >= 0 && rank < world->size ? 0 : -1; }
-
-int ms_world_local_rank(const ms_world *world) { return world->rank; }
-
-int ms_world_fd(const ms_world *world) { return world->fd; }
-
-ms_job *ms_world_job(const ms_world *world) { return world->job; }
-
-ms_ledger *ms_world_ledger(const ms_world *world) { return world->ledger; }
-
-double ms_world_timeout(const ms_world *world) { return world->timeout; }
-
-void ms_world_set_timeout(ms_world *world, double seconds) { world->timeout = seconds; }
-
-void ms_world_abort(ms_world *world, const char *why) {
-  if (world->job) ms_job_give_up(world->job, world->rank, world->rank, why);
-}
 
 /* ---- what the program tells ---- */
 
@@ -225,11 +53,11 @@ int ms_world_check(const ms_world *world) {
   if (!why) return MS_OK;
   if (ms_interrupts_held()) return check_what_must_be_done(world);
   if (row == MS_JOB_LAUNCHER) return MS_FAIL(MS_EPEER, "%s", why);
-  return MS_FAIL(MS_EPEER, "rank %d gave up: %s", blame, why);
+  return MS_FAIL(MS_EPEER, "rank %d gave up: %s", ms_world_rank_of_row(world, blame), why);
 }
 
 unsigned ms_world_doorbell(const ms_world *world) {
-  return world->job ? atomic_load(&world->job->rank[world->rank].doorbell) : 0;
+  return world->job ? atomic_load(&world->job->rank[world->row].doorbell) : 0;
 }
 
 static void relax(void) {
@@ -261,7 +89,7 @@ void ms_world_sleep(ms_world *world, unsigned seen, double seconds) {
     sched_yield();
     if (ms_world_doorbell(world) != seen) return;
   }
-  ms_job_sleep(world->job, world->rank, seen, fmin(seconds, LONGEST_SLEEP));
+  ms_job_sleep(world->job, world->row, seen, fmin(seconds, LONGEST_SLEEP));
 }
 
 void ms_world_ring(ms_world *world, const int *ranks, int n) {
@@ -432,16 +260,18 @@ static uint64_t next_ticket(const ms_world *world) {
 }
 
 int ms_world_barrier(ms_world *world) {
+  MS_TRY(ms_world_check_one_node(world));
   if (world->size == 1) return ms_world_check(world);
   return meet(world, BARRIER, next_ticket(world), 0);
 }
 
 int ms_world_finish(ms_world *world) {
-  if (world->size == 1) return ms_world_check(world);
+  if (world->size == 1 || ms_world_nodes(world) > 1) return ms_world_check(world);
   return meet(world, END, next_ticket(world), 0);
 }
 
 int ms_world_exchange(ms_world *world, const void *mine, int bytes, void *all) {
+  MS_TRY(ms_world_check_one_node(world));
   if (bytes < 0 || bytes > MS_JOB_EXCHANGE)
     return MS_FAIL(MS_EINVAL, "exchange: %d bytes a rank; at most %d fit", bytes, MS_JOB_EXCHANGE);
   if (world->size == 1) {

@@ -2,7 +2,8 @@
 **
 ** A job has one control segment, a memfd that every rank maps: for each rank its pid, state, doorbell (a futex word) and
 ** last error, the job's abort flag, exchange slots and the ticket counters of communicators. The launcher makes it
-** before it starts the ranks; they inherit it as file descriptor MOONSHARD_JOB_FD (with RANK, WORLD_SIZE, LOCAL_RANK).
+** before it starts the ranks; they inherit it as file descriptor MOONSHARD_JOB_FD (with RANK, WORLD_SIZE, LOCAL_RANK). Ranks
+** that another launcher started meet at a store (rendezvous.h), and the first of each node makes it.
 ** Nothing has a name in the file system, so nothing can be left behind. Regions, further shared memory, are told of in
 ** members.h.
 */
@@ -48,6 +49,8 @@ struct ms_ledger *ms_world_ledger(const ms_world *world);
 int ms_world_check(const ms_world *world);
 /* Changes whenever this rank comes back from ms_world_recover: what was under way before is void. */
 unsigned ms_world_epoch(const ms_world *world);
+/* MS_OK when all ranks share memory; else MS_EUNSUPPORTED, naming the hosts. */
+int ms_world_check_one_node(const ms_world *world);
 /* Sleeps until this rank's doorbell rings, or `seconds` pass; `seen` is the doorbell's value read before the condition
 ** was tested (ms_world_doorbell), so no ring is lost. Spins briefly first when every rank has a core, and
 ** yields once when not. */

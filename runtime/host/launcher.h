@@ -18,7 +18,11 @@ typedef struct ms_launch_config {
   const char *log_dir;
   const char *pin; /* NULL or "auto", "none", or a list of cores "0-3,8": see launcher/pin.h */
   int interactive; /* 1: SIGINT is the ranks' own business, and so is telling about errors that end them */
-  double grace;    /* seconds for ranks to end before SIGKILL; 0: 3 after a failure, 5 after a request to end */
+  /* One node of several (0 or 1: of one): each has a launcher that starts `ranks` ranks, and they meet at rendezvous, which
+  ** is tcp://host:port, file:///path, env:// or, when the ranks of this launcher are all, NULL. */
+  int nodes, node_rank;
+  const char *rendezvous;
+  double grace; /* seconds for ranks to end before SIGKILL; 0: 3 after a failure, 5 after a request to end */
 } ms_launch_config;
 
 /* Runs the ranks to their end. A rank that fails or dies ends the others; one line on stderr says which and why, or, when

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/cores.h"
+#include "comm/environment.h"
 #include "host/embedded.h"
 #include "host/launcher.h"
 #include "host/ps.h"
@@ -75,7 +76,7 @@ static const char *text_field(lua_State *L, const char *name) {
   return lua_isnil(L, -1) ? NULL : luaL_checkstring(L, -1);
 }
 
-/* launch{ ranks =, log_all =, log_dir =, pin =, interactive =, main = function } -> exit status, or nil and a message; the
+/* launch{ ranks =, log_all =, log_dir =, pin =, interactive =, nodes =, node_rank =, rendezvous =, main = function } -> exit status, or nil and a message; the
 ** fields as in ms_launch_config. main runs in every rank and returns the rank's exit status; it does not return here. Where
 ** it is interactive, rank 0 may change the terminal: it is put back. */
 static int host_launch(lua_State *L) {
@@ -90,6 +91,11 @@ static int host_launch(lua_State *L) {
   config.interactive = lua_toboolean(L, -1);
   config.log_dir = text_field(L, "log_dir");
   config.pin = text_field(L, "pin");
+  config.rendezvous = text_field(L, "rendezvous");
+  lua_getfield(L, 1, "nodes");
+  config.nodes = (int)luaL_optinteger(L, -1, 0);
+  lua_getfield(L, 1, "node_rank");
+  config.node_rank = (int)luaL_optinteger(L, -1, 0);
   lua_getfield(L, 1, "main");
   luaL_checktype(L, -1, LUA_TFUNCTION);
   struct termios terminal;
@@ -141,9 +147,29 @@ static int host_source(lua_State *L) {
   return 0;
 }
 
+/* task() -> { rank =, size =, source = }: which rank other launchers say that this process is; size 1 when none does. Or nil
+** and a message. */
+static int host_task(lua_State *L) {
+  ms_task task;
+  if (ms_environment_task(&task)) {
+    lua_pushnil(L);
+    lua_pushstring(L, ms_error_message());
+    ms_error_clear();
+    return 2;
+  }
+  lua_newtable(L);
+  lua_pushinteger(L, task.rank);
+  lua_setfield(L, -2, "rank");
+  lua_pushinteger(L, task.size);
+  lua_setfield(L, -2, "size");
+  lua_pushstring(L, task.source);
+  lua_setfield(L, -2, "source");
+  return 1;
+}
+
 static int open_host(lua_State *L) {
-  static const luaL_Reg functions[] = {
-      {"launch", host_launch}, {"cores", host_cores}, {"runs", ms_host_runs}, {"source", host_source}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"launch", host_launch}, {"cores", host_cores},   {"task", host_task},
+                                       {"runs", ms_host_runs},  {"source", host_source}, {NULL, NULL}};
   lua_newtable(L);
   luaL_register(L, NULL, functions);
   return 1;

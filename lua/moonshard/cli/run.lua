@@ -3,6 +3,7 @@
 local errors = require("moonshard.error")
 local command_line = require("moonshard.cli.command_line")
 local exit = require("moonshard.cli.exit")
+local nodes = require("moonshard.cli.nodes")
 local output_file = require("moonshard.output_file")
 local recipe = require("moonshard.cli.recipe")
 local status = require("moonshard.cli.status")
@@ -21,6 +22,7 @@ local OPTIONS = {
   ["--timeout"] = { name = "timeout", value = "seconds" },
   ["--inject-delay"] = { name = "inject_delay", value = "text", what = "delays like gather:100ms,update:1s@2" },
 }
+for option, row in pairs(nodes.OPTIONS) do OPTIONS[option] = row end
 
 -- What most recipes use, loaded before the ranks are forked: once, instead of once a rank.
 local COMMON = {
@@ -33,18 +35,29 @@ local function set_up_rank(line)
   local C = require("moonshard.ffi").C
   local world = require("moonshard.world")
   C.ms_interrupt_install()
-  if line.timeout then C.ms_world_set_timeout(world.handle, line.timeout) end
+  if line.timeout then nodes.set_timeout(line.timeout) end
+  if line.joins or line.rendezvous then world.join() end
   if line.trace then require("moonshard.tracer").request(line.trace, unpack(line.trace_range)) end
   if line.metrics and world.rank == 0 then require("moonshard.log").open_metrics(line.metrics) end
 end
 
--- Tells the launcher and the other ranks why this rank ends. Only a rank that could not even join has to print it.
-local function give_up(message)
-  local C = require("moonshard.ffi").C
-  local joined, handle = pcall(function() return require("moonshard.world").handle end)
-  if joined then
-    C.ms_world_abort(handle, message)
-  else
+-- Joining takes no time where one launcher made the ranks; a rendezvous that failed is not tried again.
+local function join_late(line)
+  local world = require("moonshard.world")
+  if line.joins or line.rendezvous then return rawget(world, "handle") end
+  local joined, handle = pcall(function() return world.handle end)
+  return joined and handle or nil
+end
+
+-- Tells the launcher and the other ranks why this rank ends. It prints that itself where the launcher cannot have heard
+-- it: because it is another program, or because not even joining worked.
+local function give_up(line, message)
+  local handle = join_late(line)
+  if handle then require("moonshard.ffi").C.ms_world_abort(handle, message) end
+  if line.joins and handle then
+    local world = require("moonshard.world")
+    io.stderr:write(("moonshard: rank %d of %d: %s\n"):format(world.rank, world.size, message))
+  elseif line.joins or not (handle or line.rendezvous) then
     io.stderr:write("moonshard: ", message, "\n")
   end
 end
@@ -63,7 +76,7 @@ function run.rank_main(line, chunk)
   exit.replace(function(call, succeeds)
     require("moonshard.progress").finish()
     if succeeds then return status.OK end
-    give_up(call)
+    give_up(line, call)
     return status.FAILED_RUN
   end)
   local ok, raised = xpcall(function()
@@ -73,7 +86,7 @@ function run.rank_main(line, chunk)
   end, errors.locate)
   require("moonshard.progress").finish()
   if ok then return status.OK end
-  give_up(tostring(raised))
+  give_up(line, tostring(raised))
   return status.of(raised)
 end
 
@@ -117,13 +130,12 @@ function run.main(arguments)
   check(line)
   local chunk = recipe.load(line.recipe)
   run.preload()
-  if not line.ranks and (tonumber(os.getenv("WORLD_SIZE")) or 1) > 1 then
-    -- Another launcher started this process as one of its ranks: joining tells whether that can be.
-    line.ranks = require("moonshard.world").size
-  end
+  line.joins = nodes.joins(line)
+  if line.joins then return run.rank_main(line, chunk) end
   if line.log_dir then output_file.make_folders(line.log_dir .. "/") end
   local ended, why = require("moonshard.host").launch {
     ranks = line.ranks or 1, log_all = line.log_ranks == "all", log_dir = line.log_dir, pin = line.pin,
+    nodes = line.nodes, node_rank = line.node_rank, rendezvous = line.rendezvous,
     main = function() return run.rank_main(line, chunk) end,
   }
   if not ended then refuse("MS_EINVAL", "%s", why) end

@@ -24,6 +24,7 @@ static int plan_pinning(ms_running *run) {
 }
 
 static int prepare(ms_running *run) {
+  MS_TRY(ms_nodes_prepare(run->config));
   MS_TRY(ms_job_create(run->config->ranks, &run->job_fd));
   MS_TRY(ms_job_open(run->job_fd, &run->view));
   MS_TRY(plan_pinning(run));

@@ -8,6 +8,7 @@
 #include "comm/world.h"
 #include "host/launcher.h"
 #include "host/launcher/leftovers.h"
+#include "host/launcher/nodes.h"
 #include "host/launcher/pin.h"
 #include "host/launcher/rank_log.h"
 

@@ -39,7 +39,8 @@ int ms_name_ranks(const ms_running *run, int running, char *text, size_t bytes) 
   for (int rank = 0; rank < run->config->ranks; rank++) {
     const ms_child *child = &run->ranks[rank];
     if (!(running ? child->running : child->ended_by_us)) continue;
-    if (used < sizeof list) used += (size_t)snprintf(list + used, sizeof list - used, n ? ", %d" : "%d", rank);
+    if (used < sizeof list)
+      used += (size_t)snprintf(list + used, sizeof list - used, n ? ", %d" : "%d", ms_nodes_rank(run->config, rank));
     n++;
   }
   snprintf(text, bytes, "rank%s %s", n == 1 ? "" : "s", list);
@@ -83,22 +84,23 @@ static void report_place(const ms_running *run, int rank) {
 static void report_failure(const ms_running *run, int culprit, int exit_status) {
   const ms_child *rank = &run->ranks[culprit];
   const char *why = ms_job_rank_reason(run->view, culprit);
+  int number = ms_nodes_rank(run->config, culprit);
   if (run->config->interactive && WIFEXITED(rank->status) && !why) return;
   if (WIFSIGNALED(rank->status)) {
     char end[320];
     describe_signal(WTERMSIG(rank->status), end, sizeof end);
-    fprintf(stderr, "moonshard: rank %d died: %s%s%s\n", culprit, end, why ? "; its last error: " : "", why ? why : "");
+    fprintf(stderr, "moonshard: rank %d died: %s%s%s\n", number, end, why ? "; its last error: " : "", why ? why : "");
   } else if (!why)
     fprintf(stderr,
             "moonshard: rank %d ended with exit status %d without saying why: something in it called exit(%d)\n",
-            culprit, WEXITSTATUS(rank->status), WEXITSTATUS(rank->status));
+            number, WEXITSTATUS(rank->status), WEXITSTATUS(rank->status));
   else if (exit_status == MS_STATUS_BAD_INPUT || run->config->ranks == 1) fprintf(stderr, "moonshard: %s\n", why);
-  else fprintf(stderr, "moonshard: rank %d failed: %s\n", culprit, why);
+  else fprintf(stderr, "moonshard: rank %d failed: %s\n", number, why);
   if (!why || WIFSIGNALED(rank->status)) report_place(run, culprit);
   /* What a crash or a sanitizer wrote before it ended the rank. */
   const ms_rank_log *kept = &rank->log[1];
   if (kept->target < 0 && kept->used && (!why || WIFSIGNALED(rank->status)))
-    fprintf(stderr, "moonshard: the end of rank %d's stderr:\n%.*s", culprit, (int)kept->used, kept->text);
+    fprintf(stderr, "moonshard: the end of rank %d's stderr:\n%.*s", number, (int)kept->used, kept->text);
 }
 
 /* A rank that was killed left the line open that shows its progress. */

@@ -12,12 +12,6 @@
 
 /* ---- in the rank, before its program starts ---- */
 
-static void set_variable(const char *name, int value) {
-  char text[16];
-  snprintf(text, sizeof text, "%d", value);
-  setenv(name, text, 1);
-}
-
 static void redirect(int to, int from) {
   if (from >= 0) dup2(from, to);
 }
@@ -52,6 +46,7 @@ static _Noreturn void become_rank(ms_running *run, int rank, const int *write_en
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher) _exit(MS_STATUS_FAILED_RUN); /* it died before the line above */
   const ms_launch_config *config = run->config;
+  char job[16];
   connect_output(rank, write_end);
   sigaction(SIGCHLD, &run->old_child_action, NULL);
   sigaction(SIGPIPE, &run->old_pipe_action, NULL);
@@ -59,11 +54,9 @@ static _Noreturn void become_rank(ms_running *run, int rank, const int *write_en
   int job_fd = run->job_fd;
   ms_pinning_take(&run->pinning, rank);
   drop_launcher(run, write_end);
-  set_variable("RANK", rank);
-  set_variable("WORLD_SIZE", config->ranks);
-  set_variable("LOCAL_RANK", rank);
-  set_variable("LOCAL_WORLD_SIZE", config->ranks);
-  set_variable("MOONSHARD_JOB_FD", job_fd);
+  ms_nodes_set_variables(config, rank);
+  snprintf(job, sizeof job, "%d", job_fd);
+  setenv("MOONSHARD_JOB_FD", job, 1);
   sigprocmask(SIG_SETMASK, &old_mask, NULL);
   exit(config->rank_main(config->context));
 }
@@ -72,7 +65,7 @@ static _Noreturn void become_rank(ms_running *run, int rank, const int *write_en
 
 static int open_log_file(ms_running *run, int rank) {
   char path[4096];
-  snprintf(path, sizeof path, "%s/rank-%d.log", run->config->log_dir, rank);
+  snprintf(path, sizeof path, "%s/rank-%d.log", run->config->log_dir, ms_nodes_rank(run->config, rank));
   run->ranks[rank].file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
   if (run->ranks[rank].file >= 0) return MS_OK;
   return MS_FAIL(MS_EIO, "log file %s: %s", path, strerror(errno));
@@ -87,7 +80,7 @@ static int open_logs(ms_running *run, int rank, int *write_end) {
   for (int i = 0; i < 2; i++) {
     int own = i == 0 ? STDOUT_FILENO : STDERR_FILENO;
     ms_rank_log *log = &child->log[i];
-    log->rank = rank;
+    log->rank = ms_nodes_rank(run->config, rank);
     log->stream = own;
     log->prefix = all;
     log->target = all || rank == 0 ? own : -1;

@@ -130,9 +130,11 @@ static void handle_end(ms_running *run, int rank, int status) {
   if (run->first_failed < 0) run->first_failed = rank;
   give_grace(run, GRACE_AFTER_FAILURE);
   if (WIFSIGNALED(status))
-    snprintf(why, sizeof why, "rank %d died: killed by signal %d (%s)", rank, WTERMSIG(status),
-             strsignal(WTERMSIG(status)));
-  else snprintf(why, sizeof why, "rank %d ended with exit status %d", rank, WEXITSTATUS(status));
+    snprintf(why, sizeof why, "rank %d died: killed by signal %d (%s)", ms_nodes_rank(run->config, rank),
+             WTERMSIG(status), strsignal(WTERMSIG(status)));
+  else
+    snprintf(why, sizeof why, "rank %d ended with exit status %d", ms_nodes_rank(run->config, rank),
+             WEXITSTATUS(status));
   if (!run->asked_to_end) ms_job_abort(run->view, rank, why);
 }
 

@@ -1,0 +1,79 @@
+-- Ranks on several nodes: which of --nodes, --node-rank, --rendezvous and -n fit each other, and what other launchers
+-- (torchrun, mpirun, srun) say about this process.
+
+local ffi = require("ffi")
+local refuse = require("moonshard.cli.status").refuse
+
+ffi.cdef "int setenv(const char *name, const char *value, int overwrite);"
+
+local nodes = {}
+
+---Options for moonshard.cli.command_line.
+nodes.OPTIONS = {
+  ["--nodes"] = { name = "nodes", value = "count" },
+  ["--node-rank"] = { name = "node_rank", value = "index" },
+  ["--rendezvous"] = { name = "rendezvous", value = "text", what = "tcp://host:port, file:///path or env://" },
+}
+
+-- Options of the launcher that have no meaning for a rank which another launcher started and watches.
+local LAUNCHER_ONLY = { log_ranks = "--log-ranks", log_dir = "--log-dir", pin = "--pin" }
+
+local function set_variable(name, value)
+  if ffi.C.setenv(name, value, 1) ~= 0 then refuse("MS_ENOMEM", "cannot set the environment variable %s", name) end
+end
+
+local function check_launch(line)
+  if not line.nodes then
+    if line.node_rank then refuse("MS_EINVAL", "--node-rank %d needs --nodes", line.node_rank) end
+    return
+  end
+  local several = line.nodes > 1
+  line.node_rank = line.node_rank or (not several and 0)
+  local last = line.nodes - 1
+  if not line.node_rank then refuse("MS_EINVAL", "--nodes %d needs --node-rank: 0 to %d", line.nodes, last) end
+  if line.node_rank > last then
+    refuse("MS_EINVAL", "--node-rank %d: with --nodes %d it must be 0 to %d", line.node_rank, line.nodes, last)
+  end
+  if several and not line.rendezvous then
+    refuse("MS_EINVAL", "--nodes %d needs --rendezvous: tcp://host:port, the same on every node, host being node 0's",
+      line.nodes)
+  end
+end
+
+---Whether another launcher started this process as one of several ranks, so that it joins them instead of starting
+---some. Refuses options that contradict that, or each other.
+---@param line moonshard.CommandLine
+---@return boolean
+function nodes.joins(line)
+  check_launch(line)
+  if line.nodes then return false end
+  local task, why = require("moonshard.host").task()
+  if not task then refuse("MS_EINVAL", "%s", why) end
+  if task.size == 1 then
+    if line.rendezvous then
+      refuse("MS_EINVAL", "--rendezvous %s says where ranks meet, but nothing says which rank this is: give --nodes "
+        .. "and --node-rank, or set RANK and WORLD_SIZE", line.rendezvous)
+    end
+    return false
+  end
+  if line.ranks then
+    refuse("MS_EINVAL", "-n %d starts ranks, but this process is already rank %d of %d (%s): leave -n out to join "
+      .. "them, or unset those variables", line.ranks, task.rank, task.size, task.source)
+  end
+  for name, option in pairs(LAUNCHER_ONLY) do
+    if line[name] then
+      refuse("MS_EINVAL", "%s is for ranks that moonshard starts; this process is rank %d of %d (%s)", option,
+        task.rank, task.size, task.source)
+    end
+  end
+  if line.rendezvous then set_variable("MOONSHARD_RENDEZVOUS", line.rendezvous) end
+  return true
+end
+
+---The deadline of every wait for a rank, the rendezvous included. Before the world is joined.
+---@param seconds number
+function nodes.set_timeout(seconds)
+  set_variable("MOONSHARD_TIMEOUT", ("%.17g"):format(seconds))
+end
+
+return nodes

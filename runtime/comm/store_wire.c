@@ -1,0 +1,251 @@
+/* store_wire.c - sockets with deadlines, and the bytes of frames. */
+#include "comm/store_wire.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <math.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+/* Ctrl-C is looked for this often. */
+static const double LONGEST_POLL = 0.1;
+/* Nobody answers at an address that is routed nowhere; another attempt may find a network that came up since. */
+static const double LONGEST_CONNECT = 5.0;
+enum { BACKLOG = 1024, KEEP_IDLE = 10, KEEP_INTERVAL = 5, KEEP_COUNT = 4 };
+
+/* ---- listening ---- */
+
+static int make_socket(int family, int *fd) {
+  *fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (*fd >= 0) return MS_OK;
+  return MS_FAIL(MS_EIO, "rendezvous: cannot make a socket: %s", strerror(errno));
+}
+
+static void local_address(const ms_store_place *place, struct sockaddr_un *address, socklen_t *bytes) {
+  size_t n = strnlen(place->name, sizeof address->sun_path - 2);
+  *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+  memcpy(address->sun_path + 1, place->name, n); /* a leading NUL: a name that no file system knows */
+  *bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
+}
+
+static int listen_at(int fd, const struct sockaddr *address, socklen_t bytes, const ms_store_place *place) {
+  int yes = 1;
+  if (address->sa_family != AF_UNIX) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  if (!bind(fd, address, bytes) && !listen(fd, BACKLOG)) return MS_OK;
+  int why = errno;
+  if (why == EADDRINUSE && address->sa_family == AF_UNIX)
+    return MS_FAIL(MS_EIO, "rendezvous at %s: another rank 0 of this user has opened it already on this host",
+                   place->text);
+  if (why == EADDRINUSE)
+    return MS_FAIL(MS_EIO, "rendezvous at %s: rank 0 cannot listen there: the port is in use; choose another",
+                   place->text);
+  if (why == EADDRNOTAVAIL)
+    return MS_FAIL(MS_EIO, "rendezvous at %s: rank 0 cannot listen there: it is no address of rank 0's host",
+                   place->text);
+  return MS_FAIL(MS_EIO, "rendezvous at %s: rank 0 cannot listen there: %s", place->text, strerror(why));
+}
+
+static int listen_locally(const ms_store_place *place, int *fd) {
+  struct sockaddr_un address;
+  socklen_t bytes;
+  local_address(place, &address, &bytes);
+  MS_TRY(make_socket(AF_UNIX, fd));
+  return listen_at(*fd, (const struct sockaddr *)&address, bytes, place);
+}
+
+static int is_numeric(const char *host) {
+  struct in6_addr address;
+  return inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
+}
+
+static int resolve(const ms_store_place *place, int flags, struct addrinfo **found, const char **why) {
+  char port[8];
+  struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
+  snprintf(port, sizeof port, "%d", place->port);
+  int rc = getaddrinfo(flags & AI_PASSIVE ? NULL : place->host, port, &hints, found);
+  *why = rc == EAI_SYSTEM ? strerror(errno) : rc ? gai_strerror(rc) : NULL;
+  return rc;
+}
+
+/* An address is listened at as it is. What a name stands for differs between hosts (many give their own name a loopback
+** address), so rank 0 of a name listens at every address it has; localhost alone means what it says. */
+static int listen_tcp(const ms_store_place *place, int *fd) {
+  struct addrinfo *found = NULL;
+  const char *why;
+  int flags = is_numeric(place->host) ? AI_NUMERICHOST : strcmp(place->host, "localhost") ? AI_PASSIVE : 0, no = 0;
+  if (resolve(place, flags, &found, &why)) return MS_FAIL(MS_EIO, "rendezvous at %s: %s", place->text, why);
+  struct addrinfo *chosen = found;
+  /* The IPv6 wildcard takes IPv4 too. */
+  for (struct addrinfo *one = found; flags & AI_PASSIVE && one; one = one->ai_next)
+    if (one->ai_family == AF_INET6 && chosen->ai_family != AF_INET6) chosen = one;
+  int rc = make_socket(chosen->ai_family, fd);
+  if (rc && chosen != found) {
+    ms_error_clear(); /* a kernel without IPv6 */
+    chosen = found;
+    rc = make_socket(chosen->ai_family, fd);
+  }
+  if (!rc && chosen->ai_family == AF_INET6) setsockopt(*fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+  if (!rc) rc = listen_at(*fd, chosen->ai_addr, chosen->ai_addrlen, place);
+  freeaddrinfo(found);
+  return rc;
+}
+
+int ms_wire_listen(const ms_store_place *place, int *fd) {
+  *fd = -1;
+  int rc = place->kind == MS_STORE_TCP ? listen_tcp(place, fd) : listen_locally(place, fd);
+  if (rc && *fd >= 0) {
+    close(*fd);
+    *fd = -1;
+  }
+  return rc;
+}
+
+/* ---- connecting ---- */
+
+int ms_wire_wait(int fd, short events, double deadline, int *ready) {
+  for (;;) {
+    if (ms_interrupted()) return MS_FAIL(MS_EINTERRUPT, "interrupted");
+    double rest = deadline - ms_clock();
+    struct pollfd one = {.fd = fd, .events = events};
+    int n = poll(&one, 1, rest > 0 ? (int)(1e3 * fmin(rest, LONGEST_POLL)) + 1 : 0);
+    *ready = n > 0;
+    if (n > 0 || rest <= 0) return MS_OK;
+    if (n < 0 && errno != EINTR) return MS_FAIL(MS_EIO, "rendezvous: poll: %s", strerror(errno));
+  }
+}
+
+/* *why: 0 when connected, else errno. */
+static int connect_one(int fd, const struct sockaddr *address, socklen_t bytes, double deadline, int *why) {
+  int ready;
+  socklen_t size = sizeof *why;
+  *why = 0;
+  if (!connect(fd, address, bytes)) return MS_OK;
+  *why = errno;
+  if (*why != EINPROGRESS) return MS_OK;
+  MS_TRY(ms_wire_wait(fd, POLLOUT, fmin(deadline, ms_clock() + LONGEST_CONNECT), &ready));
+  if (!ready) *why = ETIMEDOUT;
+  else getsockopt(fd, SOL_SOCKET, SO_ERROR, why, &size);
+  return MS_OK;
+}
+
+static int connect_to(int family, const struct sockaddr *address, socklen_t bytes, double deadline, int *fd, int *why) {
+  int made, rc;
+  *fd = -1;
+  MS_TRY(make_socket(family, &made));
+  rc = connect_one(made, address, bytes, deadline, why);
+  if (rc || *why) close(made);
+  else *fd = made;
+  return rc;
+}
+
+int ms_wire_connect(const ms_store_place *place, double deadline, int *fd, char *why, size_t bytes) {
+  int error = 0, rc = MS_OK;
+  *fd = -1;
+  if (place->kind == MS_STORE_LOCAL) {
+    struct sockaddr_un address;
+    socklen_t size;
+    local_address(place, &address, &size);
+    MS_TRY(connect_to(AF_UNIX, (const struct sockaddr *)&address, size, deadline, fd, &error));
+    snprintf(why, bytes, "%s", error == ECONNREFUSED ? "nobody is there yet" : strerror(error));
+    return MS_OK;
+  }
+  struct addrinfo *found = NULL;
+  const char *text;
+  if (resolve(place, 0, &found, &text)) {
+    snprintf(why, bytes, "%s: %s", place->host, text);
+    return MS_OK;
+  }
+  for (struct addrinfo *one = found; one && *fd < 0 && !rc; one = one->ai_next)
+    rc = connect_to(one->ai_family, one->ai_addr, one->ai_addrlen, deadline, fd, &error);
+  freeaddrinfo(found);
+  snprintf(why, bytes, "%s", strerror(error));
+  return rc;
+}
+
+/* ---- about connections ---- */
+
+int ms_wire_check_user(int fd, const ms_store_place *place) {
+  struct ucred other;
+  socklen_t bytes = sizeof other;
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &other, &bytes))
+    return MS_FAIL(MS_EIO, "rendezvous at %s: cannot tell whose process is there: %s", place->text, strerror(errno));
+  if (other.uid == geteuid()) return MS_OK;
+  return MS_FAIL(MS_EMISMATCH, "rendezvous at %s: process %d of user %u is there, not one of user %u", place->text,
+                 (int)other.pid, (unsigned)other.uid, (unsigned)geteuid());
+}
+
+void ms_wire_peer_name(int fd, char *text, size_t bytes) {
+  struct sockaddr_storage address;
+  socklen_t size = sizeof address;
+  char host[64], port[8];
+  int format = NI_NUMERICHOST | NI_NUMERICSERV;
+  if (getpeername(fd, (struct sockaddr *)&address, &size) || address.ss_family == AF_UNIX ||
+      getnameinfo((struct sockaddr *)&address, size, host, sizeof host, port, sizeof port, format))
+    snprintf(text, bytes, "this host");
+  else snprintf(text, bytes, "%s:%s", host, port);
+}
+
+void ms_wire_keep_alive(int fd) {
+  int yes = 1, idle = KEEP_IDLE, interval = KEEP_INTERVAL, count = KEEP_COUNT;
+  /* Local sockets refuse these, and need none of them. */
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+}
+
+/* ---- moving bytes ---- */
+
+int ms_wire_send(int fd, const void *data, size_t bytes, double deadline) {
+  const char *from = data;
+  while (bytes) {
+    ssize_t sent = send(fd, from, bytes, MSG_NOSIGNAL);
+    if (sent > 0) {
+      from += sent;
+      bytes -= (size_t)sent;
+      continue;
+    }
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && errno != EAGAIN) return MS_FAIL(MS_EIO, "the connection broke: %s", strerror(errno));
+    int ready;
+    MS_TRY(ms_wire_wait(fd, POLLOUT, deadline, &ready));
+    if (!ready) return MS_FAIL(MS_ETIMEOUT, "the other side takes nothing more");
+  }
+  return MS_OK;
+}
+
+int ms_wire_receive(int fd, void *data, size_t bytes, double deadline) {
+  char *to = data;
+  while (bytes) {
+    ssize_t got = recv(fd, to, bytes, 0);
+    if (got > 0) {
+      to += got;
+      bytes -= (size_t)got;
+      continue;
+    }
+    if (got == 0) return MS_FAIL(MS_EIO, "the connection was closed");
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) return MS_FAIL(MS_EIO, "the connection broke: %s", strerror(errno));
+    int ready;
+    MS_TRY(ms_wire_wait(fd, POLLIN, deadline, &ready));
+    if (!ready) return MS_FAIL(MS_ETIMEOUT, "no answer from the other side");
+  }
+  return MS_OK;
+}
+
+int ms_wire_random(void *bytes, size_t n) {
+  if (getrandom(bytes, n, 0) == (ssize_t)n) return MS_OK;
+  return MS_FAIL(MS_EIO, "rendezvous: no random numbers: getrandom: %s", strerror(errno));
+}

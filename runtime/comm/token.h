@@ -1,0 +1,19 @@
+/* token.h - the secret that the ranks of a job share. Internal to comm and the launcher.
+**
+** It comes from the environment variable MOONSHARD_TOKEN, from the file that MOONSHARD_TOKEN_FILE names, or is made. It is
+** kept in memory alone: the variable is erased when it was read, so neither `ps` nor a program that a rank starts sees it,
+** and it is never printed. Ranks that the launcher forks inherit it.
+*/
+#ifndef MS_COMM_TOKEN_H
+#define MS_COMM_TOKEN_H
+
+#include "comm/store.h"
+
+/* This process's token, "" when it was given none. Fails with MS_EINVAL on one that is too short, or a file that others can read. */
+int ms_token_get(const char **token);
+/* Gives this process a random one, unless it has one. */
+int ms_token_make(void);
+/* Fails with MS_EINVAL, and says what to do, where other hosts can come to a place and there is no token. */
+int ms_token_check(const ms_store_place *place, const char *token);
+
+#endif

@@ -1,0 +1,113 @@
+/* callers.c - see callers.h. Threads assert nothing: cmocka leaves by longjmp. */
+#include "tests/c/support/callers.h"
+
+#include "tests/c/support/check.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+int find_port(void) {
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t bytes = sizeof address;
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+  assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &bytes), 0);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+void prepare_caller(caller *one, int port, int rank, int size) {
+  *one = (caller){0};
+  assert_int_equal(ms_store_place_tcp("127.0.0.1", port, &one->place), MS_OK);
+  one->config = (ms_store_config){.job = "test", .token = "", .rank = rank, .size = size, .timeout = 20};
+}
+
+static void *call(void *argument) {
+  caller *one = argument;
+  double began = ms_clock();
+  int mine = 100 + one->config.rank;
+  one->config.place = &one->place;
+  ms_error_clear();
+  one->status = ms_store_open(&one->config, &one->store);
+  if (!one->status) {
+    one->status = ms_store_gather(one->store, &mine, sizeof mine, one->all);
+    if (one->status) {
+      snprintf(one->message, sizeof one->message, "%s", ms_error_message());
+      ms_store_close(one->store);
+      one->store = NULL;
+    }
+  } else snprintf(one->message, sizeof one->message, "%s", ms_error_message());
+  one->seconds = ms_clock() - began;
+  return NULL;
+}
+
+void start_caller(caller *one) { assert_int_equal(pthread_create(&one->thread, NULL, call, one), 0); }
+
+void join_caller(caller *one) { pthread_join(one->thread, NULL); }
+
+void assert_gathered(const caller *callers, int size) {
+  for (int rank = 0; rank < size; rank++) {
+    if (callers[rank].status) fail_msg("rank %d: %s", rank, callers[rank].message);
+    for (int other = 0; other < size; other++) assert_int_equal(callers[rank].all[other], 100 + other);
+  }
+}
+
+void close_callers(caller *callers, int size) {
+  for (int rank = size - 1; rank >= 0; rank--) {
+    ms_store_close(callers[rank].store);
+    callers[rank].store = NULL;
+  }
+}
+
+int connect_raw(int port) {
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  for (double end = ms_clock() + 20; ms_clock() < end; usleep(2000)) {
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    if (!connect(fd, (struct sockaddr *)&address, sizeof address)) return fd;
+    close(fd);
+  }
+  fail_msg("nobody listens at port %d", port);
+  return -1;
+}
+
+void assert_closed(int fd) {
+  char bytes[4096];
+  struct pollfd one = {.fd = fd, .events = POLLIN};
+  for (double end = ms_clock() + 20; ms_clock() < end;)
+    if (poll(&one, 1, 1000) > 0 && recv(fd, bytes, sizeof bytes, 0) <= 0) {
+      close(fd);
+      return;
+    }
+  fail_msg("the connection is still open");
+}
+
+static void read_exactly(int fd, void *data, size_t bytes) {
+  assert_int_equal(recv(fd, data, bytes, MSG_WAITALL), (int)bytes);
+}
+
+uint32_t say_hello(int fd, ms_wire_hello *hello, const char *token, char *text, size_t bytes) {
+  uint8_t greeting[MS_WIRE_GREETING], nonce[MS_WIRE_NONCE], frame[MS_WIRE_HEADER + MS_WIRE_HELLO_BYTES], body[2048];
+  uint32_t version;
+  read_exactly(fd, greeting, sizeof greeting);
+  assert_true(ms_wire_get_greeting(greeting, &version, nonce));
+  ms_wire_client_proof(token, nonce, hello, hello->proof);
+  ms_wire_put32(frame, MS_WIRE_HELLO_BYTES);
+  ms_wire_put32(frame + 4, MS_WIRE_HELLO);
+  ms_wire_put_hello(frame + MS_WIRE_HEADER, hello);
+  assert_int_equal(send(fd, frame, sizeof frame, MSG_NOSIGNAL), sizeof frame);
+  read_exactly(fd, frame, MS_WIRE_HEADER);
+  uint32_t length = ms_wire_get32(frame);
+  assert_true(length <= sizeof body);
+  read_exactly(fd, body, length);
+  if (length > 4) ms_wire_get_text(body + 4, length - 4, text, bytes);
+  return ms_wire_get32(frame + 4);
+}

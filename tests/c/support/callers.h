@@ -1,0 +1,40 @@
+/* callers.h - ranks that come to a store, each in a thread, and sockets that behave as no rank would. */
+#ifndef MS_TESTS_CALLERS_H
+#define MS_TESTS_CALLERS_H
+
+#include <pthread.h>
+
+#include "comm/store.h"
+#include "comm/store_wire.h"
+
+typedef struct caller {
+  ms_store_config config;
+  ms_store_place place;
+  pthread_t thread;
+  ms_store *store; /* open after a rendezvous that worked */
+  int status, all[64];
+  double seconds; /* the rendezvous took */
+  char message[2048];
+} caller;
+
+/* A port of the loopback that nobody listens at. */
+int find_port(void);
+/* tcp://127.0.0.1:port, job "test", no token, 20 s; what a test wants otherwise it changes before start_caller. */
+void prepare_caller(caller *one, int port, int rank, int size);
+/* Opens the store and gathers 100 + rank, in a thread. */
+void start_caller(caller *one);
+/* Waits for the thread; the store stays open where it worked. */
+void join_caller(caller *one);
+/* Every one worked, and has everybody's number. */
+void assert_gathered(const caller *callers, int size);
+/* Leaves, the highest rank first. */
+void close_callers(caller *callers, int size);
+
+/* A plain connection to the port, blocking; waits until somebody listens. */
+int connect_raw(int port);
+/* Until the other side has closed the connection; fails the test after some seconds. */
+void assert_closed(int fd);
+/* A connection that read the greeting and sent this hello; the reply's kind and text. */
+uint32_t say_hello(int fd, ms_wire_hello *hello, const char *token, char *text, size_t bytes);
+
+#endif

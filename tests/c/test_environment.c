@@ -1,0 +1,392 @@
+/* test_environment.c - what launchers say through the environment: who is believed, who contradicts whom, where ranks meet. */
+#include "tests/c/support/check.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "comm/environment.h"
+#include "comm/host_list.h"
+#include "comm/token.h"
+
+/* ---- variables: NAME=value ... in one text ---- */
+
+static void set_variables(const char *text) {
+  static const char *const names[] = {"RANK",
+                                      "WORLD_SIZE",
+                                      "LOCAL_RANK",
+                                      "LOCAL_WORLD_SIZE",
+                                      "MASTER_ADDR",
+                                      "MASTER_PORT",
+                                      "TORCHELASTIC_RUN_ID",
+                                      "TORCHELASTIC_RESTART_COUNT",
+                                      "TORCHELASTIC_USE_AGENT_STORE",
+                                      "OMPI_COMM_WORLD_RANK",
+                                      "OMPI_COMM_WORLD_SIZE",
+                                      "OMPI_COMM_WORLD_LOCAL_RANK",
+                                      "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                      "PMIX_NAMESPACE",
+                                      "OMPI_MCA_orte_hnp_uri",
+                                      "OMPI_MCA_orte_precondition_transports",
+                                      "SLURM_PROCID",
+                                      "SLURM_NTASKS",
+                                      "SLURM_LOCALID",
+                                      "SLURM_STEP_NODELIST",
+                                      "SLURM_JOB_ID",
+                                      "SLURM_STEP_ID",
+                                      "MOONSHARD_RENDEZVOUS",
+                                      "MOONSHARD_JOB_ID",
+                                      "MOONSHARD_JOB_FD",
+                                      "MOONSHARD_TOKEN",
+                                      "MOONSHARD_TOKEN_FILE"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) unsetenv(names[i]);
+  char copy[2048];
+  snprintf(copy, sizeof copy, "%s", text);
+  for (char *word = strtok(copy, " "); word; word = strtok(NULL, " ")) {
+    char *equals = strchr(word, '=');
+    assert_non_null(equals);
+    *equals = '\0';
+    setenv(word, equals + 1, 1);
+  }
+}
+
+static ms_task read_task(const char *variables) {
+  ms_task task;
+  set_variables(variables);
+  if (ms_environment_read(&task)) fail_msg("%s: %s", variables, ms_error_message());
+  return task;
+}
+
+static void refuse(const char *variables, const char *part) {
+  ms_task task;
+  set_variables(variables);
+  assert_fails(ms_environment_read(&task), MS_EINVAL, part);
+}
+
+#define TORCH "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500 "
+#define OMPI "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=4 PMIX_NAMESPACE=4711 "
+#define SRUN "SLURM_PROCID=3 SLURM_NTASKS=4 SLURM_STEP_NODELIST=node[07-08] SLURM_JOB_ID=12 SLURM_STEP_ID=1 "
+
+/* ---- one source ---- */
+
+static void L2_nobody_says_anything_is_a_world_of_one(void **state) {
+  (void)state;
+  ms_task task = read_task("");
+  assert_int_equal(task.size, 1);
+  assert_null(task.source);
+  /* A batch script has a rank and a size; it is no task of a step. */
+  assert_int_equal(read_task("SLURM_PROCID=0 SLURM_NTASKS=16 SLURM_JOB_ID=12").size, 1);
+  assert_int_equal(read_task("RANK=0 WORLD_SIZE=1").size, 1);
+}
+
+static void L1_torchruns_variables(void **state) {
+  (void)state;
+  ms_task task = read_task(TORCH);
+  assert_int_equal(task.rank, 5);
+  assert_int_equal(task.size, 8);
+  assert_int_equal(task.local_size, 4);
+  assert_string_equal(task.place.text, "tcp://10.0.0.1:29500");
+  assert_string_equal(task.job, "default");
+  /* torchrun listens at its port itself. */
+  task = read_task(TORCH "TORCHELASTIC_RUN_ID=run-7 TORCHELASTIC_RESTART_COUNT=2 TORCHELASTIC_USE_AGENT_STORE=True");
+  assert_string_equal(task.place.text, "tcp://10.0.0.1:29501");
+  assert_string_equal(task.job, "run-7.2");
+}
+
+static void L1_ranks_of_one_host_need_no_port(void **state) {
+  (void)state;
+  ms_task task = read_task("RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=29500");
+  assert_int_equal(task.place.kind, MS_STORE_LOCAL);
+  assert_string_equal(task.place.text, "env://a:29500");
+  char name[256];
+  memcpy(name, task.place.name, sizeof name);
+  assert_string_equal(read_task("RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=29500").place.name,
+                      name);
+  task = read_task("RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=29501");
+  assert_string_not_equal(task.place.name, name);
+}
+
+static void L2_open_mpis_variables(void **state) {
+  (void)state;
+  ms_task task = read_task(OMPI);
+  assert_int_equal(task.rank, 1);
+  assert_int_equal(task.size, 4);
+  assert_int_equal(task.place.kind, MS_STORE_LOCAL);
+  assert_string_equal(task.job, "4711");
+  refuse("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_NAMESPACE=1",
+         "mpirun -x MOONSHARD_RENDEZVOUS=tcp://host:port");
+  refuse("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=4", "set MOONSHARD_RENDEZVOUS");
+  task = read_task(
+      "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=2 MASTER_ADDR=a MASTER_PORT=9 "
+      "OMPI_MCA_orte_precondition_transports=f99d1066f2c24b9f-7dba7a0abc9b992a");
+  assert_string_equal(task.place.text, "tcp://a:9");
+  assert_string_equal(task.token, "f99d1066f2c24b9f-7dba7a0abc9b992a");
+}
+
+static void L2_slurms_variables(void **state) {
+  (void)state;
+  ms_task task = read_task(SRUN);
+  assert_int_equal(task.rank, 3);
+  assert_int_equal(task.size, 4);
+  assert_string_equal(task.job, "12.1");
+  assert_string_equal(task.place.host, "node07");
+  int port = task.place.port;
+  assert_in_range(port, 20000, 29999);
+  assert_int_equal(
+      read_task("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_STEP_NODELIST=node[07-08] SLURM_JOB_ID=12 SLURM_STEP_ID=1")
+          .place.port,
+      port);
+  assert_int_equal(read_task(SRUN "MASTER_PORT=4000").place.port, 4000);
+  task = read_task("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_NODELIST=gpu7 SLURM_JOB_ID=12 SLURM_STEP_ID=0");
+  assert_int_equal(task.place.kind, MS_STORE_LOCAL);
+  assert_int_equal(task.local_size, 2);
+  refuse("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_NODELIST=gpu[7",
+         "SLURM_STEP_NODELIST: \"gpu[7\" is no list of hosts");
+}
+
+static void L2_what_is_explicit_comes_first(void **state) {
+  (void)state;
+  assert_string_equal(read_task(TORCH "MOONSHARD_RENDEZVOUS=tcp://b:1").place.text, "tcp://b:1");
+  assert_string_equal(read_task(OMPI "MOONSHARD_RENDEZVOUS=tcp://b:1").place.text, "tcp://b:1");
+  assert_string_equal(read_task(SRUN "MOONSHARD_RENDEZVOUS=file:///b").place.text, "file:///b");
+  assert_string_equal(read_task(SRUN "MOONSHARD_RENDEZVOUS=env:// MASTER_ADDR=c MASTER_PORT=5").place.text,
+                      "tcp://c:5");
+  assert_string_equal(read_task(TORCH "MOONSHARD_JOB_ID=mine").job, "mine");
+}
+
+/* ---- two sources ---- */
+
+static void L2_torchrun_comes_before_open_mpi_before_slurm(void **state) {
+  (void)state;
+  const char *same_mpi = "OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=4 PMIX_NAMESPACE=1 ";
+  const char *same_torch = "RANK=3 WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=29500 ";
+  char both[1024];
+  snprintf(both, sizeof both, "%s%s", same_torch, same_mpi);
+  assert_string_equal(read_task(both).source, "RANK, WORLD_SIZE");
+  snprintf(both, sizeof both, "%s" SRUN, same_mpi);
+  assert_contains(read_task(both).source, "Open MPI");
+  snprintf(both, sizeof both, "%s" SRUN, same_torch);
+  assert_string_equal(read_task(both).source, "RANK, WORLD_SIZE");
+}
+
+static void L2_contradictions_are_refused_with_both_named(void **state) {
+  (void)state;
+  refuse("RANK=0 WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=1 " OMPI,
+         "rank 0 of 4 (RANK, WORLD_SIZE) and rank 1 of 4 (Open MPI: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE)");
+  refuse(TORCH OMPI, "rank 5 of 8 (RANK, WORLD_SIZE) and rank 1 of 4 (Open MPI");
+  refuse(OMPI SRUN, "rank 1 of 4 (Open MPI: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE) and rank 3 of 4 (Slurm: "
+                    "SLURM_PROCID, SLURM_NTASKS)");
+  refuse("RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1 " SRUN, "contradict each other");
+}
+
+/* One torchrun or mpirun for each task of an outer step is how both are used on clusters. */
+static void L2_launchers_in_launchers_are_no_contradiction(void **state) {
+  (void)state;
+  const char *step = "SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_NODELIST=n[1-2] SLURM_JOB_ID=1 ";
+  char both[1024];
+  snprintf(both, sizeof both, TORCH "TORCHELASTIC_RUN_ID=7 %s", step);
+  assert_int_equal(read_task(both).rank, 5);
+  snprintf(both, sizeof both, OMPI "%s", step);
+  assert_int_equal(read_task(both).rank, 1);
+  assert_int_equal(read_task(TORCH "SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_NODELIST=n1").rank, 5);
+  /* Ranks that our launcher made are what it says, wherever it was started. */
+  snprintf(both, sizeof both, TORCH "MOONSHARD_JOB_FD=3 MOONSHARD_RENDEZVOUS=tcp://a:1 %s", step);
+  assert_int_equal(read_task(both).rank, 5);
+}
+
+static void L2_half_of_it_is_refused(void **state) {
+  (void)state;
+  refuse("RANK=1", "RANK is set and WORLD_SIZE is not");
+  refuse("WORLD_SIZE=2", "WORLD_SIZE is set and RANK is not");
+  refuse("OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_SIZE is set and OMPI_COMM_WORLD_RANK is not");
+  refuse("RANK=2 WORLD_SIZE=2", "RANK=\"2\": it must be an integer from 0 to 1");
+  refuse("RANK=0 WORLD_SIZE=many", "WORLD_SIZE=\"many\"");
+  refuse("RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=3", "LOCAL_WORLD_SIZE=\"3\"");
+  refuse("RANK=0 WORLD_SIZE=2", "rank 0 of 2 (RANK, WORLD_SIZE), but nothing says where the ranks meet");
+  refuse("RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=http", "MASTER_PORT=\"http\"");
+  refuse("MOONSHARD_RENDEZVOUS=tcp://a:1", "nothing says which rank this is");
+  refuse(TORCH "MOONSHARD_RENDEZVOUS=a:1", "rendezvous a:1: it must be tcp://host:port");
+  refuse(TORCH "MOONSHARD_JOB_ID=a\tb", "must be printable ASCII");
+}
+
+/* ---- lists of hosts ---- */
+
+static void assert_host(const char *list, int index, int hosts, const char *expected) {
+  char name[64];
+  int count;
+  if (ms_host_list_find(list, index, name, sizeof name, &count)) fail_msg("%s: %s", list, ms_error_message());
+  assert_string_equal(name, expected);
+  assert_int_equal(count, hosts);
+}
+
+static void L2_host_lists_are_expanded(void **state) {
+  (void)state;
+  assert_host("login", 0, 1, "login");
+  assert_host("a,b,c", 1, 3, "b");
+  assert_host("node[01-03,07],login", 0, 5, "node01");
+  assert_host("node[01-03,07],login", 2, 5, "node03");
+  assert_host("node[01-03,07],login", 3, 5, "node07");
+  assert_host("node[01-03,07],login", 4, 5, "login");
+  assert_host("gpu[9-11]", 1, 3, "gpu10");
+  assert_host("n[098-101]", 3, 4, "n101");
+  assert_host("rack[1-2]node[1-3]x", 3, 6, "rack2node1x");
+  assert_host("a[1],b-[2].c", 1, 2, "b-2.c");
+  assert_host("n[1-100000]", 99999, 100000, "n100000");
+}
+
+static void L2_lists_that_are_none_are_refused(void **state) {
+  (void)state;
+  static const char *const wrong[] = {"",
+                                      ",",
+                                      "a,",
+                                      ",a",
+                                      "a[",
+                                      "a]",
+                                      "a[]",
+                                      "a[1",
+                                      "a[1-",
+                                      "a[2-1]",
+                                      "a[1,]",
+                                      "a[x]",
+                                      "a[[1]]",
+                                      "a[1-99999999999]",
+                                      "a[1-999999999]",
+                                      "a[1-1000]b[1-1000]c[1-1000]"};
+  char name[64];
+  int count;
+  for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
+    assert_fails(ms_host_list_find(wrong[i], 0, name, sizeof name, &count), MS_EINVAL, "is no list of hosts");
+  assert_fails(ms_host_list_find("a,b", 2, name, sizeof name, &count), MS_EINVAL, "there is no host 2");
+  assert_fails(ms_host_list_find("node[1-2]", 0, name, 6, &count), MS_EINVAL, "longer than 4 bytes");
+}
+
+/* ---- tokens: each in a process of its own, since a process keeps its token ---- */
+
+static void in_a_process(int (*body)(void)) {
+  int status;
+  fflush(NULL);
+  pid_t pid = fork();
+  if (pid == 0) {
+    ms_error_clear();
+    int line = body();
+    if (line) fprintf(stderr, "test_environment.c:%d: %s\n", line, ms_error_message());
+    _exit(line != 0);
+  }
+  waitpid(pid, &status, 0);
+  assert_int_equal(status, 0);
+}
+
+#define NEED(condition) \
+  if (!(condition)) return __LINE__
+
+static int erase_from_environment(void) {
+  const char *token;
+  char block[65536];
+  setenv("MOONSHARD_TOKEN", "0123456789abcdef-secret", 1);
+  char *there = getenv("MOONSHARD_TOKEN");
+  NEED(!ms_token_get(&token) && !strcmp(token, "0123456789abcdef-secret"));
+  NEED(!getenv("MOONSHARD_TOKEN") && *there == 'x');
+  NEED(!ms_token_get(&token) && !strcmp(token, "0123456789abcdef-secret"));
+  int fd = open("/proc/self/environ", O_RDONLY);
+  ssize_t n = read(fd, block, sizeof block - 1);
+  close(fd);
+  NEED(n >= 0 && !memmem(block, (size_t)n, "-secret", 7));
+  return 0;
+}
+
+static int make_random(void) {
+  const char *token;
+  char first[64];
+  set_variables("");
+  NEED(!ms_token_get(&token) && !*token);
+  NEED(!ms_token_make() && !ms_token_get(&token) && strlen(token) == 32);
+  snprintf(first, sizeof first, "%s", token);
+  NEED(!ms_token_make() && !ms_token_get(&token) && !strcmp(token, first));
+  return 0;
+}
+
+static int read_from_file(void) {
+  const char *token;
+  char path[] = "/tmp/moonshard-token-XXXXXX";
+  int fd = mkstemp(path);
+  NEED(fd >= 0 && write(fd, "a secret of enough bytes\n", 25) == 25);
+  set_variables("");
+  setenv("MOONSHARD_TOKEN_FILE", path, 1);
+  fchmod(fd, 0640);
+  int open_to_others = ms_token_get(&token) == MS_EINVAL && strstr(ms_error_message(), "chmod 600");
+  ms_error_clear();
+  fchmod(fd, 0600);
+  int read_well = !ms_token_get(&token) && !strcmp(token, "a secret of enough bytes");
+  close(fd);
+  unlink(path);
+  NEED(open_to_others);
+  NEED(read_well);
+  return 0;
+}
+
+static int refuse_what_is_none(void) {
+  const char *token;
+  set_variables("MOONSHARD_TOKEN=short");
+  NEED(ms_token_get(&token) == MS_EINVAL && strstr(ms_error_message(), "16 to 256 characters, this one 5"));
+  NEED(!strstr(ms_error_message(), "short"));
+  ms_error_clear();
+  set_variables("MOONSHARD_TOKEN=0123456789abcdef MOONSHARD_TOKEN_FILE=/nowhere");
+  NEED(ms_token_get(&token) == MS_EINVAL && strstr(ms_error_message(), "both set"));
+  ms_error_clear();
+  set_variables("MOONSHARD_TOKEN_FILE=/nowhere");
+  NEED(ms_token_get(&token) == MS_EINVAL && strstr(ms_error_message(), "/nowhere: No such file"));
+  return 0;
+}
+
+static void L3_a_token_is_kept_out_of_sight(void **state) {
+  (void)state;
+  in_a_process(erase_from_environment);
+}
+
+static void L3_tokens_come_from_a_file_or_are_made(void **state) {
+  (void)state;
+  in_a_process(make_random);
+  in_a_process(read_from_file);
+}
+
+static void L3_tokens_that_make_no_sense_are_refused(void **state) {
+  (void)state;
+  in_a_process(refuse_what_is_none);
+}
+
+static void L3_between_hosts_a_token_is_needed(void **state) {
+  (void)state;
+  ms_store_place place;
+  assert_int_equal(ms_store_place_parse("tcp://10.0.0.1:1", &place), MS_OK);
+  assert_fails(ms_token_check(&place, ""), MS_EINVAL,
+               "the environment variable MOONSHARD_TOKEN (`openssl rand -hex 16`");
+  assert_int_equal(ms_token_check(&place, "given"), MS_OK);
+  assert_int_equal(ms_store_place_parse("tcp://127.0.0.1:1", &place), MS_OK);
+  assert_int_equal(ms_token_check(&place, ""), MS_OK);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(L2_nobody_says_anything_is_a_world_of_one),
+      TEST(L1_torchruns_variables),
+      TEST(L1_ranks_of_one_host_need_no_port),
+      TEST(L2_open_mpis_variables),
+      TEST(L2_slurms_variables),
+      TEST(L2_what_is_explicit_comes_first),
+      TEST(L2_torchrun_comes_before_open_mpi_before_slurm),
+      TEST(L2_contradictions_are_refused_with_both_named),
+      TEST(L2_launchers_in_launchers_are_no_contradiction),
+      TEST(L2_half_of_it_is_refused),
+      TEST(L2_host_lists_are_expanded),
+      TEST(L2_lists_that_are_none_are_refused),
+      TEST(L3_a_token_is_kept_out_of_sight),
+      TEST(L3_tokens_come_from_a_file_or_are_made),
+      TEST(L3_tokens_that_make_no_sense_are_refused),
+      TEST(L3_between_hosts_a_token_is_needed),
+  };
+  return cmocka_run_group_tests_name("environment", tests, NULL, NULL);
+}
