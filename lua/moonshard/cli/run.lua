@@ -36,7 +36,7 @@ local function set_up_rank(line)
   local world = require("moonshard.world")
   C.ms_interrupt_install()
   if line.timeout then nodes.set_timeout(line.timeout) end
-  if line.joins or line.rendezvous then world.join() end
+  if line.joins or line.rendezvous or (line.ranks or 1) > 1 then world.join() end
   if line.trace then require("moonshard.tracer").request(line.trace, unpack(line.trace_range)) end
   if line.metrics and world.rank == 0 then require("moonshard.log").open_metrics(line.metrics) end
 end
