@@ -8,6 +8,7 @@
 #include "comm/store_server.h"
 
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -347,6 +348,8 @@ int ms_store_server_start(const ms_store_config *config, int listen_fd, int own_
   rc = prepare(made, config);
   if (rc) close(own_fd);
   else add_stranger(made, own_fd);
+  /* Rank 0's own end is never the oldest stranger, whatever crowd comes before it has introduced itself. */
+  if (made->n_peers) made->peers[0]->since = INFINITY;
   if (rc) goto fail;
   sigfillset(&all); /* signals are for the threads that the program knows */
   pthread_sigmask(SIG_SETMASK, &all, &old);
