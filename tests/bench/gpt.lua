@@ -109,6 +109,7 @@ end
 
 local world = ms.world()
 if cfg.weights ~= "" then set_weights(cfg.weights) end
+collectgarbage() -- the file as text is no part of what training needs
 local text = read_all(cfg.tokens)
 local words = ffi.cast("const int32_t *", text)
 local steps_in_file = math.floor(#text / 4 / (world.size * cfg.batch * (cfg.seq + 1)))
