@@ -32,7 +32,16 @@ typedef struct ms_scalars {
   uint64_t seed;
 } ms_scalars;
 
-/* One bound use of a kernel. The shapes are fixed by prepare; the pointers by binding. */
+/* What a kernel that runs apart from its caller (on a GPU) found wrong, for the caller to read later: the first finding
+** stays. All zeros: nothing. */
+typedef struct ms_fault {
+  int32_t set;          /* 1: the rest is filled */
+  int32_t op;           /* enum ms_op_id */
+  int64_t value, limit; /* what was found; what it must be below, and not below zero */
+} ms_fault;
+
+/* One bound use of a kernel. The shapes are fixed by prepare; the pointers by binding. On a device with memory of its own
+** all data, the workspace, scalars and fault lie there: run only enqueues work that reads and writes them. */
 typedef struct ms_kernel_call {
   int op; /* enum ms_op_id: kernels shared by rows switch on it in prepare, not per element */
   ms_attrs attrs;
@@ -47,6 +56,8 @@ typedef struct ms_kernel_call {
   void *out_data[MS_MAX_OUTPUTS]; /* may equal in_data[0] only where the kernel says in_place */
   void *workspace;
   const ms_scalars *scalars;
+  void *stream; /* the device's, which run enqueues on, in order; NULL on the CPU, where run is done when it returns */
+  ms_fault *fault; /* NULL on the CPU, where run returns the error */
 } ms_kernel_call;
 
 typedef struct ms_kernel {
