@@ -2,6 +2,7 @@
 
 local ffi = require("ffi")
 local errors = require("moonshard.error")
+local json = require("moonshard.json")
 local permutation = require("moonshard.permutation")
 local random = require("moonshard.data.random")
 local sampler = require("moonshard.data.sampler")
@@ -175,18 +176,101 @@ describe("data", function()
     assert.are_not.equal(first_of(data:batches(2)), first_of(data:batches(2)))
   end)
 
-  it("goes on from a state", function()
+  it("K1 text goes on from a state in the middle of an epoch, on any number of ranks", function()
     local options = { files = write_file(numbered(300)), seq = 8, batch = 2, seed = 4 }
     local data = text(options)
-    for _ in data:batches(5) do end
-    local state = data:state()
-    local _, expected = data:batches(1)()
+    for _ in data:batches(data.n / 2 + 5) do end -- the second epoch
+    local state = json.decode(json.encode(data:state()))
+    assert.same({ seed = 4, epoch = 1, position = data.position, samples = data.n, shuffle = true }, state)
+    local expected = {}
+    for _, batch in data:batches(12) do
+      for i = 0, 1 do expected[#expected + 1] = row(batch.tokens, i) end
+    end
+    for _, ranks in ipairs({ 1, 2 }) do
+      local found = {}
+      for rank = 0, ranks - 1 do
+        as_rank(rank, ranks, function()
+          options.batch = 2 / ranks
+          local resumed = text(options)
+          resumed:load_state(state)
+          for step, batch in resumed:batches(12) do
+            for i = 0, 2 / ranks - 1 do found[2 * (step - 1) + rank + i + 1] = row(batch.tokens, i) end
+          end
+        end)
+      end
+      assert.same(expected, found)
+    end
+  end)
+
+  it("K1 a state is after the batch at hand, and of other data it is refused", function()
+    local options = { files = write_file(numbered(300)), seq = 8, batch = 2, seed = 4 }
+    local data, seen, states = text(options), {}, {}
+    for step, batch in data:batches(6) do
+      seen[step], states[step] = row(batch.tokens, 0), data:state()
+    end
     local resumed = text(options)
-    resumed:load_state(state)
-    local _, batch = resumed:batches(1)()
-    assert.equal(row(expected.tokens, 0), row(batch.tokens, 0))
-    options.seed = 5
-    assert.truthy(message_of(function() text(options):load_state(state) end):find("seed 4", 1, true))
+    resumed:load_state(states[3])
+    assert.equal(seen[4], row(select(2, resumed:batches(1)()).tokens, 0))
+    assert.truthy(message_of(function() resumed:load_state(nil) end):find("a state is a table, not nil", 1, true))
+    states[3].position = 1.5
+    assert.truthy(message_of(function() resumed:load_state(states[3]) end):find("whole number of at least 0, not 1.5"))
+    for name, value in pairs({ seed = 5, shuffle = false, seq = 9 }) do
+      local other = {}
+      for key, own in pairs(options) do other[key] = own end
+      other[name] = value
+      local message = message_of(function() text(other):load_state(states[2]) end)
+      assert.truthy(message:find(name == "seq" and "samples=" or name .. "=", 1, true), message)
+    end
+  end)
+
+  it("K1 a sampler, and random data with it, go on from a state in the middle of an epoch", function()
+    local function batches(data, order, resume_state, steps)
+      local found, states = {}, {}
+      if resume_state then data:load_state(resume_state) end
+      while #found < steps do
+        for _, batch in data:batches(order, 3) do
+          found[#found + 1] = ffi.string(batch.inputs.data, ffi.sizeof(batch.inputs.data))
+          states[#found] = json.decode(json.encode(data:state()))
+          if #found == steps then break end
+        end
+        order:set_epoch(order.epoch + 1)
+      end
+      return found, states
+    end
+    local function source() return random({ length = 20, inputs = 2, targets = 1, seed = 3 }) end
+    local function order() return sampler({ length = 20, seed = 9, rank = 1, world = 2 }) end
+    local whole, states = batches(source(), order(), nil, 12) -- four epochs of three batches
+    assert.same({ seed = 9, epoch = 1, position = 12, length = 20, shuffle = true }, states[5].sampler)
+    for stop = 1, 8 do
+      local rest = batches(source(), order(), states[stop], 12 - stop)
+      for i, inputs in ipairs(rest) do assert.equal(whole[stop + i], inputs) end
+    end
+    assert.is_nil(source():state().sampler)
+    local chosen = order()
+    chosen:set_epoch(0)
+    assert.truthy(message_of(function() chosen:load_state(states[5].sampler) end)
+      :find("of epoch 1, but epoch 0 was chosen", 1, true))
+    local wider = random({ length = 20, inputs = 3, targets = 1, seed = 3 })
+    assert.truthy(message_of(function() wider:load_state(states[1]) end)
+      :find("inputs=2, this data has inputs=3", 1, true))
+  end)
+
+  it("K1 an epoch that one rank began is ended by two", function()
+    local function visit(rank, size, state, count)
+      local s, list = sampler({ length = 24, seed = 7, rank = rank, world = size }), {}
+      if state then s:load_state(state) end
+      for _, sample in s:samples() do
+        list[#list + 1] = sample
+        if #list == count then break end
+      end
+      return list, s:state()
+    end
+    local whole = visit(0, 1)
+    local _, state = visit(0, 1, nil, 9)
+    local first, second = visit(0, 2, state), visit(1, 2, state)
+    assert.equal(8, #first)
+    for i, sample in ipairs(first) do assert.equal(whole[9 + 2 * i - 1], sample) end
+    for i = 1, 7 do assert.equal(whole[9 + 2 * i], second[i]) end
   end)
 
   it("takes folders and patterns, without binary files and second names", function()
@@ -233,7 +317,7 @@ describe("data", function()
     local data = text({ files = path, seq = 8, batch = 1, shuffle = false, valid_fraction = 0 })
     local before = row(select(2, data:batches(1)()).tokens, 0)
     assert.is_true(os.rename(write_file("new"), path))
-    data:load_state({ position = 0, samples = data.n, seed = 0 })
+    data:load_state({ position = 0, samples = data.n, seed = 0, shuffle = false })
     assert.equal(before, row(select(2, data:batches(1)()).tokens, 0))
 
     data = text({ files = write_file(numbered(100), path), seq = 8, batch = 1 })

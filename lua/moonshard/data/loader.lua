@@ -11,6 +11,7 @@ local errors = require("moonshard.error")
 local meshes = require("moonshard.mesh")
 local permutation = require("moonshard.permutation")
 local progress = require("moonshard.progress")
+local saved = require("moonshard.data.saved")
 local tracer = require("moonshard.tracer")
 local world = require("moonshard.world")
 local ffi = require("moonshard.ffi").ffi
@@ -149,20 +150,31 @@ function Loader:batches(steps)
   end
 end
 
----Where the run stands: enough to go on from here, on any number of ranks.
----@return { position: number, seed: integer, samples: integer }
+---Where the run stands: enough to go on from here, on any number of ranks. Inside of the loop over batches that is
+---after the batch at hand. Plain numbers and booleans, so it can be kept as JSON.
+---@return moonshard.LoaderState
 function Loader:state()
-  return { position = self.position, seed = self.seed, samples = self.n }
+  return {
+    seed = self.seed,
+    epoch = math.floor(self.position / self.n),
+    position = self.position,
+    samples = self.n,
+    shuffle = self.shuffle,
+  }
 end
 
----Goes on from a state of the same data and seed.
----@param state { position: number, seed: integer, samples: integer }
+---@class moonshard.LoaderState
+---@field seed number
+---@field epoch integer that the next batch begins in
+---@field position number samples of all ranks that the run has used
+---@field samples integer of the data
+---@field shuffle boolean
+
+---Goes on from a state of the same data, seed and order: the next call of batches begins there.
+---@param state moonshard.LoaderState
 function Loader:load_state(state)
-  if state.samples ~= self.n or state.seed ~= self.seed then
-    errors.invalid("data:load_state: the state is of %s samples and seed %s, this data has %d samples and seed %d",
-      tostring(state.samples), tostring(state.seed), self.n, self.seed)
-  end
-  self.position = state.position
+  saved.check("data:load_state", state, { seed = self.seed, samples = self.n, shuffle = self.shuffle })
+  self.position = saved.count("data:load_state", state, "position")
 end
 
 return loader

@@ -8,6 +8,7 @@ local clock = require("moonshard.clock")
 local errors = require("moonshard.error")
 local options = require("moonshard.options")
 local permutation = require("moonshard.permutation")
+local saved = require("moonshard.data.saved")
 local tracer = require("moonshard.tracer")
 local world = require("moonshard.world")
 
@@ -104,6 +105,11 @@ function RandomData:batches(sampler, batch)
   if sampler:count() < batch then
     errors.invalid("data:batches: a batch of %d is more than the %d samples of a rank", batch, sampler:count())
   end
+  if self.loaded then
+    sampler:load_state(self.loaded)
+    self.loaded = nil
+  end
+  self.sampler = sampler
   local next_sample, position = sampler:samples(), 0
   return function()
     local samples = {}
@@ -115,6 +121,25 @@ function RandomData:batches(sampler, batch)
     position = position + 1
     return position, self:read(samples)
   end
+end
+
+---Where the run stands: this data, and the sampler that its batches were last drawn by (nil before the first). Inside
+---of the loop over batches that is after the batch at hand.
+---@return { seed: number, inputs: integer, targets: integer, sampler: moonshard.SamplerState? }
+function RandomData:state()
+  return {
+    seed = self.seed,
+    inputs = self.inputs,
+    targets = self.targets,
+    sampler = self.sampler and self.sampler:state() or self.loaded,
+  }
+end
+
+---Goes on from a state of the same data: the next call of batches begins there, with the sampler that it is given.
+---@param state { seed: number, inputs: integer, targets: integer, sampler: moonshard.SamplerState? }
+function RandomData:load_state(state)
+  saved.check("data:load_state", state, { seed = self.seed, inputs = self.inputs, targets = self.targets })
+  self.loaded, self.sampler = state.sampler, nil
 end
 
 return random

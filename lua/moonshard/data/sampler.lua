@@ -8,10 +8,12 @@ local errors = require("moonshard.error")
 local loader = require("moonshard.data.loader")
 local options = require("moonshard.options")
 local permutation = require("moonshard.permutation")
+local saved = require("moonshard.data.saved")
 
 ---@class moonshard.Sampler
 ---@field length integer samples of the dataset
 ---@field epoch integer
+---@field position integer samples of the epoch that all ranks together have visited
 local Sampler = {}
 Sampler.__index = Sampler
 
@@ -45,7 +47,7 @@ local function sampler(o)
     errors.invalid("ms.data.sampler: %d samples over %d ranks with drop_last leave none for any rank", o.length,
       o.world)
   end
-  o.epoch = 0
+  o.epoch, o.position, o.resume_at = 0, 0, 0
   return setmetatable(o, Sampler)
 end
 
@@ -61,19 +63,57 @@ function Sampler:set_epoch(epoch)
   if type(epoch) ~= "number" or epoch % 1 ~= 0 or epoch < 0 then
     errors.invalid("sampler:set_epoch: the epoch must be a whole number of at least 0, not %s", tostring(epoch))
   end
-  self.epoch = epoch
+  if epoch ~= self.epoch then self.position, self.resume_at = 0, 0 end
+  self.epoch, self.epoch_was_set = epoch, true
 end
 
----This rank's samples of the epoch, in order.
+---This rank's samples of the epoch, in order: from its beginning, or once from where a loaded state stood.
 ---@return fun(): integer?, integer? position from 1, and the sample, 0 to length - 1
 function Sampler:samples()
   local order = self.shuffle and permutation.new(self.length, self.seed, self.epoch) or function(i) return i end
-  local position, count = 0, self:count()
+  local first, position = self.resume_at, 0
+  local count = (self.drop_last and math.floor or math.ceil)((self.length - first) / self.world)
+  self.position, self.resume_at = first, 0
   return function()
-    if position == count then return nil end
+    if position >= count then return nil end
+    local at = first + position * self.world
     position = position + 1
-    return position, order(((position - 1) * self.world + self.rank) % self.length)
+    self.position = at + self.world
+    return position, order((at + self.rank) % self.length)
   end
+end
+
+---@class moonshard.SamplerState
+---@field seed number
+---@field epoch integer
+---@field position integer samples of the epoch that all ranks together have visited
+---@field length integer
+---@field shuffle boolean
+
+---Where the epoch stands: enough to go on from here, on any number of ranks. Plain numbers and booleans.
+---@return moonshard.SamplerState
+function Sampler:state()
+  return {
+    seed = self.seed,
+    epoch = self.epoch,
+    position = self.position,
+    length = self.length,
+    shuffle = self.shuffle,
+  }
+end
+
+---Goes on from a state of the same dataset, seed and order: the next call of samples begins there, in its epoch.
+---@param state moonshard.SamplerState
+function Sampler:load_state(state)
+  local who = "sampler:load_state"
+  saved.check(who, state, { seed = self.seed, length = self.length, shuffle = self.shuffle })
+  local epoch = saved.count(who, state, "epoch")
+  if self.epoch_was_set and epoch ~= self.epoch then
+    errors.invalid("%s: the state is of epoch %d, but epoch %d was chosen: begin with epoch %d", who, epoch, self.epoch,
+      epoch)
+  end
+  self.epoch, self.position = epoch, saved.count(who, state, "position")
+  self.resume_at = self.position
 end
 
 return sampler

@@ -1,0 +1,40 @@
+-- What a saved state of a data source must agree with before a run goes on from it.
+--
+-- A position means something only in the same data in the same order: a state of other data is refused, so that a run
+-- never goes on somewhere else than it stopped.
+
+local errors = require("moonshard.error")
+
+local saved = {}
+
+---Compares a state with what the source itself has.
+---@param who string for messages: "data:load_state"
+---@param state table
+---@param own table<string, number|boolean> by the state's field
+function saved.check(who, state, own)
+  if type(state) ~= "table" then errors.invalid("%s: a state is a table, not %s", who, tostring(state)) end
+  local names = {}
+  for name in pairs(own) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    if state[name] ~= own[name] then
+      errors.invalid("%s: the state is of data with %s=%s, this data has %s=%s", who, name, tostring(state[name]), name,
+        tostring(own[name]))
+    end
+  end
+end
+
+---A field that counts something.
+---@param who string for messages
+---@param state table
+---@param name string
+---@return number
+function saved.count(who, state, name)
+  local value = state[name]
+  if type(value) ~= "number" or value < 0 or value % 1 ~= 0 then
+    errors.invalid("%s: %s must be a whole number of at least 0, not %s", who, name, tostring(value))
+  end
+  return value
+end
+
+return saved
