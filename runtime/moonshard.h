@@ -333,6 +333,9 @@ enum ms_category {
   MS_CATEGORIES = 7
 };
 
+/* Where kernels run and tensors live. */
+enum ms_device_kind { MS_DEVICE_CPU = 0 };
+
 enum ms_optimizer_kind { MS_OPT_NONE = 0, MS_OPT_SGD = 1, MS_OPT_ADAMW = 2 };
 
 typedef struct ms_plan_config {
@@ -353,6 +356,7 @@ typedef struct ms_plan_config {
   /* 1 (default): the f32 masters of a unit that is read in f32 lie in memory that all its shard group's ranks map, and
   ** kernels read them there: its all-gathers move nothing, and it needs no gathered copy. 0: gathered like the others. */
   int shared_masters;
+  int device; /* enum ms_device_kind; of a state and of the plans that are bound to it */
 } ms_plan_config;
 
 typedef struct ms_plan_summary {

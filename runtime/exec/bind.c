@@ -146,7 +146,7 @@ static int sort_kernel(ms_exec *exec, ms_exec_phase *phase, const ms_instr *sour
   instr->call = &phase->call[phase->kernels++];
   *instr->call = source->call;
   instr->call->scalars = &exec->scalars;
-  instr->run = ms_cpu_kernel(source->call.op)->run;
+  instr->run = ms_device_kernel(exec->plan->config.device, source->call.op)->run;
   instr->label = ms_ledger_number(exec->ledger, source->scope);
   return MS_OK;
 }

@@ -21,15 +21,19 @@ struct ms_exec_finder {
   char text[TEXT_BYTES];
 };
 
-/* Index of the first NaN or infinity, or -1. */
-static int64_t find_in(const void *data, int dtype, int64_t n, double *value) {
+/* *at: index of the first NaN or infinity in a tensor that lies in an arena, or -1. */
+static int find_in(const ms_exec *exec, void *tensor, int dtype, int64_t n, int64_t *at, double *value) {
+  void *data;
+  MS_TRY(ms_state_view(exec->state, tensor, n * ms_dtype_size(dtype), &data));
+  *at = -1;
   for (int64_t i = 0; i < n; i++) {
     float x = dtype == MS_F32 ? ((const float *)data)[i] : ms_bf16_to_f32(((const ms_bf16 *)data)[i]);
     if (isfinite(x)) continue;
     *value = x;
-    return i;
+    *at = i;
+    break;
   }
-  return -1;
+  return MS_OK;
 }
 
 const char *ms_nonfinite_name(double value) { return isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"; }
@@ -42,9 +46,10 @@ static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, const
     const ms_param *p = &model->param[i];
     float *data;
     double value;
+    int64_t at;
     if (position == AT_GRADIENTS && p->config.frozen) continue;
     MS_TRY(ms_master_find(exec->state, i, what, &data));
-    int64_t at = find_in(data, MS_F32, p->owned, &value);
+    MS_TRY(find_in(exec, data, MS_F32, p->owned, &at, &value));
     if (at < 0) continue;
     finder->position = position;
     snprintf(finder->text, TEXT_BYTES, "%s %s holds %s at element %lld",
@@ -54,30 +59,33 @@ static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, const
   return MS_OK;
 }
 
-static void find_in_inputs(const ms_exec *exec, ms_exec_finder *finder) {
+static int find_in_inputs(const ms_exec *exec, ms_exec_finder *finder) {
   for (int i = 0; i < exec->plan->inputs && finder->position == NOWHERE; i++) {
     const ms_plan_input *input = &exec->plan->input[i];
     double value;
+    int64_t at;
     char shape[128];
     if (!is_real(input->at.info.dtype)) continue;
-    int64_t at = find_in(ms_exec_pointer(exec, &input->at), input->at.info.dtype, ms_numel(&input->at.info), &value);
+    MS_TRY(
+        find_in(exec, ms_exec_pointer(exec, &input->at), input->at.info.dtype, ms_numel(&input->at.info), &at, &value));
     if (at < 0) continue;
     finder->position = AT_INPUTS;
     snprintf(finder->text, TEXT_BYTES, "input %s holds %s at element %lld of %s", input->name, ms_nonfinite_name(value),
              (long long)at, ms_shape_text(&input->at.info, shape));
   }
+  return MS_OK;
 }
 
-void ms_exec_inspect(ms_exec *exec, int phase, const ms_exec_instr *instr) {
+int ms_exec_inspect(ms_exec *exec, int phase, const ms_exec_instr *instr) {
   ms_exec_finder *finder = exec->finder;
   const ms_kernel_call *call = instr->call;
   const ms_instr *source = &exec->plan->phase[phase].instr[instr->source];
   for (int o = 0; o < call->outputs && finder->position == NOWHERE; o++) {
     double value;
+    int64_t at = -1;
     char shape[128];
-    int64_t at = is_real(call->out[o].dtype)
-                     ? find_in(call->out_data[o], call->out[o].dtype, ms_numel(&call->out[o]), &value)
-                     : -1;
+    if (is_real(call->out[o].dtype))
+      MS_TRY(find_in(exec, call->out_data[o], call->out[o].dtype, ms_numel(&call->out[o]), &at, &value));
     if (at < 0) continue;
     finder->position = instr->source;
     const char *scope = source->scope ? source->scope : "";
@@ -85,6 +93,7 @@ void ms_exec_inspect(ms_exec *exec, int phase, const ms_exec_instr *instr) {
              *scope ? " in " : "", scope, source->backward ? "backward" : "forward", ms_nonfinite_name(value),
              (long long)at, ms_shape_text(&call->out[o], shape));
   }
+  return MS_OK;
 }
 
 /* The earliest finding of all ranks, of the lowest rank when several have it. */
@@ -110,7 +119,7 @@ fail:
 static int find(ms_exec *exec, const ms_step_inputs *inputs, ms_exec_finder *finder) {
   ms_exec_begin(exec, inputs);
   MS_TRY(find_in_parameters(exec, finder, "param", AT_PARAMETERS));
-  find_in_inputs(exec, finder);
+  MS_TRY(find_in_inputs(exec, finder));
   exec->finder = finder;
   int rc = ms_exec_run_inline(exec, MS_PHASE_FIRST);
   exec->finder = NULL;

@@ -49,6 +49,9 @@ static int bind_plan(ms_exec *exec) {
 int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **out) {
   if (plan->model != state->model)
     return MS_FAIL(MS_EINVAL, "the plan was compiled for another model than the state was made for");
+  if (plan->config.device != state->device->api->kind)
+    return MS_FAIL(MS_EINVAL, "the plan was compiled for the device %s, the state is on %s",
+                   ms_device_name(plan->config.device), state->device->api->name);
   ms_exec *exec = ms_calloc(1, sizeof *exec);
   if (!exec) return MS_ENOMEM;
   exec->state = state;
@@ -117,8 +120,14 @@ static void count(ms_exec *exec, int phase) {
   }
 }
 
+/* A small result, f32 [n]. */
+static int read_result(const ms_exec *exec, const ms_ref *ref, int n, float *result) {
+  return ms_state_copy_out(exec->state, result, ms_exec_pointer(exec, ref), n * (int64_t)sizeof *result);
+}
+
 static int report_norm(const ms_exec *exec, ms_step_outputs *outputs) {
-  const float *norm = ms_exec_pointer(exec, &exec->plan->norm);
+  float norm[2];
+  MS_TRY(read_result(exec, &exec->plan->norm, 2, norm));
   if (outputs) *outputs = (ms_step_outputs){.loss = norm[0], .grad_norm = norm[1]};
   long long step = (long long)exec->scalars.step;
   if (!isfinite(norm[0])) return MS_FAIL(MS_ENONFINITE, "loss is %s at step %lld", ms_nonfinite_name(norm[0]), step);
@@ -127,12 +136,15 @@ static int report_norm(const ms_exec *exec, ms_step_outputs *outputs) {
   return MS_OK;
 }
 
-static void report_evaluation(const ms_exec *exec, ms_step_outputs *outputs) {
+static int report_evaluation(const ms_exec *exec, ms_step_outputs *outputs) {
   const ms_model *model = exec->plan->model;
-  const float *totals = ms_exec_pointer(exec, &exec->plan->evaluated);
-  if (!outputs) return;
+  float totals[2];
+  if (!outputs) return MS_OK;
   *outputs = (ms_step_outputs){0};
-  if (totals) outputs->loss = (double)totals[1] / ((double)model->shard_size * model->replicate_size);
+  if (exec->plan->evaluated.buffer < 0) return MS_OK;
+  MS_TRY(read_result(exec, &exec->plan->evaluated, 2, totals));
+  outputs->loss = (double)totals[1] / ((double)model->shard_size * model->replicate_size);
+  return MS_OK;
 }
 
 static int run_streams(ms_exec *exec, int phase) {
@@ -170,9 +182,8 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
     exec->state->settled = 1;
     return report_norm(exec, outputs);
   }
-  if (phase == MS_PHASE_EVALUATE) report_evaluation(exec, outputs);
   if (phase != MS_PHASE_UPDATE) exec->graph_phase = phase;
-  return MS_OK;
+  return phase == MS_PHASE_EVALUATE ? report_evaluation(exec, outputs) : MS_OK;
 }
 
 /* ---- reading ---- */

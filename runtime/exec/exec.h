@@ -100,6 +100,6 @@ int ms_exec_threads_run(ms_exec_threads *threads, int phase);
 /* "nan", "inf" or "-inf": printf tells the sign of a NaN, which means nothing (check.c). */
 const char *ms_nonfinite_name(double value);
 /* Looks at what a kernel has just written (check.c). */
-void ms_exec_inspect(ms_exec *exec, int phase, const ms_exec_instr *instr);
+int ms_exec_inspect(ms_exec *exec, int phase, const ms_exec_instr *instr);
 
 #endif

@@ -5,6 +5,7 @@
 */
 #include "exec/master.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -13,10 +14,10 @@
 
 /* ---- initial values ---- */
 
-/* x: the owned elements of the parameter. */
-static void draw(const ms_model *model, const ms_param *p, float *x) {
+/* Elements [first, first + count) of the parameter. */
+static void draw(const ms_model *model, const ms_param *p, int64_t first, int64_t count, float *x) {
   const ms_param_config *c = &p->config;
-  ms_draw_elements(model->seed, p->name, c->init, c->init_a, c->init_b, p->first, p->owned, x);
+  ms_draw_elements(model->seed, p->name, c->init, c->init_a, c->init_b, first, count, x);
 }
 
 static float *at_state(const ms_state *state, int64_t unit_offset, const ms_param *p) {
@@ -31,11 +32,30 @@ static float *at_master(const ms_state *state, const ms_param *p) {
                            ms_master_offset(state->model, unit, shared, p->segment, p->local));
 }
 
-void ms_master_draw(ms_state *state) {
-  for (int i = 0; i < state->model->params; i++) {
-    const ms_param *p = &state->model->param[i];
-    if (p->owned && p->config.init != MS_INIT_ZEROS) draw(state->model, p, at_master(state, p));
+/* Elements that are drawn on the host before they go to the device: 4 MiB. */
+enum { DRAWN_ELEMENTS = 1 << 20 };
+
+static int draw_parameter(const ms_state *state, const ms_param *p, float *drawn) {
+  float *x = at_master(state, p);
+  if (!drawn) draw(state->model, p, p->first, p->owned, x);
+  for (int64_t at = 0; drawn && at < p->owned; at += DRAWN_ELEMENTS) {
+    int64_t n = p->owned - at < DRAWN_ELEMENTS ? p->owned - at : DRAWN_ELEMENTS;
+    draw(state->model, p, p->first + at, n, drawn);
+    MS_TRY(ms_state_copy_in(state, x + at, drawn, n * (int64_t)sizeof *x));
   }
+  return MS_OK;
+}
+
+int ms_master_draw(ms_state *state) {
+  float *drawn = NULL;
+  int rc = MS_OK;
+  if (!state->device->api->host_memory && !(drawn = ms_calloc(DRAWN_ELEMENTS, sizeof *drawn))) return MS_ENOMEM;
+  for (int i = 0; i < state->model->params && !rc; i++) {
+    const ms_param *p = &state->model->param[i];
+    if (p->owned && p->config.init != MS_INIT_ZEROS) rc = draw_parameter(state, p, drawn);
+  }
+  free(drawn);
+  return rc;
 }
 
 /* ---- the owned part ---- */
@@ -61,7 +81,11 @@ int ms_master_find(const ms_state *state, int param, const char *what, float **d
 }
 
 int ms_state_shard(ms_state *state, int param, const char *what, double *first, double *count, float **data) {
-  MS_TRY(ms_master_find(state, param, what, data));
+  float *at;
+  void *view;
+  MS_TRY(ms_master_find(state, param, what, &at));
+  MS_TRY(ms_state_view(state, at, state->model->param[param].owned * (int64_t)sizeof *at, &view));
+  *data = view;
   *first = (double)state->model->param[param].first;
   *count = (double)state->model->param[param].owned;
   return MS_OK;
@@ -72,8 +96,7 @@ int ms_state_set(ms_state *state, int param, const float *full) {
   MS_TRY(ms_master_find(state, param, "param", &mine));
   const ms_param *p = &state->model->param[param];
   MS_TRY(ms_members_barrier(&state->members));
-  if (p->owned) memcpy(mine, full + p->first, (size_t)p->owned * sizeof *mine);
-  return MS_OK;
+  return p->owned ? ms_state_copy_in(state, mine, full + p->first, p->owned * (int64_t)sizeof *mine) : MS_OK;
 }
 
 /* ---- the whole ---- */
@@ -82,10 +105,12 @@ int ms_state_set(ms_state *state, int param, const float *full) {
 enum { ROUND_ELEMENTS = 8 << 20 };
 
 /* This rank's elements of [begin, end) into window, which starts at element begin. */
-static void put_owned(const ms_param *p, const float *mine, int64_t begin, int64_t end, float *window) {
+static int put_owned(const ms_state *state, const ms_param *p, const float *mine, int64_t begin, int64_t end,
+                     float *window) {
   int64_t from = p->first > begin ? p->first : begin;
   int64_t to = p->first + p->owned < end ? p->first + p->owned : end;
-  if (to > from) memcpy(window + (from - begin), mine + (from - p->first), (size_t)(to - from) * sizeof *mine);
+  int64_t bytes = (to - from) * (int64_t)sizeof *mine;
+  return bytes > 0 ? ms_state_copy_out(state, window + (from - begin), mine + (from - p->first), bytes) : MS_OK;
 }
 
 static int gather(ms_state *state, const ms_param *p, const float *mine, float *full) {
@@ -96,7 +121,7 @@ static int gather(ms_state *state, const ms_param *p, const float *mine, float *
   for (int64_t begin = 0; begin < p->numel; begin += round) {
     int64_t end = begin + round < p->numel ? begin + round : p->numel;
     /* Replicas hold the same bits: one of them is enough. */
-    if (state->model->replicate_rank == 0) put_owned(p, mine, begin, end, window.base);
+    if (state->model->replicate_rank == 0) MS_GOTO(put_owned(state, p, mine, begin, end, window.base));
     MS_GOTO(ms_members_barrier(&state->members));
     memcpy(full + begin, window.base, (size_t)(end - begin) * sizeof *full);
     if (end < p->numel) MS_GOTO(ms_members_barrier(&state->members));
@@ -110,10 +135,7 @@ int ms_state_gather(ms_state *state, int param, const char *what, float *full) {
   float *mine;
   MS_TRY(ms_master_find(state, param, what, &mine));
   const ms_param *p = &state->model->param[param];
-  if (state->model->shard_size == 1) {
-    memcpy(full, mine, (size_t)p->numel * sizeof *full);
-    return MS_OK;
-  }
+  if (state->model->shard_size == 1) return ms_state_copy_out(state, full, mine, p->numel * (int64_t)sizeof *full);
   ms_ledger *ledger = ms_world_ledger(state->world);
   ms_ledger_enter(ledger, ms_ledger_number(ledger, "gathering a parameter"));
   int rc = gather(state, p, mine, full);

@@ -5,8 +5,8 @@
 #include "exec/state.h"
 
 /* Draws the initial value of every owned element; padding stays zero. */
-void ms_master_draw(ms_state *state);
-/* Owned elements of a parameter's master, gradient or moment ("param", "grad", "state0", "state1"): f32
+int ms_master_draw(ms_state *state);
+/* Where the owned elements of a parameter's master, gradient or moment ("param", "grad", "state0", "state1") lie in an arena: f32
 ** [param.owned]. */
 int ms_master_find(const ms_state *state, int param, const char *what, float **data);
 

@@ -34,8 +34,7 @@ int ms_exec_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double 
   int rc = instr->run(instr->call);
   if (rc) return explain(exec, phase, instr, rc);
   if (exec->trace) ms_trace_kernel(exec, phase, instr, began);
-  if (exec->finder) ms_exec_inspect(exec, phase, instr);
-  return MS_OK;
+  return exec->finder ? ms_exec_inspect(exec, phase, instr) : MS_OK;
 }
 
 void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr) {

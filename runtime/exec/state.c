@@ -1,12 +1,11 @@
 /* state.c - the training state of one rank: arenas and communicators.
 **
-** Memory is mapped, never malloc'ed: pages are committed when they are first touched, so a state costs what its plan
-** said. What peers read is mapped by all ranks that train the model; what one rank trains alone is private.
+** What peers read in place is mapped by all ranks that train the model; everything else is private memory of the device.
 */
 #include "exec/state.h"
 
+#include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "base/error.h"
 #include "comm/ledger.h"
@@ -17,11 +16,11 @@ enum { PAGE_BYTES = 4096 };
 
 static int64_t whole_pages(int64_t bytes) { return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES; }
 
-static int map_private(int arena, int64_t bytes, ms_region *region) {
-  void *base = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED)
-    return MS_FAIL(MS_ENOMEM, "cannot map %lld bytes for the arena of %s", (long long)bytes, ms_arena_name(arena));
-  madvise(base, (size_t)bytes, MADV_HUGEPAGE); /* fewer page faults and TLB misses; advice only */
+static int allocate(const ms_state *state, int arena, int64_t bytes, ms_region *region) {
+  char label[64];
+  void *base;
+  snprintf(label, sizeof label, "the arena of %s", ms_arena_name(arena));
+  MS_TRY(state->device->api->allocate(state->device, bytes, label, &base));
   *region = (ms_region){base, (size_t)bytes};
   return MS_OK;
 }
@@ -30,10 +29,18 @@ static int has_block_a_rank(int arena) { return arena == MS_ARENA_COMM || arena 
 
 /* How many blocks of an arena all members map together; 0: it is private. */
 static int shared_blocks(const ms_state *state, int arena) {
-  if (state->members.size == 1) return 0;
+  if (state->members.size == 1 || !state->device->api->host_memory) return 0;
   if (has_block_a_rank(arena)) return state->members.size;
   int of_group = arena == MS_ARENA_GATHERED || arena == MS_ARENA_MASTERS;
   return of_group && state->model->shard_size > 1 ? state->model->replicate_size : 0;
+}
+
+static void free_arena(ms_state *state, int arena) {
+  ms_region *region = &state->arena[arena];
+  if (!region->base) return;
+  if (shared_blocks(state, arena)) ms_region_unmap(region);
+  else state->device->api->release(state->device, region->base, (int64_t)region->bytes);
+  *region = (ms_region){NULL, 0};
 }
 
 /* The old memory goes only when the new is there: a failure leaves everything as it was. */
@@ -42,8 +49,8 @@ static int map_arena(ms_state *state, int arena, int64_t bytes) {
   int blocks = shared_blocks(state, arena);
   int64_t stride = whole_pages(bytes);
   if (blocks) MS_TRY(ms_members_region(&state->members, (size_t)(stride * blocks), &mapped));
-  else MS_TRY(map_private(arena, bytes, &mapped));
-  ms_region_unmap(&state->arena[arena]);
+  else MS_TRY(allocate(state, arena, bytes, &mapped));
+  free_arena(state, arena);
   state->arena[arena] = mapped;
   state->arena_bytes[arena] = bytes;
   state->stride[arena] = stride;
@@ -81,8 +88,31 @@ char *ms_state_block(const ms_state *state, int arena) {
   return base + index * state->stride[arena];
 }
 
+int ms_state_copy_out(const ms_state *state, void *host, const void *at, int64_t bytes) {
+  return state->device->api->read(state->device, host, at, bytes);
+}
+
+int ms_state_copy_in(const ms_state *state, void *at, const void *host, int64_t bytes) {
+  return state->device->api->write(state->device, at, host, bytes);
+}
+
+int ms_state_view(ms_state *state, void *at, int64_t bytes, void **view) {
+  *view = at;
+  if (state->device->api->host_memory) return MS_OK;
+  if (bytes > state->view_bytes) {
+    void *grown = ms_calloc(bytes, 1);
+    if (!grown) return MS_ENOMEM;
+    free(state->view);
+    state->view = grown;
+    state->view_bytes = bytes;
+  }
+  *view = state->view;
+  return ms_state_copy_out(state, state->view, at, bytes);
+}
+
 char *ms_state_peer_block(const ms_state *state, int arena, int rank) {
   int place = 0;
+  if (!shared_blocks(state, arena)) return state->arena[arena].base;
   while (state->members.rank[place] != rank) place++;
   return (char *)state->arena[arena].base + place * state->stride[arena];
 }
@@ -133,12 +163,15 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *c
   ms_ledger_enter(ledger, ms_ledger_number(ledger, "making the state"));
   state->world = world;
   state->model = model;
+  const ms_device_api *device;
+  MS_GOTO(ms_device_find(config->device, &device));
+  MS_GOTO(device->open(ms_world_local_rank(world), &state->device));
   MS_GOTO(ms_members_open(world, model->members, model->member_rank, model->mesh_text, &state->members));
   MS_GOTO(ms_agree_on_model(&state->members, model, config));
   MS_GOTO(ms_state_layout_make(model, config, &state->layout));
   MS_GOTO(map_arena(state, MS_ARENA_STATE, state->layout.bytes));
   if (state->layout.masters) MS_GOTO(map_arena(state, MS_ARENA_MASTERS, state->layout.masters));
-  ms_master_draw(state);
+  MS_GOTO(ms_master_draw(state));
   MS_GOTO(open_communicators(state));
   *out = state;
 fail:
@@ -156,8 +189,10 @@ void ms_state_free(ms_state *state) {
   for (int i = 0; i < state->groups; i++) ms_comm_close(state->group[i].comm);
   free(state->group);
   for (int stream = 0; stream < MS_STREAMS; stream++) ms_comm_close(state->comm[stream]);
+  for (int arena = 0; arena < MS_ARENAS; arena++) free_arena(state, arena);
   ms_members_close(&state->members);
-  for (int arena = 0; arena < MS_ARENAS; arena++) ms_region_unmap(&state->arena[arena]);
+  if (state->device) state->device->api->close(state->device);
+  free(state->view);
   ms_state_layout_free(&state->layout);
   free(state);
 }

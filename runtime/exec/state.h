@@ -8,12 +8,14 @@
 #define MS_EXEC_STATE_H
 
 #include "comm/members.h"
+#include "device/device.h"
 #include "plan/plan.h"
 
 struct ms_state {
   ms_world *world;
   ms_members members; /* the ranks that train this model */
   const ms_model *model;
+  ms_device *device; /* that has the arenas */
   ms_state_layout layout;
   /* mapped whole: COMM and GROUPED [members * stride], GATHERED and MASTERS [replicate_size * stride] */
   ms_region arena[MS_ARENAS];
@@ -28,7 +30,9 @@ struct ms_state {
   int groups, group_capacity;
   ms_comm *comm[MS_STREAMS]; /* one channel a stream; NULL for compute, and where the dimension has size 1 */
   int settled;               /* NORM was the last phase: no peer reads the weights any more */
-  unsigned interrupted;      /* a phase failed half-way in the world's epoch interrupted - 1; 0: none did */
+  void *view;                /* what ms_state_view copied last */
+  int64_t view_bytes;
+  unsigned interrupted; /* a phase failed half-way in the world's epoch interrupted - 1; 0: none did */
 };
 
 /* Makes every arena at least as large as `bytes` [MS_ARENAS] asks; STATE and MASTERS are left alone. Collective, equal on all
@@ -37,6 +41,12 @@ int ms_state_reserve(ms_state *state, const int64_t *bytes);
 /* Notes that a phase failed half-way: some rank may still be inside a collective, until all have recovered. */
 void ms_state_set_interrupted(ms_state *state);
 int ms_state_interrupted(const ms_state *state);
+/* Bytes of an arena as the host can read them: the arena itself where the host may follow its pointers, else a copy that lasts
+** until the next view. */
+int ms_state_view(ms_state *state, void *at, int64_t bytes, void **view);
+/* Bytes from or to an arena. */
+int ms_state_copy_out(const ms_state *state, void *host, const void *at, int64_t bytes);
+int ms_state_copy_in(const ms_state *state, void *at, const void *host, int64_t bytes);
 /* First byte of this rank's block of an arena. */
 char *ms_state_block(const ms_state *state, int arena);
 /* First byte of the block of a world rank in an arena that has one for each (COMM, GROUPED), as mapped here. */

@@ -142,12 +142,14 @@ fail:
 
 int ms_plan_compile(const ms_graph *graph, const ms_plan_config *config, ms_plan **out) {
   const ms_model *model = graph->model;
+  const ms_device_api *device;
   if (!model->sharded) return MS_FAIL(MS_EINVAL, "call ms_model_shard before ms_plan_compile");
   if (graph->loss < 0 && !graph->n_outputs)
     return MS_FAIL(MS_EINVAL, "the graph has neither a loss nor an output: there is nothing to compute");
   if (config->train && graph->loss < 0)
     return MS_FAIL(MS_EINVAL, "training needs a loss: call ms_graph_set_loss, or compile with train = 0");
   MS_TRY(check_config(config));
+  MS_TRY(ms_device_find(config->device, &device));
   double begin = ms_clock();
   ms_plan *plan = ms_calloc(1, sizeof *plan);
   if (!plan) return MS_ENOMEM;
@@ -165,11 +167,11 @@ fail:
   return rc;
 }
 
-static void free_phase(ms_plan_phase *phase) {
+static void free_phase(const ms_plan *plan, const ms_plan_phase *phase) {
   for (int i = 0; i < phase->n; i++) {
     ms_kernel_call *call = &phase->instr[i].call;
     if (phase->instr[i].kind != MS_INSTR_KERNEL || !call->prepared) continue;
-    const ms_kernel *kernel = ms_cpu_kernel(call->op);
+    const ms_kernel *kernel = ms_device_kernel(plan->config.device, call->op);
     if (kernel->release) kernel->release(call->prepared);
   }
   for (int i = 0; i < phase->colls; i++) {
@@ -182,7 +184,7 @@ static void free_phase(ms_plan_phase *phase) {
 
 void ms_plan_free(ms_plan *plan) {
   if (!plan) return;
-  for (int p = 0; p < MS_PHASES; p++) free_phase(&plan->phase[p]);
+  for (int p = 0; p < MS_PHASES; p++) free_phase(plan, &plan->phase[p]);
   for (int i = 0; i < plan->inputs; i++) free(plan->input[i].name);
   for (int i = 0; i < plan->outputs; i++) free(plan->output[i].name);
   free(plan->input);

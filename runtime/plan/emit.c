@@ -92,8 +92,10 @@ int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int 
     call->out[i] = out[i].info;
     ms_plan_touch(plan, out[i].buffer, position);
   }
-  const ms_kernel *kernel = ms_cpu_kernel(op);
-  if (!kernel) return MS_FAIL(MS_EUNSUPPORTED, "op %s has no kernel on the cpu device", ms_op_row_of(op)->name);
+  const ms_kernel *kernel = ms_device_kernel(plan->config.device, op);
+  if (!kernel)
+    return MS_FAIL(MS_EUNSUPPORTED, "op %s has no kernel on the device %s", ms_op_row_of(op)->name,
+                   ms_device_name(plan->config.device));
   if (kernel->prepare) MS_TRY(kernel->prepare(call));
   if (call->workspace_bytes > 0) {
     int workspace;

@@ -34,6 +34,7 @@ void ms_plan_describe_state(const ms_model *model, const ms_plan_config *c, ms_t
                  "optimizer %d: beta1 %.17g, beta2 %.17g, eps %.17g, momentum %.17g, dampening %.17g, nesterov %d\n",
                  c->optimizer, c->beta1, c->beta2, c->eps, c->momentum, c->dampening, c->nesterov);
   ms_text_append(text, "train %d, shared_masters %d\n", c->train, c->shared_masters);
+  if (c->device != MS_DEVICE_CPU) ms_text_append(text, "device %s\n", ms_device_name(c->device));
 }
 
 static void describe_config(const ms_plan *plan, ms_text *text) {

@@ -233,7 +233,7 @@ static void place_inputs(ms_lowering *l) {
 /* An elementwise kernel writes over its first input when nobody reads that again. */
 static int reuse_input(const ms_lowering *l, int node, ms_place *at) {
   const ms_node *n = &l->graph->nodes[node];
-  const ms_kernel *kernel = ms_cpu_kernel(n->op);
+  const ms_kernel *kernel = ms_device_kernel(l->plan->config.device, n->op);
   if (!n->inputs || !kernel || !kernel->in_place) return 0;
   int in = l->root[n->in[0]], out = l->root[n->out[0]];
   const ms_value *source = &l->graph->values[in];

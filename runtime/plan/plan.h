@@ -14,8 +14,8 @@
 
 #include "base/text.h"
 #include "comm/comm.h"
+#include "device/device.h"
 #include "graph/graph.h"
-#include "kernels/op.h"
 #include "shard/model.h"
 
 enum ms_stream {

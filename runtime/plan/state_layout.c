@@ -19,7 +19,7 @@ int ms_unit_shares_masters(const ms_model *model, const ms_plan_config *config, 
   const ms_unit *u = &model->unit[unit];
   for (int s = 0; s < u->segments; s++)
     if (u->segment[s].param_dtype != MS_F32) return 0;
-  return config->shared_masters && model->shard_size > 1;
+  return config->shared_masters && config->device == MS_DEVICE_CPU && model->shard_size > 1;
 }
 
 int64_t ms_master_offset(const ms_model *model, const ms_unit *unit, int shared, int s, int64_t local) {

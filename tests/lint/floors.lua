@@ -7,10 +7,10 @@
 
 local floors = {
   ["runtime/base"] = 0,
-  ["runtime/device"] = 1,
   ["runtime/io"] = 1,
   ["runtime/comm"] = 2,
   ["kernels"] = 2,
+  ["runtime/device"] = 3,
   ["runtime/graph"] = 3,
   ["runtime/mesh"] = 3,
   ["runtime/shard"] = 4,

@@ -1,0 +1,57 @@
+/* cpu.c - the CPU as a device: private memory of this process.
+**
+** It is mapped, never malloc'ed: pages are committed when they are first touched, so an arena costs what its plan said.
+** What peers read does not come from here but from the regions that ranks map together (comm/members.h).
+*/
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/error.h"
+#include "device/device.h"
+
+static ms_device cpu = {&ms_cpu_device};
+
+static int open_cpu(int local_rank, ms_device **device) {
+  (void)local_rank; /* cores are given out by the launcher */
+  *device = &cpu;
+  return MS_OK;
+}
+
+static void close_cpu(ms_device *device) { (void)device; }
+
+static int allocate(ms_device *device, int64_t bytes, const char *label, void **base) {
+  (void)device;
+  void *mapped = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) return MS_FAIL(MS_ENOMEM, "cannot map %lld bytes for %s", (long long)bytes, label);
+  madvise(mapped, (size_t)bytes, MADV_HUGEPAGE); /* fewer page faults and TLB misses; advice only */
+  *base = mapped;
+  return MS_OK;
+}
+
+static void release(ms_device *device, void *base, int64_t bytes) {
+  (void)device;
+  munmap(base, (size_t)bytes);
+}
+
+static int read_arena(ms_device *device, void *host, const void *at, int64_t bytes) {
+  (void)device;
+  memcpy(host, at, (size_t)bytes);
+  return MS_OK;
+}
+
+static int write_arena(ms_device *device, void *at, const void *host, int64_t bytes) {
+  (void)device;
+  memcpy(at, host, (size_t)bytes);
+  return MS_OK;
+}
+
+const ms_device_api ms_cpu_device = {.kind = MS_DEVICE_CPU,
+                                     .name = "cpu",
+                                     .host_memory = 1,
+                                     .kernel = ms_cpu_kernel,
+                                     .open = open_cpu,
+                                     .close = close_cpu,
+                                     .allocate = allocate,
+                                     .release = release,
+                                     .read = read_arena,
+                                     .write = write_arena};
