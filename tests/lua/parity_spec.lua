@@ -6,10 +6,7 @@ local program = require("lua.program")
 local json = require("cjson")
 local clock = require("moonshard.clock")
 
--- The thread sanitizer makes a run ten times slower: there the last of a list of settings stands for all.
-local function thin(list)
-  return os.getenv("MOONSHARD_CONFIG") == "thread" and { list[#list] } or list
-end
+local thin = program.thin
 
 local runs = {}
 
