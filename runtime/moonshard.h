@@ -547,6 +547,35 @@ MS_API int ms_safetensors_finish(ms_safetensors_writer *writer);
 /* Gives up and removes what was written; safe on NULL. */
 MS_API void ms_safetensors_abort(ms_safetensors_writer *writer);
 
+/* ---- token data ------------------------------------------------------------------------------------------------------- */
+
+typedef struct ms_tokens ms_tokens;
+typedef struct ms_token_reader ms_token_reader;
+
+/* What the files hold. Token files are llm.c's: 256 int32 (magic 20240520, version 1: tokens of 16 bits; magic 20240801,
+** version 7: tokens of 32 bits; then their number), and the tokens. Of bytes, each is a token. */
+enum ms_token_kind { MS_TOKEN_FILES = 0, MS_TOKEN_BYTES = 1 };
+
+/* Maps the files as one stream of tokens, in this order. MS_EINVAL names the file and the field that is wrong (truncated,
+** longer than its tokens, of another format), or that it is not there; MS_EIO is the system's refusal. */
+MS_API int ms_tokens_open(int files, const char *const *paths, int kind, ms_tokens **tokens);
+MS_API void ms_tokens_close(ms_tokens *tokens);
+MS_API double ms_tokens_count(const ms_tokens *tokens); /* of the stream */
+/* Tokens [first, first + count) into out. MS_EIO where a file was cut shorter since it was opened. */
+MS_API int ms_tokens_read(const ms_tokens *tokens, int64_t first, int64_t count, int32_t *out);
+
+/* A thread that reads batches ahead: `rows` samples of `columns` tokens each; at most `slots` batches are asked for and not
+** taken. For one caller at a time. */
+MS_API int ms_token_reader_new(ms_tokens *tokens, int rows, int columns, int slots, ms_token_reader **reader);
+MS_API void ms_token_reader_free(ms_token_reader *reader);
+/* first: [rows], where each sample begins. Returns at once; MS_EINVAL when no slot is free. */
+MS_API int ms_token_reader_ask(ms_token_reader *reader, const int64_t *first);
+/* The oldest batch that was asked for: tokens [rows][columns], and targets, the same moved by one. Waits at most `seconds`
+** (MS_ETIMEOUT) and tells what reading failed with; MS_EINTERRUPT after Ctrl-C leaves the batch to be taken. */
+MS_API int ms_token_reader_take(ms_token_reader *reader, double seconds, int32_t *tokens, int32_t *targets);
+/* Drops what was asked for and not taken. Waits for it like a take. */
+MS_API int ms_token_reader_forget(ms_token_reader *reader, double seconds);
+
 /* ffi:end */
 
 #ifdef __cplusplus

@@ -1,6 +1,7 @@
--- Data for recipes: text by bytes, random numbers, and the sampler that divides a dataset over the ranks.
+-- Data for recipes: text by bytes, token files, random numbers, and the sampler that divides a dataset over the ranks.
 return {
   text = require("moonshard.data.text"),
+  tokens = require("moonshard.data.tokens"),
   random = require("moonshard.data.random"),
   sampler = require("moonshard.data.sampler"),
 }

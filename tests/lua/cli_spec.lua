@@ -90,8 +90,10 @@ describe("moonshard", function()
     refused(2, { "plan", TOY, "-n", "3" }, "mesh 2x2", "4", "3")
     refused(2, { "run", TOY, "-n", "2", "mesh=-1,-1" }, "-1")
     refused(2, { "run", "recipes/quickstart.lua", "-n", "4", "files=/nowhere" }, "/nowhere: No such file")
-    refused(2, { "run", "recipes/quickstart.lua", "-n", "4", "files=/dev/null", "seq=256" }, "is empty",
-      "at least 5,121 bytes")
+    refused(2, { "run", "recipes/quickstart.lua", "-n", "4", "files=/dev/null", "seq=256" }, "/dev/null",
+      "name an ordinary file")
+    refused(2, { "run", "recipes/quickstart.lua", "-n", "4", "files=recipes/toy_hsdp.lua", "seq=4096" },
+      "at least 81,921 bytes")
     refused(2, { "run", TOY, "-n", "4", "--metrics", "/nowhere/m.jsonl" }, "/nowhere/m.jsonl: No such file")
     refused(2, { "run", "recipes/quickstart.lua", "-n", "4", "svg=/dev/null/x.svg" }, "recipes/quickstart.lua:12:",
       "setting svg: file /dev/null/x.svg: Not a directory")

@@ -16,20 +16,11 @@ local tracer = require("moonshard.tracer")
 local world = require("moonshard.world")
 local ffi = require("moonshard.ffi").ffi
 
-local CTYPES = { i32 = "int32_t[?]", f32 = "float[?]" }
-
----@class moonshard.Field an array of a batch
----@field name string "tokens"
----@field dtype string "i32" or "f32"
----@field shape integer[] of one sample; {} for a single number
-
----@class moonshard.Source what a loader draws from
----@field n integer samples
----@field fields moonshard.Field[]
----@field read fun(self: moonshard.Source, sample: integer, buffers: table<string, ffi.cdata*>, row: integer)
-
 ---@class moonshard.LoaderOptions
----@field source moonshard.Source
+---@field stream moonshard.TokenStream? what is read; nil: a world is described
+---@field n integer samples
+---@field first fun(sample: integer): number the token of the stream that a sample begins with
+---@field seq integer tokens a sample
 ---@field batch integer samples a rank and step
 ---@field share moonshard.Share
 ---@field seed integer
@@ -80,7 +71,7 @@ end
 ---@return moonshard.Loader
 function loader.new(o)
   local self = setmetatable(o, Loader)
-  self.n, self.position, self.epoch = o.source.n, 0, nil
+  self.position, self.epoch = 0, nil
   return self
 end
 
@@ -94,38 +85,30 @@ local function sample_at(self, position)
   return self.order(position % self.n)
 end
 
-local function empty_batch(self)
-  local batch, buffers = {}, {}
-  for _, field in ipairs(self.source.fields) do
-    local shape, numel = { self.batch }, self.batch
-    for _, size in ipairs(field.shape) do
-      shape[#shape + 1], numel = size, numel * size
-    end
-    buffers[field.name] = ffi.new(CTYPES[field.dtype], numel)
-    batch[field.name] = { data = buffers[field.name], dtype = field.dtype, shape = shape }
-  end
-  return batch, buffers
-end
-
--- This rank's batch of the step that begins at a position of the run.
-local function read_batch(self, position)
+-- This rank's batch of the step that begins at a position of the run; no batch after `last` will be asked for.
+local function read_batch(self, position, last)
   local began = clock.now()
-  local batch, buffers = empty_batch(self)
+  local numel, shape = self.batch * self.seq, { self.batch, self.seq }
+  local tokens, targets = ffi.new("int32_t[?]", numel), ffi.new("int32_t[?]", numel)
   if not world.plan_only then
     world.doing("data")
-    local first = position + self.share.index * self.batch
-    for row = 0, self.batch - 1 do
-      self.source:read(sample_at(self, first + row), buffers, row)
-    end
+    self.reader = self.reader or self.stream:reader(self.batch, self.seq)
+    self.reader:read(position, function(at, row)
+      return self.first(sample_at(self, at + self.share.index * self.batch + row))
+    end, self.batch * self.share.ranks, last, tokens, targets)
     world.doing(nil)
     tracer.did("data", began)
   end
-  batch.data_ms = 1e3 * (clock.now() - began)
-  return batch
+  return {
+    tokens = { data = tokens, dtype = "i32", shape = shape },
+    targets = { data = targets, dtype = "i32", shape = { unpack(shape) } },
+    data_ms = 1e3 * (clock.now() - began),
+  }
 end
 
----Iterates over `steps` batches, going on where the last call ended. A batch has an array { data, dtype, shape } for
----every field, with this rank's samples first, and data_ms, the milliseconds it took to fill.
+---Iterates over `steps` batches, going on where the last call ended. A batch has tokens and targets, i32 [batch, seq]
+---as { data, dtype, shape }, and data_ms, the milliseconds that the step waited for it. While a step computes, a thread
+---reads the next batches.
 ---@param steps integer? how many; the default is one epoch, without a tail that would not fill a step
 ---@return fun(): integer?, table? step from 1, and its batch
 function Loader:batches(steps)
@@ -139,12 +122,12 @@ function Loader:batches(steps)
   else
     progress.expect(steps)
   end
-  local step = 0
+  local step, last = 0, self.position + (steps - 1) * per_step
   return function()
     if step == steps then return nil end
     world.check_interrupt()
     step = step + 1
-    local batch = read_batch(self, self.position)
+    local batch = read_batch(self, self.position, last)
     self.position = self.position + per_step
     return step, batch
   end

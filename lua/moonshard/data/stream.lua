@@ -1,0 +1,80 @@
+-- Files as one stream of tokens: what the engine maps, and the thread that reads batches of it ahead.
+
+local engine = require("moonshard.ffi")
+local world = require("moonshard.world")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+local READ_SECONDS = 300 -- until waiting for a disk is an error
+local SLOTS = 2 -- a batch that is ready, and one that is being read
+
+local stream = {}
+
+---@class moonshard.TokenStream
+---@field tokens number in all
+---@field handle ffi.cdata*
+local Stream = {}
+Stream.__index = Stream
+
+---Opens files as one stream. MS_EINVAL names the file and the field that is wrong.
+---@param paths string[]
+---@param kind "MS_TOKEN_FILES"|"MS_TOKEN_BYTES"
+---@return moonshard.TokenStream
+function stream.open(paths, kind)
+  local names, out = ffi.new("const char *[?]", #paths + 1), ffi.new("ms_tokens *[1]")
+  for i, path in ipairs(paths) do names[i - 1] = path end
+  check(C.ms_tokens_open(#paths, names, C[kind], out))
+  local handle = ffi.gc(out[0], C.ms_tokens_close)
+  return setmetatable({ handle = handle, tokens = C.ms_tokens_count(handle) }, Stream)
+end
+
+---@class moonshard.TokenReader batches of one shape, read ahead
+---@field asked number[] positions of batches that were asked for, oldest first
+local Reader = {}
+Reader.__index = Reader
+
+---@param rows integer samples a batch
+---@param columns integer tokens a sample
+---@return moonshard.TokenReader
+function Stream:reader(rows, columns)
+  local out = ffi.new("ms_token_reader *[1]")
+  check(C.ms_token_reader_new(self.handle, rows, columns, SLOTS, out))
+  return setmetatable({
+    handle = ffi.gc(out[0], C.ms_token_reader_free),
+    first = ffi.new("int64_t[?]", rows),
+    rows = rows,
+    asked = {},
+  }, Reader)
+end
+
+-- Asks for the batch at a position, whose samples begin where `place` tells for each row.
+local function ask(self, position, place)
+  for row = 0, self.rows - 1 do self.first[row] = place(position, row) end
+  check(C.ms_token_reader_ask(self.handle, self.first))
+  self.asked[#self.asked + 1] = position
+end
+
+---Fills tokens and targets with the batch at a position, and has the next ones read.
+---@param position number of the run
+---@param place fun(position: number, row: integer): number the token at which a row's sample begins
+---@param step number from the position of a batch to that of the next
+---@param last number position of the last batch that will be asked for
+---@param tokens ffi.cdata* int32_t [rows * columns]
+---@param targets ffi.cdata* int32_t [rows * columns]
+function Reader:read(position, place, step, last, tokens, targets)
+  if self.asked[1] and self.asked[1] ~= position then
+    check(C.ms_token_reader_forget(self.handle, READ_SECONDS))
+    self.asked = {}
+  end
+  if not self.asked[1] then ask(self, position, place) end
+  world.check_interrupt()
+  local failed = C.ms_token_reader_take(self.handle, READ_SECONDS, tokens, targets)
+  if failed ~= C.MS_EINTERRUPT then table.remove(self.asked, 1) end
+  check(failed)
+  local following = (self.asked[#self.asked] or position) + step
+  while #self.asked < SLOTS and following <= last do
+    ask(self, following, place)
+    following = following + step
+  end
+end
+
+return stream

@@ -1,0 +1,77 @@
+-- Token files, as llm.c writes them and `moonshard tokenize` too: tokens of 16 or 32 bits behind a header, mapped.
+--
+-- Several files are one stream, in the order they are named, and windows of it may begin in one and end in the next.
+-- Documents follow one another without padding, each with an end token if the files have them.
+
+local errors = require("moonshard.error")
+local files = require("moonshard.data.files")
+local options = require("moonshard.options")
+local streams = require("moonshard.data.stream")
+local windows = require("moonshard.data.windows")
+local world = require("moonshard.world")
+
+---@class moonshard.TokenOptions
+---@field files string|string[] paths, patterns ("train_*.bin") or folders (their .bin files); a string may list several
+---@field valid_files? string|string[] for validation, instead of a part of files
+---@field seq? integer tokens a sequence; 256
+---@field batch? integer sequences a rank and step; 8
+---@field global_batch? integer sequences of all ranks a step, instead of batch
+---@field seed? integer of the order of samples; 0
+---@field shuffle? boolean true; false: in the order of the files
+---@field valid_fraction? number of the windows that are held out for validation; 0.05, or 0 with valid_files
+---@field mesh? moonshard.Mesh whose ranks share the samples; all ranks of the world
+
+---@class moonshard.TokenData: moonshard.Loader
+---@field tokens number of the files
+---@field valid moonshard.Loader? what is held out; every batches() of it begins anew with the same samples
+
+local function is_token_file(path) return path:find("%.bin$") ~= nil end
+
+local function any() return true end
+
+-- The files of a pattern are what it says; a folder's are those that end in .bin.
+local function open(spec)
+  local wanted = type(spec) == "string" and spec:find("[*?%[]") and any or is_token_file
+  return streams.open(files.find(spec, wanted, ".bin"), "MS_TOKEN_FILES")
+end
+
+---Batches { tokens, targets } of token files: i32 [batch, seq] each, targets the tokens moved by one.
+---@param o moonshard.TokenOptions
+---@return moonshard.TokenData
+local function tokens(o)
+  local who = "ms.data.tokens"
+  o = options.parse(who, o, {
+    files = { "string|table", required = true },
+    valid_files = { "string|table" },
+    seq = { "positive", default = 256 },
+    batch = { "positive" },
+    global_batch = { "positive" },
+    seed = { "integer", default = 0 },
+    shuffle = { "boolean", default = true },
+    valid_fraction = { "number" },
+    mesh = { "table" },
+  })
+  if o.valid_files and o.valid_fraction then
+    errors.invalid("%s: give valid_files or valid_fraction, not both", who)
+  end
+  o.valid_fraction = o.valid_fraction or (o.valid_files and 0 or 0.05)
+  windows.share(who, o)
+  local stream, count, valid_stream
+  if world.plan_only then
+    count = windows.tokens_needed(o)
+  else
+    stream = open(o.files)
+    count = stream.tokens
+    windows.check_size(who, o.files, "tokens", count, o)
+    valid_stream = o.valid_files and open(o.valid_files)
+    if valid_stream then windows.check_size(who, o.valid_files, "tokens", valid_stream.tokens, o) end
+  end
+  local data = windows.loaders(o, stream, count)
+  data.tokens = count
+  if o.valid_files then
+    data.valid = windows.validation(o, valid_stream, valid_stream and valid_stream.tokens or count)
+  end
+  return data
+end
+
+return tokens

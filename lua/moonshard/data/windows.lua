@@ -1,0 +1,126 @@
+-- A stream of tokens cut into windows of seq tokens: which of them are for training and which for validation.
+--
+-- Window w has tokens [w*seq, (w+1)*seq) and the same moved by one as targets. For validation, every so many windows a
+-- block of up to 16 neighbouring ones is held out, so that the validation data is of the same kind as the rest, and
+-- hardly any of it continues something that was trained on.
+
+local errors = require("moonshard.error")
+local files = require("moonshard.data.files")
+local loader = require("moonshard.data.loader")
+
+local LONGEST_BLOCK = 16
+-- Validation draws its order from a key of its own.
+local VALIDATION_SEED = 2 ^ 31
+
+local windows = {}
+
+---@class moonshard.WindowOptions
+---@field seq integer
+---@field batch integer samples a rank and step
+---@field share moonshard.Share
+---@field seed number
+---@field shuffle boolean
+---@field valid_fraction number
+
+local function all_of(sample) return sample end
+
+-- How `count` windows are divided: counts, and which window each sample is. Windows come in cycles of `period` blocks
+-- of which the last is for validation; what is left after the last full cycle is for training.
+local function divide(count, valid_fraction)
+  if valid_fraction == 0 then return { train = count, valid = 0, train_window = all_of } end
+  local period = math.max(2, math.floor(1 / valid_fraction + 0.5))
+  local block = math.max(1, math.min(LONGEST_BLOCK, math.floor(count / (4 * period))))
+  local cycle, kept = block * period, block * (period - 1)
+  local cycles = math.floor(count / cycle)
+  return {
+    train = count - cycles * block,
+    valid = cycles * block,
+    train_window = function(sample)
+      local full = math.min(math.floor(sample / kept), cycles)
+      return full * cycle + (sample - full * kept)
+    end,
+    valid_window = function(sample)
+      return math.floor(sample / block) * cycle + kept + sample % block
+    end,
+  }
+end
+
+local function group_digits(number)
+  local text = ("%d"):format(number):reverse():gsub("(%d%d%d)", "%1,"):reverse()
+  return (text:gsub("^,", ""))
+end
+
+---Tokens that hold enough windows for one step and, unless there is no validation, one validation sample.
+---@param o moonshard.WindowOptions
+---@return number
+function windows.tokens_needed(o)
+  local samples = o.batch * o.share.ranks
+  local count = samples
+  while true do
+    local parts = divide(count, o.valid_fraction)
+    if parts.train >= samples and (o.valid_fraction == 0 or parts.valid >= 1) then return count * o.seq + 1 end
+    count = count + 1
+  end
+end
+
+---Refuses a stream that has not enough tokens for one step.
+---@param who string for messages
+---@param spec string|string[] the files
+---@param unit string "bytes" or "tokens"
+---@param tokens number
+---@param o moonshard.WindowOptions
+function windows.check_size(who, spec, unit, tokens, o)
+  local needed = windows.tokens_needed(o)
+  if tokens >= needed then return end
+  errors.invalid("%s: files=%s %s, but seq=%d and %d sequences a step need at least %s %s", who, files.show(spec),
+    tokens == 0 and "is empty" or ("has %s %s"):format(group_digits(tokens), unit), o.seq, o.batch * o.share.ranks,
+    group_digits(needed), unit)
+end
+
+---Reads options that both kinds of data have: how the samples of a step are shared, and what is held out.
+---@param who string for messages
+---@param o table parsed options; share and batch are set
+function windows.share(who, o)
+  if not (o.valid_fraction >= 0 and o.valid_fraction <= 0.5) then
+    errors.invalid("%s: valid_fraction=%g must be between 0 and 0.5", who, o.valid_fraction)
+  end
+  o.share = loader.share(who, o.mesh)
+  o.batch = loader.batch_of_rank(who, o.share, o.batch, o.global_batch)
+end
+
+local function make_loader(o, stream, n, window, restart)
+  return loader.new({
+    stream = stream,
+    n = n,
+    first = function(sample) return window(sample) * o.seq end,
+    seq = o.seq,
+    batch = o.batch,
+    share = o.share,
+    seed = o.seed + (restart and VALIDATION_SEED or 0),
+    shuffle = o.shuffle,
+    restart = restart,
+  })
+end
+
+---A loader over the windows of a stream; its `valid` is one over those that are held out, if any are.
+---@param o moonshard.WindowOptions
+---@param stream moonshard.TokenStream? nil: a world is described, nothing is read
+---@param tokens number of the stream
+---@return moonshard.Loader
+function windows.loaders(o, stream, tokens)
+  local parts = divide(math.floor((tokens - 1) / o.seq), o.valid_fraction)
+  local data = make_loader(o, stream, parts.train, parts.train_window, false)
+  if parts.valid > 0 then data.valid = make_loader(o, stream, parts.valid, parts.valid_window, true) end
+  return data
+end
+
+---A loader over all windows of a stream of its own, that begins anew with every call of batches.
+---@param o moonshard.WindowOptions
+---@param stream moonshard.TokenStream?
+---@param tokens number
+---@return moonshard.Loader
+function windows.validation(o, stream, tokens)
+  return make_loader(o, stream, math.floor((tokens - 1) / o.seq), all_of, true)
+end
+
+return windows

@@ -1,0 +1,28 @@
+/* token_file.h - the token files of llm.c: 256 little-endian 32-bit integers (magic, version, number of tokens, zeros), then
+** the tokens, 16 or 32 bits each.
+*/
+#ifndef MS_IO_TOKEN_FILE_H
+#define MS_IO_TOKEN_FILE_H
+
+#include "moonshard.h"
+
+#include <stdint.h>
+
+enum { MS_TOKEN_HEADER_BYTES = 1024, MS_TOKEN_FILE_MOST = INT32_MAX };
+
+typedef struct ms_token_format {
+  int32_t magic, version;
+  int width; /* bytes of a token */
+} ms_token_format;
+
+/* The format with tokens of 2 or of 4 bytes. */
+const ms_token_format *ms_token_format_of_width(int width);
+/* Checks a header (what is there of it: at most MS_TOKEN_HEADER_BYTES) against the size of its file. MS_EINVAL names the
+** file and the field that is wrong. */
+int ms_token_header_check(const char *path, const void *header, int64_t file_bytes, int *width, int64_t *tokens);
+void ms_token_header_fill(void *header, int width, int64_t tokens);
+
+/* One more user, who will call ms_tokens_close too: files stay mapped until the last one has. */
+void ms_tokens_share(ms_tokens *tokens);
+
+#endif

@@ -1,0 +1,211 @@
+/* token_reader.c - batches of tokens that a thread reads ahead, while the step before them computes.
+**
+** A ring of slots, each a batch: asked for in order, filled by the thread in that order, taken in that order. The thread
+** knows of nothing but the ring and the mapped files; who asks decides which samples a batch has.
+*/
+#include "base/clock.h"
+#include "base/error.h"
+#include "io/token_file.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LOOK_FOR_INTERRUPT_NS = 50000000, MESSAGE_BYTES = 512 };
+
+typedef struct slot {
+  int64_t *first;  /* [rows] */
+  int32_t *tokens; /* [rows][columns + 1] */
+  int rc;
+  char message[MESSAGE_BYTES]; /* why, when rc is not MS_OK */
+} slot;
+
+struct ms_token_reader {
+  ms_tokens *source;
+  int rows, columns, slots;
+  slot *slot; /* [slots]; batch number i is in slot i % slots */
+  pthread_mutex_t lock;
+  pthread_cond_t was_asked, was_filled;
+  int64_t asked, filled, taken; /* how many batches, ever */
+  int stop, started;
+  pthread_t thread;
+};
+
+static void fill(const ms_token_reader *reader, slot *to) {
+  const int64_t stride = reader->columns + 1;
+  to->rc = MS_OK;
+  for (int row = 0; row < reader->rows && !to->rc; row++)
+    to->rc = ms_tokens_read(reader->source, to->first[row], stride, to->tokens + row * stride);
+  if (!to->rc) return;
+  strncpy(to->message, ms_error_message(), MESSAGE_BYTES - 1);
+  ms_error_clear();
+}
+
+static void *run(void *context) {
+  ms_token_reader *reader = context;
+  pthread_mutex_lock(&reader->lock);
+  while (!reader->stop) {
+    if (reader->filled == reader->asked) {
+      pthread_cond_wait(&reader->was_asked, &reader->lock);
+      continue;
+    }
+    slot *next = &reader->slot[reader->filled % reader->slots];
+    pthread_mutex_unlock(&reader->lock);
+    fill(reader, next);
+    pthread_mutex_lock(&reader->lock);
+    reader->filled++;
+    pthread_cond_signal(&reader->was_filled);
+  }
+  pthread_mutex_unlock(&reader->lock);
+  return NULL;
+}
+
+/* Signals are for the thread that runs the program. */
+static int start(ms_token_reader *reader) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+  int failed = pthread_create(&reader->thread, NULL, run, reader);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (failed) return MS_FAIL(MS_EIO, "a thread that reads tokens ahead: %s", strerror(failed));
+  reader->started = 1;
+  return MS_OK;
+}
+
+static int make_slots(ms_token_reader *reader) {
+  const int64_t tokens = reader->rows * (int64_t)(reader->columns + 1);
+  if (!(reader->slot = ms_calloc(reader->slots, sizeof *reader->slot))) return MS_ENOMEM;
+  for (int i = 0; i < reader->slots; i++) {
+    slot *s = &reader->slot[i];
+    s->first = ms_calloc(reader->rows, sizeof *s->first);
+    s->tokens = ms_calloc(tokens, sizeof *s->tokens);
+    if (!s->first || !s->tokens) return MS_ENOMEM;
+  }
+  return MS_OK;
+}
+
+int ms_token_reader_new(ms_tokens *tokens, int rows, int columns, int slots, ms_token_reader **reader) {
+  pthread_condattr_t monotonic;
+  *reader = NULL;
+  if (rows < 1 || columns < 1 || slots < 1)
+    return MS_FAIL(MS_EINVAL, "ms_token_reader_new: %d rows of %d tokens in %d slots: each must be at least 1", rows,
+                   columns, slots);
+  ms_token_reader *made = ms_calloc(1, sizeof *made);
+  if (!made) return MS_ENOMEM;
+  made->source = tokens;
+  ms_tokens_share(tokens);
+  made->rows = rows;
+  made->columns = columns;
+  made->slots = slots;
+  pthread_condattr_init(&monotonic);
+  pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+  pthread_mutex_init(&made->lock, NULL);
+  pthread_cond_init(&made->was_asked, NULL);
+  pthread_cond_init(&made->was_filled, &monotonic);
+  pthread_condattr_destroy(&monotonic);
+  int rc = make_slots(made);
+  if (!rc) rc = start(made);
+  if (rc) {
+    ms_token_reader_free(made);
+    return rc;
+  }
+  *reader = made;
+  return MS_OK;
+}
+
+void ms_token_reader_free(ms_token_reader *reader) {
+  if (!reader) return;
+  if (reader->started) {
+    pthread_mutex_lock(&reader->lock);
+    reader->stop = 1;
+    pthread_cond_signal(&reader->was_asked);
+    pthread_mutex_unlock(&reader->lock);
+    pthread_join(reader->thread, NULL);
+  }
+  for (int i = 0; reader->slot && i < reader->slots; i++) {
+    free(reader->slot[i].first);
+    free(reader->slot[i].tokens);
+  }
+  pthread_cond_destroy(&reader->was_filled);
+  pthread_cond_destroy(&reader->was_asked);
+  pthread_mutex_destroy(&reader->lock);
+  ms_tokens_close(reader->source);
+  free(reader->slot);
+  free(reader);
+}
+
+int ms_token_reader_ask(ms_token_reader *reader, const int64_t *first) {
+  int rc = MS_OK;
+  pthread_mutex_lock(&reader->lock);
+  if (reader->asked - reader->taken == reader->slots) {
+    rc = MS_FAIL(MS_EINVAL, "ms_token_reader_ask: %d batches were asked for and not taken: take one first",
+                 reader->slots);
+  } else {
+    memcpy(reader->slot[reader->asked % reader->slots].first, first, (size_t)reader->rows * sizeof *first);
+    reader->asked++;
+    pthread_cond_signal(&reader->was_asked);
+  }
+  pthread_mutex_unlock(&reader->lock);
+  return rc;
+}
+
+/* Waits until `count` batches are filled; holds the lock. */
+static int wait_filled(ms_token_reader *reader, int64_t count, double seconds) {
+  const double deadline = ms_clock() + seconds;
+  while (reader->filled < count) {
+    struct timespec until;
+    if (ms_interrupted()) return MS_FAIL(MS_EINTERRUPT, "interrupted");
+    if (ms_clock() >= deadline)
+      return MS_FAIL(MS_ETIMEOUT, "waited %g s for tokens to be read: the disk, or whatever holds the files, is stuck",
+                     seconds);
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += LOOK_FOR_INTERRUPT_NS;
+    if (until.tv_nsec >= 1000000000) {
+      until.tv_sec++;
+      until.tv_nsec -= 1000000000;
+    }
+    pthread_cond_timedwait(&reader->was_filled, &reader->lock, &until);
+  }
+  return MS_OK;
+}
+
+static void copy_out(const ms_token_reader *reader, const slot *from, int32_t *tokens, int32_t *targets) {
+  const size_t columns = (size_t)reader->columns;
+  for (size_t row = 0; row < (size_t)reader->rows; row++) {
+    const int32_t *source = from->tokens + row * (columns + 1);
+    memcpy(tokens + row * columns, source, columns * sizeof *tokens);
+    memcpy(targets + row * columns, source + 1, columns * sizeof *targets);
+  }
+}
+
+int ms_token_reader_take(ms_token_reader *reader, double seconds, int32_t *tokens, int32_t *targets) {
+  int rc;
+  pthread_mutex_lock(&reader->lock);
+  if (reader->taken == reader->asked) {
+    rc = MS_FAIL(MS_EINVAL, "ms_token_reader_take: no batch was asked for");
+  } else {
+    rc = wait_filled(reader, reader->taken + 1, seconds);
+  }
+  pthread_mutex_unlock(&reader->lock);
+  MS_TRY(rc);
+  /* The thread is done with this slot, and it is asked for nothing in it before `taken` moves on. */
+  const slot *from = &reader->slot[reader->taken % reader->slots];
+  if (from->rc) {
+    rc = MS_FAIL(from->rc, "%s", from->message);
+  } else {
+    copy_out(reader, from, tokens, targets);
+  }
+  pthread_mutex_lock(&reader->lock);
+  reader->taken++;
+  pthread_mutex_unlock(&reader->lock);
+  return rc;
+}
+
+int ms_token_reader_forget(ms_token_reader *reader, double seconds) {
+  pthread_mutex_lock(&reader->lock);
+  int rc = wait_filled(reader, reader->asked, seconds);
+  if (!rc) reader->taken = reader->asked;
+  pthread_mutex_unlock(&reader->lock);
+  return rc;
+}

@@ -1,0 +1,222 @@
+/* test_tokens.c - token files: what is refused and how it is named, reading across files and beyond 4 GiB, reading ahead. */
+#include "io/token_file.h"
+#include "tests/c/support/check.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char folder[] = "/tmp/moonshard-tokens-XXXXXX";
+
+static int make_folder(void **state) {
+  (void)state;
+  return mkdtemp(folder) ? 0 : -1;
+}
+
+static int remove_folder(void **state) {
+  (void)state;
+  return rmdir(folder); /* fails when a test left a file behind */
+}
+
+enum { PATHS = 4 };
+
+static const char *path_of(int i) {
+  static char path[PATHS][64];
+  snprintf(path[i], sizeof path[i], "%s/%d.bin", folder, i);
+  return path[i];
+}
+
+static void write_bytes(int i, const void *bytes, size_t count) {
+  FILE *file = fopen(path_of(i), "wb");
+  assert_non_null(file);
+  assert_int_equal(fwrite(bytes, 1, count, file), count);
+  assert_int_equal(fclose(file), 0);
+}
+
+/* A file by the format's words: a header of 256 int32 and `tokens` tokens, first, first + 1, ... */
+static void write_tokens(int i, int32_t magic, int32_t version, int tokens, int32_t first) {
+  const int width = magic == 20240520 ? 2 : 4;
+  char *bytes = calloc(1024 + (size_t)tokens * 4, 1);
+  const int32_t header[3] = {magic, version, tokens};
+  memcpy(bytes, header, sizeof header);
+  for (int t = 0; t < tokens; t++) {
+    const int32_t token = first + t;
+    memcpy(bytes + 1024 + t * width, &token, (size_t)width);
+  }
+  write_bytes(i, bytes, 1024 + (size_t)tokens * (size_t)width);
+  free(bytes);
+}
+
+static ms_tokens *open_files(int n) {
+  const char *paths[PATHS];
+  ms_tokens *tokens;
+  for (int i = 0; i < n; i++) paths[i] = path_of(i);
+  must(ms_tokens_open(n, paths, MS_TOKEN_FILES, &tokens));
+  return tokens;
+}
+
+static void remove_files(int n) {
+  for (int i = 0; i < n; i++) assert_int_equal(unlink(path_of(i)), 0);
+}
+
+static void K7_tokens_of_both_widths_are_one_stream(void **state) {
+  (void)state;
+  int32_t out[40];
+  write_tokens(0, 20240520, 1, 10, 65520); /* above 32767: unsigned */
+  write_tokens(1, 20240801, 7, 0, 0);
+  write_tokens(2, 20240801, 7, 25, 128000);
+  ms_tokens *tokens = open_files(3);
+  assert_true(ms_tokens_count(tokens) == 35);
+  must(ms_tokens_read(tokens, 0, 35, out));
+  for (int i = 0; i < 35; i++) assert_int_equal(out[i], i < 10 ? 65520 + i : 128000 + i - 10);
+  must(ms_tokens_read(tokens, 9, 2, out));
+  assert_int_equal(out[0], 65529);
+  assert_int_equal(out[1], 128000);
+  must(ms_tokens_read(tokens, 35, 0, out));
+  assert_fails(ms_tokens_read(tokens, 34, 2, out), MS_EINVAL, "tokens 34 to 36 are asked for, and there are 35");
+  assert_fails(ms_tokens_read(tokens, -1, 2, out), MS_EINVAL, "there are 35");
+  ms_tokens_close(tokens);
+  remove_files(3);
+}
+
+static void K7_bytes_are_tokens(void **state) {
+  (void)state;
+  int32_t out[4];
+  const char *path = path_of(0);
+  ms_tokens *tokens;
+  write_bytes(0, "a\xffz", 3);
+  must(ms_tokens_open(1, &path, MS_TOKEN_BYTES, &tokens));
+  must(ms_tokens_read(tokens, 0, 3, out));
+  assert_int_equal(out[1], 255);
+  ms_tokens_close(tokens);
+  remove_files(1);
+}
+
+static void refused(const char *field) {
+  const char *path = path_of(0);
+  ms_tokens *tokens;
+  int rc = ms_tokens_open(1, &path, MS_TOKEN_FILES, &tokens);
+  assert_int_equal(rc, MS_EINVAL);
+  assert_null(tokens);
+  assert_contains(ms_error_message(), path);
+  assert_fails(rc, MS_EINVAL, field);
+}
+
+static void K7_foreign_and_truncated_files_are_refused(void **state) {
+  (void)state;
+  write_bytes(0, "", 0);
+  refused("header: the file has 0 bytes");
+  write_tokens(0, 20240520, 1, 10, 0);
+  assert_int_equal(truncate(path_of(0), 1023), 0);
+  refused("header: the file has 1023 bytes");
+  write_tokens(0, 20240520, 1, 10, 0);
+  assert_int_equal(truncate(path_of(0), 1024 + 19), 0);
+  refused("number of tokens: 10 of 2 bytes make a file of 1044 bytes, and it has 1043: it was cut short");
+  assert_int_equal(truncate(path_of(0), 1024 + 21), 0);
+  refused("it has 1045: it holds something else");
+  write_tokens(0, 20240520, 2, 10, 0);
+  refused("version: it is 2; with magic 20240520 it must be 1");
+  write_tokens(0, 20240801, 1, 10, 0);
+  refused("version: it is 1; with magic 20240801 it must be 7");
+  write_tokens(0, 20240522, 1, 10, 0);
+  refused("magic: it is 20240522");
+  const int32_t negative[256] = {20240801, 7, -1};
+  write_bytes(0, negative, sizeof negative);
+  refused("number of tokens: it is -1");
+  remove_files(1);
+  refused("No such file");
+}
+
+/* Two files of 4 GiB and more, holes but for their ends: offsets need 64 bits. */
+static void K7_tokens_beyond_four_gigabytes(void **state) {
+  (void)state;
+  const int32_t count = 1200000000, header[3] = {20240801, 7, count}, last = 4711;
+  int32_t out[3];
+  for (int i = 0; i < 2; i++) {
+    int fd = open(path_of(i), O_CREAT | O_RDWR | O_TRUNC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(pwrite(fd, header, sizeof header, 0), sizeof header);
+    assert_int_equal(pwrite(fd, &last, 4, 1024 + 4 * ((int64_t)count - 1)), 4);
+    assert_int_equal(close(fd), 0);
+  }
+  ms_tokens *tokens = open_files(2);
+  assert_true(ms_tokens_count(tokens) == 2.0 * count);
+  must(ms_tokens_read(tokens, count - 1, 2, out));
+  assert_int_equal(out[0], last);
+  assert_int_equal(out[1], 0);
+  must(ms_tokens_read(tokens, 2 * (int64_t)count - 2, 2, out));
+  assert_int_equal(out[1], last);
+  ms_tokens_close(tokens);
+  remove_files(2);
+}
+
+static void the_reader_gives_what_was_asked_for_in_order(void **state) {
+  (void)state;
+  enum { ROWS = 3, COLUMNS = 50, BATCHES = 200 };
+  int32_t got[ROWS * COLUMNS], targets[ROWS * COLUMNS];
+  int64_t first[ROWS];
+  ms_token_reader *reader;
+  write_tokens(0, 20240520, 1, 5000, 0);
+  ms_tokens *tokens = open_files(1);
+  must(ms_token_reader_new(tokens, ROWS, COLUMNS, 2, &reader));
+  ms_tokens_close(tokens); /* the reader keeps the files mapped */
+  assert_fails(ms_token_reader_take(reader, 1, got, targets), MS_EINVAL, "no batch was asked for");
+  for (int batch = 0; batch < BATCHES; batch++) {
+    for (int row = 0; row < ROWS; row++) first[row] = (batch * 131 + row * 17) % (5000 - COLUMNS);
+    must(ms_token_reader_ask(reader, first));
+    if (!batch) continue; /* one ahead */
+    must(ms_token_reader_take(reader, 60, got, targets));
+    for (int i = 0; i < ROWS * COLUMNS; i++) {
+      const int32_t token = ((batch - 1) * 131 + i / COLUMNS * 17) % (5000 - COLUMNS) + i % COLUMNS;
+      assert_int_equal(got[i], token);
+      assert_int_equal(targets[i], token + 1);
+    }
+  }
+  must(ms_token_reader_ask(reader, first));
+  assert_fails(ms_token_reader_ask(reader, first), MS_EINVAL, "take one first");
+  must(ms_token_reader_forget(reader, 60));
+  first[0] = 7;
+  must(ms_token_reader_ask(reader, first));
+  must(ms_token_reader_take(reader, 60, got, targets));
+  assert_int_equal(got[0], 7);
+  must(ms_token_reader_ask(reader, first)); /* freed with a batch under way */
+  ms_token_reader_free(reader);
+  remove_files(1);
+}
+
+static void the_reader_tells_why_it_failed_and_goes_on(void **state) {
+  (void)state;
+  int32_t got[8], targets[8];
+  const int64_t outside = 93, inside = 92, begin = 0;
+  ms_token_reader *reader;
+  write_tokens(0, 20240520, 1, 100, 0);
+  ms_tokens *tokens = open_files(1);
+  assert_fails(ms_token_reader_new(tokens, 1, 0, 1, &reader), MS_EINVAL, "must be at least 1");
+  must(ms_token_reader_new(tokens, 1, 7, 2, &reader));
+  must(ms_token_reader_ask(reader, &outside));
+  must(ms_token_reader_ask(reader, &inside));
+  assert_fails(ms_token_reader_take(reader, 60, got, targets), MS_EINVAL, "tokens 93 to 101");
+  must(ms_token_reader_take(reader, 60, got, targets));
+  assert_int_equal(targets[6], 99);
+  assert_int_equal(truncate(path_of(0), 1100), 0);
+  must(ms_token_reader_ask(reader, &begin));
+  assert_fails(ms_token_reader_take(reader, 60, got, targets), MS_EIO, "has 1100 bytes and had 1224");
+  ms_token_reader_free(reader);
+  ms_tokens_close(tokens);
+  remove_files(1);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(K7_tokens_of_both_widths_are_one_stream),
+      cmocka_unit_test(K7_bytes_are_tokens),
+      cmocka_unit_test(K7_foreign_and_truncated_files_are_refused),
+      cmocka_unit_test(K7_tokens_beyond_four_gigabytes),
+      cmocka_unit_test(the_reader_gives_what_was_asked_for_in_order),
+      cmocka_unit_test(the_reader_tells_why_it_failed_and_goes_on),
+  };
+  return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
