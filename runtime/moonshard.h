@@ -576,6 +576,42 @@ MS_API int ms_token_reader_take(ms_token_reader *reader, double seconds, int32_t
 /* Drops what was asked for and not taken. Waits for it like a take. */
 MS_API int ms_token_reader_forget(ms_token_reader *reader, double seconds);
 
+/* ---- tokenizers ------------------------------------------------------------------------------------------------------- */
+
+typedef struct ms_tokenizer ms_tokenizer;
+
+/* Reads a tokenizer.json, or the one in a folder: byte-level BPE with the pre-tokenizers of GPT-2 and Llama 3. What is not
+** supported is MS_EUNSUPPORTED, what is wrong MS_EINVAL; both name the field. */
+MS_API int ms_tokenizer_open(const char *path, ms_tokenizer **tokenizer);
+MS_API void ms_tokenizer_close(ms_tokenizer *tokenizer);
+MS_API int ms_tokenizer_vocab(const ms_tokenizer *tokenizer); /* the largest id + 1 */
+/* The id of a token as tokenizer.json writes it; -1 when there is none. */
+MS_API int ms_tokenizer_find(const ms_tokenizer *tokenizer, const char *token);
+/* The tokens of a text; added tokens in it stand for themselves, and none are put around it. ids belong to the tokenizer until
+** its next call. MS_EINVAL for text that is not UTF-8. One thread at a time. */
+MS_API int ms_tokenizer_encode(ms_tokenizer *tokenizer, const char *text, int64_t bytes, const int32_t **ids,
+                               int64_t *count);
+/* The text of tokens, special ones too; a token may end within a character. Belongs to the tokenizer until its next call. */
+MS_API int ms_tokenizer_decode(ms_tokenizer *tokenizer, const int32_t *ids, int64_t count, const char **text,
+                               int64_t *bytes);
+
+typedef struct ms_tokenize_config {
+  int begin, end; /* ids put before and after each file; -1 (default): none */
+  int threads;    /* 0 (default): all cores that this process may use */
+  int replace;    /* 1: what is not UTF-8 becomes U+FFFD; 0 (default): it is MS_EINVAL with its place */
+} ms_tokenize_config;
+
+typedef struct ms_tokenize_result {
+  int64_t bytes, tokens; /* read, and written */
+  int width;             /* bytes of a token: 2 where the vocabulary allows it, else 4 */
+} ms_tokenize_result;
+
+MS_API void ms_tokenize_config_default(ms_tokenize_config *config);
+/* Each text file is a document; its tokens follow those of the one before. `out` is a token file, which appears when all is
+** written, and not before. MS_EINTERRUPT after Ctrl-C. The tokens do not depend on the number of threads. */
+MS_API int ms_tokenize_files(const ms_tokenizer *tokenizer, int files, const char *const *paths, const char *out,
+                             const ms_tokenize_config *config, ms_tokenize_result *result);
+
 /* ffi:end */
 
 #ifdef __cplusplus

@@ -35,6 +35,9 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
   moonshard repl [-n RANKS] [RECIPE.lua] [key=value ...] a prompt whose lines run on every rank; a recipe is run first
   moonshard inspect FILE|DIR [--json] [--no-checksums]
                          tensors of a safetensors file, or of a folder with an index: shapes, sizes, checksums
+  moonshard tokenize --tokenizer tokenizer.json [--out FILE.bin] [--begin TOKEN] [--end TOKEN] [-j THREADS]
+                     [--replace-invalid] [--json] FILE...
+                         text files, each a document, to one token file; --decode FILE.bin... gives the text again
   moonshard doctor [--json]                              what this machine has
   moonshard help
   moonshard --version
@@ -51,6 +54,7 @@ local COMMANDS = {
   sweep = "moonshard.cli.sweep",
   repl = "moonshard.cli.repl",
   inspect = "moonshard.cli.inspect",
+  tokenize = "moonshard.cli.tokenize",
   doctor = "moonshard.cli.doctor",
   ps = "moonshard.cli.ps",
   trace = "moonshard.cli.trace",

@@ -26,6 +26,7 @@
 ---@field trainer fun(config: table): table
 ---@field generate fun(...): string
 ---@field safetensors table open(path), create(path, tensors, options)
+---@field tokenizer fun(path: string): moonshard.Tokenizer
 ---@field sweep fun(options: moonshard.SweepOptions): moonshard.SweepReport
 ---@field tensor fun(given: number|table, options: table?): moonshard.Tensor
 ---@field zeros fun(...): moonshard.Tensor
@@ -63,6 +64,7 @@ local PARTS = {
   trainer = { "moonshard.trainer" },
   generate = { "moonshard.generate" },
   safetensors = { "moonshard.safetensors" },
+  tokenizer = { "moonshard.tokenizer", "open" },
   sweep = { "moonshard.sweep", "run" },
   tensor = { "moonshard.eager.create", "tensor" },
   zeros = { "moonshard.eager.create", "zeros" },

@@ -25,4 +25,15 @@ void ms_token_header_fill(void *header, int width, int64_t tokens);
 /* One more user, who will call ms_tokens_close too: files stay mapped until the last one has. */
 void ms_tokens_share(ms_tokens *tokens);
 
+typedef struct ms_token_writer ms_token_writer;
+
+/* Starts a file beside the path. width: 2 or 4 bytes of a token. */
+int ms_token_writer_new(const char *path, int width, ms_token_writer **writer);
+/* Ids below 2^(8 width). */
+int ms_token_writer_put(ms_token_writer *writer, const int32_t *ids, int64_t count);
+/* Writes it to disk and gives it its name; releases the writer, also when it fails: nothing is left then. */
+int ms_token_writer_finish(ms_token_writer *writer);
+/* Gives up and removes what was written; safe on NULL. */
+void ms_token_writer_abort(ms_token_writer *writer);
+
 #endif

@@ -13,6 +13,7 @@ local command_line = {}
 ---@class moonshard.CommandLine
 ---@field recipe string? path
 ---@field settings { key: string, text: string }[] in their order
+---@field files string[]? of a command that takes any number of them
 ---@field [string] any options by their name
 
 local function whole(number, least)
@@ -45,11 +46,11 @@ local function read_option_value(option, row, text)
   return value
 end
 
--- "--rank=3" as "--rank", "3"; "-n4" as "-n", "4".
+-- "--rank=3" as "--rank", "3"; "-n4" as "-n", "4"; "-j4" too.
 local function split_option(argument)
   local option, text = argument:match("^(%-%-[^=]+)=(.*)$")
   if option then return option, text end
-  option, text = argument:match("^(%-n)(%d+)$")
+  option, text = argument:match("^(%-[nj])(%d+)$")
   if option then return option, text end
   return argument, nil
 end
@@ -59,6 +60,10 @@ local function refuse_option(command, option, rows)
 end
 
 local function take_positional(parsed, argument, rows)
+  if rows.files then
+    table.insert(parsed.files, argument)
+    return
+  end
   local key, text = argument:match("^([%a_][%w_]*)=(.*)$")
   if key then
     table.insert(parsed.settings, { key = key, text = text })
@@ -73,11 +78,12 @@ end
 
 ---@param command string for messages: "moonshard run"
 ---@param arguments string[]
----@param rows { recipe: boolean|string?, optional: boolean?, options: table<string, moonshard.OptionRow> } recipe: the
----command takes one, or with optional may take one; a text: it takes another file, which is named so
+---@param rows { recipe: boolean|string?, optional: boolean?, files: boolean?, options: table<string,
+---moonshard.OptionRow> } recipe: the command takes one, or with optional may take one; a text: it takes another file,
+---which is named so; files: it takes any number of files, and no settings
 ---@return moonshard.CommandLine
 function command_line.parse(command, arguments, rows)
-  local parsed = { settings = {} }
+  local parsed = { settings = {}, files = rows.files and {} or nil }
   local i = 1
   while arguments[i] do
     local argument = arguments[i]

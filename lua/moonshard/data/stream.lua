@@ -27,6 +27,17 @@ function stream.open(paths, kind)
   return setmetatable({ handle = handle, tokens = C.ms_tokens_count(handle) }, Stream)
 end
 
+---Tokens [first, first + count) of the stream.
+---@param first number
+---@param count integer
+---@return integer[]
+function Stream:read(first, count)
+  local out, list = ffi.new("int32_t[?]", count), {}
+  check(C.ms_tokens_read(self.handle, first, count, out))
+  for i = 1, count do list[i] = out[i - 1] end
+  return list
+end
+
 ---@class moonshard.TokenReader batches of one shape, read ahead
 ---@field asked number[] positions of batches that were asked for, oldest first
 local Reader = {}

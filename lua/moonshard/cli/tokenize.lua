@@ -1,0 +1,73 @@
+-- moonshard tokenize: text files to a token file that ms.data.tokens and llm.c read, and a token file back to text.
+
+local clock = require("moonshard.clock")
+local command_line = require("moonshard.cli.command_line")
+local json = require("moonshard.json")
+local progress = require("moonshard.progress")
+local status = require("moonshard.cli.status")
+local streams = require("moonshard.data.stream")
+local tokenizers = require("moonshard.tokenizer")
+local refuse = status.refuse
+
+local tokenize = {}
+
+local OPTIONS = {
+  ["--tokenizer"] = { name = "tokenizer", value = "text", what = "a tokenizer.json, or a folder that holds one" },
+  ["--out"] = { name = "out", value = "text", what = "a file" },
+  ["--begin"] = { name = "begin", value = "text", what = "a token" },
+  ["--end"] = { name = "finish", value = "text", what = "a token" },
+  ["-j"] = { name = "threads", value = "count" },
+  ["--replace-invalid"] = { name = "replace_invalid", value = "flag" },
+  ["--decode"] = { name = "decode", value = "flag" },
+  ["--json"] = { name = "json", value = "flag" },
+}
+
+local AT_ONCE = 65536 -- tokens that are decoded
+
+local function out_of(line)
+  if line.out then return line.out end
+  if #line.files > 1 then
+    refuse("MS_EINVAL", "moonshard tokenize: say where the tokens of %d files go: --out FILE.bin", #line.files)
+  end
+  return (line.files[1]:gsub("%.[^./]*$", "")) .. ".bin"
+end
+
+local function decode(tokenizer, files)
+  local stream = streams.open(files, "MS_TOKEN_FILES")
+  for first = 0, stream.tokens - 1, AT_ONCE do
+    io.write(tokenizer:decode(stream:read(first, math.min(AT_ONCE, stream.tokens - first))))
+  end
+  return status.OK
+end
+
+local function encode(tokenizer, line, out)
+  local began = clock.now()
+  local done = tokenizer:tokenize_files(line.files, out, line)
+  local seconds = clock.now() - began
+  if line.json then
+    print(json.encode({
+      out = out, files = #line.files, bytes = done.bytes, tokens = done.tokens, token_bytes = done.width,
+      seconds = seconds,
+    }))
+  else
+    print(("%s: %d tokens of %d bits from %s in %d file%s, %.2f bytes a token, %.0f MB/s"):format(out, done.tokens,
+      8 * done.width, progress.size(done.bytes), #line.files, #line.files == 1 and "" or "s",
+      done.bytes / math.max(done.tokens, 1), done.bytes / 1e6 / seconds))
+  end
+  return status.OK
+end
+
+---@param arguments string[] without "tokenize"
+---@return integer exit status
+function tokenize.main(arguments)
+  local line = command_line.parse("moonshard tokenize", arguments, { files = true, options = OPTIONS })
+  if not line.tokenizer then refuse("MS_EINVAL", "moonshard tokenize needs --tokenizer tokenizer.json") end
+  if not line.files[1] then refuse("MS_EINVAL", "moonshard tokenize needs a file to read") end
+  require("moonshard.ffi").C.ms_interrupt_install()
+  local out = not line.decode and out_of(line)
+  local tokenizer = tokenizers.open(line.tokenizer)
+  if line.decode then return decode(tokenizer, line.files) end
+  return encode(tokenizer, line, out)
+end
+
+return tokenize

@@ -1,0 +1,344 @@
+/* tokenizer_json.c - reads a tokenizer.json. Every field that changes what comes out is looked at: what this tokenizer does
+** not do is refused by name, so that tokens are the reference library's or there are none.
+**
+** Fields that do not matter for byte-level BPE of whole texts are passed over: unk_token and byte_fallback (every byte is a
+** token), decoder and post_processor (nothing is put around a text unless it is asked for).
+*/
+#include "base/error.h"
+#include "io/safetensors.h"
+#include "io/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+enum { MOST_IDS = 1 << 24, MOST_BYTES = 1 << 30 };
+
+/* ---- words by their bytes ---- */
+
+static uint32_t word_hash(ms_span word) { return (uint32_t)XXH3_64bits(word.at, (size_t)word.bytes); }
+
+int32_t ms_word_find(const ms_tokenizer *t, ms_span word) {
+  for (uint32_t at = word_hash(word) & t->words.mask;; at = (at + 1) & t->words.mask) {
+    const int32_t id = t->words.slot[at];
+    if (id < 0) return -1;
+    if (t->token[id].bytes == word.bytes && !memcmp(t->token[id].at, word.at, (size_t)word.bytes)) return id;
+  }
+}
+
+static int make_words(ms_tokenizer *t, int64_t count) {
+  uint32_t slots = 16;
+  while (slots < 2 * (uint64_t)count) slots *= 2;
+  if (!(t->words.slot = ms_calloc(slots, sizeof *t->words.slot))) return MS_ENOMEM;
+  t->words.mask = slots - 1;
+  memset(t->words.slot, 0xff, slots * sizeof *t->words.slot);
+  return MS_OK;
+}
+
+static void add_word(ms_tokenizer *t, int32_t id) {
+  uint32_t at = word_hash(t->token[id]) & t->words.mask;
+  while (t->words.slot[at] >= 0) at = (at + 1) & t->words.mask;
+  t->words.slot[at] = id;
+}
+
+/* ---- fields ---- */
+
+static int unsupported(const char *field, const char *why) { return MS_FAIL(MS_EUNSUPPORTED, "%s: %s", field, why); }
+
+/* A field that must be absent, null, false, 0 or "". */
+static int must_be_off(const json_t *object, const char *where, const char *field) {
+  const json_t *value = json_object_get(object, field);
+  if (!value || json_is_null(value) || json_is_false(value)) return MS_OK;
+  if (json_is_string(value) && !*json_string_value(value)) return MS_OK;
+  if (json_is_number(value) && json_number_value(value) == 0) return MS_OK;
+  return MS_FAIL(MS_EUNSUPPORTED, "%s%s%s is set: it is not supported", where, *where ? "." : "", field);
+}
+
+static const char *type_of(const json_t *object) {
+  const char *type = json_string_value(json_object_get(object, "type"));
+  return type ? type : "";
+}
+
+static int read_id(const json_t *value, const char *what, int32_t *id) {
+  char quoted[MS_ST_QUOTED];
+  if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) >= MOST_IDS)
+    return MS_FAIL(MS_EINVAL, "the id of %s must be a whole number from 0 to %d", ms_st_quote(what, quoted),
+                   MOST_IDS - 1);
+  *id = (int32_t)json_integer_value(value);
+  return MS_OK;
+}
+
+/* ---- vocabulary ---- */
+
+static int measure_vocab(const json_t *vocab, const json_t *added, int *ids, int64_t *bytes) {
+  const char *token;
+  json_t *value;
+  size_t i;
+  int32_t id;
+  *ids = 0;
+  *bytes = 0;
+  json_object_foreach((json_t *)vocab, token, value) {
+    if (read_id(value, token, &id)) return ms_error_prefix("model.vocab");
+    if (id >= *ids) *ids = id + 1;
+    *bytes += (int64_t)strlen(token);
+  }
+  json_array_foreach((json_t *)added, i, value) {
+    const char *content = json_string_value(json_object_get(value, "content"));
+    if (!content || !*content) return MS_FAIL(MS_EINVAL, "added_tokens: entry %zu has no content", i);
+    if (read_id(json_object_get(value, "id"), content, &id)) return ms_error_prefix("added_tokens");
+    if (id >= *ids) *ids = id + 1;
+    *bytes += (int64_t)strlen(content);
+  }
+  return MS_OK;
+}
+
+/* Tokens of the model as bytes; one that is not written in the alphabet of bytes stands for what it says. */
+static int read_vocab(ms_tokenizer *t, const json_t *vocab, int64_t *used) {
+  char quoted[MS_ST_QUOTED];
+  const char *token;
+  json_t *value;
+  MS_TRY(make_words(t, (int64_t)json_object_size(vocab)));
+  memset(t->byte_id, 0xff, sizeof t->byte_id);
+  json_object_foreach((json_t *)vocab, token, value) {
+    const int32_t id = (int32_t)json_integer_value(value);
+    ms_span *to = &t->token[id];
+    uint8_t *at = t->token_bytes + *used;
+    if (to->at)
+      return MS_FAIL(MS_EINVAL, "model.vocab: %s has the id %d of another token", ms_st_quote(token, quoted), id);
+    *to = (ms_span){at, 0};
+    const int written_in_bytes = ms_bytes_of_token(token, at, &to->bytes);
+    if (!written_in_bytes) {
+      to->bytes = (int64_t)strlen(token);
+      memcpy(at, token, (size_t)to->bytes);
+    }
+    *used += to->bytes;
+    if (written_in_bytes) add_word(t, id);
+    if (written_in_bytes && to->bytes == 1) t->byte_id[*at] = id;
+  }
+  for (int byte = 0; byte < 256; byte++)
+    if (t->byte_id[byte] < 0)
+      return MS_FAIL(MS_EUNSUPPORTED, "model.vocab: no token stands for byte 0x%02x: it must have all 256", byte);
+  return MS_OK;
+}
+
+/* The two tokens of a merge: "a b", or ["a", "b"]. */
+static int split_merge(const json_t *merge, char *left, char *right, size_t room) {
+  const char *a = json_string_value(json_array_get(merge, 0)), *b = json_string_value(json_array_get(merge, 1));
+  size_t a_bytes = a ? strlen(a) : 0;
+  if (json_is_string(merge)) {
+    a = json_string_value(merge);
+    b = strchr(a, ' ');
+    a_bytes = b ? (size_t)(b - a) : 0;
+    b = b ? b + 1 : NULL;
+    if (b && strchr(b, ' ')) return 0;
+  } else if (json_array_size(merge) != 2) {
+    return 0;
+  }
+  if (!a || !b || !a_bytes || !*b || a_bytes >= room || strlen(b) >= room) return 0;
+  memcpy(left, a, a_bytes);
+  left[a_bytes] = '\0';
+  strcpy(right, b);
+  return 1;
+}
+
+static int32_t id_in(const json_t *vocab, const char *token) {
+  const json_t *value = json_object_get(vocab, token);
+  return value ? (int32_t)json_integer_value(value) : -1;
+}
+
+static int read_merges(ms_tokenizer *t, const json_t *merges, const json_t *vocab) {
+  enum { ROOM = 4096 };
+  char left[2 * ROOM], right[ROOM], quoted[MS_ST_QUOTED];
+  size_t i;
+  json_t *merge;
+  MS_TRY(ms_merges_new(&t->merges, (int64_t)json_array_size(merges)));
+  json_array_foreach((json_t *)merges, i, merge) {
+    if (!split_merge(merge, left, right, ROOM))
+      return MS_FAIL(MS_EINVAL, "model.merges: entry %zu must be \"a b\" or [\"a\", \"b\"]", i);
+    ms_merge made = {.left = id_in(vocab, left), .right = id_in(vocab, right), .rank = (int32_t)i};
+    if (made.left < 0 || made.right < 0)
+      return MS_FAIL(MS_EINVAL, "model.merges: entry %zu: %s is not in model.vocab", i,
+                     ms_st_quote(made.left < 0 ? left : right, quoted));
+    made.id = id_in(vocab, strcat(left, right));
+    if (made.id < 0)
+      return MS_FAIL(MS_EINVAL, "model.merges: entry %zu makes %s, which is not in model.vocab", i,
+                     ms_st_quote(left, quoted));
+    if (ms_merges_add(&t->merges, made)) return MS_FAIL(MS_EINVAL, "model.merges: entry %zu is there twice", i);
+  }
+  return MS_OK;
+}
+
+static int read_model(ms_tokenizer *t, const json_t *model, int64_t *used) {
+  static const char *const off[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
+  const json_t *vocab = json_object_get(model, "vocab"), *merges = json_object_get(model, "merges");
+  if (strcmp(type_of(model), "BPE"))
+    return MS_FAIL(MS_EUNSUPPORTED, "model.type is \"%.40s\": BPE is supported", type_of(model));
+  for (int i = 0; i < 3; i++) MS_TRY(must_be_off(model, "model", off[i]));
+  if (!json_is_array(merges)) return MS_FAIL(MS_EINVAL, "model.merges must be a list");
+  t->ignore_merges = json_is_true(json_object_get(model, "ignore_merges"));
+  MS_TRY(read_vocab(t, vocab, used));
+  return read_merges(t, merges, vocab);
+}
+
+/* ---- added tokens ---- */
+
+static int read_added(ms_tokenizer *t, const json_t *added, int64_t *used) {
+  static const char *const off[] = {"single_word", "lstrip", "rstrip"};
+  char quoted[MS_ST_QUOTED];
+  size_t i;
+  json_t *entry;
+  if (!(t->added = ms_calloc((int64_t)json_array_size(added), sizeof *t->added))) return MS_ENOMEM;
+  json_array_foreach((json_t *)added, i, entry) {
+    const char *content = json_string_value(json_object_get(entry, "content"));
+    ms_added_token *to = &t->added[t->n_added++];
+    to->bytes = (int64_t)strlen(content);
+    to->id = (int32_t)json_integer_value(json_object_get(entry, "id"));
+    to->special = json_is_true(json_object_get(entry, "special"));
+    to->late = json_is_true(json_object_get(entry, "normalized"));
+    if (!(to->content = ms_strdup(content))) return MS_ENOMEM;
+    for (int f = 0; f < 3; f++)
+      if (must_be_off(entry, "", off[f])) return ms_error_prefix("added_tokens: %s", ms_st_quote(content, quoted));
+    t->added_of[to->late]++;
+    t->begins[to->late][(uint8_t)*content] = 1;
+    /* Of an added token the content is what it stands for, also where the vocabulary has it too. */
+    t->token[to->id] = (ms_span){t->token_bytes + *used, to->bytes};
+    memcpy(t->token_bytes + *used, content, (size_t)to->bytes);
+    *used += to->bytes;
+  }
+  return MS_OK;
+}
+
+/* ---- pre-tokenizer ---- */
+
+static int check_byte_level(const json_t *part, const char *where) {
+  return must_be_off(part, where, "add_prefix_space");
+}
+
+static int read_split(ms_tokenizer *t, const json_t *split) {
+  const json_t *pattern = json_object_get(split, "pattern");
+  const char *regex = json_string_value(json_object_get(pattern, "Regex"));
+  const char *behavior = json_string_value(json_object_get(split, "behavior"));
+  if (!regex) return unsupported("pre_tokenizer: Split.pattern", "a Regex is supported");
+  if (!behavior || strcmp(behavior, "Isolated"))
+    return unsupported("pre_tokenizer: Split.behavior", "Isolated is supported");
+  MS_TRY(must_be_off(split, "pre_tokenizer: Split", "invert"));
+  if (ms_pieces_compile(regex, &t->pieces)) return ms_error_prefix("pre_tokenizer: Split.pattern");
+  return MS_OK;
+}
+
+static int read_pre_tokenizer(ms_tokenizer *t, const json_t *pre) {
+  const char *type = type_of(pre);
+  if (!strcmp(type, "ByteLevel")) {
+    MS_TRY(check_byte_level(pre, "pre_tokenizer"));
+    if (json_is_false(json_object_get(pre, "use_regex")))
+      return unsupported("pre_tokenizer.use_regex", "false without a Split before it is not supported");
+    return ms_pieces_compile(NULL, &t->pieces);
+  }
+  const json_t *list = json_object_get(pre, "pretokenizers");
+  const json_t *split = json_array_get(list, 0), *bytes = json_array_get(list, 1);
+  if (strcmp(type, "Sequence") || json_array_size(list) != 2 || strcmp(type_of(split), "Split") ||
+      strcmp(type_of(bytes), "ByteLevel"))
+    return unsupported("pre_tokenizer", "ByteLevel, or a Sequence of one Split and ByteLevel, is supported");
+  MS_TRY(check_byte_level(bytes, "pre_tokenizer: ByteLevel"));
+  if (!json_is_false(json_object_get(bytes, "use_regex")))
+    return unsupported("pre_tokenizer: ByteLevel.use_regex", "after a Split it must be false");
+  return read_split(t, split);
+}
+
+/* ---- the file ---- */
+
+static int read_root(ms_tokenizer *t, const json_t *root) {
+  static const char *const off[] = {"normalizer", "truncation", "padding"};
+  const json_t *model = json_object_get(root, "model"), *vocab = json_object_get(model, "vocab");
+  const json_t *added = json_object_get(root, "added_tokens");
+  int64_t bytes, used = 0;
+  for (int i = 0; i < 3; i++) MS_TRY(must_be_off(root, "", off[i]));
+  if (!json_is_object(model)) return MS_FAIL(MS_EINVAL, "model is missing: is this a tokenizer.json?");
+  if (!json_is_object(vocab)) return MS_FAIL(MS_EINVAL, "model.vocab must be an object");
+  MS_TRY(measure_vocab(vocab, added, &t->vocab, &bytes));
+  t->token = ms_calloc(t->vocab, sizeof *t->token);
+  t->token_bytes = ms_calloc(bytes, 1);
+  if (!t->token || !t->token_bytes) return MS_ENOMEM;
+  MS_TRY(read_model(t, model, &used));
+  MS_TRY(read_added(t, added, &used));
+  return read_pre_tokenizer(t, json_object_get(root, "pre_tokenizer"));
+}
+
+int ms_tokenizer_parse(const char *path, const char *text, int64_t length, ms_tokenizer **tokenizer) {
+  json_t *root = NULL;
+  *tokenizer = NULL;
+  ms_tokenizer *t = ms_calloc(1, sizeof *t);
+  if (!t) return MS_ENOMEM;
+  int rc = (t->path = ms_strdup(path)) ? ms_st_json(path, "tokenizer", text, length, &root) : MS_ENOMEM;
+  if (!rc && (rc = read_root(t, root))) ms_error_prefix("%s", path);
+  json_decref(root);
+  if (rc) {
+    ms_tokenizer_close(t);
+    return rc;
+  }
+  *tokenizer = t;
+  return MS_OK;
+}
+
+static int read_file(const char *path, ms_tokenizer **tokenizer) {
+  int fd;
+  int64_t bytes;
+  MS_TRY(ms_st_open_file(path, &fd, &bytes));
+  char *text = NULL;
+  int rc = MS_OK;
+  if (bytes > MOST_BYTES) {
+    rc = MS_FAIL(MS_EINVAL, "%s: it has %lld bytes: that is no tokenizer.json", path, (long long)bytes);
+  } else if (!(text = ms_calloc(bytes, 1))) {
+    rc = MS_ENOMEM;
+  } else {
+    rc = ms_st_read_at(path, fd, 0, bytes, text);
+  }
+  close(fd);
+  if (!rc) rc = ms_tokenizer_parse(path, text, bytes, tokenizer);
+  free(text);
+  return rc;
+}
+
+int ms_tokenizer_open(const char *path, ms_tokenizer **tokenizer) {
+  struct stat about;
+  *tokenizer = NULL;
+  if (stat(path, &about) || !S_ISDIR(about.st_mode)) return read_file(path, tokenizer);
+  const size_t room = strlen(path) + sizeof "/tokenizer.json";
+  char *inside = ms_calloc((int64_t)room, 1);
+  if (!inside) return MS_ENOMEM;
+  snprintf(inside, room, "%s/tokenizer.json", path);
+  int rc = read_file(inside, tokenizer);
+  free(inside);
+  return rc;
+}
+
+void ms_tokenizer_close(ms_tokenizer *t) {
+  if (!t) return;
+  for (int i = 0; i < t->n_added; i++) free(t->added[i].content);
+  ms_encoder_free(t->own);
+  ms_pieces_free(t->pieces);
+  free(t->merges.slot);
+  free(t->words.slot);
+  free(t->added);
+  free(t->token);
+  free(t->token_bytes);
+  free(t->encoded.id);
+  free(t->decoded);
+  free(t->path);
+  free(t);
+}
+
+int ms_tokenizer_vocab(const ms_tokenizer *t) { return t->vocab; }
+
+int ms_tokenizer_find(const ms_tokenizer *t, const char *token) {
+  for (int i = 0; i < t->n_added; i++)
+    if (!strcmp(t->added[i].content, token)) return t->added[i].id;
+  uint8_t *bytes = ms_calloc((int64_t)strlen(token), 1);
+  ms_span word = {bytes, 0};
+  int id = bytes && ms_bytes_of_token(token, bytes, &word.bytes) ? ms_word_find(t, word) : -1;
+  free(bytes);
+  return id;
+}

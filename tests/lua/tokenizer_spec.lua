@@ -1,0 +1,183 @@
+-- Tokenizers beside the reference library's ids (tests/fixtures/tokenizer/make.py), files by `moonshard tokenize`, and
+-- what a tokenizer.json is refused for.
+
+local errors = require("moonshard.error")
+local json = require("cjson")
+local program = require("lua.program")
+local tokenizers = require("moonshard.tokenizer")
+
+local FIXTURES = "tests/fixtures/tokenizer/"
+local folder
+
+local function read(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+local function write(name, content)
+  local path = folder .. "/" .. name
+  local file = assert(io.open(path, "wb"))
+  file:write(content)
+  file:close()
+  return path
+end
+
+local function tokens_of(path)
+  local content, ids = read(path), {}
+  local width = content:sub(1, 4) == "\136\216\52\1" and 2 or 4 -- 20240520, little-endian
+  for at = 1025, #content, width do
+    local id = 0
+    for byte = width, 1, -1 do id = id * 256 + content:byte(at + byte - 1) end
+    ids[#ids + 1] = id
+  end
+  return ids
+end
+
+local function refused(change, from, to)
+  local text = read(FIXTURES .. (change or "llama3") .. ".json")
+  local at, last = text:find(from, 1, true)
+  assert(at, from .. " is not in the file")
+  local path = write("bad.json", text:sub(1, at - 1) .. to .. text:sub(last + 1))
+  local ok, raised = pcall(tokenizers.open, path)
+  assert.is_false(ok)
+  assert.is_true(errors.is(raised))
+  assert.truthy(raised.message:find(path, 1, true), raised.message)
+  return raised.status .. " " .. raised.message
+end
+
+describe("tokenizer", function()
+  setup(function()
+    folder = os.tmpname()
+    os.remove(folder)
+    assert.equal(0, os.execute("mkdir " .. folder))
+  end)
+
+  teardown(function() os.execute("rm -r " .. folder) end)
+
+  it("gives the reference library's ids for texts that are hard to cut, and the texts back", function()
+    local cases = json.decode(read(FIXTURES .. "cases.json"))
+    assert.is_true(#cases > 400)
+    for _, name in ipairs({ "gpt2", "llama3" }) do
+      local tokenizer = tokenizers.open(FIXTURES .. name .. ".json")
+      for _ = 1, 2 do -- the second time from the cache
+        for _, case in ipairs(cases) do
+          assert.same(case[name], tokenizer:encode(case.text))
+          assert.equal(case.text, tokenizer:decode(case[name]))
+        end
+      end
+    end
+  end)
+
+  it("knows its tokens by name", function()
+    local tokenizer = tokenizers.open(FIXTURES .. "llama3.json")
+    local id = tokenizer:id("<|endoftext|>")
+    assert.same({ id }, tokenizer:encode("<|endoftext|>"))
+    assert.equal(tokenizer:encode(" the")[1], tokenizer:id("Ġthe"))
+    assert.is_true(tokenizer.vocab > id)
+    local ok, raised = pcall(tokenizer.id, tokenizer, "<|endof|>")
+    assert.is_false(ok)
+    assert.truthy(raised.message:find("has no token <|endof|>: did you mean <|endoftext|>?", 1, true), raised.message)
+  end)
+
+  it("refuses text that is not UTF-8, and ids that are no tokens", function()
+    local tokenizer = tokenizers.open(FIXTURES .. "gpt2.json")
+    for text, byte in pairs({
+      ["ab\255"] = 2, ["\192\128"] = 0, ["x\237\160\128"] = 1, ["moon moon \240\159\140"] = 10,
+    }) do
+      local ok, raised = pcall(tokenizer.encode, tokenizer, text)
+      assert.is_false(ok)
+      assert.truthy(raised.message:find(("byte %d of the text"):format(byte), 1, true), raised.message)
+    end
+    local ok, raised = pcall(tokenizer.decode, tokenizer, { 1, 99999 })
+    assert.is_false(ok)
+    assert.truthy(raised.message:find("there is no token 99999", 1, true))
+  end)
+
+  it("names the field of a tokenizer.json that it does not do", function()
+    for from, expected in pairs({
+      ['"normalizer": null'] = { '"normalizer": {"type":"NFC"}', "MS_EUNSUPPORTED", "normalizer is set" },
+      ['"type": "BPE"'] = { '"type": "Unigram"', "MS_EUNSUPPORTED", 'model.type is "Unigram"' },
+      ['"dropout": null'] = { '"dropout": 0.1', "MS_EUNSUPPORTED", "model.dropout is set" },
+      ['"behavior": "Isolated"'] = { '"behavior": "Removed"', "MS_EUNSUPPORTED", "Split.behavior" },
+      ['"add_prefix_space": false'] = { '"add_prefix_space": true', "MS_EUNSUPPORTED", "add_prefix_space is set" },
+      ['"use_regex": false'] = { '"use_regex": true', "MS_EUNSUPPORTED", "ByteLevel.use_regex: after a Split" },
+      ['"lstrip": false'] = { '"lstrip": true', "MS_EUNSUPPORTED", 'added_tokens: "<|begin|>": lstrip is set' },
+      ['(?i:'] = { "(?<=a)(?i:", "MS_EINVAL", "Split.pattern: looking behind" },
+      ['\\\\s+(?!'] = { "\\\\s+((?!", "MS_EINVAL", "Split.pattern: bad pattern: missing closing parenthesis" },
+      ['"vocab": {'] = { '"vocab": {"!!!":0,', "MS_EINVAL", "model.vocab" },
+      ['"merges": ['] = { '"merges": [["zzzz", "q"],', "MS_EINVAL", 'merges: entry 0: "zzzz" is not in model.vocab' },
+      ['"model": {'] = { '"modell": {', "MS_EINVAL", "model is missing" },
+      ['{'] = { '{,', "MS_EINVAL", "tokenizer: byte" },
+    }) do
+      local told = refused("llama3", from, expected[1])
+      assert.truthy(told:find(expected[2], 1, true) and told:find(expected[3], 1, true), told)
+    end
+    assert.truthy(refused("gpt2", '"!": ', '"!!!!!": '):find("MS_EUNSUPPORTED", 1, true))
+    assert.truthy(refused("gpt2", '"merges": [', '"merges": ["a b c",'):find("entry 0 must be", 1, true))
+  end)
+
+  it("writes token files, each text a document, alike with any number of threads", function()
+    -- Lines, blanks and a special token at places that cuts of a megabyte may hit.
+    local parts, cases = {}, json.decode(read(FIXTURES .. "cases.json"))
+    local long = os.getenv("MOONSHARD_CONFIG") == "release" and 5 or 2.2
+    local bytes = 0
+    while bytes < long * 2 ^ 20 do
+      for i = 1, #cases do
+        local line = cases[(i * 7) % #cases + 1].text .. (i % 5 == 0 and "\n\n  \n" or "\n")
+        parts[#parts + 1] = line
+        bytes = bytes + #line
+      end
+    end
+    local text = table.concat(parts)
+    local one, two = write("one.txt", text), write("two.txt", "the moon")
+    local tokenizer = tokenizers.open(FIXTURES .. "llama3.json")
+    local expected = tokenizer:encode(text)
+    table.insert(expected, 1, tokenizer:id("<|begin|>"))
+    expected[#expected + 1] = tokenizer:id("<|endoftext|>")
+    expected[#expected + 1] = tokenizer:id("<|begin|>")
+    for _, id in ipairs(tokenizer:encode("the moon")) do expected[#expected + 1] = id end
+    expected[#expected + 1] = tokenizer:id("<|endoftext|>")
+    local out = folder .. "/out.bin"
+    for _, threads in ipairs({ "1", "3" }) do
+      local ended = program.run({ "tokenize", "--tokenizer", FIXTURES .. "llama3.json", "--begin", "<|begin|>", "--end",
+        "<|endoftext|>", "-j" .. threads, "--json", "--out", out, one, two })
+      assert.equal(0, ended.status, ended.err)
+      local told = json.decode(ended.out)
+      assert.equal(#expected, told.tokens)
+      assert.equal(#text + 8, told.bytes)
+      assert.equal(2, told.token_bytes)
+      assert.same(expected, tokens_of(out))
+    end
+    local back = program.run({ "tokenize", "--tokenizer", FIXTURES .. "llama3.json", "--decode", out })
+    assert.equal("<|begin|>" .. text .. "<|endoftext|><|begin|>the moon<|endoftext|>", back.out)
+    local plain = program.run({ "tokenize", "--tokenizer", FIXTURES .. "gpt2.json", two })
+    assert.truthy(plain.out:find("two.bin: %d+ tokens of 16 bits from 8 B in 1 file, "), plain.out)
+    assert.same(tokenizers.open(FIXTURES .. "gpt2.json"):encode("the moon"), tokens_of(folder .. "/two.bin"))
+  end)
+
+  it("leaves nothing half written when a file is wrong, and replaces what is not UTF-8 on request", function()
+    local bad, out = write("bad.txt", ("moon "):rep(1000) .. "\xe2\x82 sun\xff"), folder .. "/none.bin"
+    local good = write("good.txt", "sun")
+    local arguments = { "tokenize", "--tokenizer", FIXTURES .. "gpt2.json", "--out", out, good, bad }
+    local ended = program.run(arguments)
+    assert.equal(2, ended.status)
+    assert.truthy(ended.err:find(bad .. ": byte 5000, 0xe2, is not UTF-8", 1, true), ended.err)
+    assert.is_nil(io.open(out))
+    assert.equal("", io.popen("ls " .. folder .. "/*.tmp 2>/dev/null"):read("*a"))
+    arguments[#arguments + 1] = "--replace-invalid"
+    assert.equal(0, program.run(arguments).status)
+    local tokenizer = tokenizers.open(FIXTURES .. "gpt2.json")
+    local expected = tokenizer:encode("sun")
+    for _, id in ipairs(tokenizer:encode(("moon "):rep(1000) .. "\239\191\189 sun\239\191\189")) do
+      expected[#expected + 1] = id
+    end
+    assert.same(expected, tokens_of(out))
+    local missing = program.run({ "tokenize", "--tokenizer", folder, "a.txt" })
+    assert.equal(2, missing.status)
+    assert.truthy(missing.err:find(folder .. "/tokenizer.json: No such file", 1, true), missing.err)
+    assert.truthy(program.run({ "tokenize", "a.txt" }).err:find("needs --tokenizer", 1, true))
+    assert.truthy(program.run({ "tokenize", "--tokenizer", "t", "a", "b" }).err:find("--out FILE.bin", 1, true))
+  end)
+end)
