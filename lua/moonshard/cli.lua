@@ -11,6 +11,7 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
 
   moonshard run RECIPE.lua [-n RANKS] [key=value ...]    train on RANKS local ranks (1 unless told)
       --metrics FILE     write one JSON object a step
+      --tensorboard DIR  write an event file that TensorBoard shows
       --log-ranks all    show every rank's output, "[rank N] " before each line
       --log-dir DIR      write every rank's output to DIR/rank-N.log too, with timestamps
       --pin CORES        auto (each rank to its own cores where there are enough), none, or a list: 0-3,8-11

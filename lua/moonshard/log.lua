@@ -16,7 +16,7 @@ local log = {
   expect = progress.expect,
 }
 
-local metrics = { path = nil, file = nil }
+local metrics = { path = nil, file = nil, events = nil }
 
 -- In this order in every line of the metrics file.
 local KEYS = {
@@ -32,6 +32,12 @@ function log.open_metrics(path)
   metrics.path, metrics.file = path, file
 end
 
+---Writes an event file of TensorBoard in a folder from here on.
+---@param folder string
+function log.open_events(folder)
+  metrics.events = require("moonshard.tensorboard").open(folder)
+end
+
 local function write_metrics(step, m)
   local list = {}
   for i, key in ipairs(KEYS) do
@@ -44,6 +50,8 @@ local function write_metrics(step, m)
   end
   if not ok then errors.raise("MS_EIO", "metrics file %s: %s", metrics.path, why) end
 end
+-- Compiled, a flush that fails is run again by the interpreter, and then has nothing left to write and succeeds.
+jit.off(write_metrics)
 
 local function write(step, m)
   if type(step) ~= "number" or type(m) ~= "table" or type(m.loss) ~= "number" then
@@ -53,6 +61,7 @@ local function write(step, m)
   table.insert(log.history.train, { step, m.loss })
   if m.valid_loss then table.insert(log.history.valid, { step, m.valid_loss }) end
   if metrics.file then write_metrics(step, m) end
+  if metrics.events then metrics.events:add(step, m) end
   progress.show(step, m)
 end
 

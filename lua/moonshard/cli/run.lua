@@ -14,6 +14,7 @@ local run = {}
 local OPTIONS = {
   ["-n"] = { name = "ranks", value = "count" },
   ["--metrics"] = { name = "metrics", value = "text", what = "a file" },
+  ["--tensorboard"] = { name = "tensorboard", value = "text", what = "a folder" },
   ["--log-ranks"] = { name = "log_ranks", value = "text", what = "all" },
   ["--log-dir"] = { name = "log_dir", value = "text", what = "a folder" },
   ["--pin"] = { name = "pin", value = "text", what = "auto, none, or cores like 0-3,8" },
@@ -39,6 +40,7 @@ local function set_up_rank(line)
   if line.joins or line.rendezvous or (line.ranks or 1) > 1 then world.join() end
   if line.trace then require("moonshard.tracer").request(line.trace, unpack(line.trace_range)) end
   if line.metrics and world.rank == 0 then require("moonshard.log").open_metrics(line.metrics) end
+  if line.tensorboard and world.rank == 0 then require("moonshard.log").open_events(line.tensorboard) end
 end
 
 -- Joining takes no time where one launcher made the ranks; a rendezvous that failed is not tried again.
