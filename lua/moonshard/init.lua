@@ -28,6 +28,7 @@
 ---@field safetensors table open(path), create(path, tensors, options)
 ---@field tokenizer fun(path: string): moonshard.Tokenizer
 ---@field sweep fun(options: moonshard.SweepOptions): moonshard.SweepReport
+---@field find_lr fun(options: moonshard.FindLrOptions): number?
 ---@field tensor fun(given: number|table, options: table?): moonshard.Tensor
 ---@field zeros fun(...): moonshard.Tensor
 ---@field ones fun(...): moonshard.Tensor
@@ -66,6 +67,7 @@ local PARTS = {
   safetensors = { "moonshard.safetensors" },
   tokenizer = { "moonshard.tokenizer", "open" },
   sweep = { "moonshard.sweep", "run" },
+  find_lr = { "moonshard.sweep.find_lr" },
   tensor = { "moonshard.eager.create", "tensor" },
   zeros = { "moonshard.eager.create", "zeros" },
   ones = { "moonshard.eager.create", "ones" },

@@ -27,7 +27,7 @@ local KEYS = {
 ---Writes one JSON object a step to a file from here on, anew.
 ---@param path string
 function log.open_metrics(path)
-  local file, why = io.open(path, "w")
+  local file, why = output_file.open_lines(path, "w")
   if not file then errors.raise("MS_EINVAL", "metrics file %s", why) end
   metrics.path, metrics.file = path, file
 end
@@ -44,10 +44,7 @@ local function write_metrics(step, m)
     list[2 * i - 1], list[2 * i] = key, m[key]
   end
   list[2] = step
-  local ok, why = metrics.file:write(json.ordered(2 * #KEYS, list), "\n")
-  if ok then
-    ok, why = metrics.file:flush()
-  end
+  local ok, why = metrics.file:write(json.ordered(2 * #KEYS, list) .. "\n")
   if not ok then errors.raise("MS_EIO", "metrics file %s: %s", metrics.path, why) end
 end
 -- Compiled, a flush that fails is run again by the interpreter, and then has nothing left to write and succeeds.

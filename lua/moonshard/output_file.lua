@@ -30,6 +30,19 @@ function output_file.check(what, path)
   if not before then os.remove(path) end
 end
 
+---Opens a file to which a run adds lines as it goes: one `file:write(line)` each, which is there, or has failed, when
+---it returns. There is no buffer to flush: a flush that LuaJIT has compiled and that fails (a full disk) is done again
+---by the interpreter, which finds the buffer empty and says that all is well.
+---@param path string
+---@param mode "w"|"ae" as in io.open; e: children do not inherit it
+---@return file*? nil and why
+---@return string?
+function output_file.open_lines(path, mode)
+  local file, why = io.open(path, mode)
+  if file then file:setvbuf("no") end
+  return file, why
+end
+
 ---Writes a document, with folders on the way to it.
 ---@param what string for messages: "chart"
 ---@param path string

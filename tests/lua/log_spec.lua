@@ -174,6 +174,18 @@ describe("ms.log", function()
     assert.equal("MS_EIO", raised.status)
   end)
 
+  it("says why metrics cannot be written when LuaJIT has compiled the writing, too", function()
+    local lost = 0
+    written_by(function()
+      log.open_metrics("/dev/null")
+      for step = 1, 200 do log(step, METRICS) end
+      log.open_metrics("/dev/full")
+      for step = 1, 20 do lost = lost + (pcall(log, step, METRICS) and 1 or 0) end
+      log.open_metrics("/dev/null")
+    end)
+    assert.equal(0, lost)
+  end)
+
   it("does nothing on other ranks, and refuses what are no metrics", function()
     local rank = world.rank
     rawset(world, "rank", 1)

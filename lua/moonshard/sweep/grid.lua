@@ -83,9 +83,10 @@ local function sizes_product(point, mesh)
   return product
 end
 
-local function ranks_of(point, ranks)
+local function ranks_of(point, ranks, settings)
   local given = point.values.ranks or ranks
-  if not given and point.values.mesh then given = sizes_product(point, grid.text(point.values.mesh)) end
+  local mesh = point.values.mesh or settings.mesh
+  if not given and mesh then given = sizes_product(point, grid.text(mesh)) end
   if type(given) ~= "number" or given < 1 or given % 1 ~= 0 then
     errors.invalid("ms.sweep: point %s: how many ranks it runs on is not known: give ranks, or a mesh like \"2x2\"",
       point.key)
@@ -93,13 +94,13 @@ local function ranks_of(point, ranks)
   return given
 end
 
-local function new_point(values, ranks)
+local function new_point(values, sweep)
   local point, keys, texts = { values = values }, {}, {}
   for key in pairs(values) do keys[#keys + 1] = key end
   point.order = in_order(keys)
   for i, key in ipairs(keys) do texts[i] = key .. "=" .. grid.text(values[key]) end
   point.key = table.concat(texts, " ")
-  point.ranks = ranks_of(point, ranks)
+  point.ranks = ranks_of(point, sweep.ranks, sweep.settings)
   return point
 end
 
@@ -144,7 +145,7 @@ end
 function grid.points(sweep)
   local points, known, left_out = {}, {}, 0
   local function add(values)
-    local point = new_point(values, sweep.ranks)
+    local point = new_point(values, sweep)
     if known[point.key] then return end
     known[point.key] = true
     if admits(sweep.where, point) then

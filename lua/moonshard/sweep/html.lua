@@ -84,6 +84,16 @@ local function speed(self)
   return figure("Speed by " .. group_key(self), about, { title = "Speed by " .. group_key(self), groups = groups })
 end
 
+local function loss(self)
+  local groups = grouped(self, is_measured, function(record)
+    local text = ("%.4f"):format(record.loss)
+    return { label = label_of(self, record), text = text,
+      parts = { { value = record.loss, class = "c1", title = record.key .. ": " .. text } } }
+  end)
+  return figure("Loss by " .. group_key(self), "Mean over the last tenth of the steps.",
+    { title = "Loss by " .. group_key(self), groups = groups })
+end
+
 local function memory(self)
   local limit = self.header.memory_limit
   local entries = {}
@@ -187,6 +197,7 @@ end
 local function tiles(self)
   local out, fastest, smallest = {}, self.records[1], nil
   for _, record in ipairs(self.records) do
+    if is_measured(record) and record.tokens_per_s > fastest.tokens_per_s then fastest = record end
     if is_measured(record) and (not smallest or record.peak_bytes < smallest.peak_bytes) then smallest = record end
   end
   if smallest then
@@ -222,7 +233,10 @@ function html.page(self)
     "<title>" .. escape(self.header.title) .. "</title>", "<style>" .. style .. "</style></head><body><main>",
     "<h1>" .. escape(self.header.title) .. "</h1>", about(self), tiles(self),
   }
-  if self.count.ok > 0 then parts[#parts + 1] = speed(self) end
+  if self.count.ok > 0 then
+    if self.header.sort == "loss" then parts[#parts + 1] = loss(self) end
+    parts[#parts + 1] = speed(self)
+  end
   if self.count.ok + self.count.skipped > 0 then parts[#parts + 1] = memory(self) end
   if self.count.ok > 0 and #self.dims > 0 then parts[#parts + 1] = communication(self) end
   parts[#parts + 1] = points_table(self)

@@ -3,6 +3,7 @@
 
 local errors = require("moonshard.error")
 local grid = require("moonshard.sweep.grid")
+local nearest = require("moonshard.nearest")
 local options = require("moonshard.options")
 local output_file = require("moonshard.output_file")
 local report = require("moonshard.sweep.report")
@@ -34,13 +35,15 @@ local sweep = {
 ---@field timeout number? seconds that a plan or a run may take
 ---@field out string? folder for the results; build/sweep/NAME, where NAME is that of the sweep's file
 ---@field title string? of the page
+---@field sort string? what stands first: "speed" (the fastest point, the default) or "loss" (the lowest)
 
 local SPECS = {
   recipe = { "string", required = true }, over = { "table" }, points = { "table" }, where = { "function" },
   settings = { "table", default = {} }, steps = { "positive" }, warmup = { "integer" },
   repeats = { "positive", default = 1 }, ranks = { "positive" }, memory_limit = { "string|number" },
-  timeout = { "number" }, out = { "string" }, title = { "string" },
+  timeout = { "number" }, out = { "string" }, title = { "string" }, sort = { "string", default = "speed" },
 }
+local SORTS = { speed = true, loss = true }
 
 local UNITS = { b = 1, kib = 2 ^ 10, mib = 2 ^ 20, gib = 2 ^ 30, tib = 2 ^ 40, kb = 1e3, mb = 1e6, gb = 1e9, tb = 1e12 }
 
@@ -102,6 +105,7 @@ local function new_header(job)
   return {
     title = job.title, recipe = job.recipe, source = job.source, settings = job.settings, steps = job.steps,
     warmup = job.warmup, repeats = job.repeats, memory_limit = job.memory_limit, timeout = job.timeout,
+    sort = job.sort,
     version = require("moonshard").version, machine = { cpu = cpu.model, cores = cpu.cores },
     started = os.date("%Y-%m-%d %H:%M"),
   }
@@ -111,6 +115,9 @@ local function read_job(given)
   local o = options.parse("ms.sweep", given, SPECS)
   if not (o.over and next(o.over)) and not (o.points and next(o.points)) then
     errors.invalid("ms.sweep: nothing to sweep: give over = { mesh = { \"1x4\", \"2x2\" } }, or points")
+  end
+  if not SORTS[o.sort] then
+    errors.raise("MS_ENAME", "ms.sweep: sort %q: %s", o.sort, nearest.advice(o.sort, SORTS))
   end
   o.settings = grid.settings(o.settings, "settings")
   local points, left_out = grid.points(o)

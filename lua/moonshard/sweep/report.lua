@@ -11,7 +11,7 @@ local report = {}
 ---@field header table what all points have in common
 ---@field columns string[] the settings that points differ in
 ---@field dims string[] mesh dimensions that any point has
----@field records moonshard.SweepRecord[] fastest first, then the skipped ones, then the failed ones
+---@field records moonshard.SweepRecord[] fastest (header.sort "loss": lowest loss) first, then skipped, then failed
 ---@field count table<string, integer> points by status; left_out: by `where`; missing: that did not run yet
 
 local RANK = { ok = 1, skipped = 2, failed = 3 }
@@ -41,9 +41,13 @@ function report.new(header, points, by_key, left_out)
     end
   end
   table.sort(self.dims)
+  local by_loss = header.sort == "loss"
   table.sort(self.records, function(a, b)
     if a.status ~= b.status then return RANK[a.status] < RANK[b.status] end
-    if a.status == "ok" and a.tokens_per_s ~= b.tokens_per_s then return a.tokens_per_s > b.tokens_per_s end
+    if by_loss and a.status == "ok" and a.loss ~= b.loss then return a.loss < b.loss end
+    if not by_loss and a.status == "ok" and a.tokens_per_s ~= b.tokens_per_s then
+      return a.tokens_per_s > b.tokens_per_s
+    end
     return place[a.key] < place[b.key]
   end)
   return self
@@ -133,8 +137,11 @@ end
 
 local function speed_columns(self, records)
   local columns = { number_column(records, "tokens/s", "%.0f", function(r) return r.tokens_per_s end) }
+  if self.header.sort == "loss" then
+    table.insert(columns, 1, number_column(records, "loss", "%.4f", function(r) return r.loss end))
+  end
   if self.header.repeats > 1 then
-    columns[2] = number_column(records, "+-%", "%.1f", report.spread)
+    columns[#columns + 1] = number_column(records, "+-%", "%.1f", report.spread)
   end
   columns[#columns + 1] = number_column(records, "step ms", "%.2f", function(r) return r.step_ms end)
   return columns
@@ -260,7 +267,7 @@ function report.csv(self)
   return table.concat(lines, "\n") .. "\n"
 end
 
----The sweep as one JSON object: what all points have in common, and `points`, fastest first.
+---The sweep as one JSON object: what all points have in common, and `points` in order.
 ---@param self moonshard.SweepReport
 ---@return string
 function report.json(self)

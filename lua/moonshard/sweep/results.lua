@@ -63,14 +63,13 @@ local function read_lines(path)
 end
 
 local function write(self, value)
-  local ok, why = self.file:write(json.encode(value), "\n")
-  if ok then ok, why = self.file:flush() end
+  local ok, why = self.file:write(json.encode(value) .. "\n")
   if not ok then errors.raise("MS_EIO", "%s: %s", self.path, why) end
 end
 
 local function open_locked(path)
   output_file.make_folders(path)
-  local file, why = io.open(path, "ae") -- e: children do not inherit it, nor the lock
+  local file, why = output_file.open_lines(path, "ae") -- children do not inherit the lock
   if not file then errors.raise("MS_EIO", "ms.sweep: out: %s", why) end
   if ffi.C.flock(ffi.C.fileno(file), LOCK_EX + LOCK_NB) ~= 0 then
     errors.invalid("ms.sweep: %s is being written by another sweep: wait for it, or give another out", path)

@@ -20,7 +20,7 @@ local running = {
 ---@class moonshard.SweepRun
 ---@field tokens_per_s number median over the steps that count
 ---@field step_ms number median over the steps that count
----@field loss number of the last step
+---@field loss number mean over the last tenth of the steps, and at least the last
 ---@field steps integer that count
 ---@field seconds number of the whole run
 ---@field steps_seconds number of all its steps, their data included
@@ -39,7 +39,7 @@ local running = {
 ---@field step_ms number? median over runs
 ---@field peak_bytes number? of rank 0's arenas while it ran
 ---@field comm_bytes table<string, number>? by mesh dimension, of rank 0 in a step
----@field loss number? of the last step of the first run
+---@field loss number? mean over the last tenth of the first run's steps, and at least the last
 ---@field seconds number of the plan and all runs
 ---@field overhead_seconds number of those, what was no step
 
@@ -119,7 +119,7 @@ local function line_counter(path)
   end
 end
 
-local NEEDED = { "tokens_per_s", "step_ms", "data_ms", "peak_bytes", "comm_bytes" }
+local NEEDED = { "loss", "tokens_per_s", "step_ms", "data_ms", "peak_bytes", "comm_bytes" }
 
 local function read_metrics(path)
   local rows = {}
@@ -132,6 +132,13 @@ local function read_metrics(path)
     rows[#rows + 1] = row
   end
   return rows
+end
+
+-- One step's loss says little: batches differ.
+local function final_loss(rows)
+  local sum, counted = 0, math.max(1, math.floor(#rows / 10))
+  for i = #rows - counted + 1, #rows do sum = sum + rows[i].loss end
+  return sum / counted
 end
 
 -- What a run's metrics come to; or nil and why they say nothing.
@@ -153,7 +160,7 @@ local function summarize(path, warmup, record)
   return {
     tokens_per_s = running.median(column(counted, "tokens_per_s")),
     step_ms = running.median(column(counted, "step_ms")),
-    loss = last.loss, steps = #counted, steps_seconds = seconds,
+    loss = final_loss(rows), steps = #counted, steps_seconds = seconds,
   }
 end
 
