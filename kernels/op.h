@@ -50,7 +50,7 @@ typedef struct ms_kernel_call {
   ms_value_info out[MS_MAX_OUTPUTS];
   int threads;             /* OpenMP threads to use, >= 1 */
   int64_t workspace_bytes; /* set by prepare; 64-byte aligned scratch of that size is given to run */
-  void *prepared; /* set by prepare; owned by the kernel; shared by calls of equal op, attrs, shapes and threads */
+  void *prepared; /* set by prepare; calls of equal op, attrs, shapes and threads that never run at once may share it */
 
   const void *in_data[MS_MAX_INPUTS];
   void *out_data[MS_MAX_OUTPUTS]; /* may equal in_data[0] only where the kernel says in_place */

@@ -1,8 +1,8 @@
 /* matmul_onednn.c - matrix products by oneDNN, on tensors as they lie: row-major, transposed by strides.
 **
-** A primitive is made in prepare for fixed shapes. oneDNN keeps the generated code of equal primitives in a cache of
-** its own (keyed by shapes, dtypes, attributes and threads), so the calls of equal layers share it. A primitive
-** computes with as many OpenMP threads as were set when it was made; scratch memory is the caller's workspace.
+** A primitive is made in prepare for fixed shapes and shared by all plans that want the same (shared.h); what points at
+** tensors is each call's own. A primitive computes with as many OpenMP threads as were set when it was made; scratch
+** memory is the caller's workspace.
 **
 ** bf16 goes to the matrix units as it is where the processor multiplies bf16 (AVX512_BF16, AMX). Elsewhere, and
 ** where f32 operands have a bf16 result or bias, what oneDNN does not take is widened to f32 in the workspace.
@@ -14,17 +14,33 @@
 #include <oneapi/dnnl/dnnl.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "kernels/cpu/onednn_api.h"
+#include "kernels/cpu/shared.h"
 
 enum { A, B, BIAS, C, SCRATCH, OPERANDS };
 
 static const int argument_of[OPERANDS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS, DNNL_ARG_DST,
                                           DNNL_ARG_SCRATCHPAD};
 
-typedef struct product_primitive {
+typedef struct primitive_key {
+  ms_product product;
+  dnnl_data_type_t types[SCRATCH];
+  int threads;
+} primitive_key;
+
+/* Read only once it is made. */
+typedef struct shared_primitive {
   dnnl_primitive_t primitive;
+  dnnl_primitive_desc_t desc;
+  ms_onednn_desc descs[SCRATCH];
+  int64_t scratch_bytes;
+} shared_primitive;
+
+typedef struct product_primitive {
+  shared_primitive *shared;
   dnnl_stream_t stream;
   dnnl_memory_t memory[OPERANDS]; /* NULL: not there */
   int64_t offset[OPERANDS];       /* in the workspace; -1: the tensor itself is the operand */
@@ -84,7 +100,9 @@ static int make_attributes(const ms_product *p, dnnl_primitive_attr_t *attribute
   MS_GOTO(check(dnnl_primitive_attr_set_post_ops(*attributes, ops), "setting post-ops", p));
 fail:
   if (ops) dnnl_post_ops_destroy(ops);
-  if (rc) dnnl_primitive_attr_destroy(*attributes);
+  if (!rc) return rc;
+  dnnl_primitive_attr_destroy(*attributes);
+  *attributes = NULL;
   return rc;
 }
 
@@ -108,30 +126,46 @@ static int describe_all(const ms_product *p, const dnnl_data_type_t *types, ms_o
   return MS_OK;
 }
 
-/* Makes the primitive and a memory object without data for each operand. */
-static int make_primitive(product_primitive *made, const ms_product *p, const dnnl_data_type_t *types,
-                          int64_t *scratch_bytes) {
-  ms_onednn_desc descs[OPERANDS] = {0};
+static void free_primitive(void *object) {
+  shared_primitive *made = object;
+  if (made->primitive) dnnl_primitive_destroy(made->primitive);
+  if (made->desc) dnnl_primitive_desc_destroy(made->desc);
+  for (int i = 0; i < SCRATCH; i++) ms_desc_destroy(&made->descs[i]);
+  free(made);
+}
+
+static int make_primitive(const void *data, void **object) {
+  const primitive_key *key = data;
+  const ms_product *p = &key->product;
   dnnl_primitive_attr_t attributes = NULL;
-  dnnl_primitive_desc_t desc = NULL;
-  int rc = MS_OK;
-  MS_GOTO(describe_all(p, types, descs));
+  int rc = MS_OK, outer_threads = omp_get_max_threads();
+  shared_primitive *made = ms_calloc(1, sizeof *made);
+  if (!made) return MS_ENOMEM;
+  omp_set_num_threads(key->threads);
+  MS_GOTO(describe_all(p, key->types, made->descs));
   MS_GOTO(make_attributes(p, &attributes));
-  MS_GOTO(check(ms_matmul_desc_create(&desc, engine, &descs[A], &descs[B], p->bias_dtype >= 0 ? &descs[BIAS] : NULL,
-                                      &descs[C], attributes),
+  MS_GOTO(check(ms_matmul_desc_create(&made->desc, engine, &made->descs[A], &made->descs[B],
+                                      p->bias_dtype >= 0 ? &made->descs[BIAS] : NULL, &made->descs[C], attributes),
                 "finding an implementation", p));
-  MS_GOTO(check(dnnl_primitive_create(&made->primitive, desc), "making the primitive", p));
-  *scratch_bytes = ms_scratchpad_bytes(desc);
+  MS_GOTO(check(dnnl_primitive_create(&made->primitive, made->desc), "making the primitive", p));
+  made->scratch_bytes = ms_scratchpad_bytes(made->desc);
+  *object = made;
+fail:
+  omp_set_num_threads(outer_threads);
+  if (attributes) dnnl_primitive_attr_destroy(attributes);
+  if (rc) free_primitive(made);
+  return rc;
+}
+
+/* A memory object without data for each operand. */
+static int make_memory(product_primitive *made, const ms_product *p) {
+  const shared_primitive *shared = made->shared;
   for (int i = 0; i < SCRATCH; i++)
     if (i != BIAS || p->bias_dtype >= 0)
-      MS_GOTO(check(ms_memory_create(&made->memory[i], &descs[i], engine), "making a memory object", p));
-  if (*scratch_bytes) MS_GOTO(check(ms_scratchpad_create(&made->memory[SCRATCH], desc, engine), "making scratch", p));
-  MS_GOTO(check(dnnl_stream_create(&made->stream, engine, dnnl_stream_default_flags), "making a stream", p));
-fail:
-  if (desc) dnnl_primitive_desc_destroy(desc);
-  if (attributes) dnnl_primitive_attr_destroy(attributes);
-  for (int i = 0; i < OPERANDS; i++) ms_desc_destroy(&descs[i]);
-  return rc;
+      MS_TRY(check(ms_memory_create(&made->memory[i], &shared->descs[i], engine), "making a memory object", p));
+  if (shared->scratch_bytes)
+    MS_TRY(check(ms_scratchpad_create(&made->memory[SCRATCH], shared->desc, engine), "making scratch", p));
+  return check(dnnl_stream_create(&made->stream, engine, dnnl_stream_default_flags), "making a stream", p);
 }
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
@@ -156,24 +190,27 @@ static void choose_types(product_primitive *made, const ms_product *p, dnnl_data
 }
 
 int ms_onednn_prepare(ms_kernel_call *call, const ms_product *product, void **prepared) {
-  dnnl_data_type_t types[OPERANDS];
-  int64_t workspace = 0, scratch_bytes = 0;
-  int rc = MS_OK, outer_threads = omp_get_max_threads();
+  primitive_key key;
+  int64_t workspace = 0;
+  int rc = MS_OK;
   pthread_once(&engine_once, make_engine);
   MS_TRY(check(engine_status, "making an engine", product));
   product_primitive *made = ms_calloc(1, sizeof *made);
   if (!made) return MS_ENOMEM;
-  made->threads = call->threads;
-  choose_types(made, product, types, &workspace);
-  omp_set_num_threads(call->threads);
-  MS_GOTO(make_primitive(made, product, types, &scratch_bytes));
-  made->offset[SCRATCH] = reserve(&workspace, scratch_bytes);
+  memset(&key, 0, sizeof key);
+  memcpy(&key.product, product, sizeof *product); /* with its padding, which is zero */
+  key.threads = made->threads = call->threads;
+  choose_types(made, product, key.types, &workspace);
+  void *shared;
+  MS_GOTO(ms_shared_take(make_primitive, free_primitive, &key, sizeof key, &shared));
+  made->shared = shared;
+  MS_GOTO(make_memory(made, product));
+  made->offset[SCRATCH] = reserve(&workspace, made->shared->scratch_bytes);
   for (int i = 0; i < OPERANDS; i++)
     if (made->memory[i]) made->arguments[made->argument_count++] = (dnnl_exec_arg_t){argument_of[i], made->memory[i]};
   call->workspace_bytes = workspace;
   *prepared = made;
 fail:
-  omp_set_num_threads(outer_threads);
   if (rc) ms_onednn_release(made);
   return rc;
 }
@@ -207,7 +244,7 @@ int ms_onednn_run(const ms_kernel_call *call, void *prepared) {
       return MS_FAIL(MS_EINTERNAL, "matmul: oneDNN refused a pointer");
   }
   if (omp_get_max_threads() != made->threads) omp_set_num_threads(made->threads);
-  dnnl_status_t status = dnnl_primitive_execute(made->primitive, made->stream, made->argument_count, made->arguments);
+  dnnl_status_t status = dnnl_primitive_execute(made->shared->primitive, made->stream, made->argument_count, made->arguments);
   if (!status) status = dnnl_stream_wait(made->stream);
   if (status) return MS_FAIL(MS_EINTERNAL, "matmul: oneDNN status %d running the primitive", (int)status);
   if (made->offset[C] >= 0)
@@ -221,7 +258,7 @@ void ms_onednn_release(void *prepared) {
   if (!made) return;
   for (int i = 0; i < OPERANDS; i++)
     if (made->memory[i]) dnnl_memory_destroy(made->memory[i]);
-  if (made->primitive) dnnl_primitive_destroy(made->primitive);
   if (made->stream) dnnl_stream_destroy(made->stream);
+  ms_shared_drop(made->shared);
   free(made);
 }

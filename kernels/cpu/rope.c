@@ -1,6 +1,6 @@
 /* rope.c - rotary positions (Su et al. 2021): pair p of a head at position t is turned by the angle t theta^(-2p / D).
 ** Pairs are (p, p + D/2), or (2p, 2p + 1) when interleaved. The gradient is the turn back (inverse). Cosines and sines
-** are made once, in double, when the kernel is prepared.
+** are made in double when the first call of their shape is prepared, and shared by all.
 */
 #include "kernels/cpu/block.h"
 
@@ -9,26 +9,43 @@
 
 #include "base/error.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/shared.h"
 
 /* x [B,T,H,D] */
 enum { TIME = 1, HEAD = 2, DEPTH = 3 };
 
+/* What decides a table; compared byte by byte, and without padding. */
+typedef struct table_key {
+  int64_t times, half, first, inverse;
+  double theta;
+} table_key;
+
 /* [T, 2, D/2]: cosines and sines of each position. */
-static int prepare(ms_kernel_call *call) {
-  const int64_t times = call->in[0].dims[TIME], half = call->in[0].dims[DEPTH] / 2;
+static int make_table(const void *data, void **object) {
+  const table_key *key = data;
+  const int64_t times = key->times, half = key->half;
   float *table = ms_calloc(times * 2 * half, (int64_t)sizeof *table);
   if (!table) return MS_ENOMEM;
-  const double turn = call->attrs.i[2] ? -1.0 : 1.0;
+  const double turn = key->inverse ? -1.0 : 1.0;
   for (int64_t p = 0; p < half; p++) {
-    const double frequency = pow(call->attrs.f[0], -(double)p / (double)half);
+    const double frequency = pow(key->theta, -(double)p / (double)half);
     for (int64_t t = 0; t < times; t++) {
-      const double angle = (double)(t + call->attrs.i[0]) * frequency;
+      const double angle = (double)(t + key->first) * frequency;
       table[t * 2 * half + p] = (float)cos(angle);
       table[t * 2 * half + half + p] = (float)(turn * sin(angle));
     }
   }
-  call->prepared = table;
+  *object = table;
   return MS_OK;
+}
+
+static int prepare(ms_kernel_call *call) {
+  const table_key key = {.times = call->in[0].dims[TIME],
+                         .half = call->in[0].dims[DEPTH] / 2,
+                         .first = call->attrs.i[0],
+                         .inverse = call->attrs.i[2] != 0,
+                         .theta = call->attrs.f[0]};
+  return ms_shared_take(make_table, free, &key, sizeof key, &call->prepared);
 }
 
 /* One head; c, s [half]; x, y [2 half], y may be x */
@@ -69,4 +86,4 @@ static int run(const ms_kernel_call *call) {
   return MS_OK;
 }
 
-const ms_kernel ms_cpu_rope = {.prepare = prepare, .run = run, .release = free, .in_place = 1};
+const ms_kernel ms_cpu_rope = {.prepare = prepare, .run = run, .release = ms_shared_drop, .in_place = 1};

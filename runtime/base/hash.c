@@ -4,6 +4,7 @@
 */
 #include "base/hash.h"
 
+#include <endian.h>
 #include <string.h>
 
 static uint64_t mix(uint64_t hash, uint64_t word) {
@@ -11,6 +12,12 @@ static uint64_t mix(uint64_t hash, uint64_t word) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
   return (x ^ (x >> 31)) + 0x9e3779b97f4a7c15ull;
+}
+
+static uint64_t read_whole_word(const unsigned char *bytes) {
+  uint64_t word;
+  memcpy(&word, bytes, sizeof word);
+  return le64toh(word);
 }
 
 static uint64_t read_word(const unsigned char *bytes, size_t count) {
@@ -22,7 +29,7 @@ static uint64_t read_word(const unsigned char *bytes, size_t count) {
 uint64_t ms_hash_bytes(uint64_t hash, const void *data, size_t bytes) {
   const unsigned char *at = data;
   size_t left = bytes;
-  for (; left >= 8; left -= 8, at += 8) hash = mix(hash, read_word(at, 8));
+  for (; left >= 8; left -= 8, at += 8) hash = mix(hash, read_whole_word(at));
   if (left) hash = mix(hash, read_word(at, left));
   return mix(hash, bytes);
 }

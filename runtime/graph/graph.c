@@ -20,7 +20,8 @@ int ms_graph_create(const void *model, ms_param_lookup lookup, int n_params, ms_
   g->scope = "";
   g->param_values = ms_calloc(n_params, sizeof *g->param_values);
   g->param_grads = ms_calloc(n_params, sizeof *g->param_grads);
-  if (!g->param_values || !g->param_grads) {
+  g->kept = ms_calloc(1, sizeof *g->kept);
+  if (!g->param_values || !g->param_grads || !g->kept) {
     rc = MS_ENOMEM;
     goto fail;
   }
@@ -34,6 +35,8 @@ fail:
 
 void ms_graph_free(ms_graph *graph) {
   if (!graph) return;
+  if (graph->kept && graph->kept->data) graph->kept->release(graph->kept->data);
+  free(graph->kept);
   for (int i = 0; i < graph->interned_capacity; i++) free(graph->interned[i]);
   free(graph->interned);
   free(graph->values);

@@ -46,7 +46,14 @@ typedef struct ms_param_info {
 } ms_param_info;
 typedef int (*ms_param_lookup)(const void *model, int param, ms_param_info *info);
 
+/* What a user of the graph keeps with it (plan/kept.c); freed with the graph. */
+typedef struct ms_graph_kept {
+  void *data;
+  void (*release)(void *data);
+} ms_graph_kept;
+
 struct ms_graph {
+  ms_graph_kept *kept; /* its place; also of a const graph it may be filled */
   const void *model;
   ms_param_lookup lookup;
   ms_value *values;

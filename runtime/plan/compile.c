@@ -1,6 +1,7 @@
 /* compile.c - ms_plan_compile: the steps from a traced graph to a verified plan, in order, and what a plan tells of itself.
 **
-** The caller's graph is left as it was traced: training and evaluation each rewrite a copy of their own.
+** The caller's graph is left as it was traced: training and evaluation each rewrite a copy of their own, which the graph
+** keeps for the next compile (kept.h).
 */
 #include <sched.h>
 #include <stdlib.h>
@@ -8,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/env.h"
+#include "plan/kept.h"
 #include "plan/lower.h"
 
 void ms_plan_config_default(ms_plan_config *config) {
@@ -71,38 +73,23 @@ static int take_slots(ms_plan *plan, const ms_graph *graph) {
 }
 
 static int lower_training(ms_plan *plan, const ms_graph *traced) {
-  ms_graph *graph = NULL;
-  int rc = MS_OK;
-  MS_GOTO(ms_graph_copy(traced, &graph));
-  if (plan->config.fuse) MS_GOTO(ms_graph_rewrite(graph, 0));
-  MS_GOTO(ms_graph_differentiate(graph));
-  if (plan->config.fuse) MS_GOTO(ms_graph_rewrite_backward(graph));
-  MS_GOTO(ms_graph_insert_recomputation(graph));
-  MS_GOTO(ms_graph_prune(graph));
-  MS_GOTO(ms_lower_graph(plan, MS_PHASE_FIRST, graph));
-  if (plan->config.accumulate) MS_GOTO(ms_lower_graph(plan, MS_PHASE_NEXT, graph));
-  if (plan->config.sync != MS_SYNC_EVERY) MS_GOTO(ms_lower_graph(plan, MS_PHASE_LAST, graph));
-  MS_GOTO(ms_lower_norm(plan));
-  if (plan->config.optimizer != MS_OPT_NONE) MS_GOTO(ms_lower_update(plan));
-fail:
-  ms_graph_free(graph);
-  return rc;
+  const ms_graph *graph;
+  MS_TRY(ms_kept_graph(traced, 0, plan->config.fuse, &graph));
+  MS_TRY(ms_lower_graph(plan, MS_PHASE_FIRST, graph));
+  if (plan->config.accumulate) MS_TRY(ms_lower_graph(plan, MS_PHASE_NEXT, graph));
+  if (plan->config.sync != MS_SYNC_EVERY) MS_TRY(ms_lower_graph(plan, MS_PHASE_LAST, graph));
+  MS_TRY(ms_lower_norm(plan));
+  return plan->config.optimizer != MS_OPT_NONE ? ms_lower_update(plan) : MS_OK;
 }
 
 static int lower_evaluation(ms_plan *plan, const ms_graph *traced) {
-  ms_graph *graph = NULL;
-  int rc = MS_OK;
-  MS_GOTO(ms_graph_copy(traced, &graph));
-  MS_GOTO(plan->config.fuse ? ms_graph_rewrite(graph, 1) : ms_graph_pass_identities(graph, 1));
-  MS_GOTO(ms_graph_prune(graph));
-  MS_GOTO(ms_lower_graph(plan, MS_PHASE_EVALUATE, graph));
-fail:
-  ms_graph_free(graph);
-  return rc;
+  const ms_graph *graph;
+  MS_TRY(ms_kept_graph(traced, 1, plan->config.fuse, &graph));
+  return ms_lower_graph(plan, MS_PHASE_EVALUATE, graph);
 }
 
-static int finish_phases(ms_plan *plan) {
-  MS_TRY(ms_plan_layout(plan));
+static int finish_phases(ms_plan *plan, const ms_graph *traced) {
+  MS_TRY(ms_plan_layout(plan, traced));
   for (int phase = 0; phase < MS_PHASES; phase++) {
     if (!plan->phase[phase].present) continue;
     MS_TRY(ms_plan_synchronize(plan, phase));
@@ -134,7 +121,7 @@ static int compile(ms_plan *plan, const ms_graph *graph) {
   MS_GOTO(take_slots(plan, graph));
   if (plan->config.train && graph->loss >= 0) MS_GOTO(lower_training(plan, graph));
   MS_GOTO(lower_evaluation(plan, graph));
-  MS_GOTO(finish_phases(plan));
+  MS_GOTO(finish_phases(plan, graph));
 fail:
   ms_state_layout_free(&layout);
   return rc;
@@ -167,13 +154,7 @@ fail:
   return rc;
 }
 
-static void free_phase(const ms_plan *plan, const ms_plan_phase *phase) {
-  for (int i = 0; i < phase->n; i++) {
-    ms_kernel_call *call = &phase->instr[i].call;
-    if (phase->instr[i].kind != MS_INSTR_KERNEL || !call->prepared) continue;
-    const ms_kernel *kernel = ms_device_kernel(plan->config.device, call->op);
-    if (kernel->release) kernel->release(call->prepared);
-  }
+static void free_phase(ms_plan_phase *phase) {
   for (int i = 0; i < phase->colls; i++) {
     free(phase->coll[i]->part);
     free(phase->coll[i]);
@@ -184,12 +165,13 @@ static void free_phase(const ms_plan *plan, const ms_plan_phase *phase) {
 
 void ms_plan_free(ms_plan *plan) {
   if (!plan) return;
-  for (int p = 0; p < MS_PHASES; p++) free_phase(plan, &plan->phase[p]);
+  for (int p = 0; p < MS_PHASES; p++) free_phase(&plan->phase[p]);
+  ms_plan_release_prepared(plan);
   for (int i = 0; i < plan->inputs; i++) free(plan->input[i].name);
   for (int i = 0; i < plan->outputs; i++) free(plan->output[i].name);
   free(plan->input);
   free(plan->output);
-  for (int i = 0; i < plan->scopes; i++) free(plan->scope[i]);
+  for (int i = 0; i < plan->scope_slots; i++) free(plan->scope[i]);
   free(plan->scope);
   free(plan->held);
   free(plan->waiting);

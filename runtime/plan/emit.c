@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "plan/lower.h"
 
 int ms_plan_buffer(ms_plan *plan, int phase, int arena, int category, int64_t bytes, const char *label, int *buffer) {
@@ -38,32 +39,38 @@ static int append(ms_plan *plan, int phase, ms_instr **instr) {
   return MS_OK;
 }
 
-/* Where a scope stands, or -1. Neighbours share one or have neighbouring ones, in forward as in backward, so the search
-** goes out from the last that was found. */
-static int find_scope(const ms_plan *plan, const char *scope) {
-  int up = plan->last_scope, down = up - 1;
-  while (up < plan->scopes || down >= 0) {
-    if (up < plan->scopes && !strcmp(plan->scope[up], scope)) return up;
-    if (down >= 0 && !strcmp(plan->scope[down], scope)) return down;
-    up++;
-    down--;
-  }
-  return -1;
+/* The slot of a scope, or the empty one where it belongs. slots is a power of two with room left. */
+static int slot_of(const ms_plan *plan, const char *scope) {
+  int slot = (int)(ms_hash_string(MS_HASH_INIT, scope) & (uint64_t)(plan->scope_slots - 1));
+  while (plan->scope[slot] && strcmp(plan->scope[slot], scope)) slot = (slot + 1) & (plan->scope_slots - 1);
+  return slot;
 }
 
-/* The plan's own copy of a scope: graphs are freed after lowering. */
+static int widen_scopes(ms_plan *plan) {
+  char **old = plan->scope;
+  int slots = plan->scope_slots, wider = slots ? 2 * slots : 64;
+  char **scope = ms_calloc(wider, sizeof *scope);
+  if (!scope) return MS_ENOMEM;
+  plan->scope = scope;
+  plan->scope_slots = wider;
+  for (int i = 0; i < slots; i++)
+    if (old[i]) scope[slot_of(plan, old[i])] = old[i];
+  free(old);
+  return MS_OK;
+}
+
+/* The plan's own copy of a scope, since it may outlive the graph. Neighbours often share one. */
 static int intern(ms_plan *plan, const char *scope, const char **own) {
-  int known = find_scope(plan, scope);
-  if (known >= 0) {
-    plan->last_scope = known;
-    *own = plan->scope[known];
-    return MS_OK;
+  *own = plan->last_scope;
+  if (*own && !strcmp(*own, scope)) return MS_OK;
+  if (2 * plan->scopes >= plan->scope_slots) MS_TRY(widen_scopes(plan));
+  char **place = &plan->scope[slot_of(plan, scope)];
+  if (!*place) {
+    *place = ms_strdup(scope);
+    if (!*place) return MS_ENOMEM;
+    plan->scopes++;
   }
-  MS_TRY(ms_grow((void **)&plan->scope, &plan->scopes_capacity, plan->scopes + 1, sizeof *plan->scope));
-  plan->scope[plan->scopes] = ms_strdup(scope);
-  if (!plan->scope[plan->scopes]) return MS_ENOMEM;
-  plan->last_scope = plan->scopes;
-  *own = plan->scope[plan->scopes++];
+  *own = plan->last_scope = *place;
   return MS_OK;
 }
 
@@ -92,11 +99,7 @@ int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int 
     call->out[i] = out[i].info;
     ms_plan_touch(plan, out[i].buffer, position);
   }
-  const ms_kernel *kernel = ms_device_kernel(plan->config.device, op);
-  if (!kernel)
-    return MS_FAIL(MS_EUNSUPPORTED, "op %s has no kernel on the device %s", ms_op_row_of(op)->name,
-                   ms_device_name(plan->config.device));
-  if (kernel->prepare) MS_TRY(kernel->prepare(call));
+  MS_TRY(ms_plan_prepare(plan, call));
   if (call->workspace_bytes > 0) {
     int workspace;
     MS_TRY(ms_plan_buffer(plan, phase, MS_ARENA_WORKSPACE, MS_CAT_WORKSPACE, call->workspace_bytes, "workspace",

@@ -3,12 +3,37 @@
 ** Ranks compare the hash at start and, when it differs, the lines: the first one that differs names the mistake. So the
 ** lines go from cause to effect: mesh, precision and units, parameters, inputs, then what follows from them.
 */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/hash.h"
 #include "plan/plan.h"
 
+enum { SETTINGS = 8, SETTINGS_TEXT = 192 };
+
+/* Settings of parameters as text: most parameters share a few, and reals are slow to print. */
+typedef struct known_settings {
+  const ms_param_config *config[SETTINGS];
+  char text[SETTINGS][SETTINGS_TEXT];
+  int n;
+} known_settings;
+
+static const char *settings_text(known_settings *known, const ms_param_config *c) {
+  for (int i = 0; i < SETTINGS && known->config[i]; i++) {
+    const ms_param_config *k = known->config[i];
+    if (k->lr_scale == c->lr_scale && k->weight_decay == c->weight_decay && k->init == c->init &&
+        k->init_a == c->init_a && k->init_b == c->init_b)
+      return known->text[i];
+  }
+  int i = known->n++ % SETTINGS;
+  known->config[i] = c;
+  snprintf(known->text[i], SETTINGS_TEXT, "lr_scale %.17g, weight_decay %.17g, init %d (%.17g, %.17g)", c->lr_scale,
+           c->weight_decay, c->init, c->init_a, c->init_b);
+  return known->text[i];
+}
+
 static void describe_model(const ms_model *model, ms_text *text) {
+  known_settings known = {0};
   ms_text_append(text, "mesh %s, %d shards, %d replicas\n", model->mesh_text, model->shard_size, model->replicate_size);
   ms_text_append(text, "seed %llu\n", (unsigned long long)model->seed);
   for (int u = 0; u < model->units; u++) {
@@ -22,9 +47,8 @@ static void describe_model(const ms_model *model, ms_text *text) {
     const ms_param *p = &model->param[i];
     ms_text_append(text, "parameter %s:", p->name);
     for (int d = 0; d < p->ndim; d++) ms_text_append(text, "%s%lld", d ? "x" : " ", (long long)p->dims[d]);
-    ms_text_append(text, " %s in unit %s%s, lr_scale %.17g, weight_decay %.17g, init %d (%.17g, %.17g)\n",
-                   ms_dtype_name(p->config.param_dtype), model->unit[p->unit].name, p->config.frozen ? ", frozen" : "",
-                   p->config.lr_scale, p->config.weight_decay, p->config.init, p->config.init_a, p->config.init_b);
+    ms_text_append(text, " %s in unit %s%s, %s\n", ms_dtype_name(p->config.param_dtype), model->unit[p->unit].name,
+                   p->config.frozen ? ", frozen" : "", settings_text(&known, &p->config));
   }
 }
 

@@ -37,11 +37,13 @@ static int start(ms_lowering *l) {
   l->last_use = ms_calloc(g->n_values, sizeof *l->last_use);
   l->at = ms_calloc(g->n_values, sizeof *l->at);
   l->use = ms_calloc(units, sizeof *l->use);
+  l->ends = ms_calloc(g->n_nodes, 1);
   l->unshard = ms_calloc(2 * units, sizeof *l->unshard);
   l->gathered = ms_calloc(units, sizeof *l->gathered);
   l->slice = ms_calloc(units, sizeof *l->slice);
   l->reduce = ms_calloc(units, sizeof *l->reduce);
-  if (!l->root || !l->last_use || !l->at || !l->use || !l->unshard || !l->gathered || !l->slice || !l->reduce)
+  if (!l->root || !l->last_use || !l->at || !l->use || !l->ends || !l->unshard || !l->gathered || !l->slice ||
+      !l->reduce)
     return MS_ENOMEM;
   find_roots(l);
   int trains = l->phase != MS_PHASE_EVALUATE, stays = trains && !l->plan->config.reshard_after_backward;
@@ -51,6 +53,10 @@ static int start(ms_lowering *l) {
   }
   l->sending[0] = l->sending[1] = -1;
   MS_TRY(ms_unit_uses(l->model, g, l->root, stays, l->use, &l->boundary));
+  for (int u = 0; u < units; u++) {
+    if (l->use[u].forward_last >= 0) l->ends[l->use[u].forward_last] = 1;
+    if (l->use[u].gradient_last >= 0) l->ends[l->use[u].gradient_last] = 1;
+  }
   if (stays && l->phase != MS_PHASE_FIRST) return MS_OK;
   l->unshards = ms_unshard_schedule(l->model, l->use, l->boundary, l->plan->config.prefetch, l->unshard);
   return l->unshards < 0 ? MS_ENOMEM : MS_OK;
@@ -61,6 +67,7 @@ static void finish(ms_lowering *l) {
   free(l->last_use);
   free(l->at);
   free(l->use);
+  free(l->ends);
   free(l->unshard);
   free(l->gathered);
   free(l->slice);
@@ -137,10 +144,12 @@ static int keep_slice(ms_lowering *l, int unit, int ranks) {
 
 /* Slices of all units whose forward ends with this node and that smaller groups gather again. */
 static int keep_slices_after(ms_lowering *l, int node) {
+  if (!l->ends[node]) return MS_OK;
   for (int u = 0; u < l->model->units; u++) {
-    int ranks = ms_unit_backward_ranks(l->model, u);
     const ms_unit_use *use = &l->use[u];
-    if (use->forward_last != node || use->keep || use->backward_first < 0 || ranks == l->model->shard_size) continue;
+    if (use->forward_last != node || use->keep || use->backward_first < 0) continue;
+    int ranks = ms_unit_backward_ranks(l->model, u);
+    if (ranks == l->model->shard_size) continue;
     if (!ms_unit_shares_masters(l->model, &l->plan->config, u)) MS_TRY(keep_slice(l, u, ranks));
   }
   return MS_OK;

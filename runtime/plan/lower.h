@@ -32,6 +32,9 @@ int ms_plan_buffer(ms_plan *plan, int phase, int arena, int category, int64_t by
 /* Appends an instruction at the end of the phase's program and extends the lifetimes of the buffers it names. */
 int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
                    const ms_ref *out, const char *scope, int backward);
+/* Sets the call's workspace and what it shares with equal calls of the plan (prepare.c). */
+int ms_plan_prepare(ms_plan *plan, ms_kernel_call *call);
+void ms_plan_release_prepared(ms_plan *plan);
 /* ranks: how many of the dimension's group take part, neighbours; 0: all. */
 int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, int ranks, int unit, int parts,
                        const ms_plan_part *part);
@@ -68,6 +71,7 @@ typedef struct ms_lowering {
   int *last_use;       /* [values] last node that reads it; INT_MAX: kept to the end */
   ms_place *at;        /* [values] of roots */
   ms_unit_use *use;    /* [units] */
+  char *ends;          /* [nodes] 1: a unit's forward, or its gradients, end with it */
   ms_unshard *unshard; /* [2 units] in order of issue */
   int unshards, next_unshard, boundary;
   int *gathered;  /* [units] buffer that holds the unit's unsharded weights now, or -1 */

@@ -218,6 +218,7 @@ fail:
 }
 
 int ms_lower_reduce_completed(ms_lowering *l, int node) {
+  if (!l->ends[node]) return MS_OK;
   for (int u = 0; u < l->model->units; u++)
     if (l->use[u].gradient_last == node) MS_TRY(reduce_unit(l, u));
   return MS_OK;

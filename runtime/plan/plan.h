@@ -113,6 +113,13 @@ typedef struct ms_plan_output {
   ms_ref at[MS_PHASES];
 } ms_plan_output;
 
+/* The distinct calls that were prepared (prepare.c). slot: a hash table of 1 + index, 0 where empty. */
+typedef struct ms_prepared {
+  ms_kernel_call *call;
+  int n, capacity;
+  int *slot, slots;
+} ms_prepared;
+
 struct ms_plan {
   const ms_model *model; /* must outlive the plan's compile and its execs */
   ms_plan_config config;
@@ -131,8 +138,10 @@ struct ms_plan {
   ms_ref norm;      /* NORM: f32 [4] of step_norm */
   uint64_t fingerprint;
   char *manifest; /* one line an item that all ranks must agree on; hashed into the fingerprint */
-  char **scope;   /* texts that instructions point to */
-  int scopes, scopes_capacity, last_scope;
+  char **scope;   /* texts that instructions point to: a hash table of scope_slots, NULL where empty */
+  int scopes, scope_slots;
+  const char *last_scope;
+  ms_prepared prepared;
   double compile_seconds;
   char *dump;
 };
@@ -174,8 +183,8 @@ int ms_instr_accesses(const ms_plan *plan, const ms_instr *instr, ms_access *acc
 int ms_instr_access_limit(const ms_instr *instr);
 ms_ref ms_ref_bytes(int buffer, int64_t bytes);
 
-/* Gives offsets to all buffers but STATE's; fills arena_bytes (layout.c). */
-int ms_plan_layout(ms_plan *plan);
+/* Gives offsets to all buffers but STATE's; fills arena_bytes (layout.c). traced: the graph that keeps what was found. */
+int ms_plan_layout(ms_plan *plan, const ms_graph *traced);
 /* Inserts RECORD and WAIT instructions: only those that are needed (sync.c). */
 int ms_plan_synchronize(ms_plan *plan, int phase);
 /* MS_ERACE naming the two instructions when conflicting accesses can run unordered, an event is waited for that is never

@@ -128,7 +128,7 @@ static int walk(synchroniser *s, const char *shared) {
     MS_TRY(ms_grow((void **)&s->access, &s->access_capacity, ms_instr_access_limit(instr), sizeof *s->access));
     int n = ms_instr_accesses(s->plan, instr, s->access, s->access_capacity);
     for (int a = 0; a < n; a++)
-      if (shared[s->access[a].arena]) s->access[kept++] = s->access[a];
+      if (shared[s->access[a].buffer]) s->access[kept++] = s->access[a];
     find_conflicts(s, instr->stream, s->access, kept, need);
     drop_covered(s, instr->stream, need);
     take_waits(s, i, instr->stream, need);
@@ -141,21 +141,37 @@ static int walk(synchroniser *s, const char *shared) {
   return MS_OK;
 }
 
-/* An arena that only one stream touches needs no events. */
+/* What streams do with an arena, or with a buffer that no other ever shares bytes with. */
+typedef struct usage {
+  int stream, several, written;
+} usage;
+
+static void take_note(usage *use, int stream, int write) {
+  use->several |= use->stream && use->stream != 1 + stream;
+  use->stream = 1 + stream;
+  use->written |= write;
+}
+
+/* No event is needed for bytes that one stream alone touches, or that nobody writes. shared: [buffers] 1 for the others. */
 static int find_shared(synchroniser *s, char *shared) {
-  int seen[MS_ARENAS];
-  for (int a = 0; a < MS_ARENAS; a++) seen[a] = -1;
-  for (int i = 0; i < s->phase->n; i++) {
+  const ms_plan *plan = s->plan;
+  usage arena[MS_ARENAS] = {0}, *buffer = ms_calloc(plan->buffers, sizeof *buffer);
+  int rc = buffer ? MS_OK : MS_ENOMEM;
+  for (int i = 0; i < s->phase->n && !rc; i++) {
     const ms_instr *instr = &s->phase->instr[i];
-    MS_TRY(ms_grow((void **)&s->access, &s->access_capacity, ms_instr_access_limit(instr), sizeof *s->access));
-    int n = ms_instr_accesses(s->plan, instr, s->access, s->access_capacity);
+    rc = ms_grow((void **)&s->access, &s->access_capacity, ms_instr_access_limit(instr), sizeof *s->access);
+    int n = rc ? 0 : ms_instr_accesses(plan, instr, s->access, s->access_capacity);
     for (int a = 0; a < n; a++) {
-      int arena = s->access[a].arena;
-      if (seen[arena] >= 0 && seen[arena] != instr->stream) shared[arena] = 1;
-      seen[arena] = instr->stream;
+      take_note(&arena[s->access[a].arena], instr->stream, s->access[a].write);
+      take_note(&buffer[s->access[a].buffer], instr->stream, s->access[a].write);
     }
   }
-  return MS_OK;
+  for (int b = 0; b < plan->buffers && !rc; b++) {
+    const usage *use = plan->buffer[b].phase < 0 ? &buffer[b] : &arena[plan->buffer[b].arena];
+    shared[b] = use->several && use->written;
+  }
+  free(buffer);
+  return rc;
 }
 
 static void put_event(ms_instr *out, int kind, int stream, int event, const char *scope) {
@@ -186,13 +202,13 @@ static int rebuild(const synchroniser *s, ms_plan_phase *phase) {
 int ms_plan_synchronize(ms_plan *plan, int phase) {
   ms_plan_phase *p = &plan->phase[phase];
   synchroniser s = {.plan = plan, .phase = p};
-  char shared[MS_ARENAS] = {0};
+  char *shared = ms_calloc(plan->buffers, 1);
   int rc = MS_ENOMEM;
   s.done = ms_calloc(p->n, sizeof *s.done);
   s.place = ms_calloc(p->n, sizeof *s.place);
   s.event = ms_calloc(p->n, sizeof *s.event);
   s.wait = ms_calloc(p->n, sizeof *s.wait);
-  if (!s.done || !s.place || !s.event || !s.wait) goto fail;
+  if (!shared || !s.done || !s.place || !s.event || !s.wait) goto fail;
   MS_GOTO(find_shared(&s, shared));
   MS_GOTO(walk(&s, shared));
   MS_GOTO(rebuild(&s, p));
@@ -200,6 +216,7 @@ fail:
   for (int a = 0; a < MS_ARENAS; a++)
     for (int t = 0; t < MS_STREAMS; t++)
       for (int kind = 0; kind < 2; kind++) free(s.past[a][t][kind].list);
+  free(shared);
   free(s.access);
   free(s.done);
   free(s.place);

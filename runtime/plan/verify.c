@@ -18,9 +18,11 @@ typedef struct touch {
   int instr, stream, place; /* place on its stream, 1 for the first */
 } touch;
 
+/* When a buffer is in use. What follows `last` is set when that is known of all. */
 typedef struct span {
   int buffer, first, last;
-  int64_t end; /* of its bytes in the arena; set when the spans are sorted */
+  int arena, ranks;
+  int64_t begin, end; /* bytes in the arena */
 } span;
 
 typedef struct verifier {
@@ -107,109 +109,218 @@ fail:
 /* What outlives the phase: buffers of all phases (the host writes inputs between them), and outputs, which it reads. */
 static void hold_lasting(verifier *v) {
   for (int b = 0; b < v->plan->buffers; b++)
-    if (v->plan->buffer[b].phase < 0) v->spans[b] = (span){b, 0, INT_MAX, 0};
+    if (v->plan->buffer[b].phase < 0) v->spans[b] = (span){.buffer = b, .last = INT_MAX};
   for (int o = 0; o < v->plan->outputs; o++) {
     const ms_ref *at = &v->plan->output[o].at[v->phase_id];
     if (at->buffer >= 0 && v->spans[at->buffer].first >= 0) v->spans[at->buffer].last = INT_MAX;
   }
 }
 
-static int by_place(const void *a, const void *b) {
-  const touch *x = a, *y = b;
-  if (x->access.arena != y->access.arena) return x->access.arena - y->access.arena;
-  if (x->access.begin != y->access.begin) return x->access.begin < y->access.begin ? -1 : 1;
-  return x->instr - y->instr;
+/* ---- order ------------------------------------------------------------------------------------------------------ */
+
+/* A piece of an arena between neighbouring ends of accesses, and who touched it last: the writer, and of each stream the
+** reader since. Whoever came before them is ordered before the writer, which was checked when the writer came. */
+typedef struct piece {
+  int64_t begin;
+  int writer, reader[MS_STREAMS]; /* indices of touches, or -1 */
+} piece;
+
+static int by_value(const void *a, const void *b) {
+  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return (x > y) - (x < y);
 }
 
-static int ordered(const verifier *v, const touch *x, const touch *y) {
-  const touch *early = x->instr < y->instr ? x : y, *late = early == x ? y : x;
-  return v->clock[late->instr][early->stream] >= early->place;
-}
-
-/* Which arenas more than one stream touches: in the others all accesses are in order. */
-static void find_shared(const verifier *v, char *shared) {
-  int seen[MS_ARENAS];
-  for (int a = 0; a < MS_ARENAS; a++) seen[a] = -1;
+/* Pieces of an arena in order of their bytes; returns how many. ends: space for two an access. */
+static int cut(const verifier *v, int arena, int64_t *ends, piece *pieces) {
+  int n = 0, kept = 0;
   for (int i = 0; i < v->n; i++) {
-    const touch *t = &v->touches[i];
-    if (seen[t->access.arena] >= 0 && seen[t->access.arena] != t->stream) shared[t->access.arena] = 1;
-    seen[t->access.arena] = t->stream;
+    const ms_access *a = &v->touches[i].access;
+    if (a->arena != arena) continue;
+    ends[n++] = a->begin;
+    ends[n++] = a->end;
   }
+  if (n) qsort(ends, (size_t)n, sizeof *ends, by_value);
+  for (int i = 0; i < n; i++)
+    if (!i || ends[i] != ends[i - 1]) pieces[kept++] = (piece){ends[i], -1, {-1, -1, -1, -1}};
+  return kept;
 }
 
-/* Sweeps each arena from its first byte; `open` holds the accesses that reach beyond the current one's begin. */
-static int check_order(verifier *v) {
-  if (v->n) qsort(v->touches, (size_t)v->n, sizeof *v->touches, by_place);
-  touch *open = ms_calloc(v->n, sizeof *open); /* copies: they are gone through for every access */
-  char shared[MS_ARENAS] = {0};
-  int n_open = 0;
-  if (!open) return MS_ENOMEM;
-  int rc = MS_OK;
-  find_shared(v, shared);
-  for (int i = 0; i < v->n && !rc; i++) {
-    const touch *t = &v->touches[i];
-    int kept = 0;
-    if (!shared[t->access.arena]) continue;
-    for (int k = 0; k < n_open; k++) {
-      const touch *other = &open[k];
-      if (other->access.arena != t->access.arena || other->access.end <= t->access.begin) continue;
-      if (kept != k) open[kept] = *other;
-      other = &open[kept++];
-      int conflict = other->stream != t->stream && (other->access.write || t->access.write);
-      if (rc || !conflict || ordered(v, other, t)) continue;
-      char first[192], second[192];
-      rc = MS_FAIL(MS_ERACE, "phase %s: nothing orders %d (%s) and %d (%s), which both touch byte %lld of arena %s",
-                   ms_phase_name(v->phase_id), other->instr,
-                   describe(&v->phase->instr[other->instr], first, sizeof first), t->instr,
-                   describe(&v->phase->instr[t->instr], second, sizeof second), (long long)t->access.begin,
-                   ms_arena_name(t->access.arena));
-    }
-    open[kept++] = *t;
-    n_open = kept;
+static int find_piece(const piece *pieces, int n, int64_t begin) {
+  int low = 0, high = n - 1;
+  while (low < high) {
+    int middle = (low + high) / 2;
+    if (pieces[middle].begin < begin) low = middle + 1;
+    else high = middle;
   }
-  free(open);
+  return low;
+}
+
+static int check_pair(const verifier *v, int earlier, const touch *late, int64_t byte) {
+  if (earlier < 0) return MS_OK;
+  const touch *early = &v->touches[earlier];
+  if (early->stream == late->stream || v->clock[late->instr][early->stream] >= early->place) return MS_OK;
+  char first[192], second[192];
+  return MS_FAIL(MS_ERACE, "phase %s: nothing orders %d (%s) and %d (%s), which both touch byte %lld of arena %s",
+                 ms_phase_name(v->phase_id), early->instr,
+                 describe(&v->phase->instr[early->instr], first, sizeof first), late->instr,
+                 describe(&v->phase->instr[late->instr], second, sizeof second), (long long)byte,
+                 ms_arena_name(late->access.arena));
+}
+
+static int touch_piece(const verifier *v, int i, piece *p) {
+  const touch *t = &v->touches[i];
+  MS_TRY(check_pair(v, p->writer, t, p->begin));
+  if (!t->access.write) {
+    p->reader[t->stream] = i;
+    return MS_OK;
+  }
+  for (int s = 0; s < MS_STREAMS; s++) {
+    MS_TRY(check_pair(v, p->reader[s], t, p->begin));
+    p->reader[s] = -1;
+  }
+  p->writer = i;
+  return MS_OK;
+}
+
+/* 1 when more than one stream touches the arena: in others all accesses are in order. */
+static int is_shared(const verifier *v, int arena) {
+  int seen = -1;
+  for (int i = 0; i < v->n; i++) {
+    if (v->touches[i].access.arena != arena) continue;
+    if (seen >= 0 && seen != v->touches[i].stream) return 1;
+    seen = v->touches[i].stream;
+  }
+  return 0;
+}
+
+/* Touches stand in program order. */
+static int check_order(verifier *v) {
+  piece *pieces = ms_calloc(2 * (int64_t)v->n, sizeof *pieces);
+  int64_t *ends = ms_calloc(2 * (int64_t)v->n, sizeof *ends);
+  int rc = pieces && ends ? MS_OK : MS_ENOMEM;
+  for (int arena = 0; arena < MS_ARENAS && !rc; arena++) {
+    if (!is_shared(v, arena)) continue;
+    int n = cut(v, arena, ends, pieces);
+    for (int i = 0; i < v->n && !rc; i++) {
+      const ms_access *a = &v->touches[i].access;
+      if (a->arena != arena) continue;
+      for (int k = find_piece(pieces, n, a->begin); pieces[k].begin < a->end && !rc; k++)
+        rc = touch_piece(v, i, &pieces[k]);
+    }
+  }
+  free(pieces);
+  free(ends);
   return rc;
 }
 
-static const ms_buffer *sorting; /* qsort has no context; compile runs on one thread of a process at a time */
+/* ---- reuse ------------------------------------------------------------------------------------------------------ */
 
-static int by_offset(const void *a, const void *b) {
-  const ms_buffer *x = &sorting[((const span *)a)->buffer], *y = &sorting[((const span *)b)->buffer];
-  if (x->arena != y->arena) return x->arena - y->arena;
-  return x->offset != y->offset ? (x->offset < y->offset ? -1 : 1) : 0;
+/* Spans by when they begin, or end: a counting sort over the program. count: [instructions + 2]. */
+static void sort_by_time(const verifier *v, int used, int by_last, int *count, const span **sorted) {
+  int times = v->phase->n + 1;
+  memset(count, 0, (size_t)(times + 1) * sizeof *count);
+  for (int round = 0; round < 2; round++) {
+    for (int i = 0; i < used; i++) {
+      const span *s = &v->spans[i];
+      int at = by_last ? s->last : s->first, time = at < times ? at : times - 1;
+      if (!round) count[time + 1]++;
+      else sorted[count[time]++] = s;
+    }
+    for (int t = 0; t < times && !round; t++) count[t + 1] += count[t];
+  }
+}
+
+static int by_begin(const void *a, const void *b) {
+  const span *x = *(const span *const *)a, *y = *(const span *const *)b;
+  return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+static int share_bytes(const verifier *v, const span *x, const span *y) {
+  return MS_FAIL(MS_ERACE, "phase %s: buffers %d (%s) and %d (%s) share bytes of arena %s and are in use at once",
+                 ms_phase_name(v->phase_id), x->buffer, v->plan->buffer[x->buffer].label, y->buffer,
+                 v->plan->buffer[y->buffer].label, ms_arena_name(x->arena));
+}
+
+/* Where a span stands, or would stand, among those in use, which are in order of their bytes. */
+static int place_among(const span *const *in_use, int n, const span *s) {
+  int low = 0, high = n;
+  while (low < high) {
+    int middle = (low + high) / 2;
+    if (in_use[middle]->begin < s->begin) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/* Goes through the program: what comes into use in an arena must lie clear of its neighbours among what is in use. */
+static int check_in_time(const verifier *v, int arena, const span *const *begin, const span *const *end, int used,
+                         const span **in_use) {
+  int n = 0, ended = 0;
+  for (int i = 0; i < used; i++) {
+    const span *s = begin[i];
+    if (s->arena != arena) continue;
+    for (; end[ended]->last < s->first; ended++) {
+      if (end[ended]->arena != arena) continue;
+      int at = place_among(in_use, n, end[ended]);
+      memmove(&in_use[at], &in_use[at + 1], (size_t)(--n - at) * sizeof *in_use);
+    }
+    int at = place_among(in_use, n, s);
+    if (at > 0 && in_use[at - 1]->end > s->begin) return share_bytes(v, in_use[at - 1], s);
+    if (at < n && in_use[at]->begin < s->end) return share_bytes(v, in_use[at], s);
+    memmove(&in_use[at + 1], &in_use[at], (size_t)(n++ - at) * sizeof *in_use);
+    in_use[at] = s;
+  }
+  return MS_OK;
+}
+
+/* Ranks of different groups do not wait for each other: what they gather into must never share bytes. `reach`: of what came
+** before in the order of bytes, what ends last, and what ends last of the others' groups. */
+static int check_groups(const verifier *v, int used, const span **placed) {
+  const span *reach[2] = {NULL, NULL};
+  int n = 0;
+  for (int i = 0; i < used; i++)
+    if (v->spans[i].arena == MS_ARENA_GROUPED) placed[n++] = &v->spans[i];
+  if (n) qsort(placed, (size_t)n, sizeof *placed, by_begin);
+  for (int i = 0; i < n; i++) {
+    const span *s = placed[i];
+    for (int k = 0; k < 2; k++)
+      if (reach[k] && reach[k]->ranks != s->ranks && reach[k]->end > s->begin) return share_bytes(v, reach[k], s);
+    if (!reach[0] || s->end > reach[0]->end) {
+      if (reach[0] && reach[0]->ranks != s->ranks) reach[1] = reach[0];
+      reach[0] = s;
+    } else if (s->ranks != reach[0]->ranks && (!reach[1] || s->end > reach[1]->end)) {
+      reach[1] = s;
+    }
+  }
+  return MS_OK;
 }
 
 static int check_reuse(verifier *v) {
-  int used = 0;
-  for (int b = 0; b < v->plan->buffers; b++)
-    if (v->spans[b].first >= 0 && v->plan->buffer[b].bytes > 0) {
-      v->spans[used] = v->spans[b];
-      v->spans[used++].end = v->plan->buffer[b].offset + v->plan->buffer[b].bytes;
-    }
-  sorting = v->plan->buffer;
-  qsort(v->spans, (size_t)used, sizeof *v->spans, by_offset);
-  span *open = ms_calloc(used, sizeof *open); /* copies: they are gone through for every buffer */
-  int n_open = 0, arena = -1, rc = open ? MS_OK : MS_ENOMEM;
-  for (int i = 0; i < used && !rc; i++) {
-    const span *s = &v->spans[i];
-    const ms_buffer *b = &v->plan->buffer[s->buffer];
-    int kept = 0;
-    if (b->arena != arena) n_open = 0;
-    arena = b->arena;
-    for (int k = 0; k < n_open; k++) {
-      if (open[k].end <= b->offset) continue;
-      if (kept != k) open[kept] = open[k];
-      const span *t = &open[kept++];
-      int other_ranks = v->plan->buffer[t->buffer].ranks != b->ranks;
-      if (!rc && (other_ranks || (s->first <= t->last && t->first <= s->last)))
-        rc = MS_FAIL(MS_ERACE, "phase %s: buffers %d (%s) and %d (%s) share bytes of arena %s and are in use at once",
-                     ms_phase_name(v->phase_id), t->buffer, v->plan->buffer[t->buffer].label, s->buffer, b->label,
-                     ms_arena_name(b->arena));
-    }
-    open[kept++] = *s;
-    n_open = kept;
+  int used = 0, rc = MS_OK;
+  for (int b = 0; b < v->plan->buffers; b++) {
+    const ms_buffer *buffer = &v->plan->buffer[b];
+    if (v->spans[b].first < 0 || buffer->bytes <= 0) continue;
+    span *s = &v->spans[used++];
+    *s = v->spans[b];
+    s->arena = buffer->arena;
+    s->ranks = buffer->ranks;
+    s->begin = buffer->offset;
+    s->end = buffer->offset + buffer->bytes;
   }
-  free(open);
+  const span **begin = ms_calloc(used, sizeof *begin), **end = ms_calloc(used, sizeof *end);
+  const span **in_use = ms_calloc(used, sizeof *in_use);
+  int *count = ms_calloc(v->phase->n + 2, sizeof *count);
+  if (!begin || !end || !in_use || !count) rc = MS_ENOMEM;
+  if (rc) goto fail;
+  sort_by_time(v, used, 0, count, begin);
+  sort_by_time(v, used, 1, count, end);
+  for (int arena = 0; arena < MS_ARENAS; arena++) MS_GOTO(check_in_time(v, arena, begin, end, used, in_use));
+  MS_GOTO(check_groups(v, used, in_use));
+fail:
+  free(begin);
+  free(end);
+  free(in_use);
+  free(count);
   return rc;
 }
 
@@ -219,7 +330,7 @@ int ms_plan_verify(const ms_plan *plan, int phase) {
   v.clock = ms_calloc(v.phase->n, sizeof *v.clock);
   v.spans = ms_calloc(plan->buffers, sizeof *v.spans);
   if (!v.clock || !v.spans) goto fail;
-  for (int b = 0; b < plan->buffers; b++) v.spans[b] = (span){b, -1, -1, 0};
+  for (int b = 0; b < plan->buffers; b++) v.spans[b] = (span){.buffer = b, .first = -1, .last = -1};
   MS_GOTO(follow_events(&v));
   MS_GOTO(collect(&v));
   hold_lasting(&v);
