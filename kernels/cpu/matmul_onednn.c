@@ -244,7 +244,8 @@ int ms_onednn_run(const ms_kernel_call *call, void *prepared) {
       return MS_FAIL(MS_EINTERNAL, "matmul: oneDNN refused a pointer");
   }
   if (omp_get_max_threads() != made->threads) omp_set_num_threads(made->threads);
-  dnnl_status_t status = dnnl_primitive_execute(made->shared->primitive, made->stream, made->argument_count, made->arguments);
+  dnnl_status_t status =
+      dnnl_primitive_execute(made->shared->primitive, made->stream, made->argument_count, made->arguments);
   if (!status) status = dnnl_stream_wait(made->stream);
   if (status) return MS_FAIL(MS_EINTERNAL, "matmul: oneDNN status %d running the primitive", (int)status);
   if (made->offset[C] >= 0)

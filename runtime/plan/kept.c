@@ -16,7 +16,7 @@ typedef struct packing {
 } packing;
 
 typedef struct kept {
-  ms_graph *lowered[2][2]; /* [evaluate][fuse] */
+  ms_graph *lowered[2][2];          /* [evaluate][fuse] */
   int values, nodes, outputs, loss; /* of the traced graph that they were made of */
   packing packing[PACKINGS];
   int next; /* the oldest */

@@ -7,8 +7,7 @@
 #include "plan/lower.h"
 
 static int same_info(const ms_value_info *a, const ms_value_info *b) {
-  return a->dtype == b->dtype && a->ndim == b->ndim &&
-         !memcmp(a->dims, b->dims, (size_t)a->ndim * sizeof *a->dims);
+  return a->dtype == b->dtype && a->ndim == b->ndim && !memcmp(a->dims, b->dims, (size_t)a->ndim * sizeof *a->dims);
 }
 
 static int same_call(const ms_kernel_call *a, const ms_kernel_call *b) {

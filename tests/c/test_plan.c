@@ -72,45 +72,6 @@ static void S8_frozen_unit_costs_no_gradient(void **state) {
   drop(&p);
 }
 
-static void M4_every_wait_is_needed(void **state) {
-  (void)state;
-  static const int meshes[][2] = {{1, 2}, {2, 2}, {4, 1}, {1, 3}};
-  for (int m = 0; m < 4; m++)
-    for (int prefetch = 0; prefetch < 3; prefetch++) {
-      mlp_config c = mlp_default(meshes[m][0], meshes[m][1], 0);
-      c.blocks = 2;
-      c.block.reshard = c.root.reshard = MS_RESHARD_ALWAYS;
-      ms_plan_config config = planned_config();
-      config.prefetch = prefetch;
-      check_mutations(&c, &config);
-    }
-}
-
-static void M4_shared_bytes_are_refused(void **state) {
-  (void)state;
-  mlp_config c = mlp_default(1, 2, 0);
-  planned p = make(&c, 1);
-  int first = -1, refused = 0;
-  for (int b = 0; b < p.plan->buffers && !refused; b++) {
-    ms_buffer *buffer = &p.plan->buffer[b];
-    if (buffer->arena != MS_ARENA_ACTIVATIONS || buffer->phase != MS_PHASE_FIRST || buffer->bytes == 0) continue;
-    if (first < 0) {
-      first = b;
-      continue;
-    }
-    int64_t offset = buffer->offset;
-    int together = buffer->first <= p.plan->buffer[first].last && p.plan->buffer[first].first <= buffer->last;
-    if (!together) continue;
-    buffer->offset = p.plan->buffer[first].offset;
-    assert_fails(ms_plan_verify(p.plan, MS_PHASE_FIRST), MS_ERACE, "in use at once");
-    buffer->offset = offset;
-    refused = 1;
-  }
-  assert_true(refused);
-  must(ms_plan_verify(p.plan, MS_PHASE_FIRST));
-  drop(&p);
-}
-
 static void M6_every_rank_has_the_same_fingerprint_and_bytes(void **state) {
   (void)state;
   uint64_t fingerprint = 0;
@@ -293,8 +254,6 @@ int main(void) {
       TEST(S3_hybrid_adds_one_all_reduce_a_unit),
       TEST(S12_dimension_of_one_makes_no_collective),
       TEST(S8_frozen_unit_costs_no_gradient),
-      TEST(M4_every_wait_is_needed),
-      TEST(M4_shared_bytes_are_refused),
       TEST(M6_every_rank_has_the_same_fingerprint_and_bytes),
       TEST(M7_bytes_follow_the_closed_form),
       TEST(M1_categories_add_up_to_the_arenas),

@@ -15,7 +15,10 @@ typedef struct mlp_config {
   int blocks, batch, inputs, width, hidden, classes;
   int world, rank, replicate, shard; /* mesh replicate x shard */
   ms_unit_config block, root;
-  int frozen_block; /* index, or -1 */
+  int frozen_block;   /* index, or -1 */
+  int frozen_weights; /* 1: fc1.weight of every block is frozen, among trainable parameters */
+  int f32_biases;     /* 1: biases are read in f32 whatever their unit's dtype */
+  int recompute;      /* 1: every block is made again in backward */
 } mlp_config;
 
 typedef struct mlp {
@@ -41,9 +44,11 @@ static inline mlp_config mlp_default(int replicate, int shard, int rank) {
   return c;
 }
 
-static inline int mlp_param(ms_model *model, int unit, const char *name, int rows, int columns, int frozen) {
+static inline int mlp_param_read_in(ms_model *model, int unit, const char *name, int rows, int columns, int frozen,
+                                    int dtype) {
   ms_param_config config;
   ms_param_config_default(&config);
+  config.param_dtype = dtype;
   config.init_b = 0.2;
   config.frozen = frozen;
   config.weight_decay = columns ? 0.1 : 0;
@@ -51,6 +56,10 @@ static inline int mlp_param(ms_model *model, int unit, const char *name, int row
   int param;
   must(ms_model_add_param(model, unit, name, columns ? 2 : 1, dims, &config, &param));
   return param;
+}
+
+static inline int mlp_param(ms_model *model, int unit, const char *name, int rows, int columns, int frozen) {
+  return mlp_param_read_in(model, unit, name, rows, columns, frozen, -1);
 }
 
 static inline int mlp_value(ms_graph *graph, int param) {
@@ -85,10 +94,12 @@ static inline void mlp_trace(mlp *m, const mlp_config *c, int first_block_param,
     int p = first_block_param + 4 * b;
     snprintf(scope, sizeof scope, "layers.%d", b);
     must(ms_graph_scope(m->graph, scope));
+    if (c->recompute) must(ms_graph_recompute(m->graph, b + 1, NULL));
     int inner = mlp_op(m->graph, "relu", 1, (int[]){mlp_linear(m->graph, h, p, p + 1)}, NULL);
     h = mlp_op(m->graph, "add", 2, (int[]){h, mlp_linear(m->graph, inner, p + 2, p + 3)}, NULL);
   }
   must(ms_graph_scope(m->graph, "head"));
+  if (c->recompute) must(ms_graph_recompute(m->graph, 0, NULL));
   int logits = mlp_linear(m->graph, h, out_weight, -1);
   must(ms_graph_output(m->graph, "logits", logits));
   must(ms_graph_set_loss(m->graph, mlp_op(m->graph, "cross_entropy", 2, (int[]){logits, y}, NULL)));
@@ -105,17 +116,17 @@ static inline mlp mlp_make(const mlp_config *c) {
   out_weight = mlp_param(m.model, root, "out.weight", c->classes, c->width, 0);
   for (int b = 0; b < c->blocks; b++) {
     char name[64];
-    int frozen = b == c->frozen_block;
+    int frozen = b == c->frozen_block, bias = c->f32_biases ? MS_F32 : -1;
     snprintf(name, sizeof name, "layers.%d", b);
     must(ms_model_add_unit(m.model, name, &c->block, &unit));
     snprintf(name, sizeof name, "layers.%d.fc1.weight", b);
-    mlp_param(m.model, unit, name, c->hidden, c->width, frozen);
+    mlp_param(m.model, unit, name, c->hidden, c->width, frozen || c->frozen_weights);
     snprintf(name, sizeof name, "layers.%d.fc1.bias", b);
-    mlp_param(m.model, unit, name, c->hidden, 0, frozen);
+    mlp_param_read_in(m.model, unit, name, c->hidden, 0, frozen, bias);
     snprintf(name, sizeof name, "layers.%d.fc2.weight", b);
     mlp_param(m.model, unit, name, c->width, c->hidden, frozen);
     snprintf(name, sizeof name, "layers.%d.fc2.bias", b);
-    mlp_param(m.model, unit, name, c->width, 0, frozen);
+    mlp_param_read_in(m.model, unit, name, c->width, 0, frozen, bias);
   }
   must(ms_model_shard(m.model, m.mesh, c->rank, 0, 1));
   mlp_trace(&m, c, out_weight + 1, in_weight, out_weight);

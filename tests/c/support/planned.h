@@ -1,4 +1,4 @@
-/* planned.h - plans of the small network of mlp.h, what is counted in them, and the mutation test of their waits. */
+/* planned.h - plans of the small network of mlp.h, and what is counted in them. */
 #ifndef MS_TESTS_PLANNED_H
 #define MS_TESTS_PLANNED_H
 
@@ -40,31 +40,6 @@ static inline int count(const ms_plan *plan, int phase, int kind, int backward_o
       n += !backward_only || in_backward;
   }
   return n;
-}
-
-/* Every wait of every phase is needed: without it the verifier refuses, and with it again it accepts. */
-static inline void check_mutations(const mlp_config *c, const ms_plan_config *config) {
-  planned p = plan_with(c, config);
-  int waits = 0;
-  for (int phase = 0; phase < MS_PHASES; phase++) {
-    ms_plan_phase *ph = &p.plan->phase[phase];
-    for (int i = 0; i < ph->n; i++) {
-      if (ph->instr[i].kind != MS_INSTR_WAIT) continue;
-      waits++;
-      ms_instr wait = ph->instr[i];
-      memmove(&ph->instr[i], &ph->instr[i + 1], (size_t)(ph->n - i - 1) * sizeof wait);
-      ph->n--;
-      if (ms_plan_verify(p.plan, phase) != MS_ERACE)
-        fail_msg("phase %s: wait %d (event %d) is not missed", ms_phase_name(phase), i, wait.event);
-      ms_error_clear();
-      memmove(&ph->instr[i + 1], &ph->instr[i], (size_t)(ph->n - i) * sizeof wait);
-      ph->instr[i] = wait;
-      ph->n++;
-      must(ms_plan_verify(p.plan, phase));
-    }
-  }
-  assert_true(waits > 4);
-  drop(&p);
 }
 
 #endif

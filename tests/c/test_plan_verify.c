@@ -1,0 +1,249 @@
+/* test_plan_verify.c - the verifier against mutants: a plan that lacks any one of its waits, or whose buffers share bytes
+** while both are in use, is refused; the plan as it was made is accepted.
+*/
+#include "tests/c/support/planned.h"
+
+/* What a plan is made of: one of the lines below. */
+typedef struct variant {
+  const char *what;
+  int replicate, shard, prefetch, sync;
+  int own_copies; /* no shared masters: f32 weights are gathered like all others */
+  int stays;      /* weights are not resharded after backward */
+  int dtype, reshard, groups;
+  int recompute, frozen_block, frozen_weights, f32_biases, ragged, eval_only;
+} variant;
+
+static mlp_config network(const variant *v) {
+  mlp_config c = mlp_default(v->replicate, v->shard, 0);
+  c.blocks = 2;
+  c.block.param_dtype = c.root.param_dtype = v->dtype;
+  c.block.reshard = c.root.reshard = v->reshard;
+  c.block.layout = c.root.layout = v->ragged ? MS_LAYOUT_RAGGED : MS_LAYOUT_ROWS;
+  c.block.reshard_size = v->groups;
+  c.recompute = v->recompute;
+  c.frozen_block = v->frozen_block - 1;
+  c.frozen_weights = v->frozen_weights;
+  c.f32_biases = v->f32_biases;
+  return c;
+}
+
+static ms_plan_config settings(const variant *v) {
+  ms_plan_config config = planned_config();
+  config.prefetch = v->prefetch;
+  config.sync = v->sync;
+  config.reshard_after_backward = !v->stays;
+  config.shared_masters = !v->own_copies;
+  config.train = !v->eval_only;
+  return config;
+}
+
+/* Takes out one wait and puts it back; returns what the verifier said in between. */
+static int without_wait(ms_plan *plan, int phase, int at) {
+  ms_plan_phase *p = &plan->phase[phase];
+  ms_instr wait = p->instr[at];
+  size_t behind = (size_t)(p->n - at - 1) * sizeof wait;
+  memmove(&p->instr[at], &p->instr[at + 1], behind);
+  p->n--;
+  int rc = ms_plan_verify(plan, phase);
+  ms_error_clear();
+  memmove(&p->instr[at + 1], &p->instr[at], behind);
+  p->instr[at] = wait;
+  p->n++;
+  return rc;
+}
+
+/* waits: [phases] how many each phase has. */
+static void check_mutants(const variant *v, int *waits) {
+  mlp_config c = network(v);
+  ms_plan_config config = settings(v);
+  planned p = plan_with(&c, &config);
+  for (int phase = 0; phase < MS_PHASES; phase++) {
+    const ms_plan_phase *ph = &p.plan->phase[phase];
+    waits[phase] = 0;
+    for (int i = 0; i < ph->n; i++) {
+      if (ph->instr[i].kind != MS_INSTR_WAIT) continue;
+      waits[phase]++;
+      int event = ph->instr[i].event;
+      if (without_wait(p.plan, phase, i) != MS_ERACE)
+        fail_msg("%s, phase %s: wait %d (event %d) is not missed", v->what, ms_phase_name(phase), i, event);
+    }
+    if (ph->present) must(ms_plan_verify(p.plan, phase));
+  }
+  drop(&p);
+}
+
+enum { KEEP = MS_RESHARD_KEEP, ALWAYS = MS_RESHARD_ALWAYS };
+
+static void M4_every_wait_of_every_mesh_and_prefetch_is_needed(void **state) {
+  (void)state;
+  static const int meshes[][2] = {{1, 2}, {2, 2}, {4, 1}, {1, 3}};
+  for (int m = 0; m < 4; m++)
+    for (int prefetch = 0; prefetch < 3; prefetch++)
+      for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
+        variant v = {.what = "meshes",
+                     .replicate = meshes[m][0],
+                     .shard = meshes[m][1],
+                     .prefetch = prefetch,
+                     .dtype = dtype,
+                     .reshard = ALWAYS};
+        int waits[MS_PHASES];
+        check_mutants(&v, waits);
+        assert_true(waits[MS_PHASE_FIRST] > 1 && waits[MS_PHASE_NEXT] > 1 && waits[MS_PHASE_NORM] > 0);
+        assert_true(v.shard == 1 || waits[MS_PHASE_EVALUATE] > 2);
+      }
+}
+
+static void M4_every_wait_is_needed_when_gradients_wait(void **state) {
+  (void)state;
+  static const int meshes[][2] = {{1, 2}, {2, 2}, {4, 1}};
+  for (int m = 0; m < 3; m++)
+    for (int sync = MS_SYNC_SHARD; sync <= MS_SYNC_LAST; sync++)
+      for (int stays = 0; stays < 2; stays++)
+        for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
+          variant v = {.what = "gradient sync",
+                       .replicate = meshes[m][0],
+                       .shard = meshes[m][1],
+                       .prefetch = 1,
+                       .sync = sync,
+                       .stays = stays,
+                       .dtype = dtype,
+                       .reshard = ALWAYS};
+          int waits[MS_PHASES];
+          check_mutants(&v, waits);
+          assert_true(waits[MS_PHASE_LAST] > 2);
+        }
+}
+
+static void M4_every_wait_is_needed_whatever_the_policies(void **state) {
+  (void)state;
+  static const variant policies[] = {
+      {.what = "own copies", .own_copies = 1, .reshard = ALWAYS},
+      {.what = "kept", .dtype = MS_BF16, .reshard = KEEP},
+      {.what = "default", .dtype = MS_BF16, .reshard = MS_RESHARD_DEFAULT},
+      {.what = "groups of 2", .dtype = MS_BF16, .reshard = ALWAYS, .groups = 2},
+      {.what = "groups of 2 of own copies", .own_copies = 1, .reshard = ALWAYS, .groups = 2},
+      {.what = "groups of 2 of shared masters", .reshard = ALWAYS, .groups = 2},
+      {.what = "recomputed", .dtype = MS_BF16, .reshard = ALWAYS, .recompute = 1},
+      {.what = "recomputed in groups of 2", .dtype = MS_BF16, .reshard = ALWAYS, .recompute = 1, .groups = 2},
+      {.what = "a frozen block", .dtype = MS_BF16, .reshard = ALWAYS, .frozen_block = 1},
+      {.what = "frozen weights", .dtype = MS_BF16, .reshard = ALWAYS, .frozen_weights = 1},
+      {.what = "f32 biases", .dtype = MS_BF16, .reshard = ALWAYS, .f32_biases = 1},
+      {.what = "f32 biases, frozen weights, ragged",
+       .dtype = MS_BF16,
+       .reshard = ALWAYS,
+       .f32_biases = 1,
+       .frozen_weights = 1,
+       .ragged = 1},
+      {.what = "recomputed, f32 biases, gradients wait",
+       .dtype = MS_BF16,
+       .reshard = ALWAYS,
+       .f32_biases = 1,
+       .recompute = 1,
+       .sync = MS_SYNC_SHARD},
+      {.what = "evaluation alone", .dtype = MS_BF16, .reshard = ALWAYS, .eval_only = 1},
+  };
+  static const int meshes[][2] = {{1, 4}, {2, 2}};
+  for (size_t i = 0; i < sizeof policies / sizeof *policies; i++)
+    for (int m = 0; m < 2; m++)
+      for (int prefetch = 0; prefetch < 3; prefetch++) {
+        variant v = policies[i];
+        v.replicate = meshes[m][0];
+        v.shard = meshes[m][1];
+        v.prefetch = prefetch;
+        int waits[MS_PHASES];
+        check_mutants(&v, waits);
+        assert_true(waits[MS_PHASE_EVALUATE] > 0);
+      }
+}
+
+/* A phase that communicates with nobody has one stream, and so nothing to wait for. */
+static void M4_the_update_has_no_waits(void **state) {
+  (void)state;
+  variant v = {.what = "update", .replicate = 2, .shard = 2, .prefetch = 1, .dtype = MS_BF16, .reshard = ALWAYS};
+  int waits[MS_PHASES];
+  check_mutants(&v, waits);
+  assert_int_equal(waits[MS_PHASE_UPDATE], 0);
+}
+
+/* ---- reuse of bytes ---- */
+
+/* Two buffers of a phase that are in use at once, in one arena; returns 0 when there are none. */
+static int find_pair(const ms_plan *plan, int phase, int arena, int *first, int *second) {
+  for (*first = 0; *first < plan->buffers; ++*first) {
+    const ms_buffer *a = &plan->buffer[*first];
+    if (a->arena != arena || a->phase != phase || !a->bytes || a->first < 0) continue;
+    for (*second = *first + 1; *second < plan->buffers; ++*second) {
+      const ms_buffer *b = &plan->buffer[*second];
+      if (b->arena != arena || b->phase != phase || !b->bytes || b->first < 0) continue;
+      if (a->first < b->last && b->first < a->last) return 1;
+    }
+  }
+  return 0;
+}
+
+/* Every buffer that is in use with another is moved over it, from below, from above and by a cache line. */
+static void M4_shared_bytes_are_refused(void **state) {
+  (void)state;
+  variant v = {.what = "reuse", .replicate = 2, .shard = 2, .prefetch = 1, .dtype = MS_BF16, .reshard = ALWAYS};
+  mlp_config c = network(&v);
+  ms_plan_config config = settings(&v);
+  planned p = plan_with(&c, &config);
+  static const int arenas[] = {MS_ARENA_ACTIVATIONS, MS_ARENA_GATHERED, MS_ARENA_COMM};
+  for (int a = 0; a < 3; a++) {
+    int one = -1, other = -1;
+    assert_true(find_pair(p.plan, MS_PHASE_FIRST, arenas[a], &one, &other));
+    ms_buffer *moved = &p.plan->buffer[one];
+    const ms_buffer *still = &p.plan->buffer[other];
+    const int64_t offset = moved->offset, over[] = {still->offset, still->offset + still->bytes - 1};
+    p.plan->arena_bytes[arenas[a]] += moved->bytes; /* so that it lies within the arena wherever it is moved */
+    for (int i = 0; i < 2; i++) {
+      moved->offset = over[i];
+      assert_fails(ms_plan_verify(p.plan, MS_PHASE_FIRST), MS_ERACE, "of arena ");
+    }
+    moved->offset = offset;
+    must(ms_plan_verify(p.plan, MS_PHASE_FIRST));
+  }
+  drop(&p);
+}
+
+/* What groups of different sizes gather into may never share bytes, in use at once or not. */
+static void M4_groups_of_other_sizes_share_no_bytes(void **state) {
+  (void)state;
+  variant v = {
+      .what = "groups", .replicate = 1, .shard = 4, .prefetch = 1, .dtype = MS_BF16, .reshard = ALWAYS, .groups = 2};
+  mlp_config c = network(&v);
+  ms_plan_config config = settings(&v);
+  planned p = plan_with(&c, &config);
+  int moved = 0;
+  for (int b = 0; b < p.plan->buffers; b++) {
+    ms_buffer *slice = &p.plan->buffer[b];
+    if (slice->arena != MS_ARENA_GROUPED || slice->phase != MS_PHASE_FIRST || slice->ranks || !slice->bytes) continue;
+    for (int g = 0; g < p.plan->buffers; g++) {
+      const ms_buffer *gathered = &p.plan->buffer[g];
+      int apart = slice->last < gathered->first || gathered->last < slice->first;
+      if (gathered->arena != MS_ARENA_GROUPED || gathered->phase != MS_PHASE_FIRST || !gathered->ranks || !apart)
+        continue;
+      int64_t offset = slice->offset;
+      slice->offset = gathered->offset;
+      assert_int_equal(ms_plan_verify(p.plan, MS_PHASE_FIRST), MS_ERACE);
+      ms_error_clear();
+      slice->offset = offset;
+      moved++;
+    }
+  }
+  assert_true(moved > 0);
+  must(ms_plan_verify(p.plan, MS_PHASE_FIRST));
+  drop(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(M4_every_wait_of_every_mesh_and_prefetch_is_needed),
+      TEST(M4_every_wait_is_needed_when_gradients_wait),
+      TEST(M4_every_wait_is_needed_whatever_the_policies),
+      TEST(M4_the_update_has_no_waits),
+      TEST(M4_shared_bytes_are_refused),
+      TEST(M4_groups_of_other_sizes_share_no_bytes),
+  };
+  return cmocka_run_group_tests_name("plan verify", tests, NULL, NULL);
+}
