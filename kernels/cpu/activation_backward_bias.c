@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/shape.h"
+#include "kernels/shape.h"
 
 #define BACKWARD(name, value)                                                                           \
   MS_CLONES static void name##_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) { \

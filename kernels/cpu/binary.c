@@ -4,7 +4,7 @@
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/shape.h"
+#include "kernels/shape.h"
 
 /* Along one run of n elements. a and b are f32 [n], or one number where the walk is 0; y f32 [n]. */
 #define BINARY(name, operator)                                                                                 \

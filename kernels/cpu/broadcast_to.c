@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/shape.h"
+#include "kernels/shape.h"
 
 /* y[0..n) = the element at x; fills by doubling what is there already. y [n * size bytes] */
 static void repeat(char *y, const char *x, int64_t n, int64_t size) {

@@ -4,7 +4,7 @@
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/shape.h"
+#include "kernels/shape.h"
 
 /* Input i of the run at `from`, n elements of f32. */
 MS_INLINE const float *operand(const ms_kernel_call *call, const ms_broadcast *broadcast, int i, int64_t from,

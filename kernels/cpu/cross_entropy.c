@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/shape.h"
+#include "kernels/shape.h"
 
 /* One part's share, in the workspace on a cache line of its own. */
 typedef struct partial {

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/shape.h"
+#include "kernels/shape.h"
 
 static int fail_on_token(int32_t token, int64_t position, int64_t rows) {
   return MS_FAIL(MS_EINVAL, "embedding: token %d at position %lld is not in [0,%lld), the rows of the table",

@@ -1,21 +1,8 @@
-/* matmul.h - what the implementations of matmul share: the product that a call asks for, as three nested sizes. */
+/* matmul.h - the implementations of matmul on the CPU. */
 #ifndef MS_KERNELS_CPU_MATMUL_H
 #define MS_KERNELS_CPU_MATMUL_H
 
-#include "kernels/op.h"
-
-/* c[i] = act(op(a[i]) op(b[i]) + bias) for i < batch: op(a) [m,k], op(b) [k,n], c [m,n], bias [n]. */
-typedef struct ms_product {
-  int64_t batch, m, n, k;
-  int trans_a, trans_b;
-  int shared_b; /* one b for the whole batch */
-  int activation;
-  int dtype, c_dtype;
-  int bias_dtype; /* -1: no bias */
-} ms_product;
-
-/* Leading dimensions of a are rows when b is one matrix and a is not transposed; else they are the batch. */
-int ms_product_of(const ms_kernel_call *call, ms_product *product);
+#include "kernels/product.h"
 
 /* oneDNN: the fast one (matmul_onednn.c). */
 int ms_onednn_prepare(ms_kernel_call *call, const ms_product *product, void **prepared);

@@ -4,7 +4,7 @@
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/shape.h"
+#include "kernels/shape.h"
 
 enum { X, Y, DY };
 

@@ -8,7 +8,7 @@
 #include <math.h>
 
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/shape.h"
+#include "kernels/shape.h"
 
 /* Scratch rows of a part: gain and bias in f32. */
 enum { GAIN, BIAS, SCRATCH };

@@ -8,7 +8,7 @@
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/shape.h"
+#include "kernels/shape.h"
 
 enum { X, GAIN, STATS, DY, MORE };
 enum { DX, DGAIN, DBIAS };

@@ -2,7 +2,7 @@
 #ifndef MS_KERNELS_CPU_REDUCE_H
 #define MS_KERNELS_CPU_REDUCE_H
 
-#include "kernels/cpu/shape.h"
+#include "kernels/shape.h"
 
 /* Workspace bytes of ms_reduce_run on a view. */
 int64_t ms_reduce_workspace(const ms_kernel_call *call, ms_axis_view view);

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/shape.h"
+#include "kernels/shape.h"
 
 static void slice_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;

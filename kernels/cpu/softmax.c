@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/shape.h"
+#include "kernels/shape.h"
 
 /* Scratch rows of a part, for what is not f32 in memory. */
 enum { FIRST_IN, SECOND_IN, RESULT, SCRATCH };

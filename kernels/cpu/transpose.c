@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "kernels/cpu/parallel.h"
-#include "kernels/cpu/shape.h"
+#include "kernels/shape.h"
 
 /* A tile of 32 x 32 f32 is 4 KiB on each side. */
 enum { TILE = 32 };

@@ -1,5 +1,5 @@
 /* shape.c - broadcasting reduced to runs. */
-#include "kernels/cpu/shape.h"
+#include "kernels/shape.h"
 
 /* Row-major strides of an input lined up with the output's dims from the last one backwards. */
 static void line_up(const ms_value_info *out, const ms_value_info *in, int64_t *strides) {

@@ -3,8 +3,8 @@
 ** An op along one axis sees [outer, n, inner]. A broadcasting op sees its output as runs: stretches in which every input
 ** either walks along (stride 1) or stands still (stride 0).
 */
-#ifndef MS_KERNELS_CPU_SHAPE_H
-#define MS_KERNELS_CPU_SHAPE_H
+#ifndef MS_KERNELS_SHAPE_H
+#define MS_KERNELS_SHAPE_H
 
 #include "kernels/op.h"
 
