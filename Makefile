@@ -27,12 +27,14 @@ SEED ?=
 CASES ?=
 # make fuzz-safetensors: for how many seconds
 FUZZ_SECONDS ?= 20
-# where `make bench-peers` finds a CUDA 13 toolkit, whose libraries spare a large download
+# where a CUDA 13 toolkit is: its nvcc, and libraries that spare `make bench-peers` a large download
 CUDA_HOME ?= /usr/local/cuda
+# make cuda: the GPUs that kernels are compiled for
+CUDA_ARCHS ?= 90
 
 # ---- Debian packages: the one list -------------------------------------------------------------------------------
 
-PACKAGES_BUILD := gcc make libc6-dev pkg-config luajit libluajit-5.1-dev libdnnl-dev libpcre2-dev libjansson-dev libxxhash-dev libedit-dev
+PACKAGES_BUILD := gcc g++ make libc6-dev pkg-config luajit libluajit-5.1-dev libdnnl-dev libpcre2-dev libjansson-dev libxxhash-dev libedit-dev
 PACKAGES_TRAIN := fortunes
 PACKAGES_TEST := lua-busted lua-cjson libcmocka-dev
 PACKAGES_LINT := lua-check clang-format
@@ -43,10 +45,11 @@ PACKAGES_BENCH := python3 python3-venv libopenmpi-dev openmpi-bin
 SHELL := /bin/bash
 .DEFAULT_GOAL := all
 BUILD := build
-build_config = +@$(MAKE) --no-print-directory -j$(JOBS) -f runtime/make/build.mk BUILD=$(BUILD) PREFIX=$(PREFIX)
+build_config = +@$(MAKE) --no-print-directory -j$(JOBS) -f runtime/make/build.mk BUILD=$(BUILD) PREFIX=$(PREFIX) \
+  CUDA_HOME=$(CUDA_HOME) CUDA_ARCHS='$(CUDA_ARCHS)'
 test_config = tests/run.sh --build $(BUILD)/$(1) --config $(1) --only '$(ONLY)' --timeout
 
-.PHONY: all run train test fuzz-plans fuzz-safetensors bench bench-peers lint san-address san-thread install clean help
+.PHONY: all cuda cuda-all run train test fuzz-plans fuzz-safetensors bench bench-peers lint san-address san-thread install clean help
 .NOTPARALLEL:
 
 all: $(BUILD)/packages/build ## build everything under build/
@@ -66,6 +69,12 @@ test: $(BUILD)/packages/train $(BUILD)/packages/test all ## C tests and Lua spec
 
 fuzz-plans: $(BUILD)/packages/train $(BUILD)/packages/test all ## random models, sharded at random, beside one rank, until something differs; SEED=1 CASES=2000 bounds it
 	@tests/fuzz/run.sh '$(BUILD)' '$(SEED)' '$(CASES)'
+
+cuda: $(BUILD)/packages/build ## the library of CUDA's kernels, by nvcc; part of all where there is one. CUDA_ARCHS="80 90 100" for more GPUs
+	$(build_config) cuda
+
+cuda-all: ## the same for every GPU that is supported
+	@$(MAKE) --no-print-directory cuda CUDA_ARCHS="80 90 100"
 
 bench: $(BUILD)/packages/train all ## measure, beside the peers that are installed; lines in build/bench.jsonl
 	$(build_config) bench
@@ -99,7 +108,7 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
 	@echo; echo "Settings and what they are now:"
 	@printf '  %-13s %s\n' PREFIX '$(PREFIX)' JOBS '$(JOBS)' STEPS '$(STEPS)' FILES '$(FILES)' RECIPE '$(RECIPE)' N '$(N)' \
-	  ARGS '$(ARGS)' ONLY '$(ONLY)' TEST_TIMEOUT '$(TEST_TIMEOUT)' SEED '$(SEED)' CASES '$(CASES)' CUDA_HOME '$(CUDA_HOME)'
+	  ARGS '$(ARGS)' ONLY '$(ONLY)' TEST_TIMEOUT '$(TEST_TIMEOUT)' SEED '$(SEED)' CASES '$(CASES)' CUDA_HOME '$(CUDA_HOME)' CUDA_ARCHS '$(CUDA_ARCHS)'
 
 # A stamp says that a list was satisfied; a changed list (this file) asks again.
 PACKAGES_build := $(PACKAGES_BUILD)

@@ -96,6 +96,13 @@ for source in tests/c/*.c; do
   run_file "$source" "$build/tests/$(basename "$source" .c)"
 done
 
+# The kernels' tests once more, for those of CUDA on an emulation of it.
+for program in "$build"/tests/emulated/test_*; do
+  [ -x "$program" ] || continue
+  case $config in thread) continue ;; esac
+  run_file "$(basename "$program"), emulated CUDA" "$program"
+done
+
 while IFS= read -r spec; do
   run_file "$spec" env "ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0" \
     "$luajit" /usr/bin/busted --ignore-lua -o TAP "$spec"

@@ -5,6 +5,7 @@
 # Products of a configuration, in $(BUILD)/$(CONFIG)/:
 #   libmoonshard.so    the engine; exports what moonshard.h marks MS_API
 #   moonshard          the executable: the same engine, LuaJIT, the command line and all Lua sources
+#   libmoonshard_cuda.so   the kernels of CUDA, where there is nvcc (release only)
 #   tests/  bench/     the C programs of tests/c and tests/bench
 # and, the same for every configuration, in $(BUILD)/gen/:
 #   moonshard/cdef.lua the declarations of moonshard.h for LuaJIT's ffi
@@ -53,6 +54,14 @@ CFLAGS := -std=c11 -D_GNU_SOURCE $(WARNINGS) -fPIC -fvisibility=hidden -fopenmp 
 # sanitizer's own symbols to the program that loads it.
 NO_UNDEFINED_release := -Wl,-z,defs
 
+CXX := g++
+# Under the thread sanitizer the emulation's fibers stay out of its sight: it knows nothing of their stacks.
+EMULATED_release := $(CONFIG_release)
+EMULATED_address := $(CONFIG_address)
+EMULATED_thread := -O1 -g
+EMULATED_CXXFLAGS := -std=c++17 -D_GNU_SOURCE $(WARNINGS) -Wno-unknown-pragmas -fPIC -fvisibility=hidden \
+  -Itests/emulated_cuda $(INCLUDES) $(EMULATED_$(CONFIG))
+
 LDFLAGS := -fopenmp -Wl,--as-needed $(CONFIG_$(CONFIG))
 LDLIBS := $(shell pkg-config --libs $(LIBRARIES)) -ldnnl -ldl -lrt -lpthread -lm
 HOST_CFLAGS := $(shell pkg-config --cflags luajit libedit)
@@ -71,6 +80,11 @@ TEST_C := $(filter-out $(EMBED_C),$(wildcard tests/c/*.c))
 TEST_SUPPORT_C := $(wildcard tests/c/support/*.c)
 BENCH_MPI_C := $(wildcard tests/bench/mpi_*.c)
 BENCH_C := $(filter-out $(BENCH_MPI_C),$(wildcard tests/bench/*.c))
+# Kernels of CUDA: compiled by nvcc, and as C++ against an emulation of CUDA on the host, on which the tests run them.
+CUDA_CU := $(wildcard kernels/cuda/*.cu)
+EMULATION_TEST_CPP := $(wildcard tests/emulated_cuda/test_*.cpp)
+EMULATION_CPP := $(filter-out $(EMULATION_TEST_CPP),$(wildcard tests/emulated_cuda/*.cpp))
+KERNEL_TEST_C := $(wildcard tests/c/test_kernels_*.c)
 LUA_SOURCES := $(sort $(shell find lua -name '*.lua' 2>/dev/null))
 
 objects = $(patsubst %.c,$(OUT)/obj/%.o,$(1))
@@ -82,18 +96,38 @@ TESTS := $(patsubst tests/c/%.c,$(OUT)/tests/%,$(TEST_C) $(EMBED_C))
 BENCHES := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(BENCH_C))
 PEER_BENCHES := $(patsubst tests/bench/%.c,$(BUILD)/peers/%,$(BENCH_MPI_C))
 
+EMULATION_O := $(patsubst %.cpp,$(OUT)/obj/%.o,$(EMULATION_CPP))
+EMULATED_O := $(patsubst %.cu,$(OUT)/obj/%.emulated.o,$(CUDA_CU)) $(EMULATION_O)
+EMULATED_TESTS := $(patsubst tests/c/%.c,$(OUT)/tests/emulated/%,$(KERNEL_TEST_C)) \
+  $(patsubst tests/emulated_cuda/%.cpp,$(OUT)/tests/emulated/%,$(EMULATION_TEST_CPP))
+# What the library of CUDA holds of the engine's: errors, dtypes, shapes.
+CUDA_HOST_O := $(call objects,$(wildcard kernels/*.c) runtime/base/error.c runtime/base/memory.c runtime/base/dtype.c)
+
 LIBRARY := $(OUT)/libmoonshard.so
 EXECUTABLE := $(OUT)/moonshard
 
-.PHONY: all tests bench peers install
+# nvcc, where there is one: on the PATH or in CUDA_HOME. Without it the library of CUDA is not built, and nothing asks for it.
+CUDA_HOME ?= /usr/local/cuda
+CUDA_ARCHS ?= 90
+NVCC := $(firstword $(shell command -v nvcc) $(wildcard $(CUDA_HOME)/bin/nvcc))
+NVCC_FLAGS := -std=c++17 -O3 -Xcompiler -fPIC,-Wall,-fvisibility=hidden $(INCLUDES) \
+  $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
+  -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
+CUDA_LIBRARY := $(OUT)/libmoonshard_cuda.so
+CUDA_O := $(patsubst %.cu,$(OUT)/obj/%.cuda.o,$(CUDA_CU))
+
+.PHONY: all tests bench peers install cuda
 # Without a main there is no executable yet; the library alone is still worth building.
-all: $(LIBRARY) $(GEN)/moonshard/cdef.lua $(BUILD)/moonshard.pc $(if $(HOST_C),$(EXECUTABLE))
+all: $(LIBRARY) $(GEN)/moonshard/cdef.lua $(BUILD)/moonshard.pc $(if $(HOST_C),$(EXECUTABLE)) \
+  $(if $(filter release,$(CONFIG)),$(if $(NVCC),$(CUDA_LIBRARY)))
 	@:
 # Specs of a sanitized build run in a luajit that brings the sanitizer's runtime.
-tests: $(TESTS) $(if $(filter-out release,$(CONFIG)),$(OUT)/luajit)
+tests: $(TESTS) $(EMULATED_TESTS) $(OUT)/tests/libmoonshard_cuda_emulated.so $(if $(filter-out release,$(CONFIG)),$(OUT)/luajit)
 	@:
 bench: $(BENCHES)
 	@:
+cuda: $(if $(NVCC),$(CUDA_LIBRARY))
+	@$(if $(NVCC),:,echo "no nvcc on the PATH or in $(CUDA_HOME)/bin" >&2; exit 1)
 peers: $(PEER_BENCHES)
 	@:
 
@@ -102,9 +136,10 @@ peers: $(PEER_BENCHES)
 remember = $(shell mkdir -p $(dir $(1)))$(if $(filter-out x$(strip $(2))x,x$(strip $(file <$(1)))x),$(file >$(1),$(strip $(2))))
 space := $(subst ,, )
 underscored = $(subst $(space),|,$(strip $(1)))
-_ := $(call remember,$(OUT)/flags.list,$(call underscored,$(CC) $(CFLAGS) $(KERNEL_FLAGS) $(HOST_CFLAGS)))
+_ := $(call remember,$(OUT)/flags.list,$(call underscored,$(CC) $(CFLAGS) $(KERNEL_FLAGS) $(HOST_CFLAGS) $(EMULATED_CXXFLAGS)))
 _ := $(call remember,$(OUT)/engine.list,$(call underscored,$(ENGINE_O) $(LDFLAGS) $(LDLIBS)))
 _ := $(call remember,$(OUT)/host.list,$(call underscored,$(HOST_O) $(HOST_LDLIBS)))
+_ := $(call remember,$(OUT)/cuda.list,$(call underscored,$(NVCC) $(NVCC_FLAGS)))
 _ := $(call remember,$(GEN)/lua.list,$(call underscored,$(LUA_SOURCES)))
 
 # ---- rules -------------------------------------------------------------------------------------------------------
@@ -167,6 +202,47 @@ $(OUT)/tests/%: $(OUT)/obj/tests/c/%.o $(TEST_SUPPORT_O) $(ENGINE_O) $(LAUNCHER)
 	@mkdir -p $(@D)
 	@echo "link  $@"
 	@$(CC) -rdynamic $(LDFLAGS) $< $(TEST_SUPPORT_O) $(LAUNCHER) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS)
+
+$(OUT)/obj/%.cuda.o: %.cu $(OUT)/cuda.list
+	@mkdir -p $(@D)
+	@echo "nvcc  $<"
+	@$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+
+# The toolkit's runtime is linked in: what runs needs the driver alone.
+$(CUDA_LIBRARY): $(CUDA_O) $(CUDA_HOST_O)
+	@echo "link  $@"
+	@$(CXX) -shared -Wl,-Bsymbolic $(NO_UNDEFINED_$(CONFIG)) $^ -o $@ -L$(dir $(NVCC))../lib64 -lcudart_static -lrt -lpthread -ldl
+
+$(OUT)/obj/%.emulated.o: %.cu $(OUT)/flags.list
+	@mkdir -p $(@D)
+	@echo "c++   $<"
+	@$(CXX) -x c++ $(EMULATED_CXXFLAGS) -MMD -MP -c $< -o $@
+
+$(OUT)/obj/tests/emulated_cuda/%.o: tests/emulated_cuda/%.cpp $(OUT)/flags.list
+	@mkdir -p $(@D)
+	@echo "c++   $<"
+	@$(CXX) $(EMULATED_CXXFLAGS) -MMD -MP -c $< -o $@
+
+# The kernels' tests once more, for those of CUDA.
+$(OUT)/obj/tests/c/%.emulated.o: tests/c/%.c $(OUT)/flags.list
+	@mkdir -p $(@D)
+	@echo "cc    $<"
+	@$(CC) $(CFLAGS) -DMS_TEST_CUDA -Itests/emulated_cuda -MMD -MP -c $< -o $@
+
+$(OUT)/tests/emulated/%: $(OUT)/obj/tests/c/%.emulated.o $(EMULATED_O) $(ENGINE_O) $(OUT)/engine.list
+	@mkdir -p $(@D)
+	@echo "link  $@"
+	@$(CXX) -rdynamic $(LDFLAGS) $< $(EMULATED_O) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS)
+
+$(OUT)/tests/emulated/%: $(OUT)/obj/tests/emulated_cuda/%.o $(EMULATION_O)
+	@mkdir -p $(@D)
+	@echo "link  $@"
+	@$(CXX) $(LDFLAGS) $^ -o $@ -lcmocka
+
+$(OUT)/tests/libmoonshard_cuda_emulated.so: $(EMULATED_O) $(CUDA_HOST_O)
+	@mkdir -p $(@D)
+	@echo "link  $@"
+	@$(CXX) -shared -Wl,-Bsymbolic $(NO_UNDEFINED_$(CONFIG)) $(CONFIG_$(CONFIG)) $^ -o $@
 
 $(OUT)/luajit: tests/sanitizers/luajit.c $(OUT)/flags.list
 	@echo "cc    $<"

@@ -82,7 +82,7 @@ static void cross_entropy_matches(void **state) {
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
     for (size_t i = 0; i < sizeof class_counts / sizeof *class_counts; i++) {
       check_cross_entropy(dtype, 1, class_counts[i]);
-      check_cross_entropy(dtype, 333, class_counts[i]);
+      if (!too_large(333 * class_counts[i])) check_cross_entropy(dtype, 333, class_counts[i]);
     }
 }
 
@@ -131,13 +131,20 @@ static void nan_reaches_the_loss(void **state) {
   }
 }
 
+/* A GPU tells the number and the limit, and not where it stood. */
+#ifdef MS_TEST_CUDA
+  #define TOLD(text, fault) fault
+#else
+  #define TOLD(text, fault) text
+#endif
+
 /* What run says of a case as it is, on so many threads. */
 static int run_status(kernel_case *c, int threads) {
-  const ms_kernel *kernel = ms_cpu_kernel(c->call.op);
+  const ms_kernel *kernel = kernel_of(c->call.op);
   c->call.threads = threads;
   if (kernel->prepare) assert_int_equal(kernel->prepare(&c->call), MS_OK);
   c->call.workspace = poisoned(c->call.workspace_bytes);
-  int rc = kernel->run(&c->call);
+  int rc = run_kernel(kernel, &c->call);
   free(c->call.workspace);
   return rc;
 }
@@ -148,9 +155,11 @@ static void wrong_targets_are_told(void **state) {
     kernel_case c = forward_case(MS_F32, 1000, 256);
     set_input(&c, TARGETS, 900, -1);
     assert_fails(run_status(&c, threads), MS_EINVAL,
-                 "target -1 of row 900 is not in [0,256) and is not ignore_index (-100)");
+                 TOLD("target -1 of row 900 is not in [0,256) and is not ignore_index (-100)", "-1 is not in [0,256)"));
+    set_input(&c, TARGETS, 900, 5);
     set_input(&c, TARGETS, 17, 256);
-    assert_fails(run_status(&c, threads), MS_EINVAL, "target 256 of row 17 is not in [0,256)");
+    assert_fails(run_status(&c, threads), MS_EINVAL,
+                 TOLD("target 256 of row 17 is not in [0,256)", "256 is not in [0,256)"));
     free_case(&c);
   }
 }
@@ -214,9 +223,10 @@ static void wrong_tokens_are_told(void **state) {
   add_output(&c, SHAPE(MS_F32, 6, 4));
   draw_tokens(&c, 1, 6, 10);
   set_input(&c, 1, 4, 10);
-  assert_fails(run_status(&c, 1), MS_EINVAL, "token 10 at position 4 is not in [0,10)");
+  assert_fails(run_status(&c, 1), MS_EINVAL, TOLD("token 10 at position 4 is not in [0,10)", "10 is not in [0,10)"));
+  set_input(&c, 1, 4, 1);
   set_input(&c, 1, 2, -3);
-  assert_fails(run_status(&c, 1), MS_EINVAL, "token -3 at position 2 is not in [0,10)");
+  assert_fails(run_status(&c, 1), MS_EINVAL, TOLD("token -3 at position 2 is not in [0,10)", "-3 is not in [0,10)"));
   free_case(&c);
 }
 

@@ -4,6 +4,9 @@
 ** workspace start as NaN everywhere and end in guard bytes. Running a case also runs it again with the same bits asked for:
 ** a second time, over its first input where the kernel says it may, and on three threads (within a tolerance, for sums
 ** are cut differently).
+**
+** The same cases are compiled once more with MS_TEST_CUDA for the kernels of CUDA, emulated or on a GPU: tensors are then
+** copied to the device and back around each run (cuda_case.h).
 */
 #ifndef MS_TESTS_KERNEL_CASE_H
 #define MS_TESTS_KERNEL_CASE_H
@@ -20,11 +23,33 @@
 
 enum { GUARD_BYTES = 64 };
 
-/* libgomp is not instrumented: the thread sanitizer cannot follow a team, only slow it down. */
-#ifdef __SANITIZE_THREAD__
+#ifdef MS_TEST_CUDA
+  #include "tests/c/support/cuda_case.h"
+#else
+static inline const ms_kernel *kernel_of(int op) { return ms_cpu_kernel(op); }
+static inline int run_kernel(const ms_kernel *kernel, const ms_kernel_call *call) { return kernel->run(call); }
+#endif
+
+/* libgomp is not instrumented: the thread sanitizer cannot follow a team, only slow it down. GPUs have no team. */
+#if defined(__SANITIZE_THREAD__) || defined(MS_TEST_CUDA)
 enum { TEAM = 1 };
 #else
 enum { TEAM = 3 };
+#endif
+
+/* Whether a case of so many elements (or multiplications, by the ten) is left to real devices: an emulated one is slow. */
+#ifdef EMULATED_CUDA
+  #ifdef __SANITIZE_ADDRESS__
+enum { MOST_EMULATED = 30000 };
+  #else
+enum { MOST_EMULATED = 120000 };
+  #endif
+static inline int too_large(int64_t elements) { return elements > MOST_EMULATED; }
+#else
+static inline int too_large(int64_t elements) {
+  (void)elements;
+  return 0;
+}
 #endif
 
 static const int dtypes[] = {MS_F32, MS_BF16};
@@ -129,13 +154,13 @@ static inline void free_case(kernel_case *c) {
 
 /* One run on `threads` threads, its own workspace poisoned. */
 static inline void run_once(kernel_case *c, ms_kernel_call call, int threads) {
-  const ms_kernel *kernel = ms_cpu_kernel(call.op);
+  const ms_kernel *kernel = kernel_of(call.op);
   assert_non_null(kernel);
   call.threads = threads;
   call.scalars = &c->scalars;
-  if (kernel->prepare) assert_int_equal(kernel->prepare(&call), MS_OK);
+  if (kernel->prepare) must(kernel->prepare(&call));
   call.workspace = poisoned(call.workspace_bytes);
-  assert_int_equal(kernel->run(&call), MS_OK);
+  must(run_kernel(kernel, &call));
   assert_guarded(call.workspace, call.workspace_bytes);
   for (int i = 0; i < call.outputs; i++) assert_guarded(call.out_data[i], tensor_bytes(&call.out[i]));
   free(call.workspace);
@@ -170,10 +195,11 @@ static inline void run_case(kernel_case *c) {
   for (int i = 0; i < again.outputs; i++) again.out_data[i] = poisoned(tensor_bytes(&again.out[i]));
   run_once(c, again, 1);
   assert_same_outputs(c, again.out_data, 0, "second run");
-  run_once(c, again, TEAM);
-  assert_same_outputs(c, again.out_data, 1, "three threads");
-  if (ms_cpu_kernel(c->call.op)->in_place && again.inputs &&
-      tensor_bytes(&again.in[0]) == tensor_bytes(&again.out[0])) {
+  if (TEAM > 1) {
+    run_once(c, again, TEAM);
+    assert_same_outputs(c, again.out_data, 1, "three threads");
+  }
+  if (kernel_of(c->call.op)->in_place && again.inputs && tensor_bytes(&again.in[0]) == tensor_bytes(&again.out[0])) {
     memcpy(again.out_data[0], again.in_data[0], (size_t)tensor_bytes(&again.in[0]));
     again.in_data[0] = again.out_data[0];
     run_once(c, again, 1);

@@ -1,0 +1,79 @@
+/* activation_backward_bias.cu - dx = dy act'(a), and the bias gradient, the sum of dx over all rows in f32, in one pass:
+** 3 s bytes an element of s bytes. a is the activation's output for relu, its input for the others. Columns: columns.h.
+** May write over a.
+*/
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/columns.h"
+
+namespace {
+
+struct none_grad {
+  static __device__ __forceinline__ float of(float, float dy) { return dy; }
+};
+struct relu_grad {
+  static __device__ __forceinline__ float of(float a, float dy) { return a <= 0.0f ? 0.0f : dy; }
+};
+struct gelu_grad {
+  static __device__ __forceinline__ float of(float a, float dy) { return dy * ms_gelu_grad(a); }
+};
+struct gelu_tanh_grad {
+  static __device__ __forceinline__ float of(float a, float dy) { return dy * ms_gelu_tanh_grad(a); }
+};
+struct silu_grad {
+  static __device__ __forceinline__ float of(float a, float dy) { return dy * ms_silu_grad(a); }
+};
+
+template <class T, class G> struct column_of {
+  static constexpr int SUMS = 1;
+  using Join = ms_column_sum;
+  const T *a, *dy;
+  T *dx;
+  int64_t columns;
+  template <int V> __device__ __forceinline__ void add(int64_t, int64_t row, int64_t column, float (&sum)[1][V]) const {
+    float x[V], gradient[V];
+    ms_load<V>(a + row * columns + column, x);
+    ms_load<V>(dy + row * columns + column, gradient);
+#pragma unroll
+    for (int l = 0; l < V; l++) {
+      x[l] = G::of(x[l], gradient[l]);
+      sum[0][l] += x[l];
+    }
+    ms_store<V>(dx + row * columns + column, x);
+  }
+};
+
+ms_columns columns_of(const ms_kernel_call *call) {
+  const int lanes = call->in[0].dtype == MS_BF16 ? ms_lanes<ms_b16> : ms_lanes<float>;
+  return ms_columns_of(1, ms_row_count(&call->in[0]), ms_row_length(&call->in[0]), lanes);
+}
+
+int prepare(ms_kernel_call *call) {
+  call->workspace_bytes = ms_columns_bytes(columns_of(call), 1);
+  return MS_OK;
+}
+
+template <class T, class G> int run_typed(const ms_kernel_call *call) {
+  const ms_columns c = columns_of(call);
+  float *partial = static_cast<float *>(call->workspace);
+  const column_of<T, G> f = {static_cast<const T *>(call->in_data[0]), static_cast<const T *>(call->in_data[1]),
+                             static_cast<T *>(call->out_data[0]), c.columns};
+  const int aligned = ms_cuda_aligned(f.a) && ms_cuda_aligned(f.dy) && ms_cuda_aligned(f.dx);
+  MS_TRY((ms_run_columns<ms_lanes<T>>(call, f, c, aligned, partial)));
+  return ms_join_to<ms_column_sum>(call, 1, partial, c, 1.0f);
+}
+
+template <class T> int run_activation(const ms_kernel_call *call) {
+  switch (call->attrs.i[2]) {
+    case MS_ACT_RELU: return run_typed<T, relu_grad>(call);
+    case MS_ACT_GELU: return run_typed<T, gelu_grad>(call);
+    case MS_ACT_GELU_TANH: return run_typed<T, gelu_tanh_grad>(call);
+    case MS_ACT_SILU: return run_typed<T, silu_grad>(call);
+    default: return run_typed<T, none_grad>(call);
+  }
+}
+
+int run(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[0].dtype, T, run_activation<T>(call)); }
+
+} // namespace
+
+extern const ms_kernel ms_cuda_activation_backward_bias = {prepare, run, nullptr, 1};

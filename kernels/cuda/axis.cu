@@ -1,0 +1,93 @@
+/* axis.cu - sums, means and maxima over one axis: s bytes an element of s bytes. f32 accumulation; the order of additions
+** depends on shapes alone.
+**
+** Over the last axis (inner = 1) a row has 32 or 256 threads (rows.h); long rows that are few are cut into parts of at
+** least 16384 elements, which a second kernel joins. Over another axis the sums go down columns (columns.h).
+*/
+#include "kernels/cuda/axis.h"
+
+#include "kernels/cuda/columns.h"
+#include "kernels/cuda/rows.h"
+
+namespace {
+
+constexpr int64_t ROW_PART = 16384, ROW_BLOCKS = 1024;
+
+struct max_join {
+  static __device__ __forceinline__ float neutral() { return -INFINITY; }
+  static __device__ __forceinline__ float join(float a, float b) { return ms_larger()(a, b); }
+};
+
+template <class J> struct join_of {
+  __device__ __forceinline__ float operator()(float a, float b) const { return J::join(a, b); }
+};
+
+template <class T, class J> struct column_of {
+  static constexpr int SUMS = 1;
+  using Join = J;
+  const T *x;
+  int64_t rows, columns;
+  template <int V>
+  __device__ __forceinline__ void add(int64_t o, int64_t row, int64_t column, float (&sum)[1][V]) const {
+    float value[V];
+    ms_load<V>(x + (o * rows + row) * columns + column, value);
+#pragma unroll
+    for (int l = 0; l < V; l++) sum[0][l] = J::join(sum[0][l], value[l]);
+  }
+};
+
+/* partial[row, part] of x [rows, n]; blocks have one or several (row, part). */
+template <class T, class J>
+__global__ void join_rows(const T *x, float *partial, int64_t rows, int64_t n, int64_t parts) {
+  const int64_t own = ms_own_row(), at = min(own, rows * parts - 1), row = at / parts, part = at % parts;
+  const int64_t begin = n * part / parts, end = n * (part + 1) / parts;
+  float total = J::neutral();
+  ms_for_row(x + row * n + begin, end - begin, [&](int64_t, auto &v) {
+    for (float e : v) total = J::join(total, e);
+  });
+  total = ms_row_reduce(total, J::neutral(), join_of<J>());
+  if (threadIdx.x == 0 && own < rows * parts) partial[own] = total;
+}
+
+/* Rows as a matrix of one column, whose parts are joined. */
+ms_columns row_parts(ms_axis_view view) {
+  ms_columns c = {view.outer, view.n, 1, 1, 1};
+  const int64_t wanted = ms_cuda_ceil(ROW_BLOCKS, view.outer > 0 ? view.outer : 1),
+                most = ms_cuda_ceil(view.n, ROW_PART);
+  c.parts = wanted < most ? wanted : most;
+  if (c.parts < 1) c.parts = 1;
+  return c;
+}
+
+int lanes_of(const ms_kernel_call *call) { return call->in[0].dtype == MS_BF16 ? ms_lanes<ms_b16> : ms_lanes<float>; }
+
+template <class T, class J> int run_typed(const ms_kernel_call *call, ms_axis_view view, float divisor) {
+  const T *x = static_cast<const T *>(call->in_data[0]);
+  float *partial = static_cast<float *>(call->workspace);
+  if (view.inner == 1) {
+    const ms_columns c = row_parts(view);
+    const ms_row_shape by = ms_row_shape_of(c.outer * c.parts, view.n / c.parts, 0, 1, 1, 0);
+    if (by.blocks)
+      MS_TRY(MS_CUDA_LAUNCH((join_rows<T, J>), by.blocks, by.block, 0, call->stream, x, partial, c.outer, view.n,
+                            c.parts));
+    return ms_join_to<J>(call, 0, partial, c, divisor);
+  }
+  const ms_columns c = ms_columns_of(view.outer, view.n, view.inner, lanes_of(call));
+  const column_of<T, J> f = {x, view.n, view.inner};
+  MS_TRY((ms_run_columns<ms_lanes<T>>(call, f, c, ms_cuda_aligned(x), partial)));
+  return ms_join_to<J>(call, 0, partial, c, divisor);
+}
+
+} // namespace
+
+int64_t ms_axis_workspace(const ms_kernel_call *call, ms_axis_view view) {
+  if (view.inner == 1) return ms_columns_bytes(row_parts(view), 1);
+  return ms_columns_bytes(ms_columns_of(view.outer, view.n, view.inner, lanes_of(call)), 1);
+}
+
+int ms_axis_run(const ms_kernel_call *call, ms_axis_view view, int largest, double divisor) {
+  const float by = static_cast<float>(divisor);
+  return MS_CUDA_FLOATS(call->in[0].dtype, T,
+                        largest ? run_typed<T, max_join>(call, view, 1.0f)
+                                : run_typed<T, ms_column_sum>(call, view, by));
+}

@@ -1,0 +1,56 @@
+/* broadcast.h - where the operands of a broadcasting kernel lie: the device's side of ms_broadcast (kernels/shape.h).
+**
+** A thread has a vector of V neighbours of the output, V > 1 when rows of the last axis hold whole vectors: along it an
+** operand is read as a vector too, or stands still and is one number. Its place costs a division for each axis but the
+** outermost, in 32 bits while the output has fewer than 2^32 elements; tensors of one shape have one axis.
+*/
+#ifndef MS_KERNELS_CUDA_BROADCAST_H
+#define MS_KERNELS_CUDA_BROADCAST_H
+
+#include "kernels/cuda/vector.h"
+
+constexpr int MS_BROADCAST_THREADS = 256;
+
+template <class I>
+__device__ __forceinline__ void ms_locate_as(const ms_broadcast &shape, I element, int inputs, int64_t *offsets) {
+  for (int d = shape.ndim - 1; d >= 0; d--) {
+    const I dim = static_cast<I>(shape.dims[d]), rest = d ? element / dim : 0, at = d ? element - rest * dim : element;
+#pragma unroll
+    for (int i = 0; i < MS_MAX_BROADCAST_INPUTS; i++)
+      if (i < inputs) offsets[i] += static_cast<int64_t>(at) * shape.strides[i][d];
+    element = rest;
+  }
+}
+
+/* offsets [inputs] of the output's element. */
+__device__ __forceinline__ void ms_locate(const ms_broadcast &shape, int64_t element, int64_t n, int inputs,
+                                          int64_t *offsets) {
+  for (int i = 0; i < inputs; i++) offsets[i] = 0;
+  if (n < INT64_C(4294967296)) ms_locate_as(shape, static_cast<uint32_t>(element), inputs, offsets);
+  else ms_locate_as(shape, element, inputs, offsets);
+}
+
+/* V elements from `at`, or one V times where the operand stands still. */
+template <int V, class T> __device__ __forceinline__ void ms_load_along(const T *at, bool walks, float (&x)[V]) {
+  if (walks) return ms_load<V>(at, x);
+  const float one = ms_load_one(at);
+#pragma unroll
+  for (int l = 0; l < V; l++) x[l] = one;
+}
+
+__device__ __forceinline__ bool ms_walks(const ms_broadcast &shape, int input) {
+  return shape.strides[input][shape.ndim - 1] == 1;
+}
+
+/* 1 when the kernel may go by vectors: whole ones in every row, and all pointers aligned. */
+static inline int ms_broadcast_vectors(const ms_kernel_call *call, const ms_broadcast &shape, int lanes) {
+  int aligned = shape.dims[shape.ndim - 1] % lanes == 0 && ms_cuda_aligned(call->out_data[0]);
+  for (int i = 0; i < call->inputs; i++) aligned &= ms_cuda_aligned(call->in_data[i]);
+  return aligned;
+}
+
+static inline unsigned ms_broadcast_blocks(int64_t n, int lanes) {
+  return static_cast<unsigned>(ms_cuda_ceil(n, static_cast<int64_t>(lanes) * MS_BROADCAST_THREADS));
+}
+
+#endif

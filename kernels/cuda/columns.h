@@ -1,0 +1,109 @@
+/* columns.h - sums (or maxima) down the columns of [outer, rows, columns]: sums over an axis that is not the last, bias and
+** gain gradients.
+**
+** A block of 32 x 8 threads has a strip of 32 vectors of columns and a part of the rows; each thread goes down every
+** eighth row of its column, the eight sums are joined in shared memory in order, and a second kernel joins the parts in
+** order. Parts are made until some 1000 blocks are busy, each of at least 64 rows. The parts' sums are f32 in the workspace:
+** [sums][outer][parts][columns], at most a 64th of what is read.
+**
+** F tells what is summed:
+**   static constexpr int SUMS, typename Join (ms_column_sum or one like it)
+**   template <int V> add(outer, row, column, float (&sum)[SUMS][V])    joins the elements of V columns to sum
+*/
+#ifndef MS_KERNELS_CUDA_COLUMNS_H
+#define MS_KERNELS_CUDA_COLUMNS_H
+
+#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/vector.h"
+
+constexpr int MS_COLUMN_LANES = 32, MS_COLUMN_ROWS = 8, MS_COLUMN_BLOCKS = 1024, MS_COLUMN_LEAST = 64;
+
+struct ms_column_sum {
+  static __device__ __forceinline__ float neutral() { return 0.0f; }
+  static __device__ __forceinline__ float join(float a, float b) { return a + b; }
+};
+
+struct ms_columns {
+  int64_t outer, rows, columns;
+  int64_t parts, strips;
+};
+
+static inline ms_columns ms_columns_of(int64_t outer, int64_t rows, int64_t columns, int lanes) {
+  ms_columns c = {outer, rows, columns, 1, ms_cuda_ceil(columns, static_cast<int64_t>(lanes) * MS_COLUMN_LANES)};
+  const int64_t blocks = outer * c.strips > 0 ? outer * c.strips : 1;
+  const int64_t wanted = ms_cuda_ceil(MS_COLUMN_BLOCKS, blocks), most = ms_cuda_ceil(rows, MS_COLUMN_LEAST);
+  c.parts = wanted < most ? wanted : most;
+  if (c.parts < 1) c.parts = 1;
+  return c;
+}
+
+static inline int64_t ms_columns_bytes(const ms_columns &c, int sums) {
+  return sums * c.outer * c.parts * c.columns * static_cast<int64_t>(sizeof(float));
+}
+
+template <int V, class F>
+__global__ void __launch_bounds__(MS_COLUMN_LANES *MS_COLUMN_ROWS) ms_sum_columns(F f, ms_columns c, float *partial) {
+  __shared__ float joined[MS_COLUMN_ROWS][MS_COLUMN_LANES * V];
+  const int64_t strip = blockIdx.x % c.strips, part = blockIdx.x / c.strips % c.parts,
+                o = blockIdx.x / c.strips / c.parts;
+  const int64_t column = (strip * MS_COLUMN_LANES + threadIdx.x) * V;
+  const int64_t begin = c.rows * part / c.parts, end = c.rows * (part + 1) / c.parts;
+  float sum[F::SUMS][V];
+#pragma unroll
+  for (int s = 0; s < F::SUMS; s++)
+#pragma unroll
+    for (int l = 0; l < V; l++) sum[s][l] = F::Join::neutral();
+  if (column < c.columns)
+#pragma unroll 4
+    for (int64_t r = begin + threadIdx.y; r < end; r += MS_COLUMN_ROWS) f.template add<V>(o, r, column, sum);
+#pragma unroll
+  for (int s = 0; s < F::SUMS; s++) {
+#pragma unroll
+    for (int l = 0; l < V; l++) joined[threadIdx.y][threadIdx.x * V + l] = sum[s][l];
+    __syncthreads();
+    const int thread = threadIdx.y * MS_COLUMN_LANES + threadIdx.x;
+    const int64_t first = strip * MS_COLUMN_LANES * V;
+    for (int i = thread; i < MS_COLUMN_LANES * V; i += MS_COLUMN_LANES * MS_COLUMN_ROWS) {
+      float total = joined[0][i];
+#pragma unroll
+      for (int r = 1; r < MS_COLUMN_ROWS; r++) total = F::Join::join(total, joined[r][i]);
+      if (first + i < c.columns) partial[((s * c.outer + o) * c.parts + part) * c.columns + first + i] = total;
+    }
+    __syncthreads();
+  }
+}
+
+/* to[o, column] = the join of the parts divided by divisor; partial is one of the sums: [outer, parts, columns] */
+template <class Y, class Join> __global__ void ms_join_parts(const float *partial, Y *to, ms_columns c, float divisor) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= c.outer * c.columns) return;
+  const float *from = partial + i / c.columns * c.parts * c.columns + i % c.columns;
+  float total = from[0];
+#pragma unroll 8
+  for (int64_t p = 1; p < c.parts; p++) total = Join::join(total, from[p * c.columns]);
+  ms_store_one(to + i, total / divisor);
+}
+
+template <class Join>
+static int ms_join_to(const ms_kernel_call *call, int output, const float *partial, const ms_columns &c,
+                      float divisor) {
+  const unsigned blocks = static_cast<unsigned>(ms_cuda_ceil(c.outer * c.columns, 256));
+  if (blocks == 0) return MS_OK;
+  return MS_CUDA_FLOATS(call->out[output].dtype, Y,
+                        MS_CUDA_LAUNCH((ms_join_parts<Y, Join>), blocks, 256, 0, call->stream, partial,
+                                       static_cast<Y *>(call->out_data[output]), c, divisor));
+}
+
+/* Runs f over all elements, `lanes` columns at a time when every pointer is aligned; partial as above. */
+template <int LANES, class F>
+static int ms_run_columns(const ms_kernel_call *call, F f, ms_columns c, int aligned, float *partial) {
+  const dim3 block(MS_COLUMN_LANES, MS_COLUMN_ROWS);
+  const int vectors = aligned && c.columns % LANES == 0;
+  c.strips = ms_cuda_ceil(c.columns, static_cast<int64_t>(vectors ? LANES : 1) * MS_COLUMN_LANES);
+  const unsigned blocks = static_cast<unsigned>(c.outer * c.parts * c.strips);
+  if (blocks == 0) return MS_OK;
+  if (vectors) return MS_CUDA_LAUNCH((ms_sum_columns<LANES, F>), blocks, block, 0, call->stream, f, c, partial);
+  return MS_CUDA_LAUNCH((ms_sum_columns<1, F>), blocks, block, 0, call->stream, f, c, partial);
+}
+
+#endif

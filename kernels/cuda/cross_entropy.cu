@@ -1,0 +1,122 @@
+/* cross_entropy.cu - the mean loss of a classifier, and its gradient, without a tensor of probabilities.
+**
+** Forward reads each logit once, s bytes: a block has a row, each thread a running maximum and the sum of exponentials
+** scaled to match (Milakov & Gimelshein 2018), which are then joined. What is kept for backward is one number a row, the
+** log of the sum. Losses of rows are added up in double by one block in a fixed order. Backward reads and writes each
+** logit once, 2 s bytes, and may write over the logits. Rows need not be aligned: vocabularies are odd.
+*/
+#include "kernels/cuda/rows.h"
+
+namespace {
+
+enum { LOGITS, TARGETS, LSE, COUNT, DLOSS };
+constexpr int THREADS = 256, LAST_THREADS = 1024;
+
+struct shape {
+  int64_t rows, classes, ignored;
+};
+
+shape shape_of(const ms_kernel_call *call) {
+  return {ms_row_count(&call->in[LOGITS]), ms_row_length(&call->in[LOGITS]), call->attrs.i[0]};
+}
+
+__device__ __forceinline__ bool counts(int32_t target, const shape &s) {
+  return target != s.ignored && target >= 0 && target < s.classes;
+}
+
+/* Largest so far and the sum of e^(x - largest), e^x while the largest is -inf. */
+struct running {
+  float largest, sum;
+  template <int V> __device__ __forceinline__ void add(const float (&x)[V]) {
+    float highest = x[0];
+#pragma unroll
+    for (int l = 1; l < V; l++) highest = fmaxf(highest, x[l]);
+    if (highest > largest) {
+      sum *= __expf(largest - highest);
+      largest = highest;
+    }
+    const float base = largest > -INFINITY ? largest : 0.0f;
+#pragma unroll
+    for (int l = 0; l < V; l++) sum += __expf(x[l] - base);
+  }
+};
+
+template <class T>
+__global__ void __launch_bounds__(THREADS)
+    forward_rows(const T *logits, const int32_t *targets, float *lse, double *losses, ms_fault *fault, shape s) {
+  const int64_t row = blockIdx.x;
+  running own = {-INFINITY, 0.0f};
+  ms_for_row(logits + row * s.classes, s.classes, [&](int64_t, auto &x) { own.add(x); });
+  const float largest = ms_row_max(own.largest);
+  if (own.largest > -INFINITY) own.sum *= __expf(own.largest - largest);
+  const float sum = ms_row_sum(own.sum);
+  if (threadIdx.x != 0) return;
+  const float value = largest > -INFINITY ? largest + logf(sum) : logf(sum); /* -inf and NaN have no largest */
+  const int32_t target = targets[row];
+  lse[row] = value;
+  losses[row] = 0.0;
+  if (counts(target, s))
+    losses[row] = static_cast<double>(value) - static_cast<double>(ms_load_one(logits + row * s.classes + target));
+  else if (target != s.ignored) ms_note_fault(fault, MS_OP_cross_entropy, target, s.classes);
+}
+
+__global__ void __launch_bounds__(LAST_THREADS)
+    forward_mean(const double *losses, const int32_t *targets, float *loss, float *count, shape s) {
+  double sum = 0.0, counted = 0.0;
+  for (int64_t row = threadIdx.x; row < s.rows; row += LAST_THREADS) {
+    sum += losses[row];
+    counted += counts(targets[row], s) ? 1.0 : 0.0;
+  }
+  sum = ms_row_reduce(sum, 0.0, ms_add());
+  counted = ms_row_reduce(counted, 0.0, ms_add());
+  if (threadIdx.x != 0) return;
+  *loss = counted > 0.0 ? static_cast<float>(sum / counted) : 0.0f;
+  *count = static_cast<float>(counted);
+}
+
+template <class T>
+__global__ void __launch_bounds__(THREADS) backward_rows(const T *logits, const int32_t *targets, const float *lse,
+                                                         const float *count, const float *dloss, T *dlogits, shape s) {
+  const int64_t row = blockIdx.x, target = targets[row];
+  const float log_sum = lse[row], scale = *count > 0.0f ? *dloss / *count : 0.0f;
+  const bool counted = counts(targets[row], s);
+  ms_map_row(logits + row * s.classes, dlogits + row * s.classes, s.classes, [&](int64_t first, auto &x) {
+    int64_t at = first;
+    for (float &e : x) e = counted ? scale * (__expf(e - log_sum) - (at++ == target ? 1.0f : 0.0f)) : 0.0f;
+  });
+}
+
+int prepare_forward(ms_kernel_call *call) {
+  call->workspace_bytes = shape_of(call).rows * static_cast<int64_t>(sizeof(double));
+  return MS_OK;
+}
+
+template <class T> int forward(const ms_kernel_call *call) {
+  const shape s = shape_of(call);
+  const int32_t *targets = static_cast<const int32_t *>(call->in_data[TARGETS]);
+  double *losses = static_cast<double *>(call->workspace);
+  if (s.rows)
+    MS_TRY(MS_CUDA_LAUNCH(forward_rows<T>, static_cast<unsigned>(s.rows), THREADS, 0, call->stream,
+                          static_cast<const T *>(call->in_data[LOGITS]), targets,
+                          static_cast<float *>(call->out_data[1]), losses, call->fault, s));
+  return MS_CUDA_LAUNCH(forward_mean, 1, LAST_THREADS, 0, call->stream, losses, targets,
+                        static_cast<float *>(call->out_data[0]), static_cast<float *>(call->out_data[2]), s);
+}
+
+template <class T> int backward(const ms_kernel_call *call) {
+  const shape s = shape_of(call);
+  if (s.rows == 0) return MS_OK;
+  return MS_CUDA_LAUNCH(
+      backward_rows<T>, static_cast<unsigned>(s.rows), THREADS, 0, call->stream,
+      static_cast<const T *>(call->in_data[LOGITS]), static_cast<const int32_t *>(call->in_data[TARGETS]),
+      static_cast<const float *>(call->in_data[LSE]), static_cast<const float *>(call->in_data[COUNT]),
+      static_cast<const float *>(call->in_data[DLOSS]), static_cast<T *>(call->out_data[0]), s);
+}
+
+int run_forward(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[LOGITS].dtype, T, forward<T>(call)); }
+int run_backward(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[LOGITS].dtype, T, backward<T>(call)); }
+
+} // namespace
+
+extern const ms_kernel ms_cuda_cross_entropy = {prepare_forward, run_forward, nullptr, 0};
+extern const ms_kernel ms_cuda_cross_entropy_backward = {nullptr, run_backward, nullptr, 1};

@@ -1,0 +1,112 @@
+/* embedding_backward.cu - the gradient of an embedding's table: s bytes an element of dy, and twice the table's (it is
+** cleared, and rows that have tokens are written). No atomic additions: the same bits in every run.
+**
+** Positions are sorted by token (sort.h). A block has 32 neighbours of that order and a strip of columns, and sums runs of
+** equal tokens in f32, in token order. A run inside of its 32 is a row of the result. Runs that go on leave their parts in
+** the workspace, f32 [blocks][2][D] (of a run that began before, of one that goes on), and the block where a run begins adds
+** them up in order: a frequent token is summed by many blocks.
+*/
+#include "kernels/cuda/sort.h"
+#include "kernels/cuda/vector.h"
+
+namespace {
+
+constexpr int THREADS = 128, RUN = 32;
+
+struct gradient {
+  ms_sorted sorted;
+  int64_t n, rows, columns;
+  float *partial;
+  /* Whether sorted position i and the one before it have one token. */
+  __device__ __forceinline__ bool continues(int64_t i) const {
+    return i > 0 && i < n && sorted.key[i - 1] == sorted.key[i];
+  }
+  __device__ __forceinline__ float *part(int64_t block, int which) const {
+    return partial + (block * 2 + which) * columns;
+  }
+};
+
+template <int V, class T, class Y> __global__ void __launch_bounds__(THREADS) sum_runs(gradient g, const T *dy, Y *dw) {
+  const int64_t column = (static_cast<int64_t>(blockIdx.y) * THREADS + threadIdx.x) * V;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * RUN, end = min(g.n, begin + RUN);
+  if (column >= g.columns) return;
+  float sum[V] = {};
+  int64_t run = begin;
+#pragma unroll 4
+  for (int64_t i = begin; i < end; i++) {
+    float x[V];
+    ms_load<V>(dy + static_cast<int64_t>(g.sorted.position[i]) * g.columns + column, x);
+#pragma unroll
+    for (int l = 0; l < V; l++) sum[l] += x[l];
+    if (i + 1 < end && g.continues(i + 1)) continue;
+    const bool before = run == begin && g.continues(begin), after = i + 1 == end && g.continues(end);
+    const int64_t row = g.sorted.key[i];
+    if (row < g.rows) {
+      if (before || after) ms_store<V>(g.part(blockIdx.x, before ? 0 : 1) + column, sum);
+      else ms_store<V>(dw + row * g.columns + column, sum);
+    }
+#pragma unroll
+    for (int l = 0; l < V; l++) sum[l] = 0.0f;
+    run = i + 1;
+  }
+}
+
+/* The row of the run that begins in this block and goes on in others. */
+template <int V, class Y> __global__ void __launch_bounds__(THREADS) join_runs(gradient g, Y *dw) {
+  const int64_t column = (static_cast<int64_t>(blockIdx.y) * THREADS + threadIdx.x) * V;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * RUN, end = begin + RUN;
+  if (column >= g.columns || end >= g.n || !g.continues(end)) return;
+  const uint32_t row = g.sorted.key[end];
+  if (row >= g.rows || (g.sorted.key[begin] == row && g.continues(begin))) return;
+  float sum[V];
+  ms_load<V>(g.part(blockIdx.x, 1) + column, sum);
+  for (int64_t block = blockIdx.x + 1; block * RUN < g.n && g.sorted.key[block * RUN] == row; block++) {
+    float x[V];
+    ms_load<V>(g.part(block, 0) + column, x);
+#pragma unroll
+    for (int l = 0; l < V; l++) sum[l] += x[l];
+  }
+  ms_store<V>(dw + static_cast<int64_t>(row) * g.columns + column, sum);
+}
+
+int64_t blocks_of(int64_t n) { return ms_cuda_ceil(n, RUN); }
+
+int prepare(ms_kernel_call *call) {
+  const int64_t n = ms_numel(&call->in[0]), columns = call->out[0].dims[1];
+  if (n >= INT64_C(4294967296) || call->out[0].dims[0] >= INT64_C(4294967295))
+    return MS_FAIL(MS_EUNSUPPORTED, "cuda: embedding_backward of %lld tokens and %lld rows; both must be below 2^32",
+                   static_cast<long long>(n), static_cast<long long>(call->out[0].dims[0]));
+  call->workspace_bytes = ms_sort_bytes(n) + blocks_of(n) * 2 * columns * static_cast<int64_t>(sizeof(float));
+  return MS_OK;
+}
+
+template <int V, class T, class Y> int sum_vectors(const ms_kernel_call *call, const gradient &g) {
+  const dim3 grid(static_cast<unsigned>(blocks_of(g.n)), static_cast<unsigned>(ms_cuda_ceil(g.columns, THREADS * V)));
+  Y *dw = static_cast<Y *>(call->out_data[0]);
+  MS_TRY(MS_CUDA_LAUNCH((sum_runs<V, T, Y>), grid, THREADS, 0, call->stream, g,
+                        static_cast<const T *>(call->in_data[1]), dw));
+  return MS_CUDA_LAUNCH((join_runs<V, Y>), grid, THREADS, 0, call->stream, g, dw);
+}
+
+template <class T, class Y> int sum_typed(const ms_kernel_call *call, const gradient &g) {
+  constexpr int V = ms_lanes<T, Y>;
+  const int vectors = g.columns % V == 0 && ms_cuda_aligned(call->in_data[1]) && ms_cuda_aligned(call->out_data[0]);
+  return vectors ? sum_vectors<V, T, Y>(call, g) : sum_vectors<1, T, Y>(call, g);
+}
+
+int run(const ms_kernel_call *call) {
+  gradient g = {{nullptr, nullptr}, ms_numel(&call->in[0]), call->out[0].dims[0], call->out[0].dims[1], nullptr};
+  const size_t bytes = static_cast<size_t>(ms_numel(&call->out[0]) * ms_dtype_size(call->out[0].dtype));
+  if (bytes == 0) return MS_OK;
+  MS_TRY(
+      ms_cuda_status(cudaMemsetAsync(call->out_data[0], 0, bytes, static_cast<cudaStream_t>(call->stream)), "clear"));
+  if (g.n == 0) return MS_OK;
+  MS_TRY(ms_sort_positions(static_cast<const int32_t *>(call->in_data[0]), g.n, g.rows, call->workspace, call->op,
+                           call->fault, call->stream, &g.sorted));
+  g.partial = reinterpret_cast<float *>(static_cast<char *>(call->workspace) + ms_sort_bytes(g.n));
+  return MS_CUDA_FLOATS(call->in[1].dtype, T, MS_CUDA_FLOATS(call->out[0].dtype, Y, sum_typed<T, Y>(call, g)));
+}
+
+} // namespace
+
+extern const ms_kernel ms_cuda_embedding_backward = {prepare, run, nullptr, 0};

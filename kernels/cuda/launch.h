@@ -1,0 +1,78 @@
+/* launch.h - what every file of kernels/cuda begins with: how a kernel is launched, by nvcc's syntax or the emulation's, and
+** how its status comes back. A launch only enqueues: what goes wrong while a kernel runs shows where the host next
+** synchronises.
+*/
+#ifndef MS_KERNELS_CUDA_LAUNCH_H
+#define MS_KERNELS_CUDA_LAUNCH_H
+
+#include <cuda_runtime.h>
+
+extern "C" {
+#include "base/error.h"
+#include "kernels/op.h"
+#include "kernels/product.h"
+#include "kernels/shape.h"
+}
+
+#include "kernels/cuda/hardware.h"
+
+static inline int ms_cuda_status(cudaError_t error, const char *what) {
+  if (error == cudaSuccess) return MS_OK;
+  return MS_FAIL(MS_EINTERNAL, "cuda: %s: %s (%s)", what, cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+#ifdef EMULATED_CUDA
+using emulated::launch_kernel;
+#else
+/* The toolkit's launch by name instead of by chevrons. */
+template <class... Parameters, class... Arguments>
+static cudaError_t launch_kernel(const char *, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
+                                 cudaStream_t stream, Arguments... arguments) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+}
+#endif
+
+/* An int status. A kernel with template arguments stands in parentheses: MS_CUDA_LAUNCH((scale<float, 4>), ...). */
+#define MS_CUDA_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                          \
+  ms_cuda_status(launch_kernel(#kernel, kernel, grid, block, static_cast<size_t>(shared_bytes), \
+                               static_cast<cudaStream_t>(stream), __VA_ARGS__),                 \
+                 "kernel " #kernel)
+
+/* An element of a bf16 tensor. */
+struct ms_b16 {
+  unsigned short bits;
+};
+
+template <class T> struct ms_element;
+template <> struct ms_element<float> { static constexpr int dtype = MS_F32; };
+template <> struct ms_element<ms_b16> { static constexpr int dtype = MS_BF16; };
+
+/* expression with T the element type of a tensor of floats. */
+#define MS_CUDA_FLOATS(dtype, T, ...) \
+  ((dtype) == MS_BF16 ? [&] { using T = ms_b16; return __VA_ARGS__; }() : [&] { using T = float; return __VA_ARGS__; }())
+
+/* Notes what a kernel found wrong, unless something is noted already. */
+static __device__ __forceinline__ void ms_note_fault(ms_fault *fault, int op, int64_t value, int64_t limit) {
+  if (!fault || atomicCAS(&fault->set, 0, 1) != 0) return;
+  fault->op = op;
+  fault->value = value;
+  fault->limit = limit;
+}
+
+/* Bytes rounded up so that what follows in a workspace is aligned. */
+static inline int64_t ms_cuda_align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+static inline __host__ __device__ int64_t ms_cuda_ceil(int64_t n, int64_t by) { return (n + by - 1) / by; }
+
+/* 1 when a pointer may be read 16 bytes at a time; NULL may. */
+static inline int ms_cuda_aligned(const void *data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+
+/* Every kernel of the device: NULL where it has none. kernels/cuda/table.cu */
+extern "C" MS_API const ms_kernel *ms_cuda_kernel(int op);
+
+#endif

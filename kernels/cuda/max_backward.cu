@@ -1,0 +1,70 @@
+/* max_backward.cu - the gradient of max: dy at the first element that equals the largest (or is NaN, when that is what max
+** gave), 0 elsewhere: 3 s bytes an element of s bytes. Over the last axis a block looks for the first place and then writes
+** the row; over another one each thread goes down a column. May write over x.
+*/
+#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/vector.h"
+
+namespace {
+
+enum { X, Y, DY };
+constexpr int THREADS = 256;
+
+__device__ __forceinline__ bool is_largest(float x, float y) { return x == y || (x != x && y != y); }
+
+struct first_of {
+  __device__ __forceinline__ int64_t operator()(int64_t a, int64_t b) const { return b < a ? b : a; }
+};
+
+template <class T>
+__global__ void __launch_bounds__(THREADS) mark_rows(const T *x, const T *y, const T *dy, T *dx, int64_t n) {
+  const int64_t row = blockIdx.x, from = row * n;
+  const float largest = ms_load_one(y + row);
+  int64_t first = n;
+  for (int64_t i = threadIdx.x; i < n && first == n; i += THREADS)
+    if (is_largest(ms_load_one(x + from + i), largest)) first = i;
+  first = ms_row_reduce(first, n, first_of());
+  for (int64_t i = threadIdx.x; i < n; i += THREADS)
+    ms_store_one(dx + from + i, i == first ? ms_load_one(dy + row) : 0.0f);
+}
+
+template <class T>
+__global__ void __launch_bounds__(THREADS) mark_columns(const T *x, const T *y, const T *dy, T *dx, ms_axis_view view) {
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+  if (at >= view.outer * view.inner) return;
+  const float largest = ms_load_one(y + at), gradient = ms_load_one(dy + at);
+  const int64_t first = at / view.inner * view.n * view.inner + at % view.inner;
+  bool found = false;
+  for (int64_t i = 0; i < view.n; i++) {
+    const bool here = !found && is_largest(ms_load_one(x + first + i * view.inner), largest);
+    ms_store_one(dx + first + i * view.inner, here ? gradient : 0.0f);
+    found |= here;
+  }
+}
+
+template <class T> int run_typed(const ms_kernel_call *call) {
+  ms_axis_view view = {1, ms_numel(&call->in[X]), 1};
+  if (!call->attrs.i[2]) view = ms_view_axis(&call->in[X], call->attrs.i[0]);
+  const T *x = static_cast<const T *>(call->in_data[X]), *y = static_cast<const T *>(call->in_data[Y]);
+  const T *dy = static_cast<const T *>(call->in_data[DY]);
+  T *dx = static_cast<T *>(call->out_data[0]);
+  if (view.outer * view.n * view.inner == 0) return MS_OK;
+  if (view.inner == 1)
+    return MS_CUDA_LAUNCH(mark_rows<T>, static_cast<unsigned>(view.outer), THREADS, 0, call->stream, x, y, dy, dx,
+                          view.n);
+  return MS_CUDA_LAUNCH(mark_columns<T>, static_cast<unsigned>(ms_cuda_ceil(view.outer * view.inner, THREADS)), THREADS,
+                        0, call->stream, x, y, dy, dx, view);
+}
+
+/* x, y and dy are of one dtype: y is max's result, dy its gradient. */
+int prepare(ms_kernel_call *call) {
+  if (call->in[Y].dtype == call->in[X].dtype && call->in[DY].dtype == call->in[X].dtype) return MS_OK;
+  return MS_FAIL(MS_EDTYPE, "cuda: max_backward of %s, %s and %s; all must be of one dtype",
+                 ms_dtype_name(call->in[X].dtype), ms_dtype_name(call->in[Y].dtype), ms_dtype_name(call->in[DY].dtype));
+}
+
+int run(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[X].dtype, T, run_typed<T>(call)); }
+
+} // namespace
+
+extern const ms_kernel ms_cuda_max_backward = {prepare, run, nullptr, 1};

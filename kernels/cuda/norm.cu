@@ -1,0 +1,133 @@
+/* norm.cu - layer_norm (Ba et al. 2016) and rms_norm (Zhang & Sennrich 2019) over the last axis, alone or of a sum a + b,
+** which is then an output too: 2 s bytes an element of s bytes, or 4 s. Gain and bias stay in cache; the statistics that
+** backward needs are 4 or 8 bytes a row. Rows are held or streamed (rows.h). A sum is normalised as it was stored, so the
+** fused op gives the bits of add followed by the norm. May write over the first input.
+*/
+#include "kernels/cuda/rows.h"
+
+namespace {
+
+constexpr int THREADS = 1024;
+
+template <class T, class G> struct arguments {
+  const T *a, *b; /* b NULL: the norm of a alone */
+  const G *gain, *bias;
+  T *y, *sum;
+  float *stats;
+  int64_t rows, n;
+  float eps;
+  int centred; /* layer_norm */
+};
+
+template <class T, class G>
+__device__ __forceinline__ void store_stats(const arguments<T, G> &a, int64_t row, float mean, float rstd) {
+  if (threadIdx.x != 0 || row >= a.rows) return;
+  if (a.centred) a.stats[2 * row] = mean;
+  a.stats[a.centred ? 2 * row + 1 : row] = rstd;
+}
+
+template <class T, class G> __global__ void __launch_bounds__(THREADS) held(arguments<T, G> a) {
+  constexpr int V = ms_lanes<T>;
+  const int64_t row = ms_own_row(), from = min(row, a.rows - 1) * a.n;
+  float x[MS_ROW_VECTORS][V], mean = 0.0f, squares = 0.0f;
+#pragma unroll
+  for (int k = 0; k < MS_ROW_VECTORS; k++) {
+    const int64_t at = static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V;
+#pragma unroll
+    for (int l = 0; l < V; l++) x[k][l] = 0.0f;
+    if (at >= a.n) continue;
+    ms_load<V>(a.a + from + at, x[k]);
+    if (!a.b) continue;
+    float b[V];
+    ms_load<V>(a.b + from + at, b);
+#pragma unroll
+    for (int l = 0; l < V; l++) x[k][l] = ms_rounded<T>(x[k][l] + b[l]);
+    if (row < a.rows) ms_store<V>(a.sum + from + at, x[k]);
+  }
+  if (a.centred) {
+#pragma unroll
+    for (int k = 0; k < MS_ROW_VECTORS; k++)
+#pragma unroll
+      for (int l = 0; l < V; l++) mean += x[k][l];
+    mean = ms_row_sum(mean) / static_cast<float>(a.n);
+  }
+#pragma unroll
+  for (int k = 0; k < MS_ROW_VECTORS; k++)
+    if (static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V < a.n)
+#pragma unroll
+      for (int l = 0; l < V; l++) squares += (x[k][l] - mean) * (x[k][l] - mean);
+  const float rstd = 1.0f / sqrtf(ms_row_sum(squares) / static_cast<float>(a.n) + a.eps);
+#pragma unroll
+  for (int k = 0; k < MS_ROW_VECTORS; k++) {
+    const int64_t at = static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V;
+    if (at >= a.n || row >= a.rows) continue;
+    float gain[V], bias[V];
+    ms_load<V>(a.gain + at, gain);
+    if (a.centred) ms_load<V>(a.bias + at, bias);
+#pragma unroll
+    for (int l = 0; l < V; l++) {
+      x[k][l] = (x[k][l] - mean) * rstd * gain[l];
+      if (a.centred) x[k][l] += bias[l];
+    }
+    ms_store<V>(a.y + from + at, x[k]);
+  }
+  store_stats(a, row, mean, rstd);
+}
+
+template <class T, class G> __device__ __forceinline__ float summand(const arguments<T, G> &a, int64_t at) {
+  const float x = ms_load_one(a.a + at);
+  return a.b ? ms_rounded<T>(x + ms_load_one(a.b + at)) : x;
+}
+
+template <class T, class G> __global__ void streamed(arguments<T, G> a) {
+  const int64_t row = ms_own_row(), from = min(row, a.rows - 1) * a.n;
+  float mean = 0.0f, squares = 0.0f;
+  if (a.centred) {
+    for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x) mean += summand(a, from + i);
+    mean = ms_row_sum(mean) / static_cast<float>(a.n);
+  }
+  for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x) {
+    const float x = summand(a, from + i) - mean;
+    squares += x * x;
+  }
+  const float rstd = 1.0f / sqrtf(ms_row_sum(squares) / static_cast<float>(a.n) + a.eps);
+  for (int64_t i = threadIdx.x; i < a.n && row < a.rows; i += blockDim.x) {
+    const float x = summand(a, from + i);
+    if (a.b) ms_store_one(a.sum + from + i, x);
+    const float y = (x - mean) * rstd * ms_load_one(a.gain + i);
+    ms_store_one(a.y + from + i, a.centred ? y + ms_load_one(a.bias + i) : y);
+  }
+  store_stats(a, row, mean, rstd);
+}
+
+template <class T, class G> int run_typed(const ms_kernel_call *call) {
+  const int summed = call->op == MS_OP_add_layer_norm || call->op == MS_OP_add_rms_norm;
+  const int centred = call->op == MS_OP_layer_norm || call->op == MS_OP_add_layer_norm;
+  const arguments<T, G> a = {static_cast<const T *>(call->in_data[0]),
+                             summed ? static_cast<const T *>(call->in_data[1]) : nullptr,
+                             static_cast<const G *>(call->in_data[1 + summed]),
+                             centred ? static_cast<const G *>(call->in_data[2 + summed]) : nullptr,
+                             static_cast<T *>(call->out_data[0]),
+                             summed ? static_cast<T *>(call->out_data[2]) : nullptr,
+                             static_cast<float *>(call->out_data[1]),
+                             ms_row_count(&call->in[0]),
+                             ms_row_length(&call->in[0]),
+                             static_cast<float>(call->attrs.f[0]),
+                             centred};
+  if (a.rows * a.n == 0) return MS_OK;
+  const int aligned = ms_cuda_aligned(a.a) && ms_cuda_aligned(a.b) && ms_cuda_aligned(a.gain) &&
+                      ms_cuda_aligned(a.bias) && ms_cuda_aligned(a.y) && ms_cuda_aligned(a.sum);
+  const ms_row_shape by = ms_row_shape_of(a.rows, a.n, aligned, ms_lanes<T>, MS_ROW_VECTORS, THREADS);
+  if (by.held) return MS_CUDA_LAUNCH((held<T, G>), by.blocks, by.block, 0, call->stream, a);
+  return MS_CUDA_LAUNCH((streamed<T, G>), by.blocks, by.block, 0, call->stream, a);
+}
+
+int run(const ms_kernel_call *call) {
+  const int summed = call->op == MS_OP_add_layer_norm || call->op == MS_OP_add_rms_norm;
+  return MS_CUDA_FLOATS(call->in[0].dtype, T, MS_CUDA_FLOATS(call->in[1 + summed].dtype, G, run_typed<T, G>(call)));
+}
+
+} // namespace
+
+extern const ms_kernel ms_cuda_layer_norm = {nullptr, run, nullptr, 1};
+extern const ms_kernel ms_cuda_rms_norm = {nullptr, run, nullptr, 1};

@@ -1,0 +1,198 @@
+/* norm_backward.cu - the gradients of layer_norm and rms_norm in one pass over x and dy: 3 s bytes an element of s bytes, 4 s
+** with a gradient to add.
+**
+** With h = (x - mean) rstd (mean is 0 for rms_norm) and g = dy gain:
+**   dx = rstd (g - average g - h average(g h))     rms_norm: without average g;  plus the optional fifth input
+**   dgain = sum over rows of dy h,  dbias = sum over rows of dy
+** Held: two blocks an SM of 132 walk over the rows, some side by side in a block, x and dy in registers, the sums of their
+** columns too; in the end a block joins its own in shared memory and writes them to the workspace, f32 [2][blocks][n], and
+** columns.h joins the blocks' in order. Streamed (rows.h says when): a pass for the sums and one for dx. May write over x.
+*/
+#include "kernels/cuda/columns.h"
+#include "kernels/cuda/rows.h"
+
+namespace {
+
+enum { X, GAIN, STATS, DY, MORE };
+constexpr int THREADS = 512, VECTORS = 2, ROW_THREADS = 256;
+constexpr int64_t BLOCKS = 264;
+
+template <class T, class G> struct arguments {
+  const T *x, *dy, *more; /* more NULL: nothing to add */
+  const G *gain;
+  const float *stats;
+  T *dx;
+  int64_t rows, n;
+  int centred; /* layer_norm */
+  __device__ __forceinline__ float mean(int64_t row) const { return centred ? stats[2 * row] : 0.0f; }
+  __device__ __forceinline__ float rstd(int64_t row) const { return stats[centred ? 2 * row + 1 : row]; }
+};
+
+template <class T, class G>
+__global__ void __launch_bounds__(THREADS) held(arguments<T, G> a, float *partial, int64_t parts) {
+  constexpr int V = ms_lanes<T>;
+  MS_CUDA_DYNAMIC_SHARED(float, joined); /* [blockDim.y][n] */
+  float gain[VECTORS][V], dgain[VECTORS][V], dbias[VECTORS][V];
+#pragma unroll
+  for (int k = 0; k < VECTORS; k++) {
+    const int64_t at = static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V;
+    if (at < a.n) ms_load<V>(a.gain + at, gain[k]);
+#pragma unroll
+    for (int l = 0; l < V; l++) dgain[k][l] = dbias[k][l] = 0.0f;
+  }
+  /* All rows of a block take part in its barriers, so they go on together to the end. */
+  const int64_t together = static_cast<int64_t>(gridDim.x) * blockDim.y;
+  for (int64_t base = static_cast<int64_t>(blockIdx.x) * blockDim.y; base < a.rows; base += together) {
+    const int64_t row = base + threadIdx.y, from = row * a.n;
+    const bool real = row < a.rows;
+    float h[VECTORS][V], dy[VECTORS][V], g_sum = 0.0f, gh_sum = 0.0f;
+    const float mean = real ? a.mean(row) : 0.0f, rstd = real ? a.rstd(row) : 0.0f;
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++) {
+      const int64_t at = static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V;
+      if (!real || at >= a.n) continue;
+      ms_load<V>(a.x + from + at, h[k]);
+      ms_load<V>(a.dy + from + at, dy[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++) {
+      if (!real || static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V >= a.n) continue;
+#pragma unroll
+      for (int l = 0; l < V; l++) {
+        h[k][l] = (h[k][l] - mean) * rstd;
+        dgain[k][l] += dy[k][l] * h[k][l];
+        dbias[k][l] += dy[k][l];
+        g_sum += dy[k][l] * gain[k][l];
+        gh_sum += dy[k][l] * gain[k][l] * h[k][l];
+      }
+    }
+    const float2 sums = ms_row_sums(g_sum, gh_sum);
+    const float g_average = a.centred ? sums.x / static_cast<float>(a.n) : 0.0f;
+    const float gh_average = sums.y / static_cast<float>(a.n);
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++) {
+      const int64_t at = static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V;
+      if (!real || at >= a.n) continue;
+      float more[V];
+      if (a.more) ms_load<V>(a.more + from + at, more);
+#pragma unroll
+      for (int l = 0; l < V; l++) {
+        h[k][l] = rstd * (dy[k][l] * gain[k][l] - g_average - h[k][l] * gh_average);
+        if (a.more) h[k][l] += more[l];
+      }
+      ms_store<V>(a.dx + from + at, h[k]);
+    }
+  }
+#pragma unroll
+  for (int s = 0; s < 2; s++) {
+    if (s == 1 && !a.centred) continue;
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < VECTORS; k++) {
+      const int64_t at = static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V;
+      if (at >= a.n) continue;
+      if (s == 0) ms_store<V>(joined + threadIdx.y * a.n + at, dgain[k]);
+      else ms_store<V>(joined + threadIdx.y * a.n + at, dbias[k]);
+    }
+    __syncthreads();
+    for (int64_t i = threadIdx.y * blockDim.x + threadIdx.x; i < a.n; i += blockDim.x * blockDim.y) {
+      float total = joined[i];
+      for (int y = 1; y < static_cast<int>(blockDim.y); y++) total += joined[y * a.n + i];
+      partial[(s * parts + blockIdx.x) * a.n + i] = total;
+    }
+  }
+}
+
+template <class T, class G> __global__ void streamed(arguments<T, G> a) {
+  const int64_t own = ms_own_row(), row = min(own, a.rows - 1), from = row * a.n;
+  const float mean = a.mean(row), rstd = a.rstd(row);
+  float g_sum = 0.0f, gh_sum = 0.0f;
+  for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x) {
+    const float g = ms_load_one(a.dy + from + i) * ms_load_one(a.gain + i);
+    g_sum += g;
+    gh_sum += g * (ms_load_one(a.x + from + i) - mean) * rstd;
+  }
+  const float2 sums = ms_row_sums(g_sum, gh_sum);
+  const float g_average = a.centred ? sums.x / static_cast<float>(a.n) : 0.0f;
+  const float gh_average = sums.y / static_cast<float>(a.n);
+  for (int64_t i = threadIdx.x; i < a.n && own < a.rows; i += blockDim.x) {
+    const float g = ms_load_one(a.dy + from + i) * ms_load_one(a.gain + i);
+    const float h = (ms_load_one(a.x + from + i) - mean) * rstd, dx = rstd * (g - g_average - h * gh_average);
+    ms_store_one(a.dx + from + i, a.more ? dx + ms_load_one(a.more + from + i) : dx);
+  }
+}
+
+template <class T, class G> struct column_of {
+  static constexpr int SUMS = 2;
+  using Join = ms_column_sum;
+  arguments<T, G> a;
+  template <int V> __device__ __forceinline__ void add(int64_t, int64_t row, int64_t column, float (&sum)[2][V]) const {
+    const float mean = a.mean(row), rstd = a.rstd(row);
+    float x[V], dy[V];
+    ms_load<V>(a.x + row * a.n + column, x);
+    ms_load<V>(a.dy + row * a.n + column, dy);
+#pragma unroll
+    for (int l = 0; l < V; l++) {
+      sum[0][l] += dy[l] * (x[l] - mean) * rstd;
+      sum[1][l] += dy[l];
+    }
+  }
+};
+
+ms_columns streamed_columns(int64_t rows, int64_t n) { return ms_columns_of(1, rows, n, 1); }
+
+/* The same with the blocks of the held kernel for parts. */
+ms_columns held_columns(int64_t rows, int64_t n) {
+  const ms_columns c = {1, rows, n, rows < BLOCKS ? (rows > 0 ? rows : 1) : BLOCKS, 1};
+  return c;
+}
+
+int prepare(ms_kernel_call *call) {
+  const int64_t rows = ms_row_count(&call->in[X]), n = ms_row_length(&call->in[X]);
+  const int64_t held = ms_columns_bytes(held_columns(rows, n), 2),
+                other = ms_columns_bytes(streamed_columns(rows, n), 2);
+  call->workspace_bytes = held > other ? held : other;
+  return MS_OK;
+}
+
+template <class T, class G> int run_typed(const ms_kernel_call *call) {
+  const int centred = call->op == MS_OP_layer_norm_backward;
+  const arguments<T, G> a = {static_cast<const T *>(call->in_data[X]),
+                             static_cast<const T *>(call->in_data[DY]),
+                             call->inputs > MORE ? static_cast<const T *>(call->in_data[MORE]) : nullptr,
+                             static_cast<const G *>(call->in_data[GAIN]),
+                             static_cast<const float *>(call->in_data[STATS]),
+                             static_cast<T *>(call->out_data[0]),
+                             ms_row_count(&call->in[X]),
+                             ms_row_length(&call->in[X]),
+                             centred};
+  float *partial = static_cast<float *>(call->workspace);
+  if (a.n == 0) return MS_OK;
+  const int aligned = ms_cuda_aligned(a.x) && ms_cuda_aligned(a.dy) && ms_cuda_aligned(a.more) &&
+                      ms_cuda_aligned(a.gain) && ms_cuda_aligned(a.dx);
+  ms_row_shape by = ms_row_shape_of(a.rows, a.n, aligned, ms_lanes<T>, VECTORS, THREADS);
+  ms_columns c = streamed_columns(a.rows, a.n);
+  if (by.held) {
+    by.block.y = by.block.x < ROW_THREADS ? ROW_THREADS / by.block.x : 1;
+    c = held_columns(a.rows, a.n);
+    const int64_t groups = ms_cuda_ceil(a.rows, by.block.y);
+    if (groups < c.parts) c.parts = groups > 0 ? groups : 1;
+    const int64_t shared = by.block.y * a.n * static_cast<int64_t>(sizeof(float));
+    MS_TRY(MS_CUDA_LAUNCH((held<T, G>), static_cast<unsigned>(c.parts), by.block, shared, call->stream, a, partial,
+                          c.parts));
+  } else {
+    MS_TRY((ms_run_columns<1>(call, column_of<T, G>{a}, c, 0, partial)));
+    if (a.rows) MS_TRY(MS_CUDA_LAUNCH((streamed<T, G>), by.blocks, by.block, 0, call->stream, a));
+  }
+  MS_TRY(ms_join_to<ms_column_sum>(call, 1, partial, c, 1.0f));
+  return centred ? ms_join_to<ms_column_sum>(call, 2, partial + c.parts * a.n, c, 1.0f) : MS_OK;
+}
+
+int run(const ms_kernel_call *call) {
+  return MS_CUDA_FLOATS(call->in[X].dtype, T, MS_CUDA_FLOATS(call->in[GAIN].dtype, G, run_typed<T, G>(call)));
+}
+
+} // namespace
+
+extern const ms_kernel ms_cuda_layer_norm_backward = {prepare, run, nullptr, 1};
+extern const ms_kernel ms_cuda_rms_norm_backward = {prepare, run, nullptr, 1};

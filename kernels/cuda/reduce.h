@@ -1,0 +1,62 @@
+/* reduce.h - one value from those of all threads of a warp or a block, the same in every thread and the same in every run:
+** lanes are joined by a butterfly, warps in order of their numbers.
+*/
+#ifndef MS_KERNELS_CUDA_REDUCE_H
+#define MS_KERNELS_CUDA_REDUCE_H
+
+#include "kernels/cuda/launch.h"
+
+constexpr int MS_WARP = 32, MS_MAX_WARPS = 32;
+
+struct ms_add {
+  template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return a + b; }
+};
+
+/* The larger; a NaN is passed over. */
+struct ms_maximum {
+  __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+/* The larger; NaN when either is. */
+struct ms_larger {
+  __device__ __forceinline__ float operator()(float a, float b) const { return b > a || b != b ? b : a; }
+};
+
+template <class T, class Join> __device__ __forceinline__ T ms_warp_reduce(T value, Join join) {
+#pragma unroll
+  for (int bits = MS_WARP / 2; bits > 0; bits /= 2) value = join(value, __shfl_xor_sync(0xffffffffu, value, bits));
+  return value;
+}
+
+/* Among the threads of equal threadIdx.y; blockDim.x is a multiple of 32. Every thread of the block calls it. A block
+** whose rows are warps needs no barrier. */
+template <class T, class Join> __device__ __forceinline__ T ms_row_reduce(T value, T neutral, Join join) {
+  __shared__ T of_warp[MS_MAX_WARPS];
+  value = ms_warp_reduce(value, join);
+  if (blockDim.x == MS_WARP) return value;
+  const int warps = blockDim.x / MS_WARP, lane = threadIdx.x % MS_WARP;
+  if (lane == 0) of_warp[threadIdx.y * warps + threadIdx.x / MS_WARP] = value;
+  __syncthreads();
+  value = lane < warps ? of_warp[threadIdx.y * warps + lane] : neutral;
+  __syncthreads();
+  return ms_warp_reduce(value, join);
+}
+
+/* Two sums for the barriers of one. */
+__device__ __forceinline__ float2 ms_row_sums(float a, float b) {
+  __shared__ float2 of_warp[MS_MAX_WARPS];
+  a = ms_warp_reduce(a, ms_add());
+  b = ms_warp_reduce(b, ms_add());
+  if (blockDim.x == MS_WARP) return make_float2(a, b);
+  const int warps = blockDim.x / MS_WARP, lane = threadIdx.x % MS_WARP;
+  if (lane == 0) of_warp[threadIdx.y * warps + threadIdx.x / MS_WARP] = make_float2(a, b);
+  __syncthreads();
+  const float2 other = lane < warps ? of_warp[threadIdx.y * warps + lane] : make_float2(0.0f, 0.0f);
+  __syncthreads();
+  return make_float2(ms_warp_reduce(other.x, ms_add()), ms_warp_reduce(other.y, ms_add()));
+}
+
+__device__ __forceinline__ float ms_row_sum(float value) { return ms_row_reduce(value, 0.0f, ms_add()); }
+__device__ __forceinline__ float ms_row_max(float value) { return ms_row_reduce(value, -INFINITY, ms_maximum()); }
+
+#endif

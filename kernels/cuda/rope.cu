@@ -1,0 +1,99 @@
+/* rope.cu - rotary positions (Su et al. 2021): pair p of a head at position t is turned by the angle t theta^(-2p / D), 2 s
+** bytes an element of s bytes. Pairs are (p, p + D/2), or (2p, 2p + 1) when interleaved; the gradient is the turn back
+** (inverse). A block has one position of some sequences: it makes the cosines and sines of that position once, in double,
+** in shared memory, and turns all heads by them. May write over x.
+*/
+#include "kernels/cuda/vector.h"
+
+namespace {
+
+enum { BATCH, TIME, HEAD, DEPTH }; /* x [B,T,H,D] */
+constexpr int THREADS = 256;
+constexpr int64_t BLOCKS = 2112;
+
+struct rotation {
+  int64_t batch, times, heads, half, offset, per_block; /* per_block: sequences */
+  double log2_theta, sign;
+};
+
+/* V elements at a time: of both halves of a head, or of its interleaved pairs. */
+template <int V, class T, bool INTERLEAVED>
+__global__ void __launch_bounds__(THREADS) turn(const T *x, T *y, rotation r) {
+  MS_CUDA_DYNAMIC_SHARED(float, cosine); /* [half], and the sines behind them */
+  float *sine = cosine + r.half;
+  const int64_t t = blockIdx.x;
+  for (int64_t p = threadIdx.x; p < r.half; p += THREADS) {
+    const double frequency = exp2(-static_cast<double>(p) / static_cast<double>(r.half) * r.log2_theta);
+    double s, c;
+    sincos(static_cast<double>(t + r.offset) * frequency, &s, &c);
+    cosine[p] = static_cast<float>(c);
+    sine[p] = static_cast<float>(r.sign * s);
+  }
+  __syncthreads();
+  constexpr int PAIRS = INTERLEAVED ? (V + 1) / 2 : V;
+  const int64_t in_head = r.half / PAIRS, in_sequence = r.heads * in_head;
+  const int64_t first = blockIdx.y * r.per_block, sequences = min(r.per_block, r.batch - first);
+  for (int64_t i = threadIdx.x; i < sequences * in_sequence; i += THREADS) {
+    const int64_t b = first + i / in_sequence, rest = i % in_sequence, p = rest % in_head * PAIRS;
+    const int64_t head = ((b * r.times + t) * r.heads + rest / in_head) * 2 * r.half;
+    if constexpr (INTERLEAVED && V > 1) {
+      float v[V];
+      ms_load<V>(x + head + 2 * p, v);
+#pragma unroll
+      for (int l = 0; l < PAIRS; l++) {
+        const float c = cosine[p + l], s = sine[p + l], u = v[2 * l], w = v[2 * l + 1];
+        v[2 * l] = u * c - w * s;
+        v[2 * l + 1] = u * s + w * c;
+      }
+      ms_store<V>(y + head + 2 * p, v);
+    } else {
+      const int64_t low = head + (INTERLEAVED ? 2 * p : p), high = INTERLEAVED ? low + 1 : low + r.half;
+      float a[V], b_[V];
+      ms_load<V>(x + low, a);
+      ms_load<V>(x + high, b_);
+#pragma unroll
+      for (int l = 0; l < V; l++) {
+        const float c = cosine[p + l], s = sine[p + l], u = a[l], w = b_[l];
+        a[l] = u * c - w * s;
+        b_[l] = u * s + w * c;
+      }
+      ms_store<V>(y + low, a);
+      ms_store<V>(y + high, b_);
+    }
+  }
+}
+
+template <int V, class T, bool INTERLEAVED> int launch_turn(const ms_kernel_call *call, const rotation &r) {
+  const dim3 grid(static_cast<unsigned>(r.times), static_cast<unsigned>(ms_cuda_ceil(r.batch, r.per_block)));
+  return MS_CUDA_LAUNCH((turn<V, T, INTERLEAVED>), grid, THREADS, 2 * r.half * static_cast<int64_t>(sizeof(float)),
+                        call->stream, static_cast<const T *>(call->in_data[0]), static_cast<T *>(call->out_data[0]), r);
+}
+
+template <class T> int run_typed(const ms_kernel_call *call, const rotation &r) {
+  constexpr int V = ms_lanes<T>;
+  const int interleaved = call->attrs.i[1] != 0, width = interleaved ? 2 : 1;
+  const int vectors =
+      r.half * width % V == 0 && ms_cuda_aligned(call->in_data[0]) && ms_cuda_aligned(call->out_data[0]);
+  if (vectors) return interleaved ? launch_turn<V, T, true>(call, r) : launch_turn<V, T, false>(call, r);
+  return interleaved ? launch_turn<1, T, true>(call, r) : launch_turn<1, T, false>(call, r);
+}
+
+int run(const ms_kernel_call *call) {
+  const int64_t *dims = call->in[0].dims;
+  rotation r = {dims[BATCH],
+                dims[TIME],
+                dims[HEAD],
+                dims[DEPTH] / 2,
+                call->attrs.i[0],
+                1,
+                log2(call->attrs.f[0]),
+                call->attrs.i[2] ? -1.0 : 1.0};
+  if (ms_numel(&call->in[0]) == 0) return MS_OK;
+  const int64_t slices = ms_cuda_ceil(BLOCKS, r.times);
+  r.per_block = ms_cuda_ceil(r.batch, slices < r.batch ? slices : r.batch);
+  return MS_CUDA_FLOATS(call->in[0].dtype, T, run_typed<T>(call, r));
+}
+
+} // namespace
+
+extern const ms_kernel ms_cuda_rope = {nullptr, run, nullptr, 1};

@@ -1,0 +1,74 @@
+/* rows.h - kernels that work on rows [..., n]: how a row is shared out among threads.
+**
+** Held: the row stays in registers between passes, MS_ROW_VECTORS vectors a thread, so memory is read once. A row of one
+** warp shares its block with three others, and sums over it need no barrier; a longer one has the block to itself.
+** Streamed: rows that are too long for that, or that no vector fits (n no multiple of it, a pointer not aligned): each
+** pass reads the row again, mostly from cache.
+*/
+#ifndef MS_KERNELS_CUDA_ROWS_H
+#define MS_KERNELS_CUDA_ROWS_H
+
+#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/vector.h"
+
+constexpr int MS_ROW_VECTORS = 4, MS_ROWS_OF_WARPS = 4, MS_STREAM_THREADS = 256;
+
+struct ms_row_shape {
+  int held;
+  unsigned blocks;
+  dim3 block; /* x: threads of a row; y: rows */
+};
+
+/* For `rows` rows of n elements in vectors of `lanes`, and at most `most` threads that hold `vectors` each. */
+static inline ms_row_shape ms_row_shape_of(int64_t rows, int64_t n, int aligned, int lanes, int vectors, int most) {
+  ms_row_shape shape;
+  const int64_t wanted = ms_cuda_ceil(ms_cuda_ceil(n, static_cast<int64_t>(lanes) * vectors), MS_WARP) * MS_WARP;
+  shape.held = aligned && n % lanes == 0 && wanted <= most;
+  int64_t threads = shape.held ? wanted : n < 4 * MS_STREAM_THREADS ? MS_WARP : MS_STREAM_THREADS;
+  shape.block = dim3(static_cast<unsigned>(threads), threads == MS_WARP ? MS_ROWS_OF_WARPS : 1);
+  shape.blocks = static_cast<unsigned>(ms_cuda_ceil(rows, shape.block.y));
+  return shape;
+}
+
+/* The row of this thread; threads beyond the last row work on a copy of it and store nothing. */
+__device__ __forceinline__ int64_t ms_own_row() { return static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; }
+
+/* f(first, x): x float [V] from element `first`, V constant, for the thread's share of row [n], whatever its alignment. */
+template <class T, class F> __device__ __forceinline__ void ms_for_row(const T *row, int64_t n, F &&f) {
+  constexpr int V = ms_lanes<T>;
+  const int64_t misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(row) % 16 / sizeof(T));
+  const int64_t head = min(n, static_cast<int64_t>((V - misaligned) % V)), vectors = (n - head) / V;
+  for (int64_t i = threadIdx.x; i < head; i += blockDim.x) {
+    float x[1] = {ms_load_one(row + i)};
+    f(i, x);
+  }
+#pragma unroll 4
+  for (int64_t v = threadIdx.x; v < vectors; v += blockDim.x) {
+    float x[V];
+    ms_load<V>(row + head + v * V, x);
+    f(head + v * V, x);
+  }
+  for (int64_t i = head + vectors * V + threadIdx.x; i < n; i += blockDim.x) {
+    float x[1] = {ms_load_one(row + i)};
+    f(i, x);
+  }
+}
+
+/* The same, and what f leaves in x goes to `to`, which may be the row. */
+template <class T, class F> __device__ __forceinline__ void ms_map_row(const T *row, T *to, int64_t n, F &&f) {
+  const bool alike = reinterpret_cast<uintptr_t>(row) % 16 == reinterpret_cast<uintptr_t>(to) % 16;
+  if (alike) {
+    ms_for_row(row, n, [&](int64_t first, auto &x) {
+      f(first, x);
+      ms_store(to + first, x);
+    });
+    return;
+  }
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+    float x[1] = {ms_load_one(row + i)};
+    f(i, x);
+    ms_store_one(to + i, x[0]);
+  }
+}
+
+#endif

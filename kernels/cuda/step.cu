@@ -1,0 +1,94 @@
+/* step.cu - the small kernels between gradients and optimizer: squares of each chunk (4 bytes an element, summed in double,
+** by up to 512 blocks whose sums another one adds in order), one rank's totals, and, from the totals of all ranks, the mean
+** loss, the gradient norm and the factor that the optimizer applies.
+*/
+#include "kernels/cuda/reduce.h"
+#include "kernels/cuda/vector.h"
+
+namespace {
+
+constexpr int THREADS = 256, V = 4, LAST_THREADS = 512;
+constexpr int64_t PART = 16384, PARTS = 512;
+
+__device__ __forceinline__ double square(float x) { return static_cast<double>(x) * static_cast<double>(x); }
+
+__global__ void __launch_bounds__(THREADS) squares_of_parts(const float *x, double *sums, int64_t n, int aligned) {
+  const int64_t per_block = ms_cuda_ceil(ms_cuda_ceil(n, gridDim.x), V) * V;
+  const int64_t begin = min(n, blockIdx.x * per_block), end = min(n, begin + per_block);
+  const int64_t whole = aligned ? begin + (end - begin) / V * V : begin;
+  double sum = 0.0;
+#pragma unroll 4
+  for (int64_t i = begin + threadIdx.x * V; i < whole; i += THREADS * V) {
+    float v[V];
+    ms_load<V>(x + i, v);
+    sum += (square(v[0]) + square(v[1])) + (square(v[2]) + square(v[3]));
+  }
+  for (int64_t i = whole + threadIdx.x; i < end; i += THREADS) sum += square(x[i]);
+  sum = ms_row_reduce(sum, 0.0, ms_add());
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(LAST_THREADS) add_parts(const double *sums, int64_t parts, float *to) {
+  double sum = 0.0;
+  for (int64_t i = threadIdx.x; i < parts; i += LAST_THREADS) sum += sums[i];
+  sum = ms_row_reduce(sum, 0.0, ms_add());
+  if (threadIdx.x == 0) *to = static_cast<float>(sum);
+}
+
+__global__ void totals_of(const float *squares, int64_t units, const float *loss, float *totals, double replicas) {
+  double sum = 0.0;
+  for (int64_t i = threadIdx.x; i < units; i += MS_WARP) sum += static_cast<double>(squares[i]);
+  sum = ms_warp_reduce(sum, ms_add());
+  if (threadIdx.x != 0) return;
+  totals[0] = static_cast<float>(sum / replicas);
+  totals[1] = loss[0];
+}
+
+__global__ void norm_of(const float *totals, float *to, double ranks, double max_norm, const ms_scalars *scalars) {
+  const double parts = ranks * scalars->micro_batches, norm = sqrt(static_cast<double>(totals[0])) / parts;
+  double factor = 1.0 / parts;
+  if (max_norm > 0.0 && max_norm < norm + 1e-6) factor *= max_norm / (norm + 1e-6);
+  to[0] = static_cast<float>(static_cast<double>(totals[1]) / parts);
+  to[1] = static_cast<float>(norm);
+  to[2] = static_cast<float>(factor);
+  to[3] = 0.0f;
+}
+
+int64_t parts_of(const ms_kernel_call *call) {
+  const int64_t parts = ms_cuda_ceil(ms_numel(&call->in[0]), PART);
+  return parts < PARTS ? parts : PARTS;
+}
+
+int prepare_squares(ms_kernel_call *call) {
+  call->workspace_bytes = parts_of(call) * static_cast<int64_t>(sizeof(double));
+  return MS_OK;
+}
+
+int run_squares(const ms_kernel_call *call) {
+  const int64_t parts = parts_of(call);
+  const float *x = static_cast<const float *>(call->in_data[0]);
+  double *sums = static_cast<double *>(call->workspace);
+  if (parts)
+    MS_TRY(MS_CUDA_LAUNCH(squares_of_parts, static_cast<unsigned>(parts), THREADS, 0, call->stream, x, sums,
+                          ms_numel(&call->in[0]), ms_cuda_aligned(x)));
+  return MS_CUDA_LAUNCH(add_parts, 1, LAST_THREADS, 0, call->stream, sums, parts,
+                        static_cast<float *>(call->out_data[0]));
+}
+
+int run_totals(const ms_kernel_call *call) {
+  return MS_CUDA_LAUNCH(totals_of, 1, MS_WARP, 0, call->stream, static_cast<const float *>(call->in_data[0]),
+                        ms_numel(&call->in[0]), static_cast<const float *>(call->in_data[1]),
+                        static_cast<float *>(call->out_data[0]), static_cast<double>(call->attrs.i[0]));
+}
+
+int run_norm(const ms_kernel_call *call) {
+  return MS_CUDA_LAUNCH(norm_of, 1, 1, 0, call->stream, static_cast<const float *>(call->in_data[0]),
+                        static_cast<float *>(call->out_data[0]), static_cast<double>(call->attrs.i[0]),
+                        call->attrs.f[0], call->scalars);
+}
+
+} // namespace
+
+extern const ms_kernel ms_cuda_sum_squares = {prepare_squares, run_squares, nullptr, 0};
+extern const ms_kernel ms_cuda_step_totals = {nullptr, run_totals, nullptr, 0};
+extern const ms_kernel ms_cuda_step_norm = {nullptr, run_norm, nullptr, 0};

@@ -1,0 +1,34 @@
+/* swiglu.cu - the gated unit silu(a) b (Shazeer 2020), 3 s bytes an element of s bytes, and its gradient, 5 s bytes. May
+** write over a. Shape: elementwise.h.
+*/
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/elementwise.h"
+
+namespace {
+
+struct forward_of {
+  __device__ __forceinline__ void operator()(const float *from, float *to) const { to[0] = ms_silu(from[0]) * from[1]; }
+};
+
+/* da = dy b silu'(a), db = dy silu(a) */
+struct backward_of {
+  __device__ __forceinline__ void operator()(const float *from, float *to) const {
+    const float a = from[0], b = from[1], dy = from[2];
+    const ms_gate_value s = ms_gate_and_slope(a);
+    to[0] = dy * b * (s.gate + a * s.slope);
+    to[1] = dy * (a * s.gate);
+  }
+};
+
+int run_forward(const ms_kernel_call *call) {
+  return MS_CUDA_FLOATS(call->in[0].dtype, T, ms_run_elementwise<T, T, 2, 1>(call, forward_of{}));
+}
+
+int run_backward(const ms_kernel_call *call) {
+  return MS_CUDA_FLOATS(call->in[0].dtype, T, ms_run_elementwise<T, T, 3, 2>(call, backward_of{}));
+}
+
+} // namespace
+
+extern const ms_kernel ms_cuda_swiglu = {nullptr, run_forward, nullptr, 1};
+extern const ms_kernel ms_cuda_swiglu_backward = {nullptr, run_backward, nullptr, 1};

@@ -1,0 +1,26 @@
+/* table.cu - which kernel computes which op on CUDA, from the rows of ops.def. */
+#include "kernels/cuda/launch.h"
+
+/* Rows share kernels, so a declaration may come twice. */
+#define MS_OP(name, min, max, outputs, attrs, shape, gradient, flops, kernel, ...) \
+  extern const ms_kernel ms_cuda_##kernel;
+#include "kernels/ops.def"
+#undef MS_OP
+
+namespace {
+
+const struct {
+  const ms_kernel *kernel;
+  int flags;
+} table[MS_OP_COUNT] = {
+#define MS_OP(name, min, max, outputs, attrs, shape, gradient, flops, kernel, flags, ...) {&ms_cuda_##kernel, flags},
+#include "kernels/ops.def"
+#undef MS_OP
+};
+
+} // namespace
+
+const ms_kernel *ms_cuda_kernel(int op) {
+  if (op < 0 || op >= MS_OP_COUNT || (table[op].flags & MS_OP_ALIAS)) return nullptr;
+  return table[op].kernel;
+}

@@ -1,0 +1,54 @@
+/* unary.cu - y = f(x), element by element: 2 s bytes an element of s bytes. May write over x. Shape: elementwise.h. */
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/elementwise.h"
+
+#define UNARY(name, value)                                                           \
+  struct name##_of {                                                                 \
+    __device__ __forceinline__ void operator()(const float *from, float *to) const { \
+      const float x = from[0];                                                       \
+      to[0] = value;                                                                 \
+    }                                                                                \
+  };
+
+namespace {
+
+struct scale_of {
+  float alpha, beta;
+  __device__ __forceinline__ void operator()(const float *from, float *to) const { to[0] = beta + alpha * from[0]; }
+};
+
+UNARY(exp, expf(x))
+UNARY(log, logf(x))
+UNARY(sqrt, sqrtf(x))
+UNARY(rsqrt, 1.0f / sqrtf(x))
+UNARY(tanh, tanhf(x))
+UNARY(sigmoid, ms_gate(x))
+UNARY(relu, ms_relu(x))
+UNARY(gelu, ms_gelu(x))
+UNARY(gelu_tanh, ms_gelu_tanh(x))
+UNARY(silu, ms_silu(x))
+
+template <class T> int run_typed(const ms_kernel_call *call) {
+  switch (call->op) {
+    case MS_OP_exp: return ms_run_elementwise<T, T, 1, 1>(call, exp_of{});
+    case MS_OP_log: return ms_run_elementwise<T, T, 1, 1>(call, log_of{});
+    case MS_OP_sqrt: return ms_run_elementwise<T, T, 1, 1>(call, sqrt_of{});
+    case MS_OP_rsqrt: return ms_run_elementwise<T, T, 1, 1>(call, rsqrt_of{});
+    case MS_OP_tanh: return ms_run_elementwise<T, T, 1, 1>(call, tanh_of{});
+    case MS_OP_sigmoid: return ms_run_elementwise<T, T, 1, 1>(call, sigmoid_of{});
+    case MS_OP_relu: return ms_run_elementwise<T, T, 1, 1>(call, relu_of{});
+    case MS_OP_gelu: return ms_run_elementwise<T, T, 1, 1>(call, gelu_of{});
+    case MS_OP_gelu_tanh: return ms_run_elementwise<T, T, 1, 1>(call, gelu_tanh_of{});
+    case MS_OP_silu: return ms_run_elementwise<T, T, 1, 1>(call, silu_of{});
+    default: {
+      const scale_of scale = {static_cast<float>(call->attrs.f[0]), static_cast<float>(call->attrs.f[1])};
+      return ms_run_elementwise<T, T, 1, 1>(call, scale);
+    }
+  }
+}
+
+int run(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[0].dtype, T, run_typed<T>(call)); }
+
+} // namespace
+
+extern const ms_kernel ms_cuda_unary = {nullptr, run, nullptr, 1};

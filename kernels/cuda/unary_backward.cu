@@ -1,0 +1,40 @@
+/* unary_backward.cu - dx = dy f'(x), element by element, f' from y or from x as the op says: 3 s bytes an element of s
+** bytes. May write over its first input. Shape: elementwise.h.
+*/
+#include "kernels/cuda/activation.h"
+#include "kernels/cuda/elementwise.h"
+
+/* `value` is an expression of a (the first input, x or y) and dy. */
+#define UNARY_BACKWARD(name, value)                                                  \
+  struct name##_of {                                                                 \
+    __device__ __forceinline__ void operator()(const float *from, float *to) const { \
+      const float a = from[0], dy = from[1];                                         \
+      to[0] = value;                                                                 \
+    }                                                                                \
+  };
+
+namespace {
+
+UNARY_BACKWARD(tanh, dy *(1.0f - a * a))
+UNARY_BACKWARD(sigmoid, dy *(a *(1.0f - a)))
+UNARY_BACKWARD(relu, a <= 0.0f ? 0.0f : dy)
+UNARY_BACKWARD(gelu, dy *ms_gelu_grad(a))
+UNARY_BACKWARD(gelu_tanh, dy *ms_gelu_tanh_grad(a))
+UNARY_BACKWARD(silu, dy *ms_silu_grad(a))
+
+template <class T> int run_typed(const ms_kernel_call *call) {
+  switch (call->op) {
+    case MS_OP_sigmoid_backward: return ms_run_elementwise<T, T, 2, 1>(call, sigmoid_of{});
+    case MS_OP_relu_backward: return ms_run_elementwise<T, T, 2, 1>(call, relu_of{});
+    case MS_OP_gelu_backward: return ms_run_elementwise<T, T, 2, 1>(call, gelu_of{});
+    case MS_OP_gelu_tanh_backward: return ms_run_elementwise<T, T, 2, 1>(call, gelu_tanh_of{});
+    case MS_OP_silu_backward: return ms_run_elementwise<T, T, 2, 1>(call, silu_of{});
+    default: return ms_run_elementwise<T, T, 2, 1>(call, tanh_of{});
+  }
+}
+
+int run(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[0].dtype, T, run_typed<T>(call)); }
+
+} // namespace
+
+extern const ms_kernel ms_cuda_unary_backward = {nullptr, run, nullptr, 1};

@@ -1,0 +1,78 @@
+/* vector.h - elements of f32 and bf16 tensors as floats in registers, up to 16 bytes a load or store.
+**
+** A kernel works on V elements at a time, V = ms_lanes of the widest type it touches: 16 bytes of that one, and 8 where
+** bf16 stands beside f32. A warp so reads and writes whole lines. Pointers must be aligned to the access; what is left
+** at the ends of a tensor is done one element at a time by the same code with V = 1.
+*/
+#ifndef MS_KERNELS_CUDA_VECTOR_H
+#define MS_KERNELS_CUDA_VECTOR_H
+
+#include "kernels/cuda/launch.h"
+
+template <class A, class B = A> constexpr int ms_lanes = 16 / (sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B));
+
+static __device__ __forceinline__ float ms_low_bf16(unsigned pair) { return __uint_as_float(pair << 16); }
+static __device__ __forceinline__ float ms_high_bf16(unsigned pair) { return __uint_as_float(pair & 0xffff0000u); }
+
+template <int V> __device__ __forceinline__ void ms_load(const float *at, float (&x)[V]) {
+  static_assert(V == 1 || V % 4 == 0, "one element, or 16 bytes");
+  if constexpr (V == 1) x[0] = *at;
+  else
+#pragma unroll
+    for (int i = 0; i < V; i += 4) {
+      const float4 four = *reinterpret_cast<const float4 *>(at + i);
+      x[i] = four.x, x[i + 1] = four.y, x[i + 2] = four.z, x[i + 3] = four.w;
+    }
+}
+
+template <int V> __device__ __forceinline__ void ms_load(const ms_b16 *at, float (&x)[V]) {
+  static_assert(V == 1 || V == 4 || V == 8, "one element, 8 or 16 bytes");
+  if constexpr (V == 1) x[0] = ms_low_bf16(at->bits);
+  else if constexpr (V == 4) {
+    const uint2 pairs = *reinterpret_cast<const uint2 *>(at);
+    x[0] = ms_low_bf16(pairs.x), x[1] = ms_high_bf16(pairs.x), x[2] = ms_low_bf16(pairs.y),
+    x[3] = ms_high_bf16(pairs.y);
+  } else {
+    const uint4 pairs = *reinterpret_cast<const uint4 *>(at);
+    x[0] = ms_low_bf16(pairs.x), x[1] = ms_high_bf16(pairs.x), x[2] = ms_low_bf16(pairs.y),
+    x[3] = ms_high_bf16(pairs.y);
+    x[4] = ms_low_bf16(pairs.z), x[5] = ms_high_bf16(pairs.z), x[6] = ms_low_bf16(pairs.w),
+    x[7] = ms_high_bf16(pairs.w);
+  }
+}
+
+template <int V> __device__ __forceinline__ void ms_store(float *at, const float (&x)[V]) {
+  if constexpr (V == 1) *at = x[0];
+  else
+#pragma unroll
+    for (int i = 0; i < V; i += 4)
+      *reinterpret_cast<float4 *>(at + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
+}
+
+template <int V> __device__ __forceinline__ void ms_store(ms_b16 *at, const float (&x)[V]) {
+  if constexpr (V == 1) at->bits = static_cast<unsigned short>(ms_pack_bf16(x[0], 0.0f));
+  else if constexpr (V == 4)
+    *reinterpret_cast<uint2 *>(at) = make_uint2(ms_pack_bf16(x[0], x[1]), ms_pack_bf16(x[2], x[3]));
+  else
+    *reinterpret_cast<uint4 *>(at) = make_uint4(ms_pack_bf16(x[0], x[1]), ms_pack_bf16(x[2], x[3]),
+                                                ms_pack_bf16(x[4], x[5]), ms_pack_bf16(x[6], x[7]));
+}
+
+template <class T> __device__ __forceinline__ float ms_load_one(const T *at) {
+  float x[1];
+  ms_load<1>(at, x);
+  return x[0];
+}
+
+template <class T> __device__ __forceinline__ void ms_store_one(T *at, float value) {
+  const float x[1] = {value};
+  ms_store<1>(at, x);
+}
+
+/* x as it is after a store to T and a load. */
+template <class T> __device__ __forceinline__ float ms_rounded(float x) {
+  if constexpr (sizeof(T) == 2) return ms_low_bf16(ms_pack_bf16(x, 0.0f));
+  return x;
+}
+
+#endif

@@ -1,0 +1,73 @@
+/* cuda_case.h - one run of a CUDA kernel on tensors that lie on the host: everything the call points to is copied to the
+** device, with the guard bytes behind it, and back. Pointers that are one on the host are one on the device.
+*/
+#ifndef MS_TESTS_CUDA_CASE_H
+#define MS_TESTS_CUDA_CASE_H
+
+#include <cuda_runtime_api.h>
+
+#include "base/error.h"
+#include "tests/c/support/check.h"
+
+const ms_kernel *ms_cuda_kernel(int op);
+
+static inline const ms_kernel *kernel_of(int op) { return ms_cuda_kernel(op); }
+
+/* How many bytes behind the start of an allocation tensors lie; workspace, scalars and fault are always aligned. */
+static int device_shift;
+
+typedef struct mirror {
+  void *host, *device, *allocation;
+  size_t bytes;
+} mirror;
+
+typedef struct mirrors {
+  mirror list[MS_MAX_INPUTS + MS_MAX_OUTPUTS + 3];
+  int count;
+} mirrors;
+
+static inline void check_cuda(cudaError_t error) {
+  if (error != cudaSuccess) fail_msg("%s", cudaGetErrorString(error));
+}
+
+/* The device's copy of so many bytes at `host`, guard included; NULL for NULL. */
+static inline void *mirrored(mirrors *m, const void *host, int64_t bytes, int shift) {
+  if (!host) return NULL;
+  for (int i = 0; i < m->count; i++)
+    if (m->list[i].host == host) return m->list[i].device;
+  mirror *new = &m->list[m->count++];
+  new->host = (void *)host;
+  new->bytes = (size_t)bytes;
+  check_cuda(cudaMalloc(&new->allocation, new->bytes + (size_t)shift));
+  new->device = (char *)new->allocation + shift;
+  check_cuda(cudaMemcpy(new->device, host, new->bytes, cudaMemcpyHostToDevice));
+  return new->device;
+}
+
+/* MS_EINVAL with the fault's numbers when the kernel noted one. */
+static inline int run_kernel(const ms_kernel *kernel, const ms_kernel_call *host) {
+  ms_kernel_call call = *host;
+  ms_fault fault = {0};
+  mirrors m = {.count = 0};
+  for (int i = 0; i < call.inputs; i++)
+    call.in_data[i] = mirrored(&m, host->in_data[i],
+                               ms_numel(&call.in[i]) * ms_dtype_size(call.in[i].dtype) + GUARD_BYTES, device_shift);
+  for (int i = 0; i < call.outputs; i++)
+    call.out_data[i] = mirrored(&m, host->out_data[i],
+                                ms_numel(&call.out[i]) * ms_dtype_size(call.out[i].dtype) + GUARD_BYTES, device_shift);
+  call.workspace = mirrored(&m, host->workspace, call.workspace_bytes + GUARD_BYTES, 0);
+  call.scalars = mirrored(&m, host->scalars, sizeof *host->scalars, 0);
+  call.fault = mirrored(&m, &fault, sizeof fault, 0);
+  int rc = kernel->run(&call);
+  check_cuda(cudaDeviceSynchronize());
+  for (int i = 0; i < m.count; i++) {
+    if (m.list[i].host != (void *)host->scalars)
+      check_cuda(cudaMemcpy(m.list[i].host, m.list[i].device, m.list[i].bytes, cudaMemcpyDeviceToHost));
+    check_cuda(cudaFree(m.list[i].allocation));
+  }
+  if (rc || !fault.set) return rc;
+  assert_int_equal(fault.op, call.op);
+  return MS_FAIL(MS_EINVAL, "fault: %lld is not in [0,%lld)", (long long)fault.value, (long long)fault.limit);
+}
+
+#endif

@@ -1,0 +1,226 @@
+/* test_kernels_table.c - every op of the table on small odd shapes and both dtypes: the device has a kernel of it, which gives
+** what the CPU's gives, wherever in memory its tensors begin. An op without a case here fails.
+*/
+#include "tests/c/support/kernel_case.h"
+
+#include "graph/graph.h"
+
+/* Inputs as letters with dims: x the dtype under test, f f32, i i32, u u8; attributes as slot=value. */
+typedef struct op_case {
+  const char *op, *inputs, *attrs;
+} op_case;
+
+static const op_case cases[] = {
+    {"matmul", "x7,5 x5,9 x9", "i2=3"},
+    {"matmul", "x2,7,5 x2,9,7", "i0=1 i1=1"},
+    {"add", "x5,17 x17", ""},
+    {"sub", "x4,1,6 x3,1", ""},
+    {"mul", "x40 x40", ""},
+    {"div", "x24 x", ""},
+    {"less", "x5,17 x5,1", ""},
+    {"equal", "x16 x16", ""},
+    {"where", "u5,16 x16 x5,16", ""},
+    {"scale", "x37", "f0=1.5 f1=-2"},
+    {"exp", "x37", ""},
+    {"log", "x37", ""},
+    {"sqrt", "x37", ""},
+    {"rsqrt", "x37", ""},
+    {"tanh", "x37", ""},
+    {"sigmoid", "x37", ""},
+    {"relu", "x37", ""},
+    {"gelu", "x37", ""},
+    {"gelu_tanh", "x37", ""},
+    {"silu", "x37", ""},
+    {"swiglu", "x3,13 x3,13", ""},
+    {"dropout", "x1003", "f0=0.4 i0=9"},
+    {"cast", "x37", "i7=1"},
+    {"cast", "f37", "i7=2"},
+    {"sum", "x5,6,7", "i0=1"},
+    {"mean", "x5,64", "i0=-1"},
+    {"max", "x5,6,8", "i2=1"},
+    {"softmax", "x3,40", ""},
+    {"log_softmax", "x3,37", ""},
+    {"layer_norm", "x5,48 x48 x48", "f0=1e-5"},
+    {"rms_norm", "x5,37 f37", "f0=1e-5"},
+    {"embedding", "x11,24 i3,5", ""},
+    {"rope", "x2,3,2,16", "f0=10000 i0=5"},
+    {"rope", "x2,3,2,6", "f0=10000 i1=1 i2=1"},
+    {"attention", "x2,9,4,8 x2,9,2,8 x2,9,2,8", "i0=1"},
+    {"cross_entropy", "x7,11 i7", "i0=3"},
+    {"transpose", "x3,4,5", "i0=2 i1=0 i2=1"},
+    {"transpose", "x3,4,16", "i0=1 i1=0 i2=2"},
+    {"slice", "x5,9", "i0=1 i1=2 i2=7"},
+    {"pad", "x5,9", "i0=0 i1=1 i2=2"},
+    {"concat", "x5,3 x5,8 x5,1", "i0=1"},
+    {"broadcast_to", "x3,1,8", "i0=2 i1=3 i2=4 i3=8 i6=4"},
+    {"sum_to", "x2,3,4,8", "i0=3 i1=1 i2=8 i6=3"},
+    {"add_layer_norm", "x5,37 x5,37 x37 x37", "f0=1e-5"},
+    {"add_rms_norm", "x5,40 x5,40 x40", "f0=1e-5"},
+    {"tanh_backward", "x37 x37", ""},
+    {"sigmoid_backward", "x37 x37", ""},
+    {"relu_backward", "x37 x37", ""},
+    {"gelu_backward", "x37 x37", ""},
+    {"gelu_tanh_backward", "x37 x37", ""},
+    {"silu_backward", "x37 x37", ""},
+    {"activation_backward_bias", "x19,24 x19,24", "i2=2 i7=1"},
+    {"swiglu_backward", "x37 x37 x37", ""},
+    {"max_backward", "x6,7 x6 x6", "i0=1"},
+    {"softmax_backward", "x3,40 x3,40", ""},
+    {"log_softmax_backward", "x3,37 x3,37", ""},
+    {"layer_norm_backward", "x19,48 x48 f19,2 x19,48 x19,48", "i7=1"},
+    {"rms_norm_backward", "x19,37 x37 f19 x19,37", ""},
+    {"embedding_backward", "i90 x90,24", "i0=11 i7=1"},
+    {"attention_backward", "x1,5,2,8 x1,5,1,8 x1,5,1,8 x1,5,2,8 f1,2,5 x1,5,2,8", "i0=1"},
+    {"cross_entropy_backward", "x7,11 i7 f7 f f", "i0=3"},
+    {"fill", "", "i0=5 i1=7 i6=2 i7=2 f0=1.5"},
+    {"accumulate", "x37", "i0=1"},
+    {"sum_squares", "f40001", ""},
+    {"step_totals", "f7 f", "i0=2"},
+    {"step_norm", "f2", "i0=6 f0=0.5"},
+    {"adamw", "f37 f4", "f0=1 f1=0.1 f2=0.9 f3=0.99"},
+    {"sgd", "f37 f4", "f0=1 f1=0.1 f2=0.9 f3=0.1 i0=1"},
+};
+
+static ms_value_info read_shape(const char **text, int dtype) {
+  const char letters[] = "fxiu";
+  const int of_letter[] = {MS_F32, dtype, MS_I32, MS_U8};
+  ms_value_info info = {.dtype = of_letter[strchr(letters, *(*text)++) - letters]};
+  while (**text && **text != ' ') {
+    info.dims[info.ndim++] = strtoll(*text, (char **)text, 10);
+    if (**text == ',') ++*text;
+  }
+  if (**text) ++*text;
+  return info;
+}
+
+static void read_attrs(const char *text, ms_attrs *attrs) {
+  while (*text) {
+    const int real = text[0] == 'f', slot = text[1] - '0';
+    const double value = strtod(text + 3, (char **)&text);
+    if (real) attrs->f[slot] = value;
+    else attrs->i[slot] = (int64_t)value;
+    if (*text) text++;
+  }
+}
+
+static int updates_outputs(int op) { return op == MS_OP_adamw || op == MS_OP_sgd || op == MS_OP_accumulate; }
+
+/* Tokens and targets are classes of 11; norms and counts are positive; the log-sums of attention are larger than scores. */
+static void make_sensible(kernel_case *c) {
+  const int op = c->call.op;
+  for (int i = 0; i < c->call.inputs; i++)
+    for (int64_t e = 0; e < ms_numel(&c->call.in[i]); e++) {
+      const double x = input_at(c, i, e);
+      if (c->call.in[i].dtype == MS_I32) set_input(c, i, e, (double)(e * e % 11));
+      else if (op == MS_OP_log || op == MS_OP_sqrt || op == MS_OP_rsqrt || op == MS_OP_div)
+        set_input(c, i, e, fabs(x) + 0.25);
+      else if (op == MS_OP_attention_backward && i == 4) set_input(c, i, e, 4.0 + fabs(x));
+      else if (op == MS_OP_step_norm || (op == MS_OP_cross_entropy_backward && i >= 2))
+        set_input(c, i, e, 1.0 + fabs(x));
+    }
+}
+
+static kernel_case build(const op_case *of, int dtype) {
+  kernel_case c = case_of(ms_op_find(of->op));
+  ms_value_info out[MS_MAX_OUTPUTS] = {{0}};
+  const ms_op_row *row = ms_op_row_of(c.call.op);
+  const double eps = 1e-8;
+  if (!row) fail_msg("there is no op %s", of->op);
+  must(ms_op_defaults(of->op, &c.call.attrs));
+  read_attrs(of->attrs, &c.call.attrs);
+  if (c.call.op == MS_OP_adamw) memcpy(&c.call.attrs.i[0], &eps, sizeof eps);
+  for (const char *text = of->inputs; *text;) add_input(&c, read_shape(&text, dtype));
+  const ms_node node = {.op = c.call.op, .attrs = c.call.attrs, .inputs = c.call.inputs, .outputs = row->outputs};
+  must(row->infer(&node, c.call.in, out));
+  for (int o = 0; o < row->outputs; o++) {
+    add_output(&c, out[o]);
+    for (int64_t e = 0; updates_outputs(c.call.op) && e < ms_numel(&out[o]); e++)
+      set_element(c.call.out_data[o], out[o].dtype, e, 1.0 / (double)(e + 1));
+  }
+  make_sensible(&c);
+  return c;
+}
+
+/* What the CPU gives, in buffers of its own. */
+static void run_on_cpu(const kernel_case *c, void **out) {
+  ms_kernel_call call = c->call;
+  const ms_kernel *kernel = ms_cpu_kernel(call.op);
+  call.scalars = &c->scalars;
+  for (int o = 0; o < call.outputs; o++) call.out_data[o] = out[o];
+  if (kernel->prepare) must(kernel->prepare(&call));
+  call.workspace = poisoned(call.workspace_bytes);
+  must(kernel->run(&call));
+  free(call.workspace);
+  if (kernel->release) kernel->release(call.prepared);
+}
+
+static void check_case(const op_case *of, int dtype) {
+  kernel_case c = build(of, dtype);
+  void *expected[MS_MAX_OUTPUTS];
+  for (int o = 0; o < c.call.outputs; o++) {
+    const int64_t bytes = tensor_bytes(&c.call.out[o]);
+    expected[o] = memcpy(poisoned(bytes), c.call.out_data[o], (size_t)bytes);
+  }
+  run_on_cpu(&c, expected);
+  run_once(&c, c.call, 1);
+  for (int o = 0; o < c.call.outputs; o++)
+    for (int64_t e = 0; e < ms_numel(&c.call.out[o]); e++) {
+      const double wanted = element_of(expected[o], c.call.out[o].dtype, e), tolerance = dtype == MS_BF16 ? 0.02 : 2e-5;
+      if (!same_number(output_at(&c, o, e), wanted, tolerance))
+        fail_msg("%s of %s (%s), output %d, element %d: %.9g instead of %.9g", of->op, of->inputs, ms_dtype_name(dtype),
+                 o, (int)e, output_at(&c, o, e), wanted);
+    }
+  for (int o = 0; o < c.call.outputs; o++) free(expected[o]);
+  free_case(&c);
+}
+
+static void check_all(void) {
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) FOR_EACH(dtype, dtypes) check_case(&cases[i], dtype);
+}
+
+static void every_case_matches_the_cpu(void **state) {
+  (void)state;
+  check_all();
+}
+
+static void every_op_has_a_case_and_a_kernel(void **state) {
+  (void)state;
+  for (int op = 0; op < MS_OP_COUNT; op++) {
+    const ms_op_row *row = ms_op_row_of(op);
+    int found = row->flags & MS_OP_ALIAS;
+    if (!found && !kernel_of(op)) fail_msg("this device has no kernel of %s", row->name);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) found |= !strcmp(cases[i].op, row->name);
+    if (!found) fail_msg("%s has no case here", row->name);
+  }
+}
+
+#ifdef MS_TEST_CUDA
+/* Tensors that begin 4 bytes behind a whole vector: no kernel may read or write them 16 bytes at a time. */
+static void tensors_may_begin_anywhere(void **state) {
+  (void)state;
+  device_shift = 4;
+  check_all();
+  device_shift = 0;
+}
+
+static void too_much_is_refused(void **state) {
+  (void)state;
+  const op_case wide = {"attention", "x1,2,1,300 x1,2,1,300 x1,2,1,300", ""};
+  kernel_case c = build(&wide, MS_F32);
+  assert_fails(kernel_of(c.call.op)->prepare(&c.call), MS_EUNSUPPORTED,
+               "attention with heads of 300; they must be at most 256");
+  free_case(&c);
+}
+#endif
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(every_case_matches_the_cpu),
+      TEST(every_op_has_a_case_and_a_kernel),
+#ifdef MS_TEST_CUDA
+      TEST(tensors_may_begin_anywhere),
+      TEST(too_much_is_refused),
+#endif
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
