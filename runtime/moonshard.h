@@ -176,6 +176,9 @@ MS_API int ms_mesh_coordinate(const ms_mesh *mesh, int rank, int *coordinate);
 MS_API int ms_mesh_group(const ms_mesh *mesh, int dim, int rank, int *ranks);
 /* Ranks of the mesh that this one was sliced from, itself if it was not: of all copies of a slice together. */
 MS_API int ms_mesh_root_size(const ms_mesh *mesh);
+/* Copies of a slice along a dimension that it was sliced out of: how many of them stand along the dimension `name` of the
+** mesh it comes from, which does not run within it. 1 when there is no such dimension. */
+MS_API int ms_mesh_copies(const ms_mesh *mesh, const char *name);
 /* Every group of a dimension in all copies, one after another; ranks is [root_size]. */
 MS_API int ms_mesh_all_groups(const ms_mesh *mesh, int dim, int *ranks);
 /* The ranks of the (sub)mesh that holds `rank`, row-major; ranks is [count]. */
@@ -215,6 +218,9 @@ typedef struct ms_model ms_model;
 
 enum ms_init { MS_INIT_ZEROS = 0, MS_INIT_ONES = 1, MS_INIT_NORMAL = 2, MS_INIT_UNIFORM = 3, MS_INIT_CONSTANT = 4 };
 enum ms_layout { MS_LAYOUT_ROWS = 0, MS_LAYOUT_RAGGED = 1 };
+/* DEFAULT: ALWAYS, but KEEP for the unit named "root" and the one that runs last in forward, which would be gathered again
+** at once; KEEP for all under a pipeline (a slice of a mesh with a dimension "pipe"), where every micro-batch would gather
+** again. */
 enum ms_reshard { MS_RESHARD_KEEP = 0, MS_RESHARD_ALWAYS = 1, MS_RESHARD_DEFAULT = 2 };
 
 typedef struct ms_param_config {
@@ -437,6 +443,8 @@ typedef struct ms_exec_counters {
 ** rank's k-th state is made with the k-th of the others. */
 MS_API int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *config, ms_state **state);
 MS_API void ms_state_free(ms_state *state);
+/* Bytes of all its arenas on this rank: with a plan bound to it, those of ms_exec_arena_bytes. */
+MS_API double ms_state_bytes(const ms_state *state);
 /* Bytes that binding a plan to this state would add to the memory of the host, this rank's share. */
 MS_API double ms_state_growth(const ms_state *state, const ms_plan *plan);
 /* Every rank's `bytes` bytes to every rank that trains this model: all is [ranks][bytes], in the order of ms_mesh_ranks; at
@@ -482,10 +490,12 @@ MS_API int ms_trace_write(ms_trace *trace, const char *path);
 ** parameter: [*first, *first + *count). data points to f32. what: "param", "grad", "state0", "state1". */
 MS_API int ms_state_shard(ms_state *state, int param, const char *what, double *first, double *count, float **data);
 /* The whole parameter (or gradient, ...) on every rank, f32; full is [numel]. Collective. Gradients as they were summed,
-** before division by ranks and micro-batches. */
+** before division by ranks and micro-batches. A rank with full NULL takes part and gets nothing. */
 MS_API int ms_state_gather(ms_state *state, int param, const char *what, float *full);
 /* Overwrites this rank's part of a parameter from the full f32 array. Collective: peers may be reading the old values. */
 MS_API int ms_state_set(ms_state *state, int param, const float *full);
+/* A hash of bytes, to compare what ranks were given; hash: two halves of 32 bits. Not cryptographic. */
+MS_API void ms_hash(const void *data, double bytes, double *hash);
 
 /* ---- safetensors ------------------------------------------------------------------------------------------------------ */
 

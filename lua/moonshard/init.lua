@@ -38,6 +38,7 @@
 ---@field randn fun(...): moonshard.Tensor
 ---@field manual_seed fun(seed: integer)
 ---@field set_rules fun(model: moonshard.Module, rules: moonshard.NewRules): moonshard.Plan?
+---@field with_full_params fun(model: moonshard.Module, block: function, options: table?): ...
 ---@field show fun(value: any) prints a tensor with its values
 local ms = {}
 
@@ -77,6 +78,7 @@ local PARTS = {
   randn = { "moonshard.eager.create", "randn" },
   manual_seed = { "moonshard.eager.create", "manual_seed" },
   set_rules = { "moonshard.set_rules" },
+  with_full_params = { "moonshard.unshard", "with_full_params" },
   show = { "moonshard.eager.show", "print" },
 }
 

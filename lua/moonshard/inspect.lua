@@ -36,15 +36,11 @@ end
 
 -- ---- reading ----------------------------------------------------------------------------------------------------
 
-local function scale(data, count, factor)
-  for i = 0, count - 1 do data[i] = data[i] * factor end
-end
-
 local function read_full(around, index, param, what, factor)
   local shape = { unpack(param.shape) }
   local data, count = values.allocate("f32", shape)
   check(C.ms_state_gather(around:ensure_state(), index, what, data))
-  if factor then scale(data, count, factor) end
+  if factor then values.scale(data, count, factor) end
   return tensor.eager("f32", shape, data, not around.sharding.alone and "replicated" or nil)
 end
 
@@ -73,7 +69,7 @@ local function read_part(around, index, param, what, factor)
   end
   local placement = not around.sharding.alone and describe_part(around.sharding, param, begin, owned, row) or nil
   local part = values.copy("f32", shape, data[0], placement)
-  if factor then scale(part.data, owned, factor) end
+  if factor then values.scale(part.data, owned, factor) end
   return part
 end
 
@@ -83,7 +79,8 @@ end
 ---@return moonshard.Tensor
 function inspect.parameter(module, name)
   local around, index, param = find(module, name)
-  return read_full(around, index, param, "param")
+  local held = around.held[param.unit]
+  return held and held[index] or read_full(around, index, param, "param")
 end
 
 ---The part of a parameter that this rank owns.
@@ -100,11 +97,7 @@ end
 -- What the engine sums is the gradient of all ranks' and micro-batches' losses; the step is that of their mean.
 local function mean_factor(trainer)
   if trainer.steps_done == 0 then errors.invalid("there is no gradient before the first step") end
-  local sharding, ranks = trainer.session.sharding, 1
-  for _, dim in ipairs({ sharding.replicate_dim, sharding.shard_dim }) do
-    if dim >= 0 then ranks = ranks * sharding.mesh:size(dim) end
-  end
-  return 1 / (ranks * trainer.micro_batches)
+  return trainer.session.gradient_scale
 end
 
 ---The gradient of the last step's mean loss, before clipping. Collective unless `own`.
@@ -172,6 +165,7 @@ function inspect.set_parameter(module, name, given)
   new = new:cast("f32")
   check_equal(around, name, new.data, param.numel)
   check(C.ms_state_set(around:ensure_state(), index, new.data))
+  if around.held[param.unit] then around.held[param.unit][index] = new end
 end
 
 return inspect

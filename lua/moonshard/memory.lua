@@ -39,6 +39,21 @@ end
 
 local function mib(bytes) return ("%.1f MiB"):format(bytes / 2 ^ 20) end
 
+-- Whether every host has what its ranks need more together. Collective.
+local function check_hosts(session, who, growth)
+  local ranks, needed = session:ranks(), {}
+  local growths, available = session:gather(growth, "of memory needs"),
+    session:gather(memory.available(), "of memory there is")
+  for place, more in ipairs(growths) do
+    local node = session.sharding.alone and 0 or C.ms_world_node_of(world.handle, ranks[place])
+    needed[node] = (needed[node] or 0) + more
+    if needed[node] > available[place] then
+      errors.raise("MS_ENOMEM", "%s needs at least %s more on the host of rank %d, which has %s available", who,
+        mib(needed[node]), ranks[place], mib(available[place]))
+    end
+  end
+end
+
 ---Refuses a plan whose memory is not there, or above its own limit. Collective.
 ---@param session moonshard.Session
 ---@param state ffi.cdata* ms_state*
@@ -52,17 +67,27 @@ function memory.check(session, state, plan)
         .. "memory_limit %s)", ranks[place], mib(over), mib(peak), mib(limit))
     end
   end
-  local growths, available = session:gather(C.ms_state_growth(state, plan.handle), "of memory needs"),
-    session:gather(memory.available(), "of memory there is")
-  local needed = {}
-  for place, growth in ipairs(growths) do
-    local node = session.sharding.alone and 0 or C.ms_world_node_of(world.handle, ranks[place])
-    needed[node] = (needed[node] or 0) + growth
-    if needed[node] > available[place] then
-      errors.raise("MS_ENOMEM", "the plan needs at least %s more on the host of rank %d, which has %s available",
-        mib(needed[node]), ranks[place], mib(available[place]))
+  check_hosts(session, "the plan", C.ms_state_growth(state, plan.handle))
+end
+
+---Refuses copies of parameters beside the arenas whose memory is not there, or with which memory_limit is passed.
+---Collective.
+---@param session moonshard.Session
+---@param who string who wants them: "unshard"
+---@param bytes number on this rank, more than are held already
+function memory.check_held(session, who, bytes)
+  local arenas, limit, held = C.ms_state_bytes(session:ensure_state()), session.memory_limit or math.huge, 0
+  for _, by_index in pairs(session.held) do
+    for _, value in pairs(by_index) do held = held + 4 * value:numel() end
+  end
+  for place, over in ipairs(session:gather(math.max(0, arenas + held + bytes - limit), "of memory needs")) do
+    if over > 0 then
+      errors.raise("MS_ENOMEM", "%s: rank %d would need %s more than memory_limit allows (here: arenas %s, unsharded "
+        .. "%s, and %s more; memory_limit %s)", who, session:ranks()[place], mib(over), mib(arenas), mib(held),
+        mib(bytes), mib(limit))
     end
   end
+  check_hosts(session, who, bytes)
 end
 
 return memory

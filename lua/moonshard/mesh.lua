@@ -136,6 +136,11 @@ end
 
 -- ---- slices -----------------------------------------------------------------------------------------------------
 
+---How many copies of this slice stand along a dimension that it was sliced out of; 1 when there is no such dimension.
+---@param name string
+---@return integer
+function Mesh:copies(name) return C.ms_mesh_copies(self.handle, name) end
+
 ---The submesh of some dimensions, in the mesh's order; mesh["shard"] is mesh:slice { "shard" }. Dimensions that were
 ---made by flatten and unflatten, here or in other slices of the same mesh, count.
 ---@param names string[]|string

@@ -78,6 +78,20 @@ function Module:local_parameter(name) return require("moonshard.inspect").local_
 ---@param values moonshard.Tensor|table of its shape
 function Module:set_parameter(name, values) require("moonshard.inspect").set_parameter(self, name, values) end
 
+---Holds units in full, f32, on every rank, until they are resharded or a step is run: parameter() of theirs then asks
+---no other rank. Copies, counted before they are made; what is written into them is lost. Collective.
+---@param which any? name, pattern or list of them over units; nil: the units of this module
+---@return table<string, moonshard.Tensor> parameters by their FQNs in this module
+function Module:unshard(which) return require("moonshard.unshard").unshard(self, which) end
+
+---Gives back what unshard holds. Collective.
+---@param which any? as for unshard
+function Module:reshard(which) require("moonshard.unshard").reshard(self, which) end
+
+---What unshard holds on this rank.
+---@return table<string, number> bytes by unit
+function Module:unsharded() return require("moonshard.unshard").held(self) end
+
 -- ---- calling ----------------------------------------------------------------------------------------------------
 
 local function is_float(value)

@@ -29,6 +29,10 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field rule_sets string[] the rules that plans are kept for, the oldest first
 ---@field prefetch integer? in place of what a trainer says
 ---@field train_exec moonshard.Exec? the one of the last step
+---@field gradient_scale number? of the last step: what sums of gradients are multiplied by to be the mean
+---@field memory_limit number? of the last trainer: bytes that this rank's arenas, and copies beside them, may have
+---@field held table<moonshard.Unit, table<integer, moonshard.Tensor>> parameters in full, by unshard
+---@field lent boolean ms.with_full_params is under way
 local Session = {}
 Session.__index = Session
 
@@ -36,7 +40,7 @@ local session = {}
 
 local function new(model, sharding, optimizer)
   return setmetatable({ model = model, sharding = sharding, optimizer = optimizer, execs = {}, graphs = {}, rules = "",
-    rule_sets = {}, owners = 0 }, Session)
+    rule_sets = {}, owners = 0, held = {}, lent = false }, Session)
 end
 
 ---The session of a model, made at the first call. A model trains with one optimizer.
@@ -184,6 +188,35 @@ function Session:gather(number, what)
   return list
 end
 
+---Calls a function that every rank carries out alone, and tells whether all could. Collective.
+---@param what string for reports, the same on all ranks: "of what set_rules found"
+---@param call function
+---@param ... any arguments
+---@return integer? failed the first rank on which it failed
+---@return table results of pcall, here
+function Session:attempt(what, call, ...)
+  local results, failed = { pcall(call, ...) }, nil
+  for place, bad in ipairs(self:gather(results[1] and 0 or 1, what)) do
+    if bad ~= 0 then failed = failed or self:ranks()[place] end
+  end
+  return failed, results
+end
+
+---Calls a function within something that all ranks do or none: where it fails, that is raised, and on the others that
+---it failed there. Collective.
+---@param what string what cannot be done then, the same on all ranks: "unshard"
+---@param call function
+---@param ... any arguments
+---@return ... what the function returns
+function Session:all_or_none(what, call, ...)
+  local failed, results = self:attempt("of " .. what, call, ...)
+  if not results[1] then error(results[2], 0) end
+  if failed then
+    errors.raise("MS_EMISMATCH", "%s failed on rank %d, so nothing is changed on any rank", what, failed)
+  end
+  return unpack(results, 2, table.maxn(results))
+end
+
 ---The ranks that train this model together.
 ---@return integer[]
 function Session:ranks()
@@ -206,6 +239,11 @@ end
 ---@param settings table moonshard.PlanSettings, and owner: who asks, because others compute something else by this name
 ---@return moonshard.Exec
 function Session:exec(name, inputs, forward, settings)
+  if self.lent then
+    errors.invalid("the model runs inside of ms.with_full_params, where its weights are being changed: wait until that "
+      .. "has returned")
+  end
+  if settings.train then self.held = {} end
   local key = { name, tostring(settings.owner), tostring(settings.train), tostring(settings.accumulate) }
   for _, input in ipairs(inputs) do
     key[#key + 1] = input.name .. ":" .. input.dtype .. ":" .. table.concat(input.shape, "x")

@@ -145,11 +145,7 @@ end
 
 -- Runs a step of the change; when it fails on any rank, all go back to what was.
 local function carry_out(self, before, what, call, ...)
-  local results = { pcall(call, ...) }
-  local failed
-  for place, bad in ipairs(self:gather(results[1] and 0 or 1, "of what set_rules found")) do
-    if bad ~= 0 then failed = failed or self:ranks()[place] end
-  end
+  local failed, results = self:attempt("of what set_rules found", call, ...)
   if not failed then return unpack(results, 2, 3) end
   restore(self, before)
   if not results[1] then error(results[2], 0) end

@@ -314,7 +314,7 @@ end
 ---What the tree of the model shows of the root of each unit, and of each parameter.
 ---@return table<moonshard.Module|moonshard.Parameter, string>
 function Sharding:marks()
-  local marks = {}
+  local marks, session = {}, rawget(self.model, "session")
   for _, param in ipairs(self.params) do
     marks[param.parameter] = (param.frozen and "frozen " or "") .. (param.dtype or param.unit.param_dtype)
   end
@@ -322,6 +322,7 @@ function Sharding:marks()
     local mark = (unit.name == units.ROOT and "root unit, " or "unit, ") .. unit.param_dtype
     if unit.layout ~= "rows" then mark = mark .. ", " .. unit.layout end
     if unit.reshard ~= "default" then mark = mark .. ", reshard " .. unit.reshard end
+    if session and session.held[unit] then mark = mark .. ", unsharded" end
     for _, root in ipairs(unit.modules) do marks[root] = mark end
   end
   return marks

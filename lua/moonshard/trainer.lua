@@ -84,6 +84,7 @@ local function trainer(o)
   o.owner = o.session:new_owner()
   o.steps_done, o.same_draws = 0, 1
   if stand_in.active then stand_in.adopt(o) end
+  o.session.memory_limit = o.memory_limit
   return setmetatable(o, Trainer)
 end
 
@@ -187,7 +188,10 @@ local function finish_step(self, exec, step)
   local status = exec:try("norm")
   if status ~= 0 then return status end
   status = exec:try("update")
-  if status == 0 then self.steps_done, self.last_plan = step, exec.plan end
+  if status == 0 then
+    self.steps_done, self.last_plan = step, exec.plan
+    self.session.gradient_scale = 1 / (self.session.sharding.mesh:size() * self.micro_batches)
+  end
   return status
 end
 

@@ -208,9 +208,4 @@ int ms_exec_counters_get(const ms_exec *exec, ms_exec_counters *counters) {
   return MS_OK;
 }
 
-double ms_exec_arena_bytes(const ms_exec *exec) {
-  double bytes = 0;
-  for (int arena = 0; arena < MS_ARENAS; arena++) bytes += (double)exec->state->arena_bytes[arena];
-  const ms_state_layout *layout = &exec->state->layout;
-  return bytes - (double)(layout->masters - layout->owned_masters); /* the rest are peers' bytes */
-}
+double ms_exec_arena_bytes(const ms_exec *exec) { return ms_state_bytes(exec->state); }

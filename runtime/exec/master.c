@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "comm/ledger.h"
 #include "shard/draw.h"
 
@@ -99,6 +100,12 @@ int ms_state_set(ms_state *state, int param, const float *full) {
   return p->owned ? ms_state_copy_in(state, mine, full + p->first, p->owned * (int64_t)sizeof *mine) : MS_OK;
 }
 
+void ms_hash(const void *data, double bytes, double *hash) {
+  uint64_t of_all = ms_hash_bytes(MS_HASH_INIT, data, (size_t)bytes);
+  hash[0] = (double)(of_all >> 32);
+  hash[1] = (double)(of_all & 0xffffffffu);
+}
+
 /* ---- the whole ---- */
 
 /* Elements that one round of a gather moves through shared memory: 32 MiB. */
@@ -123,7 +130,7 @@ static int gather(ms_state *state, const ms_param *p, const float *mine, float *
     /* Replicas hold the same bits: one of them is enough. */
     if (state->model->replicate_rank == 0) MS_GOTO(put_owned(state, p, mine, begin, end, window.base));
     MS_GOTO(ms_members_barrier(&state->members));
-    memcpy(full + begin, window.base, (size_t)(end - begin) * sizeof *full);
+    if (full) memcpy(full + begin, window.base, (size_t)(end - begin) * sizeof *full);
     if (end < p->numel) MS_GOTO(ms_members_barrier(&state->members));
   }
 fail:
@@ -135,7 +142,8 @@ int ms_state_gather(ms_state *state, int param, const char *what, float *full) {
   float *mine;
   MS_TRY(ms_master_find(state, param, what, &mine));
   const ms_param *p = &state->model->param[param];
-  if (state->model->shard_size == 1) return ms_state_copy_out(state, full, mine, p->numel * (int64_t)sizeof *full);
+  if (state->model->shard_size == 1)
+    return full ? ms_state_copy_out(state, full, mine, p->numel * (int64_t)sizeof *full) : MS_OK;
   ms_ledger *ledger = ms_world_ledger(state->world);
   ms_ledger_enter(ledger, ms_ledger_number(ledger, "gathering a parameter"));
   int rc = gather(state, p, mine, full);

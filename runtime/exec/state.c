@@ -65,6 +65,12 @@ int ms_state_reserve(ms_state *state, const int64_t *bytes) {
   return MS_OK;
 }
 
+double ms_state_bytes(const ms_state *state) {
+  double bytes = 0;
+  for (int arena = 0; arena < MS_ARENAS; arena++) bytes += (double)state->arena_bytes[arena];
+  return bytes - (double)(state->layout.masters - state->layout.owned_masters); /* the rest are peers' bytes */
+}
+
 double ms_state_growth(const ms_state *state, const ms_plan *plan) {
   double growth = 0;
   for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++) {

@@ -87,6 +87,19 @@ static int remember(ms_mesh *mesh, const char *doing, int n, const char *const *
   return MS_OK;
 }
 
+int ms_mesh_copies(const ms_mesh *mesh, const char *name) {
+  const ms_mesh_root *root = mesh->root;
+  const ms_axis *axis = NULL;
+  for (int d = 0; d < root->ndim && !axis; d++)
+    if (root->name[d] && !strcmp(root->name[d], name)) axis = &root->axis[d];
+  const ms_derived *derived = axis ? NULL : find_derived(root, name);
+  if (derived) axis = &derived->axis;
+  if (!axis) return 1;
+  for (int d = 0; d < mesh->ndim; d++)
+    if (ms_axis_overlaps(axis, &mesh->axis[d])) return 1;
+  return ms_axis_size(axis);
+}
+
 /* ---- slice ---- */
 
 static int check_order(const ms_mesh *mesh, const ms_axis *axes, const char *const *names, int d) {

@@ -22,7 +22,8 @@ static void extend(int *first, int *last, int node) {
   *last = node;
 }
 
-/* "default": gathered again at once after forward are the root and the unit that starts last; they are kept. */
+/* "default": gathered again at once after forward are the root and the unit that starts last; they are kept. In a stage of a
+** pipeline every micro-batch would gather again, so all are. */
 static void decide_keep(const ms_model *model, int keep_all, ms_unit_use *use) {
   int last_started = -1;
   for (int u = 0; u < model->units; u++)
@@ -30,7 +31,7 @@ static void decide_keep(const ms_model *model, int keep_all, ms_unit_use *use) {
       last_started = u;
   for (int u = 0; u < model->units; u++) {
     int reshard = model->unit[u].config.reshard;
-    int again_at_once = u == last_started || !strcmp(model->unit[u].name, "root");
+    int again_at_once = model->is_stage || u == last_started || !strcmp(model->unit[u].name, "root");
     int groups_of_one = model->unit[u].config.reshard_size == 1;
     use[u].keep =
         keep_all || groups_of_one || reshard == MS_RESHARD_KEEP || (reshard == MS_RESHARD_DEFAULT && again_at_once);

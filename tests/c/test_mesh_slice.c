@@ -293,6 +293,27 @@ static void D12_nodes_of_different_sizes(void **state) {
 }
 
 /* The best of many: what the machine can do, however loaded it is. */
+static void D4_copies_of_a_slice(void **state) {
+  (void)state;
+  ms_mesh *mesh, *slice, *data;
+  must(ms_mesh_new("cpu", 4, (int[]){2, 3, 4, 5}, FOUR, 120, &mesh));
+  must(ms_mesh_slice(mesh, 2, FOUR + 1, &slice)); /* replicate, shard */
+  assert_int_equal(ms_mesh_copies(slice, "pipe"), 2);
+  assert_int_equal(ms_mesh_copies(slice, "tensor"), 5);
+  assert_int_equal(ms_mesh_copies(slice, "shard"), 1);
+  assert_int_equal(ms_mesh_copies(slice, "nothing"), 1);
+  assert_int_equal(ms_mesh_copies(mesh, "pipe"), 1);
+  must(ms_mesh_flatten(slice, "data", &data));
+  assert_int_equal(ms_mesh_copies(data, "pipe"), 2);
+  assert_int_equal(ms_mesh_copies(data, "replicate"), 1);
+  ms_mesh_free(data);
+  must(ms_mesh_slice(mesh, 1, FOUR, &data)); /* pipe */
+  assert_int_equal(ms_mesh_copies(data, "data"), 12);
+  ms_mesh_free(data);
+  ms_mesh_free(slice);
+  ms_mesh_free(mesh);
+}
+
 static void D7_4096_ranks_are_laid_out_in_under_5_ms(void **state) {
   (void)state;
   static int ranks[4096];
@@ -323,6 +344,7 @@ int main(void) {
       TEST(D4_D7_every_slice_of_meshes_up_to_4096_ranks),
       TEST(D5_D7_flattened_pairs_of_dimensions),
       TEST(D4_slices_of_slices_and_their_order),
+      TEST(D4_copies_of_a_slice),
       TEST(D4_dimensions_of_size_one_keep_their_order),
       TEST(D5_flattened_dimensions_in_slices),
       TEST(D5_a_name_keeps_its_meaning),

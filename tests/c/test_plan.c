@@ -35,6 +35,25 @@ static void S3_gathers_by_reshard(void **state) {
   expect_gathers(MS_RESHARD_DEFAULT, MS_RESHARD_DEFAULT, n + 1, n + 1 + n - 1);
 }
 
+static void expect_gathers_in_stage(int reshard, int stages, int forward, int all) {
+  mlp_config c = mlp_default(1, 4, 2);
+  c.block.reshard = c.root.reshard = reshard;
+  c.stages = stages;
+  planned p = make(&c, 1);
+  assert_int_equal(count(p.plan, MS_PHASE_EVALUATE, MS_COLL_ALL_GATHER, 0), forward);
+  assert_int_equal(count(p.plan, MS_PHASE_FIRST, MS_COLL_ALL_GATHER, 0), all);
+  drop(&p);
+}
+
+static void S4_default_keeps_all_in_a_stage_of_a_pipeline(void **state) {
+  (void)state;
+  int n = 3;
+  expect_gathers_in_stage(MS_RESHARD_DEFAULT, 2, n + 1, n + 1);
+  expect_gathers_in_stage(MS_RESHARD_DEFAULT, 1, n + 1, n + 1 + n - 1); /* one stage is no pipeline */
+  expect_gathers_in_stage(MS_RESHARD_ALWAYS, 2, n + 1, 2 * (n + 1));
+  expect_gathers_in_stage(MS_RESHARD_KEEP, 2, n + 1, n + 1);
+}
+
 static void S3_hybrid_adds_one_all_reduce_a_unit(void **state) {
   (void)state;
   mlp_config c = mlp_default(2, 2, 3);
@@ -251,6 +270,7 @@ static void dumps_are_text_and_json(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(S3_gathers_by_reshard),
+      TEST(S4_default_keeps_all_in_a_stage_of_a_pipeline),
       TEST(S3_hybrid_adds_one_all_reduce_a_unit),
       TEST(S12_dimension_of_one_makes_no_collective),
       TEST(S8_frozen_unit_costs_no_gradient),

@@ -16,6 +16,8 @@ end
 -- What the first copy of the mesh ended with, and the second where there is one.
 local function run(ranks, settings)
   local words, out = { "steps=" .. program.thin({ 4, 2 })[1] }, os.tmpname()
+  -- The default is another one in a pipeline.
+  if not settings.reshard then words[2] = "reshard=true" end
   for name, value in pairs(settings) do words[#words + 1] = ("%s=%s"):format(name, tostring(value)) end
   local ended = program.run({
     "run", "tests/lua/recipes/parity.lua", "-n", tostring(ranks), "out=" .. out, unpack(words),

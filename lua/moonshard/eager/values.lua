@@ -47,6 +47,14 @@ function values.copy(dtype, shape, source, placement)
   return tensor.eager(dtype, shape, data, placement)
 end
 
+---Multiplies numbers in their place, in double precision.
+---@param data ffi.cdata* array of f32
+---@param count integer
+---@param factor number
+function values.scale(data, count, factor)
+  for i = 0, count - 1 do data[i] = data[i] * factor end
+end
+
 -- Lua has no 16-bit floats: the engine casts, exactly.
 local function readable(x)
   return x.dtype == "bf16" and numel(x.shape) > 0 and x:cast("f32") or x

@@ -40,11 +40,12 @@ local function of_units(self, costs)
 end
 
 local function of_reshard(self, costs)
-  local rows = {}
+  local rows, default_kept = {}, "default: never"
+  if self.mesh:copies("pipe") > 1 then default_kept = "default: never, in a pipeline" end
   for i, unit in ipairs(self.units) do
     local decision, cost = self.decisions.reshard_after_forward[unit.name], costs[i]
     local text = tostring(decision.value)
-    if text == "default" and cost.gathers > 0 then text = cost.again > 0 and "default: always" or "default: never" end
+    if text == "default" and cost.gathers > 0 then text = cost.again > 0 and "default: always" or default_kept end
     rows[i] = row(unit.name, text, decision.value, decision, { gathered = cost.again, kept = { gathered = cost.kept } })
   end
   return rows

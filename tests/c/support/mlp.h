@@ -14,6 +14,7 @@
 typedef struct mlp_config {
   int blocks, batch, inputs, width, hidden, classes;
   int world, rank, replicate, shard; /* mesh replicate x shard */
+  int stages;                        /* more than 0: its mesh is a slice of that many, along "pipe" */
   ms_unit_config block, root;
   int frozen_block;   /* index, or -1 */
   int frozen_weights; /* 1: fc1.weight of every block is frozen, among trainable parameters */
@@ -105,11 +106,20 @@ static inline void mlp_trace(mlp *m, const mlp_config *c, int first_block_param,
   must(ms_graph_set_loss(m->graph, mlp_op(m->graph, "cross_entropy", 2, (int[]){logits, y}, NULL)));
 }
 
+static inline ms_mesh *mlp_mesh(const mlp_config *c) {
+  static const char *const names[] = {"pipe", "replicate", "shard"};
+  ms_mesh *mesh, *slice;
+  int stages = c->stages ? c->stages : 1;
+  must(ms_mesh_new("cpu", 3, (int[]){stages, c->replicate, c->shard}, names, stages * c->world, &mesh));
+  must(ms_mesh_slice(mesh, 2, names + 1, &slice));
+  ms_mesh_free(mesh);
+  return slice;
+}
+
 static inline mlp mlp_make(const mlp_config *c) {
   mlp m = {0};
   int root, unit, in_weight, out_weight;
-  must(ms_mesh_new("cpu", 2, (int[]){c->replicate, c->shard}, (const char *[]){"replicate", "shard"}, c->world,
-                   &m.mesh));
+  m.mesh = mlp_mesh(c);
   must(ms_model_new(1234, &m.model));
   must(ms_model_add_unit(m.model, "root", &c->root, &root));
   in_weight = mlp_param(m.model, root, "in.weight", c->width, c->inputs, 0);

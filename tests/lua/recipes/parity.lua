@@ -100,7 +100,8 @@ local AHEAD = {
   names = { { "root", { forward = { "layers.1", "layers.0" }, backward = {} } }, { re[[.*]], { backward = {} } } },
 }
 
-local RESHARD = { ["true"] = true, ["false"] = false, default = "default", ["2"] = 2, ["1"] = 1 }
+local RESHARD = { ["true"] = true, ["false"] = false, default = "default", ["2"] = 2, ["1"] = 1,
+  blocks = { { "root", false }, { re[[.*]], true } } }
 local model = Net()
 ms.fully_shard(model, {
   mesh = mesh,

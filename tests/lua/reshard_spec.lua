@@ -1,0 +1,80 @@
+-- How often weights are gathered, and gradients summed: counted where real ranks train tests/lua/recipes/parity.lua,
+-- and equal to what `moonshard plan` says of the same recipe without launching it.
+
+local json = require("cjson")
+local program = require("lua.program")
+
+local STEPS = 2
+
+-- What ran in one step, by phase, and the plan made without launching.
+local function counts(ranks, settings)
+  local words, out = { "steps=" .. STEPS }, os.tmpname()
+  for name, value in pairs(settings) do words[#words + 1] = ("%s=%s"):format(name, tostring(value)) end
+  local ended = program.run_all {
+    ran = { "run", "tests/lua/recipes/parity.lua", "-n", tostring(ranks), "out=" .. out, unpack(words) },
+    planned = { "plan", "tests/lua/recipes/parity.lua", "-n", tostring(ranks), "--json", unpack(words) },
+  }
+  assert(ended.ran.status == 0, ended.ran.err)
+  assert(ended.planned.status == 0, ended.planned.err)
+  local file = assert(io.open(out))
+  local ran = json.decode(file:read("*a"))
+  file:close()
+  os.remove(out)
+  local plan = json.decode(ended.planned.out)
+  assert.equal(plan.fingerprint, ran.plan.fingerprint)
+  for _, phase in ipairs(plan.phases) do
+    if phase.name == "first" or phase.name == "update" then
+      local collectives = 0
+      for _, instr in ipairs(phase.instructions) do
+        if instr.op == "all_gather" or instr.op == "reduce_scatter" or instr.op == "all_reduce" then
+          collectives = collectives + 1
+        end
+      end
+      assert.equal(STEPS * collectives, ran.collectives[phase.name], phase.name)
+    end
+  end
+  return ran.collectives.first / STEPS
+end
+
+-- The recipe's model has two blocks and the root.
+local BLOCKS = 2
+
+-- All-gathers in forward and backward, reduce-scatters, and all-reduces over replicas.
+local function expect(got, backward, replicas)
+  assert.equal(BLOCKS + 1 + backward + BLOCKS + 1 + (replicas and BLOCKS + 1 or 0), got)
+end
+
+describe("collectives of a step", function()
+  it("S3 are n + 1 gathers in forward, n + 1, n - 1 or 0 in backward, and n + 1 reductions", function()
+    for _, layout in ipairs({ "rows", "ragged" }) do
+      expect(counts(2, { mesh = "1x2", layout = layout, reshard = "true" }), BLOCKS + 1)
+      expect(counts(2, { mesh = "1x2", layout = layout, reshard = "false" }), 0)
+    end
+    -- "default" keeps the root and the block that runs last.
+    expect(counts(2, { mesh = "1x2", reshard = "default" }), BLOCKS - 1)
+    expect(counts(2, { mesh = "1x2", reshard = "blocks" }), BLOCKS) -- blocks true, root false
+    expect(counts(2, { mesh = "1x2", dtype = "bf16", reshard = "true" }), BLOCKS + 1)
+  end)
+
+  it("S3 are one all-reduce a unit with gradients more where there are replicas", function()
+    expect(counts(4, { mesh = "2x2", reshard = "true" }), BLOCKS + 1, true)
+    -- No unit is gathered or scattered where nothing shards.
+    assert.equal(BLOCKS + 1, counts(2, { mesh = "2x1", reshard = "true" }))
+    assert.equal(2 * (BLOCKS + 1) + 2 * BLOCKS, counts(4, { mesh = "2x2", reshard = "true", freeze = "^layers.0" }))
+  end)
+
+  it("S4 are without a gather in backward by default in a stage of a pipeline, whatever was sliced", function()
+    local default = { mesh = "1x2", reshard = "default" }
+    local function build(how, more)
+      local settings = { build = how }
+      for name, value in pairs(default) do settings[name] = value end
+      for name, value in pairs(more or {}) do settings[name] = value end
+      return settings
+    end
+    expect(counts(4, build("slice")), 0)
+    expect(counts(8, build("slice", { mesh = "2x2" })), 0, true)
+    expect(counts(4, build("slice", { micro = 3 })), 0)
+    expect(counts(4, build("slice", { reshard = "true" })), BLOCKS + 1)
+    expect(counts(4, build("interleaved")), BLOCKS - 1) -- sliced out of (replicate, shard, tensor)
+  end)
+end)

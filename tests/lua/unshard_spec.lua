@@ -1,0 +1,157 @@
+-- Parameters in full: held by unshard, lent by ms.with_full_params. On real ranks by tests/lua/recipes/unshard.lua,
+-- which asserts what holds on each rank, and the rest in this process, a world of one.
+
+local compare = require("moonshard.check.compare")
+local json = require("cjson")
+local ms = require("moonshard")
+local memory = require("moonshard.memory")
+local program = require("lua.program")
+local message = require("lua.fixture").message
+local re = ms.re
+
+-- Under the thread sanitizer one mesh stands for all.
+local MESHES = os.getenv("MOONSHARD_CONFIG") == "thread" and { { 2, "1x2" } }
+  or { { 2, "1x2" }, { 2, "2x1" }, { 3, "1x3" }, { 4, "2x2" } }
+
+local function run_all(meshes)
+  local runs, results, out = {}, {}, {}
+  for _, mesh in ipairs(meshes) do
+    out[mesh[2]] = os.tmpname()
+    runs[mesh[2]] = { "run", "tests/lua/recipes/unshard.lua", "-n", tostring(mesh[1]), "mesh=" .. mesh[2],
+      "out=" .. out[mesh[2]] }
+  end
+  for name, ended in pairs(program.run_all(runs)) do
+    assert(ended.status == 0, name .. ": " .. ended.err)
+    local file = assert(io.open(out[name]))
+    results[name] = json.decode(file:read("*a"))
+    file:close()
+    os.remove(out[name])
+  end
+  return results
+end
+
+local function assert_close(expected, got, tolerance, what)
+  local worst = compare.arrays(expected, got, { count = #expected, tolerance = tolerance })
+  assert(not worst.differs, ("%s: %.9g and %.9g"):format(what, worst.expected, worst.got))
+end
+
+describe("unshard and with_full_params", function()
+  it("I3 hold, lend and write back on any mesh, layout and precision, and training goes on with parity", function()
+    local meshes = { { 1, "1x1" }, unpack(MESHES) }
+    local results = run_all(meshes)
+    for _, mesh in ipairs(MESHES) do
+      for name, expected in pairs(results["1x1"]) do
+        local got = results[mesh[2]][name]
+        local tolerance = compare.tolerance(name:match("%S+$"))
+        local what = ("%s on %s"):format(name, mesh[2])
+        assert_close(expected.losses, got.losses, tolerance, "losses, " .. what)
+        for fqn, values in pairs(expected.parameters) do
+          assert_close(values, got.parameters[fqn], compare.PARAMETERS * tolerance, fqn .. ", " .. what)
+        end
+      end
+    end
+  end)
+
+  it("I3 work at the prompt, where a line that fails on one rank leaves all usable", function()
+    local lines = {
+      [[model = ms.nn.sequential { ms.nn.linear(3, 4), ms.nn.linear(4, 2) };]],
+      [[ms.fully_shard(model, { mesh = "2x2", units = { re"^0$" } });]],
+      [[held = model:unshard("0");]],
+      [[model:unsharded()["0"] ]],
+      [[@2 model:parameter("0.weight") == held["0.weight"] ]],
+      [[ms.with_full_params(model, function(p) p["1.bias"] = { 1, 2 } if rank == 3 then error("here") end end)]],
+      [[ms.with_full_params(model, function(p) p["1.bias"] = { 3, 4 } end)]],
+      [[ms.show(model:parameter("1.bias"))]],
+    }
+    local ended = program.run({ "repl", "-n", "4" }, nil, table.concat(lines, "\n") .. "\n")
+    assert.equal(2, ended.status)
+    assert.equal("64\nrank 2: true\ntensor f32 [2], replicated\n[3, 4]\n", ended.out)
+    assert.truthy(ended.err:find("rank 3: stdin:6: here", 1, true), ended.err)
+  end)
+
+  it("I3 are nothing where only a plan is made", function()
+    local recipe = program.recipe([==[
+      local ms = require "moonshard"
+      local model = ms.fully_shard(ms.nn.linear(3, 4))
+      ms.with_full_params(model, function(params) params.bias = params.bias + 1 end)
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 1 }, loss = ms.loss.mse }
+      train:step { inputs = ms.ones { 2, 3 }, targets = ms.ones { 2, 4 } }
+    ]==])
+    local ended = program.run({ "plan", recipe, "-n", "2" })
+    os.remove(recipe)
+    assert.equal(0, ended.status, ended.err)
+    assert.truthy(ended.out:find("plan: rank 0 of 2", 1, true))
+  end)
+end)
+
+-- ---- a world of one -----------------------------------------------------------------------------------------------
+
+local function small(options)
+  local model = ms.nn.sequential { ms.nn.linear(3, 4), ms.nn.linear(4, 2) }
+  ms.fully_shard(model, { units = { re[[^\d$]] } })
+  local settings = { model = model, loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 0.1 } }
+  for name, value in pairs(options or {}) do settings[name] = value end
+  return model, ms.trainer(settings)
+end
+
+local batch = { inputs = ms.randn { 6, 3, seed = 1 }, targets = ms.randn { 6, 2, seed = 2 } }
+
+describe("memory of parameters in full", function()
+  it("I3 counts against memory_limit, and is refused before it is taken", function()
+    local _, plain = small()
+    local peak = plain:step(batch).peak_bytes
+    local model, train = small { memory_limit = peak + 100 }
+    train:step(batch)
+    local text = message(model.unshard, model)
+    assert.truthy(text:find("unshard: rank 0 would need 0.0 MiB more than memory_limit allows", 1, true), text)
+    assert.same({}, model:unsharded())
+    model:unshard("0") -- 64 bytes
+    assert.same({ ["0"] = 64 }, model:unsharded())
+    assert.truthy(message(model.unshard, model, "1"):find("memory_limit", 1, true)) -- 40 more
+    assert.truthy(message(ms.with_full_params, model, print, { units = "1" }):find("memory_limit", 1, true))
+    model:reshard()
+    model:unshard("1")
+    assert.truthy(tostring(model):find("1: Linear(4 -> 2)  10 parameters  [unit, f32, unsharded]", 1, true))
+  end)
+
+  it("I3 counts against the host's", function()
+    local model = small()
+    local available = memory.available
+    memory.available = function() return 63 end
+    local text = message(model.unshard, model, "0")
+    memory.available = available
+    assert.truthy(text:find("unshard needs at least 0.0 MiB more on the host of rank 0", 1, true), text)
+    assert.same({}, model:unsharded())
+  end)
+end)
+
+describe("with_full_params", function()
+  for title, case in pairs({
+    ["what is no module"] = { function() ms.with_full_params({}, print) end, "takes a module and a function" },
+    ["no function"] = { function() ms.with_full_params(ms.nn.linear(2, 2)) end, "takes a module and a function" },
+    ["writing back from one rank"] = { function() ms.with_full_params(small(), print, { rank0_only = true }) end,
+      "say writeback = false" },
+    ["an option that does not exist"] = { function() ms.with_full_params(small(), print, { write_back = true }) end,
+      "did you mean writeback?" },
+    ["a model that is not sharded"] = { function() ms.with_full_params(ms.nn.linear(2, 2), print) end,
+      "shard the model first" },
+    ["a parameter that is not there"] = { function()
+      ms.with_full_params(small(), function(params) params["0.wieght"] = 1 end)
+    end, "did you mean 0.weight?" },
+    ["a parameter taken away"] = { function()
+      ms.with_full_params(small(), function(params) params["0.weight"] = nil end)
+    end, "0.weight was removed" },
+  }) do
+    it("I3 refuses " .. title, function()
+      local text = message(case[1])
+      assert.truthy(text:find(case[2], 1, true), text)
+      assert.truthy(text:find("tests/lua/unshard_spec.lua:%d+: "), text)
+    end)
+  end
+
+  it("I3 shows a model that is not sharded yet, when nothing is written", function()
+    local model = ms.nn.linear(2, 3)
+    local shape = ms.with_full_params(model, function(params) return params.weight.shape end, { writeback = false })
+    assert.same({ 3, 2 }, shape)
+  end)
+end)
