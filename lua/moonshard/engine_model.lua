@@ -52,7 +52,9 @@ local function groups_of(self, optimizer)
   if not optimizer then return {} end
   local fqns = {}
   for i, param in ipairs(self.params) do fqns[i] = param.fqn end
-  return optimizer:param_groups(fqns)
+  local groups, warnings = optimizer:param_groups(fqns)
+  self.group_warnings = warnings or {}
+  return groups
 end
 
 ---Makes the engine's model of a sharding.

@@ -55,7 +55,7 @@ local function generate(trainer, o)
     bytes = { "positive", default = 300 },
     temperature = { "number", default = 0.8 },
     top_k = { "positive", default = 50 },
-    seed = { "integer", default = 1 },
+    seed = { "seed", default = 1 },
   })
   if o.temperature < 0 then errors.invalid("ms.generate: temperature must not be negative") end
   if o.prompt == "" then errors.invalid("ms.generate: the prompt must have at least one byte") end

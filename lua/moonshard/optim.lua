@@ -15,7 +15,19 @@ local schedule = require("moonshard.schedule")
 local Optimizer = {}
 Optimizer.__index = Optimizer
 
-local GROUP = { lr_scale = { "number", default = 1 }, weight_decay = { "number" } }
+local GROUP = { lr_scale = { "number" }, weight_decay = { "number" } }
+
+local function check_rate(who, name, value, low, high)
+  if value >= low and value < high then return end
+  errors.invalid("%s: %s must be at least %g and below %g, not %g", who, name, low, high, value)
+end
+
+local function read_group(value, rule)
+  local who = "optimizer groups: " .. rule
+  local group = options.parse(who, value, GROUP)
+  for name, rate in pairs(group) do check_rate(who, name, rate, 0, math.huge) end
+  return group
+end
 
 ---Which group decides each parameter.
 ---@param fqns string[]
@@ -23,21 +35,22 @@ local GROUP = { lr_scale = { "number", default = 1 }, weight_decay = { "number" 
 ---@return string[] warnings groups that match parameters but never decide
 ---@return moonshard.Rule[] unmatched optional groups that match no parameter
 function Optimizer:decide(fqns)
-  return rules.policy("optimizer groups", self.groups or {}):resolve(fqns, {})
+  return rules.policy("optimizer groups", self.groups or {}, { read = read_group }):resolve(fqns, {})
 end
 
 ---Learning-rate factor and weight decay of every parameter: the first group that matches decides; without one the
 ---factor is 1 and the weight decay the optimizer's.
 ---@param fqns string[]
----@return table<string, { lr_scale: number, weight_decay: number }>
+---@return table<string, { lr_scale: number, weight_decay: number }> groups
+---@return string[] warnings as of decide
 function Optimizer:param_groups(fqns)
   local result = {}
-  local decided = self:decide(fqns)
+  local decided, warnings = self:decide(fqns)
   for i, fqn in ipairs(fqns) do
-    local group = options.parse("optimizer groups", decided[i].value, GROUP)
-    result[fqn] = { lr_scale = group.lr_scale, weight_decay = group.weight_decay or self.weight_decay }
+    local group = decided[i].value
+    result[fqn] = { lr_scale = group.lr_scale or 1, weight_decay = group.weight_decay or self.weight_decay }
   end
-  return result
+  return result, warnings
 end
 
 ---Fills the optimizer's part of an ms_plan_config.
@@ -53,12 +66,12 @@ function Optimizer:configure(config)
   end
 end
 
-local function check_rate(who, name, value, low, high)
-  if value >= low and value < high then return end
-  errors.invalid("%s: %s must be at least %g and below %g, not %g", who, name, low, high, value)
-end
-
 local optim = {}
+
+---Refuses a weight decay that is none.
+---@param who string
+---@param value number
+function optim.check_weight_decay(who, value) check_rate(who, "weight_decay", value, 0, math.huge) end
 
 ---AdamW (Loshchilov & Hutter 2019) as PyTorch has it: decoupled weight decay, bias corrections.
 ---@param o { lr: number|moonshard.Schedule, betas: number[]?, eps: number?, weight_decay: number?, groups: table? }
@@ -76,7 +89,7 @@ function optim.adamw(o)
   check_rate(who, "betas[1]", o.betas[1], 0, 1)
   check_rate(who, "betas[2]", o.betas[2], 0, 1)
   if o.eps <= 0 then errors.invalid("%s: eps must be above 0, not %g", who, o.eps) end
-  check_rate(who, "weight_decay", o.weight_decay, 0, math.huge)
+  optim.check_weight_decay(who, o.weight_decay)
   o.kind, o.lr = "adamw", schedule.of(o.lr)
   return setmetatable(o, Optimizer)
 end
@@ -96,7 +109,7 @@ function optim.sgd(o)
     groups = { "table" },
   })
   check_rate(who, "momentum", o.momentum, 0, 1)
-  check_rate(who, "weight_decay", o.weight_decay, 0, math.huge)
+  optim.check_weight_decay(who, o.weight_decay)
   if o.nesterov and (o.momentum == 0 or o.dampening ~= 0) then
     errors.invalid("%s: nesterov needs momentum above 0 and dampening 0", who)
   end

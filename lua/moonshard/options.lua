@@ -6,12 +6,15 @@ local nearest = require("moonshard.nearest")
 local options = {}
 
 local CHECKS = {
+  number = function(value) return type(value) == "number" and value == value end,
   integer = function(value) return type(value) == "number" and value % 1 == 0 end,
   positive = function(value) return type(value) == "number" and value % 1 == 0 and value >= 1 end,
+  seed = function(value) return type(value) == "number" and value % 1 == 0 and value >= 0 and value < 2 ^ 53 end,
   any = function() return true end,
 }
 
-local TEXTS = { integer = "an integer", positive = "an integer of at least 1", number = "a number", string = "a string",
+local TEXTS = { integer = "an integer", positive = "an integer of at least 1",
+  seed = "an integer from 0 to 2^53 - 1", number = "a number", string = "a string",
   boolean = "true or false", table = "a table", ["function"] = "a function" }
 
 local function matches(value, kind)
@@ -22,6 +25,7 @@ end
 
 local function describe(value)
   if type(value) == "string" then return ("%q"):format(value) end
+  if value ~= value then return "nan" end -- which has a sign that means nothing
   if type(value) == "table" or type(value) == "function" then return "a " .. type(value) end
   return tostring(value)
 end
@@ -37,7 +41,8 @@ local function check_value(who, name, value, kinds)
 end
 
 ---@class moonshard.OptionSpec
----@field [1] string kinds, joined by "|": integer, positive (an integer >= 1), any, or what type() says
+---@field [1] string kinds, joined by "|": integer, positive (an integer >= 1), seed, number (not NaN), any, or
+---  what type() says
 ---@field default any? value when the option is not given
 ---@field required boolean|string? an error when it is not given; of an argument without a name: what it means
 

@@ -40,7 +40,8 @@ end
 
 local function read_freeze(value, rule)
   if type(value) == "boolean" then return value end
-  errors.invalid("freeze: %s must be true or false, not %s", rule, options.describe(value))
+  errors.invalid("freeze: %s must be true or false, not %s%s", rule, options.describe(value),
+    rule == "the value" and "; rules are a list, as in { \"embed\" }" or "")
 end
 
 local function read_param_dtype(value, rule)
@@ -51,13 +52,15 @@ local function read_precision(value, rule)
   return precision.read(rule == "the value" and "mp_policy" or "mp_policy: " .. rule, value)
 end
 
--- Decides one policy for all names: a list of rules, or one value for all.
-local function decide(self, policy, given, names, default, read, bare_value)
+-- Decides one policy for all names: a list of rules, or one value for all. bare_value: of patterns without one;
+-- one_value: what looks like a list is a value.
+local function decide(self, policy, given, names, default, read, o)
   local decisions
-  if rules.is_list(given) then
+  o = o or {}
+  if rules.is_list(given) and not o.one_value then
     local warnings
-    decisions, warnings, self.unmatched[policy] = rules.policy(policy, given, { read = read, bare_value = bare_value })
-      :resolve(names, default)
+    decisions, warnings, self.unmatched[policy] = rules.policy(policy, given,
+      { read = read, bare_value = o.bare_value }):resolve(names, default)
     for _, warning in ipairs(warnings) do table.insert(self.warnings, warning) end
   else
     local value = default
@@ -110,15 +113,16 @@ end
 -- Rules speak of any module; one value for all is meant for the modules that are units.
 local function decide_recompute(self, given, inventory)
   local names, modules, is_unit = {}, {}, {}
+  local by_rule = rules.is_list(given) and not recompute.is_op_list(given)
   for _, unit in ipairs(self.units) do
     for _, root in ipairs(unit.name ~= units.ROOT and unit.modules or {}) do is_unit[root] = true end
   end
   for _, entry in ipairs(inventory.modules) do
-    if entry.name ~= "" and (rules.is_list(given) or is_unit[entry.module]) then
+    if entry.name ~= "" and (by_rule or is_unit[entry.module]) then
       names[#names + 1], modules[#modules + 1] = entry.name, entry.module
     end
   end
-  local decisions = decide(self, "recompute", given, names, nil, recompute.read)
+  local decisions = decide(self, "recompute", given, names, nil, recompute.read, { one_value = not by_rule })
   self.recompute = {}
   for i, name in ipairs(names) do self.recompute[modules[i]] = decisions[name].value end
 end
@@ -126,7 +130,7 @@ end
 local function decide_parameters(self, config)
   local names = {}
   for i, param in ipairs(self.params) do names[i] = param.fqn end
-  local freeze = decide(self, "freeze", config.freeze, names, nil, read_freeze, true)
+  local freeze = decide(self, "freeze", config.freeze, names, nil, read_freeze, { bare_value = true })
   local dtypes = decide(self, "param_dtype", config.param_dtype, names, nil, read_param_dtype)
   for _, param in ipairs(self.params) do
     param.dtype = dtypes[param.fqn].value

@@ -27,6 +27,17 @@ local function op_names()
   return names
 end
 
+---Whether a value is a list of names of ops and not of rules, which are tables.
+---@param value any
+---@return boolean
+function recompute.is_op_list(value)
+  if type(value) ~= "table" or #value == 0 then return false end
+  for _, name in ipairs(value) do
+    if type(name) ~= "string" then return false end
+  end
+  return true
+end
+
 ---Reads the value of a rule: true or "all", false or "none", or a list of names of ops.
 ---@param value any
 ---@param rule string

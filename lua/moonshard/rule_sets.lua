@@ -10,27 +10,55 @@
 
 local errors = require("moonshard.error")
 local options = require("moonshard.options")
+local recompute = require("moonshard.recompute")
 local re = require("moonshard.re")
 local rules = require("moonshard.rules")
 
 ---@class moonshard.rule_sets
 local rule_sets = {}
 
----One list of several, in order: rules of an earlier list decide before those of a later one.
----@param ... table lists of rules
----@return table list a new one
-function rule_sets.join(...)
-  local joined = {}
-  for i = 1, select("#", ...) do
-    local list = select(i, ...)
-    if type(list) ~= "table" or re.is(list) or (next(list) ~= nil and not rules.is_list(list)) then
-      errors.raise("MS_ERULE",
-        "ms.rules.join: argument %d must be a list of rules, { { pattern, value }, ... }, not %s", i,
-        options.describe(list))
-    end
-    for _, rule in ipairs(list) do joined[#joined + 1] = rule end
+-- Of `recompute` alone one value for all may be a list, of ops.
+local function is_rules(policy, value)
+  return rules.is_list(value) and not (policy == "recompute" and recompute.is_op_list(value))
+end
+
+-- Appends what a later set says of a policy: rules behind rules, and one value for all as the rule for the rest.
+local function append(joined, policy, value)
+  local before = joined[policy]
+  if before == nil then
+    joined[policy] = is_rules(policy, value) and { unpack(value) } or value
+  elseif is_rules(policy, before) then
+    local rest = is_rules(policy, value) and value or { { re"", value, optional = true } }
+    for _, rule in ipairs(rest) do before[#before + 1] = rule end
   end
-  return joined
+end
+
+---One list of several, in order: rules of an earlier list decide before those of a later one. Or one table by policy of
+---several, list by list; where an earlier one has one value for all, that stands, and where a later one has, it is for
+---the names that no earlier rule matches.
+---@param ... table lists of rules, or tables by policy
+---@return table joined a new one
+function rule_sets.join(...)
+  local list, by_policy, listed = {}, {}, nil
+  for i = 1, select("#", ...) do
+    local set = select(i, ...)
+    if type(set) ~= "table" or re.is(set) then
+      errors.raise("MS_ERULE",
+        "ms.rules.join: argument %d must be a list of rules, { { pattern, value }, ... }, or lists by policy, not %s",
+        i, options.describe(set))
+    end
+    local is_list = rules.is_list(set)
+    if next(set) ~= nil then
+      if listed ~= nil and is_list ~= listed then
+        errors.raise("MS_ERULE", "ms.rules.join: argument %d is %s, those before it are not: join lists, or tables by "
+          .. "policy", i, is_list and "a list of rules" or "a table by policy")
+      end
+      listed = is_list
+    end
+    for _, rule in ipairs(is_list and set or {}) do list[#list + 1] = rule end
+    for policy, value in pairs(is_list and {} or set) do append(by_policy, policy, value) end
+  end
+  return listed == false and by_policy or list
 end
 
 local function read_file(path)
@@ -100,7 +128,7 @@ function rule_sets.load(path)
   if rules.is_list(returned) then return placed(returned, found, source) end
   local by_policy = {}
   for policy, value in pairs(returned) do
-    by_policy[policy] = rules.is_list(value) and placed(value, found, source) or value
+    by_policy[policy] = is_rules(policy, value) and placed(value, found, source) or value
   end
   return by_policy
 end

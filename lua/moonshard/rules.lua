@@ -51,15 +51,21 @@ local function read_entry(policy, entry, position, bare_value)
         position, pattern, tostring(key))
     end
   end
-  return { pattern = pattern, is_regex = is_regex, value = value, optional = not bare and entry.optional or false,
+  local optional = not bare and entry.optional or false
+  if type(optional) ~= "boolean" then
+    errors.raise("MS_ERULE", "%s: rule %d (%s): optional must be true or false, not %s", policy, position, pattern,
+      tostring(optional))
+  end
+  return { pattern = pattern, is_regex = is_regex, value = value, optional = optional,
     where = where or not bare and entry.where or errors.caller() }
 end
 
----Whether a value is a list of rules rather than one value for all names.
+---Whether a value is a list of rules rather than one value for all names. An empty table is a list without rules.
 ---@param value any
 ---@return boolean
 function rules.is_list(value)
   if type(value) ~= "table" or re.is(value) then return false end
+  if next(value) == nil then return true end
   local first = value[1]
   return re.is(first) or type(first) == "string" or type(first) == "table"
 end

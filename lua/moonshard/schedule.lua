@@ -16,7 +16,11 @@ local function check_span(who, o)
   if o.total and o.warmup > o.total then
     errors.invalid("%s: warmup (%d) is longer than total (%d)", who, o.warmup, o.total)
   end
-  if o.peak < 0 or o.floor < 0 then errors.invalid("%s: learning rates must not be negative", who) end
+  for _, rate in ipairs({ o.peak, o.floor }) do
+    if not (rate >= 0 and rate < math.huge) then
+      errors.invalid("%s: a learning rate must be at least 0 and finite, not %g", who, rate)
+    end
+  end
 end
 
 -- Warm-up, then `after(progress)` with progress from 0 at the end of the warm-up to 1 at `total`.

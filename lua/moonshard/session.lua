@@ -4,6 +4,7 @@
 -- weights. Rules that change while the model trains (set_rules.lua) make other plans over the same state; all are kept.
 
 local alone = require("moonshard.eager.alone")
+local context = require("moonshard.context")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
 local exec = require("moonshard.exec")
@@ -242,6 +243,9 @@ function Session:exec(name, inputs, forward, settings)
   if self.lent then
     errors.invalid("the model runs inside of ms.with_full_params, where its weights are being changed: wait until that "
       .. "has returned")
+  end
+  if context.trace then
+    errors.invalid("a model is run inside of a forward or loss, which is traced and not run: do it between steps")
   end
   if settings.train then self.held = {} end
   local key = { name, tostring(settings.owner), tostring(settings.train), tostring(settings.accumulate) }

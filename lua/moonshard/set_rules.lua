@@ -6,6 +6,7 @@
 
 local engine_model = require("moonshard.engine_model")
 local errors = require("moonshard.error")
+local optim = require("moonshard.optim")
 local options = require("moonshard.options")
 local policies = require("moonshard.policies")
 local prefetch = require("moonshard.prefetch")
@@ -13,6 +14,7 @@ local schedule = require("moonshard.schedule")
 local session = require("moonshard.session")
 local stand_in = require("moonshard.check.stand_in")
 local together = require("moonshard.together")
+local tree = require("moonshard.tree")
 
 ---@class moonshard.NewRules what is left out stays as it is
 ---@field reshard_after_forward any as in ms.fully_shard; replaces the whole policy
@@ -59,9 +61,7 @@ local function check(self, given)
   if type(given.prefetch) == "number" and (given.prefetch < 0 or given.prefetch % 1 ~= 0) then
     errors.invalid("ms.set_rules: prefetch must be 0 or more units, not %s", tostring(given.prefetch))
   end
-  if given.weight_decay and given.weight_decay < 0 then
-    errors.invalid("ms.set_rules: weight_decay must be 0 or more, not %g", given.weight_decay)
-  end
+  if given.weight_decay then optim.check_weight_decay("ms.set_rules", given.weight_decay) end
   for _, name in ipairs(OF_OPTIMIZER) do
     if given[name] ~= nil and not self.optimizer then
       errors.invalid("ms.set_rules: %s belongs to an optimizer, and the model has none yet: make its trainer first",
@@ -189,9 +189,13 @@ end
 ---@param given moonshard.NewRules
 ---@return moonshard.Plan? plan of the next step, compiled and bound; nil when no step was run yet
 local function set_rules(model, given)
+  if not tree.is_module(model) then
+    errors.invalid("ms.set_rules: the first argument must be a module, not %s", options.describe(model))
+  end
   local self = session.of(model)
   local compiled = together(change, self, given)
   self.sharding:report_warnings()
+  if given and given.groups then self.sharding:report_warnings(self.sharding.group_warnings) end
   return compiled
 end
 

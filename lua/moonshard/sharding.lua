@@ -43,7 +43,8 @@ local world = require("moonshard.world")
 ---@field params moonshard.ShardedParameter[] in the order of the engine's indices
 ---@field index table<moonshard.Parameter, integer> the engine's index, from 0
 ---@field decisions table<string, table<string, moonshard.Decision>> by policy, then by unit or parameter
----@field warnings string[]
+---@field warnings string[] rules of these policies that never decide
+---@field group_warnings string[] groups of the optimizer that never decide
 ---@field unmatched table<string, moonshard.Rule[]> by policy: optional rules that match no name
 ---@field seed integer what initial weights are drawn from
 ---@field where string? the line that sharded it, or used it first
@@ -179,13 +180,13 @@ end
 
 local SPECS = {
   mesh = { "any" }, units = { "any" }, reshard_after_forward = { "any" }, mp_policy = { "any" }, layout = { "any" },
-  freeze = { "any" }, param_dtype = { "any" }, strategy = { "string" }, seed = { "integer", default = 0 },
+  freeze = { "any" }, param_dtype = { "any" }, strategy = { "string" }, seed = { "seed", default = 0 },
   shared_masters = { "boolean", default = true }, recompute = { "any" }, prefetch = { "any" },
 }
 
 local function new_sharding(model, seed)
   return setmetatable({ model = model, units = {}, params = {}, index = {}, decisions = {}, warnings = {},
-    unmatched = {}, seed = seed, where = errors.caller() }, Sharding)
+    group_warnings = {}, unmatched = {}, seed = seed, where = errors.caller() }, Sharding)
 end
 
 -- Whose a parameter is, so that a part of a model can be called alone. Weak: it keeps no model alive.
@@ -197,9 +198,10 @@ local function claim_parameters(self)
 end
 
 ---Tells rules that never decide, on rank 0.
-function Sharding:report_warnings()
+---@param warnings string[]? those of the policies of ms.fully_shard unless told
+function Sharding:report_warnings(warnings)
   if world.rank ~= 0 then return end
-  for _, warning in ipairs(self.warnings) do io.stderr:write("moonshard: warning: ", warning, "\n") end
+  for _, warning in ipairs(warnings or self.warnings) do io.stderr:write("moonshard: warning: ", warning, "\n") end
 end
 
 ---Decides how a model is sharded. Must come before the optimizer's first step; a model is sharded once.
@@ -298,6 +300,7 @@ function Sharding:handle(optimizer)
   end
   self.built = engine_model.build(self, optimizer)
   self.optimizer = optimizer
+  self:report_warnings(self.group_warnings)
   return self.built
 end
 

@@ -4,6 +4,8 @@
 -- Ctrl-C waits until it is done, and so does the news that another rank gave up elsewhere. It is only right where the
 -- first collective of the call comes before anything changes: none passes it unless all have begun.
 
+local context = require("moonshard.context")
+local errors = require("moonshard.error")
 local C = require("moonshard.ffi").C
 
 ---Calls a function with arguments; gives its result, or raises its error.
@@ -11,6 +13,10 @@ local C = require("moonshard.ffi").C
 ---@param ... any
 ---@return any
 local function together(call, ...)
+  if context.trace then
+    errors.invalid("this needs all ranks, and stands in a forward or loss, which is traced and not run: do it between "
+      .. "steps")
+  end
   C.ms_interrupt_hold(1)
   local ok, result = pcall(call, ...)
   C.ms_interrupt_hold(-1)

@@ -13,6 +13,7 @@ local together = require("moonshard.together")
 local set_rules = require("moonshard.set_rules")
 local stand_in = require("moonshard.check.stand_in")
 local tracer = require("moonshard.tracer")
+local tree = require("moonshard.tree")
 local watch = require("moonshard.check.watch")
 local world = require("moonshard.world")
 local C, ffi = engine.C, engine.ffi
@@ -66,7 +67,7 @@ local function trainer(o)
     micro_batches = { "positive", default = 1 },
     prefetch = { "integer" }, gradient_sync = { "string", default = "every" },
     reshard_after_backward = { "boolean", default = true },
-    seed = { "integer", default = 0 },
+    seed = { "seed", default = 0 },
     memory_limit = { "number" },
   })
   if not o.loss and not o.forward then
@@ -79,7 +80,14 @@ local function trainer(o)
   if not SYNC[o.gradient_sync] then
     errors.raise("MS_ENAME", "ms.trainer: gradient_sync %s: %s", o.gradient_sync, nearest.advice(o.gradient_sync, SYNC))
   end
-  if o.clip_grad_norm < 0 then errors.invalid("ms.trainer: clip_grad_norm must not be negative") end
+  if o.clip_grad_norm < 0 then errors.invalid("ms.trainer: clip_grad_norm must be 0 or more") end
+  if o.memory_limit and o.memory_limit <= 0 then
+    errors.invalid("ms.trainer: memory_limit must be a number of bytes above 0, not %g", o.memory_limit)
+  end
+  if o.prefetch and o.prefetch < 0 then
+    errors.invalid("ms.trainer: prefetch must be 0 or more units, not %d", o.prefetch)
+  end
+  if not tree.is_module(o.model) then errors.invalid("ms.trainer: model must be a module, not a table") end
   o.session = session.of(o.model, { optimizer = o.optimizer })
   o.owner = o.session:new_owner()
   o.steps_done, o.same_draws = 0, 1

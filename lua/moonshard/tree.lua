@@ -65,11 +65,30 @@ local function ordered_keys(holder)
   return keys
 end
 
+-- Whole characters of UTF-8 (RFC 3629).
+local CHARACTERS = {
+  "[%z\1-\127]", "[\194-\223][\128-\191]", "\224[\160-\191][\128-\191]", "[\225-\236\238\239][\128-\191][\128-\191]",
+  "\237[\128-\159][\128-\191]", "\240[\144-\191][\128-\191][\128-\191]",
+  "[\241-\243][\128-\191][\128-\191][\128-\191]", "\244[\128-\143][\128-\191][\128-\191]",
+}
+
+local function is_utf8(name)
+  local at = 1
+  while at <= #name do
+    local stop
+    for _, character in ipairs(CHARACTERS) do stop = stop or select(2, name:find("^" .. character, at)) end
+    if not stop then return false end
+    at = stop + 1
+  end
+  return true
+end
+
+-- Names stand in patterns, files and reports.
 local function join(path, key)
   local name = type(key) == "number" and tostring(key - 1) or key
-  if name:find("[%.%s]") then
-    errors.raise("MS_ENAME", "field %q of %s: names of modules and parameters have no dots or spaces", name,
-      path == "" and "the model" or path)
+  if name == "" or name:find("[%.%s%c%z]") or name:find("[\128-\255]") and not is_utf8(name) then
+    errors.raise("MS_ENAME", "field %q of %s: names of modules and parameters are UTF-8 without dots, spaces and "
+      .. "control characters, and not empty", name, path == "" and "the model" or path)
   end
   return path == "" and name or path .. "." .. name
 end

@@ -292,6 +292,26 @@ describe("rule sets", function()
     assert.truthy(message(ms.rules.join, re[[a]]):find("argument 1 must be a list of rules", 1, true))
   end)
 
+  it("R1 joined sets of several policies decide each in their order", function()
+    local first = { units = { re[[^layers\.\d+$]] }, layout = { { "root", "ragged" } }, recompute = { "gelu_tanh" },
+      mp_policy = { { "layers.0", { param_dtype = "bf16" } } }, reshard_after_forward = true }
+    local second = { layout = "ragged", freeze = { "embed" },
+      mp_policy = { param_dtype = "bf16", reduce_dtype = "bf16" }, recompute = { { "layers", true } },
+      reshard_after_forward = { { "root", false } }, prefetch = 2 }
+    local model = ms.fully_shard(fixture.gpt2(), ms.rules.join(first, {}, second))
+    local d = model.sharding.decisions
+    assert.same({ "ragged", "ragged" }, { d.layout.root.value, d.layout["layers.1"].value })
+    assert.truthy(d.layout["layers.1"].where:find("^tests/lua/explain_spec.lua:%d+$"))
+    assert.same({ 1, 2 }, { d.mp_policy["layers.0"].rule, d.mp_policy["layers.1"].rule })
+    assert.same({ "f32", "bf16" }, { d.mp_policy["layers.0"].value.reduce_dtype,
+      d.mp_policy["layers.1"].value.reduce_dtype })
+    assert.equal("gelu_tanh", d.recompute["layers.0"].value.ops)
+    assert.equal("always", d.reshard_after_forward.root.value)
+    assert.is_true(d.freeze["embed.weight"].value)
+    assert.equal(2, d.prefetch["layers.1"].value.depth)
+    assert.truthy(message(ms.rules.join, { { "a", 1 } }, first):find("argument 2 is a table by policy", 1, true))
+  end)
+
   it("R3 a preset's rules are told with its file and line", function()
     local path = program.recipe('local re = require("moonshard").re\nreturn {\n  { "layers.0", false },\n'
       .. "  { re[[^layers]], true },\n  'root',\n}\n")

@@ -141,6 +141,26 @@ describe("parameters", function()
       function() train:optimizer_state("0.weight", "momentum") end)
   end)
 
+  it("S7 updates masters by less than bf16 can tell apart", function()
+    local model = ms.fully_shard(ms.nn.linear(8, 8), { mp_policy = { param_dtype = "bf16", reduce_dtype = "bf16" } })
+    local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.adamw { lr = 1e-6 } }
+    local before = train:parameter("weight")
+    train:step { inputs = ms.randn { 4, 8, seed = 1 }, targets = ms.zeros { 4, 8 } }
+    local after = train:parameter("weight")
+    assert(((after - before) ^ 2):sum():item() > 0)
+    assert.equal("f32", after.dtype)
+    local moment = train:optimizer_state("weight", "exp_avg_sq")
+    assert(((moment - moment:cast("bf16"):cast("f32")) ^ 2):sum():item() > 0)
+  end)
+
+  it("S8 that are frozen have no gradient and no optimizer state", function()
+    local model = ms.fully_shard(ms.nn.linear(3, 2), { freeze = { "bias" } })
+    local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.adamw { lr = 1 } }
+    train:step(batch)
+    assert_fails("it is frozen", function() train:gradient("bias") end)
+    assert_fails("it is frozen", function() train:optimizer_state("bias", "exp_avg") end)
+  end)
+
   it("I3 are the same for all ranks, or refused", function()
     local recipe = program.recipe([==[
       local ms = require "moonshard"

@@ -163,7 +163,7 @@ describe("modules", function()
       local model = Gate(2)
       model["a.b"] = ms.parameter { 1 }
       model:num_parameters()
-    end, "no dots or spaces" },
+    end, "UTF-8 without dots, spaces and control characters" },
     ["a parameter with a wrong size"] = { function() ms.parameter { 3, 0 } end, "size 0 of dimension 1" },
     ["a parameter without a size"] = { function() ms.parameter { init = "ones" } end, "0 dimensions" },
     ["an unknown law"] = { function() ms.parameter { 3, init = "onez" } end, "init must be" },

@@ -1,74 +1,15 @@
 -- The same numbers from any mesh: real ranks train tests/lua/recipes/parity.lua, and what they end with is compared
 -- with one rank on the same global batches. Tolerances: f32 1e-5, bf16 2e-2, relative to the largest value of a tensor.
 
-local compare = require("moonshard.check.compare")
-local program = require("lua.program")
-local json = require("cjson")
 local clock = require("moonshard.clock")
+local json = require("cjson")
+local program = require("lua.program")
+local trained = require("lua.trained")
 
 local thin = program.thin
-
-local runs = {}
-
--- What a run wrote; equal settings run once.
-local function run(ranks, settings, options)
-  local words = {}
-  for name, value in pairs(settings) do words[#words + 1] = ("%s=%s"):format(name, tostring(value)) end
-  table.sort(words)
-  for _, option in ipairs(options or {}) do words[#words + 1] = option end
-  local key = ranks .. " " .. table.concat(words, " ")
-  if runs[key] then return runs[key] end
-  local out = os.tmpname()
-  local ended = program.run({
-    "run", "tests/lua/recipes/parity.lua", "-n", tostring(ranks), "out=" .. out, unpack(words),
-  })
-  assert(ended.status == 0, ended.err)
-  local file = assert(io.open(out))
-  local text = file:read("*a")
-  file:close()
-  os.remove(out)
-  runs[key] = json.decode(text)
-  return runs[key]
-end
-
-local function with(settings, more)
-  local all = {}
-  for name, value in pairs(settings) do all[name] = value end
-  for name, value in pairs(more or {}) do all[name] = value end
-  return all
-end
-
-local function assert_close(expected, got, tolerance, what)
-  assert.equal(#expected, #got, what)
-  local worst = compare.arrays(expected, got, { count = #expected, tolerance = tolerance })
-  if worst and worst.differs then
-    error(("%s: %.9g beside %.9g, %g is allowed"):format(what, worst.got, worst.expected, worst.allowed), 0)
-  end
-end
-
--- Bit for bit, without printing thousands of numbers when it is not so.
-local function assert_same(expected, got)
-  assert_close(expected.losses, got.losses, 0, "losses")
-  assert_close(expected.norms, got.norms, 0, "norms")
-  for name, values in pairs(expected.params) do assert_close(values, got.params[name], 0, name) end
-end
-
-local function assert_parity(expected, got, tolerance)
-  assert_close(expected.losses, got.losses, tolerance, "losses")
-  assert_close(expected.norms, got.norms, tolerance, "norms")
-  for name, values in pairs(expected.params) do
-    assert_close(values, got.params[name], compare.PARAMETERS * tolerance, name)
-  end
-end
-
-local MESHES = { { 2, "1x2" }, { 3, "1x3" }, { 4, "1x4" }, { 4, "2x2" }, { 2, "2x1" }, { 4, "4x1" } }
-
-local function parity_on_all(settings, tolerance)
-  local alone = run(1, with(settings, { mesh = "1x1" }))
-  for _, mesh in ipairs(MESHES) do
-    assert_parity(alone, run(mesh[1], with(settings, { mesh = mesh[2] })), tolerance)
-  end
-end
+local run, with, MESHES = trained.run, trained.with, trained.MESHES
+local assert_close, assert_same, parity_on_all = trained.assert_close, trained.assert_same, trained.parity_on_all
+local assert_parity = trained.assert_parity
 
 describe("parity with one rank", function()
   it("S1 rows, a unit a block, sizes that do not divide", function() parity_on_all({ layout = "rows" }, 1e-5) end)
@@ -232,7 +173,7 @@ describe("bit for bit", function()
   it("S12 a run repeats itself, on any mesh", function()
     for _, mesh in ipairs({ { 3, "1x3" }, { 4, "2x2" } }) do
       local first = run(mesh[1], { mesh = mesh[2] })
-      runs = {}
+      trained.forget()
       assert_same(first, run(mesh[1], { mesh = mesh[2] }))
     end
   end)
@@ -300,7 +241,7 @@ describe("delays", function()
   it("M3 take as long as they say", function()
     local settings = { mesh = "1x2", steps = 2 }
     local function seconds(options)
-      runs = {}
+      trained.forget()
       local began = clock.now()
       run(2, settings, options)
       return clock.now() - began

@@ -50,7 +50,7 @@ local function random(o)
     length = { "positive", default = 2048 },
     inputs = { "positive", required = true },
     targets = { "positive", required = true },
-    seed = { "integer", default = 0 },
+    seed = { "seed", default = 0 },
   })
   o.teacher = ffi.new("double[?]", o.inputs * o.targets)
   fill_normal(o.teacher, o.inputs * o.targets, o.seed, TEACHER, 1 / math.sqrt(o.inputs))

@@ -31,7 +31,7 @@ Sampler.__index = Sampler
 local function sampler(o)
   o = options.parse("ms.data.sampler", o, {
     length = { "positive", required = true },
-    seed = { "integer", default = 0 },
+    seed = { "seed", default = 0 },
     shuffle = { "boolean", default = true },
     drop_last = { "boolean", default = false },
     mesh = { "table" },

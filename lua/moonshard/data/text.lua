@@ -30,7 +30,7 @@ local function text(o)
     seq = { "positive", default = 256 },
     batch = { "positive" },
     global_batch = { "positive" },
-    seed = { "integer", default = 0 },
+    seed = { "seed", default = 0 },
     shuffle = { "boolean", default = true },
     valid_fraction = { "number", default = 0.05 },
     mesh = { "table" },

@@ -15,7 +15,7 @@ local cfg = ms.args {
   mixed = false, momentum = 0.9, nesterov = false, decay = 0.1, seed = 3, spare = false,
   shared_masters = true,
   ahead = "", recompute = "", dropout = false, sync = "every", reshard_backward = true, build = "native",
-  samples = 0,
+  samples = 0, strategy = "", tail = "", by_layer = false, output = "",
 }
 
 local Block = ms.module "Block"
@@ -40,11 +40,17 @@ function Net:init()
   self.layers = { Block(16), Block(7) }
   self.norm = ms.nn.layer_norm { 17 }
   self.head = ms.nn.linear(17, 3)
+  if cfg.tail == "" then return end
+  -- Two layers: with one weight ("tied"), in a unit of both ("grouped"), or one layer that runs twice ("twice").
+  local first = ms.nn.linear(17, 17)
+  self.tail = { first, cfg.tail == "twice" and first or ms.nn.linear(17, 17) }
+  if cfg.tail ~= "twice" then self.tail[2].weight, self.tail[2].bias = first.weight, first.bias end
 end
 
 function Net:forward(x)
   x = self.embed(x)
   for _, layer in ipairs(self.layers) do x = layer(x) end
+  for _, layer in ipairs(self.tail or {}) do x = x + layer(x):gelu() end
   return self.head(self.norm(x))
 end
 
@@ -90,6 +96,9 @@ function BUILD.groups() return by_hand({ 0, 1, 2, 3 }) end
 function BUILD.shuffled_groups() return by_hand({ 2, 0, 3, 1 }) end
 function BUILD.two_meshes() return by_hand({ 0, 5, 2, 7 }, { 4, 1, 6, 3 }) end
 
+function BUILD.fsdp() return ms.init_device_mesh(cfg.device, cfg.mesh, { "shard" }) end
+function BUILD.ddp() return ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate" }) end
+
 local mesh = BUILD[cfg.build]()
 local is_second = ms.world().size > mesh:size() and mesh:ranks()[1] ~= 0 -- of two copies
 local samples = cfg.samples + (is_second and 1000 or 0) -- the second trains on others
@@ -102,15 +111,19 @@ local AHEAD = {
 
 local RESHARD = { ["true"] = true, ["false"] = false, default = "default", ["2"] = 2, ["1"] = 1,
   blocks = { { "root", false }, { re[[.*]], true } } }
+local TAIL = { grouped = { "tail.0", "tail.1" }, twice = "tail.0" }
 local model = Net()
 ms.fully_shard(model, {
   mesh = mesh,
-  units = cfg.units and { re[[^layers\.\d+$]] } or nil,
-  reshard_after_forward = RESHARD[cfg.reshard],
+  units = cfg.units and { re[[^layers\.\d+$]], TAIL[cfg.tail] } or nil,
+  strategy = cfg.strategy ~= "" and cfg.strategy or nil,
+  reshard_after_forward = RESHARD[cfg.strategy == "" and cfg.reshard or "none"],
   layout = cfg.layout,
   freeze = cfg.freeze ~= "" and { { re(cfg.freeze), true } } or nil,
   param_dtype = cfg.mixed and { { re[[norm|fc1\.bias|gain|head]], "f32" } } or nil,
-  mp_policy = { param_dtype = cfg.dtype, reduce_dtype = cfg.reduce },
+  mp_policy = cfg.by_layer and { { "layers.0", { param_dtype = "bf16", reduce_dtype = "bf16" } },
+    { "layers.1", { param_dtype = "bf16", output_dtype = "f32" } } }
+    or { param_dtype = cfg.dtype, reduce_dtype = cfg.reduce, output_dtype = cfg.output ~= "" and cfg.output or nil },
   seed = cfg.seed,
   shared_masters = cfg.shared_masters,
   recompute = RECOMPUTE[cfg.recompute],

@@ -1,0 +1,141 @@
+-- Recipes that make no sense are refused where they say so, not later and not in silence; and what looks odd but makes
+-- sense is taken.
+
+local ms = require("moonshard")
+local program = require("lua.program")
+local message = require("lua.fixture").message
+local re = ms.re
+
+local NAN = 0 / 0
+
+local function layers()
+  return ms.nn.sequential { ms.nn.linear(3, 4), ms.ops.gelu, ms.nn.linear(4, 2) }
+end
+
+local function shard(config)
+  config.units = config.units or { re[[^\d$]] }
+  return ms.fully_shard(layers(), config)
+end
+
+local function trainer(options)
+  local settings = { model = shard {}, loss = ms.loss.mse, optimizer = ms.optim.adamw { lr = 0.1 } }
+  for name, value in pairs(options or {}) do settings[name] = value end
+  return ms.trainer(settings)
+end
+
+local batch = { inputs = ms.randn { 6, 3, seed = 1 }, targets = ms.randn { 6, 2, seed = 2 } }
+
+local function named(name)
+  local model = layers()
+  model[name] = ms.nn.linear(3, 3)
+  return ms.fully_shard(model, {})
+end
+
+-- A step of a trainer whose loss also calls something; what that raises is raised by the step.
+local function in_loss(call)
+  local train
+  train = trainer { loss = function(result, targets)
+    call(train)
+    return ms.loss.mse(result, targets)
+  end }
+  train:step(batch)
+end
+
+describe("refused are", function()
+  for title, case in pairs({
+    ["R2 an optional that is neither true nor false"] = { function()
+      shard { reshard_after_forward = { { "0", true, optional = "yes" } } }
+    end, "optional must be true or false, not yes" },
+    ["R2 a name where rules are meant"] = { function() shard { freeze = "0" } end, 'a list, as in { "embed" }' },
+    ["R2 a field without a name"] = { function() named("") end, 'field "" of the model' },
+    ["R2 a name with a NUL"] = { function() named("a\0b") end, "without dots, spaces and control characters" },
+    ["R2 a name that is not UTF-8"] = { function() named("\xc3(") end, "are UTF-8" },
+    ["R2 a learning-rate factor that is no number"] = { function()
+      trainer { optimizer = ms.optim.adamw { lr = 1, groups = { { "0", { lr_scale = NAN } } } } }
+    end, "optimizer groups: rule 1 (0): lr_scale must be a number, not nan" },
+    ["R2 a negative weight decay of a group"] = { function()
+      trainer { optimizer = ms.optim.sgd { lr = 1, groups = { { "2", { weight_decay = -1 } } } } }
+    end, "optimizer groups: rule 1 (2): weight_decay must be at least 0" },
+    ["a learning rate that is no number"] = { function() ms.optim.adamw { lr = NAN } end, "not nan" },
+    ["an infinite floor"] = { function() ms.schedule.linear { peak = 1, total = 5, floor = math.huge } end, "finite" },
+    ["an eps that is no number"] = { function() ms.optim.adamw { lr = 1, eps = NAN } end,
+      "eps must be a number, not nan" },
+    ["a negative seed"] = { function() shard { seed = -1 } end, "seed must be an integer from 0 to 2^53 - 1" },
+    ["a seed of a sampler"] = { function() ms.data.sampler { length = 5, seed = 0.5 } end, "seed must be an integer" },
+    ["clipping to no number"] = { function() trainer { clip_grad_norm = NAN } end,
+      "clip_grad_norm must be a number, not nan" },
+    ["a memory limit of nothing"] = { function() trainer { memory_limit = 0 } end, "a number of bytes above 0" },
+    ["a memory limit that is no number"] = { function() trainer { memory_limit = NAN } end, "a number, not nan" },
+    ["less than no prefetch"] = { function() trainer { prefetch = -1 } end, "prefetch must be 0 or more" },
+    ["a model that is none"] = { function() trainer { model = {} } end, "model must be a module" },
+    ["R4 rules of what is no model"] = { function() ms.set_rules(nil, {}) end, "must be a module, not nil" },
+    ["R4 a new weight decay that is no number"] = { function()
+      trainer():set_rules { weight_decay = NAN }
+    end, "ms.set_rules: weight_decay must be a number, not nan" },
+    ["R4 rules that change in a loss"] = { function()
+      in_loss(function(train) train:set_rules { prefetch = 2 } end)
+    end, "do it between steps" },
+    ["a step in a loss"] = { function() in_loss(function(train) train:step(batch) end) end, "do it between steps" },
+    ["unsharding in a loss"] = { function()
+      in_loss(function(train) train.model:unshard() end)
+    end, "do it between steps" },
+  }) do
+    it(title, function()
+      local text = message(case[1])
+      assert.truthy(text:find(case[2], 1, true), text)
+      assert.truthy(text:find("tests/lua/refusals_spec.lua:%d+: "), text)
+    end)
+  end
+
+  it("S4 sizes of groups that are no sizes", function()
+    for _, size in ipairs({ 0, -1, 1.5, NAN, math.huge, 3 }) do
+      assert.truthy(message(shard, { reshard_after_forward = size }):find("asks for groups of", 1, true))
+    end
+  end)
+end)
+
+describe("taken are", function()
+  it("R1 lists without a rule, by every policy", function()
+    local model = shard { reshard_after_forward = {}, mp_policy = {}, layout = {}, freeze = {}, prefetch = {},
+      recompute = {}, param_dtype = {} }
+    assert.equal("default", model.sharding.units[1].reshard)
+    assert.equal("f32", model.sharding.units[1].param_dtype)
+    local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 1, groups = {} } }
+    train:step(batch)
+    train:set_rules { reshard_after_forward = {}, prefetch = {}, groups = {} }
+  end)
+
+  it("S10 a list of ops for all units at once", function()
+    local model = shard { recompute = { "gelu", "matmul" } }
+    assert.equal("gelu matmul", model.sharding.decisions.recompute["0"].value.ops)
+    assert.truthy(message(shard, { recompute = { "gelu", "nope" } }):find("the value names the op nope", 1, true))
+  end)
+
+  it("R1 names of letters that are not ASCII", function()
+    local model = layers()
+    model["größe"] = ms.nn.linear(3, 3)
+    ms.fully_shard(model, { units = { re[[^gr..e$]] }, freeze = { "größe.bias" } })
+    assert.equal("größe", model.sharding.units[2].name)
+    assert.is_true(model.sharding.decisions.freeze["größe.bias"].value)
+  end)
+
+  it("R2 groups of an optimizer that never decide, with a warning", function()
+    local path = program.recipe([==[
+      local ms = require "moonshard"
+      local model = ms.fully_shard(ms.nn.linear(3, 4))
+      local groups = { { "bias", { weight_decay = 0 } }, { ms.re"^bi", { weight_decay = 1 } } }
+      local sgd = ms.optim.sgd { lr = 1, groups = groups }
+      local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = sgd }
+      train:step { inputs = ms.ones { 2, 3 }, targets = ms.ones { 2, 4 } }
+      train:set_rules { groups = { groups[2], groups[1] } }
+      train:set_rules { lr = 0.5 }
+    ]==])
+    local ended = program.run({ "run", path, "-n", "2" })
+    os.remove(path)
+    assert.equal(0, ended.status, ended.err)
+    local first, second, third = ended.err:match("^([^\n]*)\n([^\n]*)\n(.*)$")
+    assert.truthy(first:find("warning: " .. path .. ":3: optimizer groups: rule /^bi/ never decides", 1, true), first)
+    assert.truthy(second:find('optimizer groups: rule "bias" never decides', 1, true), second)
+    assert.equal("", third)
+  end)
+end)

@@ -1,0 +1,87 @@
+-- Weights that are used more than once, or not at all: tied parameters, layers that run twice, layers that do not run.
+
+local fixture = require("lua.fixture")
+local ms = require("moonshard")
+local program = require("lua.program")
+local trained = require("lua.trained")
+local run, assert_close = trained.run, trained.assert_close
+local message, re = fixture.message, ms.re
+
+local MESHES = program.thin { { 3, "1x3" }, { 2, "2x1" }, { 4, "2x2" } }
+
+describe("tied parameters", function()
+  it("S9 train with parity, in one unit of both and in the root, in every layout", function()
+    for _, layout in ipairs(program.thin { "rows", "ragged" }) do
+      for _, dtype in ipairs(program.thin { "bf16", "f32" }) do
+        local settings = { layout = layout, dtype = dtype }
+        local alone = run(1, trained.with(settings, { mesh = "1x1", tail = "tied" }))
+        for _, mesh in ipairs(MESHES) do
+          for _, tail in ipairs { "tied", "grouped" } do
+            local got = run(mesh[1], trained.with(settings, { mesh = mesh[2], tail = tail, reshard = "true" }))
+            if dtype == "f32" then
+              trained.assert_parity(alone, got, 1e-5)
+            else
+              assert_close(alone.losses, got.losses, 2e-2, "losses in bf16")
+            end
+          end
+        end
+      end
+    end
+  end)
+
+  it("S9 are kept, and reduced, once", function()
+    local tied, twice = run(2, { mesh = "1x2", tail = "grouped" }), run(2, { mesh = "1x2", tail = "twice" })
+    assert.same(twice.plan.bytes.parameters, tied.plan.bytes.parameters)
+    assert.same(twice.comm_bytes, tied.comm_bytes)
+    assert.is_nil(tied.params["tail.1.weight"])
+  end)
+
+  it("S9 of two units are refused, and the error's own advice is taken", function()
+    local model = ms.nn.sequential { ms.nn.linear(3, 3), ms.nn.linear(3, 3) }
+    model[2].weight = model[1].weight
+    local text = message(ms.fully_shard, model, { units = { re[[^\d$]] } })
+    assert.truthy(text:find("parameter 0.weight is also 1.weight, and belongs to two units, 0 and 1", 1, true), text)
+    local advice = assert(load("return " .. text:match("units = (%b{})"):gsub(", %.%.%. }", " }"))())
+    ms.fully_shard(model, { units = advice })
+    assert.equal(1, #model.sharding.units)
+  end)
+end)
+
+-- w x + w (w x), with the squared error of a target of 0: the gradient by hand.
+local function scalar(forward)
+  local Net = ms.module "Net"
+  function Net:init()
+    self.w, self.unused = ms.parameter { 1, init = 0.5 }, ms.parameter { 3, init = "ones" }
+  end
+  Net.forward = forward
+  local model = ms.fully_shard(Net(), {})
+  local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 1 } }
+  train:step { inputs = ms.full({ 1, 1 }, 2), targets = ms.zeros { 1, 1 } }
+  return train
+end
+
+describe("layers", function()
+  it("S18 that run twice train with parity, and as two layers with the same weights", function()
+    local alone = run(1, { mesh = "1x1", tail = "twice" })
+    for _, mesh in ipairs(MESHES) do
+      local got = run(mesh[1], { mesh = mesh[2], tail = "twice" })
+      trained.assert_parity(alone, got, 1e-5)
+      trained.assert_same(got, run(mesh[1], { mesh = mesh[2], tail = "grouped" }))
+    end
+  end)
+
+  it("S18 that run twice accumulate the gradient that is written by hand", function()
+    local train = scalar(function(self, x) return x * self.w * self.w end)
+    -- (2 w w)^2: its derivative is 16 w^3.
+    assert.near(16 * 0.5 ^ 3, train:gradient("w"):item(), 1e-6)
+  end)
+
+  it("S18 that do not run get a gradient of zeros, and stay", function()
+    local train = scalar(function(self, x) return x * self.w end)
+    assert.same({ 0, 0, 0 }, train:gradient("unused"):tolist())
+    assert.same({ 1, 1, 1 }, train:parameter("unused"):tolist())
+    local spare = run(2, { mesh = "1x2", spare = true, decay = 0, steps = 2 })
+    local first = run(2, { mesh = "1x2", spare = true, decay = 0, steps = 1 })
+    assert.same(first.params["layers.1.spare.bias"], spare.params["layers.1.spare.bias"])
+  end)
+end)
