@@ -490,7 +490,8 @@ MS_API int ms_trace_write(ms_trace *trace, const char *path);
 ** parameter: [*first, *first + *count). data points to f32. what: "param", "grad", "state0", "state1". */
 MS_API int ms_state_shard(ms_state *state, int param, const char *what, double *first, double *count, float **data);
 /* The whole parameter (or gradient, ...) on every rank, f32; full is [numel]. Collective. Gradients as they were summed,
-** before division by ranks and micro-batches. A rank with full NULL takes part and gets nothing. */
+** before division by ranks and micro-batches. A rank with full NULL takes part and gets nothing.
+** Ranks that ask for different parameters at once fail with MS_EMISMATCH. */
 MS_API int ms_state_gather(ms_state *state, int param, const char *what, float *full);
 /* Overwrites this rank's part of a parameter from the full f32 array. Collective: peers may be reading the old values. */
 MS_API int ms_state_set(ms_state *state, int param, const float *full);

@@ -4,6 +4,7 @@
 local create = require("moonshard.eager.create")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
+local hash = require("moonshard.hash")
 local nearest = require("moonshard.nearest")
 local session = require("moonshard.session")
 local tensor = require("moonshard.tensor")
@@ -130,21 +131,18 @@ end
 
 -- ---- writing ----------------------------------------------------------------------------------------------------
 
--- Of the bits, so that ranks can compare what they were given.
-local function checksum(data, count)
-  local words, sum = ffi.cast("const int32_t *", data), 0
-  for i = 0, count - 1 do sum = bit.tobit(bit.bxor(bit.rol(sum, 7), words[i]) + 1640531527) end
-  return sum
-end
-
 -- Each rank writes its own part, so ranks with different values would make a parameter that nobody gave.
-local function check_equal(around, name, data, count)
-  for place, other in ipairs(around:gather(checksum(data, count), "of checksums")) do
-    if other ~= checksum(data, count) then
-      errors.raise("MS_EMISMATCH", "set_parameter of %s: rank %d was given other values than rank %d; all ranks take "
-        .. "the same", name, around:ranks()[place], world.rank)
-    end
+local function check_equal(around, index, name, data, count)
+  local values_hash = hash.of_bytes(data, 4 * count)
+  if not around:differing(hash.of_text(("%d %.0f"):format(index, values_hash)), "of values to set") then return end
+  local other = around:differing(index, "of parameters to set")
+  if other then
+    errors.raise("MS_EMISMATCH", "set_parameter of %s: rank %d sets another parameter than rank %d; all ranks set the "
+      .. "same, in one order (that of pairs differs between ranks, that of named_parameters does not)", name, other,
+      world.rank)
   end
+  errors.raise("MS_EMISMATCH", "set_parameter of %s: rank %d was given other values than rank %d; all ranks take "
+    .. "the same", name, around:differing(values_hash, "of values to set"), world.rank)
 end
 
 ---Overwrites a parameter. Collective.
@@ -163,7 +161,7 @@ function inspect.set_parameter(module, name, given)
       tensor.shape_text(param.shape), tensor.shape_text(new.shape))
   end
   new = new:cast("f32")
-  check_equal(around, name, new.data, param.numel)
+  check_equal(around, index, name, new.data, param.numel)
   check(C.ms_state_set(around:ensure_state(), index, new.data))
   if around.held[param.unit] then around.held[param.unit][index] = new end
 end

@@ -189,6 +189,16 @@ function Session:gather(number, what)
   return list
 end
 
+---The first rank whose number is another than this rank's. Collective.
+---@param number number
+---@param what string as for gather
+---@return integer? rank nil when all agree
+function Session:differing(number, what)
+  for place, other in ipairs(self:gather(number, what)) do
+    if other ~= number then return self:ranks()[place] end
+  end
+end
+
 ---Calls a function that every rank carries out alone, and tells whether all could. Collective.
 ---@param what string for reports, the same on all ranks: "of what set_rules found"
 ---@param call function

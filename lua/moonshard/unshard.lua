@@ -8,6 +8,7 @@
 local create = require("moonshard.eager.create")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
+local hash = require("moonshard.hash")
 local memory = require("moonshard.memory")
 local nearest = require("moonshard.nearest")
 local options = require("moonshard.options")
@@ -55,27 +56,13 @@ end
 
 -- ---- together ---------------------------------------------------------------------------------------------------
 
--- 52 bits of a hash, which a double holds exactly.
-local function hash_of(data, bytes)
-  local halves = ffi.new("double[2]")
-  C.ms_hash(data, bytes, halves)
-  return halves[0] * 2 ^ 20 + math.floor(halves[1] / 2 ^ 12)
-end
-
--- The first rank whose number is another; nil when all agree. Collective.
-local function differing(around, number, what)
-  for place, other in ipairs(around:gather(number, what)) do
-    if other ~= number then return around:ranks()[place] end
-  end
-end
-
 -- The chosen units, the same on all ranks, or an error on all. Collective.
 local function choose_together(around, module, which, who)
   local units = around:all_or_none(who, choose, around, module, which)
   local names = {}
   for i, unit in ipairs(units) do names[i] = unit.name end
   local text = table.concat(names, "\n")
-  local other = differing(around, hash_of(text, #text), "of units to unshard")
+  local other = around:differing(hash.of_text(text), "of units to unshard")
   if other then
     errors.raise("MS_EMISMATCH", "%s: rank %d named other units than rank %d (here %s); all ranks name the same", who,
       other, world.rank, table.concat(names, ", "))
@@ -196,7 +183,7 @@ local function lend(around, module, o)
   memory.check_held(around, "ms.with_full_params", keeps and (o.with_grads and 2 or 1) * bytes_of(units) or 0)
   local lent = { by_index = gather(around, units, "param", keeps), hash = {} }
   for index, value in pairs(o.writeback and lent.by_index or {}) do
-    lent.hash[index] = hash_of(value.data, values.bytes(value))
+    lent.hash[index] = hash.of_bytes(value.data, values.bytes(value))
   end
   lent.params = by_name(around, module, lent.by_index)
   if o.with_grads then
@@ -225,9 +212,9 @@ local function changes_of(around, module, lent)
     local index = around.sharding.index[entry.parameter]
     if lent.hash[index] then
       local new = read_new(entry.name, entry.parameter, rawget(lent.params, entry.name))
-      local hash = hash_of(new.data, values.bytes(new))
-      if hash ~= lent.hash[index] then
-        changes[#changes + 1] = { index = index, name = entry.name, new = new, hash = hash }
+      local of_new = hash.of_bytes(new.data, values.bytes(new))
+      if of_new ~= lent.hash[index] then
+        changes[#changes + 1] = { index = index, name = entry.name, new = new, hash = of_new }
       end
     end
   end
@@ -239,11 +226,11 @@ local function check_equal(around, changes)
   local text = {}
   for i, change in ipairs(changes) do text[i] = ("%d %.0f"):format(change.index, change.hash) end
   text = table.concat(text, " ")
-  if not differing(around, hash_of(text, #text), "of changed parameters") then return end
+  if not around:differing(hash.of_text(text), "of changed parameters") then return end
   local by_index = {}
   for _, change in ipairs(changes) do by_index[change.index] = change.hash end
   for i, param in ipairs(around.sharding.params) do
-    local other = differing(around, by_index[i - 1] or -1, "of changed parameters")
+    local other = around:differing(by_index[i - 1] or -1, "of changed parameters")
     if other then
       errors.raise("MS_EMISMATCH", "ms.with_full_params: rank %d gave %s other values than rank %d, so nothing is "
         .. "written back; all ranks give the same", other, param.fqn, world.rank)

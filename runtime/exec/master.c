@@ -5,6 +5,7 @@
 */
 #include "exec/master.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -138,6 +139,25 @@ fail:
   return rc;
 }
 
+/* Ranks that ask for different parameters would be given a mixture of them. */
+static int check_same(ms_state *state, int param, const char *what) {
+  struct asked {
+    int32_t param;
+    char what[12];
+  } mine = {param, {0}}, *all = ms_calloc(state->members.size, sizeof *all);
+  int rc = all ? MS_OK : MS_ENOMEM;
+  snprintf(mine.what, sizeof mine.what, "%s", what);
+  if (!rc) rc = ms_members_exchange(&state->members, &mine, sizeof mine, all);
+  for (int i = 0; !rc && i < state->members.size; i++)
+    if (memcmp(&all[i], &mine, sizeof mine))
+      rc = MS_FAIL(MS_EMISMATCH,
+                   "rank %d gathers %s of '%s' while rank %d gathers %s of '%s'; all ranks gather the same, in one order",
+                   state->members.rank[state->members.me], what, state->model->param[param].name,
+                   state->members.rank[i], all[i].what, state->model->param[all[i].param].name);
+  free(all);
+  return rc;
+}
+
 int ms_state_gather(ms_state *state, int param, const char *what, float *full) {
   float *mine;
   MS_TRY(ms_master_find(state, param, what, &mine));
@@ -146,7 +166,8 @@ int ms_state_gather(ms_state *state, int param, const char *what, float *full) {
     return full ? ms_state_copy_out(state, full, mine, p->numel * (int64_t)sizeof *full) : MS_OK;
   ms_ledger *ledger = ms_world_ledger(state->world);
   ms_ledger_enter(ledger, ms_ledger_number(ledger, "gathering a parameter"));
-  int rc = gather(state, p, mine, full);
+  int rc = check_same(state, param, what);
+  if (!rc) rc = gather(state, p, mine, full);
   ms_ledger_leave(ledger, rc);
   return rc;
 }

@@ -132,7 +132,7 @@ end
 local FREEZE = { [[{ re"bias$", optional = true }]], [[{ re"^embed", optional = true }]],
   [=[{ re[[^layers\.0\.]], optional = true }]=], [[{ re"fc1|gain", optional = true }]],
   [[{ re"^layers", optional = true }]] }
-local RECOMPUTE = { "true", [=[{ { re[[^layers\.\d+$]], true, optional = true } }]=],
+local RECOMPUTE = { "true", [[{ "gelu", "add" }]], [=[{ { re[[^layers\.\d+$]], true, optional = true } }]=],
   [=[{ { "layers.0.fc2", false, optional = true }, { re[[^layers\.\d+$]], { "gelu", "matmul" }, optional = true } }]=],
   [[{ { "layers.0", true, optional = true } }]] }
 local PARAM_DTYPE = {
@@ -170,6 +170,15 @@ local function draw_optimizer(d, clipped)
     groups)
 end
 
+-- What is done to the weights between two steps: lines of a recipe.
+local EDITS = {
+  "ms.with_full_params(model, function(params)\n      for name in pairs(params) do params[name] = params[name] * 0.5 end\n"
+    .. "    end)",
+  'ms.with_full_params(model, function(params, grads)\n      for name, grad in pairs(grads) do\n'
+    .. "        params[name] = params[name] - grad * 0.01\n      end\n    end, { with_grads = true })",
+  "local held = model:unshard()\n    for name in model:named_parameters() do model:set_parameter(name, held[name] * 0.5) end",
+}
+
 local function draw_training(d, self, names)
   self.micro = d:chance(0.45) and d:integer(2, 3) or nil
   self.trainer = {}
@@ -179,6 +188,7 @@ local function draw_training(d, self, names)
   if self.micro and d:chance(0.6) then self.trainer.gradient_sync = d:one_of { [["last"]], [["shard"]] } end
   if self.micro and d:chance(0.4) then self.trainer.reshard_after_backward = "false" end
   if d:chance(0.12) then self.evaluate = true end
+  if d:chance(0.12) then self.edit = d:one_of(EDITS) end
   if d:chance(0.12) then
     self.new_rules = ("{ reshard_after_forward = %s, prefetch = %d }"):format(draw_reshard(d, self, names),
       d:integer(0, 2))
@@ -199,6 +209,8 @@ function case.of(seed)
     self.tied_head = d:chance(0.5) or nil
   end
   self.classes = d:chance(0.5) or nil
+  -- A slice of so many copies, of which the first is compared.
+  if self.replicate * self.shard <= 2 and d:chance(0.15) then self.stages = 2 end
   self.tie = draw_tie(d, self.layers)
   draw_training(d, self, draw_sharding(d, self))
   return self
@@ -206,6 +218,6 @@ end
 
 ---@param self table
 ---@return integer
-function case.ranks(self) return self.replicate * self.shard end
+function case.ranks(self) return (self.stages or 1) * self.replicate * self.shard end
 
 return case

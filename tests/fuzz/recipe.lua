@@ -159,6 +159,7 @@ local function steps_of(case)
   if case.evaluate then
     lines[#lines + 1] = "  train:evaluate(coroutine.wrap(function() coroutine.yield(1, batch(step)) end))"
   end
+  if case.edit then lines[#lines + 1] = ("  if step == 1 then\n    %s\n  end"):format(case.edit) end
   if case.new_rules then lines[#lines + 1] = ("  if step == 1 then train:set_rules %s end"):format(case.new_rules) end
   lines[#lines + 1] = "end"
   return table.concat(lines, "\n") .. "\n"
@@ -172,12 +173,14 @@ function recipe.of(case)
   local sharding, trainer = {}, {}
   for name, text in pairs(case.sharding) do sharding[name] = text end
   for name, text in pairs(case.trainer) do trainer[name] = text end
-  sharding.mesh = ('ms.init_device_mesh("cpu", { %d, %d }, { "replicate", "shard" })')
-    :format(case.replicate, case.shard)
+  sharding.mesh = case.stages
+    and ('ms.init_device_mesh("cpu", { %d, %d, %d }, { "pipe", "replicate", "shard" }):slice { "replicate", "shard" }')
+      :format(case.stages, case.replicate, case.shard)
+    or ('ms.init_device_mesh("cpu", { %d, %d }, { "replicate", "shard" })'):format(case.replicate, case.shard)
   trainer.model, trainer.optimizer = "model", case.optimizer
   trainer.loss = "ms.loss." .. (case.classes and "cross_entropy" or "mse")
   trainer.micro_batches = case.micro and tostring(case.micro) or nil
-  local ranks = case.replicate * case.shard
+  local ranks = (case.stages or 1) * case.replicate * case.shard
   return table.concat({
     ("-- Random case %d: moonshard check FILE -n %d\n"):format(case.seed, ranks),
     'local ms = require "moonshard"\nlocal re = ms.re\n',

@@ -40,7 +40,7 @@ local function smaller(self)
   for _, holder in ipairs({ "sharding", "trainer" }) do
     for _, name in ipairs(sorted_keys(self[holder])) do try(function(c) c[holder][name] = nil end) end
   end
-  for _, name in ipairs({ "tie", "tied_head", "micro", "evaluate", "new_rules", "classes", "seq" }) do
+  for _, name in ipairs({ "tie", "tied_head", "micro", "evaluate", "edit", "stages", "new_rules", "classes", "seq" }) do
     if self[name] ~= nil then try(function(c) c[name] = nil end) end
   end
   for i, layer in ipairs(self.layers) do
@@ -52,7 +52,7 @@ local function smaller(self)
     if self[name] > least then try(function(c) c[name] = least end) end
   end
   for _, mesh in ipairs({ { 1, 2 }, { 2, 1 } }) do
-    if case.ranks(self) > 2 then try(function(c) c.replicate, c.shard = mesh[1], mesh[2] end) end
+    if self.replicate * self.shard > 2 then try(function(c) c.replicate, c.shard = mesh[1], mesh[2] end) end
   end
   return list
 end

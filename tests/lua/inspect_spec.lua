@@ -168,6 +168,13 @@ describe("parameters", function()
       local rank = ms.world().rank
       local ok, raised = pcall(model.set_parameter, model, "bias", ms.full({ 4 }, rank))
       assert(not ok and tostring(raised):find("was given other values than rank", 1, true), tostring(raised))
+      ok, raised = pcall(model.parameter, model, rank == 0 and "weight" or "bias")
+      assert(not ok and tostring(raised):find("'bias'", 1, true), tostring(raised))
+      assert(tostring(raised):find("gathers param of 'weight'", 1, true), tostring(raised))
+      local name = rank == 0 and "weight" or "bias"
+      local shape = rank == 0 and { 4, 3 } or { 4 }
+      ok, raised = pcall(model.set_parameter, model, name, ms.zeros(shape))
+      assert(not ok and tostring(raised):find("sets another parameter than rank", 1, true), tostring(raised))
       model:set_parameter("bias", ms.ones(4))
       assert(model:parameter("bias"):sum():item() == 4)
       if rank == 0 then print("fine") end
