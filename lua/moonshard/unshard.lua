@@ -20,7 +20,7 @@ local together = require("moonshard.together")
 local tree = require("moonshard.tree")
 local values = require("moonshard.eager.values")
 local world = require("moonshard.world")
-local C, ffi, check = engine.C, engine.ffi, engine.check
+local C, check = engine.C, engine.check
 
 local unshard = {}
 

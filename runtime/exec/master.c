@@ -150,10 +150,11 @@ static int check_same(ms_state *state, int param, const char *what) {
   if (!rc) rc = ms_members_exchange(&state->members, &mine, sizeof mine, all);
   for (int i = 0; !rc && i < state->members.size; i++)
     if (memcmp(&all[i], &mine, sizeof mine))
-      rc = MS_FAIL(MS_EMISMATCH,
-                   "rank %d gathers %s of '%s' while rank %d gathers %s of '%s'; all ranks gather the same, in one order",
-                   state->members.rank[state->members.me], what, state->model->param[param].name,
-                   state->members.rank[i], all[i].what, state->model->param[all[i].param].name);
+      rc = MS_FAIL(
+          MS_EMISMATCH,
+          "rank %d gathers %s of '%s' while rank %d gathers %s of '%s'; all ranks gather the same, in one order",
+          state->members.rank[state->members.me], what, state->model->param[param].name, state->members.rank[i],
+          all[i].what, state->model->param[all[i].param].name);
   free(all);
   return rc;
 }

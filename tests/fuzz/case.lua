@@ -172,11 +172,14 @@ end
 
 -- What is done to the weights between two steps: lines of a recipe.
 local EDITS = {
-  "ms.with_full_params(model, function(params)\n      for name in pairs(params) do params[name] = params[name] * 0.5 end\n"
-    .. "    end)",
-  'ms.with_full_params(model, function(params, grads)\n      for name, grad in pairs(grads) do\n'
-    .. "        params[name] = params[name] - grad * 0.01\n      end\n    end, { with_grads = true })",
-  "local held = model:unshard()\n    for name in model:named_parameters() do model:set_parameter(name, held[name] * 0.5) end",
+  [[ms.with_full_params(model, function(params)
+      for name in pairs(params) do params[name] = params[name] * 0.5 end
+    end)]],
+  [[ms.with_full_params(model, function(params, grads)
+      for name, grad in pairs(grads) do params[name] = params[name] - grad * 0.01 end
+    end, { with_grads = true })]],
+  [[local held = model:unshard()
+    for name in model:named_parameters() do model:set_parameter(name, held[name] * 0.5) end]],
 }
 
 local function draw_training(d, self, names)

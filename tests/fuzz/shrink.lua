@@ -1,7 +1,6 @@
 -- Makes a case that fails smaller while it still fails in the same way: it tries all cases that lack one thing, takes
 -- the first that fails, and goes on from there.
 
-local case = require("fuzz.case")
 local cases = require("fuzz.cases")
 
 local shrink = {}
