@@ -116,6 +116,7 @@ MS_API int ms_world_nodes(const ms_world *world);
 MS_API int ms_world_node_ranks(const ms_world *world,
                                int node);                     /* how many ranks it has; 0 when there is no such node */
 MS_API int ms_world_node_of(const ms_world *world, int rank); /* the node of a rank; -1 when there is no such rank */
+MS_API const char *ms_world_node_name(const ms_world *world, int node); /* its host's name; "" when there is no such node */
 MS_API int ms_world_local_rank(const ms_world *world);        /* this rank's place among the ranks of its node */
 /* Waits for every rank; collective. */
 MS_API int ms_world_barrier(ms_world *world);
@@ -192,9 +193,10 @@ MS_API int ms_mesh_flatten(ms_mesh *mesh, const char *name, ms_mesh **flat);
 /* One dimension as n, in its place. One size may be -1 and is inferred. Names as for flatten. */
 MS_API int ms_mesh_unflatten(ms_mesh *mesh, int dim, int n, const int *sizes, const char *const *names,
                              ms_mesh **unflat);
-/* Whether the groups of a dimension fit hosts ("nodes") that hold counts[node] consecutive ranks each: where the counts
-** differ, a group must lie inside one node or be the whole mesh. MS_EINVAL names the nodes and their counts. */
-MS_API int ms_mesh_check_nodes(const ms_mesh *mesh, int dim, int nodes, const int *counts);
+/* Whether the groups of a dimension fit hosts ("nodes"): where nodes have different numbers of ranks, a group must lie inside
+** one node or be the whole mesh. node_of is [ranks of the world], 0 to nodes - 1; names is [nodes], or NULL. MS_EINVAL names
+** the nodes and their numbers of ranks. */
+MS_API int ms_mesh_check_nodes(const ms_mesh *mesh, int dim, int nodes, const int *node_of, const char *const *names);
 
 /* ---- rules ------------------------------------------------------------------------------------------------------- */
 

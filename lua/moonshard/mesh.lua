@@ -49,10 +49,12 @@ end
 ---Refuses groups along a dimension that straddle nodes with different numbers of ranks, naming the nodes.
 ---@param dim integer|string
 function Mesh:check_nodes(dim)
-  local nodes = world.nodes()
-  local counts = ffi.new("int[?]", nodes)
-  for node = 0, nodes - 1 do counts[node] = world.node_ranks(node) end
-  check(C.ms_mesh_check_nodes(self.handle, self:dim(dim), nodes, counts))
+  local nodes, names = world.nodes(), {}
+  if nodes == 1 then return end
+  local node_of = ffi.new("int[?]", world.size)
+  for rank = 0, world.size - 1 do node_of[rank] = world.node_of(rank) end
+  for node = 0, nodes - 1 do names[node + 1] = world.node_name(node) end
+  check(C.ms_mesh_check_nodes(self.handle, self:dim(dim), nodes, node_of, c_strings(names)))
 end
 
 ---A mesh over all ranks of the world. Its sizes multiply to the world's size; one may be -1 and is inferred.

@@ -91,6 +91,13 @@ function world.node_of(rank)
   return C.ms_world_node_of(world.handle, rank)
 end
 
+---The name of a node's host.
+---@param node integer 0 to nodes - 1
+---@return string
+function world.node_name(node)
+  return world.described and "" or ffi.string(C.ms_world_node_name(world.handle, node))
+end
+
 ---This rank's place among the ranks of its node, from 0.
 ---@return integer
 function world.local_rank()

@@ -9,6 +9,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "comm/environment.h"
+#include "comm/host_id.h"
 #include "comm/world_state.h"
 
 static const double DEFAULT_TIMEOUT = 300.0;
@@ -58,6 +59,7 @@ static int make_world(ms_world **world) {
   if (!made) return MS_ENOMEM;
   made->fd = -1;
   made->size = 1;
+  ms_host_name(made->host, sizeof made->host);
   int rc = read_timeout(made);
   if (rc) free(made);
   else *world = made;
@@ -205,6 +207,11 @@ int ms_world_node_ranks(const ms_world *world, int node) {
   int ranks = 0;
   for (int rank = 0; rank < world->size; rank++) ranks += ms_world_node_of(world, rank) == node;
   return ranks;
+}
+
+const char *ms_world_node_name(const ms_world *world, int node) {
+  if (node < 0 || node >= ms_world_nodes(world)) return "";
+  return world->meeting.store ? world->meeting.name[node] : world->host;
 }
 
 int ms_world_local_rank(const ms_world *world) { return world->row; }

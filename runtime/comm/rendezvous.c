@@ -11,6 +11,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "comm/host_id.h"
+#include "comm/rank_list.h"
 #include "comm/token.h"
 
 /* What a rank tells of itself. All ranks run one build on one kind of machine: it goes over the wire as it is. */
@@ -206,18 +207,14 @@ void ms_rendezvous_end(ms_meeting *meeting) {
 
 void ms_rendezvous_describe(const ms_meeting *meeting, int size, char *text, size_t bytes) {
   size_t used = 0;
+  uint8_t here[MS_STORE_MAX_RANKS];
+  char ranks[256];
   text[0] = '\0';
   for (int node = 0; node < meeting->nodes && used < bytes; node++) {
     const char *before = !node ? "" : node == meeting->nodes - 1 ? " and " : ", ";
-    used += (size_t)snprintf(text + used, bytes - used, "%s%s (ranks", before, meeting->name[node]);
-    for (int rank = 0, listed = 0; rank < size && used < bytes; rank++) {
-      if (meeting->node_of[rank] != node) continue;
-      int last = rank;
-      while (last + 1 < size && meeting->node_of[last + 1] == node) last++;
-      used += (size_t)snprintf(text + used, bytes - used, last > rank ? "%s %d-%d" : "%s %d", listed++ ? "," : "", rank,
-                               last);
-      rank = last;
-    }
-    if (used < bytes) used += (size_t)snprintf(text + used, bytes - used, ")");
+    for (int rank = 0; rank < size; rank++) here[rank] = meeting->node_of[rank] == node;
+    int count = ms_rank_list(here, size, ranks, sizeof ranks);
+    used += (size_t)snprintf(text + used, bytes - used, "%s%s (rank%s %s)", before, meeting->name[node],
+                             count == 1 ? "" : "s", ranks);
   }
 }

@@ -61,7 +61,7 @@ static int receive_header(int fd, uint32_t *kind, uint32_t *bytes, double deadli
 /* The status and text of REFUSED and FAILED. */
 static int receive_text(int fd, uint32_t bytes, int *status, char text[MS_STORE_TEXT], double deadline) {
   uint8_t body[4 + MS_STORE_TEXT];
-  if (bytes < 4 || bytes > sizeof body) return MS_FAIL(MS_EIO, "what came makes no sense");
+  if (bytes < 4 || bytes > sizeof body) return MS_FAIL(MS_EMISMATCH, "what the store sends makes no sense");
   MS_TRY(ms_wire_receive(fd, body, bytes, deadline));
   *status = (int)ms_wire_get32(body);
   if (*status <= MS_OK || *status > MS_EINTERNAL) *status = MS_EPEER;

@@ -71,6 +71,8 @@ static int read_version(const char *text) {
   return version;
 }
 
+static int is_alive(const announcement *a) { return a->start && ms_process_start(a->pid) == a->start; }
+
 static int check(const char *path, const announcement *a, const char *job, int size) {
   char host[HEX_ID];
   MS_TRY(this_host(host));
@@ -82,7 +84,7 @@ static int check(const char *path, const announcement *a, const char *job, int s
                    "rendezvous file %s: rank 0 is on another host (%s), or that host was started anew since; a file "
                    "brings the ranks of one host together: use tcp://host:port between hosts, remove an old file",
                    path, a->host_name);
-  if (ms_process_start(a->pid) != a->start)
+  if (!is_alive(a))
     return MS_FAIL(MS_EMISMATCH, "rendezvous file %s: it is stale: process %d, which wrote it, is gone; remove it",
                    path, a->pid);
   if (a->size != size)
@@ -138,8 +140,7 @@ static int refuse_existing(const char *path) {
   announcement a;
   MS_TRY(read_whole(path, text, &bytes));
   MS_TRY(this_host(host));
-  if (bytes >= 0 && is_complete(text, (size_t)bytes) && parse(text, &a) && !strcmp(a.host, host) &&
-      ms_process_start(a.pid) == a.start)
+  if (bytes >= 0 && is_complete(text, (size_t)bytes) && parse(text, &a) && !strcmp(a.host, host) && is_alive(&a))
     return MS_FAIL(MS_EIO,
                    "rendezvous file %s: another run (job \"%s\", process %d) is meeting there now; name another file",
                    path, a.job, a.pid);

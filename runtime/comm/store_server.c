@@ -1,9 +1,10 @@
 /* store_server.c - one thread, one poll loop. What comes from outside is bounded everywhere.
 **
-** A connection is a stranger until its HELLO was accepted. Strangers are few (the oldest makes room for the newest), have
-** a few seconds, and may send one small frame; so silence, garbage and floods cost a slot for a moment. A member is a
-** rank: it may send frames of a few hundred bytes, one ROUND for every gather. What the server sends to a member is
-** bounded too: as many gathers as there are, and one failure.
+** A connection is a stranger until its HELLO was accepted. Strangers are few (the oldest makes room for the newest; all
+** ranks at once fit), have a few seconds, and may send one small frame; so silence, garbage and floods cost a slot for a
+** moment. Where the place is a socket of the host, processes of other users are not even strangers. A member is a rank:
+** it may send frames of a few hundred bytes, one ROUND for every gather. What the server sends to a member is bounded
+** too: as many gathers as there are, and one failure.
 */
 #include "comm/store_server.h"
 
@@ -17,14 +18,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "comm/rank_list.h"
 #include "comm/store_peer.h"
 
-enum { MOST_STRANGERS = 64, SECOND = 1000 };
+/* SPARE_STRANGERS: beyond one for each rank. SPARE_FILES: descriptors for the rest of the program. */
+enum { SPARE_STRANGERS = 64, ACCEPTS_A_TURN = 64, SPARE_FILES = 64, SECOND = 1000 };
 /* Long enough for a loaded machine, short enough that a silent peer is soon forgotten. */
 static const double STRANGER_SECONDS = 10.0;
 /* Out of descriptors: some may be free again after this. */
@@ -34,12 +38,13 @@ static const double STOP_SECONDS = 2.0;
 struct ms_store_server {
   pthread_t thread;
   char *job, *token;
+  ms_store_place place;
   int size, listen_fd, stop_fd;
   double accept_at;                /* no accept before this */
   double stop_at;                  /* 0: not stopping */
   ms_store_peer **peers, **member; /* all connections; [size] by rank: NULL before it came and after it went */
   struct pollfd *polled;
-  int n_peers, n_strangers, most_peers;
+  int n_peers, n_strangers, most_strangers;
   uint8_t *joined;       /* [size]: the rank has come, whatever became of it */
   uint8_t *round, *came; /* of the gather: [size][round_bytes], [size] */
   int round_bytes, n_came;
@@ -49,27 +54,6 @@ struct ms_store_server {
 };
 
 /* ---- telling ---- */
-
-/* "2, 5-7" of the ranks that have not come to the gather; counts them. */
-static int list_missing(const ms_store_server *server, char *text, size_t bytes) {
-  int missing = 0;
-  size_t used = 0;
-  text[0] = '\0';
-  for (int rank = 0; rank < server->size; rank++) {
-    if (server->came[rank]) continue;
-    int last = rank;
-    while (last + 1 < server->size && !server->came[last + 1]) last++;
-    missing += last - rank + 1;
-    if (used < bytes)
-      used += (size_t)snprintf(text + used, bytes - used,
-                               last > rank + 1 ? "%s%d-%d"
-                               : last > rank   ? "%s%d, %d"
-                                               : "%s%d",
-                               used ? ", " : "", rank, last);
-    rank = last;
-  }
-  return missing;
-}
 
 /* The first failure is told to all members, and to whoever comes later. */
 __attribute__((format(printf, 3, 4))) static void fail_all(ms_store_server *server, int status, const char *format,
@@ -86,7 +70,9 @@ __attribute__((format(printf, 3, 4))) static void fail_all(ms_store_server *serv
 
 static void tell_missing(ms_store_server *server, const char *seconds) {
   char ranks[512];
-  int missing = list_missing(server, ranks, sizeof ranks);
+  uint8_t absent[MS_STORE_MAX_RANKS];
+  for (int rank = 0; rank < server->size; rank++) absent[rank] = !server->came[rank];
+  int missing = ms_rank_list(absent, server->size, ranks, sizeof ranks);
   const char *away = server->turned_away;
   if (missing)
     fail_all(server, MS_ETIMEOUT, "%s %s of %d %s not come within %s s%s%s", missing == 1 ? "rank" : "ranks", ranks,
@@ -116,7 +102,7 @@ static void drop_oldest_stranger(ms_store_server *server) {
 
 /* Takes the descriptor, also when there is no room or memory. */
 static void add_stranger(ms_store_server *server, int fd) {
-  if (server->n_strangers == MOST_STRANGERS) drop_oldest_stranger(server);
+  if (server->n_strangers == server->most_strangers) drop_oldest_stranger(server);
   ms_store_peer *peer = ms_store_peer_new(fd);
   if (!peer) {
     ms_error_clear();
@@ -126,8 +112,17 @@ static void add_stranger(ms_store_server *server, int fd) {
   server->n_strangers++;
 }
 
-static void accept_all(ms_store_server *server) {
-  for (;;) {
+/* Abstract sockets have no permissions: whoever knows or lists their names may connect. */
+static int is_of_this_user(ms_store_server *server, int fd) {
+  if (server->place.kind == MS_STORE_TCP || !ms_wire_check_user(fd, &server->place)) return 1;
+  snprintf(server->turned_away, sizeof server->turned_away, "%s", ms_error_message());
+  ms_error_clear();
+  return 0;
+}
+
+/* Not more than a few, so that whoever connects without end keeps nobody else waiting. */
+static void accept_some(ms_store_server *server) {
+  for (int i = 0; i < ACCEPTS_A_TURN; i++) {
     int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
     if (fd < 0 && errno != EAGAIN) {
@@ -135,6 +130,10 @@ static void accept_all(ms_store_server *server) {
       server->accept_at = ms_clock() + ACCEPT_PAUSE;
     }
     if (fd < 0) return;
+    if (!is_of_this_user(server, fd)) {
+      close(fd);
+      continue;
+    }
     ms_wire_keep_alive(fd);
     add_stranger(server, fd);
   }
@@ -294,7 +293,7 @@ static void *serve(void *context) {
       if (!alive) drop(server, i);
     }
     drop_late_strangers(server, ms_clock());
-    if (server->polled[1].revents) accept_all(server);
+    if (server->polled[1].revents) accept_some(server);
     if (server->polled[0].revents) begin_stop(server);
   }
   return NULL;
@@ -315,14 +314,30 @@ static void free_server(ms_store_server *server) {
   free(server);
 }
 
+/* Every rank is a descriptor here, and while they come a stranger besides. */
+static int allow_files(int size) {
+  struct rlimit limit;
+  rlim_t need = 2 * (rlim_t)size + SPARE_STRANGERS + SPARE_FILES;
+  if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= need) return MS_OK;
+  if (limit.rlim_max >= need) {
+    limit.rlim_cur = need;
+    if (!setrlimit(RLIMIT_NOFILE, &limit)) return MS_OK;
+  }
+  return MS_FAIL(MS_EIO, "rendezvous: rank 0 may open %llu files, but %d ranks need %llu: raise its limit (ulimit -n)",
+                 (unsigned long long)limit.rlim_max, size, (unsigned long long)need);
+}
+
 static int prepare(ms_store_server *server, const ms_store_config *config) {
+  server->place = *config->place;
   server->size = config->size;
-  server->most_peers = config->size + MOST_STRANGERS;
+  server->most_strangers = config->size + SPARE_STRANGERS;
+  int most_peers = config->size + server->most_strangers;
+  MS_TRY(allow_files(config->size));
   server->job = ms_strdup(config->job);
   server->token = ms_strdup(config->token);
-  server->peers = ms_calloc(server->most_peers, sizeof *server->peers);
+  server->peers = ms_calloc(most_peers, sizeof *server->peers);
   server->member = ms_calloc(server->size, sizeof *server->member);
-  server->polled = ms_calloc(server->most_peers + 2, sizeof *server->polled);
+  server->polled = ms_calloc(most_peers + 2, sizeof *server->polled);
   server->round = ms_calloc(server->size, MS_STORE_ROUND);
   server->came = ms_calloc(server->size, 1);
   server->joined = ms_calloc(server->size, 1);

@@ -139,11 +139,26 @@ static int connect_one(int fd, const struct sockaddr *address, socklen_t bytes, 
   return MS_OK;
 }
 
+/* Whoever calls a port of this host again and again, where nobody listens, is one day given that very port as his own and
+** reaches himself (TCP's simultaneous open). */
+static int is_itself(int fd) {
+  struct sockaddr_storage here = {0}, there = {0};
+  socklen_t here_bytes = sizeof here, there_bytes = sizeof there;
+  return !getsockname(fd, (struct sockaddr *)&here, &here_bytes) &&
+         !getpeername(fd, (struct sockaddr *)&there, &there_bytes) && here.ss_family != AF_UNIX &&
+         here_bytes == there_bytes && !memcmp(&here, &there, here_bytes);
+}
+
 static int connect_to(int family, const struct sockaddr *address, socklen_t bytes, double deadline, int *fd, int *why) {
   int made, rc;
   *fd = -1;
   MS_TRY(make_socket(family, &made));
   rc = connect_one(made, address, bytes, deadline, why);
+  if (!rc && !*why && is_itself(made)) {
+    struct linger now = {.l_onoff = 1}; /* or the port would not be free for rank 0 for a while */
+    setsockopt(made, SOL_SOCKET, SO_LINGER, &now, sizeof now);
+    *why = ECONNREFUSED;
+  }
   if (rc || *why) close(made);
   else *fd = made;
   return rc;

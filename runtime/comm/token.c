@@ -18,6 +18,7 @@ enum { SHORTEST = 16, LONGEST = 256, RANDOM_BYTES = 16 };
 
 static struct {
   int known;
+  char *given; /* what MOONSHARD_TOKEN said, as yet unchecked; kept for the life of the process */
   char text[LONGEST + 1];
 } kept;
 
@@ -31,15 +32,17 @@ static int keep(const char *token, const char *source) {
   return MS_OK;
 }
 
+/* Regular files alone: a pipe without a writer would keep the rank waiting. */
 static int read_file(const char *path) {
   char text[LONGEST + 3];
   struct stat info;
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return MS_FAIL(MS_EINVAL, "MOONSHARD_TOKEN_FILE=%s: %s", path, strerror(errno));
   ssize_t n = fstat(fd, &info) ? -1 : read(fd, text, sizeof text - 1);
   int why = errno;
   close(fd);
   if (n < 0) return MS_FAIL(MS_EINVAL, "MOONSHARD_TOKEN_FILE=%s: %s", path, strerror(why));
+  if (!S_ISREG(info.st_mode)) return MS_FAIL(MS_EINVAL, "MOONSHARD_TOKEN_FILE=%s: it is no regular file", path);
   if (info.st_mode & (S_IRWXG | S_IRWXO))
     return MS_FAIL(MS_EINVAL, "MOONSHARD_TOKEN_FILE=%s: other users may use it: chmod 600 %s", path, path);
   text[n] = '\0';
@@ -47,17 +50,23 @@ static int read_file(const char *path) {
   return keep(text, "MOONSHARD_TOKEN_FILE");
 }
 
+void ms_token_hide(void) {
+  char *given = getenv("MOONSHARD_TOKEN"), *copy;
+  if (!given || !*given || !(copy = ms_strdup(given))) return;
+  free(kept.given);
+  kept.given = copy;
+  memset(given, 'x', strlen(given)); /* the bytes that /proc shows */
+  unsetenv("MOONSHARD_TOKEN");
+}
+
 int ms_token_get(const char **token) {
+  ms_token_hide();
   if (!kept.known) {
     const char *file = ms_env_string("MOONSHARD_TOKEN_FILE", NULL);
-    char *given = getenv("MOONSHARD_TOKEN");
-    if (given && *given && file)
+    if (kept.given && file)
       return MS_FAIL(MS_EINVAL, "MOONSHARD_TOKEN and MOONSHARD_TOKEN_FILE are both set: give one of them");
-    if (given && *given) {
-      MS_TRY(keep(given, "MOONSHARD_TOKEN"));
-      memset(given, 'x', strlen(given)); /* the bytes that /proc shows */
-      unsetenv("MOONSHARD_TOKEN");
-    } else if (file) MS_TRY(read_file(file));
+    if (kept.given) MS_TRY(keep(kept.given, "MOONSHARD_TOKEN"));
+    else if (file) MS_TRY(read_file(file));
   }
   *token = kept.text;
   return MS_OK;

@@ -11,6 +11,7 @@ struct ms_world {
   int spin;           /* every rank has a core of its own */
   int maps;           /* this world mapped job, and unmaps it */
   ms_meeting meeting; /* of ranks that no launcher forked together; zero-filled otherwise */
+  char host[MS_WIRE_NAME];
   double timeout;
   ms_job *job; /* NULL: a world of one */
   ms_ledger *ledger;

@@ -15,6 +15,7 @@
 
 #include "base/cores.h"
 #include "comm/environment.h"
+#include "comm/token.h"
 #include "host/embedded.h"
 #include "host/launcher.h"
 #include "host/ps.h"
@@ -218,6 +219,7 @@ static int run_protected(lua_State *L) {
 
 int main(int count, char **arguments) {
   struct program program = {.count = count, .arguments = arguments};
+  ms_token_hide();
   lua_State *L = luaL_newstate();
   if (!L) {
     fputs("moonshard: no memory for a Lua state\n", stderr);

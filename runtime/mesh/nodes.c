@@ -4,21 +4,30 @@
 ** Where hosts hold different numbers of ranks, groups of one size start at different places of each host, and some of them
 ** straddle a border that nobody meant.
 */
+#include <stdlib.h>
+
 #include "base/error.h"
 #include "base/text.h"
 #include "mesh/mesh.h"
 
-static int counts_differ(int nodes, const int *counts) {
-  for (int node = 1; node < nodes; node++)
-    if (counts[node] != counts[0]) return 1;
+typedef struct nodes {
+  int n, ranks;
+  const int *of; /* [ranks] */
+  const char *const *name;
+  int *count; /* [n] */
+} nodes;
+
+static int counts_differ(const nodes *nodes) {
+  for (int node = 1; node < nodes->n; node++)
+    if (nodes->count[node] != nodes->count[0]) return 1;
   return 0;
 }
 
 /* Largest size that divides the ranks of every node. */
-static int common_divisor(int nodes, const int *counts) {
-  int divisor = counts[0];
-  for (int node = 1; node < nodes; node++)
-    for (int rest = counts[node]; rest;) {
+static int common_divisor(const nodes *nodes) {
+  int divisor = nodes->count[0];
+  for (int node = 1; node < nodes->n; node++)
+    for (int rest = nodes->count[node]; rest;) {
       int smaller = divisor % rest;
       divisor = rest;
       rest = smaller;
@@ -26,52 +35,76 @@ static int common_divisor(int nodes, const int *counts) {
   return divisor;
 }
 
-static int node_of(int rank, const int *counts) {
-  int node = 0;
-  for (int end = counts[0]; rank >= end; end += counts[node]) node++;
-  return node;
+/* Of one group: the place of the first rank that is on another node than rank 0 of it; -1: there is none. */
+static int find_border(const nodes *nodes, const int *group, int size) {
+  for (int i = 1; i < size; i++)
+    if (nodes->of[group[i]] != nodes->of[group[0]]) return i;
+  return -1;
 }
 
-/* The first rank whose group along dim is not on one node; -1: there is none. */
-static int find_straddler(const ms_mesh *mesh, int dim, const int *counts, int *ranks) {
-  for (int rank = 0; rank < mesh->root->world; rank++) {
-    if (!ms_mesh_contains(mesh, rank) || ms_mesh_group(mesh, dim, rank, ranks)) continue;
-    for (int i = 1; i < mesh->size[dim]; i++)
-      if (node_of(ranks[i], counts) != node_of(ranks[0], counts)) return rank;
+/* Fills group with one that is not on one node; the place where another node begins in it, or -1. */
+static int find_straddler(const ms_mesh *mesh, int dim, const nodes *nodes, int *group) {
+  for (int rank = 0; rank < nodes->ranks; rank++) {
+    if (!ms_mesh_contains(mesh, rank) || ms_mesh_group(mesh, dim, rank, group)) continue;
+    int border = find_border(nodes, group, mesh->size[dim]);
+    if (border > 0) return border;
   }
   return -1;
 }
 
-static int report(const ms_mesh *mesh, int dim, int nodes, const int *counts, const int *group) {
-  ms_text list = {0};
-  for (int node = 0; node < nodes; node++)
-    ms_text_append(&list, "%snode %d has %d rank%s", node ? ", " : "", node, counts[node],
-                   counts[node] == 1 ? "" : "s");
-  int rc = ms_text_status(&list), divisor = common_divisor(nodes, counts);
-  if (!rc)
-    rc = MS_FAIL(
-        MS_EINVAL,
-        "mesh %s: dimension %s of size %d reaches over nodes with different numbers of ranks (%s): ranks %d and "
-        "%d of one group are on nodes %d and %d; start as many ranks on every node, or make the size a divisor "
-        "of %d",
-        mesh->label, ms_mesh_name(mesh, dim), mesh->size[dim], list.data, group[0], group[mesh->size[dim] - 1],
-        node_of(group[0], counts), node_of(group[mesh->size[dim] - 1], counts), divisor);
-  ms_text_free(&list);
+/* A smaller size helps where groups and nodes are runs of ranks: then a group that divides every node fits into one. */
+static int runs_of_ranks(const nodes *nodes, const int *group, int size) {
+  for (int i = 1; i < size; i++)
+    if (group[i] != group[0] + i) return 0;
+  for (int rank = 1; rank < nodes->ranks; rank++)
+    if (nodes->of[rank] < nodes->of[rank - 1]) return 0;
+  return 1;
+}
+
+static void add_node(const nodes *nodes, int node, ms_text *text) {
+  ms_text_append(text, "%snode %d", node ? ", " : "", node);
+  if (nodes->name) ms_text_append(text, " (%s)", nodes->name[node]);
+  ms_text_append(text, " has %d rank%s", nodes->count[node], nodes->count[node] == 1 ? "" : "s");
+}
+
+static int report(const ms_mesh *mesh, int dim, const nodes *nodes, const int *group, int border) {
+  ms_text text = {0};
+  int size = mesh->size[dim], divisor = common_divisor(nodes);
+  ms_text_append(&text, "mesh %s: dimension %s of size %d reaches over nodes with different numbers of ranks (",
+                 mesh->label, ms_mesh_name(mesh, dim), size);
+  for (int node = 0; node < nodes->n; node++) add_node(nodes, node, &text);
+  ms_text_append(&text, "): ranks %d and %d of one group are on nodes %d and %d; start as many ranks on every node",
+                 group[0], group[border], nodes->of[group[0]], nodes->of[group[border]]);
+  if (divisor > 1 && runs_of_ranks(nodes, group, size))
+    ms_text_append(&text, ", or make the size a divisor of %d", divisor);
+  int rc = ms_text_status(&text);
+  if (!rc) rc = MS_FAIL(MS_EINVAL, "%s", text.data);
+  ms_text_free(&text);
   return rc;
 }
 
-int ms_mesh_check_nodes(const ms_mesh *mesh, int dim, int nodes, const int *counts) {
-  int total = 0, ranks[MS_MAX_WORLD];
-  MS_TRY(ms_mesh_check_dim(mesh, dim));
-  for (int node = 0; node < nodes; node++) {
-    if (counts[node] < 1)
-      return MS_FAIL(MS_EINVAL, "node %d has %d ranks: it must have at least 1", node, counts[node]);
-    total += counts[node];
+static int count_ranks(const nodes *nodes) {
+  for (int rank = 0; rank < nodes->ranks; rank++) {
+    int node = nodes->of[rank];
+    if (node < 0 || node >= nodes->n)
+      return MS_FAIL(MS_EINVAL, "rank %d is on node %d: nodes are 0 to %d", rank, node, nodes->n - 1);
+    nodes->count[node]++;
   }
-  if (total != mesh->root->world)
-    return MS_FAIL(MS_EINVAL, "the nodes have %d ranks together, but mesh %s is over a world of %d", total, mesh->label,
-                   mesh->root->world);
-  if (!counts_differ(nodes, counts) || mesh->size[dim] == mesh->root->size) return MS_OK;
-  int rank = find_straddler(mesh, dim, counts, ranks);
-  return rank < 0 ? MS_OK : report(mesh, dim, nodes, counts, ranks);
+  return MS_OK;
+}
+
+int ms_mesh_check_nodes(const ms_mesh *mesh, int dim, int n, const int *node_of, const char *const *names) {
+  int rc, border, ranks[MS_MAX_WORLD];
+  MS_TRY(ms_mesh_check_dim(mesh, dim));
+  if (n < 1) return MS_FAIL(MS_EINVAL, "a mesh is on at least 1 node, not on %d", n);
+  nodes nodes = {.n = n, .ranks = mesh->root->world, .of = node_of, .name = names};
+  nodes.count = ms_calloc(n, sizeof *nodes.count);
+  if (!nodes.count) return MS_ENOMEM;
+  MS_GOTO(count_ranks(&nodes));
+  if (!counts_differ(&nodes) || mesh->size[dim] == mesh->root->size) goto fail;
+  border = find_straddler(mesh, dim, &nodes, ranks);
+  if (border > 0) rc = report(mesh, dim, &nodes, ranks, border);
+fail:
+  free(nodes.count);
+  return rc;
 }

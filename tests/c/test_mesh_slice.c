@@ -275,20 +275,38 @@ static void D6_ranks_chosen_by_hand(void **state) {
 static void D12_nodes_of_different_sizes(void **state) {
   (void)state;
   ms_mesh *mesh = make(2, SIZES(3, 2), NAMES("replicate", "shard"), 6);
-  must(ms_mesh_check_nodes(mesh, 1, 2, SIZES(3, 3)));
-  must(ms_mesh_check_nodes(mesh, 1, 2, SIZES(4, 2)));
-  must(ms_mesh_check_nodes(mesh, 1, 1, SIZES(6)));
-  assert_fails(ms_mesh_check_nodes(mesh, 1, 3, SIZES(3, 2, 1)), MS_EINVAL,
+  must(ms_mesh_check_nodes(mesh, 1, 2, SIZES(0, 0, 0, 1, 1, 1), NULL));
+  must(ms_mesh_check_nodes(mesh, 1, 2, SIZES(0, 0, 0, 0, 1, 1), NULL));
+  must(ms_mesh_check_nodes(mesh, 1, 1, SIZES(0, 0, 0, 0, 0, 0), NULL));
+  assert_fails(ms_mesh_check_nodes(mesh, 1, 3, SIZES(0, 0, 0, 1, 1, 2), NULL), MS_EINVAL,
                "mesh 3x2 (replicate, shard): dimension shard of size 2 reaches over nodes with different numbers of "
                "ranks (node 0 has 3 ranks, node 1 has 2 ranks, node 2 has 1 rank): ranks 2 and 3 of one group are on "
-               "nodes 0 and 1; start as many ranks on every node, or make the size a divisor of 1");
-  assert_fails(ms_mesh_check_nodes(mesh, 0, 2, SIZES(2, 4)), MS_EINVAL, "make the size a divisor of 2");
-  assert_fails(ms_mesh_check_nodes(mesh, 1, 2, SIZES(4, 4)), MS_EINVAL, "the nodes have 8 ranks together");
-  assert_fails(ms_mesh_check_nodes(mesh, 1, 2, SIZES(6, 0)), MS_EINVAL, "node 1 has 0 ranks");
-  assert_fails(ms_mesh_check_nodes(mesh, 2, 1, SIZES(6)), MS_EINVAL, "dimension 2 is outside");
+               "nodes 0 and 1; start as many ranks on every node");
+  assert_fails(ms_mesh_check_nodes(mesh, 1, 2, SIZES(0, 0, 0, 2, 1, 1), NULL), MS_EINVAL, "rank 3 is on node 2");
+  assert_fails(ms_mesh_check_nodes(mesh, 1, 0, SIZES(0, 0, 0, 0, 0, 0), NULL), MS_EINVAL, "at least 1 node");
+  assert_fails(ms_mesh_check_nodes(mesh, 2, 1, SIZES(0, 0, 0, 0, 0, 0), NULL), MS_EINVAL, "dimension 2 is outside");
   ms_mesh_free(mesh);
   mesh = make(2, SIZES(1, 6), NAMES("replicate", "shard"), 6);
-  must(ms_mesh_check_nodes(mesh, 1, 3, SIZES(3, 2, 1))); /* one group: nothing to be unequal with */
+  /* one group: nothing to be unequal with */
+  must(ms_mesh_check_nodes(mesh, 1, 3, SIZES(0, 0, 0, 1, 1, 2), NULL));
+  ms_mesh_free(mesh);
+}
+
+static void D12_names_the_nodes_wherever_their_ranks_are(void **state) {
+  (void)state;
+  ms_mesh *mesh = make(2, SIZES(2, 3), NAMES("replicate", "shard"), 6);
+  assert_fails(
+      ms_mesh_check_nodes(mesh, 1, 2, SIZES(0, 0, 1, 1, 1, 1), NAMES("left", "right")), MS_EINVAL,
+      "(node 0 (left) has 2 ranks, node 1 (right) has 4 ranks): ranks 0 and 2 of one group are on nodes 0 and 1; "
+      "start as many ranks on every node, or make the size a divisor of 2");
+  /* dealt out in turn: the borders are not where the counts alone would put them */
+  assert_int_equal(ms_mesh_check_nodes(mesh, 1, 2, SIZES(0, 0, 0, 1, 0, 1), NULL), MS_EINVAL);
+  assert_null(strstr(ms_error_message(), "divisor"));
+  assert_fails(ms_error_code(), MS_EINVAL, "ranks 3 and 4 of one group are on nodes 1 and 0; start as many ranks on");
+  /* groups that are no runs of ranks: a smaller size would not keep them together */
+  assert_int_equal(ms_mesh_check_nodes(mesh, 0, 2, SIZES(0, 0, 1, 1, 1, 1), NULL), MS_EINVAL);
+  assert_null(strstr(ms_error_message(), "divisor"));
+  assert_fails(ms_error_code(), MS_EINVAL, "ranks 0 and 3 of one group are on nodes 0 and 1; start as many ranks on");
   ms_mesh_free(mesh);
 }
 
@@ -351,6 +369,7 @@ int main(void) {
       TEST(D5_unflatten),
       TEST(D6_ranks_chosen_by_hand),
       TEST(D12_nodes_of_different_sizes),
+      TEST(D12_names_the_nodes_wherever_their_ranks_are),
       TEST(D7_4096_ranks_are_laid_out_in_under_5_ms),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

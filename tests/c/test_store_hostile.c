@@ -1,9 +1,16 @@
-/* test_store_hostile.c - what comes to a store and is no rank: nothing of it holds up the ranks, or ends the server. */
+/* test_store_hostile.c - what comes to a store and is no rank: nothing of it holds up the ranks, or ends the server. Beside it,
+** what is as odd and is a rank: it is let in. */
 #include "tests/c/support/callers.h"
 #include "tests/c/support/check.h"
 
+#include <dirent.h>
+#include <stdio.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include "base/error.h"
 
 static caller ranks[2];
 
@@ -11,21 +18,12 @@ static caller ranks[2];
 static void meet_despite(void (*disturb)(int port, int *fds), int count) {
   int port = find_port(), fds[256];
   for (int i = 0; i < count; i++) fds[i] = -1;
-  prepare_caller(&ranks[0], port, 0, 2);
-  prepare_caller(&ranks[1], port, 1, 2);
-  start_caller(&ranks[0]);
+  start_callers(ranks, 0, 1, port, 2);
   disturb(port, fds);
-  start_caller(&ranks[1]);
-  join_caller(&ranks[0]);
-  join_caller(&ranks[1]);
-  assert_gathered(ranks, 2);
-  close_callers(ranks, 2);
+  start_callers(ranks, 1, 2, port, 2);
+  meet_and_close(ranks, 2);
   for (int i = 0; i < count; i++)
     if (fds[i] >= 0) close(fds[i]);
-}
-
-static void send_bytes(int fd, const void *data, size_t bytes) {
-  assert_true(send(fd, data, bytes, MSG_NOSIGNAL) >= 0);
 }
 
 static void send_garbage(int port, int *fds) {
@@ -35,7 +33,7 @@ static void send_garbage(int port, int *fds) {
   (void)fds;
   for (int i = 0; i < 3; i++) {
     int fd = connect_raw(port);
-    send_bytes(fd, texts[i], strlen(texts[i]));
+    send_raw(fd, texts[i], strlen(texts[i]));
     assert_closed(fd);
   }
 }
@@ -54,7 +52,7 @@ static void send_oversized(int port, int *fds) {
     int fd = connect_raw(port);
     ms_wire_put32(header, lengths[i]);
     ms_wire_put32(header + 4, MS_WIRE_HELLO);
-    send_bytes(fd, header, sizeof header);
+    send_raw(fd, header, sizeof header);
     send(fd, megabyte, sizeof megabyte, MSG_NOSIGNAL | MSG_DONTWAIT);
     assert_closed(fd);
   }
@@ -82,7 +80,7 @@ static void speak_slowly(int port, int *fds) {
   for (int i = 0; i < 5; i++) fds[i] = connect_raw(port);
   for (size_t byte = 0; byte < sizeof header; byte++)
     for (int i = 0; i < 5; i++) {
-      send_bytes(fds[i], header + byte, 1);
+      send_raw(fds[i], header + byte, 1);
       usleep(1000);
     }
 }
@@ -108,22 +106,11 @@ static void L3_a_member_that_sends_nonsense_is_dropped(void **state) {
     uint32_t bytes, kind;
   } frames[] = {{4, 77}, {0, MS_WIRE_ROUND}, {600, MS_WIRE_ROUND}, {100000, MS_WIRE_ABORT}, {4, MS_WIRE_ALL}};
   for (size_t i = 0; i < sizeof frames / sizeof frames[0]; i++) {
-    char text[512];
-    uint8_t header[MS_WIRE_HEADER], body[600] = {0};
     int port = find_port();
-    prepare_caller(&ranks[0], port, 0, 2);
-    start_caller(&ranks[0]);
-    int fd = connect_raw(port);
-    ms_wire_hello hello = {
-        .version = MS_STORE_VERSION, .rank = 1, .size = 2, .pid = 4711, .job = "test", .host = "there"};
-    assert_int_equal(say_hello(fd, &hello, "", text, sizeof text), MS_WIRE_WELCOME);
-    ms_wire_put32(header, frames[i].bytes);
-    ms_wire_put32(header + 4, frames[i].kind);
-    send_bytes(fd, header, sizeof header);
-    send(fd, body, frames[i].bytes < sizeof body ? frames[i].bytes : sizeof body, MSG_NOSIGNAL | MSG_DONTWAIT);
-    join_caller(&ranks[0]);
-    assert_int_equal(ranks[0].status, MS_EPEER);
-    assert_contains(ranks[0].message, "rank 1 died, or lost its connection: process 4711 on there");
+    start_callers(ranks, 0, 1, port, 2);
+    int fd = join_raw(port, 1);
+    send_frame(fd, frames[i].kind, NULL, frames[i].bytes);
+    assert_caller_fails(&ranks[0], MS_EPEER, "rank 1 died, or lost its connection: process 4711 on there");
     close(fd);
   }
 }
@@ -131,21 +118,161 @@ static void L3_a_member_that_sends_nonsense_is_dropped(void **state) {
 /* A text of a peer is printed: it must not move the cursor of somebody's terminal. */
 static void L3_texts_of_peers_are_harmless(void **state) {
   (void)state;
-  char text[512];
   int port = find_port();
-  prepare_caller(&ranks[0], port, 0, 2);
-  start_caller(&ranks[0]);
-  int fd = connect_raw(port);
-  ms_wire_hello hello = {.version = MS_STORE_VERSION, .rank = 1, .size = 2, .job = "test", .host = "there"};
-  assert_int_equal(say_hello(fd, &hello, "", text, sizeof text), MS_WIRE_WELCOME);
-  uint8_t frame[MS_WIRE_HEADER + 9];
-  ms_wire_put32(frame, 9);
-  ms_wire_put32(frame + 4, MS_WIRE_ABORT);
-  memcpy(frame + MS_WIRE_HEADER, "red \x1b[31m\n", 9);
-  send_bytes(fd, frame, sizeof frame);
-  join_caller(&ranks[0]);
-  assert_contains(ranks[0].message, "rank 1 gave up: red ?[31m");
+  start_callers(ranks, 0, 1, port, 2);
+  int fd = join_raw(port, 1);
+  send_frame(fd, MS_WIRE_ABORT, "red \x1b[31m\n", 10);
+  assert_caller_fails(&ranks[0], MS_EPEER, "rank 1 gave up: red ?[31m?");
   close(fd);
+}
+
+/* ---- odd, and ranks all the same ---- */
+
+/* Rank 1's hello and its number for the gather. */
+static void make_frames(int fd, uint8_t frames[MS_WIRE_HEADER + MS_WIRE_HELLO_BYTES + MS_WIRE_HEADER + 4]) {
+  uint8_t greeting[MS_WIRE_GREETING], nonce[MS_WIRE_NONCE];
+  uint32_t version;
+  receive_raw(fd, greeting, sizeof greeting);
+  assert_true(ms_wire_get_greeting(greeting, &version, nonce));
+  ms_wire_hello hello = hello_of(1);
+  make_hello_frame(nonce, &hello, "", frames);
+  uint8_t *round = frames + MS_WIRE_HEADER + MS_WIRE_HELLO_BYTES;
+  ms_wire_put32(round, 4);
+  ms_wire_put32(round + 4, MS_WIRE_ROUND);
+  ms_wire_put32(round + MS_WIRE_HEADER, 101);
+}
+
+static void L3_frames_come_in_any_pieces(void **state) {
+  (void)state;
+  uint8_t frames[MS_WIRE_HEADER + MS_WIRE_HELLO_BYTES + MS_WIRE_HEADER + 4];
+  static const size_t pieces[] = {1, 7, MS_WIRE_HEADER, MS_WIRE_HEADER + MS_WIRE_HELLO_BYTES + 3, sizeof frames};
+  for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
+    int port = find_port();
+    start_callers(ranks, 0, 1, port, 2);
+    int fd = connect_raw(port);
+    make_frames(fd, frames);
+    for (size_t sent = 0; sent < sizeof frames; sent += pieces[i]) {
+      size_t rest = sizeof frames - sent;
+      send_raw(fd, frames + sent, pieces[i] < rest ? pieces[i] : rest);
+      usleep(200);
+    }
+    join_caller(&ranks[0]);
+    if (ranks[0].status) fail_msg("pieces of %zu bytes: %s", pieces[i], ranks[0].message);
+    assert_int_equal(ranks[0].all[1], 101);
+    close(fd);
+    close_callers(ranks, 1);
+  }
+}
+
+enum { CROWD = 200 };
+
+/* A launcher starts all ranks at once: none may be taken for one stranger too many. */
+static void L1_all_ranks_may_come_at_the_same_moment(void **state) {
+  (void)state;
+  static caller first;
+  char text[512];
+  int port = find_port(), fds[CROWD];
+  prepare_caller(&first, port, 0, CROWD);
+  start_caller(&first);
+  for (int rank = 1; rank < CROWD; rank++) fds[rank] = connect_raw(port);
+  for (int rank = 1; rank < CROWD; rank++) {
+    ms_wire_hello hello = hello_of(rank);
+    hello.size = CROWD;
+    assert_int_equal(say_hello(fds[rank], &hello, "", text, sizeof text), MS_WIRE_WELCOME);
+  }
+  send_frame(fds[CROWD - 1], MS_WIRE_ABORT, "seen enough", 11);
+  assert_caller_fails(&first, MS_EPEER, "rank 199 gave up: seen enough");
+  for (int rank = 1; rank < CROWD; rank++) close(fds[rank]);
+}
+
+/* ---- limits ---- */
+
+/* As another user: connects to the abstract socket of a place, and tells whether the store greeted. Exit status 1: it did. */
+static int is_greeted_as_another_user(const ms_store_place *place) {
+  int fd, status;
+  char why[128], byte;
+  fflush(NULL);
+  pid_t pid = fork();
+  if (pid == 0) {
+    if (setgid(65534) || setuid(65534)) _exit(2);
+    int failed = ms_wire_connect(place, 1e300, &fd, why, sizeof why);
+    _exit(failed || fd < 0 ? 3 : ms_wire_receive(fd, &byte, 1, 1e300) == MS_OK);
+  }
+  waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void L3_another_user_of_the_host_is_kept_out(void **state) {
+  (void)state;
+  if (geteuid() != 0) skip();
+  ms_store_place place;
+  char key[64];
+  snprintf(key, sizeof key, "users %d", (int)getpid());
+  ms_store_place_local(key, "env://here", &place);
+  for (int rank = 0; rank < 2; rank++) {
+    prepare_caller(&ranks[rank], 1, rank, 2);
+    ranks[rank].place = place;
+  }
+  start_caller(&ranks[0]);
+  int greeted = 3;
+  for (int i = 0; i < 2000 && greeted == 3; i++) { /* until rank 0 listens */
+    greeted = is_greeted_as_another_user(&place);
+    usleep(1000);
+  }
+  assert_int_equal(greeted, 0);
+  start_caller(&ranks[1]);
+  meet_and_close(ranks, 2);
+}
+
+static void L3_too_few_descriptors_are_told_before_anybody_waits(void **state) {
+  (void)state;
+  int status;
+  fflush(NULL);
+  pid_t pid = fork();
+  if (pid == 0) {
+    struct rlimit limit = {.rlim_cur = 256, .rlim_max = 256};
+    caller *mine = &ranks[0];
+    prepare_caller(mine, find_port(), 0, 1000);
+    mine->config.place = &mine->place;
+    ms_error_clear();
+    int told = !setrlimit(RLIMIT_NOFILE, &limit) && ms_store_open(&mine->config, &mine->store) == MS_EIO &&
+               strstr(ms_error_message(), "rank 0 may open 256 files, but 1000 ranks need 2128: raise its limit");
+    if (!told) fprintf(stderr, "test_store_hostile.c: %s\n", ms_error_message());
+    _exit(!told);
+  }
+  waitpid(pid, &status, 0);
+  assert_int_equal(status, 0);
+}
+
+static int count_descriptors(void) {
+  int n = 0;
+  DIR *folder = opendir("/proc/self/fd");
+  assert_non_null(folder);
+  while (readdir(folder)) n++;
+  closedir(folder);
+  return n;
+}
+
+static void refuse_and_miss(int port) {
+  prepare_caller(&ranks[0], port, 0, 2);
+  prepare_caller(&ranks[1], port, 1, 2);
+  ranks[0].config.timeout = 0.2;
+  ranks[1].config.job = "another";
+  start_caller(&ranks[0]);
+  start_caller(&ranks[1]);
+  join_caller(&ranks[1]);
+  assert_caller_fails(&ranks[0], MS_ETIMEOUT, "rank 1 of 2 has not come within 0.2 s");
+  assert_int_not_equal(ranks[1].status, MS_OK);
+}
+
+static void L3_no_descriptor_is_left_open(void **state) {
+  (void)state;
+  int before = count_descriptors();
+  for (int i = 0; i < 3; i++) {
+    meet_despite(send_garbage, 0);
+    refuse_and_miss(find_port());
+  }
+  assert_int_equal(count_descriptors(), before);
 }
 
 int main(void) {
@@ -157,6 +284,11 @@ int main(void) {
       TEST(L3_too_many_peers_cannot_stop_it),
       TEST(L3_a_member_that_sends_nonsense_is_dropped),
       TEST(L3_texts_of_peers_are_harmless),
+      TEST(L3_frames_come_in_any_pieces),
+      TEST(L1_all_ranks_may_come_at_the_same_moment),
+      TEST(L3_another_user_of_the_host_is_kept_out),
+      TEST(L3_too_few_descriptors_are_told_before_anybody_waits),
+      TEST(L3_no_descriptor_is_left_open),
   };
   return cmocka_run_group_tests_name("store, hostile peers", tests, NULL, NULL);
 }

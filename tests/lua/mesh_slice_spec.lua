@@ -231,19 +231,23 @@ describe("D9", function()
 end)
 
 describe("D12", function()
-  local nodes, node_ranks = world.nodes, world.node_ranks
-  after_each(function() world.nodes, world.node_ranks = nodes, node_ranks end)
+  local kept = { nodes = world.nodes, node_of = world.node_of, node_name = world.node_name }
+  after_each(function() for name, value in pairs(kept) do world[name] = value end end)
 
   local function hosts(...)
-    local counts = { ... }
-    world.nodes = function() return #counts end
-    world.node_ranks = function(node) return counts[node + 1] end
+    local node_of, count = {}, select("#", ...)
+    for node = 1, count do
+      for _ = 1, (select(node, ...)) do node_of[#node_of + 1] = node - 1 end
+    end
+    world.nodes = function() return count end
+    world.node_of = function(rank) return node_of[rank + 1] end
+    world.node_name = function(node) return "host" .. node end
   end
 
   it("refuses a shard dimension over nodes with different numbers of ranks, and names them", function()
     hosts(6, 10)
-    local told = "dimension shard of size 4 reaches over nodes with different numbers of ranks (node 0 has 6 ranks, "
-      .. "node 1 has 10 ranks)"
+    local told = "dimension shard of size 4 reaches over nodes with different numbers of ranks (node 0 (host0) has 6 "
+      .. "ranks, node 1 (host1) has 10 ranks)"
     assert_message(told, ms.init_device_mesh, "cpu", "4x4", { "replicate", "shard" })
     assert_message("dimension b of size 4 reaches over nodes", function()
       return ms.fully_shard(fixture.gpt2(), { mesh = ms.init_device_mesh("cpu", "4x4", { "a", "b" }) })

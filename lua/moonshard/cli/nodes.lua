@@ -50,9 +50,12 @@ function nodes.joins(line)
   local task, why = require("moonshard.host").task()
   if not task then refuse("MS_EINVAL", "%s", why) end
   if task.size == 1 then
-    if line.rendezvous then
-      refuse("MS_EINVAL", "--rendezvous %s says where ranks meet, but nothing says which rank this is: give --nodes "
-        .. "and --node-rank, or set RANK and WORLD_SIZE", line.rendezvous)
+    local variable = not task.source and os.getenv("MOONSHARD_RENDEZVOUS")
+    local place = line.rendezvous and "--rendezvous " .. line.rendezvous
+      or variable and variable ~= "" and "MOONSHARD_RENDEZVOUS=" .. variable
+    if place then
+      refuse("MS_EINVAL", "%s says where ranks meet, but nothing says which rank this is: give --nodes and --node-rank, "
+        .. "or set RANK and WORLD_SIZE", place)
     end
     return false
   end

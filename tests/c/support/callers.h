@@ -23,8 +23,14 @@ int find_port(void);
 void prepare_caller(caller *one, int port, int rank, int size);
 /* Opens the store and gathers 100 + rank, in a thread. */
 void start_caller(caller *one);
+/* Ranks first to last - 1 of size, prepared and started. */
+void start_callers(caller *callers, int first, int last, int port, int size);
 /* Waits for the thread; the store stays open where it worked. */
 void join_caller(caller *one);
+/* Ranks 0 to size - 1 that were started meet, and leave. */
+void meet_and_close(caller *callers, int size);
+/* Waits for the thread, which fails with this status and a message with this part. */
+void assert_caller_fails(caller *one, int status, const char *part);
 /* Every one worked, and has everybody's number. */
 void assert_gathered(const caller *callers, int size);
 /* Leaves, the highest rank first. */
@@ -32,9 +38,22 @@ void close_callers(caller *callers, int size);
 
 /* A plain connection to the port, blocking; waits until somebody listens. */
 int connect_raw(int port);
+/* A plain server at a port of the loopback. */
+int listen_raw(int *port);
+void send_raw(int fd, const void *data, size_t bytes);
+/* A frame that claims to have `bytes` bytes, and as many of them as body holds: room for 1024. */
+void send_frame(int fd, uint32_t kind, const void *body, uint32_t bytes);
+void receive_raw(int fd, void *data, size_t bytes);
 /* Until the other side has closed the connection; fails the test after some seconds. */
 void assert_closed(int fd);
 /* A connection that read the greeting and sent this hello; the reply's kind and text. */
 uint32_t say_hello(int fd, ms_wire_hello *hello, const char *token, char *text, size_t bytes);
+/* What rank `rank` of two says: process 4711 on "there", of job "test". */
+ms_wire_hello hello_of(int rank);
+/* The frame of a hello that answers the greeting with this nonce. */
+void make_hello_frame(const uint8_t nonce[MS_WIRE_NONCE], ms_wire_hello *hello, const char *token,
+                      uint8_t frame[MS_WIRE_HEADER + MS_WIRE_HELLO_BYTES]);
+/* A plain connection that the store takes for rank `rank` of two. */
+int join_raw(int port, int rank);
 
 #endif

@@ -1,0 +1,106 @@
+-- Ranks that other launchers start, as specs need them: processes that are told who they are by variables, run at once.
+
+local assert = require("luassert")
+local program = require("lua.program")
+
+local launched = {}
+
+-- Sums the ranks' numbers from 1 over all of them; only ranks that can compute together do.
+launched.SUM = [==[
+  local world = require "moonshard.world"
+  local engine = require "moonshard.ffi"
+  local mine, all, sum = engine.ffi.new("double[1]", world.rank + 1), engine.ffi.new("double[?]", world.size), 0
+  engine.check(engine.C.ms_world_exchange(world.handle, mine, 8, all))
+  for rank = 0, world.size - 1 do sum = sum + all[rank] end
+  io.write(("rank %d of %d, sum %d\n"):format(world.rank, world.size, sum))
+]==]
+
+---Whether a shell command works.
+---@param command string
+---@return boolean
+function launched.can(command) return os.execute(command .. " >/dev/null 2>&1") == 0 end
+
+---A port that nobody listens at: asked for, and given back.
+---@return integer
+function launched.find_port()
+  local ffi = require("ffi")
+  if not pcall(function() return ffi.C.getsockname end) then
+    ffi.cdef [[
+      int socket(int, int, int); int bind(int, const void *, unsigned); int close(int);
+      int getsockname(int, void *, unsigned *);
+    ]]
+  end
+  local address, bytes = ffi.new("uint8_t[16]", { 2, 0, 0, 0, 127, 0, 0, 1 }), ffi.new("unsigned[1]", 16)
+  local fd = ffi.C.socket(2, 1, 0)
+  assert(ffi.C.bind(fd, address, 16) == 0 and ffi.C.getsockname(fd, address, bytes) == 0)
+  ffi.C.close(fd)
+  return address[2] * 256 + address[3]
+end
+
+local function read(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+---Runs shell commands at once, each as a rank; none runs for longer than a minute.
+---@param commands string[]
+---@return { out: string, err: string, status: integer }[]
+function launched.together(commands)
+  local base, script, ended = os.tmpname(), {}, {}
+  for i, command in ipairs(commands) do
+    script[i] = ("{ timeout -k 5 60 env %s >%s.%d.out 2>%s.%d.err </dev/null; echo $? >%s.%d.status; } &"):format(
+      command, base, i, base, i, base, i)
+  end
+  os.execute(table.concat(script, "\n") .. "\nwait")
+  for i in ipairs(commands) do
+    local path = ("%s.%d."):format(base, i)
+    ended[i] = { out = read(path .. "out"), err = read(path .. "err"), status = tonumber(read(path .. "status")) }
+    for _, suffix in ipairs({ "out", "err", "status" }) do os.remove(path .. suffix) end
+  end
+  os.remove(base)
+  return ended
+end
+
+---The lines that all of them wrote, sorted; every one must have ended well.
+---@param ended { out: string, err: string, status: integer }[]
+---@return string
+function launched.all_out(ended)
+  local lines = {}
+  for _, one in ipairs(ended) do
+    assert.equal(0, one.status, one.err)
+    for line in one.out:gmatch("[^\n]+") do lines[#lines + 1] = line end
+  end
+  table.sort(lines)
+  return table.concat(lines, "\n")
+end
+
+---Calls action with the path of a recipe that is there for so long.
+---@param source string
+---@param action fun(path: string)
+function launched.with_recipe(source, action)
+  local path = program.recipe(source)
+  local ok, raised = pcall(action, path)
+  os.remove(path)
+  if not ok then error(raised, 0) end
+end
+
+---@param text string
+---@param part string plain
+function launched.contains(text, part)
+  assert.is_truthy(text:find(part, 1, true), ("%q is not in: %s"):format(part, text))
+end
+
+---What ranks 0 to size - 1 run, each with its variables, in which %d stands for the rank.
+---@param size integer
+---@param variables string
+---@param command string
+---@return string[]
+function launched.ranks(size, variables, command)
+  local commands = {}
+  for rank = 0, size - 1 do commands[rank + 1] = variables:gsub("%%d", rank) .. " " .. command end
+  return commands
+end
+
+return launched

@@ -1,0 +1,271 @@
+-- Ranks on several nodes: by --nodes, by another launcher's variables, and on two hosts, network namespaces that a veth
+-- pair joins.
+
+local launched = require("lua.launched")
+local all_out, contains, find_port = launched.all_out, launched.contains, launched.find_port
+local ranks, together, with_recipe = launched.ranks, launched.together, launched.with_recipe
+
+local BIN = assert(os.getenv("MOONSHARD_BIN"), "MOONSHARD_BIN names the executable under test")
+local TOY = "recipes/toy_hsdp.lua"
+local SUM = launched.SUM
+
+local UNEQUAL = [==[
+  local ms = require "moonshard"
+  print(ms.init_device_mesh("cpu", "2x2", { "replicate", "shard" }))
+]==]
+
+local WHO = [==[
+  local world = require "moonshard.world"
+  local line = ("rank %d of %d, local rank %d, node %d of %d"):format(world.rank, world.size, world.local_rank(),
+    world.node_of(world.rank), world.nodes())
+  io.write(line, "\n")
+]==]
+
+describe("nodes", function()
+  it("L5 check their options", function()
+    for arguments, part in pairs({
+      ["--node-rank 1"] = "--node-rank 1 needs --nodes",
+      ["--nodes 2"] = "--nodes 2 needs --node-rank: 0 to 1",
+      ["--nodes 2 --node-rank 2"] = "--node-rank 2: with --nodes 2 it must be 0 to 1",
+      ["--nodes 2 --node-rank 1"] = "--nodes 2 needs --rendezvous: tcp://host:port",
+      ["--nodes 2 --node-rank 1 --rendezvous here"] = "rendezvous here: it must be tcp://host:port",
+      ["--nodes 2 --node-rank 1 --rendezvous tcp://10.9.8.7:1"] = "`openssl rand -hex 16` makes one",
+      ["--rendezvous tcp://127.0.0.1:1"] = "give --nodes and --node-rank, or set RANK and WORLD_SIZE",
+    }) do
+      local ended = together({ ("%s run %s %s"):format(BIN, TOY, arguments) })[1]
+      assert.equal(2, ended.status, ended.err)
+      contains(ended.err, part)
+    end
+  end)
+
+  it("L5 of one host know each other, and cannot compute together", function()
+    local function nodes(recipe)
+      local common = ("run -n 2 --log-ranks all --nodes 2 --rendezvous tcp://127.0.0.1:%d"):format(find_port())
+      local commands = {}
+      for node = 0, 1 do commands[node + 1] = ("%s %s --node-rank %d %s"):format(BIN, common, node, recipe) end
+      return together(commands)
+    end
+    with_recipe(WHO, function(recipe)
+      assert.equal("[rank 0] rank 0 of 4, local rank 0, node 0 of 2\n[rank 1] rank 1 of 4, local rank 1, node 0 of 2\n"
+        .. "[rank 2] rank 2 of 4, local rank 0, node 1 of 2\n[rank 3] rank 3 of 4, local rank 1, node 1 of 2",
+        all_out(nodes(recipe)))
+    end)
+    with_recipe(SUM, function(recipe)
+      for _, one in ipairs(nodes(recipe)) do
+        assert.equal(2, one.status)
+        contains(one.err, "CPU collectives between hosts are not in this build; the 4 ranks are on 2 hosts: ")
+        contains(one.err, "(ranks 0-1) and ")
+      end
+    end)
+    with_recipe([==[
+      local world = require "moonshard.world"
+      if world.rank == 3 then require("ffi").cdef "int raise(int);" require("ffi").C.raise(9) end
+      while true do world.finish() end
+    ]==], function(recipe)
+      local ended = nodes(recipe)
+      assert.equal(3, ended[1].status)
+      contains(ended[1].err, "rank 3 died") -- as the store noticed it, or as rank 2 heard it from its launcher
+      assert.equal(3, ended[2].status)
+      contains(ended[2].err, "moonshard: rank 3 died: killed by signal 9")
+    end)
+  end)
+
+  it("D12 L5 are refused with different numbers of ranks", function()
+    with_recipe(WHO, function(recipe)
+      local place, commands = ("tcp://127.0.0.1:%d"):format(find_port()), {}
+      for node = 0, 1 do
+        commands[node + 1] = ("%s run -n %d --nodes 2 --node-rank %d --timeout 3 --rendezvous %s %s"):format(BIN,
+          2 + node, node, place, recipe)
+      end
+      local ended = together(commands)
+      assert.equal(3, ended[1].status)
+      contains(ended[1].err, "says that there are 6 ranks, rank 0 says 4")
+      assert.equal(2, ended[2].status)
+      contains(ended[2].err, "says that there are 6 ranks, rank 0 says 4")
+    end)
+  end)
+
+  it("L4 name the ranks of a node that is missing", function()
+    local function start(node)
+      return together({ ("%s run -n 2 --nodes 3 --node-rank %d --timeout 1 --rendezvous tcp://127.0.0.1:%d %s"):format(
+        BIN, node, find_port(), TOY) })[1]
+    end
+    local parts = { [0] = "ranks 2-5 of 6 have not come within 1 s", "rank 0 of 6 has not come within 1 s" }
+    for node, part in pairs(parts) do
+      local ended = start(node)
+      assert.equal(3, ended.status)
+      contains(ended.err, part)
+    end
+  end)
+
+  it("L3 one node's launcher makes a token that nobody sees", function()
+    with_recipe([==[
+      local world = require "moonshard.world"
+      world.barrier()
+      io.write(os.getenv("MOONSHARD_TOKEN") and "seen" or "hidden", "\n")
+    ]==], function(recipe)
+      local command = ("%s run -n 3 --nodes 1 --rendezvous tcp://127.0.0.1:%d %s"):format(BIN, find_port(), recipe)
+      assert.equal("hidden", all_out(together({ command })))
+    end)
+  end)
+end)
+
+describe("two hosts", function()
+  local a, b = ("msa%d"):format(find_port()), ("msb%d"):format(find_port())
+  local why_not
+
+  local function set_up()
+    if not launched.can("command -v ip") then return "iproute2 is not installed" end
+    for _, command in ipairs({
+      ("ip netns add %s"):format(a), ("ip netns add %s"):format(b),
+      ("ip link add veth0 netns %s type veth peer name veth0 netns %s"):format(a, b),
+      ("ip -n %s addr add 10.99.0.1/24 dev veth0"):format(a), ("ip -n %s addr add 10.99.0.2/24 dev veth0"):format(b),
+      ("ip -n %s link set veth0 up"):format(a), ("ip -n %s link set veth0 up"):format(b),
+      ("ip -n %s link set lo up"):format(a), ("ip -n %s link set lo up"):format(b),
+    }) do
+      if not launched.can(command) then return "network namespaces need root: " .. command end
+    end
+    return nil
+  end
+
+  setup(function() why_not = set_up() end)
+  teardown(function()
+    for _, name in ipairs({ a, b }) do os.execute(("ip netns del %s 2>/dev/null"):format(name)) end
+  end)
+
+  -- A host by the number of its first rank.
+  local function on(host, command) return ("ip netns exec %s env %s"):format(host, command) end
+
+  local WHO_OF_TWO = "rank 0 of 4, local rank 0, node 0 of 2\nrank 1 of 4, local rank 1, node 0 of 2\n"
+    .. "rank 2 of 4, local rank 0, node 1 of 2\nrank 3 of 4, local rank 1, node 1 of 2"
+  local TOKEN = "MOONSHARD_TOKEN=correct-horse-battery-staple "
+
+  local function by_hand(variables, recipe)
+    local commands = {}
+    for rank = 0, 3 do
+      local command = ("%s RANK=%d WORLD_SIZE=4 %s run --timeout 20 %s"):format(variables, rank, BIN, recipe)
+      commands[rank + 1] = on(rank < 2 and a or b, command)
+    end
+    return together(commands)
+  end
+
+  it("L1 meet by tcp:// and by env://", function()
+    if why_not then return pending(why_not) end
+    with_recipe(WHO, function(recipe)
+      assert.equal(WHO_OF_TWO, all_out(by_hand(TOKEN .. "MOONSHARD_RENDEZVOUS=tcp://10.99.0.1:29500", recipe)))
+      assert.equal(WHO_OF_TWO, all_out(by_hand(TOKEN .. "MASTER_ADDR=10.99.0.1 MASTER_PORT=29501", recipe)))
+      assert.equal(WHO_OF_TWO, all_out(by_hand(TOKEN .. "MASTER_ADDR=10.99.0.1 MASTER_PORT=29502 LOCAL_WORLD_SIZE=2 "
+        .. "TORCHELASTIC_RUN_ID=7 TORCHELASTIC_USE_AGENT_STORE=True", recipe)))
+    end)
+  end)
+
+  it("L2 meet by Slurm's variables, at the first host of the step's list", function()
+    if why_not then return pending(why_not) end
+    with_recipe(WHO, function(recipe)
+      local commands = {}
+      for rank = 0, 3 do
+        commands[rank + 1] = on(rank < 2 and a or b, ("%s SLURM_PROCID=%d SLURM_NTASKS=4 SLURM_LOCALID=%d SLURM_JOB_ID=%d "
+          .. "SLURM_STEP_ID=0 SLURM_STEP_NODELIST='10.99.0.[1-2]' %s run --timeout 20 %s"):format(TOKEN, rank, rank % 2,
+          find_port(), BIN, recipe):gsub("SLURM_JOB_ID=%d+", "SLURM_JOB_ID=4711"))
+      end
+      assert.equal(WHO_OF_TWO, all_out(together(commands)))
+    end)
+  end)
+
+  it("D12 with different numbers of ranks are named, wherever their ranks are", function()
+    if why_not then return pending(why_not) end
+    with_recipe(UNEQUAL, function(recipe)
+      local function refused(alone, first, second)
+        local commands = {}
+        for rank = 0, 3 do
+          local command = ("%s RANK=%d WORLD_SIZE=4 MASTER_ADDR=10.99.0.1 MASTER_PORT=29506 %s run --timeout 20 %s")
+            :format(TOKEN, rank, BIN, recipe)
+          commands[rank + 1] = on(rank == alone and b or a, command)
+        end
+        for _, one in ipairs(together(commands)) do
+          assert.equal(2, one.status)
+          assert.truthy(one.err:find("dimension shard of size 2 reaches over nodes with different numbers of ranks "
+            .. "%(node 0 %([^)]+%) has 3 ranks, node 1 %([^)]+%) has 1 rank%)"), one.err)
+          contains(one.err, ("ranks 2 and 3 of one group are on nodes %d and %d; start as many ranks on every node\n")
+            :format(first, second))
+        end
+      end
+      refused(3, 0, 1)
+      refused(2, 1, 0)
+    end)
+  end)
+
+  it("L1 meet by --nodes, and are named when CPU collectives are wanted", function()
+    if why_not then return pending(why_not) end
+    local function launch(recipe)
+      local commands = {}
+      local common = "run -n 2 --log-ranks all --nodes 2 --rendezvous tcp://10.99.0.1:29503 --timeout 20"
+      for node, host in ipairs({ a, b }) do
+        commands[node] = on(host, ("%s %s %s --node-rank %d %s"):format(TOKEN, BIN, common, node - 1, recipe))
+      end
+      return together(commands)
+    end
+    with_recipe(WHO, function(recipe)
+      assert.equal(WHO_OF_TWO, (all_out(launch(recipe)):gsub("%[rank %d%] ", "")))
+    end)
+    with_recipe(SUM, function(recipe)
+      for _, one in ipairs(launch(recipe)) do
+        assert.equal(2, one.status)
+        contains(one.err, "CPU collectives between hosts are not in this build; the 4 ranks are on 2 hosts: ")
+      end
+    end)
+  end)
+
+  it("L3 refuse a rank without the token, and need one at all", function()
+    if why_not then return pending(why_not) end
+    with_recipe(WHO, function(recipe)
+      local run = (" MASTER_ADDR=10.99.0.1 MASTER_PORT=29504 WORLD_SIZE=2 RANK=%%d %s run --timeout %%g %s")
+        :format(BIN, recipe)
+      local ended = together({ on(a, TOKEN .. run:format(0, 5)),
+        on(b, "MOONSHARD_TOKEN=a-guess-of-some-length " .. run:format(1, 20)) })
+      assert.equal(3, ended[1].status)
+      contains(ended[1].err, "rank 1 of 2 has not come within 5 s; turned away: 10.99.0.2:")
+      assert.equal(2, ended[2].status)
+      contains(ended[2].err, "(rank 1) was refused: it does not know the job's token")
+      ended = together({ on(a, run:format(0, 2)) })
+      assert.equal(2, ended[1].status)
+      contains(ended[1].err, "give each the same one in the environment variable MOONSHARD_TOKEN")
+    end)
+  end)
+
+  -- Where connections get one of two ports, every second call to one of them reaches oneself.
+  it("L3 rank 0 may come after a rank that called the port until it reached itself", function()
+    if why_not then return pending(why_not) end
+    local ports = "sysctl -qw net.ipv4.ip_local_port_range="
+    if not launched.can(on(a, ports .. "'29507 29508'")) then return pending("sysctl does not work here") end
+    with_recipe(SUM, function(recipe)
+      local run = ("WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29507 %s run --timeout 20 %s"):format(BIN, recipe)
+      local late = on(a, ("RANK=0 sh -c 'sleep 1; exec env %s'"):format(run))
+      assert.equal("rank 0 of 2, sum 3\nrank 1 of 2, sum 3", all_out(together({ late, on(a, "RANK=1 " .. run) })))
+    end)
+    os.execute(on(a, ports .. "'32768 60999'"))
+  end)
+
+  it("L1 local ranks bind the loopback alone", function()
+    if why_not then return pending(why_not) end
+    if not launched.can("command -v ss") then return pending("ss is not installed") end
+    with_recipe([==[
+      local world = require "moonshard.world"
+      world.barrier()
+      if world.rank == 0 then
+        local list = io.popen("ss -Hltn")
+        for line in list:lines() do io.write(line:match("^%S+%s+%S+%s+%S+%s+(%S+)"), "\n") end
+        list:close()
+      end
+      world.barrier()
+    ]==], function(recipe)
+      local tcp = "RANK=%d WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29505"
+      local commands = ranks(2, tcp, BIN .. " run " .. recipe)
+      for i, command in ipairs(commands) do commands[i] = on(a, command) end
+      assert.equal("127.0.0.1:29505", all_out(together(commands)))
+      commands = ranks(2, tcp .. " LOCAL_WORLD_SIZE=2", BIN .. " run " .. recipe)
+      for i, command in ipairs(commands) do commands[i] = on(a, command) end
+      assert.equal("", all_out(together(commands)))
+    end)
+  end)
+end)
