@@ -111,13 +111,14 @@ MS_API int ms_world_alone(ms_world **world);
 MS_API void ms_world_leave(ms_world *world);
 MS_API int ms_world_rank(const ms_world *world);
 MS_API int ms_world_size(const ms_world *world);
-/* Nodes are hosts: ranks of one node share memory. 0 .. ms_world_nodes - 1, in the order of their lowest ranks. */
+/* Nodes are hosts: ranks of one node share memory. 0 .. ms_world_nodes - 1, in the order of their lowest ranks. A node's name
+** is its host's, "" when there is no such node. */
 MS_API int ms_world_nodes(const ms_world *world);
 MS_API int ms_world_node_ranks(const ms_world *world,
                                int node);                     /* how many ranks it has; 0 when there is no such node */
 MS_API int ms_world_node_of(const ms_world *world, int rank); /* the node of a rank; -1 when there is no such rank */
-MS_API const char *ms_world_node_name(const ms_world *world, int node); /* its host's name; "" when there is no such node */
-MS_API int ms_world_local_rank(const ms_world *world);        /* this rank's place among the ranks of its node */
+MS_API const char *ms_world_node_name(const ms_world *world, int node);
+MS_API int ms_world_local_rank(const ms_world *world); /* this rank's place among the ranks of its node */
 /* Waits for every rank; collective. */
 MS_API int ms_world_barrier(ms_world *world);
 /* The program of this rank is through: waits until every rank's is, or has left. A rank that never gets there is named. */

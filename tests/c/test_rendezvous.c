@@ -230,7 +230,7 @@ static void L4_a_world_that_is_not_complete_names_who_is_missing(void **state) {
   unsetenv("MOONSHARD_TIMEOUT");
   for (int rank = 0; rank < 3; rank++) {
     assert_int_equal(board[rank].status, MS_ETIMEOUT);
-    assert_contains(board[rank].message, "ranks 3, 4 of 5 have not come within 0.5 s");
+    assert_contains(board[rank].message, "ranks 3-4 of 5 have not come within 0.5 s");
   }
 }
 

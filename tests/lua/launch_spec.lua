@@ -98,7 +98,7 @@ describe("ranks that another program starts", function()
       "MOONSHARD_RENDEZVOUS=tcp://127.0.0.1:29500 " .. BIN .. " run -n 4 " .. TOY,
     })) do
       assert.equal(2, ended.status, i)
-      contains(ended.err, "MOONSHARD_RENDEZVOUS=tcp://127.0.0.1:29500 says where ranks meet, but nothing says which rank")
+      contains(ended.err, "MOONSHARD_RENDEZVOUS=tcp://127.0.0.1:29500 says where ranks meet, but nothing says which")
     end
   end)
 
@@ -158,7 +158,8 @@ describe("ranks that another program starts", function()
       os.remove(logs)
       local alone = token .. BIN .. " run " .. recipe
       local forked = ("%s%s run -n 2 --log-ranks all --log-dir %s %s"):format(token, BIN, logs, recipe)
-      local node = ("%s%s run -n 2 --nodes 1 --rendezvous tcp://127.0.0.1:%d %s"):format(token, BIN, find_port(), recipe)
+      local node = ("%s%s run -n 2 --nodes 1 --rendezvous tcp://127.0.0.1:%d %s")
+        :format(token, BIN, find_port(), recipe)
       assert.equal("[rank 0] hidden\n[rank 1] hidden\nhidden\nhidden", all_out(together({ alone, forked, node })))
       assert.is_false(launched.can("grep -rq correct-horse " .. logs))
       os.execute("rm -r " .. logs)
@@ -176,8 +177,8 @@ describe("ranks that another program starts", function()
       world.barrier()
     ]==], function(recipe)
       local mark = recipe:match("[^/]*$")
-      local variables = ("MOONSHARD_JOB_ID=%s RANK=%%d WORLD_SIZE=3 LOCAL_WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=%d")
-        :format(mark, find_port())
+      local variables = ("MOONSHARD_JOB_ID=%s RANK=%%d WORLD_SIZE=3 LOCAL_WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 "
+        .. "MASTER_PORT=%d"):format(mark, find_port())
       local sockets = io.open("/proc/net/unix"):read("*a"):gsub("[^@]*@(moonshard%-%x+)", "%1 ")
       for rank, one in ipairs(together(ranks(3, variables, BIN .. " run " .. recipe))) do
         assert.equal(rank == 3 and 137 or 3, one.status, one.err)

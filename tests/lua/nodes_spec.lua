@@ -164,9 +164,9 @@ describe("two hosts", function()
     with_recipe(WHO, function(recipe)
       local commands = {}
       for rank = 0, 3 do
-        commands[rank + 1] = on(rank < 2 and a or b, ("%s SLURM_PROCID=%d SLURM_NTASKS=4 SLURM_LOCALID=%d SLURM_JOB_ID=%d "
-          .. "SLURM_STEP_ID=0 SLURM_STEP_NODELIST='10.99.0.[1-2]' %s run --timeout 20 %s"):format(TOKEN, rank, rank % 2,
-          find_port(), BIN, recipe):gsub("SLURM_JOB_ID=%d+", "SLURM_JOB_ID=4711"))
+        local command = ("%s SLURM_PROCID=%d SLURM_NTASKS=4 SLURM_LOCALID=%d SLURM_JOB_ID=4711 SLURM_STEP_ID=0 "
+          .. "SLURM_STEP_NODELIST='10.99.0.[1-2]' %s run --timeout 20 %s"):format(TOKEN, rank, rank % 2, BIN, recipe)
+        commands[rank + 1] = on(rank < 2 and a or b, command)
       end
       assert.equal(WHO_OF_TWO, all_out(together(commands)))
     end)

@@ -54,8 +54,8 @@ function nodes.joins(line)
     local place = line.rendezvous and "--rendezvous " .. line.rendezvous
       or variable and variable ~= "" and "MOONSHARD_RENDEZVOUS=" .. variable
     if place then
-      refuse("MS_EINVAL", "%s says where ranks meet, but nothing says which rank this is: give --nodes and --node-rank, "
-        .. "or set RANK and WORLD_SIZE", place)
+      refuse("MS_EINVAL", "%s says where ranks meet, but nothing says which rank this is: give --nodes and "
+        .. "--node-rank, or set RANK and WORLD_SIZE", place)
     end
     return false
   end
