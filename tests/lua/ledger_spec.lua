@@ -19,7 +19,7 @@ local function case(name, arguments, more)
 end
 
 case("none", { "-n", "2" })
-for _, where in ipairs({ "start", "first", "middle", "data", "end" }) do
+for _, where in ipairs({ "start", "first", "trace", "middle", "data", "end" }) do
   for _, how in ipairs({ "sleep", "kill" }) do
     case(how .. " " .. where, { "-n", "4", "mesh=2x2", "rank=1", "how=" .. how, "where=" .. where })
   end
@@ -29,6 +29,8 @@ case("kill inside", { "-n", "2", "how=kill", "where=inside" }, BIG)
 case("stop inside a group", { "-n", "4", "mesh=2x2", "rank=3", "how=stop", "where=inside" }, BIG)
 case("shape", { "-n", "2", "how=shape", "where=first" })
 case("rate", { "-n", "2", "how=rate" })
+case("mesh", { "-n", "4", "mesh=2x2", "how=mesh", "where=start" })
+case("more", { "-n", "3", "mesh=1x3", "rows=6", "rank=2", "how=more", "where=end" })
 case("quit", { "-n", "3", "mesh=1x3", "rows=6", "rank=2", "how=quit" })
 case("evaluate", { "-n", "2", "how=evaluate" })
 case("evaluate bound", { "-n", "2", "how=evaluate", "evaluated=true" })
@@ -65,32 +67,6 @@ describe("the ledger", function()
     assert.equal("", err)
   end)
 
-  it("L6 names a rank that sleeps before it joins", function()
-    stalled("sleep start", "rank 1 is outside the engine for .* %(Lua before the first step%)",
-      "did not come to mesh 2x2 %(replicate, shard%) %(making the state before the first step%)",
-      "\n  ranks 0, 2%-3: waiting .* for rank 1; before that outside the engine for ")
-  end)
-
-  it("L6 names a rank that sleeps before its first step", function()
-    stalled("sleep first", "rank 1 is outside the engine for .* %(Lua before the first step%)",
-      "did not come to mesh 2x2")
-  end)
-
-  it("L6 names a rank that sleeps between steps, and the collective and unit that it did not enter", function()
-    stalled("sleep middle", "rank 1 is outside the engine for .* %(Lua after step 3%)",
-      "did not come to exchange of the learning rate %(after step 3%), nor to all_gather root",
-      "\n  ranks 0, 2%-3: waiting .* in exchange of the learning rate")
-  end)
-
-  it("L6 tells a rank that makes data from one that runs the program", function()
-    stalled("sleep data", "rank 1 is outside the engine for .* %(data after step 3%)", "nor to all_gather root")
-  end)
-
-  it("L6 names a rank that sleeps when the others are through", function()
-    stalled("sleep end", "rank 1 is outside the engine for .* %(Lua after step 8%)",
-      "did not come to barrier at the end of the run %(after step 8%)")
-  end)
-
   it("L6 names a rank that is stopped inside of a step, with unit, collective and phase", function()
     local inside = 0
     for i = 1, 2 do -- now and then a rank is between two steps when it is stopped
@@ -117,34 +93,66 @@ describe("the ledger", function()
       "\n  rank 0: waiting .* in exchange of the learning rate %(after step 3%) for rank 1",
       "\n  rank 1: waiting .* in all_gather root %(phase evaluate of step 3%) for rank 0")
   end)
+end)
 
-  it("D10 tells what ranks entered that disagree, at once", function()
-    local err, status = told("evaluate")
-    assert.equal(2, status, err)
-    has("evaluate", "ranks disagree: ", "rank 1 entered exchange of memory needs %(after step 3%)",
-      "rank 0 entered exchange of the learning rate %(after step 3%)")
-    has("quit", "ranks disagree: ", "rank 2 entered barrier at the end of the run %(after step 3%)",
-      "rank [01] entered exchange of the learning rate %(after step 3%)")
-    has("rate", "the learning rate of step 4 is ", "0.01 on rank 0", "0.5 on rank 1")
-    has("shape", "rank 1 ", "rank 0 ")
-    for _, name in ipairs({ "quit", "rate", "shape" }) do assert.equal(2, select(2, told(name))) end
-  end)
+-- What is told of rank 1 in each phase of a run. A rank that was killed and one that stalls are placed alike; the
+-- others waited in what they came to.
+local WHERE = {
+  { "at the start", "start", "Lua before the first step", "mesh 2x2 %(replicate, shard%) %(making the state before" },
+  { "before the first step", "first", "Lua before the first step", "mesh 2x2 %(replicate, shard%) %(making the state" },
+  { "in the first step", "trace", "Lua before the first step", "mesh 2x2 %(replicate, shard%) %(making the state" },
+  { "amid the steps", "middle", "Lua after step 3", "exchange of the learning rate %(after step 3%)" },
+  { "amid its data", "data", "data after step 3", "exchange of the learning rate %(after step 3%)" },
+  { "at the end", "end", "Lua after step 8", "barrier at the end of the run %(after step 8%)" },
+}
 
-  it("L5 tells where a rank was that is killed, what it did not enter, and what the others waited for", function()
-    local was = {
-      start = "was outside the engine %(Lua before the first step%)",
-      first = "was outside the engine %(Lua before the first step%)",
-      middle = "was outside the engine %(Lua after step 3%)", data = "was outside the engine %(data after step 3%)",
-      ["end"] = "was outside the engine %(Lua after step 8%)", inside = "",
-    }
-    for where, place in pairs(was) do
-      local name = "kill " .. where
-      local _, status = told(name)
+describe("a rank", function()
+  for _, phase in ipairs(WHERE) do
+    local title, where, place, missed = unpack(phase)
+
+    it("L6 that stalls " .. title .. " is named, with what it did not enter", function()
+      stalled("sleep " .. where, "rank 1 is outside the engine for .* %(" .. place .. "%)", "did not come to " .. missed,
+        "\n  ranks 0, 2%-3: waiting [%d.]+ s in " .. missed .. ".* for rank 1; before that outside the engine for ")
+      if missed:find("rate") then has("sleep " .. where, "nor to all_gather root, with which its plan begins") end
+    end)
+
+    it("L5 that is killed " .. title .. " is named, with what the others waited for", function()
+      local _, status = told("kill " .. where)
       assert.equal(3, status)
-      has(name, "^moonshard: rank 1 died: killed by signal 9 %(Killed%)", "\nmoonshard: rank 1 " .. place)
-    end
-    has("kill middle", "nor to all_gather root, with which its plan begins",
-      "\n  ranks 0, 2%-3: waited in exchange of the learning rate")
-    has("kill inside", "of step %d+", "\n  rank 0: ")
+      has("kill " .. where, "^moonshard: rank 1 died: killed by signal 9 %(Killed%)",
+        "\nmoonshard: rank 1 was outside the engine %(" .. place .. "%), and did not come to " .. missed,
+        "\n  ranks 0, 2%-3: waited in " .. missed)
+    end)
+  end
+
+  it("L5 that is killed inside of a step is named, with the step", function()
+    local _, status = told("kill inside")
+    assert.equal(3, status)
+    has("kill inside", "^moonshard: rank 1 died: killed by signal 9 %(Killed%)", "\nmoonshard: rank 1 was ",
+      "of step %d+", "\n  rank 0: ")
   end)
+
+  -- Nobody waits for a deadline here: what differs is seen as soon as it is there.
+  for title, row in pairs({
+    ["at the start, on its mesh,"] = { "mesh", "ranks have different meshes: rank %d has \"[^\"]*\", rank %d has ",
+      '"4x1 %(replicate, shard%), ranks 0, 1, 2, 3"' },
+    ["in the first step, on shapes,"] = { "shape", "rank 1 ", "rank 0 " },
+    ["amid the steps, on the learning rate,"] = { "rate", "the learning rate of step 4 is ", "0.01 on rank 0",
+      "0.5 on rank 1" },
+    ["amid the steps, by evaluating,"] = { "evaluate", "ranks disagree: ",
+      "rank 1 entered exchange of memory needs %(after step 3%)",
+      "rank 0 entered exchange of the learning rate %(after step 3%)" },
+    ["at the end, which it reaches too early,"] = { "quit", "ranks disagree: ",
+      "rank 2 entered barrier at the end of the run %(after step 3%)",
+      "rank [01] entered exchange of the learning rate %(after step 3%)" },
+    ["at the end, with a step too many,"] = { "more", "ranks disagree: ",
+      "rank 2 entered exchange of the learning rate %(after step 8%)",
+      "rank [01] entered barrier at the end of the run %(after step 8%)" },
+  }) do
+    it("D10 that disagrees " .. title .. " is told from the others", function()
+      local err, status = told(row[1])
+      assert.equal(2, status, err)
+      has(unpack(row))
+    end)
+  end
 end)

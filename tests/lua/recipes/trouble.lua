@@ -1,10 +1,11 @@
 -- A small training in which one rank makes trouble: it sleeps, is killed or stopped, or does something else than the
 -- others. What is told about it is what the specs of the ledger look at.
 --
---   where: start (before the mesh), first (before the first step), middle (before step 4), data (while the batch of
---   step 4 is made), inside (half a second later, wherever it is then), end (after the last step)
+--   where: start (before the mesh), first (before the first step), trace (in the first step, while the model is
+--   traced), middle (before step 4), data (while the batch of step 4 is made), inside (half a second later, wherever it
+--   is then), end (after the last step)
 --   how: none, sleep (100 s), kill, stop, quit (it ends its program early), evaluate (instead of the step), rate
---   (another learning rate), shape (other parameters)
+--   (another learning rate), shape (other parameters), mesh (another one), more (a step that the others do not take)
 --   evaluated: all ranks evaluate once before they train; pause_ms: sleep in every step
 
 local ffi = require("ffi")
@@ -62,14 +63,16 @@ function Net:init(dim)
   self.leave = ms.nn.linear(dim, 4)
 end
 function Net:forward(x)
+  trouble("trace")
   x = self.enter(x)
   for _, layer in ipairs(self.layers) do x = layer(x) end
   return self.leave(x)
 end
 
+local shape = cfg.how == "mesh" and at("start") and "-1x1" or cfg.mesh
 local model = Net(cfg.how == "shape" and at("first") and 2 * cfg.dim or cfg.dim)
 ms.fully_shard(model, {
-  mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
+  mesh = ms.init_device_mesh(cfg.device, shape, { "replicate", "shard" }),
   units = { re[[^layers\.\d+$]] },
 })
 
@@ -104,3 +107,4 @@ for step = 1, cfg.steps do
   ms.log(step, train:step(batch))
 end
 trouble("end")
+if at("end") and cfg.how == "more" then train:step(batch) end
