@@ -149,12 +149,25 @@ static void append_op(ms_text *text, const ms_rank_op *op) {
   ms_text_append(text, ")");
 }
 
+/* Three digits at the most, and no powers of ten. */
+static void append_number(ms_text *text, double value) {
+  if (value >= 100) ms_text_append(text, "%.0f", value);
+  else ms_text_append(text, "%.3g", value < 1e-3 ? 0 : value);
+}
+
 static void append_seconds(ms_text *text, double least, double most) {
   double unit = most < 1 ? 1e3 : 1;
   const char *name = most < 1 ? "ms" : "s";
-  if (most < 1e-4) ms_text_append(text, "less than 0.1 ms");
-  else if (most - least < 0.1 * most) ms_text_append(text, "%.3g %s", unit * most, name);
-  else ms_text_append(text, "%.2g-%.3g %s", unit * least, unit * most, name);
+  if (most < 1e-4) {
+    ms_text_append(text, "less than 0.1 ms");
+    return;
+  }
+  if (most - least >= 0.1 * most) {
+    append_number(text, unit * least);
+    ms_text_append(text, "-");
+  }
+  append_number(text, unit * most);
+  ms_text_append(text, " %s", name);
 }
 
 /* Where a rank is that waits for nobody, after the verb ("is ", "was ", ""); now: the report is about this moment, not
