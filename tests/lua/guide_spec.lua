@@ -1,6 +1,7 @@
 -- What the guides print is what comes out.
 
 local program = require("lua.program")
+local pty = require("lua.pty")
 
 local function read(path)
   local file = assert(io.open(path))
@@ -33,5 +34,67 @@ describe("the guide from DeviceMesh", function()
     assert.equal("", ended.err)
     local got = ended.out:gsub("\t", (" "):rep(8)):gsub(path:gsub("%p", "%%%0"), "mesh.lua")
     assert.equal(expected, got)
+  end)
+end)
+
+-- Lines that are typed at the prompt in a section, with what is shown behind each; ^C is a key.
+local function typed_and_shown(path, section)
+  local text, entries = read(path):match("\n## " .. section .. "\n(.-)\n## "), {}
+  local entry
+  for line in text:gmatch("([^\n]*)\n") do
+    local typed, more = line:match("^    moonshard> (.*)"), line:match("^            %.%. (.*)")
+    if typed then
+      entry = { typed = { typed }, shown = "" }
+      entries[#entries + 1] = entry
+    elseif entry and more then
+      entry.typed[#entry.typed + 1] = more
+    elseif entry and line:sub(1, 4) == "    " then
+      if line == "    ^C" then entry.stopped = true end
+      entry.shown = entry.shown .. line:sub(5) .. "\n"
+    else
+      entry = nil
+    end
+  end
+  return entries
+end
+
+-- What differs from run to run is how long something took; from machine to machine, the last digits.
+local function comparable(text)
+  return (text:gsub("(%l+_ms = )[%w.+-]+", "%1#"):gsub("(tokens_per_s = )[%w.+-]+", "%1#"):gsub("%d+%.%d+",
+    function(number) return ("%.4g"):format(tonumber(number)) end))
+end
+
+describe("the tour of the prompt", function()
+  it("I1 I2 I3 I4 shows what a user sees who types it", function()
+    local terminal = pty.spawn({ os.getenv("MOONSHARD_BIN"), "repl", "-n", "4" }, { XDG_STATE_HOME = "/nowhere" })
+    terminal:expect("moonshard> ")
+    local entries = typed_and_shown("lua/README.md", "The prompt")
+    assert.is_true(#entries >= 20)
+    local ok, raised = pcall(function()
+      local was_stopped
+      for _, entry in ipairs(entries) do
+        for i, line in ipairs(entry.typed) do
+          terminal:send(line .. "\n")
+          if i < #entry.typed then terminal:expect(".. ") end
+        end
+        if entry.stopped then
+          require("ffi").C.usleep(300000)
+          terminal:send("\3")
+        end
+        -- What is typed is echoed, in pieces where it is long; its end stands before what is shown.
+        local echo, shown = entry.typed[#entry.typed]:sub(-5) .. "\n", terminal:expect("moonshard> ")
+        local _, begin = shown:find(echo, 1, true)
+        assert.is_truthy(begin, shown)
+        shown = shown:sub(begin + 1, -#"moonshard> " - 1)
+        if was_stopped then -- nobody knows how far that came
+          assert.is_truthy(shown:find("^%d+\n$"), shown)
+        else
+          assert.equal(comparable(entry.shown), comparable(shown))
+        end
+        was_stopped = entry.stopped
+      end
+    end)
+    terminal:close()
+    if not ok then error(raised, 0) end
   end)
 end)
