@@ -158,11 +158,40 @@ local function start()
   if ours then report("start to first step, 4 ranks", "ms", ours.start_ms, nil, "lower") end
 end
 
+local function output_of(command)
+  local pipe = assert(io.popen(command))
+  local text = pipe:read("*a")
+  pipe:close()
+  return text
+end
+
+-- From the line that rank 0 has read to the value that came back from all ranks.
+local function prompt()
+  local told, times = output_of(('(echo ":time on"; yes "1 + 1" | head -500) | %s/release/moonshard repl -n 4')
+    :format(build)), {}
+  for ms in told:gmatch("%((%S+) ms%)") do times[#times + 1] = tonumber(ms) end
+  table.sort(times)
+  if times[1] then report("a line of the prompt, 4 ranks", "ms", times[1], nil, "lower") end
+end
+
+-- Plan, start, metrics and results of a point; the least of several sweeps.
+local function sweep()
+  local least
+  for _ = 1, 3 do
+    local told = output_of(build .. "/release/moonshard sweep tests/bench/sweep.lua 2>/dev/null")
+    local seconds = tonumber(told:match("a point took (%S+) s besides its steps"))
+    if seconds and (not least or seconds < least) then least = seconds end
+  end
+  if least then report("a point of a sweep, 4 ranks", "s", least, nil, "lower") end
+end
+
 os.execute("mkdir -p " .. build .. "/bench")
 write_tokens(tokens_path)
 collectives()
 programs()
 start()
+prompt()
+sweep()
 training("f32")
 training("bf16")
 results:close()

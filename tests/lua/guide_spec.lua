@@ -10,10 +10,10 @@ local function read(path)
   return text
 end
 
--- The first program of a section, and the indented lines behind it.
-local function program_and_output(path, section)
-  local text = read(path):match("\n## " .. section .. "\n(.*)")
-  local source, rest = text:match("```lua\n(.-)```\n(.*)")
+-- The nth program of a section, and the indented lines behind it.
+local function program_and_output(path, section, n)
+  local rest, source = read(path):match("\n## " .. section .. "\n(.*)"), nil
+  for _ = 1, n or 1 do source, rest = rest:match("```lua\n(.-)```\n(.*)") end
   local lines = {}
   for line in rest:gmatch("([^\n]*)\n") do
     if line:sub(1, 4) == "    " then
@@ -25,15 +25,42 @@ local function program_and_output(path, section)
   return source, table.concat(lines, "\n") .. "\n"
 end
 
+local function output_of(source, ranks, ...)
+  local path = program.recipe(source)
+  local ended = program.run({ "run", path, "-n", tostring(ranks), ... })
+  os.remove(path)
+  assert.equal("", ended.err)
+  return (ended.out:gsub("\t", (" "):rep(8)):gsub(path:gsub("%p", "%%%0"), "mesh.lua"))
+end
+
 describe("the guide from DeviceMesh", function()
   it("D3 D4 D5 prints what the program prints", function()
     local source, expected = program_and_output("lua/README.md", "From DeviceMesh to Moonshard")
-    local path = program.recipe(source)
-    local ended = program.run({ "run", path, "-n", "8" })
-    os.remove(path)
-    assert.equal("", ended.err)
-    local got = ended.out:gsub("\t", (" "):rep(8)):gsub(path:gsub("%p", "%%%0"), "mesh.lua")
-    assert.equal(expected, got)
+    assert.equal(expected, output_of(source, 8))
+  end)
+
+  it("D4 prints what the slices' training prints", function()
+    local source, expected = program_and_output("lua/README.md", "From DeviceMesh to Moonshard", 2)
+    local lines = {}
+    for line in output_of(source, 8, "--log-ranks", "all"):gmatch("[^\n]+\n") do lines[#lines + 1] = line end
+    table.sort(lines)
+    assert.equal(expected, table.concat(lines))
+  end)
+end)
+
+describe("the guide to the Lua layer", function()
+  -- A plan's fingerprint changes with whatever plans are made of.
+  local function without_fingerprint(text) return (text:gsub("fingerprint %x+", "fingerprint")) end
+
+  it("I2 prints what looking into a model prints", function()
+    local source, expected = program_and_output("lua/README.md", "Looking into a model, and changing its rules")
+    assert.equal(without_fingerprint(expected), without_fingerprint(output_of(source, 4)))
+  end)
+
+  it("I2 prints what eager work prints", function()
+    local source, expected = program_and_output("lua/README.md", "Eager work")
+    local got = output_of('local ms = require "moonshard"\n' .. source, 1)
+    assert.equal((expected:gsub(" +", " ")), (got:gsub(" +", " "))) -- tabs are as wide as the page likes
   end)
 end)
 

@@ -2,6 +2,7 @@
 -- pair joins.
 
 local launched = require("lua.launched")
+local program = require("lua.program")
 local all_out, contains, find_port = launched.all_out, launched.contains, launched.find_port
 local ranks, together, with_recipe = launched.ranks, launched.together, launched.with_recipe
 
@@ -87,14 +88,13 @@ describe("nodes", function()
 
   it("L4 name the ranks of a node that is missing", function()
     local function start(node)
-      return together({ ("%s run -n 2 --nodes 3 --node-rank %d --timeout 1 --rendezvous tcp://127.0.0.1:%d %s"):format(
-        BIN, node, find_port(), TOY) })[1]
+      return ("%s run -n 2 --nodes 3 --node-rank %d --timeout 1 --rendezvous tcp://127.0.0.1:%d %s"):format(BIN, node,
+        find_port(), TOY)
     end
-    local parts = { [0] = "ranks 2-5 of 6 have not come within 1 s", "rank 0 of 6 has not come within 1 s" }
-    for node, part in pairs(parts) do
-      local ended = start(node)
-      assert.equal(3, ended.status)
-      contains(ended.err, part)
+    local ended = together({ start(0), start(1) })
+    for i, part in ipairs({ "ranks 2-5 of 6 have not come within 1 s", "rank 0 of 6 has not come within 1 s" }) do
+      assert.equal(3, ended[i].status)
+      contains(ended[i].err, part)
     end
   end)
 
@@ -172,6 +172,28 @@ describe("two hosts", function()
     end)
   end)
 
+  it("L2 meet as mpirun starts them, where a variable tells the place", function()
+    if why_not then return pending(why_not) end
+    if not launched.can("command -v mpirun") then return pending("mpirun is not installed") end
+    local reach = program.recipe(([==[#!/bin/sh
+      while [ "${1#-}" != "$1" ]; do shift; done
+      host=%s; [ "$1" = 10.99.0.2 ] && host=%s
+      shift
+      exec ip netns exec $host sh -c "$*"
+    ]==]):format(a, b))
+    os.execute("chmod +x " .. reach)
+    with_recipe(WHO, function(recipe)
+      local mpirun = on(a, TOKEN .. "mpirun --allow-run-as-root --mca oob_tcp_if_include veth0 --mca plm_rsh_agent "
+        .. reach .. " -n 4 -H 10.99.0.1:2,10.99.0.2:2 -x MOONSHARD_TOKEN ")
+      local place = "-x MOONSHARD_RENDEZVOUS=tcp://10.99.0.1:29508 "
+      local run = BIN .. " run --timeout 20 " .. recipe
+      local ended = together({ mpirun .. place .. run, mpirun .. run })
+      assert.equal(WHO_OF_TWO, all_out({ ended[1] }))
+      contains(ended[2].err, "Open MPI does not tell which host is rank 0's: mpirun -x MOONSHARD_RENDEZVOUS=tcp://")
+    end)
+    os.remove(reach)
+  end)
+
   it("D12 with different numbers of ranks are named, wherever their ranks are", function()
     if why_not then return pending(why_not) end
     with_recipe(UNEQUAL, function(recipe)
@@ -221,10 +243,10 @@ describe("two hosts", function()
     with_recipe(WHO, function(recipe)
       local run = (" MASTER_ADDR=10.99.0.1 MASTER_PORT=29504 WORLD_SIZE=2 RANK=%%d %s run --timeout %%g %s")
         :format(BIN, recipe)
-      local ended = together({ on(a, TOKEN .. run:format(0, 5)),
+      local ended = together({ on(a, TOKEN .. run:format(0, 3)),
         on(b, "MOONSHARD_TOKEN=a-guess-of-some-length " .. run:format(1, 20)) })
       assert.equal(3, ended[1].status)
-      contains(ended[1].err, "rank 1 of 2 has not come within 5 s; turned away: 10.99.0.2:")
+      contains(ended[1].err, "rank 1 of 2 has not come within 3 s; turned away: 10.99.0.2:")
       assert.equal(2, ended[2].status)
       contains(ended[2].err, "(rank 1) was refused: it does not know the job's token")
       ended = together({ on(a, run:format(0, 2)) })
