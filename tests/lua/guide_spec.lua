@@ -93,7 +93,7 @@ end
 
 describe("the tour of the prompt", function()
   it("I1 I2 I3 I4 shows what a user sees who types it", function()
-    local terminal = pty.spawn({ os.getenv("MOONSHARD_BIN"), "repl", "-n", "4" }, { XDG_STATE_HOME = "/nowhere" })
+    local terminal = pty.spawn({ os.getenv("MOONSHARD_BIN"), "repl", "-n", "4" }, { XDG_STATE_HOME = "/dev/null" })
     terminal:expect("moonshard> ")
     local entries = typed_and_shown("lua/README.md", "The prompt")
     assert.is_true(#entries >= 20)
