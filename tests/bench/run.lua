@@ -171,7 +171,9 @@ local function prompt()
     :format(build)), {}
   for ms in told:gmatch("%((%S+) ms%)") do times[#times + 1] = tonumber(ms) end
   table.sort(times)
-  if times[1] then report("a line of the prompt, 4 ranks", "ms", times[1], nil, "lower") end
+  if not times[1] then return end
+  report("a line of the prompt, 4 ranks, least", "ms", times[1], nil, "lower")
+  report("a line of the prompt, 4 ranks, median", "ms", times[math.ceil(#times / 2)], nil, "lower")
 end
 
 -- Plan, start, metrics and results of a point; the least of several sweeps.

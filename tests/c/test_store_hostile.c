@@ -43,6 +43,32 @@ static void L3_garbage_cannot_stop_it(void **state) {
   meet_despite(send_garbage, 0);
 }
 
+enum { RANDOM_CALLS = 300 };
+
+/* Anything: lengths and kinds that may be right, cut off anywhere. */
+static void send_at_random(int port, int *fds) {
+  uint32_t state = 1;
+  for (int i = 0; i < RANDOM_CALLS; i++) {
+    uint8_t bytes[600];
+    for (size_t at = 0; at < sizeof bytes; at++) {
+      state = state * 1664525 + 1013904223;
+      bytes[at] = (uint8_t)(state >> 24);
+    }
+    if (bytes[8] & 1) ms_wire_put32(bytes, bytes[9] & 1 ? MS_WIRE_HELLO_BYTES : bytes[10]);
+    if (bytes[11] & 1) ms_wire_put32(bytes + 4, 1 + bytes[12] % 9);
+    if (bytes[13] & 1) ms_wire_put32(bytes + 8, MS_STORE_VERSION);
+    fds[0] = connect_raw(port);
+    send(fds[0], bytes, sizeof bytes - bytes[14] - bytes[15], MSG_NOSIGNAL);
+    close(fds[0]);
+  }
+  fds[0] = -1;
+}
+
+static void L3_random_bytes_cannot_stop_it(void **state) {
+  (void)state;
+  meet_despite(send_at_random, 1);
+}
+
 static void send_oversized(int port, int *fds) {
   static char megabyte[1 << 20];
   uint8_t header[MS_WIRE_HEADER];
@@ -278,6 +304,7 @@ static void L3_no_descriptor_is_left_open(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(L3_garbage_cannot_stop_it),
+      TEST(L3_random_bytes_cannot_stop_it),
       TEST(L3_oversized_frames_cannot_stop_it),
       TEST(L3_half_open_connections_cannot_stop_it),
       TEST(L3_slow_peers_cannot_stop_it),

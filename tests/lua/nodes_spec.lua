@@ -58,9 +58,15 @@ describe("nodes", function()
         contains(one.err, "(ranks 0-1) and ")
       end
     end)
+    -- Once the other ranks have heard of the death before the launcher has.
     with_recipe([==[
-      local world = require "moonshard.world"
-      if world.rank == 3 then require("ffi").cdef "int raise(int);" require("ffi").C.raise(9) end
+      local world, C = require "moonshard.world", require("ffi").C
+      require("ffi").cdef "int raise(int); int kill(int, int); int getppid(void);"
+      if world.rank == 3 then
+        os.execute(("kill -STOP %d; { sleep 0.7; kill -CONT %d; } </dev/null >/dev/null 2>&1 &"):format(C.getppid(),
+          C.getppid()))
+        C.raise(9)
+      end
       while true do world.finish() end
     ]==], function(recipe)
       local ended = nodes(recipe)
