@@ -38,7 +38,7 @@ static int shared_blocks(const ms_state *state, int arena) {
 static void free_arena(ms_state *state, int arena) {
   ms_region *region = &state->arena[arena];
   if (!region->base) return;
-  if (shared_blocks(state, arena)) ms_region_unmap(region);
+  if (state->blocks[arena]) ms_region_unmap(region);
   else state->device->api->release(state->device, region->base, (int64_t)region->bytes);
   *region = (ms_region){NULL, 0};
 }
@@ -52,6 +52,7 @@ static int map_arena(ms_state *state, int arena, int64_t bytes) {
   else MS_TRY(allocate(state, arena, bytes, &mapped));
   free_arena(state, arena);
   state->arena[arena] = mapped;
+  state->blocks[arena] = blocks;
   state->arena_bytes[arena] = bytes;
   state->stride[arena] = stride;
   state->generation++;

@@ -19,6 +19,7 @@ struct ms_state {
   ms_state_layout layout;
   /* mapped whole: COMM and GROUPED [members * stride], GATHERED and MASTERS [replicate_size * stride] */
   ms_region arena[MS_ARENAS];
+  int blocks[MS_ARENAS];          /* mapped together, as the arena was made: the model may be freed first; 0: private */
   int64_t arena_bytes[MS_ARENAS]; /* this rank's block: what plans asked for */
   int64_t stride[MS_ARENAS];      /* bytes from one rank's (COMM, GROUPED) or group's block to the next */
   int generation;                 /* counts the times that arenas moved */

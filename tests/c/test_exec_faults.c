@@ -118,6 +118,37 @@ static void execs_bound_before_the_arenas_grew_run_on(void **state) {
   run_ranks_as_processes(3, grow_between_runs, &sharded);
 }
 
+/* ---- the end ---- */
+
+enum { HANDLES = 5 };
+
+/* Collectors free what they find in an order of their own. */
+static int free_in_some_order(ms_world *world, void *context) {
+  static const int orders[][HANDLES] = {{0, 1, 2, 3, 4}, {4, 3, 2, 1, 0}, {0, 3, 2, 4, 1}, {3, 4, 0, 2, 1}};
+  for (size_t i = 0; i < sizeof orders / sizeof orders[0]; i++) {
+    rank_engine engine;
+    ms_step_outputs out;
+    engine_open(world, context, &engine);
+    engine_step(&engine, context, ms_world_rank(world), 0, &out);
+    must(ms_world_barrier(world));
+    for (int k = 0; k < HANDLES; k++) switch (orders[i][k]) {
+        case 0: ms_model_free(engine.net.model); break;
+        case 1: ms_graph_free(engine.net.graph); break;
+        case 2: ms_plan_free(engine.plan); break;
+        case 3: ms_state_free(engine.state); break;
+        default: ms_exec_free(engine.exec); break;
+      }
+    ms_mesh_free(engine.net.mesh);
+  }
+  return MS_OK;
+}
+
+static void handles_are_freed_in_any_order(void **state) {
+  (void)state;
+  training_config sharded = training_default(2, 2);
+  run_ranks_as_threads(4, free_in_some_order, &sharded);
+}
+
 /* ---- what is not finite ---- */
 
 enum fault { NAN_PARAMETER, INF_INPUT, OVERFLOW };
@@ -334,6 +365,7 @@ int main(void) {
   setenv("MOONSHARD_MATMUL", "plain", 1); /* oneDNN allocates in every call: the engine's own calls are counted here */
   const struct CMUnitTest tests[] = {
       TEST(M1_a_run_allocates_nothing),
+      TEST(handles_are_freed_in_any_order),
       TEST(execs_bound_before_the_arenas_grew_run_on),
       TEST(nonfinite_values_are_traced_to_their_source),
       TEST(ranks_with_different_plans_are_told_the_difference),

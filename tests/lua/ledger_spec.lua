@@ -4,7 +4,7 @@
 local program = require("lua.program")
 
 local RECIPE = "tests/lua/recipes/trouble.lua"
-local SLOWER = os.getenv("MOONSHARD_CONFIG") == "release" and 1 or 4
+local SLOWER = os.getenv("MOONSHARD_CONFIG") == "release" and 1 or 2
 local DEADLINE = 4 * SLOWER
 -- Where nobody is to wait for the deadline, it is far away: on a loaded machine ranks start one long after the other.
 local FAR = 120
