@@ -4,7 +4,7 @@
 ** ranks at once fit), have a few seconds, and may send one small frame; so silence, garbage and floods cost a slot for a
 ** moment. Where the place is a socket of the host, processes of other users are not even strangers. A member is a rank:
 ** it may send frames of a few hundred bytes, one ROUND for every gather. What the server sends to a member is bounded
-** too: as many gathers as there are, and one failure.
+** too: the last gather, which exists once for all, and one failure.
 */
 #include "comm/store_server.h"
 
@@ -209,10 +209,11 @@ static void take_hello(ms_store_server *server, ms_store_peer *peer, const uint8
 }
 
 static void end_round(ms_store_server *server) {
-  for (int i = 0; i < server->n_peers; i++)
-    if (server->peers[i]->rank >= 0)
-      ms_store_peer_send(server->peers[i], MS_WIRE_ALL, server->round,
-                         (size_t)server->size * (size_t)server->round_bytes);
+  ms_store_shared *all = ms_store_shared_new(server->round, (size_t)server->size * (size_t)server->round_bytes);
+  if (!all) fail_all(server, MS_ENOMEM, "rank 0 has no memory for what %d ranks told", server->size);
+  for (int i = 0; all && i < server->n_peers; i++)
+    if (server->peers[i]->rank >= 0) ms_store_peer_share(server->peers[i], MS_WIRE_ALL, all);
+  ms_store_shared_release(all);
   memset(server->came, 0, (size_t)server->size);
   server->n_came = server->round_bytes = 0;
 }

@@ -4,6 +4,7 @@
 #include "tests/c/support/check.h"
 
 #include <dirent.h>
+#include <poll.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "comm/store_peer.h"
 
 static caller ranks[2];
 
@@ -195,11 +197,10 @@ enum { CROWD = 200 };
 /* A launcher starts all ranks at once: none may be taken for one stranger too many. */
 static void L1_all_ranks_may_come_at_the_same_moment(void **state) {
   (void)state;
-  static caller first;
   char text[512];
   int port = find_port(), fds[CROWD];
-  prepare_caller(&first, port, 0, CROWD);
-  start_caller(&first);
+  prepare_caller(&ranks[0], port, 0, CROWD);
+  start_caller(&ranks[0]);
   for (int rank = 1; rank < CROWD; rank++) fds[rank] = connect_raw(port);
   for (int rank = 1; rank < CROWD; rank++) {
     ms_wire_hello hello = hello_of(rank);
@@ -208,7 +209,44 @@ static void L1_all_ranks_may_come_at_the_same_moment(void **state) {
   }
   send_frame(fds[CROWD - 1], MS_WIRE_ABORT, "seen enough", 11);
   for (int rank = CROWD - 1; rank > 0; rank--) close(fds[rank]);
-  assert_caller_fails(&first, MS_EPEER, "rank 199 gave up: seen enough");
+  assert_caller_fails(&ranks[0], MS_EPEER, "rank 199 gave up: seen enough");
+}
+
+static int take_nothing(void *context, ms_store_peer *peer, uint32_t kind, const uint8_t *body, uint32_t bytes) {
+  (void)context, (void)peer, (void)kind, (void)body, (void)bytes;
+  return 0;
+}
+
+/* What all are sent exists once, and goes out in pieces where a rank takes it in pieces; what was told since comes after it. */
+static void L1_a_rank_that_reads_slowly_gets_all_and_then_the_news(void **state) {
+  (void)state;
+  enum { BYTES = 1 << 20, BEFORE = MS_WIRE_GREETING + MS_WIRE_HEADER, NEWS = MS_WIRE_HEADER + 4 + 3 };
+  static uint8_t all[BYTES], got[BEFORE + BYTES + NEWS];
+  int pair[2];
+  for (int i = 0; i < BYTES; i++) all[i] = (uint8_t)(i * 7 + i / 251);
+  assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair), 0);
+  ms_store_peer *peer = ms_store_peer_new(pair[0]);
+  ms_store_shared *shared = ms_store_shared_new(all, sizeof all);
+  assert_true(peer && shared);
+  ms_store_peer_share(peer, MS_WIRE_ALL, shared);
+  ms_store_shared_release(shared); /* the peer has it still */
+  ms_store_peer_tell(peer, MS_WIRE_FAILED, MS_EPEER, "now");
+  size_t used = 0, pieces = 0;
+  while (used < sizeof got) {
+    assert_int_equal(ms_store_peer_move(peer, POLLOUT, take_nothing, NULL), 1);
+    ssize_t n = recv(pair[1], got + used, 4096 < sizeof got - used ? 4096 : sizeof got - used, 0);
+    assert_true(n > 0);
+    used += (size_t)n;
+    pieces++;
+  }
+  assert_true(pieces > 100);
+  assert_false(ms_store_peer_events(peer) & POLLOUT);
+  assert_int_equal(ms_wire_get32(got + MS_WIRE_GREETING), BYTES);
+  assert_memory_equal(got + BEFORE, all, BYTES);
+  assert_int_equal(ms_wire_get32(got + BEFORE + BYTES + 4), MS_WIRE_FAILED);
+  assert_memory_equal(got + BEFORE + BYTES + MS_WIRE_HEADER + 4, "now", 3);
+  ms_store_peer_free(peer);
+  close(pair[1]);
 }
 
 /* ---- limits ---- */
@@ -313,6 +351,7 @@ int main(void) {
       TEST(L3_texts_of_peers_are_harmless),
       TEST(L3_frames_come_in_any_pieces),
       TEST(L1_all_ranks_may_come_at_the_same_moment),
+      TEST(L1_a_rank_that_reads_slowly_gets_all_and_then_the_news),
       TEST(L3_another_user_of_the_host_is_kept_out),
       TEST(L3_too_few_descriptors_are_told_before_anybody_waits),
       TEST(L3_no_descriptor_is_left_open),

@@ -11,9 +11,9 @@ typedef struct caller {
   ms_store_config config;
   ms_store_place place;
   pthread_t thread;
-  ms_store *store; /* open after a rendezvous that worked */
-  int status, all[64];
-  double seconds; /* the rendezvous took */
+  ms_store *store;      /* open after a rendezvous that worked */
+  int status, all[256]; /* of at most 256 ranks */
+  double seconds;       /* the rendezvous took */
   char message[2048];
 } caller;
 
