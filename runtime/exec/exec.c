@@ -87,10 +87,11 @@ static int check_run(const ms_exec *exec, int phase) {
                    : phase == MS_PHASE_UPDATE ? " train = 1 and an optimizer"
                                               : " train = 1");
   if (ms_state_interrupted(exec->state))
-    return MS_FAIL(MS_EINVAL,
-                   "an earlier phase failed half-way, with other ranks inside it: before anything runs on this state, all "
-                   "ranks must call ms_world_recover (the prompt does after every line; a recipe should let the error end "
-                   "it)");
+    return MS_FAIL(
+        MS_EINVAL,
+        "an earlier phase failed half-way, with other ranks inside it: before anything runs on this state, all "
+        "ranks must call ms_world_recover (the prompt does after every line; a recipe should let the error end "
+        "it)");
   if (phase == MS_PHASE_UPDATE && !exec->state->settled)
     return MS_FAIL(MS_EINVAL, "update must come right after norm: it needs the norm, and peers that read no weights");
   return MS_OK;
