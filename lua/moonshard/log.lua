@@ -6,6 +6,7 @@ local errors = require("moonshard.error")
 local json = require("moonshard.json")
 local output_file = require("moonshard.output_file")
 local progress = require("moonshard.progress")
+local spikes = require("moonshard.spikes")
 local terminal = require("moonshard.terminal")
 local world = require("moonshard.world")
 
@@ -17,6 +18,17 @@ local log = {
 }
 
 local metrics = { path = nil, file = nil, events = nil }
+local watch = { spikes = spikes.new() }
+
+---Steps whose gradient norm or loss is a multiple of the median before are told as they are logged, and stand in
+---ms.log.spikes_found(). This sets the multiples, or with false stops it; anew, so it knows nothing of earlier steps.
+---@param o moonshard.SpikeOptions|false|nil
+function log.spikes(o)
+  watch.spikes = o ~= false and spikes.new(o) or nil
+end
+
+---@return { step: integer, what: string, value: number, ratio: number }[]
+function log.spikes_found() return watch.spikes and watch.spikes.found or {} end
 
 -- In this order in every line of the metrics file.
 local KEYS = {
@@ -60,6 +72,8 @@ local function write(step, m)
   if metrics.file then write_metrics(step, m) end
   if metrics.events then metrics.events:add(step, m) end
   progress.show(step, m)
+  local spike = watch.spikes and watch.spikes:see(step, m)
+  if spike then log.print(spike) end
 end
 
 ---print that does not run into the progress line.

@@ -181,7 +181,8 @@ static void disturb(ms_world *world, rank_engine *engine, const training_config 
     ms_world_abort(world, "stopped");
   } else {
     assert_fails(ms_exec_run(engine->exec, MS_PHASE_FIRST, NULL, NULL), MS_EPEER, "stopped");
-    assert_fails(ms_exec_run(engine->exec, MS_PHASE_FIRST, NULL, NULL), MS_EINVAL, "all ranks must call ms_world_recover");
+    assert_fails(ms_exec_run(engine->exec, MS_PHASE_FIRST, NULL, NULL), MS_EINVAL,
+                 "all ranks must call ms_world_recover");
   }
   must(ms_world_recover(world));
 }

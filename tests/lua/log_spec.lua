@@ -162,9 +162,9 @@ describe("ms.log", function()
   end)
 
   it("says why metrics cannot be written", function()
-    local ok, raised = pcall(log.open_metrics, "/nowhere/metrics.jsonl")
+    local ok, raised = pcall(log.open_metrics, "/proc/nowhere/metrics.jsonl")
     assert.is_false(ok)
-    assert.truthy(tostring(raised):find("/nowhere/metrics.jsonl: No such file", 1, true))
+    assert.truthy(tostring(raised):find("/proc/nowhere/metrics.jsonl: No such file", 1, true))
     written_by(function()
       log.open_metrics("/dev/full")
       ok, raised = pcall(log, 1, METRICS)
@@ -184,6 +184,40 @@ describe("ms.log", function()
       log.open_metrics("/dev/null")
     end)
     assert.equal(0, lost)
+  end)
+
+  it("tells steps whose gradient norm or loss is far above those before", function()
+    local text = written_by(function()
+      log.spikes({ window = 16 })
+      for step = 1, 100 do
+        local wild = step == 10 or step == 60 or step == 61
+        log(step, with({ grad_norm = wild and 9 or 1 + step % 3 / 10, loss = step == 80 and 5 or 2.5 }))
+      end
+    end)
+    local told = {}
+    for line in text:gmatch("step %d+: [^\n]*") do told[#told + 1] = line end
+    -- The tenth step comes before there is a median; the second of two spikes does not hide behind the first.
+    assert.same({
+      "step 60: gradient norm 9 is 8.2 times the median of 16 steps",
+      "step 61: gradient norm 9 is 8.2 times the median of 16 steps",
+      "step 80: loss 5 is 2.0 times the median of 16 steps",
+    }, told)
+    assert.equal(3, #log.spikes_found())
+    assert.same({ 80, "loss", 5, 2 }, { log.spikes_found()[3].step, log.spikes_found()[3].what,
+      log.spikes_found()[3].value, log.spikes_found()[3].ratio })
+    local quiet = written_by(function()
+      log.spikes(false)
+      for step = 1, 40 do log(step, with({ grad_norm = step == 30 and 100 or 1 })) end
+    end)
+    assert.is_nil(quiet:find("times the median", 1, true))
+    assert.same({}, log.spikes_found())
+    local refused = { [{ window = 3 }] = "at least 16 steps, not 3", [{ loss = 1 }] = "loss must be above 1" }
+    for wrong, says in pairs(refused) do
+      local ok, raised = pcall(log.spikes, wrong)
+      assert.is_false(ok)
+      assert.truthy(tostring(raised):find(says, 1, true), tostring(raised))
+    end
+    log.spikes()
   end)
 
   it("does nothing on other ranks, and refuses what are no metrics", function()
