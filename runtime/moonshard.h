@@ -492,12 +492,20 @@ MS_API int ms_trace_write(ms_trace *trace, const char *path);
 /* The rows of a parameter (or its gradient, or optimizer state) that this rank owns, by element range of the flattened
 ** parameter: [*first, *first + *count). data points to f32. what: "param", "grad", "state0", "state1". */
 MS_API int ms_state_shard(ms_state *state, int param, const char *what, double *first, double *count, float **data);
+/* Elements [first, first + count) of a flattened parameter (or its gradient, ...), which this rank must own, from and to
+** memory of the host, f32, wherever the chunks live; the whole range or nothing. Not collective: peers may be reading what
+** ms_state_write changes, so all of them must have come to the end of a step, and know it of each other. */
+MS_API int ms_state_read(const ms_state *state, int param, const char *what, int64_t first, int64_t count, float *out);
+MS_API int ms_state_write(ms_state *state, int param, const char *what, int64_t first, int64_t count,
+                          const float *values);
 /* The whole parameter (or gradient, ...) on every rank, f32; full is [numel]. Collective. Gradients as they were summed,
 ** before division by ranks and micro-batches. A rank with full NULL takes part and gets nothing.
 ** Ranks that ask for different parameters at once fail with MS_EMISMATCH. */
 MS_API int ms_state_gather(ms_state *state, int param, const char *what, float *full);
 /* Overwrites this rank's part of a parameter from the full f32 array. Collective: peers may be reading the old values. */
 MS_API int ms_state_set(ms_state *state, int param, const float *full);
+/* The same from an array that rank `from` of the model's ranks has (their place in ms_mesh_ranks); full is NULL on others. */
+MS_API int ms_state_scatter(ms_state *state, int param, int from, const float *full);
 /* A hash of bytes, to compare what ranks were given; hash: two halves of 32 bits. Not cryptographic. */
 MS_API void ms_hash(const void *data, double bytes, double *hash);
 
@@ -625,6 +633,75 @@ MS_API void ms_tokenize_config_default(ms_tokenize_config *config);
 ** written, and not before. MS_EINTERRUPT after Ctrl-C. The tokens do not depend on the number of threads. */
 MS_API int ms_tokenize_files(const ms_tokenizer *tokenizer, int files, const char *const *paths, const char *out,
                              const ms_tokenize_config *config, ms_tokenize_result *result);
+/* ---- checkpoints ------------------------------------------------------------------------------------------------------ */
+
+/* A checkpoint is a folder: a safetensors file of each rank that writes, and manifest.json, which says what lies where and
+** has a checksum of every stretch of MS_CHECKPOINT_BLOCK bytes of a tensor. It is written into another folder, to disk,
+** the manifest last, and appears under its name by one rename. */
+enum { MS_CHECKPOINT_BLOCK = 4194304 };
+
+/* Some elements of a parameter, or of what the optimizer keeps of it, that this rank writes as a tensor of its own. */
+typedef struct ms_save_piece {
+  const char *name;      /* of the tensor in the file */
+  const char *parameter; /* for the manifest: of the parameter, and what of it ("param", "exp_avg") */
+  const char *kind;
+  int param; /* for ms_state_read */
+  const char *what;
+  int64_t first, count; /* elements of the flattened parameter; count > 0 */
+  int ndim;
+  int64_t dims[6]; /* of the tensor; their product is count */
+} ms_save_piece;
+
+typedef struct ms_save_config {
+  const char *folder; /* to write into; it is there and empty */
+  int writer;         /* this rank's number among those that write: its file is rank-00003.safetensors */
+  int asynchronous;   /* 1: the state is copied, and a thread writes the copy while training goes on */
+  /* Of the rank that commits, NULL or 0 on the others: */
+  const char *target; /* what the folder is renamed to when all is on disk; must not be there */
+  int writers;
+  const char *head;           /* the manifest but for its list of files: a JSON object that is not empty */
+  int retired;                /* checkpoints that are removed after that */
+  const char *const *retires; /* [retired] */
+} ms_save_config;
+
+typedef struct ms_save ms_save;
+enum ms_save_stage { MS_SAVE_WRITTEN = 0, MS_SAVE_COMMITTED = 1 };
+
+/* What this rank writes in every checkpoint of a state; the state must outlive it. */
+MS_API int ms_save_new(ms_state *state, int n, const ms_save_piece *pieces, ms_save **save);
+MS_API void ms_save_free(ms_save *save);
+/* Not collective. Synchronous: returns when this rank's file is on disk. Asynchronous: when the copy was taken; the rank
+** that commits does so by itself once the files of all are there. The one before must have come to its end. */
+MS_API int ms_save_start(ms_save *save, const ms_save_config *config);
+/* Waits until this rank's file is on disk, or (on the rank that commits) until the checkpoint has its name. Synchronous saves
+** commit here, so all ranks must have told each other before that they have written. Fails as the writing failed, with
+** MS_ETIMEOUT when it stands still for as long as the world's deadline, or as any wait. */
+MS_API int ms_save_wait(ms_save *save, int stage);
+/* 1 while something is being written in the background. */
+MS_API int ms_save_running(const ms_save *save);
+/* Gives up what is under way. */
+MS_API void ms_save_stop(ms_save *save);
+/* Bytes that the copy takes: 0 before the first asynchronous save. */
+MS_API double ms_save_snapshot_bytes(const ms_save *save);
+/* Makes a folder, and those on the way to it. fresh 1: it must not be there yet; 0: it may be, and is there after a power
+** cut too. */
+MS_API int ms_checkpoint_make_folder(const char *path, int fresh);
+/* Removes a checkpoint's folder; one without a manifest is left alone, unless its name begins with a dot. What is removed
+** loses its name first, so that no part of a checkpoint passes for one. */
+MS_API int ms_checkpoint_remove(const char *path);
+/* The text of a manifest, checked against the checksum at its end. The caller gives it to ms_checkpoint_manifest_free. */
+MS_API int ms_checkpoint_manifest(const char *folder, char **text);
+MS_API void ms_checkpoint_manifest_free(char *text);
+/* Reads elements [first, first + count) of a parameter, which this rank owns, from the i-th tensor of a file, which holds
+** [begin, ...) of it as F32. checksums: 16 hexadecimal digits for each MS_CHECKPOINT_BLOCK bytes of the tensor, of which
+** all that are touched are read whole and checked; NULL: neither. Adds the bytes read to *bytes. MS_EIO when a checksum
+** differs: what was read before is in the state by then. As for ms_state_write, no peer may be reading. */
+MS_API int ms_state_load(ms_state *state, int param, const char *what, int64_t first, int64_t count,
+                         const ms_safetensors *file, int i, int64_t begin, const char *checksums, double *bytes);
+/* Errors on purpose in the calls by which files are written, in this process from here on: CALL:N:WHAT, e.g. "write:3:ENOSPC"
+** or "any:12:kill". Calls: open, write, sync, rename, mkdir, unlink, any; N: which of them, from 1, "N+": and all after it;
+** what: ENOSPC, EIO, EROFS, EDQUOT, short (half is written), kill (this process, by SIGKILL). NULL: none. */
+MS_API int ms_inject_io(const char *spec);
 
 /* ffi:end */
 

@@ -27,6 +27,7 @@
 ---@field generate fun(...): string
 ---@field safetensors table open(path), create(path, tensors, options)
 ---@field tokenizer fun(path: string): moonshard.Tokenizer
+---@field checkpoint table save, load, finish, latest, list, open
 ---@field sweep fun(options: moonshard.SweepOptions): moonshard.SweepReport
 ---@field find_lr fun(options: moonshard.FindLrOptions): number?
 ---@field tensor fun(given: number|table, options: table?): moonshard.Tensor
@@ -67,6 +68,7 @@ local PARTS = {
   generate = { "moonshard.generate" },
   safetensors = { "moonshard.safetensors" },
   tokenizer = { "moonshard.tokenizer", "open" },
+  checkpoint = { "moonshard.checkpoint" },
   sweep = { "moonshard.sweep", "run" },
   find_lr = { "moonshard.sweep.find_lr" },
   tensor = { "moonshard.eager.create", "tensor" },

@@ -33,7 +33,7 @@ function log.spikes_found() return watch.spikes and watch.spikes.found or {} end
 -- In this order in every line of the metrics file.
 local KEYS = {
   "step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_ms", "data_ms", "peak_bytes", "comm_bytes",
-  "valid_loss",
+  "valid_loss", "save_ms", "snapshot_bytes",
 }
 
 ---Writes one JSON object a step to a file from here on, anew.

@@ -36,6 +36,8 @@ Trainer.__index = Trainer
 ---@field data_ms number
 ---@field peak_bytes number bytes of this rank's arenas
 ---@field comm_bytes table<string, number> by mesh dimension, this step
+---@field save_ms number? for how long a save after this step held training
+---@field snapshot_bytes number? of the copy that an asynchronous save takes, beside the arenas
 
 local SYNC = { every = C.MS_SYNC_EVERY, shard = C.MS_SYNC_SHARD, last = C.MS_SYNC_LAST }
 
@@ -53,6 +55,7 @@ local SYNC = { every = C.MS_SYNC_EVERY, shard = C.MS_SYNC_SHARD, last = C.MS_SYN
 ---@field reshard_after_backward? boolean false keeps gathered weights from one micro-batch to the next; true
 ---@field seed? integer of dropout
 ---@field memory_limit? number bytes that a rank's arenas may have; a plan that needs more is refused before it is used
+---@field checkpoint? moonshard.CheckpointOptions when to save, and what to go on from
 
 ---Trains a model: compiles its step for the shapes of the first batch, and runs it.
 ---@param o moonshard.TrainerOptions
@@ -69,6 +72,7 @@ local function trainer(o)
     reshard_after_backward = { "boolean", default = true },
     seed = { "seed", default = 0 },
     memory_limit = { "number" },
+    checkpoint = { "table" },
   })
   if not o.loss and not o.forward then
     errors.invalid("ms.trainer: give loss (a function of the model's result and batch.targets) or forward "
@@ -93,7 +97,9 @@ local function trainer(o)
   o.steps_done, o.same_draws = 0, 1
   if stand_in.active then stand_in.adopt(o) end
   o.session.memory_limit = o.memory_limit
-  return setmetatable(o, Trainer)
+  local self = setmetatable(o, Trainer)
+  if self.checkpoint then self.policy = require("moonshard.checkpoint.policy").new(self, self.checkpoint) end
+  return self
 end
 
 -- Fields of a batch that are arrays, in a fixed order: what is fed to the engine.
@@ -277,7 +283,9 @@ end
 ---@return moonshard.StepMetrics
 function Trainer:step(batch)
   if watch.active then return watch.active:step(self, batch, step_on) end
-  return step_on(self, batch)
+  local metrics = step_on(self, batch)
+  if self.policy then self.policy:after_step(metrics) end
+  return metrics
 end
 
 ---Mean loss over batches, forward only. `batches` is an iterator as data:batches gives it. Collective.

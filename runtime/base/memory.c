@@ -8,7 +8,13 @@
 
 static _Atomic int64_t allocations;
 
-static void count(void) { atomic_fetch_add_explicit(&allocations, 1, memory_order_relaxed); }
+static _Thread_local int uncounted;
+
+static void count(void) {
+  if (!uncounted) atomic_fetch_add_explicit(&allocations, 1, memory_order_relaxed);
+}
+
+void ms_allocations_uncounted(void) { uncounted = 1; }
 
 int64_t ms_allocations(void) { return atomic_load_explicit(&allocations, memory_order_relaxed); }
 

@@ -93,6 +93,29 @@ int ms_state_shard(ms_state *state, int param, const char *what, double *first, 
   return MS_OK;
 }
 
+/* Where elements [first, first + count), lie; they must be owned. */
+static int find_owned(const ms_state *state, int param, const char *what, int64_t first, int64_t count, float **at) {
+  MS_TRY(ms_master_find(state, param, what, at));
+  const ms_param *p = &state->model->param[param];
+  if (first < p->first || count < 0 || first > p->first + p->owned || count > p->first + p->owned - first)
+    return MS_FAIL(MS_EINVAL, "elements %lld to %lld of parameter '%s': this rank owns %lld from %lld",
+                   (long long)first, (long long)(first + count), p->name, (long long)p->owned, (long long)p->first);
+  *at += first - p->first;
+  return MS_OK;
+}
+
+int ms_state_read(const ms_state *state, int param, const char *what, int64_t first, int64_t count, float *out) {
+  float *at;
+  MS_TRY(find_owned(state, param, what, first, count, &at));
+  return count ? ms_state_copy_out(state, out, at, count * (int64_t)sizeof *out) : MS_OK;
+}
+
+int ms_state_write(ms_state *state, int param, const char *what, int64_t first, int64_t count, const float *values) {
+  float *at;
+  MS_TRY(find_owned(state, param, what, first, count, &at));
+  return count ? ms_state_copy_in(state, at, values, count * (int64_t)sizeof *values) : MS_OK;
+}
+
 int ms_state_set(ms_state *state, int param, const float *full) {
   float *mine;
   MS_TRY(ms_master_find(state, param, "param", &mine));
@@ -169,6 +192,43 @@ int ms_state_gather(ms_state *state, int param, const char *what, float *full) {
   ms_ledger_enter(ledger, ms_ledger_number(ledger, "gathering a parameter"));
   int rc = check_same(state, param, what);
   if (!rc) rc = gather(state, p, mine, full);
+  ms_ledger_leave(ledger, rc);
+  return rc;
+}
+
+/* Every rank takes what it owns of each window: it is written when no peer reads the parameter any more, which the window's
+** first barrier says. */
+static int scatter(ms_state *state, const ms_param *p, int from, const float *full, float *mine) {
+  ms_region window;
+  int rc = MS_OK;
+  int64_t round = p->numel < ROUND_ELEMENTS ? p->numel : ROUND_ELEMENTS;
+  MS_TRY(ms_members_region(&state->members, (size_t)round * sizeof *full, &window));
+  for (int64_t begin = 0; begin < p->numel; begin += round) {
+    int64_t end = begin + round < p->numel ? begin + round : p->numel;
+    if (state->members.me == from) memcpy(window.base, full + begin, (size_t)(end - begin) * sizeof *full);
+    MS_GOTO(ms_members_barrier(&state->members));
+    int64_t first = p->first > begin ? p->first : begin;
+    int64_t last = p->first + p->owned < end ? p->first + p->owned : end;
+    if (last > first)
+      MS_GOTO(ms_state_copy_in(state, mine + (first - p->first), (float *)window.base + (first - begin),
+                               (last - first) * (int64_t)sizeof *mine));
+    if (end < p->numel) MS_GOTO(ms_members_barrier(&state->members));
+  }
+fail:
+  ms_region_unmap(&window);
+  return rc;
+}
+
+int ms_state_scatter(ms_state *state, int param, int from, const float *full) {
+  float *mine;
+  MS_TRY(ms_master_find(state, param, "param", &mine));
+  if (from < 0 || from >= state->members.size)
+    return MS_FAIL(MS_EINVAL, "rank %d of the model's %d ranks shall give a parameter", from, state->members.size);
+  if (state->members.me == from && !full)
+    return MS_FAIL(MS_EINVAL, "parameter '%s': the rank that gives it gave nothing", state->model->param[param].name);
+  ms_ledger *ledger = ms_world_ledger(state->world);
+  ms_ledger_enter(ledger, ms_ledger_number(ledger, "scattering a parameter"));
+  int rc = scatter(state, &state->model->param[param], from, full, mine);
   ms_ledger_leave(ledger, rc);
   return rc;
 }

@@ -4,6 +4,7 @@
 ** 8. Files appear whole or not at all: data is written beside the path under another name, and renamed when all is there.
 */
 #include "base/error.h"
+#include "io/file.h"
 #include "io/ranges.h"
 #include "io/safetensors.h"
 
@@ -156,21 +157,6 @@ fail:
 
 /* ---- the file ---- */
 
-static int write_at(const ms_safetensors_writer *w, int64_t at, int64_t bytes, const void *data) {
-  const uint8_t *from = data;
-  while (bytes > 0) {
-    ssize_t done = pwrite(w->fd, from, (size_t)bytes, at);
-    if (done < 0 && errno == EINTR) continue;
-    if (done <= 0)
-      return MS_FAIL(MS_EIO, "%s: writing %lld bytes at byte %lld: %s", w->written_as, (long long)bytes, (long long)at,
-                     done ? strerror(errno) : "nothing was written");
-    from += done;
-    at += done;
-    bytes -= done;
-  }
-  return MS_OK;
-}
-
 /* Another name in the same folder: a file that a killed process left there is not touched. */
 static int create_beside(ms_safetensors_writer *w) {
   enum { NAMES = 1000 };
@@ -178,7 +164,7 @@ static int create_beside(ms_safetensors_writer *w) {
   if (!(w->written_as = ms_calloc((int64_t)room, 1))) return MS_ENOMEM;
   for (int i = 0; i < NAMES && w->fd < 0; i++) {
     snprintf(w->written_as, room, "%s.%ld.%d.tmp", w->path, (long)getpid(), i);
-    w->fd = open(w->written_as, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    w->fd = ms_file_open(w->written_as, O_WRONLY | O_CREAT | O_EXCL, 0666);
     if (w->fd < 0 && errno != EEXIST) break;
   }
   return MS_OK;
@@ -189,7 +175,7 @@ static int create_file(ms_safetensors_writer *w) {
     MS_TRY(create_beside(w));
   } else {
     if (!(w->written_as = ms_strdup(w->path))) return MS_ENOMEM;
-    w->fd = open(w->path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
+    w->fd = ms_file_open(w->path, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK, 0666);
   }
   if (w->fd < 0) return MS_FAIL(MS_EIO, "%s: %s", w->written_as, strerror(errno));
   struct stat about;
@@ -204,11 +190,7 @@ static int create_file(ms_safetensors_writer *w) {
 
 static int sync_folder(const char *path) {
   char *folder = ms_st_beside(path, ".");
-  if (!folder) return MS_ENOMEM;
-  int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  int failed = fd < 0 || fsync(fd), rc = MS_OK;
-  if (failed) rc = MS_FAIL(MS_EIO, "%s: writing the folder to disk: %s", folder, strerror(errno));
-  if (fd >= 0) close(fd);
+  int rc = folder ? ms_file_sync_folder(folder) : MS_ENOMEM;
   free(folder);
   return rc;
 }
@@ -254,7 +236,7 @@ int ms_safetensors_create(const char *path, int n, const ms_safetensors_tensor *
   MS_GOTO(declare_all(w, tensors));
   MS_GOTO(make_header(w, tensors, config, &header));
   MS_GOTO(create_file(w));
-  MS_GOTO(write_at(w, 0, w->data_at, header));
+  MS_GOTO(ms_file_write_at(w->written_as, w->fd, 0, w->data_at, header));
   free(header);
   *writer = w;
   return MS_OK;
@@ -278,7 +260,7 @@ int ms_safetensors_put(ms_safetensors_writer *w, int i, int64_t first, int64_t b
   if (taken)
     return MS_FAIL(MS_EINVAL, "%s: tensor %s: of bytes %lld to %lld some were put before: each is put once", w->path,
                    ms_st_quote(t->name, quoted), (long long)first, (long long)(first + bytes));
-  int rc = write_at(w, w->data_at + t->offset + first, bytes, data);
+  int rc = ms_file_write_at(w->written_as, w->fd, w->data_at + t->offset + first, bytes, data);
   if (rc) w->failed = 1;
   return rc;
 }
@@ -298,11 +280,11 @@ static int check_complete(const ms_safetensors_writer *w) {
 }
 
 static int close_file(ms_safetensors_writer *w) {
-  if (w->sync && fsync(w->fd)) return MS_FAIL(MS_EIO, "%s: writing it to disk: %s", w->written_as, strerror(errno));
+  if (w->sync && ms_file_sync(w->fd)) return MS_FAIL(MS_EIO, "%s: writing it to disk: %s", w->written_as, strerror(errno));
   int failed = close(w->fd);
   w->fd = -1;
   if (failed) return MS_FAIL(MS_EIO, "%s: closing it: %s", w->written_as, strerror(errno));
-  if (w->atomic && rename(w->written_as, w->path))
+  if (w->atomic && ms_file_rename(w->written_as, w->path))
     return MS_FAIL(MS_EIO, "%s: renaming it to %s: %s", w->written_as, w->path, strerror(errno));
   return MS_OK;
 }

@@ -67,6 +67,8 @@ end
 -- A rank that never gets here is named by the others.
 local function end_together()
   require("moonshard.tracer").finish()
+  local saving = package.loaded["moonshard.checkpoint.policy"]
+  if saving then saving.finish() end
   require("moonshard.world").finish()
 end
 

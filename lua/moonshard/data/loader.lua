@@ -31,6 +31,7 @@ local ffi = require("moonshard.ffi").ffi
 ---@field n integer samples
 ---@field batch integer samples a rank and step
 ---@field position number samples of all ranks that the run has used
+---@field counted integer? steps that were made before the next call of batches
 local Loader = {}
 Loader.__index = Loader
 
@@ -110,7 +111,7 @@ end
 ---as { data, dtype, shape }, and data_ms, the milliseconds that the step waited for it. While a step computes, a thread
 ---reads the next batches.
 ---@param steps integer? how many; the default is one epoch, without a tail that would not fill a step
----@return fun(): integer?, table? step from 1, and its batch
+---@return fun(): integer?, table? step from 1 (see count_from), and its batch
 function Loader:batches(steps)
   local per_step = self.batch * self.share.ranks
   steps = steps or math.max(1, math.floor(self.n / per_step))
@@ -122,15 +123,24 @@ function Loader:batches(steps)
   else
     progress.expect(steps)
   end
-  local step, last = 0, self.position + (steps - 1) * per_step
+  local step = not self.restart and self.counted or 0
+  if not self.restart then self.counted = nil end
+  local last = self.position + (steps - 1 - step) * per_step
   return function()
-    if step == steps then return nil end
+    if step >= steps then return nil end
     world.check_interrupt()
     step = step + 1
     local batch = read_batch(self, self.position, last)
     self.position = self.position + per_step
     return step, batch
   end
+end
+
+---The next call of batches(steps) numbers its steps from `step` + 1 to `steps`, for a run that goes on after `step` of
+---them: a loop over all steps of a run then makes those that are left.
+---@param step integer
+function Loader:count_from(step)
+  self.counted = step
 end
 
 ---Where the run stands: enough to go on from here, on any number of ranks. Inside of the loop over batches that is

@@ -189,6 +189,18 @@ function create.manual_seed(value)
   seed, draws = value, 0
 end
 
+---Where ms.rand and ms.randn stand.
+---@return { seed: number, draws: integer }
+function create.generator()
+  return { seed = seed, draws = draws }
+end
+
+---Goes on from there.
+---@param state { seed: number, draws: integer }
+function create.load_generator(state)
+  seed, draws = state.seed, state.draws
+end
+
 local function drawn(who, law, a, b, ...)
   local shape, o = read(who, { seed = { "integer" } }, ...)
   check_shape(who, shape)

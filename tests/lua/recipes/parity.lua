@@ -16,6 +16,7 @@ local cfg = ms.args {
   shared_masters = true,
   ahead = "", recompute = "", dropout = false, sync = "every", reshard_backward = true, build = "native",
   samples = 0, strategy = "", tail = "", by_layer = false, output = "",
+  load = "", save = "", save_at = 0, async = false,
 }
 
 local Block = ms.module "Block"
@@ -169,14 +170,18 @@ local function batch_of(step)
 end
 
 local result = { losses = {}, norms = {}, params = {} }
-for step = 1, cfg.steps do
+if cfg.load ~= "" then ms.checkpoint.load(train, cfg.load) end
+for step = train.steps_done + 1, cfg.steps do
   local m = train:step(batch_of(step))
-  result.losses[step], result.norms[step] = m.loss, m.grad_norm
+  table.insert(result.losses, m.loss)
+  table.insert(result.norms, m.grad_norm)
+  if step == cfg.save_at then ms.checkpoint.save(train, cfg.save, { async = cfg.async }) end
   result.peak_bytes, result.comm_bytes = m.peak_bytes, m.comm_bytes
 end
 for name in model:named_parameters() do
   result.params[name] = train:parameter(name):reshape(-1):tolist()
 end
+ms.checkpoint.finish(train)
 local summary = train:plan():summary()
 local counters = train.session:counters("train")
 result.plan = summary

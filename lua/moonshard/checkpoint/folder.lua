@@ -1,0 +1,116 @@
+-- Where checkpoints are: a folder that holds one folder a step, step-00000100. What begins with a dot is on its way in
+-- or out, and never taken for a checkpoint.
+
+local ffi = require("ffi")
+local engine = require("moonshard.ffi")
+local errors = require("moonshard.error")
+local C, check = engine.C, engine.check
+
+ffi.cdef [[
+typedef struct { uint64_t inode, next; uint16_t bytes; uint8_t kind; char name[256]; } ms_lua_dirent;
+void *opendir(const char *path);
+ms_lua_dirent *readdir(void *folder);
+int closedir(void *folder);
+int access(const char *path, int mode);
+int getpid(void);
+]]
+
+local folder = {}
+
+local MANIFEST = "/manifest.json"
+
+---Names in a folder, sorted; none when there is no such folder.
+---@param path string
+---@return string[]
+function folder.names(path)
+  local names, open = {}, ffi.C.opendir(path)
+  if open == nil then return names end
+  local entry = ffi.C.readdir(open)
+  while entry ~= nil do
+    names[#names + 1] = ffi.string(entry.name)
+    entry = ffi.C.readdir(open)
+  end
+  ffi.C.closedir(open)
+  table.sort(names)
+  return names
+end
+
+---Whether a folder is a checkpoint.
+---@param path string
+---@return boolean
+function folder.is_checkpoint(path) return ffi.C.access(path .. MANIFEST, 0) == 0 end
+
+---The path of a step's checkpoint.
+---@param root string
+---@param step integer
+---@return string
+function folder.of(root, step) return ("%s/step-%08d"):format(root, step) end
+
+---The checkpoints of a folder, the oldest first.
+---@param root string
+---@return { path: string, step: integer }[]
+function folder.list(root)
+  local found = {}
+  for _, name in ipairs(folder.names(root)) do
+    local step = tonumber(name:match("^step%-(%d+)$"))
+    local path = root .. "/" .. name
+    if step and folder.is_checkpoint(path) then found[#found + 1] = { path = path, step = step } end
+  end
+  table.sort(found, function(a, b) return a.step < b.step end)
+  return found
+end
+
+---The newest checkpoint of a folder.
+---@param root string
+---@return string? path nil when there is none
+---@return integer? step
+function folder.latest(root)
+  local found = folder.list(root)
+  local last = found[#found]
+  if last then return last.path, last.step end
+end
+
+---The checkpoint that a path names: itself, or the newest in it. MS_EINVAL when there is none.
+---@param who string for messages
+---@param path string
+---@return string
+function folder.find(who, path)
+  if folder.is_checkpoint(path) then return path end
+  local latest = folder.latest(path)
+  if latest then return latest end
+  errors.invalid("%s: %s is no checkpoint (it has no manifest.json), and holds none (step-NNNNNNNN)", who, path)
+end
+
+---A name to write a checkpoint under before it is committed: not that of any other process.
+---@param root string
+---@param step integer
+---@param nonce integer
+---@return string
+function folder.unfinished(root, step, nonce) return ("%s/.step-%08d.%.0f.tmp"):format(root, step, nonce) end
+
+---A number that no other save of this folder has.
+---@return integer
+function folder.nonce()
+  return ffi.C.getpid() * 2 ^ 20 + math.floor(1e3 * require("moonshard.clock").now()) % 2 ^ 20
+end
+
+---Makes the folder for a save, and clears away what runs that were killed left of theirs.
+---@param root string
+---@param unfinished string
+function folder.prepare(root, unfinished)
+  check(C.ms_checkpoint_make_folder(root, 0))
+  for _, name in ipairs(folder.names(root)) do
+    if name:match("^%.step%-%d+%.%d+%.tmp$") or name:match("^%.step%-%d+%.removed$") then
+      check(C.ms_checkpoint_remove(root .. "/" .. name))
+    end
+  end
+  check(C.ms_checkpoint_make_folder(unfinished, 1))
+end
+
+---Removes a folder that was prepared, with what is in it.
+---@param unfinished string
+function folder.discard(unfinished)
+  if ffi.C.access(unfinished, 0) == 0 then check(C.ms_checkpoint_remove(unfinished)) end
+end
+
+return folder

@@ -1,0 +1,102 @@
+-- Loading: each rank reads, of whichever files, the elements that it owns now, however the model was sharded when it
+-- was saved.
+
+local create = require("moonshard.eager.create")
+local engine = require("moonshard.ffi")
+local errors = require("moonshard.error")
+local folder = require("moonshard.checkpoint.folder")
+local manifest = require("moonshard.checkpoint.manifest")
+local pieces = require("moonshard.checkpoint.pieces")
+local reader = require("moonshard.checkpoint.reader")
+local verdict = require("moonshard.checkpoint.verdict")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+local load = {}
+
+-- What this rank has to read, in the order of files.
+local function plan(checkpoint, session, optimizer)
+  local list = {}
+  for _, owned in ipairs(pieces.owned(session, optimizer)) do
+    if owned.count > 0 then
+      for _, part in ipairs(checkpoint:cover(owned.kind, owned.param.fqn, owned.first, owned.count)) do
+        part.owned, part.tensor = owned, checkpoint:file(part.piece.file):tensor(part.piece.tensor)
+        list[#list + 1] = part
+      end
+    end
+  end
+  table.sort(list, function(a, b)
+    if a.piece.file ~= b.piece.file then return a.piece.file < b.piece.file end
+    return a.tensor.offset < b.tensor.offset
+  end)
+  return list
+end
+
+local function read_all(checkpoint, session, list, verify)
+  local bytes = ffi.new("double[1]")
+  for _, part in ipairs(list) do
+    check(C.ms_state_load(session.state, part.owned.index, part.owned.what, part.first, part.count,
+      checkpoint:file(part.piece.file).handle, part.tensor.index, part.piece.first,
+      verify and part.piece.xxh3 or nil, bytes))
+  end
+  return bytes[0]
+end
+
+local function open(path, session, optimizer)
+  local checkpoint = reader.open(path)
+  manifest.check_parameters(checkpoint.manifest, path, session.sharding.params)
+  if optimizer then manifest.check_optimizer(checkpoint.manifest, path, optimizer) end
+  return checkpoint, plan(checkpoint, session, optimizer)
+end
+
+local function compare_steps(session, path, step)
+  for place, other in ipairs(session:gather(step, "of the checkpoint's step")) do
+    if other ~= step then
+      errors.raise("MS_EMISMATCH", "checkpoint %s is of step %d, and that of rank %d of step %d: all ranks load the same",
+        path, step, session:ranks()[place], other)
+    end
+  end
+end
+
+---Loads the parameters of a model, and with an optimizer its state. Collective; where one rank fails, all do.
+---@param who string for messages
+---@param path string a checkpoint, or a folder of them: its newest
+---@param session moonshard.Session
+---@param optimizer moonshard.Optimizer?
+---@param verify boolean
+---@return moonshard.Manifest
+---@return { path: string, bytes_read: number } of this rank
+function load.state(who, path, session, optimizer, verify)
+  session:ensure_state()
+  local checkpoint, list, bytes
+  local ok, raised = pcall(function()
+    path = folder.find(who, path)
+    checkpoint, list = open(path, session, optimizer)
+  end)
+  verdict(session, "of the checkpoint", ok, raised)
+  -- Also: from here on no peer reads the old values any more.
+  compare_steps(session, path, checkpoint.manifest.step)
+  ok, raised = pcall(function() bytes = read_all(checkpoint, session, list, verify) end)
+  checkpoint:close()
+  verdict(session, "of loading", ok, raised)
+  return checkpoint.manifest, { path = path, bytes_read = bytes }
+end
+
+---What a trainer has besides its state.
+---@param train moonshard.Trainer
+---@param read moonshard.Manifest
+---@param data table?
+function load.trainer(train, read, data)
+  train.steps_done = read.step
+  if read.generator then
+    train.seed = read.generator.seed
+    create.load_generator(read.generator.eager)
+  end
+  if not data then return end
+  if not read.data then
+    errors.invalid("the checkpoint of step %d has no position of data: it was saved without data =", read.step)
+  end
+  data:load_state(read.data)
+  if data.count_from then data:count_from(read.step) end
+end
+
+return load

@@ -1,0 +1,159 @@
+-- The manifest of a checkpoint: what it is of, and where every element lies. The engine adds the list of files and a
+-- checksum of the whole (checkpoint_commit.c).
+
+local engine = require("moonshard.ffi")
+local errors = require("moonshard.error")
+local json = require("moonshard.json")
+local pieces = require("moonshard.checkpoint.pieces")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+local manifest = {}
+
+local FORMAT, VERSION = "moonshard checkpoint", 1
+manifest.VERSION = VERSION
+
+-- Lists that may be empty, which json.encode would take for objects.
+local function list_text(list)
+  return #list == 0 and "[]" or json.encode(list)
+end
+
+local function parameter_text(param)
+  return ('{"name":%s,"shape":%s,"dtype":"f32","frozen":%s}'):format(json.encode(param.fqn), list_text(param.shape),
+    tostring(param.frozen and true or false))
+end
+
+local function parameters_text(params)
+  local texts = {}
+  for i, param in ipairs(params) do texts[i] = parameter_text(param) end
+  return "[" .. table.concat(texts, ",") .. "]"
+end
+
+-- What of the optimizer is worth knowing later; its rules are the recipe's.
+local function optimizer_of(optimizer)
+  if not optimizer then return nil end
+  local kinds = {}
+  for i, state in ipairs(pieces.states(optimizer)) do kinds[i] = state.kind end
+  return {
+    kind = optimizer.kind, betas = optimizer.betas, eps = optimizer.eps, weight_decay = optimizer.weight_decay,
+    momentum = optimizer.momentum, dampening = optimizer.dampening, nesterov = optimizer.nesterov,
+    states = #kinds > 0 and kinds or nil,
+  }
+end
+
+---The manifest but for its files.
+---@param session moonshard.Session
+---@param more { step: integer, ranks: integer, generator: table?, schedule: table?, data: table?, model: table? }
+---@return string JSON object
+function manifest.head(session, more)
+  local mesh, text = session.sharding.mesh, {}
+  local function add(key, value) text[#text + 1] = ('"%s":%s'):format(key, value) end
+  add("format", json.encode(FORMAT))
+  add("version", VERSION)
+  add("moonshard", json.encode(ffi.string(C.ms_version())))
+  add("saved_at", json.encode(os.date("!%Y-%m-%dT%H:%M:%SZ")))
+  add("step", json.encode(more.step))
+  add("ranks", json.encode(more.ranks))
+  add("mesh", ('{"label":%s,"shape":%s}'):format(json.encode(mesh:label()), list_text(mesh.shape)))
+  add("block_bytes", json.encode(tonumber(C.MS_CHECKPOINT_BLOCK)))
+  for _, key in ipairs({ "generator", "schedule", "data", "model" }) do
+    if more[key] then add(key, json.encode(more[key])) end
+  end
+  local optimizer = optimizer_of(session.optimizer)
+  if optimizer then add("optimizer", json.encode(optimizer)) end
+  add("parameters", parameters_text(session.sharding.params))
+  return "{" .. table.concat(text, ",") .. "}"
+end
+
+---@class moonshard.Manifest
+---@field step integer
+---@field ranks integer that wrote it
+---@field mesh { label: string, shape: integer[] }
+---@field parameters { name: string, shape: integer[], dtype: string, frozen: boolean }[]
+---@field optimizer table? kind, and its settings
+---@field generator table?
+---@field data table?
+---@field files { file: string, tensors: table[] }[]
+
+---Reads the manifest of a checkpoint. MS_EIO when it is damaged, MS_EINVAL when it is none or of a later version.
+---@param path string folder
+---@return moonshard.Manifest
+function manifest.read(path)
+  local out = ffi.new("char *[1]")
+  check(C.ms_checkpoint_manifest(path, out))
+  local text = ffi.string(out[0])
+  C.ms_checkpoint_manifest_free(out[0])
+  local read, why = json.decode(text)
+  if type(read) ~= "table" or read.format ~= FORMAT then
+    errors.invalid("%s/manifest.json: it is not of a checkpoint%s", path, why and ": " .. why or "")
+  end
+  if read.version ~= VERSION then
+    errors.raise("MS_EUNSUPPORTED", "%s/manifest.json: version %s: this build reads version %d", path,
+      tostring(read.version), VERSION)
+  end
+  return read
+end
+
+-- ---- against a model ----------------------------------------------------------------------------------------------
+
+local MOST_LISTED = 8
+
+local function add_list(parts, what, names)
+  if #names == 0 then return end
+  local shown = { unpack(names, 1, MOST_LISTED) }
+  if #names > MOST_LISTED then shown[#shown + 1] = ("and %d more"):format(#names - MOST_LISTED) end
+  parts[#parts + 1] = ("%s: %s"):format(what, table.concat(shown, ", "))
+end
+
+local function shape_text(shape) return "[" .. table.concat(shape, ",") .. "]" end
+
+---Compares the parameters of a checkpoint with those of a model; all that differ are listed.
+---@param read moonshard.Manifest
+---@param path string
+---@param params moonshard.ShardedParameter[]
+function manifest.check_parameters(read, path, params)
+  local saved, missing, misshapen, extra = {}, {}, {}, {}
+  for _, param in ipairs(read.parameters) do saved[param.name] = param end
+  for _, param in ipairs(params) do
+    local other = saved[param.fqn]
+    saved[param.fqn] = nil
+    if not other then
+      missing[#missing + 1] = param.fqn
+    elseif shape_text(other.shape) ~= shape_text(param.shape) then
+      misshapen[#misshapen + 1] = ("%s %s, here %s"):format(param.fqn, shape_text(other.shape),
+        shape_text(param.shape))
+    end
+  end
+  for _, param in ipairs(read.parameters) do
+    if saved[param.name] then extra[#extra + 1] = param.name end
+  end
+  local parts = {}
+  add_list(parts, "it does not have", missing)
+  add_list(parts, "of another shape", misshapen)
+  add_list(parts, "the model does not have", extra)
+  if #parts > 0 then
+    errors.raise(#misshapen == #parts and "MS_ESHAPE" or "MS_ENAME",
+      "checkpoint %s is of another model; %s", path, table.concat(parts, "; "))
+  end
+end
+
+---Compares the optimizer of a checkpoint with the one that shall go on from it.
+---@param read moonshard.Manifest
+---@param path string
+---@param optimizer moonshard.Optimizer
+function manifest.check_optimizer(read, path, optimizer)
+  local saved = read.optimizer
+  if not saved then
+    errors.invalid("checkpoint %s holds no optimizer state: load the model alone, by ms.checkpoint.load(model, path)",
+      path)
+  end
+  local mine, theirs = {}, saved.states or {}
+  for i, state in ipairs(pieces.states(optimizer)) do mine[i] = state.kind end
+  if saved.kind ~= optimizer.kind or table.concat(mine, ", ") ~= table.concat(theirs, ", ") then
+    errors.invalid("checkpoint %s is of optimizer %s (it keeps %s), the trainer has %s (%s): load the model alone, by "
+      .. "ms.checkpoint.load(model, path), or use the same optimizer", path, saved.kind,
+      #theirs > 0 and table.concat(theirs, ", ") or "nothing", optimizer.kind,
+      #mine > 0 and table.concat(mine, ", ") or "nothing")
+  end
+end
+
+return manifest

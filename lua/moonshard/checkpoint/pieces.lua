@@ -1,0 +1,104 @@
+-- Which elements each rank writes, and which pieces of a checkpoint hold what a rank owns.
+--
+-- A rank owns one stretch of every parameter and of what the optimizer keeps of it; its replicas own the same. Laid end
+-- to end, these stretches are one row of elements that the replicas cut into equal parts: each writes one, so all write
+-- the same number of bytes, and most tensors still lie in one file.
+
+local engine = require("moonshard.ffi")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+local pieces = {}
+
+-- What the optimizer keeps, by the engine's names.
+pieces.STATES = {
+  adamw = { { kind = "exp_avg", what = "state0" }, { kind = "exp_avg_sq", what = "state1" } },
+  sgd = { { kind = "momentum", what = "state0" } },
+}
+
+---What is kept of every parameter that trains, besides itself.
+---@param optimizer moonshard.Optimizer?
+---@return { kind: string, what: string }[]
+function pieces.states(optimizer)
+  if not optimizer or optimizer.kind == "sgd" and optimizer.momentum == 0 then return {} end
+  return pieces.STATES[optimizer.kind]
+end
+
+---@class moonshard.OwnedPart
+---@field param moonshard.ShardedParameter
+---@field index integer of the parameter
+---@field kind string "param", "exp_avg", ...
+---@field what string the same to the engine
+---@field first number elements of the flattened parameter
+---@field count number
+
+---What this rank owns, in the order in which it is written; parts may be empty.
+---@param session moonshard.Session
+---@param optimizer moonshard.Optimizer? nil: the parameters alone
+---@return moonshard.OwnedPart[]
+function pieces.owned(session, optimizer)
+  local list, first, count = {}, ffi.new("double[1]"), ffi.new("double[1]")
+  local kinds = { { kind = "param", what = "param" }, unpack(pieces.states(optimizer)) }
+  local handle = session.sharding:handle()
+  for _, kind in ipairs(kinds) do
+    for i, param in ipairs(session.sharding.params) do
+      if kind.kind == "param" or not param.frozen then
+        check(C.ms_model_owned(handle, i - 1, first, count))
+        list[#list + 1] = {
+          param = param, index = i - 1, kind = kind.kind, what = kind.what, first = first[0], count = count[0],
+        }
+      end
+    end
+  end
+  return list
+end
+
+-- This rank's place among its replicas, and how many they are.
+local function replica(sharding)
+  local dim = sharding.replicate_dim
+  if dim < 0 then return 0, 1 end
+  return sharding.mesh:get_local_rank(dim), sharding.mesh:size(dim)
+end
+
+---The part of what it owns that this rank writes.
+---@param session moonshard.Session
+---@param optimizer moonshard.Optimizer?
+---@return moonshard.OwnedPart[] none of them empty
+function pieces.written(session, optimizer)
+  local owned, total = pieces.owned(session, optimizer), 0
+  for _, part in ipairs(owned) do total = total + part.count end
+  local place, replicas = replica(session.sharding)
+  local from, to = math.floor(total * place / replicas), math.floor(total * (place + 1) / replicas)
+  local list, at = {}, 0
+  for _, part in ipairs(owned) do
+    local first, last = math.max(from, at), math.min(to, at + part.count)
+    if last > first then
+      part.first, part.count, at = part.first + (first - at), last - first, at + part.count
+      list[#list + 1] = part
+    else
+      at = at + part.count
+    end
+  end
+  return list
+end
+
+---The name of a tensor in a file: model.layers.0.weight, optimizer.exp_avg.layers.0.weight.
+---@param kind string
+---@param fqn string
+---@return string
+function pieces.tensor_name(kind, fqn)
+  return kind == "param" and "model." .. fqn or ("optimizer.%s.%s"):format(kind, fqn)
+end
+
+---The shape in which a stretch of a parameter is written: rows where it is whole rows, else a list of elements.
+---@param shape integer[] of the parameter
+---@param numel number
+---@param first number
+---@param count number
+---@return integer[]
+function pieces.shape(shape, numel, first, count)
+  local row = #shape > 0 and numel / shape[1] or 1
+  if #shape == 0 or first % row ~= 0 or count % row ~= 0 then return #shape == 0 and {} or { count } end
+  return { count / row, unpack(shape, 2) }
+end
+
+return pieces

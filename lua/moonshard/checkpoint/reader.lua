@@ -1,0 +1,102 @@
+-- A checkpoint without a model: its parameters, and any elements of them, whichever files they lie in.
+
+local engine = require("moonshard.ffi")
+local errors = require("moonshard.error")
+local manifest = require("moonshard.checkpoint.manifest")
+local pieces = require("moonshard.checkpoint.pieces")
+local safetensors = require("moonshard.safetensors")
+
+---@class moonshard.SavedPiece some elements of a parameter, in one file
+---@field file string
+---@field tensor string its name there
+---@field first number
+---@field count number
+---@field xxh3 string 16 digits for each block
+
+---@class moonshard.Checkpoint
+---@field path string
+---@field manifest moonshard.Manifest
+---@field parameters { name: string, shape: integer[], dtype: string, frozen: boolean }[]
+local Checkpoint = {}
+Checkpoint.__index = Checkpoint
+
+local reader = {}
+
+-- Pieces by kind and parameter, in the order of their elements.
+local function index(read)
+  local by_name = {}
+  for _, file in ipairs(read.files) do
+    for _, tensor in ipairs(file.tensors) do
+      local name = pieces.tensor_name(tensor.kind, tensor.parameter)
+      by_name[name] = by_name[name] or {}
+      table.insert(by_name[name], {
+        file = file.file, tensor = tensor.name, first = tensor.first, count = tensor.count, xxh3 = tensor.xxh3,
+      })
+    end
+  end
+  for _, list in pairs(by_name) do table.sort(list, function(a, b) return a.first < b.first end) end
+  return by_name
+end
+
+---Opens a checkpoint: reads its manifest, and files when they are needed.
+---@param path string
+---@return moonshard.Checkpoint
+function reader.open(path)
+  local read = manifest.read(path)
+  return setmetatable({
+    path = path, manifest = read, parameters = read.parameters, pieces = index(read), files = {},
+  }, Checkpoint)
+end
+
+---A file of the checkpoint, opened at the first call.
+---@param name string
+---@return moonshard.Safetensors
+function Checkpoint:file(name)
+  self.files[name] = self.files[name] or safetensors.open(self.path .. "/" .. name)
+  return self.files[name]
+end
+
+---Closes all files.
+function Checkpoint:close()
+  for _, file in pairs(self.files) do file:close() end
+  self.files = {}
+end
+
+---The pieces that hold elements [first, first + count) of a parameter, and which of them each holds. MS_EINVAL when some
+---are in none.
+---@param kind string "param", "exp_avg", ...
+---@param fqn string
+---@param first number
+---@param count number
+---@return { piece: moonshard.SavedPiece, first: number, count: number }[]
+function Checkpoint:cover(kind, fqn, first, count)
+  local list, at, last = {}, first, first + count
+  for _, piece in ipairs(self.pieces[pieces.tensor_name(kind, fqn)] or {}) do
+    if at < last and piece.first <= at and piece.first + piece.count > at then
+      local stop = math.min(last, piece.first + piece.count)
+      list[#list + 1] = { piece = piece, first = at, count = stop - at }
+      at = stop
+    end
+  end
+  if at < last then
+    errors.invalid("checkpoint %s: %s of %s: elements %.0f to %.0f are in none of its files", self.path, kind, fqn, at,
+      last)
+  end
+  return list
+end
+
+---Copies elements of a parameter, f32. Checksums are not looked at: see verify.
+---@param kind string
+---@param fqn string
+---@param first number
+---@param count number
+---@param out ffi.cdata* float[count]
+function Checkpoint:read(kind, fqn, first, count, out)
+  local at = engine.ffi.cast("float *", out)
+  for _, part in ipairs(self:cover(kind, fqn, first, count)) do
+    self:file(part.piece.file):read(part.piece.tensor, 4 * (part.first - part.piece.first), 4 * part.count, at)
+    at = at + part.count
+  end
+end
+
+return reader

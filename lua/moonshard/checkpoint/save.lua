@@ -1,0 +1,163 @@
+-- Saving: every rank writes its part, and the first one commits when all parts are there. An asynchronous save leaves the
+-- writing to threads; the ranks hear of its end when they next save, or finish.
+
+local create = require("moonshard.eager.create")
+local engine = require("moonshard.ffi")
+local errors = require("moonshard.error")
+local folder = require("moonshard.checkpoint.folder")
+local manifest = require("moonshard.checkpoint.manifest")
+local permutation = require("moonshard.permutation")
+local pieces = require("moonshard.checkpoint.pieces")
+local verdict = require("moonshard.checkpoint.verdict")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+local save = {}
+
+---@class moonshard.Saver what a session has for its saves
+---@field handle ffi.cdata* ms_save*
+---@field bytes number that this rank writes
+---@field unfinished string? folder of the save under way
+---@field target string? what it becomes
+
+local function fill(list, kept, i, part)
+  local piece, shape = list[i - 1], pieces.shape(part.param.shape, part.param.numel, part.first, part.count)
+  local name = pieces.tensor_name(part.kind, part.param.fqn)
+  kept[#kept + 1] = name
+  piece.name, piece.parameter, piece.kind, piece.what = name, part.param.fqn, part.kind, part.what
+  piece.param, piece.first, piece.count, piece.ndim = part.index, part.first, part.count, #shape
+  for d, size in ipairs(shape) do piece.dims[d - 1] = size end
+end
+
+local function saver_of(session)
+  local state = session:ensure_state()
+  local saver = session.saver
+  if saver and saver.state == state then return saver end
+  local parts, kept, bytes = pieces.written(session, session.optimizer), {}, 0
+  -- In the order of a file's names, so that it is written from its beginning to its end.
+  table.sort(parts, function(a, b)
+    return pieces.tensor_name(a.kind, a.param.fqn) < pieces.tensor_name(b.kind, b.param.fqn)
+  end)
+  local list, out = ffi.new("ms_save_piece[?]", #parts), ffi.new("ms_save *[1]")
+  for i, part in ipairs(parts) do
+    fill(list, kept, i, part)
+    bytes = bytes + 4 * part.count
+  end
+  check(C.ms_save_new(state, #parts, list, out))
+  session.saver = { handle = ffi.gc(out[0], C.ms_save_free), state = state, bytes = bytes }
+  return session.saver
+end
+
+local function is_first(session) return session:ranks()[1] == session.sharding.rank end
+
+-- A text as a number, for ranks to compare.
+local function hash_of(text)
+  local key = 0
+  for i = 1, #text do key = permutation.key(key % 2 ^ 32, text:byte(i)) end
+  return key
+end
+
+local function compare(session, number, what, format, ...)
+  for place, other in ipairs(session:gather(number, "of " .. what)) do
+    if other ~= number then
+      errors.raise("MS_EMISMATCH", "%s; rank %d has another: all ranks save the same", format:format(...),
+        session:ranks()[place])
+    end
+  end
+end
+
+local function give_up(session, saver)
+  C.ms_save_stop(saver.handle)
+  local unfinished = saver.unfinished
+  saver.unfinished, saver.target = nil, nil
+  if unfinished and is_first(session) then pcall(folder.discard, unfinished) end
+end
+
+-- Every rank's turn at something of a save; where one fails, nothing is left of it.
+local function all_do(session, saver, what, call, ...)
+  local ok, raised = pcall(call, ...)
+  local agreed, other = pcall(verdict, session, what, ok, raised)
+  if agreed then return end
+  give_up(session, saver)
+  error(other, 0)
+end
+
+local function wait(saver, stage) check(C.ms_save_wait(saver.handle, stage)) end
+
+---Waits for the save under way, if there is one, and tells its failure. Collective.
+---@param session moonshard.Session
+---@return string? path of the checkpoint
+function save.finish(session)
+  local saver = session.saver
+  if not saver or not saver.unfinished then return nil end
+  -- None waits for the commit before it knows that all have written.
+  all_do(session, saver, "of the save", wait, saver, C.MS_SAVE_WRITTEN)
+  all_do(session, saver, "of the checkpoint", wait, saver, C.MS_SAVE_COMMITTED)
+  local target = saver.target
+  saver.unfinished, saver.target = nil, nil
+  return target
+end
+
+-- Checkpoints that go when this one is there: all but the newest, so that `keep` are left.
+local function retired(root, keep)
+  local paths = {}
+  if not keep then return paths end
+  local found = folder.list(root)
+  for i = 1, #found - keep + 1 do paths[i] = found[i].path end
+  return paths
+end
+
+local function prepare(root, target, unfinished)
+  if folder.is_checkpoint(target) then
+    errors.invalid("checkpoint %s is there already: save under another folder, or remove it first", target)
+  end
+  folder.prepare(root, unfinished)
+end
+
+local function describe(train, o)
+  return manifest.head(train.session, {
+    step = train.steps_done, ranks = #train.session:ranks(), data = o.data and o.data:state() or nil,
+    generator = { seed = train.seed, micro_batches = train.micro_batches, eager = create.generator() },
+    schedule = train.steps_done > 0 and { lr = train.optimizer.lr(train.steps_done),
+      next_lr = train.optimizer.lr(train.steps_done + 1) } or nil,
+  })
+end
+
+local function start(train, saver, o)
+  local session, config = train.session, ffi.new("ms_save_config")
+  local writer = 0
+  for place, rank in ipairs(session:ranks()) do
+    if rank == session.sharding.rank then writer = place - 1 end
+  end
+  config.folder, config.writer, config.asynchronous = saver.unfinished, writer, o.async and 1 or 0
+  local head, paths, retires
+  if is_first(session) then
+    head, paths = describe(train, o), retired(o.root, o.keep_last)
+    retires = ffi.new("const char *[?]", #paths, paths)
+    config.target, config.writers, config.head = saver.target, #session:ranks(), head
+    config.retired, config.retires = #paths, retires
+  end
+  check(C.ms_save_start(saver.handle, config))
+end
+
+---Saves a trainer; see ms.checkpoint.save. Collective.
+---@param train moonshard.Trainer
+---@param o { root: string, async: boolean, keep_last: integer?, data: table? }
+---@return string path that the checkpoint has, or will have
+function save.run(train, o)
+  local session = train.session
+  save.finish(session)
+  local saver, step = saver_of(session), train.steps_done
+  compare(session, step, "the saved step", "ms.checkpoint.save: after step %d", step)
+  compare(session, hash_of(o.root), "the checkpoint's folder", "ms.checkpoint.save: into folder %s", o.root)
+  local nonce = session:gather(is_first(session) and folder.nonce() or 0, "of the save")[1]
+  saver.target, saver.unfinished = folder.of(o.root, step), folder.unfinished(o.root, step, nonce)
+  all_do(session, saver, "of the checkpoint's folder", function()
+    if is_first(session) then prepare(o.root, saver.target, saver.unfinished) end
+  end)
+  all_do(session, saver, "of the save", start, train, saver, o)
+  local target = saver.target
+  if not o.async then save.finish(session) end
+  return target
+end
+
+return save

@@ -1,0 +1,292 @@
+/* save.c - saving a state: this rank's part, at once or from a copy by a thread of its own.
+**
+** The thread touches neither the state nor other ranks: it reads the copy and writes files, so that training may go on,
+** fail, or end meanwhile. Its error is kept for whoever waits for it. The copy's memory stays for the next save.
+*/
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "comm/ledger.h"
+#include "exec/state.h"
+#include "io/checkpoint.h"
+
+enum { MESSAGE_BYTES = 1024, NICENESS = 10 };
+
+struct ms_save {
+  ms_state *state;
+  ms_save_piece *piece; /* texts are ours */
+  int64_t *at;          /* where a piece begins in the copy, in elements; [n + 1] */
+  int n;
+  float *copy; /* NULL before the first asynchronous save */
+  /* What was asked for; texts are ours. */
+  ms_save_config config;
+  char **retires;
+  pthread_t thread;
+  int threaded; /* there is a thread to join */
+  atomic_int stop, ended;
+  _Atomic int64_t writes; /* counts on while there is progress */
+  atomic_int stage;       /* 0: under way; 1 + enum ms_save_stage: reached */
+  double deadline;        /* seconds without progress that are an error */
+  int code;               /* of the failure, once ended; message says what */
+  char message[MESSAGE_BYTES];
+};
+
+/* ---- what is written ---- */
+
+static int copy_text(const char **to, const char *from) {
+  *to = from ? ms_strdup(from) : NULL;
+  return from && !*to ? MS_ENOMEM : MS_OK;
+}
+
+static int copy_piece(const ms_state *state, ms_save_piece *to, const ms_save_piece *from) {
+  *to = *from;
+  to->name = to->parameter = to->kind = to->what = NULL;
+  MS_TRY(copy_text(&to->name, from->name));
+  MS_TRY(copy_text(&to->parameter, from->parameter));
+  MS_TRY(copy_text(&to->kind, from->kind));
+  MS_TRY(copy_text(&to->what, from->what));
+  float none;
+  /* Refuses what this rank does not own. */
+  MS_TRY(ms_state_read(state, from->param, from->what, from->first + from->count, 0, &none));
+  return ms_state_read(state, from->param, from->what, from->first, 0, &none);
+}
+
+int ms_save_new(ms_state *state, int n, const ms_save_piece *pieces, ms_save **out) {
+  int rc = MS_OK;
+  ms_save *save = ms_calloc(1, sizeof *save);
+  if (!save) return MS_ENOMEM;
+  save->state = state;
+  save->piece = ms_calloc(n, sizeof *save->piece);
+  save->at = ms_calloc(n + 1, sizeof *save->at);
+  if (!save->piece || !save->at) MS_GOTO(MS_ENOMEM);
+  for (int i = 0; i < n; i++) {
+    save->n = i + 1;
+    MS_GOTO(copy_piece(state, &save->piece[i], &pieces[i]));
+    save->at[i + 1] = save->at[i] + pieces[i].count;
+  }
+  *out = save;
+  return MS_OK;
+fail:
+  ms_save_free(save);
+  return rc;
+}
+
+static int64_t copy_bytes(const ms_save *save) { return save->at[save->n] * (int64_t)sizeof(float); }
+
+double ms_save_snapshot_bytes(const ms_save *save) { return save->copy ? (double)copy_bytes(save) : 0; }
+
+static int take_copy(ms_save *save) {
+  if (!save->copy && copy_bytes(save)) {
+    size_t bytes = (size_t)copy_bytes(save);
+    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED)
+      return MS_FAIL(MS_ENOMEM, "an asynchronous save needs %zu bytes of this host for its copy: they are not there",
+                     bytes);
+    madvise(base, bytes, MADV_HUGEPAGE); /* fewer page faults while training waits; advice only */
+    save->copy = base;
+  }
+  for (int i = 0; i < save->n; i++) {
+    const ms_save_piece *p = &save->piece[i];
+    MS_TRY(ms_state_read(save->state, p->param, p->what, p->first, p->count, save->copy + save->at[i]));
+  }
+  return MS_OK;
+}
+
+static int read_copy(void *context, int piece, int64_t first, int64_t count, float *out) {
+  const ms_save *save = context;
+  memcpy(out, save->copy + save->at[piece] + first, (size_t)count * sizeof *out);
+  return MS_OK;
+}
+
+static int read_state(void *context, int piece, int64_t first, int64_t count, float *out) {
+  const ms_save *save = context;
+  const ms_save_piece *p = &save->piece[piece];
+  return ms_state_read(save->state, p->param, p->what, p->first + first, count, out);
+}
+
+/* ---- one save ---- */
+
+static void forget_config(ms_save *save) {
+  free((void *)save->config.folder);
+  free((void *)save->config.target);
+  free((void *)save->config.head);
+  for (int i = 0; i < save->config.retired && save->retires; i++) free(save->retires[i]);
+  free(save->retires);
+  save->retires = NULL;
+  save->config = (ms_save_config){0};
+}
+
+static int take_config(ms_save *save, const ms_save_config *config) {
+  forget_config(save);
+  save->config = *config;
+  save->config.folder = save->config.target = save->config.head = NULL;
+  save->config.retires = NULL;
+  MS_TRY(copy_text(&save->config.folder, config->folder));
+  MS_TRY(copy_text(&save->config.target, config->target));
+  MS_TRY(copy_text(&save->config.head, config->head));
+  save->retires = ms_calloc(config->retired, sizeof *save->retires);
+  if (!save->retires) return MS_ENOMEM;
+  for (int i = 0; i < config->retired; i++)
+    if (!(save->retires[i] = ms_strdup(config->retires[i]))) return MS_ENOMEM;
+  return MS_OK;
+}
+
+static int write_part(ms_save *save, ms_piece_read *read) {
+  const ms_part part = {
+      .folder = save->config.folder,
+      .writer = save->config.writer,
+      .n = save->n,
+      .piece = save->piece,
+      .read = read,
+      .context = save,
+      .stop = &save->stop,
+      .writes = &save->writes,
+  };
+  return ms_part_write(&part);
+}
+
+static int commit(ms_save *save) {
+  const ms_commit commit = {
+      .folder = save->config.folder,
+      .target = save->config.target,
+      .head = save->config.head,
+      .writers = save->config.writers,
+      .retired = save->config.retired,
+      .retires = (const char *const *)save->retires,
+      .deadline = save->deadline,
+      .stop = &save->stop,
+      .writes = &save->writes,
+  };
+  return ms_commit_run(&commit);
+}
+
+static void *run_thread(void *argument) {
+  ms_save *save = argument;
+  ms_allocations_uncounted();
+  setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICENESS); /* of this thread; where it fails it only competes */
+  int rc = write_part(save, read_copy);
+  if (!rc) atomic_store(&save->stage, 1 + MS_SAVE_WRITTEN);
+  if (!rc && save->config.target) rc = commit(save);
+  save->code = rc;
+  if (rc) {
+    strncpy(save->message, ms_error_message(), MESSAGE_BYTES - 1);
+    ms_error_clear();
+  } else {
+    atomic_store(&save->stage, 1 + MS_SAVE_COMMITTED);
+  }
+  atomic_store(&save->ended, 1);
+  return NULL;
+}
+
+/* Signals are for the thread that runs the recipe. */
+static int start_thread(ms_save *save) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int failed = pthread_create(&save->thread, NULL, run_thread, save);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (failed) return MS_FAIL(MS_EIO, "a thread that writes checkpoints: %s", strerror(failed));
+  save->threaded = 1;
+  return MS_OK;
+}
+
+static void join(ms_save *save) {
+  if (save->threaded) pthread_join(save->thread, NULL);
+  save->threaded = 0;
+}
+
+static int begin(ms_save *save, const ms_save_config *config) {
+  MS_TRY(take_config(save, config));
+  save->code = MS_OK;
+  save->deadline = ms_world_timeout(save->state->world);
+  save->message[0] = '\0';
+  atomic_store(&save->stop, 0);
+  atomic_store(&save->ended, 0);
+  atomic_store(&save->stage, 0);
+  if (config->asynchronous) {
+    MS_TRY(take_copy(save));
+    return start_thread(save);
+  }
+  MS_TRY(write_part(save, read_state));
+  atomic_store(&save->stage, 1 + MS_SAVE_WRITTEN);
+  return MS_OK;
+}
+
+int ms_save_start(ms_save *save, const ms_save_config *config) {
+  if (ms_save_running(save))
+    return MS_FAIL(MS_EINVAL, "the save into %s is still being written: wait for it first", save->config.folder);
+  join(save);
+  ms_ledger *ledger = ms_world_ledger(save->state->world);
+  ms_ledger_enter(ledger, ms_ledger_number(ledger, "saving a checkpoint"));
+  int rc = begin(save, config);
+  ms_ledger_leave(ledger, rc);
+  return rc;
+}
+
+/* ---- its end ---- */
+
+static int wait_for_thread(ms_save *save, int stage) {
+  double moved_at = ms_clock();
+  int64_t writes = atomic_load(&save->writes);
+  while (!atomic_load(&save->ended) && atomic_load(&save->stage) < 1 + stage) {
+    MS_TRY(ms_world_check(save->state->world));
+    if (atomic_load(&save->writes) != writes) {
+      writes = atomic_load(&save->writes);
+      moved_at = ms_clock();
+    }
+    if (ms_clock() - moved_at > save->deadline)
+      return MS_FAIL(MS_ETIMEOUT, "%s: writing it stands still for %g s", save->config.folder, save->deadline);
+    nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
+  }
+  if (!atomic_load(&save->ended)) return MS_OK;
+  join(save);
+  return save->code ? MS_FAIL(save->code, "%s", save->message) : MS_OK;
+}
+
+static int commit_now(ms_save *save) {
+  if (!save->config.target || atomic_load(&save->stage) != 1 + MS_SAVE_WRITTEN) return MS_OK;
+  MS_TRY(commit(save));
+  atomic_store(&save->stage, 1 + MS_SAVE_COMMITTED);
+  return MS_OK;
+}
+
+int ms_save_wait(ms_save *save, int stage) {
+  if (!save->config.folder) return MS_OK;
+  ms_ledger *ledger = ms_world_ledger(save->state->world);
+  ms_ledger_enter(ledger, ms_ledger_number(ledger, "waiting for a checkpoint"));
+  int rc = save->config.asynchronous ? wait_for_thread(save, stage) : MS_OK;
+  if (!rc && !save->config.asynchronous && stage == MS_SAVE_COMMITTED) rc = commit_now(save);
+  ms_ledger_leave(ledger, rc);
+  return rc;
+}
+
+int ms_save_running(const ms_save *save) { return save->threaded && !atomic_load(&save->ended); }
+
+void ms_save_stop(ms_save *save) {
+  atomic_store(&save->stop, 1);
+  join(save);
+}
+
+void ms_save_free(ms_save *save) {
+  if (!save) return;
+  ms_save_stop(save);
+  forget_config(save);
+  if (save->copy) munmap(save->copy, (size_t)copy_bytes(save));
+  for (int i = 0; i < save->n; i++) {
+    free((void *)save->piece[i].name);
+    free((void *)save->piece[i].parameter);
+    free((void *)save->piece[i].kind);
+    free((void *)save->piece[i].what);
+  }
+  free(save->piece);
+  free(save->at);
+  free(save);
+}

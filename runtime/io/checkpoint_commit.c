@@ -1,0 +1,218 @@
+/* checkpoint_commit.c - parts become a checkpoint: the manifest, then one rename; and how a checkpoint is removed.
+**
+** What is there under a checkpoint's name is complete and on disk, whenever the process or the machine stops: files and
+** manifest are synced before the rename, folders after it. What is removed is renamed first, for the same reason.
+*/
+#include "io/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "io/file.h"
+#include "io/safetensors.h"
+
+/* The manifest's own checksum is its last entry, over all bytes before it. */
+#define SEAL ",\"xxh3\":\""
+enum { SEAL_BYTES = sizeof SEAL - 1 + 16 + 3 }; /* with 16 digits, the quote, the brace and a newline */
+
+static char *join(const char *folder, const char *name) {
+  size_t room = strlen(folder) + strlen(name) + 2;
+  char *path = ms_calloc((int64_t)room, 1);
+  if (path) snprintf(path, room, "%s/%s", folder, name);
+  return path;
+}
+
+static int sync_parent(const char *path) {
+  char *folder = ms_st_beside(path, ".");
+  int rc = folder ? ms_file_sync_folder(folder) : MS_ENOMEM;
+  free(folder);
+  return rc;
+}
+
+/* ---- text files ---- */
+
+static int read_text(const char *path, ms_text *text) {
+  int fd;
+  int64_t bytes;
+  MS_TRY(ms_st_open_file(path, &fd, &bytes));
+  char *data = ms_calloc(bytes + 1, 1);
+  int rc = data ? ms_st_read_at(path, fd, 0, bytes, data) : MS_ENOMEM;
+  close(fd);
+  if (!rc) {
+    ms_text_append(text, "%s", data);
+    rc = ms_text_status(text);
+  }
+  free(data);
+  return rc;
+}
+
+static uint64_t checksum(const char *text, size_t bytes) { return XXH3_64bits(text, bytes); }
+
+/* ---- the manifest ---- */
+
+static char *part_path(const ms_commit *c, int writer) {
+  char name[32];
+  snprintf(name, sizeof name, "rank-%05d.json", writer);
+  return join(c->folder, name);
+}
+
+/* Parts come in any order; whoever comes lets the wait for all others begin anew. */
+static int wait_for_parts(const ms_commit *c) {
+  double began = ms_clock();
+  for (int writer = 0; writer < c->writers;) {
+    char *path = part_path(c, writer);
+    if (!path) return MS_ENOMEM;
+    int there = !access(path, F_OK);
+    free(path);
+    if (atomic_load(c->stop)) return MS_FAIL(MS_EINTERRUPT, "the save was given up");
+    if (there) {
+      writer++;
+      began = ms_clock();
+      atomic_fetch_add(c->writes, 1);
+      continue;
+    }
+    if (ms_clock() - began > c->deadline)
+      return MS_FAIL(MS_ETIMEOUT, "%s: waited %g s for the file of writer %d", c->folder, c->deadline, writer);
+    nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+  }
+  return MS_OK;
+}
+
+static int write_manifest(const ms_commit *c) {
+  ms_text text = {0};
+  char *path = join(c->folder, MS_MANIFEST);
+  int rc = path ? MS_OK : MS_ENOMEM;
+  ms_text_append(&text, "%.*s,\"files\":[", (int)strlen(c->head) - 1, c->head);
+  for (int writer = 0; !rc && writer < c->writers; writer++) {
+    char *part = part_path(c, writer);
+    if (writer) ms_text_append(&text, ",");
+    rc = part ? read_text(part, &text) : MS_ENOMEM;
+    free(part);
+  }
+  ms_text_append(&text, "]");
+  if (!rc) rc = ms_text_status(&text);
+  if (!rc) {
+    uint64_t sum = checksum(text.data, text.length);
+    ms_text_append(&text, SEAL "%016llx\"}\n", (unsigned long long)sum);
+    rc = ms_text_status(&text);
+  }
+  if (!rc) rc = ms_file_write_text(path, text.data, (int64_t)text.length);
+  free(path);
+  ms_text_free(&text);
+  return rc;
+}
+
+static int remove_parts(const ms_commit *c) {
+  int rc = MS_OK;
+  for (int writer = 0; !rc && writer < c->writers; writer++) {
+    char *path = part_path(c, writer);
+    if (!path) return MS_ENOMEM;
+    if (ms_file_unlink(path)) rc = MS_FAIL(MS_EIO, "%s: removing it: %s", path, strerror(errno));
+    free(path);
+  }
+  return rc;
+}
+
+int ms_commit_run(const ms_commit *c) {
+  MS_TRY(wait_for_parts(c));
+  MS_TRY(write_manifest(c));
+  MS_TRY(remove_parts(c));
+  MS_TRY(ms_file_sync_folder(c->folder));
+  if (ms_file_rename(c->folder, c->target))
+    return MS_FAIL(MS_EIO, "%s: renaming it to %s: %s", c->folder, c->target, strerror(errno));
+  MS_TRY(sync_parent(c->target));
+  for (int i = 0; i < c->retired; i++) MS_TRY(ms_checkpoint_remove(c->retires[i]));
+  return MS_OK;
+}
+
+int ms_checkpoint_manifest(const char *folder, char **out) {
+  char *path = join(folder, MS_MANIFEST);
+  ms_text text = {0};
+  int rc = path ? read_text(path, &text) : MS_ENOMEM;
+  if (!rc) {
+    size_t sealed = text.length > SEAL_BYTES ? text.length - SEAL_BYTES : 0;
+    char seal[SEAL_BYTES + 1];
+    snprintf(seal, sizeof seal, SEAL "%016llx\"}\n", (unsigned long long)checksum(text.data, sealed));
+    if (!sealed || strcmp(text.data + sealed, seal))
+      rc = MS_FAIL(MS_EIO, "%s: its checksum is not that of its text: the file is damaged", path);
+  }
+  free(path);
+  if (rc) ms_text_free(&text);
+  else *out = text.data;
+  return rc;
+}
+
+void ms_checkpoint_manifest_free(char *text) { free(text); }
+
+/* ---- folders ---- */
+
+static int make_one(const char *path, int fresh) {
+  if (!ms_file_mkdir(path)) return fresh ? MS_OK : sync_parent(path);
+  struct stat about;
+  if (errno == EEXIST && !fresh && !stat(path, &about) && S_ISDIR(about.st_mode)) return MS_OK;
+  return MS_FAIL(MS_EIO, "folder %s: %s", path, strerror(errno));
+}
+
+int ms_checkpoint_make_folder(const char *path, int fresh) {
+  char *upto = ms_strdup(path);
+  if (!upto) return MS_ENOMEM;
+  int rc = MS_OK;
+  for (char *slash = strchr(upto + 1, '/'); !rc && slash; slash = strchr(slash + 1, '/')) {
+    *slash = '\0';
+    if (access(upto, F_OK)) rc = make_one(upto, 0);
+    *slash = '/';
+  }
+  free(upto);
+  return rc ? rc : make_one(path, fresh);
+}
+
+static int remove_files(const char *folder) {
+  DIR *open = opendir(folder);
+  if (!open) return MS_FAIL(MS_EIO, "folder %s: %s", folder, strerror(errno));
+  int rc = MS_OK;
+  for (struct dirent *entry; !rc && (entry = readdir(open));) {
+    if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
+    char *path = join(folder, entry->d_name);
+    if (!path) rc = MS_ENOMEM;
+    else if (ms_file_unlink(path)) rc = MS_FAIL(MS_EIO, "%s: removing it: %s", path, strerror(errno));
+    free(path);
+  }
+  closedir(open);
+  if (!rc && ms_file_rmdir(folder)) rc = MS_FAIL(MS_EIO, "%s: removing it: %s", folder, strerror(errno));
+  return rc;
+}
+
+/* ".NAME.removed" beside it. */
+static char *hidden_name(const char *path) {
+  const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+  size_t room = strlen(path) + 16;
+  char *hidden = ms_calloc((int64_t)room, 1);
+  if (hidden) snprintf(hidden, room, "%.*s.%s.removed", (int)(name - path), path, name);
+  return hidden;
+}
+
+int ms_checkpoint_remove(const char *path) {
+  const char *slash = strrchr(path, '/');
+  if ((slash ? slash[1] : path[0]) == '.') return remove_files(path);
+  char *manifest = join(path, MS_MANIFEST), *hidden = hidden_name(path);
+  int rc = manifest && hidden ? MS_OK : MS_ENOMEM;
+  if (!rc && access(manifest, F_OK)) rc = MS_FAIL(MS_EINVAL, "%s: it is no checkpoint: it has no " MS_MANIFEST, path);
+  if (!rc && ms_file_rename(path, hidden))
+    rc = MS_FAIL(MS_EIO, "%s: renaming it to %s: %s", path, hidden, strerror(errno));
+  if (!rc) rc = sync_parent(path);
+  if (!rc) rc = remove_files(hidden);
+  free(manifest);
+  free(hidden);
+  return rc;
+}

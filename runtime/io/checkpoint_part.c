@@ -1,0 +1,128 @@
+/* checkpoint_part.c - what one rank writes of a checkpoint: its file, block by block with checksums, and who is in it. */
+#include "io/checkpoint.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "io/file.h"
+
+/* Elements that are read, hashed and written at a time: 256 KiB, which stay in the second cache level meanwhile. */
+enum { ROUND = 1 << 16 };
+
+_Static_assert(MS_CHECKPOINT_BLOCK % (ROUND * sizeof(float)) == 0, "a block is whole rounds");
+
+typedef struct writing {
+  const ms_part *part;
+  ms_safetensors_writer *file;
+  XXH3_state_t *hash;
+  float *round;
+  ms_text json;
+} writing;
+
+static char *path_in(const char *folder, int writer, const char *ending) {
+  size_t room = strlen(folder) + strlen(ending) + 32;
+  char *path = ms_calloc((int64_t)room, 1);
+  if (path) snprintf(path, room, "%s/rank-%05d%s", folder, writer, ending);
+  return path;
+}
+
+static int declare(writing *w, const char *path) {
+  const ms_part *part = w->part;
+  ms_safetensors_config config;
+  ms_safetensors_tensor *tensor = ms_calloc(part->n, sizeof *tensor);
+  if (!tensor) return MS_ENOMEM;
+  for (int i = 0; i < part->n; i++) {
+    const ms_save_piece *piece = &part->piece[i];
+    tensor[i] = (ms_safetensors_tensor){.name = piece->name, .dtype = "F32", .ndim = piece->ndim, .dims = piece->dims};
+  }
+  ms_safetensors_config_default(&config);
+  config.atomic = 0; /* the folder as a whole is */
+  config.sync = 1;
+  int rc = ms_safetensors_create(path, part->n, tensor, &config, &w->file);
+  free(tensor);
+  return rc;
+}
+
+static int write_piece(writing *w, int i) {
+  const ms_part *part = w->part;
+  const int64_t count = part->piece[i].count;
+  int64_t in_block = 0;
+  XXH3_64bits_reset(w->hash);
+  for (int64_t at = 0; at < count; at += ROUND) {
+    int64_t n = count - at < ROUND ? count - at : ROUND, bytes = n * (int64_t)sizeof(float);
+    if (atomic_load_explicit(part->stop, memory_order_relaxed)) return MS_FAIL(MS_EINTERRUPT, "the save was given up");
+    MS_TRY(part->read(part->context, i, at, n, w->round));
+    XXH3_64bits_update(w->hash, w->round, (size_t)bytes);
+    MS_TRY(ms_safetensors_put(w->file, i, at * (int64_t)sizeof(float), bytes, w->round));
+    atomic_fetch_add_explicit(part->writes, 1, memory_order_relaxed);
+    in_block += bytes;
+    if (in_block < MS_CHECKPOINT_BLOCK && at + n < count) continue;
+    ms_text_append(&w->json, "%016llx", (unsigned long long)XXH3_64bits_digest(w->hash));
+    XXH3_64bits_reset(w->hash);
+    in_block = 0;
+  }
+  return MS_OK;
+}
+
+static void describe(ms_text *json, const ms_save_piece *piece) {
+  ms_text_append(json, "{\"name\":");
+  ms_text_json_string(json, piece->name);
+  ms_text_append(json, ",\"parameter\":");
+  ms_text_json_string(json, piece->parameter);
+  ms_text_append(json, ",\"kind\":");
+  ms_text_json_string(json, piece->kind);
+  ms_text_append(json, ",\"first\":%lld,\"count\":%lld,\"xxh3\":\"", (long long)piece->first, (long long)piece->count);
+}
+
+static int write_pieces(writing *w) {
+  ms_text_append(&w->json, "{\"file\":\"rank-%05d.safetensors\",\"tensors\":[", w->part->writer);
+  for (int i = 0; i < w->part->n; i++) {
+    if (i) ms_text_append(&w->json, ",");
+    describe(&w->json, &w->part->piece[i]);
+    MS_TRY(write_piece(w, i));
+    ms_text_append(&w->json, "\"}");
+  }
+  ms_text_append(&w->json, "]}");
+  return ms_text_status(&w->json);
+}
+
+/* A part appears whole: its name is what the commit waits for. */
+static int publish(const writing *w) {
+  char *path = path_in(w->part->folder, w->part->writer, ".json");
+  char *beside = path_in(w->part->folder, w->part->writer, ".json.tmp");
+  int rc = path && beside ? MS_OK : MS_ENOMEM;
+  if (!rc) rc = ms_file_write_text(beside, w->json.data, (int64_t)w->json.length);
+  if (!rc && ms_file_rename(beside, path)) {
+    rc = MS_FAIL(MS_EIO, "%s: renaming it to %s: %s", beside, path, strerror(errno));
+    unlink(beside);
+  }
+  free(path);
+  free(beside);
+  return rc;
+}
+
+int ms_part_write(const ms_part *part) {
+  writing w = {.part = part, .hash = XXH3_createState(), .round = ms_calloc(ROUND, sizeof(float))};
+  char *path = path_in(part->folder, part->writer, ".safetensors");
+  int rc = MS_OK;
+  if (!w.hash) MS_GOTO(MS_FAIL(MS_ENOMEM, "out of memory: a checksum"));
+  if (!w.round || !path) MS_GOTO(MS_ENOMEM);
+  MS_GOTO(declare(&w, path));
+  MS_GOTO(write_pieces(&w));
+  rc = ms_safetensors_finish(w.file);
+  w.file = NULL;
+  if (!rc) rc = publish(&w);
+fail:
+  ms_safetensors_abort(w.file);
+  ms_text_free(&w.json);
+  XXH3_freeState(w.hash);
+  free(w.round);
+  free(path);
+  return rc;
+}

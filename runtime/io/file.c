@@ -1,0 +1,150 @@
+/* file.c - files are written by these calls, and by nothing else in this folder; see file.h. */
+#include "io/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+/* ---- errors on purpose ---- */
+
+enum { OP_OPEN, OP_WRITE, OP_SYNC, OP_RENAME, OP_MKDIR, OP_UNLINK, OPS, OP_ANY = OPS };
+
+static const char *const op_names[OPS + 1] = {"open", "write", "sync", "rename", "mkdir", "unlink", "any"};
+
+static const struct {
+  const char *name;
+  int number;
+} failures[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO}, {"EROFS", EROFS}, {"EDQUOT", EDQUOT}};
+
+enum { SHORT = -1, KILL = -2 };
+
+/* Set by one thread before files are written; counted by all. */
+static struct {
+  int op, what, lasting; /* what: an errno, SHORT or KILL */
+  long number;           /* the call that it happens in, 1 first; lasting: and in all after it */
+  atomic_long calls;
+} order;
+static atomic_int armed;
+
+static int refuse(const char *spec) {
+  return MS_FAIL(
+      MS_EINVAL,
+      "'%s': write CALL:N:WHAT, as in write:3:ENOSPC or any:12:kill (calls: open, write, sync, rename, mkdir, "
+      "unlink, any; N: which of them, from 1, or N+: and all after it; what: ENOSPC, EIO, EROFS, EDQUOT, "
+      "short, kill)",
+      spec);
+}
+
+static int read_what(const char *text, int *what) {
+  if (!strcmp(text, "short")) *what = SHORT;
+  else if (!strcmp(text, "kill")) *what = KILL;
+  else {
+    for (size_t i = 0; i < sizeof failures / sizeof *failures; i++) {
+      if (strcmp(text, failures[i].name)) continue;
+      *what = failures[i].number;
+      return 1;
+    }
+    return 0;
+  }
+  return 1;
+}
+
+int ms_inject_io(const char *spec) {
+  atomic_store(&armed, 0);
+  if (!spec) return MS_OK;
+  const char *number = strchr(spec, ':');
+  int op = -1;
+  for (int i = 0; number && i <= OPS; i++)
+    if (strlen(op_names[i]) == (size_t)(number - spec) && !strncmp(spec, op_names[i], strlen(op_names[i]))) op = i;
+  if (op < 0) return refuse(spec);
+  char *end;
+  order.op = op;
+  order.number = strtol(number + 1, &end, 10);
+  order.lasting = *end == '+';
+  if (order.lasting) end++;
+  if (order.number < 1 || *end != ':' || !read_what(end + 1, &order.what)) return refuse(spec);
+  atomic_store(&order.calls, 0);
+  atomic_store(&armed, 1);
+  return MS_OK;
+}
+
+/* What shall happen to this call: 0 for nothing. */
+static int struck(int op) {
+  if (!atomic_load_explicit(&armed, memory_order_acquire) || (order.op != OP_ANY && order.op != op)) return 0;
+  long call = 1 + atomic_fetch_add(&order.calls, 1);
+  if (call != order.number && !(order.lasting && call > order.number)) return 0;
+  if (order.what == KILL) kill(getpid(), SIGKILL);
+  return order.what;
+}
+
+/* -1 with errno where the call shall fail. */
+static int failing(int op) {
+  int what = struck(op);
+  if (what <= 0) return 0;
+  errno = what;
+  return -1;
+}
+
+/* ---- the calls ---- */
+
+int ms_file_open(const char *path, int flags, int mode) {
+  return failing(OP_OPEN) ? -1 : open(path, flags | O_CLOEXEC, (mode_t)mode);
+}
+
+ssize_t ms_file_pwrite(int fd, const void *data, size_t bytes, int64_t at) {
+  int what = struck(OP_WRITE);
+  if (what > 0) {
+    errno = what;
+    return -1;
+  }
+  return pwrite(fd, data, what == SHORT && bytes > 1 ? bytes / 2 : bytes, at);
+}
+
+int ms_file_sync(int fd) { return failing(OP_SYNC) ? -1 : fsync(fd); }
+int ms_file_rename(const char *from, const char *to) { return failing(OP_RENAME) ? -1 : rename(from, to); }
+int ms_file_mkdir(const char *path) { return failing(OP_MKDIR) ? -1 : mkdir(path, 0777); }
+int ms_file_unlink(const char *path) { return failing(OP_UNLINK) ? -1 : unlink(path); }
+int ms_file_rmdir(const char *path) { return failing(OP_UNLINK) ? -1 : rmdir(path); }
+
+/* ---- in whole ---- */
+
+int ms_file_write_at(const char *path, int fd, int64_t at, int64_t bytes, const void *data) {
+  const uint8_t *from = data;
+  while (bytes > 0) {
+    ssize_t done = ms_file_pwrite(fd, from, (size_t)bytes, at);
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0)
+      return MS_FAIL(MS_EIO, "%s: writing %lld bytes at byte %lld: %s", path, (long long)bytes, (long long)at,
+                     done ? strerror(errno) : "nothing was written");
+    from += done;
+    at += done;
+    bytes -= done;
+  }
+  return MS_OK;
+}
+
+int ms_file_sync_folder(const char *path) {
+  int fd = ms_file_open(path, O_RDONLY | O_DIRECTORY, 0);
+  int failed = fd < 0 || ms_file_sync(fd), rc = MS_OK;
+  if (failed) rc = MS_FAIL(MS_EIO, "%s: writing the folder to disk: %s", path, strerror(errno));
+  if (fd >= 0) close(fd);
+  return rc;
+}
+
+int ms_file_write_text(const char *path, const char *text, int64_t bytes) {
+  int fd = ms_file_open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
+  if (fd < 0) return MS_FAIL(MS_EIO, "%s: %s", path, strerror(errno));
+  int rc = ms_file_write_at(path, fd, 0, bytes, text);
+  if (!rc && ms_file_sync(fd)) rc = MS_FAIL(MS_EIO, "%s: writing it to disk: %s", path, strerror(errno));
+  if (close(fd) && !rc) rc = MS_FAIL(MS_EIO, "%s: closing it: %s", path, strerror(errno));
+  if (rc) unlink(path);
+  return rc;
+}
