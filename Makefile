@@ -25,6 +25,8 @@ TEST_TIMEOUT ?= 300
 # make fuzz-plans: the first case (any unless told), and how many (no end unless told)
 SEED ?=
 CASES ?=
+# make crash-checkpoints: how many kills (SEED chooses their points)
+POINTS ?= 200
 # make fuzz-safetensors: for how many seconds
 FUZZ_SECONDS ?= 20
 # where a CUDA 13 toolkit is: its nvcc, and libraries that spare `make bench-peers` a large download
@@ -94,6 +96,10 @@ san-address: $(BUILD)/packages/train $(BUILD)/packages/test $(BUILD)/packages/bu
 san-thread: $(BUILD)/packages/train $(BUILD)/packages/test $(BUILD)/packages/build ## the tests under the thread sanitizer, every stream a thread
 	$(build_config) CONFIG=thread all tests
 	@$(call test_config,thread) $(TEST_TIMEOUT)
+
+.PHONY: crash-checkpoints
+crash-checkpoints: $(BUILD)/packages/build all ## kill runs at POINTS random points of saving a checkpoint, and go on from what is left
+	@tests/fuzz/crash_checkpoints.sh '$(BUILD)' '$(POINTS)' '$(SEED)'
 
 fuzz-safetensors: $(BUILD)/packages/build ## broken safetensors files under clang's libFuzzer, for FUZZ_SECONDS
 	@tests/fuzz/libfuzzer.sh '$(BUILD)' safetensors '$(FUZZ_SECONDS)'

@@ -544,6 +544,8 @@ MS_API const void *ms_safetensors_data(const ms_safetensors *file, int i);
 MS_API int ms_safetensors_read(const ms_safetensors *file, int i, int64_t first, int64_t bytes, void *out);
 /* XXH3 (64 bits) of a tensor's bytes, as 16 hexadecimal digits and a NUL. */
 MS_API int ms_safetensors_checksum(const ms_safetensors *file, int i, char *hex);
+/* The same of its bytes [first, first + bytes). */
+MS_API int ms_safetensors_checksum_range(const ms_safetensors *file, int i, int64_t first, int64_t bytes, char *hex);
 /* The i-th entry of __metadata__, file after file, the index's own first (there a value may be any JSON). MS_EINVAL when
 ** there is no such entry. */
 MS_API int ms_safetensors_metadata_count(const ms_safetensors *file);
@@ -700,7 +702,8 @@ MS_API int ms_state_load(ms_state *state, int param, const char *what, int64_t f
                          const ms_safetensors *file, int i, int64_t begin, const char *checksums, double *bytes);
 /* Errors on purpose in the calls by which files are written, in this process from here on: CALL:N:WHAT, e.g. "write:3:ENOSPC"
 ** or "any:12:kill". Calls: open, write, sync, rename, mkdir, unlink, any; N: which of them, from 1, "N+": and all after it;
-** what: ENOSPC, EIO, EROFS, EDQUOT, short (half is written), kill (this process, by SIGKILL). NULL: none. */
+** what: ENOSPC, EIO, EROFS, EDQUOT, short (half is written), slow (it takes 20 ms more), kill (this process, by SIGKILL).
+** NULL: none. */
 MS_API int ms_inject_io(const char *spec);
 
 /* ffi:end */

@@ -73,6 +73,18 @@ function Module:parameter(name) return require("moonshard.inspect").parameter(se
 ---@return moonshard.Tensor
 function Module:local_parameter(name) return require("moonshard.inspect").local_parameter(self, name) end
 
+---The parameters by name: the parts that this rank owns, without any communication; or with full = true all of them in
+---full, on the first rank (collective; other ranks get an empty table).
+---@param o { full: boolean? }?
+---@return table<string, moonshard.Tensor>
+function Module:state_dict(o) return require("moonshard.state_dict").get(self, o) end
+
+---Overwrites the parameters: each rank's part by what state_dict gave it, or with full = true, on any mesh, by what the
+---first rank has. Missing, extra and misshapen ones are an error that lists them, and nothing has changed. Collective.
+---@param dict table<string, moonshard.Tensor>
+---@param o { full: boolean? }?
+function Module:load_state_dict(dict, o) require("moonshard.state_dict").set(self, dict, o) end
+
 ---Overwrites a parameter. Collective: every rank gives the same values.
 ---@param name string its FQN in this module
 ---@param values moonshard.Tensor|table of its shape

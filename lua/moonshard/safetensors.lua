@@ -107,12 +107,15 @@ function Safetensors:read(name, first, bytes, out)
   check(C.ms_safetensors_read(opened(self), self:tensor(name).index, first, bytes, out))
 end
 
----XXH3 (64 bits) of a tensor's bytes: 16 hexadecimal digits.
+---XXH3 (64 bits) of a tensor's bytes, or of some of them: 16 hexadecimal digits.
 ---@param name string
+---@param first number? byte, 0
+---@param bytes number? all that follow
 ---@return string
-function Safetensors:checksum(name)
-  local hex = ffi.new("char[?]", CHECKSUM_BYTES)
-  check(C.ms_safetensors_checksum(opened(self), self:tensor(name).index, hex))
+function Safetensors:checksum(name, first, bytes)
+  local hex, tensor = ffi.new("char[?]", CHECKSUM_BYTES), self:tensor(name)
+  first = first or 0
+  check(C.ms_safetensors_checksum_range(opened(self), tensor.index, first, bytes or tensor.bytes - first, hex))
   return ffi.string(hex)
 end
 

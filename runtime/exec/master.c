@@ -93,7 +93,7 @@ int ms_state_shard(ms_state *state, int param, const char *what, double *first, 
   return MS_OK;
 }
 
-/* Where elements [first, first + count), lie; they must be owned. */
+/* Where elements [first, first + count) lie; they must be owned. */
 static int find_owned(const ms_state *state, int param, const char *what, int64_t first, int64_t count, float **at) {
   MS_TRY(ms_master_find(state, param, what, at));
   const ms_param *p = &state->model->param[param];

@@ -131,7 +131,12 @@ int ms_commit_run(const ms_commit *c) {
   MS_TRY(ms_file_sync_folder(c->folder));
   if (ms_file_rename(c->folder, c->target))
     return MS_FAIL(MS_EIO, "%s: renaming it to %s: %s", c->folder, c->target, strerror(errno));
-  MS_TRY(sync_parent(c->target));
+  int rc = sync_parent(c->target);
+  if (rc) {
+    rename(c->target,
+           c->folder); /* a save that failed leaves no checkpoint; where this fails too, it leaves a whole one */
+    return rc;
+  }
   for (int i = 0; i < c->retired; i++) MS_TRY(ms_checkpoint_remove(c->retires[i]));
   return MS_OK;
 }

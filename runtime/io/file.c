@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -24,11 +25,11 @@ static const struct {
   int number;
 } failures[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO}, {"EROFS", EROFS}, {"EDQUOT", EDQUOT}};
 
-enum { SHORT = -1, KILL = -2 };
+enum { SHORT = -1, KILL = -2, SLOW = -3 };
 
 /* Set by one thread before files are written; counted by all. */
 static struct {
-  int op, what, lasting; /* what: an errno, SHORT or KILL */
+  int op, what, lasting; /* what: an errno, or one of the above */
   long number;           /* the call that it happens in, 1 first; lasting: and in all after it */
   atomic_long calls;
 } order;
@@ -39,13 +40,14 @@ static int refuse(const char *spec) {
       MS_EINVAL,
       "'%s': write CALL:N:WHAT, as in write:3:ENOSPC or any:12:kill (calls: open, write, sync, rename, mkdir, "
       "unlink, any; N: which of them, from 1, or N+: and all after it; what: ENOSPC, EIO, EROFS, EDQUOT, "
-      "short, kill)",
+      "short, slow, kill)",
       spec);
 }
 
 static int read_what(const char *text, int *what) {
   if (!strcmp(text, "short")) *what = SHORT;
   else if (!strcmp(text, "kill")) *what = KILL;
+  else if (!strcmp(text, "slow")) *what = SLOW;
   else {
     for (size_t i = 0; i < sizeof failures / sizeof *failures; i++) {
       if (strcmp(text, failures[i].name)) continue;
@@ -82,6 +84,7 @@ static int struck(int op) {
   long call = 1 + atomic_fetch_add(&order.calls, 1);
   if (call != order.number && !(order.lasting && call > order.number)) return 0;
   if (order.what == KILL) kill(getpid(), SIGKILL);
+  if (order.what == SLOW) nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
   return order.what;
 }
 

@@ -280,7 +280,8 @@ static int check_complete(const ms_safetensors_writer *w) {
 }
 
 static int close_file(ms_safetensors_writer *w) {
-  if (w->sync && ms_file_sync(w->fd)) return MS_FAIL(MS_EIO, "%s: writing it to disk: %s", w->written_as, strerror(errno));
+  if (w->sync && ms_file_sync(w->fd))
+    return MS_FAIL(MS_EIO, "%s: writing it to disk: %s", w->written_as, strerror(errno));
   int failed = close(w->fd);
   w->fd = -1;
   if (failed) return MS_FAIL(MS_EIO, "%s: closing it: %s", w->written_as, strerror(errno));

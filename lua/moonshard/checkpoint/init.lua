@@ -32,7 +32,6 @@ end
 ---@field data? table whose data:state() is saved too, so that a run goes on with the next batch
 ---@field async? boolean false; true: returns when the state was copied, and threads write the copy
 ---@field keep_last? integer when this one is there, older ones are removed until so many are left; nil: none is
----@field step? nil the trainer's
 
 ---Saves a trainer into ROOT/step-NNNNNNNN: parameters, optimizer state, step, generators, data position. Collective.
 ---@param train moonshard.Trainer
@@ -63,9 +62,9 @@ end
 ---@field data? table whose position is set
 ---@field verify? boolean true; false: checksums are not looked at, and ranks read not a byte more than they own
 
----Loads a checkpoint, or the newest of a folder, on any mesh. A trainer goes on from its step; a model gets its parameters
----alone. Errors list what the checkpoint and the model do not share; files that are damaged are found by their checksums.
----Collective.
+---Loads a checkpoint, or the newest of a folder, on any mesh. A trainer goes on from its step; a model gets its
+---parameters alone. Errors list what the checkpoint and the model do not share; files that are damaged are found by
+---their checksums. Collective.
 ---@param target moonshard.Trainer|moonshard.Module
 ---@param path string
 ---@param o moonshard.LoadOptions?

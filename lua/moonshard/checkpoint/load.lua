@@ -51,8 +51,8 @@ end
 local function compare_steps(session, path, step)
   for place, other in ipairs(session:gather(step, "of the checkpoint's step")) do
     if other ~= step then
-      errors.raise("MS_EMISMATCH", "checkpoint %s is of step %d, and that of rank %d of step %d: all ranks load the same",
-        path, step, session:ranks()[place], other)
+      errors.raise("MS_EMISMATCH", "checkpoint %s is of step %d, and that of rank %d of step %d: all ranks load the "
+        .. "same", path, step, session:ranks()[place], other)
     end
   end
 end

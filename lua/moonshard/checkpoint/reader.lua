@@ -62,8 +62,8 @@ function Checkpoint:close()
   self.files = {}
 end
 
----The pieces that hold elements [first, first + count) of a parameter, and which of them each holds. MS_EINVAL when some
----are in none.
+---The pieces that hold elements [first, first + count) of a parameter, and which of them each holds. MS_EINVAL when
+---some are in none.
 ---@param kind string "param", "exp_avg", ...
 ---@param fqn string
 ---@param first number
@@ -96,6 +96,33 @@ function Checkpoint:read(kind, fqn, first, count, out)
   for _, part in ipairs(self:cover(kind, fqn, first, count)) do
     self:file(part.piece.file):read(part.piece.tensor, 4 * (part.first - part.piece.first), 4 * part.count, at)
     at = at + part.count
+  end
+end
+
+-- The checksum of every block of a tensor, one after another.
+local function checksums(file, name)
+  local tensor, parts, block = file:tensor(name), {}, tonumber(engine.C.MS_CHECKPOINT_BLOCK)
+  for at = 0, tensor.bytes - 1, block do
+    parts[#parts + 1] = file:checksum(name, at, math.min(block, tensor.bytes - at))
+  end
+  return table.concat(parts)
+end
+
+---Reads everything and compares it with the checksums of the manifest. MS_EIO names the first file and tensor that is
+---damaged.
+function Checkpoint:verify()
+  for _, listed in ipairs(self.manifest.files) do
+    local file = self:file(listed.file)
+    if #file.tensors ~= #listed.tensors then
+      errors.raise("MS_EIO", "%s/%s: it has %d tensors, and had %d when it was saved: the file is damaged", self.path,
+        listed.file, #file.tensors, #listed.tensors)
+    end
+    for _, tensor in ipairs(listed.tensors) do
+      if checksums(file, tensor.name) ~= tensor.xxh3 then
+        errors.raise("MS_EIO", "%s/%s: tensor %s has another checksum than when it was saved: the file is damaged",
+          self.path, listed.file, tensor.name)
+      end
+    end
   end
 end
 

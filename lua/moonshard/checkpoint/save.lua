@@ -1,5 +1,5 @@
--- Saving: every rank writes its part, and the first one commits when all parts are there. An asynchronous save leaves the
--- writing to threads; the ranks hear of its end when they next save, or finish.
+-- Saving: every rank writes its part, and the first one commits when all parts are there. An asynchronous save leaves
+-- the writing to threads; the ranks hear of its end when they next save, or finish.
 
 local create = require("moonshard.eager.create")
 local engine = require("moonshard.ffi")

@@ -1,0 +1,275 @@
+-- Checkpoints: what comes back on the same mesh and on others, who writes what, and what is refused. What is left when
+-- saving fails, or is killed, is in checkpoint_crash_spec.lua.
+
+local compare = require("moonshard.check.compare")
+local json = require("cjson")
+local ms = require("moonshard")
+local program = require("lua.program")
+
+local thread = os.getenv("MOONSHARD_CONFIG") == "thread"
+
+local folders = {}
+
+local function new_folder()
+  local path = os.tmpname()
+  os.remove(path)
+  folders[#folders + 1] = path
+  return path
+end
+
+local function read(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+local function write(path, text)
+  local file = assert(io.open(path, "wb"))
+  file:write(text)
+  file:close()
+end
+
+-- Runs tests/lua/recipes/parity.lua; gives what it wrote.
+local function train(ranks, settings)
+  local out, words = os.tmpname(), {}
+  for name, value in pairs(settings) do words[#words + 1] = ("%s=%s"):format(name, tostring(value)) end
+  local ended = program.run({ "run", "tests/lua/recipes/parity.lua", "-n", tostring(ranks), "out=" .. out,
+    unpack(words) })
+  assert(ended.status == 0, ended.err)
+  local result = json.decode(read(out))
+  os.remove(out)
+  return result
+end
+
+local function with(settings, more)
+  local all = {}
+  for name, value in pairs(settings) do all[name] = value end
+  for name, value in pairs(more) do all[name] = value end
+  return all
+end
+
+local function assert_close(expected, got, tolerance, what)
+  assert.equal(#expected, #got, what)
+  local worst = compare.arrays(expected, got, { count = #expected, tolerance = tolerance })
+  if worst and worst.differs then
+    error(("%s: %.9g beside %.9g, %g is allowed"):format(what, worst.got, worst.expected, worst.allowed), 0)
+  end
+end
+
+-- A run of 8 steps that is saved after 5, and what a run that goes on from there ends with.
+local SAVED, STEPS = 5, 8
+
+local function assert_goes_on(whole, rest, tolerance)
+  assert_close({ unpack(whole.losses, SAVED + 1) }, rest.losses, tolerance, "losses")
+  assert_close({ unpack(whole.norms, SAVED + 1) }, rest.norms, tolerance, "norms")
+  for name, values in pairs(whole.params) do
+    assert_close(values, rest.params[name], tolerance * compare.PARAMETERS, name)
+  end
+end
+
+local function save_on(ranks, mesh, settings)
+  local folder = new_folder()
+  local whole = train(ranks, with(settings, { mesh = mesh, steps = STEPS, save = folder, save_at = SAVED }))
+  return folder, whole
+end
+
+local function go_on(ranks, mesh, settings, folder)
+  return train(ranks, with(settings, { mesh = mesh, steps = STEPS, load = folder }))
+end
+
+-- One checkpoint of a 2x2 mesh that several tests read.
+local shared, shared_whole
+
+local function checkpoint_2x2()
+  if not shared then shared, shared_whole = save_on(4, "2x2", {}) end
+  return shared, shared_whole
+end
+
+local VARIANTS = {
+  { "AdamW, rows, dropout", { dropout = true } },
+  { "ragged, several groups, saved in the background", { layout = "ragged", async = true, dropout = true } },
+  { "bf16, frozen parameters, parameters that nothing uses", { dtype = "bf16", freeze = "embed", spare = true } },
+  { "SGD with momentum, micro-batches whose gradients wait", { optimizer = "sgd", micro = 3, sync = "last" } },
+  { "SGD without state", { optimizer = "sgd", momentum = 0 } },
+}
+
+describe("a checkpoint", function()
+  teardown(function()
+    for _, path in ipairs(folders) do os.execute("rm -rf " .. path) end
+  end)
+
+  for i, variant in ipairs(VARIANTS) do
+    if not thread or i == 2 then
+      it("K1 goes on bit for bit on the same mesh: " .. variant[1], function()
+        local folder, whole = save_on(4, "2x2", variant[2])
+        assert_goes_on(whole, go_on(4, "2x2", variant[2], folder), 0)
+      end)
+    end
+  end
+
+  it("K1 goes on with parity on any other mesh", function()
+    local folder, whole = checkpoint_2x2()
+    local meshes = { { 4, "1x4" }, { 4, "4x1" }, { 1, "1x1" }, { 3, "1x3" } }
+    for _, mesh in ipairs(thread and { meshes[4] } or meshes) do
+      assert_goes_on(whole, go_on(mesh[1], mesh[2], {}, folder), 1e-5)
+    end
+    if thread then return end
+    folder, whole = save_on(3, "1x3", { layout = "ragged" })
+    assert_goes_on(whole, go_on(4, "2x2", { layout = "rows" }, folder), 1e-5)
+  end)
+
+  it("K1 brings back data position, schedule, dropout and ms.rand where a run had died", function()
+    local folder, outs = new_folder(), { os.tmpname(), os.tmpname(), os.tmpname() }
+    local function run(out, ...)
+      local ended = program.run({ "run", "tests/lua/recipes/checkpointed.lua", "-n", "4", "out=" .. out, ... })
+      assert(ended.status == 0, ended.err)
+      return ended.out
+    end
+    run(outs[1])
+    run(outs[2], "stop=7", "checkpoint=" .. folder)
+    local said = run(outs[3], "resume=auto", "checkpoint=" .. folder)
+    assert.equal(("resumed from %s/step-00000006, after step 6\n"):format(folder), said)
+    local whole, rest = read(outs[1]), read(outs[3])
+    local last = whole:find("\n7 ", 1, true)
+    assert.truthy(rest:sub(1, 2) == "7 " and whole:sub(last + 1) == rest)
+    -- It kept the two newest, the last of them from the end of the run, and does not begin anew over them.
+    assert.same({ 6, 9 }, { ms.checkpoint.list(folder)[1].step, ms.checkpoint.list(folder)[2].step })
+    local ended = program.run({ "run", "tests/lua/recipes/checkpointed.lua", "checkpoint=" .. folder, "mesh=1x1" })
+    assert.equal(2, ended.status)
+    assert.truthy(ended.err:find("holds step-00000009 of an earlier run: go on from it with resume=auto", 1, true))
+    for _, out in ipairs(outs) do os.remove(out) end
+  end)
+
+  it("K2 each rank writes what it owns, replicas even shares of it, and every element is there once", function()
+    local checkpoint = ms.checkpoint.open((checkpoint_2x2()))
+    checkpoint:verify()
+    local read_back, bytes, seen = checkpoint.manifest, {}, {}
+    assert.equal(4, #read_back.files)
+    for writer, file in ipairs(read_back.files) do
+      assert.equal(("rank-%05d.safetensors"):format(writer - 1), file.file)
+      bytes[writer] = 0
+      for _, tensor in ipairs(file.tensors) do
+        bytes[writer] = bytes[writer] + 4 * tensor.count
+        local key, shard = tensor.kind .. " " .. tensor.parameter, (writer - 1) % 2
+        seen[key] = seen[key] or {}
+        for i = tensor.first, tensor.first + tensor.count - 1 do
+          assert.is_nil(seen[key][i])
+          seen[key][i] = shard
+        end
+      end
+    end
+    -- Ranks 0 and 2 own the same, and so do 1 and 3.
+    assert(math.abs(bytes[1] - bytes[3]) <= 4 and math.abs(bytes[2] - bytes[4]) <= 4, table.concat(bytes, " "))
+    for _, param in ipairs(read_back.parameters) do
+      local numel, rows = 1, param.shape[1]
+      for _, size in ipairs(param.shape) do numel = numel * size end
+      local boundary = math.ceil(rows / 2) * numel / rows -- of the first shard
+      for _, kind in ipairs({ "param", "exp_avg", "exp_avg_sq" }) do
+        local owners = seen[kind .. " " .. param.name]
+        for i = 0, numel - 1 do assert.equal(i < boundary and 0 or 1, owners[i]) end
+      end
+    end
+    checkpoint:close()
+  end)
+
+  it("K2 ranks read the bytes that they own and no others, unless they check them", function()
+    local recipe = program.recipe([[
+      local ms = require "moonshard"
+      local cfg = ms.args { folder = "", verify = true }
+      local model = ms.nn.sequential { ms.nn.linear(300, 7000) }
+      ms.fully_shard(model, { mesh = { 1, 3 } })
+      local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 1 }, loss = ms.loss.mse }
+      if cfg.verify then ms.checkpoint.save(train, cfg.folder) end
+      local read = ms.checkpoint.load(train, cfg.folder, { verify = cfg.verify }).bytes_read
+      local owned = 0
+      for name in model:named_parameters() do owned = owned + 4 * train:local_parameter(name):numel() end
+      assert(cfg.verify and read >= owned or read == owned, read .. " " .. owned)
+    ]])
+    local own = new_folder()
+    assert.equal(0, program.run({ "run", recipe, "-n", "3", "folder=" .. own }).status)
+    local ended = program.run({ "run", recipe, "-n", "3", "folder=" .. own, "verify=false" })
+    assert.equal("", ended.err)
+    os.remove(recipe)
+  end)
+
+  it("K3 a save in the background holds training for the copy alone, and saves what was copied", function()
+    local ended = program.run({ "run", "tests/lua/recipes/background_save.lua", "-n", "2", "dir=" .. new_folder() })
+    assert.equal("", ended.err)
+  end)
+
+  it("K4 another model is refused, with all that differs", function()
+    local folder = checkpoint_2x2()
+    local recipe = program.recipe([[
+      local ms = require "moonshard"
+      local cfg = ms.args { folder = "", optimizer = "adamw" }
+      local Net = ms.module "Net"
+      function Net:init()
+        self.embed, self.head, self.extra = ms.nn.linear(15, 18), ms.nn.linear(17, 3), ms.nn.linear(2, 2)
+      end
+      local train = ms.trainer { model = Net(), optimizer = ms.optim.sgd { lr = 1 }, loss = ms.loss.mse }
+      ms.checkpoint.load(train, cfg.folder)
+    ]])
+    local ended = program.run({ "run", recipe, "-n", "2", "folder=" .. folder })
+    os.remove(recipe)
+    assert.equal(2, ended.status)
+    assert.truthy(ended.err:find("/step-00000005 is of another model; it does not have: extra.weight, extra.bias; of "
+      .. "another shape: embed.weight [17,15], here [18,15], embed.bias [17], here [18]; the model does not have: "
+      .. "layers.0.fc1.weight, layers.0.fc1.bias,", 1, true), ended.err)
+    assert.truthy(ended.err:find(", and 4 more", 1, true), ended.err)
+    ended = program.run({ "run", "tests/lua/recipes/parity.lua", "optimizer=sgd", "load=" .. folder })
+    assert.truthy(ended.err:find("is of optimizer adamw (it keeps exp_avg, exp_avg_sq), the trainer has sgd (momentum)",
+      1, true), ended.err)
+    ended = program.run({ "run", "tests/lua/recipes/parity.lua", "load=/nonexistent" })
+    assert.truthy(ended.err:find("/nonexistent is no checkpoint (it has no manifest.json), and holds none", 1, true),
+      ended.err)
+  end)
+
+  it("K4 damage is found wherever it is, on all ranks", function()
+    local path = checkpoint_2x2() .. "/step-00000005"
+    local copy = new_folder()
+    local function refused(name, damage)
+      os.execute(("rm -rf %s; cp -r %s %s"):format(copy, path, copy))
+      local whole = read(copy .. "/" .. name)
+      write(copy .. "/" .. name, damage(whole))
+      local ok, raised = pcall(function() ms.checkpoint.open(copy):verify() end)
+      assert.is_false(ok, name)
+      assert.truthy(tostring(raised):find(copy .. "/" .. name, 1, true), tostring(raised))
+      return tostring(raised)
+    end
+    local function flip(at)
+      return function(text)
+        at = at < 0 and #text + at or at
+        return text:sub(1, at) .. string.char((text:byte(at + 1) + 1) % 256) .. text:sub(at + 2)
+      end
+    end
+    for _, name in ipairs({ "rank-00000.safetensors", "rank-00003.safetensors", "manifest.json" }) do
+      for _, at in ipairs({ 0, 20, 100, -1, -200, -3 }) do refused(name, flip(at)) end
+      for _, bytes in ipairs({ 0, 7, 300, 1000 }) do refused(name, function(text) return text:sub(1, bytes) end) end
+      refused(name, function(text) return text .. "x" end)
+    end
+    -- The same by a run: whose rank reads it, says so, and all end.
+    refused("rank-00003.safetensors", flip(-1))
+    local ended = program.run({ "run", "tests/lua/recipes/parity.lua", "-n", "2", "mesh=1x2", "load=" .. copy })
+    assert.equal(3, ended.status)
+    assert.truthy(ended.err:find("the file is damaged", 1, true), ended.err)
+    os.remove(copy .. "/rank-00002.safetensors")
+    ended = program.run({ "run", "tests/lua/recipes/parity.lua", "-n", "2", "mesh=1x2", "load=" .. copy })
+    assert.truthy(ended.err:find("rank-00002.safetensors: No such file", 1, true), ended.err)
+  end)
+
+  it("K4 a manifest of a later version, or of something else, is refused", function()
+    local folder = new_folder()
+    os.execute("mkdir " .. folder)
+    write(folder .. "/manifest.json", "{}")
+    local ok, raised = pcall(ms.checkpoint.open, folder)
+    assert.is_false(ok)
+    assert.truthy(tostring(raised):find("its checksum is not that of its text", 1, true), tostring(raised))
+  end)
+
+  it("S14 state dicts: sharded without communication, full on the first rank, loaded under other meshes", function()
+    local ended = program.run({ "run", "tests/lua/recipes/state_dict.lua", "-n", "4" })
+    assert.equal("", ended.err)
+    assert.equal(0, ended.status)
+  end)
+end)
