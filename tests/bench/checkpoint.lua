@@ -1,0 +1,136 @@
+-- Our side of the checkpoint benchmark, the twin of peer_checkpoint.py: the GPT of gpt.lua, with AdamW's state.
+--
+--   moonshard run tests/bench/checkpoint.lua -n 2 dir=build/bench/checkpoints
+--
+-- Rank 0 prints one JSON line, of the best of `rounds`: save_s and load_s, from the first rank's beginning to the last
+-- one's end, files on disk; write_s and read_s, the same bytes by plain calls of 1 MiB into one file a rank, without a
+-- look at them; bytes of all ranks together; and for saves in the background held_ms, added_share (by how much the steps
+-- around a save take longer than others, of `window` steps) and step_ms.
+
+local ffi = require("ffi")
+local clock = require("moonshard.clock")
+local ms = require("moonshard")
+local re = ms.re
+local world = ms.world()
+
+ffi.cdef [[
+int open(const char *path, int flags, ...);
+int64_t pwrite(int file, const void *data, size_t bytes, int64_t at);
+int64_t pread(int file, void *data, size_t bytes, int64_t at);
+int fsync(int file);
+int close(int file);
+]]
+
+local cfg = ms.args {
+  dir = "build/bench/checkpoints", layers = 6, dim = 384, heads = 6, seq = 256, batch = 8, vocab = 256, mesh = "1x2",
+  rounds = 7, window = 8, saves = 2,
+}
+
+local model = ms.models.gpt2 {
+  vocab = cfg.vocab, layers = cfg.layers, dim = cfg.dim, heads = cfg.heads, seq = cfg.seq,
+}
+ms.fully_shard(model, {
+  mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }), units = { re[[^layers\.\d+$]] },
+})
+local train = ms.trainer {
+  model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = 1e-3, weight_decay = 0.1 },
+}
+
+local count = cfg.batch * cfg.seq
+local tokens = ffi.new("int32_t[?]", count)
+for i = 0, count - 1 do tokens[i] = (i * 7 + world.rank) % cfg.vocab end
+local array = { data = tokens, dtype = "i32", shape = { cfg.batch, cfg.seq } }
+local batch = { tokens = array, targets = array }
+
+-- ---- seconds from the first rank's beginning to the last one's end ------------------------------------------------
+
+local function timed(call)
+  train.session:gather(0)
+  local began = clock.now()
+  call()
+  train.session:gather(0)
+  return clock.now() - began
+end
+
+local O_WRONLY_CREAT_TRUNC, PIECE = 577, 2 ^ 20
+local piece = ffi.new("uint8_t[?]", PIECE, 1)
+
+local function plain_write(path, bytes)
+  local file = ffi.C.open(path, O_WRONLY_CREAT_TRUNC, ffi.cast("int", 420))
+  for at = 0, bytes - 1, PIECE do
+    local n = math.min(PIECE, bytes - at)
+    assert(tonumber(ffi.C.pwrite(file, piece, n, at)) == n, "a plain write")
+  end
+  assert(ffi.C.fsync(file) == 0)
+  ffi.C.close(file)
+end
+
+local function plain_read(path, bytes)
+  local file = ffi.C.open(path, 0)
+  for at = 0, bytes - 1, PIECE do
+    assert(tonumber(ffi.C.pread(file, piece, PIECE, at)) == math.min(PIECE, bytes - at), "a plain read")
+  end
+  ffi.C.close(file)
+end
+
+local function best(list) return math.min(unpack(list)) end
+
+local function median(list)
+  table.sort(list)
+  return list[math.floor(#list / 2) + 1]
+end
+
+-- ---- saving and loading --------------------------------------------------------------------------------------------
+
+if world.rank == 0 then os.execute(("rm -rf %s; mkdir -p %s"):format(cfg.dir, cfg.dir)) end
+train:step(batch)
+local seconds = { save = {}, load = {}, write = {}, read = {} }
+local plain = ("%s/plain-%d"):format(cfg.dir, world.rank)
+local root = cfg.dir .. "/saved"
+local bytes
+for round = 1, cfg.rounds do
+  local path
+  seconds.save[round] = timed(function() path = ms.checkpoint.save(train, root) end)
+  bytes = train.session.saver.bytes
+  seconds.write[round] = timed(function() plain_write(plain, bytes) end)
+  seconds.load[round] = timed(function() ms.checkpoint.load(train, path) end)
+  seconds.read[round] = timed(function() plain_read(plain, bytes) end)
+  os.remove(plain)
+  train.session:gather(0)
+  if world.rank == 0 then os.execute("rm -r " .. path) end
+end
+
+-- ---- in the background ---------------------------------------------------------------------------------------------
+
+-- Seconds of `window` steps, the first of which begins with a save or does not.
+local held = {}
+local function window(saves)
+  return timed(function()
+    local began = clock.now()
+    if saves then
+      ms.checkpoint.save(train, root, { async = true, keep_last = 1 })
+      held[#held + 1] = clock.now() - began
+    end
+    for _ = 1, cfg.window do train:step(batch) end
+  end)
+end
+
+window(true) -- takes the memory of the copy
+local with, without = {}, {}
+for i = 1, cfg.saves do
+  without[i] = window(false)
+  with[i] = window(true)
+end
+ms.checkpoint.finish(train)
+table.remove(held, 1)
+local total = 0
+for _, mine in ipairs(train.session:gather(bytes)) do total = total + mine end
+if world.rank == 0 then
+  os.execute("rm -rf " .. cfg.dir)
+  local without_s = median(without)
+  print(require("moonshard.json").encode {
+    save_s = best(seconds.save), load_s = best(seconds.load), write_s = best(seconds.write),
+    read_s = best(seconds.read), bytes = total, held_ms = 1e3 * median(held), step_ms = 1e3 * without_s / cfg.window,
+    added_share = median(with) / without_s - 1,
+  })
+end
