@@ -12,6 +12,7 @@ local re = ms.re
 local cfg = ms.args {
   layers = 4, dim = 256, heads = 4, seq = 128, batch = 2, steps = 4500, lr = 1e-3, mesh = "2x2", seed = 1,
   eval_every = 500, eval_steps = 16, sample = 300, svg = ms.args.output("build/train/loss.svg"),
+  checkpoint = "", save_every = 500, resume = "",
 }
 
 local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" })
@@ -32,7 +33,10 @@ local opt = ms.optim.adamw {
   groups = { { re[[norm|bias|embed|pos]], { weight_decay = 0 } } },
 }
 local data = ms.data.text { files = cfg.files, seq = cfg.seq, batch = cfg.batch, seed = cfg.seed }
-local train = ms.trainer { model = model, optimizer = opt, loss = ms.loss.cross_entropy, clip_grad_norm = 1.0 }
+local train = ms.trainer {
+  model = model, optimizer = opt, loss = ms.loss.cross_entropy, clip_grad_norm = 1.0,
+  checkpoint = { dir = cfg.checkpoint, every = cfg.save_every, resume = cfg.resume, data = data },
+}
 
 for step, batch in data:batches(cfg.steps) do
   local m = train:step(batch)

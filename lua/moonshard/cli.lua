@@ -35,7 +35,10 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
   moonshard trace FILE [--json]                          check a trace and sum it up by op, unit and rank
   moonshard repl [-n RANKS] [RECIPE.lua] [key=value ...] a prompt whose lines run on every rank; a recipe is run first
   moonshard inspect FILE|DIR [--json] [--no-checksums]
-                         tensors of a safetensors file, or of a folder with an index: shapes, sizes, checksums
+                         tensors of a safetensors file, or of a folder with an index: shapes, sizes, checksums; or a
+                         checkpoint: its step, mesh, parameters and files, all compared with their checksums
+  moonshard export CHECKPOINT OUT [--no-checksums]
+                         the parameters of a checkpoint, in full, as OUT/model.safetensors
   moonshard tokenize --tokenizer tokenizer.json [--out FILE.bin] [--begin TOKEN] [--end TOKEN] [-j THREADS]
                      [--replace-invalid] [--json] FILE...
                          text files, each a document, to one token file; --decode FILE.bin... gives the text again
@@ -55,6 +58,7 @@ local COMMANDS = {
   sweep = "moonshard.cli.sweep",
   repl = "moonshard.cli.repl",
   inspect = "moonshard.cli.inspect",
+  export = "moonshard.cli.export",
   tokenize = "moonshard.cli.tokenize",
   doctor = "moonshard.cli.doctor",
   ps = "moonshard.cli.ps",

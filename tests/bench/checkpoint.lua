@@ -4,8 +4,8 @@
 --
 -- Rank 0 prints one JSON line, of the best of `rounds`: save_s and load_s, from the first rank's beginning to the last
 -- one's end, files on disk; write_s and read_s, the same bytes by plain calls of 1 MiB into one file a rank, without a
--- look at them; bytes of all ranks together; and for saves in the background held_ms, added_share (by how much the steps
--- around a save take longer than others, of `window` steps) and step_ms.
+-- look at them; bytes of all ranks together; and for saves in the background held_ms, added_share (by how much `window`
+-- steps that begin with a save take longer than others) and step_ms.
 
 local ffi = require("ffi")
 local clock = require("moonshard.clock")

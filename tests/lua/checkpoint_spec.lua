@@ -2,6 +2,7 @@
 -- saving fails, or is killed, is in checkpoint_crash_spec.lua.
 
 local compare = require("moonshard.check.compare")
+local ffi = require("ffi")
 local json = require("cjson")
 local ms = require("moonshard")
 local program = require("lua.program")
@@ -265,6 +266,55 @@ describe("a checkpoint", function()
     local ok, raised = pcall(ms.checkpoint.open, folder)
     assert.is_false(ok)
     assert.truthy(tostring(raised):find("its checksum is not that of its text", 1, true), tostring(raised))
+  end)
+
+  it("K1 is shown by inspect and exported in full, in one file", function()
+    local folder, whole = checkpoint_2x2()
+    local shown = program.run({ "inspect", folder })
+    assert.equal("", shown.err)
+    local head = folder .. "/step-00000005: step 5, mesh 2x2 (replicate, shard), 16 parameters, "
+    assert.truthy(shown.out:find(head, 1, true), shown.out)
+    assert.truthy(shown.out:find("in 4 files, all checksums right\n", 1, true))
+    local parsed = json.decode(program.run({ "inspect", folder, "--json", "--no-checksums" }).out)
+    assert.same({ 5, 4, "adamw" }, { parsed.step, parsed.ranks, parsed.optimizer.kind })
+    assert.is_false(parsed.checksums_compared)
+    local last, out = save_on(1, "1x1", {}), new_folder()
+    local ended = program.run({ "export", last, out })
+    assert.equal("", ended.err)
+    local file, checkpoint = ms.safetensors.open(out), ms.checkpoint.open(last)
+    assert.equal(#checkpoint.parameters, #file.tensors)
+    for _, param in ipairs(checkpoint.parameters) do
+      assert.same(param.shape, file:tensor(param.name).shape)
+      local saved = checkpoint:file("rank-00000.safetensors")
+      assert.equal(saved:checksum("model." .. param.name), file:checksum(param.name))
+    end
+    -- Of four ranks' pieces: the same within what meshes differ by.
+    assert.equal(0, program.run({ "export", folder, out .. "/of-four" }).status)
+    local other, values = ms.safetensors.open(out .. "/of-four"), {}
+    for name, expected in pairs(whole.params) do
+      local both = { ffi.new("float[?]", #expected), ffi.new("float[?]", #expected) }
+      file:read(name, 0, 4 * #expected, both[1])
+      other:read(name, 0, 4 * #expected, both[2])
+      for side = 1, 2 do
+        values[side] = {}
+        for i = 1, #expected do values[side][i] = both[side][i - 1] end
+      end
+      assert_close(values[1], values[2], 1e-4, name)
+    end
+    file:close()
+    other:close()
+    ended = program.run({ "export", folder })
+    assert.equal(2, ended.status)
+    assert.truthy(ended.err:find("moonshard export CHECKPOINT OUT", 1, true), ended.err)
+  end)
+
+  it("K3 the memory of a save in the background is told before the first step", function()
+    local ended = program.run({ "plan", "tests/lua/recipes/checkpointed.lua", "-n", "4", "checkpoint=x" })
+    assert.truthy(ended.out:find("\nbeside the arenas: %d[%d.]* KiB for the copy of a save in the background\n$"))
+    ended = program.run({ "plan", "tests/lua/recipes/checkpointed.lua", "-n", "4", "checkpoint=x", "--json" })
+    assert(json.decode(ended.out).snapshot_bytes > 1000)
+    ended = program.run({ "plan", "tests/lua/recipes/checkpointed.lua", "-n", "4", "--json" })
+    assert.is_nil(json.decode(ended.out).snapshot_bytes)
   end)
 
   it("S14 state dicts: sharded without communication, full on the first rank, loaded under other meshes", function()

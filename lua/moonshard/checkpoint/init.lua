@@ -87,6 +87,13 @@ function checkpoint.load(target, path, o)
   return about
 end
 
+---Whether a path is a checkpoint, or a folder of them.
+---@param path string
+---@return boolean
+function checkpoint.is_one(path)
+  return folder.is_checkpoint(path) or folder.latest(path) ~= nil
+end
+
 checkpoint.latest = folder.latest
 checkpoint.list = folder.list
 

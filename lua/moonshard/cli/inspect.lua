@@ -1,5 +1,6 @@
--- moonshard inspect: what is in a safetensors file, or in a folder with an index.
+-- moonshard inspect: what is in a safetensors file, in a folder with an index, or in a checkpoint.
 
+local checkpoint = require("moonshard.checkpoint")
 local command_line = require("moonshard.cli.command_line")
 local json = require("moonshard.json")
 local progress = require("moonshard.progress")
@@ -126,6 +127,23 @@ local function print_json(found)
     list_text(found.metadata, json.encode), list_text(found.tensors, tensor_text)))
 end
 
+local function print_checkpoint(path, line)
+  local source, describe = checkpoint.open(path), require("moonshard.checkpoint.describe")
+  if not line.no_checksums then source:verify() end
+  local found = describe.table(source, not line.no_checksums)
+  source:close()
+  if line.json then
+    print(json.encode(found))
+    return
+  end
+  local rows, head = describe.text(found)
+  io.write(printable(head), "\n")
+  for _, row in ipairs(rows) do
+    for c, cell in ipairs(row) do row[c] = printable(cell) end
+  end
+  print_table(rows, {})
+end
+
 ---@param arguments string[] without "inspect"
 ---@return integer exit status
 function inspect.main(arguments)
@@ -133,6 +151,10 @@ function inspect.main(arguments)
   if line.settings[1] then
     status.refuse("MS_EINVAL", "moonshard inspect takes no settings like %s=%s", line.settings[1].key,
       line.settings[1].text)
+  end
+  if checkpoint.is_one(line.recipe) then
+    print_checkpoint(line.recipe, line)
+    return status.OK
   end
   local found = inspect.read(line.recipe, not line.no_checksums)
   if line.json then

@@ -50,8 +50,17 @@ function plan.of_recipe(command, arguments, options, render)
   refuse("MS_EINVAL", "%s: it ended without a training step, so there is no plan to print", line.recipe)
 end
 
-local function print_plan(compiled, line)
-  return line.json and compiled:json() or compiled:text()
+-- Besides the plan's own memory: what a trainer that saves in the background copies.
+local function print_plan(compiled, line, trainer)
+  local bytes = require("moonshard.checkpoint.policy").snapshot_bytes(trainer, trainer.checkpoint)
+  if line.json then
+    if bytes == 0 then return compiled:json() end
+    return ('%s,"snapshot_bytes":%.0f}'):format(compiled:json():match("^(.*)}%s*$"), bytes)
+  elseif bytes == 0 then
+    return compiled:text()
+  end
+  return ("%sbeside the arenas: %s for the copy of a save in the background\n"):format(compiled:text(),
+    require("moonshard.progress").size(bytes))
 end
 
 ---@param arguments string[] without "plan"

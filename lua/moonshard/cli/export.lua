@@ -1,0 +1,73 @@
+-- moonshard export: the parameters of a checkpoint as a safetensors file, which other programs read. A few megabytes of
+-- them are in memory at a time.
+
+local checkpoint = require("moonshard.checkpoint")
+local command_line = require("moonshard.cli.command_line")
+local ffi = require("ffi")
+local output_file = require("moonshard.output_file")
+local progress = require("moonshard.progress")
+local safetensors = require("moonshard.safetensors")
+local status = require("moonshard.cli.status")
+local refuse = status.refuse
+
+local export = {}
+
+local OPTIONS = { ["--no-checksums"] = { name = "no_checksums", value = "flag" } }
+
+local AT_ONCE = 2 ^ 21 -- elements that are read
+
+local function numel(shape)
+  local n = 1
+  for _, size in ipairs(shape) do n = n * size end
+  return n
+end
+
+local function copy(source, writer, buffer, param)
+  local elements = numel(param.shape)
+  for first = 0, elements - 1, AT_ONCE do
+    local count = math.min(AT_ONCE, elements - first)
+    source:read("param", param.name, first, count, buffer)
+    writer:put(param.name, buffer, 4 * count, 4 * first)
+  end
+end
+
+---Writes the parameters of a checkpoint by their names, in full, as F32. MS_EIO when the checkpoint is damaged.
+---@param source moonshard.Checkpoint
+---@param folder string gets model.safetensors; is made
+---@return string path
+---@return number bytes
+function export.run(source, folder)
+  output_file.make_folders(folder .. "/")
+  local declared, buffer, bytes = {}, ffi.new("float[?]", AT_ONCE), 0
+  for i, param in ipairs(source.parameters) do
+    declared[i] = { name = param.name, dtype = "F32", shape = param.shape }
+    bytes = bytes + 4 * numel(param.shape)
+  end
+  local path = folder .. "/model.safetensors"
+  local writer = safetensors.create(path, declared, { metadata = { format = "pt" }, sync = true })
+  local ok, problem = pcall(function()
+    for _, param in ipairs(source.parameters) do copy(source, writer, buffer, param) end
+    writer:finish()
+  end)
+  if ok then return path, bytes end
+  writer:abort()
+  error(problem, 0)
+end
+
+---@param arguments string[] without "export"
+---@return integer exit status
+function export.main(arguments)
+  local line = command_line.parse("moonshard export", arguments, { files = true, options = OPTIONS })
+  if #line.files ~= 2 then
+    refuse("MS_EINVAL", "moonshard export takes a checkpoint and a folder: moonshard export CHECKPOINT OUT")
+  end
+  local source = checkpoint.open(line.files[1])
+  if not line.no_checksums then source:verify() end
+  local path, bytes = export.run(source, line.files[2])
+  source:close()
+  print(("%s: %d tensors, %s, of %s, step %d"):format(path, #source.parameters, progress.size(bytes), source.path,
+    source.manifest.step))
+  return status.OK
+end
+
+return export
