@@ -1,0 +1,242 @@
+/* test_checkpoint.c - saving and loading a state through the public header: blocks and their checksums, every call that may
+** fail, and no memory or file left when one did. */
+#include "tests/c/support/check.h"
+#include "tests/c/support/mlp.h"
+
+#include "base/error.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_PIECES = 64, PATH_BYTES = 256 };
+
+typedef struct rig {
+  ms_world *world;
+  mlp net;
+  ms_state *state;
+  ms_save *save;
+  ms_save_piece piece[MOST_PIECES];
+  char name[MOST_PIECES][80];
+  int pieces;
+  char folder[PATH_BYTES], unfinished[PATH_BYTES + 8], target[PATH_BYTES + 8];
+} rig;
+
+static const char *const kinds[] = {"param", "state0", "state1"};
+
+/* One rank and AdamW's state. wide: its first parameter is of three blocks, the last one short. */
+static rig make_rig(int wide) {
+  rig r = {0};
+  mlp_config config = mlp_default(1, 1, 0);
+  config.blocks = 1;
+  if (wide) config.inputs = 2 * MS_CHECKPOINT_BLOCK / 4 / config.width + 100;
+  ms_plan_config plan;
+  ms_plan_config_default(&plan);
+  plan.optimizer = MS_OPT_ADAMW;
+  must(ms_world_alone(&r.world));
+  r.net = mlp_make(&config);
+  must(ms_state_new(r.world, r.net.model, &plan, &r.state));
+  for (int kind = 0; kind < 3; kind++)
+    for (int p = 0; p < ms_model_params(r.net.model); p++) {
+      ms_save_piece *piece = &r.piece[r.pieces];
+      double first, count;
+      must(ms_model_owned(r.net.model, p, &first, &count));
+      snprintf(r.name[r.pieces], sizeof r.name[0], "%s.%d", kinds[kind], p);
+      *piece = (ms_save_piece){.name = r.name[r.pieces],
+                               .parameter = "a \"name\"",
+                               .kind = kinds[kind],
+                               .param = p,
+                               .what = kinds[kind],
+                               .first = (int64_t)first,
+                               .count = (int64_t)count,
+                               .ndim = 1,
+                               .dims = {(int64_t)count}};
+      r.pieces++;
+    }
+  must(ms_save_new(r.state, r.pieces, r.piece, &r.save));
+  snprintf(r.folder, sizeof r.folder, "%s/moonshard-test-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
+  assert_non_null(mkdtemp(r.folder));
+  snprintf(r.unfinished, sizeof r.unfinished, "%s/.new", r.folder);
+  snprintf(r.target, sizeof r.target, "%s/step-1", r.folder);
+  return r;
+}
+
+static void free_rig(rig *r) {
+  ms_save_free(r->save);
+  ms_state_free(r->state);
+  mlp_free(&r->net);
+  ms_world_leave(r->world);
+  assert_int_equal(rmdir(r->folder), 0);
+}
+
+static int save(rig *r, int asynchronous) {
+  const ms_save_config config = {
+      .folder = r->unfinished, .asynchronous = asynchronous, .target = r->target, .writers = 1, .head = "{\"head\":1}"};
+  MS_TRY(ms_checkpoint_make_folder(r->unfinished, 1));
+  MS_TRY(ms_save_start(r->save, &config));
+  MS_TRY(ms_save_wait(r->save, MS_SAVE_WRITTEN));
+  return ms_save_wait(r->save, MS_SAVE_COMMITTED);
+}
+
+static int saved_is_there(const rig *r) { return access(r->target, F_OK) == 0; }
+
+/* The digits of checksums of a tensor as the manifest has them. */
+static const char *find_checksums(const char *manifest, const char *tensor, char *digits, size_t room) {
+  char start[128];
+  snprintf(start, sizeof start, "{\"name\":\"%s\"", tensor);
+  const char *at = strstr(strstr(manifest, start), "\"xxh3\":\"") + 8;
+  snprintf(digits, room, "%.*s", (int)strcspn(at, "\""), at);
+  return digits;
+}
+
+static ms_safetensors *open_file(const rig *r) {
+  char path[2 * PATH_BYTES];
+  ms_safetensors *file;
+  snprintf(path, sizeof path, "%s/rank-00000.safetensors", r->target);
+  must(ms_safetensors_open(path, &file));
+  return file;
+}
+
+/* ---- there and back ---- */
+
+static void goes_there_and_back(int asynchronous) {
+  rig r = make_rig(1);
+  const int64_t count = r.piece[0].count;
+  float *before = calloc((size_t)count, sizeof *before), *after = calloc((size_t)count, sizeof *after);
+  char *manifest, digits[128];
+  double bytes = 0;
+  must(ms_state_read(r.state, 0, "param", 0, count, before));
+  must(save(&r, asynchronous));
+  assert_int_equal(ms_save_snapshot_bytes(r.save) > 0, asynchronous);
+  assert_false(ms_save_running(r.save));
+  must(ms_checkpoint_manifest(r.target, &manifest));
+  assert_contains(manifest,
+                  "{\"head\":1,\"files\":[{\"file\":\"rank-00000.safetensors\",\"tensors\":[{\"name\":\"param.0\","
+                  "\"parameter\":\"a \\\"name\\\"\",\"kind\":\"param\",\"first\":0,");
+  find_checksums(manifest, "param.0", digits, sizeof digits);
+  assert_int_equal(strlen(digits), 3 * 16);
+
+  /* All of it; then some elements in the midst, with whole blocks read for their checksums, and without. */
+  memset(after, 0, (size_t)count * sizeof *after);
+  must(ms_state_write(r.state, 0, "param", 0, count, after));
+  ms_safetensors *file = open_file(&r);
+  int i = ms_safetensors_find(file, "param.0");
+  must(ms_state_load(r.state, 0, "param", 0, count, file, i, 0, digits, &bytes));
+  must(ms_state_read(r.state, 0, "param", 0, count, after));
+  assert_memory_equal(before, after, (size_t)count * sizeof *after);
+  assert_true(bytes == 4.0 * (double)count);
+  const int64_t first = MS_CHECKPOINT_BLOCK / 4 - 10, some = 20;
+  memset(after, 0, (size_t)count * sizeof *after);
+  must(ms_state_write(r.state, 0, "param", 0, count, after));
+  bytes = 0;
+  must(ms_state_load(r.state, 0, "param", first, some, file, i, 0, digits, &bytes));
+  assert_true(bytes == 2.0 * MS_CHECKPOINT_BLOCK);
+  bytes = 0;
+  must(ms_state_load(r.state, 0, "param", first, some, file, i, 0, NULL, &bytes));
+  assert_true(bytes == 4.0 * some);
+  must(ms_state_read(r.state, 0, "param", 0, count, after));
+  assert_memory_equal(before + first, after + first, (size_t)some * sizeof *after);
+  assert_true(after[first - 1] == 0 && after[first + some] == 0);
+
+  digits[20] = digits[20] == '0' ? '1' : '0';
+  assert_fails(ms_state_load(r.state, 0, "param", 0, count, file, i, 0, digits, &bytes), MS_EIO, "the file is damaged");
+  must(ms_state_load(r.state, 0, "param", 0, some, file, i, 0, digits, &bytes)); /* of another block */
+  digits[40] = '\0';
+  assert_fails(ms_state_load(r.state, 0, "param", 0, some, file, i, 0, digits, &bytes), MS_EINVAL,
+               "its 3 blocks have 48");
+  assert_fails(ms_state_load(r.state, 0, "param", 0, count, file, i, 5, NULL, &bytes), MS_EINVAL, "it holds");
+  assert_fails(ms_state_load(r.state, 1, "param", 0, count, file, i, 0, NULL, &bytes), MS_EINVAL, "this rank owns");
+  ms_safetensors_close(file);
+  ms_checkpoint_manifest_free(manifest);
+  must(ms_checkpoint_remove(r.target));
+  free(before);
+  free(after);
+  free_rig(&r);
+}
+
+static void K1_a_state_goes_there_and_back(void **state) {
+  (void)state;
+  goes_there_and_back(0);
+  goes_there_and_back(1);
+}
+
+/* ---- what fails ---- */
+
+static void K2_every_call_may_fail(void **state) {
+  (void)state;
+  static const char *const calls[] = {"open", "write", "sync", "rename", "mkdir", "unlink"};
+  rig r = make_rig(0);
+  for (int asynchronous = 0; asynchronous < 2; asynchronous++)
+    for (size_t c = 0; c < sizeof calls / sizeof *calls; c++)
+      for (int number = 1, rc = 1; rc; number++) {
+        char spec[40];
+        snprintf(spec, sizeof spec, "%s:%d:ENOSPC", calls[c], number);
+        must(ms_inject_io(spec));
+        rc = save(&r, asynchronous);
+        must(ms_inject_io(NULL));
+        assert_true(rc ? number < 100 : number > 1);
+        if (rc) {
+          assert_int_equal(rc, MS_EIO);
+          assert_contains(ms_error_message(), r.folder);
+          assert_contains(ms_error_message(), "No space left on device");
+          ms_error_clear();
+        }
+        assert_int_equal(saved_is_there(&r), !rc);
+        if (!access(r.unfinished, F_OK)) must(ms_checkpoint_remove(r.unfinished));
+        if (!rc) must(ms_checkpoint_remove(r.target));
+      }
+  free_rig(&r);
+}
+
+static void K2_a_save_that_is_given_up_leaves_no_checkpoint(void **state) {
+  (void)state;
+  rig r = make_rig(1);
+  const ms_save_config config = {
+      .folder = r.unfinished, .asynchronous = 1, .target = r.target, .writers = 2, .head = "{\"head\":1}"};
+  must(ms_checkpoint_make_folder(r.unfinished, 1));
+  must(ms_save_start(r.save, &config));
+  must(ms_save_wait(r.save, MS_SAVE_WRITTEN)); /* the other writer never comes */
+  assert_true(ms_save_running(r.save));
+  assert_fails(ms_save_start(r.save, &config), MS_EINVAL, "still being written");
+  ms_save_stop(r.save);
+  assert_fails(ms_save_wait(r.save, MS_SAVE_COMMITTED), MS_EINTERRUPT, "given up");
+  assert_false(saved_is_there(&r));
+  must(ms_checkpoint_remove(r.unfinished));
+  ms_world_set_timeout(r.world, 0.5);
+  must(ms_checkpoint_make_folder(r.unfinished, 1));
+  must(ms_save_start(r.save, &config));
+  assert_fails(ms_save_wait(r.save, MS_SAVE_COMMITTED), MS_ETIMEOUT, r.unfinished);
+  ms_save_stop(r.save);
+  must(ms_checkpoint_remove(r.unfinished));
+  free_rig(&r);
+}
+
+static void K4_what_is_no_checkpoint_is_refused(void **state) {
+  (void)state;
+  rig r = make_rig(0);
+  char *manifest;
+  assert_fails(ms_checkpoint_manifest(r.folder, &manifest), MS_EINVAL, "manifest.json");
+  assert_fails(ms_checkpoint_remove(r.folder), MS_EINVAL, "it is no checkpoint");
+  must(save(&r, 0));
+  assert_fails(ms_checkpoint_make_folder(r.target, 1), MS_EIO, "File exists");
+  must(ms_checkpoint_make_folder(r.target, 0));
+  assert_fails(save(&r, 0), MS_EIO, r.target); /* never over another one */
+  must(ms_checkpoint_remove(r.unfinished));
+  must(ms_checkpoint_remove(r.target));
+  ms_save_piece piece = r.piece[0];
+  ms_save *save;
+  piece.first = piece.count;
+  assert_fails(ms_save_new(r.state, 1, &piece, &save), MS_EINVAL, "this rank owns");
+  free_rig(&r);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(K1_a_state_goes_there_and_back),
+      TEST(K2_every_call_may_fail),
+      TEST(K2_a_save_that_is_given_up_leaves_no_checkpoint),
+      TEST(K4_what_is_no_checkpoint_is_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
