@@ -136,6 +136,10 @@ describe("with_full_params", function()
     ["a parameter that is not there"] = { function()
       ms.with_full_params(small(), function(params) params["0.wieght"] = 1 end)
     end, "did you mean 0.weight?" },
+    ["a parameter's declaration for its values"] = { function()
+      local model = small()
+      ms.with_full_params(model, function(params) params["0.bias"] = model[2].bias end)
+    end, "not parameter [2], uniform" },
     ["a parameter taken away"] = { function()
       ms.with_full_params(small(), function(params) params["0.weight"] = nil end)
     end, "0.weight was removed" },

@@ -104,9 +104,9 @@ end
 ---@return moonshard.Tensor
 function create.tensor(given, more)
   if type(given) == "number" then given, more = { given, scalar = true }, more end
-  if type(given) ~= "table" or tensor.is(given) then
+  if type(given) ~= "table" or getmetatable(given) then
     errors.invalid("ms.tensor takes a number or nested lists of numbers, not %s",
-      tensor.is(given) and tostring(given) or options.describe(given))
+      type(given) == "table" and tostring(given) or options.describe(given))
   end
   local list, o = read("ms.tensor", { scalar = { "boolean" } }, given, more)
   local shape, inner, flat = {}, list, {}
