@@ -50,7 +50,7 @@ local function compiled(config, options)
   options = options or {}
   local dim = options.dim or 32
   config.units, config.mp_policy = { re[[^\d+$]] }, { param_dtype = "bf16" }
-  config.mesh = { 1, world.size }
+  config.mesh = config.mesh or { 1, world.size }
   local model = ms.fully_shard(blocks(options.count or 5, dim), config)
   local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.adamw { lr = 1e-3 },
     prefetch = options.prefetch, micro_batches = options.micro_batches, gradient_sync = options.gradient_sync }
@@ -164,6 +164,20 @@ describe("explain", function()
       -- A block in bf16: two norms of 32, 128 x 32 and 128, 32 x 128 and 32; two shards, none with padding.
       assert.equal(2 * (64 + 4096 + 128 + 4096 + 32), row_of(reshard, "2").kept.gathered)
     end
+  end)
+
+  it("S4 R3 tells that the default keeps everything in a pipeline, and what that costs", function()
+    world.describe(0, 4)
+    local mesh = ms.init_device_mesh("cpu", { 2, 1, 2 }, { "pipe", "replicate", "shard" })
+    local plan, train, batch = compiled({ mesh = mesh:slice { "replicate", "shard" } })
+    local told = explain.plan(plan, train, batch, {})
+    for _, row in ipairs(told.decisions.reshard_after_forward) do
+      assert.equal("default: never, in a pipeline", row.text)
+      assert.equal(0, row.gathered)
+      assert(row.kept.gathered > 0)
+    end
+    local freed = compiled({ mesh = mesh:slice { "replicate", "shard" }, reshard_after_forward = true })
+    assert(price.total(freed, 5, price.phases(freed, 1)).gathered == 2 * told.total.gathered)
   end)
 
   it("R3 what is kept adds up to the plan's state, and frozen parameters keep none", function()

@@ -50,7 +50,7 @@ local function assert_same_run(expected, got)
 end
 
 describe("a run whose rules change", function()
-  it("I3 equals one that had the second rule from the start", function()
+  it("S4 I3 equals one that had the second rule from the start", function()
     local changes = {
       { "never", "always", "2x2" }, { "always", "mixed", "2x2" }, { "default", "never", "1x4" },
       { "never", "pairs", "1x4" }, { "pairs", "always", "1x4" },
