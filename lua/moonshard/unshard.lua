@@ -72,10 +72,11 @@ end
 
 -- ---- values -----------------------------------------------------------------------------------------------------
 
+-- Raises on every rank where a parameter is too large for a tensor, also on those that would get none.
 local function bytes_of(units)
   local bytes = 0
   for _, unit in ipairs(units) do
-    for _, param in ipairs(unit.params) do bytes = bytes + 4 * param.numel end
+    for _, param in ipairs(unit.params) do bytes = bytes + 4 * values.check_size("f32", param.shape) end
   end
   return bytes
 end
@@ -180,7 +181,8 @@ local function lend(around, module, o)
   around:all_or_none("ms.with_full_params", check_may_lend, around, o)
   local units = choose_together(around, module, o.units, "ms.with_full_params")
   local keeps = not o.rank0_only or world.rank == around:ranks()[1] or around.sharding.alone
-  memory.check_held(around, "ms.with_full_params", keeps and (o.with_grads and 2 or 1) * bytes_of(units) or 0)
+  local bytes = (o.with_grads and 2 or 1) * bytes_of(units)
+  memory.check_held(around, "ms.with_full_params", keeps and bytes or 0)
   local lent = { by_index = gather(around, units, "param", keeps), hash = {} }
   for index, value in pairs(o.writeback and lent.by_index or {}) do
     lent.hash[index] = hash.of_bytes(value.data, values.bytes(value))

@@ -151,6 +151,23 @@ describe("with_full_params", function()
     end)
   end
 
+  it("I3 refuses a parameter that is too large for a tensor on all ranks, also on those that get none", function()
+    local path = program.recipe([==[
+      local ms = require "moonshard"
+      local model = ms.fully_shard(ms.nn.linear(3, 4))
+      local values = require "moonshard.eager.values"
+      local check_size = values.check_size
+      values.check_size = function() error("too large") end
+      local ok, raised = pcall(ms.with_full_params, model, print, { rank0_only = true, writeback = false })
+      assert(not ok and tostring(raised):find("too large"), tostring(raised))
+      values.check_size = check_size
+      assert(model:unshard().bias.shape[1] == 4)
+    ]==])
+    local ended = program.run({ "run", path, "-n", "2", "--timeout", "20" })
+    os.remove(path)
+    assert.equal(0, ended.status, ended.err)
+  end)
+
   it("I3 shows a model that is not sharded yet, when nothing is written", function()
     local model = ms.nn.linear(2, 3)
     local shape = ms.with_full_params(model, function(params) return params.weight.shape end, { writeback = false })

@@ -22,16 +22,25 @@ function values.bytes(x)
   return numel(x.shape) * engine.dtype_sizes[x.dtype]
 end
 
----Memory for a tensor, all zero.
+---Refuses a tensor that is larger than eager tensors can be.
 ---@param dtype string
 ---@param shape integer[]
----@return ffi.cdata* data, integer count of elements
-function values.allocate(dtype, shape)
+---@return integer count of elements
+function values.check_size(dtype, shape)
   local count = numel(shape)
   if count * engine.dtype_sizes[dtype] > MOST_BYTES then
     errors.raise("MS_EUNSUPPORTED", "a tensor %s %s has %.1f GiB; eager tensors hold less than 2", dtype,
       tensor.shape_text(shape), count * engine.dtype_sizes[dtype] / 2 ^ 30)
   end
+  return count
+end
+
+---Memory for a tensor, all zero.
+---@param dtype string
+---@param shape integer[]
+---@return ffi.cdata* data, integer count of elements
+function values.allocate(dtype, shape)
+  local count = values.check_size(dtype, shape)
   return ffi.new(engine.dtype_ctypes[dtype] .. "[?]", count), count
 end
 
