@@ -6,9 +6,9 @@ local trained = require("lua.trained")
 local assert_close = trained.assert_close
 local message, re = fixture.message, ms.re
 
-local MESHES = { { 3, "1x3" }, { 2, "2x1" }, { 4, "2x2" } }
+local MESHES = trained.few { { 2, "2x1" }, { 4, "2x2" }, { 3, "1x3" } }
 
-local function run(ranks, settings) return trained.run(ranks, trained.with({ steps = 4 }, settings)) end
+local function run(ranks, settings) return trained.run(ranks, trained.with({ steps = 3 }, settings)) end
 
 describe("tied parameters", function()
   it("S9 train with parity, in one unit of both and in the root, in every layout", function()
@@ -16,7 +16,7 @@ describe("tied parameters", function()
       local settings = { layout = layout, dtype = dtype }
       local alone = run(1, trained.with(settings, { mesh = "1x1", tail = "tied" }))
       for _, mesh in ipairs(MESHES) do
-        for _, tail in ipairs { "tied", "grouped" } do
+        for _, tail in ipairs(trained.few { "tied", "grouped" }) do
           local got = run(mesh[1], trained.with(settings, { mesh = mesh[2], tail = tail, reshard = "true" }))
           if dtype == "f32" then trained.assert_parity(alone, got, 1e-5) end
           assert_close(alone.losses, got.losses, 2e-2, "losses")

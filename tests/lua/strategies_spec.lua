@@ -4,7 +4,7 @@
 local trained = require("lua.trained")
 local assert_same, assert_parity = trained.assert_same, trained.assert_parity
 
-local function run(ranks, settings) return trained.run(ranks, trained.with(settings, { steps = 4 })) end
+local function run(ranks, settings) return trained.run(ranks, trained.with(settings, { steps = 3 })) end
 
 -- Ranks, and the mesh that a strategy is given; the mesh and resharding that it stands for; a layout.
 local STRATEGIES = {

@@ -40,6 +40,15 @@ function trained.run(ranks, settings, options)
   return runs[key]
 end
 
+---A list of settings for a spec beside parity_spec. Sanitizers see there what they would see again here: under them the
+---last stands for all.
+---@generic T
+---@param list T[]
+---@return T[]
+function trained.few(list)
+  return os.getenv("MOONSHARD_CONFIG") == "release" and list or { list[#list] }
+end
+
 ---Settings and some more.
 function trained.with(settings, more)
   local all = {}
