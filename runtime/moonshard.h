@@ -542,6 +542,16 @@ MS_API int ms_safetensors_find(const ms_safetensors *file, const char *name); /*
 MS_API const void *ms_safetensors_data(const ms_safetensors *file, int i);
 /* Bytes [first, first + bytes) of a tensor into out. MS_EIO, not a signal, where the file was cut or the disk fails. */
 MS_API int ms_safetensors_read(const ms_safetensors *file, int i, int64_t first, int64_t bytes, void *out);
+/* A tensor's elements as a matrix: element [r, c] is element first + r * row_stride + c * column_stride of the tensor. One of
+** the strides is 1: row_stride 1 is a transposed view. */
+typedef struct ms_safetensors_view {
+  int64_t rows, columns, first, row_stride, column_stride;
+} ms_safetensors_view;
+
+/* Elements [first, first + count) of a view, row after row, as f32; view NULL: of the tensor as it lies. The tensor is F32,
+** BF16, F16 or F64 (else MS_EDTYPE). Nothing else of the file is read; bytes (may be NULL): how much that was. */
+MS_API int ms_safetensors_read_f32(const ms_safetensors *file, int i, const ms_safetensors_view *view, double first,
+                                   double count, float *out, double *bytes);
 /* XXH3 (64 bits) of a tensor's bytes, as 16 hexadecimal digits and a NUL. */
 MS_API int ms_safetensors_checksum(const ms_safetensors *file, int i, char *hex);
 /* The same of its bytes [first, first + bytes). */
@@ -566,6 +576,9 @@ MS_API int ms_safetensors_create(const char *path, int n, const ms_safetensors_t
                                  const ms_safetensors_config *config, ms_safetensors_writer **writer);
 /* Bytes [first, first + bytes) of the i-th declared tensor; in any order, each byte once. */
 MS_API int ms_safetensors_put(ms_safetensors_writer *writer, int i, int64_t first, int64_t bytes, const void *data);
+/* Elements [first, first + count) of a view of the i-th declared tensor from f32, rounded to its type. */
+MS_API int ms_safetensors_put_f32(ms_safetensors_writer *writer, int i, const ms_safetensors_view *view, double first,
+                                  double count, const float *data);
 /* MS_EINVAL, naming a tensor, when bytes are missing. Releases the writer, also when it fails: nothing is left then. */
 MS_API int ms_safetensors_finish(ms_safetensors_writer *writer);
 /* Gives up and removes what was written; safe on NULL. */

@@ -1,6 +1,6 @@
-/* rope.c - rotary positions (Su et al. 2021): pair p of a head at position t is turned by the angle t theta^(-2p / D).
-** Pairs are (p, p + D/2), or (2p, 2p + 1) when interleaved. The gradient is the turn back (inverse). Cosines and sines
-** are made in double when the first call of their shape is prepared, and shared by all.
+/* rope.c - rotary positions (Su et al. 2021): pair p of a head at position t is turned by the angle t theta^(-2p / D), or
+** that of Llama 3.1's scaled frequencies. Pairs are (p, p + D/2), or (2p, 2p + 1) when interleaved. The gradient is the
+** turn back (inverse). Cosines and sines are made when the first call of their shape is prepared, and shared by all.
 */
 #include "kernels/cpu/block.h"
 
@@ -10,41 +10,39 @@
 #include "base/error.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/shared.h"
+#include "kernels/rope_frequencies.h"
 
 /* x [B,T,H,D] */
 enum { TIME = 1, HEAD = 2, DEPTH = 3 };
 
 /* What decides a table; compared byte by byte, and without padding. */
 typedef struct table_key {
-  int64_t times, half, first, inverse;
-  double theta;
+  int64_t times, half;
+  ms_attrs attrs;
 } table_key;
 
-/* [T, 2, D/2]: cosines and sines of each position. */
+/* [T, 2, D/2]: cosines and sines of each position; then the frequencies [D/2]. */
 static int make_table(const void *data, void **object) {
   const table_key *key = data;
   const int64_t times = key->times, half = key->half;
-  float *table = ms_calloc(times * 2 * half, (int64_t)sizeof *table);
+  float *table = ms_calloc((times * 2 + 1) * half, (int64_t)sizeof *table);
   if (!table) return MS_ENOMEM;
-  const double turn = key->inverse ? -1.0 : 1.0;
-  for (int64_t p = 0; p < half; p++) {
-    const double frequency = pow(key->theta, -(double)p / (double)half);
-    for (int64_t t = 0; t < times; t++) {
-      const double angle = (double)(t + key->first) * frequency;
-      table[t * 2 * half + p] = (float)cos(angle);
-      table[t * 2 * half + half + p] = (float)(turn * sin(angle));
+  float *frequency = table + times * 2 * half;
+  const double turn = key->attrs.i[2] ? -1.0 : 1.0;
+  ms_rope_frequencies(&key->attrs, half, frequency);
+  for (int64_t t = 0; t < times; t++)
+    for (int64_t p = 0; p < half; p++) {
+      const float angle = (float)(t + key->attrs.i[0]) * frequency[p];
+      table[t * 2 * half + p] = (float)cos((double)angle);
+      table[t * 2 * half + half + p] = (float)(turn * sin((double)angle));
     }
-  }
   *object = table;
   return MS_OK;
 }
 
 static int prepare(ms_kernel_call *call) {
-  const table_key key = {.times = call->in[0].dims[TIME],
-                         .half = call->in[0].dims[DEPTH] / 2,
-                         .first = call->attrs.i[0],
-                         .inverse = call->attrs.i[2] != 0,
-                         .theta = call->attrs.f[0]};
+  table_key key = {call->in[0].dims[TIME], call->in[0].dims[DEPTH] / 2, call->attrs};
+  key.attrs.i[1] = 0; /* interleaved or not, the angles are the same */
   return ms_shared_take(make_table, free, &key, sizeof key, &call->prepared);
 }
 

@@ -107,6 +107,31 @@ function Safetensors:read(name, first, bytes, out)
   check(C.ms_safetensors_read(opened(self), self:tensor(name).index, first, bytes, out))
 end
 
+---@class moonshard.TensorView a stored tensor as a matrix: element [r, c] is first + r * row_stride + c * column_stride
+---@field rows integer
+---@field columns integer
+---@field first integer element of the tensor; 0
+---@field row_stride integer one of the strides is 1
+---@field column_stride integer
+
+local function view_of(view)
+  return view and ffi.new("ms_safetensors_view", view.rows, view.columns, view.first, view.row_stride,
+    view.column_stride)
+end
+
+---Elements of a tensor of type F32, BF16, F16 or F64 as f32, row after row of a view; reads nothing else of the file.
+---@param name string
+---@param view moonshard.TensorView? nil: as it lies
+---@param first number element of the view
+---@param count number
+---@param out ffi.cdata* float *
+---@return number bytes that were read
+function Safetensors:read_f32(name, view, first, count, out)
+  local bytes = ffi.new("double[1]")
+  check(C.ms_safetensors_read_f32(opened(self), self:tensor(name).index, view_of(view), first, count, out, bytes))
+  return bytes[0]
+end
+
 ---XXH3 (64 bits) of a tensor's bytes, or of some of them: 16 hexadecimal digits.
 ---@param name string
 ---@param first number? byte, 0
@@ -190,21 +215,35 @@ local function taken(self)
   return ffi.gc(self.handle, nil)
 end
 
+local function number_of(self, name)
+  if not self.handle then taken(self) end
+  local number = self.numbers[name]
+  if number then return number end
+  errors.raise("MS_ENAME", "safetensors %s: tensor %s was not declared: %s", self.path, tostring(name),
+    nearest.advice(tostring(name), self.numbers))
+end
+
 ---Writes bytes of a declared tensor; in any order, each byte once.
 ---@param name string
 ---@param data ffi.cdata*|string
 ---@param bytes number? all of a string
 ---@param first number? byte of the tensor where they go; 0
 function Writer:put(name, data, bytes, first)
-  if not self.handle then taken(self) end
-  local number = self.numbers[name]
-  if not number then
-    errors.raise("MS_ENAME", "safetensors %s: tensor %s was not declared: %s", self.path, tostring(name),
-      nearest.advice(tostring(name), self.numbers))
-  end
+  local number = number_of(self, name)
   if type(data) == "string" and bytes == nil then bytes = #data end
   if type(bytes) ~= "number" then errors.invalid("safetensors %s: put %s: say how many bytes", self.path, name) end
   check(C.ms_safetensors_put(self.handle, number, first or 0, bytes, data))
+end
+
+---Writes f32 elements to a declared tensor of type F32, BF16, F16 or F64, rounded to it, row after row of a view.
+---@param name string
+---@param view moonshard.TensorView? nil: as it lies
+---@param first number element of the view
+---@param count number
+---@param data ffi.cdata* const float *
+function Writer:put_f32(name, view, first, count, data)
+  local number = number_of(self, name)
+  check(C.ms_safetensors_put_f32(self.handle, number, view_of(view), first, count, data))
 end
 
 ---Ends the file. MS_EINVAL when bytes are missing; then, as after any error, nothing is left.

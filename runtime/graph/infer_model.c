@@ -83,6 +83,14 @@ int ms_infer_rope(const ms_node *node, const ms_value_info *in, ms_value_info *o
   if (in[0].dims[3] % 2)
     return MS_FAIL(MS_ESHAPE, "rope: x is %s; its last dimension must be even, since pairs are rotated",
                    ms_shape_text(&in[0], text));
+  const ms_attrs *attrs = &node->attrs;
+  if (!(attrs->f[0] > 0)) return MS_FAIL(MS_EINVAL, "rope: theta %g; it must be positive", attrs->f[0]);
+  if (attrs->i[3] < 0)
+    return MS_FAIL(MS_EINVAL, "rope: original %" PRId64 "; it must be the positions of the first training, or 0",
+                   attrs->i[3]);
+  if (attrs->i[3] && !(attrs->f[1] > 0 && attrs->f[2] > 0 && attrs->f[3] > attrs->f[2]))
+    return MS_FAIL(MS_EINVAL, "rope: factor %g, low %g, high %g; they must be positive, and high above low",
+                   attrs->f[1], attrs->f[2], attrs->f[3]);
   out[0] = in[0];
   return MS_OK;
 }

@@ -62,6 +62,9 @@ int ms_st_locate(const char *path, char **located, int *indexed);
 /* What stands beside a file: its folder, and `name` in it. NULL when there is no memory; the caller frees it. */
 char *ms_st_beside(const char *path, const char *name);
 
+/* What was declared as the i-th tensor of a file that is being written; offset is not told. */
+int ms_st_declared(const ms_safetensors_writer *writer, int i, ms_safetensors_tensor *tensor);
+
 /* Opens an ordinary file for reading and tells its size. A path that is not there is MS_EINVAL. */
 int ms_st_open_file(const char *path, int *fd, int64_t *bytes);
 /* Reads exactly [at, at + bytes). */

@@ -247,10 +247,28 @@ fail:
   return rc;
 }
 
+static int check_number(const ms_safetensors_writer *w, int i) {
+  if (i >= 0 && i < w->n) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "%s: tensor number %d: there are %d, from 0", w->path, i, w->n);
+}
+
+int ms_st_declared(const ms_safetensors_writer *w, int i, ms_safetensors_tensor *tensor) {
+  MS_TRY(check_number(w, i));
+  const declared *t = &w->tensor[i];
+  const ms_st_dtype *dtype = ms_st_dtype_row(t->dtype);
+  *tensor = (ms_safetensors_tensor){.name = t->name,
+                                    .dtype = dtype->name,
+                                    .bits = dtype->bits,
+                                    .bytes = t->bytes,
+                                    .elements = t->bytes / dtype->bits * 8 + t->bytes % dtype->bits * 8 / dtype->bits,
+                                    .file = w->path};
+  return MS_OK;
+}
+
 int ms_safetensors_put(ms_safetensors_writer *w, int i, int64_t first, int64_t bytes, const void *data) {
   char quoted[MS_ST_QUOTED];
   int taken;
-  if (i < 0 || i >= w->n) return MS_FAIL(MS_EINVAL, "%s: tensor number %d: there are %d, from 0", w->path, i, w->n);
+  MS_TRY(check_number(w, i));
   const declared *t = &w->tensor[i];
   if (first < 0 || bytes < 0 || first > t->bytes || bytes > t->bytes - first)
     return MS_FAIL(MS_EINVAL, "%s: tensor %s: putting %lld bytes from byte %lld: it has %lld", w->path,

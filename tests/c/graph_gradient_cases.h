@@ -143,6 +143,10 @@ static int build_rope_interleaved(fixture *f, int op, int dtype) {
   return op1(f, op, param(f, dtype, SHAPE(2, 3, 2, 8)), ATTRS(.i = {0, 1, 1}, .f = {100}));
 }
 
+static int build_rope_scaled(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(2, 3, 2, 8)), ATTRS(.i = {5, 0, 0, 32}, .f = {100, 8, 1, 4}));
+}
+
 static int attention(fixture *f, int op, int dtype, int64_t queries, int64_t keys, int64_t kv_heads,
                      const ms_attrs *attrs) {
   return op3(f, op, param(f, dtype, SHAPE(2, queries, 4, 8)), param(f, dtype, SHAPE(2, keys, kv_heads, 8)),
@@ -253,6 +257,7 @@ static const gradient_case cases[] = {
     {MS_OP_embedding, "", NORMAL, build_embedding},
     {MS_OP_rope, "", NORMAL, build_rope},
     {MS_OP_rope, " interleaved", NORMAL, build_rope_interleaved},
+    {MS_OP_rope, " scaled", NORMAL, build_rope_scaled},
     {MS_OP_attention, "", NORMAL, build_attention},
     {MS_OP_attention, " grouped", NORMAL, build_attention_grouped},
     {MS_OP_attention, " later queries", NORMAL, build_attention_later},

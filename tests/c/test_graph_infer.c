@@ -274,6 +274,11 @@ static void model_shapes(void **state) {
   assert_value(op1(&f, MS_OP_rope, q, NULL), MS_BF16, "[2,6,4,8]");
   REFUSED(MS_OP_rope, NULL, MS_ESHAPE, "rope: x is [2,6,4,7]; its last dimension must be even", odd);
   REFUSED(MS_OP_rope, NULL, MS_ESHAPE, "rope: x is [2,6,100]; it must be [B,T,H,D]", logits);
+  REFUSED(MS_OP_rope, ATTRS(.f = {0}), MS_EINVAL, "rope: theta 0; it must be positive", q);
+  REFUSED(MS_OP_rope, ATTRS(.i = {0, 0, 0, -8}, .f = {100}), MS_EINVAL, "rope: original -8; it must be the positions",
+          q);
+  REFUSED(MS_OP_rope, ATTRS(.i = {0, 0, 0, 8}, .f = {100, 8, 4, 4}), MS_EINVAL,
+          "rope: factor 8, low 4, high 4; they must be positive, and high above low", q);
   apply(&f, MS_OP_attention, 3, (int[]){q, k, k}, NULL, out);
   assert_value(out[0], MS_BF16, "[2,6,4,8]");
   assert_value(out[1], MS_F32, "[2,4,6]");

@@ -197,33 +197,56 @@ static kernel_case rope_case(int dtype, const int64_t *dims, int64_t offset, int
   return c;
 }
 
+/* Pair p of each head turned by position times frequency[p] (radians, single precision, as the angle is). */
+static void assert_turned(const kernel_case *c, const float *frequency) {
+  const int64_t *dims = c->call.in[0].dims, depth = dims[3], half = depth / 2;
+  for (int64_t head = 0, heads = ms_numel(&c->call.in[0]) / depth; head < heads; head++)
+    for (int64_t p = 0; p < half; p++) {
+      int64_t t = head / dims[2] % dims[1] + c->call.attrs.i[0];
+      double angle = (double)((float)t * frequency[p]) * (c->call.attrs.i[2] ? -1.0 : 1.0);
+      int64_t i = head * depth + (c->call.attrs.i[1] ? 2 * p : p), j = c->call.attrs.i[1] ? i + 1 : i + half;
+      double a = input_at(c, 0, i), b = input_at(c, 0, j);
+      assert_output(c, 0, i, a * cos(angle) - b * sin(angle), 1e-6);
+      assert_output(c, 0, j, a * sin(angle) + b * cos(angle), 1e-6);
+    }
+}
+
 static void rope_turns_pairs(void **state) {
   (void)state;
   static const int64_t dims[][4] = {{1, 1, 1, 2}, {2, 3, 1, 6}, {2, 70, 3, 64}};
   FOR_EACH(dtype, dtypes)
   for (size_t s = 0; s < sizeof dims / sizeof *dims; s++)
     for (int flags = 0; flags < 8; flags++) {
-      int64_t offset = flags & 4 ? 1000 : 0, depth = dims[s][3], half = depth / 2;
-      int interleaved = flags & 1, inverse = flags >> 1 & 1;
-      kernel_case c = rope_case(dtype, dims[s], offset, interleaved, inverse);
+      float frequency[32];
+      kernel_case c = rope_case(dtype, dims[s], flags & 4 ? 1000 : 0, flags & 1, flags >> 1 & 1);
+      for (int64_t p = 0; p < dims[s][3] / 2; p++)
+        frequency[p] = 1.0f / (float)pow(10000.0, (double)((float)(2 * p) / (float)dims[s][3]));
       run_case(&c);
-      for (int64_t head = 0, heads = ms_numel(&c.call.in[0]) / depth; head < heads; head++)
-        for (int64_t p = 0; p < half; p++) {
-          int64_t t = head / dims[s][2] % dims[s][1] + offset;
-          double angle = (double)t * pow(10000.0, -2.0 * (double)p / (double)depth) * (inverse ? -1.0 : 1.0);
-          int64_t i = head * depth + (interleaved ? 2 * p : p), j = interleaved ? i + 1 : i + half;
-          double a = input_at(&c, 0, i), b = input_at(&c, 0, j);
-          assert_output(&c, 0, i, a * cos(angle) - b * sin(angle), 1e-6);
-          assert_output(&c, 0, j, a * sin(angle) + b * cos(angle), 1e-6);
-        }
+      assert_turned(&c, frequency);
       free_case(&c);
     }
 }
 
+/* Frequencies of Llama 3.1 as PyTorch computes them (Hugging Face's rope type llama3): heads of 16, theta 500, waves of 8 and
+** 64 positions as borders, factor 8. */
+static void rope_scales_frequencies(void **state) {
+  (void)state;
+  static const float frequency[8] = {1.0f,           0.269257367f,  0.0569409989f,  0.0121561559f,
+                                     0.00559017016f, 0.0025707141f, 0.00118217699f, 0.000543639821f};
+  FOR_EACH(dtype, dtypes) {
+    kernel_case c = rope_case(dtype, (int64_t[]){2, 5, 2, 16}, 1000, 0, 0);
+    c.call.attrs = (ms_attrs){.i = {1000, 0, 0, 64}, .f = {500, 8, 1, 8}};
+    run_case(&c);
+    assert_turned(&c, frequency);
+    free_case(&c);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(transpose_permutes),   TEST(slice_and_pad_cut_one_axis), TEST(concat_joins_on_each_axis),
-      TEST(broadcast_to_repeats), TEST(copy_moves_the_bytes),       TEST(rope_turns_pairs),
+      TEST(transpose_permutes),      TEST(slice_and_pad_cut_one_axis), TEST(concat_joins_on_each_axis),
+      TEST(broadcast_to_repeats),    TEST(copy_moves_the_bytes),       TEST(rope_turns_pairs),
+      TEST(rope_scales_frequencies),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

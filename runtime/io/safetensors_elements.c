@@ -1,0 +1,244 @@
+/* safetensors_elements.c - elements of stored tensors as f32, in the order of a view: as they lie, or a matrix transposed.
+**
+** Parameters are f32 here and of any floating type in a file, where a weight may lie transposed, or side by side with
+** others. Both directions move only the bytes of the elements that were asked for: a transposed view is one piece of the
+** file for each of its columns, sixteen of which are in memory at a time, so that both sides are touched in whole lines.
+*/
+#include "base/bf16.h"
+#include "base/error.h"
+#include "io/safetensors.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { PIECE = 1 << 16, TILE = 16 }; /* elements converted at a time; columns of a transposed view */
+
+enum { F32, F16, BF16, F64, KINDS };
+
+static const struct {
+  const char *name;
+  int bytes;
+} kinds[KINDS] = {{"F32", 4}, {"F16", 2}, {"BF16", 2}, {"F64", 8}};
+
+/* ---- element types ---- */
+
+static float of_bits(uint32_t bits) {
+  float f;
+  memcpy(&f, &bits, sizeof f);
+  return f;
+}
+
+static uint32_t bits_of(float f) {
+  uint32_t bits;
+  memcpy(&bits, &f, sizeof bits);
+  return bits;
+}
+
+/* IEEE 754 binary16: the exponent is moved by a product, which makes subnormals right too. */
+static float from_f16(uint16_t h) {
+  const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = (uint32_t)(h & 0x7fffu) << 13;
+  if ((h & 0x7c00u) == 0x7c00u) return of_bits(sign | 0x7f800000u | rest);
+  return of_bits(sign | bits_of(of_bits(rest) * 0x1p112f));
+}
+
+/* To nearest, ties to even; a subnormal is rounded by the sum with 1/2, whose last bit is worth 2^-24. */
+static uint16_t to_f16(float f) {
+  const uint32_t x = bits_of(f) & 0x7fffffffu, sign = (bits_of(f) >> 16) & 0x8000u;
+  if (x > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((x >> 13) & 0x3ffu));
+  if (x >= 0x47800000u) return (uint16_t)(sign | 0x7c00u);
+  if (x < 0x38800000u) return (uint16_t)(sign | (bits_of(of_bits(x) + 0.5f) - 0x3f000000u));
+  return (uint16_t)(sign | ((x + 0xc8000fffu + ((x >> 13) & 1u)) >> 13));
+}
+
+/* from: n elements of a kind, at any address */
+static void widen(int kind, const uint8_t *from, int64_t n, float *to) {
+  for (int64_t i = 0; i < n; i++) {
+    uint16_t half;
+    double twice;
+    switch (kind) {
+      case F32: memcpy(&to[i], from + 4 * i, 4); break;
+      case F64:
+        memcpy(&twice, from + 8 * i, 8);
+        to[i] = (float)twice;
+        break;
+      default: memcpy(&half, from + 2 * i, 2); to[i] = kind == F16 ? from_f16(half) : ms_bf16_to_f32(half);
+    }
+  }
+}
+
+static void narrow(int kind, const float *from, int64_t n, uint8_t *to) {
+  for (int64_t i = 0; i < n; i++) {
+    uint16_t half;
+    double twice = (double)from[i];
+    switch (kind) {
+      case F32: memcpy(to + 4 * i, &from[i], 4); break;
+      case F64: memcpy(to + 8 * i, &twice, 8); break;
+      default: half = kind == F16 ? to_f16(from[i]) : ms_f32_to_bf16(from[i]); memcpy(to + 2 * i, &half, 2);
+    }
+  }
+}
+
+/* ---- runs of a file ---- */
+
+/* Where elements come from or go to, in one direction. */
+typedef struct stream {
+  const ms_safetensors *file; /* read from; NULL: written to `writer` */
+  ms_safetensors_writer *writer;
+  int tensor, kind;
+  uint8_t *piece; /* [PIECE] elements of the kind */
+  int64_t bytes;  /* moved so far */
+} stream;
+
+/* Elements [at, at + n) of the tensor: memory is written when reading. */
+static int move_run(stream *s, int64_t at, int64_t n, float *memory) {
+  const int64_t size = kinds[s->kind].bytes;
+  s->bytes += n * size;
+  if (s->kind == F32)
+    return s->file ? ms_safetensors_read(s->file, s->tensor, at * size, n * size, memory)
+                   : ms_safetensors_put(s->writer, s->tensor, at * size, n * size, memory);
+  for (int64_t done = 0; done < n; done += PIECE) {
+    const int64_t length = n - done < PIECE ? n - done : PIECE;
+    if (s->file) {
+      MS_TRY(ms_safetensors_read(s->file, s->tensor, (at + done) * size, length * size, s->piece));
+      widen(s->kind, s->piece, length, memory + done);
+    } else {
+      narrow(s->kind, memory + done, length, s->piece);
+      MS_TRY(ms_safetensors_put(s->writer, s->tensor, (at + done) * size, length * size, s->piece));
+    }
+  }
+  return MS_OK;
+}
+
+/* ---- views ---- */
+
+/* The first row whose element in this column is element `from` of the view or a later one. */
+static int64_t row_at(const ms_safetensors_view *v, int64_t from, int64_t column) {
+  return from <= column ? 0 : (from - column + v->columns - 1) / v->columns;
+}
+
+/* Elements [first, first + count) of a view, of which `memory` holds the first. */
+typedef struct span {
+  const ms_safetensors_view *view;
+  int64_t first, count;
+  float *memory;
+} span;
+
+/* Rows one after another, each a run; all of them one where nothing lies between. */
+static int move_rows(stream *s, const span *p) {
+  const ms_safetensors_view *v = p->view;
+  if (v->rows == 1 || v->row_stride == v->columns) return move_run(s, v->first + p->first, p->count, p->memory);
+  for (int64_t done = 0; done < p->count;) {
+    const int64_t row = (p->first + done) / v->columns, column = (p->first + done) % v->columns;
+    const int64_t left = v->columns - column, n = left < p->count - done ? left : p->count - done;
+    MS_TRY(move_run(s, v->first + row * v->row_stride + column, n, p->memory + done));
+    done += n;
+  }
+  return MS_OK;
+}
+
+/* Columns c to c + n of a span of a transposed view, a run of the file each; tile: [n][rows], rows from row `base` */
+static int move_columns(stream *s, const span *p, int64_t c, int64_t n, float *tile, int64_t rows, int64_t base) {
+  for (int64_t k = 0; k < n; k++) {
+    const int64_t begin = row_at(p->view, p->first, c + k), end = row_at(p->view, p->first + p->count, c + k);
+    const int64_t at = p->view->first + begin + (c + k) * p->view->column_stride;
+    if (begin < end) MS_TRY(move_run(s, at, end - begin, tile + k * rows + begin - base));
+  }
+  return MS_OK;
+}
+
+/* Between the tile of those columns and the rows of memory. */
+static void turn_tile(const stream *s, const span *p, int64_t c, int64_t n, float *tile, int64_t rows, int64_t base) {
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t k = 0; k < n; k++) {
+      const int64_t at = (base + r) * p->view->columns + c + k - p->first;
+      if (at < 0 || at >= p->count) continue;
+      if (s->file) p->memory[at] = tile[k * rows + r];
+      else tile[k * rows + r] = p->memory[at];
+    }
+}
+
+static int move_transposed(stream *s, const span *p) {
+  const int64_t columns = p->view->columns, base = p->first / columns;
+  const int64_t rows = (p->first + p->count + columns - 1) / columns - base;
+  float *tile = ms_calloc(TILE * rows, sizeof *tile);
+  int rc = tile ? MS_OK : MS_ENOMEM;
+  for (int64_t c = 0; !rc && c < columns; c += TILE) {
+    const int64_t n = columns - c < TILE ? columns - c : TILE;
+    if (!s->file) turn_tile(s, p, c, n, tile, rows, base);
+    rc = move_columns(s, p, c, n, tile, rows, base);
+    if (!rc && s->file) turn_tile(s, p, c, n, tile, rows, base);
+  }
+  free(tile);
+  return rc;
+}
+
+/* ---- the public calls ---- */
+
+/* The last element of the view lies in the tensor, and no step backwards can leave it. */
+static int check_view(const ms_safetensors_view *v, int64_t elements, int64_t first, int64_t count) {
+  int64_t last_row, last_column, last;
+  if (v->rows < 1 || v->columns < 1 || v->first < 0 || v->row_stride < 1 || v->column_stride < 1)
+    return MS_FAIL(MS_EINVAL,
+                   "a view of %lld x %lld from element %lld with strides %lld, %lld: sizes and strides are "
+                   "at least 1",
+                   (long long)v->rows, (long long)v->columns, (long long)v->first, (long long)v->row_stride,
+                   (long long)v->column_stride);
+  if (v->row_stride != 1 && v->column_stride != 1)
+    return MS_FAIL(MS_EUNSUPPORTED, "a view with strides %lld, %lld: one of them must be 1", (long long)v->row_stride,
+                   (long long)v->column_stride);
+  if (__builtin_mul_overflow(v->rows - 1, v->row_stride, &last_row) ||
+      __builtin_mul_overflow(v->columns - 1, v->column_stride, &last_column) ||
+      __builtin_add_overflow(last_row, last_column, &last) || __builtin_add_overflow(last, v->first, &last) ||
+      last >= elements)
+    return MS_FAIL(MS_ESHAPE, "a view of %lld x %lld from element %lld ends outside of the tensor's %lld elements",
+                   (long long)v->rows, (long long)v->columns, (long long)v->first, (long long)elements);
+  if (first < 0 || count < 0 || first > v->rows * v->columns || count > v->rows * v->columns - first)
+    return MS_FAIL(MS_EINVAL, "%lld elements from element %lld: the view has %lld", (long long)count, (long long)first,
+                   (long long)(v->rows * v->columns));
+  return MS_OK;
+}
+
+static int find_kind(const char *dtype, int *kind) {
+  for (*kind = 0; *kind < KINDS; ++*kind)
+    if (!strcmp(kinds[*kind].name, dtype)) return MS_OK;
+  return MS_FAIL(MS_EDTYPE, "elements of type %s: what is read and written as f32 is F32, BF16, F16 or F64", dtype);
+}
+
+static int check(stream *s, const ms_safetensors_tensor *t, const span *p) {
+  MS_TRY(find_kind(t->dtype, &s->kind));
+  return check_view(p->view, t->elements, p->first, p->count);
+}
+
+/* p->view NULL: all elements as they lie. */
+static int move(stream *s, const ms_safetensors_tensor *t, span p) {
+  char quoted[MS_ST_QUOTED];
+  const ms_safetensors_view whole = {.rows = 1, .columns = t->elements, .row_stride = 1, .column_stride = 1};
+  if (!p.count) return MS_OK;
+  if (!p.view) p.view = &whole;
+  if (check(s, t, &p)) return ms_error_prefix("%s: tensor %s", t->file, ms_st_quote(t->name, quoted));
+  if (!(s->piece = ms_calloc(p.count < PIECE ? p.count : PIECE, kinds[s->kind].bytes))) return MS_ENOMEM;
+  int rc = p.view->column_stride == 1 ? move_rows(s, &p) : move_transposed(s, &p);
+  free(s->piece);
+  return rc;
+}
+
+int ms_safetensors_read_f32(const ms_safetensors *st, int i, const ms_safetensors_view *view, double first,
+                            double count, float *out, double *bytes) {
+  ms_safetensors_tensor t;
+  stream s = {.file = st, .tensor = i};
+  MS_TRY(ms_safetensors_describe(st, i, &t));
+  MS_TRY(move(&s, &t, (span){.view = view, .first = (int64_t)first, .count = (int64_t)count, .memory = out}));
+  if (bytes) *bytes = (double)s.bytes;
+  return MS_OK;
+}
+
+/* Memory of a span that is written to a file is only read. */
+int ms_safetensors_put_f32(ms_safetensors_writer *writer, int i, const ms_safetensors_view *view, double first,
+                           double count, const float *data) {
+  ms_safetensors_tensor t;
+  stream s = {.writer = writer, .tensor = i};
+  MS_TRY(ms_st_declared(writer, i, &t));
+  return move(
+      &s, &t,
+      (span){.view = view, .first = (int64_t)first, .count = (int64_t)count, .memory = (float *)(uintptr_t)data});
+}
