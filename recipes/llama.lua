@@ -1,5 +1,6 @@
--- A Llama on text by bytes. The default is small enough for a laptop; a published size is there to be planned:
+-- A Llama: from a Hugging Face folder, of a published size, or small enough for a laptop.
 --
+--   moonshard run recipes/llama.lua -n 4 mesh=2x2 folder=path/to/llama steps=100 save=trained
 --   moonshard run recipes/llama.lua -n 2 mesh=1x2
 --   moonshard plan recipes/llama.lua -n 128 mesh=16x8 size=8B seq=4096 batch=1
 
@@ -7,19 +8,17 @@ local ms = require "moonshard"
 local re = ms.re
 
 local cfg = ms.args {
-  size = "tiny", seq = 256, batch = 4, steps = 200, lr = 1e-3, mesh = "1x-1", reshard = ms.args.any("default"),
-  prefetch = 1,
+  folder = "", size = "tiny", seq = 256, batch = 4, steps = 200, lr = 1e-3, mesh = "1x-1", save = "",
+  reshard = ms.args.any("default"), prefetch = 1,
 }
+if cfg.save ~= "" then ms.huggingface.check_folder(cfg.save) end
 
-local config = cfg.size == "tiny" and { vocab = 256, layers = 4, dim = 256, heads = 8, kv_heads = 4, ffn = 704 }
-  or { cfg.size }
-config.seq = cfg.seq
-
-local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" })
-local model = ms.models.llama(config)
+local tiny = { vocab = 256, layers = 4, dim = 256, heads = 8, kv_heads = 4, ffn = 704, seq = cfg.seq }
+local model = cfg.folder ~= "" and ms.huggingface.model(cfg.folder)
+  or ms.models.llama(cfg.size == "tiny" and tiny or { cfg.size })
 
 ms.fully_shard(model, {
-  mesh = mesh,
+  mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
   units = { re[[^layers\.\d+$]] },
   reshard_after_forward = cfg.reshard,
   mp_policy = { param_dtype = cfg.size == "tiny" and "auto" or "bf16", reduce_dtype = "f32" },
@@ -38,3 +37,5 @@ local train = ms.trainer {
 for step, batch in data:batches(cfg.steps) do
   ms.log(step, train:step(batch))
 end
+
+if cfg.save ~= "" then ms.huggingface.save(train, cfg.save) end

@@ -35,7 +35,7 @@ static void forward_part(const ms_kernel_call *call, int part, int64_t begin, in
 
 static int run_forward(const ms_kernel_call *call) {
   const int64_t n = ms_numel(&call->in[1]), bytes = 2 * ms_numel(&call->out[0]) * ms_dtype_size(call->out[0].dtype);
-  MS_TRY(check_tokens(call->in_data[1], n, call->in[0].dims[0]));
+  MS_TRY(check_tokens(call->in_data[1], n, call->attrs.i[0] ? call->attrs.i[0] : call->in[0].dims[0]));
   ms_run_parts(call, ms_part_count(call, n, bytes), n, 1, forward_part);
   return MS_OK;
 }

@@ -25,6 +25,7 @@
 ---@field loss table
 ---@field trainer fun(config: table): table
 ---@field generate fun(...): string
+---@field huggingface table model(folder, options), save(model, folder, options), write(folder, source, options)
 ---@field safetensors table open(path), create(path, tensors, options)
 ---@field tokenizer fun(path: string): moonshard.Tokenizer
 ---@field checkpoint table save, load, finish, latest, list, open
@@ -66,6 +67,7 @@ local PARTS = {
   loss = { "moonshard.loss" },
   trainer = { "moonshard.trainer" },
   generate = { "moonshard.generate" },
+  huggingface = { "moonshard.huggingface" },
   safetensors = { "moonshard.safetensors" },
   tokenizer = { "moonshard.tokenizer", "open" },
   checkpoint = { "moonshard.checkpoint" },

@@ -82,15 +82,16 @@ local Embedding = module.define("Embedding")
 function Embedding:init(given)
   local config = options.parse("ms.nn.embedding", given, {
     { "positive", required = "rows" }, { "positive", required = "dim" },
-    init = { "string|number|table", default = "pytorch" },
+    init = { "string|number|table", default = "pytorch" }, used_rows = { "positive", default = 0 },
   })
   local law = config.init
   if law == "pytorch" then law = laws.normal(0, 1) elseif law == "gpt2" then law = laws.normal(0, 0.02) end
   self.weight = parameter.new({ config[1], config[2], init = law })
+  self.used_rows = config.used_rows
 end
 
 function Embedding:forward(tokens)
-  return ops.embedding(self.weight, tokens)
+  return ops.embedding(self.weight, tokens, { rows = self.used_rows })
 end
 
 function Embedding:describe()
@@ -98,7 +99,7 @@ function Embedding:describe()
 end
 
 ---Rows of a table: tokens i32 [...] -> [..., dim], weight [count, dim].
----@param ... any { count, dim, init = "pytorch"|"gpt2"|law }
+---@param ... any { count, dim, init = "pytorch"|"gpt2"|law, used_rows = count }: tokens from used_rows on are errors
 ---@return moonshard.Module
 function nn.embedding(...) return Embedding(gather(...)) end
 

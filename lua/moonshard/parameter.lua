@@ -73,6 +73,7 @@ end
 ---@field numel integer
 ---@field init moonshard.InitialLaw
 ---@field frozen boolean
+---@field source moonshard.ValueSource? where its first values are read, instead of drawn by init
 local Parameter = {}
 parameter.class = Parameter
 

@@ -8,6 +8,7 @@ local context = require("moonshard.context")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
 local exec = require("moonshard.exec")
+local initial_values = require("moonshard.initial_values")
 local memory = require("moonshard.memory")
 local plan = require("moonshard.plan")
 local together = require("moonshard.together")
@@ -34,6 +35,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field memory_limit number? of the last trainer: bytes that this rank's arenas, and copies beside them, may have
 ---@field held table<moonshard.Unit, table<integer, moonshard.Tensor>> parameters in full, by unshard
 ---@field lent boolean ms.with_full_params is under way
+---@field loaded { bytes: number, seconds: number }? what this rank read from files for its first values
 local Session = {}
 Session.__index = Session
 
@@ -129,14 +131,7 @@ function Session:plan(name, inputs, forward, settings)
   return self:compile(name, trace_inputs(self, inputs, forward), settings)
 end
 
----Parameters, and gradients and optimizer state when the model has an optimizer: made by whatever needs them first.
----Collective.
----@return ffi.cdata* ms_state*
-function Session:ensure_state()
-  if self.state then return self.state end
-  if world.plan_only and not self.sharding.alone then
-    errors.invalid("the model has no values where only its plan is made: call it, or look at it, after the first step")
-  end
+local function make_state(self)
   local config, out = ffi.new("ms_plan_config"), ffi.new("ms_state *[1]")
   C.ms_plan_config_default(config)
   config.train = self.optimizer and 1 or 0
@@ -148,6 +143,24 @@ function Session:ensure_state()
     self.state = ffi.gc(out[0], C.ms_state_free)
     return self.state
   end)
+end
+
+---Parameters, and gradients and optimizer state when the model has an optimizer: made by whatever needs them first, with
+---values from files where parameters have them. Collective.
+---@return ffi.cdata* ms_state*
+function Session:ensure_state()
+  if self.state then return self.state end
+  if world.plan_only and not self.sharding.alone then
+    errors.invalid("the model has no values where only its plan is made: call it, or look at it, after the first step")
+  end
+  make_state(self)
+  local ok, read = pcall(initial_values.read, self)
+  if not ok then
+    self.state = nil -- it has values that nobody asked for
+    error(read, 0)
+  end
+  self.loaded = read
+  return self.state
 end
 
 -- A model that was called or looked at before its trainer was made: the engine's model is made anew, with the
@@ -163,7 +176,7 @@ function Session:exchange_optimizer(optimizer)
   self.sharding:handle(optimizer)
   self.optimizer, self.state, self.execs, self.graphs = optimizer, nil, {}, {}
   if not before then return self end
-  self:ensure_state()
+  make_state(self)
   for i, param in ipairs(self.sharding.params) do
     local values = ffi.new("float[?]", param.numel)
     check(C.ms_state_gather(before, i - 1, "param", values))
@@ -267,6 +280,7 @@ function Session:exec(name, inputs, forward, settings)
   if not found then
     self.graphs[id] = self.graphs[id] or trace_inputs(self, inputs, forward)
     local compiled = self:compile(name, self.graphs[id], settings)
+    self:ensure_state() -- may read files, which one rank alone can fail at
     found = together(function()
       local bound = self:bind(compiled)
       bound.id, bound.settings = id, settings

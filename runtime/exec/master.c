@@ -144,35 +144,40 @@ static int put_owned(const ms_state *state, const ms_param *p, const float *mine
   return bytes > 0 ? ms_state_copy_out(state, window + (from - begin), mine + (from - p->first), bytes) : MS_OK;
 }
 
-static int gather(ms_state *state, const ms_param *p, const float *mine, float *full) {
+/* Elements [first, first + count); out NULL: this rank only gives. */
+static int gather(ms_state *state, const ms_param *p, const float *mine, int64_t first, int64_t count, float *out) {
   ms_region window;
   int rc = MS_OK;
-  int64_t round = p->numel < ROUND_ELEMENTS ? p->numel : ROUND_ELEMENTS;
-  MS_TRY(ms_members_region(&state->members, (size_t)round * sizeof *full, &window));
-  for (int64_t begin = 0; begin < p->numel; begin += round) {
-    int64_t end = begin + round < p->numel ? begin + round : p->numel;
+  int64_t round = count < ROUND_ELEMENTS ? count : ROUND_ELEMENTS, last = first + count;
+  MS_TRY(ms_members_region(&state->members, (size_t)round * sizeof *out, &window));
+  for (int64_t begin = first; begin < last; begin += round) {
+    int64_t end = begin + round < last ? begin + round : last;
     /* Replicas hold the same bits: one of them is enough. */
     if (state->model->replicate_rank == 0) MS_GOTO(put_owned(state, p, mine, begin, end, window.base));
     MS_GOTO(ms_members_barrier(&state->members));
-    if (full) memcpy(full + begin, window.base, (size_t)(end - begin) * sizeof *full);
-    if (end < p->numel) MS_GOTO(ms_members_barrier(&state->members));
+    if (out) memcpy(out + (begin - first), window.base, (size_t)(end - begin) * sizeof *out);
+    if (end < last) MS_GOTO(ms_members_barrier(&state->members));
   }
 fail:
   ms_region_unmap(&window);
   return rc;
 }
 
-/* Ranks that ask for different parameters would be given a mixture of them. */
-static int check_same(ms_state *state, int param, const char *what) {
+/* Ranks that ask for different parameters, or parts of one, would be given a mixture of them. */
+static int check_same(ms_state *state, int param, const char *what, int64_t first, int64_t count) {
   struct asked {
+    int64_t first, count;
     int32_t param;
     char what[12];
-  } mine = {param, {0}}, *all = ms_calloc(state->members.size, sizeof *all);
+  } mine = {first, count, param, {0}}, *all = ms_calloc(state->members.size, sizeof *all);
   int rc = all ? MS_OK : MS_ENOMEM;
   snprintf(mine.what, sizeof mine.what, "%s", what);
   if (!rc) rc = ms_members_exchange(&state->members, &mine, sizeof mine, all);
   for (int i = 0; !rc && i < state->members.size; i++)
-    if (memcmp(&all[i], &mine, sizeof mine))
+    if (all[i].param == param && !strcmp(all[i].what, mine.what) && memcmp(&all[i], &mine, sizeof mine))
+      rc = MS_FAIL(MS_EMISMATCH, "rank %d gathers other elements of '%s' than rank %d; all ranks gather the same",
+                   state->members.rank[state->members.me], state->model->param[param].name, state->members.rank[i]);
+    else if (memcmp(&all[i], &mine, sizeof mine))
       rc = MS_FAIL(
           MS_EMISMATCH,
           "rank %d gathers %s of '%s' while rank %d gathers %s of '%s'; all ranks gather the same, in one order",
@@ -182,18 +187,28 @@ static int check_same(ms_state *state, int param, const char *what) {
   return rc;
 }
 
-int ms_state_gather(ms_state *state, int param, const char *what, float *full) {
+int ms_state_gather_range(ms_state *state, int param, const char *what, int64_t first, int64_t count, float *out) {
   float *mine;
   MS_TRY(ms_master_find(state, param, what, &mine));
   const ms_param *p = &state->model->param[param];
+  if (first < 0 || count < 1 || first > p->numel || count > p->numel - first)
+    return MS_FAIL(MS_EINVAL,
+                   "parameter '%s': %lld elements from element %lld: it has %lld, and 1 at least is gathered", p->name,
+                   (long long)count, (long long)first, (long long)p->numel);
   if (state->model->shard_size == 1)
-    return full ? ms_state_copy_out(state, full, mine, p->numel * (int64_t)sizeof *full) : MS_OK;
+    return out ? ms_state_copy_out(state, out, mine + first, count * (int64_t)sizeof *out) : MS_OK;
   ms_ledger *ledger = ms_world_ledger(state->world);
   ms_ledger_enter(ledger, ms_ledger_number(ledger, "gathering a parameter"));
-  int rc = check_same(state, param, what);
-  if (!rc) rc = gather(state, p, mine, full);
+  int rc = check_same(state, param, what, first, count);
+  if (!rc) rc = gather(state, p, mine, first, count, out);
   ms_ledger_leave(ledger, rc);
   return rc;
+}
+
+int ms_state_gather(ms_state *state, int param, const char *what, float *full) {
+  float *mine;
+  MS_TRY(ms_master_find(state, param, what, &mine));
+  return ms_state_gather_range(state, param, what, 0, state->model->param[param].numel, full);
 }
 
 /* Every rank takes what it owns of each window: it is written when no peer reads the parameter any more, which the window's

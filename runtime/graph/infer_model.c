@@ -57,6 +57,9 @@ int ms_infer_embedding(const ms_node *node, const ms_value_info *in, ms_value_in
   if (in[1].ndim == MS_MAX_DIMS)
     return MS_FAIL(MS_ESHAPE, "embedding: tokens are %s; they may have at most %d dimensions",
                    ms_shape_text(&in[1], text), MS_MAX_DIMS - 1);
+  if (node->attrs.i[0] < 0 || node->attrs.i[0] > in[0].dims[0])
+    return MS_FAIL(MS_EINVAL, "embedding: rows %" PRId64 "; w is %s: it must be 0 to %" PRId64, node->attrs.i[0],
+                   ms_shape_text(&in[0], text), in[0].dims[0]);
   out[0] = in[1];
   out[0].dims[out[0].ndim++] = in[0].dims[1];
   out[0].dtype = in[0].dtype;

@@ -227,6 +227,9 @@ static void wrong_tokens_are_told(void **state) {
   set_input(&c, 1, 4, 1);
   set_input(&c, 1, 2, -3);
   assert_fails(run_status(&c, 1), MS_EINVAL, TOLD("token -3 at position 2 is not in [0,10)", "-3 is not in [0,10)"));
+  c.call.attrs.i[0] = 8; /* the last two rows stand for no token */
+  set_input(&c, 1, 2, 8);
+  assert_fails(run_status(&c, 1), MS_EINVAL, TOLD("token 8 at position 2 is not in [0,8)", "8 is not in [0,8)"));
   free_case(&c);
 }
 

@@ -43,7 +43,7 @@ describe("gpt2", function()
   end)
 
   it("has the published sizes", function()
-    for name, count in pairs({ ["124M"] = 124439808, ["355M"] = 354823168, ["1558M"] = 1557611200 }) do
+    for name, count in pairs({ ["124M"] = 124439808, ["355M"] = 354823168, ["774M"] = 774030080, ["1.5B"] = 1557611200 }) do
       assert.equal(count, ms.models.gpt2({ name }):num_parameters())
     end
   end)
@@ -75,6 +75,13 @@ describe("gpt2", function()
         assert.is_true(summary.comm_bytes[0] > 0 and summary.comm_bytes[1] > 0)
       end
     end
+  end)
+
+  it("has the width, the eps and the positions that it is given", function()
+    local shapes = parameters(fixture.gpt2({ ffn = 20, eps = 1e-3 }))
+    assert.same({ 20, 8 }, shapes["layers.0.mlp.fc1.weight"].shape)
+    assert.same({ 8, 20 }, shapes["layers.1.mlp.fc2.weight"].shape)
+    assert.equal(1e-3, fixture.gpt2({ eps = 1e-3 }).norm.eps)
   end)
 
   for title, case in pairs({
@@ -134,7 +141,28 @@ describe("llama", function()
     assert.is_true(os.clock() - began < 0.3)
   end)
 
-  it("refuses heads that do not divide", function()
+  it("has heads of another size than dim / heads", function()
+    local shapes = parameters(llama({ head_dim = 6 }))
+    assert.same({ 24, 16 }, shapes["layers.0.attn.wq.weight"].shape)
+    assert.same({ 12, 16 }, shapes["layers.0.attn.wv.weight"].shape)
+    assert.same({ 16, 24 }, shapes["layers.0.attn.wo.weight"].shape)
+    assert.is_true(fixture.summary(fixture.trace(llama({ head_dim = 6 }), 2, 4)).instructions > 0)
+  end)
+
+  it("turns by the frequencies of Llama 3.1 when it is told to", function()
+    for name, factor in pairs({ ["1B"] = 32, ["3B"] = 32, ["8B"] = 8, ["70B"] = 8, ["405B"] = 8 }) do
+      local scaling = ms.models.llama({ name }).config.rope_scaling
+      assert.same({ factor, 1, 4, 8192 }, { scaling.factor, scaling.low_freq_factor, scaling.high_freq_factor,
+        scaling.original_max_position_embeddings })
+    end
+    assert.is_false(ms.models.llama({ "8B", rope_scaling = false }).config.rope_scaling)
+  end)
+
+  it("refuses heads that do not divide, or are odd, and scaling that makes no sense", function()
     assert.truthy(message(llama, { kv_heads = 3 }):find("heads of kv_heads 3", 1, true))
+    assert.truthy(message(llama, { head_dim = 5 }):find("heads of 5 must be even", 1, true))
+    assert.truthy(message(llama, { rope_scaling = { factor = 8 } }):find("rope_scaling: ", 1, true))
+    assert.truthy(message(llama, { rope_scaling = { factor = 8, low_freq_factor = 4, high_freq_factor = 4,
+      original_max_position_embeddings = 8192 } }):find("the high one above the low one", 1, true))
   end)
 end)

@@ -9,6 +9,7 @@ local nn = require("moonshard.nn")
 local ops = require("moonshard.ops")
 local options = require("moonshard.options")
 local parameter = require("moonshard.parameter")
+local vocabulary = require("moonshard.models.vocabulary")
 
 local laws = parameter.laws
 
@@ -17,7 +18,7 @@ local PUBLISHED = {
   ["124M"] = { layers = 12, dim = 768, heads = 12 },
   ["355M"] = { layers = 24, dim = 1024, heads = 16 },
   ["774M"] = { layers = 36, dim = 1280, heads = 20 },
-  ["1558M"] = { layers = 48, dim = 1600, heads = 25 },
+  ["1.5B"] = { layers = 48, dim = 1600, heads = 25 },
 }
 
 local function linear(inputs, outputs, config, init)
@@ -27,6 +28,10 @@ end
 -- Into the residual stream 2 projections a layer are added: their variance is divided by that number.
 local function residual_law(config)
   return laws.normal(0, 0.02 / math.sqrt(2 * config.layers))
+end
+
+local function norm(config)
+  return nn.layer_norm({ config.dim, eps = config.eps, bias = config.bias })
 end
 
 local Attention = module.define("Attention")
@@ -51,9 +56,8 @@ end
 local MLP = module.define("MLP")
 
 function MLP:init(config)
-  local hidden = config.dim * config.mlp_ratio
-  self.fc1 = linear(config.dim, hidden, config)
-  self.fc2 = linear(hidden, config.dim, config, residual_law(config))
+  self.fc1 = linear(config.dim, config.ffn, config)
+  self.fc2 = linear(config.ffn, config.dim, config, residual_law(config))
   self.activation = ops[config.activation]
 end
 
@@ -64,9 +68,9 @@ end
 local Block = module.define("Block")
 
 function Block:init(config)
-  self.norm1 = nn.layer_norm({ config.dim, bias = config.bias })
+  self.norm1 = norm(config)
   self.attn = Attention(config)
-  self.norm2 = nn.layer_norm({ config.dim, bias = config.bias })
+  self.norm2 = norm(config)
   self.mlp = MLP(config)
   self.dropout = nn.dropout(config.dropout)
 end
@@ -77,17 +81,17 @@ function Block:forward(x)
 end
 
 local GPT2 = module.define("GPT2")
+GPT2.family = "gpt2"
 
 function GPT2:init(config)
   self.config = setmetatable(config, {})
-  self.embed = nn.embedding({ config.vocab, config.dim, init = "gpt2" })
+  vocabulary.add_embedding(self, config)
   self.pos = nn.embedding({ config.seq, config.dim, init = "gpt2" })
   self.dropout = nn.dropout(config.dropout)
   self.layers = {}
   for i = 1, config.layers do self.layers[i] = Block(config) end
-  self.norm = nn.layer_norm({ config.dim, bias = config.bias })
-  self.head = nn.linear({ config.dim, config.vocab, bias = false, init = "gpt2" })
-  if config.tied then self.head.weight = self.embed.weight end
+  self.norm = norm(config)
+  vocabulary.add_head(self, config)
 end
 
 -- tokens i32 [B,T], T at most seq -> logits [B,T,V]
@@ -100,7 +104,7 @@ function GPT2:forward(tokens)
   local positions = self.pos.weight:slice(0, 0, length)
   local x = self.dropout(self.embed(tokens) + positions)
   for _, layer in ipairs(self.layers) do x = layer(x) end
-  return self.head(self.norm(x))
+  return vocabulary.logits(self, self.norm(x))
 end
 
 function GPT2:describe()
@@ -119,17 +123,20 @@ local SPECS = {
   heads = { "positive", required = true },
   seq = { "positive", required = true },
   mlp_ratio = { "positive", default = 4 },
+  ffn = { "positive" },
+  eps = { "number", default = 1e-5 },
   dropout = { "number", default = 0 },
   bias = { "boolean", default = true },
   tied = { "boolean", default = false },
   activation = { "string", default = "gelu_tanh" },
+  pad_vocab_to_multiple_of = { "positive", default = 1 },
 }
 
 local function read(given)
   local published = type(given) == "table" and given[1]
   if published then
     if not PUBLISHED[published] then
-      errors.raise("MS_ENAME", "ms.models.gpt2: no size %s; there are 124M, 355M, 774M, 1558M",
+      errors.raise("MS_ENAME", "ms.models.gpt2: no size %s; there are 124M, 355M, 774M, 1.5B",
         options.describe(published))
     end
     local filled = { vocab = 50257, seq = 1024, tied = true }
@@ -138,6 +145,7 @@ local function read(given)
     given = filled
   end
   local config = options.parse("ms.models.gpt2", given, SPECS)
+  config.ffn = config.ffn or config.dim * config.mlp_ratio
   if config.dim % config.heads ~= 0 then
     errors.raise("MS_ESHAPE", "ms.models.gpt2: dim %d must be a multiple of heads %d", config.dim, config.heads)
   end
@@ -149,7 +157,8 @@ local function read(given)
 end
 
 ---A GPT-2. Called with tokens i32 [batch, length] it gives logits [batch, length, vocab].
----@param config table { vocab, layers, dim, heads, seq, mlp_ratio = 4, dropout = 0, bias = true, tied = false,
----  activation = "gelu_tanh" }, or a published size and what to change: { "124M", seq = 512 }
+---@param config table { vocab, layers, dim, heads, seq, mlp_ratio = 4, ffn = dim * mlp_ratio, eps = 1e-5, dropout = 0,
+---  bias = true, tied = false, activation = "gelu_tanh", pad_vocab_to_multiple_of = 1 }, or a published size and what to
+---  change: { "124M", seq = 512 }
 ---@return moonshard.Module
 return function(config) return GPT2(read(config)) end

@@ -1,7 +1,8 @@
 -- Llama (Touvron et al. 2023; Llama 3 of Grattafiori et al. 2024): RMS norms, rotary positions, grouped queries,
 -- SwiGLU.
 --
--- Rotary positions pair element d with d + D/2, as Hugging Face's weights expect. Initial weights: normal(0, 0.02), the
+-- Rotary positions pair element d with d + D/2, as Hugging Face's weights expect; from Llama 3.1 on slow ones are slowed
+-- further (`rope_scaling`), so that a model reaches beyond the lengths that it saw first. Initial weights: normal(0, 0.02), the
 -- projections into the residual stream scaled by 1/sqrt(2 layers).
 
 local errors = require("moonshard.error")
@@ -10,16 +11,21 @@ local nn = require("moonshard.nn")
 local ops = require("moonshard.ops")
 local options = require("moonshard.options")
 local parameter = require("moonshard.parameter")
+local vocabulary = require("moonshard.models.vocabulary")
 
 local laws = parameter.laws
 
--- The published sizes of Llama 3; all have 128256 tokens and theta 500000.
+local function scaling(factor)
+  return { factor = factor, low_freq_factor = 1, high_freq_factor = 4, original_max_position_embeddings = 8192 }
+end
+
+-- Llama 3.1 (8B, 70B, 405B) and 3.2 (1B, 3B); all have 128256 tokens, theta 500000 and 131072 positions.
 local PUBLISHED = {
-  ["1B"] = { layers = 16, dim = 2048, heads = 32, kv_heads = 8, ffn = 8192, tied = true },
-  ["3B"] = { layers = 28, dim = 3072, heads = 24, kv_heads = 8, ffn = 8192, tied = true },
-  ["8B"] = { layers = 32, dim = 4096, heads = 32, kv_heads = 8, ffn = 14336 },
-  ["70B"] = { layers = 80, dim = 8192, heads = 64, kv_heads = 8, ffn = 28672 },
-  ["405B"] = { layers = 126, dim = 16384, heads = 128, kv_heads = 8, ffn = 53248 },
+  ["1B"] = { layers = 16, dim = 2048, heads = 32, kv_heads = 8, ffn = 8192, tied = true, rope_scaling = scaling(32) },
+  ["3B"] = { layers = 28, dim = 3072, heads = 24, kv_heads = 8, ffn = 8192, tied = true, rope_scaling = scaling(32) },
+  ["8B"] = { layers = 32, dim = 4096, heads = 32, kv_heads = 8, ffn = 14336, rope_scaling = scaling(8) },
+  ["70B"] = { layers = 80, dim = 8192, heads = 64, kv_heads = 8, ffn = 28672, rope_scaling = scaling(8) },
+  ["405B"] = { layers = 126, dim = 16384, heads = 128, kv_heads = 8, ffn = 53248, rope_scaling = scaling(8) },
 }
 
 local function linear(inputs, outputs, init)
@@ -30,11 +36,21 @@ local function residual_law(config)
   return laws.normal(0, 0.02 / math.sqrt(2 * config.layers))
 end
 
+-- Attributes of the op `rope`.
+local function rope_of(config)
+  local scaled = config.rope_scaling
+  if not scaled then return { theta = config.rope_theta } end
+  return {
+    theta = config.rope_theta, factor = scaled.factor, low = scaled.low_freq_factor, high = scaled.high_freq_factor,
+    original = scaled.original_max_position_embeddings,
+  }
+end
+
 local Attention = module.define("Attention")
 
 function Attention:init(config)
-  local head_dim = config.dim / config.heads
-  self.heads, self.kv_heads, self.head_dim, self.theta = config.heads, config.kv_heads, head_dim, config.rope_theta
+  local head_dim = config.head_dim
+  self.heads, self.kv_heads, self.head_dim, self._rope = config.heads, config.kv_heads, head_dim, rope_of(config)
   self.wq = linear(config.dim, config.heads * head_dim)
   self.wk = linear(config.dim, config.kv_heads * head_dim)
   self.wv = linear(config.dim, config.kv_heads * head_dim)
@@ -43,12 +59,12 @@ end
 
 -- x [B,T,D] -> [B,T,D]
 function Attention:forward(x)
-  local batch, length, dim = unpack(x.shape)
+  local batch, length = unpack(x.shape)
   local q = self.wq(x):reshape(batch, length, self.heads, self.head_dim)
   local k = self.wk(x):reshape(batch, length, self.kv_heads, self.head_dim)
   local v = self.wv(x):reshape(batch, length, self.kv_heads, self.head_dim)
-  local y = ops.attention(q:rope({ theta = self.theta }), k:rope({ theta = self.theta }), v, { causal = true })
-  return self.wo(y:reshape(batch, length, dim))
+  local y = ops.attention(q:rope(self._rope), k:rope(self._rope), v, { causal = true })
+  return self.wo(y:reshape(batch, length, self.heads * self.head_dim))
 end
 
 local MLP = module.define("MLP")
@@ -78,15 +94,15 @@ function Block:forward(x)
 end
 
 local Llama = module.define("Llama")
+Llama.family = "llama"
 
 function Llama:init(config)
   self.config = setmetatable(config, {})
-  self.embed = nn.embedding({ config.vocab, config.dim, init = "gpt2" })
+  vocabulary.add_embedding(self, config)
   self.layers = {}
   for i = 1, config.layers do self.layers[i] = Block(config) end
   self.norm = nn.rms_norm({ config.dim, eps = config.eps })
-  self.head = linear(config.dim, config.vocab)
-  if config.tied then self.head.weight = self.embed.weight end
+  vocabulary.add_head(self, config)
 end
 
 -- tokens i32 [B,T] -> logits [B,T,V]
@@ -97,7 +113,7 @@ function Llama:forward(tokens)
   end
   local x = self.embed(tokens)
   for _, layer in ipairs(self.layers) do x = layer(x) end
-  return self.head(self.norm(x))
+  return vocabulary.logits(self, self.norm(x))
 end
 
 function Llama:describe()
@@ -113,12 +129,42 @@ local SPECS = {
   dim = { "positive", required = true },
   heads = { "positive", required = true },
   kv_heads = { "positive" },
+  head_dim = { "positive" },
   ffn = { "positive", required = true },
   seq = { "positive", required = true },
   rope_theta = { "number", default = 10000 },
+  rope_scaling = { "table|boolean", default = false },
   eps = { "number", default = 1e-5 },
   tied = { "boolean", default = false },
+  pad_vocab_to_multiple_of = { "positive", default = 1 },
 }
+
+local SCALING = {
+  factor = { "number", required = true }, low_freq_factor = { "number", required = true },
+  high_freq_factor = { "number", required = true }, original_max_position_embeddings = { "positive", required = true },
+}
+
+local function read_scaling(given)
+  if not given then return false end
+  local scaled = options.parse("ms.models.llama: rope_scaling", given ~= true and given or nil, SCALING)
+  if not (scaled.factor > 0 and scaled.low_freq_factor > 0 and scaled.high_freq_factor > scaled.low_freq_factor) then
+    errors.invalid("ms.models.llama: rope_scaling: factor %g, low_freq_factor %g and high_freq_factor %g must be positive, "
+      .. "and the high one above the low one", scaled.factor, scaled.low_freq_factor, scaled.high_freq_factor)
+  end
+  return scaled
+end
+
+local function check_heads(config)
+  if config.dim % config.heads ~= 0 and not config.head_dim or config.heads % config.kv_heads ~= 0 then
+    errors.raise("MS_ESHAPE", "ms.models.llama: dim %d must be a multiple of heads %d, and heads of kv_heads %d",
+      config.dim, config.heads, config.kv_heads)
+  end
+  config.head_dim = config.head_dim or config.dim / config.heads
+  if config.head_dim % 2 ~= 0 then
+    errors.raise("MS_ESHAPE", "ms.models.llama: heads of %d must be even, since pairs of elements are rotated",
+      config.head_dim)
+  end
+end
 
 local function read(given)
   local published = type(given) == "table" and given[1]
@@ -127,22 +173,21 @@ local function read(given)
       errors.raise("MS_ENAME", "ms.models.llama: no size %s; there are 1B, 3B, 8B, 70B, 405B",
         options.describe(published))
     end
-    local filled = { vocab = 128256, rope_theta = 500000, seq = 8192 }
+    local filled = { vocab = 128256, rope_theta = 500000, seq = 131072 }
     for key, value in pairs(PUBLISHED[published]) do filled[key] = value end
     for key, value in pairs(given) do filled[key] = value end
     given = filled
   end
   local config = options.parse("ms.models.llama", given, SPECS)
   config.kv_heads = config.kv_heads or config.heads
-  if config.dim % config.heads ~= 0 or config.heads % config.kv_heads ~= 0 then
-    errors.raise("MS_ESHAPE", "ms.models.llama: dim %d must be a multiple of heads %d, and heads of kv_heads %d",
-      config.dim, config.heads, config.kv_heads)
-  end
+  config.rope_scaling = read_scaling(config.rope_scaling)
+  check_heads(config)
   return config
 end
 
 ---A Llama. Called with tokens i32 [batch, length] it gives logits [batch, length, vocab].
----@param config table { vocab, layers, dim, heads, kv_heads = heads, ffn, seq, rope_theta = 10000, eps = 1e-5,
----  tied = false }, or a published size and what to change: { "8B", seq = 4096 }
+---@param config table { vocab, layers, dim, heads, kv_heads = heads, head_dim = dim / heads, ffn, seq, rope_theta = 10000,
+---  rope_scaling = { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } or false, eps = 1e-5,
+---  tied = false, pad_vocab_to_multiple_of = 1 }, or a published size and what to change: { "8B", seq = 4096 }
 ---@return moonshard.Module
 return function(config) return Llama(read(config)) end

@@ -1,0 +1,95 @@
+-- A folder's config.json: which family it is, and the options of our model that it asks for.
+
+local errors = require("moonshard.error")
+local json = require("moonshard.json")
+local options = require("moonshard.options")
+
+local config = {}
+
+local FAMILIES = { gpt2 = "moonshard.huggingface.gpt2", llama = "moonshard.huggingface.llama" }
+
+---@class moonshard.HuggingFaceTensor a stored tensor and what lies in it
+---@field name string without the family's prefix
+---@field shape integer[]
+---@field parts { parameter: string, column: integer?, columns: integer?, transposed: boolean? }[] our parameters: all of it,
+---  or some columns (of a vector: elements); transposed: [columns, rows] here
+
+---@class moonshard.HuggingFaceFamily
+---@field prefix string of its names but the head's
+---@field head string name of the head's weight
+---@field architecture string
+---@field buffers string[] patterns of names that are passed over
+---@field options fun(path: string, config: table): table
+---@field config fun(options: table): table
+---@field tensors fun(options: table): moonshard.HuggingFaceTensor[]
+
+---@param name string
+---@return moonshard.HuggingFaceFamily?
+function config.family(name)
+  return FAMILIES[name] and require(FAMILIES[name])
+end
+
+---Reads config.json as a table.
+---@param folder string
+---@return table
+---@return string path
+function config.read(folder)
+  local path = folder:gsub("/+$", "") .. "/config.json"
+  local file, why = io.open(path, "rb")
+  if not file then errors.invalid("%s: a folder of Hugging Face's layout has a config.json", why) end
+  local text = file:read("*a")
+  file:close()
+  local decoded, problem = json.decode(text or "")
+  if type(decoded) ~= "table" or decoded[1] ~= nil then
+    errors.invalid("%s: %s", path, problem or "it must be an object")
+  end
+  return decoded, path
+end
+
+---The family and options of a config.
+---@param given table as config.read gives it
+---@param path string for errors
+---@return moonshard.HuggingFaceFamily
+---@return table options of ms.models.<model_type>
+function config.parse(given, path)
+  local family = config.family(given.model_type)
+  if not family then
+    errors.raise("MS_EUNSUPPORTED", "%s: model_type is %s: there are gpt2 and llama", path,
+      options.describe(given.model_type))
+  end
+  return family, family.options(path, given)
+end
+
+-- Numbers that the reference library wants to see with a point.
+local REAL = {
+  factor = true, low_freq_factor = true, high_freq_factor = true, rope_theta = true, resid_pdrop = true,
+  embd_pdrop = true, attn_pdrop = true,
+}
+
+local function lines(object, indent)
+  local keys, parts = {}, {}
+  for key in pairs(object) do keys[#keys + 1] = key end
+  table.sort(keys)
+  for i, key in ipairs(keys) do
+    local value = object[key]
+    local text
+    if type(value) == "table" and value[1] == nil and next(value) then
+      text = lines(value, indent .. "  ")
+    elseif REAL[key] and type(value) == "number" and value % 1 == 0 then
+      text = ("%.1f"):format(value)
+    else
+      text = json.encode(value)
+    end
+    parts[i] = ("%s  %s: %s"):format(indent, json.encode(key), text)
+  end
+  return "{\n" .. table.concat(parts, ",\n") .. "\n" .. indent .. "}"
+end
+
+---The text of a config.json: keys in order, one on a line.
+---@param object table
+---@return string
+function config.text(object)
+  return lines(object, "") .. "\n"
+end
+
+return config

@@ -1,0 +1,85 @@
+-- Reading the fields of a config.json: types, values that change the numbers and are not built here, and fields that nobody
+-- knows. A field that was passed over in silence would give another model than the one that was asked for.
+
+local errors = require("moonshard.error")
+local nearest = require("moonshard.nearest")
+local options = require("moonshard.options")
+
+local fields = {}
+
+-- Fields of any config that have no part in the forward of a language model: tokens, generation, where it came from, and
+-- dropout, which is a setting of training.
+local WITHOUT_PART = {}
+for name in ([[
+  _attn_implementation _attn_implementation_autoset _commit_hash _name_or_path architectures attention_dropout
+  attn_implementation attn_pdrop auto_map bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward
+  cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample dtype early_stopping embd_pdrop
+  encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task forced_bos_token_id
+  forced_eos_token_id gradient_checkpointing id2label initializer_range is_decoder label2id length_penalty max_length
+  min_length model_type n_ctx name_or_path no_repeat_ngram_size num_beam_groups num_beams num_return_sequences
+  output_attentions output_hidden_states output_past output_scores pad_token_id prefix problem_type
+  remove_invalid_values repetition_penalty resid_pdrop return_dict return_dict_in_generate sep_token_id
+  summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj suppress_tokens
+  task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript
+  transformers_version typical_p unk_token_id use_cache
+]]):gmatch("%S+") do WITHOUT_PART[name] = true end
+
+local KINDS = {
+  size = { "a whole number of at least 1", function(v) return type(v) == "number" and v % 1 == 0 and v >= 1 end },
+  positive = { "a number above 0", function(v) return type(v) == "number" and v > 0 end },
+  boolean = { "true or false", function(v) return type(v) == "boolean" end },
+  text = { "a text", function(v) return type(v) == "string" end },
+  object = { "an object", function(v) return type(v) == "table" end },
+}
+
+local function unknown(path, name, known)
+  local names = {}
+  for key in pairs(known) do names[#names + 1] = key end
+  local near = nearest.name(name, names)
+  errors.raise("MS_EUNSUPPORTED", "%s: field %s is not known here, so what it does to the numbers is not either%s; if it has no "
+    .. "part in them, give ignore = { %q }", path, name, near and (" (the nearest that is: %s)"):format(near) or "", name)
+end
+
+---Reads a config by a table of fields.
+---@param path string of the file, for errors
+---@param config table as JSON has it; null is nil
+---@param known table<string, table> by name: { kind, default } gives a value; { only = value, why } must have that value
+---  when it is there
+---@return table<string, any> values by name
+function fields.read(path, config, known)
+  local values = {}
+  for name, value in pairs(config) do
+    local field = known[name]
+    if not field and not WITHOUT_PART[name] then unknown(path, name, known) end
+    if field and field.only ~= nil and value ~= field.only then
+      errors.raise("MS_EUNSUPPORTED", "%s: %s is %s: %s", path, name, options.describe(value), field.why)
+    end
+    if field and field[1] and not KINDS[field[1]][2](value) then
+      errors.invalid("%s: %s must be %s, not %s", path, name, KINDS[field[1]][1], options.describe(value))
+    end
+  end
+  for name, field in pairs(known) do
+    local value = config[name]
+    if value == nil then value = field[2] end
+    if value == nil and field.required then errors.invalid("%s: %s is missing", path, name) end
+    values[name] = value
+  end
+  return values
+end
+
+---The value that belongs to a name, or an error that lists the names there are.
+---@param path string
+---@param field string
+---@param value string
+---@param choices table<string, any>
+---@return any
+function fields.choose(path, field, value, choices)
+  if choices[value] ~= nil then return choices[value] end
+  local names = {}
+  for name in pairs(choices) do names[#names + 1] = name end
+  table.sort(names)
+  errors.raise("MS_EUNSUPPORTED", "%s: %s is %s, which is not built: there are %s", path, field, options.describe(value),
+    table.concat(names, ", "))
+end
+
+return fields

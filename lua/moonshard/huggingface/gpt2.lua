@@ -1,0 +1,104 @@
+-- Hugging Face's GPT-2: what its config.json says, and where each of our parameters lies in its tensors.
+--
+-- Its layers are "Conv1D": weights lie as [in, out], ours as [out, in]; queries, keys and values lie side by side in one
+-- tensor. A folder of the base model has names without "transformer.".
+
+local errors = require("moonshard.error")
+local fields = require("moonshard.huggingface.fields")
+
+local gpt2 = { prefix = "transformer.", architecture = "GPT2LMHeadModel", head = "lm_head.weight" }
+
+-- Masks that old versions kept with the weights.
+gpt2.buffers = { "^h%.%d+%.attn%.bias$", "^h%.%d+%.attn%.masked_bias$" }
+
+local ACTIVATIONS = {
+  gelu_new = "gelu_tanh", gelu_pytorch_tanh = "gelu_tanh", gelu_fast = "gelu_tanh", gelu = "gelu", relu = "relu",
+  silu = "silu", swish = "silu",
+}
+
+local NAMES = { gelu_tanh = "gelu_new", gelu = "gelu", relu = "relu", silu = "silu" }
+
+-- Types and defaults as in GPT2Config.
+local KNOWN = {
+  vocab_size = { "size", 50257 }, n_positions = { "size", 1024 }, n_embd = { "size", 768 }, n_layer = { "size", 12 },
+  n_head = { "size", 12 }, n_inner = { "size" }, activation_function = { "text", "gelu_new" },
+  layer_norm_epsilon = { "positive", 1e-5 }, tie_word_embeddings = { "boolean", true },
+  scale_attn_weights = { only = true, why = "attention without its scale is not built" },
+  scale_attn_by_inverse_layer_idx = { only = false, why = "attention scaled by layer is not built" },
+  reorder_and_upcast_attn = { only = false, why = "attention in another order and precision is not built" },
+  add_cross_attention = { only = false, why = "attention to another model's states is not built" },
+  is_encoder_decoder = { only = false, why = "models of an encoder and a decoder are not built" },
+  quantization_config = { only = false, why = "weights that were quantised are not read" },
+}
+
+---Options of ms.models.gpt2.
+---@param path string of config.json
+---@param config table
+---@return table
+function gpt2.options(path, config)
+  local values = fields.read(path, config, KNOWN)
+  if values.n_embd % values.n_head ~= 0 then
+    errors.invalid("%s: n_embd %d must be a multiple of n_head %d", path, values.n_embd, values.n_head)
+  end
+  return {
+    vocab = values.vocab_size, seq = values.n_positions, dim = values.n_embd, layers = values.n_layer,
+    heads = values.n_head, ffn = values.n_inner or 4 * values.n_embd, eps = values.layer_norm_epsilon,
+    activation = fields.choose(path, "activation_function", values.activation_function, ACTIVATIONS),
+    tied = values.tie_word_embeddings,
+  }
+end
+
+---The config.json of a model of ours.
+---@param options table of ms.models.gpt2, complete
+---@return table
+function gpt2.config(options)
+  if not options.bias then
+    errors.raise("MS_EUNSUPPORTED", "a GPT-2 without biases has no Hugging Face layout: make the model with bias = true")
+  end
+  return {
+    model_type = "gpt2", vocab_size = options.vocab, n_positions = options.seq, n_embd = options.dim,
+    n_layer = options.layers, n_head = options.heads, n_inner = options.ffn, layer_norm_epsilon = options.eps,
+    activation_function = NAMES[options.activation], tie_word_embeddings = options.tied,
+    resid_pdrop = options.dropout, embd_pdrop = options.dropout, attn_pdrop = 0,
+  }
+end
+
+---Every stored tensor: its name without prefix, its shape, and the parameters that lie in it.
+---@param o table options of ms.models.gpt2
+---@return moonshard.HuggingFaceTensor[]
+function gpt2.tensors(o)
+  local list, dim, ffn = {}, o.dim, o.ffn
+  local function plain(name, shape, parameter)
+    list[#list + 1] = { name = name, shape = shape, parts = { { parameter = parameter } } }
+  end
+  local function norm(name, parameter)
+    plain(name .. ".weight", { dim }, parameter .. ".weight")
+    plain(name .. ".bias", { dim }, parameter .. ".bias")
+  end
+  -- Parameters of `outputs` columns each, one after another.
+  local function conv(name, inputs, outputs, parameters)
+    local weight, bias = {}, {}
+    for i, parameter in ipairs(parameters) do
+      weight[i] = { parameter = parameter .. ".weight", column = (i - 1) * outputs, columns = outputs, transposed = true }
+      bias[i] = { parameter = parameter .. ".bias", column = (i - 1) * outputs, columns = outputs }
+    end
+    list[#list + 1] = { name = name .. ".weight", shape = { inputs, #parameters * outputs }, parts = weight }
+    list[#list + 1] = { name = name .. ".bias", shape = { #parameters * outputs }, parts = bias }
+  end
+  plain("wte.weight", { o.vocab, dim }, "embed.weight")
+  plain("wpe.weight", { o.seq, dim }, "pos.weight")
+  for i = 0, o.layers - 1 do
+    local theirs, ours = ("h.%d."):format(i), ("layers.%d."):format(i)
+    norm(theirs .. "ln_1", ours .. "norm1")
+    conv(theirs .. "attn.c_attn", dim, dim, { ours .. "attn.wq", ours .. "attn.wk", ours .. "attn.wv" })
+    conv(theirs .. "attn.c_proj", dim, dim, { ours .. "attn.wo" })
+    norm(theirs .. "ln_2", ours .. "norm2")
+    conv(theirs .. "mlp.c_fc", dim, ffn, { ours .. "mlp.fc1" })
+    conv(theirs .. "mlp.c_proj", ffn, dim, { ours .. "mlp.fc2" })
+  end
+  norm("ln_f", "norm")
+  if not o.tied then plain(gpt2.head, { o.vocab, dim }, "head.weight") end
+  return list
+end
+
+return gpt2

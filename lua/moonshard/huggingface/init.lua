@@ -1,0 +1,99 @@
+-- Models in Hugging Face's layout: a folder with config.json and safetensors files becomes a model of ours, and a model of
+-- ours such a folder, that the reference library loads.
+
+local config = require("moonshard.huggingface.config")
+local engine = require("moonshard.ffi")
+local errors = require("moonshard.error")
+local models = require("moonshard.models")
+local options = require("moonshard.options")
+local session = require("moonshard.session")
+local tree = require("moonshard.tree")
+local weights = require("moonshard.huggingface.weights")
+local world = require("moonshard.world")
+local writing = require("moonshard.huggingface.write")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+local huggingface = { write = writing.write }
+
+---A model with the weights of a folder. Names and shapes are checked now; each rank reads its own elements when the model
+---is first used. Where only plans are made, config.json is enough.
+---@param folder string
+---@param given { dropout: number?, pad_vocab_to_multiple_of: integer?, ignore: string[]? }? dropout of training (GPT-2; 0);
+---  ignore: fields of config.json that have no part in the numbers though they are not known here; they are not saved
+---@return moonshard.Module
+function huggingface.model(folder, given)
+  given = options.parse("ms.huggingface.model", given, {
+    dropout = { "number" }, pad_vocab_to_multiple_of = { "positive" }, ignore = { "table" },
+  })
+  if type(folder) ~= "string" then errors.invalid("ms.huggingface.model: give a folder, not %s", tostring(folder)) end
+  local whole, path = config.read(folder)
+  for _, name in ipairs(given.ignore or {}) do whole[name] = nil end
+  local family, wanted = config.parse(whole, path)
+  wanted.dropout, wanted.pad_vocab_to_multiple_of = given.dropout, given.pad_vocab_to_multiple_of
+  local model = models[whole.model_type](wanted)
+  rawset(model, "_huggingface", whole)
+  if world.plan_only then return model end
+  local sources = weights.open(folder, family, wanted)
+  for name, parameter in model:named_parameters() do parameter.source = sources[name] end
+  return model
+end
+
+---Refuses a folder that a model could not be saved in at the end of a run: one that holds a model already.
+---@param folder string
+function huggingface.check_folder(folder)
+  if world.rank == 0 and not world.plan_only then writing.check_folder(folder) end
+end
+
+---What a model's config.json says: the one that it was read from, or one made of its options. MS_EUNSUPPORTED for a model
+---that Hugging Face's library has no layout for.
+---@param model moonshard.Module
+---@return table
+function huggingface.config(model)
+  local read = rawget(model, "_huggingface")
+  if read then return read end
+  local family = model.family and config.family(model.family)
+  if not family then
+    errors.raise("MS_EUNSUPPORTED", "a %s has no Hugging Face layout: ms.models.gpt2 and ms.models.llama have one",
+      getmetatable(model).name)
+  end
+  return family.config(model.config)
+end
+
+-- Iterates over a model's parameters as write takes them; reading is collective.
+local function parameters_of(model, around, writes)
+  local entries, i = tree.inventory(model).parameters, 0
+  local state, buffer, room = around:ensure_state(), nil, 0
+  return function()
+    i = i + 1
+    local entry = entries[i]
+    if not entry then return nil end
+    local index = around.sharding.index[entry.parameter]
+    return entry.name, entry.parameter.shape, function(first, count)
+      if writes and count > room then buffer, room = ffi.new("float[?]", count), count end
+      check(C.ms_state_gather_range(state, index, "param", first, count, buffer))
+      return buffer
+    end
+  end
+end
+
+---Saves a model: config.json and model.safetensors, or several files and their index. No rank holds more of the model than
+---its chunks and 64 MiB. Collective; the first rank of the mesh writes.
+---@param model moonshard.Module|moonshard.Trainer
+---@param folder string is made; must not hold a model yet
+---@param given { dtype: string?, max_shard_size: string|number? }? "f32" (default), "bf16" or "f16"; "5GB"
+---@return { bytes: number, files: string[] } written
+function huggingface.save(model, folder, given)
+  model = model.model or model
+  if not tree.is_module(model) then errors.invalid("ms.huggingface.save: give a model or a trainer") end
+  local whole = huggingface.config(model)
+  if world.plan_only then return { bytes = 0, files = {} } end
+  local around = session.around(model)
+  local writes = around.sharding.alone or around.sharding.mesh:get_index() == 0
+  local written = writing.write(folder, {
+    config = whole, parameters = parameters_of(model, around, writes), writes = writes,
+  }, given)
+  around:gather(0, "of a saved model") -- the folder is whole when any rank goes on
+  return written
+end
+
+return huggingface

@@ -1,0 +1,156 @@
+-- The tensors of a folder beside those that its config.json asks for, and each of our parameters as a part of one.
+
+local errors = require("moonshard.error")
+local safetensors = require("moonshard.safetensors")
+local ffi = require("ffi")
+
+local weights = {}
+
+local LISTED = 8 -- of the names that an error lists
+
+local function numel(shape)
+  local n = 1
+  for _, size in ipairs(shape) do n = n * size end
+  return n
+end
+weights.numel = numel
+
+local function shape_text(shape)
+  return "[" .. table.concat(shape, ",") .. "]"
+end
+
+---Where a part lies in its tensor, for reading and writing in the order of our parameter.
+---@param tensor moonshard.HuggingFaceTensor
+---@param part table
+---@return moonshard.TensorView? nil: all of the tensor as it lies
+---@return integer elements
+function weights.view(tensor, part)
+  if not part.column then return nil, numel(tensor.shape) end
+  if not part.transposed then
+    return { rows = 1, columns = part.columns, first = part.column, row_stride = 1, column_stride = 1 }, part.columns
+  end
+  local inputs, width = tensor.shape[1], tensor.shape[2]
+  return { rows = part.columns, columns = inputs, first = part.column, row_stride = 1, column_stride = width },
+    part.columns * inputs
+end
+
+-- ---- missing, extra, misshapen ----------------------------------------------------------------------------------
+
+local function enough(list)
+  local shown = {}
+  for i = 1, math.min(#list, LISTED) do shown[i] = list[i] end
+  if #list > LISTED then shown[LISTED + 1] = ("and %d more"):format(#list - LISTED) end
+  return table.concat(shown, ", ")
+end
+
+local function has_prefix(file, prefix)
+  for _, tensor in ipairs(file.tensors) do
+    if tensor.name:sub(1, #prefix) == prefix then return true end
+  end
+  return false
+end
+
+local function is_buffer(name, family, prefix)
+  if name:sub(1, #prefix) == prefix then name = name:sub(#prefix + 1) end
+  for _, pattern in ipairs(family.buffers) do
+    if name:match(pattern) then return true end
+  end
+  return false
+end
+
+-- What the folder has beside what it should have, as texts.
+local function differences(file, family, prefix, expected)
+  local missing, misshapen, extra = {}, {}, {}
+  for name, tensor in pairs(expected) do
+    local stored = file.by_name[name]
+    if not stored then
+      missing[#missing + 1] = name
+    elseif shape_text(stored.shape) ~= shape_text(tensor.shape) then
+      misshapen[#misshapen + 1] = ("%s is %s instead of %s"):format(name, shape_text(stored.shape),
+        shape_text(tensor.shape))
+    end
+  end
+  for _, stored in ipairs(file.tensors) do
+    local name = stored.name
+    if not expected[name] and name ~= family.head and not is_buffer(name, family, prefix) then extra[#extra + 1] = name end
+  end
+  return missing, misshapen, extra
+end
+
+local function check_names(file, family, prefix, expected)
+  local missing, misshapen, extra = differences(file, family, prefix, expected)
+  local found = {}
+  for _, kind in ipairs({ { "missing", missing }, { "misshapen", misshapen }, { "extra", extra } }) do
+    table.sort(kind[2])
+    if #kind[2] > 0 then found[#found + 1] = ("%s: %s"):format(kind[1], enough(kind[2])) end
+  end
+  if #found > 0 then
+    errors.raise("MS_EMISMATCH", "%s does not hold the tensors that config.json asks for; %s", file.path,
+      table.concat(found, "; "))
+  end
+end
+
+-- ---- reading ----------------------------------------------------------------------------------------------------
+
+-- A tied head may be stored too; other values than the embedding's would be lost.
+local function check_twin(file, twin, name, first, count, values)
+  local other = ffi.new("float[?]", count)
+  local bytes = file:read_f32(twin, nil, first, count, other)
+  local a, b = ffi.cast("const int32_t *", values), ffi.cast("const int32_t *", other)
+  for i = 0, tonumber(count) - 1 do
+    if a[i] ~= b[i] then
+      errors.raise("MS_EMISMATCH", "%s: config.json ties %s to %s, but they differ at element %d: set tie_word_embeddings to "
+        .. "false to have both", file.path, twin, name, first + i)
+    end
+  end
+  return bytes
+end
+
+local function source_of(file, tensor, part, identity, twin)
+  local view, elements = weights.view(tensor, part)
+  local function read(first, count, out)
+    local stored = math.max(0, math.min(count, elements - first)) -- what is beyond is padding of the vocabulary
+    if stored < count then ffi.fill(out + stored, (count - stored) * 4) end
+    if stored == 0 then return 0 end
+    local bytes = file:read_f32(tensor.stored_as, view, first, stored, out)
+    if twin then bytes = bytes + check_twin(file, twin, tensor.stored_as, first, stored, out) end
+    return bytes
+  end
+  return { read = read, identity = identity }
+end
+
+-- Equal for files of equal headers.
+local function identity_of(file)
+  local lines = {}
+  for i, tensor in ipairs(file.tensors) do
+    lines[i] = ("%s %s %s %d"):format(tensor.name, tensor.dtype, shape_text(tensor.shape), tensor.offset)
+  end
+  return table.concat(lines, "\n")
+end
+
+---Opens a folder's weights, checks them against what is needed, and says where each parameter is read.
+---@param folder string
+---@param family moonshard.HuggingFaceFamily
+---@param options table of the model
+---@return table<string, moonshard.ValueSource> sources by our parameter's name
+function weights.open(folder, family, options)
+  local file = safetensors.open(folder)
+  local prefix = has_prefix(file, family.prefix) and family.prefix or ""
+  local expected, list = {}, family.tensors(options)
+  for _, tensor in ipairs(list) do
+    tensor.stored_as = tensor.name == family.head and tensor.name or prefix .. tensor.name
+    expected[tensor.stored_as] = tensor
+  end
+  check_names(file, family, prefix, expected)
+  local identity, sources = identity_of(file), {}
+  local head = options.tied and file.by_name[family.head] and family.head or nil
+  for _, tensor in ipairs(list) do
+    for _, part in ipairs(tensor.parts) do
+      local twin = part.parameter == "embed.weight" and head or nil
+      sources[part.parameter] = source_of(file, tensor, part, identity, twin)
+    end
+  end
+  return sources
+end
+
+return weights

@@ -1,0 +1,184 @@
+-- Writing a folder of Hugging Face's layout from anything that gives parameters by element ranges: a model that lives on
+-- many ranks, or a checkpoint on disk. A few elements are in memory at a time.
+--
+-- Files appear one by one, each whole, config.json last: a folder without it was not finished.
+
+local config = require("moonshard.huggingface.config")
+local errors = require("moonshard.error")
+local json = require("moonshard.json")
+local options = require("moonshard.options")
+local output_file = require("moonshard.output_file")
+local safetensors = require("moonshard.safetensors")
+local weights = require("moonshard.huggingface.weights")
+
+local PIECE = 2 ^ 23 -- elements that are read at a time
+
+local DTYPES = { f32 = "F32", bf16 = "BF16", f16 = "F16" }
+local BYTES = { F32 = 4, BF16 = 2, F16 = 2 }
+local TORCH = { F32 = "float32", BF16 = "bfloat16", F16 = "float16" }
+local UNITS = {
+  [""] = 1, B = 1, KB = 1e3, MB = 1e6, GB = 1e9, TB = 1e12, KIB = 2 ^ 10, MIB = 2 ^ 20, GIB = 2 ^ 30, TIB = 2 ^ 40,
+}
+
+---@class moonshard.HuggingFaceSource
+---@field config table what config.json says: as read from one, or as huggingface.config gives it
+---@field parameters fun(): string?, integer[]?, function? iterates over name, dims and read(first, count), which gives
+---  elements [first, first + count) of the flattened parameter as const float *, valid until the next read
+---@field writes boolean? false: reads along, where reading is collective, and writes nothing; true
+
+-- "5GB" as the reference library counts it: powers of ten, or of two as GiB.
+local function read_size(given)
+  if type(given) == "number" and given >= 1 then return given end
+  local number, unit = tostring(given):match("^(%d+%.?%d*)%s*(%a*)$")
+  if not number or not UNITS[unit:upper()] then
+    errors.invalid("max_shard_size must be a size such as \"5GB\", \"500MB\" or a number of bytes, not %s",
+      options.describe(given))
+  end
+  return tonumber(number) * UNITS[unit:upper()]
+end
+
+local function read_options(given)
+  given = options.parse("ms.huggingface", given, {
+    dtype = { "string", default = "f32" }, max_shard_size = { "any", default = "5GB" },
+  })
+  if not DTYPES[given.dtype] then
+    errors.raise("MS_ENAME", "ms.huggingface: dtype %s: there are f32, bf16 and f16", options.describe(given.dtype))
+  end
+  return DTYPES[given.dtype], read_size(given.max_shard_size)
+end
+
+local function collect(source)
+  local found = {}
+  for name, dims, read in source.parameters do found[name] = { dims = dims, read = read } end
+  return found
+end
+
+-- Every part of every tensor has its parameter, of at least its size: rows of a padded vocabulary are left out.
+local function check_parameters(found, tensors)
+  local left = {}
+  for name in pairs(found) do left[name] = true end
+  for _, tensor in ipairs(tensors) do
+    for _, part in ipairs(tensor.parts) do
+      local parameter = found[part.parameter]
+      local _, elements = weights.view(tensor, part)
+      if not parameter then errors.raise("MS_EMISMATCH", "parameter %s is missing", part.parameter) end
+      local size, first = weights.numel(parameter.dims), tensor.shape[1]
+      local padded = not part.column and parameter.dims[1] > first and elements / first == size / parameter.dims[1]
+      if size ~= elements and not padded then
+        errors.raise("MS_EMISMATCH", "parameter %s is [%s], but tensor %s holds %d elements of it", part.parameter,
+          table.concat(parameter.dims, ","), tensor.name, elements)
+      end
+      left[part.parameter] = nil
+    end
+  end
+  local extra = next(left)
+  if extra then errors.raise("MS_EMISMATCH", "parameter %s has no place in config.json's model", extra) end
+end
+
+-- As the reference library divides: in order, a new file when the next tensor would be too much for this one.
+local function divide(tensors, dtype, limit)
+  local files = { { bytes = 0 } }
+  for _, tensor in ipairs(tensors) do
+    local bytes = weights.numel(tensor.shape) * BYTES[dtype]
+    local file = files[#files]
+    if #file > 0 and file.bytes + bytes > limit then
+      file = { bytes = 0 }
+      files[#files + 1] = file
+    end
+    file[#file + 1], file.bytes = tensor, file.bytes + bytes
+  end
+  for i, file in ipairs(files) do
+    file.name = #files == 1 and "model.safetensors" or ("model-%05d-of-%05d.safetensors"):format(i, #files)
+  end
+  return files
+end
+
+local function copy_part(writer, tensor, part, parameter)
+  local view, elements = weights.view(tensor, part)
+  for first = 0, elements - 1, PIECE do
+    local count = math.min(PIECE, elements - first)
+    local values = parameter.read(first, count)
+    if writer then writer:put_f32(tensor.stored_as, view, first, count, values) end
+  end
+end
+
+local function write_file(folder, file, found, dtype, writes)
+  local declared, writer = {}, nil
+  for i, tensor in ipairs(file) do
+    declared[i] = { name = tensor.stored_as, dtype = dtype, shape = tensor.shape }
+  end
+  if writes then
+    writer = safetensors.create(folder .. "/" .. file.name, declared, { metadata = { format = "pt" } })
+  end
+  local ok, problem = pcall(function()
+    for _, tensor in ipairs(file) do
+      for _, part in ipairs(tensor.parts) do copy_part(writer, tensor, part, found[part.parameter]) end
+    end
+    if writer then writer:finish() end
+  end)
+  if ok then return end
+  if writer then writer:abort() end
+  error(problem, 0)
+end
+
+local function index_text(files)
+  local map, total = {}, 0
+  for _, file in ipairs(files) do
+    total = total + file.bytes
+    for _, tensor in ipairs(file) do map[tensor.stored_as] = file.name end
+  end
+  return json.encode({ metadata = { total_size = total }, weight_map = map }) .. "\n", total
+end
+
+---Makes a folder, and raises MS_EINVAL when it holds a model: better before training than after it.
+---@param folder string
+local function check_folder(folder)
+  output_file.make_folders(folder .. "/")
+  for _, name in ipairs({ "config.json", "model.safetensors", "model.safetensors.index.json" }) do
+    local file = io.open(folder .. "/" .. name)
+    if file then
+      file:close()
+      errors.invalid("%s/%s is there already: save into a folder of its own", folder, name)
+    end
+  end
+end
+
+-- The config with what depends on this save.
+local function config_of(source, family, dtype)
+  local whole = { architectures = { family.architecture } }
+  for key, value in pairs(source.config) do whole[key] = value end
+  whole[whole.dtype and "dtype" or "torch_dtype"] = TORCH[dtype]
+  return config.text(whole)
+end
+
+---Writes config.json and model.safetensors, or several files and their index. Everything that reads collectively must be
+---called by all ranks alike, of which one writes.
+---@param folder string is made; must not hold a model yet
+---@param source moonshard.HuggingFaceSource
+---@param given { dtype: string?, max_shard_size: string|number? }? "f32" (default), "bf16" or "f16"; "5GB"
+---@return { bytes: number, files: string[] } written
+local function write(folder, source, given)
+  local dtype, limit = read_options(given)
+  folder = folder:gsub("(.)/+$", "%1")
+  local family, model = config.parse(source.config, "config.json")
+  local tensors, found = family.tensors(model), collect(source)
+  check_parameters(found, tensors)
+  for _, tensor in ipairs(tensors) do
+    tensor.stored_as = tensor.name == family.head and tensor.name or family.prefix .. tensor.name
+  end
+  local files, names = divide(tensors, dtype, limit), {}
+  local writes = source.writes ~= false
+  if writes then check_folder(folder) end
+  for i, file in ipairs(files) do
+    write_file(folder, file, found, dtype, writes)
+    names[i] = file.name
+  end
+  local index, bytes = index_text(files)
+  if writes then
+    if #files > 1 then output_file.write("index", folder .. "/model.safetensors.index.json", index) end
+    output_file.write("config", folder .. "/config.json", config_of(source, family, dtype))
+  end
+  return { bytes = bytes, files = names }
+end
+
+return { write = write, check_folder = check_folder }

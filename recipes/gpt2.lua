@@ -1,0 +1,47 @@
+-- A GPT-2: from a Hugging Face folder, of a published size, or small enough for a laptop.
+--
+--   moonshard run recipes/gpt2.lua -n 4 mesh=2x2 folder=path/to/gpt2 steps=100 save=trained
+--   moonshard run recipes/gpt2.lua -n 2 mesh=1x2
+--   moonshard plan recipes/gpt2.lua -n 8 mesh=1x8 size=1.5B seq=1024 batch=4
+
+local ms = require "moonshard"
+local re = ms.re
+
+local cfg = ms.args {
+  folder = "", size = "tiny", seq = 256, batch = 4, steps = 200, lr = 6e-4, warmup = 20, mesh = "1x-1", save = "",
+  dtype = "auto", pad_vocab = 64, dropout = ms.args.real(0), reshard = ms.args.any("default"),
+}
+if cfg.save ~= "" then ms.huggingface.check_folder(cfg.save) end
+
+local model
+if cfg.folder ~= "" then
+  model = ms.huggingface.model(cfg.folder, { dropout = cfg.dropout, pad_vocab_to_multiple_of = cfg.pad_vocab })
+else
+  local config = cfg.size == "tiny" and { vocab = 256, layers = 4, dim = 256, heads = 4, seq = cfg.seq, tied = true }
+    or { cfg.size }
+  config.dropout, config.pad_vocab_to_multiple_of = cfg.dropout, cfg.pad_vocab
+  model = ms.models.gpt2(config)
+end
+
+ms.fully_shard(model, {
+  mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
+  units = { re[[^layers\.\d+$]] },
+  reshard_after_forward = cfg.reshard,
+  mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" }, -- auto: bf16 where the CPU computes with it
+})
+
+local warmup = math.min(cfg.warmup, cfg.steps)
+local opt = ms.optim.adamw {
+  lr = ms.schedule.cosine { peak = cfg.lr, warmup = warmup, total = cfg.steps, floor = cfg.lr / 10 },
+  betas = { 0.9, 0.95 },
+  weight_decay = 0.1,
+  groups = { { re[[norm|bias|embed|pos]], { weight_decay = 0 } } },
+}
+local data = ms.data.text { files = cfg.files, seq = cfg.seq, batch = cfg.batch }
+local train = ms.trainer { model = model, optimizer = opt, loss = ms.loss.cross_entropy, clip_grad_norm = 1.0 }
+
+for step, batch in data:batches(cfg.steps) do
+  ms.log(step, train:step(batch))
+end
+
+if cfg.save ~= "" then ms.huggingface.save(train, cfg.save) end
