@@ -503,7 +503,8 @@ MS_API int ms_state_write(ms_state *state, int param, const char *what, int64_t 
 ** Ranks that ask for different parameters at once fail with MS_EMISMATCH. */
 MS_API int ms_state_gather(ms_state *state, int param, const char *what, float *full);
 /* Elements [first, first + count) of it alone, at least one; out is [count], or NULL on a rank that only gives its part. */
-MS_API int ms_state_gather_range(ms_state *state, int param, const char *what, int64_t first, int64_t count, float *out);
+MS_API int ms_state_gather_range(ms_state *state, int param, const char *what, int64_t first, int64_t count,
+                                 float *out);
 /* Overwrites this rank's part of a parameter from the full f32 array. Collective: peers may be reading the old values. */
 MS_API int ms_state_set(ms_state *state, int param, const float *full);
 /* The same from an array that rank `from` of the model's ranks has (their place in ms_mesh_ranks); full is NULL on others. */

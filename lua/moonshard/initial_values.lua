@@ -1,5 +1,6 @@
--- Parameters that start from values in files instead of from a law. A parameter with a `source` is read when the model's
--- state is made: each rank reads the elements that it owns, a few at a time, and no rank holds more of the model than that.
+-- Parameters that start from values in files instead of from a law. A parameter with a `source` is read when the
+-- model's state is made: each rank reads the elements that it owns, a few at a time, and no rank holds more of the
+-- model than that.
 
 local clock = require("moonshard.clock")
 local engine = require("moonshard.ffi")

@@ -145,8 +145,8 @@ local function make_state(self)
   end)
 end
 
----Parameters, and gradients and optimizer state when the model has an optimizer: made by whatever needs them first, with
----values from files where parameters have them. Collective.
+---Parameters, and gradients and optimizer state when the model has an optimizer: made by whatever needs them first,
+---with values from files where parameters have them. Collective.
 ---@return ffi.cdata* ms_state*
 function Session:ensure_state()
   if self.state then return self.state end

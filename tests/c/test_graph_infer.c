@@ -271,7 +271,8 @@ static void model_shapes(void **state) {
   REFUSED(MS_OP_embedding, NULL, MS_EDTYPE, "embedding: tokens is bf16; it must be i32", w, w);
   REFUSED(MS_OP_embedding, NULL, MS_ESHAPE, "embedding: w is [2,6,4,8]; it must be [V,D]", q, tokens);
   REFUSED(MS_OP_embedding, NULL, MS_ESHAPE, "they may have at most 5 dimensions", w, deep);
-  REFUSED(MS_OP_embedding, ATTRS(.i = {101}), MS_EINVAL, "embedding: rows 101; w is [100,8]: it must be 0 to 100", w, tokens);
+  REFUSED(MS_OP_embedding, ATTRS(.i = {101}), MS_EINVAL, "embedding: rows 101; w is [100,8]: it must be 0 to 100", w,
+          tokens);
   assert_value(op1(&f, MS_OP_rope, q, NULL), MS_BF16, "[2,6,4,8]");
   REFUSED(MS_OP_rope, NULL, MS_ESHAPE, "rope: x is [2,6,4,7]; its last dimension must be even", odd);
   REFUSED(MS_OP_rope, NULL, MS_ESHAPE, "rope: x is [2,6,100]; it must be [B,T,H,D]", logits);

@@ -43,7 +43,8 @@ describe("gpt2", function()
   end)
 
   it("has the published sizes", function()
-    for name, count in pairs({ ["124M"] = 124439808, ["355M"] = 354823168, ["774M"] = 774030080, ["1.5B"] = 1557611200 }) do
+    local published = { ["124M"] = 124439808, ["355M"] = 354823168, ["774M"] = 774030080, ["1.5B"] = 1557611200 }
+    for name, count in pairs(published) do
       assert.equal(count, ms.models.gpt2({ name }):num_parameters())
     end
   end)

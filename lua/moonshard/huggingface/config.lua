@@ -11,8 +11,8 @@ local FAMILIES = { gpt2 = "moonshard.huggingface.gpt2", llama = "moonshard.huggi
 ---@class moonshard.HuggingFaceTensor a stored tensor and what lies in it
 ---@field name string without the family's prefix
 ---@field shape integer[]
----@field parts { parameter: string, column: integer?, columns: integer?, transposed: boolean? }[] our parameters: all of it,
----  or some columns (of a vector: elements); transposed: [columns, rows] here
+---@field parts { parameter: string, column: integer?, columns: integer?, transposed: boolean? }[] our parameters: all
+---  of it, or some columns (of a vector: elements); transposed: [columns, rows] here
 
 ---@class moonshard.HuggingFaceFamily
 ---@field prefix string of its names but the head's

@@ -1,5 +1,5 @@
--- Reading the fields of a config.json: types, values that change the numbers and are not built here, and fields that nobody
--- knows. A field that was passed over in silence would give another model than the one that was asked for.
+-- Reading the fields of a config.json: types, values that change the numbers and are not built here, and fields that
+-- nobody knows. A field that was passed over in silence would give another model than the one that was asked for.
 
 local errors = require("moonshard.error")
 local nearest = require("moonshard.nearest")
@@ -7,8 +7,8 @@ local options = require("moonshard.options")
 
 local fields = {}
 
--- Fields of any config that have no part in the forward of a language model: tokens, generation, where it came from, and
--- dropout, which is a setting of training.
+-- Fields of any config that have no part in the forward of a language model: tokens, generation, where it came from,
+-- and dropout, which is a setting of training.
 local WITHOUT_PART = {}
 for name in ([[
   _attn_implementation _attn_implementation_autoset _commit_hash _name_or_path architectures attention_dropout
@@ -36,15 +36,17 @@ local function unknown(path, name, known)
   local names = {}
   for key in pairs(known) do names[#names + 1] = key end
   local near = nearest.name(name, names)
-  errors.raise("MS_EUNSUPPORTED", "%s: field %s is not known here, so what it does to the numbers is not either%s; if it has no "
-    .. "part in them, give ignore = { %q }", path, name, near and (" (the nearest that is: %s)"):format(near) or "", name)
+  errors.raise("MS_EUNSUPPORTED", "%s: field %s is not known here, so what it does to the numbers is not either%s; "
+    .. "if it has no part in them, give ignore = { %q }", path, name,
+      near and (" (the nearest that is: %s)"):format(near)
+    or "", name)
 end
 
 ---Reads a config by a table of fields.
 ---@param path string of the file, for errors
 ---@param config table as JSON has it; null is nil
----@param known table<string, table> by name: { kind, default } gives a value; { only = value, why } must have that value
----  when it is there
+---@param known table<string, table> by name: { kind, default } gives a value; { only = value, why } must have that
+---  value when it is there
 ---@return table<string, any> values by name
 function fields.read(path, config, known)
   local values = {}
@@ -78,8 +80,8 @@ function fields.choose(path, field, value, choices)
   local names = {}
   for name in pairs(choices) do names[#names + 1] = name end
   table.sort(names)
-  errors.raise("MS_EUNSUPPORTED", "%s: %s is %s, which is not built: there are %s", path, field, options.describe(value),
-    table.concat(names, ", "))
+  errors.raise("MS_EUNSUPPORTED", "%s: %s is %s, which is not built: there are %s", path, field,
+    options.describe(value), table.concat(names, ", "))
 end
 
 return fields

@@ -1,7 +1,7 @@
 -- Hugging Face's GPT-2: what its config.json says, and where each of our parameters lies in its tensors.
 --
--- Its layers are "Conv1D": weights lie as [in, out], ours as [out, in]; queries, keys and values lie side by side in one
--- tensor. A folder of the base model has names without "transformer.".
+-- Its layers are "Conv1D": weights lie as [in, out], ours as [out, in]; queries, keys and values lie side by side in
+-- one tensor. A folder of the base model has names without "transformer.".
 
 local errors = require("moonshard.error")
 local fields = require("moonshard.huggingface.fields")
@@ -53,7 +53,8 @@ end
 ---@return table
 function gpt2.config(options)
   if not options.bias then
-    errors.raise("MS_EUNSUPPORTED", "a GPT-2 without biases has no Hugging Face layout: make the model with bias = true")
+    errors.raise("MS_EUNSUPPORTED",
+      "a GPT-2 without biases has no Hugging Face layout: make the model with bias = true")
   end
   return {
     model_type = "gpt2", vocab_size = options.vocab, n_positions = options.seq, n_embd = options.dim,
@@ -79,7 +80,8 @@ function gpt2.tensors(o)
   local function conv(name, inputs, outputs, parameters)
     local weight, bias = {}, {}
     for i, parameter in ipairs(parameters) do
-      weight[i] = { parameter = parameter .. ".weight", column = (i - 1) * outputs, columns = outputs, transposed = true }
+      weight[i] = { parameter = parameter .. ".weight", column = (i - 1) * outputs, columns = outputs,
+        transposed = true }
       bias[i] = { parameter = parameter .. ".bias", column = (i - 1) * outputs, columns = outputs }
     end
     list[#list + 1] = { name = name .. ".weight", shape = { inputs, #parameters * outputs }, parts = weight }

@@ -1,5 +1,5 @@
--- Models in Hugging Face's layout: a folder with config.json and safetensors files becomes a model of ours, and a model of
--- ours such a folder, that the reference library loads.
+-- Models in Hugging Face's layout: a folder with config.json and safetensors files becomes a model of ours, and a model
+-- of ours such a folder, that the reference library loads.
 
 local config = require("moonshard.huggingface.config")
 local engine = require("moonshard.ffi")
@@ -15,11 +15,12 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local huggingface = { write = writing.write }
 
----A model with the weights of a folder. Names and shapes are checked now; each rank reads its own elements when the model
----is first used. Where only plans are made, config.json is enough.
+---A model with the weights of a folder. Names and shapes are checked now; each rank reads its own elements when the
+---model is first used. Where only plans are made, config.json is enough.
 ---@param folder string
----@param given { dropout: number?, pad_vocab_to_multiple_of: integer?, ignore: string[]? }? dropout of training (GPT-2; 0);
----  ignore: fields of config.json that have no part in the numbers though they are not known here; they are not saved
+---@param given { dropout: number?, pad_vocab_to_multiple_of: integer?, ignore: string[]? }? dropout of training (GPT-2;
+--- 0); ignore: fields of config.json that have no part in the numbers though they are not known here; they are not
+--- saved
 ---@return moonshard.Module
 function huggingface.model(folder, given)
   given = options.parse("ms.huggingface.model", given, {
@@ -44,8 +45,8 @@ function huggingface.check_folder(folder)
   if world.rank == 0 and not world.plan_only then writing.check_folder(folder) end
 end
 
----What a model's config.json says: the one that it was read from, or one made of its options. MS_EUNSUPPORTED for a model
----that Hugging Face's library has no layout for.
+---What a model's config.json says: the one that it was read from, or one made of its options. MS_EUNSUPPORTED for a
+---model that Hugging Face's library has no layout for.
 ---@param model moonshard.Module
 ---@return table
 function huggingface.config(model)
@@ -76,8 +77,8 @@ local function parameters_of(model, around, writes)
   end
 end
 
----Saves a model: config.json and model.safetensors, or several files and their index. No rank holds more of the model than
----its chunks and 64 MiB. Collective; the first rank of the mesh writes.
+---Saves a model: config.json and model.safetensors, or several files and their index. No rank holds more of the model
+---than its chunks and 64 MiB. Collective; the first rank of the mesh writes.
 ---@param model moonshard.Module|moonshard.Trainer
 ---@param folder string is made; must not hold a model yet
 ---@param given { dtype: string?, max_shard_size: string|number? }? "f32" (default), "bf16" or "f16"; "5GB"

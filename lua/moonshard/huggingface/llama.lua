@@ -30,7 +30,8 @@ local KNOWN = {
 
 local SCALING = { "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings" }
 
--- theta, and the scaling or false. From version 5 on both stand in rope_parameters; before, in rope_theta and rope_scaling.
+-- theta, and the scaling or false. From version 5 on both stand in rope_parameters; before, in rope_theta and
+-- rope_scaling.
 local function read_rope(path, values)
   local where = values.rope_parameters and "rope_parameters" or "rope_scaling"
   local given = values[where] or {}
@@ -44,8 +45,8 @@ local function read_rope(path, values)
       options.describe(kind))
   end
   if (given.partial_rotary_factor or 1) ~= 1 then
-    errors.raise("MS_EUNSUPPORTED", "%s: %s: partial_rotary_factor %s: rotary positions in a part of a head are not built",
-      path, where, options.describe(given.partial_rotary_factor))
+    errors.raise("MS_EUNSUPPORTED", "%s: %s: partial_rotary_factor %s: rotary positions in a part of a head are not "
+      .. "built", path, where, options.describe(given.partial_rotary_factor))
   end
   if kind == "default" then return theta, false end
   local scaling = {}
@@ -69,8 +70,8 @@ function llama.options(path, config)
   local heads = values.num_attention_heads
   local kv_heads = values.num_key_value_heads or heads
   if heads % kv_heads ~= 0 or not values.head_dim and values.hidden_size % heads ~= 0 then
-    errors.invalid("%s: hidden_size %d must be a multiple of num_attention_heads %d, and that of num_key_value_heads %d",
-      path, values.hidden_size, heads, kv_heads)
+    errors.invalid("%s: hidden_size %d must be a multiple of num_attention_heads %d, and that of "
+      .. "num_key_value_heads %d", path, values.hidden_size, heads, kv_heads)
   end
   return {
     vocab = values.vocab_size, dim = values.hidden_size, layers = values.num_hidden_layers, heads = heads,

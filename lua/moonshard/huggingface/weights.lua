@@ -72,7 +72,8 @@ local function differences(file, family, prefix, expected)
   end
   for _, stored in ipairs(file.tensors) do
     local name = stored.name
-    if not expected[name] and name ~= family.head and not is_buffer(name, family, prefix) then extra[#extra + 1] = name end
+    local known = expected[name] or name == family.head or is_buffer(name, family, prefix)
+    if not known then extra[#extra + 1] = name end
   end
   return missing, misshapen, extra
 end
@@ -99,8 +100,8 @@ local function check_twin(file, twin, name, first, count, values)
   local a, b = ffi.cast("const int32_t *", values), ffi.cast("const int32_t *", other)
   for i = 0, tonumber(count) - 1 do
     if a[i] ~= b[i] then
-      errors.raise("MS_EMISMATCH", "%s: config.json ties %s to %s, but they differ at element %d: set tie_word_embeddings to "
-        .. "false to have both", file.path, twin, name, first + i)
+      errors.raise("MS_EMISMATCH", "%s: config.json ties %s to %s, but they differ at element %d: set "
+        .. "tie_word_embeddings to false to have both", file.path, twin, name, first + i)
     end
   end
   return bytes

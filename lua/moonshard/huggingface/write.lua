@@ -1,5 +1,5 @@
--- Writing a folder of Hugging Face's layout from anything that gives parameters by element ranges: a model that lives on
--- many ranks, or a checkpoint on disk. A few elements are in memory at a time.
+-- Writing a folder of Hugging Face's layout from anything that gives parameters by element ranges: a model that lives
+-- on many ranks, or a checkpoint on disk. A few elements are in memory at a time.
 --
 -- Files appear one by one, each whole, config.json last: a folder without it was not finished.
 
@@ -151,8 +151,8 @@ local function config_of(source, family, dtype)
   return config.text(whole)
 end
 
----Writes config.json and model.safetensors, or several files and their index. Everything that reads collectively must be
----called by all ranks alike, of which one writes.
+---Writes config.json and model.safetensors, or several files and their index. Everything that reads collectively must
+---be called by all ranks alike, of which one writes.
 ---@param folder string is made; must not hold a model yet
 ---@param source moonshard.HuggingFaceSource
 ---@param given { dtype: string?, max_shard_size: string|number? }? "f32" (default), "bf16" or "f16"; "5GB"

@@ -158,7 +158,7 @@ end
 
 ---A GPT-2. Called with tokens i32 [batch, length] it gives logits [batch, length, vocab].
 ---@param config table { vocab, layers, dim, heads, seq, mlp_ratio = 4, ffn = dim * mlp_ratio, eps = 1e-5, dropout = 0,
----  bias = true, tied = false, activation = "gelu_tanh", pad_vocab_to_multiple_of = 1 }, or a published size and what to
----  change: { "124M", seq = 512 }
+---  bias = true, tied = false, activation = "gelu_tanh", pad_vocab_to_multiple_of = 1 }, or a published size and what
+---  to change: { "124M", seq = 512 }
 ---@return moonshard.Module
 return function(config) return GPT2(read(config)) end

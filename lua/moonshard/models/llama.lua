@@ -1,9 +1,9 @@
 -- Llama (Touvron et al. 2023; Llama 3 of Grattafiori et al. 2024): RMS norms, rotary positions, grouped queries,
 -- SwiGLU.
 --
--- Rotary positions pair element d with d + D/2, as Hugging Face's weights expect; from Llama 3.1 on slow ones are slowed
--- further (`rope_scaling`), so that a model reaches beyond the lengths that it saw first. Initial weights: normal(0, 0.02), the
--- projections into the residual stream scaled by 1/sqrt(2 layers).
+-- Rotary positions pair element d with d + D/2, as Hugging Face's weights expect; from Llama 3.1 on slow ones are
+-- slowed further (`rope_scaling`), so that a model reaches beyond the lengths that it saw first. Initial weights:
+-- normal(0, 0.02), the projections into the residual stream scaled by 1/sqrt(2 layers).
 
 local errors = require("moonshard.error")
 local module = require("moonshard.module")
@@ -148,8 +148,8 @@ local function read_scaling(given)
   if not given then return false end
   local scaled = options.parse("ms.models.llama: rope_scaling", given ~= true and given or nil, SCALING)
   if not (scaled.factor > 0 and scaled.low_freq_factor > 0 and scaled.high_freq_factor > scaled.low_freq_factor) then
-    errors.invalid("ms.models.llama: rope_scaling: factor %g, low_freq_factor %g and high_freq_factor %g must be positive, "
-      .. "and the high one above the low one", scaled.factor, scaled.low_freq_factor, scaled.high_freq_factor)
+    errors.invalid("ms.models.llama: rope_scaling: factor %g, low_freq_factor %g and high_freq_factor %g must be "
+      .. "positive, and the high one above the low one", scaled.factor, scaled.low_freq_factor, scaled.high_freq_factor)
   end
   return scaled
 end
@@ -186,8 +186,9 @@ local function read(given)
 end
 
 ---A Llama. Called with tokens i32 [batch, length] it gives logits [batch, length, vocab].
----@param config table { vocab, layers, dim, heads, kv_heads = heads, head_dim = dim / heads, ffn, seq, rope_theta = 10000,
----  rope_scaling = { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } or false, eps = 1e-5,
----  tied = false, pad_vocab_to_multiple_of = 1 }, or a published size and what to change: { "8B", seq = 4096 }
+---@param config table { vocab, layers, dim, heads, kv_heads = heads, head_dim = dim / heads, ffn, seq,
+--- rope_theta = 10000, rope_scaling = { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings }
+--- or false, eps = 1e-5, tied = false, pad_vocab_to_multiple_of = 1 }, or a published size and what to change: { "8B",
+--- seq = 4096 }
 ---@return moonshard.Module
 return function(config) return Llama(read(config)) end

@@ -1,5 +1,6 @@
--- Vocabularies padded to a multiple, for kernels and for shards of equal size. Nothing outside of a model sees it: logits
--- have the true size, so padded tokens get no probability, their rows no gradient, and files that are saved leave them out.
+-- Vocabularies padded to a multiple, for kernels and for shards of equal size. Nothing outside of a model sees it:
+-- logits have the true size, so padded tokens get no probability, their rows no gradient, and files that are saved
+-- leave them out.
 
 local nn = require("moonshard.nn")
 

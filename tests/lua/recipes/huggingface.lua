@@ -1,5 +1,5 @@
--- Trains a Hugging Face folder as its reference did (tests/fixtures/huggingface/make.py), and writes what came out in the
--- same names: out/before, out/after, out/gradient (folders), and out/result.json.
+-- Trains a Hugging Face folder as its reference did (tests/fixtures/huggingface/make.py), and writes what came out in
+-- the same names: out/before, out/after, out/gradient (folders), and out/result.json.
 
 local ms = require "moonshard"
 local ffi = require "ffi"
