@@ -24,8 +24,13 @@ enum { LOGITS, TARGETS, LSE, COUNT, DLOSS };
 
 static int is_class(int32_t target, int64_t classes) { return target >= 0 && target < classes; }
 
+/* Of a row of logits; what follows them in the row is padding, which has no part in the loss. */
+static int64_t classes_of(const ms_kernel_call *call) {
+  return call->attrs.i[1] ? call->attrs.i[1] : ms_row_length(&call->in[LOGITS]);
+}
+
 static int fail_on_target(const ms_kernel_call *call, int64_t row) {
-  const int64_t classes = ms_row_length(&call->in[LOGITS]);
+  const int64_t classes = classes_of(call);
   return MS_FAIL(MS_EINVAL, "cross_entropy: target %d of row %lld is not in [0,%lld) and is not ignore_index (%lld)",
                  (int)((const int32_t *)call->in_data[TARGETS])[row], (long long)row, (long long)classes,
                  (long long)call->attrs.i[0]);
@@ -69,19 +74,18 @@ MS_INLINE float row_lse(const void *logits, int dtype, int64_t first, int64_t n)
 }
 
 MS_CLONES static void forward_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
-  const int64_t classes = ms_row_length(&call->in[LOGITS]), ignored = call->attrs.i[0];
+  const int64_t classes = classes_of(call), stride = ms_row_length(&call->in[LOGITS]), ignored = call->attrs.i[0];
   const int32_t *targets = call->in_data[TARGETS]; /* [rows] */
   float *lse = call->out_data[1];                  /* [rows] */
   partial share = {.bad_row = -1};
   for (int64_t r = begin; r < end; r++) {
-    lse[r] = row_lse(call->in_data[LOGITS], call->in[LOGITS].dtype, r * classes, classes);
+    lse[r] = row_lse(call->in_data[LOGITS], call->in[LOGITS].dtype, r * stride, classes);
     if (targets[r] == ignored) continue;
     if (!is_class(targets[r], classes)) {
       share.bad_row = r;
       break;
     }
-    share.loss +=
-        (double)lse[r] - ms_scalar_at(call->in_data[LOGITS], call->in[LOGITS].dtype, r * classes + targets[r]);
+    share.loss += (double)lse[r] - ms_scalar_at(call->in_data[LOGITS], call->in[LOGITS].dtype, r * stride + targets[r]);
     share.counted++;
   }
   ((partial *)call->workspace)[part] = share;
@@ -122,19 +126,20 @@ MS_INLINE void backward_block(float *y, const float *x, float lse, float scale, 
   for (int64_t i = 0; i < n; i++) y[i] = scale * ms_exp_nonpositive(x[i] - lse);
 }
 
-/* One row of dlogits; target -1: the row is ignored. Its own logit is read before the row is written: they may be
-** one. */
-MS_INLINE void backward_row(const ms_kernel_call *call, int64_t first, int64_t n, float lse, float scale,
-                            int64_t target) {
+/* One row of dlogits, of which the first `classes` stand for something; target -1: the row is ignored. Its own logit is
+** read before the row is written: they may be one. */
+MS_INLINE void backward_row(const ms_kernel_call *call, int64_t first, int64_t n, int64_t classes, float lse,
+                            float scale, int64_t target) {
   MS_BLOCK_BUFFER(widened);
   MS_BLOCK_BUFFER(result);
   const int in = call->in[LOGITS].dtype, out = call->out[0].dtype;
   const float own = target < 0 ? 0.0f : ms_scalar_at(call->in_data[LOGITS], in, first + target);
   for (int64_t i = 0; i < n; i += MS_BLOCK) {
-    const int64_t length = ms_block_length(i, n);
+    const int64_t length = ms_block_length(i, n), left = classes > i ? classes - i : 0;
+    const int64_t used = target < 0 ? 0 : left < length ? left : length;
     float *y = ms_block_out(call->out_data[0], out, first + i, result);
-    if (target < 0) ms_block_fill(y, 0.0f, length);
-    else backward_block(y, ms_block_in(call->in_data[LOGITS], in, first + i, length, widened), lse, scale, length);
+    if (used) backward_block(y, ms_block_in(call->in_data[LOGITS], in, first + i, used, widened), lse, scale, used);
+    if (used < length) ms_block_fill(y + used, 0.0f, length - used);
     ms_block_done(call->out_data[0], out, first + i, length, result);
   }
   if (target >= 0)
@@ -143,7 +148,7 @@ MS_INLINE void backward_row(const ms_kernel_call *call, int64_t first, int64_t n
 
 /* Forward has checked the targets; one that is no class is skipped as if ignored, so that nothing is written astray. */
 MS_CLONES static void backward_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
-  const int64_t classes = ms_row_length(&call->in[LOGITS]), ignored = call->attrs.i[0];
+  const int64_t classes = classes_of(call), stride = ms_row_length(&call->in[LOGITS]), ignored = call->attrs.i[0];
   const int32_t *targets = call->in_data[TARGETS];
   const float *lse = call->in_data[LSE];
   const float count = *(const float *)call->in_data[COUNT];
@@ -151,7 +156,7 @@ MS_CLONES static void backward_part(const ms_kernel_call *call, int part, int64_
   (void)part;
   for (int64_t r = begin; r < end; r++) {
     const int counts = targets[r] != ignored && is_class(targets[r], classes);
-    backward_row(call, r * classes, classes, lse[r], scale, counts ? targets[r] : -1);
+    backward_row(call, r * stride, stride, classes, lse[r], scale, counts ? targets[r] : -1);
   }
 }
 

@@ -151,6 +151,10 @@ int ms_infer_cross_entropy(const ms_node *node, const ms_value_info *in, ms_valu
   if (in[0].ndim < 1) return MS_FAIL(MS_ESHAPE, "cross_entropy: logits are a scalar; they must be [...,V]");
   rows.ndim--;
   MS_TRY(ms_check_same_shape(node, &rows, "logits without the last axis", &in[1], "targets"));
+  const int64_t logits = in[0].dims[in[0].ndim - 1];
+  if (node->attrs.i[1] < 0 || node->attrs.i[1] > logits)
+    return MS_FAIL(MS_EINVAL, "cross_entropy: classes %" PRId64 "; a row has %" PRId64 " logits: it must be 0 to that",
+                   node->attrs.i[1], logits);
   out[0] = out[2] = (ms_value_info){.dtype = MS_F32};
   out[1] = (ms_value_info){.dtype = MS_F32, .ndim = 1, .dims = {ms_rows(&in[0])}};
   return MS_OK;

@@ -123,6 +123,20 @@ static void fuse_add_norm(rewriter *r, int index) {
   ms_take_output(graph, index, 2, sum);
 }
 
+/* cross_entropy(x[..., 0:n]) -> cross_entropy(x) of n classes: logits of a padded vocabulary are not copied, nor their
+** gradient */
+static void fuse_classes(rewriter *r, int index) {
+  ms_node *loss = &r->graph->nodes[index];
+  if (loss->op != MS_OP_cross_entropy || loss->attrs.i[1]) return;
+  ms_node *slice = sole_maker(r, loss->in[0], MS_OP_slice, loss);
+  if (!slice) return;
+  const int last = r->graph->values[slice->in[0]].info.ndim - 1;
+  if ((slice->attrs.i[0] != last && slice->attrs.i[0] != -1) || slice->attrs.i[1]) return;
+  loss->attrs.i[1] = slice->attrs.i[2];
+  loss->in[0] = slice->in[0];
+  ms_remove_node(r->graph, index_of(r, slice));
+}
+
 /* One walk. Uses are counted before it; what a rule changes during a walk does not make another of the same rule wrong:
 ** nodes change into others that the rule does not look for, and counts of values that stay are kept. */
 static int walk(ms_graph *graph, int evaluate, void (*rule)(rewriter *, int)) {
@@ -164,5 +178,6 @@ int ms_graph_rewrite(ms_graph *graph, int evaluate) {
   MS_TRY(walk(graph, evaluate, fuse_bias));
   MS_TRY(walk(graph, evaluate, fuse_activation));
   MS_TRY(walk(graph, evaluate, fuse_add_norm));
+  MS_TRY(walk(graph, evaluate, fuse_classes));
   return MS_OK;
 }

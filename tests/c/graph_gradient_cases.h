@@ -172,6 +172,12 @@ static int build_cross_entropy_sum(fixture *f, int op, int dtype) {
   return op2(f, MS_OP_mul, out[0], out[2], NULL);
 }
 
+/* The last two logits are padding; tokens are below 5. */
+static int build_cross_entropy_padded(fixture *f, int op, int dtype) {
+  int tokens = input(f, "few_tokens", MS_I32, SHAPE(6));
+  return op2(f, op, param(f, dtype, SHAPE(6, 7)), tokens, ATTRS(.i = {2, 5}));
+}
+
 static int build_reshape(fixture *f, int op, int dtype) {
   int x = op1(f, op, param(f, dtype, SHAPE(3, 4)), ATTRS(.i = {2, -1, 1, 1, 1, 1, 2}));
   return op1(f, MS_OP_exp, x, NULL);
@@ -265,6 +271,7 @@ static const gradient_case cases[] = {
     {MS_OP_attention, " long", NORMAL, build_attention_long},
     {MS_OP_cross_entropy, "", NORMAL, build_cross_entropy},
     {MS_OP_cross_entropy, " sum", NORMAL, build_cross_entropy_sum},
+    {MS_OP_cross_entropy, " padded", NORMAL, build_cross_entropy_padded},
     {MS_OP_reshape, "", NORMAL, build_reshape},
     {MS_OP_transpose, "", NORMAL, build_transpose},
     {MS_OP_slice, "", NORMAL, build_slice},

@@ -98,6 +98,30 @@ static void silu_times_becomes_swiglu(void **state) {
   }
 }
 
+/* Logits of a padded vocabulary, 5 of 8: a loss reads them where they are, a slice of anything else stays. */
+static void a_loss_reads_padded_logits(void **state) {
+  (void)state;
+  int tokens = input(&f, "tokens", MS_I32, SHAPE(6)), out[MS_MAX_OUTPUTS];
+  int padded = f32(SHAPE(6, 8)), shown = f32(SHAPE(6, 8)), later = f32(SHAPE(6, 8)), rows = f32(SHAPE(9, 8));
+  int logits = op1(&f, MS_OP_slice, padded, ATTRS(.i = {-1, 0, 5}));
+  apply(&f, MS_OP_cross_entropy, 2, (int[]){logits, tokens}, NULL, out);
+  keep("loss", out[0]);
+  keep("logits", op1(&f, MS_OP_slice, shown, ATTRS(.i = {1, 0, 5})));
+  const int left[] = {f.graph->outputs[1].value, op1(&f, MS_OP_slice, later, ATTRS(.i = {1, 1, 5})),
+                      op1(&f, MS_OP_slice, rows, ATTRS(.i = {0, 0, 6}))};
+  static const char *const names[] = {"shown", "later", "rows"};
+  for (int i = 0; i < 3; i++) {
+    int others[MS_MAX_OUTPUTS];
+    apply(&f, MS_OP_cross_entropy, 2, (int[]){left[i], tokens}, NULL, others);
+    keep(names[i], others[0]);
+  }
+  rewrite(0);
+  assert_int_equal(count_op(&f, MS_OP_slice), 3);
+  assert_int_equal(maker(out[0])->in[0], padded);
+  assert_int_equal(maker(out[0])->attrs.i[1], 5);
+  assert_int_equal(maker(out[0])->attrs.i[0], -100);
+}
+
 static void a_sum_joins_its_norm(void **state) {
   (void)state;
   int a = f32(SHAPE(5, 4)), b = f32(SHAPE(5, 4)), g = f32(SHAPE(4)), bias = f32(SHAPE(4));
@@ -345,6 +369,7 @@ int main(void) {
       CASE(what_is_no_bias_stays_an_addition),
       CASE(smooth_activations_join_in_evaluation_only),
       CASE(silu_times_becomes_swiglu),
+      CASE(a_loss_reads_padded_logits),
       CASE(a_sum_joins_its_norm),
       CASE(a_sum_read_before_the_norm_stays),
       CASE(dropout_ends_in_evaluation),

@@ -149,6 +149,39 @@ static int run_status(kernel_case *c, int threads) {
   return rc;
 }
 
+/* The same rows with padding behind them, of NaN: nothing reads it, and its gradient is zero. */
+static void padding_has_no_part(void **state) {
+  (void)state;
+  enum { ROWS = 33, PADDED = 1300 };
+  static const int64_t counts[] = {1, 257, 1024, 1299};
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) FOR_EACH(classes, counts) {
+      kernel_case plain = forward_case(dtype, ROWS, classes), padded = forward_case(dtype, ROWS, PADDED);
+      padded.call.attrs.i[1] = classes;
+      for (int64_t r = 0; r < ROWS; r++) {
+        set_input(&padded, TARGETS, r, input_at(&plain, TARGETS, r));
+        for (int64_t i = 0; i < PADDED; i++)
+          set_input(&padded, LOGITS, r * PADDED + i, i < classes ? input_at(&plain, LOGITS, r * classes + i) : NAN);
+      }
+      run_case(&plain);
+      run_case(&padded);
+      for (int64_t r = 0; r < ROWS; r++) assert_true(output_at(&padded, 1, r) == output_at(&plain, 1, r));
+      assert_true(output_at(&padded, 0, 0) == output_at(&plain, 0, 0));
+      kernel_case b = backward_case(&plain, ROWS, classes, 1.5), back = backward_case(&padded, ROWS, PADDED, 1.5);
+      back.call.attrs.i[1] = classes;
+      run_case(&b);
+      run_case(&back);
+      for (int64_t r = 0; r < ROWS; r++)
+        for (int64_t i = 0; i < PADDED; i++)
+          assert_true(output_at(&back, 0, r * PADDED + i) == (i < classes ? output_at(&b, 0, r * classes + i) : 0));
+      set_input(&padded, TARGETS, 5, (double)classes);
+      assert_fails(run_status(&padded, 1), MS_EINVAL, "is not in [0,");
+      free_case(&plain);
+      free_case(&padded);
+      free_case(&b);
+      free_case(&back);
+    }
+}
+
 static void wrong_targets_are_told(void **state) {
   (void)state;
   for (int threads = 1; threads <= TEAM; threads += 2) {
@@ -234,9 +267,9 @@ static void wrong_tokens_are_told(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {TEST(cross_entropy_matches),      TEST(extreme_logits),
-                                     TEST(everything_ignored),         TEST(nan_reaches_the_loss),
-                                     TEST(wrong_targets_are_told),     TEST(embedding_matches),
-                                     TEST(embedding_backward_matches), TEST(wrong_tokens_are_told)};
+  const struct CMUnitTest tests[] = {
+      TEST(cross_entropy_matches), TEST(padding_has_no_part),        TEST(extreme_logits),
+      TEST(everything_ignored),    TEST(nan_reaches_the_loss),       TEST(wrong_targets_are_told),
+      TEST(embedding_matches),     TEST(embedding_backward_matches), TEST(wrong_tokens_are_told)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

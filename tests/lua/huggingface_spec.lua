@@ -258,6 +258,21 @@ describe("names and shapes", function()
   end)
 end)
 
+describe("ranks", function()
+  it("K6 that read different files stop before they train", function()
+    local recipe = program.recipe(([[
+      local ms = require "moonshard"
+      local model = ms.huggingface.model(ms.world().rank == 1 and "%s" or "%s")
+      ms.fully_shard(model)
+      print(model:parameter("norm.weight"))
+    ]]):format(copy_of("gpt2_base"), FIXTURES .. "gpt2_base"))
+    local ended = program.run({ "run", recipe, "-n", "2" })
+    os.remove(recipe)
+    assert.equal(2, ended.status)
+    assert.truthy(ended.err:find("reads the model from other files than rank", 1, true), ended.err)
+  end)
+end)
+
 -- ---- config.json ------------------------------------------------------------------------------------------------
 
 describe("a config.json", function()
