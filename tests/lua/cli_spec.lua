@@ -326,6 +326,7 @@ describe("moonshard", function()
     local runs = {
       { "recipes/random_linear.lua", "2", "epochs=1" },
       { "recipes/llama.lua", "2", "steps=2", "seq=32", "batch=1", "mesh=1x2", "files=recipes" },
+      { "recipes/gpt2.lua", "2", "steps=2", "seq=32", "batch=1", "mesh=1x2", "files=recipes" },
       { "recipes/quickstart.lua", "4", "steps=2", "layers=2", "dim=32", "seq=16", "sample=5", "files=recipes", "svg=" },
     }
     for _, run in ipairs(runs) do

@@ -273,6 +273,42 @@ describe("ranks", function()
   end)
 end)
 
+describe("a parameter", function()
+  it("K6 is gathered in parts and written in parts by its owners", function()
+    local recipe = program.recipe([[
+      local ms, engine = require "moonshard", require "moonshard.ffi"
+      local C, ffi, check = engine.C, engine.ffi, engine.check
+      local model = ms.fully_shard(ms.nn.sequential { ms.nn.linear(7, 11) }, { mesh = { 2, 2 } })
+      local whole = model:parameter("0.weight"):reshape(-1):tolist()
+      local state, out = model.session:ensure_state(), ffi.new("float[77]")
+      for _, range in ipairs { { 0, 77 }, { 0, 1 }, { 76, 1 }, { 20, 37 }, { 41, 2 } } do
+        for i = 0, 76 do out[i] = 9 end
+        check(C.ms_state_gather_range(state, 0, "param", range[1], range[2], ms.world().rank ~= 3 and out or nil))
+        for i = 1, range[2] do assert(ms.world().rank == 3 or out[i - 1] == whole[range[1] + i]) end
+        local after = range[2]
+        assert(after == 77 or out[after] == 9)
+      end
+      for _, range in ipairs { { 0, 0 }, { 0, 78 }, { 77, 1 }, { -1, 2 } } do
+        assert(C.ms_state_gather_range(state, 0, "param", range[1], range[2], out) == C.MS_EINVAL)
+        C.ms_error_clear()
+      end
+      local first, count = ffi.new("double[1]"), ffi.new("double[1]")
+      check(C.ms_model_owned(model.sharding:handle(), 0, first, count))
+      for i = 0, 76 do out[i] = i end
+      local cut = math.floor(count[0] / 2)
+      check(C.ms_state_write(state, 0, "param", first[0] + cut, count[0] - cut, out + first[0] + cut))
+      check(C.ms_state_write(state, 0, "param", first[0], cut, out + first[0]))
+      assert(C.ms_state_write(state, 0, "param", first[0] + 1, count[0], out) == C.MS_EINVAL)
+      C.ms_error_clear()
+      for i, value in ipairs(model:parameter("0.weight"):reshape(-1):tolist()) do assert(value == i - 1) end
+      print("all of it")
+    ]])
+    local ended = program.run({ "run", recipe, "-n", "4" })
+    os.remove(recipe)
+    assert.equal("all of it\n", ended.out, ended.err)
+  end)
+end)
+
 -- ---- config.json ------------------------------------------------------------------------------------------------
 
 describe("a config.json", function()
@@ -340,6 +376,37 @@ describe("a config.json", function()
     assert.same(logits_of(FIXTURES .. "llama_tied"):tolist(), logits_of(old):tolist())
     local without = logits_of(copy_of("llama_tied", function(c) c.rope_parameters.rope_type = "default" end))
     assert.is_not.same(logits_of(FIXTURES .. "llama_tied"):tolist(), without:tolist())
+  end)
+end)
+
+describe("the recipes", function()
+  it("K6 train from a folder and save one, or refuse to before they train", function()
+    local sizes = { vocab = 256, layers = 1, dim = 8, heads = 2, seq = 32, ffn = 12 }
+    for name, model_of in pairs({ gpt2 = ms.models.gpt2, llama = ms.models.llama }) do
+      local folder, saved = new_folder(), new_folder()
+      ms.huggingface.save(model_of(sizes), folder)
+      local words = { "run", "recipes/" .. name .. ".lua", "-n", "2", "mesh=1x2", "steps=1", "seq=8", "batch=1",
+        "files=recipes", "folder=" .. folder, "save=" .. saved }
+      local ended = program.run(words)
+      assert.equal(0, ended.status, ended.err)
+      assert.equal(1, select(2, ended.out:gsub("step 1/1  loss", "")))
+      assert.equal(#ms.safetensors.open(folder).tensors, #ms.safetensors.open(saved).tensors)
+      assert.same(require("moonshard.json").decode(read_file(folder .. "/config.json")),
+        require("moonshard.json").decode(read_file(saved .. "/config.json")))
+      local again = program.run(words)
+      assert.equal(2, again.status)
+      assert.equal("", again.out)
+      assert.truthy(again.err:find("is there already: save into a folder of its own", 1, true), again.err)
+    end
+  end)
+
+  it("K6 are planned from a config.json alone", function()
+    local folder = new_folder()
+    os.execute(("mkdir '%s'"):format(folder))
+    write_file(folder .. "/config.json", read_file(FIXTURES .. "llama/config.json"))
+    local planned = program.run({ "plan", "recipes/llama.lua", "-n", "6", "mesh=2x3", "seq=8", "folder=" .. folder })
+    assert.equal(0, planned.status, planned.err)
+    assert.truthy(planned.out:find("^plan: rank 0 of 6"))
   end)
 end)
 
