@@ -10,9 +10,15 @@
 
 #include <math.h>
 
+#ifdef __CUDACC__
+  #define MS_ROPE_FUNCTION static inline __host__ __device__
+#else
+  #define MS_ROPE_FUNCTION static inline
+#endif
+
 /* Llama 3.1 (Grattafiori et al. 2024): a frequency whose wave is longer than original / low positions is divided by factor,
 ** one whose wave is shorter than original / high stays, and between the two the result is blended. */
-static inline float ms_rope_scaled(float frequency, float original, float factor, float low, float high) {
+MS_ROPE_FUNCTION float ms_rope_scaled(float frequency, float original, float factor, float low, float high) {
   const float wave = 6.28318530717958647692f / frequency;
   if (wave > original / low) return frequency / factor;
   if (wave < original / high) return frequency;
@@ -20,15 +26,12 @@ static inline float ms_rope_scaled(float frequency, float original, float factor
   return (1.0f - share) * frequency / factor + share * frequency;
 }
 
-/* attrs: of op rope; frequency: [half], in radians a position. */
-static inline void ms_rope_frequencies(const ms_attrs *attrs, int64_t half, float *frequency) {
-  for (int64_t p = 0; p < half; p++) {
-    const float exponent = (float)(2 * p) / (float)(2 * half);
-    frequency[p] = 1.0f / (float)pow(attrs->f[0], (double)exponent);
-    if (attrs->i[3])
-      frequency[p] =
-          ms_rope_scaled(frequency[p], (float)attrs->i[3], (float)attrs->f[1], (float)attrs->f[2], (float)attrs->f[3]);
-  }
+/* Of pair p of `half`, in radians a position; attrs: of op rope. */
+MS_ROPE_FUNCTION float ms_rope_frequency(const ms_attrs *attrs, int64_t p, int64_t half) {
+  const float exponent = (float)(2 * p) / (float)(2 * half);
+  const float frequency = 1.0f / (float)pow(attrs->f[0], (double)exponent);
+  if (!attrs->i[3]) return frequency;
+  return ms_rope_scaled(frequency, (float)attrs->i[3], (float)attrs->f[1], (float)attrs->f[2], (float)attrs->f[3]);
 }
 
 #endif

@@ -29,7 +29,7 @@ static int make_table(const void *data, void **object) {
   if (!table) return MS_ENOMEM;
   float *frequency = table + times * 2 * half;
   const double turn = key->attrs.i[2] ? -1.0 : 1.0;
-  ms_rope_frequencies(&key->attrs, half, frequency);
+  for (int64_t p = 0; p < half; p++) frequency[p] = ms_rope_frequency(&key->attrs, p, half);
   for (int64_t t = 0; t < times; t++)
     for (int64_t p = 0; p < half; p++) {
       const float angle = (float)(t + key->attrs.i[0]) * frequency[p];

@@ -12,12 +12,15 @@ namespace {
 enum { LOGITS, TARGETS, LSE, COUNT, DLOSS };
 constexpr int THREADS = 256, LAST_THREADS = 1024;
 
+/* A row has `stride` logits, of which the first `classes` stand for something; the others are padding, and have no part in
+** the loss. */
 struct shape {
-  int64_t rows, classes, ignored;
+  int64_t rows, classes, stride, ignored;
 };
 
 shape shape_of(const ms_kernel_call *call) {
-  return {ms_row_count(&call->in[LOGITS]), ms_row_length(&call->in[LOGITS]), call->attrs.i[0]};
+  const int64_t stride = ms_row_length(&call->in[LOGITS]);
+  return {ms_row_count(&call->in[LOGITS]), call->attrs.i[1] ? call->attrs.i[1] : stride, stride, call->attrs.i[0]};
 }
 
 __device__ __forceinline__ bool counts(int32_t target, const shape &s) {
@@ -46,7 +49,7 @@ __global__ void __launch_bounds__(THREADS)
     forward_rows(const T *logits, const int32_t *targets, float *lse, double *losses, ms_fault *fault, shape s) {
   const int64_t row = blockIdx.x;
   running own = {-INFINITY, 0.0f};
-  ms_for_row(logits + row * s.classes, s.classes, [&](int64_t, auto &x) { own.add(x); });
+  ms_for_row(logits + row * s.stride, s.classes, [&](int64_t, auto &x) { own.add(x); });
   const float largest = ms_row_max(own.largest);
   if (own.largest > -INFINITY) own.sum *= __expf(own.largest - largest);
   const float sum = ms_row_sum(own.sum);
@@ -56,7 +59,7 @@ __global__ void __launch_bounds__(THREADS)
   lse[row] = value;
   losses[row] = 0.0;
   if (counts(target, s))
-    losses[row] = static_cast<double>(value) - static_cast<double>(ms_load_one(logits + row * s.classes + target));
+    losses[row] = static_cast<double>(value) - static_cast<double>(ms_load_one(logits + row * s.stride + target));
   else if (target != s.ignored) ms_note_fault(fault, MS_OP_cross_entropy, target, s.classes);
 }
 
@@ -80,9 +83,12 @@ __global__ void __launch_bounds__(THREADS) backward_rows(const T *logits, const 
   const int64_t row = blockIdx.x, target = targets[row];
   const float log_sum = lse[row], scale = *count > 0.0f ? *dloss / *count : 0.0f;
   const bool counted = counts(targets[row], s);
-  ms_map_row(logits + row * s.classes, dlogits + row * s.classes, s.classes, [&](int64_t first, auto &x) {
+  ms_map_row(logits + row * s.stride, dlogits + row * s.stride, s.stride, [&](int64_t first, auto &x) {
     int64_t at = first;
-    for (float &e : x) e = counted ? scale * (__expf(e - log_sum) - (at++ == target ? 1.0f : 0.0f)) : 0.0f;
+    for (float &e : x) {
+      e = counted && at < s.classes ? scale * (__expf(e - log_sum) - (at == target ? 1.0f : 0.0f)) : 0.0f;
+      at++;
+    }
   });
 }
 

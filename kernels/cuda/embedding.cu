@@ -7,6 +7,9 @@ namespace {
 
 constexpr int THREADS = 256;
 
+/* Rows of w that stand for tokens. */
+int64_t rows_of(const ms_kernel_call *call) { return call->attrs.i[0] ? call->attrs.i[0] : call->in[0].dims[0]; }
+
 /* w [rows, row_units], tokens [n] -> y [n, row_units] */
 template <class U>
 __global__ void __launch_bounds__(THREADS)
@@ -24,7 +27,7 @@ template <class U> int launch(const ms_kernel_call *call, int64_t row_units) {
   const int64_t n = ms_numel(&call->in[1]), blocks = ms_cuda_ceil(n * row_units, THREADS);
   return MS_CUDA_LAUNCH(embedding<U>, static_cast<unsigned>(blocks), THREADS, 0, call->stream,
                         static_cast<const U *>(call->in_data[0]), static_cast<const int32_t *>(call->in_data[1]),
-                        static_cast<U *>(call->out_data[0]), n, row_units, call->in[0].dims[0], call->fault);
+                        static_cast<U *>(call->out_data[0]), n, row_units, rows_of(call), call->fault);
 }
 
 int run(const ms_kernel_call *call) {

@@ -1,9 +1,10 @@
 /* rope.cu - rotary positions (Su et al. 2021): pair p of a head at position t is turned by the angle t theta^(-2p / D), 2 s
 ** bytes an element of s bytes. Pairs are (p, p + D/2), or (2p, 2p + 1) when interleaved; the gradient is the turn back
-** (inverse). A block has one position of some sequences: it makes the cosines and sines of that position once, in double,
-** in shared memory, and turns all heads by them. May write over x.
+** (inverse). A block has one position of some sequences: it makes the cosines and sines of that position once, in shared
+** memory, from the frequencies that all devices share, and turns all heads by them. May write over x.
 */
 #include "kernels/cuda/vector.h"
+#include "kernels/rope_frequencies.h"
 
 namespace {
 
@@ -13,7 +14,8 @@ constexpr int64_t BLOCKS = 2112;
 
 struct rotation {
   int64_t batch, times, heads, half, offset, per_block; /* per_block: sequences */
-  double log2_theta, sign;
+  double sign;
+  ms_attrs attrs;
 };
 
 /* V elements at a time: of both halves of a head, or of its interleaved pairs. */
@@ -23,9 +25,9 @@ __global__ void __launch_bounds__(THREADS) turn(const T *x, T *y, rotation r) {
   float *sine = cosine + r.half;
   const int64_t t = blockIdx.x;
   for (int64_t p = threadIdx.x; p < r.half; p += THREADS) {
-    const double frequency = exp2(-static_cast<double>(p) / static_cast<double>(r.half) * r.log2_theta);
+    const float angle = static_cast<float>(t + r.offset) * ms_rope_frequency(&r.attrs, p, r.half);
     double s, c;
-    sincos(static_cast<double>(t + r.offset) * frequency, &s, &c);
+    sincos(static_cast<double>(angle), &s, &c);
     cosine[p] = static_cast<float>(c);
     sine[p] = static_cast<float>(r.sign * s);
   }
@@ -86,8 +88,8 @@ int run(const ms_kernel_call *call) {
                 dims[DEPTH] / 2,
                 call->attrs.i[0],
                 1,
-                log2(call->attrs.f[0]),
-                call->attrs.i[2] ? -1.0 : 1.0};
+                call->attrs.i[2] ? -1.0 : 1.0,
+                call->attrs};
   if (ms_numel(&call->in[0]) == 0) return MS_OK;
   const int64_t slices = ms_cuda_ceil(BLOCKS, r.times);
   r.per_block = ms_cuda_ceil(r.batch, slices < r.batch ? slices : r.batch);
