@@ -1,6 +1,6 @@
 -- A GPT-2: from a Hugging Face folder, of a published size, or small enough for a laptop.
 --
---   moonshard run recipes/gpt2.lua -n 4 mesh=2x2 folder=path/to/gpt2 steps=100 save=trained
+--   moonshard run recipes/gpt2.lua -n 4 mesh=2x2 folder=path/to/gpt2 tokens=train.bin save=trained
 --   moonshard run recipes/gpt2.lua -n 2 mesh=1x2
 --   moonshard plan recipes/gpt2.lua -n 8 mesh=1x8 size=1.5B seq=1024 batch=4
 
@@ -8,8 +8,8 @@ local ms = require "moonshard"
 local re = ms.re
 
 local cfg = ms.args {
-  folder = "", size = "tiny", seq = 256, batch = 4, steps = 200, lr = 6e-4, warmup = 20, mesh = "1x-1", save = "",
-  dtype = "auto", pad_vocab = 64, dropout = ms.args.real(0), reshard = ms.args.any("default"),
+  folder = "", size = "tiny", seq = 256, batch = 4, steps = 200, lr = 6e-4, warmup = 20, mesh = "1x-1", tokens = "",
+  save = "", dtype = "auto", pad_vocab = 64, dropout = ms.args.real(0), reshard = ms.args.any("default"),
 }
 if cfg.save ~= "" then ms.huggingface.check_folder(cfg.save) end
 
@@ -37,7 +37,8 @@ local opt = ms.optim.adamw {
   weight_decay = 0.1,
   groups = { { re[[norm|bias|embed|pos]], { weight_decay = 0 } } },
 }
-local data = ms.data.text { files = cfg.files, seq = cfg.seq, batch = cfg.batch }
+local data = cfg.tokens ~= "" and ms.data.tokens { files = cfg.tokens, seq = cfg.seq, batch = cfg.batch }
+  or ms.data.text { files = cfg.files, seq = cfg.seq, batch = cfg.batch }
 local train = ms.trainer { model = model, optimizer = opt, loss = ms.loss.cross_entropy, clip_grad_norm = 1.0 }
 
 for step, batch in data:batches(cfg.steps) do

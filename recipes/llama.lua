@@ -1,6 +1,6 @@
 -- A Llama: from a Hugging Face folder, of a published size, or small enough for a laptop.
 --
---   moonshard run recipes/llama.lua -n 4 mesh=2x2 folder=path/to/llama steps=100 save=trained
+--   moonshard run recipes/llama.lua -n 4 mesh=2x2 folder=path/to/llama tokens=train.bin save=trained
 --   moonshard run recipes/llama.lua -n 2 mesh=1x2
 --   moonshard plan recipes/llama.lua -n 128 mesh=16x8 size=8B seq=4096 batch=1
 
@@ -8,8 +8,8 @@ local ms = require "moonshard"
 local re = ms.re
 
 local cfg = ms.args {
-  folder = "", size = "tiny", seq = 256, batch = 4, steps = 200, lr = 1e-3, mesh = "1x-1", save = "",
-  reshard = ms.args.any("default"), prefetch = 1,
+  folder = "", size = "tiny", seq = 256, batch = 4, steps = 200, lr = 1e-3, mesh = "1x-1", tokens = "",
+  save = "", reshard = ms.args.any("default"), prefetch = 1,
 }
 if cfg.save ~= "" then ms.huggingface.check_folder(cfg.save) end
 
@@ -29,7 +29,8 @@ local opt = ms.optim.adamw {
   betas = { 0.9, 0.95 },
   weight_decay = 0.1,
 }
-local data = ms.data.text { files = cfg.files, seq = cfg.seq, batch = cfg.batch }
+local data = cfg.tokens ~= "" and ms.data.tokens { files = cfg.tokens, seq = cfg.seq, batch = cfg.batch }
+  or ms.data.text { files = cfg.files, seq = cfg.seq, batch = cfg.batch }
 local train = ms.trainer {
   model = model, optimizer = opt, loss = ms.loss.cross_entropy, clip_grad_norm = 1.0, prefetch = cfg.prefetch,
 }
