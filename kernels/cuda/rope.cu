@@ -82,14 +82,9 @@ template <class T> int run_typed(const ms_kernel_call *call, const rotation &r) 
 
 int run(const ms_kernel_call *call) {
   const int64_t *dims = call->in[0].dims;
-  rotation r = {dims[BATCH],
-                dims[TIME],
-                dims[HEAD],
-                dims[DEPTH] / 2,
-                call->attrs.i[0],
-                1,
-                call->attrs.i[2] ? -1.0 : 1.0,
-                call->attrs};
+  rotation r = {
+      dims[BATCH], dims[TIME], dims[HEAD], dims[DEPTH] / 2, call->attrs.i[0], 1, call->attrs.i[2] ? -1.0 : 1.0,
+      call->attrs};
   if (ms_numel(&call->in[0]) == 0) return MS_OK;
   const int64_t slices = ms_cuda_ceil(BLOCKS, r.times);
   r.per_block = ms_cuda_ceil(r.batch, slices < r.batch ? slices : r.batch);
