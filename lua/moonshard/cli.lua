@@ -37,8 +37,9 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
   moonshard inspect FILE|DIR [--json] [--no-checksums]
                          tensors of a safetensors file, or of a folder with an index: shapes, sizes, checksums; or a
                          checkpoint: its step, mesh, parameters and files, all compared with their checksums
-  moonshard export CHECKPOINT OUT [--no-checksums]
-                         the parameters of a checkpoint, in full, as OUT/model.safetensors
+  moonshard export CHECKPOINT OUT [--huggingface] [--no-checksums]
+                         the parameters of a checkpoint, in full, as OUT/model.safetensors; or OUT as a folder that
+                         Hugging Face's library loads
   moonshard tokenize --tokenizer tokenizer.json [--out FILE.bin] [--begin TOKEN] [--end TOKEN] [-j THREADS]
                      [--replace-invalid] [--json] FILE...
                          text files, each a document, to one token file; --decode FILE.bin... gives the text again

@@ -410,6 +410,26 @@ describe("the recipes", function()
   end)
 end)
 
+describe("a checkpoint", function()
+  it("K6 of any mesh is exported as a folder that is the model", function()
+    local checkpoint, exported, plain = new_folder(), new_folder(), new_folder()
+    local ended = program.run({ "run", "recipes/quickstart.lua", "-n", "4", "layers=1", "dim=16", "heads=2", "seq=8",
+      "batch=1", "steps=2", "sample=0", "svg=", "files=recipes", "checkpoint=" .. checkpoint, "save_every=2" })
+    assert.equal(0, ended.status, ended.err)
+    ended = program.run({ "export", checkpoint, exported, "--huggingface" })
+    assert.equal(0, ended.status, ended.err)
+    assert.truthy(ended.out:find(exported .. ": 17 tensors, ", 1, true), ended.out)
+    assert.equal(0, program.run({ "export", checkpoint, plain }).status)
+    local model, file = ms.huggingface.model(exported), ms.safetensors.open(plain)
+    for name in model:named_parameters() do
+      assert.same(values_of(file, name), model:parameter(name):reshape(-1):tolist(), name)
+    end
+    ended = program.run({ "export", checkpoint, exported, "--huggingface" })
+    assert.equal(2, ended.status)
+    assert.truthy(ended.err:find("is there already: save into a folder of its own", 1, true), ended.err)
+  end)
+end)
+
 -- ---- saving -----------------------------------------------------------------------------------------------------
 
 describe("saving", function()

@@ -119,6 +119,7 @@ local function describe(train, o)
     generator = { seed = train.seed, micro_batches = train.micro_batches, eager = create.generator() },
     schedule = train.steps_done > 0 and { lr = train.optimizer.lr(train.steps_done),
       next_lr = train.optimizer.lr(train.steps_done + 1) } or nil,
+    model = require("moonshard.huggingface").layout(train.model),
   })
 end
 

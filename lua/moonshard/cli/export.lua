@@ -1,5 +1,5 @@
--- moonshard export: the parameters of a checkpoint as a safetensors file, which other programs read. A few megabytes of
--- them are in memory at a time.
+-- moonshard export: the parameters of a checkpoint as a safetensors file, which other programs read, or as a folder of
+-- Hugging Face's layout. A few megabytes of them are in memory at a time.
 
 local checkpoint = require("moonshard.checkpoint")
 local command_line = require("moonshard.cli.command_line")
@@ -12,7 +12,10 @@ local refuse = status.refuse
 
 local export = {}
 
-local OPTIONS = { ["--no-checksums"] = { name = "no_checksums", value = "flag" } }
+local OPTIONS = {
+  ["--no-checksums"] = { name = "no_checksums", value = "flag" },
+  ["--huggingface"] = { name = "huggingface", value = "flag" },
+}
 
 local AT_ONCE = 2 ^ 21 -- elements that are read
 
@@ -36,6 +39,7 @@ end
 ---@param folder string gets model.safetensors; is made
 ---@return string path
 ---@return number bytes
+---@return integer tensors
 function export.run(source, folder)
   output_file.make_folders(folder .. "/")
   local declared, buffer, bytes = {}, ffi.new("float[?]", AT_ONCE), 0
@@ -49,9 +53,34 @@ function export.run(source, folder)
     for _, param in ipairs(source.parameters) do copy(source, writer, buffer, param) end
     writer:finish()
   end)
-  if ok then return path, bytes end
+  if ok then return path, bytes, #declared end
   writer:abort()
   error(problem, 0)
+end
+
+---Writes them as Hugging Face's library reads them. MS_EUNSUPPORTED when the model has no layout of that kind.
+---@param source moonshard.Checkpoint
+---@param folder string is made
+---@return string path
+---@return number bytes
+---@return integer tensors
+function export.run_huggingface(source, folder)
+  local layout = source.manifest.model and source.manifest.model.huggingface
+  if not layout then
+    refuse("MS_EUNSUPPORTED", "%s: its model has no Hugging Face layout; without --huggingface it is exported "
+      .. "by its own names", source.path)
+  end
+  local i, buffer, room = 0, nil, 0
+  local written = require("moonshard.huggingface.write").write(folder, { config = layout, parameters = function()
+    i = i + 1
+    local param = source.parameters[i]
+    return param and param.name, param and param.shape, function(first, count)
+      if count > room then buffer, room = ffi.new("float[?]", count), count end
+      source:read("param", param.name, first, count, buffer)
+      return buffer
+    end
+  end })
+  return folder, written.bytes, written.tensors
 end
 
 ---@param arguments string[] without "export"
@@ -63,9 +92,9 @@ function export.main(arguments)
   end
   local source = checkpoint.open(line.files[1])
   if not line.no_checksums then source:verify() end
-  local path, bytes = export.run(source, line.files[2])
+  local path, bytes, tensors = (line.huggingface and export.run_huggingface or export.run)(source, line.files[2])
   source:close()
-  print(("%s: %d tensors, %s, of %s, step %d"):format(path, #source.parameters, progress.size(bytes), source.path,
+  print(("%s: %d tensors, %s, of %s, step %d"):format(path, tensors, progress.size(bytes), source.path,
     source.manifest.step))
   return status.OK
 end

@@ -60,6 +60,14 @@ function huggingface.config(model)
   return family.config(model.config)
 end
 
+---What a checkpoint notes of a model, so that it can be written as a folder later; nil when it has no such layout.
+---@param model moonshard.Module
+---@return { huggingface: table }?
+function huggingface.layout(model)
+  local has_one, whole = pcall(huggingface.config, model)
+  return has_one and { huggingface = whole } or nil
+end
+
 -- Iterates over a model's parameters as write takes them; reading is collective.
 local function parameters_of(model, around, writes)
   local entries, i = tree.inventory(model).parameters, 0
@@ -82,12 +90,12 @@ end
 ---@param model moonshard.Module|moonshard.Trainer
 ---@param folder string is made; must not hold a model yet
 ---@param given { dtype: string?, max_shard_size: string|number? }? "f32" (default), "bf16" or "f16"; "5GB"
----@return { bytes: number, files: string[] } written
+---@return { bytes: number, files: string[], tensors: integer } written
 function huggingface.save(model, folder, given)
   model = model.model or model
   if not tree.is_module(model) then errors.invalid("ms.huggingface.save: give a model or a trainer") end
   local whole = huggingface.config(model)
-  if world.plan_only then return { bytes = 0, files = {} } end
+  if world.plan_only then return { bytes = 0, files = {}, tensors = 0 } end
   local around = session.around(model)
   local writes = around.sharding.alone or around.sharding.mesh:get_index() == 0
   local written = writing.write(folder, {

@@ -156,7 +156,7 @@ end
 ---@param folder string is made; must not hold a model yet
 ---@param source moonshard.HuggingFaceSource
 ---@param given { dtype: string?, max_shard_size: string|number? }? "f32" (default), "bf16" or "f16"; "5GB"
----@return { bytes: number, files: string[] } written
+---@return { bytes: number, files: string[], tensors: integer } written
 local function write(folder, source, given)
   local dtype, limit = read_options(given)
   folder = folder:gsub("(.)/+$", "%1")
@@ -178,7 +178,7 @@ local function write(folder, source, given)
     if #files > 1 then output_file.write("index", folder .. "/model.safetensors.index.json", index) end
     output_file.write("config", folder .. "/config.json", config_of(source, family, dtype))
   end
-  return { bytes = bytes, files = names }
+  return { bytes = bytes, files = names, tensors = #tensors }
 end
 
 return { write = write, check_folder = check_folder }
