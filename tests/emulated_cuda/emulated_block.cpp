@@ -160,8 +160,11 @@ __attribute__((format(printf, 2, 3))) static void fail(Machine *m, const char *f
   m->failed = true;
 }
 
+/* On functions that leave a stack for good: their frames would stay forbidden to whoever uses it next. */
+#define NO_REDZONES __attribute__((no_sanitize_address))
+
 /* Leaves `from` (NULL: for good) for `to`, which stands on `stack`. */
-static void leave(Machine *m, Context *from, Context *to, const Stack &stack) {
+NO_REDZONES static void leave(Machine *m, Context *from, Context *to, const Stack &stack) {
   Context nowhere;
 #if defined(__SANITIZE_ADDRESS__)
   void *kept = nullptr;
@@ -203,7 +206,7 @@ static void make_current(Machine *m, int t) {
   here.thread = m->thread[t].index;
 }
 
-[[noreturn]] static void back_to_host(Machine *m) {
+[[noreturn]] NO_REDZONES static void back_to_host(Machine *m) {
   leave(m, nullptr, &m->host_context, m->host);
   abort();
 }
@@ -222,7 +225,7 @@ static void tell_deadlock(Machine *m) {
 static void finish_collective(Machine *m, int warp);
 
 /* Runs threads until there is none left to begin, each from its start; goes on with those that wait. */
-static void fiber_main() {
+NO_REDZONES static void fiber_main() {
   Machine *m = machine.get();
   arrived_on_new_stack(m);
   for (;;) {
