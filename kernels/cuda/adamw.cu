@@ -7,7 +7,7 @@
 **   p = p - lr / (1 - beta1^step) m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
 **
 ** Learning rate and step are read on the device, so that a captured graph sees new ones. One thread of a block makes the
-** factors in double; 8 blocks an SM of 132 walk over the chunk, so that this is done a thousand times and not a million.
+** factors in double while the block's first loads are under way; 64 blocks an SM of 132 walk over a large chunk.
 */
 #include "kernels/cuda/vector.h"
 
@@ -16,7 +16,7 @@
 namespace {
 
 constexpr int THREADS = 256, V = 4;
-constexpr int64_t BLOCKS = 1056;
+constexpr int64_t BLOCKS = 8448;
 
 struct setting {
   double lr_scale, weight_decay, beta1, beta2, eps;
@@ -47,9 +47,34 @@ struct update {
   }
 };
 
-__global__ void __launch_bounds__(THREADS) adamw(const float *gradient, float *p, float *m, float *v, int64_t n,
-                                                 int64_t vectors, setting s, const ms_scalars *now, const float *norm) {
+struct arrays {
+  const float *gradient;
+  float *p, *m, *v;
+};
+
+/* A thread's vector of all four. */
+struct vectors_of {
+  float g[V], p[V], m[V], v[V];
+  __device__ __forceinline__ void load(const arrays &a, int64_t i) {
+    ms_load<V>(a.gradient + i, g);
+    ms_load<V>(a.p + i, p);
+    ms_load<V>(a.m + i, m);
+    ms_load<V>(a.v + i, v);
+  }
+  __device__ __forceinline__ void store(const arrays &a, int64_t i) const {
+    ms_store<V>(a.p + i, p);
+    ms_store<V>(a.m + i, m);
+    ms_store<V>(a.v + i, v);
+  }
+};
+
+__global__ void __launch_bounds__(THREADS)
+    adamw(arrays a, int64_t n, int64_t vectors, setting s, const ms_scalars *now, const float *norm) {
   __shared__ factors made;
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
+  const int64_t threads = static_cast<int64_t>(gridDim.x) * THREADS;
+  vectors_of x;
+  if (thread < vectors) x.load(a, thread * V);
   if (threadIdx.x == 0) made = factors_of(s, now, norm);
   __syncthreads();
   const update update_of = {made,
@@ -58,35 +83,27 @@ __global__ void __launch_bounds__(THREADS) adamw(const float *gradient, float *p
                             static_cast<float>(s.beta2),
                             static_cast<float>(1.0 - s.beta2),
                             static_cast<float>(s.eps)};
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
-  const int64_t threads = static_cast<int64_t>(gridDim.x) * THREADS;
-  for (int64_t i = thread * V; i < vectors * V; i += threads * V) {
-    float gs[V], ps[V], ms[V], vs[V];
-    ms_load<V>(gradient + i, gs);
-    ms_load<V>(p + i, ps);
-    ms_load<V>(m + i, ms);
-    ms_load<V>(v + i, vs);
+  for (int64_t i = thread; i < vectors; i += threads) {
+    if (i != thread) x.load(a, i * V);
 #pragma unroll
-    for (int l = 0; l < V; l++) update_of(gs[l], ps[l], ms[l], vs[l]);
-    ms_store<V>(p + i, ps);
-    ms_store<V>(m + i, ms);
-    ms_store<V>(v + i, vs);
+    for (int l = 0; l < V; l++) update_of(x.g[l], x.p[l], x.m[l], x.v[l]);
+    x.store(a, i * V);
   }
-  for (int64_t i = vectors * V + thread; i < n; i += threads) update_of(gradient[i], p[i], m[i], v[i]);
+  for (int64_t i = vectors * V + thread; i < n; i += threads) update_of(a.gradient[i], a.p[i], a.m[i], a.v[i]);
 }
 
 int run(const ms_kernel_call *call) {
   const int64_t n = ms_numel(&call->in[0]);
-  const float *gradient = static_cast<const float *>(call->in_data[0]);
-  float *p = static_cast<float *>(call->out_data[0]), *m = static_cast<float *>(call->out_data[1]);
-  float *v = static_cast<float *>(call->out_data[2]);
+  const arrays a = {static_cast<const float *>(call->in_data[0]), static_cast<float *>(call->out_data[0]),
+                    static_cast<float *>(call->out_data[1]), static_cast<float *>(call->out_data[2])};
   setting s = {call->attrs.f[0], call->attrs.f[1], call->attrs.f[2], call->attrs.f[3], 0.0};
   memcpy(&s.eps, &call->attrs.i[0], sizeof s.eps);
   if (n == 0) return MS_OK;
-  const int aligned = ms_cuda_aligned(gradient) && ms_cuda_aligned(p) && ms_cuda_aligned(m) && ms_cuda_aligned(v);
+  const int aligned =
+      ms_cuda_aligned(a.gradient) && ms_cuda_aligned(a.p) && ms_cuda_aligned(a.m) && ms_cuda_aligned(a.v);
   const int64_t wanted = ms_cuda_ceil(n, THREADS * V), blocks = wanted < BLOCKS ? wanted : BLOCKS;
-  return MS_CUDA_LAUNCH(adamw, static_cast<unsigned>(blocks), THREADS, 0, call->stream, gradient, p, m, v, n,
-                        aligned ? n / V : 0, s, call->scalars, static_cast<const float *>(call->in_data[1]));
+  return MS_CUDA_LAUNCH(adamw, static_cast<unsigned>(blocks), THREADS, 0, call->stream, a, n, aligned ? n / V : 0, s,
+                        call->scalars, static_cast<const float *>(call->in_data[1]));
 }
 
 } // namespace

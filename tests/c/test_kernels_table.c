@@ -5,6 +5,10 @@
 
 #include "graph/graph.h"
 
+#ifdef MS_TEST_CUDA
+  #include "kernels/cuda/parts.h"
+#endif
+
 /* Inputs as letters with dims: x the dtype under test, f f32, i i32, u u8; attributes as slot=value. */
 typedef struct op_case {
   const char *op, *inputs, *attrs;
@@ -203,6 +207,46 @@ static void tensors_may_begin_anywhere(void **state) {
   device_shift = 0;
 }
 
+/* More parts than a launch takes, empty ones among them, cast or added: what lies between them stays. */
+static void parts_move_in_one_call(void **state) {
+  (void)state;
+  enum { PARTS = 75, SPACE = 6000 };
+  for (int kind = 0; kind < 8; kind++) {
+    const int from = kind & 1, to = kind >> 1 & 1, add = kind >> 2;
+    kernel_case c = case_of(MS_OP_cast);
+    ms_cuda_part part[PARTS];
+    int64_t at = 0;
+    add_input(&c, SHAPE(from, SPACE));
+    add_output(&c, SHAPE(to, SPACE));
+    for (int64_t i = 0; i < SPACE; i++) set_element(c.call.out_data[0], to, i, (double)(i % 100));
+    mirrors m = {.count = 0};
+    char *x = mirrored(&m, c.call.in_data[0], tensor_bytes(&c.call.in[0]), 0);
+    char *y = mirrored(&m, c.call.out_data[0], tensor_bytes(&c.call.out[0]), 0);
+    for (int p = 0; p < PARTS; p++) {
+      part[p] =
+          (ms_cuda_part){x + at * ms_dtype_size(from), y + at * ms_dtype_size(to), p == 7 ? 4500 : p % 5 * 4 + p % 3};
+      at += part[p].n + 4 - part[p].n % 4; /* every part begins at a whole vector of f32, and leaves a gap */
+    }
+    assert_in_range(at, 1, SPACE);
+    if (add && to == MS_BF16) {
+      assert_fails(ms_cuda_run_parts(part, PARTS, from, to, add, NULL), MS_EDTYPE, "added in f32, not in bf16");
+    } else {
+      must(ms_cuda_run_parts(part, PARTS, from, to, add, NULL));
+      check_cuda(cudaDeviceSynchronize());
+      check_cuda(cudaMemcpy(c.call.out_data[0], y, (size_t)tensor_bytes(&c.call.out[0]), cudaMemcpyDeviceToHost));
+      for (int64_t i = 0, p = 0; i < SPACE; i++) {
+        while (p + 1 < PARTS && (char *)part[p + 1].to <= y + i * ms_dtype_size(to)) p++;
+        const int64_t first = ((char *)part[p].to - y) / ms_dtype_size(to);
+        const double before = (double)(i % 100), given = input_at(&c, 0, i);
+        if (i >= first + part[p].n) assert_true(output_at(&c, 0, i) == before);
+        else assert_output(&c, 0, i, add ? before + given : given, 1e-6);
+      }
+    }
+    for (int i = 0; i < m.count; i++) check_cuda(cudaFree(m.list[i].allocation));
+    free_case(&c);
+  }
+}
+
 static void too_much_is_refused(void **state) {
   (void)state;
   const op_case wide = {"attention", "x1,2,1,300 x1,2,1,300 x1,2,1,300", ""};
@@ -215,11 +259,9 @@ static void too_much_is_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(every_case_matches_the_cpu),
-      TEST(every_op_has_a_case_and_a_kernel),
+      TEST(every_case_matches_the_cpu), TEST(every_op_has_a_case_and_a_kernel),
 #ifdef MS_TEST_CUDA
-      TEST(tensors_may_begin_anywhere),
-      TEST(too_much_is_refused),
+      TEST(tensors_may_begin_anywhere), TEST(parts_move_in_one_call),           TEST(too_much_is_refused),
 #endif
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
