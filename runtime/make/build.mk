@@ -122,7 +122,7 @@ all: $(LIBRARY) $(GEN)/moonshard/cdef.lua $(BUILD)/moonshard.pc $(if $(HOST_C),$
   $(if $(filter release,$(CONFIG)),$(if $(NVCC),$(CUDA_LIBRARY)))
 	@:
 # Specs of a sanitized build run in a luajit that brings the sanitizer's runtime.
-tests: $(TESTS) $(EMULATED_TESTS) $(OUT)/tests/libmoonshard_cuda_emulated.so $(if $(filter-out release,$(CONFIG)),$(OUT)/luajit)
+tests: $(TESTS) $(if $(filter-out thread,$(CONFIG)),$(EMULATED_TESTS)) $(OUT)/tests/libmoonshard_cuda_emulated.so $(if $(filter-out release,$(CONFIG)),$(OUT)/luajit)
 	@:
 bench: $(BENCHES)
 	@:

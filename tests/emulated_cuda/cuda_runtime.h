@@ -8,8 +8,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <tuple>
-#include <type_traits>
 
 #include "cuda_runtime_api.h"
 #include "emulated_block.h"
@@ -54,9 +52,8 @@ inline int within(int other, int width) { return other / width == lane() / width
 template <class... Parameters, class... Arguments>
 cudaError_t launch_kernel(const char *name, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
                           cudaStream_t stream, Arguments... arguments) {
-  const std::tuple<std::decay_t<Parameters>...> bound(arguments...);
   return launch(name, reinterpret_cast<const void *>(kernel), grid, block, shared, stream,
-                [kernel, bound] { std::apply(kernel, bound); });
+                [=] { kernel(static_cast<Parameters>(arguments)...); });
 }
 
 } // namespace emulated
