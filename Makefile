@@ -51,7 +51,7 @@ build_config = +@$(MAKE) --no-print-directory -j$(JOBS) -f runtime/make/build.mk
   CUDA_HOME=$(CUDA_HOME) CUDA_ARCHS='$(CUDA_ARCHS)'
 test_config = tests/run.sh --build $(BUILD)/$(1) --config $(1) --only '$(ONLY)' --timeout
 
-.PHONY: all cuda cuda-all run train test fuzz-plans fuzz-safetensors bench bench-peers lint san-address san-thread install clean help
+.PHONY: all cuda cuda-all test-gpu run train test fuzz-plans fuzz-safetensors bench bench-peers lint san-address san-thread install clean help
 .NOTPARALLEL:
 
 all: $(BUILD)/packages/build ## build everything under build/
@@ -77,6 +77,10 @@ cuda: $(BUILD)/packages/build ## the library of CUDA's kernels, by nvcc; part of
 
 cuda-all: ## the same for every GPU that is supported
 	@$(MAKE) --no-print-directory cuda CUDA_ARCHS="80 90 100"
+
+test-gpu: $(BUILD)/packages/test all ## the kernels' tests on this machine's GPU; ONLY=word picks test files
+	$(build_config) gpu-tests
+	@tests/run.sh --build $(BUILD)/release --config gpu --only '$(ONLY)' --timeout $(TEST_TIMEOUT)
 
 bench: $(BUILD)/packages/train all ## measure, beside the peers that are installed; lines in build/bench.jsonl
 	$(build_config) bench

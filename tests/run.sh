@@ -7,6 +7,7 @@
 # busted's own), of which this script shows the failures and counts the rest. What specs may rely on:
 #   MOONSHARD_BIN, MOONSHARD_LIB   the executable and the library under test, absolute paths
 #   MOONSHARD_CONFIG               release, address or thread: sanitized builds are several times slower
+# Configuration gpu is the release build, of which the kernels' tests alone run, on the GPU.
 set -u
 cd "$(dirname "$0")/.." || exit 2
 root=$PWD
@@ -91,22 +92,29 @@ run_file() {
   judge "$file" "$status" "$(echo "$(date +%s.%N) $began" | awk '{ print $1 - $2 }')"
 }
 
-for source in tests/c/*.c; do
-  [ -e "$source" ] || continue
-  run_file "$source" "$build/tests/$(basename "$source" .c)"
-done
+# The kernels' tests as they were compiled for another device: DEVICE, the folder of the build that has them, is what it is.
+run_kernels_on() { # run_kernels_on DEVICE
+  local program
+  for program in "$build/tests/$1"/test_*; do
+    [ -x "$program" ] && run_file "$(basename "$program") ($1)" "$program"
+  done
+}
 
-# The kernels' tests once more, for those of CUDA on an emulation of it.
-for program in "$build"/tests/emulated/test_*; do
-  [ -x "$program" ] || continue
-  case $config in thread) continue ;; esac
-  run_file "$(basename "$program"), emulated CUDA" "$program"
-done
+if [ "$config" = gpu ]; then
+  run_kernels_on gpu
+else
+  for source in tests/c/*.c; do
+    [ -e "$source" ] || continue
+    run_file "$source" "$build/tests/$(basename "$source" .c)"
+  done
 
-while IFS= read -r spec; do
-  run_file "$spec" env "ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0" \
-    "$luajit" /usr/bin/busted --ignore-lua -o TAP "$spec"
-done < <(find tests -name '*_spec.lua' | sort)
+  [ "$config" = thread ] || run_kernels_on emulated
+
+  while IFS= read -r spec; do
+    run_file "$spec" env "ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0" \
+      "$luajit" /usr/bin/busted --ignore-lua -o TAP "$spec"
+  done < <(find tests -name '*_spec.lua' | sort)
+fi
 
 [ "$skipped" -gt 0 ] && echo "$skipped skipped"
 echo "$passed passed, $failed failed"

@@ -116,7 +116,10 @@ NVCC_FLAGS := -std=c++17 -O3 -Xcompiler -fPIC,-Wall,-fvisibility=hidden $(INCLUD
 CUDA_LIBRARY := $(OUT)/libmoonshard_cuda.so
 CUDA_O := $(patsubst %.cu,$(OUT)/obj/%.cuda.o,$(CUDA_CU))
 
-.PHONY: all tests bench peers install cuda
+# The kernels' tests on a real GPU.
+GPU_TESTS := $(patsubst tests/c/%.c,$(OUT)/tests/gpu/%,$(KERNEL_TEST_C))
+
+.PHONY: all tests bench peers install cuda gpu-tests
 # Without a main there is no executable yet; the library alone is still worth building.
 all: $(LIBRARY) $(GEN)/moonshard/cdef.lua $(BUILD)/moonshard.pc $(if $(HOST_C),$(EXECUTABLE)) \
   $(if $(filter release,$(CONFIG)),$(if $(NVCC),$(CUDA_LIBRARY)))
@@ -125,6 +128,8 @@ all: $(LIBRARY) $(GEN)/moonshard/cdef.lua $(BUILD)/moonshard.pc $(if $(HOST_C),$
 tests: $(TESTS) $(if $(filter-out thread,$(CONFIG)),$(EMULATED_TESTS)) $(OUT)/tests/libmoonshard_cuda_emulated.so $(if $(filter-out release,$(CONFIG)),$(OUT)/luajit)
 	@:
 bench: $(BENCHES)
+	@:
+gpu-tests: $(if $(NVCC),$(GPU_TESTS),cuda)
 	@:
 cuda: $(if $(NVCC),$(CUDA_LIBRARY))
 	@$(if $(NVCC),:,echo "no nvcc on the PATH or in $(CUDA_HOME)/bin" >&2; exit 1)
@@ -209,9 +214,21 @@ $(OUT)/obj/%.cuda.o: %.cu $(OUT)/cuda.list
 	@$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 
 # The toolkit's runtime is linked in: what runs needs the driver alone.
+CUDART := -L$(dir $(NVCC))../lib64 -lcudart_static -lrt -lpthread -ldl
+
 $(CUDA_LIBRARY): $(CUDA_O) $(CUDA_HOST_O)
 	@echo "link  $@"
-	@$(CXX) -shared -Wl,-Bsymbolic $(NO_UNDEFINED_$(CONFIG)) $^ -o $@ -L$(dir $(NVCC))../lib64 -lcudart_static -lrt -lpthread -ldl
+	@$(CXX) -shared -Wl,-Bsymbolic $(NO_UNDEFINED_$(CONFIG)) $^ -o $@ $(CUDART)
+
+$(OUT)/obj/tests/c/%.gpu.o: tests/c/%.c $(OUT)/flags.list
+	@mkdir -p $(@D)
+	@echo "cc    $<"
+	@$(CC) $(CFLAGS) -DMS_TEST_CUDA -isystem $(dir $(NVCC))../include -MMD -MP -c $< -o $@
+
+$(OUT)/tests/gpu/%: $(OUT)/obj/tests/c/%.gpu.o $(CUDA_O) $(ENGINE_O) $(OUT)/engine.list
+	@mkdir -p $(@D)
+	@echo "link  $@"
+	@$(CXX) -rdynamic $(LDFLAGS) $< $(CUDA_O) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS) $(CUDART)
 
 $(OUT)/obj/%.emulated.o: %.cu $(OUT)/flags.list
 	@mkdir -p $(@D)
