@@ -228,7 +228,7 @@ $(OUT)/obj/tests/c/%.gpu.o: tests/c/%.c $(OUT)/flags.list
 $(OUT)/tests/gpu/%: $(OUT)/obj/tests/c/%.gpu.o $(CUDA_O) $(ENGINE_O) $(OUT)/engine.list
 	@mkdir -p $(@D)
 	@echo "link  $@"
-	@$(CXX) -rdynamic $(LDFLAGS) $< $(CUDA_O) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS) $(CUDART)
+	@$(CXX) -rdynamic $(LDFLAGS) $< $(filter %.cuda.o,$(CUDA_O)) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS) $(CUDART)
 
 $(OUT)/obj/%.emulated.o: %.cu $(OUT)/flags.list
 	@mkdir -p $(@D)
