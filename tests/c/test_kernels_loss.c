@@ -246,6 +246,7 @@ static void embedding_backward_matches(void **state) {
     check_embedding_backward(bits & 1, bits >> 1, 50, 70, 600);
     check_embedding_backward(bits & 1, bits >> 1, 4000, 33, 5);
     check_embedding_backward(bits & 1, bits >> 1, 3, 300, 2000);
+    check_embedding_backward(bits & 1, bits >> 1, 300001, 1, 1500);
   }
 }
 
