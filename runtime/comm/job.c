@@ -138,7 +138,10 @@ void ms_job_close(ms_job_view *view) {
   free(view);
 }
 
-void ms_job_set_pid(ms_job_view *view, int rank, int pid) { atomic_store(&view->job->rank[rank].pid, pid); }
+void ms_job_set_process(ms_job_view *view, int row, int rank, int pid) {
+  atomic_store(&view->job->rank[row].number, rank);
+  atomic_store(&view->job->rank[row].pid, pid);
+}
 
 void ms_job_set_ended(ms_job_view *view, int rank) {
   atomic_store(&view->job->rank[rank].state, MS_JOB_LEFT);

@@ -11,7 +11,7 @@
 #include "comm/world.h"
 
 enum {
-  MS_JOB_VERSION = 2,
+  MS_JOB_VERSION = 3,
   MS_JOB_CHANNELS = 16,
   MS_JOB_GROUPS = 512,                 /* communicators a job can have */
   MS_JOB_TEXT = 2048,                  /* bytes of an error message */
@@ -27,6 +27,7 @@ typedef struct ms_job_rank {
   _Alignas(64) _Atomic uint32_t doorbell; /* a futex word: counts rings */
   _Atomic uint32_t sleepers;              /* threads of this rank inside FUTEX_WAIT, or about to be */
   _Alignas(64) _Atomic int32_t pid;
+  _Atomic int32_t number;    /* its rank in the world; its row, unless the job is one of several nodes */
   _Atomic int32_t state;     /* enum ms_job_rank_state */
   _Atomic uint32_t told;     /* 0, 1 while text is written, 2 when it stands */
   _Atomic uint32_t recovery; /* steps of ms_world_recover that it has come to; odd while it is inside */

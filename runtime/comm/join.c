@@ -43,6 +43,7 @@ static void take_row(ms_world *world, ms_job *job, int row) {
   world->row = row;
   world->spin = job->size <= job->cores;
   open_ledger(world, &job->ledger[row]);
+  atomic_store(&job->rank[row].number, world->rank);
   atomic_store(&job->rank[row].pid, (int32_t)getpid());
   atomic_store(&job->rank[row].state, MS_JOB_JOINED);
 }

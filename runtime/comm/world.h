@@ -26,7 +26,8 @@ int ms_job_create(int size, int *fd);
 typedef struct ms_job_view ms_job_view;
 int ms_job_open(int fd, ms_job_view **view);
 void ms_job_close(ms_job_view *view);
-void ms_job_set_pid(ms_job_view *view, int rank, int pid);
+/* The process that has a row, and its rank in the world: what `moonshard ps` shows before it has joined. */
+void ms_job_set_process(ms_job_view *view, int row, int rank, int pid);
 /* The rank's process is no more: who waits for it learns so now instead of at the deadline. */
 void ms_job_set_ended(ms_job_view *view, int rank);
 /* Sets the abort flag with its reason ("rank 2 died: ...") and wakes every rank. rank: the one to blame, or -1. The first

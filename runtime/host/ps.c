@@ -94,7 +94,7 @@ static void push_rank(lua_State *L, const ms_job *job, int rank) {
   ms_rank_status s;
   ms_report_status(job, rank, &s);
   lua_newtable(L);
-  set_number(L, "rank", rank);
+  set_number(L, "rank", atomic_load(&job->rank[rank].number));
   set_number(L, "pid", s.pid);
   set_text(L, "state", states[s.state >= 0 && s.state <= MS_JOB_LEFT ? s.state : 0]);
   set_number(L, "step", (double)s.done);

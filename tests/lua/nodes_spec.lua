@@ -77,6 +77,27 @@ describe("nodes", function()
     end)
   end)
 
+  it("L5 are shown by ps with the numbers that their ranks have in the world", function()
+    with_recipe([==[
+      local world = require "moonshard.world"
+      local ps = io.popen(os.getenv("MOONSHARD_BIN") .. " ps --json")
+      local told = ps:read("*a")
+      ps:close()
+      if world.local_rank() == 0 then io.write(told) end
+    ]==], function(recipe)
+      local commands = {}
+      local common = ("run -n 2 --nodes 2 --rendezvous tcp://127.0.0.1:%d"):format(find_port())
+      for node = 0, 1 do commands[node + 1] = ("%s %s --node-rank %d %s"):format(BIN, common, node, recipe) end
+      local shown = together(commands)
+      for node = 0, 1 do
+        assert.equal(0, shown[node + 1].status, shown[node + 1].err)
+        local mine = shown[node + 1].out:match("%-%-node%-rank " .. node .. " [^{]-" .. recipe:gsub("%p", "%%%0") .. ".-%]")
+        assert.truthy(mine, shown[node + 1].out)
+        for rank = 2 * node, 2 * node + 1 do contains(mine, ('"rank":%d,'):format(rank)) end
+      end
+    end)
+  end)
+
   it("D12 L5 are refused with different numbers of ranks", function()
     with_recipe(WHO, function(recipe)
       local place, commands = ("tcp://127.0.0.1:%d"):format(find_port()), {}

@@ -104,7 +104,7 @@ int ms_start_rank(ms_running *run, int rank) {
       run->ranks[rank].pid = pid;
       run->ranks[rank].running = 1;
       run->running++;
-      ms_job_set_pid(run->view, rank, (int)pid);
+      ms_job_set_process(run->view, rank, ms_nodes_rank(run->config, rank), (int)pid);
     }
   }
   for (int i = 0; i < 2; i++)
