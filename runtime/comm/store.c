@@ -166,8 +166,8 @@ static int serve(ms_store *store, const ms_store_config *config, const ms_store_
     MS_TRY(ms_store_file_write(store->place.name, config->job, config->size, place));
     store->wrote_file = 1;
   }
-  MS_TRY(introduce(store, config, store->deadline));
-  return MS_OK;
+  int rc = introduce(store, config, store->deadline);
+  return rc ? ms_error_prefix("rendezvous at %s", store->place.text) : MS_OK;
 }
 
 /* A file leads to a socket whose name nobody can know before. */

@@ -91,8 +91,9 @@ describe("nodes", function()
       local shown = together(commands)
       for node = 0, 1 do
         assert.equal(0, shown[node + 1].status, shown[node + 1].err)
-        local mine = shown[node + 1].out:match("%-%-node%-rank " .. node .. " [^{]-" .. recipe:gsub("%p", "%%%0") .. ".-%]")
-        assert.truthy(mine, shown[node + 1].out)
+        local out, command = shown[node + 1].out, "%-%-node%-rank " .. node .. " " .. recipe:gsub("%p", "%%%0")
+        local mine = out:match(command .. ".-%]")
+        assert.truthy(mine, out)
         for rank = 2 * node, 2 * node + 1 do contains(mine, ('"rank":%d,'):format(rank)) end
       end
     end)
