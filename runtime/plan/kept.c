@@ -6,12 +6,13 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "plan/pack.h"
 
 enum { PACKINGS = 32 };
 
 typedef struct packing {
-  ms_packing_item *item;
-  int64_t *offset;
+  ms_packing_item *before, *after;
+  int64_t room[MS_PACK_ARENAS];
   int n;
 } packing;
 
@@ -34,8 +35,8 @@ static void free_kept(void *data) {
   kept *k = data;
   drop_graphs(k);
   for (int i = 0; i < PACKINGS; i++) {
-    free(k->packing[i].item);
-    free(k->packing[i].offset);
+    free(k->packing[i].before);
+    free(k->packing[i].after);
   }
   free(k);
 }
@@ -94,38 +95,41 @@ int ms_kept_graph(const ms_graph *traced, int evaluate, int fuse, const ms_graph
 
 /* ---- packings ---------------------------------------------------------------------------------------------------- */
 
-static int same(const packing *p, const ms_packing_item *item, int n) {
-  if (!p->item || p->n != n) return 0;
+static int same(const packing *p, const ms_packing_item *item, int n, const int64_t *room) {
+  if (!p->before || p->n != n || memcmp(p->room, room, sizeof p->room)) return 0;
   for (int i = 0; i < n; i++) {
-    const ms_packing_item *x = &p->item[i], *y = &item[i];
-    if (x->bytes != y->bytes || x->first != y->first || x->last != y->last || x->ranks != y->ranks) return 0;
+    const ms_packing_item *x = &p->before[i], *y = &item[i];
+    if (x->bytes != y->bytes || x->first != y->first || x->last != y->last || x->ranks != y->ranks ||
+        x->arena != y->arena || (x->arena >= 0 && x->offset != y->offset))
+      return 0;
   }
   return 1;
 }
 
-const int64_t *ms_kept_packing(const ms_graph *graph, const ms_packing_item *item, int n) {
+const ms_packing_item *ms_kept_packing(const ms_graph *graph, const ms_packing_item *item, int n, const int64_t *room) {
   const kept *k = graph->kept->data;
   for (int i = 0; k && i < PACKINGS; i++)
-    if (same(&k->packing[i], item, n)) return k->packing[i].offset;
+    if (same(&k->packing[i], item, n, room)) return k->packing[i].after;
   return NULL;
 }
 
-int ms_kept_add_packing(const ms_graph *graph, const ms_packing_item *item, const int64_t *offset, int n) {
+int ms_kept_add_packing(const ms_graph *graph, const ms_packing_item *before, const ms_packing_item *after, int n,
+                        const int64_t *room) {
   kept *k = find(graph);
   if (!k) return MS_ENOMEM;
-  ms_packing_item *items = ms_calloc(n, sizeof *items);
-  int64_t *offsets = ms_calloc(n, sizeof *offsets);
-  if (!items || !offsets) {
-    free(items);
-    free(offsets);
+  packing made = {.before = ms_calloc(n, sizeof *before), .after = ms_calloc(n, sizeof *after), .n = n};
+  if (!made.before || !made.after) {
+    free(made.before);
+    free(made.after);
     return MS_ENOMEM;
   }
-  memcpy(items, item, (size_t)n * sizeof *items);
-  memcpy(offsets, offset, (size_t)n * sizeof *offsets);
+  memcpy(made.before, before, (size_t)n * sizeof *before);
+  memcpy(made.after, after, (size_t)n * sizeof *after);
+  memcpy(made.room, room, sizeof made.room);
   packing *p = &k->packing[k->next];
   k->next = (k->next + 1) % PACKINGS;
-  free(p->item);
-  free(p->offset);
-  *p = (packing){items, offsets, n};
+  free(p->before);
+  free(p->after);
+  *p = made;
   return MS_OK;
 }

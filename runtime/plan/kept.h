@@ -6,16 +6,20 @@
 
 #include "graph/graph.h"
 
-/* Buffers that want places in one arena, in the order in which they were made. */
+/* A buffer among those that are packed together (pack.h). */
 typedef struct ms_packing_item {
   int64_t bytes;
   int first, last; /* of its use: numbers that only their order matters of */
   int ranks;       /* as in ms_buffer */
+  int arena;       /* which of those that are packed together; -1: it wants a place */
+  int64_t offset;
 } ms_packing_item;
-/* Offsets [n], or NULL when places for such buffers were not found before. Valid until the next ms_kept_add_packing. */
-const int64_t *ms_kept_packing(const ms_graph *graph, const ms_packing_item *item, int n);
-/* Keeps copies. The oldest of many are dropped. */
-int ms_kept_add_packing(const ms_graph *graph, const ms_packing_item *item, const int64_t *offset, int n);
+/* The same items [n] with places, or NULL when such items were not packed before. Valid until the next
+** ms_kept_add_packing. */
+const ms_packing_item *ms_kept_packing(const ms_graph *graph, const ms_packing_item *item, int n, const int64_t *room);
+/* Keeps copies of items before and after packing. The oldest of many are dropped. */
+int ms_kept_add_packing(const ms_graph *graph, const ms_packing_item *before, const ms_packing_item *after, int n,
+                        const int64_t *room);
 
 /* The copy of the traced graph that phases are lowered from: with its backward pass, or (evaluate) without. Made at the
 ** first call and after the graph has grown; owned by the traced graph. */

@@ -2,6 +2,10 @@
 **
 ** Lifetimes are spans of program order; where two buffers of different streams share bytes, sync.c adds the events that
 ** make program order real. Places are found by pack.c, or were found for an earlier plan of the same graph.
+**
+** Arenas are fullest at different times, so private buffers also take bytes of the communicated arena while nothing is
+** communicated there, and workspace takes those of activations. What peers read is placed before, by itself: its offsets
+** are equal on all ranks, whatever else these hold.
 */
 #include <stdlib.h>
 
@@ -13,14 +17,26 @@ enum { ALIGNMENT = 64 };
 
 static int64_t align_up(int64_t n) { return (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
+/* Arenas that buffers of a category may lie in, the last their own. In the order in which they are laid out. */
+enum { COMMUNICATED, ACTIVATIONS, WORKSPACE, GATHERED, GROUPED, KINDS };
+static const struct {
+  int category, in[MS_PACK_ARENAS], arenas;
+} kinds[KINDS] = {
+    {MS_CAT_COMMUNICATION, {MS_ARENA_COMM}, 1},
+    {MS_CAT_ACTIVATIONS, {MS_ARENA_COMM, MS_ARENA_ACTIVATIONS}, 2},
+    {MS_CAT_WORKSPACE, {MS_ARENA_COMM, MS_ARENA_ACTIVATIONS, MS_ARENA_WORKSPACE}, 3},
+    {MS_CAT_GATHERED, {MS_ARENA_GATHERED}, 1},
+    {MS_CAT_GATHERED, {MS_ARENA_GROUPED}, 1},
+};
+
 typedef struct layout {
   ms_plan *plan;
   const ms_graph *traced;
-  int *member;           /* buffers that want a place */
-  ms_packing_item *item; /* of each member */
-  int64_t *offset;
-  int *rank; /* [positions + 1] of program positions among those that members begin or end at */
+  int *member;                    /* buffers that are packed together */
+  ms_packing_item *item, *packed; /* of each member */
+  int *rank;                      /* [positions + 1] of program positions among those that members begin or end at */
   int positions;
+  int64_t base[MS_ARENAS]; /* where what does not outlive a phase begins */
 } layout;
 
 /* Programs that differ in other arenas alone give the same numbers. */
@@ -37,32 +53,61 @@ static void number_positions(layout *l, int n) {
   }
   for (int i = 0; i < n; i++) {
     const ms_buffer *b = &l->plan->buffer[l->member[i]];
-    int last = b->last < l->positions ? b->last : l->positions;
-    l->item[i] = (ms_packing_item){align_up(b->bytes), l->rank[b->first], l->rank[last], b->ranks};
+    l->item[i].first = l->rank[b->first];
+    l->item[i].last = l->rank[b->last < l->positions ? b->last : l->positions];
   }
 }
 
-static int layout_arena(layout *l, int phase, int arena, int64_t base) {
-  ms_plan *plan = l->plan;
-  int n = 0;
-  for (int i = 0; i < plan->buffers; i++) {
-    ms_buffer *b = &plan->buffer[i];
-    if (b->arena != arena || b->phase != phase) continue;
-    if (b->first >= 0 && b->bytes > 0) l->member[n++] = i;
-    else b->offset = base;
+static int is_used(const ms_buffer *b, int phase) { return b->phase == phase && b->first >= 0 && b->bytes > 0; }
+
+/* Which of a kind's arenas a buffer lies in, or -1. */
+static int place_in(int kind, const ms_buffer *b) {
+  for (int a = 0; a < kinds[kind].arenas; a++)
+    if (b->arena == kinds[kind].in[a]) return a;
+  return -1;
+}
+
+/* Buffers of a phase that lie in any of the kind's arenas, or want to; returns how many want to. */
+static int collect(layout *l, int phase, int kind, int *members) {
+  int n = 0, wanting = 0;
+  for (int i = 0; i < l->plan->buffers; i++) {
+    ms_buffer *b = &l->plan->buffer[i];
+    int arena = place_in(kind, b), wants = b->category == kinds[kind].category;
+    if (b->phase != phase || arena < 0) continue;
+    if (wants && !is_used(b, phase)) b->offset = l->base[b->arena];
+    if (!is_used(b, phase)) continue;
+    wanting += wants;
+    l->member[n] = i;
+    l->item[n++] = (ms_packing_item){.bytes = align_up(b->bytes),
+                                     .ranks = b->ranks,
+                                     .arena = wants ? -1 : arena,
+                                     .offset = wants ? 0 : b->offset - l->base[b->arena]};
   }
-  if (!n) return MS_OK;
+  *members = n;
+  return wanting;
+}
+
+static int layout_phase(layout *l, int phase, int kind) {
+  ms_plan *plan = l->plan;
+  int n;
+  int64_t room[MS_PACK_ARENAS] = {0};
+  if (!collect(l, phase, kind, &n)) return MS_OK;
   number_positions(l, n);
-  const int64_t *offset = ms_kept_packing(l->traced, l->item, n);
-  if (!offset) {
-    MS_TRY(ms_pack(l->item, n, l->offset));
-    MS_TRY(ms_kept_add_packing(l->traced, l->item, l->offset, n));
-    offset = l->offset;
+  for (int a = 0; a < kinds[kind].arenas - 1; a++)
+    room[a] = plan->arena_bytes[kinds[kind].in[a]] - l->base[kinds[kind].in[a]];
+  const ms_packing_item *packed = ms_kept_packing(l->traced, l->item, n, room);
+  if (!packed) {
+    for (int i = 0; i < n; i++) l->packed[i] = l->item[i];
+    MS_TRY(ms_pack(l->packed, n, kinds[kind].arenas, room));
+    MS_TRY(ms_kept_add_packing(l->traced, l->item, l->packed, n, room));
+    packed = l->packed;
   }
   for (int i = 0; i < n; i++) {
-    plan->buffer[l->member[i]].offset = base + offset[i];
-    int64_t end = base + offset[i] + l->item[i].bytes;
-    if (end > plan->arena_bytes[arena]) plan->arena_bytes[arena] = end;
+    ms_buffer *b = &plan->buffer[l->member[i]];
+    b->arena = kinds[kind].in[packed[i].arena];
+    b->offset = l->base[b->arena] + packed[i].offset;
+    int64_t end = b->offset + packed[i].bytes;
+    if (end > plan->arena_bytes[b->arena]) plan->arena_bytes[b->arena] = end;
   }
   return MS_OK;
 }
@@ -79,29 +124,102 @@ static int64_t layout_lasting(ms_plan *plan, int arena) {
   return end;
 }
 
+static int layout_kind(layout *l, int kind) {
+  int own = kinds[kind].in[kinds[kind].arenas - 1];
+  l->plan->arena_bytes[own] = l->base[own];
+  for (int phase = 0; phase < MS_PHASES; phase++) MS_TRY(layout_phase(l, phase, kind));
+  return MS_OK;
+}
+
+/* ---- how large the communicated arena is ------------------------------------------------------------------------ */
+
+/* What is communicated and activations together need no less. live: [positions + 2]. */
+static int64_t least_together(const layout *l, int64_t *live) {
+  int64_t most = 0;
+  for (int phase = 0; phase < MS_PHASES; phase++) {
+    for (int i = 0; i <= l->positions + 1; i++) live[i] = 0;
+    for (int i = 0; i < l->plan->buffers; i++) {
+      const ms_buffer *b = &l->plan->buffer[i];
+      if (!is_used(b, phase) || place_in(ACTIVATIONS, b) < 0) continue;
+      live[b->first] += align_up(b->bytes);
+      live[(b->last < l->positions ? b->last : l->positions) + 1] -= align_up(b->bytes);
+    }
+    int64_t sum = 0;
+    for (int i = 0; i <= l->positions; i++) {
+      sum += live[i];
+      if (sum > most) most = sum;
+    }
+  }
+  return most + l->base[MS_ARENA_COMM] + l->base[MS_ARENA_ACTIVATIONS];
+}
+
+/* The smallest size of an activation above `bytes`; 0: there is none. */
+static int64_t next_size(const layout *l, int64_t bytes) {
+  int64_t next = 0;
+  for (int i = 0; i < l->plan->buffers; i++) {
+    const ms_buffer *b = &l->plan->buffer[i];
+    int64_t size = align_up(b->bytes);
+    if (b->category == MS_CAT_ACTIVATIONS && is_used(b, b->phase) && size > bytes && (!next || size < next))
+      next = size;
+  }
+  return next;
+}
+
+static int64_t together(const layout *l) {
+  return l->plan->arena_bytes[MS_ARENA_COMM] + l->plan->arena_bytes[MS_ARENA_ACTIVATIONS];
+}
+
+/* An activation that is larger than all that is communicated finds no gap there. Growing the arena to its size costs the
+** difference and saves its bytes elsewhere: what needs least is taken. */
+static int layout_activations(layout *l) {
+  enum { MOST_SIZES = 6 };
+  int64_t *arena = l->plan->arena_bytes, communicated = arena[MS_ARENA_COMM], size = communicated, best = size;
+  int64_t *live = ms_calloc(l->positions + 2, sizeof *live);
+  if (!live) return MS_ENOMEM;
+  int64_t least = least_together(l, live);
+  free(live);
+  MS_TRY(layout_kind(l, ACTIVATIONS));
+  int64_t fewest = together(l);
+  if (communicated == l->base[MS_ARENA_COMM]) return MS_OK;
+  for (int i = 0; i < MOST_SIZES && fewest > least + least / 100; i++) {
+    int64_t next = next_size(l, size - l->base[MS_ARENA_COMM]);
+    if (!next || next >= fewest) break;
+    size = arena[MS_ARENA_COMM] = l->base[MS_ARENA_COMM] + next;
+    MS_TRY(layout_kind(l, ACTIVATIONS));
+    if (together(l) >= fewest) continue;
+    fewest = together(l);
+    best = size;
+  }
+  if (arena[MS_ARENA_COMM] == best) return MS_OK;
+  arena[MS_ARENA_COMM] = best;
+  return layout_kind(l, ACTIVATIONS);
+}
+
+static int layout_all(layout *l) {
+  for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++)
+    l->plan->arena_bytes[arena] = l->base[arena] = layout_lasting(l->plan, arena);
+  MS_TRY(layout_kind(l, COMMUNICATED));
+  MS_TRY(layout_activations(l));
+  for (int kind = WORKSPACE; kind < KINDS; kind++) MS_TRY(layout_kind(l, kind));
+  return MS_OK;
+}
+
 int ms_plan_layout(ms_plan *plan, const ms_graph *traced) {
   layout l = {.plan = plan, .traced = traced};
   for (int phase = 0; phase < MS_PHASES; phase++)
     if (plan->phase[phase].n > l.positions) l.positions = plan->phase[phase].n;
   l.member = ms_calloc(plan->buffers, sizeof *l.member);
   l.item = ms_calloc(plan->buffers, sizeof *l.item);
-  l.offset = ms_calloc(plan->buffers, sizeof *l.offset);
+  l.packed = ms_calloc(plan->buffers, sizeof *l.packed);
   l.rank = ms_calloc(l.positions + 1, sizeof *l.rank);
-  int rc = l.member && l.item && l.offset && l.rank ? MS_OK : MS_ENOMEM;
-  if (rc) goto fail;
-  for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++) {
-    int64_t lasting = layout_lasting(plan, arena);
-    plan->arena_bytes[arena] = lasting;
-    for (int phase = 0; phase < MS_PHASES; phase++) MS_GOTO(layout_arena(&l, phase, arena, lasting));
-  }
+  int rc = l.member && l.item && l.packed && l.rank ? layout_all(&l) : MS_ENOMEM;
   plan->category_bytes[MS_CAT_ACTIVATIONS] = plan->arena_bytes[MS_ARENA_ACTIVATIONS];
   plan->category_bytes[MS_CAT_WORKSPACE] += plan->arena_bytes[MS_ARENA_WORKSPACE];
   plan->category_bytes[MS_CAT_COMMUNICATION] = plan->arena_bytes[MS_ARENA_COMM];
   plan->category_bytes[MS_CAT_GATHERED] = plan->arena_bytes[MS_ARENA_GATHERED] + plan->arena_bytes[MS_ARENA_GROUPED];
-fail:
   free(l.member);
   free(l.item);
-  free(l.offset);
+  free(l.packed);
   free(l.rank);
   return rc;
 }

@@ -1,5 +1,6 @@
 /* pack.c - greedy packing: one buffer after the other, each at the lowest offset that is free during its lifetime, the
-** largest first (Pisarchyk & Lee 2020, "Efficient memory management for deep neural net inference").
+** largest first (Pisarchyk & Lee 2020, "Efficient memory management for deep neural net inference"). A buffer that fits
+** into a gap of an arena that is there anyway goes there.
 */
 #include "plan/pack.h"
 
@@ -23,38 +24,66 @@ typedef struct spot {
   int first, last, ranks;
 } spot;
 
+/* What is placed in an arena, in order of offset. */
+typedef struct placed {
+  spot *spot;
+  int n;
+} placed;
+
 /* Groups of different sizes do not wait for each other: what they gather into never shares bytes. */
 static int live_together(const ms_packing_item *b, const spot *other) {
   return b->ranks != other->ranks || (b->first <= other->last && other->first <= b->last);
 }
 
-/* placed: in order of offset. Finds the lowest gap that holds b, places it, keeps the order. */
-static int64_t place(const ms_packing_item *b, spot *placed, int n) {
+/* The lowest gap that holds b. */
+static int64_t find_gap(const placed *p, const ms_packing_item *b) {
   int64_t at = 0;
-  for (int i = 0; i < n; i++) {
-    const spot *other = &placed[i];
+  for (int i = 0; i < p->n; i++) {
+    const spot *other = &p->spot[i];
     if (!live_together(b, other)) continue;
     if (at + b->bytes <= other->begin) break;
     if (other->end > at) at = other->end;
   }
-  int slot = n;
-  while (slot > 0 && placed[slot - 1].begin > at) slot--;
-  memmove(&placed[slot + 1], &placed[slot], (size_t)(n - slot) * sizeof *placed);
-  placed[slot] = (spot){at, at + b->bytes, b->first, b->last, b->ranks};
   return at;
 }
 
-int ms_pack(const ms_packing_item *item, int n, int64_t *offset) {
-  int *order = ms_calloc(n, sizeof *order);
-  spot *placed = ms_calloc(n, sizeof *placed);
-  int rc = order && placed ? MS_OK : MS_ENOMEM;
+static void put(placed *p, const ms_packing_item *b) {
+  int slot = p->n++;
+  while (slot > 0 && p->spot[slot - 1].begin > b->offset) slot--;
+  memmove(&p->spot[slot + 1], &p->spot[slot], (size_t)(p->n - 1 - slot) * sizeof *p->spot);
+  p->spot[slot] = (spot){b->offset, b->offset + b->bytes, b->first, b->last, b->ranks};
+}
+
+static void place(placed *in, int arenas, const int64_t *room, ms_packing_item *b) {
+  for (int a = 0; a < arenas; a++) {
+    int last = a == arenas - 1;
+    if (!last && b->bytes > room[a]) continue;
+    int64_t at = find_gap(&in[a], b);
+    if (!last && at + b->bytes > room[a]) continue;
+    b->arena = a;
+    b->offset = at;
+    put(&in[a], b);
+    return;
+  }
+}
+
+int ms_pack(ms_packing_item *item, int n, int arenas, const int64_t *room) {
+  placed in[MS_PACK_ARENAS] = {{0}};
+  int *order = ms_calloc(n, sizeof *order), wanting = 0, rc = order ? MS_OK : MS_ENOMEM;
+  for (int a = 0; a < arenas && !rc; a++) {
+    in[a].spot = ms_calloc(n, sizeof *in[a].spot);
+    if (!in[a].spot) rc = MS_ENOMEM;
+  }
   if (rc) goto fail;
-  for (int i = 0; i < n; i++) order[i] = i;
+  for (int i = 0; i < n; i++) {
+    if (item[i].arena >= 0) put(&in[item[i].arena], &item[i]);
+    else order[wanting++] = i;
+  }
   sorting = item;
-  qsort(order, (size_t)n, sizeof *order, by_size);
-  for (int i = 0; i < n; i++) offset[order[i]] = place(&item[order[i]], placed, i);
+  qsort(order, (size_t)wanting, sizeof *order, by_size);
+  for (int i = 0; i < wanting; i++) place(in, arenas, room, &item[order[i]]);
 fail:
   free(order);
-  free(placed);
+  for (int a = 0; a < arenas; a++) free(in[a].spot);
   return rc;
 }
