@@ -406,7 +406,10 @@ typedef struct ms_peak {
   int phase, instruction, backward; /* instruction: as ms_plan_dump counts them */
   const char *op, *scope;           /* scope: the module, or the unit of a collective */
   double bytes[7], total_bytes;     /* in use there, by category */
-  int buffers;                      /* of those that are not state: how many are in use there */
+  /* No places of buffers could need less: state, and of a rank's own memory, of what its group gathers, and of what smaller
+  ** groups do, each the most that is in use at one instruction. */
+  double least_bytes;
+  int buffers; /* of those that are not state: how many are in use there */
 } ms_peak;
 typedef struct ms_peak_buffer {
   int category; /* enum ms_category */

@@ -37,6 +37,7 @@ typedef struct layout {
   int *rank;                      /* [positions + 1] of program positions among those that members begin or end at */
   int positions;
   int64_t base[MS_ARENAS]; /* where what does not outlive a phase begins */
+  int64_t communicated;    /* bytes of the communicated arena that what is communicated needs */
 } layout;
 
 /* Programs that differ in other arenas alone give the same numbers. */
@@ -173,14 +174,14 @@ static int64_t together(const layout *l) {
 ** difference and saves its bytes elsewhere: what needs least is taken. */
 static int layout_activations(layout *l) {
   enum { MOST_SIZES = 6 };
-  int64_t *arena = l->plan->arena_bytes, communicated = arena[MS_ARENA_COMM], size = communicated, best = size;
+  int64_t *arena = l->plan->arena_bytes, size = l->communicated, best = size;
   int64_t *live = ms_calloc(l->positions + 2, sizeof *live);
   if (!live) return MS_ENOMEM;
   int64_t least = least_together(l, live);
   free(live);
   MS_TRY(layout_kind(l, ACTIVATIONS));
   int64_t fewest = together(l);
-  if (communicated == l->base[MS_ARENA_COMM]) return MS_OK;
+  if (l->communicated == l->base[MS_ARENA_COMM]) return MS_OK;
   for (int i = 0; i < MOST_SIZES && fewest > least + least / 100; i++) {
     int64_t next = next_size(l, size - l->base[MS_ARENA_COMM]);
     if (!next || next >= fewest) break;
@@ -199,6 +200,7 @@ static int layout_all(layout *l) {
   for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++)
     l->plan->arena_bytes[arena] = l->base[arena] = layout_lasting(l->plan, arena);
   MS_TRY(layout_kind(l, COMMUNICATED));
+  l->communicated = l->plan->arena_bytes[MS_ARENA_COMM];
   MS_TRY(layout_activations(l));
   for (int kind = WORKSPACE; kind < KINDS; kind++) MS_TRY(layout_kind(l, kind));
   return MS_OK;
@@ -213,9 +215,10 @@ int ms_plan_layout(ms_plan *plan, const ms_graph *traced) {
   l.packed = ms_calloc(plan->buffers, sizeof *l.packed);
   l.rank = ms_calloc(l.positions + 1, sizeof *l.rank);
   int rc = l.member && l.item && l.packed && l.rank ? layout_all(&l) : MS_ENOMEM;
-  plan->category_bytes[MS_CAT_ACTIVATIONS] = plan->arena_bytes[MS_ARENA_ACTIVATIONS];
+  plan->category_bytes[MS_CAT_ACTIVATIONS] =
+      plan->arena_bytes[MS_ARENA_ACTIVATIONS] + plan->arena_bytes[MS_ARENA_COMM] - l.communicated;
   plan->category_bytes[MS_CAT_WORKSPACE] += plan->arena_bytes[MS_ARENA_WORKSPACE];
-  plan->category_bytes[MS_CAT_COMMUNICATION] = plan->arena_bytes[MS_ARENA_COMM];
+  plan->category_bytes[MS_CAT_COMMUNICATION] = l.communicated;
   plan->category_bytes[MS_CAT_GATHERED] = plan->arena_bytes[MS_ARENA_GATHERED] + plan->arena_bytes[MS_ARENA_GROUPED];
   free(l.member);
   free(l.item);

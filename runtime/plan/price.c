@@ -107,7 +107,7 @@ int ms_plan_kept_activations(const ms_plan *plan, const char *module, double *by
   }
   for (int i = 0; i < plan->buffers; i++) {
     const ms_buffer *b = &plan->buffer[i];
-    if (b->arena == MS_ARENA_ACTIVATIONS && b->phase == MS_PHASE_FIRST && writer[i] && is_inside(writer[i], module) &&
+    if (b->category == MS_CAT_ACTIVATIONS && b->phase == MS_PHASE_FIRST && writer[i] && is_inside(writer[i], module) &&
         stays_for_backward(&p, b))
       *bytes += (double)b->bytes;
   }
@@ -119,24 +119,34 @@ fail:
 
 /* ---- where most bytes are in use ----------------------------------------------------------------------------------- */
 
-static int in_use(const ms_buffer *b, int phase, int position) {
+/* Memory that only buffers of one kind can share: with whom a rank shares it differs. */
+enum { OWN = 1, OF_GROUP = 2, OF_SMALLER_GROUP = 4, ANY = 7 };
+
+static int memory_of(const ms_buffer *b) {
   if (b->arena == MS_ARENA_STATE || b->arena == MS_ARENA_MASTERS) return 0;
+  return b->arena == MS_ARENA_GATHERED ? OF_GROUP : b->arena == MS_ARENA_GROUPED ? OF_SMALLER_GROUP : OWN;
+}
+
+static int in_use(const ms_buffer *b, int phase, int position) {
+  if (!memory_of(b)) return 0;
   return b->phase < 0 || (b->phase == phase && b->first >= 0 && b->first <= position && position <= b->last);
 }
 
-/* The first position of a phase at which most bytes are in use; change is [n + 1]. */
-static int64_t find_fullest(const ms_plan *plan, int phase, int n, int64_t *change, int *position) {
+/* The first position of a phase at which most bytes of some memories are in use; change is [n + 1], of zeros before and
+** after. */
+static int64_t find_fullest(const ms_plan *plan, int phase, int n, int memories, int64_t *change, int *position) {
   for (int i = 0; i < plan->buffers; i++) {
     const ms_buffer *b = &plan->buffer[i];
-    if (b->arena == MS_ARENA_STATE || b->arena == MS_ARENA_MASTERS) continue;
+    if (!(memory_of(b) & memories)) continue;
     if (b->phase >= 0 && (b->phase != phase || b->first < 0)) continue;
     change[b->phase < 0 ? 0 : b->first] += b->bytes;
     change[b->phase < 0 || b->last >= n ? n : b->last + 1] -= b->bytes;
   }
   int64_t bytes = 0, most = -1;
-  for (int i = 0; i < n; i++) {
+  for (int i = 0; i <= n; i++) {
     bytes += change[i];
-    if (bytes <= most) continue;
+    change[i] = 0;
+    if (bytes <= most || i == n) continue;
     most = bytes;
     *position = i;
   }
@@ -157,15 +167,20 @@ static const char *maker_of(const program *p, const ms_buffer *b) {
   return p->phase->instr[p->at[b->first]].scope;
 }
 
-static int find_peak_phase(const ms_plan *plan, int *phase, int *position) {
-  int64_t most = -1;
+/* Where most bytes are in use, over all phases; least: the most of each memory by itself. */
+static int find_peak_phase(const ms_plan *plan, int *phase, int *position, double *least) {
+  int64_t most = -1, of_memory[3] = {0};
   for (int i = 0; i < MS_PHASES; i++) {
     program p;
     if (!plan->phase[i].present) continue;
     MS_TRY(read_program(plan, i, &p));
     int64_t *change = ms_calloc(p.n + 1, sizeof *change);
-    int at = 0;
-    int64_t bytes = change ? find_fullest(plan, i, p.n, change, &at) : -1;
+    int at = 0, elsewhere;
+    int64_t bytes = change ? find_fullest(plan, i, p.n, ANY, change, &at) : -1;
+    for (int m = 0; m < 3 && change; m++) {
+      int64_t alone = find_fullest(plan, i, p.n, 1 << m, change, &elsewhere);
+      if (alone > of_memory[m]) of_memory[m] = alone;
+    }
     int rc = change ? MS_OK : MS_ENOMEM;
     free(change);
     free(p.at);
@@ -176,6 +191,7 @@ static int find_peak_phase(const ms_plan *plan, int *phase, int *position) {
     *position = at;
   }
   if (most < 0) return MS_FAIL(MS_EINVAL, "the plan has no instructions");
+  *least = (double)(of_memory[0] + of_memory[1] + of_memory[2]);
   return MS_OK;
 }
 
@@ -183,7 +199,7 @@ int ms_plan_peak_use(const ms_plan *plan, ms_peak *peak, int capacity, ms_peak_b
   program p;
   int position = 0;
   *peak = (ms_peak){0};
-  MS_TRY(find_peak_phase(plan, &peak->phase, &position));
+  MS_TRY(find_peak_phase(plan, &peak->phase, &position, &peak->least_bytes));
   MS_TRY(read_program(plan, peak->phase, &p));
   const ms_instr *instr = &p.phase->instr[p.at[position]];
   peak->instruction = p.at[position];
@@ -191,6 +207,7 @@ int ms_plan_peak_use(const ms_plan *plan, ms_peak *peak, int capacity, ms_peak_b
   peak->op = instr->kind == MS_INSTR_KERNEL ? ms_op_row_of(instr->call.op)->name : ms_coll_name(instr->coll->kind);
   peak->scope = instr->scope;
   add_state(plan, peak);
+  for (int c = 0; c < MS_CATEGORIES; c++) peak->least_bytes += peak->bytes[c];
   for (int i = 0; i < plan->buffers; i++) {
     const ms_buffer *b = &plan->buffer[i];
     if (!in_use(b, peak->phase, position) || !b->bytes) continue;

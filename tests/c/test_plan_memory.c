@@ -34,7 +34,7 @@ static int64_t most_transient(const ms_plan *plan, int backward) {
     int64_t live = 0;
     for (int b = 0; b < plan->buffers; b++) {
       const ms_buffer *buffer = &plan->buffer[b];
-      int transient = buffer->arena == MS_ARENA_GATHERED || buffer->arena == MS_ARENA_COMM;
+      int transient = buffer->category == MS_CAT_GATHERED || buffer->category == MS_CAT_COMMUNICATION;
       if (transient && buffer->phase == MS_PHASE_FIRST && buffer->first <= at && at <= buffer->last)
         live += buffer->bytes;
     }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "kernels/cpu/shared.h"
-#include "plan/kept.h"
+#include "plan/pack.h"
 
 /* ---- what is shared ---- */
 
@@ -169,7 +169,7 @@ static void a_graph_that_grows_is_compiled_anew(void **state) {
   mlp_free(&net);
 }
 
-/* More shapes of arenas than are kept, each twice. */
+/* More packings than are kept come and go. */
 static void many_packings_come_and_go(void **state) {
   (void)state;
   enum { SETS = 100 };
@@ -177,18 +177,93 @@ static void many_packings_come_and_go(void **state) {
   mlp net = mlp_make(&c);
   for (int round = 0; round < 2; round++)
     for (int i = 0; i < SETS; i++) {
-      ms_packing_item item[2] = {{64 * (i + 1), 0, 1, 0}, {64, 1, 2, 0}};
-      const int64_t *known = ms_kept_packing(net.graph, item, 2);
-      assert_null(known);
-      must(ms_kept_add_packing(net.graph, item, (int64_t[]){64, 64 * i}, 2));
-      known = ms_kept_packing(net.graph, item, 2);
+      const int64_t room[MS_PACK_ARENAS] = {64}, more[MS_PACK_ARENAS] = {128};
+      ms_packing_item before[2] = {{64 * (i + 1), 0, 1, 0, -1, 0}, {64, 1, 2, 0, 0, 0}}, after[2];
+      memcpy(after, before, sizeof after);
+      after[0].arena = 1;
+      after[0].offset = 64 * i;
+      assert_null(ms_kept_packing(net.graph, before, 2, room));
+      must(ms_kept_add_packing(net.graph, before, after, 2, room));
+      const ms_packing_item *known = ms_kept_packing(net.graph, before, 2, room);
       assert_non_null(known);
-      assert_true(known[0] == 64 && known[1] == 64 * i);
-      item[1].last = 3;
-      assert_null(ms_kept_packing(net.graph, item, 2));
-      assert_null(ms_kept_packing(net.graph, item, 1));
+      assert_memory_equal(known, after, sizeof after);
+      assert_null(ms_kept_packing(net.graph, before, 2, more));
+      assert_null(ms_kept_packing(net.graph, before, 1, room));
+      before[1].offset = 64;
+      assert_null(ms_kept_packing(net.graph, before, 2, room));
+      before[1].offset = 0;
+      before[1].last = 3;
+      assert_null(ms_kept_packing(net.graph, before, 2, room));
     }
   mlp_free(&net);
+}
+
+/* ---- places ---- */
+
+static int random_below(uint32_t *seed, int n) {
+  *seed = *seed * 1664525u + 1013904223u;
+  return (int)((uint64_t)(*seed >> 8) * (uint64_t)n >> 24);
+}
+
+static int clash(const ms_packing_item *a, const ms_packing_item *b) {
+  int at_once = a->ranks != b->ranks || (a->first <= b->last && b->first <= a->last);
+  return a->arena == b->arena && at_once && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
+}
+
+/* Items of three arenas, some of which have places: none clashes, none is moved, none leaves the room that there is. */
+static void packed_items_share_no_byte_and_keep_to_their_room(void **state) {
+  (void)state;
+  enum { ITEMS = 60, TIMES = 40, ROUNDS = 50 };
+  uint32_t seed = 7;
+  int moved_in = 0;
+  for (int round = 0; round < ROUNDS; round++) {
+    ms_packing_item item[ITEMS], before[ITEMS];
+    int64_t room[MS_PACK_ARENAS] = {0};
+    for (int i = 0; i < ITEMS; i++) {
+      int first = random_below(&seed, TIMES), last = first + random_below(&seed, TIMES / 4);
+      int64_t bytes = 64 * (1 + random_below(&seed, 50));
+      item[i] = (ms_packing_item){bytes, first, last, random_below(&seed, 8) ? 0 : 2, -1, 0};
+      if (i < 8) { /* side by side */
+        item[i].arena = 0;
+        item[i].offset = room[0];
+        room[0] += bytes;
+      }
+    }
+    room[1] = 64 * 40;
+    memcpy(before, item, sizeof item);
+    must(ms_pack(item, ITEMS, 3, room));
+    for (int i = 0; i < ITEMS; i++) {
+      assert_in_range(item[i].arena, 0, 2);
+      assert_true(item[i].offset >= 0);
+      if (item[i].arena < 2) assert_true(item[i].offset + item[i].bytes <= room[item[i].arena]);
+      if (i < 8) assert_memory_equal(&item[i], &before[i], sizeof item[i]);
+      else moved_in += item[i].arena == 0;
+      for (int k = 0; k < i; k++) assert_false(clash(&item[i], &item[k]));
+    }
+  }
+  assert_true(moved_in > ROUNDS);
+}
+
+/* What a rank's own memory holds of a plan: private buffers lie where peers read at other times. */
+static void private_buffers_use_communicated_memory(void **state) {
+  (void)state;
+  mlp_config c = network();
+  c.recompute = 0;
+  ms_plan_config config = planned_config();
+  planned p = plan_with(&c, &config);
+  int inside = 0;
+  for (int b = 0; b < p.plan->buffers; b++) {
+    const ms_buffer *buffer = &p.plan->buffer[b];
+    inside += buffer->arena == MS_ARENA_COMM && buffer->category == MS_CAT_ACTIVATIONS && buffer->bytes > 0;
+    if (buffer->category == MS_CAT_COMMUNICATION) assert_int_equal(buffer->arena, MS_ARENA_COMM);
+  }
+  assert_true(inside > 0);
+  ms_peak peak;
+  must(ms_plan_peak_use(p.plan, &peak, 0, NULL));
+  assert_true(peak.total_bytes <= peak.least_bytes);
+  assert_true(peak.least_bytes <= (double)ms_plan_peak(p.plan));
+  assert_true((double)ms_plan_peak(p.plan) <= 1.05 * peak.least_bytes);
+  drop(&p);
 }
 
 int main(void) {
@@ -199,6 +274,8 @@ int main(void) {
       TEST(R4_what_is_kept_changes_no_plan),
       TEST(a_graph_that_grows_is_compiled_anew),
       TEST(many_packings_come_and_go),
+      TEST(packed_items_share_no_byte_and_keep_to_their_room),
+      TEST(private_buffers_use_communicated_memory),
   };
   return cmocka_run_group_tests_name("plan reuse", tests, NULL, NULL);
 }

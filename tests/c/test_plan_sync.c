@@ -50,7 +50,7 @@ static void S5_reductions_on_meshes_of_one_dimension(void **state) {
   drop(&p);
   p = with_sync(&alone, MS_SYNC_LAST);
   for (int phase = 0; phase < MS_PHASES; phase++) assert_int_equal(p.plan->phase[phase].colls, 0);
-  assert_int_equal(p.plan->arena_bytes[MS_ARENA_COMM], 64); /* the step's totals, on a cache line */
+  assert_int_equal(p.plan->category_bytes[MS_CAT_COMMUNICATION], 64); /* the step's totals, on a cache line */
   drop(&p);
 }
 
@@ -61,7 +61,7 @@ static void S5_what_waits_is_in_the_peak(void **state) {
   int64_t whole = 0, chunks = 0, bytes[3];
   for (int sync = MS_SYNC_EVERY; sync <= MS_SYNC_LAST; sync++) {
     planned p = with_sync(&c, sync);
-    bytes[sync] = p.plan->arena_bytes[MS_ARENA_COMM];
+    bytes[sync] = p.plan->category_bytes[MS_CAT_COMMUNICATION];
     whole = chunks = 0;
     for (int u = 0; u < p.net.model->units; u++) {
       whole += p.net.model->unit[u].reduce_bytes;

@@ -3,7 +3,7 @@
 local ms = require "moonshard"
 local re = ms.re
 
-local cfg = ms.args { mesh = "1x2", batch = 8, micro_batches = 1 }
+local cfg = ms.args { mesh = "1x2", batch = 64, micro_batches = 1 }
 
 local Block = ms.module "Block"
 
