@@ -29,6 +29,11 @@ void ms_plan_touch(ms_plan *plan, int buffer, int position) {
   if (position > b->last) b->last = position;
 }
 
+static void compute_with(ms_plan *plan, int buffer, int position) {
+  ms_plan_touch(plan, buffer, position);
+  if (buffer >= 0) plan->buffer[buffer].computed = 1;
+}
+
 static int append(ms_plan *plan, int phase, ms_instr **instr) {
   ms_plan_phase *p = &plan->phase[phase];
   p->present = 1;
@@ -92,12 +97,12 @@ int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int 
   for (int i = 0; i < inputs; i++) {
     instr->in[i] = in[i];
     call->in[i] = in[i].info;
-    ms_plan_touch(plan, in[i].buffer, position);
+    compute_with(plan, in[i].buffer, position);
   }
   for (int i = 0; i < outputs; i++) {
     instr->out[i] = out[i];
     call->out[i] = out[i].info;
-    ms_plan_touch(plan, out[i].buffer, position);
+    compute_with(plan, out[i].buffer, position);
   }
   MS_TRY(ms_plan_prepare(plan, call));
   if (call->workspace_bytes > 0) {
@@ -105,7 +110,7 @@ int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int 
     MS_TRY(ms_plan_buffer(plan, phase, MS_ARENA_WORKSPACE, MS_CAT_WORKSPACE, call->workspace_bytes, "workspace",
                           &workspace));
     instr->workspace = workspace;
-    ms_plan_touch(plan, workspace, position);
+    compute_with(plan, workspace, position);
   }
   return MS_OK;
 }

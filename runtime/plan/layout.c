@@ -4,7 +4,7 @@
 ** make program order real. Places are found by pack.c, or were found for an earlier plan of the same graph.
 **
 ** Arenas are fullest at different times, so private buffers also take bytes of the communicated arena while nothing is
-** communicated there, and workspace takes those of activations. What peers read is placed before, by itself: its offsets
+** communicated there, and workspace those of activations. What peers read is placed before, by itself: its offsets
 ** are equal on all ranks, whatever else these hold.
 */
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static const struct {
 } kinds[KINDS] = {
     {MS_CAT_COMMUNICATION, {MS_ARENA_COMM}, 1},
     {MS_CAT_ACTIVATIONS, {MS_ARENA_COMM, MS_ARENA_ACTIVATIONS}, 2},
-    {MS_CAT_WORKSPACE, {MS_ARENA_COMM, MS_ARENA_ACTIVATIONS, MS_ARENA_WORKSPACE}, 3},
+    {MS_CAT_WORKSPACE, {MS_ARENA_ACTIVATIONS, MS_ARENA_WORKSPACE}, 2},
     {MS_CAT_GATHERED, {MS_ARENA_GATHERED}, 1},
     {MS_CAT_GATHERED, {MS_ARENA_GROUPED}, 1},
 };
@@ -40,13 +40,20 @@ typedef struct layout {
   int64_t communicated;    /* bytes of the communicated arena that what is communicated needs */
 } layout;
 
+/* Where private buffers may follow a buffer: behind its last use, but never behind what collectives alone touch, such as
+** chunks between the sums over shards and over replicas. Compute would wait for the last of them. */
+static int end_of(const layout *l, const ms_buffer *b, const ms_packing_item *item) {
+  int never = item->arena >= 0 && !b->computed;
+  return never || b->last > l->positions ? l->positions : b->last;
+}
+
 /* Programs that differ in other arenas alone give the same numbers. */
 static void number_positions(layout *l, int n) {
   for (int i = 0; i <= l->positions; i++) l->rank[i] = 0;
   for (int i = 0; i < n; i++) {
     const ms_buffer *b = &l->plan->buffer[l->member[i]];
     l->rank[b->first] = 1;
-    l->rank[b->last < l->positions ? b->last : l->positions] = 1;
+    l->rank[end_of(l, b, &l->item[i])] = 1;
   }
   for (int i = 0, seen = 0; i <= l->positions; i++) {
     seen += l->rank[i];
@@ -55,7 +62,7 @@ static void number_positions(layout *l, int n) {
   for (int i = 0; i < n; i++) {
     const ms_buffer *b = &l->plan->buffer[l->member[i]];
     l->item[i].first = l->rank[b->first];
-    l->item[i].last = l->rank[b->last < l->positions ? b->last : l->positions];
+    l->item[i].last = l->rank[end_of(l, b, &l->item[i])];
   }
 }
 

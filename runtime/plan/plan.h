@@ -46,6 +46,7 @@ typedef struct ms_buffer {
   int64_t offset;  /* in the arena; -1 until laid out */
   int phase;       /* it lives in; -1: all of them (STATE, inputs, and what stays between micro-batches) */
   int ranks;       /* GROUPED: gathered by so many; 0: not gathered. Buffers that differ in it never share bytes */
+  int computed;    /* 1: a kernel touches it; 0: collectives alone do */
   int first, last; /* program positions (before synchronisation) of its first and last use in that phase */
   const char *label;
 } ms_buffer;
