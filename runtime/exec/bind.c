@@ -47,8 +47,14 @@ static void *peer_pointer(const ms_exec *exec, const ms_ref *ref, int rank) {
 }
 
 static void resolve_kernel(ms_exec *exec, const ms_instr *source, ms_kernel_call *call) {
-  for (int i = 0; i < call->inputs; i++) call->in_data[i] = ms_exec_pointer(exec, &source->in[i]);
-  for (int i = 0; i < call->outputs; i++) call->out_data[i] = ms_exec_pointer(exec, &source->out[i]);
+  for (int i = 0; i < call->inputs; i++) {
+    ms_ref in = ms_instr_input(source, i);
+    call->in_data[i] = ms_exec_pointer(exec, &in);
+  }
+  for (int i = 0; i < call->outputs; i++) {
+    ms_ref out = ms_instr_output(source, i);
+    call->out_data[i] = ms_exec_pointer(exec, &out);
+  }
   ms_ref scratch = {source->workspace, 0, {0}};
   call->workspace = ms_exec_pointer(exec, &scratch);
 }

@@ -1,14 +1,19 @@
 /* access.c - which bytes an instruction touches: the one source that synchronisation and verification both read. */
 #include "plan/plan.h"
 
-static int add(const ms_plan *plan, const ms_ref *ref, int write, ms_access *access, int n, int capacity) {
-  if (ref->buffer < 0) return n;
-  int64_t bytes = ms_numel(&ref->info) * ms_dtype_size(ref->info.dtype);
-  if (bytes == 0 || n >= capacity) return n;
-  const ms_buffer *b = &plan->buffer[ref->buffer];
-  int64_t begin = b->offset + ref->offset;
-  access[n] = (ms_access){b->arena, ref->buffer, begin, begin + bytes, write};
+static int add_bytes(const ms_plan *plan, ms_place at, int64_t bytes, int write, ms_access *access, int n,
+                     int capacity) {
+  if (at.buffer < 0 || bytes == 0 || n >= capacity) return n;
+  const ms_buffer *b = &plan->buffer[at.buffer];
+  int64_t begin = b->offset + at.offset;
+  access[n] = (ms_access){b->arena, at.buffer, begin, begin + bytes, write};
   return n + 1;
+}
+
+static int64_t bytes_of(const ms_value_info *info) { return ms_numel(info) * ms_dtype_size(info->dtype); }
+
+static int add(const ms_plan *plan, const ms_ref *ref, int write, ms_access *access, int n, int capacity) {
+  return add_bytes(plan, (ms_place){ref->buffer, ref->offset}, bytes_of(&ref->info), write, access, n, capacity);
 }
 
 /* An all-gather fills the shared buffer; an all-reduce may leave sums in its own source for the others to copy. */
@@ -27,13 +32,14 @@ int ms_instr_accesses(const ms_plan *plan, const ms_instr *instr, ms_access *acc
   if (instr->kind == MS_INSTR_COLLECTIVE) return collective(plan, instr->coll, access, capacity);
   if (instr->kind != MS_INSTR_KERNEL) return 0;
   int n = 0;
-  for (int i = 0; i < instr->call.inputs; i++) n = add(plan, &instr->in[i], 0, access, n, capacity);
-  for (int i = 0; i < instr->call.outputs; i++) n = add(plan, &instr->out[i], 1, access, n, capacity);
-  if (instr->workspace >= 0) {
-    ms_ref scratch = ms_ref_bytes(instr->workspace, plan->buffer[instr->workspace].bytes);
-    n = add(plan, &scratch, 1, access, n, capacity);
-  }
-  return n;
+  const ms_kernel_call *call = &instr->call;
+  for (int i = 0; i < call->inputs; i++)
+    n = add_bytes(plan, instr->in[i], bytes_of(&call->in[i]), 0, access, n, capacity);
+  for (int i = 0; i < call->outputs; i++)
+    n = add_bytes(plan, instr->out[i], bytes_of(&call->out[i]), 1, access, n, capacity);
+  if (instr->workspace < 0) return n;
+  ms_place scratch = {instr->workspace, 0};
+  return add_bytes(plan, scratch, plan->buffer[instr->workspace].bytes, 1, access, n, capacity);
 }
 
 int ms_instr_access_limit(const ms_instr *instr) {
@@ -42,4 +48,12 @@ int ms_instr_access_limit(const ms_instr *instr) {
 
 ms_ref ms_ref_bytes(int buffer, int64_t bytes) {
   return (ms_ref){buffer, 0, {.dtype = MS_U8, .ndim = 1, .dims = {bytes}}};
+}
+
+ms_ref ms_instr_input(const ms_instr *instr, int i) {
+  return (ms_ref){instr->in[i].buffer, instr->in[i].offset, instr->call.in[i]};
+}
+
+ms_ref ms_instr_output(const ms_instr *instr, int i) {
+  return (ms_ref){instr->out[i].buffer, instr->out[i].offset, instr->call.out[i]};
 }

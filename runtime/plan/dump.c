@@ -16,18 +16,18 @@ static void head(const ms_plan *plan, ms_text *text) {
   ms_text_append(text, "\n");
 }
 
-static void ref(const ms_plan *plan, const ms_ref *r, ms_text *text) {
+static void ref(const ms_plan *plan, ms_ref r, ms_text *text) {
   char shape[128];
-  const ms_buffer *b = &plan->buffer[r->buffer];
-  ms_text_append(text, " %s+%lld%s", ms_arena_name(b->arena), (long long)(b->offset + r->offset),
-                 r->info.ndim ? ms_shape_text(&r->info, shape) : "");
+  const ms_buffer *b = &plan->buffer[r.buffer];
+  ms_text_append(text, " %s+%lld%s", ms_arena_name(b->arena), (long long)(b->offset + r.offset),
+                 r.info.ndim ? ms_shape_text(&r.info, shape) : "");
 }
 
 static void kernel(const ms_plan *plan, const ms_instr *instr, ms_text *text) {
   ms_text_append(text, "%s", ms_op_row_of(instr->call.op)->name);
-  for (int i = 0; i < instr->call.inputs; i++) ref(plan, &instr->in[i], text);
+  for (int i = 0; i < instr->call.inputs; i++) ref(plan, ms_instr_input(instr, i), text);
   ms_text_append(text, " ->");
-  for (int i = 0; i < instr->call.outputs; i++) ref(plan, &instr->out[i], text);
+  for (int i = 0; i < instr->call.outputs; i++) ref(plan, ms_instr_output(instr, i), text);
 }
 
 static void collective(const ms_plan *plan, const ms_plan_coll *coll, ms_text *text) {
@@ -42,7 +42,7 @@ static void collective(const ms_plan *plan, const ms_plan_coll *coll, ms_text *t
   ms_text_append(text, ", ");
   ms_text_bytes(text, bytes);
   ms_text_append(text, " in %d segment%s,", coll->parts, coll->parts == 1 ? "" : "s");
-  ref(plan, &coll->part[0].shared, text);
+  ref(plan, coll->part[0].shared, text);
 }
 
 static void phase(const ms_plan *plan, int id, ms_text *text) {

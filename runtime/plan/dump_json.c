@@ -5,14 +5,14 @@ static void key_bytes(ms_text *text, const char *name, int64_t bytes, int first)
   ms_text_append(text, "%s\"%s\":%lld", first ? "" : ",", name, (long long)bytes);
 }
 
-static void refs(const ms_plan *plan, const char *name, const ms_ref *list, int n, ms_text *text) {
+static void refs(const ms_plan *plan, const char *name, const ms_place *list, const ms_value_info *info, int n,
+                 ms_text *text) {
   ms_text_append(text, ",\"%s\":[", name);
   for (int i = 0; i < n; i++) {
     const ms_buffer *b = &plan->buffer[list[i].buffer];
     ms_text_append(text, "%s{\"arena\":\"%s\",\"offset\":%lld,\"dtype\":\"%s\",\"shape\":[", i ? "," : "",
-                   ms_arena_name(b->arena), (long long)(b->offset + list[i].offset), ms_dtype_name(list[i].info.dtype));
-    for (int d = 0; d < list[i].info.ndim; d++)
-      ms_text_append(text, "%s%lld", d ? "," : "", (long long)list[i].info.dims[d]);
+                   ms_arena_name(b->arena), (long long)(b->offset + list[i].offset), ms_dtype_name(info[i].dtype));
+    for (int d = 0; d < info[i].ndim; d++) ms_text_append(text, "%s%lld", d ? "," : "", (long long)info[i].dims[d]);
     ms_text_append(text, "]}");
   }
   ms_text_append(text, "]");
@@ -30,8 +30,8 @@ static void instruction(const ms_plan *plan, const ms_instr *instr, ms_text *tex
   if (instr->kind == MS_INSTR_KERNEL) {
     ms_text_append(text, ",\"op\":\"%s\",\"backward\":%s", ms_op_row_of(instr->call.op)->name,
                    instr->backward ? "true" : "false");
-    refs(plan, "in", instr->in, instr->call.inputs, text);
-    refs(plan, "out", instr->out, instr->call.outputs, text);
+    refs(plan, "in", instr->in, instr->call.in, instr->call.inputs, text);
+    refs(plan, "out", instr->out, instr->call.out, instr->call.outputs, text);
   } else {
     const ms_plan_coll *coll = instr->coll;
     ms_text_append(text, ",\"op\":\"%s\",\"dim\":\"%s\",\"ranks\":%d,\"segments\":%d,\"bytes\":%.0f",

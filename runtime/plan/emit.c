@@ -95,12 +95,12 @@ int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int 
   call->outputs = outputs;
   call->threads = plan->config.threads;
   for (int i = 0; i < inputs; i++) {
-    instr->in[i] = in[i];
+    instr->in[i] = (ms_place){in[i].buffer, in[i].offset};
     call->in[i] = in[i].info;
     compute_with(plan, in[i].buffer, position);
   }
   for (int i = 0; i < outputs; i++) {
-    instr->out[i] = out[i];
+    instr->out[i] = (ms_place){out[i].buffer, out[i].offset};
     call->out[i] = out[i].info;
     compute_with(plan, out[i].buffer, position);
   }

@@ -56,12 +56,6 @@ int ms_norm_buffer(const ms_plan *plan);
 ms_ref ms_ref_vector(int buffer, int64_t offset, int dtype, int64_t n);
 ms_ref ms_ref_scalar(int buffer, int64_t offset);
 
-/* Where a value lies; buffer -1: not placed yet. */
-typedef struct ms_place {
-  int buffer;
-  int64_t offset;
-} ms_place;
-
 typedef struct ms_lowering {
   ms_plan *plan;
   int phase;

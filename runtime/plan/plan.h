@@ -58,6 +58,12 @@ typedef struct ms_ref {
   ms_value_info info;
 } ms_ref;
 
+/* Where bytes lie; buffer -1: nowhere yet. */
+typedef struct ms_place {
+  int buffer;
+  int64_t offset;
+} ms_place;
+
 enum ms_instr_kind { MS_INSTR_KERNEL = 0, MS_INSTR_COLLECTIVE = 1, MS_INSTR_RECORD = 2, MS_INSTR_WAIT = 3 };
 
 typedef struct ms_plan_part {
@@ -82,12 +88,12 @@ enum ms_plan_dim { MS_DIM_REPLICATE = 0, MS_DIM_SHARD = 1 };
 
 typedef struct ms_instr {
   int kind, stream;
-  int event;                /* RECORD, WAIT: index of the event; recorded once a phase */
-  int backward;             /* KERNEL: of the backward pass */
-  const char *scope;        /* module path or unit, for dumps and reports */
-  ms_kernel_call call;      /* KERNEL: prepared, pointers unbound */
-  ms_ref in[MS_MAX_INPUTS]; /* KERNEL */
-  ms_ref out[MS_MAX_OUTPUTS];
+  int event;                  /* RECORD, WAIT: index of the event; recorded once a phase */
+  int backward;               /* KERNEL: of the backward pass */
+  const char *scope;          /* module path or unit, for dumps and reports */
+  ms_kernel_call call;        /* KERNEL: prepared, pointers unbound */
+  ms_place in[MS_MAX_INPUTS]; /* KERNEL: where what `call` describes lies */
+  ms_place out[MS_MAX_OUTPUTS];
   int workspace;      /* KERNEL: buffer, or -1 */
   ms_plan_coll *coll; /* COLLECTIVE; owned by the phase */
 } ms_instr;
@@ -183,6 +189,9 @@ int ms_instr_accesses(const ms_plan *plan, const ms_instr *instr, ms_access *acc
 /* How many accesses an instruction can have: the capacity that is always enough. */
 int ms_instr_access_limit(const ms_instr *instr);
 ms_ref ms_ref_bytes(int buffer, int64_t bytes);
+/* An input, or an output, of a kernel's instruction. */
+ms_ref ms_instr_input(const ms_instr *instr, int i);
+ms_ref ms_instr_output(const ms_instr *instr, int i);
 
 /* Gives offsets to all buffers but STATE's; fills arena_bytes (layout.c). traced: the graph that keeps what was found. */
 int ms_plan_layout(ms_plan *plan, const ms_graph *traced);

@@ -176,13 +176,17 @@ static int find_shared(synchroniser *s, char *shared) {
 
 static void put_event(ms_instr *out, int kind, int stream, int event, const char *scope) {
   memset(out, 0, sizeof *out);
-  *out = (ms_instr){.kind = kind, .stream = stream, .event = event, .workspace = -1, .scope = scope};
+  out->kind = kind;
+  out->stream = stream;
+  out->event = event;
+  out->scope = scope;
+  out->workspace = -1;
 }
 
 static int rebuild(const synchroniser *s, ms_plan_phase *phase) {
-  int capacity = phase->n + s->waits + s->events, n = 0;
-  ms_instr *list = ms_calloc(capacity, sizeof *list);
-  if (!list) return MS_ENOMEM;
+  int capacity = 0, n = 0;
+  ms_instr *list = NULL;
+  MS_TRY(ms_grow((void **)&list, &capacity, phase->n + s->waits + s->events, sizeof *list));
   for (int i = 0; i < phase->n; i++) {
     const ms_instr *instr = &phase->instr[i];
     for (int t = 0; t < MS_STREAMS; t++)

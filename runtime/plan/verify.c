@@ -195,9 +195,11 @@ static int is_shared(const verifier *v, int arena) {
 
 /* Touches stand in program order. */
 static int check_order(verifier *v) {
-  piece *pieces = ms_calloc(2 * (int64_t)v->n, sizeof *pieces);
-  int64_t *ends = ms_calloc(2 * (int64_t)v->n, sizeof *ends);
-  int rc = pieces && ends ? MS_OK : MS_ENOMEM;
+  piece *pieces = NULL;
+  int64_t *ends = NULL;
+  int piece_capacity = 0, end_capacity = 0;
+  int rc = ms_grow((void **)&pieces, &piece_capacity, 2 * v->n + 1, sizeof *pieces);
+  if (!rc) rc = ms_grow((void **)&ends, &end_capacity, 2 * v->n + 1, sizeof *ends);
   for (int arena = 0; arena < MS_ARENAS && !rc; arena++) {
     if (!is_shared(v, arena)) continue;
     int n = cut(v, arena, ends, pieces);
