@@ -4,7 +4,10 @@
 
 One process a rank, one thread each, every block and the root a fully_shard unit, the fused CPU AdamW. It prints one
 JSON line: tokens_per_s and step_ms (median after the warm-up), the losses of the first steps (mean over ranks, before
-each step's update), and peak_rss_mib (the largest rank).
+each step's update), peak_rss_mib (the largest rank), and grown_mib: by how much that is more than before the model was
+made, so without the libraries. With --memory it prints allocated_mib instead: the most bytes
+that PyTorch's CPU allocator holds at once in the steps after the first (rank 0), from the profiler's record of every
+allocation since the model was made.
 
 So that both sides compute the same numbers it can start from files:
   --weights F   f32 parameters: a .safetensors file with the names below, or, under any other name, raw little-endian
@@ -16,6 +19,7 @@ layers.N.norm2, layers.N.mlp.fc1/fc2 (each with weight, as [out, in], and bias),
 """
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -165,7 +169,8 @@ def shard_model(model, args):
     fully_shard(model, mesh=mesh, mp_policy=policy)
 
 
-def train(args, rank):
+def train(args, rank, step_mark=contextlib.nullcontext):
+    resident_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     torch.manual_seed(args.seed)
     model = Gpt(args)
     if args.weights:
@@ -180,20 +185,23 @@ def train(args, rank):
     losses, step_ms = [], []
     for inputs, targets in batches(args, rank):
         began = time.perf_counter()
-        logits = model(inputs)
-        loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
-        loss.backward()
-        if args.max_norm > 0:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_norm)
-        optimizer.step()
-        optimizer.zero_grad()
+        with step_mark():
+            logits = model(inputs)
+            loss = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+            loss.backward()
+            if args.max_norm > 0:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_norm)
+            optimizer.step()
+            optimizer.zero_grad()
         step_ms.append(1e3 * (time.perf_counter() - began))
         losses.append(loss.detach())
 
     mean_losses = torch.stack(losses[: args.report])
     dist.all_reduce(mean_losses)
     peak = torch.tensor(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    grown = peak - resident_before
     dist.all_reduce(peak, op=dist.ReduceOp.MAX)
+    dist.all_reduce(grown, op=dist.ReduceOp.MAX)
     median = statistics.median(step_ms[args.warmup :])
     return {
         "name": f"fsdp2_{args.dtype}_{args.replicate}x{args.shard}",
@@ -202,13 +210,32 @@ def train(args, rank):
         "step_ms": round(median, 3),
         "losses": [round(x, 6) for x in (mean_losses / args.world).tolist()],
         "peak_rss_mib": round(peak.item(), 1),
+        "grown_mib": round(grown.item(), 1),
     }
+
+
+def measure_memory(args, rank):
+    """The profiler slows steps down, so a run with it measures nothing else."""
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        train(args, rank, step_mark=lambda: record_function("bench_step"))
+    events = sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns())
+    steps = [event.start_ns() for event in events if event.name() == "bench_step"]
+    held, most = 0, 0
+    for event in events:
+        if event.name() != "[memory]":
+            continue
+        held += event.nbytes()
+        if event.start_ns() >= steps[1]:
+            most = max(most, held)
+    return {"name": f"fsdp2_memory_{args.dtype}_{args.replicate}x{args.shard}", "allocated_mib": round(most / 2**20, 1)}
 
 
 def rank_main(rank, args, store):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=args.world)
-    result = train(args, rank)
+    result = measure_memory(args, rank) if args.memory else train(args, rank)
     if rank == 0:
         print(json.dumps(result), flush=True)
     dist.barrier()
@@ -227,6 +254,7 @@ def main():
     parser.add_argument("--weights", default="")
     parser.add_argument("--save-weights", default="")
     parser.add_argument("--tokens", default="")
+    parser.add_argument("--memory", action="store_true", help="measure what is allocated, and nothing else")
     parser.add_argument("--list", action="store_true", help="print the parameters' names and shapes, one a line, and stop")
     args = parser.parse_args()
     args.world = args.replicate * args.shard

@@ -1,11 +1,11 @@
--- Plans alone, made for one rank of meshes that nobody launches: how long compiling takes, and how near packed arenas come
--- to what no packing could go below. Prints one JSON line a figure, with the target that it is to keep:
+-- Plans alone, made for one rank of meshes that nobody launches: how long compiling takes, and how near packed arenas
+-- come to what no packing could go below. Prints one JSON line a figure, with the target that it is to keep:
 --
 --   luajit tests/bench/plans.lua          with LUA_PATH and MOONSHARD_LIB as tests/run.sh sets them
 --
--- Two bounds. The least of each memory: what a rank has alone or shows its peers, and what its group gathers together, is
--- different memory, so their fullest moments add up. The most in use: all of it at one instruction, which would take
--- one memory for everything.
+-- Two bounds. The least of each memory: what a rank has alone or shows its peers, and what its group gathers together,
+-- is different memory, so their fullest moments add up. The most in use: all of it at one instruction, which would
+-- take one memory for everything.
 
 local engine = require("moonshard.ffi")
 local ms = require("moonshard")
@@ -59,7 +59,8 @@ local function packing(name, kind, config, mesh, batch)
     local plan = trainer(kind, config, mesh, dtype):compile(tokens(batch, config.seq))
     local peak, list = ffi.new("ms_peak"), ffi.new("ms_peak_buffer[1]")
     engine.check(C.ms_plan_peak_use(plan.handle, peak, 0, list))
-    local arenas, label = plan:summary().peak_bytes, ("%s %dx%d %s"):format(name, mesh[1], mesh[2], dtype)
+    local arenas = plan:summary().peak_bytes
+    local label = ("%s %dx%d %s, %d x %d tokens"):format(name, mesh[1], mesh[2], dtype, batch, config.seq)
     say(label .. "/peak of the least of each memory", "fraction", arenas / peak.least_bytes, 1.05)
     say(label .. "/peak of the most in use", "fraction", arenas / peak.total_bytes, 1.05)
   end
