@@ -1,66 +1,85 @@
--- Sampling from a byte model: one forward a byte over a window of the model's length.
+-- Sampling from a model: one forward a token over a window of the model's length. Tokens are bytes, or a tokenizer's.
 --
--- Every rank takes part, since the weights are sharded; rank 0's choice is everybody's.
+-- Every rank takes part, since the weights are sharded; each computes the same logits, and rank 0's choice is
+-- everybody's. So the text depends on weights, prompt, settings and seed, and not on the mesh.
 
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
 local ops = require("moonshard.ops")
 local options = require("moonshard.options")
+local sampling = require("moonshard.sampling")
 local session = require("moonshard.session")
+local tokenizers = require("moonshard.tokenizer")
 local ffi = engine.ffi
 
--- A 31-bit Lehmer generator (Park & Miller 1988): exact in doubles, the same everywhere.
-local function random(seed)
-  local state = seed % 2147483646 + 1
-  return function()
-    state = state * 48271 % 2147483647
-    return state / 2147483647
+-- Bytes as tokens: what a model of ms.data.text speaks.
+local bytes = {
+  encode = function(_, text) return { text:byte(1, -1) } end,
+  decode = function(_, ids)
+    local list = {}
+    for i, id in ipairs(ids) do list[i] = string.char(id) end
+    return table.concat(list)
+  end,
+}
+
+---@class moonshard.GenerateOptions
+---@field prompt? string a newline
+---@field tokenizer? string|moonshard.Tokenizer a tokenizer.json, its folder, or one that is open; tokens are bytes
+---@field tokens? integer how many are drawn; 300
+---@field bytes? integer the same, for models of bytes
+---@field temperature? number 0.8; 0: always the most likely token
+---@field top_k? integer of the most likely tokens one is drawn; 50; 0: of all
+---@field top_p? number of those that make up this share; 1: of all
+---@field stop? string a token at which the text ends
+---@field seed? integer 1
+
+local function parse(o)
+  o = options.parse("ms.generate", o, {
+    prompt = { "string", default = "\n" },
+    tokenizer = { "string|table" },
+    tokens = { "positive" },
+    bytes = { "positive" },
+    temperature = { "number", default = 0.8 },
+    top_k = { "integer", default = 50 },
+    top_p = { "number", default = 1 },
+    stop = { "string" },
+    seed = { "seed", default = 1 },
+  })
+  if o.temperature < 0 then errors.invalid("ms.generate: temperature must not be negative") end
+  if o.top_k < 0 then errors.invalid("ms.generate: top_k must not be negative") end
+  if not (o.top_p > 0 and o.top_p <= 1) then
+    errors.invalid("ms.generate: top_p=%g must be above 0 and at most 1", o.top_p)
   end
+  if o.tokens and o.bytes then errors.invalid("ms.generate: give tokens or bytes, which are the same, not both") end
+  if type(o.tokenizer) == "string" then o.tokenizer = tokenizers.open(o.tokenizer) end
+  if o.stop and not o.tokenizer then errors.invalid("ms.generate: stop is a token: give a tokenizer") end
+  return o
 end
 
--- The k largest logits as { token, logit }, largest first.
-local function top(logits, vocab, k)
-  local list = {}
-  for token = 0, vocab - 1 do list[token + 1] = { token, logits[token] } end
-  table.sort(list, function(a, b)
-    if a[2] ~= b[2] then return a[2] > b[2] end
-    return a[1] < b[1]
-  end)
-  for i = #list, k + 1, -1 do list[i] = nil end
-  return list
-end
-
-local function choose(logits, vocab, o, draw)
-  local list = top(logits, vocab, o.temperature == 0 and 1 or o.top_k)
-  local best, sum, weight = list[1][2], 0, {}
-  for i, candidate in ipairs(list) do
-    weight[i] = math.exp((candidate[2] - best) / math.max(o.temperature, 1e-6))
-    sum = sum + weight[i]
+-- The ids of the prompt, with room for more.
+local function encode_prompt(o, vocab)
+  local ids = (o.tokenizer or bytes):encode(o.prompt)
+  if #ids == 0 then errors.invalid("ms.generate: the prompt must have at least one token") end
+  for _, id in ipairs(ids) do
+    if id >= vocab then
+      errors.invalid("ms.generate: the prompt has token %d, the model has %d tokens: is %s its tokenizer?", id,
+        vocab, o.tokenizer and o.tokenizer.path or "a vocabulary of bytes")
+    end
   end
-  local left = draw() * sum
-  for i, candidate in ipairs(list) do
-    left = left - weight[i]
-    if left <= 0 then return candidate[1] end
-  end
-  return list[#list][1]
+  return ids
 end
 
 ---Continues a prompt. Collective.
 ---@param trainer moonshard.Trainer|moonshard.Module
----@param o { prompt: string?, bytes: integer?, temperature: number?, top_k: integer?, seed: integer? }?
+---@param o moonshard.GenerateOptions?
 ---@return string the continuation alone
+---@return integer[] tokens of it
 local function generate(trainer, o)
-  o = options.parse("ms.generate", o, {
-    prompt = { "string", default = "\n" },
-    bytes = { "positive", default = 300 },
-    temperature = { "number", default = 0.8 },
-    top_k = { "positive", default = 50 },
-    seed = { "seed", default = 1 },
-  })
-  if o.temperature < 0 then errors.invalid("ms.generate: temperature must not be negative") end
-  if o.prompt == "" then errors.invalid("ms.generate: the prompt must have at least one byte") end
+  o = parse(o)
   local model = trainer.model or trainer
   local window, vocab = model.config.seq, model.config.vocab
+  local ids = encode_prompt(o, vocab)
+  local stop = o.stop and o.tokenizer:id(o.stop)
   local spec = { name = "tokens", dtype = "i32", shape = { 1, window } }
   local running = session.of(model)
   local exec = running:exec("generate", { spec }, function(inputs)
@@ -68,17 +87,18 @@ local function generate(trainer, o)
   end, { train = false })
   local tokens = ffi.new("int32_t[?]", window)
   local array = { data = tokens, dtype = "i32", shape = spec.shape }
-  local text, draw, made = o.prompt, random(o.seed), {}
-  for i = 1, o.bytes do
-    local used = math.min(#text, window)
-    for t = 0, window - 1 do tokens[t] = t < used and text:byte(#text - used + t + 1) or 0 end
+  local draw, made = sampling.random(o.seed), {}
+  for i = 1, o.tokens or o.bytes or 300 do
+    local used = math.min(#ids, window)
+    for t = 0, window - 1 do tokens[t] = t < used and ids[#ids - used + t + 1] or 0 end
     exec:write("tokens", array, 0, window)
     exec:run("evaluate")
     local logits = exec:output("logits", "f32") + (used - 1) * vocab
-    made[i] = string.char(running:gather(choose(logits, vocab, o, draw), "of the next token")[1])
-    text = text:sub(-window) .. made[i]
+    local token = running:gather(sampling.choose(logits, vocab, o, draw), "of the next token")[1]
+    if token == stop then break end
+    made[i], ids[#ids + 1] = token, token
   end
-  return table.concat(made)
+  return (o.tokenizer or bytes):decode(made), made
 end
 
 return generate

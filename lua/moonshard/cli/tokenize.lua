@@ -41,13 +41,13 @@ local function decode(tokenizer, files)
 end
 
 local function encode(tokenizer, line, out)
-  local began = clock.now()
+  local began, cpu_began = clock.now(), os.clock()
   local done = tokenizer:tokenize_files(line.files, out, line)
   local seconds = clock.now() - began
   if line.json then
     print(json.encode({
       out = out, files = #line.files, bytes = done.bytes, tokens = done.tokens, token_bytes = done.width,
-      seconds = seconds,
+      seconds = seconds, cpu_seconds = os.clock() - cpu_began,
     }))
   else
     print(("%s: %d tokens of %d bits from %s in %d file%s, %.2f bytes a token, %.0f MB/s"):format(out, done.tokens,

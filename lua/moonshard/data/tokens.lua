@@ -46,7 +46,7 @@ local function tokens(o)
     seq = { "positive", default = 256 },
     batch = { "positive" },
     global_batch = { "positive" },
-    seed = { "integer", default = 0 },
+    seed = { "seed", default = 0 },
     shuffle = { "boolean", default = true },
     valid_fraction = { "number" },
     mesh = { "table" },
