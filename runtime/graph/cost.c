@@ -33,7 +33,9 @@ static const ms_value_info *counted_tensor(const ms_cost_case *c) {
 double ms_op_flops(const ms_cost_case *c) {
   switch (c->op) {
     case MS_OP_matmul: return matmul_flops(c);
+    case MS_OP_document_attention:
     case MS_OP_attention: return attention_flops(c);
+    case MS_OP_document_attention_backward:
     case MS_OP_attention_backward: return 2.5 * attention_flops(c);
     default: return ms_op_row_of(c->op)->flops * elements(counted_tensor(c));
   }

@@ -108,6 +108,14 @@ int ms_grad_attention(ms_graph *graph, int node, const int *dy, const int *needs
   return ms_graph_emit(graph, MS_OP_attention_backward, 6, in, &n.attrs, dx);
 }
 
+int ms_grad_document_attention(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
+  (void)needs;
+  const ms_node n = graph->nodes[node];
+  int in[7] = {n.in[0], n.in[1], n.in[2], n.out[0], n.out[1], dy[0], n.in[3]};
+  MS_TRY(ms_grad_refuse(graph, node, dy, 1));
+  return ms_graph_emit(graph, MS_OP_document_attention_backward, 7, in, &n.attrs, dx);
+}
+
 /* The count of targets depends on no float, so a gradient that reaches it ends there. */
 int ms_grad_cross_entropy(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   (void)needs;

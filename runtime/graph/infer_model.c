@@ -98,7 +98,7 @@ int ms_infer_rope(const ms_node *node, const ms_value_info *in, ms_value_info *o
   return MS_OK;
 }
 
-static int check_attention(const ms_node *node, const ms_value_info *q, const ms_value_info *k,
+static int check_attention(const ms_node *node, int causal, const ms_value_info *q, const ms_value_info *k,
                            const ms_value_info *v) {
   char text_q[MS_SHAPE_TEXT], text_k[MS_SHAPE_TEXT];
   const char *name = ms_node_name(node);
@@ -115,7 +115,7 @@ static int check_attention(const ms_node *node, const ms_value_info *q, const ms
   if (q->dims[2] % k->dims[2])
     return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; q's %" PRId64 " heads must be a multiple of k's %" PRId64, name,
                    text_q, text_k, q->dims[2], k->dims[2]);
-  if (node->attrs.i[0] && q->dims[1] > k->dims[1])
+  if (causal && q->dims[1] > k->dims[1])
     return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; causal attention needs at least as many keys as queries", name,
                    text_q, text_k);
   return MS_OK;
@@ -126,7 +126,7 @@ static ms_value_info attention_lse(const ms_value_info *q) {
 }
 
 int ms_infer_attention(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  MS_TRY(check_attention(node, &in[0], &in[1], &in[2]));
+  MS_TRY(check_attention(node, node->attrs.i[0] != 0, &in[0], &in[1], &in[2]));
   out[0] = in[0];
   out[1] = attention_lse(&in[0]);
   return MS_OK;
@@ -134,7 +134,7 @@ int ms_infer_attention(const ms_node *node, const ms_value_info *in, ms_value_in
 
 int ms_infer_attention_backward(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   ms_value_info lse;
-  MS_TRY(check_attention(node, &in[0], &in[1], &in[2]));
+  MS_TRY(check_attention(node, node->attrs.i[0] != 0, &in[0], &in[1], &in[2]));
   lse = attention_lse(&in[0]);
   MS_TRY(ms_check_same_shape(node, &in[0], "q", &in[3], "o"));
   MS_TRY(ms_check_same_shape(node, &lse, "what q has as lse", &in[4], "lse"));
@@ -142,6 +142,34 @@ int ms_infer_attention_backward(const ms_node *node, const ms_value_info *in, ms
   MS_TRY(ms_check_same_dtype(node, &in[0], "q", &in[5], "do"));
   for (int i = 0; i < 3; i++) out[i] = in[i];
   return MS_OK;
+}
+
+static int check_documents(const ms_node *node, const ms_value_info *q, const ms_value_info *k,
+                           const ms_value_info *tokens) {
+  char text_q[MS_SHAPE_TEXT], text_k[MS_SHAPE_TEXT], text[MS_SHAPE_TEXT];
+  const char *name = ms_node_name(node);
+  MS_TRY(ms_check_dtype(node, tokens, MS_I32, "tokens"));
+  ms_shape_text(q, text_q), ms_shape_text(k, text_k), ms_shape_text(tokens, text);
+  if (q->dims[1] != k->dims[1])
+    return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; both must be as long", name, text_q, text_k);
+  if (tokens->ndim != 2 || tokens->dims[0] != q->dims[0] || tokens->dims[1] != q->dims[1])
+    return MS_FAIL(MS_ESHAPE, "%s: q is %s and tokens are %s; they must be [B,T] of it", name, text_q, text);
+  return MS_OK;
+}
+
+int ms_infer_document_attention(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(check_attention(node, 1, &in[0], &in[1], &in[2]));
+  MS_TRY(check_documents(node, &in[0], &in[1], &in[3]));
+  out[0] = in[0];
+  out[1] = attention_lse(&in[0]);
+  return MS_OK;
+}
+
+int ms_infer_document_attention_backward(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  ms_node plain = *node;
+  plain.attrs.i[0] = 1; /* causal */
+  MS_TRY(ms_infer_attention_backward(&plain, in, out));
+  return check_documents(node, &in[0], &in[1], &in[6]);
 }
 
 int ms_infer_cross_entropy(const ms_node *node, const ms_value_info *in, ms_value_info *out) {

@@ -289,6 +289,12 @@ static void model_shapes(void **state) {
   REFUSED(MS_OP_attention, NULL, MS_ESHAPE, "q's 4 heads must be a multiple of k's 3", q, k3, k3);
   REFUSED(MS_OP_attention, NULL, MS_ESHAPE, "causal attention needs at least as many keys as queries", q, k5, k5);
   REFUSED(MS_OP_attention, NULL, MS_ESHAPE, "k is [2,6,2,8] and v is [2,5,2,8]", q, k, k5);
+  apply(&f, MS_OP_document_attention, 4, (int[]){q, k, k, tokens}, NULL, out);
+  assert_value(out[1], MS_F32, "[2,4,6]");
+  apply(&f, MS_OP_document_attention_backward, 7, (int[]){q, k, k, out[0], out[1], q, tokens}, NULL, out);
+  assert_value(out[1], MS_BF16, "[2,6,2,8]");
+  REFUSED(MS_OP_document_attention, NULL, MS_EDTYPE, "tokens is bf16; it must be i32", q, k, k, q);
+  REFUSED(MS_OP_document_attention, NULL, MS_ESHAPE, "tokens are [2,5]; they must be [B,T] of it", q, k, k, few);
   apply(&f, MS_OP_cross_entropy, 2, (int[]){logits, tokens}, NULL, out);
   assert_value(out[0], MS_F32, "[]");
   assert_value(out[1], MS_F32, "[12]");

@@ -1,0 +1,109 @@
+/* document_attention.c - causal attention that does not look beyond the beginning of its document.
+**
+** Documents lie one after the other, so what they see of each other is nothing: each is a causal attention of its own, on
+** its part of the tensors. The code that does it is that of attention.c; here the parts are found and their blocks are cut
+** for threads. The log-sums of a row of the batch lie document after document, [heads][length] each: nobody but backward
+** reads them.
+*/
+#include "kernels/cpu/attention.h"
+
+#include "base/error.h"
+#include "kernels/cpu/parallel.h"
+
+enum { TOKENS_FORWARD = 3, TOKENS_BACKWARD = 6, LSE = 4 };
+
+typedef struct documents {
+  ms_attention whole; /* of the call: [batch, t] */
+  const int32_t *tokens;
+  int32_t start; /* the token that begins a document */
+  int backward;
+} documents;
+
+static documents documents_of(const ms_kernel_call *call) {
+  documents d = {.whole = ms_attention_of(call), .backward = call->op == MS_OP_document_attention_backward};
+  d.whole.causal = 1;
+  d.tokens = call->in_data[d.backward ? TOKENS_BACKWARD : TOKENS_FORWARD];
+  d.start = (int32_t)call->attrs.i[0];
+  return d;
+}
+
+/* The call of attention for one document: its row of the batch, and its positions [first, first + a->t). */
+static ms_kernel_call call_of_document(const ms_kernel_call *call, const documents *d, const ms_attention *a,
+                                       int64_t row, int64_t first) {
+  ms_kernel_call part = *call;
+  const int64_t position = row * d->whole.t + first, bytes = ms_dtype_size(a->dtype);
+  const int64_t query = position * a->heads * a->d * bytes, key = position * a->groups * a->d * bytes;
+  const int64_t lse = (row * d->whole.t + first) * a->heads * 4;
+  const int64_t in[6] = {query, key, key, query, lse, query}, out[3] = {query, d->backward ? key : lse, key};
+  for (int i = 0; i < (d->backward ? 6 : 3); i++) part.in_data[i] = (const char *)call->in_data[i] + in[i];
+  for (int i = 0; i < call->outputs; i++) part.out_data[i] = (char *)call->out_data[i] + out[i];
+  return part;
+}
+
+static int64_t items_of(const documents *d, const ms_attention *a) {
+  return d->backward ? a->groups : a->heads * ms_query_blocks(a);
+}
+
+/* The document that begins at `first`, as an attention of its own. */
+static ms_attention document_at(const documents *d, int64_t row, int64_t first) {
+  ms_attention a = d->whole;
+  int64_t end = first + 1;
+  while (end < a.t && d->tokens[row * a.t + end] != d->start) end++;
+  a.batch = 1;
+  a.t = a.s = end - first;
+  return a;
+}
+
+static int64_t all_items(const documents *d) {
+  int64_t items = 0;
+  for (int64_t row = 0; row < d->whole.batch; row++)
+    for (int64_t first = 0; first < d->whole.t;) {
+      const ms_attention a = document_at(d, row, first);
+      items += items_of(d, &a);
+      first += a.t;
+    }
+  return items;
+}
+
+static int parts_of(const ms_kernel_call *call, const documents *d) {
+  return ms_part_count(call, d->whole.batch * items_of(d, &d->whole), ms_call_bytes(call));
+}
+
+static ms_attention_part code_of(const documents *d) {
+  const ms_attention_code code = ms_attention_choose(&d->whole);
+  return d->backward ? code.backward : code.forward;
+}
+
+static int prepare(ms_kernel_call *call) {
+  MS_TRY(ms_attention_check(call));
+  const documents d = documents_of(call);
+  call->workspace_bytes = parts_of(call, &d) * code_of(&d).scratch_bytes(&d.whole);
+  return MS_OK;
+}
+
+static void run_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  const documents d = documents_of(call);
+  const ms_attention_part code = code_of(&d);
+  void *scratch = (char *)call->workspace + part * code.scratch_bytes(&d.whole);
+  int64_t item = 0;
+  for (int64_t row = 0; row < d.whole.batch && item < end; row++)
+    for (int64_t first = 0; first < d.whole.t && item < end;) {
+      const ms_attention a = document_at(&d, row, first);
+      const int64_t items = items_of(&d, &a), from = begin > item ? begin - item : 0;
+      const int64_t to = end - item < items ? end - item : items;
+      if (from < to) {
+        const ms_kernel_call document = call_of_document(call, &d, &a, row, first);
+        code.run(&a, &document, from, to, scratch);
+      }
+      item += items;
+      first += a.t;
+    }
+}
+
+static int run(const ms_kernel_call *call) {
+  const documents d = documents_of(call);
+  ms_run_parts(call, parts_of(call, &d), all_items(&d), 1, run_part);
+  return MS_OK;
+}
+
+const ms_kernel ms_cpu_document_attention = {.prepare = prepare, .run = run};

@@ -1,0 +1,191 @@
+/* test_kernels_documents.c - attention within documents against attention of each document by itself: its results, its
+** gradients, its bits for any number of threads, and that nothing of another document comes through.
+*/
+#include "support/kernel_case.h"
+
+#include "base/error.h"
+
+#ifdef MS_TEST_CUDA
+
+static void devices_without_it_say_so(void **state) {
+  (void)state;
+  const int ops[] = {MS_OP_document_attention, MS_OP_document_attention_backward};
+  FOR_EACH(op, ops) {
+    ms_kernel_call call = {.op = op};
+    assert_fails(kernel_of(op)->prepare(&call), MS_EUNSUPPORTED, "on the CPU alone");
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(devices_without_it_say_so)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#else
+
+enum { Q, K, V, TOKENS, B = 2, T = 150, H = 4, G = 2, D = 40, START = 7 };
+
+/* Documents of 1, 2, 30, 31, 32, 33 and more positions; the first row begins within one. */
+static void set_tokens(kernel_case *c, int input) {
+  static const int first[] = {1, 3, 33, 64}, second[] = {0, 32, 65, 66, 149};
+  int32_t *tokens = (int32_t *)c->call.in_data[input];
+  for (int i = 0; i < B * T; i++) tokens[i] = i % 5;
+  for (size_t i = 0; i < sizeof first / sizeof *first; i++) tokens[first[i]] = START;
+  for (size_t i = 0; i < sizeof second / sizeof *second; i++) tokens[T + second[i]] = START;
+}
+
+static kernel_case forward_case(int dtype) {
+  kernel_case c = case_of(MS_OP_document_attention);
+  c.call.attrs.i[0] = START;
+  add_input(&c, SHAPE(dtype, B, T, H, D));
+  add_input(&c, SHAPE(dtype, B, T, G, D));
+  add_input(&c, SHAPE(dtype, B, T, G, D));
+  add_input(&c, SHAPE(MS_I32, B, T));
+  set_tokens(&c, TOKENS);
+  add_output(&c, SHAPE(dtype, B, T, H, D));
+  add_output(&c, SHAPE(MS_F32, B, H, T));
+  return c;
+}
+
+static kernel_case backward_case(int dtype) {
+  kernel_case forward = forward_case(dtype), c = case_of(MS_OP_document_attention_backward);
+  run_once(&forward, forward.call, 1);
+  c.call.attrs = forward.call.attrs;
+  for (int i = Q; i <= V; i++) add_input(&c, forward.call.in[i]);
+  for (int i = 0; i < 2; i++) add_input(&c, forward.call.out[i]);
+  add_input(&c, forward.call.out[0]);
+  add_input(&c, forward.call.in[TOKENS]);
+  for (int i = Q; i <= V; i++)
+    memcpy((void *)c.call.in_data[i], forward.call.in_data[i], (size_t)tensor_bytes(&c.call.in[i]));
+  for (int i = 0; i < 2; i++)
+    memcpy((void *)c.call.in_data[3 + i], forward.call.out_data[i], (size_t)tensor_bytes(&c.call.in[3 + i]));
+  set_tokens(&c, 6);
+  for (int i = 0; i < 3; i++) add_output(&c, c.call.in[i]);
+  free_case(&forward);
+  return c;
+}
+
+/* Copies positions [first, first + t) of a row of [B,T,n,D] tensors. */
+static void take(kernel_case *to, int input, const kernel_case *from, int from_input, int row, int first, int t) {
+  const int64_t bytes = from->call.in[from_input].dims[2] * D * ms_dtype_size(from->call.in[from_input].dtype);
+  memcpy((void *)to->call.in_data[input], (const char *)from->call.in_data[from_input] + (row * T + first) * bytes,
+         (size_t)(t * bytes));
+}
+
+/* One output's part against a document's own, whose numbers other code may have made. */
+static void assert_part(const kernel_case *c, int output, const kernel_case *own, int row, int first, int t) {
+  const int64_t n = c->call.out[output].dims[2] * D;
+  for (int64_t i = 0; i < t * n; i++) {
+    const double x = output_at(c, output, (row * T + first) * n + i), y = output_at(own, output, i);
+    if (!(fabs(x - y) <= (c->call.out[output].dtype == MS_BF16 ? 3e-2 : 2e-5) * (1 + fabs(y))))
+      fail_msg("row %d, document at %d, output %d, element %d: %g, and alone %g", row, first, output, (int)i, x, y);
+  }
+}
+
+static void check_document(const kernel_case *c, int backward, int row, int first, int t) {
+  const int dtype = c->call.in[Q].dtype;
+  kernel_case own = case_of(MS_OP_attention);
+  own.call.attrs.i[0] = 1;
+  add_input(&own, SHAPE(dtype, 1, t, H, D));
+  add_input(&own, SHAPE(dtype, 1, t, G, D));
+  add_input(&own, SHAPE(dtype, 1, t, G, D));
+  add_output(&own, SHAPE(dtype, 1, t, H, D));
+  add_output(&own, SHAPE(MS_F32, 1, H, t));
+  for (int i = Q; i <= V; i++) take(&own, i, c, i, row, first, t);
+  run_once(&own, own.call, 1);
+  if (!backward) assert_part(c, 0, &own, row, first, t);
+  if (backward) {
+    kernel_case gradient = case_of(MS_OP_attention_backward);
+    gradient.call.attrs.i[0] = 1;
+    for (int i = Q; i <= V; i++) add_input(&gradient, own.call.in[i]);
+    for (int i = 0; i < 2; i++) add_input(&gradient, own.call.out[i]);
+    add_input(&gradient, own.call.out[0]);
+    for (int i = Q; i <= V; i++) take(&gradient, i, c, i, row, first, t);
+    for (int i = 0; i < 2; i++)
+      memcpy((void *)gradient.call.in_data[3 + i], own.call.out_data[i], (size_t)tensor_bytes(&own.call.out[i]));
+    take(&gradient, 5, c, 5, row, first, t);
+    for (int i = 0; i < 3; i++) add_output(&gradient, gradient.call.in[i]);
+    run_once(&gradient, gradient.call, 1);
+    for (int i = 0; i < 3; i++) assert_part(c, i, &gradient, row, first, t);
+    free_case(&gradient);
+  }
+  free_case(&own);
+}
+
+static void documents_are_attentions_of_their_own(void **state) {
+  (void)state;
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
+    for (int backward = 0; backward < 2; backward++) {
+      kernel_case c = backward ? backward_case(dtype) : forward_case(dtype);
+      const int32_t *tokens = c.call.in_data[backward ? 6 : TOKENS];
+      run_case(&c);
+      for (int row = 0; row < B; row++)
+        for (int first = 0, end; first < T; first = end) {
+          for (end = first + 1; end < T && tokens[row * T + end] != START;) end++;
+          check_document(&c, backward, row, first, end - first);
+        }
+      free_case(&c);
+    }
+}
+
+static void threads_change_nothing(void **state) {
+  (void)state;
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
+    for (int backward = 0; backward < 2; backward++) {
+      kernel_case c = backward ? backward_case(dtype) : forward_case(dtype);
+      ms_kernel_call other = c.call;
+      for (int i = 0; i < other.outputs; i++) other.out_data[i] = poisoned(tensor_bytes(&other.out[i]));
+      run_once(&c, c.call, 1);
+      run_once(&c, other, TEAM);
+      assert_same_outputs(&c, other.out_data, 0, "a team");
+      for (int i = 0; i < other.outputs; i++) free(other.out_data[i]);
+      free_case(&c);
+    }
+}
+
+/* Without a border it is attention, bit for bit. */
+static void one_document_is_attention(void **state) {
+  (void)state;
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
+    kernel_case c = forward_case(dtype), plain = case_of(MS_OP_attention);
+    c.call.attrs.i[0] = -1;
+    plain.call.attrs.i[0] = 1;
+    for (int i = Q; i <= V; i++) {
+      add_input(&plain, c.call.in[i]);
+      memcpy((void *)plain.call.in_data[i], c.call.in_data[i], (size_t)tensor_bytes(&c.call.in[i]));
+    }
+    for (int i = 0; i < 2; i++) add_output(&plain, c.call.out[i]);
+    run_once(&c, c.call, 1);
+    run_once(&plain, plain.call, 1);
+    assert_same_outputs(&c, plain.call.out_data, 0, "attention");
+    free_case(&c);
+    free_case(&plain);
+  }
+}
+
+/* NaN in one document stays there. */
+static void documents_are_hidden_from_each_other(void **state) {
+  (void)state;
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) {
+    kernel_case c = forward_case(dtype);
+    for (int64_t i = 33 * G * D; i < 64 * G * D; i++) set_input(&c, K, i, NAN), set_input(&c, V, i, NAN);
+    run_case(&c);
+    for (int64_t i = 0; i < T; i++) {
+      const int nan = isnan(output_at(&c, 0, i * H * D)) != 0;
+      assert_int_equal(nan, i >= 33 && i < 64);
+    }
+    free_case(&c);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(documents_are_attentions_of_their_own),
+      cmocka_unit_test(threads_change_nothing),
+      cmocka_unit_test(one_document_is_attention),
+      cmocka_unit_test(documents_are_hidden_from_each_other),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#endif
