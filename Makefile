@@ -108,6 +108,10 @@ crash-checkpoints: $(BUILD)/packages/build all ## kill runs at POINTS random poi
 fuzz-safetensors: $(BUILD)/packages/build ## broken safetensors files under clang's libFuzzer, for FUZZ_SECONDS
 	@tests/fuzz/libfuzzer.sh '$(BUILD)' safetensors '$(FUZZ_SECONDS)'
 
+.PHONY: fuzz-tokenizer
+fuzz-tokenizer: $(BUILD)/packages/build ## broken tokenizer.json and token files under clang's libFuzzer, for FUZZ_SECONDS
+	@tests/fuzz/libfuzzer.sh '$(BUILD)' tokenizer '$(FUZZ_SECONDS)'
+
 install: all ## install under PREFIX (and DESTDIR)
 	$(build_config) DESTDIR=$(DESTDIR) install
 

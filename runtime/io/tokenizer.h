@@ -102,6 +102,9 @@ struct ms_tokenizer {
   int decoded_room;
 };
 
+/* Of the text of a tokenizer.json; path is for messages. */
+int ms_tokenizer_parse(const char *path, const char *text, int64_t length, ms_tokenizer **tokenizer);
+
 int32_t ms_word_find(const ms_tokenizer *tokenizer, ms_span word);
 
 /* One thread's encoder. */

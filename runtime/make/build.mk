@@ -272,6 +272,7 @@ $(OUT)/bench/%: $(OUT)/obj/tests/bench/%.o $(ENGINE_O) $(LAUNCHER) $(OUT)/engine
 
 # Fuzz targets take what they need of the engine's sources and are compiled as a whole by clang, which brings libFuzzer.
 FUZZ_C_safetensors := $(wildcard runtime/io/*.c runtime/base/*.c)
+FUZZ_C_tokenizer := $(FUZZ_C_safetensors)
 FUZZ_FLAGS := -std=c11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer,address,undefined \
   -fno-sanitize-recover=undefined
 

@@ -14,6 +14,11 @@ not_in_toolkit=(nvidia-cufile nvidia-cusparselt-cu13==0.8.1 nvidia-nvshmem-cu13=
 
 imports() { "$venv/bin/python" -c 'import numpy; from torch.distributed.fsdp import fully_shard' 2>"$folder/import.log"; }
 install() { "$venv/bin/pip" install --quiet --disable-pip-version-check "$@"; }
+# Beside PyTorch, and needed by nothing but its own benchmark.
+install_tokenizers() {
+  "$venv/bin/python" -c 'import tokenizers' 2>/dev/null || install --no-deps tokenizers==0.23.3 ||
+    echo "bench-peers: pip could not install tokenizers; its benchmark will run without a peer" >&2
+}
 give_up() {
   echo "bench-peers: $1; the benchmark will run without PyTorch" >&2
   rm -rf "$venv"
@@ -21,7 +26,7 @@ give_up() {
 }
 
 mkdir -p "$folder"
-[ -x "$venv/bin/python" ] && imports && { echo "bench-peers: PyTorch is ready in $venv"; exit 0; }
+[ -x "$venv/bin/python" ] && imports && { install_tokenizers; echo "bench-peers: PyTorch is ready in $venv"; exit 0; }
 
 /usr/bin/python3 -m venv --clear "$venv" || give_up "cannot make a virtual environment"
 install "${pure_python[@]}" || give_up "PyPI cannot be reached, or lacks a package (pip's words are above)"
@@ -30,4 +35,5 @@ if [ -e "$cuda_home/lib64/libcublas.so.13" ] && [ -e "$cuda_home/lib64/libcudnn.
 fi
 imports || install "$torch" || give_up "pip could not install PyTorch with its CUDA libraries"
 imports || { cat "$folder/import.log" >&2; give_up "PyTorch was installed and does not import"; }
+install_tokenizers
 echo "bench-peers: PyTorch is ready in $venv"

@@ -207,6 +207,43 @@ local function hybrid(dtype)
   report("gpt 6x384 " .. dtype .. "/2x2 beside 1x4", "tokens/s", best["2x2"], best["1x4"], "higher")
 end
 
+-- Tokenizers on one core (MB a second of processor time), over the text of `fortunes`; trained by the peer, or without
+-- it those of the tests.
+local function tokenizers()
+  local text, folder = build .. "/bench/text.txt", build .. "/bench"
+  os.execute(("cat $(ls /usr/share/games/fortunes/* | grep -vE '\\.(dat|u8)$') >%s"):format(text))
+  local peer = {}
+  if exists(peer_python) and os.execute(peer_python .. " -c 'import tokenizers' 2>/dev/null") == 0 then
+    for _, line in ipairs((json_lines(("%s tests/bench/peer_tokenizer.py %s %s"):format(peer_python, text, folder)))) do
+      peer[line.name] = line
+    end
+  else
+    print("The tokenizers' side is missing: make bench-peers")
+  end
+  for _, name in ipairs({ "gpt2", "llama3" }) do
+    local tokenizer = peer[name] and ("%s/%s.json"):format(folder, name)
+      or ("tests/fixtures/tokenizer/good/%s.json"):format(name)
+    local best, tokens
+    for _ = 1, 5 do
+      local line = json_lines(("%s/release/moonshard tokenize -j1 --json --tokenizer %s --out %s/tokens.bin %s"):format(
+        build, tokenizer, folder, text))[1]
+      local rate = line and line.bytes / 1e6 / line.cpu_seconds
+      best, tokens = math.max(best or 0, rate or 0), line and line.tokens
+    end
+    report("tokenize/" .. name, "MB/s", best, peer[name] and peer[name].mb_per_s, "higher")
+    if peer[name] and tokens ~= peer[name].tokens then
+      print(("tokenize/%s: %d tokens, and the peer has %d"):format(name, tokens, peer[name].tokens))
+    end
+  end
+end
+
+-- What waiting for token files takes of the steps of a small model, of one rank.
+local function data()
+  local line = json_lines(("OMP_NUM_THREADS=1 %s/release/moonshard run tests/bench/data.lua files=%s/bench/tokens.bin")
+    :format(build, build))[1]
+  if line then report("data/share of a step", "fraction", line.data_share, nil, "lower") end
+end
+
 -- Four ranks of the quickstart's model: from the launcher's start to the end of the first step, less that step.
 local function start()
   local command = build .. "/release/moonshard run tests/bench/gpt.lua -n 4 mesh=2x2 layers=4 dim=256 heads=4 seq=128"
@@ -265,6 +302,8 @@ write_tokens(tokens_path)
 collectives()
 programs()
 plans()
+tokenizers()
+data()
 start()
 prompt()
 sweep()

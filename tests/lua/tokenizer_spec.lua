@@ -36,7 +36,7 @@ local function tokens_of(path)
 end
 
 local function refused(change, from, to)
-  local text = read(FIXTURES .. (change or "llama3") .. ".json")
+  local text = read(FIXTURES .. "good/" .. change .. ".json")
   local at, last = text:find(from, 1, true)
   assert(at, from .. " is not in the file")
   local path = write("bad.json", text:sub(1, at - 1) .. to .. text:sub(last + 1))
@@ -60,7 +60,7 @@ describe("tokenizer", function()
     local cases = json.decode(read(FIXTURES .. "cases.json"))
     assert.is_true(#cases > 400)
     for _, name in ipairs({ "gpt2", "llama3" }) do
-      local tokenizer = tokenizers.open(FIXTURES .. name .. ".json")
+      local tokenizer = tokenizers.open(FIXTURES .. "good/" .. name .. ".json")
       for _ = 1, 2 do -- the second time from the cache
         for _, case in ipairs(cases) do
           assert.same(case[name], tokenizer:encode(case.text))
@@ -71,7 +71,7 @@ describe("tokenizer", function()
   end)
 
   it("knows its tokens by name", function()
-    local tokenizer = tokenizers.open(FIXTURES .. "llama3.json")
+    local tokenizer = tokenizers.open(FIXTURES .. "good/llama3.json")
     local id = tokenizer:id("<|endoftext|>")
     assert.same({ id }, tokenizer:encode("<|endoftext|>"))
     assert.equal(tokenizer:encode(" the")[1], tokenizer:id("Ġthe"))
@@ -82,7 +82,7 @@ describe("tokenizer", function()
   end)
 
   it("refuses text that is not UTF-8, and ids that are no tokens", function()
-    local tokenizer = tokenizers.open(FIXTURES .. "gpt2.json")
+    local tokenizer = tokenizers.open(FIXTURES .. "good/gpt2.json")
     for text, byte in pairs({
       ["ab\255"] = 2, ["\192\128"] = 0, ["x\237\160\128"] = 1, ["moon moon \240\159\140"] = 10,
     }) do
@@ -132,7 +132,7 @@ describe("tokenizer", function()
     end
     local text = table.concat(parts)
     local one, two = write("one.txt", text), write("two.txt", "the moon")
-    local tokenizer = tokenizers.open(FIXTURES .. "llama3.json")
+    local tokenizer = tokenizers.open(FIXTURES .. "good/llama3.json")
     local expected = tokenizer:encode(text)
     table.insert(expected, 1, tokenizer:id("<|begin|>"))
     expected[#expected + 1] = tokenizer:id("<|endoftext|>")
@@ -141,8 +141,8 @@ describe("tokenizer", function()
     expected[#expected + 1] = tokenizer:id("<|endoftext|>")
     local out = folder .. "/out.bin"
     for _, threads in ipairs({ "1", "3" }) do
-      local ended = program.run({ "tokenize", "--tokenizer", FIXTURES .. "llama3.json", "--begin", "<|begin|>", "--end",
-        "<|endoftext|>", "-j" .. threads, "--json", "--out", out, one, two })
+      local ended = program.run({ "tokenize", "--tokenizer", FIXTURES .. "good/llama3.json", "--begin", "<|begin|>",
+        "--end", "<|endoftext|>", "-j" .. threads, "--json", "--out", out, one, two })
       assert.equal(0, ended.status, ended.err)
       local told = json.decode(ended.out)
       assert.equal(#expected, told.tokens)
@@ -150,17 +150,17 @@ describe("tokenizer", function()
       assert.equal(2, told.token_bytes)
       assert.same(expected, tokens_of(out))
     end
-    local back = program.run({ "tokenize", "--tokenizer", FIXTURES .. "llama3.json", "--decode", out })
+    local back = program.run({ "tokenize", "--tokenizer", FIXTURES .. "good/llama3.json", "--decode", out })
     assert.equal("<|begin|>" .. text .. "<|endoftext|><|begin|>the moon<|endoftext|>", back.out)
-    local plain = program.run({ "tokenize", "--tokenizer", FIXTURES .. "gpt2.json", two })
+    local plain = program.run({ "tokenize", "--tokenizer", FIXTURES .. "good/gpt2.json", two })
     assert.truthy(plain.out:find("two.bin: %d+ tokens of 16 bits from 8 B in 1 file, "), plain.out)
-    assert.same(tokenizers.open(FIXTURES .. "gpt2.json"):encode("the moon"), tokens_of(folder .. "/two.bin"))
+    assert.same(tokenizers.open(FIXTURES .. "good/gpt2.json"):encode("the moon"), tokens_of(folder .. "/two.bin"))
   end)
 
   it("leaves nothing half written when a file is wrong, and replaces what is not UTF-8 on request", function()
     local bad, out = write("bad.txt", ("moon "):rep(1000) .. "\xe2\x82 sun\xff"), folder .. "/none.bin"
     local good = write("good.txt", "sun")
-    local arguments = { "tokenize", "--tokenizer", FIXTURES .. "gpt2.json", "--out", out, good, bad }
+    local arguments = { "tokenize", "--tokenizer", FIXTURES .. "good/gpt2.json", "--out", out, good, bad }
     local ended = program.run(arguments)
     assert.equal(2, ended.status)
     assert.truthy(ended.err:find(bad .. ": byte 5000, 0xe2, is not UTF-8", 1, true), ended.err)
@@ -168,7 +168,7 @@ describe("tokenizer", function()
     assert.equal("", io.popen("ls " .. folder .. "/*.tmp 2>/dev/null"):read("*a"))
     arguments[#arguments + 1] = "--replace-invalid"
     assert.equal(0, program.run(arguments).status)
-    local tokenizer = tokenizers.open(FIXTURES .. "gpt2.json")
+    local tokenizer = tokenizers.open(FIXTURES .. "good/gpt2.json")
     local expected = tokenizer:encode("sun")
     for _, id in ipairs(tokenizer:encode(("moon "):rep(1000) .. "\239\191\189 sun\239\191\189")) do
       expected[#expected + 1] = id
