@@ -127,12 +127,11 @@ function run.preload()
   for _, name in ipairs(COMMON) do require(name) end
 end
 
----@param arguments string[] without "run"
+---Runs a program in every rank, and waits for their end.
+---@param line moonshard.CommandLine of run, or of a command that takes the same ranks
+---@param chunk function a loaded recipe
 ---@return integer exit status
-function run.main(arguments)
-  local line = command_line.parse("moonshard run", arguments, { recipe = true, options = OPTIONS })
-  check(line)
-  local chunk = recipe.load(line.recipe)
+function run.launch(line, chunk)
   run.preload()
   line.joins = nodes.joins(line)
   if line.joins then return run.rank_main(line, chunk) end
@@ -144,6 +143,14 @@ function run.main(arguments)
   }
   if not ended then refuse("MS_EINVAL", "%s", why) end
   return ended
+end
+
+---@param arguments string[] without "run"
+---@return integer exit status
+function run.main(arguments)
+  local line = command_line.parse("moonshard run", arguments, { recipe = true, options = OPTIONS })
+  check(line)
+  return run.launch(line, recipe.load(line.recipe))
 end
 
 return run

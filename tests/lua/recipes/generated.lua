@@ -1,0 +1,20 @@
+-- Trains a small GPT of bytes for a few steps, keeps a checkpoint, and writes what it generates then.
+
+local ms = require "moonshard"
+
+local cfg = ms.args { mesh = "1x-1", steps = 8, checkpoint = "", out = "" }
+
+local model = ms.models.gpt2 { vocab = 256, layers = 2, dim = 32, heads = 4, seq = 16 }
+ms.fully_shard(model, {
+  mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }), units = { ms.re[[^layers\.\d+$]] },
+})
+local data = ms.data.text { files = cfg.files, seq = 16, global_batch = 8 }
+local train = ms.trainer { model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = 1e-2 } }
+for _, batch in data:batches(cfg.steps) do train:step(batch) end
+ms.checkpoint.save(train, cfg.checkpoint)
+local text = ms.generate(train, { prompt = "the", tokens = 10, seed = 4 })
+if ms.world().rank == 0 then
+  local file = assert(io.open(cfg.out, "wb"))
+  file:write("the", text, "\n")
+  file:close()
+end
