@@ -5,7 +5,7 @@
 #include <xxhash.h>
 
 #include "base/error.h"
-#include "exec/state.h"
+#include "exec/master.h"
 
 /* Bytes that are read, hashed and stored at a time: they stay in the second cache level meanwhile. */
 enum { ROUND = 1 << 18, DIGITS = 16 };
@@ -19,30 +19,35 @@ typedef struct loading {
   int index;
   int64_t begin;       /* element of the parameter that the tensor begins with */
   int64_t first, last; /* elements of the parameter that are wanted */
+  float *owned;        /* element `first` in the state, where the host reaches it; else NULL */
   void *round;
   XXH3_state_t *hash;
   double *bytes;
 } loading;
 
-/* Bytes [from, to) of the tensor; of them those that are wanted go into the state. */
-static int read_round(loading *l, int64_t from, int64_t to) {
-  MS_TRY(ms_safetensors_read(l->file, l->index, from, to - from, l->round));
-  *l->bytes += (double)(to - from);
+/* Bytes [from, to) of the tensor, to where *at says then; of them those that are wanted go into the state: at once, where
+** the host reaches it and all are wanted. */
+static int read_round(loading *l, int64_t from, int64_t to, const void **at) {
   int64_t first = l->begin + from / 4, last = l->begin + to / 4;
   int64_t wanted = first > l->first ? first : l->first, end = last < l->last ? last : l->last;
-  if (end <= wanted) return MS_OK;
+  void *into = l->owned && wanted == first && end == last ? l->owned + (first - l->first) : l->round;
+  MS_TRY(ms_safetensors_read(l->file, l->index, from, to - from, into));
+  *l->bytes += (double)(to - from);
+  *at = into;
+  if (into != l->round || end <= wanted) return MS_OK;
   return ms_state_write(l->state, l->param, l->what, wanted, end - wanted, (float *)l->round + (wanted - first));
 }
 
 static int read_checked(loading *l, int64_t block, const char *checksums) {
   int64_t from = block * MS_CHECKPOINT_BLOCK, end = from + MS_CHECKPOINT_BLOCK;
   char digits[DIGITS + 1];
+  const void *read;
   if (end > l->tensor.bytes) end = l->tensor.bytes;
   XXH3_64bits_reset(l->hash);
   for (int64_t at = from; at < end; at += ROUND) {
     int64_t to = at + ROUND < end ? at + ROUND : end;
-    MS_TRY(read_round(l, at, to));
-    XXH3_64bits_update(l->hash, l->round, (size_t)(to - at));
+    MS_TRY(read_round(l, at, to, &read));
+    XXH3_64bits_update(l->hash, read, (size_t)(to - at));
   }
   snprintf(digits, sizeof digits, "%016llx", (unsigned long long)XXH3_64bits_digest(l->hash));
   if (!strncmp(digits, checksums + block * DIGITS, DIGITS)) return MS_OK;
@@ -59,7 +64,8 @@ static int read_all(loading *l, const char *checksums) {
       MS_TRY(read_checked(l, block, checksums));
     return MS_OK;
   }
-  for (int64_t at = from; at < to; at += ROUND) MS_TRY(read_round(l, at, at + ROUND < to ? at + ROUND : to));
+  const void *read;
+  for (int64_t at = from; at < to; at += ROUND) MS_TRY(read_round(l, at, at + ROUND < to ? at + ROUND : to, &read));
   return MS_OK;
 }
 
@@ -91,7 +97,8 @@ int ms_state_load(ms_state *state, int param, const char *what, int64_t first, i
   int rc;
   MS_TRY(ms_safetensors_describe(file, i, &l.tensor));
   MS_TRY(check(&l, checksums));
-  l.round = ms_calloc(ROUND, 1);
+  MS_TRY(ms_state_owned(state, param, what, first, count, &l.owned));
+  l.round = malloc(ROUND); /* not cleared, which would take longer than a small tensor */
   l.hash = XXH3_createState();
   if (!l.round || !l.hash) rc = MS_FAIL(MS_ENOMEM, "out of memory: loading %s", l.tensor.name);
   else rc = read_all(&l, checksums);

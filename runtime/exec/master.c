@@ -104,6 +104,12 @@ static int find_owned(const ms_state *state, int param, const char *what, int64_
   return MS_OK;
 }
 
+int ms_state_owned(const ms_state *state, int param, const char *what, int64_t first, int64_t count, float **at) {
+  MS_TRY(find_owned(state, param, what, first, count, at));
+  if (!state->device->api->host_memory) *at = NULL;
+  return MS_OK;
+}
+
 int ms_state_read(const ms_state *state, int param, const char *what, int64_t first, int64_t count, float *out) {
   float *at;
   MS_TRY(find_owned(state, param, what, first, count, &at));

@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 #include "comm/ledger.h"
-#include "exec/state.h"
+#include "exec/master.h"
 #include "io/checkpoint.h"
 
 enum { MESSAGE_BYTES = 1024, NICENESS = 10 };
@@ -100,16 +100,20 @@ static int take_copy(ms_save *save) {
   return MS_OK;
 }
 
-static int read_copy(void *context, int piece, int64_t first, int64_t count, float *out) {
+static int read_copy(void *context, int piece, int64_t first, int64_t count, float *room, const float **values) {
+  (void)count, (void)room;
   const ms_save *save = context;
-  memcpy(out, save->copy + save->at[piece] + first, (size_t)count * sizeof *out);
+  *values = save->copy + save->at[piece] + first;
   return MS_OK;
 }
 
-static int read_state(void *context, int piece, int64_t first, int64_t count, float *out) {
+static int read_state(void *context, int piece, int64_t first, int64_t count, float *room, const float **values) {
   const ms_save *save = context;
   const ms_save_piece *p = &save->piece[piece];
-  return ms_state_read(save->state, p->param, p->what, p->first + first, count, out);
+  float *at;
+  MS_TRY(ms_state_owned(save->state, p->param, p->what, p->first + first, count, &at));
+  *values = at ? at : room;
+  return at ? MS_OK : ms_state_read(save->state, p->param, p->what, p->first + first, count, room);
 }
 
 /* ---- one save ---- */

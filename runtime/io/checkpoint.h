@@ -13,8 +13,9 @@
 
 #define MS_MANIFEST "manifest.json"
 
-/* Elements [first, first + count) of a piece, counted from the piece's own first, f32. */
-typedef int ms_piece_read(void *context, int piece, int64_t first, int64_t count, float *out);
+/* Elements [first, first + count) of a piece, counted from the piece's own first, f32: *values is where they are, which may
+** be `room`, of so many elements. */
+typedef int ms_piece_read(void *context, int piece, int64_t first, int64_t count, float *room, const float **values);
 
 typedef struct ms_part {
   const char *folder;

@@ -107,7 +107,7 @@ static int write_manifest(const ms_commit *c) {
     ms_text_append(&text, SEAL "%016llx\"}\n", (unsigned long long)sum);
     rc = ms_text_status(&text);
   }
-  if (!rc) rc = ms_file_write_text(path, text.data, (int64_t)text.length);
+  if (!rc) rc = ms_file_write_text(path, text.data, (int64_t)text.length, 1);
   free(path);
   ms_text_free(&text);
   return rc;

@@ -57,9 +57,10 @@ static int write_piece(writing *w, int i) {
   for (int64_t at = 0; at < count; at += ROUND) {
     int64_t n = count - at < ROUND ? count - at : ROUND, bytes = n * (int64_t)sizeof(float);
     if (atomic_load_explicit(part->stop, memory_order_relaxed)) return MS_FAIL(MS_EINTERRUPT, "the save was given up");
-    MS_TRY(part->read(part->context, i, at, n, w->round));
-    XXH3_64bits_update(w->hash, w->round, (size_t)bytes);
-    MS_TRY(ms_safetensors_put(w->file, i, at * (int64_t)sizeof(float), bytes, w->round));
+    const float *values;
+    MS_TRY(part->read(part->context, i, at, n, w->round, &values));
+    XXH3_64bits_update(w->hash, values, (size_t)bytes);
+    MS_TRY(ms_safetensors_put(w->file, i, at * (int64_t)sizeof(float), bytes, values));
     atomic_fetch_add_explicit(part->writes, 1, memory_order_relaxed);
     in_block += bytes;
     if (in_block < MS_CHECKPOINT_BLOCK && at + n < count) continue;
@@ -97,7 +98,7 @@ static int publish(const writing *w) {
   char *path = path_in(w->part->folder, w->part->writer, ".json");
   char *beside = path_in(w->part->folder, w->part->writer, ".json.tmp");
   int rc = path && beside ? MS_OK : MS_ENOMEM;
-  if (!rc) rc = ms_file_write_text(beside, w->json.data, (int64_t)w->json.length);
+  if (!rc) rc = ms_file_write_text(beside, w->json.data, (int64_t)w->json.length, 0);
   if (!rc && ms_file_rename(beside, path)) {
     rc = MS_FAIL(MS_EIO, "%s: renaming it to %s: %s", beside, path, strerror(errno));
     unlink(beside);

@@ -142,11 +142,11 @@ int ms_file_sync_folder(const char *path) {
   return rc;
 }
 
-int ms_file_write_text(const char *path, const char *text, int64_t bytes) {
+int ms_file_write_text(const char *path, const char *text, int64_t bytes, int sync) {
   int fd = ms_file_open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
   if (fd < 0) return MS_FAIL(MS_EIO, "%s: %s", path, strerror(errno));
   int rc = ms_file_write_at(path, fd, 0, bytes, text);
-  if (!rc && ms_file_sync(fd)) rc = MS_FAIL(MS_EIO, "%s: writing it to disk: %s", path, strerror(errno));
+  if (!rc && sync && ms_file_sync(fd)) rc = MS_FAIL(MS_EIO, "%s: writing it to disk: %s", path, strerror(errno));
   if (close(fd) && !rc) rc = MS_FAIL(MS_EIO, "%s: closing it: %s", path, strerror(errno));
   if (rc) unlink(path);
   return rc;

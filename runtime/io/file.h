@@ -22,7 +22,7 @@ int ms_file_rmdir(const char *path);
 int ms_file_write_at(const char *path, int fd, int64_t at, int64_t bytes, const void *data);
 /* fsync of a folder: what was made, renamed or removed in it is then there after a power cut. */
 int ms_file_sync_folder(const char *path);
-/* A new file of this text, on disk when it returns. Removes what it began when it fails. */
-int ms_file_write_text(const char *path, const char *text, int64_t bytes);
+/* A new file of this text; sync 1: on disk when it returns. Removes what it began when it fails. */
+int ms_file_write_text(const char *path, const char *text, int64_t bytes, int sync);
 
 #endif

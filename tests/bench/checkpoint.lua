@@ -3,9 +3,9 @@
 --   moonshard run tests/bench/checkpoint.lua -n 2 dir=build/bench/checkpoints
 --
 -- Rank 0 prints one JSON line, of the best of `rounds`: save_s and load_s, from the first rank's beginning to the last
--- one's end, files on disk; write_s and read_s, the same bytes by plain calls of 1 MiB into one file a rank, without a
--- look at them; bytes of all ranks together; and for saves in the background held_ms, added_share (by how much `window`
--- steps that begin with a save take longer than others) and step_ms.
+-- one's end, files on disk; write_s and read_s, the same bytes from and to memory of that size by plain calls of 1 MiB,
+-- one file a rank, without a look at them; bytes of all ranks together. With `saves` in the background also held_ms,
+-- added_share (by how much `window` steps that begin with a save take longer than others) and step_ms.
 
 local ffi = require("ffi")
 local clock = require("moonshard.clock")
@@ -53,13 +53,13 @@ local function timed(call)
 end
 
 local O_WRONLY_CREAT_TRUNC, PIECE = 577, 2 ^ 20
-local piece = ffi.new("uint8_t[?]", PIECE, 1)
+local memory -- as much as this rank saves
 
 local function plain_write(path, bytes)
   local file = ffi.C.open(path, O_WRONLY_CREAT_TRUNC, ffi.cast("int", 420))
   for at = 0, bytes - 1, PIECE do
     local n = math.min(PIECE, bytes - at)
-    assert(tonumber(ffi.C.pwrite(file, piece, n, at)) == n, "a plain write")
+    assert(tonumber(ffi.C.pwrite(file, memory + at, n, at)) == n, "a plain write")
   end
   assert(ffi.C.fsync(file) == 0)
   ffi.C.close(file)
@@ -68,7 +68,8 @@ end
 local function plain_read(path, bytes)
   local file = ffi.C.open(path, 0)
   for at = 0, bytes - 1, PIECE do
-    assert(tonumber(ffi.C.pread(file, piece, PIECE, at)) == math.min(PIECE, bytes - at), "a plain read")
+    local n = math.min(PIECE, bytes - at)
+    assert(tonumber(ffi.C.pread(file, memory + at, n, at)) == n, "a plain read")
   end
   ffi.C.close(file)
 end
@@ -91,7 +92,10 @@ local bytes
 for round = 1, cfg.rounds do
   local path
   seconds.save[round] = timed(function() path = ms.checkpoint.save(train, root) end)
-  bytes = train.session.saver.bytes
+  if round == 1 then
+    bytes = train.session.saver.bytes
+    memory = ffi.new("uint8_t[?]", bytes, 1)
+  end
   seconds.write[round] = timed(function() plain_write(plain, bytes) end)
   seconds.load[round] = timed(function() ms.checkpoint.load(train, path) end)
   seconds.read[round] = timed(function() plain_read(plain, bytes) end)
@@ -115,7 +119,7 @@ local function window(saves)
   end)
 end
 
-window(true) -- takes the memory of the copy
+if cfg.saves > 0 then window(true) end -- takes the memory of the copy
 local with, without = {}, {}
 for i = 1, cfg.saves do
   without[i] = window(false)
@@ -127,10 +131,13 @@ local total = 0
 for _, mine in ipairs(train.session:gather(bytes)) do total = total + mine end
 if world.rank == 0 then
   os.execute("rm -rf " .. cfg.dir)
-  local without_s = median(without)
-  print(require("moonshard.json").encode {
+  local result = {
     save_s = best(seconds.save), load_s = best(seconds.load), write_s = best(seconds.write),
-    read_s = best(seconds.read), bytes = total, held_ms = 1e3 * median(held), step_ms = 1e3 * without_s / cfg.window,
-    added_share = median(with) / without_s - 1,
-  })
+    read_s = best(seconds.read), bytes = total,
+  }
+  if cfg.saves > 0 then
+    result.held_ms, result.step_ms = 1e3 * median(held), 1e3 * median(without) / cfg.window
+    result.added_share = median(with) / median(without) - 1
+  end
+  print(require("moonshard.json").encode(result))
 end
