@@ -90,6 +90,14 @@ bench-peers: $(BUILD)/packages/bench ## install the peers that bench compares wi
 	$(build_config) peers
 	@tests/bench/install_torch.sh $(BUILD)/peers $(CUDA_HOME)
 
+.PHONY: test-gpu test-gpu-runs bench-gpu
+test-gpu: test-gpu-runs
+test-gpu-runs: all ## of test-gpu: trainings on a GPU beside the CPU's, NCCL, a table at the end; 2 without a GPU
+	@tests/gpu/run.sh --build $(BUILD)/release
+
+bench-gpu: all ## train a GPT-2 and a Llama of 1B on one GPU beside PyTorch (PYTHON has it, or python3); 2 without a GPU
+	@tests/gpu/bench.sh --build $(BUILD)/release
+
 lint: $(BUILD)/packages/lint ## luacheck, formatting, floors between folders, wording, sizes
 	@tests/lint/run.sh
 

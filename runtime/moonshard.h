@@ -54,7 +54,8 @@ enum ms_status {
   MS_ENONFINITE = 12,  /* NaN or infinity in loss or gradient norm */
   MS_ERACE = 13,       /* the verifier refused a plan */
   MS_EINTERRUPT = 14,  /* Ctrl-C */
-  MS_EINTERNAL = 15
+  MS_EINTERNAL = 15,
+  MS_EDEVICE = 16 /* a GPU, its driver or a library of theirs */
 };
 
 /* The first error since the last ms_error_clear() of the calling thread: later ones do not overwrite it. */
@@ -95,6 +96,26 @@ typedef struct ms_op_info {
 MS_API int ms_op_count(void);
 MS_API int ms_op_describe(int op, ms_op_info *info);
 MS_API int ms_op_find(const char *name); /* index, or -1 */
+
+/* ---- devices ------------------------------------------------------------------------------------------------- */
+
+/* Where kernels run and tensors live. CUDA needs libmoonshard_cuda.so beside the engine, which is loaded when it is first asked
+** for; a process takes the GPU of its place among the ranks of its host. Without it what asks for CUDA is MS_EUNSUPPORTED. */
+enum ms_device_kind { MS_DEVICE_CPU = 0, MS_DEVICE_CUDA = 1 };
+
+typedef struct ms_device_info {
+  char name[256];
+  int major, minor; /* compute capability */
+  int processors;   /* streaming multiprocessors */
+  double memory_bytes;
+  int peer[64]; /* 1: it reads the memory of that GPU directly */
+} ms_device_info;
+
+/* GPUs that this process may use. */
+MS_API int ms_device_count(int kind, int *count);
+MS_API int ms_device_describe(int kind, int index, ms_device_info *info);
+/* The version of "driver", "runtime", "cublasLt", "cudnn" or "nccl"; "" where it is not found. */
+MS_API int ms_device_library(int kind, const char *name, char *version, int bytes);
 
 /* ---- world: the ranks ---------------------------------------------------------------------------------------- */
 
@@ -157,7 +178,7 @@ MS_API void ms_interrupt_hold(int change);
 typedef struct ms_mesh ms_mesh;
 
 /* A mesh of `world` ranks in row-major order. One size may be -1 and is inferred. names may be NULL when ndim is 1.
-** device: "cpu". The product of the sizes must equal world. */
+** device: "cpu" or "cuda". The product of the sizes must equal world. */
 MS_API int ms_mesh_new(const char *device, int ndim, const int *sizes, const char *const *names, int world,
                        ms_mesh **mesh);
 /* The same over ranks chosen by hand: ranks is [n], row-major, each from 0 to world - 1 and there once. Other ranks of the
@@ -342,9 +363,6 @@ enum ms_category {
   MS_CATEGORIES = 7
 };
 
-/* Where kernels run and tensors live. */
-enum ms_device_kind { MS_DEVICE_CPU = 0 };
-
 enum ms_optimizer_kind { MS_OPT_NONE = 0, MS_OPT_SGD = 1, MS_OPT_ADAMW = 2 };
 
 typedef struct ms_plan_config {
@@ -451,6 +469,16 @@ MS_API int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_co
 MS_API void ms_state_free(ms_state *state);
 /* Bytes of all its arenas on this rank: with a plan bound to it, those of ms_exec_arena_bytes. */
 MS_API double ms_state_bytes(const ms_state *state);
+
+/* The memory of a device beside the arenas; all zeros on the CPU. Bytes. */
+typedef struct ms_device_memory {
+  double total, free;   /* of the device, now */
+  double arenas;        /* of all states of this process, with a few control words */
+  double context;       /* in use, by whomever, when this process had made its context */
+  double communicators; /* taken while communicators were opened */
+  double pinned;        /* of the host: staging of inputs and outputs */
+} ms_device_memory;
+MS_API int ms_state_memory(const ms_state *state, ms_device_memory *memory);
 /* Bytes that binding a plan to this state would add to the memory of the host, this rank's share. */
 MS_API double ms_state_growth(const ms_state *state, const ms_plan *plan);
 /* Every rank's `bytes` bytes to every rank that trains this model: all is [ranks][bytes], in the order of ms_mesh_ranks; at
@@ -459,15 +487,22 @@ MS_API int ms_state_exchange(ms_state *state, const void *mine, int bytes, void 
 /* Binds a plan to a state: arenas, communicators, comparison of fingerprints over the ranks. Collective. */
 MS_API int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **exec);
 MS_API void ms_exec_free(ms_exec *exec);
-/* Where to write an input before a phase: dims and dtype as declared. NULL when there is no such input. */
+/* Where to write an input before a phase: dims and dtype as declared. NULL when there is no such input. On the CPU it is the
+** input itself, else memory of the host that the phase begins with copying; it may be written again as soon as ms_exec_run
+** has returned. */
 MS_API void *ms_exec_input(ms_exec *exec, const char *name);
-/* Where to read a named output after a phase. */
+/* Where to read a named output after a phase. On the CPU it is the output itself, else a copy that is made now, once the device
+** has come to the end of the phase; NULL when that fails. */
 MS_API const void *ms_exec_output(ms_exec *exec, const char *name);
+/* On a device that works apart from the host: from its second run on, a phase is captured as a graph, and from then on replayed as
+** one piece of work. The numbers are the same. MS_EUNSUPPORTED on the CPU. */
+MS_API int ms_exec_set_graph(ms_exec *exec, int on);
 /* Delays in execs that are made from now on, to see that nothing but time depends on who is late: POINT:TIME[@RANK] with
 ** commas between, e.g. "gather:100ms,update:1s@2". Points: gather, reduce, replicate (before such a collective starts),
 ** forward (after it), update (before it). Times in us, ms, s. NULL: none. */
 MS_API int ms_inject_delay(const char *spec);
-/* Runs one phase. outputs may be NULL. NORM fails with MS_ENONFINITE, with nothing updated. UPDATE must come right after a
+/* Runs one phase. outputs may be NULL. A device that works apart from the host is only given the phase, except that NORM and
+** EVALUATE wait for it: what a kernel of an earlier phase found wrong (a token outside of the vocabulary) fails there. NORM fails with MS_ENONFINITE, with nothing updated. UPDATE must come right after a
 ** NORM: that is where ranks know of each other that nobody reads the old weights any more. */
 MS_API int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_outputs *outputs);
 /* After MS_ENONFINITE: runs FIRST again on the inputs as they are, checking what every instruction writes; the message
@@ -493,7 +528,8 @@ MS_API int ms_trace_write(ms_trace *trace, const char *path);
 /* ---- parameters ------------------------------------------------------------------------------------------------------ */
 
 /* The rows of a parameter (or its gradient, or optimizer state) that this rank owns, by element range of the flattened
-** parameter: [*first, *first + *count). data points to f32. what: "param", "grad", "state0", "state1". */
+** parameter: [*first, *first + *count). data points to f32: on the CPU the rows themselves, else a copy that lasts until the
+** state is read again. what: "param", "grad", "state0", "state1". */
 MS_API int ms_state_shard(ms_state *state, int param, const char *what, double *first, double *count, float **data);
 /* Elements [first, first + count) of a flattened parameter (or its gradient, ...), which this rank must own, from and to
 ** memory of the host, f32, wherever the chunks live; the whole range or nothing. Not collective: peers may be reading what

@@ -4,9 +4,10 @@
 --
 -- A whole number as default asks for whole numbers; `real` marks a default that may get a fraction, `any` one that may
 -- get true, false, a number or text, as reshard_after_forward does, and `output` a file that will be written. Two
--- settings are there in every recipe: device ("cpu") and files (the text to train on), which a recipe may give defaults
--- of its own.
+-- settings are there in every recipe: device ("cpu" or "cuda") and files (the text to train on), which a recipe may
+-- give defaults of its own.
 
+local device = require("moonshard.device")
 local errors = require("moonshard.error")
 local nearest = require("moonshard.nearest")
 local output_file = require("moonshard.output_file")
@@ -141,11 +142,6 @@ local function check_defaults(defaults)
   end
 end
 
-local function check_device(device)
-  if device ~= "cpu" then
-    errors.raise("MS_EUNSUPPORTED", "setting device=%s: this build has the device cpu alone", tostring(device))
-  end
-end
 
 local function check_outputs(typed, settings)
   for key, default in pairs(typed) do
@@ -162,7 +158,7 @@ end
 ---@return table settings a new table with the keys of defaults, `device` and `files`
 local function parse(defaults)
   check_defaults(defaults)
-  local typed = { device = "cpu", files = args.DEFAULT_FILES }
+  local typed = { device = device.default, files = args.DEFAULT_FILES }
   for key, default in pairs(defaults) do
     typed[key] = default
   end
@@ -178,7 +174,7 @@ local function parse(defaults)
     end
     settings[override.key] = read_value(override.key, override.text, default)
   end
-  check_device(settings.device)
+  device.kind(settings.device, "setting device")
   check_outputs(typed, settings)
   args.taken = true
   return settings

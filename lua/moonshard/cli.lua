@@ -20,11 +20,13 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
       --nodes N --node-rank R --rendezvous tcp://HOST:PORT
                          be node R of N, each with RANKS ranks, which meet at node 0's HOST; under torchrun, mpirun
                          or srun leave -n and these out: run joins their ranks
+      --device D         cpu (unless told) or cuda: one rank a GPU, by its place on its host (LOCAL_RANK)
+      --cuda-graph       capture each phase on the GPU once, and replay it
       --timeout S        seconds until waiting for another rank is an error (300)
       --inject-delay P:T[@R],...   be late on purpose, e.g. gather:100ms,update:1s@2: nothing but time may change
-  moonshard plan RECIPE.lua -n RANKS [--rank R] [--json] [key=value ...]
+  moonshard plan RECIPE.lua -n RANKS [--rank R] [--device D] [--json] [key=value ...]
                          compile rank R's step (0 unless told) without running it: memory, collectives, instructions
-  moonshard explain RECIPE.lua -n RANKS [--rank R] [--all] [--json] [key=value ...]
+  moonshard explain RECIPE.lua -n RANKS [--rank R] [--device D] [--all] [--json] [key=value ...]
                          which rule decided what and what it costs, what sets the memory peak, and what to change
   moonshard check RECIPE.lua -n RANKS [--steps K] [--rtol X] [--json] [key=value ...]
                          the first K steps (5) on RANKS ranks beside one rank on the same global batches: losses,
@@ -33,7 +35,8 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          run a recipe over a grid of settings (ms.sweep): table, CSV, JSON and a page of charts
   moonshard ps [--json]                                  the runs of this host, and where each of their ranks is
   moonshard trace FILE [--json]                          check a trace and sum it up by op, unit and rank
-  moonshard repl [-n RANKS] [RECIPE.lua] [key=value ...] a prompt whose lines run on every rank; a recipe is run first
+  moonshard repl [-n RANKS] [--device D] [RECIPE.lua] [key=value ...]
+                         a prompt whose lines run on every rank; a recipe is run first
   moonshard inspect FILE|DIR [--json] [--no-checksums]
                          tensors of a safetensors file, or of a folder with an index: shapes, sizes, checksums; or a
                          checkpoint: its step, mesh, parameters and files, all compared with their checksums

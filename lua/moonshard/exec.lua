@@ -1,5 +1,6 @@
 -- A plan bound to a state: feeding it, running its phases, reading what came out and what was counted.
 
+local device = require("moonshard.device")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
 local tracer = require("moonshard.tracer")
@@ -42,6 +43,7 @@ function exec.bind(state, compiled)
     step_outputs = ffi.new("ms_step_outputs"),
   }, Exec)
   self.step_inputs.micro_batches = 1
+  if device.graphs and compiled.mesh.device == "cuda" then check(C.ms_exec_set_graph(self.handle, 1)) end
   return self
 end
 

@@ -56,7 +56,12 @@ local function write_metrics(step, m)
     list[2 * i - 1], list[2 * i] = key, m[key]
   end
   list[2] = step
-  local ok, why = metrics.file:write(json.ordered(2 * #KEYS, list) .. "\n")
+  local n = 2 * #KEYS
+  if m.outside_bytes then
+    list[n + 1], list[n + 2] = "outside_bytes", m.outside_bytes
+    n = n + 2
+  end
+  local ok, why = metrics.file:write(json.ordered(n, list) .. "\n")
   if not ok then errors.raise("MS_EIO", "metrics file %s: %s", metrics.path, why) end
 end
 -- Compiled, a flush that fails is run again by the interpreter, and then has nothing left to write and succeeds.

@@ -1,4 +1,4 @@
--- Whether this host has the memory that a plan asks for, before anything is mapped.
+-- Whether this host, or this rank's GPU, has the memory that a plan asks for, before anything is mapped.
 --
 -- Arenas are mapped without being touched, so a plan that does not fit would be found out in the middle of a step, by
 -- the kernel's out-of-memory killer. All ranks come to the same verdict: nobody waits for one that was refused.
@@ -39,11 +39,22 @@ end
 
 local function mib(bytes) return ("%.1f MiB"):format(bytes / 2 ^ 20) end
 
--- Whether every host has what its ranks need more together. Collective.
-local function check_hosts(session, who, growth)
+-- Every rank has a GPU of its own.
+local function check_gpus(who, ranks, growths, available)
+  for place, growth in ipairs(growths) do
+    if growth > available[place] then
+      errors.raise("MS_ENOMEM", "%s needs %s more on the GPU of rank %d, which has %s free", who, mib(growth),
+        ranks[place], mib(available[place]))
+    end
+  end
+end
+
+-- Whether every host has what its ranks need more together, or every GPU with the free bytes given. Collective.
+local function check_there(session, who, growth, free_on_gpu)
   local ranks, needed = session:ranks(), {}
   local growths, available = session:gather(growth, "of memory needs"),
-    session:gather(memory.available(), "of memory there is")
+    session:gather(free_on_gpu or memory.available(), "of memory there is")
+  if free_on_gpu then return check_gpus(who, ranks, growths, available) end
   for place, more in ipairs(growths) do
     local node = session.sharding.alone and 0 or C.ms_world_node_of(world.handle, ranks[place])
     needed[node] = (needed[node] or 0) + more
@@ -67,7 +78,8 @@ function memory.check(session, state, plan)
         .. "memory_limit %s)", ranks[place], mib(over), mib(peak), mib(limit))
     end
   end
-  check_hosts(session, "the plan", C.ms_state_growth(state, plan.handle))
+  local on_gpu = session:device_memory()
+  check_there(session, "the plan", C.ms_state_growth(state, plan.handle), on_gpu and on_gpu.free)
 end
 
 ---Refuses copies of parameters beside the arenas whose memory is not there, or with which memory_limit is passed.
@@ -87,7 +99,7 @@ function memory.check_held(session, who, bytes)
         mib(bytes), mib(limit))
     end
   end
-  check_hosts(session, who, bytes)
+  check_there(session, who, bytes)
 end
 
 return memory

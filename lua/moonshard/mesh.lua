@@ -1,6 +1,7 @@
 -- Meshes: ranks laid out in named dimensions, row-major, as PyTorch's DeviceMesh does it. Dimensions are numbered from
 -- 0, as ranks and coordinates are. A slice of a mesh is a mesh, too: to each rank the one that this rank is in.
 
+local devices = require("moonshard.device")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
 local grid = require("moonshard.mesh.grid")
@@ -12,7 +13,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 
 ---@class moonshard.Mesh
 ---@field handle ffi.cdata* ms_mesh*
----@field device string "cpu"
+---@field device string "cpu" or "cuda"
 ---@field shape integer[] sizes, outermost first
 ---@field ndim integer
 ---@field names string[]? of the dimensions; nil when they have none
@@ -58,7 +59,7 @@ function Mesh:check_nodes(dim)
 end
 
 ---A mesh over all ranks of the world. Its sizes multiply to the world's size; one may be -1 and is inferred.
----@param device string? "cpu", the default
+---@param device string? "cpu" or "cuda"; the default is "cpu", or what --device says
 ---@param sizes integer|integer[]|string 4, { 2, 2 } or "2x2"
 ---@param names string[]? one for each dimension; may be left out for one dimension
 ---@return moonshard.Mesh
@@ -73,7 +74,8 @@ end
 ---@param names string[]?
 ---@return moonshard.Mesh
 function mesh.of_ranks(ranks, device, sizes, names)
-  device, sizes = device or "cpu", shape.read(sizes)
+  device, sizes = device or devices.default, shape.read(sizes)
+  devices.kind(device, "mesh on device")
   shape.check_names(sizes, names)
   local out = ffi.new("ms_mesh *[1]")
   check(C.ms_mesh_new(device, #sizes, ffi.new("int[?]", #sizes, sizes), names and c_strings(names) or nil, ranks, out))
@@ -83,10 +85,11 @@ function mesh.of_ranks(ranks, device, sizes, names)
 end
 
 local function over_ranks(sizes, names, ranks)
+  devices.kind(devices.default)
   local out = ffi.new("ms_mesh *[1]")
-  check(C.ms_mesh_from_ranks("cpu", #sizes, ffi.new("int[?]", #sizes, sizes), c_strings(names), #ranks,
+  check(C.ms_mesh_from_ranks(devices.default, #sizes, ffi.new("int[?]", #sizes, sizes), c_strings(names), #ranks,
     ffi.new("int[?]", #ranks, ranks), world.size, out))
-  return adopt("cpu", out)
+  return adopt(devices.default, out)
 end
 
 -- Every dimension's groups as a list; a group alone is a list of one.

@@ -86,6 +86,12 @@ function progress.width(text)
 end
 
 -- Most important first: what does not fit in the terminal's width is left out from the end.
+-- "1.2 GiB a rank", on a GPU with what was taken beside the arenas: "1.2 GiB + 0.6 GiB of CUDA and NCCL a rank".
+local function memory_of(m)
+  local outside = m.outside_bytes and (" + %s of CUDA and NCCL"):format(progress.size(m.outside_bytes)) or ""
+  return progress.size(m.peak_bytes) .. outside .. " a rank"
+end
+
 local function terminal_line(step, m)
   local parts = { counted(step) }
   if shown.total then parts[2] = progress.bar(step / shown.total) end
@@ -93,7 +99,7 @@ local function terminal_line(step, m)
   if shown.tokens_per_s then parts[#parts + 1] = progress.rate(shown.tokens_per_s) end
   local left = seconds_left(step)
   if left then parts[#parts + 1] = progress.duration(left) .. " left" end
-  if m.peak_bytes then parts[#parts + 1] = progress.size(m.peak_bytes) .. " a rank" end
+  if m.peak_bytes then parts[#parts + 1] = memory_of(m) end
   if shown.valid_loss then parts[#parts + 1] = ("validation %.4f"):format(shown.valid_loss) end
   local columns, line = terminal.columns() - 1, ""
   for i, part in ipairs(parts) do
@@ -109,7 +115,7 @@ local function plain_line(step, m)
   if m.grad_norm then parts[#parts + 1] = ("grad norm %.3f"):format(m.grad_norm) end
   if m.lr then parts[#parts + 1] = ("lr %.2e"):format(m.lr) end
   if shown.tokens_per_s then parts[#parts + 1] = progress.rate(shown.tokens_per_s) end
-  if m.peak_bytes then parts[#parts + 1] = progress.size(m.peak_bytes) .. " a rank" end
+  if m.peak_bytes then parts[#parts + 1] = memory_of(m) end
   local left = seconds_left(step)
   if left and step < shown.total then parts[#parts + 1] = progress.duration(left) .. " left" end
   if m.valid_loss then parts[#parts + 1] = ("validation %.4f"):format(m.valid_loss) end

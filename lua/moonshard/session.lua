@@ -5,6 +5,7 @@
 
 local alone = require("moonshard.eager.alone")
 local context = require("moonshard.context")
+local device = require("moonshard.device")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
 local exec = require("moonshard.exec")
@@ -111,6 +112,7 @@ function Session:compile(name, graph, settings)
     if settings.reshard_after_backward == false then config.reshard_after_backward = 0 end
     config.prefetch = self.prefetch or settings.prefetch or 1
     config.shared_masters = self.sharding.shared_masters and 1 or 0
+    config.device = device.kind(self.sharding.mesh.device)
     if settings.train and not self.optimizer then config.optimizer = C.MS_OPT_NONE end
   end)
   compiled.name, compiled.memory_limit, compiled.settings = name, settings.memory_limit, settings
@@ -136,6 +138,7 @@ local function make_state(self)
   C.ms_plan_config_default(config)
   config.train = self.optimizer and 1 or 0
   config.shared_masters = self.sharding.shared_masters and 1 or 0
+  config.device = device.kind(self.sharding.mesh.device)
   if self.optimizer then self.optimizer:configure(config) end
   local handle = self.sharding.alone and alone.world() or world.handle
   return together(function()
@@ -290,6 +293,18 @@ function Session:exec(name, inputs, forward, settings)
   end
   if settings.train then self.train_exec = found end
   return found
+end
+
+---Bytes of the GPU that this model's rank is on, beside what plans tell; nil on the CPU.
+---@return { total: number, free: number, arenas: number, context: number, communicators: number, pinned: number }?
+function Session:device_memory()
+  if self.sharding.mesh.device == "cpu" then return nil end
+  local m = ffi.new("ms_device_memory")
+  check(C.ms_state_memory(self:ensure_state(), m))
+  return {
+    total = m.total, free = m.free, arenas = m.arenas, context = m.context, communicators = m.communicators,
+    pinned = m.pinned,
+  }
 end
 
 ---What the exec of a name ran since it was made.

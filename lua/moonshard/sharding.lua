@@ -69,7 +69,7 @@ local STRATEGIES = {
 }
 
 local function read_mesh(given)
-  if given == nil then return meshes.init_device_mesh("cpu", { -1 }, { "shard" }) end
+  if given == nil then return meshes.init_device_mesh(nil, { -1 }, { "shard" }) end
   if meshes.is(given) then return given end
   local _, crosses = tostring(given):gsub("x", "")
   local ndim = type(given) == "table" and #given or type(given) == "string" and crosses + 1 or 1
@@ -77,7 +77,7 @@ local function read_mesh(given)
   if not names then
     errors.invalid("ms.fully_shard: mesh with %d dimensions: write one or two sizes, or a mesh with names", ndim)
   end
-  return meshes.init_device_mesh("cpu", given, names)
+  return meshes.init_device_mesh(nil, given, names)
 end
 
 local function check_others(mesh, replicate_dim, shard_dim)
@@ -253,7 +253,7 @@ end
 ---@return moonshard.Sharding
 function sharding.of(model)
   if not rawget(model, "sharding") then
-    sharding.fully_shard(model, { mesh = meshes.init_device_mesh("cpu", { -1 }, { "replicate" }) })
+    sharding.fully_shard(model, { mesh = meshes.init_device_mesh(nil, { -1 }, { "replicate" }) })
     model.sharding.implicit = true
   end
   return model.sharding

@@ -35,6 +35,7 @@ Trainer.__index = Trainer
 ---@field step_ms number
 ---@field data_ms number
 ---@field peak_bytes number bytes of this rank's arenas
+---@field outside_bytes number? on a GPU, bytes that CUDA's context and the communicators took beside them
 ---@field comm_bytes table<string, number> by mesh dimension, this step
 ---@field save_ms number? for how long a save after this step held training
 ---@field snapshot_bytes number? of the copy that an asynchronous save takes, beside the arenas
@@ -189,6 +190,12 @@ local function feed(exec, specs, batch, micro)
   for _, spec in ipairs(specs) do exec:write(spec.name, batch[spec.name], micro * spec.numel, spec.numel) end
 end
 
+-- Of a GPU's memory, what is taken beside the arenas: measured once.
+local function outside_bytes(self)
+  local memory = self.session:device_memory()
+  return memory and memory.context + memory.communicators
+end
+
 local function comm_bytes(exec, before)
   local mesh = exec.plan.mesh
   local bytes, earlier = mesh:by_dimension(exec:counters().comm_bytes), mesh:by_dimension(before.comm_bytes)
@@ -262,6 +269,7 @@ local function step_on(self, batch)
   exec.step_inputs.micro_batches = self.micro_batches
   run_phases(self, exec, specs, batch, step)
   local seconds = require("moonshard.clock").now() - begin
+  self.outside_bytes = self.outside_bytes or outside_bytes(self)
   local tokens = numel((batch.targets or batch[specs[1].name]).shape) * self.session.sharding.mesh:size()
   C.ms_world_progress(world.handle, step, tokens / seconds)
   tracer.step_ends(step, begin)
@@ -274,6 +282,7 @@ local function step_on(self, batch)
     step_ms = 1e3 * seconds,
     data_ms = batch.data_ms or 0,
     peak_bytes = exec:arena_bytes(),
+    outside_bytes = self.outside_bytes,
     comm_bytes = comm_bytes(exec, before),
   }
 end

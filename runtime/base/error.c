@@ -90,6 +90,7 @@ const char *ms_status_name(int status) {
       [MS_ERACE] = "MS_ERACE",
       [MS_EINTERRUPT] = "MS_EINTERRUPT",
       [MS_EINTERNAL] = "MS_EINTERNAL",
+      [MS_EDEVICE] = "MS_EDEVICE",
   };
   int known = status >= 0 && status < (int)(sizeof names / sizeof names[0]);
   return known ? names[status] : "unknown status";

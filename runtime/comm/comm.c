@@ -7,6 +7,7 @@
 */
 #include <stdio.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "comm/comm_state.h"
 #include "comm/move.h"
@@ -258,6 +259,52 @@ int ms_comm_pause(ms_comm *comm, ms_wait *wait, unsigned seen) {
   if (rc) ms_error_clear();
   ms_ledger_misses(comm->ledger, comm->ring, 0);
   return MS_OK;
+}
+
+/* ---- collectives that a device runs ---- */
+
+void ms_comm_entered(ms_comm *comm, const ms_coll *coll) {
+  comm->coll = coll;
+  comm->epoch = ms_world_epoch(comm->world);
+  record_start(comm);
+  atomic_store_explicit(&comm->group->ticket[comm->me].signature, sign(comm, coll), memory_order_release);
+  publish(comm, ENTERED);
+  begin_wait(comm, ENTERED);
+}
+
+void ms_comm_left(ms_comm *comm) {
+  if (!comm->met++) ms_ledger_met(comm->ring);
+  ms_ledger_misses(comm->ledger, comm->ring, 0);
+  publish(comm, FINISHED);
+  comm->phase = IDLE;
+  ms_ledger_left(comm->ring);
+}
+
+/* The other world ranks that are not known to have left it. */
+static uint64_t find_unfinished(const ms_comm *comm) {
+  uint64_t unfinished = 0;
+  for (int p = 0; p < comm->size; p++)
+    if (p != comm->me && atomic_load(&comm->group->ticket[p].count) < comm->base + FINISHED)
+      unfinished |= 1ull << comm->rank[p];
+  return unfinished;
+}
+
+int ms_comm_watch(ms_comm *comm, ms_wait *wait) {
+  double rest;
+  uint64_t missing = find_missing(comm);
+  ms_ledger_misses(comm->ledger, comm->ring, missing);
+  if (missing)
+    return ms_world_watch(comm->world, wait, kind_names[comm->coll->kind], comm->coll->label, missing, &rest);
+  if (!comm->met++) ms_ledger_met(comm->ring);
+  MS_TRY(compare_signatures(comm));
+  double now = ms_clock(), timeout = ms_world_timeout(comm->world);
+  if (wait->left_at == 0) wait->left_at = now;
+  if (now < wait->left_at + timeout) return ms_world_check(comm->world);
+  char behind[MS_JOB_TEXT];
+  ms_report_behind(ms_world_job(comm->world), ms_world_rank(comm->world), find_unfinished(comm), behind, sizeof behind);
+  return MS_FAIL(MS_ETIMEOUT, "%s %s: all ranks have come to it, and rank %d has not left it for %g s%s",
+                 kind_names[comm->coll->kind], comm->coll->label ? comm->coll->label : "", comm->rank[comm->me],
+                 timeout, behind);
 }
 
 int ms_comm_wait(ms_comm *comm) {

@@ -80,6 +80,12 @@ int ms_comm_test(ms_comm *comm, int *done);
 ** read the doorbell (seen), test every channel, and pause on one when nothing moved. `wait` is zero-filled when the operation
 ** starts. Fails as ms_comm_wait does. */
 int ms_comm_pause(ms_comm *comm, ms_wait *wait, unsigned seen);
+/* Of a collective that a device runs, the communicator keeps the count and the ledger alone: this rank's device has come to it, and
+** has left it, as soon as the host knows. `coll` lives until it has left. */
+void ms_comm_entered(ms_comm *comm, const ms_coll *coll);
+void ms_comm_left(ms_comm *comm);
+/* In between, now and then: fails as ms_comm_wait does when the others do not come. `wait` is zero-filled when it was entered. */
+int ms_comm_watch(ms_comm *comm, ms_wait *wait);
 /* Until done, or MS_ETIMEOUT (naming operation, label and the ranks that have not come), MS_EPEER, MS_EINTERRUPT. */
 int ms_comm_wait(ms_comm *comm);
 /* Bytes that this rank reads from or writes for others in one such operation: the ring closed forms, (n-1)/n of the full

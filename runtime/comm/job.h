@@ -102,5 +102,7 @@ ms_job *ms_world_job(const ms_world *world);
 ** with MS_ETIMEOUT after the world's deadline, naming kind, label, the missing ranks and who is behind; MS_EPEER when the
 ** job was aborted or a missing rank has left; MS_EINTERRUPT. */
 int ms_world_turn(ms_world *world, ms_wait *wait, unsigned seen, const char *kind, const char *label, uint64_t missing);
+/* The same without the sleep. rest: seconds until the deadline. */
+int ms_world_watch(ms_world *world, ms_wait *wait, const char *kind, const char *label, uint64_t missing, double *rest);
 
 #endif

@@ -64,7 +64,7 @@ static int receive_text(int fd, uint32_t bytes, int *status, char text[MS_STORE_
   if (bytes < 4 || bytes > sizeof body) return MS_FAIL(MS_EMISMATCH, "what the store sends makes no sense");
   MS_TRY(ms_wire_receive(fd, body, bytes, deadline));
   *status = (int)ms_wire_get32(body);
-  if (*status <= MS_OK || *status > MS_EINTERNAL) *status = MS_EPEER;
+  if (*status <= MS_OK || *status > MS_EDEVICE) *status = MS_EPEER;
   ms_wire_get_text(body + 4, bytes - 4, text, MS_STORE_TEXT);
   return MS_OK;
 }

@@ -148,8 +148,8 @@ static int check_given_up(const ms_world *world, uint64_t mask) {
   return MS_OK;
 }
 
-int ms_world_turn(ms_world *world, ms_wait *wait, unsigned seen, const char *kind, const char *label,
-                  uint64_t missing) {
+int ms_world_watch(ms_world *world, ms_wait *wait, const char *kind, const char *label, uint64_t missing,
+                   double *rest) {
   char who[512], behind[MS_JOB_TEXT];
   const char *space = label && *label ? " " : "";
   MS_TRY(ms_world_check(world));
@@ -170,13 +170,18 @@ int ms_world_turn(ms_world *world, ms_wait *wait, unsigned seen, const char *kin
                    world->rank, who);
   }
   MS_TRY(check_deadlock(world, wait, now, kind, label));
-  double rest = wait->started + world->timeout - now;
-  if (rest <= 0) {
-    ms_report_ranks(who, sizeof who, missing);
-    ms_report_behind(world->job, world->rank, missing, behind, sizeof behind);
-    return MS_FAIL(MS_ETIMEOUT, "%s%s%s: rank %d has waited %g s for %s%s", kind, space, label ? label : "",
-                   world->rank, world->timeout, who, behind);
-  }
+  *rest = wait->started + world->timeout - now;
+  if (*rest > 0) return MS_OK;
+  ms_report_ranks(who, sizeof who, missing);
+  ms_report_behind(world->job, world->rank, missing, behind, sizeof behind);
+  return MS_FAIL(MS_ETIMEOUT, "%s%s%s: rank %d has waited %g s for %s%s", kind, space, label ? label : "", world->rank,
+                 world->timeout, who, behind);
+}
+
+int ms_world_turn(ms_world *world, ms_wait *wait, unsigned seen, const char *kind, const char *label,
+                  uint64_t missing) {
+  double rest;
+  MS_TRY(ms_world_watch(world, wait, kind, label, missing, &rest));
   ms_world_sleep(world, seen, rest);
   return MS_OK;
 }

@@ -1,19 +1,118 @@
-/* device.c - which kinds of device there are. */
+/* device.c - which kinds of device there are: the CPU, and CUDA, whose library is loaded when it is first asked for.
+**
+** The library is a file beside the engine: by MOONSHARD_CUDA_LIBRARY, or libmoonshard_cuda.so in the folder of the engine
+** itself, in ../lib of it, or where the dynamic linker looks. Nothing else in the engine knows that there is CUDA.
+*/
 #include "device/device.h"
 
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/env.h"
 #include "base/error.h"
 
-static const ms_device_api *const devices[] = {[MS_DEVICE_CPU] = &ms_cpu_device};
+enum { KINDS = 2 };
 
-enum { KINDS = sizeof devices / sizeof *devices };
+static const ms_device_api *devices[KINDS] = {[MS_DEVICE_CPU] = &ms_cpu_device};
+static const char *const names[KINDS] = {"cpu", "cuda"};
+static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
+
+static int raise_message(int code, const char *file, int line, const char *message) {
+  return ms_error_raise(code, file, line, "%s", message);
+}
+
+static const ms_device_host host = {.version = MS_DEVICE_VERSION, .raise = raise_message};
+
+/* The folder of the file that this code is in: the library's, or the executable's. */
+static int own_folder(char *folder, size_t bytes) {
+  Dl_info info;
+  if (!dladdr(&host, &info) || !info.dli_fname) return 0;
+  const char *end = strrchr(info.dli_fname, '/');
+  return end && snprintf(folder, bytes, "%.*s", (int)(end - info.dli_fname), info.dli_fname) < (int)bytes;
+}
+
+static void *open_beside(const char *folder, const char *below) {
+  char path[4352];
+  snprintf(path, sizeof path, "%s/%slibmoonshard_cuda.so", folder, below);
+  return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+
+static int open_library(void **library) {
+  char folder[4096], why[1024];
+  const char *path = ms_env_string("MOONSHARD_CUDA_LIBRARY", "");
+  if (*path) {
+    *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    return *library ? MS_OK : MS_FAIL(MS_EUNSUPPORTED, "device cuda: MOONSHARD_CUDA_LIBRARY: %s", dlerror());
+  }
+  int known = own_folder(folder, sizeof folder);
+  *library = known ? open_beside(folder, "") : NULL;
+  if (*library) return MS_OK;
+  const char *message = dlerror();
+  snprintf(why, sizeof why, "%s", message ? message : "its folder is not known");
+  if (known) *library = open_beside(folder, "../lib/");
+  if (!*library) *library = dlopen("libmoonshard_cuda.so", RTLD_NOW | RTLD_LOCAL);
+  if (*library) return MS_OK;
+  return MS_FAIL(MS_EUNSUPPORTED,
+                 "device cuda: this installation has no libmoonshard_cuda.so: build it where CUDA's nvcc is, or let "
+                 "MOONSHARD_CUDA_LIBRARY name it (%s)",
+                 why);
+}
+
+static int load_cuda(void) {
+  void *library, *symbol;
+  ms_device_entry entry;
+  if (devices[MS_DEVICE_CUDA]) return MS_OK;
+  MS_TRY(open_library(&library));
+  symbol = dlsym(library, MS_DEVICE_ENTRY);
+  memcpy(&entry, &symbol, sizeof entry);
+  const ms_device_api *api = symbol ? entry(&host) : NULL;
+  if (api && api->version == MS_DEVICE_VERSION && api->kind == MS_DEVICE_CUDA) {
+    devices[MS_DEVICE_CUDA] = api;
+    return MS_OK;
+  }
+  dlclose(library);
+  return MS_FAIL(MS_EUNSUPPORTED,
+                 "device cuda: libmoonshard_cuda.so is of another version than the engine: build both again");
+}
 
 int ms_device_find(int kind, const ms_device_api **api) {
+  int rc = MS_OK;
   if (kind < 0 || kind >= KINDS)
-    return MS_FAIL(MS_EUNSUPPORTED, "device %d: this build has the device cpu (%d) alone", kind, MS_DEVICE_CPU);
+    return MS_FAIL(MS_EINVAL, "device %d: it must be cpu (%d) or cuda (%d)", kind, MS_DEVICE_CPU, MS_DEVICE_CUDA);
+  pthread_mutex_lock(&loading);
+  if (kind == MS_DEVICE_CUDA) rc = load_cuda();
   *api = devices[kind];
-  return MS_OK;
+  pthread_mutex_unlock(&loading);
+  return rc;
 }
 
 const ms_kernel *ms_device_kernel(int kind, int op) { return devices[kind]->kernel(op); }
 
-const char *ms_device_name(int kind) { return devices[kind]->name; }
+const char *ms_device_name(int kind) { return kind >= 0 && kind < KINDS ? names[kind] : "unknown"; }
+
+/* ---- what there is ---- */
+
+static int find_gpus(int kind, const ms_device_api **api) {
+  MS_TRY(ms_device_find(kind, api));
+  return (*api)->count ? MS_OK : MS_FAIL(MS_EINVAL, "the device %s is not counted", ms_device_name(kind));
+}
+
+int ms_device_count(int kind, int *count) {
+  const ms_device_api *api;
+  MS_TRY(find_gpus(kind, &api));
+  return api->count(count);
+}
+
+int ms_device_describe(int kind, int index, ms_device_info *info) {
+  const ms_device_api *api;
+  MS_TRY(find_gpus(kind, &api));
+  return api->describe(index, info);
+}
+
+int ms_device_library(int kind, const char *name, char *version, int bytes) {
+  const ms_device_api *api;
+  MS_TRY(find_gpus(kind, &api));
+  return api->library(name, version, bytes);
+}

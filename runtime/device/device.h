@@ -1,31 +1,107 @@
 /* device.h - where tensors live and kernels run: the functions that the rest of the engine asks of a device.
 **
 ** A device whose memory the host reads and writes itself (the CPU) has no streams here: the executor runs its plans on
-** host threads, and its ranks meet in shared memory. All other access to what lies in an arena goes through read and
-** write, which cost nothing but a copy there.
+** host threads, and its ranks meet in shared memory. Any other device works apart from the host: it has memory that only
+** copies reach, streams that do in order what they were given, events that order streams and tell the host how far they
+** are, and collectives of its own. Its functions enqueue and return; those that wait say so.
 */
 #ifndef MS_DEVICE_DEVICE_H
 #define MS_DEVICE_DEVICE_H
 
 #include "kernels/op.h"
 
+/* Of this table: a library that was built for another is refused. */
+enum { MS_DEVICE_VERSION = 1, MS_DEVICE_ID_BYTES = 128, MS_DEVICE_PEERS = 64 };
+
 typedef struct ms_device ms_device;
+typedef struct ms_device_stream ms_device_stream;
+typedef struct ms_device_event ms_device_event;
+typedef struct ms_device_graph ms_device_graph;
+typedef struct ms_device_comm ms_device_comm;
+
+/* What a process has of a device beside arenas, in bytes. */
+typedef struct ms_device_usage {
+  int64_t total, free;   /* of the device, at this moment */
+  int64_t arenas;        /* allocated and not released */
+  int64_t context;       /* taken by the first use of the device in this process, as the device's free memory tells */
+  int64_t communicators; /* taken while communicators were opened */
+  int64_t pinned;        /* of the host */
+} ms_device_usage;
+
+enum ms_device_coll { MS_DEVICE_ALL_GATHER, MS_DEVICE_REDUCE_SCATTER, MS_DEVICE_ALL_REDUCE, MS_DEVICE_BROADCAST };
+
+/* One buffer of a grouped collective; count: elements of a rank's chunk, or of everything (all_reduce, broadcast). Sums are
+** taken in the dtype. In place: all_gather's from is its chunk in to; reduce_scatter's to is its chunk in from. */
+typedef struct ms_device_part {
+  const void *from;
+  void *to;
+  int64_t count;
+  int dtype; /* MS_F32 or MS_BF16 */
+} ms_device_part;
 
 typedef struct ms_device_api {
-  int kind; /* enum ms_device_kind */
+  int version; /* MS_DEVICE_VERSION */
+  int kind;    /* enum ms_device_kind */
   const char *name;
-  int host_memory; /* 1: the host may follow pointers into an arena */
+  int host_memory; /* 1: the host may follow pointers into an arena; nothing below `write` is there then */
   /* The kernel of an op; NULL for an alias. Needs no device to be open, and none to be there. */
   const ms_kernel *(*kernel)(int op);
   /* local_rank: of this process on its host, by which it takes its device. */
   int (*open)(int local_rank, ms_device **device);
   void (*close)(ms_device *device);
-  /* Zero-filled, 4096-byte aligned. label: what it is for, in messages. */
+  /* Zero-filled, 4096-byte aligned. label: what it is for, in messages. May wait for the device. */
   int (*allocate)(ms_device *device, int64_t bytes, const char *label, void **base);
   void (*release)(ms_device *device, void *base, int64_t bytes);
-  /* Between the host and an arena; complete when they return, and after all that was issued to the device before. */
+  /* Between the host and an arena; done when they return. Whoever calls them has waited for the streams that use those bytes. */
   int (*read)(ms_device *device, void *host, const void *at, int64_t bytes);
   int (*write)(ms_device *device, void *at, const void *host, int64_t bytes);
+
+  /* Makes the device the calling thread's: before anything else on another thread than the one that opened it. */
+  int (*attach)(ms_device *device);
+  int (*pin)(ms_device *device, int64_t bytes, void **host);
+  void (*unpin)(ms_device *device, void *host, int64_t bytes);
+  /* urgent: its work goes before that of other streams where both could start. */
+  int (*stream_open)(ms_device *device, int urgent, ms_device_stream **stream);
+  void (*stream_close)(ms_device *device, ms_device_stream *stream);
+  /* timed: elapsed may be asked of it. */
+  int (*event_open)(ms_device *device, int timed, ms_device_event **event);
+  void (*event_close)(ms_device *device, ms_device_event *event);
+  int (*record)(ms_device *device, ms_device_event *event, ms_device_stream *stream);
+  int (*wait)(ms_device *device, ms_device_stream *stream, ms_device_event *event);
+  /* *done: the stream has come to where the event was recorded last. An error is any that the device has met since. */
+  int (*query)(ms_device *device, ms_device_event *event, int *done);
+  int (*elapsed)(ms_device *device, ms_device_event *from, ms_device_event *to, double *seconds);
+  /* Host memory must be pinned, and stay as it is until the stream is past the copy. */
+  int (*copy_in)(ms_device *device, ms_device_stream *stream, void *at, const void *pinned, int64_t bytes);
+  int (*copy_out)(ms_device *device, ms_device_stream *stream, void *pinned, const void *at, int64_t bytes);
+  int (*copy)(ms_device *device, ms_device_stream *stream, void *to, const void *from, int64_t bytes);
+  int (*usage)(ms_device *device, ms_device_usage *usage);
+  int64_t (*allocations)(void); /* of memory, streams, events, graphs and communicators, since the process began */
+
+  /* What is enqueued on the stream, and on streams that wait for it, from begin to end becomes a graph and does not run. */
+  int (*capture_begin)(ms_device *device, ms_device_stream *stream);
+  int (*capture_end)(ms_device *device, ms_device_stream *stream, ms_device_graph **graph); /* NULL: gives up */
+  int (*graph_run)(ms_device *device, ms_device_graph *graph, ms_device_stream *stream);
+  void (*graph_close)(ms_device *device, ms_device_graph *graph);
+
+  /* Communicators. An id is made by one rank and told to the others; opening and splitting begin what comm_ready tells the end
+  ** of, and all ranks of the parent split together: those of one color into one communicator, ordered by key. */
+  int (*comm_id)(ms_device *device, void *id); /* NULL: only tells whether there can be communicators */
+  int (*comm_open)(ms_device *device, const void *id, int size, int rank, ms_device_comm **comm);
+  int (*comm_split)(ms_device *device, ms_device_comm *parent, int color, int key, ms_device_comm **comm);
+  /* *ready: nothing is under way on the host side. The first error of the communicator, also one met by a collective, fails. */
+  int (*comm_ready)(ms_device *device, ms_device_comm *comm, int *ready);
+  /* All parts as one operation on the stream. Before the next, comm_ready must have told that this one is enqueued. */
+  int (*collective)(ms_device *device, ms_device_comm *comm, ms_device_stream *stream, int kind, int parts,
+                    const ms_device_part *part);
+  /* Ends what is under way and frees the communicator, without the other ranks; waits at most so many seconds for that. */
+  void (*comm_close)(ms_device *device, ms_device_comm *comm, double seconds);
+
+  /* What `moonshard doctor` tells; none of it opens a device. */
+  int (*count)(int *devices);
+  int (*describe)(int index, ms_device_info *info);
+  /* "driver", "runtime", "cublasLt", "cudnn", "nccl": its version, or "" where it is not found. */
+  int (*library)(const char *name, char *version, int bytes);
 } ms_device_api;
 
 /* One open device; what an implementation adds follows it. */
@@ -33,7 +109,17 @@ struct ms_device {
   const ms_device_api *api;
 };
 
-/* The functions of a kind of device; MS_EUNSUPPORTED when this machine has no library for it. */
+/* What the engine lends to a library of a device, which has no error record of its own. */
+typedef struct ms_device_host {
+  int version;                                                             /* MS_DEVICE_VERSION */
+  int (*raise)(int code, const char *file, int line, const char *message); /* ms_error_raise */
+} ms_device_host;
+
+/* What a library exports under the name MS_DEVICE_ENTRY. NULL: it was built for another version. */
+typedef const ms_device_api *(*ms_device_entry)(const ms_device_host *host);
+#define MS_DEVICE_ENTRY "ms_device_table"
+
+/* The functions of a kind of device, whose library is loaded by the first call; MS_EUNSUPPORTED when there is none. */
 int ms_device_find(int kind, const ms_device_api **api);
 /* The kernel of an op on a kind of device that was found before; NULL for an alias. */
 const ms_kernel *ms_device_kernel(int kind, int op);

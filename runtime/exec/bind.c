@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "exec/exec.h"
+#include "exec/apart.h"
 #include "plan/lower.h"
 
 /* ---- pointers ---- */
@@ -90,6 +90,7 @@ static void resolve_phase(ms_exec *exec, const ms_plan_phase *plan, const ms_exe
 void ms_exec_rebind(ms_exec *exec) {
   if (exec->generation == exec->state->generation) return;
   for (int phase = 0; phase < MS_PHASES; phase++) resolve_phase(exec, &exec->plan->phase[phase], &exec->phase[phase]);
+  if (exec->apart) ms_exec_apart_rebind(exec);
   exec->generation = exec->state->generation;
 }
 

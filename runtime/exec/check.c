@@ -9,7 +9,7 @@
 
 #include "base/bf16.h"
 #include "base/error.h"
-#include "exec/exec.h"
+#include "exec/apart.h"
 #include "exec/master.h"
 
 enum { TEXT_BYTES = 896 };
@@ -21,18 +21,22 @@ struct ms_exec_finder {
   char text[TEXT_BYTES];
 };
 
-/* *at: index of the first NaN or infinity in a tensor that lies in an arena, or -1. */
-static int find_in(const ms_exec *exec, void *tensor, int dtype, int64_t n, int64_t *at, double *value) {
-  void *data;
-  MS_TRY(ms_state_view(exec->state, tensor, n * ms_dtype_size(dtype), &data));
-  *at = -1;
+/* Index of the first NaN or infinity, or -1. */
+static int64_t find_in(const void *data, int dtype, int64_t n, double *value) {
   for (int64_t i = 0; i < n; i++) {
     float x = dtype == MS_F32 ? ((const float *)data)[i] : ms_bf16_to_f32(((const ms_bf16 *)data)[i]);
     if (isfinite(x)) continue;
     *value = x;
-    *at = i;
-    break;
+    return i;
   }
+  return -1;
+}
+
+/* The same of a tensor that lies in an arena. */
+static int find_in_arena(const ms_exec *exec, void *tensor, int dtype, int64_t n, int64_t *at, double *value) {
+  void *data;
+  MS_TRY(ms_state_view(exec->state, tensor, n * ms_dtype_size(dtype), &data));
+  *at = find_in(data, dtype, n, value);
   return MS_OK;
 }
 
@@ -49,7 +53,7 @@ static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, const
     int64_t at;
     if (position == AT_GRADIENTS && p->config.frozen) continue;
     MS_TRY(ms_master_find(exec->state, i, what, &data));
-    MS_TRY(find_in(exec, data, MS_F32, p->owned, &at, &value));
+    MS_TRY(find_in_arena(exec, data, MS_F32, p->owned, &at, &value));
     if (at < 0) continue;
     finder->position = position;
     snprintf(finder->text, TEXT_BYTES, "%s %s holds %s at element %lld",
@@ -59,21 +63,18 @@ static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, const
   return MS_OK;
 }
 
-static int find_in_inputs(const ms_exec *exec, ms_exec_finder *finder) {
+static void find_in_inputs(ms_exec *exec, ms_exec_finder *finder) {
   for (int i = 0; i < exec->plan->inputs && finder->position == NOWHERE; i++) {
     const ms_plan_input *input = &exec->plan->input[i];
     double value;
-    int64_t at;
     char shape[128];
     if (!is_real(input->at.info.dtype)) continue;
-    MS_TRY(
-        find_in(exec, ms_exec_pointer(exec, &input->at), input->at.info.dtype, ms_numel(&input->at.info), &at, &value));
+    int64_t at = find_in(ms_exec_input_at(exec, i), input->at.info.dtype, ms_numel(&input->at.info), &value);
     if (at < 0) continue;
     finder->position = AT_INPUTS;
     snprintf(finder->text, TEXT_BYTES, "input %s holds %s at element %lld of %s", input->name, ms_nonfinite_name(value),
              (long long)at, ms_shape_text(&input->at.info, shape));
   }
-  return MS_OK;
 }
 
 int ms_exec_inspect(ms_exec *exec, int phase, const ms_exec_instr *instr) {
@@ -85,7 +86,7 @@ int ms_exec_inspect(ms_exec *exec, int phase, const ms_exec_instr *instr) {
     int64_t at = -1;
     char shape[128];
     if (is_real(call->out[o].dtype))
-      MS_TRY(find_in(exec, call->out_data[o], call->out[o].dtype, ms_numel(&call->out[o]), &at, &value));
+      MS_TRY(find_in_arena(exec, call->out_data[o], call->out[o].dtype, ms_numel(&call->out[o]), &at, &value));
     if (at < 0) continue;
     finder->position = instr->source;
     const char *scope = source->scope ? source->scope : "";
@@ -119,9 +120,9 @@ fail:
 static int find(ms_exec *exec, const ms_step_inputs *inputs, ms_exec_finder *finder) {
   ms_exec_begin(exec, inputs);
   MS_TRY(find_in_parameters(exec, finder, "param", AT_PARAMETERS));
-  MS_TRY(find_in_inputs(exec, finder));
+  find_in_inputs(exec, finder);
   exec->finder = finder;
-  int rc = ms_exec_run_inline(exec, MS_PHASE_FIRST);
+  int rc = exec->apart ? ms_exec_apart_run(exec, MS_PHASE_FIRST) : ms_exec_run_inline(exec, MS_PHASE_FIRST);
   exec->finder = NULL;
   if (rc) {
     ms_state_set_interrupted(exec->state);

@@ -11,6 +11,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "exec/agree.h"
+#include "exec/apart.h"
 #include "exec/trace.h"
 
 /* ---- making ---- */
@@ -18,6 +19,7 @@
 /* MOONSHARD_STREAMS: "inline", one thread runs all streams; "threads", one each, which lets a thread sanitizer see a
 ** wait that a plan lacks. */
 static int choose_streams(ms_exec *exec) {
+  if (exec->state->apart) return ms_exec_apart_new(exec);
   const char *mode = ms_env_string("MOONSHARD_STREAMS", "inline");
   if (!strcmp(mode, "inline")) return MS_OK;
   if (!strcmp(mode, "threads")) return ms_exec_threads_new(exec, &exec->threads);
@@ -72,6 +74,7 @@ int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **out) {
 void ms_exec_free(ms_exec *exec) {
   if (!exec) return;
   ms_exec_threads_free(exec->threads);
+  ms_exec_apart_free(exec);
   ms_exec_unsort(exec);
   free(exec);
 }
@@ -150,6 +153,7 @@ static int report_evaluation(const ms_exec *exec, ms_step_outputs *outputs) {
 }
 
 static int run_streams(ms_exec *exec, int phase) {
+  if (exec->apart) return ms_exec_apart_run(exec, phase);
   return exec->threads ? ms_exec_threads_run(exec->threads, phase) : ms_exec_run_inline(exec, phase);
 }
 
@@ -161,12 +165,18 @@ static int run_traced(ms_exec *exec, int phase) {
   return rc;
 }
 
+static int64_t count_allocations(const ms_exec *exec) {
+  const ms_device_api *api = exec->state->device->api;
+  return ms_allocations() + exec->state->mapped + (api->allocations ? api->allocations() : 0);
+}
+
 int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_outputs *outputs) {
   MS_TRY(check_run(exec, phase));
   if (exec->trace) MS_TRY(ms_trace_reserve(exec->trace, &exec->phase[phase]));
+  if (exec->trace && exec->apart) MS_TRY(ms_exec_apart_reserve_timers(exec, phase));
   exec->state->settled = 0;
   double began = ms_clock();
-  int64_t allocations = ms_allocations() + exec->state->mapped;
+  int64_t allocations = count_allocations(exec);
   if (inputs && inputs->step > 0) atomic_store(&exec->ledger->step, inputs->step);
   ms_ledger_enter(exec->ledger, exec->phase[phase].activity);
   ms_exec_begin(exec, inputs);
@@ -175,7 +185,7 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
   ms_ledger_leave(exec->ledger, rc);
   count(exec, phase);
   exec->counters.total_seconds += ms_clock() - began;
-  exec->counters.allocations += ms_allocations() + exec->state->mapped - allocations;
+  exec->counters.allocations += count_allocations(exec) - allocations;
   if (rc) {
     ms_state_set_interrupted(exec->state);
     return rc;
@@ -190,19 +200,41 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
 
 /* ---- reading ---- */
 
+void *ms_exec_input_at(ms_exec *exec, int input) {
+  if (exec->apart) return exec->apart->staged + exec->apart->staged_at[input];
+  return ms_exec_pointer(exec, &exec->plan->input[input].at);
+}
+
 void *ms_exec_input(ms_exec *exec, const char *name) {
   ms_exec_rebind(exec);
   for (int i = 0; i < exec->plan->inputs; i++)
-    if (!strcmp(exec->plan->input[i].name, name)) return ms_exec_pointer(exec, &exec->plan->input[i].at);
+    if (!strcmp(exec->plan->input[i].name, name)) return ms_exec_input_at(exec, i);
   return NULL;
+}
+
+static const void *output_at(ms_exec *exec, int output) {
+  const ms_ref *at = &exec->plan->output[output].at[exec->graph_phase];
+  void *data = ms_exec_pointer(exec, at);
+  if (!exec->apart || !data) return data;
+  char *copy = exec->apart->output + exec->apart->output_at[output];
+  return ms_state_copy_out(exec->state, copy, data, ms_numel(&at->info) * ms_dtype_size(at->info.dtype)) ? NULL : copy;
 }
 
 const void *ms_exec_output(ms_exec *exec, const char *name) {
   ms_exec_rebind(exec);
   for (int i = 0; i < exec->plan->outputs; i++)
-    if (!strcmp(exec->plan->output[i].name, name))
-      return ms_exec_pointer(exec, &exec->plan->output[i].at[exec->graph_phase]);
+    if (!strcmp(exec->plan->output[i].name, name)) return output_at(exec, i);
   return NULL;
+}
+
+int ms_exec_set_graph(ms_exec *exec, int on) {
+  if (!exec->apart)
+    return on ? MS_FAIL(MS_EUNSUPPORTED, "graphs are captured on the device cuda, and this state is on the %s",
+                        exec->state->device->api->name)
+              : MS_OK;
+  if (!on) ms_exec_apart_drop_graphs(exec->apart);
+  exec->apart->captures = on;
+  return MS_OK;
 }
 
 int ms_exec_counters_get(const ms_exec *exec, ms_exec_counters *counters) {

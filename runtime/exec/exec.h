@@ -68,11 +68,12 @@ struct ms_exec {
   int graph_phase; /* the last of FIRST, NEXT and EVALUATE that ran: named outputs are where it put them */
   ms_exec_counters counters;
   ms_delays delays;
-  int forward_ended;        /* the delay after forward was taken in this run */
-  ms_exec_threads *threads; /* NULL: one thread runs all streams */
-  ms_trace *trace;          /* records what runs, while it is set (trace.c) */
-  ms_exec_finder *finder;   /* while check.c looks for the first value that is not finite, else NULL */
-  char report[1024];        /* what it found */
+  int forward_ended;           /* the delay after forward was taken in this run */
+  struct ms_exec_apart *apart; /* on a device that works apart from the host (apart.h); else NULL */
+  ms_exec_threads *threads;    /* NULL: one thread runs all streams */
+  ms_trace *trace;             /* records what runs, while it is set (trace.c) */
+  ms_exec_finder *finder;      /* while check.c looks for the first value that is not finite, else NULL */
+  char report[1024];           /* what it found */
 };
 
 /* Sorts the plan's instructions by stream; ms_exec_rebind then gives them pointers (bind.c). */
@@ -82,6 +83,8 @@ void ms_exec_unsort(ms_exec *exec);
 void ms_exec_rebind(ms_exec *exec);
 /* The bytes of a ref in this process; NULL for a ref without a buffer (bind.c). */
 void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref);
+/* Where the host writes an input (exec.c). */
+void *ms_exec_input_at(ms_exec *exec, int input);
 /* What comes before every run: scalars, pointers, cursors at the start, a new epoch (exec.c). */
 void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs);
 /* One phase on the calling thread: compute, and between its kernels the collectives of the other streams (run.c). */

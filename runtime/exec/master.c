@@ -37,7 +37,7 @@ static float *at_master(const ms_state *state, const ms_param *p) {
 /* Elements that are drawn on the host before they go to the device: 4 MiB. */
 enum { DRAWN_ELEMENTS = 1 << 20 };
 
-static int draw_parameter(const ms_state *state, const ms_param *p, float *drawn) {
+static int draw_parameter(ms_state *state, const ms_param *p, float *drawn) {
   float *x = at_master(state, p);
   if (!drawn) draw(state->model, p, p->first, p->owned, x);
   for (int64_t at = 0; drawn && at < p->owned; at += DRAWN_ELEMENTS) {
@@ -142,8 +142,7 @@ void ms_hash(const void *data, double bytes, double *hash) {
 enum { ROUND_ELEMENTS = 8 << 20 };
 
 /* This rank's elements of [begin, end) into window, which starts at element begin. */
-static int put_owned(const ms_state *state, const ms_param *p, const float *mine, int64_t begin, int64_t end,
-                     float *window) {
+static int put_owned(ms_state *state, const ms_param *p, const float *mine, int64_t begin, int64_t end, float *window) {
   int64_t from = p->first > begin ? p->first : begin;
   int64_t to = p->first + p->owned < end ? p->first + p->owned : end;
   int64_t bytes = (to - from) * (int64_t)sizeof *mine;

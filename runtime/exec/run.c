@@ -30,11 +30,12 @@ static void delay_backward(ms_exec *exec, int phase, const ms_exec_instr *instr)
 int ms_exec_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now) {
   ms_ledger_at(exec->ledger, (uint32_t)instr->label, now);
   if (exec->delays.any) delay_backward(exec, phase, instr);
-  uint64_t began = exec->trace ? ms_ledger_now() : 0;
+  int timed = exec->trace && !exec->apart; /* there, events tell when it runs */
+  uint64_t began = timed ? ms_ledger_now() : 0;
   int rc = instr->run(instr->call);
   if (rc) return explain(exec, phase, instr, rc);
-  if (exec->trace) ms_trace_kernel(exec, phase, instr, began);
-  return exec->finder ? ms_exec_inspect(exec, phase, instr) : MS_OK;
+  if (timed) ms_trace_kernel(exec, phase, instr, began);
+  return exec->finder && !exec->apart ? ms_exec_inspect(exec, phase, instr) : MS_OK;
 }
 
 void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr) {

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "comm/ledger.h"
 #include "exec/agree.h"
+#include "exec/apart.h"
 #include "exec/master.h"
 
 enum { PAGE_BYTES = 4096 };
@@ -61,6 +62,7 @@ static int map_arena(ms_state *state, int arena, int64_t bytes) {
 }
 
 int ms_state_reserve(ms_state *state, const int64_t *bytes) {
+  MS_TRY(ms_apart_drain(state)); /* what is under way uses the arenas as they are */
   for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++)
     if (bytes[arena] > state->arena_bytes[arena]) MS_TRY(map_arena(state, arena, bytes[arena]));
   return MS_OK;
@@ -82,6 +84,20 @@ double ms_state_growth(const ms_state *state, const ms_plan *plan) {
   return growth;
 }
 
+int ms_state_memory(const ms_state *state, ms_device_memory *memory) {
+  ms_device_usage usage;
+  *memory = (ms_device_memory){0};
+  if (state->device->api->host_memory) return MS_OK;
+  MS_TRY(state->device->api->usage(state->device, &usage));
+  *memory = (ms_device_memory){.total = (double)usage.total,
+                               .free = (double)usage.free,
+                               .arenas = (double)usage.arenas,
+                               .context = (double)usage.context,
+                               .communicators = (double)usage.communicators,
+                               .pinned = (double)usage.pinned};
+  return MS_OK;
+}
+
 void ms_state_set_interrupted(ms_state *state) {
   if (state->members.size > 1) state->interrupted = 1 + ms_world_epoch(state->world);
 }
@@ -96,10 +112,12 @@ char *ms_state_block(const ms_state *state, int arena) {
 }
 
 int ms_state_copy_out(const ms_state *state, void *host, const void *at, int64_t bytes) {
+  MS_TRY(ms_apart_drain(state));
   return state->device->api->read(state->device, host, at, bytes);
 }
 
-int ms_state_copy_in(const ms_state *state, void *at, const void *host, int64_t bytes) {
+int ms_state_copy_in(ms_state *state, void *at, const void *host, int64_t bytes) {
+  MS_TRY(ms_apart_drain(state));
   return state->device->api->write(state->device, at, host, bytes);
 }
 
@@ -138,6 +156,14 @@ int ms_state_open_group(ms_state *state, const ms_plan *plan, int stream, int di
   const int *members = whole + ms_plan_group_start(plan, dim, ranks);
   MS_TRY(ms_grow((void **)&state->group, &state->group_capacity, state->groups + 1, sizeof *state->group));
   MS_TRY(ms_comm_open(state->world, ranks, members, stream, &state->group[state->groups].comm));
+  if (state->apart) {
+    int place = dim == MS_DIM_SHARD ? state->model->shard_rank : state->model->replicate_rank;
+    int rc = ms_apart_open_group(state, stream, place, ranks);
+    if (rc) {
+      ms_comm_close(state->group[state->groups].comm);
+      return rc;
+    }
+  }
   state->group[state->groups].stream = stream;
   state->group[state->groups++].ranks = ranks;
   return MS_OK;
@@ -180,6 +206,8 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *c
   if (state->layout.masters) MS_GOTO(map_arena(state, MS_ARENA_MASTERS, state->layout.masters));
   MS_GOTO(ms_master_draw(state));
   MS_GOTO(open_communicators(state));
+  MS_GOTO(ms_apart_open(state));
+  MS_GOTO(ms_apart_meet(state));
   *out = state;
 fail:
   ms_ledger_leave(ledger, rc);
@@ -193,12 +221,14 @@ int ms_state_exchange(ms_state *state, const void *mine, int bytes, void *all) {
 
 void ms_state_free(ms_state *state) {
   if (!state) return;
+  ms_apart_leave(state);
   for (int i = 0; i < state->groups; i++) ms_comm_close(state->group[i].comm);
   free(state->group);
   for (int stream = 0; stream < MS_STREAMS; stream++) ms_comm_close(state->comm[stream]);
   for (int arena = 0; arena < MS_ARENAS; arena++) free_arena(state, arena);
   ms_members_close(&state->members);
-  if (state->device) state->device->api->close(state->device);
+  if (state->apart) ms_apart_release(state->apart);
+  else if (state->device) state->device->api->close(state->device);
   free(state->view);
   ms_state_layout_free(&state->layout);
   free(state);

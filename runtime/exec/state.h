@@ -30,6 +30,7 @@ struct ms_state {
   } * group; /* communicators of smaller groups */
   int groups, group_capacity;
   ms_comm *comm[MS_STREAMS]; /* one channel a stream; NULL for compute, and where the dimension has size 1 */
+  struct ms_apart *apart;    /* what it has on a device that works apart from the host; NULL: the host works itself */
   int settled;               /* NORM was the last phase: no peer reads the weights any more */
   void *view;                /* what ms_state_view copied last */
   int64_t view_bytes;
@@ -47,7 +48,7 @@ int ms_state_interrupted(const ms_state *state);
 int ms_state_view(ms_state *state, void *at, int64_t bytes, void **view);
 /* Bytes from or to an arena. */
 int ms_state_copy_out(const ms_state *state, void *host, const void *at, int64_t bytes);
-int ms_state_copy_in(const ms_state *state, void *at, const void *host, int64_t bytes);
+int ms_state_copy_in(ms_state *state, void *at, const void *host, int64_t bytes);
 /* First byte of this rank's block of an arena. */
 char *ms_state_block(const ms_state *state, int arena);
 /* First byte of the block of a world rank in an arena that has one for each (COMM, GROUPED), as mapped here. */

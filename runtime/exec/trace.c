@@ -39,10 +39,14 @@ int ms_trace_reserve(ms_trace *trace, const ms_exec_phase *phase) {
   return MS_OK;
 }
 
-static ms_trace_event *append(ms_exec *exec, int phase, int stream, int kind, const ms_exec_instr *instr) {
+ms_trace_event *ms_trace_append(ms_exec *exec, int phase, int stream, const ms_exec_instr *instr) {
+  static const int kinds[] = {[MS_INSTR_KERNEL] = MS_TRACE_KERNEL,
+                              [MS_INSTR_COLLECTIVE] = MS_TRACE_COLLECTIVE,
+                              [MS_INSTR_RECORD] = MS_TRACE_RECORD,
+                              [MS_INSTR_WAIT] = MS_TRACE_WAIT};
   ms_trace_list *list = &exec->trace->stream[stream];
   ms_trace_event *event = &list->event[list->n++];
-  *event = (ms_trace_event){.kind = kind,
+  *event = (ms_trace_event){.kind = kinds[instr->kind],
                             .phase = phase,
                             .instr = instr,
                             .run = exec->trace->runs,
@@ -52,17 +56,14 @@ static ms_trace_event *append(ms_exec *exec, int phase, int stream, int kind, co
 }
 
 void ms_trace_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, uint64_t began) {
-  ms_trace_event *event = append(exec, phase, MS_STREAM_COMPUTE, MS_TRACE_KERNEL, instr);
+  ms_trace_event *event = ms_trace_append(exec, phase, MS_STREAM_COMPUTE, instr);
   event->begin = began;
   event->end = ms_ledger_now();
 }
 
 /* The times of a collective are in the ledger, which has them anyway. */
 void ms_trace_add(ms_exec *exec, int phase, int stream, const ms_exec_instr *instr) {
-  static const int kinds[] = {[MS_INSTR_COLLECTIVE] = MS_TRACE_COLLECTIVE,
-                              [MS_INSTR_RECORD] = MS_TRACE_RECORD,
-                              [MS_INSTR_WAIT] = MS_TRACE_WAIT};
-  ms_trace_event *event = append(exec, phase, stream, kinds[instr->kind], instr);
+  ms_trace_event *event = ms_trace_append(exec, phase, stream, instr);
   if (instr->kind != MS_INSTR_COLLECTIVE) return;
   const ms_ledger_record *record = ms_ledger_last(ms_comm_ring(exec->state->comm[stream]));
   event->begin = atomic_load_explicit(&record->entered, memory_order_relaxed);

@@ -49,6 +49,8 @@ struct ms_trace {
 int ms_trace_reserve(ms_trace *trace, const ms_exec_phase *phase);
 int ms_trace_finish_phase(ms_trace *trace, const ms_exec *exec, int phase, uint64_t began);
 void ms_trace_drop(ms_trace *trace);
+/* An entry for an instruction, without its times. */
+ms_trace_event *ms_trace_append(ms_exec *exec, int phase, int stream, const ms_exec_instr *instr);
 /* A kernel has run since `began`. */
 void ms_trace_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, uint64_t began);
 /* Any other instruction is done: a collective, or a RECORD or WAIT, which lead from one stream to another. */

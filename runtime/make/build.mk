@@ -5,7 +5,7 @@
 # Products of a configuration, in $(BUILD)/$(CONFIG)/:
 #   libmoonshard.so    the engine; exports what moonshard.h marks MS_API
 #   moonshard          the executable: the same engine, LuaJIT, the command line and all Lua sources
-#   libmoonshard_cuda.so   the kernels of CUDA, where there is nvcc (release only)
+#   libmoonshard_cuda.so   the device cuda and its kernels, where there is nvcc (release only)
 #   tests/  bench/     the C programs of tests/c and tests/bench
 # and, the same for every configuration, in $(BUILD)/gen/:
 #   moonshard/cdef.lua the declarations of moonshard.h for LuaJIT's ffi
@@ -73,7 +73,7 @@ HOST_LDLIBS := $(shell pkg-config --libs luajit libedit)
 LAUNCHER_C := $(wildcard runtime/host/launcher/*.c)
 HOST_C := $(wildcard runtime/host/*.c) $(LAUNCHER_C)
 KERNEL_C := $(wildcard kernels/*.c kernels/cpu/*.c)
-ENGINE_C := $(filter-out $(HOST_C),$(wildcard runtime/*.c runtime/*/*.c runtime/*/*/*.c)) $(KERNEL_C)
+ENGINE_C := $(filter-out $(HOST_C) runtime/device/cuda/%,$(wildcard runtime/*.c runtime/*/*.c runtime/*/*/*.c)) $(KERNEL_C)
 # Programs of tests/c: embed_*.c see the installed header and the library alone, the others every internal symbol.
 EMBED_C := $(wildcard tests/c/embed_*.c)
 TEST_C := $(filter-out $(EMBED_C),$(wildcard tests/c/*.c))
@@ -100,8 +100,9 @@ EMULATION_O := $(patsubst %.cpp,$(OUT)/obj/%.o,$(EMULATION_CPP))
 EMULATED_O := $(patsubst %.cu,$(OUT)/obj/%.emulated.o,$(CUDA_CU)) $(EMULATION_O)
 EMULATED_TESTS := $(patsubst tests/c/%.c,$(OUT)/tests/emulated/%,$(KERNEL_TEST_C)) \
   $(patsubst tests/emulated_cuda/%.cpp,$(OUT)/tests/emulated/%,$(EMULATION_TEST_CPP))
-# What the library of CUDA holds of the engine's: errors, dtypes, shapes.
-CUDA_HOST_O := $(call objects,$(wildcard kernels/*.c) runtime/base/error.c runtime/base/memory.c runtime/base/dtype.c)
+# What the library of CUDA holds of the engine's: memory, dtypes, shapes. Errors go to the engine that loads it.
+CUDA_HOST_O := $(call objects,$(wildcard kernels/*.c) runtime/base/memory.c runtime/base/dtype.c)
+include runtime/make/cuda.mk
 
 LIBRARY := $(OUT)/libmoonshard.so
 EXECUTABLE := $(OUT)/moonshard
@@ -309,6 +310,7 @@ install: all
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/pkgconfig include share/lua/5.1/moonshard share/moonshard)
 	install -m 755 $(EXECUTABLE) $(DESTDIR)$(PREFIX)/bin/moonshard
 	install -m 755 $(LIBRARY).$(ABI) $(DESTDIR)$(PREFIX)/lib/libmoonshard.so.$(ABI)
+	$(if $(NVCC),install -m 755 $(CUDA_LIBRARY) $(DESTDIR)$(PREFIX)/lib/libmoonshard_cuda.so)
 	ln -sf libmoonshard.so.$(ABI) $(DESTDIR)$(PREFIX)/lib/libmoonshard.so
 	install -m 644 runtime/moonshard.h $(DESTDIR)$(PREFIX)/include/moonshard.h
 	install -m 644 $(BUILD)/moonshard.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/moonshard.pc

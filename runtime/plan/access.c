@@ -16,9 +16,11 @@ static int add(const ms_plan *plan, const ms_ref *ref, int write, ms_access *acc
   return add_bytes(plan, (ms_place){ref->buffer, ref->offset}, bytes_of(&ref->info), write, access, n, capacity);
 }
 
-/* An all-gather fills the shared buffer; an all-reduce may leave sums in its own source for the others to copy. */
+/* An all-gather fills the shared buffer; an all-reduce may leave sums in its own source for the others to copy. A device's library
+** sums in place. */
 static int collective(const ms_plan *plan, const ms_plan_coll *coll, ms_access *access, int capacity) {
-  int n = 0, writes_shared = coll->kind == MS_COLL_ALL_GATHER || coll->kind == MS_COLL_ALL_REDUCE;
+  int n = 0, writes_shared = coll->kind == MS_COLL_ALL_GATHER || coll->kind == MS_COLL_ALL_REDUCE ||
+                             plan->config.device != MS_DEVICE_CPU;
   for (int i = 0; i < coll->parts; i++) {
     const ms_plan_part *part = &coll->part[i];
     n = add(plan, &part->src, 0, access, n, capacity);

@@ -13,6 +13,8 @@
 
 #include "cuda_runtime_api.h"
 
+#pragma GCC visibility push(default)
+
 namespace emulated {
 
 /* threadIdx, blockIdx, blockDim, gridDim of the thread that runs now. */
@@ -41,5 +43,7 @@ cudaError_t launch(const char *name, const void *kernel, dim3 grid, dim3 block, 
                    std::function<void()> thread);
 
 } // namespace emulated
+
+#pragma GCC visibility pop
 
 #endif

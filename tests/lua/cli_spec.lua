@@ -97,7 +97,7 @@ describe("moonshard", function()
     refused(2, { "run", TOY, "-n", "4", "--metrics", "/nowhere/m.jsonl" }, "/nowhere/m.jsonl: No such file")
     refused(2, { "run", "recipes/quickstart.lua", "-n", "4", "svg=/dev/null/x.svg" }, "recipes/quickstart.lua:12:",
       "setting svg: file /dev/null/x.svg: Not a directory")
-    refused(2, { "run", TOY, "-n", "4", "device=cuda" }, "device=cuda", "cpu")
+    refused(2, { "run", TOY, "-n", "4", "device=tpu" }, "setting device tpu", "cpu")
   end)
 
   it("does not train N times alone where another launcher wants N ranks", function()

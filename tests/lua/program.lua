@@ -25,15 +25,16 @@ local function command(arguments, environment)
   return table.concat(words, " ")
 end
 
----Runs MOONSHARD_BIN once for every list of arguments, all at the same time, from the root of the tree.
+---Runs MOONSHARD_BIN once for every list of arguments, all at the same time, from the root of the tree. A list may
+---have an `environment`, as `run` takes it.
 ---@param runs table<string, string[]>
 ---@return table<string, Ended>
 function program.run_all(runs)
   local script, files, ended = {}, {}, {}
   for name, arguments in pairs(runs) do
     local file = { out = os.tmpname(), err = os.tmpname(), status = os.tmpname() }
-    script[#script + 1] = ("{ { %s; } >%s 2>%s </dev/null; echo $? >%s; } &"):format(command(arguments), file.out,
-      file.err, file.status)
+    script[#script + 1] = ("{ { %s; } >%s 2>%s </dev/null; echo $? >%s; } &"):format(
+      command(arguments, arguments.environment), file.out, file.err, file.status)
     files[name] = file
   end
   script[#script + 1] = "wait"
@@ -67,6 +68,16 @@ end
 ---@return T[]
 function program.thin(list)
   return os.getenv("MOONSHARD_CONFIG") == "thread" and { list[#list] } or list
+end
+
+---What lets MOONSHARD_BIN take the emulated libraries of tests/emulated_cuda for CUDA's and NCCL's, with the CPU's
+---kernels.
+---@param more string? further assignments
+---@return string environment
+function program.emulated_cuda(more)
+  local folder = assert(os.getenv("MOONSHARD_BIN")):match("^(.*)/") .. "/tests/emulated/"
+  return ("MOONSHARD_CUDA_LIBRARY=%slibmoonshard_cuda_host.so MOONSHARD_NCCL_LIBRARY=%slibnccl_emulated.so "
+    .. "MOONSHARD_EMULATE_STREAMS=threads %s"):format(folder, folder, more or "")
 end
 
 ---Writes a recipe to a temporary file; the caller removes it.

@@ -88,9 +88,44 @@ local function library_versions()
   return versions
 end
 
+local CUDA_LIBRARIES = { "driver", "runtime", "cublasLt", "cudnn", "nccl" }
+
+local function cuda_versions()
+  local versions, text = {}, ffi.new("char[64]")
+  for _, name in ipairs(CUDA_LIBRARIES) do
+    engine.check(C.ms_device_library(C.MS_DEVICE_CUDA, name, text, 64))
+    if text[0] ~= 0 then versions[name] = ffi.string(text) end
+  end
+  return versions
+end
+
+local function inspect_gpus()
+  local count, info, gpus = ffi.new("int[1]"), ffi.new("ms_device_info"), {}
+  engine.check(C.ms_device_count(C.MS_DEVICE_CUDA, count))
+  for i = 0, count[0] - 1 do
+    engine.check(C.ms_device_describe(C.MS_DEVICE_CUDA, i, info))
+    local peers = {}
+    for peer = 0, count[0] - 1 do
+      if info.peer[peer] == 1 then peers[#peers + 1] = peer end
+    end
+    gpus[i + 1] = {
+      name = ffi.string(info.name), capability = ("%d.%d"):format(info.major, info.minor),
+      processors = info.processors, memory_bytes = info.memory_bytes, peers = peers,
+    }
+  end
+  return gpus
+end
+
+-- why: what keeps training from running on GPUs here; nil: nothing.
 local function inspect_gpu()
-  local found = pcall(ffi.load, "libcuda.so.1")
-  return { libcuda = found, device_in_build = false }
+  local found = { libcuda = (pcall(ffi.load, "libcuda.so.1")), libraries = {}, devices = {} }
+  local ok, raised = pcall(function()
+    found.libraries = cuda_versions()
+    found.devices = inspect_gpus()
+  end)
+  if not ok then found.why = tostring(raised.message or raised)
+  elseif #found.devices == 0 then found.why = "device cuda: this machine shows no GPU" end
+  return found
 end
 
 ---Everything that doctor tells, as a table.
@@ -127,6 +162,24 @@ local function pinning_verdict(cpu)
     :format(cpu.core_list, cpu.cores)
 end
 
+-- "0: NVIDIA H200, compute capability 9.0, 132 multiprocessors, 139.8 GiB; reads the memory of GPU 1 2 3 directly"
+local function gpu_rows(gpu, rows)
+  for i, one in ipairs(gpu.devices) do
+    local peers = #one.peers > 0 and "; reads the memory of GPU " .. table.concat(one.peers, " ") .. " directly" or ""
+    local text = ("%d: %s, compute capability %s, %d multiprocessors, %s%s"):format(i - 1, one.name, one.capability,
+      one.processors, progress.size(one.memory_bytes), peers)
+    rows[#rows + 1] = { i == 1 and "gpu" or "", text }
+  end
+  if gpu.why then
+    rows[#rows + 1] = { "gpu", ("libcuda.so.1 %sfound; %s"):format(gpu.libcuda and "" or "not ", gpu.why) }
+  end
+  local versions = {}
+  for _, name in ipairs(CUDA_LIBRARIES) do
+    if gpu.libraries[name] then versions[#versions + 1] = name .. " " .. gpu.libraries[name] end
+  end
+  if #versions > 0 then rows[#rows + 1] = { "", "CUDA: " .. table.concat(versions, ", ") } end
+end
+
 local function print_text(found)
   local cpu, isa = found.cpu, {}
   for _, flag in ipairs(ISA_FLAGS) do
@@ -143,11 +196,10 @@ local function print_text(found)
       .. (found.shared_memory.memfd and "" or " (ranks cannot share memory: run with 1 rank)") },
     { "libraries", ("moonshard %s, %s, oneDNN %s, PCRE2 %s"):format(found.libraries.moonshard, found.libraries.luajit,
       found.libraries.onednn or "not visible", found.libraries.pcre2 or "not visible") },
-    { "gpu", (found.gpu.libcuda and "libcuda.so.1 found" or "libcuda.so.1 not found")
-      .. "; the CUDA device is not in this build, training runs on the CPU" },
-    { "limits", ("open files %s, locked memory %s"):format(tostring(found.limits.open_files),
-      size_or_unlimited(found.limits.locked_memory_bytes)) },
   }
+  gpu_rows(found.gpu, rows)
+  rows[#rows + 1] = { "limits", ("open files %s, locked memory %s"):format(tostring(found.limits.open_files),
+    size_or_unlimited(found.limits.locked_memory_bytes)) }
   for _, row in ipairs(rows) do
     io.write(("%-14s  %s\n"):format(row[1], row[2]))
   end

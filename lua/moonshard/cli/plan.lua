@@ -16,6 +16,7 @@ local OPTIONS = {
   ["-n"] = { name = "ranks", value = "count" },
   ["--rank"] = { name = "rank", value = "index" },
   ["--json"] = { name = "json", value = "flag" },
+  ["--device"] = { name = "device", value = "text", what = "cpu or cuda" },
 }
 
 ---Runs a recipe up to the plan of its first step, and prints what `render` makes of it.
@@ -36,6 +37,7 @@ function plan.of_recipe(command, arguments, options, render)
     refuse("MS_EINVAL", "--rank %d: the ranks of -n %d are 0 to %d", rank, ranks, ranks - 1)
   end
   world.describe(rank, ranks)
+  require("moonshard.device").take(line)
   plan_mode.render = function(compiled, trainer, batch) return render(compiled, line, trainer, batch) end
   local chunk = recipe.load(line.recipe)
   exit.replace(function(call)

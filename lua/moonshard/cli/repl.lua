@@ -9,6 +9,7 @@ local repl = {}
 
 local OPTIONS = {
   ["-n"] = { name = "ranks", value = "count" },
+  ["--device"] = { name = "device", value = "text", what = "cpu or cuda" },
   ["--timeout"] = { name = "timeout", value = "seconds" },
 }
 
@@ -34,6 +35,7 @@ end
 function repl.main(arguments)
   local line = command_line.parse("moonshard repl", arguments, { recipe = true, optional = true, options = OPTIONS })
   if line.recipe then recipe.load(line.recipe) end -- refuses what does not parse
+  require("moonshard.device").take(line) -- ranks are forked, so they have it
   for _, name in ipairs(COMMON) do require(name) end
   local ended, why = require("moonshard.host").launch {
     ranks = line.ranks or 1, interactive = true, main = function() return rank_main(line) end,

@@ -20,6 +20,8 @@ local OPTIONS = {
   ["--pin"] = { name = "pin", value = "text", what = "auto, none, or cores like 0-3,8" },
   ["--trace"] = { name = "trace", value = "text", what = "a file" },
   ["--trace-steps"] = { name = "trace_steps", value = "text", what = "steps like 3 or 3-5" },
+  ["--device"] = { name = "device", value = "text", what = "cpu or cuda" },
+  ["--cuda-graph"] = { name = "cuda_graph", value = "flag" },
   ["--timeout"] = { name = "timeout", value = "seconds" },
   ["--inject-delay"] = { name = "inject_delay", value = "text", what = "delays like gather:100ms,update:1s@2" },
 }
@@ -108,6 +110,7 @@ local function read_steps(text)
 end
 
 local function check(line)
+  require("moonshard.device").take(line) -- ranks are forked, so they have it
   if line.trace_steps and not line.trace then
     refuse("MS_EINVAL", "--trace-steps %s: give --trace FILE too", line.trace_steps)
   elseif line.trace then

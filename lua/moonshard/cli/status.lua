@@ -8,7 +8,7 @@ local status = { OK = 0, BAD_INPUT = 2, FAILED_RUN = 3, INTERRUPTED = 130 }
 local BY_CODE = {
   MS_ENOMEM = status.FAILED_RUN, MS_EIO = status.FAILED_RUN, MS_EPEER = status.FAILED_RUN,
   MS_ETIMEOUT = status.FAILED_RUN, MS_ENONFINITE = status.FAILED_RUN, MS_ERACE = status.FAILED_RUN,
-  MS_EINTERNAL = status.FAILED_RUN, MS_EINTERRUPT = status.INTERRUPTED,
+  MS_EINTERNAL = status.FAILED_RUN, MS_EDEVICE = status.FAILED_RUN, MS_EINTERRUPT = status.INTERRUPTED,
 }
 
 ---@param raised any what error() was given

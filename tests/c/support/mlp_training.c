@@ -34,6 +34,7 @@ void engine_open(ms_world *world, const training_config *config, rank_engine *en
   must(ms_plan_compile(engine->net.graph, &config->plan, &engine->plan));
   must(ms_state_new(world, engine->net.model, &config->plan, &engine->state));
   must(ms_exec_new(engine->state, engine->plan, &engine->exec));
+  if (config->graphs) must(ms_exec_set_graph(engine->exec, 1));
 }
 
 void engine_close(rank_engine *engine) {
@@ -58,12 +59,18 @@ void engine_feed(rank_engine *engine, const training_config *config, int rank, i
   }
 }
 
+static int phase_of(const training_config *config, int micro_batch) {
+  if (!micro_batch) return MS_PHASE_FIRST;
+  int waits = config->plan.sync != MS_SYNC_EVERY && micro_batch == config->micro_batches - 1;
+  return waits ? MS_PHASE_LAST : MS_PHASE_NEXT;
+}
+
 void engine_step(rank_engine *engine, const training_config *config, int rank, int step, ms_step_outputs *outputs) {
   ms_step_inputs inputs = {.lr = 0.02, .step = step + 1, .micro_batches = config->micro_batches};
   for (int m = 0; m < config->micro_batches; m++) {
     engine_feed(engine, config, rank, step, m);
     inputs.seed = (uint64_t)(step * config->micro_batches + m);
-    must(ms_exec_run(engine->exec, m ? MS_PHASE_NEXT : MS_PHASE_FIRST, &inputs, NULL));
+    must(ms_exec_run(engine->exec, phase_of(config, m), &inputs, NULL));
   }
   must(ms_exec_run(engine->exec, MS_PHASE_NORM, &inputs, outputs));
   must(ms_exec_run(engine->exec, MS_PHASE_UPDATE, &inputs, NULL));

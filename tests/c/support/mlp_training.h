@@ -15,6 +15,7 @@ typedef struct training_config {
   mlp_config net; /* net.batch: rows of one micro-batch of one rank, set by train() */
   ms_plan_config plan;
   int global_batch, micro_batches;
+  int graphs; /* phases are captured and replayed: on the device cuda */
 } training_config;
 
 /* Everything that training gave, written by rank 0. */

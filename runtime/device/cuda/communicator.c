@@ -1,0 +1,178 @@
+/* communicator.c - collectives among GPUs, by NCCL.
+**
+** Communicators do not block: what takes time (opening, the first collective) goes on in NCCL's own threads, and
+** ms_cuda_comm_ready tells when it is over. That is also the only ground on which ncclCommAbort may be called while
+** something hangs. It may hang itself: it runs on a thread of its own, which is left behind after the time that was given.
+*/
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "device/cuda/cuda.h"
+#include "device/cuda/nccl.h"
+
+struct ms_device_comm {
+  const ms_nccl *nccl;
+  ms_nccl_comm comm;
+  int opening;         /* comm_ready has not told yet that it is open */
+  int64_t free_before; /* of the device, when it began to open */
+};
+
+#define NCCL(comm, function, result) check((comm), (function), (result), __LINE__)
+
+static int check(const ms_device_comm *comm, const char *function, int result, int line) {
+  if (result == MS_NCCL_SUCCESS || result == MS_NCCL_IN_PROGRESS) return MS_OK;
+  const ms_nccl *nccl = comm->nccl;
+  const char *detail = comm->comm ? nccl->get_last_error(comm->comm) : NULL;
+  int has_detail = detail && *detail;
+  return ms_error_raise(MS_EDEVICE, __FILE__, line, "%s: %s%s%s", function, nccl->get_error_string(result),
+                        has_detail ? ": " : "", has_detail ? detail : "");
+}
+
+static int64_t free_bytes(void) {
+  size_t free_now = 0, total;
+  return cudaMemGetInfo(&free_now, &total) == cudaSuccess ? (int64_t)free_now : 0;
+}
+
+static ms_nccl_config configure(void) {
+  return (ms_nccl_config){.size = sizeof(ms_nccl_config),
+                          .magic = MS_NCCL_MAGIC,
+                          .version = MS_NCCL_OLDEST,
+                          .blocking = 0,
+                          .cga_cluster_size = INT_MIN,
+                          .min_ctas = INT_MIN,
+                          .max_ctas = INT_MIN,
+                          .split_share = INT_MIN};
+}
+
+static int make(const ms_nccl *nccl, ms_device_comm **comm) {
+  *comm = ms_calloc(1, sizeof **comm);
+  if (!*comm) return MS_ENOMEM;
+  (*comm)->nccl = nccl;
+  (*comm)->opening = 1;
+  (*comm)->free_before = free_bytes();
+  atomic_fetch_add(&ms_cuda_totals.allocations, 1);
+  return MS_OK;
+}
+
+/* NCCL refuses two ranks on one GPU of one host: where ranks share a GPU, each says that it is a host of its own. */
+static void set_host_id(void) {
+  char id[64];
+  snprintf(id, sizeof id, "moonshard-%d", (int)getpid());
+  if (ms_cuda_shares()) setenv("NCCL_HOSTID", id, 0);
+}
+
+int ms_cuda_comm_id(ms_device *device, void *id) {
+  ms_device_comm none = {0};
+  set_host_id();
+  _Static_assert(sizeof(ms_nccl_id) == MS_DEVICE_ID_BYTES, "an id is told as so many bytes");
+  MS_TRY(ms_cuda_attach(device));
+  MS_TRY(ms_nccl_load(&none.nccl));
+  return id ? NCCL(&none, "ncclGetUniqueId", none.nccl->get_unique_id(id)) : MS_OK;
+}
+
+int ms_cuda_comm_open(ms_device *device, const void *id, int size, int rank, ms_device_comm **out) {
+  const ms_nccl *nccl;
+  ms_device_comm *comm;
+  ms_nccl_id copy;
+  ms_nccl_config config = configure();
+  memcpy(&copy, id, sizeof copy);
+  MS_TRY(ms_cuda_attach(device));
+  MS_TRY(ms_nccl_load(&nccl));
+  MS_TRY(make(nccl, &comm));
+  int rc = NCCL(comm, "ncclCommInitRankConfig", nccl->comm_init_rank_config(&comm->comm, size, copy, rank, &config));
+  if (rc) ms_cuda_comm_close(device, comm, 0);
+  else *out = comm;
+  return rc;
+}
+
+int ms_cuda_comm_split(ms_device *device, ms_device_comm *parent, int color, int key, ms_device_comm **out) {
+  ms_device_comm *comm;
+  ms_nccl_config config = configure();
+  MS_TRY(ms_cuda_attach(device));
+  MS_TRY(make(parent->nccl, &comm));
+  int rc = NCCL(parent, "ncclCommSplit", comm->nccl->comm_split(parent->comm, color, key, &comm->comm, &config));
+  if (rc) ms_cuda_comm_close(device, comm, 0);
+  else *out = comm;
+  return rc;
+}
+
+int ms_cuda_comm_ready(ms_device *device, ms_device_comm *comm, int *ready) {
+  int state = MS_NCCL_SUCCESS;
+  (void)device;
+  *ready = 0;
+  if (!comm->comm) return MS_OK; /* a split that has not begun */
+  MS_TRY(NCCL(comm, "ncclCommGetAsyncError", comm->nccl->comm_get_async_error(comm->comm, &state)));
+  MS_TRY(NCCL(comm, "nccl collective", state));
+  *ready = state == MS_NCCL_SUCCESS;
+  if (!*ready || !comm->opening) return MS_OK;
+  comm->opening = 0;
+  int64_t taken = comm->free_before - free_bytes();
+  if (taken > 0) atomic_fetch_add(&ms_cuda_totals.communicators, taken);
+  return MS_OK;
+}
+
+static int issue(ms_device_comm *comm, cudaStream_t stream, int kind, const ms_device_part *part) {
+  const ms_nccl *nccl = comm->nccl;
+  size_t count = (size_t)part->count;
+  int dtype = part->dtype == MS_F32 ? MS_NCCL_FLOAT32 : MS_NCCL_BFLOAT16;
+  if (kind == MS_DEVICE_ALL_GATHER)
+    return NCCL(comm, "ncclAllGather", nccl->all_gather(part->from, part->to, count, dtype, comm->comm, stream));
+  if (kind == MS_DEVICE_REDUCE_SCATTER)
+    return NCCL(comm, "ncclReduceScatter",
+                nccl->reduce_scatter(part->from, part->to, count, dtype, MS_NCCL_SUM, comm->comm, stream));
+  if (kind == MS_DEVICE_ALL_REDUCE)
+    return NCCL(comm, "ncclAllReduce",
+                nccl->all_reduce(part->from, part->to, count, dtype, MS_NCCL_SUM, comm->comm, stream));
+  return NCCL(comm, "ncclBroadcast", nccl->broadcast(part->from, part->to, count, dtype, 0, comm->comm, stream));
+}
+
+int ms_cuda_collective(ms_device *device, ms_device_comm *comm, ms_device_stream *stream, int kind, int parts,
+                       const ms_device_part *part) {
+  int rc = MS_OK;
+  (void)device;
+  MS_TRY(NCCL(comm, "ncclGroupStart", comm->nccl->group_start()));
+  for (int i = 0; i < parts && !rc; i++)
+    if (part[i].count) rc = issue(comm, (cudaStream_t)(void *)stream, kind, &part[i]);
+  int end = NCCL(comm, "ncclGroupEnd", comm->nccl->group_end()); /* also after an error: the group must not stay open */
+  return rc ? rc : end;
+}
+
+/* ---- the end ---- */
+
+typedef struct ending {
+  ms_device_comm *comm;
+  int device;
+} ending;
+
+static void *end_on_thread(void *argument) {
+  ending *e = argument;
+  ms_cuda_ignore(cudaSetDevice(e->device));
+  e->comm->nccl->comm_abort(e->comm->comm);
+  free(e->comm);
+  free(e);
+  return NULL;
+}
+
+void ms_cuda_comm_close(ms_device *device, ms_device_comm *comm, double seconds) {
+  struct timespec until;
+  pthread_t thread;
+  if (!comm) return;
+  if (!comm->comm) {
+    free(comm);
+    return;
+  }
+  ending *e = malloc(sizeof *e);
+  if (!e) return;
+  *e = (ending){comm, ms_cuda_index(device)};
+  if (pthread_create(&thread, NULL, end_on_thread, e)) {
+    free(e);
+    return;
+  }
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_sec += (time_t)seconds + 1;
+  if (pthread_timedjoin_np(thread, NULL, &until)) pthread_detach(thread);
+}

@@ -1,0 +1,79 @@
+/* cuda.h - what the files of the CUDA device share. They are plain C over CUDA's runtime API: kernels are in kernels/cuda. */
+#ifndef MS_DEVICE_CUDA_CUDA_H
+#define MS_DEVICE_CUDA_CUDA_H
+
+#include <cuda_runtime_api.h>
+#include <stdatomic.h>
+
+#include "base/error.h"
+#include "device/device.h"
+
+typedef struct ms_cuda_device {
+  ms_device base;
+  int index; /* as CUDA counts the devices that this process sees */
+} ms_cuda_device;
+
+/* MS_OK, or an error that names the function: "cudaMalloc: out of memory (cudaErrorMemoryAllocation)". */
+#define MS_CUDA(call) ms_cuda_check((call), #call, __FILE__, __LINE__)
+int ms_cuda_check(cudaError_t error, const char *call, const char *file, int line);
+/* For what is freed: an error that was met before has been told already. */
+static inline void ms_cuda_ignore(cudaError_t error) { (void)error; }
+
+static inline int ms_cuda_index(const ms_device *device) { return ((const ms_cuda_device *)device)->index; }
+
+/* Counted over the process, for ms_device_usage. */
+extern struct ms_cuda_totals { _Atomic int64_t arenas, pinned, context, communicators, allocations; } ms_cuda_totals;
+
+/* library.c */
+extern const ms_device_api ms_cuda_api;
+
+/* open.c */
+int ms_cuda_open(int local_rank, ms_device **device);
+void ms_cuda_close(ms_device *device);
+int ms_cuda_attach(ms_device *device);
+/* MOONSHARD_CUDA_SHARE=1. */
+int ms_cuda_shares(void);
+int ms_cuda_count(int *devices);
+int ms_cuda_describe(int index, ms_device_info *info);
+int ms_cuda_library(const char *name, char *version, int bytes);
+
+/* memory.c */
+int ms_cuda_allocate(ms_device *device, int64_t bytes, const char *label, void **base);
+void ms_cuda_release(ms_device *device, void *base, int64_t bytes);
+int ms_cuda_read(ms_device *device, void *host, const void *at, int64_t bytes);
+int ms_cuda_write(ms_device *device, void *at, const void *host, int64_t bytes);
+int ms_cuda_pin(ms_device *device, int64_t bytes, void **host);
+void ms_cuda_unpin(ms_device *device, void *host, int64_t bytes);
+int ms_cuda_usage(ms_device *device, ms_device_usage *usage);
+int64_t ms_cuda_allocations(void);
+
+/* stream.c */
+int ms_cuda_stream_open(ms_device *device, int urgent, ms_device_stream **stream);
+void ms_cuda_stream_close(ms_device *device, ms_device_stream *stream);
+int ms_cuda_event_open(ms_device *device, int timed, ms_device_event **event);
+void ms_cuda_event_close(ms_device *device, ms_device_event *event);
+int ms_cuda_record(ms_device *device, ms_device_event *event, ms_device_stream *stream);
+int ms_cuda_wait(ms_device *device, ms_device_stream *stream, ms_device_event *event);
+int ms_cuda_query(ms_device *device, ms_device_event *event, int *done);
+int ms_cuda_elapsed(ms_device *device, ms_device_event *from, ms_device_event *to, double *seconds);
+int ms_cuda_copy_in(ms_device *device, ms_device_stream *stream, void *at, const void *pinned, int64_t bytes);
+int ms_cuda_copy_out(ms_device *device, ms_device_stream *stream, void *pinned, const void *at, int64_t bytes);
+int ms_cuda_copy_within(ms_device *device, ms_device_stream *stream, void *to, const void *from, int64_t bytes);
+int ms_cuda_capture_begin(ms_device *device, ms_device_stream *stream);
+int ms_cuda_capture_end(ms_device *device, ms_device_stream *stream, ms_device_graph **graph);
+int ms_cuda_graph_run(ms_device *device, ms_device_graph *graph, ms_device_stream *stream);
+void ms_cuda_graph_close(ms_device *device, ms_device_graph *graph);
+
+/* communicator.c */
+int ms_cuda_comm_id(ms_device *device, void *id);
+int ms_cuda_comm_open(ms_device *device, const void *id, int size, int rank, ms_device_comm **comm);
+int ms_cuda_comm_split(ms_device *device, ms_device_comm *parent, int color, int key, ms_device_comm **comm);
+int ms_cuda_comm_ready(ms_device *device, ms_device_comm *comm, int *ready);
+int ms_cuda_collective(ms_device *device, ms_device_comm *comm, ms_device_stream *stream, int kind, int parts,
+                       const ms_device_part *part);
+void ms_cuda_comm_close(ms_device *device, ms_device_comm *comm, double seconds);
+
+/* The kernels' table (kernels/cuda/table.cu). */
+const ms_kernel *ms_cuda_kernel(int op);
+
+#endif

@@ -1,0 +1,67 @@
+/* library.c - the one symbol of libmoonshard_cuda.so: the table of a CUDA device, for the engine that loads the library.
+**
+** The library has no error record of its own: what its code and its kernels raise goes to the engine's.
+*/
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "device/cuda/cuda.h"
+
+static const ms_device_host *host;
+
+int ms_error_raise(int code, const char *file, int line, const char *format, ...) {
+  char message[2048];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(message, sizeof message, format, args);
+  va_end(args);
+  return host->raise(code, file, line, message);
+}
+
+const ms_device_api ms_cuda_api = {
+    .version = MS_DEVICE_VERSION,
+    .kind = MS_DEVICE_CUDA,
+    .name = "cuda",
+    .kernel = ms_cuda_kernel,
+    .open = ms_cuda_open,
+    .close = ms_cuda_close,
+    .allocate = ms_cuda_allocate,
+    .release = ms_cuda_release,
+    .read = ms_cuda_read,
+    .write = ms_cuda_write,
+    .attach = ms_cuda_attach,
+    .pin = ms_cuda_pin,
+    .unpin = ms_cuda_unpin,
+    .stream_open = ms_cuda_stream_open,
+    .stream_close = ms_cuda_stream_close,
+    .event_open = ms_cuda_event_open,
+    .event_close = ms_cuda_event_close,
+    .record = ms_cuda_record,
+    .wait = ms_cuda_wait,
+    .query = ms_cuda_query,
+    .elapsed = ms_cuda_elapsed,
+    .copy_in = ms_cuda_copy_in,
+    .copy_out = ms_cuda_copy_out,
+    .copy = ms_cuda_copy_within,
+    .usage = ms_cuda_usage,
+    .allocations = ms_cuda_allocations,
+    .capture_begin = ms_cuda_capture_begin,
+    .capture_end = ms_cuda_capture_end,
+    .graph_run = ms_cuda_graph_run,
+    .graph_close = ms_cuda_graph_close,
+    .comm_id = ms_cuda_comm_id,
+    .comm_open = ms_cuda_comm_open,
+    .comm_split = ms_cuda_comm_split,
+    .comm_ready = ms_cuda_comm_ready,
+    .collective = ms_cuda_collective,
+    .comm_close = ms_cuda_comm_close,
+    .count = ms_cuda_count,
+    .describe = ms_cuda_describe,
+    .library = ms_cuda_library,
+};
+
+__attribute__((visibility("default"))) const ms_device_api *ms_device_table(const ms_device_host *given) {
+  if (given->version != MS_DEVICE_VERSION) return NULL;
+  host = given;
+  return &ms_cuda_api;
+}

@@ -1,0 +1,93 @@
+/* memory.c - arenas, pinned host memory, and what of the device's memory is taken beside the arenas. */
+#include <string.h>
+
+#include "device/cuda/cuda.h"
+
+struct ms_cuda_totals ms_cuda_totals;
+
+int ms_cuda_check(cudaError_t error, const char *call, const char *file, int line) {
+  if (error == cudaSuccess) return MS_OK;
+  ms_cuda_ignore(cudaGetLastError()); /* what can be got over is told once */
+  int code = error == cudaErrorMemoryAllocation ? MS_ENOMEM : MS_EDEVICE;
+  return ms_error_raise(code, file, line, "%.*s: %s (%s)", (int)strcspn(call, "("), call, cudaGetErrorString(error),
+                        cudaGetErrorName(error));
+}
+
+static void count(_Atomic int64_t *total, int64_t bytes) {
+  atomic_fetch_add(total, bytes);
+  atomic_fetch_add(&ms_cuda_totals.allocations, bytes > 0);
+}
+
+static int refuse(int64_t bytes, const char *label) {
+  size_t free_bytes = 0, total = 0;
+  ms_cuda_ignore(cudaMemGetInfo(&free_bytes, &total));
+  return MS_FAIL(MS_ENOMEM, "the GPU has no %lld bytes for %s: %lld of %lld are free", (long long)bytes, label,
+                 (long long)free_bytes, (long long)total);
+}
+
+int ms_cuda_allocate(ms_device *device, int64_t bytes, const char *label, void **base) {
+  void *data = NULL;
+  MS_TRY(ms_cuda_attach(device));
+  cudaError_t error = cudaMalloc(&data, (size_t)bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    ms_cuda_ignore(cudaGetLastError());
+    return refuse(bytes, label);
+  }
+  MS_TRY(MS_CUDA(error));
+  int rc = MS_CUDA(cudaMemset(data, 0, (size_t)bytes));
+  if (!rc)
+    rc = MS_CUDA(cudaDeviceSynchronize()); /* a memset may still be under way, which other streams do not wait for */
+  if (rc) {
+    ms_cuda_ignore(cudaFree(data));
+    return rc;
+  }
+  count(&ms_cuda_totals.arenas, bytes);
+  *base = data;
+  return MS_OK;
+}
+
+void ms_cuda_release(ms_device *device, void *base, int64_t bytes) {
+  ms_cuda_ignore(cudaSetDevice(ms_cuda_index(device)));
+  ms_cuda_ignore(cudaFree(base));
+  count(&ms_cuda_totals.arenas, -bytes);
+}
+
+int ms_cuda_read(ms_device *device, void *host, const void *at, int64_t bytes) {
+  MS_TRY(ms_cuda_attach(device));
+  return MS_CUDA(cudaMemcpy(host, at, (size_t)bytes, cudaMemcpyDeviceToHost));
+}
+
+int ms_cuda_write(ms_device *device, void *at, const void *host, int64_t bytes) {
+  MS_TRY(ms_cuda_attach(device));
+  MS_TRY(MS_CUDA(cudaMemcpy(at, host, (size_t)bytes, cudaMemcpyHostToDevice)));
+  return MS_CUDA(cudaDeviceSynchronize()); /* a copy of pageable memory may return before the last bytes are there */
+}
+
+int ms_cuda_pin(ms_device *device, int64_t bytes, void **host) {
+  MS_TRY(ms_cuda_attach(device));
+  MS_TRY(MS_CUDA(cudaHostAlloc(host, (size_t)bytes, cudaHostAllocDefault)));
+  memset(*host, 0, (size_t)bytes);
+  count(&ms_cuda_totals.pinned, bytes);
+  return MS_OK;
+}
+
+void ms_cuda_unpin(ms_device *device, void *host, int64_t bytes) {
+  ms_cuda_ignore(cudaSetDevice(ms_cuda_index(device)));
+  ms_cuda_ignore(cudaFreeHost(host));
+  count(&ms_cuda_totals.pinned, -bytes);
+}
+
+int ms_cuda_usage(ms_device *device, ms_device_usage *usage) {
+  size_t free_bytes, total;
+  MS_TRY(ms_cuda_attach(device));
+  MS_TRY(MS_CUDA(cudaMemGetInfo(&free_bytes, &total)));
+  *usage = (ms_device_usage){.total = (int64_t)total,
+                             .free = (int64_t)free_bytes,
+                             .arenas = atomic_load(&ms_cuda_totals.arenas),
+                             .context = atomic_load(&ms_cuda_totals.context),
+                             .communicators = atomic_load(&ms_cuda_totals.communicators),
+                             .pinned = atomic_load(&ms_cuda_totals.pinned)};
+  return MS_OK;
+}
+
+int64_t ms_cuda_allocations(void) { return atomic_load(&ms_cuda_totals.allocations); }

@@ -1,0 +1,59 @@
+/* nccl.h - the part of NCCL that Moonshard uses, found at run time. Names, values and layouts are those of NCCL 2.18 and later, and
+** are compared with the toolkit's header where there is one (nccl_check.c).
+*/
+#ifndef MS_DEVICE_CUDA_NCCL_H
+#define MS_DEVICE_CUDA_NCCL_H
+
+#include <limits.h>
+#include <stddef.h>
+
+#include <cuda_runtime_api.h>
+
+typedef struct ncclComm *ms_nccl_comm;
+
+typedef struct ms_nccl_id {
+  char bytes[128];
+} ms_nccl_id;
+
+enum { MS_NCCL_SUCCESS = 0, MS_NCCL_IN_PROGRESS = 7 };
+enum { MS_NCCL_SUM = 0 };
+enum { MS_NCCL_FLOAT32 = 7, MS_NCCL_BFLOAT16 = 9 };
+
+/* ncclConfig_t as 2.18 had it; later versions read from size and version which fields are there. */
+typedef struct ms_nccl_config {
+  size_t size;
+  unsigned magic, version;
+  int blocking, cga_cluster_size, min_ctas, max_ctas;
+  const char *net_name;
+  int split_share;
+} ms_nccl_config;
+
+enum { MS_NCCL_OLDEST = 21805 };
+#define MS_NCCL_MAGIC 0xcafebeefu
+
+typedef struct ms_nccl {
+  int (*get_version)(int *version);
+  int (*get_unique_id)(ms_nccl_id *id);
+  int (*comm_init_rank_config)(ms_nccl_comm *comm, int ranks, ms_nccl_id id, int rank, ms_nccl_config *config);
+  int (*comm_split)(ms_nccl_comm comm, int color, int key, ms_nccl_comm *part, ms_nccl_config *config);
+  int (*comm_get_async_error)(ms_nccl_comm comm, int *error);
+  int (*comm_abort)(ms_nccl_comm comm);
+  const char *(*get_error_string)(int result);
+  const char *(*get_last_error)(ms_nccl_comm comm);
+  int (*group_start)(void);
+  int (*group_end)(void);
+  int (*all_gather)(const void *from, void *to, size_t count, int dtype, ms_nccl_comm comm, cudaStream_t stream);
+  int (*reduce_scatter)(const void *from, void *to, size_t count, int dtype, int op, ms_nccl_comm comm,
+                        cudaStream_t stream);
+  int (*all_reduce)(const void *from, void *to, size_t count, int dtype, int op, ms_nccl_comm comm,
+                    cudaStream_t stream);
+  int (*broadcast)(const void *from, void *to, size_t count, int dtype, int root, ms_nccl_comm comm,
+                   cudaStream_t stream);
+} ms_nccl;
+
+/* Loads the library at the first call; an error says where it was looked for, or that it is too old. */
+int ms_nccl_load(const ms_nccl **nccl);
+/* As ncclGetVersion tells it: 22809 is 2.28.9. Not 0 when there is no library, with nothing raised. */
+int ms_nccl_version(int *version);
+
+#endif

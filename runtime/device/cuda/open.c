@@ -1,0 +1,135 @@
+/* open.c - which GPU a process takes, and what `moonshard doctor` tells of GPUs and CUDA's libraries.
+**
+** A process takes the GPU of its place on its host (LOCAL_RANK), one each. MOONSHARD_CUDA_SHARE=1 lets places beyond the last
+** GPU begin again at the first: for tests of several ranks on one GPU, which are no faster for it.
+*/
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "device/cuda/cuda.h"
+#include "device/cuda/nccl.h"
+
+int ms_cuda_shares(void) {
+  const char *text = getenv("MOONSHARD_CUDA_SHARE");
+  return text && !strcmp(text, "1");
+}
+
+int ms_cuda_count(int *devices) {
+  cudaError_t error = cudaGetDeviceCount(devices);
+  if (error == cudaErrorInsufficientDriver) {
+    ms_cuda_ignore(cudaGetLastError());
+    return MS_FAIL(MS_EUNSUPPORTED, "device cuda: no NVIDIA driver, or one too old for CUDA %d.%d",
+                   CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  }
+  if (error == cudaErrorNoDevice) {
+    ms_cuda_ignore(cudaGetLastError());
+    *devices = 0;
+    return MS_OK;
+  }
+  return ms_cuda_check(error, "cudaGetDeviceCount", __FILE__, __LINE__);
+}
+
+static int choose(int local_rank, int *index) {
+  int devices;
+  MS_TRY(ms_cuda_count(&devices));
+  if (!devices)
+    return MS_FAIL(MS_EUNSUPPORTED,
+                   "device cuda: this machine shows no GPU (CUDA_VISIBLE_DEVICES says which there are)");
+  *index = ms_cuda_shares() ? local_rank % devices : local_rank;
+  if (*index < devices) return MS_OK;
+  return MS_FAIL(MS_EINVAL,
+                 "device cuda: local rank %d wants GPU %d, but there are %d: start at most one rank a GPU "
+                 "(CUDA_VISIBLE_DEVICES says which there are)",
+                 local_rank, local_rank, devices);
+}
+
+/* The first use of a device in a process makes its context. */
+static int note_context(void) {
+  size_t free_bytes, total;
+  if (atomic_load(&ms_cuda_totals.context)) return MS_OK;
+  MS_TRY(MS_CUDA(cudaMemGetInfo(&free_bytes, &total)));
+  atomic_store(&ms_cuda_totals.context, (int64_t)(total - free_bytes));
+  return MS_OK;
+}
+
+int ms_cuda_open(int local_rank, ms_device **device) {
+  int index = 0;
+  MS_TRY(choose(local_rank, &index));
+  MS_TRY(MS_CUDA(cudaSetDevice(index)));
+  MS_TRY(note_context());
+  ms_cuda_device *opened = ms_calloc(1, sizeof *opened);
+  if (!opened) return MS_ENOMEM;
+  opened->base.api = &ms_cuda_api;
+  opened->index = index;
+  *device = &opened->base;
+  return MS_OK;
+}
+
+void ms_cuda_close(ms_device *device) { free(device); }
+
+int ms_cuda_attach(ms_device *device) { return MS_CUDA(cudaSetDevice(ms_cuda_index(device))); }
+
+/* ---- what there is ---- */
+
+int ms_cuda_describe(int index, ms_device_info *info) {
+  int devices, major, minor, processors;
+  struct cudaDeviceProp properties;
+  MS_TRY(ms_cuda_count(&devices));
+  if (index < 0 || index >= devices) return MS_FAIL(MS_EINVAL, "GPU %d: there are %d", index, devices);
+  MS_TRY(MS_CUDA(cudaGetDeviceProperties(&properties, index)));
+  MS_TRY(MS_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index)));
+  MS_TRY(MS_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index)));
+  MS_TRY(MS_CUDA(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, index)));
+  *info = (ms_device_info){.major = major, .minor = minor, .processors = processors};
+  snprintf(info->name, sizeof info->name, "%s", properties.name);
+  info->memory_bytes = (double)properties.totalGlobalMem;
+  for (int peer = 0; peer < devices && peer < MS_DEVICE_PEERS; peer++) {
+    if (peer == index) continue;
+    MS_TRY(MS_CUDA(cudaDeviceCanAccessPeer(&info->peer[peer], index, peer)));
+  }
+  return MS_OK;
+}
+
+static void write_version(char *version, int bytes, int number) {
+  snprintf(version, (size_t)bytes, "%d.%d", number / 1000, number % 1000 / 10);
+}
+
+/* What a library that is found at run time says of itself; "" when there is none. */
+static void ask_library(const char *override, const char *const *names, const char *symbol, char *version, int bytes) {
+  const char *path = getenv(override);
+  void *library = path ? dlopen(path, RTLD_LAZY) : NULL;
+  for (int i = 0; !path && !library && names[i]; i++) library = dlopen(names[i], RTLD_LAZY);
+  *version = '\0';
+  if (!library) return;
+  size_t (*tell)(void);
+  void *found = dlsym(library, symbol);
+  memcpy(&tell, &found, sizeof tell);
+  if (found) snprintf(version, (size_t)bytes, "%zu", tell());
+  dlclose(library);
+}
+
+int ms_cuda_library(const char *name, char *version, int bytes) {
+  static const char *const blas[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
+  static const char *const dnn[] = {"libcudnn.so.9", NULL};
+  int number = 0;
+  *version = '\0';
+  if (!strcmp(name, "driver")) {
+    MS_TRY(MS_CUDA(cudaDriverGetVersion(&number)));
+    if (number) write_version(version, bytes, number);
+  } else if (!strcmp(name, "runtime")) {
+    MS_TRY(MS_CUDA(cudaRuntimeGetVersion(&number)));
+    write_version(version, bytes, number);
+  } else if (!strcmp(name, "cublasLt")) {
+    ask_library("MOONSHARD_CUBLASLT_LIBRARY", blas, "cublasLtGetVersion", version, bytes);
+  } else if (!strcmp(name, "cudnn")) {
+    ask_library("MOONSHARD_CUDNN_LIBRARY", dnn, "cudnnGetVersion", version, bytes);
+  } else if (!strcmp(name, "nccl")) {
+    if (!ms_nccl_version(&number))
+      snprintf(version, (size_t)bytes, "%d.%d.%d", number / 10000, number / 100 % 100, number % 100);
+  } else {
+    return MS_FAIL(MS_EINVAL, "library %s: it must be driver, runtime, cublasLt, cudnn or nccl", name);
+  }
+  return MS_OK;
+}

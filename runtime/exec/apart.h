@@ -1,0 +1,139 @@
+/* apart.h - states and execs on a device that works apart from the host (a GPU): its streams, its communicators, what was given to
+** them and has not ended yet.
+**
+** The host enqueues whole phases and goes on. It waits where it reads (the norm, an evaluation's loss, parameters), and where it
+** would run too far ahead. Every wait goes through ms_apart_wait, which watches collectives meanwhile: it writes in the ledger when
+** the device comes to one and leaves it, and fails as a wait on the CPU does when peers do not come.
+*/
+#ifndef MS_EXEC_APART_H
+#define MS_EXEC_APART_H
+
+#include "exec/exec.h"
+#include "exec/trace.h"
+
+/* How many phases can be under way. */
+enum { MS_APART_RUNS = 4 };
+/* What a communicator, or what is under way, may take to end, in seconds: it is given up after that. */
+enum { MS_APART_ENDING = 5 };
+
+/* What a phase under way uses of pinned memory. */
+typedef struct ms_apart_words {
+  ms_scalars scalars; /* to the device, before it */
+  ms_fault fault;     /* from the device, after it */
+} ms_apart_words;
+
+typedef struct ms_apart_run {
+  ms_device_event *begin, *end;
+  ms_apart_words *words;
+} ms_apart_run;
+
+/* A collective that was given to a stream. */
+typedef struct ms_flight {
+  const ms_coll *coll;
+  ms_comm *comm; /* the ledger's */
+  ms_device_comm *by;
+  ms_device_event *before, *after;
+  ms_trace_event *traced; /* NULL: it is not */
+  int stream, entered;
+  ms_wait wait;
+} ms_flight;
+
+/* It outlives its state while execs are there: handles may be freed in any order. */
+typedef struct ms_apart {
+  ms_state *state; /* NULL: freed */
+  ms_device *device;
+  struct ms_exec_apart *execs;
+  ms_device_stream *stream[MS_STREAMS];
+  ms_device_comm *all, *comm[MS_STREAMS]; /* all: the members; the others are parts of it. NULL where nobody is met */
+  struct {
+    int stream, ranks;
+    ms_device_comm *comm;
+  } * group; /* of neighbours, parts of comm */
+  int groups, group_capacity;
+  int open; /* the communicators are, since the world's epoch `epoch` */
+  unsigned epoch;
+  ms_device_event *fork, *join[MS_STREAMS];
+  void *control;       /* device memory: scalars and fault */
+  ms_scalars *scalars; /* in it */
+  ms_fault *fault;     /* in it */
+  void *words;         /* pinned, of all runs */
+  ms_apart_run run[MS_APART_RUNS];
+  int64_t begun, ended; /* runs */
+  ms_flight *flight;    /* a ring */
+  int flights;
+  int64_t issued, done; /* collectives */
+  double moved_at;      /* when the device was last seen to go on */
+} ms_apart;
+
+/* Of one exec. */
+struct ms_exec_apart {
+  ms_apart *on;
+  struct ms_exec_apart *next; /* of those on it */
+  struct {
+    ms_exec_instr **order; /* [n] in program order */
+    int n, uses[MS_STREAMS];
+    ms_kernel_call *convert; /* [parts of all collectives]: from or to the shared buffer; op -1: none */
+    ms_device_graph *graph;  /* captured from it; NULL: not yet */
+    int warm;                /* it has run once: what libraries make when they are first called is there */
+  } phase[MS_PHASES];
+  ms_device_event **event; /* [events of the largest phase] */
+  int events;
+  char *staged;            /* inputs as the host wrote them */
+  char *pinned;            /* the same, once for each run that can be under way */
+  int64_t staged_bytes;    /* of one */
+  int64_t *staged_at;      /* [inputs] */
+  char *output;            /* copies of named outputs */
+  int64_t *output_at;      /* [outputs] */
+  ms_device_event **timer; /* two an instruction of a traced phase */
+  int timers, timer_capacity;
+  uint64_t zero_at; /* when the zero of a traced phase's timers came, as ms_ledger_now */
+  int captures;     /* phases are captured and replayed */
+};
+
+/* ---- states: apart.c, apart_comm.c ---- */
+
+/* Streams, events and control words; nothing on a device with host memory. */
+int ms_apart_open(ms_state *state);
+/* The state is freed: waits for what is under way, unless it failed, and ends the communicators. */
+void ms_apart_leave(ms_state *state);
+/* Frees everything, once there is neither a state nor an exec. */
+void ms_apart_release(ms_apart *apart);
+/* Opens the communicators, at the first call and after each recovery. Collective over the members. */
+int ms_apart_meet(ms_state *state);
+/* Ends the communicators with whatever is under way, and graphs that were captured with them. */
+void ms_apart_part(ms_state *state);
+int ms_apart_open_group(ms_state *state, int stream, int place, int ranks);
+ms_device_comm *ms_apart_comm(const ms_state *state, int stream, int ranks);
+/* Until the communicator has nothing under way on the host's side. */
+int ms_apart_comm_ready(ms_state *state, ms_device_comm *comm);
+/* Room in the ring for the collectives of MS_APART_RUNS phases with so many each. */
+int ms_apart_reserve(ms_state *state, int colls);
+
+/* ---- waiting: apart_wait.c ---- */
+
+/* Until an event has come. */
+int ms_apart_wait(const ms_state *state, ms_device_event *event);
+/* Gives what is under way some time to end, without asking for peers: for clean-up, in any order and also after the world is left. */
+void ms_apart_settle(const ms_apart *apart);
+/* Until everything that was given to the device has ended. */
+int ms_apart_drain(const ms_state *state);
+/* The next place of the ring, once it is free. */
+int ms_apart_take_flight(ms_state *state, ms_flight **flight);
+/* The next run, once its words are free. */
+int ms_apart_take_run(ms_state *state, ms_apart_run **run);
+
+/* ---- execs: apart_bind.c, apart_run.c ---- */
+
+int ms_exec_apart_new(ms_exec *exec);
+void ms_exec_apart_free(ms_exec *exec);
+/* Forgets what was captured. */
+void ms_exec_apart_drop_graphs(struct ms_exec_apart *apart);
+/* What conversions read and write; after ms_exec_rebind has resolved everything else. */
+void ms_exec_apart_rebind(ms_exec *exec);
+int ms_exec_apart_run(ms_exec *exec, int phase);
+/* Around each instruction of a traced phase: made before it, started, and read when all has ended (apart_trace.c). */
+int ms_exec_apart_reserve_timers(ms_exec *exec, int phase);
+int ms_exec_apart_start_timers(ms_exec *exec, int phase);
+int ms_exec_apart_read_timers(ms_exec *exec, int phase);
+
+#endif

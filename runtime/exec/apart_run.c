@@ -1,0 +1,239 @@
+/* apart_run.c - a phase on a device that works apart from the host: everything is enqueued in program order, and the host goes on.
+**
+** The plan's events are the device's. Phases follow each other as on the CPU: what a phase gives to other streams waits for all
+** that compute was given before, and compute waits for it at the end. The norm and an evaluation are waited for; there the host
+** also learns what kernels found wrong since it last looked.
+*/
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "exec/apart.h"
+
+/* ---- one instruction ---- */
+
+static int convert(const ms_exec *exec, int phase, const ms_coll *coll) {
+  for (int i = 0; i < coll->parts; i++) {
+    const ms_kernel_call *call = &exec->apart->phase[phase].convert[&coll->part[i] - exec->phase[phase].part];
+    if (call->op >= 0) MS_TRY(ms_device_kernel(exec->plan->config.device, call->op)->run(call));
+  }
+  return MS_OK;
+}
+
+/* Where the library reads and writes: in place in the shared buffer, unless it can write the result where it belongs. */
+static ms_device_part part_of(const ms_exec *exec, int phase, const ms_exec_instr *instr, const ms_coll_part *part) {
+  const ms_kernel_call *call = &exec->apart->phase[phase].convert[part - exec->phase[phase].part];
+  int gathers = instr->coll->kind == MS_COLL_ALL_GATHER;
+  if (gathers) return (ms_device_part){call->out_data[0], part->shared[0], part->count, part->dst_dtype};
+  const void *to = call->op >= 0 ? call->in_data[0] : part->dst;
+  return (ms_device_part){part->shared[0], (void *)(uintptr_t)to, part->count, part->src_dtype};
+}
+
+enum { GROUPED_PARTS = 64 }; /* at most so many in one operation of the library */
+
+static int collect(ms_exec *exec, int phase, const ms_exec_instr *instr, int stream, ms_device_comm *comm) {
+  static const int kinds[] = {[MS_COLL_ALL_GATHER] = MS_DEVICE_ALL_GATHER,
+                              [MS_COLL_REDUCE_SCATTER] = MS_DEVICE_REDUCE_SCATTER,
+                              [MS_COLL_ALL_REDUCE] = MS_DEVICE_ALL_REDUCE};
+  const ms_state *state = exec->state;
+  const ms_coll *coll = instr->coll;
+  ms_device_part part[GROUPED_PARTS];
+  for (int first = 0; first < coll->parts; first += GROUPED_PARTS) {
+    int n = coll->parts - first < GROUPED_PARTS ? coll->parts - first : GROUPED_PARTS;
+    for (int i = 0; i < n; i++) part[i] = part_of(exec, phase, instr, &coll->part[first + i]);
+    MS_TRY(
+        state->device->api->collective(state->device, comm, state->apart->stream[stream], kinds[coll->kind], n, part));
+    MS_TRY(ms_apart_comm_ready(exec->state, comm));
+  }
+  return MS_OK;
+}
+
+static int record(const ms_exec *exec, ms_device_event *event, int stream) {
+  return exec->state->device->api->record(exec->state->device, event, exec->state->apart->stream[stream]);
+}
+
+static int wait(const ms_exec *exec, int stream, ms_device_event *event) {
+  return exec->state->device->api->wait(exec->state->device, exec->state->apart->stream[stream], event);
+}
+
+/* flight: NULL while a graph is captured, whose collectives the host does not see. */
+static int issue_collective(ms_exec *exec, int phase, const ms_exec_instr *instr, int stream, int captures,
+                            ms_trace_event *traced) {
+  ms_flight *flight = NULL;
+  ms_device_comm *comm = ms_apart_comm(exec->state, stream, ms_comm_size(instr->comm));
+  if (exec->delays.before[stream] > 0) ms_delay_sleep(exec->delays.before[stream]);
+  if (!captures) {
+    MS_TRY(ms_apart_take_flight(exec->state, &flight));
+    MS_TRY(record(exec, flight->before, stream));
+  }
+  if (instr->coll->kind == MS_COLL_ALL_GATHER) MS_TRY(convert(exec, phase, instr->coll));
+  MS_TRY(collect(exec, phase, instr, stream, comm));
+  if (instr->coll->kind != MS_COLL_ALL_GATHER) MS_TRY(convert(exec, phase, instr->coll));
+  if (!flight) return MS_OK;
+  MS_TRY(record(exec, flight->after, stream));
+  flight->comm = instr->comm;
+  flight->by = comm;
+  flight->stream = stream;
+  flight->entered = 0;
+  flight->traced = traced;
+  flight->coll = instr->coll;
+  return MS_OK;
+}
+
+static int issue(ms_exec *exec, int phase, const ms_exec_instr *instr, int captures, ms_trace_event *traced) {
+  int stream = exec->plan->phase[phase].instr[instr->source].stream;
+  if (instr->kind == MS_INSTR_WAIT) return wait(exec, stream, exec->apart->event[instr->event]);
+  if (instr->kind == MS_INSTR_RECORD) return record(exec, exec->apart->event[instr->event], stream);
+  if (instr->kind == MS_INSTR_COLLECTIVE) return issue_collective(exec, phase, instr, stream, captures, traced);
+  return ms_exec_kernel(exec, phase, instr, ms_clock());
+}
+
+/* ---- a phase ---- */
+
+static int fork_streams(const ms_exec *exec, int phase) {
+  const ms_apart *apart = exec->state->apart;
+  MS_TRY(record(exec, apart->fork, MS_STREAM_COMPUTE));
+  for (int s = MS_STREAM_COMPUTE + 1; s < MS_STREAMS; s++)
+    if (exec->apart->phase[phase].uses[s]) MS_TRY(wait(exec, s, apart->fork));
+  return MS_OK;
+}
+
+static int join_streams(const ms_exec *exec, int phase) {
+  const ms_apart *apart = exec->state->apart;
+  for (int s = MS_STREAM_COMPUTE + 1; s < MS_STREAMS; s++) {
+    if (!exec->apart->phase[phase].uses[s]) continue;
+    MS_TRY(record(exec, apart->join[s], s));
+    MS_TRY(wait(exec, MS_STREAM_COMPUTE, apart->join[s]));
+  }
+  return MS_OK;
+}
+
+/* A value that is looked for is looked for right after each kernel. */
+static int inspect(ms_exec *exec, int phase, const ms_exec_instr *instr, ms_apart_run *run) {
+  MS_TRY(record(exec, run->end, MS_STREAM_COMPUTE));
+  MS_TRY(ms_apart_wait(exec->state, run->end));
+  return ms_exec_inspect(exec, phase, instr);
+}
+
+static int issue_all(ms_exec *exec, int phase, ms_apart_run *run, int captures) {
+  struct ms_exec_apart *a = exec->apart;
+  MS_TRY(fork_streams(exec, phase));
+  for (int i = 0; i < a->phase[phase].n; i++) {
+    const ms_exec_instr *instr = a->phase[phase].order[i];
+    int stream = exec->plan->phase[phase].instr[instr->source].stream;
+    ms_trace_event *traced = NULL;
+    if (exec->trace) {
+      traced = ms_trace_append(exec, phase, stream, instr);
+      MS_TRY(record(exec, a->timer[2 * i], stream));
+    }
+    MS_TRY(issue(exec, phase, instr, captures, traced));
+    if (exec->trace) MS_TRY(record(exec, a->timer[2 * i + 1], stream));
+    if (exec->finder && instr->kind == MS_INSTR_KERNEL) MS_TRY(inspect(exec, phase, instr, run));
+  }
+  return join_streams(exec, phase);
+}
+
+/* Sums over what was enqueued. */
+static void count(ms_exec *exec, int phase) {
+  for (int s = 0; s < MS_STREAMS; s++) {
+    ms_exec_cursor *cursor = &exec->cursor[s];
+    const ms_exec_stream *stream = &exec->phase[phase].stream[s];
+    cursor->instructions = stream->n;
+    for (int i = 0; i < stream->n; i++)
+      if (stream->instr[i].kind == MS_INSTR_COLLECTIVE) ms_exec_count_collective(cursor, &stream->instr[i]);
+  }
+}
+
+static int run_graph(ms_exec *exec, int phase, ms_apart_run *run) {
+  ms_state *state = exec->state;
+  const ms_device_api *api = state->device->api;
+  ms_device_stream *compute = state->apart->stream[MS_STREAM_COMPUTE];
+  ms_device_graph **graph = &exec->apart->phase[phase].graph;
+  if (!*graph) {
+    MS_TRY(api->capture_begin(state->device, compute));
+    int rc = issue_all(exec, phase, run, 1);
+    if (rc) api->capture_end(state->device, compute, NULL);
+    else rc = api->capture_end(state->device, compute, graph);
+    if (rc) return rc;
+  }
+  return api->graph_run(state->device, *graph, compute);
+}
+
+static int reads_inputs(int phase) { return phase != MS_PHASE_NORM && phase != MS_PHASE_UPDATE; }
+
+/* Scalars and inputs, through pinned memory that stays as it is until this run has ended. */
+static int send_inputs(ms_exec *exec, int phase, const ms_apart_run *run) {
+  ms_state *state = exec->state;
+  struct ms_exec_apart *a = exec->apart;
+  ms_device_stream *compute = state->apart->stream[MS_STREAM_COMPUTE];
+  const ms_device_api *api = state->device->api;
+  run->words->scalars = exec->scalars;
+  MS_TRY(api->copy_in(state->device, compute, state->apart->scalars, &run->words->scalars, sizeof(ms_scalars)));
+  if (!reads_inputs(phase) || !a->staged_bytes) return MS_OK;
+  char *pinned = a->pinned + (run - state->apart->run) * a->staged_bytes;
+  memcpy(pinned, a->staged, (size_t)a->staged_bytes);
+  for (int i = 0; i < exec->plan->inputs; i++) {
+    const ms_ref *at = &exec->plan->input[i].at;
+    int64_t bytes = ms_numel(&at->info) * ms_dtype_size(at->info.dtype);
+    MS_TRY(api->copy_in(state->device, compute, ms_exec_pointer(exec, at), pinned + a->staged_at[i], bytes));
+  }
+  return MS_OK;
+}
+
+static int report_fault(ms_exec *exec, const ms_fault *fault) {
+  static const ms_fault none;
+  const ms_fault found = *fault;
+  if (!found.set) return MS_OK;
+  MS_TRY(ms_state_copy_in(exec->state, exec->state->apart->fault, &none, sizeof none));
+  return MS_FAIL(MS_EINVAL, "%s: %lld is not in 0 to %lld", ms_op_row_of(found.op)->name, (long long)found.value,
+                 (long long)found.limit - 1);
+}
+
+static int is_waited_for(const ms_exec *exec, int phase) {
+  return phase == MS_PHASE_NORM || phase == MS_PHASE_EVALUATE || exec->trace || exec->finder;
+}
+
+static int run_phase(ms_exec *exec, int phase, ms_apart_run *run) {
+  ms_state *state = exec->state;
+  ms_apart *apart = state->apart;
+  MS_TRY(send_inputs(exec, phase, run));
+  MS_TRY(record(exec, run->begin, MS_STREAM_COMPUTE));
+  int replays = exec->apart->captures && exec->apart->phase[phase].warm && !exec->trace && !exec->finder;
+  MS_TRY(replays ? run_graph(exec, phase, run) : issue_all(exec, phase, run, 0));
+  exec->apart->phase[phase].warm = 1;
+  if (is_waited_for(exec, phase))
+    MS_TRY(state->device->api->copy_out(state->device, apart->stream[MS_STREAM_COMPUTE], &run->words->fault,
+                                        apart->fault, sizeof(ms_fault)));
+  if (apart->ended == apart->begun) apart->ended--; /* it was drained half-way, to inspect values */
+  return record(exec, run->end, MS_STREAM_COMPUTE);
+}
+
+/* What was enqueued of a phase that failed half-way is past when this run's end is. */
+static void give_up(ms_exec *exec, int phase, ms_apart_run *run) {
+  if (!join_streams(exec, phase)) record(exec, run->end, MS_STREAM_COMPUTE);
+  if (exec->state->members.size > 1) ms_apart_part(exec->state);
+}
+
+int ms_exec_apart_run(ms_exec *exec, int phase) {
+  ms_state *state = exec->state;
+  ms_apart_run *run;
+  double began = ms_clock(), *waited = &exec->cursor[MS_STREAM_COMPUTE].wait_seconds;
+  MS_TRY(state->device->api->attach(state->device));
+  MS_TRY(ms_apart_meet(state));
+  if (exec->trace) MS_TRY(ms_exec_apart_start_timers(exec, phase));
+  MS_TRY(ms_apart_take_run(state, &run));
+  *waited += ms_clock() - began;
+  int rc = run_phase(exec, phase, run);
+  if (rc) {
+    give_up(exec, phase, run);
+    return rc;
+  }
+  count(exec, phase);
+  began = ms_clock();
+  if (is_waited_for(exec, phase)) rc = ms_apart_drain(state);
+  *waited += ms_clock() - began;
+  if (!rc && is_waited_for(exec, phase)) rc = report_fault(exec, &run->words->fault);
+  if (!rc && exec->trace) rc = ms_exec_apart_read_timers(exec, phase);
+  if (rc && state->members.size > 1) ms_apart_part(state);
+  return rc;
+}

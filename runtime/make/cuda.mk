@@ -1,0 +1,51 @@
+# The host code of the device cuda (runtime/device/cuda): in libmoonshard_cuda.so, and over an emulated runtime and NCCL in the
+# libraries that tests load, with the emulated kernels, or with the CPU's, which are fast and give its bits. Part of build.mk.
+
+CUDA_C := $(wildcard runtime/device/cuda/*.c)
+CUDA_DEVICE_O := $(patsubst runtime/device/cuda/%.c,$(OUT)/obj/cuda/%.o,$(CUDA_C))
+EMULATED := $(OUT)/tests/emulated
+EMULATED_LIBRARIES := $(addprefix $(EMULATED)/,libcudart_emulated.so libnccl_emulated.so libmoonshard_cuda_host.so \
+  libmoonshard_cuda_emulated.so)
+EMULATED_DEVICE_O := $(patsubst runtime/device/cuda/%.c,$(OUT)/obj/emulated/%.o,$(CUDA_C))
+HOST_KERNEL_O := $(call objects,$(KERNEL_C) $(filter-out %/error.c,$(wildcard runtime/base/*.c))) \
+  $(OUT)/obj/tests/emulated_cuda/host_kernels.o
+
+$(OUT)/libmoonshard_cuda.so: $(CUDA_DEVICE_O)
+$(OUT)/tests/libmoonshard_cuda_emulated.so: $(EMULATED_DEVICE_O)
+tests: $(EMULATED_LIBRARIES)
+
+$(OUT)/obj/cuda/%.o: runtime/device/cuda/%.c $(OUT)/flags.list
+	@mkdir -p $(@D)
+	@echo "cc    $<"
+	@$(CC) $(CFLAGS) -isystem $(dir $(NVCC))../include -MMD -MP -c $< -o $@
+
+$(OUT)/obj/emulated/%.o: runtime/device/cuda/%.c $(OUT)/flags.list
+	@mkdir -p $(@D)
+	@echo "cc    $<"
+	@$(CC) $(CFLAGS) -Itests/emulated_cuda -MMD -MP -c $< -o $@
+
+$(OUT)/obj/tests/emulated_cuda/%.o: tests/emulated_cuda/%.c $(OUT)/flags.list
+	@mkdir -p $(@D)
+	@echo "cc    $<"
+	@$(CC) $(CFLAGS) -fvisibility=default -Itests/emulated_cuda -MMD -MP -c $< -o $@
+
+# They find each other beside themselves.
+EMULATED_LINK = $(CXX) -shared -Wl,-soname,$(@F) -Wl,-rpath,'$$ORIGIN' $(CONFIG_$(CONFIG)) -fopenmp
+
+$(EMULATED)/libcudart_emulated.so: $(EMULATION_O)
+	@mkdir -p $(@D)
+	@echo "link  $@"
+	@$(EMULATED_LINK) $^ -o $@ -lpthread
+
+$(EMULATED)/libnccl_emulated.so: $(OUT)/obj/tests/emulated_cuda/emulated_nccl.o $(EMULATED)/libcudart_emulated.so
+	@echo "link  $@"
+	@$(EMULATED_LINK) $^ -o $@ -lpthread
+
+$(EMULATED)/libmoonshard_cuda_host.so: $(EMULATED_DEVICE_O) $(HOST_KERNEL_O) $(EMULATED)/libcudart_emulated.so
+	@echo "link  $@"
+	@$(EMULATED_LINK) $^ -o $@ $(LDLIBS)
+
+$(EMULATED)/libmoonshard_cuda_emulated.so: $(EMULATED_DEVICE_O) $(filter-out $(EMULATION_O),$(EMULATED_O)) $(CUDA_HOST_O) \
+    $(EMULATED)/libcudart_emulated.so
+	@echo "link  $@"
+	@$(EMULATED_LINK) $^ -o $@ -ldl -lpthread

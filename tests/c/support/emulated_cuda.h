@@ -1,0 +1,12 @@
+/* emulated_cuda.h - lets this process, and those that it forks, take emulated libraries for CUDA's (tests/emulated_cuda). */
+#ifndef MS_TESTS_EMULATED_CUDA_H
+#define MS_TESTS_EMULATED_CUDA_H
+
+/* streams: "threads", or "inline". The libraries lie in the folder `emulated` beside the test program. */
+void emulate_cuda(const char *streams);
+/* From here on, as MOONSHARD_EMULATE_FAIL: calls are counted anew. */
+void emulate_failure(const char *spec);
+/* What of the device was not given back: "2 allocations, ..."; NULL: nothing. */
+const char *emulated_left(void);
+
+#endif

@@ -1,0 +1,184 @@
+/* test_cuda_faults.c - every call that the CUDA device makes of the runtime and of NCCL fails in turn: each time the run ends with an
+** error that names the call, at once, and nothing is left behind.
+*/
+#include "tests/c/support/emulated_cuda.h"
+#include "tests/c/support/mlp_training.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "device/device.h"
+
+/* ---- one rank: the runtime ---- */
+
+static int run_steps(ms_exec *exec, rank_engine *engine, const training_config *config, int steps) {
+  for (int step = 0; step < steps; step++) {
+    ms_step_inputs inputs = {.lr = 0.02, .step = step + 1, .micro_batches = 1};
+    ms_step_outputs out;
+    engine_feed(engine, config, 0, step, 0);
+    MS_TRY(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL));
+    MS_TRY(ms_exec_run(exec, MS_PHASE_NORM, &inputs, &out));
+    MS_TRY(ms_exec_run(exec, MS_PHASE_UPDATE, &inputs, NULL));
+  }
+  MS_TRY(ms_exec_run(exec, MS_PHASE_EVALUATE, NULL, &(ms_step_outputs){0}));
+  if (!ms_exec_output(exec, "logits")) return ms_error_code();
+  float *full = malloc(TRAINING_ELEMENTS * sizeof *full);
+  int rc = ms_state_gather(engine->state, 1, "param", full);
+  free(full);
+  return rc;
+}
+
+/* A short training with graphs, from the device's opening to its closing. */
+static int train_shortly(ms_world *world, int rank) {
+  training_config config = training_default(1, ms_world_size(world));
+  rank_engine engine = {0};
+  config.plan.device = MS_DEVICE_CUDA;
+  mlp_config net = config.net;
+  net.rank = rank;
+  net.batch = config.global_batch / ms_world_size(world);
+  engine.net = mlp_make(&net);
+  int rc = ms_plan_compile(engine.net.graph, &config.plan, &engine.plan);
+  if (!rc) rc = ms_state_new(world, engine.net.model, &config.plan, &engine.state);
+  if (!rc) rc = ms_exec_new(engine.state, engine.plan, &engine.exec);
+  if (!rc) rc = ms_exec_set_graph(engine.exec, 1);
+  if (!rc) rc = run_steps(engine.exec, &engine, &config, 3);
+  engine_close(&engine);
+  return rc;
+}
+
+/* 1 when the call was failed; it then has been told. */
+static int fails_at(ms_world *world, const char *function, int call) {
+  char spec[128];
+  const char *name = strcmp(function, "cudaLaunchKernel") ? function : "";
+  snprintf(spec, sizeof spec, "%s:%d", function, call);
+  emulate_failure(spec);
+  double began = ms_clock();
+  int rc = train_shortly(world, 0);
+  if (emulated_left()) fail_msg("%s: left behind: %s", spec, emulated_left());
+  assert_true(ms_clock() - began < 20);
+  if (!rc) return 0;
+  int told = strstr(ms_error_message(), name) || !strcmp(function, "cudaMalloc");
+  if (!told || rc == MS_EINTERNAL) fail_msg("%s: %s: %s", spec, ms_status_name(rc), ms_error_message());
+  ms_error_clear();
+  return 1;
+}
+
+static void L2_every_call_of_the_runtime_may_fail(void **state) {
+  (void)state;
+  static const char *const functions[] = {"cudaGetDeviceCount",
+                                          "cudaSetDevice",
+                                          "cudaMalloc",
+                                          "cudaHostAlloc",
+                                          "cudaMemset",
+                                          "cudaMemcpy",
+                                          "cudaMemcpyAsync",
+                                          "cudaDeviceSynchronize",
+                                          "cudaStreamCreateWithPriority",
+                                          "cudaEventCreateWithFlags",
+                                          "cudaEventRecord",
+                                          "cudaEventQuery",
+                                          "cudaLaunchKernel",
+                                          "cudaStreamBeginCapture",
+                                          "cudaStreamEndCapture",
+                                          "cudaGraphInstantiate",
+                                          "cudaGraphLaunch"};
+  ms_world *world;
+  must(ms_world_alone(&world));
+  for (size_t f = 0; f < sizeof functions / sizeof *functions; f++) {
+    int call = 1, next = 2, failed = 0;
+    while (fails_at(world, functions[f], call)) { /* 1, 2, 3, 5, 8, ...: until it is called less often */
+      int sum = call + next;
+      call = next;
+      next = sum;
+      failed++;
+    }
+    if (!failed) fail_msg("%s is never called", functions[f]);
+  }
+  ms_world_leave(world);
+}
+
+/* ---- two ranks: NCCL ---- */
+
+/* Rank 1's call fails: it tells which, and rank 0 hears of it instead of waiting. */
+static int lose_a_call(ms_world *world, void *spec) {
+  int rank = ms_world_rank(world);
+  abort_on_failed_checks();
+  emulate_failure(rank == 1 ? spec : "");
+  double began = ms_clock();
+  int rc = train_shortly(world, rank);
+  EXPECT(rc, "%s did not fail", (const char *)spec);
+  EXPECT(ms_clock() - began < 20, "%s took %g s", (const char *)spec, ms_clock() - began);
+  EXPECT(!emulated_left(), "%s: left behind: %s", (const char *)spec, emulated_left());
+  if (rank == 1) {
+    char *end = strchr(spec, ':');
+    int named = end && (!strncmp(spec, "asynchronous", 12) ||
+                        memmem(ms_error_message(), strlen(ms_error_message()), spec, (size_t)(end - (char *)spec)));
+    EXPECT(named && rc == MS_EDEVICE, "%s: %s: %s", (const char *)spec, ms_status_name(rc), ms_error_message());
+    ms_world_abort(world, ms_error_message());
+  } else {
+    EXPECT(rc == MS_EPEER || rc == MS_EDEVICE, "rank 0: %s: %s", ms_status_name(rc), ms_error_message());
+  }
+  ms_error_clear();
+  return MS_OK;
+}
+
+static void L2_every_call_of_nccl_may_fail(void **state) {
+  (void)state;
+  static char specs[][40] = {"ncclCommInitRankConfig:1", "ncclCommSplit:1",      "ncclCommSplit:2",
+                             "ncclCommGetAsyncError:1",  "ncclGroupStart:3",     "ncclGroupEnd:2",
+                             "ncclAllGather:4",          "ncclAllReduce:1",      "ncclReduceScatter:5",
+                             "asynchronous:7",           "cudaStreamWaitEvent:9"};
+  for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) run_ranks_as_processes(2, lose_a_call, specs[i]);
+}
+
+/* ---- what kernels find ---- */
+
+static void L2_what_a_kernel_finds_is_told_with_the_norm(void **state) {
+  (void)state;
+  training_config config = training_default(1, 1);
+  rank_engine engine;
+  ms_world *world;
+  ms_step_inputs inputs = {.lr = 0.02, .step = 1, .micro_batches = 1};
+  emulate_failure("");
+  config.plan.device = MS_DEVICE_CUDA;
+  must(ms_world_alone(&world));
+  engine_open(world, &config, &engine);
+  engine_feed(&engine, &config, 0, 0, 0);
+  ((int32_t *)ms_exec_input(engine.exec, "y"))[3] = 1000;
+  must(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL));
+  assert_fails(ms_exec_run(engine.exec, MS_PHASE_NORM, &inputs, NULL), MS_EINVAL, "cross_entropy: ");
+  engine_step(&engine, &config, 0, 0, &(ms_step_outputs){0}); /* told once */
+  engine_close(&engine);
+  ms_world_leave(world);
+}
+
+static void D9_a_plan_and_its_state_are_of_one_device(void **state) {
+  (void)state;
+  training_config config = training_default(1, 1);
+  rank_engine engine;
+  ms_world *world;
+  ms_exec *exec;
+  ms_plan *plan;
+  must(ms_world_alone(&world));
+  engine_open(world, &config, &engine);
+  assert_fails(ms_exec_set_graph(engine.exec, 1), MS_EUNSUPPORTED, "graphs are captured on the device cuda");
+  config.plan.device = MS_DEVICE_CUDA;
+  must(ms_plan_compile(engine.net.graph, &config.plan, &plan));
+  assert_fails(ms_exec_new(engine.state, plan, &exec), MS_EINVAL, "compiled for the device cuda, the state is on cpu");
+  ms_plan_free(plan);
+  engine_close(&engine);
+  ms_world_leave(world);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(L2_every_call_of_the_runtime_may_fail),
+      TEST(L2_every_call_of_nccl_may_fail),
+      TEST(L2_what_a_kernel_finds_is_told_with_the_norm),
+      TEST(D9_a_plan_and_its_state_are_of_one_device),
+  };
+  emulate_cuda("threads");
+  setenv("MOONSHARD_EMULATE_JITTER", "0", 1);
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

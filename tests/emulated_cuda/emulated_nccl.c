@@ -1,0 +1,388 @@
+/* emulated_nccl.c - NCCL's functions that Moonshard uses, among processes of one host: every rank copies what it gives into memory that
+** all of the communicator map, in rounds, and adds up or copies out what it gets.
+**
+** Memory is a memfd of the lowest rank, which the others open through /proc: an id is its process and descriptor. Work is enqueued on
+** emulated streams; a stream sleeps in a collective until all ranks are there. MOONSHARD_EMULATE_FAIL also takes
+** "asynchronous:3" (the third collective never ends, and its communicator tells of an error), "lost:3" (it never ends, and nothing
+** is told) and "abort:1" (the first ncclCommAbort never returns).
+*/
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "device/cuda/nccl.h"
+#include "emulated_runtime.h"
+
+enum { MAX_RANKS = 64, ROUND_BYTES = 1 << 18, COMM_BYTES = 16 << 20 };
+enum { ALL_GATHER = 1, REDUCE_SCATTER, ALL_REDUCE, BROADCAST };
+enum { UNHANDLED = 1, SYSTEM_ERROR = 2, INTERNAL = 3, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6 };
+
+typedef struct shared {
+  _Atomic uint32_t arrived[2]; /* of two barriers in turn */
+  _Atomic uint32_t generation;
+  struct {
+    int32_t pid, fd, color, key;
+  } split[MAX_RANKS];
+  uint64_t signature[MAX_RANKS];
+  char round[MAX_RANKS][ROUND_BYTES];
+} shared;
+
+typedef struct told {
+  int32_t pid, fd;
+} told;
+
+struct ncclComm {
+  int size, rank, fd;
+  shared *memory;
+  _Atomic int state;   /* enum ncclResult: in progress, success, or what went wrong */
+  _Atomic int aborted; /* streams leave their collectives */
+  _Atomic int pending; /* collectives that a stream has not done */
+  uint32_t generation; /* barriers passed: of whoever works for the communicator, one after another */
+  pthread_t opening;
+  int opens;
+  /* while it is opened */
+  told id;
+  struct ncclComm *parent;
+  int color, key;
+};
+
+static char last_error[256] = "";
+
+/* ---- meeting ---------------------------------------------------------------------------------------------------------- */
+
+static void nap(int turn) {
+  struct timespec t = {0, turn < 1000 ? 2000 : 200000};
+  nanosleep(&t, NULL);
+}
+
+/* 0: all have come; else the communicator was aborted. */
+static int barrier(struct ncclComm *comm) {
+  shared *m = comm->memory;
+  uint32_t mine = comm->generation++;
+  if (atomic_fetch_add(&m->arrived[mine & 1], 1) + 1 == (uint32_t)comm->size) {
+    atomic_store(&m->arrived[mine & 1], 0);
+    atomic_fetch_add(&m->generation, 1);
+    return 0;
+  }
+  for (int turn = 0; atomic_load(&m->generation) == mine; turn++) {
+    if (atomic_load(&comm->aborted)) return 1;
+    nap(turn);
+  }
+  return 0;
+}
+
+static int map(struct ncclComm *comm, int fd) {
+  void *memory = mmap(NULL, sizeof(shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+  if (memory == MAP_FAILED) return SYSTEM_ERROR;
+  comm->memory = memory;
+  return MS_NCCL_SUCCESS;
+}
+
+static int offer(told *id) {
+  id->pid = getpid();
+  id->fd = memfd_create("emulated-nccl", MFD_CLOEXEC);
+  return id->fd >= 0 && !ftruncate(id->fd, sizeof(shared)) ? MS_NCCL_SUCCESS : SYSTEM_ERROR;
+}
+
+static int join(struct ncclComm *comm, told id) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", id.pid, id.fd);
+  int fd = open(path, O_RDWR | O_CLOEXEC);
+  if (fd < 0) return SYSTEM_ERROR;
+  int rc = map(comm, fd);
+  close(fd);
+  return rc;
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------------------------- */
+
+static void *open_on_thread(void *argument) {
+  struct ncclComm *comm = argument;
+  int rc = join(comm, comm->id);
+  if (!rc) rc = barrier(comm) ? REMOTE_ERROR : MS_NCCL_SUCCESS;
+  if (!rc) emulated_take(COMM_BYTES);
+  atomic_store(&comm->state, rc);
+  return NULL;
+}
+
+static int start(struct ncclComm *comm, void *(*run)(void *)) {
+  atomic_store(&comm->state, MS_NCCL_IN_PROGRESS);
+  comm->opens = !pthread_create(&comm->opening, NULL, run, comm);
+  return comm->opens ? MS_NCCL_IN_PROGRESS : SYSTEM_ERROR;
+}
+
+int ncclGetVersion(int *version) {
+  const char *text = getenv("MOONSHARD_EMULATE_NCCL_VERSION");
+  *version = text ? atoi(text) : 22809;
+  return MS_NCCL_SUCCESS;
+}
+
+static int ids[256], id_count; /* descriptors kept for ranks that join */
+
+int ncclGetUniqueId(ms_nccl_id *out) {
+  told id;
+  if (emulated_fails("ncclGetUniqueId")) return SYSTEM_ERROR;
+  memset(out, 0, sizeof *out);
+  int rc = offer(&id);
+  if (!rc && id_count < 256) ids[id_count++] = id.fd;
+  memcpy(out, &id, sizeof id);
+  return rc;
+}
+
+__attribute__((destructor)) static void close_ids(void) {
+  while (id_count) close(ids[--id_count]);
+}
+
+int ncclCommInitRankConfig(ms_nccl_comm *out, int size, ms_nccl_id id, int rank, ms_nccl_config *config) {
+  if (emulated_fails("ncclCommInitRankConfig")) return INTERNAL;
+  if (size < 1 || size > MAX_RANKS || rank < 0 || rank >= size || config->blocking != 0) return INVALID_ARGUMENT;
+  struct ncclComm *comm = calloc(1, sizeof *comm);
+  if (!comm) return SYSTEM_ERROR;
+  comm->size = size;
+  comm->rank = rank;
+  memcpy(&comm->id, &id, sizeof comm->id);
+  *out = comm;
+  return start(comm, open_on_thread);
+}
+
+/* The lowest key of each color offers the memory; all of the parent take part. */
+static void *split_on_thread(void *argument) {
+  struct ncclComm *comm = argument, *parent = comm->parent;
+  shared *m = parent->memory;
+  int me = parent->rank, leader = me, rc = MS_NCCL_SUCCESS;
+  told id = {0, -1};
+  m->split[me].color = comm->color;
+  m->split[me].key = comm->key;
+  if (barrier(parent)) rc = REMOTE_ERROR;
+  for (int p = 0; p < parent->size && !rc; p++) {
+    if (m->split[p].color != comm->color) continue;
+    comm->size++;
+    if (m->split[p].key < comm->key) comm->rank++;
+    if (m->split[p].key < m->split[leader].key) leader = p;
+  }
+  if (!rc && leader == me) {
+    rc = offer(&id);
+    m->split[me].pid = id.pid;
+    m->split[me].fd = id.fd;
+  }
+  if (!rc && barrier(parent)) rc = REMOTE_ERROR;
+  if (!rc) rc = join(comm, (told){m->split[leader].pid, m->split[leader].fd});
+  if (!rc && barrier(parent)) rc = REMOTE_ERROR;
+  if (id.fd >= 0) close(id.fd);
+  if (!rc) emulated_take(COMM_BYTES);
+  atomic_fetch_sub(&parent->pending, 1);
+  atomic_store(&comm->state, rc);
+  return NULL;
+}
+
+int ncclCommSplit(ms_nccl_comm parent, int color, int key, ms_nccl_comm *out, ms_nccl_config *config) {
+  if (emulated_fails("ncclCommSplit")) return INTERNAL;
+  if (config->blocking != 0 || atomic_load(&parent->state)) return INVALID_USAGE;
+  struct ncclComm *comm = calloc(1, sizeof *comm);
+  if (!comm) return SYSTEM_ERROR;
+  comm->parent = parent;
+  comm->color = color;
+  comm->key = key;
+  atomic_fetch_add(&parent->pending, 1);
+  *out = comm;
+  return start(comm, split_on_thread);
+}
+
+int ncclCommGetAsyncError(ms_nccl_comm comm, int *error) {
+  if (emulated_fails("ncclCommGetAsyncError")) return INTERNAL;
+  *error = atomic_load(&comm->state);
+  return MS_NCCL_SUCCESS;
+}
+
+int ncclCommAbort(ms_nccl_comm comm) {
+  if (emulated_fails("abort"))
+    for (;;) pause();
+  atomic_store(&comm->aborted, 1);
+  for (int turn = 0; atomic_load(&comm->pending); turn++) nap(turn);
+  if (comm->opens) pthread_join(comm->opening, NULL);
+  if (comm->memory) {
+    if (!atomic_load(&comm->state)) emulated_take(-COMM_BYTES);
+    munmap(comm->memory, sizeof(shared));
+  }
+  free(comm);
+  return MS_NCCL_SUCCESS;
+}
+
+const char *ncclGetErrorString(int result) {
+  static const char *const texts[] = {"no error",
+                                      "unhandled cuda error",
+                                      "unhandled system error",
+                                      "internal error",
+                                      "invalid argument",
+                                      "invalid usage",
+                                      "remote process exited or there was a network error",
+                                      "NCCL operation in progress"};
+  return result >= 0 && result < 8 ? texts[result] : "unknown result code";
+}
+
+const char *ncclGetLastError(ms_nccl_comm comm) {
+  (void)comm;
+  return last_error;
+}
+
+/* ---- collectives ------------------------------------------------------------------------------------------------------ */
+
+typedef struct work {
+  struct ncclComm *comm;
+  cudaStream_t stream;
+  int kind, dtype, root;
+  const char *from;
+  char *to;
+  size_t count;
+  int lost, fails;
+  struct work *next;
+} work;
+
+static size_t size_of(int dtype) { return dtype == MS_NCCL_FLOAT32 ? 4 : 2; }
+
+static float read_element(const char *data, int dtype, size_t i) {
+  if (dtype == MS_NCCL_FLOAT32) return ((const float *)(const void *)data)[i];
+  uint32_t bits = (uint32_t)((const uint16_t *)(const void *)data)[i] << 16;
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+static void write_element(char *data, int dtype, size_t i, float value) {
+  if (dtype == MS_NCCL_FLOAT32) {
+    ((float *)(void *)data)[i] = value;
+    return;
+  }
+  uint32_t bits;
+  memcpy(&bits, &value, sizeof bits);
+  bits += 0x7fff + (bits >> 16 & 1);
+  ((uint16_t *)(void *)data)[i] = (uint16_t)(bits >> 16);
+}
+
+/* Adds up, rank after rank, elements [0, n) of what all have put into the round, from byte `at` on. */
+static void sum(const struct ncclComm *comm, size_t at, char *to, int dtype, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    float total = 0;
+    for (int p = 0; p < comm->size; p++) total += read_element(comm->memory->round[p] + at, dtype, i);
+    write_element(to, dtype, i, total);
+  }
+}
+
+/* Elements [first, first + n) of every rank's chunk, or of everything. */
+static int do_round(const work *w, size_t first, size_t n) {
+  struct ncclComm *comm = w->comm;
+  size_t size = size_of(w->dtype);
+  char *mine = comm->memory->round[comm->rank];
+  if (w->kind == REDUCE_SCATTER)
+    for (int p = 0; p < comm->size; p++)
+      memcpy(mine + (size_t)p * n * size, w->from + ((size_t)p * w->count + first) * size, n * size);
+  else if (w->kind != BROADCAST || comm->rank == w->root) memcpy(mine, w->from + first * size, n * size);
+  if (barrier(comm)) return 1;
+  if (w->kind == REDUCE_SCATTER) sum(comm, (size_t)comm->rank * n * size, w->to + first * size, w->dtype, n);
+  if (w->kind == ALL_REDUCE) sum(comm, 0, w->to + first * size, w->dtype, n);
+  if (w->kind == BROADCAST) memcpy(w->to + first * size, comm->memory->round[w->root], n * size);
+  for (int p = 0; w->kind == ALL_GATHER && p < comm->size; p++)
+    memcpy(w->to + ((size_t)p * w->count + first) * size, comm->memory->round[p], n * size);
+  return barrier(comm);
+}
+
+/* Ranks that issue different collectives would hang on GPUs; here they are told. */
+static int agree(const work *w) {
+  struct ncclComm *comm = w->comm;
+  uint64_t mine = (uint64_t)w->kind << 56 | (uint64_t)w->dtype << 48 | w->count;
+  comm->memory->signature[comm->rank] = mine;
+  if (barrier(comm)) return 1;
+  int differs = 0;
+  for (int p = 0; p < comm->size; p++) differs |= comm->memory->signature[p] != mine;
+  if (differs) atomic_store(&comm->state, INVALID_USAGE);
+  return barrier(comm) || differs;
+}
+
+static void run(void *argument) {
+  const work *w = argument;
+  struct ncclComm *comm = w->comm;
+  if (w->fails) atomic_store(&comm->state, REMOTE_ERROR);
+  for (int turn = 0; (w->fails || w->lost) && !atomic_load(&comm->aborted); turn++) nap(turn);
+  size_t step = ROUND_BYTES / size_of(w->dtype) / (w->kind == REDUCE_SCATTER ? (size_t)comm->size : 1);
+  int stopped = atomic_load(&comm->aborted) || agree(w);
+  for (size_t first = 0; first < w->count && !stopped; first += step)
+    stopped = do_round(w, first, w->count - first < step ? w->count - first : step);
+}
+
+static _Thread_local int depth;
+static _Thread_local work *first, **last; /* of a group; last NULL: it is empty */
+
+static void drop(void *argument) {
+  work *w = argument;
+  atomic_fetch_sub(&w->comm->pending, 1);
+  free(w);
+}
+
+static int submit(void) {
+  int rc = MS_NCCL_SUCCESS;
+  while (first) {
+    work *w = first;
+    first = w->next;
+    if (emulated_submit(w->stream, run, w, drop)) rc = UNHANDLED;
+  }
+  last = NULL;
+  return rc;
+}
+
+static int add(work given) {
+  if (atomic_load(&given.comm->state)) return INVALID_USAGE;
+  work *w = malloc(sizeof *w);
+  if (!w) return SYSTEM_ERROR;
+  *w = given;
+  w->fails = emulated_fails("asynchronous");
+  w->lost = emulated_fails("lost");
+  atomic_fetch_add(&w->comm->pending, 1);
+  if (last) *last = w;
+  else first = w;
+  last = &w->next;
+  return depth ? MS_NCCL_SUCCESS : submit();
+}
+
+int ncclGroupStart(void) {
+  if (emulated_fails("ncclGroupStart")) return INTERNAL;
+  depth++;
+  return MS_NCCL_SUCCESS;
+}
+
+int ncclGroupEnd(void) {
+  int fails = emulated_fails("ncclGroupEnd");
+  if (--depth) return MS_NCCL_SUCCESS;
+  int rc = submit();
+  return fails ? INTERNAL : rc;
+}
+
+int ncclAllGather(const void *from, void *to, size_t count, int dtype, ms_nccl_comm comm, cudaStream_t stream) {
+  if (emulated_fails("ncclAllGather")) return INTERNAL;
+  return add((work){comm, stream, ALL_GATHER, dtype, 0, from, to, count, 0, 0, NULL});
+}
+
+int ncclReduceScatter(const void *from, void *to, size_t count, int dtype, int op, ms_nccl_comm comm,
+                      cudaStream_t stream) {
+  if (emulated_fails("ncclReduceScatter")) return INTERNAL;
+  if (op != MS_NCCL_SUM) return INVALID_ARGUMENT;
+  return add((work){comm, stream, REDUCE_SCATTER, dtype, 0, from, to, count, 0, 0, NULL});
+}
+
+int ncclAllReduce(const void *from, void *to, size_t count, int dtype, int op, ms_nccl_comm comm, cudaStream_t stream) {
+  if (emulated_fails("ncclAllReduce")) return INTERNAL;
+  if (op != MS_NCCL_SUM) return INVALID_ARGUMENT;
+  return add((work){comm, stream, ALL_REDUCE, dtype, 0, from, to, count, 0, 0, NULL});
+}
+
+int ncclBroadcast(const void *from, void *to, size_t count, int dtype, int root, ms_nccl_comm comm,
+                  cudaStream_t stream) {
+  if (emulated_fails("ncclBroadcast")) return INTERNAL;
+  return add((work){comm, stream, BROADCAST, dtype, root, from, to, count, 0, 0, NULL});
+}

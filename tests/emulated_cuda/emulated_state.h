@@ -1,0 +1,28 @@
+/* emulated_state.h - between emulated_runtime.cpp and emulated_stream.cpp. */
+#ifndef EMULATED_STATE_H
+#define EMULATED_STATE_H
+
+#include <atomic>
+#include <functional>
+
+#include "emulated_runtime.h"
+
+namespace emulated {
+
+/* Where what went wrong while work was done stays: every later call returns it. */
+extern std::atomic<int> device_error;
+extern thread_local cudaError_t last_error;
+extern std::atomic<long long> streams_alive, events_alive, graphs_alive;
+
+/* Notes an error for cudaGetLastError, and returns it, or the device's. */
+cudaError_t finish(cudaError_t error);
+/* Gives work to a stream, or to the graph that captures it. */
+cudaError_t give(cudaStream_t stream, std::function<cudaError_t()> work);
+/* Waits until all streams have done what they were given. */
+void drain_all();
+/* Whether both sides of a copy lie where its kind says. */
+cudaError_t check_copy(const void *to, const void *from, size_t bytes, cudaMemcpyKind kind);
+
+} // namespace emulated
+
+#endif

@@ -1,0 +1,370 @@
+/* emulated_stream.cpp - streams, events and graphs of the emulated runtime. */
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "emulated_state.h"
+
+using emulated::finish;
+using Work = std::function<cudaError_t()>;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+/* What is captured of a stream, and of those that came to wait for it. */
+struct Capture {
+  cudaStream_t origin;
+  std::vector<Work> work;
+  std::map<cudaStream_t, size_t> last, joined; /* of each stream: work given so far; of that, what the origin waits for */
+  bool broken = false;
+};
+
+/* Lives until its thread has ended, which may be after the stream was destroyed. */
+struct Queue {
+  std::mutex lock;
+  std::condition_variable changed;
+  std::deque<Work> work;
+  bool busy = false, closed = false;
+  unsigned seed = 1;
+};
+
+bool threads() {
+  const char *mode = getenv("MOONSHARD_EMULATE_STREAMS");
+  return mode && !strcmp(mode, "threads");
+}
+
+void run(const Work &work) {
+  const cudaError_t error = emulated::device_error ? cudaSuccess : work();
+  int none = cudaSuccess;
+  if (error != cudaSuccess) emulated::device_error.compare_exchange_strong(none, error);
+}
+
+void pause(Queue *queue) {
+  const char *jitter = getenv("MOONSHARD_EMULATE_JITTER");
+  if (jitter) std::this_thread::sleep_for(std::chrono::microseconds(rand_r(&queue->seed) % (atoi(jitter) + 1)));
+}
+
+void serve(std::shared_ptr<Queue> queue) {
+  std::unique_lock<std::mutex> guard(queue->lock);
+  for (;;) {
+    queue->changed.wait(guard, [&] { return queue->closed || !queue->work.empty(); });
+    if (queue->work.empty()) return;
+    Work work = std::move(queue->work.front());
+    queue->work.pop_front();
+    queue->busy = true;
+    guard.unlock();
+    pause(queue.get());
+    run(work);
+    work = nullptr;
+    guard.lock();
+    queue->busy = false;
+    queue->changed.notify_all();
+  }
+}
+
+void drain(Queue *queue) {
+  std::unique_lock<std::mutex> guard(queue->lock);
+  queue->changed.wait(guard, [&] { return queue->work.empty() && !queue->busy; });
+}
+
+} // namespace
+
+struct CUstream_st {
+  std::shared_ptr<Queue> queue = std::make_shared<Queue>();
+  std::thread thread;
+  std::shared_ptr<Capture> capture;
+};
+
+/* How often it was recorded, and how far streams have come with that. */
+struct Moments {
+  std::mutex lock;
+  std::condition_variable changed;
+  long long recorded = 0, passed = 0;
+  Clock::time_point at;
+};
+
+struct CUevent_st {
+  std::shared_ptr<Moments> moments = std::make_shared<Moments>();
+  bool timed;
+  std::shared_ptr<Capture> capture; /* it was recorded in, after `position` pieces of work of a stream */
+  cudaStream_t stream = nullptr;
+  size_t position = 0;
+};
+
+struct CUgraph_st {
+  std::vector<Work> work;
+};
+
+struct CUgraphExec_st {
+  std::shared_ptr<std::vector<Work>> work;
+};
+
+namespace {
+
+std::mutex alive_lock;
+std::set<cudaStream_t> alive;
+
+cudaError_t enqueue(cudaStream_t stream, Work work) {
+  if (!stream || !stream->thread.joinable()) {
+    run(work);
+    return finish(cudaSuccess);
+  }
+  std::lock_guard<std::mutex> guard(stream->queue->lock);
+  stream->queue->work.push_back(std::move(work));
+  stream->queue->changed.notify_all();
+  return finish(cudaSuccess);
+}
+
+} // namespace
+
+cudaError_t emulated::give(cudaStream_t stream, Work work) {
+  if (!stream || !stream->capture) return enqueue(stream, std::move(work));
+  stream->capture->work.push_back(std::move(work));
+  stream->capture->last[stream]++;
+  return finish(cudaSuccess);
+}
+
+void emulated::drain_all() {
+  std::vector<std::shared_ptr<Queue>> queues;
+  {
+    std::lock_guard<std::mutex> guard(alive_lock);
+    for (cudaStream_t stream : alive) queues.push_back(stream->queue);
+  }
+  for (auto &queue : queues) drain(queue.get());
+}
+
+#define FAIL_ON_DEMAND(function) \
+  if (emulated_fails(function)) return finish(cudaErrorUnknown)
+
+extern "C" {
+
+cudaError_t emulated_submit(cudaStream_t stream, void (*call)(void *), void *argument, void (*drop)(void *)) {
+  std::shared_ptr<void> held(argument, drop);
+  return emulated::give(stream, [call, held = std::move(held)] {
+    call(held.get());
+    return cudaSuccess;
+  });
+}
+
+/* ---- streams ---------------------------------------------------------------------------------------------------------- */
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned int, int) {
+  static std::atomic<unsigned> made;
+  FAIL_ON_DEMAND("cudaStreamCreateWithPriority");
+  *stream = new CUstream_st;
+  (*stream)->queue->seed = ++made;
+  if (threads()) (*stream)->thread = std::thread(serve, (*stream)->queue);
+  emulated::streams_alive++;
+  std::lock_guard<std::mutex> guard(alive_lock);
+  alive.insert(*stream);
+  return finish(cudaSuccess);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  if (!stream) return finish(cudaErrorInvalidResourceHandle);
+  {
+    std::lock_guard<std::mutex> guard(alive_lock);
+    alive.erase(stream);
+  }
+  emulated::streams_alive--;
+  bool idle;
+  {
+    std::lock_guard<std::mutex> guard(stream->queue->lock);
+    stream->queue->closed = true;
+    idle = stream->queue->work.empty() && !stream->queue->busy;
+    stream->queue->changed.notify_all();
+  }
+  if (stream->thread.joinable()) idle ? stream->thread.join() : stream->thread.detach();
+  delete stream;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  FAIL_ON_DEMAND("cudaStreamSynchronize");
+  if (stream && stream->capture) return finish(cudaErrorStreamCaptureUnsupported);
+  if (stream) drain(stream->queue.get());
+  return finish(cudaSuccess);
+}
+
+cudaError_t cudaDeviceSynchronize(void) {
+  FAIL_ON_DEMAND("cudaDeviceSynchronize");
+  emulated::drain_all();
+  return finish(cudaSuccess);
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (!stream) return finish(cudaSuccess);
+  std::lock_guard<std::mutex> guard(stream->queue->lock);
+  return finish(stream->queue->work.empty() && !stream->queue->busy ? cudaSuccess : cudaErrorNotReady);
+}
+
+/* ---- events ------------------------------------------------------------------------------------------------------------- */
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags) {
+  FAIL_ON_DEMAND("cudaEventCreateWithFlags");
+  *event = new CUevent_st;
+  (*event)->timed = !(flags & cudaEventDisableTiming);
+  emulated::events_alive++;
+  return finish(cudaSuccess);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  if (!event) return finish(cudaErrorInvalidResourceHandle);
+  emulated::events_alive--;
+  delete event;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  FAIL_ON_DEMAND("cudaEventRecord");
+  if (!event) return finish(cudaErrorInvalidResourceHandle);
+  event->capture = stream ? stream->capture : nullptr;
+  if (event->capture) {
+    event->stream = stream;
+    event->position = event->capture->last[stream];
+    return finish(cudaSuccess);
+  }
+  std::shared_ptr<Moments> moments = event->moments;
+  long long moment;
+  {
+    std::lock_guard<std::mutex> guard(moments->lock);
+    moment = ++moments->recorded;
+  }
+  return enqueue(stream, [moments, moment] {
+    std::lock_guard<std::mutex> guard(moments->lock);
+    moments->passed = moment;
+    moments->at = Clock::now();
+    moments->changed.notify_all();
+    return cudaSuccess;
+  });
+}
+
+/* A stream that waits for a captured event is captured too, until the origin has waited for it. */
+static cudaError_t wait_in_capture(cudaStream_t stream, cudaEvent_t event) {
+  if (!event->capture || (stream->capture && stream->capture != event->capture)) {
+    stream->capture->broken = true;
+    return cudaErrorStreamCaptureIsolation;
+  }
+  stream->capture = event->capture;
+  stream->capture->last[stream] += 0;
+  size_t *joined = &stream->capture->joined[event->stream];
+  if (stream == stream->capture->origin && event->position > *joined) *joined = event->position;
+  if (stream == stream->capture->origin) stream->capture->last[event->stream] += 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
+  FAIL_ON_DEMAND("cudaStreamWaitEvent");
+  if (!event) return finish(cudaErrorInvalidResourceHandle);
+  if (stream->capture || event->capture) return finish(wait_in_capture(stream, event));
+  std::shared_ptr<Moments> moments = event->moments;
+  long long moment;
+  {
+    std::lock_guard<std::mutex> guard(moments->lock);
+    moment = moments->recorded;
+  }
+  return enqueue(stream, [moments, moment] {
+    std::unique_lock<std::mutex> guard(moments->lock);
+    moments->changed.wait(guard, [&] { return moments->passed >= moment; });
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  FAIL_ON_DEMAND("cudaEventQuery");
+  if (!event) return finish(cudaErrorInvalidResourceHandle);
+  if (event->capture) return finish(cudaErrorCapturedEvent);
+  std::lock_guard<std::mutex> guard(event->moments->lock);
+  return finish(event->moments->passed == event->moments->recorded ? cudaSuccess : cudaErrorNotReady);
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  FAIL_ON_DEMAND("cudaEventSynchronize");
+  std::unique_lock<std::mutex> guard(event->moments->lock);
+  event->moments->changed.wait(guard, [&] { return event->moments->passed == event->moments->recorded; });
+  return finish(cudaSuccess);
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end) {
+  FAIL_ON_DEMAND("cudaEventElapsedTime");
+  if (!begin || !end || !begin->timed || !end->timed) return finish(cudaErrorInvalidResourceHandle);
+  std::unique_lock<std::mutex> first(begin->moments->lock, std::defer_lock), second(end->moments->lock, std::defer_lock);
+  std::lock(first, second);
+  *ms = std::chrono::duration<float, std::milli>(end->moments->at - begin->moments->at).count();
+  return finish(cudaSuccess);
+}
+
+/* ---- graphs ------------------------------------------------------------------------------------------------------------- */
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode) {
+  FAIL_ON_DEMAND("cudaStreamBeginCapture");
+  if (!stream || stream->capture) return finish(cudaErrorStreamCaptureUnsupported);
+  stream->capture = std::make_shared<Capture>();
+  stream->capture->origin = stream;
+  return finish(cudaSuccess);
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
+  *graph = nullptr;
+  std::shared_ptr<Capture> capture = stream->capture;
+  if (!capture || capture->origin != stream) return finish(cudaErrorStreamCaptureUnsupported);
+  bool joined = true;
+  for (auto &entry : capture->last) {
+    entry.first->capture = nullptr;
+    if (entry.first != stream && capture->joined[entry.first] != entry.second) joined = false;
+  }
+  stream->capture = nullptr;
+  FAIL_ON_DEMAND("cudaStreamEndCapture");
+  if (capture->broken) return finish(cudaErrorStreamCaptureIsolation);
+  if (!joined) return finish(cudaErrorStreamCaptureUnjoined);
+  *graph = new CUgraph_st{std::move(capture->work)};
+  emulated::graphs_alive++;
+  return finish(cudaSuccess);
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, unsigned long long) {
+  FAIL_ON_DEMAND("cudaGraphInstantiate");
+  *made = new CUgraphExec_st{std::make_shared<std::vector<Work>>(graph->work)};
+  emulated::graphs_alive++;
+  return finish(cudaSuccess);
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  emulated::graphs_alive--;
+  delete graph;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
+  emulated::graphs_alive--;
+  delete graph;
+  return cudaSuccess;
+}
+
+/* In the order of capture, which is one of those that its events allow. */
+cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
+  FAIL_ON_DEMAND("cudaGraphLaunch");
+  std::shared_ptr<std::vector<Work>> work = graph->work;
+  return emulated::give(stream, [work] {
+    for (const Work &piece : *work) {
+      const cudaError_t error = piece();
+      if (error != cudaSuccess) return error;
+    }
+    return cudaSuccess;
+  });
+}
+
+} // extern "C"

@@ -1,0 +1,75 @@
+#!/bin/bash
+# What only a GPU can tell, and ends with a short table. Ends with 2 where there is no GPU, having said so.
+#
+#   tests/gpu/run.sh --build build/release
+#
+# Recipes: whole trainings beside the CPU's, on streams and as graphs. NCCL: two
+# ranks that share the first GPU, each as a host of its own over sockets, which shows order, sizes and numbers, and no speed. Memory:
+# NVIDIA's compute-sanitizer over a short training, where it is installed. It needs the driver, NCCL, and what `make all` built.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+build=build/release
+[ "${1:-}" = --build ] && build=$2
+bin=$build/moonshard
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+if ! "$bin" doctor --json | grep -q '"devices":\[{'; then
+  echo "tests/gpu: there is no GPU that this build can use:" >&2
+  "$bin" doctor | grep -A2 '^gpu' >&2
+  exit 2
+fi
+
+failed=0
+table=()
+# note NAME STATUS SECONDS: a line of the table; the end of the log where it failed.
+note() {
+  if [ "$2" -eq 0 ]; then
+    table+=("$(printf 'pass  %-52s %6.1f s' "$1" "$3")")
+  else
+    failed=$((failed + 1))
+    table+=("$(printf 'FAIL  %-52s %6.1f s  (status %d)' "$1" "$3" "$2")")
+    tail -n 25 "$work/log" | sed 's/^/      /'
+  fi
+}
+# try NAME LIMIT COMMAND...
+try() {
+  local name=$1 limit=$2 began status
+  shift 2
+  began=$(date +%s.%N)
+  timeout -k 10 "$limit" "$@" >"$work/log" 2>&1 </dev/null
+  status=$?
+  note "$name" "$status" "$(echo "$(date +%s.%N) $began" | awk '{ print $1 - $2 }')"
+}
+
+# parity NAME LIMIT RANKS TOLERANCE ENVIRONMENT SETTING...
+parity() {
+  local name=$1 limit=$2 ranks=$3 tolerance=$4 environment=$5
+  shift 5
+  # shellcheck disable=SC2086 # assignments, one a word
+  try "$name" "$limit" env $environment luajit tests/gpu/parity.lua "$bin" "$work" "$ranks" "$tolerance" "$@"
+}
+export LUA_PATH="$PWD/lua/?.lua;$PWD/lua/?/init.lua;$PWD/${build%/*}/gen/?.lua;$PWD/tests/?.lua;;"
+export MOONSHARD_LIB=$PWD/$build/libmoonshard.so
+alone=CUDA_MODULE_LOADING=LAZY
+shared="MOONSHARD_CUDA_SHARE=1 NCCL_SOCKET_IFNAME=lo NCCL_IB_DISABLE=1 NCCL_MAX_CTAS=1 NCCL_ALGO=Ring NCCL_PROTO=Simple \
+CUDA_MODULE_LOADING=EAGER"
+parity "training, f32" 120 1 1e-4 "$alone" mesh=1x1 micro=2 dropout=true
+parity "training, bf16" 120 1 2e-2 "$alone" mesh=1x1 dtype=bf16
+parity "training, recomputation" 120 1 1e-4 "$alone" mesh=1x1 recompute=blocks
+parity "training, captured as graphs" 120 1 1e-4 "$alone" mesh=1x1 micro=3 --cuda-graph
+parity "NCCL, two shards on one GPU" 180 2 1e-4 "$shared" mesh=1x2 micro=2
+parity "NCCL, two shards in bf16, ragged" 180 2 2e-2 "$shared" mesh=1x2 dtype=bf16 layout=ragged
+parity "NCCL, two replicas on one GPU" 180 2 1e-4 "$shared" mesh=2x1
+parity "NCCL, two shards, captured" 180 2 1e-4 "$shared" mesh=1x2 micro=3 --cuda-graph
+sanitizer=$(command -v compute-sanitizer || echo "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer")
+if [ -x "$sanitizer" ]; then
+  try "compute-sanitizer, memory, a short training" 600 "$sanitizer" --tool memcheck --error-exitcode 9 \
+    "$bin" run tests/lua/recipes/parity.lua device=cuda steps=2 "out=$work/sanitized.json"
+else
+  table+=("skip  compute-sanitizer is not installed")
+fi
+
+printf '\n'
+printf '%s\n' "${table[@]}"
+[ "$failed" -eq 0 ]

@@ -1,0 +1,206 @@
+-- Runs on the device cuda without a GPU: the host code of the device over an emulated runtime and NCCL, with the CPU's
+-- kernels (tests/emulated_cuda). Numbers, memory and counts are those of the CPU; what goes wrong is told.
+
+local compare = require("moonshard.check.compare")
+local json = require("cjson")
+local program = require("lua.program")
+
+local PARITY, TROUBLE = "tests/lua/recipes/parity.lua", "tests/lua/recipes/trouble.lua"
+local SLOWER = os.getenv("MOONSHARD_CONFIG") == "release" and 1 or 4
+local DEADLINE = tostring(2 * SLOWER)
+local MIB = 2 ^ 20
+
+local runs, outs = {}, {}
+
+local function parity(name, ranks, settings, options)
+  local words = { "run", PARITY, "-n", tostring(ranks), "steps=4", unpack(settings) }
+  for _, word in ipairs(options or {}) do words[#words + 1] = word end
+  outs[name] = { cpu = os.tmpname(), cuda = os.tmpname() }
+  local cpu, cuda = { unpack(words) }, { unpack(words) }
+  cpu[#cpu + 1], cuda[#cuda + 1] = "out=" .. outs[name].cpu, "out=" .. outs[name].cuda
+  for i, word in ipairs(cpu) do
+    if word == "--cuda-graph" then table.remove(cpu, i) end
+  end
+  cpu[#cpu + 1], cuda[#cuda + 1] = "shared_masters=false", "device=cuda"
+  cuda.environment = program.emulated_cuda("MOONSHARD_EMULATE_JITTER=50")
+  runs[name .. " cpu"], runs[name .. " cuda"] = cpu, cuda
+end
+
+local function case(name, arguments, environment)
+  runs[name] = arguments
+  runs[name].environment = program.emulated_cuda(environment)
+end
+
+local THIN = os.getenv("MOONSHARD_CONFIG") ~= "release"
+parity("alone", 1, { "mesh=1x1", "micro=2", "dropout=true" })
+parity("hsdp", 4, { "mesh=2x2", "micro=3", "recompute=blocks", "reshard=true", "sync=shard" })
+parity("graph", 2, { "mesh=1x2", "micro=3", "reshard_backward=false" }, { "--cuda-graph" })
+if os.getenv("MOONSHARD_CONFIG") ~= "thread" then
+  parity("kernels", 2, { "mesh=1x2", "micro=2", "recompute=ops", "optimizer=sgd" })
+  runs["kernels cuda"].environment = program.emulated_cuda(("MOONSHARD_CUDA_LIBRARY=%s/tests/emulated/%s"):format(
+    os.getenv("MOONSHARD_BIN"):match("^(.*)/"), "libmoonshard_cuda_emulated.so"))
+end
+if not THIN then
+  parity("shards", 2, { "mesh=1x2", "layout=ragged", "micro=2", "sync=last", "mixed=true", "dtype=bf16" })
+  parity("groups", 4, { "mesh=1x4", "reshard=2", "rows=12" })
+  parity("replicas", 2, { "mesh=2x1", "freeze=fc1", "optimizer=sgd" })
+end
+
+local function trouble(name, words, environment)
+  local arguments = { "run", TROUBLE, "-n", "2", "--device", "cuda", "--timeout", DEADLINE, unpack(words) }
+  case(name, arguments, environment)
+end
+
+local BIG = { "dim=256", "rows=256", "blocks=4", "steps=100000" }
+trouble("killed", { "how=kill", "where=inside", unpack(BIG) })
+trouble("stopped", { "how=stop", "where=inside", unpack(BIG) })
+trouble("library", {}, "MOONSHARD_EMULATE_FAIL=asynchronous:9")
+trouble("lost", {}, "MOONSHARD_EMULATE_FAIL=lost:9")
+trouble("hanging abort", {}, "MOONSHARD_EMULATE_FAIL=asynchronous:9,abort:1")
+trouble("old library", {}, "MOONSHARD_EMULATE_NCCL_VERSION=21203")
+trouble("no library", {}, "MOONSHARD_NCCL_LIBRARY=/nowhere/libnccl.so")
+trouble("too few", {}, "MOONSHARD_EMULATE_DEVICES=1")
+trouble("no gpu", {}, "MOONSHARD_EMULATE_DEVICES=0")
+trouble("no driver", {}, "MOONSHARD_EMULATE_DEVICES=-1")
+trouble("no memory", {}, "MOONSHARD_EMULATE_FAIL=cudaMalloc:4")
+runs["nothing"] = { "run", TROUBLE, "device=cuda", environment = "MOONSHARD_CUDA_LIBRARY=/nowhere/lib.so" }
+case("doctor", { "doctor", "--json" }, "MOONSHARD_EMULATE_DEVICES=2")
+local metrics, trace = os.tmpname(), os.tmpname()
+trouble("measured", { "--metrics", metrics, "--trace", trace, "steps=4" })
+case("plan", { "plan", PARITY, "-n", "4", "mesh=2x2", "micro=3", "recompute=blocks", "reshard=true", "sync=shard",
+  "--device", "cuda", "--json" }, "MOONSHARD_EMULATE_DEVICES=0")
+
+local ended
+
+local function told(name)
+  ended = ended or program.run_all(runs)
+  return ended[name]
+end
+
+local function read_json(path)
+  local file = assert(io.open(path))
+  local text = file:read("*a")
+  file:close()
+  return json.decode(text)
+end
+
+local function assert_close(expected, got, tolerance, what)
+  local worst = compare.arrays(expected, got, { count = #expected, tolerance = tolerance })
+  assert.is_falsy(worst and worst.differs, what)
+end
+
+local function result(name, device)
+  local run = told(name .. " " .. device)
+  assert.equal(0, run.status, run.err)
+  return read_json(outs[name][device])
+end
+
+local function assert_same(name, tolerance)
+  local cpu, cuda = result(name, "cpu"), result(name, "cuda")
+  assert_close(cpu.losses, cuda.losses, tolerance, name .. ": losses")
+  assert_close(cpu.norms, cuda.norms, tolerance, name .. ": norms")
+  assert_close({ cpu.evaluated }, { cuda.evaluated }, tolerance, name .. ": evaluated")
+  for param, values in pairs(cpu.params) do
+    assert_close(values, cuda.params[param], compare.PARAMETERS * tolerance, name .. ": " .. param)
+  end
+  assert.same(cpu.collectives, cuda.collectives)
+  assert.same(cpu.comm_bytes, cuda.comm_bytes)
+  assert.equal(cuda.plan.peak_bytes, cuda.peak_bytes)
+  return cuda
+end
+
+local function fails(name, status, ...)
+  local run = told(name)
+  assert.equal(status, run.status, run.err)
+  for _, part in ipairs({ ... }) do assert.truthy(run.err:find(part), ("%q is not in: %s"):format(part, run.err)) end
+end
+
+describe("the device cuda over emulated libraries", function()
+  teardown(function()
+    for _, files in pairs(outs) do os.remove(files.cpu); os.remove(files.cuda) end
+    os.remove(metrics)
+    os.remove(trace)
+  end)
+
+  it("T1 one rank trains, evaluates and is read as on the CPU", function()
+    assert.equal(0, assert_same("alone", 1e-5).allocations)
+  end)
+
+  it("T1 replicas of shards do, with micro-batches, recomputation and units that are gathered again", function()
+    assert.equal(0, assert_same("hsdp", 1e-5).allocations)
+  end)
+
+  it("T1 groups, layouts, dtypes and strategies do", function()
+    if THIN then return end
+    assert_same("shards", 2e-2)
+    assert_same("groups", 1e-5)
+    assert_same("replicas", 1e-5)
+  end)
+
+  it("T1 the kernels of CUDA give them, emulated", function()
+    if runs["kernels cuda"] then assert_same("kernels", 1e-5) end
+  end)
+
+  it("T2 captured phases give the same numbers", function() assert_same("graph", 1e-5) end)
+
+  it("T1 a plan for GPUs tells the bytes of a rank without one", function()
+    local planned = told("plan")
+    assert.equal(0, planned.status, planned.err)
+    local bytes = result("hsdp", "cuda").peak_bytes
+    assert.equal(bytes, json.decode(planned.out).peak_bytes)
+  end)
+
+  it("T1 memory beside the arenas is measured and told", function()
+    local run = told("measured")
+    assert.equal(0, run.status, run.err)
+    local file = assert(io.open(metrics))
+    local first = json.decode((file:read("*l")))
+    file:close()
+    assert.equal((300 + 3 * 16) * MIB, first.outside_bytes) -- a context, and three communicators of the emulated NCCL
+  end)
+
+  it("T1 a trace has the times of the device", function()
+    local run = told("measured")
+    assert.equal(0, run.status, run.err)
+    local summed = program.run({ "trace", trace, "--json" })
+    assert.equal(0, summed.status, summed.err)
+    assert.truthy(summed.out:find("all_gather", 1, true) and summed.out:find("matmul", 1, true))
+  end)
+
+  it("L2 a rank that dies amid a collective is named, and the others end", function()
+    fails("killed", 3, "^moonshard: rank 1 died: killed by signal 9", "rank 1 was in phase")
+  end)
+
+  it("L2 a rank that stops is named at the deadline", function()
+    fails("stopped", 3, "rank 0 has", "rank 1 is in phase norm [^;]*, its process %d+ is stopped by a signal")
+  end)
+
+  it("L2 an error of the library of collectives ends the run", function()
+    fails("library", 3, "nccl collective: remote process exited or there was a network error")
+    fails("hanging abort", 3, "nccl collective: remote process exited or there was a network error")
+  end)
+
+  it("L2 a collective that does not end is an error at the deadline", function()
+    fails("lost", 3, "reduce_scatter layers.%d: all ranks have come to it, and rank %d has not left it for %d+ s")
+  end)
+
+  it("T1 libraries and GPUs that are not there are told", function()
+    fails("old library", 2, "is NCCL 2.12.3: 2.18.5 or later is needed")
+    fails("no library", 2, "several GPUs need NCCL: /nowhere/libnccl.so")
+    fails("too few", 2, "local rank 1 wants GPU 1, but there are 1: start at most one rank a GPU")
+    fails("no gpu", 2, "device cuda: this machine shows no GPU")
+    fails("no driver", 2, "device cuda: no NVIDIA driver, or one too old for CUDA 13.0")
+    fails("no memory", 3, "the GPU has no %d+ bytes for the arena of ")
+    fails("nothing", 2, "device cuda: MOONSHARD_CUDA_LIBRARY: /nowhere/lib.so: cannot open")
+  end)
+
+  it("T1 doctor tells GPUs, versions and links", function()
+    local found = json.decode(told("doctor").out).gpu
+    assert.equal(2, #found.devices)
+    assert.equal("9.0", found.devices[1].capability)
+    assert.same({ 1 }, found.devices[1].peers)
+    assert.equal("13.0", found.libraries.driver)
+    assert.equal("2.28.9", found.libraries.nccl)
+    assert.is_nil(found.why)
+  end)
+end)
