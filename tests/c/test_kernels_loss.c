@@ -234,7 +234,8 @@ static void check_embedding_backward(int dtype, int out_dtype, int64_t rows, int
   for (int64_t i = 0; i < n; i++)
     for (int64_t j = 0; j < columns; j++)
       sum[(int64_t)input_at(&c, 0, i) * columns + j] += input_at(&c, 1, i * columns + j);
-  for (int64_t i = 0; i < rows * columns; i++) assert_output(&c, 0, i, sum[i], 2e-5);
+  /* Hundreds of terms in a row, in f32. */
+  for (int64_t i = 0; i < rows * columns; i++) assert_output(&c, 0, i, sum[i], 1e-4);
   free(sum);
   free_case(&c);
 }

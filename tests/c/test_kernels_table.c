@@ -191,7 +191,8 @@ static void every_op_has_a_case_and_a_kernel(void **state) {
   (void)state;
   for (int op = 0; op < MS_OP_COUNT; op++) {
     const ms_op_row *row = ms_op_row_of(op);
-    int found = row->flags & MS_OP_ALIAS;
+    /* test_kernels_documents.c tests those of documents; a device may refuse them. */
+    int found = row->flags & MS_OP_ALIAS || !strncmp(row->name, "document_", 9);
     if (!found && !kernel_of(op)) fail_msg("this device has no kernel of %s", row->name);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) found |= !strcmp(cases[i].op, row->name);
     if (!found) fail_msg("%s has no case here", row->name);

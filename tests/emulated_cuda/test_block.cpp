@@ -1,5 +1,6 @@
 /* test_block.cpp - the emulation itself: what it runs as a GPU would, and what it refuses that no GPU would survive. */
 #include "cuda_bf16.h"
+#include "emulated_state.h"
 
 extern "C" {
 #include <setjmp.h>
@@ -54,6 +55,12 @@ static void warps_vote_match_and_shuffle(void **) {
   assert_memory_equal(results, expected, sizeof expected);
 }
 
+/* What a kernel did wrong stays with the device, as it does with a real one; the next test wants another. */
+static void mend_device() {
+  emulated::device_error = cudaSuccess;
+  cudaGetLastError();
+}
+
 static void half_a_barrier(int) {
   if (threadIdx.x < 40) __syncthreads();
 }
@@ -62,6 +69,8 @@ static void a_barrier_that_some_never_reach_is_told(void **) {
   assert_int_equal(launch_kernel("half", half_a_barrier, 2, 64, 0, nullptr, 0), cudaErrorLaunchFailure);
   assert_int_equal(cudaGetLastError(), cudaErrorLaunchFailure);
   assert_int_equal(cudaGetLastError(), cudaSuccess);
+  assert_int_equal(cudaDeviceSynchronize(), cudaErrorLaunchFailure);
+  mend_device();
   blocks_of_any_size_run(nullptr); /* and the next launch runs as ever */
 }
 
@@ -78,8 +87,11 @@ static void not_in_own_mask(int) { __syncwarp(0x0000ffffu); }
 
 static void warp_operations_that_do_not_fit_are_told(void **) {
   assert_int_equal(launch_kernel("torn", torn_warp, 1, 32, 0, nullptr, 0), cudaErrorLaunchFailure);
+  mend_device();
   assert_int_equal(launch_kernel("nowhere", read_from_nowhere, 1, 32, 0, nullptr, 0), cudaErrorLaunchFailure);
+  mend_device();
   assert_int_equal(launch_kernel("outside", not_in_own_mask, 1, 32, 0, nullptr, 0), cudaErrorLaunchFailure);
+  mend_device();
   cudaGetLastError();
 }
 

@@ -100,7 +100,7 @@ describe("D1", function()
     ["equal names"] = { { "cpu", { 2, 4 }, { "a", "a" } }, "both named" },
     ["text that is no shape"] = { { "cpu", "2by4", { "a", "b" } }, "sizes joined by x" },
     ["a size that is no integer"] = { { "cpu", { 2, 4.5 }, { "a", "b" } }, "size 4.5 of dimension 1" },
-    ["an unknown device"] = { { "tpu", 8 }, "unknown device" },
+    ["an unknown device"] = { { "tpu", 8 }, "device tpu: did you mean cpu" },
   }) do
     it("refuses " .. title, function()
       local text = message(function() local _ = ms.init_device_mesh(unpack(case[1])) end)
