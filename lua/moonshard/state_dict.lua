@@ -114,6 +114,7 @@ function state_dict.set(model, dict, o)
   end)
   -- Also: from here on no peer reads the old values any more.
   verdict(around, "of load_state_dict", ok, raised)
+  around.held = {} -- what unshard gathered is of before
   write(around, dict, o.full)
 end
 

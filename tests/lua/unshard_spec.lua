@@ -67,6 +67,34 @@ describe("unshard and with_full_params", function()
     assert.truthy(ended.err:find("rank 3: stdin:6: here", 1, true), ended.err)
   end)
 
+  it("I3 hold nothing of what a state dict or a checkpoint replaces", function()
+    local folder = os.tmpname()
+    os.remove(folder)
+    local lines = {
+      [[model = ms.nn.linear(2, 1);]],
+      [[ms.fully_shard(model, { mesh = "1x2" });]],
+      [[train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 0.1 }, loss = ms.loss.mse };]],
+      [[model:set_parameter("weight", { { 1, 2 } });]],
+      ([[ms.checkpoint.save(train, %q);]]):format(folder),
+      [[saved = model:state_dict { full = true };]],
+      [[model:set_parameter("weight", { { 3, 4 } });]],
+      [[model:unshard();]],
+      [[ms.show(model:parameter("weight"))]],
+      ([[ms.checkpoint.load(train, %q);]]):format(folder),
+      [[ms.show(model:parameter("weight"))]],
+      [[next(model:unsharded())]],
+      [[model:set_parameter("weight", { { 3, 4 } });]],
+      [[model:unshard();]],
+      [[model:load_state_dict(saved, { full = true });]],
+      [[ms.show(model:parameter("weight"))]],
+    }
+    local ended = program.run({ "repl", "-n", "2" }, nil, table.concat(lines, "\n") .. "\n")
+    os.execute("rm -rf " .. folder)
+    assert.equal("", ended.err)
+    local function shown(values) return "tensor f32 [1,2], replicated\n[[" .. values .. "]]\n" end
+    assert.equal(shown("3, 4") .. shown("1, 2") .. "nil\n" .. shown("1, 2"), ended.out)
+  end)
+
   it("I3 are nothing where only a plan is made", function()
     local recipe = program.recipe([==[
       local ms = require "moonshard"

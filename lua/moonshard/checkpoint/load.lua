@@ -77,6 +77,7 @@ function load.state(who, path, session, optimizer, verify)
   compare_steps(session, path, checkpoint.manifest.step)
   ok, raised = pcall(function() bytes = read_all(checkpoint, session, list, verify) end)
   checkpoint:close()
+  session.held = {} -- what unshard gathered is of before
   verdict(session, "of loading", ok, raised)
   return checkpoint.manifest, { path = path, bytes_read = bytes }
 end
