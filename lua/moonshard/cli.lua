@@ -43,9 +43,10 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
   moonshard export CHECKPOINT OUT [--huggingface] [--no-checksums]
                          the parameters of a checkpoint, in full, as OUT/model.safetensors; or OUT as a folder that
                          Hugging Face's library loads
-  moonshard generate RECIPE.lua --checkpoint DIR [-n RANKS] [--prompt TEXT] [--tokenizer tokenizer.json] [--tokens N]
-                     [--temperature T] [--top-k K] [--top-p P] [--stop TOKEN] [--seed S] [key=value ...]
-                         continue a text with the recipe's model and the checkpoint's weights
+  moonshard generate RECIPE.lua --checkpoint DIR | FOLDER [-n RANKS] [--prompt TEXT] [--tokenizer tokenizer.json]
+                     [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--stop TOKEN] [--seed S] [key=value ...]
+                         continue a text with the recipe's model and the checkpoint's weights, or with the model of a
+                         Hugging Face folder
   moonshard tokenize --tokenizer tokenizer.json [--out FILE.bin] [--begin TOKEN] [--end TOKEN] [-j THREADS]
                      [--replace-invalid] [--json] FILE...
                          text files, each a document, to one token file; --decode FILE.bin... gives the text again

@@ -1,4 +1,4 @@
--- moonshard generate: a recipe with the weights of a checkpoint.
+-- moonshard generate: a recipe with the weights of a checkpoint, or a Hugging Face folder.
 
 local program = require("lua.program")
 
@@ -39,5 +39,18 @@ describe("moonshard generate", function()
     assert.are_not.equal(text, generated(unpack(arguments)))
     refused("is no checkpoint", RECIPE, "--checkpoint", folder .. "/none")
     refused("needs --checkpoint DIR", RECIPE)
+  end)
+
+  it("continues with the weights of a Hugging Face folder, on any mesh", function()
+    local model = "tests/fixtures/huggingface/gpt2" -- 41 tokens, and no tokenizer: bytes below 41
+    local arguments = { model, "--prompt", "!#", "--tokens", "12", "--seed", "3", "dtype=f32" }
+    local text = generated(unpack(arguments))
+    assert.is_true(#text >= 12, text)
+    assert.equal(text, generated("-n", "2", unpack(arguments)))
+    assert.equal(text, generated("-n", "4", "mesh=2x2", unpack(arguments)))
+    arguments[7] = "4"
+    assert.are_not.equal(text, generated(unpack(arguments)))
+    refused("a folder has weights of its own", model, "--checkpoint", folder)
+    refused(folder .. ": it is no recipe, and holds no config.json of a model", folder)
   end)
 end)

@@ -1,5 +1,5 @@
--- moonshard generate: continues a prompt with the model of a recipe and the weights of a checkpoint. The recipe runs up
--- to its first step, where the text is generated instead, and is left there.
+-- moonshard generate: continues a prompt with a model: of a Hugging Face folder, or that of a recipe with weights of a
+-- checkpoint. The recipe runs up to its first step, where the text is generated instead, and is left there.
 
 local command_line = require("moonshard.cli.command_line")
 local errors = require("moonshard.error")
@@ -27,21 +27,43 @@ local OPTIONS = {
 }
 for option, row in pairs(nodes.OPTIONS) do OPTIONS[option] = row end
 
+local function exists(path)
+  local file = io.open(path, "rb")
+  if file then file:close() end
+  return file ~= nil
+end
+
 -- What ms.generate is asked for.
-local function asked(line)
+local function asked(line, tokenizer)
   return {
-    prompt = line.prompt, tokenizer = line.tokenizer, tokens = line.tokens, temperature = line.temperature,
+    prompt = line.prompt, tokenizer = tokenizer, tokens = line.tokens, temperature = line.temperature,
     top_k = line.top_k, top_p = line.top_p, stop = line.stop, seed = line.seed,
   }
 end
 
-local function print_text(line, model)
-  local text = require("moonshard.generate")(model, asked(line))
+local function print_text(line, model, tokenizer)
+  local text = require("moonshard.generate")(model, asked(line, tokenizer))
   if require("moonshard.world").rank == 0 then io.write(line.prompt or "\n", text, "\n") end
 end
 
--- The program of a rank: the recipe up to its first step.
-local function program_of(line)
+-- The program of a rank for a Hugging Face folder: its own tokenizer serves unless another is named.
+local function for_folder(line)
+  return function()
+    local ms = require("moonshard")
+    local cfg = ms.args { mesh = "1x-1", dtype = "auto" }
+    local model = ms.huggingface.model(line.recipe)
+    ms.fully_shard(model, {
+      mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
+      units = { ms.re[[^layers\.\d+$]] },
+      mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" },
+    })
+    local own = exists(line.recipe .. "/tokenizer.json") and line.recipe or nil
+    print_text(line, model, line.tokenizer or own)
+  end
+end
+
+-- The program of a rank for a recipe: up to its first step.
+local function for_recipe(line)
   local chunk = recipe.load(line.recipe)
   return function()
     local watch = require("moonshard.check.watch")
@@ -49,7 +71,7 @@ local function program_of(line)
       step = function(_, trainer)
         watch.active = nil -- under which checkpoints, the recipe's own among them, are left alone
         require("moonshard.checkpoint").load(trainer.model, line.checkpoint)
-        print_text(line, trainer)
+        print_text(line, trainer, line.tokenizer)
         leave.now()
       end,
     }
@@ -60,6 +82,8 @@ local function program_of(line)
   end
 end
 
+local function is_folder(path) return exists(path .. "/config.json") end
+
 ---@param arguments string[] without "generate"
 ---@return integer exit status
 function generate.main(arguments)
@@ -68,11 +92,19 @@ function generate.main(arguments)
     line.temperature = tonumber(line.temperature)
       or refuse("MS_EINVAL", "--temperature %s: it must be a number", line.temperature)
   end
-  if not line.checkpoint then
+  local program
+  if is_folder(line.recipe) then
+    if line.checkpoint then refuse("MS_EINVAL", "--checkpoint is for a recipe: a folder has weights of its own") end
+    program = for_folder(line)
+  elseif not line.recipe:find("%.lua$") then
+    refuse("MS_EINVAL", "%s: it is no recipe, and holds no config.json of a model", line.recipe)
+  elseif not line.checkpoint then
     refuse("MS_EINVAL", "moonshard generate %s needs --checkpoint DIR: a recipe alone has no trained weights",
       line.recipe)
+  else
+    program = for_recipe(line)
   end
-  return run.launch(line, program_of(line))
+  return run.launch(line, program)
 end
 
 return generate

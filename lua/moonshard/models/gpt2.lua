@@ -3,6 +3,7 @@
 -- Initial weights as in the original: normal(0, 0.02), the projections into the residual stream scaled by 1/sqrt(2
 -- layers), biases zero, norms one. Queries, keys and values have weights of their own, so that rules can name them.
 
+local attend = require("moonshard.models.attend")
 local errors = require("moonshard.error")
 local module = require("moonshard.module")
 local nn = require("moonshard.nn")
@@ -37,6 +38,7 @@ end
 local Attention = module.define("Attention")
 
 function Attention:init(config)
+  self._config = config
   local dim = config.dim
   self.heads = config.heads
   self.wq = linear(dim, dim, config)
@@ -45,11 +47,11 @@ function Attention:init(config)
   self.wo = linear(dim, dim, config, residual_law(config))
 end
 
--- x [B,T,D] -> [B,T,D]
-function Attention:forward(x)
+-- x [B,T,D], tokens i32 [B,T] -> [B,T,D]
+function Attention:forward(x, tokens)
   local batch, length, dim = unpack(x.shape)
   local function split(y) return y:reshape(batch, length, self.heads, dim / self.heads) end
-  local y = ops.attention(split(self.wq(x)), split(self.wk(x)), split(self.wv(x)), { causal = true })
+  local y = attend(self._config, split(self.wq(x)), split(self.wk(x)), split(self.wv(x)), tokens)
   return self.wo(y:reshape(batch, length, dim))
 end
 
@@ -75,8 +77,8 @@ function Block:init(config)
   self.dropout = nn.dropout(config.dropout)
 end
 
-function Block:forward(x)
-  x = x + self.dropout(self.attn(self.norm1(x)))
+function Block:forward(x, tokens)
+  x = x + self.dropout(self.attn(self.norm1(x), tokens))
   return x + self.dropout(self.mlp(self.norm2(x)))
 end
 
@@ -103,7 +105,7 @@ function GPT2:forward(tokens)
   end
   local positions = self.pos.weight:slice(0, 0, length)
   local x = self.dropout(self.embed(tokens) + positions)
-  for _, layer in ipairs(self.layers) do x = layer(x) end
+  for _, layer in ipairs(self.layers) do x = layer(x, tokens) end
   return vocabulary.logits(self, self.norm(x))
 end
 
@@ -122,6 +124,7 @@ local SPECS = {
   dim = { "positive", required = true },
   heads = { "positive", required = true },
   seq = { "positive", required = true },
+  document_start = { "integer" },
   mlp_ratio = { "positive", default = 4 },
   ffn = { "positive" },
   eps = { "number", default = 1e-5 },

@@ -5,6 +5,7 @@
 -- slowed further (`rope_scaling`), so that a model reaches beyond the lengths that it saw first. Initial weights:
 -- normal(0, 0.02), the projections into the residual stream scaled by 1/sqrt(2 layers).
 
+local attend = require("moonshard.models.attend")
 local errors = require("moonshard.error")
 local module = require("moonshard.module")
 local nn = require("moonshard.nn")
@@ -49,6 +50,7 @@ end
 local Attention = module.define("Attention")
 
 function Attention:init(config)
+  self._config = config
   local head_dim = config.head_dim
   self.heads, self.kv_heads, self.head_dim, self._rope = config.heads, config.kv_heads, head_dim, rope_of(config)
   self.wq = linear(config.dim, config.heads * head_dim)
@@ -57,13 +59,13 @@ function Attention:init(config)
   self.wo = linear(config.heads * head_dim, config.dim, residual_law(config))
 end
 
--- x [B,T,D] -> [B,T,D]
-function Attention:forward(x)
+-- x [B,T,D], tokens i32 [B,T] -> [B,T,D]
+function Attention:forward(x, tokens)
   local batch, length = unpack(x.shape)
   local q = self.wq(x):reshape(batch, length, self.heads, self.head_dim)
   local k = self.wk(x):reshape(batch, length, self.kv_heads, self.head_dim)
   local v = self.wv(x):reshape(batch, length, self.kv_heads, self.head_dim)
-  local y = ops.attention(q:rope(self._rope), k:rope(self._rope), v, { causal = true })
+  local y = attend(self._config, q:rope(self._rope), k:rope(self._rope), v, tokens)
   return self.wo(y:reshape(batch, length, self.heads * self.head_dim))
 end
 
@@ -88,8 +90,8 @@ function Block:init(config)
   self.mlp = MLP(config)
 end
 
-function Block:forward(x)
-  x = x + self.attn(self.attn_norm(x))
+function Block:forward(x, tokens)
+  x = x + self.attn(self.attn_norm(x), tokens)
   return x + self.mlp(self.ffn_norm(x))
 end
 
@@ -112,7 +114,7 @@ function Llama:forward(tokens)
       self.config.seq)
   end
   local x = self.embed(tokens)
-  for _, layer in ipairs(self.layers) do x = layer(x) end
+  for _, layer in ipairs(self.layers) do x = layer(x, tokens) end
   return vocabulary.logits(self, self.norm(x))
 end
 
@@ -132,6 +134,7 @@ local SPECS = {
   head_dim = { "positive" },
   ffn = { "positive", required = true },
   seq = { "positive", required = true },
+  document_start = { "integer" },
   rope_theta = { "number", default = 10000 },
   rope_scaling = { "table|boolean", default = false },
   eps = { "number", default = 1e-5 },
