@@ -9,11 +9,10 @@
 
 #include "base/error.h"
 
-static const ms_packing_item *sorting; /* qsort has no context; compile runs on one thread of a process at a time */
-
-static int by_size(const void *a, const void *b) {
+static int by_size(const void *a, const void *b, void *items) {
+  const ms_packing_item *item = items;
   int x = *(const int *)a, y = *(const int *)b;
-  int64_t difference = sorting[y].bytes - sorting[x].bytes;
+  int64_t difference = item[y].bytes - item[x].bytes;
   if (difference) return difference < 0 ? -1 : 1;
   return x - y;
 }
@@ -79,8 +78,7 @@ int ms_pack(ms_packing_item *item, int n, int arenas, const int64_t *room) {
     if (item[i].arena >= 0) put(&in[item[i].arena], &item[i]);
     else order[wanting++] = i;
   }
-  sorting = item;
-  qsort(order, (size_t)wanting, sizeof *order, by_size);
+  qsort_r(order, (size_t)wanting, sizeof *order, by_size, item);
   for (int i = 0; i < wanting; i++) place(in, arenas, room, &item[order[i]]);
 fail:
   free(order);
