@@ -151,9 +151,9 @@ static int sort_kernel(ms_exec *exec, ms_exec_phase *phase, const ms_instr *sour
   if (source->stream != MS_STREAM_COMPUTE)
     return MS_FAIL(MS_EINTERNAL, "a kernel of %s is on stream %s", source->scope, ms_stream_name(source->stream));
   instr->call = &phase->call[phase->kernels++];
-  *instr->call = source->call;
+  *instr->call = *source->call;
   instr->call->scalars = &exec->scalars;
-  instr->run = ms_device_kernel(exec->plan->config.device, source->call.op)->run;
+  instr->run = ms_device_kernel(exec->plan->config.device, source->call->op)->run;
   instr->label = ms_ledger_number(exec->ledger, source->scope);
   return MS_OK;
 }

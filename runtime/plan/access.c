@@ -34,7 +34,7 @@ int ms_instr_accesses(const ms_plan *plan, const ms_instr *instr, ms_access *acc
   if (instr->kind == MS_INSTR_COLLECTIVE) return collective(plan, instr->coll, access, capacity);
   if (instr->kind != MS_INSTR_KERNEL) return 0;
   int n = 0;
-  const ms_kernel_call *call = &instr->call;
+  const ms_kernel_call *call = instr->call;
   for (int i = 0; i < call->inputs; i++)
     n = add_bytes(plan, instr->in[i], bytes_of(&call->in[i]), 0, access, n, capacity);
   for (int i = 0; i < call->outputs; i++)
@@ -53,9 +53,9 @@ ms_ref ms_ref_bytes(int buffer, int64_t bytes) {
 }
 
 ms_ref ms_instr_input(const ms_instr *instr, int i) {
-  return (ms_ref){instr->in[i].buffer, instr->in[i].offset, instr->call.in[i]};
+  return (ms_ref){instr->in[i].buffer, instr->in[i].offset, instr->call->in[i]};
 }
 
 ms_ref ms_instr_output(const ms_instr *instr, int i) {
-  return (ms_ref){instr->out[i].buffer, instr->out[i].offset, instr->call.out[i]};
+  return (ms_ref){instr->out[i].buffer, instr->out[i].offset, instr->call->out[i]};
 }

@@ -24,10 +24,10 @@ static void ref(const ms_plan *plan, ms_ref r, ms_text *text) {
 }
 
 static void kernel(const ms_plan *plan, const ms_instr *instr, ms_text *text) {
-  ms_text_append(text, "%s", ms_op_row_of(instr->call.op)->name);
-  for (int i = 0; i < instr->call.inputs; i++) ref(plan, ms_instr_input(instr, i), text);
+  ms_text_append(text, "%s", ms_op_row_of(instr->call->op)->name);
+  for (int i = 0; i < instr->call->inputs; i++) ref(plan, ms_instr_input(instr, i), text);
   ms_text_append(text, " ->");
-  for (int i = 0; i < instr->call.outputs; i++) ref(plan, ms_instr_output(instr, i), text);
+  for (int i = 0; i < instr->call->outputs; i++) ref(plan, ms_instr_output(instr, i), text);
 }
 
 static void collective(const ms_plan *plan, const ms_plan_coll *coll, ms_text *text) {

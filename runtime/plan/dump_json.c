@@ -28,10 +28,10 @@ static void instruction(const ms_plan *plan, const ms_instr *instr, ms_text *tex
   ms_text_append(text, ",\"scope\":");
   ms_text_json_string(text, instr->scope ? instr->scope : "");
   if (instr->kind == MS_INSTR_KERNEL) {
-    ms_text_append(text, ",\"op\":\"%s\",\"backward\":%s", ms_op_row_of(instr->call.op)->name,
+    ms_text_append(text, ",\"op\":\"%s\",\"backward\":%s", ms_op_row_of(instr->call->op)->name,
                    instr->backward ? "true" : "false");
-    refs(plan, "in", instr->in, instr->call.in, instr->call.inputs, text);
-    refs(plan, "out", instr->out, instr->call.out, instr->call.outputs, text);
+    refs(plan, "in", instr->in, instr->call->in, instr->call->inputs, text);
+    refs(plan, "out", instr->out, instr->call->out, instr->call->outputs, text);
   } else {
     const ms_plan_coll *coll = instr->coll;
     ms_text_append(text, ",\"op\":\"%s\",\"dim\":\"%s\",\"ranks\":%d,\"segments\":%d,\"bytes\":%.0f",

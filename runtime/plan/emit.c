@@ -88,26 +88,22 @@ int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int 
   instr->stream = MS_STREAM_COMPUTE;
   MS_TRY(intern(plan, scope ? scope : "", &instr->scope));
   instr->backward = backward;
-  ms_kernel_call *call = &instr->call;
-  call->op = op;
-  call->attrs = *attrs;
-  call->inputs = inputs;
-  call->outputs = outputs;
-  call->threads = plan->config.threads;
+  ms_kernel_call call = {
+      .op = op, .attrs = *attrs, .inputs = inputs, .outputs = outputs, .threads = plan->config.threads};
   for (int i = 0; i < inputs; i++) {
     instr->in[i] = (ms_place){in[i].buffer, in[i].offset};
-    call->in[i] = in[i].info;
+    call.in[i] = in[i].info;
     compute_with(plan, in[i].buffer, position);
   }
   for (int i = 0; i < outputs; i++) {
     instr->out[i] = (ms_place){out[i].buffer, out[i].offset};
-    call->out[i] = out[i].info;
+    call.out[i] = out[i].info;
     compute_with(plan, out[i].buffer, position);
   }
-  MS_TRY(ms_plan_prepare(plan, call));
-  if (call->workspace_bytes > 0) {
+  MS_TRY(ms_plan_prepare(plan, &call, instr));
+  if (instr->call->workspace_bytes > 0) {
     int workspace;
-    MS_TRY(ms_plan_buffer(plan, phase, MS_ARENA_WORKSPACE, MS_CAT_WORKSPACE, call->workspace_bytes, "workspace",
+    MS_TRY(ms_plan_buffer(plan, phase, MS_ARENA_WORKSPACE, MS_CAT_WORKSPACE, instr->call->workspace_bytes, "workspace",
                           &workspace));
     instr->workspace = workspace;
     compute_with(plan, workspace, position);

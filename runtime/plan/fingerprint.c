@@ -72,17 +72,6 @@ static void describe_config(const ms_plan *plan, ms_text *text) {
   }
 }
 
-static uint64_t hash_kernel(uint64_t hash, const ms_kernel_call *call) {
-  hash = ms_hash_int(hash, call->op);
-  hash = ms_hash_bytes(hash, &call->attrs, sizeof call->attrs);
-  for (int i = 0; i < call->inputs + call->outputs; i++) {
-    const ms_value_info *info = i < call->inputs ? &call->in[i] : &call->out[i - call->inputs];
-    hash = ms_hash_int(hash, info->dtype);
-    for (int d = 0; d < info->ndim; d++) hash = ms_hash_int(hash, info->dims[d]);
-  }
-  return hash;
-}
-
 static void describe_phase(const ms_plan *plan, int phase, ms_text *text) {
   const ms_plan_phase *p = &plan->phase[phase];
   uint64_t kernels = MS_HASH_INIT;
@@ -90,7 +79,7 @@ static void describe_phase(const ms_plan *plan, int phase, ms_text *text) {
   for (int i = 0; i < p->n; i++) {
     const ms_instr *instr = &p->instr[i];
     if (instr->kind == MS_INSTR_KERNEL) {
-      kernels = hash_kernel(kernels, &instr->call);
+      kernels = ms_hash_int(kernels, (int64_t)instr->hash);
       n++;
     }
     if (instr->kind != MS_INSTR_COLLECTIVE) continue;

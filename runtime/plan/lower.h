@@ -32,8 +32,8 @@ int ms_plan_buffer(ms_plan *plan, int phase, int arena, int category, int64_t by
 /* Appends an instruction at the end of the phase's program and extends the lifetimes of the buffers it names. */
 int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
                    const ms_ref *out, const char *scope, int backward);
-/* Sets the call's workspace and what it shares with equal calls of the plan (prepare.c). */
-int ms_plan_prepare(ms_plan *plan, ms_kernel_call *call);
+/* The plan's own, prepared copy of a call, shared by all that equal it, and its hash (prepare.c). */
+int ms_plan_prepare(ms_plan *plan, const ms_kernel_call *call, ms_instr *instr);
 void ms_plan_release_prepared(ms_plan *plan);
 /* ranks: how many of the dimension's group take part, neighbours; 0: all. */
 int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, int ranks, int unit, int parts,

@@ -91,7 +91,8 @@ typedef struct ms_instr {
   int event;                  /* RECORD, WAIT: index of the event; recorded once a phase */
   int backward;               /* KERNEL: of the backward pass */
   const char *scope;          /* module path or unit, for dumps and reports */
-  ms_kernel_call call;        /* KERNEL: prepared, pointers unbound */
+  const ms_kernel_call *call; /* KERNEL: prepared, pointers unbound; equal calls of a plan are one (prepare.c) */
+  uint64_t hash;              /* KERNEL: of op, attributes and shapes */
   ms_place in[MS_MAX_INPUTS]; /* KERNEL: where what `call` describes lies */
   ms_place out[MS_MAX_OUTPUTS];
   int workspace;      /* KERNEL: buffer, or -1 */
@@ -120,11 +121,13 @@ typedef struct ms_plan_output {
   ms_ref at[MS_PHASES];
 } ms_plan_output;
 
-/* The distinct calls that were prepared (prepare.c). slot: a hash table of 1 + index, 0 where empty. */
+/* A plan's distinct kernel calls (prepare.c): a hash table of `slots`, NULL where empty. */
 typedef struct ms_prepared {
-  ms_kernel_call *call;
-  int n, capacity;
-  int *slot, slots;
+  struct ms_prepared_call {
+    ms_kernel_call call;
+    uint64_t hash; /* of op, attributes and shapes */
+  } * *slot;
+  int n, slots;
 } ms_prepared;
 
 struct ms_plan {

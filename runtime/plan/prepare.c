@@ -28,54 +28,70 @@ static uint64_t hash_info(uint64_t hash, const ms_value_info *info) {
 
 static uint64_t hash_call(const ms_kernel_call *call) {
   uint64_t hash = ms_hash_int(MS_HASH_INIT, call->op);
+  hash = ms_hash_bytes(hash, &call->attrs, sizeof call->attrs);
   for (int i = 0; i < call->inputs; i++) hash = hash_info(hash, &call->in[i]);
   for (int i = 0; i < call->outputs; i++) hash = hash_info(hash, &call->out[i]);
   return hash;
 }
 
-static int slot_of(const ms_prepared *p, const ms_kernel_call *call) {
-  int slot = (int)(hash_call(call) & (uint64_t)(p->slots - 1));
-  while (p->slot[slot] && !same_call(&p->call[p->slot[slot] - 1], call)) slot = (slot + 1) & (p->slots - 1);
-  return slot;
+/* Where a call stands, or the empty slot where it belongs. There is always room. */
+static struct ms_prepared_call **find(const ms_prepared *p, const ms_kernel_call *call, uint64_t hash) {
+  int slot = (int)(hash & (uint64_t)(p->slots - 1));
+  while (p->slot[slot] && (p->slot[slot]->hash != hash || !same_call(&p->slot[slot]->call, call)))
+    slot = (slot + 1) & (p->slots - 1);
+  return &p->slot[slot];
 }
 
 static int grow(ms_prepared *p) {
-  int slots = p->slots ? 2 * p->slots : 64;
-  int *slot = ms_calloc(slots, sizeof *slot);
-  if (!slot) return MS_ENOMEM;
+  ms_prepared wider = {.n = p->n, .slots = p->slots ? 2 * p->slots : 64};
+  wider.slot = ms_calloc(wider.slots, sizeof *wider.slot);
+  if (!wider.slot) return MS_ENOMEM;
+  for (int i = 0; i < p->slots; i++)
+    if (p->slot[i]) *find(&wider, &p->slot[i]->call, p->slot[i]->hash) = p->slot[i];
   free(p->slot);
-  p->slot = slot;
-  p->slots = slots;
-  for (int i = 0; i < p->n; i++) slot[slot_of(p, &p->call[i])] = i + 1;
+  *p = wider;
   return MS_OK;
 }
 
-int ms_plan_prepare(ms_plan *plan, ms_kernel_call *call) {
+static int add(ms_prepared *p, const ms_kernel *kernel, const ms_kernel_call *call, uint64_t hash,
+               struct ms_prepared_call **place) {
+  struct ms_prepared_call *made = ms_calloc(1, sizeof *made);
+  if (!made) return MS_ENOMEM;
+  made->call = *call;
+  made->hash = hash;
+  int rc = kernel->prepare ? kernel->prepare(&made->call) : MS_OK;
+  if (rc) {
+    free(made);
+    return rc;
+  }
+  *place = made;
+  p->n++;
+  return MS_OK;
+}
+
+int ms_plan_prepare(ms_plan *plan, const ms_kernel_call *call, ms_instr *instr) {
   ms_prepared *p = &plan->prepared;
   const ms_kernel *kernel = ms_device_kernel(plan->config.device, call->op);
   if (!kernel)
     return MS_FAIL(MS_EUNSUPPORTED, "op %s has no kernel on the device %s", ms_op_row_of(call->op)->name,
                    ms_device_name(plan->config.device));
-  if (!kernel->prepare) return MS_OK;
   if (2 * p->n >= p->slots) MS_TRY(grow(p));
-  int slot = slot_of(p, call);
-  if (!p->slot[slot]) {
-    MS_TRY(ms_grow((void **)&p->call, &p->capacity, p->n + 1, sizeof *p->call));
-    MS_TRY(kernel->prepare(call));
-    p->call[p->n++] = *call;
-    p->slot[slot] = p->n;
-  }
-  call->workspace_bytes = p->call[p->slot[slot] - 1].workspace_bytes;
-  call->prepared = p->call[p->slot[slot] - 1].prepared;
+  uint64_t hash = hash_call(call);
+  struct ms_prepared_call **place = find(p, call, hash);
+  if (!*place) MS_TRY(add(p, kernel, call, hash, place));
+  instr->call = &(*place)->call;
+  instr->hash = hash;
   return MS_OK;
 }
 
 void ms_plan_release_prepared(ms_plan *plan) {
   ms_prepared *p = &plan->prepared;
-  for (int i = 0; i < p->n; i++) {
-    const ms_kernel *kernel = ms_device_kernel(plan->config.device, p->call[i].op);
-    if (p->call[i].prepared && kernel->release) kernel->release(p->call[i].prepared);
+  for (int i = 0; i < p->slots; i++) {
+    if (!p->slot[i]) continue;
+    ms_kernel_call *call = &p->slot[i]->call;
+    const ms_kernel *kernel = ms_device_kernel(plan->config.device, call->op);
+    if (call->prepared && kernel->release) kernel->release(call->prepared);
+    free(p->slot[i]);
   }
-  free(p->call);
   free(p->slot);
 }

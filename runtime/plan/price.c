@@ -102,7 +102,7 @@ int ms_plan_kept_activations(const ms_plan *plan, const char *module, double *by
   /* The last that writes it in forward: an op in place makes another value of the same bytes. */
   for (int i = 0; i <= p.forward_last; i++) {
     const ms_instr *instr = &p.phase->instr[p.at[i]];
-    for (int o = 0; instr->kind == MS_INSTR_KERNEL && o < instr->call.outputs; o++)
+    for (int o = 0; instr->kind == MS_INSTR_KERNEL && o < instr->call->outputs; o++)
       if (instr->out[o].buffer >= 0) writer[instr->out[o].buffer] = instr->scope;
   }
   for (int i = 0; i < plan->buffers; i++) {
@@ -204,7 +204,7 @@ int ms_plan_peak_use(const ms_plan *plan, ms_peak *peak, int capacity, ms_peak_b
   const ms_instr *instr = &p.phase->instr[p.at[position]];
   peak->instruction = p.at[position];
   peak->backward = instr->backward;
-  peak->op = instr->kind == MS_INSTR_KERNEL ? ms_op_row_of(instr->call.op)->name : ms_coll_name(instr->coll->kind);
+  peak->op = instr->kind == MS_INSTR_KERNEL ? ms_op_row_of(instr->call->op)->name : ms_coll_name(instr->coll->kind);
   peak->scope = instr->scope;
   add_state(plan, peak);
   for (int c = 0; c < MS_CATEGORIES; c++) peak->least_bytes += peak->bytes[c];

@@ -35,8 +35,9 @@ typedef struct synchroniser {
   int *event;                             /* [instr] event recorded after it, or -1 */
   int (*wait)[MS_STREAMS];                /* [instr] instruction of each stream to wait for, or -1 */
   history past[MS_ARENAS][MS_STREAMS][2]; /* [1]: writes */
-  ms_access *access;
-  int access_capacity;
+  ms_access *access;                      /* of all instructions, in program order */
+  int *first;                             /* [instr + 1] the first of them that is the instruction's */
+  int accesses, access_capacity;
   int waits, events;
 } synchroniser;
 
@@ -125,19 +126,30 @@ static int walk(synchroniser *s, const char *shared) {
     const ms_instr *instr = &s->phase->instr[i];
     int need[MS_STREAMS], kept = 0;
     for (int t = 0; t < MS_STREAMS; t++) need[t] = -1;
-    MS_TRY(ms_grow((void **)&s->access, &s->access_capacity, ms_instr_access_limit(instr), sizeof *s->access));
-    int n = ms_instr_accesses(s->plan, instr, s->access, s->access_capacity);
-    for (int a = 0; a < n; a++)
-      if (shared[s->access[a].buffer]) s->access[kept++] = s->access[a];
-    find_conflicts(s, instr->stream, s->access, kept, need);
+    ms_access *access = &s->access[s->first[i]];
+    for (int a = 0; a < s->first[i + 1] - s->first[i]; a++)
+      if (shared[access[a].buffer]) access[kept++] = access[a];
+    find_conflicts(s, instr->stream, access, kept, need);
     drop_covered(s, instr->stream, need);
     take_waits(s, i, instr->stream, need);
     s->place[i] = ++count[instr->stream];
     s->event[i] = -1;
     s->now[instr->stream].clock[instr->stream] = s->place[i];
     s->done[i] = s->now[instr->stream];
-    MS_TRY(remember(s, i, instr->stream, s->access, kept));
+    MS_TRY(remember(s, i, instr->stream, access, kept));
   }
+  return MS_OK;
+}
+
+static int collect_accesses(synchroniser *s) {
+  for (int i = 0; i < s->phase->n; i++) {
+    const ms_instr *instr = &s->phase->instr[i];
+    int limit = ms_instr_access_limit(instr);
+    MS_TRY(ms_grow((void **)&s->access, &s->access_capacity, s->accesses + limit, sizeof *s->access));
+    s->first[i] = s->accesses;
+    s->accesses += ms_instr_accesses(s->plan, instr, &s->access[s->accesses], limit);
+  }
+  s->first[s->phase->n] = s->accesses;
   return MS_OK;
 }
 
@@ -153,25 +165,22 @@ static void take_note(usage *use, int stream, int write) {
 }
 
 /* No event is needed for bytes that one stream alone touches, or that nobody writes. shared: [buffers] 1 for the others. */
-static int find_shared(synchroniser *s, char *shared) {
+static int find_shared(const synchroniser *s, char *shared) {
   const ms_plan *plan = s->plan;
   usage arena[MS_ARENAS] = {0}, *buffer = ms_calloc(plan->buffers, sizeof *buffer);
-  int rc = buffer ? MS_OK : MS_ENOMEM;
-  for (int i = 0; i < s->phase->n && !rc; i++) {
-    const ms_instr *instr = &s->phase->instr[i];
-    rc = ms_grow((void **)&s->access, &s->access_capacity, ms_instr_access_limit(instr), sizeof *s->access);
-    int n = rc ? 0 : ms_instr_accesses(plan, instr, s->access, s->access_capacity);
-    for (int a = 0; a < n; a++) {
-      take_note(&arena[s->access[a].arena], instr->stream, s->access[a].write);
-      take_note(&buffer[s->access[a].buffer], instr->stream, s->access[a].write);
+  if (!buffer) return MS_ENOMEM;
+  for (int i = 0; i < s->phase->n; i++) {
+    for (int a = s->first[i]; a < s->first[i + 1]; a++) {
+      take_note(&arena[s->access[a].arena], s->phase->instr[i].stream, s->access[a].write);
+      take_note(&buffer[s->access[a].buffer], s->phase->instr[i].stream, s->access[a].write);
     }
   }
-  for (int b = 0; b < plan->buffers && !rc; b++) {
+  for (int b = 0; b < plan->buffers; b++) {
     const usage *use = plan->buffer[b].phase < 0 ? &buffer[b] : &arena[plan->buffer[b].arena];
     shared[b] = use->several && use->written;
   }
   free(buffer);
-  return rc;
+  return MS_OK;
 }
 
 static void put_event(ms_instr *out, int kind, int stream, int event, const char *scope) {
@@ -212,7 +221,9 @@ int ms_plan_synchronize(ms_plan *plan, int phase) {
   s.place = ms_calloc(p->n, sizeof *s.place);
   s.event = ms_calloc(p->n, sizeof *s.event);
   s.wait = ms_calloc(p->n, sizeof *s.wait);
-  if (!shared || !s.done || !s.place || !s.event || !s.wait) goto fail;
+  s.first = ms_calloc(p->n + 1, sizeof *s.first);
+  if (!shared || !s.first || !s.done || !s.place || !s.event || !s.wait) goto fail;
+  MS_GOTO(collect_accesses(&s));
   MS_GOTO(find_shared(&s, shared));
   MS_GOTO(walk(&s, shared));
   MS_GOTO(rebuild(&s, p));
@@ -222,6 +233,7 @@ fail:
       for (int kind = 0; kind < 2; kind++) free(s.past[a][t][kind].list);
   free(shared);
   free(s.access);
+  free(s.first);
   free(s.done);
   free(s.place);
   free(s.event);

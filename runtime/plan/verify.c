@@ -36,7 +36,7 @@ typedef struct verifier {
 } verifier;
 
 static const char *describe(const ms_instr *instr, char *text, size_t size) {
-  const char *what = instr->kind == MS_INSTR_KERNEL       ? ms_op_row_of(instr->call.op)->name
+  const char *what = instr->kind == MS_INSTR_KERNEL       ? ms_op_row_of(instr->call->op)->name
                      : instr->kind == MS_INSTR_COLLECTIVE ? ms_coll_name(instr->coll->kind)
                                                           : "event";
   snprintf(text, size, "%s %s on stream %s", what, instr->scope ? instr->scope : "", ms_stream_name(instr->stream));
@@ -76,7 +76,9 @@ static int follow_events(verifier *v) {
 
 static int check_bounds(const verifier *v, int i, const ms_access *a) {
   const ms_buffer *b = &v->plan->buffer[a->buffer];
-  if (a->begin >= b->offset && a->end <= b->offset + b->bytes && a->end <= v->plan->arena_bytes[a->arena]) return MS_OK;
+  if (a->begin >= 0 && a->begin >= b->offset && a->end <= b->offset + b->bytes &&
+      a->end <= v->plan->arena_bytes[a->arena])
+    return MS_OK;
   char text[192];
   return MS_FAIL(
       MS_ERACE, "phase %s: instruction %d (%s) touches bytes [%lld, %lld) of arena %s, outside its buffer [%lld, %lld)",
@@ -125,12 +127,24 @@ typedef struct piece {
   int writer, reader[MS_STREAMS]; /* indices of touches, or -1 */
 } piece;
 
-static int by_value(const void *a, const void *b) {
-  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return (x > y) - (x < y);
+/* Sorts values of at least 0 by digits of eleven bits, the lowest first; both buffers hold n. Returns the sorted one. */
+static int64_t *sort_values(int64_t *values, int64_t *space, int n) {
+  enum { BITS = 11, DIGITS = 1 << BITS };
+  int64_t all = 0;
+  for (int i = 0; i < n; i++) all |= values[i];
+  for (int shift = 0; shift < 63 && all >> shift; shift += BITS) {
+    int count[DIGITS + 1] = {0};
+    for (int i = 0; i < n; i++) count[1 + (values[i] >> shift & (DIGITS - 1))]++;
+    for (int d = 0; d < DIGITS; d++) count[d + 1] += count[d];
+    for (int i = 0; i < n; i++) space[count[values[i] >> shift & (DIGITS - 1)]++] = values[i];
+    int64_t *sorted = space;
+    space = values;
+    values = sorted;
+  }
+  return values;
 }
 
-/* Pieces of an arena in order of their bytes; returns how many. ends: space for two an access. */
+/* Pieces of an arena in order of their bytes; returns how many. ends: space for four an access. */
 static int cut(const verifier *v, int arena, int64_t *ends, piece *pieces) {
   int n = 0, kept = 0;
   for (int i = 0; i < v->n; i++) {
@@ -139,9 +153,9 @@ static int cut(const verifier *v, int arena, int64_t *ends, piece *pieces) {
     ends[n++] = a->begin;
     ends[n++] = a->end;
   }
-  if (n) qsort(ends, (size_t)n, sizeof *ends, by_value);
+  const int64_t *sorted = sort_values(ends, ends + n, n);
   for (int i = 0; i < n; i++)
-    if (!i || ends[i] != ends[i - 1]) pieces[kept++] = (piece){ends[i], -1, {-1, -1, -1, -1}};
+    if (!i || sorted[i] != sorted[i - 1]) pieces[kept++] = (piece){sorted[i], -1, {-1, -1, -1, -1}};
   return kept;
 }
 
@@ -182,15 +196,17 @@ static int touch_piece(const verifier *v, int i, piece *p) {
   return MS_OK;
 }
 
-/* 1 when more than one stream touches the arena: in others all accesses are in order. */
+/* Accesses of one stream are in order, and so are reads: 1 when the arena has others. */
 static int is_shared(const verifier *v, int arena) {
-  int seen = -1;
-  for (int i = 0; i < v->n; i++) {
-    if (v->touches[i].access.arena != arena) continue;
-    if (seen >= 0 && seen != v->touches[i].stream) return 1;
-    seen = v->touches[i].stream;
+  int seen = -1, several = 0, written = 0;
+  for (int i = 0; i < v->n && !(several && written); i++) {
+    const touch *t = &v->touches[i];
+    if (t->access.arena != arena) continue;
+    several |= seen >= 0 && seen != t->stream;
+    seen = t->stream;
+    written |= t->access.write;
   }
-  return 0;
+  return several && written;
 }
 
 /* Touches stand in program order. */
@@ -199,7 +215,7 @@ static int check_order(verifier *v) {
   int64_t *ends = NULL;
   int piece_capacity = 0, end_capacity = 0;
   int rc = ms_grow((void **)&pieces, &piece_capacity, 2 * v->n + 1, sizeof *pieces);
-  if (!rc) rc = ms_grow((void **)&ends, &end_capacity, 2 * v->n + 1, sizeof *ends);
+  if (!rc) rc = ms_grow((void **)&ends, &end_capacity, 4 * v->n + 1, sizeof *ends);
   for (int arena = 0; arena < MS_ARENAS && !rc; arena++) {
     if (!is_shared(v, arena)) continue;
     int n = cut(v, arena, ends, pieces);

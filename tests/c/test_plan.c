@@ -179,7 +179,7 @@ static void M5_only_first_gathers_and_the_last_reduction_are_exposed(void **stat
   int kernels = 0, recorded_at[64], waits = 0, exposed = 0, last_reduction = 0, hidden_reductions = 0, reductions = 0;
   for (int i = 0; i < ph->n; i++) {
     const ms_instr *instr = &ph->instr[i];
-    kernels += instr->kind == MS_INSTR_KERNEL && instr->call.op != MS_OP_accumulate;
+    kernels += instr->kind == MS_INSTR_KERNEL && instr->call->op != MS_OP_accumulate;
     if (instr->kind == MS_INSTR_RECORD) recorded_at[instr->event] = instr->stream == MS_STREAM_GATHER ? kernels : -1;
     if (instr->kind == MS_INSTR_WAIT && instr->stream == MS_STREAM_COMPUTE && recorded_at[instr->event] >= 0) {
       int first_of_a_direction = waits == 0 || waits == c.blocks + 1;
@@ -220,7 +220,7 @@ static int count_kernels(const ms_plan *plan, int phase, int op) {
   int n = 0;
   for (int i = 0; i < plan->phase[phase].n; i++) {
     const ms_instr *instr = &plan->phase[phase].instr[i];
-    n += instr->kind == MS_INSTR_KERNEL && (op < 0 || instr->call.op == op);
+    n += instr->kind == MS_INSTR_KERNEL && (op < 0 || instr->call->op == op);
   }
   return n;
 }

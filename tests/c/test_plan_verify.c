@@ -206,6 +206,33 @@ static void M4_shared_bytes_are_refused(void **state) {
   drop(&p);
 }
 
+/* Buffers beyond either end of their arena, and accesses of more than the buffer has. */
+static void M4_bytes_outside_arenas_and_buffers_are_refused(void **state) {
+  (void)state;
+  variant v = {.what = "bounds", .replicate = 1, .shard = 2, .prefetch = 1, .dtype = MS_BF16, .reshard = ALWAYS};
+  mlp_config c = network(&v);
+  ms_plan_config config = settings(&v);
+  planned p = plan_with(&c, &config);
+  int checked = 0;
+  for (int b = 0; b < p.plan->buffers; b++) {
+    ms_buffer *buffer = &p.plan->buffer[b];
+    if (buffer->phase != MS_PHASE_FIRST || !buffer->bytes) continue;
+    const ms_buffer was = *buffer;
+    const int64_t outside[] = {-64, p.plan->arena_bytes[buffer->arena]};
+    /* Scratch is touched in all the bytes that it has. */
+    for (int i = 0; i < (buffer->category == MS_CAT_WORKSPACE ? 2 : 3); i++) {
+      if (i < 2) buffer->offset = outside[i];
+      else buffer->bytes = 0;
+      assert_fails(ms_plan_verify(p.plan, MS_PHASE_FIRST), MS_ERACE, "outside its buffer");
+      *buffer = was;
+    }
+    checked++;
+  }
+  assert_true(checked > 0);
+  must(ms_plan_verify(p.plan, MS_PHASE_FIRST));
+  drop(&p);
+}
+
 /* What groups of different sizes gather into may never share bytes, in use at once or not. */
 static void M4_groups_of_other_sizes_share_no_bytes(void **state) {
   (void)state;
@@ -243,6 +270,7 @@ int main(void) {
       TEST(M4_every_wait_is_needed_whatever_the_policies),
       TEST(M4_the_update_has_no_waits),
       TEST(M4_shared_bytes_are_refused),
+      TEST(M4_bytes_outside_arenas_and_buffers_are_refused),
       TEST(M4_groups_of_other_sizes_share_no_bytes),
   };
   return cmocka_run_group_tests_name("plan verify", tests, NULL, NULL);
