@@ -1,6 +1,8 @@
 -- Runs cases: all of one number of ranks in one launch, then all of them on one rank that stands in for those, and
 -- compares. What a case must show: the plan verifies (it is refused otherwise), losses, norms and parameters equal
--- those of one rank, and counts, bytes and arenas equal the plan's.
+-- those of one rank, counts, bytes and arenas equal the plan's, and a plan made without launching is the last rank's.
+
+local json = require("cjson")
 
 local case = require("fuzz.case")
 local files = require("moonshard.check.files")
@@ -56,6 +58,28 @@ local function launch(entries, ranks, result, extra)
   end
 end
 
+-- What the plan that `moonshard plan` makes for a rank differs in from the one that the rank stepped with.
+local function compare_plan(entry, rank, stepped, wrong)
+  local ended = program.run({
+    "plan", entry.folder .. "/recipe.lua", "-n", tostring(case.ranks(entry.case)), "--rank", tostring(rank), "--json",
+  })
+  if ended.status ~= 0 then
+    wrong[#wrong + 1] = "moonshard plan: " .. ended.err
+    return
+  end
+  local planned = json.decode(ended.out)
+  if planned.fingerprint ~= stepped.fingerprint then
+    wrong[#wrong + 1] = ("the plan made without launching is %s, not %s"):format(planned.fingerprint,
+      stepped.fingerprint)
+  end
+  for category, bytes in pairs(stepped.bytes) do
+    if planned.bytes[category] ~= bytes then
+      wrong[#wrong + 1] = ("%s of the plan made without launching: %.0f bytes, not %.0f"):format(category,
+        planned.bytes[category], bytes)
+    end
+  end
+end
+
 local function compare(entry)
   local wrong = {}
   for rank = 0, case.ranks(entry.case) - 1 do
@@ -63,6 +87,9 @@ local function compare(entry)
       wrong[#wrong + 1] = ("rank %d: %s"):format(rank, text)
     end
   end
+  local last = case.ranks(entry.case) - 1
+  local stepped = files.read_result(("%s/%d"):format(entry.folder, last), false).plan
+  if stepped then compare_plan(entry, last, stepped, wrong) end
   local ranks, one = files.read_result(entry.folder .. "/0", true), files.read_result(entry.folder .. "/one", true)
   local found = verdict.of(ranks, one, { wrong = wrong })
   if found.same and found.steps == entry.case.steps then return end

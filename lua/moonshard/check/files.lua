@@ -132,8 +132,9 @@ end
 ---@class moonshard.CheckedRun
 ---@field steps { trainer: integer, loss: number, grad_norm: number, lr: number }[]
 ---@field trainers moonshard.CheckedTrainer[]
----@field plans table[] see facts.lua
----@field values ffi.cdata* double const[]? when it was read with them
+---@field plan { fingerprint: string, bytes: table<string, number> }? of the first step
+---@field wrong string[] see facts.lua
+---@field values ffi.cdata* float const[]? when it was read with them
 
 ---@param path string without ".json"
 ---@param result moonshard.CheckedRun

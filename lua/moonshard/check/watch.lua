@@ -20,6 +20,7 @@ local ffi = engine.ffi
 ---@field steps table[] of moonshard.CheckedRun
 ---@field trainers moonshard.Trainer[] those that made a step, one for each session
 ---@field runs table<moonshard.Exec, table<string, integer>>
+---@field plan { fingerprint: string, bytes: table<string, number> }? of the first step
 local Watch = {}
 Watch.__index = Watch
 
@@ -113,6 +114,10 @@ function Watch:step(trainer, batch, step)
     trainer = number_of(self, trainer), loss = metrics.loss, grad_norm = metrics.grad_norm, lr = metrics.lr,
   }
   count_phases(self, trainer)
+  if not self.plan then
+    local summary = trainer.session.train_exec.plan:summary()
+    self.plan = { fingerprint = summary.fingerprint, bytes = summary.bytes }
+  end
   if #self.steps == self.steps_wanted then leave.now() end
   return metrics
 end
@@ -171,7 +176,7 @@ end
 
 -- Collective.
 local function finish(self)
-  local result, values = { steps = self.steps, trainers = {}, wrong = wrong_plans(self) }, {}
+  local result, values = { steps = self.steps, plan = self.plan, trainers = {}, wrong = wrong_plans(self) }, {}
   for i, trainer in ipairs(self.trainers) do
     result.trainers[i] = describe(trainer)
     collect(trainer, values)
