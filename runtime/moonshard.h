@@ -411,6 +411,7 @@ typedef struct ms_unit_cost {
   double gathered_bytes, gathered_again_bytes; /* received in them */
   double reduced_bytes;                        /* sent and received while its gradients are summed over ranks */
   double kept_bytes;                           /* gathered weights, or a shard of them, that stay for backward */
+  double ahead_bytes;                          /* later units' weights, gathered while this one computes: the most */
   double parameter_bytes, gradient_bytes, optimizer_bytes;
 } ms_unit_cost;
 /* MS_EINVAL when the plan has no such phase (enum ms_phase) or the model no such unit. */

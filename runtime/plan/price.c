@@ -61,6 +61,49 @@ static void add_collectives(const ms_plan *plan, int phase, int unit, ms_unit_co
   }
 }
 
+static int is_weights_of(const ms_plan *plan, int buffer, int unit) {
+  return buffer >= 0 && plan->buffer[buffer].category == MS_CAT_GATHERED &&
+         plan->buffer[buffer].label == plan->model->unit[unit].name;
+}
+
+/* need: [buffers] position of the first kernel that touches it. */
+static void find_needs(const program *p, int *need) {
+  for (int i = p->n - 1; i >= 0; i--) {
+    const ms_instr *instr = &p->phase->instr[p->at[i]];
+    if (instr->kind != MS_INSTR_KERNEL) continue;
+    for (int k = 0; k < instr->call->inputs; k++)
+      if (instr->in[k].buffer >= 0) need[instr->in[k].buffer] = i;
+    for (int k = 0; k < instr->call->outputs; k++)
+      if (instr->out[k].buffer >= 0) need[instr->out[k].buffer] = i;
+  }
+}
+
+static double gathered_ahead(const ms_plan *plan, int phase, int unit, int position, const int *need) {
+  double bytes = 0;
+  for (int b = 0; b < plan->buffers; b++) {
+    const ms_buffer *buffer = &plan->buffer[b];
+    if (buffer->category != MS_CAT_GATHERED || buffer->phase != phase || is_weights_of(plan, b, unit)) continue;
+    if (buffer->first < position && position < need[b]) bytes += (double)buffer->bytes;
+  }
+  return bytes;
+}
+
+static int price_prefetch(const ms_plan *plan, int phase, int unit, const program *p, double *most) {
+  int *need = ms_calloc(plan->buffers, sizeof *need);
+  if (!need) return MS_ENOMEM;
+  find_needs(p, need);
+  for (int i = 0; i < p->n; i++) {
+    const ms_instr *instr = &p->phase->instr[p->at[i]];
+    int reads = 0;
+    for (int k = 0; instr->kind == MS_INSTR_KERNEL && k < instr->call->inputs; k++)
+      reads |= is_weights_of(plan, instr->in[k].buffer, unit);
+    double bytes = reads ? gathered_ahead(plan, phase, unit, i, need) : 0;
+    if (bytes > *most) *most = bytes;
+  }
+  free(need);
+  return MS_OK;
+}
+
 int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost) {
   const ms_model *model = plan->model;
   MS_TRY(check_phase(plan, phase));
@@ -75,7 +118,9 @@ int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *co
     if (b->category != MS_CAT_GATHERED || b->label != model->unit[unit].name) continue;
     if (b->phase < 0 || (b->phase == phase && stays_for_backward(&p, b))) cost->kept_bytes += (double)b->bytes;
   }
+  int rc = price_prefetch(plan, phase, unit, &p, &cost->ahead_bytes);
   free(p.at);
+  if (rc) return rc;
   const ms_unit *u = &model->unit[unit];
   cost->parameter_bytes = 4.0 * (double)u->master_count;
   cost->gradient_bytes = (double)plan->buffer[ms_state_buffer(unit, MS_STATE_GRADIENT)].bytes;

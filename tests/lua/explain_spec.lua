@@ -86,6 +86,21 @@ describe("explain", function()
       got:sub(at - 60, at + 60)))
   end)
 
+  it("R3 the price of prefetching is what lies gathered before it is needed", function()
+    -- One layer's weights in bf16, as the layers' units are gathered.
+    local layer = 16960
+    local function kept(depth)
+      local by_unit = {}
+      for _, row in ipairs(json.decode(explained("--json", "depth=" .. depth)).decisions.prefetch) do
+        by_unit[row.name] = row.kept_bytes.gathered
+      end
+      return by_unit
+    end
+    local none, one, two = kept(0), kept(1), kept(2)
+    assert.same({ 0, layer, 2 * layer }, { none["layers.0"], one["layers.0"], two["layers.0"] })
+    assert.same({ layer, layer, layer }, { none["layers.1"], one["layers.1"], two["layers.1"] })
+  end)
+
   it("R3 the guide shows what comes out", function()
     local file = assert(io.open("recipes/README.md"))
     local guide = file:read("*a"):match("\n### Explain\n(.*)"):match("^\n    [^\n]*\n\n(.-)\n\nThe first lines")

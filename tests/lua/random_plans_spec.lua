@@ -8,7 +8,8 @@ local shrink = require("fuzz.shrink")
 local SEED, COUNT = 1, os.getenv("MOONSHARD_CONFIG") == "release" and 200 or 20
 
 describe("random plans", function()
-  it(("S1 M1 M6 M7 cases %d to %d equal one rank, and do what their plans say"):format(SEED, SEED + COUNT - 1), function()
+  local last = SEED + COUNT - 1
+  it(("S1 M1 M6 M7 cases %d to %d equal one rank, and do what their plans say"):format(SEED, last), function()
     local list = {}
     for i = 1, COUNT do list[i] = case.of(SEED + i - 1) end
     local failed = cases.run(list)

@@ -20,6 +20,7 @@ decisions.POLICIES = {
 ---@field gathered number bytes a step that this rank receives for it
 ---@field reduced number? bytes a step that are summed over ranks for it
 ---@field kept table<string, number> bytes by category
+---@field in_turn boolean? rows of the policy keep their bytes one after the other, not together
 
 local function row(name, text, value, decision, cost)
   local told = decision and (decision.rule or decision.where) and decision or nil
@@ -73,11 +74,13 @@ local function of_layout(self, costs)
   return rows
 end
 
-local function of_prefetch(self)
+local function of_prefetch(self, costs)
   local rows = {}
   for i, unit in ipairs(self.units) do
     local decision = self.decisions.prefetch[unit.name]
-    rows[i] = row(unit.name, prefetch.describe(decision.value), decision.value or "default", decision)
+    rows[i] = row(unit.name, prefetch.describe(decision.value), decision.value or "default", decision,
+      { kept = { gathered = costs[i].ahead } })
+    rows[i].in_turn = true
   end
   return rows
 end
@@ -159,7 +162,8 @@ function decisions.of(sharding, plan, costs, optimizer, modules)
   end
   return {
     units = of_units(sharding, costs), reshard_after_forward = of_reshard(sharding, costs),
-    mp_policy = of_precision(sharding, costs), layout = of_layout(sharding, costs), prefetch = of_prefetch(sharding),
+    mp_policy = of_precision(sharding, costs), layout = of_layout(sharding, costs),
+    prefetch = of_prefetch(sharding, costs),
     recompute = of_recompute(sharding, plan, modules), freeze = freeze, param_dtype = dtypes,
     ["optimizer groups"] = groups,
   }, shadowed, idle

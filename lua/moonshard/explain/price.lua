@@ -10,6 +10,7 @@ local price = {}
 ---@field gathered number bytes that arrive in all_gathers of its weights
 ---@field again number those of them that arrive because the weights were freed after forward
 ---@field reduced number bytes sent and received while gradients are summed over ranks
+---@field ahead number bytes of gathered weights that later units alone read, while it computes: the most at once
 ---@field kept number bytes of gathered weights, or a shard of them, that stay from forward to backward
 ---@field parameters number
 ---@field gradients number
@@ -43,7 +44,7 @@ function price.unit(plan, unit, times)
     sum.reduced = sum.reduced + count * cost.reduced_bytes
   end
   check(C.ms_plan_unit_cost(plan.handle, C.MS_PHASE_FIRST, unit, cost))
-  sum.kept, sum.parameters = cost.kept_bytes, cost.parameter_bytes
+  sum.kept, sum.ahead, sum.parameters = cost.kept_bytes, cost.ahead_bytes, cost.parameter_bytes
   sum.gradients, sum.optimizer = cost.gradient_bytes, cost.optimizer_bytes
   return sum
 end

@@ -21,7 +21,8 @@ local function same(a, b)
   return a.text == b.text and rule_text(a.rule) == rule_text(b.rule)
 end
 
--- Neighbours with the same value by the same rule as one row, whose price is the sum.
+-- Neighbours with the same value by the same rule as one row, whose price is the sum, or of what is kept in turn the
+-- most.
 local function collapse(rows, all)
   local result = {}
   for _, row in ipairs(rows) do
@@ -33,7 +34,10 @@ local function collapse(rows, all)
     end
     run.last, run.count = row.name, run.count + 1
     run.gathered, run.reduced = run.gathered + row.gathered, run.reduced and run.reduced + row.reduced
-    for category, bytes in pairs(row.kept) do run.kept[category] = (run.kept[category] or 0) + bytes end
+    for category, bytes in pairs(row.kept) do
+      local before = run.kept[category] or 0
+      run.kept[category] = row.in_turn and math.max(before, bytes) or before + bytes
+    end
   end
   return result
 end

@@ -3,7 +3,7 @@
 local ms = require "moonshard"
 local re = ms.re
 
-local cfg = ms.args { mesh = "1x2", batch = 64, micro_batches = 1 }
+local cfg = ms.args { mesh = "1x2", batch = 64, micro_batches = 1, depth = 2 }
 
 local Block = ms.module "Block"
 
@@ -35,7 +35,7 @@ ms.fully_shard(model, {
   units = preset.units,
   reshard_after_forward = ms.rules.join({ { "layers.3", false } }, preset.reshard_after_forward),
   mp_policy = { { re[[^layers]], { param_dtype = "bf16" } } },
-  prefetch = { { "layers.0", 2 } },
+  prefetch = { { "layers.0", cfg.depth } },
   recompute = { { re[[^layers\.0$]], true }, { re[[^layers\.1$]], { "gelu_tanh" } } },
   freeze = preset.freeze,
   param_dtype = { { re[[norm\.]], "f32" } },
