@@ -60,6 +60,15 @@ typedef struct ms_kernel_call {
   ms_fault *fault; /* NULL on the CPU, where run returns the error */
 } ms_kernel_call;
 
+/* A tensor that is copied, cast or added with others by one launch: to = from, or to += from. f32 or bf16; sums are f32. */
+typedef struct ms_move {
+  const void *from;
+  void *to;
+  int64_t n; /* elements; 0: nothing is to be done */
+  int from_dtype, to_dtype;
+  int add; /* 1: to_dtype is MS_F32 */
+} ms_move;
+
 typedef struct ms_kernel {
   int (*prepare)(ms_kernel_call *call); /* NULL: nothing to prepare, no workspace */
   int (*run)(const ms_kernel_call *call);

@@ -1,5 +1,6 @@
 /* parts.cu - see parts.h. Bytes an element: of both dtypes, and 4 more to add. Blocks of 256 threads have 4096 elements of
-** one part each; a block finds its part in a list of up to 32 that comes with the launch.
+** one part each; a block finds its part, and what is to be done with it, in a list that comes with the launch. So a unit
+** whose segments differ in dtype is still one launch.
 */
 #include "kernels/cuda/parts.h"
 
@@ -7,12 +8,12 @@
 
 namespace {
 
-constexpr int THREADS = 256, PARTS = 32;
+constexpr int THREADS = 256;
 constexpr int64_t TILE = 4096;
 
 struct part_list {
-  ms_cuda_part part[PARTS];
-  int64_t first_block[PARTS]; /* of each part */
+  ms_move part[MS_CUDA_PARTS];
+  uint32_t first_block[MS_CUDA_PARTS]; /* of each part */
   int parts;
 };
 
@@ -28,50 +29,57 @@ template <int V, class X, class Y> __device__ __forceinline__ void move(const X 
   ms_store<V>(to, x);
 }
 
-template <class X, class Y> __global__ void __launch_bounds__(THREADS) move_parts(part_list list, int add) {
+template <class X, class Y> __device__ void move_tile(const ms_move &part, int64_t begin, int64_t end) {
   constexpr int V = ms_lanes<X, Y>;
-  int p = 0;
-  while (p + 1 < list.parts && list.first_block[p + 1] <= blockIdx.x) p++;
-  const X *from = static_cast<const X *>(list.part[p].from);
-  Y *to = static_cast<Y *>(list.part[p].to);
-  const int64_t begin = (blockIdx.x - list.first_block[p]) * TILE, end = min(list.part[p].n, begin + TILE);
+  const X *from = static_cast<const X *>(part.from);
+  Y *to = static_cast<Y *>(part.to);
   const bool aligned = reinterpret_cast<uintptr_t>(from) % 16 == 0 && reinterpret_cast<uintptr_t>(to) % 16 == 0;
   const int64_t whole = aligned ? begin + (end - begin) / V * V : begin;
 #pragma unroll 4
-  for (int64_t i = begin + threadIdx.x * V; i < whole; i += THREADS * V) move<V>(from + i, to + i, add);
-  for (int64_t i = whole + threadIdx.x; i < end; i += THREADS) move<1>(from + i, to + i, add);
+  for (int64_t i = begin + threadIdx.x * V; i < whole; i += THREADS * V) move<V>(from + i, to + i, part.add);
+  for (int64_t i = whole + threadIdx.x; i < end; i += THREADS) move<1>(from + i, to + i, part.add);
 }
 
-template <class X, class Y> int launch_parts(const part_list &list, int64_t blocks, int add, void *stream) {
-  return MS_CUDA_LAUNCH((move_parts<X, Y>), static_cast<unsigned>(blocks), THREADS, 0, stream, list, add);
+__global__ void __launch_bounds__(THREADS) move_parts(part_list list) {
+  int p = 0;
+  while (p + 1 < list.parts && list.first_block[p + 1] <= blockIdx.x) p++;
+  const ms_move &part = list.part[p];
+  const int64_t begin = (blockIdx.x - list.first_block[p]) * TILE, end = min(part.n, begin + TILE);
+  if (part.from_dtype == MS_BF16 && part.to_dtype == MS_BF16) move_tile<ms_b16, ms_b16>(part, begin, end);
+  else if (part.from_dtype == MS_BF16) move_tile<ms_b16, float>(part, begin, end);
+  else if (part.to_dtype == MS_BF16) move_tile<float, ms_b16>(part, begin, end);
+  else move_tile<float, float>(part, begin, end);
 }
 
 int run_cast(const ms_kernel_call *call) {
-  const ms_cuda_part part = {call->in_data[0], call->out_data[0], ms_numel(&call->out[0])};
-  return ms_cuda_run_parts(&part, 1, call->in[0].dtype, call->out[0].dtype, 0, call->stream);
+  const ms_move part = {call->in_data[0],  call->out_data[0],  ms_numel(&call->out[0]),
+                        call->in[0].dtype, call->out[0].dtype, 0};
+  return ms_cuda_move(&part, 1, call->stream);
 }
 
 int run_accumulate(const ms_kernel_call *call) {
-  const ms_cuda_part part = {call->in_data[0], call->out_data[0], ms_numel(&call->out[0])};
-  return ms_cuda_run_parts(&part, 1, call->in[0].dtype, MS_F32, call->attrs.i[0] != 0, call->stream);
+  const ms_move part = {call->in_data[0], call->out_data[0],    ms_numel(&call->out[0]), call->in[0].dtype,
+                        MS_F32,           call->attrs.i[0] != 0};
+  return ms_cuda_move(&part, 1, call->stream);
 }
 
 } // namespace
 
-int ms_cuda_run_parts(const ms_cuda_part *part, int parts, int from_dtype, int to_dtype, int add, void *stream) {
-  if (add && to_dtype != MS_F32)
-    return MS_FAIL(MS_EDTYPE, "cuda: parts are added in f32, not in %s", ms_dtype_name(to_dtype));
-  for (int next = 0; next < parts;) {
+int ms_cuda_move(const ms_move *move, int moves, void *stream) {
+  for (int next = 0; next < moves;) {
     part_list list = {};
     int64_t blocks = 0;
-    for (; next < parts && list.parts < PARTS; next++) {
-      if (part[next].n == 0) continue;
-      list.part[list.parts] = part[next];
-      list.first_block[list.parts++] = blocks;
-      blocks += ms_cuda_ceil(part[next].n, TILE);
+    for (; next < moves && list.parts < MS_CUDA_PARTS; next++) {
+      const int64_t more = ms_cuda_ceil(move[next].n, TILE);
+      if (!more) continue;
+      if (blocks && blocks + more > INT32_MAX) break; /* a grid has no more; of one part they are 8 T elements */
+      if (move[next].add && move[next].to_dtype != MS_F32)
+        return MS_FAIL(MS_EDTYPE, "cuda: parts are added in f32, not in %s", ms_dtype_name(move[next].to_dtype));
+      list.part[list.parts] = move[next];
+      list.first_block[list.parts++] = static_cast<uint32_t>(blocks);
+      blocks += more;
     }
-    if (blocks)
-      MS_TRY(MS_CUDA_FLOATS(from_dtype, X, MS_CUDA_FLOATS(to_dtype, Y, launch_parts<X, Y>(list, blocks, add, stream))));
+    if (blocks) MS_TRY(MS_CUDA_LAUNCH(move_parts, static_cast<unsigned>(blocks), THREADS, 0, stream, list));
   }
   return MS_OK;
 }

@@ -4,21 +4,17 @@
 #ifndef MS_KERNELS_CUDA_PARTS_H
 #define MS_KERNELS_CUDA_PARTS_H
 
-#include <stdint.h>
+#include "kernels/op.h"
+
+/* How many tensors one launch takes: more are moved by several. */
+enum { MS_CUDA_PARTS = 64 };
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef struct ms_cuda_part {
-  const void *from;
-  void *to;
-  int64_t n; /* elements */
-} ms_cuda_part;
-
-/* to = from, or to += from when add, for each part, enqueued on the stream. Dtypes are MS_F32 or MS_BF16; sums are f32, so
-** add wants to_dtype MS_F32. Any number of parts; each launch takes 32. */
-int ms_cuda_run_parts(const ms_cuda_part *part, int parts, int from_dtype, int to_dtype, int add, void *stream);
+/* Any number of tensors, of any dtypes side by side, enqueued on the stream. */
+int ms_cuda_move(const ms_move *move, int moves, void *stream);
 
 #ifdef __cplusplus
 }

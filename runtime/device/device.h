@@ -11,7 +11,7 @@
 #include "kernels/op.h"
 
 /* Of this table: a library that was built for another is refused. */
-enum { MS_DEVICE_VERSION = 1, MS_DEVICE_ID_BYTES = 128, MS_DEVICE_PEERS = 64 };
+enum { MS_DEVICE_VERSION = 2, MS_DEVICE_ID_BYTES = 128, MS_DEVICE_PEERS = 64 };
 
 typedef struct ms_device ms_device;
 typedef struct ms_device_stream ms_device_stream;
@@ -75,6 +75,8 @@ typedef struct ms_device_api {
   int (*copy_in)(ms_device *device, ms_device_stream *stream, void *at, const void *pinned, int64_t bytes);
   int (*copy_out)(ms_device *device, ms_device_stream *stream, void *pinned, const void *at, int64_t bytes);
   int (*copy)(ms_device *device, ms_device_stream *stream, void *to, const void *from, int64_t bytes);
+  /* All of them by as few launches as the device can: one for as many as a unit has. */
+  int (*move)(ms_device *device, ms_device_stream *stream, int moves, const ms_move *move);
   int (*usage)(ms_device *device, ms_device_usage *usage);
   int64_t (*allocations)(void); /* of memory, streams, events, graphs and communicators, since the process began */
 

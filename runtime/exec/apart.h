@@ -71,10 +71,11 @@ struct ms_exec_apart {
   struct ms_exec_apart *next; /* of those on it */
   struct {
     ms_exec_instr **order; /* [n] in program order */
-    int n, uses[MS_STREAMS];
-    ms_kernel_call *convert; /* [parts of all collectives]: from or to the shared buffer; op -1: none */
-    ms_device_graph *graph;  /* captured from it; NULL: not yet */
-    int warm;                /* it has run once: what libraries make when they are first called is there */
+    int n;
+    int forks[MS_STREAMS], joins[MS_STREAMS]; /* no event of the plan orders its beginning, or its end, with compute */
+    ms_move *convert;       /* [parts of all collectives]: from or to the shared buffer; n 0: the library does it */
+    ms_device_graph *graph; /* captured from it; NULL: not yet */
+    int warm;               /* it has run once: what libraries make when they are first called is there */
   } phase[MS_PHASES];
   ms_device_event **event; /* [events of the largest phase] */
   int events;

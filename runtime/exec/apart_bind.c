@@ -1,5 +1,5 @@
 /* apart_bind.c - what an exec needs on a device besides what bind.c makes: instructions in program order, events, staging of
-** inputs and outputs, and the kernels that convert between a collective's buffers.
+** inputs and outputs, and what converts between a collective's buffers.
 **
 ** A library of collectives neither casts nor adds to what is there. So a master chunk is cast into its place of the gathered
 ** segment in front of an all-gather in place, and what was summed in place in the shared buffer is cast or added to its
@@ -11,64 +11,38 @@
 #include "base/error.h"
 #include "exec/apart.h"
 
-enum { ALIGNMENT = 256, NO_OP = -1 };
+enum { ALIGNMENT = 256 };
 
 static int64_t align_up(int64_t n) { return (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
 /* ---- conversions ---- */
 
-/* From the source of an all-gather, or into the destination of a reduction; NO_OP where the library does it. */
-static int conversion(const ms_coll *coll, const ms_coll_part *part, int from_is_null) {
-  if (coll->kind == MS_COLL_ALL_GATHER) return from_is_null ? NO_OP : MS_OP_cast;
-  if (part->accumulate) return MS_OP_accumulate;
-  return part->src_dtype == part->dst_dtype ? NO_OP : MS_OP_cast;
+/* From the source of an all-gather, or into the destination of a reduction. */
+static int converts(const ms_coll *coll, const ms_coll_part *part, int from_is_null) {
+  if (coll->kind == MS_COLL_ALL_GATHER) return !from_is_null;
+  return part->accumulate || part->src_dtype != part->dst_dtype;
 }
 
-static int prepare_conversion(ms_exec *exec, const ms_coll *coll, const ms_coll_part *part, const ms_plan_part *from,
-                              ms_kernel_call *call) {
-  *call = (ms_kernel_call){.op = part->count ? conversion(coll, part, from->src.buffer < 0) : NO_OP};
-  if (call->op == NO_OP) return MS_OK;
-  const ms_kernel *kernel = ms_device_kernel(exec->plan->config.device, call->op);
-  call->inputs = call->outputs = 1;
-  call->threads = exec->plan->config.threads;
-  call->in[0] = (ms_value_info){.dtype = part->src_dtype, .ndim = 1, .dims = {part->count}};
-  call->out[0] = (ms_value_info){.dtype = part->dst_dtype, .ndim = 1, .dims = {part->count}};
-  if (call->op == MS_OP_cast) call->attrs.i[7] = 1 + part->dst_dtype;
-  else call->attrs.i[0] = 1;
-  call->scalars = exec->state->apart->scalars;
-  call->fault = exec->state->apart->fault;
-  if (kernel->prepare) MS_TRY(kernel->prepare(call));
-  if (!call->workspace_bytes) return MS_OK;
-  return MS_FAIL(MS_EINTERNAL, "op %s wants workspace beside a collective", ms_op_row_of(call->op)->name);
-}
-
-static int prepare_conversions(ms_exec *exec, int index) {
+static int describe_conversions(ms_exec *exec, int index) {
   ms_exec_phase *phase = &exec->phase[index];
-  ms_kernel_call *call = exec->apart->phase[index].convert = ms_calloc(phase->parts, sizeof *call);
-  if (!call) return MS_ENOMEM;
-  for (int i = 0; i < phase->parts; i++) call[i].op = NO_OP;
+  ms_move *move = exec->apart->phase[index].convert = ms_calloc(phase->parts, sizeof *move);
+  if (!move) return MS_ENOMEM;
   for (int s = 0; s < MS_STREAMS; s++) {
     for (int k = 0; k < phase->stream[s].n; k++) {
       const ms_exec_instr *instr = &phase->stream[s].instr[k];
       if (instr->kind != MS_INSTR_COLLECTIVE) continue;
       const ms_plan_coll *source = exec->plan->phase[index].instr[instr->source].coll;
       for (int i = 0; i < instr->coll->parts; i++) {
-        int64_t at = instr->coll->part - phase->part + i;
-        MS_TRY(prepare_conversion(exec, instr->coll, &instr->coll->part[i], &source->part[i], &call[at]));
-        call[at].stream = exec->state->apart->stream[s];
+        const ms_coll_part *part = &instr->coll->part[i];
+        move[part - phase->part] =
+            (ms_move){.n = converts(instr->coll, part, source->part[i].src.buffer < 0) * part->count,
+                      .from_dtype = part->src_dtype,
+                      .to_dtype = part->dst_dtype,
+                      .add = part->accumulate};
       }
     }
   }
   return MS_OK;
-}
-
-static void release_conversions(ms_exec *exec, int index) {
-  ms_kernel_call *call = exec->apart->phase[index].convert;
-  for (int i = 0; call && i < exec->phase[index].parts; i++) {
-    if (call[i].op == NO_OP || !call[i].prepared) continue;
-    ms_device_kernel(exec->apart->on->device->api->kind, call[i].op)->release(call[i].prepared);
-  }
-  free(call);
 }
 
 /* Its chunk of a buffer of all ranks' chunks; an all-reduce is of everything. */
@@ -86,10 +60,10 @@ void ms_exec_apart_rebind(ms_exec *exec) {
         const ms_exec_instr *instr = &exec->phase[p].stream[s].instr[k];
         for (int i = 0; instr->kind == MS_INSTR_COLLECTIVE && i < instr->coll->parts; i++) {
           const ms_coll_part *part = &instr->coll->part[i];
-          ms_kernel_call *call = &exec->apart->phase[p].convert[part - exec->phase[p].part];
+          ms_move *move = &exec->apart->phase[p].convert[part - exec->phase[p].part];
           int gathers = instr->coll->kind == MS_COLL_ALL_GATHER;
-          call->in_data[0] = gathers ? part->src : own_chunk(instr, part);
-          call->out_data[0] = gathers ? own_chunk(instr, part) : part->dst;
+          move->from = gathers ? part->src : own_chunk(instr, part);
+          move->to = gathers ? own_chunk(instr, part) : part->dst;
         }
       }
     }
@@ -109,13 +83,47 @@ static int sort_order(ms_exec *exec, int index) {
   for (int i = 0; i < n; i++) {
     int s = exec->plan->phase[index].instr[i].stream;
     exec->apart->phase[index].order[i] = &phase->stream[s].instr[at[s]++];
-    exec->apart->phase[index].uses[s] = 1;
   }
   for (int i = 0; i < phase->kernels; i++) {
     phase->call[i].stream = exec->state->apart->stream[MS_STREAM_COMPUTE];
     phase->call[i].scalars = exec->state->apart->scalars;
     phase->call[i].fault = exec->state->apart->fault;
   }
+  return MS_OK;
+}
+
+typedef struct reach {
+  int of[MS_STREAMS]; /* how much of each stream's work comes before */
+} reach;
+
+static void extend(reach *to, const reach *by) {
+  for (int s = 0; s < MS_STREAMS; s++)
+    if (by->of[s] > to->of[s]) to->of[s] = by->of[s];
+}
+
+/* A stream whose phase begins with a wait comes after compute by that wait, or by those that come before it. One whose last
+** work compute waits for anyway, perhaps by way of a third, has been joined. The last stream is joined first, as it waits for the
+** others. */
+static int find_forks(ms_exec *exec, int index) {
+  reach before[MS_STREAMS] = {0}, *event = ms_calloc(exec->plan->phase[index].events, sizeof *event);
+  int *forks = exec->apart->phase[index].forks, *joins = exec->apart->phase[index].joins;
+  if (!event) return MS_ENOMEM;
+  for (int s = MS_STREAM_COMPUTE + 1; s < MS_STREAMS; s++) {
+    const ms_exec_stream *stream = &exec->phase[index].stream[s];
+    forks[s] = stream->n && stream->instr[0].kind != MS_INSTR_WAIT;
+  }
+  for (int i = 0; i < exec->apart->phase[index].n; i++) {
+    const ms_exec_instr *instr = exec->apart->phase[index].order[i];
+    int s = exec->plan->phase[index].instr[i].stream;
+    if (instr->kind == MS_INSTR_RECORD) event[instr->event] = before[s];
+    else if (instr->kind == MS_INSTR_WAIT) extend(&before[s], &event[instr->event]);
+    else before[s].of[s]++;
+  }
+  for (int s = MS_STREAMS - 1; s > MS_STREAM_COMPUTE; s--) {
+    joins[s] = before[MS_STREAM_COMPUTE].of[s] < before[s].of[s];
+    if (joins[s]) extend(&before[MS_STREAM_COMPUTE], &before[s]);
+  }
+  free(event);
   return MS_OK;
 }
 
@@ -184,7 +192,8 @@ int ms_exec_apart_new(ms_exec *exec) {
   exec->state->apart->execs = exec->apart;
   for (int p = 0; p < MS_PHASES; p++) {
     MS_TRY(sort_order(exec, p));
-    MS_TRY(prepare_conversions(exec, p));
+    MS_TRY(find_forks(exec, p));
+    MS_TRY(describe_conversions(exec, p));
   }
   MS_TRY(open_events(exec));
   MS_TRY(stage(exec));
@@ -212,7 +221,7 @@ void ms_exec_apart_free(ms_exec *exec) {
   ms_apart_settle(a->on);
   ms_exec_apart_drop_graphs(a);
   for (int p = 0; p < MS_PHASES; p++) {
-    release_conversions(exec, p);
+    free(a->phase[p].convert);
     free(a->phase[p].order);
   }
   for (int i = 0; i < a->events; i++) device->api->event_close(device, a->event[i]);

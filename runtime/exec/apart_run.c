@@ -1,7 +1,7 @@
 /* apart_run.c - a phase on a device that works apart from the host: everything is enqueued in program order, and the host goes on.
 **
 ** The plan's events are the device's. Phases follow each other as on the CPU: what a phase gives to other streams waits for all
-** that compute was given before, and compute waits for it at the end. The norm and an evaluation are waited for; there the host
+** that compute was given before, and compute waits for it at the end, where the plan's own events do not see to that. The norm and an evaluation are waited for; there the host
 ** also learns what kernels found wrong since it last looked.
 */
 #include <string.h>
@@ -12,20 +12,19 @@
 
 /* ---- one instruction ---- */
 
-static int convert(const ms_exec *exec, int phase, const ms_coll *coll) {
-  for (int i = 0; i < coll->parts; i++) {
-    const ms_kernel_call *call = &exec->apart->phase[phase].convert[&coll->part[i] - exec->phase[phase].part];
-    if (call->op >= 0) MS_TRY(ms_device_kernel(exec->plan->config.device, call->op)->run(call));
-  }
-  return MS_OK;
+/* All segments of a unit at once. */
+static int convert(const ms_exec *exec, int phase, const ms_coll *coll, int stream) {
+  const ms_state *state = exec->state;
+  const ms_move *move = &exec->apart->phase[phase].convert[coll->part - exec->phase[phase].part];
+  return state->device->api->move(state->device, state->apart->stream[stream], coll->parts, move);
 }
 
 /* Where the library reads and writes: in place in the shared buffer, unless it can write the result where it belongs. */
 static ms_device_part part_of(const ms_exec *exec, int phase, const ms_exec_instr *instr, const ms_coll_part *part) {
-  const ms_kernel_call *call = &exec->apart->phase[phase].convert[part - exec->phase[phase].part];
+  const ms_move *move = &exec->apart->phase[phase].convert[part - exec->phase[phase].part];
   int gathers = instr->coll->kind == MS_COLL_ALL_GATHER;
-  if (gathers) return (ms_device_part){call->out_data[0], part->shared[0], part->count, part->dst_dtype};
-  const void *to = call->op >= 0 ? call->in_data[0] : part->dst;
+  if (gathers) return (ms_device_part){move->to, part->shared[0], part->count, part->dst_dtype};
+  const void *to = move->n ? move->from : part->dst;
   return (ms_device_part){part->shared[0], (void *)(uintptr_t)to, part->count, part->src_dtype};
 }
 
@@ -66,9 +65,9 @@ static int issue_collective(ms_exec *exec, int phase, const ms_exec_instr *instr
     MS_TRY(ms_apart_take_flight(exec->state, &flight));
     MS_TRY(record(exec, flight->before, stream));
   }
-  if (instr->coll->kind == MS_COLL_ALL_GATHER) MS_TRY(convert(exec, phase, instr->coll));
+  if (instr->coll->kind == MS_COLL_ALL_GATHER) MS_TRY(convert(exec, phase, instr->coll, stream));
   MS_TRY(collect(exec, phase, instr, stream, comm));
-  if (instr->coll->kind != MS_COLL_ALL_GATHER) MS_TRY(convert(exec, phase, instr->coll));
+  if (instr->coll->kind != MS_COLL_ALL_GATHER) MS_TRY(convert(exec, phase, instr->coll, stream));
   if (!flight) return MS_OK;
   MS_TRY(record(exec, flight->after, stream));
   flight->comm = instr->comm;
@@ -94,14 +93,15 @@ static int fork_streams(const ms_exec *exec, int phase) {
   const ms_apart *apart = exec->state->apart;
   MS_TRY(record(exec, apart->fork, MS_STREAM_COMPUTE));
   for (int s = MS_STREAM_COMPUTE + 1; s < MS_STREAMS; s++)
-    if (exec->apart->phase[phase].uses[s]) MS_TRY(wait(exec, s, apart->fork));
+    if (exec->apart->phase[phase].forks[s]) MS_TRY(wait(exec, s, apart->fork));
   return MS_OK;
 }
 
-static int join_streams(const ms_exec *exec, int phase) {
+/* all: also those that the plan joins, which may not have come that far. */
+static int join_streams(const ms_exec *exec, int phase, int all) {
   const ms_apart *apart = exec->state->apart;
-  for (int s = MS_STREAM_COMPUTE + 1; s < MS_STREAMS; s++) {
-    if (!exec->apart->phase[phase].uses[s]) continue;
+  for (int s = MS_STREAMS - 1; s > MS_STREAM_COMPUTE; s--) {
+    if (!all && !exec->apart->phase[phase].joins[s]) continue;
     MS_TRY(record(exec, apart->join[s], s));
     MS_TRY(wait(exec, MS_STREAM_COMPUTE, apart->join[s]));
   }
@@ -130,7 +130,7 @@ static int issue_all(ms_exec *exec, int phase, ms_apart_run *run, int captures) 
     if (exec->trace) MS_TRY(record(exec, a->timer[2 * i + 1], stream));
     if (exec->finder && instr->kind == MS_INSTR_KERNEL) MS_TRY(inspect(exec, phase, instr, run));
   }
-  return join_streams(exec, phase);
+  return join_streams(exec, phase, 0);
 }
 
 /* Sums over what was enqueued. */
@@ -210,7 +210,7 @@ static int run_phase(ms_exec *exec, int phase, ms_apart_run *run) {
 
 /* What was enqueued of a phase that failed half-way is past when this run's end is. */
 static void give_up(ms_exec *exec, int phase, ms_apart_run *run) {
-  if (!join_streams(exec, phase)) record(exec, run->end, MS_STREAM_COMPUTE);
+  if (!join_streams(exec, phase, 1)) record(exec, run->end, MS_STREAM_COMPUTE);
   if (exec->state->members.size > 1) ms_apart_part(exec->state);
 }
 

@@ -215,7 +215,7 @@ static void parts_move_in_one_call(void **state) {
   for (int kind = 0; kind < 8; kind++) {
     const int from = kind & 1, to = kind >> 1 & 1, add = kind >> 2;
     kernel_case c = case_of(MS_OP_cast);
-    ms_cuda_part part[PARTS];
+    ms_move part[PARTS];
     int64_t at = 0;
     add_input(&c, SHAPE(from, SPACE));
     add_output(&c, SHAPE(to, SPACE));
@@ -224,15 +224,15 @@ static void parts_move_in_one_call(void **state) {
     char *x = mirrored(&m, c.call.in_data[0], tensor_bytes(&c.call.in[0]), 0);
     char *y = mirrored(&m, c.call.out_data[0], tensor_bytes(&c.call.out[0]), 0);
     for (int p = 0; p < PARTS; p++) {
-      part[p] =
-          (ms_cuda_part){x + at * ms_dtype_size(from), y + at * ms_dtype_size(to), p == 7 ? 4500 : p % 5 * 4 + p % 3};
+      const int64_t n = p == 7 ? 4500 : p % 5 * 4 + p % 3;
+      part[p] = (ms_move){x + at * ms_dtype_size(from), y + at * ms_dtype_size(to), n, from, to, add};
       at += part[p].n + 4 - part[p].n % 4; /* every part begins at a whole vector of f32, and leaves a gap */
     }
     assert_in_range(at, 1, SPACE);
     if (add && to == MS_BF16) {
-      assert_fails(ms_cuda_run_parts(part, PARTS, from, to, add, NULL), MS_EDTYPE, "added in f32, not in bf16");
+      assert_fails(ms_cuda_move(part, PARTS, NULL), MS_EDTYPE, "added in f32, not in bf16");
     } else {
-      must(ms_cuda_run_parts(part, PARTS, from, to, add, NULL));
+      must(ms_cuda_move(part, PARTS, NULL));
       check_cuda(cudaDeviceSynchronize());
       check_cuda(cudaMemcpy(c.call.out_data[0], y, (size_t)tensor_bytes(&c.call.out[0]), cudaMemcpyDeviceToHost));
       for (int64_t i = 0, p = 0; i < SPACE; i++) {
@@ -248,6 +248,38 @@ static void parts_move_in_one_call(void **state) {
   }
 }
 
+/* Each is moved as its own dtypes say, whatever stands beside it in the launch. */
+static void parts_of_several_dtypes_move_in_one_call(void **state) {
+  (void)state;
+  enum { N = 37 };
+  static const struct {
+    int from, to, add;
+  } kinds[] = {{MS_F32, MS_BF16, 0}, {MS_BF16, MS_F32, 1}, {MS_BF16, MS_BF16, 0}, {MS_F32, MS_F32, 1}};
+  kernel_case c[4];
+  mirrors m = {.count = 0};
+  ms_move part[4];
+  for (int k = 0; k < 4; k++) {
+    c[k] = case_of(MS_OP_cast);
+    add_input(&c[k], SHAPE(kinds[k].from, N));
+    add_output(&c[k], SHAPE(kinds[k].to, N));
+    for (int64_t i = 0; i < N; i++) set_element(c[k].call.out_data[0], kinds[k].to, i, (double)i);
+    void *from = mirrored(&m, c[k].call.in_data[0], tensor_bytes(&c[k].call.in[0]), 0);
+    void *to = mirrored(&m, c[k].call.out_data[0], tensor_bytes(&c[k].call.out[0]), 0);
+    part[k] = (ms_move){from, to, N, kinds[k].from, kinds[k].to, kinds[k].add};
+  }
+  must(ms_cuda_move(part, 4, NULL));
+  check_cuda(cudaDeviceSynchronize());
+  for (int k = 0; k < 4; k++) {
+    const int64_t bytes = tensor_bytes(&c[k].call.out[0]);
+    check_cuda(cudaMemcpy(c[k].call.out_data[0], part[k].to, (size_t)bytes, cudaMemcpyDeviceToHost));
+    for (int64_t i = 0; i < N; i++)
+      assert_output(&c[k], 0, i, kinds[k].add * (double)i + input_at(&c[k], 0, i),
+                    kinds[k].to == MS_BF16 ? 4e-3 : 1e-6);
+    free_case(&c[k]);
+  }
+  for (int i = 0; i < m.count; i++) check_cuda(cudaFree(m.list[i].allocation));
+}
+
 static void too_much_is_refused(void **state) {
   (void)state;
   const op_case wide = {"attention", "x1,2,1,300 x1,2,1,300 x1,2,1,300", ""};
@@ -260,9 +292,13 @@ static void too_much_is_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(every_case_matches_the_cpu), TEST(every_op_has_a_case_and_a_kernel),
+      TEST(every_case_matches_the_cpu),
+      TEST(every_op_has_a_case_and_a_kernel),
 #ifdef MS_TEST_CUDA
-      TEST(tensors_may_begin_anywhere), TEST(parts_move_in_one_call),           TEST(too_much_is_refused),
+      TEST(tensors_may_begin_anywhere),
+      TEST(parts_move_in_one_call),
+      TEST(parts_of_several_dtypes_move_in_one_call),
+      TEST(too_much_is_refused),
 #endif
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "device/cuda/nccl.h"
+#include "emulated_log.h"
 #include "emulated_runtime.h"
 
 enum { MAX_RANKS = 64, ROUND_BYTES = 1 << 18, COMM_BYTES = 16 << 20 };
@@ -325,11 +326,23 @@ static void drop(void *argument) {
   free(w);
 }
 
+static void log_work(const work *w) {
+  static const char *const names[] = {[ALL_GATHER] = "all_gather",
+                                      [REDUCE_SCATTER] = "reduce_scatter",
+                                      [ALL_REDUCE] = "all_reduce",
+                                      [BROADCAST] = "broadcast"};
+  size_t bytes = w->count * size_of(w->dtype), all = bytes * (size_t)w->comm->size;
+  emulated_range range[] = {{'r', w->from, w->kind == REDUCE_SCATTER ? all : bytes},
+                            {'w', w->to, w->kind == ALL_GATHER ? all : bytes}};
+  emulated_log_work(w->stream, names[w->kind], 2, range);
+}
+
 static int submit(void) {
   int rc = MS_NCCL_SUCCESS;
   while (first) {
     work *w = first;
     first = w->next;
+    log_work(w);
     if (emulated_submit(w->stream, run, w, drop)) rc = UNHANDLED;
   }
   last = NULL;

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "emulated_block.h"
+#include "emulated_log.h"
 #include "emulated_state.h"
 
 namespace emulated {
@@ -95,6 +96,7 @@ cudaError_t emulated::launch(const char *name, const void *kernel, dim3 grid, di
             name, grid.x, grid.y, grid.z, block.x, block.y, block.z, shared);
     return finish(cudaErrorInvalidConfiguration);
   }
+  emulated_log_work(stream, name, 0, nullptr);
   return give(stream, [=] { return run_grid(name, grid, block, shared, thread); });
 }
 
@@ -313,6 +315,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
   FAIL_ON_DEMAND("cudaMemcpyAsync", cudaErrorUnknown);
   const cudaError_t error = emulated::check_copy(to, from, bytes, kind);
   if (error != cudaSuccess) return finish(error);
+  const emulated_range range[] = {{'r', from, bytes}, {'w', to, bytes}};
+  emulated_log_work(stream, "copy", 2, range);
   return emulated::give(stream, [=] {
     if (bytes) memmove(to, from, bytes);
     return cudaSuccess;
@@ -327,6 +331,8 @@ cudaError_t cudaMemset(void *data, int value, size_t bytes) {
 
 cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t stream) {
   FAIL_ON_DEMAND("cudaMemsetAsync", cudaErrorUnknown);
+  const emulated_range range = {'w', data, bytes};
+  emulated_log_work(stream, "memset", 1, &range);
   return emulated::give(stream, [=] {
     if (bytes) memset(data, value, bytes);
     return cudaSuccess;

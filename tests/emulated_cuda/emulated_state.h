@@ -16,6 +16,8 @@ extern std::atomic<long long> streams_alive, events_alive, graphs_alive;
 
 /* Notes an error for cudaGetLastError, and returns it, or the device's. */
 cudaError_t finish(cudaError_t error);
+/* Whether what a stream is given becomes part of a graph. */
+bool is_captured(cudaStream_t stream);
 /* Gives work to a stream, or to the graph that captures it. */
 cudaError_t give(cudaStream_t stream, std::function<cudaError_t()> work);
 /* Waits until all streams have done what they were given. */

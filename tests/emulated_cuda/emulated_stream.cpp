@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "emulated_log.h"
 #include "emulated_state.h"
 
 using emulated::finish;
@@ -20,11 +21,14 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
+/* How much of the work of each stream comes before something. */
+using View = std::map<cudaStream_t, size_t>;
+
 /* What is captured of a stream, and of those that came to wait for it. */
 struct Capture {
   cudaStream_t origin;
   std::vector<Work> work;
-  std::map<cudaStream_t, size_t> last, joined; /* of each stream: work given so far; of that, what the origin waits for */
+  std::map<cudaStream_t, View> view; /* before what each stream is given next */
   bool broken = false;
 };
 
@@ -95,9 +99,8 @@ struct Moments {
 struct CUevent_st {
   std::shared_ptr<Moments> moments = std::make_shared<Moments>();
   bool timed;
-  std::shared_ptr<Capture> capture; /* it was recorded in, after `position` pieces of work of a stream */
-  cudaStream_t stream = nullptr;
-  size_t position = 0;
+  std::shared_ptr<Capture> capture; /* it was recorded in, after this work */
+  View view;
 };
 
 struct CUgraph_st {
@@ -126,10 +129,12 @@ cudaError_t enqueue(cudaStream_t stream, Work work) {
 
 } // namespace
 
+bool emulated::is_captured(cudaStream_t stream) { return stream && stream->capture; }
+
 cudaError_t emulated::give(cudaStream_t stream, Work work) {
   if (!stream || !stream->capture) return enqueue(stream, std::move(work));
   stream->capture->work.push_back(std::move(work));
-  stream->capture->last[stream]++;
+  stream->capture->view[stream][stream]++;
   return finish(cudaSuccess);
 }
 
@@ -233,10 +238,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (!event) return finish(cudaErrorInvalidResourceHandle);
   event->capture = stream ? stream->capture : nullptr;
   if (event->capture) {
-    event->stream = stream;
-    event->position = event->capture->last[stream];
+    event->view = event->capture->view[stream];
     return finish(cudaSuccess);
   }
+  emulated_log_event("record", stream, event);
   std::shared_ptr<Moments> moments = event->moments;
   long long moment;
   {
@@ -259,10 +264,9 @@ static cudaError_t wait_in_capture(cudaStream_t stream, cudaEvent_t event) {
     return cudaErrorStreamCaptureIsolation;
   }
   stream->capture = event->capture;
-  stream->capture->last[stream] += 0;
-  size_t *joined = &stream->capture->joined[event->stream];
-  if (stream == stream->capture->origin && event->position > *joined) *joined = event->position;
-  if (stream == stream->capture->origin) stream->capture->last[event->stream] += 0;
+  View &view = stream->capture->view[stream];
+  for (const auto &entry : event->view)
+    if (entry.second > view[entry.first]) view[entry.first] = entry.second;
   return cudaSuccess;
 }
 
@@ -270,6 +274,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   FAIL_ON_DEMAND("cudaStreamWaitEvent");
   if (!event) return finish(cudaErrorInvalidResourceHandle);
   if (stream->capture || event->capture) return finish(wait_in_capture(stream, event));
+  emulated_log_event("wait", stream, event);
   std::shared_ptr<Moments> moments = event->moments;
   long long moment;
   {
@@ -322,9 +327,9 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
   std::shared_ptr<Capture> capture = stream->capture;
   if (!capture || capture->origin != stream) return finish(cudaErrorStreamCaptureUnsupported);
   bool joined = true;
-  for (auto &entry : capture->last) {
+  for (auto &entry : capture->view) {
     entry.first->capture = nullptr;
-    if (entry.first != stream && capture->joined[entry.first] != entry.second) joined = false;
+    if (capture->view[stream][entry.first] != entry.second[entry.first]) joined = false;
   }
   stream->capture = nullptr;
   FAIL_ON_DEMAND("cudaStreamEndCapture");
@@ -358,6 +363,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) {
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream) {
   FAIL_ON_DEMAND("cudaGraphLaunch");
   std::shared_ptr<std::vector<Work>> work = graph->work;
+  emulated_log_work(stream, "graph", 0, nullptr);
   return emulated::give(stream, [work] {
     for (const Work &piece : *work) {
       const cudaError_t error = piece();

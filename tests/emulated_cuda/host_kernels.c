@@ -4,14 +4,36 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "emulated_log.h"
 #include "emulated_runtime.h"
+#include "kernels/cuda/parts.h"
 #include "kernels/op.h"
 
 const ms_kernel *ms_cuda_kernel(int op);
 
+static const char *const names[MS_OP_COUNT] = {
+#define MS_OP(name, ...) [MS_OP_##name] = #name,
+#include "kernels/ops.def"
+#undef MS_OP
+};
+
 static void run(void *argument) {
   const ms_kernel_call *call = argument;
   if (ms_cpu_kernel(call->op)->run(call) && !call->fault->set) *call->fault = (ms_fault){1, call->op, -1, 1};
+}
+
+static emulated_range range_of(char kind, const void *data, const ms_value_info *info) {
+  return (emulated_range){kind, data, (size_t)(ms_numel(info) * ms_dtype_size(info->dtype))};
+}
+
+static void log_call(const ms_kernel_call *call) {
+  emulated_range range[MS_MAX_INPUTS + MS_MAX_OUTPUTS + 2];
+  int n = 0;
+  for (int i = 0; i < call->inputs; i++) range[n++] = range_of('r', call->in_data[i], &call->in[i]);
+  for (int i = 0; i < call->outputs; i++) range[n++] = range_of('w', call->out_data[i], &call->out[i]);
+  range[n++] = (emulated_range){'w', call->workspace, (size_t)call->workspace_bytes};
+  range[n++] = (emulated_range){'r', call->scalars, sizeof *call->scalars};
+  emulated_log_work(call->stream, names[call->op], n, range);
 }
 
 static int enqueue(const ms_kernel_call *call) {
@@ -19,6 +41,7 @@ static int enqueue(const ms_kernel_call *call) {
   ms_kernel_call *copy = malloc(sizeof *copy);
   if (!copy) return MS_ENOMEM;
   *copy = *call;
+  log_call(call);
   return emulated_submit(call->stream, run, copy, free) == cudaSuccess ? MS_OK : MS_EDEVICE;
 }
 
@@ -29,4 +52,54 @@ const ms_kernel *ms_cuda_kernel(int op) {
   kernels[op] = *cpu;
   kernels[op].run = enqueue;
   return &kernels[op];
+}
+
+/* ---- moves ---- */
+
+typedef struct moves {
+  int n;
+  ms_move move[];
+} moves;
+
+static void run_moves(void *argument) {
+  const moves *m = argument;
+  for (int i = 0; i < m->n; i++) {
+    const ms_move *move = &m->move[i];
+    ms_kernel_call call = {.op = move->add ? MS_OP_accumulate : MS_OP_cast, .inputs = 1, .outputs = 1, .threads = 1};
+    call.attrs.i[0] = move->add;
+    call.in[0] = (ms_value_info){.dtype = move->from_dtype, .ndim = 1, .dims = {move->n}};
+    call.out[0] = (ms_value_info){.dtype = move->to_dtype, .ndim = 1, .dims = {move->n}};
+    call.in_data[0] = move->from;
+    call.out_data[0] = move->to;
+    ms_cpu_kernel(call.op)->run(&call);
+  }
+}
+
+static void log_moves(const moves *m, void *stream) {
+  emulated_range range[2 * MS_CUDA_PARTS];
+  for (int i = 0; i < m->n; i++) {
+    const ms_move *move = &m->move[i];
+    range[2 * i] = (emulated_range){'r', move->from, (size_t)(move->n * ms_dtype_size(move->from_dtype))};
+    range[2 * i + 1] = (emulated_range){'w', move->to, (size_t)(move->n * ms_dtype_size(move->to_dtype))};
+  }
+  emulated_log_work(stream, "move_parts", 2 * m->n, range);
+}
+
+int ms_cuda_move(const ms_move *move, int n, void *stream) {
+  for (int next = 0; next < n;) {
+    moves *m = malloc(sizeof *m + MS_CUDA_PARTS * sizeof *m->move);
+    if (!m) return MS_ENOMEM;
+    m->n = 0;
+    for (; next < n && m->n < MS_CUDA_PARTS; next++)
+      if (move[next].n) m->move[m->n++] = move[next];
+    int fails = m->n && emulated_fails("cudaLaunchKernel");
+    if (!m->n || fails) {
+      free(m);
+      if (fails) return MS_EDEVICE;
+      continue;
+    }
+    log_moves(m, stream);
+    if (emulated_submit(stream, run_moves, m, free) != cudaSuccess) return MS_EDEVICE;
+  }
+  return MS_OK;
 }

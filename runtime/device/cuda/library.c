@@ -43,6 +43,7 @@ const ms_device_api ms_cuda_api = {
     .copy_in = ms_cuda_copy_in,
     .copy_out = ms_cuda_copy_out,
     .copy = ms_cuda_copy_within,
+    .move = ms_cuda_move_on,
     .usage = ms_cuda_usage,
     .allocations = ms_cuda_allocations,
     .capture_begin = ms_cuda_capture_begin,

@@ -79,6 +79,11 @@ int ms_cuda_copy_within(ms_device *device, ms_device_stream *stream, void *to, c
   return MS_CUDA(cudaMemcpyAsync(to, from, (size_t)bytes, cudaMemcpyDeviceToDevice, stream_of(stream)));
 }
 
+int ms_cuda_move_on(ms_device *device, ms_device_stream *stream, int moves, const ms_move *move) {
+  (void)device;
+  return ms_cuda_move(move, moves, stream);
+}
+
 /* ---- graphs ---- */
 
 /* Other threads of the process may go on using the device meanwhile. */

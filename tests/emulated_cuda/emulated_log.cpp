@@ -1,0 +1,60 @@
+/* emulated_log.cpp - see emulated_log.h. */
+#include "emulated_log.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <string>
+#include <unistd.h>
+
+#include "emulated_state.h"
+
+namespace {
+
+std::mutex lock;
+FILE *file;
+int owner; /* the process that opened it: a forked one opens its own */
+std::map<const void *, int> streams, events;
+
+/* With the lock held. */
+FILE *log_of_process() {
+  const char *folder = getenv("MOONSHARD_EMULATE_LOG");
+  if (!folder) return nullptr;
+  if (owner == getpid()) return file;
+  owner = getpid();
+  file = fopen((std::string(folder) + "/" + std::to_string(owner)).c_str(), "w");
+  if (file) setvbuf(file, nullptr, _IOLBF, BUFSIZ);
+  else perror("emulated_cuda: MOONSHARD_EMULATE_LOG");
+  return file;
+}
+
+int number_of(std::map<const void *, int> &numbers, const void *of) {
+  return numbers.emplace(of, static_cast<int>(numbers.size())).first->second;
+}
+
+} // namespace
+
+extern "C" {
+
+void emulated_log_work(cudaStream_t stream, const char *name, int ranges, const emulated_range *range) {
+  std::lock_guard<std::mutex> guard(lock);
+  FILE *out = emulated::is_captured(stream) ? nullptr : log_of_process();
+  if (!out) return;
+  std::string line = "work " + std::to_string(number_of(streams, stream)) + " " + name;
+  for (int i = 0; i < ranges; i++) {
+    if (!range[i].at || !range[i].bytes) continue;
+    char text[64];
+    snprintf(text, sizeof text, " %c %zu %zu", range[i].kind, reinterpret_cast<size_t>(range[i].at), range[i].bytes);
+    line += text;
+  }
+  fprintf(out, "%s\n", line.c_str());
+}
+
+void emulated_log_event(const char *what, cudaStream_t stream, cudaEvent_t event) {
+  std::lock_guard<std::mutex> guard(lock);
+  FILE *out = emulated::is_captured(stream) ? nullptr : log_of_process();
+  if (out) fprintf(out, "%s %d %d\n", what, number_of(streams, stream), number_of(events, event));
+}
+
+} // extern "C"
