@@ -9,7 +9,7 @@ local re = ms.re
 
 local cfg = ms.args {
   folder = "", size = "tiny", seq = 256, batch = 4, steps = 200, lr = 1e-3, mesh = "1x-1", tokens = "",
-  save = "", reshard = ms.args.any("default"), prefetch = 1,
+  save = "", ema = ms.args.real(0), reshard = ms.args.any("default"), prefetch = 1,
 }
 if cfg.save ~= "" then ms.huggingface.check_folder(cfg.save) end
 
@@ -33,10 +33,11 @@ local data = cfg.tokens ~= "" and ms.data.tokens { files = cfg.tokens, seq = cfg
   or ms.data.text { files = cfg.files, seq = cfg.seq, batch = cfg.batch }
 local train = ms.trainer {
   model = model, optimizer = opt, loss = ms.loss.cross_entropy, clip_grad_norm = 1.0, prefetch = cfg.prefetch,
+  ema = cfg.ema,
 }
 
 for step, batch in data:batches(cfg.steps) do
   ms.log(step, train:step(batch))
 end
 
-if cfg.save ~= "" then ms.huggingface.save(train, cfg.save) end
+if cfg.save ~= "" then ms.huggingface.save(train, cfg.save, { ema = cfg.ema > 0 }) end

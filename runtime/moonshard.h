@@ -370,6 +370,12 @@ typedef struct ms_plan_config {
   double beta1, beta2, eps;   /* AdamW (Loshchilov & Hutter 2019): 0.9, 0.999, 1e-8 */
   double momentum, dampening; /* SGD as in PyTorch */
   int nesterov;
+  /* An exponential moving average of the weights, kept in f32 beside the optimizer's state: a = p in step 1, then
+  ** a += (1 - d) (p - a) after every update, d = ema_decay. As torch.optim.swa_utils.AveragedModel with
+  ** get_ema_multi_avg_fn. 0 (default): none. With ema_warmup d = min(ema_decay, (1 + step) / (10 + step)), as TensorFlow's
+  ** ExponentialMovingAverage has it. */
+  double ema_decay;
+  int ema_warmup;
   double max_norm; /* clip by global norm; 0: no clipping (the norm is still computed) */
   int prefetch;    /* units gathered ahead: 0, 1 (default), 2, ... */
   int accumulate;  /* 1: compile the NEXT phase too */
@@ -530,7 +536,7 @@ MS_API int ms_trace_write(ms_trace *trace, const char *path);
 
 /* The rows of a parameter (or its gradient, or optimizer state) that this rank owns, by element range of the flattened
 ** parameter: [*first, *first + *count). data points to f32: on the CPU the rows themselves, else a copy that lasts until the
-** state is read again. what: "param", "grad", "state0", "state1". */
+** state is read again. what: "param", "grad", "state0", "state1", "ema". */
 MS_API int ms_state_shard(ms_state *state, int param, const char *what, double *first, double *count, float **data);
 /* Elements [first, first + count) of a flattened parameter (or its gradient, ...), which this rank must own, from and to
 ** memory of the host, f32, wherever the chunks live; the whole range or nothing. Not collective: peers may be reading what
@@ -549,6 +555,12 @@ MS_API int ms_state_gather_range(ms_state *state, int param, const char *what, i
 MS_API int ms_state_set(ms_state *state, int param, const float *full);
 /* The same from an array that rank `from` of the model's ranks has (their place in ms_mesh_ranks); full is NULL on others. */
 MS_API int ms_state_scatter(ms_state *state, int param, int from, const float *full);
+/* Averages (ema_decay) and parameters change places, so that evaluating, reading and exporting see the averages; a second
+** call puts them back, and until then nothing trains or is saved. Collective, since peers may be reading; with `alone` this
+** rank does not wait for them, for a rank whose work with the averages failed. Frozen parameters are their own averages. */
+MS_API int ms_state_swap_ema(ms_state *state, int alone);
+/* Begins the averages anew, as what the parameters are now. */
+MS_API int ms_state_restart_ema(ms_state *state);
 /* A hash of bytes, to compare what ranks were given; hash: two halves of 32 bits. Not cryptographic. */
 MS_API void ms_hash(const void *data, double bytes, double *hash);
 

@@ -40,13 +40,14 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
   moonshard inspect FILE|DIR [--json] [--no-checksums]
                          tensors of a safetensors file, or of a folder with an index: shapes, sizes, checksums; or a
                          checkpoint: its step, mesh, parameters and files, all compared with their checksums
-  moonshard export CHECKPOINT OUT [--huggingface] [--no-checksums]
-                         the parameters of a checkpoint, in full, as OUT/model.safetensors; or OUT as a folder that
-                         Hugging Face's library loads
+  moonshard export CHECKPOINT OUT [--huggingface] [--ema] [--no-checksums]
+                         the parameters of a checkpoint, or the averages of its weights (--ema), in full, as
+                         OUT/model.safetensors; or OUT as a folder that Hugging Face's library loads
   moonshard generate RECIPE.lua --checkpoint DIR | FOLDER [-n RANKS] [--prompt TEXT] [--tokenizer tokenizer.json]
-                     [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--stop TOKEN] [--seed S] [key=value ...]
-                         continue a text with the recipe's model and the checkpoint's weights, or with the model of a
-                         Hugging Face folder
+                     [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--stop TOKEN] [--seed S] [--ema]
+                     [key=value ...]
+                         continue a text with the recipe's model and the checkpoint's weights, or their averages
+                         (--ema), or with the model of a Hugging Face folder
   moonshard tokenize --tokenizer tokenizer.json [--out FILE.bin] [--begin TOKEN] [--end TOKEN] [-j THREADS]
                      [--replace-invalid] [--json] FILE...
                          text files, each a document, to one token file; --decode FILE.bin... gives the text again

@@ -32,6 +32,7 @@ local bytes = {
 ---@field top_p? number of those that make up this share; 1: of all
 ---@field stop? string a token at which the text ends
 ---@field seed? integer 1
+---@field ema? boolean with the averages of a trainer's weights; false
 
 local function parse(o)
   o = options.parse("ms.generate", o, {
@@ -44,6 +45,7 @@ local function parse(o)
     top_p = { "number", default = 1 },
     stop = { "string" },
     seed = { "seed", default = 1 },
+    ema = { "boolean", default = false },
   })
   if o.temperature < 0 then errors.invalid("ms.generate: temperature must not be negative") end
   if o.top_k < 0 then errors.invalid("ms.generate: top_k must not be negative") end
@@ -69,14 +71,7 @@ local function encode_prompt(o, vocab)
   return ids
 end
 
----Continues a prompt. Collective.
----@param trainer moonshard.Trainer|moonshard.Module
----@param o moonshard.GenerateOptions?
----@return string the continuation alone
----@return integer[] tokens of it
-local function generate(trainer, o)
-  o = parse(o)
-  local model = trainer.model or trainer
+local function continue(model, o)
   local window, vocab = model.config.seq, model.config.vocab
   local ids = encode_prompt(o, vocab)
   local stop = o.stop and o.tokenizer:id(o.stop)
@@ -99,6 +94,19 @@ local function generate(trainer, o)
     made[i], ids[#ids + 1] = token, token
   end
   return (o.tokenizer or bytes):decode(made), made
+end
+
+---Continues a prompt. Collective.
+---@param trainer moonshard.Trainer|moonshard.Module
+---@param o moonshard.GenerateOptions?
+---@return string the continuation alone
+---@return integer[] tokens of it
+local function generate(trainer, o)
+  o = parse(o)
+  local model = trainer.model or trainer
+  if not o.ema then return continue(model, o) end
+  if not trainer.with_ema then errors.invalid("ms.generate: ema: give the trainer, which has the averages") end
+  return trainer:with_ema(continue, model, o)
 end
 
 return generate

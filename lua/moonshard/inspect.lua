@@ -6,6 +6,7 @@ local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
 local hash = require("moonshard.hash")
 local nearest = require("moonshard.nearest")
+local pieces = require("moonshard.checkpoint.pieces")
 local session = require("moonshard.session")
 local tensor = require("moonshard.tensor")
 local tree = require("moonshard.tree")
@@ -111,16 +112,15 @@ function inspect.gradient(trainer, name, own)
   return (own and read_part or read_full)(around, index, param, "grad", mean_factor(trainer))
 end
 
-local STATES = { adamw = { exp_avg = "state0", exp_avg_sq = "state1" }, sgd = { momentum = "state0" } }
-
 ---What the optimizer keeps of a parameter. Collective unless `own`.
 ---@param trainer moonshard.Trainer
 ---@param name string
----@param what string AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"
+---@param what string AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"; averages of the weights: "ema"
 ---@param own boolean? the part of this rank alone
 ---@return moonshard.Tensor
 function inspect.optimizer_state(trainer, name, what, own)
-  local states = STATES[trainer.optimizer.kind]
+  local states = {}
+  for _, state in ipairs(pieces.states(trainer.optimizer, trainer.session.ema)) do states[state.kind] = state.what end
   if not states[what] then
     errors.raise("MS_ENAME", "%s keeps no %s: %s", trainer.optimizer.kind, tostring(what),
       nearest.advice(what, states))

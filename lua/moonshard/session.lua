@@ -6,6 +6,7 @@
 local alone = require("moonshard.eager.alone")
 local context = require("moonshard.context")
 local device = require("moonshard.device")
+local ema = require("moonshard.ema")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
 local exec = require("moonshard.exec")
@@ -26,6 +27,8 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field model moonshard.Module
 ---@field sharding moonshard.Sharding
 ---@field optimizer moonshard.Optimizer?
+---@field ema { decay: number, warmup: boolean }? averages that are kept of the weights
+---@field averaged boolean? they stand in the weights' place
 ---@field execs table<string, moonshard.Exec> by what they compute, then by the rules they were compiled under
 ---@field graphs table<string, moonshard.Trace> by what they compute
 ---@field rules string which rules hold now, as part of a key: "" until they first change
@@ -49,18 +52,25 @@ end
 
 ---The session of a model, made at the first call. A model trains with one optimizer.
 ---@param model moonshard.Module
----@param settings { optimizer: moonshard.Optimizer? }?
+---@param settings { optimizer: moonshard.Optimizer?, ema: table? }?
 ---@return moonshard.Session
 function session.of(model, settings)
   local existing, optimizer = model.session, settings and settings.optimizer
-  if existing and (optimizer == nil or optimizer == existing.optimizer) then return existing end
+  if existing and optimizer == nil then return existing end
+  if existing and optimizer == existing.optimizer then
+    if not ema.same(existing.ema, settings.ema) then
+      errors.invalid("the model has a trainer with another ema; its averages are of one kind")
+    end
+    return existing
+  end
   if existing and existing.optimizer then
     errors.invalid("the model has a trainer with another optimizer; a model trains with one")
   end
-  if existing then return existing:take_optimizer(optimizer) end
+  if existing then return existing:take_optimizer(optimizer, settings.ema) end
   local sharding = require("moonshard.sharding").of(model)
   sharding:handle(optimizer)
   model.session = new(model, sharding, optimizer)
+  model.session.ema = settings and settings.ema
   return model.session
 end
 
@@ -105,6 +115,7 @@ end
 function Session:compile(name, graph, settings)
   local compiled = plan.compile(graph, self.sharding.mesh, function(config)
     if self.optimizer then self.optimizer:configure(config) end
+    ema.configure(config, self.ema)
     config.train = settings.train and 1 or 0
     config.accumulate = settings.accumulate and 1 or 0
     config.max_norm = settings.clip_grad_norm or 0
@@ -137,6 +148,7 @@ local function make_state(self)
   local config, out = ffi.new("ms_plan_config"), ffi.new("ms_state *[1]")
   C.ms_plan_config_default(config)
   config.train = self.optimizer and 1 or 0
+  ema.configure(config, self.ema)
   config.shared_masters = self.sharding.shared_masters and 1 or 0
   config.device = device.kind(self.sharding.mesh.device)
   if self.optimizer then self.optimizer:configure(config) end
@@ -168,16 +180,16 @@ end
 
 -- A model that was called or looked at before its trainer was made: the engine's model is made anew, with the
 -- optimizer's groups, and the parameters move over. Collective when there is a state.
-function Session:take_optimizer(optimizer)
-  if self.state then return together(self.exchange_optimizer, self, optimizer) end
-  return self:exchange_optimizer(optimizer)
+function Session:take_optimizer(optimizer, averages)
+  if self.state then return together(self.exchange_optimizer, self, optimizer, averages) end
+  return self:exchange_optimizer(optimizer, averages)
 end
 
-function Session:exchange_optimizer(optimizer)
+function Session:exchange_optimizer(optimizer, averages)
   local before = self.state
   if before then self:gather(0, "of the new optimizer") end
   self.sharding:handle(optimizer)
-  self.optimizer, self.state, self.execs, self.graphs = optimizer, nil, {}, {}
+  self.optimizer, self.ema, self.state, self.execs, self.graphs = optimizer, averages, nil, {}, {}
   if not before then return self end
   make_state(self)
   for i, param in ipairs(self.sharding.params) do
@@ -272,6 +284,9 @@ function Session:exec(name, inputs, forward, settings)
   end
   if context.trace then
     errors.invalid("a model is run inside of a forward or loss, which is traced and not run: do it between steps")
+  end
+  if settings.train and self.averaged then
+    errors.invalid("train:with_ema has put the averages in the place of the weights: train when it has returned")
   end
   if settings.train then self.held = {} end
   local key = { name, tostring(settings.owner), tostring(settings.train), tostring(settings.accumulate) }

@@ -3,6 +3,7 @@
 -- The trainer traces and compiles at the first step, when the shapes are known; every later step of the same shapes is
 -- four calls into the engine. Counts and bytes that it reports are the engine's own counters.
 
+local ema = require("moonshard.ema")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
 local inspect = require("moonshard.inspect")
@@ -56,6 +57,9 @@ local SYNC = { every = C.MS_SYNC_EVERY, shard = C.MS_SYNC_SHARD, last = C.MS_SYN
 ---@field reshard_after_backward? boolean false keeps gathered weights from one micro-batch to the next; true
 ---@field seed? integer of dropout
 ---@field memory_limit? number bytes that a rank's arenas may have; a plan that needs more is refused before it is used
+---@field ema? number|moonshard.EmaOptions decay of an exponential moving average of the weights, which is kept, saved
+---  and resumed beside them: a = p after the first step, then a = decay a + (1 - decay) p (torch.optim.swa_utils'
+---  AveragedModel with get_ema_multi_avg_fn); 0 (the default): none
 ---@field checkpoint? moonshard.CheckpointOptions when to save, and what to go on from
 
 ---Trains a model: compiles its step for the shapes of the first batch, and runs it.
@@ -73,6 +77,7 @@ local function trainer(o)
     reshard_after_backward = { "boolean", default = true },
     seed = { "seed", default = 0 },
     memory_limit = { "number" },
+    ema = { "number|table|boolean" },
     checkpoint = { "table" },
   })
   if not o.loss and not o.forward then
@@ -93,7 +98,8 @@ local function trainer(o)
     errors.invalid("ms.trainer: prefetch must be 0 or more units, not %d", o.prefetch)
   end
   if not tree.is_module(o.model) then errors.invalid("ms.trainer: model must be a module, not a table") end
-  o.session = session.of(o.model, { optimizer = o.optimizer })
+  o.ema = ema.parse(o.ema)
+  o.session = session.of(o.model, { optimizer = o.optimizer, ema = o.ema })
   o.owner = o.session:new_owner()
   o.steps_done, o.same_draws = 0, 1
   if stand_in.active then stand_in.adopt(o) end
@@ -297,10 +303,24 @@ function Trainer:step(batch)
   return metrics
 end
 
+---Calls a function while the averages (option `ema`) stand in the place of the weights: evaluation, `train:parameter`,
+---`ms.generate`, `ms.huggingface.save` and the like see them. Nothing trains or is saved meanwhile. What the function
+---assigns to parameters is assigned to the averages. Collective.
+---@param call function
+---@param ... any its arguments
+---@return ... what it returns
+function Trainer:with_ema(call, ...) return ema.with("train:with_ema", self, call, ...) end
+
+local EVALUATE = { ema = { "boolean", default = false } }
+
 ---Mean loss over batches, forward only. `batches` is an iterator as data:batches gives it. Collective.
 ---@param batches fun(): integer, table
+---@param o { ema: boolean? }? ema: with the averages of the weights
 ---@return number loss
-function Trainer:evaluate(batches)
+function Trainer:evaluate(batches, o)
+  if options.parse("train:evaluate", o, EVALUATE).ema then
+    return ema.with("train:evaluate", self, self.evaluate, self, batches)
+  end
   -- Nothing runs where a plan is only made; the recipe goes on to the step that tells it.
   if world.plan_only then return 0 / 0 end
   local sum, n = 0, 0
@@ -350,13 +370,13 @@ function Trainer:local_gradient(name) return inspect.gradient(self, name, true) 
 
 ---What the optimizer keeps of a parameter, in full. Collective.
 ---@param name string FQN
----@param what string AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"
+---@param what string AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"; with the option ema: "ema"
 ---@return moonshard.Tensor
 function Trainer:optimizer_state(name, what) return inspect.optimizer_state(self, name, what) end
 
 ---The part of that state that this rank owns.
 ---@param name string FQN
----@param what string AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"
+---@param what string AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"; with the option ema: "ema"
 ---@return moonshard.Tensor
 function Trainer:local_optimizer_state(name, what) return inspect.optimizer_state(self, name, what, true) end
 

@@ -24,6 +24,7 @@ static int64_t state_offset(const ms_exec *exec, int buffer) {
   int unit = buffer / MS_STATE_BUFFERS, which = buffer % MS_STATE_BUFFERS;
   if (which == MS_STATE_MASTER) return layout->unit[unit].master;
   if (which == MS_STATE_GRADIENT) return layout->unit[unit].gradient;
+  if (which == MS_STATE_EMA) return layout->unit[unit].ema;
   return which == MS_STATE_FIRST ? layout->unit[unit].state0 : layout->unit[unit].state1;
 }
 
@@ -166,7 +167,8 @@ static int check_state(const ms_exec *exec) {
                    plan->config.shared_masters, !plan->config.shared_masters);
   for (int b = 0; b < plan->buffers && b < ms_squares_buffer(plan); b++)
     if (plan->buffer[b].first >= 0 && plan->buffer[b].bytes && state_offset(exec, b) < 0)
-      return MS_FAIL(MS_EINVAL, "the plan keeps %s of unit '%s', the state does not: make both for the same optimizer",
+      return MS_FAIL(MS_EINVAL,
+                     "the plan keeps %s of unit '%s', the state does not: make both for the same optimizer and ema",
                      ms_category_name(plan->buffer[b].category), plan->buffer[b].label);
   return MS_OK;
 }

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "exec/agree.h"
 #include "exec/apart.h"
+#include "exec/master.h"
 #include "exec/trace.h"
 
 /* ---- making ---- */
@@ -95,6 +96,7 @@ static int check_run(const ms_exec *exec, int phase) {
         "an earlier phase failed half-way, with other ranks inside it: before anything runs on this state, all "
         "ranks must call ms_world_recover (the prompt does after every line; a recipe should let the error end "
         "it)");
+  if (phase != MS_PHASE_EVALUATE && exec->state->swapped) return ms_ema_refuse("train");
   if (phase == MS_PHASE_UPDATE && !exec->state->settled)
     return MS_FAIL(MS_EINVAL, "update must come right after norm: it needs the norm, and peers that read no weights");
   return MS_OK;

@@ -74,7 +74,8 @@ int ms_master_find(const ms_state *state, int param, const char *what, float **d
   if (!strcmp(what, "grad")) offset = state->layout.unit[p->unit].gradient;
   else if (!strcmp(what, "state0")) offset = state->layout.unit[p->unit].state0;
   else if (!strcmp(what, "state1")) offset = state->layout.unit[p->unit].state1;
-  else return MS_FAIL(MS_ENAME, "'%s' of a parameter: it must be param, grad, state0 or state1", what);
+  else if (!strcmp(what, "ema")) offset = state->layout.unit[p->unit].ema;
+  else return MS_FAIL(MS_ENAME, "'%s' of a parameter: it must be param, grad, state0, state1 or ema", what);
   if (offset < 0 || p->config.frozen)
     return MS_FAIL(MS_EINVAL, "parameter '%s' has no %s: %s", p->name, what,
                    p->config.frozen ? "it is frozen" : "the state was made for another optimizer, or without training");

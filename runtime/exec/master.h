@@ -6,11 +6,13 @@
 
 /* Draws the initial value of every owned element; padding stays zero. */
 int ms_master_draw(ms_state *state);
-/* Where the owned elements of a parameter's master, gradient or moment ("param", "grad", "state0", "state1") lie in an arena: f32
+/* Where the owned elements of a parameter's master, gradient or moment ("param", "grad", "state0", "state1", "ema") lie in an arena: f32
 ** [param.owned]. */
 int ms_master_find(const ms_state *state, int param, const char *what, float **data);
 /* Where elements [first, first + count) of it lie, which this rank must own, if the host may follow pointers there; else
 ** *at is NULL. */
 int ms_state_owned(const ms_state *state, int param, const char *what, int64_t first, int64_t count, float **at);
+/* Fails: nothing may `what` ("be saved") while the averages are in the masters' place (ema.c). */
+int ms_ema_refuse(const char *what);
 
 #endif

@@ -32,6 +32,7 @@ struct ms_state {
   ms_comm *comm[MS_STREAMS]; /* one channel a stream; NULL for compute, and where the dimension has size 1 */
   struct ms_apart *apart;    /* what it has on a device that works apart from the host; NULL: the host works itself */
   int settled;               /* NORM was the last phase: no peer reads the weights any more */
+  int swapped;               /* averages are in the masters' place: see ms_state_swap_ema */
   void *view;                /* what ms_state_view copied last */
   int64_t view_bytes;
   unsigned interrupted; /* a phase failed half-way in the world's epoch interrupted - 1; 0: none did */

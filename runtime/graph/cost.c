@@ -49,7 +49,8 @@ double ms_op_bytes(const ms_cost_case *c) {
     case MS_OP_embedding: return 2 * bytes + tensor_bytes(&c->in[1]); /* the rows that tokens name, not the table */
     case MS_OP_slice: return 2 * bytes;
     case MS_OP_adamw: /* what they update is read too */
-    case MS_OP_sgd: bytes *= 2; break;
+    case MS_OP_sgd:
+    case MS_OP_ema: bytes *= 2; break;
     case MS_OP_accumulate:
       if (c->attrs->i[0]) bytes *= 2;
       break;

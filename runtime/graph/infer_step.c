@@ -44,6 +44,13 @@ int ms_infer_step_norm(const ms_node *node, const ms_value_info *in, ms_value_in
   return MS_OK;
 }
 
+int ms_infer_ema(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_check_ndim(node, &in[0], 1, "the weights", "[n]"));
+  MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the weights"));
+  out[0] = in[0];
+  return MS_OK;
+}
+
 int ms_infer_optimizer(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   MS_TRY(ms_check_ndim(node, &in[0], 1, "the gradient", "[n]"));
   MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the gradient"));

@@ -33,6 +33,8 @@ static int check_config(const ms_plan_config *c) {
   if (c->sync != MS_SYNC_EVERY && !c->accumulate)
     return MS_FAIL(MS_EINVAL, "gradients that wait for the last micro-batch need accumulate = 1");
   if (!(c->max_norm >= 0)) return MS_FAIL(MS_EINVAL, "max_norm must be 0 (no clipping) or more, not %g", c->max_norm);
+  if (!(c->ema_decay >= 0 && c->ema_decay < 1))
+    return MS_FAIL(MS_EINVAL, "ema_decay must be 0 (no averages) or above, and below 1, not %g", c->ema_decay);
   if (c->nesterov && (c->momentum <= 0 || c->dampening != 0))
     return MS_FAIL(MS_EINVAL, "nesterov needs momentum above 0 and dampening 0, not %g and %g", c->momentum,
                    c->dampening);

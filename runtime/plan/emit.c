@@ -186,6 +186,7 @@ int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
     MS_TRY(state_buffer(plan, MS_CAT_GRADIENTS, layout->unit[u].gradient, trainable, unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].state0, trainable, unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].state1, trainable, unit->name));
+    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].ema, trainable, unit->name));
   }
   MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->squares, 4 * model->units, "squares"));
   MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->loss_sum, 4, "loss sum"));

@@ -57,6 +57,7 @@ void ms_plan_describe_state(const ms_model *model, const ms_plan_config *c, ms_t
   ms_text_append(text,
                  "optimizer %d: beta1 %.17g, beta2 %.17g, eps %.17g, momentum %.17g, dampening %.17g, nesterov %d\n",
                  c->optimizer, c->beta1, c->beta2, c->eps, c->momentum, c->dampening, c->nesterov);
+  if (c->ema_decay > 0) ms_text_append(text, "ema: decay %.17g, warmup %d\n", c->ema_decay, c->ema_warmup);
   ms_text_append(text, "train %d, shared_masters %d\n", c->train, c->shared_masters);
   if (c->device != MS_DEVICE_CPU) ms_text_append(text, "device %s\n", ms_device_name(c->device));
 }

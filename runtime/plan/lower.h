@@ -45,7 +45,8 @@ enum ms_state_buffer {
   MS_STATE_GRADIENT = 1,
   MS_STATE_FIRST = 2,
   MS_STATE_SECOND = 3,
-  MS_STATE_BUFFERS = 4
+  MS_STATE_EMA = 4,
+  MS_STATE_BUFFERS = 5
 };
 int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout);
 int ms_state_buffer(int unit, int which);

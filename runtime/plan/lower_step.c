@@ -74,6 +74,20 @@ static int same_group_run(const ms_unit *unit, int s, int shared) {
   return end;
 }
 
+/* The averages of a unit's weights, after all of them were updated: of a private unit in one pass. */
+static int average(ms_plan *plan, int unit, int shared) {
+  const ms_unit *u = &plan->model->unit[unit];
+  const ms_attrs attrs = {.i = {plan->config.ema_warmup}, .f = {plan->config.ema_decay}};
+  for (int s = 0; s < (shared ? u->segments : 1) && !u->segment[s].frozen; s++) {
+    const int64_t first = u->segment[s].local, n = shared ? u->segment[s].chunk : u->trainable_count;
+    const ms_ref in = ms_ref_vector(ms_state_buffer(unit, MS_STATE_MASTER),
+                                    ms_master_offset(plan->model, u, shared, s, first), MS_F32, n);
+    const ms_ref out = ms_ref_vector(ms_state_buffer(unit, MS_STATE_EMA), 4 * first, MS_F32, n);
+    MS_TRY(ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_ema, &attrs, 1, &in, 1, &out, u->name, 0));
+  }
+  return MS_OK;
+}
+
 int ms_lower_update(ms_plan *plan) {
   for (int u = 0; u < plan->model->units; u++) {
     const ms_unit *unit = &plan->model->unit[u];
@@ -84,6 +98,7 @@ int ms_lower_update(ms_plan *plan) {
       int64_t stop = trainable_follows ? unit->segment[end].local : unit->trainable_count;
       MS_TRY(update_run(plan, u, s, shared ? unit->segment[s].chunk : stop - unit->segment[s].local));
     }
+    if (plan->config.ema_decay > 0) MS_TRY(average(plan, u, shared));
   }
   return MS_OK;
 }

@@ -159,8 +159,8 @@ struct ms_plan {
 /* Where the persistent buffers of a unit lie in the STATE arena: shared by plans and states of one model. Bytes. */
 typedef struct ms_state_layout {
   struct {
-    int64_t master;                   /* of its chunks in STATE; shared: of the whole unit in MASTERS */
-    int64_t gradient, state0, state1; /* -1: none */
+    int64_t master;                        /* of its chunks in STATE; shared: of the whole unit in MASTERS */
+    int64_t gradient, state0, state1, ema; /* -1: none */
     int shared;
   } * unit;
   int64_t squares;  /* f32 [units] sums of squares */

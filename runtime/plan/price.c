@@ -125,7 +125,8 @@ int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *co
   cost->parameter_bytes = 4.0 * (double)u->master_count;
   cost->gradient_bytes = (double)plan->buffer[ms_state_buffer(unit, MS_STATE_GRADIENT)].bytes;
   cost->optimizer_bytes = (double)plan->buffer[ms_state_buffer(unit, MS_STATE_FIRST)].bytes +
-                          (double)plan->buffer[ms_state_buffer(unit, MS_STATE_SECOND)].bytes;
+                          (double)plan->buffer[ms_state_buffer(unit, MS_STATE_SECOND)].bytes +
+                          (double)plan->buffer[ms_state_buffer(unit, MS_STATE_EMA)].bytes;
   return MS_OK;
 }
 

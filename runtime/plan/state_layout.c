@@ -62,6 +62,11 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
     layout->unit[u].state0 = first && trainable ? take(layout, MS_CAT_OPTIMIZER, trainable) : -1;
     layout->unit[u].state1 = second && trainable ? take(layout, MS_CAT_OPTIMIZER, trainable) : -1;
   }
+  for (int u = 0; u < model->units; u++) {
+    int64_t trainable = 4 * model->unit[u].trainable_count;
+    int averaged = config->train && config->ema_decay > 0 && trainable;
+    layout->unit[u].ema = averaged ? take(layout, MS_CAT_OPTIMIZER, trainable) : -1;
+  }
   return MS_OK;
 }
 

@@ -92,6 +92,33 @@ static void sgd_matches(void **state) {
   }
 }
 
+static void ema_matches(void **state) {
+  (void)state;
+  const double decay = 0.9;
+  FOR_EACH(n, sizes)
+  for (int warmup = 0; warmup < 2; warmup++) {
+    kernel_case c = case_of(MS_OP_ema);
+    c.call.attrs = (ms_attrs){.i = {warmup}, .f = {decay}};
+    add_input(&c, SHAPE(MS_F32, n));
+    add_output(&c, SHAPE(MS_F32, n));
+    /* The first step writes the average without reading it. */
+    for (int64_t i = 0; i < n; i++) ((float *)c.call.out_data[0])[i] = NAN;
+    double *average = calloc((size_t)n + 1, sizeof *average);
+    for (int step = 1; step <= STEPS; step++) {
+      new_gradient(&c, step);
+      c.scalars.step = step;
+      run_once(&c, c.call, TEAM);
+      double now = warmup && (1.0 + step) / (10.0 + step) < decay ? (1.0 + step) / (10.0 + step) : decay;
+      for (int64_t i = 0; i < n; i++) {
+        average[i] = step == 1 ? input_at(&c, 0, i) : now * average[i] + (1.0 - now) * input_at(&c, 0, i);
+        assert_output(&c, 0, i, average[i], 1e-6);
+      }
+    }
+    free(average);
+    free_case(&c);
+  }
+}
+
 static void totals_count_replicas_once(void **state) {
   (void)state;
   kernel_case c = case_of(MS_OP_step_totals);
@@ -149,6 +176,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(adamw_matches),
       TEST(sgd_matches),
+      TEST(ema_matches),
       TEST(totals_count_replicas_once),
       TEST(norm_clips_above_the_limit),
       TEST(norm_shows_nonfinite_gradients),

@@ -83,6 +83,8 @@ static const op_case cases[] = {
     {"step_norm", "f2", "i0=6 f0=0.5"},
     {"adamw", "f37 f4", "f0=1 f1=0.1 f2=0.9 f3=0.99"},
     {"sgd", "f37 f4", "f0=1 f1=0.1 f2=0.9 f3=0.1 i0=1"},
+    {"ema", "f37", "f0=0.9"},
+    {"ema", "f37", "f0=0.9 i0=1"},
 };
 
 static ms_value_info read_shape(const char **text, int dtype) {
@@ -107,7 +109,9 @@ static void read_attrs(const char *text, ms_attrs *attrs) {
   }
 }
 
-static int updates_outputs(int op) { return op == MS_OP_adamw || op == MS_OP_sgd || op == MS_OP_accumulate; }
+static int updates_outputs(int op) {
+  return op == MS_OP_adamw || op == MS_OP_sgd || op == MS_OP_ema || op == MS_OP_accumulate;
+}
 
 /* Tokens and targets are classes of 11; norms and counts are positive; the log-sums of attention are larger than scores. */
 static void make_sensible(kernel_case *c) {

@@ -196,6 +196,7 @@ local function draw_training(d, self, names)
     self.new_rules = ("{ reshard_after_forward = %s, prefetch = %d }"):format(draw_reshard(d, self, names),
       d:integer(0, 2))
   end
+  if d:chance(0.12) then self.trainer.ema = "0.5" end
 end
 
 ---The case of a seed.

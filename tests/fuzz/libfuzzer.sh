@@ -17,6 +17,6 @@ make --no-print-directory -f runtime/make/build.mk BUILD="$build" "$build/fuzz/f
 
 seeds=()
 while IFS= read -r folder; do seeds+=("$folder"); done < <(find "tests/fixtures/$target" -mindepth 1 -type d | sort)
-"$build/fuzz/fuzz_$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 \
+"$build/fuzz/fuzz_$target" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 \
   -dict="tests/fuzz/$target.dict" -artifact_prefix="$build/fuzz/" "$build/fuzz/corpus-$target" "${seeds[@]}" 2>&1 | tail -n 40
 exit "${PIPESTATUS[0]}"

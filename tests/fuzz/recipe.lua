@@ -154,6 +154,16 @@ end
 ]]):format(inputs, wanted)
 end
 
+-- Weights become their averages, so that what compares weights compares those.
+local AVERAGED = [[
+  if step == 2 then
+    local kept = {}
+    train:with_ema(function()
+      for name in model:named_parameters() do kept[name] = train:parameter(name) end
+    end)
+    for name in model:named_parameters() do train:set_parameter(name, kept[name]) end
+  end]]
+
 local function steps_of(case)
   local lines = { ("for step = 1, %d do"):format(case.steps), "  train:step(batch(step))" }
   if case.evaluate then
@@ -161,6 +171,7 @@ local function steps_of(case)
   end
   if case.edit then lines[#lines + 1] = ("  if step == 1 then\n    %s\n  end"):format(case.edit) end
   if case.new_rules then lines[#lines + 1] = ("  if step == 1 then train:set_rules %s end"):format(case.new_rules) end
+  if case.trainer.ema then lines[#lines + 1] = AVERAGED end
   lines[#lines + 1] = "end"
   return table.concat(lines, "\n") .. "\n"
 end

@@ -34,6 +34,7 @@ end
 local THIN = os.getenv("MOONSHARD_CONFIG") ~= "release"
 parity("alone", 1, { "mesh=1x1", "micro=2", "dropout=true" })
 parity("hsdp", 4, { "mesh=2x2", "micro=3", "recompute=blocks", "reshard=true", "sync=shard" })
+parity("averages", 2, { "mesh=1x2", "ema=0.8", "ema_warmup=true", "freeze=fc1", "optimizer=sgd" })
 parity("graph", 2, { "mesh=1x2", "micro=3", "reshard_backward=false" }, { "--cuda-graph" })
 if os.getenv("MOONSHARD_CONFIG") ~= "thread" then
   parity("kernels", 2, { "mesh=1x2", "micro=2", "recompute=ops", "optimizer=sgd" })
@@ -135,6 +136,12 @@ describe("the device cuda over emulated libraries", function()
     assert_same("shards", 2e-2)
     assert_same("groups", 1e-5)
     assert_same("replicas", 1e-5)
+  end)
+
+  it("T1 averages of the weights are kept, and evaluated with", function()
+    local cpu, cuda = result("averages", "cpu").averages, assert_same("averages", 1e-5).averages
+    assert_close({ cpu.evaluated, cpu.as_weights }, { cuda.evaluated, cuda.evaluated }, 1e-5, "evaluated")
+    for name, values in pairs(cpu.kept) do assert_close(values, cuda.kept[name], 1e-5, name) end
   end)
 
   it("T1 the kernels of CUDA give them, emulated", function()

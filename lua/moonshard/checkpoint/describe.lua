@@ -32,7 +32,7 @@ function describe.table(checkpoint, checked)
   end
   return {
     path = checkpoint.path, step = read.step, ranks = read.ranks, mesh = read.mesh.label, saved_at = read.saved_at,
-    optimizer = read.optimizer, data = read.data, generator = read.generator, schedule = read.schedule,
+    optimizer = read.optimizer, ema = read.ema, data = read.data, generator = read.generator, schedule = read.schedule,
     parameters = parameters, files = files, elements = elements, bytes = bytes, checksums_compared = checked,
   }
 end
@@ -59,7 +59,7 @@ function describe.text(found)
     found.mesh, #found.parameters, found.elements, progress.size(found.bytes), #found.files,
     found.checksums_compared and "all checksums right" or "checksums not compared")
   local rows = {}
-  for _, part in ipairs({ "optimizer", "data", "generator", "schedule" }) do
+  for _, part in ipairs({ "optimizer", "ema", "data", "generator", "schedule" }) do
     if found[part] then rows[#rows + 1] = { part, settings_text(found[part]) } end
   end
   for _, file in ipairs(found.files) do

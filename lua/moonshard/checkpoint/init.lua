@@ -60,6 +60,7 @@ end
 
 ---@class moonshard.LoadOptions
 ---@field data? table whose position is set
+---@field ema? boolean the averages that were saved, as the parameters of a model; false
 ---@field verify? boolean true; false: checksums are not looked at, and ranks read not a byte more than they own
 
 ---Loads a checkpoint, or the newest of a folder, on any mesh. A trainer goes on from its step; a model gets its
@@ -68,21 +69,31 @@ end
 ---@param target moonshard.Trainer|moonshard.Module
 ---@param path string
 ---@param o moonshard.LoadOptions?
----@return { step: integer, path: string, bytes_read: number }? loaded
+---@return { step: integer, path: string, bytes_read: number, ema: string? }? loaded ema: what became of averages that
+---  only one of both has
 function checkpoint.load(target, path, o)
   local who = "ms.checkpoint.load"
-  o = options.parse(who, o, { data = { "table" }, verify = { "boolean", default = true } })
+  o = options.parse(who, o, {
+    data = { "table" }, verify = { "boolean", default = true }, ema = { "boolean", default = false },
+  })
   check_root(who, path)
   local train = is_trainer(target) and target or nil
   if not train and not require("moonshard.module").is(target) then
     errors.invalid("%s: the first argument must be a trainer or a model", who)
   end
+  if train and o.ema then
+    errors.invalid("%s: ema loads averages as the parameters of a model; a trainer goes on with both: give its model, "
+      .. "or leave ema out", who)
+  end
   if checkpoint.is_inert() then return nil end
   local load = require("moonshard.checkpoint.load")
   local session = train and train.session or require("moonshard.session").of(target)
   require("moonshard.checkpoint.save").finish(session)
-  local read, about = load.state(who, path, session, train and train.optimizer or nil, o.verify)
+  local read, about = load.state(who, path, session,
+    { optimizer = train and train.optimizer, averages = o.ema, verify = o.verify })
   if train then load.trainer(train, read, o.data) end
+  if train and train.ema and not read.ema then about.ema = "; it holds no averages: they begin from its weights" end
+  if train and read.ema and not train.ema then about.ema = "; its averages are left out: the trainer has no ema" end
   about.step = read.step
   return about
 end

@@ -14,11 +14,12 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 local load = {}
 
 -- What this rank has to read, in the order of files.
-local function plan(checkpoint, session, optimizer)
-  local list = {}
-  for _, owned in ipairs(pieces.owned(session, optimizer)) do
+local function plan(checkpoint, session, wanted)
+  local list, ema = {}, wanted.optimizer and checkpoint.manifest.ema and session.ema
+  for _, owned in ipairs(pieces.owned(session, wanted.optimizer, ema)) do
     if owned.count > 0 then
-      for _, part in ipairs(checkpoint:cover(owned.kind, owned.param.fqn, owned.first, owned.count)) do
+      local kind = wanted.averages and checkpoint:kind_of_average(owned.param.fqn) or owned.kind
+      for _, part in ipairs(checkpoint:cover(kind, owned.param.fqn, owned.first, owned.count)) do
         part.owned, part.tensor = owned, checkpoint:file(part.piece.file):tensor(part.piece.tensor)
         list[#list + 1] = part
       end
@@ -41,11 +42,12 @@ local function read_all(checkpoint, session, list, verify)
   return bytes[0]
 end
 
-local function open(path, session, optimizer)
+local function open(path, session, wanted)
   local checkpoint = reader.open(path)
   manifest.check_parameters(checkpoint.manifest, path, session.sharding.params)
-  if optimizer then manifest.check_optimizer(checkpoint.manifest, path, optimizer) end
-  return checkpoint, plan(checkpoint, session, optimizer)
+  if wanted.optimizer then manifest.check_optimizer(checkpoint.manifest, path, wanted.optimizer) end
+  if wanted.averages then checkpoint:check_averages() end
+  return checkpoint, plan(checkpoint, session, wanted)
 end
 
 local function compare_steps(session, path, step)
@@ -57,25 +59,38 @@ local function compare_steps(session, path, step)
   end
 end
 
----Loads the parameters of a model, and with an optimizer its state. Collective; where one rank fails, all do.
+-- Averages that the checkpoint does not have begin from its weights.
+local function settle_averages(session, read)
+  if session.ema and not read.ema then check(C.ms_state_restart_ema(session.state)) end
+end
+
+---Loads the parameters of a model, and with an optimizer its state, and averages where both have them. Collective;
+---where one rank fails, all do.
 ---@param who string for messages
 ---@param path string a checkpoint, or a folder of them: its newest
 ---@param session moonshard.Session
----@param optimizer moonshard.Optimizer?
----@param verify boolean
+---@param wanted { optimizer: moonshard.Optimizer?, averages: boolean?, verify: boolean } averages: in the parameters'
+---  place
 ---@return moonshard.Manifest
 ---@return { path: string, bytes_read: number } of this rank
-function load.state(who, path, session, optimizer, verify)
+function load.state(who, path, session, wanted)
   session:ensure_state()
+  if session.averaged then
+    errors.invalid("%s: train:with_ema has put the averages in the place of the weights: load when it has returned",
+      who)
+  end
   local checkpoint, list, bytes
   local ok, raised = pcall(function()
     path = folder.find(who, path)
-    checkpoint, list = open(path, session, optimizer)
+    checkpoint, list = open(path, session, wanted)
   end)
   verdict(session, "of the checkpoint", ok, raised)
   -- Also: from here on no peer reads the old values any more.
   compare_steps(session, path, checkpoint.manifest.step)
-  ok, raised = pcall(function() bytes = read_all(checkpoint, session, list, verify) end)
+  ok, raised = pcall(function()
+    bytes = read_all(checkpoint, session, list, wanted.verify)
+    if wanted.optimizer then settle_averages(session, checkpoint.manifest) end
+  end)
   checkpoint:close()
   session.held = {} -- what unshard gathered is of before
   verdict(session, "of loading", ok, raised)

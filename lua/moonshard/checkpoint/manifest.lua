@@ -60,6 +60,7 @@ function manifest.head(session, more)
   end
   local optimizer = optimizer_of(session.optimizer)
   if optimizer then add("optimizer", json.encode(optimizer)) end
+  if session.ema then add("ema", json.encode(session.ema)) end
   add("parameters", parameters_text(session.sharding.params))
   return "{" .. table.concat(text, ",") .. "}"
 end
@@ -70,6 +71,7 @@ end
 ---@field mesh { label: string, shape: integer[] }
 ---@field parameters { name: string, shape: integer[], dtype: string, frozen: boolean }[]
 ---@field optimizer table? kind, and its settings
+---@field ema { decay: number, warmup: boolean }? of averages that it holds
 ---@field generator table?
 ---@field data table?
 ---@field files { file: string, tensors: table[] }[]

@@ -10,17 +10,20 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 local pieces = {}
 
 -- What the optimizer keeps, by the engine's names.
-pieces.STATES = {
+local STATES = {
   adamw = { { kind = "exp_avg", what = "state0" }, { kind = "exp_avg_sq", what = "state1" } },
   sgd = { { kind = "momentum", what = "state0" } },
 }
 
 ---What is kept of every parameter that trains, besides itself.
 ---@param optimizer moonshard.Optimizer?
+---@param ema table? of a session
 ---@return { kind: string, what: string }[]
-function pieces.states(optimizer)
-  if not optimizer or optimizer.kind == "sgd" and optimizer.momentum == 0 then return {} end
-  return pieces.STATES[optimizer.kind]
+function pieces.states(optimizer, ema)
+  local without = not optimizer or optimizer.kind == "sgd" and optimizer.momentum == 0
+  local list = without and {} or { unpack(STATES[optimizer.kind]) }
+  if ema then list[#list + 1] = { kind = "ema", what = "ema" } end
+  return list
 end
 
 ---@class moonshard.OwnedPart
@@ -34,10 +37,11 @@ end
 ---What this rank owns, in the order in which it is written; parts may be empty.
 ---@param session moonshard.Session
 ---@param optimizer moonshard.Optimizer? nil: the parameters alone
+---@param ema table? of the session; nil: not the averages
 ---@return moonshard.OwnedPart[]
-function pieces.owned(session, optimizer)
+function pieces.owned(session, optimizer, ema)
   local list, first, count = {}, ffi.new("double[1]"), ffi.new("double[1]")
-  local kinds = { { kind = "param", what = "param" }, unpack(pieces.states(optimizer)) }
+  local kinds = { { kind = "param", what = "param" }, unpack(pieces.states(optimizer, ema)) }
   local handle = session.sharding:handle()
   for _, kind in ipairs(kinds) do
     for i, param in ipairs(session.sharding.params) do
@@ -61,10 +65,9 @@ end
 
 ---The part of what it owns that this rank writes.
 ---@param session moonshard.Session
----@param optimizer moonshard.Optimizer?
 ---@return moonshard.OwnedPart[] none of them empty
-function pieces.written(session, optimizer)
-  local owned, total = pieces.owned(session, optimizer), 0
+function pieces.written(session)
+  local owned, total = pieces.owned(session, session.optimizer, session.ema), 0
   for _, part in ipairs(owned) do total = total + part.count end
   local place, replicas = replica(session.sharding)
   local from, to = math.floor(total * place / replicas), math.floor(total * (place + 1) / replicas)
@@ -81,11 +84,12 @@ function pieces.written(session, optimizer)
   return list
 end
 
----The name of a tensor in a file: model.layers.0.weight, optimizer.exp_avg.layers.0.weight.
+---The name of a tensor in a file: model.layers.0.weight, optimizer.exp_avg.layers.0.weight, ema.layers.0.weight.
 ---@param kind string
 ---@param fqn string
 ---@return string
 function pieces.tensor_name(kind, fqn)
+  if kind == "ema" then return "ema." .. fqn end
   return kind == "param" and "model." .. fqn or ("optimizer.%s.%s"):format(kind, fqn)
 end
 

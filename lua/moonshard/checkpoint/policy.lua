@@ -64,7 +64,8 @@ local function resume(self, path)
   local loaded = checkpoint.load(self.train, path, { data = self.data })
   self.saved_step = loaded.step
   if world.rank == 0 then
-    require("moonshard.log").print(("resumed from %s, after step %d"):format(loaded.path, loaded.step))
+    require("moonshard.log").print(("resumed from %s, after step %d%s"):format(loaded.path, loaded.step,
+      loaded.ema or ""))
   end
 end
 
@@ -107,7 +108,7 @@ end
 function policy.snapshot_bytes(train, o)
   if not o or not o.dir or o.dir == "" or o.async == false then return 0 end
   local bytes = 0
-  for _, part in ipairs(pieces.written(train.session, train.optimizer)) do bytes = bytes + 4 * part.count end
+  for _, part in ipairs(pieces.written(train.session)) do bytes = bytes + 4 * part.count end
   return bytes
 end
 

@@ -85,6 +85,19 @@ function Checkpoint:cover(kind, fqn, first, count)
   return list
 end
 
+---Refuses a checkpoint without averages of the weights.
+function Checkpoint:check_averages()
+  if self.manifest.ema then return end
+  errors.invalid("checkpoint %s holds no averages of the weights: it was saved by a trainer without ema", self.path)
+end
+
+---What holds the average of a parameter: itself where it was frozen.
+---@param fqn string
+---@return string kind
+function Checkpoint:kind_of_average(fqn)
+  return self.pieces[pieces.tensor_name("ema", fqn)] and "ema" or "param"
+end
+
 ---Copies elements of a parameter, f32. Checksums are not looked at: see verify.
 ---@param kind string
 ---@param fqn string

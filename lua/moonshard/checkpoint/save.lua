@@ -2,6 +2,7 @@
 -- the writing to threads; the ranks hear of its end when they next save, or finish.
 
 local create = require("moonshard.eager.create")
+local ema = require("moonshard.ema")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
 local folder = require("moonshard.checkpoint.folder")
@@ -32,7 +33,7 @@ local function saver_of(session)
   local state = session:ensure_state()
   local saver = session.saver
   if saver and saver.state == state then return saver end
-  local parts, kept, bytes = pieces.written(session, session.optimizer), {}, 0
+  local parts, kept, bytes = pieces.written(session), {}, 0
   -- In the order of a file's names, so that it is written from its beginning to its end.
   table.sort(parts, function(a, b)
     return pieces.tensor_name(a.kind, a.param.fqn) < pieces.tensor_name(b.kind, b.param.fqn)
@@ -148,6 +149,7 @@ function save.run(train, o)
   local session = train.session
   save.finish(session)
   local saver, step = saver_of(session), train.steps_done
+  ema.settle(train)
   compare(session, step, "the saved step", "ms.checkpoint.save: after step %d", step)
   compare(session, hash_of(o.root), "the checkpoint's folder", "ms.checkpoint.save: into folder %s", o.root)
   local nonce = session:gather(is_first(session) and folder.nonce() or 0, "of the save")[1]

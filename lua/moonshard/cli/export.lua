@@ -14,6 +14,7 @@ local export = {}
 
 local OPTIONS = {
   ["--no-checksums"] = { name = "no_checksums", value = "flag" },
+  ["--ema"] = { name = "ema", value = "flag" },
   ["--huggingface"] = { name = "huggingface", value = "flag" },
 }
 
@@ -25,11 +26,13 @@ local function numel(shape)
   return n
 end
 
-local function copy(source, writer, buffer, param)
+local function kind_of(source, name, averages) return averages and source:kind_of_average(name) or "param" end
+
+local function copy(source, writer, buffer, param, kind)
   local elements = numel(param.shape)
   for first = 0, elements - 1, AT_ONCE do
     local count = math.min(AT_ONCE, elements - first)
-    source:read("param", param.name, first, count, buffer)
+    source:read(kind, param.name, first, count, buffer)
     writer:put(param.name, buffer, 4 * count, 4 * first)
   end
 end
@@ -37,10 +40,11 @@ end
 ---Writes the parameters of a checkpoint by their names, in full, as F32. MS_EIO when the checkpoint is damaged.
 ---@param source moonshard.Checkpoint
 ---@param folder string gets model.safetensors; is made
+---@param averages boolean? of the weights, instead of these
 ---@return string path
 ---@return number bytes
 ---@return integer tensors
-function export.run(source, folder)
+function export.run(source, folder, averages)
   output_file.make_folders(folder .. "/")
   local declared, buffer, bytes = {}, ffi.new("float[?]", AT_ONCE), 0
   for i, param in ipairs(source.parameters) do
@@ -50,7 +54,9 @@ function export.run(source, folder)
   local path = folder .. "/model.safetensors"
   local writer = safetensors.create(path, declared, { metadata = { format = "pt" }, sync = true })
   local ok, problem = pcall(function()
-    for _, param in ipairs(source.parameters) do copy(source, writer, buffer, param) end
+    for _, param in ipairs(source.parameters) do
+      copy(source, writer, buffer, param, kind_of(source, param.name, averages))
+    end
     writer:finish()
   end)
   if ok then return path, bytes, #declared end
@@ -61,10 +67,11 @@ end
 ---Writes them as Hugging Face's library reads them. MS_EUNSUPPORTED when the model has no layout of that kind.
 ---@param source moonshard.Checkpoint
 ---@param folder string is made
+---@param averages boolean? of the weights, instead of these
 ---@return string path
 ---@return number bytes
 ---@return integer tensors
-function export.run_huggingface(source, folder)
+function export.run_huggingface(source, folder, averages)
   local layout = source.manifest.model and source.manifest.model.huggingface
   if not layout then
     refuse("MS_EUNSUPPORTED", "%s: its model has no Hugging Face layout; without --huggingface it is exported "
@@ -76,7 +83,7 @@ function export.run_huggingface(source, folder)
     local param = source.parameters[i]
     return param and param.name, param and param.shape, function(first, count)
       if count > room then buffer, room = ffi.new("float[?]", count), count end
-      source:read("param", param.name, first, count, buffer)
+      source:read(kind_of(source, param.name, averages), param.name, first, count, buffer)
       return buffer
     end
   end })
@@ -91,11 +98,13 @@ function export.main(arguments)
     refuse("MS_EINVAL", "moonshard export takes a checkpoint and a folder: moonshard export CHECKPOINT OUT")
   end
   local source = checkpoint.open(line.files[1])
+  if line.ema then source:check_averages() end
   if not line.no_checksums then source:verify() end
-  local path, bytes, tensors = (line.huggingface and export.run_huggingface or export.run)(source, line.files[2])
+  local to_folder = line.huggingface and export.run_huggingface or export.run
+  local path, bytes, tensors = to_folder(source, line.files[2], line.ema)
   source:close()
-  print(("%s: %d tensors, %s, of %s, step %d"):format(path, tensors, progress.size(bytes), source.path,
-    source.manifest.step))
+  print(("%s: %d tensors, %s, of %s%s, step %d"):format(path, tensors, progress.size(bytes),
+    line.ema and "the averages of " or "", source.path, source.manifest.step))
   return status.OK
 end
 

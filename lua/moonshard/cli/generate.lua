@@ -23,6 +23,7 @@ local OPTIONS = {
   ["--stop"] = { name = "stop", value = "text", what = "a token" },
   ["--seed"] = { name = "seed", value = "index" },
   ["--checkpoint"] = { name = "checkpoint", value = "text", what = "a checkpoint, or a folder of them" },
+  ["--ema"] = { name = "ema", value = "flag" },
   ["--timeout"] = { name = "timeout", value = "seconds" },
 }
 for option, row in pairs(nodes.OPTIONS) do OPTIONS[option] = row end
@@ -70,7 +71,7 @@ local function for_recipe(line)
     watch.active = {
       step = function(_, trainer)
         watch.active = nil -- under which checkpoints, the recipe's own among them, are left alone
-        require("moonshard.checkpoint").load(trainer.model, line.checkpoint)
+        require("moonshard.checkpoint").load(trainer.model, line.checkpoint, { ema = line.ema })
         print_text(line, trainer, line.tokenizer)
         leave.now()
       end,
@@ -91,6 +92,9 @@ function generate.main(arguments)
   if line.temperature then
     line.temperature = tonumber(line.temperature)
       or refuse("MS_EINVAL", "--temperature %s: it must be a number", line.temperature)
+  end
+  if line.ema and not line.checkpoint then
+    refuse("MS_EINVAL", "--ema needs --checkpoint DIR: the averages of the weights are in a checkpoint")
   end
   local program
   if is_folder(line.recipe) then

@@ -85,15 +85,7 @@ local function parameters_of(model, around, writes)
   end
 end
 
----Saves a model: config.json and model.safetensors, or several files and their index. No rank holds more of the model
----than its chunks and 64 MiB. Collective; the first rank of the mesh writes.
----@param model moonshard.Module|moonshard.Trainer
----@param folder string is made; must not hold a model yet
----@param given { dtype: string?, max_shard_size: string|number? }? "f32" (default), "bf16" or "f16"; "5GB"
----@return { bytes: number, files: string[], tensors: integer } written
-function huggingface.save(model, folder, given)
-  model = model.model or model
-  if not tree.is_module(model) then errors.invalid("ms.huggingface.save: give a model or a trainer") end
+local function save(model, folder, given)
   local whole = huggingface.config(model)
   if world.plan_only then return { bytes = 0, files = {}, tensors = 0 } end
   local around = session.around(model)
@@ -103,6 +95,22 @@ function huggingface.save(model, folder, given)
   }, given)
   around:gather(0, "of a saved model") -- the folder is whole when any rank goes on
   return written
+end
+
+---Saves a model: config.json and model.safetensors, or several files and their index. No rank holds more of the model
+---than its chunks and 64 MiB. Collective; the first rank of the mesh writes.
+---@param model moonshard.Module|moonshard.Trainer
+---@param folder string is made; must not hold a model yet
+---@param given { dtype: string?, max_shard_size: string|number?, ema: boolean? }? "f32" (default), "bf16" or "f16";
+---  "5GB"; ema: the averages of a trainer's weights
+---@return { bytes: number, files: string[], tensors: integer } written
+function huggingface.save(model, folder, given)
+  local trainer = model.with_ema and model or nil
+  model = model.model or model
+  if not tree.is_module(model) then errors.invalid("ms.huggingface.save: give a model or a trainer") end
+  if not given or not given.ema then return save(model, folder, given) end
+  if not trainer then errors.invalid("ms.huggingface.save: ema: give the trainer, which has the averages") end
+  return trainer:with_ema(save, model, folder, given)
 end
 
 return huggingface

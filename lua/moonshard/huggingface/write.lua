@@ -40,6 +40,7 @@ end
 local function read_options(given)
   given = options.parse("ms.huggingface", given, {
     dtype = { "string", default = "f32" }, max_shard_size = { "any", default = "5GB" },
+    ema = { "boolean" }, -- whose values they are, which ms.huggingface.save sees to
   })
   if not DTYPES[given.dtype] then
     errors.raise("MS_ENAME", "ms.huggingface: dtype %s: there are f32, bf16 and f16", options.describe(given.dtype))

@@ -16,7 +16,7 @@ local cfg = ms.args {
   shared_masters = true,
   ahead = "", recompute = "", dropout = false, sync = "every", reshard_backward = true, build = "native",
   samples = 0, strategy = "", tail = "", by_layer = false, output = "",
-  load = "", save = "", save_at = 0, async = false,
+  load = "", save = "", save_at = 0, async = false, ema = ms.args.real(0), ema_warmup = false,
 }
 
 local Block = ms.module "Block"
@@ -140,6 +140,7 @@ local train = ms.trainer {
   model = model, optimizer = opt, loss = ms.loss.cross_entropy, clip_grad_norm = cfg.clip,
   micro_batches = cfg.micro, prefetch = cfg.prefetch, gradient_sync = cfg.sync,
   reshard_after_backward = cfg.reshard_backward,
+  ema = cfg.ema > 0 and { decay = cfg.ema, warmup = cfg.ema_warmup } or nil,
 }
 
 -- The rows of a global batch that belong to this rank: with micro-batches, micro-batch m of all ranks together is the
@@ -169,12 +170,37 @@ local function batch_of(step)
   }
 end
 
+-- The averages of the weights beside the same computed from what every step left, and what is evaluated with them.
+local averages = { plain = {}, kept = {} }
+
+local function follow_averages(step)
+  local decay = cfg.ema_warmup and math.min(cfg.ema, (1 + step) / (10 + step)) or cfg.ema
+  for name in model:named_parameters() do
+    local values, plain = train:parameter(name):reshape(-1):tolist(), averages.plain[name]
+    for i, value in ipairs(values) do values[i] = plain and decay * plain[i] + (1 - decay) * value or value end
+    averages.plain[name] = values
+  end
+end
+
+local function evaluate_averages(batch)
+  local function batches() return coroutine.wrap(function() coroutine.yield(1, batch) end) end
+  train:with_ema(function()
+    for name in model:named_parameters() do averages.kept[name] = train:parameter(name):reshape(-1):tolist() end
+  end)
+  averages.evaluated, averages.weights = train:evaluate(batches(), { ema = true }), train:evaluate(batches())
+  for name, parameter in model:named_parameters() do
+    train:set_parameter(name, ms.tensor(averages.kept[name]):reshape(unpack(parameter.shape)))
+  end
+  averages.as_weights = train:evaluate(batches())
+end
+
 local result = { losses = {}, norms = {}, params = {} }
 if cfg.load ~= "" then ms.checkpoint.load(train, cfg.load) end
 for step = train.steps_done + 1, cfg.steps do
   local m = train:step(batch_of(step))
   table.insert(result.losses, m.loss)
   table.insert(result.norms, m.grad_norm)
+  if cfg.ema > 0 then follow_averages(step) end
   if step == cfg.save_at then ms.checkpoint.save(train, cfg.save, { async = cfg.async }) end
   result.peak_bytes, result.comm_bytes = m.peak_bytes, m.comm_bytes
 end
@@ -187,6 +213,10 @@ local counters = train.session:counters("train")
 result.plan = summary
 result.collectives, result.allocations = counters.collectives, counters.allocations
 result.evaluated = train:evaluate(coroutine.wrap(function() coroutine.yield(1, batch_of(1)) end))
+if cfg.ema > 0 then
+  evaluate_averages(batch_of(1))
+  result.averages = averages
+end
 local status = assert(io.open("/proc/self/status"))
 result.resident_bytes = 1024 * tonumber(status:read("*a"):match("VmHWM:%s*(%d+)"))
 status:close()

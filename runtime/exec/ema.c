@@ -1,0 +1,93 @@
+/* ema.c - averages of the weights in their place: swapped with the masters, so that all that reads parameters reads the
+** averages, and begun anew from them.
+*/
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "comm/ledger.h"
+#include "exec/master.h"
+
+/* Elements that cross at a time where the host does not reach the arenas: 1 MiB each way. */
+enum { AT_ONCE = 1 << 18 };
+
+typedef int move(ms_state *state, float *master, float *ema, int64_t n, float *room);
+
+static int swap(ms_state *state, float *master, float *ema, int64_t n, float *room) {
+  const int64_t bytes = n * (int64_t)sizeof *master;
+  if (!room) {
+    for (int64_t i = 0; i < n; i++) {
+      const float kept = master[i];
+      master[i] = ema[i];
+      ema[i] = kept;
+    }
+    return MS_OK;
+  }
+  MS_TRY(ms_state_copy_out(state, room, master, bytes));
+  MS_TRY(ms_state_copy_out(state, room + AT_ONCE, ema, bytes));
+  MS_TRY(ms_state_copy_in(state, master, room + AT_ONCE, bytes));
+  return ms_state_copy_in(state, ema, room, bytes);
+}
+
+static int restart(ms_state *state, float *master, float *ema, int64_t n, float *room) {
+  if (!room) {
+    memcpy(ema, master, (size_t)n * sizeof *master);
+    return MS_OK;
+  }
+  MS_TRY(ms_state_copy_out(state, room, master, n * (int64_t)sizeof *master));
+  return ms_state_copy_in(state, ema, room, n * (int64_t)sizeof *master);
+}
+
+/* Every owned element of every parameter that has an average. */
+static int move_all(ms_state *state, move *by) {
+  const ms_model *model = state->model;
+  float *room = NULL;
+  int rc = MS_OK;
+  if (!state->device->api->host_memory && !(room = ms_calloc(2 * AT_ONCE, sizeof *room))) return MS_ENOMEM;
+  for (int i = 0; i < model->params; i++) {
+    const ms_param *p = &model->param[i];
+    float *master, *ema;
+    if (p->config.frozen) continue;
+    MS_GOTO(ms_master_find(state, i, "param", &master));
+    MS_GOTO(ms_master_find(state, i, "ema", &ema));
+    for (int64_t at = 0; at < p->owned; at += AT_ONCE) {
+      const int64_t n = p->owned - at < AT_ONCE ? p->owned - at : AT_ONCE;
+      MS_GOTO(by(state, master + at, ema + at, n, room));
+    }
+  }
+fail:
+  free(room);
+  return rc;
+}
+
+static int check_averages(const ms_state *state) {
+  for (int u = 0; u < state->model->units; u++)
+    if (state->model->unit[u].trainable_count && state->layout.unit[u].ema < 0)
+      return MS_FAIL(MS_EINVAL, "the state keeps no averages of its weights: make it with ema_decay above 0");
+  return MS_OK;
+}
+
+int ms_state_swap_ema(ms_state *state, int alone) {
+  MS_TRY(check_averages(state));
+  ms_ledger *ledger = ms_world_ledger(state->world);
+  ms_ledger_enter(ledger, ms_ledger_number(ledger, "changing places of weights and averages"));
+  int rc = alone ? MS_OK : ms_members_barrier(&state->members);
+  if (!rc) {
+    state->swapped = !state->swapped;
+    rc = move_all(state, swap);
+  }
+  ms_ledger_leave(ledger, rc);
+  return rc;
+}
+
+int ms_state_restart_ema(ms_state *state) {
+  MS_TRY(check_averages(state));
+  return state->swapped ? ms_ema_refuse("begin anew") : move_all(state, restart);
+}
+
+int ms_ema_refuse(const char *what) {
+  return MS_FAIL(MS_EINVAL,
+                 "the averages of the weights are in their place, where nothing may %s: put the weights back "
+                 "by ms_state_swap_ema first",
+                 what);
+}

@@ -1,0 +1,194 @@
+-- Averages of the weights: their numbers beside a plain calculation on several meshes, their bytes, that they are saved
+-- and resumed, and what evaluates, exports and samples with them.
+
+local ffi = require("ffi")
+local fixture = require("lua.fixture")
+local ms = require("moonshard")
+local program = require("lua.program")
+local trained = require("lua.trained")
+
+local message = fixture.message
+
+local CASES = {
+  { 1, { mesh = "1x1", optimizer = "sgd", momentum = 0 } },
+  { 4, { mesh = "2x2", ema_warmup = true, shared_masters = false, freeze = "fc1", groups = true } },
+  { 4, { mesh = "4x1", layout = "ragged", dtype = "bf16" } },
+  { 3, { mesh = "1x3", spare = true, micro = 2, groups = true } },
+}
+
+local folders = {}
+
+local function new_folder()
+  local path = os.tmpname()
+  os.remove(path)
+  folders[#folders + 1] = path
+  return path
+end
+
+local function moonshard(...)
+  local ended = program.run({ ... })
+  assert(ended.status == 0, ended.err)
+  return ended.out
+end
+
+-- A model with what it was trained on, for one rank.
+local function small(settings)
+  local model = ms.nn.sequential { ms.nn.linear(5, 7), ms.ops.relu, ms.nn.linear(7, 3) }
+  ms.fully_shard(model, { freeze = { { "2.bias", true } } })
+  settings = trained.with({ model = model, loss = ms.loss.mse, optimizer = ms.optim.adamw { lr = 0.1 } }, settings)
+  local batch = { inputs = ms.randn { 6, 5, seed = 1 }, targets = ms.randn { 6, 3, seed = 2 } }
+  return ms.trainer(settings), batch
+end
+
+local function batches(batch) return coroutine.wrap(function() coroutine.yield(1, batch) end) end
+
+describe("averages of the weights", function()
+  teardown(function()
+    trained.forget()
+    for _, path in ipairs(folders) do os.execute("rm -rf " .. path) end
+  end)
+
+  for _, case in ipairs(trained.few(CASES)) do
+    local ranks, settings = case[1], trained.with(case[2], { ema = 0.8, steps = 6 })
+    it("S13 are those of a plain calculation on mesh " .. settings.mesh, function()
+      local averages = trained.run(ranks, settings).averages
+      for name, values in pairs(averages.plain) do trained.assert_close(values, averages.kept[name], 1e-6, name) end
+    end)
+
+    it("S16 are evaluated as weights of their values are, and training stays as it is, on mesh " .. settings.mesh,
+      function()
+        local with, without = trained.run(ranks, settings), trained.run(ranks, trained.with(settings, { ema = 0 }))
+        assert.equal(with.averages.as_weights, with.averages.evaluated)
+        assert.equal(with.evaluated, with.averages.weights)
+        assert.not_equal(with.evaluated, with.averages.evaluated)
+        trained.assert_same(without, with)
+      end)
+
+    it("M1 cost their bytes and no communication on mesh " .. settings.mesh, function()
+      local with, without = trained.run(ranks, settings), trained.run(ranks, trained.with(settings, { ema = 0 }))
+      local arrays = settings.optimizer == "sgd" and 0 or 2 -- that the optimizer keeps
+      if arrays > 0 then
+        assert.equal(without.plan.bytes.optimizer * (arrays + 1) / arrays, with.plan.bytes.optimizer)
+      else
+        assert.equal(without.plan.bytes.gradients, with.plan.bytes.optimizer)
+      end
+      assert.equal(with.plan.peak_bytes, with.peak_bytes)
+      assert.same(without.collectives, with.collectives)
+      assert.same(without.comm_bytes, with.comm_bytes)
+      assert.equal(0, with.allocations)
+    end)
+  end
+
+  it("M1 add nothing to a plan without them", function()
+    local plain, batch = small {}
+    local averaged = small { ema = 0.9 }
+    plain:step(batch)
+    averaged:step(batch)
+    assert.is_nil(plain:plan():text():find(" ema ", 1, true))
+    local units = select(2, averaged:plan():text():gsub("compute +ema ", ""))
+    assert.equal(1, units)
+    assert.equal(plain:plan():summary().instructions + units, averaged:plan():summary().instructions)
+  end)
+
+  it("K1 go on bit for bit on the same mesh, and with parity on another", function()
+    local folder = new_folder()
+    local settings = { ema = 0.8, ema_warmup = true, steps = 8, layout = "ragged" }
+    local saving = trained.with(settings, { mesh = "2x2", save = folder, save_at = 5, async = true })
+    local whole = trained.run(4, saving).averages
+    local same = trained.run(4, trained.with(settings, { mesh = "2x2", load = folder })).averages
+    for name, values in pairs(whole.kept) do trained.assert_close(values, same.kept[name], 0, name) end
+    assert.equal(whole.evaluated, same.evaluated)
+    local other = trained.run(3, trained.with(settings, { mesh = "1x3", load = folder })).averages
+    for name, values in pairs(whole.kept) do trained.assert_close(values, other.kept[name], 1e-4, name) end
+  end)
+
+  it("K1 begin from the weights of a checkpoint that holds none, and are left out by a trainer without", function()
+    local folder, settings = new_folder(), {}
+    local plain, batch = small {}
+    plain:step(batch)
+    ms.checkpoint.save(plain, folder)
+    local train = small { ema = 0.9 }
+    local loaded = ms.checkpoint.load(train, folder)
+    assert.equal("; it holds no averages: they begin from its weights", loaded.ema)
+    local before = train:parameter("0.weight")
+    assert.same(before:tolist(), train:optimizer_state("0.weight", "ema"):tolist())
+    train:step(batch)
+    local after, kept = train:parameter("0.weight"):tolist(), train:optimizer_state("0.weight", "ema"):tolist()
+    for row, values in ipairs(before:tolist()) do
+      for i, value in ipairs(values) do
+        assert.is_true(math.abs(0.9 * value + 0.1 * after[row][i] - kept[row][i]) < 1e-6)
+      end
+    end
+    settings.other = new_folder()
+    ms.checkpoint.save(train, settings.other)
+    assert.equal("; its averages are left out: the trainer has no ema",
+      ms.checkpoint.load((small {}), settings.other).ema)
+  end)
+
+  it("K1 are loaded as a model's weights, and exported", function()
+    local folder, out = new_folder(), new_folder()
+    local train, batch = small { ema = { decay = 0.5, warmup = false } }
+    for _ = 1, 3 do train:step(batch) end
+    local wanted = train:with_ema(function() return train:evaluate(batches(batch)) end)
+    ms.checkpoint.save(train, folder)
+    local other = small {}
+    ms.checkpoint.load(other.model, folder, { ema = true })
+    assert.equal(wanted, other:evaluate(batches(batch)))
+    local said = moonshard("export", folder, out, "--ema")
+    local source = folder .. "/step-00000003"
+    assert.truthy(said:find("4 tensors, 264 B, of the averages of " .. source .. ", step 3", 1, true), said)
+    local file = ms.safetensors.open(out .. "/model.safetensors")
+    local first = ffi.cast("const float *", file:data("0.weight"))
+    local last = ffi.cast("const float *", file:data("2.bias"))
+    train:with_ema(function()
+      assert.equal(train:parameter("0.weight"):tolist()[1][1], tonumber(first[0]))
+    end)
+    assert.not_equal(train:parameter("0.weight"):tolist()[1][1], tonumber(first[0]))
+    assert.equal(train:parameter("2.bias"):tolist()[3], tonumber(last[2])) -- which is frozen
+    assert.truthy(moonshard("inspect", folder):find("ema +decay 0.5, warmup false"))
+  end)
+
+  it("stand in the place of the weights for a function, which gives its results and may fail", function()
+    local train, batch = small { ema = 0.5 }
+    local first = train:parameter("0.weight"):tolist()
+    assert.same(first, train:with_ema(function() return train:parameter("0.weight"):tolist() end)) -- no step yet
+    for _ = 1, 2 do train:step(batch) end
+    local weights = train:parameter("0.weight"):tolist()
+    local a, b = train:with_ema(function(x) return x, train:with_ema(function() return 2 end) end, 1)
+    assert.same({ 1, 2 }, { a, b })
+    assert.truthy(message(train.with_ema, train, function() error("only here") end):find("only here"))
+    assert.same(weights, train:parameter("0.weight"):tolist())
+    assert.truthy(message(train.with_ema, train, function() train:step(batch) end)
+      :find("train:with_ema has put the averages in the place of the weights: train when it has returned", 1, true))
+    local folder = new_folder()
+    assert.truthy(message(train.with_ema, train, function() ms.checkpoint.save(train, folder) end)
+      :find("where nothing may be saved", 1, true))
+    train:step(batch)
+    ms.checkpoint.save(train, folder)
+    assert.truthy(message(train.with_ema, train, function() ms.checkpoint.load(train, folder) end)
+      :find("load when it has returned", 1, true))
+  end)
+
+  it("are refused with what would be right", function()
+    assert.truthy(message(small, { ema = 1 }):find("ema: decay must be above 0 and below 1, not 1", 1, true))
+    assert.truthy(message(small, { ema = { rate = 0.9 } }):find("unknown option rate", 1, true))
+    assert.truthy(message(small, { ema = true }):find("give a decay such as 0.999", 1, true))
+    local train, batch = small {}
+    assert.truthy(message(train.with_ema, train, print):find("give ms.trainer ema = 0.999", 1, true))
+    assert.truthy(message(train.evaluate, train, batches(batch), { ema = true })
+      :find("train:evaluate: the trainer keeps no averages", 1, true))
+    local averaged = small { ema = 0.9 }
+    assert.truthy(message(ms.trainer, { model = averaged.model, optimizer = averaged.optimizer, loss = ms.loss.mse })
+      :find("another ema", 1, true))
+    local folder = new_folder()
+    train:step(batch)
+    ms.checkpoint.save(train, folder)
+    assert.truthy(message(ms.checkpoint.load, train.model, folder, { ema = true })
+      :find("holds no averages of the weights: it was saved by a trainer without ema", 1, true))
+    assert.truthy(message(ms.checkpoint.load, train, folder, { ema = true })
+      :find("give its model, or leave ema out", 1, true))
+    local ended = program.run({ "export", folder, new_folder(), "--ema" })
+    assert.equal(2, ended.status)
+    assert.truthy(ended.err:find("holds no averages", 1, true), ended.err)
+  end)
+end)
