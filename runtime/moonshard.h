@@ -425,6 +425,18 @@ MS_API int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_c
 /* Bytes of activations that a module's forward keeps for backward, those of modules inside of it included; "": all. */
 MS_API int ms_plan_kept_activations(const ms_plan *plan, const char *module, double *bytes);
 
+/* A collective beside which this rank has nothing to compute: no kernel that events leave free to run while it does. Texts
+** belong to the plan. */
+typedef struct ms_exposed {
+  int instruction; /* as ms_plan_dump counts them */
+  int unit;        /* -1: the step's totals */
+  int backward;    /* 1: it starts after the first kernel of the backward pass */
+  const char *kind, *scope;
+  double bytes; /* as ms_unit_cost counts them */
+} ms_exposed;
+/* The exposed collectives of a phase in program order: n is how many there are, list has the first `capacity`. */
+MS_API int ms_plan_exposed(const ms_plan *plan, int phase, int capacity, ms_exposed *list, int *n);
+
 /* The first instruction at which most bytes are in use. Arenas can be larger: they have gaps, and they are fullest at
 ** different instructions. Texts belong to the plan. */
 typedef struct ms_peak {

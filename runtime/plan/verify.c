@@ -29,7 +29,7 @@ typedef struct verifier {
   const ms_plan *plan;
   const ms_plan_phase *phase;
   int phase_id;
-  int (*clock)[MS_STREAMS]; /* [instr] what is known to be done when it starts */
+  int (*clock)[MS_STREAMS]; /* [instr] of ms_plan_clocks */
   touch *touches;
   int n, capacity;
   span *spans; /* [buffers] */
@@ -41,37 +41,6 @@ static const char *describe(const ms_instr *instr, char *text, size_t size) {
                                                           : "event";
   snprintf(text, size, "%s %s on stream %s", what, instr->scope ? instr->scope : "", ms_stream_name(instr->stream));
   return text;
-}
-
-/* Vector clocks along the program; an event waited for must have been recorded above. */
-static int follow_events(verifier *v) {
-  int now[MS_STREAMS][MS_STREAMS] = {{0}}, rc = MS_OK;
-  int(*recorded)[MS_STREAMS] = ms_calloc(v->phase->events, sizeof *recorded);
-  char *known = ms_calloc(v->phase->events, 1);
-  if (!recorded || !known) rc = MS_ENOMEM;
-  for (int i = 0; i < v->phase->n && !rc; i++) {
-    const ms_instr *instr = &v->phase->instr[i];
-    int *clock = now[instr->stream];
-    int is_event = instr->kind == MS_INSTR_RECORD || instr->kind == MS_INSTR_WAIT;
-    if (is_event && (instr->event < 0 || instr->event >= v->phase->events))
-      rc = MS_FAIL(MS_ERACE, "phase %s: instruction %d names event %d of %d", ms_phase_name(v->phase_id), i,
-                   instr->event, v->phase->events);
-    else if (instr->kind == MS_INSTR_WAIT && !known[instr->event])
-      rc = MS_FAIL(MS_ERACE, "phase %s: instruction %d waits for event %d, which nothing above it records",
-                   ms_phase_name(v->phase_id), i, instr->event);
-    else if (instr->kind == MS_INSTR_WAIT)
-      for (int s = 0; s < MS_STREAMS; s++)
-        clock[s] = clock[s] > recorded[instr->event][s] ? clock[s] : recorded[instr->event][s];
-    memcpy(v->clock[i], clock, sizeof now[0]);
-    clock[instr->stream]++;
-    if (instr->kind == MS_INSTR_RECORD && !rc) {
-      memcpy(recorded[instr->event], clock, sizeof now[0]);
-      known[instr->event] = 1;
-    }
-  }
-  free(recorded);
-  free(known);
-  return rc;
 }
 
 static int check_bounds(const verifier *v, int i, const ms_access *a) {
@@ -349,7 +318,7 @@ int ms_plan_verify(const ms_plan *plan, int phase) {
   v.spans = ms_calloc(plan->buffers, sizeof *v.spans);
   if (!v.clock || !v.spans) goto fail;
   for (int b = 0; b < plan->buffers; b++) v.spans[b] = (span){.buffer = b, .first = -1, .last = -1};
-  MS_GOTO(follow_events(&v));
+  MS_GOTO(ms_plan_clocks(v.plan, phase, v.clock));
   MS_GOTO(collect(&v));
   hold_lasting(&v);
   MS_GOTO(check_order(&v));

@@ -169,35 +169,54 @@ static void units_read_in_f32_are_read_where_their_owners_keep_them(void **state
   drop(&p);
 }
 
-/* With depth 1 a gather is hidden when compute has work between its issue and its need, a reduction when it has work after. */
+static int is_last_of_its_kind(const ms_plan_phase *phase, int instruction) {
+  int kind = phase->instr[instruction].coll->kind;
+  for (int i = instruction + 1; i < phase->n; i++)
+    if (phase->instr[i].kind == MS_INSTR_COLLECTIVE && phase->instr[i].coll->kind == kind) return 0;
+  return 1;
+}
+
+/* What a phase may wait for with nothing to compute: [0] gathers of forward, [1] of backward, [2] reduce-scatters, [3]
+** all-reduces. Returns how many are neither the first gather of their direction nor the last reduction of their kind. */
+static int tell_exposed(const ms_plan *plan, int phase, int *by_kind) {
+  ms_exposed list[16];
+  int n, other = 0;
+  must(ms_plan_exposed(plan, phase, 16, list, &n));
+  assert_true(n <= 16);
+  memset(by_kind, 0, 4 * sizeof *by_kind);
+  for (int i = 0; i < n; i++) {
+    int gather = !strcmp(list[i].kind, "all_gather"), scatter = !strcmp(list[i].kind, "reduce_scatter");
+    int first_gather = gather && !by_kind[list[i].backward];
+    int last = !gather && is_last_of_its_kind(&plan->phase[phase], list[i].instruction);
+    by_kind[gather ? list[i].backward : scatter ? 2 : 3]++;
+    other += !first_gather && !last;
+  }
+  return other;
+}
+
+/* From the order of the plan's events: with depth 1 only the first gather of each direction and the last reduction have no
+** kernel that could run beside them. */
 static void M5_only_first_gathers_and_the_last_reduction_are_exposed(void **state) {
   (void)state;
-  mlp_config c = mlp_default(1, 2, 0);
-  c.block.reshard = c.root.reshard = MS_RESHARD_ALWAYS;
-  planned p = make(&c, 1);
-  const ms_plan_phase *ph = &p.plan->phase[MS_PHASE_FIRST];
-  int kernels = 0, recorded_at[64], waits = 0, exposed = 0, last_reduction = 0, hidden_reductions = 0, reductions = 0;
-  for (int i = 0; i < ph->n; i++) {
-    const ms_instr *instr = &ph->instr[i];
-    kernels += instr->kind == MS_INSTR_KERNEL && instr->call->op != MS_OP_accumulate;
-    if (instr->kind == MS_INSTR_RECORD) recorded_at[instr->event] = instr->stream == MS_STREAM_GATHER ? kernels : -1;
-    if (instr->kind == MS_INSTR_WAIT && instr->stream == MS_STREAM_COMPUTE && recorded_at[instr->event] >= 0) {
-      int first_of_a_direction = waits == 0 || waits == c.blocks + 1;
-      waits++;
-      if (recorded_at[instr->event] < kernels) continue;
-      exposed++;
-      assert_true(first_of_a_direction);
-    }
-    if (instr->kind == MS_INSTR_COLLECTIVE && instr->coll->kind == MS_COLL_REDUCE_SCATTER) {
-      hidden_reductions += reductions > 0 && kernels > last_reduction;
-      last_reduction = kernels;
-      reductions++;
-    }
-  }
-  assert_int_equal(waits, 2 * (c.blocks + 1));
-  assert_true(exposed >= 1 && exposed <= 2);
-  assert_int_equal(hidden_reductions, c.blocks);
-  drop(&p);
+  static const int meshes[][2] = {{1, 2}, {1, 4}, {2, 2}, {2, 1}};
+  static const int policies[] = {MS_RESHARD_DEFAULT, MS_RESHARD_KEEP, MS_RESHARD_ALWAYS};
+  for (int m = 0; m < 4; m++)
+    for (int r = 0; r < 3; r++)
+      for (int variant = 0; variant < 8; variant++) {
+        int shards = meshes[m][1] > 1, replicas = meshes[m][0] > 1, by_kind[4];
+        mlp_config c = mlp_default(meshes[m][0], meshes[m][1], 0);
+        c.block.reshard = c.root.reshard = policies[r];
+        c.block.param_dtype = c.root.param_dtype = variant & 1 ? MS_BF16 : MS_F32;
+        c.recompute = variant >> 1 & 1;
+        c.frozen_weights = variant >> 2 & 1;
+        planned p = make(&c, 1);
+        assert_int_equal(tell_exposed(p.plan, MS_PHASE_FIRST, by_kind), 0);
+        assert_int_equal(by_kind[0], shards);
+        assert_true(by_kind[1] <= shards);
+        assert_int_equal(by_kind[2], shards);
+        assert_int_equal(by_kind[3], replicas);
+        drop(&p);
+      }
 }
 
 static void S17_prefetch_depth_costs_gathered_memory(void **state) {

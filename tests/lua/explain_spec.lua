@@ -86,6 +86,19 @@ describe("explain", function()
       got:sub(at - 60, at + 60)))
   end)
 
+  it("M5 names the collectives that nothing is computed beside", function()
+    local told = json.decode(explained("--json", "mesh=2x1"))
+    assert.equal(5, told.collectives)
+    assert.same({ { phase = "first", op = "all_reduce", unit = "layers.0", backward = true, bytes = 33664 } },
+      told.exposed)
+    told = json.decode(explained("--json", "micro_batches=2"))
+    local names = {}
+    for i, coll in ipairs(told.exposed) do names[i] = ("%s %s %s"):format(coll.phase, coll.op, coll.unit) end
+    assert.same({
+      "first all_gather root", "first reduce_scatter layers.0", "next all_gather root", "next reduce_scatter layers.0",
+    }, names)
+  end)
+
   it("R3 the price of prefetching is what lies gathered before it is needed", function()
     -- One layer's weights in bf16, as the layers' units are gathered.
     local layer = 16960

@@ -22,6 +22,7 @@ local explain = {}
 ---@field decisions table<string, moonshard.Explained[]> by policy
 ---@field shadowed string[]
 ---@field unmatched { policy: string, pattern: string, where: string? }[]
+---@field exposed { collectives: integer, exposed: moonshard.Exposed[] }
 ---@field advice moonshard.Candidate[]
 ---@field all boolean
 ---@field folder string? of the recipe
@@ -88,7 +89,7 @@ function explain.plan(plan, trainer, batch, options)
     rank = sharding.rank, world = require("moonshard.world").size, mesh = sharding.mesh:label(),
     micro_batches = trainer.micro_batches, peak_bytes = plan:summary().peak_bytes, bytes = plan:summary().bytes,
     peak = peak_of(plan, sharding, root_names(sharding, modules)), total = price.total(plan, #sharding.units, times),
-    all = options.all, folder = options.folder,
+    exposed = price.exposed(plan, times), all = options.all, folder = options.folder,
   }
   told.decisions, told.shadowed, told.unmatched = decisions.of(sharding, plan, costs, trainer.optimizer, modules)
   told.advice = advice.of({ session = of_model, sharding = sharding, plan = plan, costs = costs, times = times,
@@ -146,7 +147,7 @@ function explain.json(told)
     peak = { phase = peak.phase, instruction = peak.instruction, op = peak.op, scope = peak.scope,
       backward = peak.backward, unit = peak.unit, in_use_bytes = peak.in_use, bytes = peak.bytes,
       units = explain.shares(peak) },
-    advice = candidates_as_json(told.advice),
+    collectives = told.exposed.collectives, exposed = told.exposed.exposed, advice = candidates_as_json(told.advice),
   })
 end
 

@@ -118,4 +118,32 @@ function price.peak(plan)
   return told
 end
 
+---@class moonshard.Exposed
+---@field phase string
+---@field op string all_gather, reduce_scatter or all_reduce
+---@field unit string
+---@field backward boolean it starts after the first kernel of the backward pass
+---@field bytes number sent or received by this rank
+
+---The collectives of a step that nothing is computed beside, and how many the step's passes have in all.
+---@param plan moonshard.Plan
+---@param times table<integer, integer> of price.phases
+---@return { collectives: integer, exposed: moonshard.Exposed[] }
+function price.exposed(plan, times)
+  local told, collectives, n = { collectives = 0, exposed = {} }, plan:summary().collectives, ffi.new("int[1]")
+  for phase, name in ipairs(PHASES) do
+    if times[phase - 1] then
+      told.collectives = told.collectives + collectives[name]
+      check(C.ms_plan_exposed(plan.handle, phase - 1, 0, nil, n))
+      local list = ffi.new("ms_exposed[?]", n[0] + 1)
+      check(C.ms_plan_exposed(plan.handle, phase - 1, n[0], list, n))
+      for i = 0, n[0] - 1 do
+        table.insert(told.exposed, { phase = name, op = ffi.string(list[i].kind), unit = ffi.string(list[i].scope),
+          backward = list[i].backward ~= 0, bytes = list[i].bytes })
+      end
+    end
+  end
+  return told
+end
+
 return price

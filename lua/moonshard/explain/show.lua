@@ -164,6 +164,24 @@ local function candidate_text(candidate, first)
   return ("  %s %s, %s"):format(who, gathers, peak)
 end
 
+-- ---- what waits -------------------------------------------------------------------------------------------------
+
+local function add_exposed(lines, told)
+  local list, phase = told.exposed.exposed, nil
+  if told.exposed.collectives == 0 then return end
+  lines[#lines + 1] = ("\nexposed: %d of %d collectives of the passes have no kernel to run beside them"):format(#list,
+    told.exposed.collectives)
+  for _, coll in ipairs(list) do
+    local text = ("%s %s%s"):format(coll.op, coll.unit, coll.backward and " (backward)" or "")
+    if coll.phase == phase then
+      lines[#lines] = lines[#lines] .. ", " .. text
+    else
+      lines[#lines + 1] = ("  %s  %s"):format(coll.phase, text)
+    end
+    phase = coll.phase
+  end
+end
+
 local SHOWN = 4
 
 local function add_list(lines, title, list, first, all)
@@ -200,6 +218,7 @@ function show.text(told)
   end
   for _, policy in ipairs(decisions.POLICIES) do add_table(lines, policy, told.decisions[policy], told.all) end
   add_peak(lines, told)
+  add_exposed(lines, told)
   add_advice(lines, told)
   return table.concat(lines, "\n") .. "\n"
 end

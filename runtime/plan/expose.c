@@ -1,0 +1,55 @@
+/* expose.c - which collectives of a phase nothing is computed beside: proved from the order of its instructions, not timed.
+**
+** A kernel can run beside a collective when no chain of events orders the two. A collective without such a kernel is
+** exposed: for its whole time this rank only waits. Kernels that move or add what others made do not count as work.
+*/
+#include <stdlib.h>
+
+#include "plan/plan.h"
+
+static int is_work(const ms_instr *instr) {
+  if (instr->kind != MS_INSTR_KERNEL) return 0;
+  switch (instr->call->op) {
+    case MS_OP_accumulate:
+    case MS_OP_cast:
+    case MS_OP_fill: return 0;
+    default: return 1;
+  }
+}
+
+/* place: [instr] on its stream, 1 for the first. */
+static int has_work_beside(const ms_plan_phase *phase, const int (*clock)[MS_STREAMS], const int *place, int at) {
+  const ms_instr *coll = &phase->instr[at];
+  for (int i = 0; i < phase->n; i++) {
+    const ms_instr *instr = &phase->instr[i];
+    if (!is_work(instr) || instr->stream == coll->stream) continue;
+    int before = clock[at][instr->stream] >= place[i], after = clock[i][coll->stream] >= place[at];
+    if (!before && !after) return 1;
+  }
+  return 0;
+}
+
+int ms_plan_exposed(const ms_plan *plan, int phase, int capacity, ms_exposed *list, int *n) {
+  if (phase < 0 || phase >= MS_PHASES || !plan->phase[phase].present)
+    return MS_FAIL(MS_EINVAL, "the plan has no phase %d", phase);
+  const ms_plan_phase *p = &plan->phase[phase];
+  int(*clock)[MS_STREAMS] = ms_calloc(p->n, sizeof *clock);
+  int *place = ms_calloc(p->n, sizeof *place), count[MS_STREAMS] = {0}, backward = 0, rc = MS_ENOMEM;
+  if (!clock || !place) goto fail;
+  MS_GOTO(ms_plan_clocks(plan, phase, clock));
+  for (int i = 0; i < p->n; i++) place[i] = ++count[p->instr[i].stream];
+  *n = 0;
+  for (int i = 0; i < p->n; i++) {
+    const ms_instr *instr = &p->instr[i];
+    backward |= instr->kind == MS_INSTR_KERNEL && instr->backward;
+    if (instr->kind != MS_INSTR_COLLECTIVE || has_work_beside(p, clock, place, i)) continue;
+    if (*n < capacity)
+      list[*n] = (ms_exposed){
+          i, instr->coll->unit, backward, ms_coll_name(instr->coll->kind), instr->scope, instr->coll->bytes};
+    ++*n;
+  }
+fail:
+  free(clock);
+  free(place);
+  return rc;
+}
