@@ -1,4 +1,11 @@
-/* attention.h - the shape of an attention's call, and what implementations on CUDA share. */
+/* attention.h - the shape of an attention's call, what a query sees, and the implementations:
+**
+**   attention.cu           reads the call and chooses
+**   attention_flash.cu     bf16 on tensor cores (flash.h, tiles.h)
+**   attention_flash_backward.cu
+**   attention_plain.cu     everything else, and what the other is compared with
+**   document_attention.cu  finds the borders of documents, then as attention.cu
+*/
 #ifndef MS_KERNELS_CUDA_ATTENTION_H
 #define MS_KERNELS_CUDA_ATTENTION_H
 
@@ -9,19 +16,49 @@ struct ms_cuda_attention {
   int64_t batch, t, s, heads, groups, d;
   int causal; /* query i sees keys 0 to i + s - t */
   float scale;
+  /* Documents, with causal and t = s: where that of a position begins and ends, [batch,t] each; NULL: one a row. */
+  const int32_t *begin, *end;
 };
+
+/* Operands of both directions; document_attention has tokens behind them. */
+enum { MS_ATTENTION_Q, MS_ATTENTION_K, MS_ATTENTION_V, MS_ATTENTION_O, MS_ATTENTION_LSE, MS_ATTENTION_DO };
 
 static inline ms_cuda_attention ms_cuda_attention_of(const ms_kernel_call *call) {
   const int64_t *q = call->in[0].dims, *k = call->in[1].dims;
   const float scale = call->attrs.f[0] != 0.0 ? static_cast<float>(call->attrs.f[0])
                                               : static_cast<float>(1.0 / sqrt(static_cast<double>(q[3])));
-  return {q[0], q[1], k[1], q[2], k[2], q[3], call->attrs.i[0] != 0, scale};
+  return {q[0], q[1], k[1], q[2], k[2], q[3], call->attrs.i[0] != 0, scale, nullptr, nullptr};
 }
 
-/* Keys that query i sees. */
-static __host__ __device__ inline int64_t ms_cuda_visible(const ms_cuda_attention &a, int64_t i) {
-  const int64_t keys = a.causal ? i + a.s - a.t + 1 : a.s;
-  return keys < a.s ? keys : a.s;
+struct ms_cuda_range {
+  int64_t begin, end; /* empty when end <= begin */
+};
+
+/* The keys that query i < t of a row of the batch sees; neither end moves back as i grows. */
+static __device__ __forceinline__ ms_cuda_range ms_cuda_seen(const ms_cuda_attention &a, int64_t row, int64_t i) {
+  return {a.begin ? a.begin[row * a.t + i] : 0, a.causal ? min(i + a.s - a.t + 1, a.s) : a.s};
 }
+
+/* The queries that see key j < s. */
+static __device__ __forceinline__ ms_cuda_range ms_cuda_seeing(const ms_cuda_attention &a, int64_t row, int64_t j) {
+  const int64_t zero = 0;
+  return {a.causal ? max(j + a.t - a.s, zero) : zero, a.end ? a.end[row * a.t + j] : a.t};
+}
+
+/* delta[b,h,i] = sum over d of o do, what the softmax's gradient takes off: f32 [batch,heads,t]. */
+int ms_cuda_attention_deltas(const ms_kernel_call *call, const ms_cuda_attention &a, float *delta);
+
+/* Forward writes o and lse; backward reads delta as well. */
+int ms_cuda_attention_plain(const ms_kernel_call *call, const ms_cuda_attention &a);
+int ms_cuda_attention_plain_backward(const ms_kernel_call *call, const ms_cuda_attention &a, const float *delta);
+/* Where ms_cuda_flash_suits: bf16, heads of up to 128 in multiples of 8, all tensors aligned to 16 bytes. */
+int ms_cuda_flash_suits(const ms_kernel_call *call, const ms_cuda_attention &a);
+int ms_cuda_attention_flash(const ms_kernel_call *call, const ms_cuda_attention &a);
+int ms_cuda_attention_flash_backward(const ms_kernel_call *call, const ms_cuda_attention &a, const float *delta);
+
+/* What both ops share: the check and the workspace that prepare makes, with `own` bytes of it for the op itself, and the
+** choice that run makes; `workspace` begins behind those. */
+int ms_cuda_attention_prepare(ms_kernel_call *call, int backward, int64_t own);
+int ms_cuda_attention_run(const ms_kernel_call *call, const ms_cuda_attention &a, int backward, void *workspace);
 
 #endif

@@ -1,5 +1,5 @@
 /* attention_plain.cu - softmax(q k' scale) v and its gradients without a tensor of scores and without tensor cores: f32
-** arithmetic, simple and exact, the reference for faster ones and what trains where they are not. Heads of up to 256.
+** arithmetic, simple and exact, the reference for faster ones and what computes where they cannot. Heads of up to 256.
 **
 ** A warp has two rows of its own (queries, or keys for the gradients of k and v) and walks over the other side in tiles of 16
 ** that the block holds in shared memory: a lane makes the product of one own row and one row of the tile. What follows is
@@ -60,6 +60,17 @@ __device__ __forceinline__ void add_rows(float (&total)[COLUMNS], const float *w
   }
 }
 
+/* What of a range lies in the tile from `tile` on. */
+struct tile_part {
+  int begin, end;
+};
+
+__device__ __forceinline__ tile_part part_of(const ms_cuda_range &range, int64_t tile) {
+  const int64_t zero = 0, whole = TILE;
+  return {static_cast<int>(min(max(range.begin - tile, zero), whole)),
+          static_cast<int>(min(max(range.end - tile, zero), whole))};
+}
+
 /* ---- forward ---------------------------------------------------------------------------------------------------------- */
 
 template <class T>
@@ -75,19 +86,21 @@ __global__ void __launch_bounds__(WARPS *MS_WARP)
   __syncthreads();
 
   const int half = lane / TILE, own = warp * PAIR + half;
-  const int64_t seen = ms_cuda_visible(a, first + own), last = min(first + WARPS * PAIR, a.t) - 1;
+  const int64_t last = min(first + WARPS * PAIR, a.t) - 1;
+  const ms_cuda_range seen = ms_cuda_seen(a, b, min(first + own, last));
   float largest = -INFINITY, sum = 0.0f, out[PAIR][COLUMNS] = {};
-  for (int64_t tile = 0; tile < ms_cuda_visible(a, last); tile += TILE) {
+  for (int64_t tile = ms_cuda_seen(a, b, first).begin; tile < ms_cuda_seen(a, b, last).end; tile += TILE) {
     load_rows(keys, pitch, k + kv, tile, TILE, a.s, a.groups * a.d, d);
     load_rows(values, pitch, v + kv, tile, TILE, a.s, a.groups * a.d, d);
     __syncthreads();
     const int64_t key = tile + lane % TILE;
     float score = -INFINITY;
-    if (key < seen) score = a.scale * dot(queries + own * pitch, keys + lane % TILE * pitch, d);
+    const bool visible = key >= seen.begin && key < seen.end;
+    if (visible) score = a.scale * dot(queries + own * pitch, keys + lane % TILE * pitch, d);
     const float highest = fmaxf(largest, half_reduce(score, ms_maximum()));
     const float base = highest > -INFINITY ? highest : 0.0f,
                 shrink = largest > -INFINITY ? __expf(largest - base) : 0.0f;
-    const float p = key < seen ? __expf(score - base) : 0.0f;
+    const float p = visible ? __expf(score - base) : 0.0f;
     largest = highest;
     sum = sum * shrink + half_reduce(p, ms_add());
     weight[warp][lane] = p;
@@ -95,11 +108,10 @@ __global__ void __launch_bounds__(WARPS *MS_WARP)
 #pragma unroll
     for (int r = 0; r < PAIR; r++) {
       const float keep = __shfl_sync(0xffffffffu, shrink, r * TILE);
-      const int64_t visible = ms_cuda_visible(a, first + warp * PAIR + r) - tile;
-      const int count = static_cast<int>(min(visible, static_cast<int64_t>(TILE)));
+      const tile_part part = part_of(ms_cuda_seen(a, b, min(first + warp * PAIR + r, last)), tile);
 #pragma unroll
       for (int c = 0; c < COLUMNS; c++) out[r][c] *= keep;
-      add_rows(out[r], weight[warp] + r * TILE, values, pitch, 0, count, d);
+      add_rows(out[r], weight[warp] + r * TILE, values, pitch, part.begin, part.end, d);
     }
     __syncthreads();
   }
@@ -119,19 +131,6 @@ __global__ void __launch_bounds__(WARPS *MS_WARP)
 
 /* ---- backward ------------------------------------------------------------------------------------------------------------ */
 
-/* delta[b,h,i] = sum over d of o do: what the softmax's gradient takes off. A warp has one. */
-template <class T>
-__global__ void __launch_bounds__(WARPS *MS_WARP)
-    row_deltas(const T *o, const T *gradient, float *delta, ms_cuda_attention a) {
-  const int64_t own = static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.y, rows = a.batch * a.heads * a.t;
-  const int64_t row = min(own, rows - 1), i = row % a.t, h = row / a.t % a.heads, b = row / a.t / a.heads;
-  const int64_t at = query_row(a, b, h) + i * a.heads * a.d;
-  float sum = 0.0f;
-  for (int64_t c = threadIdx.x; c < a.d; c += MS_WARP) sum += ms_load_one(o + at + c) * ms_load_one(gradient + at + c);
-  sum = ms_warp_reduce(sum, ms_add());
-  if (threadIdx.x == 0 && own < rows) delta[row] = sum;
-}
-
 template <class T> struct tensors {
   const T *q, *k, *v, *gradient;
   const float *lse, *delta;
@@ -143,10 +142,12 @@ struct pair_value {
   float p, ds;
 };
 
-__device__ __forceinline__ pair_value pair_of(const ms_cuda_attention &a, int64_t query, int64_t key, const float *q,
-                                              const float *k, const float *gradient, const float *v, float lse,
-                                              float delta) {
-  if (query >= a.t || key >= ms_cuda_visible(a, query)) return {0.0f, 0.0f};
+__device__ __forceinline__ pair_value pair_of(const ms_cuda_attention &a, int64_t b, int64_t query, int64_t key,
+                                              const float *q, const float *k, const float *gradient, const float *v,
+                                              float lse, float delta) {
+  if (query >= a.t) return {0.0f, 0.0f};
+  const ms_cuda_range seen = ms_cuda_seen(a, b, query);
+  if (key < seen.begin || key >= seen.end) return {0.0f, 0.0f};
   const int d = static_cast<int>(a.d);
   const float p = __expf(a.scale * dot(q, k, d) - lse);
   return {p, p * (dot(gradient, v, d) - delta) * a.scale};
@@ -180,20 +181,19 @@ __global__ void __launch_bounds__(BACKWARD_WARPS *MS_WARP)
   const int64_t query = min(first + own, a.t - 1), last = min(first + OWN, a.t) - 1;
   const float lse = x.lse[(b * a.heads + h) * a.t + query], delta = x.delta[(b * a.heads + h) * a.t + query];
   float dq[PAIR][COLUMNS] = {};
-  for (int64_t tile = 0; tile < ms_cuda_visible(a, last); tile += TILE) {
+  for (int64_t tile = ms_cuda_seen(a, b, first).begin; tile < ms_cuda_seen(a, b, last).end; tile += TILE) {
     load_rows(keys, pitch, x.k + kv, tile, TILE, a.s, a.groups * a.d, d);
     load_rows(values, pitch, x.v + kv, tile, TILE, a.s, a.groups * a.d, d);
     __syncthreads();
     const int j = lane % TILE;
-    weight[warp][lane] = pair_of(a, first + own, tile + j, queries + own * pitch, keys + j * pitch,
+    weight[warp][lane] = pair_of(a, b, first + own, tile + j, queries + own * pitch, keys + j * pitch,
                                  gradients + own * pitch, values + j * pitch, lse, delta)
                              .ds;
     __syncwarp();
 #pragma unroll
     for (int r = 0; r < PAIR; r++) {
-      const int64_t visible = ms_cuda_visible(a, first + warp * PAIR + r) - tile;
-      const int count = static_cast<int>(min(visible, static_cast<int64_t>(TILE)));
-      add_rows(dq[r], weight[warp] + r * TILE, keys, pitch, 0, count, d);
+      const tile_part part = part_of(ms_cuda_seen(a, b, min(first + warp * PAIR + r, last)), tile);
+      add_rows(dq[r], weight[warp] + r * TILE, keys, pitch, part.begin, part.end, d);
     }
     __syncthreads();
   }
@@ -222,26 +222,25 @@ __global__ void __launch_bounds__(BACKWARD_WARPS *MS_WARP)
   __syncthreads();
 
   const int own = warp * PAIR + lane / TILE, j = lane % TILE;
-  /* The first query that sees any own key. */
-  const int64_t begin = a.causal ? max(first + a.t - a.s, static_cast<int64_t>(0)) / TILE * TILE : 0;
+  const int64_t last = min(first + OWN, a.s) - 1, begin = ms_cuda_seeing(a, b, first).begin;
+  const int64_t end = ms_cuda_seeing(a, b, last).end;
   float dk[PAIR][COLUMNS] = {}, dv[PAIR][COLUMNS] = {};
   for (int64_t h = g * heads; h < (g + 1) * heads; h++)
-    for (int64_t tile = begin; tile < a.t; tile += TILE) {
+    for (int64_t tile = begin; tile < end; tile += TILE) {
       const int64_t at = query_row(a, b, h), row = (b * a.heads + h) * a.t + min(tile + j, a.t - 1);
       load_rows(queries, pitch, x.q + at, tile, TILE, a.t, a.heads * a.d, d);
       load_rows(gradients, pitch, x.gradient + at, tile, TILE, a.t, a.heads * a.d, d);
       __syncthreads();
-      const pair_value value = pair_of(a, tile + j, first + own, queries + j * pitch, keys + own * pitch,
+      const pair_value value = pair_of(a, b, tile + j, first + own, queries + j * pitch, keys + own * pitch,
                                        gradients + j * pitch, values + own * pitch, x.lse[row], x.delta[row]);
       weight[warp][lane] = value.ds;
       share[warp][lane] = value.p;
       __syncwarp();
 #pragma unroll
       for (int r = 0; r < PAIR; r++) {
-        const int64_t from = a.causal ? first + warp * PAIR + r + a.t - a.s - tile : 0;
-        const int blind = static_cast<int>(min(max(from, static_cast<int64_t>(0)), static_cast<int64_t>(TILE)));
-        add_rows(dk[r], weight[warp] + r * TILE, queries, pitch, blind, TILE, d);
-        add_rows(dv[r], share[warp] + r * TILE, gradients, pitch, blind, TILE, d);
+        const tile_part part = part_of(ms_cuda_seeing(a, b, min(first + warp * PAIR + r, last)), tile);
+        add_rows(dk[r], weight[warp] + r * TILE, queries, pitch, part.begin, part.end, d);
+        add_rows(dv[r], share[warp] + r * TILE, gradients, pitch, part.begin, part.end, d);
       }
       __syncthreads();
     }
@@ -256,15 +255,6 @@ __global__ void __launch_bounds__(BACKWARD_WARPS *MS_WARP)
 
 /* ---- calls ------------------------------------------------------------------------------------------------------------------ */
 
-int check(ms_kernel_call *call) {
-  const int dtype = call->in[0].dtype;
-  if (dtype != MS_F32 && dtype != MS_BF16)
-    return MS_FAIL(MS_EDTYPE, "attention: q is %s; it must be f32 or bf16", ms_dtype_name(dtype));
-  if (call->in[0].dims[3] <= MOST) return MS_OK;
-  return MS_FAIL(MS_EUNSUPPORTED, "cuda: attention with heads of %lld; they must be at most %d",
-                 static_cast<long long>(call->in[0].dims[3]), MOST);
-}
-
 int64_t rows_bytes(int rows, int64_t d) { return rows * (d + 1) * static_cast<int64_t>(sizeof(float)); }
 
 template <class T> int forward_typed(const ms_kernel_call *call, const ms_cuda_attention &a) {
@@ -277,50 +267,34 @@ template <class T> int forward_typed(const ms_kernel_call *call, const ms_cuda_a
                         static_cast<float *>(call->out_data[1]), a, blocks);
 }
 
-template <class T> int backward_typed(const ms_kernel_call *call, const ms_cuda_attention &a) {
+template <class T> int backward_typed(const ms_kernel_call *call, const ms_cuda_attention &a, const float *delta) {
   constexpr int OWN = BACKWARD_WARPS * PAIR;
-  enum { Q, K, V, O, LSE, DO };
-  float *delta = static_cast<float *>(call->workspace);
   const T *const *in = reinterpret_cast<const T *const *>(call->in_data);
-  const tensors<T> x = {in[Q],
-                        in[K],
-                        in[V],
-                        in[DO],
-                        static_cast<const float *>(call->in_data[LSE]),
+  const tensors<T> x = {in[MS_ATTENTION_Q],
+                        in[MS_ATTENTION_K],
+                        in[MS_ATTENTION_V],
+                        in[MS_ATTENTION_DO],
+                        static_cast<const float *>(call->in_data[MS_ATTENTION_LSE]),
                         delta,
                         static_cast<T *>(call->out_data[0]),
                         static_cast<T *>(call->out_data[1]),
                         static_cast<T *>(call->out_data[2])};
   const int64_t rows = a.batch * a.heads * a.t, shared = rows_bytes(2 * OWN + 2 * TILE, a.d);
   const int64_t query_blocks = ms_cuda_ceil(a.t, OWN), key_blocks = ms_cuda_ceil(a.s, OWN);
-  if (rows) {
-    MS_TRY(MS_CUDA_LAUNCH(row_deltas<T>, static_cast<unsigned>(ms_cuda_ceil(rows, WARPS)), dim3(MS_WARP, WARPS), 0,
-                          call->stream, in[O], in[DO], delta, a));
+  if (rows)
     MS_TRY(MS_CUDA_LAUNCH(query_gradients<T>, static_cast<unsigned>(a.batch * a.heads * query_blocks),
                           BACKWARD_WARPS * MS_WARP, shared, call->stream, x, a, query_blocks));
-  }
   if (a.batch * a.groups * key_blocks == 0) return MS_OK;
   return MS_CUDA_LAUNCH(key_gradients<T>, static_cast<unsigned>(a.batch * a.groups * key_blocks),
                         BACKWARD_WARPS * MS_WARP, shared, call->stream, x, a, key_blocks);
 }
 
-int prepare_backward(ms_kernel_call *call) {
-  const ms_cuda_attention a = ms_cuda_attention_of(call);
-  call->workspace_bytes = a.batch * a.heads * a.t * static_cast<int64_t>(sizeof(float));
-  return check(call);
-}
+} // namespace
 
-int run_forward(const ms_kernel_call *call) {
-  const ms_cuda_attention a = ms_cuda_attention_of(call);
+int ms_cuda_attention_plain(const ms_kernel_call *call, const ms_cuda_attention &a) {
   return MS_CUDA_FLOATS(call->in[0].dtype, T, forward_typed<T>(call, a));
 }
 
-int run_backward(const ms_kernel_call *call) {
-  const ms_cuda_attention a = ms_cuda_attention_of(call);
-  return MS_CUDA_FLOATS(call->in[0].dtype, T, backward_typed<T>(call, a));
+int ms_cuda_attention_plain_backward(const ms_kernel_call *call, const ms_cuda_attention &a, const float *delta) {
+  return MS_CUDA_FLOATS(call->in[0].dtype, T, backward_typed<T>(call, a, delta));
 }
-
-} // namespace
-
-extern const ms_kernel ms_cuda_attention = {check, run_forward, nullptr, 0};
-extern const ms_kernel ms_cuda_attention_backward = {prepare_backward, run_backward, nullptr, 0};

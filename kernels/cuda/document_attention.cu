@@ -1,14 +1,62 @@
-/* document_attention.cu - attention within documents is computed on the CPU alone: a plan that has it is refused here. */
-#include "kernels/cuda/launch.h"
+/* document_attention.cu - causal attention that does not look beyond the beginning of its document, and its gradients: where the
+** document of a position begins and ends is found first, and attention (attention.cu) is then told.
+*/
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/reduce.h"
 
 namespace {
 
-int refuse(ms_kernel_call *call) {
-  (void)call;
-  return MS_FAIL(MS_EUNSUPPORTED,
-                 "cuda: attention within documents is there on the CPU alone: leave document_start out");
+constexpr int THREADS = 256;
+enum { TOKENS_FORWARD = 3, TOKENS_BACKWARD = 6 };
+
+/* A block has one row of the batch, and each of its threads a part of that, which it reads twice: for the first and the last
+** border in it, and, once those of all parts are known, to tell every position its document. */
+__global__ void __launch_bounds__(THREADS)
+    find_borders(const int32_t *tokens, int32_t start, int64_t t, int32_t *begin, int32_t *end) {
+  __shared__ int last_of[THREADS], first_of[THREADS]; /* -1 and t: no border */
+  const int length = static_cast<int>(t), own = static_cast<int>(threadIdx.x);
+  const int part = (length + THREADS - 1) / THREADS, from = min(own * part, length), to = min(from + part, length);
+  tokens += blockIdx.x * t, begin += blockIdx.x * t, end += blockIdx.x * t;
+  int first = length, last = -1;
+  for (int i = from; i < to; i++)
+    if (tokens[i] == start) last = i, first = min(first, i);
+  first_of[own] = first, last_of[own] = last;
+  __syncthreads();
+  int begins = 0, ends = length; /* of a document that reaches into this part from before, and that leaves it */
+  for (int i = 0; i < own; i++) begins = max(begins, last_of[i]);
+  for (int i = own + 1; i < THREADS; i++) ends = min(ends, first_of[i]);
+  for (int i = from; i < to; i++) {
+    if (tokens[i] == start) begins = i;
+    begin[i] = begins;
+  }
+  for (int i = to - 1; i >= from; i--) {
+    end[i] = ends;
+    if (tokens[i] == start) ends = i;
+  }
+}
+
+int64_t borders_bytes(const ms_kernel_call *call) {
+  const int64_t *q = call->in[0].dims;
+  return ms_cuda_align(2 * q[0] * q[1] * static_cast<int64_t>(sizeof(int32_t)));
+}
+
+int is_backward(const ms_kernel_call *call) { return call->op == MS_OP_document_attention_backward; }
+
+int prepare(ms_kernel_call *call) { return ms_cuda_attention_prepare(call, is_backward(call), borders_bytes(call)); }
+
+int run(const ms_kernel_call *call) {
+  ms_cuda_attention a = ms_cuda_attention_of(call);
+  int32_t *begin = static_cast<int32_t *>(call->workspace), *end = begin + a.batch * a.t;
+  const void *tokens = call->in_data[is_backward(call) ? TOKENS_BACKWARD : TOKENS_FORWARD];
+  if (a.batch * a.t == 0) return MS_OK;
+  MS_TRY(MS_CUDA_LAUNCH(find_borders, static_cast<unsigned>(a.batch), THREADS, 0, call->stream,
+                        static_cast<const int32_t *>(tokens), static_cast<int32_t>(call->attrs.i[0]), a.t, begin, end));
+  a.causal = 1;
+  a.begin = begin;
+  a.end = end;
+  return ms_cuda_attention_run(call, a, is_backward(call), static_cast<char *>(call->workspace) + borders_bytes(call));
 }
 
 } // namespace
 
-extern const ms_kernel ms_cuda_document_attention = {refuse, nullptr, nullptr, 0};
+extern const ms_kernel ms_cuda_document_attention = {prepare, run, nullptr, 0};

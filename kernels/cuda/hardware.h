@@ -8,11 +8,45 @@
 
 #ifdef EMULATED_CUDA
   #include <cuda_bf16.h>
+  #include <emulated_tensor.h>
 
 /* Two numbers rounded to bf16, to nearest even: `low` in the low half. */
 inline unsigned ms_pack_bf16(float low, float high) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(low)) |
          static_cast<unsigned>(__bfloat16_as_ushort(__float2bfloat16_rn(high))) << 16;
+}
+
+/* 2^x, within 2 units in the last place; results below 2^-126 are 0. */
+inline float ms_exp2(float x) { return std::exp2(x); }
+
+/* An address in shared memory, in bytes. */
+typedef uintptr_t ms_shared;
+inline ms_shared ms_shared_at(const void *at) { return reinterpret_cast<uintptr_t>(at); }
+
+/* Begins to copy BYTES (4 or 16, aligned) to shared memory; zeros where they are not `there`. */
+template <int BYTES> inline void ms_copy_async(ms_shared to, const void *global, bool there) {
+  emulated::copy_later(reinterpret_cast<void *>(to), global, BYTES, there);
+}
+/* The thread's copies since the last commit become a group. */
+inline void ms_commit_copies() { emulated::commit_copies(); }
+/* Returns when at most LEFT of the thread's groups are under way; others see the copies after a barrier. */
+template <int LEFT> inline void ms_wait_copies() { emulated::wait_copies(LEFT); }
+
+/* Four 8 x 8 matrices of 16 bits from shared memory: lanes 8 i to 8 i + 7 name the rows of matrix i, 16 bytes each, and a
+** lane gets elements 2 (lane % 4) and the next of row lane / 4 of each. */
+inline void ms_load_matrices(unsigned (&matrices)[4], ms_shared row) {
+  emulated::load_matrices(matrices, reinterpret_cast<const void *>(row), false);
+}
+/* The same of the transposed matrices. */
+inline void ms_load_transposed(unsigned (&matrices)[4], ms_shared row) {
+  emulated::load_matrices(matrices, reinterpret_cast<const void *>(row), true);
+}
+
+/* c [16,8] += a [16,16] b [16,8] by a warp, in f32 of bf16: pairs of a lie at (g, 2 t), (g + 8, 2 t), (g, 2 t + 8),
+** (g + 8, 2 t + 8), those of b in column g at rows 2 t and 2 t + 8, those of c at (g, 2 t) and (g + 8, 2 t), with g the
+** lane / 4 and t the lane % 4 (PTX ISA 9.0, 9.7.14.5.8). */
+inline void ms_multiply_tiles(float (&c)[4], const unsigned (&a)[4], unsigned b_low, unsigned b_high) {
+  emulated::multiply_tiles(c, a, b_low, b_high);
 }
 
 #else
@@ -23,14 +57,59 @@ static __device__ __forceinline__ unsigned ms_pack_bf16(float low, float high) {
   return packed;
 }
 
+static __device__ __forceinline__ float ms_exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+typedef unsigned ms_shared;
+static __device__ __forceinline__ ms_shared ms_shared_at(const void *at) {
+  return static_cast<ms_shared>(__cvta_generic_to_shared(at));
+}
+
+template <int BYTES> __device__ __forceinline__ void ms_copy_async(ms_shared to, const void *global, bool there) {
+  static_assert(BYTES == 4 || BYTES == 16, "a number, or 16 bytes");
+  const unsigned bytes = there ? BYTES : 0;
+  const size_t from = __cvta_generic_to_global(global);
+  if constexpr (BYTES == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+  else asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+static __device__ __forceinline__ void ms_commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int LEFT> __device__ __forceinline__ void ms_wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
+static __device__ __forceinline__ void ms_load_matrices(unsigned (&matrices)[4], ms_shared row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+               : "r"(row)
+               : "memory");
+}
+static __device__ __forceinline__ void ms_load_transposed(unsigned (&matrices)[4], ms_shared row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+               : "r"(row)
+               : "memory");
+}
+
+static __device__ __forceinline__ void ms_multiply_tiles(float (&c)[4], const unsigned (&a)[4], unsigned b_low,
+                                                         unsigned b_high) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_low), "r"(b_high));
+}
+
 #endif
 
-/* The block's dynamic shared memory as an array of `type`, aligned to 16 bytes. */
+/* The block's dynamic shared memory as an array of `type`, aligned to 256 bytes. */
 #ifdef EMULATED_CUDA
   #define MS_CUDA_DYNAMIC_SHARED(type, name) type *const name = static_cast<type *>(emulated::dynamic_shared())
 #else
-  #define MS_CUDA_DYNAMIC_SHARED(type, name)                           \
-    extern __shared__ __align__(16) unsigned char ms_dynamic_shared[]; \
+  #define MS_CUDA_DYNAMIC_SHARED(type, name)                            \
+    extern __shared__ __align__(256) unsigned char ms_dynamic_shared[]; \
     type *const name = reinterpret_cast<type *>(ms_dynamic_shared)
 #endif
 

@@ -20,6 +20,8 @@ static const attention_shape shapes[] = {
     {1, 31, 97, 2, 1, 20, 1, 0.3}, {1, 200, 200, 1, 1, 64, 1, 0}, {1, 1, 150, 2, 2, 80, 1, 0},
     {1, 40, 300, 3, 1, 64, 0, 0},  {1, 65, 129, 2, 2, 128, 1, 0}, {1, 34, 34, 1, 1, 256, 1, 0.05},
     {2, 257, 257, 2, 1, 64, 1, 0}, {1, 130, 130, 2, 2, 33, 1, 0}, {1, 96, 64, 2, 2, 48, 0, 0},
+    {1, 133, 133, 2, 1, 8, 1, 0},  {1, 70, 150, 2, 1, 16, 0, 0},  {1, 70, 40, 1, 1, 8, 0, 0},
+    {1, 1, 1, 2, 1, 128, 1, 0},    {1, 70, 66, 2, 1, 128, 0, 0},
 };
 
 enum { Q, K, V, O, LSE, DO };
@@ -317,6 +319,55 @@ static void bf16_units_multiply(void **state) {
 
 #endif
 
+#ifdef MS_TEST_CUDA
+/* ---- who computes -------------------------------------------------------------------------------------------------------- */
+
+/* Whether MOONSHARD_ATTENTION=plain gives other bits: close ones, then. */
+static int plain_differs(const attention_shape *a, int dtype, int backward, int shift) {
+  kernel_case c = backward ? backward_case(a, dtype) : forward_case(a, dtype);
+  ms_kernel_call other = c.call;
+  int differs = 0;
+  for (int i = 0; i < other.outputs; i++) other.out_data[i] = poisoned(tensor_bytes(&other.out[i]));
+  device_shift = shift;
+  run_once(&c, c.call, 1);
+  device_shift = 0;
+  assert_int_equal(setenv("MOONSHARD_ATTENTION", "plain", 1), 0);
+  run_once(&c, other, 1);
+  assert_int_equal(unsetenv("MOONSHARD_ATTENTION"), 0);
+  assert_same_outputs(&c, other.out_data, 1, "plain");
+  for (int i = 0; i < other.outputs; i++) {
+    differs |= memcmp(other.out_data[i], c.call.out_data[i], (size_t)tensor_bytes(&other.out[i])) != 0;
+    free(other.out_data[i]);
+  }
+  free_case(&c);
+  return differs;
+}
+
+static void tensor_cores_compute_where_they_can(void **state) {
+  (void)state;
+  const attention_shape even = {1, 20, 20, 1, 1, 64, 1, 0}, odd = {1, 20, 20, 1, 1, 20, 1, 0},
+                        wide = {1, 20, 20, 1, 1, 136, 1, 0}, negative = {1, 20, 20, 1, 1, 64, 1, -0.1};
+  for (int backward = 0; backward < 2; backward++) {
+    assert_true(plain_differs(&even, MS_BF16, backward, 0));
+    assert_false(plain_differs(&even, MS_BF16, backward, 2)); /* not aligned */
+    assert_false(plain_differs(&even, MS_F32, backward, 0));
+    assert_false(plain_differs(&odd, MS_BF16, backward, 0));
+    assert_false(plain_differs(&wide, MS_BF16, backward, 0));
+    assert_false(plain_differs(&negative, MS_BF16, backward, 0));
+  }
+}
+
+static void choices_are_checked(void **state) {
+  (void)state;
+  attention_shape a = {1, 4, 4, 1, 1, 8, 1, 0};
+  kernel_case c = forward_case(&a, MS_F32);
+  assert_int_equal(setenv("MOONSHARD_ATTENTION", "fast", 1), 0);
+  assert_fails(kernel_of(MS_OP_attention)->prepare(&c.call), MS_EINVAL, "it must be auto, flash or plain");
+  assert_int_equal(unsetenv("MOONSHARD_ATTENTION"), 0);
+  free_case(&c);
+}
+#endif
+
 static void nan_propagates(void **state) {
   (void)state;
   attention_shape a = {1, 70, 70, 2, 1, 64, 1, 0};
@@ -349,6 +400,8 @@ int main(void) {
       TEST(large_scores),           TEST(nan_propagates),      TEST(dtypes_are_checked),
 #ifndef MS_TEST_CUDA
       TEST(instruction_sets_agree), TEST(bf16_units_multiply),
+#else
+      TEST(tensor_cores_compute_where_they_can), TEST(choices_are_checked),
 #endif
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* emulated_block.cpp - fibers, barriers and warp operations: see emulated_block.h. */
-#include "emulated_block.h"
+#include "emulated_tensor.h"
 
 #include <cstdarg>
 #include <cstdio>
@@ -149,15 +149,26 @@ Machine::~Machine() {
   free(shared);
 }
 
-__attribute__((format(printf, 2, 3))) static void fail(Machine *m, const char *format, ...) {
+static void fail_with(Machine *m, const char *format, va_list list) {
   if (m->failed) return; /* the first error tells it */
-  va_list list;
-  va_start(list, format);
   fprintf(stderr, "emulated_cuda: kernel %s, block (%u,%u,%u): ", m->name, here.block.x, here.block.y, here.block.z);
   vfprintf(stderr, format, list);
   fputc('\n', stderr);
-  va_end(list);
   m->failed = true;
+}
+
+__attribute__((format(printf, 2, 3))) static void fail(Machine *m, const char *format, ...) {
+  va_list list;
+  va_start(list, format);
+  fail_with(m, format, list);
+  va_end(list);
+}
+
+void refuse(const char *format, ...) {
+  va_list list;
+  va_start(list, format);
+  fail_with(machine.get(), format, list);
+  va_end(list);
 }
 
 /* On functions that leave a stack for good: their frames would stay forbidden to whoever uses it next. */
@@ -288,6 +299,8 @@ void barrier() {
 
 int lane() { return machine->current % WARP; }
 
+int thread_number() { return machine->current; }
+
 static int lanes_of(const Machine *m, int warp) {
   return m->threads - warp * WARP < WARP ? m->threads - warp * WARP : static_cast<int>(WARP);
 }
@@ -311,8 +324,21 @@ static uint64_t result_of(Machine *m, Thread *warp, int lanes, unsigned present,
       for (int l = 0; l < lanes; l++)
         result |= static_cast<uint64_t>((present >> l & 1u) && warp[l].value == self->value) << l;
       break;
+    case Collective::multiply:
+    case Collective::load:
+    case Collective::load_transposed: break; /* done for all lanes at once */
   }
   return result;
+}
+
+/* The operations on matrices, which give every lane its part in place. */
+static void work_on_matrices(Machine *m, Thread *warp, unsigned present) {
+  if (warp[0].kind < Collective::multiply) return;
+  if (present != 0xffffffffu) return fail(m, "an operation on matrices wants the whole warp (lanes %08x)", present);
+  void *lanes[WARP];
+  for (int l = 0; l < WARP; l++) lanes[l] = reinterpret_cast<void *>(warp[l].value);
+  if (warp[0].kind == Collective::multiply) multiply_lanes(lanes);
+  else load_lanes(lanes, warp[0].kind == Collective::load_transposed);
 }
 
 /* Lanes of a warp that all wait for one another get their results and may go on. */
@@ -334,6 +360,7 @@ static void finish_collective(Machine *m, int number) {
       present |= 1u << l;
     }
     if (!complete) continue;
+    work_on_matrices(m, warp, present);
     for (int l = 0; l < lanes; l++)
       if (present >> l & 1u) warp[l].result = result_of(m, warp, lanes, present, &warp[l]);
     for (int l = 0; l < lanes; l++)
@@ -370,8 +397,8 @@ static void prepare_shared(Machine *m, size_t bytes) {
     if (m->shared) __asan_unpoison_memory_region(m->shared, m->shared_capacity);
 #endif
     free(m->shared);
-    m->shared_capacity = (bytes + 127) / 128 * 128;
-    m->shared = static_cast<char *>(aligned_alloc(128, m->shared_capacity));
+    m->shared_capacity = (bytes + 255) / 256 * 256;
+    m->shared = static_cast<char *>(aligned_alloc(256, m->shared_capacity));
     if (!m->shared) abort();
   }
 #if defined(__SANITIZE_ADDRESS__)
@@ -388,6 +415,7 @@ static bool run_block(Machine *m) {
   memset(m->in_warp, 0, sizeof m->in_warp);
   memset(m->done_in_warp, 0, sizeof m->done_in_warp);
   m->failed = false;
+  forget_copies();
   make_current(m, m->step > 0 ? 0 : m->threads - 1);
   begin_on_new_stack(m, m->current);
   const Thread *first = &m->thread[m->current];

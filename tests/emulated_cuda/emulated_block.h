@@ -23,12 +23,17 @@ struct Place {
 };
 extern __thread Place here;
 
-enum class Collective { synchronize, shuffle, ballot, any, all, match };
+enum class Collective { synchronize, shuffle, ballot, any, all, match, multiply, load, load_transposed };
 
 void barrier();
-/* The calling lane's part of a warp operation among the lanes of `mask`: its value, and for shuffles the lane to read. */
+/* The calling lane's part of a warp operation among the lanes of `mask`: its value, and for shuffles the lane to read.
+** Operations on matrices (emulated_tensor.h) want the whole warp; the value is a pointer to what the lane gives and gets. */
 uint64_t collective(Collective kind, unsigned mask, uint64_t value, int source = 0);
 int lane();
+/* The thread's number in its block. */
+int thread_number();
+/* Says that the kernel does what no GPU would survive; the launch fails. */
+__attribute__((format(printf, 1, 2))) void refuse(const char *format, ...);
 /* The block's dynamic shared memory: filled with 0xff when the block starts. */
 void *dynamic_shared();
 
