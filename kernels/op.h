@@ -74,6 +74,9 @@ typedef struct ms_kernel {
   int (*run)(const ms_kernel_call *call);
   void (*release)(void *prepared); /* NULL when prepare is NULL or leaves prepared NULL */
   int in_place;                    /* 1: output 0 may be written over input 0 when their sizes are equal */
+  /* Once for every bound call, before its first run, with the device open: what only the device can decide. It may allocate, wait
+  ** and write to `prepared`, and leaves tensors and workspace as they are. NULL: nothing. */
+  int (*bind)(const ms_kernel_call *call);
 } ms_kernel;
 
 /* The CPU device's kernel of an op (kernels/cpu/table.c). Aliases have none: NULL. */

@@ -117,6 +117,10 @@ MS_API int ms_device_describe(int kind, int index, ms_device_info *info);
 /* The version of "driver", "runtime", "cublasLt", "cudnn" or "nccl"; "" where it is not found. */
 MS_API int ms_device_library(int kind, const char *name, char *version, int bytes);
 
+/* The next thing that a user should be told once: that something works, but not as well as it could (a library that a device's
+** kernels would be faster with is not found). NULL: nothing. Binding a plan may add some. The text stays. */
+MS_API const char *ms_note_next(void);
+
 /* ---- world: the ranks ---------------------------------------------------------------------------------------- */
 
 typedef struct ms_world ms_world;

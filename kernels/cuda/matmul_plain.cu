@@ -5,7 +5,9 @@
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/vector.h"
 
-#include <stdlib.h>
+extern "C" {
+#include "kernels/cuda/matmul.h"
+}
 
 namespace {
 
@@ -83,20 +85,12 @@ template <class T, class Y> int run_typed(const ms_kernel_call *call, const task
                         call->in_data[2], static_cast<Y *>(call->out_data[0]), t);
 }
 
-int prepare(ms_kernel_call *call) {
-  ms_product product;
-  return ms_product_of(call, &product);
-}
+} // namespace
 
-int run(const ms_kernel_call *call) {
-  ms_product p;
-  MS_TRY(ms_product_of(call, &p));
+int ms_matmul_plain_run(const ms_kernel_call *call, const ms_product *product) {
+  const ms_product &p = *product;
   const operand a = {p.trans_a ? 1 : p.k, p.trans_a ? p.m : 1, p.m * p.k};
   const operand b = {p.trans_b ? 1 : p.n, p.trans_b ? p.k : 1, p.shared_b ? 0 : p.k * p.n};
   const task t = {p.m, p.n, p.k, ms_cuda_ceil(p.m, TILE), ms_cuda_ceil(p.n, TILE), a, b, p.activation, p.bias_dtype};
   return MS_CUDA_FLOATS(p.dtype, T, MS_CUDA_FLOATS(p.c_dtype, Y, run_typed<T, Y>(call, t, p.batch)));
 }
-
-} // namespace
-
-extern const ms_kernel ms_cuda_matmul = {prepare, run, nullptr, 0};

@@ -4,6 +4,7 @@ local device = require("moonshard.device")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
 local tracer = require("moonshard.tracer")
+local world = require("moonshard.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 ---@class moonshard.Counters what an exec ran since it was made
@@ -28,6 +29,15 @@ Exec.__index = Exec
 
 local exec = {}
 
+-- What works, but not as well as it could, is told once, by the first rank.
+local function tell_notes()
+  local note = C.ms_note_next()
+  while note ~= nil do
+    if world.rank == 0 then io.stderr:write("moonshard: note: ", ffi.string(note), "\n") end
+    note = C.ms_note_next()
+  end
+end
+
 ---Binds a plan to a state. Collective.
 ---@param state ffi.cdata* ms_state*
 ---@param compiled moonshard.Plan
@@ -43,6 +53,7 @@ function exec.bind(state, compiled)
     step_outputs = ffi.new("ms_step_outputs"),
   }, Exec)
   self.step_inputs.micro_batches = 1
+  tell_notes()
   if device.graphs and compiled.mesh.device == "cuda" then check(C.ms_exec_set_graph(self.handle, 1)) end
   return self
 end

@@ -12,6 +12,7 @@
 
 #include "base/env.h"
 #include "base/error.h"
+#include "base/note.h"
 
 enum { KINDS = 2 };
 
@@ -23,7 +24,9 @@ static int raise_message(int code, const char *file, int line, const char *messa
   return ms_error_raise(code, file, line, "%s", message);
 }
 
-static const ms_device_host host = {.version = MS_DEVICE_VERSION, .raise = raise_message};
+static void note(const char *text) { ms_note("%s", text); }
+
+static const ms_device_host host = {.version = MS_DEVICE_VERSION, .raise = raise_message, .note = note};
 
 /* The folder of the file that this code is in: the library's, or the executable's. */
 static int own_folder(char *folder, size_t bytes) {

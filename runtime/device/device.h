@@ -115,6 +115,7 @@ struct ms_device {
 typedef struct ms_device_host {
   int version;                                                             /* MS_DEVICE_VERSION */
   int (*raise)(int code, const char *file, int line, const char *message); /* ms_error_raise */
+  void (*note)(const char *text);                                          /* ms_note */
 } ms_device_host;
 
 /* What a library exports under the name MS_DEVICE_ENTRY. NULL: it was built for another version. */

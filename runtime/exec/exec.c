@@ -37,6 +37,18 @@ static void note_opening(const ms_exec *exec) {
   atomic_store(&exec->ledger->opening, (uint32_t)ms_ledger_number(exec->ledger, opening));
 }
 
+/* Kernels that leave something to the device, or to where their tensors lie, decide it now. */
+static int bind_kernels(ms_exec *exec) {
+  for (int p = 0; p < MS_PHASES; p++) {
+    for (int i = 0; i < exec->phase[p].kernels; i++) {
+      const ms_kernel_call *call = &exec->phase[p].call[i];
+      const ms_kernel *kernel = ms_device_kernel(exec->plan->config.device, call->op);
+      if (kernel->bind) MS_TRY(kernel->bind(call));
+    }
+  }
+  return MS_OK;
+}
+
 /* Ranks that differ say so before anything is made of the plan. */
 static int bind_plan(ms_exec *exec) {
   MS_TRY(ms_agree_on_plan(&exec->state->members, exec->plan));
@@ -45,6 +57,7 @@ static int bind_plan(ms_exec *exec) {
   MS_TRY(choose_streams(exec));
   MS_TRY(ms_state_reserve(exec->state, exec->plan->arena_bytes));
   ms_exec_rebind(exec);
+  MS_TRY(bind_kernels(exec));
   note_opening(exec);
   return MS_OK;
 }

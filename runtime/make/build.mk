@@ -59,7 +59,7 @@ CXX := g++
 EMULATED_release := $(CONFIG_release)
 EMULATED_address := $(CONFIG_address)
 EMULATED_thread := -O1 -g
-EMULATED_CXXFLAGS := -std=c++17 -D_GNU_SOURCE $(WARNINGS) -Wno-unknown-pragmas -fPIC -fvisibility=hidden \
+EMULATED_CXXFLAGS := -std=c++17 -D_GNU_SOURCE $(WARNINGS) -Wno-unknown-pragmas -Wno-missing-field-initializers -fPIC -fvisibility=hidden \
   -Itests/emulated_cuda $(INCLUDES) $(EMULATED_$(CONFIG))
 
 LDFLAGS := -fopenmp -Wl,--as-needed $(CONFIG_$(CONFIG))
@@ -82,6 +82,7 @@ BENCH_MPI_C := $(wildcard tests/bench/mpi_*.c)
 BENCH_C := $(filter-out $(BENCH_MPI_C),$(wildcard tests/bench/*.c))
 # Kernels of CUDA: compiled by nvcc, and as C++ against an emulation of CUDA on the host, on which the tests run them.
 CUDA_CU := $(wildcard kernels/cuda/*.cu)
+CUDA_KERNEL_C := $(wildcard kernels/cuda/*.c)
 EMULATION_TEST_CPP := $(wildcard tests/emulated_cuda/test_*.cpp)
 EMULATION_CPP := $(filter-out $(EMULATION_TEST_CPP),$(wildcard tests/emulated_cuda/*.cpp))
 KERNEL_TEST_C := $(wildcard tests/c/test_kernels_*.c)
@@ -97,11 +98,12 @@ BENCHES := $(patsubst tests/bench/%.c,$(OUT)/bench/%,$(BENCH_C))
 PEER_BENCHES := $(patsubst tests/bench/%.c,$(BUILD)/peers/%,$(BENCH_MPI_C))
 
 EMULATION_O := $(patsubst %.cpp,$(OUT)/obj/%.o,$(EMULATION_CPP))
-EMULATED_O := $(patsubst %.cu,$(OUT)/obj/%.emulated.o,$(CUDA_CU)) $(EMULATION_O)
+EMULATED_O := $(patsubst %.cu,$(OUT)/obj/%.emulated.o,$(CUDA_CU)) $(CUDA_KERNEL_C:%.c=$(OUT)/obj/%.emulated.o) $(EMULATION_O)
 EMULATED_TESTS := $(patsubst tests/c/%.c,$(OUT)/tests/emulated/%,$(KERNEL_TEST_C)) \
   $(patsubst tests/emulated_cuda/%.cpp,$(OUT)/tests/emulated/%,$(EMULATION_TEST_CPP))
 # What the library of CUDA holds of the engine's: memory, dtypes, shapes. Errors go to the engine that loads it.
-CUDA_HOST_O := $(call objects,$(wildcard kernels/*.c) runtime/base/memory.c runtime/base/dtype.c)
+CUDA_HOST_O := $(call objects,$(wildcard kernels/*.c) runtime/base/memory.c runtime/base/dtype.c \
+  runtime/base/env.c runtime/base/hash.c runtime/base/library.c)
 include runtime/make/cuda.mk
 
 LIBRARY := $(OUT)/libmoonshard.so
@@ -115,7 +117,7 @@ NVCC_FLAGS := -std=c++17 -O3 -Xcompiler -fPIC,-Wall,-fvisibility=hidden $(INCLUD
   $(foreach arch,$(CUDA_ARCHS),-gencode arch=compute_$(arch),code=sm_$(arch)) \
   -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
 CUDA_LIBRARY := $(OUT)/libmoonshard_cuda.so
-CUDA_O := $(patsubst %.cu,$(OUT)/obj/%.cuda.o,$(CUDA_CU))
+CUDA_O := $(patsubst %.cu,$(OUT)/obj/%.cuda.o,$(CUDA_CU)) $(CUDA_KERNEL_C:%.c=$(OUT)/obj/%.cuda.o)
 
 # The kernels' tests on a real GPU.
 GPU_TESTS := $(patsubst tests/c/%.c,$(OUT)/tests/gpu/%,$(KERNEL_TEST_C))

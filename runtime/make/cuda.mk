@@ -4,10 +4,10 @@
 CUDA_C := $(wildcard runtime/device/cuda/*.c)
 CUDA_DEVICE_O := $(patsubst runtime/device/cuda/%.c,$(OUT)/obj/cuda/%.o,$(CUDA_C))
 EMULATED := $(OUT)/tests/emulated
-EMULATED_LIBRARIES := $(addprefix $(EMULATED)/,libcudart_emulated.so libnccl_emulated.so libmoonshard_cuda_host.so \
-  libmoonshard_cuda_emulated.so)
+EMULATED_LIBRARIES := $(addprefix $(EMULATED)/,libcudart_emulated.so libnccl_emulated.so libcublaslt_emulated.so \
+  libmoonshard_cuda_host.so libmoonshard_cuda_emulated.so)
 EMULATED_DEVICE_O := $(patsubst runtime/device/cuda/%.c,$(OUT)/obj/emulated/%.o,$(CUDA_C))
-HOST_KERNEL_O := $(call objects,$(KERNEL_C) $(filter-out %/error.c,$(wildcard runtime/base/*.c))) \
+HOST_KERNEL_O := $(call objects,$(KERNEL_C) $(filter-out %/error.c %/note.c,$(wildcard runtime/base/*.c))) \
   $(OUT)/obj/tests/emulated_cuda/host_kernels.o
 
 $(OUT)/libmoonshard_cuda.so: $(CUDA_DEVICE_O)
@@ -20,6 +20,17 @@ $(OUT)/obj/cuda/%.o: runtime/device/cuda/%.c $(OUT)/flags.list
 	@$(CC) $(CFLAGS) -isystem $(dir $(NVCC))../include -MMD -MP -c $< -o $@
 
 $(OUT)/obj/emulated/%.o: runtime/device/cuda/%.c $(OUT)/flags.list
+	@mkdir -p $(@D)
+	@echo "cc    $<"
+	@$(CC) $(CFLAGS) -Itests/emulated_cuda -MMD -MP -c $< -o $@
+
+# What kernels do on the host.
+$(OUT)/obj/kernels/cuda/%.cuda.o: kernels/cuda/%.c $(OUT)/flags.list
+	@mkdir -p $(@D)
+	@echo "cc    $<"
+	@$(CC) $(CFLAGS) -isystem $(dir $(NVCC))../include -MMD -MP -c $< -o $@
+
+$(OUT)/obj/kernels/cuda/%.emulated.o: kernels/cuda/%.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
 	@$(CC) $(CFLAGS) -Itests/emulated_cuda -MMD -MP -c $< -o $@
@@ -40,6 +51,10 @@ $(EMULATED)/libcudart_emulated.so: $(EMULATION_O)
 $(EMULATED)/libnccl_emulated.so: $(OUT)/obj/tests/emulated_cuda/emulated_nccl.o $(EMULATED)/libcudart_emulated.so
 	@echo "link  $@"
 	@$(EMULATED_LINK) $^ -o $@ -lpthread
+
+$(EMULATED)/libcublaslt_emulated.so: $(OUT)/obj/tests/emulated_cuda/emulated_cublaslt.o $(EMULATED)/libcudart_emulated.so
+	@echo "link  $@"
+	@$(EMULATED_LINK) $^ -o $@ -lm
 
 $(EMULATED)/libmoonshard_cuda_host.so: $(EMULATED_DEVICE_O) $(HOST_KERNEL_O) $(EMULATED)/libcudart_emulated.so
 	@echo "link  $@"

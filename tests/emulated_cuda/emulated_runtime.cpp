@@ -111,6 +111,11 @@ int emulated_fails(const char *function) {
   return (std::string(",") + wanted + ",").find(entry) != std::string::npos;
 }
 
+int emulated_is_device(const void *data, size_t bytes) {
+  std::lock_guard<std::mutex> guard(lock);
+  return lies_in(allocated, data, bytes);
+}
+
 void emulated_forget_calls(void) {
   std::lock_guard<std::mutex> guard(lock);
   calls.clear();

@@ -21,6 +21,8 @@ extern "C" {
 cudaError_t emulated_submit(cudaStream_t stream, void (*run)(void *), void *argument, void (*drop)(void *));
 /* 1 when this call of a function is to fail. */
 int emulated_fails(const char *function);
+/* 1 when so many bytes lie in one allocation of the device's memory. */
+int emulated_is_device(const void *data, size_t bytes);
 /* Counts calls anew. */
 void emulated_forget_calls(void);
 /* What was not given back: "2 allocations, ..."; NULL: nothing. */

@@ -36,12 +36,18 @@ parity("alone", 1, { "mesh=1x1", "micro=2", "dropout=true" })
 parity("hsdp", 4, { "mesh=2x2", "micro=3", "recompute=blocks", "reshard=true", "sync=shard" })
 parity("averages", 2, { "mesh=1x2", "ema=0.8", "ema_warmup=true", "freeze=fc1", "optimizer=sgd" })
 parity("graph", 2, { "mesh=1x2", "micro=3", "reshard_backward=false" }, { "--cuda-graph" })
+-- With the kernels of CUDA, emulated.
+local function kernels(name, ranks, settings, environment)
+  parity(name, ranks, settings)
+  runs[name .. " cuda"].environment = program.emulated_cuda(("MOONSHARD_CUDA_LIBRARY=%s/tests/emulated/%s %s"):format(
+    os.getenv("MOONSHARD_BIN"):match("^(.*)/"), "libmoonshard_cuda_emulated.so", environment or ""))
+end
 if os.getenv("MOONSHARD_CONFIG") ~= "thread" then
-  parity("kernels", 2, { "mesh=1x2", "micro=2", "recompute=ops", "optimizer=sgd" })
-  runs["kernels cuda"].environment = program.emulated_cuda(("MOONSHARD_CUDA_LIBRARY=%s/tests/emulated/%s"):format(
-    os.getenv("MOONSHARD_BIN"):match("^(.*)/"), "libmoonshard_cuda_emulated.so"))
+  kernels("kernels", 2, { "mesh=1x2", "micro=2", "recompute=ops", "optimizer=sgd" })
+  kernels("no cuBLASLt", 2, { "mesh=1x2", "steps=2" }, "MOONSHARD_CUBLASLT_LIBRARY=/nowhere/libcublasLt.so")
 end
 if not THIN then
+  kernels("kernels in bf16", 1, { "mesh=1x1", "micro=2", "steps=2", "dtype=bf16" }, "MOONSHARD_CUDA_MATMUL=cublaslt")
   parity("shards", 2, { "mesh=1x2", "layout=ragged", "micro=2", "sync=last", "mixed=true", "dtype=bf16" })
   parity("groups", 4, { "mesh=1x4", "reshard=2", "rows=12" })
   parity("replicas", 2, { "mesh=2x1", "freeze=fc1", "optimizer=sgd" })
@@ -146,6 +152,16 @@ describe("the device cuda over emulated libraries", function()
 
   it("T1 the kernels of CUDA give them, emulated", function()
     if runs["kernels cuda"] then assert_same("kernels", 1e-5) end
+    if runs["kernels in bf16 cuda"] then assert_same("kernels in bf16", 2e-2) end
+    assert.is_nil(told("alone cuda").err:find("note:", 1, true))
+  end)
+
+  it("T3 without cuBLASLt own kernels give them, and the first rank says so once", function()
+    if not runs["no cuBLASLt cuda"] then return end
+    assert_same("no cuBLASLt", 1e-5)
+    local note, after = told("no cuBLASLt cuda").err:match("(moonshard: note: [^\n]*)\n(.*)$")
+    assert.truthy(note and note:find("cuBLASLt: /nowhere/libcublasLt.so: ", 1, true), note)
+    assert.is_nil(after:find("note:", 1, true))
   end)
 
   it("T2 captured phases give the same numbers", function() assert_same("graph", 1e-5) end)
@@ -208,6 +224,7 @@ describe("the device cuda over emulated libraries", function()
     assert.same({ 1 }, found.devices[1].peers)
     assert.equal("13.0", found.libraries.driver)
     assert.equal("2.28.9", found.libraries.nccl)
+    assert.equal("13.1.0", found.libraries.cublasLt)
     assert.is_nil(found.why)
   end)
 end)

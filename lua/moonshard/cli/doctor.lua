@@ -177,7 +177,12 @@ local function gpu_rows(gpu, rows)
   for _, name in ipairs(CUDA_LIBRARIES) do
     if gpu.libraries[name] then versions[#versions + 1] = name .. " " .. gpu.libraries[name] end
   end
-  if #versions > 0 then rows[#rows + 1] = { "", "CUDA: " .. table.concat(versions, ", ") } end
+  if #versions == 0 then return end
+  rows[#rows + 1] = { "", "CUDA: " .. table.concat(versions, ", ") }
+  if not gpu.libraries.cublasLt then
+    rows[#rows + 1] = { "", "cuBLASLt is not found: own kernels compute matrix products, without tensor cores "
+      .. "(MOONSHARD_CUBLASLT_LIBRARY may name it)" }
+  end
 end
 
 local function print_text(found)

@@ -1,10 +1,11 @@
 /* library.c - the one symbol of libmoonshard_cuda.so: the table of a CUDA device, for the engine that loads the library.
 **
-** The library has no error record of its own: what its code and its kernels raise goes to the engine's.
+** The library has no error record and no notes of its own: what its code and its kernels raise goes to the engine's.
 */
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/note.h"
 #include "device/cuda/cuda.h"
 
 static const ms_device_host *host;
@@ -16,6 +17,15 @@ int ms_error_raise(int code, const char *file, int line, const char *format, ...
   vsnprintf(message, sizeof message, format, args);
   va_end(args);
   return host->raise(code, file, line, message);
+}
+
+void ms_note(const char *format, ...) {
+  char text[1024];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  host->note(text);
 }
 
 const ms_device_api ms_cuda_api = {

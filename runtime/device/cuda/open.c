@@ -8,8 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/library.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/nccl.h"
+#include "kernels/cuda/cublaslt.h"
 
 int ms_cuda_shares(void) {
   const char *text = getenv("MOONSHARD_CUDA_SHARE");
@@ -97,22 +99,22 @@ static void write_version(char *version, int bytes, int number) {
 }
 
 /* What a library that is found at run time says of itself; "" when there is none. */
-static void ask_library(const char *override, const char *const *names, const char *symbol, char *version, int bytes) {
-  const char *path = getenv(override);
-  void *library = path ? dlopen(path, RTLD_LAZY) : NULL;
-  for (int i = 0; !path && !library && names[i]; i++) library = dlopen(names[i], RTLD_LAZY);
-  *version = '\0';
-  if (!library) return;
+static void ask_library(const ms_library *library, const char *symbol, char *version, int bytes) {
   size_t (*tell)(void);
-  void *found = dlsym(library, symbol);
+  void *handle, *found = ms_library_ask(library, symbol, &handle);
+  *version = '\0';
+  if (!found) return;
   memcpy(&tell, &found, sizeof tell);
-  if (found) snprintf(version, (size_t)bytes, "%zu", tell());
-  dlclose(library);
+  const size_t number = tell(); /* 130100 is 13.1.0 */
+  snprintf(version, (size_t)bytes, "%zu.%zu.%zu", number / 10000, number / 100 % 100, number % 100);
+  dlclose(handle);
 }
 
 int ms_cuda_library(const char *name, char *version, int bytes) {
-  static const char *const blas[] = {"libcublasLt.so.13", "libcublasLt.so.12", NULL};
-  static const char *const dnn[] = {"libcudnn.so.9", NULL};
+  static const char *const blas_names[] = {MS_CUBLASLT_NAMES, NULL};
+  static const char *const dnn_names[] = {"libcudnn.so.9", NULL};
+  static const ms_library blas = {.variable = "MOONSHARD_CUBLASLT_LIBRARY", .names = blas_names, .user = "doctor"};
+  static const ms_library dnn = {.variable = "MOONSHARD_CUDNN_LIBRARY", .names = dnn_names, .user = "doctor"};
   int number = 0;
   *version = '\0';
   if (!strcmp(name, "driver")) {
@@ -122,9 +124,9 @@ int ms_cuda_library(const char *name, char *version, int bytes) {
     MS_TRY(MS_CUDA(cudaRuntimeGetVersion(&number)));
     write_version(version, bytes, number);
   } else if (!strcmp(name, "cublasLt")) {
-    ask_library("MOONSHARD_CUBLASLT_LIBRARY", blas, "cublasLtGetVersion", version, bytes);
+    ask_library(&blas, "cublasLtGetVersion", version, bytes);
   } else if (!strcmp(name, "cudnn")) {
-    ask_library("MOONSHARD_CUDNN_LIBRARY", dnn, "cudnnGetVersion", version, bytes);
+    ask_library(&dnn, "cudnnGetVersion", version, bytes);
   } else if (!strcmp(name, "nccl")) {
     if (!ms_nccl_version(&number))
       snprintf(version, (size_t)bytes, "%d.%d.%d", number / 10000, number / 100 % 100, number % 100);

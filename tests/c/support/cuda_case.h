@@ -58,7 +58,8 @@ static inline int run_kernel(const ms_kernel *kernel, const ms_kernel_call *host
   call.workspace = mirrored(&m, host->workspace, call.workspace_bytes + GUARD_BYTES, 0);
   call.scalars = mirrored(&m, host->scalars, sizeof *host->scalars, 0);
   call.fault = mirrored(&m, &fault, sizeof fault, 0);
-  int rc = kernel->run(&call);
+  int rc = kernel->bind ? kernel->bind(&call) : MS_OK;
+  if (!rc) rc = kernel->run(&call);
   check_cuda(cudaDeviceSynchronize());
   for (int i = 0; i < m.count; i++) {
     if (m.list[i].host != (void *)host->scalars)

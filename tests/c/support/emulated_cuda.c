@@ -15,6 +15,13 @@ static void name_library(const char *variable, const char *file) {
   setenv(variable, path, 1);
 }
 
+void emulate_cuda_kernels(const char *streams) {
+  emulate_cuda(streams);
+  name_library("MOONSHARD_CUDA_LIBRARY", "libmoonshard_cuda_emulated.so");
+  name_library("MOONSHARD_CUBLASLT_LIBRARY", "libcublaslt_emulated.so");
+  setenv("MOONSHARD_CUDA_MATMUL_TUNE", "0", 1);
+}
+
 void emulate_cuda(const char *streams) {
   name_library("MOONSHARD_CUDA_LIBRARY", "libmoonshard_cuda_host.so");
   name_library("MOONSHARD_NCCL_LIBRARY", "libnccl_emulated.so");
@@ -22,11 +29,11 @@ void emulate_cuda(const char *streams) {
   setenv("MOONSHARD_EMULATE_JITTER", "100", 1);
 }
 
-/* A function of the emulated runtime, which the device's library has loaded, or loads now. */
-static void find(const char *name, void *function, size_t bytes) {
+/* A function of an emulated library, which the device's library has loaded, or which is loaded now. */
+static void find(const char *file, const char *name, void *function, size_t bytes) {
   char path[4608];
   snprintf(path, sizeof path, "%s", getenv("MOONSHARD_CUDA_LIBRARY"));
-  void *library = dlopen(strcat(dirname(path), "/libcudart_emulated.so"), RTLD_NOW), *found = NULL;
+  void *library = dlopen(strcat(dirname(path), file), RTLD_NOW), *found = NULL;
   if (library) found = dlsym(library, name);
   if (!found) abort();
   memcpy(function, &found, bytes);
@@ -34,13 +41,14 @@ static void find(const char *name, void *function, size_t bytes) {
 
 void emulate_failure(const char *spec) {
   void (*forget)(void);
-  find("emulated_forget_calls", &forget, sizeof forget);
+  find("/libcudart_emulated.so", "emulated_forget_calls", &forget, sizeof forget);
   setenv("MOONSHARD_EMULATE_FAIL", spec, 1);
   forget();
 }
 
 const char *emulated_left(void) {
-  const char *(*left)(void);
-  find("emulated_left", &left, sizeof left);
-  return left();
+  const char *(*left)(void), *(*of_cublaslt)(void);
+  find("/libcudart_emulated.so", "emulated_left", &left, sizeof left);
+  find("/libcublaslt_emulated.so", "emulated_cublaslt_left", &of_cublaslt, sizeof of_cublaslt);
+  return left() ? left() : of_cublaslt();
 }

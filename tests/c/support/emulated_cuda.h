@@ -4,6 +4,8 @@
 
 /* streams: "threads", or "inline". The libraries lie in the folder `emulated` beside the test program. */
 void emulate_cuda(const char *streams);
+/* The same with the kernels of CUDA, emulated, and the emulated cuBLASLt, whose algorithms are not timed. */
+void emulate_cuda_kernels(const char *streams);
 /* From here on, as MOONSHARD_EMULATE_FAIL: calls are counted anew. */
 void emulate_failure(const char *spec);
 /* What of the device was not given back: "2 allocations, ..."; NULL: nothing. */

@@ -1,0 +1,106 @@
+/* cublaslt.h - the part of cuBLASLt that Moonshard uses, found at run time. Names follow the library's, without their prefixes; values
+** and layouts are those of versions 12 and 13, and are compared with the toolkit's header where there is one (cublaslt_check.c).
+*/
+#ifndef MS_KERNELS_CUDA_CUBLASLT_H
+#define MS_KERNELS_CUDA_CUBLASLT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cuda_runtime_api.h>
+
+#include "base/library.h"
+
+typedef struct cublasLtContext *ms_lt_handle;
+/* Opaque: what is multiplied and how, a matrix, and what an algorithm may need. */
+typedef struct ms_lt_desc ms_lt_desc;
+typedef struct ms_lt_layout ms_lt_layout;
+typedef struct ms_lt_preference ms_lt_preference;
+
+enum { MS_LT_SUCCESS = 0, MS_LT_ALLOC_FAILED = 3, MS_LT_INVALID_VALUE = 7, MS_LT_NOT_SUPPORTED = 15 };
+enum { MS_LT_R_32F = 0, MS_LT_R_16BF = 14 };
+enum { MS_LT_OP_N = 0, MS_LT_OP_T = 1 };
+/* f32 sums of f32 or bf16 products; of f32 operands that are rounded to TF32's 10 bits. */
+enum { MS_LT_COMPUTE_32F = 68, MS_LT_COMPUTE_32F_FAST_TF32 = 77 };
+enum { MS_LT_LAYOUT_BATCH_COUNT = 5, MS_LT_LAYOUT_STRIDED_BATCH_OFFSET = 6 };
+enum {
+  MS_LT_DESC_TRANSA = 3,
+  MS_LT_DESC_TRANSB = 4,
+  MS_LT_DESC_EPILOGUE = 7,
+  MS_LT_DESC_BIAS_POINTER = 8,
+  MS_LT_DESC_EPILOGUE_AUX_POINTER = 11,
+  MS_LT_DESC_EPILOGUE_AUX_LD = 12
+};
+enum {
+  MS_LT_EPILOGUE_DEFAULT = 1,
+  MS_LT_EPILOGUE_BIAS = 4,
+  MS_LT_EPILOGUE_GELU = 32, /* the tanh form */
+  MS_LT_EPILOGUE_GELU_BIAS = 36,
+  MS_LT_EPILOGUE_GELU_AUX_BIAS = 164, /* writes what gelu is applied to as well */
+  MS_LT_EPILOGUE_DGELU = 192,         /* the product times gelu' of the auxiliary matrix */
+  MS_LT_EPILOGUE_DGELU_BGRAD = 208    /* and its sums over columns, in the result's dtype */
+};
+enum {
+  MS_LT_PREF_MAX_WORKSPACE_BYTES = 1,
+  MS_LT_PREF_REDUCTION_SCHEME_MASK = 3,
+  MS_LT_PREF_MIN_ALIGNMENT_A_BYTES = 5, /* B, C and D follow */
+  MS_LT_PREF_MIN_ALIGNMENT_D_BYTES = 8
+};
+/* How sums that are cut along k are joined: here in f32, in the workspace, by a step of its own; never in place. */
+enum { MS_LT_REDUCTION_COMPUTE_TYPE = 2 };
+
+/* What an algorithm is; may be kept and used again with the same version of the library. */
+typedef struct ms_lt_algo {
+  uint64_t data[8];
+} ms_lt_algo;
+
+typedef struct ms_lt_result {
+  ms_lt_algo algo;
+  size_t workspace_bytes;
+  int state;
+  float waves;
+  int reserved[4];
+} ms_lt_result;
+
+typedef struct ms_cublaslt {
+  size_t (*get_version)(void);
+  const char *(*get_status_name)(int status);
+  int (*create)(ms_lt_handle *handle);
+  int (*destroy)(ms_lt_handle handle);
+  int (*desc_create)(ms_lt_desc **desc, int compute_type, int scale_type);
+  int (*desc_destroy)(ms_lt_desc *desc);
+  int (*desc_set)(ms_lt_desc *desc, int attribute, const void *value, size_t bytes);
+  int (*layout_create)(ms_lt_layout **layout, int type, uint64_t rows, uint64_t columns, int64_t leading);
+  int (*layout_destroy)(ms_lt_layout *layout);
+  int (*layout_set)(ms_lt_layout *layout, int attribute, const void *value, size_t bytes);
+  int (*preference_create)(ms_lt_preference **preference);
+  int (*preference_destroy)(ms_lt_preference *preference);
+  int (*preference_set)(ms_lt_preference *preference, int attribute, const void *value, size_t bytes);
+  int (*algo_get_heuristic)(ms_lt_handle handle, ms_lt_desc *desc, ms_lt_layout *a, ms_lt_layout *b, ms_lt_layout *c,
+                            ms_lt_layout *d, ms_lt_preference *preference, int wanted, ms_lt_result *results,
+                            int *count);
+  int (*algo_check)(ms_lt_handle handle, ms_lt_desc *desc, ms_lt_layout *a, ms_lt_layout *b, ms_lt_layout *c,
+                    ms_lt_layout *d, const ms_lt_algo *algo, ms_lt_result *result);
+  int (*matmul)(ms_lt_handle handle, ms_lt_desc *desc, const void *alpha, const void *a, ms_lt_layout *a_layout,
+                const void *b, ms_lt_layout *b_layout, const void *beta, const void *c, ms_lt_layout *c_layout, void *d,
+                ms_lt_layout *d_layout, const ms_lt_algo *algo, void *workspace, size_t workspace_bytes,
+                cudaStream_t stream);
+} ms_cublaslt;
+
+/* Where it is looked for, unless MOONSHARD_CUBLASLT_LIBRARY names a file: what the dynamic linker knows, and the toolkit's own place. */
+#define MS_CUBLASLT_NAMES "libcublasLt.so.13", "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so.13"
+extern const ms_library ms_cublaslt_library;
+
+/* Loads the library at the first call. NULL: there is none, or one that is too old or too new; `why` says which, and where it was
+** looked for. */
+const ms_cublaslt *ms_cublaslt_load(char why[MS_LIBRARY_WHY_BYTES]);
+/* The handle of the current device, opened by the first who takes it and closed by the last who drops it. */
+int ms_cublaslt_take(ms_lt_handle *handle);
+void ms_cublaslt_drop(ms_lt_handle handle);
+/* MS_OK, or an error: "cublasLtMatmul: CUBLAS_STATUS_NOT_SUPPORTED". */
+#define MS_CUBLASLT(lt, function, ...) \
+  ms_cublaslt_check((lt)->function(__VA_ARGS__), ms_cublaslt_symbol(offsetof(ms_cublaslt, function)))
+int ms_cublaslt_check(int status, const char *symbol);
+const char *ms_cublaslt_symbol(size_t at);
+
+#endif

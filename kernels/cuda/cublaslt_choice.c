@@ -1,0 +1,162 @@
+/* cublaslt_choice.c - which algorithm computes a product: the one that is kept on disk for this product, GPU and version; else the
+** fastest of the library's candidates on tensors of the same sizes, which is then kept; else the library's first.
+**
+** Timing may tell two runs different winners, and other algorithms give other bits. So it only happens where the winner can be kept:
+** whatever comes later, or at the same time on other ranks of the host, takes what stands on disk. A candidate beats an earlier one
+** by 3 % or not at all.
+*/
+#include "kernels/cuda/cublaslt_product.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/env.h"
+#include "base/error.h"
+#include "kernels/cuda/cublaslt_cache.h"
+
+enum { CANDIDATES = 8, ROUNDS = 3, MOST_REPEATS = 50 };
+static const double CLEARLY = 0.97, ROUND_MS = 2.0;
+
+static int check_cuda(cudaError_t error, const char *doing) {
+  if (error == cudaSuccess) return MS_OK;
+  (void)cudaGetLastError();
+  return MS_FAIL(error == cudaErrorMemoryAllocation ? MS_ENOMEM : MS_EDEVICE, "%s: %s (%s)", doing,
+                 cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+static int write_key(const ms_lt_product *p, ms_lt_key *key) {
+  const ms_lt_problem *of = &p->problem;
+  const ms_product *c = &of->product;
+  int device = 0;
+  struct cudaDeviceProp gpu;
+  MS_TRY(check_cuda(cudaGetDevice(&device), "cudaGetDevice"));
+  MS_TRY(check_cuda(cudaGetDeviceProperties(&gpu, device), "cudaGetDeviceProperties"));
+  snprintf(key->text, sizeof key->text,
+           "cublaslt %zu gpu \"%s\" %d.%d %d batch %" PRId64 " m %" PRId64 " n %" PRId64 " k %" PRId64
+           " transposed %d%d shared %d types %s %s epilogue %d accumulate %d tf32 %d alignment %d workspace %" PRId64,
+           p->lt->get_version(), gpu.name, gpu.major, gpu.minor, gpu.multiProcessorCount, c->batch, c->m, c->n, c->k,
+           c->trans_a, c->trans_b, c->shared_b, ms_dtype_name(c->dtype), ms_dtype_name(c->c_dtype), of->epilogue,
+           of->accumulate, of->tf32, of->alignment, of->workspace_bytes);
+  return MS_OK;
+}
+
+/* ---- timing ---- */
+
+/* Memory, a stream and events for as long as candidates are timed. */
+typedef struct bench {
+  char *memory;
+  cudaStream_t stream;
+  cudaEvent_t begin, end;
+  ms_lt_operands on;
+} bench;
+
+static int64_t align_up(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+/* Tensors one behind the other, all off alignment where the product's are. MS_ENOMEM is not raised: *room is 0 then. */
+static int open_bench(const ms_lt_problem *of, bench *b, int *room) {
+  const ms_product *c = &of->product;
+  const int64_t in = ms_dtype_size(c->dtype), out = ms_dtype_size(c->c_dtype), widest = 4;
+  const int64_t shift = of->alignment ? 0 : widest;
+  const int64_t bytes[] = {
+      align_up(c->batch * c->m * c->k * in + shift),  align_up((c->shared_b ? 1 : c->batch) * c->k * c->n * in + shift),
+      align_up(c->batch * c->m * c->n * out + shift), align_up(c->n * widest + shift),
+      align_up(c->batch * c->m * c->n * out + shift), of->workspace_bytes};
+  int64_t at[7] = {0};
+  for (int i = 0; i < 6; i++) at[i + 1] = at[i] + bytes[i];
+  const cudaError_t error = cudaMalloc((void **)&b->memory, (size_t)at[6]);
+  *room = error == cudaSuccess;
+  if (error == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    return MS_OK;
+  }
+  MS_TRY(check_cuda(error, "cudaMalloc"));
+  MS_TRY(check_cuda(cudaMemset(b->memory, 0x3c, (size_t)at[6]), "cudaMemset")); /* small numbers in both dtypes */
+  b->on = (ms_lt_operands){b->memory + shift,         b->memory + at[1] + shift, b->memory + at[2] + shift,
+                           b->memory + at[3] + shift, b->memory + at[4] + shift, b->memory + at[5]};
+  MS_TRY(check_cuda(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
+  MS_TRY(check_cuda(cudaEventCreateWithFlags(&b->begin, cudaEventDefault), "cudaEventCreateWithFlags"));
+  MS_TRY(check_cuda(cudaEventCreateWithFlags(&b->end, cudaEventDefault), "cudaEventCreateWithFlags"));
+  return check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+}
+
+static void close_bench(bench *b) {
+  if (b->end) (void)cudaEventDestroy(b->end);
+  if (b->begin) (void)cudaEventDestroy(b->begin);
+  if (b->stream) (void)cudaStreamDestroy(b->stream);
+  if (b->memory) (void)cudaFree(b->memory);
+}
+
+/* Milliseconds of so many runs. */
+static int time_runs(const ms_lt_product *p, const ms_lt_algo *algo, const bench *b, int runs, double *ms) {
+  float elapsed = 0;
+  MS_TRY(check_cuda(cudaEventRecord(b->begin, b->stream), "cudaEventRecord"));
+  for (int i = 0; i < runs; i++) MS_TRY(ms_lt_run(p, algo, &b->on, b->stream));
+  MS_TRY(check_cuda(cudaEventRecord(b->end, b->stream), "cudaEventRecord"));
+  MS_TRY(check_cuda(cudaEventSynchronize(b->end), "cudaEventSynchronize"));
+  MS_TRY(check_cuda(cudaEventElapsedTime(&elapsed, b->begin, b->end), "cudaEventElapsedTime"));
+  *ms = (double)elapsed;
+  return MS_OK;
+}
+
+/* The best round, of as many runs as take about ROUND_MS; the first run, which loads code, does not count. */
+static int time_candidate(const ms_lt_product *p, const ms_lt_algo *algo, const bench *b, double *ms) {
+  double once, round;
+  MS_TRY(time_runs(p, algo, b, 1, &once));
+  MS_TRY(time_runs(p, algo, b, 1, &once));
+  int runs = MOST_REPEATS;
+  if (once * runs > ROUND_MS) runs = once >= ROUND_MS ? 1 : (int)(ROUND_MS / once);
+  *ms = once;
+  for (int i = 0; i < ROUNDS; i++) {
+    MS_TRY(time_runs(p, algo, b, runs, &round));
+    if (round / runs < *ms) *ms = round / runs;
+  }
+  return MS_OK;
+}
+
+static int time_candidates(const ms_lt_product *p, const bench *b, int count, const ms_lt_result *result, int *best) {
+  double least = 0, ms;
+  *best = 0;
+  for (int i = 0; i < count; i++) {
+    MS_TRY(time_candidate(p, &result[i].algo, b, &ms));
+    if (i && ms >= CLEARLY * least) continue;
+    least = ms;
+    *best = i;
+  }
+  return MS_OK;
+}
+
+/* ---- the choice ---- */
+
+/* The fastest, once it is kept; the library's first where it cannot be. */
+static int choose_fastest(ms_lt_product *p, const ms_lt_key *key, int count, const ms_lt_result *result) {
+  ms_lt_draft draft;
+  bench b = {0};
+  int best = 0, room = 0;
+  p->algo = result[0].algo;
+  if (!ms_lt_draft_open(key, &draft)) return MS_OK;
+  int rc = open_bench(&p->problem, &b, &room);
+  if (!rc && room) rc = time_candidates(p, &b, count, result, &best);
+  close_bench(&b);
+  ms_lt_algo chosen = result[best].algo;
+  if (rc || !room) ms_lt_discard(&draft);
+  else if (ms_lt_keep(key, &draft, &chosen) && ms_lt_usable(p, &chosen)) p->algo = chosen;
+  return rc;
+}
+
+int ms_lt_choose(ms_lt_product *p, int *found) {
+  ms_lt_result result[CANDIDATES];
+  ms_lt_key key;
+  int tune, count;
+  *found = 1;
+  MS_TRY(ms_env_int("MOONSHARD_CUDA_MATMUL_TUNE", 1, 0, 1, &tune));
+  if (tune) {
+    MS_TRY(write_key(p, &key));
+    if (ms_lt_recall(&key, &p->algo) && ms_lt_usable(p, &p->algo)) return MS_OK;
+  }
+  MS_TRY(ms_lt_candidates(p, CANDIDATES, result, &count));
+  *found = count > 0;
+  if (!count) return MS_OK;
+  p->algo = result[0].algo;
+  return tune && count > 1 ? choose_fastest(p, &key, count, result) : MS_OK;
+}

@@ -1,0 +1,85 @@
+/* matmul.cu - the matrix product: who computes it. MOONSHARD_CUDA_MATMUL says
+**
+**   auto      cuBLASLt; own kernels where it is not found, which is noted for the user, and for products without elements
+**   cublaslt  cuBLASLt, or an error
+**   plain     own kernels in f32 arithmetic
+**
+** MOONSHARD_CUDA_MATMUL_TF32=1 lets cuBLASLt round f32 operands to TF32 (10 bits of mantissa); without it f32 is f32.
+*/
+#include "kernels/cuda/launch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+extern "C" {
+#include "base/env.h"
+#include "base/library.h"
+#include "base/note.h"
+#include "kernels/cuda/matmul.h"
+}
+
+namespace {
+
+struct prepared_product {
+  ms_product product;
+  int plain;
+  ms_matmul_cublaslt *cublaslt; /* NULL until it is bound, and where it is plain */
+};
+
+int choose(const ms_product &product, int *plain, int *demanded) {
+  const char *choice = ms_env_string("MOONSHARD_CUDA_MATMUL", "auto");
+  *demanded = !strcmp(choice, "cublaslt");
+  *plain = !strcmp(choice, "plain") || product.batch * product.m * product.n * product.k == 0;
+  if (*demanded || !strcmp(choice, "plain") || !strcmp(choice, "auto")) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "MOONSHARD_CUDA_MATMUL is \"%s\"; it must be auto, cublaslt or plain", choice);
+}
+
+int prepare(ms_kernel_call *call) {
+  ms_product product;
+  int plain, demanded;
+  MS_TRY(ms_product_of(call, &product));
+  MS_TRY(choose(product, &plain, &demanded));
+  prepared_product *prepared = static_cast<prepared_product *>(ms_calloc(1, sizeof *prepared));
+  if (!prepared) return MS_ENOMEM;
+  prepared->product = product;
+  prepared->plain = plain;
+  call->workspace_bytes = plain ? 0 : ms_matmul_cublaslt_workspace(&product);
+  call->prepared = prepared;
+  return MS_OK;
+}
+
+/* Where cuBLASLt is looked for: nothing but the device's machine needs it. */
+int find_library(prepared_product *prepared) {
+  char why[MS_LIBRARY_WHY_BYTES];
+  int plain, demanded;
+  MS_TRY(choose(prepared->product, &plain, &demanded));
+  MS_TRY(ms_matmul_cublaslt_new(&prepared->product, &prepared->cublaslt, why));
+  if (prepared->cublaslt) return MS_OK;
+  if (demanded) return MS_FAIL(MS_EUNSUPPORTED, "MOONSHARD_CUDA_MATMUL=cublaslt: %s", why);
+  ms_note("%s; own kernels compute them, without tensor cores", why);
+  prepared->plain = 1;
+  return MS_OK;
+}
+
+int bind(const ms_kernel_call *call) {
+  prepared_product *prepared = static_cast<prepared_product *>(call->prepared);
+  if (!prepared->plain && !prepared->cublaslt) MS_TRY(find_library(prepared));
+  return prepared->plain ? MS_OK : ms_matmul_cublaslt_bind(prepared->cublaslt, call);
+}
+
+int run(const ms_kernel_call *call) {
+  const prepared_product *prepared = static_cast<const prepared_product *>(call->prepared);
+  if (prepared->plain) return ms_matmul_plain_run(call, &prepared->product);
+  if (prepared->cublaslt) return ms_matmul_cublaslt_run(prepared->cublaslt, call);
+  return MS_FAIL(MS_EINTERNAL, "matmul: the call was not bound");
+}
+
+void release(void *data) {
+  prepared_product *prepared = static_cast<prepared_product *>(data);
+  if (prepared) ms_matmul_cublaslt_free(prepared->cublaslt);
+  free(prepared);
+}
+
+} // namespace
+
+extern const ms_kernel ms_cuda_matmul = {prepare, run, release, 0, bind};

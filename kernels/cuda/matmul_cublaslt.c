@@ -1,0 +1,142 @@
+/* matmul_cublaslt.c - matmul by cuBLASLt: which part of the op its epilogue takes, and what is left for a pass of our own.
+**
+** The library adds a bias of the result's dtype and applies the tanh form of gelu; the pass does all else: biases of another dtype,
+** other activations (its relu is not known to keep NaN), and bf16 results of f32 operands, which it cannot write: they are
+** computed in f32 in the workspace, and rounded on their way out. Elsewhere the pass works on the result in place, which in bf16
+** is then rounded twice, as by two ops.
+*/
+#include "kernels/cuda/matmul.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/env.h"
+#include "base/error.h"
+#include "kernels/cuda/cublaslt_product.h"
+
+/* For sums cut along k: so many f32 parts of the result at most, and never more than what NVIDIA advises for Hopper. */
+enum { PARTS = 16, MOST_WORKSPACE = 32 << 20 };
+
+/* Tensors all aligned to 16 bytes, or not: the library has other algorithms for each. */
+enum { ALIGNED, UNALIGNED, VARIANTS };
+
+typedef struct variant {
+  ms_lt_product lt;
+  int bound;
+  ms_product left; /* the product with the bias and activation that its epilogue did not take */
+} variant;
+
+struct ms_matmul_cublaslt {
+  const ms_cublaslt *lt;
+  ms_product product;
+  int tf32;
+  variant variant[VARIANTS];
+};
+
+/* f32 operands, bf16 result: bytes of the f32 result in the workspace. */
+static int64_t scratch_bytes(const ms_product *p) {
+  if (p->dtype != MS_F32 || p->c_dtype != MS_BF16) return 0;
+  return (p->batch * p->m * p->n * 4 + 255) / 256 * 256;
+}
+
+static int64_t library_workspace(const ms_product *p) {
+  const int64_t parts = PARTS * 4 * p->batch * p->m * p->n;
+  return parts < MOST_WORKSPACE ? (parts + 255) / 256 * 256 : MOST_WORKSPACE;
+}
+
+int64_t ms_matmul_cublaslt_workspace(const ms_product *p) { return scratch_bytes(p) + library_workspace(p); }
+
+/* The most that an epilogue takes. */
+static int epilogue_of(const ms_product *p) {
+  const int biased = p->bias_dtype >= 0, gelu = p->activation == MS_ACT_GELU_TANH;
+  if (scratch_bytes(p) || (biased && p->bias_dtype != p->c_dtype)) return MS_LT_EPILOGUE_DEFAULT;
+  if (biased) return gelu ? MS_LT_EPILOGUE_GELU_BIAS : MS_LT_EPILOGUE_BIAS;
+  return gelu ? MS_LT_EPILOGUE_GELU : MS_LT_EPILOGUE_DEFAULT;
+}
+
+static ms_product left_by(const ms_product *p, int epilogue) {
+  ms_product left = *p;
+  if (epilogue == MS_LT_EPILOGUE_BIAS || epilogue == MS_LT_EPILOGUE_GELU_BIAS) left.bias_dtype = -1;
+  if (epilogue == MS_LT_EPILOGUE_GELU || epilogue == MS_LT_EPILOGUE_GELU_BIAS) left.activation = MS_ACT_NONE;
+  return left;
+}
+
+int ms_matmul_cublaslt_new(const ms_product *product, ms_matmul_cublaslt **out, char *why) {
+  int tf32;
+  *out = NULL;
+  MS_TRY(ms_env_int("MOONSHARD_CUDA_MATMUL_TF32", 0, 0, 1, &tf32));
+  const ms_cublaslt *lt = ms_cublaslt_load(why);
+  if (!lt) return MS_OK;
+  ms_matmul_cublaslt *matmul = ms_calloc(1, sizeof *matmul);
+  if (!matmul) return MS_ENOMEM;
+  matmul->lt = lt;
+  matmul->product = *product;
+  matmul->tf32 = tf32;
+  *out = matmul;
+  return MS_OK;
+}
+
+void ms_matmul_cublaslt_free(ms_matmul_cublaslt *matmul) {
+  if (!matmul) return;
+  for (int i = 0; i < VARIANTS; i++)
+    if (matmul->variant[i].bound) ms_lt_close(&matmul->variant[i].lt);
+  free(matmul);
+}
+
+static int variant_of(const ms_kernel_call *call) {
+  uintptr_t all = (uintptr_t)call->out_data[0];
+  for (int i = 0; i < call->inputs; i++) all |= (uintptr_t)call->in_data[i];
+  return all % 16 ? UNALIGNED : ALIGNED;
+}
+
+/* The product with the epilogue, or with all of it left to the pass. *found 0: the library has no algorithm. */
+static int try_epilogue(ms_matmul_cublaslt *matmul, int which, int epilogue, const ms_kernel_call *call, int *found) {
+  variant *v = &matmul->variant[which];
+  ms_lt_problem problem;
+  memset(&problem, 0, sizeof problem);
+  problem.product = matmul->product;
+  if (scratch_bytes(&matmul->product)) problem.product.c_dtype = MS_F32;
+  problem.workspace_bytes = library_workspace(&matmul->product);
+  problem.epilogue = epilogue;
+  problem.tf32 = matmul->tf32;
+  problem.alignment = which == ALIGNED ? 16 : 0;
+  MS_TRY(ms_lt_open(matmul->lt, &problem, &v->lt));
+  int rc = ms_lt_expect_bias(&v->lt, call->in_data[2]);
+  if (!rc) rc = ms_lt_choose(&v->lt, found);
+  if (rc || !*found) ms_lt_close(&v->lt);
+  v->bound = !rc && *found;
+  v->left = left_by(&matmul->product, epilogue);
+  return rc;
+}
+
+int ms_matmul_cublaslt_bind(ms_matmul_cublaslt *matmul, const ms_kernel_call *call) {
+  const ms_product *p = &matmul->product;
+  const int which = variant_of(call), epilogue = epilogue_of(p);
+  int found = 0;
+  if (matmul->variant[which].bound) return MS_OK;
+  MS_TRY(try_epilogue(matmul, which, epilogue, call, &found));
+  if (!found && epilogue != MS_LT_EPILOGUE_DEFAULT)
+    MS_TRY(try_epilogue(matmul, which, MS_LT_EPILOGUE_DEFAULT, call, &found));
+  if (found) return MS_OK;
+  return MS_FAIL(MS_EUNSUPPORTED,
+                 "matmul: cuBLASLt has no algorithm for a batch of %lld [%lld,%lld] x [%lld,%lld], %s to %s: "
+                 "MOONSHARD_CUDA_MATMUL=plain takes own kernels",
+                 (long long)p->batch, (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n,
+                 ms_dtype_name(p->dtype), ms_dtype_name(p->c_dtype));
+}
+
+int ms_matmul_cublaslt_run(const ms_matmul_cublaslt *matmul, const ms_kernel_call *call) {
+  const ms_product *p = &matmul->product;
+  const variant *v = &matmul->variant[variant_of(call)];
+  if (!v->bound) return MS_FAIL(MS_EINTERNAL, "matmul: the call was not bound");
+  float *scratch = scratch_bytes(p) ? call->workspace : NULL;
+  const ms_lt_operands on = {.a = call->in_data[0],
+                             .b = call->in_data[1],
+                             .d = scratch ? (void *)scratch : call->out_data[0],
+                             .bias = (void *)call->in_data[2],
+                             .workspace = (char *)call->workspace + scratch_bytes(p)};
+  MS_TRY(ms_lt_run(&v->lt, &v->lt.algo, &on, call->stream));
+  const int finishes = scratch || v->left.bias_dtype >= 0 || v->left.activation != MS_ACT_NONE;
+  return finishes ? ms_matmul_finish_run(call, &v->left, scratch) : MS_OK;
+}

@@ -1,0 +1,80 @@
+/* test_library.c - libraries of others: found by a variable or by names, complete or not; and the notes of what is not found. */
+#include "support/check.h"
+
+#include <dlfcn.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/library.h"
+#include "base/note.h"
+
+typedef struct functions {
+  double (*cosine)(double);
+  double (*sine)(double);
+} functions;
+
+static const ms_library_entry entries[] = {{"cos", offsetof(functions, cosine)}, {"sin", offsetof(functions, sine)}};
+static const ms_library_entry unknown[] = {{"cos", offsetof(functions, cosine)}, {"no_such_sine", 0}};
+static const char *const names[] = {"libnowhere.so.7", "libm.so.6", NULL};
+
+static ms_library library_of(const ms_library_entry *entry) {
+  return (ms_library){"MOONSHARD_TEST_LIBRARY", names, "circles need libm", "libm 6", entry, 2};
+}
+
+static void the_first_name_that_is_there_is_taken(void **state) {
+  (void)state;
+  char why[MS_LIBRARY_WHY_BYTES];
+  functions f;
+  ms_library library = library_of(entries);
+  void *handle = ms_library_open(&library, &f, why);
+  assert_non_null(handle);
+  assert_true(fabs(f.cosine(0.5) - cos(0.5)) < 1e-15 && fabs(f.sine(0.5) - sin(0.5)) < 1e-15);
+  dlclose(handle);
+  assert_non_null(ms_library_ask(&library, "cos", &handle));
+  dlclose(handle);
+  assert_null(ms_library_ask(&library, "no_such_sine", &handle));
+  assert_null(handle);
+}
+
+static void a_variable_is_the_only_name(void **state) {
+  (void)state;
+  char why[MS_LIBRARY_WHY_BYTES];
+  functions f;
+  ms_library library = library_of(entries);
+  setenv("MOONSHARD_TEST_LIBRARY", "/nowhere/libm.so", 1);
+  assert_null(ms_library_open(&library, &f, why));
+  unsetenv("MOONSHARD_TEST_LIBRARY");
+  assert_non_null(strstr(why, "circles need libm: /nowhere/libm.so: "));
+  assert_non_null(strstr(why, "(MOONSHARD_TEST_LIBRARY may name the library)"));
+}
+
+static void what_a_library_lacks_is_told(void **state) {
+  (void)state;
+  char why[MS_LIBRARY_WHY_BYTES];
+  functions f;
+  ms_library library = library_of(unknown);
+  setenv("MOONSHARD_TEST_LIBRARY", "libm.so.6", 1);
+  assert_null(ms_library_open(&library, &f, why));
+  unsetenv("MOONSHARD_TEST_LIBRARY");
+  assert_string_equal(why, "libm.so.6 lacks no_such_sine: libm 6 or later is needed");
+}
+
+static void a_note_is_told_once(void **state) {
+  (void)state;
+  assert_null(ms_note_next());
+  ms_note("%d wheels would be faster", 4);
+  ms_note("oil, too");
+  ms_note("%s wheels would be faster", "4");
+  assert_string_equal(ms_note_next(), "4 wheels would be faster");
+  assert_string_equal(ms_note_next(), "oil, too");
+  assert_null(ms_note_next());
+  ms_note("oil, too");
+  assert_null(ms_note_next());
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {TEST(the_first_name_that_is_there_is_taken), TEST(a_variable_is_the_only_name),
+                                     TEST(what_a_library_lacks_is_told), TEST(a_note_is_told_once)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

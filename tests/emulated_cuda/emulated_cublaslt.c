@@ -1,0 +1,365 @@
+/* emulated_cublaslt.c - cuBLASLt's functions that Moonshard uses: plain loops over column-major matrices in the emulated device's memory,
+** done by the emulated streams. What the real library refuses is refused: attributes of another size, types that do not go together,
+** pointers that an algorithm's alignment forbids, workspaces that are too small, algorithms that it did not make.
+**
+** Its algorithms differ in the order of their sums, so their bits differ: the first needs tensors aligned to 16 bytes and a
+** kilobyte of workspace.
+**
+** MOONSHARD_EMULATE_FAIL takes the names of all functions; further settings:
+**   MOONSHARD_EMULATE_CUBLASLT_VERSION=110000   what version it says it is (130100)
+**   MOONSHARD_EMULATE_CUBLASLT_SLOW=5           algorithms 0 and 2 take 2 ms longer
+**   MOONSHARD_EMULATE_CUBLASLT_NONE=32          no algorithm has an epilogue with one of these bits
+*/
+#include <math.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/bf16.h"
+#include "emulated_runtime.h"
+#include "kernels/cuda/cublaslt.h"
+
+enum { INTERNAL_ERROR = 14, ALGORITHMS = 3, MAGIC = 0x17, ALIGNMENT = 16, FIRST_WORKSPACE = 1024 };
+enum { BIAS = 4, GELU = 32, DGELU = 64, AUX = 128, BGRAD = 16 };
+
+struct cublasLtContext {
+  int unused;
+};
+
+struct ms_lt_desc {
+  int compute, trans_a, trans_b, epilogue;
+  void *bias, *aux;
+  int64_t aux_ld;
+};
+
+struct ms_lt_layout {
+  int type, batch;
+  int64_t rows, columns, leading, stride;
+};
+
+struct ms_lt_preference {
+  uint64_t workspace;
+  uint32_t schemes, alignment[4];
+};
+
+typedef struct task {
+  struct ms_lt_desc desc;
+  struct ms_lt_layout a, b, d;
+  const void *a_data, *b_data;
+  void *d_data;
+  float alpha, beta;
+  int backwards, slow;
+} task;
+
+static _Atomic long long alive;
+
+/* What was not given back; NULL: nothing. */
+const char *emulated_cublaslt_left(void);
+const char *emulated_cublaslt_left(void) {
+  static char text[64];
+  if (!alive) return NULL;
+  snprintf(text, sizeof text, "%lld objects of cuBLASLt", (long long)alive);
+  return text;
+}
+
+static int setting(const char *name, int fallback) {
+  const char *text = getenv(name);
+  return text && *text ? atoi(text) : fallback;
+}
+
+static int make(void **object, size_t bytes) {
+  *object = calloc(1, bytes);
+  if (!*object) return MS_LT_ALLOC_FAILED;
+  alive++;
+  return MS_LT_SUCCESS;
+}
+
+static int drop(void *object) {
+  alive--;
+  free(object);
+  return MS_LT_SUCCESS;
+}
+
+#define FAIL_ON_DEMAND(function) \
+  if (emulated_fails(function)) return INTERNAL_ERROR
+
+/* ---- objects ---------------------------------------------------------------------------------------------------- */
+
+size_t cublasLtGetVersion(void);
+size_t cublasLtGetVersion(void) { return (size_t)setting("MOONSHARD_EMULATE_CUBLASLT_VERSION", 130100); }
+
+const char *cublasLtGetStatusName(int status);
+const char *cublasLtGetStatusName(int status) {
+  switch (status) {
+    case MS_LT_ALLOC_FAILED: return "CUBLAS_STATUS_ALLOC_FAILED";
+    case MS_LT_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
+    case MS_LT_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
+    default: return "CUBLAS_STATUS_INTERNAL_ERROR";
+  }
+}
+
+int cublasLtCreate(ms_lt_handle *handle);
+int cublasLtCreate(ms_lt_handle *handle) {
+  FAIL_ON_DEMAND("cublasLtCreate");
+  return make((void **)handle, sizeof **handle);
+}
+
+int cublasLtDestroy(ms_lt_handle handle);
+int cublasLtDestroy(ms_lt_handle handle) { return drop(handle); }
+
+int cublasLtMatmulDescCreate(ms_lt_desc **desc, int compute, int scale);
+int cublasLtMatmulDescCreate(ms_lt_desc **desc, int compute, int scale) {
+  FAIL_ON_DEMAND("cublasLtMatmulDescCreate");
+  if (scale != MS_LT_R_32F) return MS_LT_NOT_SUPPORTED;
+  if (make((void **)desc, sizeof **desc)) return MS_LT_ALLOC_FAILED;
+  (*desc)->compute = compute;
+  (*desc)->epilogue = MS_LT_EPILOGUE_DEFAULT;
+  return MS_LT_SUCCESS;
+}
+
+int cublasLtMatmulDescDestroy(ms_lt_desc *desc);
+int cublasLtMatmulDescDestroy(ms_lt_desc *desc) { return drop(desc); }
+
+static int store(void *field, size_t field_bytes, const void *value, size_t bytes) {
+  if (bytes != field_bytes || !value) return MS_LT_INVALID_VALUE;
+  memcpy(field, value, bytes);
+  return MS_LT_SUCCESS;
+}
+#define STORE(field) store(&(field), sizeof(field), value, bytes)
+
+int cublasLtMatmulDescSetAttribute(ms_lt_desc *desc, int attribute, const void *value, size_t bytes);
+int cublasLtMatmulDescSetAttribute(ms_lt_desc *desc, int attribute, const void *value, size_t bytes) {
+  FAIL_ON_DEMAND("cublasLtMatmulDescSetAttribute");
+  switch (attribute) {
+    case MS_LT_DESC_TRANSA: return STORE(desc->trans_a);
+    case MS_LT_DESC_TRANSB: return STORE(desc->trans_b);
+    case MS_LT_DESC_EPILOGUE: return STORE(desc->epilogue);
+    case MS_LT_DESC_BIAS_POINTER: return STORE(desc->bias);
+    case MS_LT_DESC_EPILOGUE_AUX_POINTER: return STORE(desc->aux);
+    case MS_LT_DESC_EPILOGUE_AUX_LD: return STORE(desc->aux_ld);
+    default: return MS_LT_INVALID_VALUE;
+  }
+}
+
+int cublasLtMatrixLayoutCreate(ms_lt_layout **layout, int type, uint64_t rows, uint64_t columns, int64_t leading);
+int cublasLtMatrixLayoutCreate(ms_lt_layout **layout, int type, uint64_t rows, uint64_t columns, int64_t leading) {
+  FAIL_ON_DEMAND("cublasLtMatrixLayoutCreate");
+  if (leading < (int64_t)rows || !rows || !columns) return MS_LT_INVALID_VALUE;
+  if (make((void **)layout, sizeof **layout)) return MS_LT_ALLOC_FAILED;
+  **layout = (ms_lt_layout){type, 1, (int64_t)rows, (int64_t)columns, leading, 0};
+  return MS_LT_SUCCESS;
+}
+
+int cublasLtMatrixLayoutDestroy(ms_lt_layout *layout);
+int cublasLtMatrixLayoutDestroy(ms_lt_layout *layout) { return drop(layout); }
+
+int cublasLtMatrixLayoutSetAttribute(ms_lt_layout *layout, int attribute, const void *value, size_t bytes);
+int cublasLtMatrixLayoutSetAttribute(ms_lt_layout *layout, int attribute, const void *value, size_t bytes) {
+  FAIL_ON_DEMAND("cublasLtMatrixLayoutSetAttribute");
+  if (attribute == MS_LT_LAYOUT_BATCH_COUNT) return STORE(layout->batch);
+  return attribute == MS_LT_LAYOUT_STRIDED_BATCH_OFFSET ? STORE(layout->stride) : MS_LT_INVALID_VALUE;
+}
+
+int cublasLtMatmulPreferenceCreate(ms_lt_preference **preference);
+int cublasLtMatmulPreferenceCreate(ms_lt_preference **preference) {
+  FAIL_ON_DEMAND("cublasLtMatmulPreferenceCreate");
+  if (make((void **)preference, sizeof **preference)) return MS_LT_ALLOC_FAILED;
+  **preference = (ms_lt_preference){0, 7, {256, 256, 256, 256}};
+  return MS_LT_SUCCESS;
+}
+
+int cublasLtMatmulPreferenceDestroy(ms_lt_preference *preference);
+int cublasLtMatmulPreferenceDestroy(ms_lt_preference *preference) { return drop(preference); }
+
+int cublasLtMatmulPreferenceSetAttribute(ms_lt_preference *preference, int attribute, const void *value, size_t bytes);
+int cublasLtMatmulPreferenceSetAttribute(ms_lt_preference *preference, int attribute, const void *value, size_t bytes) {
+  FAIL_ON_DEMAND("cublasLtMatmulPreferenceSetAttribute");
+  if (attribute == MS_LT_PREF_MAX_WORKSPACE_BYTES) return STORE(preference->workspace);
+  if (attribute == MS_LT_PREF_REDUCTION_SCHEME_MASK) return STORE(preference->schemes);
+  const int matrix = attribute - MS_LT_PREF_MIN_ALIGNMENT_A_BYTES;
+  return matrix >= 0 && matrix < 4 ? STORE(preference->alignment[matrix]) : MS_LT_INVALID_VALUE;
+}
+
+/* ---- what it can do ------------------------------------------------------------------------------------------------ */
+
+static size_t element_bytes(int type) { return type == MS_LT_R_16BF ? 2 : 4; }
+
+/* Status of a product: whether it is one, and one that has an algorithm. */
+static int judge(const ms_lt_desc *desc, const ms_lt_layout *a, const ms_lt_layout *b, const ms_lt_layout *d) {
+  const int64_t rows = desc->trans_a ? a->columns : a->rows, depth = desc->trans_a ? a->rows : a->columns;
+  const int64_t columns = desc->trans_b ? b->rows : b->columns, other = desc->trans_b ? b->columns : b->rows;
+  if (rows != d->rows || columns != d->columns || depth != other || a->batch != d->batch || b->batch != d->batch)
+    return MS_LT_INVALID_VALUE;
+  const int types = a->type == b->type && (d->type == MS_LT_R_32F || (d->type == MS_LT_R_16BF && a->type == d->type));
+  if (!types || (desc->compute != MS_LT_COMPUTE_32F && a->type != MS_LT_R_32F)) return MS_LT_NOT_SUPPORTED;
+  if ((desc->epilogue & AUX) && (desc->aux_ld % 8 || desc->aux_ld < d->rows)) return MS_LT_NOT_SUPPORTED;
+  if (setting("MOONSHARD_EMULATE_CUBLASLT_NONE", 0) & desc->epilogue) return MS_LT_NOT_SUPPORTED;
+  return MS_LT_SUCCESS;
+}
+
+static size_t workspace_of(int algorithm) { return algorithm ? 0 : FIRST_WORKSPACE; }
+
+static ms_lt_result result_of(int algorithm) {
+  return (ms_lt_result){.algo = {{MAGIC, (uint64_t)algorithm}}, .workspace_bytes = workspace_of(algorithm), .waves = 1};
+}
+
+int cublasLtMatmulAlgoGetHeuristic(ms_lt_handle handle, ms_lt_desc *desc, ms_lt_layout *a, ms_lt_layout *b,
+                                   ms_lt_layout *c, ms_lt_layout *d, ms_lt_preference *preference, int wanted,
+                                   ms_lt_result *results, int *count);
+int cublasLtMatmulAlgoGetHeuristic(ms_lt_handle handle, ms_lt_desc *desc, ms_lt_layout *a, ms_lt_layout *b,
+                                   ms_lt_layout *c, ms_lt_layout *d, ms_lt_preference *preference, int wanted,
+                                   ms_lt_result *results, int *count) {
+  FAIL_ON_DEMAND("cublasLtMatmulAlgoGetHeuristic");
+  *count = 0;
+  if (!handle || c->rows != d->rows || wanted < 1) return MS_LT_INVALID_VALUE;
+  const int status = judge(desc, a, b, d);
+  int aligned = 1;
+  for (int i = 0; i < 4; i++) aligned &= preference->alignment[i] >= ALIGNMENT;
+  for (int i = aligned ? 0 : 1; !status && i < ALGORITHMS && *count < wanted; i++)
+    if (workspace_of(i) <= preference->workspace) results[(*count)++] = result_of(i);
+  return status;
+}
+
+int cublasLtMatmulAlgoCheck(ms_lt_handle handle, ms_lt_desc *desc, ms_lt_layout *a, ms_lt_layout *b, ms_lt_layout *c,
+                            ms_lt_layout *d, const ms_lt_algo *algo, ms_lt_result *result);
+int cublasLtMatmulAlgoCheck(ms_lt_handle handle, ms_lt_desc *desc, ms_lt_layout *a, ms_lt_layout *b, ms_lt_layout *c,
+                            ms_lt_layout *d, const ms_lt_algo *algo, ms_lt_result *result) {
+  (void)c;
+  if (!handle || algo->data[0] != MAGIC || algo->data[1] >= ALGORITHMS) return MS_LT_INVALID_VALUE;
+  *result = result_of((int)algo->data[1]);
+  return judge(desc, a, b, d);
+}
+
+/* ---- the product ------------------------------------------------------------------------------------------------ */
+
+static float load(const void *data, int type, int64_t i) {
+  return type == MS_LT_R_16BF ? ms_bf16_to_f32(((const ms_bf16 *)data)[i]) : ((const float *)data)[i];
+}
+
+static void put(void *data, int type, int64_t i, float value) {
+  if (type == MS_LT_R_16BF) ((ms_bf16 *)data)[i] = ms_f32_to_bf16(value);
+  else ((float *)data)[i] = value;
+}
+
+/* Ten bits of mantissa, to nearest. */
+static float to_tf32(float x) {
+  uint32_t bits;
+  if (!isfinite(x)) return x;
+  memcpy(&bits, &x, sizeof bits);
+  bits = (bits + 0x1000u) & ~0x1fffu;
+  memcpy(&x, &bits, sizeof bits);
+  return x;
+}
+
+static float sum_of(const task *t, const char *a, const char *b, int64_t row, int64_t column) {
+  const int64_t depth = t->desc.trans_a ? t->a.rows : t->a.columns;
+  const int tf32 = t->desc.compute == MS_LT_COMPUTE_32F_FAST_TF32;
+  float sum = 0;
+  for (int64_t i = 0; i < depth; i++) {
+    const int64_t k = t->backwards ? depth - 1 - i : i;
+    float x = load(a, t->a.type, t->desc.trans_a ? row * t->a.leading + k : k * t->a.leading + row);
+    float y = load(b, t->b.type, t->desc.trans_b ? k * t->b.leading + column : column * t->b.leading + k);
+    if (tf32) x = to_tf32(x), y = to_tf32(y);
+    sum += x * y;
+  }
+  return sum;
+}
+
+static const double ROOT = 0.79788456080286536, CUBIC = 0.044715; /* sqrt(2 / pi) */
+
+static float gelu(float x) { return (float)(0.5 * x * (1 + tanh(ROOT * (x + CUBIC * x * x * x)))); }
+
+static float gelu_slope(float x) {
+  const double t = tanh(ROOT * (x + CUBIC * x * x * x));
+  return (float)(0.5 * (1 + t) + 0.5 * x * (1 - t * t) * ROOT * (1 + 3 * CUBIC * x * x));
+}
+
+static float finish(const task *t, float value, int64_t row, int64_t column) {
+  const int type = t->d.type, epilogue = t->desc.epilogue;
+  const int64_t aux = column * t->desc.aux_ld + row;
+  if (epilogue & BIAS) value += load(t->desc.bias, type, row);
+  if ((epilogue & GELU) && (epilogue & AUX)) put(t->desc.aux, type, aux, value);
+  if (epilogue & GELU) value = gelu(value);
+  if (epilogue & DGELU) value *= gelu_slope(load(t->desc.aux, type, aux));
+  return value;
+}
+
+static void multiply(void *argument) {
+  const task *t = argument;
+  const size_t in = element_bytes(t->a.type), out = element_bytes(t->d.type);
+  if (t->slow) nanosleep(&(struct timespec){.tv_nsec = 2000000}, NULL);
+  float *sums = calloc((size_t)t->d.rows, sizeof *sums);
+  if (!sums) abort();
+  for (int batch = 0; batch < t->d.batch; batch++) {
+    const char *a = (const char *)t->a_data + (int64_t)in * batch * t->a.stride;
+    const char *b = (const char *)t->b_data + (int64_t)in * batch * t->b.stride;
+    char *d = (char *)t->d_data + (int64_t)out * batch * t->d.stride;
+    for (int64_t column = 0; column < t->d.columns; column++)
+      for (int64_t row = 0; row < t->d.rows; row++) {
+        const int64_t at = column * t->d.leading + row;
+        float value = t->alpha * sum_of(t, a, b, row, column);
+        if (t->beta != 0) value += t->beta * load(d, t->d.type, at);
+        value = finish(t, value, row, column);
+        sums[row] += value;
+        put(d, t->d.type, at, value);
+      }
+  }
+  for (int64_t row = 0; (t->desc.epilogue & BGRAD) && row < t->d.rows; row++)
+    put(t->desc.bias, t->d.type, row, sums[row]);
+  free(sums);
+}
+
+static int64_t bytes_of(const ms_lt_layout *layout) {
+  const int64_t matrix = (layout->columns - 1) * layout->leading + layout->rows;
+  return ((layout->batch - 1) * layout->stride + matrix) * (int64_t)element_bytes(layout->type);
+}
+
+static int on_device(const void *data, int64_t bytes) { return emulated_is_device(data, (size_t)bytes); }
+
+/* Pointers lie where they must, aligned as the algorithm wants. */
+static int check_pointers(const task *t, int algorithm) {
+  const uintptr_t all = (uintptr_t)t->a_data | (uintptr_t)t->b_data | (uintptr_t)t->d_data;
+  if (algorithm == 0 && all % ALIGNMENT) return MS_LT_INVALID_VALUE;
+  const int64_t vector = t->d.rows * (int64_t)element_bytes(t->d.type);
+  int there = on_device(t->a_data, bytes_of(&t->a)) && on_device(t->b_data, bytes_of(&t->b)) &&
+              on_device(t->d_data, bytes_of(&t->d));
+  if (t->desc.epilogue & (BIAS | BGRAD)) there &= on_device(t->desc.bias, vector);
+  if (t->desc.epilogue & AUX) there &= on_device(t->desc.aux, bytes_of(&t->d));
+  return there ? MS_LT_SUCCESS : MS_LT_INVALID_VALUE;
+}
+
+int cublasLtMatmul(ms_lt_handle handle, ms_lt_desc *desc, const void *alpha, const void *a, ms_lt_layout *a_layout,
+                   const void *b, ms_lt_layout *b_layout, const void *beta, const void *c, ms_lt_layout *c_layout,
+                   void *d, ms_lt_layout *d_layout, const ms_lt_algo *algo, void *workspace, size_t workspace_bytes,
+                   cudaStream_t stream);
+int cublasLtMatmul(ms_lt_handle handle, ms_lt_desc *desc, const void *alpha, const void *a, ms_lt_layout *a_layout,
+                   const void *b, ms_lt_layout *b_layout, const void *beta, const void *c, ms_lt_layout *c_layout,
+                   void *d, ms_lt_layout *d_layout, const ms_lt_algo *algo, void *workspace, size_t workspace_bytes,
+                   cudaStream_t stream) {
+  FAIL_ON_DEMAND("cublasLtMatmul");
+  ms_lt_result result;
+  int status = cublasLtMatmulAlgoCheck(handle, desc, a_layout, b_layout, c_layout, d_layout, algo, &result);
+  if (status) return status;
+  if (c != d || result.workspace_bytes > workspace_bytes) return MS_LT_INVALID_VALUE;
+  if (result.workspace_bytes && !on_device(workspace, (int64_t)result.workspace_bytes)) return MS_LT_INVALID_VALUE;
+  const int algorithm = (int)algo->data[1];
+  task *t = malloc(sizeof *t);
+  if (!t) return MS_LT_ALLOC_FAILED;
+  *t = (task){.desc = *desc,
+              .a = *a_layout,
+              .b = *b_layout,
+              .d = *d_layout,
+              .a_data = a,
+              .b_data = b,
+              .d_data = d,
+              .alpha = *(const float *)alpha,
+              .beta = *(const float *)beta,
+              .backwards = algorithm % 2,
+              .slow = setting("MOONSHARD_EMULATE_CUBLASLT_SLOW", 0) >> algorithm & 1};
+  status = check_pointers(t, algorithm);
+  if (!status && emulated_submit(stream, multiply, t, free) == cudaSuccess) return MS_LT_SUCCESS;
+  if (status) free(t);
+  return status ? status : INTERNAL_ERROR;
+}
