@@ -7,6 +7,9 @@
 
 #include "base/error.h"
 #include "kernels/cpu/split_panel.h"
+#ifdef MS_TEST_CUDA
+  #include "kernels/cuda/cublaslt.h"
+#endif
 
 typedef struct product {
   int64_t m, n, k;
@@ -265,6 +268,44 @@ static void a_library_that_is_not_found_is_told(void **state) {
   free_case(&c);
 }
 
+/* NVIDIA's library, where it is installed: it has all that is asked of it, and takes our attributes. That needs no GPU. */
+static void the_library_of_the_toolkit_is_as_declared(void **state) {
+  (void)state;
+  char why[MS_LIBRARY_WHY_BYTES];
+  ms_cublaslt lt;
+  ms_lt_desc *desc;
+  ms_lt_layout *layout;
+  ms_lt_preference *preference;
+  void *handle = ms_library_open(&ms_cublaslt_library, &lt, why);
+  if (!handle) {
+    assert_non_null(strstr(why, "cannot open shared object file"));
+    return;
+  }
+  assert_true(lt.get_version() >= 120000);
+  assert_string_equal(lt.get_status_name(MS_LT_NOT_SUPPORTED), "CUBLAS_STATUS_NOT_SUPPORTED");
+  assert_int_equal(lt.desc_create(&desc, MS_LT_COMPUTE_32F_FAST_TF32, MS_LT_R_32F), MS_LT_SUCCESS);
+  assert_int_equal(lt.desc_set(desc, MS_LT_DESC_TRANSA, &(int32_t){MS_LT_OP_T}, 4), MS_LT_SUCCESS);
+  assert_int_equal(lt.desc_set(desc, MS_LT_DESC_TRANSB, &(int32_t){MS_LT_OP_T}, 4), MS_LT_SUCCESS);
+  assert_int_equal(lt.desc_set(desc, MS_LT_DESC_EPILOGUE, &(int32_t){MS_LT_EPILOGUE_DGELU_BGRAD}, 4), MS_LT_SUCCESS);
+  assert_int_equal(lt.desc_set(desc, MS_LT_DESC_BIAS_POINTER, &desc, 8), MS_LT_SUCCESS);
+  assert_int_equal(lt.desc_set(desc, MS_LT_DESC_EPILOGUE_AUX_POINTER, &desc, 8), MS_LT_SUCCESS);
+  assert_int_equal(lt.desc_set(desc, MS_LT_DESC_EPILOGUE_AUX_LD, &(int64_t){64}, 8), MS_LT_SUCCESS);
+  assert_int_equal(lt.desc_set(desc, MS_LT_DESC_EPILOGUE_AUX_LD, &(int64_t){64}, 4), MS_LT_INVALID_VALUE);
+  assert_int_equal(lt.layout_create(&layout, MS_LT_R_16BF, 64, 32, 64), MS_LT_SUCCESS);
+  assert_int_equal(lt.layout_set(layout, MS_LT_LAYOUT_BATCH_COUNT, &(int32_t){3}, 4), MS_LT_SUCCESS);
+  assert_int_equal(lt.layout_set(layout, MS_LT_LAYOUT_STRIDED_BATCH_OFFSET, &(int64_t){0}, 8), MS_LT_SUCCESS);
+  assert_int_equal(lt.preference_create(&preference), MS_LT_SUCCESS);
+  assert_int_equal(lt.preference_set(preference, MS_LT_PREF_MAX_WORKSPACE_BYTES, &(uint64_t){1 << 25}, 8), 0);
+  assert_int_equal(
+      lt.preference_set(preference, MS_LT_PREF_REDUCTION_SCHEME_MASK, &(uint32_t){MS_LT_REDUCTION_COMPUTE_TYPE}, 4),
+      MS_LT_SUCCESS);
+  for (int matrix = MS_LT_PREF_MIN_ALIGNMENT_A_BYTES; matrix <= MS_LT_PREF_MIN_ALIGNMENT_D_BYTES; matrix++)
+    assert_int_equal(lt.preference_set(preference, matrix, &(uint32_t){16}, 4), MS_LT_SUCCESS);
+  assert_int_equal(lt.preference_destroy(preference), MS_LT_SUCCESS);
+  assert_int_equal(lt.layout_destroy(layout), MS_LT_SUCCESS);
+  assert_int_equal(lt.desc_destroy(desc), MS_LT_SUCCESS);
+}
+
 static int by_own_kernels(void **state) {
   (void)state;
   return setenv("MOONSHARD_CUDA_MATMUL", "plain", 1);
@@ -282,7 +323,12 @@ static int by_cublaslt(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest plain[] = {TEST(a_library_that_is_not_found_is_told)};
+  const struct CMUnitTest plain[] = {
+      TEST(a_library_that_is_not_found_is_told),
+  #ifndef __SANITIZE_ADDRESS__
+      TEST(the_library_of_the_toolkit_is_as_declared),
+  #endif
+  };
   const struct CMUnitTest tests[] = {TEST(matrices),           TEST(large_matrices), TEST(batches),
                                      TEST(activations),        TEST(relu_is_exact),  TEST(nan_propagates),
                                      TEST(dtypes_are_checked), TEST(unaligned),      TEST(choice_is_checked)};
