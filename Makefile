@@ -96,6 +96,7 @@ test-gpu-runs: all ## of test-gpu: trainings on a GPU beside the CPU's, NCCL, a 
 	@tests/gpu/run.sh --build $(BUILD)/release
 
 bench-gpu: all ## train a GPT-2 and a Llama of 1B on one GPU beside PyTorch (PYTHON has it, or python3); 2 without a GPU
+	$(build_config) gpu-bench
 	@tests/gpu/bench.sh --build $(BUILD)/release
 
 lint: $(BUILD)/packages/lint ## luacheck, formatting, floors between folders, wording, sizes

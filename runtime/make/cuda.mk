@@ -64,3 +64,13 @@ $(EMULATED)/libmoonshard_cuda_emulated.so: $(EMULATED_DEVICE_O) $(filter-out $(E
     $(EMULATED)/libcudart_emulated.so
 	@echo "link  $@"
 	@$(EMULATED_LINK) $^ -o $@ -ldl -lpthread
+
+# What `make bench-gpu` measures beside trainings. It needs no toolkit: the device's library is loaded.
+.PHONY: gpu-bench
+gpu-bench: $(OUT)/bench/gpu_matmul
+tests: $(OUT)/bench/gpu_matmul
+
+$(OUT)/bench/gpu_matmul: $(OUT)/obj/tests/gpu/bench_matmul.o $(ENGINE_O) $(OUT)/engine.list
+	@mkdir -p $(@D)
+	@echo "link  $@"
+	@$(CC) -rdynamic $(LDFLAGS) $< $(ENGINE_O) -o $@ $(LDLIBS)

@@ -1,9 +1,10 @@
 #!/bin/bash
-# Training on one GPU beside PyTorch in the same run: a GPT-2 of 124M and a Llama of 1B, bf16. Ends with 2 where there is no GPU.
+# Training on one GPU beside PyTorch in the same run: a GPT-2 of 124M and a Llama of 1B, bf16; and their matrix products alone.
+# Ends with 2 where there is no GPU.
 #
 #   tests/gpu/bench.sh --build build/release [--peak TFLOPS]
 #
-# It needs the driver, what `make all` built, and a Python with PyTorch for CUDA: PYTHON, else python3. Without PyTorch our side is
+# It needs the driver, what `make all` and its target gpu-bench built, and a Python with PyTorch for CUDA: PYTHON, else python3. Without PyTorch our side is
 # measured alone, and the table says so. --peak: what the GPU's bf16 products can do at most (989 TFLOP/s: H100 and H200), for MFU.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
@@ -18,8 +19,8 @@ while [ $# -gt 0 ]; do
 done
 bin=$build/moonshard
 python=${PYTHON:-python3}
-lines=$(mktemp)
-trap 'rm -f "$lines"' EXIT
+lines=$(mktemp) products=$(mktemp)
+trap 'rm -f "$lines" "$products"' EXIT
 
 if ! "$bin" doctor --json | grep -q '"devices":\[{'; then
   echo "tests/gpu: there is no GPU that this build can use:" >&2
@@ -42,4 +43,9 @@ measure() {
 
 measure gpt2 32 1024
 measure llama 4 4096
+NAME=timed timeout 600 "$build/bench/gpu_matmul" | tee -a "$products"
+NAME=first MOONSHARD_CUDA_MATMUL_TUNE=0 timeout 600 "$build/bench/gpu_matmul" | tee -a "$products"
+[ -z "$python" ] || timeout 600 "$python" tests/gpu/peer_matmul.py | tee -a "$products"
+printf '\nMatrix products: algorithms of cuBLASLt that were timed, and its first proposals, beside torch.matmul\n'
+LUA_PATH="$PWD/lua/?.lua;$PWD/lua/?/init.lua;;" luajit tests/gpu/matmul_table.lua "$products"
 LUA_PATH="$PWD/lua/?.lua;$PWD/lua/?/init.lua;;" luajit tests/gpu/bench_table.lua "$lines" "$peak"

@@ -5,6 +5,7 @@
 #define MS_TESTS_CUDA_CASE_H
 
 #include <cuda_runtime_api.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "tests/c/support/check.h"
@@ -12,6 +13,17 @@
 const ms_kernel *ms_cuda_kernel(int op);
 
 static inline const ms_kernel *kernel_of(int op) { return ms_cuda_kernel(op); }
+
+/* Algorithms are not timed, so that nothing is kept on disk; on the emulated device cuBLASLt is the emulated one beside the test. */
+static __attribute__((constructor)) void choose_libraries(void) {
+  setenv("MOONSHARD_CUDA_MATMUL_TUNE", "0", 1);
+#ifdef EMULATED_CUDA
+  char path[4096] = {0};
+  if (readlink("/proc/self/exe", path, sizeof path - 32) <= 0) abort();
+  strcpy(strrchr(path, '/'), "/libcublaslt_emulated.so");
+  setenv("MOONSHARD_CUBLASLT_LIBRARY", path, 0);
+#endif
+}
 
 /* How many bytes behind the start of an allocation tensors lie; workspace, scalars and fault are always aligned. */
 static int device_shift;
