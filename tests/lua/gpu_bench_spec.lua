@@ -1,5 +1,5 @@
--- The benchmark of matrix products for GPUs works without one: every product runs on the emulated device, in small, and the
--- table has a row for each. How fast anything is, it cannot tell.
+-- The benchmark of matrix products for GPUs works without one: every product runs on the emulated device, in small, and
+-- the table has a row for each. How fast anything is, it cannot tell.
 
 local program = require("lua.program")
 
@@ -7,8 +7,8 @@ local FOLDER = os.getenv("MOONSHARD_BIN"):match("^(.*)/")
 
 -- The lines of all products, under the names of both who are compared.
 local function measure(path)
-  local command = ("%s MOONSHARD_CUDA_LIBRARY=%s/tests/emulated/libmoonshard_cuda_emulated.so MOONSHARD_EMULATE_STREAMS= "
-    .. "NAME=timed %s/bench/gpu_matmul 8"):format(program.emulated_cuda(), FOLDER, FOLDER)
+  local command = ("%s MOONSHARD_CUDA_LIBRARY=%s/tests/emulated/libmoonshard_cuda_emulated.so NAME=timed "
+    .. "MOONSHARD_EMULATE_STREAMS= %s/bench/gpu_matmul 8"):format(program.emulated_cuda(), FOLDER, FOLDER)
   local pipe, file = io.popen(command), assert(io.open(path, "w"))
   local lines = pipe:read("*a")
   pipe:close()
