@@ -6,8 +6,10 @@
 #include "device/device.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/env.h"
@@ -28,12 +30,14 @@ static void note(const char *text) { ms_note("%s", text); }
 
 static const ms_device_host host = {.version = MS_DEVICE_VERSION, .raise = raise_message, .note = note};
 
-/* The folder of the file that this code is in: the library's, or the executable's. */
+/* The folder of the file that this code is in: the library's, or the executable's, whose name has no folder when the
+** shell found it by PATH. */
 static int own_folder(char *folder, size_t bytes) {
+  char file[PATH_MAX];
   Dl_info info;
   if (!dladdr(&host, &info) || !info.dli_fname) return 0;
-  const char *end = strrchr(info.dli_fname, '/');
-  return end && snprintf(folder, bytes, "%.*s", (int)(end - info.dli_fname), info.dli_fname) < (int)bytes;
+  if (!realpath(strchr(info.dli_fname, '/') ? info.dli_fname : "/proc/self/exe", file)) return 0;
+  return snprintf(folder, bytes, "%.*s", (int)(strrchr(file, '/') - file), file) < (int)bytes;
 }
 
 static void *open_beside(const char *folder, const char *below) {

@@ -217,6 +217,20 @@ describe("the device cuda over emulated libraries", function()
     fails("nothing", 2, "device cuda: MOONSHARD_CUDA_LIBRARY: /nowhere/lib.so: cannot open")
   end)
 
+  it("T1 the library beside the executable is found however that was started", function()
+    local folder = os.tmpname()
+    os.remove(folder)
+    assert(os.execute(("mkdir %s && cp %s %s/moonshard && echo broken >%s/libmoonshard_cuda.so"):format(folder,
+      os.getenv("MOONSHARD_BIN"), folder, folder)))
+    for _, started in ipairs({ "moonshard", folder .. "/moonshard" }) do
+      local out = assert(io.popen(("PATH=%s:$PATH MOONSHARD_CUDA_LIBRARY= %s doctor"):format(folder, started)))
+      local text = out:read("*a")
+      out:close()
+      assert.truthy(text:find(folder .. "/libmoonshard_cuda.so: file too short", 1, true), text)
+    end
+    os.execute("rm -r " .. folder)
+  end)
+
   it("T1 doctor tells GPUs, versions and links", function()
     local found = json.decode(told("doctor").out).gpu
     assert.equal(2, #found.devices)
