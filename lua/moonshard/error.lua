@@ -118,13 +118,18 @@ function errors.raise_c(code, status, message, c_where)
   }), 0)
 end
 
+-- Lua's own "attempt to call method 'view' (a nil value)", with what that is here. Loaded when it is needed.
+local function explained(raised)
+  return raised:find("(a nil value)", 1, true) and require("moonshard.unknown_name").explain(raised) or raised
+end
+
 ---Makes an error of whatever was raised while a model was traced; for use as xpcall's handler. Errors that Lua itself
 ---raised ("attempt to index ...") get the module path and keep their traceback.
 ---@param raised any
 ---@return any
 function errors.adopt(raised)
   if errors.is(raised) or type(raised) ~= "string" then return raised end
-  local where, message = raised:match("^([^\n]-:%d+): (.*)$")
+  local where, message = explained(raised):match("^([^\n]-:%d+): (.*)$")
   return errors.new({
     message = message or raised,
     where = where,
@@ -144,6 +149,7 @@ function errors.locate(raised)
     raised = ("error was called with %s instead of a message"):format(raised == nil and "nil" or "a table")
   end
   if type(raised) ~= "string" then return raised end
+  raised = explained(raised)
   local has_place, own = raised:match("^[^\n]-:%d+: "), raised:sub(1, #own_prefix - 1) == own_prefix:sub(2)
   if has_place and not own then return raised end
   return errors.new({ message = raised, where = errors.caller() })

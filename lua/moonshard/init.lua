@@ -104,10 +104,9 @@ end
 local function load_part(name)
   local part = PARTS[name]
   if not part then
-    local errors, nearest = require("moonshard.error"), require("moonshard.nearest")
     local valid = { world = true, version = true }
     for known in pairs(PARTS) do valid[known] = true end
-    errors.raise("MS_ENAME", "ms.%s does not exist: %s", tostring(name), nearest.advice(tostring(name), valid))
+    require("moonshard.unknown_name").raise("ms", name, valid)
   end
   local loaded = require(part[1])
   return part[2] and loaded[part[2]] or loaded

@@ -104,6 +104,7 @@ function log.curve(o)
   local curves = { { name = "training", points = log.history.train } }
   if #log.history.valid > 0 then curves[2] = { name = "validation", points = log.history.valid, marks = true } end
   local labels = { title = o.title or "loss", x = "step" }
+  progress.show_last()
   log.print(chart.text(curves, {
     title = labels.title, x = labels.x, columns = math.min(terminal.columns(), 78), colour = terminal.interactive(),
   }))

@@ -1,6 +1,8 @@
 -- Losses: functions of what the model gives and the targets, to a scalar f32 tensor.
 
+local errors = require("moonshard.error")
 local ops = require("moonshard.ops")
+local tensor = require("moonshard.tensor")
 
 local loss = {}
 
@@ -17,8 +19,13 @@ end
 ---@param target moonshard.Tensor of the same shape
 ---@return moonshard.Tensor f32 []
 function loss.mse(prediction, target)
+  local predicted, given = tensor.shape_text(prediction.shape), tensor.shape_text(target.shape)
+  if predicted ~= given then
+    errors.raise("MS_ESHAPE", "ms.loss.mse: the prediction is %s and the target %s; their shapes must be equal",
+      predicted, given)
+  end
   local difference = ops.sub(ops.cast(prediction, { out_dtype = "f32" }), target)
   return ops.mean(ops.mul(difference, difference), { all = true })
 end
 
-return loss
+return require("moonshard.unknown_name").strict("ms.loss", loss)

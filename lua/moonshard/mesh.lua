@@ -18,7 +18,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field ndim integer
 ---@field names string[]? of the dimensions; nil when they have none
 ---@field [string] moonshard.Mesh the slice of that dimension: mesh["shard"]
-local Mesh = {}
+local Mesh = { __name = "a mesh" }
 
 local mesh = {}
 

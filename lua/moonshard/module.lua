@@ -160,7 +160,7 @@ end
 
 local function instance_meta(class, name)
   return {
-    moonshard_module = true, name = name,
+    moonshard_module = true, __name = "a module", name = name,
     __index = class, __newindex = note_field, __call = call, __tostring = to_text,
   }
 end

@@ -25,7 +25,7 @@ end
 
 -- The arguments of a layer as one table: ms.nn.linear { 3, 4, bias = false }, or linear(3, 4, { bias = false }).
 local function gather(...)
-  if type((...)) ~= "number" then return (...) end
+  if type((...)) == "table" then return (...) end
   local given = {}
   for _, argument in ipairs({ ... }) do
     if type(argument) ~= "table" then given[#given + 1] = argument end
@@ -179,7 +179,11 @@ function nn.dropout(p) return Dropout(p) end
 local Sequential = module.define("Sequential")
 
 function Sequential:init(layers)
-  for i, layer in ipairs(layers) do
+  if type(layers) ~= "table" or module.is(layers) then
+    errors.invalid("ms.nn.sequential takes a list of modules and functions, not %s", options.describe(layers))
+  end
+  for i = 1, table.maxn(layers) do -- beyond the first hole too: a layer that is nil must not end the list
+    local layer = layers[i]
     if not (module.is(layer) or type(layer) == "function") then
       errors.invalid("ms.nn.sequential: item %d must be a module or a function, not %s", i, options.describe(layer))
     end
@@ -197,4 +201,4 @@ end
 ---@return moonshard.Module
 function nn.sequential(layers) return Sequential(layers) end
 
-return nn
+return require("moonshard.unknown_name").strict("ms.nn", nn)

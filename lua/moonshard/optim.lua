@@ -117,4 +117,4 @@ function optim.sgd(o)
   return setmetatable(o, Optimizer)
 end
 
-return optim
+return require("moonshard.unknown_name").strict("ms.optim", optim)

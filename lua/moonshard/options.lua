@@ -23,9 +23,16 @@ local function matches(value, kind)
   return type(value) == kind
 end
 
+-- "a mesh", of a table that is one of the layer's objects.
+local function class_name(value)
+  local meta = type(value) == "table" and getmetatable(value)
+  return meta and rawget(meta, "__name")
+end
+
 local function describe(value)
   if type(value) == "string" then return ("%q"):format(value) end
   if value ~= value then return "nan" end -- which has a sign that means nothing
+  if class_name(value) then return class_name(value) end
   if type(value) == "table" or type(value) == "function" then return "a " .. type(value) end
   return tostring(value)
 end
@@ -58,7 +65,9 @@ end
 ---@return table parsed a new table
 function options.parse(who, given, specs)
   given = given or {}
-  if type(given) ~= "table" then errors.invalid("%s takes a table of options, not %s", who, describe(given)) end
+  if type(given) ~= "table" or class_name(given) then
+    errors.invalid("%s takes a table of options, not %s", who, describe(given))
+  end
   local parsed = {}
   for name, value in pairs(given) do
     local spec = specs[name]

@@ -13,7 +13,10 @@ local EIGHTHS = { "▏", "▎", "▍", "▌", "▋", "▊", "▉" }
 local NEWEST = 0.1
 
 local function fresh()
-  return { total = nil, began = nil, first_step = nil, drawn_at = -1, line_open = false, interactive = nil }
+  return {
+    total = nil, began = nil, first_step = nil, drawn_at = -1, line_open = false, interactive = nil,
+    pending = nil, -- { step, metrics } that no line has shown
+  }
 end
 
 local shown = fresh()
@@ -85,13 +88,13 @@ function progress.width(text)
   return characters
 end
 
--- Most important first: what does not fit in the terminal's width is left out from the end.
 -- "1.2 GiB a rank", on a GPU with what was taken beside the arenas: "1.2 GiB + 0.6 GiB of CUDA and NCCL a rank".
 local function memory_of(m)
   local outside = m.outside_bytes and (" + %s of CUDA and NCCL"):format(progress.size(m.outside_bytes)) or ""
   return progress.size(m.peak_bytes) .. outside .. " a rank"
 end
 
+-- Most important first: what does not fit in the terminal's width is left out from the end.
 local function terminal_line(step, m)
   local parts = { counted(step) }
   if shown.total then parts[2] = progress.bar(step / shown.total) end
@@ -122,22 +125,30 @@ local function plain_line(step, m)
   return table.concat(parts, "  ")
 end
 
-local function draw(step, m)
-  local last = step == shown.total
+local function draw(step, m, last)
   local now = clock.now()
-  if not last and not m.valid_loss and now - shown.drawn_at < REDRAW_SECONDS then return end
+  if not last and not m.valid_loss and now - shown.drawn_at < REDRAW_SECONDS then
+    shown.pending = { step, m }
+    return
+  end
   shown.drawn_at, shown.line_open = now, true
   io.write("\r", terminal_line(step, m), "\27[K")
   io.flush()
   if last then progress.finish() end
 end
 
-local function write_plain(step, m)
+local function write_plain(step, m, last)
   local every = shown.total and math.max(1, math.floor(shown.total / PLAIN_LINES)) or PLAIN_LINES
-  if step == shown.first_step or step == shown.total or step % every == 0 or m.valid_loss then
-    io.write(plain_line(step, m), "\n")
-    io.flush()
+  if not (last or step == shown.first_step or step % every == 0 or m.valid_loss) then
+    shown.pending = { step, m }
+    return
   end
+  io.write(plain_line(step, m), "\n")
+  io.flush()
+end
+
+local function show_line(step, m, last)
+  if shown.interactive then draw(step, m, last) else write_plain(step, m, last) end
 end
 
 ---Shows a step: on a terminal redraws the line, elsewhere prints every so many steps, the first and the last.
@@ -151,11 +162,16 @@ function progress.show(step, m)
   shown.loss = smooth(shown.loss, m.loss)
   shown.tokens_per_s = m.tokens_per_s and smooth(shown.tokens_per_s, m.tokens_per_s)
   shown.valid_loss = m.valid_loss or shown.valid_loss
-  if shown.interactive then
-    draw(step, m)
-  else
-    write_plain(step, m)
-  end
+  shown.pending = nil
+  show_line(step, m, step == shown.total)
+end
+
+---Shows the last step if it is not there yet: a loop that said no number of steps has ended.
+function progress.show_last()
+  if not shown.pending then return end
+  local step, m = unpack(shown.pending)
+  shown.pending = nil
+  show_line(step, m, true)
 end
 
 ---Ends the line that is being redrawn, if there is one, so that other text begins on a line of its own.

@@ -98,4 +98,4 @@ function schedule.of(lr)
   return lr
 end
 
-return schedule
+return require("moonshard.unknown_name").strict("ms.schedule", schedule)

@@ -197,6 +197,17 @@ local function claim_parameters(self)
   for _, param in ipairs(self.params) do owners[param.parameter] = self end
 end
 
+local function check_unclaimed(inventory)
+  for _, entry in ipairs(inventory.parameters) do
+    local owner = owners[entry.parameter]
+    if owner and not owner.alone then
+      errors.invalid("ms.fully_shard: %s belongs to a model that was sharded already (%s): a model is sharded in one "
+        .. "call, and units = { ... } says which of its modules are gathered as one", entry.name,
+        owner.where or "before")
+    end
+  end
+end
+
 ---Tells rules that never decide, on rank 0.
 ---@param warnings string[]? those of the policies of ms.fully_shard unless told
 function Sharding:report_warnings(warnings)
@@ -235,6 +246,7 @@ function sharding.fully_shard(model, config)
   if #inventory.parameters == 0 then
     errors.invalid("ms.fully_shard: the model has no parameters: assign ms.parameter or layers to fields of the module")
   end
+  check_unclaimed(inventory)
   self.rank = world.rank
   self.mesh, self.replicate_dim, self.shard_dim, self.default_reshard = apply_strategy(config)
   self.mesh:coordinate_of(self.rank) -- refuses a rank that has no place in it

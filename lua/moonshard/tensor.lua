@@ -26,7 +26,7 @@ local C, ffi = engine.C, engine.ffi
 ---@operator div(moonshard.Tensor|number): moonshard.Tensor
 ---@operator unm: moonshard.Tensor
 ---@operator pow(number): moonshard.Tensor
-local Tensor = {}
+local Tensor = { __name = "a tensor" }
 local methods = {}
 
 -- x[2] is the third part of x along its first axis.

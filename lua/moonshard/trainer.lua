@@ -111,10 +111,17 @@ end
 
 -- Fields of a batch that are arrays, in a fixed order: what is fed to the engine.
 local function arrays_of(batch)
-  if type(batch) ~= "table" then errors.invalid("a batch is a table of arrays, not %s", options.describe(batch)) end
+  if type(batch) ~= "table" or rawget(batch, "data") ~= nil then
+    errors.invalid("a batch is a table of arrays, { inputs = ..., targets = ... }, not %s", options.describe(batch))
+  end
   local names = {}
   for name, value in pairs(batch) do
-    if type(value) == "table" and value.data ~= nil and value.shape and value.dtype then names[#names + 1] = name end
+    if type(value) == "table" then
+      if value.data == nil or not value.shape or not value.dtype then
+        errors.invalid("batch.%s must be a tensor (ms.tensor), or a table with data, dtype and shape", tostring(name))
+      end
+      names[#names + 1] = name
+    end
   end
   table.sort(names)
   if #names == 0 then
@@ -156,7 +163,9 @@ local function default_forward(loss)
     if not input or not batch.targets then
       errors.invalid("a batch needs tokens (or inputs) and targets; for others give ms.trainer a forward function")
     end
-    return loss(model(input), batch.targets)
+    local result = model(input)
+    if result == nil then errors.invalid("the forward of the model returned nothing; it must return a tensor") end
+    return loss(result, batch.targets)
   end
 end
 
@@ -293,10 +302,16 @@ local function step_on(self, batch)
   }
 end
 
+local function check_self(self, name)
+  if getmetatable(self) == Trainer then return end
+  errors.invalid("train.%s: a method is called with a colon: train:%s(...)", name, name)
+end
+
 ---One optimizer step on this rank's batch. Collective.
 ---@param batch table<string, moonshard.Array> e.g. tokens and targets, i32 [batch, seq]
 ---@return moonshard.StepMetrics
 function Trainer:step(batch)
+  check_self(self, "step")
   if watch.active then return watch.active:step(self, batch, step_on) end
   local metrics = step_on(self, batch)
   if self.policy then self.policy:after_step(metrics) end
@@ -318,6 +333,11 @@ local EVALUATE = { ema = { "boolean", default = false } }
 ---@param o { ema: boolean? }? ema: with the averages of the weights
 ---@return number loss
 function Trainer:evaluate(batches, o)
+  check_self(self, "evaluate")
+  if type(batches) ~= "function" then
+    errors.invalid("train:evaluate takes an iterator over batches, as data:batches gives it, not %s",
+      options.describe(batches))
+  end
   if options.parse("train:evaluate", o, EVALUATE).ema then
     return ema.with("train:evaluate", self, self.evaluate, self, batches)
   end

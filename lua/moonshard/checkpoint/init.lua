@@ -116,4 +116,4 @@ function checkpoint.open(path)
   return require("moonshard.checkpoint.reader").open(folder.find("ms.checkpoint.open", path))
 end
 
-return checkpoint
+return require("moonshard.unknown_name").strict("ms.checkpoint", checkpoint)

@@ -56,7 +56,9 @@ local function split_option(argument)
 end
 
 local function refuse_option(command, option, rows)
-  refuse("MS_ENAME", "%s has no option %s: %s", command, option, nearest.advice(option, rows))
+  local key = rows.recipe == true and option:match("^%-%-([%a_][%w_]*)$")
+  refuse("MS_ENAME", "%s has no option %s: %s%s", command, option, nearest.advice(option, rows.options),
+    key and ("; a setting of the recipe is written %s=value"):format(key) or "")
 end
 
 local function take_positional(parsed, argument, rows)
@@ -90,7 +92,7 @@ function command_line.parse(command, arguments, rows)
     if argument:match("^%-.") then
       local option, text = split_option(argument)
       local row = rows.options[option]
-      if not row then refuse_option(command, option, rows.options) end
+      if not row then refuse_option(command, option, rows) end
       if row.value == "flag" then
         if text then refuse("MS_EINVAL", "%s takes no value", option) end
         parsed[row.name] = true

@@ -113,4 +113,4 @@ function huggingface.save(model, folder, given)
   return trainer:with_ema(save, model, folder, given)
 end
 
-return huggingface
+return require("moonshard.unknown_name").strict("ms.huggingface", huggingface)

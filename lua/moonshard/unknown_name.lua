@@ -1,0 +1,73 @@
+-- What is said of a name that is not there: a field of ms, ms.nn and the like, which would otherwise be a nil that is
+-- called or left out of a list, and a method that a recipe calls. A name of PyTorch's is told with what it is here.
+
+local errors = require("moonshard.error")
+local nearest = require("moonshard.nearest")
+
+local unknown_name = {}
+
+local STEP = "train:step(batch) does forward, backward, clipping and the update"
+local MODE = "a model has no mode: train:step trains, train:evaluate evaluates"
+local DEVICE = "the device is the mesh's, or that of --device"
+local DTYPE = "parameters stay f32 masters; mp_policy of ms.fully_shard says what is computed in"
+
+-- By the method's name, whatever it was called on.
+local METHODS = {
+  view = "reshape", unsqueeze = "reshape", squeeze = "reshape", flatten = "reshape", expand = "broadcast_to",
+  t = "transpose(0, 1)", float = 'cast("f32")', numpy = "tolist", pow = "the operator ^",
+  parameters = "named_parameters", modules = "named_modules", children = "named_modules",
+}
+local TOLD = {
+  backward = STEP, zero_grad = STEP, step = STEP, train = MODE, eval = MODE,
+  to = DEVICE, cuda = DEVICE, cpu = DEVICE, half = DTYPE, bfloat16 = DTYPE,
+  detach = "a loss, its gradients and the update are one graph; freeze of ms.fully_shard holds parameters",
+  requires_grad_ = "freeze of ms.fully_shard holds parameters",
+  clip_grad_norm_ = "it is the option clip_grad_norm of ms.trainer",
+  contiguous = "tensors always are",
+}
+-- Of fields: "ms.nn.Parameter".
+local FIELDS = {
+  Parameter = "it is ms.parameter", Module = 'it is ms.module "Name"', ModuleList = "a list of Lua holds modules",
+  functional = "ops are in ms.ops", no_grad = "train:evaluate, and a model called on tensors, make no gradients",
+  save = "it is ms.checkpoint.save", load = "it is ms.checkpoint.load", DeviceMesh = "it is ms.init_device_mesh",
+}
+
+local function has_op(name)
+  local rows = require("moonshard.ops").rows
+  return rawget(rows, name) or rawget(rows, name:lower())
+end
+
+---Raises that a field is not there.
+---@param holder string "ms.nn"
+---@param name any
+---@param valid table<string, any> keys: the names that are there
+function unknown_name.raise(holder, name, valid)
+  name = tostring(name)
+  local advice = FIELDS[name] or has_op(name) and "ops are in ms.ops: ms.ops." .. name:lower()
+  errors.raise("MS_ENAME", "%s.%s does not exist: %s", holder, name, advice or nearest.advice(name, valid))
+end
+
+---Makes reading a field that is not there an error.
+---@generic T: table
+---@param holder string "ms.nn"
+---@param fields T
+---@return T fields
+function unknown_name.strict(holder, fields)
+  return setmetatable(fields, { __index = function(_, name) unknown_name.raise(holder, name, fields) end })
+end
+
+---A message of Lua's own about a method that is not there, or about a method's missing object, with what would be right
+---where that is known.
+---@param message string "recipe.lua:3: attempt to call method 'view' (a nil value)"
+---@return string
+function unknown_name.explain(message)
+  if message:find("attempt to index %l+ 'self' %(a nil value%)$") then
+    return message .. ": methods are defined and called with a colon: function Net:forward(x), net:forward(x)"
+  end
+  local name = message:match("attempt to call %l+ '([%w_]+)' %(a nil value%)$")
+  local here = name and METHODS[name]
+  local advice = here and ("PyTorch's %s is %s here"):format(name, here) or name and TOLD[name]
+  return advice and message .. ": " .. advice or message
+end
+
+return unknown_name

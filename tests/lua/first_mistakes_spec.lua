@@ -1,0 +1,84 @@
+-- What those run into who come from PyTorch, or to Lua: each is one line with the place, and with what would be right.
+
+local program = require("lua.program")
+
+local RECIPE = [[
+local ms = require "moonshard"
+local Net = ms.module "Net"
+function Net:init()
+  self.layers = ms.nn.sequential { ms.nn.linear(8, 16), ms.ops.relu, ms.nn.linear(16, 4) }
+end
+function Net:forward(x) return self.layers(x) end
+local model = Net()
+ms.fully_shard(model, { mesh = 1 })
+local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = 1e-2 }, loss = ms.loss.mse }
+for step = 1, 3 do
+  local m = train:step { inputs = ms.randn { 6, 8, seed = step }, targets = ms.zeros(6, 4) }
+  ms.log(step, m)
+end
+]]
+
+-- Of each: the line that is wrong, what replaces what in it, and what is said.
+local MISTAKES = {
+  { 4, "ms.nn.linear%(8", "ms.nn.Linear(8", "ms.nn.Linear does not exist: did you mean linear?" },
+  { 4, "ms.ops.relu", "ms.nn.ReLU()", "ms.nn.ReLU does not exist: ops are in ms.ops: ms.ops.relu" },
+  { 4, "ms.ops.relu", "ms.nn.Parameter(3)", "ms.nn.Parameter does not exist: it is ms.parameter" },
+  { 4, "ms.ops.relu", "nil", "ms.nn.sequential: item 2 must be a module or a function, not nil" },
+  { 4, "8, 16", '"8", 16', 'ms.nn.linear: argument 1 (inputs) must be an integer of at least 1, not "8"' },
+  { 6, "Net:forward%(x%)", "Net.forward(x)", "'self' (a nil value): methods are defined and called with a colon" },
+  { 6, "return self", "local y = self", "the forward of the model returned nothing; it must return a tensor", at = 11 },
+  { 6, "self.layers%(x%)", "self.layers(x):view(-1)", "method 'view' (a nil value): PyTorch's view is reshape here" },
+  { 8, "{ mesh = 1 }", "ms.init_device_mesh('cpu', 1)", "takes a table of options, not a mesh" },
+  { 8, "ms.ful", "ms.fully_shard(model.layers) ms.ful", "ms.fully_shard: layers.0.weight belongs to a model that was "
+    .. "sharded already (RECIPE:8): a model is sharded in one call" },
+  { 9, "adamw {", "adamw { model:parameters(), ", "method 'parameters' (a nil value): PyTorch's parameters is named_" },
+  { 9, "adamw {.-}", "adamw(model)", "ms.optim.adamw takes a table of options, not a module" },
+  { 9, "adamw", "Adam", "ms.optim.Adam does not exist: did you mean adamw?" },
+  { 11, "train:step", "train.step", "train.step: a method is called with a colon: train:step(...)" },
+  { 11, "{ inputs = (.*), targets.*", "(%1)", "a batch is a table of arrays, { inputs = ..., targets = ... }, not a t" },
+  { 11, "ms.randn { 6, 8, seed = step }", "{ { 1, 2 } }", "batch.inputs must be a tensor (ms.tensor), or a table" },
+  { 11, "6, 4", "6, 1", "ms.loss.mse: the prediction is [6,4] and the target [6,1]; their shapes must be equal" },
+  { 12, "ms.log", "train:evaluate {} --", "train:evaluate takes an iterator over batches, as data:batches gives it" },
+  { 12, "ms.log", "m:backward() --", "method 'backward' (a nil value): train:step(batch) does forward, backward, " },
+  { 12, "ms.log", "model:eval() --", "method 'eval' (a nil value): a model has no mode: train:step trains, " },
+  { 12, "ms.log", "ms.save(model) --", "ms.save does not exist: it is ms.checkpoint.save" },
+}
+
+local function with_mistake(mistake)
+  local lines = {}
+  for line in RECIPE:gmatch("[^\n]*\n") do lines[#lines + 1] = line end
+  local changed, times = lines[mistake[1]]:gsub(mistake[2], mistake[3], 1)
+  assert.equal(1, times)
+  lines[mistake[1]] = changed
+  return program.recipe(table.concat(lines))
+end
+
+describe("a first recipe", function()
+  it("that is wrong is refused with what would be right", function()
+    local paths, runs = {}, {}
+    for i, mistake in ipairs(MISTAKES) do
+      paths[i] = with_mistake(mistake)
+      runs[i] = { "run", paths[i] }
+    end
+    local ended = program.run_all(runs)
+    for i, mistake in ipairs(MISTAKES) do
+      os.remove(paths[i])
+      local err = ended[i].err:gsub(paths[i]:gsub("%p", "%%%0"), "RECIPE")
+      assert.equal(2, ended[i].status, mistake[4] .. "\n" .. err)
+      local place = ("moonshard: RECIPE:%d: "):format(mistake.at or mistake[1])
+      assert.equal(place, err:sub(1, #place), err)
+      assert.truthy(err:find(mistake[4], 1, true), err)
+      assert.equal("\n", err:match("\n.*"))
+    end
+  end)
+
+  it("that does not say how many steps it takes ends with the line of its last step", function()
+    local path = program.recipe(RECIPE)
+    local ended = program.run({ "run", path })
+    os.remove(path)
+    assert.equal(0, ended.status, ended.err)
+    local steps = {}
+    for step in ended.out:gmatch("step (%d+)  loss") do steps[#steps + 1] = tonumber(step) end
+    assert.same({ 1, 3 }, steps)
+  end)
+end)
