@@ -35,7 +35,7 @@ local MISTAKES = {
   { 9, "adamw {.-}", "adamw(model)", "ms.optim.adamw takes a table of options, not a module" },
   { 9, "adamw", "Adam", "ms.optim.Adam does not exist: did you mean adamw?" },
   { 11, "train:step", "train.step", "train.step: a method is called with a colon: train:step(...)" },
-  { 11, "{ inputs = (.*), targets.*", "(%1)", "a batch is a table of arrays, { inputs = ..., targets = ... }, not a t" },
+  { 11, "{ inputs = (.*), targets.*", "(%1)", "a batch is a table of arrays, { inputs = ..., targets = ... }, not a" },
   { 11, "ms.randn { 6, 8, seed = step }", "{ { 1, 2 } }", "batch.inputs must be a tensor (ms.tensor), or a table" },
   { 11, "6, 4", "6, 1", "ms.loss.mse: the prediction is [6,4] and the target [6,1]; their shapes must be equal" },
   { 12, "ms.log", "train:evaluate {} --", "train:evaluate takes an iterator over batches, as data:batches gives it" },

@@ -66,6 +66,24 @@ describe("the guide to the Lua layer", function()
   end)
 end)
 
+describe("the recipe that does everything by hand", function()
+  it("K1 goes on from a checkpoint with the next batch, bit for bit", function()
+    local folder = os.tmpname()
+    os.remove(folder)
+    local function last_line(steps, ...)
+      local ended = program.run({ "run", "recipes/own_data.lua", "-n", "4", "steps=" .. steps, "eval_every=4", ... })
+      assert.equal("", ended.err)
+      local line = ended.out:match(("step %d/%d (.-)\n"):format(steps, steps))
+      return (line:gsub("%S+ tokens/s", ""))
+    end
+    last_line(6, "checkpoint=" .. folder)
+    local resumed = last_line(8, "checkpoint=" .. folder, "resume=auto")
+    os.execute("rm -r " .. folder)
+    assert.equal(last_line(8), resumed)
+    assert.truthy(resumed:find("validation %d"))
+  end)
+end)
+
 -- Lines that are typed at the prompt in a section, with what is shown behind each; ^C is a key.
 local function typed_and_shown(path, section)
   local text, entries = read(path):match("\n## " .. section .. "\n(.-)\n## "), {}
