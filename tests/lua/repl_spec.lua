@@ -225,7 +225,7 @@ describe("moonshard repl", function()
   it("I1 shows documentation of functions, methods, modules and ops", function()
     local ended = repl(1, training({
       "?ms.optim.adamw", "?train:step", "?softmax", "?ms.nn", "?ms.trainr", "?train.optimizer", "function f(a, b) end",
-      "?f",
+      "?f", "?ms.trainer",
     }))
     contains(ended.out, "ms.optim.adamw(o)\nAdamW (Loshchilov & Hutter 2019)")
     contains(ended.out, "train:step(batch)\nOne optimizer step on this rank's batch. Collective.\n  batch table<")
@@ -233,6 +233,9 @@ describe("moonshard repl", function()
     contains(ended.out, "  layer_norm  Ba et al. 2016, over the last axis")
     contains(ended.out, "  configure     Fills the optimizer's part of an ms_plan_config.")
     contains(ended.out, "f  function (stdin:")
+    contains(ended.out, "  o moonshard.TrainerOptions\n    model  moonshard.Module\n")
+    contains(ended.out, '"last" in the\n      last micro-batch alone') -- and what stands behind such a line
+    contains(ended.out, "\n    memory_limit?  number bytes")
     contains(ended.err, "ms.trainr is nothing that this session has: did you mean trainer?")
   end)
 

@@ -61,8 +61,9 @@ local function fields_of_class(lines, class)
     if line:match("^%-%-%-@class%s+([%w_.]+)") == class then
       for at = i + 1, #lines do
         local name, kind = lines[at]:match("^%-%-%-@field%s+(%S+)%s+(.*)$")
-        if not name then break end
-        fields[#fields + 1] = ("    %s  %s"):format(name, kind)
+        local more = lines[at]:match("^%-%-%-%s+(.*)$")
+        if not (name or more) then break end
+        fields[#fields + 1] = name and ("    %s  %s"):format(name, kind) or "      " .. more
       end
     end
   end
