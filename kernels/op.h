@@ -40,6 +40,9 @@ typedef struct ms_fault {
   int64_t value, limit; /* what was found; what it must be below, and not below zero */
 } ms_fault;
 
+/* Output o of a kernel may lie over its input i. No two outputs ever lie over one input. */
+#define MS_OVER(o, i) (1u << (MS_MAX_INPUTS * (o) + (i)))
+
 /* One bound use of a kernel. The shapes are fixed by prepare; the pointers by binding. On a device with memory of its own
 ** all data, the workspace, scalars and fault lie there: run only enqueues work that reads and writes them. */
 typedef struct ms_kernel_call {
@@ -53,7 +56,7 @@ typedef struct ms_kernel_call {
   void *prepared; /* set by prepare; calls of equal op, attrs, shapes and threads that never run at once may share it */
 
   const void *in_data[MS_MAX_INPUTS];
-  void *out_data[MS_MAX_OUTPUTS]; /* may equal in_data[0] only where the kernel says in_place */
+  void *out_data[MS_MAX_OUTPUTS]; /* may equal one of in_data only where the kernel says in_place */
   void *workspace;
   const ms_scalars *scalars;
   void *stream; /* the device's, which run enqueues on, in order; NULL on the CPU, where run is done when it returns */
@@ -73,7 +76,7 @@ typedef struct ms_kernel {
   int (*prepare)(ms_kernel_call *call); /* NULL: nothing to prepare, no workspace */
   int (*run)(const ms_kernel_call *call);
   void (*release)(void *prepared); /* NULL when prepare is NULL or leaves prepared NULL */
-  int in_place;                    /* 1: output 0 may be written over input 0 when their sizes are equal */
+  unsigned in_place;               /* bits MS_OVER: which outputs may be written over which inputs of their size */
   /* Once for every bound call, before its first run, with the device open: what only the device can decide. It may allocate, wait
   ** and write to `prepared`, and leaves tensors and workspace as they are. NULL: nothing. */
   int (*bind)(const ms_kernel_call *call);

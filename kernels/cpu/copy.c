@@ -14,4 +14,4 @@ static int run(const ms_kernel_call *call) {
   return ms_run_elements(call, ms_numel(&call->out[0]) * ms_dtype_size(call->out[0].dtype), copy_part);
 }
 
-const ms_kernel ms_cpu_copy = {.run = run, .in_place = 1};
+const ms_kernel ms_cpu_copy = {.run = run, .in_place = MS_OVER(0, 0)};

@@ -165,4 +165,4 @@ static int run_backward(const ms_kernel_call *call) {
   return MS_OK;
 }
 
-const ms_kernel ms_cpu_cross_entropy_backward = {.run = run_backward, .in_place = 1};
+const ms_kernel ms_cpu_cross_entropy_backward = {.run = run_backward, .in_place = MS_OVER(0, 0)};

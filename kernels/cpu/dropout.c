@@ -93,4 +93,4 @@ MS_CLONES static void dropout_part(const ms_kernel_call *call, int part, int64_t
 
 static int run(const ms_kernel_call *call) { return ms_run_elements(call, ms_numel(&call->out[0]), dropout_part); }
 
-const ms_kernel ms_cpu_dropout = {.run = run, .in_place = 1};
+const ms_kernel ms_cpu_dropout = {.run = run, .in_place = MS_OVER(0, 0)};

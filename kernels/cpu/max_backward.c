@@ -40,4 +40,4 @@ static int run(const ms_kernel_call *call) {
   return MS_OK;
 }
 
-const ms_kernel ms_cpu_max_backward = {.run = run, .in_place = 1};
+const ms_kernel ms_cpu_max_backward = {.run = run, .in_place = MS_OVER(0, 0)};

@@ -4,21 +4,41 @@
 **   dx = rstd (g - average g - h average(g h))     rms_norm: without average g;  plus the optional fifth input
 **   dgain = sum over rows of dy h,  dbias = sum over rows of dy
 ** Each part adds up dgain and dbias of its rows in f32 in its scratch; the parts are added in order.
+**
+** Two rows also give the norm's result once more, h gain + bias, so that nobody had to keep it: with the bits that
+** forward's kernel gives.
 */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/parallel.h"
 #include "kernels/shape.h"
 
-enum { X, GAIN, STATS, DY, MORE };
+enum { X, GAIN, STATS, DY, LATER }; /* then the bias, where the result is made again, and the gradient to add */
 enum { DX, DGAIN, DBIAS };
 /* Scratch rows of a part. */
-enum { GAIN_SUM, BIAS_SUM, GAIN_ROW, SCRATCH };
+enum { GAIN_SUM, BIAS_SUM, GAIN_ROW, BIAS_ROW, SCRATCH };
+
+/* Which inputs and outputs a row of the op table has behind those that all have. */
+typedef struct form {
+  int centred;
+  int bias, more; /* inputs, or -1 */
+  int result;     /* output, or -1 */
+} form;
+
+static form form_of(const ms_kernel_call *call) {
+  const int again = call->op == MS_OP_layer_norm_backward_recompute || call->op == MS_OP_rms_norm_backward_recompute;
+  form f = {.centred = call->op == MS_OP_layer_norm_backward || call->op == MS_OP_layer_norm_backward_recompute};
+  const int more = LATER + (again && f.centred);
+  f.bias = again && f.centred ? LATER : -1;
+  f.more = call->inputs > more ? more : -1;
+  f.result = again ? call->outputs - 1 : -1;
+  return f;
+}
 
 /* x, dy, more and dx are of one dtype; each row is a place in them. */
 typedef struct row {
   const void *x, *dy, *more; /* [columns] from `first` on; more NULL for none */
-  void *dx;                  /* may be x */
+  void *dx, *y;              /* may be any of them; y NULL for none */
   int64_t first, columns;
   float mean, rstd;
 } row;
@@ -45,28 +65,40 @@ MS_INLINE averages first_pass(const row *r, int bf16, int centred, const float *
   return (averages){g_sum / (float)n, gh_sum / (float)n};
 }
 
-MS_INLINE void second_pass(const row *r, int bf16, int adds, const float *gain, averages average) {
+/* adds: more is there; again: y is. */
+MS_INLINE void second_pass(const row *r, int bf16, int centred, int adds, int again, const float *gain,
+                           const float *bias, averages average) {
   const int64_t n = r->columns, first = r->first;
   const float mean = r->mean, rstd = r->rstd;
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) {
     float dy = ms_load(r->dy, first + i, bf16), h = (ms_load(r->x, first + i, bf16) - mean) * rstd;
     float dx = rstd * (dy * gain[i] - average.g - h * average.gh);
-    ms_store(r->dx, first + i, adds ? dx + ms_load(r->more, first + i, bf16) : dx, bf16);
+    float all = adds ? dx + ms_load(r->more, first + i, bf16) : dx;
+    if (again) ms_store(r->y, first + i, centred ? h * gain[i] + bias[i] : h * gain[i], bf16);
+    ms_store(r->dx, first + i, all, bf16);
   }
+}
+
+/* A channel vector in f32, widened into a scratch row of the part where it is not. */
+MS_INLINE const float *channels(const ms_kernel_call *call, int input, int part, int scratch) {
+  const int64_t n = ms_row_length(&call->in[X]);
+  return ms_block_in(call->in_data[input], call->in[input].dtype, 0, n, ms_scratch_row(call, part, SCRATCH, scratch, n));
 }
 
 MS_INLINE void backward_rows(const ms_kernel_call *call, int part, int64_t begin, int64_t end, int bf16, int centred) {
   const int64_t n = ms_row_length(&call->in[X]);
+  const form f = form_of(call);
   float *dgain = ms_scratch_row(call, part, SCRATCH, GAIN_SUM, n),
         *dbias = ms_scratch_row(call, part, SCRATCH, BIAS_SUM, n);
-  const float *gain =
-      ms_block_in(call->in_data[GAIN], call->in[GAIN].dtype, 0, n, ms_scratch_row(call, part, SCRATCH, GAIN_ROW, n));
+  const float *gain = channels(call, GAIN, part, GAIN_ROW);
+  const float *bias = f.bias < 0 ? NULL : channels(call, f.bias, part, BIAS_ROW);
   const float *stats = call->in_data[STATS];
   row r = {call->in_data[X],
            call->in_data[DY],
-           call->inputs > MORE ? call->in_data[MORE] : NULL,
+           f.more < 0 ? NULL : call->in_data[f.more],
            call->out_data[DX],
+           f.result < 0 ? NULL : call->out_data[f.result],
            0,
            n,
            0.0f,
@@ -78,8 +110,10 @@ MS_INLINE void backward_rows(const ms_kernel_call *call, int part, int64_t begin
     r.mean = centred ? stats[2 * at] : 0.0f;
     r.rstd = centred ? stats[2 * at + 1] : stats[at];
     averages average = first_pass(&r, bf16, centred, gain, dgain, dbias);
-    if (r.more) second_pass(&r, bf16, 1, gain, average);
-    else second_pass(&r, bf16, 0, gain, average);
+    if (r.y && r.more) second_pass(&r, bf16, centred, 1, 1, gain, bias, average);
+    else if (r.y) second_pass(&r, bf16, centred, 0, 1, gain, bias, average);
+    else if (r.more) second_pass(&r, bf16, centred, 1, 0, gain, bias, average);
+    else second_pass(&r, bf16, centred, 0, 0, gain, bias, average);
   }
 }
 
@@ -128,5 +162,10 @@ static int run_rms_norm(const ms_kernel_call *call) {
   return MS_OK;
 }
 
-const ms_kernel ms_cpu_layer_norm_backward = {.prepare = prepare, .run = run_layer_norm, .in_place = 1};
-const ms_kernel ms_cpu_rms_norm_backward = {.prepare = prepare, .run = run_rms_norm, .in_place = 1};
+/* dx and the result over x, dy or what is added; the channels' gradients are written when all has been read. */
+#define IN_PLACE                                                                                                    \
+  (MS_OVER(0, X) | MS_OVER(0, DY) | MS_OVER(0, LATER) | MS_OVER(0, LATER + 1) | MS_OVER(2, X) | MS_OVER(2, DY) |     \
+   MS_OVER(2, LATER) | MS_OVER(2, LATER + 1) | MS_OVER(3, X) | MS_OVER(3, DY) | MS_OVER(3, LATER) | MS_OVER(3, LATER + 1))
+
+const ms_kernel ms_cpu_layer_norm_backward = {.prepare = prepare, .run = run_layer_norm, .in_place = IN_PLACE};
+const ms_kernel ms_cpu_rms_norm_backward = {.prepare = prepare, .run = run_rms_norm, .in_place = IN_PLACE};

@@ -84,4 +84,4 @@ static int run(const ms_kernel_call *call) {
   return MS_OK;
 }
 
-const ms_kernel ms_cpu_rope = {.prepare = prepare, .run = run, .release = ms_shared_drop, .in_place = 1};
+const ms_kernel ms_cpu_rope = {.prepare = prepare, .run = run, .release = ms_shared_drop, .in_place = MS_OVER(0, 0)};

@@ -112,5 +112,5 @@ static int run_backward(const ms_kernel_call *call) {
   return MS_OK;
 }
 
-const ms_kernel ms_cpu_softmax = {.prepare = prepare, .run = run_forward, .in_place = 1};
-const ms_kernel ms_cpu_softmax_backward = {.prepare = prepare, .run = run_backward, .in_place = 1};
+const ms_kernel ms_cpu_softmax = {.prepare = prepare, .run = run_forward, .in_place = MS_OVER(0, 0)};
+const ms_kernel ms_cpu_softmax_backward = {.prepare = prepare, .run = run_backward, .in_place = MS_OVER(0, 0)};

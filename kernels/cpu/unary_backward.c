@@ -45,4 +45,4 @@ static int run(const ms_kernel_call *call) {
   return ms_run_elements(call, ms_numel(&call->out[0]), part);
 }
 
-const ms_kernel ms_cpu_unary_backward = {.run = run, .in_place = 1};
+const ms_kernel ms_cpu_unary_backward = {.run = run, .in_place = MS_OVER(0, 0) | MS_OVER(0, 1)};

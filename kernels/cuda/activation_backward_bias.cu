@@ -1,6 +1,6 @@
 /* activation_backward_bias.cu - dx = dy act'(a), and the bias gradient, the sum of dx over all rows in f32, in one pass:
 ** 3 s bytes an element of s bytes. a is the activation's output for relu, its input for the others. Columns: columns.h.
-** May write over a.
+** Two rows also give the activation's result once more, as their last output (4 s bytes). May write over a and dy.
 */
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/columns.h"
@@ -27,12 +27,19 @@ template <class T, class G> struct column_of {
   static constexpr int SUMS = 1;
   using Join = ms_column_sum;
   const T *a, *dy;
-  T *dx;
+  T *dx, *y; /* y NULL: not wanted */
   int64_t columns;
+  int activation;
   template <int V> __device__ __forceinline__ void add(int64_t, int64_t row, int64_t column, float (&sum)[1][V]) const {
     float x[V], gradient[V];
     ms_load<V>(a + row * columns + column, x);
     ms_load<V>(dy + row * columns + column, gradient);
+    if (y) {
+      float result[V];
+#pragma unroll
+      for (int l = 0; l < V; l++) result[l] = ms_activate(x[l], activation);
+      ms_store<V>(y + row * columns + column, result);
+    }
 #pragma unroll
     for (int l = 0; l < V; l++) {
       x[l] = G::of(x[l], gradient[l]);
@@ -55,10 +62,17 @@ int prepare(ms_kernel_call *call) {
 template <class T, class G> int run_typed(const ms_kernel_call *call) {
   const ms_columns c = columns_of(call);
   float *partial = static_cast<float *>(call->workspace);
-  const column_of<T, G> f = {static_cast<const T *>(call->in_data[0]), static_cast<const T *>(call->in_data[1]),
-                             static_cast<T *>(call->out_data[0]), c.columns};
-  const int aligned = ms_cuda_aligned(f.a) && ms_cuda_aligned(f.dy) && ms_cuda_aligned(f.dx);
+  const bool again = call->op != MS_OP_activation_backward_bias;
+  const column_of<T, G> f = {static_cast<const T *>(call->in_data[0]),
+                             static_cast<const T *>(call->in_data[1]),
+                             static_cast<T *>(call->out_data[0]),
+                             again ? static_cast<T *>(call->out_data[call->outputs - 1]) : nullptr,
+                             c.columns,
+                             static_cast<int>(call->attrs.i[2])};
+  const int aligned =
+      ms_cuda_aligned(f.a) && ms_cuda_aligned(f.dy) && ms_cuda_aligned(f.dx) && ms_cuda_aligned(f.y);
   MS_TRY((ms_run_columns<ms_lanes<T>>(call, f, c, aligned, partial)));
+  if (call->op == MS_OP_activation_backward_recompute) return MS_OK;
   return ms_join_to<ms_column_sum>(call, 1, partial, c, 1.0f);
 }
 
@@ -76,4 +90,7 @@ int run(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[0].dtype, T
 
 } // namespace
 
-extern const ms_kernel ms_cuda_activation_backward_bias = {prepare, run, nullptr, 1};
+/* The bias gradient is written when all has been read. */
+extern const ms_kernel ms_cuda_activation_backward_bias = {prepare, run, nullptr,
+                                                           MS_OVER(0, 0) | MS_OVER(0, 1) | MS_OVER(1, 0) |
+                                                               MS_OVER(1, 1) | MS_OVER(2, 0) | MS_OVER(2, 1)};

@@ -57,4 +57,4 @@ int run(const ms_kernel_call *call) {
 
 } // namespace
 
-extern const ms_kernel ms_cuda_binary = {prepare, run, nullptr, 1};
+extern const ms_kernel ms_cuda_binary = {prepare, run, nullptr, MS_OVER(0, 0) | MS_OVER(0, 1)};

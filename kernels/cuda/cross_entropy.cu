@@ -125,4 +125,4 @@ int run_backward(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[LO
 } // namespace
 
 extern const ms_kernel ms_cuda_cross_entropy = {prepare_forward, run_forward, nullptr, 0};
-extern const ms_kernel ms_cuda_cross_entropy_backward = {nullptr, run_backward, nullptr, 1};
+extern const ms_kernel ms_cuda_cross_entropy_backward = {nullptr, run_backward, nullptr, MS_OVER(0, 0)};

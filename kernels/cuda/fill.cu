@@ -52,4 +52,4 @@ int run_copy(const ms_kernel_call *call) {
 } // namespace
 
 extern const ms_kernel ms_cuda_fill = {nullptr, run_fill, nullptr, 0};
-extern const ms_kernel ms_cuda_copy = {nullptr, run_copy, nullptr, 1};
+extern const ms_kernel ms_cuda_copy = {nullptr, run_copy, nullptr, MS_OVER(0, 0)};

@@ -67,4 +67,4 @@ int run(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[X].dtype, T
 
 } // namespace
 
-extern const ms_kernel ms_cuda_max_backward = {prepare, run, nullptr, 1};
+extern const ms_kernel ms_cuda_max_backward = {prepare, run, nullptr, MS_OVER(0, 0)};

@@ -1,7 +1,7 @@
 /* norm.cu - layer_norm (Ba et al. 2016) and rms_norm (Zhang & Sennrich 2019) over the last axis, alone or of a sum a + b,
 ** which is then an output too: 2 s bytes an element of s bytes, or 4 s. Gain and bias stay in cache; the statistics that
 ** backward needs are 4 or 8 bytes a row. Rows are held or streamed (rows.h). A sum is normalised as it was stored, so the
-** fused op gives the bits of add followed by the norm. May write over the first input.
+** fused op gives the bits of add followed by the norm. May write over a and b.
 */
 #include "kernels/cuda/rows.h"
 
@@ -129,5 +129,8 @@ int run(const ms_kernel_call *call) {
 
 } // namespace
 
-extern const ms_kernel ms_cuda_layer_norm = {nullptr, run, nullptr, 1};
-extern const ms_kernel ms_cuda_rms_norm = {nullptr, run, nullptr, 1};
+/* Each thread writes where it alone has read. */
+constexpr unsigned IN_PLACE = MS_OVER(0, 0) | MS_OVER(0, 1) | MS_OVER(2, 0) | MS_OVER(2, 1);
+
+extern const ms_kernel ms_cuda_layer_norm = {nullptr, run, nullptr, IN_PLACE};
+extern const ms_kernel ms_cuda_rms_norm = {nullptr, run, nullptr, IN_PLACE};

@@ -1,27 +1,28 @@
 /* norm_backward.cu - the gradients of layer_norm and rms_norm in one pass over x and dy: 3 s bytes an element of s bytes, 4 s
-** with a gradient to add.
+** with a gradient to add; s more where the norm's result is given once more.
 **
 ** With h = (x - mean) rstd (mean is 0 for rms_norm) and g = dy gain:
 **   dx = rstd (g - average g - h average(g h))     rms_norm: without average g;  plus the optional fifth input
 **   dgain = sum over rows of dy h,  dbias = sum over rows of dy
 ** Held: two blocks an SM of 132 walk over the rows, some side by side in a block, x and dy in registers, the sums of their
 ** columns too; in the end a block joins its own in shared memory and writes them to the workspace, f32 [2][blocks][n], and
-** columns.h joins the blocks' in order. Streamed (rows.h says when): a pass for the sums and one for dx. May write over x.
+** columns.h joins the blocks' in order. Streamed (rows.h says when): a pass for the sums and one for dx. May write over
+** all inputs of its size.
 */
 #include "kernels/cuda/columns.h"
 #include "kernels/cuda/rows.h"
 
 namespace {
 
-enum { X, GAIN, STATS, DY, MORE };
+enum { X, GAIN, STATS, DY, LATER }; /* then the bias, where the result is made again, and the gradient to add */
 constexpr int THREADS = 512, VECTORS = 2, ROW_THREADS = 256;
 constexpr int64_t BLOCKS = 264;
 
 template <class T, class G> struct arguments {
   const T *x, *dy, *more; /* more NULL: nothing to add */
-  const G *gain;
+  const G *gain, *bias;   /* bias NULL: none, or y is */
   const float *stats;
-  T *dx;
+  T *dx, *y; /* y, the norm's result, NULL: not wanted */
   int64_t rows, n;
   int centred; /* layer_norm */
   __device__ __forceinline__ float mean(int64_t row) const { return centred ? stats[2 * row] : 0.0f; }
@@ -75,6 +76,16 @@ __global__ void __launch_bounds__(THREADS) held(arguments<T, G> a, float *partia
       if (!real || at >= a.n) continue;
       float more[V];
       if (a.more) ms_load<V>(a.more + from + at, more);
+      if (a.y) {
+        float y[V], bias[V];
+        if (a.bias) ms_load<V>(a.bias + at, bias);
+#pragma unroll
+        for (int l = 0; l < V; l++) {
+          y[l] = h[k][l] * gain[k][l];
+          if (a.bias) y[l] += bias[l];
+        }
+        ms_store<V>(a.y + from + at, y);
+      }
 #pragma unroll
       for (int l = 0; l < V; l++) {
         h[k][l] = rstd * (dy[k][l] * gain[k][l] - g_average - h[k][l] * gh_average);
@@ -118,7 +129,10 @@ template <class T, class G> __global__ void streamed(arguments<T, G> a) {
   for (int64_t i = threadIdx.x; i < a.n && own < a.rows; i += blockDim.x) {
     const float g = ms_load_one(a.dy + from + i) * ms_load_one(a.gain + i);
     const float h = (ms_load_one(a.x + from + i) - mean) * rstd, dx = rstd * (g - g_average - h * gh_average);
-    ms_store_one(a.dx + from + i, a.more ? dx + ms_load_one(a.more + from + i) : dx);
+    const float all = a.more ? dx + ms_load_one(a.more + from + i) : dx;
+    const float y = h * ms_load_one(a.gain + i);
+    if (a.y) ms_store_one(a.y + from + i, a.bias ? y + ms_load_one(a.bias + i) : y);
+    ms_store_one(a.dx + from + i, all);
   }
 }
 
@@ -156,20 +170,25 @@ int prepare(ms_kernel_call *call) {
 }
 
 template <class T, class G> int run_typed(const ms_kernel_call *call) {
-  const int centred = call->op == MS_OP_layer_norm_backward;
+  const bool again = call->op == MS_OP_layer_norm_backward_recompute || call->op == MS_OP_rms_norm_backward_recompute;
+  const int centred = call->op == MS_OP_layer_norm_backward || call->op == MS_OP_layer_norm_backward_recompute;
+  const int more = LATER + (again && centred);
   const arguments<T, G> a = {static_cast<const T *>(call->in_data[X]),
                              static_cast<const T *>(call->in_data[DY]),
-                             call->inputs > MORE ? static_cast<const T *>(call->in_data[MORE]) : nullptr,
+                             call->inputs > more ? static_cast<const T *>(call->in_data[more]) : nullptr,
                              static_cast<const G *>(call->in_data[GAIN]),
+                             again && centred ? static_cast<const G *>(call->in_data[LATER]) : nullptr,
                              static_cast<const float *>(call->in_data[STATS]),
                              static_cast<T *>(call->out_data[0]),
+                             again ? static_cast<T *>(call->out_data[call->outputs - 1]) : nullptr,
                              ms_row_count(&call->in[X]),
                              ms_row_length(&call->in[X]),
                              centred};
   float *partial = static_cast<float *>(call->workspace);
   if (a.n == 0) return MS_OK;
   const int aligned = ms_cuda_aligned(a.x) && ms_cuda_aligned(a.dy) && ms_cuda_aligned(a.more) &&
-                      ms_cuda_aligned(a.gain) && ms_cuda_aligned(a.dx);
+                      ms_cuda_aligned(a.gain) && ms_cuda_aligned(a.bias) && ms_cuda_aligned(a.dx) &&
+                      ms_cuda_aligned(a.y);
   ms_row_shape by = ms_row_shape_of(a.rows, a.n, aligned, ms_lanes<T>, VECTORS, THREADS);
   ms_columns c = streamed_columns(a.rows, a.n);
   if (by.held) {
@@ -194,5 +213,10 @@ int run(const ms_kernel_call *call) {
 
 } // namespace
 
-extern const ms_kernel ms_cuda_layer_norm_backward = {prepare, run, nullptr, 1};
-extern const ms_kernel ms_cuda_rms_norm_backward = {prepare, run, nullptr, 1};
+/* dx and the result over x, dy or what is added; the channels' gradients are written when all has been read. */
+constexpr unsigned IN_PLACE = MS_OVER(0, X) | MS_OVER(0, DY) | MS_OVER(0, LATER) | MS_OVER(0, LATER + 1) |
+                              MS_OVER(2, X) | MS_OVER(2, DY) | MS_OVER(2, LATER) | MS_OVER(2, LATER + 1) |
+                              MS_OVER(3, X) | MS_OVER(3, DY) | MS_OVER(3, LATER) | MS_OVER(3, LATER + 1);
+
+extern const ms_kernel ms_cuda_layer_norm_backward = {prepare, run, nullptr, IN_PLACE};
+extern const ms_kernel ms_cuda_rms_norm_backward = {prepare, run, nullptr, IN_PLACE};

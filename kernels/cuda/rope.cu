@@ -93,4 +93,4 @@ int run(const ms_kernel_call *call) {
 
 } // namespace
 
-extern const ms_kernel ms_cuda_rope = {nullptr, run, nullptr, 1};
+extern const ms_kernel ms_cuda_rope = {nullptr, run, nullptr, MS_OVER(0, 0)};

@@ -146,5 +146,5 @@ int run_backward(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->in[0]
 
 } // namespace
 
-extern const ms_kernel ms_cuda_softmax = {nullptr, run_forward, nullptr, 1};
-extern const ms_kernel ms_cuda_softmax_backward = {nullptr, run_backward, nullptr, 1};
+extern const ms_kernel ms_cuda_softmax = {nullptr, run_forward, nullptr, MS_OVER(0, 0)};
+extern const ms_kernel ms_cuda_softmax_backward = {nullptr, run_backward, nullptr, MS_OVER(0, 0)};

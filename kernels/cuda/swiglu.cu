@@ -1,5 +1,5 @@
-/* swiglu.cu - the gated unit silu(a) b (Shazeer 2020), 3 s bytes an element of s bytes, and its gradient, 5 s bytes. May
-** write over a. Shape: elementwise.h.
+/* swiglu.cu - the gated unit silu(a) b (Shazeer 2020), 3 s bytes an element of s bytes, and its gradient, 5 s bytes, or 6
+** with the result once more. Each may write over its inputs. Shape: elementwise.h.
 */
 #include "kernels/cuda/activation.h"
 #include "kernels/cuda/elementwise.h"
@@ -10,13 +10,15 @@ struct forward_of {
   __device__ __forceinline__ void operator()(const float *from, float *to) const { to[0] = ms_silu(from[0]) * from[1]; }
 };
 
-/* da = dy b silu'(a), db = dy silu(a) */
-struct backward_of {
+/* da = dy b silu'(a), db = dy silu(a), and with `again` silu(a) b as forward gave it */
+template <bool again> struct backward_of {
   __device__ __forceinline__ void operator()(const float *from, float *to) const {
     const float a = from[0], b = from[1], dy = from[2];
     const ms_gate_value s = ms_gate_and_slope(a);
+    const float activated = a * s.gate;
     to[0] = dy * b * (s.gate + a * s.slope);
-    to[1] = dy * (a * s.gate);
+    to[1] = dy * activated;
+    if constexpr (again) to[2] = activated * b;
   }
 };
 
@@ -25,10 +27,15 @@ int run_forward(const ms_kernel_call *call) {
 }
 
 int run_backward(const ms_kernel_call *call) {
-  return MS_CUDA_FLOATS(call->in[0].dtype, T, ms_run_elementwise<T, T, 3, 2>(call, backward_of{}));
+  if (call->op == MS_OP_swiglu_backward_recompute)
+    return MS_CUDA_FLOATS(call->in[0].dtype, T, ms_run_elementwise<T, T, 3, 3>(call, backward_of<true>{}));
+  return MS_CUDA_FLOATS(call->in[0].dtype, T, ms_run_elementwise<T, T, 3, 2>(call, backward_of<false>{}));
 }
 
 } // namespace
 
-extern const ms_kernel ms_cuda_swiglu = {nullptr, run_forward, nullptr, 1};
-extern const ms_kernel ms_cuda_swiglu_backward = {nullptr, run_backward, nullptr, 1};
+extern const ms_kernel ms_cuda_swiglu = {nullptr, run_forward, nullptr, MS_OVER(0, 0) | MS_OVER(0, 1)};
+extern const ms_kernel ms_cuda_swiglu_backward = {nullptr, run_backward, nullptr,
+                                                  MS_OVER(0, 0) | MS_OVER(0, 1) | MS_OVER(0, 2) | MS_OVER(1, 0) |
+                                                      MS_OVER(1, 1) | MS_OVER(1, 2) | MS_OVER(2, 0) | MS_OVER(2, 1) |
+                                                      MS_OVER(2, 2)};

@@ -106,6 +106,9 @@ int ms_graph_pass_identities(ms_graph *graph, int evaluate);
 /* After autodiff: activation backward + bias gradient -> activation_backward_bias; norm backward + add -> its fifth input;
 ** a sum of pads that tile an axis (the gradient of slices) -> concat. Removes nodes nothing needs. */
 int ms_graph_rewrite_backward(ms_graph *graph);
+/* After those: results that only gradients of weights read are made again by the gradient's kernel, not kept. Fresh values
+** are appended; nodes change their order within backward. */
+int ms_graph_rematerialize(ms_graph *graph);
 /* Removes nodes whose outputs reach neither the loss, a named output nor a parameter gradient; keeps order. */
 int ms_graph_prune(ms_graph *graph);
 /* Appends the backward pass and fills param_grads, each in the parameter's grad_dtype. A parameter's gradient is a value of

@@ -85,6 +85,11 @@ int ms_infer_swiglu_backward(const ms_node *node, const ms_value_info *in, ms_va
   return MS_OK;
 }
 
+int ms_infer_swiglu_backward_recompute(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  out[2] = in[0];
+  return ms_infer_swiglu_backward(node, in, out);
+}
+
 int ms_infer_activation_backward_bias(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   MS_TRY(ms_infer_same2(node, in, out));
   if (in[0].ndim < 1) return MS_FAIL(MS_ESHAPE, "%s: a scalar has no last axis to keep", ms_node_name(node));
@@ -93,4 +98,23 @@ int ms_infer_activation_backward_bias(const ms_node *node, const ms_value_info *
                    ms_node_name(node), (long long)node->attrs.i[2]);
   out[1] = (ms_value_info){.ndim = 1, .dims = {in[0].dims[in[0].ndim - 1]}};
   return ms_asked_dtype(node, in[0].dtype, &out[1].dtype);
+}
+
+/* What can be made again of the gradient's own input: not relu, whose gradient has the result. */
+static int check_recomputed(const ms_node *node) {
+  if (node->attrs.i[2] >= MS_ACT_GELU && node->attrs.i[2] <= MS_ACT_SILU) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "%s: activation %lld; it must be 2 (gelu), 3 (gelu_tanh) or 4 (silu)", ms_node_name(node),
+                 (long long)node->attrs.i[2]);
+}
+
+int ms_infer_activation_backward_recompute(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_infer_same2(node, in, out));
+  out[1] = in[0];
+  return check_recomputed(node);
+}
+
+int ms_infer_activation_backward_bias_recompute(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_infer_activation_backward_bias(node, in, out));
+  out[2] = in[0];
+  return check_recomputed(node);
 }

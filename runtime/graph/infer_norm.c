@@ -57,30 +57,47 @@ int ms_infer_add_rms_norm(const ms_node *node, const ms_value_info *in, ms_value
   return MS_OK;
 }
 
-/* Inputs x, gain, stats, dy and perhaps a gradient that joins dx; outputs dx and the channels' gradients. */
-static int infer_norm_backward(const ms_node *node, const ms_value_info *in, ms_value_info stats, int channels,
+/* Inputs x, gain, stats, dy and perhaps a gradient that joins dx; outputs dx and the channels' gradients. Of `again` the
+** norm's result too, as the last output, for which a bias stands behind dy where there are two channels. */
+static int infer_norm_backward(const ms_node *node, const ms_value_info *in, ms_value_info stats, int channels, int again,
                                ms_value_info *out) {
   static const char *const what[] = {"x", "the gain", "the statistics", "dy", "the gradient to add"};
+  const int bias = again && channels == 2 ? 4 : -1;
   MS_TRY(check_normalized(node, &in[0]));
   MS_TRY(ms_check_channels(node, &in[0], &in[1], what[1]));
   MS_TRY(ms_check_same_shape(node, &stats, "what x has as statistics", &in[2], what[2]));
   MS_TRY(ms_check_dtype(node, &in[2], MS_F32, what[2]));
+  if (bias > 0) {
+    MS_TRY(ms_check_channels(node, &in[0], &in[bias], "the bias"));
+    MS_TRY(ms_check_same_dtype(node, &in[1], what[1], &in[bias], "the bias"));
+  }
   for (int i = 3; i < node->inputs; i++) {
-    MS_TRY(ms_check_same_shape(node, &in[0], what[0], &in[i], what[i]));
-    MS_TRY(ms_check_same_dtype(node, &in[0], what[0], &in[i], what[i]));
+    if (i == bias) continue;
+    const char *name = what[i > 3 ? 4 : 3];
+    MS_TRY(ms_check_same_shape(node, &in[0], what[0], &in[i], name));
+    MS_TRY(ms_check_same_dtype(node, &in[0], what[0], &in[i], name));
   }
   out[0] = in[0];
   for (int c = 1; c <= channels; c++) {
     out[c] = in[1];
     MS_TRY(ms_asked_dtype(node, in[1].dtype, &out[c].dtype));
   }
+  if (again) out[1 + channels] = in[0];
   return MS_OK;
 }
 
 int ms_infer_layer_norm_backward(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  return infer_norm_backward(node, in, layer_norm_stats(&in[0]), 2, out);
+  return infer_norm_backward(node, in, layer_norm_stats(&in[0]), 2, 0, out);
 }
 
 int ms_infer_rms_norm_backward(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  return infer_norm_backward(node, in, rms_norm_stats(&in[0]), 1, out);
+  return infer_norm_backward(node, in, rms_norm_stats(&in[0]), 1, 0, out);
+}
+
+int ms_infer_layer_norm_backward_recompute(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  return infer_norm_backward(node, in, layer_norm_stats(&in[0]), 2, 1, out);
+}
+
+int ms_infer_rms_norm_backward_recompute(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  return infer_norm_backward(node, in, rms_norm_stats(&in[0]), 1, 1, out);
 }

@@ -56,6 +56,7 @@ static int make_training(ms_graph *graph, int fuse) {
   if (fuse) MS_TRY(ms_graph_rewrite(graph, 0));
   MS_TRY(ms_graph_differentiate(graph));
   if (fuse) MS_TRY(ms_graph_rewrite_backward(graph));
+  if (fuse) MS_TRY(ms_graph_rematerialize(graph));
   MS_TRY(ms_graph_insert_recomputation(graph));
   return ms_graph_prune(graph);
 }

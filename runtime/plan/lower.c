@@ -239,18 +239,29 @@ static void place_inputs(ms_lowering *l) {
   }
 }
 
-/* An elementwise kernel writes over its first input when nobody reads that again. */
-static int reuse_input(const ms_lowering *l, int node, ms_place *at) {
+/* The bytes of input i are free for output o: of its size, and nobody reads them again. */
+static int may_reuse(const ms_lowering *l, int node, int o, int i) {
   const ms_node *n = &l->graph->nodes[node];
-  const ms_kernel *kernel = ms_device_kernel(l->plan->config.device, n->op);
-  if (!n->inputs || !kernel || !kernel->in_place) return 0;
-  int in = l->root[n->in[0]], out = l->root[n->out[0]];
+  int in = l->root[n->in[i]], out = l->root[n->out[o]];
   const ms_value *source = &l->graph->values[in];
   if (source->kind != MS_VALUE_NODE || l->last_use[in] != node || l->at[in].buffer < 0) return 0;
   if (l->plan->buffer[l->at[in].buffer].arena != MS_ARENA_ACTIVATIONS) return 0;
   if (value_bytes(&source->info) != value_bytes(&l->graph->values[out].info)) return 0;
-  *at = l->at[in];
+  for (int other = 0; other < n->outputs; other++)
+    if (l->at[l->root[n->out[other]]].buffer == l->at[in].buffer) return 0;
   return 1;
+}
+
+/* A kernel writes an output over the first input that it may be written over. */
+static int reuse_input(const ms_lowering *l, int node, int o, ms_place *at) {
+  const ms_node *n = &l->graph->nodes[node];
+  const ms_kernel *kernel = ms_device_kernel(l->plan->config.device, n->op);
+  for (int i = 0; kernel && i < n->inputs; i++) {
+    if (!(kernel->in_place & MS_OVER(o, i)) || !may_reuse(l, node, o, i)) continue;
+    *at = l->at[l->root[n->in[i]]];
+    return 1;
+  }
+  return 0;
 }
 
 static int place_outputs(ms_lowering *l, int node) {
@@ -258,7 +269,7 @@ static int place_outputs(ms_lowering *l, int node) {
   for (int o = 0; o < n->outputs; o++) {
     int root = n->out[o];
     if (l->at[root].buffer >= 0) continue;
-    if (o == 0 && reuse_input(l, node, &l->at[root])) continue;
+    if (reuse_input(l, node, o, &l->at[root])) continue;
     MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_ACTIVATIONS, MS_CAT_ACTIVATIONS,
                           value_bytes(&l->graph->values[root].info), ms_op_row_of(n->op)->name, &l->at[root].buffer));
   }

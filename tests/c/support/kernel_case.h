@@ -188,6 +188,29 @@ static inline void assert_same_outputs(const kernel_case *c, void *const *other,
   }
 }
 
+/* With each output over each input that the kernel lets it lie over, and as many outputs over inputs as there can be at
+** once. `again` has outputs of its own. */
+static inline void run_in_place(const kernel_case *c, const ms_kernel_call *again) {
+  const unsigned in_place = kernel_of(c->call.op)->in_place;
+  for (int shift = 0; shift < again->outputs * again->inputs; shift++) {
+    ms_kernel_call call = *again;
+    unsigned inputs = 0, outputs = 0; /* that lie over another */
+    for (int n = 0; n < again->outputs * again->inputs; n++) {
+      const int pair = (n + shift) % (again->outputs * again->inputs);
+      const int o = pair / again->inputs, i = pair % again->inputs;
+      if (!(in_place & MS_OVER(o, i)) || inputs & (1u << i) || outputs & (1u << o)) continue;
+      if (tensor_bytes(&again->in[i]) != tensor_bytes(&again->out[o])) continue;
+      inputs |= 1u << i;
+      outputs |= 1u << o;
+      memcpy(call.out_data[o], again->in_data[i], (size_t)tensor_bytes(&again->in[i]));
+      call.in_data[i] = call.out_data[o];
+    }
+    if (!outputs) return;
+    run_once((kernel_case *)c, call, 1);
+    assert_same_outputs(c, call.out_data, 0, "in place");
+  }
+}
+
 /* Runs the case and its repetitions. Outputs stay in c. Kernels that update outputs (optimizers) use run_once. */
 static inline void run_case(kernel_case *c) {
   ms_kernel_call again = c->call;
@@ -199,12 +222,7 @@ static inline void run_case(kernel_case *c) {
     run_once(c, again, TEAM);
     assert_same_outputs(c, again.out_data, 1, "three threads");
   }
-  if (kernel_of(c->call.op)->in_place && again.inputs && tensor_bytes(&again.in[0]) == tensor_bytes(&again.out[0])) {
-    memcpy(again.out_data[0], again.in_data[0], (size_t)tensor_bytes(&again.in[0]));
-    again.in_data[0] = again.out_data[0];
-    run_once(c, again, 1);
-    assert_same_outputs(c, again.out_data, 0, "in place");
-  }
+  run_in_place(c, &again);
   for (int i = 0; i < again.outputs; i++) free(again.out_data[i]);
 }
 
