@@ -450,7 +450,7 @@ typedef struct ms_peak {
   /* No places of buffers could need less: state, and of a rank's own memory, of what its group gathers, and of what smaller
   ** groups do, each the most that is in use at one instruction. */
   double least_bytes;
-  int buffers; /* of those that are not state: how many are in use there */
+  int buffers; /* of gradient chunks and those that are not state: how many are in use there */
 } ms_peak;
 typedef struct ms_peak_buffer {
   int category; /* enum ms_category */

@@ -103,8 +103,10 @@ static int run_rms_norm(const ms_kernel_call *call) {
   return MS_OK;
 }
 
-/* A row's sum is written before its result, which reads the sum. */
-#define IN_PLACE (MS_OVER(0, 0) | MS_OVER(0, 1) | MS_OVER(2, 0) | MS_OVER(2, 1))
+/* A row's sum is written before its result, which reads the sum: both may lie over either summand. */
+#define OVER_SUMMANDS (MS_OVER(0, 0) | MS_OVER(0, 1) | MS_OVER(2, 0) | MS_OVER(2, 1))
 
-const ms_kernel ms_cpu_layer_norm = {.prepare = prepare, .run = run_layer_norm, .in_place = IN_PLACE};
-const ms_kernel ms_cpu_rms_norm = {.prepare = prepare, .run = run_rms_norm, .in_place = IN_PLACE};
+const ms_kernel ms_cpu_layer_norm = {.prepare = prepare, .run = run_layer_norm, .in_place = MS_OVER(0, 0)};
+const ms_kernel ms_cpu_rms_norm = {.prepare = prepare, .run = run_rms_norm, .in_place = MS_OVER(0, 0)};
+const ms_kernel ms_cpu_add_layer_norm = {.prepare = prepare, .run = run_layer_norm, .in_place = OVER_SUMMANDS};
+const ms_kernel ms_cpu_add_rms_norm = {.prepare = prepare, .run = run_rms_norm, .in_place = OVER_SUMMANDS};

@@ -83,7 +83,8 @@ MS_INLINE void second_pass(const row *r, int bf16, int centred, int adds, int ag
 /* A channel vector in f32, widened into a scratch row of the part where it is not. */
 MS_INLINE const float *channels(const ms_kernel_call *call, int input, int part, int scratch) {
   const int64_t n = ms_row_length(&call->in[X]);
-  return ms_block_in(call->in_data[input], call->in[input].dtype, 0, n, ms_scratch_row(call, part, SCRATCH, scratch, n));
+  return ms_block_in(call->in_data[input], call->in[input].dtype, 0, n,
+                     ms_scratch_row(call, part, SCRATCH, scratch, n));
 }
 
 MS_INLINE void backward_rows(const ms_kernel_call *call, int part, int64_t begin, int64_t end, int bf16, int centred) {
@@ -162,10 +163,18 @@ static int run_rms_norm(const ms_kernel_call *call) {
   return MS_OK;
 }
 
-/* dx and the result over x, dy or what is added; the channels' gradients are written when all has been read. */
-#define IN_PLACE                                                                                                    \
-  (MS_OVER(0, X) | MS_OVER(0, DY) | MS_OVER(0, LATER) | MS_OVER(0, LATER + 1) | MS_OVER(2, X) | MS_OVER(2, DY) |     \
-   MS_OVER(2, LATER) | MS_OVER(2, LATER + 1) | MS_OVER(3, X) | MS_OVER(3, DY) | MS_OVER(3, LATER) | MS_OVER(3, LATER + 1))
+/* dx and the result over x, dy or what is added, but not over channels, which every row reads. */
+#define DX_OVER (MS_OVER(0, X) | MS_OVER(0, DY))
 
-const ms_kernel ms_cpu_layer_norm_backward = {.prepare = prepare, .run = run_layer_norm, .in_place = IN_PLACE};
-const ms_kernel ms_cpu_rms_norm_backward = {.prepare = prepare, .run = run_rms_norm, .in_place = IN_PLACE};
+const ms_kernel ms_cpu_layer_norm_backward = {
+    .prepare = prepare, .run = run_layer_norm, .in_place = DX_OVER | MS_OVER(0, LATER)};
+const ms_kernel ms_cpu_rms_norm_backward = {
+    .prepare = prepare, .run = run_rms_norm, .in_place = DX_OVER | MS_OVER(0, LATER)};
+const ms_kernel ms_cpu_layer_norm_backward_recompute = {.prepare = prepare,
+                                                        .run = run_layer_norm,
+                                                        .in_place = DX_OVER | MS_OVER(0, LATER + 1) | MS_OVER(3, X) |
+                                                                    MS_OVER(3, DY) | MS_OVER(3, LATER + 1)};
+const ms_kernel ms_cpu_rms_norm_backward_recompute = {.prepare = prepare,
+                                                      .run = run_rms_norm,
+                                                      .in_place = DX_OVER | MS_OVER(0, LATER) | MS_OVER(2, X) |
+                                                                  MS_OVER(2, DY) | MS_OVER(2, LATER)};

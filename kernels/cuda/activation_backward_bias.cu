@@ -69,8 +69,7 @@ template <class T, class G> int run_typed(const ms_kernel_call *call) {
                              again ? static_cast<T *>(call->out_data[call->outputs - 1]) : nullptr,
                              c.columns,
                              static_cast<int>(call->attrs.i[2])};
-  const int aligned =
-      ms_cuda_aligned(f.a) && ms_cuda_aligned(f.dy) && ms_cuda_aligned(f.dx) && ms_cuda_aligned(f.y);
+  const int aligned = ms_cuda_aligned(f.a) && ms_cuda_aligned(f.dy) && ms_cuda_aligned(f.dx) && ms_cuda_aligned(f.y);
   MS_TRY((ms_run_columns<ms_lanes<T>>(call, f, c, aligned, partial)));
   if (call->op == MS_OP_activation_backward_recompute) return MS_OK;
   return ms_join_to<ms_column_sum>(call, 1, partial, c, 1.0f);

@@ -129,8 +129,10 @@ int run(const ms_kernel_call *call) {
 
 } // namespace
 
-/* Each thread writes where it alone has read. */
-constexpr unsigned IN_PLACE = MS_OVER(0, 0) | MS_OVER(0, 1) | MS_OVER(2, 0) | MS_OVER(2, 1);
+/* Each thread writes where it alone has read: both results may lie over either summand. */
+constexpr unsigned OVER_SUMMANDS = MS_OVER(0, 0) | MS_OVER(0, 1) | MS_OVER(2, 0) | MS_OVER(2, 1);
 
-extern const ms_kernel ms_cuda_layer_norm = {nullptr, run, nullptr, IN_PLACE};
-extern const ms_kernel ms_cuda_rms_norm = {nullptr, run, nullptr, IN_PLACE};
+extern const ms_kernel ms_cuda_layer_norm = {nullptr, run, nullptr, MS_OVER(0, 0)};
+extern const ms_kernel ms_cuda_rms_norm = {nullptr, run, nullptr, MS_OVER(0, 0)};
+extern const ms_kernel ms_cuda_add_layer_norm = {nullptr, run, nullptr, OVER_SUMMANDS};
+extern const ms_kernel ms_cuda_add_rms_norm = {nullptr, run, nullptr, OVER_SUMMANDS};

@@ -213,10 +213,12 @@ int run(const ms_kernel_call *call) {
 
 } // namespace
 
-/* dx and the result over x, dy or what is added; the channels' gradients are written when all has been read. */
-constexpr unsigned IN_PLACE = MS_OVER(0, X) | MS_OVER(0, DY) | MS_OVER(0, LATER) | MS_OVER(0, LATER + 1) |
-                              MS_OVER(2, X) | MS_OVER(2, DY) | MS_OVER(2, LATER) | MS_OVER(2, LATER + 1) |
-                              MS_OVER(3, X) | MS_OVER(3, DY) | MS_OVER(3, LATER) | MS_OVER(3, LATER + 1);
+/* dx and the result over x, dy or what is added, but not over channels, which every row reads. */
+constexpr unsigned DX_OVER = MS_OVER(0, X) | MS_OVER(0, DY);
 
-extern const ms_kernel ms_cuda_layer_norm_backward = {prepare, run, nullptr, IN_PLACE};
-extern const ms_kernel ms_cuda_rms_norm_backward = {prepare, run, nullptr, IN_PLACE};
+extern const ms_kernel ms_cuda_layer_norm_backward = {prepare, run, nullptr, DX_OVER | MS_OVER(0, LATER)};
+extern const ms_kernel ms_cuda_rms_norm_backward = {prepare, run, nullptr, DX_OVER | MS_OVER(0, LATER)};
+extern const ms_kernel ms_cuda_layer_norm_backward_recompute = {
+    prepare, run, nullptr, DX_OVER | MS_OVER(0, LATER + 1) | MS_OVER(3, X) | MS_OVER(3, DY) | MS_OVER(3, LATER + 1)};
+extern const ms_kernel ms_cuda_rms_norm_backward_recompute = {
+    prepare, run, nullptr, DX_OVER | MS_OVER(0, LATER) | MS_OVER(2, X) | MS_OVER(2, DY) | MS_OVER(2, LATER)};

@@ -31,7 +31,7 @@ static int64_t state_offset(const ms_exec *exec, int buffer) {
 void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref) {
   if (ref->buffer < 0) return NULL;
   const ms_buffer *buffer = &exec->plan->buffer[ref->buffer];
-  int persists = buffer->arena == MS_ARENA_STATE || buffer->arena == MS_ARENA_MASTERS;
+  int persists = buffer->phase < 0 && (buffer->arena == MS_ARENA_STATE || buffer->arena == MS_ARENA_MASTERS);
   int64_t offset = persists ? state_offset(exec, ref->buffer) : buffer->offset;
   char *block = ms_state_block(exec->state, buffer->arena);
   if (buffer->ranks) { /* gathered by neighbours, in the block of the first of them */

@@ -59,8 +59,8 @@ int ms_infer_add_rms_norm(const ms_node *node, const ms_value_info *in, ms_value
 
 /* Inputs x, gain, stats, dy and perhaps a gradient that joins dx; outputs dx and the channels' gradients. Of `again` the
 ** norm's result too, as the last output, for which a bias stands behind dy where there are two channels. */
-static int infer_norm_backward(const ms_node *node, const ms_value_info *in, ms_value_info stats, int channels, int again,
-                               ms_value_info *out) {
+static int infer_norm_backward(const ms_node *node, const ms_value_info *in, ms_value_info stats, int channels,
+                               int again, ms_value_info *out) {
   static const char *const what[] = {"x", "the gain", "the statistics", "dy", "the gradient to add"};
   const int bias = again && channels == 2 ? 4 : -1;
   MS_TRY(check_normalized(node, &in[0]));

@@ -4,12 +4,13 @@
 ** make program order real. Places are found by pack.c, or were found for an earlier plan of the same graph.
 **
 ** Arenas are fullest at different times, so private buffers also take bytes of the communicated arena while nothing is
-** communicated there, and workspace those of activations. What peers read is placed before, by itself: its offsets
-** are equal on all ranks, whatever else these hold.
+** communicated there, activations those of gradient chunks before these are written, and workspace those of activations.
+** What peers read is placed before, by itself: its offsets are equal on all ranks, whatever else these hold.
 */
 #include <stdlib.h>
 
 #include "plan/kept.h"
+#include "plan/lower.h"
 #include "plan/pack.h"
 #include "plan/plan.h"
 
@@ -23,7 +24,7 @@ static const struct {
   int category, in[MS_PACK_ARENAS], arenas;
 } kinds[KINDS] = {
     {MS_CAT_COMMUNICATION, {MS_ARENA_COMM}, 1},
-    {MS_CAT_ACTIVATIONS, {MS_ARENA_COMM, MS_ARENA_ACTIVATIONS}, 2},
+    {MS_CAT_ACTIVATIONS, {MS_ARENA_COMM, MS_ARENA_STATE, MS_ARENA_ACTIVATIONS}, 3},
     {MS_CAT_WORKSPACE, {MS_ARENA_ACTIVATIONS, MS_ARENA_WORKSPACE}, 2},
     {MS_CAT_GATHERED, {MS_ARENA_GATHERED}, 1},
     {MS_CAT_GATHERED, {MS_ARENA_GROUPED}, 1},
@@ -36,7 +37,9 @@ typedef struct layout {
   ms_packing_item *item, *packed; /* of each member */
   int *rank;                      /* [positions + 1] of program positions among those that members begin or end at */
   int positions;
-  int64_t base[MS_ARENAS]; /* where what does not outlive a phase begins */
+  int64_t base[MS_ARENAS]; /* where what does not outlive a phase begins; in STATE, where gradients do */
+  int64_t gradients;       /* bytes of STATE from there on that gradients have */
+  int *begin;              /* [units] since when gradients hold something in the phase (gradient_span.c) */
   int64_t communicated;    /* bytes of the communicated arena that what is communicated needs */
 } layout;
 
@@ -50,19 +53,14 @@ static int end_of(const layout *l, const ms_buffer *b, const ms_packing_item *it
 /* Programs that differ in other arenas alone give the same numbers. */
 static void number_positions(layout *l, int n) {
   for (int i = 0; i <= l->positions; i++) l->rank[i] = 0;
-  for (int i = 0; i < n; i++) {
-    const ms_buffer *b = &l->plan->buffer[l->member[i]];
-    l->rank[b->first] = 1;
-    l->rank[end_of(l, b, &l->item[i])] = 1;
-  }
+  for (int i = 0; i < n; i++) l->rank[l->item[i].first] = l->rank[l->item[i].last] = 1;
   for (int i = 0, seen = 0; i <= l->positions; i++) {
     seen += l->rank[i];
     l->rank[i] = seen;
   }
   for (int i = 0; i < n; i++) {
-    const ms_buffer *b = &l->plan->buffer[l->member[i]];
-    l->item[i].first = l->rank[b->first];
-    l->item[i].last = l->rank[end_of(l, b, &l->item[i])];
+    l->item[i].first = l->rank[l->item[i].first];
+    l->item[i].last = l->rank[l->item[i].last];
   }
 }
 
@@ -73,6 +71,34 @@ static int place_in(int kind, const ms_buffer *b) {
   for (int a = 0; a < kinds[kind].arenas; a++)
     if (b->arena == kinds[kind].in[a]) return a;
   return -1;
+}
+
+static int uses(int kind, int arena) {
+  for (int a = 0; a < kinds[kind].arenas; a++)
+    if (kinds[kind].in[a] == arena) return 1;
+  return 0;
+}
+
+/* Gradient chunks, in use since they are written. Returns how many bytes of STATE are free before that. */
+static int64_t collect_gradients(layout *l, int phase, int kind, int *members) {
+  const ms_plan *plan = l->plan;
+  int written = 0, n = *members;
+  if (!l->gradients || !uses(kind, MS_ARENA_STATE)) return 0;
+  ms_gradients_begin(plan, phase, l->begin);
+  for (int u = 0; u < plan->model->units; u++) written |= l->begin[u] > 0;
+  if (!written) return 0;
+  for (int u = 0; u < plan->model->units; u++) {
+    const ms_buffer *b = &plan->buffer[ms_state_buffer(u, MS_STATE_GRADIENT)];
+    if (!b->bytes) continue;
+    l->member[n] = ms_state_buffer(u, MS_STATE_GRADIENT);
+    l->item[n++] = (ms_packing_item){.bytes = align_up(b->bytes),
+                                     .first = l->begin[u],
+                                     .last = l->positions,
+                                     .arena = place_in(kind, b),
+                                     .offset = b->offset - l->base[MS_ARENA_STATE]};
+  }
+  *members = n;
+  return l->gradients;
 }
 
 /* Buffers of a phase that lie in any of the kind's arenas, or want to; returns how many want to. */
@@ -90,6 +116,8 @@ static int collect(layout *l, int phase, int kind, int *members) {
                                      .ranks = b->ranks,
                                      .arena = wants ? -1 : arena,
                                      .offset = wants ? 0 : b->offset - l->base[b->arena]};
+    l->item[n - 1].first = b->first;
+    l->item[n - 1].last = end_of(l, b, &l->item[n - 1]);
   }
   *members = n;
   return wanting;
@@ -100,9 +128,12 @@ static int layout_phase(layout *l, int phase, int kind) {
   int n;
   int64_t room[MS_PACK_ARENAS] = {0};
   if (!collect(l, phase, kind, &n)) return MS_OK;
+  int64_t lent = collect_gradients(l, phase, kind, &n);
   number_positions(l, n);
-  for (int a = 0; a < kinds[kind].arenas - 1; a++)
-    room[a] = plan->arena_bytes[kinds[kind].in[a]] - l->base[kinds[kind].in[a]];
+  for (int a = 0; a < kinds[kind].arenas - 1; a++) {
+    int arena = kinds[kind].in[a];
+    room[a] = arena == MS_ARENA_STATE ? lent : plan->arena_bytes[arena] - l->base[arena];
+  }
   const ms_packing_item *packed = ms_kept_packing(l->traced, l->item, n, room);
   if (!packed) {
     for (int i = 0; i < n; i++) l->packed[i] = l->item[i];
@@ -112,6 +143,7 @@ static int layout_phase(layout *l, int phase, int kind) {
   }
   for (int i = 0; i < n; i++) {
     ms_buffer *b = &plan->buffer[l->member[i]];
+    if (b->phase < 0) continue;
     b->arena = kinds[kind].in[packed[i].arena];
     b->offset = l->base[b->arena] + packed[i].offset;
     int64_t end = b->offset + packed[i].bytes;
@@ -141,7 +173,7 @@ static int layout_kind(layout *l, int kind) {
 
 /* ---- how large the communicated arena is ------------------------------------------------------------------------ */
 
-/* What is communicated and activations together need no less. live: [positions + 2]. */
+/* What is communicated and activations together need no less, beside what gradients lend. live: [positions + 2]. */
 static int64_t least_together(const layout *l, int64_t *live) {
   int64_t most = 0;
   for (int phase = 0; phase < MS_PHASES; phase++) {
@@ -152,6 +184,10 @@ static int64_t least_together(const layout *l, int64_t *live) {
       live[b->first] += align_up(b->bytes);
       live[(b->last < l->positions ? b->last : l->positions) + 1] -= align_up(b->bytes);
     }
+    ms_gradients_begin(l->plan, phase, l->begin);
+    live[0] -= l->gradients;
+    for (int u = 0; u < l->plan->model->units && l->gradients; u++)
+      live[l->begin[u]] += align_up(l->plan->buffer[ms_state_buffer(u, MS_STATE_GRADIENT)].bytes);
     int64_t sum = 0;
     for (int i = 0; i <= l->positions; i++) {
       sum += live[i];
@@ -203,7 +239,18 @@ static int layout_activations(layout *l) {
   return layout_kind(l, ACTIVATIONS);
 }
 
+/* The gradient chunks of all units follow one another in STATE. */
+static void find_gradients(layout *l) {
+  for (int u = 0; u < l->plan->model->units; u++) {
+    const ms_buffer *b = &l->plan->buffer[ms_state_buffer(u, MS_STATE_GRADIENT)];
+    if (!b->bytes) continue;
+    if (!l->gradients) l->base[MS_ARENA_STATE] = b->offset;
+    l->gradients = b->offset + align_up(b->bytes) - l->base[MS_ARENA_STATE];
+  }
+}
+
 static int layout_all(layout *l) {
+  find_gradients(l);
   for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++)
     l->plan->arena_bytes[arena] = l->base[arena] = layout_lasting(l->plan, arena);
   MS_TRY(layout_kind(l, COMMUNICATED));
@@ -217,16 +264,18 @@ int ms_plan_layout(ms_plan *plan, const ms_graph *traced) {
   layout l = {.plan = plan, .traced = traced};
   for (int phase = 0; phase < MS_PHASES; phase++)
     if (plan->phase[phase].n > l.positions) l.positions = plan->phase[phase].n;
+  l.begin = ms_calloc(plan->model->units, sizeof *l.begin);
   l.member = ms_calloc(plan->buffers, sizeof *l.member);
   l.item = ms_calloc(plan->buffers, sizeof *l.item);
   l.packed = ms_calloc(plan->buffers, sizeof *l.packed);
   l.rank = ms_calloc(l.positions + 1, sizeof *l.rank);
-  int rc = l.member && l.item && l.packed && l.rank ? layout_all(&l) : MS_ENOMEM;
+  int rc = l.begin && l.member && l.item && l.packed && l.rank ? layout_all(&l) : MS_ENOMEM;
   plan->category_bytes[MS_CAT_ACTIVATIONS] =
       plan->arena_bytes[MS_ARENA_ACTIVATIONS] + plan->arena_bytes[MS_ARENA_COMM] - l.communicated;
   plan->category_bytes[MS_CAT_WORKSPACE] += plan->arena_bytes[MS_ARENA_WORKSPACE];
   plan->category_bytes[MS_CAT_COMMUNICATION] = l.communicated;
   plan->category_bytes[MS_CAT_GATHERED] = plan->arena_bytes[MS_ARENA_GATHERED] + plan->arena_bytes[MS_ARENA_GROUPED];
+  free(l.begin);
   free(l.member);
   free(l.item);
   free(l.packed);

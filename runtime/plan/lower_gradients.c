@@ -188,6 +188,22 @@ static int reduce_over_replicas(ms_lowering *l, int unit, const gradients *from,
   return send(l, unit, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, parts, part);
 }
 
+/* Where gradients are written anew, activations may have lain in the chunk until now (gradient_span.c): nobody else
+** writes between the segments, and what sums a whole chunk reads it. */
+static int zero_between_segments(ms_lowering *l, int unit) {
+  const ms_unit *u = &l->model->unit[unit];
+  int gradient = ms_state_buffer(unit, MS_STATE_GRADIENT);
+  if (l->phase != (sync_of(l) == MS_SYNC_EVERY ? MS_PHASE_FIRST : MS_PHASE_LAST)) return MS_OK;
+  int64_t end = 0;
+  for (int s = 0; s < u->segments; s++) {
+    const ms_segment *seg = &u->segment[s];
+    if (seg->frozen) continue;
+    MS_TRY(fill_zero(l, gradient, 4 * end, MS_F32, seg->local - end, u->name));
+    end = seg->local + seg->chunk;
+  }
+  return fill_zero(l, gradient, 4 * end, MS_F32, u->trainable_count - end, u->name);
+}
+
 /* From this rank's gradients of the micro-batch as far as its phase goes. */
 static int reduce_unit(ms_lowering *l, int unit) {
   const ms_model *model = l->model;
@@ -220,7 +236,10 @@ fail:
 int ms_lower_reduce_completed(ms_lowering *l, int node) {
   if (!l->ends[node]) return MS_OK;
   for (int u = 0; u < l->model->units; u++)
-    if (l->use[u].gradient_last == node) MS_TRY(reduce_unit(l, u));
+    if (l->use[u].gradient_last == node) {
+      MS_TRY(reduce_unit(l, u));
+      MS_TRY(zero_between_segments(l, u));
+    }
   return MS_OK;
 }
 

@@ -4,7 +4,7 @@
 
 #include "plan/kept.h"
 
-enum { MS_PACK_ARENAS = 2 };
+enum { MS_PACK_ARENAS = 3 };
 
 /* Gives an arena (0 to arenas - 1) and an offset in it to every item that has none. Items of one arena that live at once,
 ** or differ in ranks, share no byte. In an arena before the last, what is placed ends within room[arena], so it takes only

@@ -26,7 +26,8 @@ enum ms_stream {
   MS_STREAMS = 4
 };
 
-/* Arenas. STATE and MASTERS live as long as the training state; the others are reused from phase to phase. */
+/* Arenas. STATE and MASTERS live as long as the training state; the others are reused from phase to phase. Activations of a
+** phase that writes gradients anew also lie in STATE, in the gradient chunks until these are written. */
 enum ms_arena {
   MS_ARENA_STATE = 0,       /* masters, optimizer, gradient chunks, step scalars; private */
   MS_ARENA_MASTERS = 1,     /* whole units whose masters peers read in place; one copy for the shard group, each rank
@@ -189,6 +190,12 @@ typedef struct ms_access {
 /* All accesses of an instruction, at most `capacity`; returns how many there are. An output that is read too (accumulate,
 ** optimizers) counts as a write. */
 int ms_instr_accesses(const ms_plan *plan, const ms_instr *instr, ms_access *access, int capacity);
+/* 1 when an instruction reads what a buffer held before it, or adds to it; 0 when it writes it, or leaves it alone
+** (gradient_span.c). */
+int ms_instr_needs(const ms_instr *instr, int buffer);
+/* Since when each unit's gradient chunk holds something in a phase. begin: [units] the program position (events do not
+** count) that first writes it, in a phase that needs nothing of what was there; 0 in any other: from the beginning. */
+void ms_gradients_begin(const ms_plan *plan, int phase, int *begin);
 /* How many accesses an instruction can have: the capacity that is always enough. */
 int ms_instr_access_limit(const ms_instr *instr);
 ms_ref ms_ref_bytes(int buffer, int64_t bytes);

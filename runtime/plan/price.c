@@ -3,6 +3,7 @@
 **
 ** Everything is read off the finished plan, its collectives and the lifetimes of its buffers, so a price is what runs.
 */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -168,25 +169,32 @@ fail:
 /* Memory that only buffers of one kind can share: with whom a rank shares it differs. */
 enum { OWN = 1, OF_GROUP = 2, OF_SMALLER_GROUP = 4, ANY = 7 };
 
+/* Of the state only gradients, which lend their bytes until they are written. */
 static int memory_of(const ms_buffer *b) {
-  if (b->arena == MS_ARENA_STATE || b->arena == MS_ARENA_MASTERS) return 0;
+  int is_state = b->phase < 0 && (b->arena == MS_ARENA_STATE || b->arena == MS_ARENA_MASTERS);
+  if (is_state) return b->category == MS_CAT_GRADIENTS ? OWN : 0;
   return b->arena == MS_ARENA_GATHERED ? OF_GROUP : b->arena == MS_ARENA_GROUPED ? OF_SMALLER_GROUP : OWN;
 }
 
-static int in_use(const ms_buffer *b, int phase, int position) {
-  if (!memory_of(b)) return 0;
-  return b->phase < 0 || (b->phase == phase && b->first >= 0 && b->first <= position && position <= b->last);
+/* Since when a buffer holds something in a phase, and until when; 0 when it does not. begin: ms_gradients_begin's. */
+static int in_use_of(const ms_plan *plan, int buffer, int phase, const int *begin, int *first, int *last) {
+  const ms_buffer *b = &plan->buffer[buffer];
+  if (b->phase >= 0 && (b->phase != phase || b->first < 0)) return 0;
+  *first = b->category == MS_CAT_GRADIENTS ? begin[buffer / MS_STATE_BUFFERS] : b->phase < 0 ? 0 : b->first;
+  *last = b->phase < 0 ? INT_MAX : b->last;
+  return 1;
 }
 
 /* The first position of a phase at which most bytes of some memories are in use; change is [n + 1], of zeros before and
 ** after. */
-static int64_t find_fullest(const ms_plan *plan, int phase, int n, int memories, int64_t *change, int *position) {
+static int64_t find_fullest(const ms_plan *plan, int phase, int n, int memories, const int *begin, int64_t *change,
+                            int *position) {
   for (int i = 0; i < plan->buffers; i++) {
     const ms_buffer *b = &plan->buffer[i];
-    if (!(memory_of(b) & memories)) continue;
-    if (b->phase >= 0 && (b->phase != phase || b->first < 0)) continue;
-    change[b->phase < 0 ? 0 : b->first] += b->bytes;
-    change[b->phase < 0 || b->last >= n ? n : b->last + 1] -= b->bytes;
+    int first, last;
+    if (!(memory_of(b) & memories) || !in_use_of(plan, i, phase, begin, &first, &last)) continue;
+    change[first] += b->bytes;
+    change[last >= n ? n : last + 1] -= b->bytes;
   }
   int64_t bytes = 0, most = -1;
   for (int i = 0; i <= n; i++) {
@@ -199,11 +207,10 @@ static int64_t find_fullest(const ms_plan *plan, int phase, int n, int memories,
   return most;
 }
 
-/* State is there always: what the categories hold without the arenas that are used again. */
+/* State is there always: what the categories hold without the arenas that are used again, and without gradients. */
 static void add_state(const ms_plan *plan, ms_peak *peak) {
   peak->bytes[MS_CAT_PARAMETERS] = (double)plan->category_bytes[MS_CAT_PARAMETERS];
   peak->bytes[MS_CAT_OPTIMIZER] = (double)plan->category_bytes[MS_CAT_OPTIMIZER];
-  peak->bytes[MS_CAT_GRADIENTS] = (double)plan->category_bytes[MS_CAT_GRADIENTS];
   peak->bytes[MS_CAT_WORKSPACE] =
       (double)(plan->category_bytes[MS_CAT_WORKSPACE] - plan->arena_bytes[MS_ARENA_WORKSPACE]);
 }
@@ -214,7 +221,7 @@ static const char *maker_of(const program *p, const ms_buffer *b) {
 }
 
 /* Where most bytes are in use, over all phases; least: the most of each memory by itself. */
-static int find_peak_phase(const ms_plan *plan, int *phase, int *position, double *least) {
+static int find_peak_phase(const ms_plan *plan, int *begin, int *phase, int *position, double *least) {
   int64_t most = -1, of_memory[3] = {0};
   for (int i = 0; i < MS_PHASES; i++) {
     program p;
@@ -222,9 +229,10 @@ static int find_peak_phase(const ms_plan *plan, int *phase, int *position, doubl
     MS_TRY(read_program(plan, i, &p));
     int64_t *change = ms_calloc(p.n + 1, sizeof *change);
     int at = 0, elsewhere;
-    int64_t bytes = change ? find_fullest(plan, i, p.n, ANY, change, &at) : -1;
+    ms_gradients_begin(plan, i, begin);
+    int64_t bytes = change ? find_fullest(plan, i, p.n, ANY, begin, change, &at) : -1;
     for (int m = 0; m < 3 && change; m++) {
-      int64_t alone = find_fullest(plan, i, p.n, 1 << m, change, &elsewhere);
+      int64_t alone = find_fullest(plan, i, p.n, 1 << m, begin, change, &elsewhere);
       if (alone > of_memory[m]) of_memory[m] = alone;
     }
     int rc = change ? MS_OK : MS_ENOMEM;
@@ -241,14 +249,10 @@ static int find_peak_phase(const ms_plan *plan, int *phase, int *position, doubl
   return MS_OK;
 }
 
-int ms_plan_peak_use(const ms_plan *plan, ms_peak *peak, int capacity, ms_peak_buffer *buffer) {
-  program p;
-  int position = 0;
-  *peak = (ms_peak){0};
-  MS_TRY(find_peak_phase(plan, &peak->phase, &position, &peak->least_bytes));
-  MS_TRY(read_program(plan, peak->phase, &p));
-  const ms_instr *instr = &p.phase->instr[p.at[position]];
-  peak->instruction = p.at[position];
+static void describe_peak(const ms_plan *plan, const program *p, int position, const int *begin, ms_peak *peak,
+                          int capacity, ms_peak_buffer *buffer) {
+  const ms_instr *instr = &p->phase->instr[p->at[position]];
+  peak->instruction = p->at[position];
   peak->backward = instr->backward;
   peak->op = instr->kind == MS_INSTR_KERNEL ? ms_op_row_of(instr->call->op)->name : ms_coll_name(instr->coll->kind);
   peak->scope = instr->scope;
@@ -256,13 +260,28 @@ int ms_plan_peak_use(const ms_plan *plan, ms_peak *peak, int capacity, ms_peak_b
   for (int c = 0; c < MS_CATEGORIES; c++) peak->least_bytes += peak->bytes[c];
   for (int i = 0; i < plan->buffers; i++) {
     const ms_buffer *b = &plan->buffer[i];
-    if (!in_use(b, peak->phase, position) || !b->bytes) continue;
+    int first, last;
+    if (!memory_of(b) || !b->bytes || !in_use_of(plan, i, peak->phase, begin, &first, &last)) continue;
+    if (position < first || position > last) continue;
     peak->bytes[b->category] += (double)b->bytes;
     if (peak->buffers < capacity)
-      buffer[peak->buffers] = (ms_peak_buffer){b->category, (double)b->bytes, b->label, maker_of(&p, b)};
+      buffer[peak->buffers] = (ms_peak_buffer){b->category, (double)b->bytes, b->label, maker_of(p, b)};
     peak->buffers++;
   }
   for (int c = 0; c < MS_CATEGORIES; c++) peak->total_bytes += peak->bytes[c];
+}
+
+int ms_plan_peak_use(const ms_plan *plan, ms_peak *peak, int capacity, ms_peak_buffer *buffer) {
+  program p = {0};
+  int position = 0, rc = MS_OK, *begin = ms_calloc(plan->model->units, sizeof *begin);
+  *peak = (ms_peak){0};
+  if (!begin) return MS_ENOMEM;
+  MS_GOTO(find_peak_phase(plan, begin, &peak->phase, &position, &peak->least_bytes));
+  MS_GOTO(read_program(plan, peak->phase, &p));
+  ms_gradients_begin(plan, peak->phase, begin);
+  describe_peak(plan, &p, position, begin, peak, capacity, buffer);
+fail:
+  free(begin);
   free(p.at);
-  return MS_OK;
+  return rc;
 }

@@ -77,10 +77,21 @@ fail:
   return rc;
 }
 
+/* Buffers of all phases hold what was there before, unless the phase writes them anew: then no instruction needs it. */
+static void clear_needed(verifier *v) {
+  for (int i = 0; i < v->n; i++) {
+    const touch *t = &v->touches[i];
+    if (v->plan->buffer[t->access.buffer].phase < 0 && ms_instr_needs(&v->phase->instr[t->instr], t->access.buffer))
+      v->spans[t->access.buffer].first = 0;
+  }
+}
+
 /* What outlives the phase: buffers of all phases (the host writes inputs between them), and outputs, which it reads. */
 static void hold_lasting(verifier *v) {
+  clear_needed(v);
   for (int b = 0; b < v->plan->buffers; b++)
-    if (v->plan->buffer[b].phase < 0) v->spans[b] = (span){.buffer = b, .last = INT_MAX};
+    if (v->plan->buffer[b].phase < 0)
+      v->spans[b] = (span){.buffer = b, .first = v->spans[b].first > 0 ? v->spans[b].first : 0, .last = INT_MAX};
   for (int o = 0; o < v->plan->outputs; o++) {
     const ms_ref *at = &v->plan->output[o].at[v->phase_id];
     if (at->buffer >= 0 && v->spans[at->buffer].first >= 0) v->spans[at->buffer].last = INT_MAX;

@@ -39,7 +39,8 @@ static void activations_have_forwards_bits(void **state) {
     if (too_large(m.rows * m.columns)) continue;
     ms_value_info x = SHAPE(dtype, m.rows, m.columns), vector = SHAPE(MS_F32, m.columns);
     kernel_case forward = case_of(op), plain = case_of(MS_OP_activation_backward_bias);
-    kernel_case again = case_of(biased ? MS_OP_activation_backward_bias_recompute : MS_OP_activation_backward_recompute);
+    kernel_case again =
+        case_of(biased ? MS_OP_activation_backward_bias_recompute : MS_OP_activation_backward_recompute);
     again.call.attrs.i[2] = plain.call.attrs.i[2] = op == MS_OP_gelu        ? MS_ACT_GELU
                                                     : op == MS_OP_gelu_tanh ? MS_ACT_GELU_TANH
                                                                             : MS_ACT_SILU;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "kernels/cpu/shared.h"
+#include "plan/lower.h"
 #include "plan/pack.h"
 
 /* ---- what is shared ---- */
@@ -265,6 +266,67 @@ static void private_buffers_use_communicated_memory(void **state) {
   drop(&p);
 }
 
+/* How many buffers of a phase lie in gradient chunks; the one that is used last through `latest`, if there is any. */
+static int count_lent(const ms_plan *plan, int phase, ms_buffer **latest) {
+  int lent = 0;
+  *latest = NULL;
+  for (int b = 0; b < plan->buffers; b++) {
+    ms_buffer *buffer = &plan->buffer[b];
+    if (buffer->arena != MS_ARENA_STATE || buffer->phase != phase) continue;
+    assert_int_equal(buffer->category, MS_CAT_ACTIVATIONS);
+    if (buffer->first < 0 || !buffer->bytes) continue;
+    if (!*latest || buffer->last > (*latest)->last) *latest = buffer;
+    lent++;
+  }
+  return lent;
+}
+
+/* Moved onto the gradients of any unit that are written before its last use, a buffer is in use together with them. */
+static void expect_refused_in_written_gradients(planned *p, ms_buffer *buffer, const int *begin) {
+  const int64_t place = buffer->offset;
+  int tried = 0;
+  for (int u = 0; u < p->plan->model->units; u++) {
+    const ms_buffer *gradient = &p->plan->buffer[ms_state_buffer(u, MS_STATE_GRADIENT)];
+    if (!gradient->bytes || begin[u] > buffer->last) continue;
+    buffer->offset = gradient->offset;
+    assert_int_equal(ms_plan_verify(p->plan, MS_PHASE_FIRST), MS_ERACE);
+    ms_error_clear();
+    tried++;
+  }
+  buffer->offset = place;
+  must(ms_plan_verify(p->plan, MS_PHASE_FIRST));
+  assert_true(tried > 0);
+}
+
+/* What forward keeps lies in gradient chunks as long as nothing is written there; gradients that are added to hold
+** something all the time. */
+static void gradient_chunks_lend_their_bytes(void **state) {
+  (void)state;
+  for (int accumulate = 0; accumulate < 2; accumulate++) {
+    mlp_config c = network();
+    c.recompute = 0;
+    ms_plan_config config = planned_config();
+    config.accumulate = accumulate;
+    planned p = plan_with(&c, &config);
+    ms_buffer *latest, *none;
+    int *begin = calloc((size_t)p.plan->model->units, sizeof *begin);
+    assert_non_null(begin);
+    assert_true(count_lent(p.plan, MS_PHASE_FIRST, &latest) > 0);
+    ms_gradients_begin(p.plan, MS_PHASE_FIRST, begin);
+    expect_refused_in_written_gradients(&p, latest, begin);
+    for (int phase = MS_PHASE_NEXT; phase < MS_PHASES; phase++) {
+      assert_int_equal(count_lent(p.plan, phase, &none), 0);
+      ms_gradients_begin(p.plan, phase, begin);
+      for (int u = 0; u < p.plan->model->units; u++) assert_int_equal(begin[u], 0);
+    }
+    ms_peak peak;
+    must(ms_plan_peak_use(p.plan, &peak, 0, NULL));
+    assert_true(peak.total_bytes <= peak.least_bytes && peak.least_bytes <= (double)ms_plan_peak(p.plan));
+    free(begin);
+    drop(&p);
+  }
+}
+
 /* Chunks between reduce-scatter and all-reduce are no place for them: compute would wait for replicas in every unit. */
 static void M5_compute_waits_for_no_replica(void **state) {
   (void)state;
@@ -299,6 +361,7 @@ int main(void) {
       TEST(many_packings_come_and_go),
       TEST(packed_items_share_no_byte_and_keep_to_their_room),
       TEST(private_buffers_use_communicated_memory),
+      TEST(gradient_chunks_lend_their_bytes),
       TEST(M5_compute_waits_for_no_replica),
   };
   return cmocka_run_group_tests_name("plan reuse", tests, NULL, NULL);

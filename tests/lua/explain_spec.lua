@@ -225,12 +225,12 @@ describe("explain", function()
     local plan = compiled({ recompute = { { "2", true } } })
     -- What the block writes last is the next one's input: rows x dim of f32 or less.
     assert.is_true(price.activations(plan, "2") <= 4 * 16 * 32)
-    assert.is_true(price.activations(plan, "1") > 4 * 16 * 32 * 4)
+    assert.is_true(price.activations(plan, "1") > 4 * 16 * 32 * 2)
     local sum = 0
     for _, module in ipairs({ "0", "1", "2", "3", "4" }) do sum = sum + price.activations(plan, module) end
     assert.is_true(sum <= price.activations(plan, ""))
-    local bytes = plan:summary().bytes -- activations lie in communicated memory too
-    assert.is_true(price.activations(plan, "") <= bytes.activations + bytes.communication)
+    local bytes = plan:summary().bytes -- activations lie in communicated memory too, and where gradients will be
+    assert.is_true(price.activations(plan, "") <= bytes.activations + bytes.communication + bytes.gradients)
   end)
 
   it("R3 the peak is an instruction of the plan, with the buffers in use there", function()
@@ -247,11 +247,12 @@ describe("explain", function()
     local sum, buffers = 0, 0
     for category, bytes in pairs(peak.bytes) do
       sum = sum + bytes
-      assert.is_true(bytes <= summary.bytes[category], category)
+      local lent = category == "activations" and summary.bytes.gradients or 0
+      assert.is_true(bytes <= summary.bytes[category] + lent, category)
     end
     for _, buffer in ipairs(peak.buffers) do buffers = buffers + buffer.bytes end
     assert.equal(sum, peak.in_use)
-    local state = summary.bytes.parameters + summary.bytes.optimizer + summary.bytes.gradients
+    local state = summary.bytes.parameters + summary.bytes.optimizer
     assert.is_true(math.abs(state + buffers - sum) < 256) -- and the step's scalars
     assert.is_true(peak.in_use <= summary.peak_bytes and peak.in_use > 0.8 * summary.peak_bytes)
   end)
