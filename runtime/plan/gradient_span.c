@@ -5,7 +5,7 @@
 
 static int adds_to_outputs(const ms_kernel_call *call) {
   if (call->op == MS_OP_accumulate) return call->attrs.i[0] != 0;
-  return call->op == MS_OP_adamw || call->op == MS_OP_sgd;
+  return call->op == MS_OP_adamw || call->op == MS_OP_sgd || call->op == MS_OP_ema;
 }
 
 int ms_instr_needs(const ms_instr *instr, int buffer) {
@@ -19,10 +19,10 @@ int ms_instr_needs(const ms_instr *instr, int buffer) {
     return 0;
   }
   if (instr->kind != MS_INSTR_KERNEL) return 0;
-  for (int i = 0; i < instr->call.inputs; i++)
+  for (int i = 0; i < instr->call->inputs; i++)
     if (instr->in[i].buffer == buffer) return 1;
-  for (int o = 0; o < instr->call.outputs; o++)
-    if (instr->out[o].buffer == buffer && adds_to_outputs(&instr->call)) return 1;
+  for (int o = 0; o < instr->call->outputs; o++)
+    if (instr->out[o].buffer == buffer && adds_to_outputs(instr->call)) return 1;
   return 0;
 }
 
@@ -44,8 +44,8 @@ void ms_gradients_begin(const ms_plan *plan, int phase, int *begin) {
       for (int k = 0; k < instr->coll->parts; k++)
         note(plan, instr, instr->coll->part[k].shared.buffer, position, begin);
     } else if (instr->kind == MS_INSTR_KERNEL) {
-      for (int k = 0; k < instr->call.inputs; k++) note(plan, instr, instr->in[k].buffer, position, begin);
-      for (int k = 0; k < instr->call.outputs; k++) note(plan, instr, instr->out[k].buffer, position, begin);
+      for (int k = 0; k < instr->call->inputs; k++) note(plan, instr, instr->in[k].buffer, position, begin);
+      for (int k = 0; k < instr->call->outputs; k++) note(plan, instr, instr->out[k].buffer, position, begin);
     } else {
       continue;
     }
