@@ -39,7 +39,7 @@ typedef struct layout {
   int positions;
   int64_t base[MS_ARENAS]; /* where what does not outlive a phase begins; in STATE, where gradients do */
   int64_t gradients;       /* bytes of STATE from there on that gradients have */
-  int *begin;              /* [units] since when gradients hold something in the phase (gradient_span.c) */
+  int *begin;              /* [phases][units] since when gradients hold something (gradient_span.c) */
   int64_t communicated;    /* bytes of the communicated arena that what is communicated needs */
 } layout;
 
@@ -73,6 +73,8 @@ static int place_in(int kind, const ms_buffer *b) {
   return -1;
 }
 
+static int *begin_in(const layout *l, int phase) { return &l->begin[phase * l->plan->model->units]; }
+
 static int uses(int kind, int arena) {
   for (int a = 0; a < kinds[kind].arenas; a++)
     if (kinds[kind].in[a] == arena) return 1;
@@ -82,17 +84,17 @@ static int uses(int kind, int arena) {
 /* Gradient chunks, in use since they are written. Returns how many bytes of STATE are free before that. */
 static int64_t collect_gradients(layout *l, int phase, int kind, int *members) {
   const ms_plan *plan = l->plan;
+  const int *begin = begin_in(l, phase);
   int written = 0, n = *members;
   if (!l->gradients || !uses(kind, MS_ARENA_STATE)) return 0;
-  ms_gradients_begin(plan, phase, l->begin);
-  for (int u = 0; u < plan->model->units; u++) written |= l->begin[u] > 0;
+  for (int u = 0; u < plan->model->units; u++) written |= begin[u] > 0;
   if (!written) return 0;
   for (int u = 0; u < plan->model->units; u++) {
     const ms_buffer *b = &plan->buffer[ms_state_buffer(u, MS_STATE_GRADIENT)];
     if (!b->bytes) continue;
     l->member[n] = ms_state_buffer(u, MS_STATE_GRADIENT);
     l->item[n++] = (ms_packing_item){.bytes = align_up(b->bytes),
-                                     .first = l->begin[u],
+                                     .first = begin[u],
                                      .last = l->positions,
                                      .arena = place_in(kind, b),
                                      .offset = b->offset - l->base[MS_ARENA_STATE]};
@@ -184,10 +186,9 @@ static int64_t least_together(const layout *l, int64_t *live) {
       live[b->first] += align_up(b->bytes);
       live[(b->last < l->positions ? b->last : l->positions) + 1] -= align_up(b->bytes);
     }
-    ms_gradients_begin(l->plan, phase, l->begin);
     live[0] -= l->gradients;
     for (int u = 0; u < l->plan->model->units && l->gradients; u++)
-      live[l->begin[u]] += align_up(l->plan->buffer[ms_state_buffer(u, MS_STATE_GRADIENT)].bytes);
+      live[begin_in(l, phase)[u]] += align_up(l->plan->buffer[ms_state_buffer(u, MS_STATE_GRADIENT)].bytes);
     int64_t sum = 0;
     for (int i = 0; i <= l->positions; i++) {
       sum += live[i];
@@ -241,6 +242,7 @@ static int layout_activations(layout *l) {
 
 /* The gradient chunks of all units follow one another in STATE. */
 static void find_gradients(layout *l) {
+  for (int phase = 0; phase < MS_PHASES; phase++) ms_gradients_begin(l->plan, phase, begin_in(l, phase));
   for (int u = 0; u < l->plan->model->units; u++) {
     const ms_buffer *b = &l->plan->buffer[ms_state_buffer(u, MS_STATE_GRADIENT)];
     if (!b->bytes) continue;
@@ -264,7 +266,7 @@ int ms_plan_layout(ms_plan *plan, const ms_graph *traced) {
   layout l = {.plan = plan, .traced = traced};
   for (int phase = 0; phase < MS_PHASES; phase++)
     if (plan->phase[phase].n > l.positions) l.positions = plan->phase[phase].n;
-  l.begin = ms_calloc(plan->model->units, sizeof *l.begin);
+  l.begin = ms_calloc(MS_PHASES * plan->model->units, sizeof *l.begin);
   l.member = ms_calloc(plan->buffers, sizeof *l.member);
   l.item = ms_calloc(plan->buffers, sizeof *l.item);
   l.packed = ms_calloc(plan->buffers, sizeof *l.packed);

@@ -15,7 +15,8 @@ typedef struct past {
   int instr, place;
 } past;
 
-/* The earlier reads, or writes, of one stream in one arena. All lie in [begin, end): most searches end there. */
+/* The earlier reads, or writes, of one stream in one arena, in program order. All lie in [begin, end): most searches end
+** there. */
 typedef struct history {
   past *list;
   int n, capacity;
@@ -45,16 +46,13 @@ static int reaches(const history *h, const ms_access *access) {
   return h->n && access->begin < h->end && h->begin < access->end;
 }
 
-/* The latest instruction of a history that touches the bytes, or `latest` if that is later. */
-static int find_latest(const synchroniser *s, const history *h, const ms_access *access, int latest) {
+/* The latest instruction of a history that touches the bytes, or `latest` if that is later. What the searching stream
+** knows to be done is not looked at: nobody waits for that. */
+static int find_latest(const synchroniser *s, const history *h, const ms_access *access, int known, int latest) {
   if (!reaches(h, access)) return latest;
-  int place = latest < 0 ? 0 : s->place[latest];
-  for (int i = 0; i < h->n; i++) {
-    const past *p = &h->list[i];
-    if (p->begin >= access->end || access->begin >= p->end || p->place <= place) continue;
-    latest = p->instr;
-    place = p->place;
-  }
+  if (latest >= 0 && s->place[latest] > known) known = s->place[latest];
+  for (int i = h->n - 1; i >= 0 && h->list[i].place > known; i--)
+    if (h->list[i].begin < access->end && access->begin < h->list[i].end) return h->list[i].instr;
   return latest;
 }
 
@@ -64,16 +62,15 @@ static void find_conflicts(const synchroniser *s, int stream, const ms_access *a
     for (int other = 0; other < MS_STREAMS; other++) {
       if (other == stream) continue;
       const history *past = s->past[access[a].arena][other];
-      need[other] = find_latest(s, &past[1], &access[a], need[other]);
-      if (access[a].write) need[other] = find_latest(s, &past[0], &access[a], need[other]);
+      int known = s->now[stream].clock[other];
+      need[other] = find_latest(s, &past[1], &access[a], known, need[other]);
+      if (access[a].write) need[other] = find_latest(s, &past[0], &access[a], known, need[other]);
     }
   }
 }
 
-/* Drops what the stream knows already, and what another needed wait brings along. */
-static void drop_covered(const synchroniser *s, int stream, int *need) {
-  for (int t = 0; t < MS_STREAMS; t++)
-    if (need[t] >= 0 && s->now[stream].clock[t] >= s->place[need[t]]) need[t] = -1;
+/* Drops what another needed wait brings along. */
+static void drop_covered(const synchroniser *s, int *need) {
   for (int t = 0; t < MS_STREAMS; t++)
     for (int u = 0; u < MS_STREAMS && need[t] >= 0; u++)
       if (u != t && need[u] >= 0 && s->done[need[u]].clock[t] >= s->place[need[t]]) need[t] = -1;
@@ -90,16 +87,6 @@ static void take_waits(synchroniser *s, int instr, int stream, const int *need) 
   }
 }
 
-static void forget_covered(history *h, int instr, const ms_access *access) {
-  if (!reaches(h, access)) return;
-  int kept = 0;
-  for (int i = 0; i < h->n; i++) {
-    const past *p = &h->list[i];
-    if (p->instr == instr || p->begin < access->begin || p->end > access->end) h->list[kept++] = *p;
-  }
-  h->n = kept;
-}
-
 static int append(history *h, const past *p) {
   MS_TRY(ms_grow((void **)&h->list, &h->capacity, h->n + 1, sizeof *h->list));
   if (!h->n || p->begin < h->begin) h->begin = p->begin;
@@ -108,14 +95,10 @@ static int append(history *h, const past *p) {
   return MS_OK;
 }
 
-/* A write stands for everything that it covers: whoever conflicts with that conflicts with the write, and comes after it. */
 static int remember(synchroniser *s, int instr, int stream, const ms_access *access, int n) {
   for (int a = 0; a < n; a++) {
-    history(*arena)[2] = s->past[access[a].arena];
-    for (int t = 0; t < MS_STREAMS && access[a].write; t++)
-      for (int kind = 0; kind < 2; kind++) forget_covered(&arena[t][kind], instr, &access[a]);
     past p = {access[a].begin, access[a].end, instr, s->place[instr]};
-    MS_TRY(append(&arena[stream][access[a].write != 0], &p));
+    MS_TRY(append(&s->past[access[a].arena][stream][access[a].write != 0], &p));
   }
   return MS_OK;
 }
@@ -130,7 +113,7 @@ static int walk(synchroniser *s, const char *shared) {
     for (int a = 0; a < s->first[i + 1] - s->first[i]; a++)
       if (shared[access[a].buffer]) access[kept++] = access[a];
     find_conflicts(s, instr->stream, access, kept, need);
-    drop_covered(s, instr->stream, need);
+    drop_covered(s, need);
     take_waits(s, i, instr->stream, need);
     s->place[i] = ++count[instr->stream];
     s->event[i] = -1;
@@ -176,7 +159,8 @@ static int find_shared(const synchroniser *s, char *shared) {
     }
   }
   for (int b = 0; b < plan->buffers; b++) {
-    const usage *use = plan->buffer[b].phase < 0 ? &buffer[b] : &arena[plan->buffer[b].arena];
+    int lends = plan->buffer[b].category == MS_CAT_GRADIENTS;
+    const usage *use = plan->buffer[b].phase < 0 && !lends ? &buffer[b] : &arena[plan->buffer[b].arena];
     shared[b] = use->several && use->written;
   }
   free(buffer);
