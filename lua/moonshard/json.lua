@@ -109,6 +109,7 @@ local function fail(at, what)
 end
 
 local function skip_space(text, at)
+  if (text:byte(at) or 0) > 32 then return at end
   return text:find("[^ \t\n\r]", at) or #text + 1
 end
 
@@ -122,6 +123,8 @@ local function read_code(text, at)
 end
 
 local function read_string(text, at)
+  local plain, after = text:match('^"([^%c"\\]*)"()', at)
+  if plain then return plain, after end
   local parts, from = {}, at + 1
   while true do
     local stop = text:find('[%c"\\]', from)
@@ -132,9 +135,9 @@ local function read_string(text, at)
     if char == '"' then return table.concat(parts), stop + 1 end
     from = stop
     if char == "\\" then
-      local plain = UNESCAPED[text:sub(stop + 1, stop + 1)]
-      if plain then
-        parts[#parts + 1], from = plain, stop + 2
+      local short = UNESCAPED[text:sub(stop + 1, stop + 1)]
+      if short then
+        parts[#parts + 1], from = short, stop + 2
       else
         parts[#parts + 1], from = read_code(text, stop)
       end

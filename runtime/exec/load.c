@@ -2,9 +2,9 @@
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "base/error.h"
+#include "base/xxh3.h"
 #include "exec/master.h"
 
 /* Bytes that are read, hashed and stored at a time: they stay in the second cache level meanwhile. */

@@ -14,11 +14,11 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "base/xxh3.h"
 #include "io/file.h"
 #include "io/safetensors.h"
 

@@ -4,6 +4,7 @@
 ** files of a model stand in one list, sorted by name.
 */
 #include "base/error.h"
+#include "base/xxh3.h"
 #include "io/safetensors.h"
 
 #include <errno.h>
@@ -14,7 +15,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 typedef struct st_file {
   char *path;

@@ -4,7 +4,8 @@
 --
 -- Rank 0 prints one JSON line, of the best of `rounds`: save_s and load_s, from the first rank's beginning to the last
 -- one's end, files on disk; write_s and read_s, the same bytes from and to memory of that size by plain calls of 1 MiB,
--- one file a rank, without a look at them; bytes of all ranks together. With `saves` in the background also held_ms,
+-- one file a rank, without a look at them; the same with _cpu_s in seconds of the first rank's processor, which other
+-- work on the machine hardly changes; bytes of all ranks together. With `saves` in the background also held_ms,
 -- added_share (by how much `window` steps that begin with a save take longer than others) and step_ms.
 
 local ffi = require("ffi")
@@ -44,12 +45,14 @@ local batch = { tokens = array, targets = array }
 
 -- ---- seconds from the first rank's beginning to the last one's end ------------------------------------------------
 
+-- And seconds of this rank's processor.
 local function timed(call)
   train.session:gather(0)
-  local began = clock.now()
+  local began, worked = clock.now(), os.clock()
   call()
+  worked = os.clock() - worked
   train.session:gather(0)
-  return clock.now() - began
+  return clock.now() - began, worked
 end
 
 local O_WRONLY_CREAT_TRUNC, PIECE = 577, 2 ^ 20
@@ -86,19 +89,20 @@ end
 if world.rank == 0 then os.execute(("rm -rf %s; mkdir -p %s"):format(cfg.dir, cfg.dir)) end
 train:step(batch)
 local seconds = { save = {}, load = {}, write = {}, read = {} }
+local worked = { save = {}, load = {}, write = {}, read = {} }
 local plain = ("%s/plain-%d"):format(cfg.dir, world.rank)
 local root = cfg.dir .. "/saved"
 local bytes
 for round = 1, cfg.rounds do
   local path
-  seconds.save[round] = timed(function() path = ms.checkpoint.save(train, root) end)
+  seconds.save[round], worked.save[round] = timed(function() path = ms.checkpoint.save(train, root) end)
   if round == 1 then
     bytes = train.session.saver.bytes
     memory = ffi.new("uint8_t[?]", bytes, 1)
   end
-  seconds.write[round] = timed(function() plain_write(plain, bytes) end)
-  seconds.load[round] = timed(function() ms.checkpoint.load(train, path) end)
-  seconds.read[round] = timed(function() plain_read(plain, bytes) end)
+  seconds.write[round], worked.write[round] = timed(function() plain_write(plain, bytes) end)
+  seconds.load[round], worked.load[round] = timed(function() ms.checkpoint.load(train, path) end)
+  seconds.read[round], worked.read[round] = timed(function() plain_read(plain, bytes) end)
   os.remove(plain)
   train.session:gather(0)
   if world.rank == 0 then os.execute("rm -r " .. path) end
@@ -109,14 +113,14 @@ end
 -- Seconds of `window` steps, the first of which begins with a save or does not.
 local held = {}
 local function window(saves)
-  return timed(function()
+  return (timed(function()
     local began = clock.now()
     if saves then
       ms.checkpoint.save(train, root, { async = true, keep_last = 1 })
       held[#held + 1] = clock.now() - began
     end
     for _ = 1, cfg.window do train:step(batch) end
-  end)
+  end))
 end
 
 if cfg.saves > 0 then window(true) end -- takes the memory of the copy
@@ -131,10 +135,10 @@ local total = 0
 for _, mine in ipairs(train.session:gather(bytes)) do total = total + mine end
 if world.rank == 0 then
   os.execute("rm -rf " .. cfg.dir)
-  local result = {
-    save_s = best(seconds.save), load_s = best(seconds.load), write_s = best(seconds.write),
-    read_s = best(seconds.read), bytes = total,
-  }
+  local result = { bytes = total }
+  for what in pairs(seconds) do
+    result[what .. "_s"], result[what .. "_cpu_s"] = best(seconds[what]), best(worked[what])
+  end
   if cfg.saves > 0 then
     result.held_ms, result.step_ms = 1e3 * median(held), 1e3 * median(without) / cfg.window
     result.added_share = median(with) / median(without) - 1

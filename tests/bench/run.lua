@@ -296,6 +296,8 @@ local function checkpoints()
   report("checkpoint load/1x2", "GiB/s", gib / ours.load_s, peer.load_s and gib / peer.load_s, "higher")
   report("checkpoint save/of plain writes", "GiB/s", gib / ours.save_s, gib / ours.write_s, "higher")
   report("checkpoint load/of plain reads", "GiB/s", gib / ours.load_s, gib / ours.read_s, "higher")
+  report("checkpoint save/processor time of plain writes", "s", ours.save_cpu_s, ours.write_cpu_s, "lower")
+  report("checkpoint load/processor time of plain reads", "s", ours.load_cpu_s, ours.read_cpu_s, "lower")
   report("checkpoint in the background/added to steps", "fraction", behind.added_share, nil, "lower")
   report("checkpoint in the background/held", "ms", behind.held_ms, nil, "lower")
 end

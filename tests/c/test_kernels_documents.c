@@ -1,5 +1,6 @@
-/* test_kernels_documents.c - attention within documents against attention of each document by itself: its results, its
-** gradients, its bits for any number of threads, and that nothing of another document comes through.
+/* test_kernels_documents.c - attention within documents against attention of each document by itself, and against
+** plain loops in double: its results, its gradients, its bits for any number of threads, and that nothing of another document
+** comes through.
 */
 #include "support/kernel_case.h"
 
@@ -110,6 +111,75 @@ static void documents_are_attentions_of_their_own(void **state) {
     }
 }
 
+/* Where element [row, t, head, 0] of a [B,T,heads,D] tensor is. */
+static int64_t at(int row, int t, int heads, int head) { return ((int64_t)(row * T + t) * heads + head) * D; }
+
+static double dot(const kernel_case *c, int x, int64_t x_at, int y, int64_t y_at) {
+  double sum = 0.0;
+  for (int d = 0; d < D; d++) sum += input_at(c, x, x_at + d) * input_at(c, y, y_at + d);
+  return sum;
+}
+
+/* Attention of one query in plain loops: weight[j] of the positions from `begin`, which its document begins with, to itself;
+** returns the logarithm of their sum. */
+static double weigh(const kernel_case *c, int row, int head, int i, int begin, double *weight) {
+  double largest = -INFINITY, sum = 0.0;
+  for (int j = begin; j <= i; j++) {
+    weight[j] = dot(c, Q, at(row, i, H, head), K, at(row, j, G, head * G / H)) / sqrt(D);
+    largest = fmax(largest, weight[j]);
+  }
+  for (int j = begin; j <= i; j++) sum += exp(weight[j] - largest);
+  for (int j = begin; j <= i; j++) weight[j] = exp(weight[j] - largest) / sum;
+  return largest + log(sum);
+}
+
+/* dq, dk, dv gets what query i adds: with p the weights, dp = do v, ds = p (dp - do o). */
+static void add_gradients(const kernel_case *c, int row, int head, int i, int begin, const double *weight,
+                          double **sum) {
+  enum { O = 3, DO = 5 };
+  const int64_t q = at(row, i, H, head);
+  const double own = dot(c, DO, q, O, q);
+  for (int j = begin; j <= i; j++) {
+    const int64_t k = at(row, j, G, head * G / H);
+    const double ds = weight[j] * (dot(c, DO, q, V, k) - own) / sqrt(D);
+    for (int d = 0; d < D; d++) {
+      sum[Q][q + d] += ds * input_at(c, K, k + d);
+      sum[K][k + d] += ds * input_at(c, Q, q + d);
+      sum[V][k + d] += weight[j] * input_at(c, DO, q + d);
+    }
+  }
+}
+
+static void check_loops(int dtype, int backward) {
+  const double tolerance = dtype == MS_F32 ? 2e-5 : backward ? 0.06 : 0.02; /* weights are rounded to bf16 */
+  kernel_case c = backward ? backward_case(dtype) : forward_case(dtype);
+  const int32_t *tokens = c.call.in_data[backward ? 6 : TOKENS];
+  double weight[T], *sum[3] = {NULL};
+  for (int o = 0; o < 3; o++) sum[o] = calloc((size_t)B * T * H * D, sizeof *sum[o]);
+  run_case(&c);
+  for (int row = 0; row < B; row++)
+    for (int head = 0; head < H; head++)
+      for (int i = 0, begin = 0; i < T; i++) {
+        if (tokens[row * T + i] == START) begin = i;
+        const double lse = weigh(&c, row, head, i, begin, weight);
+        if (backward) add_gradients(&c, row, head, i, begin, weight, sum);
+        else assert_output(&c, 1, (int64_t)(row * H + head) * T + i, lse, tolerance);
+        for (int j = begin; j <= i && !backward; j++)
+          for (int d = 0; d < D; d++)
+            sum[0][at(row, i, H, head) + d] += weight[j] * input_at(&c, V, at(row, j, G, head * G / H) + d);
+      }
+  for (int o = 0; o < (backward ? 3 : 1); o++)
+    for (int64_t e = 0; e < ms_numel(&c.call.out[o]); e++) assert_output(&c, o, e, sum[o][e], tolerance);
+  for (int o = 0; o < 3; o++) free(sum[o]);
+  free_case(&c);
+}
+
+static void plain_loops_give_the_same(void **state) {
+  (void)state;
+  for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
+    for (int backward = 0; backward < 2; backward++) check_loops(dtype, backward);
+}
+
 static void threads_change_nothing(void **state) {
   (void)state;
   for (int dtype = MS_F32; dtype <= MS_BF16; dtype++)
@@ -175,6 +245,7 @@ static void documents_are_hidden_from_each_other(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(documents_are_attentions_of_their_own),
+      cmocka_unit_test(plain_loops_give_the_same),
       cmocka_unit_test(threads_change_nothing),
       cmocka_unit_test(one_document_is_attention),
       cmocka_unit_test(documents_are_hidden_from_each_other),

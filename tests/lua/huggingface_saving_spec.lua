@@ -1,0 +1,127 @@
+-- Models that are written as Hugging Face folders: from ranks in parts, rounded, in several files, and what is refused.
+
+local ffi = require("ffi")
+local fixture = require("lua.fixture")
+local huggingface = require("lua.huggingface")
+local ms = require("moonshard")
+local program = require("lua.program")
+
+local FIXTURES = huggingface.FIXTURES
+local new_folder = huggingface.new_folder
+local copy_of = huggingface.copy_of
+local logits_of = huggingface.logits_of
+local message = fixture.message
+
+teardown(huggingface.clear)
+
+describe("a parameter", function()
+  it("K6 is gathered in parts and written in parts by its owners", function()
+    local recipe = program.recipe([[
+      local ms, engine = require "moonshard", require "moonshard.ffi"
+      local C, ffi, check = engine.C, engine.ffi, engine.check
+      local model = ms.fully_shard(ms.nn.sequential { ms.nn.linear(7, 11) }, { mesh = { 2, 2 } })
+      local whole = model:parameter("0.weight"):reshape(-1):tolist()
+      local state, out = model.session:ensure_state(), ffi.new("float[77]")
+      for _, range in ipairs { { 0, 77 }, { 0, 1 }, { 76, 1 }, { 20, 37 }, { 41, 2 } } do
+        for i = 0, 76 do out[i] = 9 end
+        check(C.ms_state_gather_range(state, 0, "param", range[1], range[2], ms.world().rank ~= 3 and out or nil))
+        for i = 1, range[2] do assert(ms.world().rank == 3 or out[i - 1] == whole[range[1] + i]) end
+        local after = range[2]
+        assert(after == 77 or out[after] == 9)
+      end
+      for _, range in ipairs { { 0, 0 }, { 0, 78 }, { 77, 1 }, { -1, 2 } } do
+        assert(C.ms_state_gather_range(state, 0, "param", range[1], range[2], out) == C.MS_EINVAL)
+        C.ms_error_clear()
+      end
+      local first, count = ffi.new("double[1]"), ffi.new("double[1]")
+      check(C.ms_model_owned(model.sharding:handle(), 0, first, count))
+      for i = 0, 76 do out[i] = i end
+      local cut = math.floor(count[0] / 2)
+      check(C.ms_state_write(state, 0, "param", first[0] + cut, count[0] - cut, out + first[0] + cut))
+      check(C.ms_state_write(state, 0, "param", first[0], cut, out + first[0]))
+      assert(C.ms_state_write(state, 0, "param", first[0] + 1, count[0], out) == C.MS_EINVAL)
+      C.ms_error_clear()
+      for i, value in ipairs(model:parameter("0.weight"):reshape(-1):tolist()) do assert(value == i - 1) end
+      print("all of it")
+    ]])
+    local ended = program.run({ "run", recipe, "-n", "4" })
+    os.remove(recipe)
+    assert.equal("all of it\n", ended.out, ended.err)
+  end)
+end)
+
+-- ---- config.json ------------------------------------------------------------------------------------------------
+
+describe("saving", function()
+  it("K6 writes a model that was made here, and reads it again", function()
+    for _, model in ipairs({
+      ms.models.gpt2 { vocab = 41, layers = 1, dim = 8, heads = 2, seq = 4, mlp_ratio = 3, activation = "gelu",
+        tied = true },
+      ms.models.llama { vocab = 41, layers = 1, dim = 8, heads = 2, kv_heads = 1, head_dim = 6, ffn = 12, seq = 64,
+        rope_theta = 500, pad_vocab_to_multiple_of = 32, rope_scaling = { factor = 4, low_freq_factor = 1,
+          high_freq_factor = 4, original_max_position_embeddings = 16 } },
+    }) do
+      local folder = new_folder()
+      local written = ms.huggingface.save(model, folder)
+      assert.same({ "model.safetensors" }, written.files)
+      local tokens = ms.tensor { { 3, 1, 40, 7 }, dtype = "i32" }
+      assert.same(model(tokens):tolist(), logits_of(folder):tolist())
+    end
+  end)
+
+  it("K6 rounds to bf16 and f16 when asked", function()
+    local model = ms.huggingface.model(FIXTURES .. "llama_tied")
+    for dtype, name in pairs({ bf16 = "BF16", f16 = "F16" }) do
+      local folder = new_folder()
+      ms.huggingface.save(model, folder, { dtype = dtype })
+      local file = ms.safetensors.open(folder)
+      assert.equal(name, file:tensor("model.norm.weight").dtype)
+      -- The fixture's values are bf16: the one keeps them, the other has more digits but fewer exponents.
+      assert.same(logits_of(FIXTURES .. "llama_tied"):tolist(), logits_of(folder):tolist())
+    end
+  end)
+
+  it("K6 refuses what it cannot do", function()
+    local model = ms.huggingface.model(FIXTURES .. "gpt2")
+    local folder = copy_of("gpt2")
+    for text, call in pairs({
+      ["is there already: save into a folder of its own"] = function() ms.huggingface.save(model, folder) end,
+      ['max_shard_size must be a size such as "5GB"'] = function()
+        ms.huggingface.save(model, new_folder(), { max_shard_size = "big" })
+      end,
+      ["there are f32, bf16 and f16"] = function() ms.huggingface.save(model, new_folder(), { dtype = "f64" }) end,
+      ["without biases has no Hugging Face layout"] = function()
+        ms.huggingface.save(fixture.gpt2 { bias = false }, new_folder())
+      end,
+      ["a Linear has no Hugging Face layout"] = function() ms.huggingface.save(ms.nn.linear(2, 2), new_folder()) end,
+      ["give a model or a trainer"] = function() ms.huggingface.save({}, new_folder()) end,
+    }) do
+      local raised = message(call)
+      assert.truthy(raised:find(text, 1, true), raised)
+    end
+  end)
+
+  it("K6 writes from anything that gives parameters, and compares them with the config", function()
+    local config = ms.huggingface.config(ms.huggingface.model(FIXTURES .. "gpt2_base"))
+    local function source(change)
+      local list, i = {}, 0
+      for name, parameter in ms.huggingface.model(FIXTURES .. "gpt2_base"):named_parameters() do
+        local dims = { unpack(parameter.shape) }
+        list[#list + 1] = { name, dims }
+      end
+      change(list)
+      return { config = config, parameters = function()
+        i = i + 1
+        return list[i] and list[i][1], list[i] and list[i][2], function(_, count) return ffi.new("float[?]", count) end
+      end }
+    end
+    local function refused(change) return message(ms.huggingface.write, new_folder(), source(change)) end
+    assert.truthy(refused(function(list) table.remove(list, 1) end):find("parameter embed.weight is missing", 1, true))
+    assert.truthy(refused(function(list) list[1][2][2] = 9 end):find("parameter embed.weight is [41,9]", 1, true))
+    assert.truthy(refused(function(list) list[1][2][1] = 40 end):find("parameter embed.weight is [40,8]", 1, true))
+    local extra = refused(function(list) list[#list + 1] = { "more", { 1 } } end)
+    assert.truthy(extra:find("parameter more has no place", 1, true))
+    local written = ms.huggingface.write(new_folder(), source(function(list) list[1][2][1] = 48 end))
+    assert.equal(4 * ms.huggingface.model(FIXTURES .. "gpt2_base"):num_parameters(), written.bytes)
+  end)
+end)
