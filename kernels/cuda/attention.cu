@@ -1,10 +1,20 @@
-/* attention.cu - softmax(q k' scale) v and its gradients: who computes a call. Tensor cores do where they can (flash.h); f32, heads
-** of odd sizes and tensors that are not aligned are left to attention_plain.cu. MOONSHARD_ATTENTION=plain leaves it everything.
+/* attention.cu - softmax(q k' scale) v and its gradients: who computes a call. MOONSHARD_ATTENTION says
+**
+**   auto    cuDNN where it knows the call and is found, which is noted for the user where it is not; else own kernels
+**   cudnn   cuDNN, or an error
+**   flash   own kernels: on tensor cores where they can (flash.h), else in plain f32 arithmetic
+**   plain   own kernels in plain f32 arithmetic
 */
 #include "kernels/cuda/attention.h"
 
 #include <cstdlib>
 #include <cstring>
+
+extern "C" {
+#include "base/env.h"
+#include "base/note.h"
+#include "kernels/cuda/attention_cudnn.h"
+}
 
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vector.h"
@@ -34,24 +44,93 @@ template <class T> int deltas_typed(const ms_kernel_call *call, const ms_cuda_at
                         static_cast<const T *>(call->in_data[MS_ATTENTION_DO]), delta, a);
 }
 
-const char *chosen() {
-  const char *choice = getenv("MOONSHARD_ATTENTION");
-  return choice && *choice ? choice : "auto";
+enum choice { AUTO, CUDNN, FLASH, PLAIN };
+
+int choose(choice *chosen) {
+  static const char *const names[] = {"auto", "cudnn", "flash", "plain"};
+  const char *text = ms_env_string("MOONSHARD_ATTENTION", names[AUTO]);
+  for (int i = AUTO; i <= PLAIN; i++)
+    if (!strcmp(text, names[i])) {
+      *chosen = static_cast<choice>(i);
+      return MS_OK;
+    }
+  return MS_FAIL(MS_EINVAL, "MOONSHARD_ATTENTION is \"%s\"; it must be auto, cudnn, flash or plain", text);
+}
+
+struct prepared_attention {
+  choice chosen;
+  int bound;
+  ms_attention_cudnn *cudnn; /* NULL until it is bound, and where own kernels compute */
+};
+
+ms_dnn_attention asked_of_cudnn(const ms_cuda_attention &a, int backward) {
+  return {a.batch, a.t, a.s, a.heads, a.groups, a.d, a.causal, backward};
+}
+
+int is_backward(const ms_kernel_call *call) { return call->op == MS_OP_attention_backward; }
+
+int aligned(const ms_kernel_call *call) {
+  for (int i = 0; i < call->inputs; i++)
+    if (!ms_cuda_aligned(call->in_data[i])) return 0;
+  for (int i = 0; i < call->outputs; i++)
+    if (!ms_cuda_aligned(call->out_data[i])) return 0;
+  return 1;
 }
 
 int64_t delta_bytes(const ms_cuda_attention &a) {
   return a.batch * a.heads * a.t * static_cast<int64_t>(sizeof(float));
 }
 
-int prepare_forward(ms_kernel_call *call) { return ms_cuda_attention_prepare(call, 0, 0); }
-int prepare_backward(ms_kernel_call *call) { return ms_cuda_attention_prepare(call, 1, 0); }
-
-int run_forward(const ms_kernel_call *call) {
-  return ms_cuda_attention_run(call, ms_cuda_attention_of(call), 0, call->workspace);
+int prepare(ms_kernel_call *call) {
+  choice chosen;
+  MS_TRY(ms_cuda_attention_prepare(call, is_backward(call), 0));
+  MS_TRY(choose(&chosen));
+  if (chosen == FLASH || chosen == PLAIN) return MS_OK;
+  const ms_dnn_attention asked = asked_of_cudnn(ms_cuda_attention_of(call), is_backward(call));
+  if (!ms_attention_cudnn_suits(call, &asked)) {
+    if (chosen == AUTO) return MS_OK;
+    return MS_FAIL(MS_EUNSUPPORTED, "MOONSHARD_ATTENTION=cudnn: cuDNN is asked for bf16 heads of up to 128 in multiples of 8, and "
+                                    "as many queries as keys when causal; this attention has %s heads of %lld, %lld queries and "
+                                    "%lld keys",
+                   ms_dtype_name(call->in[0].dtype), static_cast<long long>(asked.d), static_cast<long long>(asked.t),
+                   static_cast<long long>(asked.s));
+  }
+  prepared_attention *prepared = static_cast<prepared_attention *>(ms_calloc(1, sizeof *prepared));
+  if (!prepared) return MS_ENOMEM;
+  prepared->chosen = chosen;
+  call->workspace_bytes = max(call->workspace_bytes, ms_attention_cudnn_workspace(&asked));
+  call->prepared = prepared;
+  return MS_OK;
 }
 
-int run_backward(const ms_kernel_call *call) {
-  return ms_cuda_attention_run(call, ms_cuda_attention_of(call), 1, call->workspace);
+/* Where cuDNN is looked for: nothing but the device's machine needs it. */
+int bind(const ms_kernel_call *call) {
+  prepared_attention *prepared = static_cast<prepared_attention *>(call->prepared);
+  if (!prepared || prepared->bound) return MS_OK;
+  char why[MS_LIBRARY_WHY_BYTES];
+  const ms_cuda_attention a = ms_cuda_attention_of(call);
+  const ms_dnn_attention asked = asked_of_cudnn(a, is_backward(call));
+  MS_TRY(ms_attention_cudnn_new(&asked, a.scale, &prepared->cudnn, why));
+  prepared->bound = 1;
+  if (prepared->cudnn) return MS_OK;
+  if (prepared->chosen == CUDNN) return MS_FAIL(MS_EUNSUPPORTED, "MOONSHARD_ATTENTION=cudnn: %s", why);
+  ms_note("%s; own kernels compute it", why);
+  return MS_OK;
+}
+
+int run(const ms_kernel_call *call) {
+  const prepared_attention *prepared = static_cast<const prepared_attention *>(call->prepared);
+  if (prepared && !prepared->bound) return MS_FAIL(MS_EINTERNAL, "attention: the call was not bound");
+  if (prepared && prepared->cudnn && aligned(call)) return ms_attention_cudnn_run(prepared->cudnn, call);
+  if (prepared && prepared->chosen == CUDNN)
+    return MS_FAIL(MS_EUNSUPPORTED, "MOONSHARD_ATTENTION=cudnn: cuDNN wants tensors that are aligned to 16 bytes");
+  return ms_cuda_attention_run(call, ms_cuda_attention_of(call), is_backward(call), call->workspace);
+}
+
+void release(void *data) {
+  prepared_attention *prepared = static_cast<prepared_attention *>(data);
+  if (prepared) ms_attention_cudnn_free(prepared->cudnn);
+  free(prepared);
 }
 
 } // namespace
@@ -59,28 +138,26 @@ int run_backward(const ms_kernel_call *call) {
 int ms_cuda_attention_prepare(ms_kernel_call *call, int backward, int64_t own) {
   const int dtype = call->in[0].dtype;
   const ms_cuda_attention a = ms_cuda_attention_of(call);
+  choice chosen;
   if (dtype != MS_F32 && dtype != MS_BF16)
     return MS_FAIL(MS_EDTYPE, "attention: q is %s; it must be f32 or bf16", ms_dtype_name(dtype));
   if (a.d > MOST)
     return MS_FAIL(MS_EUNSUPPORTED, "cuda: attention with heads of %lld; they must be at most %d",
                    static_cast<long long>(a.d), MOST);
-  if (strcmp(chosen(), "auto") && strcmp(chosen(), "flash") && strcmp(chosen(), "plain"))
-    return MS_FAIL(MS_EINVAL, "MOONSHARD_ATTENTION is \"%s\"; it must be auto, flash or plain", chosen());
+  MS_TRY(choose(&chosen));
   call->workspace_bytes = own + (backward ? delta_bytes(a) : 0);
   return MS_OK;
 }
 
-int ms_cuda_attention_deltas(const ms_kernel_call *call, const ms_cuda_attention &a, float *delta) {
-  return MS_CUDA_FLOATS(call->in[0].dtype, T, deltas_typed<T>(call, a, delta));
-}
-
 int ms_cuda_attention_run(const ms_kernel_call *call, const ms_cuda_attention &a, int backward, void *workspace) {
+  choice chosen;
+  MS_TRY(choose(&chosen));
   float *delta = static_cast<float *>(workspace);
-  const int flash = strcmp(chosen(), "plain") != 0 && ms_cuda_flash_suits(call, a);
+  const int flash = chosen != PLAIN && ms_cuda_flash_suits(call, a) && aligned(call);
   if (!backward) return flash ? ms_cuda_attention_flash(call, a) : ms_cuda_attention_plain(call, a);
-  MS_TRY(ms_cuda_attention_deltas(call, a, delta));
+  MS_TRY(MS_CUDA_FLOATS(call->in[0].dtype, T, deltas_typed<T>(call, a, delta)));
   return flash ? ms_cuda_attention_flash_backward(call, a, delta) : ms_cuda_attention_plain_backward(call, a, delta);
 }
 
-extern const ms_kernel ms_cuda_attention = {prepare_forward, run_forward, nullptr, 0};
-extern const ms_kernel ms_cuda_attention_backward = {prepare_backward, run_backward, nullptr, 0};
+extern const ms_kernel ms_cuda_attention = {prepare, run, release, 0, bind};
+extern const ms_kernel ms_cuda_attention_backward = {prepare, run, release, 0, bind};

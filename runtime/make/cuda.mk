@@ -5,7 +5,7 @@ CUDA_C := $(wildcard runtime/device/cuda/*.c)
 CUDA_DEVICE_O := $(patsubst runtime/device/cuda/%.c,$(OUT)/obj/cuda/%.o,$(CUDA_C))
 EMULATED := $(OUT)/tests/emulated
 EMULATED_LIBRARIES := $(addprefix $(EMULATED)/,libcudart_emulated.so libnccl_emulated.so libcublaslt_emulated.so \
-  libmoonshard_cuda_host.so libmoonshard_cuda_emulated.so)
+  libcudnn_emulated.so libmoonshard_cuda_host.so libmoonshard_cuda_emulated.so)
 EMULATED_DEVICE_O := $(patsubst runtime/device/cuda/%.c,$(OUT)/obj/emulated/%.o,$(CUDA_C))
 HOST_KERNEL_O := $(call objects,$(KERNEL_C) $(filter-out %/error.c %/note.c,$(wildcard runtime/base/*.c))) \
   $(OUT)/obj/tests/emulated_cuda/host_kernels.o
@@ -53,6 +53,10 @@ $(EMULATED)/libnccl_emulated.so: $(OUT)/obj/tests/emulated_cuda/emulated_nccl.o 
 	@$(EMULATED_LINK) $^ -o $@ -lpthread
 
 $(EMULATED)/libcublaslt_emulated.so: $(OUT)/obj/tests/emulated_cuda/emulated_cublaslt.o $(EMULATED)/libcudart_emulated.so
+	@echo "link  $@"
+	@$(EMULATED_LINK) $^ -o $@ -lm
+
+$(EMULATED)/libcudnn_emulated.so: $(OUT)/obj/tests/emulated_cuda/emulated_cudnn.o $(EMULATED)/libcudart_emulated.so
 	@echo "link  $@"
 	@$(EMULATED_LINK) $^ -o $@ -lm
 

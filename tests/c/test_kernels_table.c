@@ -307,6 +307,9 @@ static void too_much_is_refused(void **state) {
 #endif
 
 int main(void) {
+#ifdef MS_TEST_CUDA
+  setenv("MOONSHARD_ATTENTION", "flash", 1); /* what cuDNN gives is test_cuda_attention.c's */
+#endif
   const struct CMUnitTest tests[] = {
       TEST(every_case_matches_the_cpu),
       TEST(every_op_has_a_case_and_a_kernel),

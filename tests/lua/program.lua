@@ -70,15 +70,16 @@ function program.thin(list)
   return os.getenv("MOONSHARD_CONFIG") == "thread" and { list[#list] } or list
 end
 
----What lets MOONSHARD_BIN take the emulated libraries of tests/emulated_cuda for CUDA's, NCCL's and cuBLASLt's, with
----the CPU's kernels; algorithms are not timed, so nothing is kept on disk.
+---What lets MOONSHARD_BIN take the emulated libraries of tests/emulated_cuda for CUDA's, NCCL's, cuBLASLt's and cuDNN's,
+---with the CPU's kernels; algorithms are not timed, so nothing is kept on disk.
 ---@param more string? further assignments
 ---@return string environment
 function program.emulated_cuda(more)
   local folder = assert(os.getenv("MOONSHARD_BIN")):match("^(.*)/") .. "/tests/emulated/"
   return ("MOONSHARD_CUDA_LIBRARY=%slibmoonshard_cuda_host.so MOONSHARD_NCCL_LIBRARY=%slibnccl_emulated.so "
     .. "MOONSHARD_CUBLASLT_LIBRARY=%slibcublaslt_emulated.so MOONSHARD_CUDA_MATMUL_TUNE=0 "
-    .. "MOONSHARD_EMULATE_STREAMS=threads %s"):format(folder, folder, folder, more or "")
+    .. "MOONSHARD_CUDNN_LIBRARY=%slibcudnn_emulated.so MOONSHARD_EMULATE_STREAMS=threads %s"):format(
+    folder, folder, folder, folder, more or "")
 end
 
 ---Writes a recipe to a temporary file; the caller removes it.

@@ -183,6 +183,9 @@ local function gpu_rows(gpu, rows)
     rows[#rows + 1] = { "", "cuBLASLt is not found: own kernels compute matrix products, without tensor cores "
       .. "(MOONSHARD_CUBLASLT_LIBRARY may name it)" }
   end
+  if not gpu.libraries.cudnn then
+    rows[#rows + 1] = { "", "cuDNN is not found: own kernels compute attention (MOONSHARD_CUDNN_LIBRARY may name it)" }
+  end
 end
 
 local function print_text(found)

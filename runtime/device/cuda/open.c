@@ -12,6 +12,7 @@
 #include "device/cuda/cuda.h"
 #include "device/cuda/nccl.h"
 #include "kernels/cuda/cublaslt.h"
+#include "kernels/cuda/cudnn.h"
 
 int ms_cuda_shares(void) {
   const char *text = getenv("MOONSHARD_CUDA_SHARE");
@@ -112,7 +113,7 @@ static void ask_library(const ms_library *library, const char *symbol, char *ver
 
 int ms_cuda_library(const char *name, char *version, int bytes) {
   static const char *const blas_names[] = {MS_CUBLASLT_NAMES, NULL};
-  static const char *const dnn_names[] = {"libcudnn.so.9", NULL};
+  static const char *const dnn_names[] = {MS_CUDNN_NAMES, NULL};
   static const ms_library blas = {.variable = "MOONSHARD_CUBLASLT_LIBRARY", .names = blas_names, .user = "doctor"};
   static const ms_library dnn = {.variable = "MOONSHARD_CUDNN_LIBRARY", .names = dnn_names, .user = "doctor"};
   int number = 0;

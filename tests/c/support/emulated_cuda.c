@@ -19,6 +19,7 @@ void emulate_cuda_kernels(const char *streams) {
   emulate_cuda(streams);
   name_library("MOONSHARD_CUDA_LIBRARY", "libmoonshard_cuda_emulated.so");
   name_library("MOONSHARD_CUBLASLT_LIBRARY", "libcublaslt_emulated.so");
+  name_library("MOONSHARD_CUDNN_LIBRARY", "libcudnn_emulated.so");
   setenv("MOONSHARD_CUDA_MATMUL_TUNE", "0", 1);
 }
 
@@ -47,8 +48,9 @@ void emulate_failure(const char *spec) {
 }
 
 const char *emulated_left(void) {
-  const char *(*left)(void), *(*of_cublaslt)(void);
+  const char *(*left)(void), *(*of_cublaslt)(void), *(*of_cudnn)(void);
   find("/libcudart_emulated.so", "emulated_left", &left, sizeof left);
   find("/libcublaslt_emulated.so", "emulated_cublaslt_left", &of_cublaslt, sizeof of_cublaslt);
-  return left() ? left() : of_cublaslt();
+  find("/libcudnn_emulated.so", "emulated_cudnn_left", &of_cudnn, sizeof of_cudnn);
+  return left() ? left() : of_cublaslt() ? of_cublaslt() : of_cudnn();
 }

@@ -1,0 +1,124 @@
+/* attention_cudnn.c - attention by a plan of cuDNN's (cudnn_graph.h).
+**
+** The workspace is asked for without a GPU, so that a plan of a step is the same wherever it is made: it is what the library's first
+** choice is known to need, and backward's sums of dq. A plan that wants more is passed over.
+*/
+#include "kernels/cuda/attention_cudnn.h"
+
+#include <float.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+enum { MOST_HEAD = 128, HEAD_UNIT = 8, BLOCK = 256, OWN_BYTES = 4096, F32 = 4, BF16 = 2 };
+
+struct ms_attention_cudnn {
+  ms_dnn_attention attention;
+  ms_dnn_handle handle;
+  ms_dnn_graph graph;
+  float scale, hidden, one;
+};
+
+static int64_t rounded(int64_t bytes) { return (bytes + BLOCK - 1) / BLOCK * BLOCK; }
+
+/* What the plan itself may have. With grouped queries, backward keeps the gradients of keys of all heads. */
+static int64_t library_workspace(const ms_dnn_attention *a) {
+  const int grouped = a->backward && a->heads != a->groups;
+  return OWN_BYTES + (grouped ? 2 * rounded(a->batch * a->heads * a->s * a->d * BF16) : 0);
+}
+
+static int64_t delta_bytes(const ms_dnn_attention *a) {
+  return a->backward ? rounded(a->batch * a->heads * a->t * F32) : 0;
+}
+
+static int64_t sums_bytes(const ms_dnn_attention *a) {
+  return a->backward ? rounded(a->batch * a->heads * a->t * a->d * F32) : 0;
+}
+
+int64_t ms_attention_cudnn_workspace(const ms_dnn_attention *attention) {
+  return delta_bytes(attention) + sums_bytes(attention) + library_workspace(attention);
+}
+
+int ms_attention_cudnn_suits(const ms_kernel_call *call, const ms_dnn_attention *a) {
+  if (call->in[0].dtype != MS_BF16 || a->d > MOST_HEAD || a->d % HEAD_UNIT) return 0;
+  if (a->causal && a->t != a->s) return 0;
+  return a->batch > 0 && a->t > 0 && a->s > 0;
+}
+
+int ms_attention_cudnn_new(const ms_dnn_attention *attention, float scale, ms_attention_cudnn **out,
+                           char why[MS_LIBRARY_WHY_BYTES]) {
+  int found = 0;
+  *out = NULL;
+  const ms_cudnn *dnn = ms_cudnn_load(why);
+  if (!dnn) return MS_OK;
+  ms_attention_cudnn *made = ms_calloc(1, sizeof *made);
+  if (!made) return MS_ENOMEM;
+  made->attention = *attention;
+  made->scale = scale;
+  made->hidden = -FLT_MAX;
+  made->one = 1.0f;
+  int rc = ms_cudnn_take(&made->handle);
+  if (!rc) rc = ms_dnn_open(dnn, made->handle, attention, library_workspace(attention), &made->graph, &found);
+  if (!rc && found) {
+    *out = made;
+    return MS_OK;
+  }
+  snprintf(why, MS_LIBRARY_WHY_BYTES, "%.512s has no plan for attention of %lld heads of %lld over %lld positions",
+           ms_library_path(&ms_cudnn_library), (long long)attention->heads, (long long)attention->d,
+           (long long)attention->s);
+  ms_attention_cudnn_free(made);
+  return rc;
+}
+
+void ms_attention_cudnn_free(ms_attention_cudnn *attention) {
+  if (!attention) return;
+  if (attention->graph.plan) ms_dnn_close(&attention->graph);
+  ms_cudnn_drop(attention->handle);
+  free(attention);
+}
+
+typedef struct operands {
+  int64_t id[MS_DNN_IDS];
+  const void *data[MS_DNN_IDS];
+  int count;
+} operands;
+
+static void give(operands *o, int64_t id, const void *data) {
+  o->id[o->count] = id;
+  o->data[o->count++] = data;
+}
+
+static operands operands_of(const ms_attention_cudnn *m, const ms_kernel_call *call) {
+  operands o = {.count = 0};
+  const int forward[] = {MS_DNN_Q, MS_DNN_K, MS_DNN_V}, backward[] = {MS_DNN_Q,   MS_DNN_K,   MS_DNN_V,
+                                                                     MS_DNN_O,   MS_DNN_LSE, MS_DNN_DO};
+  const int made_forward[] = {MS_DNN_O, MS_DNN_LSE}, made_backward[] = {MS_DNN_DQ, MS_DNN_DK, MS_DNN_DV};
+  const int *in = m->attention.backward ? backward : forward, inputs = m->attention.backward ? 6 : 3;
+  const int *out = m->attention.backward ? made_backward : made_forward, outputs = m->attention.backward ? 3 : 2;
+  for (int i = 0; i < inputs; i++) give(&o, in[i], call->in_data[i]);
+  for (int i = 0; i < outputs; i++) give(&o, out[i], call->out_data[i]);
+  give(&o, MS_DNN_SCALE, &m->scale);
+  if (m->attention.causal) give(&o, MS_DNN_HIDDEN, &m->hidden);
+  if (!m->attention.backward) return o;
+  give(&o, MS_DNN_ONE, &m->one);
+  give(&o, MS_DNN_DELTA, call->workspace);
+  give(&o, MS_DNN_SUMS, (char *)call->workspace + delta_bytes(&m->attention));
+  return o;
+}
+
+int ms_attention_cudnn_run(const ms_attention_cudnn *m, const ms_kernel_call *call) {
+  const ms_cudnn *dnn = m->graph.dnn;
+  const operands o = operands_of(m, call);
+  void *rest = (char *)call->workspace + delta_bytes(&m->attention) + sums_bytes(&m->attention);
+  ms_dnn_descriptor pack;
+  MS_TRY(MS_CUDNN(dnn, descriptor_create, MS_DNN_VARIANT_PACK, &pack));
+  int rc = MS_CUDNN(dnn, descriptor_set, pack, MS_DNN_PACK_IDS, MS_DNN_OF_INT64, o.count, o.id);
+  if (!rc) rc = MS_CUDNN(dnn, descriptor_set, pack, MS_DNN_PACK_POINTERS, MS_DNN_OF_POINTER, o.count, o.data);
+  if (!rc) rc = MS_CUDNN(dnn, descriptor_set, pack, MS_DNN_PACK_WORKSPACE, MS_DNN_OF_POINTER, 1, &rest);
+  if (!rc) rc = MS_CUDNN(dnn, descriptor_finalize, pack);
+  if (!rc) rc = ms_cudnn_execute(m->handle, call->stream, m->graph.plan, pack);
+  (void)dnn->descriptor_destroy(pack);
+  return rc;
+}

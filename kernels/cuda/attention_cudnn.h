@@ -1,0 +1,20 @@
+/* attention_cudnn.h - attention by cuDNN, for attention.cu: made by prepare, bound once the device is open, then run. */
+#ifndef MS_KERNELS_CUDA_ATTENTION_CUDNN_H
+#define MS_KERNELS_CUDA_ATTENTION_CUDNN_H
+
+#include "kernels/cuda/cudnn_graph.h"
+#include "kernels/op.h"
+
+typedef struct ms_attention_cudnn ms_attention_cudnn;
+
+/* Whether cuDNN is asked for such a call at all: bf16, heads of up to 128 in multiples of 8, as many queries as keys when causal. */
+int ms_attention_cudnn_suits(const ms_kernel_call *call, const ms_dnn_attention *attention);
+int64_t ms_attention_cudnn_workspace(const ms_dnn_attention *attention);
+/* Finds the library, and a plan that does with that workspace. *out NULL: there is none, and why. */
+int ms_attention_cudnn_new(const ms_dnn_attention *attention, float scale, ms_attention_cudnn **out,
+                           char why[MS_LIBRARY_WHY_BYTES]);
+/* Tensors must be aligned to 16 bytes. */
+int ms_attention_cudnn_run(const ms_attention_cudnn *attention, const ms_kernel_call *call);
+void ms_attention_cudnn_free(ms_attention_cudnn *attention);
+
+#endif
