@@ -89,9 +89,10 @@ int prepare(ms_kernel_call *call) {
   const ms_dnn_attention asked = asked_of_cudnn(ms_cuda_attention_of(call), is_backward(call));
   if (!ms_attention_cudnn_suits(call, &asked)) {
     if (chosen == AUTO) return MS_OK;
-    return MS_FAIL(MS_EUNSUPPORTED, "MOONSHARD_ATTENTION=cudnn: cuDNN is asked for bf16 heads of up to 128 in multiples of 8, and "
-                                    "as many queries as keys when causal; this attention has %s heads of %lld, %lld queries and "
-                                    "%lld keys",
+    return MS_FAIL(MS_EUNSUPPORTED,
+                   "MOONSHARD_ATTENTION=cudnn: cuDNN is asked for bf16 heads of up to 128 in multiples of 8, and "
+                   "as many queries as keys when causal; this attention has %s heads of %lld, %lld queries and "
+                   "%lld keys",
                    ms_dtype_name(call->in[0].dtype), static_cast<long long>(asked.d), static_cast<long long>(asked.t),
                    static_cast<long long>(asked.s));
   }

@@ -92,8 +92,8 @@ static void give(operands *o, int64_t id, const void *data) {
 
 static operands operands_of(const ms_attention_cudnn *m, const ms_kernel_call *call) {
   operands o = {.count = 0};
-  const int forward[] = {MS_DNN_Q, MS_DNN_K, MS_DNN_V}, backward[] = {MS_DNN_Q,   MS_DNN_K,   MS_DNN_V,
-                                                                     MS_DNN_O,   MS_DNN_LSE, MS_DNN_DO};
+  const int forward[] = {MS_DNN_Q, MS_DNN_K, MS_DNN_V},
+            backward[] = {MS_DNN_Q, MS_DNN_K, MS_DNN_V, MS_DNN_O, MS_DNN_LSE, MS_DNN_DO};
   const int made_forward[] = {MS_DNN_O, MS_DNN_LSE}, made_backward[] = {MS_DNN_DQ, MS_DNN_DK, MS_DNN_DV};
   const int *in = m->attention.backward ? backward : forward, inputs = m->attention.backward ? 6 : 3;
   const int *out = m->attention.backward ? made_backward : made_forward, outputs = m->attention.backward ? 3 : 2;

@@ -64,7 +64,8 @@ static shape packed(int64_t batch, int64_t heads, int64_t rows, int64_t columns)
 
 /* The same shape with rows for columns, of the same elements. */
 static shape turned(shape s) {
-  return (shape){{s.dims[0], s.dims[1], s.dims[3], s.dims[2]}, {s.strides[0], s.strides[1], s.strides[3], s.strides[2]}};
+  return (shape){{s.dims[0], s.dims[1], s.dims[3], s.dims[2]},
+                 {s.strides[0], s.strides[1], s.strides[3], s.strides[2]}};
 }
 
 /* [batch,rows,heads,d] as it lies, seen as [batch,heads,rows,d]. */
@@ -181,8 +182,7 @@ static descriptor turn(ms_dnn_graph *g, descriptor x, descriptor y) {
 static descriptor masked(ms_dnn_graph *g, const ms_dnn_attention *a, descriptor x) {
   if (!a->causal) return x;
   const descriptor hidden = number(g, MS_DNN_HIDDEN);
-  const descriptor query =
-      pointwise(g, MS_DNN_INDEX, MS_DNN_I32, 2, x, NULL, NULL, scores(g, a, MS_DNN_I32));
+  const descriptor query = pointwise(g, MS_DNN_INDEX, MS_DNN_I32, 2, x, NULL, NULL, scores(g, a, MS_DNN_I32));
   const descriptor key = pointwise(g, MS_DNN_INDEX, MS_DNN_I32, 3, x, NULL, NULL, scores(g, a, MS_DNN_I32));
   const descriptor visible =
       pointwise(g, MS_DNN_GREATER_EQUAL, MS_DNN_BOOLEAN, 0, query, key, NULL, scores(g, a, MS_DNN_BOOLEAN));
@@ -209,8 +209,7 @@ static void add_key_gradient(ms_dnn_graph *g, const ms_dnn_attention *a, descrip
                              int64_t id) {
   const shape whole = packed(a->batch, a->heads, a->s, a->d);
   if (a->heads == a->groups) multiply(g, left, right, keys(g, a, id));
-  else
-    reduce(g, MS_DNN_REDUCE_ADD, multiply(g, left, right, tensor(g, 0, MS_DNN_BF16, &whole, 0)), keys(g, a, id));
+  else reduce(g, MS_DNN_REDUCE_ADD, multiply(g, left, right, tensor(g, 0, MS_DNN_BF16, &whole, 0)), keys(g, a, id));
 }
 
 static void build_backward(ms_dnn_graph *g, const ms_dnn_attention *a) {

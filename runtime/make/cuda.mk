@@ -71,10 +71,11 @@ $(EMULATED)/libmoonshard_cuda_emulated.so: $(EMULATED_DEVICE_O) $(filter-out $(E
 
 # What `make bench-gpu` measures beside trainings. It needs no toolkit: the device's library is loaded.
 .PHONY: gpu-bench
-gpu-bench: $(OUT)/bench/gpu_matmul
-tests: $(OUT)/bench/gpu_matmul
+GPU_BENCHES := $(patsubst tests/gpu/bench_%.c,$(OUT)/bench/gpu_%,$(wildcard tests/gpu/bench_*.c))
+gpu-bench: $(GPU_BENCHES)
+tests: $(GPU_BENCHES)
 
-$(OUT)/bench/gpu_matmul: $(OUT)/obj/tests/gpu/bench_matmul.o $(ENGINE_O) $(OUT)/engine.list
+$(OUT)/bench/gpu_%: $(OUT)/obj/tests/gpu/bench_%.o $(ENGINE_O) $(OUT)/engine.list
 	@mkdir -p $(@D)
 	@echo "link  $@"
 	@$(CC) -rdynamic $(LDFLAGS) $< $(ENGINE_O) -o $@ $(LDLIBS)

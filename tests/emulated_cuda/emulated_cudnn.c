@@ -303,7 +303,8 @@ int cudnnBackendFinalize(ms_dnn_descriptor given) {
   for (int i = 0; i < RULES; i++)
     if (rules[i].type == d->type && rules[i].least && !find(d, rules[i].name))
       return refuse(BAD_PARAM, "descriptor %d lacks attribute %d", d->type, rules[i].name);
-  if (d->type == MS_DNN_POINTWISE && (int_of(d, MS_DNN_POINTWISE_MODE) == MS_DNN_INDEX) != !!find(d, MS_DNN_POINTWISE_AXIS))
+  if (d->type == MS_DNN_POINTWISE &&
+      (int_of(d, MS_DNN_POINTWISE_MODE) == MS_DNN_INDEX) != !!find(d, MS_DNN_POINTWISE_AXIS))
     return refuse(BAD_PARAM, "an axis goes with an index");
   if (d->type == MS_DNN_TENSOR) status = check_tensor(d);
   if (d->type == MS_DNN_OPERATION_POINTWISE) status = check_pointwise(d);
@@ -352,8 +353,9 @@ static char letter_of(const descriptor *operation) {
 
 /* Forward and backward, causal or not, grouped or not. */
 static int is_attention(const descriptor *graph) {
-  static const char *const known[] = {"M*23>?x-e+la/M",       "M*x-e+la/M",           "*+*M*-23>?eTMM-**TMTM=",
-                                      "*+*M*-eTMM-**TMTM=",   "*+*M*-23>?eTM+M-**TM+TM=", "*+*M*-eTM+M-**TM+TM="};
+  static const char *const known[] = {"M*23>?x-e+la/M",           "M*x-e+la/M",
+                                      "*+*M*-23>?eTMM-**TMTM=",   "*+*M*-eTMM-**TMTM=",
+                                      "*+*M*-23>?eTM+M-**TM+TM=", "*+*M*-eTM+M-**TM+TM="};
   int count;
   descriptor *const *operation = operations_of(graph, &count);
   char letters[VALUES + 1] = "";
@@ -376,8 +378,10 @@ static int64_t workspace_of(const descriptor *graph, int choice) {
   return bytes;
 }
 
-int cudnnBackendGetAttribute(ms_dnn_descriptor given, int name, int kind, int64_t capacity, int64_t *count, void *values);
-int cudnnBackendGetAttribute(ms_dnn_descriptor given, int name, int kind, int64_t capacity, int64_t *count, void *values) {
+int cudnnBackendGetAttribute(ms_dnn_descriptor given, int name, int kind, int64_t capacity, int64_t *count,
+                             void *values);
+int cudnnBackendGetAttribute(ms_dnn_descriptor given, int name, int kind, int64_t capacity, int64_t *count,
+                             void *values) {
   FAIL_ON_DEMAND("cudnnBackendGetAttribute");
   const descriptor *d = given;
   if (!d->finalized) return refuse(NOT_FINALIZED, "attribute %d is asked for", name);
@@ -543,8 +547,7 @@ static void run_matmul(task *t, const descriptor *d) {
 static void run_reduction(task *t, const descriptor *d) {
   const descriptor *x = one_of(d, MS_DNN_OPERATION_REDUCTION_X), *y = one_of(d, MS_DNN_OPERATION_REDUCTION_Y);
   const int64_t *from = longs_of(x, MS_DNN_TENSOR_DIMENSIONS), *dims = longs_of(y, MS_DNN_TENSOR_DIMENSIONS);
-  const int largest =
-      int_of(one_of(d, MS_DNN_OPERATION_REDUCTION_BY), MS_DNN_REDUCTION_OPERATOR) == MS_DNN_REDUCE_MAX;
+  const int largest = int_of(one_of(d, MS_DNN_OPERATION_REDUCTION_BY), MS_DNN_REDUCTION_OPERATOR) == MS_DNN_REDUCE_MAX;
   const float *element = read_value(t, x);
   float *to = new_value(t, y);
   if (largest)
@@ -612,7 +615,8 @@ static int add_value(task *t, const descriptor *tensor, const descriptor *pack) 
     if (ids[i] == id) memcpy(&pointer, pointers->value + i * 8, sizeof pointer);
   value *new = &t->value[t->values++];
   *new = (value){.tensor = tensor};
-  if (flag_of(tensor, MS_DNN_TENSOR_VIRTUAL)) return pointer ? refuse(BAD_PARAM, "tensor %lld is virtual", (long long)id) : 0;
+  if (flag_of(tensor, MS_DNN_TENSOR_VIRTUAL))
+    return pointer ? refuse(BAD_PARAM, "tensor %lld is virtual", (long long)id) : 0;
   if (!pointer) return refuse(BAD_PARAM, "the pack lacks tensor %lld", (long long)id);
   if (flag_of(tensor, MS_DNN_TENSOR_BY_VALUE)) {
     memcpy(&new->number, pointer, sizeof new->number);
@@ -625,10 +629,11 @@ static int add_value(task *t, const descriptor *tensor, const descriptor *pack) 
 }
 
 static int add_values(task *t, const descriptor *pack) {
-  static const int tensors[] = {MS_DNN_OPERATION_POINTWISE_X, MS_DNN_OPERATION_POINTWISE_B, MS_DNN_OPERATION_POINTWISE_T,
-                                MS_DNN_OPERATION_POINTWISE_Y, MS_DNN_OPERATION_MATMUL_A,    MS_DNN_OPERATION_MATMUL_B,
-                                MS_DNN_OPERATION_MATMUL_C,    MS_DNN_OPERATION_REDUCTION_X, MS_DNN_OPERATION_REDUCTION_Y,
-                                MS_DNN_OPERATION_RESHAPE_X,   MS_DNN_OPERATION_RESHAPE_Y};
+  static const int tensors[] = {
+      MS_DNN_OPERATION_POINTWISE_X, MS_DNN_OPERATION_POINTWISE_B, MS_DNN_OPERATION_POINTWISE_T,
+      MS_DNN_OPERATION_POINTWISE_Y, MS_DNN_OPERATION_MATMUL_A,    MS_DNN_OPERATION_MATMUL_B,
+      MS_DNN_OPERATION_MATMUL_C,    MS_DNN_OPERATION_REDUCTION_X, MS_DNN_OPERATION_REDUCTION_Y,
+      MS_DNN_OPERATION_RESHAPE_X,   MS_DNN_OPERATION_RESHAPE_Y};
   int count, status = MS_DNN_SUCCESS;
   descriptor *const *operation = operations_of(t->graph, &count);
   for (int i = 0; i < count; i++)

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Training on one GPU beside PyTorch in the same run: a GPT-2 of 124M and a Llama of 1B, bf16; and their matrix products alone.
+# Training on one GPU beside PyTorch in the same run: a GPT-2 of 124M and a Llama of 1B, bf16; and their matrix products and attention alone.
 # Ends with 2 where there is no GPU.
 #
 #   tests/gpu/bench.sh --build build/release [--peak TFLOPS]
@@ -19,8 +19,8 @@ while [ $# -gt 0 ]; do
 done
 bin=$build/moonshard
 python=${PYTHON:-python3}
-lines=$(mktemp) products=$(mktemp)
-trap 'rm -f "$lines" "$products"' EXIT
+lines=$(mktemp) products=$(mktemp) attention=$(mktemp)
+trap 'rm -f "$lines" "$products" "$attention"' EXIT
 
 if ! "$bin" doctor --json | grep -q '"devices":\[{'; then
   echo "tests/gpu: there is no GPU that this build can use:" >&2
@@ -46,6 +46,11 @@ measure llama 4 4096
 NAME=timed timeout 600 "$build/bench/gpu_matmul" | tee -a "$products"
 NAME=first MOONSHARD_CUDA_MATMUL_TUNE=0 timeout 600 "$build/bench/gpu_matmul" | tee -a "$products"
 [ -z "$python" ] || timeout 600 "$python" tests/gpu/peer_matmul.py | tee -a "$products"
+NAME=auto timeout 600 "$build/bench/gpu_attention" | tee -a "$attention"
+NAME=flash MOONSHARD_ATTENTION=flash timeout 600 "$build/bench/gpu_attention" | tee -a "$attention"
+[ -z "$python" ] || timeout 600 "$python" tests/gpu/peer_attention.py | tee -a "$attention"
+printf '\nAttention: cuDNN where it is found, and own kernels, beside torch by cuDNN and by FlashAttention-2\n'
+LUA_PATH="$PWD/lua/?.lua;$PWD/lua/?/init.lua;;" luajit tests/gpu/matmul_table.lua "$attention" auto "torch cuDNN"
 printf '\nMatrix products: algorithms of cuBLASLt that were timed, and its first proposals, beside torch.matmul\n'
 LUA_PATH="$PWD/lua/?.lua;$PWD/lua/?/init.lua;;" luajit tests/gpu/matmul_table.lua "$products"
 LUA_PATH="$PWD/lua/?.lua;$PWD/lua/?/init.lua;;" luajit tests/gpu/bench_table.lua "$lines" "$peak"

@@ -6,13 +6,7 @@
 ** Prints a JSON line a product: TFLOP/s of the median of 20 runs. Algorithms are chosen as a training chooses them, so
 ** MOONSHARD_CUDA_MATMUL and MOONSHARD_CUDA_MATMUL_TUNE decide what is measured; NAME in the environment is the line's name.
 */
-#include <stdio.h>
-#include <stdlib.h>
-
-#include "base/error.h"
-#include "device/device.h"
-
-enum { WARM_UP = 5, RUNS = 20, PIECE = 1 << 24 };
+#include "tests/gpu/device_bench.h"
 
 typedef struct layer {
   const char *name;
@@ -44,78 +38,15 @@ static ms_kernel_call call_of(const layer *l, int way) {
   return call;
 }
 
-typedef struct bench {
-  const ms_device_api *api;
-  ms_device *device;
-  ms_device_stream *stream;
-  ms_device_event *begin, *end;
-} bench;
-
-static int64_t bytes_of(const ms_value_info *info) { return ms_numel(info) * ms_dtype_size(info->dtype); }
-
-/* Numbers between -1 and 1 whose bits are as mixed as in a training: power, and with it the clock, depends on them. */
-static int fill(const bench *b, void *data, int64_t bytes) {
-  static uint16_t piece[PIECE / 2];
-  static int drawn;
-  for (; drawn < PIECE / 2 && 2 * drawn < bytes; drawn++) piece[drawn] = (uint16_t)((rand() & 0x80ff) | 0x3e00);
-  for (int64_t at = 0; at < bytes; at += PIECE)
-    MS_TRY(b->api->write(b->device, (char *)data + at, piece, bytes - at < PIECE ? bytes - at : PIECE));
-  return MS_OK;
-}
-
-static int time_once(const bench *b, const ms_kernel *kernel, const ms_kernel_call *call, double *seconds) {
-  int done = 0;
-  MS_TRY(b->api->record(b->device, b->begin, b->stream));
-  MS_TRY(kernel->run(call));
-  MS_TRY(b->api->record(b->device, b->end, b->stream));
-  while (!done) MS_TRY(b->api->query(b->device, b->end, &done));
-  return b->api->elapsed(b->device, b->begin, b->end, seconds);
-}
-
-static int compare(const void *a, const void *b) {
-  const double x = *(const double *)a, y = *(const double *)b;
-  return (x > y) - (x < y);
-}
-
-static int time_runs(const bench *b, const ms_kernel *kernel, const ms_kernel_call *call, double *median) {
-  double seconds[WARM_UP + RUNS];
-  for (int i = 0; i < WARM_UP + RUNS; i++) MS_TRY(time_once(b, kernel, call, &seconds[i]));
-  qsort(seconds + WARM_UP, RUNS, sizeof *seconds, compare);
-  *median = seconds[WARM_UP + RUNS / 2];
-  return MS_OK;
-}
-
-static int measure(const bench *b, const layer *l, int way, double *seconds) {
-  const ms_kernel *kernel = b->api->kernel(MS_OP_matmul);
-  ms_kernel_call call = call_of(l, way);
-  void *data[4] = {NULL};
-  MS_TRY(kernel->prepare(&call));
-  const int64_t bytes[4] = {bytes_of(&call.in[0]), bytes_of(&call.in[1]), bytes_of(&call.out[0]),
-                            call.workspace_bytes + 1};
-  int rc = MS_OK;
-  for (int i = 0; i < 4 && !rc; i++) rc = b->api->allocate(b->device, bytes[i], "a matrix", &data[i]);
-  for (int i = 0; i < 2 && !rc; i++) rc = fill(b, data[i], bytes[i]);
-  call.in_data[0] = data[0];
-  call.in_data[1] = data[1];
-  call.out_data[0] = data[2];
-  call.workspace = data[3];
-  call.stream = b->stream;
-  if (!rc && kernel->bind) rc = kernel->bind(&call);
-  if (!rc) rc = time_runs(b, kernel, &call, seconds);
-  for (int i = 0; i < 4; i++)
-    if (data[i]) b->api->release(b->device, data[i], bytes[i]);
-  if (kernel->release) kernel->release(call.prepared);
-  return rc;
-}
-
 static int measure_all(const bench *b, int64_t tokens) {
   const char *name = getenv("NAME");
   for (size_t i = 0; i < sizeof layers / sizeof *layers; i++)
     for (int way = 0; way < WAYS; way++) {
       layer l = layers[i];
-      double seconds;
+      double seconds = 0;
       if (tokens) l.tokens = tokens, l.in /= 256, l.out /= 256;
-      MS_TRY(measure(b, &l, way, &seconds));
+      ms_kernel_call call = call_of(&l, way);
+      MS_TRY(measure_call(b, &call, &seconds));
       printf("{\"product\":\"%s, %s\",\"name\":\"%s\",\"tokens\":%lld,\"in\":%lld,\"out\":%lld,\"us\":%.2f,"
              "\"tflops\":%.4f}\n",
              l.name, ways[way], name ? name : "moonshard", (long long)l.tokens, (long long)l.in, (long long)l.out,
@@ -127,13 +58,7 @@ static int measure_all(const bench *b, int64_t tokens) {
 
 int main(int argc, char **argv) {
   bench b = {0};
-  int rc = ms_device_find(MS_DEVICE_CUDA, &b.api);
-  if (!rc) rc = b.api->open(0, &b.device);
-  if (!rc) rc = b.api->stream_open(b.device, 0, &b.stream);
-  if (!rc) rc = b.api->event_open(b.device, 1, &b.begin);
-  if (!rc) rc = b.api->event_open(b.device, 1, &b.end);
+  int rc = open_bench(&b);
   if (!rc) rc = measure_all(&b, argc > 1 ? atoll(argv[1]) : 0);
-  if (rc) fprintf(stderr, "bench_matmul: %s\n", ms_error_message());
-  for (const char *note = ms_note_next(); note; note = ms_note_next()) fprintf(stderr, "bench_matmul: %s\n", note);
-  return rc != MS_OK;
+  return end_bench("bench_matmul", rc);
 }

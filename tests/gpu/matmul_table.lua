@@ -1,9 +1,13 @@
--- The table of products of `make bench-gpu`: a row a product, TFLOP/s of everybody who measured it.
+-- The table of products of `make bench-gpu`, and of attention: a row a product, TFLOP/s of everybody who measured it.
 --
---   luajit tests/gpu/matmul_table.lua LINES      LINES: what bench_matmul and peer_matmul.py printed
+--   luajit tests/gpu/matmul_table.lua LINES [OURS THEIRS]
+--
+-- LINES: what bench_matmul and peer_matmul.py printed, or bench_attention and peer_attention.py; OURS and THEIRS: the
+-- names whose times are compared.
 
 local json = require("moonshard.json")
 
+local OURS, THEIRS = arg[2] or "timed", arg[3] or "torch"
 local products, names, measured = {}, {}, {}
 
 local function note(list, key, value)
@@ -24,13 +28,13 @@ end
 
 local head = { ("%-32s"):format("TFLOP/s") }
 for _, name in ipairs(names) do head[#head + 1] = ("%12s"):format(name) end
-print(table.concat(head) .. (names.torch and "  of torch" or ""))
+print(table.concat(head) .. (names[THEIRS] and "  of " .. THEIRS or ""))
 for _, product in ipairs(products) do
   local row = { ("%-32s"):format(product) }
   for _, name in ipairs(names) do
     local m = measured[product .. name]
     row[#row + 1] = ("%12s"):format(m and ("%.1f"):format(m.tflops) or "-")
   end
-  local ours, theirs = measured[product .. "timed"], measured[product .. "torch"]
+  local ours, theirs = measured[product .. OURS], measured[product .. THEIRS]
   print(table.concat(row) .. (ours and theirs and ("%9.2fx"):format(theirs.us / ours.us) or ""))
 end

@@ -1,34 +1,47 @@
--- The benchmark of matrix products for GPUs works without one: every product runs on the emulated device, in small, and
--- the table has a row for each. How fast anything is, it cannot tell.
+-- The benchmarks of kernels for GPUs work without one: every product and every attention runs on the emulated device,
+-- in small, and the tables have a row for each. How fast anything is, they cannot tell.
 
 local program = require("lua.program")
 
 local FOLDER = os.getenv("MOONSHARD_BIN"):match("^(.*)/")
+local DEVICE = "MOONSHARD_CUDA_LIBRARY=%s/tests/emulated/libmoonshard_cuda_emulated.so MOONSHARD_EMULATE_STREAMS= "
 
--- The lines of all products, under the names of both who are compared.
-local function measure(path)
-  local command = ("%s MOONSHARD_CUDA_LIBRARY=%s/tests/emulated/libmoonshard_cuda_emulated.so NAME=timed "
-    .. "MOONSHARD_EMULATE_STREAMS= %s/bench/gpu_matmul 8"):format(program.emulated_cuda(), FOLDER, FOLDER)
+-- The lines of a benchmark, under the names of both who are compared.
+local function measure(path, bench, size, ours, theirs)
+  local command = ("%s %sNAME=%s %s/bench/gpu_%s %d"):format(program.emulated_cuda(), DEVICE:format(FOLDER), ours,
+    FOLDER, bench, size)
   local pipe, file = io.popen(command), assert(io.open(path, "w"))
   local lines = pipe:read("*a")
   pipe:close()
-  file:write(lines, (lines:gsub('"timed"', '"torch"')))
+  file:write(lines, (lines:gsub(('"%s"'):format(ours), ('"%s"'):format(theirs))))
   file:close()
 end
 
-describe("the benchmark of matrix products", function()
-  it("runs every product of both models, and tells who was how fast", function()
-    local lines, rows = os.tmpname(), 0
-    measure(lines)
-    local pipe = io.popen("luajit tests/gpu/matmul_table.lua " .. lines)
-    local told = pipe:read("*a")
-    pipe:close()
-    os.remove(lines)
-    for row in told:gmatch("[^\n]+") do
-      rows = rows + 1
-      if rows > 1 then assert.truthy(row:match("^%l+%d* %l+, [%l ]+ +[%d.]+ +[%d.]+ +1.00x$"), row) end
-    end
-    assert.equal(1 + 9 * 3, rows)
-    assert.truthy(told:find("^TFLOP/s +timed +torch  of torch\n"))
+-- The head of the table, and how many rows follow, each with two figures and how they compare.
+local function table_of(bench, size, ours, theirs)
+  local lines, rows = os.tmpname(), 0
+  measure(lines, bench, size, ours, theirs)
+  local pipe = io.popen(("luajit tests/gpu/matmul_table.lua %s '%s' '%s'"):format(lines, ours, theirs))
+  local told = pipe:read("*a")
+  pipe:close()
+  os.remove(lines)
+  for row in told:gmatch("[^\n]+") do
+    rows = rows + 1
+    if rows > 1 then assert.truthy(row:match("^%l[%l%d ]+, [%l ]+ +[%d.]+ +[%d.]+ +1.00x$"), row) end
+  end
+  return told:match("^[^\n]*"), rows - 1
+end
+
+describe("the benchmarks of kernels", function()
+  it("run every product of both models, and tell who was how fast", function()
+    local head, rows = table_of("matmul", 8, "timed", "torch")
+    assert.truthy(head:find("^TFLOP/s +timed +torch  of torch$"), head)
+    assert.equal(9 * 3, rows)
+  end)
+
+  it("run attention of both models, and of heads of 128", function()
+    local head, rows = table_of("attention", 20, "auto", "torch cuDNN")
+    assert.truthy(head:find("^TFLOP/s +auto +torch cuDNN  of torch cuDNN$"), head)
+    assert.equal(3 * 2, rows)
   end)
 end)

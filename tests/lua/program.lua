@@ -70,8 +70,8 @@ function program.thin(list)
   return os.getenv("MOONSHARD_CONFIG") == "thread" and { list[#list] } or list
 end
 
----What lets MOONSHARD_BIN take the emulated libraries of tests/emulated_cuda for CUDA's, NCCL's, cuBLASLt's and cuDNN's,
----with the CPU's kernels; algorithms are not timed, so nothing is kept on disk.
+---What lets MOONSHARD_BIN take the emulated libraries of tests/emulated_cuda for those of CUDA, NCCL, cuBLASLt and
+---cuDNN, with the CPU's kernels; algorithms are not timed, so nothing is kept on disk.
 ---@param more string? further assignments
 ---@return string environment
 function program.emulated_cuda(more)

@@ -14,7 +14,8 @@ const ms_kernel *ms_cuda_kernel(int op);
 
 static inline const ms_kernel *kernel_of(int op) { return ms_cuda_kernel(op); }
 
-/* Algorithms are not timed, so that nothing is kept on disk; on the emulated device cuBLASLt is the emulated one beside the test. */
+/* Algorithms are not timed, so that nothing is kept on disk; on the emulated device cuBLASLt and cuDNN are the emulated ones beside
+** the test. */
 static __attribute__((constructor)) void choose_libraries(void) {
   setenv("MOONSHARD_CUDA_MATMUL_TUNE", "0", 1);
 #ifdef EMULATED_CUDA
@@ -22,6 +23,8 @@ static __attribute__((constructor)) void choose_libraries(void) {
   if (readlink("/proc/self/exe", path, sizeof path - 32) <= 0) abort();
   strcpy(strrchr(path, '/'), "/libcublaslt_emulated.so");
   setenv("MOONSHARD_CUBLASLT_LIBRARY", path, 0);
+  strcpy(strrchr(path, '/'), "/libcudnn_emulated.so");
+  setenv("MOONSHARD_CUDNN_LIBRARY", path, 0);
 #endif
 }
 

@@ -1,0 +1,62 @@
+/* bench_attention.c - attention on the device cuda, forward and backward, bf16 and causal: GPT-2 124M (12 heads of 64, 1024 positions), a
+** Llama of 1B (32 heads of 64 over 8, 4096 positions), and the same with heads of 128.
+**
+**   bench_attention [POSITIONS]     so many positions of one sequence, and two heads: a look at whether it works
+**
+** Prints a JSON line a direction: TFLOP/s of the median of 20 runs, of the visible half of the scores alone: 2 B H T^2 D forward,
+** 5 B H T^2 D backward. MOONSHARD_ATTENTION decides who computes; NAME in the environment is the line's name.
+*/
+#include "tests/gpu/device_bench.h"
+
+typedef struct shape {
+  const char *name;
+  int64_t batch, positions, heads, groups, size;
+} shape;
+
+static const shape shapes[] = {
+    {"gpt2", 32, 1024, 12, 12, 64}, {"llama", 4, 4096, 32, 8, 64}, {"heads of 128", 4, 4096, 32, 8, 128}};
+
+static ms_value_info tensor(int dtype, int ndim, int64_t a, int64_t b, int64_t c, int64_t d) {
+  return (ms_value_info){.dtype = dtype, .ndim = ndim, .dims = {a, b, c, d}};
+}
+
+static ms_kernel_call call_of(const shape *s, int backward) {
+  const ms_value_info q = tensor(MS_BF16, 4, s->batch, s->positions, s->heads, s->size);
+  const ms_value_info k = tensor(MS_BF16, 4, s->batch, s->positions, s->groups, s->size);
+  const ms_value_info lse = tensor(MS_F32, 3, s->batch, s->heads, s->positions, 0);
+  if (backward)
+    return (ms_kernel_call){.op = MS_OP_attention_backward,
+                            .attrs.i = {1},
+                            .inputs = 6,
+                            .outputs = 3,
+                            .threads = 1,
+                            .in = {q, k, k, q, lse, q},
+                            .out = {q, k, k}};
+  return (ms_kernel_call){
+      .op = MS_OP_attention, .attrs.i = {1}, .inputs = 3, .outputs = 2, .threads = 1, .in = {q, k, k}, .out = {q, lse}};
+}
+
+static int measure_all(const bench *b, int64_t positions) {
+  const char *name = getenv("NAME");
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+    for (int backward = 0; backward < 2; backward++) {
+      shape s = shapes[i];
+      double seconds = 0;
+      if (positions) s.batch = 1, s.positions = positions, s.heads = 2, s.groups = s.groups < shapes[i].heads ? 1 : 2;
+      ms_kernel_call call = call_of(&s, backward);
+      MS_TRY(measure_call(b, &call, &seconds));
+      const double scores = (double)(s.batch * s.heads * s.positions * s.positions);
+      printf("{\"product\":\"%s, %s\",\"name\":\"%s\",\"us\":%.2f,\"tflops\":%.4f}\n", s.name,
+             backward ? "backward" : "forward", name ? name : "moonshard", seconds * 1e6,
+             (backward ? 5e-12 : 2e-12) * scores * (double)s.size / seconds);
+      fflush(stdout);
+    }
+  return MS_OK;
+}
+
+int main(int argc, char **argv) {
+  bench b = {0};
+  int rc = open_bench(&b);
+  if (!rc) rc = measure_all(&b, argc > 1 ? atoll(argv[1]) : 0);
+  return end_bench("bench_attention", rc);
+}

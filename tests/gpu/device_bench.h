@@ -1,0 +1,97 @@
+/* device_bench.h - what the benchmarks of kernels on the device cuda share: a stream, tensors of random numbers, and the median time
+** of a call.
+*/
+#ifndef MS_TESTS_GPU_DEVICE_BENCH_H
+#define MS_TESTS_GPU_DEVICE_BENCH_H
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "device/device.h"
+
+enum { WARM_UP = 5, RUNS = 20, PIECE = 1 << 24 };
+
+typedef struct bench {
+  const ms_device_api *api;
+  ms_device *device;
+  ms_device_stream *stream;
+  ms_device_event *begin, *end;
+} bench;
+
+static inline int64_t bytes_of(const ms_value_info *info) { return ms_numel(info) * ms_dtype_size(info->dtype); }
+
+/* Numbers between -1 and 1 whose bits are as mixed as in a training: power, and with it the clock, depends on them. */
+static inline int fill(const bench *b, void *data, int64_t bytes) {
+  static uint16_t piece[PIECE / 2];
+  static int drawn;
+  for (; drawn < PIECE / 2 && 2 * drawn < bytes; drawn++) piece[drawn] = (uint16_t)((rand() & 0x80ff) | 0x3e00);
+  for (int64_t at = 0; at < bytes; at += PIECE)
+    MS_TRY(b->api->write(b->device, (char *)data + at, piece, bytes - at < PIECE ? bytes - at : PIECE));
+  return MS_OK;
+}
+
+static inline int time_once(const bench *b, const ms_kernel *kernel, const ms_kernel_call *call, double *seconds) {
+  int done = 0;
+  MS_TRY(b->api->record(b->device, b->begin, b->stream));
+  MS_TRY(kernel->run(call));
+  MS_TRY(b->api->record(b->device, b->end, b->stream));
+  while (!done) MS_TRY(b->api->query(b->device, b->end, &done));
+  return b->api->elapsed(b->device, b->begin, b->end, seconds);
+}
+
+static inline int compare_times(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+static inline int time_runs(const bench *b, const ms_kernel *kernel, const ms_kernel_call *call, double *median) {
+  double seconds[WARM_UP + RUNS];
+  for (int i = 0; i < WARM_UP + RUNS; i++) MS_TRY(time_once(b, kernel, call, &seconds[i]));
+  qsort(seconds + WARM_UP, RUNS, sizeof *seconds, compare_times);
+  *median = seconds[WARM_UP + RUNS / 2];
+  return MS_OK;
+}
+
+/* Runs a call of in, out and workspace on the device: memory for all, its inputs random, then the median. */
+static inline int measure_call(const bench *b, ms_kernel_call *call, double *seconds) {
+  enum { MOST = MS_MAX_INPUTS + MS_MAX_OUTPUTS + 1 };
+  const ms_kernel *kernel = b->api->kernel(call->op);
+  const int tensors = call->inputs + call->outputs;
+  void *data[MOST] = {NULL};
+  int64_t bytes[MOST];
+  MS_TRY(kernel->prepare(call));
+  for (int i = 0; i < tensors; i++) bytes[i] = bytes_of(i < call->inputs ? &call->in[i] : &call->out[i - call->inputs]);
+  bytes[tensors] = call->workspace_bytes + 1;
+  int rc = MS_OK;
+  for (int i = 0; i <= tensors && !rc; i++) rc = b->api->allocate(b->device, bytes[i], "a tensor", &data[i]);
+  for (int i = 0; i < call->inputs && !rc; i++) rc = fill(b, data[i], bytes[i]);
+  for (int i = 0; i < call->inputs; i++) call->in_data[i] = data[i];
+  for (int i = 0; i < call->outputs; i++) call->out_data[i] = data[call->inputs + i];
+  call->workspace = data[tensors];
+  call->stream = b->stream;
+  if (!rc && kernel->bind) rc = kernel->bind(call);
+  if (!rc) rc = time_runs(b, kernel, call, seconds);
+  for (int i = 0; i <= tensors; i++)
+    if (data[i]) b->api->release(b->device, data[i], bytes[i]);
+  if (kernel->release) kernel->release(call->prepared);
+  return rc;
+}
+
+/* The process's GPU, for as long as the process lives. */
+static inline int open_bench(bench *b) {
+  MS_TRY(ms_device_find(MS_DEVICE_CUDA, &b->api));
+  MS_TRY(b->api->open(0, &b->device));
+  MS_TRY(b->api->stream_open(b->device, 0, &b->stream));
+  MS_TRY(b->api->event_open(b->device, 1, &b->begin));
+  return b->api->event_open(b->device, 1, &b->end);
+}
+
+/* The program's status, once it has said what went wrong, or not as well as it could. */
+static inline int end_bench(const char *name, int rc) {
+  if (rc) fprintf(stderr, "%s: %s\n", name, ms_error_message());
+  for (const char *note = ms_note_next(); note; note = ms_note_next()) fprintf(stderr, "%s: %s\n", name, note);
+  return rc != MS_OK;
+}
+
+#endif
