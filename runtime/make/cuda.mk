@@ -56,7 +56,8 @@ $(EMULATED)/libcublaslt_emulated.so: $(OUT)/obj/tests/emulated_cuda/emulated_cub
 	@echo "link  $@"
 	@$(EMULATED_LINK) $^ -o $@ -lm
 
-$(EMULATED)/libcudnn_emulated.so: $(OUT)/obj/tests/emulated_cuda/emulated_cudnn.o $(EMULATED)/libcudart_emulated.so
+$(EMULATED)/libcudnn_emulated.so: $(addprefix $(OUT)/obj/tests/emulated_cuda/,emulated_cudnn.o emulated_cudnn_run.o) \
+    $(EMULATED)/libcudart_emulated.so
 	@echo "link  $@"
 	@$(EMULATED_LINK) $^ -o $@ -lm
 

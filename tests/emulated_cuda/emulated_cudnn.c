@@ -1,5 +1,5 @@
-/* emulated_cudnn.c - cuDNN's functions that Moonshard uses: descriptors, and graphs of attention computed operation by operation, in
-** f32 and plain loops, by the emulated streams. What the real library refuses is refused: attributes that a descriptor has not, of
+/* emulated_cudnn.c - cuDNN's functions that Moonshard uses: descriptors, and which graphs have a plan; emulated_cudnn_run.c computes
+** them. What the real library refuses is refused: attributes that a descriptor has not, of
 ** another kind or count, descriptors that are not finalized or not complete, shapes that do not go together, pointers off the
 ** device or not aligned. As there, a graph has a plan only when its operations are those of attention, in their order.
 **
@@ -8,31 +8,16 @@
 **   MOONSHARD_EMULATE_CUDNN_WORKSPACE=100000  what its first plan needs beyond the others
 **   MOONSHARD_EMULATE_CUDNN_NONE=1            no graph has a plan
 */
-#include <math.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/bf16.h"
+#include "emulated_cudnn.h"
 #include "emulated_runtime.h"
-#include "kernels/cuda/cudnn.h"
 
-enum { BAD_PARAM = 2000, NOT_SUPPORTED = 3000, INTERNAL_ERROR = 4000, NOT_FINALIZED = 2004 };
-enum { ATTRIBUTES = 8, VALUES = 32, ALIGNMENT = 16, PLANS = 2, WORKSPACE = 256, TENSORS = 64 };
-
-typedef struct attribute {
-  int name;
-  int64_t count;
-  char value[VALUES * 8];
-} attribute;
-
-typedef struct descriptor {
-  int type, finalized, attributes, choice; /* choice: of a configuration, which plan */
-  attribute attribute[ATTRIBUTES];
-  struct descriptor *graph; /* of a configuration */
-} descriptor;
+enum { PLANS = 2, WORKSPACE = 256 };
 
 static _Atomic long long alive;
 static _Thread_local char last_error[256];
@@ -46,7 +31,7 @@ const char *emulated_cudnn_left(void) {
   return text;
 }
 
-__attribute__((format(printf, 2, 3))) static int refuse(int status, const char *format, ...) {
+int refuse(int status, const char *format, ...) {
   va_list list;
   va_start(list, format);
   vsnprintf(last_error, sizeof last_error, format, list);
@@ -123,24 +108,24 @@ static size_t value_bytes(int kind) {
   }
 }
 
-static const attribute *find(const descriptor *d, int name) {
+const attribute *find_attribute(const descriptor *d, int name) {
   for (int i = 0; i < d->attributes; i++)
     if (d->attribute[i].name == name) return &d->attribute[i];
   return NULL;
 }
 
-static int int_of(const descriptor *d, int name) {
+int int_of(const descriptor *d, int name) {
   int value;
-  memcpy(&value, find(d, name)->value, sizeof value);
+  memcpy(&value, find_attribute(d, name)->value, sizeof value);
   return value;
 }
 
-static const int64_t *longs_of(const descriptor *d, int name) { return (const void *)find(d, name)->value; }
-static int flag_of(const descriptor *d, int name) { return find(d, name)->value[0] != 0; }
+const int64_t *longs_of(const descriptor *d, int name) { return (const void *)find_attribute(d, name)->value; }
+int flag_of(const descriptor *d, int name) { return find_attribute(d, name)->value[0] != 0; }
 
-static descriptor *one_of(const descriptor *d, int name) {
+descriptor *one_of(const descriptor *d, int name) {
   descriptor *value = NULL;
-  if (find(d, name)) memcpy(&value, find(d, name)->value, sizeof value);
+  if (find_attribute(d, name)) memcpy(&value, find_attribute(d, name)->value, sizeof value);
   return value;
 }
 
@@ -163,10 +148,6 @@ const char *cudnnGetErrorString(int status) {
 
 void cudnnGetLastErrorString(char *message, size_t bytes);
 void cudnnGetLastErrorString(char *message, size_t bytes) { snprintf(message, bytes, "%s", last_error); }
-
-struct context {
-  cudaStream_t stream;
-};
 
 int cudnnCreate(ms_dnn_handle *handle);
 int cudnnCreate(ms_dnn_handle *handle) {
@@ -222,7 +203,7 @@ int cudnnBackendSetAttribute(ms_dnn_descriptor given, int name, int kind, int64_
   if (count < (rule->least ? rule->least : 1) || count > rule->most)
     return refuse(BAD_PARAM, "attribute %d with %lld values", name, (long long)count);
   if (d->finalized) return refuse(BAD_PARAM, "attribute %d comes after finalizing", name);
-  if (find(d, name)) return refuse(BAD_PARAM, "attribute %d is set already", name);
+  if (find_attribute(d, name)) return refuse(BAD_PARAM, "attribute %d is set already", name);
   if (kind == MS_DNN_OF_DESCRIPTOR)
     for (int64_t i = 0; i < count; i++)
       if (!((descriptor *const *)values)[i]->finalized) return refuse(NOT_FINALIZED, "value of attribute %d", name);
@@ -291,7 +272,8 @@ static int check_reshape(const descriptor *d) {
 }
 
 static int check_pack(const descriptor *d) {
-  if (find(d, MS_DNN_PACK_IDS)->count == find(d, MS_DNN_PACK_POINTERS)->count) return MS_DNN_SUCCESS;
+  if (find_attribute(d, MS_DNN_PACK_IDS)->count == find_attribute(d, MS_DNN_PACK_POINTERS)->count)
+    return MS_DNN_SUCCESS;
   return refuse(BAD_PARAM, "as many pointers as ids");
 }
 
@@ -301,10 +283,10 @@ int cudnnBackendFinalize(ms_dnn_descriptor given) {
   descriptor *d = given;
   int status = MS_DNN_SUCCESS;
   for (int i = 0; i < RULES; i++)
-    if (rules[i].type == d->type && rules[i].least && !find(d, rules[i].name))
+    if (rules[i].type == d->type && rules[i].least && !find_attribute(d, rules[i].name))
       return refuse(BAD_PARAM, "descriptor %d lacks attribute %d", d->type, rules[i].name);
   if (d->type == MS_DNN_POINTWISE &&
-      (int_of(d, MS_DNN_POINTWISE_MODE) == MS_DNN_INDEX) != !!find(d, MS_DNN_POINTWISE_AXIS))
+      (int_of(d, MS_DNN_POINTWISE_MODE) == MS_DNN_INDEX) != !!find_attribute(d, MS_DNN_POINTWISE_AXIS))
     return refuse(BAD_PARAM, "an axis goes with an index");
   if (d->type == MS_DNN_TENSOR) status = check_tensor(d);
   if (d->type == MS_DNN_OPERATION_POINTWISE) status = check_pointwise(d);
@@ -318,8 +300,8 @@ int cudnnBackendFinalize(ms_dnn_descriptor given) {
 
 /* ---- graphs -------------------------------------------------------------------------------------------------------------- */
 
-static descriptor *const *operations_of(const descriptor *graph, int *count) {
-  const attribute *list = find(graph, MS_DNN_GRAPH_OPERATIONS);
+descriptor *const *operations_of(const descriptor *graph, int *count) {
+  const attribute *list = find_attribute(graph, MS_DNN_GRAPH_OPERATIONS);
   *count = (int)list->count;
   return (descriptor *const *)(const void *)list->value;
 }
@@ -366,7 +348,7 @@ static int is_attention(const descriptor *graph) {
 }
 
 /* Bytes that the gradients of keys of all heads take, as the real library keeps them. */
-static int64_t workspace_of(const descriptor *graph, int choice) {
+int64_t workspace_of(const descriptor *graph, int choice) {
   int count;
   descriptor *const *operation = operations_of(graph, &count);
   int64_t bytes = WORKSPACE + (choice == 0 ? setting("MOONSHARD_EMULATE_CUDNN_WORKSPACE", 0) : 0);
@@ -404,259 +386,4 @@ int cudnnBackendGetAttribute(ms_dnn_descriptor given, int name, int kind, int64_
     return MS_DNN_SUCCESS;
   }
   return refuse(BAD_PARAM, "descriptor %d is asked for attribute %d", d->type, name);
-}
-
-/* ---- computing ----------------------------------------------------------------------------------------------------------- */
-
-/* A tensor while a graph is computed: all elements, row after row, rounded to its dtype. */
-typedef struct value {
-  const descriptor *tensor;
-  void *data; /* NULL: virtual */
-  float number;
-  float *element;
-} value;
-
-typedef struct task {
-  const descriptor *graph;
-  value value[TENSORS];
-  int values;
-  char *workspace;
-  int64_t workspace_bytes;
-} task;
-
-static int64_t elements_of(const int64_t *dims) { return dims[0] * dims[1] * dims[2] * dims[3]; }
-
-/* Element i of a tensor, by its strides; of axis with 1, the same for all when repeated along `dims`. */
-static int64_t at(const int64_t *dims, const int64_t *own, const int64_t *strides, int64_t i) {
-  int64_t place = 0;
-  for (int axis = 3; axis >= 0; axis--) {
-    if (own[axis] != 1) place += i % dims[axis] * strides[axis];
-    i /= dims[axis];
-  }
-  return place;
-}
-
-static void row_major(const int64_t *dims, int64_t *strides) {
-  strides[3] = 1;
-  for (int axis = 2; axis >= 0; axis--) strides[axis] = strides[axis + 1] * dims[axis + 1];
-}
-
-static float rounded(float x, int dtype) { return dtype == MS_DNN_BF16 ? ms_bf16_to_f32(ms_f32_to_bf16(x)) : x; }
-
-static value *value_of(task *t, const descriptor *tensor) {
-  const int64_t id = longs_of(tensor, MS_DNN_TENSOR_ID)[0];
-  for (int i = 0; i < t->values; i++)
-    if (longs_of(t->value[i].tensor, MS_DNN_TENSOR_ID)[0] == id) return &t->value[i];
-  return NULL;
-}
-
-/* The operand's elements: read from the device where nothing computed them. */
-static const float *read_value(task *t, const descriptor *tensor) {
-  value *v = value_of(t, tensor);
-  const int64_t *dims = longs_of(v->tensor, MS_DNN_TENSOR_DIMENSIONS), n = elements_of(dims);
-  if (v->element) return v->element;
-  v->element = malloc((size_t)n * sizeof(float));
-  for (int64_t i = 0; i < n; i++) {
-    const int64_t place = at(dims, dims, longs_of(v->tensor, MS_DNN_TENSOR_STRIDES), i);
-    if (flag_of(v->tensor, MS_DNN_TENSOR_BY_VALUE)) v->element[i] = v->number;
-    else if (int_of(v->tensor, MS_DNN_TENSOR_DATA_TYPE) == MS_DNN_BF16)
-      v->element[i] = ms_bf16_to_f32(((const ms_bf16 *)v->data)[place]);
-    else v->element[i] = ((const float *)v->data)[place];
-  }
-  return v->element;
-}
-
-static float *new_value(task *t, const descriptor *tensor) {
-  value *v = value_of(t, tensor);
-  free(v->element);
-  return v->element = calloc((size_t)elements_of(longs_of(tensor, MS_DNN_TENSOR_DIMENSIONS)), sizeof(float));
-}
-
-/* Rounds what was computed, and stores it where it is to be seen. */
-static void write_value(task *t, const descriptor *tensor) {
-  value *v = value_of(t, tensor);
-  const int64_t *dims = longs_of(tensor, MS_DNN_TENSOR_DIMENSIONS), n = elements_of(dims);
-  const int dtype = int_of(tensor, MS_DNN_TENSOR_DATA_TYPE);
-  for (int64_t i = 0; i < n; i++) {
-    const int64_t place = at(dims, dims, longs_of(tensor, MS_DNN_TENSOR_STRIDES), i);
-    v->element[i] = rounded(v->element[i], dtype);
-    if (v->data && dtype == MS_DNN_BF16) ((ms_bf16 *)v->data)[place] = ms_f32_to_bf16(v->element[i]);
-    else if (v->data) ((float *)v->data)[place] = v->element[i];
-  }
-}
-
-static float apply(int mode, float x, float b, float t) {
-  switch (mode) {
-    case MS_DNN_ADD: return x + b;
-    case MS_DNN_MUL: return x * b;
-    case MS_DNN_DIV: return x / b;
-    case MS_DNN_SUB: return x - b;
-    case MS_DNN_EXP: return expf(x);
-    case MS_DNN_LOG: return logf(x);
-    case MS_DNN_GREATER_EQUAL: return x >= b;
-    case MS_DNN_SELECT: return t != 0 ? x : b;
-    default: return x;
-  }
-}
-
-/* The operand's element for element i of a result of these dims. */
-static float operand(task *t, const descriptor *tensor, const int64_t *dims, int64_t i) {
-  int64_t strides[4];
-  if (!tensor) return 0;
-  const int64_t *own = longs_of(tensor, MS_DNN_TENSOR_DIMENSIONS);
-  row_major(own, strides);
-  return read_value(t, tensor)[at(dims, own, strides, i)];
-}
-
-static void run_pointwise(task *t, const descriptor *d) {
-  const descriptor *by = one_of(d, MS_DNN_OPERATION_POINTWISE_BY), *x = one_of(d, MS_DNN_OPERATION_POINTWISE_X);
-  const descriptor *b = one_of(d, MS_DNN_OPERATION_POINTWISE_B), *select = one_of(d, MS_DNN_OPERATION_POINTWISE_T);
-  const descriptor *y = one_of(d, MS_DNN_OPERATION_POINTWISE_Y);
-  const int mode = int_of(by, MS_DNN_POINTWISE_MODE);
-  const int64_t *dims = longs_of(y, MS_DNN_TENSOR_DIMENSIONS);
-  int64_t strides[4];
-  row_major(dims, strides);
-  float *to = new_value(t, y);
-  for (int64_t i = 0; i < elements_of(dims); i++) {
-    if (mode == MS_DNN_INDEX) {
-      const int64_t axis = longs_of(by, MS_DNN_POINTWISE_AXIS)[0];
-      to[i] = (float)(i / strides[axis] % dims[axis]);
-    } else to[i] = apply(mode, operand(t, x, dims, i), operand(t, b, dims, i), operand(t, select, dims, i));
-  }
-  write_value(t, y);
-}
-
-static void run_matmul(task *t, const descriptor *d) {
-  const descriptor *a = one_of(d, MS_DNN_OPERATION_MATMUL_A), *b = one_of(d, MS_DNN_OPERATION_MATMUL_B);
-  const descriptor *c = one_of(d, MS_DNN_OPERATION_MATMUL_C);
-  const int64_t *m = longs_of(c, MS_DNN_TENSOR_DIMENSIONS), k = longs_of(a, MS_DNN_TENSOR_DIMENSIONS)[3];
-  const int64_t heads = longs_of(b, MS_DNN_TENSOR_DIMENSIONS)[1];
-  const float *left = read_value(t, a), *right = read_value(t, b);
-  float *to = new_value(t, c);
-  for (int64_t n = 0; n < m[0] * m[1]; n++) {
-    const int64_t other = n / m[1] * heads + n % m[1] / (m[1] / heads);
-    for (int64_t row = 0; row < m[2]; row++)
-      for (int64_t i = 0; i < k; i++)
-        for (int64_t column = 0; column < m[3]; column++)
-          to[(n * m[2] + row) * m[3] + column] +=
-              left[(n * m[2] + row) * k + i] * right[(other * k + i) * m[3] + column];
-  }
-  write_value(t, c);
-}
-
-static void run_reduction(task *t, const descriptor *d) {
-  const descriptor *x = one_of(d, MS_DNN_OPERATION_REDUCTION_X), *y = one_of(d, MS_DNN_OPERATION_REDUCTION_Y);
-  const int64_t *from = longs_of(x, MS_DNN_TENSOR_DIMENSIONS), *dims = longs_of(y, MS_DNN_TENSOR_DIMENSIONS);
-  const int largest = int_of(one_of(d, MS_DNN_OPERATION_REDUCTION_BY), MS_DNN_REDUCTION_OPERATOR) == MS_DNN_REDUCE_MAX;
-  const float *element = read_value(t, x);
-  float *to = new_value(t, y);
-  if (largest)
-    for (int64_t i = 0; i < elements_of(dims); i++) to[i] = -INFINITY;
-  for (int64_t i = 0; i < elements_of(from); i++) {
-    int64_t place = 0, rest = i, stride = 1;
-    for (int axis = 3; axis >= 0; axis--) {
-      place += rest % from[axis] / (from[axis] / dims[axis]) * stride;
-      stride *= dims[axis];
-      rest /= from[axis];
-    }
-    to[place] = largest ? fmaxf(to[place], element[i]) : to[place] + element[i];
-  }
-  write_value(t, y);
-}
-
-static void run_reshape(task *t, const descriptor *d) {
-  const descriptor *x = one_of(d, MS_DNN_OPERATION_RESHAPE_X), *y = one_of(d, MS_DNN_OPERATION_RESHAPE_Y);
-  const int64_t *m = longs_of(y, MS_DNN_TENSOR_DIMENSIONS);
-  const float *from = read_value(t, x);
-  float *to = new_value(t, y);
-  for (int64_t i = 0; i < elements_of(m); i++) {
-    const int64_t column = i % m[3], row = i / m[3] % m[2], head = i / m[3] / m[2];
-    to[i] = from[(head * m[3] + column) * m[2] + row];
-  }
-  write_value(t, y);
-}
-
-static void compute(void *given) {
-  task *t = given;
-  int count;
-  descriptor *const *operation = operations_of(t->graph, &count);
-  memset(t->workspace, 0xff, (size_t)t->workspace_bytes);
-  for (int i = 0; i < count; i++) {
-    if (operation[i]->type == MS_DNN_OPERATION_POINTWISE) run_pointwise(t, operation[i]);
-    if (operation[i]->type == MS_DNN_OPERATION_MATMUL) run_matmul(t, operation[i]);
-    if (operation[i]->type == MS_DNN_OPERATION_REDUCTION) run_reduction(t, operation[i]);
-    if (operation[i]->type == MS_DNN_OPERATION_RESHAPE) run_reshape(t, operation[i]);
-  }
-}
-
-static void release(void *given) {
-  task *t = given;
-  for (int i = 0; i < t->values; i++) free(t->value[i].element);
-  free(t);
-}
-
-/* ---- executing -------------------------------------------------------------------------------------------------------------- */
-
-static int64_t bytes_of(const descriptor *tensor) {
-  const int64_t *dims = longs_of(tensor, MS_DNN_TENSOR_DIMENSIONS), *strides = longs_of(tensor, MS_DNN_TENSOR_STRIDES);
-  int64_t last = 0;
-  for (int axis = 0; axis < 4; axis++) last += (dims[axis] - 1) * strides[axis];
-  return (last + 1) * (int_of(tensor, MS_DNN_TENSOR_DATA_TYPE) == MS_DNN_BF16 ? 2 : 4);
-}
-
-/* The tensor, with the pointer that the pack has for it. */
-static int add_value(task *t, const descriptor *tensor, const descriptor *pack) {
-  const int64_t id = longs_of(tensor, MS_DNN_TENSOR_ID)[0], *ids = longs_of(pack, MS_DNN_PACK_IDS);
-  const attribute *pointers = find(pack, MS_DNN_PACK_POINTERS);
-  void *pointer = NULL;
-  if (value_of(t, tensor)) return MS_DNN_SUCCESS;
-  if (t->values == TENSORS) return refuse(NOT_SUPPORTED, "so many tensors");
-  for (int64_t i = 0; i < pointers->count; i++)
-    if (ids[i] == id) memcpy(&pointer, pointers->value + i * 8, sizeof pointer);
-  value *new = &t->value[t->values++];
-  *new = (value){.tensor = tensor};
-  if (flag_of(tensor, MS_DNN_TENSOR_VIRTUAL))
-    return pointer ? refuse(BAD_PARAM, "tensor %lld is virtual", (long long)id) : 0;
-  if (!pointer) return refuse(BAD_PARAM, "the pack lacks tensor %lld", (long long)id);
-  if (flag_of(tensor, MS_DNN_TENSOR_BY_VALUE)) {
-    memcpy(&new->number, pointer, sizeof new->number);
-    return MS_DNN_SUCCESS;
-  }
-  new->data = pointer;
-  if ((uintptr_t)pointer % ALIGNMENT || !emulated_is_device(pointer, (size_t)bytes_of(tensor)))
-    return refuse(BAD_PARAM, "tensor %lld is not on the device, or not aligned", (long long)id);
-  return MS_DNN_SUCCESS;
-}
-
-static int add_values(task *t, const descriptor *pack) {
-  static const int tensors[] = {
-      MS_DNN_OPERATION_POINTWISE_X, MS_DNN_OPERATION_POINTWISE_B, MS_DNN_OPERATION_POINTWISE_T,
-      MS_DNN_OPERATION_POINTWISE_Y, MS_DNN_OPERATION_MATMUL_A,    MS_DNN_OPERATION_MATMUL_B,
-      MS_DNN_OPERATION_MATMUL_C,    MS_DNN_OPERATION_REDUCTION_X, MS_DNN_OPERATION_REDUCTION_Y,
-      MS_DNN_OPERATION_RESHAPE_X,   MS_DNN_OPERATION_RESHAPE_Y};
-  int count, status = MS_DNN_SUCCESS;
-  descriptor *const *operation = operations_of(t->graph, &count);
-  for (int i = 0; i < count; i++)
-    for (size_t name = 0; name < sizeof tensors / sizeof *tensors && !status; name++)
-      if (find(operation[i], tensors[name])) status = add_value(t, one_of(operation[i], tensors[name]), pack);
-  return status;
-}
-
-int cudnnBackendExecute(ms_dnn_handle handle, ms_dnn_descriptor given, ms_dnn_descriptor pack);
-int cudnnBackendExecute(ms_dnn_handle handle, ms_dnn_descriptor given, ms_dnn_descriptor pack) {
-  FAIL_ON_DEMAND("cudnnBackendExecute");
-  const descriptor *plan = given, *configuration = one_of(plan, MS_DNN_PLAN_ENGINE_CONFIG);
-  if (!plan->finalized || !((descriptor *)pack)->finalized) return refuse(NOT_FINALIZED, "what is executed");
-  task *t = calloc(1, sizeof *t);
-  if (!t) return MS_DNN_ALLOC_FAILED;
-  t->graph = configuration->graph;
-  t->workspace_bytes = workspace_of(configuration->graph, configuration->choice);
-  t->workspace = (char *)one_of(pack, MS_DNN_PACK_WORKSPACE);
-  int status = add_values(t, pack);
-  if (!status && !emulated_is_device(t->workspace, (size_t)t->workspace_bytes))
-    status = refuse(BAD_PARAM, "the workspace is not on the device, or too small");
-  if (!status && emulated_submit(((struct context *)handle)->stream, compute, t, release) == cudaSuccess)
-    return MS_DNN_SUCCESS;
-  if (status) release(t);
-  return status ? status : INTERNAL_ERROR;
 }

@@ -47,8 +47,7 @@ if os.getenv("MOONSHARD_CONFIG") ~= "thread" then
   kernels("no cuBLASLt", 2, { "mesh=1x2", "steps=2" }, "MOONSHARD_CUBLASLT_LIBRARY=/nowhere/libcublasLt.so")
 end
 if not THIN then
-  kernels("kernels in bf16", 1, { "mesh=1x1", "micro=2", "steps=2", "dtype=bf16" },
-    "MOONSHARD_CUDA_MATMUL=cublaslt MOONSHARD_ATTENTION=cudnn")
+  kernels("kernels in bf16", 1, { "mesh=1x1", "micro=2", "steps=2", "dtype=bf16" }, "MOONSHARD_CUDA_MATMUL=cublaslt")
   parity("shards", 2, { "mesh=1x2", "layout=ragged", "micro=2", "sync=last", "mixed=true", "dtype=bf16" })
   parity("groups", 4, { "mesh=1x4", "reshard=2", "rows=12" })
   parity("replicas", 2, { "mesh=2x1", "freeze=fc1", "optimizer=sgd" })
