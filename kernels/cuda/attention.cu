@@ -58,7 +58,7 @@ int choose(choice *chosen) {
 }
 
 struct prepared_attention {
-  choice chosen;
+  choice chosen = AUTO;
   int bound;
   ms_attention_cudnn *cudnn; /* NULL until it is bound, and where own kernels compute */
 };
@@ -82,7 +82,7 @@ int64_t delta_bytes(const ms_cuda_attention &a) {
 }
 
 int prepare(ms_kernel_call *call) {
-  choice chosen;
+  choice chosen = AUTO;
   MS_TRY(ms_cuda_attention_prepare(call, is_backward(call), 0));
   MS_TRY(choose(&chosen));
   if (chosen == FLASH || chosen == PLAIN) return MS_OK;
@@ -139,7 +139,7 @@ void release(void *data) {
 int ms_cuda_attention_prepare(ms_kernel_call *call, int backward, int64_t own) {
   const int dtype = call->in[0].dtype;
   const ms_cuda_attention a = ms_cuda_attention_of(call);
-  choice chosen;
+  choice chosen = AUTO;
   if (dtype != MS_F32 && dtype != MS_BF16)
     return MS_FAIL(MS_EDTYPE, "attention: q is %s; it must be f32 or bf16", ms_dtype_name(dtype));
   if (a.d > MOST)
@@ -151,7 +151,7 @@ int ms_cuda_attention_prepare(ms_kernel_call *call, int backward, int64_t own) {
 }
 
 int ms_cuda_attention_run(const ms_kernel_call *call, const ms_cuda_attention &a, int backward, void *workspace) {
-  choice chosen;
+  choice chosen = AUTO;
   MS_TRY(choose(&chosen));
   float *delta = static_cast<float *>(workspace);
   const int flash = chosen != PLAIN && ms_cuda_flash_suits(call, a) && aligned(call);
