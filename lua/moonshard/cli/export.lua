@@ -4,7 +4,6 @@
 local checkpoint = require("moonshard.checkpoint")
 local command_line = require("moonshard.cli.command_line")
 local ffi = require("ffi")
-local output_file = require("moonshard.output_file")
 local progress = require("moonshard.progress")
 local safetensors = require("moonshard.safetensors")
 local status = require("moonshard.cli.status")
@@ -39,13 +38,13 @@ end
 
 ---Writes the parameters of a checkpoint by their names, in full, as F32. MS_EIO when the checkpoint is damaged.
 ---@param source moonshard.Checkpoint
----@param folder string gets model.safetensors; is made
+---@param folder string gets model.safetensors; is made; must not hold a model yet
 ---@param averages boolean? of the weights, instead of these
 ---@return string path
 ---@return number bytes
 ---@return integer tensors
 function export.run(source, folder, averages)
-  output_file.make_folders(folder .. "/")
+  require("moonshard.huggingface.write").check_folder(folder)
   local declared, buffer, bytes = {}, ffi.new("float[?]", AT_ONCE), 0
   for i, param in ipairs(source.parameters) do
     declared[i] = { name = param.name, dtype = "F32", shape = param.shape }
