@@ -6,7 +6,8 @@
 -- one's end, files on disk; write_s and read_s, the same bytes from and to memory of that size by plain calls of 1 MiB,
 -- one file a rank, without a look at them; the same with _cpu_s in seconds of the first rank's processor, which other
 -- work on the machine hardly changes; bytes of all ranks together. With `saves` in the background also held_ms,
--- added_share (by how much `window` steps that begin with a save take longer than others) and step_ms.
+-- added_share (by how much `window` steps that begin with a save take longer than others, the median of pairs),
+-- added_cpu_share (how much more of the processor) and step_ms.
 
 local ffi = require("ffi")
 local clock = require("moonshard.clock")
@@ -24,7 +25,7 @@ int close(int file);
 
 local cfg = ms.args {
   dir = "build/bench/checkpoints", layers = 6, dim = 384, heads = 6, seq = 256, batch = 8, vocab = 256, mesh = "1x2",
-  rounds = 7, window = 8, saves = 2,
+  rounds = 7, window = 8, saves = 8,
 }
 
 local model = ms.models.gpt2 {
@@ -110,26 +111,29 @@ end
 
 -- ---- in the background ---------------------------------------------------------------------------------------------
 
--- Seconds of `window` steps, the first of which begins with a save or does not.
+-- Seconds, and those of the processor with the writing thread's, of `window` steps, the first of which begins with a
+-- save or does not; it is on disk at the end.
 local held = {}
 local function window(saves)
-  return (timed(function()
+  return timed(function()
     local began = clock.now()
     if saves then
       ms.checkpoint.save(train, root, { async = true, keep_last = 1 })
       held[#held + 1] = clock.now() - began
     end
     for _ = 1, cfg.window do train:step(batch) end
-  end))
+    ms.checkpoint.finish(train)
+  end)
 end
 
 if cfg.saves > 0 then window(true) end -- takes the memory of the copy
-local with, without = {}, {}
+-- Pairs, so that what else the machine does meets both of one; every other pair begins with the save.
+local without, added, added_cpu = {}, {}, {}
 for i = 1, cfg.saves do
-  without[i] = window(false)
-  with[i] = window(true)
+  local pair, cpu = {}, {}
+  for _, saves in ipairs({ i % 2 == 0, i % 2 == 1 }) do pair[saves], cpu[saves] = window(saves) end
+  without[i], added[i], added_cpu[i] = pair[false], pair[true] / pair[false] - 1, cpu[true] / cpu[false] - 1
 end
-ms.checkpoint.finish(train)
 table.remove(held, 1)
 local total = 0
 for _, mine in ipairs(train.session:gather(bytes)) do total = total + mine end
@@ -141,7 +145,7 @@ if world.rank == 0 then
   end
   if cfg.saves > 0 then
     result.held_ms, result.step_ms = 1e3 * median(held), 1e3 * median(without) / cfg.window
-    result.added_share = median(with) / median(without) - 1
+    result.added_share, result.added_cpu_share = median(added), median(added_cpu)
   end
   print(require("moonshard.json").encode(result))
 end

@@ -299,6 +299,7 @@ local function checkpoints()
   report("checkpoint save/processor time of plain writes", "s", ours.save_cpu_s, ours.write_cpu_s, "lower")
   report("checkpoint load/processor time of plain reads", "s", ours.load_cpu_s, ours.read_cpu_s, "lower")
   report("checkpoint in the background/added to steps", "fraction", behind.added_share, nil, "lower")
+  report("checkpoint in the background/processor time added to steps", "fraction", behind.added_cpu_share, nil, "lower")
   report("checkpoint in the background/held", "ms", behind.held_ms, nil, "lower")
 end
 
