@@ -37,9 +37,11 @@ function config.read(folder)
   local path = folder:gsub("/+$", "") .. "/config.json"
   local file, why = io.open(path, "rb")
   if not file then errors.invalid("%s: a folder of Hugging Face's layout has a config.json", why) end
-  local text = file:read("*a")
+  local text, refused = file:read("*a")
   file:close()
-  local decoded, problem = json.decode(text or "")
+  if refused then errors.invalid("%s: %s", path, refused) end
+  if text == "" then errors.invalid("%s: it is empty", path) end
+  local decoded, problem = json.decode(text)
   if type(decoded) ~= "table" or decoded[1] ~= nil then
     errors.invalid("%s: %s", path, problem or "it must be an object")
   end
