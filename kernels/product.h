@@ -10,6 +10,7 @@ typedef struct ms_product {
   int trans_a, trans_b;
   int shared_b; /* one b for the whole batch */
   int activation;
+  int accumulate; /* c += the product */
   int dtype, c_dtype;
   int bias_dtype; /* -1: no bias */
 } ms_product;

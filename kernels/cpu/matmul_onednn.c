@@ -96,6 +96,7 @@ static int make_attributes(const ms_product *p, dnnl_primitive_attr_t *attribute
   MS_GOTO(
       check(dnnl_primitive_attr_set_scratchpad_mode(*attributes, dnnl_scratchpad_mode_user), "asking for scratch", p));
   MS_GOTO(check(dnnl_post_ops_create(&ops), "making post-ops", p));
+  if (p->accumulate) MS_GOTO(check(ms_append_sum(ops), "adding to the result", p));
   MS_GOTO(check(append_activation(ops, p->activation), "adding the activation", p));
   MS_GOTO(check(dnnl_primitive_attr_set_post_ops(*attributes, ops), "setting post-ops", p));
 fail:

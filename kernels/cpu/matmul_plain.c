@@ -65,8 +65,10 @@ static void run_rows(const ms_kernel_call *call, const ms_product *p, int64_t ba
   for (int64_t r = 0; r < rows; r++)
     for (int64_t j = 0; j < p->n; j++) {
       float bias = p->bias_dtype >= 0 ? ms_scalar_at(call->in_data[2], p->bias_dtype, j) : 0.0f;
+      const int64_t at = (batch * p->m + first + r) * p->n + j;
       float value = activate(c[r * c_stride + j] + bias, p->activation);
-      ms_store(call->out_data[0], (batch * p->m + first + r) * p->n + j, value, p->c_dtype == MS_BF16);
+      if (p->accumulate) value += ((const float *)call->out_data[0])[at];
+      ms_store(call->out_data[0], at, value, p->c_dtype == MS_BF16);
     }
 }
 

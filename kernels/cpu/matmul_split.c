@@ -211,7 +211,9 @@ void ms_split_run(const ms_kernel_call *call, const ms_product *p) {
   for (int part = 0; part < call->threads; part++) run_part(call, p, &parts, part);
 }
 
-int ms_split_takes(const ms_product *p) { return p->dtype == MS_F32 && p->c_dtype == MS_F32 && ms_split_available(); }
+int ms_split_takes(const ms_product *p) {
+  return p->dtype == MS_F32 && p->c_dtype == MS_F32 && !p->accumulate && ms_split_available();
+}
 
 /* Nanoseconds on a Sapphire Rapids with everything in L2: 150 multiply-adds in one for whole panels, a quarter for an
 ** element packed; f32 arithmetic does 60 multiply-adds in one. */

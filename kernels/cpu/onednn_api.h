@@ -33,6 +33,11 @@ static inline dnnl_status_t ms_matmul_desc_create(dnnl_primitive_desc_t *desc, d
                                            attributes);
 }
 
+/* The result is added to what is there. */
+static inline dnnl_status_t ms_append_sum(dnnl_post_ops_t ops) {
+  return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
+}
+
 static inline dnnl_status_t ms_append_eltwise(dnnl_post_ops_t ops, dnnl_alg_kind_t kind, float alpha) {
   return dnnl_post_ops_append_eltwise(ops, kind, alpha, 0.0f);
 }
@@ -66,6 +71,8 @@ static inline dnnl_status_t ms_matmul_desc_create(dnnl_primitive_desc_t *desc, d
   dnnl_status_t status = dnnl_matmul_desc_init(&op, &a->desc, &b->desc, bias ? &bias->desc : NULL, &c->desc);
   return status ? status : dnnl_primitive_desc_create(desc, &op, attributes, engine, NULL);
 }
+
+static inline dnnl_status_t ms_append_sum(dnnl_post_ops_t ops) { return dnnl_post_ops_append_sum(ops, 1.0f); }
 
 static inline dnnl_status_t ms_append_eltwise(dnnl_post_ops_t ops, dnnl_alg_kind_t kind, float alpha) {
   return dnnl_post_ops_append_eltwise(ops, 1.0f, kind, alpha, 0.0f);

@@ -99,6 +99,7 @@ static int try_epilogue(ms_matmul_cublaslt *matmul, int which, int epilogue, con
   if (scratch_bytes(&matmul->product)) problem.product.c_dtype = MS_F32;
   problem.workspace_bytes = library_workspace(&matmul->product);
   problem.epilogue = epilogue;
+  problem.accumulate = matmul->product.accumulate;
   problem.tf32 = matmul->tf32;
   problem.alignment = which == ALIGNED ? 16 : 0;
   MS_TRY(ms_lt_open(matmul->lt, &problem, &v->lt));

@@ -21,7 +21,7 @@ struct operand {
 struct task {
   int64_t m, n, k, tiles_down, tiles_across;
   operand a, b;
-  int activation, bias_dtype;
+  int activation, bias_dtype, accumulate;
 };
 
 /* tile[j][i] = op(x)[first + i, depth + j]: rows of a, columns of b; zero outside. Neighbouring threads take neighbouring
@@ -72,8 +72,9 @@ __global__ void __launch_bounds__(THREADS) matmul(const T *a, const T *b, const 
     for (int s = 0; s < SIDE; s++) {
       const int64_t i = row + y + r * ACROSS, j = column + x + s * ACROSS;
       if (i >= t.m || j >= t.n) continue;
-      ms_store_one(c + (matrix * t.m + i) * t.n + j,
-                   ms_activate(sum[r][s] + bias_at(bias, t.bias_dtype, j), t.activation));
+      Y *at = c + (matrix * t.m + i) * t.n + j;
+      const float value = ms_activate(sum[r][s] + bias_at(bias, t.bias_dtype, j), t.activation);
+      ms_store_one(at, t.accumulate ? ms_load_one(at) + value : value);
     }
 }
 
@@ -91,6 +92,7 @@ int ms_matmul_plain_run(const ms_kernel_call *call, const ms_product *product) {
   const ms_product &p = *product;
   const operand a = {p.trans_a ? 1 : p.k, p.trans_a ? p.m : 1, p.m * p.k};
   const operand b = {p.trans_b ? 1 : p.n, p.trans_b ? p.k : 1, p.shared_b ? 0 : p.k * p.n};
-  const task t = {p.m, p.n, p.k, ms_cuda_ceil(p.m, TILE), ms_cuda_ceil(p.n, TILE), a, b, p.activation, p.bias_dtype};
+  const task t = {p.m,          p.n,          p.k,         ms_cuda_ceil(p.m, TILE), ms_cuda_ceil(p.n, TILE), a, b,
+                  p.activation, p.bias_dtype, p.accumulate};
   return MS_CUDA_FLOATS(p.dtype, T, MS_CUDA_FLOATS(p.c_dtype, Y, run_typed<T, Y>(call, t, p.batch)));
 }

@@ -32,7 +32,8 @@ static const ms_value_info *counted_tensor(const ms_cost_case *c) {
 
 double ms_op_flops(const ms_cost_case *c) {
   switch (c->op) {
-    case MS_OP_matmul: return matmul_flops(c);
+    case MS_OP_matmul:
+    case MS_OP_matmul_accumulate: return matmul_flops(c);
     case MS_OP_document_attention:
     case MS_OP_attention: return attention_flops(c);
     case MS_OP_document_attention_backward:
@@ -50,6 +51,7 @@ double ms_op_bytes(const ms_cost_case *c) {
     case MS_OP_slice: return 2 * bytes;
     case MS_OP_adamw: /* what they update is read too */
     case MS_OP_sgd:
+    case MS_OP_matmul_accumulate:
     case MS_OP_ema: bytes *= 2; break;
     case MS_OP_accumulate:
       if (c->attrs->i[0]) bytes *= 2;

@@ -23,8 +23,15 @@ static void find_roots(ms_lowering *l) {
   for (int n = 0; n < g->n_nodes; n++)
     if (is_alias(&g->nodes[n])) l->root[g->nodes[n].out[0]] = l->root[g->nodes[n].in[0]];
   for (int n = 0; n < g->n_nodes; n++)
-    for (int i = 0; i < g->nodes[n].inputs; i++) l->last_use[l->root[g->nodes[n].in[i]]] = n;
-  for (int o = 0; o < g->n_outputs; o++) l->last_use[l->root[g->outputs[o].value]] = INT_MAX;
+    for (int i = 0; i < g->nodes[n].inputs; i++) {
+      int root = l->root[g->nodes[n].in[i]];
+      l->last_use[root] = n;
+      l->read[root] |= !is_alias(&g->nodes[n]);
+    }
+  for (int o = 0; o < g->n_outputs; o++) {
+    l->last_use[l->root[g->outputs[o].value]] = INT_MAX;
+    l->read[l->root[g->outputs[o].value]] = 1;
+  }
   for (int p = 0; p < g->n_params; p++)
     if (g->param_grads[p] >= 0) l->last_use[l->root[g->param_grads[p]]] = INT_MAX;
   if (g->loss >= 0) l->last_use[l->root[g->loss]] = INT_MAX;
@@ -36,14 +43,16 @@ static int start(ms_lowering *l) {
   l->root = ms_calloc(g->n_values, sizeof *l->root);
   l->last_use = ms_calloc(g->n_values, sizeof *l->last_use);
   l->at = ms_calloc(g->n_values, sizeof *l->at);
+  l->read = ms_calloc(g->n_values, 1);
+  l->added = ms_calloc(g->n_values, 1);
   l->use = ms_calloc(units, sizeof *l->use);
   l->ends = ms_calloc(g->n_nodes, 1);
   l->unshard = ms_calloc(2 * units, sizeof *l->unshard);
   l->gathered = ms_calloc(units, sizeof *l->gathered);
   l->slice = ms_calloc(units, sizeof *l->slice);
   l->reduce = ms_calloc(units, sizeof *l->reduce);
-  if (!l->root || !l->last_use || !l->at || !l->use || !l->ends || !l->unshard || !l->gathered || !l->slice ||
-      !l->reduce)
+  if (!l->root || !l->last_use || !l->at || !l->read || !l->added || !l->use || !l->ends || !l->unshard ||
+      !l->gathered || !l->slice || !l->reduce)
     return MS_ENOMEM;
   find_roots(l);
   int trains = l->phase != MS_PHASE_EVALUATE, stays = trains && !l->plan->config.reshard_after_backward;
@@ -66,6 +75,8 @@ static void finish(ms_lowering *l) {
   free(l->root);
   free(l->last_use);
   free(l->at);
+  free(l->read);
+  free(l->added);
   free(l->use);
   free(l->ends);
   free(l->unshard);
@@ -286,7 +297,8 @@ static int lower_node(ms_lowering *l, int node) {
   MS_TRY(place_outputs(l, node));
   for (int o = 0; o < n->outputs; o++) MS_TRY(value_ref(l, n->out[o], &out[o]));
   if (!n->recomputed) l->plan->phase[l->phase].flops += ms_node_flops(l->graph, n);
-  return ms_plan_kernel(l->plan, l->phase, n->op, &n->attrs, n->inputs, in, n->outputs, out, n->scope, n->backward);
+  const int op = l->added[n->out[0]] ? MS_OP_matmul_accumulate : n->op;
+  return ms_plan_kernel(l->plan, l->phase, op, &n->attrs, n->inputs, in, n->outputs, out, n->scope, n->backward);
 }
 
 static int record_loss(ms_lowering *l) {

@@ -65,6 +65,8 @@ typedef struct ms_lowering {
   int *root;           /* [values] the value whose bytes it is */
   int *last_use;       /* [values] last node that reads it; INT_MAX: kept to the end */
   ms_place *at;        /* [values] of roots */
+  char *read;          /* [values] of roots: 1 where a node reads it, or the caller */
+  char *added;         /* [values] of roots: 1 for a gradient that its product adds to those of earlier micro-batches */
   ms_unit_use *use;    /* [units] */
   char *ends;          /* [nodes] 1: a unit's forward, or its gradients, end with it */
   ms_unshard *unshard; /* [2 units] in order of issue */

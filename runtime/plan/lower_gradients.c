@@ -76,6 +76,45 @@ static int zero_rest(ms_lowering *l, int unit) {
   return MS_OK;
 }
 
+/* Where a sum over ranks is read or written: whole reduce buffers, or chunks, in one dtype. */
+typedef struct gradients {
+  int buffer, dtype, chunked;
+} gradients;
+
+static int64_t place_in(const gradients *g, const ms_segment *seg) {
+  int64_t element = g->chunked ? seg->local : seg->reduce / ms_dtype_size(seg->reduce_dtype);
+  return element * ms_dtype_size(g->dtype);
+}
+
+/* 1 when this phase adds a unit's gradients, in f32, to those of earlier micro-batches, without other ranks; *to is where. */
+static int adds_alone(ms_lowering *l, int unit, gradients *to) {
+  if (l->phase == MS_PHASE_FIRST || l->model->unit[unit].config.reduce_dtype != MS_F32) return 0;
+  *to = (gradients){ms_state_buffer(unit, MS_STATE_GRADIENT), MS_F32, 1};
+  if (waits_unsharded(l)) *to = (gradients){l->plan->waiting[unit], MS_F32, 0};
+  return to->buffer >= 0 && (!communicates(l) || waits_unsharded(l));
+}
+
+/* 1 when the product that computes a gradient can add it itself: on CUDA, whose library does that in the same pass. */
+static int product_adds(const ms_lowering *l, int grad) {
+  const ms_value *value = &l->graph->values[l->root[grad]];
+  if (l->plan->config.device != MS_DEVICE_CUDA || value->kind != MS_VALUE_NODE || l->read[l->root[grad]]) return 0;
+  const ms_node *maker = &l->graph->nodes[value->node];
+  return maker->op == MS_OP_matmul && maker->inputs == 2 && maker->attrs.i[2] == MS_ACT_NONE;
+}
+
+/* The gradient of a parameter in its buffer, or added in place. */
+static void place_gradient(ms_lowering *l, int unit, int param, int to_state) {
+  const ms_param *p = &l->model->param[param];
+  const ms_segment *seg = &l->model->unit[unit].segment[p->segment];
+  int root = l->root[l->graph->param_grads[param]];
+  int64_t base = to_state ? 4 * seg->local : seg->reduce;
+  gradients to;
+  l->at[root] = (ms_place){l->reduce[unit], base + p->offset * ms_dtype_size(seg->reduce_dtype)};
+  if (!adds_alone(l, unit, &to) || !product_adds(l, l->graph->param_grads[param])) return;
+  l->added[root] = 1;
+  l->at[root] = (ms_place){to.buffer, place_in(&to, seg) + 4 * p->offset};
+}
+
 /* Before the first gradient of a unit is written: its reduce buffer, with every gradient's place in it. */
 static int open_gradients(ms_lowering *l, int unit) {
   const ms_unit *u = &l->model->unit[unit];
@@ -90,14 +129,8 @@ static int open_gradients(ms_lowering *l, int unit) {
                           peers_read ? MS_CAT_COMMUNICATION : MS_CAT_ACTIVATIONS, u->reduce_bytes, u->name,
                           &l->reduce[unit]));
   }
-  for (int i = 0; i < u->params; i++) {
-    int grad = l->graph->param_grads[u->order[i]];
-    if (grad < 0) continue;
-    const ms_param *p = &l->model->param[u->order[i]];
-    const ms_segment *seg = &u->segment[p->segment];
-    int64_t base = to_state ? 4 * seg->local : seg->reduce;
-    l->at[l->root[grad]] = (ms_place){l->reduce[unit], base + p->offset * ms_dtype_size(seg->reduce_dtype)};
-  }
+  for (int i = 0; i < u->params; i++)
+    if (l->graph->param_grads[u->order[i]] >= 0) place_gradient(l, unit, u->order[i], to_state);
   return zero_rest(l, unit);
 }
 
@@ -109,16 +142,6 @@ int ms_lower_open_gradients_of(ms_lowering *l, int node, const int *grad_unit) {
     if (unit >= 0 && l->reduce[unit] < 0) MS_TRY(open_gradients(l, unit));
   }
   return MS_OK;
-}
-
-/* Where a sum over ranks is read or written: whole reduce buffers, or chunks, in one dtype. */
-typedef struct gradients {
-  int buffer, dtype, chunked;
-} gradients;
-
-static int64_t place_in(const gradients *g, const ms_segment *seg) {
-  int64_t element = g->chunked ? seg->local : seg->reduce / ms_dtype_size(seg->reduce_dtype);
-  return element * ms_dtype_size(g->dtype);
 }
 
 /* One part a trainable segment. */
@@ -149,18 +172,37 @@ static int send(ms_lowering *l, int unit, int stream, int kind, int dim, int par
   return MS_OK;
 }
 
+/* Elements [begin, end) of a segment from the reduce buffer. */
+static int accumulate_range(ms_lowering *l, int unit, const ms_segment *seg, const gradients *to, int64_t begin,
+                            int64_t end) {
+  if (end <= begin) return MS_OK;
+  int64_t from = seg->reduce + begin * ms_dtype_size(seg->reduce_dtype);
+  ms_ref in = ms_ref_vector(l->reduce[unit], from, seg->reduce_dtype, end - begin);
+  ms_ref out = ms_ref_vector(to->buffer, place_in(to, seg) + begin * ms_dtype_size(to->dtype), MS_F32, end - begin);
+  ms_attrs attrs = {.i = {l->phase != MS_PHASE_FIRST}};
+  return ms_plan_kernel(l->plan, l->phase, MS_OP_accumulate, &attrs, 1, &in, 1, &out, l->model->unit[unit].name, 1);
+}
+
+/* What products have added themselves is left out, and padding that only follows such gradients. */
+static int accumulate_segment(ms_lowering *l, int unit, const ms_segment *seg, const gradients *to) {
+  const ms_unit *u = &l->model->unit[unit];
+  int64_t begin = 0, end = seg->chunk * l->model->shard_size;
+  for (int i = seg->first_param; i < seg->first_param + seg->params; i++) {
+    const ms_param *p = &l->model->param[u->order[i]];
+    int grad = l->graph->param_grads[u->order[i]];
+    if (grad < 0 || !l->added[l->root[grad]]) continue;
+    MS_TRY(accumulate_range(l, unit, seg, to, begin, p->offset));
+    begin = p->offset + p->numel;
+    if (i == seg->first_param + seg->params - 1) end = begin;
+  }
+  return accumulate_range(l, unit, seg, to, begin, end);
+}
+
 /* Adds this micro-batch's gradients to those that are there, or puts the first ones there, without other ranks. */
 static int accumulate_local(ms_lowering *l, int unit, const gradients *to) {
   const ms_unit *u = &l->model->unit[unit];
-  for (int s = 0; s < u->segments; s++) {
-    const ms_segment *seg = &u->segment[s];
-    if (seg->frozen) continue;
-    int64_t whole = seg->chunk * l->model->shard_size;
-    ms_ref in = ms_ref_vector(l->reduce[unit], seg->reduce, seg->reduce_dtype, whole);
-    ms_ref out = ms_ref_vector(to->buffer, place_in(to, seg), MS_F32, whole);
-    ms_attrs attrs = {.i = {l->phase != MS_PHASE_FIRST}};
-    MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_accumulate, &attrs, 1, &in, 1, &out, u->name, 1));
-  }
+  for (int s = 0; s < u->segments; s++)
+    if (!u->segment[s].frozen) MS_TRY(accumulate_segment(l, unit, &u->segment[s], to));
   return MS_OK;
 }
 

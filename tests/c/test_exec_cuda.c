@@ -39,7 +39,9 @@ static void check_parity(const training_config *config, double tolerance) {
   assert_memory_equal(a->counters.comm_bytes, b->counters.comm_bytes, sizeof a->counters.comm_bytes);
   if (!config->graphs) assert_int_equal(b->counters.allocations, 0);
   assert_true(b->arena_bytes == b->summary.peak_bytes);
-  assert_true(a->summary.peak_bytes == b->summary.peak_bytes);
+  /* Where products add their gradients in place, what waited to be added may need less. */
+  if (config->plan.accumulate) assert_true(b->summary.peak_bytes <= a->summary.peak_bytes);
+  else assert_true(a->summary.peak_bytes == b->summary.peak_bytes);
   training_free(a);
   training_free(b);
 }

@@ -158,6 +158,26 @@ static void activations(void **state) {
     }
 }
 
+/* c += the product, in f32, whatever the operands are. */
+static void adds_to_what_is_there(void **state) {
+  (void)state;
+  for (int bits = 0; bits < 8; bits++) {
+    product p = {.m = 33, .n = 17, .k = 70, .trans_a = bits & 1, .trans_b = bits >> 1 & 1};
+    p.dtype = bits & 4 ? MS_BF16 : MS_F32;
+    kernel_case c = case_of_product(&p);
+    c.call.op = MS_OP_matmul_accumulate;
+    for (int64_t i = 0; i < p.m * p.n; i++) set_element(c.call.out_data[0], MS_F32, i, (double)i);
+    run_once(&c, c.call, 1);
+    for (int64_t i = 0; i < p.m * p.n; i++) {
+      double size, sum = reference(&c, &p, 0, i / p.n, i % p.n, &size);
+      assert_output(&c, 0, i, (double)i + sum, 1e-6 * (2 + size));
+    }
+    c.call.out[0].dtype = MS_BF16;
+    assert_fails(kernel_of(MS_OP_matmul_accumulate)->prepare(&c.call), MS_EDTYPE, "what is added to must be f32");
+    free_case(&c);
+  }
+}
+
 /* relu of what is negative is exactly 0, however large. */
 static void relu_is_exact(void **state) {
   (void)state;
@@ -323,9 +343,10 @@ int main(void) {
       TEST(the_library_of_the_toolkit_is_as_declared),
   #endif
   };
-  const struct CMUnitTest tests[] = {TEST(matrices),           TEST(large_matrices), TEST(batches),
-                                     TEST(activations),        TEST(relu_is_exact),  TEST(nan_propagates),
-                                     TEST(dtypes_are_checked), TEST(unaligned),      TEST(choice_is_checked)};
+  const struct CMUnitTest tests[] = {TEST(matrices),         TEST(large_matrices),        TEST(batches),
+                                     TEST(activations),      TEST(adds_to_what_is_there), TEST(relu_is_exact),
+                                     TEST(nan_propagates),   TEST(dtypes_are_checked),    TEST(unaligned),
+                                     TEST(choice_is_checked)};
   const struct CMUnitTest precision[] = {TEST(tf32_is_a_choice)};
   int failed = cmocka_run_group_tests_name("matmul without cuBLASLt", plain, NULL, NULL);
   failed += cmocka_run_group_tests_name("matmul by cuBLASLt", tests, by_cublaslt, NULL);
@@ -435,16 +456,24 @@ static int by_size(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest plain[] = {TEST(matrices),    TEST(large_matrices), TEST(batches),
-                                     TEST(activations), TEST(relu_is_exact),  TEST(nan_propagates)};
+  const struct CMUnitTest plain[] = {TEST(matrices),      TEST(large_matrices),        TEST(batches),
+                                     TEST(activations),   TEST(adds_to_what_is_there), TEST(relu_is_exact),
+                                     TEST(nan_propagates)};
   int failed = cmocka_run_group_tests_name("matmul by plain loops", plain, by_plain_loops, by_size);
   #ifndef __SANITIZE_THREAD__
-  const struct CMUnitTest onednn[] = {TEST(matrices),    TEST(large_matrices), TEST(batches),
-                                      TEST(activations), TEST(relu_is_exact),  TEST(nan_propagates)};
-  const struct CMUnitTest split[] = {
-      TEST(matrices),    TEST(large_matrices),        TEST(batches),
-      TEST(activations), TEST(relu_is_exact),         TEST(nan_propagates),
-      TEST(blocks),      TEST(threads_change_no_bit), TEST(three_parts_are_as_accurate_as_f32)};
+  const struct CMUnitTest onednn[] = {TEST(matrices),      TEST(large_matrices),        TEST(batches),
+                                      TEST(activations),   TEST(adds_to_what_is_there), TEST(relu_is_exact),
+                                      TEST(nan_propagates)};
+  const struct CMUnitTest split[] = {TEST(matrices),
+                                     TEST(large_matrices),
+                                     TEST(batches),
+                                     TEST(activations),
+                                     TEST(adds_to_what_is_there),
+                                     TEST(relu_is_exact),
+                                     TEST(nan_propagates),
+                                     TEST(blocks),
+                                     TEST(threads_change_no_bit),
+                                     TEST(three_parts_are_as_accurate_as_f32)};
   const struct CMUnitTest chosen[] = {TEST(large_matrices), TEST(blocks), TEST(dtypes_are_checked),
                                       TEST(choice_is_checked)};
   failed += cmocka_run_group_tests_name("matmul by oneDNN", onednn, by_onednn, by_size);

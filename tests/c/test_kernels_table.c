@@ -85,6 +85,7 @@ static const op_case cases[] = {
     {"cross_entropy_backward", "x7,11 i7 f7 f f", "i0=3"},
     {"fill", "", "i0=5 i1=7 i6=2 i7=2 f0=1.5"},
     {"accumulate", "x37", "i0=1"},
+    {"matmul_accumulate", "x7,5 x7,9", "i0=1 i7=1"},
     {"sum_squares", "f40001", ""},
     {"step_totals", "f7 f", "i0=2"},
     {"step_norm", "f2", "i0=6 f0=0.5"},
@@ -117,7 +118,8 @@ static void read_attrs(const char *text, ms_attrs *attrs) {
 }
 
 static int updates_outputs(int op) {
-  return op == MS_OP_adamw || op == MS_OP_sgd || op == MS_OP_ema || op == MS_OP_accumulate;
+  return op == MS_OP_adamw || op == MS_OP_sgd || op == MS_OP_ema || op == MS_OP_accumulate ||
+         op == MS_OP_matmul_accumulate;
 }
 
 /* Tokens and targets are classes of 11; norms and counts are positive; the log-sums of attention are larger than scores. */

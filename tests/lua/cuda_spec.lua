@@ -77,6 +77,10 @@ trouble("measured", { "--metrics", metrics, "--trace", trace, "steps=4" })
 case("plan", { "plan", PARITY, "-n", "4", "mesh=2x2", "micro=3", "recompute=blocks", "reshard=true", "sync=shard",
   "--device", "cuda", "--json" }, "MOONSHARD_EMULATE_DEVICES=0")
 
+for _, device in ipairs({ "cpu", "cuda" }) do
+  case("added " .. device, { "plan", PARITY, "mesh=1x1", "micro=2", "--device", device })
+end
+
 local ended
 
 local function told(name)
@@ -171,6 +175,22 @@ describe("the device cuda over emulated libraries", function()
     assert.equal(0, planned.status, planned.err)
     local bytes = result("hsdp", "cuda").peak_bytes
     assert.equal(bytes, json.decode(planned.out).peak_bytes)
+  end)
+
+  it("T1 products add the gradients of later micro-batches in place, and nothing else adds those", function()
+    local counts = {}
+    for _, device in ipairs({ "cpu", "cuda" }) do
+      local planned = told("added " .. device)
+      assert.equal(0, planned.status, planned.err)
+      local later = assert(planned.out:match("\nphase next:(.-)\nphase "))
+      local _, products = later:gsub(" matmul_accumulate ", "")
+      local added = 0
+      for elements in later:gmatch(" accumulate [^\n]*state%+%d+%[(%d+)%]") do added = added + tonumber(elements) end
+      counts[device] = { products, added }
+    end
+    assert.equal(0, counts.cpu[1])
+    assert.truthy(counts.cuda[1] > 2, counts.cuda[1])
+    assert.truthy(counts.cuda[2] > 0 and counts.cuda[2] < counts.cpu[2] / 4, counts.cuda[2])
   end)
 
   it("T1 memory beside the arenas is measured and told", function()
