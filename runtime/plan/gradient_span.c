@@ -5,7 +5,8 @@
 
 static int adds_to_outputs(const ms_kernel_call *call) {
   if (call->op == MS_OP_accumulate) return call->attrs.i[0] != 0;
-  return call->op == MS_OP_adamw || call->op == MS_OP_sgd || call->op == MS_OP_ema;
+  return call->op == MS_OP_matmul_accumulate || call->op == MS_OP_adamw || call->op == MS_OP_sgd ||
+         call->op == MS_OP_ema;
 }
 
 int ms_instr_needs(const ms_instr *instr, int buffer) {

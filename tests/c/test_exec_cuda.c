@@ -7,6 +7,8 @@
 #include <math.h>
 #include <stdio.h>
 
+#include "plan/lower.h"
+
 /* ---- comparing ---- */
 
 static void assert_near(double value, double wanted, double tolerance, const char *what) {
@@ -54,6 +56,16 @@ static void T1_cuda_equals_cpu_on_one_rank(void **state) {
   c.micro_batches = 2;
   c.plan.accumulate = 1;
   check_parity(&c, 1e-5);
+}
+
+/* So that nothing else may lie in a gradient chunk before a product adds to it. */
+static void M4_what_a_product_adds_to_is_needed_before(void **state) {
+  (void)state;
+  ms_kernel_call call = {.op = MS_OP_matmul_accumulate, .inputs = 2, .outputs = 1};
+  ms_instr instr = {.kind = MS_INSTR_KERNEL, .call = &call, .in = {{5, 0}, {6, 0}}, .out = {{7, 0}}};
+  assert_true(ms_instr_needs(&instr, 7));
+  call.op = MS_OP_matmul;
+  assert_false(ms_instr_needs(&instr, 7));
 }
 
 static void T1_cuda_equals_cpu_on_two_shards(void **state) {
@@ -116,9 +128,13 @@ static void T2_graphs_give_the_numbers_of_streams(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(T1_cuda_equals_cpu_on_one_rank),       TEST(T1_cuda_equals_cpu_on_two_shards),
-      TEST(T1_cuda_equals_cpu_in_bf16),           TEST(T1_cuda_equals_cpu_on_replicas_of_shards),
-      TEST(T1_cuda_equals_cpu_in_smaller_groups), TEST(T2_graphs_give_the_numbers_of_streams),
+      TEST(T1_cuda_equals_cpu_on_one_rank),
+      TEST(T1_cuda_equals_cpu_on_two_shards),
+      TEST(T1_cuda_equals_cpu_in_bf16),
+      TEST(T1_cuda_equals_cpu_on_replicas_of_shards),
+      TEST(T1_cuda_equals_cpu_in_smaller_groups),
+      TEST(T2_graphs_give_the_numbers_of_streams),
+      TEST(M4_what_a_product_adds_to_is_needed_before),
   };
   emulate_cuda("threads");
   return cmocka_run_group_tests(tests, NULL, NULL);
