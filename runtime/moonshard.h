@@ -103,6 +103,11 @@ MS_API int ms_op_find(const char *name); /* index, or -1 */
 ** for; a process takes the GPU of its place among the ranks of its host. Without it what asks for CUDA is MS_EUNSUPPORTED. */
 enum ms_device_kind { MS_DEVICE_CPU = 0, MS_DEVICE_CUDA = 1 };
 
+/* How NCCL moves bytes between GPUs that reach each other's memory. Both have what is communicated in NCCL's own memory, registered
+** with each communicator (windows, NCCL 2.27 or later), which spares copies of small messages. COPY_ENGINES, which includes that,
+** lets all-gathers be done by copy engines instead of multiprocessors (2.28 or later). */
+enum ms_nccl_option { MS_NCCL_WINDOWS = 1, MS_NCCL_COPY_ENGINES = 2 };
+
 typedef struct ms_device_info {
   char name[256];
   int major, minor; /* compute capability */
@@ -114,7 +119,8 @@ typedef struct ms_device_info {
 /* GPUs that this process may use. */
 MS_API int ms_device_count(int kind, int *count);
 MS_API int ms_device_describe(int kind, int index, ms_device_info *info);
-/* The version of "driver", "runtime", "cublasLt", "cudnn" or "nccl"; "" where it is not found. */
+/* The version of "driver", "runtime", "cublasLt", "cudnn" or "nccl"; "" where it is not found. "nccl_windows" and
+** "nccl_copy_engines": that of NCCL if it has them (enum ms_nccl_option), else "". */
 MS_API int ms_device_library(int kind, const char *name, char *version, int bytes);
 
 /* The next thing that a user should be told once: that something works, but not as well as it could (a library that a device's
@@ -394,6 +400,7 @@ typedef struct ms_plan_config {
   ** kernels read them there: its all-gathers move nothing, and it needs no gathered copy. 0: gathered like the others. */
   int shared_masters;
   int device; /* enum ms_device_kind; of a state and of the plans that are bound to it */
+  int nccl; /* of a state on cuda: 0 (default), or enum ms_nccl_option or-ed; MS_EUNSUPPORTED if the NCCL that is found has not got it */
 } ms_plan_config;
 
 typedef struct ms_plan_summary {

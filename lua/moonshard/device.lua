@@ -13,7 +13,12 @@ local device = {
   default = "cpu",
   ---Phases are captured as CUDA graphs and replayed; --cuda-graph sets it.
   graphs = false,
+  ---How NCCL communicates: nil, "windows" or "copy_engines" (enum ms_nccl_option), as --nccl-windows and
+  ---`--nccl-copy-engines` say.
+  nccl = nil, ---@type string?
 }
+
+local NCCL_OPTIONS = { windows = C.MS_NCCL_WINDOWS, copy_engines = C.MS_NCCL_COPY_ENGINES }
 
 ---The engine's number of a device. Refuses one that this machine has not got, unless only a plan is made: that needs
 ---the device's library alone.
@@ -35,12 +40,20 @@ function device.kind(name, what)
   return kind
 end
 
----Takes --device and --cuda-graph of a command line.
----@param line { device: string?, cuda_graph: boolean? }
+---The engine's number of what NCCL is asked for, of a state on a device: nothing but on cuda.
+---@param kind integer
+---@return integer
+function device.nccl_options(kind)
+  return kind == C.MS_DEVICE_CUDA and NCCL_OPTIONS[device.nccl] or 0
+end
+
+---Takes --device, --cuda-graph, --nccl-windows and --nccl-copy-engines of a command line.
+---@param line { device: string?, cuda_graph: boolean?, nccl_windows: boolean?, nccl_copy_engines: boolean? }
 function device.take(line)
   if line.device and not KINDS[line.device] then device.kind(line.device, "--device") end
   device.default = line.device or device.default
   device.graphs = line.cuda_graph or device.graphs
+  device.nccl = line.nccl_copy_engines and "copy_engines" or line.nccl_windows and "windows" or device.nccl
 end
 
 return device

@@ -151,6 +151,7 @@ local function make_state(self)
   ema.configure(config, self.ema)
   config.shared_masters = self.sharding.shared_masters and 1 or 0
   config.device = device.kind(self.sharding.mesh.device)
+  config.nccl = device.nccl_options(config.device)
   if self.optimizer then self.optimizer:configure(config) end
   local handle = self.sharding.alone and alone.world() or world.handle
   return together(function()

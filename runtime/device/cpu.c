@@ -11,16 +11,18 @@
 
 static ms_device cpu = {&ms_cpu_device};
 
-static int open_cpu(int local_rank, ms_device **device) {
+static int open_cpu(int local_rank, int nccl, ms_device **device) {
   (void)local_rank; /* cores are given out by the launcher */
+  if (nccl) return MS_FAIL(MS_EINVAL, "NCCL options are for the device cuda, and this state is on the cpu");
   *device = &cpu;
   return MS_OK;
 }
 
 static void close_cpu(ms_device *device) { (void)device; }
 
-static int allocate(ms_device *device, int64_t bytes, const char *label, void **base) {
+static int allocate(ms_device *device, int64_t bytes, int communicated, const char *label, void **base) {
   (void)device;
+  (void)communicated;
   void *mapped = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return MS_FAIL(MS_ENOMEM, "cannot map %lld bytes for %s", (long long)bytes, label);
   madvise(mapped, (size_t)bytes, MADV_HUGEPAGE); /* fewer page faults and TLB misses; advice only */
@@ -28,8 +30,9 @@ static int allocate(ms_device *device, int64_t bytes, const char *label, void **
   return MS_OK;
 }
 
-static void release(ms_device *device, void *base, int64_t bytes) {
+static void release(ms_device *device, void *base, int64_t bytes, int communicated) {
   (void)device;
+  (void)communicated;
   munmap(base, (size_t)bytes);
 }
 

@@ -18,6 +18,7 @@ typedef struct ms_device_stream ms_device_stream;
 typedef struct ms_device_event ms_device_event;
 typedef struct ms_device_graph ms_device_graph;
 typedef struct ms_device_comm ms_device_comm;
+typedef struct ms_device_window ms_device_window;
 
 /* What a process has of a device beside arenas, in bytes. */
 typedef struct ms_device_usage {
@@ -46,12 +47,13 @@ typedef struct ms_device_api {
   int host_memory; /* 1: the host may follow pointers into an arena; nothing below `write` is there then */
   /* The kernel of an op; NULL for an alias. Needs no device to be open, and none to be there. */
   const ms_kernel *(*kernel)(int op);
-  /* local_rank: of this process on its host, by which it takes its device. */
-  int (*open)(int local_rank, ms_device **device);
+  /* local_rank: of this process on its host, by which it takes its device. nccl: enum ms_nccl_option. */
+  int (*open)(int local_rank, int nccl, ms_device **device);
   void (*close)(ms_device *device);
-  /* Zero-filled, 4096-byte aligned. label: what it is for, in messages. May wait for the device. */
-  int (*allocate)(ms_device *device, int64_t bytes, const char *label, void **base);
-  void (*release)(ms_device *device, void *base, int64_t bytes);
+  /* Zero-filled, 4096-byte aligned. label: what it is for, in messages. communicated: collectives read and write it. May wait for
+  ** the device. */
+  int (*allocate)(ms_device *device, int64_t bytes, int communicated, const char *label, void **base);
+  void (*release)(ms_device *device, void *base, int64_t bytes, int communicated);
   /* Between the host and an arena; done when they return. Whoever calls them has waited for the streams that use those bytes. */
   int (*read)(ms_device *device, void *host, const void *at, int64_t bytes);
   int (*write)(ms_device *device, void *at, const void *host, int64_t bytes);
@@ -93,6 +95,10 @@ typedef struct ms_device_api {
   int (*comm_split)(ms_device *device, ms_device_comm *parent, int color, int key, ms_device_comm **comm);
   /* *ready: nothing is under way on the host side. The first error of the communicator, also one met by a collective, fails. */
   int (*comm_ready)(ms_device *device, ms_device_comm *comm, int *ready);
+  /* Registers communicated memory, of equal size on all ranks of the communicator, which do it together; closed before the memory
+  ** is released, if the communicator is still there. */
+  int (*window_open)(ms_device *device, ms_device_comm *comm, void *base, int64_t bytes, ms_device_window **window);
+  void (*window_close)(ms_device *device, ms_device_comm *comm, ms_device_window *window);
   /* All parts as one operation on the stream. Before the next, comm_ready must have told that this one is enqueued. */
   int (*collective)(ms_device *device, ms_device_comm *comm, ms_device_stream *stream, int kind, int parts,
                     const ms_device_part *part);

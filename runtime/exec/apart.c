@@ -33,7 +33,7 @@ int ms_apart_open(ms_state *state) {
   apart->state = state;
   apart->device = device;
   MS_TRY(device->api->pin(device, MS_APART_RUNS * (int64_t)sizeof(ms_apart_words), &apart->words));
-  MS_TRY(device->api->allocate(device, CONTROL_BYTES, "control words", &apart->control));
+  MS_TRY(device->api->allocate(device, CONTROL_BYTES, 0, "control words", &apart->control));
   apart->scalars = apart->control;
   apart->fault = (ms_fault *)(void *)((char *)apart->control + FAULT_AT);
   MS_TRY(open_streams(device, apart));
@@ -91,9 +91,10 @@ void ms_apart_release(ms_apart *apart) {
     close_event(device, apart->join[s]);
     if (apart->stream[s]) device->api->stream_close(device, apart->stream[s]);
   }
-  if (apart->control) device->api->release(device, apart->control, CONTROL_BYTES);
+  if (apart->control) device->api->release(device, apart->control, CONTROL_BYTES, 0);
   if (apart->words) device->api->unpin(device, apart->words, MS_APART_RUNS * (int64_t)sizeof(ms_apart_words));
   free(apart->flight);
+  free(apart->window);
   free(apart->group);
   free(apart);
   device->api->close(device);

@@ -50,6 +50,12 @@ typedef struct ms_apart {
     ms_device_comm *comm;
   } * group; /* of neighbours, parts of comm */
   int groups, group_capacity;
+  struct ms_apart_window {
+    int arena;
+    ms_device_comm *comm;
+    ms_device_window *opened;
+  } * window; /* with each communicator, what it reads and writes; none unless the state asks for them */
+  int windows, window_capacity;
   int open; /* the communicators are, since the world's epoch `epoch` */
   unsigned epoch;
   ms_device_event *fork, *join[MS_STREAMS];
@@ -107,6 +113,8 @@ int ms_apart_open_group(ms_state *state, int stream, int place, int ranks);
 ms_device_comm *ms_apart_comm(const ms_state *state, int stream, int ranks);
 /* Until the communicator has nothing under way on the host's side. */
 int ms_apart_comm_ready(ms_state *state, ms_device_comm *comm);
+/* Before an arena's memory goes; nothing where it is not registered. */
+void ms_apart_close_windows(ms_state *state, int arena);
 /* Room in the ring for the collectives of MS_APART_RUNS phases with so many each. */
 int ms_apart_reserve(ms_state *state, int colls);
 

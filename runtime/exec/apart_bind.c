@@ -17,10 +17,10 @@ static int64_t align_up(int64_t n) { return (n + ALIGNMENT - 1) / ALIGNMENT * AL
 
 /* ---- conversions ---- */
 
-/* From the source of an all-gather, or into the destination of a reduction. */
-static int converts(const ms_coll *coll, const ms_coll_part *part, int from_is_null) {
+/* From the source of an all-gather, or into the destination of a reduction, which no window of the library's has. */
+static int converts(const ms_state *state, const ms_coll *coll, const ms_coll_part *part, int from_is_null) {
   if (coll->kind == MS_COLL_ALL_GATHER) return !from_is_null;
-  return part->accumulate || part->src_dtype != part->dst_dtype;
+  return state->nccl || part->accumulate || part->src_dtype != part->dst_dtype;
 }
 
 static int describe_conversions(ms_exec *exec, int index) {
@@ -35,7 +35,7 @@ static int describe_conversions(ms_exec *exec, int index) {
       for (int i = 0; i < instr->coll->parts; i++) {
         const ms_coll_part *part = &instr->coll->part[i];
         move[part - phase->part] =
-            (ms_move){.n = converts(instr->coll, part, source->part[i].src.buffer < 0) * part->count,
+            (ms_move){.n = converts(exec->state, instr->coll, part, source->part[i].src.buffer < 0) * part->count,
                       .from_dtype = part->src_dtype,
                       .to_dtype = part->dst_dtype,
                       .add = part->accumulate};

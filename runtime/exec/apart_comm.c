@@ -65,14 +65,60 @@ static int open_groups(ms_state *state) {
   return MS_OK;
 }
 
+/* ---- windows ---- */
+
+static int is_open(const ms_apart *apart, const ms_device_comm *comm, int arena) {
+  for (int i = 0; i < apart->windows; i++)
+    if (apart->window[i].comm == comm && apart->window[i].arena == arena) return 1;
+  return 0;
+}
+
+static int open_window(ms_state *state, ms_device_comm *comm, int arena) {
+  ms_apart *apart = state->apart;
+  ms_device_window *opened;
+  if (!comm || !state->arena[arena].base || is_open(apart, comm, arena)) return MS_OK;
+  MS_TRY(ms_grow((void **)&apart->window, &apart->window_capacity, apart->windows + 1, sizeof *apart->window));
+  MS_TRY(state->device->api->window_open(state->device, comm, state->arena[arena].base, state->arena_bytes[arena],
+                                         &opened));
+  MS_TRY(ms_apart_comm_ready(state, comm));
+  apart->window[apart->windows++] = (struct ms_apart_window){arena, comm, opened};
+  return MS_OK;
+}
+
+/* An arena is as large on every rank (plans are compared), and grows on all of them at once: so all come here for the same. */
+static int open_windows(ms_state *state) {
+  const ms_apart *apart = state->apart;
+  if (!state->nccl) return MS_OK;
+  for (int s = MS_STREAM_COMPUTE + 1; s < MS_STREAMS; s++) {
+    int arena = s == MS_STREAM_GATHER ? MS_ARENA_GATHERED : MS_ARENA_COMM;
+    MS_TRY(open_window(state, apart->comm[s], arena));
+  }
+  for (int i = 0; i < apart->groups; i++)
+    MS_TRY(open_window(state, apart->group[i].comm,
+                       apart->group[i].stream == MS_STREAM_GATHER ? MS_ARENA_GROUPED : MS_ARENA_COMM));
+  return MS_OK;
+}
+
+void ms_apart_close_windows(ms_state *state, int arena) {
+  ms_apart *apart = state->apart;
+  for (int i = apart ? apart->windows - 1 : -1; i >= 0; i--) {
+    if (apart->window[i].arena != arena) continue;
+    state->device->api->window_close(state->device, apart->window[i].comm, apart->window[i].opened);
+    apart->window[i] = apart->window[--apart->windows];
+  }
+}
+
+/* ---- meeting ---- */
+
 int ms_apart_meet(ms_state *state) {
   ms_apart *apart = state->apart;
   if (!apart || state->members.size == 1) return MS_OK;
-  if (apart->open && apart->epoch == ms_world_epoch(state->world)) return MS_OK;
+  if (apart->open && apart->epoch == ms_world_epoch(state->world)) return open_windows(state);
   ms_apart_part(state);
   int rc = open_all(state);
   if (!rc) rc = open_parts(state);
   if (!rc) rc = open_groups(state);
+  if (!rc) rc = open_windows(state);
   if (rc) {
     ms_apart_part(state);
     return rc;
@@ -90,6 +136,7 @@ static void end(ms_state *state, ms_device_comm **comm) {
 void ms_apart_part(ms_state *state) {
   ms_apart *apart = state->apart;
   for (struct ms_exec_apart *exec = apart->execs; exec; exec = exec->next) ms_exec_apart_drop_graphs(exec);
+  apart->windows = 0; /* they end with their communicators */
   for (int i = 0; i < apart->groups; i++) end(state, &apart->group[i].comm);
   for (int s = 0; s < MS_STREAMS; s++) end(state, &apart->comm[s]);
   end(state, &apart->all);

@@ -17,11 +17,15 @@ enum { PAGE_BYTES = 4096 };
 
 static int64_t whole_pages(int64_t bytes) { return (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES; }
 
+static int is_communicated(int arena) {
+  return arena == MS_ARENA_COMM || arena == MS_ARENA_GATHERED || arena == MS_ARENA_GROUPED;
+}
+
 static int allocate(const ms_state *state, int arena, int64_t bytes, ms_region *region) {
   char label[64];
   void *base;
   snprintf(label, sizeof label, "the arena of %s", ms_arena_name(arena));
-  MS_TRY(state->device->api->allocate(state->device, bytes, label, &base));
+  MS_TRY(state->device->api->allocate(state->device, bytes, is_communicated(arena), label, &base));
   *region = (ms_region){base, (size_t)bytes};
   return MS_OK;
 }
@@ -40,7 +44,7 @@ static void free_arena(ms_state *state, int arena) {
   ms_region *region = &state->arena[arena];
   if (!region->base) return;
   if (state->blocks[arena]) ms_region_unmap(region);
-  else state->device->api->release(state->device, region->base, (int64_t)region->bytes);
+  else state->device->api->release(state->device, region->base, (int64_t)region->bytes, is_communicated(arena));
   *region = (ms_region){NULL, 0};
 }
 
@@ -51,6 +55,7 @@ static int map_arena(ms_state *state, int arena, int64_t bytes) {
   int64_t stride = whole_pages(bytes);
   if (blocks) MS_TRY(ms_members_region(&state->members, (size_t)(stride * blocks), &mapped));
   else MS_TRY(allocate(state, arena, bytes, &mapped));
+  ms_apart_close_windows(state, arena);
   free_arena(state, arena);
   state->arena[arena] = mapped;
   state->blocks[arena] = blocks;
@@ -196,9 +201,10 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *c
   ms_ledger_enter(ledger, ms_ledger_number(ledger, "making the state"));
   state->world = world;
   state->model = model;
+  state->nccl = config->nccl;
   const ms_device_api *device;
   MS_GOTO(ms_device_find(config->device, &device));
-  MS_GOTO(device->open(ms_world_local_rank(world), &state->device));
+  MS_GOTO(device->open(ms_world_local_rank(world), config->nccl, &state->device));
   MS_GOTO(ms_members_open(world, model->members, model->member_rank, model->mesh_text, &state->members));
   MS_GOTO(ms_agree_on_model(&state->members, model, config));
   MS_GOTO(ms_state_layout_make(model, config, &state->layout));

@@ -16,6 +16,7 @@ struct ms_state {
   ms_members members; /* the ranks that train this model */
   const ms_model *model;
   ms_device *device; /* that has the arenas */
+  int nccl;          /* enum ms_nccl_option */
   ms_state_layout layout;
   /* mapped whole: COMM and GROUPED [members * stride], GATHERED and MASTERS [replicate_size * stride] */
   ms_region arena[MS_ARENAS];

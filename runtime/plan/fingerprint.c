@@ -60,6 +60,7 @@ void ms_plan_describe_state(const ms_model *model, const ms_plan_config *c, ms_t
   if (c->ema_decay > 0) ms_text_append(text, "ema: decay %.17g, warmup %d\n", c->ema_decay, c->ema_warmup);
   ms_text_append(text, "train %d, shared_masters %d\n", c->train, c->shared_masters);
   if (c->device != MS_DEVICE_CPU) ms_text_append(text, "device %s\n", ms_device_name(c->device));
+  if (c->nccl) ms_text_append(text, "nccl options %d\n", c->nccl);
 }
 
 static void describe_config(const ms_plan *plan, ms_text *text) {

@@ -20,6 +20,7 @@
 #include "device/cuda/nccl.h"
 #include "emulated_log.h"
 #include "emulated_runtime.h"
+#include "emulated_window.h"
 
 enum { MAX_RANKS = 64, ROUND_BYTES = 1 << 18, COMM_BYTES = 16 << 20 };
 enum { ALL_GATHER = 1, REDUCE_SCATTER, ALL_REDUCE, BROADCAST };
@@ -45,6 +46,7 @@ struct ncclComm {
   _Atomic int state;   /* enum ncclResult: in progress, success, or what went wrong */
   _Atomic int aborted; /* streams leave their collectives */
   _Atomic int pending; /* collectives that a stream has not done */
+  int windowed;        /* copy engines reach windows alone */
   uint32_t generation; /* barriers passed: of whoever works for the communicator, one after another */
   pthread_t opening;
   int opens;
@@ -141,6 +143,10 @@ __attribute__((destructor)) static void close_ids(void) {
   while (id_count) close(ids[--id_count]);
 }
 
+static int asks_for_copy_engines(const ms_nccl_config *config) {
+  return config->size == sizeof *config && config->cta_policy == MS_NCCL_CTA_POLICY_ZERO;
+}
+
 int ncclCommInitRankConfig(ms_nccl_comm *out, int size, ms_nccl_id id, int rank, ms_nccl_config *config) {
   if (emulated_fails("ncclCommInitRankConfig")) return INTERNAL;
   if (size < 1 || size > MAX_RANKS || rank < 0 || rank >= size || config->blocking != 0) return INVALID_ARGUMENT;
@@ -148,6 +154,7 @@ int ncclCommInitRankConfig(ms_nccl_comm *out, int size, ms_nccl_id id, int rank,
   if (!comm) return SYSTEM_ERROR;
   comm->size = size;
   comm->rank = rank;
+  comm->windowed = asks_for_copy_engines(config);
   memcpy(&comm->id, &id, sizeof comm->id);
   *out = comm;
   return start(comm, open_on_thread);
@@ -189,6 +196,7 @@ int ncclCommSplit(ms_nccl_comm parent, int color, int key, ms_nccl_comm *out, ms
   struct ncclComm *comm = calloc(1, sizeof *comm);
   if (!comm) return SYSTEM_ERROR;
   comm->parent = parent;
+  comm->windowed = asks_for_copy_engines(config);
   comm->color = color;
   comm->key = key;
   atomic_fetch_add(&parent->pending, 1);
@@ -208,6 +216,7 @@ int ncclCommAbort(ms_nccl_comm comm) {
   atomic_store(&comm->aborted, 1);
   for (int turn = 0; atomic_load(&comm->pending); turn++) nap(turn);
   if (comm->opens) pthread_join(comm->opening, NULL);
+  emulated_window_forget(comm);
   if (comm->memory) {
     if (!atomic_load(&comm->state)) emulated_take(-COMM_BYTES);
     munmap(comm->memory, sizeof(shared));
@@ -242,6 +251,7 @@ typedef struct work {
   const char *from;
   char *to;
   size_t count;
+  size_t at; /* in the window, for what must be equal on all ranks */
   int lost, fails;
   struct work *next;
 } work;
@@ -297,7 +307,7 @@ static int do_round(const work *w, size_t first, size_t n) {
 /* Ranks that issue different collectives would hang on GPUs; here they are told. */
 static int agree(const work *w) {
   struct ncclComm *comm = w->comm;
-  uint64_t mine = (uint64_t)w->kind << 56 | (uint64_t)w->dtype << 48 | w->count;
+  uint64_t mine = ((uint64_t)w->kind << 56 | (uint64_t)w->dtype << 48 | w->count) ^ (uint64_t)w->at << 20;
   comm->memory->signature[comm->rank] = mine;
   if (barrier(comm)) return 1;
   int differs = 0;
@@ -349,8 +359,19 @@ static int submit(void) {
   return rc;
 }
 
+/* With windows everything lies in one, and what all ranks have, at the same place. */
+static int find_in_windows(work *w) {
+  size_t bytes = w->count * size_of(w->dtype), all = bytes * (size_t)w->comm->size, part;
+  if (!w->comm->windowed && !emulated_window_any(w->comm)) return MS_NCCL_SUCCESS;
+  const void *whole = w->kind == REDUCE_SCATTER ? w->from : w->to, *own = w->kind == REDUCE_SCATTER ? w->to : w->from;
+  int found =
+      emulated_window_has(w->comm, whole, w->kind == ALL_REDUCE || w->kind == BROADCAST ? bytes : all, &w->at) &&
+      emulated_window_has(w->comm, own, bytes, &part);
+  return found ? MS_NCCL_SUCCESS : INVALID_USAGE;
+}
+
 static int add(work given) {
-  if (atomic_load(&given.comm->state)) return INVALID_USAGE;
+  if (atomic_load(&given.comm->state) || find_in_windows(&given)) return INVALID_USAGE;
   work *w = malloc(sizeof *w);
   if (!w) return SYSTEM_ERROR;
   *w = given;
@@ -378,24 +399,34 @@ int ncclGroupEnd(void) {
 
 int ncclAllGather(const void *from, void *to, size_t count, int dtype, ms_nccl_comm comm, cudaStream_t stream) {
   if (emulated_fails("ncclAllGather")) return INTERNAL;
-  return add((work){comm, stream, ALL_GATHER, dtype, 0, from, to, count, 0, 0, NULL});
+  return add((work){
+      .comm = comm, .stream = stream, .kind = ALL_GATHER, .dtype = dtype, .from = from, .to = to, .count = count});
 }
 
 int ncclReduceScatter(const void *from, void *to, size_t count, int dtype, int op, ms_nccl_comm comm,
                       cudaStream_t stream) {
   if (emulated_fails("ncclReduceScatter")) return INTERNAL;
   if (op != MS_NCCL_SUM) return INVALID_ARGUMENT;
-  return add((work){comm, stream, REDUCE_SCATTER, dtype, 0, from, to, count, 0, 0, NULL});
+  return add((work){
+      .comm = comm, .stream = stream, .kind = REDUCE_SCATTER, .dtype = dtype, .from = from, .to = to, .count = count});
 }
 
 int ncclAllReduce(const void *from, void *to, size_t count, int dtype, int op, ms_nccl_comm comm, cudaStream_t stream) {
   if (emulated_fails("ncclAllReduce")) return INTERNAL;
   if (op != MS_NCCL_SUM) return INVALID_ARGUMENT;
-  return add((work){comm, stream, ALL_REDUCE, dtype, 0, from, to, count, 0, 0, NULL});
+  return add((work){
+      .comm = comm, .stream = stream, .kind = ALL_REDUCE, .dtype = dtype, .from = from, .to = to, .count = count});
 }
 
 int ncclBroadcast(const void *from, void *to, size_t count, int dtype, int root, ms_nccl_comm comm,
                   cudaStream_t stream) {
   if (emulated_fails("ncclBroadcast")) return INTERNAL;
-  return add((work){comm, stream, BROADCAST, dtype, root, from, to, count, 0, 0, NULL});
+  return add((work){.comm = comm,
+                    .stream = stream,
+                    .kind = BROADCAST,
+                    .dtype = dtype,
+                    .root = root,
+                    .from = from,
+                    .to = to,
+                    .count = count});
 }

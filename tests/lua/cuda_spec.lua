@@ -14,13 +14,10 @@ local runs, outs = {}, {}
 
 local function parity(name, ranks, settings, options)
   local words = { "run", PARITY, "-n", tostring(ranks), "steps=4", unpack(settings) }
-  for _, word in ipairs(options or {}) do words[#words + 1] = word end
   outs[name] = { cpu = os.tmpname(), cuda = os.tmpname() }
   local cpu, cuda = { unpack(words) }, { unpack(words) }
+  for _, word in ipairs(options or {}) do cuda[#cuda + 1] = word end
   cpu[#cpu + 1], cuda[#cuda + 1] = "out=" .. outs[name].cpu, "out=" .. outs[name].cuda
-  for i, word in ipairs(cpu) do
-    if word == "--cuda-graph" then table.remove(cpu, i) end
-  end
   cpu[#cpu + 1], cuda[#cuda + 1] = "shared_masters=false", "device=cuda"
   cuda.environment = program.emulated_cuda("MOONSHARD_EMULATE_JITTER=50")
   runs[name .. " cpu"], runs[name .. " cuda"] = cpu, cuda
@@ -53,6 +50,9 @@ if not THIN then
   parity("replicas", 2, { "mesh=2x1", "freeze=fc1", "optimizer=sgd" })
 end
 
+parity("windows", 4, { "mesh=2x2", "micro=3", "reshard=true", "dtype=bf16", "mixed=true" }, { "--nccl-windows" })
+parity("engines", 2, { "mesh=1x2", "reshard=true" }, { "--nccl-copy-engines", "--cuda-graph" })
+
 local function trouble(name, words, environment)
   local arguments = { "run", TROUBLE, "-n", "2", "--device", "cuda", "--timeout", DEADLINE, unpack(words) }
   case(name, arguments, environment)
@@ -65,6 +65,9 @@ trouble("library", {}, "MOONSHARD_EMULATE_FAIL=asynchronous:9")
 trouble("lost", {}, "MOONSHARD_EMULATE_FAIL=lost:9")
 trouble("hanging abort", {}, "MOONSHARD_EMULATE_FAIL=asynchronous:9,abort:1")
 trouble("old library", {}, "MOONSHARD_EMULATE_NCCL_VERSION=21203")
+trouble("no windows", { "--nccl-windows" }, "MOONSHARD_EMULATE_NCCL_VERSION=22605")
+trouble("no engines", { "--nccl-copy-engines" }, "MOONSHARD_EMULATE_NCCL_VERSION=22709")
+trouble("no window", { "--nccl-windows" }, "MOONSHARD_EMULATE_FAIL=ncclCommWindowRegister:2")
 trouble("no library", {}, "MOONSHARD_NCCL_LIBRARY=/nowhere/libnccl.so")
 trouble("too few", {}, "MOONSHARD_EMULATE_DEVICES=1")
 trouble("no gpu", {}, "MOONSHARD_EMULATE_DEVICES=0")
@@ -72,6 +75,7 @@ trouble("no driver", {}, "MOONSHARD_EMULATE_DEVICES=-1")
 trouble("no memory", {}, "MOONSHARD_EMULATE_FAIL=cudaMalloc:4")
 runs["nothing"] = { "run", TROUBLE, "device=cuda", environment = "MOONSHARD_CUDA_LIBRARY=/nowhere/lib.so" }
 case("doctor", { "doctor", "--json" }, "MOONSHARD_EMULATE_DEVICES=2")
+case("older doctor", { "doctor" }, "MOONSHARD_EMULATE_NCCL_VERSION=22709")
 local metrics, trace = os.tmpname(), os.tmpname()
 trouble("measured", { "--metrics", metrics, "--trace", trace, "steps=4" })
 case("plan", { "plan", PARITY, "-n", "4", "mesh=2x2", "micro=3", "recompute=blocks", "reshard=true", "sync=shard",
@@ -170,6 +174,11 @@ describe("the device cuda over emulated libraries", function()
 
   it("T2 captured phases give the same numbers", function() assert_same("graph", 1e-5) end)
 
+  it("T1 registered windows and gathers by copy engines give the same numbers", function()
+    assert_same("windows", 2e-2)
+    assert_same("engines", 1e-5)
+  end)
+
   it("T1 a plan for GPUs tells the bytes of a rank without one", function()
     local planned = told("plan")
     assert.equal(0, planned.status, planned.err)
@@ -229,6 +238,9 @@ describe("the device cuda over emulated libraries", function()
 
   it("T1 libraries and GPUs that are not there are told", function()
     fails("old library", 2, "is NCCL 2.12.3: 2.18.5 or later is needed")
+    fails("no windows", 2, "is NCCL 2.26.5, which has no registered windows: 2.27 or later is needed")
+    fails("no engines", 2, "is NCCL 2.27.9, which has no gathers by copy engines: 2.28 or later is needed")
+    fails("no window", 3, "ncclCommWindowRegister: internal error")
     fails("no library", 2, "several GPUs need NCCL: /nowhere/libnccl.so")
     fails("too few", 2, "local rank 1 wants GPU 1, but there are 1: start at most one rank a GPU")
     fails("no gpu", 2, "device cuda: this machine shows no GPU")
@@ -261,5 +273,7 @@ describe("the device cuda over emulated libraries", function()
     assert.equal("13.1.0", found.libraries.cublasLt)
     assert.equal("9.19.0", found.libraries.cudnn)
     assert.is_nil(found.why)
+    assert.same({ "windows", "copy_engines" }, found.nccl_options)
+    assert.truthy(told("older doctor").out:find("nccl 2.27.9 (windows)", 1, true))
   end)
 end)

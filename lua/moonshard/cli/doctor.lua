@@ -89,6 +89,17 @@ local function library_versions()
 end
 
 local CUDA_LIBRARIES = { "driver", "runtime", "cublasLt", "cudnn", "nccl" }
+local NCCL_OPTIONS = { "windows", "copy_engines" }
+
+-- What of NCCL can be asked for: { "windows" }.
+local function nccl_options()
+  local options, text = {}, ffi.new("char[64]")
+  for _, name in ipairs(NCCL_OPTIONS) do
+    engine.check(C.ms_device_library(C.MS_DEVICE_CUDA, "nccl_" .. name, text, 64))
+    if text[0] ~= 0 then options[#options + 1] = name end
+  end
+  return options
+end
 
 local function cuda_versions()
   local versions, text = {}, ffi.new("char[64]")
@@ -121,6 +132,7 @@ local function inspect_gpu()
   local found = { libcuda = (pcall(ffi.load, "libcuda.so.1")), libraries = {}, devices = {} }
   local ok, raised = pcall(function()
     found.libraries = cuda_versions()
+    found.nccl_options = nccl_options()
     found.devices = inspect_gpus()
   end)
   if not ok then found.why = tostring(raised.message or raised)
@@ -178,6 +190,9 @@ local function gpu_rows(gpu, rows)
     if gpu.libraries[name] then versions[#versions + 1] = name .. " " .. gpu.libraries[name] end
   end
   if #versions == 0 then return end
+  if gpu.nccl_options and #gpu.nccl_options > 0 then
+    versions[#versions] = ("%s (%s)"):format(versions[#versions], table.concat(gpu.nccl_options, ", "))
+  end
   rows[#rows + 1] = { "", "CUDA: " .. table.concat(versions, ", ") }
   if not gpu.libraries.cublasLt then
     rows[#rows + 1] = { "", "cuBLASLt is not found: own kernels compute matrix products, without tensor cores "

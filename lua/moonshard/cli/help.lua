@@ -18,6 +18,8 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          or srun leave -n and these out: run joins their ranks
       --device D         cpu (unless told) or cuda: one rank a GPU, by its place on its host (LOCAL_RANK)
       --cuda-graph       capture each phase on the GPU once, and replay it
+      --nccl-windows     what GPUs communicate lies in NCCL's own memory, registered (NCCL 2.27 or later)
+      --nccl-copy-engines   that, and all-gathers by copy engines, which take no multiprocessors (2.28 or later)
       --timeout S        seconds until waiting for another rank is an error (300)
       --inject-delay P:T[@R],...   be late on purpose, e.g. gather:100ms,update:1s@2: nothing but time may change
   moonshard plan RECIPE.lua -n RANKS [--rank R] [--device D] [--json] [key=value ...]

@@ -22,6 +22,8 @@ local OPTIONS = {
   ["--trace-steps"] = { name = "trace_steps", value = "text", what = "steps like 3 or 3-5" },
   ["--device"] = { name = "device", value = "text", what = "cpu or cuda" },
   ["--cuda-graph"] = { name = "cuda_graph", value = "flag" },
+  ["--nccl-windows"] = { name = "nccl_windows", value = "flag" },
+  ["--nccl-copy-engines"] = { name = "nccl_copy_engines", value = "flag" },
   ["--timeout"] = { name = "timeout", value = "seconds" },
   ["--inject-delay"] = { name = "inject_delay", value = "text", what = "delays like gather:100ms,update:1s@2" },
 }

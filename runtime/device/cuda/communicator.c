@@ -37,15 +37,24 @@ static int64_t free_bytes(void) {
   return cudaMemGetInfo(&free_now, &total) == cudaSuccess ? (int64_t)free_now : 0;
 }
 
-static ms_nccl_config configure(void) {
-  return (ms_nccl_config){.size = sizeof(ms_nccl_config),
+/* As little as is needed: what a config of an older version lacks, the library sets itself. */
+static ms_nccl_config configure(const ms_device *device) {
+  int engines = (ms_cuda_nccl(device) & MS_NCCL_COPY_ENGINES) != 0;
+  return (ms_nccl_config){.size = engines ? sizeof(ms_nccl_config) : offsetof(ms_nccl_config, comm_name),
                           .magic = MS_NCCL_MAGIC,
-                          .version = MS_NCCL_OLDEST,
+                          .version = engines ? MS_NCCL_HAS_COPY_ENGINES : MS_NCCL_OLDEST,
                           .blocking = 0,
                           .cga_cluster_size = INT_MIN,
                           .min_ctas = INT_MIN,
                           .max_ctas = INT_MIN,
-                          .split_share = INT_MIN};
+                          .split_share = INT_MIN,
+                          .traffic_class = INT_MIN,
+                          .collnet_enable = INT_MIN,
+                          .cta_policy = engines ? MS_NCCL_CTA_POLICY_ZERO : INT_MIN,
+                          .shrink_share = INT_MIN,
+                          .nvls_ctas = INT_MIN,
+                          .channels_per_net_peer = INT_MIN,
+                          .nvlink_centric_sched = INT_MIN};
 }
 
 static int make(const ms_nccl *nccl, ms_device_comm **comm) {
@@ -78,7 +87,7 @@ int ms_cuda_comm_open(ms_device *device, const void *id, int size, int rank, ms_
   const ms_nccl *nccl;
   ms_device_comm *comm;
   ms_nccl_id copy;
-  ms_nccl_config config = configure();
+  ms_nccl_config config = configure(device);
   memcpy(&copy, id, sizeof copy);
   MS_TRY(ms_cuda_attach(device));
   MS_TRY(ms_nccl_load(&nccl));
@@ -91,7 +100,7 @@ int ms_cuda_comm_open(ms_device *device, const void *id, int size, int rank, ms_
 
 int ms_cuda_comm_split(ms_device *device, ms_device_comm *parent, int color, int key, ms_device_comm **out) {
   ms_device_comm *comm;
-  ms_nccl_config config = configure();
+  ms_nccl_config config = configure(device);
   MS_TRY(ms_cuda_attach(device));
   MS_TRY(make(parent->nccl, &comm));
   int rc = NCCL(parent, "ncclCommSplit", comm->nccl->comm_split(parent->comm, color, key, &comm->comm, &config));
@@ -139,6 +148,20 @@ int ms_cuda_collective(ms_device *device, ms_device_comm *comm, ms_device_stream
     if (part[i].count) rc = issue(comm, (cudaStream_t)(void *)stream, kind, &part[i]);
   int end = NCCL(comm, "ncclGroupEnd", comm->nccl->group_end()); /* also after an error: the group must not stay open */
   return rc ? rc : end;
+}
+
+/* ---- windows ---- */
+
+int ms_cuda_window_open(ms_device *device, ms_device_comm *comm, void *base, int64_t bytes, ms_device_window **window) {
+  (void)device;
+  return NCCL(comm, "ncclCommWindowRegister",
+              comm->nccl->window_register(comm->comm, base, (size_t)bytes, (ms_nccl_window *)(void *)window,
+                                          MS_NCCL_WINDOW_SYMMETRIC));
+}
+
+void ms_cuda_window_close(ms_device *device, ms_device_comm *comm, ms_device_window *window) {
+  (void)device;
+  comm->nccl->window_deregister(comm->comm, (ms_nccl_window)(void *)window);
 }
 
 /* ---- the end ---- */

@@ -12,6 +12,7 @@
 typedef struct ms_cuda_device {
   ms_device base;
   int index; /* as CUDA counts the devices that this process sees */
+  int nccl;  /* enum ms_nccl_option */
 } ms_cuda_device;
 
 /* MS_OK, or an error that names the function: "cudaMalloc: out of memory (cudaErrorMemoryAllocation)". */
@@ -21,6 +22,7 @@ int ms_cuda_check(cudaError_t error, const char *call, const char *file, int lin
 static inline void ms_cuda_ignore(cudaError_t error) { (void)error; }
 
 static inline int ms_cuda_index(const ms_device *device) { return ((const ms_cuda_device *)device)->index; }
+static inline int ms_cuda_nccl(const ms_device *device) { return ((const ms_cuda_device *)device)->nccl; }
 
 /* Counted over the process, for ms_device_usage. */
 extern struct ms_cuda_totals { _Atomic int64_t arenas, pinned, context, communicators, allocations; } ms_cuda_totals;
@@ -29,7 +31,7 @@ extern struct ms_cuda_totals { _Atomic int64_t arenas, pinned, context, communic
 extern const ms_device_api ms_cuda_api;
 
 /* open.c */
-int ms_cuda_open(int local_rank, ms_device **device);
+int ms_cuda_open(int local_rank, int nccl, ms_device **device);
 void ms_cuda_close(ms_device *device);
 int ms_cuda_attach(ms_device *device);
 /* MOONSHARD_CUDA_SHARE=1. */
@@ -39,8 +41,8 @@ int ms_cuda_describe(int index, ms_device_info *info);
 int ms_cuda_library(const char *name, char *version, int bytes);
 
 /* memory.c */
-int ms_cuda_allocate(ms_device *device, int64_t bytes, const char *label, void **base);
-void ms_cuda_release(ms_device *device, void *base, int64_t bytes);
+int ms_cuda_allocate(ms_device *device, int64_t bytes, int communicated, const char *label, void **base);
+void ms_cuda_release(ms_device *device, void *base, int64_t bytes, int communicated);
 int ms_cuda_read(ms_device *device, void *host, const void *at, int64_t bytes);
 int ms_cuda_write(ms_device *device, void *at, const void *host, int64_t bytes);
 int ms_cuda_pin(ms_device *device, int64_t bytes, void **host);
@@ -71,6 +73,8 @@ int ms_cuda_comm_id(ms_device *device, void *id);
 int ms_cuda_comm_open(ms_device *device, const void *id, int size, int rank, ms_device_comm **comm);
 int ms_cuda_comm_split(ms_device *device, ms_device_comm *parent, int color, int key, ms_device_comm **comm);
 int ms_cuda_comm_ready(ms_device *device, ms_device_comm *comm, int *ready);
+int ms_cuda_window_open(ms_device *device, ms_device_comm *comm, void *base, int64_t bytes, ms_device_window **window);
+void ms_cuda_window_close(ms_device *device, ms_device_comm *comm, ms_device_window *window);
 int ms_cuda_collective(ms_device *device, ms_device_comm *comm, ms_device_stream *stream, int kind, int parts,
                        const ms_device_part *part);
 void ms_cuda_comm_close(ms_device *device, ms_device_comm *comm, double seconds);

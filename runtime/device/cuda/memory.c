@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "device/cuda/cuda.h"
+#include "device/cuda/nccl.h"
 
 struct ms_cuda_totals ms_cuda_totals;
 
@@ -25,20 +26,35 @@ static int refuse(int64_t bytes, const char *label) {
                  (long long)free_bytes, (long long)total);
 }
 
-int ms_cuda_allocate(ms_device *device, int64_t bytes, const char *label, void **base) {
+static void release(const ms_device *device, void *data, int communicated) {
+  const ms_nccl *nccl;
+  if (communicated && ms_cuda_nccl(device) && !ms_nccl_load(&nccl)) nccl->mem_free(data);
+  else ms_cuda_ignore(cudaFree(data));
+}
+
+/* What is registered with NCCL must have been allocated by it. */
+static int take(const ms_device *device, int64_t bytes, int communicated, const char *label, void **data) {
+  const ms_nccl *nccl;
+  cudaError_t error;
+  if (communicated && ms_cuda_nccl(device)) {
+    MS_TRY(ms_nccl_load(&nccl));
+    return nccl->mem_alloc(data, (size_t)bytes) ? refuse(bytes, label) : MS_OK;
+  }
+  error = cudaMalloc(data, (size_t)bytes);
+  if (error != cudaErrorMemoryAllocation) return MS_CUDA(error);
+  ms_cuda_ignore(cudaGetLastError());
+  return refuse(bytes, label);
+}
+
+int ms_cuda_allocate(ms_device *device, int64_t bytes, int communicated, const char *label, void **base) {
   void *data = NULL;
   MS_TRY(ms_cuda_attach(device));
-  cudaError_t error = cudaMalloc(&data, (size_t)bytes);
-  if (error == cudaErrorMemoryAllocation) {
-    ms_cuda_ignore(cudaGetLastError());
-    return refuse(bytes, label);
-  }
-  MS_TRY(MS_CUDA(error));
+  MS_TRY(take(device, bytes, communicated, label, &data));
   int rc = MS_CUDA(cudaMemset(data, 0, (size_t)bytes));
   if (!rc)
     rc = MS_CUDA(cudaDeviceSynchronize()); /* a memset may still be under way, which other streams do not wait for */
   if (rc) {
-    ms_cuda_ignore(cudaFree(data));
+    release(device, data, communicated);
     return rc;
   }
   count(&ms_cuda_totals.arenas, bytes);
@@ -46,9 +62,9 @@ int ms_cuda_allocate(ms_device *device, int64_t bytes, const char *label, void *
   return MS_OK;
 }
 
-void ms_cuda_release(ms_device *device, void *base, int64_t bytes) {
+void ms_cuda_release(ms_device *device, void *base, int64_t bytes, int communicated) {
   ms_cuda_ignore(cudaSetDevice(ms_cuda_index(device)));
-  ms_cuda_ignore(cudaFree(base));
+  release(device, base, communicated);
   count(&ms_cuda_totals.arenas, -bytes);
 }
 

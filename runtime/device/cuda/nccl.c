@@ -33,6 +33,19 @@ static const ms_library library = {
     "MOONSHARD_NCCL_LIBRARY",        names, "several GPUs need NCCL", "NCCL 2.18.5", entries,
     sizeof entries / sizeof *entries};
 
+/* What later versions have. */
+static const ms_library_entry window_entries[] = {ENTRY(mem_alloc, "ncclMemAlloc"), ENTRY(mem_free, "ncclMemFree"),
+                                                  ENTRY(window_register, "ncclCommWindowRegister"),
+                                                  ENTRY(window_deregister, "ncclCommWindowDeregister")};
+enum { WINDOW_ENTRIES = sizeof window_entries / sizeof *window_entries };
+
+static void resolve_windows(void *handle) {
+  void *found[WINDOW_ENTRIES];
+  for (int i = 0; i < WINDOW_ENTRIES; i++)
+    if (!(found[i] = dlsym(handle, window_entries[i].symbol))) return;
+  for (int i = 0; i < WINDOW_ENTRIES; i++) memcpy((char *)&nccl + window_entries[i].at, &found[i], sizeof *found);
+}
+
 static int load(void) {
   int version;
   char why[MS_LIBRARY_WHY_BYTES];
@@ -41,6 +54,7 @@ static int load(void) {
   if (!handle) return MS_FAIL(MS_EUNSUPPORTED, "%s", why);
   const int known = !nccl.get_version(&version);
   if (known && version >= MS_NCCL_OLDEST) {
+    if (version >= MS_NCCL_HAS_WINDOWS) resolve_windows(handle);
     loaded = 1;
     return MS_OK;
   }
@@ -57,6 +71,18 @@ int ms_nccl_load(const ms_nccl **out) {
   pthread_mutex_unlock(&loading);
   *out = &nccl;
   return rc;
+}
+
+int ms_nccl_require(int options) {
+  const ms_nccl *found;
+  int version = 0, engines = (options & MS_NCCL_COPY_ENGINES) != 0;
+  int needed = engines ? MS_NCCL_HAS_COPY_ENGINES : options ? MS_NCCL_HAS_WINDOWS : MS_NCCL_OLDEST;
+  MS_TRY(ms_nccl_load(&found));
+  if (found->get_version(&version)) return MS_FAIL(MS_EUNSUPPORTED, "%s does not tell its version", ms_library_path(&library));
+  if (version >= needed && (!options || found->window_register)) return MS_OK;
+  return MS_FAIL(MS_EUNSUPPORTED, "%s is NCCL %d.%d.%d, which has no %s: %d.%d or later is needed", ms_library_path(&library),
+                 version / 10000, version / 100 % 100, version % 100,
+                 engines ? "gathers by copy engines" : "registered windows", needed / 10000, needed / 100 % 100);
 }
 
 int ms_nccl_version(int *version) {

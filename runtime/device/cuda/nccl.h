@@ -10,6 +10,7 @@
 #include <cuda_runtime_api.h>
 
 typedef struct ncclComm *ms_nccl_comm;
+typedef struct ncclWindow_vidmem *ms_nccl_window;
 
 typedef struct ms_nccl_id {
   char bytes[128];
@@ -19,16 +20,20 @@ enum { MS_NCCL_SUCCESS = 0, MS_NCCL_IN_PROGRESS = 7 };
 enum { MS_NCCL_SUM = 0 };
 enum { MS_NCCL_FLOAT32 = 7, MS_NCCL_BFLOAT16 = 9 };
 
-/* ncclConfig_t as 2.18 had it; later versions read from size and version which fields are there. */
+/* ncclConfig_t as 2.28 has it; the library reads from size and version which fields are there: 2.18.5's end before comm_name. */
 typedef struct ms_nccl_config {
   size_t size;
   unsigned magic, version;
   int blocking, cga_cluster_size, min_ctas, max_ctas;
   const char *net_name;
-  int split_share;
+  int split_share, traffic_class;
+  const char *comm_name;
+  int collnet_enable, cta_policy, shrink_share, nvls_ctas, channels_per_net_peer, nvlink_centric_sched;
 } ms_nccl_config;
 
-enum { MS_NCCL_OLDEST = 21805 };
+enum { MS_NCCL_CTA_POLICY_ZERO = 2, MS_NCCL_WINDOW_SYMMETRIC = 1 };
+/* Versions with what Moonshard needs of all, with windows, with gathers by copy engines. */
+enum { MS_NCCL_OLDEST = 21805, MS_NCCL_HAS_WINDOWS = 22700, MS_NCCL_HAS_COPY_ENGINES = 22800 };
 #define MS_NCCL_MAGIC 0xcafebeefu
 
 typedef struct ms_nccl {
@@ -49,10 +54,17 @@ typedef struct ms_nccl {
                     cudaStream_t stream);
   int (*broadcast)(const void *from, void *to, size_t count, int dtype, int root, ms_nccl_comm comm,
                    cudaStream_t stream);
+  /* NULL where the version has no windows. */
+  int (*mem_alloc)(void **data, size_t bytes);
+  int (*mem_free)(void *data);
+  int (*window_register)(ms_nccl_comm comm, void *base, size_t bytes, ms_nccl_window *window, int flags);
+  int (*window_deregister)(ms_nccl_comm comm, ms_nccl_window window);
 } ms_nccl;
 
 /* Loads the library at the first call; an error says where it was looked for, or that it is too old. */
 int ms_nccl_load(const ms_nccl **nccl);
+/* MS_EUNSUPPORTED when the library that is found lacks one of these enum ms_nccl_option. */
+int ms_nccl_require(int options);
 /* As ncclGetVersion tells it: 22809 is 2.28.9. Not 0 when there is no library, with nothing raised. */
 int ms_nccl_version(int *version);
 

@@ -57,8 +57,9 @@ static int note_context(void) {
   return MS_OK;
 }
 
-int ms_cuda_open(int local_rank, ms_device **device) {
+int ms_cuda_open(int local_rank, int nccl, ms_device **device) {
   int index = 0;
+  if (nccl) MS_TRY(ms_nccl_require(nccl));
   MS_TRY(choose(local_rank, &index));
   MS_TRY(MS_CUDA(cudaSetDevice(index)));
   MS_TRY(note_context());
@@ -66,6 +67,7 @@ int ms_cuda_open(int local_rank, ms_device **device) {
   if (!opened) return MS_ENOMEM;
   opened->base.api = &ms_cuda_api;
   opened->index = index;
+  opened->nccl = nccl;
   *device = &opened->base;
   return MS_OK;
 }
@@ -99,6 +101,10 @@ static void write_version(char *version, int bytes, int number) {
   snprintf(version, (size_t)bytes, "%d.%d", number / 1000, number % 1000 / 10);
 }
 
+static void write_nccl_version(char *version, int bytes, int number) {
+  snprintf(version, (size_t)bytes, "%d.%d.%d", number / 10000, number / 100 % 100, number % 100);
+}
+
 /* What a library that is found at run time says of itself; "" when there is none. */
 static void ask_library(const ms_library *library, const char *symbol, char *version, int bytes) {
   size_t (*tell)(void);
@@ -129,10 +135,14 @@ int ms_cuda_library(const char *name, char *version, int bytes) {
   } else if (!strcmp(name, "cudnn")) {
     ask_library(&dnn, "cudnnGetVersion", version, bytes);
   } else if (!strcmp(name, "nccl")) {
-    if (!ms_nccl_version(&number))
-      snprintf(version, (size_t)bytes, "%d.%d.%d", number / 10000, number / 100 % 100, number % 100);
+    if (!ms_nccl_version(&number)) write_nccl_version(version, bytes, number);
+  } else if (!strcmp(name, "nccl_windows") || !strcmp(name, "nccl_copy_engines")) {
+    int needed = strcmp(name, "nccl_windows") ? MS_NCCL_HAS_COPY_ENGINES : MS_NCCL_HAS_WINDOWS;
+    if (!ms_nccl_version(&number) && number >= needed) write_nccl_version(version, bytes, number);
   } else {
-    return MS_FAIL(MS_EINVAL, "library %s: it must be driver, runtime, cublasLt, cudnn or nccl", name);
+    return MS_FAIL(MS_EINVAL,
+                   "library %s: it must be driver, runtime, cublasLt, cudnn, nccl, nccl_windows or nccl_copy_engines",
+                   name);
   }
   return MS_OK;
 }

@@ -1,0 +1,115 @@
+/* emulated_window.c - NCCL's own memory and windows, emulated: what is registered must have been allocated by ncclMemAlloc. Once a
+** communicator has a window, all that it reads and writes must lie in one, at equal offsets on all ranks (emulated_nccl.c asks).
+*/
+#include "emulated_window.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "emulated_runtime.h"
+
+enum { INTERNAL = 3, INVALID_ARGUMENT = 4 };
+
+typedef struct memory {
+  char *base;
+  size_t bytes;
+  struct memory *next;
+} memory;
+
+struct ncclWindow_vidmem {
+  ms_nccl_comm comm;
+  const char *base;
+  size_t bytes;
+  ms_nccl_window next;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static memory *memories;
+static ms_nccl_window windows;
+
+int ncclMemAlloc(void **data, size_t bytes) {
+  if (emulated_fails("ncclMemAlloc") || cudaMalloc(data, bytes) != cudaSuccess) return INTERNAL;
+  memory *m = malloc(sizeof *m);
+  if (!m) return INTERNAL;
+  pthread_mutex_lock(&lock);
+  *m = (memory){*data, bytes, memories};
+  memories = m;
+  pthread_mutex_unlock(&lock);
+  return MS_NCCL_SUCCESS;
+}
+
+int ncclMemFree(void *data) {
+  pthread_mutex_lock(&lock);
+  memory **at = &memories, *found;
+  while (*at && (*at)->base != data) at = &(*at)->next;
+  found = *at;
+  if (found) *at = found->next;
+  for (ms_nccl_window w = windows; w && found; w = w->next)
+    if (w->base == found->base) fprintf(stderr, "emulated NCCL: memory is freed that is still registered\n");
+  pthread_mutex_unlock(&lock);
+  if (!found) return INVALID_ARGUMENT;
+  free(found);
+  return cudaFree(data) == cudaSuccess ? MS_NCCL_SUCCESS : INTERNAL;
+}
+
+int ncclCommWindowRegister(ms_nccl_comm comm, void *base, size_t bytes, ms_nccl_window *window, int flags) {
+  if (emulated_fails("ncclCommWindowRegister")) return INTERNAL;
+  if (flags != MS_NCCL_WINDOW_SYMMETRIC) return INVALID_ARGUMENT;
+  pthread_mutex_lock(&lock);
+  const memory *m = memories;
+  while (m && (m->base != base || m->bytes < bytes)) m = m->next;
+  ms_nccl_window made = m ? malloc(sizeof *made) : NULL;
+  if (made) {
+    *made = (struct ncclWindow_vidmem){comm, base, bytes, windows};
+    windows = *window = made;
+  }
+  pthread_mutex_unlock(&lock);
+  return made ? MS_NCCL_SUCCESS : INVALID_ARGUMENT;
+}
+
+/* Removes those of a communicator, or one window. */
+static int take_off(ms_nccl_comm comm, ms_nccl_window window) {
+  int n = 0;
+  pthread_mutex_lock(&lock);
+  for (ms_nccl_window *at = &windows; *at;) {
+    ms_nccl_window w = *at;
+    if (w->comm != comm || (window && w != window)) {
+      at = &w->next;
+      continue;
+    }
+    *at = w->next;
+    free(w);
+    n++;
+  }
+  pthread_mutex_unlock(&lock);
+  return n;
+}
+
+int ncclCommWindowDeregister(ms_nccl_comm comm, ms_nccl_window window) {
+  return take_off(comm, window) ? MS_NCCL_SUCCESS : INVALID_ARGUMENT;
+}
+
+void emulated_window_forget(ms_nccl_comm comm) { take_off(comm, NULL); }
+
+int emulated_window_any(ms_nccl_comm comm) {
+  int any = 0;
+  pthread_mutex_lock(&lock);
+  for (ms_nccl_window w = windows; w; w = w->next) any |= w->comm == comm;
+  pthread_mutex_unlock(&lock);
+  return any;
+}
+
+int emulated_window_has(ms_nccl_comm comm, const void *at, size_t bytes, size_t *offset) {
+  int found = 0;
+  const char *begin = at;
+  pthread_mutex_lock(&lock);
+  for (ms_nccl_window w = windows; w && !found; w = w->next) {
+    if (w->comm != comm || begin < w->base || begin + bytes > w->base + w->bytes) continue;
+    *offset = (size_t)(begin - w->base);
+    found = 1;
+  }
+  pthread_mutex_unlock(&lock);
+  if (!found) fprintf(stderr, "emulated NCCL: %zu bytes are communicated that no window has\n", bytes);
+  return found;
+}
