@@ -487,6 +487,7 @@ typedef struct ms_step_outputs {
 typedef struct ms_exec_counters {
   int64_t collectives[6]; /* executed since ms_exec_new, by phase */
   double comm_bytes[6];   /* by mesh dimension */
+  /* On cuda the host does not see how long a kernel or a collective takes: there the first and the third are of traced steps. */
   double kernel_seconds, wait_seconds, collective_seconds, total_seconds;
   int64_t instructions; /* executed */
   int64_t allocations;  /* made by the engine since the exec was bound: stays 0 */

@@ -82,6 +82,8 @@ typedef struct ms_device_api {
   int (*usage)(ms_device *device, ms_device_usage *usage);
   int64_t (*allocations)(void); /* of memory, streams, events, graphs and communicators, since the process began */
 
+  /* *pinned = *value when the stream comes here, also in a graph; value: in an arena. */
+  int (*mark)(ms_device *device, ms_device_stream *stream, int64_t *pinned, const int64_t *value);
   /* What is enqueued on the stream, and on streams that wait for it, from begin to end becomes a graph and does not run. */
   int (*capture_begin)(ms_device *device, ms_device_stream *stream);
   int (*capture_end)(ms_device *device, ms_device_stream *stream, ms_device_graph **graph); /* NULL: gives up */

@@ -34,7 +34,7 @@ int ms_apart_open(ms_state *state) {
   apart->device = device;
   MS_TRY(device->api->pin(device, MS_APART_RUNS * (int64_t)sizeof(ms_apart_words), &apart->words));
   MS_TRY(device->api->allocate(device, CONTROL_BYTES, 0, "control words", &apart->control));
-  apart->scalars = apart->control;
+  apart->orders = apart->control;
   apart->fault = (ms_fault *)(void *)((char *)apart->control + FAULT_AT);
   MS_TRY(open_streams(device, apart));
   return ms_apart_reserve(state, 0);

@@ -16,10 +16,16 @@ enum { MS_APART_RUNS = 4 };
 /* What a communicator, or what is under way, may take to end, in seconds: it is given up after that. */
 enum { MS_APART_ENDING = 5 };
 
+/* What a phase under way is told. */
+typedef struct ms_apart_orders {
+  ms_scalars scalars;
+  int64_t run; /* the how many-th of the state */
+} ms_apart_orders;
+
 /* What a phase under way uses of pinned memory. */
 typedef struct ms_apart_words {
-  ms_scalars scalars; /* to the device, before it */
-  ms_fault fault;     /* from the device, after it */
+  ms_apart_orders orders; /* to the device, before it */
+  ms_fault fault;         /* from the device, after it */
 } ms_apart_words;
 
 typedef struct ms_apart_run {
@@ -27,12 +33,15 @@ typedef struct ms_apart_run {
   ms_apart_words *words;
 } ms_apart_run;
 
-/* A collective that was given to a stream. */
+/* A collective that was given to a stream. In a graph no event of it can be asked for: there it writes the number of its run to
+** pinned memory when it begins, and when it is done. */
 typedef struct ms_flight {
   const ms_coll *coll;
   ms_comm *comm; /* the ledger's */
   ms_device_comm *by;
   ms_device_event *before, *after;
+  const int64_t *marks; /* [2]; NULL: its events tell */
+  int64_t run;
   ms_trace_event *traced; /* NULL: it is not */
   int stream, entered;
   ms_wait wait;
@@ -59,10 +68,10 @@ typedef struct ms_apart {
   int open; /* the communicators are, since the world's epoch `epoch` */
   unsigned epoch;
   ms_device_event *fork, *join[MS_STREAMS];
-  void *control;       /* device memory: scalars and fault */
-  ms_scalars *scalars; /* in it */
-  ms_fault *fault;     /* in it */
-  void *words;         /* pinned, of all runs */
+  void *control;           /* device memory: orders and fault */
+  ms_apart_orders *orders; /* in it */
+  ms_fault *fault;         /* in it */
+  void *words;             /* pinned, of all runs */
   ms_apart_run run[MS_APART_RUNS];
   int64_t begun, ended; /* runs */
   ms_flight *flight;    /* a ring */
@@ -80,6 +89,7 @@ struct ms_exec_apart {
     int n;
     int forks[MS_STREAMS], joins[MS_STREAMS]; /* no event of the plan orders its beginning, or its end, with compute */
     ms_move *convert;       /* [parts of all collectives]: from or to the shared buffer; n 0: the library does it */
+    int64_t *marks;         /* pinned, [2 a collective]; NULL: it is not captured */
     ms_device_graph *graph; /* captured from it; NULL: not yet */
     int warm;               /* it has run once: what libraries make when they are first called is there */
   } phase[MS_PHASES];
@@ -135,6 +145,8 @@ int ms_apart_take_run(ms_state *state, ms_apart_run **run);
 
 int ms_exec_apart_new(ms_exec *exec);
 void ms_exec_apart_free(ms_exec *exec);
+/* Phases are captured and replayed from now on, or not any more. */
+int ms_exec_apart_set_graph(ms_exec *exec, int on);
 /* Forgets what was captured. */
 void ms_exec_apart_drop_graphs(struct ms_exec_apart *apart);
 /* What conversions read and write; after ms_exec_rebind has resolved everything else. */

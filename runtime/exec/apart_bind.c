@@ -86,7 +86,7 @@ static int sort_order(ms_exec *exec, int index) {
   }
   for (int i = 0; i < phase->kernels; i++) {
     phase->call[i].stream = exec->state->apart->stream[MS_STREAM_COMPUTE];
-    phase->call[i].scalars = exec->state->apart->scalars;
+    phase->call[i].scalars = &exec->state->apart->orders->scalars;
     phase->call[i].fault = exec->state->apart->fault;
   }
   return MS_OK;
@@ -208,6 +208,23 @@ void ms_exec_apart_drop_graphs(struct ms_exec_apart *apart) {
   }
 }
 
+static int64_t mark_bytes(const ms_exec *exec, int phase) {
+  return 2 * exec->phase[phase].colls * (int64_t)sizeof(int64_t);
+}
+
+int ms_exec_apart_set_graph(ms_exec *exec, int on) {
+  ms_device *device = exec->state->device;
+  if (!on) ms_exec_apart_drop_graphs(exec->apart);
+  for (int p = 0; p < MS_PHASES && on; p++) {
+    void *pinned;
+    if (exec->apart->phase[p].marks || !exec->phase[p].colls) continue;
+    MS_TRY(device->api->pin(device, mark_bytes(exec, p), &pinned));
+    exec->apart->phase[p].marks = pinned;
+  }
+  exec->apart->captures = on;
+  return MS_OK;
+}
+
 static void take_off(struct ms_exec_apart *a) {
   struct ms_exec_apart **place = &a->on->execs;
   while (*place != a) place = &(*place)->next;
@@ -222,6 +239,7 @@ void ms_exec_apart_free(ms_exec *exec) {
   ms_exec_apart_drop_graphs(a);
   for (int p = 0; p < MS_PHASES; p++) {
     free(a->phase[p].convert);
+    if (a->phase[p].marks) device->api->unpin(device, a->phase[p].marks, mark_bytes(exec, p));
     free(a->phase[p].order);
   }
   for (int i = 0; i < a->events; i++) device->api->event_close(device, a->event[i]);

@@ -55,27 +55,60 @@ static int wait(const ms_exec *exec, int stream, ms_device_event *event) {
   return exec->state->device->api->wait(exec->state->device, exec->state->apart->stream[stream], event);
 }
 
-/* flight: NULL while a graph is captured, whose collectives the host does not see. */
+static int64_t *marks_of(const ms_exec *exec, int phase, const ms_exec_instr *instr) {
+  return exec->apart->phase[phase].marks + 2 * (instr->coll - exec->phase[phase].coll);
+}
+
+/* While a graph is captured, the collective itself says how far it is. */
+static int note_place(const ms_exec *exec, int phase, const ms_exec_instr *instr, int stream, const ms_flight *flight,
+                      int after) {
+  const ms_state *state = exec->state;
+  if (flight) return record(exec, after ? flight->after : flight->before, stream);
+  return state->device->api->mark(state->device, state->apart->stream[stream], marks_of(exec, phase, instr) + after,
+                                  &state->apart->orders->run);
+}
+
+/* The next of the ring, for a collective that is enqueued, or that a graph is about to run. */
+static int take_flight(ms_exec *exec, const ms_exec_instr *instr, int stream, const int64_t *marks, ms_flight **out) {
+  MS_TRY(ms_apart_take_flight(exec->state, out));
+  ms_flight *flight = *out;
+  flight->by = ms_apart_comm(exec->state, stream, ms_comm_size(instr->comm));
+  flight->comm = instr->comm;
+  flight->marks = marks;
+  flight->run = exec->state->apart->begun;
+  flight->stream = stream;
+  flight->entered = 0;
+  flight->traced = NULL;
+  return MS_OK;
+}
+
 static int issue_collective(ms_exec *exec, int phase, const ms_exec_instr *instr, int stream, int captures,
                             ms_trace_event *traced) {
   ms_flight *flight = NULL;
   ms_device_comm *comm = ms_apart_comm(exec->state, stream, ms_comm_size(instr->comm));
   if (exec->delays.before[stream] > 0) ms_delay_sleep(exec->delays.before[stream]);
-  if (!captures) {
-    MS_TRY(ms_apart_take_flight(exec->state, &flight));
-    MS_TRY(record(exec, flight->before, stream));
-  }
+  if (!captures) MS_TRY(take_flight(exec, instr, stream, NULL, &flight));
+  MS_TRY(note_place(exec, phase, instr, stream, flight, 0));
   if (instr->coll->kind == MS_COLL_ALL_GATHER) MS_TRY(convert(exec, phase, instr->coll, stream));
   MS_TRY(collect(exec, phase, instr, stream, comm));
   if (instr->coll->kind != MS_COLL_ALL_GATHER) MS_TRY(convert(exec, phase, instr->coll, stream));
+  MS_TRY(note_place(exec, phase, instr, stream, flight, 1));
   if (!flight) return MS_OK;
-  MS_TRY(record(exec, flight->after, stream));
-  flight->comm = instr->comm;
-  flight->by = comm;
-  flight->stream = stream;
-  flight->entered = 0;
   flight->traced = traced;
   flight->coll = instr->coll;
+  return MS_OK;
+}
+
+/* What a graph is about to run, for the ledger. */
+static int announce_collectives(ms_exec *exec, int phase) {
+  for (int i = 0; i < exec->apart->phase[phase].n; i++) {
+    const ms_exec_instr *instr = exec->apart->phase[phase].order[i];
+    ms_flight *flight;
+    if (instr->kind != MS_INSTR_COLLECTIVE) continue;
+    int stream = exec->plan->phase[phase].instr[i].stream;
+    MS_TRY(take_flight(exec, instr, stream, marks_of(exec, phase, instr), &flight));
+    flight->coll = instr->coll;
+  }
   return MS_OK;
 }
 
@@ -156,6 +189,7 @@ static int run_graph(ms_exec *exec, int phase, ms_apart_run *run) {
     else rc = api->capture_end(state->device, compute, graph);
     if (rc) return rc;
   }
+  MS_TRY(announce_collectives(exec, phase));
   return api->graph_run(state->device, *graph, compute);
 }
 
@@ -167,8 +201,8 @@ static int send_inputs(ms_exec *exec, int phase, const ms_apart_run *run) {
   struct ms_exec_apart *a = exec->apart;
   ms_device_stream *compute = state->apart->stream[MS_STREAM_COMPUTE];
   const ms_device_api *api = state->device->api;
-  run->words->scalars = exec->scalars;
-  MS_TRY(api->copy_in(state->device, compute, state->apart->scalars, &run->words->scalars, sizeof(ms_scalars)));
+  run->words->orders = (ms_apart_orders){exec->scalars, state->apart->begun};
+  MS_TRY(api->copy_in(state->device, compute, state->apart->orders, &run->words->orders, sizeof(ms_apart_orders)));
   if (!reads_inputs(phase) || !a->staged_bytes) return MS_OK;
   char *pinned = a->pinned + (run - state->apart->run) * a->staged_bytes;
   memcpy(pinned, a->staged, (size_t)a->staged_bytes);

@@ -41,6 +41,7 @@ static int read_timer(const ms_exec *exec, int phase, int timer, uint64_t least,
 }
 
 int ms_exec_apart_read_timers(ms_exec *exec, int phase) {
+  ms_device *device = exec->state->device;
   int at[MS_STREAMS];
   uint64_t ended[MS_STREAMS], now = ms_ledger_now();
   for (int s = 0; s < MS_STREAMS; s++) {
@@ -55,6 +56,10 @@ int ms_exec_apart_read_timers(ms_exec *exec, int phase) {
     MS_TRY(read_timer(exec, phase, 2 * i + 1, event->begin, now, &event->end));
     event->met = event->begin;
     ended[s] = event->end;
+    double seconds;
+    MS_TRY(device->api->elapsed(device, exec->apart->timer[2 * i], exec->apart->timer[2 * i + 1], &seconds));
+    if (event->kind == MS_TRACE_KERNEL) exec->cursor[s].kernel_seconds += seconds;
+    else exec->cursor[s].collective_seconds += seconds;
   }
   return MS_OK;
 }

@@ -12,6 +12,13 @@ static int query(const ms_state *state, ms_device_event *event, int *done) {
   return state->device->api->query(state->device, event, done);
 }
 
+/* Whether the device has come to where a collective begins, or to its end. */
+static int is_past(const ms_state *state, const ms_flight *flight, int end, int *past) {
+  if (!flight->marks) return query(state, end ? flight->after : flight->before, past);
+  *past = __atomic_load_n(&flight->marks[end], __ATOMIC_ACQUIRE) >= flight->run;
+  return MS_OK;
+}
+
 static void enter(ms_flight *flight) {
   flight->entered = 1;
   flight->wait = (ms_wait){0};
@@ -30,10 +37,10 @@ static int follow(const ms_state *state) {
     int past = 0;
     if (held[flight->stream] || !flight->coll) continue;
     if (!flight->entered) {
-      MS_TRY(query(state, flight->before, &past));
+      MS_TRY(is_past(state, flight, 0, &past));
       if (past) enter(flight);
     }
-    if (flight->entered) MS_TRY(query(state, flight->after, &past));
+    if (flight->entered) MS_TRY(is_past(state, flight, 1, &past));
     if (!flight->entered || !past) {
       held[flight->stream] = 1;
       continue;

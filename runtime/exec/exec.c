@@ -247,9 +247,7 @@ int ms_exec_set_graph(ms_exec *exec, int on) {
     return on ? MS_FAIL(MS_EUNSUPPORTED, "graphs are captured on the device cuda, and this state is on the %s",
                         exec->state->device->api->name)
               : MS_OK;
-  if (!on) ms_exec_apart_drop_graphs(exec->apart);
-  exec->apart->captures = on;
-  return MS_OK;
+  return ms_exec_apart_set_graph(exec, on);
 }
 
 int ms_exec_counters_get(const ms_exec *exec, ms_exec_counters *counters) {

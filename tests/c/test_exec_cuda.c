@@ -126,6 +126,35 @@ static void T2_graphs_give_the_numbers_of_streams(void **state) {
   check_parity(&c, 1e-5);
 }
 
+static int time_a_step(ms_world *world, void *context) {
+  rank_engine engine;
+  ms_step_outputs out;
+  ms_exec_counters before, after;
+  ms_trace *trace;
+  abort_on_failed_checks();
+  engine_open(world, context, &engine);
+  must(ms_trace_new(world, &trace));
+  engine_step(&engine, context, ms_world_rank(world), 0, &out);
+  must(ms_exec_counters_get(engine.exec, &before));
+  assert_true(before.kernel_seconds == 0 && before.collective_seconds == 0);
+  ms_exec_set_trace(engine.exec, trace);
+  engine_step(&engine, context, ms_world_rank(world), 1, &out);
+  ms_exec_set_trace(engine.exec, NULL);
+  must(ms_exec_counters_get(engine.exec, &after));
+  assert_true(after.kernel_seconds > 0 && after.collective_seconds > 0);
+  assert_true(after.kernel_seconds < after.total_seconds - before.total_seconds);
+  ms_trace_free(trace);
+  engine_close(&engine);
+  return MS_OK;
+}
+
+static void T1_traced_steps_tell_how_long_kernels_took(void **state) {
+  (void)state;
+  training_config c = training_default(1, 2);
+  c.plan.device = MS_DEVICE_CUDA;
+  run_ranks_as_processes(2, time_a_step, &c);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(T1_cuda_equals_cpu_on_one_rank),
@@ -135,6 +164,7 @@ int main(void) {
       TEST(T1_cuda_equals_cpu_in_smaller_groups),
       TEST(T2_graphs_give_the_numbers_of_streams),
       TEST(M4_what_a_product_adds_to_is_needed_before),
+      TEST(T1_traced_steps_tell_how_long_kernels_took),
   };
   emulate_cuda("threads");
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -61,6 +61,7 @@ cudaError_t launch_kernel(const char *name, void (*kernel)(Parameters...), dim3 
 /* ---- barriers and warps ------------------------------------------------------------------------------------------- */
 
 inline void __syncthreads() { emulated::barrier(); }
+inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __syncwarp(unsigned mask = 0xffffffffu) {
   emulated::collective(emulated::Collective::synchronize, mask, 0);

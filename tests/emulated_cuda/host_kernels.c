@@ -6,6 +6,7 @@
 
 #include "emulated_log.h"
 #include "emulated_runtime.h"
+#include "kernels/cuda/mark.h"
 #include "kernels/cuda/parts.h"
 #include "kernels/op.h"
 
@@ -102,4 +103,23 @@ int ms_cuda_move(const ms_move *move, int n, void *stream) {
     if (emulated_submit(stream, run_moves, m, free) != cudaSuccess) return MS_EDEVICE;
   }
   return MS_OK;
+}
+
+/* ---- marks ---- */
+
+typedef struct mark {
+  int64_t *pinned;
+  const int64_t *value;
+} mark;
+
+static void run_mark(void *argument) {
+  const mark *m = argument;
+  __atomic_store_n(m->pinned, *m->value, __ATOMIC_SEQ_CST);
+}
+
+int ms_cuda_mark(int64_t *pinned, const int64_t *value, void *stream) {
+  mark *m = malloc(sizeof *m);
+  if (!m) return MS_ENOMEM;
+  *m = (mark){pinned, value};
+  return emulated_submit(stream, run_mark, m, free) == cudaSuccess ? MS_OK : MS_EDEVICE;
 }

@@ -63,6 +63,8 @@ trouble("killed", { "how=kill", "where=inside", unpack(BIG) })
 trouble("stopped", { "how=stop", "where=inside", unpack(BIG) })
 trouble("library", {}, "MOONSHARD_EMULATE_FAIL=asynchronous:9")
 trouble("lost", {}, "MOONSHARD_EMULATE_FAIL=lost:9")
+trouble("lost in a graph", { "--cuda-graph" }, "MOONSHARD_EMULATE_FAIL=lost:30")
+trouble("stopped in a graph", { "--cuda-graph", "how=stop", "where=inside", unpack(BIG) })
 trouble("hanging abort", {}, "MOONSHARD_EMULATE_FAIL=asynchronous:9,abort:1")
 trouble("old library", {}, "MOONSHARD_EMULATE_NCCL_VERSION=21203")
 trouble("no windows", { "--nccl-windows" }, "MOONSHARD_EMULATE_NCCL_VERSION=22605")
@@ -234,6 +236,12 @@ describe("the device cuda over emulated libraries", function()
 
   it("L2 a collective that does not end is an error at the deadline", function()
     fails("lost", 3, "reduce_scatter layers.%d: all ranks have come to it, and rank %d has not left it for %d+ s")
+  end)
+
+  it("L2 a collective of a captured phase is named as well", function()
+    fails("lost in a graph", 3, "%l+_%l+ [%l%d.]+: all ranks have come to it, and rank %d has not left it for %d+ s")
+    fails("stopped in a graph", 3, "rank 0 has", "rank 1 is in phase [^;]*, its process %d+ is stopped by a signal",
+      "%l+_%l+ [%l%d.]+")
   end)
 
   it("T1 libraries and GPUs that are not there are told", function()

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "device/device.h"
+#include "kernels/cuda/mark.h"
 #include "kernels/cuda/parts.h"
 
 typedef struct ms_cuda_device {
@@ -63,6 +64,7 @@ int ms_cuda_copy_in(ms_device *device, ms_device_stream *stream, void *at, const
 int ms_cuda_copy_out(ms_device *device, ms_device_stream *stream, void *pinned, const void *at, int64_t bytes);
 int ms_cuda_copy_within(ms_device *device, ms_device_stream *stream, void *to, const void *from, int64_t bytes);
 int ms_cuda_move_on(ms_device *device, ms_device_stream *stream, int moves, const ms_move *move);
+int ms_cuda_mark_on(ms_device *device, ms_device_stream *stream, int64_t *pinned, const int64_t *value);
 int ms_cuda_capture_begin(ms_device *device, ms_device_stream *stream);
 int ms_cuda_capture_end(ms_device *device, ms_device_stream *stream, ms_device_graph **graph);
 int ms_cuda_graph_run(ms_device *device, ms_device_graph *graph, ms_device_stream *stream);

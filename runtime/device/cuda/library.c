@@ -56,6 +56,7 @@ const ms_device_api ms_cuda_api = {
     .move = ms_cuda_move_on,
     .usage = ms_cuda_usage,
     .allocations = ms_cuda_allocations,
+    .mark = ms_cuda_mark_on,
     .capture_begin = ms_cuda_capture_begin,
     .capture_end = ms_cuda_capture_end,
     .graph_run = ms_cuda_graph_run,

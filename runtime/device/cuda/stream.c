@@ -86,6 +86,11 @@ int ms_cuda_move_on(ms_device *device, ms_device_stream *stream, int moves, cons
 
 /* ---- graphs ---- */
 
+int ms_cuda_mark_on(ms_device *device, ms_device_stream *stream, int64_t *pinned, const int64_t *value) {
+  (void)device;
+  return ms_cuda_mark(pinned, value, stream);
+}
+
 /* Other threads of the process may go on using the device meanwhile. */
 int ms_cuda_capture_begin(ms_device *device, ms_device_stream *stream) {
   (void)device;

@@ -1,0 +1,17 @@
+/* mark.cu - see mark.h. One thread: 8 bytes over the bus, a few microseconds on a stream that has nothing else to do meanwhile. */
+#include "kernels/cuda/mark.h"
+
+#include "kernels/cuda/launch.h"
+
+namespace {
+
+__global__ void write_mark(volatile int64_t *pinned, const int64_t *value) {
+  *pinned = *value;
+  __threadfence_system();
+}
+
+} // namespace
+
+int ms_cuda_mark(int64_t *pinned, const int64_t *value, void *stream) {
+  return MS_CUDA_LAUNCH(write_mark, 1, 1, 0, stream, pinned, value);
+}
