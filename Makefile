@@ -90,7 +90,7 @@ bench-peers: $(BUILD)/packages/bench ## install the peers that bench compares wi
 	$(build_config) peers
 	@tests/bench/install_torch.sh $(BUILD)/peers $(CUDA_HOME)
 
-.PHONY: test-gpu test-gpu-runs bench-gpu
+.PHONY: test-gpu test-gpu-runs bench-gpu gpu-portable
 test-gpu: test-gpu-runs
 test-gpu-runs: all ## of test-gpu: trainings on a GPU beside the CPU's, NCCL, a table at the end; 2 without a GPU
 	@tests/gpu/run.sh --build $(BUILD)/release
@@ -98,6 +98,10 @@ test-gpu-runs: all ## of test-gpu: trainings on a GPU beside the CPU's, NCCL, a 
 bench-gpu: all ## train a GPT-2 and a Llama of 1B on one GPU beside PyTorch (PYTHON has it, or python3); 2 without a GPU
 	$(build_config) gpu-bench
 	@tests/gpu/bench.sh --build $(BUILD)/release
+
+gpu-portable: $(BUILD)/packages/test all ## build/gpu: what test-gpu and bench-gpu need that is built, for a machine with a GPU and PyTorch alone
+	$(build_config) gpu-tests gpu-bench
+	@tests/gpu/portable.sh --build $(BUILD)/release --out $(BUILD)/gpu
 
 lint: $(BUILD)/packages/lint ## luacheck, formatting, floors between folders, wording, sizes
 	@tests/lint/run.sh

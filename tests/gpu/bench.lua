@@ -12,7 +12,7 @@ local re = ms.re
 
 local cfg = ms.args {
   model = "gpt2", batch = 32, seq = 1024, steps = 30, warmup = 10, dtype = "bf16", mesh = "1x1", layers = 0, lr = 1e-4,
-  vocab = 0,
+  vocab = 0, name = "moonshard",
 }
 
 local SIZES = {
@@ -63,8 +63,8 @@ for _, parameter in model:named_parameters() do
   parameters = parameters + n
 end
 if ms.world().rank == 0 then
-  print(('{"name":"moonshard","model":"%s","tokens_per_s":%.1f,"step_ms":%.3f,"flops_per_token":%.0f,"peak_bytes":%.0f,'
-    .. '"outside_bytes":%.0f,"losses":[%.4f,%.4f]}'):format(cfg.model, last.tokens / median * 1e3, median,
+  print(('{"name":"%s","model":"%s","tokens_per_s":%.1f,"step_ms":%.3f,"flops_per_token":%.0f,"peak_bytes":%.0f,'
+    .. '"outside_bytes":%.0f,"losses":[%.4f,%.4f]}'):format(cfg.name, cfg.model, last.tokens / median * 1e3, median,
     6 * parameters + 12 * size.layers * size.dim * cfg.seq, last.peak_bytes, last.outside_bytes or 0, first.loss,
     last.loss))
 end

@@ -1,56 +1,94 @@
 #!/bin/bash
-# Training on one GPU beside PyTorch in the same run: a GPT-2 of 124M and a Llama of 1B, bf16; and their matrix products and attention alone.
-# Ends with 2 where there is no GPU.
+# Training on one GPU beside PyTorch in the same run: a GPT-2 of 124M and a Llama of 1B, bf16; and their matrix products
+# and attention alone. Ends with 2 where there is no GPU.
 #
-#   tests/gpu/bench.sh --build build/release [--peak TFLOPS]
+#   tests/gpu/bench.sh --build build/release [--models "gpt2 llama"] [--peak TFLOPS] [--seconds 560] [--dry]
 #
-# It needs the driver, what `make all` and its target gpu-bench built, and a Python with PyTorch for CUDA: PYTHON, else python3. Without PyTorch our side is
-# measured alone, and the table says so. --peak: what the GPU's bf16 products can do at most (989 TFLOP/s: H100 and H200), for MFU.
+# It needs the driver, what `make all` and its target gpu-bench built, and a Python with PyTorch for CUDA: PYTHON, else python3.
+# Without PyTorch our side is measured alone, and the table says so. --peak: what the GPU's bf16 products can do at most (989
+# TFLOP/s: H100 and H200), for MFU.
+# --seconds: when that time is over, what is left is not measured, and the table comes. --dry: tiny models, on whatever device there
+# is, emulated too, and PyTorch on the CPU: shows that all of this runs, and no speed.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
-build=build/release peak=989
+build=build/release models="gpt2 llama" peak=989 seconds=560 dry=
 while [ $# -gt 0 ]; do
   case $1 in
+    --dry) dry=1; shift; continue ;;
     --build) build=$2 ;;
+    --models) models=$2 ;;
     --peak) peak=$2 ;;
+    --seconds) seconds=$2 ;;
     *) echo "tests/gpu/bench.sh: unknown option $1" >&2; exit 2 ;;
   esac
   shift 2
 done
+. tests/gpu/libraries.sh
 bin=$build/moonshard
 python=${PYTHON:-python3}
-lines=$(mktemp) products=$(mktemp) attention=$(mktemp)
-trap 'rm -f "$lines" "$products" "$attention"' EXIT
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+lines=$work/lines products=$work/products attention=$work/attention
+: >"$lines"
+: >"$products"
+: >"$attention"
 
 if ! "$bin" doctor --json | grep -q '"devices":\[{'; then
   echo "tests/gpu: there is no GPU that this build can use:" >&2
   "$bin" doctor | grep -A2 '^gpu' >&2
   exit 2
 fi
-"$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null || { echo "$python has no PyTorch for CUDA: our side alone"; python=; }
+torch='import torch; assert torch.cuda.is_available()'
+[ -n "$dry" ] && torch='import torch'
+"$python" -c "$torch" 2>"$work/why" || { tail -1 "$work/why"; echo "$python has no PyTorch for CUDA: our side alone"; python=; }
 
-# measure MODEL BATCH SEQ
-measure() {
-  local graphs
-  for graphs in "" --cuda-graph; do
-    timeout 600 "$bin" run tests/gpu/bench.lua device=cuda "model=$1" "batch=$2" "seq=$3" $graphs |
-      sed "s/\"moonshard\"/\"moonshard${graphs:+ graphs}\"/" | tee -a "$lines"
-  done
-  [ -n "$python" ] || return
-  timeout 900 "$python" tests/gpu/peer_torch.py --model "$1" --batch "$2" --seq "$3" | tee -a "$lines"
-  timeout 900 "$python" tests/gpu/peer_torch.py --model "$1" --batch "$2" --seq "$3" --compile | tee -a "$lines"
+# try FILE COMMAND...: what the time that is left allows; what it prints as JSON is added to the file. Says so when it fails.
+try() {
+  local left=$((seconds - SECONDS)) status into=$1
+  shift
+  [ "$left" -gt 5 ] || { echo "no time is left for: $*"; return; }
+  timeout -k 5 "$left" "$@" >"$work/out" 2>"$work/err"
+  status=$?
+  [ "$status" -eq 0 ] || { echo "status $status: $*"; tail -n 5 "$work/err"; }
+  grep '^{' "$work/out" | tee -a "$into"
 }
 
-measure gpt2 32 1024
-measure llama 4 4096
-NAME=timed timeout 600 "$build/bench/gpu_matmul" | tee -a "$products"
-NAME=first MOONSHARD_CUDA_MATMUL_TUNE=0 timeout 600 "$build/bench/gpu_matmul" | tee -a "$products"
-[ -z "$python" ] || timeout 600 "$python" tests/gpu/peer_matmul.py | tee -a "$products"
-NAME=auto timeout 600 "$build/bench/gpu_attention" | tee -a "$attention"
-NAME=flash MOONSHARD_ATTENTION=flash timeout 600 "$build/bench/gpu_attention" | tee -a "$attention"
-[ -z "$python" ] || timeout 600 "$python" tests/gpu/peer_attention.py | tee -a "$attention"
-printf '\nAttention: cuDNN where it is found, and own kernels, beside torch by cuDNN and by FlashAttention-2\n'
-LUA_PATH="$PWD/lua/?.lua;$PWD/lua/?/init.lua;;" luajit tests/gpu/matmul_table.lua "$attention" auto "torch cuDNN"
-printf '\nMatrix products: algorithms of cuBLASLt that were timed, and its first proposals, beside torch.matmul\n'
-LUA_PATH="$PWD/lua/?.lua;$PWD/lua/?/init.lua;;" luajit tests/gpu/matmul_table.lua "$products"
-LUA_PATH="$PWD/lua/?.lua;$PWD/lua/?/init.lua;;" luajit tests/gpu/bench_table.lua "$lines" "$peak"
+declare -A batches=([gpt2]=32 [llama]=4) seqs=([gpt2]=1024 [llama]=4096)
+ours=() theirs=() copies=()
+if [ -n "$dry" ]; then
+  batches=([gpt2]=2 [llama]=1) seqs=([gpt2]=32 [llama]=32)
+  ours=(layers=1 vocab=256 steps=5 warmup=2)
+  theirs=(--layers 1 --vocab 256 --steps 4 --warmup 1 --device cpu)
+  copies=(--device cpu --mib 4 --repeats 2)
+fi
+
+for model in $models; do
+  shape=(model="$model" batch="${batches[$model]}" seq="${seqs[$model]}")
+  try "$lines" "$bin" run tests/gpu/bench.lua device=cuda "${shape[@]}" "${ours[@]}"
+  try "$lines" "$bin" run tests/gpu/bench.lua device=cuda "${shape[@]}" "${ours[@]}" name=moonshard_graphs --cuda-graph
+  # Steps that are traced take longer, since every kernel is timed: they are for the kernels' times alone.
+  try "$lines" "$bin" run tests/gpu/bench.lua device=cuda "${shape[@]}" "${ours[@]}" name=traced steps=5 warmup=2 \
+    --trace "$work/trace" --trace-steps 4-5
+  "$bin" trace "$work/trace" --json >"$work/summary-$model" || rm -f "$work/summary-$model"
+  [ -n "$python" ] || continue
+  peer=("$python" tests/gpu/peer_torch.py --model "$model" --batch "${batches[$model]}" --seq "${seqs[$model]}" "${theirs[@]}")
+  try "$lines" "${peer[@]}"
+  try "$lines" "${peer[@]}" --attention cudnn
+  [ -n "$dry" ] || try "$lines" "${peer[@]}" --compile
+  [ -n "$dry" ] || try "$lines" "${peer[@]}" --compile --attention cudnn
+done
+[ -z "$python" ] || try "$lines" "$python" tests/gpu/peer_copy.py "${copies[@]}"
+export LUA_PATH="$PWD/lua/?.lua;$PWD/lua/?/init.lua;;"
+if [ -z "$dry" ]; then
+  NAME=timed try "$products" "$build/bench/gpu_matmul"
+  NAME=first MOONSHARD_CUDA_MATMUL_TUNE=0 try "$products" "$build/bench/gpu_matmul"
+  [ -z "$python" ] || try "$products" "$python" tests/gpu/peer_matmul.py
+  NAME=auto try "$attention" "$build/bench/gpu_attention"
+  NAME=flash MOONSHARD_ATTENTION=flash try "$attention" "$build/bench/gpu_attention"
+  [ -z "$python" ] || try "$attention" "$python" tests/gpu/peer_attention.py
+  printf '\nAttention: cuDNN where it is found, and own kernels, beside torch by cuDNN and by FlashAttention-2\n'
+  luajit tests/gpu/matmul_table.lua "$attention" auto "torch cuDNN"
+  printf '\nMatrix products: algorithms of cuBLASLt that were timed, and its first proposals, beside torch.matmul\n'
+  luajit tests/gpu/matmul_table.lua "$products"
+fi
+luajit tests/gpu/bench_table.lua "$lines" "$peak" "$work"

@@ -1,17 +1,60 @@
--- The table of `make bench-gpu`: each line of a file of JSON lines beside the first of its model.
+-- The tables of `make bench-gpu`: trainings, each beside the first of its model; our kernels beside the GPU's best.
 --
---   luajit tests/gpu/bench_table.lua LINES TFLOPS      TFLOPS: the GPU's peak, for MFU
+--   luajit tests/gpu/bench_table.lua LINES TFLOPS FOLDER
+--
+-- LINES: JSON lines of bench.lua, peer_torch.py and peer_copy.py. TFLOPS: the GPU's peak, for MFU.
+-- FOLDER/summary-MODEL: what `moonshard trace --json` tells of our traced steps.
 
 local json = require("moonshard.json")
 
-local path, peak = arg[1], 1e12 * tonumber(arg[2])
-local first, row = {}, "%-8s %-18s %12s %10s %7s %12s %8s %8s"
-print(row:format("model", "who", "tokens/s", "step ms", "MFU", "peak MiB", "speed", "memory"))
+local path, peak, folder = arg[1], 1e12 * tonumber(arg[2]), arg[3]
+local runs, copy = {}, nil
+local order = {}
+
 for line in io.lines(path) do
   local m = json.decode(line)
-  if m then
-    local ours = first[m.model] or m
-    first[m.model] = ours
+  if m and m.copy_gb_s then copy = m.copy_gb_s end
+  if m and m.tokens_per_s and m.name ~= "traced" then
+    if not runs[m.model] then
+      runs[m.model] = {}
+      order[#order + 1] = m.model
+    end
+    table.insert(runs[m.model], m)
+  end
+end
+
+-- Nothing here runs at the speed of copies: products, and attention.
+local BY_ARITHMETIC = {
+  matmul = true, matmul_accumulate = true, attention = true, attention_backward = true, document_attention = true,
+  document_attention_backward = true,
+}
+
+local function print_kernels(model, step_ms)
+  local file = io.open(("%s/summary-%s"):format(folder, model))
+  local summary = file and json.decode(file:read("*a"))
+  if file then file:close() end
+  if not summary then return end
+  local steps = summary.steps[2] - summary.steps[1] + 1
+  print(("\n%s: kernels take %.2f ms of a step of %.2f ms: %.1f %% are gaps"):format(model, summary.kernel_ms / steps,
+    step_ms, math.max(0, 100 * (1 - summary.kernel_ms / steps / step_ms))))
+  local row = "%-26s %7s %9s %9s %9s"
+  print(row:format("kernel", "a step", "ms", "GB/s", "of copy"))
+  for i, op in ipairs(summary.ops) do
+    if i > 16 then break end
+    local rate = op.bytes / op.ms * 1e-6
+    print(row:format(op.name, ("%.0f"):format(op.calls / steps), ("%.3f"):format(op.ms / steps), ("%.0f"):format(rate),
+      copy and not BY_ARITHMETIC[op.name] and ("%.0f %%"):format(100 * rate / copy) or "-"))
+  end
+end
+
+for _, model in ipairs(order) do print_kernels(model, runs[model][1].step_ms) end
+if copy then print(("\ncopies: %.0f GB/s, read and written"):format(copy)) end
+
+local row = "%-8s %-26s %12s %10s %7s %12s %8s %8s"
+print("\n" .. row:format("model", "who", "tokens/s", "step ms", "MFU", "peak MiB", "speed", "memory"))
+for _, model in ipairs(order) do
+  local ours = runs[model][1]
+  for _, m in ipairs(runs[model]) do
     print(row:format(m.model, m.name, ("%.0f"):format(m.tokens_per_s), ("%.2f"):format(m.step_ms),
       ("%.1f %%"):format(100 * m.tokens_per_s * m.flops_per_token / peak), ("%.0f"):format(m.peak_bytes / 2 ^ 20),
       ("%.2fx"):format(ours.tokens_per_s / m.tokens_per_s),

@@ -3,11 +3,12 @@
     python3 tests/gpu/peer_torch.py --model gpt2 --batch 32 --compile
 
 It prints one JSON line: tokens_per_s and step_ms (median after the warm-up), flops_per_token as bench.lua counts them,
-peak_bytes (the allocator's), and the losses of the first and the last step. Attention is PyTorch's own choice for
-scaled_dot_product_attention; tokens are random.
+peak_bytes (the allocator's), and the losses of the first and the last step. Attention is what PyTorch chooses for
+scaled_dot_product_attention, or with --attention cudnn cuDNN's; tokens are random.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -19,6 +20,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 SIZES = {
     "gpt2": dict(vocab=50304, layers=12, dim=768, heads=12, kv_heads=12, ffn=3072),
@@ -100,6 +102,13 @@ class Model(nn.Module):
         return F.cross_entropy(logits.float().view(-1, logits.shape[-1]), targets.reshape(-1))
 
 
+def backends(choice, device):
+    """cuDNN's attention first, where it is asked for: PyTorch itself prefers another."""
+    if choice == "default" or device == "cpu":
+        return contextlib.nullcontext()
+    return sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True)
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--model", choices=SIZES, default="gpt2")
@@ -111,6 +120,7 @@ def main():
     p.add_argument("--vocab", type=int)
     p.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     p.add_argument("--compile", action="store_true")
+    p.add_argument("--attention", choices=["default", "cudnn"], default="default")
     a = p.parse_args()
     for name, value in dict(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="29533").items():
         os.environ.setdefault(name, value)
@@ -132,7 +142,8 @@ def main():
     times, losses = [], []
     for step in range(a.steps):
         begin = time.perf_counter()
-        loss = step_model(words[:, :-1], words[:, 1:])
+        with backends(a.attention, a.device):
+            loss = step_model(words[:, :-1], words[:, 1:])
         loss.backward()
         torch.nn.utils.get_total_norm([q.grad for q in model.parameters()])
         optimizer.step()
@@ -142,7 +153,7 @@ def main():
             times.append(time.perf_counter() - begin)
     seconds = statistics.median(times)
     print(json.dumps({
-        "name": "pytorch_compiled" if a.compile else "pytorch_eager", "model": a.model,
+        "name": f"pytorch_{'compiled' if a.compile else 'eager'}{'_cudnn' if a.attention == 'cudnn' else ''}", "model": a.model,
         "tokens_per_s": a.batch * a.seq / seconds, "step_ms": 1e3 * seconds,
         "flops_per_token": 6 * parameters + 12 * size["layers"] * size["dim"] * a.seq,
         "peak_bytes": torch.cuda.max_memory_allocated() if a.device == "cuda" else 0,

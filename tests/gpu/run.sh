@@ -1,15 +1,23 @@
 #!/bin/bash
 # What only a GPU can tell, and ends with a short table. Ends with 2 where there is no GPU, having said so.
 #
-#   tests/gpu/run.sh --build build/release
+#   tests/gpu/run.sh --build build/release [--seconds 560]
 #
-# Recipes: whole trainings beside the CPU's, on streams and as graphs. NCCL: two
-# ranks that share the first GPU, each as a host of its own over sockets, which shows order, sizes and numbers, and no speed. Memory:
-# NVIDIA's compute-sanitizer over a short training, where it is installed. It needs the driver, NCCL, and what `make all` built.
+# Recipes: whole trainings beside the CPU's, on streams and as graphs. NCCL: two ranks that share the first GPU, each as a host of
+# its own over sockets, which shows order, sizes and numbers, and no speed. Memory: NVIDIA's compute-sanitizer over a short training,
+# where it is installed. It needs the driver, NCCL, and what `make all` built. What is not done when --seconds are over has failed.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
-build=build/release
-[ "${1:-}" = --build ] && build=$2
+build=build/release seconds=560
+while [ $# -gt 0 ]; do
+  case $1 in
+    --build) build=$2 ;;
+    --seconds) seconds=$2 ;;
+    *) echo "tests/gpu/run.sh: unknown option $1" >&2; exit 2 ;;
+  esac
+  shift 2
+done
+. tests/gpu/libraries.sh
 bin=$build/moonshard
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -34,8 +42,11 @@ note() {
 }
 # try NAME LIMIT COMMAND...
 try() {
-  local name=$1 limit=$2 began status
+  local name=$1 limit=$2 began status left=$((seconds - SECONDS))
   shift 2
+  : >"$work/log"
+  [ "$left" -gt 0 ] || { note "$name" 124 0; return; }
+  [ "$limit" -lt "$left" ] || limit=$left
   began=$(date +%s.%N)
   timeout -k 10 "$limit" "$@" >"$work/log" 2>&1 </dev/null
   status=$?
@@ -64,7 +75,7 @@ parity "NCCL, two replicas on one GPU" 180 2 1e-4 "$shared" mesh=2x1
 parity "NCCL, two shards, captured" 180 2 1e-4 "$shared" mesh=1x2 micro=3 --cuda-graph
 sanitizer=$(command -v compute-sanitizer || echo "${CUDA_HOME:-/usr/local/cuda}/bin/compute-sanitizer")
 if [ -x "$sanitizer" ]; then
-  try "compute-sanitizer, memory, a short training" 600 "$sanitizer" --tool memcheck --error-exitcode 9 \
+  try "compute-sanitizer, memory, a short training" 600 "$sanitizer" --tool memcheck --target-processes all --error-exitcode 9 \
     "$bin" run tests/lua/recipes/parity.lua device=cuda steps=2 "out=$work/sanitized.json"
 else
   table+=("skip  compute-sanitizer is not installed")

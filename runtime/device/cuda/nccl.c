@@ -78,10 +78,11 @@ int ms_nccl_require(int options) {
   int version = 0, engines = (options & MS_NCCL_COPY_ENGINES) != 0;
   int needed = engines ? MS_NCCL_HAS_COPY_ENGINES : options ? MS_NCCL_HAS_WINDOWS : MS_NCCL_OLDEST;
   MS_TRY(ms_nccl_load(&found));
-  if (found->get_version(&version)) return MS_FAIL(MS_EUNSUPPORTED, "%s does not tell its version", ms_library_path(&library));
+  if (found->get_version(&version))
+    return MS_FAIL(MS_EUNSUPPORTED, "%s does not tell its version", ms_library_path(&library));
   if (version >= needed && (!options || found->window_register)) return MS_OK;
-  return MS_FAIL(MS_EUNSUPPORTED, "%s is NCCL %d.%d.%d, which has no %s: %d.%d or later is needed", ms_library_path(&library),
-                 version / 10000, version / 100 % 100, version % 100,
+  return MS_FAIL(MS_EUNSUPPORTED, "%s is NCCL %d.%d.%d, which has no %s: %d.%d or later is needed",
+                 ms_library_path(&library), version / 10000, version / 100 % 100, version % 100,
                  engines ? "gathers by copy engines" : "registered windows", needed / 10000, needed / 100 % 100);
 }
 

@@ -1,0 +1,53 @@
+-- The commands for a machine with a GPU (tests/gpu) run through on an emulated one, so that none fails there for a
+-- reason that a machine without a GPU could have told.
+
+local program = require("lua.program")
+
+local function run(command, environment)
+  local build = assert(os.getenv("MOONSHARD_BIN")):match("^(.*)/")
+  local out = os.tmpname()
+  local status = os.execute(("env %s %s --build %s %s >%s 2>&1 </dev/null"):format(
+    program.emulated_cuda("PYTHON=false CUDA_HOME=/nowhere " .. (environment or "")), command:match("^%S+"), build,
+    command:match("^%S+(.*)"), out))
+  local file = assert(io.open(out))
+  local text = file:read("*a")
+  file:close()
+  os.remove(out)
+  return status, text
+end
+
+local function contains(text, ...)
+  for _, part in ipairs({ ... }) do assert.truthy(text:find(part), ("%q is not in: %s"):format(part, text)) end
+end
+
+describe("the commands for a GPU", function()
+  if os.getenv("MOONSHARD_CONFIG") ~= "release" then return end
+
+  it("T1 train beside the CPU, and end with a table", function()
+    local status, text = run("tests/gpu/run.sh")
+    assert.equal(0, status, text)
+    contains(text, "pass  training, f32", "pass  NCCL, two shards, captured",
+      "skip  compute%-sanitizer is not installed\n$")
+  end)
+
+  it("T1 say what failed, and what there was no time for", function()
+    local status, text = run("tests/gpu/run.sh --seconds 0")
+    assert.equal(256, status)
+    contains(text, "FAIL  training, f32 .*status 124")
+  end)
+
+  it("T1 measure trainings and kernels, and end with a table", function()
+    local status, text = run("tests/gpu/bench.sh --dry --models gpt2")
+    assert.equal(0, status, text)
+    contains(text, "our side alone", "gpt2: kernels take [%d.]+ ms of a step", "\nmatmul +%d+ ", "\nadamw +%d+ ",
+      "\ngpt2 +moonshard +%d+ ", "\ngpt2 +moonshard_graphs +%d+ ")
+  end)
+
+  it("T1 say that there is no GPU", function()
+    for _, command in ipairs({ "tests/gpu/run.sh", "tests/gpu/bench.sh" }) do
+      local status, text = run(command, "MOONSHARD_EMULATE_DEVICES=0")
+      assert.equal(512, status)
+      contains(text, "there is no GPU that this build can use")
+    end
+  end)
+end)
