@@ -13,6 +13,7 @@
 #include "plan/lower.h"
 #include "plan/pack.h"
 #include "plan/plan.h"
+#include "plan/room.h"
 
 enum { ALIGNMENT = 64 };
 
@@ -198,42 +199,31 @@ static int64_t least_together(const layout *l, int64_t *live) {
   return most + l->base[MS_ARENA_COMM] + l->base[MS_ARENA_ACTIVATIONS];
 }
 
-/* The smallest size of an activation above `bytes`; 0: there is none. */
-static int64_t next_size(const layout *l, int64_t bytes) {
-  int64_t next = 0;
-  for (int i = 0; i < l->plan->buffers; i++) {
-    const ms_buffer *b = &l->plan->buffer[i];
-    int64_t size = align_up(b->bytes);
-    if (b->category == MS_CAT_ACTIVATIONS && is_used(b, b->phase) && size > bytes && (!next || size < next))
-      next = size;
-  }
-  return next;
-}
-
 static int64_t together(const layout *l) {
   return l->plan->arena_bytes[MS_ARENA_COMM] + l->plan->arena_bytes[MS_ARENA_ACTIVATIONS];
 }
 
-/* An activation that is larger than all that is communicated finds no gap there. Growing the arena to its size costs the
+/* A large activation may find no gap among what is communicated. Making the arena larger until it does costs the
 ** difference and saves its bytes elsewhere: what needs least is taken. */
 static int layout_activations(layout *l) {
-  enum { MOST_SIZES = 6 };
-  int64_t *arena = l->plan->arena_bytes, size = l->communicated, best = size;
+  int64_t *arena = l->plan->arena_bytes, best = l->communicated;
   int64_t *live = ms_calloc(l->positions + 2, sizeof *live);
   if (!live) return MS_ENOMEM;
   int64_t least = least_together(l, live);
   free(live);
   MS_TRY(layout_kind(l, ACTIVATIONS));
   int64_t fewest = together(l);
-  if (l->communicated == l->base[MS_ARENA_COMM]) return MS_OK;
-  for (int i = 0; i < MOST_SIZES && fewest > least + least / 100; i++) {
-    int64_t next = next_size(l, size - l->base[MS_ARENA_COMM]);
-    if (!next || next >= fewest) break;
-    size = arena[MS_ARENA_COMM] = l->base[MS_ARENA_COMM] + next;
+  if (l->communicated == l->base[MS_ARENA_COMM] || fewest <= least + least / 100) return MS_OK;
+  ms_room room[MS_ROOMS];
+  int rooms;
+  MS_TRY(ms_rooms(l->plan, l->base[MS_ARENA_COMM], room, &rooms));
+  for (int i = 0; i < rooms && fewest > least + least / 100; i++) {
+    if (room[i].needed <= l->communicated || room[i].needed - l->communicated >= room[i].bytes) continue;
+    arena[MS_ARENA_COMM] = room[i].needed;
     MS_TRY(layout_kind(l, ACTIVATIONS));
     if (together(l) >= fewest) continue;
     fewest = together(l);
-    best = size;
+    best = room[i].needed;
   }
   if (arena[MS_ARENA_COMM] == best) return MS_OK;
   arena[MS_ARENA_COMM] = best;

@@ -333,6 +333,14 @@ static int keep_outputs(ms_lowering *l) {
   return MS_OK;
 }
 
+/* What a unit's gradients are opened for. A first summand that is most of them is written where their sum will be. */
+static void mark_gradient(const ms_lowering *l, int param, int *grad_unit) {
+  int unit = l->model->param[param].unit, gradient = l->root[l->graph->param_grads[param]];
+  grad_unit[gradient] = unit;
+  if (2 * value_bytes(&l->graph->values[gradient].info) < l->model->unit[unit].reduce_bytes) return;
+  for (int v = ms_lower_first_summand(l, gradient); v >= 0; v = ms_lower_first_summand(l, v)) grad_unit[v] = unit;
+}
+
 int ms_lower_graph(ms_plan *plan, int phase, const ms_graph *graph) {
   ms_lowering l = {.plan = plan, .phase = phase, .graph = graph, .model = plan->model};
   int *grad_unit = ms_calloc(graph->n_values, sizeof *grad_unit);
@@ -340,7 +348,7 @@ int ms_lower_graph(ms_plan *plan, int phase, const ms_graph *graph) {
   if (rc) goto fail;
   for (int v = 0; v < graph->n_values; v++) grad_unit[v] = -1;
   for (int p = 0; p < graph->n_params; p++)
-    if (graph->param_grads[p] >= 0) grad_unit[l.root[graph->param_grads[p]]] = plan->model->param[p].unit;
+    if (graph->param_grads[p] >= 0) mark_gradient(&l, p, grad_unit);
   plan->phase[phase].present = 1;
   place_inputs(&l);
   MS_GOTO(ms_lower_zero_unreached(&l));

@@ -79,6 +79,7 @@ typedef struct ms_lowering {
 
 /* Gradients (lower_gradients.c). grad_unit: [values] the unit whose gradient a value is, or -1. */
 int ms_lower_open_gradients_of(ms_lowering *l, int node, const int *grad_unit);
+int ms_lower_first_summand(const ms_lowering *l, int value);
 int ms_lower_reduce_completed(ms_lowering *l, int node);
 int ms_lower_zero_unreached(ms_lowering *l);
 

@@ -115,6 +115,24 @@ static void place_gradient(ms_lowering *l, int unit, int param, int to_state) {
   l->at[root] = (ms_place){to.buffer, place_in(&to, seg) + 4 * p->offset};
 }
 
+/* The summand of a gradient of a weight that is used more than once which is made first, when the sum may be written over
+** it and nobody reads it later; -1 otherwise. */
+int ms_lower_first_summand(const ms_lowering *l, int value) {
+  const ms_graph *g = l->graph;
+  int maker = g->values[value].node, first = -1;
+  if (maker < 0 || g->nodes[maker].op != MS_OP_add) return -1;
+  const ms_value_info *sum = &g->values[value].info;
+  const ms_kernel *kernel = ms_device_kernel(l->plan->config.device, MS_OP_add);
+  for (int i = 0; i < 2; i++) {
+    int in = l->root[g->nodes[maker].in[i]];
+    const ms_value *v = &g->values[in];
+    if (v->kind != MS_VALUE_NODE || l->last_use[in] != maker || !(kernel->in_place & MS_OVER(0, i))) continue;
+    if (v->info.dtype != sum->dtype || ms_numel(&v->info) != ms_numel(sum)) continue;
+    if (first < 0 || v->node < g->values[first].node) first = in;
+  }
+  return first;
+}
+
 /* Before the first gradient of a unit is written: its reduce buffer, with every gradient's place in it. */
 static int open_gradients(ms_lowering *l, int unit) {
   const ms_unit *u = &l->model->unit[unit];
@@ -129,8 +147,15 @@ static int open_gradients(ms_lowering *l, int unit) {
                           peers_read ? MS_CAT_COMMUNICATION : MS_CAT_ACTIVATIONS, u->reduce_bytes, u->name,
                           &l->reduce[unit]));
   }
-  for (int i = 0; i < u->params; i++)
-    if (l->graph->param_grads[u->order[i]] >= 0) place_gradient(l, unit, u->order[i], to_state);
+  for (int i = 0; i < u->params; i++) {
+    int grad = l->graph->param_grads[u->order[i]];
+    if (grad < 0) continue;
+    place_gradient(l, unit, u->order[i], to_state);
+    ms_place at = l->at[l->root[grad]];
+    for (int v = ms_lower_first_summand(l, l->root[grad]); v >= 0 && l->at[v].buffer < 0;
+         v = ms_lower_first_summand(l, v))
+      l->at[v] = at;
+  }
   return zero_rest(l, unit);
 }
 

@@ -17,6 +17,14 @@ static int by_size(const void *a, const void *b, void *items) {
   return x - y;
 }
 
+/* Of equal ones the last made first: what is used at the end of a phase lies lowest, so the arena is free above it when a
+** gradient of an embedding, which comes last of all, looks for room. */
+static int by_size_from_the_end(const void *a, const void *b, void *items) {
+  const ms_packing_item *item = items;
+  int x = *(const int *)a, y = *(const int *)b;
+  return item[x].bytes == item[y].bytes ? y - x : by_size(a, b, items);
+}
+
 /* A buffer that has its place. A copy, since every further buffer goes through them. */
 typedef struct spot {
   int64_t begin, end;
@@ -78,7 +86,7 @@ int ms_pack(ms_packing_item *item, int n, int arenas, const int64_t *room) {
     if (item[i].arena >= 0) put(&in[item[i].arena], &item[i]);
     else order[wanting++] = i;
   }
-  qsort_r(order, (size_t)wanting, sizeof *order, by_size, item);
+  qsort_r(order, (size_t)wanting, sizeof *order, arenas == 1 ? by_size_from_the_end : by_size, item);
   for (int i = 0; i < wanting; i++) place(in, arenas, room, &item[order[i]]);
 fail:
   free(order);

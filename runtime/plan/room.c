@@ -1,0 +1,71 @@
+/* room.c - how large the communicated arena would have to be to hold a large activation beside what is communicated.
+**
+** An activation may find no gap there though it lacks little, and then takes all of its bytes elsewhere. layout.c makes the
+** arena larger where that saves more than it costs; here is what there is to choose from.
+*/
+#include "plan/room.h"
+
+#include <stdlib.h>
+
+static int64_t aligned(const ms_buffer *b) { return (b->bytes + 63) / 64 * 64; }
+
+static int is_used(const ms_buffer *b, int category) {
+  return b->category == category && b->phase >= 0 && b->first >= 0 && b->bytes > 0;
+}
+
+/* Keeps the largest sizes, each once, in order. */
+static void keep_size(ms_room *room, int *rooms, int64_t bytes) {
+  int at = *rooms;
+  while (at > 0 && room[at - 1].bytes < bytes) at--;
+  if ((at > 0 && room[at - 1].bytes == bytes) || at == MS_ROOMS) return;
+  if (*rooms < MS_ROOMS) (*rooms)++;
+  for (int i = *rooms - 1; i > at; i--) room[i] = room[i - 1];
+  room[at] = (ms_room){bytes, 0};
+}
+
+static int by_offset(const void *a, const void *b) {
+  const ms_buffer *x = *(const ms_buffer *const *)a, *y = *(const ms_buffer *const *)b;
+  return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+/* Where a buffer would end at the lowest gap between those [n], which are in order of their places. */
+static int64_t end_between(const ms_buffer *const *taken, int n, int64_t base, const ms_buffer *b) {
+  int64_t at = base;
+  for (int i = 0; i < n; i++) {
+    const ms_buffer *other = taken[i];
+    int lives_on = !other->computed || other->last >= b->first; /* what collectives alone touch: to the end */
+    if (!lives_on || other->first > b->last || other->offset + aligned(other) <= at) continue;
+    if (at + aligned(b) <= other->offset) break;
+    at = other->offset + aligned(other);
+  }
+  return at + aligned(b);
+}
+
+int ms_rooms(const ms_plan *plan, int64_t base, ms_room *room, int *rooms) {
+  const ms_buffer **taken = ms_calloc(plan->buffers, sizeof *taken);
+  if (!taken) return MS_ENOMEM;
+  *rooms = 0;
+  for (int i = 0; i < plan->buffers; i++)
+    if (is_used(&plan->buffer[i], MS_CAT_ACTIVATIONS)) keep_size(room, rooms, aligned(&plan->buffer[i]));
+  for (int phase = 0; phase < MS_PHASES; phase++) {
+    int n = 0;
+    for (int i = 0; i < plan->buffers; i++)
+      if (is_used(&plan->buffer[i], MS_CAT_COMMUNICATION) && plan->buffer[i].phase == phase)
+        taken[n++] = &plan->buffer[i];
+    if (n) qsort(taken, (size_t)n, sizeof *taken, by_offset);
+    int64_t least[MS_ROOMS] = {0}; /* in this phase */
+    for (int i = 0; i < plan->buffers; i++) {
+      const ms_buffer *b = &plan->buffer[i];
+      if (b->phase != phase || !is_used(b, MS_CAT_ACTIVATIONS)) continue;
+      for (int r = 0; r < *rooms; r++) {
+        if (room[r].bytes != aligned(b)) continue;
+        int64_t end = end_between(taken, n, base, b);
+        if (!least[r] || end < least[r]) least[r] = end;
+      }
+    }
+    for (int r = 0; r < *rooms; r++)
+      if (least[r] > room[r].needed) room[r].needed = least[r];
+  }
+  free(taken);
+  return MS_OK;
+}

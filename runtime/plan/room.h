@@ -1,0 +1,18 @@
+/* room.h - sizes of the communicated arena that would hold one more activation. */
+#ifndef MS_PLAN_ROOM_H
+#define MS_PLAN_ROOM_H
+
+#include "plan/plan.h"
+
+enum { MS_ROOMS = 6 };
+
+/* The bytes of an activation, and the least size of the arena that in every phase holds one of that size beside what is
+** communicated while it lives. */
+typedef struct ms_room {
+  int64_t bytes, needed;
+} ms_room;
+/* Of the largest sizes of activations, the largest first: at most MS_ROOMS. What is communicated has its places, from
+** `base` on. */
+int ms_rooms(const ms_plan *plan, int64_t base, ms_room *room, int *rooms);
+
+#endif
