@@ -172,8 +172,7 @@ end
 
 -- What both allocate for the same model, mesh and batch. Our arenas, and the most that PyTorch's allocator holds at
 -- once in steps after the first: neither counts code, libraries, what lies idle between allocations, or gloo's buffers.
--- By how much FSDP2's processes grow counts those too; all of our process stands beside it. With `gelu again`, one op
--- of ours is made again in backward.
+-- By how much FSDP2's processes grow counts those too; all of our process stands beside it.
 local function memory(dtype, replicate, shard)
   if not exists(peer_python) then return end
   local mesh = ("%dx%d"):format(replicate, shard)
@@ -182,15 +181,12 @@ local function memory(dtype, replicate, shard)
       replicate, shard, dtype)
     return json_lines(command .. " --steps 4 --warmup 1" .. options)[1]
   end
-  local function ours(recompute)
-    return json_lines(our_command(replicate * shard, mesh, dtype) .. "steps=4 warmup=1 recompute=" .. recompute)[1]
-  end
-  local allocated, grown, kept, again = peer(" --memory"), peer(""), ours(""), ours("gelu_tanh")
-  if not (allocated and grown and kept and again) then return end
+  local ours = json_lines(our_command(replicate * shard, mesh, dtype) .. "steps=4 warmup=1")[1]
+  local allocated, grown = peer(" --memory"), peer("")
+  if not (allocated and grown and ours) then return end
   local name, unit = ("gpt 6x384 %s/%s/memory of FSDP2's "):format(dtype, mesh), "fraction"
-  report_target(name .. "allocator", unit, kept.plan_mib / allocated.allocated_mib, 0.85)
-  report_target(name .. "allocator, gelu again", unit, again.plan_mib / allocated.allocated_mib, 0.85)
-  report_target(name .. "growth", unit, kept.resident_mib / grown.grown_mib, 0.85)
+  report_target(name .. "allocator", unit, ours.plan_mib / allocated.allocated_mib, 0.85)
+  report_target(name .. "growth", unit, ours.resident_mib / grown.grown_mib, 0.85)
 end
 
 -- Four ranks on one host: replicas cost an all-reduce more and save half of what is gathered and scattered. In turns,
