@@ -1,5 +1,5 @@
--- Planned memory: how near arenas come to what no packing could go below, on the shapes of published models, and what is
--- not kept at all. Plans alone: nobody is launched.
+-- Planned memory: how near arenas come to what no packing could go below, on the shapes of published models, and a tied
+-- weight's gradient. Plans alone: nobody is launched.
 
 local engine = require("moonshard.ffi")
 local json = require("moonshard.json")
@@ -17,7 +17,8 @@ local function compiled(kind, config, options)
   ms.world().describe(0, mesh[1] * mesh[2])
   local model = ms.models[kind](config)
   ms.fully_shard(model, {
-    mesh = mesh, units = { re[[^layers\.\d+$]] }, mp_policy = { param_dtype = options.dtype or "f32", reduce_dtype = "f32" },
+    mesh = mesh, units = { re[[^layers\.\d+$]] },
+    mp_policy = { param_dtype = options.dtype or "f32", reduce_dtype = "f32" },
     reshard_after_forward = options.reshard, recompute = options.recompute,
   })
   local train = ms.trainer { model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = 1e-3 },
@@ -44,9 +45,9 @@ describe("planned memory", function()
   local POLICIES = { {}, { reshard = true }, { reshard = false }, { recompute = true }, { micro_batches = 2 },
     { batch = 4 } }
 
-  -- What is gathered by whom is different memory, which fills at other times; in f32 all is a rank's own. The gradient of
-  -- a tied embedding is a whole one beside the sum, at the end of backward, when the arenas are what the middle of it
-  -- needs: with few tokens and larger shards than a rank's activations, that is the peak.
+  -- In f32 all is a rank's own memory; in bf16 what a group gathers is another, which fills at other times. The gradient
+  -- of a tied embedding is a whole one beside the sum, at the end of backward, when the arenas are what the middle of it
+  -- needs: with few tokens, and shards larger than a rank's activations, that is the peak.
   local function ends_with_embedding(mesh, policy)
     return not (policy.batch or policy.micro_batches) and (mesh[1] > 1 or policy.recompute)
   end
