@@ -45,9 +45,9 @@ describe("planned memory", function()
   local POLICIES = { {}, { reshard = true }, { reshard = false }, { recompute = true }, { micro_batches = 2 },
     { batch = 4 } }
 
-  -- In f32 all is a rank's own memory; in bf16 what a group gathers is another, which fills at other times. The gradient
-  -- of a tied embedding is a whole one beside the sum, at the end of backward, when the arenas are what the middle of it
-  -- needs: with few tokens, and shards larger than a rank's activations, that is the peak.
+  -- In f32 all is a rank's own memory; in bf16 what a group gathers is another, which fills at other times. The
+  -- gradient of a tied embedding is a whole one beside the sum, at the end of backward, when the arenas are what the
+  -- middle of it needs: with few tokens, and shards larger than a rank's activations, that is the peak.
   local function ends_with_embedding(mesh, policy)
     return not (policy.batch or policy.micro_batches) and (mesh[1] > 1 or policy.recompute)
   end
