@@ -107,8 +107,8 @@ static int run_on_device(ms_device *device, const attention_case *c, int shift, 
   }
   int rc = kernel->prepare(&call);
   if (rc) return rc;
-  rc = api->allocate(device, (int64_t)bytes, "operands", (void **)&memory);
-  if (!rc) rc = api->allocate(device, call.workspace_bytes + GUARD, "workspace", &workspace);
+  rc = api->allocate(device, (int64_t)bytes, 0, "operands", (void **)&memory);
+  if (!rc) rc = api->allocate(device, call.workspace_bytes + GUARD, 0, "workspace", &workspace);
   for (int i = 0; i < call.inputs && !rc; i++)
     rc = api->write(device, memory + at[i], c->call.in_data[i], (int64_t)bytes_of(&call.in[i]));
   for (int i = 0; i < call.inputs; i++) call.in_data[i] = memory + at[i];
@@ -119,8 +119,8 @@ static int run_on_device(ms_device *device, const attention_case *c, int shift, 
   if (!rc) rc = kernel->run(&call);
   for (int i = 0; i < call.outputs && !rc; i++)
     rc = api->read(device, out[i], call.out_data[i], (int64_t)bytes_of(&call.out[i]));
-  if (workspace) api->release(device, workspace, call.workspace_bytes + GUARD);
-  if (memory) api->release(device, memory, (int64_t)bytes);
+  if (workspace) api->release(device, workspace, call.workspace_bytes + GUARD, 0);
+  if (memory) api->release(device, memory, (int64_t)bytes, 0);
   kernel->release(call.prepared);
   return rc;
 }
@@ -128,7 +128,7 @@ static int run_on_device(ms_device *device, const attention_case *c, int shift, 
 static int run_alone(const attention_case *c, int shift, char *out[3]) {
   ms_device *device;
   for (int i = 0; i < 3; i++) out[i] = i < c->call.outputs ? calloc(1, bytes_of(&c->call.out[i])) : NULL;
-  int rc = api->open(0, &device);
+  int rc = api->open(0, 0, &device);
   if (rc) return rc;
   rc = run_on_device(device, c, shift, out);
   api->close(device);

@@ -41,8 +41,8 @@ static int multiply(ms_device *device, float *c) {
   float operands[M * K + K * N];
   for (int i = 0; i < M * K + K * N; i++) operands[i] = value_at(i);
   int rc = kernel->prepare(&call);
-  if (!rc) rc = api->allocate(device, sizeof operands + M * N * sizeof *c, "operands", &memory);
-  if (!rc) rc = api->allocate(device, call.workspace_bytes, "workspace", &workspace);
+  if (!rc) rc = api->allocate(device, sizeof operands + M * N * sizeof *c, 0, "operands", &memory);
+  if (!rc) rc = api->allocate(device, call.workspace_bytes, 0, "workspace", &workspace);
   if (!rc) rc = api->write(device, memory, operands, sizeof operands);
   call.in_data[0] = memory;
   call.in_data[1] = (float *)memory + M * K;
@@ -52,15 +52,15 @@ static int multiply(ms_device *device, float *c) {
   if (!rc) rc = kernel->bind(&call); /* by another instruction that shares it */
   if (!rc) rc = kernel->run(&call);
   if (!rc) rc = api->read(device, c, call.out_data[0], M * N * sizeof *c);
-  if (workspace) api->release(device, workspace, call.workspace_bytes);
-  if (memory) api->release(device, memory, 1);
+  if (workspace) api->release(device, workspace, call.workspace_bytes, 0);
+  if (memory) api->release(device, memory, 1, 0);
   kernel->release(call.prepared);
   return rc;
 }
 
 static int multiply_alone(float *c) {
   ms_device *device;
-  MS_TRY(api->open(0, &device));
+  MS_TRY(api->open(0, 0, &device));
   int rc = multiply(device, c);
   api->close(device);
   return rc;

@@ -64,7 +64,7 @@ static inline int measure_call(const bench *b, ms_kernel_call *call, double *sec
   for (int i = 0; i < tensors; i++) bytes[i] = bytes_of(i < call->inputs ? &call->in[i] : &call->out[i - call->inputs]);
   bytes[tensors] = call->workspace_bytes + 1;
   int rc = MS_OK;
-  for (int i = 0; i <= tensors && !rc; i++) rc = b->api->allocate(b->device, bytes[i], "a tensor", &data[i]);
+  for (int i = 0; i <= tensors && !rc; i++) rc = b->api->allocate(b->device, bytes[i], 0, "a tensor", &data[i]);
   for (int i = 0; i < call->inputs && !rc; i++) rc = fill(b, data[i], bytes[i]);
   for (int i = 0; i < call->inputs; i++) call->in_data[i] = data[i];
   for (int i = 0; i < call->outputs; i++) call->out_data[i] = data[call->inputs + i];
@@ -73,7 +73,7 @@ static inline int measure_call(const bench *b, ms_kernel_call *call, double *sec
   if (!rc && kernel->bind) rc = kernel->bind(call);
   if (!rc) rc = time_runs(b, kernel, call, seconds);
   for (int i = 0; i <= tensors; i++)
-    if (data[i]) b->api->release(b->device, data[i], bytes[i]);
+    if (data[i]) b->api->release(b->device, data[i], bytes[i], 0);
   if (kernel->release) kernel->release(call->prepared);
   return rc;
 }
@@ -81,7 +81,7 @@ static inline int measure_call(const bench *b, ms_kernel_call *call, double *sec
 /* The process's GPU, for as long as the process lives. */
 static inline int open_bench(bench *b) {
   MS_TRY(ms_device_find(MS_DEVICE_CUDA, &b->api));
-  MS_TRY(b->api->open(0, &b->device));
+  MS_TRY(b->api->open(0, 0, &b->device));
   MS_TRY(b->api->stream_open(b->device, 0, &b->stream));
   MS_TRY(b->api->event_open(b->device, 1, &b->begin));
   return b->api->event_open(b->device, 1, &b->end);
