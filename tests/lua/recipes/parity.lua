@@ -58,7 +58,7 @@ end
 -- Also: the first block alone; and inside of the blocks some ops alone, but nothing of fc2.
 local RECOMPUTE = {
   blocks = true, first = { { "layers.0", true } },
-  ops = { { re[[fc2$]], false }, { re[[^layers\.\d+$]], { "gelu", "mul", "dropout" } } },
+  ops = { { re[[fc2$]], false }, { re[[^layers\.\d+$]], { "matmul", "gelu", "mul", "dropout" } } },
 }
 
 -- The mesh of these sizes: all ranks; one of two copies, side by side or interleaved; over groups made by hand.
