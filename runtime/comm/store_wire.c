@@ -22,7 +22,8 @@
 static const double LONGEST_POLL = 0.1;
 /* Nobody answers at an address that is routed nowhere; another attempt may find a network that came up since. */
 static const double LONGEST_CONNECT = 5.0;
-enum { BACKLOG = 1024, KEEP_IDLE = 10, KEEP_INTERVAL = 5, KEEP_COUNT = 4 };
+static const double PORT_PATIENCE = 0.2;
+enum { PORT_PAUSE_US = 5000, BACKLOG = 1024, KEEP_IDLE = 10, KEEP_INTERVAL = 5, KEEP_COUNT = 4 };
 
 /* ---- listening ---- */
 
@@ -39,11 +40,20 @@ static void local_address(const ms_store_place *place, struct sockaddr_un *addre
   *bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
 }
 
-static int listen_at(int fd, const struct sockaddr *address, socklen_t bytes, const ms_store_place *place) {
+/* 0, or errno. Whoever calls anything from this host may have the port for his own end, if only for a moment. */
+static int bind_and_listen(int fd, const struct sockaddr *address, socklen_t bytes) {
   int yes = 1;
   if (address->sa_family != AF_UNIX) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-  if (!bind(fd, address, bytes) && !listen(fd, BACKLOG)) return MS_OK;
-  int why = errno;
+  for (double until = ms_clock() + PORT_PATIENCE;;) {
+    if (!bind(fd, address, bytes)) return listen(fd, BACKLOG) ? errno : 0;
+    if (errno != EADDRINUSE || address->sa_family == AF_UNIX || ms_clock() > until) return errno;
+    usleep(PORT_PAUSE_US);
+  }
+}
+
+static int listen_at(int fd, const struct sockaddr *address, socklen_t bytes, const ms_store_place *place) {
+  int why = bind_and_listen(fd, address, bytes);
+  if (!why) return MS_OK;
   if (why == EADDRINUSE && address->sa_family == AF_UNIX)
     return MS_FAIL(MS_EIO, "rendezvous at %s: another rank 0 of this user has opened it already on this host",
                    place->text);
@@ -139,26 +149,42 @@ static int connect_one(int fd, const struct sockaddr *address, socklen_t bytes, 
   return MS_OK;
 }
 
-/* Whoever calls a port of this host again and again, where nobody listens, is one day given that very port as his own and
-** reaches himself (TCP's simultaneous open). */
-static int is_itself(int fd) {
-  struct sockaddr_storage here = {0}, there = {0};
-  socklen_t here_bytes = sizeof here, there_bytes = sizeof there;
-  return !getsockname(fd, (struct sockaddr *)&here, &here_bytes) &&
-         !getpeername(fd, (struct sockaddr *)&there, &there_bytes) && here.ss_family != AF_UNIX &&
-         here_bytes == there_bytes && !memcmp(&here, &there, here_bytes);
+/* In host order. */
+static int port_of(const struct sockaddr *address) {
+  return ntohs(address->sa_family == AF_INET6 ? ((const struct sockaddr_in6 *)address)->sin6_port
+                                              : ((const struct sockaddr_in *)address)->sin_port);
+}
+
+/* A port for fd, which the system chooses; *port tells which. *why: 0, or errno. */
+static void take_a_port(int fd, int family, int *port, int *why) {
+  struct sockaddr_storage here = {.ss_family = (sa_family_t)family};
+  socklen_t bytes = family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+  *why = bind(fd, (struct sockaddr *)&here, bytes) || getsockname(fd, (struct sockaddr *)&here, &bytes) ? errno : 0;
+  *port = port_of((struct sockaddr *)&here);
+}
+
+/* A socket to call from. Who calls a port of this host where nobody listens yet may be given that very port as his own:
+** then he reaches himself (TCP's simultaneous open), again and again, and rank 0 cannot listen there. So the port is
+** taken first, and another one when it is the one called. */
+static int make_caller(int family, int called, int *fd, int *why) {
+  int same, port;
+  MS_TRY(make_socket(family, fd));
+  take_a_port(*fd, family, &port, why);
+  if (*why || port != called) return MS_OK;
+  same = *fd; /* held until there is another, or it would be the same one once more */
+  int rc = make_socket(family, fd);
+  if (!rc) take_a_port(*fd, family, &port, why);
+  close(same);
+  return rc;
 }
 
 static int connect_to(int family, const struct sockaddr *address, socklen_t bytes, double deadline, int *fd, int *why) {
   int made, rc;
   *fd = -1;
-  MS_TRY(make_socket(family, &made));
-  rc = connect_one(made, address, bytes, deadline, why);
-  if (!rc && !*why && is_itself(made)) {
-    struct linger now = {.l_onoff = 1}; /* or the port would not be free for rank 0 for a while */
-    setsockopt(made, SOL_SOCKET, SO_LINGER, &now, sizeof now);
-    *why = ECONNREFUSED;
-  }
+  *why = 0;
+  if (family == AF_UNIX) MS_TRY(make_socket(family, &made));
+  else MS_TRY(make_caller(family, port_of(address), &made, why));
+  rc = *why ? MS_OK : connect_one(made, address, bytes, deadline, why);
   if (rc || *why) close(made);
   else *fd = made;
   return rc;

@@ -283,8 +283,9 @@ describe("two hosts", function()
     end)
   end)
 
-  -- Where connections get one of two ports, every second call to one of them reaches oneself.
-  it("L3 rank 0 may come after a rank that called the port until it reached itself", function()
+  -- Where connections get one of two ports, a caller who leaves the choice to the system reaches itself and goes
+  -- on doing so: rank 0 finds the port in use.
+  it("L3 rank 0 may come after a rank that has called the port for long, and never reaches itself", function()
     if why_not then return pending(why_not) end
     local ports = "sysctl -qw net.ipv4.ip_local_port_range="
     if not launched.can(on(a, ports .. "'29507 29508'")) then return pending("sysctl does not work here") end
