@@ -69,9 +69,12 @@ void ms_lt_close(ms_lt_product *p) {
   memset(p, 0, sizeof *p);
 }
 
-int ms_lt_expect_bias(ms_lt_product *p, const void *bias) {
-  return has_bias(p->problem.epilogue) ? set(p, MS_LT_DESC_BIAS_POINTER, &bias, sizeof bias) : MS_OK;
+static int set_pointers(const ms_lt_product *p, const void *bias, const void *aux) {
+  if (has_bias(p->problem.epilogue)) MS_TRY(set(p, MS_LT_DESC_BIAS_POINTER, &bias, sizeof bias));
+  return has_aux(p->problem.epilogue) ? set(p, MS_LT_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof aux) : MS_OK;
 }
+
+int ms_lt_expect(ms_lt_product *p, const void *bias, const void *aux) { return set_pointers(p, bias, aux); }
 
 static int set_preference(const ms_lt_product *p, ms_lt_preference *preference) {
   const ms_lt_problem *of = &p->problem;
@@ -116,8 +119,7 @@ int ms_lt_usable(const ms_lt_product *p, const ms_lt_algo *algo) {
 
 int ms_lt_run(const ms_lt_product *p, const ms_lt_algo *algo, const ms_lt_operands *on, void *stream) {
   const float alpha = 1.0f, beta = p->problem.accumulate ? 1.0f : 0.0f;
-  if (has_bias(p->problem.epilogue)) MS_TRY(set(p, MS_LT_DESC_BIAS_POINTER, &on->bias, sizeof on->bias));
-  if (has_aux(p->problem.epilogue)) MS_TRY(set(p, MS_LT_DESC_EPILOGUE_AUX_POINTER, &on->aux, sizeof on->aux));
+  MS_TRY(set_pointers(p, on->bias, on->aux));
   return MS_CUBLASLT(p->lt, matmul, p->handle, p->desc, &alpha, on->b, p->b, on->a, p->a, &beta, on->d, p->d, on->d,
                      p->d, algo, on->workspace, (size_t)p->problem.workspace_bytes, stream);
 }

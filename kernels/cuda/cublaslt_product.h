@@ -41,8 +41,8 @@ typedef struct ms_lt_operands {
 /* Descriptors alone: needs the library and a GPU for its handle. On an error nothing is left open. */
 int ms_lt_open(const ms_cublaslt *lt, const ms_lt_problem *problem, ms_lt_product *product);
 void ms_lt_close(ms_lt_product *product);
-/* Where a bias will lie: its alignment counts when algorithms are chosen. */
-int ms_lt_expect_bias(ms_lt_product *product, const void *bias);
+/* Where a bias and an auxiliary matrix will lie: their alignment counts when algorithms are chosen. */
+int ms_lt_expect(ms_lt_product *product, const void *bias, const void *aux);
 /* The library's candidates, the most promising first; *count 0: it has none for this product. */
 int ms_lt_candidates(const ms_lt_product *product, int most, ms_lt_result *result, int *count);
 /* 1 when the algorithm can compute the product within its workspace. */

@@ -9,6 +9,7 @@
 
 extern "C" {
 #include "base/error.h"
+#include "kernels/cuda/table.h"
 #include "kernels/op.h"
 #include "kernels/product.h"
 #include "kernels/shape.h"
@@ -71,8 +72,5 @@ static inline __host__ __device__ int64_t ms_cuda_ceil(int64_t n, int64_t by) { 
 
 /* 1 when a pointer may be read 16 bytes at a time; NULL may. */
 static inline int ms_cuda_aligned(const void *data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
-
-/* Every kernel of the device: NULL where it has none. kernels/cuda/table.cu */
-extern "C" MS_API const ms_kernel *ms_cuda_kernel(int op);
 
 #endif

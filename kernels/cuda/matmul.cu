@@ -9,10 +9,8 @@
 #include "kernels/cuda/launch.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 extern "C" {
-#include "base/env.h"
 #include "base/library.h"
 #include "base/note.h"
 #include "kernels/cuda/matmul.h"
@@ -26,19 +24,11 @@ struct prepared_product {
   ms_matmul_cublaslt *cublaslt; /* NULL until it is bound, and where it is plain */
 };
 
-int choose(const ms_product &product, int *plain, int *demanded) {
-  const char *choice = ms_env_string("MOONSHARD_CUDA_MATMUL", "auto");
-  *demanded = !strcmp(choice, "cublaslt");
-  *plain = !strcmp(choice, "plain") || product.batch * product.m * product.n * product.k == 0;
-  if (*demanded || !strcmp(choice, "plain") || !strcmp(choice, "auto")) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "MOONSHARD_CUDA_MATMUL is \"%s\"; it must be auto, cublaslt or plain", choice);
-}
-
 int prepare(ms_kernel_call *call) {
   ms_product product;
   int plain, demanded;
   MS_TRY(ms_product_of(call, &product));
-  MS_TRY(choose(product, &plain, &demanded));
+  MS_TRY(ms_matmul_choice(&product, &plain, &demanded));
   prepared_product *prepared = static_cast<prepared_product *>(ms_calloc(1, sizeof *prepared));
   if (!prepared) return MS_ENOMEM;
   prepared->product = product;
@@ -52,7 +42,7 @@ int prepare(ms_kernel_call *call) {
 int find_library(prepared_product *prepared) {
   char why[MS_LIBRARY_WHY_BYTES];
   int plain, demanded;
-  MS_TRY(choose(prepared->product, &plain, &demanded));
+  MS_TRY(ms_matmul_choice(&prepared->product, &plain, &demanded));
   MS_TRY(ms_matmul_cublaslt_new(&prepared->product, &prepared->cublaslt, why));
   if (prepared->cublaslt) return MS_OK;
   if (demanded) return MS_FAIL(MS_EUNSUPPORTED, "MOONSHARD_CUDA_MATMUL=cublaslt: %s", why);

@@ -4,6 +4,9 @@
 
 #include "kernels/product.h"
 
+/* What MOONSHARD_CUDA_MATMUL says: own kernels (as for products without elements), or cuBLASLt or an error. */
+int ms_matmul_choice(const ms_product *product, int *plain, int *demanded);
+
 /* cuBLASLt (matmul_cublaslt.c): the fast one. */
 typedef struct ms_matmul_cublaslt ms_matmul_cublaslt;
 

@@ -62,6 +62,14 @@ static ms_product left_by(const ms_product *p, int epilogue) {
   return left;
 }
 
+int ms_matmul_choice(const ms_product *product, int *plain, int *demanded) {
+  const char *choice = ms_env_string("MOONSHARD_CUDA_MATMUL", "auto");
+  *demanded = !strcmp(choice, "cublaslt");
+  *plain = !strcmp(choice, "plain") || product->batch * product->m * product->n * product->k == 0;
+  if (*demanded || !strcmp(choice, "plain") || !strcmp(choice, "auto")) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "MOONSHARD_CUDA_MATMUL is \"%s\"; it must be auto, cublaslt or plain", choice);
+}
+
 int ms_matmul_cublaslt_new(const ms_product *product, ms_matmul_cublaslt **out, char *why) {
   int tf32;
   *out = NULL;
@@ -103,7 +111,7 @@ static int try_epilogue(ms_matmul_cublaslt *matmul, int which, int epilogue, con
   problem.tf32 = matmul->tf32;
   problem.alignment = which == ALIGNED ? 16 : 0;
   MS_TRY(ms_lt_open(matmul->lt, &problem, &v->lt));
-  int rc = ms_lt_expect_bias(&v->lt, call->in_data[2]);
+  int rc = ms_lt_expect(&v->lt, call->in_data[2], NULL);
   if (!rc) rc = ms_lt_choose(&v->lt, found);
   if (rc || !*found) ms_lt_close(&v->lt);
   v->bound = !rc && *found;

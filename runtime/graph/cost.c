@@ -5,11 +5,11 @@ static double elements(const ms_value_info *info) { return (double)ms_numel(info
 
 static double tensor_bytes(const ms_value_info *info) { return elements(info) * ms_dtype_size(info->dtype); }
 
-/* 2 M N K for each leading index, and one addition an element for the bias */
-static double matmul_flops(const ms_cost_case *c) {
+/* 2 M N K for each leading index, and for each element what comes behind it: the addition of a bias, gelu or its gradient */
+static double matmul_flops(const ms_cost_case *c, int behind) {
   const ms_value_info *a = &c->in[0];
   double inner = (double)a->dims[a->ndim - (c->attrs->i[0] ? 2 : 1)];
-  return elements(&c->out[0]) * (2 * inner + (c->inputs == 3));
+  return elements(&c->out[0]) * (2 * inner + behind);
 }
 
 /* q k' and the product with v: 2 B H T S D each */
@@ -33,7 +33,10 @@ static const ms_value_info *counted_tensor(const ms_cost_case *c) {
 double ms_op_flops(const ms_cost_case *c) {
   switch (c->op) {
     case MS_OP_matmul:
-    case MS_OP_matmul_accumulate: return matmul_flops(c);
+    case MS_OP_matmul_accumulate: return matmul_flops(c, c->inputs == 3);
+    case MS_OP_matmul_gelu: return matmul_flops(c, 1 + ms_op_row_of(MS_OP_gelu_tanh)->flops);
+    case MS_OP_matmul_gelu_backward:
+    case MS_OP_matmul_gelu_backward_bias: return matmul_flops(c, ms_op_row_of(MS_OP_gelu_tanh_backward)->flops);
     case MS_OP_document_attention:
     case MS_OP_attention: return attention_flops(c);
     case MS_OP_document_attention_backward:

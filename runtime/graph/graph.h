@@ -118,6 +118,9 @@ int ms_graph_differentiate(ms_graph *graph);
 /* Lets backward make again what the trace's regions do not keep (recompute.c). After autodiff and its rewrites. */
 int ms_graph_insert_recomputation(ms_graph *graph);
 
+/* Last, for devices whose products do it: gelu and its gradient in the epilogues of the products beside them (epilogues.c). */
+int ms_graph_fuse_epilogues(ms_graph *graph);
+
 /* Multiplications and additions: 2 M N K for a matmul, 4 B H T S D for attention (not halved when causal), 2.5 times that for
 ** its gradient. Bytes: what a node reads and writes once. */
 /* One use of an op, by shapes. */

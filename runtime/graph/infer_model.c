@@ -49,6 +49,23 @@ int ms_infer_matmul(const ms_node *node, const ms_value_info *in, ms_value_info 
   return ms_asked_dtype(node, in[0].dtype, &out[0].dtype);
 }
 
+int ms_infer_matmul_gelu(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_infer_matmul(node, in, out));
+  out[1] = out[0];
+  return MS_OK;
+}
+
+/* The third input is what gelu was applied to. */
+int ms_infer_matmul_gelu_backward(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  ms_node product = *node;
+  product.inputs = 2;
+  MS_TRY(ms_infer_matmul(&product, in, out));
+  MS_TRY(ms_check_same_shape(node, &in[2], "x", &out[0], "the product"));
+  MS_TRY(ms_check_same_dtype(node, &in[2], "x", &out[0], "the product"));
+  out[1] = (ms_value_info){.ndim = 1, .dims = {out[0].dims[out[0].ndim - 1]}, .dtype = out[0].dtype};
+  return MS_OK;
+}
+
 int ms_infer_embedding(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   char text[MS_SHAPE_TEXT];
   MS_TRY(ms_check_float(node, &in[0], "w"));

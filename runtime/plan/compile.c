@@ -76,7 +76,10 @@ static int take_slots(ms_plan *plan, const ms_graph *graph) {
 
 static int lower_training(ms_plan *plan, const ms_graph *traced) {
   const ms_graph *graph;
-  MS_TRY(ms_kept_graph(traced, 0, plan->config.fuse, &graph));
+  const enum ms_fusing fusing = !plan->config.fuse                      ? MS_FUSE_NOTHING
+                                : plan->config.device == MS_DEVICE_CUDA ? MS_FUSE_EPILOGUES
+                                                                        : MS_FUSE_OPS;
+  MS_TRY(ms_kept_graph(traced, 0, fusing, &graph));
   MS_TRY(ms_lower_graph(plan, MS_PHASE_FIRST, graph));
   if (plan->config.accumulate) MS_TRY(ms_lower_graph(plan, MS_PHASE_NEXT, graph));
   if (plan->config.sync != MS_SYNC_EVERY) MS_TRY(ms_lower_graph(plan, MS_PHASE_LAST, graph));
@@ -86,7 +89,7 @@ static int lower_training(ms_plan *plan, const ms_graph *traced) {
 
 static int lower_evaluation(ms_plan *plan, const ms_graph *traced) {
   const ms_graph *graph;
-  MS_TRY(ms_kept_graph(traced, 1, plan->config.fuse, &graph));
+  MS_TRY(ms_kept_graph(traced, 1, plan->config.fuse ? MS_FUSE_OPS : MS_FUSE_NOTHING, &graph));
   return ms_lower_graph(plan, MS_PHASE_EVALUATE, graph);
 }
 

@@ -17,7 +17,7 @@ typedef struct packing {
 } packing;
 
 typedef struct kept {
-  ms_graph *lowered[2][2];          /* [evaluate][fuse] */
+  ms_graph *lowered[2][MS_FUSINGS]; /* [evaluate][fusing] */
   int values, nodes, outputs, loss; /* of the traced graph that they were made of */
   packing packing[PACKINGS];
   int next; /* the oldest */
@@ -25,9 +25,9 @@ typedef struct kept {
 
 static void drop_graphs(kept *k) {
   for (int evaluate = 0; evaluate < 2; evaluate++)
-    for (int fuse = 0; fuse < 2; fuse++) {
-      ms_graph_free(k->lowered[evaluate][fuse]);
-      k->lowered[evaluate][fuse] = NULL;
+    for (int fusing = 0; fusing < MS_FUSINGS; fusing++) {
+      ms_graph_free(k->lowered[evaluate][fusing]);
+      k->lowered[evaluate][fusing] = NULL;
     }
 }
 
@@ -52,17 +52,19 @@ static kept *find(const ms_graph *graph) {
 
 /* ---- graphs ----------------------------------------------------------------------------------------------------- */
 
-static int make_training(ms_graph *graph, int fuse) {
+static int make_training(ms_graph *graph, enum ms_fusing fusing) {
+  const int fuse = fusing != MS_FUSE_NOTHING;
   if (fuse) MS_TRY(ms_graph_rewrite(graph, 0));
   MS_TRY(ms_graph_differentiate(graph));
   if (fuse) MS_TRY(ms_graph_rewrite_backward(graph));
   if (fuse) MS_TRY(ms_graph_rematerialize(graph));
   MS_TRY(ms_graph_insert_recomputation(graph));
-  return ms_graph_prune(graph);
+  MS_TRY(ms_graph_prune(graph));
+  return fusing == MS_FUSE_EPILOGUES ? ms_graph_fuse_epilogues(graph) : MS_OK;
 }
 
-static int make_evaluation(ms_graph *graph, int fuse) {
-  MS_TRY(fuse ? ms_graph_rewrite(graph, 1) : ms_graph_pass_identities(graph, 1));
+static int make_evaluation(ms_graph *graph, enum ms_fusing fusing) {
+  MS_TRY(fusing != MS_FUSE_NOTHING ? ms_graph_rewrite(graph, 1) : ms_graph_pass_identities(graph, 1));
   return ms_graph_prune(graph);
 }
 
@@ -70,7 +72,7 @@ static int has_grown(const kept *k, const ms_graph *g) {
   return k->values != g->n_values || k->nodes != g->n_nodes || k->outputs != g->n_outputs || k->loss != g->loss;
 }
 
-int ms_kept_graph(const ms_graph *traced, int evaluate, int fuse, const ms_graph **graph) {
+int ms_kept_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, const ms_graph **graph) {
   kept *k = find(traced);
   if (!k) return MS_ENOMEM;
   if (has_grown(k, traced)) {
@@ -80,10 +82,10 @@ int ms_kept_graph(const ms_graph *traced, int evaluate, int fuse, const ms_graph
     k->outputs = traced->n_outputs;
     k->loss = traced->loss;
   }
-  ms_graph **place = &k->lowered[evaluate != 0][fuse != 0];
+  ms_graph **place = &k->lowered[evaluate != 0][fusing];
   if (!*place) {
     MS_TRY(ms_graph_copy(traced, place));
-    int rc = evaluate ? make_evaluation(*place, fuse) : make_training(*place, fuse);
+    int rc = evaluate ? make_evaluation(*place, fusing) : make_training(*place, fusing);
     if (rc) {
       ms_graph_free(*place);
       *place = NULL;

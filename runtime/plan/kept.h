@@ -21,8 +21,10 @@ const ms_packing_item *ms_kept_packing(const ms_graph *graph, const ms_packing_i
 int ms_kept_add_packing(const ms_graph *graph, const ms_packing_item *before, const ms_packing_item *after, int n,
                         const int64_t *room);
 
+/* What is fused: nothing, what every device's kernels take, or also what epilogues of matrix products take. */
+enum ms_fusing { MS_FUSE_NOTHING, MS_FUSE_OPS, MS_FUSE_EPILOGUES, MS_FUSINGS };
 /* The copy of the traced graph that phases are lowered from: with its backward pass, or (evaluate) without. Made at the
 ** first call and after the graph has grown; owned by the traced graph. */
-int ms_kept_graph(const ms_graph *traced, int evaluate, int fuse, const ms_graph **graph);
+int ms_kept_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, const ms_graph **graph);
 
 #endif

@@ -194,9 +194,16 @@ static int judge(const ms_lt_desc *desc, const ms_lt_layout *a, const ms_lt_layo
     return MS_LT_INVALID_VALUE;
   const int types = a->type == b->type && (d->type == MS_LT_R_32F || (d->type == MS_LT_R_16BF && a->type == d->type));
   if (!types || (desc->compute != MS_LT_COMPUTE_32F && a->type != MS_LT_R_32F)) return MS_LT_NOT_SUPPORTED;
-  if ((desc->epilogue & AUX) && (desc->aux_ld % 8 || desc->aux_ld < d->rows)) return MS_LT_NOT_SUPPORTED;
+  if ((desc->epilogue & AUX) && (desc->aux_ld % 8 || desc->aux_ld < d->rows)) return MS_LT_INVALID_VALUE;
+  if ((desc->epilogue & (AUX | BGRAD)) && d->batch > 1) return MS_LT_NOT_SUPPORTED; /* their strides are never set */
   if (setting("MOONSHARD_EMULATE_CUBLASLT_NONE", 0) & desc->epilogue) return MS_LT_NOT_SUPPORTED;
   return MS_LT_SUCCESS;
+}
+
+/* All bits of what the epilogue reads and writes, whose alignment counts. */
+static uintptr_t epilogue_pointers(const struct ms_lt_desc *desc) {
+  return (desc->epilogue & (BIAS | BGRAD) ? (uintptr_t)desc->bias : 0) |
+         (desc->epilogue & AUX ? (uintptr_t)desc->aux : 0);
 }
 
 static size_t workspace_of(int algorithm) { return algorithm ? 0 : FIRST_WORKSPACE; }
@@ -217,6 +224,7 @@ int cublasLtMatmulAlgoGetHeuristic(ms_lt_handle handle, ms_lt_desc *desc, ms_lt_
   const int status = judge(desc, a, b, d);
   int aligned = 1;
   for (int i = 0; i < 4; i++) aligned &= preference->alignment[i] >= ALIGNMENT;
+  if (epilogue_pointers(desc) % ALIGNMENT) aligned = 0;
   for (int i = aligned ? 0 : 1; !status && i < ALGORITHMS && *count < wanted; i++)
     if (workspace_of(i) <= preference->workspace) results[(*count)++] = result_of(i);
   return status;
@@ -318,15 +326,32 @@ static int64_t bytes_of(const ms_lt_layout *layout) {
 
 static int on_device(const void *data, int64_t bytes) { return emulated_is_device(data, (size_t)bytes); }
 
+static int overlap(const void *a, int64_t a_bytes, const void *b, int64_t b_bytes) {
+  return (const char *)a < (const char *)b + b_bytes && (const char *)b < (const char *)a + a_bytes;
+}
+
+/* The auxiliary matrix, and a bias's gradient, are tensors of their own. */
+static int epilogue_is_apart(const task *t, int64_t vector) {
+  const int64_t d = bytes_of(&t->d),
+                aux = ((t->d.columns - 1) * t->desc.aux_ld + t->d.rows) * (int64_t)element_bytes(t->d.type);
+  const int has_aux = t->desc.epilogue & AUX, has_sums = t->desc.epilogue & BGRAD;
+  if (has_aux && (!on_device(t->desc.aux, aux) || overlap(t->desc.aux, aux, t->d_data, d))) return 0;
+  if (has_aux && (t->desc.epilogue & GELU))
+    if (overlap(t->desc.aux, aux, t->a_data, bytes_of(&t->a)) || overlap(t->desc.aux, aux, t->b_data, bytes_of(&t->b)))
+      return 0;
+  return !has_sums || !overlap(t->desc.bias, vector, t->d_data, d);
+}
+
 /* Pointers lie where they must, aligned as the algorithm wants. */
 static int check_pointers(const task *t, int algorithm) {
-  const uintptr_t all = (uintptr_t)t->a_data | (uintptr_t)t->b_data | (uintptr_t)t->d_data;
+  const uintptr_t all =
+      (uintptr_t)t->a_data | (uintptr_t)t->b_data | (uintptr_t)t->d_data | epilogue_pointers(&t->desc);
   if (algorithm == 0 && all % ALIGNMENT) return MS_LT_INVALID_VALUE;
   const int64_t vector = t->d.rows * (int64_t)element_bytes(t->d.type);
   int there = on_device(t->a_data, bytes_of(&t->a)) && on_device(t->b_data, bytes_of(&t->b)) &&
               on_device(t->d_data, bytes_of(&t->d));
   if (t->desc.epilogue & (BIAS | BGRAD)) there &= on_device(t->desc.bias, vector);
-  if (t->desc.epilogue & AUX) there &= on_device(t->desc.aux, bytes_of(&t->d));
+  there &= epilogue_is_apart(t, vector);
   return there ? MS_LT_SUCCESS : MS_LT_INVALID_VALUE;
 }
 
