@@ -3,8 +3,8 @@
 #
 #   tests/run.sh --build build/release --config release [--only WORD] [--timeout SECONDS]
 #
-# Every test file is a process of its own, so a crash or a hang costs that file alone. Both kinds print TAP (cmocka's and
-# busted's own), of which this script shows the failures and counts the rest. What specs may rely on:
+# Every test file is a process of its own (run_file.sh), so a crash or a hang costs that file alone; as many run at once
+# as there are processors. What specs may rely on:
 #   MOONSHARD_BIN, MOONSHARD_LIB   the executable and the library under test, absolute paths
 #   MOONSHARD_CONFIG               release, address or thread: sanitized builds are several times slower
 # Configuration gpu is the release build, of which the kernels' tests alone run, on the GPU.
@@ -28,7 +28,6 @@ export MOONSHARD_BIN=$root/$build/moonshard MOONSHARD_LIB=$root/$build/libmoonsh
 export LUA_PATH="$root/lua/?.lua;$root/lua/?/init.lua;$root/${build%/*}/gen/?.lua;$root/tests/?.lua;;"
 export CMOCKA_MESSAGE_OUTPUT=TAP
 
-# LeakSanitizer cannot see the pointers that live in LuaJIT's own memory, so leaks are looked for in the C tests only.
 luajit=luajit
 [ "$config" = release ] || luajit=$build/luajit
 case $config in
@@ -47,76 +46,33 @@ case $config in
     ;;
 esac
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-passed=0 failed=0 skipped=0
+export TEST_BUILD=$build TEST_LUAJIT=$luajit TEST_SECONDS=$limit
+TEST_COUNTS=$(mktemp)
+export TEST_COUNTS
+trap 'rm -f "$TEST_COUNTS"' EXIT
 
-# judge FILE STATUS: reads the TAP in $log and says how the test file went.
-judge() {
-  local skips fails oks
-  skips=$(grep -cE '^(not )?ok [0-9]+ (- )?# SKIP' "$log")
-  fails=$(grep -E '^not ok ' "$log" | grep -cvE '# SKIP')
-  oks=$(($(grep -cE '^ok ' "$log") - $(grep -cE '^ok [0-9]+ (- )?# SKIP' "$log")))
-  # A program that prints no TAP is one test; one that ends badly without saying why has failed once more.
-  if [ "$2" -ne 0 ] && [ "$fails" -eq 0 ]; then fails=1; fi
-  if [ "$2" -eq 0 ] && [ $((oks + fails + skips)) -eq 0 ]; then oks=1; fi
-  passed=$((passed + oks)) failed=$((failed + fails)) skipped=$((skipped + skips))
-  if [ "$fails" -eq 0 ]; then
-    printf 'pass  %-44s %4d tests  %6.1f s\n' "$1" "$oks" "$3"
-    return
-  fi
-  printf 'FAIL  %-44s %4d of %d failed\n' "$1" "$fails" "$((oks + fails))"
-  [ "$2" -eq 124 ] && echo "      stopped after $limit seconds"
-  [ "$2" -gt 128 ] && echo "      ended by signal $(($2 - 128))"
-  grep -vE '^((not )?ok [0-9]+ (- )?# SKIP|ok [0-9]|1\.\.[0-9]|# not ok - )' "$log" | head -n 120 | sed 's/^/      /'
+files() {
+  if [ "$config" != gpu ]; then
+    ls tests/c/*.c
+    [ "$config" = thread ] || ls "$build"/tests/emulated/test_*
+    find tests -name '*_spec.lua' | sort
+  else
+    ls "$build"/tests/gpu/test_*
+  fi 2>/dev/null | grep -F -e "$only"
 }
 
-# is_left_out FILE: a sanitizer's list (tests/sanitizers/*.skip) names it, unless --only asks for it.
-is_left_out() {
-  local beginning list=tests/sanitizers/$config.skip
-  [ -z "$only" ] && [ -e "$list" ] || return
-  while read -r beginning _; do
-    case $beginning in '' | '#') ;; *) [[ $1 == "$beginning"* ]] && return ;; esac
-  done <"$list"
-  return 1
+# A sanitizer leaves out what its list (tests/sanitizers/*.skip) names by how a path begins, unless --only asks for it.
+wanted() {
+  local list=tests/sanitizers/$config.skip
+  if [ -z "$only" ] && [ -e "$list" ]; then grep -v -f <(sed -nE 's/^([^# ]+).*/^\1/p' "$list"); else cat; fi
 }
 
-# run_file FILE COMMAND...
-run_file() {
-  local file=$1 began status
-  shift
-  case $file in *"$only"*) ;; *) return ;; esac
-  is_left_out "$file" && return
-  began=$(date +%s.%N)
-  # Braces, so that the shell's own word on a crash lands in the log too.
-  { timeout -k 10 "$limit" "$@"; status=$?; } >"$log" 2>&1 </dev/null
-  judge "$file" "$status" "$(echo "$(date +%s.%N) $began" | awk '{ print $1 - $2 }')"
-}
+# As many at once as there are processors; a GPU has one after the other.
+lanes=$(nproc)
+[ "$config" = gpu ] && lanes=1
+files | wanted | xargs -r -d '\n' -n 1 -P "$lanes" tests/run_file.sh
 
-# The kernels' tests as they were compiled for another device: DEVICE, the folder of the build that has them, is what it is.
-run_kernels_on() { # run_kernels_on DEVICE
-  local program
-  for program in "$build/tests/$1"/test_*; do
-    [ -x "$program" ] && run_file "$(basename "$program") ($1)" "$program"
-  done
-}
-
-if [ "$config" = gpu ]; then
-  run_kernels_on gpu
-else
-  for source in tests/c/*.c; do
-    [ -e "$source" ] || continue
-    run_file "$source" "$build/tests/$(basename "$source" .c)"
-  done
-
-  [ "$config" = thread ] || run_kernels_on emulated
-
-  while IFS= read -r spec; do
-    run_file "$spec" env "ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0" \
-      "$luajit" /usr/bin/busted --ignore-lua -o TAP "$spec"
-  done < <(find tests -name '*_spec.lua' | sort)
-fi
-
+read -r passed failed skipped < <(awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0 }' "$TEST_COUNTS")
 [ "$skipped" -gt 0 ] && echo "$skipped skipped"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
