@@ -183,6 +183,13 @@ MS_API void ms_interrupt_set(int on);
 ** can fail at. Keep it short. */
 MS_API void ms_interrupt_hold(int change);
 
+/* SIGTERM, which clusters send some time before they kill: from here on it does not end this process but sets a flag, and a
+** launcher of ours waits longer for this run's ranks to end. A second one, more than two seconds later, ends the process. */
+MS_API void ms_world_catch_termination(ms_world *world);
+/* 1 once SIGTERM came to this rank, or another rank of its host has seen that it came there. Ranks may see it at different
+** times: what they do about it they must agree on. */
+MS_API int ms_world_terminating(ms_world *world);
+
 /* ---- mesh ------------------------------------------------------------------------------------------------------ */
 
 typedef struct ms_mesh ms_mesh;

@@ -81,6 +81,14 @@ local function write(step, m)
   if spike then log.print(spike) end
 end
 
+---Logs a step that was not logged yet, as the recipe would have: because the run ends before it comes to that.
+---@param step integer
+---@param m moonshard.StepMetrics
+function log.catch_up(step, m)
+  local last = log.history.train[#log.history.train]
+  if (last or metrics.file or metrics.events) and not (last and last[1] >= step) then write(step, m) end
+end
+
 ---print that does not run into the progress line.
 function log.print(...)
   progress.finish()

@@ -205,17 +205,22 @@ end
 ---@param number number this rank's
 ---@param what string? what it is, for reports; the same on all ranks: "of the learning rate"
 ---@return number[] by place, from 1
-function Session:gather(number, what)
-  if world.plan_only and not self.sharding.alone then return { number } end
-  local n, list = self.sharding.mesh:size(), {}
-  local mine, all = ffi.new("double[1]", number), ffi.new("double[?]", n)
+---@param more number? a second one
+---@return number[]? of the second one
+function Session:gather(number, what, more)
+  if world.plan_only and not self.sharding.alone then return { number }, more and { more } end
+  local n, list, second = self.sharding.mesh:size(), {}, more and {}
+  local mine, all = ffi.new("double[2]", number, more or 0), ffi.new("double[?]", 2 * n)
   local state = self:ensure_state()
   world.doing(what)
-  local status = C.ms_state_exchange(state, mine, 8, all)
+  local status = C.ms_state_exchange(state, mine, 16, all)
   world.doing(nil)
   check(status)
-  for place = 1, n do list[place] = all[place - 1] end
-  return list
+  for place = 1, n do
+    list[place] = all[2 * place - 2]
+    if second then second[place] = all[2 * place - 1] end
+  end
+  return list, second
 end
 
 ---The first rank whose number is another than this rank's. Collective.

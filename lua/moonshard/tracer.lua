@@ -74,9 +74,11 @@ function tracer.attend(exec)
 end
 
 ---The run is over. Writes what there is of a trace that was asked for; collective then.
-function tracer.finish()
+---@param cut_short boolean? the run was ended before its time: a trace of which there is nothing yet is no error
+function tracer.finish(cut_short)
   if not wanted then return end
   if recorded > 0 then return write() end
+  if cut_short then return end
   errors.invalid("--trace-steps %d-%d: the run ended before step %d, so there is nothing to trace", wanted.first,
     wanted.last, wanted.first)
 end

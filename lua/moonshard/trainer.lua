@@ -3,6 +3,7 @@
 -- The trainer traces and compiles at the first step, when the shapes are known; every later step of the same shapes is
 -- four calls into the engine. Counts and bytes that it reports are the engine's own counters.
 
+local batch_of = require("moonshard.batch")
 local ema = require("moonshard.ema")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
@@ -10,6 +11,7 @@ local inspect = require("moonshard.inspect")
 local nearest = require("moonshard.nearest")
 local options = require("moonshard.options")
 local session = require("moonshard.session")
+local termination = require("moonshard.checkpoint.termination")
 local together = require("moonshard.together")
 local set_rules = require("moonshard.set_rules")
 local stand_in = require("moonshard.check.stand_in")
@@ -109,54 +111,6 @@ local function trainer(o)
   return self
 end
 
--- Fields of a batch that are arrays, in a fixed order: what is fed to the engine.
-local function arrays_of(batch)
-  if type(batch) ~= "table" or rawget(batch, "data") ~= nil then
-    errors.invalid("a batch is a table of arrays, { inputs = ..., targets = ... }, not %s", options.describe(batch))
-  end
-  local names = {}
-  for name, value in pairs(batch) do
-    if type(value) == "table" then
-      if value.data == nil or not value.shape or not value.dtype then
-        errors.invalid("batch.%s must be a tensor (ms.tensor), or a table with data, dtype and shape", tostring(name))
-      end
-      names[#names + 1] = name
-    end
-  end
-  table.sort(names)
-  if #names == 0 then
-    errors.invalid("a batch needs arrays, e.g. tokens and targets, each { data =, dtype =, shape = }")
-  end
-  return names
-end
-
-local function numel(shape)
-  local n = 1
-  for _, size in ipairs(shape) do n = n * size end
-  return n
-end
-
--- One micro-batch's inputs: the first dimension divided by the number of micro-batches.
-local function input_specs(batch, micro_batches)
-  local specs = {}
-  for i, name in ipairs(arrays_of(batch)) do
-    local array = batch[name]
-    local shape = { unpack(array.shape) }
-    local rows = shape[1]
-    if type(rows) ~= "number" or rows < 1 or rows % 1 ~= 0 then
-      errors.raise("MS_ESHAPE", "batch.%s has %s rows on this rank; it must be a whole number of at least 1", name,
-        tostring(rows))
-    end
-    if shape[1] % micro_batches ~= 0 then
-      errors.raise("MS_ESHAPE", "batch.%s has %d rows, which %d micro-batches do not divide", name, shape[1],
-        micro_batches)
-    end
-    shape[1] = shape[1] / micro_batches
-    specs[i] = { name = name, dtype = array.dtype, shape = shape, numel = numel(shape) }
-  end
-  return specs
-end
-
 local function default_forward(loss)
   return function(model, batch)
     local input = batch.tokens or batch.inputs
@@ -196,13 +150,9 @@ end
 ---@param batch table<string, moonshard.Array>
 ---@return moonshard.Plan
 function Trainer:compile(batch)
-  local specs = input_specs(batch, self.micro_batches)
+  local specs = batch_of.specs(batch, self.micro_batches)
   check_trainable(self)
   return self.session:plan("train", specs, traced(self), train_settings(self))
-end
-
-local function feed(exec, specs, batch, micro)
-  for _, spec in ipairs(specs) do exec:write(spec.name, batch[spec.name], micro * spec.numel, spec.numel) end
 end
 
 -- Of a GPU's memory, what is taken beside the arenas: measured once.
@@ -233,7 +183,7 @@ end
 
 local function run_phases(self, exec, specs, batch, step)
   for micro = 0, self.micro_batches - 1 do
-    feed(exec, specs, batch, micro)
+    batch_of.feed(exec, specs, batch, micro)
     local draw = math.floor((self.steps_done * self.micro_batches + micro) / self.same_draws)
     exec.step_inputs.seed = self.seed * 2 ^ 32 + draw + 1
     local closes = micro > 0 and micro == self.micro_batches - 1 and exec.plan.config.sync ~= C.MS_SYNC_EVERY
@@ -248,14 +198,16 @@ local function run_phases(self, exec, specs, batch, step)
   engine.check(status)
 end
 
--- Stops ranks that have another number than this one.
+-- Stops ranks that have another number than this one. Gives whether one of them knows that the run should end.
 local function compare(self, number, what, told)
-  for place, other in ipairs(self.session:gather(number, "of " .. what)) do
+  local numbers, ends = self.session:gather(number, "of " .. what, termination.wanted() and 1 or 0)
+  for place, other in ipairs(numbers) do
     if other ~= number then
       errors.raise("MS_EMISMATCH", "%s on rank %d and %s on rank %d; it must be the same on all ranks",
         told:format(number), world.rank, told:match("%%%a"):format(other), self.session:ranks()[place])
     end
   end
+  return math.max(unpack(ends)) > 0
 end
 
 local function learning_rate(self, step)
@@ -265,7 +217,8 @@ local function learning_rate(self, step)
   end
   -- Replicas that step differently drift apart, and ranks with other numbers of micro-batches wait for each other, and
   -- nothing else would say so.
-  compare(self, lr, "the learning rate", ("the learning rate of step %d is %%g"):format(step))
+  local ends = compare(self, lr, "the learning rate", ("the learning rate of step %d is %%g"):format(step))
+  if ends and self.policy then self.policy:terminate() end
   if step == 1 then compare(self, self.micro_batches, "the micro-batches", "ms.trainer: micro_batches is %d") end
   return lr
 end
@@ -273,7 +226,7 @@ end
 local function step_on(self, batch)
   world.check_interrupt()
   check_trainable(self)
-  local specs = input_specs(batch, self.micro_batches)
+  local specs = batch_of.specs(batch, self.micro_batches)
   if world.plan_only then require("moonshard.plan_mode").report(self, batch) end
   local exec = self.session:exec("train", specs, traced(self), train_settings(self))
   tracer.step_begins(self.steps_done + 1)
@@ -285,7 +238,7 @@ local function step_on(self, batch)
   run_phases(self, exec, specs, batch, step)
   local seconds = require("moonshard.clock").now() - begin
   self.outside_bytes = self.outside_bytes or outside_bytes(self)
-  local tokens = numel((batch.targets or batch[specs[1].name]).shape) * self.session.sharding.mesh:size()
+  local tokens = batch_of.numel((batch.targets or batch[specs[1].name]).shape) * self.session.sharding.mesh:size()
   C.ms_world_progress(world.handle, step, tokens / seconds)
   tracer.step_ends(step, begin)
   return {
@@ -313,6 +266,7 @@ end
 function Trainer:step(batch)
   check_self(self, "step")
   if watch.active then return watch.active:step(self, batch, step_on) end
+  if self.policy then self.policy:before_step() end
   local metrics = step_on(self, batch)
   if self.policy then self.policy:after_step(metrics) end
   return metrics
@@ -328,6 +282,31 @@ function Trainer:with_ema(call, ...) return ema.with("train:with_ema", self, cal
 
 local EVALUATE = { ema = { "boolean", default = false } }
 
+-- A long evaluation need not come to its end. Weights that changed places with their averages are not saved.
+local function evaluation_ends(self, within_averages)
+  if not self.policy or self.policy.last or within_averages then return false end
+  return math.max(unpack(self.session:gather(termination.wanted() and 1 or 0, "of whether to evaluate on"))) > 0
+end
+
+-- Gives nil when the run should end instead.
+local function mean_loss(self, batches, within_averages)
+  -- Nothing runs where a plan is only made; the recipe goes on to the step that tells it.
+  if world.plan_only then return 0 / 0 end
+  local sum, n = 0, 0
+  local settings = { train = false, prefetch = self.prefetch, owner = self.owner }
+  for _, batch in batches do
+    world.check_interrupt()
+    if evaluation_ends(self, within_averages) then return nil end
+    local specs = batch_of.specs(batch, 1)
+    local exec = self.session:exec("evaluate", specs, traced(self), settings)
+    batch_of.feed(exec, specs, batch, 0)
+    exec:run("evaluate")
+    sum, n = sum + exec.step_outputs.loss, n + 1
+  end
+  if n == 0 then errors.invalid("train:evaluate got no batches") end
+  return sum / n
+end
+
 ---Mean loss over batches, forward only. `batches` is an iterator as data:batches gives it. Collective.
 ---@param batches fun(): integer, table
 ---@param o { ema: boolean? }? ema: with the averages of the weights
@@ -338,23 +317,13 @@ function Trainer:evaluate(batches, o)
     errors.invalid("train:evaluate takes an iterator over batches, as data:batches gives it, not %s",
       options.describe(batches))
   end
-  if options.parse("train:evaluate", o, EVALUATE).ema then
-    return ema.with("train:evaluate", self, self.evaluate, self, batches)
-  end
-  -- Nothing runs where a plan is only made; the recipe goes on to the step that tells it.
-  if world.plan_only then return 0 / 0 end
-  local sum, n = 0, 0
-  local settings = { train = false, prefetch = self.prefetch, owner = self.owner }
-  for _, batch in batches do
-    world.check_interrupt()
-    local specs = input_specs(batch, 1)
-    local exec = self.session:exec("evaluate", specs, traced(self), settings)
-    feed(exec, specs, batch, 0)
-    exec:run("evaluate")
-    sum, n = sum + exec.step_outputs.loss, n + 1
-  end
-  if n == 0 then errors.invalid("train:evaluate got no batches") end
-  return sum / n
+  local averages = options.parse("train:evaluate", o, EVALUATE).ema
+  local within = self.session.averaged
+  if self.policy and not within then self.policy:before_evaluation() end
+  local loss = averages and ema.with("train:evaluate", self, mean_loss, self, batches, within)
+    or not averages and mean_loss(self, batches, within)
+  if not loss then self.policy:terminate_now() end
+  return loss
 end
 
 ---The plan of the next step of the same shapes; nil before the first step.

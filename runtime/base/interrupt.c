@@ -1,25 +1,42 @@
-/* interrupt.c - Ctrl-C as a flag that loops and waits poll.
+/* interrupt.c - Ctrl-C and SIGTERM as flags.
+**
+** Ctrl-C is polled by loops and waits.
 **
 ** The handler is installed without SA_RESTART: a blocked system call returns, and its caller looks at the flag. A
 ** second Ctrl-C while the flag still stands means that nobody polls; it ends the process the ordinary way.
 ** Installing again clears the flag, so a program can start its next task afresh. While interrupts are held back the flag
 ** is kept, and seen later: what ranks must do together or not at all is not torn apart.
+**
+** SIGTERM is caught where a program saves before it ends, and asks when it suits. Its handler restarts system calls. One that
+** comes again shortly after is no second request: programs send it to a process, and to the group that it is in.
 */
 #include "base/interrupt.h"
 
+#include "base/clock.h"
 #include "moonshard.h"
 
 #include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
+#include <stdint.h>
 
 static atomic_int interrupted, held;
+static _Atomic int64_t terminated_at; /* ns; 0: not yet */
 
-static void on_interrupt(int signal_number) {
-  if (!atomic_exchange(&interrupted, 1)) return;
+static void end_process(int signal_number) {
   struct sigaction action = {.sa_handler = SIG_DFL};
   sigaction(signal_number, &action, NULL);
-  raise(signal_number); /* held back until this handler returns, then fatal */
+  raise(signal_number); /* held back until the handler returns, then fatal */
+}
+
+static void on_interrupt(int signal_number) {
+  if (atomic_exchange(&interrupted, 1)) end_process(signal_number);
+}
+
+static void on_termination(int signal_number) {
+  int64_t now = (int64_t)(1e9 * ms_clock()), first = 0;
+  if (atomic_compare_exchange_strong(&terminated_at, &first, now)) return;
+  if (now - first > (int64_t)(1e9 * MS_SAME_REQUEST)) end_process(signal_number);
 }
 
 void ms_interrupt_install(void) {
@@ -37,3 +54,11 @@ void ms_interrupt_hold(int change) { atomic_fetch_add(&held, change); }
 int ms_interrupts_held(void) { return atomic_load_explicit(&held, memory_order_relaxed) != 0; }
 
 int ms_interrupted(void) { return atomic_load_explicit(&interrupted, memory_order_relaxed) && !ms_interrupts_held(); }
+
+void ms_termination_catch(void) {
+  struct sigaction action = {.sa_handler = on_termination, .sa_flags = SA_RESTART};
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGTERM, &action, NULL);
+}
+
+int ms_terminated(void) { return atomic_load_explicit(&terminated_at, memory_order_relaxed) != 0; }

@@ -162,6 +162,10 @@ const char *ms_job_rank_reason(ms_job_view *view, int rank) {
   return atomic_load(&row->told) == 2 ? row->text : NULL;
 }
 
+int ms_job_saves(const ms_job_view *view) { return atomic_load(&view->job->saves) != 0; }
+
+void ms_job_stuck(const ms_job_view *view, char *text, size_t bytes) { ms_report_stuck(view->job, text, bytes); }
+
 void ms_job_death(ms_job_view *view, int rank, char *text, size_t bytes) {
   ms_report_death(view->job, rank, text, bytes);
 }

@@ -11,7 +11,7 @@
 #include "comm/world.h"
 
 enum {
-  MS_JOB_VERSION = 3,
+  MS_JOB_VERSION = 4,
   MS_JOB_CHANNELS = 16,
   MS_JOB_GROUPS = 512,                 /* communicators a job can have */
   MS_JOB_TEXT = 2048,                  /* bytes of an error message */
@@ -65,6 +65,8 @@ typedef struct ms_job {
   uint64_t made; /* when, as ms_ledger_now */
   /* 0, or 1 + row of the text | (1 + rank to blame) << 16: one word, so that the first abort is published whole */
   _Alignas(64) _Atomic uint32_t aborted;
+  _Atomic uint32_t saves;       /* some rank saves before it ends, when it is asked to by SIGTERM */
+  _Atomic uint32_t terminating; /* some rank was */
   ms_job_rank rank[MS_MAX_LOCAL_RANKS + 1];
   ms_job_ticket ticket[MS_MAX_LOCAL_RANKS]; /* of barrier and exchange: one step an operation */
   /* what each rank came to, of every other barrier or exchange, as the slots below */

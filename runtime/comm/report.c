@@ -250,9 +250,10 @@ static void append_missed(ms_text *text, const ms_job *job, const ms_rank_op *mi
   if (before_step && *opening) ms_text_append(text, ", nor to %s, with which its plan begins", opening);
 }
 
-static void append_behind(ms_text *text, const ms_job *job, const ms_rank_status *all, int rank) {
+static void append_behind(ms_text *text, const char *separator, const ms_job *job, const ms_rank_status *all,
+                          int rank) {
   const ms_rank_op *missed = find_missed(job, all, rank);
-  ms_text_append(text, "; rank %d ", rank);
+  ms_text_append(text, "%srank %d ", separator, rank);
   append_place(text, &all[rank], "is ", 1);
   if (!missed) return;
   ms_text_append(text, ", ");
@@ -328,13 +329,28 @@ void ms_report_behind(const ms_job *job, int me, uint64_t missing, char *to, siz
   uint64_t seen;
   look_at_all(job, LOOKS, all);
   uint64_t behind = follow_waits(all, missing, &seen);
-  for (uint64_t rest = behind; rest; rest &= rest - 1) append_behind(&text, job, all, __builtin_ctzll(rest));
+  for (uint64_t rest = behind; rest; rest &= rest - 1) append_behind(&text, "; ", job, all, __builtin_ctzll(rest));
   if (!behind) {
     ms_text_append(&text, "; ");
     append_ranks(&text, seen | 1ull << me);
     ms_text_append(&text, " wait for each other: they disagree about what comes next");
   }
   append_lines(&text, job, all, 0, 1);
+  hand_over(&text, to, bytes);
+}
+
+void ms_report_stuck(const ms_job *job, char *to, size_t bytes) {
+  ms_rank_status all[MS_MAX_LOCAL_RANKS];
+  ms_text text = {0};
+  uint64_t seen, behind = 0;
+  look_at_all(job, LOOKS, all);
+  for (int rank = 0; rank < job->size && !behind; rank++)
+    if (all[rank].wait.kind) behind = follow_waits(all, 1ull << rank, &seen);
+  if (!behind) behind = 1; /* nobody waits: each is busy by itself */
+  const char *separator = "";
+  for (uint64_t rest = behind; rest; rest &= rest - 1, separator = "; ")
+    append_behind(&text, separator, job, all, __builtin_ctzll(rest));
+  append_lines(&text, job, all, behind, 1);
   hand_over(&text, to, bytes);
 }
 

@@ -36,6 +36,8 @@ uint64_t ms_report_deadlock(const ms_job *job, uint64_t *state);
 /* What to append to the error of rank `me` that waited in vain for the world ranks in `missing`: who is behind and where, what it
 ** did not enter, and in a line for each kind of rank what the others wait for. */
 void ms_report_behind(const ms_job *job, int me, uint64_t missing, char *text, size_t bytes);
+/* The same of ranks that all still run: whoever the first that waits, waits for in the end; then where each is. */
+void ms_report_stuck(const ms_job *job, char *text, size_t bytes);
 /* Where a rank was that has died, and what the others waited for; "" when the ledger knows nothing of it. */
 void ms_report_death(const ms_job *job, int rank, char *text, size_t bytes);
 /* "phase evaluate of step 3", "barrier after step 3", ... of the record with this sequence number in a group; "" when it is gone. */

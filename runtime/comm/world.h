@@ -38,6 +38,10 @@ const char *ms_job_abort_reason(ms_job_view *view, int *rank);
 /* What a rank said when it gave up, first or not; NULL when it said nothing. */
 const char *ms_job_rank_reason(ms_job_view *view, int rank);
 
+/* Whether ranks save when SIGTERM asks them to end. */
+int ms_job_saves(const ms_job_view *view);
+/* Who holds the others up, and where each rank is, in a few lines; while they run. */
+void ms_job_stuck(const ms_job_view *view, char *text, size_t bytes);
 /* "rank 2 was in ...": where a rank was that has died, and what the others waited for, in a few lines; once all have ended. */
 void ms_job_death(ms_job_view *view, int rank, char *text, size_t bytes);
 

@@ -8,8 +8,8 @@
 
 typedef struct ms_launch_config {
   int ranks; /* 1 .. MS_MAX_LOCAL_RANKS */
-  /* A rank's program; returns its exit status: 0, 2 for bad input, 3 for a failed run, 130 for an interrupted one. A rank that
-  ** fails first tells why by ms_world_abort; it does not print. */
+  /* A rank's program; returns its exit status: 0, 2 for bad input, 3 for a failed run, 130 for an interrupted one, 143 for one
+  ** that saved because SIGTERM asked it to end. A rank that fails first tells why by ms_world_abort; it does not print. */
   int (*rank_main)(void *context);
   void *context;
   int log_all; /* 0: rank 0's output goes straight through, the others' is dropped. 1: all lines, "[rank N] " before each */
@@ -22,15 +22,17 @@ typedef struct ms_launch_config {
   ** is tcp://host:port, file:///path, env:// or, when the ranks of this launcher are all, NULL. */
   int nodes, node_rank;
   const char *rendezvous;
-  double grace; /* seconds for ranks to end before SIGKILL; 0: 3 after a failure, 5 after a request to end */
+  double grace;         /* seconds for ranks to end before SIGKILL; 0: 3 after a failure, 5 after a request to end */
+  double grace_to_save; /* the same after SIGTERM; 0: 30 where ranks save before they end, else as above */
 } ms_launch_config;
 
 /* Runs the ranks to their end. A rank that fails or dies ends the others; one line on stderr says which and why, or, when
 ** its status is 2, why alone (all ranks then stumbled over the same input). Programs that ranks started and left behind are
 ** killed when the run failed.
-** SIGINT, SIGTERM and SIGHUP are passed on and start the grace time; a second one kills. SIGTSTP and SIGCONT stop and
+** SIGINT, SIGTERM and SIGHUP are passed on and start the grace time; a second one kills, but for a SIGTERM within two
+** seconds of another. SIGTSTP and SIGCONT stop and
 ** continue all. SIGKILL of the launcher kills the ranks.
-** *exit_status: 0 when all ranks gave 0; 2 or 130 when the first rank that failed gave it, 3 when it gave another or was
+** *exit_status: 0 when all ranks gave 0; 2, 130 or 143 when the first rank that failed gave it, 3 when it gave another or was
 ** ended by a signal; 128 + n when the run was ended by signal n to the launcher. Fails (MS_EINVAL, MS_EIO) only when the
 ** ranks could not be started. */
 int ms_launch(const ms_launch_config *config, int *exit_status);

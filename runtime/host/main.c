@@ -77,8 +77,8 @@ static const char *text_field(lua_State *L, const char *name) {
   return lua_isnil(L, -1) ? NULL : luaL_checkstring(L, -1);
 }
 
-/* launch{ ranks =, log_all =, log_dir =, pin =, interactive =, nodes =, node_rank =, rendezvous =, main = function } -> exit status, or nil and a message; the
-** fields as in ms_launch_config. main runs in every rank and returns the rank's exit status; it does not return here. Where
+/* launch{ ranks =, log_all =, log_dir =, pin =, interactive =, nodes =, node_rank =, rendezvous =, grace =, main = function }
+** -> exit status, or nil and a message; the fields as in ms_launch_config, grace being grace_to_save. main runs in every rank and returns the rank's exit status; it does not return here. Where
 ** it is interactive, rank 0 may change the terminal: it is put back. */
 static int host_launch(lua_State *L) {
   ms_launch_config config = {.rank_main = run_rank, .context = L};
@@ -97,6 +97,8 @@ static int host_launch(lua_State *L) {
   config.nodes = (int)luaL_optinteger(L, -1, 0);
   lua_getfield(L, 1, "node_rank");
   config.node_rank = (int)luaL_optinteger(L, -1, 0);
+  lua_getfield(L, 1, "grace");
+  config.grace_to_save = luaL_optnumber(L, -1, 0);
   lua_getfield(L, 1, "main");
   luaL_checktype(L, -1, LUA_TFUNCTION);
   struct termios terminal;

@@ -3,6 +3,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/interrupt.h"
 #include "base/text.h"
 #include "tests/c/support/check.h"
 
@@ -342,6 +343,26 @@ static void L7_interrupt_sets_a_flag_and_twice_ends(void **state) {
   signal(SIGINT, SIG_DFL);
 }
 
+/* One that comes again at once came by another way; later it is a request of its own. */
+static void L7_termination_sets_a_flag_and_ends_when_asked_for_again(void **state) {
+  (void)state;
+  assert_int_equal(ms_terminated(), 0);
+  fflush(NULL);
+  pid_t child = fork();
+  if (child == 0) {
+    ms_termination_catch();
+    raise(SIGTERM);
+    raise(SIGTERM);
+    if (!ms_terminated()) _exit(1);
+    usleep((useconds_t)(1.1e6 * MS_SAME_REQUEST));
+    raise(SIGTERM);
+    _exit(2);
+  }
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(error_first_wins_and_clears),
@@ -360,6 +381,7 @@ int main(void) {
       TEST(dtype_table),
       TEST(bf16_rounds_to_nearest_even),
       TEST(L7_interrupt_sets_a_flag_and_twice_ends),
+      TEST(L7_termination_sets_a_flag_and_ends_when_asked_for_again),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/interrupt.h"
 
 static int wait_for_ever(void *context) {
   (void)context;
@@ -217,6 +218,73 @@ static void L5_a_termination_is_passed_on_and_then_enforced(void **state) {
   assert_true(result.seconds < 5);
 }
 
+/* As timeout(1) does: to the process, and to the group that it is in. */
+static void L7_a_termination_that_comes_twice_at_once_is_one(void **state) {
+  (void)state;
+  launch_and_signal(wait_for_ever, 0, (int[]){SIGTERM, SIGTERM}, 2);
+  assert_int_equal(result.status, 128 + SIGTERM);
+  assert_string_equal(result.err, "moonshard: terminated\n");
+}
+
+/* Saves as slowly as its context says, in ms; tells what it saved. */
+static int save_when_asked(void *context) {
+  ms_world *world;
+  if (join(&world)) return 2;
+  ms_world_catch_termination(world);
+  int rc = ms_world_barrier(world);
+  be_ready();
+  while (!rc && !ms_world_terminating(world)) {
+    usleep(1000);
+    rc = ms_world_check(world);
+  }
+  if (!rc) usleep(1000 * *(const useconds_t *)context);
+  if (!rc) rc = ms_world_finish(world);
+  if (rc) return leave(world, rc);
+  ms_world_abort(world, "terminated after step 7");
+  ms_world_leave(world);
+  return 143;
+}
+
+static void run_saving(useconds_t *milliseconds, double grace, int to_rank, int requests) {
+  int out, err;
+  ms_launch_config config = {.ranks = 3, .rank_main = save_when_asked, .context = milliseconds, .grace_to_save = grace};
+  memset(board, 0, sizeof *board);
+  pid_t pid = start(&config, &out, &err);
+  wait_until_ready(3);
+  double began = ms_clock();
+  for (int i = 0; i < requests; i++) {
+    if (i) usleep((useconds_t)(1.1e6 * MS_SAME_REQUEST));
+    kill(to_rank >= 0 ? board->pid[to_rank] : pid, SIGTERM);
+  }
+  finish(pid, out, err, began);
+  assert_int_equal(result.status, 128 + SIGTERM);
+}
+
+static void L7_ranks_that_save_have_the_time_for_it(void **state) {
+  (void)state;
+  run_saving(&(useconds_t){5200}, 0, -1, 1);
+  assert_string_equal(result.err, "moonshard: terminated after step 7\n");
+}
+
+static void L7_a_termination_of_one_rank_reaches_all(void **state) {
+  (void)state;
+  run_saving(&(useconds_t){10}, 0, 1, 1);
+  assert_string_equal(result.err, "moonshard: terminated after step 7\n");
+}
+
+static void L7_a_second_termination_ends_a_save(void **state) {
+  (void)state;
+  run_saving(&(useconds_t){100000}, 60, -1, 2);
+  assert_string_equal(result.err, "moonshard: terminated twice: ranks 0, 1, 2 ended at once\n");
+}
+
+static void L7_a_save_that_takes_too_long_is_ended_and_told(void **state) {
+  (void)state;
+  run_saving(&(useconds_t){100000}, 0.5, -1, 1);
+  assert_contains(result.err, "moonshard: terminated; ranks 0, 1, 2 did not end within 0.5 s and had to be killed\n"
+                              "moonshard: rank 0 is outside the engine for ");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       RUN_TEST(L5_nothing_outlives_a_launcher_that_is_killed),
@@ -231,6 +299,11 @@ int main(void) {
       RUN_TEST(L5_a_hang_up_that_is_ignored_does_not_end_a_run),
       RUN_TEST(L5_a_reader_that_goes_away_does_not_end_a_run),
       RUN_TEST(L5_a_termination_is_passed_on_and_then_enforced),
+      RUN_TEST(L7_a_termination_that_comes_twice_at_once_is_one),
+      RUN_TEST(L7_ranks_that_save_have_the_time_for_it),
+      RUN_TEST(L7_a_termination_of_one_rank_reaches_all),
+      RUN_TEST(L7_a_second_termination_ends_a_save),
+      RUN_TEST(L7_a_save_that_takes_too_long_is_ended_and_told),
   };
   return cmocka_run_group_tests_name("launcher signals", tests, NULL, NULL);
 }

@@ -148,6 +148,33 @@ describe("averages of the weights", function()
     assert.truthy(moonshard("inspect", folder):find("ema +decay 0.5, warmup false"))
   end)
 
+  it("K6 are saved as a Hugging Face folder, on a mesh too", function()
+    local folder = new_folder()
+    local recipe = program.recipe([[
+      local ms = require "moonshard"
+      local cfg = ms.args { out = "" }
+      local model = ms.models.gpt2 { vocab = 16, layers = 1, dim = 8, heads = 2, seq = 4 }
+      ms.fully_shard(model, { mesh = "1x2" })
+      local train = ms.trainer {
+        model = model, optimizer = ms.optim.adamw { lr = 1e-2 }, loss = ms.loss.cross_entropy, ema = 0.5,
+      }
+      local tokens = ms.tensor { { 1, 2, 3, 4 }, dtype = "i32" }
+      for _ = 1, 3 do train:step { tokens = tokens, targets = tokens } end
+      ms.huggingface.save(train, cfg.out, { ema = true })
+      local averages = train:with_ema(function() return train:parameter("layers.0.mlp.fc2.bias"):tolist() end)
+      local weights = train:parameter("layers.0.mlp.fc2.bias"):tolist()
+      if ms.world().rank == 0 then print(("%.9g %.9g"):format(averages[3], weights[3])) end
+    ]])
+    local ended = program.run({ "run", recipe, "-n", "2", "out=" .. folder })
+    os.remove(recipe)
+    assert.equal(0, ended.status, ended.err)
+    local average, weight = ended.out:match("(%S+) (%S+)")
+    local file = ms.safetensors.open(folder)
+    local saved = ffi.cast("const float *", file:data("transformer.h.0.mlp.c_proj.bias"))
+    assert.equal(average, ("%.9g"):format(saved[2]))
+    assert.not_equal(average, weight)
+  end)
+
   it("stand in the place of the weights for a function, which gives its results and may fail", function()
     local train, batch = small { ema = 0.5 }
     local first = train:parameter("0.weight"):tolist()

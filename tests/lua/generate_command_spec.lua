@@ -17,6 +17,20 @@ local function refused(text, ...)
   assert.truthy(ended.err:find(text, 1, true), ended.err)
 end
 
+local function read(name)
+  local file = assert(io.open(folder .. "/" .. name, "rb"))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+-- A checkpoint in a folder of this name, and in its file "text" what the model gave.
+local function train(name, ...)
+  local path = folder .. "/" .. name
+  local ended = program.run({ "run", RECIPE, "-n", "2", "checkpoint=" .. path, "out=" .. path .. "/text", ... })
+  assert.equal(0, ended.status, ended.err)
+end
+
 describe("moonshard generate", function()
   setup(function()
     folder = os.tmpname()
@@ -27,18 +41,28 @@ describe("moonshard generate", function()
   teardown(function() os.execute("rm -rf " .. folder) end)
 
   it("gives what the trained model gave, on any mesh", function()
-    local ended = program.run({ "run", RECIPE, "-n", "2", "checkpoint=" .. folder, "out=" .. folder .. "/text" })
-    assert.equal(0, ended.status, ended.err)
-    local file = assert(io.open(folder .. "/text", "rb"))
-    local text = file:read("*a")
-    file:close()
-    local arguments = { RECIPE, "--checkpoint", folder, "--prompt", "the", "--tokens", "10", "--seed", "4" }
+    train("a")
+    local text = read("a/text")
+    local arguments = { RECIPE, "--checkpoint", folder .. "/a", "--prompt", "the", "--tokens", "10", "--seed", "4" }
     assert.equal(text, generated(unpack(arguments)))
     assert.equal(text, generated("-n", "2", "mesh=2x1", unpack(arguments)))
     arguments[#arguments] = "5"
     assert.are_not.equal(text, generated(unpack(arguments)))
     refused("is no checkpoint", RECIPE, "--checkpoint", folder .. "/none")
     refused("needs --checkpoint DIR", RECIPE)
+  end)
+
+  it("gives with --ema what the averages of the weights gave, on any mesh", function()
+    train("averaged", "ema=0.9")
+    local arguments = { RECIPE, "--checkpoint", folder .. "/averaged", "--prompt", "the", "--tokens", "10", "--seed", "4" }
+    local text = read("averaged/text.ema")
+    assert.are_not.equal(read("averaged/text"), text)
+    assert.equal(read("averaged/text"), generated(unpack(arguments)))
+    assert.equal(text, generated("--ema", unpack(arguments)))
+    assert.equal(text, generated("-n", "2", "--ema", unpack(arguments)))
+    refused("--ema needs --checkpoint DIR", "--ema", RECIPE)
+    train("plain", "steps=1")
+    refused("holds no averages of the weights", RECIPE, "--ema", "--checkpoint", folder .. "/plain")
   end)
 
   it("continues with the weights of a Hugging Face folder, on any mesh", function()

@@ -6,6 +6,7 @@ local errors = require("moonshard.error")
 local folder = require("moonshard.checkpoint.folder")
 local options = require("moonshard.options")
 local pieces = require("moonshard.checkpoint.pieces")
+local termination = require("moonshard.checkpoint.termination")
 local world = require("moonshard.world")
 
 ---@class moonshard.CheckpointOptions
@@ -19,13 +20,13 @@ local world = require("moonshard.world")
 ---@class moonshard.CheckpointPolicy: moonshard.CheckpointOptions
 ---@field train moonshard.Trainer
 ---@field saved_step integer? the last one that is saved or was loaded
+---@field saved_path string? its checkpoint
+---@field last boolean? SIGTERM came: what is saved now is saved for the last time
+---@field metrics moonshard.StepMetrics? of the latest step
 local Policy = {}
 Policy.__index = Policy
 
-local policy = {
-  ---@type moonshard.CheckpointPolicy[] of this run
-  all = {},
-}
+local policy = {}
 
 local WHO = "ms.trainer: checkpoint"
 
@@ -62,7 +63,7 @@ local function resume(self, path)
   end
   if not path then return end
   local loaded = checkpoint.load(self.train, path, { data = self.data })
-  self.saved_step = loaded.step
+  self.saved_step, self.saved_path = loaded.step, loaded.path
   if world.rank == 0 then
     require("moonshard.log").print(("resumed from %s, after step %d%s"):format(loaded.path, loaded.step,
       loaded.ema or ""))
@@ -80,20 +81,48 @@ function policy.new(train, given)
   local path = source(self)
   if self.resume ~= "" then resume(self, path) end
   if self.dir == "" then return nil end
-  policy.all[#policy.all + 1] = self
+  termination.attend(self)
   return self
 end
 
----Saves now.
+---Saves now. A run that ends waits for it anyway, so it makes no copy then.
 function Policy:save()
-  checkpoint.save(self.train, self.dir, { data = self.data, async = self.async, keep_last = self.keep_last })
+  self.saved_path = checkpoint.save(self.train, self.dir,
+    { data = self.data, async = self.async and not self.last, keep_last = self.keep_last })
   self.saved_step = self.train.steps_done
+end
+
+local function is_saved(self) return self.train.steps_done == 0 or self.saved_step == self.train.steps_done end
+
+---The ranks of this trainer agree that its run should end: with the step that they are about to make, or at once if
+---there is nothing to save. Collective.
+function Policy:terminate()
+  self.last = true
+  if is_saved(self) then termination.now(self) end
+end
+
+---Ends a run whose last step is done. Collective.
+function Policy:before_step()
+  if self.last then termination.now(self) end
+end
+
+---Ends a run whose trainers are all done with their last step, instead of evaluating. Collective.
+function Policy:before_evaluation()
+  if self.last and termination.all_saved() then termination.now(self) end
+end
+
+---The ranks agree, between two steps, that the run should end. Collective.
+function Policy:terminate_now()
+  self.last = true
+  termination.now(self)
 end
 
 ---Saves if it is time to. Collective.
 ---@param metrics moonshard.StepMetrics gets save_ms, for how long training was held, and snapshot_bytes
 function Policy:after_step(metrics)
-  if self.every > 0 and self.train.steps_done % self.every == 0 and self.saved_step ~= self.train.steps_done then
+  self.metrics = metrics
+  local due = self.last or self.every > 0 and self.train.steps_done % self.every == 0
+  if due and not is_saved(self) then
     local began = clock.now()
     self:save()
     metrics.save_ms = 1e3 * (clock.now() - began)
@@ -113,11 +142,17 @@ function policy.snapshot_bytes(train, o)
 end
 
 ---The end of a run: saves what was not saved yet, and waits until all is on disk. Collective.
-function policy.finish()
-  for _, self in ipairs(policy.all) do
-    if self.train.steps_done > 0 and self.saved_step ~= self.train.steps_done then self:save() end
-    checkpoint.finish(self.train)
-  end
+function Policy:finish()
+  if not is_saved(self) then self:save() end
+  checkpoint.finish(self.train)
+end
+
+---What a run that was ended leaves.
+---@return string
+function Policy:describe_end()
+  local step = self.train.steps_done
+  if step == 0 then return "before the first step" end
+  return ("after step %d, saved as %s"):format(step, self.saved_path)
 end
 
 return policy

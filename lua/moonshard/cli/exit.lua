@@ -7,6 +7,13 @@ local exit = {}
 
 local real_exit = os.exit
 
+---Ends this process with a status that the commands know.
+---@param status integer
+function exit.now(status)
+  io.flush()
+  real_exit(status)
+end
+
 ---From here on os.exit calls `ended`, and ends this process with the status that it returns.
 ---@param ended fun(call: string, succeeds: boolean): integer call: "recipe.lua:3: os.exit(7) was called"
 function exit.replace(ended)
@@ -15,9 +22,7 @@ function exit.replace(ended)
     local where = errors.caller()
     local given = code == nil and "" or tostring(code)
     local call = ("%sos.exit(%s) was called"):format(where and where .. ": " or "", given)
-    local status = ended(call, succeeds)
-    io.flush()
-    real_exit(status)
+    exit.now(ended(call, succeeds))
   end
 end
 

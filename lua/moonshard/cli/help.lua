@@ -21,6 +21,7 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
       --nccl-windows     what GPUs communicate lies in NCCL's own memory, registered (NCCL 2.27 or later)
       --nccl-copy-engines   that, and all-gathers by copy engines, which take no multiprocessors (2.28 or later)
       --timeout S        seconds until waiting for another rank is an error (300)
+      --grace S          seconds that ranks have to end after SIGTERM (30 where they save first, else 5)
       --inject-delay P:T[@R],...   be late on purpose, e.g. gather:100ms,update:1s@2: nothing but time may change
   moonshard plan RECIPE.lua -n RANKS [--rank R] [--device D] [--json] [key=value ...]
                          compile rank R's step (0 unless told) without running it: memory, collectives, instructions

@@ -7,6 +7,7 @@ local nodes = require("moonshard.cli.nodes")
 local output_file = require("moonshard.output_file")
 local recipe = require("moonshard.cli.recipe")
 local status = require("moonshard.cli.status")
+local termination = require("moonshard.checkpoint.termination")
 local refuse = status.refuse
 
 local run = {}
@@ -25,6 +26,7 @@ local OPTIONS = {
   ["--nccl-windows"] = { name = "nccl_windows", value = "flag" },
   ["--nccl-copy-engines"] = { name = "nccl_copy_engines", value = "flag" },
   ["--timeout"] = { name = "timeout", value = "seconds" },
+  ["--grace"] = { name = "grace", value = "seconds" },
   ["--inject-delay"] = { name = "inject_delay", value = "text", what = "delays like gather:100ms,update:1s@2" },
 }
 for option, row in pairs(nodes.OPTIONS) do OPTIONS[option] = row end
@@ -71,9 +73,21 @@ end
 -- A rank that never gets here is named by the others.
 local function end_together()
   require("moonshard.tracer").finish()
-  local saving = package.loaded["moonshard.checkpoint.policy"]
-  if saving then saving.finish() end
+  termination.finish()
   require("moonshard.world").finish()
+end
+
+-- What this rank does when its trainers have saved because SIGTERM came: it does not go back into the recipe.
+local function end_terminated(line)
+  local world = require("moonshard.world")
+  require("moonshard.progress").show_last()
+  require("moonshard.tracer").finish(true)
+  local text = termination.finish()
+  world.finish()
+  require("moonshard.progress").finish()
+  if world.rank == 0 and line.joins then io.stderr:write("moonshard: ", text, "\n") end
+  require("moonshard.ffi").C.ms_world_abort(world.handle, text) -- for the launcher: all are through
+  exit.now(status.TERMINATED)
 end
 
 ---A rank from its beginning to its end.
@@ -89,6 +103,7 @@ function run.rank_main(line, chunk)
   end)
   local ok, raised = xpcall(function()
     set_up_rank(line)
+    termination.leave = function() end_terminated(line) end
     recipe.run(line.recipe, chunk, line.settings)
     require("moonshard.progress").show_last()
     end_together()
@@ -144,7 +159,7 @@ function run.launch(line, chunk)
   if line.log_dir then output_file.make_folders(line.log_dir .. "/") end
   local ended, why = require("moonshard.host").launch {
     ranks = line.ranks or 1, log_all = line.log_ranks == "all", log_dir = line.log_dir, pin = line.pin,
-    nodes = line.nodes, node_rank = line.node_rank, rendezvous = line.rendezvous,
+    nodes = line.nodes, node_rank = line.node_rank, rendezvous = line.rendezvous, grace = line.grace,
     main = function() return run.rank_main(line, chunk) end,
   }
   if not ended then refuse("MS_EINVAL", "%s", why) end

@@ -2,7 +2,7 @@
 
 local errors = require("moonshard.error")
 
-local status = { OK = 0, BAD_INPUT = 2, FAILED_RUN = 3, INTERRUPTED = 130 }
+local status = { OK = 0, BAD_INPUT = 2, FAILED_RUN = 3, INTERRUPTED = 130, TERMINATED = 143 }
 
 -- What the run met rather than what it was given. Any other error is in the recipe, its settings or its files.
 local BY_CODE = {

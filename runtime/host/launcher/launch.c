@@ -45,6 +45,7 @@ static void close_launch(ms_running *run) {
     if (run->ranks[rank].file >= 0) close(run->ranks[rank].file);
   }
   free(run->ranks);
+  free(run->stuck);
   ms_job_close(run->view);
   if (run->job_fd >= 0) close(run->job_fd);
 }

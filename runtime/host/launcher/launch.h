@@ -12,7 +12,7 @@
 #include "host/launcher/pin.h"
 #include "host/launcher/rank_log.h"
 
-enum { MS_STATUS_BAD_INPUT = 2, MS_STATUS_FAILED_RUN = 3, MS_STATUS_INTERRUPTED = 130 };
+enum { MS_STATUS_BAD_INPUT = 2, MS_STATUS_FAILED_RUN = 3, MS_STATUS_INTERRUPTED = 130, MS_STATUS_TERMINATED = 143 };
 
 typedef struct ms_child {
   pid_t pid; /* 0 before it was forked */
@@ -36,9 +36,11 @@ typedef struct ms_running {
   ms_leftovers leftovers;
   int first_failed;    /* the first rank seen to have failed, or -1 */
   int asked_to_end;    /* the signal that asked the launcher to end, or 0 */
+  double asked_at;     /* when */
   int asked_twice;     /* it was asked again, and did not wait any longer */
   double grace;        /* seconds that ranks were given to end; 0: not yet */
   double kill_at;      /* 0: not yet */
+  char *stuck;         /* where the ranks were that had to be killed, if they should have saved; or NULL */
   double tell_to_wait; /* when to say that ranks have not ended yet; 0: never */
 } ms_running;
 
@@ -52,7 +54,8 @@ void ms_watch(ms_running *run);
 /* SIGKILL for every rank that runs. */
 void ms_kill_ranks(ms_running *run);
 
-/* report.c: the exit status of the run, and the lines on stderr that say why it failed. */
+/* report.c: whether SIGTERM asked ranks to end that save first; the exit status of the run, and the lines on stderr that say why it failed. */
+int ms_asked_to_save(const ms_running *run);
 int ms_choose_status(const ms_running *run);
 void ms_report(const ms_running *run, int exit_status);
 /* "rank 2", "ranks 1, 3" of those that run now (running 1) or that the launcher ended (0). Returns how many. */

@@ -58,24 +58,38 @@ static int find_culprit(const ms_running *run) {
   return run->first_failed;
 }
 
+int ms_asked_to_save(const ms_running *run) { return run->asked_to_end == SIGTERM && ms_job_saves(run->view); }
+
+/* Asked to save, it ended for another reason than this request. */
+static int failed_to_save(const ms_running *run, int rank) {
+  const ms_child *child = &run->ranks[rank];
+  if (!ms_asked_to_save(run) || child->ended_by_us) return 0;
+  if (WIFSIGNALED(child->status)) return WTERMSIG(child->status) != SIGTERM;
+  return WEXITSTATUS(child->status) == MS_STATUS_BAD_INPUT || WEXITSTATUS(child->status) == MS_STATUS_FAILED_RUN;
+}
+
 /* Statuses that this program gives itself are passed on, and the one that a user at a prompt chose. Any other is not a number
 ** that a caller could know. */
 int ms_choose_status(const ms_running *run) {
   if (run->first_failed < 0) return 0;
-  if (run->asked_to_end) return 128 + run->asked_to_end;
-  int status = run->ranks[find_culprit(run)].status;
+  int culprit = find_culprit(run), status = run->ranks[culprit].status;
+  if (run->asked_to_end) return failed_to_save(run, culprit) ? MS_STATUS_FAILED_RUN : 128 + run->asked_to_end;
   if (!WIFEXITED(status)) return MS_STATUS_FAILED_RUN;
   int given = WEXITSTATUS(status);
   if (run->config->interactive) return given;
-  return given == MS_STATUS_BAD_INPUT || given == MS_STATUS_INTERRUPTED ? given : MS_STATUS_FAILED_RUN;
+  int ours = given == MS_STATUS_BAD_INPUT || given == MS_STATUS_INTERRUPTED || given == MS_STATUS_TERMINATED;
+  return ours ? given : MS_STATUS_FAILED_RUN;
 }
 
 static void report_request(const ms_running *run) {
   char names[256];
   const char *what = run->asked_to_end == SIGINT ? "interrupted" : "terminated";
-  if (!ms_name_ranks(run, 0, names, sizeof names)) fprintf(stderr, "moonshard: %s\n", what);
+  const char *told = ms_asked_to_save(run) ? ms_job_rank_reason(run->view, find_culprit(run)) : NULL;
+  int killed = ms_name_ranks(run, 0, names, sizeof names);
+  if (!killed) fprintf(stderr, "moonshard: %s\n", told ? told : what);
   else if (run->asked_twice) fprintf(stderr, "moonshard: %s twice: %s ended at once\n", what, names);
   else fprintf(stderr, "moonshard: %s; %s did not end within %g s and had to be killed\n", what, names, run->grace);
+  if (run->stuck) fprintf(stderr, "moonshard: %s\n", run->stuck);
 }
 
 /* Where it was, and what the others waited for, when it ended without a word of its own. */
@@ -98,7 +112,8 @@ static void report_failure(const ms_running *run, int culprit, int exit_status) 
     fprintf(stderr,
             "moonshard: rank %d ended with exit status %d without saying why: something in it called exit(%d)\n",
             number, WEXITSTATUS(rank->status), WEXITSTATUS(rank->status));
-  else if (exit_status == MS_STATUS_BAD_INPUT || run->config->ranks == 1) fprintf(stderr, "moonshard: %s\n", why);
+  else if (run->config->ranks == 1 || exit_status == MS_STATUS_BAD_INPUT || exit_status == MS_STATUS_TERMINATED)
+    fprintf(stderr, "moonshard: %s\n", why);
   else fprintf(stderr, "moonshard: rank %d failed: %s\n", number, why);
   if (!why || WIFSIGNALED(rank->status)) report_place(run, culprit);
   /* What a crash or a sanitizer wrote before it ended the rank. */
@@ -118,6 +133,7 @@ static void end_open_line(const ms_running *run) {
 void ms_report(const ms_running *run, int exit_status) {
   if (!exit_status) return;
   end_open_line(run);
-  if (run->asked_to_end) report_request(run);
-  else report_failure(run, find_culprit(run), exit_status);
+  int culprit = find_culprit(run);
+  if (run->asked_to_end && !failed_to_save(run, culprit)) report_request(run);
+  else report_failure(run, culprit, exit_status);
 }

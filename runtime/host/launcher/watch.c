@@ -14,11 +14,14 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/interrupt.h"
 #include "host/launcher/launch.h"
 
-static const double GRACE_AFTER_FAILURE = 3.0, GRACE_AFTER_REQUEST = 5.0;
+/* A save takes its time; what Slurm and Kubernetes give by default. */
+static const double GRACE_AFTER_FAILURE = 3.0, GRACE_AFTER_REQUEST = 5.0, GRACE_TO_SAVE = 30.0;
 /* Ranks that end cleanly have done so by then; a user who still waits wants to know for what. */
 static const double SILENCE_AFTER_REQUEST = 2.0;
+enum { STUCK_BYTES = 2048 };
 
 /* ---- signals ---- */
 
@@ -63,9 +66,15 @@ void ms_kill_ranks(ms_running *run) {
   signal_all(run, SIGKILL);
 }
 
+static double grace_after_request(const ms_running *run, int number) {
+  if (number == SIGTERM && run->config->grace_to_save > 0) return run->config->grace_to_save;
+  if (run->config->grace > 0) return run->config->grace;
+  return number == SIGTERM && ms_job_saves(run->view) ? GRACE_TO_SAVE : GRACE_AFTER_REQUEST;
+}
+
 static void give_grace(ms_running *run, double seconds) {
   if (run->kill_at > 0) return;
-  run->grace = run->config->grace > 0 ? run->config->grace : seconds;
+  run->grace = seconds;
   run->kill_at = ms_clock() + run->grace;
 }
 
@@ -92,14 +101,16 @@ static void end_on_request(ms_running *run, int number, int ranks_know) {
     if (!ranks_know) signal_all(run, number);
     return;
   }
+  if (number == SIGTERM && run->asked_to_end == SIGTERM && ms_clock() < run->asked_at + MS_SAME_REQUEST) return;
   if (run->asked_to_end || run->first_failed >= 0) {
     run->asked_twice = 1;
     ms_kill_ranks(run);
     return;
   }
   run->asked_to_end = number;
+  run->asked_at = ms_clock();
   if (!ranks_know) signal_all(run, number);
-  give_grace(run, GRACE_AFTER_REQUEST);
+  give_grace(run, grace_after_request(run, number));
   if (number == SIGINT && run->grace > SILENCE_AFTER_REQUEST) run->tell_to_wait = ms_clock() + SILENCE_AFTER_REQUEST;
 }
 
@@ -117,7 +128,7 @@ static void read_signals(ms_running *run) {
 
 /* ---- ends ---- */
 
-/* A rank that failed ends the others, unless all were asked to end: then each tells its own. */
+/* A rank that failed ends the others, unless all were asked to end: then each tells its own. Those that save wait for it. */
 static void handle_end(ms_running *run, int rank, int status) {
   char why[128];
   run->ranks[rank].running = 0;
@@ -128,14 +139,15 @@ static void handle_end(ms_running *run, int rank, int status) {
     return;
   }
   if (run->first_failed < 0) run->first_failed = rank;
-  give_grace(run, GRACE_AFTER_FAILURE);
+  give_grace(run, run->config->grace > 0 ? run->config->grace : GRACE_AFTER_FAILURE);
   if (WIFSIGNALED(status))
     snprintf(why, sizeof why, "rank %d died: killed by signal %d (%s)", ms_nodes_rank(run->config, rank),
              WTERMSIG(status), strsignal(WTERMSIG(status)));
   else
     snprintf(why, sizeof why, "rank %d ended with exit status %d", ms_nodes_rank(run->config, rank),
              WEXITSTATUS(status));
-  if (!run->asked_to_end) ms_job_abort(run->view, rank, why);
+  int saved = WIFEXITED(status) && WEXITSTATUS(status) == MS_STATUS_TERMINATED;
+  if (!run->asked_to_end || (ms_asked_to_save(run) && !saved)) ms_job_abort(run->view, rank, why);
 }
 
 static void reap(ms_running *run) {
@@ -170,6 +182,13 @@ static int milliseconds_to_wait(const ms_running *run) {
   return rest > 0 ? (int)(1e3 * rest) + 1 : 100;
 }
 
+/* What held up ranks that should have saved is seen while they still run. */
+static void keep_places(ms_running *run) {
+  if (run->stuck || !ms_asked_to_save(run)) return;
+  run->stuck = ms_calloc(1, STUCK_BYTES);
+  if (run->stuck) ms_job_stuck(run->view, run->stuck, STUCK_BYTES);
+}
+
 void ms_watch(ms_running *run) {
   struct pollfd wanted[1 + 2 * MS_MAX_LOCAL_RANKS];
   while (run->running) {
@@ -184,7 +203,10 @@ void ms_watch(ms_running *run) {
     read_signals(run);
     reap(run);
     if (run->tell_to_wait > 0 && run->running && ms_clock() >= run->tell_to_wait) tell_to_wait(run);
-    if (run->kill_at > 0 && ms_clock() >= run->kill_at) ms_kill_ranks(run);
+    if (run->kill_at > 0 && ms_clock() >= run->kill_at) {
+      keep_places(run);
+      ms_kill_ranks(run);
+    }
   }
   read_logs(run);
 }

@@ -1,0 +1,62 @@
+-- SIGTERM, as clusters send it some time before they kill: the ranks agree on a last step, save after it, and end.
+--
+-- The signal reaches ranks at different times, or one of them alone. So each tells with the learning rate, which all
+-- exchange when a step begins, whether it has seen it: that step is then the last one on all of them. It is saved and
+-- handed to the recipe as ever, which may log it; the run ends where the recipe wants the next step, or evaluates.
+
+local engine = require("moonshard.ffi")
+local log = require("moonshard.log")
+local world = require("moonshard.world")
+local C = engine.C
+
+local termination = {
+  ---Ends this rank, once what is to be saved is saved; nil where SIGTERM ends a process as it always does. Does not
+  ---return.
+  ---@type fun()?
+  leave = nil,
+  ---Those who save in this run, and what they did last.
+  ---@type moonshard.CheckpointPolicy[]
+  policies = {},
+}
+
+---From here on SIGTERM is waited for, where there is somebody who ends this process then.
+---@param policy moonshard.CheckpointPolicy
+function termination.attend(policy)
+  table.insert(termination.policies, policy)
+  if termination.leave then C.ms_world_catch_termination(world.handle) end
+end
+
+---Whether this rank knows that the run should end; others may not know yet.
+---@return boolean
+function termination.wanted()
+  return termination.leave ~= nil and C.ms_world_terminating(world.handle) ~= 0
+end
+
+---Whether all that save have done so for the last time.
+---@return boolean
+function termination.all_saved()
+  for _, policy in ipairs(termination.policies) do
+    if not policy.last then return false end
+  end
+  return true
+end
+
+---Saves what is not saved yet, and waits until all is on disk. Collective.
+---@return string what became of the run
+function termination.finish()
+  local told = {}
+  for i, policy in ipairs(termination.policies) do
+    policy:finish()
+    told[i] = policy:describe_end()
+  end
+  return "terminated " .. table.concat(told, "; ")
+end
+
+---Ends the run. What the last step measured is logged, should the recipe not have come to that. Collective.
+---@param policy moonshard.CheckpointPolicy
+function termination.now(policy)
+  if policy.metrics then log.catch_up(policy.train.steps_done, policy.metrics) end
+  termination.leave()
+end
+
+return termination
