@@ -54,7 +54,8 @@ describe("moonshard generate", function()
 
   it("gives with --ema what the averages of the weights gave, on any mesh", function()
     train("averaged", "ema=0.9")
-    local arguments = { RECIPE, "--checkpoint", folder .. "/averaged", "--prompt", "the", "--tokens", "10", "--seed", "4" }
+    local arguments = { RECIPE, "--checkpoint", folder .. "/averaged", "--prompt", "the", "--tokens", "10",
+      "--seed", "4" }
     local text = read("averaged/text.ema")
     assert.are_not.equal(read("averaged/text"), text)
     assert.equal(read("averaged/text"), generated(unpack(arguments)))

@@ -1,5 +1,5 @@
--- Trains a small GPT of bytes for a few steps, keeps a checkpoint, and writes what it generates then, with the averages of
--- its weights too if it keeps some.
+-- Trains a small GPT of bytes for a few steps, keeps a checkpoint, and writes what it generates then; with the averages
+-- of its weights too, if it keeps some.
 
 local ms = require "moonshard"
 
