@@ -614,6 +614,11 @@ typedef struct ms_safetensors_tensor {
   const char *file;      /* path of the file that holds it */
 } ms_safetensors_tensor;
 
+/* All of a regular file, and a zero behind it. MS_EINVAL when it is not there, or a folder, a pipe or a device: none is waited
+** for. The caller gives the text to ms_file_text_free. */
+MS_API int ms_file_text(const char *path, char **text, double *bytes);
+MS_API void ms_file_text_free(char *text);
+
 /* Opens one file, an index (a path that ends in ".index.json"), or a folder: its model.safetensors, the files that its
 ** model.safetensors.index.json lists, or its only file of that kind. Reads headers and nothing else, and checks every rule
 ** of the format: MS_EINVAL names file, tensor and field; MS_EIO is the system's refusal. */
@@ -790,9 +795,8 @@ MS_API int ms_checkpoint_make_folder(const char *path, int fresh);
 /* Removes a checkpoint's folder; one without a manifest is left alone, unless its name begins with a dot. What is removed
 ** loses its name first, so that no part of a checkpoint passes for one. */
 MS_API int ms_checkpoint_remove(const char *path);
-/* The text of a manifest, checked against the checksum at its end. The caller gives it to ms_checkpoint_manifest_free. */
+/* The text of a manifest, checked against the checksum at its end. The caller gives it to ms_file_text_free. */
 MS_API int ms_checkpoint_manifest(const char *folder, char **text);
-MS_API void ms_checkpoint_manifest_free(char *text);
 /* Reads elements [first, first + count) of a parameter, which this rank owns, from the i-th tensor of a file, which holds
 ** [begin, ...) of it as F32. checksums: 16 hexadecimal digits for each MS_CHECKPOINT_BLOCK bytes of the tensor, of which
 ** all that are touched are read whole and checked; NULL: neither. Adds the bytes read to *bytes. MS_EIO when a checksum

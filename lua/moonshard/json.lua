@@ -3,6 +3,8 @@
 -- Keys come in sorted order, so that equal values give equal text. JSON has no NaN and no infinity: they become null.
 -- Numbers are written with the fewest digits that read back to the same double.
 
+local ffi = require("ffi")
+
 local json = {}
 
 local escapes = { ['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t" }
@@ -88,130 +90,165 @@ function json.ordered(n, list)
 end
 
 -- ---- reading ----
+--
+-- Over bytes, and without patterns and closures, which LuaJIT does not compile: the manifest of a checkpoint is long.
+-- Positions count from 0, and the byte behind the last one is a zero.
+
+local text, bytes, size -- what is being read
 
 local read_value
 
 local UNESCAPED = { ['"'] = '"', ["\\"] = "\\", ["/"] = "/", b = "\b", f = "\f", n = "\n", r = "\r", t = "\t" }
+local TAB, LINE, RETURN, SPACE, QUOTE, COMMA, MINUS, COLON = 9, 10, 13, 32, 34, 44, 45, 58
+local ZERO, NINE, BACKSLASH, OPEN_LIST, CLOSE_LIST, OPEN, CLOSE = 48, 57, 92, 91, 93, 123, 125
 
 local function utf8(code)
   if code < 0x80 then return string.char(code) end
-  local bytes, first = {}, code < 0x800 and 0xc0 or code < 0x10000 and 0xe0 or 0xf0
+  local list, first = {}, code < 0x800 and 0xc0 or code < 0x10000 and 0xe0 or 0xf0
   local least = first == 0xc0 and 0x20 or first == 0xe0 and 0x10 or 0x08
   while code >= least do
-    table.insert(bytes, 1, string.char(0x80 + code % 64))
+    table.insert(list, 1, string.char(0x80 + code % 64))
     code = math.floor(code / 64)
   end
-  return string.char(first + code) .. table.concat(bytes)
+  return string.char(first + code) .. table.concat(list)
 end
 
 local function fail(at, what)
-  error({ at = at, what = what }, 0)
+  error({ at = at + 1, what = what }, 0)
 end
 
-local function skip_space(text, at)
-  if (text:byte(at) or 0) > 32 then return at end
-  return text:find("[^ \t\n\r]", at) or #text + 1
+local function skip_space(at)
+  local byte = bytes[at]
+  while byte == SPACE or byte == LINE or byte == RETURN or byte == TAB do
+    at = at + 1
+    byte = bytes[at]
+  end
+  return at
 end
 
 -- "\u00e9", or two of them that make one character (UTF-16).
-local function read_code(text, at)
-  local code = tonumber(text:match("^\\u(%x%x%x%x)", at) or fail(at, "an escape that JSON does not have"), 16)
+local function read_code(at)
+  local code = tonumber(text:match("^\\u(%x%x%x%x)", at + 1) or fail(at, "an escape that JSON does not have"), 16)
   if code < 0xd800 or code > 0xdfff then return utf8(code), at + 6 end
-  local low = tonumber(text:match("^\\u(%x%x%x%x)", at + 6) or "0", 16)
+  local low = tonumber(text:match("^\\u(%x%x%x%x)", at + 7) or "0", 16)
   if code > 0xdbff or low < 0xdc00 or low > 0xdfff then fail(at, "half of a surrogate pair") end
   return utf8(0x10000 + (code - 0xd800) * 0x400 + low - 0xdc00), at + 12
 end
 
-local function read_string(text, at)
-  local plain, after = text:match('^"([^%c"\\]*)"()', at)
-  if plain then return plain, after end
-  local parts, from = {}, at + 1
-  while true do
-    local stop = text:find('[%c"\\]', from)
-    local char = stop and text:sub(stop, stop)
-    if not stop or char:match("%c") and char ~= "\127" then fail(stop or #text + 1, "a string without an end") end
-    if char == "\127" then stop = stop + 1 end
-    parts[#parts + 1] = text:sub(from, stop - 1)
-    if char == '"' then return table.concat(parts), stop + 1 end
-    from = stop
-    if char == "\\" then
-      local short = UNESCAPED[text:sub(stop + 1, stop + 1)]
-      if short then
-        parts[#parts + 1], from = short, stop + 2
-      else
-        parts[#parts + 1], from = read_code(text, stop)
-      end
-    end
+-- The first byte from `at` on that ends a string or a stretch of it.
+local function find_end(at)
+  local byte = bytes[at]
+  while byte ~= QUOTE and byte ~= BACKSLASH and byte >= SPACE do
+    at = at + 1
+    byte = bytes[at]
   end
+  return at, byte
 end
 
-local function read_number(text, at)
-  local digits = text:match("^%-?%d+%.?%d*[eE]?[+-]?%d*", at)
+local function read_string(at)
+  local from = at + 1
+  local stop, byte = find_end(from)
+  if byte == QUOTE then return ffi.string(bytes + from, stop - from), stop + 1 end
+  local parts = {}
+  while byte ~= QUOTE do
+    if byte ~= BACKSLASH then fail(stop, "a string without an end") end
+    parts[#parts + 1] = ffi.string(bytes + from, stop - from)
+    local short = UNESCAPED[text:sub(stop + 2, stop + 2)]
+    if short then
+      parts[#parts + 1], from = short, stop + 2
+    else
+      parts[#parts + 1], from = read_code(stop)
+    end
+    stop, byte = find_end(from)
+  end
+  parts[#parts + 1] = ffi.string(bytes + from, stop - from)
+  return table.concat(parts), stop + 1
+end
+
+local MOST_DIGITS = 15 -- of a whole number that is exact however it is summed up
+
+local function read_number(at)
+  local whole, after = 0, at
+  while bytes[after] >= ZERO and bytes[after] <= NINE and after - at <= MOST_DIGITS do
+    whole = 10 * whole + (bytes[after] - ZERO)
+    after = after + 1
+  end
+  local ends = bytes[after] == COMMA or bytes[after] == CLOSE or bytes[after] == CLOSE_LIST
+  if ends and after > at and after - at <= MOST_DIGITS and (bytes[at] ~= ZERO or after == at + 1) then
+    return whole, after
+  end
+  local digits = text:match("^%-?%d+%.?%d*[eE]?[+-]?%d*", at + 1)
   local number = digits and not digits:match("^%-?0%d") and not digits:match("%.$") and not digits:match("%.[eE]")
     and tonumber(digits)
   if not number then fail(at, "a value that JSON does not have") end
   return number, at + #digits
 end
 
-local function read_list(text, at, close, read_item)
-  local item = skip_space(text, at + 1)
-  if text:sub(item, item) == close then return item + 1 end
-  while true do
-    local after = skip_space(text, read_item(skip_space(text, item)))
-    local char = text:sub(after, after)
-    if char == close then return after + 1 end
-    if char ~= "," then fail(after, ("neither a comma nor %s"):format(close)) end
-    item = after + 1
-  end
+-- Whether a list goes on after an item, and where.
+local function goes_on(at, close)
+  at = skip_space(at)
+  if bytes[at] == COMMA then return true, skip_space(at + 1) end
+  if bytes[at] ~= close then fail(at, ("neither a comma nor %s"):format(string.char(close))) end
+  return false, at + 1
 end
 
-local function read_array(text, at)
-  local array, n = {}, 0
-  local after = read_list(text, at, "]", function(from)
-    local next_at
+local function read_array(at)
+  local array, n, more = {}, 0, true
+  at = skip_space(at + 1)
+  if bytes[at] == CLOSE_LIST then return array, at + 1 end
+  while more do
     n = n + 1
-    array[n], next_at = read_value(text, from)
-    return next_at
-  end)
-  return array, after
+    array[n], at = read_value(at)
+    more, at = goes_on(at, CLOSE_LIST)
+  end
+  return array, at
 end
 
-local function read_object(text, at)
-  local object = {}
-  local after = read_list(text, at, "}", function(from)
-    if text:sub(from, from) ~= '"' then fail(from, "a key without quotes") end
-    local key, colon = read_string(text, from)
-    colon = skip_space(text, colon)
-    if text:sub(colon, colon) ~= ":" then fail(colon, "no colon after a key") end
-    local next_at
-    object[key], next_at = read_value(text, skip_space(text, colon + 1))
-    return next_at
-  end)
-  return object, after
+local function read_object(at)
+  local object, more = {}, true
+  at = skip_space(at + 1)
+  if bytes[at] == CLOSE then return object, at + 1 end
+  while more do
+    if bytes[at] ~= QUOTE then fail(at, "a key without quotes") end
+    local key, after = read_string(at)
+    at = skip_space(after)
+    if bytes[at] ~= COLON then fail(at, "no colon after a key") end
+    object[key], at = read_value(skip_space(at + 1))
+    more, at = goes_on(at, CLOSE)
+  end
+  return object, at
 end
 
 local WORDS = { t = { "true", true }, f = { "false", false }, n = { "null", nil } }
 
-function read_value(text, at)
-  local char = text:sub(at, at)
-  if char == "{" then return read_object(text, at) end
-  if char == "[" then return read_array(text, at) end
-  if char == '"' then return read_string(text, at) end
-  local word = WORDS[char]
-  if word and text:sub(at, at + #word[1] - 1) == word[1] then return word[2], at + #word[1] end
-  return read_number(text, at)
+function read_value(at)
+  local byte = bytes[at]
+  if byte == QUOTE then return read_string(at) end
+  if byte == OPEN then return read_object(at) end
+  if byte == OPEN_LIST then return read_array(at) end
+  if byte == MINUS or byte >= ZERO and byte <= NINE then return read_number(at) end
+  local word = WORDS[string.char(byte)]
+  if not word or text:sub(at + 1, at + #word[1]) ~= word[1] then fail(at, "a value that JSON does not have") end
+  return word[2], at + #word[1]
+end
+
+local function read_whole()
+  local value, after = read_value(skip_space(0))
+  if skip_space(after) < size then fail(after, "text after the end") end
+  return value
 end
 
 ---The value of a JSON text. null is nil: it leaves its key out.
----@param text string
+---@param given string
 ---@return any value nil when the text is not JSON
 ---@return string? why "byte 12: neither a comma nor }"
-function json.decode(text)
-  local ok, value, after = pcall(function() return read_value(text, skip_space(text, 1)) end)
-  if not ok and type(value) ~= "table" then error(value, 0) end
-  if ok and skip_space(text, after) <= #text then ok, value = false, { at = after, what = "text after the end" } end
-  if not ok then return nil, ("byte %d: %s"):format(value.at, value.what) end
-  return value
+function json.decode(given)
+  text, bytes, size = given, ffi.cast("const uint8_t *", given), #given
+  local ok, value = pcall(read_whole)
+  text, bytes = nil, nil
+  if ok then return value end
+  if type(value) ~= "table" then error(value, 0) end
+  return nil, ("byte %d: %s"):format(value.at, value.what)
 end
 
 return json

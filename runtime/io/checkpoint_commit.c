@@ -20,6 +20,7 @@
 #include "base/text.h"
 #include "base/xxh3.h"
 #include "io/file.h"
+#include "io/file_read.h"
 #include "io/safetensors.h"
 
 /* The manifest's own checksum is its last entry, over all bytes before it. */
@@ -42,19 +43,13 @@ static int sync_parent(const char *path) {
 
 /* ---- text files ---- */
 
-static int read_text(const char *path, ms_text *text) {
-  int fd;
+static int append_file(const char *path, ms_text *text) {
+  char *data = NULL;
   int64_t bytes;
-  MS_TRY(ms_st_open_file(path, &fd, &bytes));
-  char *data = ms_calloc(bytes + 1, 1);
-  int rc = data ? ms_st_read_at(path, fd, 0, bytes, data) : MS_ENOMEM;
-  close(fd);
-  if (!rc) {
-    ms_text_append(text, "%s", data);
-    rc = ms_text_status(text);
-  }
+  MS_TRY(ms_file_read_whole(path, &data, &bytes));
+  ms_text_append(text, "%s", data);
   free(data);
-  return rc;
+  return ms_text_status(text);
 }
 
 static uint64_t checksum(const char *text, size_t bytes) { return XXH3_64bits(text, bytes); }
@@ -97,7 +92,7 @@ static int write_manifest(const ms_commit *c) {
   for (int writer = 0; !rc && writer < c->writers; writer++) {
     char *part = part_path(c, writer);
     if (writer) ms_text_append(&text, ",");
-    rc = part ? read_text(part, &text) : MS_ENOMEM;
+    rc = part ? append_file(part, &text) : MS_ENOMEM;
     free(part);
   }
   ms_text_append(&text, "]");
@@ -143,22 +138,21 @@ int ms_commit_run(const ms_commit *c) {
 
 int ms_checkpoint_manifest(const char *folder, char **out) {
   char *path = join(folder, MS_MANIFEST);
-  ms_text text = {0};
-  int rc = path ? read_text(path, &text) : MS_ENOMEM;
+  char *text = NULL;
+  int64_t bytes;
+  int rc = path ? ms_file_read_whole(path, &text, &bytes) : MS_ENOMEM;
   if (!rc) {
-    size_t sealed = text.length > SEAL_BYTES ? text.length - SEAL_BYTES : 0;
+    size_t sealed = bytes > SEAL_BYTES ? (size_t)(bytes - SEAL_BYTES) : 0;
     char seal[SEAL_BYTES + 1];
-    snprintf(seal, sizeof seal, SEAL "%016llx\"}\n", (unsigned long long)checksum(text.data, sealed));
-    if (!sealed || strcmp(text.data + sealed, seal))
+    snprintf(seal, sizeof seal, SEAL "%016llx\"}\n", (unsigned long long)checksum(text, sealed));
+    if (!sealed || strcmp(text + sealed, seal))
       rc = MS_FAIL(MS_EIO, "%s: its checksum is not that of its text: the file is damaged", path);
   }
   free(path);
-  if (rc) ms_text_free(&text);
-  else *out = text.data;
+  if (rc) free(text);
+  else *out = text;
   return rc;
 }
-
-void ms_checkpoint_manifest_free(char *text) { free(text); }
 
 /* ---- folders ---- */
 

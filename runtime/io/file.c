@@ -111,6 +111,8 @@ ssize_t ms_file_pwrite(int fd, const void *data, size_t bytes, int64_t at) {
   return pwrite(fd, data, what == SHORT && bytes > 1 ? bytes / 2 : bytes, at);
 }
 
+void ms_file_begin_sync(int fd) { sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WRITE); }
+
 int ms_file_sync(int fd) { return failing(OP_SYNC) ? -1 : fsync(fd); }
 int ms_file_rename(const char *from, const char *to) { return failing(OP_RENAME) ? -1 : rename(from, to); }
 int ms_file_mkdir(const char *path) { return failing(OP_MKDIR) ? -1 : mkdir(path, 0777); }

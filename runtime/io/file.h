@@ -13,6 +13,9 @@
 int ms_file_open(const char *path, int flags, int mode);
 ssize_t ms_file_pwrite(int fd, const void *data, size_t bytes, int64_t at);
 int ms_file_sync(int fd);
+/* Lets the disk begin with what was written so far, so that the fsync that must follow finds little left to do, which is half
+** of the time of both. A hint: what goes wrong with it, that fsync tells. */
+void ms_file_begin_sync(int fd);
 int ms_file_rename(const char *from, const char *to);
 int ms_file_mkdir(const char *path);
 int ms_file_unlink(const char *path);

@@ -65,9 +65,4 @@ char *ms_st_beside(const char *path, const char *name);
 /* What was declared as the i-th tensor of a file that is being written; offset is not told. */
 int ms_st_declared(const ms_safetensors_writer *writer, int i, ms_safetensors_tensor *tensor);
 
-/* Opens an ordinary file for reading and tells its size. A path that is not there is MS_EINVAL. */
-int ms_st_open_file(const char *path, int *fd, int64_t *bytes);
-/* Reads exactly [at, at + bytes). */
-int ms_st_read_at(const char *path, int fd, int64_t at, int64_t bytes, void *out);
-
 #endif

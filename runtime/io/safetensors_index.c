@@ -4,6 +4,7 @@
 ** the folder is refused.
 */
 #include "base/error.h"
+#include "io/file_read.h"
 #include "io/safetensors.h"
 
 #include <dirent.h>
@@ -136,12 +137,12 @@ int ms_st_index_read(const char *path, ms_st_index *index) {
   int fd;
   int64_t bytes;
   char *text = NULL;
-  MS_TRY(ms_st_open_file(path, &fd, &bytes));
+  MS_TRY(ms_file_open_regular(path, &fd, &bytes));
   int rc = bytes <= MS_ST_MAX_HEADER ? MS_OK
                                      : MS_FAIL(MS_EINVAL, "%s: index of %lld bytes: it must have at most %d", path,
                                                (long long)bytes, MS_ST_MAX_HEADER);
   if (!rc && !(text = ms_calloc(bytes, 1))) rc = MS_ENOMEM;
-  if (!rc) rc = ms_st_read_at(path, fd, 0, bytes, text);
+  if (!rc) rc = ms_file_read_at(path, fd, 0, bytes, text);
   if (!rc) rc = ms_st_index_parse(path, text, bytes, index);
   free(text);
   close(fd);

@@ -5,15 +5,14 @@
 */
 #include "base/error.h"
 #include "base/xxh3.h"
+#include "io/file_read.h"
 #include "io/safetensors.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct st_file {
@@ -47,50 +46,14 @@ struct ms_safetensors {
 
 /* ---- files ---- */
 
-int ms_st_open_file(const char *path, int *fd, int64_t *bytes) {
-  struct stat about;
-  int opened = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer would wait for one */
-  if (opened < 0) {
-    int missing = errno == ENOENT || errno == ENOTDIR;
-    return MS_FAIL(missing ? MS_EINVAL : MS_EIO, "%s: %s", path, strerror(errno));
-  }
-  if (fstat(opened, &about)) {
-    int rc = MS_FAIL(MS_EIO, "%s: %s", path, strerror(errno));
-    close(opened);
-    return rc;
-  }
-  if (!S_ISREG(about.st_mode)) {
-    close(opened);
-    return MS_FAIL(MS_EINVAL, "%s: it is %s: name an ordinary file", path,
-                   S_ISDIR(about.st_mode) ? "a folder" : "a pipe or a device");
-  }
-  *fd = opened;
-  *bytes = about.st_size;
-  return MS_OK;
-}
-
-int ms_st_read_at(const char *path, int fd, int64_t at, int64_t bytes, void *out) {
-  uint8_t *to = out;
-  while (bytes > 0) {
-    ssize_t got = pread(fd, to, (size_t)bytes, at);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return MS_FAIL(MS_EIO, "%s: reading at byte %lld: %s", path, (long long)at, strerror(errno));
-    if (!got) return MS_FAIL(MS_EIO, "%s: it ends at byte %lld: it was cut while it was open", path, (long long)at);
-    to += got;
-    at += got;
-    bytes -= got;
-  }
-  return MS_OK;
-}
-
 static int read_header(st_file *file) {
   uint8_t prefix[MS_ST_PREFIX] = {0};
   int64_t length;
-  if (file->bytes >= MS_ST_PREFIX) MS_TRY(ms_st_read_at(file->path, file->fd, 0, MS_ST_PREFIX, prefix));
+  if (file->bytes >= MS_ST_PREFIX) MS_TRY(ms_file_read_at(file->path, file->fd, 0, MS_ST_PREFIX, prefix));
   MS_TRY(ms_st_header_length(file->path, prefix, file->bytes, &length));
   char *text = ms_calloc(length, 1);
   if (!text) return MS_ENOMEM;
-  int rc = ms_st_read_at(file->path, file->fd, MS_ST_PREFIX, length, text);
+  int rc = ms_file_read_at(file->path, file->fd, MS_ST_PREFIX, length, text);
   if (!rc) rc = ms_st_header_parse(file->path, text, length, file->bytes, &file->header);
   free(text);
   return rc;
@@ -101,7 +64,7 @@ static int add_file(ms_safetensors *st, char *path, const char *name) {
   st_file *file = &st->file[st->files++];
   *file = (st_file){.path = path, .name = name, .fd = -1};
   if (!path) return MS_ENOMEM;
-  MS_TRY(ms_st_open_file(path, &file->fd, &file->bytes));
+  MS_TRY(ms_file_open_regular(path, &file->fd, &file->bytes));
   MS_TRY(read_header(file));
   void *map = mmap(NULL, (size_t)file->bytes, PROT_READ, MAP_SHARED, file->fd, 0);
   if (map == MAP_FAILED)
@@ -267,7 +230,7 @@ int ms_safetensors_read(const ms_safetensors *st, int i, int64_t first, int64_t 
   if (first < 0 || bytes < 0 || first > t->bytes || bytes > t->bytes - first)
     return MS_FAIL(MS_EINVAL, "%s: tensor %s: reading %lld bytes from byte %lld: it has %lld", t->file,
                    ms_st_quote(t->name, quoted), (long long)bytes, (long long)first, (long long)t->bytes);
-  return ms_st_read_at(t->file, st->place[i].file->fd, t->offset + first, bytes, out);
+  return ms_file_read_at(t->file, st->place[i].file->fd, t->offset + first, bytes, out);
 }
 
 int ms_safetensors_checksum_range(const ms_safetensors *st, int i, int64_t first, int64_t bytes, char *hex) {

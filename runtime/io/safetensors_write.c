@@ -25,8 +25,9 @@ typedef struct declared {
 struct ms_safetensors_writer {
   char *path, *written_as;
   int fd, atomic, sync;
-  int created; /* 1: there is a file of ours under written_as */
-  int failed;  /* 1: a write failed, and its bytes are not there */
+  int created;     /* 1: there is a file of ours under written_as */
+  int failed;      /* 1: a write failed, and its bytes are not there */
+  int64_t waiting; /* bytes that were put since the disk was told to begin */
   declared *tensor;
   const declared **order; /* as the data lies in the file */
   int n;
@@ -265,6 +266,15 @@ int ms_st_declared(const ms_safetensors_writer *w, int i, ms_safetensors_tensor 
   return MS_OK;
 }
 
+/* The disk writes while the rest is put. */
+static void begin_sync(ms_safetensors_writer *w, int64_t bytes) {
+  enum { STRETCH = 4 << 20 };
+  w->waiting += bytes;
+  if (!w->sync || w->waiting < STRETCH) return;
+  ms_file_begin_sync(w->fd);
+  w->waiting = 0;
+}
+
 int ms_safetensors_put(ms_safetensors_writer *w, int i, int64_t first, int64_t bytes, const void *data) {
   char quoted[MS_ST_QUOTED];
   int taken;
@@ -280,6 +290,7 @@ int ms_safetensors_put(ms_safetensors_writer *w, int i, int64_t first, int64_t b
                    ms_st_quote(t->name, quoted), (long long)first, (long long)(first + bytes));
   int rc = ms_file_write_at(w->written_as, w->fd, w->data_at + t->offset + first, bytes, data);
   if (rc) w->failed = 1;
+  else begin_sync(w, bytes);
   return rc;
 }
 

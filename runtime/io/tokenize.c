@@ -7,6 +7,7 @@
 */
 #include "base/cores.h"
 #include "base/error.h"
+#include "io/file_read.h"
 #include "io/safetensors.h"
 #include "io/token_file.h"
 #include "io/tokenizer.h"
@@ -161,7 +162,7 @@ static int tokenize_mapped(work *w, const ms_tokenize_config *config) {
 static int tokenize_file(work *w, const ms_tokenize_config *config) {
   int fd, rc;
   int64_t bytes;
-  MS_TRY(ms_st_open_file(w->path, &fd, &bytes));
+  MS_TRY(ms_file_open_regular(w->path, &fd, &bytes));
   void *map = bytes ? mmap(NULL, (size_t)bytes, PROT_READ, MAP_PRIVATE, fd, 0) : NULL;
   rc = map == MAP_FAILED ? MS_FAIL(MS_EIO, "%s: mapping %lld bytes: %s", w->path, (long long)bytes, strerror(errno))
                          : MS_OK;

@@ -5,6 +5,7 @@
 ** token), decoder and post_processor (nothing is put around a text unless it is asked for).
 */
 #include "base/error.h"
+#include "io/file_read.h"
 #include "io/safetensors.h"
 #include "io/tokenizer.h"
 
@@ -286,7 +287,7 @@ int ms_tokenizer_parse(const char *path, const char *text, int64_t length, ms_to
 static int read_file(const char *path, ms_tokenizer **tokenizer) {
   int fd;
   int64_t bytes;
-  MS_TRY(ms_st_open_file(path, &fd, &bytes));
+  MS_TRY(ms_file_open_regular(path, &fd, &bytes));
   char *text = NULL;
   int rc = MS_OK;
   if (bytes > MOST_BYTES) {
@@ -294,7 +295,7 @@ static int read_file(const char *path, ms_tokenizer **tokenizer) {
   } else if (!(text = ms_calloc(bytes, 1))) {
     rc = MS_ENOMEM;
   } else {
-    rc = ms_st_read_at(path, fd, 0, bytes, text);
+    rc = ms_file_read_at(path, fd, 0, bytes, text);
   }
   close(fd);
   if (!rc) rc = ms_tokenizer_parse(path, text, bytes, tokenizer);

@@ -5,6 +5,7 @@
 ** read. One that was replaced by another of its name is no matter: what is mapped stays.
 */
 #include "base/error.h"
+#include "io/file_read.h"
 #include "io/safetensors.h"
 #include "io/token_file.h"
 
@@ -35,7 +36,7 @@ struct ms_tokens {
 
 static int check_header(mapped *file, int fd, int64_t *tokens, int64_t *data_at) {
   uint8_t header[MS_TOKEN_HEADER_BYTES] = {0};
-  if (file->bytes >= (int64_t)sizeof header) MS_TRY(ms_st_read_at(file->path, fd, 0, sizeof header, header));
+  if (file->bytes >= (int64_t)sizeof header) MS_TRY(ms_file_read_at(file->path, fd, 0, sizeof header, header));
   MS_TRY(ms_token_header_check(file->path, header, file->bytes, &file->width, tokens));
   *data_at = MS_TOKEN_HEADER_BYTES;
   return MS_OK;
@@ -63,7 +64,7 @@ static int map_file(mapped *file, const char *path, int kind, int64_t first) {
   int fd;
   file->first = file->after = first;
   if (!(file->path = ms_strdup(path))) return MS_ENOMEM;
-  MS_TRY(ms_st_open_file(path, &fd, &file->bytes));
+  MS_TRY(ms_file_open_regular(path, &fd, &file->bytes));
   int rc = map_open_file(file, fd, kind);
   close(fd);
   return rc;

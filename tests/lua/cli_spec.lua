@@ -109,7 +109,7 @@ describe("moonshard", function()
     refused(2, { "run", TOY, "-n", "2", "mesh=-1,-1" }, "-1")
     refused(2, { "run", "recipes/quickstart.lua", "-n", "4", "files=/nowhere" }, "/nowhere: No such file")
     refused(2, { "run", "recipes/quickstart.lua", "-n", "4", "files=/dev/null", "seq=256" }, "/dev/null",
-      "name an ordinary file")
+      "not a regular file but a pipe or a device")
     refused(2, { "run", "recipes/quickstart.lua", "-n", "4", "files=recipes/toy_hsdp.lua", "seq=4096" },
       "at least 81,921 bytes")
     refused(2, { "run", TOY, "-n", "4", "--metrics", "/nowhere/m.jsonl" }, "/nowhere/m.jsonl: No such file")

@@ -4,6 +4,7 @@
 local ffi = require("ffi")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
+local input_file = require("moonshard.input_file")
 local C, check = engine.C, engine.check
 
 ffi.cdef [[
@@ -11,7 +12,6 @@ typedef struct { uint64_t inode, next; uint16_t bytes; uint8_t kind; char name[2
 void *opendir(const char *path);
 ms_lua_dirent *readdir(void *folder);
 int closedir(void *folder);
-int access(const char *path, int mode);
 int getpid(void);
 ]]
 
@@ -38,7 +38,7 @@ end
 ---Whether a folder is a checkpoint.
 ---@param path string
 ---@return boolean
-function folder.is_checkpoint(path) return ffi.C.access(path .. MANIFEST, 0) == 0 end
+function folder.is_checkpoint(path) return input_file.exists(path .. MANIFEST) end
 
 ---The path of a step's checkpoint.
 ---@param root string
@@ -110,7 +110,7 @@ end
 ---Removes a folder that was prepared, with what is in it.
 ---@param unfinished string
 function folder.discard(unfinished)
-  if ffi.C.access(unfinished, 0) == 0 then check(C.ms_checkpoint_remove(unfinished)) end
+  if input_file.exists(unfinished) then check(C.ms_checkpoint_remove(unfinished)) end
 end
 
 return folder

@@ -83,7 +83,7 @@ function manifest.read(path)
   local out = ffi.new("char *[1]")
   check(C.ms_checkpoint_manifest(path, out))
   local text = ffi.string(out[0])
-  C.ms_checkpoint_manifest_free(out[0])
+  C.ms_file_text_free(out[0])
   local read, why = json.decode(text)
   if type(read) ~= "table" or read.format ~= FORMAT then
     errors.invalid("%s/manifest.json: it is not of a checkpoint%s", path, why and ": " .. why or "")

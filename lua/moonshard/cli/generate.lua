@@ -3,6 +3,7 @@
 
 local command_line = require("moonshard.cli.command_line")
 local errors = require("moonshard.error")
+local input_file = require("moonshard.input_file")
 local leave = require("moonshard.leave")
 local nodes = require("moonshard.cli.nodes")
 local recipe = require("moonshard.cli.recipe")
@@ -28,12 +29,6 @@ local OPTIONS = {
 }
 for option, row in pairs(nodes.OPTIONS) do OPTIONS[option] = row end
 
-local function exists(path)
-  local file = io.open(path, "rb")
-  if file then file:close() end
-  return file ~= nil
-end
-
 -- What ms.generate is asked for.
 local function asked(line, tokenizer)
   return {
@@ -58,7 +53,7 @@ local function for_folder(line)
       units = { ms.re[[^layers\.\d+$]] },
       mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" },
     })
-    local own = exists(line.recipe .. "/tokenizer.json") and line.recipe or nil
+    local own = input_file.exists(line.recipe .. "/tokenizer.json") and line.recipe or nil
     print_text(line, model, line.tokenizer or own)
   end
 end
@@ -83,7 +78,7 @@ local function for_recipe(line)
   end
 end
 
-local function is_folder(path) return exists(path .. "/config.json") end
+local function is_folder(path) return input_file.exists(path .. "/config.json") end
 
 ---@param arguments string[] without "generate"
 ---@return integer exit status

@@ -1,6 +1,7 @@
 -- A folder's config.json: which family it is, and the options of our model that it asks for.
 
 local errors = require("moonshard.error")
+local input_file = require("moonshard.input_file")
 local json = require("moonshard.json")
 local options = require("moonshard.options")
 
@@ -35,11 +36,7 @@ end
 ---@return string path
 function config.read(folder)
   local path = folder:gsub("/+$", "") .. "/config.json"
-  local file, why = io.open(path, "rb")
-  if not file then errors.invalid("%s: a folder of Hugging Face's layout has a config.json", why) end
-  local text, refused = file:read("*a")
-  file:close()
-  if refused then errors.invalid("%s: %s", path, refused) end
+  local text = input_file.read(path, "a folder of Hugging Face's layout has a config.json")
   if text == "" then errors.invalid("%s: it is empty", path) end
   local decoded, problem = json.decode(text)
   if type(decoded) ~= "table" or decoded[1] ~= nil then

@@ -5,6 +5,7 @@
 
 local config = require("moonshard.huggingface.config")
 local errors = require("moonshard.error")
+local input_file = require("moonshard.input_file")
 local json = require("moonshard.json")
 local options = require("moonshard.options")
 local output_file = require("moonshard.output_file")
@@ -136,9 +137,7 @@ end
 local function check_folder(folder)
   output_file.make_folders(folder .. "/")
   for _, name in ipairs({ "config.json", "model.safetensors", "model.safetensors.index.json" }) do
-    local file = io.open(folder .. "/" .. name)
-    if file then
-      file:close()
+    if input_file.exists(folder .. "/" .. name) then
       errors.invalid("%s/%s is there already: save into a folder of its own", folder, name)
     end
   end

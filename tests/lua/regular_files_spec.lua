@@ -1,0 +1,78 @@
+-- What stands where a file of a model, a checkpoint or data should be, and is none: a pipe that nobody writes, a
+-- folder, a device without an end. It is refused by name, and never waited for.
+
+local ffi = require("ffi")
+local fixture = require("lua.fixture")
+local huggingface = require("lua.huggingface")
+local ms = require("moonshard")
+
+ffi.cdef "unsigned alarm(unsigned seconds);"
+
+local PATIENCE = 60 -- seconds after which a reader that waits ends these specs
+
+local KINDS = {
+  { "a pipe", "mkfifo '%s'", "not a regular file but a pipe or a device" },
+  { "a folder", "mkdir '%s'", "not a regular file but a folder" },
+  { "a device", "ln -s /dev/zero '%s'", "not a regular file but a pipe or a device" },
+}
+
+local function copy_of(fixture_name)
+  local folder = huggingface.new_folder()
+  os.execute(("cp -r '%s%s' '%s'"):format(huggingface.FIXTURES, fixture_name, folder))
+  return folder
+end
+
+-- A checkpoint that reads as far as its list of files.
+local function checkpoint()
+  local folder = huggingface.new_folder()
+  os.execute("mkdir " .. folder)
+  local train = ms.trainer {
+    model = ms.nn.linear(4, 2), optimizer = ms.optim.sgd { lr = 1 }, loss = ms.loss.mse,
+  }
+  return ms.checkpoint.save(train, folder)
+end
+
+-- What reads `name` of a folder that `make` gives.
+local READERS = {
+  { "config.json", copy_of, "gpt2", ms.huggingface.model },
+  { "model.safetensors", copy_of, "gpt2", ms.huggingface.model },
+  { "tokenizer.json", copy_of, "gpt2", ms.tokenizer },
+  { "manifest.json", checkpoint, nil, ms.checkpoint.open },
+  { "rank-00000.safetensors", checkpoint, nil, function(path) ms.checkpoint.open(path):verify() end,
+    { ["a folder"] = "this folder holds no model.safetensors" } },
+  { "model.safetensors.index.json", copy_of, "gpt2", function(folder)
+    os.remove(folder .. "/model.safetensors")
+    ms.safetensors.open(folder)
+  end },
+  { "part.safetensors", copy_of, "gpt2", function(folder)
+    os.remove(folder .. "/model.safetensors")
+    huggingface.write_file(folder .. "/model.safetensors.index.json", '{"weight_map":{"x":"part.safetensors"}}')
+    ms.safetensors.open(folder)
+  end },
+  { "tokens.bin", copy_of, "gpt2", function(folder)
+    ms.data.tokens { files = folder .. "/tokens.bin", seq = 4, batch = 1 }
+  end, { ["a folder"] = "it holds no" } },
+}
+
+describe("a file that is none", function()
+  setup(function() ffi.C.alarm(PATIENCE) end)
+  teardown(function()
+    ffi.C.alarm(0)
+    huggingface.clear()
+  end)
+
+  for _, reader in ipairs(READERS) do
+    local name, make, from, call, other = unpack(reader)
+    it("K6 K7 is refused in the place of " .. name, function()
+      for _, kind in ipairs(KINDS) do
+        local folder = make(from)
+        local path = folder .. "/" .. name
+        os.remove(path)
+        assert(os.execute(kind[2]:format(path)) == 0)
+        local message = fixture.message(call, folder)
+        assert.truthy(message:find(path, 1, true), message)
+        assert.truthy(message:find(other and other[kind[1]] or kind[3], 1, true), message)
+      end
+    end)
+  end
+end)
