@@ -2,8 +2,7 @@
 ** although nothing of the results is left when backward begins.
 */
 #include "tests/c/graph_case.h"
-#include "tests/c/graph_interpreter.h"
-#include "tests/c/graph_models.h"
+#include "tests/c/graph_model_run.h"
 
 static int f32(int ndim, const int64_t *dims) { return param(&f, MS_F32, ndim, dims); }
 
@@ -85,18 +84,6 @@ static void nothing_is_made_that_nobody_reads(void **state) {
 
 /* ---- whole models ------------------------------------------------------------------------------------------------ */
 
-static const model_shape gpt = {
-    .batch = 2, .seq = 12, .vocab = 17, .dim = 32, .heads = 4, .kv_heads = 4, .hidden = 64, .layers = 2};
-static const model_shape llama = {
-    .batch = 2, .seq = 12, .vocab = 17, .dim = 32, .heads = 4, .kv_heads = 2, .hidden = 48, .layers = 2};
-
-typedef void (*model_fn)(fixture *, const model_shape *);
-
-typedef struct run {
-  fixture f;
-  interpreter it;
-} run;
-
 static void run_start(run *r, model_fn model, const model_shape *shape, int again, int regions) {
   fixture_start(&r->f);
   ms_graph *g = r->f.graph;
@@ -108,14 +95,7 @@ static void run_start(run *r, model_fn model, const model_shape *shape, int agai
   if (again) must(ms_graph_rematerialize(g));
   must(ms_graph_insert_recomputation(g));
   must(ms_graph_prune(g));
-  assert_well_formed(g);
-  interpreter_start(&r->it, g);
-  for (int v = 0; v < g->n_values; v++) {
-    const ms_value *value = &g->values[v];
-    int vector = value->info.ndim == 1;
-    if (value->kind == MS_VALUE_PARAM) interpreter_draw(&r->it, v, (uint64_t)value->param, vector ? 0.5 : 0, 0.2);
-    if (value->kind == MS_VALUE_INPUT) interpreter_draw_integers(&r->it, v, value->name[1], (int)shape->vocab);
-  }
+  run_draw(r, shape);
   interpreter_run(&r->it, 0, interpreter_forward_end(&r->it));
 }
 
@@ -145,10 +125,8 @@ static void compare(model_fn model, model_shape shape, int regions) {
     assert_memory_equal(again.it.data[a], kept.it.data[b],
                         (size_t)(interpreter_numel(&kept.it, b) * ms_dtype_size(dtype_of(&kept.f, b))));
   }
-  interpreter_end(&kept.it);
-  interpreter_end(&again.it);
-  fixture_end(&kept.f);
-  fixture_end(&again.f);
+  run_end(&kept);
+  run_end(&again);
 }
 
 static void models_keep_their_bits(void **state) {

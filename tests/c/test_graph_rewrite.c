@@ -2,8 +2,7 @@
 ** and gradients as the model as written.
 */
 #include "tests/c/graph_case.h"
-#include "tests/c/graph_interpreter.h"
-#include "tests/c/graph_models.h"
+#include "tests/c/graph_model_run.h"
 
 static void rewrite(int evaluate) {
   must(ms_graph_rewrite(f.graph, evaluate));
@@ -247,18 +246,6 @@ static void slices_that_overlap_or_leave_gaps_are_added(void **state) {
 
 /* ---- fused and unfused agree ------------------------------------------------------------------------------------------- */
 
-static const model_shape gpt = {
-    .batch = 2, .seq = 12, .vocab = 17, .dim = 32, .heads = 4, .kv_heads = 4, .hidden = 64, .layers = 2};
-static const model_shape llama = {
-    .batch = 2, .seq = 12, .vocab = 17, .dim = 32, .heads = 4, .kv_heads = 2, .hidden = 48, .layers = 2};
-
-typedef void (*model_fn)(fixture *, const model_shape *);
-
-typedef struct run {
-  fixture f;
-  interpreter it;
-} run;
-
 enum { AS_WRITTEN = 0, FUSED = 1 };
 
 /* Builds, compiles as training or evaluation, and runs; parameters depend only on their index. */
@@ -270,20 +257,8 @@ static void run_start(run *r, model_fn model, model_shape shape, int fused, int 
   else must(ms_graph_pass_identities(g, evaluate));
   if (!evaluate) must(ms_graph_differentiate(g));
   if (!evaluate && fused) must(ms_graph_rewrite_backward(g));
-  assert_well_formed(g);
-  interpreter_start(&r->it, g);
-  for (int v = 0; v < g->n_values; v++) {
-    const ms_value *value = &g->values[v];
-    int vector = value->info.ndim == 1;
-    if (value->kind == MS_VALUE_PARAM) interpreter_draw(&r->it, v, (uint64_t)value->param, vector ? 0.5 : 0, 0.2);
-    if (value->kind == MS_VALUE_INPUT) interpreter_draw_integers(&r->it, v, value->name[1], (int)shape.vocab);
-  }
+  run_draw(r, &shape);
   interpreter_run(&r->it, 0, g->n_nodes);
-}
-
-static void run_end(run *r) {
-  interpreter_end(&r->it);
-  fixture_end(&r->f);
 }
 
 static void compare_training(model_fn model, model_shape shape, double tolerance) {

@@ -7,7 +7,7 @@ local permutation = require("moonshard.permutation")
 local random = require("moonshard.data.random")
 local sampler = require("moonshard.data.sampler")
 local text = require("moonshard.data.text")
-local world = require("moonshard.world")
+local fixture = require("lua.fixture")
 
 local paths = {}
 
@@ -27,18 +27,6 @@ local function numbered(count)
   return table.concat(parts)
 end
 
--- As if this process were another rank.
-local function as_rank(rank, size, action)
-  local old_rank, old_size = world.rank, world.size
-  rawset(world, "rank", rank)
-  rawset(world, "size", size)
-  local ok, result = pcall(action)
-  rawset(world, "rank", old_rank)
-  rawset(world, "size", old_size)
-  if not ok then error(result, 0) end
-  return result
-end
-
 local function row(array, index)
   local length = array.shape[2]
   local bytes = {}
@@ -50,7 +38,7 @@ end
 local function global_order(size, per_step, steps, options)
   local order = {}
   for rank = 0, size - 1 do
-    as_rank(rank, size, function()
+    fixture.as_rank(rank, size, function()
       options.batch, options.global_batch = nil, per_step
       local data = text(options)
       for step, batch in data:batches(steps) do
@@ -189,7 +177,7 @@ describe("data", function()
     for _, ranks in ipairs({ 1, 2 }) do
       local found = {}
       for rank = 0, ranks - 1 do
-        as_rank(rank, ranks, function()
+        fixture.as_rank(rank, ranks, function()
           options.batch = 2 / ranks
           local resumed = text(options)
           resumed:load_state(state)

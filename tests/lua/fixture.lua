@@ -2,6 +2,7 @@
 
 local ms = require("moonshard")
 local engine = require("moonshard.ffi")
+local world = require("moonshard.world")
 
 local fixture = {}
 
@@ -41,6 +42,18 @@ function fixture.summary(graph)
   engine.check(C.ms_plan_summarize(plan[0], summary))
   C.ms_plan_free(plan[0])
   return summary
+end
+
+-- Acts as if this process were another rank. Returns what action returns.
+function fixture.as_rank(rank, size, action)
+  local old_rank, old_size = world.rank, world.size
+  rawset(world, "rank", rank)
+  rawset(world, "size", size)
+  local ok, result = pcall(action)
+  rawset(world, "rank", old_rank)
+  rawset(world, "size", old_size)
+  if not ok then error(result, 0) end
+  return result
 end
 
 return fixture

@@ -3,7 +3,7 @@
 local ffi = require("ffi")
 local errors = require("moonshard.error")
 local tokens = require("moonshard.data.tokens")
-local world = require("moonshard.world")
+local fixture = require("lua.fixture")
 
 local folder
 
@@ -22,17 +22,6 @@ local function write(name, count, first, magic)
     ffi.string(values, ffi.sizeof(values)))
   file:close()
   return path
-end
-
-local function as_rank(rank, size, action)
-  local old_rank, old_size = world.rank, world.size
-  rawset(world, "rank", rank)
-  rawset(world, "size", size)
-  local ok, result = pcall(action)
-  rawset(world, "rank", old_rank)
-  rawset(world, "size", old_size)
-  if not ok then error(result, 0) end
-  return result
 end
 
 local function refused(options)
@@ -92,7 +81,7 @@ describe("token files", function()
     for _, size in ipairs({ 2, 3, 4 }) do
       local merged, states = {}, {}
       for rank = 0, size - 1 do
-        as_rank(rank, size, function()
+        fixture.as_rank(rank, size, function()
           local data, step = tokens(options), 0
           for _, batch in data:batches(19) do
             for row = 0, 12 / size - 1 do
