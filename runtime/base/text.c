@@ -51,6 +51,17 @@ void ms_text_append(ms_text *text, const char *format, ...) {
   va_end(args);
 }
 
+void ms_text_string(ms_text *text, const char *string) { append_raw(text, string, strlen(string)); }
+
+void ms_text_integer(ms_text *text, int64_t value) {
+  char digits[20], *first = digits + sizeof digits;
+  uint64_t left = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+  do *--first = (char)('0' + left % 10);
+  while (left /= 10);
+  if (value < 0) *--first = '-';
+  append_raw(text, first, (size_t)(digits + sizeof digits - first));
+}
+
 /* Bytes of the well-formed UTF-8 character at s (RFC 3629: no surrogates, shortest form), or 0. */
 static int utf8_length(const unsigned char *s) {
   if (s[0] < 0x80) return 1;

@@ -3,6 +3,7 @@
 #define MS_BASE_TEXT_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 typedef struct ms_text {
   char *data; /* NUL-terminated once anything was appended; NULL before */
@@ -11,6 +12,9 @@ typedef struct ms_text {
 } ms_text;
 
 void ms_text_append(ms_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* What "%s" and "%lld" append, for texts of very many of them. */
+void ms_text_string(ms_text *text, const char *string);
+void ms_text_integer(ms_text *text, int64_t value);
 /* The text as a JSON string, quoted and escaped. */
 void ms_text_json_string(ms_text *text, const char *raw);
 /* "21.4 MiB": three significant digits, binary units. */

@@ -1,4 +1,6 @@
-/* access.c - which bytes an instruction touches: the one source that synchronisation and verification both read. */
+/* access.c - which bytes an instruction touches: the one source that synchronisation and verification both read. Bytes in a
+** row, such as the parts of a collective, are one access.
+*/
 #include "plan/plan.h"
 
 static int add_bytes(const ms_plan *plan, ms_place at, int64_t bytes, int write, ms_access *access, int n,
@@ -6,6 +8,11 @@ static int add_bytes(const ms_plan *plan, ms_place at, int64_t bytes, int write,
   if (at.buffer < 0 || bytes == 0 || n >= capacity) return n;
   const ms_buffer *b = &plan->buffer[at.buffer];
   int64_t begin = b->offset + at.offset;
+  ms_access *before = &access[n - 1];
+  if (n && before->buffer == at.buffer && before->write == write && before->end == begin) {
+    before->end += bytes;
+    return n;
+  }
   access[n] = (ms_access){b->arena, at.buffer, begin, begin + bytes, write};
   return n + 1;
 }
@@ -21,12 +28,9 @@ static int add(const ms_plan *plan, const ms_ref *ref, int write, ms_access *acc
 static int collective(const ms_plan *plan, const ms_plan_coll *coll, ms_access *access, int capacity) {
   int n = 0, writes_shared = coll->kind == MS_COLL_ALL_GATHER || coll->kind == MS_COLL_ALL_REDUCE ||
                              plan->config.device != MS_DEVICE_CPU;
-  for (int i = 0; i < coll->parts; i++) {
-    const ms_plan_part *part = &coll->part[i];
-    n = add(plan, &part->src, 0, access, n, capacity);
-    n = add(plan, &part->shared, writes_shared, access, n, capacity);
-    n = add(plan, &part->dst, 1, access, n, capacity);
-  }
+  for (int i = 0; i < coll->parts; i++) n = add(plan, &coll->part[i].src, 0, access, n, capacity);
+  for (int i = 0; i < coll->parts; i++) n = add(plan, &coll->part[i].shared, writes_shared, access, n, capacity);
+  for (int i = 0; i < coll->parts; i++) n = add(plan, &coll->part[i].dst, 1, access, n, capacity);
   return n;
 }
 

@@ -176,8 +176,12 @@ void ms_plan_free(ms_plan *plan) {
   for (int i = 0; i < plan->outputs; i++) free(plan->output[i].name);
   free(plan->input);
   free(plan->output);
-  for (int i = 0; i < plan->scope_slots; i++) free(plan->scope[i]);
+  for (int i = 0; i < plan->scope_slots; i++) free(plan->scope[i].own);
   free(plan->scope);
+  for (ms_places *next; plan->places; plan->places = next) {
+    next = plan->places->next;
+    free(plan->places);
+  }
   free(plan->held);
   free(plan->waiting);
   free(plan->buffer);

@@ -44,38 +44,49 @@ static int append(ms_plan *plan, int phase, ms_instr **instr) {
   return MS_OK;
 }
 
-/* The slot of a scope, or the empty one where it belongs. slots is a power of two with room left. */
-static int slot_of(const ms_plan *plan, const char *scope) {
-  int slot = (int)(ms_hash_string(MS_HASH_INIT, scope) & (uint64_t)(plan->scope_slots - 1));
-  while (plan->scope[slot] && strcmp(plan->scope[slot], scope)) slot = (slot + 1) & (plan->scope_slots - 1);
-  return slot;
+/* The slot of a scope, or the empty one where it belongs. slots is a power of two with room left. Whoever makes plans has
+** a text of its own for each scope, and keeps it as long: where it lies tells it apart. */
+static ms_scope *slot_of(ms_scope *scope, int slots, const char *from) {
+  int slot = (int)(ms_hash_int(MS_HASH_INIT, (intptr_t)from) & (uint64_t)(slots - 1));
+  while (scope[slot].from && scope[slot].from != from) slot = (slot + 1) & (slots - 1);
+  return &scope[slot];
 }
 
 static int widen_scopes(ms_plan *plan) {
-  char **old = plan->scope;
   int slots = plan->scope_slots, wider = slots ? 2 * slots : 64;
-  char **scope = ms_calloc(wider, sizeof *scope);
+  ms_scope *scope = ms_calloc(wider, sizeof *scope);
   if (!scope) return MS_ENOMEM;
+  for (int i = 0; i < slots; i++)
+    if (plan->scope[i].from) *slot_of(scope, wider, plan->scope[i].from) = plan->scope[i];
+  free(plan->scope);
   plan->scope = scope;
   plan->scope_slots = wider;
-  for (int i = 0; i < slots; i++)
-    if (old[i]) scope[slot_of(plan, old[i])] = old[i];
-  free(old);
   return MS_OK;
 }
 
-/* The plan's own copy of a scope, since it may outlive the graph. Neighbours often share one. */
-static int intern(ms_plan *plan, const char *scope, const char **own) {
-  *own = plan->last_scope;
-  if (*own && !strcmp(*own, scope)) return MS_OK;
+static int own_scope(ms_plan *plan, const char *from, const char **own) {
   if (2 * plan->scopes >= plan->scope_slots) MS_TRY(widen_scopes(plan));
-  char **place = &plan->scope[slot_of(plan, scope)];
-  if (!*place) {
-    *place = ms_strdup(scope);
-    if (!*place) return MS_ENOMEM;
+  ms_scope *scope = slot_of(plan->scope, plan->scope_slots, from);
+  if (!scope->from) {
+    char *copy = ms_strdup(from);
+    if (!copy) return MS_ENOMEM;
+    *scope = (ms_scope){from, copy};
     plan->scopes++;
   }
-  *own = plan->last_scope = *place;
+  *own = scope->own;
+  return MS_OK;
+}
+
+static int take_places(ms_plan *plan, int n, ms_place **place) {
+  const int all = sizeof plan->places->place / sizeof *plan->places->place;
+  if (!plan->places || plan->places->n + n > all) {
+    ms_places *more = ms_calloc(1, sizeof *more);
+    if (!more) return MS_ENOMEM;
+    more->next = plan->places;
+    plan->places = more;
+  }
+  *place = &plan->places->place[plan->places->n];
+  plan->places->n += n;
   return MS_OK;
 }
 
@@ -86,8 +97,10 @@ int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int 
   int position = plan->phase[phase].n - 1;
   instr->kind = MS_INSTR_KERNEL;
   instr->stream = MS_STREAM_COMPUTE;
-  MS_TRY(intern(plan, scope ? scope : "", &instr->scope));
   instr->backward = backward;
+  MS_TRY(own_scope(plan, scope ? scope : "", &instr->scope));
+  MS_TRY(take_places(plan, inputs + outputs, &instr->in));
+  instr->out = instr->in + inputs;
   ms_kernel_call call = {
       .op = op, .attrs = *attrs, .inputs = inputs, .outputs = outputs, .threads = plan->config.threads};
   for (int i = 0; i < inputs; i++) {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "base/hash.h"
+#include "base/xxh3.h"
 #include "plan/plan.h"
 
 enum { SETTINGS = 8, SETTINGS_TEXT = 192 };
@@ -45,10 +46,20 @@ static void describe_model(const ms_model *model, ms_text *text) {
   }
   for (int i = 0; i < model->params; i++) {
     const ms_param *p = &model->param[i];
-    ms_text_append(text, "parameter %s:", p->name);
-    for (int d = 0; d < p->ndim; d++) ms_text_append(text, "%s%lld", d ? "x" : " ", (long long)p->dims[d]);
-    ms_text_append(text, " %s in unit %s%s, %s\n", ms_dtype_name(p->config.param_dtype), model->unit[p->unit].name,
-                   p->config.frozen ? ", frozen" : "", settings_text(&known, &p->config));
+    ms_text_string(text, "parameter ");
+    ms_text_string(text, p->name);
+    ms_text_string(text, ":");
+    for (int d = 0; d < p->ndim; d++) {
+      ms_text_string(text, d ? "x" : " ");
+      ms_text_integer(text, p->dims[d]);
+    }
+    ms_text_string(text, " ");
+    ms_text_string(text, ms_dtype_name(p->config.param_dtype));
+    ms_text_string(text, " in unit ");
+    ms_text_string(text, model->unit[p->unit].name);
+    ms_text_string(text, p->config.frozen ? ", frozen, " : ", ");
+    ms_text_string(text, settings_text(&known, &p->config));
+    ms_text_string(text, "\n");
   }
 }
 
@@ -90,10 +101,14 @@ static void describe_phase(const ms_plan *plan, int phase, ms_text *text) {
                    coll->ranks, coll->dim == MS_DIM_SHARD ? "shard" : "replicate", instr->scope);
     for (int k = 0; k < coll->parts; k++) {
       const ms_ref *shared = &coll->part[k].shared;
-      ms_text_append(text, " %lld %s at %lld", (long long)coll->part[k].count, ms_dtype_name(shared->info.dtype),
-                     (long long)(plan->buffer[shared->buffer].offset + shared->offset));
+      ms_text_string(text, " ");
+      ms_text_integer(text, coll->part[k].count);
+      ms_text_string(text, " ");
+      ms_text_string(text, ms_dtype_name(shared->info.dtype));
+      ms_text_string(text, " at ");
+      ms_text_integer(text, plan->buffer[shared->buffer].offset + shared->offset);
     }
-    ms_text_append(text, "\n");
+    ms_text_string(text, "\n");
   }
   ms_text_append(text, "phase %s: %d kernels, hash %016llx\n", ms_phase_name(phase), n, (unsigned long long)kernels);
 }
@@ -113,6 +128,6 @@ int ms_plan_fingerprint(ms_plan *plan) {
     return rc;
   }
   plan->manifest = text.data;
-  plan->fingerprint = ms_hash_string(MS_HASH_INIT, plan->manifest);
+  plan->fingerprint = XXH3_64bits(plan->manifest, text.length);
   return MS_OK;
 }

@@ -94,10 +94,9 @@ typedef struct ms_instr {
   const char *scope;          /* module path or unit, for dumps and reports */
   const ms_kernel_call *call; /* KERNEL: prepared, pointers unbound; equal calls of a plan are one (prepare.c) */
   uint64_t hash;              /* KERNEL: of op, attributes and shapes */
-  ms_place in[MS_MAX_INPUTS]; /* KERNEL: where what `call` describes lies */
-  ms_place out[MS_MAX_OUTPUTS];
-  int workspace;      /* KERNEL: buffer, or -1 */
-  ms_plan_coll *coll; /* COLLECTIVE; owned by the phase */
+  ms_place *in, *out;         /* KERNEL: where what `call` describes lies */
+  int workspace;              /* KERNEL: buffer, or -1 */
+  ms_plan_coll *coll;         /* COLLECTIVE; owned by the phase */
 } ms_instr;
 
 typedef struct ms_plan_phase {
@@ -109,6 +108,19 @@ typedef struct ms_plan_phase {
   int colls, colls_capacity;
   double flops;
 } ms_plan_phase;
+
+/* Memory for the places that instructions name, most of which have few. */
+typedef struct ms_places {
+  struct ms_places *next;
+  int n;
+  ms_place place[4096];
+} ms_places;
+
+/* A text that instructions point to: the plan's own, since it outlives what it was copied from. */
+typedef struct ms_scope {
+  const char *from;
+  char *own;
+} ms_scope;
 
 /* A named input: one place for all phases. */
 typedef struct ms_plan_input {
@@ -148,10 +160,10 @@ struct ms_plan {
   ms_ref evaluated; /* EVALUATE: f32 [2], the loss summed over the ranks at [1]; buffer -1 without a loss */
   ms_ref norm;      /* NORM: f32 [4] of step_norm */
   uint64_t fingerprint;
-  char *manifest; /* one line an item that all ranks must agree on; hashed into the fingerprint */
-  char **scope;   /* texts that instructions point to: a hash table of scope_slots, NULL where empty */
+  char *manifest;  /* one line an item that all ranks must agree on; hashed into the fingerprint */
+  ms_scope *scope; /* a hash table of scope_slots, NULL where empty */
   int scopes, scope_slots;
-  const char *last_scope;
+  ms_places *places;
   ms_prepared prepared;
   double compile_seconds;
   char *dump;

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/hash.h"
+#include "base/xxh3.h"
 #include "plan/lower.h"
 
 static int same_info(const ms_value_info *a, const ms_value_info *b) {
@@ -20,18 +20,24 @@ static int same_call(const ms_kernel_call *a, const ms_kernel_call *b) {
   return 1;
 }
 
-static uint64_t hash_info(uint64_t hash, const ms_value_info *info) {
-  hash = ms_hash_int(hash, info->dtype);
-  for (int d = 0; d < info->ndim; d++) hash = ms_hash_int(hash, info->dims[d]);
-  return hash;
+/* What same_call compares, but for threads, in a row. */
+enum { ATTRIBUTES = sizeof(ms_attrs) / 8, KEY = 1 + ATTRIBUTES + (MS_MAX_INPUTS + MS_MAX_OUTPUTS) * (1 + MS_MAX_DIMS) };
+
+static int put_infos(int64_t *key, int n, const ms_value_info *info, int infos) {
+  for (int i = 0; i < infos; i++) {
+    key[n++] = info[i].dtype * (1 + MS_MAX_DIMS) + info[i].ndim;
+    for (int d = 0; d < info[i].ndim; d++) key[n++] = info[i].dims[d];
+  }
+  return n;
 }
 
 static uint64_t hash_call(const ms_kernel_call *call) {
-  uint64_t hash = ms_hash_int(MS_HASH_INIT, call->op);
-  hash = ms_hash_bytes(hash, &call->attrs, sizeof call->attrs);
-  for (int i = 0; i < call->inputs; i++) hash = hash_info(hash, &call->in[i]);
-  for (int i = 0; i < call->outputs; i++) hash = hash_info(hash, &call->out[i]);
-  return hash;
+  int64_t key[KEY];
+  key[0] = call->op;
+  memcpy(&key[1], &call->attrs, sizeof call->attrs);
+  int n = put_infos(key, 1 + ATTRIBUTES, call->in, call->inputs);
+  n = put_infos(key, n, call->out, call->outputs);
+  return XXH3_64bits(key, (size_t)n * sizeof *key);
 }
 
 /* Where a call stands, or the empty slot where it belongs. There is always room. */

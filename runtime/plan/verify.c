@@ -91,9 +91,6 @@ int ms_plan_verify(const ms_plan *plan, int phase) {
   MS_GOTO(ms_plan_clocks(v.plan, phase, v.clock));
   MS_GOTO(collect(&v));
   hold_lasting(&v);
-  {int k[2]={0},m=0,c[2]={0};for(int i=0;i<v.n;i++){const ms_instr*in=&v.phase->instr[v.touch[i].instr];k[in->kind==MS_INSTR_COLLECTIVE]++;m+=i&&v.range[i].begin==v.range[i-1].end&&v.touch[i].write==v.touch[i-1].write;}
-  for(int i=0;i<v.phase->n;i++)if(v.phase->instr[i].kind<2)c[v.phase->instr[i].kind]++;
-  fprintf(stderr,"phase %d: %d instr (%d kernels %d colls) touches kernel %d coll %d adj %d buffers %d\n",phase,v.phase->n,c[0],c[1],k[0],k[1],m,plan->buffers);}
   MS_GOTO(ms_verify_order(&v));
   MS_GOTO(ms_verify_reuse(&v));
 fail:

@@ -8,7 +8,6 @@
 #include "plan/verify.h"
 
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -79,8 +78,6 @@ int ms_verify_order(ms_verifier *v) {
   int n, rc;
   keep_shared(v);
   MS_TRY(ms_cut_pieces(v->range, v->n, &byte, &n));
-  int64_t inc=0;for(int i=0;i<v->n;i++)inc+=v->range[i].end-v->range[i].begin;
-  fprintf(stderr,"order: touches %d pieces %d incidences %ld\n",v->n,n,inc);
   piece *pieces = ms_calloc(n, sizeof *pieces);
   rc = pieces ? check_touches(v, pieces, byte) : MS_ENOMEM;
   free(pieces);

@@ -62,7 +62,8 @@ static void T1_cuda_equals_cpu_on_one_rank(void **state) {
 static void M4_what_a_product_adds_to_is_needed_before(void **state) {
   (void)state;
   ms_kernel_call call = {.op = MS_OP_matmul_accumulate, .inputs = 2, .outputs = 1};
-  ms_instr instr = {.kind = MS_INSTR_KERNEL, .call = &call, .in = {{5, 0}, {6, 0}}, .out = {{7, 0}}};
+  ms_instr instr = {
+      .kind = MS_INSTR_KERNEL, .call = &call, .in = (ms_place[]){{5, 0}, {6, 0}}, .out = &(ms_place){7, 0}};
   assert_true(ms_instr_needs(&instr, 7));
   call.op = MS_OP_matmul;
   assert_false(ms_instr_needs(&instr, 7));
