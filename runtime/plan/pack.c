@@ -55,8 +55,12 @@ static int64_t find_gap(const placed *p, const ms_packing_item *b) {
 }
 
 static void put(placed *p, const ms_packing_item *b) {
-  int slot = p->n++;
-  while (slot > 0 && p->spot[slot - 1].begin > b->offset) slot--;
+  int slot = 0, end = p->n++;
+  while (slot < end) {
+    int middle = (slot + end) / 2;
+    if (p->spot[middle].begin > b->offset) end = middle;
+    else slot = middle + 1;
+  }
   memmove(&p->spot[slot + 1], &p->spot[slot], (size_t)(p->n - 1 - slot) * sizeof *p->spot);
   p->spot[slot] = (spot){b->offset, b->offset + b->bytes, b->first, b->last, b->ranks};
 }
@@ -74,9 +78,45 @@ static void place(placed *in, int arenas, const int64_t *room, ms_packing_item *
   }
 }
 
+/* Scratch of kernels, which run one after another: 1 when no two items share bytes of an arena for want of time to. */
+static int live_apart(const ms_packing_item *item, const int *order, int n, int *apart) {
+  int end = 0;
+  for (int i = 0; i < n; i++)
+    if (item[order[i]].last >= end) end = item[order[i]].last + 1;
+  char *taken = ms_calloc(end, 1);
+  if (!taken) return MS_ENOMEM;
+  *apart = 1;
+  for (int i = 0; i < n && *apart; i++) {
+    const ms_packing_item *b = &item[order[i]];
+    *apart = b->ranks == item[order[0]].ranks;
+    for (int t = b->first; t <= b->last && *apart; t++) {
+      *apart = !taken[t];
+      taken[t] = 1;
+    }
+  }
+  free(taken);
+  return MS_OK;
+}
+
+/* The largest first. Of items that live apart, the first that finds no other room makes enough of the last arena for all. */
+static void place_all(placed *in, int arenas, const int64_t *room, ms_packing_item *item, const int *order, int n,
+                      int apart) {
+  const placed *last = &in[arenas - 1];
+  apart &= !last->n;
+  for (int i = 0; i < n; i++) {
+    ms_packing_item *b = &item[order[i]];
+    if (apart && last->n) {
+      b->arena = arenas - 1;
+      b->offset = 0;
+    } else {
+      place(in, arenas, room, b);
+    }
+  }
+}
+
 int ms_pack(ms_packing_item *item, int n, int arenas, const int64_t *room) {
   placed in[MS_PACK_ARENAS] = {{0}};
-  int *order = ms_calloc(n, sizeof *order), wanting = 0, rc = order ? MS_OK : MS_ENOMEM;
+  int *order = ms_calloc(n, sizeof *order), wanting = 0, apart, rc = order ? MS_OK : MS_ENOMEM;
   for (int a = 0; a < arenas && !rc; a++) {
     in[a].spot = ms_calloc(n, sizeof *in[a].spot);
     if (!in[a].spot) rc = MS_ENOMEM;
@@ -87,7 +127,8 @@ int ms_pack(ms_packing_item *item, int n, int arenas, const int64_t *room) {
     else order[wanting++] = i;
   }
   qsort_r(order, (size_t)wanting, sizeof *order, arenas == 1 ? by_size_from_the_end : by_size, item);
-  for (int i = 0; i < wanting; i++) place(in, arenas, room, &item[order[i]]);
+  MS_GOTO(live_apart(item, order, wanting, &apart));
+  place_all(in, arenas, room, item, order, wanting, apart);
 fail:
   free(order);
   for (int a = 0; a < arenas; a++) free(in[a].spot);
