@@ -34,6 +34,8 @@ static const struct {
 typedef struct layout {
   ms_plan *plan;
   const ms_graph *traced;
+  int *order;                     /* buffers by phase */
+  int from[MS_PHASES + 2];        /* where those of each phase begin in it: of phase p at 1 + p, of all phases at 0 */
   int *member;                    /* buffers that are packed together */
   ms_packing_item *item, *packed; /* of each member */
   int *rank;                      /* [positions + 1] of program positions among those that members begin or end at */
@@ -43,6 +45,20 @@ typedef struct layout {
   int *begin;              /* [phases][units] since when gradients hold something (gradient_span.c) */
   int64_t communicated;    /* bytes of the communicated arena that what is communicated needs */
 } layout;
+
+static int sort_by_phase(layout *l) {
+  const ms_plan *plan = l->plan;
+  l->order = ms_calloc(plan->buffers, sizeof *l->order);
+  if (!l->order) return MS_ENOMEM;
+  int n = 0;
+  for (int phase = -1; phase < MS_PHASES; phase++) {
+    l->from[1 + phase] = n;
+    for (int i = 0; i < plan->buffers; i++)
+      if (plan->buffer[i].phase == phase) l->order[n++] = i;
+  }
+  l->from[1 + MS_PHASES] = n;
+  return MS_OK;
+}
 
 /* Where private buffers may follow a buffer: behind its last use, but never behind what collectives alone touch, such as
 ** chunks between the sums over shards and over replicas. Compute would wait for the last of them. */
@@ -107,14 +123,14 @@ static int64_t collect_gradients(layout *l, int phase, int kind, int *members) {
 /* Buffers of a phase that lie in any of the kind's arenas, or want to; returns how many want to. */
 static int collect(layout *l, int phase, int kind, int *members) {
   int n = 0, wanting = 0;
-  for (int i = 0; i < l->plan->buffers; i++) {
-    ms_buffer *b = &l->plan->buffer[i];
+  for (int i = l->from[1 + phase]; i < l->from[2 + phase]; i++) {
+    ms_buffer *b = &l->plan->buffer[l->order[i]];
     int arena = place_in(kind, b), wants = b->category == kinds[kind].category;
-    if (b->phase != phase || arena < 0) continue;
+    if (arena < 0) continue;
     if (wants && !is_used(b, phase)) b->offset = l->base[b->arena];
     if (!is_used(b, phase)) continue;
     wanting += wants;
-    l->member[n] = i;
+    l->member[n] = l->order[i];
     l->item[n++] = (ms_packing_item){.bytes = align_up(b->bytes),
                                      .ranks = b->ranks,
                                      .arena = wants ? -1 : arena,
@@ -156,11 +172,11 @@ static int layout_phase(layout *l, int phase, int kind) {
 }
 
 /* What outlives a phase lies at the front of its arena: inputs, and what stays between micro-batches. */
-static int64_t layout_lasting(ms_plan *plan, int arena) {
+static int64_t layout_lasting(const layout *l, int arena) {
   int64_t end = 0;
-  for (int i = 0; i < plan->buffers; i++) {
-    ms_buffer *b = &plan->buffer[i];
-    if (b->arena != arena || b->phase >= 0) continue;
+  for (int i = l->from[0]; i < l->from[1]; i++) {
+    ms_buffer *b = &l->plan->buffer[l->order[i]];
+    if (b->arena != arena) continue;
     b->offset = end;
     end += align_up(b->bytes);
   }
@@ -181,8 +197,8 @@ static int64_t least_together(const layout *l, int64_t *live) {
   int64_t most = 0;
   for (int phase = 0; phase < MS_PHASES; phase++) {
     for (int i = 0; i <= l->positions + 1; i++) live[i] = 0;
-    for (int i = 0; i < l->plan->buffers; i++) {
-      const ms_buffer *b = &l->plan->buffer[i];
+    for (int i = l->from[1 + phase]; i < l->from[2 + phase]; i++) {
+      const ms_buffer *b = &l->plan->buffer[l->order[i]];
       if (!is_used(b, phase) || place_in(ACTIVATIONS, b) < 0) continue;
       live[b->first] += align_up(b->bytes);
       live[(b->last < l->positions ? b->last : l->positions) + 1] -= align_up(b->bytes);
@@ -244,7 +260,7 @@ static void find_gradients(layout *l) {
 static int layout_all(layout *l) {
   find_gradients(l);
   for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++)
-    l->plan->arena_bytes[arena] = l->base[arena] = layout_lasting(l->plan, arena);
+    l->plan->arena_bytes[arena] = l->base[arena] = layout_lasting(l, arena);
   MS_TRY(layout_kind(l, COMMUNICATED));
   l->communicated = l->plan->arena_bytes[MS_ARENA_COMM];
   MS_TRY(layout_activations(l));
@@ -261,13 +277,15 @@ int ms_plan_layout(ms_plan *plan, const ms_graph *traced) {
   l.item = ms_calloc(plan->buffers, sizeof *l.item);
   l.packed = ms_calloc(plan->buffers, sizeof *l.packed);
   l.rank = ms_calloc(l.positions + 1, sizeof *l.rank);
-  int rc = l.begin && l.member && l.item && l.packed && l.rank ? layout_all(&l) : MS_ENOMEM;
+  int rc = l.begin && l.member && l.item && l.packed && l.rank ? sort_by_phase(&l) : MS_ENOMEM;
+  if (!rc) rc = layout_all(&l);
   plan->category_bytes[MS_CAT_ACTIVATIONS] =
       plan->arena_bytes[MS_ARENA_ACTIVATIONS] + plan->arena_bytes[MS_ARENA_COMM] - l.communicated;
   plan->category_bytes[MS_CAT_WORKSPACE] += plan->arena_bytes[MS_ARENA_WORKSPACE];
   plan->category_bytes[MS_CAT_COMMUNICATION] = l.communicated;
   plan->category_bytes[MS_CAT_GATHERED] = plan->arena_bytes[MS_ARENA_GATHERED] + plan->arena_bytes[MS_ARENA_GROUPED];
   free(l.begin);
+  free(l.order);
   free(l.member);
   free(l.item);
   free(l.packed);

@@ -58,7 +58,7 @@ int ms_rooms(const ms_plan *plan, int64_t base, ms_room *room, int *rooms) {
       const ms_buffer *b = &plan->buffer[i];
       if (b->phase != phase || !is_used(b, MS_CAT_ACTIVATIONS)) continue;
       for (int r = 0; r < *rooms; r++) {
-        if (room[r].bytes != aligned(b)) continue;
+        if (room[r].bytes != aligned(b) || least[r] == base + room[r].bytes) continue;
         int64_t end = end_between(taken, n, base, b);
         if (!least[r] || end < least[r]) least[r] = end;
       }

@@ -153,6 +153,23 @@ static void text_appends_past_its_first_room(void **state) {
   assert_int_equal(ms_text_status(&text), MS_ENOMEM);
 }
 
+static void text_integers_and_strings_are_as_printf_has_them(void **state) {
+  (void)state;
+  static const int64_t values[] = {0, 7, -7, 10, 1234567890123, INT64_MAX, INT64_MIN};
+  for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+    char expected[64];
+    ms_text text = {0};
+    ms_text_string(&text, "<");
+    ms_text_integer(&text, values[i]);
+    ms_text_string(&text, "");
+    ms_text_string(&text, " bytes>");
+    snprintf(expected, sizeof expected, "<%lld bytes>", (long long)values[i]);
+    assert_int_equal(ms_text_status(&text), MS_OK);
+    assert_string_equal(text.data, expected);
+    ms_text_free(&text);
+  }
+}
+
 static void text_json_strings_are_valid(void **state) {
   (void)state;
   ms_text text = {0};
@@ -373,6 +390,7 @@ int main(void) {
       TEST(memory_is_zeroed_and_failures_are_recorded),
       TEST(memory_grows_and_keeps),
       TEST(text_appends_past_its_first_room),
+      TEST(text_integers_and_strings_are_as_printf_has_them),
       TEST(text_json_strings_are_valid),
       TEST(text_bytes_have_three_digits),
       TEST(hash_is_stable_and_separates),

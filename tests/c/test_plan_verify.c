@@ -233,6 +233,28 @@ static void M4_bytes_outside_arenas_and_buffers_are_refused(void **state) {
   drop(&p);
 }
 
+/* A buffer that is larger than its arena, though nothing touches its end. */
+static void M4_buffers_larger_than_their_arena_are_refused(void **state) {
+  (void)state;
+  variant v = {.what = "larger", .replicate = 1, .shard = 2, .prefetch = 1, .dtype = MS_BF16, .reshard = ALWAYS};
+  mlp_config c = network(&v);
+  ms_plan_config config = settings(&v);
+  planned p = plan_with(&c, &config);
+  int checked = 0;
+  for (int b = 0; b < p.plan->buffers; b++) {
+    ms_buffer *buffer = &p.plan->buffer[b];
+    if (buffer->phase != MS_PHASE_FIRST || !buffer->bytes || buffer->category == MS_CAT_WORKSPACE) continue;
+    const int64_t bytes = buffer->bytes;
+    buffer->bytes = p.plan->arena_bytes[buffer->arena] - buffer->offset + 1;
+    assert_fails(ms_plan_verify(p.plan, MS_PHASE_FIRST), MS_ERACE, "outside arena ");
+    buffer->bytes = bytes;
+    checked++;
+  }
+  assert_true(checked > 0);
+  must(ms_plan_verify(p.plan, MS_PHASE_FIRST));
+  drop(&p);
+}
+
 /* What groups of different sizes gather into may never share bytes, in use at once or not. */
 static void M4_groups_of_other_sizes_share_no_bytes(void **state) {
   (void)state;
@@ -271,6 +293,7 @@ int main(void) {
       TEST(M4_the_update_has_no_waits),
       TEST(M4_shared_bytes_are_refused),
       TEST(M4_bytes_outside_arenas_and_buffers_are_refused),
+      TEST(M4_buffers_larger_than_their_arena_are_refused),
       TEST(M4_groups_of_other_sizes_share_no_bytes),
   };
   return cmocka_run_group_tests_name("plan verify", tests, NULL, NULL);
