@@ -59,7 +59,7 @@ int ms_attention_cudnn_new(const ms_dnn_attention *attention, float scale, ms_at
   made->scale = scale;
   made->hidden = -FLT_MAX;
   made->one = 1.0f;
-  int rc = ms_cudnn_take(&made->handle);
+  int rc = ms_handles_take(&ms_cudnn_handles, &made->handle);
   if (!rc) rc = ms_dnn_open(dnn, made->handle, attention, library_workspace(attention), &made->graph, &found);
   if (!rc && found) {
     *out = made;
@@ -75,7 +75,7 @@ int ms_attention_cudnn_new(const ms_dnn_attention *attention, float scale, ms_at
 void ms_attention_cudnn_free(ms_attention_cudnn *attention) {
   if (!attention) return;
   if (attention->graph.plan) ms_dnn_close(&attention->graph);
-  ms_cudnn_drop(attention->handle);
+  ms_handles_drop(&ms_cudnn_handles, attention->handle);
   free(attention);
 }
 

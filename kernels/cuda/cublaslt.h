@@ -9,7 +9,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "base/library.h"
+#include "kernels/cuda/handles.h"
 
 typedef struct cublasLtContext *ms_lt_handle;
 /* Opaque: what is multiplied and how, a matrix, and what an algorithm may need. */
@@ -94,13 +94,11 @@ extern const ms_library ms_cublaslt_library;
 /* Loads the library at the first call. NULL: there is none, or one that is too old or too new; `why` says which, and where it was
 ** looked for. */
 const ms_cublaslt *ms_cublaslt_load(char why[MS_LIBRARY_WHY_BYTES]);
-/* The handle of the current device, opened by the first who takes it and closed by the last who drops it. */
-int ms_cublaslt_take(ms_lt_handle *handle);
-void ms_cublaslt_drop(ms_lt_handle handle);
+extern ms_handles ms_cublaslt_handles; /* of ms_lt_handle */
 /* MS_OK, or an error: "cublasLtMatmul: CUBLAS_STATUS_NOT_SUPPORTED". */
-#define MS_CUBLASLT(lt, function, ...) \
-  ms_cublaslt_check((lt)->function(__VA_ARGS__), ms_cublaslt_symbol(offsetof(ms_cublaslt, function)))
+#define MS_CUBLASLT(lt, function, ...)           \
+  ms_cublaslt_check((lt)->function(__VA_ARGS__), \
+                    ms_library_symbol(&ms_cublaslt_library, offsetof(ms_cublaslt, function)))
 int ms_cublaslt_check(int status, const char *symbol);
-const char *ms_cublaslt_symbol(size_t at);
 
 #endif

@@ -54,7 +54,9 @@ int ms_lt_open(const ms_cublaslt *lt, const ms_lt_problem *problem, ms_lt_produc
   memset(product, 0, sizeof *product);
   product->lt = lt;
   product->problem = *problem;
-  int rc = ms_cublaslt_take(&product->handle);
+  void *handle = NULL;
+  int rc = ms_handles_take(&ms_cublaslt_handles, &handle);
+  product->handle = handle;
   if (!rc) rc = describe(product);
   if (rc) ms_lt_close(product);
   return rc;
@@ -65,7 +67,7 @@ void ms_lt_close(ms_lt_product *p) {
   if (p->b) (void)p->lt->layout_destroy(p->b);
   if (p->d) (void)p->lt->layout_destroy(p->d);
   if (p->desc) (void)p->lt->desc_destroy(p->desc);
-  ms_cublaslt_drop(p->handle);
+  ms_handles_drop(&ms_cublaslt_handles, p->handle);
   memset(p, 0, sizeof *p);
 }
 

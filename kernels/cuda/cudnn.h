@@ -11,7 +11,7 @@
 
 #include <cuda_runtime_api.h>
 
-#include "base/library.h"
+#include "kernels/cuda/handles.h"
 
 typedef void *ms_dnn_handle, *ms_dnn_descriptor;
 
@@ -132,15 +132,13 @@ extern const ms_library ms_cudnn_library;
 /* Loads the library at the first call. NULL: there is none, or one that is too old or too new; `why` says which, and where it was
 ** looked for. */
 const ms_cudnn *ms_cudnn_load(char why[MS_LIBRARY_WHY_BYTES]);
-/* The handle of the current device, opened by the first who takes it and closed by the last who drops it. */
-int ms_cudnn_take(ms_dnn_handle *handle);
-void ms_cudnn_drop(ms_dnn_handle handle);
+extern ms_handles ms_cudnn_handles; /* of ms_dnn_handle */
 /* Runs a plan on a stream: threads that share a handle wait for one another. */
 int ms_cudnn_execute(ms_dnn_handle handle, void *stream, ms_dnn_descriptor plan, ms_dnn_descriptor pack);
 /* MS_OK, or an error with what the library last said: "cudnnBackendFinalize: CUDNN_STATUS_BAD_PARAM: ...". */
-#define MS_CUDNN(dnn, function, ...) \
-  ms_cudnn_check((dnn), (dnn)->function(__VA_ARGS__), ms_cudnn_symbol(offsetof(ms_cudnn, function)))
+#define MS_CUDNN(dnn, function, ...)                  \
+  ms_cudnn_check((dnn), (dnn)->function(__VA_ARGS__), \
+                 ms_library_symbol(&ms_cudnn_library, offsetof(ms_cudnn, function)))
 int ms_cudnn_check(const ms_cudnn *dnn, int status, const char *symbol);
-const char *ms_cudnn_symbol(size_t at);
 
 #endif

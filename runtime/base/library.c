@@ -7,6 +7,12 @@
 
 #include "base/env.h"
 
+const char *ms_library_symbol(const ms_library *library, size_t at) {
+  int i = 0;
+  while (library->entry[i].at != at) i++;
+  return library->entry[i].symbol;
+}
+
 const char *ms_library_path(const ms_library *library) { return ms_env_string(library->variable, library->names[0]); }
 
 /* The library, or NULL and why the first name is not to be had. */

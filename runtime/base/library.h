@@ -24,6 +24,8 @@ enum { MS_LIBRARY_WHY_BYTES = 768 };
 /* Opens the library and fills the table with its functions. NULL: it is not found, or lacks one of them; `why` is then a message that
 ** says which, and how to name another file. Else a handle for dlclose, should its version turn out to be wrong. */
 void *ms_library_open(const ms_library *library, void *table, char why[MS_LIBRARY_WHY_BYTES]);
+/* The name of the function whose pointer lies at this offset of the table. */
+const char *ms_library_symbol(const ms_library *library, size_t at);
 /* The file that the variable names, or the first name, for messages. */
 const char *ms_library_path(const ms_library *library);
 /* One function of the library, to ask for its version: NULL when there is none. *handle is for dlclose, or NULL. */
