@@ -6,30 +6,11 @@ local ffi = require("ffi")
 local json = require("cjson")
 local ms = require("moonshard")
 local program = require("lua.program")
+local scratch = require("lua.scratch")
+local with = require("lua.trained").with
 
+local new_folder, read, write = scratch.path, scratch.read, scratch.write
 local thread = os.getenv("MOONSHARD_CONFIG") == "thread"
-
-local folders = {}
-
-local function new_folder()
-  local path = os.tmpname()
-  os.remove(path)
-  folders[#folders + 1] = path
-  return path
-end
-
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
-
-local function write(path, text)
-  local file = assert(io.open(path, "wb"))
-  file:write(text)
-  file:close()
-end
 
 -- Runs tests/lua/recipes/parity.lua; gives what it wrote.
 local function train(ranks, settings)
@@ -41,13 +22,6 @@ local function train(ranks, settings)
   local result = json.decode(read(out))
   os.remove(out)
   return result
-end
-
-local function with(settings, more)
-  local all = {}
-  for name, value in pairs(settings) do all[name] = value end
-  for name, value in pairs(more) do all[name] = value end
-  return all
 end
 
 local function assert_close(expected, got, tolerance, what)
@@ -97,7 +71,7 @@ local VARIANTS = {
 
 describe("a checkpoint", function()
   teardown(function()
-    for _, path in ipairs(folders) do os.execute("rm -rf " .. path) end
+    scratch.clear()
   end)
 
   for i, variant in ipairs(VARIANTS) do

@@ -6,23 +6,10 @@ local ffi = require("ffi")
 local json = require("cjson")
 local ms = require("moonshard")
 local program = require("lua.program")
+local scratch = require("lua.scratch")
 
+local new_path, read = scratch.path, scratch.read
 local SAVED, STEPS = 3, 6
-local paths = {}
-
-local function new_path()
-  local path = os.tmpname()
-  os.remove(path)
-  paths[#paths + 1] = path
-  return path
-end
-
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
 
 -- Trains tests/lua/recipes/parity.lua in every way that is listed, all at the same time; gives what each wrote.
 local function train_all(ways)
@@ -91,7 +78,7 @@ end
 describe("a checkpoint of the device cuda", function()
   setup(train)
   teardown(function()
-    for _, path in ipairs(paths) do os.execute("rm -rf " .. path) end
+    scratch.clear()
   end)
 
   it("K1 goes on bit for bit on the same mesh, on streams and as graphs", function()

@@ -5,6 +5,7 @@ local ffi = require("ffi")
 local fixture = require("lua.fixture")
 local ms = require("moonshard")
 local program = require("lua.program")
+local scratch = require("lua.scratch")
 local trained = require("lua.trained")
 
 local message = fixture.message
@@ -15,15 +16,6 @@ local CASES = {
   { 4, { mesh = "4x1", layout = "ragged", dtype = "bf16" } },
   { 3, { mesh = "1x3", spare = true, micro = 2, groups = true } },
 }
-
-local folders = {}
-
-local function new_folder()
-  local path = os.tmpname()
-  os.remove(path)
-  folders[#folders + 1] = path
-  return path
-end
 
 local function moonshard(...)
   local ended = program.run({ ... })
@@ -45,7 +37,7 @@ local function batches(batch) return coroutine.wrap(function() coroutine.yield(1
 describe("averages of the weights", function()
   teardown(function()
     trained.forget()
-    for _, path in ipairs(folders) do os.execute("rm -rf " .. path) end
+    scratch.clear()
   end)
 
   for _, case in ipairs(trained.few(CASES)) do
@@ -91,7 +83,7 @@ describe("averages of the weights", function()
   end)
 
   it("K1 go on bit for bit on the same mesh, and with parity on another", function()
-    local folder = new_folder()
+    local folder = scratch.path()
     local settings = { ema = 0.8, ema_warmup = true, steps = 8, layout = "ragged" }
     local saving = trained.with(settings, { mesh = "2x2", save = folder, save_at = 5, async = true })
     local whole = trained.run(4, saving).averages
@@ -103,7 +95,7 @@ describe("averages of the weights", function()
   end)
 
   it("K1 begin from the weights of a checkpoint that holds none, and are left out by a trainer without", function()
-    local folder, settings = new_folder(), {}
+    local folder, settings = scratch.path(), {}
     local plain, batch = small {}
     plain:step(batch)
     ms.checkpoint.save(plain, folder)
@@ -119,14 +111,14 @@ describe("averages of the weights", function()
         assert.is_true(math.abs(0.9 * value + 0.1 * after[row][i] - kept[row][i]) < 1e-6)
       end
     end
-    settings.other = new_folder()
+    settings.other = scratch.path()
     ms.checkpoint.save(train, settings.other)
     assert.equal("; its averages are left out: the trainer has no ema",
       ms.checkpoint.load((small {}), settings.other).ema)
   end)
 
   it("K1 are loaded as a model's weights, and exported", function()
-    local folder, out = new_folder(), new_folder()
+    local folder, out = scratch.path(), scratch.path()
     local train, batch = small { ema = { decay = 0.5, warmup = false } }
     for _ = 1, 3 do train:step(batch) end
     local wanted = train:with_ema(function() return train:evaluate(batches(batch)) end)
@@ -187,7 +179,7 @@ describe("averages of the weights", function()
     assert.same(weights, train:parameter("0.weight"):tolist())
     assert.truthy(message(train.with_ema, train, function() train:step(batch) end)
       :find("train:with_ema has put the averages in the place of the weights: train when it has returned", 1, true))
-    local folder = new_folder()
+    local folder = scratch.path()
     assert.truthy(message(train.with_ema, train, function() ms.checkpoint.save(train, folder) end)
       :find("where nothing may be saved", 1, true))
     train:step(batch)
@@ -207,14 +199,14 @@ describe("averages of the weights", function()
     local averaged = small { ema = 0.9 }
     assert.truthy(message(ms.trainer, { model = averaged.model, optimizer = averaged.optimizer, loss = ms.loss.mse })
       :find("another ema", 1, true))
-    local folder = new_folder()
+    local folder = scratch.path()
     train:step(batch)
     ms.checkpoint.save(train, folder)
     assert.truthy(message(ms.checkpoint.load, train.model, folder, { ema = true })
       :find("holds no averages of the weights: it was saved by a trainer without ema", 1, true))
     assert.truthy(message(ms.checkpoint.load, train, folder, { ema = true })
       :find("give its model, or leave ema out", 1, true))
-    local ended = program.run({ "export", folder, new_folder(), "--ema" })
+    local ended = program.run({ "export", folder, scratch.path(), "--ema" })
     assert.equal(2, ended.status)
     assert.truthy(ended.err:find("holds no averages", 1, true), ended.err)
   end)
