@@ -1,18 +1,20 @@
 #!/bin/bash
 # What only a GPU can tell, and ends with a short table. Ends with 2 where there is no GPU, having said so.
 #
-#   tests/gpu/run.sh --build build/release [--seconds 560]
+#   tests/gpu/run.sh --build build/release [--seconds 560] [--dry]
 #
 # Recipes: whole trainings beside the CPU's, on streams and as graphs. NCCL: two ranks that share the first GPU, each as a host of
-# its own over sockets, which shows order, sizes and numbers, and no speed. Memory: NVIDIA's compute-sanitizer over a short training,
-# where it is installed. It needs the driver, NCCL, and what `make all` built. What is not done when --seconds are over has failed.
+# its own over sockets, which shows order, sizes and numbers, and no speed. Memory: NVIDIA's compute-sanitizer over a short training
+# and over the kernels' tests, where it is installed. It needs the driver, NCCL, and what `make all` and `make test-gpu` built. What is
+# not done when --seconds are over has failed. --dry: the kernels' tests are those on the emulated GPU.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
-build=build/release seconds=560
+build=build/release seconds=560 dry=0
 while [ $# -gt 0 ]; do
   case $1 in
     --build) build=$2 ;;
     --seconds) seconds=$2 ;;
+    --dry) dry=1; shift; continue ;;
     *) echo "tests/gpu/run.sh: unknown option $1" >&2; exit 2 ;;
   esac
   shift 2
@@ -77,6 +79,11 @@ sanitizer=$(command -v compute-sanitizer || echo "${CUDA_HOME:-/usr/local/cuda}/
 if [ -x "$sanitizer" ]; then
   try "compute-sanitizer, memory, a short training" 600 "$sanitizer" --tool memcheck --target-processes all --error-exitcode 9 \
     "$bin" run tests/lua/recipes/parity.lua device=cuda steps=2 "out=$work/sanitized.json"
+  kernels=$build/tests/gpu
+  [ "$dry" -eq 0 ] || kernels=$build/tests/emulated
+  for tool in memcheck racecheck synccheck; do
+    try "compute-sanitizer, $tool, the kernels' tests" 300 tests/gpu/sanitize.sh "$sanitizer" "$tool" "$kernels"
+  done
 else
   table+=("skip  compute-sanitizer is not installed")
 fi

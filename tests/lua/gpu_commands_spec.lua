@@ -2,6 +2,7 @@
 -- reason that a machine without a GPU could have told.
 
 local program = require("lua.program")
+local scratch = require("lua.scratch")
 
 local function run(command, environment)
   local build = assert(os.getenv("MOONSHARD_BIN")):match("^(.*)/")
@@ -23,17 +24,39 @@ end
 describe("the commands for a GPU", function()
   if os.getenv("MOONSHARD_CONFIG") ~= "release" then return end
 
-  it("T1 train beside the CPU, and end with a table", function()
-    local status, text = run("tests/gpu/run.sh")
-    assert.equal(0, status, text)
+  -- NVIDIA's tool is a script here, which writes down what it is asked for: that it finds anything is its own affair,
+  -- but not that every program runs under it, and that what it finds fails the command.
+  it("T1 train beside the CPU, run kernels' tests under compute-sanitizer, and end with a table", function()
+    local home = scratch.path()
+    os.execute("mkdir -p " .. home .. "/bin")
+    local tool, log = home .. "/bin/compute-sanitizer", home .. "/log"
+    scratch.write(tool, ([==[#!/bin/bash
+      echo "$@" >>%s
+      tool=$2
+      while [ "${1#-}" != "$1" ]; do shift 2; done
+      case $tool,$1 in racecheck,*norm) echo "a race"; exit 9 ;; racecheck,* | synccheck,*) exit 0 ;; esac
+      [ "${1##*/}" = moonshard ] || [ "${1##*/}" = test_kernels_norm ] || exit 0
+      exec "$@"
+    ]==]):format(log))
+    os.execute("chmod +x " .. tool)
+    local status, text = run("tests/gpu/run.sh --dry", "CUDA_HOME=" .. home)
+    assert.equal(256, status, text)
+    local _, failed = text:gsub("FAIL", "")
+    assert.equal(1, failed, text)
     contains(text, "pass  training, f32", "pass  NCCL, two shards, captured",
-      "skip  compute%-sanitizer is not installed\n$")
+      "pass  compute%-sanitizer, memory, a short training", "pass  compute%-sanitizer, memcheck",
+      "FAIL  compute%-sanitizer, racecheck", "test_kernels_norm under racecheck:\n *a race",
+      "pass  compute%-sanitizer, synccheck")
+    local asked = scratch.read(log)
+    contains(asked,
+      "%-%-tool memcheck %-%-target%-processes all %-%-error%-exitcode 9 [^\n]*/emulated/test_kernels_attention\n")
+    scratch.clear()
   end)
 
   it("T1 say what failed, and what there was no time for", function()
     local status, text = run("tests/gpu/run.sh --seconds 0")
     assert.equal(256, status)
-    contains(text, "FAIL  training, f32 .*status 124")
+    contains(text, "FAIL  training, f32 .*status 124", "skip  compute%-sanitizer is not installed\n$")
   end)
 
   it("T1 measure trainings and kernels, and end with a table", function()
