@@ -383,8 +383,13 @@ enum ms_category {
 enum ms_optimizer_kind { MS_OPT_NONE = 0, MS_OPT_SGD = 1, MS_OPT_ADAMW = 2 };
 
 typedef struct ms_plan_config {
-  int optimizer;              /* enum ms_optimizer_kind */
-  double beta1, beta2, eps;   /* AdamW (Loshchilov & Hutter 2019): 0.9, 0.999, 1e-8 */
+  int optimizer;            /* enum ms_optimizer_kind */
+  double beta1, beta2, eps; /* AdamW (Loshchilov & Hutter 2019): 0.9, 0.999, 1e-8 */
+  /* What AdamW keeps its two moments in: MS_F32 (default), or MS_BF16, half of their bytes. Every step computes in f32 and
+  ** then rounds them up or down at random, so that the mean of what is kept is what was computed: to nearest, changes
+  ** below half a step of bf16 (1/512 of a moment; beta2 = 0.999 makes such) would be lost for ever. Which way is a function
+  ** of the model's seed, the parameter's name, the element and the step, so it is the same on every mesh and device. */
+  int moment_dtype;
   double momentum, dampening; /* SGD as in PyTorch */
   int nesterov;
   /* An exponential moving average of the weights, kept in f32 beside the optimizer's state: a = p in step 1, then

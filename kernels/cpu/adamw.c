@@ -5,39 +5,99 @@
 **   p = p (1 - lr wd)
 **   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
 **   p = p - lr / (1 - beta1^step) m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
+**
+** Moments in bf16 are rounded at random when they are written, after the step was taken with them as they are: x becomes one of
+** its two neighbours, the upper with the probability of what lies below x in the gap between them. The 16 bits that decide
+** are the low half of element's Philox word for the first moment, the high half for the second.
 */
 #include "kernels/cpu/block.h"
 
 #include <math.h>
 
+#include "base/bf16.h"
+#include "kernels/cpu/draw.h"
 #include "kernels/cpu/parallel.h"
 
-MS_CLONES static void adamw_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
-  (void)part;
+typedef struct setting {
+  float keep, step_size, inverse_root, eps, beta1, rest1, beta2, rest2, factor;
+} setting;
+
+MS_INLINE setting setting_of(const ms_kernel_call *call) {
   const ms_scalars *now = call->scalars;
   const double *f = call->attrs.f;
   double eps_value;
   memcpy(&eps_value, &call->attrs.i[0], sizeof eps_value);
   const double lr_value = now->lr * f[0], correction1 = 1.0 - pow(f[2], (double)now->step),
                correction2 = 1.0 - pow(f[3], (double)now->step);
-  const float keep = (float)(1.0 - lr_value * f[1]), step_size = (float)(lr_value / correction1);
-  const float inverse_root = (float)(1.0 / sqrt(correction2)), eps = (float)eps_value;
-  const float beta1 = (float)f[2], rest1 = (float)(1.0 - f[2]), beta2 = (float)f[3], rest2 = (float)(1.0 - f[3]);
-  const float factor = ((const float *)call->in_data[1])[2];
+  return (setting){.keep = (float)(1.0 - lr_value * f[1]),
+                   .step_size = (float)(lr_value / correction1),
+                   .inverse_root = (float)(1.0 / sqrt(correction2)),
+                   .eps = (float)eps_value,
+                   .beta1 = (float)f[2],
+                   .rest1 = (float)(1.0 - f[2]),
+                   .beta2 = (float)f[3],
+                   .rest2 = (float)(1.0 - f[3]),
+                   .factor = ((const float *)call->in_data[1])[2]};
+}
 
+/* One element; the new moments are left in *m and *v. */
+MS_INLINE float update(const setting *s, float gradient, float p, float *m, float *v) {
+  const float g = gradient * s->factor;
+  *m = s->beta1 * *m + s->rest1 * g;
+  *v = s->beta2 * *v + s->rest2 * (g * g);
+  return p * s->keep - s->step_size * *m / (sqrtf(*v) * s->inverse_root + s->eps);
+}
+
+MS_CLONES static void adamw_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  (void)part;
+  const setting s = setting_of(call);
   const float *restrict gradient = call->in_data[0];
   float *restrict p = call->out_data[0], *restrict m = call->out_data[1], *restrict v = call->out_data[2];
 #pragma omp simd
   for (int64_t i = begin; i < end; i++) {
-    float g = gradient[i] * factor;
-    float m1 = beta1 * m[i] + rest1 * g;
-    float v1 = beta2 * v[i] + rest2 * (g * g);
+    float m1 = m[i], v1 = v[i];
+    p[i] = update(&s, gradient[i], p[i], &m1, &v1);
     m[i] = m1;
     v[i] = v1;
-    p[i] = p[i] * keep - step_size * m1 / (sqrtf(v1) * inverse_root + eps);
   }
 }
 
-static int run(const ms_kernel_call *call) { return ms_run_elements(call, ms_numel(&call->in[0]), adamw_part); }
+/* The upper 16 bits of x, after `random`, which has 16 bits, was added below them; infinities and NaN stay. */
+MS_INLINE ms_bf16 round_at_random(float x, uint32_t random) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  const uint32_t added = (bits & 0x7f800000u) == 0x7f800000u ? bits | (bits & 0xffffu ? 0x400000u : 0) : bits + random;
+  return (ms_bf16)(added >> 16);
+}
+
+/* Words are drawn for groups of four elements of the parameter, of which the chunk may begin within one. */
+MS_CLONES static void adamw_part_of_bf16(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
+  (void)part;
+  const setting s = setting_of(call);
+  const uint64_t stream = (uint64_t)call->attrs.i[1], step = (uint64_t)call->scalars->step;
+  const int64_t first = call->attrs.i[2] + begin, skipped = first % 4, at_once = MS_BLOCK - 4;
+  ms_draw_fn *draw = ms_pick_draw();
+  uint32_t words[MS_BLOCK] __attribute__((aligned(64)));
+  for (int64_t at = begin; at < end; at += at_once) {
+    const int64_t n = end - at < at_once ? end - at : at_once;
+    const uint32_t *word = words + skipped;
+    const float *restrict gradient = (const float *)call->in_data[0] + at;
+    float *restrict p = (float *)call->out_data[0] + at;
+    ms_bf16 *restrict m = (ms_bf16 *)call->out_data[1] + at, *restrict v = (ms_bf16 *)call->out_data[2] + at;
+    draw(stream, step, (uint64_t)(first + at - begin) / 4, words);
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+      float m1 = ms_bf16_to_f32(m[i]), v1 = ms_bf16_to_f32(v[i]);
+      p[i] = update(&s, gradient[i], p[i], &m1, &v1);
+      m[i] = round_at_random(m1, word[i] & 0xffffu);
+      v[i] = round_at_random(v1, word[i] >> 16);
+    }
+  }
+}
+
+static int run(const ms_kernel_call *call) {
+  const int in_bf16 = call->out[1].dtype == MS_BF16;
+  return ms_run_elements(call, ms_numel(&call->in[0]), in_bf16 ? adamw_part_of_bf16 : adamw_part);
+}
 
 const ms_kernel ms_cpu_adamw = {.run = run};

@@ -1,69 +1,10 @@
 /* dropout.c - y = x mask / (1 - p). Element i is kept when the uniform number that Philox gives for (step seed, stream, i)
 ** is at least p. Backward is the same kernel on dy: it draws the same mask, which so is never stored.
-**
-** Nearly all the time goes into drawing, and compilers do not find the one instruction that multiplies 32 by 32 bits in
-** each 64-bit lane. So the ten rounds are written with it, for AVX2 and AVX-512; other machines draw with base/philox.h,
-** which gives the same bits.
 */
 #include "kernels/cpu/block.h"
 
-#include "base/philox.h"
+#include "kernels/cpu/draw.h"
 #include "kernels/cpu/parallel.h"
-
-/* words[i] = the 32 bits of element 4 block + i, MS_BLOCK of them. */
-typedef void draw_fn(uint64_t seed, uint64_t stream, uint64_t block, uint32_t *words);
-
-/* The top 24 bits, which are all that the mask looks at. */
-static void draw_portably(uint64_t seed, uint64_t stream, uint64_t block, uint32_t *words) {
-  MS_BLOCK_BUFFER(uniform);
-  ms_philox_uniform(seed, stream, 4 * (int64_t)block, MS_BLOCK, uniform);
-  for (int i = 0; i < MS_BLOCK; i++) words[i] = (uint32_t)(uniform[i] * 16777216.0f) << 8;
-}
-
-#ifdef __x86_64__
-  #include <immintrin.h>
-
-  /* Each lane is one block; the counters c0 to c3 stand in the low halves, what is in the high halves does not matter.
-** Lane 2k holds block k and lane 2k + 1 block lanes/2 + k: then two unpackings bring the words into their order.
-*/
-  #define DRAW(isa, features, vector, lanes, multiply, unpack_low, unpack_high)                                   \
-    __attribute__((target(features))) static void draw_with_##isa(uint64_t seed, uint64_t stream, uint64_t block, \
-                                                                  uint32_t *words) {                              \
-      typedef uint64_t lane_vector __attribute__((vector_size(8 * lanes)));                                       \
-      const lane_vector low_half = (lane_vector){0} + 0xffffffffu;                                                \
-      const lane_vector factor0 = (lane_vector){0} + 0xd2511f53u, factor1 = (lane_vector){0} + 0xcd9e8d57u;       \
-      for (int group = 0; group < MS_BLOCK / (4 * lanes); group++) {                                              \
-        lane_vector c0, c1, c2 = (lane_vector){0} + stream, c3 = c2 >> 32;                                        \
-        for (int l = 0; l < lanes; l++) c0[l] = block + (uint64_t)(group * lanes + l % 2 * (lanes / 2) + l / 2);  \
-        c1 = c0 >> 32;                                                                                            \
-        for (uint32_t round = 0; round < 10; round++) {                                                           \
-          const uint32_t key0 = (uint32_t)seed + round * 0x9e3779b9u,                                             \
-                         key1 = (uint32_t)(seed >> 32) + round * 0xbb67ae85u;                                     \
-          lane_vector product0 = (lane_vector)multiply((vector)c0, (vector)factor0);                              \
-          lane_vector product1 = (lane_vector)multiply((vector)c2, (vector)factor1);                              \
-          c0 = (product1 >> 32) ^ c1 ^ key0;                                                                      \
-          c2 = (product0 >> 32) ^ c3 ^ key1;                                                                      \
-          c1 = product1;                                                                                          \
-          c3 = product0;                                                                                          \
-        }                                                                                                         \
-        const vector low = (vector)((c0 & low_half) | c1 << 32), high = (vector)((c2 & low_half) | c3 << 32);     \
-        const vector first = unpack_low(low, high), second = unpack_high(low, high);                              \
-        memcpy(words + group * 4 * lanes, &first, sizeof first);                                                  \
-        memcpy(words + group * 4 * lanes + 2 * lanes, &second, sizeof second);                                    \
-      }                                                                                                           \
-    }
-
-DRAW(avx2, "avx2", __m256i, 4, _mm256_mul_epu32, _mm256_unpacklo_epi64, _mm256_unpackhi_epi64)
-DRAW(avx512, "avx512f", __m512i, 8, _mm512_mul_epu32, _mm512_unpacklo_epi64, _mm512_unpackhi_epi64)
-#endif
-
-static draw_fn *pick_draw(void) {
-#ifdef __x86_64__
-  if (__builtin_cpu_supports("avx512f")) return draw_with_avx512;
-  if (__builtin_cpu_supports("avx2")) return draw_with_avx2;
-#endif
-  return draw_portably;
-}
 
 /* y = x scale where the word is at least limit, else 0; all [n] */
 MS_INLINE void mask_block(const float *x, const uint32_t *words, uint32_t limit, float scale, float *y, int64_t n) {
@@ -77,7 +18,7 @@ MS_CLONES static void dropout_part(const ms_kernel_call *call, int part, int64_t
   const float p = (float)call->attrs.f[0], scale = (float)(1.0 / (1.0 - call->attrs.f[0]));
   const uint32_t limit = (uint32_t)__builtin_ceilf(p * 16777216.0f) << 8;
   const uint64_t seed = call->scalars->seed, stream = (uint64_t)call->attrs.i[0];
-  draw_fn *draw = pick_draw();
+  ms_draw_fn *draw = ms_pick_draw();
   MS_BLOCK_BUFFER(x_buffer);
   MS_BLOCK_BUFFER(y_buffer);
   uint32_t words[MS_BLOCK] __attribute__((aligned(64)));

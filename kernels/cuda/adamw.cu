@@ -1,5 +1,5 @@
 /* adamw.cu - AdamW with decoupled weight decay (Loshchilov & Hutter 2019), as PyTorch computes it, in one pass over a chunk:
-** 28 bytes an element, for gradient, weights and both moments are read and the last three written.
+** 28 bytes an element, for gradient, weights and both moments are read and the last three written; 20 with moments in bf16.
 **
 **   g = gradient * factor                       factor: the step norm's third number (mean and clipping)
 **   p = p (1 - lr wd)
@@ -8,7 +8,11 @@
 **
 ** Learning rate and step are read on the device, so that a captured graph sees new ones. One thread of a block makes the
 ** factors in double while the block's first loads are under way; 64 blocks an SM of 132 walk over a large chunk.
+**
+** Moments in bf16 are rounded at random, as kernels/cpu/adamw.c tells, by the same words of Philox. Chunks that begin within a
+** group of four elements, or off alignment, are walked element by element.
 */
+#include "kernels/cuda/philox.h"
 #include "kernels/cuda/vector.h"
 
 #include <string.h>
@@ -47,33 +51,60 @@ struct update {
   }
 };
 
-struct arrays {
+template <class M> struct arrays {
   const float *gradient;
-  float *p, *m, *v;
+  float *p;
+  M *m, *v;
 };
 
+/* The random words of elements, and where in the parameter the chunk's first is. */
+struct rounding {
+  uint64_t stream;
+  int64_t first;
+};
+
+/* x as a bf16 number: one of its two neighbours, by 16 random bits; infinities and NaN stay. */
+__device__ __forceinline__ float round_at_random(float x, unsigned random) {
+  const unsigned bits = __float_as_uint(x);
+  return (bits & 0x7f800000u) == 0x7f800000u ? x : __uint_as_float((bits + random) & 0xffff0000u);
+}
+
+__device__ __forceinline__ void round_moments(const float *, float &, float &, unsigned) {}
+__device__ __forceinline__ void round_moments(const ms_b16 *, float &m, float &v, unsigned word) {
+  m = round_at_random(m, word & 0xffffu);
+  v = round_at_random(v, word >> 16);
+}
+
+__device__ __forceinline__ ms_words draw_for(const float *, const rounding &, const ms_scalars *, int64_t) {
+  return {};
+}
+__device__ __forceinline__ ms_words draw_for(const ms_b16 *, const rounding &r, const ms_scalars *now, int64_t i) {
+  return ms_draw(r.stream, static_cast<uint64_t>(now->step), static_cast<uint64_t>(r.first + i) / 4);
+}
+
 /* A thread's vector of all four. */
-struct vectors_of {
+template <class M> struct vectors_of {
   float g[V], p[V], m[V], v[V];
-  __device__ __forceinline__ void load(const arrays &a, int64_t i) {
+  __device__ __forceinline__ void load(const arrays<M> &a, int64_t i) {
     ms_load<V>(a.gradient + i, g);
     ms_load<V>(a.p + i, p);
     ms_load<V>(a.m + i, m);
     ms_load<V>(a.v + i, v);
   }
-  __device__ __forceinline__ void store(const arrays &a, int64_t i) const {
+  __device__ __forceinline__ void store(const arrays<M> &a, int64_t i) const {
     ms_store<V>(a.p + i, p);
     ms_store<V>(a.m + i, m);
     ms_store<V>(a.v + i, v);
   }
 };
 
+template <class M>
 __global__ void __launch_bounds__(THREADS)
-    adamw(arrays a, int64_t n, int64_t vectors, setting s, const ms_scalars *now, const float *norm) {
+    adamw(arrays<M> a, int64_t n, int64_t vectors, setting s, rounding r, const ms_scalars *now, const float *norm) {
   __shared__ factors made;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
   const int64_t threads = static_cast<int64_t>(gridDim.x) * THREADS;
-  vectors_of x;
+  vectors_of<M> x;
   if (thread < vectors) x.load(a, thread * V);
   if (threadIdx.x == 0) made = factors_of(s, now, norm);
   __syncthreads();
@@ -85,26 +116,40 @@ __global__ void __launch_bounds__(THREADS)
                             static_cast<float>(s.eps)};
   for (int64_t i = thread; i < vectors; i += threads) {
     if (i != thread) x.load(a, i * V);
+    const ms_words w = draw_for(a.m, r, now, i * V);
 #pragma unroll
-    for (int l = 0; l < V; l++) update_of(x.g[l], x.p[l], x.m[l], x.v[l]);
+    for (int l = 0; l < V; l++) {
+      update_of(x.g[l], x.p[l], x.m[l], x.v[l]);
+      round_moments(a.m, x.m[l], x.v[l], w.word[l]);
+    }
     x.store(a, i * V);
   }
-  for (int64_t i = vectors * V + thread; i < n; i += threads) update_of(a.gradient[i], a.p[i], a.m[i], a.v[i]);
+  for (int64_t i = vectors * V + thread; i < n; i += threads) {
+    float m = ms_load_one(a.m + i), v = ms_load_one(a.v + i);
+    update_of(a.gradient[i], a.p[i], m, v);
+    round_moments(a.m, m, v, ms_word_of(draw_for(a.m, r, now, i), r.first + i));
+    ms_store_one(a.m + i, m);
+    ms_store_one(a.v + i, v);
+  }
 }
 
-int run(const ms_kernel_call *call) {
+template <class M> int run_typed(const ms_kernel_call *call) {
   const int64_t n = ms_numel(&call->in[0]);
-  const arrays a = {static_cast<const float *>(call->in_data[0]), static_cast<float *>(call->out_data[0]),
-                    static_cast<float *>(call->out_data[1]), static_cast<float *>(call->out_data[2])};
+  const arrays<M> a = {static_cast<const float *>(call->in_data[0]), static_cast<float *>(call->out_data[0]),
+                       static_cast<M *>(call->out_data[1]), static_cast<M *>(call->out_data[2])};
+  const rounding r = {static_cast<uint64_t>(call->attrs.i[1]), call->attrs.i[2]};
   setting s = {call->attrs.f[0], call->attrs.f[1], call->attrs.f[2], call->attrs.f[3], 0.0};
   memcpy(&s.eps, &call->attrs.i[0], sizeof s.eps);
   if (n == 0) return MS_OK;
   const int aligned =
       ms_cuda_aligned(a.gradient) && ms_cuda_aligned(a.p) && ms_cuda_aligned(a.m) && ms_cuda_aligned(a.v);
   const int64_t wanted = ms_cuda_ceil(n, THREADS * V), blocks = wanted < BLOCKS ? wanted : BLOCKS;
-  return MS_CUDA_LAUNCH(adamw, static_cast<unsigned>(blocks), THREADS, 0, call->stream, a, n, aligned ? n / V : 0, s,
+  const int64_t vectors = aligned && r.first % V == 0 ? n / V : 0;
+  return MS_CUDA_LAUNCH(adamw<M>, static_cast<unsigned>(blocks), THREADS, 0, call->stream, a, n, vectors, s, r,
                         call->scalars, static_cast<const float *>(call->in_data[1]));
 }
+
+int run(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->out[1].dtype, M, run_typed<M>(call)); }
 
 } // namespace
 

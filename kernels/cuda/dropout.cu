@@ -3,34 +3,12 @@
 ** kernel on dy. A thread draws for its whole vector: ten rounds of two multiplications for four elements, about 25
 ** instructions an element, nearly what memory leaves time for in bf16. May write over x.
 */
+#include "kernels/cuda/philox.h"
 #include "kernels/cuda/vector.h"
 
 namespace {
 
 constexpr int THREADS = 256;
-
-struct words {
-  unsigned word[4];
-};
-
-/* Philox4x32-10, Salmon et al. 2011. */
-__device__ __forceinline__ words draw(uint64_t seed, uint64_t stream, uint64_t block) {
-  unsigned key0 = static_cast<unsigned>(seed), key1 = static_cast<unsigned>(seed >> 32);
-  unsigned c0 = static_cast<unsigned>(block), c1 = static_cast<unsigned>(block >> 32);
-  unsigned c2 = static_cast<unsigned>(stream), c3 = static_cast<unsigned>(stream >> 32);
-#pragma unroll
-  for (int round = 0; round < 10; round++) {
-    const unsigned high0 = __umulhi(0xd2511f53u, c0), low0 = 0xd2511f53u * c0;
-    const unsigned high1 = __umulhi(0xcd9e8d57u, c2), low1 = 0xcd9e8d57u * c2;
-    c0 = high1 ^ c1 ^ key0;
-    c2 = high0 ^ c3 ^ key1;
-    c1 = low1;
-    c3 = low0;
-    key0 += 0x9e3779b9u;
-    key1 += 0xbb67ae85u;
-  }
-  return {{c0, c1, c2, c3}};
-}
 
 struct mask {
   uint64_t stream;
@@ -49,17 +27,15 @@ __global__ void __launch_bounds__(THREADS)
     ms_load<V>(x + thread * V, v);
 #pragma unroll
     for (int q = 0; q < V; q += 4) {
-      const words w = draw(seed, m.stream, static_cast<uint64_t>(thread * V + q) / 4);
+      const ms_words w = ms_draw(seed, m.stream, static_cast<uint64_t>(thread * V + q) / 4);
 #pragma unroll
       for (int l = 0; l < 4; l++) v[q + l] = w.word[l] < m.limit ? 0.0f : v[q + l] * m.scale;
     }
     ms_store<V>(y + thread * V, v);
   }
   for (int64_t i = vectors * V + thread; i < n; i += static_cast<int64_t>(gridDim.x) * THREADS) {
-    const words w = draw(seed, m.stream, static_cast<uint64_t>(i) / 4);
-    const int own = static_cast<int>(i % 4);
-    const unsigned word = own == 0 ? w.word[0] : own == 1 ? w.word[1] : own == 2 ? w.word[2] : w.word[3];
-    ms_store_one(y + i, word < m.limit ? 0.0f : ms_load_one(x + i) * m.scale);
+    const ms_words w = ms_draw(seed, m.stream, static_cast<uint64_t>(i) / 4);
+    ms_store_one(y + i, ms_word_of(w, i) < m.limit ? 0.0f : ms_load_one(x + i) * m.scale);
   }
 }
 

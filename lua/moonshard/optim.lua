@@ -11,6 +11,7 @@ local schedule = require("moonshard.schedule")
 ---@field kind "adamw"|"sgd"
 ---@field lr moonshard.Schedule
 ---@field weight_decay number of parameters that no group says otherwise of
+---@field moments "f32"|"bf16"|nil of AdamW
 ---@field groups table? a policy over parameter FQNs: list of { pattern, { lr_scale=, weight_decay= } }
 local Optimizer = {}
 Optimizer.__index = Optimizer
@@ -60,6 +61,7 @@ function Optimizer:configure(config)
   if self.kind == "adamw" then
     config.optimizer = C.MS_OPT_ADAMW
     config.beta1, config.beta2, config.eps = self.betas[1], self.betas[2], self.eps
+    config.moment_dtype = self.moments == "bf16" and C.MS_BF16 or C.MS_F32
   else
     config.optimizer = C.MS_OPT_SGD
     config.momentum, config.dampening, config.nesterov = self.momentum, self.dampening, self.nesterov and 1 or 0
@@ -74,7 +76,13 @@ local optim = {}
 function optim.check_weight_decay(who, value) check_rate(who, "weight_decay", value, 0, math.huge) end
 
 ---AdamW (Loshchilov & Hutter 2019) as PyTorch has it: decoupled weight decay, bias corrections.
----@param o { lr: number|moonshard.Schedule, betas: number[]?, eps: number?, weight_decay: number?, groups: table? }
+---
+---`moments = "bf16"` keeps both moments in bf16, 4 bytes a parameter instead of 8. A step computes in f32, and what it
+---keeps is rounded up or down at random, so that changes below a step of bf16 arrive on average. Which way follows from
+---the model's seed, the parameter's name, the element and the step: the same on every mesh and device, and after
+---resuming.
+---@param o { lr: number|moonshard.Schedule, betas: number[]?, eps: number?, weight_decay: number?, groups: table?,
+---           moments: "f32"|"bf16"|nil }
 ---@return moonshard.Optimizer
 function optim.adamw(o)
   local who = "ms.optim.adamw"
@@ -84,7 +92,11 @@ function optim.adamw(o)
     eps = { "number", default = 1e-8 },
     weight_decay = { "number", default = 0.01 },
     groups = { "table" },
+    moments = { "string", default = "f32" },
   })
+  if o.moments ~= "f32" and o.moments ~= "bf16" then
+    errors.invalid("%s: moments must be f32 or bf16, not %s", who, o.moments)
+  end
   if #o.betas ~= 2 then errors.invalid("%s: betas must be two numbers, {0.9, 0.999}", who) end
   check_rate(who, "betas[1]", o.betas[1], 0, 1)
   check_rate(who, "betas[2]", o.betas[2], 0, 1)

@@ -165,6 +165,11 @@ static int check_state(const ms_exec *exec) {
   if (plan->arena_bytes[MS_ARENA_MASTERS] != exec->state->layout.masters)
     return MS_FAIL(MS_EINVAL, "the plan was compiled with shared_masters = %d, the state was made with %d",
                    plan->config.shared_masters, !plan->config.shared_masters);
+  const ms_plan_config *c = &plan->config;
+  const int dtype = c->optimizer == MS_OPT_ADAMW ? c->moment_dtype : MS_F32, kept = exec->state->layout.moment_dtype;
+  if (c->train && (c->optimizer == MS_OPT_ADAMW || c->momentum != 0) && dtype != kept)
+    return MS_FAIL(MS_EINVAL, "the plan was compiled for moments in %s, the state keeps them in %s",
+                   ms_dtype_name(dtype), ms_dtype_name(kept));
   for (int b = 0; b < plan->buffers && b < ms_squares_buffer(plan); b++)
     if (plan->buffer[b].first >= 0 && plan->buffer[b].bytes && state_offset(exec, b) < 0)
       return MS_FAIL(MS_EINVAL,

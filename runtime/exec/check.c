@@ -48,12 +48,12 @@ static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, const
   const ms_model *model = exec->plan->model;
   for (int i = 0; i < model->params && finder->position == NOWHERE; i++) {
     const ms_param *p = &model->param[i];
-    float *data;
+    ms_elements owned;
     double value;
     int64_t at;
     if (position == AT_GRADIENTS && p->config.frozen) continue;
-    MS_TRY(ms_master_find(exec->state, i, what, &data));
-    MS_TRY(find_in_arena(exec, data, MS_F32, p->owned, &at, &value));
+    MS_TRY(ms_master_find(exec->state, i, what, &owned));
+    MS_TRY(find_in_arena(exec, owned.data, owned.dtype, p->owned, &at, &value));
     if (at < 0) continue;
     finder->position = position;
     snprintf(finder->text, TEXT_BYTES, "%s %s holds %s at element %lld",

@@ -46,13 +46,13 @@ static int move_all(ms_state *state, move *by) {
   if (!state->device->api->host_memory && !(room = ms_calloc(2 * AT_ONCE, sizeof *room))) return MS_ENOMEM;
   for (int i = 0; i < model->params; i++) {
     const ms_param *p = &model->param[i];
-    float *master, *ema;
+    ms_elements master, ema;
     if (p->config.frozen) continue;
     MS_GOTO(ms_master_find(state, i, "param", &master));
     MS_GOTO(ms_master_find(state, i, "ema", &ema));
     for (int64_t at = 0; at < p->owned; at += AT_ONCE) {
       const int64_t n = p->owned - at < AT_ONCE ? p->owned - at : AT_ONCE;
-      MS_GOTO(by(state, master + at, ema + at, n, room));
+      MS_GOTO(by(state, (float *)master.data + at, (float *)ema.data + at, n, room));
     }
   }
 fail:

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bf16.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "comm/ledger.h"
@@ -22,8 +23,8 @@ static void draw(const ms_model *model, const ms_param *p, int64_t first, int64_
   ms_draw_elements(model->seed, p->name, c->init, c->init_a, c->init_b, first, count, x);
 }
 
-static float *at_state(const ms_state *state, int64_t unit_offset, const ms_param *p) {
-  return (float *)((char *)state->arena[MS_ARENA_STATE].base + unit_offset) + p->local;
+static void *at_state(const ms_state *state, int64_t unit_offset, int64_t size, const ms_param *p) {
+  return (char *)state->arena[MS_ARENA_STATE].base + unit_offset + size * p->local;
 }
 
 static float *at_master(const ms_state *state, const ms_param *p) {
@@ -62,13 +63,14 @@ int ms_master_draw(ms_state *state) {
 
 /* ---- the owned part ---- */
 
-int ms_master_find(const ms_state *state, int param, const char *what, float **data) {
+int ms_master_find(const ms_state *state, int param, const char *what, ms_elements *at) {
   if (param < 0 || param >= state->model->params)
     return MS_FAIL(MS_EINVAL, "parameter %d does not exist; the model has %d", param, state->model->params);
   const ms_param *p = &state->model->param[param];
   int64_t offset;
+  *at = (ms_elements){NULL, MS_F32};
   if (!strcmp(what, "param")) {
-    *data = at_master(state, p);
+    at->data = at_master(state, p);
     return MS_OK;
   }
   if (!strcmp(what, "grad")) offset = state->layout.unit[p->unit].gradient;
@@ -79,15 +81,56 @@ int ms_master_find(const ms_state *state, int param, const char *what, float **d
   if (offset < 0 || p->config.frozen)
     return MS_FAIL(MS_EINVAL, "parameter '%s' has no %s: %s", p->name, what,
                    p->config.frozen ? "it is frozen" : "the state was made for another optimizer, or without training");
-  *data = at_state(state, offset, p);
+  if (!strncmp(what, "state", 5)) at->dtype = state->layout.moment_dtype;
+  at->data = at_state(state, offset, ms_dtype_size(at->dtype), p);
   return MS_OK;
 }
 
+static void *element(const ms_elements *e, int64_t i) { return (char *)e->data + ms_dtype_size(e->dtype) * i; }
+
+/* Elements [first, first + count), as f32. */
+static int copy_out(const ms_state *state, const ms_elements *from, int64_t first, int64_t count, float *out) {
+  const int64_t bytes = ms_dtype_size(from->dtype) * count;
+  if (!count) return MS_OK;
+  if (from->dtype == MS_F32) return ms_state_copy_out(state, out, element(from, first), bytes);
+  ms_bf16 *half =
+      (ms_bf16 *)(void *)out + count; /* the second half of their place, from which they are widened upwards */
+  MS_TRY(ms_state_copy_out(state, half, element(from, first), bytes));
+  for (int64_t i = 0; i < count; i++) {
+    const float x = ms_bf16_to_f32(half[i]);
+    memcpy(out + i, &x, sizeof x);
+  }
+  return MS_OK;
+}
+
+/* bf16 elements are the nearest to what is given. */
+static int copy_in(ms_state *state, const ms_elements *to, int64_t first, int64_t count, const float *values) {
+  enum { AT_ONCE = 1 << 18 };
+  int rc = MS_OK;
+  if (!count) return MS_OK;
+  if (to->dtype == MS_F32) return ms_state_copy_in(state, element(to, first), values, count * (int64_t)sizeof *values);
+  ms_bf16 *rounded = ms_calloc(count < AT_ONCE ? count : AT_ONCE, sizeof *rounded);
+  if (!rounded) return MS_ENOMEM;
+  for (int64_t at = 0; at < count && !rc; at += AT_ONCE) {
+    const int64_t n = count - at < AT_ONCE ? count - at : AT_ONCE;
+    for (int64_t i = 0; i < n; i++) rounded[i] = ms_f32_to_bf16(values[at + i]);
+    rc = ms_state_copy_in(state, element(to, first + at), rounded, n * (int64_t)sizeof *rounded);
+  }
+  free(rounded);
+  return rc;
+}
+
 int ms_state_shard(ms_state *state, int param, const char *what, double *first, double *count, float **data) {
-  float *at;
+  ms_elements at;
   void *view;
   MS_TRY(ms_master_find(state, param, what, &at));
-  MS_TRY(ms_state_view(state, at, state->model->param[param].owned * (int64_t)sizeof *at, &view));
+  const int64_t owned = state->model->param[param].owned, bytes = owned * (int64_t)sizeof **data;
+  if (at.dtype == MS_F32) {
+    MS_TRY(ms_state_view(state, at.data, bytes, &view));
+  } else {
+    MS_TRY(ms_state_room(state, bytes, &view));
+    MS_TRY(copy_out(state, &at, 0, owned, view));
+  }
   *data = view;
   *first = (double)state->model->param[param].first;
   *count = (double)state->model->param[param].owned;
@@ -95,40 +138,42 @@ int ms_state_shard(ms_state *state, int param, const char *what, double *first, 
 }
 
 /* Where elements [first, first + count) lie; they must be owned. */
-static int find_owned(const ms_state *state, int param, const char *what, int64_t first, int64_t count, float **at) {
+static int find_owned(const ms_state *state, int param, const char *what, int64_t first, int64_t count,
+                      ms_elements *at) {
   MS_TRY(ms_master_find(state, param, what, at));
   const ms_param *p = &state->model->param[param];
   if (first < p->first || count < 0 || first > p->first + p->owned || count > p->first + p->owned - first)
     return MS_FAIL(MS_EINVAL, "elements %lld to %lld of parameter '%s': this rank owns %lld from %lld",
                    (long long)first, (long long)(first + count), p->name, (long long)p->owned, (long long)p->first);
-  *at += first - p->first;
+  at->data = element(at, first - p->first);
   return MS_OK;
 }
 
 int ms_state_owned(const ms_state *state, int param, const char *what, int64_t first, int64_t count, float **at) {
-  MS_TRY(find_owned(state, param, what, first, count, at));
-  if (!state->device->api->host_memory) *at = NULL;
+  ms_elements found;
+  MS_TRY(find_owned(state, param, what, first, count, &found));
+  *at = state->device->api->host_memory && found.dtype == MS_F32 ? found.data : NULL;
   return MS_OK;
 }
 
 int ms_state_read(const ms_state *state, int param, const char *what, int64_t first, int64_t count, float *out) {
-  float *at;
+  ms_elements at;
   MS_TRY(find_owned(state, param, what, first, count, &at));
-  return count ? ms_state_copy_out(state, out, at, count * (int64_t)sizeof *out) : MS_OK;
+  return copy_out(state, &at, 0, count, out);
 }
 
 int ms_state_write(ms_state *state, int param, const char *what, int64_t first, int64_t count, const float *values) {
-  float *at;
+  ms_elements at;
   MS_TRY(find_owned(state, param, what, first, count, &at));
-  return count ? ms_state_copy_in(state, at, values, count * (int64_t)sizeof *values) : MS_OK;
+  return copy_in(state, &at, 0, count, values);
 }
 
 int ms_state_set(ms_state *state, int param, const float *full) {
-  float *mine;
+  ms_elements mine;
   MS_TRY(ms_master_find(state, param, "param", &mine));
   const ms_param *p = &state->model->param[param];
   MS_TRY(ms_members_barrier(&state->members));
-  return p->owned ? ms_state_copy_in(state, mine, full + p->first, p->owned * (int64_t)sizeof *mine) : MS_OK;
+  return copy_in(state, &mine, 0, p->owned, full + p->first);
 }
 
 void ms_hash(const void *data, double bytes, double *hash) {
@@ -143,15 +188,16 @@ void ms_hash(const void *data, double bytes, double *hash) {
 enum { ROUND_ELEMENTS = 8 << 20 };
 
 /* This rank's elements of [begin, end) into window, which starts at element begin. */
-static int put_owned(ms_state *state, const ms_param *p, const float *mine, int64_t begin, int64_t end, float *window) {
+static int put_owned(ms_state *state, const ms_param *p, const ms_elements *mine, int64_t begin, int64_t end,
+                     float *window) {
   int64_t from = p->first > begin ? p->first : begin;
   int64_t to = p->first + p->owned < end ? p->first + p->owned : end;
-  int64_t bytes = (to - from) * (int64_t)sizeof *mine;
-  return bytes > 0 ? ms_state_copy_out(state, window + (from - begin), mine + (from - p->first), bytes) : MS_OK;
+  return to > from ? copy_out(state, mine, from - p->first, to - from, window + (from - begin)) : MS_OK;
 }
 
 /* Elements [first, first + count); out NULL: this rank only gives. */
-static int gather(ms_state *state, const ms_param *p, const float *mine, int64_t first, int64_t count, float *out) {
+static int gather(ms_state *state, const ms_param *p, const ms_elements *mine, int64_t first, int64_t count,
+                  float *out) {
   ms_region window;
   int rc = MS_OK;
   int64_t round = count < ROUND_ELEMENTS ? count : ROUND_ELEMENTS, last = first + count;
@@ -194,32 +240,31 @@ static int check_same(ms_state *state, int param, const char *what, int64_t firs
 }
 
 int ms_state_gather_range(ms_state *state, int param, const char *what, int64_t first, int64_t count, float *out) {
-  float *mine;
+  ms_elements mine;
   MS_TRY(ms_master_find(state, param, what, &mine));
   const ms_param *p = &state->model->param[param];
   if (first < 0 || count < 1 || first > p->numel || count > p->numel - first)
     return MS_FAIL(MS_EINVAL,
                    "parameter '%s': %lld elements from element %lld: it has %lld, and 1 at least is gathered", p->name,
                    (long long)count, (long long)first, (long long)p->numel);
-  if (state->model->shard_size == 1)
-    return out ? ms_state_copy_out(state, out, mine + first, count * (int64_t)sizeof *out) : MS_OK;
+  if (state->model->shard_size == 1) return out ? copy_out(state, &mine, first, count, out) : MS_OK;
   ms_ledger *ledger = ms_world_ledger(state->world);
   ms_ledger_enter(ledger, ms_ledger_number(ledger, "gathering a parameter"));
   int rc = check_same(state, param, what, first, count);
-  if (!rc) rc = gather(state, p, mine, first, count, out);
+  if (!rc) rc = gather(state, p, &mine, first, count, out);
   ms_ledger_leave(ledger, rc);
   return rc;
 }
 
 int ms_state_gather(ms_state *state, int param, const char *what, float *full) {
-  float *mine;
+  ms_elements mine;
   MS_TRY(ms_master_find(state, param, what, &mine));
   return ms_state_gather_range(state, param, what, 0, state->model->param[param].numel, full);
 }
 
 /* Every rank takes what it owns of each window: it is written when no peer reads the parameter any more, which the window's
 ** first barrier says. */
-static int scatter(ms_state *state, const ms_param *p, int from, const float *full, float *mine) {
+static int scatter(ms_state *state, const ms_param *p, int from, const float *full, const ms_elements *mine) {
   ms_region window;
   int rc = MS_OK;
   int64_t round = p->numel < ROUND_ELEMENTS ? p->numel : ROUND_ELEMENTS;
@@ -231,8 +276,7 @@ static int scatter(ms_state *state, const ms_param *p, int from, const float *fu
     int64_t first = p->first > begin ? p->first : begin;
     int64_t last = p->first + p->owned < end ? p->first + p->owned : end;
     if (last > first)
-      MS_GOTO(ms_state_copy_in(state, mine + (first - p->first), (float *)window.base + (first - begin),
-                               (last - first) * (int64_t)sizeof *mine));
+      MS_GOTO(copy_in(state, mine, first - p->first, last - first, (float *)window.base + (first - begin)));
     if (end < p->numel) MS_GOTO(ms_members_barrier(&state->members));
   }
 fail:
@@ -241,7 +285,7 @@ fail:
 }
 
 int ms_state_scatter(ms_state *state, int param, int from, const float *full) {
-  float *mine;
+  ms_elements mine;
   MS_TRY(ms_master_find(state, param, "param", &mine));
   if (from < 0 || from >= state->members.size)
     return MS_FAIL(MS_EINVAL, "rank %d of the model's %d ranks shall give a parameter", from, state->members.size);
@@ -249,7 +293,7 @@ int ms_state_scatter(ms_state *state, int param, int from, const float *full) {
     return MS_FAIL(MS_EINVAL, "parameter '%s': the rank that gives it gave nothing", state->model->param[param].name);
   ms_ledger *ledger = ms_world_ledger(state->world);
   ms_ledger_enter(ledger, ms_ledger_number(ledger, "scattering a parameter"));
-  int rc = scatter(state, &state->model->param[param], from, full, mine);
+  int rc = scatter(state, &state->model->param[param], from, full, &mine);
   ms_ledger_leave(ledger, rc);
   return rc;
 }

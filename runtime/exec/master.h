@@ -6,11 +6,16 @@
 
 /* Draws the initial value of every owned element; padding stays zero. */
 int ms_master_draw(ms_state *state);
-/* Where the owned elements of a parameter's master, gradient or moment ("param", "grad", "state0", "state1", "ema") lie in an arena: f32
-** [param.owned]. */
-int ms_master_find(const ms_state *state, int param, const char *what, float **data);
-/* Where elements [first, first + count) of it lie, which this rank must own, if the host may follow pointers there; else
-** *at is NULL. */
+/* Elements in an arena. */
+typedef struct ms_elements {
+  void *data;
+  int dtype; /* MS_F32, or of moments MS_BF16 */
+} ms_elements;
+
+/* Where the owned elements [param.owned] of a parameter's master, gradient or moment ("param", "grad", "state0", "state1", "ema") lie. */
+int ms_master_find(const ms_state *state, int param, const char *what, ms_elements *at);
+/* Where elements [first, first + count) of it lie, which this rank must own, if they are f32 and the host may follow
+** pointers there; else *at is NULL. */
 int ms_state_owned(const ms_state *state, int param, const char *what, int64_t first, int64_t count, float **at);
 /* Fails: nothing may `what` ("be saved") while the averages are in the masters' place (ema.c). */
 int ms_ema_refuse(const char *what);

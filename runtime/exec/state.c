@@ -126,9 +126,7 @@ int ms_state_copy_in(ms_state *state, void *at, const void *host, int64_t bytes)
   return state->device->api->write(state->device, at, host, bytes);
 }
 
-int ms_state_view(ms_state *state, void *at, int64_t bytes, void **view) {
-  *view = at;
-  if (state->device->api->host_memory) return MS_OK;
+int ms_state_room(ms_state *state, int64_t bytes, void **room) {
   if (bytes > state->view_bytes) {
     void *grown = ms_calloc(bytes, 1);
     if (!grown) return MS_ENOMEM;
@@ -136,8 +134,15 @@ int ms_state_view(ms_state *state, void *at, int64_t bytes, void **view) {
     state->view = grown;
     state->view_bytes = bytes;
   }
-  *view = state->view;
-  return ms_state_copy_out(state, state->view, at, bytes);
+  *room = state->view;
+  return MS_OK;
+}
+
+int ms_state_view(ms_state *state, void *at, int64_t bytes, void **view) {
+  *view = at;
+  if (state->device->api->host_memory) return MS_OK;
+  MS_TRY(ms_state_room(state, bytes, view));
+  return ms_state_copy_out(state, *view, at, bytes);
 }
 
 char *ms_state_peer_block(const ms_state *state, int arena, int rank) {

@@ -48,6 +48,8 @@ int ms_state_interrupted(const ms_state *state);
 /* Bytes of an arena as the host can read them: the arena itself where the host may follow its pointers, else a copy that lasts
 ** until the next view. */
 int ms_state_view(ms_state *state, void *at, int64_t bytes, void **view);
+/* So many bytes of the host, the state's own, until the next view. */
+int ms_state_room(ms_state *state, int64_t bytes, void **room);
 /* Bytes from or to an arena. */
 int ms_state_copy_out(const ms_state *state, void *host, const void *at, int64_t bytes);
 int ms_state_copy_in(ms_state *state, void *at, const void *host, int64_t bytes);

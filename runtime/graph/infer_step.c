@@ -56,6 +56,7 @@ int ms_infer_optimizer(const ms_node *node, const ms_value_info *in, ms_value_in
   MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the gradient"));
   MS_TRY(check_vector(node, &in[1], 4, "the step norm"));
   for (int i = 0; i < node->outputs; i++) out[i] = in[0];
+  if (node->op == MS_OP_adamw && node->attrs.i[3]) out[1].dtype = out[2].dtype = MS_BF16;
   int without_momentum = node->op == MS_OP_sgd && node->attrs.f[2] == 0;
   if (without_momentum) out[1] = vector(0);
   return MS_OK;

@@ -27,6 +27,8 @@ void ms_plan_config_default(ms_plan_config *config) {
 static int check_config(const ms_plan_config *c) {
   if (c->optimizer < MS_OPT_NONE || c->optimizer > MS_OPT_ADAMW)
     return MS_FAIL(MS_EINVAL, "optimizer must be none (0), sgd (1) or adamw (2), not %d", c->optimizer);
+  if (c->moment_dtype != MS_F32 && (c->moment_dtype != MS_BF16 || c->optimizer != MS_OPT_ADAMW))
+    return MS_FAIL(MS_EINVAL, "moment_dtype must be f32 (0), or with adamw bf16 (1), not %d", c->moment_dtype);
   if (c->prefetch < 0) return MS_FAIL(MS_EINVAL, "prefetch must be 0 or more units, not %d", c->prefetch);
   if (c->sync < MS_SYNC_EVERY || c->sync > MS_SYNC_LAST)
     return MS_FAIL(MS_EINVAL, "sync must be every (0), shard (1) or last (2), not %d", c->sync);

@@ -193,12 +193,13 @@ int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
   for (int u = 0; u < model->units; u++) {
     const ms_unit *unit = &model->unit[u];
     int64_t trainable = 4 * unit->trainable_count;
+    int64_t moments = ms_dtype_size(layout->moment_dtype) * unit->trainable_count;
     int shared = layout->unit[u].shared;
     MS_TRY(persistent(plan, shared ? MS_ARENA_MASTERS : MS_ARENA_STATE, MS_CAT_PARAMETERS, layout->unit[u].master,
                       shared ? unit->gathered_bytes : 4 * unit->master_count, unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_GRADIENTS, layout->unit[u].gradient, trainable, unit->name));
-    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].state0, trainable, unit->name));
-    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].state1, trainable, unit->name));
+    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].state0, moments, unit->name));
+    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].state1, moments, unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].ema, trainable, unit->name));
   }
   MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->squares, 4 * model->units, "squares"));

@@ -68,6 +68,7 @@ void ms_plan_describe_state(const ms_model *model, const ms_plan_config *c, ms_t
   ms_text_append(text,
                  "optimizer %d: beta1 %.17g, beta2 %.17g, eps %.17g, momentum %.17g, dampening %.17g, nesterov %d\n",
                  c->optimizer, c->beta1, c->beta2, c->eps, c->momentum, c->dampening, c->nesterov);
+  if (c->moment_dtype != MS_F32) ms_text_append(text, "moments in %s\n", ms_dtype_name(c->moment_dtype));
   if (c->ema_decay > 0) ms_text_append(text, "ema: decay %.17g, warmup %d\n", c->ema_decay, c->ema_warmup);
   ms_text_append(text, "train %d, shared_masters %d\n", c->train, c->shared_masters);
   if (c->device != MS_DEVICE_CPU) ms_text_append(text, "device %s\n", ms_device_name(c->device));
@@ -85,13 +86,16 @@ static void describe_config(const ms_plan *plan, ms_text *text) {
   }
 }
 
+/* What a rank does with the parameters that it owns, one by one, differs from rank to rank: the model says all of it. */
+static int is_of_one_rank(const ms_instr *instr) { return instr->call->op == MS_OP_adamw && instr->call->attrs.i[3]; }
+
 static void describe_phase(const ms_plan *plan, int phase, ms_text *text) {
   const ms_plan_phase *p = &plan->phase[phase];
   uint64_t kernels = MS_HASH_INIT;
   int n = 0;
   for (int i = 0; i < p->n; i++) {
     const ms_instr *instr = &p->instr[i];
-    if (instr->kind == MS_INSTR_KERNEL) {
+    if (instr->kind == MS_INSTR_KERNEL && !is_of_one_rank(instr)) {
       kernels = ms_hash_int(kernels, (int64_t)instr->hash);
       n++;
     }

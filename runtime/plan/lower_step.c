@@ -5,6 +5,7 @@
 */
 #include <string.h>
 
+#include "base/hash.h"
 #include "plan/lower.h"
 
 int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals) {
@@ -63,6 +64,38 @@ static int update_run(ms_plan *plan, int unit, int s, int64_t n) {
   return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_sgd, &attrs, 2, in, 2, out, scope, 0);
 }
 
+/* AdamW with bf16 moments: a pass over each parameter, since every element is rounded by random numbers of its own, which its place
+** in the parameter decides, not its place on this rank. */
+static int update_parameter(ms_plan *plan, int unit, const ms_param *p) {
+  const ms_model *model = plan->model;
+  const ms_unit *u = &model->unit[unit];
+  const ms_segment *group = &u->segment[p->segment];
+  const ms_plan_config *c = &plan->config;
+  const int64_t moments = ms_dtype_size(c->moment_dtype) * p->local;
+  const int shared = ms_unit_shares_masters(model, c, unit);
+  const ms_ref in[2] = {ms_ref_vector(ms_state_buffer(unit, MS_STATE_GRADIENT), 4 * p->local, MS_F32, p->owned),
+                        plan->norm};
+  const ms_ref out[3] = {ms_ref_vector(ms_state_buffer(unit, MS_STATE_MASTER),
+                                       ms_master_offset(model, u, shared, p->segment, p->local), MS_F32, p->owned),
+                         ms_ref_vector(ms_state_buffer(unit, MS_STATE_FIRST), moments, c->moment_dtype, p->owned),
+                         ms_ref_vector(ms_state_buffer(unit, MS_STATE_SECOND), moments, c->moment_dtype, p->owned)};
+  ms_attrs attrs = {.f = {group->lr_scale, group->weight_decay, c->beta1, c->beta2}};
+  memcpy(&attrs.i[0], &c->eps, sizeof c->eps);
+  attrs.i[1] = (int64_t)ms_hash_string(ms_hash_int(MS_HASH_INIT, (int64_t)model->seed), p->name);
+  attrs.i[2] = p->first;
+  attrs.i[3] = 1;
+  return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_adamw, &attrs, 2, in, 3, out, u->name, 0);
+}
+
+static int update_parameters(ms_plan *plan, int unit) {
+  const ms_unit *u = &plan->model->unit[unit];
+  for (int i = 0; i < u->params; i++) {
+    const ms_param *p = &plan->model->param[u->order[i]];
+    if (p->owned && !p->config.frozen) MS_TRY(update_parameter(plan, unit, p));
+  }
+  return MS_OK;
+}
+
 /* The trainable segments from `s` on that one pass can cover: a private unit's chunks of one optimizer group lie in a row,
 ** a shared unit's lie each among its peers' chunks. Returns the first segment that is not covered. */
 static int same_group_run(const ms_unit *unit, int s, int shared) {
@@ -92,7 +125,9 @@ int ms_lower_update(ms_plan *plan) {
   for (int u = 0; u < plan->model->units; u++) {
     const ms_unit *unit = &plan->model->unit[u];
     int shared = ms_unit_shares_masters(plan->model, &plan->config, u);
-    for (int s = 0, end; s < unit->segments && !unit->segment[s].frozen; s = end) {
+    const int by_parameter = plan->config.moment_dtype != MS_F32;
+    if (by_parameter) MS_TRY(update_parameters(plan, u));
+    for (int s = 0, end; !by_parameter && s < unit->segments && !unit->segment[s].frozen; s = end) {
       end = same_group_run(unit, s, shared);
       int trainable_follows = end < unit->segments && !unit->segment[end].frozen;
       int64_t stop = trainable_follows ? unit->segment[end].local : unit->trainable_count;

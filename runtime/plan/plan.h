@@ -176,6 +176,7 @@ typedef struct ms_state_layout {
     int64_t gradient, state0, state1, ema; /* -1: none */
     int shared;
   } * unit;
+  int moment_dtype; /* of state0 and state1 */
   int64_t squares;  /* f32 [units] sums of squares */
   int64_t loss_sum; /* f32 [] */
   int64_t norm;     /* f32 [4] */

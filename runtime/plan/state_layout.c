@@ -49,6 +49,7 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
   int first = config->train &&
               (config->optimizer == MS_OPT_ADAMW || (config->optimizer == MS_OPT_SGD && config->momentum != 0));
   int second = config->train && config->optimizer == MS_OPT_ADAMW;
+  layout->moment_dtype = second ? config->moment_dtype : MS_F32;
   for (int u = 0; u < model->units; u++) take_masters(model, config, u, layout);
   layout->squares = take(layout, MS_CAT_WORKSPACE, 4 * model->units);
   layout->loss_sum = take(layout, MS_CAT_WORKSPACE, 4);
@@ -58,7 +59,7 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
     layout->unit[u].gradient = config->train && trainable ? take(layout, MS_CAT_GRADIENTS, trainable) : -1;
   }
   for (int u = 0; u < model->units; u++) {
-    int64_t trainable = 4 * model->unit[u].trainable_count;
+    int64_t trainable = ms_dtype_size(layout->moment_dtype) * model->unit[u].trainable_count;
     layout->unit[u].state0 = first && trainable ? take(layout, MS_CAT_OPTIMIZER, trainable) : -1;
     layout->unit[u].state1 = second && trainable ? take(layout, MS_CAT_OPTIMIZER, trainable) : -1;
   }

@@ -57,6 +57,109 @@ static void adamw_matches(void **state) {
   }
 }
 
+/* ---- moments in bf16 ---- */
+
+/* Of elements `first` on of a parameter: gradient [n], weights, and moments that are all m and v. */
+static kernel_case rounded_case(int64_t n, int64_t first, double beta1, double beta2, double m, double v) {
+  kernel_case c = optimizer_case(MS_OP_adamw, n, 0, 0);
+  const double eps = 1e-8;
+  c.call.attrs = (ms_attrs){.i = {[1] = 77, first, 1}, .f = {1, 0, beta1, beta2}};
+  memcpy(&c.call.attrs.i[0], &eps, sizeof eps);
+  for (int i = 1; i <= 2; i++) {
+    add_output(&c, SHAPE(MS_BF16, n));
+    for (int64_t e = 0; e < n; e++) set_element(c.call.out_data[i], MS_BF16, e, i == 1 ? m : v);
+  }
+  set_input(&c, 1, 2, 1.0);
+  return c;
+}
+
+/* x rounded by the element's random bits, as the op says it is. */
+static double rounded(float x, const kernel_case *c, int64_t element, int shift) {
+  uint32_t words[4], bits;
+  ms_philox4x32((uint64_t)c->call.attrs.i[1], (uint64_t)c->scalars.step, (uint64_t)element / 4, words);
+  memcpy(&bits, &x, sizeof bits);
+  return ms_bf16_to_f32((ms_bf16)((bits + (words[element % 4] >> shift & 0xffff)) >> 16));
+}
+
+/* Gradients and decays of few bits, so that f32 is exact: then every bit is known, wherever the chunk begins. */
+static void moments_are_rounded_by_their_own_bits(void **state) {
+  (void)state;
+  static const int64_t firsts[] = {0, 1, 6, 1000003};
+  static const int64_t counts[] = {1, 5, 300, 2051};
+  FOR_EACH(first, firsts)
+  FOR_EACH(n, counts)
+  for (int threads = 1; threads <= TEAM; threads += 2) {
+    kernel_case c = rounded_case(n, first, 0.5, 0.5, 1.0, 1.0);
+    c.scalars.step = 3;
+    for (int64_t i = 0; i < n; i++) set_input(&c, 0, i, (double)(i % 97 + 1) / 512);
+    run_once(&c, c.call, threads);
+    for (int64_t i = 0; i < n; i++) {
+      const float g = (float)input_at(&c, 0, i), m = 0.5f + 0.5f * g, v = 0.5f + 0.5f * (g * g);
+      assert_true(output_at(&c, 1, i) == rounded(m, &c, first + i, 0));
+      assert_true(output_at(&c, 2, i) == rounded(v, &c, first + i, 16));
+    }
+    free_case(&c);
+  }
+}
+
+static void means(const kernel_case *c, double mean[2]) {
+  const int64_t n = ms_numel(&c->call.in[0]);
+  mean[0] = mean[1] = 0;
+  for (int64_t i = 0; i < n; i++)
+    for (int k = 0; k < 2; k++) mean[k] += output_at(c, 1 + k, i) / (double)n;
+}
+
+/* 1 + 1/1024 lies an eighth of the gap of 1/128 above 1: an eighth of all go up, and the mean is what was computed. */
+static void rounding_has_no_bias(void **state) {
+  (void)state;
+  enum { N = 20000 };
+  kernel_case c = rounded_case(N, 0, 0.5, 0.5, 1.0, 1.0);
+  for (int64_t i = 0; i < N; i++) set_input(&c, 0, i, 1.0 + 1.0 / 512);
+  run_once(&c, c.call, 1);
+  double mean[2], ups = 0;
+  for (int64_t i = 0; i < N; i++) {
+    const double m = output_at(&c, 1, i);
+    assert_true(m == 1.0 || m == 1.0 + 1.0 / 128);
+    ups += m > 1.0;
+  }
+  const double g = 1.0 + 1.0 / 512, deviation = 1.0 / 128 * sqrt(0.25 / N);
+  means(&c, mean);
+  assert_true(fabs(ups / N - 1.0 / 8) < 5 * sqrt(0.11 / N));
+  assert_true(fabs(mean[0] - (0.5 + 0.5 * g)) < 5 * deviation);
+  assert_true(fabs(mean[1] - (0.5 + 0.5 * g * g)) < 5 * deviation);
+  free_case(&c);
+}
+
+/* A second moment that nears 2 from 1 by a thousandth of the rest a step: to nearest, 1.001 is 1 again, for ever. */
+static void what_is_smaller_than_a_step_of_bf16_arrives(void **state) {
+  (void)state;
+  enum { N = 1024, MANY = 60 };
+  kernel_case c = rounded_case(N, 0, 0.9, 0.999, 0.0, 1.0);
+  assert_true(ms_bf16_to_f32(ms_f32_to_bf16(1.001f)) == 1.0f);
+  for (int64_t i = 0; i < N; i++) set_input(&c, 0, i, sqrt(2.0));
+  for (int step = 1; step <= MANY; step++) {
+    c.scalars.step = step;
+    run_once(&c, c.call, 1);
+  }
+  double mean[2];
+  means(&c, mean);
+  assert_true(fabs(mean[1] - (2.0 - pow(0.999, MANY))) < 0.005);
+  assert_true(fabs(mean[0] - sqrt(2.0) * (1.0 - pow(0.9, MANY))) < 0.005);
+  free_case(&c);
+}
+
+static void what_is_not_finite_stays(void **state) {
+  (void)state;
+  kernel_case c = rounded_case(64, 0, 0.9, 0.99, 0.0, 0.0);
+  for (int64_t i = 0; i < 64; i++) set_input(&c, 0, i, i % 2 ? NAN : -INFINITY);
+  run_once(&c, c.call, 1);
+  for (int64_t i = 0; i < 64; i++) {
+    assert_true(i % 2 ? isnan(output_at(&c, 1, i)) : output_at(&c, 1, i) == -INFINITY);
+    assert_true(i % 2 ? isnan(output_at(&c, 2, i)) : output_at(&c, 2, i) == INFINITY);
+  }
+  free_case(&c);
+}
+
 static void sgd_matches(void **state) {
   (void)state;
   static const double momenta[] = {0.0, 0.9}, dampenings[] = {0.0, 0.3};
@@ -175,6 +278,10 @@ static void norm_shows_nonfinite_gradients(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(adamw_matches),
+      TEST(moments_are_rounded_by_their_own_bits),
+      TEST(rounding_has_no_bias),
+      TEST(what_is_smaller_than_a_step_of_bf16_arrives),
+      TEST(what_is_not_finite_stays),
       TEST(sgd_matches),
       TEST(ema_matches),
       TEST(totals_count_replicas_once),

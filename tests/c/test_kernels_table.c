@@ -95,6 +95,7 @@ static const op_case cases[] = {
     {"step_totals", "f7 f", "i0=2"},
     {"step_norm", "f2", "i0=6 f0=0.5"},
     {"adamw", "f37 f4", "f0=1 f1=0.1 f2=0.9 f3=0.99"},
+    {"adamw", "f37 f4", "f0=1 f1=0.1 f2=0.9 f3=0.99 i1=5 i2=4 i3=1"},
     {"sgd", "f37 f4", "f0=1 f1=0.1 f2=0.9 f3=0.1 i0=1"},
     {"ema", "f37", "f0=0.9"},
     {"ema", "f37", "f0=0.9 i0=1"},

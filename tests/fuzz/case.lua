@@ -164,7 +164,10 @@ local GROUPS = [[groups = { { re"bias|norm", { weight_decay = 0, lr_scale = 0.5 
 -- Gradients of any size must not make training diverge: then rounding would decide everything.
 local function draw_optimizer(d, clipped)
   local groups = d:chance(0.3) and ", " .. GROUPS or ""
-  if d:chance(0.5) then return ("ms.optim.adamw { lr = 1e-2, weight_decay = 0.1%s }"):format(groups) end
+  if d:chance(0.5) then
+    local moments = d:chance(0.2) and ', moments = "bf16"' or ""
+    return ("ms.optim.adamw { lr = 1e-2, weight_decay = 0.1%s%s }"):format(groups, moments)
+  end
   local lr, momentum = clipped and "5e-2" or "1e-3", d:one_of { "0", "0.9", "0.9, nesterov = true" }
   return ("ms.optim.sgd { lr = %s, momentum = %s, weight_decay = %s%s }"):format(lr, momentum, d:one_of { "0", "0.1" },
     groups)

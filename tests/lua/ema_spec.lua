@@ -141,7 +141,7 @@ describe("averages of the weights", function()
   end)
 
   it("K6 are saved as a Hugging Face folder, on a mesh too", function()
-    local folder = new_folder()
+    local folder = scratch.path()
     local recipe = program.recipe([[
       local ms = require "moonshard"
       local cfg = ms.args { out = "" }

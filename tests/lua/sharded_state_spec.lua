@@ -114,6 +114,8 @@ describe("optimizer state", function()
         local summary, model = planned(shards, {}, case[2])
         assert.equal(4 * case[1] * chunk_elements(model, shards, all), summary.bytes.optimizer)
       end
+      local halves, model = planned(shards, {}, ms.optim.adamw { lr = 1, moments = "bf16" })
+      assert.equal(2 * 2 * chunk_elements(model, shards, all), halves.bytes.optimizer)
     end
   end)
 

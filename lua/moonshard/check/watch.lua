@@ -135,7 +135,8 @@ local function describe(trainer)
   local groups, beta2, eps = trainer.optimizer:param_groups(fqns), settings_of(trainer.optimizer)
   local result = {
     mesh = (sharding.stands_for_mesh or sharding.mesh):label(), ranks = trainer.session:ranks(),
-    optimizer = trainer.optimizer.kind, beta2 = beta2, eps = eps, dtype = "f32", params = {},
+    optimizer = trainer.optimizer.kind, beta2 = beta2, eps = eps, params = {},
+    dtype = trainer.optimizer.moments == "bf16" and "bf16" or "f32",
   }
   for i, param in ipairs(sharding.params) do
     local dtype = param.dtype or param.unit.param_dtype

@@ -36,7 +36,7 @@ local function optimizer_of(optimizer)
   return {
     kind = optimizer.kind, betas = optimizer.betas, eps = optimizer.eps, weight_decay = optimizer.weight_decay,
     momentum = optimizer.momentum, dampening = optimizer.dampening, nesterov = optimizer.nesterov,
-    states = #kinds > 0 and kinds or nil,
+    moments = optimizer.moments == "bf16" and "bf16" or nil, states = #kinds > 0 and kinds or nil,
   }
 end
 

@@ -11,6 +11,7 @@ local re = ms.re
 
 local cfg = ms.args {
   mesh = "1x1", rows = 12, steps = 10, out = "", optimizer = "adamw", units = true, layout = "rows", dtype = "f32",
+  moments = "f32",
   reshard = "default", micro = 1, prefetch = 1, clip = 0.5, freeze = "", groups = false, reduce = "f32", unused = false,
   mixed = false, momentum = 0.9, nesterov = false, decay = 0.1, seed = 3, spare = false,
   shared_masters = true,
@@ -132,7 +133,8 @@ ms.fully_shard(model, {
 })
 
 local groups = cfg.groups and { { re[[bias|norm]], { weight_decay = 0, lr_scale = 0.5 } } } or nil
-local opt = cfg.optimizer == "adamw" and ms.optim.adamw { lr = 1e-2, weight_decay = cfg.decay, groups = groups }
+local opt = cfg.optimizer == "adamw"
+  and ms.optim.adamw { lr = 1e-2, weight_decay = cfg.decay, groups = groups, moments = cfg.moments }
   or ms.optim.sgd {
     lr = 5e-2, momentum = cfg.momentum, nesterov = cfg.nesterov, weight_decay = cfg.decay, groups = groups,
   }
