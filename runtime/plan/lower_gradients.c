@@ -133,6 +133,25 @@ int ms_lower_first_summand(const ms_lowering *l, int value) {
   return first;
 }
 
+/* The first of a parameter's gradients is made where the sum will be. A further one is as large as the parameter, and lives at
+** the end of backward, when what is communicated leaves room: it is packed with that. */
+static int place_summands(ms_lowering *l, int sum, int peers_read) {
+  const ms_place at = l->at[sum];
+  for (int first = ms_lower_first_summand(l, sum); first >= 0 && l->at[first].buffer < 0;
+       first = ms_lower_first_summand(l, sum)) {
+    const ms_node *add = &l->graph->nodes[l->graph->values[sum].node];
+    int other = l->root[add->in[l->root[add->in[0]] == first]];
+    const ms_value *value = &l->graph->values[other];
+    l->at[first] = at;
+    if (peers_read && value->kind == MS_VALUE_NODE && l->at[other].buffer < 0)
+      MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION,
+                            ms_numel(&value->info) * ms_dtype_size(value->info.dtype),
+                            ms_op_row_of(l->graph->nodes[value->node].op)->name, &l->at[other].buffer));
+    sum = first;
+  }
+  return MS_OK;
+}
+
 /* Before the first gradient of a unit is written: its reduce buffer, with every gradient's place in it. */
 static int open_gradients(ms_lowering *l, int unit) {
   const ms_unit *u = &l->model->unit[unit];
@@ -151,10 +170,7 @@ static int open_gradients(ms_lowering *l, int unit) {
     int grad = l->graph->param_grads[u->order[i]];
     if (grad < 0) continue;
     place_gradient(l, unit, u->order[i], to_state);
-    ms_place at = l->at[l->root[grad]];
-    for (int v = ms_lower_first_summand(l, l->root[grad]); v >= 0 && l->at[v].buffer < 0;
-         v = ms_lower_first_summand(l, v))
-      l->at[v] = at;
+    MS_TRY(place_summands(l, l->root[grad], peers_read));
   }
   return zero_rest(l, unit);
 }

@@ -46,8 +46,8 @@ describe("planned memory", function()
     { batch = 4 } }
 
   -- In f32 all is a rank's own memory; in bf16 what a group gathers is another, which fills at other times. The
-  -- gradient of a tied embedding is a whole one beside the sum, at the end of backward, when the arenas are what the
-  -- middle of it needs: with few tokens, and shards larger than a rank's activations, that is the peak.
+  -- gradient of a tied embedding is a whole one beside the sum, at the end of backward: with few tokens, and shards
+  -- larger than a rank's activations, that is the peak, and of that size it fits into no gradient chunk.
   local function ends_with_embedding(mesh, policy)
     return not (policy.batch or policy.micro_batches) and (mesh[1] > 1 or policy.recompute)
   end
@@ -61,7 +61,7 @@ describe("planned memory", function()
             for key, value in pairs(policy) do options[key] = value end
             local arenas, least, most = bytes_of(compiled(of[1], of[2], options))
             local what = ("%s %dx%d %s %s"):format(of[1], mesh[1], mesh[2], dtype, json.encode(policy))
-            local bound = ends_with_embedding(mesh, policy) and 1.13 or 1.05
+            local bound = ends_with_embedding(mesh, policy) and 1.08 or 1.05
             assert(arenas <= bound * least, ("%s: %.3f of the least"):format(what, arenas / least))
             assert(dtype == "bf16" or arenas <= bound * most, ("%s: %.3f of what is used"):format(what, arenas / most))
           end
