@@ -1,4 +1,4 @@
--- Our side of the checkpoint benchmark, the twin of peer_checkpoint.py: the GPT of gpt.lua, with AdamW's state.
+-- Our side of the checkpoint benchmark, the twin of peer_checkpoint.py: the GPT of train.lua, with AdamW's state.
 --
 --   moonshard run tests/bench/checkpoint.lua -n 2 dir=build/bench/checkpoints
 --

@@ -1,11 +1,11 @@
--- Two meshes of the same ranks beside each other: the GPT of gpt.lua is sharded over both, and they train in turns.
+-- Two meshes of the same ranks beside each other: the GPT of train.lua is sharded over both, and they train in turns.
 --
 --   moonshard run tests/bench/hybrid.lua -n 4 mesh=2x2 beside=1x4 dtype=bf16
 --
 -- A pair is `window` steps over each mesh, every other pair the other way round, so that what else the machine does
 -- meets both of one; ranks begin a window together, and it ends with the last of them. Rank 0 prints one JSON line: for
 -- each mesh ms and cpu_ms of a step (the median; of all ranks' processors together), and of the pairs' ratios, mesh to
--- beside, the median and the quartiles: of the time (ratio, ratio_low, ratio_high) and of the processors' (cpu_ratio, ...).
+-- beside, the median and the quartiles: of time (ratio, ratio_low, ratio_high), of the processors' (cpu_ratio, ...).
 
 local ffi = require("ffi")
 local clock = require("moonshard.clock")

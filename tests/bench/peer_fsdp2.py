@@ -1,6 +1,6 @@
-"""The peer of the training benchmark: the same GPT under PyTorch's FSDP2, on the CPU with gloo.
+"""The peer of the training benchmark: the same GPT or Llama under PyTorch's FSDP2, on the CPU with gloo.
 
-    build/peers/venv/bin/python tests/bench/peer_fsdp2.py --shard 2 --dtype bf16
+    build/peers/venv/bin/python tests/bench/peer_fsdp2.py --model gpt --shard 2 --dtype bf16
 
 One process a rank, one thread each, every block and the root a fully_shard unit, the fused CPU AdamW. It prints one
 JSON line: tokens_per_s and step_ms (median after the warm-up), the losses of the first steps (mean over ranks, before
@@ -14,8 +14,9 @@ So that both sides compute the same numbers it can start from files:
                 f32, all parameters one after the other in the order of --list. --save-weights F writes either kind.
   --tokens F    raw little-endian int32, [steps][ranks][batch][seq + 1]; a row's inputs are its first seq tokens, its
                 targets the last seq. The file is read round and round.
-Parameters: embed.weight [vocab, dim], pos.weight [seq, dim], layers.N.norm1, layers.N.attn.wq/wk/wv/wo,
-layers.N.norm2, layers.N.mlp.fc1/fc2 (each with weight, as [out, in], and bias), norm, head.weight [vocab, dim].
+Parameters of the GPT: embed.weight [vocab, dim], pos.weight [seq, dim], layers.N.norm1, layers.N.attn.wq/wk/wv/wo,
+layers.N.norm2, layers.N.mlp.fc1/fc2 (each with weight, as [out, in], and bias), norm, head.weight [vocab, dim]. Those of the
+Llama: peer_llama.py.
 """
 
 import argparse
@@ -39,6 +40,9 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from peer_llama import Llama
 
 
 class Attention(nn.Module):
@@ -96,6 +100,10 @@ class Gpt(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return self.head(self.norm(x))
+
+
+def make_model(args):
+    return Llama(args) if args.model == "llama" else Gpt(args)
 
 
 def read_weights(model, path):
@@ -172,7 +180,7 @@ def shard_model(model, args):
 def train(args, rank, step_mark=contextlib.nullcontext):
     resident_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     torch.manual_seed(args.seed)
-    model = Gpt(args)
+    model = make_model(args)
     if args.weights:
         read_weights(model, args.weights)
     if args.save_weights and rank == 0:
@@ -204,7 +212,7 @@ def train(args, rank, step_mark=contextlib.nullcontext):
     dist.all_reduce(grown, op=dist.ReduceOp.MAX)
     median = statistics.median(step_ms[args.warmup :])
     return {
-        "name": f"fsdp2_{args.dtype}_{args.replicate}x{args.shard}",
+        "name": f"fsdp2_{args.model}_{args.dtype}_{args.replicate}x{args.shard}",
         "torch": torch.__version__,
         "tokens_per_s": round(args.world * args.batch * args.seq / median * 1e3, 1),
         "step_ms": round(median, 3),
@@ -229,7 +237,7 @@ def measure_memory(args, rank):
         held += event.nbytes()
         if event.start_ns() >= steps[1]:
             most = max(most, held)
-    return {"name": f"fsdp2_memory_{args.dtype}_{args.replicate}x{args.shard}", "allocated_mib": round(most / 2**20, 1)}
+    return {"name": f"fsdp2_memory_{args.model}_{args.dtype}_{args.replicate}x{args.shard}", "allocated_mib": round(most / 2**20, 1)}
 
 
 def rank_main(rank, args, store):
@@ -244,7 +252,8 @@ def rank_main(rank, args, store):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    for name, default in dict(layers=6, dim=384, heads=6, seq=256, batch=8, vocab=256, replicate=1, shard=2).items():
+    parser.add_argument("--model", choices=("gpt", "llama"), default="gpt")
+    for name, default in dict(layers=6, dim=384, heads=6, ffn=1024, seq=256, batch=8, vocab=256, replicate=1, shard=2).items():
         parser.add_argument(f"--{name}", type=int, default=default)
     for name, default in dict(steps=25, warmup=5, report=20, seed=1).items():
         parser.add_argument(f"--{name}", type=int, default=default)
@@ -260,7 +269,7 @@ def main():
     args.world = args.replicate * args.shard
 
     if args.list:
-        for name, parameter in Gpt(args).named_parameters():
+        for name, parameter in make_model(args).named_parameters():
             print(name, *parameter.shape)
         return
     if args.steps <= args.warmup:

@@ -102,18 +102,18 @@ local function plans()
   end
 end
 
--- The GPT of peer_fsdp2.py, from the same weights and tokens when the peer is there to write them.
+-- The models of peer_fsdp2.py, from the same weights and tokens when the peer is there to write them.
 local steps, warmup = 25, 5
 local tokens_path = build .. "/bench/tokens.i32"
 
-local function peer_training(dtype, weights)
+local function peer_training(model, dtype, weights)
   if not exists(peer_python) then
     print("PyTorch's side is missing: make bench-peers")
     return nil
   end
   local save = weights and " --save-weights " .. weights or ""
-  local command = ("%s tests/bench/peer_fsdp2.py --shard 2 --dtype %s --steps %d --warmup %d"):format(
-    peer_python, dtype, steps, warmup) .. " --tokens " .. tokens_path .. save
+  local command = ("%s tests/bench/peer_fsdp2.py --model %s --shard 2 --dtype %s --steps %d --warmup %d"):format(
+    peer_python, model, dtype, steps, warmup) .. " --tokens " .. tokens_path .. save
   return json_lines(command)[1]
 end
 
@@ -135,23 +135,23 @@ local function largest_difference(a, b)
   return largest
 end
 
-local function our_command(ranks, mesh, dtype)
-  return ("OMP_NUM_THREADS=1 %s/release/moonshard run tests/bench/gpt.lua -n %d mesh=%s dtype=%s tokens=%s "):format(
-    build, ranks, mesh, dtype, tokens_path)
+local function our_command(model, ranks, mesh, dtype)
+  return ("OMP_NUM_THREADS=1 %s/release/moonshard run tests/bench/train.lua -n %d model=%s mesh=%s dtype=%s tokens=%s ")
+    :format(build, ranks, model, mesh, dtype, tokens_path)
 end
 
-local function our_training(dtype, ranks, weights)
-  local command = our_command(ranks, "1x" .. ranks, dtype) .. ("steps=%d warmup=%d"):format(steps, warmup)
+local function our_training(model, dtype, ranks, weights)
+  local command = our_command(model, ranks, "1x" .. ranks, dtype) .. ("steps=%d warmup=%d"):format(steps, warmup)
   if exists(weights) then command = command .. " weights=" .. weights end
   return json_lines(command)[1]
 end
 
-local function training(dtype)
-  local weights = build .. "/bench/weights.f32"
-  local peer = peer_training(dtype, weights) or { losses = {} }
-  local ours = our_training(dtype, 2, weights)
+local function training(model, dtype)
+  local weights = ("%s/bench/weights-%s.f32"):format(build, model)
+  local peer = peer_training(model, dtype, weights) or { losses = {} }
+  local ours = our_training(model, dtype, 2, weights)
   if not ours then return end
-  local name = "gpt 6x384 " .. dtype
+  local name = model .. " 6x384 " .. dtype
   report(name .. "/1x2", "tokens/s", ours.tokens_per_s, peer.tokens_per_s, "higher")
   report(name .. "/peak memory of a rank", "MiB", ours.peak_rss_mib, peer.peak_rss_mib, "lower")
   if #peer.losses > 0 then
@@ -164,7 +164,7 @@ local function training(dtype)
     + 4 * ledger_ns.activity + ledger_ns.collective
   report(name .. "/ledger", "of step", ns / (1e6 * ours.step_ms), nil, "lower")
   report(name .. "/compile", "ms", ours.compile_ms, nil, "lower")
-  local alone = our_training(dtype, 1, weights)
+  local alone = our_training(model, dtype, 1, weights)
   if alone then
     report(name .. "/1x2 of twice 1x1", "fraction", ours.tokens_per_s / (2 * alone.tokens_per_s), nil, "higher")
   end
@@ -173,34 +173,32 @@ end
 -- What both allocate for the same model, mesh and batch. Our arenas, and the most that PyTorch's allocator holds at
 -- once in steps after the first: neither counts code, libraries, what lies idle between allocations, or gloo's buffers.
 -- By how much FSDP2's processes grow counts those too; all of our process stands beside it.
-local function memory(dtype, replicate, shard)
+local function memory(model, dtype, replicate, shard)
   if not exists(peer_python) then return end
   local mesh = ("%dx%d"):format(replicate, shard)
   local function peer(options)
-    local command = ("%s tests/bench/peer_fsdp2.py --replicate %d --shard %d --dtype %s"):format(peer_python,
-      replicate, shard, dtype)
+    local command = ("%s tests/bench/peer_fsdp2.py --model %s --replicate %d --shard %d --dtype %s"):format(peer_python,
+      model, replicate, shard, dtype)
     return json_lines(command .. " --steps 4 --warmup 1" .. options)[1]
   end
-  local ours = json_lines(our_command(replicate * shard, mesh, dtype) .. "steps=4 warmup=1")[1]
+  local ours = json_lines(our_command(model, replicate * shard, mesh, dtype) .. "steps=4 warmup=1")[1]
   local allocated, grown = peer(" --memory"), peer("")
   if not (allocated and grown and ours) then return end
-  local name, unit = ("gpt 6x384 %s/%s/memory of FSDP2's "):format(dtype, mesh), "fraction"
+  local name, unit = ("%s 6x384 %s/%s/memory of FSDP2's "):format(model, dtype, mesh), "fraction"
   report_target(name .. "allocator", unit, ours.plan_mib / allocated.allocated_mib, 0.85)
   report_target(name .. "growth", unit, ours.resident_mib / grown.grown_mib, 0.85)
 end
 
--- Four ranks on one host: replicas cost an all-reduce more and save half of what is gathered and scattered. In turns,
--- because other work on the machine comes and goes; the best of each.
+-- Four ranks on one host: replicas cost an all-reduce and a second update more, and save half of what is gathered and
+-- scattered. The median of pairs of steps.
 local function hybrid(dtype)
-  local best = { ["2x2"] = 0, ["1x4"] = 0 }
-  for _ = 1, 3 do
-    for mesh in pairs(best) do
-      local ours = json_lines(our_command(4, mesh, dtype) .. "batch=4 steps=12 warmup=3")[1]
-      if not ours then return end
-      best[mesh] = math.max(best[mesh], ours.tokens_per_s)
-    end
-  end
-  report("gpt 6x384 " .. dtype .. "/2x2 beside 1x4", "tokens/s", best["2x2"], best["1x4"], "higher")
+  local line = json_lines(("OMP_NUM_THREADS=1 %s/release/moonshard run tests/bench/hybrid.lua -n 4 dtype=%s"):format(
+    build, dtype))[1]
+  if not line then return end
+  local name = "gpt 6x384 " .. dtype .. "/2x2 beside 1x4"
+  report(name, "ms", line.mesh_ms, line.beside_ms, "lower")
+  report(name .. "/processor time", "ms", line.mesh_cpu_ms, line.beside_cpu_ms, "lower")
+  report_target(name .. "/time of pairs", "fraction", line.ratio, 1)
 end
 
 -- Tokenizers on one core (MB a second of processor time), over the text of `fortunes`; trained by the peer, or without
@@ -242,7 +240,7 @@ end
 
 -- Four ranks of the quickstart's model: from the launcher's start to the end of the first step, less that step.
 local function start()
-  local command = build .. "/release/moonshard run tests/bench/gpt.lua -n 4 mesh=2x2 layers=4 dim=256 heads=4 seq=128"
+  local command = build .. "/release/moonshard run tests/bench/train.lua -n 4 mesh=2x2 layers=4 dim=256 heads=4 seq=128"
   local ours = json_lines(command .. " batch=2 steps=2 warmup=1 tokens=" .. tokens_path)[1]
   if ours then report("start to first step, 4 ranks", "ms", ours.start_ms, nil, "lower") end
 end
@@ -321,9 +319,11 @@ prompt()
 sweep()
 checkpoints()
 for _, dtype in ipairs({ "f32", "bf16" }) do
-  training(dtype)
-  memory(dtype, 1, 2)
-  memory(dtype, 2, 2)
+  for _, model in ipairs({ "gpt", "llama" }) do
+    training(model, dtype)
+    memory(model, dtype, 1, 2)
+  end
+  memory("gpt", dtype, 2, 2)
   hybrid(dtype)
 end
 results:close()

@@ -1,8 +1,8 @@
 -- Our side of the training benchmark, the twin of peer_fsdp2.py: same model, optimizer, weights and tokens.
 --
---   moonshard run tests/bench/gpt.lua -n 2 mesh=1x2 dtype=bf16 weights=F tokens=F
+--   moonshard run tests/bench/train.lua -n 2 model=gpt mesh=1x2 dtype=bf16 weights=F tokens=F
 --
--- weights: raw f32, all parameters in PyTorch's order, which is listed below; tokens: raw int32
+-- model: gpt or llama. weights: raw f32, all parameters in PyTorch's order, which is listed below; tokens: raw int32
 -- [steps][ranks][batch][seq + 1], read round and round. Without weights the model's own initial ones are taken. Rank 0
 -- prints one JSON line: tokens_per_s and step_ms (median after the warm-up), the losses of the first steps,
 -- peak_rss_mib and resident_mib of rank 0 and plan_mib beside them, compile_ms, other_share (of the steps, what was not
@@ -15,13 +15,19 @@ local ms = require("moonshard")
 local re = ms.re
 
 local cfg = ms.args {
-  layers = 6, dim = 384, heads = 6, seq = 256, batch = 8, vocab = 256, mesh = "1x2", dtype = "f32",
-  steps = 25, warmup = 5, report = 20, weights = "", tokens = "", lr = 1e-3,
+  model = "gpt", layers = 6, dim = 384, heads = 6, ffn = 1024, seq = 256, batch = 8, vocab = 256, mesh = "1x2",
+  dtype = "f32", steps = 25, warmup = 5, report = 20, weights = "", tokens = "", lr = 1e-3,
 }
 
-local model = ms.models.gpt2 {
-  vocab = cfg.vocab, layers = cfg.layers, dim = cfg.dim, heads = cfg.heads, seq = cfg.seq,
+local makers = {
+  gpt = function(sizes) return ms.models.gpt2(sizes) end,
+  llama = function(sizes)
+    sizes.kv_heads, sizes.ffn = cfg.heads / 2, cfg.ffn
+    return ms.models.llama(sizes)
+  end,
 }
+local make = assert(makers[cfg.model], "model: gpt or llama")
+local model = make { vocab = cfg.vocab, layers = cfg.layers, dim = cfg.dim, heads = cfg.heads, seq = cfg.seq }
 ms.fully_shard(model, {
   mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
   units = { re[[^layers\.\d+$]] },
@@ -31,19 +37,22 @@ local train = ms.trainer {
   model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = cfg.lr, weight_decay = 0.1 },
 }
 
+local MODULES = { -- of a layer; ! has no bias
+  gpt = "norm1 attn.wq attn.wk attn.wv attn.wo norm2 mlp.fc1 mlp.fc2",
+  llama = "attn_norm! attn.wq! attn.wk! attn.wv! attn.wo! ffn_norm! mlp.w1! mlp.w3! mlp.w2!",
+}
+
 local function parameter_names()
-  local names = { "embed.weight", "pos.weight" }
+  local names = { "embed.weight" }
   local function add(prefix, modules)
-    for name in modules:gmatch("%S+") do
+    for name, no_bias in modules:gmatch("([%w%._]+)(!?)") do
       names[#names + 1] = prefix .. name .. ".weight"
-      names[#names + 1] = prefix .. name .. ".bias"
+      if no_bias == "" then names[#names + 1] = prefix .. name .. ".bias" end
     end
   end
-  for layer = 0, cfg.layers - 1 do
-    add(("layers.%d."):format(layer), "norm1 attn.wq attn.wk attn.wv attn.wo norm2 mlp.fc1 mlp.fc2")
-  end
-  add("", "norm")
-  names[#names + 1] = "head.weight"
+  if cfg.model == "gpt" then add("", "pos!") end
+  for layer = 0, cfg.layers - 1 do add(("layers.%d."):format(layer), MODULES[cfg.model]) end
+  add("", cfg.model == "gpt" and "norm head!" or "norm! head!")
   return names
 end
 
@@ -125,10 +134,10 @@ if world.rank == 0 then
   local ms_a_step, summary = median(step_ms), train:plan():summary()
   local seconds = train.session:counters("train").seconds
   local other = 1 - (seconds.kernels + seconds.waits + seconds.collectives) / seconds.total
-  local format = '{"name":"moonshard_%s_%s","tokens_per_s":%.1f,"step_ms":%.3f,"losses":[%s],"peak_rss_mib":%.1f,'
+  local format = '{"name":"moonshard_%s_%s_%s","tokens_per_s":%.1f,"step_ms":%.3f,"losses":[%s],"peak_rss_mib":%.1f,'
     .. '"resident_mib":%.1f,"plan_mib":%.1f,"compile_ms":%.1f,"other_share":%.5f,"start_ms":%.0f,'
     .. '"instructions":%d,"collectives":%d}'
-  print(format:format(cfg.dtype, cfg.mesh, world.size * cfg.batch * cfg.seq / ms_a_step * 1e3, ms_a_step,
+  print(format:format(cfg.model, cfg.dtype, cfg.mesh, world.size * cfg.batch * cfg.seq / ms_a_step * 1e3, ms_a_step,
     table.concat(losses, ","), peak_rss_mib(), resident_mib(), summary.peak_bytes / 2 ^ 20, summary.compile_ms, other,
     start_ms, summary.instructions, summary.collectives.first + summary.collectives.norm))
 end
