@@ -200,14 +200,14 @@ end
 
 -- Stops ranks that have another number than this one. Gives whether one of them knows that the run should end.
 local function compare(self, number, what, told)
-  local numbers, ends = self.session:gather(number, "of " .. what, termination.wanted() and 1 or 0)
+  local numbers, ends = self.session:gather(number, "of " .. what, termination.word())
   for place, other in ipairs(numbers) do
     if other ~= number then
       errors.raise("MS_EMISMATCH", "%s on rank %d and %s on rank %d; it must be the same on all ranks",
         told:format(number), world.rank, told:match("%%%a"):format(other), self.session:ranks()[place])
     end
   end
-  return math.max(unpack(ends)) > 0
+  return termination.any(ends)
 end
 
 local function learning_rate(self, step)
@@ -285,7 +285,7 @@ local EVALUATE = { ema = { "boolean", default = false } }
 -- A long evaluation need not come to its end. Weights that changed places with their averages are not saved.
 local function evaluation_ends(self, within_averages)
   if not self.policy or self.policy.last or within_averages then return false end
-  return math.max(unpack(self.session:gather(termination.wanted() and 1 or 0, "of whether to evaluate on"))) > 0
+  return termination.any((self.session:gather(termination.word(), "of whether to evaluate on")))
 end
 
 -- Gives nil when the run should end instead.

@@ -32,6 +32,19 @@ function termination.wanted()
   return termination.leave ~= nil and C.ms_world_terminating(world.handle) ~= 0
 end
 
+---What a rank tells the others with a number that they exchange anyway.
+---@return integer 1 where the run should end as far as this rank knows, else 0
+function termination.word() return termination.wanted() and 1 or 0 end
+
+---@param words integer[] of all ranks
+---@return boolean
+function termination.any(words)
+  for _, word in ipairs(words) do
+    if word > 0 then return true end
+  end
+  return false
+end
+
 ---Whether all that save have done so for the last time.
 ---@return boolean
 function termination.all_saved()
