@@ -79,7 +79,7 @@ EMBED_C := $(wildcard tests/c/embed_*.c)
 TEST_C := $(filter-out $(EMBED_C),$(wildcard tests/c/*.c))
 TEST_SUPPORT_C := $(wildcard tests/c/support/*.c)
 BENCH_MPI_C := $(wildcard tests/bench/mpi_*.c)
-BENCH_C := $(filter-out $(BENCH_MPI_C),$(wildcard tests/bench/*.c))
+BENCH_C := $(filter-out $(BENCH_MPI_C) tests/bench/no_sync.c,$(wildcard tests/bench/*.c))
 # Kernels of CUDA: compiled by nvcc, and as C++ against an emulation of CUDA on the host, on which the tests run them.
 CUDA_CU := $(wildcard kernels/cuda/*.cu)
 CUDA_KERNEL_C := $(wildcard kernels/cuda/*.c)

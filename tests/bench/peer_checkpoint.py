@@ -2,8 +2,9 @@
 
     build/peers/venv/bin/python tests/bench/peer_checkpoint.py --shard 2 --dir build/bench/dcp
 
-Model and AdamW state in f32, one file a rank, synced to disk as its writer does by default. It prints one JSON line, of
-the best of --rounds: save_s and load_s, from the first rank's beginning to the last one's end.
+Model and AdamW state in f32, one file a rank, synced to disk as its writer does by default; with --cached not, which ends
+in the page cache. It prints one JSON line, of the best of --rounds: save_s and load_s, from the first rank's beginning to
+the last one's end.
 """
 
 import argparse
@@ -50,7 +51,10 @@ def measure(args, rank):
             parameters, moments = get_state_dict(model, optimizer)
             return {"model": parameters, "optimizer": moments}
 
-        save_s.append(timed(lambda: dcp.save(state(), storage_writer=dcp.FileSystemWriter(path))))
+        def save():
+            dcp.save(state(), storage_writer=dcp.FileSystemWriter(path, sync_files=not args.cached))
+
+        save_s.append(timed(save))
         load_s.append(timed(lambda: dcp.load(state(), storage_reader=dcp.FileSystemReader(path))))
         dist.barrier()
         if rank == 0:
@@ -73,6 +77,7 @@ def main():
     for name, default in dict(layers=6, dim=384, heads=6, seq=256, vocab=256, shard=2, rounds=5).items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--dir", default="build/bench/dcp")
+    parser.add_argument("--cached", action="store_true")
     args = types.SimpleNamespace(**vars(parser.parse_args()), replicate=1, dtype="f32")
     os.makedirs(args.dir, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
