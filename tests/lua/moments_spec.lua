@@ -41,7 +41,8 @@ describe("moments in bf16", function()
     -- Without clipping: the norm is summed over chunks, in another order.
     local settings = with(BF16, { mesh = "1x2", clip = 0 })
     local sharded = run(2, settings)
-    for _, other in ipairs { { mesh = "2x1" }, { layout = "ragged" }, { shared_masters = false }, { units = false } } do
+    local others = { { mesh = "2x1" }, { shared_masters = false }, { units = false }, { layout = "ragged" } }
+    for _, other in ipairs(few(others)) do
       local got = run(2, with(settings, other))
       assert_close(sharded.losses, got.losses, 0, "losses")
       for name, values in pairs(sharded.params) do assert_close(values, got.params[name], 0, name) end
