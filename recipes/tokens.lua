@@ -10,11 +10,12 @@ local cfg = ms.args {
   tokenizer = "build/data/tokenizer.json", files = "build/data/train.bin", valid = "build/data/valid.bin",
   layers = 4, dim = 192, heads = 6, seq = 128, batch = 8, steps = 300, lr = 2e-3, mesh = "1x-1", seed = 1,
   prompt = "The best way to", sample = 60, stop = "<|endoftext|>",
+  vocab = 0, -- 0: the tokenizer's; of a plan that is made where there is none yet, its size
 }
 
-local tokenizer = ms.tokenizer(cfg.tokenizer)
+local tokenizer = cfg.vocab == 0 and ms.tokenizer(cfg.tokenizer)
 local model = ms.models.gpt2 {
-  vocab = math.ceil(tokenizer.vocab / 64) * 64, -- rows for all shards
+  vocab = math.ceil((tokenizer and tokenizer.vocab or cfg.vocab) / 64) * 64, -- rows for all shards
   layers = cfg.layers, dim = cfg.dim, heads = cfg.heads, seq = cfg.seq, tied = true,
 }
 ms.fully_shard(model, {
@@ -38,7 +39,7 @@ for step, batch in data:batches(cfg.steps) do
   ms.log(step, m)
 end
 
-if cfg.sample > 0 then
+if cfg.sample > 0 and tokenizer then
   local text = ms.generate(train, {
     tokenizer = tokenizer, prompt = cfg.prompt, tokens = cfg.sample, stop = cfg.stop, seed = cfg.seed,
   })

@@ -19,6 +19,9 @@ local args = {
   overrides = {},
   -- Whether a recipe asked for its settings.
   taken = false,
+  -- Those that it got, as they are written.
+  ---@type table<string, string>
+  texts = {},
 }
 
 ---The text of Debian's `fortunes` package: 2.5 MB of English.
@@ -142,6 +145,12 @@ local function check_defaults(defaults)
   end
 end
 
+local function text_of(value)
+  if type(value) ~= "table" then return tostring(value) end
+  local parts = {}
+  for i, part in ipairs(value) do parts[i] = tostring(part) end
+  return table.concat(parts, ",")
+end
 
 local function check_outputs(typed, settings)
   for key, default in pairs(typed) do
@@ -177,6 +186,7 @@ local function parse(defaults)
   device.kind(settings.device, "setting device")
   check_outputs(typed, settings)
   args.taken = true
+  for key, value in pairs(settings) do args.texts[key] = text_of(value) end
   return settings
 end
 

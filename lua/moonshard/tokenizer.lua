@@ -21,7 +21,14 @@ local tokenizer = {}
 function tokenizer.open(path)
   if type(path) ~= "string" then errors.invalid("ms.tokenizer: give a path, not %s", tostring(path)) end
   local out = ffi.new("ms_tokenizer *[1]")
-  check(C.ms_tokenizer_open(path, out))
+  local status = C.ms_tokenizer_open(path, out)
+  if status ~= 0 and not io.open(path) then
+    local message = ffi.string(C.ms_error_message())
+    C.ms_error_clear()
+    errors.invalid('%s: take the tokenizer.json of a model, or make one as "Bring your data" in recipes/README.md tells',
+      message)
+  end
+  check(status)
   local handle = ffi.gc(out[0], C.ms_tokenizer_close)
   return setmetatable({ path = path, handle = handle, vocab = C.ms_tokenizer_vocab(handle) }, Tokenizer)
 end

@@ -56,6 +56,9 @@ function unknown_name.strict(holder, fields)
   return setmetatable(fields, { __index = function(_, name) unknown_name.raise(holder, name, fields) end })
 end
 
+-- What train:step returns, and what a recipe would call it.
+local MEASURED = { loss = true, grad_norm = true, lr = true, valid_loss = true }
+
 ---A message of Lua's own about a method that is not there, or about a method's missing object, with what would be right
 ---where that is known.
 ---@param message string "recipe.lua:3: attempt to call method 'view' (a nil value)"
@@ -63,6 +66,10 @@ end
 function unknown_name.explain(message)
   if message:find("attempt to index %l+ 'self' %(a nil value%)$") then
     return message .. ": methods are defined and called with a colon: function Net:forward(x), net:forward(x)"
+  end
+  if MEASURED[message:match("attempt to index %l+ '([%w_]+)' %(a number value%)$")] then
+    return message .. ": what train:step(batch) returns are numbers of a step that is done; it does forward, backward, "
+      .. "clipping and the update"
   end
   local name = message:match("attempt to call %l+ '([%w_]+)' %(a nil value%)$")
   local here = name and METHODS[name]

@@ -1,5 +1,8 @@
 /* token_file.h - the token files of llm.c: 256 little-endian 32-bit integers (magic, version, number of tokens, zeros), then
 ** the tokens, 16 or 32 bits each.
+**
+** A number that 32 bits do not hold is -1 there, and stands in the two integers behind it, the lower half first. llm.c
+** refuses such a file.
 */
 #ifndef MS_IO_TOKEN_FILE_H
 #define MS_IO_TOKEN_FILE_H
@@ -8,7 +11,7 @@
 
 #include <stdint.h>
 
-enum { MS_TOKEN_HEADER_BYTES = 1024, MS_TOKEN_FILE_MOST = INT32_MAX };
+enum { MS_TOKEN_HEADER_BYTES = 1024 };
 
 typedef struct ms_token_format {
   int32_t magic, version;

@@ -67,9 +67,6 @@ static int put_narrow(ms_token_writer *w, const int32_t *ids, int64_t count) {
 
 int ms_token_writer_put(ms_token_writer *w, const int32_t *ids, int64_t count) {
   w->tokens += count;
-  if (w->tokens > MS_TOKEN_FILE_MOST)
-    return MS_FAIL(MS_EINVAL, "%s: a token file holds at most %d tokens: write several, of fewer texts each", w->path,
-                   MS_TOKEN_FILE_MOST);
   if (w->width == 2) return put_narrow(w, ids, count);
   return !count || fwrite(ids, 4, (size_t)count, w->file) == (size_t)count ? MS_OK : fail(w);
 }

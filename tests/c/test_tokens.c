@@ -126,6 +126,12 @@ static void K7_foreign_and_truncated_files_are_refused(void **state) {
   const int32_t negative[256] = {20240801, 7, -1};
   write_bytes(0, negative, sizeof negative);
   refused("number of tokens: it is -1");
+  const int32_t few[256] = {20240801, 7, -1, 20, 0}; /* as a large number is told, which it is not */
+  write_bytes(0, few, sizeof few);
+  refused("number of tokens: it is -1");
+  const int32_t most[256] = {20240801, 7, -1, -1, INT32_MAX};
+  write_bytes(0, most, sizeof most);
+  refused("number of tokens: 9223372036854775807 of 4 bytes make a file of 9223372036854775807 bytes");
   remove_files(1);
   refused("No such file");
 }

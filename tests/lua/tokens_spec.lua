@@ -2,6 +2,8 @@
 
 local ffi = require("ffi")
 local errors = require("moonshard.error")
+local json = require("moonshard.json")
+local permutation = require("moonshard.permutation")
 local tokens = require("moonshard.data.tokens")
 local fixture = require("lua.fixture")
 
@@ -132,6 +134,42 @@ describe("token files", function()
     assert.same({ 7000, 7010, 7020, 7030 }, first)
     assert.equal(4, #samples(data.valid, 4))
     assert.truthy(refused({ files = files, valid_files = files, valid_fraction = 0.1 }):find("not both", 1, true))
+  end)
+
+  it("K7 may hold more tokens than 31 bits, or 32, count, in any order and from any position", function()
+    local path, count = folder .. "/large.bin", 2 ^ 32 + 2 ^ 20
+    local number = ffi.new("int64_t[1]", count)
+    local file = assert(io.open(path, "wb"))
+    file:write(int32(20240520, 1, -1), ffi.string(number, 8))
+    file:seek("set", 1024 + 2 * count - 1) -- holes but for this
+    file:write("\0")
+    local seq = 64
+    local function put(first) -- the sample that begins there
+      local values = ffi.new("uint16_t[?]", seq + 1)
+      for i = 0, seq do values[i] = (first + i) % 2 ^ 16 end
+      file:seek("set", 1024 + 2 * first)
+      file:write(ffi.string(values, ffi.sizeof(values)))
+    end
+    local data = tokens { files = path, seq = seq, batch = 1, seed = 5, valid_fraction = 0 }
+    assert.equal(count, data.tokens)
+    local order, beyond = permutation.new(data.n, 5, 0), 0
+    for position = 0, 7 do
+      local first = order(position) * seq
+      put(first)
+      if first >= 2 ^ 31 then beyond = beyond + 1 end
+    end
+    local last = math.floor((count - 1) / seq) - 3
+    for sample = last, last + 2 do put(sample * seq) end
+    file:close()
+    assert.is_true(beyond > 0)
+    for i, token in ipairs(samples(data, 8)) do assert.equal(order(i - 1) * seq % 2 ^ 16, token) end
+    data = tokens { files = path, seq = seq, batch = 1, valid_fraction = 0, shuffle = false }
+    data:load_state(json.decode(json.encode({
+      seed = 0, epoch = 0, position = last, samples = data.n, shuffle = false,
+    })))
+    local found = samples(data, 3)
+    for i = 0, 2 do assert.equal((last + i) * seq % 2 ^ 16, found[i + 1]) end
+    assert.equal(last + 3, data:state().position)
   end)
 
   it("K7 say which file and which field is wrong", function()

@@ -33,6 +33,7 @@ function describe.table(checkpoint, checked)
   return {
     path = checkpoint.path, step = read.step, ranks = read.ranks, mesh = read.mesh.label, saved_at = read.saved_at,
     optimizer = read.optimizer, ema = read.ema, data = read.data, generator = read.generator, schedule = read.schedule,
+    settings = read.settings,
     parameters = parameters, files = files, elements = elements, bytes = bytes, checksums_compared = checked,
   }
 end

@@ -1,6 +1,7 @@
 -- The manifest of a checkpoint: what it is of, and where every element lies. The engine adds the list of files and a
 -- checksum of the whole (checkpoint_commit.c).
 
+local args = require("moonshard.args")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
 local json = require("moonshard.json")
@@ -42,7 +43,8 @@ end
 
 ---The manifest but for its files.
 ---@param session moonshard.Session
----@param more { step: integer, ranks: integer, generator: table?, schedule: table?, data: table?, model: table? }
+---@param more { step: integer, ranks: integer, generator: table?, schedule: table?, data: table?, model: table?,
+---  settings: table<string, string>? }
 ---@return string JSON object
 function manifest.head(session, more)
   local mesh, text = session.sharding.mesh, {}
@@ -55,7 +57,7 @@ function manifest.head(session, more)
   add("ranks", json.encode(more.ranks))
   add("mesh", ('{"label":%s,"shape":%s}'):format(json.encode(mesh:label()), list_text(mesh.shape)))
   add("block_bytes", json.encode(tonumber(C.MS_CHECKPOINT_BLOCK)))
-  for _, key in ipairs({ "generator", "schedule", "data", "model" }) do
+  for _, key in ipairs({ "generator", "schedule", "data", "model", "settings" }) do
     if more[key] then add(key, json.encode(more[key])) end
   end
   local optimizer = optimizer_of(session.optimizer)
@@ -74,6 +76,7 @@ end
 ---@field ema { decay: number, warmup: boolean }? of averages that it holds
 ---@field generator table?
 ---@field data table?
+---@field settings table<string, string>? that its recipe had, as they are written
 ---@field files { file: string, tensors: table[] }[]
 
 ---Reads the manifest of a checkpoint. MS_EIO when it is damaged, MS_EINVAL when it is none or of a later version.
@@ -97,7 +100,7 @@ end
 
 -- ---- against a model ----------------------------------------------------------------------------------------------
 
-local MOST_LISTED = 8
+local MOST_LISTED = 4
 
 local function add_list(parts, what, names)
   if #names == 0 then return end
@@ -106,9 +109,24 @@ local function add_list(parts, what, names)
   parts[#parts + 1] = ("%s: %s"):format(what, table.concat(shown, ", "))
 end
 
+-- Settings of the recipe that saved it which are others here: one of them is why the models differ. None that is empty
+-- in one of both, as paths are.
+local function add_settings(parts, settings)
+  local names, differing = {}, {}
+  for name in pairs(settings or {}) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    local here = args.texts[name]
+    if here and here ~= settings[name] and here ~= "" and settings[name] ~= "" then
+      differing[#differing + 1] = ("%s=%s, here %s"):format(name, settings[name], here)
+    end
+  end
+  if #differing > 0 then parts[#parts + 1] = "settings that it was saved with: " .. table.concat(differing, "; ") end
+end
+
 local function shape_text(shape) return "[" .. table.concat(shape, ",") .. "]" end
 
----Compares the parameters of a checkpoint with those of a model; all that differ are listed.
+---Compares the parameters of a checkpoint with those of a model; the first that differ are listed, and how many do.
 ---@param read moonshard.Manifest
 ---@param path string
 ---@param params moonshard.ShardedParameter[]
@@ -133,7 +151,9 @@ function manifest.check_parameters(read, path, params)
   add_list(parts, "of another shape", misshapen)
   add_list(parts, "the model does not have", extra)
   if #parts > 0 then
-    errors.raise(#misshapen == #parts and "MS_ESHAPE" or "MS_ENAME",
+    local all_misshapen = #parts == 1 and #misshapen > 0
+    add_settings(parts, read.settings)
+    errors.raise(all_misshapen and "MS_ESHAPE" or "MS_ENAME",
       "checkpoint %s is of another model; %s", path, table.concat(parts, "; "))
   end
 end

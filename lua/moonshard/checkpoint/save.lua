@@ -1,6 +1,7 @@
 -- Saving: every rank writes its part, and the first one commits when all parts are there. An asynchronous save leaves
 -- the writing to threads; the ranks hear of its end when they next save, or finish.
 
+local args = require("moonshard.args")
 local create = require("moonshard.eager.create")
 local ema = require("moonshard.ema")
 local engine = require("moonshard.ffi")
@@ -120,7 +121,7 @@ local function describe(train, o)
     generator = { seed = train.seed, micro_batches = train.micro_batches, eager = create.generator() },
     schedule = train.steps_done > 0 and { lr = train.optimizer.lr(train.steps_done),
       next_lr = train.optimizer.lr(train.steps_done + 1) } or nil,
-    model = require("moonshard.huggingface").layout(train.model),
+    model = require("moonshard.huggingface").layout(train.model), settings = next(args.texts) and args.texts,
   })
 end
 

@@ -32,7 +32,13 @@ local function any() return true end
 -- The files of a pattern are what it says; a folder's are those that end in .bin.
 local function open(spec)
   local wanted = type(spec) == "string" and spec:find("[*?%[]") and any or is_token_file
-  return streams.open(files.find(spec, wanted, ".bin"), "MS_TOKEN_FILES")
+  local paths = files.find(spec, wanted, ".bin")
+  for _, path in ipairs(paths) do
+    local file, why = io.open(path)
+    if not file then errors.invalid("%s: `moonshard tokenize` makes token files of text", why) end
+    file:close()
+  end
+  return streams.open(paths, "MS_TOKEN_FILES")
 end
 
 ---Batches { tokens, targets } of token files: i32 [batch, seq] each, targets the tokens moved by one.
