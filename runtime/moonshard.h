@@ -686,7 +686,8 @@ typedef struct ms_tokens ms_tokens;
 typedef struct ms_token_reader ms_token_reader;
 
 /* What the files hold. Token files are llm.c's: 256 int32 (magic 20240520, version 1: tokens of 16 bits; magic 20240801,
-** version 7: tokens of 32 bits; then their number, or where it is 2^31 or more -1 and the number as int64), and the tokens. Of bytes, each is a token. */
+** version 7: tokens of 32 bits; then their number, or from 2^31 on -1 and the number as int64), and the tokens. Of bytes, each
+** is a token. */
 enum ms_token_kind { MS_TOKEN_FILES = 0, MS_TOKEN_BYTES = 1 };
 
 /* Maps the files as one stream of tokens, in this order. MS_EINVAL names the file and the field that is wrong (truncated,

@@ -120,7 +120,8 @@ end
 
 -- Lua's own "attempt to call method 'view' (a nil value)", with what that is here. Loaded when it is needed.
 local function explained(raised)
-  return raised:find("attempt to %l+ .* %(a %l+ value%)$") and require("moonshard.unknown_name").explain(raised) or raised
+  local is_luas = raised:find("attempt to %l+ .* %(a %l+ value%)$")
+  return is_luas and require("moonshard.unknown_name").explain(raised) or raised
 end
 
 ---Makes an error of whatever was raised while a model was traced; for use as xpcall's handler. Errors that Lua itself

@@ -25,7 +25,7 @@ function tokenizer.open(path)
   if status ~= 0 and not io.open(path) then
     local message = ffi.string(C.ms_error_message())
     C.ms_error_clear()
-    errors.invalid('%s: take the tokenizer.json of a model, or make one as "Bring your data" in recipes/README.md tells',
+    errors.invalid('%s: take the tokenizer.json of a model, or make one (recipes/README.md, "Bring your data")',
       message)
   end
   check(status)

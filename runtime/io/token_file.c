@@ -47,8 +47,9 @@ int ms_token_header_check(const char *path, const void *header, int64_t file_byt
   const int64_t room = (INT64_MAX - MS_TOKEN_HEADER_BYTES) / format->width;
   const int64_t bytes = number > room ? INT64_MAX : MS_TOKEN_HEADER_BYTES + number * format->width;
   if (file_bytes != bytes)
-    return MS_FAIL(MS_EINVAL, "%s: number of tokens: %lld of %d bytes make a file of %lld bytes, and it has %lld: it %s",
-                   path, (long long)number, format->width, (long long)bytes, (long long)file_bytes,
+    return MS_FAIL(MS_EINVAL,
+                   "%s: number of tokens: %lld of %d bytes make a file of %lld bytes, and it has %lld: it %s", path,
+                   (long long)number, format->width, (long long)bytes, (long long)file_bytes,
                    file_bytes < bytes ? "was cut short" : "holds something else");
   *width = format->width;
   *tokens = number;

@@ -159,6 +159,21 @@ static void K7_tokens_beyond_four_gigabytes(void **state) {
   remove_files(2);
 }
 
+static void K7_headers_tell_numbers_beyond_31_bits(void **state) {
+  (void)state;
+  const int64_t numbers[] = {1, INT32_MAX, 1LL << 31, 5000000000, 1LL << 40};
+  uint8_t header[MS_TOKEN_HEADER_BYTES];
+  for (int i = 0; i < 10; i++) {
+    int width, wanted = i % 2 ? 2 : 4;
+    int64_t tokens, number = numbers[i / 2], bytes = MS_TOKEN_HEADER_BYTES + number * wanted;
+    ms_token_header_fill(header, wanted, number);
+    must(ms_token_header_check("h", header, bytes, &width, &tokens));
+    assert_int_equal(width, wanted);
+    assert_true(tokens == number);
+    assert_fails(ms_token_header_check("h", header, bytes - 1, &width, &tokens), MS_EINVAL, "it was cut short");
+  }
+}
+
 static void the_reader_gives_what_was_asked_for_in_order(void **state) {
   (void)state;
   enum { ROWS = 3, COLUMNS = 50, BATCHES = 200 };
@@ -221,6 +236,7 @@ int main(void) {
       cmocka_unit_test(K7_bytes_are_tokens),
       cmocka_unit_test(K7_foreign_and_truncated_files_are_refused),
       cmocka_unit_test(K7_tokens_beyond_four_gigabytes),
+      cmocka_unit_test(K7_headers_tell_numbers_beyond_31_bits),
       cmocka_unit_test(the_reader_gives_what_was_asked_for_in_order),
       cmocka_unit_test(the_reader_tells_why_it_failed_and_goes_on),
   };

@@ -40,8 +40,8 @@ local MISTAKES = {
   { 11, "6, 4", "6, 1", "ms.loss.mse: the prediction is [6,4] and the target [6,1]; their shapes must be equal" },
   { 12, "ms.log", "train:evaluate {} --", "train:evaluate takes an iterator over batches, as data:batches gives it" },
   { 12, "ms.log", "m:backward() --", "method 'backward' (a nil value): train:step(batch) does forward, backward, " },
-  { 12, "ms.log", "m.loss:backward() --", "field 'loss' (a number value): what train:step(batch) returns are numbers of" },
-  { 12, "ms.log", "local loss = m.loss loss:item() --", "local 'loss' (a number value): what train:step(batch) returns" },
+  { 12, "ms.log", "m.loss:backward() --", "field 'loss' (a number value): what train:step(batch) returns are" },
+  { 12, "ms.log", "local loss = m.loss loss:item() --", "local 'loss' (a number value): what train:step(batch)" },
   { 12, "ms.log", "model:eval() --", "method 'eval' (a nil value): a model has no mode: train:step trains, " },
   { 12, "ms.log", "ms.save(model) --", "ms.save does not exist: it is ms.checkpoint.save" },
 }

@@ -4,6 +4,7 @@ local ffi = require("ffi")
 local errors = require("moonshard.error")
 local json = require("moonshard.json")
 local permutation = require("moonshard.permutation")
+local program = require("lua.program")
 local tokens = require("moonshard.data.tokens")
 local fixture = require("lua.fixture")
 
@@ -140,6 +141,7 @@ describe("token files", function()
     local path, count = folder .. "/large.bin", 2 ^ 32 + 2 ^ 20
     local number = ffi.new("int64_t[1]", count)
     local file = assert(io.open(path, "wb"))
+    file:setvbuf("no")
     file:write(int32(20240520, 1, -1), ffi.string(number, 8))
     file:seek("set", 1024 + 2 * count - 1) -- holes but for this
     file:write("\0")
@@ -170,6 +172,17 @@ describe("token files", function()
     local found = samples(data, 3)
     for i = 0, 2 do assert.equal((last + i) * seq % 2 ^ 16, found[i + 1]) end
     assert.equal(last + 3, data:state().position)
+  end)
+
+  it("and a tokenizer are not needed to plan, and where they are missing is told what makes them", function()
+    local ended = program.run({ "plan", "recipes/tokens.lua", "-n", "2", "vocab=512", "tokenizer=/nowhere/t.json" })
+    assert.equal(0, ended.status, ended.err)
+    ended = program.run({ "run", "recipes/tokens.lua", "tokenizer=/nowhere/t.json" })
+    assert.equal(2, ended.status)
+    assert.truthy(ended.err:find("/nowhere/t.json: No such file or directory: take the tokenizer.json of a", 1, true))
+    ended = program.run({ "run", "recipes/tokens.lua", "vocab=512", "files=/nowhere/t.bin" })
+    assert.equal(2, ended.status)
+    assert.truthy(ended.err:find("No such file or directory: `moonshard tokenize` makes token files", 1, true))
   end)
 
   it("K7 say which file and which field is wrong", function()
