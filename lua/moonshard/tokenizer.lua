@@ -2,6 +2,7 @@
 
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
+local files = require("moonshard.data.files")
 local nearest = require("moonshard.nearest")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -22,7 +23,7 @@ function tokenizer.open(path)
   if type(path) ~= "string" then errors.invalid("ms.tokenizer: give a path, not %s", tostring(path)) end
   local out = ffi.new("ms_tokenizer *[1]")
   local status = C.ms_tokenizer_open(path, out)
-  if status ~= 0 and not io.open(path) then
+  if status ~= 0 and not files.exists(path) then
     local message = ffi.string(C.ms_error_message())
     C.ms_error_clear()
     errors.invalid('%s: take the tokenizer.json of a model, or make one (recipes/README.md, "Bring your data")',

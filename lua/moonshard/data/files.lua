@@ -38,6 +38,11 @@ local function look_at(path)
   return bit.band(about.mode, TYPE), tonumber(about.bytes)
 end
 
+---Whether a path leads to something, of whatever kind; that is not opened.
+---@param path string
+---@return boolean
+function files.exists(path) return look_at(path) ~= nil end
+
 local function real_path(path)
   local resolved = C.realpath(path, nil)
   if resolved == nil then return nil end

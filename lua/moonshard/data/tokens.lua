@@ -34,9 +34,9 @@ local function open(spec)
   local wanted = type(spec) == "string" and spec:find("[*?%[]") and any or is_token_file
   local paths = files.find(spec, wanted, ".bin")
   for _, path in ipairs(paths) do
-    local file, why = io.open(path)
-    if not file then errors.invalid("%s: `moonshard tokenize` makes token files of text", why) end
-    file:close()
+    if not files.exists(path) then
+      errors.invalid("%s: No such file or directory: `moonshard tokenize` makes token files of text", path)
+    end
   end
   return streams.open(paths, "MS_TOKEN_FILES")
 end
