@@ -81,6 +81,7 @@ done
 export LUA_PATH="$PWD/lua/?.lua;$PWD/lua/?/init.lua;;"
 if [ -z "$dry" ]; then
   NAME=timed try "$products" "$build/bench/gpu_matmul"
+  NAME=apart MOONSHARD_CUDA_EPILOGUES=apart try "$products" "$build/bench/gpu_matmul"
   NAME=first MOONSHARD_CUDA_MATMUL_TUNE=0 try "$products" "$build/bench/gpu_matmul"
   [ -z "$python" ] || try "$products" "$python" tests/gpu/peer_matmul.py
   NAME=auto try "$attention" "$build/bench/gpu_attention"
@@ -88,7 +89,7 @@ if [ -z "$dry" ]; then
   [ -z "$python" ] || try "$attention" "$python" tests/gpu/peer_attention.py
   printf '\nAttention: cuDNN where it is found, and own kernels, beside torch by cuDNN and by FlashAttention-2\n'
   luajit tests/gpu/matmul_table.lua "$attention" auto "torch cuDNN"
-  printf '\nMatrix products: algorithms of cuBLASLt that were timed, and its first proposals, beside torch.matmul\n'
+  printf '\nMatrix products: algorithms of cuBLASLt that were timed, with gelu apart, and its first proposals, beside torch.matmul\n'
   luajit tests/gpu/matmul_table.lua "$products"
 fi
 luajit tests/gpu/bench_table.lua "$lines" "$peak" "$work"

@@ -1,5 +1,7 @@
 /* bench_matmul.c - matrix products on the device cuda, on the shapes of GPT-2 124M (32 x 1024 tokens) and of a Llama of 1B (4 x 4096):
-** forward, the gradient of what went in, and that of the weight, which is f32.
+** forward, the gradient of what went in, and that of the weight, which is f32. Of GPT-2's gelu also the product before it with gelu
+** and a bias, and the one that makes the gradient of its result with gelu's gradient and the bias's: MOONSHARD_CUDA_EPILOGUES=apart has
+** them done by two kernels.
 **
 **   bench_matmul [TOKENS]     so many tokens, and layers of a 256th of their size: a look at whether it works
 **
@@ -7,6 +9,8 @@
 ** MOONSHARD_CUDA_MATMUL and MOONSHARD_CUDA_MATMUL_TUNE decide what is measured; NAME in the environment is the line's name.
 */
 #include "tests/gpu/device_bench.h"
+
+#include <string.h>
 
 typedef struct layer {
   const char *name;
@@ -18,15 +22,37 @@ static const layer layers[] = {
     {"gpt2 head", 32768, 768, 50304},     {"llama projection", 16384, 2048, 2048}, {"llama key", 16384, 2048, 512},
     {"llama up", 16384, 2048, 8192},      {"llama down", 16384, 8192, 2048},       {"llama head", 16384, 2048, 128256}};
 
-enum { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, WAYS };
-static const char *const ways[WAYS] = {"forward", "gradient", "weight gradient"};
+enum { FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, GELU, GELU_GRADIENT, WAYS };
+static const char *const ways[WAYS] = {"forward", "gradient", "weight gradient", "gelu", "gelu gradient"};
+
+static int has_way(const layer *l, int way) {
+  if (way == GELU) return !strcmp(l->name, "gpt2 up");
+  return way != GELU_GRADIENT || !strcmp(l->name, "gpt2 down");
+}
 
 static ms_value_info matrix(int dtype, int64_t rows, int64_t columns) {
   return (ms_value_info){.dtype = dtype, .ndim = 2, .dims = {rows, columns}};
 }
 
+/* y = x w' + b and gelu(y); du = dy w times gelu'(u) and its sums: x, u [tokens,in], w [out,in]. */
+static ms_kernel_call gelu_call_of(const layer *l, int way) {
+  ms_kernel_call call = {.op = MS_OP_matmul_gelu, .inputs = 3, .outputs = 2, .threads = 1};
+  const ms_value_info x = matrix(MS_BF16, l->tokens, l->in), y = matrix(MS_BF16, l->tokens, l->out);
+  const int64_t columns = way == GELU ? l->out : l->in;
+  const ms_value_info vector = {.dtype = MS_BF16, .ndim = 1, .dims = {columns}};
+  if (way == GELU_GRADIENT) call.op = MS_OP_matmul_gelu_backward_bias;
+  call.in[0] = way == GELU ? x : y;
+  call.in[1] = matrix(MS_BF16, l->out, l->in);
+  call.in[2] = way == GELU ? vector : x;
+  call.out[0] = way == GELU ? y : x;
+  call.out[1] = way == GELU ? y : vector;
+  call.attrs.i[1] = way == GELU;
+  return call;
+}
+
 /* y = x w'; dx = dy w; dw = dy' x: x [tokens,in], w [out,in]. */
 static ms_kernel_call call_of(const layer *l, int way) {
+  if (way == GELU || way == GELU_GRADIENT) return gelu_call_of(l, way);
   ms_kernel_call call = {.op = MS_OP_matmul, .inputs = 2, .outputs = 1, .threads = 1};
   const ms_value_info x = matrix(MS_BF16, l->tokens, l->in), y = matrix(MS_BF16, l->tokens, l->out);
   const ms_value_info w = matrix(MS_BF16, l->out, l->in);
@@ -44,6 +70,7 @@ static int measure_all(const bench *b, int64_t tokens) {
     for (int way = 0; way < WAYS; way++) {
       layer l = layers[i];
       double seconds = 0;
+      if (!has_way(&l, way)) continue;
       if (tokens) l.tokens = tokens, l.in /= 256, l.out /= 256;
       ms_kernel_call call = call_of(&l, way);
       MS_TRY(measure_call(b, &call, &seconds));
