@@ -92,9 +92,13 @@ int ms_cut_pieces(ms_range *range, int n, int64_t **byte, int *pieces) {
   rank = ms_calloc(c.n, sizeof *rank);
   *byte = ms_calloc(c.n, sizeof **byte);
   *pieces = c.n;
-  if (rank && *byte) tell_pieces(&c, range, n, rank, *byte);
-  else rc = MS_ENOMEM;
+  if (!rank || !*byte) rc = MS_ENOMEM;
+  if (!rc) tell_pieces(&c, range, n, rank, *byte);
 fail:
+  if (rc) {
+    free(*byte);
+    *byte = NULL;
+  }
   free(rank);
   free(c.list);
   free(c.slot);
