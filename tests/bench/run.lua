@@ -5,6 +5,9 @@
 -- as a table. Both sides of a ratio are measured in this run, one right after the other. A peer that is not installed
 -- (make bench-peers) leaves its columns empty and says so.
 
+package.path = "lua/?.lua;" .. package.path
+local json = require("moonshard.json")
+
 local build = arg[1] or "build"
 local peer_python = build .. "/peers/venv/bin/python"
 local mpi_program = build .. "/peers/mpi_collectives"
@@ -17,24 +20,13 @@ local function exists(path)
   return file ~= nil
 end
 
--- Every flat JSON line that a command prints, as a table of its fields; losses = {...} when there is such a list.
+-- Every line of JSON that a command prints.
 local function json_lines(command)
   local pipe = assert(io.popen(command .. "; echo status $?"))
   local lines, status = {}, nil
   for line in pipe:lines() do
     status = line:match("^status (%d+)$") or status
-    local body = line:match("^{(.*)}$")
-    if body then
-      local fields = { losses = {} }
-      body = body:gsub('"losses": ?%[(.-)%]', function(list)
-        for number in list:gmatch("[^, ]+") do fields.losses[#fields.losses + 1] = tonumber(number) end
-        return ""
-      end)
-      for key, text in body:gmatch('"([%w_]+)": ?([^,]+)') do
-        fields[key] = tonumber(text) or text:match('^"(.*)"$')
-      end
-      lines[#lines + 1] = fields
-    end
+    if line:find("^{.*}$") then lines[#lines + 1] = json.decode(line) end
   end
   pipe:close()
   if status ~= "0" then io.stderr:write("bench: failed with status ", status or "?", ": ", command, "\n") end
