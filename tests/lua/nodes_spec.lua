@@ -298,6 +298,19 @@ describe("two hosts", function()
     os.execute(on(a, ports .. "'32768 60999'"))
   end)
 
+  it("L3 a rank does not call a port from that very port, though the system has no other", function()
+    if why_not then return pending(why_not) end
+    local ports = "sysctl -qw net.ipv4.ip_local_port_range="
+    if not launched.can(on(a, ports .. "'29522 29522'")) then return pending("sysctl does not work here") end
+    with_recipe(SUM, function(recipe)
+      local run = ("WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29522 %s run --timeout 1 %s"):format(BIN, recipe)
+      local ended = together({ on(a, "RANK=1 " .. run) })
+      assert.equal(3, ended[1].status)
+      contains(ended[1].err, "rank 0 of 2 has not come within 1 s (Address already in use)")
+    end)
+    os.execute(on(a, ports .. "'32768 60999'"))
+  end)
+
   it("L1 local ranks bind the loopback alone", function()
     if why_not then return pending(why_not) end
     if not launched.can("command -v ss") then return pending("ss is not installed") end
