@@ -3,42 +3,9 @@
 local ffi = require("ffi")
 local json = require("cjson")
 local ms = require("moonshard")
+local scratch = require("lua.scratch")
 
 local huggingface = { FIXTURES = "tests/fixtures/huggingface/" }
-
-local folders = {}
-
----A path for a folder that is not there; huggingface.clear removes it.
----@return string
-function huggingface.new_folder()
-  local path = os.tmpname()
-  os.remove(path)
-  folders[#folders + 1] = path
-  return path
-end
-
----Removes what new_folder gave.
-function huggingface.clear()
-  for _, path in ipairs(folders) do os.execute(("rm -rf '%s'"):format(path)) end
-  folders = {}
-end
-
----@param path string
----@return string
-function huggingface.read_file(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
-
----@param path string
----@param text string
-function huggingface.write_file(path, text)
-  local file = assert(io.open(path, "wb"))
-  file:write(text)
-  file:close()
-end
 
 ---The values of a tensor as numbers.
 ---@param file moonshard.Safetensors
@@ -58,11 +25,11 @@ end
 ---@param change_tensors fun(tensors: table[])?
 ---@return string folder
 function huggingface.copy_of(name, change_config, change_tensors)
-  local folder = huggingface.new_folder()
+  local folder = scratch.path()
   os.execute(("mkdir '%s'"):format(folder))
-  local config = json.decode(huggingface.read_file(huggingface.FIXTURES .. name .. "/config.json"))
+  local config = json.decode(scratch.read(huggingface.FIXTURES .. name .. "/config.json"))
   if change_config then change_config(config) end
-  huggingface.write_file(folder .. "/config.json", json.encode(config))
+  scratch.write(folder .. "/config.json", json.encode(config))
   local file, tensors, declared = ms.safetensors.open(huggingface.FIXTURES .. name), {}, {}
   for i, tensor in ipairs(file.tensors) do
     tensors[i] = { name = tensor.name, shape = tensor.shape, values = huggingface.values_of(file, tensor.name) }

@@ -3,17 +3,18 @@
 local ffi = require("ffi")
 local fixture = require("lua.fixture")
 local huggingface = require("lua.huggingface")
+local scratch = require("lua.scratch")
 local ms = require("moonshard")
 
 local FIXTURES = huggingface.FIXTURES
-local write_file = huggingface.write_file
+local write_file = scratch.write
 local values_of = huggingface.values_of
 local copy_of = huggingface.copy_of
 local logits_of = huggingface.logits_of
 local set = huggingface.set
 local message = fixture.message
 
-teardown(huggingface.clear)
+teardown(scratch.clear)
 
 local function find(tensors, name)
   for i, tensor in ipairs(tensors) do

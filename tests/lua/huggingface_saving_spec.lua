@@ -3,16 +3,17 @@
 local ffi = require("ffi")
 local fixture = require("lua.fixture")
 local huggingface = require("lua.huggingface")
+local scratch = require("lua.scratch")
 local ms = require("moonshard")
 local program = require("lua.program")
 
 local FIXTURES = huggingface.FIXTURES
-local new_folder = huggingface.new_folder
+local new_folder = scratch.path
 local copy_of = huggingface.copy_of
 local logits_of = huggingface.logits_of
 local message = fixture.message
 
-teardown(huggingface.clear)
+teardown(scratch.clear)
 
 describe("a parameter", function()
   it("K6 is gathered in parts and written in parts by its owners", function()

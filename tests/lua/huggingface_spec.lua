@@ -4,17 +4,18 @@
 local json = require("cjson")
 local compare = require("moonshard.check.compare")
 local huggingface = require("lua.huggingface")
+local scratch = require("lua.scratch")
 local ms = require("moonshard")
 local program = require("lua.program")
 
 local FIXTURES = huggingface.FIXTURES
-local new_folder = huggingface.new_folder
-local read_file = huggingface.read_file
-local write_file = huggingface.write_file
+local new_folder = scratch.path
+local read_file = scratch.read
+local write_file = scratch.write
 local values_of = huggingface.values_of
 local copy_of = huggingface.copy_of
 
-teardown(huggingface.clear)
+teardown(scratch.clear)
 
 local function assert_close(expected, got, tolerance, what)
   assert.equal(#expected, #got, what)

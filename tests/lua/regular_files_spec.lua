@@ -4,6 +4,7 @@
 local ffi = require("ffi")
 local fixture = require("lua.fixture")
 local huggingface = require("lua.huggingface")
+local scratch = require("lua.scratch")
 local ms = require("moonshard")
 
 ffi.cdef "unsigned alarm(unsigned seconds);"
@@ -17,14 +18,14 @@ local KINDS = {
 }
 
 local function copy_of(fixture_name)
-  local folder = huggingface.new_folder()
+  local folder = scratch.path()
   os.execute(("cp -r '%s%s' '%s'"):format(huggingface.FIXTURES, fixture_name, folder))
   return folder
 end
 
 -- A checkpoint that reads as far as its list of files.
 local function checkpoint()
-  local folder = huggingface.new_folder()
+  local folder = scratch.path()
   os.execute("mkdir " .. folder)
   local train = ms.trainer {
     model = ms.nn.linear(4, 2), optimizer = ms.optim.sgd { lr = 1 }, loss = ms.loss.mse,
@@ -46,7 +47,7 @@ local READERS = {
   end },
   { "part.safetensors", copy_of, "gpt2", function(folder)
     os.remove(folder .. "/model.safetensors")
-    huggingface.write_file(folder .. "/model.safetensors.index.json", '{"weight_map":{"x":"part.safetensors"}}')
+    scratch.write(folder .. "/model.safetensors.index.json", '{"weight_map":{"x":"part.safetensors"}}')
     ms.safetensors.open(folder)
   end },
   { "tokens.bin", copy_of, "gpt2", function(folder)
@@ -58,7 +59,7 @@ describe("a file that is none", function()
   setup(function() ffi.C.alarm(PATIENCE) end)
   teardown(function()
     ffi.C.alarm(0)
-    huggingface.clear()
+    scratch.clear()
   end)
 
   for _, reader in ipairs(READERS) do
