@@ -83,17 +83,33 @@ function engine_model.set_reshard(self, handle, decisions)
   engine.check(C.ms_model_set_reshard(handle, reshard, size))
 end
 
----Sets learning rates and weight decays by the optimizer's groups, for plans compiled from now on.
----@param self moonshard.Sharding
----@param handle ffi.cdata* ms_model*
----@param optimizer moonshard.Optimizer
-function engine_model.set_groups(self, handle, optimizer)
+-- Learning-rate factors of all parameters, their weight decays, and both as bytes.
+local function rates_of(self, optimizer)
   local n, groups = #self.params, groups_of(self, optimizer)
   local lr_scale, weight_decay = ffi.new("double[?]", n), ffi.new("double[?]", n)
   for i, param in ipairs(self.params) do
     lr_scale[i - 1], weight_decay[i - 1] = groups[param.fqn].lr_scale, groups[param.fqn].weight_decay
   end
+  return lr_scale, weight_decay, ffi.string(lr_scale, 8 * n) .. ffi.string(weight_decay, 8 * n)
+end
+
+---What the optimizer's groups say of all parameters.
+---@param self moonshard.Sharding
+---@param optimizer moonshard.Optimizer
+---@return string bytes equal where they say the same
+function engine_model.describe_groups(self, optimizer)
+  return (select(3, rates_of(self, optimizer)))
+end
+
+---Sets learning rates and weight decays by the optimizer's groups, for plans compiled from now on.
+---@param self moonshard.Sharding
+---@param handle ffi.cdata* ms_model*
+---@param optimizer moonshard.Optimizer
+---@return string bytes as describe_groups
+function engine_model.set_groups(self, handle, optimizer)
+  local lr_scale, weight_decay, bytes = rates_of(self, optimizer)
   engine.check(C.ms_model_set_groups(handle, lr_scale, weight_decay))
+  return bytes
 end
 
 return engine_model

@@ -33,6 +33,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field graphs table<string, moonshard.Trace> by what they compute
 ---@field rules string which rules hold now, as part of a key: "" until they first change
 ---@field rule_sets string[] the rules that plans are kept for, the oldest first
+---@field told_groups { optimizer: moonshard.Optimizer, text: string }? what its groups say now, as part of a key
 ---@field prefetch integer? in place of what a trainer says
 ---@field train_exec moonshard.Exec? the one of the last step
 ---@field gradient_scale number? of the last step: what sums of gradients are multiplied by to be the mean

@@ -51,6 +51,7 @@ local function restore(self, before)
   prefetch.set(sharding, handle, before.ahead)
   if not optimizer then return end
   for _, name in ipairs(OF_OPTIMIZER) do optimizer[name] = before[name] end
+  self.told_groups = nil
   engine_model.set_groups(sharding, handle, optimizer)
 end
 
@@ -71,6 +72,17 @@ local function check(self, given)
   return given
 end
 
+-- What the optimizer's groups say of every parameter, told once: with many parameters that takes longer than the rest.
+local function groups_of(self)
+  local optimizer, told = self.optimizer, self.told_groups
+  if not optimizer then return "" end
+  if not told or told.optimizer ~= optimizer then
+    told = { optimizer = optimizer, text = engine_model.describe_groups(self.sharding, optimizer) }
+    self.told_groups = told
+  end
+  return told.text
+end
+
 -- The rules as text: plans are kept by it. The learning rate is no part of a plan.
 local function key_of(self)
   local settings = self.train_exec and self.train_exec.settings or {}
@@ -79,13 +91,7 @@ local function key_of(self)
     parts[#parts + 1] = self.sharding.decisions.reshard_after_forward[unit.name].value
     parts[#parts + 1] = prefetch.describe(self.sharding.decisions.prefetch[unit.name].value)
   end
-  local fqns = {}
-  for i, param in ipairs(self.sharding.params) do fqns[i] = param.fqn end
-  local groups = self.optimizer and self.optimizer:param_groups(fqns) or {}
-  for _, fqn in ipairs(fqns) do
-    local group = groups[fqn]
-    if group then parts[#parts + 1] = ("%.17g/%.17g"):format(group.lr_scale, group.weight_decay) end
-  end
+  parts[#parts + 1] = groups_of(self)
   return table.concat(parts, " ")
 end
 
@@ -132,7 +138,7 @@ local function take(self, given)
   if given.groups or given.weight_decay then
     optimizer.groups = given.groups or optimizer.groups
     optimizer.weight_decay = given.weight_decay or optimizer.weight_decay
-    engine_model.set_groups(sharding, handle, optimizer)
+    self.told_groups = { optimizer = optimizer, text = engine_model.set_groups(sharding, handle, optimizer) }
   end
   self.rules = key_of(self)
   local current = self.train_exec

@@ -29,8 +29,11 @@ int ms_error_prefix(const char *format, ...) __attribute__((format(printf, 1, 2)
 
 /* calloc that records MS_ENOMEM; NULL on failure. n == 0 gives a valid pointer. */
 void *ms_calloc(int64_t n, int64_t size);
-/* Grows an array to hold at least `need` elements, doubling; *items and *capacity are updated. */
-int ms_grow(void **items, int *capacity, int need, int64_t size);
+int ms_grow_more(void **items, int *capacity, int need, int64_t size);
+/* Grows an array to hold at least `need` elements, doubling; *items and *capacity are updated. What is new is not zeroed. */
+static inline int ms_grow(void **items, int *capacity, int need, int64_t size) {
+  return need <= *capacity ? MS_OK : ms_grow_more(items, capacity, need, size);
+}
 char *ms_strdup(const char *text);
 /* How often this process has allocated through the functions above. */
 int64_t ms_allocations(void);

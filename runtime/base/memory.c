@@ -27,8 +27,7 @@ void *ms_calloc(int64_t n, int64_t size) {
 }
 
 /* The pointer is read and written by memcpy: callers pass the address of a T *, which is no void * to the compiler. */
-int ms_grow(void **items, int *capacity, int need, int64_t size) {
-  if (need <= *capacity) return MS_OK;
+int ms_grow_more(void **items, int *capacity, int need, int64_t size) {
   count();
   int64_t wanted = *capacity > 0 ? *capacity : 8;
   while (wanted < need) wanted *= 2;

@@ -9,41 +9,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Room for `more` characters and the NUL. */
-static int reserve(ms_text *text, size_t more) {
+/* A text that has failed has no room for anything. */
+static int fail(ms_text *text) {
+  text->failed = 1;
+  text->capacity = 0;
+  return 0;
+}
+
+int ms_text_reserve(ms_text *text, size_t more) {
   size_t need = text->length + more + 1;
+  if (text->failed) return 0;
   if (need <= text->capacity) return 1;
   size_t capacity = text->capacity ? text->capacity : 256;
   while (capacity < need) capacity *= 2;
   char *data = realloc(text->data, capacity);
-  if (!data) {
-    text->failed = 1;
-    return 0;
-  }
+  if (!data) return fail(text);
   text->data = data;
   text->capacity = capacity;
   return 1;
 }
 
-static void append_raw(ms_text *text, const char *data, size_t length) {
-  if (text->failed || !reserve(text, length)) return;
-  memcpy(text->data + text->length, data, length);
-  text->length += length;
-  text->data[text->length] = '\0';
-}
-
 void ms_text_append(ms_text *text, const char *format, ...) {
-  if (text->failed || !reserve(text, 64)) return;
+  if (!ms_text_reserve(text, 64)) return;
   size_t room = text->capacity - text->length;
   va_list args, again;
   va_start(args, format);
   va_copy(again, args);
   int length = vsnprintf(text->data + text->length, room, format, args);
   if (length < 0) {
-    text->failed = 1;
+    fail(text);
   } else if ((size_t)length < room) {
     text->length += (size_t)length;
-  } else if (reserve(text, (size_t)length)) {
+  } else if (ms_text_reserve(text, (size_t)length)) {
     vsnprintf(text->data + text->length, (size_t)length + 1, format, again);
     text->length += (size_t)length;
   }
@@ -51,15 +48,13 @@ void ms_text_append(ms_text *text, const char *format, ...) {
   va_end(args);
 }
 
-void ms_text_string(ms_text *text, const char *string) { append_raw(text, string, strlen(string)); }
-
 void ms_text_integer(ms_text *text, int64_t value) {
   char digits[20], *first = digits + sizeof digits;
   uint64_t left = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
   do *--first = (char)('0' + left % 10);
   while (left /= 10);
   if (value < 0) *--first = '-';
-  append_raw(text, first, (size_t)(digits + sizeof digits - first));
+  ms_text_raw(text, first, (size_t)(digits + sizeof digits - first));
 }
 
 /* Bytes of the well-formed UTF-8 character at s (RFC 3629: no surrogates, shortest form), or 0. */
@@ -76,18 +71,18 @@ static int utf8_length(const unsigned char *s) {
 
 /* Bytes that are no UTF-8 become U+FFFD: a JSON text must be valid UTF-8 whatever a file was called. */
 void ms_text_json_string(ms_text *text, const char *raw) {
-  append_raw(text, "\"", 1);
+  ms_text_raw(text, "\"", 1);
   for (const unsigned char *s = (const unsigned char *)raw; *s;) {
     int length = utf8_length(s);
     if (*s == '"' || *s == '\\') ms_text_append(text, "\\%c", *s);
-    else if (*s == '\n') append_raw(text, "\\n", 2);
-    else if (*s == '\t') append_raw(text, "\\t", 2);
+    else if (*s == '\n') ms_text_raw(text, "\\n", 2);
+    else if (*s == '\t') ms_text_raw(text, "\\t", 2);
     else if (*s < 0x20 || *s == 0x7f) ms_text_append(text, "\\u%04x", *s);
-    else if (length) append_raw(text, (const char *)s, (size_t)length);
-    else append_raw(text, "\xef\xbf\xbd", 3);
+    else if (length) ms_text_raw(text, (const char *)s, (size_t)length);
+    else ms_text_raw(text, "\xef\xbf\xbd", 3);
     s += length ? length : 1;
   }
-  append_raw(text, "\"", 1);
+  ms_text_raw(text, "\"", 1);
 }
 
 void ms_text_bytes(ms_text *text, double bytes) {

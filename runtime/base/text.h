@@ -4,6 +4,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 typedef struct ms_text {
   char *data; /* NUL-terminated once anything was appended; NULL before */
@@ -12,8 +13,16 @@ typedef struct ms_text {
 } ms_text;
 
 void ms_text_append(ms_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* 1 when there is room for `more` characters and the NUL; 0: the text has failed. */
+int ms_text_reserve(ms_text *text, size_t more);
+static inline void ms_text_raw(ms_text *text, const char *data, size_t length) {
+  if (text->capacity <= text->length + length && !ms_text_reserve(text, length)) return;
+  memcpy(text->data + text->length, data, length);
+  text->length += length;
+  text->data[text->length] = '\0';
+}
 /* What "%s" and "%lld" append, for texts of very many of them. */
-void ms_text_string(ms_text *text, const char *string);
+static inline void ms_text_string(ms_text *text, const char *string) { ms_text_raw(text, string, strlen(string)); }
 void ms_text_integer(ms_text *text, int64_t value);
 /* The text as a JSON string, quoted and escaped. */
 void ms_text_json_string(ms_text *text, const char *raw);

@@ -3,8 +3,8 @@
 */
 #include "plan/plan.h"
 
-static int add_bytes(const ms_plan *plan, ms_place at, int64_t bytes, int write, ms_access *access, int n,
-                     int capacity) {
+static inline int add_bytes(const ms_plan *plan, ms_place at, int64_t bytes, int write, ms_access *access, int n,
+                            int capacity) {
   if (at.buffer < 0 || bytes == 0 || n >= capacity) return n;
   const ms_buffer *b = &plan->buffer[at.buffer];
   int64_t begin = b->offset + at.offset;
@@ -39,17 +39,23 @@ int ms_instr_accesses(const ms_plan *plan, const ms_instr *instr, ms_access *acc
   if (instr->kind != MS_INSTR_KERNEL) return 0;
   int n = 0;
   const ms_kernel_call *call = instr->call;
-  for (int i = 0; i < call->inputs; i++)
-    n = add_bytes(plan, instr->in[i], bytes_of(&call->in[i]), 0, access, n, capacity);
+  for (int i = 0; i < call->inputs; i++) n = add_bytes(plan, instr->in[i], instr->bytes[i], 0, access, n, capacity);
   for (int i = 0; i < call->outputs; i++)
-    n = add_bytes(plan, instr->out[i], bytes_of(&call->out[i]), 1, access, n, capacity);
+    n = add_bytes(plan, instr->out[i], instr->bytes[call->inputs + i], 1, access, n, capacity);
   if (instr->workspace < 0) return n;
   ms_place scratch = {instr->workspace, 0};
   return add_bytes(plan, scratch, plan->buffer[instr->workspace].bytes, 1, access, n, capacity);
 }
 
 int ms_instr_access_limit(const ms_instr *instr) {
-  return instr->kind == MS_INSTR_COLLECTIVE ? 3 * instr->coll->parts : MS_MAX_INPUTS + MS_MAX_OUTPUTS + 1;
+  if (instr->kind == MS_INSTR_COLLECTIVE) return 3 * instr->coll->parts;
+  return instr->kind == MS_INSTR_KERNEL ? instr->call->inputs + instr->call->outputs + 1 : 0;
+}
+
+int ms_phase_access_limit(const ms_plan_phase *phase) {
+  int limit = 0;
+  for (int i = 0; i < phase->n; i++) limit += ms_instr_access_limit(&phase->instr[i]);
+  return limit;
 }
 
 ms_ref ms_ref_bytes(int buffer, int64_t bytes) {

@@ -178,8 +178,11 @@ void ms_plan_free(ms_plan *plan) {
   for (int i = 0; i < plan->outputs; i++) free(plan->output[i].name);
   free(plan->input);
   free(plan->output);
-  for (int i = 0; i < plan->scope_slots; i++) free(plan->scope[i].own);
   free(plan->scope);
+  for (ms_scope_texts *next; plan->scope_texts; plan->scope_texts = next) {
+    next = plan->scope_texts->next;
+    free(plan->scope_texts);
+  }
   for (ms_places *next; plan->places; plan->places = next) {
     next = plan->places->next;
     free(plan->places);

@@ -64,16 +64,35 @@ static int widen_scopes(ms_plan *plan) {
   return MS_OK;
 }
 
-static int own_scope(ms_plan *plan, const char *from, const char **own) {
-  if (2 * plan->scopes >= plan->scope_slots) MS_TRY(widen_scopes(plan));
-  ms_scope *scope = slot_of(plan->scope, plan->scope_slots, from);
-  if (!scope->from) {
-    char *copy = ms_strdup(from);
-    if (!copy) return MS_ENOMEM;
-    *scope = (ms_scope){from, copy};
-    plan->scopes++;
+static int copy_scope(ms_plan *plan, const char *from, const char **own) {
+  enum { USUAL = 1 << 14 };
+  const int64_t bytes = (int64_t)strlen(from) + 1;
+  ms_scope_texts *in = plan->scope_texts;
+  if (!in || in->used + bytes > in->bytes) {
+    const int64_t room = bytes > USUAL ? bytes : USUAL;
+    in = ms_calloc(1, (int64_t)sizeof *in + room);
+    if (!in) return MS_ENOMEM;
+    in->bytes = room;
+    in->next = plan->scope_texts;
+    plan->scope_texts = in;
   }
-  *own = scope->own;
+  *own = memcpy(in->text + in->used, from, (size_t)bytes);
+  in->used += bytes;
+  return MS_OK;
+}
+
+static int own_scope(ms_plan *plan, const char *from, const char **own) {
+  if (plan->latest_scope.from != from) {
+    if (2 * plan->scopes >= plan->scope_slots) MS_TRY(widen_scopes(plan));
+    ms_scope *scope = slot_of(plan->scope, plan->scope_slots, from);
+    if (!scope->from) {
+      MS_TRY(copy_scope(plan, from, &scope->own));
+      scope->from = from;
+      plan->scopes++;
+    }
+    plan->latest_scope = *scope;
+  }
+  *own = plan->latest_scope.own;
   return MS_OK;
 }
 
@@ -101,19 +120,15 @@ int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int 
   MS_TRY(own_scope(plan, scope ? scope : "", &instr->scope));
   MS_TRY(take_places(plan, inputs + outputs, &instr->in));
   instr->out = instr->in + inputs;
-  ms_kernel_call call = {
-      .op = op, .attrs = *attrs, .inputs = inputs, .outputs = outputs, .threads = plan->config.threads};
   for (int i = 0; i < inputs; i++) {
     instr->in[i] = (ms_place){in[i].buffer, in[i].offset};
-    call.in[i] = in[i].info;
     compute_with(plan, in[i].buffer, position);
   }
   for (int i = 0; i < outputs; i++) {
     instr->out[i] = (ms_place){out[i].buffer, out[i].offset};
-    call.out[i] = out[i].info;
     compute_with(plan, out[i].buffer, position);
   }
-  MS_TRY(ms_plan_prepare(plan, &call, instr));
+  MS_TRY(ms_plan_prepare(plan, op, attrs, inputs, in, outputs, out, instr));
   if (instr->call->workspace_bytes > 0) {
     int workspace;
     MS_TRY(ms_plan_buffer(plan, phase, MS_ARENA_WORKSPACE, MS_CAT_WORKSPACE, instr->call->workspace_bytes, "workspace",
@@ -139,8 +154,8 @@ int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, 
   ms_plan_coll *coll = ms_calloc(1, sizeof *coll);
   if (!coll) return MS_ENOMEM;
   p->coll[p->colls++] = coll;
-  coll->part = ms_calloc(parts, sizeof *coll->part);
-  if (!coll->part) return MS_ENOMEM;
+  int capacity = 0;
+  MS_TRY(ms_grow((void **)&coll->part, &capacity, parts, sizeof *coll->part));
   memcpy(coll->part, part, (size_t)parts * sizeof *part);
   coll->kind = kind;
   coll->dim = dim;

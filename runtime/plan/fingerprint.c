@@ -39,10 +39,18 @@ static void describe_model(const ms_model *model, ms_text *text) {
   ms_text_append(text, "seed %llu\n", (unsigned long long)model->seed);
   for (int u = 0; u < model->units; u++) {
     const ms_unit *unit = &model->unit[u];
-    ms_text_append(text, "unit %s: param_dtype %s, reduce_dtype %s, layout %s, reshard %d, reshard_size %d\n",
-                   unit->name, ms_dtype_name(unit->config.param_dtype), ms_dtype_name(unit->config.reduce_dtype),
-                   unit->config.layout == MS_LAYOUT_ROWS ? "rows" : "ragged", unit->config.reshard,
-                   unit->config.reshard_size);
+    ms_text_string(text, "unit ");
+    ms_text_string(text, unit->name);
+    ms_text_string(text, ": param_dtype ");
+    ms_text_string(text, ms_dtype_name(unit->config.param_dtype));
+    ms_text_string(text, ", reduce_dtype ");
+    ms_text_string(text, ms_dtype_name(unit->config.reduce_dtype));
+    ms_text_string(text, unit->config.layout == MS_LAYOUT_ROWS ? ", layout rows" : ", layout ragged");
+    ms_text_string(text, ", reshard ");
+    ms_text_integer(text, unit->config.reshard);
+    ms_text_string(text, ", reshard_size ");
+    ms_text_integer(text, unit->config.reshard_size);
+    ms_text_string(text, "\n");
   }
   for (int i = 0; i < model->params; i++) {
     const ms_param *p = &model->param[i];
@@ -89,36 +97,47 @@ static void describe_config(const ms_plan *plan, ms_text *text) {
 /* What a rank does with the parameters that it owns, one by one, differs from rank to rank: the model says all of it. */
 static int is_of_one_rank(const ms_instr *instr) { return instr->call->op == MS_OP_adamw && instr->call->attrs.i[3]; }
 
+static void describe_collective(const ms_plan *plan, int phase, const ms_plan_coll *coll, const char *scope,
+                                ms_text *text) {
+  ms_text_string(text, "phase ");
+  ms_text_string(text, ms_phase_name(phase));
+  ms_text_string(text, ": ");
+  ms_text_string(text, ms_coll_name(coll->kind));
+  ms_text_string(text, " over ");
+  ms_text_integer(text, coll->ranks);
+  ms_text_string(text, coll->dim == MS_DIM_SHARD ? " of shard of " : " of replicate of ");
+  ms_text_string(text, scope);
+  ms_text_string(text, ":");
+  for (int k = 0; k < coll->parts; k++) {
+    const ms_ref *shared = &coll->part[k].shared;
+    ms_text_string(text, " ");
+    ms_text_integer(text, coll->part[k].count);
+    ms_text_string(text, " ");
+    ms_text_string(text, ms_dtype_name(shared->info.dtype));
+    ms_text_string(text, " at ");
+    ms_text_integer(text, plan->buffer[shared->buffer].offset + shared->offset);
+  }
+  ms_text_string(text, "\n");
+}
+
 static void describe_phase(const ms_plan *plan, int phase, ms_text *text) {
   const ms_plan_phase *p = &plan->phase[phase];
   uint64_t kernels = MS_HASH_INIT;
   int n = 0;
   for (int i = 0; i < p->n; i++) {
     const ms_instr *instr = &p->instr[i];
-    if (instr->kind == MS_INSTR_KERNEL && !is_of_one_rank(instr)) {
-      kernels = ms_hash_int(kernels, (int64_t)instr->hash);
-      n++;
-    }
-    if (instr->kind != MS_INSTR_COLLECTIVE) continue;
-    const ms_plan_coll *coll = instr->coll;
-    ms_text_append(text, "phase %s: %s over %d of %s of %s:", ms_phase_name(phase), ms_coll_name(coll->kind),
-                   coll->ranks, coll->dim == MS_DIM_SHARD ? "shard" : "replicate", instr->scope);
-    for (int k = 0; k < coll->parts; k++) {
-      const ms_ref *shared = &coll->part[k].shared;
-      ms_text_string(text, " ");
-      ms_text_integer(text, coll->part[k].count);
-      ms_text_string(text, " ");
-      ms_text_string(text, ms_dtype_name(shared->info.dtype));
-      ms_text_string(text, " at ");
-      ms_text_integer(text, plan->buffer[shared->buffer].offset + shared->offset);
-    }
-    ms_text_string(text, "\n");
+    if (instr->kind == MS_INSTR_COLLECTIVE) describe_collective(plan, phase, instr->coll, instr->scope, text);
+    if (instr->kind != MS_INSTR_KERNEL || is_of_one_rank(instr)) continue;
+    kernels = ms_hash_int(kernels, (int64_t)instr->hash);
+    n++;
   }
   ms_text_append(text, "phase %s: %d kernels, hash %016llx\n", ms_phase_name(phase), n, (unsigned long long)kernels);
 }
 
 int ms_plan_fingerprint(ms_plan *plan) {
+  enum { USUAL_BYTES = 256 }; /* that there is to tell of a parameter */
   ms_text text = {0};
+  ms_text_reserve(&text, (size_t)plan->model->params * USUAL_BYTES);
   ms_plan_describe_state(plan->model, &plan->config, &text);
   describe_config(plan, &text);
   for (int phase = 0; phase < MS_PHASES; phase++)

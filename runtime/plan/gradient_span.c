@@ -27,7 +27,7 @@ int ms_instr_needs(const ms_instr *instr, int buffer) {
   return 0;
 }
 
-static void note(const ms_plan *plan, const ms_instr *instr, int buffer, int position, int *begin) {
+static inline void note(const ms_plan *plan, const ms_instr *instr, int buffer, int position, int *begin) {
   if (buffer < 0 || buffer >= MS_STATE_BUFFERS * plan->model->units || buffer % MS_STATE_BUFFERS != MS_STATE_GRADIENT)
     return;
   int unit = buffer / MS_STATE_BUFFERS;

@@ -8,6 +8,7 @@
 ** What peers read is placed before, by itself: its offsets are equal on all ranks, whatever else these hold.
 */
 #include <stdlib.h>
+#include <string.h>
 
 #include "plan/kept.h"
 #include "plan/lower.h"
@@ -38,12 +39,12 @@ typedef struct layout {
   int from[MS_PHASES + 2];        /* where those of each phase begin in it: of phase p at 1 + p, of all phases at 0 */
   int *member;                    /* buffers that are packed together */
   ms_packing_item *item, *packed; /* of each member */
-  int *rank;                      /* [positions + 1] of program positions among those that members begin or end at */
-  int positions;
-  int64_t base[MS_ARENAS]; /* where what does not outlive a phase begins; in STATE, where gradients do */
-  int64_t gradients;       /* bytes of STATE from there on that gradients have */
-  int *begin;              /* [phases][units] since when gradients hold something (gradient_span.c) */
-  int64_t communicated;    /* bytes of the communicated arena that what is communicated needs */
+  int *rank;                      /* [most_positions + 1] of positions among those that members begin or end at */
+  int positions, most_positions;  /* of the phase; of any */
+  int64_t base[MS_ARENAS];        /* where what does not outlive a phase begins; in STATE, where gradients do */
+  int64_t gradients;              /* bytes of STATE from there on that gradients have */
+  int *begin;                     /* [phases][units] since when gradients hold something (gradient_span.c) */
+  int64_t communicated;           /* bytes of the communicated arena that what is communicated needs */
 } layout;
 
 static int sort_by_phase(layout *l) {
@@ -69,7 +70,7 @@ static int end_of(const layout *l, const ms_buffer *b, const ms_packing_item *it
 
 /* Programs that differ in other arenas alone give the same numbers. */
 static void number_positions(layout *l, int n) {
-  for (int i = 0; i <= l->positions; i++) l->rank[i] = 0;
+  memset(l->rank, 0, (size_t)(l->positions + 1) * sizeof *l->rank);
   for (int i = 0; i < n; i++) l->rank[l->item[i].first] = l->rank[l->item[i].last] = 1;
   for (int i = 0, seen = 0; i <= l->positions; i++) {
     seen += l->rank[i];
@@ -146,6 +147,7 @@ static int layout_phase(layout *l, int phase, int kind) {
   ms_plan *plan = l->plan;
   int n;
   int64_t room[MS_PACK_ARENAS] = {0};
+  l->positions = plan->phase[phase].n;
   if (!collect(l, phase, kind, &n)) return MS_OK;
   int64_t lent = collect_gradients(l, phase, kind, &n);
   number_positions(l, n);
@@ -192,11 +194,13 @@ static int layout_kind(layout *l, int kind) {
 
 /* ---- how large the communicated arena is ------------------------------------------------------------------------ */
 
-/* What is communicated and activations together need no less, beside what gradients lend. live: [positions + 2]. */
-static int64_t least_together(const layout *l, int64_t *live) {
+/* What is communicated and activations together need no less, beside what gradients lend. live: [positions of any phase
+** + 2]. */
+static int64_t least_together(layout *l, int64_t *live) {
   int64_t most = 0;
   for (int phase = 0; phase < MS_PHASES; phase++) {
-    for (int i = 0; i <= l->positions + 1; i++) live[i] = 0;
+    l->positions = l->plan->phase[phase].n;
+    memset(live, 0, (size_t)(l->positions + 2) * sizeof *live);
     for (int i = l->from[1 + phase]; i < l->from[2 + phase]; i++) {
       const ms_buffer *b = &l->plan->buffer[l->order[i]];
       if (!is_used(b, phase) || place_in(ACTIVATIONS, b) < 0) continue;
@@ -223,7 +227,7 @@ static int64_t together(const layout *l) {
 ** difference and saves its bytes elsewhere: what needs least is taken. */
 static int layout_activations(layout *l) {
   int64_t *arena = l->plan->arena_bytes, best = l->communicated;
-  int64_t *live = ms_calloc(l->positions + 2, sizeof *live);
+  int64_t *live = ms_calloc(l->most_positions + 2, sizeof *live);
   if (!live) return MS_ENOMEM;
   int64_t least = least_together(l, live);
   free(live);
@@ -232,7 +236,7 @@ static int layout_activations(layout *l) {
   if (l->communicated == l->base[MS_ARENA_COMM] || fewest <= least + least / 100) return MS_OK;
   ms_room room[MS_ROOMS];
   int rooms;
-  MS_TRY(ms_rooms(l->plan, l->base[MS_ARENA_COMM], room, &rooms));
+  MS_TRY(ms_rooms(l->plan, l->order, l->from, l->base[MS_ARENA_COMM], room, &rooms));
   for (int i = 0; i < rooms && fewest > least + least / 100; i++) {
     if (room[i].needed <= l->communicated || room[i].needed - l->communicated >= room[i].bytes) continue;
     arena[MS_ARENA_COMM] = room[i].needed;
@@ -271,12 +275,12 @@ static int layout_all(layout *l) {
 int ms_plan_layout(ms_plan *plan, const ms_graph *traced) {
   layout l = {.plan = plan, .traced = traced};
   for (int phase = 0; phase < MS_PHASES; phase++)
-    if (plan->phase[phase].n > l.positions) l.positions = plan->phase[phase].n;
+    if (plan->phase[phase].n > l.most_positions) l.most_positions = plan->phase[phase].n;
   l.begin = ms_calloc(MS_PHASES * plan->model->units, sizeof *l.begin);
   l.member = ms_calloc(plan->buffers, sizeof *l.member);
   l.item = ms_calloc(plan->buffers, sizeof *l.item);
   l.packed = ms_calloc(plan->buffers, sizeof *l.packed);
-  l.rank = ms_calloc(l.positions + 1, sizeof *l.rank);
+  l.rank = ms_calloc(l.most_positions + 1, sizeof *l.rank);
   int rc = l.begin && l.member && l.item && l.packed && l.rank ? sort_by_phase(&l) : MS_ENOMEM;
   if (!rc) rc = layout_all(&l);
   plan->category_bytes[MS_CAT_ACTIVATIONS] =

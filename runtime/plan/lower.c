@@ -37,6 +37,20 @@ static void find_roots(ms_lowering *l) {
   if (g->loss >= 0) l->last_use[l->root[g->loss]] = INT_MAX;
 }
 
+static int most_segments(const ms_model *model) {
+  int most = 0;
+  for (int u = 0; u < model->units; u++)
+    if (model->unit[u].segments > most) most = model->unit[u].segments;
+  return most;
+}
+
+/* What the graph needs for certain, so that lists need not grow often. */
+static int reserve(ms_plan *plan, int phase, const ms_graph *g) {
+  ms_plan_phase *p = &plan->phase[phase];
+  MS_TRY(ms_grow((void **)&p->instr, &p->capacity, g->n_nodes, sizeof *p->instr));
+  return ms_grow((void **)&plan->buffer, &plan->buffers_capacity, plan->buffers + g->n_nodes, sizeof *plan->buffer);
+}
+
 static int start(ms_lowering *l) {
   const ms_graph *g = l->graph;
   int units = l->model->units;
@@ -51,9 +65,11 @@ static int start(ms_lowering *l) {
   l->gathered = ms_calloc(units, sizeof *l->gathered);
   l->slice = ms_calloc(units, sizeof *l->slice);
   l->reduce = ms_calloc(units, sizeof *l->reduce);
+  l->part = ms_calloc(most_segments(l->model), sizeof *l->part);
   if (!l->root || !l->last_use || !l->at || !l->read || !l->added || !l->use || !l->ends || !l->unshard ||
-      !l->gathered || !l->slice || !l->reduce)
+      !l->gathered || !l->slice || !l->reduce || !l->part)
     return MS_ENOMEM;
+  MS_TRY(reserve(l->plan, l->phase, g));
   find_roots(l);
   int trains = l->phase != MS_PHASE_EVALUATE, stays = trains && !l->plan->config.reshard_after_backward;
   for (int u = 0; u < units; u++) {
@@ -83,6 +99,7 @@ static void finish(ms_lowering *l) {
   free(l->gathered);
   free(l->slice);
   free(l->reduce);
+  free(l->part);
 }
 
 static int64_t value_bytes(const ms_value_info *info) { return ms_numel(info) * ms_dtype_size(info->dtype); }
@@ -114,19 +131,16 @@ static int cast_unit(ms_lowering *l, int unit, int buffer) {
 static int gather_unit(ms_lowering *l, int unit, int buffer, int ranks) {
   const ms_unit *u = &l->model->unit[unit];
   int master = ms_state_buffer(unit, MS_STATE_MASTER), in_place = buffer == master;
-  ms_plan_part *part = ms_calloc(u->segments, sizeof *part);
-  if (!part) return MS_ENOMEM;
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
-    part[s].count = seg->chunk * (l->model->shard_size / ranks);
-    part[s].src = ms_ref_vector(in_place ? -1 : master, 4 * seg->local, MS_F32, seg->chunk);
-    part[s].shared = ms_ref_vector(buffer, seg->gathered, seg->param_dtype, seg->chunk * l->model->shard_size);
-    part[s].dst.buffer = -1;
+    l->part[s] = (ms_plan_part){
+        .count = seg->chunk * (l->model->shard_size / ranks),
+        .src = ms_ref_vector(in_place ? -1 : master, 4 * seg->local, MS_F32, seg->chunk),
+        .shared = ms_ref_vector(buffer, seg->gathered, seg->param_dtype, seg->chunk * l->model->shard_size),
+        .dst.buffer = -1};
   }
-  int rc = ms_plan_collective(l->plan, l->phase, MS_STREAM_GATHER, MS_COLL_ALL_GATHER, MS_DIM_SHARD, ranks, unit,
-                              u->segments, part);
-  free(part);
-  return rc;
+  return ms_plan_collective(l->plan, l->phase, MS_STREAM_GATHER, MS_COLL_ALL_GATHER, MS_DIM_SHARD, ranks, unit,
+                            u->segments, l->part);
 }
 
 /* Bytes of the shard of a segment that one of `ranks` neighbours keeps. */
@@ -169,27 +183,22 @@ static int keep_slices_after(ms_lowering *l, int node) {
 /* For backward, among neighbours, from the slices that they kept. */
 static int gather_slices(ms_lowering *l, int unit, int ranks) {
   const ms_unit *u = &l->model->unit[unit];
-  ms_plan_part *part = ms_calloc(u->segments, sizeof *part);
-  int buffer, rc = part ? MS_OK : MS_ENOMEM;
-  if (rc) return rc;
-  MS_GOTO(ms_plan_buffer(l->plan, l->phase, MS_ARENA_GROUPED, MS_CAT_GATHERED, u->gathered_bytes, u->name, &buffer));
+  int buffer;
+  MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_GROUPED, MS_CAT_GATHERED, u->gathered_bytes, u->name, &buffer));
   l->plan->buffer[buffer].ranks = ranks;
   l->gathered[unit] = buffer;
   int64_t at = 0;
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
-    int64_t bytes = slice_bytes(l, seg, ranks);
-    part[s].count = bytes / ms_dtype_size(seg->param_dtype);
-    part[s].src = ms_ref_vector(l->slice[unit], at, seg->param_dtype, part[s].count);
-    part[s].shared = ms_ref_vector(buffer, seg->gathered, seg->param_dtype, part[s].count * ranks);
-    part[s].dst.buffer = -1;
+    int64_t bytes = slice_bytes(l, seg, ranks), n = bytes / ms_dtype_size(seg->param_dtype);
+    l->part[s] = (ms_plan_part){.count = n,
+                                .src = ms_ref_vector(l->slice[unit], at, seg->param_dtype, n),
+                                .shared = ms_ref_vector(buffer, seg->gathered, seg->param_dtype, n * ranks),
+                                .dst.buffer = -1};
     at += (bytes + 63) / 64 * 64;
   }
-  MS_GOTO(ms_plan_collective(l->plan, l->phase, MS_STREAM_GATHER, MS_COLL_ALL_GATHER, MS_DIM_SHARD, ranks, unit,
-                             u->segments, part));
-fail:
-  free(part);
-  return rc;
+  return ms_plan_collective(l->plan, l->phase, MS_STREAM_GATHER, MS_COLL_ALL_GATHER, MS_DIM_SHARD, ranks, unit,
+                            u->segments, l->part);
 }
 
 static int issue_unshards(ms_lowering *l, int node) {

@@ -32,8 +32,9 @@ int ms_plan_buffer(ms_plan *plan, int phase, int arena, int category, int64_t by
 /* Appends an instruction at the end of the phase's program and extends the lifetimes of the buffers it names. */
 int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
                    const ms_ref *out, const char *scope, int backward);
-/* The plan's own, prepared copy of a call, shared by all that equal it, and its hash (prepare.c). */
-int ms_plan_prepare(ms_plan *plan, const ms_kernel_call *call, ms_instr *instr);
+/* Gives an instruction the plan's own, prepared call, shared by all that equal it, its hash and its bytes (prepare.c). */
+int ms_plan_prepare(ms_plan *plan, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
+                    const ms_ref *out, ms_instr *instr);
 void ms_plan_release_prepared(ms_plan *plan);
 /* ranks: how many of the dimension's group take part, neighbours; 0: all. */
 int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, int ranks, int unit, int parts,
@@ -71,10 +72,11 @@ typedef struct ms_lowering {
   char *ends;          /* [nodes] 1: a unit's forward, or its gradients, end with it */
   ms_unshard *unshard; /* [2 units] in order of issue */
   int unshards, next_unshard, boundary;
-  int *gathered;  /* [units] buffer that holds the unit's unsharded weights now, or -1 */
-  int *slice;     /* [units] buffer of the shard that is kept for a smaller group, or -1 */
-  int *reduce;    /* [units] buffer that the unit's gradients are written to, or -1 */
-  int sending[2]; /* buffers of the latest collective by dimension: kept until the next one starts */
+  int *gathered;      /* [units] buffer that holds the unit's unsharded weights now, or -1 */
+  int *slice;         /* [units] buffer of the shard that is kept for a smaller group, or -1 */
+  int *reduce;        /* [units] buffer that the unit's gradients are written to, or -1 */
+  ms_plan_part *part; /* [segments of the unit that has most] scratch for the parts of one collective */
+  int sending[2];     /* buffers of the latest collective by dimension: kept until the next one starts */
 } ms_lowering;
 
 /* Gradients (lower_gradients.c). grad_unit: [values] the unit whose gradient a value is, or -1. */

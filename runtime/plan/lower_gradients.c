@@ -185,31 +185,29 @@ int ms_lower_open_gradients_of(ms_lowering *l, int node, const int *grad_unit) {
   return MS_OK;
 }
 
-/* One part a trainable segment. */
-static int reduce_parts(ms_lowering *l, int unit, const gradients *from, const gradients *to, int accumulate,
-                        ms_plan_part *part) {
+/* One part a trainable segment, in l->part. */
+static int reduce_parts(ms_lowering *l, int unit, const gradients *from, const gradients *to, int accumulate) {
   const ms_unit *u = &l->model->unit[unit];
   int parts = 0;
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
     if (seg->frozen) continue;
     int64_t whole = from->chunked ? seg->chunk : seg->chunk * l->model->shard_size;
-    part[parts].count = seg->chunk;
-    part[parts].src.buffer = -1;
-    part[parts].shared = ms_ref_vector(from->buffer, place_in(from, seg), from->dtype, whole);
-    part[parts].dst = ms_ref_vector(to->buffer, place_in(to, seg), to->dtype, seg->chunk);
-    part[parts].accumulate = accumulate;
-    parts++;
+    l->part[parts++] = (ms_plan_part){.count = seg->chunk,
+                                      .src.buffer = -1,
+                                      .shared = ms_ref_vector(from->buffer, place_in(from, seg), from->dtype, whole),
+                                      .dst = ms_ref_vector(to->buffer, place_in(to, seg), to->dtype, seg->chunk),
+                                      .accumulate = accumulate};
   }
   return parts;
 }
 
 /* A buffer that peers read is kept until the next collective of its kind starts, so that compute never waits for it at
 ** once: the price is one more buffer. */
-static int send(ms_lowering *l, int unit, int stream, int kind, int dim, int parts, const ms_plan_part *part) {
-  MS_TRY(ms_plan_collective(l->plan, l->phase, stream, kind, dim, 0, unit, parts, part));
+static int send(ms_lowering *l, int unit, int stream, int kind, int dim, int parts) {
+  MS_TRY(ms_plan_collective(l->plan, l->phase, stream, kind, dim, 0, unit, parts, l->part));
   ms_plan_touch(l->plan, l->sending[dim], l->plan->phase[l->phase].n - 1);
-  l->sending[dim] = part[0].shared.buffer;
+  l->sending[dim] = l->part[0].shared.buffer;
   return MS_OK;
 }
 
@@ -248,7 +246,7 @@ static int accumulate_local(ms_lowering *l, int unit, const gradients *to) {
 }
 
 /* Over the shards into chunks: the state's own, or with replicas a buffer on the way to them. */
-static int reduce_over_shards(ms_lowering *l, int unit, const gradients *from, gradients *to, ms_plan_part *part) {
+static int reduce_over_shards(ms_lowering *l, int unit, const gradients *from, gradients *to) {
   const ms_unit *u = &l->model->unit[unit];
   int accumulate = !waits_unsharded(l) && l->phase != MS_PHASE_FIRST;
   *to = (gradients){ms_state_buffer(unit, MS_STATE_GRADIENT), MS_F32, 1};
@@ -260,15 +258,15 @@ static int reduce_over_shards(ms_lowering *l, int unit, const gradients *from, g
     MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION,
                           u->trainable_count * ms_dtype_size(to->dtype), u->name, &to->buffer));
   }
-  int parts = reduce_parts(l, unit, from, to, accumulate, part);
-  return send(l, unit, MS_STREAM_REDUCE, MS_COLL_REDUCE_SCATTER, MS_DIM_SHARD, parts, part);
+  int parts = reduce_parts(l, unit, from, to, accumulate);
+  return send(l, unit, MS_STREAM_REDUCE, MS_COLL_REDUCE_SCATTER, MS_DIM_SHARD, parts);
 }
 
-static int reduce_over_replicas(ms_lowering *l, int unit, const gradients *from, ms_plan_part *part) {
+static int reduce_over_replicas(ms_lowering *l, int unit, const gradients *from) {
   gradients to = {ms_state_buffer(unit, MS_STATE_GRADIENT), MS_F32, 1};
   int accumulate = sync_of(l) == MS_SYNC_EVERY && l->phase != MS_PHASE_FIRST;
-  int parts = reduce_parts(l, unit, from, &to, accumulate, part);
-  return send(l, unit, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, parts, part);
+  int parts = reduce_parts(l, unit, from, &to, accumulate);
+  return send(l, unit, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, parts);
 }
 
 /* Where gradients are written anew, activations may have lain in the chunk until now (gradient_span.c): nobody else
@@ -301,19 +299,13 @@ static int reduce_unit(ms_lowering *l, int unit) {
     if (!writes_where_they_wait(l, unit)) MS_TRY(accumulate_local(l, unit, &at));
     if (l->phase != MS_PHASE_LAST) return MS_OK;
   }
-  ms_plan_part *part = ms_calloc(u->segments, sizeof *part);
-  if (!part) return MS_ENOMEM;
-  int rc = MS_OK;
-  gradients chunks;
   if (model->shard_size > 1) {
-    MS_GOTO(reduce_over_shards(l, unit, &at, &chunks, part));
+    gradients chunks;
+    MS_TRY(reduce_over_shards(l, unit, &at, &chunks));
     at = chunks;
   }
   int waits_for_replicas = sync_of(l) == MS_SYNC_SHARD && l->phase != MS_PHASE_LAST;
-  if (model->replicate_size > 1 && !waits_for_replicas) MS_GOTO(reduce_over_replicas(l, unit, &at, part));
-fail:
-  free(part);
-  return rc;
+  return model->replicate_size > 1 && !waits_for_replicas ? reduce_over_replicas(l, unit, &at) : MS_OK;
 }
 
 int ms_lower_reduce_completed(ms_lowering *l, int node) {

@@ -95,6 +95,7 @@ typedef struct ms_instr {
   const ms_kernel_call *call; /* KERNEL: prepared, pointers unbound; equal calls of a plan are one (prepare.c) */
   uint64_t hash;              /* KERNEL: of op, attributes and shapes */
   ms_place *in, *out;         /* KERNEL: where what `call` describes lies */
+  const int64_t *bytes;       /* KERNEL: of each input, then of each output */
   int workspace;              /* KERNEL: buffer, or -1 */
   ms_plan_coll *coll;         /* COLLECTIVE; owned by the phase */
 } ms_instr;
@@ -118,9 +119,15 @@ typedef struct ms_places {
 
 /* A text that instructions point to: the plan's own, since it outlives what it was copied from. */
 typedef struct ms_scope {
-  const char *from;
-  char *own;
+  const char *from, *own;
 } ms_scope;
+
+/* Memory for those texts. */
+typedef struct ms_scope_texts {
+  struct ms_scope_texts *next;
+  int64_t used, bytes; /* of text */
+  char text[];
+} ms_scope_texts;
 
 /* A named input: one place for all phases. */
 typedef struct ms_plan_input {
@@ -136,10 +143,7 @@ typedef struct ms_plan_output {
 
 /* A plan's distinct kernel calls (prepare.c): a hash table of `slots`, NULL where empty. */
 typedef struct ms_prepared {
-  struct ms_prepared_call {
-    ms_kernel_call call;
-    uint64_t hash; /* of op, attributes and shapes */
-  } * *slot;
+  struct ms_prepared_call **slot;
   int n, slots;
 } ms_prepared;
 
@@ -163,6 +167,8 @@ struct ms_plan {
   char *manifest;  /* one line an item that all ranks must agree on; hashed into the fingerprint */
   ms_scope *scope; /* a hash table of scope_slots, NULL where empty */
   int scopes, scope_slots;
+  ms_scope latest_scope; /* instructions in a row mostly have the same */
+  ms_scope_texts *scope_texts;
   ms_places *places;
   ms_prepared prepared;
   double compile_seconds;
@@ -211,6 +217,7 @@ int ms_instr_needs(const ms_instr *instr, int buffer);
 void ms_gradients_begin(const ms_plan *plan, int phase, int *begin);
 /* How many accesses an instruction can have: the capacity that is always enough. */
 int ms_instr_access_limit(const ms_instr *instr);
+int ms_phase_access_limit(const ms_plan_phase *phase);
 ms_ref ms_ref_bytes(int buffer, int64_t bytes);
 /* An input, or an output, of a kernel's instruction. */
 ms_ref ms_instr_input(const ms_instr *instr, int i);

@@ -6,45 +6,34 @@
 #include "base/xxh3.h"
 #include "plan/lower.h"
 
-static int same_info(const ms_value_info *a, const ms_value_info *b) {
-  return a->dtype == b->dtype && a->ndim == b->ndim && !memcmp(a->dims, b->dims, (size_t)a->ndim * sizeof *a->dims);
-}
-
-static int same_call(const ms_kernel_call *a, const ms_kernel_call *b) {
-  if (a->op != b->op || a->inputs != b->inputs || a->outputs != b->outputs || a->threads != b->threads) return 0;
-  if (memcmp(&a->attrs, &b->attrs, sizeof a->attrs)) return 0;
-  for (int i = 0; i < a->inputs; i++)
-    if (!same_info(&a->in[i], &b->in[i])) return 0;
-  for (int i = 0; i < a->outputs; i++)
-    if (!same_info(&a->out[i], &b->out[i])) return 0;
-  return 1;
-}
-
-/* What same_call compares, but for threads, in a row. */
+/* What tells calls of a plan apart, but for how many of the shapes are inputs: op, attributes, and each shape, in a row. */
 enum { ATTRIBUTES = sizeof(ms_attrs) / 8, KEY = 1 + ATTRIBUTES + (MS_MAX_INPUTS + MS_MAX_OUTPUTS) * (1 + MS_MAX_DIMS) };
 
-static int put_infos(int64_t *key, int n, const ms_value_info *info, int infos) {
-  for (int i = 0; i < infos; i++) {
-    key[n++] = info[i].dtype * (1 + MS_MAX_DIMS) + info[i].ndim;
-    for (int d = 0; d < info[i].ndim; d++) key[n++] = info[i].dims[d];
+struct ms_prepared_call {
+  ms_kernel_call call;
+  uint64_t hash; /* of the key */
+  size_t key_bytes;
+  int64_t key[KEY];
+  int64_t bytes[MS_MAX_INPUTS + MS_MAX_OUTPUTS]; /* of each input, then of each output */
+};
+
+static int put_infos(int64_t *key, int n, const ms_ref *ref, int refs) {
+  for (int i = 0; i < refs; i++) {
+    const ms_value_info *info = &ref[i].info;
+    key[n++] = info->dtype * (1 + MS_MAX_DIMS) + info->ndim;
+    for (int d = 0; d < info->ndim; d++) key[n++] = info->dims[d];
   }
   return n;
 }
 
-static uint64_t hash_call(const ms_kernel_call *call) {
-  int64_t key[KEY];
-  key[0] = call->op;
-  memcpy(&key[1], &call->attrs, sizeof call->attrs);
-  int n = put_infos(key, 1 + ATTRIBUTES, call->in, call->inputs);
-  n = put_infos(key, n, call->out, call->outputs);
-  return XXH3_64bits(key, (size_t)n * sizeof *key);
-}
-
 /* Where a call stands, or the empty slot where it belongs. There is always room. */
-static struct ms_prepared_call **find(const ms_prepared *p, const ms_kernel_call *call, uint64_t hash) {
+static struct ms_prepared_call **find(const ms_prepared *p, uint64_t hash, const int64_t *key, size_t bytes,
+                                      int inputs) {
   int slot = (int)(hash & (uint64_t)(p->slots - 1));
-  while (p->slot[slot] && (p->slot[slot]->hash != hash || !same_call(&p->slot[slot]->call, call)))
+  for (struct ms_prepared_call *c = p->slot[slot]; c; c = p->slot[slot]) {
+    if (c->hash == hash && c->key_bytes == bytes && c->call.inputs == inputs && !memcmp(c->key, key, bytes)) break;
     slot = (slot + 1) & (p->slots - 1);
+  }
   return &p->slot[slot];
 }
 
@@ -52,41 +41,66 @@ static int grow(ms_prepared *p) {
   ms_prepared wider = {.n = p->n, .slots = p->slots ? 2 * p->slots : 64};
   wider.slot = ms_calloc(wider.slots, sizeof *wider.slot);
   if (!wider.slot) return MS_ENOMEM;
-  for (int i = 0; i < p->slots; i++)
-    if (p->slot[i]) *find(&wider, &p->slot[i]->call, p->slot[i]->hash) = p->slot[i];
+  for (int i = 0; i < p->slots; i++) {
+    struct ms_prepared_call *c = p->slot[i];
+    if (c) *find(&wider, c->hash, c->key, c->key_bytes, c->call.inputs) = c;
+  }
   free(p->slot);
   *p = wider;
   return MS_OK;
 }
 
-static int add(ms_prepared *p, const ms_kernel *kernel, const ms_kernel_call *call, uint64_t hash,
-               struct ms_prepared_call **place) {
-  struct ms_prepared_call *made = ms_calloc(1, sizeof *made);
-  if (!made) return MS_ENOMEM;
-  made->call = *call;
-  made->hash = hash;
-  int rc = kernel->prepare ? kernel->prepare(&made->call) : MS_OK;
-  if (rc) {
-    free(made);
-    return rc;
+static int64_t bytes_of(const ms_value_info *info) { return ms_numel(info) * ms_dtype_size(info->dtype); }
+
+/* made: all but the call, which is prepared here. */
+static int prepare(const ms_plan *plan, const ms_kernel *kernel, int op, const ms_attrs *attrs, int inputs,
+                   const ms_ref *in, int outputs, const ms_ref *out, struct ms_prepared_call *made) {
+  made->call = (ms_kernel_call){
+      .op = op, .attrs = *attrs, .inputs = inputs, .outputs = outputs, .threads = plan->config.threads};
+  for (int i = 0; i < inputs; i++) {
+    made->call.in[i] = in[i].info;
+    made->bytes[i] = bytes_of(&in[i].info);
   }
-  *place = made;
-  p->n++;
-  return MS_OK;
+  for (int i = 0; i < outputs; i++) {
+    made->call.out[i] = out[i].info;
+    made->bytes[inputs + i] = bytes_of(&out[i].info);
+  }
+  return kernel->prepare ? kernel->prepare(&made->call) : MS_OK;
 }
 
-int ms_plan_prepare(ms_plan *plan, const ms_kernel_call *call, ms_instr *instr) {
+int ms_plan_prepare(ms_plan *plan, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
+                    const ms_ref *out, ms_instr *instr) {
   ms_prepared *p = &plan->prepared;
-  const ms_kernel *kernel = ms_device_kernel(plan->config.device, call->op);
+  const ms_kernel *kernel = ms_device_kernel(plan->config.device, op);
   if (!kernel)
-    return MS_FAIL(MS_EUNSUPPORTED, "op %s has no kernel on the device %s", ms_op_row_of(call->op)->name,
+    return MS_FAIL(MS_EUNSUPPORTED, "op %s has no kernel on the device %s", ms_op_row_of(op)->name,
                    ms_device_name(plan->config.device));
   if (2 * p->n >= p->slots) MS_TRY(grow(p));
-  uint64_t hash = hash_call(call);
-  struct ms_prepared_call **place = find(p, call, hash);
-  if (!*place) MS_TRY(add(p, kernel, call, hash, place));
+  int64_t key[KEY];
+  key[0] = op;
+  memcpy(&key[1], attrs, sizeof *attrs);
+  int n = put_infos(key, 1 + ATTRIBUTES, in, inputs);
+  n = put_infos(key, n, out, outputs);
+  const size_t bytes = (size_t)n * sizeof *key;
+  const uint64_t hash = XXH3_64bits(key, bytes);
+  struct ms_prepared_call **place = find(p, hash, key, bytes, inputs);
+  if (!*place) {
+    struct ms_prepared_call *made = ms_calloc(1, sizeof *made);
+    if (!made) return MS_ENOMEM;
+    int rc = prepare(plan, kernel, op, attrs, inputs, in, outputs, out, made);
+    if (rc) {
+      free(made);
+      return rc;
+    }
+    made->hash = hash;
+    made->key_bytes = bytes;
+    memcpy(made->key, key, bytes);
+    *place = made;
+    p->n++;
+  }
   instr->call = &(*place)->call;
   instr->hash = hash;
+  instr->bytes = (*place)->bytes;
   return MS_OK;
 }
 

@@ -41,7 +41,7 @@ static int64_t end_between(const ms_buffer *const *taken, int n, int64_t base, c
   return at + aligned(b);
 }
 
-int ms_rooms(const ms_plan *plan, int64_t base, ms_room *room, int *rooms) {
+int ms_rooms(const ms_plan *plan, const int *order, const int *from, int64_t base, ms_room *room, int *rooms) {
   const ms_buffer **taken = ms_calloc(plan->buffers, sizeof *taken);
   if (!taken) return MS_ENOMEM;
   *rooms = 0;
@@ -49,14 +49,13 @@ int ms_rooms(const ms_plan *plan, int64_t base, ms_room *room, int *rooms) {
     if (is_used(&plan->buffer[i], MS_CAT_ACTIVATIONS)) keep_size(room, rooms, aligned(&plan->buffer[i]));
   for (int phase = 0; phase < MS_PHASES; phase++) {
     int n = 0;
-    for (int i = 0; i < plan->buffers; i++)
-      if (is_used(&plan->buffer[i], MS_CAT_COMMUNICATION) && plan->buffer[i].phase == phase)
-        taken[n++] = &plan->buffer[i];
+    for (int i = from[1 + phase]; i < from[2 + phase]; i++)
+      if (is_used(&plan->buffer[order[i]], MS_CAT_COMMUNICATION)) taken[n++] = &plan->buffer[order[i]];
     if (n) qsort(taken, (size_t)n, sizeof *taken, by_offset);
     int64_t least[MS_ROOMS] = {0}; /* in this phase */
-    for (int i = 0; i < plan->buffers; i++) {
-      const ms_buffer *b = &plan->buffer[i];
-      if (b->phase != phase || !is_used(b, MS_CAT_ACTIVATIONS)) continue;
+    for (int i = from[1 + phase]; i < from[2 + phase]; i++) {
+      const ms_buffer *b = &plan->buffer[order[i]];
+      if (!is_used(b, MS_CAT_ACTIVATIONS)) continue;
       for (int r = 0; r < *rooms; r++) {
         if (room[r].bytes != aligned(b) || least[r] == base + room[r].bytes) continue;
         int64_t end = end_between(taken, n, base, b);

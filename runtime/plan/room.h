@@ -12,7 +12,7 @@ typedef struct ms_room {
   int64_t bytes, needed;
 } ms_room;
 /* Of the largest sizes of activations, the largest first: at most MS_ROOMS. What is communicated has its places, from
-** `base` on. */
-int ms_rooms(const ms_plan *plan, int64_t base, ms_room *room, int *rooms);
+** `base` on. order: buffers by phase, those of phase p from from[1 + p] to before from[2 + p]. */
+int ms_rooms(const ms_plan *plan, const int *order, const int *from, int64_t base, ms_room *room, int *rooms);
 
 #endif

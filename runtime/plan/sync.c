@@ -18,8 +18,8 @@ typedef struct past {
 /* The earlier reads, or writes, of one stream in one arena, in program order. All lie in [begin, end): most searches end
 ** there. */
 typedef struct history {
-  past *list;
-  int n, capacity;
+  past *list; /* in what all histories share */
+  int n;
   int64_t begin, end;
 } history;
 
@@ -36,37 +36,59 @@ typedef struct synchroniser {
   int *event;                             /* [instr] event recorded after it, or -1 */
   int (*wait)[MS_STREAMS];                /* [instr] instruction of each stream to wait for, or -1 */
   history past[MS_ARENAS][MS_STREAMS][2]; /* [1]: writes */
+  past *pasts;                            /* of all histories */
   ms_access *access;                      /* of all instructions, in program order */
   int *first;                             /* [instr + 1] the first of them that is the instruction's */
   int accesses, access_capacity;
   int waits, events;
 } synchroniser;
 
-static int reaches(const history *h, const ms_access *access) {
-  return h->n && access->begin < h->end && h->begin < access->end;
+static int overlap(const past *p, const ms_access *access) { return p->begin < access->end && access->begin < p->end; }
+
+/* All of an instruction's accesses of an arena that conflict with a kind of earlier ones lie in [begin, end). */
+typedef struct reach {
+  int64_t begin, end;
+} reach;
+
+static void extend(reach *r, const ms_access *access) {
+  if (r->end == 0 || access->begin < r->begin) r->begin = access->begin;
+  if (access->end > r->end) r->end = access->end;
 }
 
-/* The latest instruction of a history that touches the bytes, or `latest` if that is later. What the searching stream
-** knows to be done is not looked at: nobody waits for that. */
-static int find_latest(const synchroniser *s, const history *h, const ms_access *access, int known, int latest) {
-  if (!reaches(h, access)) return latest;
-  if (latest >= 0 && s->place[latest] > known) known = s->place[latest];
-  for (int i = h->n - 1; i >= 0 && h->list[i].place > known; i--)
-    if (h->list[i].begin < access->end && access->begin < h->list[i].end) return h->list[i].instr;
-  return latest;
+/* The latest of a history that conflicts and is not known to be done: nobody waits for what is. NULL: none. */
+static const past *find_latest(const history *h, int arena, int kind, const ms_access *access, int n, const reach *all,
+                               int known) {
+  if (!h->n || all->end <= h->begin || h->end <= all->begin) return NULL;
+  for (const past *p = &h->list[h->n - 1]; p >= h->list && p->place > known; p--) {
+    if (p->end <= all->begin || all->end <= p->begin) continue;
+    for (int a = 0; a < n; a++)
+      if (access[a].arena == arena && (kind || access[a].write) && overlap(p, &access[a])) return p;
+  }
+  return NULL;
 }
 
-/* The latest conflicting instruction of each other stream, into need. */
-static void find_conflicts(const synchroniser *s, int stream, const ms_access *access, int n, int *need) {
+/* The latest conflicting instruction of each other stream, into need. Returns how many streams have one. */
+static int find_conflicts(const synchroniser *s, int stream, const ms_access *access, int n, int *need) {
+  reach all[MS_ARENAS][2] = {{{0}}}; /* by kind, as in `past`: reads conflict with what is written alone */
+  int known[MS_STREAMS], found = 0;  /* known: of what is done already, or will be waited for */
+  memcpy(known, s->now[stream].clock, sizeof known);
   for (int a = 0; a < n; a++) {
-    for (int other = 0; other < MS_STREAMS; other++) {
-      if (other == stream) continue;
-      const history *past = s->past[access[a].arena][other];
-      int known = s->now[stream].clock[other];
-      need[other] = find_latest(s, &past[1], &access[a], known, need[other]);
-      if (access[a].write) need[other] = find_latest(s, &past[0], &access[a], known, need[other]);
+    extend(&all[access[a].arena][1], &access[a]);
+    if (access[a].write) extend(&all[access[a].arena][0], &access[a]);
+  }
+  for (int arena = 0; arena < MS_ARENAS && n; arena++) {
+    for (int other = 0; other < MS_STREAMS && all[arena][1].end; other++) {
+      for (int kind = 0; kind < 2 && other != stream; kind++) {
+        const past *p =
+            find_latest(&s->past[arena][other][kind], arena, kind, access, n, &all[arena][kind], known[other]);
+        if (!p) continue;
+        found += need[other] < 0;
+        need[other] = p->instr;
+        known[other] = p->place;
+      }
     }
   }
+  return found;
 }
 
 /* Drops what another needed wait brings along. */
@@ -78,8 +100,8 @@ static void drop_covered(const synchroniser *s, int *need) {
 
 static void take_waits(synchroniser *s, int instr, int stream, const int *need) {
   for (int t = 0; t < MS_STREAMS; t++) {
-    s->wait[instr][t] = need[t];
     if (need[t] < 0) continue;
+    s->wait[instr][t] = need[t];
     s->waits++;
     if (s->event[need[t]] < 0) s->event[need[t]] = s->events++;
     for (int u = 0; u < MS_STREAMS; u++)
@@ -87,50 +109,41 @@ static void take_waits(synchroniser *s, int instr, int stream, const int *need) 
   }
 }
 
-static int append(history *h, const past *p) {
-  MS_TRY(ms_grow((void **)&h->list, &h->capacity, h->n + 1, sizeof *h->list));
-  if (!h->n || p->begin < h->begin) h->begin = p->begin;
-  if (!h->n || p->end > h->end) h->end = p->end;
-  h->list[h->n++] = *p;
-  return MS_OK;
-}
-
-static int remember(synchroniser *s, int instr, int stream, const ms_access *access, int n) {
+static void remember(synchroniser *s, int instr, int stream, const ms_access *access, int n) {
   for (int a = 0; a < n; a++) {
-    past p = {access[a].begin, access[a].end, instr, s->place[instr]};
-    MS_TRY(append(&s->past[access[a].arena][stream][access[a].write != 0], &p));
+    history *h = &s->past[access[a].arena][stream][access[a].write != 0];
+    if (!h->n || access[a].begin < h->begin) h->begin = access[a].begin;
+    if (!h->n || access[a].end > h->end) h->end = access[a].end;
+    h->list[h->n++] = (past){access[a].begin, access[a].end, instr, s->place[instr]};
   }
-  return MS_OK;
 }
 
-static int walk(synchroniser *s, const char *shared) {
+static void walk(synchroniser *s) {
   int count[MS_STREAMS] = {0};
   for (int i = 0; i < s->phase->n; i++) {
     const ms_instr *instr = &s->phase->instr[i];
-    int need[MS_STREAMS], kept = 0;
-    for (int t = 0; t < MS_STREAMS; t++) need[t] = -1;
-    ms_access *access = &s->access[s->first[i]];
-    for (int a = 0; a < s->first[i + 1] - s->first[i]; a++)
-      if (shared[access[a].buffer]) access[kept++] = access[a];
-    find_conflicts(s, instr->stream, access, kept, need);
-    drop_covered(s, need);
-    take_waits(s, i, instr->stream, need);
+    const ms_access *access = &s->access[s->first[i]];
+    int need[MS_STREAMS], n = s->first[i + 1] - s->first[i];
+    for (int t = 0; t < MS_STREAMS; t++) need[t] = s->wait[i][t] = -1;
+    if (find_conflicts(s, instr->stream, access, n, need)) {
+      drop_covered(s, need);
+      take_waits(s, i, instr->stream, need);
+    }
     s->place[i] = ++count[instr->stream];
     s->event[i] = -1;
     s->now[instr->stream].clock[instr->stream] = s->place[i];
     s->done[i] = s->now[instr->stream];
-    MS_TRY(remember(s, i, instr->stream, access, kept));
+    remember(s, i, instr->stream, access, n);
   }
-  return MS_OK;
 }
 
 static int collect_accesses(synchroniser *s) {
+  const int most = ms_phase_access_limit(s->phase);
+  MS_TRY(ms_grow((void **)&s->access, &s->access_capacity, most, sizeof *s->access));
   for (int i = 0; i < s->phase->n; i++) {
     const ms_instr *instr = &s->phase->instr[i];
-    int limit = ms_instr_access_limit(instr);
-    MS_TRY(ms_grow((void **)&s->access, &s->access_capacity, s->accesses + limit, sizeof *s->access));
     s->first[i] = s->accesses;
-    s->accesses += ms_instr_accesses(s->plan, instr, &s->access[s->accesses], limit);
+    s->accesses += ms_instr_accesses(s->plan, instr, &s->access[s->accesses], most - s->accesses);
   }
   s->first[s->phase->n] = s->accesses;
   return MS_OK;
@@ -164,6 +177,33 @@ static int find_shared(const synchroniser *s, char *shared) {
     shared[b] = use->several && use->written;
   }
   free(buffer);
+  return MS_OK;
+}
+
+/* Drops the accesses of what is not shared, and makes room to remember each of the others. */
+static int keep_shared(synchroniser *s, const char *shared) {
+  int kept = 0, count[MS_ARENAS][MS_STREAMS][2] = {{{0}}};
+  for (int i = 0, next = 0; i < s->phase->n; i++) {
+    const int from = next;
+    next = s->first[i + 1];
+    s->first[i] = kept;
+    for (int a = from; a < next; a++) {
+      if (!shared[s->access[a].buffer]) continue;
+      s->access[kept] = s->access[a];
+      count[s->access[kept].arena][s->phase->instr[i].stream][s->access[kept].write != 0]++;
+      kept++;
+    }
+  }
+  s->first[s->phase->n] = kept;
+  int capacity = 0;
+  MS_TRY(ms_grow((void **)&s->pasts, &capacity, kept, sizeof *s->pasts));
+  past *list = s->pasts;
+  for (int arena = 0; arena < MS_ARENAS && kept; arena++)
+    for (int t = 0; t < MS_STREAMS; t++)
+      for (int kind = 0; kind < 2; kind++) {
+        s->past[arena][t][kind].list = list;
+        list += count[arena][t][kind];
+      }
   return MS_OK;
 }
 
@@ -209,13 +249,12 @@ int ms_plan_synchronize(ms_plan *plan, int phase) {
   if (!shared || !s.first || !s.done || !s.place || !s.event || !s.wait) goto fail;
   MS_GOTO(collect_accesses(&s));
   MS_GOTO(find_shared(&s, shared));
-  MS_GOTO(walk(&s, shared));
+  MS_GOTO(keep_shared(&s, shared));
+  walk(&s);
   MS_GOTO(rebuild(&s, p));
 fail:
-  for (int a = 0; a < MS_ARENAS; a++)
-    for (int t = 0; t < MS_STREAMS; t++)
-      for (int kind = 0; kind < 2; kind++) free(s.past[a][t][kind].list);
   free(shared);
+  free(s.pasts);
   free(s.access);
   free(s.first);
   free(s.done);

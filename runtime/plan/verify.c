@@ -43,8 +43,6 @@ static void extend_span(const ms_verifier *v, int i, int buffer) {
 }
 
 static int collect_instr(ms_verifier *v, int i, const ms_access *access, int n) {
-  MS_TRY(ms_grow((void **)&v->touch, &v->touch_capacity, v->n + n, sizeof *v->touch));
-  MS_TRY(ms_grow((void **)&v->range, &v->range_capacity, v->n + n, sizeof *v->range));
   for (const ms_access *a = access; a < access + n; a++) {
     MS_TRY(check_bounds(v, i, a));
     v->touch[v->n] = (ms_touch){i, (unsigned char)a->arena, (unsigned char)v->phase->instr[i].stream, a->write != 0};
@@ -57,6 +55,9 @@ static int collect_instr(ms_verifier *v, int i, const ms_access *access, int n) 
 static int collect(ms_verifier *v) {
   ms_access *access = NULL;
   int capacity = 0, rc = MS_OK;
+  const int most = ms_phase_access_limit(v->phase);
+  MS_TRY(ms_grow((void **)&v->touch, &v->touch_capacity, most, sizeof *v->touch));
+  MS_TRY(ms_grow((void **)&v->range, &v->range_capacity, most, sizeof *v->range));
   for (int i = 0; i < v->phase->n; i++) {
     const ms_instr *instr = &v->phase->instr[i];
     MS_GOTO(ms_grow((void **)&access, &capacity, ms_instr_access_limit(instr), sizeof *access));

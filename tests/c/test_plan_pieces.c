@@ -45,7 +45,7 @@ static void ranges_share_bytes_where_they_share_pieces(void **state) {
     for (int n = 0; n <= 64; n++) check_cuts(&seed, n, units[u]);
 }
 
-/* More ends than the table begins with, and all of them found again. */
+/* More ends than a digit tells apart, and all of them found again. */
 static void many_ranges_are_cut(void **state) {
   (void)state;
   enum { RANGES = 20000 };
@@ -65,6 +65,15 @@ static void many_ranges_are_cut(void **state) {
   }
   free(byte);
   free(range);
+}
+
+static void ranges_too_far_out_are_refused(void **state) {
+  (void)state;
+  ms_range range[2] = {{0, 1}, {1, INT64_MAX / 2}};
+  int64_t *byte;
+  int pieces;
+  assert_fails(ms_cut_pieces(range, 2, &byte, &pieces), MS_EUNSUPPORTED, "2 accesses cannot be verified beyond byte");
+  assert_null(byte);
 }
 
 /* A gather reads most of its own chunks in a row, whatever gaps there are between the gathered tensors. */
@@ -131,6 +140,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(ranges_share_bytes_where_they_share_pieces),
       TEST(many_ranges_are_cut),
+      TEST(ranges_too_far_out_are_refused),
       TEST(parts_in_a_row_are_one_access),
       TEST(scratch_shares_one_place),
   };
