@@ -198,16 +198,16 @@ local function run_phases(self, exec, specs, batch, step)
   engine.check(status)
 end
 
--- Stops ranks that have another number than this one. Gives whether one of them knows that the run should end.
+-- Stops ranks that have another number than this one. Gives their words on whether the run should end.
 local function compare(self, number, what, told)
-  local numbers, ends = self.session:gather(number, "of " .. what, termination.word())
+  local numbers, words = self.session:gather(number, "of " .. what, termination.word())
   for place, other in ipairs(numbers) do
     if other ~= number then
       errors.raise("MS_EMISMATCH", "%s on rank %d and %s on rank %d; it must be the same on all ranks",
         told:format(number), world.rank, told:match("%%%a"):format(other), self.session:ranks()[place])
     end
   end
-  return termination.any(ends)
+  return words
 end
 
 local function learning_rate(self, step)
@@ -217,8 +217,9 @@ local function learning_rate(self, step)
   end
   -- Replicas that step differently drift apart, and ranks with other numbers of micro-batches wait for each other, and
   -- nothing else would say so.
-  local ends = compare(self, lr, "the learning rate", ("the learning rate of step %d is %%g"):format(step))
-  if ends and self.policy then self.policy:terminate() end
+  local words = compare(self, lr, "the learning rate", ("the learning rate of step %d is %%g"):format(step))
+  if self.policy and termination.any(words) then self.policy:terminate() end
+  if termination.of_others(words) then termination.leave() end
   if step == 1 then compare(self, self.micro_batches, "the micro-batches", "ms.trainer: micro_batches is %d") end
   return lr
 end
@@ -284,8 +285,12 @@ local EVALUATE = { ema = { "boolean", default = false } }
 
 -- A long evaluation need not come to its end. Weights that changed places with their averages are not saved.
 local function evaluation_ends(self, within_averages)
-  if not self.policy or self.policy.last or within_averages then return false end
-  return termination.any((self.session:gather(termination.word(), "of whether to evaluate on")))
+  local policy, around = self.policy, self.session
+  if within_averages or policy and policy.last then return false end
+  -- Where nothing of this trainer is saved, ranks that do not train with it may save.
+  if not policy and (not termination.leave or world.size == #around:ranks()) then return false end
+  local words = around:gather(termination.word(), "of whether to evaluate on")
+  return policy and termination.any(words) or termination.of_others(words)
 end
 
 -- Gives nil when the run should end instead.
@@ -322,7 +327,8 @@ function Trainer:evaluate(batches, o)
   if self.policy and not within then self.policy:before_evaluation() end
   local loss = averages and ema.with("train:evaluate", self, mean_loss, self, batches, within)
     or not averages and mean_loss(self, batches, within)
-  if not loss then self.policy:terminate_now() end
+  if not loss and self.policy then self.policy:terminate_now() end
+  if not loss then termination.leave() end
   return loss
 end
 

@@ -16,12 +16,12 @@
 #include "moonshard.h"
 
 #include <signal.h>
-#include <stdatomic.h>
 #include <stddef.h>
-#include <stdint.h>
 
 static atomic_int interrupted, held;
 static _Atomic int64_t terminated_at; /* ns; 0: not yet */
+static const _Atomic uint32_t always = 1, never;
+static const _Atomic uint32_t *_Atomic caught = &never; /* where it stands whether SIGTERM is caught */
 
 static void end_process(int signal_number) {
   struct sigaction action = {.sa_handler = SIG_DFL};
@@ -34,6 +34,10 @@ static void on_interrupt(int signal_number) {
 }
 
 static void on_termination(int signal_number) {
+  if (!atomic_load(atomic_load(&caught))) {
+    end_process(signal_number);
+    return;
+  }
   int64_t now = (int64_t)(1e9 * ms_clock()), first = 0;
   if (atomic_compare_exchange_strong(&terminated_at, &first, now)) return;
   if (now - first > (int64_t)(1e9 * MS_SAME_REQUEST)) end_process(signal_number);
@@ -55,10 +59,13 @@ int ms_interrupts_held(void) { return atomic_load_explicit(&held, memory_order_r
 
 int ms_interrupted(void) { return atomic_load_explicit(&interrupted, memory_order_relaxed) && !ms_interrupts_held(); }
 
-void ms_termination_catch(void) {
+void ms_termination_catch(const _Atomic uint32_t *where) {
+  atomic_store(&caught, where ? where : &always);
   struct sigaction action = {.sa_handler = on_termination, .sa_flags = SA_RESTART};
   sigemptyset(&action.sa_mask);
   sigaction(SIGTERM, &action, NULL);
 }
+
+void ms_termination_forget(const _Atomic uint32_t *where) { atomic_compare_exchange_strong(&caught, &where, &never); }
 
 int ms_terminated(void) { return atomic_load_explicit(&terminated_at, memory_order_relaxed) != 0; }

@@ -8,6 +8,7 @@
 
 #include "base/env.h"
 #include "base/error.h"
+#include "base/interrupt.h"
 #include "comm/environment.h"
 #include "comm/host_id.h"
 #include "comm/world_state.h"
@@ -181,6 +182,7 @@ void ms_world_leave(ms_world *world) {
   ms_world *left = world;
   atomic_compare_exchange_strong(&joined_world, &left, NULL);
   if (world->job) {
+    ms_termination_forget(&world->job->saves);
     int met = world->meeting.fd >= 0 && world->meeting.store;
     atomic_store(&world->job->rank[world->row].state, MS_JOB_LEFT);
     for (int row = 0; row < world->job->size; row++)

@@ -360,6 +360,28 @@ static void L7_interrupt_sets_a_flag_and_twice_ends(void **state) {
   signal(SIGINT, SIG_DFL);
 }
 
+/* Whether it is caught may be up to a word that others set, and that may go. */
+static void L7_termination_is_caught_while_a_word_says_so(void **state) {
+  (void)state;
+  enum { UNSET, SET, FORGOTTEN, CASES };
+  for (int c = 0; c < CASES; c++) {
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+      static _Atomic uint32_t word;
+      ms_termination_catch(&word);
+      atomic_store(&word, c != UNSET);
+      if (c == FORGOTTEN) ms_termination_forget(&word);
+      raise(SIGTERM);
+      _exit(ms_terminated() ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (c == SET) assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    else assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+  }
+}
+
 /* One that comes again at once came by another way; later it is a request of its own. */
 static void L7_termination_sets_a_flag_and_ends_when_asked_for_again(void **state) {
   (void)state;
@@ -367,7 +389,7 @@ static void L7_termination_sets_a_flag_and_ends_when_asked_for_again(void **stat
   fflush(NULL);
   pid_t child = fork();
   if (child == 0) {
-    ms_termination_catch();
+    ms_termination_catch(NULL);
     raise(SIGTERM);
     raise(SIGTERM);
     if (!ms_terminated()) _exit(1);
@@ -399,6 +421,7 @@ int main(void) {
       TEST(dtype_table),
       TEST(bf16_rounds_to_nearest_even),
       TEST(L7_interrupt_sets_a_flag_and_twice_ends),
+      TEST(L7_termination_is_caught_while_a_word_says_so),
       TEST(L7_termination_sets_a_flag_and_ends_when_asked_for_again),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,12 @@
 -- SIGTERM to a run that saves: all ranks make the same last step, it is saved, and the run goes on from it later as if
 -- nothing had happened. What the signal comes to, and when, is up to recipes/terminated.lua.
 
+local clock = require("moonshard.clock")
 local launched = require("lua.launched")
 local program = require("lua.program")
 
 local RECIPE = "tests/lua/recipes/terminated.lua"
+local COPIES = "tests/lua/recipes/terminated_copies.lua"
 local BIN = assert(os.getenv("MOONSHARD_BIN"), "MOONSHARD_BIN names the executable under test")
 local FOR_EVER = "steps=1000000000"
 local TERMINATED = 143
@@ -135,6 +137,23 @@ describe("SIGTERM", function()
     assert.equal(("moonshard: terminated after step 4, saved as %s/%s\n"):format(folder, name_of(4)), ended[1].err)
     assert.equal("", ended[2].err)
     for _, one in ipairs(ended) do assert.equal(TERMINATED, one.status) end
+  end)
+
+  it("L7 ends copies of a slice together when only one of them saves, and within seconds", function()
+    for _, settings in ipairs(program.thin {
+      { "to=rank 3", "saves=0", "when=evaluate" }, { "to=launcher", "saves=0" }, { "to=rank 0", "saves=0" },
+      { "to=rank 0", "saves=1" }, { "to=launcher", "saves=1" }, { "to=rank 1", "saves=0", "when=idle" },
+      { "to=launcher", "saves=1", "when=idle" },
+    }) do
+      local folder, began = new_folder(), clock.now()
+      local ended = program.run({ "run", COPIES, "-n", "4", "--grace", "60", "dir=" .. folder, unpack(settings) })
+      local told = table.concat(settings, " ") .. ": " .. ended.err
+      assert.equal(TERMINATED, ended.status, told)
+      local step = ended.err:match("^moonshard: terminated after step (%d+), saved as %S+\n$")
+      assert.truthy(step, told)
+      assert.truthy(checkpoints(folder):find(name_of(step), 1, true), told)
+      assert.truthy(clock.now() - began < 50, told)
+    end
   end)
 
   it("K2 L7 a save that fails is told, and not taken for a run that can go on", function()

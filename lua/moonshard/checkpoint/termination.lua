@@ -3,6 +3,9 @@
 -- The signal reaches ranks at different times, or one of them alone. So each tells with the learning rate, which all
 -- exchange when a step begins, whether it has seen it: that step is then the last one on all of them. It is saved and
 -- handed to the recipe as ever, which may log it; the run ends where the recipe wants the next step, or evaluates.
+--
+-- Copies of a mesh slice train apart, and some may save while others do not. A rank on which nothing saves ends with
+-- what it would do next, and waits then for those that save.
 
 local engine = require("moonshard.ffi")
 local log = require("moonshard.log")
@@ -33,16 +36,29 @@ function termination.wanted()
 end
 
 ---What a rank tells the others with a number that they exchange anyway.
----@return integer 1 where the run should end as far as this rank knows, else 0
-function termination.word() return termination.wanted() and 1 or 0 end
+---@return integer 1 where the run should end as far as this rank knows, and 2 more where something saves on it
+function termination.word()
+  return (termination.wanted() and 1 or 0) + (termination.policies[1] and 2 or 0)
+end
 
+---Whether one of the ranks knows that the run should end.
 ---@param words integer[] of all ranks
 ---@return boolean
 function termination.any(words)
   for _, word in ipairs(words) do
-    if word > 0 then return true end
+    if word % 2 == 1 then return true end
   end
   return false
+end
+
+---Whether the run should end, and nothing saves on any of these ranks: they end without it.
+---@param words integer[] of all ranks
+---@return boolean
+function termination.of_others(words)
+  for _, word in ipairs(words) do
+    if word >= 2 then return false end
+  end
+  return termination.any(words)
 end
 
 ---Whether all that save have done so for the last time.
@@ -55,14 +71,17 @@ function termination.all_saved()
 end
 
 ---Saves what is not saved yet, and waits until all is on disk. Collective.
----@return string what became of the run
+---@return string? what became of the run; nil where nothing saves
+---@return boolean? whether this rank is the one to tell it
 function termination.finish()
-  local told = {}
+  local told, is_first = {}, false
   for i, policy in ipairs(termination.policies) do
     policy:finish()
     told[i] = policy:describe_end()
+    is_first = is_first or policy.train.session:ranks()[1] == world.rank
   end
-  return "terminated " .. table.concat(told, "; ")
+  if not told[1] then return nil end
+  return "terminated " .. table.concat(told, "; "), is_first
 end
 
 ---Ends the run. What the last step measured is logged, should the recipe not have come to that. Collective.

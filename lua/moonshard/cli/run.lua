@@ -43,7 +43,10 @@ local function set_up_rank(line)
   local world = require("moonshard.world")
   C.ms_interrupt_install()
   if line.timeout then nodes.set_timeout(line.timeout) end
-  if line.joins or line.rendezvous or (line.ranks or 1) > 1 then world.join() end
+  if line.joins or line.rendezvous or (line.ranks or 1) > 1 then
+    world.join()
+    C.ms_world_heed_termination(world.handle)
+  end
   if line.trace then require("moonshard.tracer").request(line.trace, unpack(line.trace_range)) end
   if line.metrics and world.rank == 0 then require("moonshard.log").open_metrics(line.metrics) end
   if line.tensorboard and world.rank == 0 then require("moonshard.log").open_events(line.tensorboard) end
@@ -82,11 +85,12 @@ local function end_terminated(line)
   local world = require("moonshard.world")
   require("moonshard.progress").show_last()
   require("moonshard.tracer").finish(true)
-  local text = termination.finish()
+  local text, told_here = termination.finish()
   world.finish()
   require("moonshard.progress").finish()
-  if world.rank == 0 and line.joins then io.stderr:write("moonshard: ", text, "\n") end
-  require("moonshard.ffi").C.ms_world_abort(world.handle, text) -- for the launcher: all are through
+  if told_here and line.joins then io.stderr:write("moonshard: ", text, "\n") end
+  -- For the launcher: all are through.
+  if text then require("moonshard.ffi").C.ms_world_abort(world.handle, text) end
   exit.now(status.TERMINATED)
 end
 
