@@ -186,6 +186,9 @@ MS_API void ms_interrupt_hold(int change);
 /* SIGTERM, which clusters send some time before they kill: from here on it does not end this process but sets a flag, and a
 ** launcher of ours waits longer for this run's ranks to end. A second one, more than two seconds later, ends the process. */
 MS_API void ms_world_catch_termination(ms_world *world);
+/* The same for a rank that saves nothing itself, as soon as another one of its host saves: it should end with the others. While
+** none does, SIGTERM ends it as ever. */
+MS_API void ms_world_heed_termination(ms_world *world);
 /* 1 once SIGTERM came to this rank, or another rank of its host has seen that it came there. Ranks may see it at different
 ** times: what they do about it they must agree on. */
 MS_API int ms_world_terminating(ms_world *world);
@@ -663,6 +666,7 @@ typedef struct ms_safetensors_config {
   const char *const *metadata_text; /* [2 * metadata]: key, value, key, value, ... */
   int atomic; /* 1 (default): written beside the path, which changes when all is there; 0: at the path itself */
   int sync;   /* 1: on disk (fsync of the file, and of its folder when atomic) before finish returns; 0 (default) */
+  int direct; /* 1: data begin at a multiple of 4096 bytes, for writing past the page cache; of 8 by default (0) */
 } ms_safetensors_config;
 
 MS_API void ms_safetensors_config_default(ms_safetensors_config *config);
@@ -811,7 +815,7 @@ MS_API int ms_state_load(ms_state *state, int param, const char *what, int64_t f
                          const ms_safetensors *file, int i, int64_t begin, const char *checksums, double *bytes);
 /* Errors on purpose in the calls by which files are written, in this process from here on: CALL:N:WHAT, e.g. "write:3:ENOSPC"
 ** or "any:12:kill". Calls: open, write, sync, rename, mkdir, unlink, any; N: which of them, from 1, "N+": and all after it;
-** what: ENOSPC, EIO, EROFS, EDQUOT, short (half is written), slow (it takes 20 ms more), kill (this process, by SIGKILL).
+** what: ENOSPC, EIO, EROFS, EDQUOT, EINVAL, short (half is written), slow (it takes 20 ms more), kill (this process, by SIGKILL).
 ** NULL: none. */
 MS_API int ms_inject_io(const char *spec);
 

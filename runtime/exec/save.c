@@ -23,7 +23,7 @@ enum { MESSAGE_BYTES = 1024, NICENESS = 10 };
 struct ms_save {
   ms_state *state;
   ms_save_piece *piece; /* texts are ours */
-  int64_t *at;          /* where a piece begins in the copy, in elements; [n + 1] */
+  int64_t *at;          /* where a piece begins in the copy, in elements, and where that ends; [n + 1] */
   int n;
   float *copy; /* NULL before the first asynchronous save */
   /* What was asked for; texts are ours. */
@@ -59,6 +59,29 @@ static int copy_piece(const ms_state *state, ms_save_piece *to, const ms_save_pi
   return ms_state_read(state, from->param, from->what, from->first, 0, &none);
 }
 
+typedef struct place {
+  const char *name;
+  int piece;
+} place;
+
+static int by_name(const void *a, const void *b) { return strcmp(((const place *)a)->name, ((const place *)b)->name); }
+
+/* The copy's order is the file's: see ms_safetensors_create. */
+static int place_pieces(ms_save *save) {
+  place *order = ms_calloc(save->n, sizeof *order);
+  int64_t end = 0;
+  if (!order) return MS_ENOMEM;
+  for (int i = 0; i < save->n; i++) order[i] = (place){save->piece[i].name, i};
+  if (save->n) qsort(order, (size_t)save->n, sizeof *order, by_name);
+  for (int i = 0; i < save->n; i++) {
+    save->at[order[i].piece] = end;
+    end += save->piece[order[i].piece].count;
+  }
+  save->at[save->n] = end;
+  free(order);
+  return MS_OK;
+}
+
 int ms_save_new(ms_state *state, int n, const ms_save_piece *pieces, ms_save **out) {
   int rc = MS_OK;
   ms_save *save = ms_calloc(1, sizeof *save);
@@ -70,8 +93,8 @@ int ms_save_new(ms_state *state, int n, const ms_save_piece *pieces, ms_save **o
   for (int i = 0; i < n; i++) {
     save->n = i + 1;
     MS_GOTO(copy_piece(state, &save->piece[i], &pieces[i]));
-    save->at[i + 1] = save->at[i] + pieces[i].count;
   }
+  MS_GOTO(place_pieces(save));
   *out = save;
   return MS_OK;
 fail:
@@ -97,13 +120,6 @@ static int take_copy(ms_save *save) {
     const ms_save_piece *p = &save->piece[i];
     MS_TRY(ms_state_read(save->state, p->param, p->what, p->first, p->count, save->copy + save->at[i]));
   }
-  return MS_OK;
-}
-
-static int read_copy(void *context, int piece, int64_t first, int64_t count, float *room, const float **values) {
-  (void)count, (void)room;
-  const ms_save *save = context;
-  *values = save->copy + save->at[piece] + first;
   return MS_OK;
 }
 
@@ -143,13 +159,16 @@ static int take_config(ms_save *save, const ms_save_config *config) {
   return MS_OK;
 }
 
-static int write_part(ms_save *save, ms_piece_read *read) {
+/* From the copy, or else from the state. */
+static int write_part(ms_save *save, const float *copy) {
   const ms_part part = {
       .folder = save->config.folder,
       .writer = save->config.writer,
       .n = save->n,
       .piece = save->piece,
-      .read = read,
+      .copy = copy,
+      .at = save->at,
+      .read = read_state,
       .context = save,
       .stop = &save->stop,
       .writes = &save->writes,
@@ -176,7 +195,7 @@ static void *run_thread(void *argument) {
   ms_save *save = argument;
   ms_allocations_uncounted();
   setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICENESS); /* of this thread; where it fails it only competes */
-  int rc = write_part(save, read_copy);
+  int rc = write_part(save, save->copy);
   if (!rc) atomic_store(&save->stage, 1 + MS_SAVE_WRITTEN);
   if (!rc && save->config.target) rc = commit(save);
   save->code = rc;
@@ -219,7 +238,7 @@ static int begin(ms_save *save, const ms_save_config *config) {
     MS_TRY(take_copy(save));
     return start_thread(save);
   }
-  MS_TRY(write_part(save, read_state));
+  MS_TRY(write_part(save, NULL));
   atomic_store(&save->stage, 1 + MS_SAVE_WRITTEN);
   return MS_OK;
 }

@@ -21,6 +21,11 @@ typedef struct ms_part {
   const char *folder;
   int writer, n;
   const ms_save_piece *piece;
+  /* Either all pieces as they lie in the file, from the begin of a page of memory, piece i from element at[i] on: they go
+  ** past the page cache; */
+  const float *copy;
+  const int64_t *at;
+  /* or, where copy is NULL, what reads them. */
   ms_piece_read *read;
   void *context;
   atomic_int *stop;        /* not 0: give up */

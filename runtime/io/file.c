@@ -23,7 +23,7 @@ static const char *const op_names[OPS + 1] = {"open", "write", "sync", "rename",
 static const struct {
   const char *name;
   int number;
-} failures[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO}, {"EROFS", EROFS}, {"EDQUOT", EDQUOT}};
+} failures[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO}, {"EROFS", EROFS}, {"EDQUOT", EDQUOT}, {"EINVAL", EINVAL}};
 
 enum { SHORT = -1, KILL = -2, SLOW = -3 };
 
@@ -39,7 +39,7 @@ static int refuse(const char *spec) {
   return MS_FAIL(
       MS_EINVAL,
       "'%s': write CALL:N:WHAT, as in write:3:ENOSPC or any:12:kill (calls: open, write, sync, rename, mkdir, "
-      "unlink, any; N: which of them, from 1, or N+: and all after it; what: ENOSPC, EIO, EROFS, EDQUOT, "
+      "unlink, any; N: which of them, from 1, or N+: and all after it; what: ENOSPC, EIO, EROFS, EDQUOT, EINVAL, "
       "short, slow, kill)",
       spec);
 }
@@ -121,19 +121,49 @@ int ms_file_rmdir(const char *path) { return failing(OP_UNLINK) ? -1 : rmdir(pat
 
 /* ---- in whole ---- */
 
+static int fail_write(const char *path, int64_t at, int64_t bytes, ssize_t done) {
+  return MS_FAIL(MS_EIO, "%s: writing %lld bytes at byte %lld: %s", path, (long long)bytes, (long long)at,
+                 done ? strerror(errno) : "nothing was written");
+}
+
 int ms_file_write_at(const char *path, int fd, int64_t at, int64_t bytes, const void *data) {
   const uint8_t *from = data;
   while (bytes > 0) {
     ssize_t done = ms_file_pwrite(fd, from, (size_t)bytes, at);
     if (done < 0 && errno == EINTR) continue;
-    if (done <= 0)
-      return MS_FAIL(MS_EIO, "%s: writing %lld bytes at byte %lld: %s", path, (long long)bytes, (long long)at,
-                     done ? strerror(errno) : "nothing was written");
+    if (done <= 0) return fail_write(path, at, bytes, done);
     from += done;
     at += done;
     bytes -= done;
   }
   return MS_OK;
+}
+
+static int is_page(int64_t place) { return place % MS_FILE_PAGE == 0; }
+
+/* Whole pages, as many as the file system takes so: *written. */
+static int write_pages(const char *path, int fd, int64_t at, int64_t bytes, const uint8_t *data, int64_t *written) {
+  for (*written = 0; *written < bytes && is_page(*written);) {
+    int64_t left = bytes - *written;
+    ssize_t done = ms_file_pwrite(fd, data + *written, (size_t)left, at + *written);
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0 && errno == EINVAL) return MS_OK; /* it wants larger multiples */
+    if (done <= 0) return fail_write(path, at + *written, left, done);
+    *written += done;
+  }
+  return MS_OK;
+}
+
+int ms_file_write_direct(const char *path, int fd, int64_t at, int64_t bytes, const void *data) {
+  const int flags = fcntl(fd, F_GETFL);
+  const int64_t whole = is_page(at) && is_page((intptr_t)data) ? bytes / MS_FILE_PAGE * MS_FILE_PAGE : 0;
+  int64_t written = 0;
+  if (whole && flags >= 0 && !fcntl(fd, F_SETFL, flags | O_DIRECT)) {
+    int rc = write_pages(path, fd, at, whole, data, &written);
+    if (fcntl(fd, F_SETFL, flags) && !rc) rc = MS_FAIL(MS_EIO, "%s: back to the page cache: %s", path, strerror(errno));
+    if (rc) return rc;
+  }
+  return ms_file_write_at(path, fd, at + written, bytes - written, (const uint8_t *)data + written);
 }
 
 int ms_file_sync_folder(const char *path) {

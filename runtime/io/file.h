@@ -23,6 +23,11 @@ int ms_file_rmdir(const char *path);
 
 /* Writes all bytes at `at`, also where the system takes fewer at a time. MS_EIO naming the path. */
 int ms_file_write_at(const char *path, int fd, int64_t at, int64_t bytes, const void *data);
+/* The same past the page cache, which spares the processor the copy and other files their place in it. Only what lies at
+** multiples of MS_FILE_PAGE, in memory and in the file, can go that way, and not on every file system (not on tmpfs): the rest
+** goes through the cache. An fsync must follow either. */
+enum { MS_FILE_PAGE = 4096 };
+int ms_file_write_direct(const char *path, int fd, int64_t at, int64_t bytes, const void *data);
 /* fsync of a folder: what was made, renamed or removed in it is then there after a power cut. */
 int ms_file_sync_folder(const char *path);
 /* A new file of this text; sync 1: on disk when it returns. Removes what it began when it fails. */

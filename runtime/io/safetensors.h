@@ -65,4 +65,10 @@ char *ms_st_beside(const char *path, const char *name);
 /* What was declared as the i-th tensor of a file that is being written; offset is not told. */
 int ms_st_declared(const ms_safetensors_writer *writer, int i, ms_safetensors_tensor *tensor);
 
+/* Where the i-th declared tensor begins, counted from the first byte of all data. */
+int64_t ms_st_offset(const ms_safetensors_writer *writer, int i);
+/* Bytes [first, first + bytes) of the data of all tensors as they lie in the file: what ms_safetensors_put does tensor by
+** tensor. They go past the page cache where that can be: see ms_file_write_direct. */
+int ms_st_put_data(ms_safetensors_writer *writer, int64_t first, int64_t bytes, const void *data);
+
 #endif

@@ -1,7 +1,7 @@
 /* safetensors_write.c - the writer: the header from declared tensors first, then data at its offset in any order.
 **
 ** The layout is the reference library's: falling alignment, then by name, and a header that spaces fill up to a multiple of
-** 8. Files appear whole or not at all: data is written beside the path under another name, and renamed when all is there.
+** 8, or of a page where data shall go past the page cache. Files appear whole or not at all: data is written beside the path under another name, and renamed when all is there.
 */
 #include "base/error.h"
 #include "io/file.h"
@@ -135,7 +135,8 @@ static int make_header(ms_safetensors_writer *w, const ms_safetensors_tensor *te
   if (!rc) rc = add_tensors(w, tensors, root);
   if (rc) goto fail;
   text = json_dumps(root, JSON_COMPACT);
-  int64_t length = text ? (int64_t)strlen(text) : 0, padded = (length + 7) / 8 * 8;
+  const int64_t length = text ? (int64_t)strlen(text) : 0, unit = config->direct ? MS_FILE_PAGE : 8;
+  const int64_t padded = (MS_ST_PREFIX + length + unit - 1) / unit * unit - MS_ST_PREFIX;
   if (!text) {
     rc = MS_FAIL(MS_ENOMEM, "out of memory: a header");
   } else if (padded > MS_ST_MAX_HEADER) {
@@ -289,6 +290,24 @@ int ms_safetensors_put(ms_safetensors_writer *w, int i, int64_t first, int64_t b
     return MS_FAIL(MS_EINVAL, "%s: tensor %s: of bytes %lld to %lld some were put before: each is put once", w->path,
                    ms_st_quote(t->name, quoted), (long long)first, (long long)(first + bytes));
   int rc = ms_file_write_at(w->written_as, w->fd, w->data_at + t->offset + first, bytes, data);
+  if (rc) w->failed = 1;
+  else begin_sync(w, bytes);
+  return rc;
+}
+
+int64_t ms_st_offset(const ms_safetensors_writer *w, int i) { return w->tensor[i].offset; }
+
+int ms_st_put_data(ms_safetensors_writer *w, int64_t first, int64_t bytes, const void *data) {
+  int taken;
+  if (first < 0 || bytes < 0 || first > w->data_bytes || bytes > w->data_bytes - first)
+    return MS_FAIL(MS_EINVAL, "%s: putting %lld bytes from byte %lld of all data: they are %lld", w->path,
+                   (long long)bytes, (long long)first, (long long)w->data_bytes);
+  if (!bytes) return MS_OK;
+  MS_TRY(ms_ranges_add(&w->put, first, first + bytes, &taken));
+  if (taken)
+    return MS_FAIL(MS_EINVAL, "%s: of bytes %lld to %lld of all data some were put before: each is put once", w->path,
+                   (long long)first, (long long)(first + bytes));
+  int rc = ms_file_write_direct(w->written_as, w->fd, w->data_at + first, bytes, data);
   if (rc) w->failed = 1;
   else begin_sync(w, bytes);
   return rc;

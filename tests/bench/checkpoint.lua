@@ -7,9 +7,11 @@
 -- rank, without a look at them: write_s, written and then synced; begun_s, where the disk is told to begin every 4 MiB,
 -- which is the fastest way to it that we know; cached_s, to the page cache alone; read_s. The same with _cpu_s in
 -- seconds of the first rank's processor, which other work on the machine hardly changes; bytes of all ranks together.
--- With `saves` in the background also held_ms, added_ms (by how much `window` steps that begin with a save take longer
--- than others; it is on disk at their end), added_cpu_ms (how much more of the first rank's processor, that of the
--- writing thread with it) and step_ms.
+-- With `saves` in the background also held_ms, step_ms and step_cpu_ms, and of as many pairs of windows of steps, one
+-- of which begins with a save that is on disk at its end, by how much that one takes longer, the median with the
+-- quartiles: added_ms, and added_cpu_ms of the first rank's processor. save_cpu_ms is what a save itself takes of the
+-- latter, while training is held and in its thread (with one thread a rank there is no other), which other work hardly
+-- changes.
 
 local ffi = require("ffi")
 local clock = require("moonshard.clock")
@@ -28,7 +30,7 @@ int close(int file);
 
 local cfg = ms.args {
   dir = "build/bench/checkpoints", layers = 6, dim = 384, heads = 6, seq = 256, batch = 8, vocab = 256, mesh = "1x2",
-  rounds = 7, window = 8, saves = 10,
+  rounds = 7, window = 8, saves = 24,
 }
 
 local model = ms.models.gpt2 {
@@ -119,28 +121,53 @@ end
 
 -- ---- in the background ---------------------------------------------------------------------------------------------
 
+local CLOCK_PROCESS_CPUTIME_ID, CLOCK_THREAD_CPUTIME_ID = 2, 3
+local time = ffi.new("ms_lua_timespec") -- of moonshard.clock, with its clock_gettime
+local function cpu_seconds(of)
+  ffi.C.clock_gettime(of, time)
+  return tonumber(time.seconds) + 1e-9 * tonumber(time.nanoseconds)
+end
+local function of_other_threads()
+  return cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - cpu_seconds(CLOCK_THREAD_CPUTIME_ID)
+end
+
 -- Seconds, and those of the processor with the writing thread's, of `window` steps, the first of which begins with a
 -- save or does not; it is on disk at the end.
-local held = {}
+local held, save_cpu = {}, {}
 local function window(saves)
   return timed(function()
-    local began = clock.now()
+    local began, here, elsewhere = clock.now(), cpu_seconds(CLOCK_THREAD_CPUTIME_ID), of_other_threads()
     if saves then
       ms.checkpoint.save(train, root, { async = true, keep_last = 1 })
-      held[#held + 1] = clock.now() - began
+      held[#held + 1], here = clock.now() - began, cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - here
     end
     for _ = 1, cfg.window do train:step(batch) end
     ms.checkpoint.finish(train)
+    if saves then save_cpu[#save_cpu + 1] = here + of_other_threads() - elsewhere end
   end)
 end
 
 if cfg.saves > 0 then window(true) end -- takes the memory of the copy
--- In turns, and the best of both, because other work on the machine comes and goes.
+-- Both of a pair meet the same other work on the machine, which comes and goes.
 local spent, cpu = { [false] = {}, [true] = {} }, { [false] = {}, [true] = {} }
 for i = 1, cfg.saves do
   for _, saves in ipairs({ i % 2 == 0, i % 2 == 1 }) do spent[saves][i], cpu[saves][i] = window(saves) end
 end
+
+local function at(list, share)
+  table.sort(list)
+  return list[math.max(1, math.ceil(share * #list))]
+end
+
+-- In ms: the median, and the quartiles around it.
+local function added(by)
+  local more = {}
+  for i = 1, cfg.saves do more[i] = 1e3 * (by[true][i] - by[false][i]) end
+  return at(more, 0.5), { at(more, 0.25), at(more, 0.75) }
+end
+
 table.remove(held, 1)
+table.remove(save_cpu, 1)
 local total = 0
 for _, mine in ipairs(train.session:gather(bytes)) do total = total + mine end
 if world.rank == 0 then
@@ -150,9 +177,11 @@ if world.rank == 0 then
     result[what .. "_s"], result[what .. "_cpu_s"] = best(seconds[what]), best(worked[what])
   end
   if cfg.saves > 0 then
-    result.held_ms, result.step_ms = 1e3 * best(held), 1e3 * best(spent[false]) / cfg.window
-    result.added_ms = 1e3 * (best(spent[true]) - best(spent[false]))
-    result.added_cpu_ms = 1e3 * (best(cpu[true]) - best(cpu[false]))
+    result.added_ms, result.added_ms_quartiles = added(spent)
+    result.added_cpu_ms, result.added_cpu_ms_quartiles = added(cpu)
+    result.held_ms, result.step_ms = 1e3 * at(held, 0.5), 1e3 * at(spent[false], 0.5) / cfg.window
+    result.save_cpu_ms = 1e3 * at(save_cpu, 0.5)
+    result.step_cpu_ms = 1e3 * at(cpu[false], 0.5) / cfg.window
   end
   print(require("moonshard.json").encode(result))
 end

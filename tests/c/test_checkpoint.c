@@ -1,13 +1,18 @@
-/* test_checkpoint.c - saving and loading a state through the public header: blocks and their checksums, every call that may
-** fail, and no memory or file left when one did. */
+/* test_checkpoint.c - saving and loading a state through the public header: blocks and their checksums, copies past the page
+** cache, every call that may fail, and no memory or file left when one did. */
 #include "tests/c/support/check.h"
 #include "tests/c/support/mlp.h"
 
 #include "base/error.h"
+#include "io/file.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 enum { MOST_PIECES = 64, PATH_BYTES = 256 };
@@ -161,6 +166,90 @@ static void K1_a_state_goes_there_and_back(void **state) {
   goes_there_and_back(1);
 }
 
+/* ---- past the page cache ---- */
+
+/* Which share of the written file's pages the page cache has. */
+static double cached_share(const rig *r) {
+  char path[2 * PATH_BYTES];
+  struct stat about;
+  snprintf(path, sizeof path, "%s/rank-00000.safetensors", r->target);
+  int fd = open(path, O_RDONLY);
+  assert_true(fd >= 0);
+  must(fstat(fd, &about));
+  void *map = mmap(NULL, (size_t)about.st_size, PROT_READ, MAP_SHARED, fd, 0);
+  assert_true(map != MAP_FAILED);
+  const size_t pages = ((size_t)about.st_size + MS_FILE_PAGE - 1) / MS_FILE_PAGE;
+  unsigned char *there = calloc(pages, 1);
+  must(mincore(map, (size_t)about.st_size, there));
+  size_t count = 0;
+  for (size_t i = 0; i < pages; i++) count += there[i] & 1;
+  free(there);
+  munmap(map, (size_t)about.st_size);
+  close(fd);
+  return (double)count / (double)pages;
+}
+
+/* Whether files of the folder can be written past the page cache and are not memory themselves. */
+static int has_direct(const rig *r) {
+  enum { TMPFS = 0x01021994 };
+  struct statfs about;
+  int fd = open(r->folder, O_TMPFILE | O_WRONLY | O_DIRECT, 0600);
+  must(statfs(r->folder, &about));
+  if (fd < 0) return 0;
+  close(fd);
+  return about.f_type != TMPFS;
+}
+
+/* The state as it is in memory, from the file. */
+static void check_saved(const rig *r) {
+  ms_safetensors *file = open_file(r);
+  for (int i = 0; i < r->pieces; i++) {
+    const ms_save_piece *p = &r->piece[i];
+    const size_t bytes = (size_t)p->count * sizeof(float);
+    float *saved = malloc(bytes + 1), *held = malloc(bytes + 1);
+    must(ms_safetensors_read(file, ms_safetensors_find(file, p->name), 0, (int64_t)bytes, saved));
+    must(ms_state_read(r->state, p->param, p->what, p->first, p->count, held));
+    assert_memory_equal(saved, held, bytes);
+    free(saved);
+    free(held);
+  }
+  ms_safetensors_close(file);
+}
+
+static void K3_a_copy_is_written_past_the_page_cache(void **state) {
+  (void)state;
+  rig r = make_rig(1);
+  ms_safetensors_tensor tensor;
+  for (int asynchronous = 0; asynchronous < 2; asynchronous++) {
+    must(save(&r, asynchronous));
+    double share = cached_share(&r);
+    if (has_direct(&r)) assert_true(asynchronous ? share < 0.1 : share > 0.9);
+    check_saved(&r);
+    must(ms_checkpoint_remove(r.target));
+  }
+  /* A file system that wants larger multiples than a page, and one that writes half a page of the last one. */
+  const char *const orders[] = {"write:2:EINVAL", "write:3:EINVAL", "write:2+:short"};
+  for (size_t i = 0; i < sizeof orders / sizeof *orders && has_direct(&r); i++) {
+    must(ms_inject_io(orders[i]));
+    must(save(&r, 1));
+    must(ms_inject_io(NULL));
+    check_saved(&r);
+    must(ms_checkpoint_remove(r.target));
+  }
+  /* All data begin at a page, so that they can be written so. */
+  must(save(&r, 1));
+  ms_safetensors *file = open_file(&r);
+  int64_t begin = INT64_MAX;
+  for (int i = 0; i < ms_safetensors_count(file); i++) {
+    must(ms_safetensors_describe(file, i, &tensor));
+    if (tensor.offset < begin) begin = tensor.offset;
+  }
+  assert_int_equal(begin % MS_FILE_PAGE, 0);
+  ms_safetensors_close(file);
+  must(ms_checkpoint_remove(r.target));
+  free_rig(&r);
+}
+
 /* ---- what fails ---- */
 
 static void K2_every_call_may_fail(void **state) {
@@ -234,6 +323,7 @@ static void K4_what_is_no_checkpoint_is_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(K1_a_state_goes_there_and_back),
+      TEST(K3_a_copy_is_written_past_the_page_cache),
       TEST(K2_every_call_may_fail),
       TEST(K2_a_save_that_is_given_up_leaves_no_checkpoint),
       TEST(K4_what_is_no_checkpoint_is_refused),
