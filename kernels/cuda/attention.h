@@ -2,9 +2,8 @@
 **
 **   attention.cu           reads the call and chooses
 **   attention_cudnn.c      cuDNN's, where it is found (cudnn_graph.h)
-**   attention_flash.cu     bf16 on tensor cores (flash.h, tiles.h)
+**   attention_flash.cu     everything else (flash.h, tiles.h)
 **   attention_flash_backward.cu
-**   attention_plain.cu     everything else, and what the other is compared with
 **   document_attention.cu  finds the borders of documents, then as attention.cu
 */
 #ifndef MS_KERNELS_CUDA_ATTENTION_H
@@ -46,17 +45,16 @@ static __device__ __forceinline__ ms_cuda_range ms_cuda_seeing(const ms_cuda_att
   return {a.causal ? max(j + a.t - a.s, zero) : zero, a.end ? a.end[row * a.t + j] : a.t};
 }
 
-/* Forward writes o and lse. Backward reads delta[b,h,i] = sum over d of o do, what the softmax's gradient takes off. */
-int ms_cuda_attention_plain(const ms_kernel_call *call, const ms_cuda_attention &a);
-int ms_cuda_attention_plain_backward(const ms_kernel_call *call, const ms_cuda_attention &a, const float *delta);
-/* Where ms_cuda_flash_suits: bf16, heads of up to 128 in multiples of 8; tensors must be aligned to 16 bytes. */
-int ms_cuda_flash_suits(const ms_kernel_call *call, const ms_cuda_attention &a);
-int ms_cuda_attention_flash(const ms_kernel_call *call, const ms_cuda_attention &a);
-int ms_cuda_attention_flash_backward(const ms_kernel_call *call, const ms_cuda_attention &a, const float *delta);
+/* Forward writes o and lse. Backward reads delta[b,h,i] = sum over d of o do, what the softmax's gradient takes off. f32 operands of
+** products are rounded to TF32 where that is allowed; whole: tensors are aligned to 16 bytes, and so are heads. */
+int ms_cuda_attention_flash(const ms_kernel_call *call, const ms_cuda_attention &a, int tf32, int whole);
+int ms_cuda_attention_flash_backward(const ms_kernel_call *call, const ms_cuda_attention &a, const float *delta,
+                                     int tf32, int whole);
 
-/* What own kernels do for both ops: the check and the workspace that prepare makes, with `own` bytes of it for the op itself, and
-** the choice that run makes; `workspace` begins behind those. */
+/* What both ops do with own kernels: the checks, the workspace and what is prepared, with `own` bytes of the workspace for the op
+** itself; the run, whose `workspace` begins behind those; and the end. */
 int ms_cuda_attention_prepare(ms_kernel_call *call, int backward, int64_t own);
 int ms_cuda_attention_run(const ms_kernel_call *call, const ms_cuda_attention &a, int backward, void *workspace);
+void ms_cuda_attention_release(void *prepared);
 
 #endif

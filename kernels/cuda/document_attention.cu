@@ -59,4 +59,4 @@ int run(const ms_kernel_call *call) {
 
 } // namespace
 
-extern const ms_kernel ms_cuda_document_attention = {prepare, run, nullptr, 0};
+extern const ms_kernel ms_cuda_document_attention = {prepare, run, ms_cuda_attention_release, 0};

@@ -49,6 +49,15 @@ inline void ms_multiply_tiles(float (&c)[4], const unsigned (&a)[4], unsigned b_
   emulated::multiply_tiles(c, a, b_low, b_high);
 }
 
+/* The bits of a number rounded to TF32: 10 bits of mantissa, halves away from zero. */
+inline unsigned ms_round_tf32(float x) { return emulated::round_tf32(x); }
+
+/* c [16,8] += a [16,8] b [8,8] by a warp, in f32 of TF32: elements of a lie at (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4), those of
+** b in column g at rows t and t + 4, those of c as above (PTX ISA 9.0, 9.7.14.5.7). Bits beyond TF32's are dropped. */
+inline void ms_multiply_tf32(float (&c)[4], const unsigned (&a)[4], unsigned b_low, unsigned b_high) {
+  emulated::multiply_tf32(c, a, b_low, b_high);
+}
+
 #else
 
 static __device__ __forceinline__ unsigned ms_pack_bf16(float low, float high) {
@@ -97,6 +106,20 @@ static __device__ __forceinline__ void ms_load_transposed(unsigned (&matrices)[4
 static __device__ __forceinline__ void ms_multiply_tiles(float (&c)[4], const unsigned (&a)[4], unsigned b_low,
                                                          unsigned b_high) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_low), "r"(b_high));
+}
+
+static __device__ __forceinline__ unsigned ms_round_tf32(float x) {
+  unsigned rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(x));
+  return rounded;
+}
+
+static __device__ __forceinline__ void ms_multiply_tf32(float (&c)[4], const unsigned (&a)[4], unsigned b_low,
+                                                        unsigned b_high) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b_low), "r"(b_high));

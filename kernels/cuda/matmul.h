@@ -7,6 +7,9 @@
 /* What MOONSHARD_CUDA_MATMUL says: own kernels (as for products without elements), or cuBLASLt or an error. */
 int ms_matmul_choice(const ms_product *product, int *plain, int *demanded);
 
+/* Whether f32 operands of products may be rounded to TF32 (10 bits of mantissa): MOONSHARD_CUDA_MATMUL_TF32=1. */
+int ms_matmul_tf32(int *allowed);
+
 /* cuBLASLt (matmul_cublaslt.c): the fast one. */
 typedef struct ms_matmul_cublaslt ms_matmul_cublaslt;
 

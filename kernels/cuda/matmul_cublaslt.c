@@ -70,10 +70,12 @@ int ms_matmul_choice(const ms_product *product, int *plain, int *demanded) {
   return MS_FAIL(MS_EINVAL, "MOONSHARD_CUDA_MATMUL is \"%s\"; it must be auto, cublaslt or plain", choice);
 }
 
+int ms_matmul_tf32(int *allowed) { return ms_env_int("MOONSHARD_CUDA_MATMUL_TF32", 0, 0, 1, allowed); }
+
 int ms_matmul_cublaslt_new(const ms_product *product, ms_matmul_cublaslt **out, char *why) {
   int tf32;
   *out = NULL;
-  MS_TRY(ms_env_int("MOONSHARD_CUDA_MATMUL_TF32", 0, 0, 1, &tf32));
+  MS_TRY(ms_matmul_tf32(&tf32));
   const ms_cublaslt *lt = ms_cublaslt_load(why);
   if (!lt) return MS_OK;
   ms_matmul_cublaslt *matmul = ms_calloc(1, sizeof *matmul);

@@ -1,17 +1,32 @@
-/* tiles.h - tiles of bf16 in shared memory, and products of them on tensor cores by one warp, accumulated in f32.
+/* tiles.h - tiles in shared memory, and products of them by one warp, accumulated in f32: of bf16 on tensor cores, of f32 on tensor
+** cores that round operands to TF32, or of f32 in f32 arithmetic.
 **
 ** A tile has rows of DIM elements in units of 16 bytes; unit u of row r lies at place u xor (r mod 8), so that eight rows of
 ** one unit, which is what ldmatrix reads at once, fall into different banks. Results stay in registers as mma leaves them:
-** in c[m][n] lane l holds rows 16 m + l / 4 (elements 0, 1) and 8 below (2, 3), columns 8 n + 2 (l mod 4) and the next. Two
-** neighbouring n are, rounded to bf16, a left operand: no product goes through memory on its way to the next.
+** in c[m][n] lane l holds rows 16 m + l / 4 (elements 0, 1) and 8 below (2, 3), columns 8 n + 2 (l mod 4) and the next. What
+** multiplies next takes them as they lie: no product goes through memory on its way. Two neighbouring n are, rounded to bf16,
+** a left operand; one n is, rounded to TF32, one whose columns stand in the order 0 2 4 6 1 3 5 7, in which the rows of the
+** right operand are then read; and f32 arithmetic asks the lanes that have them.
 */
 #ifndef MS_KERNELS_CUDA_TILES_H
 #define MS_KERNELS_CUDA_TILES_H
 
 #include "kernels/cuda/reduce.h"
+#include "kernels/cuda/vector.h"
+
+/* How a warp multiplies, and the elements of its tiles. */
+struct ms_bf16_cores {
+  using T = ms_b16;
+};
+struct ms_tf32_cores {
+  using T = float;
+};
+struct ms_f32_arithmetic {
+  using T = float;
+};
 
 /* Elements of 16 bytes. */
-constexpr int MS_UNIT = 8;
+template <class T> constexpr int ms_unit = 16 / static_cast<int>(sizeof(T));
 
 static __device__ __forceinline__ int ms_lane() { return static_cast<int>(threadIdx.x) % MS_WARP; }
 
@@ -19,117 +34,256 @@ static __device__ __forceinline__ int ms_lane() { return static_cast<int>(thread
 static __device__ __forceinline__ int ms_own_row_of_tile(int half) { return ms_lane() / 4 + half * 8; }
 static __device__ __forceinline__ int ms_own_column() { return ms_lane() % 4 * 2; }
 
-template <int DIM> __device__ __forceinline__ ms_b16 *ms_tile_at(ms_b16 *tile, int row, int unit) {
-  return tile + row * DIM + (unit ^ row % MS_UNIT) * MS_UNIT;
+template <int DIM, class T> __device__ __forceinline__ T *ms_tile_at(T *tile, int row, int unit) {
+  return tile + row * DIM + (unit ^ row % 8) * ms_unit<T>;
 }
 
 /* Begins to copy rows [first, first + ROWS) of x, `stride` elements apart and d long, by THREADS threads; zeros beyond row
-** `count` and column d. */
-template <int DIM, int ROWS, int THREADS>
-__device__ __forceinline__ void ms_load_tile(ms_b16 *tile, const ms_b16 *x, int first, int count, int64_t stride,
-                                             int d) {
-  constexpr int UNITS = DIM / MS_UNIT, STEP = THREADS / UNITS; /* rows at a time */
-  static_assert(THREADS % UNITS == 0 && STEP % MS_UNIT == 0 && ROWS % STEP == 0,
-                "a thread copies one unit of some rows");
+** `count` and column d. `whole`: rows begin at 16 bytes and have whole units; else elements are copied one by one. */
+template <int DIM, int ROWS, int THREADS, class T>
+__device__ __forceinline__ void ms_load_tile(T *tile, const T *x, int first, int count, int64_t stride, int d,
+                                             bool whole) {
+  constexpr int UNIT = ms_unit<T>, UNITS = DIM / UNIT, STEP = THREADS / UNITS; /* rows at a time */
+  static_assert(THREADS % UNITS == 0 && ROWS % STEP == 0, "a thread copies one unit of some rows");
   const int row = static_cast<int>(threadIdx.x) / UNITS, unit = static_cast<int>(threadIdx.x) % UNITS;
-  const int rows = unit * MS_UNIT < d ? count - first - row : 0;
-  const ms_shared to = ms_shared_at(ms_tile_at<DIM>(tile, row, unit));
-  const ms_b16 *from = x + (first + row) * stride + unit * MS_UNIT;
+  const int rows = unit * UNIT < d ? count - first - row : 0;
+  const T *from = x + (first + row) * stride + unit * UNIT;
+  if (whole) {
 #pragma unroll
+    for (int i = 0; i < ROWS; i += STEP, from += STEP * stride)
+      ms_copy_async<16>(ms_shared_at(ms_tile_at<DIM>(tile, row + i, unit)), i < rows ? from : x, i < rows);
+    return;
+  }
+#pragma unroll 1
   for (int i = 0; i < ROWS; i += STEP, from += STEP * stride)
-    ms_copy_async<16>(to + static_cast<unsigned>(i * DIM) * sizeof(ms_b16), i < rows ? from : x, i < rows);
+#pragma unroll
+    for (int e = 0; e < UNIT; e++) {
+      const bool there = i < rows && unit * UNIT + e < d;
+      ms_tile_at<DIM>(tile, row + i, unit)[e] = there ? from[e] : T{};
+    }
 }
 
-/* Where the calling lane reads unit `unit` of its row of a tile of DIM elements a row. The same of unit ^ u, u even, is at
-** that address ^ 16 u, and of 8 n rows below n 16 DIM bytes on. */
-template <int DIM> __device__ __forceinline__ ms_shared ms_lane_at(ms_b16 *tile, int row, int unit) {
+/* Where the calling lane reads unit `unit` of its row of a tile of DIM elements a row; the same of unit ^ `other` (even); of
+** 8 n rows below it is n * 8 rows' bytes on. */
+template <int DIM, class T> __device__ __forceinline__ ms_shared ms_lane_at(T *tile, int row, int unit) {
   return ms_shared_at(ms_tile_at<DIM>(tile, row, unit));
+}
+static __device__ __forceinline__ ms_shared ms_other_unit(ms_shared at, unsigned other) {
+  return (at ^ other % 8 * 16) + other / 8 * 128;
+}
+
+/* ---- on tensor cores ----------------------------------------------------------------------------------------------------- */
+
+/* A part of 32 bytes of 16 rows by 8 rows: what one instruction multiplies. */
+static __device__ __forceinline__ void ms_multiply_part(ms_bf16_cores, float (&c)[4], const unsigned (&a)[4],
+                                                        unsigned b_low, unsigned b_high) {
+  ms_multiply_tiles(c, a, b_low, b_high);
+}
+static __device__ __forceinline__ void ms_multiply_part(ms_tf32_cores, float (&c)[4], const unsigned (&a)[4],
+                                                        unsigned b_low, unsigned b_high) {
+  ms_multiply_tf32(c, a, b_low, b_high);
+}
+
+static __device__ __forceinline__ void ms_round_operand(ms_bf16_cores, unsigned (&)[4]) {}
+static __device__ __forceinline__ void ms_round_operand(ms_tf32_cores, unsigned (&operand)[4]) {
+#pragma unroll
+  for (unsigned &element : operand) element = ms_round_tf32(__uint_as_float(element));
 }
 
 /* c += a b': a the 16 M rows of one tile from `row` on, b the 8 N rows of another from `other` on. */
-template <int DIM, int M, int N>
-__device__ __forceinline__ void ms_multiply_rows(float (&c)[M][N][4], ms_b16 *a, int row, ms_b16 *b, int other) {
+template <int DIM, class Cores, int M, int N>
+__device__ __forceinline__ void ms_multiply_rows(Cores cores, float (&c)[M][N][4], typename Cores::T *a, int row,
+                                                 typename Cores::T *b, int other) {
   static_assert(N % 2 == 0, "two columns of tiles at a time");
-  constexpr unsigned ROW = DIM * sizeof(ms_b16);
+  constexpr unsigned ROW = DIM * sizeof(typename Cores::T);
   const int lane = ms_lane();
   const ms_shared own = ms_lane_at<DIM>(a, row + lane % 16, lane / 16);
   const ms_shared others = ms_lane_at<DIM>(b, other + lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
-  for (unsigned k = 0; k < DIM / 16; k++) {
+  for (unsigned k = 0; k < ROW / 32; k++) {
     unsigned left[M][4];
 #pragma unroll
-    for (unsigned m = 0; m < M; m++) ms_load_matrices(left[m], (own ^ k * 32) + m * 16 * ROW);
+    for (unsigned m = 0; m < M; m++) {
+      ms_load_matrices(left[m], ms_other_unit(own, 2 * k) + m * 16 * ROW);
+      ms_round_operand(cores, left[m]);
+    }
 #pragma unroll
     for (unsigned n = 0; n < N; n += 2) {
       unsigned right[4];
-      ms_load_matrices(right, (others ^ k * 32) + n * 8 * ROW);
+      ms_load_matrices(right, ms_other_unit(others, 2 * k) + n * 8 * ROW);
+      ms_round_operand(cores, right);
 #pragma unroll
       for (unsigned m = 0; m < M; m++) {
-        ms_multiply_tiles(c[m][n], left[m], right[0], right[1]);
-        ms_multiply_tiles(c[m][n + 1], left[m], right[2], right[3]);
+        ms_multiply_part(cores, c[m][n], left[m], right[0], right[1]);
+        ms_multiply_part(cores, c[m][n + 1], left[m], right[2], right[3]);
       }
     }
   }
 }
 
-/* c += a b: a the left operand made of [16 M, 16 K] numbers, b the 16 K rows of a tile from `row` on. Parts of 16 rows
-** outside of [begin, end) are passed over: a has zeros there, and what meets them need not be a number. */
-template <int DIM, int M, int K>
-__device__ __forceinline__ void ms_multiply_columns(float (&c)[M][DIM / 8][4], const unsigned (&a)[M][K][4], ms_b16 *b,
-                                                    int row, int begin, int end) {
+/* c += a b: a [16 M, 8 N] as products leave it, b the 8 N rows of a tile from `row` on, a multiple of 8. Parts of 16 rows (of f32:
+** 8) outside of [begin, end) are passed over: a has zeros there, and what meets them need not be a number. */
+template <int DIM, int M, int N>
+__device__ __forceinline__ void ms_multiply_columns(ms_bf16_cores, float (&c)[M][DIM / 8][4], const float (&a)[M][N][4],
+                                                    ms_b16 *b, int row, int begin, int end) {
   constexpr unsigned ROW = DIM * sizeof(ms_b16);
+  constexpr int K = N / 2;
   const int lane = ms_lane();
   const ms_shared others = ms_lane_at<DIM>(b, row + lane % 16, lane / 16);
-#pragma unroll
-  for (int k = 0; k < K; k++) {
-    if (k * 16 >= end || k * 16 + 16 <= begin) continue;
-#pragma unroll
-    for (unsigned n = 0; n < DIM / 8; n += 2) {
-      unsigned right[4];
-      ms_load_transposed(right, (others ^ n * 16) + static_cast<unsigned>(k) * 16 * ROW);
-#pragma unroll
-      for (int m = 0; m < M; m++) {
-        ms_multiply_tiles(c[m][n], a[m][k], right[0], right[1]);
-        ms_multiply_tiles(c[m][n + 1], a[m][k], right[2], right[3]);
-      }
-    }
-  }
-}
-
-/* Results rounded to bf16 as a left operand. */
-template <int M, int K>
-__device__ __forceinline__ void ms_as_operand(unsigned (&a)[M][K][4], const float (&c)[M][2 * K][4]) {
+  unsigned left[M][K][4];
 #pragma unroll
   for (int m = 0; m < M; m++)
 #pragma unroll
     for (int k = 0; k < K; k++)
 #pragma unroll
       for (int i = 0; i < 4; i++)
-        a[m][k][i] = ms_pack_bf16(c[m][2 * k + i / 2][i % 2 * 2], c[m][2 * k + i / 2][i % 2 * 2 + 1]);
+        left[m][k][i] = ms_pack_bf16(a[m][2 * k + i / 2][i % 2 * 2], a[m][2 * k + i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+  for (int k = 0; k < K; k++) {
+    if (k * 16 >= end || k * 16 + 16 <= begin) continue;
+#pragma unroll
+    for (unsigned n = 0; n < DIM / 8; n += 2) {
+      unsigned right[4];
+      ms_load_transposed(right, ms_other_unit(others, n) + static_cast<unsigned>(k) * 16 * ROW);
+#pragma unroll
+      for (int m = 0; m < M; m++) {
+        ms_multiply_tiles(c[m][n], left[m][k], right[0], right[1]);
+        ms_multiply_tiles(c[m][n + 1], left[m][k], right[2], right[3]);
+      }
+    }
+  }
+}
+
+/* An element of a tile of f32: of column 8 n + `column`, for an `at` of n = 0. */
+static __device__ __forceinline__ int ms_other_column(int at, int n) { return (at ^ n % 4 * 8) + n / 4 * 32; }
+
+template <int DIM, int M, int N>
+__device__ __forceinline__ void ms_multiply_columns(ms_tf32_cores, float (&c)[M][DIM / 8][4], const float (&a)[M][N][4],
+                                                    float *b, int row, int begin, int end) {
+  const int own = ms_lane() % 4 * 2, column = ms_lane() / 4;
+  const int low = row * DIM + static_cast<int>(ms_tile_at<DIM>(b, own, column / 4) - b) + column % 4;
+  const int high = row * DIM + static_cast<int>(ms_tile_at<DIM>(b, own + 1, column / 4) - b) + column % 4;
+#pragma unroll
+  for (int k = 0; k < N; k++) {
+    if (k * 8 >= end || k * 8 + 8 <= begin) continue;
+    unsigned left[M][4];
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) left[m][i] = ms_round_tf32(a[m][k][i % 2 * 2 + i / 2]);
+#pragma unroll
+    for (int n = 0; n < DIM / 8; n++) {
+      const unsigned above = ms_round_tf32(b[ms_other_column(low, n) + k * 8 * DIM]);
+      const unsigned below = ms_round_tf32(b[ms_other_column(high, n) + k * 8 * DIM]);
+#pragma unroll
+      for (int m = 0; m < M; m++) ms_multiply_tf32(c[m][n], left[m], above, below);
+    }
+  }
+}
+
+/* ---- in f32 arithmetic --------------------------------------------------------------------------------------------------------- */
+
+template <int DIM> __device__ __forceinline__ float4 ms_four_at(float *tile, int row, int unit) {
+  return *reinterpret_cast<const float4 *>(ms_tile_at<DIM>(tile, row, unit));
+}
+
+template <int DIM, int M, int N>
+__device__ __forceinline__ void ms_multiply_rows(ms_f32_arithmetic, float (&c)[M][N][4], float *a, int row, float *b,
+                                                 int other) {
+#pragma unroll 1
+  for (int unit = 0; unit < DIM / 4; unit++) {
+    float4 left[M][2];
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+      for (int half = 0; half < 2; half++)
+        left[m][half] = ms_four_at<DIM>(a, row + m * 16 + ms_own_row_of_tile(half), unit);
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+      for (int e = 0; e < 2; e++) {
+        const float4 right = ms_four_at<DIM>(b, other + n * 8 + ms_own_column() + e, unit);
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+          for (int half = 0; half < 2; half++) {
+            const float4 x = left[m][half];
+            float &sum = c[m][n][half * 2 + e];
+            sum += x.x * right.x, sum += x.y * right.y, sum += x.z * right.z, sum += x.w * right.w;
+          }
+      }
+  }
+}
+
+template <int DIM, int M, int N>
+__device__ __forceinline__ void ms_multiply_columns(ms_f32_arithmetic, float (&c)[M][DIM / 8][4],
+                                                    const float (&a)[M][N][4], float *b, int row, int begin, int end) {
+  const int quad = ms_lane() & ~3, own = ms_own_column();
+#pragma unroll
+  for (int k = 0; k < N; k++) {
+    if (k * 8 >= end || k * 8 + 8 <= begin) continue;
+#pragma unroll 1
+    for (int other = 0; other < 4; other++) /* lane of the four, which has the factors of two rows of b */
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        float left[M][2];
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+          for (int half = 0; half < 2; half++)
+            left[m][half] = __shfl_sync(0xffffffffu, a[m][k][half * 2 + i], quad + other);
+        const float *from = b + (row + k * 8) * DIM;
+        const int at = static_cast<int>(ms_tile_at<DIM>(b, other * 2 + i, own / 4) - b) + own % 4;
+#pragma unroll
+        for (int n = 0; n < DIM / 8; n++) {
+          const float2 right = *reinterpret_cast<const float2 *>(from + ms_other_column(at, n));
+#pragma unroll
+          for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+              c[m][n][half * 2] += left[m][half] * right.x;
+              c[m][n][half * 2 + 1] += left[m][half] * right.y;
+            }
+        }
+      }
+  }
+}
+
+/* ---- back to memory ------------------------------------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ void ms_store_pair(ms_b16 *at, float first, float second) {
+  *reinterpret_cast<unsigned *>(at) = ms_pack_bf16(first, second);
+}
+static __device__ __forceinline__ void ms_store_pair(float *at, float first, float second) {
+  *reinterpret_cast<float2 *>(at) = make_float2(first, second);
 }
 
 /* Writes the warp's 16 M rows of c factor[m][half] to rows [first, first + 16 M) of x, as far as there are `count`, through
 ** as many rows of a tile from `row` on, which nobody else may use. */
-template <int DIM, int M>
-__device__ __forceinline__ void ms_store_rows(ms_b16 *x, int first, int count, int64_t stride, int d, ms_b16 *tile,
+template <int DIM, int M, class T>
+__device__ __forceinline__ void ms_store_rows(T *x, int first, int count, int64_t stride, int d, bool whole, T *tile,
                                               int row, const float (&c)[M][DIM / 8][4], const float (&factor)[M][2]) {
-  constexpr int UNITS = DIM / MS_UNIT;
+  constexpr int UNIT = ms_unit<T>, UNITS = DIM / UNIT;
   __syncwarp();
 #pragma unroll
   for (int m = 0; m < M; m++)
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
-      for (int n = 0; n < UNITS; n++)
-        *reinterpret_cast<unsigned *>(ms_tile_at<DIM>(tile, row + m * 16 + ms_own_row_of_tile(half), n) +
-                                      ms_own_column()) =
-            ms_pack_bf16(c[m][n][half * 2] * factor[m][half], c[m][n][half * 2 + 1] * factor[m][half]);
+      for (int n = 0; n < DIM / 8; n++) {
+        const int column = n * 8 + ms_own_column();
+        ms_store_pair(ms_tile_at<DIM>(tile, row + m * 16 + ms_own_row_of_tile(half), column / UNIT) + column % UNIT,
+                      c[m][n][half * 2] * factor[m][half], c[m][n][half * 2 + 1] * factor[m][half]);
+      }
   __syncwarp();
   for (int e = ms_lane(); e < M * 16 * UNITS; e += MS_WARP) {
-    const int at = e / UNITS, unit = e % UNITS;
-    if (first + at < count && unit * MS_UNIT < d)
-      *reinterpret_cast<uint4 *>(x + (first + at) * stride + unit * MS_UNIT) =
-          *reinterpret_cast<const uint4 *>(ms_tile_at<DIM>(tile, row + at, unit));
+    const int at = e / UNITS, column = e % UNITS * UNIT;
+    if (first + at >= count || column >= d) continue;
+    const T *from = ms_tile_at<DIM>(tile, row + at, e % UNITS);
+    T *to = x + (first + at) * stride + column;
+    if (whole) *reinterpret_cast<uint4 *>(to) = *reinterpret_cast<const uint4 *>(from);
+    else
+      for (int i = 0; i < min(UNIT, d - column); i++) to[i] = from[i];
   }
 }
 

@@ -325,6 +325,7 @@ static uint64_t result_of(Machine *m, Thread *warp, int lanes, unsigned present,
         result |= static_cast<uint64_t>((present >> l & 1u) && warp[l].value == self->value) << l;
       break;
     case Collective::multiply:
+    case Collective::multiply_tf32:
     case Collective::load:
     case Collective::load_transposed: break; /* done for all lanes at once */
   }
@@ -338,6 +339,7 @@ static void work_on_matrices(Machine *m, Thread *warp, unsigned present) {
   void *lanes[WARP];
   for (int l = 0; l < WARP; l++) lanes[l] = reinterpret_cast<void *>(warp[l].value);
   if (warp[0].kind == Collective::multiply) multiply_lanes(lanes);
+  else if (warp[0].kind == Collective::multiply_tf32) multiply_tf32_lanes(lanes);
   else load_lanes(lanes, warp[0].kind == Collective::load_transposed);
 }
 

@@ -23,7 +23,7 @@ struct Place {
 };
 extern __thread Place here;
 
-enum class Collective { synchronize, shuffle, ballot, any, all, match, multiply, load, load_transposed };
+enum class Collective { synchronize, shuffle, ballot, any, all, match, multiply, multiply_tf32, load, load_transposed };
 
 void barrier();
 /* The calling lane's part of a warp operation among the lanes of `mask`: its value, and for shuffles the lane to read.

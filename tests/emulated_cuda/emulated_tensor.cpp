@@ -1,8 +1,9 @@
 /* emulated_tensor.cpp - ldmatrix, mma and cp.async on the host: see emulated_tensor.h. Where the elements of a matrix lie among the
-** lanes is what the PTX ISA 9.0 tells: 9.7.14.5.15 of ldmatrix, 9.7.14.5.8 of mma.m16n8k16.
+** lanes is what the PTX ISA 9.0 tells: 9.7.14.5.15 of ldmatrix, 9.7.14.5.7 of mma.m16n8k8, 9.7.14.5.8 of mma.m16n8k16.
 */
 #include "emulated_tensor.h"
 
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -84,6 +85,22 @@ float low(unsigned pair) {
 
 float high(unsigned pair) { return low(pair >> 16); }
 
+float kept_of_tf32(unsigned bits) {
+  bits &= ~0x1fffu;
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+/* c [16,8] = a b, added to what the lanes have of it. */
+template <int K> void add_product(void *const *lanes, const float (&a)[16][K], const float (&b)[K][8], float (&c)[16][8]) {
+  for (int row = 0; row < 16; row++)
+    for (int k = 0; k < K; k++)
+      for (int column = 0; column < 8; column++) c[row][column] += a[row][k] * b[k][column];
+  for (int l = 0; l < WARP; l++)
+    for (int i = 0; i < 4; i++) static_cast<Multiply *>(lanes[l])->c[i] += c[l / 4 + i / 2 * 8][l % 4 * 2 + i % 2];
+}
+
 } // namespace
 
 void load_matrices(unsigned (&matrices)[4], const void *row, bool transposed) {
@@ -128,11 +145,30 @@ void multiply_lanes(void *const *lanes) {
       b[in_group * 2 + i * 8 + 1][group] = high(m->b[i]);
     }
   }
-  for (int row = 0; row < 16; row++)
-    for (int k = 0; k < 16; k++)
-      for (int column = 0; column < 8; column++) c[row][column] += a[row][k] * b[k][column];
-  for (int l = 0; l < WARP; l++)
-    for (int i = 0; i < 4; i++) static_cast<Multiply *>(lanes[l])->c[i] += c[l / 4 + i / 2 * 8][l % 4 * 2 + i % 2];
+  add_product<16>(lanes, a, b, c);
+}
+
+/* To nearest, halves away from zero; infinities and what is no number stay so. */
+unsigned round_tf32(float x) {
+  constexpr unsigned DROPPED = 0x1fff, HALF = 0x1000, QUIET = 0x400000;
+  unsigned bits;
+  memcpy(&bits, &x, sizeof bits);
+  return std::isfinite(x) ? (bits + HALF) & ~DROPPED : std::isnan(x) ? bits | QUIET : bits;
+}
+
+void multiply_tf32(float (&c)[4], const unsigned (&a)[4], unsigned b_low, unsigned b_high) {
+  Multiply multiply = {c, a, {b_low, b_high}};
+  collective(Collective::multiply_tf32, 0xffffffffu, reinterpret_cast<uint64_t>(&multiply));
+}
+
+void multiply_tf32_lanes(void *const *lanes) {
+  float a[16][8], b[8][8], c[16][8] = {};
+  for (int l = 0; l < WARP; l++) {
+    const Multiply *m = static_cast<const Multiply *>(lanes[l]);
+    for (int i = 0; i < 4; i++) a[l / 4 + i % 2 * 8][l % 4 + i / 2 * 4] = kept_of_tf32(m->a[i]);
+    for (int i = 0; i < 2; i++) b[l % 4 + i * 4][l / 4] = kept_of_tf32(m->b[i]);
+  }
+  add_product<8>(lanes, a, b, c);
 }
 
 } // namespace emulated

@@ -20,10 +20,13 @@ void forget_copies();
 
 void load_matrices(unsigned (&matrices)[4], const void *row, bool transposed);
 void multiply_tiles(float (&c)[4], const unsigned (&a)[4], unsigned b_low, unsigned b_high);
+unsigned round_tf32(float x);
+void multiply_tf32(float (&c)[4], const unsigned (&a)[4], unsigned b_low, unsigned b_high);
 
-/* Both once all lanes of a warp are there, by the last of them: what each gave. */
+/* All once all lanes of a warp are there, by the last of them: what each gave. */
 void load_lanes(void *const *lanes, bool transposed);
 void multiply_lanes(void *const *lanes);
+void multiply_tf32_lanes(void *const *lanes);
 
 } // namespace emulated
 

@@ -1,5 +1,5 @@
 /* test_tensor.cpp - operations on matrices and copies under way, against plain loops. Where elements lie is written here as the PTX
-** ISA 9.0 gives it, element by element (9.7.14.5.8 for mma.m16n8k16, 9.7.14.5.15 for ldmatrix), not as the emulation has it.
+** ISA 9.0 gives it, element by element (9.7.14.5.7 for mma.m16n8k8, 9.7.14.5.8 for m16n8k16, 9.7.14.5.15 for ldmatrix), not as the emulation has it.
 */
 #include "emulated_state.h"
 #include "kernels/cuda/hardware.h"
@@ -68,6 +68,38 @@ static void tiles_multiply(void **) {
     assert_int_equal(launch_kernel("multiply", multiply_a_tile, 1, 32, 0, nullptr, &one), cudaSuccess);
     assert_memory_equal(one.c, expected.c, sizeof expected.c);
   }
+}
+
+/* The first 8 columns of a and rows of b, as TF32. */
+static void multiply_a_tf32_tile(product *p) {
+  const int lane = static_cast<int>(threadIdx.x), group = lane >> 2, in_group = lane % 4;
+  unsigned a[4], b[2];
+  float c[4];
+  for (int i = 0; i < 4; i++) {
+    const int row = i == 0 || i == 2 ? group : group + 8, column = i < 2 ? in_group : in_group + 4;
+    a[i] = ms_round_tf32(p->a[row][column]);
+  }
+  for (int i = 0; i < 2; i++) b[i] = ms_round_tf32(p->b[i == 0 ? in_group : in_group + 4][group]);
+  for (int i = 0; i < 4; i++) c[i] = p->c[i < 2 ? group : group + 8][in_group * 2 + (i & 1)];
+  ms_multiply_tf32(c, a, b[0], b[1]);
+  for (int i = 0; i < 4; i++) p->c[i < 2 ? group : group + 8][in_group * 2 + (i & 1)] = c[i];
+}
+
+static void tf32_tiles_multiply(void **) {
+  product p = some_product(), expected = p;
+  for (int i = 0; i < 16; i++)
+    for (int j = 0; j < 8; j++)
+      for (int k = 0; k < 8; k++) expected.c[i][j] += expected.a[i][k] * expected.b[k][j];
+  assert_int_equal(launch_kernel("tf32", multiply_a_tf32_tile, 1, 32, 0, nullptr, &p), cudaSuccess);
+  assert_memory_equal(p.c, expected.c, sizeof expected.c);
+}
+
+/* 10 bits of mantissa, halves away from zero; what is no number stays none. */
+static void numbers_are_rounded_to_tf32(void **) {
+  const float step = 1.0f / 1024, inputs[] = {1 + step / 2, 1 + step * 0.499f, -1 - step / 2, 3.5f, INFINITY};
+  const float rounded[] = {1 + step, 1, -1 - step, 3.5f, INFINITY};
+  for (int i = 0; i < 5; i++) assert_true(__uint_as_float(ms_round_tf32(inputs[i])) == rounded[i]);
+  assert_true(std::isnan(__uint_as_float(ms_round_tf32(__uint_as_float(0x7f800001)) & ~0x1fffu)));
 }
 
 /* ---- ldmatrix ----------------------------------------------------------------------------------------------------------- */
@@ -175,6 +207,8 @@ static void misuse_is_told(void **) {
 int main() {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(tiles_multiply),
+      cmocka_unit_test(tf32_tiles_multiply),
+      cmocka_unit_test(numbers_are_rounded_to_tf32),
       cmocka_unit_test(four_matrices_load),
       cmocka_unit_test(copies_land_when_they_are_waited_for),
       cmocka_unit_test(misuse_is_told),

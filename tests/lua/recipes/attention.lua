@@ -1,11 +1,12 @@
--- Trains a Llama of one block with grouped queries in bf16, and writes its losses and the norms of its gradients.
+-- Trains a Llama of one block with grouped queries in bf16 (dtype=f32: in f32), and writes its losses and the norms of
+-- its gradients.
 -- documents=true: token 3 begins a document.
 
 local ms = require "moonshard"
 local ffi = require "ffi"
 local json = require "moonshard.json"
 
-local cfg = ms.args { out = "", documents = false, steps = 2, seq = 70 }
+local cfg = ms.args { out = "", dtype = "bf16", documents = false, steps = 2, seq = 70 }
 local BATCH, VOCAB = 2, 19
 
 local model = ms.models.llama {
@@ -14,7 +15,7 @@ local model = ms.models.llama {
 }
 ms.fully_shard(model, {
   mesh = ms.init_device_mesh(cfg.device, "1x1", { "replicate", "shard" }),
-  mp_policy = { param_dtype = "bf16", reduce_dtype = "f32" },
+  mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" },
 })
 local train = ms.trainer {
   model = model, optimizer = ms.optim.adamw { lr = 1e-2 }, loss = ms.loss.cross_entropy, clip_grad_norm = 1.0,
