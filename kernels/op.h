@@ -72,6 +72,11 @@ typedef struct ms_move {
   int add; /* 1: to_dtype is MS_F32 */
 } ms_move;
 
+/* Who computes a call, where several could, and why not the first of them: static texts, because NULL where it is the first. */
+typedef struct ms_computed {
+  const char *by, *because;
+} ms_computed;
+
 typedef struct ms_kernel {
   int (*prepare)(ms_kernel_call *call); /* NULL: nothing to prepare, no workspace */
   int (*run)(const ms_kernel_call *call);
@@ -80,6 +85,7 @@ typedef struct ms_kernel {
   /* Once for every bound call, before its first run, with the device open: what only the device can decide. It may allocate, wait
   ** and write to `prepared`, and leaves tensors and workspace as they are. NULL: nothing. */
   int (*bind)(const ms_kernel_call *call);
+  ms_computed (*computed)(const ms_kernel_call *call); /* of a bound call, for traces; NULL: nobody else could */
 } ms_kernel;
 
 /* The CPU device's kernel of an op (kernels/cpu/table.c). Aliases have none: NULL. */

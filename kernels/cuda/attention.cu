@@ -58,14 +58,10 @@ int choose(choice *chosen) {
 }
 
 struct prepared_attention {
-  choice chosen; /* FLASH where cuDNN is not asked */
-  int tf32, bound;
+  const char *own; /* why own kernels compute it, a static text; NULL: cuDNN does */
+  int demanded, tf32;
   ms_attention_cudnn *cudnn; /* NULL until it is bound, and where own kernels compute */
 };
-
-ms_dnn_attention asked_of_cudnn(const ms_cuda_attention &a, int backward) {
-  return {a.batch, a.t, a.s, a.heads, a.groups, a.d, a.causal, backward};
-}
 
 int is_backward(const ms_kernel_call *call) { return call->op == MS_OP_attention_backward; }
 
@@ -82,51 +78,46 @@ int64_t delta_bytes(const ms_cuda_attention &a) {
 }
 
 int prepare(ms_kernel_call *call) {
-  choice chosen = AUTO;
-  const ms_dnn_attention asked = asked_of_cudnn(ms_cuda_attention_of(call), is_backward(call));
-  MS_TRY(choose(&chosen));
-  const int suits = chosen != FLASH && ms_attention_cudnn_suits(call, &asked);
-  if (chosen == CUDNN && !suits)
-    return MS_FAIL(MS_EUNSUPPORTED,
-                   "MOONSHARD_ATTENTION=cudnn: cuDNN is asked for bf16 heads of up to 128 in multiples of 8, and "
-                   "as many queries as keys when causal; this attention has %s heads of %lld, %lld queries and "
-                   "%lld keys",
-                   ms_dtype_name(call->in[0].dtype), static_cast<long long>(asked.d), static_cast<long long>(asked.t),
-                   static_cast<long long>(asked.s));
-  MS_TRY(ms_cuda_attention_prepare(call, is_backward(call), 0));
-  if (!suits) return MS_OK;
-  static_cast<prepared_attention *>(call->prepared)->chosen = chosen;
-  call->workspace_bytes = max(call->workspace_bytes, ms_attention_cudnn_workspace(&asked));
+  const ms_dnn_attention asked = ms_attention_cudnn_of(call, is_backward(call));
+  MS_TRY(ms_cuda_attention_prepare(call, is_backward(call), 0, ms_attention_cudnn_refuses(call, &asked)));
+  if (!static_cast<prepared_attention *>(call->prepared)->own)
+    call->workspace_bytes = max(call->workspace_bytes, ms_attention_cudnn_workspace(&asked));
   return MS_OK;
 }
 
 /* Where cuDNN is looked for: nothing but the device's machine needs it. */
 int bind(const ms_kernel_call *call) {
   prepared_attention *prepared = static_cast<prepared_attention *>(call->prepared);
-  if (prepared->chosen == FLASH || prepared->bound) return MS_OK;
+  if (prepared->own || prepared->cudnn) return MS_OK;
   char why[MS_LIBRARY_WHY_BYTES];
-  const ms_cuda_attention a = ms_cuda_attention_of(call);
-  const ms_dnn_attention asked = asked_of_cudnn(a, is_backward(call));
-  MS_TRY(ms_attention_cudnn_new(&asked, a.scale, &prepared->cudnn, why));
-  prepared->bound = 1;
+  const ms_dnn_attention asked = ms_attention_cudnn_of(call, is_backward(call));
+  MS_TRY(ms_attention_cudnn_new(&asked, ms_cuda_attention_of(call).scale, &prepared->cudnn, why));
   if (prepared->cudnn) return MS_OK;
-  if (prepared->chosen == CUDNN) return MS_FAIL(MS_EUNSUPPORTED, "MOONSHARD_ATTENTION=cudnn: %s", why);
+  if (prepared->demanded) return MS_FAIL(MS_EUNSUPPORTED, "MOONSHARD_ATTENTION=cudnn: %s", why);
   ms_note("%s; own kernels compute it", why);
+  prepared->own = "no cuDNN that has a plan for it";
   return MS_OK;
+}
+
+/* Why own kernels compute a bound call; NULL: cuDNN does. */
+const char *own_because(const ms_kernel_call *call) {
+  const prepared_attention *prepared = static_cast<const prepared_attention *>(call->prepared);
+  if (prepared->own) return prepared->own;
+  return aligned(call) ? nullptr : "tensors that are not aligned to 16 bytes";
 }
 
 int run(const ms_kernel_call *call) {
   const prepared_attention *prepared = static_cast<const prepared_attention *>(call->prepared);
-  if (prepared->chosen != FLASH && !prepared->bound) return MS_FAIL(MS_EINTERNAL, "attention: the call was not bound");
-  if (prepared->cudnn && aligned(call)) return ms_attention_cudnn_run(prepared->cudnn, call);
-  if (prepared->chosen == CUDNN)
-    return MS_FAIL(MS_EUNSUPPORTED, "MOONSHARD_ATTENTION=cudnn: cuDNN wants tensors that are aligned to 16 bytes");
+  const char *because = own_because(call);
+  if (!prepared->own && !prepared->cudnn) return MS_FAIL(MS_EINTERNAL, "attention: the call was not bound");
+  if (!because) return ms_attention_cudnn_run(prepared->cudnn, call);
+  if (prepared->demanded) return MS_FAIL(MS_EUNSUPPORTED, "MOONSHARD_ATTENTION=cudnn: it is not asked for %s", because);
   return ms_cuda_attention_run(call, ms_cuda_attention_of(call), is_backward(call), call->workspace);
 }
 
 } // namespace
 
-int ms_cuda_attention_prepare(ms_kernel_call *call, int backward, int64_t own) {
+int ms_cuda_attention_prepare(ms_kernel_call *call, int backward, int64_t own, const char *because) {
   constexpr int64_t POSITIONS = int64_t{1} << 30;
   const int dtype = call->in[0].dtype;
   const ms_cuda_attention a = ms_cuda_attention_of(call);
@@ -134,16 +125,24 @@ int ms_cuda_attention_prepare(ms_kernel_call *call, int backward, int64_t own) {
   int tf32 = 0;
   if (dtype != MS_F32 && dtype != MS_BF16)
     return MS_FAIL(MS_EDTYPE, "attention: q is %s; it must be f32 or bf16", ms_dtype_name(dtype));
-  if (a.d > MOST || a.t > POSITIONS || a.s > POSITIONS)
-    return MS_FAIL(MS_EUNSUPPORTED,
-                   "cuda: attention of %lld queries and %lld keys with heads of %lld; there must be at most 2^30, and "
-                   "heads of at most %d",
-                   static_cast<long long>(a.t), static_cast<long long>(a.s), static_cast<long long>(a.d), MOST);
+  if (a.d > MOST)
+    return MS_FAIL(MS_EUNSUPPORTED, "cuda: attention with heads of %lld; they must be at most %d",
+                   static_cast<long long>(a.d), MOST);
+  if (a.t > POSITIONS || a.s > POSITIONS)
+    return MS_FAIL(MS_EUNSUPPORTED, "cuda: attention of %lld queries and %lld keys; there must be at most 2^30 of each",
+                   static_cast<long long>(a.t), static_cast<long long>(a.s));
   MS_TRY(choose(&chosen));
   MS_TRY(ms_matmul_tf32(&tf32));
+  if (chosen == CUDNN && because)
+    return MS_FAIL(MS_EUNSUPPORTED,
+                   "MOONSHARD_ATTENTION=cudnn: it is not asked for %s, as in attention of %lld %s heads of %lld over "
+                   "%lld queries and %lld keys",
+                   because, static_cast<long long>(a.heads), ms_dtype_name(dtype), static_cast<long long>(a.d),
+                   static_cast<long long>(a.t), static_cast<long long>(a.s));
   prepared_attention *prepared = static_cast<prepared_attention *>(ms_calloc(1, sizeof *prepared));
   if (!prepared) return MS_ENOMEM;
-  prepared->chosen = FLASH;
+  prepared->own = chosen == FLASH ? "MOONSHARD_ATTENTION=flash" : because;
+  prepared->demanded = chosen == CUDNN;
   prepared->tf32 = tf32;
   call->workspace_bytes = own + (backward ? delta_bytes(a) : 0);
   call->prepared = prepared;
@@ -165,5 +164,12 @@ void ms_cuda_attention_release(void *data) {
   free(prepared);
 }
 
-extern const ms_kernel ms_cuda_attention = {prepare, run, ms_cuda_attention_release, 0, bind};
-extern const ms_kernel ms_cuda_attention_backward = {prepare, run, ms_cuda_attention_release, 0, bind};
+ms_computed ms_cuda_attention_computed(const ms_kernel_call *call) {
+  const char *because = own_because(call);
+  return {because ? "own kernels" : "cuDNN", because};
+}
+
+extern const ms_kernel ms_cuda_attention = {prepare, run,  ms_cuda_attention_release,
+                                            0,       bind, ms_cuda_attention_computed};
+extern const ms_kernel ms_cuda_attention_backward = {prepare, run,  ms_cuda_attention_release,
+                                                     0,       bind, ms_cuda_attention_computed};

@@ -52,9 +52,10 @@ int ms_cuda_attention_flash_backward(const ms_kernel_call *call, const ms_cuda_a
                                      int tf32, int whole);
 
 /* What both ops do with own kernels: the checks, the workspace and what is prepared, with `own` bytes of the workspace for the op
-** itself; the run, whose `workspace` begins behind those; and the end. */
-int ms_cuda_attention_prepare(ms_kernel_call *call, int backward, int64_t own);
+** itself, and why cuDNN is not asked (NULL: it is); the run, whose `workspace` begins behind those; and the end. */
+int ms_cuda_attention_prepare(ms_kernel_call *call, int backward, int64_t own, const char *because);
 int ms_cuda_attention_run(const ms_kernel_call *call, const ms_cuda_attention &a, int backward, void *workspace);
 void ms_cuda_attention_release(void *prepared);
+ms_computed ms_cuda_attention_computed(const ms_kernel_call *call);
 
 #endif

@@ -12,13 +12,23 @@
 
 #include "base/error.h"
 
-enum { MOST_HEAD = 128, HEAD_UNIT = 8, BLOCK = 256, OWN_BYTES = 4096, F32 = 4, BF16 = 2 };
+enum {
+  MOST_HEAD = 256,
+  HEAD_UNIT = 8,
+  WRONG_KEYS = 128,
+  WRONG_UNTIL = 91500,
+  BLOCK = 256,
+  OWN_BYTES = 4096,
+  F32 = 4,
+  BF16 = 2
+};
 
 struct ms_attention_cudnn {
   ms_dnn_attention attention;
   ms_dnn_handle handle;
   ms_dnn_graph graph;
   float scale, hidden, one;
+  int32_t keys, queries;
 };
 
 static int64_t rounded(int64_t bytes) { return (bytes + BLOCK - 1) / BLOCK * BLOCK; }
@@ -41,10 +51,35 @@ int64_t ms_attention_cudnn_workspace(const ms_dnn_attention *attention) {
   return delta_bytes(attention) + sums_bytes(attention) + library_workspace(attention);
 }
 
-int ms_attention_cudnn_suits(const ms_kernel_call *call, const ms_dnn_attention *a) {
-  if (call->in[0].dtype != MS_BF16 || a->d > MOST_HEAD || a->d % HEAD_UNIT) return 0;
-  if (a->causal && a->t != a->s) return 0;
-  return a->batch > 0 && a->t > 0 && a->s > 0;
+/* A single query is the last one: it sees all keys. */
+ms_dnn_attention ms_attention_cudnn_of(const ms_kernel_call *call, int backward) {
+  const int64_t *q = call->in[0].dims, *k = call->in[1].dims;
+  return (ms_dnn_attention){.batch = q[0],
+                            .t = q[1],
+                            .s = k[1],
+                            .heads = q[2],
+                            .groups = k[2],
+                            .d = q[3],
+                            .causal = call->attrs.i[0] != 0 && q[1] > 1,
+                            .backward = backward};
+}
+
+const char *ms_attention_cudnn_refuses(const ms_kernel_call *call, const ms_dnn_attention *a) {
+  if (call->in[0].dtype != MS_BF16) return "f32";
+  if (a->d > MOST_HEAD || a->d % HEAD_UNIT) return "heads that are no multiple of 8 up to 256";
+  if (a->causal && a->t > a->s) return "fewer keys than causal queries";
+  if (a->backward && a->t == 1 && a->s == 1) return "the gradient of one query and one key";
+  return a->batch > 0 && a->t > 0 && a->s > 0 ? NULL : "tensors without elements";
+}
+
+/* What versions until 9.15.0 get wrong is not asked of them. */
+static int is_right(const ms_cudnn *dnn, const ms_dnn_attention *a, char why[MS_LIBRARY_WHY_BYTES]) {
+  const size_t version = dnn->get_version();
+  if (!a->backward || a->s % WRONG_KEYS == 0 || version > WRONG_UNTIL) return 1;
+  snprintf(why, MS_LIBRARY_WHY_BYTES,
+           "%.512s is cuDNN %zu.%zu, whose gradients of attention want keys in multiples of %d; there are %lld",
+           ms_library_path(&ms_cudnn_library), version / 10000, version / 100 % 100, (int)WRONG_KEYS, (long long)a->s);
+  return 0;
 }
 
 int ms_attention_cudnn_new(const ms_dnn_attention *attention, float scale, ms_attention_cudnn **out,
@@ -52,13 +87,15 @@ int ms_attention_cudnn_new(const ms_dnn_attention *attention, float scale, ms_at
   int found = 0;
   *out = NULL;
   const ms_cudnn *dnn = ms_cudnn_load(why);
-  if (!dnn) return MS_OK;
+  if (!dnn || !is_right(dnn, attention, why)) return MS_OK;
   ms_attention_cudnn *made = ms_calloc(1, sizeof *made);
   if (!made) return MS_ENOMEM;
   made->attention = *attention;
   made->scale = scale;
   made->hidden = -FLT_MAX;
   made->one = 1.0f;
+  made->keys = (int32_t)attention->s;
+  made->queries = (int32_t)attention->t;
   int rc = ms_handles_take(&ms_cudnn_handles, &made->handle);
   if (!rc) rc = ms_dnn_open(dnn, made->handle, attention, library_workspace(attention), &made->graph, &found);
   if (!rc && found) {
@@ -101,6 +138,10 @@ static operands operands_of(const ms_attention_cudnn *m, const ms_kernel_call *c
   for (int i = 0; i < outputs; i++) give(&o, out[i], call->out_data[i]);
   give(&o, MS_DNN_SCALE, &m->scale);
   if (m->attention.causal) give(&o, MS_DNN_HIDDEN, &m->hidden);
+  if (m->attention.causal && m->attention.t != m->attention.s) {
+    give(&o, MS_DNN_KEYS, &m->keys);
+    give(&o, MS_DNN_QUERIES, &m->queries);
+  }
   if (!m->attention.backward) return o;
   give(&o, MS_DNN_ONE, &m->one);
   give(&o, MS_DNN_DELTA, call->workspace);

@@ -7,8 +7,9 @@
 
 typedef struct ms_attention_cudnn ms_attention_cudnn;
 
-/* Whether cuDNN is asked for such a call at all: bf16, heads of up to 128 in multiples of 8, as many queries as keys when causal. */
-int ms_attention_cudnn_suits(const ms_kernel_call *call, const ms_dnn_attention *attention);
+/* What cuDNN would be asked for; and why it is not asked for such a call at all: a static text, or NULL. */
+ms_dnn_attention ms_attention_cudnn_of(const ms_kernel_call *call, int backward);
+const char *ms_attention_cudnn_refuses(const ms_kernel_call *call, const ms_dnn_attention *attention);
 int64_t ms_attention_cudnn_workspace(const ms_dnn_attention *attention);
 /* Finds the library, and a plan that does with that workspace. *out NULL: there is none, and why. */
 int ms_attention_cudnn_new(const ms_dnn_attention *attention, float scale, ms_attention_cudnn **out,

@@ -20,8 +20,8 @@ static const ms_library_entry entries[] = {ENTRY(get_version, "cudnnGetVersion")
                                            ENTRY(descriptor_set, "cudnnBackendSetAttribute"),
                                            ENTRY(descriptor_get, "cudnnBackendGetAttribute"),
                                            ENTRY(execute, "cudnnBackendExecute")};
-/* 9.6: before it, the caller had to clear the f32 sums of the gradients of queries. */
-enum { ENTRIES = sizeof entries / sizeof *entries, OLDEST = 90600, MAJOR = 9 };
+/* 9.10.0 and 9.10.1 are known for wrong attention. 9.6: before it, the caller had to clear the f32 sums of the gradients of queries. */
+enum { ENTRIES = sizeof entries / sizeof *entries, OLDEST = 90600, MAJOR = 9, WRONG = 91000, RIGHT_AGAIN = 91002 };
 
 static const char *const names[] = {MS_CUDNN_NAMES, NULL};
 const ms_library ms_cudnn_library = {
@@ -31,9 +31,10 @@ static ms_cudnn table;
 
 static int suits(char why[MS_LIBRARY_WHY_BYTES]) {
   const size_t version = table.get_version();
-  if (version >= OLDEST && version / 10000 == MAJOR) return 1;
-  snprintf(why, MS_LIBRARY_WHY_BYTES, "%.512s is cuDNN %zu.%zu: 9.6 or a later 9 is needed",
-           ms_library_path(&ms_cudnn_library), version / 10000, version / 100 % 100);
+  const int wrong = version >= WRONG && version < RIGHT_AGAIN;
+  if (version >= OLDEST && version / 10000 == MAJOR && !wrong) return 1;
+  snprintf(why, MS_LIBRARY_WHY_BYTES, "%.512s is cuDNN %zu.%zu.%zu: 9.6 or a later 9 but 9.10.0 and 9.10.1 is needed",
+           ms_library_path(&ms_cudnn_library), version / 10000, version / 100 % 100, version % 100);
   return 0;
 }
 

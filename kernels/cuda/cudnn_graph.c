@@ -104,10 +104,12 @@ static descriptor rows(ms_dnn_graph *g, const ms_dnn_attention *a, int64_t id) {
   return tensor(g, id, MS_DNN_F32, &s, 0);
 }
 
-static descriptor number(ms_dnn_graph *g, int64_t id) {
+static descriptor number_of(ms_dnn_graph *g, int64_t id, int dtype) {
   const shape s = packed(1, 1, 1, 1);
-  return tensor(g, id, MS_DNN_F32, &s, 1);
+  return tensor(g, id, dtype, &s, 1);
 }
+
+static descriptor number(ms_dnn_graph *g, int64_t id) { return number_of(g, id, MS_DNN_F32); }
 
 /* ---- operations ---- */
 
@@ -178,14 +180,23 @@ static descriptor turn(ms_dnn_graph *g, descriptor x, descriptor y) {
 
 /* ---- attention ---- */
 
+/* i32 positions that are moved on by s - t: the last query is the last key's. */
+static descriptor moved(ms_dnn_graph *g, const ms_dnn_attention *a, descriptor query) {
+  if (a->t == a->s) return query;
+  const descriptor behind = pointwise(g, MS_DNN_ADD, MS_DNN_I32, 0, query, number_of(g, MS_DNN_KEYS, MS_DNN_I32), NULL,
+                                      scores(g, a, MS_DNN_I32));
+  return pointwise(g, MS_DNN_SUB, MS_DNN_I32, 0, behind, number_of(g, MS_DNN_QUERIES, MS_DNN_I32), NULL,
+                   scores(g, a, MS_DNN_I32));
+}
+
 /* Scores where the query is not before the key, and `hidden` elsewhere. */
 static descriptor masked(ms_dnn_graph *g, const ms_dnn_attention *a, descriptor x) {
   if (!a->causal) return x;
   const descriptor hidden = number(g, MS_DNN_HIDDEN);
   const descriptor query = pointwise(g, MS_DNN_INDEX, MS_DNN_I32, 2, x, NULL, NULL, scores(g, a, MS_DNN_I32));
   const descriptor key = pointwise(g, MS_DNN_INDEX, MS_DNN_I32, 3, x, NULL, NULL, scores(g, a, MS_DNN_I32));
-  const descriptor visible =
-      pointwise(g, MS_DNN_GREATER_EQUAL, MS_DNN_BOOLEAN, 0, query, key, NULL, scores(g, a, MS_DNN_BOOLEAN));
+  const descriptor visible = pointwise(g, MS_DNN_GREATER_EQUAL, MS_DNN_BOOLEAN, 0, moved(g, a, query), key, NULL,
+                                       scores(g, a, MS_DNN_BOOLEAN));
   return pointwise(g, MS_DNN_SELECT, MS_DNN_F32, 0, x, hidden, visible, scores(g, a, MS_DNN_F32));
 }
 

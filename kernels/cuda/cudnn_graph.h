@@ -2,7 +2,7 @@
 **
 ** The library knows the whole graph and has kernels for it: what is between its ends is never stored. It knows graphs in one form
 ** alone, that of NVIDIA's own frontend, which is followed operation by operation (14 forward, 22 backward, 24 with grouped
-** queries).
+** queries; two more where causal queries are fewer than keys).
 */
 #ifndef MS_KERNELS_CUDA_CUDNN_GRAPH_H
 #define MS_KERNELS_CUDA_CUDNN_GRAPH_H
@@ -10,13 +10,13 @@
 #include "kernels/cuda/cudnn.h"
 
 /* q, o, do, dq [batch,t,heads,d]; k, v, dk, dv [batch,s,groups,d], bf16; lse, delta f32 [batch,heads,t]; sums f32
-** [batch,heads,t,d]. Causal: t = s. */
+** [batch,heads,t,d]. Causal: query i sees keys 0 to i + s - t, and t <= s. */
 typedef struct ms_dnn_attention {
   int64_t batch, t, s, heads, groups, d;
   int causal, backward;
 } ms_dnn_attention;
 
-/* What a plan is given, by these numbers: tensors on the device, then f32 numbers on the host. Forward: q, k, v, o, lse. */
+/* What a plan is given, by these numbers: tensors on the device, then numbers on the host, f32 but for the lengths. Forward: q, k, v, o, lse. */
 enum {
   MS_DNN_Q = 1,
   MS_DNN_K,
@@ -32,6 +32,8 @@ enum {
   MS_DNN_SCALE,
   MS_DNN_HIDDEN, /* what a score becomes that the mask hides: causal alone */
   MS_DNN_ONE,    /* 1: backward alone */
+  MS_DNN_KEYS,   /* s and t, i32: causal with t < s alone */
+  MS_DNN_QUERIES,
   MS_DNN_IDS
 };
 

@@ -42,7 +42,9 @@ int64_t borders_bytes(const ms_kernel_call *call) {
 
 int is_backward(const ms_kernel_call *call) { return call->op == MS_OP_document_attention_backward; }
 
-int prepare(ms_kernel_call *call) { return ms_cuda_attention_prepare(call, is_backward(call), borders_bytes(call)); }
+int prepare(ms_kernel_call *call) {
+  return ms_cuda_attention_prepare(call, is_backward(call), borders_bytes(call), "documents");
+}
 
 int run(const ms_kernel_call *call) {
   ms_cuda_attention a = ms_cuda_attention_of(call);
@@ -59,4 +61,5 @@ int run(const ms_kernel_call *call) {
 
 } // namespace
 
-extern const ms_kernel ms_cuda_document_attention = {prepare, run, ms_cuda_attention_release, 0};
+extern const ms_kernel ms_cuda_document_attention = {prepare, run,     ms_cuda_attention_release,
+                                                     0,       nullptr, ms_cuda_attention_computed};

@@ -21,6 +21,7 @@ namespace {
 struct prepared_product {
   ms_product product;
   int plain;
+  const char *because;          /* it is plain: a static text */
   ms_matmul_cublaslt *cublaslt; /* NULL until it is bound, and where it is plain */
 };
 
@@ -33,6 +34,7 @@ int prepare(ms_kernel_call *call) {
   if (!prepared) return MS_ENOMEM;
   prepared->product = product;
   prepared->plain = plain;
+  prepared->because = plain ? "no elements, or MOONSHARD_CUDA_MATMUL=plain" : nullptr;
   call->workspace_bytes = plain ? 0 : ms_matmul_cublaslt_workspace(&product);
   call->prepared = prepared;
   return MS_OK;
@@ -48,6 +50,7 @@ int find_library(prepared_product *prepared) {
   if (demanded) return MS_FAIL(MS_EUNSUPPORTED, "MOONSHARD_CUDA_MATMUL=cublaslt: %s", why);
   ms_note("%s; own kernels compute them, without tensor cores", why);
   prepared->plain = 1;
+  prepared->because = "no cuBLASLt";
   return MS_OK;
 }
 
@@ -70,6 +73,11 @@ void release(void *data) {
   free(prepared);
 }
 
+ms_computed computed(const ms_kernel_call *call) {
+  const prepared_product *prepared = static_cast<const prepared_product *>(call->prepared);
+  return {prepared->plain ? "own kernels" : "cuBLASLt", prepared->because};
+}
+
 } // namespace
 
-extern const ms_kernel ms_cuda_matmul = {prepare, run, release, 0, bind};
+extern const ms_kernel ms_cuda_matmul = {prepare, run, release, 0, bind, computed};

@@ -84,6 +84,8 @@ static void complete(const ms_exec *exec, int phase, ms_trace_event *event) {
     event->label = instr->label;
     event->flops = ms_op_flops(&c);
     event->bytes = ms_op_bytes(&c);
+    const ms_kernel *kernel = ms_device_kernel(exec->plan->config.device, call->op);
+    if (kernel->computed) event->computed = kernel->computed(call);
   } else if (event->kind == MS_TRACE_COLLECTIVE) {
     event->op = instr->coll->kind;
     event->label = instr->coll->label_number;

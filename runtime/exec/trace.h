@@ -17,7 +17,8 @@ typedef struct ms_trace_event {
   int event, run;             /* RECORD, WAIT: the plan's event, and which run of a phase it was */
   const ms_exec_instr *instr; /* while the run is under way */
   double flops, bytes;
-  uint64_t sequence; /* COLLECTIVE */
+  ms_computed computed; /* KERNEL; by NULL: nobody else could */
+  uint64_t sequence;    /* COLLECTIVE */
 } ms_trace_event;
 
 /* A list that one thread appends to, with room made before the thread runs. */

@@ -102,6 +102,8 @@ static void write_kernel(writer *w, int lane, const ms_trace_event *event) {
   open_slice(w, lane, event->begin, event->end);
   ms_text_append(&w->text, ",\"cat\":\"kernel,%s\",\"name\":\"%s\"", pass, ms_op_row_of(event->op)->name);
   write_where(w, event, "module");
+  if (event->computed.by) ms_text_append(&w->text, ",\"by\":\"%s\"", event->computed.by);
+  if (event->computed.because) ms_text_append(&w->text, ",\"because\":\"%s\"", event->computed.because);
   ms_text_append(&w->text, ",\"flops\":%.0f", event->flops);
   if (seconds > 0)
     ms_text_append(&w->text, ",\"gflop_per_s\":%.4g,\"gb_per_s\":%.4g", 1e-9 * event->flops / seconds,

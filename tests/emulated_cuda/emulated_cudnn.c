@@ -333,11 +333,11 @@ static char letter_of(const descriptor *operation) {
   }
 }
 
-/* Forward and backward, causal or not, grouped or not. */
+/* Forward and backward, causal (with as many queries as keys, or fewer) or not, grouped or not. */
 static int is_attention(const descriptor *graph) {
-  static const char *const known[] = {"M*23>?x-e+la/M",           "M*x-e+la/M",
-                                      "*+*M*-23>?eTMM-**TMTM=",   "*+*M*-eTMM-**TMTM=",
-                                      "*+*M*-23>?eTM+M-**TM+TM=", "*+*M*-eTM+M-**TM+TM="};
+  static const char *const known[] = {"M*23>?x-e+la/M",           "M*23a->?x-e+la/M",           "M*x-e+la/M",
+                                      "*+*M*-23>?eTMM-**TMTM=",   "*+*M*-23a->?eTMM-**TMTM=",   "*+*M*-eTMM-**TMTM=",
+                                      "*+*M*-23>?eTM+M-**TM+TM=", "*+*M*-23a->?eTM+M-**TM+TM=", "*+*M*-eTM+M-**TM+TM="};
   int count;
   descriptor *const *operation = operations_of(graph, &count);
   char letters[VALUES + 1] = "";

@@ -224,7 +224,8 @@ static int add_value(task *t, const descriptor *tensor, const descriptor *pack) 
     return pointer ? refuse(BAD_PARAM, "tensor %lld is virtual", (long long)id) : 0;
   if (!pointer) return refuse(BAD_PARAM, "the pack lacks tensor %lld", (long long)id);
   if (flag_of(tensor, MS_DNN_TENSOR_BY_VALUE)) {
-    memcpy(&new->number, pointer, sizeof new->number);
+    const int whole = int_of(tensor, MS_DNN_TENSOR_DATA_TYPE) == MS_DNN_I32;
+    new->number = whole ? (float)*(const int32_t *)pointer : *(const float *)pointer;
     return MS_DNN_SUCCESS;
   }
   new->data = pointer;

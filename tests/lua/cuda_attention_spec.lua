@@ -10,8 +10,8 @@ local runs = require("lua.emulated_runs").of("tests/lua/recipes/attention.lua")
 
 runs:case("cpu", {})
 runs:case("cpu documents", { "documents=true" })
-runs:case("auto", { "device=cuda" }, "MOONSHARD_ATTENTION=auto")
-runs:case("documents", { "device=cuda", "documents=true" }, "MOONSHARD_ATTENTION=auto")
+runs:traced("auto", { "device=cuda" }, "MOONSHARD_ATTENTION=auto")
+runs:traced("documents", { "device=cuda", "documents=true" }, "MOONSHARD_ATTENTION=auto")
 if not THIN then
   runs:case("flash", { "device=cuda" }, "MOONSHARD_ATTENTION=flash")
   runs:case("cpu f32", { "dtype=f32" })
@@ -42,6 +42,20 @@ describe("attention on the device cuda", function()
   it("T1 trains as on the CPU within documents", function()
     assert.not_same(runs:result("cpu"), runs:result("cpu documents"))
     runs:assert_as("cpu documents", "documents")
+  end)
+
+  it("T3 the trace says who computes attention, and why not cuDNN", function()
+    local function computed(name, op)
+      for _, event in ipairs(runs:events(name)) do
+        if event.name == op then return event.args.by, event.args.because end
+      end
+      error(name .. " has no " .. op)
+    end
+    for _, op in ipairs({ "attention", "attention_backward" }) do
+      assert.same({ "cuDNN" }, { computed("auto", op) })
+      assert.same({ "own kernels", "documents" }, { computed("documents", "document_" .. op) })
+    end
+    assert.same({ "cuBLASLt" }, { computed("auto", "matmul") })
   end)
 
   it("T3 without cuDNN own kernels give it, and the first rank says so once", function()

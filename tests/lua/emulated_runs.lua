@@ -33,6 +33,19 @@ function emulated_runs:plan(name, words)
   self.runs[name].environment = program.emulated_cuda("MOONSHARD_EMULATE_DEVICES=0")
 end
 
+---The same run with a trace, whose events `events` gives.
+function emulated_runs:traced(name, words, environment)
+  self:case(name, words, environment)
+  local path = os.tmpname()
+  self.outs[name .. " trace"] = path
+  for _, word in ipairs({ "--trace", path }) do table.insert(self.runs[name], word) end
+end
+
+function emulated_runs:events(name)
+  self:told(name)
+  return self:read(name .. " trace").traceEvents
+end
+
 ---How the run ended: status, out and err.
 function emulated_runs:ended(name)
   self.all = self.all or program.run_all(self.runs)
@@ -49,6 +62,10 @@ end
 ---What the run wrote.
 function emulated_runs:result(name)
   self:told(name)
+  return self:read(name)
+end
+
+function emulated_runs:read(name)
   local file = assert(io.open(self.outs[name]))
   local text = file:read("*a")
   file:close()
