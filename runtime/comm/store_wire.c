@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "comm/store_resolve.h"
 
 /* Ctrl-C is looked for this often. */
 static const double LONGEST_POLL = 0.1;
@@ -74,12 +75,8 @@ static int listen_locally(const ms_store_place *place, int *fd) {
   return listen_at(*fd, (const struct sockaddr *)&address, bytes, place);
 }
 
-static int is_numeric(const char *host) {
-  struct in6_addr address;
-  return inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
-}
-
-static int resolve(const ms_store_place *place, int flags, struct addrinfo **found, const char **why) {
+/* Of an address, of localhost, or of all that this host has: no name server is asked. */
+static int find_own(const ms_store_place *place, int flags, struct addrinfo **found, const char **why) {
   char port[8];
   struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
   snprintf(port, sizeof port, "%d", place->port);
@@ -93,8 +90,8 @@ static int resolve(const ms_store_place *place, int flags, struct addrinfo **fou
 static int listen_tcp(const ms_store_place *place, int *fd) {
   struct addrinfo *found = NULL;
   const char *why;
-  int flags = is_numeric(place->host) ? AI_NUMERICHOST : strcmp(place->host, "localhost") ? AI_PASSIVE : 0, no = 0;
-  if (resolve(place, flags, &found, &why)) return MS_FAIL(MS_EIO, "rendezvous at %s: %s", place->text, why);
+  int flags = ms_is_address(place->host) ? AI_NUMERICHOST : strcmp(place->host, "localhost") ? AI_PASSIVE : 0, no = 0;
+  if (find_own(place, flags, &found, &why)) return MS_FAIL(MS_EIO, "rendezvous at %s: %s", place->text, why);
   struct addrinfo *chosen = found;
   /* The IPv6 wildcard takes IPv4 too. */
   for (struct addrinfo *one = found; flags & AI_PASSIVE && one; one = one->ai_next)
@@ -201,12 +198,9 @@ int ms_wire_connect(const ms_store_place *place, double deadline, int *fd, char 
     snprintf(why, bytes, "%s", error == ECONNREFUSED ? "nobody is there yet" : strerror(error));
     return MS_OK;
   }
-  struct addrinfo *found = NULL;
-  const char *text;
-  if (resolve(place, 0, &found, &text)) {
-    snprintf(why, bytes, "%s: %s", place->host, text);
-    return MS_OK;
-  }
+  struct addrinfo *found;
+  MS_TRY(ms_resolve(place->host, place->port, deadline, &found, why, bytes));
+  if (!found) return MS_OK;
   for (struct addrinfo *one = found; one && *fd < 0 && !rc; one = one->ai_next)
     rc = connect_to(one->ai_family, one->ai_addr, one->ai_addrlen, deadline, fd, &error);
   freeaddrinfo(found);
