@@ -36,9 +36,10 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
   moonshard trace FILE [--top ROWS] [--json]             check a trace and sum it up by op, unit and rank
   moonshard repl [-n RANKS] [--device D] [--timeout S] [RECIPE.lua] [key=value ...]
                          a prompt whose lines run on every rank; a recipe is run first
-  moonshard inspect FILE|DIR [--json] [--no-checksums]
+  moonshard inspect FILE|DIR [--json] [--no-checksums] [--end ID]
                          tensors of a safetensors file, or of a folder with an index: shapes, sizes, checksums; or a
-                         checkpoint: its step, mesh, parameters and files, all compared with their checksums
+                         checkpoint: its step, mesh, parameters and files, all compared with their checksums; or a
+                         token file (with ends of documents), a text, a tokenizer.json: how many tokens, the largest
   moonshard export CHECKPOINT OUT [--huggingface] [--ema] [--no-checksums]
                          the parameters of a checkpoint, or the averages of its weights (--ema), in full, as
                          OUT/model.safetensors; or OUT as a folder that Hugging Face's library loads

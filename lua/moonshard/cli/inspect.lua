@@ -1,7 +1,10 @@
--- moonshard inspect: what is in a safetensors file, in a folder with an index, or in a checkpoint.
+-- moonshard inspect: what is in a safetensors file, in a folder with an index, in a checkpoint, or in what a training
+-- reads: token files, text, tokenizers.
 
 local checkpoint = require("moonshard.checkpoint")
 local command_line = require("moonshard.cli.command_line")
+local inspect_data = require("moonshard.cli.inspect_data")
+local inspect_kind = require("moonshard.cli.inspect_kind")
 local json = require("moonshard.json")
 local progress = require("moonshard.progress")
 local safetensors = require("moonshard.safetensors")
@@ -12,6 +15,7 @@ local inspect = {}
 local OPTIONS = {
   ["--json"] = { name = "json", value = "flag" },
   ["--no-checksums"] = { name = "no_checksums", value = "flag" },
+  ["--end"] = { name = "finish", value = "index" },
 }
 
 -- Names come from strangers: what would move the cursor or colour the terminal is shown as an escape.
@@ -144,6 +148,17 @@ local function print_checkpoint(path, line)
   print_table(rows, {})
 end
 
+local function print_data(path, kind, bits, line)
+  local found = inspect_data[kind](path, { all = not line.no_checksums, finish = line.finish }, bits)
+  if line.json then
+    print(json.encode(found))
+    return
+  end
+  local head, rows = inspect_data.rows(found)
+  io.write(printable(path), ": ", head, "\n")
+  print_table(rows, {})
+end
+
 ---@param arguments string[] without "inspect"
 ---@return integer exit status
 function inspect.main(arguments)
@@ -154,6 +169,14 @@ function inspect.main(arguments)
   end
   if checkpoint.is_one(line.recipe) then
     print_checkpoint(line.recipe, line)
+    return status.OK
+  end
+  local kind, bits = inspect_kind.of(line.recipe)
+  if line.finish and kind ~= "tokens" then
+    status.refuse("MS_EINVAL", "moonshard inspect --end is for token files: %s is none", line.recipe)
+  end
+  if kind ~= "safetensors" then
+    print_data(line.recipe, kind, bits, line)
     return status.OK
   end
   local found = inspect.read(line.recipe, not line.no_checksums)

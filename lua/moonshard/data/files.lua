@@ -43,6 +43,13 @@ end
 ---@return boolean
 function files.exists(path) return look_at(path) ~= nil end
 
+---@param path string
+---@return number? bytes of a regular file; nil for anything else
+function files.bytes(path)
+  local kind, bytes = look_at(path)
+  return kind == REGULAR and bytes or nil
+end
+
 local function real_path(path)
   local resolved = C.realpath(path, nil)
   if resolved == nil then return nil end

@@ -1,0 +1,82 @@
+-- What a file is that `moonshard inspect` is given: by its first bytes, since names promise what they like.
+
+local errors = require("moonshard.error")
+local files = require("moonshard.data.files")
+
+local inspect_kind = {}
+
+-- Enough for a header, and to tell text.
+local HEAD_BYTES = 65536
+-- Of llm.c: its magic, in the first four bytes.
+local WIDTHS = { [20240520] = 16, [20240801] = 32 }
+-- What is told of files that are not read here.
+local SIGNATURES = {
+  { "PK\3\4", "a zip archive (torch.save makes such files)" }, { "\128\2", "a pickle" }, { "\31\139", "gzip" },
+  { "GGUF", "a GGUF model" }, { "\147NUMPY", "a NumPy array" }, { "PAR1", "a Parquet table" },
+  { "\127ELF", "an executable or a library" },
+}
+local READ = "moonshard inspect reads safetensors files and folders of them, checkpoints, token files of llm.c (magic "
+  .. "20240520 or 20240801), tokenizer.json and UTF-8 text"
+
+local function integer(head, at)
+  local a, b, c, d = head:byte(at, at + 3)
+  return d and a + 2 ^ 8 * b + 2 ^ 16 * c + 2 ^ 24 * d
+end
+
+-- The length of the header in the first 8 bytes, where a JSON object follows them.
+local function is_safetensors(head) return #head > 8 and head:sub(9, 9) == "{" and head:byte(8) == 0 end
+
+-- UTF-8 without zero bytes and control characters; the last character may be cut.
+local function is_text(head)
+  if head:find("[%z\1-\6\14-\26\28-\31]") then return false end
+  local at = 1
+  while at <= #head do
+    local byte = head:byte(at)
+    local more = byte < 0x80 and 0 or byte >= 0xc2 and byte < 0xe0 and 1 or byte >= 0xe0 and byte < 0xf0 and 2
+      or byte >= 0xf0 and byte < 0xf5 and 3
+    if not more then return false end
+    local tail = head:sub(at + 1, at + more)
+    if tail:find("[^\128-\191]") or (#tail < more and at + more <= #head) then return false end
+    at = at + 1 + more
+  end
+  return true
+end
+
+-- The first bytes of a regular file; nil where there is none, or it cannot be opened.
+local function read_head(path)
+  local file = files.bytes(path) and io.open(path, "rb")
+  if not file then return nil end
+  local head = file:read(HEAD_BYTES) or ""
+  file:close()
+  return head
+end
+
+local function raise(path, what) errors.invalid("%s: it is %s: %s", path, what, READ) end
+
+---What to read a path as. What has a name of safetensors is one, or its reader tells what is wrong with it.
+---@param path string
+---@return "safetensors"|"tokens"|"tokenizer"|"text"
+---@return integer? bits of a token
+function inspect_kind.of(path)
+  local head = read_head(path)
+  if not head or path:find("%.safetensors$") or path:find("%.safetensors%.index%.json$") then return "safetensors" end
+  if head == "" then raise(path, "empty") end
+  local width = WIDTHS[integer(head, 1) or 0]
+  if width then return "tokens", width end
+  if is_safetensors(head) then return "safetensors" end
+  for _, signature in ipairs(SIGNATURES) do
+    if head:sub(1, #signature[1]) == signature[1] then raise(path, signature[2]) end
+  end
+  if not is_text(head) then
+    raise(path, ("binary, of no kind that is known (it begins with the bytes %s)"):format(
+      (head:sub(1, 4):gsub(".", function(char) return ("%02x "):format(char:byte()) end):gsub(" $", ""))))
+  end
+  local name = path:match("[^/]*$")
+  if name:find("%.json$") and head:find("^%s*{") then
+    if name:find("tokenizer%.json$") or head:find('"added_tokens"', 1, true) then return "tokenizer" end
+    raise(path, "JSON, and no tokenizer.json")
+  end
+  return "text"
+end
+
+return inspect_kind

@@ -1,0 +1,104 @@
+-- moonshard inspect of what a training reads beside models: token files, text, tokenizers; and of files that are
+-- nothing of the kind.
+
+local ffi = require("ffi")
+local json = require("moonshard.json")
+local program = require("lua.program")
+
+local folder
+
+local function write(name, ...)
+  local path = folder .. "/" .. name
+  local file = assert(io.open(path, "wb"))
+  file:write(...)
+  file:close()
+  return path
+end
+
+local function numbers(ctype, list)
+  local values = ffi.new(ctype .. "[?]", #list, list)
+  return ffi.string(values, ffi.sizeof(values))
+end
+
+local function tokens_of(name, magic, version, ctype, list)
+  return write(name, numbers("int32_t", { magic, version, #list }), ("\0"):rep(1012), numbers(ctype, list))
+end
+
+local function inspect(...)
+  local ended = program.run({ "inspect", ... })
+  assert.equal(0, ended.status, ended.err)
+  return ended.out
+end
+
+local function refused(...)
+  local ended = program.run({ "inspect", ... })
+  assert.equal(2, ended.status, ended.err)
+  assert.equal(1, select(2, ended.err:gsub("\n", "")))
+  return ended.err
+end
+
+describe("moonshard inspect", function()
+  setup(function()
+    folder = os.tmpname()
+    os.remove(folder)
+    assert.equal(0, os.execute("mkdir " .. folder))
+  end)
+  teardown(function() os.execute("rm -rf " .. folder) end)
+
+  it("K7 tells dtype, tokens, the largest and document ends of token files", function()
+    local gpt2 = tokens_of("gpt2.bin", 20240520, 1, "uint16_t", { 7, 50255, 50256, 1, 50256 })
+    assert.equal(gpt2 .. [[
+: token file: 5 tokens, u16, 1.0 KiB
+  largest id     50256
+  document ends  2 tokens 50256 (GPT-2's <|endoftext|>)
+]], inspect(gpt2))
+    local llama = tokens_of("llama.bin", 20240801, 7, "uint32_t", { 128001, 70000, 3 })
+    assert.equal(llama .. [[
+: token file: 3 tokens, u32, 1.0 KiB
+  largest id     128001
+  document ends  1 token 128001 (Llama 3's <|end_of_text|>); the file does not end with one
+]], inspect(llama))
+    assert.equal(gpt2 .. ": token file: 5 tokens, u16, 1.0 KiB\n", inspect(gpt2, "--no-checksums"))
+    local none = inspect(gpt2, "--end", "9")
+    assert.truthy(none:find("document ends  no token 9 (--end); --end ID counts another", 1, true), none)
+    local found = json.decode(inspect(llama, "--json", "--end", "3"))
+    assert.same({ 3, "u32", 128001, 3, 1, false }, { found.tokens, found.dtype, found.largest, found.end_token,
+      found.ends, found.open_end })
+    local cut = write("cut.bin", numbers("int32_t", { 20240520, 1, 9 }), ("\0"):rep(1012), "ab")
+    assert.truthy(refused(cut):find(cut .. ": ", 1, true))
+    assert.truthy(refused(write("later.bin", numbers("int32_t", { 20240801, 8, 0 }), ("\0"):rep(1012)))
+      :find("version: it is 8; with magic 20240801 it must be 7", 1, true))
+  end)
+
+  it("K7 tells the bytes of a text, and the ids of a tokenizer", function()
+    local text = write("a.txt", "Grüße,\nWelt")
+    assert.equal(text .. ": text: 13 tokens, u8, 13 B\n  largest id  195\n  lines       2\n", inspect(text))
+    -- A character that the end of what is looked at cuts in two.
+    assert.truthy(inspect(write("long.txt", ("x"):rep(65535), "ü")):find("65537 tokens, u8", 1, true))
+    local tokenizer = "tests/fixtures/tokenizer/good/gpt2.json"
+    assert.equal(tokenizer .. ": tokenizer: byte-level BPE, ids below 900\n  largest id     899\n  <|endoftext|>  0\n",
+      inspect(tokenizer))
+  end)
+
+  it("K5 says what a file is that it does not read, and which it reads", function()
+    for content, what in pairs({
+      ["PK\3\4....."] = "it is a zip archive (torch.save makes such files)",
+      ["\31\139\8\0\0\0\0\0\0\0"] = "it is gzip",
+      ["GGUF\3\0\0\0\0\0\0\0"] = "it is a GGUF model",
+      ["\1\2\3\4\255"] = "it is binary, of no kind that is known (it begins with the bytes 01 02 03 04)",
+      ["abc\255def"] = "it is binary",
+      [""] = "it is empty",
+    }) do
+      local got = refused(write("strange", content))
+      assert.truthy(got:find("/strange: " .. what, 1, true), got)
+      assert.truthy(got:find(": moonshard inspect reads safetensors files and folders of them, checkpoints, token "
+        .. "files of llm.c (magic 20240520 or 20240801), tokenizer.json and UTF-8 text\n", 1, true), got)
+    end
+    local config = refused(write("config.json", '{"model_type":"gpt2"}'))
+    assert.truthy(config:find("it is JSON, and no tokenizer.json", 1, true), config)
+    local text = write("b.txt", "text")
+    assert.equal("moonshard: moonshard inspect --end is for token files: " .. text .. " is none\n",
+      refused(text, "--end", "1"))
+    assert.truthy(refused(folder):find(folder, 1, true))
+  end)
+end)
