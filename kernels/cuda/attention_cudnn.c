@@ -86,7 +86,7 @@ int ms_attention_cudnn_new(const ms_dnn_attention *attention, float scale, ms_at
                            char why[MS_LIBRARY_WHY_BYTES]) {
   int found = 0;
   *out = NULL;
-  const ms_cudnn *dnn = ms_cudnn_load(why);
+  const ms_cudnn *dnn = ms_handles_load(&ms_cudnn_handles, why);
   if (!dnn || !is_right(dnn, attention, why)) return MS_OK;
   ms_attention_cudnn *made = ms_calloc(1, sizeof *made);
   if (!made) return MS_ENOMEM;

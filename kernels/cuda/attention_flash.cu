@@ -1,5 +1,6 @@
 /* attention_flash.cu - softmax(q k' scale) v: flash.h tells how a block walks. A running maximum and sum a row (Milakov & Gimelshein
-** 2018); probabilities are rounded as their product with v wants them, and their sum is of those not rounded.
+** 2018); probabilities are rounded as their product with v wants them, and their sum is of those not rounded. Bytes: q, o and lse once;
+** k and v once for each block of queries that sees them and each head of their group, most of it from L2.
 */
 #include "kernels/cuda/flash.h"
 

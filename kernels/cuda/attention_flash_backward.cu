@@ -3,7 +3,8 @@
 ** Scores are made again and their powers taken against the saved log-sums: p = e^(s - lse), ds = p (do v' - delta), then
 ** dv = p' do, dk = ds' q scale, dq = ds k scale. Blocks of keys make their scores transposed, so that p' and ds' are left
 ** operands as they are; they add up all heads of a group, in order. Of heads beyond 128, whose dk and dv together want more
-** registers than a thread has, two passes make one each.
+** registers than a thread has, two passes make one each. Bytes: of the own side, tensors and gradients once; of the other, two tensors
+** for each block that meets them, most of it from L2.
 */
 #include "kernels/cuda/flash.h"
 

@@ -39,28 +39,16 @@ static int suits(char why[MS_LIBRARY_WHY_BYTES]) {
   return 0;
 }
 
-static int create(void **handle) {
-  ms_lt_handle made;
-  MS_TRY(MS_CUBLASLT(&table, create, &made));
-  *handle = made;
-  return MS_OK;
+static int check(const void *of, int status, const char *symbol) {
+  const ms_cublaslt *lt = of;
+  if (status == MS_LT_SUCCESS) return MS_OK;
+  return MS_FAIL(status == MS_LT_ALLOC_FAILED ? MS_ENOMEM : MS_EDEVICE, "%s: %s", symbol, lt->get_status_name(status));
 }
-
-static void destroy(void *handle) { (void)table.destroy(handle); }
 
 ms_handles ms_cublaslt_handles = {.library = &ms_cublaslt_library,
                                   .table = &table,
                                   .suits = suits,
-                                  .create = create,
-                                  .destroy = destroy,
+                                  .create = offsetof(ms_cublaslt, create),
+                                  .destroy = offsetof(ms_cublaslt, destroy),
+                                  .check = check,
                                   .lock = PTHREAD_MUTEX_INITIALIZER};
-
-const ms_cublaslt *ms_cublaslt_load(char why[MS_LIBRARY_WHY_BYTES]) {
-  return ms_handles_load(&ms_cublaslt_handles, why) ? &table : NULL;
-}
-
-int ms_cublaslt_check(int status, const char *symbol) {
-  if (status == MS_LT_SUCCESS) return MS_OK;
-  return MS_FAIL(status == MS_LT_ALLOC_FAILED ? MS_ENOMEM : MS_EDEVICE, "%s: %s", symbol,
-                 table.get_status_name(status));
-}

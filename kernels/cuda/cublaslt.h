@@ -91,14 +91,8 @@ typedef struct ms_cublaslt {
 #define MS_CUBLASLT_NAMES "libcublasLt.so.13", "libcublasLt.so.12", "/usr/local/cuda/lib64/libcublasLt.so.13"
 extern const ms_library ms_cublaslt_library;
 
-/* Loads the library at the first call. NULL: there is none, or one that is too old or too new; `why` says which, and where it was
-** looked for. */
-const ms_cublaslt *ms_cublaslt_load(char why[MS_LIBRARY_WHY_BYTES]);
-extern ms_handles ms_cublaslt_handles; /* of ms_lt_handle */
+extern ms_handles ms_cublaslt_handles; /* of ms_lt_handle; its table is a ms_cublaslt */
 /* MS_OK, or an error: "cublasLtMatmul: CUBLAS_STATUS_NOT_SUPPORTED". */
-#define MS_CUBLASLT(lt, function, ...)           \
-  ms_cublaslt_check((lt)->function(__VA_ARGS__), \
-                    ms_library_symbol(&ms_cublaslt_library, offsetof(ms_cublaslt, function)))
-int ms_cublaslt_check(int status, const char *symbol);
+#define MS_CUBLASLT(lt, function, ...) MS_HANDLES_CALL(ms_cublaslt_handles, lt, ms_cublaslt, function, __VA_ARGS__)
 
 #endif

@@ -102,7 +102,7 @@ int ms_lt_candidates(const ms_lt_product *p, int most, ms_lt_result *result, int
   const int status =
       p->lt->algo_get_heuristic(p->handle, p->desc, p->b, p->a, p->d, p->d, preference, most, result, count);
   if (status == MS_LT_NOT_SUPPORTED) *count = 0;
-  else MS_GOTO(ms_cublaslt_check(status, "cublasLtMatmulAlgoGetHeuristic"));
+  else MS_GOTO(ms_cublaslt_handles.check(p->lt, status, "cublasLtMatmulAlgoGetHeuristic"));
   int kept = 0;
   for (int i = 0; i < *count; i++)
     if (result[i].state == MS_LT_SUCCESS) result[kept++] = result[i];

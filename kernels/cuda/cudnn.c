@@ -38,28 +38,22 @@ static int suits(char why[MS_LIBRARY_WHY_BYTES]) {
   return 0;
 }
 
-static int create(void **handle) { return MS_CUDNN(&table, create, handle); }
-
-static void destroy(void *handle) { (void)table.destroy(handle); }
-
-ms_handles ms_cudnn_handles = {.library = &ms_cudnn_library,
-                               .table = &table,
-                               .suits = suits,
-                               .create = create,
-                               .destroy = destroy,
-                               .lock = PTHREAD_MUTEX_INITIALIZER};
-
-const ms_cudnn *ms_cudnn_load(char why[MS_LIBRARY_WHY_BYTES]) {
-  return ms_handles_load(&ms_cudnn_handles, why) ? &table : NULL;
-}
-
-int ms_cudnn_check(const ms_cudnn *dnn, int status, const char *symbol) {
+static int check(const void *of, int status, const char *symbol) {
+  const ms_cudnn *dnn = of;
   char said[512] = "";
   if (status == MS_DNN_SUCCESS) return MS_OK;
   dnn->get_last_error(said, sizeof said);
   return MS_FAIL(status == MS_DNN_ALLOC_FAILED ? MS_ENOMEM : MS_EDEVICE, "%s: %s%s%s", symbol,
                  dnn->get_error_string(status), said[0] ? ": " : "", said);
 }
+
+ms_handles ms_cudnn_handles = {.library = &ms_cudnn_library,
+                               .table = &table,
+                               .suits = suits,
+                               .create = offsetof(ms_cudnn, create),
+                               .destroy = offsetof(ms_cudnn, destroy),
+                               .check = check,
+                               .lock = PTHREAD_MUTEX_INITIALIZER};
 
 int ms_cudnn_execute(ms_dnn_handle handle, void *stream, ms_dnn_descriptor plan, ms_dnn_descriptor pack) {
   pthread_mutex_lock(&ms_cudnn_handles.lock);

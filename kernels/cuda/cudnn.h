@@ -129,16 +129,10 @@ typedef struct ms_cudnn {
 #define MS_CUDNN_NAMES "libcudnn.so.9", "/usr/local/cuda/lib64/libcudnn.so.9"
 extern const ms_library ms_cudnn_library;
 
-/* Loads the library at the first call. NULL: there is none, or one that is too old or too new; `why` says which, and where it was
-** looked for. */
-const ms_cudnn *ms_cudnn_load(char why[MS_LIBRARY_WHY_BYTES]);
-extern ms_handles ms_cudnn_handles; /* of ms_dnn_handle */
+extern ms_handles ms_cudnn_handles; /* of ms_dnn_handle; its table is a ms_cudnn */
 /* Runs a plan on a stream: threads that share a handle wait for one another. */
 int ms_cudnn_execute(ms_dnn_handle handle, void *stream, ms_dnn_descriptor plan, ms_dnn_descriptor pack);
 /* MS_OK, or an error with what the library last said: "cudnnBackendFinalize: CUDNN_STATUS_BAD_PARAM: ...". */
-#define MS_CUDNN(dnn, function, ...)                  \
-  ms_cudnn_check((dnn), (dnn)->function(__VA_ARGS__), \
-                 ms_library_symbol(&ms_cudnn_library, offsetof(ms_cudnn, function)))
-int ms_cudnn_check(const ms_cudnn *dnn, int status, const char *symbol);
+#define MS_CUDNN(dnn, function, ...) MS_HANDLES_CALL(ms_cudnn_handles, dnn, ms_cudnn, function, __VA_ARGS__)
 
 #endif

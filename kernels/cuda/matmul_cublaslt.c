@@ -76,7 +76,7 @@ int ms_matmul_cublaslt_new(const ms_product *product, ms_matmul_cublaslt **out, 
   int tf32;
   *out = NULL;
   MS_TRY(ms_matmul_tf32(&tf32));
-  const ms_cublaslt *lt = ms_cublaslt_load(why);
+  const ms_cublaslt *lt = ms_handles_load(&ms_cublaslt_handles, why);
   if (!lt) return MS_OK;
   ms_matmul_cublaslt *matmul = ms_calloc(1, sizeof *matmul);
   if (!matmul) return MS_ENOMEM;

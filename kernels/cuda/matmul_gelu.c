@@ -70,7 +70,10 @@ static int prepare(ms_kernel_call *call) {
   prepared_gelu *prepared = ms_calloc(1, sizeof *prepared);
   if (!prepared) return MS_ENOMEM;
   int rc = ms_gelu_steps_prepare(call, ms_cuda_kernel, &prepared->steps);
-  if (!rc) rc = ms_product_of(&prepared->steps.call[0], &prepared->product);
+  if (!rc) {
+    rc = ms_product_of(&prepared->steps.call[0], &prepared->product);
+    if (rc) ms_gelu_steps_release(&prepared->steps);
+  }
   if (!rc && !suits(call, &prepared->product)) prepared->state = APART;
   if (rc) free(prepared);
   else call->prepared = prepared;
@@ -114,7 +117,7 @@ static int decide(prepared_gelu *prepared, const ms_kernel_call *call) {
   char why[MS_LIBRARY_WHY_BYTES];
   int apart, found = 0;
   MS_TRY(wants_apart(p, &apart));
-  const ms_cublaslt *lt = apart ? NULL : ms_cublaslt_load(why);
+  const ms_cublaslt *lt = apart ? NULL : ms_handles_load(&ms_cublaslt_handles, why);
   if (lt) MS_TRY(open_fused(prepared, lt, call, &found));
   if (lt && !found)
     ms_note("cuBLASLt has no algorithm with %s for [%" PRId64 ",%" PRId64 "] x [%" PRId64 ",%" PRId64

@@ -6,6 +6,7 @@
 **   work STREAM NAME [r|w ADDRESS BYTES]...   a kernel, a copy or a collective, with what it reads and writes where that is known
 **   record STREAM EVENT
 **   wait STREAM EVENT
+**   stream STREAM PRIORITY                    one that is made
 **
 ** Streams and events are numbers. What is captured is not logged; a graph that is launched is one piece of work.
 */
@@ -25,9 +26,10 @@ typedef struct emulated_range {
   size_t bytes;
 } emulated_range;
 
-/* Both do nothing unless a log is asked for. */
+/* All do nothing unless a log is asked for. */
 void emulated_log_work(cudaStream_t stream, const char *name, int ranges, const emulated_range *range);
 void emulated_log_event(const char *what, cudaStream_t stream, cudaEvent_t event);
+void emulated_log_stream(cudaStream_t stream, int priority);
 
 #ifdef __cplusplus
 }

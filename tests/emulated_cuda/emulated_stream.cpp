@@ -162,13 +162,14 @@ cudaError_t emulated_submit(cudaStream_t stream, void (*call)(void *), void *arg
 
 /* ---- streams ---------------------------------------------------------------------------------------------------------- */
 
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned int, int) {
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned int, int priority) {
   static std::atomic<unsigned> made;
   FAIL_ON_DEMAND("cudaStreamCreateWithPriority");
   *stream = new CUstream_st;
   (*stream)->queue->seed = ++made;
   if (threads()) (*stream)->thread = std::thread(serve, (*stream)->queue);
   emulated::streams_alive++;
+  emulated_log_stream(*stream, priority);
   std::lock_guard<std::mutex> guard(alive_lock);
   alive.insert(*stream);
   return finish(cudaSuccess);

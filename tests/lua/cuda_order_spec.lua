@@ -73,6 +73,24 @@ describe("what the device cuda is given", function()
     end)
   end)
 
+  it("T1 collectives go before what computes", function()
+    each_log(function(log, what)
+      local priority, urgent, other = {}, 0, 0
+      for _, entry in ipairs(log) do
+        if entry.what == "stream" then
+          priority[entry.stream] = entry.priority
+        elseif entry.what == "work" and COLLECTIVES[entry.name] then
+          assert.truthy(priority[entry.stream] < 0, what)
+          urgent = urgent + 1
+        elseif entry.what == "work" and entry.name:find("matmul", 1, true) then
+          assert.equal(0, priority[entry.stream], what)
+          other = other + 1
+        end
+      end
+      assert.truthy(urgent > 0 and other > 0, what)
+    end)
+  end)
+
   it("M4 accesses of the same bytes are ordered by events", function()
     each_log(function(log, what)
       local before, after = device_log.unordered(log)

@@ -10,16 +10,21 @@ local device_log = {}
 ---@field writes boolean
 
 ---@class DeviceEntry
----@field what "work"|"record"|"wait"
+---@field what "work"|"record"|"wait"|"stream"
 ---@field stream integer
 ---@field name string? of work
----@field event integer? of the others
+---@field event integer? of records and waits
+---@field priority integer? of streams
 ---@field access DeviceAccess[]? of work
 
 local function parse(line)
   local what, stream, name, ranges = line:match("^(%l+) (%d+) (%S+)(.*)$")
   assert(what, "not a line of a device's log: " .. line)
   local entry = { what = what, stream = tonumber(stream) }
+  if what == "stream" then
+    entry.priority = tonumber(name)
+    return entry
+  end
   if what ~= "work" then
     entry.event = tonumber(name)
     return entry
