@@ -295,7 +295,8 @@ static void failures_are_told_and_leave_nothing(void **state) {
   static const struct {
     const char *call;
     int last;
-  } calls[] = {{"cudnnCreate", 1},
+  } calls[] = {{"cudaGetDevice", 1},
+               {"cudnnCreate", 1},
                {"cudnnSetStream", 1},
                {"cudnnBackendCreateDescriptor", 70},
                {"cudnnBackendSetAttribute", 250},
@@ -316,6 +317,26 @@ static void failures_are_told_and_leave_nothing(void **state) {
     }
   emulate_failure("");
   free_case(&c);
+}
+
+/* Where a kernel is allowed the shared memory that it wants. */
+static void what_own_kernels_cannot_have_is_told(void **state) {
+  (void)state;
+  const attention_size a = {1, 9, 9, 2, 1, 8, 1};
+  setenv("MOONSHARD_ATTENTION", "flash", 1);
+  for (int backward = 0; backward < 2; backward++) {
+    attention_case c = case_of(&a, backward);
+    for (int n = 1; n <= 1 + backward; n++) {
+      char spec[64], *out[3];
+      snprintf(spec, sizeof spec, "cudaFuncSetAttribute:%d", n);
+      emulate_failure(spec);
+      assert_fails(run_alone(&c, 0, out), MS_EINTERNAL, "cuda: shared memory of ");
+      free_results(out);
+      if (emulated_left()) fail_msg("%s: %s", spec, emulated_left());
+    }
+    free_case(&c);
+  }
+  emulate_failure("");
 }
 
 /* The 37th thing that is finalized is the plan of the best configuration. */
@@ -344,6 +365,7 @@ int main(void) {
       TEST(a_plan_that_fails_is_passed_over),
       TEST(what_old_versions_get_wrong_is_not_asked_of_them),
       TEST(failures_are_told_and_leave_nothing),
+      TEST(what_own_kernels_cannot_have_is_told),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -74,6 +74,7 @@ static void L2_every_call_of_the_runtime_may_fail(void **state) {
                                           "cudaMemcpy",
                                           "cudaMemcpyAsync",
                                           "cudaDeviceSynchronize",
+                                          "cudaDeviceGetStreamPriorityRange",
                                           "cudaStreamCreateWithPriority",
                                           "cudaEventCreateWithFlags",
                                           "cudaEventRecord",

@@ -210,11 +210,13 @@ cudaError_t cudaSetDevice(int device) {
 }
 
 cudaError_t cudaGetDevice(int *device) {
+  FAIL_ON_DEMAND("cudaGetDevice", cudaErrorUnknown);
   *device = current_device;
   return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device) {
+  FAIL_ON_DEMAND("cudaGetDeviceProperties", cudaErrorUnknown);
   if (device < 0 || device >= devices()) return finish(cudaErrorInvalidDevice);
   *properties = cudaDeviceProp{};
   snprintf(properties->name, sizeof properties->name, "emulated");
@@ -251,6 +253,7 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
+  FAIL_ON_DEMAND("cudaDeviceGetStreamPriorityRange", cudaErrorUnknown);
   *least = 0;
   *greatest = -5;
   return cudaSuccess;
