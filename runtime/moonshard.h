@@ -470,7 +470,8 @@ typedef struct ms_peak {
   const char *op, *scope;           /* scope: the module, or the unit of a collective */
   double bytes[7], total_bytes;     /* in use there, by category */
   /* No places of buffers could need less: state, and of a rank's own memory, of what its group gathers, and of what smaller
-  ** groups do, each the most that is in use at one instruction. */
+  ** groups do, each the most that is in use at one instruction. Gradient chunks are there always; until they are written,
+  ** activations that are not larger than all of them may lie there, and count beyond them alone. */
   double least_bytes;
   int buffers; /* of gradient chunks and those that are not state: how many are in use there */
 } ms_peak;

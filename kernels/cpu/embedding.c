@@ -2,7 +2,8 @@
 **
 ** Backward sorts the positions by token (a counting sort keeps their order), then each row of the result is written
 ** once: zeros, or the sum of its tokens' gradients in token order, in f32 whatever the dtypes. So the result does
-** not depend on how rows are cut for threads, and the cut may follow the load.
+** not depend on how rows are cut for threads, and the cut may follow the load. Where there is another gradient of the table,
+** rows that have tokens are added to it, which mostly lies where the result does: then no other row is touched.
 */
 #include "kernels/cpu/block.h"
 
@@ -90,18 +91,40 @@ MS_INLINE void add_row(float *restrict sum, const void *dy, int bf16, int64_t fi
   }
 }
 
+/* y += x, as if x had been in y's dtype; both [n]. */
+MS_INLINE void add_to_row(void *y, int dtype, int64_t first, int64_t n, const float *x) {
+  if (dtype == MS_BF16) {
+    ms_bf16 *row = (ms_bf16 *)y + first;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) row[i] = ms_to_bf16(ms_from_bf16(row[i]) + ms_from_bf16(ms_to_bf16(x[i])));
+  } else {
+    float *row = (float *)y + first;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) row[i] += x[i];
+  }
+}
+
+static void copy_rows(const ms_kernel_call *call, int64_t begin, int64_t end) {
+  const int64_t row_bytes = call->out[0].dims[1] * ms_dtype_size(call->out[0].dtype);
+  memcpy((char *)call->out_data[0] + begin * row_bytes, (const char *)call->in_data[2] + begin * row_bytes,
+         (size_t)((end - begin) * row_bytes));
+}
+
 /* Rows [begin, end) of dw [rows, D] from dy [n, D] */
 MS_CLONES static void sum_rows(const ms_kernel_call *call, const sorted_tokens *sorted, int part, int64_t begin,
                                int64_t end) {
   const int64_t columns = call->out[0].dims[1];
-  const int out = call->out[0].dtype;
+  const int out = call->out[0].dtype, adds = call->inputs == 3;
   float *buffer = sorted->sums + part * sorted->stride;
+  if (adds && call->in_data[2] != call->out_data[0]) copy_rows(call, begin, end);
   for (int64_t r = begin; r < end; r++) {
-    float *sum = ms_block_out(call->out_data[0], out, r * columns, buffer);
+    if (adds && sorted->start[r] == sorted->start[r + 1]) continue;
+    float *sum = adds ? buffer : ms_block_out(call->out_data[0], out, r * columns, buffer);
     ms_block_fill(sum, 0.0f, columns);
     for (int64_t i = sorted->start[r]; i < sorted->start[r + 1]; i++)
       add_row(sum, call->in_data[1], call->in[1].dtype == MS_BF16, sorted->position[i] * columns, columns);
-    ms_block_done(call->out_data[0], out, r * columns, columns, buffer);
+    if (adds) add_to_row(call->out_data[0], out, r * columns, columns, buffer);
+    else ms_block_done(call->out_data[0], out, r * columns, columns, buffer);
   }
 }
 
@@ -130,4 +153,5 @@ static int run_backward(const ms_kernel_call *call) {
   return MS_OK;
 }
 
-const ms_kernel ms_cpu_embedding_backward = {.prepare = prepare_backward, .run = run_backward};
+const ms_kernel ms_cpu_embedding_backward = {
+    .prepare = prepare_backward, .run = run_backward, .in_place = MS_OVER(0, 2)};

@@ -1,5 +1,6 @@
 /* embedding_backward.cu - the gradient of an embedding's table: s bytes an element of dy, and twice the table's (it is
-** cleared, and rows that have tokens are written). No atomic additions: the same bits in every run.
+** cleared, and rows that have tokens are written). Where there is another gradient of the table, rows that have tokens are
+** added to it, and the others are left. No atomic additions: the same bits in every run.
 **
 ** Positions are sorted by token (sort.h). A block has 32 neighbours of that order and a strip of columns, and sums runs of
 ** equal tokens in f32, in token order. A run inside of its 32 is a row of the result. Runs that go on leave their parts in
@@ -16,6 +17,7 @@ constexpr int THREADS = 128, RUN = 32;
 struct gradient {
   ms_sorted sorted;
   int64_t n, rows, columns;
+  int adds; /* 1: to what is in dw */
   float *partial;
   /* Whether sorted position i and the one before it have one token. */
   __device__ __forceinline__ bool continues(int64_t i) const {
@@ -25,6 +27,19 @@ struct gradient {
     return partial + (block * 2 + which) * columns;
   }
 };
+
+/* A row's sum, which one thread has for each of its columns. */
+template <int V, class Y>
+__device__ __forceinline__ void put_row(const gradient &g, Y *dw, int64_t row, int64_t column, float (&sum)[V]) {
+  Y *at = dw + row * g.columns + column;
+  if (g.adds) {
+    float x[V];
+    ms_load<V>(at, x);
+#pragma unroll
+    for (int l = 0; l < V; l++) sum[l] = x[l] + ms_rounded<Y>(sum[l]);
+  }
+  ms_store<V>(at, sum);
+}
 
 template <int V, class T, class Y> __global__ void __launch_bounds__(THREADS) sum_runs(gradient g, const T *dy, Y *dw) {
   const int64_t column = (static_cast<int64_t>(blockIdx.y) * THREADS + threadIdx.x) * V;
@@ -43,7 +58,7 @@ template <int V, class T, class Y> __global__ void __launch_bounds__(THREADS) su
     const int64_t row = g.sorted.key[i];
     if (row < g.rows) {
       if (before || after) ms_store<V>(g.part(blockIdx.x, before ? 0 : 1) + column, sum);
-      else ms_store<V>(dw + row * g.columns + column, sum);
+      else put_row<V>(g, dw, row, column, sum);
     }
 #pragma unroll
     for (int l = 0; l < V; l++) sum[l] = 0.0f;
@@ -66,7 +81,7 @@ template <int V, class Y> __global__ void __launch_bounds__(THREADS) join_runs(g
 #pragma unroll
     for (int l = 0; l < V; l++) sum[l] += x[l];
   }
-  ms_store<V>(dw + static_cast<int64_t>(row) * g.columns + column, sum);
+  put_row<V>(g, dw, row, column, sum);
 }
 
 int64_t blocks_of(int64_t n) { return ms_cuda_ceil(n, RUN); }
@@ -95,11 +110,15 @@ template <class T, class Y> int sum_typed(const ms_kernel_call *call, const grad
 }
 
 int run(const ms_kernel_call *call) {
-  gradient g = {{nullptr, nullptr}, ms_numel(&call->in[0]), call->out[0].dims[0], call->out[0].dims[1], nullptr};
+  gradient g = {{nullptr, nullptr},   ms_numel(&call->in[0]), call->out[0].dims[0],
+                call->out[0].dims[1], call->inputs == 3,      nullptr};
+  const auto stream = static_cast<cudaStream_t>(call->stream);
   const size_t bytes = static_cast<size_t>(ms_numel(&call->out[0]) * ms_dtype_size(call->out[0].dtype));
   if (bytes == 0) return MS_OK;
-  MS_TRY(
-      ms_cuda_status(cudaMemsetAsync(call->out_data[0], 0, bytes, static_cast<cudaStream_t>(call->stream)), "clear"));
+  if (!g.adds) MS_TRY(ms_cuda_status(cudaMemsetAsync(call->out_data[0], 0, bytes, stream), "clear"));
+  else if (call->in_data[2] != call->out_data[0])
+    MS_TRY(ms_cuda_status(cudaMemcpyAsync(call->out_data[0], call->in_data[2], bytes, cudaMemcpyDeviceToDevice, stream),
+                          "copy"));
   if (g.n == 0) return MS_OK;
   MS_TRY(ms_sort_positions(static_cast<const int32_t *>(call->in_data[0]), g.n, g.rows, call->workspace, call->op,
                            call->fault, call->stream, &g.sorted));
@@ -109,4 +128,4 @@ int run(const ms_kernel_call *call) {
 
 } // namespace
 
-extern const ms_kernel ms_cuda_embedding_backward = {prepare, run, nullptr, 0};
+extern const ms_kernel ms_cuda_embedding_backward = {prepare, run, nullptr, MS_OVER(0, 2)};

@@ -51,6 +51,9 @@ double ms_op_bytes(const ms_cost_case *c) {
   for (int o = 0; o < c->outputs; o++) bytes += tensor_bytes(&c->out[o]);
   switch (c->op) {
     case MS_OP_embedding: return 2 * bytes + tensor_bytes(&c->in[1]); /* the rows that tokens name, not the table */
+    case MS_OP_embedding_backward: /* added where the other gradient lies: to the rows that tokens name */
+      if (c->inputs == 3) return tensor_bytes(&c->in[0]) + 3 * tensor_bytes(&c->in[1]);
+      break;
     case MS_OP_slice: return 2 * bytes;
     case MS_OP_adamw: /* what they update is read too */
     case MS_OP_sgd:

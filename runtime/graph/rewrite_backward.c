@@ -1,6 +1,6 @@
 /* rewrite_backward.c - fusions of the backward graph, after autodiff. A bias gradient is summed while the activation's gradient
-** is made; a residual gradient joins in the normalisation's kernel; and the gradient of slices that cut a tensor whole, a
-** sum of zero-padded pieces, is put together in one pass.
+** is made; a residual gradient joins in the normalisation's kernel, and the other gradient of a tied table in the
+** embedding's; and the gradient of slices that cut a tensor whole, a sum of zero-padded pieces, is put together in one pass.
 */
 #include <stdlib.h>
 
@@ -37,19 +37,29 @@ static void fuse_bias_gradient(ms_graph *graph, int index) {
   ms_take_output(graph, maker, 1, total);
 }
 
-/* norm_backward's dx + another gradient made earlier -> norm_backward's fifth input */
-static void fuse_residual_gradient(ms_graph *graph, const ms_uses *uses, int index) {
+/* Kernels that can add another gradient to their first output: it is one more input. */
+static int takes_another(const ms_node *node) {
+  switch (node->op) {
+    case MS_OP_layer_norm_backward:
+    case MS_OP_rms_norm_backward: return node->inputs == 4;
+    case MS_OP_embedding_backward: return node->inputs == 2;
+    default: return 0;
+  }
+}
+
+/* Such a kernel's gradient + another one made earlier -> its last input */
+static void fuse_other_gradient(ms_graph *graph, const ms_uses *uses, int index) {
   const ms_node *add = &graph->nodes[index];
   if (add->op != MS_OP_add) return;
   for (int side = 0; side < 2; side++) {
     int dx = add->in[side], other = add->in[1 - side], total = add->out[0], maker = graph->values[dx].node;
     if (maker < 0 || graph->values[dx].output != 0 || uses->count[dx] != 1) continue;
-    ms_node *norm = &graph->nodes[maker];
+    ms_node *node = &graph->nodes[maker];
     const ms_value_info *info = &graph->values[dx].info;
-    if ((norm->op != MS_OP_layer_norm_backward && norm->op != MS_OP_rms_norm_backward) || norm->inputs != 4) continue;
+    if (!takes_another(node)) continue;
     if (graph->values[other].info.dtype != info->dtype || !ms_same_shape(&graph->values[other].info, info)) continue;
     if (!ms_made_before(graph, other, maker)) continue;
-    norm->in[norm->inputs++] = other;
+    node->in[node->inputs++] = other;
     ms_remove_node(graph, index);
     ms_take_output(graph, maker, 0, total);
     return;
@@ -121,7 +131,7 @@ int ms_graph_rewrite_backward(ms_graph *graph) {
   for (int n = graph->n_nodes - 1; n >= 0; n--) fuse_pads(graph, &uses, n);
   for (int n = 0; n < graph->n_nodes; n++) {
     fuse_bias_gradient(graph, n);
-    fuse_residual_gradient(graph, &uses, n);
+    fuse_other_gradient(graph, &uses, n);
   }
   ms_uses_free(&uses);
   ms_compact(graph);

@@ -120,10 +120,10 @@ static void place_gradient(ms_lowering *l, int unit, int param, int to_state) {
 int ms_lower_first_summand(const ms_lowering *l, int value) {
   const ms_graph *g = l->graph;
   int maker = g->values[value].node, first = -1;
-  if (maker < 0 || g->nodes[maker].op != MS_OP_add) return -1;
+  if (maker < 0 || (g->nodes[maker].op != MS_OP_add && g->nodes[maker].op != MS_OP_embedding_backward)) return -1;
   const ms_value_info *sum = &g->values[value].info;
-  const ms_kernel *kernel = ms_device_kernel(l->plan->config.device, MS_OP_add);
-  for (int i = 0; i < 2; i++) {
+  const ms_kernel *kernel = ms_device_kernel(l->plan->config.device, g->nodes[maker].op);
+  for (int i = 0; i < g->nodes[maker].inputs; i++) {
     int in = l->root[g->nodes[maker].in[i]];
     const ms_value *v = &g->values[in];
     if (v->kind != MS_VALUE_NODE || l->last_use[in] != maker || !(kernel->in_place & MS_OVER(0, i))) continue;
@@ -133,17 +133,17 @@ int ms_lower_first_summand(const ms_lowering *l, int value) {
   return first;
 }
 
-/* The first of a parameter's gradients is made where the sum will be. A further one is as large as the parameter, and lives at
-** the end of backward, when what is communicated leaves room: it is packed with that. */
+/* The first of a parameter's gradients is made where the sum will be. A further one that is not added as it is made is as large
+** as the parameter, and lives at the end of backward, when what is communicated leaves room: it is packed with that. */
 static int place_summands(ms_lowering *l, int sum, int peers_read) {
   const ms_place at = l->at[sum];
   for (int first = ms_lower_first_summand(l, sum); first >= 0 && l->at[first].buffer < 0;
        first = ms_lower_first_summand(l, sum)) {
-    const ms_node *add = &l->graph->nodes[l->graph->values[sum].node];
-    int other = l->root[add->in[l->root[add->in[0]] == first]];
+    const ms_node *maker = &l->graph->nodes[l->graph->values[sum].node];
+    int other = l->root[maker->in[l->root[maker->in[0]] == first]];
     const ms_value *value = &l->graph->values[other];
     l->at[first] = at;
-    if (peers_read && value->kind == MS_VALUE_NODE && l->at[other].buffer < 0)
+    if (maker->op == MS_OP_add && peers_read && value->kind == MS_VALUE_NODE && l->at[other].buffer < 0)
       MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION,
                             ms_numel(&value->info) * ms_dtype_size(value->info.dtype),
                             ms_op_row_of(l->graph->nodes[value->node].op)->name, &l->at[other].buffer));

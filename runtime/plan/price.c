@@ -166,13 +166,21 @@ fail:
 
 /* ---- where most bytes are in use ----------------------------------------------------------------------------------- */
 
-/* Memory that only buffers of one kind can share: with whom a rank shares it differs. */
-enum { OWN = 1, OF_GROUP = 2, OF_SMALLER_GROUP = 4, ANY = 7 };
+/* Memory that only buffers of one kind can share: with whom a rank shares it differs. Of a rank's own, gradient chunks lend
+** their bytes until they are written, which neither what peers read nor what is larger than all chunks fits into. */
+enum { OWN = 1, LENT = 2, OF_GROUP = 4, OF_SMALLER_GROUP = 8, ANY = 15 };
 
-/* Of the state only gradients, which lend their bytes until they are written. */
-static int memory_of(const ms_buffer *b) {
+static int64_t bytes_of_chunks(const ms_plan *plan) {
+  int64_t bytes = 0;
+  for (int u = 0; u < plan->model->units; u++) bytes += plan->buffer[ms_state_buffer(u, MS_STATE_GRADIENT)].bytes;
+  return bytes;
+}
+
+/* 0: the rest of the state, which is there always. */
+static int memory_of(const ms_buffer *b, int64_t chunks) {
   int is_state = b->phase < 0 && (b->arena == MS_ARENA_STATE || b->arena == MS_ARENA_MASTERS);
-  if (is_state) return b->category == MS_CAT_GRADIENTS ? OWN : 0;
+  if (is_state) return b->category == MS_CAT_GRADIENTS ? LENT : 0;
+  if (b->category == MS_CAT_ACTIVATIONS && b->phase >= 0 && b->bytes <= chunks) return LENT;
   return b->arena == MS_ARENA_GATHERED ? OF_GROUP : b->arena == MS_ARENA_GROUPED ? OF_SMALLER_GROUP : OWN;
 }
 
@@ -185,23 +193,28 @@ static int in_use_of(const ms_plan *plan, int buffer, int phase, const int *begi
   return 1;
 }
 
-/* The first position of a phase at which most bytes of some memories are in use; change is [n + 1], of zeros before and
-** after. */
-static int64_t find_fullest(const ms_plan *plan, int phase, int n, int memories, const int *begin, int64_t *change,
-                            int *position) {
+/* The first position of a phase at which most bytes of some memories are in use, of what is lent `chunks` at the least;
+** change is [2 (n + 1)], of zeros before and after. */
+static int64_t find_fullest(const ms_plan *plan, int phase, int n, int memories, int64_t chunks, const int *begin,
+                            int64_t *change, int *position) {
+  const int64_t all_chunks = bytes_of_chunks(plan);
+  int64_t *change_lent = change + n + 1;
   for (int i = 0; i < plan->buffers; i++) {
     const ms_buffer *b = &plan->buffer[i];
-    int first, last;
-    if (!(memory_of(b) & memories) || !in_use_of(plan, i, phase, begin, &first, &last)) continue;
-    change[first] += b->bytes;
-    change[last >= n ? n : last + 1] -= b->bytes;
+    int first, last, memory = memory_of(b, all_chunks);
+    if (!(memory & memories) || !in_use_of(plan, i, phase, begin, &first, &last)) continue;
+    int64_t *changed = memory == LENT ? change_lent : change;
+    changed[first] += b->bytes;
+    changed[last >= n ? n : last + 1] -= b->bytes;
   }
-  int64_t bytes = 0, most = -1;
+  int64_t bytes = 0, lent = 0, most = -1;
   for (int i = 0; i <= n; i++) {
     bytes += change[i];
-    change[i] = 0;
-    if (bytes <= most || i == n) continue;
-    most = bytes;
+    lent += change_lent[i];
+    change[i] = change_lent[i] = 0;
+    int64_t sum = bytes + (lent < chunks ? chunks : lent);
+    if (sum <= most || i == n) continue;
+    most = sum;
     *position = i;
   }
   return most;
@@ -222,17 +235,19 @@ static const char *maker_of(const program *p, const ms_buffer *b) {
 
 /* Where most bytes are in use, over all phases; least: the most of each memory by itself. */
 static int find_peak_phase(const ms_plan *plan, int *begin, int *phase, int *position, double *least) {
+  static const int memories[] = {OWN | LENT, OF_GROUP, OF_SMALLER_GROUP};
   int64_t most = -1, of_memory[3] = {0};
   for (int i = 0; i < MS_PHASES; i++) {
     program p;
     if (!plan->phase[i].present) continue;
     MS_TRY(read_program(plan, i, &p));
-    int64_t *change = ms_calloc(p.n + 1, sizeof *change);
+    int64_t *change = ms_calloc(2 * (p.n + 1), sizeof *change);
     int at = 0, elsewhere;
     ms_gradients_begin(plan, i, begin);
-    int64_t bytes = change ? find_fullest(plan, i, p.n, ANY, begin, change, &at) : -1;
+    int64_t bytes = change ? find_fullest(plan, i, p.n, ANY, 0, begin, change, &at) : -1;
     for (int m = 0; m < 3 && change; m++) {
-      int64_t alone = find_fullest(plan, i, p.n, 1 << m, begin, change, &elsewhere);
+      const int64_t chunks = m == 0 ? bytes_of_chunks(plan) : 0;
+      int64_t alone = find_fullest(plan, i, p.n, memories[m], chunks, begin, change, &elsewhere);
       if (alone > of_memory[m]) of_memory[m] = alone;
     }
     int rc = change ? MS_OK : MS_ENOMEM;
@@ -261,7 +276,7 @@ static void describe_peak(const ms_plan *plan, const program *p, int position, c
   for (int i = 0; i < plan->buffers; i++) {
     const ms_buffer *b = &plan->buffer[i];
     int first, last;
-    if (!memory_of(b) || !b->bytes || !in_use_of(plan, i, peak->phase, begin, &first, &last)) continue;
+    if (!memory_of(b, 0) || !b->bytes || !in_use_of(plan, i, peak->phase, begin, &first, &last)) continue;
     if (position < first || position > last) continue;
     peak->bytes[b->category] += (double)b->bytes;
     if (peak->buffers < capacity)

@@ -222,6 +222,26 @@ static void embedding_matches(void **state) {
   }
 }
 
+/* Another gradient plus what the case gave, bit by bit. */
+static void check_embedding_backward_onto(const kernel_case *alone) {
+  const ms_value_info *dy = &alone->call.in[1], *dw = &alone->call.out[0];
+  kernel_case c = case_of(MS_OP_embedding_backward);
+  c.call.attrs = alone->call.attrs;
+  add_input(&c, alone->call.in[0]);
+  add_input(&c, *dy);
+  add_input(&c, *dw);
+  add_output(&c, *dw);
+  for (int i = 0; i < 2; i++)
+    for (int64_t k = 0; k < ms_numel(&alone->call.in[i]); k++) set_input(&c, i, k, input_at(alone, i, k));
+  run_case(&c);
+  for (int64_t k = 0; k < ms_numel(dw); k++) {
+    float sum = (float)input_at(&c, 2, k) + (float)output_at(alone, 0, k);
+    if (dw->dtype == MS_BF16) sum = ms_bf16_to_f32(ms_f32_to_bf16(sum));
+    assert_true(output_at(&c, 0, k) == sum);
+  }
+  free_case(&c);
+}
+
 static void check_embedding_backward(int dtype, int out_dtype, int64_t rows, int64_t columns, int64_t n) {
   kernel_case c = case_of(MS_OP_embedding_backward);
   c.call.attrs.i[0] = rows;
@@ -237,6 +257,7 @@ static void check_embedding_backward(int dtype, int out_dtype, int64_t rows, int
   /* Hundreds of terms in a row, in f32. */
   for (int64_t i = 0; i < rows * columns; i++) assert_output(&c, 0, i, sum[i], 1e-4);
   free(sum);
+  check_embedding_backward_onto(&c);
   free_case(&c);
 }
 

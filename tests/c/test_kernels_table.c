@@ -85,6 +85,7 @@ static const op_case cases[] = {
     {"layer_norm_backward_recompute", "x19,48 x48 f19,2 x19,48 x48 x19,48", "i7=1"},
     {"rms_norm_backward_recompute", "x19,37 x37 f19 x19,37", ""},
     {"embedding_backward", "i90 x90,24", "i0=11 i7=1"},
+    {"embedding_backward", "i90 x90,24 x11,24", "i0=11"},
     {"attention_backward", "x1,5,2,8 x1,5,1,8 x1,5,1,8 x1,5,2,8 f1,2,5 x1,5,2,8", "i0=1"},
     {"document_attention_backward", "x1,13,2,8 x1,13,1,8 x1,13,1,8 x1,13,2,8 f1,2,13 x1,13,2,8 i1,13", "i0=4"},
     {"cross_entropy_backward", "x7,11 i7 f7 f f", "i0=3"},
