@@ -411,8 +411,11 @@ typedef struct ms_plan_config {
   int train;   /* 0: evaluate only */
   int fuse;    /* 1 (default): graph rewrites on */
   int threads; /* OpenMP threads a rank that kernels are prepared for; 0: as the environment says */
-  /* 1 (default): the f32 masters of a unit that is read in f32 lie in memory that all its shard group's ranks map, and
-  ** kernels read them there: its all-gathers move nothing, and it needs no gathered copy. 0: gathered like the others. */
+  /* 1 (default): on the CPU, ranks of a host share what they would otherwise copy. The f32 masters of a unit that is read in f32
+  ** lie in memory that all its shard group's ranks map, and kernels read them there: its all-gathers move nothing, and it
+  ** needs no gathered copy. Replicas keep one copy of masters, optimizer state and gathered weights; each counts, and
+  ** updates, an equal part. More ranks than a host takes (64) are several hosts, whose replicas have their own.
+  ** 0: units are gathered all alike, and every replica has its own. */
   int shared_masters;
   int device; /* enum ms_device_kind; of a state and of the plans that are bound to it */
   int nccl; /* of a state on cuda: 0 (default), or enum ms_nccl_option or-ed; MS_EUNSUPPORTED if the NCCL that is found has not got it */

@@ -227,7 +227,8 @@ end
 ---  recompute: true, false, a list of ops or rules over modules: what backward makes again instead of keeping it;
 ---  param_dtype: "f32" or "bf16" by rules over parameters, where one differs from its unit;
 ---  freeze: rules over parameters; strategy: PyTorch FSDP's name; seed: of the initial weights;
----  shared_masters: units read in f32 are read where their owners keep them (default), not copied together
+---  shared_masters: units read in f32 are read where their owners keep them, not copied together, and replicas of a
+---    host keep one copy of the state (default)
 ---@return moonshard.Module model the same model
 function sharding.fully_shard(model, config)
   if not module.is(model) then

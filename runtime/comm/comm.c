@@ -118,6 +118,15 @@ static void begin_wait(ms_comm *comm, enum phase phase) {
 }
 
 /* Send and recv are numbered by the pair, all others by the group: the same on all that take part. */
+/* As if the shards were reduced first, then the replicas. */
+static double bytes_of(const ms_comm *comm, const ms_coll *coll) {
+  if (!coll->replicas) return ms_coll_bytes(coll->kind, comm->size, coll->part, coll->parts);
+  double bytes = ms_coll_bytes(coll->kind, comm->size / coll->replicas, coll->part, coll->parts);
+  if (coll->kind == MS_COLL_REDUCE_SCATTER)
+    bytes += ms_coll_bytes(MS_COLL_ALL_REDUCE, coll->replicas, coll->part, coll->parts);
+  return bytes;
+}
+
 static void record_start(ms_comm *comm) {
   const ms_coll *coll = comm->coll;
   const ms_job_group *group = comm->group;
@@ -127,8 +136,7 @@ static void record_start(ms_comm *comm) {
   if (coll->kind == MS_COLL_RECV) before = atomic_load(&group->received[comm->me][coll->root]);
   int label = coll->label_number ? coll->label_number : ms_ledger_number(comm->ledger, coll->label);
   comm->met = 0;
-  ms_ledger_entered(comm->ledger, comm->ring, before + 1, coll->kind, label,
-                    ms_coll_bytes(coll->kind, comm->size, coll->part, coll->parts));
+  ms_ledger_entered(comm->ledger, comm->ring, before + 1, coll->kind, label, bytes_of(comm, coll));
 }
 
 int ms_comm_start(ms_comm *comm, const ms_coll *coll) {

@@ -40,7 +40,12 @@ enum ms_coll_kind {
 **   all_reduce      of everything. shared[p] [count] is rank p's source as mapped here; dst [count]; dst may equal shared[me]
 **   broadcast       shared[root] [count] source; dst [count] (unused on root)
 **   send/recv       shared[sender] [count] source as mapped here; dst [count] on the receiver
-** src NULL in all_gather: this rank's chunk is in place already. */
+** src NULL in all_gather: this rank's chunk is in place already.
+**
+** With replicas R the group is R times the same n shards, replica by replica, and a collective is that of the shards, done by
+** all of them together: a rank moves its slice of its shard's chunk. For whoever has the same shard, too:
+**   all_gather      the replicas have one result, and one copy of each chunk; [n*count]
+**   reduce_scatter  the sum is over all ranks' sources [n*count], and goes to copies[r], replica r's dst as mapped here */
 typedef struct ms_coll_part {
   int64_t count;
   int src_dtype;  /* all_gather: of src. Others: of shared */
@@ -49,10 +54,12 @@ typedef struct ms_coll_part {
   const void *src;
   void *const *shared;
   void *dst;
+  void *const *copies; /* [replicas] of a reduce_scatter with replicas, which has no dst */
 } ms_coll_part;
 
 typedef struct ms_coll {
-  int kind; /* enum ms_coll_kind */
+  int kind;     /* enum ms_coll_kind */
+  int replicas; /* all_gather, reduce_scatter: R, or 0 */
   int parts;
   const ms_coll_part *part; /* lives as long as the operation */
   int root;                 /* broadcast: group rank; send, recv: the peer's group rank */

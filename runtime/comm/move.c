@@ -1,13 +1,12 @@
 /* move.c - the data movement of each kind of collective, over buffers that all ranks of the group have mapped. */
 #include "comm/move.h"
 
+#include "base/slice.h"
 #include "comm/shm.h"
 #include "comm/world.h"
 
 /* Up to this many bytes an all-reduce out of place reads all sources however many ranks there are. */
 static const int64_t DIRECT_BYTES = 32 << 10;
-/* Slices of an all-reduce begin on cache lines. */
-enum { LINE_ELEMENTS = 64 };
 
 enum ms_move_way ms_move_way(int size, int me, const ms_coll_part *part) {
   if (part->dst == part->shared[me]) return MS_MOVE_PUSH;
@@ -15,10 +14,20 @@ enum ms_move_way ms_move_way(int size, int me, const ms_coll_part *part) {
   return size > 3 && part->count * ms_dtype_size(part->src_dtype) > DIRECT_BYTES ? MS_MOVE_PULL : MS_MOVE_DIRECT;
 }
 
-static void gather(int me, const ms_coll_part *part) {
+/* What of its shard's chunk a rank moves: with replicas a slice. *shard: which one it has. Returns how many elements. */
+static int64_t own_part(int size, int me, const ms_coll *coll, const ms_coll_part *part, int *shard, int64_t *first) {
+  int replicas = coll->replicas ? coll->replicas : 1, shards = size / replicas;
+  *shard = me % shards;
+  return ms_slice(part->count, replicas, me / shards, first);
+}
+
+static void gather(int size, int me, const ms_coll *coll, const ms_coll_part *part) {
   if (!part->src) return;
-  char *chunk = (char *)part->shared[0] + me * part->count * ms_dtype_size(part->dst_dtype);
-  ms_shm_copy(chunk, part->dst_dtype, part->src, part->src_dtype, part->count);
+  int shard;
+  int64_t first, count = own_part(size, me, coll, part, &shard, &first);
+  char *to = (char *)part->shared[0] + (shard * part->count + first) * ms_dtype_size(part->dst_dtype);
+  const char *from = (const char *)part->src + first * ms_dtype_size(part->src_dtype);
+  ms_shm_copy(to, part->dst_dtype, from, part->src_dtype, count);
 }
 
 /* Sums elements [first, first + count) of all sources into dst. */
@@ -30,18 +39,9 @@ static void sum_range(int size, const ms_coll_part *part, int64_t first, int64_t
   ms_shm_sum(dst, n_dst, dst_dtype, source, size, part->src_dtype, count, accumulate);
 }
 
-/* Group rank p's slice of a part of an all-reduce; returns how many elements it has. */
-static int64_t slice(int size, const ms_coll_part *part, int p, int64_t *first) {
-  int64_t share = (part->count + size - 1) / size;
-  share = (share + LINE_ELEMENTS - 1) / LINE_ELEMENTS * LINE_ELEMENTS;
-  *first = share * p;
-  int64_t rest = part->count - *first;
-  return rest < 0 ? 0 : rest < share ? rest : share;
-}
-
 /* Sums this rank's slice of all sources; stores it into every rank's source, or its own. */
 static void sum_slice(int size, int me, const ms_coll_part *part, enum ms_move_way way) {
-  int64_t first, count = slice(size, part, me, &first);
+  int64_t first, count = ms_slice(part->count, size, me, &first);
   if (!count) return;
   void *target[MS_MAX_LOCAL_RANKS];
   int targets = 0;
@@ -49,6 +49,16 @@ static void sum_slice(int size, int me, const ms_coll_part *part, enum ms_move_w
     if (way == MS_MOVE_PUSH || p == me)
       target[targets++] = (char *)part->shared[p] + first * ms_dtype_size(part->src_dtype);
   sum_range(size, part, first, count, target, targets, part->src_dtype, 0);
+}
+
+static void reduce_scatter(int size, int me, const ms_coll *coll, const ms_coll_part *part) {
+  int shard, targets = coll->replicas ? coll->replicas : 1;
+  int64_t first, count = own_part(size, me, coll, part, &shard, &first);
+  void *target[MS_MAX_LOCAL_RANKS];
+  for (int r = 0; r < targets; r++)
+    target[r] = (char *)(coll->replicas ? part->copies[r] : part->dst) + first * ms_dtype_size(part->dst_dtype);
+  if (count)
+    sum_range(size, part, shard * part->count + first, count, target, targets, part->dst_dtype, part->accumulate);
 }
 
 static void all_reduce(int size, int me, const ms_coll_part *part) {
@@ -61,9 +71,8 @@ void ms_move_share(int size, int me, const ms_coll *coll) {
   for (int i = 0; i < coll->parts; i++) {
     const ms_coll_part *part = &coll->part[i];
     if (!part->count) continue;
-    if (coll->kind == MS_COLL_ALL_GATHER) gather(me, part);
-    else if (coll->kind == MS_COLL_REDUCE_SCATTER)
-      sum_range(size, part, me * part->count, part->count, &part->dst, 1, part->dst_dtype, part->accumulate);
+    if (coll->kind == MS_COLL_ALL_GATHER) gather(size, me, coll, part);
+    else if (coll->kind == MS_COLL_REDUCE_SCATTER) reduce_scatter(size, me, coll, part);
     else if (coll->kind == MS_COLL_ALL_REDUCE) all_reduce(size, me, part);
     else if (coll->kind == MS_COLL_BROADCAST || coll->kind == MS_COLL_RECV)
       ms_shm_copy(part->dst, part->dst_dtype, part->shared[coll->root], part->src_dtype, part->count);
@@ -84,7 +93,7 @@ void ms_move_pull(int size, int me, const ms_coll *coll) {
     /* Every rank begins with its own slice: so they do not all read the same memory at once. */
     for (int turn = 0; turn < size; turn++) {
       int p = (me + turn) % size;
-      int64_t first, count = slice(size, part, p, &first);
+      int64_t first, count = ms_slice(part->count, size, p, &first);
       void *dst = (char *)part->dst + first * ms_dtype_size(part->dst_dtype);
       const void *source = (const char *)part->shared[p] + first * ms_dtype_size(part->src_dtype);
       if (part->accumulate) ms_shm_sum(&dst, 1, part->dst_dtype, &source, 1, part->src_dtype, count, 1);

@@ -31,7 +31,7 @@ static int64_t state_offset(const ms_exec *exec, int buffer) {
 void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref) {
   if (ref->buffer < 0) return NULL;
   const ms_buffer *buffer = &exec->plan->buffer[ref->buffer];
-  int persists = buffer->phase < 0 && (buffer->arena == MS_ARENA_STATE || buffer->arena == MS_ARENA_MASTERS);
+  int persists = buffer->phase < 0 && buffer->arena < MS_ARENA_ACTIVATIONS;
   int64_t offset = persists ? state_offset(exec, ref->buffer) : buffer->offset;
   char *block = ms_state_block(exec->state, buffer->arena);
   if (buffer->ranks) { /* gathered by neighbours, in the block of the first of them */
@@ -44,7 +44,9 @@ void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref) {
 
 /* The same bytes of the block of a peer. */
 static void *peer_pointer(const ms_exec *exec, const ms_ref *ref, int rank) {
-  return ms_state_peer_block(exec->state, MS_ARENA_COMM, rank) + exec->plan->buffer[ref->buffer].offset + ref->offset;
+  const ms_buffer *buffer = &exec->plan->buffer[ref->buffer];
+  int64_t offset = buffer->arena == MS_ARENA_STATE ? state_offset(exec, ref->buffer) : buffer->offset;
+  return ms_state_peer_block(exec->state, buffer->arena, rank) + offset + ref->offset;
 }
 
 static void resolve_kernel(ms_exec *exec, const ms_instr *source, ms_kernel_call *call) {
@@ -64,16 +66,21 @@ static void resolve_collective(ms_exec *exec, const ms_exec_phase *phase, const 
                                const ms_coll *coll) {
   const ms_model *model = exec->plan->model;
   const int *group = source->dim == MS_DIM_SHARD ? model->shard_group : model->replicate_group;
-  group += ms_plan_group_start(exec->plan, source->dim, source->ranks);
+  int ranks = source->ranks, grid[MS_MAX_LOCAL_RANKS];
+  if (source->replicas) ranks = ms_state_grid(exec->state, grid);
+  else group += ms_plan_group_start(exec->plan, source->dim, source->ranks);
   for (int i = 0; i < coll->parts; i++) {
     const ms_plan_part *from = &source->part[i];
     ms_coll_part *part = &phase->part[coll->part - phase->part + i];
     void **shared = &phase->shared[part->shared - phase->shared];
     part->src = ms_exec_pointer(exec, &from->src);
     part->dst = ms_exec_pointer(exec, &from->dst);
-    for (int p = 0; p < source->ranks; p++)
-      shared[p] = coll->kind == MS_COLL_ALL_GATHER ? ms_exec_pointer(exec, &from->shared)
-                                                   : peer_pointer(exec, &from->shared, group[p]);
+    for (int p = 0; p < ranks; p++)
+      shared[p] = coll->kind == MS_COLL_ALL_GATHER
+                      ? ms_exec_pointer(exec, &from->shared)
+                      : peer_pointer(exec, &from->shared, source->replicas ? grid[p] : group[p]);
+    for (int r = 0; r < source->replicas && part->copies; r++)
+      shared[ranks + r] = peer_pointer(exec, &from->dst, model->replicate_group[r]);
   }
 }
 
@@ -97,6 +104,11 @@ void ms_exec_rebind(ms_exec *exec) {
 
 /* ---- sorting ---- */
 
+/* What peers share of a part: their sources, and where replicas want the sum. */
+static int pointers_of_part(const ms_plan_coll *coll) {
+  return coll->replicas ? (coll->ranks + 1) * coll->replicas : coll->ranks;
+}
+
 static int allocate_phase(const ms_plan_phase *source, ms_exec_phase *phase) {
   int n[MS_STREAMS] = {0}, kernels = 0, colls = 0, parts = 0, shares = 0;
   for (int i = 0; i < source->n; i++) {
@@ -106,7 +118,7 @@ static int allocate_phase(const ms_plan_phase *source, ms_exec_phase *phase) {
     if (instr->kind != MS_INSTR_COLLECTIVE) continue;
     colls++;
     parts += instr->coll->parts;
-    shares += instr->coll->parts * instr->coll->ranks;
+    shares += instr->coll->parts * pointers_of_part(instr->coll);
   }
   for (int s = 0; s < MS_STREAMS; s++) {
     phase->stream[s].instr = ms_calloc(n[s], sizeof *phase->stream[s].instr);
@@ -123,15 +135,21 @@ static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *
   const ms_plan_coll *from = source->coll;
   const ms_model *model = exec->plan->model;
   int dim = source->stream == MS_STREAM_REPLICATE ? MS_DIM_REPLICATE : MS_DIM_SHARD;
-  MS_TRY(ms_state_open_group(exec->state, exec->plan, source->stream, dim, from->ranks));
-  instr->comm = ms_state_comm(exec->state, source->stream, from->ranks);
+  int ranks = from->replicas ? from->ranks * from->replicas : from->ranks;
+  if (from->replicas) MS_TRY(ms_state_open_replicas(exec->state, source->stream));
+  else MS_TRY(ms_state_open_group(exec->state, exec->plan, source->stream, dim, ranks));
+  instr->comm = ms_state_comm(exec->state, source->stream, ranks);
   if (from->dim != dim)
     return MS_FAIL(MS_EINTERNAL, "collective %s of %s cannot run on stream %s", ms_coll_name(from->kind), source->scope,
                    ms_stream_name(source->stream));
   ms_coll *coll = &phase->coll[phase->colls++];
-  *coll =
-      (ms_coll){.kind = from->kind, .parts = from->parts, .part = &phase->part[phase->parts], .label = source->scope};
-  for (int i = 0; i < from->parts; i++) {
+  int parts = from->kind == MS_COLL_BARRIER ? 0 : from->parts; /* its parts say what it waits for, and nothing moves */
+  *coll = (ms_coll){.kind = from->kind,
+                    .replicas = from->replicas,
+                    .parts = parts,
+                    .part = &phase->part[phase->parts],
+                    .label = source->scope};
+  for (int i = 0; i < parts; i++) {
     ms_coll_part *part = &phase->part[phase->parts++];
     int gathers = from->kind == MS_COLL_ALL_GATHER, shared_dtype = from->part[i].shared.info.dtype;
     part->count = from->part[i].count;
@@ -139,11 +157,16 @@ static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *
     part->src_dtype = gathers ? from->part[i].src.info.dtype : shared_dtype;
     part->dst_dtype = gathers ? shared_dtype : from->part[i].dst.info.dtype;
     part->shared = &phase->shared[phase->shares];
-    phase->shares += from->ranks;
+    part->copies = from->replicas && !gathers ? part->shared + ranks : NULL;
+    phase->shares += pointers_of_part(from);
   }
   coll->label_number = ms_ledger_number(exec->ledger, source->scope);
   instr->coll = coll;
   instr->bytes = from->bytes;
+  if (from->replicas && from->kind == MS_COLL_REDUCE_SCATTER) {
+    instr->also_bytes = from->also_bytes;
+    instr->also_dim = model->replicate_dim;
+  }
   instr->mesh_dim = dim == MS_DIM_SHARD ? model->shard_dim : model->replicate_dim;
   return MS_OK;
 }
@@ -162,7 +185,8 @@ static int sort_kernel(ms_exec *exec, ms_exec_phase *phase, const ms_instr *sour
 /* A persistent buffer that the plan uses must be in the state, and in the same arena. */
 static int check_state(const ms_exec *exec) {
   const ms_plan *plan = exec->plan;
-  if (plan->arena_bytes[MS_ARENA_MASTERS] != exec->state->layout.masters)
+  if (plan->arena_bytes[MS_ARENA_MASTERS] != exec->state->layout.bytes[MS_ARENA_MASTERS] ||
+      ms_replicas_share(plan->model, &plan->config) != exec->state->layout.one_copy)
     return MS_FAIL(MS_EINVAL, "the plan was compiled with shared_masters = %d, the state was made with %d",
                    plan->config.shared_masters, !plan->config.shared_masters);
   const ms_plan_config *c = &plan->config;

@@ -38,8 +38,8 @@ static int restart(ms_state *state, float *master, float *ema, int64_t n, float 
   return ms_state_copy_in(state, ema, room, n * (int64_t)sizeof *master);
 }
 
-/* Every owned element of every parameter that has an average. */
-static int move_all(ms_state *state, move *by) {
+/* Every owned element of every parameter that has an average; sliced: of what replicas keep together, this rank's slice. */
+static int move_all(ms_state *state, move *by, int sliced) {
   const ms_model *model = state->model;
   float *room = NULL;
   int rc = MS_OK;
@@ -50,8 +50,9 @@ static int move_all(ms_state *state, move *by) {
     if (p->config.frozen) continue;
     MS_GOTO(ms_master_find(state, i, "param", &master));
     MS_GOTO(ms_master_find(state, i, "ema", &ema));
-    for (int64_t at = 0; at < p->owned; at += AT_ONCE) {
-      const int64_t n = p->owned - at < AT_ONCE ? p->owned - at : AT_ONCE;
+    int64_t begin = 0, count = sliced ? ms_master_slice(state, p, &begin) : p->owned;
+    for (int64_t at = begin; at < begin + count; at += AT_ONCE) {
+      const int64_t n = begin + count - at < AT_ONCE ? begin + count - at : AT_ONCE;
       MS_GOTO(by(state, (float *)master.data + at, (float *)ema.data + at, n, room));
     }
   }
@@ -74,15 +75,16 @@ int ms_state_swap_ema(ms_state *state, int alone) {
   int rc = alone ? MS_OK : ms_members_barrier(&state->members);
   if (!rc) {
     state->swapped = !state->swapped;
-    rc = move_all(state, swap);
+    rc = move_all(state, swap, 1);
   }
+  if (!rc && !alone && state->layout.one_copy) rc = ms_members_barrier(&state->members);
   ms_ledger_leave(ledger, rc);
   return rc;
 }
 
 int ms_state_restart_ema(ms_state *state) {
   MS_TRY(check_averages(state));
-  return state->swapped ? ms_ema_refuse("begin anew") : move_all(state, restart);
+  return state->swapped ? ms_ema_refuse("begin anew") : move_all(state, restart, 0);
 }
 
 int ms_ema_refuse(const char *what) {

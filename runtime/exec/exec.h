@@ -24,6 +24,8 @@ typedef struct ms_exec_instr {
   ms_comm *comm;                          /* COLLECTIVE: among whom */
   double bytes;                           /* COLLECTIVE: sent and received */
   int mesh_dim;                           /* COLLECTIVE: it runs along */
+  double also_bytes; /* COLLECTIVE: of the all_reduce over the replicas that it is too; 0: it is none */
+  int also_dim;
 } ms_exec_instr;
 
 typedef struct ms_exec_stream {

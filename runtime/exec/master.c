@@ -12,6 +12,7 @@
 #include "base/bf16.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/slice.h"
 #include "comm/ledger.h"
 #include "shard/draw.h"
 
@@ -23,14 +24,14 @@ static void draw(const ms_model *model, const ms_param *p, int64_t first, int64_
   ms_draw_elements(model->seed, p->name, c->init, c->init_a, c->init_b, first, count, x);
 }
 
-static void *at_state(const ms_state *state, int64_t unit_offset, int64_t size, const ms_param *p) {
-  return (char *)state->arena[MS_ARENA_STATE].base + unit_offset + size * p->local;
+static void *at_state(const ms_state *state, int arena, int64_t unit_offset, int64_t size, const ms_param *p) {
+  return ms_state_block(state, arena) + unit_offset + size * p->local;
 }
 
 static float *at_master(const ms_state *state, const ms_param *p) {
   int shared = state->layout.unit[p->unit].shared;
   const ms_unit *unit = &state->model->unit[p->unit];
-  return (float *)(void *)(ms_state_block(state, shared ? MS_ARENA_MASTERS : MS_ARENA_STATE) +
+  return (float *)(void *)(ms_state_block(state, ms_state_master_arena(&state->layout, p->unit)) +
                            state->layout.unit[p->unit].master +
                            ms_master_offset(state->model, unit, shared, p->segment, p->local));
 }
@@ -38,12 +39,19 @@ static float *at_master(const ms_state *state, const ms_param *p) {
 /* Elements that are drawn on the host before they go to the device: 4 MiB. */
 enum { DRAWN_ELEMENTS = 1 << 20 };
 
+int64_t ms_master_slice(const ms_state *state, const ms_param *p, int64_t *first) {
+  const ms_model *model = state->model;
+  return ms_slice(p->owned, state->layout.one_copy ? model->replicate_size : 1,
+                  state->layout.one_copy ? model->replicate_rank : 0, first);
+}
+
 static int draw_parameter(ms_state *state, const ms_param *p, float *drawn) {
-  float *x = at_master(state, p);
-  if (!drawn) draw(state->model, p, p->first, p->owned, x);
-  for (int64_t at = 0; drawn && at < p->owned; at += DRAWN_ELEMENTS) {
-    int64_t n = p->owned - at < DRAWN_ELEMENTS ? p->owned - at : DRAWN_ELEMENTS;
-    draw(state->model, p, p->first + at, n, drawn);
+  int64_t first, count = ms_master_slice(state, p, &first);
+  float *x = at_master(state, p) + first;
+  if (!drawn) draw(state->model, p, p->first + first, count, x);
+  for (int64_t at = 0; drawn && at < count; at += DRAWN_ELEMENTS) {
+    int64_t n = count - at < DRAWN_ELEMENTS ? count - at : DRAWN_ELEMENTS;
+    draw(state->model, p, p->first + first + at, n, drawn);
     MS_TRY(ms_state_copy_in(state, x + at, drawn, n * (int64_t)sizeof *x));
   }
   return MS_OK;
@@ -58,7 +66,8 @@ int ms_master_draw(ms_state *state) {
     if (p->owned && p->config.init != MS_INIT_ZEROS) rc = draw_parameter(state, p, drawn);
   }
   free(drawn);
-  return rc;
+  if (rc || !state->layout.one_copy) return rc;
+  return ms_members_barrier(&state->members); /* nobody else's slice is written once this rank goes on */
 }
 
 /* ---- the owned part ---- */
@@ -68,6 +77,7 @@ int ms_master_find(const ms_state *state, int param, const char *what, ms_elemen
     return MS_FAIL(MS_EINVAL, "parameter %d does not exist; the model has %d", param, state->model->params);
   const ms_param *p = &state->model->param[param];
   int64_t offset;
+  int arena = ms_state_optimizer_arena(&state->layout);
   *at = (ms_elements){NULL, MS_F32};
   if (!strcmp(what, "param")) {
     at->data = at_master(state, p);
@@ -82,7 +92,8 @@ int ms_master_find(const ms_state *state, int param, const char *what, ms_elemen
     return MS_FAIL(MS_EINVAL, "parameter '%s' has no %s: %s", p->name, what,
                    p->config.frozen ? "it is frozen" : "the state was made for another optimizer, or without training");
   if (!strncmp(what, "state", 5)) at->dtype = state->layout.moment_dtype;
-  at->data = at_state(state, offset, ms_dtype_size(at->dtype), p);
+  if (!strcmp(what, "grad")) arena = MS_ARENA_STATE;
+  at->data = at_state(state, arena, offset, ms_dtype_size(at->dtype), p);
   return MS_OK;
 }
 

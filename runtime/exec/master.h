@@ -6,6 +6,9 @@
 
 /* Draws the initial value of every owned element; padding stays zero. */
 int ms_master_draw(ms_state *state);
+/* What this rank alone writes of a parameter's owned elements: all, or its slice where replicas keep one copy. Returns how many
+** elements that is; *first: which of the owned is the first. */
+int64_t ms_master_slice(const ms_state *state, const ms_param *p, int64_t *first);
 /* Elements in an arena. */
 typedef struct ms_elements {
   void *data;

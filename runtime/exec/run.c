@@ -41,6 +41,9 @@ int ms_exec_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double 
 void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr) {
   cursor->collectives++;
   cursor->comm_bytes[instr->mesh_dim] += instr->bytes;
+  if (instr->also_bytes <= 0) return;
+  cursor->collectives++;
+  cursor->comm_bytes[instr->also_dim] += instr->also_bytes;
 }
 
 static int is_recorded(const ms_exec *exec, int event) {

@@ -30,14 +30,27 @@ static int allocate(const ms_state *state, int arena, int64_t bytes, ms_region *
   return MS_OK;
 }
 
-static int has_block_a_rank(int arena) { return arena == MS_ARENA_COMM || arena == MS_ARENA_GROUPED; }
+/* Gradient chunks lie in STATE: with one copy of the rest, replicas write sums to one another's. */
+static int has_block_a_rank(const ms_state *state, int arena) {
+  return arena == MS_ARENA_COMM || arena == MS_ARENA_GROUPED || (arena == MS_ARENA_STATE && state->layout.one_copy);
+}
 
 /* How many blocks of an arena all members map together; 0: it is private. */
 static int shared_blocks(const ms_state *state, int arena) {
+  const ms_model *model = state->model;
   if (state->members.size == 1 || !state->device->api->host_memory) return 0;
-  if (has_block_a_rank(arena)) return state->members.size;
-  int of_group = arena == MS_ARENA_GATHERED || arena == MS_ARENA_MASTERS;
-  return of_group && state->model->shard_size > 1 ? state->model->replicate_size : 0;
+  if (has_block_a_rank(state, arena)) return state->members.size;
+  if (arena == MS_ARENA_REPLICATED) return model->shard_size;
+  if (model->shard_size == 1) return 0;
+  const int of_shards = arena == MS_ARENA_GATHERED || arena == MS_ARENA_MASTERS;
+  return !of_shards ? 0 : state->layout.one_copy ? 1 : model->replicate_size;
+}
+
+/* Which of them is this rank's. */
+static int own_block(const ms_state *state, int arena) {
+  if (has_block_a_rank(state, arena)) return state->members.me;
+  if (arena == MS_ARENA_REPLICATED) return state->model->shard_rank;
+  return state->layout.one_copy ? 0 : state->model->replicate_rank;
 }
 
 static void free_arena(ms_state *state, int arena) {
@@ -75,16 +88,17 @@ int ms_state_reserve(ms_state *state, const int64_t *bytes) {
 
 double ms_state_bytes(const ms_state *state) {
   double bytes = 0;
-  for (int arena = 0; arena < MS_ARENAS; arena++) bytes += (double)state->arena_bytes[arena];
-  return bytes - (double)(state->layout.masters - state->layout.owned_masters); /* the rest are peers' bytes */
+  for (int arena = 0; arena < MS_ARENAS; arena++)
+    bytes += (double)(state->arena_bytes[arena] - state->layout.peers[arena]);
+  return bytes;
 }
 
 double ms_state_growth(const ms_state *state, const ms_plan *plan) {
   double growth = 0;
   for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++) {
     double more = (double)(plan->arena_bytes[arena] - state->arena_bytes[arena]);
-    int one_for_all = arena == MS_ARENA_GATHERED && shared_blocks(state, arena);
-    if (more > 0) growth += one_for_all ? more / state->model->shard_size : more;
+    int blocks = arena == MS_ARENA_GATHERED ? shared_blocks(state, arena) : 0;
+    if (more > 0) growth += blocks ? more * blocks / state->members.size : more;
   }
   return growth;
 }
@@ -112,8 +126,7 @@ int ms_state_interrupted(const ms_state *state) { return state->interrupted == 1
 char *ms_state_block(const ms_state *state, int arena) {
   char *base = state->arena[arena].base;
   if (!base || !shared_blocks(state, arena)) return base;
-  int index = has_block_a_rank(arena) ? state->members.me : state->model->replicate_rank;
-  return base + index * state->stride[arena];
+  return base + own_block(state, arena) * state->stride[arena];
 }
 
 int ms_state_copy_out(const ms_state *state, void *host, const void *at, int64_t bytes) {
@@ -160,23 +173,44 @@ ms_comm *ms_state_comm(const ms_state *state, int stream, int ranks) {
   return NULL;
 }
 
-int ms_state_open_group(ms_state *state, const ms_plan *plan, int stream, int dim, int ranks) {
+int ms_state_grid(const ms_state *state, int *ranks) {
+  const ms_model *m = state->model;
+  for (int r = 0, n = 0; r < m->replicate_size; r++)
+    for (int s = 0; s < m->shard_size; s++)
+      ranks[n++] = m->member_rank[m->replicate_dim < m->shard_dim ? r * m->shard_size + s : s * m->replicate_size + r];
+  return m->replicate_size * m->shard_size;
+}
+
+/* A further communicator of a stream; NULL: it is there. */
+static int open_group(ms_state *state, int stream, int ranks, const int *members, ms_comm **opened) {
+  *opened = NULL;
   if (ms_state_comm(state, stream, ranks)) return MS_OK;
-  const int *whole = dim == MS_DIM_SHARD ? state->model->shard_group : state->model->replicate_group;
-  const int *members = whole + ms_plan_group_start(plan, dim, ranks);
   MS_TRY(ms_grow((void **)&state->group, &state->group_capacity, state->groups + 1, sizeof *state->group));
-  MS_TRY(ms_comm_open(state->world, ranks, members, stream, &state->group[state->groups].comm));
-  if (state->apart) {
-    int place = dim == MS_DIM_SHARD ? state->model->shard_rank : state->model->replicate_rank;
-    int rc = ms_apart_open_group(state, stream, place, ranks);
-    if (rc) {
-      ms_comm_close(state->group[state->groups].comm);
-      return rc;
-    }
-  }
+  MS_TRY(ms_comm_open(state->world, ranks, members, stream, opened));
+  state->group[state->groups].comm = *opened;
   state->group[state->groups].stream = stream;
   state->group[state->groups++].ranks = ranks;
   return MS_OK;
+}
+
+int ms_state_open_replicas(ms_state *state, int stream) {
+  int ranks[MS_MAX_LOCAL_RANKS];
+  int n = ms_state_grid(state, ranks);
+  ms_comm *opened;
+  return open_group(state, stream, n, ranks, &opened);
+}
+
+int ms_state_open_group(ms_state *state, const ms_plan *plan, int stream, int dim, int ranks) {
+  const int *whole = dim == MS_DIM_SHARD ? state->model->shard_group : state->model->replicate_group;
+  ms_comm *opened;
+  MS_TRY(open_group(state, stream, ranks, whole + ms_plan_group_start(plan, dim, ranks), &opened));
+  if (!opened || !state->apart) return MS_OK;
+  int place = dim == MS_DIM_SHARD ? state->model->shard_rank : state->model->replicate_rank;
+  int rc = ms_apart_open_group(state, stream, place, ranks);
+  if (!rc) return MS_OK;
+  ms_comm_close(opened);
+  state->groups--;
+  return rc;
 }
 
 static int open_communicators(ms_state *state) {
@@ -213,8 +247,8 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *c
   MS_GOTO(ms_members_open(world, model->members, model->member_rank, model->mesh_text, &state->members));
   MS_GOTO(ms_agree_on_model(&state->members, model, config));
   MS_GOTO(ms_state_layout_make(model, config, &state->layout));
-  MS_GOTO(map_arena(state, MS_ARENA_STATE, state->layout.bytes));
-  if (state->layout.masters) MS_GOTO(map_arena(state, MS_ARENA_MASTERS, state->layout.masters));
+  for (int arena = MS_ARENA_STATE; arena < MS_ARENA_ACTIVATIONS; arena++)
+    if (state->layout.bytes[arena]) MS_GOTO(map_arena(state, arena, state->layout.bytes[arena]));
   MS_GOTO(ms_master_draw(state));
   MS_GOTO(open_communicators(state));
   MS_GOTO(ms_apart_open(state));

@@ -18,7 +18,8 @@ struct ms_state {
   ms_device *device; /* that has the arenas */
   int nccl;          /* enum ms_nccl_option */
   ms_state_layout layout;
-  /* mapped whole: COMM and GROUPED [members * stride], GATHERED and MASTERS [replicate_size * stride] */
+  /* mapped whole: COMM and GROUPED [members * stride], GATHERED and MASTERS [replicate_size * stride],
+  ** or [stride] where replicas share it, REPLICATED [shard_size * stride] */
   ms_region arena[MS_ARENAS];
   int blocks[MS_ARENAS];          /* mapped together, as the arena was made: the model may be freed first; 0: private */
   int64_t arena_bytes[MS_ARENAS]; /* this rank's block: what plans asked for */
@@ -39,7 +40,7 @@ struct ms_state {
   unsigned interrupted; /* a phase failed half-way in the world's epoch interrupted - 1; 0: none did */
 };
 
-/* Makes every arena at least as large as `bytes` [MS_ARENAS] asks; STATE and MASTERS are left alone. Collective, equal on all
+/* Makes every arena at least as large as `bytes` [MS_ARENAS] asks; those that live as long as it are left alone. Collective, equal on all
 ** ranks. */
 int ms_state_reserve(ms_state *state, const int64_t *bytes);
 /* Notes that a phase failed half-way: some rank may still be inside a collective, until all have recovered. */
@@ -53,14 +54,18 @@ int ms_state_room(ms_state *state, int64_t bytes, void **room);
 /* Bytes from or to an arena. */
 int ms_state_copy_out(const ms_state *state, void *host, const void *at, int64_t bytes);
 int ms_state_copy_in(ms_state *state, void *at, const void *host, int64_t bytes);
+/* The model's ranks, replica by replica, each in the order of its shards, as collectives with replicas have them: [members].
+** Returns how many. */
+int ms_state_grid(const ms_state *state, int *ranks);
 /* First byte of this rank's block of an arena. */
 char *ms_state_block(const ms_state *state, int arena);
 /* First byte of the block of a world rank in an arena that has one for each (COMM, GROUPED), as mapped here. */
 char *ms_state_peer_block(const ms_state *state, int arena, int rank);
-/* The communicator of a stream among `ranks` neighbours of its dimension's group; opened by ms_state_open_group, unless
-** they are the whole group. */
+/* The communicator of a stream among `ranks` neighbours of its dimension's group, or, if they are more than that has, among
+** all replicas; opened by ms_state_open_group or ms_state_open_replicas, unless they are the whole group. */
 ms_comm *ms_state_comm(const ms_state *state, int stream, int ranks);
 /* Makes sure that ms_state_comm finds it. Collective over the group. */
+int ms_state_open_replicas(ms_state *state, int stream);
 int ms_state_open_group(ms_state *state, const ms_plan *plan, int stream, int dim, int ranks);
 
 #endif

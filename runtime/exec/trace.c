@@ -89,7 +89,7 @@ static void complete(const ms_exec *exec, int phase, ms_trace_event *event) {
   } else if (event->kind == MS_TRACE_COLLECTIVE) {
     event->op = instr->coll->kind;
     event->label = instr->coll->label_number;
-    event->bytes = instr->bytes;
+    event->bytes = instr->bytes + instr->also_bytes;
   }
 }
 

@@ -119,9 +119,8 @@ static int compile(ms_plan *plan, const ms_graph *graph) {
   ms_state_layout layout;
   int rc = ms_state_layout_make(plan->model, &plan->config, &layout);
   if (rc) return rc;
-  plan->arena_bytes[MS_ARENA_STATE] = layout.bytes;
-  plan->arena_bytes[MS_ARENA_MASTERS] = layout.masters;
-  plan->owned_masters = layout.owned_masters;
+  memcpy(plan->arena_bytes, layout.bytes, sizeof plan->arena_bytes);
+  memcpy(plan->peers_bytes, layout.peers, sizeof plan->peers_bytes);
   memcpy(plan->category_bytes, layout.category_bytes, sizeof plan->category_bytes);
   MS_GOTO(ms_plan_state_buffers(plan, &layout));
   MS_GOTO(start_between(plan));
@@ -196,9 +195,8 @@ void ms_plan_free(ms_plan *plan) {
 }
 
 int64_t ms_plan_peak(const ms_plan *plan) {
-  int64_t bytes = plan->owned_masters;
-  for (int a = 0; a < MS_ARENAS; a++)
-    if (a != MS_ARENA_MASTERS) bytes += plan->arena_bytes[a];
+  int64_t bytes = 0;
+  for (int a = 0; a < MS_ARENAS; a++) bytes += plan->arena_bytes[a] - plan->peers_bytes[a];
   return bytes;
 }
 

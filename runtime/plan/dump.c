@@ -39,6 +39,9 @@ static void collective(const ms_plan *plan, const ms_plan_coll *coll, ms_text *t
   int whole = coll->dim == MS_DIM_SHARD ? plan->model->shard_size : plan->model->replicate_size;
   ms_text_append(text, "%s over %s", ms_coll_name(coll->kind), coll->dim == MS_DIM_SHARD ? "shard" : "replicate");
   if (coll->ranks != whole) ms_text_append(text, " in groups of %d", coll->ranks);
+  if (coll->replicas)
+    ms_text_append(text, "%s", coll->kind == MS_COLL_ALL_GATHER ? " for all replicas" : ", all_reduce over replicate");
+  if (coll->kind == MS_COLL_BARRIER) return;
   ms_text_append(text, ", ");
   ms_text_bytes(text, bytes);
   ms_text_append(text, " in %d segment%s,", coll->parts, coll->parts == 1 ? "" : "s");

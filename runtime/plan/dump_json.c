@@ -37,6 +37,7 @@ static void instruction(const ms_plan *plan, const ms_instr *instr, ms_text *tex
     ms_text_append(text, ",\"op\":\"%s\",\"dim\":\"%s\",\"ranks\":%d,\"segments\":%d,\"bytes\":%.0f",
                    ms_coll_name(coll->kind), coll->dim == MS_DIM_SHARD ? "shard" : "replicate", coll->ranks,
                    coll->parts, coll->bytes);
+    if (coll->replicas) ms_text_append(text, ",\"replicas\":%d", coll->replicas);
   }
   ms_text_append(text, "}");
 }
@@ -59,10 +60,8 @@ int ms_plan_json(const ms_plan *plan, ms_text *text) {
   ms_text_append(text, ",\"fingerprint\":\"%016llx\",\"bytes\":{", (unsigned long long)plan->fingerprint);
   for (int c = 0; c < MS_CATEGORIES; c++) key_bytes(text, ms_category_name(c), plan->category_bytes[c], c == 0);
   ms_text_append(text, "},\"arenas\":{");
-  for (int a = 0; a < MS_ARENAS; a++) {
-    int64_t own = a == MS_ARENA_MASTERS ? plan->owned_masters : plan->arena_bytes[a];
-    key_bytes(text, ms_arena_name(a), own, a == 0);
-  }
+  for (int a = 0; a < MS_ARENAS; a++)
+    key_bytes(text, ms_arena_name(a), plan->arena_bytes[a] - plan->peers_bytes[a], a == 0);
   ms_text_append(text, "},\"peak_bytes\":%lld,\"phases\":[", (long long)ms_plan_peak(plan));
   int first = 1;
   for (int p = 0; p < MS_PHASES; p++) {

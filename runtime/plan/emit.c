@@ -145,39 +145,61 @@ int ms_plan_group_start(const ms_plan *plan, int dim, int ranks) {
   return mine / ranks * ranks;
 }
 
-int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, int ranks, int unit, int parts,
-                       const ms_plan_part *part) {
+/* A collective of a phase, with room for its parts. */
+static int list_collective(ms_plan *plan, int phase, int kind, int dim, int unit, int parts, ms_plan_coll **out) {
   ms_plan_phase *p = &plan->phase[phase];
-  ms_instr *instr;
-  MS_TRY(append(plan, phase, &instr));
   MS_TRY(ms_grow((void **)&p->coll, &p->colls_capacity, p->colls + 1, sizeof *p->coll));
   ms_plan_coll *coll = ms_calloc(1, sizeof *coll);
   if (!coll) return MS_ENOMEM;
   p->coll[p->colls++] = coll;
   int capacity = 0;
   MS_TRY(ms_grow((void **)&coll->part, &capacity, parts, sizeof *coll->part));
-  memcpy(coll->part, part, (size_t)parts * sizeof *part);
   coll->kind = kind;
   coll->dim = dim;
   coll->unit = unit;
+  coll->ranks = dim == MS_DIM_SHARD ? plan->model->shard_size : plan->model->replicate_size;
+  *out = coll;
+  return MS_OK;
+}
+
+static double bytes_of_part(const ms_plan_coll *coll, const ms_plan_part *part) {
+  int shared_dtype = part->shared.info.dtype;
+  int other = coll->kind == MS_COLL_ALL_GATHER ? part->src.info.dtype : part->dst.info.dtype;
+  ms_coll_part measured = {.count = part->count,
+                           .src_dtype = coll->kind == MS_COLL_ALL_GATHER ? other : shared_dtype,
+                           .dst_dtype = coll->kind == MS_COLL_ALL_GATHER ? shared_dtype : other};
+  return ms_coll_bytes(coll->kind, coll->ranks, &measured, 1);
+}
+
+int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, int ranks, int unit, int parts,
+                       const ms_plan_part *part) {
+  ms_instr *instr;
+  MS_TRY(append(plan, phase, &instr));
+  MS_TRY(list_collective(plan, phase, kind, dim, unit, parts, &instr->coll));
+  ms_plan_coll *coll = instr->coll;
+  if (parts) memcpy(coll->part, part, (size_t)parts * sizeof *part);
   coll->parts = parts;
+  if (ranks) coll->ranks = ranks;
   instr->kind = MS_INSTR_COLLECTIVE;
   instr->stream = stream;
-  instr->coll = coll;
-  instr->scope = unit >= 0 ? plan->model->unit[unit].name : "step totals";
-  if (!ranks) ranks = dim == MS_DIM_SHARD ? plan->model->shard_size : plan->model->replicate_size;
-  coll->ranks = ranks;
+  instr->scope = unit >= 0 ? plan->model->unit[unit].name : kind == MS_COLL_BARRIER ? "update" : "step totals";
   for (int i = 0; i < parts; i++) {
-    int shared_dtype = part[i].shared.info.dtype;
-    int other = kind == MS_COLL_ALL_GATHER ? part[i].src.info.dtype : part[i].dst.info.dtype;
-    ms_coll_part measured = {.count = part[i].count,
-                             .src_dtype = kind == MS_COLL_ALL_GATHER ? other : shared_dtype,
-                             .dst_dtype = kind == MS_COLL_ALL_GATHER ? shared_dtype : other};
-    coll->bytes += ms_coll_bytes(kind, ranks, &measured, 1);
-    ms_plan_touch(plan, part[i].src.buffer, p->n - 1);
-    ms_plan_touch(plan, part[i].shared.buffer, p->n - 1);
-    ms_plan_touch(plan, part[i].dst.buffer, p->n - 1);
+    coll->bytes += bytes_of_part(coll, &part[i]);
+    ms_plan_touch(plan, part[i].src.buffer, plan->phase[phase].n - 1);
+    ms_plan_touch(plan, part[i].shared.buffer, plan->phase[phase].n - 1);
+    ms_plan_touch(plan, part[i].dst.buffer, plan->phase[phase].n - 1);
   }
+  return MS_OK;
+}
+
+int ms_plan_take_replicas(ms_plan *plan, int phase) {
+  ms_plan_phase *p = &plan->phase[phase];
+  ms_plan_coll *coll = p->instr[p->n - 1].coll, *also;
+  coll->replicas = plan->model->replicate_size;
+  if (coll->kind != MS_COLL_REDUCE_SCATTER) return MS_OK;
+  MS_TRY(list_collective(plan, phase, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, coll->unit, 0, &also));
+  for (int i = 0; i < coll->parts; i++) also->bytes += bytes_of_part(also, &coll->part[i]);
+  coll->also_bytes = also->bytes;
   return MS_OK;
 }
 
@@ -209,13 +231,14 @@ int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
     const ms_unit *unit = &model->unit[u];
     int64_t trainable = 4 * unit->trainable_count;
     int64_t moments = ms_dtype_size(layout->moment_dtype) * unit->trainable_count;
-    int shared = layout->unit[u].shared;
-    MS_TRY(persistent(plan, shared ? MS_ARENA_MASTERS : MS_ARENA_STATE, MS_CAT_PARAMETERS, layout->unit[u].master,
-                      shared ? unit->gathered_bytes : 4 * unit->master_count, unit->name));
+    int64_t masters = layout->unit[u].shared ? unit->gathered_bytes : 4 * unit->master_count;
+    int optimizer = ms_state_optimizer_arena(layout);
+    MS_TRY(persistent(plan, ms_state_master_arena(layout, u), MS_CAT_PARAMETERS, layout->unit[u].master, masters,
+                      unit->name));
     MS_TRY(state_buffer(plan, MS_CAT_GRADIENTS, layout->unit[u].gradient, trainable, unit->name));
-    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].state0, moments, unit->name));
-    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].state1, moments, unit->name));
-    MS_TRY(state_buffer(plan, MS_CAT_OPTIMIZER, layout->unit[u].ema, trainable, unit->name));
+    MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].state0, moments, unit->name));
+    MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].state1, moments, unit->name));
+    MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].ema, trainable, unit->name));
   }
   MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->squares, 4 * model->units, "squares"));
   MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->loss_sum, 4, "loss sum"));

@@ -94,8 +94,14 @@ static void describe_config(const ms_plan *plan, ms_text *text) {
   }
 }
 
-/* What a rank does with the parameters that it owns, one by one, differs from rank to rank: the model says all of it. */
-static int is_of_one_rank(const ms_instr *instr) { return instr->call->op == MS_OP_adamw && instr->call->attrs.i[3]; }
+/* What a rank does with the parameters that it owns, one by one, or with its slice of what replicas keep together, differs
+** from rank to rank: the model says all of it. */
+static int is_of_one_rank(const ms_plan *plan, const ms_instr *instr) {
+  const int op = instr->call->op;
+  if (op == MS_OP_adamw && instr->call->attrs.i[3]) return 1;
+  return ms_replicas_share(plan->model, &plan->config) &&
+         (op == MS_OP_adamw || op == MS_OP_sgd || op == MS_OP_ema || op == MS_OP_sum_squares);
+}
 
 static void describe_collective(const ms_plan *plan, int phase, const ms_plan_coll *coll, const char *scope,
                                 ms_text *text) {
@@ -108,7 +114,8 @@ static void describe_collective(const ms_plan *plan, int phase, const ms_plan_co
   ms_text_string(text, coll->dim == MS_DIM_SHARD ? " of shard of " : " of replicate of ");
   ms_text_string(text, scope);
   ms_text_string(text, ":");
-  for (int k = 0; k < coll->parts; k++) {
+  if (coll->replicas) ms_text_append(text, " %d replicas", coll->replicas);
+  for (int k = 0; k < coll->parts && coll->kind != MS_COLL_BARRIER; k++) {
     const ms_ref *shared = &coll->part[k].shared;
     ms_text_string(text, " ");
     ms_text_integer(text, coll->part[k].count);
@@ -127,7 +134,7 @@ static void describe_phase(const ms_plan *plan, int phase, ms_text *text) {
   for (int i = 0; i < p->n; i++) {
     const ms_instr *instr = &p->instr[i];
     if (instr->kind == MS_INSTR_COLLECTIVE) describe_collective(plan, phase, instr->coll, instr->scope, text);
-    if (instr->kind != MS_INSTR_KERNEL || is_of_one_rank(instr)) continue;
+    if (instr->kind != MS_INSTR_KERNEL || is_of_one_rank(plan, instr)) continue;
     kernels = ms_hash_int(kernels, (int64_t)instr->hash);
     n++;
   }
@@ -145,6 +152,8 @@ int ms_plan_fingerprint(ms_plan *plan) {
   ms_text_append(&text, "arenas: communication %lld bytes, gathered %lld bytes, masters %lld bytes\n",
                  (long long)plan->arena_bytes[MS_ARENA_COMM], (long long)plan->arena_bytes[MS_ARENA_GATHERED],
                  (long long)plan->arena_bytes[MS_ARENA_MASTERS]);
+  if (plan->arena_bytes[MS_ARENA_REPLICATED])
+    ms_text_append(&text, "replicas keep one copy of %lld bytes\n", (long long)plan->arena_bytes[MS_ARENA_REPLICATED]);
   int rc = ms_text_status(&text);
   if (rc) {
     ms_text_free(&text);

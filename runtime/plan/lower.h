@@ -39,6 +39,8 @@ void ms_plan_release_prepared(ms_plan *plan);
 /* ranks: how many of the dimension's group take part, neighbours; 0: all. */
 int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, int ranks, int unit, int parts,
                        const ms_plan_part *part);
+/* All replicas take part in the phase's last collective, a copying all_gather or a reduce_scatter. */
+int ms_plan_take_replicas(ms_plan *plan, int phase);
 void ms_plan_touch(ms_plan *plan, int buffer, int position);
 /* The STATE buffers of a plan: its first ones, unit by unit, then the step's scalars. A buffer that a unit does not have is empty. */
 enum ms_state_buffer {

@@ -1,7 +1,8 @@
 /* lower_gradients.c - where a unit's gradients are written, and what becomes of them once the last one is there.
 **
 ** With other ranks they are written to a buffer that peers read, reduced over the shards, then over the replicas, into the
-** state's chunk. Alone they are written to the chunk itself, or added to it where an earlier micro-batch came before.
+** state's chunk; at once over both where replicas work together (ms_replicas_share). Alone they are written to the chunk
+** itself, or added to it where an earlier micro-batch came before.
 **
 ** Gradients may wait for the last micro-batch (enum ms_sync): unsharded ones in an f32 copy of the reduce buffer, or the
 ** sums over the shards in an f32 copy of the chunk. Only the last phase then goes the rest of the way, in f32.
@@ -245,11 +246,21 @@ static int accumulate_local(ms_lowering *l, int unit, const gradients *to) {
   return MS_OK;
 }
 
+/* The sums over the shards are sums over the replicas as well: these would only add up what each reads anyway. */
+static int reduces_at_once(const ms_lowering *l) {
+  return l->model->shard_size > 1 && sync_of(l) != MS_SYNC_SHARD && ms_replicas_share(l->model, &l->plan->config);
+}
+
 /* Over the shards into chunks: the state's own, or with replicas a buffer on the way to them. */
 static int reduce_over_shards(ms_lowering *l, int unit, const gradients *from, gradients *to) {
   const ms_unit *u = &l->model->unit[unit];
   int accumulate = !waits_unsharded(l) && l->phase != MS_PHASE_FIRST;
   *to = (gradients){ms_state_buffer(unit, MS_STATE_GRADIENT), MS_F32, 1};
+  if (reduces_at_once(l)) {
+    int parts = reduce_parts(l, unit, from, to, accumulate);
+    MS_TRY(send(l, unit, MS_STREAM_REDUCE, MS_COLL_REDUCE_SCATTER, MS_DIM_SHARD, parts));
+    return ms_plan_take_replicas(l->plan, l->phase);
+  }
   if (l->model->replicate_size > 1 && sync_of(l) == MS_SYNC_SHARD) {
     MS_TRY(waiting_buffer(l, unit, u->trainable_count, &to->buffer));
   } else if (l->model->replicate_size > 1) {
@@ -305,7 +316,8 @@ static int reduce_unit(ms_lowering *l, int unit) {
     at = chunks;
   }
   int waits_for_replicas = sync_of(l) == MS_SYNC_SHARD && l->phase != MS_PHASE_LAST;
-  return model->replicate_size > 1 && !waits_for_replicas ? reduce_over_replicas(l, unit, &at) : MS_OK;
+  if (model->replicate_size == 1 || waits_for_replicas || reduces_at_once(l)) return MS_OK;
+  return reduce_over_replicas(l, unit, &at);
 }
 
 int ms_lower_reduce_completed(ms_lowering *l, int node) {

@@ -18,8 +18,8 @@ const char *ms_category_name(int category) {
 }
 
 const char *ms_arena_name(int arena) {
-  static const char *const names[MS_ARENAS] = {"state",         "masters",  "activations", "workspace",
-                                               "communication", "gathered", "grouped"};
+  static const char *const names[MS_ARENAS] = {"state",     "masters",       "replicated", "activations",
+                                               "workspace", "communication", "gathered",   "grouped"};
   return names[arena];
 }
 

@@ -26,19 +26,21 @@ enum ms_stream {
   MS_STREAMS = 4
 };
 
-/* Arenas. STATE and MASTERS live as long as the training state; the others are reused from phase to phase. Activations of a
+/* Arenas. STATE, MASTERS and REPLICATED live as long as the training state; the others are reused from phase to phase. Activations of a
 ** phase that writes gradients anew also lie in STATE, in the gradient chunks until these are written. */
 enum ms_arena {
   MS_ARENA_STATE = 0,       /* masters, optimizer, gradient chunks, step scalars; private */
   MS_ARENA_MASTERS = 1,     /* whole units whose masters peers read in place; one copy for the shard group, each rank
                             ** owns, writes and counts its chunks */
-  MS_ARENA_ACTIVATIONS = 2, /* inputs and results of kernels; private */
-  MS_ARENA_WORKSPACE = 3,   /* scratch of one kernel at a time; private */
-  MS_ARENA_COMM = 4,        /* unsharded gradients and chunks under way; peers read it at the same offsets */
-  MS_ARENA_GATHERED = 5,    /* unsharded weights; one copy for the shard group's ranks of a host */
+  MS_ARENA_REPLICATED = 2,  /* other masters, and optimizer state, of which the replicas of a host keep one copy: each
+                            ** updates and counts its slice */
+  MS_ARENA_ACTIVATIONS = 3, /* inputs and results of kernels; private */
+  MS_ARENA_WORKSPACE = 4,   /* scratch of one kernel at a time; private */
+  MS_ARENA_COMM = 5,        /* unsharded gradients and chunks under way; peers read it at the same offsets */
+  MS_ARENA_GATHERED = 6,    /* unsharded weights; one copy for the shard group's ranks of a host */
   MS_ARENA_GROUPED =
-      6, /* shards kept for smaller groups, and what those gather: in the block of a group's first rank */
-  MS_ARENAS = 7
+      7, /* shards kept for smaller groups, and what those gather: in the block of a group's first rank */
+  MS_ARENAS = 8
 };
 
 typedef struct ms_buffer {
@@ -80,9 +82,13 @@ typedef struct ms_plan_coll {
   int dim;   /* 0: replicate dimension, 1: shard dimension (enum ms_plan_dim) */
   int unit;  /* -1: the step's totals */
   int ranks; /* of the dimension's group, or of the neighbours in it that take part */
+  /* R: the replicas take part too, each with its slice (comm.h). A reduce_scatter is then the all_reduce over them as well,
+  ** which the phase lists behind it. 0: they do not. */
+  int replicas;
   int parts;
   ms_plan_part *part;
-  double bytes; /* ms_coll_bytes */
+  double bytes;      /* ms_coll_bytes */
+  double also_bytes; /* of the all_reduce over the replicas that it is, too */
 } ms_plan_coll;
 
 enum ms_plan_dim { MS_DIM_REPLICATE = 0, MS_DIM_SHARD = 1 };
@@ -153,8 +159,8 @@ struct ms_plan {
   ms_plan_phase phase[MS_PHASES];
   ms_buffer *buffer;
   int buffers, buffers_capacity;
-  int64_t arena_bytes[MS_ARENAS]; /* a block's; of MASTERS this rank owns a part, `owned_masters` */
-  int64_t owned_masters;
+  int64_t arena_bytes[MS_ARENAS]; /* a block's */
+  int64_t peers_bytes[MS_ARENAS]; /* what others count of MASTERS and REPLICATED */
   int64_t category_bytes[MS_CATEGORIES];
   ms_plan_input *input;
   ms_plan_output *output;
@@ -175,24 +181,29 @@ struct ms_plan {
   char *dump;
 };
 
-/* Where the persistent buffers of a unit lie in the STATE arena: shared by plans and states of one model. Bytes. */
+/* Where the persistent buffers of a unit lie: shared by plans and states of one model. Bytes. */
 typedef struct ms_state_layout {
   struct {
-    int64_t master;                        /* of its chunks in STATE; shared: of the whole unit in MASTERS */
+    int64_t master; /* of its chunks in STATE or REPLICATED; shared: of the whole unit in MASTERS */
     int64_t gradient, state0, state1, ema; /* -1: none */
     int shared;
   } * unit;
-  int moment_dtype; /* of state0 and state1 */
-  int64_t squares;  /* f32 [units] sums of squares */
-  int64_t loss_sum; /* f32 [] */
-  int64_t norm;     /* f32 [4] */
-  int64_t bytes;    /* of the arena */
-  int64_t masters;  /* bytes of the MASTERS arena */
-  int64_t owned_masters;
+  int moment_dtype;         /* of state0 and state1 */
+  int64_t squares;          /* f32 [units] sums of squares */
+  int64_t loss_sum;         /* f32 [] */
+  int64_t norm;             /* f32 [4] */
+  int one_copy;             /* replicas keep masters and optimizer state together */
+  int64_t bytes[MS_ARENAS]; /* of the arenas STATE, MASTERS and REPLICATED */
+  int64_t peers[MS_ARENAS]; /* what others count of them */
   int64_t category_bytes[MS_CATEGORIES];
 } ms_state_layout;
 int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms_state_layout *layout);
 void ms_state_layout_free(ms_state_layout *layout);
+/* The arena of a unit's masters, and of all optimizer state. */
+int ms_state_master_arena(const ms_state_layout *layout, int unit);
+int ms_state_optimizer_arena(const ms_state_layout *layout);
+/* 1 when the replicas of a host keep one copy of masters and optimizer state, and share the work of updating it. */
+int ms_replicas_share(const ms_model *model, const ms_plan_config *config);
 /* 1 when a unit's masters are read in place by its shard group: every segment is read in f32, and there are peers. */
 int ms_unit_shares_masters(const ms_model *model, const ms_plan_config *config, int unit);
 /* Bytes from the beginning of a unit's master buffer to element `local` of its chunks, which lies in segment `s`. */

@@ -123,11 +123,13 @@ int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *co
   free(p.at);
   if (rc) return rc;
   const ms_unit *u = &model->unit[unit];
-  cost->parameter_bytes = 4.0 * (double)u->master_count;
+  const double counted_by = ms_replicas_share(model, &plan->config) ? model->replicate_size : 1;
+  cost->parameter_bytes = 4.0 * (double)u->master_count / counted_by;
   cost->gradient_bytes = (double)plan->buffer[ms_state_buffer(unit, MS_STATE_GRADIENT)].bytes;
-  cost->optimizer_bytes = (double)plan->buffer[ms_state_buffer(unit, MS_STATE_FIRST)].bytes +
-                          (double)plan->buffer[ms_state_buffer(unit, MS_STATE_SECOND)].bytes +
-                          (double)plan->buffer[ms_state_buffer(unit, MS_STATE_EMA)].bytes;
+  cost->optimizer_bytes = ((double)plan->buffer[ms_state_buffer(unit, MS_STATE_FIRST)].bytes +
+                           (double)plan->buffer[ms_state_buffer(unit, MS_STATE_SECOND)].bytes +
+                           (double)plan->buffer[ms_state_buffer(unit, MS_STATE_EMA)].bytes) /
+                          counted_by;
   return MS_OK;
 }
 
@@ -178,7 +180,7 @@ static int64_t bytes_of_chunks(const ms_plan *plan) {
 
 /* 0: the rest of the state, which is there always. */
 static int memory_of(const ms_buffer *b, int64_t chunks) {
-  int is_state = b->phase < 0 && (b->arena == MS_ARENA_STATE || b->arena == MS_ARENA_MASTERS);
+  int is_state = b->phase < 0 && b->arena < MS_ARENA_ACTIVATIONS;
   if (is_state) return b->category == MS_CAT_GRADIENTS ? LENT : 0;
   if (b->category == MS_CAT_ACTIVATIONS && b->phase >= 0 && b->bytes <= chunks) return LENT;
   return b->arena == MS_ARENA_GATHERED ? OF_GROUP : b->arena == MS_ARENA_GROUPED ? OF_SMALLER_GROUP : OWN;

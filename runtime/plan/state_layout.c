@@ -1,18 +1,43 @@
-/* state_layout.c - the arenas STATE and MASTERS: what lives as long as training does. The same for every plan of a model and
-** optimizer; masters and scalars come first, so that a plan that only evaluates reads the state of one that trains.
+/* state_layout.c - the arenas STATE, MASTERS and REPLICATED: what lives as long as training does. The same for every plan of
+** a model and optimizer; masters and scalars come first, so that a plan that only evaluates reads the state of one that trains.
 **
 ** On one host nobody needs a copy of what a peer keeps in f32 anyway: masters that kernels read in f32 lie in memory of
 ** the whole shard group, laid out as the gathered unit, and a gather of them is nothing but waiting until every owner
-** has updated its chunks. */
+** has updated its chunks. Nor do replicas there need one each of what they keep: they map one, and each updates a slice. */
 #include <stdlib.h>
 
+#include "comm/world.h"
 #include "plan/plan.h"
 
-static int64_t take(ms_state_layout *layout, int category, int64_t bytes) {
-  int64_t at = layout->bytes, size = (bytes + 63) / 64 * 64;
-  layout->bytes += size;
+static int64_t whole_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+static int64_t take(ms_state_layout *layout, int arena, int category, int64_t bytes) {
+  int64_t at = layout->bytes[arena], size = whole_lines(bytes);
+  layout->bytes[arena] += size;
   layout->category_bytes[category] += size;
   return at;
+}
+
+/* What `ranks` ranks keep one copy of: each counts an equal part. */
+static int64_t take_together(ms_state_layout *layout, int arena, int category, int64_t bytes, int ranks) {
+  int64_t at = layout->bytes[arena], own = (bytes + ranks - 1) / ranks, size = whole_lines(bytes);
+  layout->bytes[arena] += size;
+  layout->peers[arena] += size - own;
+  layout->category_bytes[category] += own;
+  return at;
+}
+
+int ms_replicas_share(const ms_model *model, const ms_plan_config *config) {
+  const int one_host = model->world <= MS_MAX_LOCAL_RANKS; /* more are several hosts, which map nothing together */
+  return config->shared_masters && config->device == MS_DEVICE_CPU && model->replicate_size > 1 && one_host;
+}
+
+int ms_state_optimizer_arena(const ms_state_layout *layout) {
+  return layout->one_copy ? MS_ARENA_REPLICATED : MS_ARENA_STATE;
+}
+
+int ms_state_master_arena(const ms_state_layout *layout, int unit) {
+  return layout->unit[unit].shared ? MS_ARENA_MASTERS : ms_state_optimizer_arena(layout);
 }
 
 int ms_unit_shares_masters(const ms_model *model, const ms_plan_config *config, int unit) {
@@ -28,18 +53,21 @@ int64_t ms_master_offset(const ms_model *model, const ms_unit *unit, int shared,
   return seg->gathered + 4 * (model->shard_rank * seg->chunk + local - seg->local);
 }
 
+/* Masters and optimizer state of a rank's chunks. */
+static int64_t take_chunks(const ms_model *model, ms_state_layout *layout, int category, int64_t bytes) {
+  if (!layout->one_copy) return take(layout, MS_ARENA_STATE, category, bytes);
+  return take_together(layout, MS_ARENA_REPLICATED, category, bytes, model->replicate_size);
+}
+
 static void take_masters(const ms_model *model, const ms_plan_config *config, int unit, ms_state_layout *layout) {
   const ms_unit *u = &model->unit[unit];
   layout->unit[unit].shared = ms_unit_shares_masters(model, config, unit);
-  if (!layout->unit[unit].shared) {
-    layout->unit[unit].master = take(layout, MS_CAT_PARAMETERS, 4 * u->master_count);
-    return;
+  if (layout->unit[unit].shared) {
+    int ranks = model->shard_size * (layout->one_copy ? model->replicate_size : 1);
+    layout->unit[unit].master = take_together(layout, MS_ARENA_MASTERS, MS_CAT_PARAMETERS, u->gathered_bytes, ranks);
+  } else {
+    layout->unit[unit].master = take_chunks(model, layout, MS_CAT_PARAMETERS, 4 * u->master_count);
   }
-  layout->unit[unit].master = layout->masters;
-  layout->masters += (u->gathered_bytes + 63) / 64 * 64;
-  int64_t owned = (u->gathered_bytes + model->shard_size - 1) / model->shard_size;
-  layout->owned_masters += owned;
-  layout->category_bytes[MS_CAT_PARAMETERS] += owned;
 }
 
 int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms_state_layout *layout) {
@@ -50,23 +78,25 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
               (config->optimizer == MS_OPT_ADAMW || (config->optimizer == MS_OPT_SGD && config->momentum != 0));
   int second = config->train && config->optimizer == MS_OPT_ADAMW;
   layout->moment_dtype = second ? config->moment_dtype : MS_F32;
+  layout->one_copy = ms_replicas_share(model, config);
   for (int u = 0; u < model->units; u++) take_masters(model, config, u, layout);
-  layout->squares = take(layout, MS_CAT_WORKSPACE, 4 * model->units);
-  layout->loss_sum = take(layout, MS_CAT_WORKSPACE, 4);
-  layout->norm = take(layout, MS_CAT_WORKSPACE, 16);
+  layout->squares = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 4 * model->units);
+  layout->loss_sum = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 4);
+  layout->norm = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 16);
   for (int u = 0; u < model->units; u++) {
     int64_t trainable = 4 * model->unit[u].trainable_count;
-    layout->unit[u].gradient = config->train && trainable ? take(layout, MS_CAT_GRADIENTS, trainable) : -1;
+    layout->unit[u].gradient =
+        config->train && trainable ? take(layout, MS_ARENA_STATE, MS_CAT_GRADIENTS, trainable) : -1;
   }
   for (int u = 0; u < model->units; u++) {
     int64_t trainable = ms_dtype_size(layout->moment_dtype) * model->unit[u].trainable_count;
-    layout->unit[u].state0 = first && trainable ? take(layout, MS_CAT_OPTIMIZER, trainable) : -1;
-    layout->unit[u].state1 = second && trainable ? take(layout, MS_CAT_OPTIMIZER, trainable) : -1;
+    layout->unit[u].state0 = first && trainable ? take_chunks(model, layout, MS_CAT_OPTIMIZER, trainable) : -1;
+    layout->unit[u].state1 = second && trainable ? take_chunks(model, layout, MS_CAT_OPTIMIZER, trainable) : -1;
   }
   for (int u = 0; u < model->units; u++) {
     int64_t trainable = 4 * model->unit[u].trainable_count;
     int averaged = config->train && config->ema_decay > 0 && trainable;
-    layout->unit[u].ema = averaged ? take(layout, MS_CAT_OPTIMIZER, trainable) : -1;
+    layout->unit[u].ema = averaged ? take_chunks(model, layout, MS_CAT_OPTIMIZER, trainable) : -1;
   }
   return MS_OK;
 }

@@ -1,6 +1,7 @@
 /* test_plan.c - what a plan promises without running it: how many collectives, how many bytes, which waits, one fingerprint. */
 #include "tests/c/support/planned.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static planned make_with(const mlp_config *c, int prefetch, int train, int fuse) {
@@ -133,10 +134,17 @@ static void M1_categories_add_up_to_the_arenas(void **state) {
   mlp_config c = mlp_default(2, 2, 0);
   planned p = make(&c, 1);
   int64_t arenas = 0, categories = 0;
-  for (int a = 0; a < MS_ARENAS; a++) arenas += a == MS_ARENA_MASTERS ? p.plan->owned_masters : p.plan->arena_bytes[a];
+  for (int a = 0; a < MS_ARENAS; a++) arenas += p.plan->arena_bytes[a] - p.plan->peers_bytes[a];
   for (int k = 0; k < MS_CATEGORIES; k++) categories += p.plan->category_bytes[k];
   assert_true(arenas == categories);
   assert_true(arenas == ms_plan_peak(p.plan));
+  double optimizer = 0;
+  for (int u = 0; u < p.net.model->units; u++) {
+    ms_unit_cost cost;
+    assert_int_equal(ms_plan_unit_cost(p.plan, MS_PHASE_FIRST, u, &cost), MS_OK);
+    optimizer += cost.optimizer_bytes;
+  }
+  assert_true(optimizer > 0 && fabs(optimizer - (double)p.plan->category_bytes[MS_CAT_OPTIMIZER]) < 64);
   drop(&p);
 }
 
@@ -157,8 +165,10 @@ static void units_read_in_f32_are_read_where_their_owners_keep_them(void **state
   planned p = make(&c, 1);
   expect_gathers_in_place(p.plan, 1);
   assert_int_equal(p.plan->arena_bytes[MS_ARENA_GATHERED], 0);
-  assert_true(p.plan->owned_masters == p.plan->category_bytes[MS_CAT_PARAMETERS]);
-  int64_t beyond = p.plan->arena_bytes[MS_ARENA_MASTERS] - 2 * p.plan->owned_masters; /* units begin on cache lines */
+  const int64_t masters = p.plan->arena_bytes[MS_ARENA_MASTERS],
+                owned = masters - p.plan->peers_bytes[MS_ARENA_MASTERS];
+  assert_true(owned == p.plan->category_bytes[MS_CAT_PARAMETERS]);
+  int64_t beyond = masters - 2 * owned; /* units begin on cache lines */
   assert_true(beyond >= -8 * p.net.model->units && beyond < 64 * p.net.model->units);
   drop(&p);
   c.block.param_dtype = c.root.param_dtype = MS_BF16;
@@ -214,7 +224,7 @@ static void M5_only_first_gathers_and_the_last_reduction_are_exposed(void **stat
         assert_int_equal(by_kind[0], shards);
         assert_true(by_kind[1] <= shards);
         assert_int_equal(by_kind[2], shards);
-        assert_int_equal(by_kind[3], replicas);
+        assert_int_equal(by_kind[3], replicas && !shards); /* with both, one collective sums over both */
         drop(&p);
       }
 }

@@ -156,13 +156,25 @@ static void M4_every_wait_is_needed_whatever_the_policies(void **state) {
       }
 }
 
-/* A phase that communicates with nobody has one stream, and so nothing to wait for. */
-static void M4_the_update_has_no_waits(void **state) {
+/* A phase that communicates with nobody has one stream, and so nothing to wait for; replicas that update slices of one copy
+** meet behind the last. */
+static void M4_the_update_waits_once_for_replicas_with_one_copy(void **state) {
   (void)state;
-  variant v = {.what = "update", .replicate = 2, .shard = 2, .prefetch = 1, .dtype = MS_BF16, .reshard = ALWAYS};
-  int waits[MS_PHASES];
-  check_mutants(&v, waits);
-  assert_int_equal(waits[MS_PHASE_UPDATE], 0);
+  static const struct {
+    int replicate, shard, own_copies, waits;
+  } of[] = {{1, 4, 0, 0}, {2, 2, 1, 0}, {2, 2, 0, 1}, {4, 1, 0, 1}};
+  for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+    variant v = {.what = "update",
+                 .replicate = of[i].replicate,
+                 .shard = of[i].shard,
+                 .own_copies = of[i].own_copies,
+                 .prefetch = 1,
+                 .dtype = MS_BF16,
+                 .reshard = ALWAYS};
+    int waits[MS_PHASES];
+    check_mutants(&v, waits);
+    assert_int_equal(waits[MS_PHASE_UPDATE], of[i].waits);
+  }
 }
 
 /* ---- reuse of bytes ---- */
@@ -290,7 +302,7 @@ int main(void) {
       TEST(M4_every_wait_of_every_mesh_and_prefetch_is_needed),
       TEST(M4_every_wait_is_needed_when_gradients_wait),
       TEST(M4_every_wait_is_needed_whatever_the_policies),
-      TEST(M4_the_update_has_no_waits),
+      TEST(M4_the_update_waits_once_for_replicas_with_one_copy),
       TEST(M4_shared_bytes_are_refused),
       TEST(M4_bytes_outside_arenas_and_buffers_are_refused),
       TEST(M4_buffers_larger_than_their_arena_are_refused),

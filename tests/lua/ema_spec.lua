@@ -14,6 +14,7 @@ local CASES = {
   { 1, { mesh = "1x1", optimizer = "sgd", momentum = 0 } },
   { 4, { mesh = "2x2", ema_warmup = true, shared_masters = false, freeze = "fc1", groups = true } },
   { 4, { mesh = "4x1", layout = "ragged", dtype = "bf16" } },
+  { 4, { mesh = "2x2", dtype = "bf16", groups = true } },
   { 3, { mesh = "1x3", spare = true, micro = 2, groups = true } },
 }
 

@@ -31,6 +31,26 @@ describe("strategies", function()
   end
 end)
 
+describe("replicas of a host", function()
+  it("S2 M1 keep one copy of the state, whose update they share, or one each: parity", function()
+    local function bytes(mesh, more) return run(4, trained.with({ mesh = mesh, layout = "ragged" }, more)) end
+    local sharded, replicated = bytes("1x4"), bytes("4x1")
+    for _, more in ipairs(trained.few { { dtype = "bf16" }, { optimizer = "sgd", momentum = 0.9 }, { micro = 3 } }) do
+      local one, each = bytes("2x2", more), bytes("2x2", trained.with(more, { shared_masters = false }))
+      assert_parity(each, one, 1e-5)
+      assert(one.plan.bytes.optimizer <= each.plan.bytes.optimizer / 2 + 1024)
+      assert(one.plan.bytes.parameters <= each.plan.bytes.parameters / 2 + 1024)
+      assert.equal(each.plan.bytes.gradients, one.plan.bytes.gradients)
+      assert.same(each.plan.comm_bytes, one.plan.comm_bytes)
+      assert.equal(each.collectives.first, one.collectives.first)
+      assert.equal(0, each.plan.collectives.update)
+      assert.equal(1, one.plan.collectives.update) -- they meet behind it
+    end
+    -- Slices begin on cache lines, and each unit's state does.
+    assert(math.abs(sharded.plan.bytes.optimizer - replicated.plan.bytes.optimizer) < 1024)
+  end)
+end)
+
 describe("identities", function()
   it("S12 (k,1) is DDP over k, and (1,k) is FSDP over k, also where meshes have one dimension", function()
     assert_same_run(run(2, { mesh = "2", build = "ddp" }), run(2, { mesh = "2x1" }))

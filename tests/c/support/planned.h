@@ -36,8 +36,9 @@ static inline int count(const ms_plan *plan, int phase, int kind, int backward_o
   for (int i = 0; i < plan->phase[phase].n; i++) {
     const ms_instr *instr = &plan->phase[phase].instr[i];
     in_backward |= instr->kind == MS_INSTR_KERNEL && instr->backward;
-    if (instr->kind == MS_INSTR_COLLECTIVE && instr->coll->kind == kind && instr->coll->unit >= 0)
-      n += !backward_only || in_backward;
+    if (instr->kind != MS_INSTR_COLLECTIVE || instr->coll->unit < 0 || (backward_only && !in_backward)) continue;
+    const int sums_replicas = instr->coll->kind == MS_COLL_REDUCE_SCATTER && instr->coll->replicas > 0;
+    n += instr->coll->kind == kind || (kind == MS_COLL_ALL_REDUCE && sums_replicas);
   }
   return n;
 }

@@ -1,0 +1,18 @@
+/* slice.h - n elements cut among ranks that share the work on them: equal slices that begin on cache lines, so that no two
+** ranks write to one; the last are shorter, or empty. */
+#ifndef MS_BASE_SLICE_H
+#define MS_BASE_SLICE_H
+
+#include <stdint.h>
+
+enum { MS_SLICE_ELEMENTS = 64 }; /* slices begin at multiples of it: lines of 64 bytes of every element type */
+
+/* The slice of `rank` of `ranks`: returns how many elements it has, *first where it begins. */
+static inline int64_t ms_slice(int64_t n, int ranks, int rank, int64_t *first) {
+  int64_t share = (n + ranks - 1) / ranks;
+  share = (share + MS_SLICE_ELEMENTS - 1) / MS_SLICE_ELEMENTS * MS_SLICE_ELEMENTS;
+  *first = share * rank < n ? share * rank : n;
+  return n - *first < share ? n - *first : share;
+}
+
+#endif
