@@ -207,7 +207,7 @@ static void check_saved(const rig *r) {
     const ms_save_piece *p = &r->piece[i];
     const size_t bytes = (size_t)p->count * sizeof(float);
     float *saved = malloc(bytes + 1), *held = malloc(bytes + 1);
-    must(ms_safetensors_read(file, ms_safetensors_find(file, p->name), 0, (int64_t)bytes, saved));
+    must(ms_safetensors_read(file, ms_safetensors_find(file, r->name[i]), 0, (int64_t)bytes, saved));
     must(ms_state_read(r->state, p->param, p->what, p->first, p->count, held));
     assert_memory_equal(saved, held, bytes);
     free(saved);
