@@ -413,8 +413,8 @@ typedef struct ms_plan_config {
   int threads; /* OpenMP threads a rank that kernels are prepared for; 0: as the environment says */
   /* 1 (default): on the CPU, ranks of a host share what they would otherwise copy. The f32 masters of a unit that is read in f32
   ** lie in memory that all its shard group's ranks map, and kernels read them there: its all-gathers move nothing, and it
-  ** needs no gathered copy. Replicas keep one copy of masters, optimizer state and gathered weights; each counts, and
-  ** updates, an equal part. More ranks than a host takes (64) are several hosts, whose replicas have their own.
+  ** needs no gathered copy. Replicas keep one copy of masters and optimizer state, and with more than one shard of gathered
+  ** weights; each counts, and updates, an equal part. More ranks than a host takes (64) are several hosts, whose replicas have their own.
   ** 0: units are gathered all alike, and every replica has its own. */
   int shared_masters;
   int device; /* enum ms_device_kind; of a state and of the plans that are bound to it */
@@ -583,7 +583,8 @@ MS_API int ms_trace_write(ms_trace *trace, const char *path);
 MS_API int ms_state_shard(ms_state *state, int param, const char *what, double *first, double *count, float **data);
 /* Elements [first, first + count) of a flattened parameter (or its gradient, ...), which this rank must own, from and to
 ** memory of the host, f32, wherever the chunks live; the whole range or nothing. Not collective: peers may be reading what
-** ms_state_write changes, so all of them must have come to the end of a step, and know it of each other. */
+** ms_state_write changes, so all of them must have come to the end of a step, and know it of each other. Replicas that keep
+** one copy (ms_plan_config.shared_masters) own the same elements: all may write, if they write the same values. */
 MS_API int ms_state_read(const ms_state *state, int param, const char *what, int64_t first, int64_t count, float *out);
 MS_API int ms_state_write(ms_state *state, int param, const char *what, int64_t first, int64_t count,
                           const float *values);
@@ -600,9 +601,10 @@ MS_API int ms_state_set(ms_state *state, int param, const float *full);
 MS_API int ms_state_scatter(ms_state *state, int param, int from, const float *full);
 /* Averages (ema_decay) and parameters change places, so that evaluating, reading and exporting see the averages; a second
 ** call puts them back, and until then nothing trains or is saved. Collective, since peers may be reading; with `alone` this
-** rank does not wait for them, for a rank whose work with the averages failed. Frozen parameters are their own averages. */
+** rank does not wait for them, for a rank whose work with the averages failed (replicas with one copy meet when they run
+** something next). Frozen parameters are their own averages. */
 MS_API int ms_state_swap_ema(ms_state *state, int alone);
-/* Begins the averages anew, as what the parameters are now. */
+/* Begins the averages anew, as what the parameters are now. No peer may be reading them: see ms_state_write. */
 MS_API int ms_state_restart_ema(ms_state *state);
 /* A hash of bytes, to compare what ranks were given; hash: two halves of 32 bits. Not cryptographic. */
 MS_API void ms_hash(const void *data, double bytes, double *hash);

@@ -1,5 +1,5 @@
-/* slice.h - n elements cut among ranks that share the work on them: equal slices that begin on cache lines, so that no two
-** ranks write to one; the last are shorter, or empty. */
+/* slice.h - n elements cut among ranks that share the work on them: equal slices of whole cache lines, so that of an array
+** that begins on one no two ranks write to the same; the last are shorter, or empty. */
 #ifndef MS_BASE_SLICE_H
 #define MS_BASE_SLICE_H
 

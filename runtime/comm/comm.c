@@ -117,7 +117,6 @@ static void begin_wait(ms_comm *comm, enum phase phase) {
   ms_ledger_target(comm->ring, is_pairwise(comm->coll->kind) ? 0 : comm->base + (uint64_t)phase);
 }
 
-/* Send and recv are numbered by the pair, all others by the group: the same on all that take part. */
 /* As if the shards were reduced first, then the replicas. */
 static double bytes_of(const ms_comm *comm, const ms_coll *coll) {
   if (!coll->replicas) return ms_coll_bytes(coll->kind, comm->size, coll->part, coll->parts);
@@ -127,6 +126,7 @@ static double bytes_of(const ms_comm *comm, const ms_coll *coll) {
   return bytes;
 }
 
+/* Send and recv are numbered by the pair, all others by the group: the same on all that take part. */
 static void record_start(ms_comm *comm) {
   const ms_coll *coll = comm->coll;
   const ms_job_group *group = comm->group;

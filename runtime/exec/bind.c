@@ -39,6 +39,7 @@ void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref) {
     int leader = model->shard_group[ms_plan_group_start(exec->plan, MS_DIM_SHARD, buffer->ranks)];
     block = ms_state_peer_block(exec->state, buffer->arena, leader);
   }
+  if (!block) return NULL; /* an optimizer's empty state, in an arena that nothing else needs */
   return block + offset + ref->offset;
 }
 

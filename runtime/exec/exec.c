@@ -185,8 +185,16 @@ static int64_t count_allocations(const ms_exec *exec) {
   return ms_allocations() + exec->state->mapped + (api->allocations ? api->allocations() : 0);
 }
 
+/* All have put their slices back before anybody reads what a replica wrote. */
+static int meet_replicas(ms_state *state) {
+  if (!state->unmet) return MS_OK;
+  state->unmet = 0;
+  return ms_members_barrier(&state->members);
+}
+
 int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_outputs *outputs) {
   MS_TRY(check_run(exec, phase));
+  MS_TRY(meet_replicas(exec->state));
   if (exec->trace) MS_TRY(ms_trace_reserve(exec->trace, &exec->phase[phase]));
   if (exec->trace && exec->apart) MS_TRY(ms_exec_apart_reserve_timers(exec, phase));
   exec->state->settled = 0;

@@ -18,12 +18,12 @@ struct ms_state {
   ms_device *device; /* that has the arenas */
   int nccl;          /* enum ms_nccl_option */
   ms_state_layout layout;
-  /* mapped whole: COMM and GROUPED [members * stride], GATHERED and MASTERS [replicate_size * stride],
-  ** or [stride] where replicas share it, REPLICATED [shard_size * stride] */
+  /* mapped whole: COMM and GROUPED [members * stride], GATHERED and MASTERS [replicate_size * stride]; where replicas keep one
+  ** copy STATE [members * stride], GATHERED and MASTERS [stride], REPLICATED [shard_size * stride] */
   ms_region arena[MS_ARENAS];
   int blocks[MS_ARENAS];          /* mapped together, as the arena was made: the model may be freed first; 0: private */
   int64_t arena_bytes[MS_ARENAS]; /* this rank's block: what plans asked for */
-  int64_t stride[MS_ARENAS];      /* bytes from one rank's (COMM, GROUPED) or group's block to the next */
+  int64_t stride[MS_ARENAS];      /* bytes from one rank's or group's block to the next */
   int generation;                 /* counts the times that arenas moved */
   int64_t mapped;                 /* regions made so far */
   struct {
@@ -35,7 +35,8 @@ struct ms_state {
   struct ms_apart *apart;    /* what it has on a device that works apart from the host; NULL: the host works itself */
   int settled;               /* NORM was the last phase: no peer reads the weights any more */
   int swapped;               /* averages are in the masters' place: see ms_state_swap_ema */
-  void *view;                /* what ms_state_view copied last */
+  int unmet;  /* this rank has put its slice of them back alone: replicas meet before anything reads them */
+  void *view; /* what ms_state_view copied last */
   int64_t view_bytes;
   unsigned interrupted; /* a phase failed half-way in the world's epoch interrupted - 1; 0: none did */
 };
@@ -59,7 +60,7 @@ int ms_state_copy_in(ms_state *state, void *at, const void *host, int64_t bytes)
 int ms_state_grid(const ms_state *state, int *ranks);
 /* First byte of this rank's block of an arena. */
 char *ms_state_block(const ms_state *state, int arena);
-/* First byte of the block of a world rank in an arena that has one for each (COMM, GROUPED), as mapped here. */
+/* First byte of the block of a world rank in an arena that has one for each, as mapped here. */
 char *ms_state_peer_block(const ms_state *state, int arena, int rank);
 /* The communicator of a stream among `ranks` neighbours of its dimension's group, or, if they are more than that has, among
 ** all replicas; opened by ms_state_open_group or ms_state_open_replicas, unless they are the whole group. */

@@ -37,7 +37,7 @@ static void instruction(const ms_plan *plan, const ms_instr *instr, ms_text *tex
     ms_text_append(text, ",\"op\":\"%s\",\"dim\":\"%s\",\"ranks\":%d,\"segments\":%d,\"bytes\":%.0f",
                    ms_coll_name(coll->kind), coll->dim == MS_DIM_SHARD ? "shard" : "replicate", coll->ranks,
                    coll->parts, coll->bytes);
-    if (coll->replicas) ms_text_append(text, ",\"replicas\":%d", coll->replicas);
+    if (coll->replicas) ms_text_append(text, ",\"replicas\":%d,\"also_bytes\":%.0f", coll->replicas, coll->also_bytes);
   }
   ms_text_append(text, "}");
 }

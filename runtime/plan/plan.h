@@ -29,15 +29,16 @@ enum ms_stream {
 /* Arenas. STATE, MASTERS and REPLICATED live as long as the training state; the others are reused from phase to phase. Activations of a
 ** phase that writes gradients anew also lie in STATE, in the gradient chunks until these are written. */
 enum ms_arena {
-  MS_ARENA_STATE = 0,       /* masters, optimizer, gradient chunks, step scalars; private */
+  MS_ARENA_STATE = 0, /* masters, optimizer, gradient chunks, step scalars; private. Where replicas keep one copy of the
+                            ** first two, mapped by all: they write sums into one another's gradient chunks */
   MS_ARENA_MASTERS = 1,     /* whole units whose masters peers read in place; one copy for the shard group, each rank
-                            ** owns, writes and counts its chunks */
+                            ** owns, writes and counts its chunks, or with replicas slices of them */
   MS_ARENA_REPLICATED = 2,  /* other masters, and optimizer state, of which the replicas of a host keep one copy: each
                             ** updates and counts its slice */
   MS_ARENA_ACTIVATIONS = 3, /* inputs and results of kernels; private */
   MS_ARENA_WORKSPACE = 4,   /* scratch of one kernel at a time; private */
   MS_ARENA_COMM = 5,        /* unsharded gradients and chunks under way; peers read it at the same offsets */
-  MS_ARENA_GATHERED = 6,    /* unsharded weights; one copy for the shard group's ranks of a host */
+  MS_ARENA_GATHERED = 6,    /* unsharded weights; one copy for the shard group's ranks of a host, and its replicas */
   MS_ARENA_GROUPED =
       7, /* shards kept for smaller groups, and what those gather: in the block of a group's first rank */
   MS_ARENAS = 8

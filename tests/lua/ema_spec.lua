@@ -72,6 +72,12 @@ describe("averages of the weights", function()
     end)
   end
 
+  it("S16 are back in their place on all replicas when an evaluation with them has failed", function()
+    for _, mesh in ipairs { "2x2", "4x1" } do
+      assert.equal("the same\n", moonshard("run", "tests/lua/recipes/averages_failed.lua", "-n", "4", "mesh=" .. mesh))
+    end
+  end)
+
   it("M1 add nothing to a plan without them", function()
     local plain, batch = small {}
     local averaged = small { ema = 0.9 }

@@ -153,6 +153,7 @@ describe("SIGTERM", function()
       assert.truthy(step, told)
       assert.truthy(checkpoints(folder):find(name_of(step), 1, true), told)
       assert.truthy(clock.now() - began < 50, told)
+      folders[#folders + 1] = folder .. ".begun"
     end
   end)
 

@@ -11,7 +11,17 @@ local cfg = ms.args { dir = "", to = "launcher", when = "step", saves = 0 }
 local rank = ms.world().rank
 local copy = math.floor(rank / 2)
 
+-- The copy that saves has made a step, which is what there is to save.
+local begun = cfg.dir .. ".begun"
+
+local function wait_for_the_other()
+  local file
+  repeat file = io.open(begun) until file
+  file:close()
+end
+
 local function send()
+  if copy ~= cfg.saves and cfg.to == "rank " .. rank then wait_for_the_other() end
   if cfg.to == "launcher" and rank == 2 * cfg.saves then ffi.C.kill(ffi.C.getppid(), SIGTERM) end
   if cfg.to == "rank " .. rank then ffi.C.kill(ffi.C.getpid(), SIGTERM) end
 end
@@ -37,6 +47,7 @@ end
 
 for _, batch in data:batches(ms.data.sampler { length = data.length }, 4) do
   train:step(batch)
+  if train.steps_done == 1 and rank == 2 * cfg.saves then assert(io.open(begun, "w")):close() end
   if train.steps_done == 3 then
     if cfg.when == "evaluate" and copy ~= cfg.saves then train:evaluate(endless_batches()) end
     send()
