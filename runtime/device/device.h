@@ -29,9 +29,9 @@ typedef struct ms_device_usage {
   int64_t pinned;        /* of the host */
 } ms_device_usage;
 
-enum ms_device_coll { MS_DEVICE_ALL_GATHER, MS_DEVICE_REDUCE_SCATTER, MS_DEVICE_ALL_REDUCE, MS_DEVICE_BROADCAST };
+enum ms_device_coll { MS_DEVICE_ALL_GATHER, MS_DEVICE_REDUCE_SCATTER, MS_DEVICE_ALL_REDUCE };
 
-/* One buffer of a grouped collective; count: elements of a rank's chunk, or of everything (all_reduce, broadcast). Sums are
+/* One buffer of a grouped collective; count: elements of a rank's chunk, or of everything (all_reduce). Sums are
 ** taken in the dtype. In place: all_gather's from is its chunk in to; reduce_scatter's to is its chunk in from. */
 typedef struct ms_device_part {
   const void *from;

@@ -23,17 +23,19 @@ static int run_steps(ms_exec *exec, rank_engine *engine, const training_config *
   }
   MS_TRY(ms_exec_run(exec, MS_PHASE_EVALUATE, NULL, &(ms_step_outputs){0}));
   if (!ms_exec_output(exec, "logits")) return ms_error_code();
+  MS_TRY(ms_state_memory(engine->state, &(ms_device_memory){0}));
   float *full = malloc(TRAINING_ELEMENTS * sizeof *full);
   int rc = ms_state_gather(engine->state, 1, "param", full);
   free(full);
   return rc;
 }
 
-/* A short training with graphs, from the device's opening to its closing. */
-static int train_shortly(ms_world *world, int rank) {
+/* A short training with graphs, from the device's opening to its closing. nccl: enum ms_nccl_option. */
+static int train_shortly(ms_world *world, int rank, int nccl) {
   training_config config = training_default(1, ms_world_size(world));
   rank_engine engine = {0};
   config.plan.device = MS_DEVICE_CUDA;
+  config.plan.nccl = nccl;
   mlp_config net = config.net;
   net.rank = rank;
   net.batch = config.global_batch / ms_world_size(world);
@@ -54,7 +56,7 @@ static int fails_at(ms_world *world, const char *function, int call) {
   snprintf(spec, sizeof spec, "%s:%d", function, call);
   emulate_failure(spec);
   double began = ms_clock();
-  int rc = train_shortly(world, 0);
+  int rc = train_shortly(world, 0, 0);
   if (emulated_left()) fail_msg("%s: left behind: %s", spec, emulated_left());
   assert_true(ms_clock() - began < 20);
   if (!rc) return 0;
@@ -68,6 +70,7 @@ static void L2_every_call_of_the_runtime_may_fail(void **state) {
   (void)state;
   static const char *const functions[] = {"cudaGetDeviceCount",
                                           "cudaSetDevice",
+                                          "cudaMemGetInfo",
                                           "cudaMalloc",
                                           "cudaHostAlloc",
                                           "cudaMemset",
@@ -101,24 +104,33 @@ static void L2_every_call_of_the_runtime_may_fail(void **state) {
 
 /* ---- two ranks: NCCL ---- */
 
-/* Rank 1's call fails: it tells which, and rank 0 hears of it instead of waiting. */
-static int lose_a_call(ms_world *world, void *spec) {
+typedef struct lost_call {
+  const char *spec;
+  int rank, nccl; /* whose call it is; enum ms_nccl_option */
+} lost_call;
+
+/* One rank's call fails: it tells which, and the other hears of it instead of waiting. */
+static int lose_a_call(ms_world *world, void *context) {
+  const lost_call *lost = context;
+  const char *spec = lost->spec;
   int rank = ms_world_rank(world);
   abort_on_failed_checks();
-  emulate_failure(rank == 1 ? spec : "");
+  emulate_failure(rank == lost->rank ? spec : "");
   double began = ms_clock();
-  int rc = train_shortly(world, rank);
-  EXPECT(rc, "%s did not fail", (const char *)spec);
-  EXPECT(ms_clock() - began < 20, "%s took %g s", (const char *)spec, ms_clock() - began);
-  EXPECT(!emulated_left(), "%s: left behind: %s", (const char *)spec, emulated_left());
-  if (rank == 1) {
-    char *end = strchr(spec, ':');
-    int named = end && (!strncmp(spec, "asynchronous", 12) ||
-                        memmem(ms_error_message(), strlen(ms_error_message()), spec, (size_t)(end - (char *)spec)));
-    EXPECT(named && rc == MS_EDEVICE, "%s: %s: %s", (const char *)spec, ms_status_name(rc), ms_error_message());
-    ms_world_abort(world, ms_error_message());
+  int rc = train_shortly(world, rank, lost->nccl);
+  EXPECT(rc, "%s did not fail", spec);
+  EXPECT(ms_clock() - began < 20, "%s took %g s", spec, ms_clock() - began);
+  EXPECT(!emulated_left(), "%s: left behind: %s", spec, emulated_left());
+  if (rank == lost->rank) {
+    const char *end = strchr(spec, ':'), *told = ms_error_message();
+    const int memory = !strncmp(spec, "ncclMemAlloc", 12); /* its failure is told as what it means */
+    const char *name = memory ? "the GPU has no" : !strncmp(spec, "asynchronous", 12) ? "" : spec;
+    const size_t length = name == spec ? (size_t)(end - spec) : strlen(name);
+    EXPECT(memmem(told, strlen(told), name, length) && rc == (memory ? MS_ENOMEM : MS_EDEVICE), "%s: %s: %s", spec,
+           ms_status_name(rc), told);
+    ms_world_abort(world, told);
   } else {
-    EXPECT(rc == MS_EPEER || rc == MS_EDEVICE, "rank 0: %s: %s", ms_status_name(rc), ms_error_message());
+    EXPECT(rc == MS_EPEER || rc == MS_EDEVICE, "rank %d: %s: %s", rank, ms_status_name(rc), ms_error_message());
   }
   ms_error_clear();
   return MS_OK;
@@ -126,11 +138,38 @@ static int lose_a_call(ms_world *world, void *spec) {
 
 static void L2_every_call_of_nccl_may_fail(void **state) {
   (void)state;
-  static char specs[][40] = {"ncclCommInitRankConfig:1", "ncclCommSplit:1",      "ncclCommSplit:2",
-                             "ncclCommGetAsyncError:1",  "ncclGroupStart:3",     "ncclGroupEnd:2",
-                             "ncclAllGather:4",          "ncclAllReduce:1",      "ncclReduceScatter:5",
-                             "asynchronous:7",           "cudaStreamWaitEvent:9"};
-  for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) run_ranks_as_processes(2, lose_a_call, specs[i]);
+  static lost_call lost[] = {{"ncclGetUniqueId:1", 0, 0},
+                             {"ncclCommInitRankConfig:1", 1, 0},
+                             {"ncclCommSplit:1", 1, 0},
+                             {"ncclCommSplit:2", 1, 0},
+                             {"ncclCommGetAsyncError:1", 1, 0},
+                             {"ncclGroupStart:3", 1, 0},
+                             {"ncclGroupEnd:2", 1, 0},
+                             {"ncclAllGather:4", 1, 0},
+                             {"ncclAllReduce:1", 1, 0},
+                             {"ncclReduceScatter:5", 1, 0},
+                             {"ncclMemAlloc:1", 1, MS_NCCL_WINDOWS},
+                             {"ncclCommWindowRegister:1", 1, MS_NCCL_WINDOWS},
+                             {"asynchronous:7", 1, 0},
+                             {"cudaStreamWaitEvent:9", 1, 0}};
+  for (size_t i = 0; i < sizeof lost / sizeof *lost; i++) run_ranks_as_processes(2, lose_a_call, &lost[i]);
+}
+
+/* ---- what doctor asks ---- */
+
+static void L2_every_call_that_describes_a_gpu_may_fail(void **state) {
+  (void)state;
+  static const char *const functions[] = {"cudaGetDeviceCount", "cudaGetDeviceProperties", "cudaDeviceGetAttribute",
+                                          "cudaDeviceCanAccessPeer"};
+  for (size_t f = 0; f < sizeof functions / sizeof *functions; f++) {
+    char spec[64];
+    ms_device_info info;
+    snprintf(spec, sizeof spec, "%s:1", functions[f]);
+    emulate_failure(spec);
+    assert_fails(ms_device_describe(MS_DEVICE_CUDA, 0, &info), MS_EDEVICE, functions[f]);
+    emulate_failure("");
+    must(ms_device_describe(MS_DEVICE_CUDA, 0, &info));
+  }
 }
 
 /* ---- what kernels find ---- */
@@ -174,9 +213,8 @@ static void D9_a_plan_and_its_state_are_of_one_device(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(L2_every_call_of_the_runtime_may_fail),
-      TEST(L2_every_call_of_nccl_may_fail),
-      TEST(L2_what_a_kernel_finds_is_told_with_the_norm),
+      TEST(L2_every_call_of_the_runtime_may_fail),       TEST(L2_every_call_of_nccl_may_fail),
+      TEST(L2_every_call_that_describes_a_gpu_may_fail), TEST(L2_what_a_kernel_finds_is_told_with_the_norm),
       TEST(D9_a_plan_and_its_state_are_of_one_device),
   };
   emulate_cuda("threads");

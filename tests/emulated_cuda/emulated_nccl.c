@@ -23,7 +23,7 @@
 #include "emulated_window.h"
 
 enum { MAX_RANKS = 64, ROUND_BYTES = 1 << 18, COMM_BYTES = 16 << 20 };
-enum { ALL_GATHER = 1, REDUCE_SCATTER, ALL_REDUCE, BROADCAST };
+enum { ALL_GATHER = 1, REDUCE_SCATTER, ALL_REDUCE };
 enum { UNHANDLED = 1, SYSTEM_ERROR = 2, INTERNAL = 3, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6 };
 
 typedef struct shared {
@@ -247,7 +247,7 @@ const char *ncclGetLastError(ms_nccl_comm comm) {
 typedef struct work {
   struct ncclComm *comm;
   cudaStream_t stream;
-  int kind, dtype, root;
+  int kind, dtype;
   const char *from;
   char *to;
   size_t count;
@@ -294,11 +294,10 @@ static int do_round(const work *w, size_t first, size_t n) {
   if (w->kind == REDUCE_SCATTER)
     for (int p = 0; p < comm->size; p++)
       memcpy(mine + (size_t)p * n * size, w->from + ((size_t)p * w->count + first) * size, n * size);
-  else if (w->kind != BROADCAST || comm->rank == w->root) memcpy(mine, w->from + first * size, n * size);
+  else memcpy(mine, w->from + first * size, n * size);
   if (barrier(comm)) return 1;
   if (w->kind == REDUCE_SCATTER) sum(comm, (size_t)comm->rank * n * size, w->to + first * size, w->dtype, n);
   if (w->kind == ALL_REDUCE) sum(comm, 0, w->to + first * size, w->dtype, n);
-  if (w->kind == BROADCAST) memcpy(w->to + first * size, comm->memory->round[w->root], n * size);
   for (int p = 0; w->kind == ALL_GATHER && p < comm->size; p++)
     memcpy(w->to + ((size_t)p * w->count + first) * size, comm->memory->round[p], n * size);
   return barrier(comm);
@@ -337,10 +336,8 @@ static void drop(void *argument) {
 }
 
 static void log_work(const work *w) {
-  static const char *const names[] = {[ALL_GATHER] = "all_gather",
-                                      [REDUCE_SCATTER] = "reduce_scatter",
-                                      [ALL_REDUCE] = "all_reduce",
-                                      [BROADCAST] = "broadcast"};
+  static const char *const names[] = {
+      [ALL_GATHER] = "all_gather", [REDUCE_SCATTER] = "reduce_scatter", [ALL_REDUCE] = "all_reduce"};
   size_t bytes = w->count * size_of(w->dtype), all = bytes * (size_t)w->comm->size;
   emulated_range range[] = {{'r', w->from, w->kind == REDUCE_SCATTER ? all : bytes},
                             {'w', w->to, w->kind == ALL_GATHER ? all : bytes}};
@@ -364,9 +361,8 @@ static int find_in_windows(work *w) {
   size_t bytes = w->count * size_of(w->dtype), all = bytes * (size_t)w->comm->size, part;
   if (!w->comm->windowed && !emulated_window_any(w->comm)) return MS_NCCL_SUCCESS;
   const void *whole = w->kind == REDUCE_SCATTER ? w->from : w->to, *own = w->kind == REDUCE_SCATTER ? w->to : w->from;
-  int found =
-      emulated_window_has(w->comm, whole, w->kind == ALL_REDUCE || w->kind == BROADCAST ? bytes : all, &w->at) &&
-      emulated_window_has(w->comm, own, bytes, &part);
+  int found = emulated_window_has(w->comm, whole, w->kind == ALL_REDUCE ? bytes : all, &w->at) &&
+              emulated_window_has(w->comm, own, bytes, &part);
   return found ? MS_NCCL_SUCCESS : INVALID_USAGE;
 }
 
@@ -416,17 +412,4 @@ int ncclAllReduce(const void *from, void *to, size_t count, int dtype, int op, m
   if (op != MS_NCCL_SUM) return INVALID_ARGUMENT;
   return add((work){
       .comm = comm, .stream = stream, .kind = ALL_REDUCE, .dtype = dtype, .from = from, .to = to, .count = count});
-}
-
-int ncclBroadcast(const void *from, void *to, size_t count, int dtype, int root, ms_nccl_comm comm,
-                  cudaStream_t stream) {
-  if (emulated_fails("ncclBroadcast")) return INTERNAL;
-  return add((work){.comm = comm,
-                    .stream = stream,
-                    .kind = BROADCAST,
-                    .dtype = dtype,
-                    .root = root,
-                    .from = from,
-                    .to = to,
-                    .count = count});
 }

@@ -228,6 +228,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
+  FAIL_ON_DEMAND("cudaDeviceGetAttribute", cudaErrorUnknown);
   if (device < 0 || device >= devices()) return finish(cudaErrorInvalidDevice);
   switch (attribute) {
     case cudaDevAttrMaxThreadsPerBlock: *value = emulated::MAX_THREADS; break;
@@ -247,6 +248,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *text, int bytes, int device) {
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
+  FAIL_ON_DEMAND("cudaDeviceCanAccessPeer", cudaErrorUnknown);
   if (device < 0 || device >= devices() || peer < 0 || peer >= devices()) return finish(cudaErrorInvalidDevice);
   *can = device != peer;
   return cudaSuccess;

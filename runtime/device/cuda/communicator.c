@@ -133,10 +133,8 @@ static int issue(ms_device_comm *comm, cudaStream_t stream, int kind, const ms_d
   if (kind == MS_DEVICE_REDUCE_SCATTER)
     return NCCL(comm, "ncclReduceScatter",
                 nccl->reduce_scatter(part->from, part->to, count, dtype, MS_NCCL_SUM, comm->comm, stream));
-  if (kind == MS_DEVICE_ALL_REDUCE)
-    return NCCL(comm, "ncclAllReduce",
-                nccl->all_reduce(part->from, part->to, count, dtype, MS_NCCL_SUM, comm->comm, stream));
-  return NCCL(comm, "ncclBroadcast", nccl->broadcast(part->from, part->to, count, dtype, 0, comm->comm, stream));
+  return NCCL(comm, "ncclAllReduce",
+              nccl->all_reduce(part->from, part->to, count, dtype, MS_NCCL_SUM, comm->comm, stream));
 }
 
 int ms_cuda_collective(ms_device *device, ms_device_comm *comm, ms_device_stream *stream, int kind, int parts,

@@ -26,8 +26,7 @@ static const ms_library_entry entries[] = {ENTRY(get_version, "ncclGetVersion"),
                                            ENTRY(group_end, "ncclGroupEnd"),
                                            ENTRY(all_gather, "ncclAllGather"),
                                            ENTRY(reduce_scatter, "ncclReduceScatter"),
-                                           ENTRY(all_reduce, "ncclAllReduce"),
-                                           ENTRY(broadcast, "ncclBroadcast")};
+                                           ENTRY(all_reduce, "ncclAllReduce")};
 static const char *const names[] = {"libnccl.so.2", NULL};
 static const ms_library library = {
     "MOONSHARD_NCCL_LIBRARY",        names, "several GPUs need NCCL", "NCCL 2.18.5", entries,

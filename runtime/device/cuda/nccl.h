@@ -52,8 +52,6 @@ typedef struct ms_nccl {
                         cudaStream_t stream);
   int (*all_reduce)(const void *from, void *to, size_t count, int dtype, int op, ms_nccl_comm comm,
                     cudaStream_t stream);
-  int (*broadcast)(const void *from, void *to, size_t count, int dtype, int root, ms_nccl_comm comm,
-                   cudaStream_t stream);
   /* NULL where the version has no windows. */
   int (*mem_alloc)(void **data, size_t bytes);
   int (*mem_free)(void *data);
