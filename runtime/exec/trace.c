@@ -65,7 +65,7 @@ void ms_trace_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, uint6
 void ms_trace_add(ms_exec *exec, int phase, int stream, const ms_exec_instr *instr) {
   ms_trace_event *event = ms_trace_append(exec, phase, stream, instr);
   if (instr->kind != MS_INSTR_COLLECTIVE) return;
-  const ms_ledger_record *record = ms_ledger_last(ms_comm_ring(exec->state->comm[stream]));
+  const ms_ledger_record *record = ms_ledger_last(ms_comm_ring(instr->comm));
   event->begin = atomic_load_explicit(&record->entered, memory_order_relaxed);
   event->met = atomic_load_explicit(&record->met, memory_order_relaxed);
   event->end = atomic_load_explicit(&record->left, memory_order_relaxed);

@@ -88,6 +88,27 @@ describe("a trace", function()
     end)
   end)
 
+  it("tells each collective by its own times, whoever takes part", function()
+    for _, settings in ipairs { { "mesh=2x2" }, { "mesh=1x4", "reshard=2" } } do
+      local out, path = os.tmpname(), os.tmpname()
+      local ended = program.run({ "run", "tests/lua/recipes/parity.lua", "-n", "4", "dtype=bf16", "out=" .. out,
+        "--trace", path, "--trace-steps", "2", unpack(settings) })
+      assert.equal(0, ended.status, ended.err)
+      local file, seen, n = assert(io.open(path)), {}, 0
+      for _, event in ipairs(json.decode(file:read("*a")).traceEvents) do
+        if event.ph == "X" and event.cat:find("^collective") then
+          local one = ("%d %s %.3f"):format(event.pid, event.tid, event.ts)
+          assert.falsy(seen[one], event.name .. " at " .. one)
+          seen[one], n = true, n + 1
+        end
+      end
+      file:close()
+      assert.truthy(n > 20)
+      os.remove(out)
+      os.remove(path)
+    end
+  end)
+
   it("records all micro-batches, and evaluations between the steps", function()
     with_trace({ "-n", "2", "--trace-steps", "2", "micro_batches=2" }, function(events)
       assert.equal(2, count(events, { ph = "X", name = "phase first" }))
