@@ -4,14 +4,13 @@
 local ffi = require("ffi")
 local json = require("moonshard.json")
 local program = require("lua.program")
+local scratch = require("lua.scratch")
 
 local folder
 
 local function write(name, ...)
   local path = folder .. "/" .. name
-  local file = assert(io.open(path, "wb"))
-  file:write(...)
-  file:close()
+  scratch.write(path, table.concat { ... })
   return path
 end
 
@@ -39,11 +38,10 @@ end
 
 describe("moonshard inspect", function()
   setup(function()
-    folder = os.tmpname()
-    os.remove(folder)
+    folder = scratch.path()
     assert.equal(0, os.execute("mkdir " .. folder))
   end)
-  teardown(function() os.execute("rm -rf " .. folder) end)
+  teardown(scratch.clear)
 
   it("K7 tells dtype, tokens, the largest and document ends of token files", function()
     local gpt2 = tokens_of("gpt2.bin", 20240520, 1, "uint16_t", { 7, 50255, 50256, 1, 50256 })

@@ -2,6 +2,7 @@
 
 local json = require("moonshard.json")
 local program = require("lua.program")
+local scratch = require("lua.scratch")
 
 local RECIPE = "tests/lua/recipes/trouble.lua"
 
@@ -53,6 +54,8 @@ local function planned(ranks, rank, settings)
 end
 
 describe("a trace", function()
+  teardown(scratch.clear)
+
   it("holds what the plan runs, for the steps that were asked for and every rank", function()
     local settings = { "mesh=2x2" }
     local _, _, flops = planned(4, 0, settings)
@@ -90,22 +93,19 @@ describe("a trace", function()
 
   it("tells each collective by its own times, whoever takes part", function()
     for _, settings in ipairs { { "mesh=2x2" }, { "mesh=1x4", "reshard=2" } } do
-      local out, path = os.tmpname(), os.tmpname()
-      local ended = program.run({ "run", "tests/lua/recipes/parity.lua", "-n", "4", "dtype=bf16", "out=" .. out,
-        "--trace", path, "--trace-steps", "2", unpack(settings) })
+      local path = scratch.path()
+      local ended = program.run({ "run", "tests/lua/recipes/parity.lua", "-n", "4", "dtype=bf16",
+        "out=" .. scratch.path(), "--trace", path, "--trace-steps", "2", unpack(settings) })
       assert.equal(0, ended.status, ended.err)
-      local file, seen, n = assert(io.open(path)), {}, 0
-      for _, event in ipairs(json.decode(file:read("*a")).traceEvents) do
+      local seen, n = {}, 0
+      for _, event in ipairs(json.decode(scratch.read(path)).traceEvents) do
         if event.ph == "X" and event.cat:find("^collective") then
           local one = ("%d %s %.3f"):format(event.pid, event.tid, event.ts)
           assert.falsy(seen[one], event.name .. " at " .. one)
           seen[one], n = true, n + 1
         end
       end
-      file:close()
       assert.truthy(n > 20)
-      os.remove(out)
-      os.remove(path)
     end
   end)
 
