@@ -105,10 +105,14 @@ describe("moonshard repl", function()
   it("I1 answers within milliseconds", function()
     local lines = { ":time on" }
     for i = 1, 40 do lines[i + 1] = "rank == " .. i end
-    local ended, fastest = repl(4, lines), math.huge
-    for took in ended.out:gmatch("%((%S+) ms%)\n") do fastest = math.min(fastest, tonumber(took)) end
-    assert.is_true(fastest < (os.getenv("MOONSHARD_CONFIG") == "release" and 5 or 100), fastest)
-    assert.equal(40, select(2, ended.out:gsub(" ms%)\n", "")))
+    local limit, fastest, tries = os.getenv("MOONSHARD_CONFIG") == "release" and 5 or 100, math.huge, 0
+    repeat -- another test may have all cores for as long as one prompt takes
+      local ended = repl(4, lines)
+      for took in ended.out:gmatch("%((%S+) ms%)\n") do fastest = math.min(fastest, tonumber(took)) end
+      assert.equal(40, select(2, ended.out:gsub(" ms%)\n", "")))
+      tries = tries + 1
+    until fastest < limit or tries == 8
+    assert.is_true(fastest < limit, fastest)
   end)
 
   it("I2 shows tensors by shape, type and placement, their values on request, and models as trees", function()
