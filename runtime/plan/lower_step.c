@@ -155,6 +155,7 @@ static int meet_replicas(ms_plan *plan) {
 
 int ms_lower_update(ms_plan *plan) {
   const int slices = ms_replicas_share(plan->model, &plan->config);
+  plan->phase[MS_PHASE_UPDATE].present = 1; /* of all ranks, though one may own nothing */
   for (int u = 0; u < plan->model->units; u++) {
     const ms_unit *unit = &plan->model->unit[u];
     const int apart = slices || ms_unit_shares_masters(plan->model, &plan->config, u);

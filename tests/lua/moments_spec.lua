@@ -123,6 +123,24 @@ describe("moments in bf16", function()
     assert.equal(0, ended.status, ended.err)
   end)
 
+  it("L2 have ranks without an element of their own agree with the others", function()
+    -- Two rows at the most over four ranks: the last two own nothing of any parameter.
+    local path = program.recipe([==[
+      local ms = require("moonshard")
+      local model = ms.nn.sequential { ms.nn.linear(2, 1), ms.nn.linear(1, 2) }
+      ms.fully_shard(model, { mesh = "1x4" })
+      local adamw = ms.optim.adamw { lr = 1e-2, moments = "bf16" }
+      local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = adamw }
+      local function batch(step)
+        return { inputs = ms.randn { 2, 2, seed = step }, targets = ms.randn { 2, 2, seed = step + 9 } }
+      end
+      for step = 1, 2 do train:step(batch(step)) end
+    ]==])
+    local ended = program.run({ "check", path, "-n", "4" })
+    os.remove(path)
+    assert.equal(0, ended.status, ended.err)
+  end)
+
   it("are refused with what would be right", function()
     for _, case in ipairs {
       { { moments = "f16" }, "ms.optim.adamw: moments must be f32 or bf16, not f16" },
