@@ -115,10 +115,10 @@ int run(const ms_kernel_call *call) {
   const auto stream = static_cast<cudaStream_t>(call->stream);
   const size_t bytes = static_cast<size_t>(ms_numel(&call->out[0]) * ms_dtype_size(call->out[0].dtype));
   if (bytes == 0) return MS_OK;
-  if (!g.adds) MS_TRY(ms_cuda_status(cudaMemsetAsync(call->out_data[0], 0, bytes, stream), "clear"));
+  if (!g.adds) MS_TRY(ms_cuda_status(cudaMemsetAsync(call->out_data[0], 0, bytes, stream), "cudaMemsetAsync"));
   else if (call->in_data[2] != call->out_data[0])
     MS_TRY(ms_cuda_status(cudaMemcpyAsync(call->out_data[0], call->in_data[2], bytes, cudaMemcpyDeviceToDevice, stream),
-                          "copy"));
+                          "cudaMemcpyAsync"));
   if (g.n == 0) return MS_OK;
   MS_TRY(ms_sort_positions(static_cast<const int32_t *>(call->in_data[0]), g.n, g.rows, call->workspace, call->op,
                            call->fault, call->stream, &g.sorted));

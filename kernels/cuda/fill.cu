@@ -46,7 +46,7 @@ int run_copy(const ms_kernel_call *call) {
   if (bytes == 0 || call->out_data[0] == call->in_data[0]) return MS_OK;
   return ms_cuda_status(cudaMemcpyAsync(call->out_data[0], call->in_data[0], bytes, cudaMemcpyDeviceToDevice,
                                         static_cast<cudaStream_t>(call->stream)),
-                        "copy");
+                        "cudaMemcpyAsync");
 }
 
 } // namespace

@@ -17,9 +17,12 @@ extern "C" {
 
 #include "kernels/cuda/hardware.h"
 
+/* The runtime's own record of the error is cleared: libraries that ask it after launches of theirs would take it for theirs. */
 static inline int ms_cuda_status(cudaError_t error, const char *what) {
   if (error == cudaSuccess) return MS_OK;
-  return MS_FAIL(MS_EINTERNAL, "cuda: %s: %s (%s)", what, cudaGetErrorString(error), cudaGetErrorName(error));
+  static_cast<void>(cudaGetLastError());
+  return MS_FAIL(error == cudaErrorMemoryAllocation ? MS_ENOMEM : MS_EDEVICE, "cuda: %s: %s (%s)", what,
+                 cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
 #ifdef EMULATED_CUDA

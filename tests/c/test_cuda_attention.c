@@ -330,7 +330,7 @@ static void what_own_kernels_cannot_have_is_told(void **state) {
       char spec[64], *out[3];
       snprintf(spec, sizeof spec, "cudaFuncSetAttribute:%d", n);
       emulate_failure(spec);
-      assert_fails(run_alone(&c, 0, out), MS_EINTERNAL, "cuda: shared memory of ");
+      assert_fails(run_alone(&c, 0, out), MS_EDEVICE, "cuda: shared memory of ");
       free_results(out);
       if (emulated_left()) fail_msg("%s: %s", spec, emulated_left());
     }

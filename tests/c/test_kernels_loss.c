@@ -2,6 +2,7 @@
 #include "support/kernel_case.h"
 
 #include "base/error.h"
+#include "graph/graph.h"
 
 static const int64_t class_counts[] = {1, 2, 17, 256, 1300};
 
@@ -128,6 +129,40 @@ static void nan_reaches_the_loss(void **state) {
     for (int i = 0; i < 600; i++) assert_true(isnan(output_at(&b, 0, 600 * 7 + i)));
     free_case(&b);
     free_case(&c);
+  }
+}
+
+/* What the kernel of an op wants beside its outputs for so many rows and classes, and what the op's row says of the outputs. */
+static int64_t wants(int op, int dtype, int64_t rows, int64_t classes, int64_t *outputs) {
+  kernel_case forward = forward_case(dtype, rows, classes);
+  kernel_case c = op == MS_OP_cross_entropy ? forward : backward_case(&forward, rows, classes, 1.0);
+  const ms_node node = {.op = op, .attrs = c.call.attrs};
+  ms_value_info out[MS_MAX_OUTPUTS] = {{0}};
+  const ms_kernel *kernel = kernel_of(op);
+  must(ms_op_row_of(op)->infer(&node, c.call.in, out));
+  *outputs = 0;
+  for (int i = 0; i < c.call.outputs; i++) *outputs += tensor_bytes(&out[i]);
+  if (kernel->prepare) must(kernel->prepare(&c.call));
+  if (kernel->release) kernel->release(c.call.prepared);
+  const int64_t workspace = c.call.workspace_bytes;
+  if (op != MS_OP_cross_entropy) free_case(&c);
+  free_case(&forward);
+  return workspace;
+}
+
+/* Nothing but the gradient of the logits grows with the classes, and that one may lie over them. */
+static void probabilities_are_never_stored(void **state) {
+  (void)state;
+  enum { ROWS = 16, FEW = 40, MANY = 5000 };
+  FOR_EACH(dtype, dtypes) {
+    int64_t few, many;
+    assert_int_equal(wants(MS_OP_cross_entropy, dtype, ROWS, FEW, &few),
+                     wants(MS_OP_cross_entropy, dtype, ROWS, MANY, &many));
+    assert_int_equal(few, many);
+    assert_int_equal(wants(MS_OP_cross_entropy_backward, dtype, ROWS, FEW, &few),
+                     wants(MS_OP_cross_entropy_backward, dtype, ROWS, MANY, &many));
+    assert_int_equal(many, ROWS * MANY * ms_dtype_size(dtype));
+    assert_true(kernel_of(MS_OP_cross_entropy_backward)->in_place & MS_OVER(0, LOGITS));
   }
 }
 
@@ -291,9 +326,10 @@ static void wrong_tokens_are_told(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      TEST(cross_entropy_matches), TEST(padding_has_no_part),        TEST(extreme_logits),
-      TEST(everything_ignored),    TEST(nan_reaches_the_loss),       TEST(wrong_targets_are_told),
-      TEST(embedding_matches),     TEST(embedding_backward_matches), TEST(wrong_tokens_are_told)};
+  const struct CMUnitTest tests[] = {TEST(cross_entropy_matches), TEST(padding_has_no_part),
+                                     TEST(extreme_logits),        TEST(everything_ignored),
+                                     TEST(nan_reaches_the_loss),  TEST(wrong_targets_are_told),
+                                     TEST(embedding_matches),     TEST(embedding_backward_matches),
+                                     TEST(wrong_tokens_are_told), TEST(probabilities_are_never_stored)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

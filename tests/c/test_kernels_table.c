@@ -8,6 +8,9 @@
 #ifdef MS_TEST_CUDA
   #include "kernels/cuda/parts.h"
 #endif
+#ifdef EMULATED_CUDA
+  #include <emulated_runtime.h>
+#endif
 
 /* Inputs as letters with dims: x the dtype under test, f f32, i i32, u u8; attributes as slot=value. */
 typedef struct op_case {
@@ -305,6 +308,48 @@ static void parts_of_several_dtypes_move_in_one_call(void **state) {
   for (int i = 0; i < m.count; i++) check_cuda(cudaFree(m.list[i].allocation));
 }
 
+  #ifdef EMULATED_CUDA
+/* 1 when the case's n-th call of the function failed, and was told. */
+static int fails_at(const op_case *of, const char *function, const char *told, int n) {
+  kernel_case c = build(of, MS_BF16);
+  const ms_kernel *kernel = kernel_of(c.call.op);
+  char spec[64];
+  if (kernel->prepare) must(kernel->prepare(&c.call));
+  c.call.workspace = poisoned(c.call.workspace_bytes);
+  c.call.scalars = &c.scalars;
+  snprintf(spec, sizeof spec, "%s:%d", function, n);
+  setenv("MOONSHARD_EMULATE_FAIL", spec, 1);
+  emulated_forget_calls();
+  const int rc = run_kernel(kernel, &c.call);
+  unsetenv("MOONSHARD_EMULATE_FAIL");
+  if (rc && (rc != MS_EDEVICE || !strstr(ms_error_message(), told)))
+    fail_msg("%s, %s: %s: %s", of->op, spec, ms_status_name(rc), ms_error_message());
+  if (rc) assert_int_equal(cudaPeekAtLastError(), cudaSuccess); /* a library would take it for its own */
+  if (emulated_left()) fail_msg("%s, %s: left behind: %s", of->op, spec, emulated_left());
+  ms_error_clear();
+  free(c.call.workspace);
+  if (kernel->release) kernel->release(c.call.prepared);
+  free_case(&c);
+  return rc != MS_OK;
+}
+
+static void L2_every_call_of_a_kernel_may_fail(void **state) {
+  (void)state;
+  static const char *const functions[][2] = {{"cudaLaunchKernel", "kernel "},
+                                             {"cudaMemsetAsync", "cudaMemsetAsync: "},
+                                             {"cudaMemcpyAsync", "cudaMemcpyAsync: "},
+                                             {"cudaFuncSetAttribute", "shared memory of "}};
+  int failed[4] = {0};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    if (!strncmp(cases[i].op, "document_", 9)) continue;
+    for (int f = 0; f < 4; f++)
+      for (int n = 1; fails_at(&cases[i], functions[f][0], functions[f][1], n); n++) failed[f]++;
+  }
+  for (int f = 0; f < 4; f++)
+    if (!failed[f]) fail_msg("%s is never called", functions[f][0]);
+}
+  #endif
+
 static void too_much_is_refused(void **state) {
   (void)state;
   const op_case wide = {"attention", "x1,2,1,300 x1,2,1,300 x1,2,1,300", ""};
@@ -326,6 +371,9 @@ int main(void) {
       TEST(tensors_may_begin_anywhere),
       TEST(parts_move_in_one_call),
       TEST(parts_of_several_dtypes_move_in_one_call),
+  #ifdef EMULATED_CUDA
+      TEST(L2_every_call_of_a_kernel_may_fail),
+  #endif
       TEST(too_much_is_refused),
 #endif
   };

@@ -1,5 +1,7 @@
 /* test_plan_memory.c - the bounds that sharded training promises for its memory, from buffers and their lifetimes. */
+#include "device/device.h"
 #include "plan/lower.h"
+#include "tests/c/support/emulated_cuda.h"
 #include "tests/c/support/planned.h"
 
 /* Sizes of a planned model in bytes of f32, as PyTorch's FSDP2 states its bounds: what a rank owns of the parameters, all
@@ -151,12 +153,64 @@ static void M2_what_gradients_leave_is_lent(void **state) {
   drop(&p);
 }
 
+/* ---- probabilities ---- */
+
+enum { CLASSES = 4096 }; /* more than anything else of the network has */
+
+/* The only tensors of a number for each row and class are the logits, and their gradient in their place. */
+static void check_kernel(const ms_plan *plan, const ms_instr *instr, int rows) {
+  const ms_kernel_call *call = instr->call;
+  const char *name = ms_op_row_of(call->op)->name;
+  const int forward = call->op == MS_OP_cross_entropy, backward = call->op == MS_OP_cross_entropy_backward;
+  for (int i = 0; i < call->outputs; i++) {
+    const ms_value_info *out = &call->out[i];
+    if (!out->ndim || out->dims[out->ndim - 1] != CLASSES || ms_numel(out) < rows * CLASSES) continue;
+    const int in_place = instr->out[i].buffer == instr->in[0].buffer && instr->out[i].offset == instr->in[0].offset;
+    if (call->op != MS_OP_matmul && !(backward && in_place))
+      fail_msg("%s, %s: output %d has a number for each row and class", ms_device_name(plan->config.device), name, i);
+  }
+  if ((forward || backward) && call->workspace_bytes >= rows * CLASSES)
+    fail_msg("%s, %s: a workspace of %lld bytes", ms_device_name(plan->config.device), name,
+             (long long)call->workspace_bytes);
+}
+
+static void check_probabilities(int device, int dtype, int rows) {
+  mlp_config c = mlp_default(1, 2, 0);
+  c.batch = rows;
+  c.classes = CLASSES;
+  c.private_logits = 1;
+  c.root.param_dtype = c.block.param_dtype = dtype;
+  ms_plan_config config = planned_config();
+  config.device = device;
+  planned p = plan_with(&c, &config);
+  int losses = 0;
+  for (int phase = MS_PHASE_FIRST; phase < MS_PHASES; phase++)
+    for (int i = 0; i < p.plan->phase[phase].n; i++) {
+      const ms_instr *instr = &p.plan->phase[phase].instr[i];
+      if (instr->kind != MS_INSTR_KERNEL) continue;
+      check_kernel(p.plan, instr, rows);
+      losses += instr->call->op == MS_OP_cross_entropy || instr->call->op == MS_OP_cross_entropy_backward;
+    }
+  assert_true(losses >= 3); /* a step's two, an evaluation's one */
+  drop(&p);
+}
+
+static void M2_no_plan_has_room_for_probabilities(void **state) {
+  (void)state;
+  const ms_device_api *cuda;
+  emulate_cuda_kernels("inline");
+  must(ms_device_find(MS_DEVICE_CUDA, &cuda));
+  for (int device = MS_DEVICE_CPU; device <= MS_DEVICE_CUDA; device++)
+    for (int dtype = MS_F32; dtype <= MS_BF16; dtype++) check_probabilities(device, dtype, 8);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(M2_weights_read_in_place_keep_the_bounds),
       TEST(M2_gathered_copies_cost_one_block_more),
       TEST(M2_state_is_4S_from_gradients_to_the_update_and_3S_before_the_next_ones),
       TEST(M2_what_gradients_leave_is_lent),
+      TEST(M2_no_plan_has_room_for_probabilities),
   };
   return cmocka_run_group_tests_name("plan memory", tests, NULL, NULL);
 }

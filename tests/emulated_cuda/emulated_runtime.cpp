@@ -84,6 +84,13 @@ cudaError_t emulated::check_copy(const void *to, const void *from, size_t bytes,
   return cudaErrorInvalidValue;
 }
 
+cudaError_t emulated::check_set(const void *to, size_t bytes) {
+  std::lock_guard<std::mutex> guard(lock);
+  if (bytes == 0 || lies_in(allocated, to, bytes)) return cudaSuccess;
+  fprintf(stderr, "emulated_cuda: a memset of %zu bytes leaves its memory\n", bytes);
+  return cudaErrorInvalidValue;
+}
+
 cudaError_t emulated::launch(const char *name, const void *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
                              std::function<void()> thread) {
   FAIL_ON_DEMAND("cudaLaunchKernel", cudaErrorLaunchFailure);
@@ -335,12 +342,15 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 
 cudaError_t cudaMemset(void *data, int value, size_t bytes) {
   FAIL_ON_DEMAND("cudaMemset", cudaErrorUnknown);
-  if (bytes) memset(data, value, bytes);
-  return finish(cudaSuccess);
+  const cudaError_t error = emulated::check_set(data, bytes);
+  if (error == cudaSuccess && bytes) memset(data, value, bytes);
+  return finish(error);
 }
 
 cudaError_t cudaMemsetAsync(void *data, int value, size_t bytes, cudaStream_t stream) {
   FAIL_ON_DEMAND("cudaMemsetAsync", cudaErrorUnknown);
+  const cudaError_t error = emulated::check_set(data, bytes);
+  if (error != cudaSuccess) return finish(error);
   const emulated_range range = {'w', data, bytes};
   emulated_log_work(stream, "memset", 1, &range);
   return emulated::give(stream, [=] {

@@ -24,6 +24,8 @@ cudaError_t give(cudaStream_t stream, std::function<cudaError_t()> work);
 void drain_all();
 /* Whether both sides of a copy lie where its kind says. */
 cudaError_t check_copy(const void *to, const void *from, size_t bytes, cudaMemcpyKind kind);
+/* Whether what is set lies in one allocation of the device's memory. */
+cudaError_t check_set(const void *to, size_t bytes);
 
 } // namespace emulated
 

@@ -20,6 +20,7 @@ typedef struct mlp_config {
   int frozen_weights; /* 1: fc1.weight of every block is frozen, among trainable parameters */
   int f32_biases;     /* 1: biases are read in f32 whatever their unit's dtype */
   int recompute;      /* 1: every block is made again in backward */
+  int private_logits; /* 1: they are no output, and nobody reads them after the step */
 } mlp_config;
 
 typedef struct mlp {
@@ -102,7 +103,7 @@ static inline void mlp_trace(mlp *m, const mlp_config *c, int first_block_param,
   must(ms_graph_scope(m->graph, "head"));
   if (c->recompute) must(ms_graph_recompute(m->graph, 0, NULL));
   int logits = mlp_linear(m->graph, h, out_weight, -1);
-  must(ms_graph_output(m->graph, "logits", logits));
+  if (!c->private_logits) must(ms_graph_output(m->graph, "logits", logits));
   must(ms_graph_set_loss(m->graph, mlp_op(m->graph, "cross_entropy", 2, (int[]){logits, y}, NULL)));
 }
 
