@@ -59,7 +59,7 @@ static uint64_t sign(const ms_comm *comm, const ms_coll *coll) {
   for (int i = 0; i < coll->parts; i++) {
     elements += (uint64_t)coll->part[i].count;
     if (coll->kind == MS_COLL_ALL_REDUCE)
-      ways += (uint64_t)ms_move_way(comm->size, comm->me, &coll->part[i]) * (uint64_t)(i + 1);
+      ways += (uint64_t)ms_move_way(comm->size, comm->me, coll, &coll->part[i]) * (uint64_t)(i + 1);
   }
   return (uint64_t)coll->kind << SIGN_KIND | ((uint64_t)coll->parts & 0xff) << SIGN_PARTS | (ways & 0xff) << SIGN_WAYS |
          (elements & SIGN_ELEMENTS);

@@ -8,23 +8,18 @@
 /* Up to this many bytes an all-reduce out of place reads all sources however many ranks there are. */
 static const int64_t DIRECT_BYTES = 32 << 10;
 
-enum ms_move_way ms_move_way(int size, int me, const ms_coll_part *part) {
+enum ms_move_way ms_move_way(int size, int me, const ms_coll *coll, const ms_coll_part *part) {
+  if (coll->sliced) return MS_MOVE_DIRECT;
   if (part->dst == part->shared[me]) return MS_MOVE_PUSH;
   if (part->src_dtype == MS_BF16 && part->dst_dtype == MS_F32) return MS_MOVE_DIRECT;
   return size > 3 && part->count * ms_dtype_size(part->src_dtype) > DIRECT_BYTES ? MS_MOVE_PULL : MS_MOVE_DIRECT;
 }
 
-/* What of its shard's chunk a rank moves: with replicas a slice. *shard: which one it has. Returns how many elements. */
-static int64_t own_part(int size, int me, const ms_coll *coll, const ms_coll_part *part, int *shard, int64_t *first) {
-  int replicas = coll->replicas ? coll->replicas : 1, shards = size / replicas;
-  *shard = me % shards;
-  return ms_slice(part->count, replicas, me / shards, first);
-}
-
+/* With replicas each casts a slice of its shard's chunk. */
 static void gather(int size, int me, const ms_coll *coll, const ms_coll_part *part) {
   if (!part->src) return;
-  int shard;
-  int64_t first, count = own_part(size, me, coll, part, &shard, &first);
+  const int replicas = coll->replicas ? coll->replicas : 1, shards = size / replicas, shard = me % shards;
+  int64_t first, count = ms_slice(part->count, replicas, me / shards, &first);
   char *to = (char *)part->shared[0] + (shard * part->count + first) * ms_dtype_size(part->dst_dtype);
   const char *from = (const char *)part->src + first * ms_dtype_size(part->src_dtype);
   ms_shm_copy(to, part->dst_dtype, from, part->src_dtype, count);
@@ -51,19 +46,20 @@ static void sum_slice(int size, int me, const ms_coll_part *part, enum ms_move_w
   sum_range(size, part, first, count, target, targets, part->src_dtype, 0);
 }
 
-static void reduce_scatter(int size, int me, const ms_coll *coll, const ms_coll_part *part) {
-  int shard, targets = coll->replicas ? coll->replicas : 1;
-  int64_t first, count = own_part(size, me, coll, part, &shard, &first);
-  void *target[MS_MAX_LOCAL_RANKS];
-  for (int r = 0; r < targets; r++)
-    target[r] = (char *)(coll->replicas ? part->copies[r] : part->dst) + first * ms_dtype_size(part->dst_dtype);
-  if (count)
-    sum_range(size, part, shard * part->count + first, count, target, targets, part->dst_dtype, part->accumulate);
+/* Sums what this rank alone is to have: its chunk or everything, or its slice of that. */
+static void sum_own(int size, const ms_coll *coll, const ms_coll_part *part, int64_t begin) {
+  const int64_t first = coll->sliced ? part->first : 0, n = coll->sliced ? part->n : part->count;
+  if (n) sum_range(size, part, begin + first, n, &part->dst, 1, part->dst_dtype, part->accumulate);
 }
 
-static void all_reduce(int size, int me, const ms_coll_part *part) {
-  enum ms_move_way way = ms_move_way(size, me, part);
-  if (way == MS_MOVE_DIRECT) sum_range(size, part, 0, part->count, &part->dst, 1, part->dst_dtype, part->accumulate);
+static void reduce_scatter(int size, int me, const ms_coll *coll, const ms_coll_part *part) {
+  const int shards = coll->replicas ? size / coll->replicas : size;
+  sum_own(size, coll, part, me % shards * part->count);
+}
+
+static void all_reduce(int size, int me, const ms_coll *coll, const ms_coll_part *part) {
+  enum ms_move_way way = ms_move_way(size, me, coll, part);
+  if (way == MS_MOVE_DIRECT) sum_own(size, coll, part, 0);
   else sum_slice(size, me, part, way);
 }
 
@@ -73,7 +69,7 @@ void ms_move_share(int size, int me, const ms_coll *coll) {
     if (!part->count) continue;
     if (coll->kind == MS_COLL_ALL_GATHER) gather(size, me, coll, part);
     else if (coll->kind == MS_COLL_REDUCE_SCATTER) reduce_scatter(size, me, coll, part);
-    else if (coll->kind == MS_COLL_ALL_REDUCE) all_reduce(size, me, part);
+    else if (coll->kind == MS_COLL_ALL_REDUCE) all_reduce(size, me, coll, part);
     else if (coll->kind == MS_COLL_BROADCAST || coll->kind == MS_COLL_RECV)
       ms_shm_copy(part->dst, part->dst_dtype, part->shared[coll->root], part->src_dtype, part->count);
   }
@@ -82,14 +78,14 @@ void ms_move_share(int size, int me, const ms_coll *coll) {
 int ms_move_pulls(int size, int me, const ms_coll *coll) {
   if (coll->kind != MS_COLL_ALL_REDUCE) return 0;
   for (int i = 0; i < coll->parts; i++)
-    if (ms_move_way(size, me, &coll->part[i]) == MS_MOVE_PULL) return 1;
+    if (ms_move_way(size, me, coll, &coll->part[i]) == MS_MOVE_PULL) return 1;
   return 0;
 }
 
 void ms_move_pull(int size, int me, const ms_coll *coll) {
   for (int i = 0; i < coll->parts; i++) {
     const ms_coll_part *part = &coll->part[i];
-    if (ms_move_way(size, me, part) != MS_MOVE_PULL) continue;
+    if (ms_move_way(size, me, coll, part) != MS_MOVE_PULL) continue;
     /* Every rank begins with its own slice: so they do not all read the same memory at once. */
     for (int turn = 0; turn < size; turn++) {
       int p = (me + turn) % size;

@@ -80,8 +80,6 @@ static void resolve_collective(ms_exec *exec, const ms_exec_phase *phase, const 
       shared[p] = coll->kind == MS_COLL_ALL_GATHER
                       ? ms_exec_pointer(exec, &from->shared)
                       : peer_pointer(exec, &from->shared, source->replicas ? grid[p] : group[p]);
-    for (int r = 0; r < source->replicas && part->copies; r++)
-      shared[ranks + r] = peer_pointer(exec, &from->dst, model->replicate_group[r]);
   }
 }
 
@@ -105,10 +103,8 @@ void ms_exec_rebind(ms_exec *exec) {
 
 /* ---- sorting ---- */
 
-/* What peers share of a part: their sources, and where replicas want the sum. */
-static int pointers_of_part(const ms_plan_coll *coll) {
-  return coll->replicas ? (coll->ranks + 1) * coll->replicas : coll->ranks;
-}
+/* How many ranks a collective is of. */
+static int ranks_of(const ms_plan_coll *coll) { return coll->replicas ? coll->ranks * coll->replicas : coll->ranks; }
 
 static int allocate_phase(const ms_plan_phase *source, ms_exec_phase *phase) {
   int n[MS_STREAMS] = {0}, kernels = 0, colls = 0, parts = 0, shares = 0;
@@ -119,7 +115,7 @@ static int allocate_phase(const ms_plan_phase *source, ms_exec_phase *phase) {
     if (instr->kind != MS_INSTR_COLLECTIVE) continue;
     colls++;
     parts += instr->coll->parts;
-    shares += instr->coll->parts * pointers_of_part(instr->coll);
+    shares += instr->coll->parts * ranks_of(instr->coll);
   }
   for (int s = 0; s < MS_STREAMS; s++) {
     phase->stream[s].instr = ms_calloc(n[s], sizeof *phase->stream[s].instr);
@@ -136,7 +132,7 @@ static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *
   const ms_plan_coll *from = source->coll;
   const ms_model *model = exec->plan->model;
   int dim = source->stream == MS_STREAM_REPLICATE ? MS_DIM_REPLICATE : MS_DIM_SHARD;
-  int ranks = from->replicas ? from->ranks * from->replicas : from->ranks;
+  int ranks = ranks_of(from);
   if (from->replicas) MS_TRY(ms_state_open_replicas(exec->state, source->stream));
   else MS_TRY(ms_state_open_group(exec->state, exec->plan, source->stream, dim, ranks));
   instr->comm = ms_state_comm(exec->state, source->stream, ranks);
@@ -147,6 +143,7 @@ static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *
   int parts = from->kind == MS_COLL_BARRIER ? 0 : from->parts; /* its parts say what it waits for, and nothing moves */
   *coll = (ms_coll){.kind = from->kind,
                     .replicas = from->replicas,
+                    .sliced = from->sliced,
                     .parts = parts,
                     .part = &phase->part[phase->parts],
                     .label = source->scope};
@@ -158,8 +155,9 @@ static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *
     part->src_dtype = gathers ? from->part[i].src.info.dtype : shared_dtype;
     part->dst_dtype = gathers ? shared_dtype : from->part[i].dst.info.dtype;
     part->shared = &phase->shared[phase->shares];
-    part->copies = from->replicas && !gathers ? part->shared + ranks : NULL;
-    phase->shares += pointers_of_part(from);
+    part->first = from->part[i].first;
+    part->n = ms_numel(&from->part[i].dst.info);
+    phase->shares += ranks;
   }
   coll->label_number = ms_ledger_number(exec->ledger, source->scope);
   instr->coll = coll;

@@ -53,12 +53,12 @@ static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, const
     int64_t at;
     if (position == AT_GRADIENTS && p->config.frozen) continue;
     MS_TRY(ms_master_find(exec->state, i, what, &owned));
-    MS_TRY(find_in_arena(exec, owned.data, owned.dtype, p->owned, &at, &value));
+    MS_TRY(find_in_arena(exec, owned.data, owned.dtype, owned.count, &at, &value));
     if (at < 0) continue;
     finder->position = position;
     snprintf(finder->text, TEXT_BYTES, "%s %s holds %s at element %lld",
              position == AT_PARAMETERS ? "parameter" : "the summed gradient of", p->name, ms_nonfinite_name(value),
-             (long long)(p->first + at));
+             (long long)(owned.first + at));
   }
   return MS_OK;
 }

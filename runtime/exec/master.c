@@ -72,13 +72,26 @@ int ms_master_draw(ms_state *state) {
 
 /* ---- the owned part ---- */
 
+/* What of a parameter's owned elements lies in the slice of its unit that this rank sums. */
+static void find_gradients(const ms_state *state, const ms_param *p, ms_elements *at) {
+  int64_t first, n = ms_unit_slice(state->model, &state->model->unit[p->unit], state->layout.one_copy, &first);
+  int64_t begin = p->local > first ? p->local : first, end = p->local + p->owned;
+  if (first + n < end) end = first + n;
+  if (end < begin) end = begin = first;
+  at->sliced = state->layout.one_copy;
+  at->first = end > begin ? p->first + begin - p->local : p->first;
+  at->count = end - begin;
+  at->data = ms_state_block(state, MS_ARENA_STATE) + state->layout.unit[p->unit].gradient +
+             (int64_t)sizeof(float) * (begin - first);
+}
+
 int ms_master_find(const ms_state *state, int param, const char *what, ms_elements *at) {
   if (param < 0 || param >= state->model->params)
     return MS_FAIL(MS_EINVAL, "parameter %d does not exist; the model has %d", param, state->model->params);
   const ms_param *p = &state->model->param[param];
   int64_t offset;
   int arena = ms_state_optimizer_arena(&state->layout);
-  *at = (ms_elements){NULL, MS_F32};
+  *at = (ms_elements){.dtype = MS_F32, .first = p->first, .count = p->owned};
   if (!strcmp(what, "param")) {
     at->data = at_master(state, p);
     return MS_OK;
@@ -92,8 +105,8 @@ int ms_master_find(const ms_state *state, int param, const char *what, ms_elemen
     return MS_FAIL(MS_EINVAL, "parameter '%s' has no %s: %s", p->name, what,
                    p->config.frozen ? "it is frozen" : "the state was made for another optimizer, or without training");
   if (!strncmp(what, "state", 5)) at->dtype = state->layout.moment_dtype;
-  if (!strcmp(what, "grad")) arena = MS_ARENA_STATE;
-  at->data = at_state(state, arena, offset, ms_dtype_size(at->dtype), p);
+  if (!strcmp(what, "grad")) find_gradients(state, p, at);
+  else at->data = at_state(state, arena, offset, ms_dtype_size(at->dtype), p);
   return MS_OK;
 }
 
@@ -135,16 +148,16 @@ int ms_state_shard(ms_state *state, int param, const char *what, double *first, 
   ms_elements at;
   void *view;
   MS_TRY(ms_master_find(state, param, what, &at));
-  const int64_t owned = state->model->param[param].owned, bytes = owned * (int64_t)sizeof **data;
+  const int64_t bytes = at.count * (int64_t)sizeof **data;
   if (at.dtype == MS_F32) {
     MS_TRY(ms_state_view(state, at.data, bytes, &view));
   } else {
     MS_TRY(ms_state_room(state, bytes, &view));
-    MS_TRY(copy_out(state, &at, 0, owned, view));
+    MS_TRY(copy_out(state, &at, 0, at.count, view));
   }
   *data = view;
-  *first = (double)state->model->param[param].first;
-  *count = (double)state->model->param[param].owned;
+  *first = (double)at.first;
+  *count = (double)at.count;
   return MS_OK;
 }
 
@@ -153,10 +166,10 @@ static int find_owned(const ms_state *state, int param, const char *what, int64_
                       ms_elements *at) {
   MS_TRY(ms_master_find(state, param, what, at));
   const ms_param *p = &state->model->param[param];
-  if (first < p->first || count < 0 || first > p->first + p->owned || count > p->first + p->owned - first)
+  if (first < at->first || count < 0 || first > at->first + at->count || count > at->first + at->count - first)
     return MS_FAIL(MS_EINVAL, "elements %lld to %lld of parameter '%s': this rank owns %lld from %lld",
-                   (long long)first, (long long)(first + count), p->name, (long long)p->owned, (long long)p->first);
-  at->data = element(at, first - p->first);
+                   (long long)first, (long long)(first + count), p->name, (long long)at->count, (long long)at->first);
+  at->data = element(at, first - at->first);
   return MS_OK;
 }
 
@@ -199,24 +212,22 @@ void ms_hash(const void *data, double bytes, double *hash) {
 enum { ROUND_ELEMENTS = 8 << 20 };
 
 /* This rank's elements of [begin, end) into window, which starts at element begin. */
-static int put_owned(ms_state *state, const ms_param *p, const ms_elements *mine, int64_t begin, int64_t end,
-                     float *window) {
-  int64_t from = p->first > begin ? p->first : begin;
-  int64_t to = p->first + p->owned < end ? p->first + p->owned : end;
-  return to > from ? copy_out(state, mine, from - p->first, to - from, window + (from - begin)) : MS_OK;
+static int put_owned(ms_state *state, const ms_elements *mine, int64_t begin, int64_t end, float *window) {
+  int64_t from = mine->first > begin ? mine->first : begin;
+  int64_t to = mine->first + mine->count < end ? mine->first + mine->count : end;
+  return to > from ? copy_out(state, mine, from - mine->first, to - from, window + (from - begin)) : MS_OK;
 }
 
 /* Elements [first, first + count); out NULL: this rank only gives. */
-static int gather(ms_state *state, const ms_param *p, const ms_elements *mine, int64_t first, int64_t count,
-                  float *out) {
+static int gather(ms_state *state, const ms_elements *mine, int64_t first, int64_t count, float *out) {
   ms_region window;
   int rc = MS_OK;
   int64_t round = count < ROUND_ELEMENTS ? count : ROUND_ELEMENTS, last = first + count;
   MS_TRY(ms_members_region(&state->members, (size_t)round * sizeof *out, &window));
   for (int64_t begin = first; begin < last; begin += round) {
     int64_t end = begin + round < last ? begin + round : last;
-    /* Replicas hold the same bits: one of them is enough. */
-    if (state->model->replicate_rank == 0) MS_GOTO(put_owned(state, p, mine, begin, end, window.base));
+    /* Of replicas that hold the same bits one is enough. */
+    if (mine->sliced || state->model->replicate_rank == 0) MS_GOTO(put_owned(state, mine, begin, end, window.base));
     MS_GOTO(ms_members_barrier(&state->members));
     if (out) memcpy(out + (begin - first), window.base, (size_t)(end - begin) * sizeof *out);
     if (end < last) MS_GOTO(ms_members_barrier(&state->members));
@@ -258,11 +269,11 @@ int ms_state_gather_range(ms_state *state, int param, const char *what, int64_t 
     return MS_FAIL(MS_EINVAL,
                    "parameter '%s': %lld elements from element %lld: it has %lld, and 1 at least is gathered", p->name,
                    (long long)count, (long long)first, (long long)p->numel);
-  if (state->model->shard_size == 1) return out ? copy_out(state, &mine, first, count, out) : MS_OK;
+  if (state->model->shard_size == 1 && !mine.sliced) return out ? copy_out(state, &mine, first, count, out) : MS_OK;
   ms_ledger *ledger = ms_world_ledger(state->world);
   ms_ledger_enter(ledger, ms_ledger_number(ledger, "gathering a parameter"));
   int rc = check_same(state, param, what, first, count);
-  if (!rc) rc = gather(state, p, &mine, first, count, out);
+  if (!rc) rc = gather(state, &mine, first, count, out);
   ms_ledger_leave(ledger, rc);
   return rc;
 }

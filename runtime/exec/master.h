@@ -9,13 +9,16 @@ int ms_master_draw(ms_state *state);
 /* What this rank alone writes of a parameter's owned elements: all, or its slice where replicas keep one copy. Returns how many
 ** elements that is; *first: which of the owned is the first. */
 int64_t ms_master_slice(const ms_state *state, const ms_param *p, int64_t *first);
-/* Elements in an arena. */
+/* Elements [first, first + count) of a flattened parameter, in an arena. */
 typedef struct ms_elements {
   void *data;
   int dtype; /* MS_F32, or of moments MS_BF16 */
+  int64_t first, count;
+  int sliced; /* no other rank has them: replicas have slices of what they own. 0: replicas have the same bits */
 } ms_elements;
 
-/* Where the owned elements [param.owned] of a parameter's master, gradient or moment ("param", "grad", "state0", "state1", "ema") lie. */
+/* Where what this rank has of a parameter's master, gradient or moment ("param", "grad", "state0", "state1", "ema") lies: the owned
+** elements, or of gradients a slice of them where replicas keep one copy of the rest. */
 int ms_master_find(const ms_state *state, int param, const char *what, ms_elements *at);
 /* Where elements [first, first + count) of it lie, which this rank must own, if they are f32 and the host may follow
 ** pointers there; else *at is NULL. */

@@ -30,16 +30,13 @@ static int allocate(const ms_state *state, int arena, int64_t bytes, ms_region *
   return MS_OK;
 }
 
-/* Gradient chunks lie in STATE: with one copy of the rest, replicas write sums to one another's. */
-static int has_block_a_rank(const ms_state *state, int arena) {
-  return arena == MS_ARENA_COMM || arena == MS_ARENA_GROUPED || (arena == MS_ARENA_STATE && state->layout.one_copy);
-}
+static int has_block_a_rank(int arena) { return arena == MS_ARENA_COMM || arena == MS_ARENA_GROUPED; }
 
 /* How many blocks of an arena all members map together; 0: it is private. */
 static int shared_blocks(const ms_state *state, int arena) {
   const ms_model *model = state->model;
   if (state->members.size == 1 || !state->device->api->host_memory) return 0;
-  if (has_block_a_rank(state, arena)) return state->members.size;
+  if (has_block_a_rank(arena)) return state->members.size;
   if (arena == MS_ARENA_REPLICATED) return model->shard_size;
   if (model->shard_size == 1) return 0;
   const int of_shards = arena == MS_ARENA_GATHERED || arena == MS_ARENA_MASTERS;
@@ -48,7 +45,7 @@ static int shared_blocks(const ms_state *state, int arena) {
 
 /* Which of them is this rank's. */
 static int own_block(const ms_state *state, int arena) {
-  if (has_block_a_rank(state, arena)) return state->members.me;
+  if (has_block_a_rank(arena)) return state->members.me;
   if (arena == MS_ARENA_REPLICATED) return state->model->shard_rank;
   return state->layout.one_copy ? 0 : state->model->replicate_rank;
 }

@@ -19,7 +19,7 @@ struct ms_state {
   int nccl;          /* enum ms_nccl_option */
   ms_state_layout layout;
   /* mapped whole: COMM and GROUPED [members * stride], GATHERED and MASTERS [replicate_size * stride]; where replicas keep one
-  ** copy STATE [members * stride], GATHERED and MASTERS [stride], REPLICATED [shard_size * stride] */
+  ** copy GATHERED and MASTERS [stride], REPLICATED [shard_size * stride] */
   ms_region arena[MS_ARENAS];
   int blocks[MS_ARENAS];          /* mapped together, as the arena was made: the model may be freed first; 0: private */
   int64_t arena_bytes[MS_ARENAS]; /* this rank's block: what plans asked for */

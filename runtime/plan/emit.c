@@ -197,10 +197,16 @@ int ms_plan_take_replicas(ms_plan *plan, int phase) {
   ms_plan_coll *coll = p->instr[p->n - 1].coll, *also;
   coll->replicas = plan->model->replicate_size;
   if (coll->kind != MS_COLL_REDUCE_SCATTER) return MS_OK;
+  coll->sliced = 1;
   MS_TRY(list_collective(plan, phase, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, coll->unit, 0, &also));
   for (int i = 0; i < coll->parts; i++) also->bytes += bytes_of_part(also, &coll->part[i]);
   coll->also_bytes = also->bytes;
   return MS_OK;
+}
+
+void ms_plan_slice_sum(ms_plan *plan, int phase) {
+  const ms_plan_phase *p = &plan->phase[phase];
+  p->instr[p->n - 1].coll->sliced = 1;
 }
 
 ms_ref ms_ref_vector(int buffer, int64_t offset, int dtype, int64_t n) {
@@ -229,13 +235,13 @@ int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
   const ms_model *model = plan->model;
   for (int u = 0; u < model->units; u++) {
     const ms_unit *unit = &model->unit[u];
-    int64_t trainable = 4 * unit->trainable_count;
+    int64_t trainable = 4 * unit->trainable_count, gradient = 4 * ms_unit_slice_room(model, unit, layout->one_copy);
     int64_t moments = ms_dtype_size(layout->moment_dtype) * unit->trainable_count;
     int64_t masters = layout->unit[u].shared ? unit->gathered_bytes : 4 * unit->master_count;
     int optimizer = ms_state_optimizer_arena(layout);
     MS_TRY(persistent(plan, ms_state_master_arena(layout, u), MS_CAT_PARAMETERS, layout->unit[u].master, masters,
                       unit->name));
-    MS_TRY(state_buffer(plan, MS_CAT_GRADIENTS, layout->unit[u].gradient, trainable, unit->name));
+    MS_TRY(state_buffer(plan, MS_CAT_GRADIENTS, layout->unit[u].gradient, gradient, unit->name));
     MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].state0, moments, unit->name));
     MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].state1, moments, unit->name));
     MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].ema, trainable, unit->name));

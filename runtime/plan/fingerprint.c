@@ -8,7 +8,7 @@
 
 #include "base/hash.h"
 #include "base/xxh3.h"
-#include "plan/plan.h"
+#include "plan/lower.h"
 
 enum { SETTINGS = 8, SETTINGS_TEXT = 192 };
 
@@ -94,13 +94,19 @@ static void describe_config(const ms_plan *plan, ms_text *text) {
   }
 }
 
-/* What a rank does with the parameters that it owns, one by one, or with its slice of what replicas keep together, differs
-** from rank to rank: the model says all of it. */
+static int fills_gradients(const ms_plan *plan, const ms_instr *instr) {
+  const int buffer = instr->call->op == MS_OP_fill ? instr->out[0].buffer : -1;
+  return buffer >= 0 && buffer < ms_squares_buffer(plan) && buffer % MS_STATE_BUFFERS == MS_STATE_GRADIENT;
+}
+
+/* What a rank does with the parameters that it owns, one by one, or with its slice of what replicas share, differs from rank
+** to rank: the model says all of it. */
 static int is_of_one_rank(const ms_plan *plan, const ms_instr *instr) {
   const int op = instr->call->op;
   if (op == MS_OP_adamw && instr->call->attrs.i[3]) return 1;
   return ms_replicas_share(plan->model, &plan->config) &&
-         (op == MS_OP_adamw || op == MS_OP_sgd || op == MS_OP_ema || op == MS_OP_sum_squares);
+         (op == MS_OP_adamw || op == MS_OP_sgd || op == MS_OP_ema || op == MS_OP_sum_squares ||
+          fills_gradients(plan, instr));
 }
 
 static void describe_collective(const ms_plan *plan, int phase, const ms_plan_coll *coll, const char *scope,

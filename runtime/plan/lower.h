@@ -41,6 +41,8 @@ int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, 
                        const ms_plan_part *part);
 /* All replicas take part in the phase's last collective, a copying all_gather or a reduce_scatter. */
 int ms_plan_take_replicas(ms_plan *plan, int phase);
+/* Of the phase's last collective, an all_reduce, each rank has the slice that its parts say. */
+void ms_plan_slice_sum(ms_plan *plan, int phase);
 void ms_plan_touch(ms_plan *plan, int buffer, int position);
 /* The STATE buffers of a plan: its first ones, unit by unit, then the step's scalars. A buffer that a unit does not have is empty. */
 enum ms_state_buffer {

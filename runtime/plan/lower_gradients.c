@@ -1,8 +1,8 @@
 /* lower_gradients.c - where a unit's gradients are written, and what becomes of them once the last one is there.
 **
 ** With other ranks they are written to a buffer that peers read, reduced over the shards, then over the replicas, into the
-** state's chunk; at once over both where replicas work together (ms_replicas_share). Alone they are written to the chunk
-** itself, or added to it where an earlier micro-batch came before.
+** state's chunk; at once over both where replicas work together (ms_replicas_share), of which each has the sums of the slice
+** that it updates. Alone they are written to the chunk itself, or added to it where an earlier micro-batch came before.
 **
 ** Gradients may wait for the last micro-batch (enum ms_sync): unsharded ones in an f32 copy of the reduce buffer, or the
 ** sums over the shards in an f32 copy of the chunk. Only the last phase then goes the rest of the way, in f32.
@@ -186,10 +186,25 @@ int ms_lower_open_gradients_of(ms_lowering *l, int node, const int *grad_unit) {
   return MS_OK;
 }
 
+/* The elements of a unit's chunks whose sums over all ranks this rank has. */
+static int64_t own_slice(const ms_lowering *l, int unit, int64_t *first) {
+  return ms_unit_slice(l->model, &l->model->unit[unit], ms_replicas_share(l->model, &l->plan->config), first);
+}
+
+/* What of a segment's sum lies in the slice goes into the state's gradients, where slices begin at 0. */
+static void cut_to_slice(const ms_segment *seg, int64_t first, int64_t n, ms_plan_part *part) {
+  int64_t begin = first > seg->local ? first : seg->local, end = seg->local + seg->chunk;
+  if (first + n < end) end = first + n;
+  if (end < begin) end = begin = first;
+  part->first = begin - seg->local;
+  part->dst = ms_ref_vector(part->dst.buffer, 4 * (begin - first), MS_F32, end - begin);
+}
+
 /* One part a trainable segment, in l->part. */
 static int reduce_parts(ms_lowering *l, int unit, const gradients *from, const gradients *to, int accumulate) {
   const ms_unit *u = &l->model->unit[unit];
   int parts = 0;
+  int64_t first, n = own_slice(l, unit, &first);
   for (int s = 0; s < u->segments; s++) {
     const ms_segment *seg = &u->segment[s];
     if (seg->frozen) continue;
@@ -199,6 +214,7 @@ static int reduce_parts(ms_lowering *l, int unit, const gradients *from, const g
                                       .shared = ms_ref_vector(from->buffer, place_in(from, seg), from->dtype, whole),
                                       .dst = ms_ref_vector(to->buffer, place_in(to, seg), to->dtype, seg->chunk),
                                       .accumulate = accumulate};
+    if (to->buffer == ms_state_buffer(unit, MS_STATE_GRADIENT)) cut_to_slice(seg, first, n, &l->part[parts - 1]);
   }
   return parts;
 }
@@ -277,7 +293,9 @@ static int reduce_over_replicas(ms_lowering *l, int unit, const gradients *from)
   gradients to = {ms_state_buffer(unit, MS_STATE_GRADIENT), MS_F32, 1};
   int accumulate = sync_of(l) == MS_SYNC_EVERY && l->phase != MS_PHASE_FIRST;
   int parts = reduce_parts(l, unit, from, &to, accumulate);
-  return send(l, unit, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, parts);
+  MS_TRY(send(l, unit, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, parts));
+  if (ms_replicas_share(l->model, &l->plan->config)) ms_plan_slice_sum(l->plan, l->phase);
+  return MS_OK;
 }
 
 /* Where gradients are written anew, activations may have lain in the chunk until now (gradient_span.c): nobody else
@@ -286,14 +304,16 @@ static int zero_between_segments(ms_lowering *l, int unit) {
   const ms_unit *u = &l->model->unit[unit];
   int gradient = ms_state_buffer(unit, MS_STATE_GRADIENT);
   if (l->phase != (sync_of(l) == MS_SYNC_EVERY ? MS_PHASE_FIRST : MS_PHASE_LAST)) return MS_OK;
-  int64_t end = 0;
-  for (int s = 0; s < u->segments; s++) {
+  int64_t first, n = own_slice(l, unit, &first), end = first;
+  for (int s = 0; s < u->segments && !u->segment[s].frozen; s++) {
     const ms_segment *seg = &u->segment[s];
-    if (seg->frozen) continue;
-    MS_TRY(fill_zero(l, gradient, 4 * end, MS_F32, seg->local - end, u->name));
-    end = seg->local + seg->chunk;
+    const int64_t begin = seg->local < first + n ? seg->local : first + n;
+    MS_TRY(fill_zero(l, gradient, 4 * (end - first), MS_F32, begin - end, u->name));
+    if (seg->local + seg->chunk > end) end = seg->local + seg->chunk;
   }
-  return fill_zero(l, gradient, 4 * end, MS_F32, u->trainable_count - end, u->name);
+  const int64_t room = ms_unit_slice_room(l->model, u, ms_replicas_share(l->model, &l->plan->config));
+  if (end > first + n) end = first + n; /* behind a slice that is shorter than others', or empty, is room as well */
+  return fill_zero(l, gradient, 4 * (end - first), MS_F32, first + room - end, u->name);
 }
 
 /* From this rank's gradients of the micro-batch as far as its phase goes. */
@@ -335,8 +355,9 @@ int ms_lower_zero_unreached(ms_lowering *l) {
   if (l->phase != MS_PHASE_FIRST) return MS_OK;
   for (int u = 0; u < l->model->units; u++) {
     const ms_unit *unit = &l->model->unit[u];
-    if (unit->trainable_count && l->use[u].gradient_last < 0)
-      MS_TRY(fill_zero(l, ms_state_buffer(u, MS_STATE_GRADIENT), 0, MS_F32, unit->trainable_count, unit->name));
+    if (l->use[u].gradient_last >= 0) continue;
+    int64_t room = ms_unit_slice_room(l->model, unit, ms_replicas_share(l->model, &l->plan->config));
+    MS_TRY(fill_zero(l, ms_state_buffer(u, MS_STATE_GRADIENT), 0, MS_F32, room, unit->name));
   }
   return MS_OK;
 }

@@ -1,7 +1,7 @@
 /* lower_step.c - the phases without a graph: the step's totals (loss and gradient norm over the mesh), and the update.
 **
-** Replicas of a host that keep one copy of the state divide the work: each sums and updates its slice of every chunk, and the
-** update ends with a barrier among them, so that whoever goes on finds all of it updated.
+** Replicas of a host that keep one copy of the state divide the work: each updates the slice of a unit's chunks whose gradients
+** it has, and the update ends with a barrier among them, so that whoever goes on finds all of it updated.
 **
 ** The norm is that of the gradient of the mean loss: sums over ranks and micro-batches are divided once, here, and the
 ** factor goes with the clipping into the optimizer's pass, so no kernel ever scales a gradient in memory.
@@ -9,14 +9,40 @@
 #include <string.h>
 
 #include "base/hash.h"
-#include "base/slice.h"
 #include "plan/lower.h"
 
-/* What this rank does of n elements that its replicas could all do: a slice where they keep one copy, or all. */
-static int64_t own_slice(const ms_plan *plan, int64_t n, int64_t *first) {
-  const ms_model *model = plan->model;
-  const int share = ms_replicas_share(model, &plan->config);
-  return ms_slice(n, share ? model->replicate_size : 1, share ? model->replicate_rank : 0, first);
+/* Elements in a row of a unit's chunks. */
+typedef struct stretch {
+  int64_t begin, end;
+} stretch;
+
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* What of [begin, end) this rank has gradients of, and updates. */
+static stretch own_part(const ms_plan *plan, int unit, int64_t begin, int64_t end) {
+  int64_t first;
+  int64_t n = ms_unit_slice(plan->model, &plan->model->unit[unit], ms_replicas_share(plan->model, &plan->config), &first);
+  return (stretch){most(begin, first), least(end, first + n)};
+}
+
+/* The gradients of a stretch that this rank has. */
+static ms_ref gradients_of(const ms_plan *plan, int unit, stretch own) {
+  int64_t first;
+  ms_unit_slice(plan->model, &plan->model->unit[unit], ms_replicas_share(plan->model, &plan->config), &first);
+  return ms_ref_vector(ms_state_buffer(unit, MS_STATE_GRADIENT), 4 * (own.begin - first), MS_F32, own.end - own.begin);
+}
+
+/* Its masters, of which those of segment `s` are shared or not. */
+static ms_ref masters_of(const ms_plan *plan, int unit, int s, stretch own) {
+  const int shared = ms_unit_shares_masters(plan->model, &plan->config, unit);
+  const int64_t at = ms_master_offset(plan->model, &plan->model->unit[unit], shared, s, own.begin);
+  return ms_ref_vector(ms_state_buffer(unit, MS_STATE_MASTER), at, MS_F32, own.end - own.begin);
+}
+
+/* What else is kept of each of its elements. */
+static ms_ref kept_of(int unit, int which, int dtype, stretch own) {
+  return ms_ref_vector(ms_state_buffer(unit, which), ms_dtype_size(dtype) * own.begin, dtype, own.end - own.begin);
 }
 
 int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals) {
@@ -36,8 +62,7 @@ int ms_lower_norm(ms_plan *plan) {
   for (int u = 0; u < model->units; u++) {
     const ms_unit *unit = &model->unit[u];
     if (!unit->trainable_count) continue;
-    int64_t first, n = own_slice(plan, unit->trainable_count, &first);
-    ms_ref in = ms_ref_vector(ms_state_buffer(u, MS_STATE_GRADIENT), 4 * first, MS_F32, n);
+    ms_ref in = gradients_of(plan, u, own_part(plan, u, 0, unit->trainable_count));
     ms_ref out = ms_ref_scalar(squares, 4 * u);
     MS_TRY(ms_plan_kernel(plan, phase, MS_OP_sum_squares, &none, 1, &in, 1, &out, unit->name, 0));
   }
@@ -53,29 +78,23 @@ int ms_lower_norm(ms_plan *plan) {
   return ms_plan_kernel(plan, phase, MS_OP_step_norm, &attrs, 1, &totals, 1, &plan->norm, "step totals", 0);
 }
 
-/* One fused pass over this rank's part of `n` elements of a unit's chunks from segment `s` on, all of one optimizer group. */
-static int update_run(ms_plan *plan, int unit, int s, int64_t n) {
+/* One fused pass over what this rank updates of [begin, end) of a unit's chunks, from segment `s` on, all of one optimizer group. */
+static int update_run(ms_plan *plan, int unit, int s, int64_t begin, int64_t end) {
   const ms_segment *group = &plan->model->unit[unit].segment[s];
-  int64_t first;
-  n = own_slice(plan, n, &first);
-  if (!n) return MS_OK;
-  first += group->local;
-  int shared = ms_unit_shares_masters(plan->model, &plan->config, unit);
+  const stretch own = own_part(plan, unit, begin, end);
+  if (own.end <= own.begin) return MS_OK;
   const ms_plan_config *c = &plan->config;
-  ms_ref in[2] = {ms_ref_vector(ms_state_buffer(unit, MS_STATE_GRADIENT), 4 * first, MS_F32, n), plan->norm};
-  ms_ref master = ms_ref_vector(ms_state_buffer(unit, MS_STATE_MASTER),
-                                ms_master_offset(plan->model, &plan->model->unit[unit], shared, s, first), MS_F32, n);
-  ms_ref state0 = ms_ref_vector(ms_state_buffer(unit, MS_STATE_FIRST), 4 * first, MS_F32, n);
-  ms_ref state1 = ms_ref_vector(ms_state_buffer(unit, MS_STATE_SECOND), 4 * first, MS_F32, n);
+  const ms_ref in[2] = {gradients_of(plan, unit, own), plan->norm};
+  ms_ref state0 = kept_of(unit, MS_STATE_FIRST, MS_F32, own);
   const char *scope = plan->model->unit[unit].name;
   if (c->optimizer == MS_OPT_ADAMW) {
-    ms_ref out[3] = {master, state0, state1};
+    const ms_ref out[3] = {masters_of(plan, unit, s, own), state0, kept_of(unit, MS_STATE_SECOND, MS_F32, own)};
     ms_attrs attrs = {.f = {group->lr_scale, group->weight_decay, c->beta1, c->beta2}};
     memcpy(&attrs.i[0], &c->eps, sizeof c->eps);
     return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_adamw, &attrs, 2, in, 3, out, scope, 0);
   }
   if (c->momentum == 0) state0 = ms_ref_vector(ms_state_buffer(unit, MS_STATE_FIRST), 0, MS_F32, 0);
-  ms_ref out[2] = {master, state0};
+  const ms_ref out[2] = {masters_of(plan, unit, s, own), state0};
   ms_attrs attrs = {.i = {c->nesterov}, .f = {group->lr_scale, group->weight_decay, c->momentum, c->dampening}};
   return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_sgd, &attrs, 2, in, 2, out, scope, 0);
 }
@@ -84,26 +103,20 @@ static int update_run(ms_plan *plan, int unit, int s, int64_t n) {
 ** in the parameter decides, not its place on this rank. */
 static int update_parameter(ms_plan *plan, int unit, const ms_param *p) {
   const ms_model *model = plan->model;
-  const ms_unit *u = &model->unit[unit];
-  const ms_segment *group = &u->segment[p->segment];
+  const ms_segment *group = &model->unit[unit].segment[p->segment];
   const ms_plan_config *c = &plan->config;
-  int64_t begin, end = own_slice(plan, group->chunk, &begin) + begin;
-  begin = begin + group->local > p->local ? begin + group->local : p->local;
-  end = end + group->local < p->local + p->owned ? end + group->local : p->local + p->owned;
-  if (end <= begin) return MS_OK;
-  const int64_t n = end - begin, moments = ms_dtype_size(c->moment_dtype) * begin;
-  const int shared = ms_unit_shares_masters(model, c, unit);
-  const ms_ref in[2] = {ms_ref_vector(ms_state_buffer(unit, MS_STATE_GRADIENT), 4 * begin, MS_F32, n), plan->norm};
-  const ms_ref out[3] = {ms_ref_vector(ms_state_buffer(unit, MS_STATE_MASTER),
-                                       ms_master_offset(model, u, shared, p->segment, begin), MS_F32, n),
-                         ms_ref_vector(ms_state_buffer(unit, MS_STATE_FIRST), moments, c->moment_dtype, n),
-                         ms_ref_vector(ms_state_buffer(unit, MS_STATE_SECOND), moments, c->moment_dtype, n)};
+  const stretch own = own_part(plan, unit, p->local, p->local + p->owned);
+  if (own.end <= own.begin) return MS_OK;
+  const ms_ref in[2] = {gradients_of(plan, unit, own), plan->norm};
+  const ms_ref out[3] = {masters_of(plan, unit, p->segment, own),
+                         kept_of(unit, MS_STATE_FIRST, c->moment_dtype, own),
+                         kept_of(unit, MS_STATE_SECOND, c->moment_dtype, own)};
   ms_attrs attrs = {.f = {group->lr_scale, group->weight_decay, c->beta1, c->beta2}};
   memcpy(&attrs.i[0], &c->eps, sizeof c->eps);
   attrs.i[1] = (int64_t)ms_hash_string(ms_hash_int(MS_HASH_INIT, (int64_t)model->seed), p->name);
-  attrs.i[2] = p->first + begin - p->local;
+  attrs.i[2] = p->first + own.begin - p->local;
   attrs.i[3] = 1;
-  return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_adamw, &attrs, 2, in, 3, out, u->name, 0);
+  return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_adamw, &attrs, 2, in, 3, out, model->unit[unit].name, 0);
 }
 
 static int update_parameters(ms_plan *plan, int unit) {
@@ -116,8 +129,7 @@ static int update_parameters(ms_plan *plan, int unit) {
 }
 
 /* The trainable segments from `s` on that one pass can cover: a private unit's chunks of one optimizer group lie in a row,
-** a shared unit's lie each among its peers' chunks, and slices are cut segment by segment. Returns the first segment that is
-** not covered. */
+** a shared unit's lie each among its peers' chunks. Returns the first segment that is not covered. */
 static int same_group_run(const ms_unit *unit, int s, int apart) {
   int end = s + 1;
   while (!apart && end < unit->segments && !unit->segment[end].frozen &&
@@ -130,15 +142,12 @@ static int same_group_run(const ms_unit *unit, int s, int apart) {
 /* The averages of a unit's weights, after all of them were updated: in one pass where segments are not apart. */
 static int average(ms_plan *plan, int unit, int apart) {
   const ms_unit *u = &plan->model->unit[unit];
-  const int shared = ms_unit_shares_masters(plan->model, &plan->config, unit);
   const ms_attrs attrs = {.i = {plan->config.ema_warmup}, .f = {plan->config.ema_decay}};
   for (int s = 0; s < (apart ? u->segments : 1) && !u->segment[s].frozen; s++) {
-    int64_t first, n = own_slice(plan, apart ? u->segment[s].chunk : u->trainable_count, &first);
-    if (!n) continue;
-    first += u->segment[s].local;
-    const ms_ref in = ms_ref_vector(ms_state_buffer(unit, MS_STATE_MASTER),
-                                    ms_master_offset(plan->model, u, shared, s, first), MS_F32, n);
-    const ms_ref out = ms_ref_vector(ms_state_buffer(unit, MS_STATE_EMA), 4 * first, MS_F32, n);
+    const int64_t begin = u->segment[s].local;
+    const stretch own = own_part(plan, unit, begin, apart ? begin + u->segment[s].chunk : u->trainable_count);
+    if (own.end <= own.begin) continue;
+    const ms_ref in = masters_of(plan, unit, s, own), out = kept_of(unit, MS_STATE_EMA, MS_F32, own);
     MS_TRY(ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_ema, &attrs, 1, &in, 1, &out, u->name, 0));
   }
   return MS_OK;
@@ -154,20 +163,20 @@ static int meet_replicas(ms_plan *plan) {
 }
 
 int ms_lower_update(ms_plan *plan) {
-  const int slices = ms_replicas_share(plan->model, &plan->config);
   plan->phase[MS_PHASE_UPDATE].present = 1; /* of all ranks, though one may own nothing */
   for (int u = 0; u < plan->model->units; u++) {
     const ms_unit *unit = &plan->model->unit[u];
-    const int apart = slices || ms_unit_shares_masters(plan->model, &plan->config, u);
+    const int apart = ms_unit_shares_masters(plan->model, &plan->config, u);
     const int by_parameter = plan->config.moment_dtype != MS_F32;
     if (by_parameter) MS_TRY(update_parameters(plan, u));
     for (int s = 0, end; !by_parameter && s < unit->segments && !unit->segment[s].frozen; s = end) {
       end = same_group_run(unit, s, apart);
+      const ms_segment *from = &unit->segment[s];
       int trainable_follows = end < unit->segments && !unit->segment[end].frozen;
       int64_t stop = trainable_follows ? unit->segment[end].local : unit->trainable_count;
-      MS_TRY(update_run(plan, u, s, apart ? unit->segment[s].chunk : stop - unit->segment[s].local));
+      MS_TRY(update_run(plan, u, s, from->local, apart ? from->local + from->chunk : stop));
     }
     if (plan->config.ema_decay > 0) MS_TRY(average(plan, u, apart));
   }
-  return slices ? meet_replicas(plan) : MS_OK;
+  return ms_replicas_share(plan->model, &plan->config) ? meet_replicas(plan) : MS_OK;
 }

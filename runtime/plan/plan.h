@@ -30,7 +30,7 @@ enum ms_stream {
 ** phase that writes gradients anew also lie in STATE, in the gradient chunks until these are written. */
 enum ms_arena {
   MS_ARENA_STATE = 0, /* masters, optimizer, gradient chunks, step scalars; private. Where replicas keep one copy of the
-                            ** first two, mapped by all: they write sums into one another's gradient chunks */
+                            ** first two, slices of gradient chunks */
   MS_ARENA_MASTERS = 1,     /* whole units whose masters peers read in place; one copy for the shard group, each rank
                             ** owns, writes and counts its chunks, or with replicas slices of them */
   MS_ARENA_REPLICATED = 2,  /* other masters, and optimizer state, of which the replicas of a host keep one copy: each
@@ -75,6 +75,7 @@ typedef struct ms_plan_part {
   int accumulate;
   ms_ref src;    /* all_gather: master chunk (buffer -1: in place). Unused otherwise */
   ms_ref shared; /* all_gather: the result. Others: this rank's source, at the same offset on every rank */
+  int64_t first; /* of a sliced sum: which of the elements of this rank's chunk, or of all, is the first in dst */
   ms_ref dst;    /* reduce_scatter, all_reduce */
 } ms_plan_part;
 
@@ -86,6 +87,7 @@ typedef struct ms_plan_coll {
   /* R: the replicas take part too, each with its slice (comm.h). A reduce_scatter is then the all_reduce over them as well,
   ** which the phase lists behind it. 0: they do not. */
   int replicas;
+  int sliced; /* each rank has a slice of the sum alone */
   int parts;
   ms_plan_part *part;
   double bytes;      /* ms_coll_bytes */
@@ -205,6 +207,11 @@ int ms_state_master_arena(const ms_state_layout *layout, int unit);
 int ms_state_optimizer_arena(const ms_state_layout *layout);
 /* 1 when the replicas of a host keep one copy of masters and optimizer state, and share the work of updating it. */
 int ms_replicas_share(const ms_model *model, const ms_plan_config *config);
+/* The elements [*first, *first + n) of a unit's trainable chunks whose gradients a rank has, and which it updates; returns n: all, or
+** where replicas keep one copy a slice of them. */
+int64_t ms_unit_slice(const ms_model *model, const ms_unit *unit, int one_copy, int64_t *first);
+/* How many of them each rank has room for: the same on all. */
+int64_t ms_unit_slice_room(const ms_model *model, const ms_unit *unit, int one_copy);
 /* 1 when a unit's masters are read in place by its shard group: every segment is read in f32, and there are peers. */
 int ms_unit_shares_masters(const ms_model *model, const ms_plan_config *config, int unit);
 /* Bytes from the beginning of a unit's master buffer to element `local` of its chunks, which lies in segment `s`. */

@@ -3,9 +3,11 @@
 **
 ** On one host nobody needs a copy of what a peer keeps in f32 anyway: masters that kernels read in f32 lie in memory of
 ** the whole shard group, laid out as the gathered unit, and a gather of them is nothing but waiting until every owner
-** has updated its chunks. Nor do replicas there need one each of what they keep: they map one, and each updates a slice. */
+** has updated its chunks. Nor do replicas there need one each of what they keep: they map one, and each updates a slice of
+** a unit's chunks, whose gradients it alone has. */
 #include <stdlib.h>
 
+#include "base/slice.h"
 #include "comm/world.h"
 #include "plan/plan.h"
 
@@ -30,6 +32,15 @@ static int64_t take_together(ms_state_layout *layout, int arena, int category, i
 int ms_replicas_share(const ms_model *model, const ms_plan_config *config) {
   const int one_host = model->world <= MS_MAX_LOCAL_RANKS; /* more are several hosts, which map nothing together */
   return config->shared_masters && config->device == MS_DEVICE_CPU && model->replicate_size > 1 && one_host;
+}
+
+int64_t ms_unit_slice(const ms_model *model, const ms_unit *unit, int one_copy, int64_t *first) {
+  return ms_slice(unit->trainable_count, one_copy ? model->replicate_size : 1, one_copy ? model->replicate_rank : 0,
+                  first);
+}
+
+int64_t ms_unit_slice_room(const ms_model *model, const ms_unit *unit, int one_copy) {
+  return ms_slice_longest(unit->trainable_count, one_copy ? model->replicate_size : 1);
 }
 
 int ms_state_optimizer_arena(const ms_state_layout *layout) {
@@ -84,9 +95,8 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
   layout->loss_sum = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 4);
   layout->norm = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 16);
   for (int u = 0; u < model->units; u++) {
-    int64_t trainable = 4 * model->unit[u].trainable_count;
-    layout->unit[u].gradient =
-        config->train && trainable ? take(layout, MS_ARENA_STATE, MS_CAT_GRADIENTS, trainable) : -1;
+    int64_t room = 4 * ms_unit_slice_room(model, &model->unit[u], layout->one_copy);
+    layout->unit[u].gradient = config->train && room ? take(layout, MS_ARENA_STATE, MS_CAT_GRADIENTS, room) : -1;
   }
   for (int u = 0; u < model->units; u++) {
     int64_t trainable = ms_dtype_size(layout->moment_dtype) * model->unit[u].trainable_count;

@@ -1,5 +1,5 @@
-/* test_comm_replicas.c - collectives that replicas do together: a rank moves its slice, and all have the result that their
-** shard would have had by itself. Bit for bit against a plain reference, with ranks as threads and as processes.
+/* test_comm_replicas.c - collectives that replicas do together: a rank moves its slice of the result that its shard
+** would have had by itself. Bit for bit against a plain reference, with ranks as threads and as processes.
 */
 #include "tests/c/support/check.h"
 #include "tests/c/support/collective.h"
@@ -15,7 +15,6 @@ typedef struct grid {
   ms_comm *comm;
   int ranks, shards, me, shard, round;
   void *shared[MOST_RANKS];
-  void *copies[MOST_RANKS]; /* where the replicas of my shard want its sum */
 } grid;
 
 /* A rank's sum lies behind its sources. */
@@ -40,30 +39,43 @@ static int gather_once(grid *g) {
   return MS_OK;
 }
 
-static int reduce_once(grid *g) {
+/* A reduce-scatter over the grid, or an all-reduce of everything: each rank has a slice, a third of what there is or the rest. */
+static int reduce_once(grid *g, int kind) {
   const replicas_case *c = g->c;
-  int64_t whole = g->shards * c->count, first = g->shard * c->count;
+  int scatters = kind == MS_COLL_REDUCE_SCATTER, slices = scatters ? c->replicas : g->ranks;
+  int64_t whole = g->shards * c->count, count = scatters ? c->count : whole;
+  int64_t begin = (g->me / (g->ranks / slices)) * (count / 3), end = begin + count / 3;
+  if (g->me / (g->ranks / slices) == slices - 1) end = count;
+  int64_t first = (scatters ? g->shard * c->count : 0) + begin;
   for (int p = 0; p < g->ranks; p++) g->shared[p] = c->memory->rank[p];
-  for (int r = 0; r < c->replicas; r++) g->copies[r] = sum_of(c, r * g->shards + g->shard);
   fill(g->shared[g->me], c->src_dtype, whole, g->me, g->round);
-  if (c->accumulate) fill(sum_of(c, g->me), MS_F32, c->count, 100 + g->shard, g->round);
-  ms_coll_part part = {.count = c->count,
+  memset(sum_of(c, g->me), 0x55, (size_t)(4 * (end - begin + 1)));
+  if (c->accumulate) fill(sum_of(c, g->me), MS_F32, end - begin, 100 + g->me, g->round);
+  ms_coll_part part = {.count = count,
                        .src_dtype = c->src_dtype,
                        .dst_dtype = c->dst_dtype,
                        .accumulate = c->accumulate,
                        .shared = g->shared,
-                       .copies = g->copies};
-  ms_coll coll = {
-      .kind = MS_COLL_REDUCE_SCATTER, .replicas = c->replicas, .parts = 1, .part = &part, .label = "layers.0"};
+                       .dst = sum_of(c, g->me),
+                       .first = begin,
+                       .n = end - begin};
+  ms_coll coll = {.kind = kind,
+                  .replicas = scatters ? c->replicas : 0,
+                  .sliced = 1,
+                  .parts = 1,
+                  .part = &part,
+                  .label = "layers.0"};
   MS_TRY(complete(g->comm, &coll));
   memset(g->shared[g->me], 0xff, (size_t)whole * (size_t)ms_dtype_size(c->src_dtype));
-  for (int64_t i = 0; i < c->count; i++) {
+  for (int64_t i = 0; i < part.n; i++) {
     float want = rounded(value_of(0, g->round, first + i), c->src_dtype);
     for (int p = 1; p < g->ranks; p++) want += rounded(value_of(p, g->round, first + i), c->src_dtype);
-    want = c->accumulate ? want + value_of(100 + g->shard, g->round, i) : rounded(want, c->dst_dtype);
+    want = c->accumulate ? want + value_of(100 + g->me, g->round, i) : rounded(want, c->dst_dtype);
     float got = read_element(sum_of(c, g->me), c->dst_dtype, i);
     EXPECT(got == want, "sum[%lld] is %g, not %g", (long long)i, (double)got, (double)want);
   }
+  const unsigned char *behind = (unsigned char *)sum_of(c, g->me) + part.n * ms_dtype_size(c->dst_dtype);
+  EXPECT(*behind == 0x55, "what lies behind the slice of %lld elements was written", (long long)part.n);
   return MS_OK;
 }
 
@@ -79,7 +91,8 @@ static int run_case(ms_world *world, void *context) {
     dawdle(&seed);
     if (!c->accumulate) MS_GOTO(gather_once(&g));
     dawdle(&seed);
-    MS_GOTO(reduce_once(&g));
+    MS_GOTO(reduce_once(&g, MS_COLL_REDUCE_SCATTER));
+    MS_GOTO(reduce_once(&g, MS_COLL_ALL_REDUCE));
   }
 fail:
   if (rc)
