@@ -65,6 +65,7 @@ local function read_part(around, index, param, what, factor)
   check(C.ms_state_shard(around:ensure_state(), index, what, first, count, data))
   local begin, owned, shape = first[0], count[0], { count[0] }
   local row = param.unit.layout == "rows" and param.numel / param.shape[1] or nil
+  if row and (begin % row ~= 0 or owned % row ~= 0) then row = nil end -- of gradients, a replica's slice
   if row then
     shape = { unpack(param.shape) }
     shape[1] = owned / row

@@ -22,7 +22,8 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* What of [begin, end) this rank has gradients of, and updates. */
 static stretch own_part(const ms_plan *plan, int unit, int64_t begin, int64_t end) {
   int64_t first;
-  int64_t n = ms_unit_slice(plan->model, &plan->model->unit[unit], ms_replicas_share(plan->model, &plan->config), &first);
+  int64_t n =
+      ms_unit_slice(plan->model, &plan->model->unit[unit], ms_replicas_share(plan->model, &plan->config), &first);
   return (stretch){most(begin, first), least(end, first + n)};
 }
 
@@ -108,8 +109,7 @@ static int update_parameter(ms_plan *plan, int unit, const ms_param *p) {
   const stretch own = own_part(plan, unit, p->local, p->local + p->owned);
   if (own.end <= own.begin) return MS_OK;
   const ms_ref in[2] = {gradients_of(plan, unit, own), plan->norm};
-  const ms_ref out[3] = {masters_of(plan, unit, p->segment, own),
-                         kept_of(unit, MS_STATE_FIRST, c->moment_dtype, own),
+  const ms_ref out[3] = {masters_of(plan, unit, p->segment, own), kept_of(unit, MS_STATE_FIRST, c->moment_dtype, own),
                          kept_of(unit, MS_STATE_SECOND, c->moment_dtype, own)};
   ms_attrs attrs = {.f = {group->lr_scale, group->weight_decay, c->beta1, c->beta2}};
   memcpy(&attrs.i[0], &c->eps, sizeof c->eps);

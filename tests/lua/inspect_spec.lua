@@ -89,6 +89,12 @@ describe("inspection", function()
       assert_near(alone.before, ranks.before, 0, "initial parameters")
       assert_near(alone.gradients, ranks.gradients, 1e-5, "gradients")
       assert_near(alone.states, ranks.states, 1e-5, "states")
+      for name, gradient in pairs(ranks.gradients) do -- each element is one rank's own
+        local count, total = 0, 0
+        each_number(gradient, function(x) count, total = count + 1, total + x end)
+        assert.equal(count, ranks.parts[name].count)
+        assert.near(total, ranks.parts[name].total, 1e-5)
+      end
     end
   end)
 

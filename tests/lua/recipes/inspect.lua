@@ -61,6 +61,14 @@ for name in model:named_parameters() do
   result.states[name] = {}
   for _, state in ipairs(states) do result.states[name][state] = train:optimizer_state(name, state):tolist() end
 end
+-- Of all ranks' parts: how many elements, and what they sum up to.
+result.parts = {}
+for name in model:named_parameters() do
+  local part, count, total = train:local_gradient(name), 0, 0
+  for _, numel in ipairs(train.session:gather(part:numel())) do count = count + numel end
+  for _, sum in ipairs(train.session:gather(part:numel() > 0 and part:sum():item() or 0)) do total = total + sum end
+  result.parts[name] = { count = count, total = total }
+end
 result.collectives = train:plan():summary().collectives
 result.tree = tostring(model)
 if world.rank == 0 then
