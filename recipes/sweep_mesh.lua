@@ -5,7 +5,7 @@
 
 local ms = require "moonshard"
 
-local cfg = ms.args { steps = 12, repeats = 3, memory_limit = "34MiB" }
+local cfg = ms.args { steps = 12, repeats = 3, memory_limit = "30MiB" }
 
 ms.sweep {
   title = "A small Llama on four ranks",
