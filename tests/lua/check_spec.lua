@@ -1,5 +1,6 @@
 -- moonshard check: recipes on many ranks beside the same on one, and the code that compares them.
 
+local check_certainty = require("moonshard.check.certainty")
 local compare = require("moonshard.check.compare")
 local files = require("moonshard.check.files")
 local json = require("cjson")
@@ -128,21 +129,58 @@ describe("compare", function()
   end)
 end)
 
+describe("certainty", function()
+  local steps
+
+  -- exp_avg_sq of three elements after a step of one rank.
+  local function step(squares)
+    local trainer = {
+      session = { sharding = { params = { { fqn = "w", numel = 3 }, { fqn = "b", numel = 3, frozen = true } } } },
+      optimizer = { betas = { 0.9, 0.999 }, eps = 1e-8 },
+    }
+    function trainer:optimizer_state(name, what)
+      assert.same({ "w", "exp_avg_sq" }, { name, what })
+      return { data = ffi.new("float[3]", squares) }
+    end
+    steps:note(trainer)
+    local bytes, values = steps:of(trainer.session.sharding.params[1]), ffi.new("float[3]")
+    ffi.copy(values, bytes, #bytes)
+    return { values[0], values[1], values[2] }
+  end
+
+  local function assert_near(expected, got)
+    for i, value in ipairs(expected) do
+      assert.is_true(math.abs(got[i] / value - 1) < 1e-3, ("%d: %g"):format(i, got[i]))
+    end
+  end
+
+  before_each(function() steps = check_certainty.new() end)
+
+  it("is that of the step with the smallest gradients beside the largest, and eps", function()
+    -- Gradients 1, 1e-7 and 0, then all of them 1: the second element went the first time where rounding sent it.
+    assert_near({ 1, 1.1e-7, 1e-8 }, step { 1e-3, 1e-17, 0 })
+    assert_near({ 1, 1.1e-7, 0.7073 }, step { 1.999e-3, 1e-3, 1e-3 })
+  end)
+
+  it("is whole before anything has a gradient", function()
+    assert_near({ 1, 1, 1 }, step { 0, 0, 0 })
+  end)
+end)
+
 describe("verdict", function()
   local function run(o)
     local values = ffi.new("float[?]", #o.values, o.values)
     return {
       steps = o.steps or { { trainer = 1, loss = 1, grad_norm = 1, lr = 0.01 } }, values = values,
       value_count = #o.values,
-      trainers = { { optimizer = o.optimizer or "sgd", beta2 = 0.999, eps = 1e-8, dtype = "f32",
+      trainers = { { optimizer = o.optimizer or "sgd", dtype = "f32",
         params = { { name = "w", shape = { 2 }, numel = 2, frozen = false, lr_scale = 1 } } } },
     }
   end
 
   it("lets AdamW move an element whose gradients are rounding by the learning rate, and no other", function()
-    -- exp_avg_sq after one step: the first element's gradient is 1, the second's 1e-9.
-    local squares = { 1e-3, 1e-21 }
-    local one = run { values = { 1, 1, unpack(squares) }, optimizer = "adamw" }
+    local certain = { 1, 1e-9 }
+    local one = run { values = { 1, 1, unpack(certain) }, optimizer = "adamw" }
     local function verdict_of(values)
       return verdict.of(run { values = values, optimizer = "adamw" }, one, { wrong = {} })
     end

@@ -3,7 +3,7 @@
 --
 --   batches-R      for every step a line of JSON (names, types, shapes), then the arrays' bytes
 --   R.json         losses, norms, trainers, plans
---   R.values       of every parameter in R.json's order its f32 numbers; on one rank with AdamW also exp_avg_sq of each
+--   R.values       of every parameter in R.json's order its f32 numbers; of one rank with AdamW also their certainty
 
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
@@ -124,8 +124,6 @@ end
 ---@field mesh string
 ---@field ranks integer[]
 ---@field optimizer string "adamw" or "sgd"
----@field beta2 number? AdamW's
----@field eps number? AdamW's
 ---@field dtype string "bf16" when any unit or parameter is computed in it
 ---@field params moonshard.CheckedParameter[]
 

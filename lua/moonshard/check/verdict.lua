@@ -68,38 +68,32 @@ end
 
 -- ---- parameters -------------------------------------------------------------------------------------------------
 
--- What AdamW makes of rounding: it divides the gradient by the root of its mean square, so an element whose gradient is
--- within rounding of zero moves by a part of the learning rate that only rounding decides. squares: of all parameters.
-local function adamw_slack(trainer, run, squares, tolerance)
-  local travelled, steps, largest = 0, 0, 0
+-- What AdamW makes of rounding (check/certainty.lua), of learning rates that sum up to `travelled`.
+local function adamw_slack(trainer, run, certain, tolerance)
+  local travelled = 0
   for _, step in ipairs(run.steps) do
-    if run.trainers[step.trainer] == trainer then travelled, steps = travelled + step.lr, steps + 1 end
+    if run.trainers[step.trainer] == trainer then travelled = travelled + step.lr end
   end
-  local correction = 1 - trainer.beta2 ^ steps
-  for i, param in ipairs(trainer.params) do
-    for e = 0, param.numel - 1 do largest = math.max(largest, squares[i][e]) end
-  end
-  local noise = tolerance * math.sqrt(largest / correction)
   return function(i)
     local reach = travelled * trainer.params[i].lr_scale
-    return function(e) return reach * math.min(2, noise / (math.sqrt(squares[i][e] / correction) + trainer.eps)) end
+    return function(e) return reach * math.min(2, tolerance / certain[i][e]) end
   end
 end
 
--- The arrays of a run's values in their order: parameters, and where they were kept squares.
-local function slices(run, has_squares)
+-- The arrays of a run's values in their order: parameters, and of one rank with AdamW how certain they are.
+local function slices(run, has_certainty)
   local at, all = 0, {}
   for t, trainer in ipairs(run.trainers) do
-    local params, squares = {}, {}
+    local params, certain = {}, {}
     for i, param in ipairs(trainer.params) do
       params[i] = run.values + at
       at = at + param.numel
-      if has_squares and trainer.optimizer == "adamw" then
-        squares[i] = run.values + at
+      if has_certainty and trainer.optimizer == "adamw" then
+        certain[i] = run.values + at
         at = at + param.numel
       end
     end
-    all[t] = { params = params, squares = squares }
+    all[t] = { params = params, certain = certain }
   end
   assert(at == run.value_count, "values of other parameters")
   return all
@@ -109,7 +103,7 @@ local function compare_parameters(self, ranks, one, rtol)
   local of_ranks, of_one = slices(ranks, false), slices(one, true)
   for t, trainer in ipairs(one.trainers) do
     local base = rtol or compare.tolerance(trainer.dtype)
-    local slack = trainer.optimizer == "adamw" and adamw_slack(trainer, one, of_one[t].squares, base)
+    local slack = trainer.optimizer == "adamw" and adamw_slack(trainer, one, of_one[t].certain, base)
     for i, param in ipairs(trainer.params) do
       local difference = compare.arrays(of_one[t].params[i], of_ranks[t].params[i], {
         count = param.numel, first = 0, tolerance = compare.PARAMETERS * base,

@@ -5,6 +5,7 @@
 -- the same global batches, however the recipe comes by its data. After the last step both leave the recipe and write
 -- down losses, norms and parameters.
 
+local certainty = require("moonshard.check.certainty")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
 local facts = require("moonshard.check.facts")
@@ -19,6 +20,7 @@ local ffi = engine.ffi
 ---@field steps_wanted integer
 ---@field steps table[] of moonshard.CheckedRun
 ---@field trainers moonshard.Trainer[] those that made a step, one for each session
+---@field certain table<moonshard.Session, moonshard.Certainty> of one rank's trainers with AdamW
 ---@field runs table<moonshard.Exec, table<string, integer>>
 ---@field plan { fingerprint: string, bytes: table<string, number> }? of the first step
 local Watch = {}
@@ -90,6 +92,13 @@ local function number_of(self, trainer)
   return #self.trainers
 end
 
+local function note_certainty(self, trainer)
+  if not stand_in.active or trainer.optimizer.kind ~= "adamw" then return end
+  local session = trainer.session
+  self.certain[session] = self.certain[session] or certainty.new()
+  self.certain[session]:note(trainer)
+end
+
 local function count_phases(self, trainer)
   local exec = trainer.session.train_exec
   local runs = self.runs[exec] or { first = 0, next = 0, last = 0, norm = 0, update = 0 }
@@ -113,6 +122,7 @@ function Watch:step(trainer, batch, step)
   self.steps[#self.steps + 1] = {
     trainer = number_of(self, trainer), loss = metrics.loss, grad_norm = metrics.grad_norm, lr = metrics.lr,
   }
+  note_certainty(self, trainer)
   count_phases(self, trainer)
   if not self.plan then
     local summary = trainer.session.train_exec.plan:summary()
@@ -124,18 +134,13 @@ end
 
 -- ---- the end ----------------------------------------------------------------------------------------------------
 
-local function settings_of(optimizer)
-  if optimizer.kind ~= "adamw" then return nil, nil end
-  return optimizer.betas[2], optimizer.eps
-end
-
 local function describe(trainer)
   local sharding, fqns = trainer.session.sharding, {}
   for i, param in ipairs(sharding.params) do fqns[i] = param.fqn end
-  local groups, beta2, eps = trainer.optimizer:param_groups(fqns), settings_of(trainer.optimizer)
+  local groups = trainer.optimizer:param_groups(fqns)
   local result = {
     mesh = (sharding.stands_for_mesh or sharding.mesh):label(), ranks = trainer.session:ranks(),
-    optimizer = trainer.optimizer.kind, beta2 = beta2, eps = eps, params = {},
+    optimizer = trainer.optimizer.kind, params = {},
     dtype = trainer.optimizer.moments == "bf16" and "bf16" or "f32",
   }
   for i, param in ipairs(sharding.params) do
@@ -149,16 +154,13 @@ local function describe(trainer)
   return result
 end
 
--- Every parameter in full, and on one rank what AdamW keeps of the gradients' size.
-local function collect(trainer, values)
+-- Every parameter in full, and on one rank how certain AdamW's steps were.
+local function collect(self, trainer, values)
+  local certain = self.certain[trainer.session]
   for _, param in ipairs(trainer.session.sharding.params) do
     local value = trainer:parameter(param.fqn)
     values[#values + 1] = ffi.string(value.data, 4 * param.numel)
-    if stand_in.active and trainer.optimizer.kind == "adamw" then
-      local squares = param.frozen and ffi.new("float[?]", param.numel)
-        or trainer:optimizer_state(param.fqn, "exp_avg_sq").data
-      values[#values + 1] = ffi.string(squares, 4 * param.numel)
-    end
+    if certain then values[#values + 1] = certain:of(param) end
   end
 end
 
@@ -180,7 +182,7 @@ local function finish(self)
   local result, values = { steps = self.steps, plan = self.plan, trainers = {}, wrong = wrong_plans(self) }, {}
   for i, trainer in ipairs(self.trainers) do
     result.trainers[i] = describe(trainer)
-    collect(trainer, values)
+    collect(self, trainer, values)
   end
   local name = stand_in.active and "one" or tostring(world.rank)
   files.write_result(self.folder .. "/" .. name, result, world.rank == 0 and values or nil)
@@ -192,7 +194,7 @@ end
 ---@param handler fun(raised: any): any as xpcall's
 function watch.run(recipe, o, handler)
   local self = setmetatable({
-    folder = o.folder, steps_wanted = o.steps, steps = {}, trainers = {}, runs = {}, readers = {},
+    folder = o.folder, steps_wanted = o.steps, steps = {}, trainers = {}, runs = {}, readers = {}, certain = {},
   }, Watch)
   if not stand_in.active then
     self.writer_path = ("%s/batches-%d"):format(o.folder, world.rank)

@@ -1,0 +1,66 @@
+-- How certain AdamW's steps are, element by element.
+--
+-- AdamW divides the gradient by the root of its mean square v. So an element whose gradient is within rounding of zero
+-- moves by a part of the learning rate that only rounding decides, and that part stays, whatever later gradients are.
+-- The rank that stands in for all watches every step for that: the certainty of an element is the least (sqrt(v) + eps)
+-- that it was divided by, beside sqrt(v) of the element with the largest gradients.
+
+local ffi = require("ffi")
+
+---@class moonshard.Certainty
+---@field steps integer
+---@field least table<string, ffi.cdata*> by trained parameter: float [numel], 0 before the first gradient
+---@field never number? of an element that never had a gradient
+local Certainty = {}
+Certainty.__index = Certainty
+
+local certainty = {}
+
+---@return moonshard.Certainty
+function certainty.new() return setmetatable({ steps = 0, least = {} }, Certainty) end
+
+local function squares_of(trainer)
+  local squares, largest = {}, 0
+  for _, param in ipairs(trainer.session.sharding.params) do
+    if not param.frozen then
+      local of_param = trainer:optimizer_state(param.fqn, "exp_avg_sq").data
+      for e = 0, param.numel - 1 do largest = math.max(largest, of_param[e]) end
+      squares[param] = of_param
+    end
+  end
+  return squares, largest
+end
+
+---After a step of a trainer on one rank. An element that had no gradient yet has not moved.
+---@param trainer moonshard.Trainer
+function Certainty:note(trainer)
+  local squares, largest = squares_of(trainer)
+  self.steps = self.steps + 1
+  if largest == 0 then return end
+  local correction = 1 - trainer.optimizer.betas[2] ^ self.steps
+  local root, eps = math.sqrt(largest / correction), trainer.optimizer.eps
+  self.never = eps / root
+  for param, of_param in pairs(squares) do
+    local least = self.least[param.fqn] or ffi.new("float[?]", param.numel)
+    for e = 0, param.numel - 1 do
+      if of_param[e] > 0 then
+        local now = (math.sqrt(of_param[e] / correction) + eps) / root
+        if least[e] == 0 or now < least[e] then least[e] = now end
+      end
+    end
+    self.least[param.fqn] = least
+  end
+end
+
+---Of every element of a parameter. One that never had a gradient could have had one of rounding.
+---@param param moonshard.Param
+---@return string bytes f32 [numel]
+function Certainty:of(param)
+  local values, least = ffi.new("float[?]", param.numel), self.least[param.fqn]
+  for e = 0, param.numel - 1 do
+    values[e] = least and least[e] > 0 and least[e] or self.never or 1
+  end
+  return ffi.string(values, 4 * param.numel)
+end
+
+return certainty
