@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "kernels/cuda/workspace.h"
 
 enum {
   MOST_HEAD = 256,
@@ -48,7 +49,7 @@ static int64_t sums_bytes(const ms_dnn_attention *a) {
 }
 
 int64_t ms_attention_cudnn_workspace(const ms_dnn_attention *attention) {
-  return delta_bytes(attention) + sums_bytes(attention) + library_workspace(attention);
+  return delta_bytes(attention) + sums_bytes(attention) + library_workspace(attention) + MS_LIBRARY_SLACK;
 }
 
 /* A single query is the last one: it sees all keys. */
@@ -144,15 +145,15 @@ static operands operands_of(const ms_attention_cudnn *m, const ms_kernel_call *c
   }
   if (!m->attention.backward) return o;
   give(&o, MS_DNN_ONE, &m->one);
-  give(&o, MS_DNN_DELTA, call->workspace);
-  give(&o, MS_DNN_SUMS, (char *)call->workspace + delta_bytes(&m->attention));
+  give(&o, MS_DNN_DELTA, ms_library_workspace(call->workspace));
+  give(&o, MS_DNN_SUMS, ms_library_workspace(call->workspace) + delta_bytes(&m->attention));
   return o;
 }
 
 int ms_attention_cudnn_run(const ms_attention_cudnn *m, const ms_kernel_call *call) {
   const ms_cudnn *dnn = m->graph.dnn;
   const operands o = operands_of(m, call);
-  void *rest = (char *)call->workspace + delta_bytes(&m->attention) + sums_bytes(&m->attention);
+  void *rest = ms_library_workspace(call->workspace) + delta_bytes(&m->attention) + sums_bytes(&m->attention);
   ms_dnn_descriptor pack;
   MS_TRY(MS_CUDNN(dnn, descriptor_create, MS_DNN_VARIANT_PACK, &pack));
   int rc = MS_CUDNN(dnn, descriptor_set, pack, MS_DNN_PACK_IDS, MS_DNN_OF_INT64, o.count, o.id);

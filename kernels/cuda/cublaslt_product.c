@@ -101,7 +101,9 @@ int ms_lt_candidates(const ms_lt_product *p, int most, ms_lt_result *result, int
   MS_GOTO(set_preference(p, preference));
   const int status =
       p->lt->algo_get_heuristic(p->handle, p->desc, p->b, p->a, p->d, p->d, preference, most, result, count);
-  if (status == MS_LT_NOT_SUPPORTED) *count = 0;
+  /* An epilogue that it does not know may be a wrong value to it. */
+  const int epilogue = p->problem.epilogue != MS_LT_EPILOGUE_DEFAULT;
+  if (status == MS_LT_NOT_SUPPORTED || (epilogue && status == MS_LT_INVALID_VALUE)) *count = 0;
   else MS_GOTO(ms_cublaslt_handles.check(p->lt, status, "cublasLtMatmulAlgoGetHeuristic"));
   int kept = 0;
   for (int i = 0; i < *count; i++)

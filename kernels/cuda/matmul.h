@@ -15,6 +15,8 @@ typedef struct ms_matmul_cublaslt ms_matmul_cublaslt;
 
 /* Workspace is a function of the product alone, so that a plan made anywhere is the plan of the GPU. */
 int64_t ms_matmul_cublaslt_workspace(const ms_product *product);
+/* What of it an algorithm may have, at 256 bytes (workspace.h). */
+int64_t ms_matmul_cublaslt_own(const ms_product *product);
 /* *matmul: NULL, and `why` a message, where there is no cuBLASLt that can be used. */
 int ms_matmul_cublaslt_new(const ms_product *product, ms_matmul_cublaslt **matmul, char *why);
 void ms_matmul_cublaslt_free(ms_matmul_cublaslt *matmul);

@@ -14,6 +14,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "kernels/cuda/cublaslt_product.h"
+#include "kernels/cuda/workspace.h"
 
 /* For sums cut along k: so many f32 parts of the result at most, and never more than what NVIDIA advises for Hopper. */
 enum { PARTS = 16, MOST_WORKSPACE = 32 << 20 };
@@ -40,12 +41,14 @@ static int64_t scratch_bytes(const ms_product *p) {
   return (p->batch * p->m * p->n * 4 + 255) / 256 * 256;
 }
 
-static int64_t library_workspace(const ms_product *p) {
+int64_t ms_matmul_cublaslt_own(const ms_product *p) {
   const int64_t parts = PARTS * 4 * p->batch * p->m * p->n;
   return parts < MOST_WORKSPACE ? (parts + 255) / 256 * 256 : MOST_WORKSPACE;
 }
 
-int64_t ms_matmul_cublaslt_workspace(const ms_product *p) { return scratch_bytes(p) + library_workspace(p); }
+int64_t ms_matmul_cublaslt_workspace(const ms_product *p) {
+  return scratch_bytes(p) + ms_matmul_cublaslt_own(p) + MS_LIBRARY_SLACK;
+}
 
 /* The most that an epilogue takes. */
 static int epilogue_of(const ms_product *p) {
@@ -107,7 +110,7 @@ static int try_epilogue(ms_matmul_cublaslt *matmul, int which, int epilogue, con
   memset(&problem, 0, sizeof problem);
   problem.product = matmul->product;
   if (scratch_bytes(&matmul->product)) problem.product.c_dtype = MS_F32;
-  problem.workspace_bytes = library_workspace(&matmul->product);
+  problem.workspace_bytes = ms_matmul_cublaslt_own(&matmul->product);
   problem.epilogue = epilogue;
   problem.accumulate = matmul->product.accumulate;
   problem.tf32 = matmul->tf32;
@@ -141,12 +144,13 @@ int ms_matmul_cublaslt_run(const ms_matmul_cublaslt *matmul, const ms_kernel_cal
   const ms_product *p = &matmul->product;
   const variant *v = &matmul->variant[variant_of(call)];
   if (!v->bound) return MS_FAIL(MS_EINTERNAL, "matmul: the call was not bound");
-  float *scratch = scratch_bytes(p) ? call->workspace : NULL;
+  char *workspace = ms_library_workspace(call->workspace);
+  float *scratch = scratch_bytes(p) ? (float *)(void *)workspace : NULL;
   const ms_lt_operands on = {.a = call->in_data[0],
                              .b = call->in_data[1],
                              .d = scratch ? (void *)scratch : call->out_data[0],
                              .bias = (void *)call->in_data[2],
-                             .workspace = (char *)call->workspace + scratch_bytes(p)};
+                             .workspace = workspace + scratch_bytes(p)};
   MS_TRY(ms_lt_run(&v->lt, &v->lt.algo, &on, call->stream));
   const int finishes = scratch || v->left.bias_dtype >= 0 || v->left.activation != MS_ACT_NONE;
   return finishes ? ms_matmul_finish_run(call, &v->left, scratch) : MS_OK;

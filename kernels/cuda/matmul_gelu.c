@@ -22,6 +22,7 @@
 #include "kernels/cuda/cublaslt_product.h"
 #include "kernels/cuda/matmul.h"
 #include "kernels/cuda/table.h"
+#include "kernels/cuda/workspace.h"
 
 enum { ROW_UNIT = 8, ALIGNMENT = 16, OLDEST_MAJOR = 9 };
 enum state { UNDECIDED, FUSED, APART };
@@ -49,7 +50,7 @@ static ms_lt_operands operands_of(const ms_kernel_call *call) {
                           .d = forward ? call->out_data[1] : call->out_data[0],
                           .bias = forward ? (void *)call->in_data[2] : call->out_data[1],
                           .aux = forward ? call->out_data[0] : (void *)call->in_data[2],
-                          .workspace = call->workspace};
+                          .workspace = ms_library_workspace(call->workspace)};
 }
 
 /* One bf16 product, not a batch of them, whose bias is of its dtype. */
@@ -102,7 +103,7 @@ static int open_fused(prepared_gelu *prepared, const ms_cublaslt *lt, const ms_k
   ms_lt_problem problem;
   memset(&problem, 0, sizeof problem);
   problem.product = prepared->product;
-  problem.workspace_bytes = ms_matmul_cublaslt_workspace(&prepared->product);
+  problem.workspace_bytes = ms_matmul_cublaslt_own(&prepared->product);
   problem.epilogue = epilogue_of(call->op);
   problem.alignment = ALIGNMENT;
   MS_TRY(ms_lt_open(lt, &problem, &prepared->lt));

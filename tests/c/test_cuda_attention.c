@@ -99,7 +99,7 @@ static int run_on_device(ms_device *device, const attention_case *c, int shift, 
   const ms_kernel *kernel = api->kernel(c->call.op);
   ms_kernel_call call = c->call;
   char *memory = NULL;
-  void *workspace = NULL;
+  char *workspace = NULL;
   size_t at[OPERANDS], bytes = (size_t)shift;
   for (int i = 0; i < call.inputs + call.outputs; i++) {
     at[i] = bytes;
@@ -108,12 +108,12 @@ static int run_on_device(ms_device *device, const attention_case *c, int shift, 
   int rc = kernel->prepare(&call);
   if (rc) return rc;
   rc = api->allocate(device, (int64_t)bytes, 0, "operands", (void **)&memory);
-  if (!rc) rc = api->allocate(device, call.workspace_bytes + GUARD, 0, "workspace", &workspace);
+  if (!rc) rc = api->allocate(device, call.workspace_bytes + GUARD, 0, "workspace", (void **)&workspace);
   for (int i = 0; i < call.inputs && !rc; i++)
     rc = api->write(device, memory + at[i], c->call.in_data[i], (int64_t)bytes_of(&call.in[i]));
   for (int i = 0; i < call.inputs; i++) call.in_data[i] = memory + at[i];
   for (int i = 0; i < call.outputs; i++) call.out_data[i] = memory + at[call.inputs + i];
-  call.workspace = workspace;
+  call.workspace = workspace + GUARD; /* aligned to that and no more */
   if (!rc) rc = kernel->bind(&call);
   if (!rc) rc = kernel->bind(&call); /* by another instruction that shares it */
   if (!rc) rc = kernel->run(&call);

@@ -37,22 +37,23 @@ static float value_at(int i) { return (float)(sin(i) * pow(10, i % 5)); }
 static int multiply(ms_device *device, float *c) {
   const ms_kernel *kernel = api->kernel(MS_OP_matmul);
   ms_kernel_call call = product_call();
-  void *memory = NULL, *workspace = NULL;
+  void *memory = NULL;
+  char *workspace = NULL; /* begins at 64 bytes, and no more */
   float operands[M * K + K * N];
   for (int i = 0; i < M * K + K * N; i++) operands[i] = value_at(i);
   int rc = kernel->prepare(&call);
   if (!rc) rc = api->allocate(device, sizeof operands + M * N * sizeof *c, 0, "operands", &memory);
-  if (!rc) rc = api->allocate(device, call.workspace_bytes, 0, "workspace", &workspace);
+  if (!rc) rc = api->allocate(device, call.workspace_bytes + 64, 0, "workspace", (void **)&workspace);
   if (!rc) rc = api->write(device, memory, operands, sizeof operands);
   call.in_data[0] = memory;
   call.in_data[1] = (float *)memory + M * K;
   call.out_data[0] = (float *)memory + M * K + K * N;
-  call.workspace = workspace;
+  call.workspace = workspace + 64;
   if (!rc) rc = kernel->bind(&call);
   if (!rc) rc = kernel->bind(&call); /* by another instruction that shares it */
   if (!rc) rc = kernel->run(&call);
   if (!rc) rc = api->read(device, c, call.out_data[0], M * N * sizeof *c);
-  if (workspace) api->release(device, workspace, call.workspace_bytes, 0);
+  if (workspace) api->release(device, workspace, call.workspace_bytes + 64, 0);
   if (memory) api->release(device, memory, 1, 0);
   kernel->release(call.prepared);
   return rc;

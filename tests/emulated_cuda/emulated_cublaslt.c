@@ -21,7 +21,14 @@
 #include "emulated_runtime.h"
 #include "kernels/cuda/cublaslt.h"
 
-enum { INTERNAL_ERROR = 14, ALGORITHMS = 3, MAGIC = 0x17, ALIGNMENT = 16, FIRST_WORKSPACE = 1024 };
+enum {
+  INTERNAL_ERROR = 14,
+  ALGORITHMS = 3,
+  MAGIC = 0x17,
+  ALIGNMENT = 16,
+  WORKSPACE_ALIGNMENT = 256,
+  FIRST_WORKSPACE = 1024
+};
 enum { BIAS = 4, GELU = 32, DGELU = 64, AUX = 128, BGRAD = 16 };
 
 struct cublasLtContext {
@@ -196,7 +203,8 @@ static int judge(const ms_lt_desc *desc, const ms_lt_layout *a, const ms_lt_layo
   if (!types || (desc->compute != MS_LT_COMPUTE_32F && a->type != MS_LT_R_32F)) return MS_LT_NOT_SUPPORTED;
   if ((desc->epilogue & AUX) && (desc->aux_ld % 8 || desc->aux_ld < d->rows)) return MS_LT_INVALID_VALUE;
   if ((desc->epilogue & (AUX | BGRAD)) && d->batch > 1) return MS_LT_NOT_SUPPORTED; /* their strides are never set */
-  if (setting("MOONSHARD_EMULATE_CUBLASLT_NONE", 0) & desc->epilogue) return MS_LT_NOT_SUPPORTED;
+  if (setting("MOONSHARD_EMULATE_CUBLASLT_NONE", 0) & desc->epilogue)               /* versions tell it by either */
+    return desc->epilogue & AUX ? MS_LT_INVALID_VALUE : MS_LT_NOT_SUPPORTED;
   return MS_LT_SUCCESS;
 }
 
@@ -368,7 +376,8 @@ int cublasLtMatmul(ms_lt_handle handle, ms_lt_desc *desc, const void *alpha, con
   int status = cublasLtMatmulAlgoCheck(handle, desc, a_layout, b_layout, c_layout, d_layout, algo, &result);
   if (status) return status;
   if (c != d || result.workspace_bytes > workspace_bytes) return MS_LT_INVALID_VALUE;
-  if (result.workspace_bytes && !on_device(workspace, (int64_t)result.workspace_bytes)) return MS_LT_INVALID_VALUE;
+  if ((uintptr_t)workspace % WORKSPACE_ALIGNMENT) return MS_LT_INVALID_VALUE;
+  if (workspace_bytes && !on_device(workspace, (int64_t)workspace_bytes)) return MS_LT_INVALID_VALUE;
   const int algorithm = (int)algo->data[1];
   task *t = malloc(sizeof *t);
   if (!t) return MS_LT_ALLOC_FAILED;

@@ -9,7 +9,7 @@
 #include "emulated_cudnn.h"
 #include "emulated_runtime.h"
 
-enum { TENSORS = 64 };
+enum { TENSORS = 64, WORKSPACE_ALIGNMENT = 256 };
 
 /* ---- computing ----------------------------------------------------------------------------------------------------------- */
 
@@ -261,6 +261,8 @@ int cudnnBackendExecute(ms_dnn_handle handle, ms_dnn_descriptor given, ms_dnn_de
   int status = add_values(t, pack);
   if (!status && !emulated_is_device(t->workspace, (size_t)t->workspace_bytes))
     status = refuse(BAD_PARAM, "the workspace is not on the device, or too small");
+  if (!status && (uintptr_t)t->workspace % WORKSPACE_ALIGNMENT)
+    status = refuse(BAD_PARAM, "the workspace is not aligned to 256 bytes");
   if (!status && emulated_submit(((struct context *)handle)->stream, compute, t, release) == cudaSuccess)
     return MS_DNN_SUCCESS;
   if (status) release(t);

@@ -28,8 +28,10 @@ static __attribute__((constructor)) void choose_libraries(void) {
 #endif
 }
 
-/* How many bytes behind the start of an allocation tensors lie; workspace, scalars and fault are always aligned. */
+/* How many bytes behind the start of an allocation tensors lie; scalars and fault are always aligned, the workspace no better than it
+** is promised. */
 static int device_shift;
+enum { WORKSPACE_SHIFT = 64 };
 
 typedef struct mirror {
   void *host, *device, *allocation;
@@ -70,7 +72,7 @@ static inline int run_kernel(const ms_kernel *kernel, const ms_kernel_call *host
   for (int i = 0; i < call.outputs; i++)
     call.out_data[i] = mirrored(&m, host->out_data[i],
                                 ms_numel(&call.out[i]) * ms_dtype_size(call.out[i].dtype) + GUARD_BYTES, device_shift);
-  call.workspace = mirrored(&m, host->workspace, call.workspace_bytes + GUARD_BYTES, 0);
+  call.workspace = mirrored(&m, host->workspace, call.workspace_bytes + GUARD_BYTES, WORKSPACE_SHIFT);
   call.scalars = mirrored(&m, host->scalars, sizeof *host->scalars, 0);
   call.fault = mirrored(&m, &fault, sizeof fault, 0);
   int rc = kernel->bind ? kernel->bind(&call) : MS_OK;
