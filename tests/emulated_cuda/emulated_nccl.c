@@ -22,7 +22,7 @@
 #include "emulated_runtime.h"
 #include "emulated_window.h"
 
-enum { MAX_RANKS = 64, ROUND_BYTES = 1 << 18, COMM_BYTES = 16 << 20 };
+enum { MAX_RANKS = 64, MAX_GROUP = 256, ROUND_BYTES = 1 << 18, COMM_BYTES = 16 << 20 };
 enum { ALL_GATHER = 1, REDUCE_SCATTER, ALL_REDUCE };
 enum { UNHANDLED = 1, SYSTEM_ERROR = 2, INTERNAL = 3, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6 };
 
@@ -46,6 +46,7 @@ struct ncclComm {
   _Atomic int state;   /* enum ncclResult: in progress, success, or what went wrong */
   _Atomic int aborted; /* streams leave their collectives */
   _Atomic int pending; /* collectives that a stream has not done */
+  _Atomic int issuing; /* collectives that a thread is about to give to a stream */
   int windowed;        /* copy engines reach windows alone */
   uint32_t generation; /* barriers passed: of whoever works for the communicator, one after another */
   pthread_t opening;
@@ -53,6 +54,7 @@ struct ncclComm {
   /* while it is opened */
   told id;
   struct ncclComm *parent;
+  ms_nccl_comm *out; /* of a split: where it appears when it is there */
   int color, key;
 };
 
@@ -115,9 +117,10 @@ static void *open_on_thread(void *argument) {
   return NULL;
 }
 
-static int start(struct ncclComm *comm, void *(*run)(void *)) {
+/* A thread of the communicator's, which is in progress until the thread says otherwise. */
+static int start(struct ncclComm *comm, void *(*run)(void *), void *argument) {
   atomic_store(&comm->state, MS_NCCL_IN_PROGRESS);
-  comm->opens = !pthread_create(&comm->opening, NULL, run, comm);
+  comm->opens = !pthread_create(&comm->opening, NULL, run, argument);
   return comm->opens ? MS_NCCL_IN_PROGRESS : SYSTEM_ERROR;
 }
 
@@ -157,7 +160,7 @@ int ncclCommInitRankConfig(ms_nccl_comm *out, int size, ms_nccl_id id, int rank,
   comm->windowed = asks_for_copy_engines(config);
   memcpy(&comm->id, &id, sizeof comm->id);
   *out = comm;
-  return start(comm, open_on_thread);
+  return start(comm, open_on_thread, comm);
 }
 
 /* The lowest key of each color offers the memory; all of the parent take part. */
@@ -185,11 +188,20 @@ static void *split_on_thread(void *argument) {
   if (!rc && barrier(parent)) rc = REMOTE_ERROR;
   if (id.fd >= 0) close(id.fd);
   if (!rc) emulated_take(COMM_BYTES);
+  if (!rc) *comm->out = comm;
+  if (rc && comm->memory) munmap(comm->memory, sizeof(shared));
+  if (rc) free(comm);
   atomic_fetch_sub(&parent->pending, 1);
-  atomic_store(&comm->state, rc);
+  atomic_store(&parent->state, rc);
   return NULL;
 }
 
+static void finish_opening(struct ncclComm *comm) {
+  if (comm->opens) pthread_join(comm->opening, NULL);
+  comm->opens = 0;
+}
+
+/* It is the parent that is busy meanwhile, and that tells of an error. */
 int ncclCommSplit(ms_nccl_comm parent, int color, int key, ms_nccl_comm *out, ms_nccl_config *config) {
   if (emulated_fails("ncclCommSplit")) return INTERNAL;
   if (config->blocking != 0 || atomic_load(&parent->state)) return INVALID_USAGE;
@@ -199,9 +211,11 @@ int ncclCommSplit(ms_nccl_comm parent, int color, int key, ms_nccl_comm *out, ms
   comm->windowed = asks_for_copy_engines(config);
   comm->color = color;
   comm->key = key;
+  comm->out = out;
+  *out = NULL;
+  finish_opening(parent);
   atomic_fetch_add(&parent->pending, 1);
-  *out = comm;
-  return start(comm, split_on_thread);
+  return start(parent, split_on_thread, comm);
 }
 
 int ncclCommGetAsyncError(ms_nccl_comm comm, int *error) {
@@ -214,8 +228,8 @@ int ncclCommAbort(ms_nccl_comm comm) {
   if (emulated_fails("abort"))
     for (;;) pause();
   atomic_store(&comm->aborted, 1);
-  for (int turn = 0; atomic_load(&comm->pending); turn++) nap(turn);
-  if (comm->opens) pthread_join(comm->opening, NULL);
+  for (int turn = 0; atomic_load(&comm->pending) || atomic_load(&comm->issuing); turn++) nap(turn);
+  finish_opening(comm);
   emulated_window_forget(comm);
   if (comm->memory) {
     if (!atomic_load(&comm->state)) emulated_take(-COMM_BYTES);
@@ -328,6 +342,7 @@ static void run(void *argument) {
 
 static _Thread_local int depth;
 static _Thread_local work *first, **last; /* of a group; last NULL: it is empty */
+static _Thread_local int group_size;
 
 static void drop(void *argument) {
   work *w = argument;
@@ -344,16 +359,39 @@ static void log_work(const work *w) {
   emulated_log_work(w->stream, names[w->kind], 2, range);
 }
 
-static int submit(void) {
-  int rc = MS_NCCL_SUCCESS;
-  while (first) {
-    work *w = first;
-    first = w->next;
+/* Gives streams a group's work, some time after the group has ended: until then its communicators are in progress. */
+static void *submit_on_thread(void *argument) {
+  struct ncclComm *comm[MAX_GROUP];
+  int n = 0, rc = MS_NCCL_SUCCESS;
+  nap(0);
+  for (work *w = argument, *next; w; w = next) {
+    next = w->next;
+    comm[n++] = w->comm;
     log_work(w);
     if (emulated_submit(w->stream, run, w, drop)) rc = UNHANDLED;
   }
+  for (int i = 0; i < n; i++) {
+    int in_progress = MS_NCCL_IN_PROGRESS;
+    atomic_compare_exchange_strong(&comm[i]->state, &in_progress, rc);
+    atomic_fetch_sub(&comm[i]->issuing, 1);
+  }
+  return NULL;
+}
+
+static int submit(void) {
+  pthread_t thread;
+  work *group = first;
+  first = NULL;
   last = NULL;
-  return rc;
+  group_size = 0;
+  if (!group) return MS_NCCL_SUCCESS;
+  for (work *w = group; w; w = w->next) {
+    atomic_fetch_add(&w->comm->issuing, 1);
+    atomic_store(&w->comm->state, MS_NCCL_IN_PROGRESS);
+  }
+  if (pthread_create(&thread, NULL, submit_on_thread, group)) return SYSTEM_ERROR;
+  pthread_detach(thread);
+  return MS_NCCL_IN_PROGRESS;
 }
 
 /* With windows everything lies in one, and what all ranks have, at the same place. */
@@ -367,7 +405,7 @@ static int find_in_windows(work *w) {
 }
 
 static int add(work given) {
-  if (atomic_load(&given.comm->state) || find_in_windows(&given)) return INVALID_USAGE;
+  if (atomic_load(&given.comm->state) || find_in_windows(&given) || group_size == MAX_GROUP) return INVALID_USAGE;
   work *w = malloc(sizeof *w);
   if (!w) return SYSTEM_ERROR;
   *w = given;
@@ -377,6 +415,7 @@ static int add(work given) {
   if (last) *last = w;
   else first = w;
   last = &w->next;
+  group_size++;
   return depth ? MS_NCCL_SUCCESS : submit();
 }
 

@@ -17,8 +17,10 @@
 struct ms_device_comm {
   const ms_nccl *nccl;
   ms_nccl_comm comm;
-  int opening;         /* comm_ready has not told yet that it is open */
-  int64_t free_before; /* of the device, when it began to open */
+  ms_device_comm *parent;   /* of a split under way: a thread of NCCL's writes `comm` until the parent is ready */
+  ms_device_comm *given_up; /* splits that were closed before that: they end with their parent */
+  int opening;              /* comm_ready has not told yet that it is open */
+  int64_t free_before;      /* of the device, when it began to open */
 };
 
 #define NCCL(comm, function, result) check((comm), (function), (result), __LINE__)
@@ -104,19 +106,33 @@ int ms_cuda_comm_split(ms_device *device, ms_device_comm *parent, int color, int
   MS_TRY(ms_cuda_attach(device));
   MS_TRY(make(parent->nccl, &comm));
   int rc = NCCL(parent, "ncclCommSplit", comm->nccl->comm_split(parent->comm, color, key, &comm->comm, &config));
-  if (rc) ms_cuda_comm_close(device, comm, 0);
-  else *out = comm;
-  return rc;
+  if (rc) {
+    ms_cuda_comm_close(device, comm, 0);
+    return rc;
+  }
+  comm->parent = parent;
+  *out = comm;
+  return MS_OK;
+}
+
+static int ask(const ms_device_comm *comm, const char *about, int *ready) {
+  int state = MS_NCCL_SUCCESS;
+  MS_TRY(NCCL(comm, "ncclCommGetAsyncError", comm->nccl->comm_get_async_error(comm->comm, &state)));
+  MS_TRY(NCCL(comm, about, state));
+  *ready = state == MS_NCCL_SUCCESS;
+  return MS_OK;
 }
 
 int ms_cuda_comm_ready(ms_device *device, ms_device_comm *comm, int *ready) {
-  int state = MS_NCCL_SUCCESS;
   (void)device;
   *ready = 0;
-  if (!comm->comm) return MS_OK; /* a split that has not begun */
-  MS_TRY(NCCL(comm, "ncclCommGetAsyncError", comm->nccl->comm_get_async_error(comm->comm, &state)));
-  MS_TRY(NCCL(comm, "nccl collective", state));
-  *ready = state == MS_NCCL_SUCCESS;
+  if (comm->parent) {
+    MS_TRY(ask(comm->parent, "ncclCommSplit", ready));
+    if (!*ready) return MS_OK;
+    comm->parent = NULL;
+    if (!comm->comm) return MS_FAIL(MS_EDEVICE, "ncclCommSplit: it has made no communicator");
+  }
+  MS_TRY(ask(comm, "nccl collective", ready));
   if (!*ready || !comm->opening) return MS_OK;
   comm->opening = 0;
   int64_t taken = comm->free_before - free_bytes();
@@ -173,6 +189,11 @@ static void *end_on_thread(void *argument) {
   ending *e = argument;
   ms_cuda_ignore(cudaSetDevice(e->device));
   e->comm->nccl->comm_abort(e->comm->comm);
+  for (ms_device_comm *split = e->comm->given_up, *next; split; split = next) {
+    next = split->given_up;
+    if (split->comm) e->comm->nccl->comm_abort(split->comm);
+    free(split);
+  }
   free(e->comm);
   free(e);
   return NULL;
@@ -182,6 +203,11 @@ void ms_cuda_comm_close(ms_device *device, ms_device_comm *comm, double seconds)
   struct timespec until;
   pthread_t thread;
   if (!comm) return;
+  if (comm->parent) {
+    comm->given_up = comm->parent->given_up;
+    comm->parent->given_up = comm;
+    return;
+  }
   if (!comm->comm) {
     free(comm);
     return;
