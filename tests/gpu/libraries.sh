@@ -1,19 +1,40 @@
 # NVIDIA's libraries for scripts that source this: where the dynamic linker does not find them, those that PyTorch's packages brought.
 # PYTHON, else python3, knows where those lie. What a MOONSHARD_..._LIBRARY names already stays.
+#
+# The parts that such a library loads by name in its turn (cuDNN's engines, NVRTC) lie in folders of their own, which
+# LD_LIBRARY_PATH then names behind what it named before.
 
-# find_library VARIABLE NAME
-find_library() {
-  local found
-  [ -n "${!1:-}" ] && return
-  ldconfig -p 2>/dev/null | grep -q "^[[:space:]]*$2 " && return
-  found=$("${PYTHON:-python3}" -c '
+# list_packaged: their files, one a line
+list_packaged() {
+  "${PYTHON:-python3}" -c '
 import glob, os, site, sys
-roots = [*site.getsitepackages(), site.getusersitepackages(), *sys.path]
-found = [f for r in roots if r for f in glob.glob(os.path.join(r, "nvidia", "**", sys.argv[1]), recursive=True)]
-print(found[0] if found else "")' "$2" 2>/dev/null)
-  [ -n "$found" ] && export "$1=$found"
+for root in filter(None, dict.fromkeys([*site.getsitepackages(), site.getusersitepackages(), *sys.path])):
+    print(*sorted(glob.glob(os.path.join(root, "nvidia", "**", "lib*.so*"), recursive=True)), sep="\n")' 2>/dev/null
 }
 
+# find_library VARIABLE NAME...: the first of the names that is found, newest version first
+find_library() {
+  local variable=$1 name found
+  shift
+  [ -z "${!variable:-}" ] || return 0
+  for name in "$@"; do
+    ldconfig -p 2>/dev/null | grep -q "^[[:space:]]*$name " && return 0
+  done
+  [ -n "$packaged" ] || packaged=$(list_packaged; echo none)
+  for name in "$@"; do
+    found=$(grep "/$name\$" <<<"$packaged" | head -n 1)
+    [ -n "$found" ] || continue
+    export "$variable=$found"
+    used=1
+    return 0
+  done
+}
+
+packaged='' used=''
 find_library MOONSHARD_NCCL_LIBRARY libnccl.so.2
-find_library MOONSHARD_CUBLASLT_LIBRARY libcublasLt.so.13
+find_library MOONSHARD_CUBLASLT_LIBRARY libcublasLt.so.13 libcublasLt.so.12
 find_library MOONSHARD_CUDNN_LIBRARY libcudnn.so.9
+if [ -n "$used" ]; then
+  folders=$(grep / <<<"$packaged" | sed 's|/[^/]*$||' | sort -u | paste -sd:)
+  export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folders"
+fi

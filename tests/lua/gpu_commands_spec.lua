@@ -66,6 +66,37 @@ describe("the commands for a GPU", function()
       "\ngpt2 +moonshard +%d+ ", "\ngpt2 +moonshard_graphs +%d+ ")
   end)
 
+  -- As PyTorch's packages lie on a machine that has no other libraries of NVIDIA's, one of them for CUDA 12.
+  it("T1 find the libraries of PyTorch's packages, of either version, and the parts that these load", function()
+    local home = scratch.path()
+    for _, file in ipairs({ "cublas/lib/libcublasLt.so.12", "cudnn/lib/libcudnn.so.9", "cudnn/lib/libcudnn_graph.so.9",
+      "cuda_nvrtc/lib/libnvrtc.so.12", "nccl/lib/libnccl.so.2" }) do
+      os.execute(("mkdir -p %s/nvidia/%s"):format(home, file:match("^(.*)/")))
+      scratch.write(home .. "/nvidia/" .. file, "")
+    end
+    scratch.write(home .. "/ldconfig", "#!/bin/sh\n")
+    os.execute("chmod +x " .. home .. "/ldconfig")
+    local function found(environment)
+      local pipe = assert(io.popen(("env -u MOONSHARD_NCCL_LIBRARY -u MOONSHARD_CUBLASLT_LIBRARY " ..
+        "-u MOONSHARD_CUDNN_LIBRARY PATH=%s:$PATH PYTHONPATH=%s LD_LIBRARY_PATH=/before %s bash -uc " ..
+        "'. tests/gpu/libraries.sh; env' 2>&1"):format(home, home, environment)))
+      local text = pipe:read("*a"):gsub(home:gsub("%p", "%%%0") .. "/nvidia/", "@")
+      pipe:close()
+      return "\n" .. text
+    end
+    contains(found(""), "\nMOONSHARD_CUBLASLT_LIBRARY=@cublas/lib/libcublasLt.so.12\n",
+      "\nMOONSHARD_CUDNN_LIBRARY=@cudnn/lib/libcudnn.so.9\n", "\nMOONSHARD_NCCL_LIBRARY=@nccl/lib/libnccl.so.2\n",
+      "\nLD_LIBRARY_PATH=/before:@cublas/lib:@cuda_nvrtc/lib:@cudnn/lib:@nccl/lib\n")
+    os.execute(("mkdir -p %s/nvidia/cu13/lib && touch %s/nvidia/cu13/lib/libcublasLt.so.13"):format(home, home))
+    contains(found("MOONSHARD_CUDNN_LIBRARY=own"), "\nMOONSHARD_CUBLASLT_LIBRARY=@cu13/lib/libcublasLt.so.13\n",
+      "\nMOONSHARD_CUDNN_LIBRARY=own\n")
+    scratch.write(home .. "/ldconfig",
+      "#!/bin/sh\nprintf '\\tlib%s (libc6,x86-64) => /x\\n' nccl.so.2 cublasLt.so.12 cudnn.so.9\n")
+    contains(found(""), "\nLD_LIBRARY_PATH=/before\n")
+    assert.falsy(found(""):find("MOONSHARD_CUBLASLT_LIBRARY="))
+    scratch.clear()
+  end)
+
   it("T1 say that there is no GPU", function()
     for _, command in ipairs({ "tests/gpu/run.sh", "tests/gpu/bench.sh" }) do
       local status, text = run(command, "MOONSHARD_EMULATE_DEVICES=0")
