@@ -36,11 +36,11 @@ template <class To, class From> inline To bits_as(From from) {
   return to;
 }
 
-template <class T> inline T shuffle(unsigned mask, T value, int source) {
+template <class T> inline T shuffle(unsigned mask, T value, int source, Site site) {
   static_assert(sizeof(T) <= sizeof(uint64_t), "a shuffle moves up to 8 bytes");
   uint64_t bits = 0;
   memcpy(&bits, &value, sizeof value);
-  bits = collective(Collective::shuffle, mask, bits, source);
+  bits = collective(Collective::shuffle, mask, bits, site, source);
   memcpy(&value, &bits, sizeof value);
   return value;
 }
@@ -58,40 +58,42 @@ cudaError_t launch_kernel(const char *name, void (*kernel)(Parameters...), dim3 
 
 } // namespace emulated
 
-/* ---- barriers and warps ------------------------------------------------------------------------------------------- */
+/* ---- barriers and warps: as functions, each with the place that it is called from -------------------------------------- */
 
-inline void __syncthreads() { emulated::barrier(); }
+#define EMULATED_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+
+inline void __syncthreads(EMULATED_SITE) { emulated::barrier({file, line}); }
 inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-inline void __syncwarp(unsigned mask = 0xffffffffu) {
-  emulated::collective(emulated::Collective::synchronize, mask, 0);
+inline void __syncwarp(unsigned mask = 0xffffffffu, EMULATED_SITE) {
+  emulated::collective(emulated::Collective::synchronize, mask, 0, {file, line});
 }
 
-template <class T> inline T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
-  return emulated::shuffle(mask, value, emulated::lane() / width * width + source % width);
+template <class T> inline T __shfl_sync(unsigned mask, T value, int source, int width = 32, EMULATED_SITE) {
+  return emulated::shuffle(mask, value, emulated::lane() / width * width + source % width, {file, line});
 }
-template <class T> inline T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32) {
-  return emulated::shuffle(mask, value, emulated::within(emulated::lane() ^ bits, width));
+template <class T> inline T __shfl_xor_sync(unsigned mask, T value, int bits, int width = 32, EMULATED_SITE) {
+  return emulated::shuffle(mask, value, emulated::within(emulated::lane() ^ bits, width), {file, line});
 }
-template <class T> inline T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32) {
-  return emulated::shuffle(mask, value, emulated::within(emulated::lane() + static_cast<int>(by), width));
+template <class T> inline T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = 32, EMULATED_SITE) {
+  return emulated::shuffle(mask, value, emulated::within(emulated::lane() + static_cast<int>(by), width), {file, line});
 }
-template <class T> inline T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32) {
-  return emulated::shuffle(mask, value, emulated::within(emulated::lane() - static_cast<int>(by), width));
+template <class T> inline T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = 32, EMULATED_SITE) {
+  return emulated::shuffle(mask, value, emulated::within(emulated::lane() - static_cast<int>(by), width), {file, line});
 }
-inline unsigned __ballot_sync(unsigned mask, int predicate) {
-  return static_cast<unsigned>(emulated::collective(emulated::Collective::ballot, mask, predicate != 0));
+inline unsigned __ballot_sync(unsigned mask, int predicate, EMULATED_SITE) {
+  return static_cast<unsigned>(emulated::collective(emulated::Collective::ballot, mask, predicate != 0, {file, line}));
 }
-inline int __any_sync(unsigned mask, int predicate) {
-  return static_cast<int>(emulated::collective(emulated::Collective::any, mask, predicate != 0));
+inline int __any_sync(unsigned mask, int predicate, EMULATED_SITE) {
+  return static_cast<int>(emulated::collective(emulated::Collective::any, mask, predicate != 0, {file, line}));
 }
-inline int __all_sync(unsigned mask, int predicate) {
-  return static_cast<int>(emulated::collective(emulated::Collective::all, mask, predicate != 0));
+inline int __all_sync(unsigned mask, int predicate, EMULATED_SITE) {
+  return static_cast<int>(emulated::collective(emulated::Collective::all, mask, predicate != 0, {file, line}));
 }
-template <class T> inline unsigned __match_any_sync(unsigned mask, T value) {
+template <class T> inline unsigned __match_any_sync(unsigned mask, T value, EMULATED_SITE) {
   uint64_t bits = 0;
   memcpy(&bits, &value, sizeof value);
-  return static_cast<unsigned>(emulated::collective(emulated::Collective::match, mask, bits));
+  return static_cast<unsigned>(emulated::collective(emulated::Collective::match, mask, bits, {file, line}));
 }
 
 /* ---- atomics: the old value ------------------------------------------------------------------------------------------ */

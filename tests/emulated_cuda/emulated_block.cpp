@@ -102,6 +102,7 @@ struct Thread {
   Collective kind;
   unsigned mask;
   int source;
+  Site site;
   uint64_t value, result;
 };
 
@@ -120,6 +121,7 @@ struct Machine {
   size_t shared_capacity;
   int threads, current, step; /* step: 1 or -1, which thread is next */
   int arrived, done;
+  Site meeting; /* of the first that arrived */
   int in_warp[MAX_THREADS / WARP], done_in_warp[MAX_THREADS / WARP];
   bool failed;
 
@@ -285,8 +287,16 @@ static void suspend(Machine *m) {
 
 /* ---- barriers and warps ---------------------------------------------------------------------------------------------- */
 
-void barrier() {
+static bool same(const Site &a, const Site &b) { return a.line == b.line && !strcmp(a.file, b.file); }
+
+void barrier(Site site) {
   Machine *m = machine.get();
+  if (m->arrived == 0) m->meeting = site;
+  if (!same(m->meeting, site)) {
+    fail(m, "threads meet at different barriers: %s:%d and %s:%d", m->meeting.file, m->meeting.line, site.file,
+         site.line);
+    suspend(m);
+  }
   if (++m->arrived == m->threads) {
     m->arrived = 0;
     for (int t = 0; t < m->threads; t++)
@@ -359,6 +369,9 @@ static void finish_collective(Machine *m, int number) {
       if (warp[l].mask != mask || warp[l].kind != warp[first].kind)
         return fail(m, "lanes %d and %d of warp %d meet in different warp operations (masks %08x, %08x)", first, l,
                     number, mask, warp[l].mask);
+      if (!same(warp[l].site, warp[first].site))
+        return fail(m, "lanes %d and %d of warp %d meet from different places: %s:%d and %s:%d", first, l, number,
+                    warp[first].site.file, warp[first].site.line, warp[l].site.file, warp[l].site.line);
       present |= 1u << l;
     }
     if (!complete) continue;
@@ -371,7 +384,7 @@ static void finish_collective(Machine *m, int number) {
   }
 }
 
-uint64_t collective(Collective kind, unsigned mask, uint64_t value, int source) {
+uint64_t collective(Collective kind, unsigned mask, uint64_t value, Site site, int source) {
   Machine *m = machine.get();
   Thread *self = &m->thread[m->current];
   const int own = m->current;
@@ -379,6 +392,7 @@ uint64_t collective(Collective kind, unsigned mask, uint64_t value, int source) 
   self->mask = mask;
   self->value = value;
   self->source = source;
+  self->site = site;
   self->state = State::in_warp;
   const int number = own / WARP, lanes = lanes_of(m, number);
   const bool whole = mask == 0xffffffffu, all_here = ++m->in_warp[number] + m->done_in_warp[number] == lanes;

@@ -11,6 +11,10 @@
 #include <mutex>
 #include <string>
 
+#if defined(__SANITIZE_ADDRESS__)
+  #include <sanitizer/asan_interface.h>
+#endif
+
 #include "emulated_block.h"
 #include "emulated_log.h"
 #include "emulated_state.h"
@@ -33,8 +37,8 @@ using emulated::finish;
 
 namespace {
 
-/* What GPUs promise of an allocation; and what a context takes. */
-enum { ALIGNMENT = 4096 };
+/* What GPUs promise of an allocation, and no more; and what a context takes. */
+enum { ALIGNMENT = 256, PAGE = 4096 };
 const size_t DEVICE_BYTES = size_t(4) << 30, CONTEXT_BYTES = size_t(300) << 20;
 
 thread_local int current_device;
@@ -47,7 +51,17 @@ long long taken_bytes;
 std::map<const void *, int> shared_limit; /* of kernels that asked for more */
 std::map<std::string, int> calls;
 
-void *aligned(size_t bytes) { return aligned_alloc(ALIGNMENT, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT); }
+void *aligned(size_t bytes) { return aligned_alloc(PAGE, (bytes + PAGE - 1) / PAGE * PAGE); }
+
+/* Nothing promises zeros, nor more than the alignment. It ends where it was asked to end, as the address sanitizer sees it. */
+void *device_memory(size_t bytes) {
+  void *memory = nullptr;
+  if (posix_memalign(&memory, 2 * ALIGNMENT, ALIGNMENT + bytes)) return nullptr;
+#if defined(__SANITIZE_ADDRESS__)
+  __asan_poison_memory_region(memory, ALIGNMENT);
+#endif
+  return memset(static_cast<char *>(memory) + ALIGNMENT, 0xff, bytes);
+}
 
 size_t shared_limit_of(const void *kernel) {
   std::lock_guard<std::mutex> guard(lock);
@@ -74,13 +88,24 @@ bool lies_in(const std::map<void *, size_t> &table, const void *data, size_t byt
 #define FAIL_ON_DEMAND(function, error) \
   if (emulated_fails(function)) return finish(error)
 
-cudaError_t emulated::check_copy(const void *to, const void *from, size_t bytes, cudaMemcpyKind kind) {
+#define REFUSE_IN_CAPTURE(function)                                   \
+  do {                                                                \
+    const cudaError_t illegal = emulated::check_capture(function);    \
+    if (illegal != cudaSuccess) return finish(illegal);               \
+  } while (0)
+
+cudaError_t emulated::check_copy(const void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+                                 bool asynchronous) {
   std::lock_guard<std::mutex> guard(lock);
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
   if (kind == cudaMemcpyDefault || bytes == 0) return cudaSuccess;
-  if (lies_in(allocated, to, bytes) == to_device && lies_in(allocated, from, bytes) == from_device) return cudaSuccess;
-  fprintf(stderr, "emulated_cuda: a copy of %zu bytes of kind %d leaves its memory\n", bytes, static_cast<int>(kind));
+  const bool hosts = (to_device || !asynchronous || lies_in(pinned, to, bytes)) &&
+                     (from_device || !asynchronous || lies_in(pinned, from, bytes));
+  if (lies_in(allocated, to, bytes) == to_device && lies_in(allocated, from, bytes) == from_device && hosts)
+    return cudaSuccess;
+  fprintf(stderr, "emulated_cuda: a copy of %zu bytes of kind %d %s\n", bytes, static_cast<int>(kind),
+          hosts ? "leaves its memory" : "is not waited for, and its host memory is not pinned");
   return cudaErrorInvalidValue;
 }
 
@@ -281,12 +306,12 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
 cudaError_t cudaMalloc(void **data, size_t bytes) {
   *data = nullptr;
   FAIL_ON_DEMAND("cudaMalloc", cudaErrorMemoryAllocation);
+  REFUSE_IN_CAPTURE("cudaMalloc");
   if (bytes == 0) return cudaSuccess;
   std::lock_guard<std::mutex> guard(lock);
   if (bytes > DEVICE_BYTES - CONTEXT_BYTES - allocated_bytes) return finish(cudaErrorMemoryAllocation);
-  void *memory = aligned(bytes);
+  void *memory = device_memory(bytes);
   if (!memory) return finish(cudaErrorMemoryAllocation);
-  memset(memory, 0xff, bytes); /* nothing promises zeros */
   allocated[memory] = bytes;
   allocated_bytes += bytes;
   *data = memory;
@@ -295,18 +320,20 @@ cudaError_t cudaMalloc(void **data, size_t bytes) {
 
 cudaError_t cudaFree(void *data) {
   if (!data) return cudaSuccess;
+  REFUSE_IN_CAPTURE("cudaFree");
   emulated::drain_all(); /* as the driver does before memory goes */
   std::lock_guard<std::mutex> guard(lock);
   const auto found = allocated.find(data);
   if (found == allocated.end()) return finish(cudaErrorInvalidValue);
   allocated_bytes -= found->second;
   allocated.erase(found);
-  free(data);
+  free(static_cast<char *>(data) - ALIGNMENT);
   return cudaSuccess;
 }
 
 cudaError_t cudaHostAlloc(void **data, size_t bytes, unsigned int) {
   FAIL_ON_DEMAND("cudaHostAlloc", cudaErrorMemoryAllocation);
+  REFUSE_IN_CAPTURE("cudaHostAlloc");
   *data = aligned(bytes ? bytes : 1);
   if (!*data) return finish(cudaErrorMemoryAllocation);
   std::lock_guard<std::mutex> guard(lock);
@@ -315,6 +342,7 @@ cudaError_t cudaHostAlloc(void **data, size_t bytes, unsigned int) {
 }
 
 cudaError_t cudaFreeHost(void *data) {
+  REFUSE_IN_CAPTURE("cudaFreeHost");
   std::lock_guard<std::mutex> guard(lock);
   if (!pinned.erase(data)) return finish(cudaErrorInvalidValue);
   free(data);
@@ -323,14 +351,15 @@ cudaError_t cudaFreeHost(void *data) {
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind) {
   FAIL_ON_DEMAND("cudaMemcpy", cudaErrorUnknown);
-  const cudaError_t error = emulated::check_copy(to, from, bytes, kind);
+  REFUSE_IN_CAPTURE("cudaMemcpy");
+  const cudaError_t error = emulated::check_copy(to, from, bytes, kind, false);
   if (error == cudaSuccess && bytes) memmove(to, from, bytes);
   return finish(error);
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
   FAIL_ON_DEMAND("cudaMemcpyAsync", cudaErrorUnknown);
-  const cudaError_t error = emulated::check_copy(to, from, bytes, kind);
+  const cudaError_t error = emulated::check_copy(to, from, bytes, kind, true);
   if (error != cudaSuccess) return finish(error);
   const emulated_range range[] = {{'r', from, bytes}, {'w', to, bytes}};
   emulated_log_work(stream, "copy", 2, range);
@@ -342,6 +371,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 
 cudaError_t cudaMemset(void *data, int value, size_t bytes) {
   FAIL_ON_DEMAND("cudaMemset", cudaErrorUnknown);
+  REFUSE_IN_CAPTURE("cudaMemset");
   const cudaError_t error = emulated::check_set(data, bytes);
   if (error == cudaSuccess && bytes) memset(data, value, bytes);
   return finish(error);

@@ -1,4 +1,5 @@
 /* emulated_stream.cpp - streams, events and graphs of the emulated runtime. */
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -116,6 +117,9 @@ namespace {
 std::mutex alive_lock;
 std::set<cudaStream_t> alive;
 
+/* What this thread captures. */
+thread_local std::vector<std::shared_ptr<Capture>> capturing;
+
 cudaError_t enqueue(cudaStream_t stream, Work work) {
   if (!stream || !stream->thread.joinable()) {
     run(work);
@@ -130,6 +134,19 @@ cudaError_t enqueue(cudaStream_t stream, Work work) {
 } // namespace
 
 bool emulated::is_captured(cudaStream_t stream) { return stream && stream->capture; }
+
+cudaError_t emulated::check_capture(const char *function) {
+  if (capturing.empty()) return cudaSuccess;
+  for (const auto &capture : capturing) capture->broken = true;
+  fprintf(stderr, "emulated_cuda: %s is called while a stream is captured\n", function);
+  return cudaErrorStreamCaptureUnsupported;
+}
+
+#define REFUSE_IN_CAPTURE(function)                                \
+  do {                                                             \
+    const cudaError_t illegal = emulated::check_capture(function); \
+    if (illegal != cudaSuccess) return finish(illegal);            \
+  } while (0)
 
 cudaError_t emulated::give(cudaStream_t stream, Work work) {
   if (!stream || !stream->capture) return enqueue(stream, std::move(work));
@@ -200,18 +217,20 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   FAIL_ON_DEMAND("cudaStreamSynchronize");
-  if (stream && stream->capture) return finish(cudaErrorStreamCaptureUnsupported);
+  REFUSE_IN_CAPTURE("cudaStreamSynchronize");
   if (stream) drain(stream->queue.get());
   return finish(cudaSuccess);
 }
 
 cudaError_t cudaDeviceSynchronize(void) {
   FAIL_ON_DEMAND("cudaDeviceSynchronize");
+  REFUSE_IN_CAPTURE("cudaDeviceSynchronize");
   emulated::drain_all();
   return finish(cudaSuccess);
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  REFUSE_IN_CAPTURE("cudaStreamQuery");
   if (!stream) return finish(cudaSuccess);
   std::lock_guard<std::mutex> guard(stream->queue->lock);
   return finish(stream->queue->work.empty() && !stream->queue->busy ? cudaSuccess : cudaErrorNotReady);
@@ -291,6 +310,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   FAIL_ON_DEMAND("cudaEventQuery");
+  REFUSE_IN_CAPTURE("cudaEventQuery");
   if (!event) return finish(cudaErrorInvalidResourceHandle);
   if (event->capture) return finish(cudaErrorCapturedEvent);
   std::lock_guard<std::mutex> guard(event->moments->lock);
@@ -299,6 +319,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   FAIL_ON_DEMAND("cudaEventSynchronize");
+  REFUSE_IN_CAPTURE("cudaEventSynchronize");
   std::unique_lock<std::mutex> guard(event->moments->lock);
   event->moments->changed.wait(guard, [&] { return event->moments->passed == event->moments->recorded; });
   return finish(cudaSuccess);
@@ -309,6 +330,8 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end) 
   if (!begin || !end || !begin->timed || !end->timed) return finish(cudaErrorInvalidResourceHandle);
   std::unique_lock<std::mutex> first(begin->moments->lock, std::defer_lock), second(end->moments->lock, std::defer_lock);
   std::lock(first, second);
+  if (begin->moments->passed != begin->moments->recorded || end->moments->passed != end->moments->recorded)
+    return finish(cudaErrorNotReady);
   *ms = std::chrono::duration<float, std::milli>(end->moments->at - begin->moments->at).count();
   return finish(cudaSuccess);
 }
@@ -320,6 +343,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMo
   if (!stream || stream->capture) return finish(cudaErrorStreamCaptureUnsupported);
   stream->capture = std::make_shared<Capture>();
   stream->capture->origin = stream;
+  capturing.push_back(stream->capture);
   return finish(cudaSuccess);
 }
 
@@ -333,6 +357,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
     if (capture->view[stream][entry.first] != entry.second[entry.first]) joined = false;
   }
   stream->capture = nullptr;
+  capturing.erase(std::remove(capturing.begin(), capturing.end(), capture), capturing.end());
   FAIL_ON_DEMAND("cudaStreamEndCapture");
   if (capture->broken) return finish(cudaErrorStreamCaptureIsolation);
   if (!joined) return finish(cudaErrorStreamCaptureUnjoined);

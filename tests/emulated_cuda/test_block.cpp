@@ -74,9 +74,27 @@ static void a_barrier_that_some_never_reach_is_told(void **) {
   blocks_of_any_size_run(nullptr); /* and the next launch runs as ever */
 }
 
+static void two_barriers(int) {
+  if (threadIdx.x < 32) __syncthreads();
+  else __syncthreads();
+}
+
+static void threads_at_different_barriers_are_told(void **) {
+  assert_int_equal(launch_kernel("two", two_barriers, 1, 64, 0, nullptr, 0), cudaErrorLaunchFailure);
+  mend_device();
+  cudaGetLastError();
+}
+
 static void torn_warp(int) {
   if (threadIdx.x % 2) __syncwarp();
   else __ballot_sync(0xffffffffu, 1);
+}
+
+static void two_shuffles(int *to) {
+  int other;
+  if (threadIdx.x < 16) other = __shfl_xor_sync(0xffffffffu, 1, 16);
+  else other = __shfl_xor_sync(0xffffffffu, 2, 16);
+  to[threadIdx.x] = other;
 }
 
 static void read_from_nowhere(int) {
@@ -87,6 +105,9 @@ static void not_in_own_mask(int) { __syncwarp(0x0000ffffu); }
 
 static void warp_operations_that_do_not_fit_are_told(void **) {
   assert_int_equal(launch_kernel("torn", torn_warp, 1, 32, 0, nullptr, 0), cudaErrorLaunchFailure);
+  mend_device();
+  int others[32];
+  assert_int_equal(launch_kernel("apart", two_shuffles, 1, 32, 0, nullptr, others), cudaErrorLaunchFailure);
   mend_device();
   assert_int_equal(launch_kernel("nowhere", read_from_nowhere, 1, 32, 0, nullptr, 0), cudaErrorLaunchFailure);
   mend_device();
@@ -122,6 +143,62 @@ static void launches_are_checked(void **) {
   cudaGetLastError();
 }
 
+/* Each of them would spoil the capture of a GPU's stream. */
+static void calls_that_wait_or_allocate_are_refused_in_a_capture(void **) {
+  cudaStream_t stream;
+  cudaEvent_t event;
+  void *memory, *pinned;
+  assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  assert_int_equal(cudaEventCreateWithFlags(&event, cudaEventDefault), cudaSuccess);
+  assert_int_equal(cudaMalloc(&memory, 64), cudaSuccess);
+  assert_int_equal(cudaHostAlloc(&pinned, 64, cudaHostAllocDefault), cudaSuccess);
+  assert_int_equal(cudaEventRecord(event, stream), cudaSuccess);
+  const std::function<cudaError_t()> calls[] = {
+      [&] { return cudaMalloc(&memory, 64); },
+      [&] { return cudaFree(memory); },
+      [&] { return cudaHostAlloc(&pinned, 64, cudaHostAllocDefault); },
+      [&] { return cudaFreeHost(pinned); },
+      [&] { return cudaMemcpy(memory, pinned, 64, cudaMemcpyHostToDevice); },
+      [&] { return cudaMemset(memory, 0, 64); },
+      [&] { return cudaDeviceSynchronize(); },
+      [&] { return cudaStreamSynchronize(nullptr); },
+      [&] { return cudaStreamQuery(nullptr); },
+      [&] { return cudaEventQuery(event); },
+      [&] { return cudaEventSynchronize(event); },
+  };
+  for (const auto &call : calls) {
+    void *const kept_memory = memory, *const kept_pinned = pinned;
+    cudaGraph_t graph;
+    assert_int_equal(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    assert_int_equal(call(), cudaErrorStreamCaptureUnsupported);
+    assert_int_not_equal(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    memory = kept_memory, pinned = kept_pinned;
+    cudaGetLastError();
+  }
+  assert_int_equal(cudaEventQuery(event), cudaSuccess);
+  assert_int_equal(cudaFree(memory), cudaSuccess);
+  assert_int_equal(cudaFreeHost(pinned), cudaSuccess);
+  assert_int_equal(cudaEventDestroy(event), cudaSuccess);
+  assert_int_equal(cudaStreamDestroy(stream), cudaSuccess);
+}
+
+static void what_leaves_its_memory_is_refused(void **) {
+  char pageable[64] = {0};
+  void *memory, *pinned;
+  assert_int_equal(cudaMalloc(&memory, 64), cudaSuccess);
+  assert_int_equal(cudaHostAlloc(&pinned, 64, cudaHostAllocDefault), cudaSuccess);
+  assert_int_equal(reinterpret_cast<uintptr_t>(memory) % 512, 256); /* no better aligned than a GPU promises */
+  assert_int_equal(cudaMemcpy(memory, pageable, 64, cudaMemcpyHostToDevice), cudaSuccess);
+  assert_int_equal(cudaMemcpyAsync(memory, pinned, 64, cudaMemcpyHostToDevice, nullptr), cudaSuccess);
+  assert_int_equal(cudaMemcpyAsync(memory, pageable, 64, cudaMemcpyHostToDevice, nullptr), cudaErrorInvalidValue);
+  assert_int_equal(cudaMemcpyAsync(pageable, memory, 64, cudaMemcpyDeviceToHost, nullptr), cudaErrorInvalidValue);
+  assert_int_equal(cudaMemsetAsync(memory, 0, 65, nullptr), cudaErrorInvalidValue);
+  assert_int_equal(cudaMemset(pinned, 0, 64), cudaErrorInvalidValue);
+  assert_int_equal(cudaFree(memory), cudaSuccess);
+  assert_int_equal(cudaFreeHost(pinned), cudaSuccess);
+  cudaGetLastError();
+}
+
 static void bf16_rounds_to_nearest_even(void **) {
   const float x[] = {1.00390625f, 1.01171875f, -1.00390625f, 3.4e38f, 1e-40f, INFINITY};
   const unsigned short expected[] = {0x3f80, 0x3f82, 0xbf80, 0x7f80, 0x0001, 0x7f80};
@@ -134,6 +211,9 @@ int main() {
       cmocka_unit_test(blocks_of_any_size_run),
       cmocka_unit_test(warps_vote_match_and_shuffle),
       cmocka_unit_test(a_barrier_that_some_never_reach_is_told),
+      cmocka_unit_test(threads_at_different_barriers_are_told),
+      cmocka_unit_test(calls_that_wait_or_allocate_are_refused_in_a_capture),
+      cmocka_unit_test(what_leaves_its_memory_is_refused),
       cmocka_unit_test(warp_operations_that_do_not_fit_are_told),
       cmocka_unit_test(a_missing_barrier_does_not_repeat),
       cmocka_unit_test(launches_are_checked),

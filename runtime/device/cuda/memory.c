@@ -41,7 +41,7 @@ static int take(const ms_device *device, int64_t bytes, int communicated, const 
     return nccl->mem_alloc(data, (size_t)bytes) ? refuse(bytes, label) : MS_OK;
   }
   error = cudaMalloc(data, (size_t)bytes);
-  if (error != cudaErrorMemoryAllocation) return MS_CUDA(error);
+  if (error != cudaErrorMemoryAllocation) return ms_cuda_check(error, "cudaMalloc", __FILE__, __LINE__);
   ms_cuda_ignore(cudaGetLastError());
   return refuse(bytes, label);
 }
