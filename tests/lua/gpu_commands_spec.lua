@@ -97,6 +97,22 @@ describe("the commands for a GPU", function()
     scratch.clear()
   end)
 
+  it("T1 run the kernels' tests with those libraries, and through the programs that find their own", function()
+    local home = scratch.path()
+    os.execute(("mkdir -p %s/tests/gpu %s/nvidia/cublas/lib"):format(home, home))
+    scratch.write(home .. "/nvidia/cublas/lib/libcublasLt.so.12", "")
+    scratch.write(home .. "/ldconfig", "#!/bin/sh\n")
+    scratch.write(home .. "/tests/gpu/test_kernels_x", "#!/bin/sh\necho \"not ok 1 - $MOONSHARD_CUBLASLT_LIBRARY\"\n")
+    scratch.write(home .. "/tests/gpu/test_kernels_x.real", "#!/bin/sh\nexit 1\n")
+    os.execute(("chmod +x %s/ldconfig %s/tests/gpu/*"):format(home, home))
+    local pipe = assert(io.popen(("env -u MOONSHARD_CUBLASLT_LIBRARY PATH=%s:$PATH PYTHONPATH=%s " ..
+      "tests/run.sh --build %s --config gpu 2>&1"):format(home, home, home)))
+    local text = pipe:read("*a")
+    pipe:close()
+    contains(text, "not ok 1 %- " .. home .. "/nvidia/cublas/lib/libcublasLt.so.12\n", "\n0 passed, 1 failed\n$")
+    scratch.clear()
+  end)
+
   it("T1 say that there is no GPU", function()
     for _, command in ipairs({ "tests/gpu/run.sh", "tests/gpu/bench.sh" }) do
       local status, text = run(command, "MOONSHARD_EMULATE_DEVICES=0")
