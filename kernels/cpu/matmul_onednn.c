@@ -190,6 +190,13 @@ static void choose_types(product_primitive *made, const ms_product *p, dnnl_data
   }
 }
 
+/* A matrix of one row or one column has the same bytes transposed. oneDNN takes both descriptions for one and gives out again
+** what it made of the first, so scratch would depend on what was made before. */
+static void drop_idle_transposes(ms_product *p) {
+  p->trans_a &= p->m > 1 && p->k > 1;
+  p->trans_b &= p->k > 1 && p->n > 1;
+}
+
 int ms_onednn_prepare(ms_kernel_call *call, const ms_product *product, void **prepared) {
   primitive_key key;
   int64_t workspace = 0;
@@ -200,6 +207,7 @@ int ms_onednn_prepare(ms_kernel_call *call, const ms_product *product, void **pr
   if (!made) return MS_ENOMEM;
   memset(&key, 0, sizeof key);
   memcpy(&key.product, product, sizeof *product); /* with its padding, which is zero */
+  drop_idle_transposes(&key.product);
   key.threads = made->threads = call->threads;
   choose_types(made, product, key.types, &workspace);
   void *shared;
