@@ -5,8 +5,9 @@
 -- Rank 0 prints one JSON line, of the best of `rounds`: save_s and load_s, from the first rank's beginning to the last
 -- one's end, files on disk; and the same bytes from and to memory of that size by plain calls of 1 MiB, one file a
 -- rank, without a look at them: write_s, written and then synced; begun_s, where the disk is told to begin every 4 MiB,
--- which is the fastest way to it that we know; cached_s, to the page cache alone; read_s. The same with _cpu_s in
--- seconds of the first rank's processor, which other work on the machine hardly changes; bytes of all ranks together.
+-- which is faster; cached_s, to the page cache alone; read_s. load_s and read_s are from the page cache, load_cold_s
+-- and read_cold_s from the disk. The same as medians, save_median_s and so on, and with _cpu_s in seconds of the first
+-- rank's processor, which other work on the machine hardly changes; bytes of all ranks together.
 -- With `saves` in the background also held_ms, step_ms and step_cpu_ms, and of as many pairs of windows of steps, one
 -- of which begins with a save that is on disk at its end, by how much that one takes longer, the median with the
 -- quartiles: added_ms, and added_cpu_ms of the first rank's processor. save_cpu_ms is what a save itself takes of the
@@ -26,6 +27,7 @@ int64_t pread(int file, void *data, size_t bytes, int64_t at);
 int fsync(int file);
 int sync_file_range(int file, int64_t at, int64_t bytes, unsigned flags);
 int close(int file);
+int posix_fadvise(int file, int64_t at, int64_t bytes, int advice);
 ]]
 
 local cfg = ms.args {
@@ -85,13 +87,27 @@ local function plain_read(path, bytes)
   ffi.C.close(file)
 end
 
+-- Out of the page cache; the file is on disk.
+local POSIX_FADV_DONTNEED = 4
+local function evict(path)
+  local file = ffi.C.open(path, 0)
+  assert(ffi.C.posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED) == 0)
+  ffi.C.close(file)
+end
+
 local function best(list) return math.min(unpack(list)) end
+
+local function median(list)
+  local sorted = { unpack(list) }
+  table.sort(sorted)
+  return sorted[math.ceil(#sorted / 2)]
+end
 
 -- ---- saving and loading --------------------------------------------------------------------------------------------
 
 if world.rank == 0 then os.execute(("rm -rf %s; mkdir -p %s"):format(cfg.dir, cfg.dir)) end
 train:step(batch)
-local KINDS = { "save", "load", "write", "begun", "cached", "read" }
+local KINDS = { "save", "load", "load_cold", "write", "begun", "cached", "read", "read_cold" }
 local seconds, worked = {}, {}
 for _, kind in ipairs(KINDS) do seconds[kind], worked[kind] = {}, {} end
 local plain = ("%s/plain-%d"):format(cfg.dir, world.rank)
@@ -112,8 +128,12 @@ for round = 1, cfg.rounds do
   measure("write", function() plain_write(plain, bytes, "synced") end)
   os.remove(plain)
   measure("begun", function() plain_write(plain, bytes, "begun") end)
-  measure("load", function() ms.checkpoint.load(train, path) end)
-  measure("read", function() plain_read(plain, bytes) end)
+  evict(("%s/rank-%05d.safetensors"):format(path, world.rank))
+  for _, from in ipairs({ "load_cold", "load" }) do
+    measure(from, function() ms.checkpoint.load(train, path) end)
+  end
+  evict(plain)
+  for _, from in ipairs({ "read_cold", "read" }) do measure(from, function() plain_read(plain, bytes) end) end
   os.remove(plain)
   train.session:gather(0)
   if world.rank == 0 then os.execute("rm -r " .. path) end
@@ -175,6 +195,7 @@ if world.rank == 0 then
   local result = { bytes = total }
   for what in pairs(seconds) do
     result[what .. "_s"], result[what .. "_cpu_s"] = best(seconds[what]), best(worked[what])
+    result[what .. "_median_s"] = median(seconds[what])
   end
   if cfg.saves > 0 then
     result.added_ms, result.added_ms_quartiles = added(spent)

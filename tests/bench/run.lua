@@ -306,9 +306,15 @@ local function checkpoints()
   local peer, cached_peer = dcp(""), dcp(" --cached")
   local gib = ours.bytes / 2 ^ 30
   report("checkpoint save/1x2, both on disk", "GiB/s", gib / ours.save_s, peer.save_s and gib / peer.save_s, "higher")
+  report("checkpoint save/1x2, both on disk, medians", "GiB/s", gib / ours.save_median_s,
+    peer.save_median_s and gib / peer.save_median_s, "higher")
   report("checkpoint save/1x2, both in the page cache", "GiB/s", cached.save_s and gib / cached.save_s,
     cached_peer.save_s and gib / cached_peer.save_s, "higher")
   report("checkpoint load/1x2", "GiB/s", gib / ours.load_s, peer.load_s and gib / peer.load_s, "higher")
+  report("checkpoint load/1x2, from the disk", "GiB/s", gib / ours.load_cold_s,
+    peer.load_cold_s and gib / peer.load_cold_s, "higher")
+  report("checkpoint load/of plain reads from the disk", "GiB/s", gib / ours.load_cold_s, gib / ours.read_cold_s,
+    "higher")
   report("checkpoint save/of plain writes, then synced", "GiB/s", gib / ours.save_s, gib / ours.write_s, "higher")
   report("checkpoint save/of plain writes, the disk told to begin", "GiB/s", gib / ours.save_s, gib / ours.begun_s,
     "higher")
