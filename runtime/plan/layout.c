@@ -45,6 +45,7 @@ typedef struct layout {
   int64_t gradients;              /* bytes of STATE from there on that gradients have */
   int *begin;                     /* [phases][units] since when gradients hold something (gradient_span.c) */
   int64_t communicated;           /* bytes of the communicated arena that what is communicated needs */
+  int64_t enough;                 /* of that arena and the activations': little more than no packing could go below */
 } layout;
 
 static int sort_by_phase(layout *l) {
@@ -143,6 +144,14 @@ static int collect(layout *l, int phase, int kind, int *members) {
   return wanting;
 }
 
+/* What the last arena of a kind may have without a search for less; no phase need have less than others have. */
+static int64_t enough_of(const layout *l, int kind) {
+  const int64_t *arena = l->plan->arena_bytes;
+  if (kind != ACTIVATIONS) return INT64_MAX;
+  int64_t enough = l->enough - arena[MS_ARENA_COMM], other_phases = arena[MS_ARENA_ACTIVATIONS];
+  return (enough > other_phases ? enough : other_phases) - l->base[MS_ARENA_ACTIVATIONS];
+}
+
 static int layout_phase(layout *l, int phase, int kind) {
   ms_plan *plan = l->plan;
   int n;
@@ -155,6 +164,7 @@ static int layout_phase(layout *l, int phase, int kind) {
     int arena = kinds[kind].in[a];
     room[a] = arena == MS_ARENA_STATE ? lent : plan->arena_bytes[arena] - l->base[arena];
   }
+  room[kinds[kind].arenas - 1] = enough_of(l, kind);
   const ms_packing_item *packed = ms_kept_packing(l->traced, l->item, n, room);
   if (!packed) {
     for (int i = 0; i < n; i++) l->packed[i] = l->item[i];
@@ -216,11 +226,27 @@ static int64_t least_together(layout *l, int64_t *live) {
       if (sum > most) most = sum;
     }
   }
-  return most + l->base[MS_ARENA_COMM] + l->base[MS_ARENA_ACTIVATIONS];
+  most += l->base[MS_ARENA_COMM];
+  return (most > l->communicated ? most : l->communicated) + l->base[MS_ARENA_ACTIVATIONS];
 }
 
 static int64_t together(const layout *l) {
   return l->plan->arena_bytes[MS_ARENA_COMM] + l->plan->arena_bytes[MS_ARENA_ACTIVATIONS];
+}
+
+/* Sizes of the communicated arena that are worth a try, each once: more than what is communicated needs, but by less than
+** an activation that then fits. A phase in which it lies elsewhere needs no room for it there, so phases count by
+** themselves. size: [MS_ROOMS * MS_PHASES] */
+static int sizes_to_try(const layout *l, const ms_room *room, int rooms, int64_t *size) {
+  int sizes = 0;
+  for (int i = 0; i < rooms * MS_PHASES; i++) {
+    int64_t needed = room[i / MS_PHASES].needed[i % MS_PHASES], more = needed - l->communicated;
+    if (more <= 0 || more >= room[i / MS_PHASES].bytes) continue;
+    int k = 0;
+    while (k < sizes && size[k] != needed) k++;
+    if (k == sizes) size[sizes++] = needed;
+  }
+  return sizes;
 }
 
 /* A large activation may find no gap among what is communicated. Making the arena larger until it does costs the
@@ -231,19 +257,21 @@ static int layout_activations(layout *l) {
   if (!live) return MS_ENOMEM;
   int64_t least = least_together(l, live);
   free(live);
+  l->enough = least + least / 100;
   MS_TRY(layout_kind(l, ACTIVATIONS));
   int64_t fewest = together(l);
-  if (l->communicated == l->base[MS_ARENA_COMM] || fewest <= least + least / 100) return MS_OK;
+  if (l->communicated == l->base[MS_ARENA_COMM] || fewest <= l->enough) return MS_OK;
   ms_room room[MS_ROOMS];
+  int64_t size[MS_ROOMS * MS_PHASES];
   int rooms;
   MS_TRY(ms_rooms(l->plan, l->order, l->from, l->base[MS_ARENA_COMM], room, &rooms));
-  for (int i = 0; i < rooms && fewest > least + least / 100; i++) {
-    if (room[i].needed <= l->communicated || room[i].needed - l->communicated >= room[i].bytes) continue;
-    arena[MS_ARENA_COMM] = room[i].needed;
+  int sizes = sizes_to_try(l, room, rooms, size);
+  for (int i = 0; i < sizes && fewest > l->enough; i++) {
+    arena[MS_ARENA_COMM] = size[i];
     MS_TRY(layout_kind(l, ACTIVATIONS));
     if (together(l) >= fewest) continue;
     fewest = together(l);
-    best = room[i].needed;
+    best = size[i];
   }
   if (arena[MS_ARENA_COMM] == best) return MS_OK;
   arena[MS_ARENA_COMM] = best;

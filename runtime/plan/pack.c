@@ -1,6 +1,10 @@
 /* pack.c - greedy packing: one buffer after the other, each at the lowest offset that is free during its lifetime, the
 ** largest first (Pisarchyk & Lee 2020, "Efficient memory management for deep neural net inference"). A buffer that fits
 ** into a gap of an arena that is there anyway goes there.
+**
+** Where that needs more than it should, the longest lived come first instead: what lives on when gaps close, as gradient
+** chunks are written, then lies beneath them. A large buffer of a moment, which finds no place any more so, is placed
+** before all others in the next attempt, at the top, where gaps close first.
 */
 #include "plan/pack.h"
 
@@ -8,6 +12,9 @@
 #include <string.h>
 
 #include "base/error.h"
+
+/* By size, by lifetime, and with one and with two of those ahead that ended highest. */
+enum { ATTEMPTS = 3 };
 
 static int by_size(const void *a, const void *b, void *items) {
   const ms_packing_item *item = items;
@@ -24,6 +31,15 @@ static int by_size_from_the_end(const void *a, const void *b, void *items) {
   int x = *(const int *)a, y = *(const int *)b;
   return item[x].bytes == item[y].bytes ? y - x : by_size(a, b, items);
 }
+
+static int by_lifetime(const void *a, const void *b, void *items) {
+  const ms_packing_item *item = items;
+  const ms_packing_item *x = &item[*(const int *)a], *y = &item[*(const int *)b];
+  int difference = (y->last - y->first) - (x->last - x->first);
+  return difference ? difference : by_size(a, b, items);
+}
+
+static int64_t end_of(const ms_packing_item *b) { return b->offset + b->bytes; }
 
 /* A buffer that has its place. A copy, since every further buffer goes through them. */
 typedef struct spot {
@@ -54,6 +70,18 @@ static int64_t find_gap(const placed *p, const ms_packing_item *b) {
   return at;
 }
 
+/* The upper end of the highest gap that holds b below `room`, less b's bytes; more than that when there is none. */
+static int64_t find_highest_gap(const placed *p, const ms_packing_item *b, int64_t room) {
+  int64_t at = 0, found = room;
+  for (int i = 0; i < p->n; i++) {
+    const spot *other = &p->spot[i];
+    if (!live_together(b, other)) continue;
+    if (at + b->bytes <= other->begin) found = other->begin - b->bytes;
+    if (other->end > at) at = other->end;
+  }
+  return at + b->bytes <= room ? room - b->bytes : found;
+}
+
 static void put(placed *p, const ms_packing_item *b) {
   int slot = 0, end = p->n++;
   while (slot < end) {
@@ -62,35 +90,46 @@ static void put(placed *p, const ms_packing_item *b) {
     else slot = middle + 1;
   }
   memmove(&p->spot[slot + 1], &p->spot[slot], (size_t)(p->n - 1 - slot) * sizeof *p->spot);
-  p->spot[slot] = (spot){b->offset, b->offset + b->bytes, b->first, b->last, b->ranks};
+  p->spot[slot] = (spot){b->offset, end_of(b), b->first, b->last, b->ranks};
 }
 
-static void place(placed *in, int arenas, const int64_t *room, ms_packing_item *b) {
-  for (int a = 0; a < arenas; a++) {
-    int last = a == arenas - 1;
-    if (!last && b->bytes > room[a]) continue;
-    int64_t at = find_gap(&in[a], b);
-    if (!last && at + b->bytes > room[a]) continue;
+/* Items that want places, in the order in which they get them, and what was placed in each arena. */
+typedef struct packing {
+  ms_packing_item *item;
+  int n, arenas;
+  const int64_t *room;
+  placed in[MS_PACK_ARENAS];
+  int *order, wanting; /* items: those that want a place, then those that had one */
+  int ahead;           /* of the first, so many lie as high as they can */
+  int apart;           /* of those that want a place, no two share bytes of an arena for want of time to */
+} packing;
+
+static void place(packing *p, ms_packing_item *b, int high) {
+  for (int a = 0; a < p->arenas; a++) {
+    int last = a == p->arenas - 1;
+    if (!last && b->bytes > p->room[a]) continue;
+    int64_t at = high && !last ? find_highest_gap(&p->in[a], b, p->room[a]) : find_gap(&p->in[a], b);
+    if (!last && at + b->bytes > p->room[a]) continue;
     b->arena = a;
     b->offset = at;
-    put(&in[a], b);
+    put(&p->in[a], b);
     return;
   }
 }
 
-/* Scratch of kernels, which run one after another: 1 when no two items share bytes of an arena for want of time to. */
-static int live_apart(const ms_packing_item *item, const int *order, int n, int *apart) {
+/* Scratch of kernels, which run one after another. */
+static int find_apart(packing *p) {
   int end = 0;
-  for (int i = 0; i < n; i++)
-    if (item[order[i]].last >= end) end = item[order[i]].last + 1;
+  for (int i = 0; i < p->wanting; i++)
+    if (p->item[p->order[i]].last >= end) end = p->item[p->order[i]].last + 1;
   char *taken = ms_calloc(end, 1);
   if (!taken) return MS_ENOMEM;
-  *apart = 1;
-  for (int i = 0; i < n && *apart; i++) {
-    const ms_packing_item *b = &item[order[i]];
-    *apart = b->ranks == item[order[0]].ranks;
-    for (int t = b->first; t <= b->last && *apart; t++) {
-      *apart = !taken[t];
+  p->apart = 1;
+  for (int i = 0; i < p->wanting && p->apart; i++) {
+    const ms_packing_item *b = &p->item[p->order[i]];
+    p->apart = b->ranks == p->item[p->order[0]].ranks;
+    for (int t = b->first; t <= b->last && p->apart; t++) {
+      p->apart = !taken[t];
       taken[t] = 1;
     }
   }
@@ -98,39 +137,71 @@ static int live_apart(const ms_packing_item *item, const int *order, int n, int 
   return MS_OK;
 }
 
-/* The largest first. Of items that live apart, the first that finds no other room makes enough of the last arena for all. */
-static void place_all(placed *in, int arenas, const int64_t *room, ms_packing_item *item, const int *order, int n,
-                      int apart) {
-  const placed *last = &in[arenas - 1];
-  apart &= !last->n;
-  for (int i = 0; i < n; i++) {
-    ms_packing_item *b = &item[order[i]];
-    if (apart && last->n) {
-      b->arena = arenas - 1;
+/* Returns which item ends highest in the last arena, or -1 when none lies there. Of items that live apart, the first that
+** finds no other room makes enough of that arena for all. */
+static int place_all(packing *p) {
+  const int own = p->arenas - 1;
+  int highest = -1;
+  for (int a = 0; a < p->arenas; a++) p->in[a].n = 0;
+  for (int i = p->wanting; i < p->n; i++) put(&p->in[p->item[p->order[i]].arena], &p->item[p->order[i]]);
+  const int all_at_once = p->apart && !p->in[own].n;
+  for (int i = 0; i < p->wanting; i++) {
+    ms_packing_item *b = &p->item[p->order[i]];
+    if (all_at_once && p->in[own].n) {
+      b->arena = own;
       b->offset = 0;
     } else {
-      place(in, arenas, room, b);
+      place(p, b, i < p->ahead);
     }
+    if (b->arena == own && (highest < 0 || end_of(b) > end_of(&p->item[highest]))) highest = p->order[i];
   }
+  return highest;
+}
+
+static void move_to_front(int *order, int item) {
+  int at = 0;
+  while (order[at] != item) at++;
+  memmove(order + 1, order, (size_t)at * sizeof *order);
+  order[0] = item;
+}
+
+/* The best of a few attempts. best: [n], where its items are kept. */
+static void attempt_all(packing *p, ms_packing_item *best) {
+  const int64_t enough = p->room[p->arenas - 1];
+  const size_t wanting = (size_t)p->wanting;
+  int64_t least = INT64_MAX;
+  int highest = -1;
+  for (int i = 0; i < ATTEMPTS; i++) {
+    if (i == 0) qsort_r(p->order, wanting, sizeof *p->order, p->arenas == 1 ? by_size_from_the_end : by_size, p->item);
+    if (i == 1) qsort_r(p->order, wanting, sizeof *p->order, by_lifetime, p->item);
+    p->ahead = i > 1 ? i - 1 : 0;
+    if (p->ahead) move_to_front(p->order, highest);
+    highest = place_all(p);
+    int64_t end = highest < 0 ? 0 : end_of(&p->item[highest]);
+    if (i == 0 || end < least) {
+      least = end;
+      memcpy(best, p->item, (size_t)p->n * sizeof *best);
+    }
+    if (least <= enough || highest < 0) break;
+  }
+  memcpy(p->item, best, (size_t)p->n * sizeof *best);
 }
 
 int ms_pack(ms_packing_item *item, int n, int arenas, const int64_t *room) {
-  placed in[MS_PACK_ARENAS] = {{0}};
-  int *order = ms_calloc(n, sizeof *order), wanting = 0, apart, rc = order ? MS_OK : MS_ENOMEM;
+  packing p = {.item = item, .n = n, .arenas = arenas, .room = room, .order = ms_calloc(n, sizeof *p.order)};
+  ms_packing_item *best = ms_calloc(n, sizeof *best);
+  int rc = p.order && best ? MS_OK : MS_ENOMEM;
   for (int a = 0; a < arenas && !rc; a++) {
-    in[a].spot = ms_calloc(n, sizeof *in[a].spot);
-    if (!in[a].spot) rc = MS_ENOMEM;
+    p.in[a].spot = ms_calloc(n, sizeof *p.in[a].spot);
+    if (!p.in[a].spot) rc = MS_ENOMEM;
   }
   if (rc) goto fail;
-  for (int i = 0; i < n; i++) {
-    if (item[i].arena >= 0) put(&in[item[i].arena], &item[i]);
-    else order[wanting++] = i;
-  }
-  qsort_r(order, (size_t)wanting, sizeof *order, arenas == 1 ? by_size_from_the_end : by_size, item);
-  MS_GOTO(live_apart(item, order, wanting, &apart));
-  place_all(in, arenas, room, item, order, wanting, apart);
+  for (int i = 0, placed = n; i < n; i++) p.order[item[i].arena < 0 ? p.wanting++ : --placed] = i;
+  MS_GOTO(find_apart(&p));
+  attempt_all(&p, best);
 fail:
-  free(order);
-  for (int a = 0; a < arenas; a++) free(in[a].spot);
+  free(p.order);
+  free(best);
+  for (int a = 0; a < arenas; a++) free(p.in[a].spot);
   return rc;
 }

@@ -20,7 +20,7 @@ static void keep_size(ms_room *room, int *rooms, int64_t bytes) {
   if ((at > 0 && room[at - 1].bytes == bytes) || at == MS_ROOMS) return;
   if (*rooms < MS_ROOMS) (*rooms)++;
   for (int i = *rooms - 1; i > at; i--) room[i] = room[i - 1];
-  room[at] = (ms_room){bytes, 0};
+  room[at] = (ms_room){.bytes = bytes};
 }
 
 static int by_offset(const void *a, const void *b) {
@@ -52,18 +52,16 @@ int ms_rooms(const ms_plan *plan, const int *order, const int *from, int64_t bas
     for (int i = from[1 + phase]; i < from[2 + phase]; i++)
       if (is_used(&plan->buffer[order[i]], MS_CAT_COMMUNICATION)) taken[n++] = &plan->buffer[order[i]];
     if (n) qsort(taken, (size_t)n, sizeof *taken, by_offset);
-    int64_t least[MS_ROOMS] = {0}; /* in this phase */
     for (int i = from[1 + phase]; i < from[2 + phase]; i++) {
       const ms_buffer *b = &plan->buffer[order[i]];
       if (!is_used(b, MS_CAT_ACTIVATIONS)) continue;
       for (int r = 0; r < *rooms; r++) {
-        if (room[r].bytes != aligned(b) || least[r] == base + room[r].bytes) continue;
+        int64_t *least = &room[r].needed[phase];
+        if (room[r].bytes != aligned(b) || *least == base + room[r].bytes) continue;
         int64_t end = end_between(taken, n, base, b);
-        if (!least[r] || end < least[r]) least[r] = end;
+        if (!*least || end < *least) *least = end;
       }
     }
-    for (int r = 0; r < *rooms; r++)
-      if (least[r] > room[r].needed) room[r].needed = least[r];
   }
   free(taken);
   return MS_OK;

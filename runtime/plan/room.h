@@ -6,10 +6,10 @@
 
 enum { MS_ROOMS = 6 };
 
-/* The bytes of an activation, and the least size of the arena that in every phase holds one of that size beside what is
-** communicated while it lives. */
+/* The bytes of an activation, and the least size of the arena that in a phase holds one of that size beside what is
+** communicated while it lives; 0 in a phase without one. */
 typedef struct ms_room {
-  int64_t bytes, needed;
+  int64_t bytes, needed[MS_PHASES];
 } ms_room;
 /* Of the largest sizes of activations, the largest first: at most MS_ROOMS. What is communicated has its places, from
 ** `base` on. order: buffers by phase, those of phase p from from[1 + p] to before from[2 + p]. */

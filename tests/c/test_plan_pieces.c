@@ -1,5 +1,5 @@
 /* test_plan_pieces.c - bytes as the planner counts them: ranges cut into pieces, parts in a row that are one access, and
-** scratch that is never in use at once.
+** the orders in which buffers get their places.
 */
 #include "tests/c/support/planned.h"
 
@@ -136,6 +136,34 @@ static void scratch_shares_one_place(void **state) {
   }
 }
 
+/* A gap of ten closes from above, six, two and two at a time. Three items that live while it does, and a large one of a
+** moment. The largest first would leave two of them outside (4), the longest lived first the large one (6); ahead of the
+** others at the top, it leaves one outside. */
+static void what_lives_on_lies_beneath_gaps_that_close(void **state) {
+  (void)state;
+  enum { ITEMS = 7, LARGE = 5 };
+  const ms_packing_item wanted[ITEMS] = {
+      {6 * 64, 10, 20, 0, 0, 4 * 64}, {2 * 64, 12, 20, 0, 0, 2 * 64}, {2 * 64, 14, 20, 0, 0, 0},
+      {2 * 64, 0, 13, 0, -1, 0},      {2 * 64, 1, 11, 0, -1, 0},      {6 * 64, 3, 5, 0, -1, 0},
+      {1 * 64, 2, 8, 0, -1, 0},
+  };
+  const struct {
+    int64_t enough, end, large_at;
+  } found[] = {{0, 1 * 64, 4 * 64}, {3 * 64, 1 * 64, 4 * 64}, {4 * 64, 4 * 64, 0}, {INT64_MAX, 4 * 64, 0}};
+  for (size_t i = 0; i < sizeof found / sizeof *found; i++) {
+    ms_packing_item item[ITEMS];
+    memcpy(item, wanted, sizeof item);
+    const int64_t room[MS_PACK_ARENAS] = {10 * 64, found[i].enough};
+    must(ms_pack(item, ITEMS, 2, room));
+    assert_int_equal(item[LARGE].arena, 0);
+    assert_true(item[LARGE].offset == found[i].large_at);
+    int64_t end = 0;
+    for (int k = 0; k < ITEMS; k++)
+      if (item[k].arena == 1 && item[k].offset + item[k].bytes > end) end = item[k].offset + item[k].bytes;
+    assert_true(end == found[i].end);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(ranges_share_bytes_where_they_share_pieces),
@@ -143,6 +171,7 @@ int main(void) {
       TEST(ranges_too_far_out_are_refused),
       TEST(parts_in_a_row_are_one_access),
       TEST(scratch_shares_one_place),
+      TEST(what_lives_on_lies_beneath_gaps_that_close),
   };
   return cmocka_run_group_tests_name("plan pieces", tests, NULL, NULL);
 }

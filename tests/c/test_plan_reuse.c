@@ -211,12 +211,19 @@ static int clash(const ms_packing_item *a, const ms_packing_item *b) {
   return a->arena == b->arena && at_once && a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes;
 }
 
+static int64_t end_in(const ms_packing_item *item, int n, int arena) {
+  int64_t end = 0;
+  for (int i = 0; i < n; i++)
+    if (item[i].arena == arena && item[i].offset + item[i].bytes > end) end = item[i].offset + item[i].bytes;
+  return end;
+}
+
 /* Items of two arenas, some of which have places: none clashes, none is moved, none leaves the room that there is. */
 static void packed_items_share_no_byte_and_keep_to_their_room(void **state) {
   (void)state;
   enum { ITEMS = 60, TIMES = 40, ROUNDS = 50 };
   uint32_t seed = 7;
-  int moved_in = 0;
+  int moved_in = 0, lower = 0;
   for (int round = 0; round < ROUNDS; round++) {
     ms_packing_item item[ITEMS], before[ITEMS];
     int64_t room[MS_PACK_ARENAS] = {0};
@@ -231,7 +238,13 @@ static void packed_items_share_no_byte_and_keep_to_their_room(void **state) {
       }
     }
     memcpy(before, item, sizeof item);
+    ms_packing_item first[ITEMS];
+    memcpy(first, item, sizeof item);
     must(ms_pack(item, ITEMS, 2, room));
+    room[1] = INT64_MAX;
+    must(ms_pack(first, ITEMS, 2, room));
+    assert_true(end_in(item, ITEMS, 1) <= end_in(first, ITEMS, 1));
+    lower += end_in(item, ITEMS, 1) < end_in(first, ITEMS, 1);
     for (int i = 0; i < ITEMS; i++) {
       assert_in_range(item[i].arena, 0, 1);
       assert_true(item[i].offset >= 0);
@@ -242,6 +255,7 @@ static void packed_items_share_no_byte_and_keep_to_their_room(void **state) {
     }
   }
   assert_true(moved_in > ROUNDS);
+  assert_true(lower > 0);
 }
 
 /* What a rank's own memory holds of a plan: private buffers lie where peers read at other times. */

@@ -50,25 +50,32 @@ describe("planned memory", function()
   -- instruction: these lie in no gradient chunk that is not written yet, which holds nothing then.
   local function leaves_chunks_empty(policy) return not (policy.batch or policy.micro_batches) end
 
+  -- The worst is GPT-2 over two shards in bf16. Its logits (98 MiB) live beside the gradient of the weights that they
+  -- are made with, so the communicated arena holds them only if it grows by 44 MiB; elsewhere they leave activations of
+  -- 11 layers, which all wait for backward, 27 MiB too little of the gradient chunks. No packing saves those.
   for _, of in ipairs(MODELS) do
-    it("M1 is within 5 % (with replicas 6 %) of what no packing goes below: " .. of[1] .. " " .. of[2][1], function()
-      for _, mesh in ipairs(program.thin({ { 1, 4 }, { 2, 2 }, { 1, 8 } })) do
+    it("M1 is within 4 % of what no packing could go below: " .. of[1] .. " " .. of[2][1], function()
+      for _, mesh in ipairs(program.thin({ { 1, 2 }, { 1, 4 }, { 1, 8 }, { 2, 2 }, { 4, 2 } })) do
         for _, dtype in ipairs({ "f32", "bf16" }) do
           for _, policy in ipairs(program.thin(POLICIES)) do
             local options = { mesh = mesh, dtype = dtype }
             for key, value in pairs(policy) do options[key] = value end
             local arenas, least, most = bytes_of(compiled(of[1], of[2], options))
             local what = ("%s %dx%d %s %s"):format(of[1], mesh[1], mesh[2], dtype, json.encode(policy))
-            -- Replicas keep one copy of most of the state, so that what is lost among a large row's tokens counts more.
-            local bound = mesh[1] > 1 and 1.06 or 1.05
-            assert(arenas <= bound * least, ("%s: %.3f of the least"):format(what, arenas / least))
-            local of_used = dtype == "bf16" and 1.25 or leaves_chunks_empty(policy) and 1.11 or 1.05
+            assert(arenas <= 1.04 * least, ("%s: %.3f of the least"):format(what, arenas / least))
+            local of_used = dtype == "bf16" and 1.3 or leaves_chunks_empty(policy) and 1.11 or 1.05
             assert(arenas <= of_used * most, ("%s: %.3f of what is used"):format(what, arenas / most))
           end
         end
       end
     end)
   end
+
+  it("M1 an activation larger than all that is communicated lies there when nothing is", function()
+    local config = { "1B", seq = 2048 } -- logits of 2 GiB: in evaluation, too, which has no gradient chunks for them
+    local arenas, least = bytes_of(compiled("llama", config, { mesh = { 4, 2 }, batch = 2, recompute = true }))
+    assert(arenas <= 1.01 * least, ("%.3f of the least"):format(arenas / least))
+  end)
 
   it("M1 a tied embedding adds its gradient where the head's lies", function()
     local config = { vocab = 999, layers = 2, dim = 32, heads = 2, seq = 16, tied = true }
