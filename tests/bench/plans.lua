@@ -70,7 +70,7 @@ compile_speed("plan of 100 GPT layers", trainer("gpt2", { vocab = 64, layers = 1
   { 1, 4 }, "bf16"), tokens(2, 8))
 packing("gpt2 124M", "gpt2", { "124M", seq = 1024 }, { 1, 4 }, 1)
 packing("gpt2 124M", "gpt2", { "124M", seq = 1024 }, { 2, 2 }, 4)
-packing("gpt2 124M", "gpt2", { "124M", seq = 1024 }, { 4, 2 }, 1)
+packing("gpt2 124M", "gpt2", { "124M", seq = 1024 }, { 1, 2 }, 1)
 packing("llama 1B", "llama", { "1B", seq = 1024 }, { 1, 8 }, 1)
 packing("llama 1B", "llama", { "1B", seq = 4096 }, { 1, 8 }, 1)
 packing("llama tiny", "llama", { vocab = 256, layers = 4, dim = 256, heads = 8, kv_heads = 4, ffn = 704, seq = 256 },

@@ -50,11 +50,11 @@ describe("planned memory", function()
   -- instruction: these lie in no gradient chunk that is not written yet, which holds nothing then.
   local function leaves_chunks_empty(policy) return not (policy.batch or policy.micro_batches) end
 
-  -- The worst is GPT-2 over two shards in bf16. Its logits (98 MiB) live beside the gradient of the weights that they
-  -- are made with, so the communicated arena holds them only if it grows by 44 MiB; elsewhere they leave activations of
+  -- The worst is GPT-2 over 1x2 in bf16. Its logits (98 MiB) live beside the gradient of the weights that they are made
+  -- with, so the communicated arena holds them only if it grows by 44 MiB; elsewhere they leave the activations of
   -- 11 layers, which all wait for backward, 27 MiB too little of the gradient chunks. No packing saves those.
   for _, of in ipairs(MODELS) do
-    it("M1 is within 4 % of what no packing could go below: " .. of[1] .. " " .. of[2][1], function()
+    it("M1 is within 3 % of what no packing could go below: " .. of[1] .. " " .. of[2][1], function()
       for _, mesh in ipairs(program.thin({ { 1, 2 }, { 1, 4 }, { 1, 8 }, { 2, 2 }, { 4, 2 } })) do
         for _, dtype in ipairs({ "f32", "bf16" }) do
           for _, policy in ipairs(program.thin(POLICIES)) do
@@ -62,7 +62,7 @@ describe("planned memory", function()
             for key, value in pairs(policy) do options[key] = value end
             local arenas, least, most = bytes_of(compiled(of[1], of[2], options))
             local what = ("%s %dx%d %s %s"):format(of[1], mesh[1], mesh[2], dtype, json.encode(policy))
-            assert(arenas <= 1.04 * least, ("%s: %.3f of the least"):format(what, arenas / least))
+            assert(arenas <= 1.03 * least, ("%s: %.3f of the least"):format(what, arenas / least))
             local of_used = dtype == "bf16" and 1.3 or leaves_chunks_empty(policy) and 1.11 or 1.05
             assert(arenas <= of_used * most, ("%s: %.3f of what is used"):format(what, arenas / most))
           end
