@@ -89,8 +89,9 @@ local function end_terminated(line)
   world.finish()
   require("moonshard.progress").finish()
   if told_here and line.joins then io.stderr:write("moonshard: ", text, "\n") end
-  -- For the launcher: all are through.
-  if text then require("moonshard.ffi").C.ms_world_abort(world.handle, text) end
+  -- All are through. Those that saved tell the launcher; the others wait for that word, which ends their wait as it
+  -- would a failed run's: who ends before it would be taken for the one that failed.
+  if text then require("moonshard.ffi").C.ms_world_abort(world.handle, text) else pcall(world.barrier) end
   exit.now(status.TERMINATED)
 end
 
