@@ -121,7 +121,7 @@ static void begin_wait(ms_comm *comm, enum phase phase) {
 static double bytes_of(const ms_comm *comm, const ms_coll *coll) {
   if (!coll->replicas) return ms_coll_bytes(coll->kind, comm->size, coll->part, coll->parts);
   double bytes = ms_coll_bytes(coll->kind, comm->size / coll->replicas, coll->part, coll->parts);
-  if (coll->kind == MS_COLL_REDUCE_SCATTER)
+  if (coll->kind != MS_COLL_ALL_GATHER)
     bytes += ms_coll_bytes(MS_COLL_ALL_REDUCE, coll->replicas, coll->part, coll->parts);
   return bytes;
 }

@@ -45,7 +45,7 @@ enum ms_coll_kind {
 ** With replicas R the group is R times the same n shards, replica by replica, and a collective is that of the shards, done by
 ** all of them together: a rank moves its slice of its shard's chunk. For whoever has the same shard, too:
 **   all_gather      the replicas have one result, and one copy of each chunk; [n*count]
-**   reduce_scatter  the sum is over all ranks' sources [n*count]
+**   reduce_scatter, all_reduce   the sum is over all ranks' sources
 ** Sums may be sliced: of its chunk, or of everything, each rank has elements [first, first + n) alone, in dst [n]. */
 typedef struct ms_coll_part {
   int64_t count;
@@ -60,7 +60,7 @@ typedef struct ms_coll_part {
 
 typedef struct ms_coll {
   int kind;     /* enum ms_coll_kind */
-  int replicas; /* all_gather, reduce_scatter: R, or 0 */
+  int replicas; /* all_gather, reduce_scatter, all_reduce: R, or 0 */
   int sliced;   /* reduce_scatter, all_reduce; with replicas a reduce_scatter is */
   int parts;
   const ms_coll_part *part; /* lives as long as the operation */

@@ -162,7 +162,7 @@ static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *
   coll->label_number = ms_ledger_number(exec->ledger, source->scope);
   instr->coll = coll;
   instr->bytes = from->bytes;
-  if (from->replicas && from->kind == MS_COLL_REDUCE_SCATTER) {
+  if (from->replicas && from->kind != MS_COLL_ALL_GATHER) {
     instr->also_bytes = from->also_bytes;
     instr->also_dim = model->replicate_dim;
   }

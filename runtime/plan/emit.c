@@ -196,8 +196,8 @@ int ms_plan_take_replicas(ms_plan *plan, int phase) {
   ms_plan_phase *p = &plan->phase[phase];
   ms_plan_coll *coll = p->instr[p->n - 1].coll, *also;
   coll->replicas = plan->model->replicate_size;
-  if (coll->kind != MS_COLL_REDUCE_SCATTER) return MS_OK;
-  coll->sliced = 1;
+  if (coll->kind == MS_COLL_ALL_GATHER) return MS_OK;
+  coll->sliced = coll->kind == MS_COLL_REDUCE_SCATTER;
   MS_TRY(list_collective(plan, phase, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, coll->unit, 0, &also));
   for (int i = 0; i < coll->parts; i++) also->bytes += bytes_of_part(also, &coll->part[i]);
   coll->also_bytes = also->bytes;

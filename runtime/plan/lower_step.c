@@ -51,6 +51,7 @@ int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals) {
   ms_plan_part part = {.count = 2, .src.buffer = -1, .shared = totals, .dst = totals};
   if (model->shard_size > 1)
     MS_TRY(ms_plan_collective(plan, phase, MS_STREAM_REDUCE, MS_COLL_ALL_REDUCE, MS_DIM_SHARD, 0, -1, 1, &part));
+  if (model->shard_size > 1 && ms_replicas_share(model, &plan->config)) return ms_plan_take_replicas(plan, phase);
   if (model->replicate_size > 1)
     MS_TRY(ms_plan_collective(plan, phase, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, 0, -1, 1, &part));
   return MS_OK;

@@ -84,7 +84,7 @@ typedef struct ms_plan_coll {
   int dim;   /* 0: replicate dimension, 1: shard dimension (enum ms_plan_dim) */
   int unit;  /* -1: the step's totals */
   int ranks; /* of the dimension's group, or of the neighbours in it that take part */
-  /* R: the replicas take part too, each with its slice (comm.h). A reduce_scatter is then the all_reduce over them as well,
+  /* R: the replicas take part too, each with its slice (comm.h). A sum is then the all_reduce over them as well,
   ** which the phase lists behind it. 0: they do not. */
   int replicas;
   int sliced; /* each rank has a slice of the sum alone */
