@@ -211,6 +211,7 @@ local function read_object(at)
   while more do
     if bytes[at] ~= QUOTE then fail(at, "a key without quotes") end
     local key, after = read_string(at)
+    if object[key] ~= nil then fail(at, "a key that the object has already") end
     at = skip_space(after)
     if bytes[at] ~= COLON then fail(at, "no colon after a key") end
     object[key], at = read_value(skip_space(at + 1))

@@ -118,6 +118,8 @@ describe("a config.json", function()
     ["two ropes"] = { "llama", function(c) c.rope_parameters = { rope_type = "default" } end, "say the same thing" },
     ["a scaling without its factor"] = { "llama", function(c) c.rope_scaling.factor = nil end,
       "rope_scaling: factor must be a number above 0, not nil" },
+    ["what nobody knows of rope"] = { "llama", function(c) c.rope_scaling.beta_fast = 32 end,
+      "rope_scaling: field beta_fast is not known here" },
     ["attention without its scale"] = { "gpt2", set("scale_attn_weights", false), "scale_attn_weights is false" },
     ["attention scaled by layer"] = { "gpt2", set("scale_attn_by_inverse_layer_idx", true),
       "scaled by layer is not built" },

@@ -29,6 +29,8 @@ local KNOWN = {
 }
 
 local SCALING = { "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings" }
+local ROPE = { rope_theta = true, rope_type = true, type = true, partial_rotary_factor = true }
+for _, name in ipairs(SCALING) do ROPE[name] = true end
 
 -- theta, and the scaling or false. From version 5 on both stand in rope_parameters; before, in rope_theta and
 -- rope_scaling.
@@ -47,6 +49,12 @@ local function read_rope(path, values)
   if (given.partial_rotary_factor or 1) ~= 1 then
     errors.raise("MS_EUNSUPPORTED", "%s: %s: partial_rotary_factor %s: rotary positions in a part of a head are not "
       .. "built", path, where, options.describe(given.partial_rotary_factor))
+  end
+  for name in pairs(given) do
+    if not ROPE[name] then
+      errors.raise("MS_EUNSUPPORTED", "%s: %s: field %s is not known here, so what it does to positions is not either",
+        path, where, name)
+    end
   end
   if kind == "default" then return theta, false end
   local scaling = {}
