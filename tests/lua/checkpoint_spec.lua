@@ -239,6 +239,25 @@ describe("a checkpoint", function()
     assert.truthy(ended.err:find("rank-00002.safetensors: No such file", 1, true), ended.err)
   end)
 
+  it("K2 a folder that cannot be is refused before anything is trained", function()
+    local file = new_folder()
+    write(file, "not a folder")
+    local recipe = program.recipe([==[
+      local ms = require("moonshard")
+      local cfg = ms.args { dir = "" }
+      local model = ms.nn.linear(4, 2)
+      ms.fully_shard(model, { mesh = "1x2" })
+      ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 1 },
+        checkpoint = { dir = cfg.dir, every = 1000 } }
+    ]==])
+    for dir, why in pairs({ [file] = file .. ": File exists", [file .. "/in/it"] = file .. "/in: Not a directory" }) do
+      local ended = program.run({ "run", recipe, "-n", "2", "dir=" .. dir })
+      assert.equal(2, ended.status, ended.err)
+      assert.truthy(ended.err:find("checkpoint: dir: folder " .. why, 1, true), ended.err)
+    end
+    os.remove(recipe)
+  end)
+
   it("K4 a manifest of a later version, or of something else, is refused", function()
     local folder = new_folder()
     os.execute("mkdir " .. folder)

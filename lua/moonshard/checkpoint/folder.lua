@@ -94,6 +94,16 @@ function folder.nonce()
   return ffi.C.getpid() * 2 ^ 20 + math.floor(1e3 * require("moonshard.clock").now()) % 2 ^ 20
 end
 
+---Makes the folder before anything is trained, so that one that cannot be is told then and not at the first save.
+---@param who string for messages
+---@param root string
+function folder.make(who, root)
+  if C.ms_checkpoint_make_folder(root, 0) == 0 then return end
+  local why = ffi.string(C.ms_error_message())
+  C.ms_error_clear()
+  errors.invalid("%s: dir: %s", who, why)
+end
+
 ---Makes the folder for a save, and clears away what runs that were killed left of theirs.
 ---@param root string
 ---@param unfinished string

@@ -81,6 +81,7 @@ function policy.new(train, given)
   local path = source(self)
   if self.resume ~= "" then resume(self, path) end
   if self.dir == "" then return nil end
+  folder.make(WHO, self.dir)
   termination.attend(self)
   return self
 end
