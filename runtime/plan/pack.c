@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 
-/* By size, by lifetime, and with one and with two of those ahead that ended highest. */
+/* By size, by lifetime, and by lifetime with that ahead which ended highest. */
 enum { ATTEMPTS = 3 };
 
 static int by_size(const void *a, const void *b, void *items) {
@@ -100,7 +100,7 @@ typedef struct packing {
   const int64_t *room;
   placed in[MS_PACK_ARENAS];
   int *order, wanting; /* items: those that want a place, then those that had one */
-  int ahead;           /* of the first, so many lie as high as they can */
+  int ahead;           /* so many of the first lie as high as they can */
   int apart;           /* of those that want a place, no two share bytes of an arena for want of time to */
 } packing;
 

@@ -359,6 +359,12 @@ static void log_work(const work *w) {
   emulated_log_work(w->stream, names[w->kind], 2, range);
 }
 
+static int comes_again(struct ncclComm *const *comm, int i, int n) {
+  for (int k = i + 1; k < n; k++)
+    if (comm[k] == comm[i]) return 1;
+  return 0;
+}
+
 /* Gives streams a group's work, some time after the group has ended: until then its communicators are in progress. */
 static void *submit_on_thread(void *argument) {
   struct ncclComm *comm[MAX_GROUP];
@@ -372,7 +378,8 @@ static void *submit_on_thread(void *argument) {
   }
   for (int i = 0; i < n; i++) {
     int in_progress = MS_NCCL_IN_PROGRESS;
-    atomic_compare_exchange_strong(&comm[i]->state, &in_progress, rc);
+    /* Once each: the next group may have begun with the communicator as soon as it is ready. */
+    if (!comes_again(comm, i, n)) atomic_compare_exchange_strong(&comm[i]->state, &in_progress, rc);
     atomic_fetch_sub(&comm[i]->issuing, 1);
   }
   return NULL;
