@@ -157,6 +157,15 @@ describe("SIGTERM", function()
     end
   end)
 
+  it("L7 ends a copy where those that save have come to their end before", function()
+    local folder = new_folder()
+    folders[#folders + 1] = folder .. ".begun"
+    local ended = program.run({ "run", COPIES, "-n", "4", "dir=" .. folder, "to=rank 3", "saves=0", "when=evaluate",
+      "epochs=1", ("after=%s/%s/manifest.json"):format(folder, name_of(128)) })
+    assert.equal("moonshard: terminated\n", ended.err)
+    assert.equal(TERMINATED, ended.status)
+  end)
+
   it("K2 L7 a save that fails is told, and not taken for a run that can go on", function()
     local folder = new_folder()
     local ended = run("dir=" .. folder, FOR_EVER, "when=step", "inject=write:1:ENOSPC")

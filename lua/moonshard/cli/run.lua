@@ -90,8 +90,10 @@ local function end_terminated(line)
   require("moonshard.progress").finish()
   if told_here and line.joins then io.stderr:write("moonshard: ", text, "\n") end
   -- All are through. Those that saved tell the launcher; the others wait for that word, which ends their wait as it
-  -- would a failed run's: who ends before it would be taken for the one that failed.
-  if text then require("moonshard.ffi").C.ms_world_abort(world.handle, text) else pcall(world.barrier) end
+  -- would a failed run's: who ends before it would be taken for the one that failed. Where those that save had come to
+  -- their end before, that they left ends the wait, and nobody else tells why this rank did.
+  if not text then pcall(world.barrier) end
+  require("moonshard.ffi").C.ms_world_abort(world.handle, text or "terminated")
   exit.now(status.TERMINATED)
 end
 
