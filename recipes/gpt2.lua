@@ -10,7 +10,7 @@ local re = ms.re
 local cfg = ms.args {
   folder = "", size = "tiny", seq = 256, batch = 4, steps = 200, lr = 6e-4, warmup = 20, mesh = "1x-1", tokens = "",
   save = "", dtype = "auto", pad_vocab = 64, dropout = ms.args.real(0), reshard = ms.args.any("default"),
-  ema = ms.args.real(0),
+  ema = ms.args.real(0), checkpoint = "", save_every = 500, resume = "",
 }
 if cfg.save ~= "" then ms.huggingface.check_folder(cfg.save) end
 
@@ -42,6 +42,7 @@ local data = cfg.tokens ~= "" and ms.data.tokens { files = cfg.tokens, seq = cfg
   or ms.data.text { files = cfg.files, seq = cfg.seq, batch = cfg.batch }
 local train = ms.trainer {
   model = model, optimizer = opt, loss = ms.loss.cross_entropy, clip_grad_norm = 1.0, ema = cfg.ema,
+  checkpoint = { dir = cfg.checkpoint, every = cfg.save_every, resume = cfg.resume, data = data },
 }
 
 for step, batch in data:batches(cfg.steps) do

@@ -9,6 +9,7 @@ local re = ms.re
 local cfg = ms.args {
   tokenizer = "build/data/tokenizer.json", files = "build/data/train.bin", valid = "build/data/valid.bin",
   layers = 4, dim = 192, heads = 6, seq = 128, batch = 8, steps = 300, lr = 2e-3, mesh = "1x-1", seed = 1,
+  checkpoint = "", save_every = 500, resume = "",
   prompt = "The best way to", sample = 60, stop = "<|endoftext|>",
   vocab = 0, -- 0: the tokenizer's; of a plan that is made where there is none yet, its size
 }
@@ -31,7 +32,10 @@ local opt = ms.optim.adamw {
   lr = ms.schedule.cosine { peak = cfg.lr, warmup = math.min(30, cfg.steps), total = cfg.steps, floor = cfg.lr / 20 },
   weight_decay = 0.1,
 }
-local train = ms.trainer { model = model, optimizer = opt, loss = ms.loss.cross_entropy, clip_grad_norm = 1.0 }
+local train = ms.trainer {
+  model = model, optimizer = opt, loss = ms.loss.cross_entropy, clip_grad_norm = 1.0,
+  checkpoint = { dir = cfg.checkpoint, every = cfg.save_every, resume = cfg.resume, data = data },
+}
 
 for step, batch in data:batches(cfg.steps) do
   local m = train:step(batch)

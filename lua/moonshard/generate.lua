@@ -60,6 +60,9 @@ end
 
 -- The ids of the prompt, with room for more.
 local function encode_prompt(o, vocab)
+  if not o.tokenizer and vocab > 256 then
+    errors.invalid("ms.generate: the model has %d tokens, which are no bytes: give its tokenizer", vocab)
+  end
   local ids = (o.tokenizer or bytes):encode(o.prompt)
   if #ids == 0 then errors.invalid("ms.generate: the prompt must have at least one token") end
   for _, id in ipairs(ids) do

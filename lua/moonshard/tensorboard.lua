@@ -139,16 +139,17 @@ end
 
 ---Adds the scalars of a step.
 ---@param step integer
----@param m table metrics, as train:step returns them; further numbers appear as train/NAME
+---@param m table metrics, as train:step returns them; further numbers appear as train/NAME, and of comm_bytes those of
+---  each mesh dimension as comm/DIMENSION_bytes
 function EventFile:add(step, m)
-  local names, values = {}, {}
+  local tags, scalars, values = {}, {}, {}
+  local function take(tag, value) tags[#tags + 1], scalars[tag] = tag, value end
   for name, value in pairs(m) do
-    if type(value) == "number" and name ~= "tokens" then names[#names + 1] = name end
+    if type(value) == "number" and name ~= "tokens" then take(TAGS[name] or "train/" .. name, value) end
   end
-  table.sort(names)
-  for i, name in ipairs(names) do
-    values[i] = bytes_field(1, bytes_field(1, TAGS[name] or "train/" .. name) .. float_field(2, m[name]))
-  end
+  for dimension, bytes in pairs(m.comm_bytes or {}) do take("comm/" .. dimension .. "_bytes", bytes) end
+  table.sort(tags)
+  for i, tag in ipairs(tags) do values[i] = bytes_field(1, bytes_field(1, tag) .. float_field(2, scalars[tag])) end
   write(self, event(wall_time(self), key(2, VARINT) .. varint(step) .. bytes_field(5, table.concat(values))))
 end
 

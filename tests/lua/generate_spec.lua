@@ -54,5 +54,8 @@ describe("generate", function()
       local got = message(function() ms.generate(model, o) end)
       assert.truthy(got:find(text, 1, true), got)
     end
+    local of_tokens = ms.models.gpt2 { vocab = 257, layers = 1, dim = 8, heads = 2, seq = 8 }
+    local got = message(function() ms.generate(of_tokens, { prompt = "a" }) end)
+    assert.truthy(got:find("the model has 257 tokens, which are no bytes: give its tokenizer", 1, true), got)
   end)
 end)

@@ -120,6 +120,8 @@ describe("saving", function()
     assert.truthy(refused(function(list) table.remove(list, 1) end):find("parameter embed.weight is missing", 1, true))
     assert.truthy(refused(function(list) list[1][2][2] = 9 end):find("parameter embed.weight is [41,9]", 1, true))
     assert.truthy(refused(function(list) list[1][2][1] = 40 end):find("parameter embed.weight is [40,8]", 1, true))
+    local longer = refused(function(list) list[2][2][1] = 1000 end) -- more rows than a vocabulary's padding
+    assert.truthy(longer:find("parameter pos.weight is [1000,8]", 1, true), longer)
     local extra = refused(function(list) list[#list + 1] = { "more", { 1 } } end)
     assert.truthy(extra:find("parameter more has no place", 1, true))
     local written = ms.huggingface.write(new_folder(), source(function(list) list[1][2][1] = 48 end))

@@ -155,6 +155,36 @@ describe("the recipes", function()
     end
   end)
 
+  it("K1 go on from a checkpoint on another mesh, which is exported in the folder's sizes", function()
+    for name, model_of in pairs({ gpt2 = ms.models.gpt2, llama = ms.models.llama }) do
+      local folder, runs, saved, exported, plain = new_folder(), new_folder(), new_folder(), new_folder(), new_folder()
+      ms.huggingface.save(model_of({ vocab = 257, layers = 1, dim = 8, heads = 4, seq = 32, ffn = 12 }), folder)
+      local words = { "run", "recipes/" .. name .. ".lua", "-n", "4", "seq=8", "batch=1", "files=recipes",
+        "folder=" .. folder, "checkpoint=" .. runs, "resume=auto" }
+      local function run(...)
+        local all = { unpack(words) }
+        for _, word in ipairs({ ... }) do all[#all + 1] = word end
+        local ended = program.run(all)
+        assert.equal(0, ended.status, ended.err)
+        return ended.out
+      end
+      run("mesh=2x2", "steps=2")
+      local out = run("mesh=1x4", "steps=3", "save=" .. saved)
+      assert.truthy(out:find("resumed from " .. runs .. "/step-00000002, after step 2", 1, true), out)
+      assert.equal(0, program.run({ "export", runs, exported, "--huggingface" }).status)
+      local theirs, ours = ms.safetensors.open(saved), ms.safetensors.open(exported)
+      for _, tensor in ipairs(theirs.tensors) do
+        assert.same(tensor.shape, ours:tensor(tensor.name).shape)
+        assert.equal(theirs:checksum(tensor.name), ours:checksum(tensor.name))
+      end
+      assert.equal(0, program.run({ "export", runs, plain }).status)
+      plain = ms.safetensors.open(plain)
+      assert.same({ 257, 8 }, plain:tensor("embed.weight").shape)
+      local embedding = name == "gpt2" and "transformer.wte.weight" or "model.embed_tokens.weight"
+      assert.equal(theirs:checksum(embedding), plain:checksum("embed.weight"))
+    end
+  end)
+
   it("K6 are planned from a config.json alone", function()
     local folder = new_folder()
     os.execute(("mkdir '%s'"):format(folder))

@@ -135,7 +135,7 @@ describe("tensorboard", function()
     for _, event in ipairs(list) do assert.is_true(math.abs(event.time - before) < 60) end
     assert.equal(1, list[2].step)
     assert.same({ ["loss/train"] = 2.5, ["train/lr"] = as("float", ffi.string(ffi.new("float[1]", 1e-3), 4)),
-      ["memory/peak_bytes"] = 2 ^ 33 }, list[2].scalars)
+      ["memory/peak_bytes"] = 2 ^ 33, ["comm/shard_bytes"] = 1 }, list[2].scalars)
     assert.equal(300, list[3].step)
     assert.is_true(list[3].scalars["loss/train"] ~= list[3].scalars["loss/train"])
     assert.equal(-1.25, list[3].scalars["loss/valid"])

@@ -27,6 +27,17 @@ end
 
 local function kind_of(source, name, averages) return averages and source:kind_of_average(name) or "param" end
 
+-- Parameters as they are exported: without the rows of a padded vocabulary, which are the last.
+local function exported(source)
+  local layout = source.manifest.model and source.manifest.model.huggingface
+  local shapes = layout and require("moonshard.huggingface.write").vocabulary_shapes(layout) or {}
+  local list = {}
+  for i, param in ipairs(source.parameters) do
+    list[i] = { name = param.name, dtype = "F32", shape = shapes[param.name] or param.shape }
+  end
+  return list
+end
+
 local function copy(source, writer, buffer, param, kind)
   local elements = numel(param.shape)
   for first = 0, elements - 1, AT_ONCE do
@@ -36,7 +47,8 @@ local function copy(source, writer, buffer, param, kind)
   end
 end
 
----Writes the parameters of a checkpoint by their names, in full, as F32. MS_EIO when the checkpoint is damaged.
+---Writes the parameters of a checkpoint by their names, in full, as F32; of a padded vocabulary the true rows. MS_EIO
+---when the checkpoint is damaged.
 ---@param source moonshard.Checkpoint
 ---@param folder string gets model.safetensors; is made; must not hold a model yet
 ---@param averages boolean? of the weights, instead of these
@@ -45,15 +57,12 @@ end
 ---@return integer tensors
 function export.run(source, folder, averages)
   require("moonshard.huggingface.write").check_folder(folder)
-  local declared, buffer, bytes = {}, ffi.new("float[?]", AT_ONCE), 0
-  for i, param in ipairs(source.parameters) do
-    declared[i] = { name = param.name, dtype = "F32", shape = param.shape }
-    bytes = bytes + 4 * numel(param.shape)
-  end
+  local declared, buffer, bytes = exported(source), ffi.new("float[?]", AT_ONCE), 0
+  for _, param in ipairs(declared) do bytes = bytes + 4 * numel(param.shape) end
   local path = folder .. "/model.safetensors"
   local writer = safetensors.create(path, declared, { metadata = { format = "pt" }, sync = true })
   local ok, problem = pcall(function()
-    for _, param in ipairs(source.parameters) do
+    for _, param in ipairs(declared) do
       copy(source, writer, buffer, param, kind_of(source, param.name, averages))
     end
     writer:finish()

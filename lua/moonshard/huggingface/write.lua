@@ -55,8 +55,12 @@ local function collect(source)
   return found
 end
 
--- Every part of every tensor has its parameter, of at least its size: rows of a padded vocabulary are left out.
-local function check_parameters(found, tensors)
+local function holds_vocabulary(tensor, model)
+  return #tensor.shape == 2 and tensor.shape[1] == model.vocab and not tensor.parts[1].column
+end
+
+-- Every part of every tensor has its parameter, of its size: but rows that pad a vocabulary are left out.
+local function check_parameters(found, tensors, model)
   local left = {}
   for name in pairs(found) do left[name] = true end
   for _, tensor in ipairs(tensors) do
@@ -65,7 +69,8 @@ local function check_parameters(found, tensors)
       local _, elements = weights.view(tensor, part)
       if not parameter then errors.raise("MS_EMISMATCH", "parameter %s is missing", part.parameter) end
       local size, first = weights.numel(parameter.dims), tensor.shape[1]
-      local padded = not part.column and parameter.dims[1] > first and elements / first == size / parameter.dims[1]
+      local padded = holds_vocabulary(tensor, model) and parameter.dims[1] > first
+        and elements / first == size / parameter.dims[1]
       if size ~= elements and not padded then
         errors.raise("MS_EMISMATCH", "parameter %s is [%s], but tensor %s holds %d elements of it", part.parameter,
           table.concat(parameter.dims, ","), tensor.name, elements)
@@ -162,7 +167,7 @@ local function write(folder, source, given)
   folder = folder:gsub("(.)/+$", "%1")
   local family, model = config.parse(source.config, "config.json")
   local tensors, found = family.tensors(model), collect(source)
-  check_parameters(found, tensors)
+  check_parameters(found, tensors, model)
   for _, tensor in ipairs(tensors) do
     tensor.stored_as = tensor.name == family.head and tensor.name or family.prefix .. tensor.name
   end
@@ -181,4 +186,16 @@ local function write(folder, source, given)
   return { bytes = bytes, files = names, tensors = #tensors }
 end
 
-return { write = write, check_folder = check_folder }
+---Shapes of embedding and head without what pads the vocabulary.
+---@param layout table what config.json says
+---@return table<string, integer[]> by the parameter's name
+local function vocabulary_shapes(layout)
+  local family, model = config.parse(layout, "config.json")
+  local found = {}
+  for _, tensor in ipairs(family.tensors(model)) do
+    if holds_vocabulary(tensor, model) then found[tensor.parts[1].parameter] = tensor.shape end
+  end
+  return found
+end
+
+return { write = write, check_folder = check_folder, vocabulary_shapes = vocabulary_shapes }
