@@ -22,16 +22,17 @@ static void extend(int *first, int *last, int node) {
   *last = node;
 }
 
-/* "default": gathered again at once after forward are the root and the unit that starts last; they are kept. In a stage of a
-** pipeline every micro-batch would gather again, so all are. */
+static int is_root(const ms_model *model, int unit) { return !strcmp(model->unit[unit].name, "root"); }
+
+/* "default": gathered again at once after forward are the root and the unit that runs last before it, wherever each was
+** first needed; they are kept. In a stage of a pipeline every micro-batch would gather again, so all are. */
 static void decide_keep(const ms_model *model, int keep_all, ms_unit_use *use) {
-  int last_started = -1;
+  int last = -1;
   for (int u = 0; u < model->units; u++)
-    if (use[u].forward_first >= 0 && (last_started < 0 || use[u].forward_first > use[last_started].forward_first))
-      last_started = u;
+    if (!is_root(model, u) && use[u].forward_last > (last < 0 ? -1 : use[last].forward_last)) last = u;
   for (int u = 0; u < model->units; u++) {
     int reshard = model->unit[u].config.reshard;
-    int again_at_once = model->is_stage || u == last_started || !strcmp(model->unit[u].name, "root");
+    int again_at_once = model->is_stage || u == last || is_root(model, u);
     int groups_of_one = model->unit[u].config.reshard_size == 1;
     use[u].keep =
         keep_all || groups_of_one || reshard == MS_RESHARD_KEEP || (reshard == MS_RESHARD_DEFAULT && again_at_once);

@@ -65,8 +65,8 @@ static int64_t most_transient(const ms_plan *plan, int backward) {
 }
 
 /* Nothing is padded. */
-static planned plan_of_six(int reshard, int shared_masters, int batch) {
-  mlp_config c = mlp_default(1, 2, 0);
+static planned plan_of_six(int shards, int reshard, int shared_masters, int batch) {
+  mlp_config c = mlp_default(1, shards, 0);
   c.blocks = 6;
   c.batch = batch;
   c.inputs = c.width = c.classes = 32;
@@ -80,8 +80,8 @@ static planned plan_of_six(int reshard, int shared_masters, int batch) {
 
 /* The bounds are those of FSDP2 for f32 and AdamW. One thing is ours: a gradient that is being reduced is held until the next
 ** reduction starts, so that compute need not wait for it. */
-static void check_bounds(int reshard, int shared_masters, int64_t held) {
-  planned p = plan_of_six(reshard, shared_masters, 8);
+static void check_bounds(int shards, int reshard, int shared_masters, int64_t held) {
+  planned p = plan_of_six(shards, reshard, shared_masters, 8);
   sizes s = sizes_of(p.net.model);
   int64_t initial = p.plan->category_bytes[MS_CAT_PARAMETERS], forward = initial + most_transient(p.plan, 0);
   int64_t backward = initial + most_transient(p.plan, 1);
@@ -98,14 +98,18 @@ static void check_bounds(int reshard, int shared_masters, int64_t held) {
 
 static void M2_weights_read_in_place_keep_the_bounds(void **state) {
   (void)state;
-  check_bounds(MS_RESHARD_ALWAYS, 1, 0);
-  check_bounds(MS_RESHARD_KEEP, 1, 0);
+  for (int shards = 2; shards <= 8; shards *= 2) {
+    check_bounds(shards, MS_RESHARD_ALWAYS, 1, 0);
+    check_bounds(shards, MS_RESHARD_KEEP, 1, 0);
+  }
 }
 
 static void M2_gathered_copies_cost_one_block_more(void **state) {
   (void)state;
-  check_bounds(MS_RESHARD_ALWAYS, 0, 1);
-  check_bounds(MS_RESHARD_KEEP, 0, 1);
+  for (int shards = 2; shards <= 8; shards *= 2) {
+    check_bounds(shards, MS_RESHARD_ALWAYS, 0, 1);
+    check_bounds(shards, MS_RESHARD_KEEP, 0, 1);
+  }
 }
 
 /* What lives from step to step: parameters, two moments, and gradients from their first write to the update. */
@@ -117,7 +121,7 @@ static int64_t lasting(const ms_plan *plan, int phase, int at) {
 static void M2_state_is_4S_from_gradients_to_the_update_and_3S_before_the_next_ones(void **state) {
   (void)state;
   for (int shared_masters = 0; shared_masters < 2; shared_masters++) {
-    planned p = plan_of_six(MS_RESHARD_ALWAYS, shared_masters, 8);
+    planned p = plan_of_six(2, MS_RESHARD_ALWAYS, shared_masters, 8);
     int64_t sharded = sizes_of(p.net.model).sharded;
     int forward, positions = positions_of(p.plan, MS_PHASE_FIRST, &forward), none;
     for (int at = 0; at < forward; at++) {
@@ -137,7 +141,7 @@ static void M2_state_is_4S_from_gradients_to_the_update_and_3S_before_the_next_o
 /* That nothing is there means that something else can be: activations take those bytes, and the peak has them once. */
 static void M2_what_gradients_leave_is_lent(void **state) {
   (void)state;
-  planned p = plan_of_six(MS_RESHARD_ALWAYS, 1, 256);
+  planned p = plan_of_six(2, MS_RESHARD_ALWAYS, 1, 256);
   const ms_buffer *first = &p.plan->buffer[ms_state_buffer(0, MS_STATE_GRADIENT)];
   int units = p.net.model->units;
   const ms_buffer *last = &p.plan->buffer[ms_state_buffer(units - 1, MS_STATE_GRADIENT)];

@@ -2,9 +2,11 @@
 -- and equal to what `moonshard plan` says of the same recipe without launching it.
 
 local json = require("cjson")
+local ms = require("moonshard")
 local program = require("lua.program")
 local trained = require("lua.trained")
 
+local re, world = ms.re, ms.world()
 local STEPS = 2
 
 -- What ran in one step, by phase, and the plan made without launching.
@@ -71,5 +73,34 @@ describe("collectives of a step", function()
     expect(counts(4, build("slice", { micro = 3 })), 0)
     expect(counts(4, build("slice", { reshard = "true" })), BLOCKS + 1)
     expect(counts(4, build("interleaved")), BLOCKS - 1) -- sliced out of (replicate, shard, tensor)
+  end)
+
+  it("S4 are without one in backward by default of the unit that runs last before the root, wherever it ran first", function()
+    -- How often each of three layers and the head, which is the root, are gathered, when layers run in this order.
+    local function gathers(order, rule)
+      world.describe(0, 4)
+      local Net = ms.module "Net"
+      function Net:init()
+        self.layers, self.head = { ms.nn.linear(8, 8), ms.nn.linear(8, 8), ms.nn.linear(8, 8) }, ms.nn.linear(8, 4)
+      end
+      function Net:forward(x)
+        for _, i in ipairs(order) do x = self.layers[i](x):relu() end
+        return self.head(x)
+      end
+      local model = ms.fully_shard(Net(), { mesh = { 1, 4 }, units = { re[[^layers\.\d$]] }, reshard_after_forward = rule })
+      local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 1 } }
+      local function array(columns) return { data = 0, dtype = "f32", shape = { 2, columns } } end
+      local plan, found = json.decode(train:compile({ inputs = array(8), targets = array(4) }):json()), {}
+      for _, instr in ipairs(plan.phases[1].instructions) do
+        if instr.op == "all_gather" then found[instr.scope] = (found[instr.scope] or 0) + 1 end
+      end
+      return { found["layers.0"], found["layers.1"], found["layers.2"], found.root }
+    end
+    assert.same({ 1, 2, 1, 1 }, gathers { 1, 2, 3 }) -- what runs first has no input that learns
+    assert.same({ 2, 1, 1, 1 }, gathers { 3, 1, 2 })
+    assert.same({ 1, 2, 2, 1 }, gathers({ 1, 2, 3, 1 }, "default"))
+    assert.same({ 1, 1, 2, 1 }, gathers({ 1, 2, 3, 2 }, { { "layers.0", "always" }, { re".", "default" } }))
+    assert.same({ 2, 2, 1, 1 }, gathers({ 1, 2, 3, 1 },
+      { { "layers.0", "always" }, { "layers.2", "never" }, { re".", "default" } }))
   end)
 end)
