@@ -114,19 +114,40 @@ static void M6_every_rank_has_the_same_fingerprint_and_bytes(void **state) {
   drop(&p);
 }
 
+/* Bytes of f32 of a model with rows padded to whole shards. */
+static double padded_bytes(const ms_model *model, int shards) {
+  double bytes = 0;
+  for (int i = 0; i < model->params; i++) {
+    const double rows = (double)model->param[i].dims[0];
+    bytes += 4 * ceil(rows / shards) * shards * (double)model->param[i].numel / rows;
+  }
+  return bytes;
+}
+
+static double coll_bytes(const ms_plan *plan, int phase, int kind) {
+  double bytes = 0;
+  for (int i = 0; i < plan->phase[phase].colls; i++)
+    if (plan->phase[phase].coll[i]->kind == kind) bytes += plan->phase[phase].coll[i]->bytes;
+  return bytes;
+}
+
+/* A gather, and a reduce-scatter, move (N-1)/N of a unit for FSDP over N ranks, (S-1)/S for HSDP with S shards. */
 static void M7_bytes_follow_the_closed_form(void **state) {
   (void)state;
-  mlp_config c = mlp_default(1, 4, 1);
-  c.block.reshard = c.root.reshard = MS_RESHARD_ALWAYS;
-  planned p = make(&c, 1);
-  double elements = 0, gathered = 0;
-  for (int i = 0; i < p.net.model->params; i++) elements += (double)p.net.model->param[i].numel;
-  for (int i = 0; i < p.plan->phase[MS_PHASE_FIRST].colls; i++)
-    if (p.plan->phase[MS_PHASE_FIRST].coll[i]->kind == MS_COLL_ALL_GATHER)
-      gathered += p.plan->phase[MS_PHASE_FIRST].coll[i]->bytes;
-  double padded = 2.0 * c.width; /* classes = 10 rows over 4 ranks are 12 */
-  assert_true(gathered == 2 * 0.75 * 4 * (elements + padded));
-  drop(&p);
+  static const int meshes[][2] = {{1, 4}, {1, 3}, {2, 2}, {2, 4}, {4, 1}};
+  for (int m = 0; m < 5; m++) {
+    const int shards = meshes[m][1];
+    mlp_config c = mlp_default(meshes[m][0], shards, 1);
+    c.block.reshard = c.root.reshard = MS_RESHARD_ALWAYS;
+    planned p = make(&c, 1);
+    const double moved = padded_bytes(p.net.model, shards) * (shards - 1) / shards;
+    for (int phase = MS_PHASE_FIRST; phase <= MS_PHASE_NEXT; phase++) {
+      assert_true(fabs(coll_bytes(p.plan, phase, MS_COLL_ALL_GATHER) - 2 * moved) < 1e-6);
+      assert_true(fabs(coll_bytes(p.plan, phase, MS_COLL_REDUCE_SCATTER) - moved) < 1e-6);
+    }
+    assert_true(fabs(coll_bytes(p.plan, MS_PHASE_EVALUATE, MS_COLL_ALL_GATHER) - moved) < 1e-6);
+    drop(&p);
+  }
 }
 
 static void M1_categories_add_up_to_the_arenas(void **state) {
@@ -231,7 +252,7 @@ static void M5_only_first_gathers_and_the_last_reduction_are_exposed(void **stat
 
 static void S17_prefetch_depth_costs_gathered_memory(void **state) {
   (void)state;
-  int64_t bytes[3];
+  int64_t bytes[3], peak[3];
   for (int depth = 0; depth < 3; depth++) {
     mlp_config c = mlp_default(1, 2, 0);
     c.blocks = 5;
@@ -239,10 +260,12 @@ static void S17_prefetch_depth_costs_gathered_memory(void **state) {
     c.block.param_dtype = c.root.param_dtype = MS_BF16;
     planned p = make(&c, depth);
     bytes[depth] = p.plan->arena_bytes[MS_ARENA_GATHERED];
+    peak[depth] = ms_plan_peak(p.plan);
     assert_int_equal(count(p.plan, MS_PHASE_FIRST, MS_COLL_ALL_GATHER, 0), 12);
     drop(&p);
   }
   assert_true(bytes[0] < bytes[1] && bytes[1] < bytes[2]);
+  assert_true(peak[0] < peak[1] && peak[1] < peak[2]);
 }
 
 static int count_kernels(const ms_plan *plan, int phase, int op) {

@@ -80,4 +80,24 @@ describe("layers", function()
     local first = run(2, { mesh = "1x2", spare = true, decay = 0, steps = 1 })
     assert.same(first.params["layers.1.spare.bias"], spare.params["layers.1.spare.bias"])
   end)
+
+  it("S18 that do not run in some steps get zeros in these, and their gradient in the others", function()
+    local Net = ms.module "Net"
+    function Net:init() self.w, self.sometimes = ms.parameter { 1, init = 0.5 }, ms.parameter { 1, init = 3 } end
+    function Net:forward(x, skips)
+      local h = x * self.w
+      return skips and h or h * self.sometimes
+    end
+    local train = ms.trainer {
+      model = ms.fully_shard(Net(), {}), optimizer = ms.optim.sgd { lr = 0 },
+      forward = function(model, batch) return (model(batch.inputs, batch.skips) ^ 2):mean() end,
+    }
+    local x = ms.full({ 1, 1 }, 2)
+    for _, skips in ipairs { false, true, false } do
+      train:step { inputs = x, skips = skips and x or nil }
+      -- (2 w s)^2 with w = 0.5 and s = 3, or without s.
+      assert.near(skips and 0 or 6, train:gradient("sometimes"):item(), 1e-6)
+      assert.near(skips and 4 or 36, train:gradient("w"):item(), 1e-5)
+    end
+  end)
 end)

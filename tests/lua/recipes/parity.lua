@@ -204,7 +204,7 @@ for step = train.steps_done + 1, cfg.steps do
   table.insert(result.norms, m.grad_norm)
   if cfg.ema > 0 then follow_averages(step) end
   if step == cfg.save_at then ms.checkpoint.save(train, cfg.save, { async = cfg.async }) end
-  result.peak_bytes, result.comm_bytes = m.peak_bytes, m.comm_bytes
+  result.peak_bytes, result.comm_bytes, result.step_ms = m.peak_bytes, m.comm_bytes, m.step_ms
 end
 for name in model:named_parameters() do
   result.params[name] = train:parameter(name):reshape(-1):tolist()
@@ -213,6 +213,10 @@ ms.checkpoint.finish(train)
 local summary = train:plan():summary()
 local counters = train.session:counters("train")
 result.plan = summary
+result.bytes_by_rank = {}
+for category, bytes in pairs(summary.bytes) do
+  result.bytes_by_rank[category] = train.session:gather(bytes, "of bytes")
+end
 result.collectives, result.allocations = counters.collectives, counters.allocations
 result.evaluated = train:evaluate(coroutine.wrap(function() coroutine.yield(1, batch_of(1)) end))
 if cfg.ema > 0 then
