@@ -124,8 +124,11 @@ int ms_commit_run(const ms_commit *c) {
   MS_TRY(write_manifest(c));
   MS_TRY(remove_parts(c));
   MS_TRY(ms_file_sync_folder(c->folder));
-  if (ms_file_rename(c->folder, c->target))
+  if (ms_file_rename(c->folder, c->target)) {
+    if (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR)
+      return MS_FAIL(MS_EIO, "%s is in the way of a checkpoint of that name, and is none: remove it", c->target);
     return MS_FAIL(MS_EIO, "%s: renaming it to %s: %s", c->folder, c->target, strerror(errno));
+  }
   int rc = sync_parent(c->target);
   if (rc) {
     rename(c->target,

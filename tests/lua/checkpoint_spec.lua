@@ -255,7 +255,37 @@ describe("a checkpoint", function()
       assert.equal(2, ended.status, ended.err)
       assert.truthy(ended.err:find("checkpoint: dir: folder " .. why, 1, true), ended.err)
     end
+    local ended = program.run({ "run", recipe, "-n", "2", "dir=/proc" })
+    assert.equal(2, ended.status, ended.err)
+    assert.truthy(ended.err:find("checkpoint: dir: /proc/.writable-", 1, true), ended.err)
     os.remove(recipe)
+  end)
+
+  it("K2 what is in the way of a checkpoint is told, and left as it is", function()
+    local root, model = new_folder(), ms.nn.linear(4, 2)
+    local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 1 } }
+    os.execute(("mkdir -p '%s/step-00000000'"):format(root))
+    write(root .. "/step-00000000/mine", "kept")
+    local ok, raised = pcall(ms.checkpoint.save, train, root)
+    assert.is_false(ok)
+    assert.truthy(tostring(raised):find("step-00000000 is in the way of a checkpoint of that name", 1, true),
+      tostring(raised))
+    assert.equal("kept", read(root .. "/step-00000000/mine"))
+  end)
+
+  it("K4 another number of heads is refused, which no shape tells", function()
+    local root = new_folder()
+    local function make(heads)
+      local model = ms.models.gpt2 { vocab = 32, layers = 1, dim = 8, heads = heads, seq = 8 }
+      return ms.trainer { model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.sgd { lr = 1 } }
+    end
+    ms.checkpoint.save(make(2), root)
+    assert.equal(0, ms.checkpoint.load(make(2), root).step)
+    for _, target in ipairs({ make(4), make(4).model }) do
+      local ok, raised = pcall(ms.checkpoint.load, target, root)
+      assert.is_false(ok)
+      assert.truthy(tostring(raised):find("is of another model: heads=2, here 4", 1, true), tostring(raised))
+    end
   end)
 
   it("K4 a manifest of a later version, or of something else, is refused", function()

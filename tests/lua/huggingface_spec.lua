@@ -152,6 +152,11 @@ describe("the recipes", function()
       assert.equal(2, again.status)
       assert.equal("", again.out)
       assert.truthy(again.err:find("is there already: save into a folder of its own", 1, true), again.err)
+      words[#words] = "save=/proc/model"
+      local nowhere = program.run(words)
+      assert.equal(2, nowhere.status, nowhere.err)
+      assert.equal("", nowhere.out)
+      assert.truthy(nowhere.err:find("/proc/model/config.json: No such file", 1, true), nowhere.err)
     end
   end)
 

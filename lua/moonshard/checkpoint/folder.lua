@@ -5,6 +5,7 @@ local ffi = require("ffi")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
 local input_file = require("moonshard.input_file")
+local output_file = require("moonshard.output_file")
 local C, check = engine.C, engine.check
 
 ffi.cdef [[
@@ -94,11 +95,14 @@ function folder.nonce()
   return ffi.C.getpid() * 2 ^ 20 + math.floor(1e3 * require("moonshard.clock").now()) % 2 ^ 20
 end
 
----Makes the folder before anything is trained, so that one that cannot be is told then and not at the first save.
+---Makes the folder before anything is trained, so that one that cannot be, or that nothing can be written to, is told
+---then and not at the first save.
 ---@param who string for messages
 ---@param root string
 function folder.make(who, root)
-  if C.ms_checkpoint_make_folder(root, 0) == 0 then return end
+  if C.ms_checkpoint_make_folder(root, 0) == 0 then
+    return output_file.check(who .. ": dir:", ("%s/.writable-%d"):format(root, ffi.C.getpid()))
+  end
   local why = ffi.string(C.ms_error_message())
   C.ms_error_clear()
   errors.invalid("%s: dir: %s", who, why)

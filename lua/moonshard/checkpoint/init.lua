@@ -90,7 +90,8 @@ function checkpoint.load(target, path, o)
   local session = train and train.session or require("moonshard.session").of(target)
   require("moonshard.checkpoint.save").finish(session)
   local read, about = load.state(who, path, session,
-    { optimizer = train and train.optimizer, averages = o.ema, verify = o.verify })
+    { model = train and train.model or target, optimizer = train and train.optimizer, averages = o.ema,
+      verify = o.verify })
   if train then load.trainer(train, read, o.data) end
   if train and train.ema and not read.ema then about.ema = "; it holds no averages: they begin from its weights" end
   if train and read.ema and not train.ema then about.ema = "; its averages are left out: the trainer has no ema" end

@@ -45,6 +45,7 @@ end
 local function open(path, session, wanted)
   local checkpoint = reader.open(path)
   manifest.check_parameters(checkpoint.manifest, path, session.sharding.params)
+  require("moonshard.huggingface").check_layout(path, checkpoint.manifest.model, wanted.model)
   if wanted.optimizer then manifest.check_optimizer(checkpoint.manifest, path, wanted.optimizer) end
   if wanted.averages then checkpoint:check_averages() end
   return checkpoint, plan(checkpoint, session, wanted)
@@ -69,7 +70,7 @@ end
 ---@param who string for messages
 ---@param path string a checkpoint, or a folder of them: its newest
 ---@param session moonshard.Session
----@param wanted { optimizer: moonshard.Optimizer?, averages: boolean?, verify: boolean } averages: in the parameters'
+---@param wanted { model: moonshard.Module, optimizer: moonshard.Optimizer?, averages: boolean?, verify: boolean } averages: in the parameters'
 ---  place
 ---@return moonshard.Manifest
 ---@return { path: string, bytes_read: number } of this rank

@@ -68,6 +68,26 @@ function huggingface.layout(model)
   return has_one and { huggingface = whole } or nil
 end
 
+-- What a model may not change when it goes on with saved weights, and shapes do not tell.
+local KEPT = { "heads", "kv_heads", "activation" }
+
+---Raises MS_EMISMATCH when the weights that a layout was noted of would mean something else in this model.
+---@param path string of the checkpoint, for messages
+---@param noted { huggingface: table }? by layout, of the model that was saved
+---@param model moonshard.Module
+function huggingface.check_layout(path, noted, model)
+  local mine = huggingface.layout(model)
+  if not noted or not noted.huggingface or not mine then return end
+  local _, saved = config.parse(noted.huggingface, path)
+  local _, here = config.parse(mine.huggingface, path)
+  for _, key in ipairs(KEPT) do
+    if saved[key] ~= here[key] then
+      errors.raise("MS_EMISMATCH", "checkpoint %s is of another model: %s=%s, here %s", path, key, saved[key],
+        here[key])
+    end
+  end
+end
+
 -- Iterates over a model's parameters as write takes them; reading is collective.
 local function parameters_of(model, around, writes)
   local entries, i = tree.inventory(model).parameters, 0

@@ -137,15 +137,16 @@ local function index_text(files)
   return json.encode({ metadata = { total_size = total }, weight_map = map }) .. "\n", total
 end
 
----Makes a folder, and raises MS_EINVAL when it holds a model: better before training than after it.
+---Makes a folder, and raises MS_EINVAL when it holds a model or nothing can be written there: better before training
+---than after it.
 ---@param folder string
 local function check_folder(folder)
-  output_file.make_folders(folder .. "/")
   for _, name in ipairs({ "config.json", "model.safetensors", "model.safetensors.index.json" }) do
     if input_file.exists(folder .. "/" .. name) then
       errors.invalid("%s/%s is there already: save into a folder of its own", folder, name)
     end
   end
+  output_file.check("a model is saved as", folder .. "/config.json")
 end
 
 -- The config with what depends on this save.
