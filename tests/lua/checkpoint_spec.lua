@@ -263,10 +263,10 @@ describe("a checkpoint", function()
 
   it("K2 what is in the way of a checkpoint is told, and left as it is", function()
     local root, model = new_folder(), ms.nn.linear(4, 2)
-    local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 1 } }
+    local trainer = ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 1 } }
     os.execute(("mkdir -p '%s/step-00000000'"):format(root))
     write(root .. "/step-00000000/mine", "kept")
-    local ok, raised = pcall(ms.checkpoint.save, train, root)
+    local ok, raised = pcall(ms.checkpoint.save, trainer, root)
     assert.is_false(ok)
     assert.truthy(tostring(raised):find("step-00000000 is in the way of a checkpoint of that name", 1, true),
       tostring(raised))

@@ -179,5 +179,12 @@ describe("tokenizer", function()
     assert.truthy(missing.err:find(folder .. "/tokenizer.json: No such file", 1, true), missing.err)
     assert.truthy(program.run({ "tokenize", "a.txt" }).err:find("needs --tokenizer", 1, true))
     assert.truthy(program.run({ "tokenize", "--tokenizer", "t", "a", "b" }).err:find("--out FILE.bin", 1, true))
+    local text = write("text.bin", "sun") -- what its tokens would be named
+    for _, more in ipairs({ {}, { "--out", folder .. "/./text.bin" } }) do
+      ended = program.run({ "tokenize", "--tokenizer", FIXTURES .. "good/gpt2.json", text, unpack(more) })
+      assert.equal(2, ended.status)
+      assert.truthy(ended.err:find("tokens would take the place of " .. text, 1, true), ended.err)
+      assert.equal("sun", io.open(text):read("*a"))
+    end
   end)
 end)

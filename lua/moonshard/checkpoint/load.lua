@@ -70,8 +70,8 @@ end
 ---@param who string for messages
 ---@param path string a checkpoint, or a folder of them: its newest
 ---@param session moonshard.Session
----@param wanted { model: moonshard.Module, optimizer: moonshard.Optimizer?, averages: boolean?, verify: boolean } averages: in the parameters'
----  place
+---@param wanted { model: moonshard.Module, optimizer: moonshard.Optimizer?, averages: boolean?, verify: boolean }
+---  averages: in the parameters' place
 ---@return moonshard.Manifest
 ---@return { path: string, bytes_read: number } of this rank
 function load.state(who, path, session, wanted)

@@ -2,6 +2,7 @@
 
 local clock = require("moonshard.clock")
 local command_line = require("moonshard.cli.command_line")
+local files = require("moonshard.data.files")
 local json = require("moonshard.json")
 local progress = require("moonshard.progress")
 local status = require("moonshard.cli.status")
@@ -25,15 +26,21 @@ local OPTIONS = {
 local AT_ONCE = 65536 -- tokens that are decoded
 
 local function out_of(line)
-  if line.out then return line.out end
-  if #line.files > 1 then
+  if not line.out and #line.files > 1 then
     refuse("MS_EINVAL", "moonshard tokenize: say where the tokens of %d files go: --out FILE.bin", #line.files)
   end
-  return (line.files[1]:gsub("%.[^./]*$", "")) .. ".bin"
+  local out = line.out or (line.files[1]:gsub("%.[^./]*$", "")) .. ".bin"
+  local there = files.real_path(out)
+  for _, file in ipairs({ line.tokenizer, unpack(line.files) }) do
+    if there and there == files.real_path(file) then
+      refuse("MS_EINVAL", "moonshard tokenize: tokens would take the place of %s: say where they go: --out FILE.bin", file)
+    end
+  end
+  return out
 end
 
-local function decode(tokenizer, files)
-  local stream = streams.open(files, "MS_TOKEN_FILES")
+local function decode(tokenizer, paths)
+  local stream = streams.open(paths, "MS_TOKEN_FILES")
   for first = 0, stream.tokens - 1, AT_ONCE do
     io.write(tokenizer:decode(stream:read(first, math.min(AT_ONCE, stream.tokens - first))))
   end

@@ -50,7 +50,10 @@ function files.bytes(path)
   return kind == REGULAR and bytes or nil
 end
 
-local function real_path(path)
+---A path without links and dots; nil where it leads nowhere.
+---@param path string
+---@return string?
+function files.real_path(path)
   local resolved = C.realpath(path, nil)
   if resolved == nil then return nil end
   local text = ffi.string(resolved)
@@ -86,7 +89,7 @@ end
 -- Those of the paths of a folder or pattern that are wanted.
 local function add_found(list, paths, wanted)
   for _, path in ipairs(paths) do
-    local real, kind, bytes = real_path(path), look_at(path)
+    local real, kind, bytes = files.real_path(path), look_at(path)
     if real and kind == REGULAR and bytes > 0 and not list.known[real] and wanted(path) then
       list.known[real] = true
       list[#list + 1] = path
@@ -99,7 +102,7 @@ local function add_entry(list, entry, wanted, what)
     local before = #list
     add_found(list, match(entry:gsub("[%[%]*?\\]", "\\%0") .. "/*"), wanted)
     if #list == before then errors.invalid("folder %s: it holds no %s files", entry, what) end
-  elseif entry:find("[*?%[]") and not real_path(entry) then
+  elseif entry:find("[*?%[]") and not files.real_path(entry) then
     local paths = match(entry)
     if #paths == 0 then errors.invalid("files %s: nothing matches", entry) end
     add_found(list, paths, wanted)
@@ -115,7 +118,7 @@ end
 ---@return string[]
 function files.find(spec, wanted, what)
   local entries = {}
-  if type(spec) == "string" and real_path(spec) then
+  if type(spec) == "string" and files.real_path(spec) then
     entries[1] = spec
   elseif type(spec) == "string" then
     for entry in spec:gmatch("[^,%s]+") do
