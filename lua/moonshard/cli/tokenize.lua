@@ -33,7 +33,8 @@ local function out_of(line)
   local there = files.real_path(out)
   for _, file in ipairs({ line.tokenizer, unpack(line.files) }) do
     if there and there == files.real_path(file) then
-      refuse("MS_EINVAL", "moonshard tokenize: tokens would take the place of %s: say where they go: --out FILE.bin", file)
+      refuse("MS_EINVAL", "moonshard tokenize: tokens would take the place of %s: say where they go: --out FILE.bin",
+        file)
     end
   end
   return out
