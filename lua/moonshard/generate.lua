@@ -47,8 +47,10 @@ local function parse(o)
     seed = { "seed", default = 1 },
     ema = { "boolean", default = false },
   })
-  if o.temperature < 0 then errors.invalid("ms.generate: temperature must not be negative") end
-  if o.top_k < 0 then errors.invalid("ms.generate: top_k must not be negative") end
+  if o.temperature < 0 then
+    errors.invalid("ms.generate: temperature=%g must not be negative; 0 takes the likeliest token", o.temperature)
+  end
+  if o.top_k < 0 then errors.invalid("ms.generate: top_k=%d must not be negative; 0 takes all tokens", o.top_k) end
   if not (o.top_p > 0 and o.top_p <= 1) then
     errors.invalid("ms.generate: top_p=%g must be above 0 and at most 1", o.top_p)
   end

@@ -7,6 +7,7 @@ local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
 local world = require("moonshard.world")
 local C = engine.C
+local size = require("moonshard.progress").size
 
 local memory = {}
 
@@ -37,14 +38,12 @@ function memory.available()
   return math.min(kilobytes and 1024 * kilobytes or math.huge, group_available())
 end
 
-local function mib(bytes) return ("%.1f MiB"):format(bytes / 2 ^ 20) end
-
 -- Every rank has a GPU of its own.
 local function check_gpus(who, ranks, growths, available)
   for place, growth in ipairs(growths) do
     if growth > available[place] then
-      errors.raise("MS_ENOMEM", "%s needs %s more on the GPU of rank %d, which has %s free", who, mib(growth),
-        ranks[place], mib(available[place]))
+      errors.raise("MS_ENOMEM", "%s needs %s more on the GPU of rank %d, which has %s free", who, size(growth),
+        ranks[place], size(available[place]))
     end
   end
 end
@@ -60,7 +59,7 @@ local function check_there(session, who, growth, free_on_gpu)
     needed[node] = (needed[node] or 0) + more
     if needed[node] > available[place] then
       errors.raise("MS_ENOMEM", "%s needs at least %s more on the host of rank %d, which has %s available", who,
-        mib(needed[node]), ranks[place], mib(available[place]))
+        size(needed[node]), ranks[place], size(available[place]))
     end
   end
 end
@@ -75,7 +74,7 @@ function memory.check(session, state, plan)
   for place, over in ipairs(session:gather(math.max(0, peak - limit), "of memory needs")) do
     if over > 0 then
       errors.raise("MS_ENOMEM", "the plan of rank %d needs %s more than memory_limit allows (here: a peak of %s, "
-        .. "memory_limit %s)", ranks[place], mib(over), mib(peak), mib(limit))
+        .. "memory_limit %s)", ranks[place], size(over), size(peak), size(limit))
     end
   end
   local on_gpu = session:device_memory()
@@ -95,8 +94,8 @@ function memory.check_held(session, who, bytes)
   for place, over in ipairs(session:gather(math.max(0, arenas + held + bytes - limit), "of memory needs")) do
     if over > 0 then
       errors.raise("MS_ENOMEM", "%s: rank %d would need %s more than memory_limit allows (here: arenas %s, unsharded "
-        .. "%s, and %s more; memory_limit %s)", who, session:ranks()[place], mib(over), mib(arenas), mib(held),
-        mib(bytes), mib(limit))
+        .. "%s, and %s more; memory_limit %s)", who, session:ranks()[place], size(over), size(arenas), size(held),
+        size(bytes), size(limit))
     end
   end
   check_there(session, who, bytes)

@@ -30,8 +30,9 @@ end
 ---The name nearest to `name`, or nil when none is near. Of equally near ones the first in sorted order.
 ---@param name string
 ---@param names string[]
+---@param limit integer? edits that a near one is away at most; half of the longer name
 ---@return string?
-function nearest.name(name, names)
+function nearest.name(name, names, limit)
   local best, best_edits
   table.sort(names)
   for _, candidate in ipairs(names) do
@@ -40,7 +41,7 @@ function nearest.name(name, names)
     if #name >= 2 and candidate:sub(1, #name) == name then
       edits = math.min(edits, 1)
     end
-    if edits <= math.max(#name, #candidate) / 2 and (not best or edits < best_edits) then
+    if edits <= (limit or math.max(#name, #candidate) / 2) and (not best or edits < best_edits) then
       best, best_edits = candidate, edits
     end
   end

@@ -7,6 +7,9 @@ local plan_mode = {
   ---What is printed of the plan of a trainer's step. Set by the command.
   ---@type fun(plan: moonshard.Plan, trainer: moonshard.Trainer, batch: table): string
   render = nil,
+  ---Where to.
+  ---@type file*
+  out = nil,
   ---Whether the plan was printed.
   reported = false,
   ---What the last step raised instead of giving a plan, which the recipe may have caught.
@@ -18,8 +21,8 @@ local function print_plan(trainer, batch)
   require("moonshard.args").check_taken()
   local text = plan_mode.render(trainer:compile(batch), trainer, batch)
   if text:sub(-1) ~= "\n" then text = text .. "\n" end
-  local ok, why = io.write(text)
-  ok, why = ok and io.flush(), why
+  local ok, why = plan_mode.out:write(text)
+  ok, why = ok and plan_mode.out:flush(), why
   if not ok then
     require("moonshard.cli.status").refuse("MS_EIO", "standard output: %s", why or "it cannot be written")
   end

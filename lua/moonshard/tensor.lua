@@ -35,7 +35,16 @@ function Tensor:__index(key)
   return methods[key]
 end
 
-local tensor = { class = Tensor }
+-- Other fields are the engine's own.
+function Tensor:__newindex(key, value)
+  if type(key) == "number" then
+    errors.invalid("x[%s] = ...: a tensor's values do not change; ms.ops.where and arithmetic give another one, "
+      .. "train:set_parameter changes a parameter", tostring(key))
+  end
+  rawset(self, key, value)
+end
+
+local tensor = { class = Tensor, methods = methods }
 
 ---@param value any
 ---@return boolean

@@ -34,8 +34,10 @@ local function write()
   engine.check(C.ms_trace_write(recorder, wanted.path))
   if world.rank == 0 then
     require("moonshard.progress").finish()
-    io.stderr:write(("moonshard: steps %d-%d are traced in %s: open it in ui.perfetto.dev, or `moonshard trace %s`\n")
-      :format(wanted.first, recorded, wanted.path, wanted.path))
+    local steps = recorded == wanted.first and ("step %d is"):format(recorded)
+      or ("steps %d-%d are"):format(wanted.first, recorded)
+    io.stderr:write(("moonshard: %s traced in %s: open it in ui.perfetto.dev, or `moonshard trace %s`\n")
+      :format(steps, wanted.path, wanted.path))
   end
   wanted = nil
 end

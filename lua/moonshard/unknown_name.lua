@@ -56,6 +56,21 @@ function unknown_name.strict(holder, fields)
   return setmetatable(fields, { __index = function(_, name) unknown_name.raise(holder, name, fields) end })
 end
 
+-- The methods of tensors, the ops among them, and of modules.
+local function method_names()
+  local names, known = {}, {}
+  for _, methods in ipairs({
+    require("moonshard.ops").rows, require("moonshard.tensor").methods, require("moonshard.module").base,
+  }) do
+    for name in pairs(methods) do
+      if not name:find("^_") and not known[name] then
+        known[name], names[#names + 1] = true, name
+      end
+    end
+  end
+  return names
+end
+
 -- What train:step returns, and what a recipe would call it.
 local MEASURED = { loss = true, grad_norm = true, lr = true, valid_loss = true }
 
@@ -74,7 +89,10 @@ function unknown_name.explain(message)
   local name = message:match("attempt to call %l+ '([%w_]+)' %(a nil value%)$")
   local here = name and METHODS[name]
   local advice = here and ("PyTorch's %s is %s here"):format(name, here) or name and TOLD[name]
-  return advice and message .. ": " .. advice or message
+  if advice then return message .. ": " .. advice end
+  local method = message:match("attempt to call method '([%w_]+)' %(a nil value%)$")
+  local near = method and #method > 2 and nearest.name(method, method_names(), math.min(2, #method / 3))
+  return near and ("%s: did you mean %s?"):format(message, near) or message
 end
 
 return unknown_name

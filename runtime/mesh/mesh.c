@@ -115,7 +115,7 @@ int ms_mesh_from_ranks(const char *device, int ndim, const int *sizes, const cha
   MS_TRY(check_counts(device, ndim, world));
   ms_mesh_write_label(label, ndim, sizes, names);
   MS_TRY(ms_mesh_check_names(label, ndim, names));
-  MS_TRY(ms_mesh_resolve_sizes(label, ndim, sizes, n, ranks ? "the list of ranks" : "the world", resolved));
+  MS_TRY(ms_mesh_resolve_sizes(label, ndim, sizes, n, ranks ? "the list of ranks" : "the world", !ranks, resolved));
   MS_GOTO(make_root(ndim, resolved, names, world, &root));
   if (ranks) MS_GOTO(set_ranks(root, label, ranks));
   MS_GOTO(ms_mesh_over(root, ndim, root->axis, names, mesh));

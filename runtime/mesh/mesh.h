@@ -8,6 +8,7 @@
 #ifndef MS_MESH_MESH_H
 #define MS_MESH_MESH_H
 
+#include <stdbool.h>
 #include "mesh/axis.h"
 #include "moonshard.h"
 
@@ -47,8 +48,10 @@ int ms_mesh_over(ms_mesh_root *root, int ndim, const ms_axis *axes, const char *
 void ms_mesh_write_label(char *label, int ndim, const int *sizes, const char *const *names);
 /* Names for ndim dimensions: all or, in one dimension, none; not empty, not twice. */
 int ms_mesh_check_names(const char *label, int ndim, const char *const *names);
-/* Fills the sizes, the one that is -1 inferred from `total`. `holder` names what the total is of: "the world". */
-int ms_mesh_resolve_sizes(const char *label, int ndim, const int *sizes, int total, const char *holder, int *resolved);
+/* Fills the sizes, the one that is -1 inferred from `total`. `holder` names what the total is of: "the world";
+   `startable`: another total could be had by starting other ranks, which the error then says. */
+int ms_mesh_resolve_sizes(const char *label, int ndim, const int *sizes, int total, const char *holder, bool startable,
+                          int *resolved);
 int ms_mesh_check_dim(const ms_mesh *mesh, int dim);
 int ms_mesh_check_rank(const ms_mesh *mesh, int rank);
 /* Coordinate of a rank along one dimension. The rank must be in the mesh. */

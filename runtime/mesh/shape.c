@@ -37,7 +37,8 @@ int ms_mesh_check_names(const char *label, int ndim, const char *const *names) {
   return MS_OK;
 }
 
-int ms_mesh_resolve_sizes(const char *label, int ndim, const int *sizes, int total, const char *holder, int *resolved) {
+int ms_mesh_resolve_sizes(const char *label, int ndim, const int *sizes, int total, const char *holder, bool startable,
+                          int *resolved) {
   int inferred = -1;
   int64_t product = 1;
   for (int d = 0; d < ndim; d++) {
@@ -62,8 +63,12 @@ int ms_mesh_resolve_sizes(const char *label, int ndim, const int *sizes, int tot
                      label, inferred, (long long)product, holder, total);
     resolved[inferred] = (int)(total / product);
   } else if (product != total) {
-    return MS_FAIL(MS_EINVAL, "mesh %s holds %lld rank%s, but %s has %d", label, (long long)product,
-                   product == 1 ? "" : "s", holder, total);
+    char start[64] = "";
+    if (startable && product <= MS_MAX_WORLD)
+      snprintf(start, sizeof start, "start %d rank%s (-n %d), or ", (int)product, product == 1 ? "" : "s",
+               (int)product);
+    return MS_FAIL(MS_EINVAL, "mesh %s holds %lld rank%s, but %s has %d: %sgive sizes that make %d", label,
+                   (long long)product, product == 1 ? "" : "s", holder, total, start, total);
   }
   return MS_OK;
 }

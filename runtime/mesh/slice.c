@@ -161,7 +161,7 @@ int ms_mesh_unflatten(ms_mesh *mesh, int dim, int n, const int *sizes, const cha
   MS_TRY(check_unflatten(mesh, dim, n, names));
   ms_mesh_write_label(label, n, sizes, names);
   MS_TRY(ms_mesh_check_names(label, n, names));
-  MS_TRY(ms_mesh_resolve_sizes(label, n, sizes, mesh->size[dim], "the dimension to unflatten", resolved));
+  MS_TRY(ms_mesh_resolve_sizes(label, n, sizes, mesh->size[dim], "the dimension to unflatten", false, resolved));
   if (!ms_axis_split(&mesh->axis[dim], n, resolved, parts))
     return MS_FAIL(MS_EINVAL,
                    "mesh %s: unflatten: dimension %d was flattened from others, and %s would cut inside of one",

@@ -142,9 +142,11 @@ static void D9_sizes_that_do_not_fit(void **state) {
   (void)state;
   ms_mesh *mesh;
   assert_refused(2, SIZES(2, 3), NAMES("replicate", "shard"), 4, MS_EINVAL,
-                 "mesh 2x3 (replicate, shard) holds 6 ranks, but the world has 4");
+                 "mesh 2x3 (replicate, shard) holds 6 ranks, but the world has 4: start 6 ranks (-n 6), or give sizes "
+                 "that make 4");
   assert_null(mesh);
-  assert_refused(1, SIZES(1), NULL, 4, MS_EINVAL, "mesh 1 holds 1 rank, but the world has 4");
+  assert_refused(1, SIZES(1), NULL, 4, MS_EINVAL,
+                 "mesh 1 holds 1 rank, but the world has 4: start 1 rank (-n 1), or give sizes that make 4");
   assert_refused(2, SIZES(-1, -1), NAMES("a", "b"), 4, MS_EINVAL,
                  "mesh -1x-1 (a, b): dimensions 0 and 1 are both -1; only one size can be inferred");
   assert_refused(
@@ -155,7 +157,7 @@ static void D9_sizes_that_do_not_fit(void **state) {
                  "mesh 0x4 (a, b): size 0 of dimension 0 must be at least 1, or -1 to infer it");
   assert_refused(2, SIZES(4, -2), NAMES("a", "b"), 4, MS_EINVAL, "size -2 of dimension 1 must be at least 1");
   assert_refused(6, SIZES(INT_MAX, INT_MAX, INT_MAX, INT_MAX, INT_MAX, INT_MAX), NAMES("a", "b", "c", "d", "e", "f"), 4,
-                 MS_EINVAL, "but the world has 4");
+                 MS_EINVAL, "but the world has 4: give sizes that make 4");
   assert_refused(3, SIZES(INT_MAX, INT_MAX, -1), NAMES("a", "b", "c"), 4, MS_EINVAL, "does not divide the world of 4");
   assert_refused(0, SIZES(1), NULL, 1, MS_EINVAL, "a mesh of 0 dimensions: it must have 1 to 6");
   assert_refused(7, SIZES(1, 1, 1, 1, 1, 1, 1), NULL, 1, MS_EINVAL, "a mesh of 7 dimensions: it must have 1 to 6");

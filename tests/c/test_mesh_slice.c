@@ -223,7 +223,7 @@ static void D5_unflatten(void **state) {
   ms_mesh_free(a);
   ms_mesh_free(made);
   assert_fails(ms_mesh_unflatten(world, 1, 2, SIZES(5, 2), NAMES("u", "v"), &bad), MS_EINVAL,
-               "mesh 5x2 (u, v) holds 10 ranks, but the dimension to unflatten has 12");
+               "mesh 5x2 (u, v) holds 10 ranks, but the dimension to unflatten has 12: give sizes that make 12");
   assert_fails(ms_mesh_unflatten(world, 2, 2, SIZES(6, 2), NAMES("u", "v"), &bad), MS_EINVAL, "dimension 2 is outside");
   assert_fails(ms_mesh_unflatten(world, 1, 2, SIZES(6, 2), NULL, &bad), MS_ENAME, "give a name for each of the 2");
   assert_fails(ms_mesh_unflatten(world, 1, 2, SIZES(6, 2), NAMES("u", "u"), &bad), MS_ENAME, "both named \"u\"");

@@ -1,5 +1,6 @@
 -- The executable as a user meets it: what it prints, what it says about bad input, and its exit statuses.
 
+local decode = require("moonshard.json").decode
 local program = require("lua.program")
 
 local TOY = "recipes/toy_hsdp.lua"
@@ -50,6 +51,9 @@ describe("moonshard", function()
         for option in valid:gmatch("[^%s,]+") do
           assert(help.out:find(option, 1, true), command .. " --help does not tell of " .. option)
         end
+        local settings = help.out:find("key=value ...]", 1, true) ~= nil
+        assert.equal(settings, help.out:find("\nkey=value overrides", 1, true) ~= nil, command)
+        assert.truthy(help.out:find("\nExit status: 0; 2 for bad input", 1, true))
         commands = commands + 1
       end
     end
@@ -100,11 +104,27 @@ describe("moonshard", function()
     end)
   end)
 
+  it("prints a plan alone, and what its recipe prints on standard error", function()
+    local file = assert(io.open(TOY))
+    local source = file:read("*a")
+    file:close()
+    with_recipe('print("one", 1) io.write("two\\n") io.stdout:write("three\\n")\n' .. source, function(path)
+      for _, command in ipairs({ "plan", "explain" }) do
+        local ended = program.run({ command, path, "-n", "4", "--json" })
+        assert.equal(0, ended.status, ended.err)
+        assert.equal("one\t1\ntwo\nthree\n", ended.err)
+        assert.equal("table", type(decode(ended.out)))
+        assert.truthy(program.run({ command, path, "-n", "4" }).out:find("^" .. command .. ": rank 0 of 4"))
+      end
+    end)
+  end)
+
   it("refuses settings, meshes and files that do not fit, with the recipe's line", function()
     local line = refused(2, { "run", TOY, "-n", "4", "stpes=3" }, "no setting stpes", "did you mean steps?")
     assert.truthy(line:find("^recipes/toy_hsdp.lua:%d+: "))
     refused(2, { "run", TOY, "-n", "4", "steps=many" }, "steps=many", "whole number")
-    refused(2, { "run", TOY, "-n", "3" }, "mesh 2x2", "4", "3")
+    refused(2, { "run", TOY, "-n", "3" }, "mesh 2x2",
+      "the world has 3: start 4 ranks (-n 4), or give sizes that make 3")
     refused(2, { "plan", TOY, "-n", "3" }, "mesh 2x2", "4", "3")
     refused(2, { "run", TOY, "-n", "2", "mesh=-1,-1" }, "-1")
     refused(2, { "run", "recipes/quickstart.lua", "-n", "4", "files=/nowhere" }, "/nowhere: No such file")

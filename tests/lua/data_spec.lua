@@ -208,6 +208,7 @@ describe("data", function()
       other[name] = value
       local message = message_of(function() text(other):load_state(states[2]) end)
       assert.truthy(message:find(name == "seq" and "samples=" or name .. "=", 1, true), message)
+      assert.truthy(message:find("the same files, seq, seed and shuffle", 1, true), message)
     end
   end)
 

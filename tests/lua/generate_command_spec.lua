@@ -48,8 +48,13 @@ describe("moonshard generate", function()
     assert.equal(text, generated("-n", "2", "mesh=2x1", unpack(arguments)))
     arguments[#arguments] = "5"
     assert.are_not.equal(text, generated(unpack(arguments)))
+    local said = program.run({ "generate", unpack(arguments) }).err
+    assert.truthy(said:find("GPT(", 1, true) or said:find("GPT2(", 1, true), said)
     refused("is no checkpoint", RECIPE, "--checkpoint", folder .. "/none")
     refused("needs --checkpoint DIR", RECIPE)
+    refused("moonshard generate RECIPE.lua --checkpoint " .. folder .. "/a", folder .. "/a")
+    refused("--temperature -1: it must be a number of at least 0", RECIPE, "--temperature", "-1")
+    refused("--top-p 7: it must be above 0 and at most 1", RECIPE, "--top-p", "7")
   end)
 
   it("gives with --ema what the averages of the weights gave, on any mesh", function()

@@ -43,9 +43,9 @@ describe("generate", function()
   it("refuses settings that make no sense, and another model's tokenizer", function()
     local model = ms.models.gpt2 { vocab = 256, layers = 1, dim = 8, heads = 2, seq = 8 }
     for text, o in pairs({
-      ["temperature must not be negative"] = { temperature = -1 },
+      ["temperature=-1 must not be negative; 0 takes the likeliest token"] = { temperature = -1 },
       ["top_p=0 must be above 0"] = { top_p = 0 },
-      ["top_k must not be negative"] = { top_k = -1 },
+      ["top_k=-1 must not be negative; 0 takes all tokens"] = { top_k = -1 },
       ["at least one token"] = { prompt = "" },
       ["stop is a token: give a tokenizer"] = { stop = "<|endoftext|>" },
       ["give tokens or bytes"] = { tokens = 3, bytes = 3 },

@@ -333,7 +333,7 @@ describe("rules", function()
     local ok, text = pcall(message, function() small():step(batch) end)
     memory.available = available
     assert.is_true(ok, text)
-    assert.is_truthy(text:find("more on the host of rank 0, which has 0.0 MiB available", 1, true), text)
+    assert.is_truthy(text:find("more on the host of rank 0, which has 1000 B available", 1, true), text)
     assert.is_true(memory.available() > 2 ^ 20)
   end)
 

@@ -1,6 +1,7 @@
 -- moonshard generate: continues a prompt with a model: of a Hugging Face folder, or that of a recipe with weights of a
 -- checkpoint. The recipe runs up to its first step, where the text is generated instead, and is left there.
 
+local aside = require("moonshard.cli.aside")
 local command_line = require("moonshard.cli.command_line")
 local errors = require("moonshard.error")
 local input_file = require("moonshard.input_file")
@@ -37,9 +38,9 @@ local function asked(line, tokenizer)
   }
 end
 
-local function print_text(line, model, tokenizer)
+local function print_text(out, line, model, tokenizer)
   local text = require("moonshard.generate")(model, asked(line, tokenizer))
-  if require("moonshard.world").rank == 0 then io.write(line.prompt or "\n", text, "\n") end
+  if require("moonshard.world").rank == 0 then out:write(line.prompt or "\n", text, "\n") end
 end
 
 -- The program of a rank for a Hugging Face folder: its own tokenizer serves unless another is named.
@@ -54,7 +55,7 @@ local function for_folder(line)
       mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" },
     })
     local own = input_file.exists(line.recipe .. "/tokenizer.json") and line.recipe or nil
-    print_text(line, model, line.tokenizer or own)
+    print_text(io.stdout, line, model, line.tokenizer or own)
   end
 end
 
@@ -63,11 +64,12 @@ local function for_recipe(line)
   local chunk = recipe.load(line.recipe)
   return function()
     local watch = require("moonshard.check.watch")
+    local out = aside.begin()
     watch.active = {
       step = function(_, trainer)
         watch.active = nil -- under which checkpoints, the recipe's own among them, are left alone
         require("moonshard.checkpoint").load(trainer.model, line.checkpoint, { ema = line.ema })
-        print_text(line, trainer, line.tokenizer)
+        print_text(out, line, trainer, line.tokenizer)
         leave.now()
       end,
     }
@@ -85,8 +87,14 @@ local function is_folder(path) return input_file.exists(path .. "/config.json") 
 function generate.main(arguments)
   local line = command_line.parse("moonshard generate", arguments, { recipe = true, options = OPTIONS })
   if line.temperature then
-    line.temperature = tonumber(line.temperature)
-      or refuse("MS_EINVAL", "--temperature %s: it must be a number", line.temperature)
+    local number = tonumber(line.temperature)
+    if not (number and number >= 0 and number < math.huge) then
+      refuse("MS_EINVAL", "--temperature %s: it must be a number of at least 0", line.temperature)
+    end
+    line.temperature = number
+  end
+  if line.top_p and line.top_p > 1 then
+    refuse("MS_EINVAL", "--top-p %g: it must be above 0 and at most 1", line.top_p)
   end
   if line.ema and not line.checkpoint then
     refuse("MS_EINVAL", "--ema needs --checkpoint DIR: the averages of the weights are in a checkpoint")
@@ -96,7 +104,8 @@ function generate.main(arguments)
     if line.checkpoint then refuse("MS_EINVAL", "--checkpoint is for a recipe: a folder has weights of its own") end
     program = for_folder(line)
   elseif not line.recipe:find("%.lua$") then
-    refuse("MS_EINVAL", "%s: it is no recipe, and holds no config.json of a model", line.recipe)
+    refuse("MS_EINVAL", "%s: it is no recipe, and holds no config.json of a model; of a checkpoint give the recipe "
+      .. "too: moonshard generate RECIPE.lua --checkpoint %s", line.recipe, line.recipe)
   elseif not line.checkpoint then
     refuse("MS_EINVAL", "moonshard generate %s needs --checkpoint DIR: a recipe alone has no trained weights",
       line.recipe)

@@ -60,8 +60,8 @@ Exit status: 0; 2 for bad input; 3 for a run or a point of a sweep that failed, 
 Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
 ]]
 
--- What concerns every command stands behind the last of them.
-local COMMANDS, REST = help.text:match("\n\n(  moonshard .-\n)(\nkey=value.*)$")
+-- What concerns more than one command stands behind the last of them.
+local COMMANDS, SETTINGS, STATUS = help.text:match("\n\n(  moonshard .-\n)\n(key=value[^\n]*\n)(Exit status.*)$")
 
 ---What one command takes.
 ---@param command string
@@ -73,7 +73,9 @@ function help.of(command)
     if name then inside = name == command end
     if inside then lines[#lines + 1] = line end
   end
-  return lines[1] and table.concat(lines) .. REST
+  if not lines[1] then return nil end
+  local text = table.concat(lines)
+  return text .. "\n" .. (text:find("key=value", 1, true) and SETTINGS or "") .. STATUS
 end
 
 return help

@@ -61,7 +61,8 @@ end
 
 local function find_recipe(path)
   local folder = sweep.mode.file:match("^(.*/)[^/]*$") or ""
-  local tried = path:sub(1, 1) == "/" and { path } or { folder .. path, path }
+  local tried = path:sub(1, 1) == "/" and { path } or folder == "" and { path }
+    or { folder .. path, path }
   for _, candidate in ipairs(tried) do
     local file = io.open(candidate, "rb")
     local source = file and file:read("*a")

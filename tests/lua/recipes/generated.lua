@@ -1,5 +1,5 @@
 -- Trains a small GPT of bytes for a few steps, keeps a checkpoint, and writes what it generates then; with the averages
--- of its weights too, if it keeps some.
+-- of its weights too, if it keeps some. What it prints itself is none of what `moonshard generate` prints.
 
 local ms = require "moonshard"
 
@@ -9,6 +9,7 @@ local model = ms.models.gpt2 { vocab = 256, layers = 2, dim = 32, heads = 4, seq
 ms.fully_shard(model, {
   mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }), units = { ms.re[[^layers\.\d+$]] },
 })
+print(model)
 local data = ms.data.text { files = cfg.files, seq = 16, global_batch = 8 }
 local train = ms.trainer {
   model = model, loss = ms.loss.cross_entropy, optimizer = ms.optim.adamw { lr = 1e-2 }, ema = cfg.ema,
