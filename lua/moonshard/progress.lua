@@ -1,6 +1,7 @@
 -- Shows how a run goes: one line that is redrawn on a terminal, some plain lines where there is none.
 
 local clock = require("moonshard.clock")
+local errors = require("moonshard.error")
 local terminal = require("moonshard.terminal")
 
 local progress = {}
@@ -24,6 +25,9 @@ local shown = fresh()
 ---Begins a run of so many steps; without it there is no bar and no time left.
 ---@param steps integer
 function progress.expect(steps)
+  if type(steps) ~= "number" or steps < 0 then
+    errors.invalid("ms.log.expect: the number of steps must be a number of at least 0, not %s", tostring(steps))
+  end
   progress.finish()
   shown = fresh()
   shown.total = steps

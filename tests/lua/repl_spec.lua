@@ -229,7 +229,7 @@ describe("moonshard repl", function()
   it("I1 shows documentation of functions, methods, modules and ops", function()
     local ended = repl(1, training({
       "?ms.optim.adamw", "?train:step", "?softmax", "?ms.nn", "?ms.trainr", "?train.optimizer", "function f(a, b) end",
-      "?f", "?ms.trainer",
+      "?f", "?ms.trainer", "?zzzzzzzzzzzz",
     }))
     contains(ended.out, "ms.optim.adamw(o)\nAdamW (Loshchilov & Hutter 2019)")
     contains(ended.out, "train:step(batch)\nOne optimizer step on this rank's batch. Collective.\n  batch table<")
@@ -241,6 +241,7 @@ describe("moonshard repl", function()
     contains(ended.out, '"last" in the\n      last micro-batch alone') -- and what stands behind such a line
     contains(ended.out, "\n    memory_limit?  number bytes")
     contains(ended.err, "ms.trainr is nothing that this session has: did you mean trainer?")
+    contains(ended.err, "zzzzzzzzzzzz is nothing that this session has: :vars lists its variables, ?ms what ms offers")
   end)
 
   it("I3 runs a recipe first and keeps its variables", function()

@@ -116,7 +116,7 @@ function Loader:batches(steps)
   local per_step = self.batch * self.share.ranks
   steps = steps or math.max(1, math.floor(self.n / per_step))
   if type(steps) ~= "number" or steps % 1 ~= 0 or steps < 0 then
-    errors.invalid("data:batches: the number of steps must be a whole number, not %s", tostring(steps))
+    errors.invalid("data:batches: the number of steps must be a whole number of at least 0, not %s", tostring(steps))
   end
   if self.restart then
     self.position = 0

@@ -199,7 +199,11 @@ local function unknown(environment, name, part, holder)
   elseif holder == environment.ms then
     for _, key in ipairs(environment.ms.names()) do valid[key] = true end
   end
-  return ("%s is nothing that this session has: %s"):format(name, nearest.advice(part, valid))
+  local advice = nearest.advice(part, valid)
+  if holder == environment and not advice:find("^did you mean") then
+    advice = ":vars lists its variables, ?ms what ms offers, print(ms.ops.help()) the ops"
+  end
+  return ("%s is nothing that this session has: %s"):format(name, advice)
 end
 
 ---What is known about a name of the session, of ms, or of an op.

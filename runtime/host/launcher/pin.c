@@ -42,7 +42,7 @@ static int refuse_core(const ms_cores *cores, const char *pin, int core) {
   CPU_ZERO(&set);
   for (int i = 0; i < cores->n; i++) CPU_SET(cores->core[i], &set);
   ms_cores_text(&set, have, sizeof have);
-  return MS_FAIL(MS_EINVAL, "pin %s: core %d is not among those that this process may use: %s", pin, core, have);
+  return MS_FAIL(MS_EINVAL, "--pin %s: core %d is not among those that this process may use: %s", pin, core, have);
 }
 
 /* The cores of a list, as far as they are there, in its order. */
@@ -51,11 +51,11 @@ static int read_list(const ms_cores *cores, const char *pin, ms_cores *chosen) {
   for (const char *text = pin; *text;) {
     int first, last;
     if (!read_range(&text, &first, &last))
-      return MS_FAIL(MS_EINVAL, "pin %s: it must be auto, none, or cores like 0-3,8", pin);
+      return MS_FAIL(MS_EINVAL, "--pin %s: it must be auto, none, or cores like 0-3,8", pin);
     for (int core = first; core <= last; core++) {
       int at = find_core(cores, core);
       if (at < 0) return refuse_core(cores, pin, core);
-      if (find_core(chosen, core) >= 0) return MS_FAIL(MS_EINVAL, "pin %s: core %d is named twice", pin, core);
+      if (find_core(chosen, core) >= 0) return MS_FAIL(MS_EINVAL, "--pin %s: core %d is named twice", pin, core);
       if (chosen->n == 0 || cores->physical[at] != cores->physical[find_core(cores, chosen->core[chosen->n - 1])])
         chosen->n_physical++;
       chosen->physical[chosen->n] = chosen->n_physical - 1;
@@ -85,7 +85,7 @@ int ms_pinning_plan(const ms_cores *cores, const char *pin, int threads, int ran
   if (!automatic && !none) {
     MS_TRY(read_list(cores, pin, &chosen));
     if (chosen.n < ranks)
-      return MS_FAIL(MS_EINVAL, "pin %s: %d core%s for %d ranks; name at least one for each", pin, chosen.n,
+      return MS_FAIL(MS_EINVAL, "--pin %s: %d core%s for %d ranks; name at least one for each", pin, chosen.n,
                      chosen.n == 1 ? "" : "s", ranks);
   }
   int usable = ms_cores_usable(&chosen);
