@@ -290,6 +290,9 @@ describe("delays", function()
       assert.equal(why and 2 or 0, ended.status, text .. ended.err)
       if why then assert.truthy(ended.err:find(why, 1, true), ended.err) end
     end
+    local ended = program.run({ "run", "tests/lua/recipes/parity.lua", "-n", "2", "--inject-delay", "gather:1s@2" })
+    assert.equal(2, ended.status)
+    assert.truthy(ended.err:find("--inject-delay gather:1s@2: the ranks of -n 2 are 0 to 1", 1, true), ended.err)
   end)
 end)
 

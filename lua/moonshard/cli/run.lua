@@ -121,6 +121,19 @@ function run.rank_main(line, chunk)
   return status.of(raised)
 end
 
+-- Ranks are forked, so they inherit it.
+local function inject_delay(line)
+  local engine = require("moonshard.ffi")
+  engine.check(engine.C.ms_inject_delay(line.inject_delay))
+  if not line.ranks or line.nodes then return end -- how many ranks there are another launcher knows
+  for rank in line.inject_delay:gmatch("@(%d+)") do
+    if tonumber(rank) >= line.ranks then
+      refuse("MS_EINVAL", "--inject-delay %s: the ranks of -n %d are 0 to %d", line.inject_delay, line.ranks,
+        line.ranks - 1)
+    end
+  end
+end
+
 -- "3-5" as { 3, 5 }. Without a range: steps after the first, whose caches are cold.
 local DEFAULT_STEPS = "2-4"
 
@@ -145,9 +158,7 @@ local function check(line)
   if line.log_ranks and line.log_ranks ~= "all" then
     refuse("MS_EINVAL", "--log-ranks %s: it must be all", line.log_ranks)
   end
-  -- Ranks are forked, so they inherit it.
-  local engine = require("moonshard.ffi")
-  if line.inject_delay then engine.check(engine.C.ms_inject_delay(line.inject_delay)) end
+  if line.inject_delay then inject_delay(line) end
 end
 
 ---Loads what most recipes use: before ranks are forked, so that it happens once.
