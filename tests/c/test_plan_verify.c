@@ -218,6 +218,41 @@ static void M4_shared_bytes_are_refused(void **state) {
   drop(&p);
 }
 
+/* Moves a buffer onto another one's bytes and back; returns what the verifier said in between. */
+static int moved_onto(ms_plan *plan, int phase, int buffer, int other) {
+  ms_buffer kept = plan->buffer[buffer];
+  plan->buffer[buffer].arena = plan->buffer[other].arena;
+  plan->buffer[buffer].offset = plan->buffer[other].offset;
+  int rc = ms_plan_verify(plan, phase);
+  ms_error_clear();
+  plan->buffer[buffer] = kept;
+  return rc;
+}
+
+/* Whether a phase touches it or not, and before it does. */
+static void M4_state_shares_no_bytes_with_what_a_phase_needs(void **state) {
+  (void)state;
+  variant v = {.what = "state", .replicate = 2, .shard = 2, .prefetch = 1, .dtype = MS_BF16, .reshard = ALWAYS};
+  mlp_config c = network(&v);
+  ms_plan_config config = settings(&v);
+  planned p = plan_with(&c, &config);
+  int tried = 0;
+  for (int s = 0; s < p.plan->buffers; s++) {
+    const ms_buffer *lasting = &p.plan->buffer[s];
+    if (lasting->phase >= 0 || !lasting->bytes) continue;
+    if (lasting->category != MS_CAT_PARAMETERS && lasting->category != MS_CAT_OPTIMIZER) continue;
+    for (int b = 0; b < p.plan->buffers; b++) {
+      const ms_buffer *moved = &p.plan->buffer[b];
+      if (moved->phase < 0 || !moved->bytes || moved->first < 0 || moved->bytes > lasting->bytes) continue;
+      if (moved_onto(p.plan, moved->phase, b, s) != MS_ERACE)
+        fail_msg("phase %s: %s over %s is not refused", ms_phase_name(moved->phase), moved->label, lasting->label);
+      tried++;
+    }
+  }
+  assert_true(tried > 50);
+  drop(&p);
+}
+
 /* Buffers beyond either end of their arena, and accesses of more than the buffer has. */
 static void M4_bytes_outside_arenas_and_buffers_are_refused(void **state) {
   (void)state;
@@ -304,6 +339,7 @@ int main(void) {
       TEST(M4_every_wait_is_needed_whatever_the_policies),
       TEST(M4_the_update_waits_once_for_replicas_with_one_copy),
       TEST(M4_shared_bytes_are_refused),
+      TEST(M4_state_shares_no_bytes_with_what_a_phase_needs),
       TEST(M4_bytes_outside_arenas_and_buffers_are_refused),
       TEST(M4_buffers_larger_than_their_arena_are_refused),
       TEST(M4_groups_of_other_sizes_share_no_bytes),
