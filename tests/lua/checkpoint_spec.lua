@@ -288,6 +288,34 @@ describe("a checkpoint", function()
     end
   end)
 
+  it("K4 the newest that is damaged, or is not of the step that its name says, is told with the older one", function()
+    local folder = new_folder()
+    local function run(...)
+      return program.run({ "run", "tests/lua/recipes/checkpointed.lua", "-n", "2", "mesh=1x2", "async=false",
+        "checkpoint=" .. folder, "save_every=1", ... })
+    end
+    local ended = run("steps=2")
+    assert.equal(0, ended.status, ended.err)
+    local newest, older = folder .. "/step-00000002", folder .. "/step-00000001"
+    local linked = folder .. "/step-00000009"
+    os.execute(("ln -s step-00000001 %s"):format(linked))
+    ended = run("resume=auto")
+    assert.equal(2, ended.status, ended.err)
+    assert.truthy(ended.err:find(linked .. ": it is named for step 9, and its manifest is of step 1: it was renamed or "
+      .. "linked; give it its own name, or one of another form; the checkpoint before it is " .. newest, 1, true),
+      ended.err)
+    os.remove(linked)
+    local whole = read(newest .. "/rank-00001.safetensors")
+    for what, text in pairs({ ["the file is damaged"] = whole:sub(1, -2) .. string.char((whole:byte(-1) + 1) % 256),
+        ["it must have"] = whole:sub(1, 5), ["its tensors end"] = whole .. "x" }) do
+      write(newest .. "/rank-00001.safetensors", text)
+      ended = run("resume=auto", "steps=3")
+      assert.truthy(ended.status ~= 0 and ended.err:find("; the checkpoint before it is " .. older, 1, true),
+        what .. ": " .. ended.err)
+    end
+    assert.equal(0, run("resume=" .. older, "steps=1").status)
+  end)
+
   it("K4 a manifest of a later version, or of something else, is refused", function()
     local folder = new_folder()
     os.execute("mkdir " .. folder)

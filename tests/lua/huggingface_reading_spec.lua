@@ -54,6 +54,14 @@ describe("names and shapes", function()
     assert.truthy(text:find(", and 4 more", 1, true), text)
   end)
 
+  it("K4 more layers than there are tensors are refused before a model of them is made", function()
+    for name, field in pairs({ gpt2 = "n_layer", llama = "num_hidden_layers" }) do
+      local folder = copy_of(name, set(field, 1000000))
+      assert.truthy(message(ms.huggingface.model, folder):find("config.json asks for 1000000 layers, and all that is "
+        .. "there is %d+ tensors"))
+    end
+  end)
+
   it("K6 a tied head may be stored too, if it is the embedding", function()
     local function with_head(change)
       return copy_of("llama_tied", nil, function(tensors)
@@ -133,7 +141,12 @@ describe("a config.json", function()
     ["a size that is none"] = { "gpt2", set("n_layer", "two"),
       'n_layer must be a whole number of at least 1, not "two"' },
     ["heads that do not divide"] = { "gpt2", set("n_head", 5), "n_embd 12 must be a multiple of n_head 5" },
-    ["heads without keys"] = { "llama", set("num_key_value_heads", 3), "that of num_key_value_heads 3" },
+    ["heads without keys"] = { "llama", set("num_key_value_heads", 3),
+      "num_attention_heads 4 must be a multiple of num_key_value_heads 3" },
+    ["heads that no dimension has"] = { "llama", function(c) c.num_attention_heads, c.head_dim = 6, nil end,
+      "hidden_size 16 must be a multiple of num_attention_heads 6 where no head_dim is given" },
+    ["a theta below 0"] = { "llama_tied", function(c) c.rope_parameters.rope_theta = -1 end,
+      "rope_parameters: rope_theta must be a number above 0, not -1" },
   }) do
     it("K6 is refused with " .. title, function()
       local text = refused(case[1], case[2])

@@ -71,6 +71,18 @@ function folder.latest(root)
   if last then return last.path, last.step end
 end
 
+---The checkpoint before one of a folder.
+---@param path string
+---@return string? path nil when it is the oldest, or its name is not of a step
+function folder.before(path)
+  local root, step = ("./" .. path):match("^(.*)/step%-(%d+)/*$")
+  local older
+  for _, one in ipairs(root and folder.list(root:gsub("^%./(.)", "%1", 1)) or {}) do
+    if one.step < tonumber(step) then older = one.path end
+  end
+  return older
+end
+
 ---The checkpoint that a path names: itself, or the newest in it. MS_EINVAL when there is none.
 ---@param who string for messages
 ---@param path string

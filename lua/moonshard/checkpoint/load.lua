@@ -32,6 +32,17 @@ local function plan(checkpoint, session, wanted)
   return list
 end
 
+-- What cannot be read is told with the checkpoint that there is before it.
+local function reading(path, read, ...)
+  local results = { pcall(read, ...) }
+  if results[1] then return unpack(results, 2) end
+  local raised, older = results[2], folder.before(path)
+  if older and errors.is(raised) then
+    raised.message = ("%s; the checkpoint before it is %s"):format(raised.message, older)
+  end
+  error(raised, 0)
+end
+
 local function read_all(checkpoint, session, list, verify)
   local bytes = ffi.new("double[1]")
   for _, part in ipairs(list) do
@@ -43,12 +54,12 @@ local function read_all(checkpoint, session, list, verify)
 end
 
 local function open(path, session, wanted)
-  local checkpoint = reader.open(path)
+  local checkpoint = reading(path, reader.open, path)
   manifest.check_parameters(checkpoint.manifest, path, session.sharding.params)
   require("moonshard.huggingface").check_layout(path, checkpoint.manifest.model, wanted.model)
   if wanted.optimizer then manifest.check_optimizer(checkpoint.manifest, path, wanted.optimizer) end
   if wanted.averages then checkpoint:check_averages() end
-  return checkpoint, plan(checkpoint, session, wanted)
+  return checkpoint, reading(path, plan, checkpoint, session, wanted)
 end
 
 local function compare_steps(session, path, step)
@@ -89,7 +100,7 @@ function load.state(who, path, session, wanted)
   -- Also: from here on no peer reads the old values any more.
   compare_steps(session, path, checkpoint.manifest.step)
   ok, raised = pcall(function()
-    bytes = read_all(checkpoint, session, list, wanted.verify)
+    bytes = reading(path, read_all, checkpoint, session, list, wanted.verify)
     if wanted.optimizer then settle_averages(session, checkpoint.manifest) end
   end)
   checkpoint:close()

@@ -79,7 +79,8 @@ end
 ---@field settings table<string, string>? that its recipe had, as they are written
 ---@field files { file: string, tensors: table[] }[]
 
----Reads the manifest of a checkpoint. MS_EIO when it is damaged, MS_EINVAL when it is none or of a later version.
+---Reads the manifest of a checkpoint. MS_EIO when it is damaged, MS_EINVAL when it is none, of a later version, or
+---of another step than its folder's name says.
 ---@param path string folder
 ---@return moonshard.Manifest
 function manifest.read(path)
@@ -94,6 +95,11 @@ function manifest.read(path)
   if read.version ~= VERSION then
     errors.raise("MS_EUNSUPPORTED", "%s/manifest.json: version %s: this build reads version %d", path,
       tostring(read.version), VERSION)
+  end
+  local named = tonumber(("/" .. path):match("/step%-(%d+)/*$"))
+  if named and named ~= read.step then
+    errors.invalid("%s: it is named for step %d, and its manifest is of step %s: it was renamed or linked; give it "
+      .. "its own name, or one of another form", path, named, tostring(read.step))
   end
   return read
 end

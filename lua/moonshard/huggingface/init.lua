@@ -31,10 +31,9 @@ function huggingface.model(folder, given)
   for _, name in ipairs(given.ignore or {}) do whole[name] = nil end
   local family, wanted = config.parse(whole, path)
   wanted.dropout, wanted.pad_vocab_to_multiple_of = given.dropout, given.pad_vocab_to_multiple_of
+  local sources = not world.plan_only and weights.open(folder, family, wanted) or {}
   local model = models[whole.model_type](wanted)
   rawset(model, "_huggingface", whole)
-  if world.plan_only then return model end
-  local sources = weights.open(folder, family, wanted)
   for name, parameter in model:named_parameters() do parameter.source = sources[name] end
   return model
 end

@@ -41,6 +41,9 @@ local function read_rope(path, values)
     errors.invalid("%s: rope_parameters and rope_scaling say the same thing: keep one of them", path)
   end
   local theta = given.rope_theta or values.rope_theta or 10000
+  if type(theta) ~= "number" or theta <= 0 then
+    errors.invalid("%s: %s: rope_theta must be a number above 0, not %s", path, where, options.describe(theta))
+  end
   local kind = given.rope_type or given.type or "default"
   if kind ~= "default" and kind ~= "llama3" then
     errors.raise("MS_EUNSUPPORTED", "%s: %s: rope type %s is not built: there are default and llama3", path, where,
@@ -77,9 +80,12 @@ function llama.options(path, config)
   local theta, scaling = read_rope(path, values)
   local heads = values.num_attention_heads
   local kv_heads = values.num_key_value_heads or heads
-  if heads % kv_heads ~= 0 or not values.head_dim and values.hidden_size % heads ~= 0 then
-    errors.invalid("%s: hidden_size %d must be a multiple of num_attention_heads %d, and that of "
-      .. "num_key_value_heads %d", path, values.hidden_size, heads, kv_heads)
+  if heads % kv_heads ~= 0 then
+    errors.invalid("%s: num_attention_heads %d must be a multiple of num_key_value_heads %d", path, heads, kv_heads)
+  end
+  if not values.head_dim and values.hidden_size % heads ~= 0 then
+    errors.invalid("%s: hidden_size %d must be a multiple of num_attention_heads %d where no head_dim is given", path,
+      values.hidden_size, heads)
   end
   return {
     vocab = values.vocab_size, dim = values.hidden_size, layers = values.num_hidden_layers, heads = heads,

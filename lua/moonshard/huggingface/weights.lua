@@ -136,6 +136,10 @@ end
 ---@return table<string, moonshard.ValueSource> sources by our parameter's name
 function weights.open(folder, family, options)
   local file = safetensors.open(folder)
+  if options.layers > #file.tensors then -- before a list of them all is made
+    errors.raise("MS_EMISMATCH", "%s: config.json asks for %d layers, and all that is there is %d tensors", file.path,
+      options.layers, #file.tensors)
+  end
   local prefix = has_prefix(file, family.prefix) and family.prefix or ""
   local expected, list = {}, family.tensors(options)
   for _, tensor in ipairs(list) do
