@@ -40,8 +40,9 @@ LIBRARIES := libpcre2-8 jansson libxxhash
 INCLUDES := -Iruntime -I. $(shell pkg-config --cflags $(LIBRARIES))
 
 CONFIG_release := -O2 -g
-CONFIG_address := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
-CONFIG_thread := -O1 -g -fno-omit-frame-pointer -fsanitize=thread
+# Reports name functions and lines, which -g1 keeps.
+CONFIG_address := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
+CONFIG_thread := -O1 -g1 -fno-omit-frame-pointer -fsanitize=thread
 # Kernels stay vectorised under the sanitizers too, or their tests would take minutes.
 KERNEL_release := -O3
 KERNEL_address := -O2
@@ -49,16 +50,26 @@ KERNEL_thread := -O2
 # Sums may be contracted to fused multiply-adds; NaN and infinity keep their meaning, so no -ffast-math.
 KERNEL_FLAGS := $(KERNEL_$(CONFIG)) -ffp-contract=fast -fno-math-errno
 
+# Most of the time of what is in tests/c was the compiler's, which inlined asserts; but for two whose plain loops are long.
+TEST_FLAGS := -Og
+FLAGS_test_kernels_matmul := -O1
+FLAGS_test_kernels_attention := -O1
+
 CFLAGS := -std=c11 -D_GNU_SOURCE $(WARNINGS) -fPIC -fvisibility=hidden -fopenmp $(INCLUDES) $(CONFIG_$(CONFIG))
 # A symbol that nobody defines is an error here and not at the user's. Sanitized code is let off: it leaves the
 # sanitizer's own symbols to the program that loads it.
 NO_UNDEFINED_release := -Wl,-z,defs
 
+# Long functions call the address sanitizer instead of holding its checks, which took gcc half a minute.
+CALLED_CHECKS := --param asan-instrumentation-with-call-threshold=500
+FLAGS_split_panel := $(if $(filter address,$(CONFIG)),$(CALLED_CHECKS))
+
 CXX := g++
 # Under the thread sanitizer the emulation's fibers stay out of its sight: it knows nothing of their stacks.
 EMULATED_release := $(CONFIG_release)
-EMULATED_address := $(CONFIG_address)
-EMULATED_thread := -O1 -g
+# Null pointers and wild ones end in the address sanitizer's report there, so what else looks for them is left out.
+EMULATED_address := $(CONFIG_address) $(CALLED_CHECKS) -fno-sanitize=null,object-size,pointer-overflow
+EMULATED_thread := -O1 -g1
 EMULATED_CXXFLAGS := -std=c++17 -D_GNU_SOURCE $(WARNINGS) -Wno-unknown-pragmas -Wno-missing-field-initializers -fPIC -fvisibility=hidden \
   -Itests/emulated_cuda $(INCLUDES) $(EMULATED_$(CONFIG))
 
@@ -144,7 +155,7 @@ peers: $(PEER_BENCHES)
 remember = $(shell mkdir -p $(dir $(1)))$(if $(filter-out x$(strip $(2))x,x$(strip $(file <$(1)))x),$(file >$(1),$(strip $(2))))
 space := $(subst ,, )
 underscored = $(subst $(space),|,$(strip $(1)))
-_ := $(call remember,$(OUT)/flags.list,$(call underscored,$(CC) $(CFLAGS) $(KERNEL_FLAGS) $(HOST_CFLAGS) $(EMULATED_CXXFLAGS)))
+_ := $(call remember,$(OUT)/flags.list,$(call underscored,$(CC) $(CFLAGS) $(TEST_FLAGS) $(KERNEL_FLAGS) $(HOST_CFLAGS) $(EMULATED_CXXFLAGS)))
 _ := $(call remember,$(OUT)/engine.list,$(call underscored,$(ENGINE_O) $(LDFLAGS) $(LDLIBS)))
 _ := $(call remember,$(OUT)/host.list,$(call underscored,$(HOST_O) $(HOST_LDLIBS)))
 _ := $(call remember,$(OUT)/cuda.list,$(call underscored,$(NVCC) $(NVCC_FLAGS)))
@@ -166,6 +177,11 @@ $(OUT)/obj/%.o: %.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
 	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
+
+$(OUT)/obj/tests/c/test_%.o: tests/c/test_%.c $(OUT)/flags.list
+	@mkdir -p $(@D)
+	@echo "cc    $<"
+	@$(CC) $(CFLAGS) $(TEST_FLAGS) $(FLAGS_$(basename $(notdir $<))) -MMD -MP -c $< -o $@
 
 $(OUT)/obj/embedded_lua.o: $(GEN)/embedded_lua.c $(OUT)/flags.list
 	@mkdir -p $(@D)
@@ -226,7 +242,7 @@ $(CUDA_LIBRARY): $(CUDA_O) $(CUDA_HOST_O)
 $(OUT)/obj/tests/c/%.gpu.o: tests/c/%.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
-	@$(CC) $(CFLAGS) -DMS_TEST_CUDA -isystem $(dir $(NVCC))../include -MMD -MP -c $< -o $@
+	@$(CC) $(CFLAGS) $(TEST_FLAGS) -DMS_TEST_CUDA -isystem $(dir $(NVCC))../include -MMD -MP -c $< -o $@
 
 $(OUT)/tests/gpu/%: $(OUT)/obj/tests/c/%.gpu.o $(CUDA_O) $(ENGINE_O) $(OUT)/engine.list
 	@mkdir -p $(@D)
@@ -247,7 +263,7 @@ $(OUT)/obj/tests/emulated_cuda/%.o: tests/emulated_cuda/%.cpp $(OUT)/flags.list
 $(OUT)/obj/tests/c/%.emulated.o: tests/c/%.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
-	@$(CC) $(CFLAGS) -DMS_TEST_CUDA -Itests/emulated_cuda -MMD -MP -c $< -o $@
+	@$(CC) $(CFLAGS) $(TEST_FLAGS) $(FLAGS_$(basename $(notdir $<))) -DMS_TEST_CUDA -Itests/emulated_cuda -MMD -MP -c $< -o $@
 
 $(OUT)/tests/emulated/%: $(OUT)/obj/tests/c/%.emulated.o $(EMULATED_O) $(ENGINE_O) $(OUT)/engine.list
 	@mkdir -p $(@D)
