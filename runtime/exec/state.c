@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/sysinfo.h>
 
 #include "base/error.h"
 #include "comm/ledger.h"
@@ -58,11 +59,30 @@ static void free_arena(ms_state *state, int arena) {
   *region = (ms_region){NULL, 0};
 }
 
+/* Pages are committed when they are touched, so memory that no machine has would be mapped, and the rank be killed in
+** the middle of filling it. */
+static int check_host_memory(const ms_state *state, int arena, int64_t bytes) {
+  static const double GIB = 1024.0 * 1024 * 1024;
+  struct sysinfo host;
+  double mapped = (double)bytes;
+  if (!state->device->api->host_memory || sysinfo(&host)) return MS_OK; /* the kernel judges then */
+  for (int other = 0; other < MS_ARENAS; other++)
+    if (other != arena) mapped += (double)state->arena[other].bytes;
+  double total = ((double)host.totalram + (double)host.totalswap) * host.mem_unit;
+  if (mapped <= total) return MS_OK;
+  return MS_FAIL(
+      MS_ENOMEM,
+      "the arena of %s takes %.1f GiB, so this rank would map %.1f GiB, and this machine has %.1f GiB: shard "
+      "over more machines, or make the model or the batch smaller; moonshard plan tells what takes how much",
+      ms_arena_name(arena), (double)bytes / GIB, mapped / GIB, total / GIB);
+}
+
 /* The old memory goes only when the new is there: a failure leaves everything as it was. */
 static int map_arena(ms_state *state, int arena, int64_t bytes) {
   ms_region mapped;
   int blocks = shared_blocks(state, arena);
   int64_t stride = whole_pages(bytes);
+  MS_TRY(check_host_memory(state, arena, blocks ? stride * blocks : bytes));
   if (blocks) MS_TRY(ms_members_region(&state->members, (size_t)(stride * blocks), &mapped));
   else MS_TRY(allocate(state, arena, bytes, &mapped));
   ms_apart_close_windows(state, arena);

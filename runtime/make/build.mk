@@ -50,10 +50,11 @@ KERNEL_thread := -O2
 # Sums may be contracted to fused multiply-adds; NaN and infinity keep their meaning, so no -ffast-math.
 KERNEL_FLAGS := $(KERNEL_$(CONFIG)) -ffp-contract=fast -fno-math-errno
 
-# Most of the time of what is in tests/c was the compiler's, which inlined asserts; but for two whose plain loops are long.
+# Most of the time of what is in tests/c was the compiler's, which inlined asserts; but for three whose plain loops are long.
 TEST_FLAGS := -Og
 FLAGS_test_kernels_matmul := -O1
 FLAGS_test_kernels_attention := -O1
+FLAGS_test_comm := -O1
 
 CFLAGS := -std=c11 -D_GNU_SOURCE $(WARNINGS) -fPIC -fvisibility=hidden -fopenmp $(INCLUDES) $(CONFIG_$(CONFIG))
 # A symbol that nobody defines is an error here and not at the user's. Sanitized code is let off: it leaves the

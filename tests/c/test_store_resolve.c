@@ -16,7 +16,7 @@
 static atomic_int asked, silent, left;
 
 int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **found) {
-  static int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+  int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
   const char *dot = host ? strrchr(host, '.') : NULL;
   if (dot && !strcmp(dot, ".none")) return EAI_NONAME;
   if (dot && !strcmp(dot, ".silent")) {

@@ -119,6 +119,22 @@ describe("taken are", function()
     assert.is_true(model.sharding.decisions.freeze["größe.bias"].value)
   end)
 
+  it("M1 memory that no machine has, told before it is filled", function()
+    local path = program.recipe([==[
+      local ms = require "moonshard"
+      local model = ms.fully_shard(ms.nn.linear(2 ^ 21, 2 ^ 21))
+      local train = ms.trainer { model = model, loss = ms.loss.mse, optimizer = ms.optim.sgd { lr = 1 } }
+      train:step { inputs = ms.ones { 1, 2 ^ 21 }, targets = ms.ones { 1, 2 ^ 21 } }
+    ]==])
+    for ranks = 1, 2 do
+      local ended = program.run({ "run", path, "-n", tostring(ranks) })
+      assert.equal(3, ended.status, ended.err)
+      assert.truthy(ended.err:find("the arena of %l+ takes [%d.]+ GiB, so this rank would map [%d.]+ GiB, and this "
+        .. "machine has [%d.]+ GiB: shard over more machines"), ended.err)
+    end
+    os.remove(path)
+  end)
+
   it("R2 groups of an optimizer that never decide, with a warning", function()
     local path = program.recipe([==[
       local ms = require "moonshard"
