@@ -412,7 +412,9 @@ static int find_in_windows(work *w) {
 }
 
 static int add(work given) {
-  if (atomic_load(&given.comm->state) || find_in_windows(&given) || group_size == MAX_GROUP) return INVALID_USAGE;
+  int before = atomic_load(&given.comm->state); /* an error that nobody has asked for is told by the next call */
+  if (before && before != MS_NCCL_IN_PROGRESS) return before;
+  if (before || find_in_windows(&given) || group_size == MAX_GROUP) return INVALID_USAGE;
   work *w = malloc(sizeof *w);
   if (!w) return SYSTEM_ERROR;
   *w = given;
