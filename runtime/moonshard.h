@@ -514,7 +514,7 @@ typedef struct ms_exec_counters {
 
 /* Parameters drawn from the model's seed, zeroed gradients and optimizer state. Collective, which means from here on: over
 ** the ranks of the model's mesh. They compare their meshes, models and optimizers, and a difference is MS_EMISMATCH. A
-** rank's k-th state is made with the k-th of the others. */
+** rank's k-th state is made with the k-th of the others. MS_ENOMEM: this rank alone would map more than the machine has. */
 MS_API int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *config, ms_state **state);
 MS_API void ms_state_free(ms_state *state);
 /* Bytes of all its arenas on this rank: with a plan bound to it, those of ms_exec_arena_bytes. */

@@ -52,11 +52,15 @@ static int without_wait(ms_plan *plan, int phase, int at) {
   return rc;
 }
 
-/* waits: [phases] how many each phase has. */
-static void check_mutants(const variant *v, int *waits) {
+static planned plan_of(const variant *v) {
   mlp_config c = network(v);
   ms_plan_config config = settings(v);
-  planned p = plan_with(&c, &config);
+  return plan_with(&c, &config);
+}
+
+/* waits: [phases] how many each phase has. */
+static void check_mutants(const variant *v, int *waits) {
+  planned p = plan_of(v);
   for (int phase = 0; phase < MS_PHASES; phase++) {
     const ms_plan_phase *ph = &p.plan->phase[phase];
     waits[phase] = 0;
@@ -197,9 +201,7 @@ static int find_pair(const ms_plan *plan, int phase, int arena, int *first, int 
 static void M4_shared_bytes_are_refused(void **state) {
   (void)state;
   variant v = {.what = "reuse", .replicate = 2, .shard = 2, .prefetch = 1, .dtype = MS_BF16, .reshard = ALWAYS};
-  mlp_config c = network(&v);
-  ms_plan_config config = settings(&v);
-  planned p = plan_with(&c, &config);
+  planned p = plan_of(&v);
   static const int arenas[] = {MS_ARENA_ACTIVATIONS, MS_ARENA_GATHERED, MS_ARENA_COMM};
   for (int a = 0; a < 3; a++) {
     int one = -1, other = -1;
@@ -233,9 +235,7 @@ static int moved_onto(ms_plan *plan, int phase, int buffer, int other) {
 static void M4_state_shares_no_bytes_with_what_a_phase_needs(void **state) {
   (void)state;
   variant v = {.what = "state", .replicate = 2, .shard = 2, .prefetch = 1, .dtype = MS_BF16, .reshard = ALWAYS};
-  mlp_config c = network(&v);
-  ms_plan_config config = settings(&v);
-  planned p = plan_with(&c, &config);
+  planned p = plan_of(&v);
   int tried = 0;
   for (int s = 0; s < p.plan->buffers; s++) {
     const ms_buffer *lasting = &p.plan->buffer[s];
@@ -257,9 +257,7 @@ static void M4_state_shares_no_bytes_with_what_a_phase_needs(void **state) {
 static void M4_bytes_outside_arenas_and_buffers_are_refused(void **state) {
   (void)state;
   variant v = {.what = "bounds", .replicate = 1, .shard = 2, .prefetch = 1, .dtype = MS_BF16, .reshard = ALWAYS};
-  mlp_config c = network(&v);
-  ms_plan_config config = settings(&v);
-  planned p = plan_with(&c, &config);
+  planned p = plan_of(&v);
   int checked = 0;
   for (int b = 0; b < p.plan->buffers; b++) {
     ms_buffer *buffer = &p.plan->buffer[b];
@@ -284,9 +282,7 @@ static void M4_bytes_outside_arenas_and_buffers_are_refused(void **state) {
 static void M4_buffers_larger_than_their_arena_are_refused(void **state) {
   (void)state;
   variant v = {.what = "larger", .replicate = 1, .shard = 2, .prefetch = 1, .dtype = MS_BF16, .reshard = ALWAYS};
-  mlp_config c = network(&v);
-  ms_plan_config config = settings(&v);
-  planned p = plan_with(&c, &config);
+  planned p = plan_of(&v);
   int checked = 0;
   for (int b = 0; b < p.plan->buffers; b++) {
     ms_buffer *buffer = &p.plan->buffer[b];
@@ -307,9 +303,7 @@ static void M4_groups_of_other_sizes_share_no_bytes(void **state) {
   (void)state;
   variant v = {
       .what = "groups", .replicate = 1, .shard = 4, .prefetch = 1, .dtype = MS_BF16, .reshard = ALWAYS, .groups = 2};
-  mlp_config c = network(&v);
-  ms_plan_config config = settings(&v);
-  planned p = plan_with(&c, &config);
+  planned p = plan_of(&v);
   int moved = 0;
   for (int b = 0; b < p.plan->buffers; b++) {
     ms_buffer *slice = &p.plan->buffer[b];
