@@ -189,9 +189,11 @@ $(OUT)/obj/embedded_lua.o: $(GEN)/embedded_lua.c $(OUT)/flags.list
 	@echo "cc    $<"
 	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 
+# A program that loads the library at run time may close it again: threads of OpenMP and an installed handler of Ctrl-C are its
+# code, so it stays mapped.
 $(LIBRARY).$(ABI): $(ENGINE_O) $(OUT)/engine.list
 	@echo "link  $@"
-	@$(CC) -shared -Wl,-soname,libmoonshard.so.$(ABI) $(NO_UNDEFINED_$(CONFIG)) $(LDFLAGS) $(ENGINE_O) -o $@ $(LDLIBS)
+	@$(CC) -shared -Wl,-z,nodelete -Wl,-soname,libmoonshard.so.$(ABI) $(NO_UNDEFINED_$(CONFIG)) $(LDFLAGS) $(ENGINE_O) -o $@ $(LDLIBS)
 
 $(LIBRARY): $(LIBRARY).$(ABI)
 	@ln -sf $(notdir $<) $@
@@ -221,7 +223,7 @@ $(OUT)/include/moonshard.h: runtime/moonshard.h
 $(OUT)/tests/embed_%: tests/c/embed_%.c $(OUT)/include/moonshard.h $(LIBRARY)
 	@mkdir -p $(@D)
 	@echo "cc    $<"
-	@$(CC) -std=c99 -pedantic $(WARNINGS) $(CONFIG_$(CONFIG)) -I$(OUT)/include $< -o $@ -L$(OUT) -lmoonshard -lm -Wl,-rpath,'$$ORIGIN/..'
+	@$(CC) -std=c99 -pedantic $(WARNINGS) $(CONFIG_$(CONFIG)) -I$(OUT)/include $< -o $@ -Wl,--as-needed -L$(OUT) -lmoonshard -lm -Wl,-rpath,'$$ORIGIN/..'
 
 $(OUT)/tests/%: $(OUT)/obj/tests/c/%.o $(TEST_SUPPORT_O) $(ENGINE_O) $(LAUNCHER) $(OUT)/engine.list
 	@mkdir -p $(@D)
