@@ -1,6 +1,11 @@
-/* environment.c - the variables of torchrun, Open MPI and Slurm. */
+/* environment.c - the variables of torchrun, Open MPI, MPICH and its kin, and Slurm.
+**
+** A process that a launcher started as one of several must never train alone: what is known to name a rank and is not
+** understood here is refused by name.
+*/
 #include "comm/environment.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +13,7 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "comm/host_id.h"
 #include "comm/host_list.h"
 
 /* The variables of a launcher. mark: set when it really was this launcher, and not somebody by hand. */
@@ -15,14 +21,33 @@ typedef struct launcher {
   const char *name, *rank, *size, *local_size, *mark;
 } launcher;
 
-enum { TORCHRUN = 0, OPEN_MPI = 1, SLURM = 2, LAUNCHERS = 3 };
+enum { TORCHRUN = 0, OPEN_MPI = 1, MVAPICH = 2, PMI = 3, SLURM = 4, LAUNCHERS = 5 };
 
 static const launcher launchers[LAUNCHERS] = {
     {"RANK, WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"},
     {"Open MPI: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_RANK"},
+    {"MVAPICH: MV2_COMM_WORLD_RANK, MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
+     "MV2_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_RANK"},
+    /* mpiexec.hydra: MPICH's, Intel MPI's, MVAPICH's. */
+    {"MPICH: PMI_RANK, PMI_SIZE", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "PMI_RANK"},
     /* A batch script has a rank and a size too; only what srun starts has a step. */
     {"Slurm: SLURM_PROCID, SLURM_NTASKS", "SLURM_PROCID", "SLURM_NTASKS", NULL, "SLURM_STEP_NODELIST"},
+};
+
+/* Ranks of launchers whose other variables are not understood here. size: a variable that says of how many, or NULL. */
+static const struct stranger {
+  const char *rank, *size;
+} strangers[] = {
+    {"PMI_ID", NULL},                               /* mpiexec.hydra -pmi-port */
+    {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"},         /* hydra, of one host */
+    {"PMIX_RANK", NULL},                            /* prun */
+    {"MVP_COMM_WORLD_RANK", "MVP_COMM_WORLD_SIZE"}, /* MVAPICH 3 and 4 */
+    {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"},   /* jsrun */
+    {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"},            /* flux run */
+    {"PALS_RANKID", NULL},                          /* Cray's mpiexec */
+    {"ALPS_APP_PE", NULL},                          /* aprun */
+    {"HOROVOD_RANK", "HOROVOD_SIZE"},               /* horovodrun */
 };
 
 /* Slurm picks no port: these are above the services and below the ports that the kernel hands out. */
@@ -60,6 +85,20 @@ static int check_agreement(int which, const ms_task *inner, const ms_task *outer
       inner->rank, inner->size, inner->source, outer->rank, outer->size, outer->source);
 }
 
+static int refuse_strangers(void) {
+  const char *end =
+      "says that a launcher started this process as one of several ranks, and that launcher's variables are "
+      "not understood here: set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT from them, or to run alone";
+  for (size_t i = 0; i < sizeof strangers / sizeof strangers[0]; i++) {
+    const struct stranger *s = &strangers[i];
+    const char *size = s->size ? get(s->size) : NULL;
+    if (!get(s->rank) || (size && !strcmp(size, "1"))) continue;
+    if (size) return MS_FAIL(MS_EINVAL, "%s=%s of %s=%s %s unset them", s->rank, get(s->rank), s->size, size, end);
+    return MS_FAIL(MS_EINVAL, "%s=%s %s unset it", s->rank, get(s->rank), end);
+  }
+  return MS_OK;
+}
+
 static int find_launcher(ms_task *task, int *which) {
   *task = (ms_task){.size = 1};
   *which = LAUNCHERS;
@@ -69,13 +108,15 @@ static int find_launcher(ms_task *task, int *which) {
     ms_task one;
     int found;
     MS_TRY(read_launcher(i, &one, &found));
-    if (found && *which < LAUNCHERS) MS_TRY(check_agreement(*which, task, &one));
-    else if (found) {
-      *task = one;
-      *which = i;
-    }
+    if (!found) continue;
+    if (*which < LAUNCHERS) MS_TRY(check_agreement(*which, task, &one));
+    /* srun --mpi=pmi2 gives both; Slurm's say on which hosts. */
+    int tells_more = *which == PMI && i == SLURM && one.size == task->size && one.rank == task->rank;
+    if (*which < LAUNCHERS && !tells_more) continue;
+    *task = one;
+    *which = i;
   }
-  return MS_OK;
+  return *which == LAUNCHERS && last > TORCHRUN ? refuse_strangers() : MS_OK;
 }
 
 int ms_environment_task(ms_task *task) {
@@ -142,6 +183,24 @@ static int place_by_open_mpi(ms_task *task) {
   return MS_OK;
 }
 
+/* hydra names the run in no variable that all of its versions set; on one host, the process that started the ranks does. */
+static int place_by_starter(int which, ms_task *task) {
+  char key[64], text[64];
+  uint64_t start;
+  int starter = is_all_local(task) && !get("MASTER_ADDR") ? ms_process_starter(launchers[which].rank, &start) : 0;
+  if (starter) {
+    snprintf(key, sizeof key, "mpiexec %d %" PRIu64, starter, start);
+    snprintf(text, sizeof text, "mpiexec, process %d", starter);
+    ms_store_place_local(key, text, &task->place);
+    return MS_OK;
+  }
+  if (get("MASTER_ADDR")) return place_by_master(task);
+  return MS_FAIL(MS_EINVAL,
+                 "this process is rank %d of %d (%s)%s, and its launcher does not say where rank 0 is: give all ranks "
+                 "MASTER_ADDR and MASTER_PORT, or MOONSHARD_RENDEZVOUS=tcp://host:port (mpiexec -genv NAME VALUE)",
+                 task->rank, task->size, task->source, is_all_local(task) ? "" : " on several hosts");
+}
+
 static int place_by_slurm(ms_task *task) {
   char host[256], text[128];
   int hosts, port;
@@ -163,6 +222,7 @@ static int find_place(int which, ms_task *task) {
   if (url && !strcmp(url, "env://")) return place_by_environment(task);
   if (url) return ms_store_place_parse(url, &task->place);
   if (which == OPEN_MPI) return place_by_open_mpi(task);
+  if (which == PMI || which == MVAPICH) return place_by_starter(which, task);
   if (which == SLURM) return place_by_slurm(task);
   return place_by_environment(task);
 }

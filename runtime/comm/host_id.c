@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
@@ -48,7 +49,8 @@ void ms_host_name(char *name, size_t bytes) {
   snprintf(name, bytes, "%s", uname(&system) ? "unknown" : system.nodename);
 }
 
-uint64_t ms_process_start(int pid) {
+/* Parent and start of a process that has not ended; 0: there is none. */
+static int read_stat(int pid, int *parent, uint64_t *start) {
   char path[64], text[1024];
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -59,11 +61,41 @@ uint64_t ms_process_start(int pid) {
   text[n] = '\0';
   /* The name, field 2, may hold spaces and parentheses: fields are counted from its last one. Field 3 is the state. */
   const char *after = strrchr(text, ')');
-  uint64_t start = 0;
   char state = 'Z';
-  if (!after ||
-      sscanf(after + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %" SCNu64, &state,
-             &start) != 2)
+  if (!after || sscanf(after + 1, " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %" SCNu64,
+                       &state, parent, start) != 3)
     return 0;
-  return state == 'Z' || state == 'X' ? 0 : start;
+  return state != 'Z' && state != 'X';
+}
+
+uint64_t ms_process_start(int pid) {
+  int parent;
+  uint64_t start;
+  return read_stat(pid, &parent, &start) ? start : 0;
+}
+
+/* A process whose environment is not ours to read is no wrapper of ours: as if it did not have the variable. */
+static int has_variable(int pid, const char *name) {
+  char path[64], *entry = NULL;
+  size_t room = 0, length = strlen(name);
+  int found = 0;
+  snprintf(path, sizeof path, "/proc/%d/environ", pid);
+  FILE *file = fopen(path, "re");
+  if (!file) return 0;
+  while (!found && getdelim(&entry, &room, '\0', file) > 0)
+    found = !strncmp(entry, name, length) && entry[length] == '=';
+  free(entry);
+  fclose(file);
+  return found;
+}
+
+int ms_process_starter(const char *variable, uint64_t *start) {
+  int pid = (int)getpid(), parent;
+  uint64_t began;
+  for (; read_stat(pid, &parent, &began) && parent > 0; pid = parent)
+    if (!has_variable(parent, variable)) {
+      *start = ms_process_start(parent);
+      return *start ? parent : 0;
+    }
+  return 0;
 }

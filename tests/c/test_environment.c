@@ -30,6 +30,17 @@ static void set_variables(const char *text) {
                                       "PMIX_NAMESPACE",
                                       "OMPI_MCA_orte_hnp_uri",
                                       "OMPI_MCA_orte_precondition_transports",
+                                      "MV2_COMM_WORLD_RANK",
+                                      "MV2_COMM_WORLD_SIZE",
+                                      "MV2_COMM_WORLD_LOCAL_SIZE",
+                                      "PMI_RANK",
+                                      "PMI_SIZE",
+                                      "PMI_ID",
+                                      "MPI_LOCALRANKID",
+                                      "MPI_LOCALNRANKS",
+                                      "PMIX_RANK",
+                                      "FLUX_TASK_RANK",
+                                      "FLUX_JOB_SIZE",
                                       "SLURM_PROCID",
                                       "SLURM_NTASKS",
                                       "SLURM_LOCALID",
@@ -156,6 +167,58 @@ static void L2_what_is_explicit_comes_first(void **state) {
   assert_string_equal(read_task(TORCH "MOONSHARD_JOB_ID=mine").job, "mine");
 }
 
+/* ---- MPICH and its kin ---- */
+
+#define PMI "PMI_RANK=1 PMI_SIZE=4 PMI_FD=6 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=4 "
+
+static void L2_mpichs_ranks_meet_where_one_process_started_them(void **state) {
+  (void)state;
+  ms_task task = read_task(PMI);
+  assert_int_equal(task.rank, 1);
+  assert_int_equal(task.size, 4);
+  assert_int_equal(task.local_size, 4);
+  assert_int_equal(task.place.kind, MS_STORE_LOCAL);
+  assert_contains(task.source, "PMI_RANK");
+  char name[256];
+  memcpy(name, task.place.name, sizeof name);
+  /* This process was started without the variables, so it is the starter of its own child: another run. */
+  pid_t pid = fork();
+  if (!pid) _exit(strcmp(read_task("PMI_RANK=3 PMI_SIZE=4 MPI_LOCALNRANKS=4").place.name, name) == 0);
+  int status;
+  assert_int_equal(waitpid(pid, &status, 0), pid);
+  assert_int_equal(WEXITSTATUS(status), 0);
+  assert_string_equal(read_task(PMI "MASTER_ADDR=a MASTER_PORT=7").place.text, "tcp://a:7");
+  assert_string_equal(read_task(PMI "MOONSHARD_RENDEZVOUS=tcp://b:1").place.text, "tcp://b:1");
+  refuse("PMI_RANK=1 PMI_SIZE=4 MPI_LOCALNRANKS=2", "rank 1 of 4 (MPICH: PMI_RANK, PMI_SIZE) on several hosts");
+  refuse("PMI_RANK=1 PMI_SIZE=4 MPI_LOCALNRANKS=2", "mpiexec -genv NAME VALUE");
+  assert_contains(read_task("MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=2 MV2_COMM_WORLD_LOCAL_SIZE=2").source,
+                  "MVAPICH");
+  assert_int_equal(read_task("PMI_RANK=0 PMI_SIZE=1 PMI_FD=6").size, 1);
+}
+
+static void L2_slurm_says_where_the_ranks_of_its_own_pmi_are(void **state) {
+  (void)state;
+  ms_task task = read_task("PMI_RANK=3 PMI_SIZE=4 " SRUN);
+  assert_string_equal(task.place.host, "node07");
+  /* hydra starts one proxy a node through srun; the ranks are what hydra says. */
+  task = read_task(PMI "SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_NODELIST=n1");
+  assert_int_equal(task.rank, 1);
+  assert_int_equal(task.place.kind, MS_STORE_LOCAL);
+  refuse(PMI "RANK=0 WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=1", "contradict each other");
+}
+
+static void L2_launchers_that_are_not_understood_are_refused_by_name(void **state) {
+  (void)state;
+  refuse("PMI_ID=0 PMI_PORT=vm:39911", "PMI_ID=0 says that a launcher started this process as one of several ranks");
+  refuse("PMIX_RANK=2", "PMIX_RANK=2 says that");
+  refuse("FLUX_TASK_RANK=0 FLUX_JOB_SIZE=4", "FLUX_TASK_RANK=0 of FLUX_JOB_SIZE=4 says that");
+  refuse("MPI_LOCALRANKID=0 MPI_LOCALNRANKS=4", "MPI_LOCALRANKID=0 of MPI_LOCALNRANKS=4");
+  assert_int_equal(read_task("FLUX_TASK_RANK=0 FLUX_JOB_SIZE=1").size, 1);
+  assert_int_equal(read_task("PMIX_RANK=1 " OMPI).size, 4);
+  assert_int_equal(read_task(TORCH "MOONSHARD_JOB_FD=3 MOONSHARD_RENDEZVOUS=tcp://a:1 PMIX_RANK=1").size, 8);
+  refuse("PMI_RANK=1", "PMI_RANK is set and PMI_SIZE is not");
+}
+
 /* ---- two sources ---- */
 
 static void L2_torchrun_comes_before_open_mpi_before_slurm(void **state) {
@@ -270,6 +333,9 @@ int main(void) {
       TEST(L2_open_mpis_variables),
       TEST(L2_slurms_variables),
       TEST(L2_what_is_explicit_comes_first),
+      TEST(L2_mpichs_ranks_meet_where_one_process_started_them),
+      TEST(L2_slurm_says_where_the_ranks_of_its_own_pmi_are),
+      TEST(L2_launchers_that_are_not_understood_are_refused_by_name),
       TEST(L2_torchrun_comes_before_open_mpi_before_slurm),
       TEST(L2_contradictions_are_refused_with_both_named),
       TEST(L2_launchers_in_launchers_are_no_contradiction),

@@ -72,6 +72,27 @@ describe("ranks that another program starts", function()
     contains(trained.out, "step 3/3")
   end)
 
+  it("L2 are found by the variables of MPICH's mpiexec, also behind wrappers", function()
+    with_recipe(SUM, function(recipe)
+      -- One process starts all, as hydra's proxy does; between it and a rank there may be shells.
+      local start = ("for rank in 0 1 2; do PMI_RANK=$rank PMI_SIZE=3 PMI_FD=6 MPI_LOCALNRANKS=3 "
+        .. "%s & done; wait"):format("sh -c \"" .. BIN .. " run " .. recipe .. "; exit \\$?\"")
+      assert.equal(SUMS, all_out(together({ "sh -c '" .. start .. "'" })))
+      local alone = together(ranks(2, "PMI_ID=%d PMI_PORT=here:39911", BIN .. " run " .. recipe))
+      for _, one in ipairs(alone) do
+        assert.equal(2, one.status)
+        contains(one.err, "says that a launcher started this process as one of several ranks")
+      end
+    end)
+  end)
+
+  it("L2 are found by mpiexec.hydra's variables", function()
+    if not launched.can("command -v mpiexec.hydra") then return pending("mpiexec.hydra is not installed") end
+    with_recipe(SUM, function(recipe)
+      assert.equal(SUMS, all_out(together({ "mpiexec.hydra -launcher fork -n 3 " .. BIN .. " run " .. recipe })))
+    end)
+  end)
+
   it("L2 refuse what contradicts, with both sources named", function()
     with_recipe(SUM, function(recipe)
       local both = together({
