@@ -134,7 +134,8 @@ typedef struct ms_world ms_world;
 /* Joins the world that the environment describes: a rank of `moonshard run`, of torchrun, mpirun or srun, one that was
 ** started by hand (RANK, WORLD_SIZE and MASTER_ADDR, MASTER_PORT or MOONSHARD_RENDEZVOUS), or a world of one. Fails with
 ** MS_ETIMEOUT naming the ranks that have not come, MS_EMISMATCH when this rank is refused, MS_EINVAL when launchers
-** contradict each other or nothing says where to meet. */
+** contradict each other or nothing says where to meet. Standard descriptors (0 to 2) that are closed become /dev/null, or what
+** a program prints would go into the ranks' shared memory. */
 MS_API int ms_world_join(ms_world **world);
 /* A world of one, whatever launched this process: for work in which no other rank takes part. */
 MS_API int ms_world_alone(ms_world **world);

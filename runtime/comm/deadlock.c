@@ -9,21 +9,35 @@
 
 static uint64_t load(const _Atomic uint64_t *word) { return atomic_load_explicit(word, memory_order_relaxed); }
 
+uint64_t ms_report_world(const ms_job *job) { return job->size == 64 ? ~0ull : (1ull << job->size) - 1; }
+
+/* The group of a ring, and how many ranks it has; what any rank may have overwritten leads nowhere. */
+static const ms_job_group *find_group(const ms_job *job, uint32_t group, int *size) {
+  uint32_t index = group - MS_LEDGER_GROUP;
+  *size = 0;
+  if (group < MS_LEDGER_GROUP || index >= MS_JOB_GROUPS) return NULL;
+  int said = job->group[index].size;
+  *size = said < 0 ? 0 : said > MS_MAX_LOCAL_RANKS ? MS_MAX_LOCAL_RANKS : said;
+  return &job->group[index];
+}
+
 uint64_t ms_report_count(const ms_job *job, uint32_t group, int rank) {
   if (group == MS_LEDGER_WORLD) return atomic_load_explicit(&job->ticket[rank].count, memory_order_acquire);
   if (group == MS_LEDGER_MESHES) return atomic_load_explicit(&job->announcement[rank].number, memory_order_acquire);
-  const ms_job_group *members = &job->group[group - MS_LEDGER_GROUP];
-  for (int i = 0; i < members->size; i++)
+  int size;
+  const ms_job_group *members = find_group(job, group, &size);
+  for (int i = 0; i < size; i++)
     if (members->rank[i] == rank) return atomic_load_explicit(&members->ticket[i].count, memory_order_acquire);
   return 0;
 }
 
 static uint64_t members_of(const ms_job *job, uint32_t group) {
   uint64_t ranks = 0;
-  if (group == MS_LEDGER_WORLD) return job->size == 64 ? ~0ull : (1ull << job->size) - 1;
-  const ms_job_group *members = &job->group[group - MS_LEDGER_GROUP];
-  for (int i = 0; i < members->size; i++) ranks |= 1ull << members->rank[i];
-  return ranks;
+  if (group == MS_LEDGER_WORLD) return ms_report_world(job);
+  int size;
+  const ms_job_group *members = find_group(job, group, &size);
+  for (int i = 0; i < size; i++) ranks |= 1ull << (members->rank[i] & 63);
+  return ranks & ms_report_world(job);
 }
 
 /* What a rank that sleeps is in: for each collective that it has entered and not left, the ranks that it lacks. Returns how
@@ -44,7 +58,7 @@ static int read_lacks(const ms_job *job, int rank, uint64_t *lacks, uint64_t *st
     uint64_t target = load(&ring->target);
     if (!target) return 0;
     sleeps |= load(&ring->missing) != 0;
-    uint64_t others = group == MS_LEDGER_MESHES ? load(&ring->missing) : members_of(job, group);
+    uint64_t others = group == MS_LEDGER_MESHES ? load(&ring->missing) & ms_report_world(job) : members_of(job, group);
     for (uint64_t rest = others; rest; rest &= rest - 1)
       if (ms_report_count(job, group, __builtin_ctzll(rest)) < target) lacks[n] |= rest & -rest;
     *state = ms_hash_int(ms_hash_int(*state, (int64_t)load(&ring->head)), (int64_t)(target << 8 | (uint64_t)i));

@@ -66,7 +66,8 @@ static int map_checked(int fd, int protection, ms_job **job) {
     return MS_FAIL(MS_EINVAL, "descriptor %d is no control segment of this build", fd);
   ms_job *mapped = mmap(NULL, sizeof *mapped, protection, MAP_SHARED, fd, 0);
   if (mapped == MAP_FAILED) return MS_FAIL(MS_EIO, "cannot map the control segment: %s", strerror(errno));
-  if (mapped->magic != JOB_MAGIC || mapped->version != MS_JOB_VERSION) {
+  if (mapped->magic != JOB_MAGIC || mapped->version != MS_JOB_VERSION || mapped->size < 1 ||
+      mapped->size > MS_MAX_LOCAL_RANKS) {
     ms_job_unmap(mapped);
     return MS_FAIL(MS_EINVAL, "descriptor %d is no control segment of this build", fd);
   }
@@ -110,12 +111,23 @@ void ms_job_give_up(ms_job *job, int row, int blame, const char *why) {
   for (int rank = 0; rank < job->size; rank++) ms_job_ring(job, rank);
 }
 
+static const char *text_of(ms_job_rank *row) {
+  row->text[MS_JOB_TEXT - 1] = '\0';
+  return row->text;
+}
+
 const char *ms_job_aborted(ms_job *job, int *row, int *blame) {
   uint32_t word = atomic_load_explicit(&job->aborted, memory_order_acquire);
   if (!word) return NULL;
   *row = (int)(word & 0xffffu) - 1;
   *blame = (int)(word >> 16) - 1;
-  return job->rank[*row].text;
+  /* Every rank can write here, whatever a recipe does through ffi: what it says is not believed unseen. */
+  if (*row < 0 || *row > MS_JOB_LAUNCHER || *blame >= job->size) {
+    *row = MS_JOB_LAUNCHER;
+    *blame = -1;
+    return "the control segment of the run was overwritten";
+  }
+  return text_of(&job->rank[*row]);
 }
 
 /* ---- the launcher's view ---- */
@@ -158,8 +170,8 @@ const char *ms_job_abort_reason(ms_job_view *view, int *rank) {
 }
 
 const char *ms_job_rank_reason(ms_job_view *view, int rank) {
-  const ms_job_rank *row = &view->job->rank[rank];
-  return atomic_load(&row->told) == 2 ? row->text : NULL;
+  ms_job_rank *row = &view->job->rank[rank];
+  return atomic_load(&row->told) == 2 ? text_of(row) : NULL;
 }
 
 int ms_job_saves(const ms_job_view *view) { return atomic_load(&view->job->saves) != 0; }

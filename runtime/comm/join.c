@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/descriptors.h"
 #include "base/env.h"
 #include "base/error.h"
 #include "base/interrupt.h"
@@ -164,6 +165,7 @@ static void close_job(ms_world *world, int met) {
 int ms_world_join(ms_world **world) {
   int rc = MS_OK, launched = ms_env_string("MOONSHARD_JOB_FD", NULL) != NULL;
   ms_world *joined;
+  MS_TRY(ms_descriptors_fill());
   MS_TRY(make_world(&joined));
   if (launched) MS_GOTO(join_job(joined));
   else MS_GOTO(join_by_environment(joined));

@@ -51,7 +51,8 @@ int ms_ledger_number(ms_ledger *ledger, const char *text) {
 }
 
 const char *ms_ledger_text(const ms_ledger *ledger, uint32_t number) {
-  if (!number || number > atomic_load_explicit(&ledger->texts, memory_order_acquire)) return "";
+  if (!number || number > MS_LEDGER_TEXTS) return "";
+  if (number > atomic_load_explicit(&ledger->texts, memory_order_acquire)) return "";
   return ledger->text[number - 1];
 }
 

@@ -25,7 +25,7 @@ static double seconds_since(uint64_t now, uint64_t then) {
 static uint64_t load(const _Atomic uint64_t *word) { return atomic_load_explicit(word, memory_order_relaxed); }
 
 static void copy_text(char *to, const ms_ledger *ledger, uint32_t number) {
-  snprintf(to, MS_LEDGER_TEXT_BYTES, "%s", ms_ledger_text(ledger, number));
+  snprintf(to, MS_LEDGER_TEXT_BYTES, "%.*s", MS_LEDGER_TEXT_BYTES - 1, ms_ledger_text(ledger, number));
 }
 
 /* 0 when the record was overwritten meanwhile. */
@@ -46,7 +46,7 @@ static int read_record(const ms_ledger *ledger, const ms_ledger_record *record, 
 /* The ranks that the ring's owner sleeps for, without those that have come since: it may not have run yet. */
 static uint64_t read_missing(const ms_job *job, const ms_ledger_ring *ring) {
   uint32_t group = atomic_load_explicit(&ring->group, memory_order_relaxed);
-  uint64_t missing = load(&ring->missing), target = load(&ring->target), absent = 0;
+  uint64_t missing = load(&ring->missing) & ms_report_world(job), target = load(&ring->target), absent = 0;
   for (uint64_t rest = missing; target && rest; rest &= rest - 1)
     if (ms_report_count(job, group, __builtin_ctzll(rest)) < target) absent |= rest & -rest;
   return target ? absent : missing;

@@ -28,6 +28,8 @@ typedef struct ms_rank_status {
 
 void ms_report_status(const ms_job *job, int rank, ms_rank_status *status);
 
+/* All ranks, as bits. */
+uint64_t ms_report_world(const ms_job *job);
 /* How far a rank has come in what the group of a ring does together, as its tickets count. */
 uint64_t ms_report_count(const ms_job *job, uint32_t group, int rank);
 /* The ranks that wait for each other, so that none of them can ever go on; 0 when there are none. A rank that is about to wake

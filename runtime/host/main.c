@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/cores.h"
+#include "base/descriptors.h"
 #include "comm/environment.h"
 #include "comm/token.h"
 #include "host/embedded.h"
@@ -221,6 +222,10 @@ static int run_protected(lua_State *L) {
 
 int main(int count, char **arguments) {
   struct program program = {.count = count, .arguments = arguments};
+  if (ms_descriptors_fill()) {
+    fprintf(stderr, "moonshard: %s\n", ms_error_message());
+    return STATUS_FAILED_RUN;
+  }
   ms_token_hide();
   lua_State *L = luaL_newstate();
   if (!L) {

@@ -256,6 +256,43 @@ static void L5_the_launchers_reason_reaches_the_ranks(void **state) {
   close(fd);
 }
 
+/* A recipe's stray ffi write, or somebody's print into a descriptor that became the segment. */
+static void L5_what_stands_in_the_control_segment_is_checked(void **state) {
+  (void)state;
+  int fd, blamed;
+  ms_job *job;
+  ms_job_view *view;
+  ms_world *world;
+  char text[4096];
+  assert_int_equal(ms_job_create(2, &fd), MS_OK);
+  assert_int_equal(ms_job_map(fd, &job), MS_OK);
+  assert_int_equal(ms_job_open(fd, &view), MS_OK);
+  assert_int_equal(ms_world_attach(job, 0, &world), MS_OK);
+  for (int part = 0; part < 2; part++) {
+    atomic_store(&job->aborted, part ? 0x7fff0001u : 0x0000fff0u);
+    assert_string_equal(ms_job_abort_reason(view, &blamed), "the control segment of the run was overwritten");
+    assert_int_equal(blamed, -1);
+  }
+  atomic_store(&job->rank[1].told, 2);
+  memset(job->rank[1].text, 'x', sizeof job->rank[1].text);
+  assert_int_equal(strlen(ms_job_rank_reason(view, 1)), MS_JOB_TEXT - 1);
+  atomic_store(&job->rank[1].pid, (int32_t)getpid());
+  memset(&job->ledger[1], 0x7f, sizeof job->ledger[1]);
+  memset(job->group, 0x7f, sizeof job->group);
+  ms_job_stuck(view, text, sizeof text);
+  assert_contains(text, "rank ");
+  ms_job_death(view, 1, text, sizeof text);
+  assert_contains(text, "rank 1 was ");
+  ms_world_leave(world);
+  job->size = MS_MAX_LOCAL_RANKS + 1;
+  ms_job *again;
+  assert_fails(ms_job_map(fd, &again), MS_EINVAL, "is no control segment of this build");
+  job->size = 2;
+  ms_job_close(view);
+  ms_job_unmap(job);
+  close(fd);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(a_world_of_one_needs_no_launcher),
@@ -268,6 +305,7 @@ int main(void) {
       TEST(L6_a_program_ends_with_those_that_are_there),
       TEST(L7_an_interrupt_ends_a_wait),
       TEST(L5_the_launchers_reason_reaches_the_ranks),
+      TEST(L5_what_stands_in_the_control_segment_is_checked),
   };
   return cmocka_run_group_tests_name("world", tests, NULL, NULL);
 }

@@ -51,7 +51,7 @@ int ms_name_ranks(const ms_running *run, int running, char *text, size_t bytes) 
 static int find_culprit(const ms_running *run) {
   int blamed;
   const char *why = ms_job_abort_reason(run->view, &blamed);
-  if (why && blamed >= 0 && run->ranks[blamed].status != 0) return blamed;
+  if (why && blamed >= 0 && blamed < run->config->ranks && run->ranks[blamed].status != 0) return blamed;
   /* Where ranks meet at a store, those who live hear of a death from it, perhaps before this process does. */
   for (int rank = 0; why && blamed < 0 && rank < run->config->ranks; rank++)
     if (WIFSIGNALED(run->ranks[rank].status) && !run->ranks[rank].ended_by_us) return rank;

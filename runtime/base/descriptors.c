@@ -1,0 +1,19 @@
+/* descriptors.c - fills closed standard descriptors with /dev/null. */
+#include "base/descriptors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+int ms_descriptors_fill(void) {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+    if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    /* The lowest number that is free is the one that open gives, so it is this one; programs inherit it as they would. */
+    if (open("/dev/null", O_RDWR) != fd)
+      return MS_FAIL(MS_EIO, "descriptor %d is closed, and /dev/null cannot take its place: %s", fd, strerror(errno));
+  }
+  return MS_OK;
+}
