@@ -3,7 +3,6 @@
 
 local chart = require("moonshard.chart")
 local errors = require("moonshard.error")
-local json = require("moonshard.json")
 local output_file = require("moonshard.output_file")
 local progress = require("moonshard.progress")
 local spikes = require("moonshard.spikes")
@@ -17,7 +16,7 @@ local log = {
   expect = progress.expect,
 }
 
-local metrics = { path = nil, file = nil, events = nil }
+local metrics = { file = nil, events = nil }
 local watch = { spikes = spikes.new() }
 
 ---Steps whose gradient norm or loss is a multiple of the median before are told as they are logged, and stand in
@@ -30,42 +29,15 @@ end
 ---@return { step: integer, what: string, value: number, ratio: number }[]
 function log.spikes_found() return watch.spikes and watch.spikes.found or {} end
 
--- In this order in every line of the metrics file.
-local KEYS = {
-  "step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_ms", "data_ms", "peak_bytes", "comm_bytes",
-  "valid_loss", "save_ms", "snapshot_bytes",
-}
-
----Writes one JSON object a step to a file from here on, anew.
+---Writes one JSON object a step to a file from here on.
 ---@param path string
-function log.open_metrics(path)
-  local file, why = output_file.open_lines(path, "w")
-  if not file then errors.raise("MS_EINVAL", "metrics file %s", why) end
-  metrics.path, metrics.file = path, file
-end
+function log.open_metrics(path) metrics.file = require("moonshard.metrics_file").open(path) end
 
 ---Writes an event file of TensorBoard in a folder from here on.
 ---@param folder string
 function log.open_events(folder)
   metrics.events = require("moonshard.tensorboard").open(folder)
 end
-
-local function write_metrics(step, m)
-  local list = {}
-  for i, key in ipairs(KEYS) do
-    list[2 * i - 1], list[2 * i] = key, m[key]
-  end
-  list[2] = step
-  local n = 2 * #KEYS
-  if m.outside_bytes then
-    list[n + 1], list[n + 2] = "outside_bytes", m.outside_bytes
-    n = n + 2
-  end
-  local ok, why = metrics.file:write(json.ordered(n, list) .. "\n")
-  if not ok then errors.raise("MS_EIO", "metrics file %s: %s", metrics.path, why) end
-end
--- Compiled, a flush that fails is run again by the interpreter, and then has nothing left to write and succeeds.
-jit.off(write_metrics)
 
 local function write(step, m)
   if type(step) ~= "number" or type(m) ~= "table" or type(m.loss) ~= "number" then
@@ -74,7 +46,7 @@ local function write(step, m)
   if world.rank ~= 0 then return end
   table.insert(log.history.train, { step, m.loss })
   if m.valid_loss then table.insert(log.history.valid, { step, m.valid_loss }) end
-  if metrics.file then write_metrics(step, m) end
+  if metrics.file then metrics.file:add(step, m) end
   if metrics.events then metrics.events:add(step, m) end
   progress.show(step, m)
   local spike = watch.spikes and watch.spikes:see(step, m)
@@ -98,6 +70,14 @@ function log.print(...)
   end
   io.write(table.concat(texts, "\t"), "\n")
   io.flush()
+end
+
+---The run goes on from a checkpoint: what was logged of later steps is made again.
+---@param step integer the last one that is done
+function log.resumed(step)
+  local said = metrics.file and metrics.file:resume(step)
+  if said then log.print(said) end
+  if metrics.events then metrics.events:restart(step + 1) end
 end
 
 ---@class moonshard.CurveOptions

@@ -21,6 +21,12 @@ local function fresh()
 end
 
 local shown = fresh()
+-- "bar": one line that is redrawn; "plain"; "auto": a bar on a terminal.
+local style = "auto"
+
+---Says how runs are shown from here on.
+---@param chosen "auto"|"bar"|"plain"
+function progress.show_as(chosen) style = chosen end
 
 ---Begins a run of so many steps; without it there is no bar and no time left.
 ---@param steps integer
@@ -159,7 +165,9 @@ end
 ---@param step integer
 ---@param m table metrics of moonshard.StepMetrics, at least loss; valid_loss where there was a validation
 function progress.show(step, m)
-  if shown.interactive == nil then shown.interactive = terminal.interactive() end
+  if shown.interactive == nil then
+    shown.interactive = style == "bar" or style == "auto" and terminal.interactive()
+  end
   if not shown.began then
     shown.began, shown.first_step = clock.now(), step
   end

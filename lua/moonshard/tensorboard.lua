@@ -2,8 +2,8 @@
 --
 -- A file is a list of TFRecords: length (64 bits), the length's checksum, data, the data's checksum; little-endian;
 -- checksums are CRC-32C (Castagnoli), masked as the format asks. The data is an Event message (tensorboard's
--- event.proto): field 1 wall_time (double), 2 step (int64), 3 file_version (string), 5 summary; a Summary has Values in
--- field 1, each with 1 tag (string) and 2 simple_value (float).
+-- event.proto): field 1 wall_time (double), 2 step (int64), 3 file_version (string), 5 summary, 7 session_log; a
+-- Summary has Values in field 1, each with 1 tag (string) and 2 simple_value (float); a SessionLog has a status in 1.
 
 local bit = require("bit")
 local ffi = require("ffi")
@@ -135,6 +135,15 @@ function tensorboard.open(folder)
   local self = setmetatable({ path = path, file = file, began = began, began_at = clock.now() }, EventFile)
   write(self, event(wall_time(self), bytes_field(3, "brain.Event:2")))
   return self
+end
+
+local SESSION_STARTS = 1
+
+---The run goes on with a step: TensorBoard drops what files of earlier runs in the folder have of it and of later ones.
+---@param step integer
+function EventFile:restart(step)
+  write(self, event(wall_time(self), key(2, VARINT) .. varint(step)
+    .. bytes_field(7, key(1, VARINT) .. varint(SESSION_STARTS))))
 end
 
 ---Adds the scalars of a step.

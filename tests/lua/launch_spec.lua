@@ -1,6 +1,7 @@
 -- Ranks that other launchers start: everything a user would type, with real processes.
 
 local program = require("lua.program")
+local pty = require("lua.pty")
 local launched = require("lua.launched")
 local all_out, contains, find_port = launched.all_out, launched.contains, launched.find_port
 local ranks, together, with_recipe = launched.ranks, launched.together, launched.with_recipe
@@ -111,6 +112,33 @@ describe("ranks that another program starts", function()
         contains(both[i].err, part)
       end
     end)
+  end)
+
+  it("show no bar, which only a person's terminal gets", function()
+    local function raw(options, variables)
+      local terminal = pty.spawn({ BIN, "run", TOY, "mesh=1x1", "steps=5", unpack(options) }, variables)
+      local status = terminal:wait()
+      local text = terminal.raw
+      terminal:close()
+      assert.equal(0, status, text)
+      return text
+    end
+    local function has_bar(text) return text:find("▕", 1, true) ~= nil end
+    assert.is_true(has_bar(raw({})))
+    assert.is_false(has_bar(raw({ "--progress", "plain" })))
+    local launchers = { { RANK = "0", WORLD_SIZE = "1" }, { PMI_RANK = "0", PMI_SIZE = "1" } }
+    for _, variables in ipairs(launchers) do
+      local plain = raw({}, variables)
+      assert.is_false(has_bar(plain))
+      contains(plain, "step 5/5  loss")
+      assert.is_true(has_bar(raw({ "--progress", "bar" }, variables)))
+    end
+    local piped = together({ BIN .. " run " .. TOY .. " mesh=1x1 steps=5",
+      BIN .. " run --progress bar " .. TOY .. " mesh=1x1 steps=5", BIN .. " run --progress dots " .. TOY })
+    assert.is_false(has_bar(piped[1].out))
+    assert.is_true(has_bar(piped[2].out))
+    assert.equal(2, piped[3].status)
+    contains(piped[3].err, "--progress dots: it must be auto, bar or plain")
   end)
 
   it("L2 refuse a place to meet when nothing says which rank this is", function()

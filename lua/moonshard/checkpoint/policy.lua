@@ -67,6 +67,7 @@ local function resume(self, path)
   if world.rank == 0 then
     require("moonshard.log").print(("resumed from %s, after step %d%s"):format(loaded.path, loaded.step,
       loaded.ema or ""))
+    require("moonshard.log").resumed(loaded.step)
   end
 end
 

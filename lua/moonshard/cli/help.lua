@@ -6,10 +6,11 @@ help.text = [[
 moonshard trains neural networks whose parameters, gradients and optimizer state are sharded over a mesh of ranks.
 
   moonshard run RECIPE.lua [-n RANKS] [key=value ...]    train on RANKS local ranks (1 unless told)
-      --metrics FILE     write one JSON object a step
+      --metrics FILE     write one JSON object a step; a run that goes on from a checkpoint goes on in the file
       --tensorboard DIR  write an event file that TensorBoard shows
       --log-ranks all    show every rank's output, "[rank N] " before each line
       --log-dir DIR      write every rank's output to DIR/rank-N.log too, with timestamps
+      --progress STYLE   auto (a bar on a terminal, plain lines elsewhere and under other launchers), bar or plain
       --pin CORES        auto (each rank to its own cores where there are enough), none, or a list: 0-3,8-11
       --trace FILE       write a trace of some steps, for ui.perfetto.dev and `moonshard trace`
       --trace-steps A-B  which (2-4)

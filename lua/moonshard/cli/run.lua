@@ -18,6 +18,7 @@ local OPTIONS = {
   ["--tensorboard"] = { name = "tensorboard", value = "text", what = "a folder" },
   ["--log-ranks"] = { name = "log_ranks", value = "text", what = "all" },
   ["--log-dir"] = { name = "log_dir", value = "text", what = "a folder" },
+  ["--progress"] = { name = "progress", value = "text", what = "auto, bar or plain" },
   ["--pin"] = { name = "pin", value = "text", what = "auto, none, or cores like 0-3,8" },
   ["--trace"] = { name = "trace", value = "text", what = "a file" },
   ["--trace-steps"] = { name = "trace_steps", value = "text", what = "steps like 3 or 3-5" },
@@ -134,6 +135,8 @@ local function inject_delay(line)
   end
 end
 
+local STYLES = { auto = true, bar = true, plain = true }
+
 -- "3-5" as { 3, 5 }. Without a range: steps after the first, whose caches are cold.
 local DEFAULT_STEPS = "2-4"
 
@@ -158,7 +161,19 @@ local function check(line)
   if line.log_ranks and line.log_ranks ~= "all" then
     refuse("MS_EINVAL", "--log-ranks %s: it must be all", line.log_ranks)
   end
+  if line.progress and not STYLES[line.progress] then
+    refuse("MS_EINVAL", "--progress %s: it must be auto, bar or plain", line.progress)
+  end
   if line.inject_delay then inject_delay(line) end
+end
+
+-- mpirun gives its ranks a terminal each and torchrun its own, but what they show there goes into files and logs, and
+-- among what others print: a line that is redrawn is for a person who looks at this run alone.
+local function choose_progress(line)
+  local task = require("moonshard.host").task()
+  local style = line.progress or "auto"
+  if style == "auto" and task and task.source then style = "plain" end
+  require("moonshard.progress").show_as(style)
 end
 
 ---Loads what most recipes use: before ranks are forked, so that it happens once.
@@ -173,6 +188,7 @@ end
 function run.launch(line, chunk)
   run.preload()
   line.joins = nodes.joins(line)
+  choose_progress(line)
   if line.joins then return run.rank_main(line, chunk) end
   if line.log_dir then output_file.make_folders(line.log_dir .. "/") end
   local ended, why = require("moonshard.host").launch {

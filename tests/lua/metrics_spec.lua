@@ -1,0 +1,116 @@
+-- The file of --metrics: what a run that goes on makes of it, and what a full disk leaves.
+
+local ffi = require("ffi")
+local json = require("cjson")
+local metrics_file = require("moonshard.metrics_file")
+local program = require("lua.program")
+
+ffi.cdef [[
+typedef struct { unsigned long soft, hard; } ms_spec_rlimit;
+int setrlimit(int resource, const ms_spec_rlimit *limit);
+int getrlimit(int resource, ms_spec_rlimit *limit);
+void (*signal(int number, void (*handler)(int)))(int);
+]]
+local RLIMIT_FSIZE, SIGXFSZ = 1, 25
+
+local function read(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+local function write(path, text)
+  local file = assert(io.open(path, "wb"))
+  file:write(text)
+  file:close()
+end
+
+local function line(step, loss) return ('{"step":%d,"loss":%g}\n'):format(step, loss or 0.5) end
+
+local function steps_of(path)
+  local steps = {}
+  for text in io.lines(path) do steps[#steps + 1] = json.decode(text).step end
+  return steps
+end
+
+local function range(first, last)
+  local list = {}
+  for i = first, last do list[#list + 1] = i end
+  return list
+end
+
+describe("the metrics file", function()
+  local path
+
+  before_each(function() path = os.tmpname() end)
+  after_each(function() os.remove(path) end)
+
+  it("is begun anew by the first step of a run, and not before", function()
+    write(path, line(1) .. line(2))
+    local file = metrics_file.open(path)
+    assert.equal(line(1) .. line(2), read(path))
+    file:add(1, { loss = 2 })
+    file:add(2, { loss = 3 })
+    assert.equal(line(1, 2) .. line(2, 3), read(path))
+  end)
+
+  it("goes on after the step of a checkpoint, each step once", function()
+    write(path, line(1) .. line(2) .. line(3) .. line(4))
+    local file = metrics_file.open(path)
+    assert.equal(("metrics: %s goes on after step 2, without 2 lines that came later"):format(path), file:resume(2))
+    assert.equal(line(1) .. line(2), read(path))
+    file:add(3, { loss = 9 })
+    assert.equal(line(1) .. line(2) .. line(3, 9), read(path))
+    -- Nothing came later, and what a crash cut off goes.
+    assert.equal(("metrics: %s goes on after step 7"):format(path), metrics_file.open(path):resume(7))
+    write(path, line(1) .. '{"step":2,"lo')
+    assert.equal(("metrics: %s goes on after step 2, without 1 line that came later"):format(path),
+      metrics_file.open(path):resume(2))
+    assert.equal(line(1), read(path))
+    write(path, "")
+    assert.is_nil(metrics_file.open(path):resume(5))
+  end)
+
+  it("has whole lines or none of them on a disk that is full", function()
+    local limit, old = ffi.new("ms_spec_rlimit"), ffi.new("ms_spec_rlimit")
+    local file = metrics_file.open(path)
+    file:add(1, { loss = 0.5 })
+    ffi.C.getrlimit(RLIMIT_FSIZE, old)
+    limit.soft, limit.hard = #line(1) + 10, old.hard
+    local handler = ffi.C.signal(SIGXFSZ, ffi.cast("void (*)(int)", 1))
+    ffi.C.setrlimit(RLIMIT_FSIZE, limit)
+    local ok, raised = pcall(file.add, file, 2, { loss = 0.25 })
+    ffi.C.setrlimit(RLIMIT_FSIZE, old)
+    ffi.C.signal(SIGXFSZ, handler)
+    assert.is_false(ok)
+    assert.equal("MS_EIO", raised.status)
+    assert.truthy(tostring(raised):find("File too large", 1, true), tostring(raised))
+    assert.equal(line(1), read(path))
+    file:add(2, { loss = 0.25 })
+    assert.equal(line(1) .. line(2, 0.25), read(path))
+  end)
+
+  it("tells of a run that is started again every step once", function()
+    local folder = os.tmpname()
+    os.remove(folder)
+    local function run(settings)
+      return program.run({ "run", "recipes/quickstart.lua", "-n", "2", "mesh=1x2", "layers=1", "dim=16", "heads=2",
+        "seq=16", "steps=9", "sample=0", "svg=", "eval_every=100", "files=LICENSE", "checkpoint=" .. folder,
+        "save_every=4", "resume=auto", "--metrics", path, "--tensorboard", folder .. ".events", unpack(settings) })
+    end
+    -- What was saved then is step 4.
+    local first = run({ "steps=7" })
+    assert.equal(0, first.status, first.err)
+    os.execute("rm -r " .. folder .. "/step-00000007")
+    assert.same(range(1, 7), steps_of(path))
+    local again = run({})
+    assert.equal(0, again.status, again.err)
+    assert.same(range(1, 9), steps_of(path))
+    local said = "resumed from .-, after step 4\nmetrics: [^\n]* goes on after step 4, without 3 lines"
+    assert.truthy(again.out:find(said), again.out)
+    local events = io.popen("cat $(ls -t " .. folder .. ".events/* | head -1)"):read("*a")
+    assert.truthy(events:find("\16\5\58\2\8\1", 1, true)) -- step 5, and a session log that says START
+    os.execute("rm -r " .. folder .. " " .. folder .. ".events")
+  end)
+end)
