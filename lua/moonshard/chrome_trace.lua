@@ -1,4 +1,5 @@
--- Reads what a trace file says: whether it can be true, and its sums by op, unit and rank.
+-- Reads what a trace file says: whether it can be true, whether Perfetto shows all of it, and its sums by op, unit and
+-- rank.
 
 local json = require("moonshard.json")
 
@@ -6,15 +7,19 @@ local chrome_trace = {}
 
 -- Times are written with a nanosecond's digits: what is nearer than that is equal.
 local ROUNDING = 0.002
+-- Rank r is process (r + 1) * 100, and its threads are counted from there: Perfetto takes tid 0 for an idle processor
+-- and threads of one tid for one thread, whatever their process.
+local PROCESS_STEP = 100
 
 ---@class moonshard.TraceEvent as in Chrome's trace format; ts and dur in microseconds
 ---@field ph string "X" a slice, "s" and "f" the ends of an arrow, "M" a name
----@field pid integer rank
----@field tid integer lane
+---@field pid integer (rank + 1) * 100
+---@field tid integer pid + lane
 ---@field ts number
 ---@field dur number?
 ---@field name string
 ---@field cat string?
+---@field id integer? of an arrow
 ---@field args table?
 
 ---@param text string
@@ -30,44 +35,61 @@ end
 
 local function is_number(value) return type(value) == "number" and value == value end
 
+local function is_natural(value) return is_number(value) and value >= 1 and value < 2 ^ 53 and value % 1 == 0 end
+
+local function rank_of(event) return event.pid / PROCESS_STEP - 1 end
+
 local function check_event(event, index)
   if type(event) ~= "table" or type(event.ph) ~= "string" then return ("event %d has no ph"):format(index) end
   for _, key in ipairs({ "pid", "tid", "ts" }) do
     if not is_number(event[key]) then return ("event %d (%s) has no number %s"):format(index, event.ph, key) end
   end
   if type(event.name) ~= "string" then return ("event %d (%s) has no name"):format(index, event.ph) end
+  if not (is_natural(event.pid) and event.pid % PROCESS_STEP == 0) then
+    return ("event %d (%s) has the pid %s, which is no multiple of %d"):format(index, event.name, event.pid,
+      PROCESS_STEP)
+  end
+  if event.tid % 1 ~= 0 or event.tid < event.pid or event.tid >= event.pid + PROCESS_STEP then
+    return ("event %d (%s) has the tid %s, which is no thread of pid %d"):format(index, event.name, event.tid,
+      event.pid)
+  end
   if event.ph == "X" and not (is_number(event.dur) and event.dur >= 0) then
     return ("event %d (%s) has no duration of at least 0"):format(index, event.name)
   end
 end
 
--- Slices of every lane, in the order of their beginnings, the outer one first.
+-- Slices of every lane, by tid.
 local function lanes_of(events)
   local lanes = {}
   for _, event in ipairs(events) do
     if event.ph == "X" then
-      local key = event.pid .. "." .. event.tid
-      lanes[key] = lanes[key] or {}
-      table.insert(lanes[key], event)
+      lanes[event.tid] = lanes[event.tid] or {}
+      table.insert(lanes[event.tid], event)
     end
-  end
-  for _, lane in pairs(lanes) do
-    table.sort(lane, function(a, b)
-      if a.ts ~= b.ts then return a.ts < b.ts end
-      return a.dur > b.dur
-    end)
   end
   return lanes
 end
 
--- On a lane a slice lies inside another one or beside it.
+-- Slices of a lane are written as they begin, the outer one first: where times are equal the file's order decides what
+-- lies in what.
+local function check_order(lane)
+  for i = 2, #lane do
+    local before, slice = lane[i - 1], lane[i]
+    if before.ts > slice.ts or (before.ts == slice.ts and before.dur < slice.dur) then
+      return ("rank %d: %s at %.3f is written after %s, which begins later or lies in it"):format(rank_of(slice),
+        slice.name, slice.ts, before.name)
+    end
+  end
+end
+
+-- On a lane a slice lies inside another one or next to it.
 local function check_nesting(lane)
   local open = {}
   for _, slice in ipairs(lane) do
     while open[1] and open[#open].ts + open[#open].dur <= slice.ts + ROUNDING do open[#open] = nil end
     local outer = open[#open]
     if outer and slice.ts + slice.dur > outer.ts + outer.dur + ROUNDING then
-      return ("rank %d: %s at %.3f ends after %s, in which it began"):format(slice.pid, slice.name, slice.ts,
+      return ("rank %d: %s at %.3f ends after %s, in which it began"):format(rank_of(slice), slice.name, slice.ts,
         outer.name)
     end
     open[#open + 1] = slice
@@ -104,32 +126,63 @@ local function check_phases(events)
       local phase = phase_at(event.pid, event.ts)
       if not phase or event.ts < phase.ts - ROUNDING
         or event.ts + event.dur > phase.ts + phase.dur + ROUNDING then
-        return ("rank %d: %s at %.3f lies in no phase"):format(event.pid, event.name, event.ts)
+        return ("rank %d: %s at %.3f lies in no phase"):format(rank_of(event), event.name, event.ts)
       end
     end
   end
 end
 
-local function check_arrows(events)
-  local begun = {}
+-- Every process that has slices is named once, and every thread of it.
+local function check_names(events, lanes)
+  local named = { process_name = {}, thread_name = {} }
   for _, event in ipairs(events) do
-    if event.ph == "s" then begun[tostring(event.id)] = event end
-  end
-  local ended = 0
-  for _, event in ipairs(events) do
-    if event.ph == "f" then
-      local from = begun[tostring(event.id)]
-      if not from then return ("the arrow %s ends and never began"):format(tostring(event.id)) end
-      if from.ts > event.ts + ROUNDING then return ("the arrow %s goes back in time"):format(tostring(event.id)) end
-      ended = ended + 1
+    local of_kind = event.ph == "M" and named[event.name]
+    if of_kind then
+      local key = event.name == "process_name" and event.pid or event.tid
+      if of_kind[key] then return ("%d has more than one %s"):format(key, event.name) end
+      of_kind[key] = true
     end
   end
-  local n = 0
-  for _ in pairs(begun) do n = n + 1 end
-  if n ~= ended then return ("%d arrows began, %d ended"):format(n, ended) end
+  for tid, lane in pairs(lanes) do
+    if not named.process_name[lane[1].pid] then return ("process %d has no name"):format(lane[1].pid) end
+    if not named.thread_name[tid] then return ("thread %d has no name"):format(tid) end
+  end
 end
 
----Whether the events can be true.
+-- Whether a slice of the lane is under way at an instant; the lane is in order.
+local function under_way(lane, ts)
+  for i = #(lane or {}), 1, -1 do
+    local slice = lane[i]
+    if slice.ts <= ts then return ts <= slice.ts + slice.dur + ROUNDING end
+  end
+  return false
+end
+
+-- An arrow leads from a slice to a slice, and no two share an id: Perfetto drops what does not.
+local function check_arrows(events, lanes)
+  local begun, ended, n = {}, {}, { s = 0, f = 0 }
+  for _, event in ipairs(events) do
+    local seen = event.ph == "s" and begun or event.ph == "f" and ended
+    if seen then
+      local id = tostring(event.id)
+      if not is_natural(event.id) then return ("the id %s of an arrow is no positive integer"):format(id) end
+      if seen[event.id] then return ("two arrows have the id %s"):format(id) end
+      if not under_way(lanes[event.tid], event.ts) then
+        return ("the arrow %s has an end at %.3f where no slice of rank %d is"):format(id, event.ts, rank_of(event))
+      end
+      seen[event.id], n[event.ph] = event, n[event.ph] + 1
+    end
+  end
+  for id, to in pairs(ended) do
+    local from = begun[id]
+    if not from then return ("the arrow %d ends and never began"):format(id) end
+    if from.cat ~= to.cat or from.name ~= to.name then return ("the ends of the arrow %d differ in name"):format(id) end
+    if from.ts > to.ts + ROUNDING then return ("the arrow %d goes back in time"):format(id) end
+  end
+  if n.s ~= n.f then return ("%d arrows began, %d ended"):format(n.s, n.f) end
+end
+
+---Whether the events can be true, and are such that Perfetto shows all of them.
 ---@param events moonshard.TraceEvent[]
 ---@return string? wrong the first thing that is wrong, nil when nothing is
 function chrome_trace.check(events)
@@ -137,11 +190,12 @@ function chrome_trace.check(events)
     local wrong = check_event(event, index)
     if wrong then return wrong end
   end
-  for _, lane in pairs(lanes_of(events)) do
-    local wrong = check_nesting(lane)
+  local lanes = lanes_of(events)
+  for _, lane in pairs(lanes) do
+    local wrong = check_order(lane) or check_nesting(lane)
     if wrong then return wrong end
   end
-  return check_phases(events) or check_arrows(events)
+  return check_phases(events) or check_names(events, lanes) or check_arrows(events, lanes)
 end
 
 -- ---- sums ---------------------------------------------------------------------------------------------------------
@@ -187,7 +241,7 @@ function chrome_trace.summarize(events)
   local step_slices, step_total = 0, 0
   for _, event in ipairs(events) do
     local ms = event.ph == "X" and event.dur / 1e3
-    local rank = ms and entry_of(ranks, event.pid, RANK_FIELDS)
+    local rank = ms and entry_of(ranks, rank_of(event), RANK_FIELDS)
     if ms and has_category(event, "kernel") then
       local op = entry_of(ops, event.name, { "calls", "ms", "flops", "bytes" })
       op.calls, op.ms = op.calls + 1, op.ms + ms

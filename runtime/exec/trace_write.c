@@ -3,6 +3,10 @@
 **
 ** Every rank writes its own part into memory that all of them map, and rank 0 writes the file. Times are microseconds since
 ** the first event of all ranks; ranks of one host have the same clock.
+**
+** Perfetto keys threads by tid alone and takes tid 0 for an idle processor, so numbers of processes and threads are those of
+** no other rank: process (rank + 1) * 100, and its threads counted from there. It reads ids of arrows as integers only.
+** It closes slices in the order of the file where times are equal, so a thread's are written as they begin, the longer first.
 */
 #include <errno.h>
 #include <math.h>
@@ -16,7 +20,9 @@
 #include "comm/members.h"
 #include "exec/trace.h"
 
-enum { PROGRAM_LANE = 0, FIRST_STREAM_LANE = 1 };
+enum { PROGRAM_LANE = 0, FIRST_STREAM_LANE = 1, PROCESS_STEP = 100 };
+_Static_assert(FIRST_STREAM_LANE + MS_STREAMS <= PROCESS_STEP,
+               "the lanes of a rank reach into the next rank's numbers");
 
 typedef struct writer {
   const ms_trace *trace;
@@ -34,10 +40,11 @@ static double microseconds(const writer *w, uint64_t ns) { return ns > w->base ?
 
 static const char *text_of(const writer *w, int number) { return ms_ledger_text(w->trace->ledger, (uint32_t)number); }
 
-/* {"ph":"X","pid":0,"tid":1,"ts":1.5 - and the caller goes on. */
+/* {"ph":"X","pid":100,"tid":101,"ts":1.5 - and the caller goes on. */
 static void open_event(writer *w, const char *kind, int lane, uint64_t at) {
+  int process = (w->rank + 1) * PROCESS_STEP;
   ms_text_append(&w->text, "%s{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f", w->text.length ? ",\n" : "", kind,
-                 w->rank, lane, microseconds(w, at));
+                 process, process + lane, microseconds(w, at));
 }
 
 static void open_slice(writer *w, int lane, uint64_t begin, uint64_t end) {
@@ -71,7 +78,14 @@ static const char *category_of(const char *name) {
   return !strcmp(name, "barrier") || !strcmp(name, "exchange") ? "meeting" : "program";
 }
 
+static int by_begin_longest_first(const void *left, const void *right) {
+  const ms_trace_span *a = left, *b = right;
+  if (a->begin != b->begin) return a->begin < b->begin ? -1 : 1;
+  return a->end != b->end ? (a->end > b->end ? -1 : 1) : 0;
+}
+
 static void write_spans(writer *w) {
+  qsort(w->trace->span, (size_t)w->trace->spans, sizeof *w->trace->span, by_begin_longest_first);
   for (int i = 0; i < w->trace->spans; i++) {
     const ms_trace_span *span = &w->trace->span[i];
     const char *name = text_of(w, span->name), *label = text_of(w, span->label);
@@ -159,12 +173,13 @@ static void write_arrow(writer *w, const ms_trace_event *wait, int lane, uint64_
   const ms_trace_event **found = bsearch(&wait, w->record, (size_t)w->records, sizeof *w->record, by_run_and_event);
   if (!found) return;
   const ms_trace_event *from = *found;
-  char id[48];
-  snprintf(id, sizeof id, "%d.%d", w->rank, w->arrows++);
+  /* Of no other rank, and below 2^53, which every reader of JSON keeps whole. */
+  uint64_t id = ((uint64_t)w->rank + 1) << 32 | (uint64_t)w->arrows++;
   open_event(w, "s", from->op, from->end > from->begin ? from->end - 1 : from->end);
-  ms_text_append(&w->text, ",\"cat\":\"order\",\"name\":\"waited for\",\"id\":\"%s\"}", id);
+  ms_text_append(&w->text, ",\"cat\":\"order\",\"name\":\"waited for\",\"id\":%llu}", (unsigned long long)id);
   open_event(w, "f", lane, at);
-  ms_text_append(&w->text, ",\"bp\":\"e\",\"cat\":\"order\",\"name\":\"waited for\",\"id\":\"%s\"}", id);
+  ms_text_append(&w->text, ",\"bp\":\"e\",\"cat\":\"order\",\"name\":\"waited for\",\"id\":%llu}",
+                 (unsigned long long)id);
 }
 
 static void write_stream(writer *w, int s) {

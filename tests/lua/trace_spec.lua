@@ -1,5 +1,6 @@
 -- Traces: that what was written can be true, agrees with the plan, and that a file which cannot be true is refused.
 
+local chrome_trace = require("moonshard.chrome_trace")
 local json = require("moonshard.json")
 local program = require("lua.program")
 local scratch = require("lua.scratch")
@@ -35,6 +36,8 @@ local function count(events, wanted)
   return n
 end
 
+local function pid_of(rank) return 100 * (rank + 1) end
+
 -- What the plan of a rank runs in a step: kernels and collectives of all phases but evaluate.
 local function planned(ranks, rank, settings)
   local ended = program.run({ "plan", RECIPE, "-n", tostring(ranks), "--rank", tostring(rank), "--json",
@@ -65,20 +68,20 @@ describe("a trace", function()
         local kernels, collectives = planned(4, rank, settings)
         assert.truthy(kernels > 20 and collectives > 5)
         for step = 3, 4 do
-          assert.equal(kernels, count(events, { ph = "X", pid = rank, cat = "kernel", step = step }))
-          assert.equal(collectives, count(events, { ph = "X", pid = rank, cat = "collective", step = step }))
-          assert.equal(3, count(events, { ph = "X", pid = rank, cat = "phase", step = step }))
-          assert.equal(1, count(events, { ph = "X", pid = rank, cat = "step", step = step }))
+          assert.equal(kernels, count(events, { ph = "X", pid = pid_of(rank), cat = "kernel", step = step }))
+          assert.equal(collectives, count(events, { ph = "X", pid = pid_of(rank), cat = "collective", step = step }))
+          assert.equal(3, count(events, { ph = "X", pid = pid_of(rank), cat = "phase", step = step }))
+          assert.equal(1, count(events, { ph = "X", pid = pid_of(rank), cat = "step", step = step }))
         end
-        assert.equal(0, count(events, { pid = rank, cat = "kernel", step = 2 }))
-        assert.equal(0, count(events, { pid = rank, cat = "kernel", step = 5 }))
-        assert.equal(1, count(events, { ph = "M", pid = rank, name = "process_name" }))
+        assert.equal(0, count(events, { pid = pid_of(rank), cat = "kernel", step = 2 }))
+        assert.equal(0, count(events, { pid = pid_of(rank), cat = "kernel", step = 5 }))
+        assert.equal(1, count(events, { ph = "M", pid = pid_of(rank), name = "process_name" }))
       end
       local total, starts = 0, count(events, { ph = "s" })
       assert.truthy(starts > 0 and starts == count(events, { ph = "f" }))
       for _, event in ipairs(events) do
         local args = event.args or {}
-        if event.cat == "phase" and args.step == 3 and event.pid == 0 and event.name == "phase first" then
+        if event.cat == "phase" and args.step == 3 and event.pid == pid_of(0) and event.name == "phase first" then
           total = args.flops
         end
         if event.ph == "X" and event.cat:find("^collective") then
@@ -148,8 +151,52 @@ describe("a trace", function()
       refused(text:gsub('"dur":', '"duration":', 1), "no duration")
       refused(text:gsub('"ph":"f"', '"ph":"t"', 1), "arrows began")
       refused(text:gsub('("cat":"phase","name":"phase norm")', '"cat":"other","name":"phase norm"'), "lies in no phase")
-      refused('{"traceEvents":[{"ph":"X","pid":0,"tid":0,"ts":0,"dur":10,"name":"a"},'
-        .. '{"ph":"X","pid":0,"tid":0,"ts":5,"dur":10,"name":"b"}]}', "b at 5.000 ends after a")
+      local function with_slices(more)
+        return '{"traceEvents":[{"ph":"X","pid":100,"tid":100,"ts":0,"dur":10,"name":"a"},' .. more .. "]}"
+      end
+      refused(with_slices '{"ph":"X","pid":100,"tid":100,"ts":5,"dur":10,"name":"b"}', "b at 5.000 ends after a")
+    end)
+  end)
+
+  -- What Perfetto merges, drops or draws elsewhere is refused here.
+  it("has processes, threads and arrows that Perfetto tells apart", function()
+    with_trace({ "-n", "4", "mesh=2x2" }, function(events, _, _, text)
+      local process_of, arrows, lanes = {}, {}, 0
+      for _, event in ipairs(events) do
+        assert.equal(0, event.pid % 100)
+        assert.truthy(event.tid >= event.pid and event.tid < event.pid + 100)
+        assert.equal(process_of[event.tid] or event.pid, event.pid)
+        if not process_of[event.tid] then process_of[event.tid], lanes = event.pid, lanes + 1 end
+        if event.ph == "s" then
+          assert.truthy(event.id % 1 == 0 and event.id > 0 and event.id < 2 ^ 53)
+          assert.is_nil(arrows[event.id])
+          arrows[event.id] = true
+        end
+      end
+      assert.truthy(lanes >= 4 * 3 and next(arrows) ~= nil)
+
+      local function refused(pattern, replacement, why)
+        local changed, n = text:gsub(pattern, replacement, 1)
+        assert.equal(1, n, pattern)
+        local wrong = chrome_trace.check(json.decode(changed).traceEvents)
+        assert.truthy(wrong and wrong:find(why, 1, true), tostring(wrong))
+      end
+      assert.is_nil(chrome_trace.check(events))
+      refused('"id":(%d+)', '"id":"%1"', "is no positive integer")
+      refused('"id":(%d+)', '"id":0.5', "is no positive integer")
+      refused('("ph":"s".-"id":)%d+(.-"ph":"s".-"id":)(%d+)', "%1%3%2%3", "two arrows have the id")
+      refused('("ph":"s","pid":)100,"tid":%d+', "%1100,\"tid\":199", "where no slice of rank 0 is")
+      refused('"pid":100,"tid":100', '"pid":100,"tid":0', "which is no thread of pid 100")
+      refused('"pid":200,"tid":200', '"pid":1,"tid":1', "which is no multiple of 100")
+      refused('"name":"process_name"', '"name":"process_labels"', "process 100 has no name")
+      refused('"tid":201(.-)"name":"thread_name"', '"tid":200%1"name":"thread_name"', "more than one thread_name")
+      local first, second
+      for i, event in ipairs(events) do
+        if event.ph == "X" and event.tid == 101 then first, second = second, i end
+        if first then break end
+      end
+      events[first], events[second] = events[second], events[first]
+      assert.truthy(chrome_trace.check(events):find("which begins later", 1, true))
     end)
   end)
 
