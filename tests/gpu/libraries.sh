@@ -7,9 +7,11 @@
 # list_packaged: their files, one a line
 list_packaged() {
   "${PYTHON:-python3}" -c '
-import glob, os, site, sys
-for root in filter(None, dict.fromkeys([*site.getsitepackages(), site.getusersitepackages(), *sys.path])):
-    print(*sorted(glob.glob(os.path.join(root, "nvidia", "**", "lib*.so*"), recursive=True)), sep="\n")' 2>/dev/null
+import site, sys
+print(*dict.fromkeys([*site.getsitepackages(), site.getusersitepackages(), *sys.path]), sep="\n")' 2>/dev/null |
+    while read -r folder; do
+      [ -d "$folder/nvidia" ] && find -L "$folder/nvidia" -name 'lib*.so*' | sort
+    done
 }
 
 # find_library VARIABLE NAME...: the first of the names that is found, newest version first
