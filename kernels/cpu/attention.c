@@ -11,6 +11,7 @@
 #include "kernels/cpu/bf16_block.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/split_panel.h"
+#include "kernels/cpu/target.h"
 
 int ms_attention_check(const ms_kernel_call *call) {
   if (call->in[0].dtype == MS_F32 || call->in[0].dtype == MS_BF16) return MS_OK;
@@ -38,12 +39,11 @@ static int fills_panels(const ms_attention *a) {
 
 ms_attention_code ms_attention_choose(const ms_attention *a) {
 #if defined(__x86_64__)
-  __builtin_cpu_init();
   if (a->dtype == MS_BF16 && ms_bf16_unit_of_cpu())
     return (ms_attention_code){ms_attention_bf16_forward, ms_attention_bf16_backward};
   if (a->dtype == MS_F32 && fills_panels(a) && ms_split_enabled()) return ms_attention_split;
-  if (__builtin_cpu_supports("x86-64-v4")) return ms_attention_f32_avx512;
-  if (__builtin_cpu_supports("x86-64-v3")) return ms_attention_f32_avx2;
+  if (ms_cpu_is_v4()) return ms_attention_f32_avx512;
+  if (ms_cpu_is_v3()) return ms_attention_f32_avx2;
 #endif
   return ms_attention_f32_sse2;
 }

@@ -6,7 +6,9 @@
 ** the exponent's.
 */
 #if defined(__x86_64__)
-  #pragma GCC target("arch=x86-64-v4,avx512bf16")
+  #include "kernels/cpu/target.h"
+
+MS_TARGET_BEGIN("arch=x86-64-v4,avx512bf16")
 
   #include "kernels/cpu/attention_bf16.h"
 
@@ -180,4 +182,5 @@ static void forward(const ms_attention *a, const ms_kernel_call *call, int64_t b
 }
 
 const ms_attention_part ms_attention_bf16_forward = {scratch_bytes, forward};
+MS_TARGET_END
 #endif

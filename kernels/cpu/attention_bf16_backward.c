@@ -5,7 +5,9 @@
 ** the right operand of the gradient of q (which comes out transposed). Sums are f32 throughout.
 */
 #if defined(__x86_64__)
-  #pragma GCC target("arch=x86-64-v4,avx512bf16")
+  #include "kernels/cpu/target.h"
+
+MS_TARGET_BEGIN("arch=x86-64-v4,avx512bf16")
 
   #include "kernels/cpu/attention_bf16.h"
 
@@ -205,4 +207,5 @@ static void backward(const ms_attention *a, const ms_kernel_call *call, int64_t 
 }
 
 const ms_attention_part ms_attention_bf16_backward = {scratch_bytes, backward};
+MS_TARGET_END
 #endif

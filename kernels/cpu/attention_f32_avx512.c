@@ -1,6 +1,8 @@
 /* attention_f32_avx512.c - attention in f32 for AVX-512: tiles of 8 x 32. */
 #if defined(__x86_64__)
-  #pragma GCC target("arch=x86-64-v4")
+  #include "kernels/cpu/target.h"
+
+MS_TARGET_BEGIN("arch=x86-64-v4")
 
   #define MS_TARGET_CODE ms_attention_f32_avx512
   #define MS_VECTOR_BYTES 64
@@ -8,4 +10,6 @@
   #define ms_vector_max(a, b) ((vector)_mm512_max_ps((__m512)(a), (__m512)(b)))
 
   #include "kernels/cpu/attention_f32.h"
+
+MS_TARGET_END
 #endif

@@ -9,7 +9,9 @@
 ** Blocks of 32 x 32 scores that no query sees are not computed.
 */
 #if defined(__x86_64__)
-  #pragma GCC target("arch=x86-64-v4")
+  #include "kernels/cpu/target.h"
+
+MS_TARGET_BEGIN("arch=x86-64-v4")
 
   #define MS_VECTOR_BYTES 64
   #define ms_vector_max(a, b) ((vector)_mm512_max_ps((__m512)(a), (__m512)(b)))
@@ -349,4 +351,5 @@ static void backward(const ms_attention *a, const ms_kernel_call *call, int64_t 
 }
 
 const ms_attention_code ms_attention_split = {{forward_scratch_bytes, forward}, {backward_scratch_bytes, backward}};
+MS_TARGET_END
 #endif

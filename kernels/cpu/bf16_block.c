@@ -3,14 +3,14 @@
 
 #include <stddef.h>
 
+#include "kernels/cpu/target.h"
+
 #if defined(__x86_64__)
-  #include <immintrin.h>
   #include <pthread.h>
   #include <sys/syscall.h>
   #include <unistd.h>
 
-  #pragma GCC push_options
-  #pragma GCC target("arch=x86-64-v4,avx512bf16,amx-tile,amx-bf16")
+MS_TARGET_BEGIN("arch=x86-64-v4,avx512bf16,amx-tile,amx-bf16")
 
 /* ---- AMX: tiles of 16 x 16 sums, four at a time ------------------------------------------------------------------ */
 
@@ -152,7 +152,7 @@ void ms_transpose_32_bits(uint32_t *y, int64_t y_stride, const uint32_t *x, int6
       transpose_16(y + c * y_stride + r, y_stride, x + r * x_stride + c, x_stride);
 }
 
-  #pragma GCC pop_options
+MS_TARGET_END
 
 /* ---- which ------------------------------------------------------------------------------------------------------- */
 
@@ -168,10 +168,9 @@ static int may_use_tiles(void) {
 }
 
 static void choose_unit(void) {
-  __builtin_cpu_init();
-  if (!__builtin_cpu_supports("x86-64-v4") || !__builtin_cpu_supports("avx512bf16")) return;
+  if (!ms_cpu_multiplies_bf16()) return;
   dots = &dot_unit;
-  if (__builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") && may_use_tiles()) tiles = &tile_unit;
+  if (ms_cpu_has_bf16_tiles() && may_use_tiles()) tiles = &tile_unit;
 }
 
 const ms_bf16_unit *ms_bf16_tiles_of_cpu(void) {

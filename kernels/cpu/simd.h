@@ -16,7 +16,9 @@
 #ifndef MS_KERNELS_CPU_SIMD_H
 #define MS_KERNELS_CPU_SIMD_H
 
-#pragma GCC optimize("O3", "fp-contract=fast", "no-math-errno", "no-trapping-math")
+#if !defined(__clang__)
+  #pragma GCC optimize("O3", "fp-contract=fast", "no-math-errno", "no-trapping-math")
+#endif
 
 #include <stdint.h>
 #include <string.h>

@@ -7,12 +7,11 @@
 #include "base/env.h"
 #include "kernels/cpu/bf16_block.h"
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/target.h"
 
 #if defined(__x86_64__)
-  #include <immintrin.h>
 
-  #pragma GCC push_options
-  #pragma GCC target("arch=x86-64-v4,avx512bf16,amx-tile,amx-bf16")
+MS_TARGET_BEGIN("arch=x86-64-v4,avx512bf16,amx-tile,amx-bf16")
 
 enum { TILE = 16, TILE_BYTES = 1024, PARTS = 3, HALVES = 2 };
 
@@ -199,7 +198,7 @@ void ms_split_product(float *c, int64_t c_stride, const char *a, const char *b, 
   __asm__ volatile("" : : : "memory");
 }
 
-  #pragma GCC pop_options
+MS_TARGET_END
 
 #else
 

@@ -14,7 +14,11 @@
   #error "philox.c needs IEEE arithmetic: compile it without -ffast-math"
 #endif
 
-#pragma GCC optimize("O3", "fp-contract=off")
+#if defined(__clang__)
+  #pragma STDC FP_CONTRACT OFF
+#else
+  #pragma GCC optimize("O3", "fp-contract=off")
+#endif
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -157,7 +161,11 @@ typedef void batch_function(uint64_t seed, uint64_t stream, uint64_t block, floa
 
 #ifdef __x86_64__
   #define AVX2 __attribute__((target("avx2")))
-  #define AVX512 __attribute__((target("avx512f,avx512dq,avx512vl,prefer-vector-width=512")))
+  #if defined(__clang__)
+    #define AVX512 __attribute__((target("avx512f,avx512dq,avx512vl")))
+  #else
+    #define AVX512 __attribute__((target("avx512f,avx512dq,avx512vl,prefer-vector-width=512")))
+  #endif
 CLONE(normal, avx2, AVX2)
 CLONE(uniform, avx2, AVX2)
 CLONE(normal, avx512, AVX512)

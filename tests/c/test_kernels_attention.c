@@ -7,6 +7,7 @@
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/bf16_block.h"
 #include "kernels/cpu/split_panel.h"
+#include "kernels/cpu/target.h"
 #ifdef MS_TEST_CUDA
   #include "kernels/cuda/cudnn_graph.h"
 #endif
@@ -277,11 +278,11 @@ static void instruction_sets_agree(void **state) {
       run_once(&c, c.call, 1);
       run_part_of(&c, backward ? &ms_attention_f32_sse2.backward : &ms_attention_f32_sse2.forward, backward);
   #if defined(__x86_64__)
-      if (__builtin_cpu_supports("x86-64-v3"))
+      if (ms_cpu_is_v3())
         run_part_of(&c, backward ? &ms_attention_f32_avx2.backward : &ms_attention_f32_avx2.forward, backward);
       if (dtype == MS_F32 && ms_split_available())
         run_part_of(&c, backward ? &ms_attention_split.backward : &ms_attention_split.forward, backward);
-      if (__builtin_cpu_supports("x86-64-v4"))
+      if (ms_cpu_is_v4())
         run_part_of(&c, backward ? &ms_attention_f32_avx512.backward : &ms_attention_f32_avx512.forward, backward);
   #endif
       free_case(&c);
