@@ -1,6 +1,6 @@
 # Moonshard: the commands of a working day. How files are compiled is told in runtime/make/build.mk.
 #
-#   make              build the library, the executable and the pkg-config file
+#   make              build the library and the executable
 #   make train        train a small GPT on a 2x2 mesh of local ranks
 #   make test         all tests; make test ONLY=plan runs the test files whose path contains "plan"
 #   make help         every target and setting
@@ -10,6 +10,11 @@
 # where `make install` puts things
 PREFIX ?= /usr/local
 DESTDIR ?=
+# its folder of libraries; of a distribution that has several, e.g. /usr/lib/x86_64-linux-gnu
+LIBDIR ?= $(PREFIX)/lib
+# warnings are errors where this is not empty, as in .ci/run
+WERROR ?=
+# CC, CFLAGS, CPPFLAGS, CXXFLAGS and LDFLAGS are taken from the environment or the command line; flags stand behind the own ones.
 # compile jobs at once
 JOBS ?= $(shell nproc)
 # make train: stop after that many steps; train on these text files
@@ -40,6 +45,7 @@ PACKAGES_BUILD := gcc g++ make libc6-dev pkg-config luajit libluajit-5.1-dev lib
 PACKAGES_TRAIN := fortunes
 PACKAGES_TEST := lua-busted lua-cjson libcmocka-dev
 PACKAGES_LINT := lua-check clang-format
+PACKAGES_DEB := debhelper dpkg-dev lintian
 PACKAGES_BENCH := python3 python3-venv libopenmpi-dev openmpi-bin
 
 # ---- targets -----------------------------------------------------------------------------------------------------
@@ -47,7 +53,7 @@ PACKAGES_BENCH := python3 python3-venv libopenmpi-dev openmpi-bin
 SHELL := /bin/bash
 .DEFAULT_GOAL := all
 BUILD := build
-build_config = +@$(MAKE) --no-print-directory -j$(JOBS) -f runtime/make/build.mk BUILD=$(BUILD) PREFIX=$(PREFIX) \
+build_config = +@$(MAKE) --no-print-directory -j$(JOBS) -f runtime/make/build.mk BUILD=$(BUILD) PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) WERROR=$(WERROR) \
   CUDA_HOME=$(CUDA_HOME) CUDA_ARCHS='$(CUDA_ARCHS)'
 test_config = tests/run.sh --build $(BUILD)/$(1) --config $(1) --only '$(ONLY)' --timeout
 
@@ -128,13 +134,20 @@ fuzz-tokenizer: $(BUILD)/packages/build ## broken tokenizer.json and token files
 install: all ## install under PREFIX (and DESTDIR)
 	$(build_config) DESTDIR=$(DESTDIR) install
 
+.PHONY: deb compile_commands.json
+deb: $(BUILD)/packages/build $(BUILD)/packages/deb ## Debian packages in build/deb: built, judged by lintian, unpacked and trained with
+	@runtime/make/deb.sh $(BUILD)/deb $(shell sed -n 's/^VERSION := //p' runtime/make/build.mk) '$(PACKAGES_BUILD)'
+
+compile_commands.json: $(BUILD)/packages/build $(BUILD)/packages/test ## how every file is compiled, for clangd and its like
+	$(build_config) compile_commands
+
 clean: ## remove what was built; the peers stay (rm -r build removes them too)
 	@if [ -d $(BUILD) ]; then find $(BUILD) -mindepth 1 -maxdepth 1 ! -name peers -exec rm -rf {} +; fi
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
+	@sed -n 's/^\([a-z_.-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
 	@echo; echo "Settings and what they are now:"
-	@printf '  %-13s %s\n' PREFIX '$(PREFIX)' JOBS '$(JOBS)' STEPS '$(STEPS)' FILES '$(FILES)' RECIPE '$(RECIPE)' N '$(N)' \
+	@printf '  %-13s %s\n' PREFIX '$(PREFIX)' LIBDIR '$(LIBDIR)' WERROR '$(WERROR)' JOBS '$(JOBS)' STEPS '$(STEPS)' FILES '$(FILES)' RECIPE '$(RECIPE)' N '$(N)' \
 	  ARGS '$(ARGS)' ONLY '$(ONLY)' TEST_TIMEOUT '$(TEST_TIMEOUT)' SEED '$(SEED)' CASES '$(CASES)' CUDA_HOME '$(CUDA_HOME)' CUDA_ARCHS '$(CUDA_ARCHS)'
 
 # A stamp says that a list was satisfied; a changed list (this file) asks again.
@@ -142,6 +155,7 @@ PACKAGES_build := $(PACKAGES_BUILD)
 PACKAGES_train := $(PACKAGES_BUILD) $(PACKAGES_TRAIN)
 PACKAGES_test := $(PACKAGES_BUILD) $(PACKAGES_TEST)
 PACKAGES_lint := $(PACKAGES_LINT)
+PACKAGES_deb := $(PACKAGES_BUILD) $(PACKAGES_DEB)
 PACKAGES_bench := $(PACKAGES_BUILD) $(PACKAGES_BENCH)
 
 $(BUILD)/packages/%: Makefile runtime/make/packages.sh

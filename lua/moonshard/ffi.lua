@@ -1,7 +1,8 @@
 -- The engine as LuaJIT sees it: declarations generated from moonshard.h, and the library that holds the functions.
 --
 -- Inside the moonshard executable the engine is part of the program, so ffi.C has it; under a plain luajit the shared
--- library is loaded: the one that MOONSHARD_LIB names, else libmoonshard.so where the system finds libraries.
+-- library is loaded: the one that MOONSHARD_LIB names, else the one that these files were installed with, else
+-- libmoonshard.so where the system finds libraries.
 
 local ffi = require("ffi")
 local errors = require("moonshard.error")
@@ -12,10 +13,16 @@ local function in_executable()
   return pcall(function() return ffi.C.ms_abi_version end)
 end
 
+-- The library that `make install` put where installed.lua says, from the folder of this file; nil in the tree.
+local function installed_library()
+  local folder = debug.getinfo(1, "S").source:match("^@(.*/)ffi%.lua$")
+  local place = folder and loadfile(folder .. "installed.lua")
+  return place and folder .. place()
+end
+
 local function load_library()
   if in_executable() then return ffi.C end
-  local named = os.getenv("MOONSHARD_LIB")
-  local ok, library = pcall(ffi.load, named or "moonshard")
+  local ok, library = pcall(ffi.load, os.getenv("MOONSHARD_LIB") or installed_library() or "moonshard")
   if ok then return library end
   error(errors.new({
     status = "MS_EIO",

@@ -1,6 +1,11 @@
 -- The table that a recipe gets from require "moonshard". Every part is loaded when it is first used, so that a recipe
 -- pays for what it needs alone.
 
+if not jit then
+  error("moonshard needs LuaJIT, and this is " .. _VERSION .. ": run the program with luajit, or as a recipe with "
+    .. "`moonshard run`", 0)
+end
+
 ---@class moonshard
 ---@field version string
 ---@field re fun(pattern: string): moonshard.Pattern

@@ -46,6 +46,10 @@ static void *open_beside(const char *folder, const char *below) {
   return dlopen(path, RTLD_NOW | RTLD_LOCAL);
 }
 
+/* From the executable's folder to the folders of libraries that distributions have. */
+static const char *const below_prefix[] = {"../lib/", "../lib/x86_64-linux-gnu/", "../lib/aarch64-linux-gnu/",
+                                           "../lib64/"};
+
 static int open_library(void **library) {
   char folder[4096], why[1024];
   const char *path = ms_env_string("MOONSHARD_CUDA_LIBRARY", "");
@@ -58,7 +62,8 @@ static int open_library(void **library) {
   if (*library) return MS_OK;
   const char *message = dlerror();
   snprintf(why, sizeof why, "%s", message ? message : "its folder is not known");
-  if (known) *library = open_beside(folder, "../lib/");
+  for (int i = 0; known && !*library && i < (int)(sizeof below_prefix / sizeof *below_prefix); i++)
+    *library = open_beside(folder, below_prefix[i]);
   if (!*library) *library = dlopen("libmoonshard_cuda.so", RTLD_NOW | RTLD_LOCAL);
   if (*library) return MS_OK;
   return MS_FAIL(MS_EUNSUPPORTED,

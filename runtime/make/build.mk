@@ -1,6 +1,8 @@
 # How Moonshard is compiled. Called by the Makefile once the packages are there, with
 #   CONFIG=release | address | thread     what the compiler adds
 #   BUILD=build                           everything made lands under it
+#   CC, CXX, CPPFLAGS, CFLAGS, CXXFLAGS, LDFLAGS   of the environment or the command line; flags stand behind the own ones
+#   WERROR=1                              warnings are errors, as in .ci/run
 #
 # Products of a configuration, in $(BUILD)/$(CONFIG)/:
 #   libmoonshard.so    the engine; exports what moonshard.h marks MS_API
@@ -14,6 +16,8 @@
 # From a plain luajit, in the source tree:
 #   LUA_PATH='lua/?.lua;lua/?/init.lua;build/gen/?.lua;;' MOONSHARD_LIB=build/release/libmoonshard.so luajit my.lua
 # where MOONSHARD_LIB names the library that `require "moonshard"` loads. After `make install` neither is needed.
+#
+# A library to link statically is not made: the engine loads CUDA's side, and finds it by its own file.
 
 CONFIG ?= release
 BUILD ?= build
@@ -30,9 +34,11 @@ GEN := $(BUILD)/gen
 
 # ---- flags -------------------------------------------------------------------------------------------------------
 
+ifeq ($(origin CC),default)
 CC := gcc
+endif
 # Under a sanitizer gcc's flow analysis sees its own insertions and warns falsely: the release build judges.
-WARNINGS_release := -Wall -Wextra -Werror
+WARNINGS_release := -Wall -Wextra $(if $(WERROR),-Werror)
 WARNINGS_address := -w
 WARNINGS_thread := -w
 WARNINGS := $(WARNINGS_$(CONFIG))
@@ -56,7 +62,9 @@ FLAGS_test_kernels_matmul := -O1
 FLAGS_test_kernels_attention := -O1
 FLAGS_test_comm := -O1
 
-CFLAGS := -std=c11 -D_GNU_SOURCE $(WARNINGS) -fPIC -fvisibility=hidden -fopenmp $(INCLUDES) $(CONFIG_$(CONFIG))
+# The tree's folder is in no file that is made: what two folders build is equal.
+PREFIX_MAP := -ffile-prefix-map=$(CURDIR)=.
+OWN_CFLAGS := -std=c11 -D_GNU_SOURCE $(WARNINGS) -fPIC -fvisibility=hidden -fopenmp $(INCLUDES) $(PREFIX_MAP) $(CONFIG_$(CONFIG))
 # A symbol that nobody defines is an error here and not at the user's. Sanitized code is let off: it leaves the
 # sanitizer's own symbols to the program that loads it.
 NO_UNDEFINED_release := -Wl,-z,defs
@@ -65,16 +73,15 @@ NO_UNDEFINED_release := -Wl,-z,defs
 CALLED_CHECKS := --param asan-instrumentation-with-call-threshold=500
 FLAGS_split_panel := $(if $(filter address,$(CONFIG)),$(CALLED_CHECKS))
 
-CXX := g++
 # Under the thread sanitizer the emulation's fibers stay out of its sight: it knows nothing of their stacks.
 EMULATED_release := $(CONFIG_release)
 # Null pointers and wild ones end in the address sanitizer's report there, so what else looks for them is left out.
 EMULATED_address := $(CONFIG_address) $(CALLED_CHECKS) -fno-sanitize=null,object-size,pointer-overflow
 EMULATED_thread := -O1 -g1
 EMULATED_CXXFLAGS := -std=c++17 -D_GNU_SOURCE $(WARNINGS) -Wno-unknown-pragmas -Wno-missing-field-initializers -fPIC -fvisibility=hidden \
-  -Itests/emulated_cuda $(INCLUDES) $(EMULATED_$(CONFIG))
+  -Itests/emulated_cuda $(INCLUDES) $(PREFIX_MAP) $(EMULATED_$(CONFIG)) $(CPPFLAGS) $(CXXFLAGS)
 
-LDFLAGS := -fopenmp -Wl,--as-needed $(CONFIG_$(CONFIG))
+OWN_LDFLAGS := -fopenmp -Wl,--as-needed $(CONFIG_$(CONFIG)) $(LDFLAGS)
 LDLIBS := $(shell pkg-config --libs $(LIBRARIES)) -ldnnl -ldl -lrt -lpthread -lm
 HOST_CFLAGS := $(shell pkg-config --cflags luajit libedit)
 HOST_LDLIBS := $(shell pkg-config --libs luajit libedit)
@@ -136,7 +143,7 @@ GPU_TESTS := $(patsubst tests/c/%.c,$(OUT)/tests/gpu/%,$(KERNEL_TEST_C))
 
 .PHONY: all tests bench peers install cuda gpu-tests
 # Without a main there is no executable yet; the library alone is still worth building.
-all: $(LIBRARY) $(GEN)/moonshard/cdef.lua $(BUILD)/moonshard.pc $(if $(HOST_C),$(EXECUTABLE)) \
+all: $(LIBRARY) $(GEN)/moonshard/cdef.lua $(if $(HOST_C),$(EXECUTABLE)) \
   $(if $(filter release,$(CONFIG)),$(if $(NVCC),$(CUDA_LIBRARY)))
 	@:
 # Specs of a sanitized build run in a luajit that brings the sanitizer's runtime.
@@ -156,8 +163,8 @@ peers: $(PEER_BENCHES)
 remember = $(shell mkdir -p $(dir $(1)))$(if $(filter-out x$(strip $(2))x,x$(strip $(file <$(1)))x),$(file >$(1),$(strip $(2))))
 space := $(subst ,, )
 underscored = $(subst $(space),|,$(strip $(1)))
-_ := $(call remember,$(OUT)/flags.list,$(call underscored,$(CC) $(CFLAGS) $(TEST_FLAGS) $(KERNEL_FLAGS) $(HOST_CFLAGS) $(EMULATED_CXXFLAGS)))
-_ := $(call remember,$(OUT)/engine.list,$(call underscored,$(ENGINE_O) $(LDFLAGS) $(LDLIBS)))
+_ := $(call remember,$(OUT)/flags.list,$(call underscored,$(CC) $(OWN_CFLAGS) $(CPPFLAGS) $(CFLAGS) $(TEST_FLAGS) $(KERNEL_FLAGS) $(HOST_CFLAGS) $(EMULATED_CXXFLAGS)))
+_ := $(call remember,$(OUT)/engine.list,$(call underscored,$(ENGINE_O) $(OWN_LDFLAGS) $(LDLIBS)))
 _ := $(call remember,$(OUT)/host.list,$(call underscored,$(HOST_O) $(HOST_LDLIBS)))
 _ := $(call remember,$(OUT)/cuda.list,$(call underscored,$(NVCC) $(NVCC_FLAGS)))
 _ := $(call remember,$(GEN)/lua.list,$(call underscored,$(LUA_SOURCES)))
@@ -167,33 +174,33 @@ _ := $(call remember,$(GEN)/lua.list,$(call underscored,$(LUA_SOURCES)))
 $(OUT)/obj/kernels/%.o: kernels/%.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
-	@$(CC) $(CFLAGS) $(KERNEL_FLAGS) $(FLAGS_$(basename $(notdir $<))) -MMD -MP -c $< -o $@
+	@$(CC) $(OWN_CFLAGS) $(KERNEL_FLAGS) $(FLAGS_$(basename $(notdir $<))) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(OUT)/obj/runtime/host/%.o: runtime/host/%.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
-	@$(CC) $(CFLAGS) $(HOST_CFLAGS) -MMD -MP -c $< -o $@
+	@$(CC) $(OWN_CFLAGS) $(HOST_CFLAGS) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(OUT)/obj/%.o: %.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
-	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
+	@$(CC) $(OWN_CFLAGS) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(OUT)/obj/tests/c/test_%.o: tests/c/test_%.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
-	@$(CC) $(CFLAGS) $(TEST_FLAGS) $(FLAGS_$(basename $(notdir $<))) -MMD -MP -c $< -o $@
+	@$(CC) $(OWN_CFLAGS) $(TEST_FLAGS) $(FLAGS_$(basename $(notdir $<))) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(OUT)/obj/embedded_lua.o: $(GEN)/embedded_lua.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
-	@$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
+	@$(CC) $(OWN_CFLAGS) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
 # A program that loads the library at run time may close it again: threads of OpenMP and an installed handler of Ctrl-C are its
 # code, so it stays mapped.
 $(LIBRARY).$(ABI): $(ENGINE_O) $(OUT)/engine.list
 	@echo "link  $@"
-	@$(CC) -shared -Wl,-z,nodelete -Wl,-soname,libmoonshard.so.$(ABI) $(NO_UNDEFINED_$(CONFIG)) $(LDFLAGS) $(ENGINE_O) -o $@ $(LDLIBS)
+	@$(CC) -shared -Wl,-z,nodelete -Wl,-soname,libmoonshard.so.$(ABI) $(NO_UNDEFINED_$(CONFIG)) $(OWN_LDFLAGS) $(ENGINE_O) -o $@ $(LDLIBS)
 
 $(LIBRARY): $(LIBRARY).$(ABI)
 	@ln -sf $(notdir $<) $@
@@ -201,7 +208,7 @@ $(LIBRARY): $(LIBRARY).$(ABI)
 # -rdynamic: ffi.C finds the engine's functions in the executable itself.
 $(EXECUTABLE): $(ENGINE_O) $(HOST_O) $(OUT)/engine.list $(OUT)/host.list
 	@echo "link  $@"
-	@$(CC) -rdynamic $(LDFLAGS) $(ENGINE_O) $(HOST_O) -o $@ $(LDLIBS) $(HOST_LDLIBS)
+	@$(CC) -rdynamic $(OWN_LDFLAGS) $(ENGINE_O) $(HOST_O) -o $@ $(LDLIBS) $(HOST_LDLIBS)
 
 $(GEN)/moonshard/cdef.lua: runtime/moonshard.h runtime/make/make_cdef.lua
 	@mkdir -p $(@D)
@@ -228,7 +235,7 @@ $(OUT)/tests/embed_%: tests/c/embed_%.c $(OUT)/include/moonshard.h $(LIBRARY)
 $(OUT)/tests/%: $(OUT)/obj/tests/c/%.o $(TEST_SUPPORT_O) $(ENGINE_O) $(LAUNCHER) $(OUT)/engine.list
 	@mkdir -p $(@D)
 	@echo "link  $@"
-	@$(CC) -rdynamic $(LDFLAGS) $< $(TEST_SUPPORT_O) $(LAUNCHER) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS)
+	@$(CC) -rdynamic $(OWN_LDFLAGS) $< $(TEST_SUPPORT_O) $(LAUNCHER) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS)
 
 $(OUT)/obj/%.cuda.o: %.cu $(OUT)/cuda.list
 	@mkdir -p $(@D)
@@ -240,17 +247,17 @@ CUDART := -L$(dir $(NVCC))../lib64 -lcudart_static -lrt -lpthread -ldl
 
 $(CUDA_LIBRARY): $(CUDA_O) $(CUDA_HOST_O)
 	@echo "link  $@"
-	@$(CXX) -shared -Wl,-Bsymbolic $(NO_UNDEFINED_$(CONFIG)) $^ -o $@ $(CUDART)
+	@$(CXX) -shared -Wl,-soname,$(@F) -Wl,-Bsymbolic $(NO_UNDEFINED_$(CONFIG)) $(LDFLAGS) $^ -o $@ $(CUDART)
 
 $(OUT)/obj/tests/c/%.gpu.o: tests/c/%.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
-	@$(CC) $(CFLAGS) $(TEST_FLAGS) -DMS_TEST_CUDA -isystem $(dir $(NVCC))../include -MMD -MP -c $< -o $@
+	@$(CC) $(OWN_CFLAGS) $(TEST_FLAGS) -DMS_TEST_CUDA -isystem $(dir $(NVCC))../include $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(OUT)/tests/gpu/%: $(OUT)/obj/tests/c/%.gpu.o $(CUDA_O) $(ENGINE_O) $(OUT)/engine.list
 	@mkdir -p $(@D)
 	@echo "link  $@"
-	@$(CXX) -rdynamic $(LDFLAGS) $< $(filter %.cuda.o,$(CUDA_O)) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS) $(CUDART)
+	@$(CXX) -rdynamic $(OWN_LDFLAGS) $< $(filter %.cuda.o,$(CUDA_O)) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS) $(CUDART)
 
 $(OUT)/obj/%.emulated.o: %.cu $(OUT)/flags.list
 	@mkdir -p $(@D)
@@ -266,17 +273,17 @@ $(OUT)/obj/tests/emulated_cuda/%.o: tests/emulated_cuda/%.cpp $(OUT)/flags.list
 $(OUT)/obj/tests/c/%.emulated.o: tests/c/%.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
-	@$(CC) $(CFLAGS) $(TEST_FLAGS) $(FLAGS_$(basename $(notdir $<))) -DMS_TEST_CUDA -Itests/emulated_cuda -MMD -MP -c $< -o $@
+	@$(CC) $(OWN_CFLAGS) $(TEST_FLAGS) $(FLAGS_$(basename $(notdir $<))) -DMS_TEST_CUDA -Itests/emulated_cuda $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(OUT)/tests/emulated/%: $(OUT)/obj/tests/c/%.emulated.o $(EMULATED_O) $(ENGINE_O) $(OUT)/engine.list
 	@mkdir -p $(@D)
 	@echo "link  $@"
-	@$(CXX) -rdynamic $(LDFLAGS) $< $(EMULATED_O) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS)
+	@$(CXX) -rdynamic $(OWN_LDFLAGS) $< $(EMULATED_O) $(ENGINE_O) -o $@ -lcmocka $(LDLIBS)
 
 $(OUT)/tests/emulated/%: $(OUT)/obj/tests/emulated_cuda/%.o $(EMULATION_O)
 	@mkdir -p $(@D)
 	@echo "link  $@"
-	@$(CXX) $(LDFLAGS) $^ -o $@ -lcmocka
+	@$(CXX) $(OWN_LDFLAGS) $^ -o $@ -lcmocka
 
 $(OUT)/tests/libmoonshard_cuda_emulated.so: $(EMULATED_O) $(CUDA_HOST_O)
 	@mkdir -p $(@D)
@@ -285,12 +292,12 @@ $(OUT)/tests/libmoonshard_cuda_emulated.so: $(EMULATED_O) $(CUDA_HOST_O)
 
 $(OUT)/luajit: tests/sanitizers/luajit.c $(OUT)/flags.list
 	@echo "cc    $<"
-	@$(CC) $(CFLAGS) $(HOST_CFLAGS) $< -o $@ $(HOST_LDLIBS)
+	@$(CC) $(OWN_CFLAGS) $(HOST_CFLAGS) $(CPPFLAGS) $(CFLAGS) $< -o $@ $(HOST_LDLIBS)
 
 $(OUT)/bench/%: $(OUT)/obj/tests/bench/%.o $(ENGINE_O) $(LAUNCHER) $(OUT)/engine.list
 	@mkdir -p $(@D)
 	@echo "link  $@"
-	@$(CC) $(LDFLAGS) $< $(LAUNCHER) $(ENGINE_O) -o $@ $(LDLIBS)
+	@$(CC) $(OWN_LDFLAGS) $< $(LAUNCHER) $(ENGINE_O) -o $@ $(LDLIBS)
 
 # Fuzz targets take what they need of the engine's sources and are compiled as a whole by clang, which brings libFuzzer.
 FUZZ_C_safetensors := $(wildcard runtime/io/*.c runtime/base/*.c)
@@ -308,36 +315,59 @@ $(BUILD)/peers/mpi_%: tests/bench/mpi_%.c
 	@echo "mpicc $<"
 	@mpicc -std=c11 -D_GNU_SOURCE -O3 $(WARNINGS) $< -o $@
 
+# ---- what is installed, and where ----------------------------------------------------------------------------------
+
+LIBDIR ?= $(PREFIX)/lib
+# LuaJIT looks there on its own under /usr/local and /usr.
+LUADIR ?= $(PREFIX)/share/lua/5.1
+MANDIR ?= $(PREFIX)/share/man
+DOCDIR ?= $(PREFIX)/share/doc/moonshard
+
 define PC
 prefix=$(PREFIX)
-libdir=$${prefix}/lib
+libdir=$(LIBDIR)
 includedir=$${prefix}/include
 
 Name: moonshard
 Description: Training of neural networks sharded over a mesh of devices
 Version: $(VERSION)
-Requires.private: $(LIBRARIES)
 Cflags: -I$${includedir}
 Libs: -L$${libdir} -lmoonshard
-Libs.private: -ldnnl -fopenmp -lpthread -lm
 endef
-_ := $(call remember,$(BUILD)/prefix.list,$(PREFIX))
+export PC
 
-$(BUILD)/moonshard.pc: runtime/make/build.mk $(BUILD)/prefix.list
-	$(file >$@,$(PC))
+$(GEN)/moonshard.1: lua/moonshard/cli/help.lua runtime/make/make_man.lua runtime/make/build.mk
+	@mkdir -p $(@D)
+	@echo "gen   $@"
+	@luajit runtime/make/make_man.lua $(VERSION) $@
 
-# LuaJIT looks in share/lua/5.1 under /usr/local and /usr on its own.
-install: all
-	install -d $(addprefix $(DESTDIR)$(PREFIX)/,bin lib/pkgconfig include share/lua/5.1/moonshard share/moonshard)
+# The Lua files find the library by its place from theirs, so what is installed may be moved as a whole.
+LIBRARY_FROM_LUA = $(shell realpath -ms --relative-to=$(LUADIR)/moonshard $(LIBDIR)/libmoonshard.so.$(ABI))
+GUIDES := README.md $(wildcard */README.md) kernels/cuda/NOTES.md
+
+install: all $(GEN)/moonshard.1
+	install -d $(addprefix $(DESTDIR),$(PREFIX)/bin $(LIBDIR)/pkgconfig $(PREFIX)/include $(LUADIR)/moonshard \
+	  $(PREFIX)/share/moonshard $(MANDIR)/man1 $(addprefix $(DOCDIR)/,$(sort $(dir $(GUIDES)))))
 	install -m 755 $(EXECUTABLE) $(DESTDIR)$(PREFIX)/bin/moonshard
-	install -m 755 $(LIBRARY).$(ABI) $(DESTDIR)$(PREFIX)/lib/libmoonshard.so.$(ABI)
-	$(if $(NVCC),install -m 755 $(CUDA_LIBRARY) $(DESTDIR)$(PREFIX)/lib/libmoonshard_cuda.so)
-	ln -sf libmoonshard.so.$(ABI) $(DESTDIR)$(PREFIX)/lib/libmoonshard.so
+	install -m 755 $(LIBRARY).$(ABI) $(DESTDIR)$(LIBDIR)/libmoonshard.so.$(ABI)
+	$(if $(NVCC),install -m 755 $(CUDA_LIBRARY) $(DESTDIR)$(LIBDIR)/libmoonshard_cuda.so)
+	ln -sf libmoonshard.so.$(ABI) $(DESTDIR)$(LIBDIR)/libmoonshard.so
 	install -m 644 runtime/moonshard.h $(DESTDIR)$(PREFIX)/include/moonshard.h
-	install -m 644 $(BUILD)/moonshard.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/moonshard.pc
-	cp -r lua/moonshard $(DESTDIR)$(PREFIX)/share/lua/5.1/
-	install -m 644 $(GEN)/moonshard/cdef.lua $(DESTDIR)$(PREFIX)/share/lua/5.1/moonshard/cdef.lua
-	cp -r recipes LICENSE $(DESTDIR)$(PREFIX)/share/moonshard/
+	echo "$$PC" >$(DESTDIR)$(LIBDIR)/pkgconfig/moonshard.pc
+	cp -r lua/moonshard/. $(DESTDIR)$(LUADIR)/moonshard/
+	install -m 644 $(GEN)/moonshard/cdef.lua $(DESTDIR)$(LUADIR)/moonshard/cdef.lua
+	echo 'return "$(LIBRARY_FROM_LUA)" -- the library, from the folder of this file' >$(DESTDIR)$(LUADIR)/moonshard/installed.lua
+	cp -r recipes $(DESTDIR)$(PREFIX)/share/moonshard/
+	install -m 644 $(GEN)/moonshard.1 $(DESTDIR)$(MANDIR)/man1/moonshard.1
+	for guide in $(GUIDES); do install -m 644 $$guide $(DESTDIR)$(DOCDIR)/$$guide; done
+	install -m 644 LICENSE $(DESTDIR)$(DOCDIR)/LICENSE
+	@$(if $(DESTDIR),:,runtime/make/after_install.sh $(LIBDIR) $(LUADIR))
+
+# What editors ask for: the commands by which every file is compiled.
+.PHONY: compile_commands
+compile_commands:
+	@$(MAKE) --no-print-directory -f runtime/make/build.mk -nB all tests \
+	  | luajit runtime/make/compile_commands.lua $(CURDIR) compile_commands.json
 
 .SECONDARY:
 -include $(shell find $(OUT)/obj -name '*.d' 2>/dev/null)

@@ -17,28 +17,28 @@ tests: $(EMULATED_LIBRARIES)
 $(OUT)/obj/cuda/%.o: runtime/device/cuda/%.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
-	@$(CC) $(CFLAGS) -isystem $(dir $(NVCC))../include -MMD -MP -c $< -o $@
+	@$(CC) $(OWN_CFLAGS) -isystem $(dir $(NVCC))../include $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(OUT)/obj/emulated/%.o: runtime/device/cuda/%.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
-	@$(CC) $(CFLAGS) -Itests/emulated_cuda -MMD -MP -c $< -o $@
+	@$(CC) $(OWN_CFLAGS) -Itests/emulated_cuda $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
 # What kernels do on the host.
 $(OUT)/obj/kernels/cuda/%.cuda.o: kernels/cuda/%.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
-	@$(CC) $(CFLAGS) -isystem $(dir $(NVCC))../include -MMD -MP -c $< -o $@
+	@$(CC) $(OWN_CFLAGS) -isystem $(dir $(NVCC))../include $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(OUT)/obj/kernels/cuda/%.emulated.o: kernels/cuda/%.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
-	@$(CC) $(CFLAGS) -Itests/emulated_cuda -MMD -MP -c $< -o $@
+	@$(CC) $(OWN_CFLAGS) -Itests/emulated_cuda $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
 $(OUT)/obj/tests/emulated_cuda/%.o: tests/emulated_cuda/%.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
-	@$(CC) $(CFLAGS) -fvisibility=default -Itests/emulated_cuda -MMD -MP -c $< -o $@
+	@$(CC) $(OWN_CFLAGS) -fvisibility=default -Itests/emulated_cuda $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
 # They find each other beside themselves.
 EMULATED_LINK = $(CXX) -shared -Wl,-soname,$(@F) -Wl,-rpath,'$$ORIGIN' $(CONFIG_$(CONFIG)) -fopenmp
@@ -80,4 +80,4 @@ tests: $(GPU_BENCHES)
 $(OUT)/bench/gpu_%: $(OUT)/obj/tests/gpu/bench_%.o $(ENGINE_O) $(OUT)/engine.list
 	@mkdir -p $(@D)
 	@echo "link  $@"
-	@$(CC) -rdynamic $(LDFLAGS) $< $(ENGINE_O) -o $@ $(LDLIBS)
+	@$(CC) -rdynamic $(OWN_LDFLAGS) $< $(ENGINE_O) -o $@ $(LDLIBS)

@@ -1,0 +1,115 @@
+-- What packagers ask of the build and of `make install`: their flags, folders that can be moved, names of libraries.
+
+local scratch = require("lua.scratch")
+
+local function output_of(command)
+  local pipe = assert(io.popen(command .. " 2>&1"))
+  local text = pipe:read("*a")
+  pipe:close()
+  return text
+end
+
+-- The line by which make would compile a file into a folder where nothing is built.
+local function compiling(file, settings)
+  local text = output_of(("env -u MAKEFLAGS -u MFLAGS -u CFLAGS -u CPPFLAGS -u LDFLAGS -u WERROR make -n BUILD=%s " ..
+    "CONFIG=release CUDA_HOME=/nowhere %s -f runtime/make/build.mk all"):format(scratch.path(), settings))
+  return assert(text:match("[^\n]* %-c " .. file:gsub("%p", "%%%0") .. " %-o [^\n]*"), text), text
+end
+
+describe("the build, for packagers", function()
+  if os.getenv("MOONSHARD_CONFIG") ~= "release" then return end
+  local library, binary = os.getenv("MOONSHARD_LIB"), os.getenv("MOONSHARD_BIN")
+
+  teardown(scratch.clear)
+
+  it("puts the caller's flags behind its own, and makes errors of warnings only on request", function()
+    local settings = "CFLAGS='-O0 -DMINE' CPPFLAGS=-DBEFORE LDFLAGS=-Wl,-z,now CC=my-cc"
+    for file, own in pairs({ ["runtime/engine.c"] = "-O2", ["kernels/cpu/reduce.c"] = "-O3",
+      ["runtime/host/main.c"] = "-O2" }) do
+      local line, all = compiling(file, settings)
+      assert.truthy(line:find("^my%-cc .*" .. own:gsub("%p", "%%%0") .. ".* %-DBEFORE %-O0 %-DMINE "), line)
+      assert.falsy(line:find("-Werror", 1, true), line)
+      assert.truthy(all:find("my%-cc %-shared [^\n]*%-Wl,%-z,now"), all)
+      assert.truthy(all:find("my%-cc %-rdynamic [^\n]*%-Wl,%-z,now"), all)
+      assert.truthy(compiling(file, "WERROR=1"):find("-Werror", 1, true))
+    end
+  end)
+
+  it("gives the library a name with its version, and no file knows the folder it was built in", function()
+    local dynamic = output_of("readelf -d " .. library)
+    assert.truthy(dynamic:find("soname: %[libmoonshard%.so%.%d+%]"), dynamic)
+    assert.falsy((dynamic .. output_of("readelf -d " .. binary)):find("R[UN]*PATH"), dynamic)
+    local tree = output_of("pwd"):gsub("\n", "")
+    for _, file in ipairs({ library, binary }) do
+      assert.falsy(scratch.read(file):find(tree .. "/", 1, true), file .. " names " .. tree)
+      assert.falsy(output_of(("readelf --debug-dump=info %s | grep -m 1 comp_dir"):format(file)):find(tree, 1, true))
+    end
+  end)
+
+  it("says for every C file how it is compiled", function()
+    local text = output_of("env -u MAKEFLAGS -u MFLAGS make -nB -f runtime/make/build.mk all BUILD=" .. scratch.path())
+    local lines, out = scratch.path(), scratch.path()
+    scratch.write(lines, text)
+    assert.equal("", output_of(("luajit runtime/make/compile_commands.lua /tree %s <%s"):format(out, lines)))
+    local entries = require("moonshard.json").decode(scratch.read(out))
+    local named = {}
+    for _, entry in ipairs(entries) do
+      assert.equal("/tree", entry.directory)
+      assert.truthy(entry.command:find(" -c " .. entry.file, 1, true))
+      named[entry.file] = true
+    end
+    for _, file in ipairs({ "runtime/engine.c", "kernels/cpu/reduce.c", "runtime/host/launcher/launcher.c" }) do
+      assert.truthy(named[file] or not io.open(file), file)
+    end
+  end)
+end)
+
+describe("an installation", function()
+  if os.getenv("MOONSHARD_CONFIG") ~= "release" then return end
+  local build = assert(os.getenv("MOONSHARD_BIN")):match("^(.*)/release/")
+  local stage, root = scratch.path(), nil
+
+  setup(function()
+    local text = output_of(("make BUILD=%s PREFIX=/opt/moon LIBDIR=/opt/moon/lib/some-machine DESTDIR=%s install")
+      :format(build, stage))
+    -- Moved, so that nothing can know where it is.
+    root = scratch.path()
+    assert.equal(0, os.execute(("mv %s/opt/moon %s"):format(stage, root)), text)
+  end)
+  teardown(scratch.clear)
+
+  local function with_lua(interpreter, program)
+    local path = ("%s/share/lua/5.1/?.lua;%s/share/lua/5.1/?/init.lua;;"):format(root, root)
+    return output_of(("cd / && env -i PATH=$PATH LUA_PATH='%s' %s -e '%s'"):format(path, interpreter, program))
+  end
+
+  it("works from any folder without a variable", function()
+    assert.truthy(with_lua("luajit", 'print(require("moonshard").version)'):find("^%d+%.%d+%.%d+\n$"))
+    assert.truthy(with_lua("luajit", 'print(require("moonshard").zeros(2, 3):numel())'):find("^6\n$"))
+    assert.truthy(output_of(("cd / && env -i %s/bin/moonshard --version"):format(root)):find("%d+%.%d+%.%d+"))
+    local trained = output_of(("cd / && env -i %s/bin/moonshard run %s -n 4 steps=2"):format(root,
+      root .. "/share/moonshard/recipes/toy_hsdp.lua"))
+    assert.truthy(trained:find("step 2/2"), trained)
+  end)
+
+  it("refuses another Lua than LuaJIT by name", function()
+    local said = with_lua("lua", 'print(require("moonshard").version)')
+    assert.truthy(said:find("moonshard needs LuaJIT, and this is Lua 5", 1, true), said)
+  end)
+
+  it("has a pkg-config file of the library that there is, a manual page of every command, and the guides", function()
+    local pc = scratch.read(root .. "/lib/some-machine/pkgconfig/moonshard.pc")
+    assert.truthy(pc:find("prefix=/opt/moon\nlibdir=/opt/moon/lib/some-machine\n", 1, true), pc)
+    assert.falsy(pc:find("private", 1, true), "it promises a static library: " .. pc)
+    local manual = scratch.read(root .. "/share/man/man1/moonshard.1")
+    local _, commands = require("moonshard.cli.help").text:gsub("\n  moonshard ", "")
+    local _, shown = manual:gsub("\n%.TP\n%.B moonshard ", "")
+    assert.equal(commands, shown)
+    for option in require("moonshard.cli.help").text:gmatch("\n      (%-%-[%w-]+)") do
+      assert.truthy(manual:find(option:gsub("%-", "\\-"), 1, true), option)
+    end
+    for _, guide in ipairs({ "README.md", "lua/README.md", "recipes/README.md", "runtime/README.md", "LICENSE" }) do
+      assert.truthy(#scratch.read(root .. "/share/doc/moonshard/" .. guide) > 1000)
+    end
+  end)
+end)
