@@ -415,17 +415,25 @@ typedef struct ms_plan_config {
   /* 1 (default): on the CPU, ranks of a host share what they would otherwise copy. The f32 masters of a unit that is read in f32
   ** lie in memory that all its shard group's ranks map, and kernels read them there: its all-gathers move nothing, and it
   ** needs no gathered copy. Replicas keep one copy of masters and optimizer state, and with more than one shard of gathered
-  ** weights; each counts, and updates, an equal part. More ranks than a host takes (64) are several hosts, whose replicas have their own.
+  ** weights; each counts, and updates, an equal part. Ranks on different nodes share nothing (ranks_per_node).
   ** 0: units are gathered all alike, and every replica has its own. */
   int shared_masters;
+  /* How many ranks each node has, in the order of ranks: rank r is on node r / ranks_per_node. 0 (default): all ranks are on
+  ** one node, which takes up to 64. It decides which ranks can map memory together, nothing else. Replicas of which some
+  ** are on one node keep a copy there, and sum gradients first within nodes, then between them: such a plan tells what
+  ** the ranks would need and send; ms_state_new refuses it (MS_EUNSUPPORTED) in this version. */
+  int ranks_per_node;
   int device; /* enum ms_device_kind; of a state and of the plans that are bound to it */
   int nccl; /* of a state on cuda: 0 (default), or enum ms_nccl_option or-ed; MS_EUNSUPPORTED if the NCCL that is found has not got it */
 } ms_plan_config;
 
 typedef struct ms_plan_summary {
   int instructions;
-  int collectives[6];                       /* by phase */
-  double bytes[7];                          /* the peak's bytes by category: each is what the arenas hold */
+  int collectives[6]; /* by phase */
+  double bytes[7];    /* the peak's bytes by category: what the arenas hold for each, once */
+  /* The most bytes of each category in use at once. Each has an instruction of its own where that is, and buffers of one
+  ** category lie where another leaves room, so these add up to more than the peak. */
+  double fullest[7];
   double peak_bytes;                        /* total of all arenas */
   double fingerprint_high, fingerprint_low; /* the 64-bit fingerprint, 32 bits each */
   double flops;                             /* of one micro-batch, forward and backward, recomputation not counted */

@@ -24,16 +24,21 @@ function Plan:text() return dump(self, 0) end
 ---@return string
 function Plan:json() return dump(self, 1) end
 
----The head of the plan: rank, mesh, fingerprint, peak and memory by category.
-function Plan:__tostring() return self:text():match("^[^\n]*\n[^\n]*") end
+---The head of the plan: rank, mesh, fingerprint, peak, nodes and memory by category.
+function Plan:__tostring() return self:text():match("^[^\n]*\n[^\n]*\n[^\n]*") end
 
 local CATEGORIES = { "parameters", "optimizer", "gradients", "gathered", "activations", "workspace", "communication" }
 local PHASES = { "first", "next", "last", "norm", "update", "evaluate" }
 
+---Where the ranks are and what replicas share: "4 ranks on 1 node: 2 replicas share one copy of the state".
+---@return string
+function Plan:nodes() return (self:text():match("^[^\n]*\n  ([^\n]*)")) end
+
 ---@class moonshard.PlanSummary
 ---@field instructions integer
 ---@field collectives table<string, integer> by phase
----@field bytes table<string, number> by category: what the arenas hold
+---@field bytes table<string, number> by category: what the arenas hold for it, which adds up to the peak
+---@field fullest table<string, number> by category: the most that is in use at once, each at an instruction of its own
 ---@field peak_bytes number
 ---@field fingerprint string 16 hexadecimal digits
 ---@field flops number of one micro-batch
@@ -47,9 +52,11 @@ function Plan:summary()
   local result = {
     instructions = s.instructions, peak_bytes = s.peak_bytes, flops = s.flops, compile_ms = s.compile_ms,
     fingerprint = ("%08x%08x"):format(s.fingerprint_high, s.fingerprint_low),
-    collectives = {}, bytes = {}, comm_bytes = self.mesh:by_dimension(s.comm_bytes),
+    collectives = {}, bytes = {}, fullest = {}, comm_bytes = self.mesh:by_dimension(s.comm_bytes),
   }
-  for i, name in ipairs(CATEGORIES) do result.bytes[name] = s.bytes[i - 1] end
+  for i, name in ipairs(CATEGORIES) do
+    result.bytes[name], result.fullest[name] = s.bytes[i - 1], s.fullest[i - 1]
+  end
   for i, name in ipairs(PHASES) do result.collectives[name] = s.collectives[i - 1] end
   return result
 end

@@ -125,6 +125,7 @@ function Session:compile(name, graph, settings)
     config.prefetch = self.prefetch or settings.prefetch or 1
     config.shared_masters = self.sharding.shared_masters and 1 or 0
     config.device = device.kind(self.sharding.mesh.device)
+    config.ranks_per_node = self.sharding.alone and 0 or world.ranks_per_node()
     if settings.train and not self.optimizer then config.optimizer = C.MS_OPT_NONE end
   end)
   compiled.name, compiled.memory_limit, compiled.settings = name, settings.memory_limit, settings

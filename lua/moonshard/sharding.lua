@@ -327,11 +327,12 @@ function Sharding:precision()
   return by_module
 end
 
----What the tree of the model shows of the root of each unit, and of each parameter.
----@return table<moonshard.Module|moonshard.Parameter, string>
+---What the tree of the model shows of the root of each unit and of each parameter; `frozen`: of each, whether it is.
+---@return table<moonshard.Module|moonshard.Parameter|"frozen", any>
 function Sharding:marks()
-  local marks, session = {}, rawget(self.model, "session")
+  local marks, session = { frozen = {} }, rawget(self.model, "session")
   for _, param in ipairs(self.params) do
+    marks.frozen[param.parameter] = param.frozen
     marks[param.parameter] = (param.frozen and "frozen " or "") .. (param.dtype or param.unit.param_dtype)
   end
   for _, unit in ipairs(self.units) do

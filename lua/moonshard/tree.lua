@@ -133,11 +133,18 @@ end
 
 ---Elements of all parameters, each counted once.
 ---@param root moonshard.Module
+---@param frozen table<moonshard.Parameter, boolean>? what rules decided; the parameters' own word where they did not
 ---@return integer
-function tree.count(root)
-  local total = 0
-  for _, entry in ipairs(tree.inventory(root).parameters) do total = total + entry.parameter.numel end
-  return total
+---@return integer frozen how many of them are frozen
+function tree.count(root, frozen)
+  local total, still = 0, 0
+  for _, entry in ipairs(tree.inventory(root).parameters) do
+    local param = entry.parameter
+    local is_frozen = frozen and frozen[param]
+    if is_frozen == nil then is_frozen = param.frozen end
+    total, still = total + param.numel, still + (is_frozen and param.numel or 0)
+  end
+  return total, still
 end
 
 ---"10,745,088"
@@ -150,14 +157,21 @@ end
 
 -- ---- printing ---------------------------------------------------------------------------------------------------
 
+-- "212 parameters", or where some are frozen "212 parameters (144 trainable, 68 frozen)".
+local function count_text(count, frozen)
+  if count == 0 then return "" end
+  local text = ("  %s parameter%s"):format(tree.thousands(count), count == 1 and "" or "s")
+  if frozen == 0 then return text end
+  return ("%s (%s trainable, %s frozen)"):format(text, tree.thousands(count - frozen), tree.thousands(frozen))
+end
+
 local function head_of(module, marks)
   local description = module.describe and module:describe()
   local mark = marks[module]
-  local count = tree.count(module)
   return table.concat({
     getmetatable(module).name,
     description and "(" .. description .. ")" or "",
-    count > 0 and ("  %s parameter%s"):format(tree.thousands(count), count == 1 and "" or "s") or "",
+    count_text(tree.count(module, marks.frozen)),
     mark and "  [" .. mark .. "]" or "",
   })
 end
@@ -219,7 +233,7 @@ end
 ---The model as a tree, one line a module, with parameter counts.
 ---@param root moonshard.Module
 ---@param marks table<moonshard.Module|moonshard.Parameter, string>? of a module: its unit, shown in brackets; of a
----  parameter: the type that kernels read it in, f32 unless told
+---  parameter: the type that kernels read it in, f32 unless told; marks.frozen: by parameter, what rules decided
 ---@return string
 function tree.print(root, marks)
   marks = marks or {}

@@ -11,6 +11,7 @@ local C, ffi = engine.C, engine.ffi
 ---@field handle ffi.cdata* ms_world*, nil in plan mode
 ---@field plan_only boolean true when the world is described and not joined
 ---@field described boolean true when ranks are spoken of that are not there
+---@field ranks_of_node integer of a described world: how many ranks each node has
 local world = { plan_only = false, described = false }
 
 local function join()
@@ -40,11 +41,33 @@ function world.join()
   if not rawget(world, "size") then join() end
 end
 
+local MOST_OF_NODE = 64 -- ranks that one launcher starts
+
+---How many ranks each node has: what is given, which has to divide the ranks, since launchers start as many on every
+---node; otherwise all where one node takes them, or as few nodes of one size as possible.
+---@param size integer ranks
+---@param given integer? --ranks-per-node
+---@return integer
+function world.fill_nodes(size, given)
+  if given and given > MOST_OF_NODE then
+    errors.invalid("--ranks-per-node %d: a node takes up to %d ranks", given, MOST_OF_NODE)
+  end
+  if given and given < size and size % given ~= 0 then
+    errors.invalid("--ranks-per-node %d: %d ranks do not fill nodes of %d, and launchers start as many on every node: "
+      .. "give a divisor of %d", given, size, given, size)
+  end
+  if given then return math.min(given, size) end
+  local ranks = math.min(size, MOST_OF_NODE)
+  while size % ranks ~= 0 do ranks = ranks - 1 end
+  return ranks
+end
+
 ---Makes this process rank `rank` of a world of `size` ranks that is only described: plans can be compiled, nothing can
 ---run. Must come before anything joined the world.
 ---@param rank integer 0 to size - 1
 ---@param size integer at least 1
-function world.describe(rank, size)
+---@param ranks_per_node integer? how many ranks each node has; the default is what world.fill_nodes gives
+function world.describe(rank, size, ranks_per_node)
   if rawget(world, "size") and not world.plan_only then
     errors.invalid("the world was joined already, so it cannot be described any more: call describe first")
   end
@@ -52,6 +75,7 @@ function world.describe(rank, size)
     errors.invalid("rank %s of %s ranks: ranks are 0 to size - 1", tostring(rank), tostring(size))
   end
   world.plan_only, world.described, world.rank, world.size = true, true, rank, size
+  world.ranks_of_node = world.fill_nodes(size, ranks_per_node)
 end
 
 ---Makes the only rank of this world speak as rank 0 of `size` ranks that are not there.
@@ -59,6 +83,7 @@ end
 function world.stand_for(size)
   local _ = world.handle -- joined first: that sets the size
   world.described, world.rank, world.size = true, 0, size
+  world.ranks_of_node = world.fill_nodes(size)
 end
 
 ---Raises MS_EINTERRUPT once the process was asked to end (Ctrl-C). A rank that waits for no other has to ask.
@@ -68,10 +93,10 @@ function world.check_interrupt()
   end
 end
 
----How many nodes (hosts) the ranks are on. A described world is one node.
+---How many nodes (hosts) the ranks are on.
 ---@return integer
 function world.nodes()
-  if world.described then return 1 end
+  if world.described then return world.size / world.ranks_of_node end
   return C.ms_world_nodes(world.handle)
 end
 
@@ -79,7 +104,7 @@ end
 ---@param node integer 0 to nodes - 1
 ---@return integer 0 when there is no such node
 function world.node_ranks(node)
-  if world.described then return node == 0 and world.size or 0 end
+  if world.described then return node >= 0 and node < world.nodes() and world.ranks_of_node or 0 end
   return C.ms_world_node_ranks(world.handle, node)
 end
 
@@ -87,7 +112,9 @@ end
 ---@param rank integer 0 to size - 1
 ---@return integer -1 when there is no such rank
 function world.node_of(rank)
-  if world.described then return rank >= 0 and rank < world.size and 0 or -1 end
+  if world.described then
+    return rank >= 0 and rank < world.size and math.floor(rank / world.ranks_of_node) or -1
+  end
   return C.ms_world_node_of(world.handle, rank)
 end
 
@@ -98,10 +125,22 @@ function world.node_name(node)
   return world.described and "" or ffi.string(C.ms_world_node_name(world.handle, node))
 end
 
+---How many ranks each node has, as plans take it: 0 when all are on one; 1, so that nothing is shared, when nodes
+---differ.
+---@return integer
+function world.ranks_per_node()
+  local nodes = world.nodes()
+  if nodes == 1 then return 0 end
+  for node = 1, nodes - 1 do
+    if world.node_ranks(node) ~= world.node_ranks(0) then return 1 end
+  end
+  return world.node_ranks(0)
+end
+
 ---This rank's place among the ranks of its node, from 0.
 ---@return integer
 function world.local_rank()
-  if world.described then return world.rank end
+  if world.described then return world.rank % world.ranks_of_node end
   return C.ms_world_local_rank(world.handle)
 end
 

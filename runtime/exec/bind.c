@@ -185,7 +185,7 @@ static int sort_kernel(ms_exec *exec, ms_exec_phase *phase, const ms_instr *sour
 static int check_state(const ms_exec *exec) {
   const ms_plan *plan = exec->plan;
   if (plan->arena_bytes[MS_ARENA_MASTERS] != exec->state->layout.bytes[MS_ARENA_MASTERS] ||
-      ms_replicas_share(plan->model, &plan->config) != exec->state->layout.one_copy)
+      plan->replicas != exec->state->layout.replicas)
     return MS_FAIL(MS_EINVAL, "the plan was compiled with shared_masters = %d, the state was made with %d",
                    plan->config.shared_masters, !plan->config.shared_masters);
   const ms_plan_config *c = &plan->config;

@@ -77,8 +77,8 @@ int ms_state_swap_ema(ms_state *state, int alone) {
     state->swapped = !state->swapped;
     rc = move_all(state, swap, 1);
   }
-  if (!rc && state->layout.one_copy && alone) state->unmet = 1;
-  else if (!rc && state->layout.one_copy) rc = ms_members_barrier(&state->members);
+  if (!rc && state->layout.replicas > 1 && alone) state->unmet = 1;
+  else if (!rc && state->layout.replicas > 1) rc = ms_members_barrier(&state->members);
   ms_ledger_leave(ledger, rc);
   return rc;
 }

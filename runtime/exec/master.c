@@ -41,8 +41,7 @@ enum { DRAWN_ELEMENTS = 1 << 20 };
 
 int64_t ms_master_slice(const ms_state *state, const ms_param *p, int64_t *first) {
   const ms_model *model = state->model;
-  return ms_slice(p->owned, state->layout.one_copy ? model->replicate_size : 1,
-                  state->layout.one_copy ? model->replicate_rank : 0, first);
+  return ms_slice(p->owned, state->layout.replicas, model->replicate_rank % state->layout.replicas, first);
 }
 
 static int draw_parameter(ms_state *state, const ms_param *p, float *drawn) {
@@ -66,7 +65,7 @@ int ms_master_draw(ms_state *state) {
     if (p->owned && p->config.init != MS_INIT_ZEROS) rc = draw_parameter(state, p, drawn);
   }
   free(drawn);
-  if (rc || !state->layout.one_copy) return rc;
+  if (rc || state->layout.replicas == 1) return rc;
   return ms_members_barrier(&state->members); /* nobody else's slice is written once this rank goes on */
 }
 
@@ -74,11 +73,11 @@ int ms_master_draw(ms_state *state) {
 
 /* What of a parameter's owned elements lies in the slice of its unit that this rank sums. */
 static void find_gradients(const ms_state *state, const ms_param *p, ms_elements *at) {
-  int64_t first, n = ms_unit_slice(state->model, &state->model->unit[p->unit], state->layout.one_copy, &first);
+  int64_t first, n = ms_unit_slice(state->model, &state->model->unit[p->unit], state->layout.replicas, &first);
   int64_t begin = p->local > first ? p->local : first, end = p->local + p->owned;
   if (first + n < end) end = first + n;
   if (end < begin) end = begin = first;
-  at->sliced = state->layout.one_copy;
+  at->sliced = state->layout.replicas > 1;
   at->first = end > begin ? p->first + begin - p->local : p->first;
   at->count = end - begin;
   at->data = ms_state_block(state, MS_ARENA_STATE) + state->layout.unit[p->unit].gradient +

@@ -41,14 +41,14 @@ static int shared_blocks(const ms_state *state, int arena) {
   if (arena == MS_ARENA_REPLICATED) return model->shard_size;
   if (model->shard_size == 1) return 0;
   const int of_shards = arena == MS_ARENA_GATHERED || arena == MS_ARENA_MASTERS;
-  return !of_shards ? 0 : state->layout.one_copy ? 1 : model->replicate_size;
+  return !of_shards ? 0 : state->layout.replicas > 1 ? 1 : model->replicate_size;
 }
 
 /* Which of them is this rank's. */
 static int own_block(const ms_state *state, int arena) {
   if (has_block_a_rank(arena)) return state->members.me;
   if (arena == MS_ARENA_REPLICATED) return state->model->shard_rank;
-  return state->layout.one_copy ? 0 : state->model->replicate_rank;
+  return state->layout.replicas > 1 ? 0 : state->model->replicate_rank;
 }
 
 static void free_arena(ms_state *state, int arena) {
@@ -248,6 +248,16 @@ static int check_place(const ms_world *world, const ms_model *model) {
                  model->rank, model->world, model->mesh_text, ms_world_rank(world), ms_world_size(world));
 }
 
+/* Nothing in this version moves bytes between the nodes of replicas that share within theirs. */
+static int check_nodes(const ms_state *state) {
+  const int together = state->layout.replicas, all = state->model->replicate_size;
+  if (together == 1 || together == all) return MS_OK;
+  return MS_FAIL(MS_EUNSUPPORTED,
+                 "of %d replicas, each %d on a node would share their state (ranks_per_node): such ranks "
+                 "can be planned, not run, in this version",
+                 all, together);
+}
+
 int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *config, ms_state **out) {
   MS_TRY(check_place(world, model));
   ms_state *state = ms_calloc(1, sizeof *state);
@@ -264,6 +274,7 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *c
   MS_GOTO(ms_members_open(world, model->members, model->member_rank, model->mesh_text, &state->members));
   MS_GOTO(ms_agree_on_model(&state->members, model, config));
   MS_GOTO(ms_state_layout_make(model, config, &state->layout));
+  MS_GOTO(check_nodes(state));
   for (int arena = MS_ARENA_STATE; arena < MS_ARENA_ACTIVATIONS; arena++)
     if (state->layout.bytes[arena]) MS_GOTO(map_arena(state, arena, state->layout.bytes[arena]));
   MS_GOTO(ms_master_draw(state));

@@ -119,6 +119,7 @@ static int compile(ms_plan *plan, const ms_graph *graph) {
   ms_state_layout layout;
   int rc = ms_state_layout_make(plan->model, &plan->config, &layout);
   if (rc) return rc;
+  plan->replicas = layout.replicas;
   memcpy(plan->arena_bytes, layout.bytes, sizeof plan->arena_bytes);
   memcpy(plan->peers_bytes, layout.peers, sizeof plan->peers_bytes);
   memcpy(plan->category_bytes, layout.category_bytes, sizeof plan->category_bytes);
@@ -142,6 +143,7 @@ int ms_plan_compile(const ms_graph *graph, const ms_plan_config *config, ms_plan
   if (config->train && graph->loss < 0)
     return MS_FAIL(MS_EINVAL, "training needs a loss: call ms_graph_set_loss, or compile with train = 0");
   MS_TRY(check_config(config));
+  MS_TRY(ms_plan_check_nodes(model, config));
   MS_TRY(ms_device_find(config->device, &device));
   double begin = ms_clock();
   ms_plan *plan = ms_calloc(1, sizeof *plan);
@@ -150,7 +152,7 @@ int ms_plan_compile(const ms_graph *graph, const ms_plan_config *config, ms_plan
   plan->model = model;
   plan->config = *config;
   plan->evaluated.buffer = plan->norm.buffer = -1;
-  if (!plan->config.threads) MS_GOTO(default_threads(model->world, &plan->config.threads));
+  if (!plan->config.threads) MS_GOTO(default_threads(ms_plan_node_ranks(model, config), &plan->config.threads));
   MS_GOTO(compile(plan, graph));
   plan->compile_seconds = ms_clock() - begin;
   *out = plan;
@@ -212,6 +214,7 @@ int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *s) {
     }
   }
   for (int c = 0; c < MS_CATEGORIES; c++) s->bytes[c] = (double)plan->category_bytes[c];
+  MS_TRY(ms_plan_category_peaks(plan, s->fullest));
   s->peak_bytes = (double)ms_plan_peak(plan);
   s->fingerprint_high = (double)(plan->fingerprint >> 32);
   s->fingerprint_low = (double)(plan->fingerprint & 0xffffffffu);

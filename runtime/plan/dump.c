@@ -1,19 +1,29 @@
 /* dump.c - a plan as text that a person can follow: what it costs, then phase by phase what runs where. */
 #include "plan/plan.h"
 
-static void head(const ms_plan *plan, ms_text *text) {
+static void categories(const char *what, const double *bytes, ms_text *text) {
+  ms_text_append(text, "\n  %s:", what);
+  for (int c = 0; c < MS_CATEGORIES; c++) {
+    ms_text_append(text, " %s ", ms_category_name(c));
+    ms_text_bytes(text, bytes[c]);
+  }
+}
+
+static int head(const ms_plan *plan, ms_text *text) {
   const ms_model *model = plan->model;
+  ms_plan_summary summary;
+  MS_TRY(ms_plan_summarize(plan, &summary));
   int instructions = 0;
   for (int p = 0; p < MS_PHASES; p++) instructions += plan->phase[p].n;
   ms_text_append(text, "plan: rank %d of %d, mesh %s, fingerprint %016llx, %d instructions, peak ", model->rank,
                  model->world, model->mesh_text, (unsigned long long)plan->fingerprint, instructions);
   ms_text_bytes(text, (double)ms_plan_peak(plan));
-  ms_text_append(text, "\n ");
-  for (int c = 0; c < MS_CATEGORIES; c++) {
-    ms_text_append(text, " %s ", ms_category_name(c));
-    ms_text_bytes(text, (double)plan->category_bytes[c]);
-  }
+  ms_text_append(text, "\n  ");
+  ms_plan_describe_nodes(plan, text);
+  categories("the peak's bytes", summary.bytes, text);
+  categories("each at its own peak", summary.fullest, text);
   ms_text_append(text, "\n");
+  return MS_OK;
 }
 
 static void ref(const ms_plan *plan, ms_ref r, ms_text *text) {
@@ -38,9 +48,11 @@ static void collective(const ms_plan *plan, const ms_plan_coll *coll, ms_text *t
   }
   int whole = coll->dim == MS_DIM_SHARD ? plan->model->shard_size : plan->model->replicate_size;
   ms_text_append(text, "%s over %s", ms_coll_name(coll->kind), coll->dim == MS_DIM_SHARD ? "shard" : "replicate");
-  if (coll->ranks != whole) ms_text_append(text, " in groups of %d", coll->ranks);
+  if (coll->between_nodes) ms_text_append(text, " between %d nodes", coll->ranks);
+  else if (coll->ranks != whole) ms_text_append(text, " in groups of %d", coll->ranks);
   if (coll->replicas)
-    ms_text_append(text, "%s", coll->kind == MS_COLL_ALL_GATHER ? " for all replicas" : ", all_reduce over replicate");
+    ms_text_append(text, "%s%s", coll->kind == MS_COLL_ALL_GATHER ? " for all replicas" : ", all_reduce over replicate",
+                   coll->replicas < plan->model->replicate_size ? " of a node" : "");
   if (coll->kind == MS_COLL_BARRIER) return;
   ms_text_append(text, ", ");
   ms_text_bytes(text, bytes);
@@ -71,7 +83,7 @@ static void phase(const ms_plan *plan, int id, ms_text *text) {
 }
 
 int ms_plan_text(const ms_plan *plan, ms_text *text) {
-  head(plan, text);
+  MS_TRY(head(plan, text));
   for (int p = 0; p < MS_PHASES; p++)
     if (plan->phase[p].present) phase(plan, p, text);
   return ms_text_status(text);

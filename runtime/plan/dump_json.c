@@ -37,6 +37,7 @@ static void instruction(const ms_plan *plan, const ms_instr *instr, ms_text *tex
     ms_text_append(text, ",\"op\":\"%s\",\"dim\":\"%s\",\"ranks\":%d,\"segments\":%d,\"bytes\":%.0f",
                    ms_coll_name(coll->kind), coll->dim == MS_DIM_SHARD ? "shard" : "replicate", coll->ranks,
                    coll->parts, coll->bytes);
+    if (coll->between_nodes) ms_text_append(text, ",\"between_nodes\":true");
     if (coll->replicas) ms_text_append(text, ",\"replicas\":%d,\"also_bytes\":%.0f", coll->replicas, coll->also_bytes);
   }
   ms_text_append(text, "}");
@@ -55,10 +56,21 @@ static void phase(const ms_plan *plan, int id, ms_text *text) {
 
 int ms_plan_json(const ms_plan *plan, ms_text *text) {
   const ms_model *model = plan->model;
+  double fullest[MS_CATEGORIES];
+  MS_TRY(ms_plan_category_peaks(plan, fullest));
   ms_text_append(text, "{\"rank\":%d,\"world\":%d,\"mesh\":", model->rank, model->world);
   ms_text_json_string(text, model->mesh_text);
+  ms_text_append(text,
+                 ",\"ranks_per_node\":%d,\"replicas_together\":%d,\"nodes\":", ms_plan_node_ranks(model, &plan->config),
+                 plan->replicas);
+  ms_text nodes = {0};
+  ms_plan_describe_nodes(plan, &nodes);
+  if (!ms_text_status(&nodes)) ms_text_json_string(text, nodes.data);
+  ms_text_free(&nodes);
   ms_text_append(text, ",\"fingerprint\":\"%016llx\",\"bytes\":{", (unsigned long long)plan->fingerprint);
   for (int c = 0; c < MS_CATEGORIES; c++) key_bytes(text, ms_category_name(c), plan->category_bytes[c], c == 0);
+  ms_text_append(text, "},\"fullest\":{");
+  for (int c = 0; c < MS_CATEGORIES; c++) key_bytes(text, ms_category_name(c), (int64_t)fullest[c], c == 0);
   ms_text_append(text, "},\"arenas\":{");
   for (int a = 0; a < MS_ARENAS; a++)
     key_bytes(text, ms_arena_name(a), plan->arena_bytes[a] - plan->peers_bytes[a], a == 0);

@@ -195,12 +195,22 @@ int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, 
 int ms_plan_take_replicas(ms_plan *plan, int phase) {
   ms_plan_phase *p = &plan->phase[phase];
   ms_plan_coll *coll = p->instr[p->n - 1].coll, *also;
-  coll->replicas = plan->model->replicate_size;
+  coll->replicas = plan->replicas;
   if (coll->kind == MS_COLL_ALL_GATHER) return MS_OK;
   coll->sliced = coll->kind == MS_COLL_REDUCE_SCATTER;
   MS_TRY(list_collective(plan, phase, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, coll->unit, 0, &also));
+  also->ranks = plan->replicas;
   for (int i = 0; i < coll->parts; i++) also->bytes += bytes_of_part(also, &coll->part[i]);
   coll->also_bytes = also->bytes;
+  return MS_OK;
+}
+
+int ms_plan_sum_between_nodes(ms_plan *plan, int phase, int unit, const ms_plan_part *part) {
+  const int nodes = plan->model->replicate_size / plan->replicas;
+  if (nodes == 1) return MS_OK;
+  MS_TRY(
+      ms_plan_collective(plan, phase, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, nodes, unit, 1, part));
+  plan->phase[phase].instr[plan->phase[phase].n - 1].coll->between_nodes = 1;
   return MS_OK;
 }
 
@@ -235,7 +245,7 @@ int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
   const ms_model *model = plan->model;
   for (int u = 0; u < model->units; u++) {
     const ms_unit *unit = &model->unit[u];
-    int64_t trainable = 4 * unit->trainable_count, gradient = 4 * ms_unit_slice_room(model, unit, layout->one_copy);
+    int64_t trainable = 4 * unit->trainable_count, gradient = 4 * ms_unit_slice_room(unit, layout->replicas);
     int64_t moments = ms_dtype_size(layout->moment_dtype) * unit->trainable_count;
     int64_t masters = layout->unit[u].shared ? unit->gathered_bytes : 4 * unit->master_count;
     int optimizer = ms_state_optimizer_arena(layout);

@@ -104,8 +104,8 @@ static int fills_gradients(const ms_plan *plan, const ms_instr *instr) {
 static int is_of_one_rank(const ms_plan *plan, const ms_instr *instr) {
   const int op = instr->call->op;
   if (op == MS_OP_adamw && instr->call->attrs.i[3]) return 1;
-  return ms_replicas_share(plan->model, &plan->config) && (op == MS_OP_adamw || op == MS_OP_sgd || op == MS_OP_ema ||
-                                                           op == MS_OP_sum_squares || fills_gradients(plan, instr));
+  return plan->replicas > 1 && (op == MS_OP_adamw || op == MS_OP_sgd || op == MS_OP_ema || op == MS_OP_sum_squares ||
+                                fills_gradients(plan, instr));
 }
 
 static void describe_collective(const ms_plan *plan, int phase, const ms_plan_coll *coll, const char *scope,
@@ -117,6 +117,7 @@ static void describe_collective(const ms_plan *plan, int phase, const ms_plan_co
   ms_text_string(text, " over ");
   ms_text_integer(text, coll->ranks);
   ms_text_string(text, coll->dim == MS_DIM_SHARD ? " of shard of " : " of replicate of ");
+  if (coll->between_nodes) ms_text_string(text, "nodes of ");
   ms_text_string(text, scope);
   ms_text_string(text, ":");
   if (coll->replicas) ms_text_append(text, " %d replicas", coll->replicas);

@@ -141,7 +141,7 @@ static int gather_unit(ms_lowering *l, int unit, int buffer, int ranks) {
   }
   MS_TRY(ms_plan_collective(l->plan, l->phase, MS_STREAM_GATHER, MS_COLL_ALL_GATHER, MS_DIM_SHARD, ranks, unit,
                             u->segments, l->part));
-  return !in_place && ms_replicas_share(l->model, &l->plan->config) ? ms_plan_take_replicas(l->plan, l->phase) : MS_OK;
+  return !in_place && l->plan->replicas > 1 ? ms_plan_take_replicas(l->plan, l->phase) : MS_OK;
 }
 
 /* Bytes of the shard of a segment that one of `ranks` neighbours keeps. */

@@ -39,8 +39,10 @@ void ms_plan_release_prepared(ms_plan *plan);
 /* ranks: how many of the dimension's group take part, neighbours; 0: all. */
 int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, int ranks, int unit, int parts,
                        const ms_plan_part *part);
-/* All replicas take part in the phase's last collective over the shards, a copying all_gather or a sum. */
+/* The replicas of a node take part in the phase's last collective over the shards, a copying all_gather or a sum. */
 int ms_plan_take_replicas(ms_plan *plan, int phase);
+/* Where replicas share within several nodes: sums what each node has summed. */
+int ms_plan_sum_between_nodes(ms_plan *plan, int phase, int unit, const ms_plan_part *part);
 /* Of the phase's last collective, an all_reduce, each rank has the slice that its parts say. */
 void ms_plan_slice_sum(ms_plan *plan, int phase);
 void ms_plan_touch(ms_plan *plan, int buffer, int position);

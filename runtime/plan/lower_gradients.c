@@ -1,8 +1,8 @@
 /* lower_gradients.c - where a unit's gradients are written, and what becomes of them once the last one is there.
 **
 ** With other ranks they are written to a buffer that peers read, reduced over the shards, then over the replicas, into the
-** state's chunk; at once over both where replicas work together (ms_replicas_share), of which each has the sums of the slice
-** that it updates. Alone they are written to the chunk itself, or added to it where an earlier micro-batch came before.
+** state's chunk; at once over both where replicas work together (ms_replicas_together), of which each has the sums of the slice
+** that it updates. Where they do so on several nodes, slices are then summed between the nodes. Alone they are written to the chunk itself, or added to it where an earlier micro-batch came before.
 **
 ** Gradients may wait for the last micro-batch (enum ms_sync): unsharded ones in an f32 copy of the reduce buffer, or the
 ** sums over the shards in an f32 copy of the chunk. Only the last phase then goes the rest of the way, in f32.
@@ -80,6 +80,7 @@ static int zero_rest(ms_lowering *l, int unit) {
 /* Where a sum over ranks is read or written: whole reduce buffers, or chunks, in one dtype. */
 typedef struct gradients {
   int buffer, dtype, chunked;
+  int sliced; /* of chunks, this rank's slice alone */
 } gradients;
 
 static int64_t place_in(const gradients *g, const ms_segment *seg) {
@@ -90,8 +91,8 @@ static int64_t place_in(const gradients *g, const ms_segment *seg) {
 /* 1 when this phase adds a unit's gradients, in f32, to those of earlier micro-batches, without other ranks; *to is where. */
 static int adds_alone(ms_lowering *l, int unit, gradients *to) {
   if (l->phase == MS_PHASE_FIRST || l->model->unit[unit].config.reduce_dtype != MS_F32) return 0;
-  *to = (gradients){ms_state_buffer(unit, MS_STATE_GRADIENT), MS_F32, 1};
-  if (waits_unsharded(l)) *to = (gradients){l->plan->waiting[unit], MS_F32, 0};
+  *to = (gradients){.buffer = ms_state_buffer(unit, MS_STATE_GRADIENT), .dtype = MS_F32, .chunked = 1};
+  if (waits_unsharded(l)) *to = (gradients){.buffer = l->plan->waiting[unit], .dtype = MS_F32};
   return to->buffer >= 0 && (!communicates(l) || waits_unsharded(l));
 }
 
@@ -188,16 +189,17 @@ int ms_lower_open_gradients_of(ms_lowering *l, int node, const int *grad_unit) {
 
 /* The elements of a unit's chunks whose sums over all ranks this rank has. */
 static int64_t own_slice(const ms_lowering *l, int unit, int64_t *first) {
-  return ms_unit_slice(l->model, &l->model->unit[unit], ms_replicas_share(l->model, &l->plan->config), first);
+  return ms_unit_slice(l->model, &l->model->unit[unit], l->plan->replicas, first);
 }
 
-/* What of a segment's sum lies in the slice goes into the state's gradients, where slices begin at 0. */
+/* What of a segment's sum lies in the slice goes to where slices begin at 0. */
 static void cut_to_slice(const ms_segment *seg, int64_t first, int64_t n, ms_plan_part *part) {
+  const int dtype = part->dst.info.dtype;
   int64_t begin = first > seg->local ? first : seg->local, end = seg->local + seg->chunk;
   if (first + n < end) end = first + n;
   if (end < begin) end = begin = first;
   part->first = begin - seg->local;
-  part->dst = ms_ref_vector(part->dst.buffer, 4 * (begin - first), MS_F32, end - begin);
+  part->dst = ms_ref_vector(part->dst.buffer, ms_dtype_size(dtype) * (begin - first), dtype, end - begin);
 }
 
 /* One part a trainable segment, in l->part. */
@@ -214,7 +216,7 @@ static int reduce_parts(ms_lowering *l, int unit, const gradients *from, const g
                                       .shared = ms_ref_vector(from->buffer, place_in(from, seg), from->dtype, whole),
                                       .dst = ms_ref_vector(to->buffer, place_in(to, seg), to->dtype, seg->chunk),
                                       .accumulate = accumulate};
-    if (to->buffer == ms_state_buffer(unit, MS_STATE_GRADIENT)) cut_to_slice(seg, first, n, &l->part[parts - 1]);
+    if (to->sliced) cut_to_slice(seg, first, n, &l->part[parts - 1]);
   }
   return parts;
 }
@@ -264,38 +266,73 @@ static int accumulate_local(ms_lowering *l, int unit, const gradients *to) {
 
 /* The sums over the shards are sums over the replicas as well: these would only add up what each reads anyway. */
 static int reduces_at_once(const ms_lowering *l) {
-  return l->model->shard_size > 1 && sync_of(l) != MS_SYNC_SHARD && ms_replicas_share(l->model, &l->plan->config);
+  return l->model->shard_size > 1 && sync_of(l) != MS_SYNC_SHARD && l->plan->replicas > 1;
+}
+
+static int sums_between_nodes(const ms_lowering *l) {
+  return l->plan->replicas > 1 && l->plan->replicas < l->model->replicate_size;
+}
+
+static gradients state_gradients(int unit) {
+  return (gradients){.buffer = ms_state_buffer(unit, MS_STATE_GRADIENT), .dtype = MS_F32, .chunked = 1, .sliced = 1};
+}
+
+/* Chunks, or slices of them, on the way from one sum to the next. */
+static int open_chunks(ms_lowering *l, int unit, int dtype, int sliced, gradients *to) {
+  const ms_unit *u = &l->model->unit[unit];
+  const int64_t n = sliced ? ms_unit_slice_room(u, l->plan->replicas) : u->trainable_count;
+  *to = (gradients){.dtype = dtype, .chunked = 1, .sliced = sliced};
+  return ms_plan_buffer(l->plan, l->phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION, n * ms_dtype_size(dtype), u->name,
+                        &to->buffer);
+}
+
+/* Where the sums over a node's ranks go: to the state, or on the way to the other nodes. */
+static int open_node_sums(ms_lowering *l, int unit, int dtype, gradients *to, int *accumulate) {
+  *to = state_gradients(unit);
+  if (!sums_between_nodes(l)) return MS_OK;
+  *accumulate = 0;
+  return open_chunks(l, unit, dtype, 1, to);
 }
 
 /* Over the shards into chunks: the state's own, or with replicas a buffer on the way to them. */
 static int reduce_over_shards(ms_lowering *l, int unit, const gradients *from, gradients *to) {
   const ms_unit *u = &l->model->unit[unit];
   int accumulate = !waits_unsharded(l) && l->phase != MS_PHASE_FIRST;
-  *to = (gradients){ms_state_buffer(unit, MS_STATE_GRADIENT), MS_F32, 1};
+  *to = state_gradients(unit);
   if (reduces_at_once(l)) {
-    int parts = reduce_parts(l, unit, from, to, accumulate);
-    MS_TRY(send(l, unit, MS_STREAM_REDUCE, MS_COLL_REDUCE_SCATTER, MS_DIM_SHARD, parts));
-    return ms_plan_take_replicas(l->plan, l->phase);
-  }
-  if (l->model->replicate_size > 1 && sync_of(l) == MS_SYNC_SHARD) {
+    MS_TRY(open_node_sums(l, unit, from->dtype, to, &accumulate));
+  } else if (l->model->replicate_size > 1 && sync_of(l) == MS_SYNC_SHARD) {
+    to->sliced = 0;
     MS_TRY(waiting_buffer(l, unit, u->trainable_count, &to->buffer));
   } else if (l->model->replicate_size > 1) {
-    to->dtype = from->dtype;
     accumulate = 0;
-    MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION,
-                          u->trainable_count * ms_dtype_size(to->dtype), u->name, &to->buffer));
+    MS_TRY(open_chunks(l, unit, from->dtype, 0, to));
   }
   int parts = reduce_parts(l, unit, from, to, accumulate);
-  return send(l, unit, MS_STREAM_REDUCE, MS_COLL_REDUCE_SCATTER, MS_DIM_SHARD, parts);
+  MS_TRY(send(l, unit, MS_STREAM_REDUCE, MS_COLL_REDUCE_SCATTER, MS_DIM_SHARD, parts));
+  return reduces_at_once(l) ? ms_plan_take_replicas(l->plan, l->phase) : MS_OK;
 }
 
-static int reduce_over_replicas(ms_lowering *l, int unit, const gradients *from) {
-  gradients to = {ms_state_buffer(unit, MS_STATE_GRADIENT), MS_F32, 1};
+/* Over the replicas that share the state, or where each has its own over all. */
+static int reduce_over_replicas(ms_lowering *l, int unit, const gradients *from, gradients *to) {
   int accumulate = sync_of(l) == MS_SYNC_EVERY && l->phase != MS_PHASE_FIRST;
-  int parts = reduce_parts(l, unit, from, &to, accumulate);
+  MS_TRY(open_node_sums(l, unit, from->dtype, to, &accumulate));
+  int parts = reduce_parts(l, unit, from, to, accumulate);
   MS_TRY(send(l, unit, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, parts));
-  if (ms_replicas_share(l->model, &l->plan->config)) ms_plan_slice_sum(l->plan, l->phase);
+  if (l->plan->replicas == 1) return MS_OK;
+  ms_plan_slice_sum(l->plan, l->phase);
   return MS_OK;
+}
+
+/* A slice's sums over the nodes. Its room is the same on all ranks, which have to agree on what they send. */
+static int reduce_between_nodes(ms_lowering *l, int unit, const gradients *from) {
+  int64_t first, n = own_slice(l, unit, &first);
+  ms_plan_part part = {.count = ms_unit_slice_room(&l->model->unit[unit], l->plan->replicas),
+                       .src.buffer = -1,
+                       .shared = ms_ref_vector(from->buffer, 0, from->dtype, n),
+                       .dst = ms_ref_vector(ms_state_buffer(unit, MS_STATE_GRADIENT), 0, MS_F32, n),
+                       .accumulate = sync_of(l) == MS_SYNC_EVERY && l->phase != MS_PHASE_FIRST};
+  return ms_plan_sum_between_nodes(l->plan, l->phase, unit, &part);
 }
 
 /* Where gradients are written anew, activations may have lain in the chunk until now (gradient_span.c): nobody else
@@ -311,7 +348,7 @@ static int zero_between_segments(ms_lowering *l, int unit) {
     MS_TRY(fill_zero(l, gradient, 4 * (end - first), MS_F32, begin - end, u->name));
     if (seg->local + seg->chunk > end) end = seg->local + seg->chunk;
   }
-  const int64_t room = ms_unit_slice_room(l->model, u, ms_replicas_share(l->model, &l->plan->config));
+  const int64_t room = ms_unit_slice_room(u, l->plan->replicas);
   if (end > first + n) end = first + n; /* behind a slice that is shorter than others', or empty, is room as well */
   return fill_zero(l, gradient, 4 * (end - first), MS_F32, first + room - end, u->name);
 }
@@ -321,9 +358,11 @@ static int reduce_unit(ms_lowering *l, int unit) {
   const ms_model *model = l->model;
   const ms_unit *u = &model->unit[unit];
   if (writes_state_gradient(l, unit)) return MS_OK;
-  gradients at = {l->reduce[unit], u->config.reduce_dtype, 0};
-  if (!communicates(l))
-    return accumulate_local(l, unit, &(gradients){ms_state_buffer(unit, MS_STATE_GRADIENT), MS_F32, 1});
+  gradients at = {.buffer = l->reduce[unit], .dtype = u->config.reduce_dtype}, sums;
+  if (!communicates(l)) {
+    sums = state_gradients(unit);
+    return accumulate_local(l, unit, &sums);
+  }
   if (waits_unsharded(l)) {
     at.dtype = MS_F32;
     MS_TRY(waiting_buffer(l, unit, reduce_elements(u), &at.buffer));
@@ -331,13 +370,16 @@ static int reduce_unit(ms_lowering *l, int unit) {
     if (l->phase != MS_PHASE_LAST) return MS_OK;
   }
   if (model->shard_size > 1) {
-    gradients chunks;
-    MS_TRY(reduce_over_shards(l, unit, &at, &chunks));
-    at = chunks;
+    MS_TRY(reduce_over_shards(l, unit, &at, &sums));
+    at = sums;
   }
   int waits_for_replicas = sync_of(l) == MS_SYNC_SHARD && l->phase != MS_PHASE_LAST;
-  if (model->replicate_size == 1 || waits_for_replicas || reduces_at_once(l)) return MS_OK;
-  return reduce_over_replicas(l, unit, &at);
+  if (model->replicate_size == 1 || waits_for_replicas) return MS_OK;
+  if (!reduces_at_once(l)) {
+    MS_TRY(reduce_over_replicas(l, unit, &at, &sums));
+    at = sums;
+  }
+  return sums_between_nodes(l) ? reduce_between_nodes(l, unit, &at) : MS_OK;
 }
 
 int ms_lower_reduce_completed(ms_lowering *l, int node) {
@@ -356,7 +398,7 @@ int ms_lower_zero_unreached(ms_lowering *l) {
   for (int u = 0; u < l->model->units; u++) {
     const ms_unit *unit = &l->model->unit[u];
     if (l->use[u].gradient_last >= 0) continue;
-    int64_t room = ms_unit_slice_room(l->model, unit, ms_replicas_share(l->model, &l->plan->config));
+    int64_t room = ms_unit_slice_room(unit, l->plan->replicas);
     MS_TRY(fill_zero(l, ms_state_buffer(u, MS_STATE_GRADIENT), 0, MS_F32, room, unit->name));
   }
   return MS_OK;

@@ -1,6 +1,6 @@
 /* lower_step.c - the phases without a graph: the step's totals (loss and gradient norm over the mesh), and the update.
 **
-** Replicas of a host that keep one copy of the state divide the work: each updates the slice of a unit's chunks whose gradients
+** Replicas of a node that keep one copy of the state divide the work: each updates the slice of a unit's chunks whose gradients
 ** it has, and the update ends with a barrier among them, so that whoever goes on finds all of it updated.
 **
 ** The norm is that of the gradient of the mean loss: sums over ranks and micro-batches are divided once, here, and the
@@ -22,15 +22,14 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* What of [begin, end) this rank has gradients of, and updates. */
 static stretch own_part(const ms_plan *plan, int unit, int64_t begin, int64_t end) {
   int64_t first;
-  int64_t n =
-      ms_unit_slice(plan->model, &plan->model->unit[unit], ms_replicas_share(plan->model, &plan->config), &first);
+  int64_t n = ms_unit_slice(plan->model, &plan->model->unit[unit], plan->replicas, &first);
   return (stretch){most(begin, first), least(end, first + n)};
 }
 
 /* The gradients of a stretch that this rank has. */
 static ms_ref gradients_of(const ms_plan *plan, int unit, stretch own) {
   int64_t first;
-  ms_unit_slice(plan->model, &plan->model->unit[unit], ms_replicas_share(plan->model, &plan->config), &first);
+  ms_unit_slice(plan->model, &plan->model->unit[unit], plan->replicas, &first);
   return ms_ref_vector(ms_state_buffer(unit, MS_STATE_GRADIENT), 4 * (own.begin - first), MS_F32, own.end - own.begin);
 }
 
@@ -51,7 +50,9 @@ int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals) {
   ms_plan_part part = {.count = 2, .src.buffer = -1, .shared = totals, .dst = totals};
   if (model->shard_size > 1)
     MS_TRY(ms_plan_collective(plan, phase, MS_STREAM_REDUCE, MS_COLL_ALL_REDUCE, MS_DIM_SHARD, 0, -1, 1, &part));
-  if (model->shard_size > 1 && ms_replicas_share(model, &plan->config)) return ms_plan_take_replicas(plan, phase);
+  const int both = model->shard_size > 1 && plan->replicas > 1;
+  if (both) MS_TRY(ms_plan_take_replicas(plan, phase));
+  if (both) return ms_plan_sum_between_nodes(plan, phase, -1, &part);
   if (model->replicate_size > 1)
     MS_TRY(ms_plan_collective(plan, phase, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, 0, -1, 1, &part));
   return MS_OK;
@@ -71,8 +72,7 @@ int ms_lower_norm(ms_plan *plan) {
   MS_TRY(ms_plan_buffer(plan, phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION, 8, "totals", &buffer));
   ms_ref in[2] = {ms_ref_vector(squares, 0, MS_F32, model->units), ms_ref_scalar(ms_loss_sum_buffer(plan), 0)};
   ms_ref totals = ms_ref_vector(buffer, 0, MS_F32, 2);
-  const int share = ms_replicas_share(model, &plan->config);
-  ms_attrs attrs = {.i = {share ? 1 : model->replicate_size}}; /* how often the mesh's sum has each square */
+  ms_attrs attrs = {.i = {model->replicate_size / plan->replicas}}; /* how often the mesh's sum has each square */
   MS_TRY(ms_plan_kernel(plan, phase, MS_OP_step_totals, &attrs, 2, in, 1, &totals, "step totals", 0));
   MS_TRY(ms_lower_totals(plan, phase, totals));
   plan->norm = ms_ref_vector(ms_norm_buffer(plan), 0, MS_F32, 4);
@@ -159,8 +159,8 @@ static int meet_replicas(ms_plan *plan) {
   const ms_plan_phase *phase = &plan->phase[MS_PHASE_UPDATE];
   ms_plan_part part = {.src.buffer = -1, .dst.buffer = -1};
   if (phase->n) part.shared = ms_instr_output(&phase->instr[phase->n - 1], 0);
-  return ms_plan_collective(plan, MS_PHASE_UPDATE, MS_STREAM_REPLICATE, MS_COLL_BARRIER, MS_DIM_REPLICATE, 0, -1,
-                            phase->n > 0, &part);
+  return ms_plan_collective(plan, MS_PHASE_UPDATE, MS_STREAM_REPLICATE, MS_COLL_BARRIER, MS_DIM_REPLICATE,
+                            plan->replicas, -1, phase->n > 0, &part);
 }
 
 int ms_lower_update(ms_plan *plan) {
@@ -179,5 +179,5 @@ int ms_lower_update(ms_plan *plan) {
     }
     if (plan->config.ema_decay > 0) MS_TRY(average(plan, u, apart));
   }
-  return ms_replicas_share(plan->model, &plan->config) ? meet_replicas(plan) : MS_OK;
+  return plan->replicas > 1 ? meet_replicas(plan) : MS_OK;
 }

@@ -84,8 +84,10 @@ typedef struct ms_plan_coll {
   int dim;   /* 0: replicate dimension, 1: shard dimension (enum ms_plan_dim) */
   int unit;  /* -1: the step's totals */
   int ranks; /* of the dimension's group, or of the neighbours in it that take part */
-  /* R: the replicas take part too, each with its slice (comm.h). A sum is then the all_reduce over them as well,
-  ** which the phase lists behind it. 0: they do not. */
+  /* Its ranks are one replica of every node, each with the sum of its node. 0: they are neighbours. */
+  int between_nodes;
+  /* R: so many replicas of a node take part too, each with its slice (comm.h). A sum is then the all_reduce over them as
+  ** well, which the phase lists behind it. 0: they do not. */
   int replicas;
   int sliced; /* each rank has a slice of the sum alone */
   int parts;
@@ -159,6 +161,7 @@ typedef struct ms_prepared {
 struct ms_plan {
   const ms_model *model; /* must outlive the plan's compile and its execs */
   ms_plan_config config;
+  int replicas; /* that keep one copy of the state, as in the layout */
   ms_plan_phase phase[MS_PHASES];
   ms_buffer *buffer;
   int buffers, buffers_capacity;
@@ -195,7 +198,7 @@ typedef struct ms_state_layout {
   int64_t squares;          /* f32 [units] sums of squares */
   int64_t loss_sum;         /* f32 [] */
   int64_t norm;             /* f32 [4] */
-  int one_copy;             /* replicas keep masters and optimizer state together */
+  int replicas;             /* so many replicas keep masters and optimizer state together; 1: each has its own */
   int64_t bytes[MS_ARENAS]; /* of the arenas STATE, MASTERS and REPLICATED */
   int64_t peers[MS_ARENAS]; /* what others count of them */
   int64_t category_bytes[MS_CATEGORIES];
@@ -205,19 +208,29 @@ void ms_state_layout_free(ms_state_layout *layout);
 /* The arena of a unit's masters, and of all optimizer state. */
 int ms_state_master_arena(const ms_state_layout *layout, int unit);
 int ms_state_optimizer_arena(const ms_state_layout *layout);
-/* 1 when the replicas of a host keep one copy of masters and optimizer state, and share the work of updating it. */
-int ms_replicas_share(const ms_model *model, const ms_plan_config *config);
-/* The elements [*first, *first + n) of a unit's trainable chunks whose gradients a rank has, and which it updates; returns n: all, or
-** where replicas keep one copy a slice of them. */
-int64_t ms_unit_slice(const ms_model *model, const ms_unit *unit, int one_copy, int64_t *first);
+/* How many neighbouring replicas are on one node, and so keep one copy of masters and optimizer state and share the work of
+** updating it: the most that all of them can be divided into; 1 where each has its own (nodes.c). */
+int ms_replicas_together(const ms_model *model, const ms_plan_config *config);
+/* 1 when the ranks of each shard group are on one node. */
+int ms_shards_together(const ms_model *model, const ms_plan_config *config);
+/* Ranks of a node, the last of which may have fewer. */
+int ms_plan_node_ranks(const ms_model *model, const ms_plan_config *config);
+int ms_plan_check_nodes(const ms_model *model, const ms_plan_config *config);
+/* "4 ranks on 1 node: 2 replicas share one copy of the state". */
+void ms_plan_describe_nodes(const ms_plan *plan, ms_text *text);
+/* The elements [*first, *first + n) of a unit's trainable chunks whose gradients a rank has, and which it updates; returns n:
+** all, or a slice of them where `replicas` keep one copy. */
+int64_t ms_unit_slice(const ms_model *model, const ms_unit *unit, int replicas, int64_t *first);
 /* How many of them each rank has room for: the same on all. */
-int64_t ms_unit_slice_room(const ms_model *model, const ms_unit *unit, int one_copy);
+int64_t ms_unit_slice_room(const ms_unit *unit, int replicas);
 /* 1 when a unit's masters are read in place by its shard group: every segment is read in f32, and there are peers. */
 int ms_unit_shares_masters(const ms_model *model, const ms_plan_config *config, int unit);
 /* Bytes from the beginning of a unit's master buffer to element `local` of its chunks, which lies in segment `s`. */
 int64_t ms_master_offset(const ms_model *model, const ms_unit *unit, int shared, int s, int64_t local);
 /* What this rank holds in all arenas. */
 int64_t ms_plan_peak(const ms_plan *plan);
+/* The most bytes of each category that are in use at once, [MS_CATEGORIES], each at an instruction of its own (price.c). */
+int ms_plan_category_peaks(const ms_plan *plan, double *bytes);
 
 /* One access of an instruction to a byte range of an arena. */
 typedef struct ms_access {

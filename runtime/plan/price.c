@@ -1,5 +1,5 @@
 /* price.c - what the decisions behind a plan cost: gathers and kept bytes of a unit, activations that a module keeps for
-** backward, and what is in use where most bytes are.
+** backward, what is in use where most bytes are, and the most of each category.
 **
 ** Everything is read off the finished plan, its collectives and the lifetimes of its buffers, so a price is what runs.
 */
@@ -123,7 +123,7 @@ int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *co
   free(p.at);
   if (rc) return rc;
   const ms_unit *u = &model->unit[unit];
-  const double counted_by = ms_replicas_share(model, &plan->config) ? model->replicate_size : 1;
+  const double counted_by = plan->replicas;
   cost->parameter_bytes = 4.0 * (double)u->master_count / counted_by;
   cost->gradient_bytes = (double)plan->buffer[ms_state_buffer(unit, MS_STATE_GRADIENT)].bytes;
   cost->optimizer_bytes = ((double)plan->buffer[ms_state_buffer(unit, MS_STATE_FIRST)].bytes +
@@ -228,6 +228,47 @@ static void add_state(const ms_plan *plan, ms_peak *peak) {
   peak->bytes[MS_CAT_OPTIMIZER] = (double)plan->category_bytes[MS_CAT_OPTIMIZER];
   peak->bytes[MS_CAT_WORKSPACE] =
       (double)(plan->category_bytes[MS_CAT_WORKSPACE] - plan->arena_bytes[MS_ARENA_WORKSPACE]);
+}
+
+/* Raises *most to the most bytes of a category, besides state, that a phase uses at once; change: [n + 1] of zeros before
+** and after. */
+static void find_most(const ms_plan *plan, int phase, int n, int category, const int *begin, int64_t *change,
+                      int64_t *most) {
+  for (int i = 0; i < plan->buffers; i++) {
+    const ms_buffer *b = &plan->buffer[i];
+    int first, last;
+    if (b->category != category || !memory_of(b, 0) || !in_use_of(plan, i, phase, begin, &first, &last)) continue;
+    change[first] += b->bytes;
+    change[last >= n ? n : last + 1] -= b->bytes;
+  }
+  int64_t bytes = 0;
+  for (int i = 0; i <= n; i++) {
+    bytes += change[i];
+    change[i] = 0;
+    if (i < n && bytes > *most) *most = bytes;
+  }
+}
+
+int ms_plan_category_peaks(const ms_plan *plan, double *bytes) {
+  int64_t most[MS_CATEGORIES] = {0};
+  int rc = MS_OK, *begin = ms_calloc(plan->model->units, sizeof *begin);
+  if (!begin) return MS_ENOMEM;
+  for (int phase = 0; phase < MS_PHASES && !rc; phase++) {
+    program p = {0};
+    if (!plan->phase[phase].present) continue;
+    rc = read_program(plan, phase, &p);
+    int64_t *change = rc ? NULL : ms_calloc(p.n + 1, sizeof *change);
+    if (!rc && !change) rc = MS_ENOMEM;
+    ms_gradients_begin(plan, phase, begin);
+    for (int c = 0; c < MS_CATEGORIES && !rc; c++) find_most(plan, phase, p.n, c, begin, change, &most[c]);
+    free(change);
+    free(p.at);
+  }
+  ms_peak state = {0};
+  add_state(plan, &state);
+  for (int c = 0; c < MS_CATEGORIES; c++) bytes[c] = state.bytes[c] + (double)most[c];
+  free(begin);
+  return rc;
 }
 
 static const char *maker_of(const program *p, const ms_buffer *b) {

@@ -1,14 +1,13 @@
 /* state_layout.c - the arenas STATE, MASTERS and REPLICATED: what lives as long as training does. The same for every plan of
 ** a model and optimizer; masters and scalars come first, so that a plan that only evaluates reads the state of one that trains.
 **
-** On one host nobody needs a copy of what a peer keeps in f32 anyway: masters that kernels read in f32 lie in memory of
+** On one node nobody needs a copy of what a peer keeps in f32 anyway: masters that kernels read in f32 lie in memory of
 ** the whole shard group, laid out as the gathered unit, and a gather of them is nothing but waiting until every owner
 ** has updated its chunks. Nor do replicas there need one each of what they keep: they map one, and each updates a slice of
 ** a unit's chunks, whose gradients it alone has. */
 #include <stdlib.h>
 
 #include "base/slice.h"
-#include "comm/world.h"
 #include "plan/plan.h"
 
 static int64_t whole_lines(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -29,22 +28,16 @@ static int64_t take_together(ms_state_layout *layout, int arena, int category, i
   return at;
 }
 
-int ms_replicas_share(const ms_model *model, const ms_plan_config *config) {
-  const int one_host = model->world <= MS_MAX_LOCAL_RANKS; /* more are several hosts, which map nothing together */
-  return config->shared_masters && config->device == MS_DEVICE_CPU && model->replicate_size > 1 && one_host;
+int64_t ms_unit_slice(const ms_model *model, const ms_unit *unit, int replicas, int64_t *first) {
+  return ms_slice(unit->trainable_count, replicas, model->replicate_rank % replicas, first);
 }
 
-int64_t ms_unit_slice(const ms_model *model, const ms_unit *unit, int one_copy, int64_t *first) {
-  return ms_slice(unit->trainable_count, one_copy ? model->replicate_size : 1, one_copy ? model->replicate_rank : 0,
-                  first);
-}
-
-int64_t ms_unit_slice_room(const ms_model *model, const ms_unit *unit, int one_copy) {
-  return ms_slice_longest(unit->trainable_count, one_copy ? model->replicate_size : 1);
+int64_t ms_unit_slice_room(const ms_unit *unit, int replicas) {
+  return ms_slice_longest(unit->trainable_count, replicas);
 }
 
 int ms_state_optimizer_arena(const ms_state_layout *layout) {
-  return layout->one_copy ? MS_ARENA_REPLICATED : MS_ARENA_STATE;
+  return layout->replicas > 1 ? MS_ARENA_REPLICATED : MS_ARENA_STATE;
 }
 
 int ms_state_master_arena(const ms_state_layout *layout, int unit) {
@@ -55,7 +48,8 @@ int ms_unit_shares_masters(const ms_model *model, const ms_plan_config *config, 
   const ms_unit *u = &model->unit[unit];
   for (int s = 0; s < u->segments; s++)
     if (u->segment[s].param_dtype != MS_F32) return 0;
-  return config->shared_masters && config->device == MS_DEVICE_CPU && model->shard_size > 1;
+  return config->shared_masters && config->device == MS_DEVICE_CPU && model->shard_size > 1 &&
+         ms_shards_together(model, config);
 }
 
 int64_t ms_master_offset(const ms_model *model, const ms_unit *unit, int shared, int s, int64_t local) {
@@ -65,19 +59,19 @@ int64_t ms_master_offset(const ms_model *model, const ms_unit *unit, int shared,
 }
 
 /* Masters and optimizer state of a rank's chunks. */
-static int64_t take_chunks(const ms_model *model, ms_state_layout *layout, int category, int64_t bytes) {
-  if (!layout->one_copy) return take(layout, MS_ARENA_STATE, category, bytes);
-  return take_together(layout, MS_ARENA_REPLICATED, category, bytes, model->replicate_size);
+static int64_t take_chunks(ms_state_layout *layout, int category, int64_t bytes) {
+  if (layout->replicas == 1) return take(layout, MS_ARENA_STATE, category, bytes);
+  return take_together(layout, MS_ARENA_REPLICATED, category, bytes, layout->replicas);
 }
 
 static void take_masters(const ms_model *model, const ms_plan_config *config, int unit, ms_state_layout *layout) {
   const ms_unit *u = &model->unit[unit];
   layout->unit[unit].shared = ms_unit_shares_masters(model, config, unit);
   if (layout->unit[unit].shared) {
-    int ranks = model->shard_size * (layout->one_copy ? model->replicate_size : 1);
+    int ranks = model->shard_size * layout->replicas;
     layout->unit[unit].master = take_together(layout, MS_ARENA_MASTERS, MS_CAT_PARAMETERS, u->gathered_bytes, ranks);
   } else {
-    layout->unit[unit].master = take_chunks(model, layout, MS_CAT_PARAMETERS, 4 * u->master_count);
+    layout->unit[unit].master = take_chunks(layout, MS_CAT_PARAMETERS, 4 * u->master_count);
   }
 }
 
@@ -89,24 +83,24 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
               (config->optimizer == MS_OPT_ADAMW || (config->optimizer == MS_OPT_SGD && config->momentum != 0));
   int second = config->train && config->optimizer == MS_OPT_ADAMW;
   layout->moment_dtype = second ? config->moment_dtype : MS_F32;
-  layout->one_copy = ms_replicas_share(model, config);
+  layout->replicas = ms_replicas_together(model, config);
   for (int u = 0; u < model->units; u++) take_masters(model, config, u, layout);
   layout->squares = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 4 * model->units);
   layout->loss_sum = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 4);
   layout->norm = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 16);
   for (int u = 0; u < model->units; u++) {
-    int64_t room = 4 * ms_unit_slice_room(model, &model->unit[u], layout->one_copy);
+    int64_t room = 4 * ms_unit_slice_room(&model->unit[u], layout->replicas);
     layout->unit[u].gradient = config->train && room ? take(layout, MS_ARENA_STATE, MS_CAT_GRADIENTS, room) : -1;
   }
   for (int u = 0; u < model->units; u++) {
     int64_t trainable = ms_dtype_size(layout->moment_dtype) * model->unit[u].trainable_count;
-    layout->unit[u].state0 = first && trainable ? take_chunks(model, layout, MS_CAT_OPTIMIZER, trainable) : -1;
-    layout->unit[u].state1 = second && trainable ? take_chunks(model, layout, MS_CAT_OPTIMIZER, trainable) : -1;
+    layout->unit[u].state0 = first && trainable ? take_chunks(layout, MS_CAT_OPTIMIZER, trainable) : -1;
+    layout->unit[u].state1 = second && trainable ? take_chunks(layout, MS_CAT_OPTIMIZER, trainable) : -1;
   }
   for (int u = 0; u < model->units; u++) {
     int64_t trainable = 4 * model->unit[u].trainable_count;
     int averaged = config->train && config->ema_decay > 0 && trainable;
-    layout->unit[u].ema = averaged ? take_chunks(model, layout, MS_CAT_OPTIMIZER, trainable) : -1;
+    layout->unit[u].ema = averaged ? take_chunks(layout, MS_CAT_OPTIMIZER, trainable) : -1;
   }
   return MS_OK;
 }

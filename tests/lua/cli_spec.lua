@@ -415,6 +415,31 @@ describe("moonshard", function()
     assert.equal(0, wide.status, wide.err)
   end)
 
+  it("M6 says on which nodes ranks are and what they share, and takes --ranks-per-node", function()
+    local function head_of(ranks, mesh, ...)
+      local ended = program.run({ "plan", TOY, "-n", ranks, "mesh=" .. mesh, ... })
+      assert.equal(0, ended.status, ended.err)
+      return (ended.out:match("^[^\n]*\n  ([^\n]*)\n  the peak's bytes: [^\n]*\n  each at its own peak: "))
+    end
+    local planned = "; CPU ranks on several nodes are planned, not yet run"
+    assert.equal("4 ranks on 1 node: 2 replicas share one copy of the state", head_of("4", "2x2"))
+    assert.equal("4 ranks on 2 nodes: each of 2 replicas has its own copy of the state" .. planned,
+      head_of("4", "2x2", "--ranks-per-node", "2"))
+    assert.equal("8 ranks on 2 nodes: groups of 2 replicas, each on one node, share one copy of the state: 2 copies"
+      .. planned, head_of("8", "4x2", "--ranks-per-node=4"))
+    assert.equal("65 ranks on 5 nodes: groups of 13 replicas, each on one node, share one copy of the state: 5 copies"
+      .. planned, head_of("65", "65x1"))
+    local told = program.run({ "plan", TOY, "-n", "8", "mesh=4x2", "--ranks-per-node", "4", "--json" })
+    local found = assert(require("moonshard.json").decode(told.out))
+    assert.same({ 4, 2 }, { found.ranks_per_node, found.replicas_together })
+    assert.truthy(found.nodes:find("8 ranks on 2 nodes", 1, true))
+    assert.is_true(found.fullest.activations >= found.bytes.activations)
+    local explained = program.run({ "explain", TOY, "-n", "4", "mesh=4x1", "--ranks-per-node", "2" })
+    assert.truthy(explained.out:find("\n4 ranks on 2 nodes: groups of 2 replicas, each on one node", 1, true))
+    refused(2, { "plan", TOY, "-n", "10", "--ranks-per-node", "4", "mesh=10x1" }, "10 ranks do not fill nodes of 4")
+    refused(2, { "plan", TOY, "-n", "128", "--ranks-per-node", "128", "mesh=128x1" }, "a node takes up to 64")
+  end)
+
   it("tells what the machine has", function()
     local text = program.run({ "doctor" })
     assert.equal(0, text.status, text.err)

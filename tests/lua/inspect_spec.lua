@@ -202,7 +202,7 @@ describe("rules", function()
     assert.equal(second, train:plan())
     assert.equal("always", train.model.sharding.decisions.reshard_after_forward["1"].value)
     assert.is_truthy(tostring(train.model):find("reshard always", 1, true))
-    assert.is_truthy(tostring(second):find("^plan: rank 0 of 1, .*\n  parameters "))
+    assert.is_truthy(tostring(second):find("^plan: rank 0 of 1, .*\n  1 rank on 1 node\n  the peak's bytes: param"))
     train:step(batch)
     assert.equal(second, train:plan())
     assert.equal(first, train:set_rules { reshard_after_forward = false })
@@ -233,7 +233,12 @@ describe("rules", function()
     local model = ms.module { gain = ms.parameter { 4 }, bias = ms.parameter { 4, frozen = true },
       forward = function(self, x) return x * self.gain + self.bias end }
     ms.fully_shard(model, { mp_policy = { param_dtype = "bf16" }, param_dtype = { { "gain", "f32" } } })
-    assert.equal("Module  8 parameters  [root unit, bf16]\n  bias: frozen bf16 [4]\n  gain: f32 [4]", tostring(model))
+    assert.equal("Module  8 parameters (4 trainable, 4 frozen)  [root unit, bf16]\n  bias: frozen bf16 [4]\n"
+      .. "  gain: f32 [4]", tostring(model))
+    local ruled = ms.nn.sequential { ms.nn.linear(4, 3), ms.nn.linear(3, 2) }
+    ms.fully_shard(ruled, { freeze = { { "0", true } } })
+    assert.equal("Sequential  23 parameters (8 trainable, 15 frozen)", tostring(ruled):match("^[^\n]*%)"))
+    assert.truthy(tostring(ruled):find("0: Linear(4 -> 3)  15 parameters (0 trainable, 15 frozen)\n", 1, true))
     ms.set_rules(model, { reshard_after_forward = false })
     assert.is_truthy(tostring(model):find("[root unit, bf16, reshard never]", 1, true))
   end)

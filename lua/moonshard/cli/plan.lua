@@ -16,6 +16,7 @@ local plan = {}
 local OPTIONS = {
   ["-n"] = { name = "ranks", value = "count" },
   ["--rank"] = { name = "rank", value = "index" },
+  ["--ranks-per-node"] = { name = "ranks_per_node", value = "count" },
   ["--json"] = { name = "json", value = "flag" },
   ["--device"] = { name = "device", value = "text", what = "cpu or cuda" },
 }
@@ -37,7 +38,7 @@ function plan.of_recipe(command, arguments, options, render)
   if rank >= ranks then
     refuse("MS_EINVAL", "--rank %d: the ranks of -n %d are 0 to %d", rank, ranks, ranks - 1)
   end
-  world.describe(rank, ranks)
+  world.describe(rank, ranks, line.ranks_per_node)
   require("moonshard.device").take(line)
   plan_mode.render = function(compiled, trainer, batch) return render(compiled, line, trainer, batch) end
   local chunk = recipe.load(line.recipe)

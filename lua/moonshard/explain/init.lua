@@ -15,6 +15,7 @@ local explain = {}
 ---@field rank integer
 ---@field world integer
 ---@field mesh string
+---@field nodes string on which nodes the ranks are, and what replicas share
 ---@field micro_batches integer
 ---@field peak_bytes number of a rank's arenas
 ---@field peak moonshard.Peak with `unit`, and `unit` of every buffer
@@ -87,6 +88,7 @@ function explain.plan(plan, trainer, batch, options)
   for i = 1, #sharding.units do costs[i] = price.unit(plan, i - 1, times) end
   local told = {
     rank = sharding.rank, world = require("moonshard.world").size, mesh = sharding.mesh:label(),
+    nodes = plan:nodes(),
     micro_batches = trainer.micro_batches, peak_bytes = plan:summary().peak_bytes, bytes = plan:summary().bytes,
     peak = peak_of(plan, sharding, root_names(sharding, modules)), total = price.total(plan, #sharding.units, times),
     exposed = price.exposed(plan, times), all = options.all, folder = options.folder,
@@ -141,7 +143,7 @@ function explain.json(told)
     end):sub(2)
   end
   return json.encode({
-    rank = told.rank, world = told.world, mesh = told.mesh, micro_batches = told.micro_batches,
+    rank = told.rank, world = told.world, mesh = told.mesh, nodes = told.nodes, micro_batches = told.micro_batches,
     peak_bytes = told.peak_bytes, bytes = told.bytes, gathered_bytes = told.total.gathered,
     reduced_bytes = told.total.reduced, decisions = by_policy, shadowed = shadowed, unmatched = unmatched,
     peak = { phase = peak.phase, instruction = peak.instruction, op = peak.op, scope = peak.scope,

@@ -210,7 +210,7 @@ end
 ---@return string
 function show.text(told)
   local lines = { ("explain: rank %d of %d, mesh %s; bytes of this rank and one step of %d micro-batch%s"):format(
-    told.rank, told.world, told.mesh, told.micro_batches, told.micro_batches == 1 and "" or "es") }
+    told.rank, told.world, told.mesh, told.micro_batches, told.micro_batches == 1 and "" or "es"), told.nodes }
   for _, warning in ipairs(told.shadowed) do lines[#lines + 1] = "shadowed: " .. warning end
   for _, rule in ipairs(told.unmatched) do
     lines[#lines + 1] = ("matches nothing: %s: %s: rule %s, which is optional"):format(rule.where or "?", rule.policy,

@@ -1,0 +1,145 @@
+/* test_plan_nodes.c - what ranks share is decided by the nodes they are on, which a plan is given and never guesses. */
+#include "comm/world.h"
+#include "tests/c/support/planned.h"
+#include "tests/c/support/ranks.h"
+
+static planned plan_on(int replicate, int shard, int rank, int ranks_per_node, int sync) {
+  mlp_config c = mlp_default(replicate, shard, rank);
+  ms_plan_config config = planned_config();
+  config.ranks_per_node = ranks_per_node;
+  config.sync = sync;
+  return plan_with(&c, &config);
+}
+
+static void check_sharing(int replicate, int shard, int ranks_per_node, int together, int shares_masters) {
+  planned p = plan_on(replicate, shard, 0, ranks_per_node, MS_SYNC_EVERY);
+  assert_int_equal(p.plan->replicas, together);
+  assert_int_equal(p.plan->arena_bytes[MS_ARENA_MASTERS] > 0, shares_masters);
+  drop(&p);
+}
+
+static void M6_replicas_share_within_a_node_and_masters_within_a_shard_group_of_a_node(void **state) {
+  (void)state;
+  check_sharing(64, 1, 0, 64, 0);
+  check_sharing(64, 1, 64, 64, 0);
+  check_sharing(64, 1, 8, 8, 0);
+  check_sharing(65, 1, 13, 13, 0);
+  check_sharing(64, 1, 1, 1, 0);
+  check_sharing(8, 8, 16, 2, 1);
+  check_sharing(8, 8, 8, 1, 1);
+  check_sharing(2, 32, 8, 1, 0);
+  check_sharing(6, 1, 4, 2, 0); /* nodes of 4 and 2: the most that all replicas can be divided into */
+}
+
+static void M6_every_node_of_replicas_counts_one_whole_state(void **state) {
+  (void)state;
+  planned alone = plan_on(1, 1, 0, 0, MS_SYNC_EVERY);
+  const int64_t whole = alone.plan->category_bytes[MS_CAT_OPTIMIZER];
+  drop(&alone);
+  for (int per_node = 1; per_node <= 8; per_node *= 2) {
+    int64_t sum = 0;
+    for (int rank = 0; rank < 8; rank++) {
+      planned p = plan_on(8, 1, rank, per_node, MS_SYNC_EVERY);
+      sum += p.plan->category_bytes[MS_CAT_OPTIMIZER];
+      drop(&p);
+    }
+    const int copies = 8 / per_node;
+    assert_true(sum >= copies * whole);
+    assert_true(sum < copies * whole + 8 * 64 * 16); /* a rank's part of a unit's state is rounded up */
+  }
+}
+
+static const ms_plan_coll *sum_between_nodes(const ms_plan *plan, int phase, int unit) {
+  const ms_plan_coll *found = NULL;
+  for (int i = 0; i < plan->phase[phase].colls; i++) {
+    const ms_plan_coll *coll = plan->phase[phase].coll[i];
+    if (!coll->between_nodes || coll->unit != unit) continue;
+    assert_null(found);
+    found = coll;
+  }
+  return found;
+}
+
+/* Within its node each rank sums a slice of a unit's chunks, which it then sums with its like on the other nodes. */
+static void C2_slices_are_summed_between_nodes(void **state) {
+  (void)state;
+  static const int shapes[][3] = {{8, 1, 4}, {4, 2, 4}, {4, 2, 8}, {2, 4, 4}};
+  for (int i = 0; i < 4; i++)
+    for (int sync = MS_SYNC_EVERY; sync <= MS_SYNC_LAST; sync++) {
+      const int replicate = shapes[i][0], shard = shapes[i][1];
+      planned p = plan_on(replicate, shard, 0, shapes[i][2], sync);
+      const ms_plan *plan = p.plan;
+      const int nodes = replicate / plan->replicas, sums = plan->replicas > 1 && nodes > 1;
+      const int phase = sync == MS_SYNC_EVERY ? MS_PHASE_FIRST : MS_PHASE_LAST;
+      for (int u = 0; u < p.net.model->units; u++) {
+        const ms_plan_coll *coll = sum_between_nodes(plan, phase, u);
+        assert_int_equal(coll != NULL, sums);
+        if (!coll) continue;
+        assert_int_equal(coll->ranks, nodes);
+        assert_int_equal(coll->part[0].count, ms_unit_slice_room(&p.net.model->unit[u], plan->replicas));
+      }
+      assert_int_equal(sum_between_nodes(plan, MS_PHASE_NORM, -1) != NULL, sums && shard > 1);
+      for (int rank = 1; rank < replicate * shard; rank++) {
+        planned other = plan_on(replicate, shard, rank, shapes[i][2], sync);
+        assert_true(other.plan->fingerprint == plan->fingerprint);
+        drop(&other);
+      }
+      drop(&p);
+    }
+}
+
+static void M6_more_ranks_than_a_node_takes_have_to_be_on_several(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(65, 1, 0);
+  mlp net = mlp_make(&c);
+  ms_plan_config config = planned_config();
+  ms_plan *plan;
+  assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "65 ranks are more than one node takes (64)");
+  config.ranks_per_node = -1;
+  assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "ranks_per_node must be 0");
+  mlp_free(&net);
+}
+
+static void M6_the_most_of_a_category_is_never_less_than_its_part_of_the_peak(void **state) {
+  (void)state;
+  planned p = plan_on(2, 2, 0, 0, MS_SYNC_EVERY);
+  ms_plan_summary summary;
+  ms_peak peak;
+  must(ms_plan_summarize(p.plan, &summary));
+  must(ms_plan_peak_use(p.plan, &peak, 0, NULL));
+  for (int c = 0; c < MS_CATEGORIES; c++) assert_true(summary.fullest[c] >= peak.bytes[c]);
+  assert_true(summary.fullest[MS_CAT_PARAMETERS] == summary.bytes[MS_CAT_PARAMETERS]);
+  assert_true(summary.fullest[MS_CAT_OPTIMIZER] == summary.bytes[MS_CAT_OPTIMIZER]);
+  /* Activations of backward lie where gradients and what is communicated leave room: their arena says less. */
+  assert_true(summary.fullest[MS_CAT_ACTIVATIONS] > summary.bytes[MS_CAT_ACTIVATIONS]);
+  drop(&p);
+}
+
+static int refuse_state(ms_world *world, void *context) {
+  (void)context;
+  mlp_config c = mlp_default(4, 1, ms_world_rank(world));
+  mlp net = mlp_make(&c);
+  ms_plan_config config = planned_config();
+  ms_state *made;
+  config.ranks_per_node = 2;
+  EXPECT_FAILS(ms_state_new(world, net.model, &config, &made), MS_EUNSUPPORTED, "can be planned, not run");
+  mlp_free(&net);
+  return MS_OK;
+}
+
+static void M6_what_is_only_planned_is_not_started(void **state) {
+  (void)state;
+  run_ranks_as_processes(4, refuse_state, NULL);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(M6_replicas_share_within_a_node_and_masters_within_a_shard_group_of_a_node),
+      TEST(M6_every_node_of_replicas_counts_one_whole_state),
+      TEST(C2_slices_are_summed_between_nodes),
+      TEST(M6_more_ranks_than_a_node_takes_have_to_be_on_several),
+      TEST(M6_the_most_of_a_category_is_never_less_than_its_part_of_the_peak),
+      TEST(M6_what_is_only_planned_is_not_started),
+  };
+  return cmocka_run_group_tests_name("plan nodes", tests, NULL, NULL);
+}
