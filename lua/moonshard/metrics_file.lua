@@ -23,6 +23,19 @@ local KEYS = {
   "valid_loss", "save_ms", "snapshot_bytes",
 }
 
+local KNOWN = { outside_bytes = true }
+for _, key in ipairs(KEYS) do KNOWN[key] = true end
+
+-- Numbers that the recipe put into its metrics besides, by name.
+local function own_names(m)
+  local names = {}
+  for key, value in pairs(m) do
+    if type(key) == "string" and type(value) == "number" and not KNOWN[key] then names[#names + 1] = key end
+  end
+  table.sort(names)
+  return names
+end
+
 local function fail(self, why) errors.raise("MS_EIO", "metrics file %s: %s", self.path, why) end
 
 -- False where there is nothing to cut: a pipe, a device.
@@ -74,6 +87,10 @@ local function line_of(step, m)
   local n = 2 * #KEYS
   if m.outside_bytes then
     list[n + 1], list[n + 2] = "outside_bytes", m.outside_bytes
+    n = n + 2
+  end
+  for _, key in ipairs(own_names(m)) do
+    list[n + 1], list[n + 2] = key, m[key]
     n = n + 2
   end
   return json.ordered(n, list) .. "\n"

@@ -33,7 +33,7 @@ local function new_sweep()
     file:write(([[
       local ms = require "moonshard"
       ms.sweep {
-        recipe = %q, out = %q, %s
+        recipe = %q, out = %q, order = "given", %s
       }
     ]]):format(sweep.recipe or RECIPE, sweep.out, fields))
     file:close()
@@ -331,6 +331,96 @@ describe("moonshard sweep", function()
       first:close()
       results.open(path, {}, true):close()
     end)
+  end)
+
+  it("I5 runs in rounds of all points, each shuffled by the seed", function()
+    with_sweep(function(sweep)
+      local function order_with(seed)
+        os.remove(sweep.trace)
+        sweep.define(([[over = { mesh = { "1x1" }, batch = { 4, 5, 6, 7, 8 } }, settings = { trace = %q }, steps = 2,
+          repeats = 3, order = "shuffled", seed = %d]]):format(sweep.trace, seed))
+        local ended = sweep.run()
+        assert.equal(0, ended.status, ended.err)
+        local batches = {}
+        for i, line in ipairs(sweep.traced()) do batches[i] = line:match("batch=(%d+)") end
+        return table.concat(batches)
+      end
+      local first = order_with(1)
+      assert.equal(15, #first)
+      for round = 0, 2 do
+        local letters = {}
+        for letter in first:sub(5 * round + 1, 5 * round + 5):gmatch(".") do letters[#letters + 1] = letter end
+        table.sort(letters)
+        assert.equal("45678", table.concat(letters))
+      end
+      assert.not_equal(first:sub(1, 5), first:sub(6, 10))
+      assert.equal(first, order_with(1))
+      assert.not_equal(first, order_with(2))
+      for _, record in ipairs(sweep.results().points) do assert.equal(3, #record.runs) end
+    end)
+  end)
+
+  it("I5 only plans, for any number of ranks and nodes, and says what these share", function()
+    with_sweep(function(sweep)
+      sweep.define(([[over = { mesh = { "128x1", "16x8", "2x64" }, batch = { 1, 2 } }, plan = true, ranks_per_node = 8,
+        settings = { trace = %q }]]):format(sweep.trace))
+      local ended = sweep.run()
+      assert.equal(0, ended.status, ended.err)
+      assert.is_nil(io.open(sweep.trace), "nothing ran")
+      local found = sweep.results()
+      assert.equal(6, found.count.ok)
+      for i, record in ipairs(found.points) do
+        assert.truthy(record.planned.nodes:find("^128 ranks on 16 nodes: "))
+        assert.is_true(record.planned.comm_bytes.replicate > 0)
+        assert.is_true(i == 1 or record.planned.peak_bytes >= found.points[i - 1].planned.peak_bytes)
+      end
+      assert.is_nil(ended.out:find("tokens/s", 1, true))
+      assert.truthy(ended.out:find("\nmesh   batch  nodes  sharing  peak "), ended.out)
+      assert.truthy(ended.out:find("\n128x1  1 +16 +8 "), ended.out)
+      assert.truthy(ended.out:find("\n16x8 +1 +16 +1 "), ended.out)
+      local page = sweep.read("index.html")
+      assert.is_nil(page:find("Speed by", 1, true))
+      assert.truthy(page:find("Peak memory by category", 1, true))
+      assert.truthy(sweep.read("results.csv"):find(",nodes,planned_peak_bytes,", 1, true))
+      sweep.define([[over = { mesh = { "1x2" } }, ranks_per_node = 2]])
+      assert.truthy(sweep.run().err:find("ranks_per_node is for sweeps that only plan", 1, true))
+    end)
+  end)
+
+  it("I5 orders by a metric of the recipe, and has it in tables, CSV, JSON and the page", function()
+    with_sweep(function(sweep)
+      sweep.define([[over = { mesh = { "1x1" }, batch = { 5, 7, 4 } }, steps = 3, sort = "-score",
+        settings = { score = true }]])
+      local ended = sweep.run()
+      assert.equal(0, ended.status, ended.err)
+      local scores = {}
+      for i, record in ipairs(sweep.results().points) do scores[i] = record.metrics.score end
+      assert.same({ 21, 15, 12 }, scores)
+      assert.truthy(ended.out:find("\nmesh  batch  [^\n]*score[^\n]*\n1x1   7  [^\n]*  21  "), ended.out)
+      assert.truthy(sweep.read("results.csv"):find(",score,", 1, true))
+      assert.truthy(sweep.read("index.html"):find('<th class="n">score</th>', 1, true))
+    end)
+  end)
+
+  it("I5 warns of a busy machine, and of points that runs do not tell apart", function()
+    local report = require("moonshard.sweep.report")
+    local function record(key, least, median, most)
+      return { key = key, status = "ok", point = { batch = key }, ranks = 1, tokens_per_s = median,
+        tokens_per_s_min = least, tokens_per_s_max = most, step_ms = 1, peak_bytes = 1 }
+    end
+    local function warnings(load, ...)
+      local points, by_key = {}, {}
+      for i, one in ipairs({ ... }) do
+        points[i] = { key = one.key, values = one.point }
+        by_key[one.key] = one
+      end
+      local header = { sort = "speed", repeats = 3, load = load, machine = { cores = 2 } }
+      return report.new(header, points, by_key, 0).warnings
+    end
+    local fast, near, far = record("a", 90, 100, 110), record("b", 80, 88, 95), record("c", 50, 55, 60)
+    assert.same({}, warnings(0.2, fast, far))
+    assert.truthy(warnings(0.2, fast, near, far)[1]:find("^the runs of 1 other point reach into .* %(a, %+%-10 %%%)"))
+    assert.truthy(warnings(1.5, fast, far)[1]:find("a load of 1.5 on 2 cores", 1, true))
   end)
 
   it("prints JSON alone with --json", function()

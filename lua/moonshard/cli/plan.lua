@@ -55,8 +55,16 @@ function plan.of_recipe(command, arguments, options, render)
   refuse("MS_EINVAL", "%s: it ended without a training step, so there is no plan to print", line.recipe)
 end
 
+-- What is told of a plan without its instructions: its head, and in JSON what it sends too.
+local function summary_of(compiled, as_json)
+  if not as_json then return (compiled:text():match("^(.-\n)phase ")) end
+  local head = compiled:json():match('^(.-),"phases":%[')
+  return ('%s,"comm_bytes":%s}'):format(head, require("moonshard.json").encode(compiled:summary().comm_bytes))
+end
+
 -- Besides the plan's own memory: what a trainer that saves in the background copies.
 local function print_plan(compiled, line, trainer)
+  if line.summary then return summary_of(compiled, line.json) end
   local bytes = require("moonshard.checkpoint.policy").snapshot_bytes(trainer, trainer.checkpoint)
   if line.json then
     if bytes == 0 then return compiled:json() end
@@ -71,7 +79,8 @@ end
 ---@param arguments string[] without "plan"
 ---@return integer exit status
 function plan.main(arguments)
-  return plan.of_recipe("moonshard plan", arguments, {}, print_plan)
+  local options = { ["--summary"] = { name = "summary", value = "flag" } }
+  return plan.of_recipe("moonshard plan", arguments, options, print_plan)
 end
 
 return plan

@@ -12,6 +12,7 @@ local command = {}
 local OPTIONS = {
   ["--resume"] = { name = "resume", value = "flag" },
   ["--json"] = { name = "json", value = "flag" },
+  ["--plan"] = { name = "plan", value = "flag" },
 }
 
 -- A recipe that was given instead of a sweep would train to its end before that is told. A file that runs other ones is
@@ -32,7 +33,8 @@ end
 ---@return integer exit status
 function command.main(arguments)
   local line = command_line.parse("moonshard sweep", arguments, { recipe = true, options = OPTIONS })
-  sweep.mode = { file = line.recipe, resume = line.resume or false, json = line.json or false }
+  sweep.mode = { file = line.recipe, resume = line.resume or false, json = line.json or false,
+    plan = line.plan or false }
   local chunk = recipe.load(line.recipe)
   check_it_sweeps(line.recipe)
   engine.C.ms_interrupt_install()

@@ -29,14 +29,16 @@ local function label_of(self, record)
   return #parts > 0 and table.concat(parts, "  ") or record.key
 end
 
--- Groups in the order in which their first record comes: of measured ones, the fastest.
+-- Groups in the order in which their first record comes: of measured ones, the fastest. Where points differ in one
+-- setting alone, each would be a group, so there is one without a title.
 local function grouped(self, wanted, row_of)
   local key, groups, by_value = group_key(self), {}, {}
+  local several = #self.columns > 1
   for _, record in ipairs(self.records) do
     if wanted(record) then
-      local value = record.point[key] ~= nil and key .. " " .. grid.text(record.point[key]) or "others"
+      local value = several and record.point[key] ~= nil and key .. " " .. grid.text(record.point[key]) or "others"
       if not by_value[value] then
-        by_value[value] = { title = value, rows = {} }
+        by_value[value] = { title = several and value or nil, rows = {} }
         groups[#groups + 1] = by_value[value]
       end
       table.insert(by_value[value].rows, row_of(record))
@@ -46,6 +48,8 @@ local function grouped(self, wanted, row_of)
 end
 
 local function is_measured(record) return record.status == "ok" end
+
+local function peak_of(record) return record.peak_bytes or record.planned.peak_bytes end
 
 local function legend(entries)
   local out = {}
@@ -138,10 +142,12 @@ end
 local function table_head(self)
   local cells = {}
   for _, key in ipairs(self.columns) do cells[#cells + 1] = "<th>" .. escape(key) .. "</th>" end
-  local numbers = self.header.repeats > 1 and { "tokens/s", "±", "ms a step", "peak" }
-    or { "tokens/s", "ms a step", "peak" }
+  local numbers = report.is_planned(self) and { "peak" }
+    or self.header.repeats > 1 and { "tokens/s", "±", "ms a step", "peak" } or { "tokens/s", "ms a step", "peak" }
   for _, name in ipairs(running.CATEGORIES) do numbers[#numbers + 1] = name end
   for _, dim in ipairs(self.dims) do numbers[#numbers + 1] = dim .. " a step" end
+  for _, name in ipairs(self.metrics) do numbers[#numbers + 1] = name end
+  if report.is_planned(self) then numbers[#numbers + 1] = "nodes" end
   for _, text in ipairs(numbers) do cells[#cells + 1] = '<th class="n">' .. escape(text) .. "</th>" end
   return "<tr>" .. table.concat(cells) .. "</tr>"
 end
@@ -154,17 +160,23 @@ local function table_row(self, record)
   end
   local function number(text) cells[#cells + 1] = '<td class="n">' .. text .. "</td>" end
   local measured = is_measured(record)
-  number(measured and ("%.0f"):format(record.tokens_per_s) or record.status)
-  if self.header.repeats > 1 then number(measured and ("%.1f%%"):format(report.spread(record)) or "") end
-  number(measured and ("%.2f"):format(record.step_ms) or "")
-  local peak = record.peak_bytes or record.planned and record.planned.peak_bytes
-  number(peak and progress.size(peak) or "")
+  if not report.is_planned(self) then
+    number(measured and ("%.0f"):format(record.tokens_per_s) or record.status)
+    if self.header.repeats > 1 then number(measured and ("%.1f%%"):format(report.spread(record)) or "") end
+    number(measured and ("%.2f"):format(record.step_ms) or "")
+  end
+  number(record.planned and progress.size(peak_of(record)) or record.status)
   for _, name in ipairs(running.CATEGORIES) do
     number(record.planned and progress.size(record.planned.bytes[name]) or "")
   end
   for _, dim in ipairs(self.dims) do
     number(measured and progress.size(record.comm_bytes[dim] or 0) or "")
   end
+  for _, name in ipairs(self.metrics) do
+    local value = record.metrics and record.metrics[name]
+    number(value and ("%.5g"):format(value) or "")
+  end
+  if report.is_planned(self) then number(record.planned and escape(record.planned.nodes) or "") end
   return ('<tr class="%s">%s</tr>'):format(record.status, table.concat(cells))
 end
 
@@ -195,21 +207,20 @@ end
 
 -- The fastest point, the one with the smallest peak, and how many there are.
 local function tiles(self)
-  local out, fastest, smallest = {}, self.records[1], nil
+  local out, fastest, smallest = {}, nil, nil
   for _, record in ipairs(self.records) do
-    if is_measured(record) and record.tokens_per_s > fastest.tokens_per_s then fastest = record end
-    if is_measured(record) and (not smallest or record.peak_bytes < smallest.peak_bytes) then smallest = record end
+    local faster = record.tokens_per_s and (not fastest or record.tokens_per_s > fastest.tokens_per_s)
+    if is_measured(record) and faster then fastest = record end
+    if is_measured(record) and (not smallest or peak_of(record) < peak_of(smallest)) then smallest = record end
   end
-  if smallest then
-    out[1] = tile("fastest", progress.rate(fastest.tokens_per_s), fastest.key)
-    out[2] = tile("smallest", progress.size(smallest.peak_bytes) .. " a rank", smallest.key)
-  end
+  if fastest then out[1] = tile("fastest", progress.rate(fastest.tokens_per_s), fastest.key) end
+  if smallest then out[#out + 1] = tile("smallest", progress.size(peak_of(smallest)) .. " a rank", smallest.key) end
   local count, others = self.count, {}
   for _, status in ipairs({ "skipped", "failed", "missing" }) do
     if count[status] > 0 then others[#others + 1] = ("%d %s"):format(count[status], status) end
   end
-  out[#out + 1] = tile("measured", ("%d of %d points"):format(count.ok, count.ok + count.skipped + count.failed
-    + count.missing), table.concat(others, ", "))
+  out[#out + 1] = tile(report.is_planned(self) and "planned" or "measured", ("%d of %d points"):format(count.ok,
+    count.ok + count.skipped + count.failed + count.missing), table.concat(others, ", "))
   return "<dl>" .. table.concat(out) .. "</dl>"
 end
 
@@ -233,9 +244,12 @@ function html.page(self)
     "<title>" .. escape(self.header.title) .. "</title>", "<style>" .. style .. "</style></head><body><main>",
     "<h1>" .. escape(self.header.title) .. "</h1>", about(self), tiles(self),
   }
+  for _, warning in ipairs(self.warnings) do
+    parts[#parts + 1] = '<p class="warning">' .. escape(warning) .. "</p>"
+  end
   if self.count.ok > 0 then
     if self.header.sort == "loss" then parts[#parts + 1] = loss(self) end
-    parts[#parts + 1] = speed(self)
+    if not report.is_planned(self) then parts[#parts + 1] = speed(self) end
   end
   if self.count.ok + self.count.skipped > 0 then parts[#parts + 1] = memory(self) end
   if self.count.ok > 0 and #self.dims > 0 then parts[#parts + 1] = communication(self) end

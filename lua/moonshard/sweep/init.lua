@@ -5,6 +5,7 @@ local errors = require("moonshard.error")
 local grid = require("moonshard.sweep.grid")
 local nearest = require("moonshard.nearest")
 local options = require("moonshard.options")
+local order = require("moonshard.sweep.order")
 local output_file = require("moonshard.output_file")
 local report = require("moonshard.sweep.report")
 local results = require("moonshard.sweep.results")
@@ -13,8 +14,8 @@ local status_line = require("moonshard.sweep.status_line")
 local terminal = require("moonshard.terminal")
 
 local sweep = {
-  ---What the command says: file (of the sweep; nil outside of the command), resume, json.
-  mode = { file = nil, resume = false, json = false },
+  ---What the command says: file (of the sweep; nil outside of the command), resume, json, plan.
+  mode = { file = nil, resume = false, json = false, plan = false },
   ---Whether any point of any sweep failed.
   failed = false,
   ---How many sweeps were run.
@@ -35,15 +36,22 @@ local sweep = {
 ---@field timeout number? seconds that a plan or a run may take
 ---@field out string? folder for the results; build/sweep/NAME, where NAME is that of the sweep's file
 ---@field title string? of the page
----@field sort string? what stands first: "speed" (the fastest point, the default) or "loss" (the lowest)
+---@field sort string? what stands first: "speed" (the fastest point, the default), "memory" (the smallest peak; the
+---  default of plans), "loss", or the name of a metric of the recipe (the lowest first; with a - before it the highest)
+---@field plan boolean? only plans the points, of any number of ranks, and runs none; `--plan` says so too
+---@field ranks_per_node integer? of plans: how many ranks each node has
+---@field order string? of runs: "shuffled" (by seed, the default) or "given"; a round has each point once
+---@field seed integer? of the order; 1
 
 local SPECS = {
   recipe = { "string", required = true }, over = { "table" }, points = { "table" }, where = { "function" },
   settings = { "table", default = {} }, steps = { "positive" }, warmup = { "integer" },
   repeats = { "positive", default = 1 }, ranks = { "positive" }, memory_limit = { "string|number" },
-  timeout = { "number" }, out = { "string" }, title = { "string" }, sort = { "string", default = "speed" },
+  timeout = { "number" }, out = { "string" }, title = { "string" }, sort = { "string" },
+  plan = { "boolean" }, ranks_per_node = { "positive" }, order = { "string", default = "shuffled" },
+  seed = { "integer", default = 1 },
 }
-local SORTS = { speed = true, loss = true }
+local ORDERS = { shuffled = true, given = true }
 
 local UNITS = { b = 1, kib = 2 ^ 10, mib = 2 ^ 20, gib = 2 ^ 30, tib = 2 ^ 40, kb = 1e3, mb = 1e6, gb = 1e9, tb = 1e12 }
 
@@ -106,7 +114,7 @@ local function new_header(job)
   return {
     title = job.title, recipe = job.recipe, source = job.source, settings = job.settings, steps = job.steps,
     warmup = job.warmup, repeats = job.repeats, memory_limit = job.memory_limit, timeout = job.timeout,
-    sort = job.sort,
+    sort = job.sort, plan = job.plan or nil, ranks_per_node = job.ranks_per_node, load = running.machine_load(),
     version = require("moonshard").version, machine = { cpu = cpu.model, cores = cpu.cores },
     started = os.date("%Y-%m-%d %H:%M"),
   }
@@ -117,8 +125,13 @@ local function read_job(given)
   if not (o.over and next(o.over)) and not (o.points and next(o.points)) then
     errors.invalid("ms.sweep: nothing to sweep: give over = { mesh = { \"1x4\", \"2x2\" } }, or points")
   end
-  if not SORTS[o.sort] then
-    errors.raise("MS_ENAME", "ms.sweep: sort %q: %s", o.sort, nearest.advice(o.sort, SORTS))
+  o.plan = o.plan or sweep.mode.plan
+  o.sort = o.sort or (o.plan and "memory" or "speed")
+  if not ORDERS[o.order] then
+    errors.raise("MS_ENAME", "ms.sweep: order %q: %s", o.order, nearest.advice(o.order, ORDERS))
+  end
+  if o.ranks_per_node and not o.plan then
+    errors.invalid("ms.sweep: ranks_per_node is for sweeps that only plan (plan = true): points run on this machine")
   end
   o.settings = grid.settings(o.settings, "settings")
   local points, left_out = grid.points(o)
@@ -157,13 +170,30 @@ local function count_ended(points, records)
   return n
 end
 
--- Every point that has not ended yet; stops at Ctrl-C, which is raised once the files are written.
+local function keep(kept, line, record)
+  kept:add(record)
+  if record.status then line:ended(record) end
+end
+
+-- Every point that has not ended yet: first their plans, then their runs in rounds. Stops at Ctrl-C, which is raised
+-- once the files are written.
 local function run_points(job, points, kept, line)
+  local ahead = {}
   for _, point in ipairs(points) do
     if not kept.records[point.key] then
-      local record = running.point(job, point, function(run, steps) line:show(point.key, run, steps) end)
-      kept:add(record)
-      line:ended(record)
+      local record = kept.begun[point.key] or running.plan(job, point)
+      if record.status then keep(kept, line, record) else ahead[#ahead + 1] = { point = point, record = record } end
+    end
+  end
+  local function run(point, record)
+    running.run(job, point, record, function(number, steps) line:show(point.key, number, steps) end)
+    line:ran()
+    keep(kept, line, record)
+  end
+  for round, list in ipairs(order.rounds(#ahead, job.repeats, job.order == "shuffled" and job.seed or nil)) do
+    for _, i in ipairs(list) do
+      local one = ahead[i]
+      if not one.record.status and #one.record.runs < round then run(one.point, one.record) end
     end
   end
 end

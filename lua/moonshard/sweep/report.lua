@@ -11,10 +11,84 @@ local report = {}
 ---@field header table what all points have in common
 ---@field columns string[] the settings that points differ in
 ---@field dims string[] mesh dimensions that any point has
----@field records moonshard.SweepRecord[] fastest (header.sort "loss": lowest loss) first, then skipped, then failed
+---@field metrics string[] what recipes logged of their own, by name
+---@field warnings string[] why the numbers may say less than they seem to
+---@field records moonshard.SweepRecord[] what header.sort wants first, then skipped, then failed
 ---@field count table<string, integer> points by status; left_out: by `where`; missing: that did not run yet
 
 local RANK = { ok = 1, skipped = 2, failed = 3 }
+
+local warnings_of
+
+-- What points are ordered by, the lowest first.
+local SORTS = {
+  speed = function(record) return -record.tokens_per_s end,
+  memory = function(record) return record.peak_bytes or record.planned.peak_bytes end,
+  loss = function(record) return record.loss end,
+}
+
+local function value_by(sort)
+  if SORTS[sort] then return SORTS[sort] end
+  local name = sort:match("^%-(.*)$") or sort
+  local sign = name == sort and 1 or -1
+  return function(record)
+    local value = record.metrics and record.metrics[name]
+    return value and sign * value
+  end
+end
+
+-- A point without the value comes behind those that have it.
+local function comes_first(x, y)
+  if x == nil or y == nil then return x ~= nil end
+  return x < y
+end
+
+---Whether the sweep only planned its points.
+---@param self moonshard.SweepReport
+---@return boolean
+function report.is_planned(self) return self.header.plan == true end
+
+-- Adds the keys of a table that were not seen before.
+local function collect(seen, names, from)
+  for name in pairs(from or {}) do
+    if not seen[name] then
+      seen[name] = true
+      names[#names + 1] = name
+    end
+  end
+end
+
+local BUSY = 0.5 -- processes that wanted a core before the sweep began, of each core
+
+local function warn_of_load(header)
+  local cores = header.machine.cores
+  if not header.load or not cores or header.plan or header.load < BUSY * cores then return nil end
+  return ("the machine was busy when the sweep began: a load of %.1f on %d core%s; speeds are those of what it left")
+    :format(header.load, cores, cores == 1 and "" or "s")
+end
+
+-- Points whose runs reach into the range of the fastest one's: their order says nothing.
+local function warn_of_spread(self)
+  local fastest, others = nil, 0
+  if self.header.plan or self.header.repeats == 1 then return nil end
+  for _, record in ipairs(self.records) do
+    if record.status == "ok" and (not fastest or record.tokens_per_s > fastest.tokens_per_s) then fastest = record end
+  end
+  for _, record in ipairs(self.records) do
+    local reaches = fastest and record.status == "ok" and record ~= fastest
+    if reaches and record.tokens_per_s_max >= fastest.tokens_per_s_min then others = others + 1 end
+  end
+  if others == 0 then return nil end
+  return ("the runs of %d other point%s reach into the range of the fastest's (%s, +-%.0f %%): more repeats or steps "
+    .. "would tell them apart"):format(others, others == 1 and "" or "s", fastest.key, report.spread(fastest))
+end
+
+function warnings_of(self)
+  local list = {}
+  list[1] = warn_of_load(self.header)
+  list[#list + 1] = warn_of_spread(self)
+  return list
+end
 
 ---@param header table
 ---@param points moonshard.SweepPoint[]
@@ -23,7 +97,7 @@ local RANK = { ok = 1, skipped = 2, failed = 3 }
 ---@return moonshard.SweepReport
 function report.new(header, points, by_key, left_out)
   local self = {
-    header = header, columns = grid.columns(points), dims = {}, records = {},
+    header = header, columns = grid.columns(points), dims = {}, metrics = {}, records = {},
     count = { ok = 0, skipped = 0, failed = 0, left_out = left_out, missing = 0 },
   }
   local place, seen = {}, {}
@@ -33,23 +107,18 @@ function report.new(header, points, by_key, left_out)
     self.count[status] = self.count[status] + 1
     place[point.key] = i
     self.records[#self.records + 1] = record
-    for dim in pairs(record and record.comm_bytes or {}) do
-      if not seen[dim] then
-        seen[dim] = true
-        self.dims[#self.dims + 1] = dim
-      end
-    end
+    collect(seen, self.dims, record and record.comm_bytes)
+    collect(seen, self.metrics, record and record.metrics)
   end
   table.sort(self.dims)
-  local by_loss = header.sort == "loss"
+  table.sort(self.metrics)
+  local value_of = value_by(header.sort)
   table.sort(self.records, function(a, b)
     if a.status ~= b.status then return RANK[a.status] < RANK[b.status] end
-    if by_loss and a.status == "ok" and a.loss ~= b.loss then return a.loss < b.loss end
-    if not by_loss and a.status == "ok" and a.tokens_per_s ~= b.tokens_per_s then
-      return a.tokens_per_s > b.tokens_per_s
-    end
+    if a.status == "ok" and value_of(a) ~= value_of(b) then return comes_first(value_of(a), value_of(b)) end
     return place[a.key] < place[b.key]
   end)
+  self.warnings = warnings_of(self)
   return self
 end
 
@@ -112,7 +181,7 @@ end
 local function comm_bytes(record, dim) return record.comm_bytes[dim] or 0 end
 
 local function memory_bytes(record, name)
-  return name == "peak" and record.peak_bytes or record.planned.bytes[name]
+  return name == "peak" and (record.peak_bytes or record.planned.peak_bytes) or record.planned.bytes[name]
 end
 
 local function lines_of(columns, count)
@@ -135,7 +204,26 @@ local function append(list, more)
   return list
 end
 
+-- A metric that this point did not log is an empty cell.
+local function metric_columns(self, records)
+  local columns = {}
+  for i, name in ipairs(self.metrics) do
+    columns[i] = { title = name }
+    for j, record in ipairs(records) do
+      local value = record.metrics and record.metrics[name]
+      columns[i][j] = value and ("%.5g"):format(value) or ""
+    end
+  end
+  return columns
+end
+
 local function speed_columns(self, records)
+  if report.is_planned(self) then
+    return {
+      number_column(records, "nodes", "%d", function(r) return math.ceil(r.ranks / r.planned.ranks_per_node) end),
+      number_column(records, "sharing", "%d", function(r) return r.planned.replicas_together end),
+    }
+  end
   local columns = { number_column(records, "tokens/s", "%.0f", function(r) return r.tokens_per_s end) }
   if self.header.sort == "loss" then
     table.insert(columns, 1, number_column(records, "loss", "%.4f", function(r) return r.loss end))
@@ -144,7 +232,7 @@ local function speed_columns(self, records)
     columns[#columns + 1] = number_column(records, "+-%", "%.1f", report.spread)
   end
   columns[#columns + 1] = number_column(records, "step ms", "%.2f", function(r) return r.step_ms end)
-  return columns
+  return append(columns, metric_columns(self, records))
 end
 
 -- One table where the terminal is wide enough, else one of speed and one of memory.
@@ -156,6 +244,9 @@ local function tables(self, records, columns_of_terminal)
   local memory, memory_unit = byte_columns(records, names, SHORT, memory_bytes)
   local note_comm = #self.dims > 0 and ("%s: %s a step"):format(table.concat(self.dims, ", "), comm_unit) or nil
   local note_memory = ("peak and its parts: %s a rank"):format(memory_unit)
+  if report.is_planned(self) then
+    note_memory = note_memory .. "; sharing: replicas on one node that keep one copy of the state"
+  end
   local wide = lines_of(append(append(append(append({}, settings), speed), memory), comm), #records)
   local longest = 0
   for _, line in ipairs(wide) do longest = math.max(longest, #line) end
@@ -219,12 +310,14 @@ function report.text(self, columns)
   local measured, lines = {}, {}
   for i = 1, self.count.ok do measured[i] = self.records[i] end
   if #measured > 0 then append(lines, tables(self, measured, columns)) end
+  for _, warning in ipairs(self.warnings) do lines[#lines + 1] = "\nwarning: " .. warning end
   append(lines, reasons(self, "skipped", "skipped"))
   append(lines, reasons(self, "failed", "failed"))
   if self.count.left_out > 0 then lines[#lines + 1] = ("\n%d left out by where"):format(self.count.left_out) end
   if self.count.missing > 0 then lines[#lines + 1] = ("\n%d did not run"):format(self.count.missing) end
   if #self.records > 0 then
-    lines[#lines + 1] = ("\na point took %.2f s besides its steps"):format(overhead(self))
+    lines[#lines + 1] = ("\na point took %.2f s%s"):format(overhead(self),
+      report.is_planned(self) and "" or " besides its steps")
   end
   return table.concat(lines, "\n")
 end
@@ -247,7 +340,7 @@ local PLAIN = {
 function report.csv(self)
   local head, lines = {}, {}
   for _, key in ipairs(self.columns) do if key ~= "ranks" then head[#head + 1] = key end end
-  append(head, PLAIN)
+  append(append(append(head, PLAIN), self.metrics), { "nodes", "planned_peak_bytes" })
   for _, name in ipairs(running.CATEGORIES) do head[#head + 1] = "planned_" .. name .. "_bytes" end
   for _, dim in ipairs(self.dims) do head[#head + 1] = "comm_" .. dim .. "_bytes" end
   append(head, { "seconds", "overhead_seconds", "reason" })
@@ -257,6 +350,9 @@ function report.csv(self)
     local function add(value) fields[#fields + 1] = csv_field(value) end
     for _, key in ipairs(self.columns) do if key ~= "ranks" then add(record.point[key]) end end
     for _, key in ipairs(PLAIN) do add(record[key]) end
+    for _, name in ipairs(self.metrics) do add(record.metrics and record.metrics[name]) end
+    add(record.planned and record.planned.nodes)
+    add(record.planned and record.planned.peak_bytes)
     for _, name in ipairs(running.CATEGORIES) do add(record.planned and record.planned.bytes[name]) end
     for _, dim in ipairs(self.dims) do add(record.comm_bytes and record.comm_bytes[dim]) end
     add(record.seconds)
@@ -271,7 +367,7 @@ end
 ---@param self moonshard.SweepReport
 ---@return string
 function report.json(self)
-  local all = { count = self.count, points = self.records }
+  local all = { count = self.count, points = self.records, warnings = self.warnings }
   for key, value in pairs(self.header) do all[key] = value end
   return json.encode(all)
 end

@@ -15,6 +15,7 @@ int flock(int descriptor, int operation);
 ---@field path string
 ---@field header table what all points have in common
 ---@field records table<string, moonshard.SweepRecord> by the point's key; the last of a point counts
+---@field begun table<string, moonshard.SweepRecord> of points with runs ahead: their plan and the runs that ended
 local Results = {}
 Results.__index = Results
 
@@ -25,6 +26,7 @@ local LOCK_EX, LOCK_NB = 2, 4 -- Linux
 local SHARED = {
   { "recipe", "the recipe" }, { "source", "the recipe's text" }, { "settings", "settings" }, { "steps", "steps" },
   { "warmup", "warmup" }, { "repeats", "repeats" }, { "memory_limit", "memory_limit" },
+  { "plan", "whether points are only planned" }, { "ranks_per_node", "ranks_per_node" },
   { "version", "the version of moonshard" }, { "machine", "the machine" },
 }
 
@@ -77,11 +79,16 @@ local function open_locked(path)
   return file
 end
 
--- The records of the file that go on: those that ended well, or were skipped. What failed is tried again.
+-- The records of the file that go on: those that ended well, or were skipped, and those with runs ahead. What failed is
+-- tried again.
 local function kept_records(list)
-  local records = {}
-  for i = 2, #list do records[list[i].key] = list[i].status ~= "failed" and list[i] or nil end
-  return records
+  local records, begun = {}, {}
+  for i = 2, #list do
+    local record = list[i]
+    begun[record.key] = record.status == nil and record or nil
+    records[record.key] = record.status ~= nil and record.status ~= "failed" and record or nil
+  end
+  return records, begun
 end
 
 ---Opens the results of a sweep for appending.
@@ -90,12 +97,12 @@ end
 ---@param resume boolean go on with what is there; else what is there is kept beside it as NAME.previous.jsonl
 ---@return moonshard.SweepResults
 function results.open(path, header, resume)
-  local self = setmetatable({ path = path, header = header, records = {} }, Results)
+  local self = setmetatable({ path = path, header = header, records = {}, begun = {} }, Results)
   local lock = open_locked(path)
   local list = lock:seek("end") > 0 and (resume and read_lines(path) or {}) or nil
   if resume and list and list[1] then
     check_same(path, list[1], header)
-    self.records = kept_records(list)
+    self.records, self.begun = kept_records(list)
     self.header.started = list[1].started
   end
   if list and not resume then
@@ -106,16 +113,18 @@ function results.open(path, header, resume)
   os.remove(fresh)
   self.file = open_locked(fresh)
   write(self, self.header)
-  for _, record in pairs(self.records) do write(self, record) end
+  for _, kept in ipairs({ self.records, self.begun }) do
+    for _, record in pairs(kept) do write(self, record) end
+  end
   os.rename(fresh, path)
   lock:close()
   return self
 end
 
----Keeps a record and writes it.
+---Keeps a record and writes it; one without a status has runs ahead.
 ---@param record moonshard.SweepRecord
 function Results:add(record)
-  self.records[record.key] = record
+  if record.status then self.records[record.key] = record end
   write(self, record)
 end
 

@@ -1,4 +1,4 @@
--- Runs one point: plans it, refuses what would not fit, then trains it as often as asked, each time as fresh ranks.
+-- Runs points: plans them, refuses what would not fit, then trains them as often as asked, each time as fresh ranks.
 --
 -- A plan and a run are children (process.lua) with the command line that a user would type: `moonshard plan RECIPE
 -- -n N --json key=value ...` and `moonshard run RECIPE -n N --metrics FILE key=value ...`. What they say on standard
@@ -21,9 +21,20 @@ local running = {
 ---@field tokens_per_s number median over the steps that count
 ---@field step_ms number median over the steps that count
 ---@field loss number mean over the last tenth of the steps, and at least the last
+---@field metrics table<string, number> what else the recipe logged: the last value of each
 ---@field steps integer that count
 ---@field seconds number of the whole run
 ---@field steps_seconds number of all its steps, their data included
+
+---@class moonshard.SweepPlan
+---@field peak_bytes number
+---@field bytes table<string, number> the peak's, by category
+---@field fullest table<string, number> the most of each category at once
+---@field comm_bytes table<string, number> by mesh dimension, in a step of one micro-batch
+---@field nodes string on which nodes the ranks are, and what replicas share
+---@field ranks_per_node integer
+---@field replicas_together integer how many replicas keep one copy of the state
+---@field fingerprint string
 
 ---@class moonshard.SweepRecord
 ---@field key string
@@ -31,7 +42,7 @@ local running = {
 ---@field ranks integer
 ---@field status "ok"|"skipped"|"failed"
 ---@field reason string? why it was skipped or failed
----@field planned { peak_bytes: number, bytes: table<string, number>, fingerprint: string }? of rank 0
+---@field planned moonshard.SweepPlan? of rank 0
 ---@field runs moonshard.SweepRun[]?
 ---@field tokens_per_s number? median over runs
 ---@field tokens_per_s_min number?
@@ -40,8 +51,18 @@ local running = {
 ---@field peak_bytes number? of rank 0's arenas while it ran
 ---@field comm_bytes table<string, number>? by mesh dimension, of rank 0 in a step
 ---@field loss number? mean over the last tenth of the first run's steps, and at least the last
+---@field metrics table<string, number>? what else the recipe logged: the last value of the first run
 ---@field seconds number of the plan and all runs
 ---@field overhead_seconds number of those, what was no step
+
+---How many processes wanted a core on average of the last minute: what other programs take, before a sweep begins.
+---@return number?
+function running.machine_load()
+  local file = io.open("/proc/loadavg", "rb")
+  local load = file and file:read("*n")
+  if file then file:close() end
+  return load
+end
 
 ---The middle value; of an even number of values the mean of the two in the middle.
 ---@param values number[]
@@ -99,13 +120,19 @@ end
 -- Fills record.planned; gives the reason why the point cannot be planned, if it cannot.
 local function plan(job, point, record)
   local files = stem(job, point) .. ".plan"
-  local ended = child(job, point, { "plan", job.recipe, "-n", tostring(point.ranks), "--json" }, files)
+  local words = { "plan", job.recipe, "-n", tostring(point.ranks), "--summary", "--json" }
+  if job.ranks_per_node then
+    words[#words + 1], words[#words + 2] = "--ranks-per-node", tostring(math.min(job.ranks_per_node, point.ranks))
+  end
+  local ended = child(job, point, words, files)
   local text = read_file(files .. ".out")
-  os.remove(files .. ".out") -- megabytes, for a large model
+  os.remove(files .. ".out")
   if ended.status ~= 0 then return reason_of(ended, job.timeout) end
   local planned, why = json.decode(text)
   if not planned then return "its plan is not JSON: " .. why end
-  record.planned = { peak_bytes = planned.peak_bytes, bytes = planned.bytes, fingerprint = planned.fingerprint }
+  record.planned = { peak_bytes = planned.peak_bytes, bytes = planned.bytes, fingerprint = planned.fingerprint,
+    comm_bytes = planned.comm_bytes, fullest = planned.fullest, nodes = planned.nodes,
+    ranks_per_node = planned.ranks_per_node, replicas_together = planned.replicas_together }
 end
 
 -- Counts the lines of a file that grows.
@@ -120,6 +147,22 @@ local function line_counter(path)
 end
 
 local NEEDED = { "loss", "tokens_per_s", "step_ms", "data_ms", "peak_bytes", "comm_bytes" }
+
+-- What every step has, and what is told elsewhere.
+local OWN = { step = true, grad_norm = true, lr = true, tokens = true, save_ms = true, snapshot_bytes = true,
+  outside_bytes = true }
+for _, key in ipairs(NEEDED) do OWN[key] = true end
+
+-- What a recipe put into its metrics, of each the last: not every step has it.
+local function own_metrics(rows)
+  local found = {}
+  for _, row in ipairs(rows) do
+    for key, value in pairs(row) do
+      if not OWN[key] and type(value) == "number" then found[key] = value end
+    end
+  end
+  return found
+end
 
 local function read_metrics(path)
   local rows = {}
@@ -160,7 +203,7 @@ local function summarize(path, warmup, record)
   return {
     tokens_per_s = running.median(column(counted, "tokens_per_s")),
     step_ms = running.median(column(counted, "step_ms")),
-    loss = final_loss(rows), steps = #counted, steps_seconds = seconds,
+    loss = final_loss(rows), metrics = own_metrics(rows), steps = #counted, steps_seconds = seconds,
   }
 end
 
@@ -183,40 +226,54 @@ local function combine(record)
   local speeds = column(record.runs, "tokens_per_s")
   record.tokens_per_s, record.step_ms = running.median(speeds), running.median(column(record.runs, "step_ms"))
   record.tokens_per_s_min, record.tokens_per_s_max = math.min(unpack(speeds)), math.max(unpack(speeds))
-  record.loss = record.runs[1].loss
+  record.loss, record.metrics = record.runs[1].loss, record.runs[1].metrics
 end
 
-local function plan_and_train(job, point, record, on_step)
-  local reason = plan(job, point, record)
-  if reason then return "failed", reason end
-  if job.memory_limit and record.planned.peak_bytes > job.memory_limit then
-    return "skipped", ("planned peak %s a rank is over the limit of %s")
-      :format(progress.size(record.planned.peak_bytes), progress.size(job.memory_limit))
-  end
-  record.runs = {}
-  for number = 1, job.repeats do
-    reason = train(job, point, record, number, on_step)
-    if reason then return "failed", reason end
-  end
-  combine(record)
-  return "ok"
-end
-
----Runs a point to its end. Raises MS_EINTERRUPT after Ctrl-C; whatever the point itself meets is in the record.
----@param job table recipe, settings, repeats, warmup, memory_limit, timeout, out
----@param point moonshard.SweepPoint
----@param on_step fun(run: integer, steps: integer) called about ten times a second while a run goes on
----@return moonshard.SweepRecord
-function running.point(job, point, on_step)
+-- Adds what something took to what a point took.
+local function timed(record, action, ...)
   local began = clock.now()
-  local record = { key = point.key, point = point.values, ranks = point.ranks }
+  local reason = action(...)
+  record.seconds = record.seconds + clock.now() - began
+  return reason
+end
+
+---A point before its first run: planned, and refused where it cannot be, or would need too much. Raises MS_EINTERRUPT
+---after Ctrl-C, as `run` does; whatever the point itself meets is in the record.
+---@param job table recipe, settings, repeats, warmup, memory_limit, timeout, out, plan, ranks_per_node
+---@param point moonshard.SweepPoint
+---@return moonshard.SweepRecord its status is nil when it has runs ahead
+function running.plan(job, point)
+  local record = { key = point.key, point = point.values, ranks = point.ranks, runs = {}, seconds = 0 }
   output_file.make_folders(job.out .. "/points/")
-  record.status, record.reason = plan_and_train(job, point, record, on_step)
-  record.seconds, record.overhead_seconds = clock.now() - began, clock.now() - began
-  for _, run in ipairs(record.runs or {}) do
-    record.overhead_seconds = record.overhead_seconds - run.steps_seconds
+  record.reason = timed(record, plan, job, point, record)
+  if record.reason then
+    record.status = "failed"
+  elseif job.memory_limit and record.planned.peak_bytes > job.memory_limit then
+    record.status = "skipped"
+    record.reason = ("planned peak %s a rank is over the limit of %s"):format(progress.size(record.planned.peak_bytes),
+      progress.size(job.memory_limit))
+  elseif job.plan then
+    record.status, record.comm_bytes = "ok", record.planned.comm_bytes
   end
+  record.overhead_seconds = record.seconds
   return record
+end
+
+---One more run of a point; the last one decides its status, and one that fails does at once.
+---@param job table
+---@param point moonshard.SweepPoint
+---@param record moonshard.SweepRecord
+---@param on_step fun(run: integer, steps: integer) called about ten times a second while the run goes on
+function running.run(job, point, record, on_step)
+  local number = #record.runs + 1
+  record.reason = timed(record, train, job, point, record, number, on_step)
+  if record.reason then record.status = "failed" end
+  if number == job.repeats and not record.reason then
+    combine(record)
+    record.status = "ok"
+  end
+  record.overhead_seconds = record.seconds
+  for _, run in ipairs(record.runs) do record.overhead_seconds = record.overhead_seconds - run.steps_seconds end
 end
 
 return running

@@ -7,6 +7,7 @@ local terminal = require("moonshard.terminal")
 ---@class moonshard.SweepStatusLine
 ---@field total integer points
 ---@field done integer points that ended, before this start too
+---@field runs integer that ended since this start
 local StatusLine = {}
 StatusLine.__index = StatusLine
 
@@ -21,16 +22,17 @@ local REDRAW_SECONDS = 0.1
 ---@return moonshard.SweepStatusLine
 function status_line.new(total, done, job, quiet)
   return setmetatable({
-    total = total, done = done, before = done, job = job, quiet = quiet, began = clock.now(), drawn_at = 0,
+    total = total, done = done, before = done, runs = 0, job = job, quiet = quiet, began = clock.now(), drawn_at = 0,
     interactive = not quiet and terminal.interactive(), width = #tostring(total),
   }, StatusLine)
 end
 
--- Points of one sweep take about as long as each other; part: of the point that runs.
+-- Runs of one sweep take about as long as each other, and every point has so many; part: of the run that goes on.
 local function time_left(self, part)
-  local ended = self.done - self.before + part
+  local ended = self.runs + part
+  local ahead = (self.total - self.before) * self.job.repeats - ended
   if ended <= 0 then return nil end
-  return progress.duration((clock.now() - self.began) / ended * (self.total - self.done - part)) .. " left"
+  return progress.duration((clock.now() - self.began) / ended * math.max(0, ahead)) .. " left"
 end
 
 local function clear(self)
@@ -44,10 +46,10 @@ end
 function StatusLine:show(key, run, steps)
   if not self.interactive or clock.now() - self.drawn_at < REDRAW_SECONDS then return end
   self.drawn_at = clock.now()
-  local of_run = self.job.steps and steps / self.job.steps or 0
-  local part = (run - 1 + math.min(1, of_run)) / self.job.repeats
+  local part = self.job.steps and math.min(1, steps / self.job.steps) or 0
   local parts = {
-    ("point %d/%d"):format(self.done + 1, self.total), progress.bar((self.done + part) / self.total), key,
+    ("%d of %d points"):format(self.done, self.total),
+    progress.bar((self.before * self.job.repeats + self.runs + part) / (self.total * self.job.repeats)), key,
     time_left(self, part) or "",
     self.job.repeats > 1 and ("run %d/%d"):format(run, self.job.repeats) or "", ("step %d"):format(steps),
   }
@@ -61,8 +63,12 @@ function StatusLine:show(key, run, steps)
   io.flush()
 end
 
+---A run has ended.
+function StatusLine:ran() self.runs = self.runs + 1 end
+
 local function outcome(record)
   if record.status ~= "ok" then return record.status .. ": " .. record.reason end
+  if not record.tokens_per_s then return ("%s a rank"):format(progress.size(record.planned.peak_bytes)) end
   return ("%s  %.2f ms a step  %s a rank"):format(progress.rate(record.tokens_per_s), record.step_ms,
     progress.size(record.peak_bytes))
 end

@@ -51,6 +51,7 @@ svg .faint { opacity: 0.45; }
   display: flex; flex-wrap: wrap; gap: 4px 14px; margin: 0 0 6px; padding: 0; list-style: none; font-size: 13px;
 }
 .legend i { display: inline-block; width: 11px; height: 11px; border-radius: 2px; margin-right: 5px; }
+.warning { border-left: 3px solid var(--warn); padding: 2px 0 2px 10px; margin: 8px 0; }
 section { margin-top: 24px; }
 section h2 { margin-bottom: 8px; }
 ul { padding-left: 18px; }

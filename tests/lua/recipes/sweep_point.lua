@@ -14,6 +14,7 @@ int getppid(void); int getpgrp(void); int getpid(void); int kill(int pid, int si
 
 local cfg = ms.args {
   mesh = "1x1", reshard = ms.args.any(true), batch = 4, steps = 3, lr = 1e-2, trace = "", on = "", signal = 0,
+  score = false,
 }
 
 local model = ms.nn.sequential { ms.nn.linear(10, 16), ms.ops.relu, ms.nn.linear(16, 5) }
@@ -69,6 +70,8 @@ local train = ms.trainer { model = model, optimizer = ms.optim.adamw { lr = cfg.
 local step = 0
 for _, batch in data:batches(ms.data.sampler { length = data.length }, cfg.batch) do
   step = step + 1
-  ms.log(step, train:step(batch))
+  local m = train:step(batch)
+  if cfg.score then m.score = cfg.batch * step end
+  ms.log(step, m)
   if step == cfg.steps then break end
 end
