@@ -63,6 +63,22 @@ describe("ms.find_lr", function()
     end)
   end)
 
+  it("draws the curve over the logarithm of the rates, with the suggestion marked", function()
+    local show = '\nfor line in io.lines(OUT .. "/index.html") do io.stderr:write(line, "\\n") end'
+    with_sweep(FIND:format("1e-4", "1e-2", 3) .. show, function(run)
+      local ended = run()
+      assert.equal(0, ended.status, ended.err)
+      local curve = ended.err:match("<h2>Loss over lr</h2>.-</figure>")
+      assert.truthy(curve, ended.err)
+      assert.equal(3, select(2, curve:gsub("<circle ", "")))
+      local places = {}
+      for x in curve:gmatch('<circle class="c1" cx="([%d.]+)%%"') do places[#places + 1] = tonumber(x) end
+      assert.is_true(math.abs(places[2] - (places[1] + places[3]) / 2) < 0.1, "rates are evenly spaced")
+      local rate = ended.err:match("found (%S+)")
+      assert.truthy(curve:find(">lr=" .. rate .. "</text>", 1, true), curve)
+    end)
+  end)
+
   it("says that the lowest loss may lie outside of what was tried", function()
     with_sweep(FIND:format("1e-5", "1e-3", 3), function(run)
       local ended = run()
@@ -106,7 +122,7 @@ describe("a sweep sorted by loss", function()
       local order = {}
       for rate in ended.out:gmatch("\ncsv ([%d.e-]+),") do order[#order + 1] = tonumber(rate) end
       assert.same({ 2e-3, 1e-4, 4e-2 }, { order[1], math.min(order[2], order[3]), math.max(order[2], order[3]) })
-      assert.truthy(ended.out:find("Loss by lr", 1, true))
+      assert.truthy(ended.out:find("Loss over lr", 1, true))
     end)
     with_sweep(text:gsub('"loss"', '"los"'), function(run)
       local ended = run()

@@ -144,8 +144,9 @@ describe("moonshard sweep", function()
 
       local page = sweep.read("index.html")
       assert.truthy(page:find("<h1>shapes &amp; sizes</h1>", 1, true))
-      assert.equal(3, count(page, "<svg "))
-      for _, text in ipairs({ "Speed by mesh", "Peak memory by category", "Bytes per mesh dimension", "limit 1.0 MiB",
+      assert.equal(4, count(page, "<svg "))
+      for _, text in ipairs({ "Speed by mesh", "Speed against memory",
+        "Peak memory by category", "Bytes per mesh dimension", "limit 1.0 MiB",
         "prefers%-color%-scheme: dark", "@media print", 'name="viewport"', "quot;quoted&quot;" }) do
         assert.truthy(page:find(text), text)
       end
@@ -290,6 +291,8 @@ describe("moonshard sweep", function()
       for fields, expected in pairs({
         [ [[over = { mesh = { "1x2" } }, ["repeat"] = 3]] ] = "unknown option repeat: did you mean repeats?",
         [ [[steps = 3]] ] = "nothing to sweep",
+        [ [[over = { mesh = { "1x2" } }, sort = "sped"]] ] = "did you mean speed?",
+        [ [[over = { mesh = { "1x2" } }, plan = true, sort = "loss"]] ] = "only planned have no loss",
         [ [[over = {}, points = {}, ranks = 2]] ] = "nothing to sweep",
         [ [[over = { steps = { 1, 2 }, mesh = { "1x1" } }, steps = 3]] ] = "steps is given for all points and varies",
         [ [[over = { batch = { 1, 2 } }, ranks = 2, settings = { batch = 3 }]] ] = "batch is in settings and varies",
@@ -420,6 +423,9 @@ describe("moonshard sweep", function()
     local fast, near, far = record("a", 90, 100, 110), record("b", 80, 88, 95), record("c", 50, 55, 60)
     assert.same({}, warnings(0.2, fast, far))
     assert.truthy(warnings(0.2, fast, near, far)[1]:find("^the runs of 1 other point reach into .* %(a, %+%-10 %%%)"))
+    local none = report.new({ sort = "-accuracy", repeats = 1, machine = {} }, { { key = "a", values = {} } },
+      { a = fast }, 0)
+    assert.truthy(none.warnings[1]:find("no point logged the metric accuracy", 1, true))
     assert.truthy(warnings(1.5, fast, far)[1]:find("a load of 1.5 on 2 cores", 1, true))
   end)
 

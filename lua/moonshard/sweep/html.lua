@@ -2,6 +2,8 @@
 
 local bars = require("moonshard.sweep.bars")
 local grid = require("moonshard.sweep.grid")
+local lowest = require("moonshard.sweep.lowest")
+local points = require("moonshard.sweep.points")
 local progress = require("moonshard.progress")
 local report = require("moonshard.sweep.report")
 local running = require("moonshard.sweep.running")
@@ -59,9 +61,13 @@ local function legend(entries)
   return '<ul class="legend">' .. table.concat(out) .. "</ul>"
 end
 
+local function framed(title, about, inside)
+  return ('<figure><figcaption><h2>%s</h2><p>%s</p></figcaption>%s</figure>'):format(escape(title), escape(about),
+    inside)
+end
+
 local function figure(title, about, chart, entries)
-  return ('<figure><figcaption><h2>%s</h2><p>%s</p></figcaption>%s\n%s</figure>'):format(escape(title), escape(about),
-    entries and legend(entries) or "", bars.svg(chart))
+  return framed(title, about, (entries and legend(entries) or "") .. "\n" .. bars.svg(chart))
 end
 
 -- ---- the charts -------------------------------------------------------------------------------------------------
@@ -96,6 +102,65 @@ local function loss(self)
   end)
   return figure("Loss by " .. group_key(self), "Mean over the last tenth of the steps.",
     { title = "Loss by " .. group_key(self), groups = groups })
+end
+
+-- Of points that differ in one positive number, as learning rates do: the curve, and where it is lowest.
+local function loss_curve(self)
+  local key, chart = self.columns[1], { title = "Loss over " .. self.columns[1], points = {}, joined = true }
+  local list = lowest.measured(self, key)
+  for i, point in ipairs(list) do
+    local text = ("%s=%s: %.4f"):format(key, grid.text(point.rate), point.loss)
+    chart.points[i] = { x = point.rate, y = point.loss, title = text }
+  end
+  chart.x_log = list[#list].rate >= 10 * list[1].rate
+  local rate, told = lowest.advise(list)
+  chart.mark = { x = rate, text = ("%s=%s"):format(key, grid.text(rate)) }
+  return framed(chart.title, told .. ".", points.svg(chart))
+end
+
+local function has_curve(self)
+  if #self.columns ~= 1 or self.count.ok < 3 or self.header.sort ~= "loss" then return false end
+  for _, record in ipairs(self.records) do
+    local value = record.point[self.columns[1]]
+    if is_measured(record) and not (type(value) == "number" and value > 0) then return false end
+  end
+  return true
+end
+
+local function peaks_differ(self)
+  local first
+  for _, record in ipairs(self.records) do
+    if is_measured(record) then
+      first = first or peak_of(record)
+      if peak_of(record) ~= first then return true end
+    end
+  end
+  return false
+end
+
+-- What a point's speed costs: up and left is better.
+local function speed_against_memory(self)
+  local chart = { title = "Speed against memory", points = {} }
+  local best = -1
+  for _, record in ipairs(self.records) do
+    if is_measured(record) then
+      table.insert(chart.points, { x = peak_of(record) / MEBIBYTE, y = record.tokens_per_s, key = record.key,
+        title = ("%s: %s, %s a rank"):format(record.key, progress.rate(record.tokens_per_s),
+          progress.size(peak_of(record))) })
+    end
+  end
+  -- Named are those that no other point beats in both.
+  table.sort(chart.points, function(a, b)
+    if a.x ~= b.x then return a.x < b.x end
+    return a.y > b.y
+  end)
+  for _, point in ipairs(chart.points) do
+    if point.y > best then
+      best, point.text = point.y, point.key
+    end
+  end
+  return framed(chart.title, "Tokens per second over MiB of a rank; named are points that no other beats in both.",
+    points.svg(chart))
 end
 
 local function memory(self)
@@ -248,8 +313,13 @@ function html.page(self)
     parts[#parts + 1] = '<p class="warning">' .. escape(warning) .. "</p>"
   end
   if self.count.ok > 0 then
-    if self.header.sort == "loss" then parts[#parts + 1] = loss(self) end
+    if has_curve(self) then
+      parts[#parts + 1] = loss_curve(self)
+    elseif self.header.sort == "loss" then
+      parts[#parts + 1] = loss(self)
+    end
     if not report.is_planned(self) then parts[#parts + 1] = speed(self) end
+    if not report.is_planned(self) and peaks_differ(self) then parts[#parts + 1] = speed_against_memory(self) end
   end
   if self.count.ok + self.count.skipped > 0 then parts[#parts + 1] = memory(self) end
   if self.count.ok > 0 and #self.dims > 0 then parts[#parts + 1] = communication(self) end

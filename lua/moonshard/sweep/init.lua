@@ -51,6 +51,7 @@ local SPECS = {
   plan = { "boolean" }, ranks_per_node = { "positive" }, order = { "string", default = "shuffled" },
   seed = { "integer", default = 1 },
 }
+local SORTS = { speed = true, memory = true, loss = true }
 local ORDERS = { shuffled = true, given = true }
 
 local UNITS = { b = 1, kib = 2 ^ 10, mib = 2 ^ 20, gib = 2 ^ 30, tib = 2 ^ 40, kb = 1e3, mb = 1e6, gb = 1e9, tb = 1e12 }
@@ -120,6 +121,19 @@ local function new_header(job)
   }
 end
 
+-- A name that is none of ours is a metric's, which only runs will show; one that is nearly ours is a slip.
+local function check_sort(o)
+  if SORTS[o.sort] then
+    if o.plan and o.sort ~= "memory" then
+      errors.invalid("ms.sweep: sort %q: points that are only planned have no %s: sort = \"memory\"", o.sort, o.sort)
+    end
+    return
+  end
+  if o.plan or nearest.name(o.sort, { "speed", "memory", "loss" }, 1) then
+    errors.raise("MS_ENAME", "ms.sweep: sort %q: %s", o.sort, nearest.advice(o.sort, SORTS))
+  end
+end
+
 local function read_job(given)
   local o = options.parse("ms.sweep", given, SPECS)
   if not (o.over and next(o.over)) and not (o.points and next(o.points)) then
@@ -127,6 +141,7 @@ local function read_job(given)
   end
   o.plan = o.plan or sweep.mode.plan
   o.sort = o.sort or (o.plan and "memory" or "speed")
+  check_sort(o)
   if not ORDERS[o.order] then
     errors.raise("MS_ENAME", "ms.sweep: order %q: %s", o.order, nearest.advice(o.order, ORDERS))
   end

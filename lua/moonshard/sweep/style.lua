@@ -39,6 +39,7 @@ svg .grid { stroke: var(--line); }
 svg .limit { stroke: var(--warn); stroke-dasharray: 5 4; stroke-width: 1.5; }
 svg .limit-text { fill: var(--warn); }
 svg .range line { stroke: var(--ink); stroke-width: 1.5; }
+svg .curve { stroke: var(--c1); stroke-width: 2; }
 svg .faint { opacity: 0.45; }
 .c1, .d1 { fill: var(--c1); background: var(--c1); }
 .c2, .d4 { fill: var(--c2); background: var(--c2); }

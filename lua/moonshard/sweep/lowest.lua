@@ -1,0 +1,56 @@
+-- At which rate was the loss lowest? Of points that differ in one positive setting, as learning rates do.
+
+local grid = require("moonshard.sweep.grid")
+
+local lowest = {}
+
+---Two digits are enough to set a rate by, and read better in a table.
+---@param rate number
+---@return number
+function lowest.rounded(rate) return tonumber(("%.1e"):format(rate)) end
+
+---The points that ended well, by rate.
+---@param report moonshard.SweepReport
+---@param setting string whose values are rates
+---@return { rate: number, loss: number }[]
+function lowest.measured(report, setting)
+  local list = {}
+  for _, record in ipairs(report.records) do
+    if record.status == "ok" then list[#list + 1] = { rate = record.point[setting], loss = record.loss } end
+  end
+  table.sort(list, function(a, b) return a.rate < b.rate end)
+  return list
+end
+
+-- Abscissa of the lowest point of the parabola through three points of which the middle one is lowest.
+local function lowest_of_parabola(x, y)
+  local left, right = x[2] - x[1], x[2] - x[3]
+  local to_left, to_right = y[2] - y[1], y[2] - y[3]
+  local divisor = left * to_right - right * to_left
+  if divisor == 0 then return x[2] end
+  return x[2] - (left ^ 2 * to_right - right ^ 2 * to_left) / (2 * divisor)
+end
+
+---The rate with the lowest loss, refined by its neighbours, and a sentence that tells it.
+---@param list { rate: number, loss: number }[] by rate
+---@return number?, string
+function lowest.advise(list)
+  if #list == 0 then return nil, "no rate was measured" end
+  local best = 1
+  for i, point in ipairs(list) do
+    if point.loss < list[best].loss then best = i end
+  end
+  local rate, told = list[best].rate, ("lowest loss %.4f at %s"):format(list[best].loss, grid.text(list[best].rate))
+  if best == #list or best == 1 then
+    return rate, ("%s, the %s rate that was measured: look further %s"):format(told,
+      best == 1 and "lowest" or "highest", best == 1 and "down, or between it and the next" or "up")
+  end
+  local x, y = {}, {}
+  for i = 1, 3 do
+    x[i], y[i] = math.log(list[best - 2 + i].rate), list[best - 2 + i].loss
+  end
+  local refined = lowest.rounded(math.exp(lowest_of_parabola(x, y)))
+  return refined, ("%s; a parabola through it and its neighbours is lowest at %s"):format(told, grid.text(refined))
+end
+
+return lowest
