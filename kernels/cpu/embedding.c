@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/team.h"
 #include "kernels/shape.h"
 
 static int fail_on_token(int32_t token, int64_t position, int64_t rows) {
@@ -139,17 +140,26 @@ static int64_t cut(const sorted_tokens *sorted, int64_t rows, int64_t n, int par
   return low;
 }
 
+typedef struct backward {
+  const ms_kernel_call *call;
+  sorted_tokens sorted;
+  int64_t rows, n;
+  int parts;
+} backward;
+
+static void run_backward_part(void *context, int part) {
+  const backward *b = context;
+  const int64_t begin = cut(&b->sorted, b->rows, b->n, part, b->parts);
+  const int64_t end = part + 1 < b->parts ? cut(&b->sorted, b->rows, b->n, part + 1, b->parts) : b->rows;
+  sum_rows(b->call, &b->sorted, part, begin, end);
+}
+
 static int run_backward(const ms_kernel_call *call) {
-  const int64_t rows = call->out[0].dims[0], n = ms_numel(&call->in[0]);
-  const sorted_tokens sorted = workspace_of(call);
-  const int parts = ms_part_count(call, rows, ms_call_bytes(call));
-  MS_TRY(check_tokens(call->in_data[0], n, rows));
-  sort_positions(&sorted, call->in_data[0], n, rows);
-#pragma omp parallel for num_threads(parts) schedule(static, 1) if (parts > 1)
-  for (int part = 0; part < parts; part++) {
-    int64_t end = part + 1 < parts ? cut(&sorted, rows, n, part + 1, parts) : rows;
-    sum_rows(call, &sorted, part, cut(&sorted, rows, n, part, parts), end);
-  }
+  backward b = {call, workspace_of(call), call->out[0].dims[0], ms_numel(&call->in[0]), 1};
+  b.parts = ms_part_count(call, b.rows, ms_call_bytes(call));
+  MS_TRY(check_tokens(call->in_data[0], b.n, b.rows));
+  sort_positions(&b.sorted, call->in_data[0], b.n, b.rows);
+  ms_team_run(b.parts, run_backward_part, &b);
   return MS_OK;
 }
 

@@ -1,8 +1,9 @@
 /* matmul_onednn.c - matrix products by oneDNN, on tensors as they lie: row-major, transposed by strides.
 **
-** A primitive is made in prepare for fixed shapes and shared by all plans that want the same (shared.h); what points at
-** tensors is each call's own. A primitive computes with as many OpenMP threads as were set when it was made; scratch
-** memory is the caller's workspace.
+** The team (team.h) computes a product: each thread runs a primitive of its own for one rectangle of the result, and oneDNN's
+** OpenMP threads are never started. They spin while they wait and cannot be stopped from it, which makes two jobs that share
+** cores hundreds of times slower. A primitive is made in prepare for fixed shapes and shared by all plans that want the same
+** (shared.h); what points at tensors is each call's own. Scratch memory is the caller's workspace.
 **
 ** bf16 goes to the matrix units as it is where the processor multiplies bf16 (AVX512_BF16, AMX). Elsewhere, and
 ** where f32 operands have a bf16 result or bias, what oneDNN does not take is widened to f32 in the workspace.
@@ -18,17 +19,20 @@
 
 #include "base/error.h"
 #include "kernels/cpu/onednn_api.h"
+#include "kernels/cpu/product_cut.h"
 #include "kernels/cpu/shared.h"
+#include "kernels/cpu/team.h"
 
 enum { A, B, BIAS, C, SCRATCH, OPERANDS };
 
 static const int argument_of[OPERANDS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS, DNNL_ARG_DST,
                                           DNNL_ARG_SCRATCHPAD};
 
+/* Rectangles of equal sizes of one product share a primitive, wherever they lie. */
 typedef struct primitive_key {
-  ms_product product;
+  ms_product product; /* its sizes give the strides */
+  int64_t batches, rows, columns;
   dnnl_data_type_t types[SCRATCH];
-  int threads;
 } primitive_key;
 
 /* Read only once it is made. */
@@ -39,14 +43,23 @@ typedef struct shared_primitive {
   int64_t scratch_bytes;
 } shared_primitive;
 
-typedef struct product_primitive {
-  shared_primitive *shared;
+/* One thread's rectangle. */
+typedef struct piece {
+  shared_primitive *shared; /* NULL: the rectangle is empty */
   dnnl_stream_t stream;
   dnnl_memory_t memory[OPERANDS]; /* NULL: not there */
-  int64_t offset[OPERANDS];       /* in the workspace; -1: the tensor itself is the operand */
-  int64_t elements[OPERANDS];     /* of what is widened or narrowed */
+  int64_t first[SCRATCH];         /* element of the operand at which the rectangle's part of it begins */
+  int64_t scratch;                /* offset in the workspace */
   dnnl_exec_arg_t arguments[OPERANDS];
-  int argument_count, threads;
+  int argument_count;
+} piece;
+
+typedef struct product_primitive {
+  int64_t offset[SCRATCH];   /* in the workspace; -1: the tensor itself is the operand */
+  int64_t elements[SCRATCH]; /* of what is widened or narrowed */
+  int64_t element_bytes[SCRATCH];
+  int parts;
+  piece piece[]; /* [parts] */
 } product_primitive;
 
 static dnnl_engine_t engine;
@@ -107,23 +120,31 @@ fail:
   return rc;
 }
 
-/* A matrix [rows, columns] of a batch, stored transposed or not; 2-D when the batch is 1. */
-static dnnl_status_t describe(ms_onednn_desc *desc, int64_t batch, int ndims, int64_t rows, int64_t columns,
-                              int transposed, dnnl_data_type_t type) {
-  dnnl_dims_t dims = {batch, rows, columns};
-  dnnl_dims_t strides = {rows * columns, transposed ? 1 : columns, transposed ? rows : 1};
+/* Sizes of a matrix of a batch, and of the whole that it is a rectangle of; 2-D when the product has no batch. */
+typedef struct matrix {
+  int64_t batches, rows, columns, whole_rows, whole_columns;
+  int transposed;
+} matrix;
+
+static dnnl_status_t describe(ms_onednn_desc *desc, int ndims, const matrix *m, dnnl_data_type_t type) {
+  dnnl_dims_t dims = {m->batches, m->rows, m->columns};
+  dnnl_dims_t strides = {m->whole_rows * m->whole_columns, m->transposed ? 1 : m->whole_columns,
+                         m->transposed ? m->whole_rows : 1};
   int skip = 3 - ndims;
   return ms_desc_create(desc, ndims, dims + skip, type, strides + skip);
 }
 
-static int describe_all(const ms_product *p, const dnnl_data_type_t *types, ms_onednn_desc *descs) {
+static int describe_all(const primitive_key *key, ms_onednn_desc *descs) {
+  const ms_product *p = &key->product;
   const int ndims = p->batch > 1 ? 3 : 2;
-  MS_TRY(check(describe(&descs[A], p->batch, ndims, p->m, p->k, p->trans_a, types[A]), "describing a", p));
-  MS_TRY(check(describe(&descs[B], p->shared_b ? 1 : p->batch, ndims, p->k, p->n, p->trans_b, types[B]), "describing b",
-               p));
-  MS_TRY(check(describe(&descs[C], p->batch, ndims, p->m, p->n, 0, types[C]), "describing c", p));
+  const matrix a = {key->batches, key->rows, p->k, p->m, p->k, p->trans_a};
+  const matrix b = {p->shared_b ? 1 : key->batches, p->k, key->columns, p->k, p->n, p->trans_b};
+  const matrix bias = {1, 1, key->columns, 1, p->n, 0}, c = {key->batches, key->rows, key->columns, p->m, p->n, 0};
+  MS_TRY(check(describe(&descs[A], ndims, &a, key->types[A]), "describing a", p));
+  MS_TRY(check(describe(&descs[B], ndims, &b, key->types[B]), "describing b", p));
+  MS_TRY(check(describe(&descs[C], ndims, &c, key->types[C]), "describing c", p));
   if (p->bias_dtype >= 0)
-    MS_TRY(check(describe(&descs[BIAS], 1, ndims, 1, p->n, 0, types[BIAS]), "describing the bias", p));
+    MS_TRY(check(describe(&descs[BIAS], ndims, &bias, key->types[BIAS]), "describing the bias", p));
   return MS_OK;
 }
 
@@ -142,8 +163,8 @@ static int make_primitive(const void *data, void **object) {
   int rc = MS_OK, outer_threads = omp_get_max_threads();
   shared_primitive *made = ms_calloc(1, sizeof *made);
   if (!made) return MS_ENOMEM;
-  omp_set_num_threads(key->threads);
-  MS_GOTO(describe_all(p, key->types, made->descs));
+  omp_set_num_threads(1); /* a primitive keeps the number that was set when it was made */
+  MS_GOTO(describe_all(key, made->descs));
   MS_GOTO(make_attributes(p, &attributes));
   MS_GOTO(check(ms_matmul_desc_create(&made->desc, engine, &made->descs[A], &made->descs[B],
                                       p->bias_dtype >= 0 ? &made->descs[BIAS] : NULL, &made->descs[C], attributes),
@@ -159,14 +180,23 @@ fail:
 }
 
 /* A memory object without data for each operand. */
-static int make_memory(product_primitive *made, const ms_product *p) {
+static int make_memory(piece *made, const ms_product *p) {
   const shared_primitive *shared = made->shared;
   for (int i = 0; i < SCRATCH; i++)
     if (i != BIAS || p->bias_dtype >= 0)
       MS_TRY(check(ms_memory_create(&made->memory[i], &shared->descs[i], engine), "making a memory object", p));
   if (shared->scratch_bytes)
     MS_TRY(check(ms_scratchpad_create(&made->memory[SCRATCH], shared->desc, engine), "making scratch", p));
+  for (int i = 0; i < OPERANDS; i++)
+    if (made->memory[i]) made->arguments[made->argument_count++] = (dnnl_exec_arg_t){argument_of[i], made->memory[i]};
   return check(dnnl_stream_create(&made->stream, engine, dnnl_stream_default_flags), "making a stream", p);
+}
+
+static void free_piece(piece *made) {
+  for (int i = 0; i < OPERANDS; i++)
+    if (made->memory[i]) dnnl_memory_destroy(made->memory[i]);
+  if (made->stream) dnnl_stream_destroy(made->stream);
+  ms_shared_drop(made->shared);
 }
 
 /* ---- the kernel -------------------------------------------------------------------------------------------------- */
@@ -186,6 +216,7 @@ static void choose_types(product_primitive *made, const ms_product *p, dnnl_data
   for (int i = 0; i < SCRATCH; i++) {
     types[i] = narrow ? data_type(dtypes[i]) : dnnl_f32;
     made->elements[i] = elements[i];
+    made->element_bytes[i] = types[i] == dnnl_bf16 ? 2 : 4;
     made->offset[i] = !narrow && dtypes[i] == MS_BF16 ? reserve(workspace, elements[i] * (int64_t)sizeof(float)) : -1;
   }
 }
@@ -197,26 +228,53 @@ static void drop_idle_transposes(ms_product *p) {
   p->trans_b &= p->k > 1 && p->n > 1;
 }
 
+/* Below this a thread costs more than it saves: about 10 us of multiplications, or of reading. */
+enum { OPERATIONS_PER_PART = 1 << 20, BYTES_PER_PART = 1 << 17, GRAIN = 32 };
+
+static int count_parts(const product_primitive *made, const ms_product *p, int threads) {
+  int64_t bytes = 0, parts = p->batch * p->m * p->n * p->k / OPERATIONS_PER_PART;
+  for (int i = 0; i < SCRATCH; i++) bytes += i == BIAS ? 0 : made->elements[i] * made->element_bytes[i];
+  if (parts < bytes / BYTES_PER_PART) parts = bytes / BYTES_PER_PART;
+  return parts < 1 ? 1 : parts < threads ? (int)parts : threads;
+}
+
+static int make_piece(piece *made, const primitive_key *product, const ms_rectangle *r, int64_t *workspace) {
+  const ms_product *p = &product->product;
+  primitive_key key;
+  void *shared;
+  if (!r->batches || !r->rows || !r->columns) return MS_OK;
+  memcpy(&key, product, sizeof key); /* with its padding, which is zero */
+  key.batches = r->batches;
+  key.rows = r->rows;
+  key.columns = r->columns;
+  MS_TRY(ms_shared_take(make_primitive, free_primitive, &key, sizeof key, &shared));
+  made->shared = shared;
+  made->first[A] = r->batch * p->m * p->k + r->row * (p->trans_a ? 1 : p->k);
+  made->first[B] = (p->shared_b ? 0 : r->batch * p->k * p->n) + r->column * (p->trans_b ? p->k : 1);
+  made->first[BIAS] = r->column;
+  made->first[C] = r->batch * p->m * p->n + r->row * p->n + r->column;
+  made->scratch = reserve(workspace, made->shared->scratch_bytes);
+  return make_memory(made, p);
+}
+
 int ms_onednn_prepare(ms_kernel_call *call, const ms_product *product, void **prepared) {
   primitive_key key;
   int64_t workspace = 0;
   int rc = MS_OK;
   pthread_once(&engine_once, make_engine);
   MS_TRY(check(engine_status, "making an engine", product));
-  product_primitive *made = ms_calloc(1, sizeof *made);
+  product_primitive *made = ms_calloc(1, (int64_t)sizeof *made + call->threads * (int64_t)sizeof *made->piece);
   if (!made) return MS_ENOMEM;
   memset(&key, 0, sizeof key);
-  memcpy(&key.product, product, sizeof *product); /* with its padding, which is zero */
+  memcpy(&key.product, product, sizeof *product);
   drop_idle_transposes(&key.product);
-  key.threads = made->threads = call->threads;
   choose_types(made, product, key.types, &workspace);
-  void *shared;
-  MS_GOTO(ms_shared_take(make_primitive, free_primitive, &key, sizeof key, &shared));
-  made->shared = shared;
-  MS_GOTO(make_memory(made, product));
-  made->offset[SCRATCH] = reserve(&workspace, made->shared->scratch_bytes);
-  for (int i = 0; i < OPERANDS; i++)
-    if (made->memory[i]) made->arguments[made->argument_count++] = (dnnl_exec_arg_t){argument_of[i], made->memory[i]};
+  made->parts = count_parts(made, product, call->threads);
+  const ms_cut cut = ms_cut_product(product, made->parts, GRAIN);
+  for (int i = 0; i < made->parts; i++) {
+    const ms_rectangle rectangle = ms_cut_rectangle(product, &cut, i, GRAIN);
+    MS_GOTO(make_piece(&made->piece[i], &key, &rectangle, &workspace));
+  }
   call->workspace_bytes = workspace;
   *prepared = made;
 fail:
@@ -230,45 +288,74 @@ MS_CLONES static void narrow(ms_bf16 *restrict y, const float *restrict x, int64
 
 enum { CONVERTED_AT_ONCE = 1 << 15 };
 
-static void widen_all(float *y, const ms_bf16 *x, int64_t n, int threads) {
-#pragma omp parallel for num_threads(threads) if (n > CONVERTED_AT_ONCE && threads > 1)
-  for (int64_t i = 0; i < n; i += CONVERTED_AT_ONCE)
-    widen(y + i, x + i, n - i < CONVERTED_AT_ONCE ? n - i : CONVERTED_AT_ONCE);
+/* [n] bf16 to f32 or back, in stretches of CONVERTED_AT_ONCE. */
+typedef struct conversion {
+  void *to;
+  const void *from;
+  int64_t n;
+  int widens, parts;
+} conversion;
+
+static void convert_part(void *context, int part) {
+  const conversion *c = context;
+  const int64_t stretches = (c->n + CONVERTED_AT_ONCE - 1) / CONVERTED_AT_ONCE;
+  for (int64_t s = stretches * part / c->parts; s < stretches * (part + 1) / c->parts; s++) {
+    const int64_t i = s * CONVERTED_AT_ONCE, n = c->n - i < CONVERTED_AT_ONCE ? c->n - i : CONVERTED_AT_ONCE;
+    if (c->widens) widen((float *)c->to + i, (const ms_bf16 *)c->from + i, n);
+    else narrow((ms_bf16 *)c->to + i, (const float *)c->from + i, n);
+  }
 }
 
-static void narrow_all(ms_bf16 *y, const float *x, int64_t n, int threads) {
-#pragma omp parallel for num_threads(threads) if (n > CONVERTED_AT_ONCE && threads > 1)
-  for (int64_t i = 0; i < n; i += CONVERTED_AT_ONCE)
-    narrow(y + i, x + i, n - i < CONVERTED_AT_ONCE ? n - i : CONVERTED_AT_ONCE);
+static void convert(void *to, const void *from, int64_t n, int widens, int threads) {
+  conversion all = {to, from, n, widens, n > CONVERTED_AT_ONCE ? threads : 1};
+  ms_team_run(all.parts, convert_part, &all);
+}
+
+typedef struct execution {
+  const ms_kernel_call *call;
+  product_primitive *made;
+  char *operand[SCRATCH];
+  _Atomic int status; /* of dnnl_status_t: the last failure */
+} execution;
+
+static void run_piece(void *context, int part) {
+  execution *all = context;
+  piece *mine = &all->made->piece[part];
+  dnnl_status_t status = dnnl_success;
+  if (!mine->shared) return;
+  for (int i = 0; i < OPERANDS && !status; i++) {
+    if (!mine->memory[i]) continue;
+    void *data = i == SCRATCH ? (char *)all->call->workspace + mine->scratch
+                              : all->operand[i] + mine->first[i] * all->made->element_bytes[i];
+    status = dnnl_memory_set_data_handle(mine->memory[i], data);
+  }
+  if (omp_get_max_threads() != 1) omp_set_num_threads(1); /* of this thread alone */
+  if (!status)
+    status = dnnl_primitive_execute(mine->shared->primitive, mine->stream, mine->argument_count, mine->arguments);
+  if (!status) status = dnnl_stream_wait(mine->stream);
+  if (status) all->status = (int)status;
 }
 
 int ms_onednn_run(const ms_kernel_call *call, void *prepared) {
   product_primitive *made = prepared;
-  const void *tensor[OPERANDS] = {call->in_data[0], call->in_data[1], call->in_data[2], call->out_data[0], NULL};
-  for (int i = 0; i < OPERANDS; i++) {
-    if (!made->memory[i]) continue;
-    void *data = made->offset[i] >= 0 ? (char *)call->workspace + made->offset[i] : (void *)tensor[i];
-    if (made->offset[i] >= 0 && i < C) widen_all(data, tensor[i], made->elements[i], made->threads);
-    if (dnnl_memory_set_data_handle(made->memory[i], data))
-      return MS_FAIL(MS_EINTERNAL, "matmul: oneDNN refused a pointer");
+  const void *tensor[SCRATCH] = {call->in_data[0], call->in_data[1], call->in_data[2], call->out_data[0]};
+  const int outer_threads = omp_get_max_threads(); /* the program's own choice, for its own OpenMP */
+  execution all = {.call = call, .made = made};
+  for (int i = 0; i < SCRATCH; i++) {
+    const int converted = made->offset[i] >= 0;
+    all.operand[i] = converted ? (char *)call->workspace + made->offset[i] : (char *)tensor[i];
+    if (converted && i != C && tensor[i]) convert(all.operand[i], tensor[i], made->elements[i], 1, call->threads);
   }
-  if (omp_get_max_threads() != made->threads) omp_set_num_threads(made->threads);
-  dnnl_status_t status =
-      dnnl_primitive_execute(made->shared->primitive, made->stream, made->argument_count, made->arguments);
-  if (!status) status = dnnl_stream_wait(made->stream);
-  if (status) return MS_FAIL(MS_EINTERNAL, "matmul: oneDNN status %d running the primitive", (int)status);
-  if (made->offset[C] >= 0)
-    narrow_all(call->out_data[0], (const float *)((char *)call->workspace + made->offset[C]), made->elements[C],
-               made->threads);
+  ms_team_run(made->parts, run_piece, &all);
+  if (outer_threads != 1) omp_set_num_threads(outer_threads);
+  if (all.status) return MS_FAIL(MS_EINTERNAL, "matmul: oneDNN status %d running the primitive", all.status);
+  if (made->offset[C] >= 0) convert(call->out_data[0], all.operand[C], made->elements[C], 0, call->threads);
   return MS_OK;
 }
 
 void ms_onednn_release(void *prepared) {
   product_primitive *made = prepared;
   if (!made) return;
-  for (int i = 0; i < OPERANDS; i++)
-    if (made->memory[i]) dnnl_memory_destroy(made->memory[i]);
-  if (made->stream) dnnl_stream_destroy(made->stream);
-  ms_shared_drop(made->shared);
+  for (int i = 0; i < made->parts; i++) free_piece(&made->piece[i]);
   free(made);
 }

@@ -6,6 +6,7 @@
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/matmul.h"
+#include "kernels/cpu/team.h"
 
 enum { MS_ROWS = 4 };
 
@@ -72,6 +73,26 @@ static void run_rows(const ms_kernel_call *call, const ms_product *p, int64_t ba
     }
 }
 
+/* One product of the batch, b widened. */
+typedef struct plain_product {
+  const ms_kernel_call *call;
+  const ms_product *product;
+  int64_t batch;
+  const float *b;
+  float *scratch; /* of all threads */
+  int threads;
+} plain_product;
+
+static void run_tiles(void *context, int thread) {
+  const plain_product *all = context;
+  const ms_product *p = all->product;
+  const int64_t tiles = (p->m + MS_ROWS - 1) / MS_ROWS;
+  for (int64_t tile = tiles * thread / all->threads; tile < tiles * (thread + 1) / all->threads; tile++) {
+    const int64_t first = tile * MS_ROWS, rows = p->m - first < MS_ROWS ? p->m - first : MS_ROWS;
+    run_rows(all->call, p, all->batch, first, rows, all->b, all->scratch + thread * thread_floats(p));
+  }
+}
+
 void ms_plain_run(const ms_kernel_call *call, const ms_product *p) {
   float *b = call->workspace;
   const int64_t tiles = (p->m + MS_ROWS - 1) / MS_ROWS;
@@ -80,11 +101,7 @@ void ms_plain_run(const ms_kernel_call *call, const ms_product *p) {
     if (!batch || !p->shared_b)
       widen_matrix(b, p->n, (const char *)call->in_data[1] + batch * p->k * p->n * ms_dtype_size(p->dtype),
                    p->dtype == MS_BF16, p->k, p->n, p->trans_b ? 1 : p->n, p->trans_b ? p->k : 1);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (int thread = 0; thread < threads; thread++)
-      for (int64_t tile = tiles * thread / threads; tile < tiles * (thread + 1) / threads; tile++) {
-        int64_t first = tile * MS_ROWS, rows = p->m - first < MS_ROWS ? p->m - first : MS_ROWS;
-        run_rows(call, p, batch, first, rows, b, b + round_up(p->k * p->n) + thread * thread_floats(p));
-      }
+    plain_product all = {call, p, batch, b, b + round_up(p->k * p->n), threads};
+    ms_team_run(threads, run_tiles, &all);
   }
 }

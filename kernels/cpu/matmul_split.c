@@ -7,47 +7,21 @@
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/matmul.h"
+#include "kernels/cpu/product_cut.h"
 #include "kernels/cpu/split_panel.h"
+#include "kernels/cpu/team.h"
 
 enum { BLOCK_ROWS = 128, BLOCK_COLUMNS = 768, BLOCK_K = 512, GRAIN = MS_SPLIT_GRAIN, LINE = 64 };
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static int64_t round_up(int64_t n, int64_t grain) { return (n + grain - 1) / grain * grain; }
-
 /* [0, size) in equal stretches of at most `most`, whole grains each. */
 static int64_t stretch_of(int64_t size, int64_t most) {
   const int64_t stretches = (size + most - 1) / most;
-  return round_up((size + stretches - 1) / stretches, GRAIN);
+  return ms_round_up((size + stretches - 1) / stretches, GRAIN);
 }
 
-/* ---- threads ----------------------------------------------------------------------------------------------------- */
-
-/* How many parts each dimension is cut into. */
-typedef struct cut {
-  int batch, rows, columns;
-} cut;
-
-/* Batches first; else the grid whose rectangles have the least to pack. */
-static cut cut_for(const ms_product *p, int threads) {
-  if (p->batch >= threads) return (cut){threads, 1, 1};
-  cut best = {1, 1, 1};
-  int64_t least_packed = INT64_MAX;
-  for (int rows = 1; rows <= threads; rows++) {
-    if (threads % rows) continue;
-    const int columns = threads / rows;
-    const int64_t packed = round_up((p->m + rows - 1) / rows, GRAIN) + round_up((p->n + columns - 1) / columns, GRAIN);
-    if (packed >= least_packed) continue;
-    least_packed = packed;
-    best = (cut){1, rows, columns};
-  }
-  return best;
-}
-
-/* Part i of [0, size) cut into parts, at multiples of grain. */
-static int64_t bound_of(int64_t size, int64_t parts, int64_t i, int64_t grain) {
-  return least((size + grain - 1) / grain * i / parts * grain, size);
-}
+/* ---- workspace --------------------------------------------------------------------------------------------------- */
 
 static int64_t largest_part(int64_t size, int64_t parts) {
   const int64_t grains = (size + GRAIN - 1) / GRAIN;
@@ -59,12 +33,12 @@ typedef struct layout {
   int64_t b_bytes, a_bytes, bytes;
 } layout;
 
-static layout layout_of(const ms_product *p, const cut *parts) {
+static layout layout_of(const ms_product *p, const ms_cut *parts) {
   const int64_t columns = stretch_of(largest_part(p->n, parts->columns), BLOCK_COLUMNS);
   const int64_t rows = least(largest_part(p->m, parts->rows), BLOCK_ROWS);
   const int64_t panel = ms_split_panel_bytes(stretch_of(p->k, BLOCK_K));
   layout l = {.b_bytes = columns / GRAIN * panel, .a_bytes = rows / GRAIN * panel};
-  l.bytes = round_up(l.b_bytes + l.a_bytes + columns * (int64_t)sizeof(float), LINE);
+  l.bytes = ms_round_up(l.b_bytes + l.a_bytes + columns * (int64_t)sizeof(float), LINE);
   return l;
 }
 
@@ -125,23 +99,23 @@ static void block_product(float *c, int64_t stride, int64_t rows, int64_t column
 
 /* ---- the nest ---------------------------------------------------------------------------------------------------- */
 
-/* A thread's rectangle of one product. */
-typedef struct rectangle {
+/* A thread's rectangle of one product, with its operands. */
+typedef struct block {
   ms_split_operand a, b;
   float *c;
   int64_t row, rows, column, columns; /* of c */
   const void *bias;
   char *b_panels, *a_panels;
   float *padded_bias;
-} rectangle;
+} block;
 
-static void pad_bias(const rectangle *r, const ms_product *p, int64_t column, int64_t columns) {
-  for (int64_t i = 0; i < round_up(columns, GRAIN); i++)
+static void pad_bias(const block *r, const ms_product *p, int64_t column, int64_t columns) {
+  for (int64_t i = 0; i < ms_round_up(columns, GRAIN); i++)
     r->padded_bias[i] = i < columns ? ms_scalar_at(r->bias, p->bias_dtype, column + i) : 0.0f;
 }
 
 /* Rows [row, row + rows) of c, columns [column, column + columns), with the panels of b in place. */
-static void multiply_rows(const ms_product *p, const rectangle *r, int64_t row, int64_t rows, int64_t column,
+static void multiply_rows(const ms_product *p, const block *r, int64_t row, int64_t rows, int64_t column,
                           int64_t columns, int64_t k_first, int64_t k) {
   const int64_t panel = ms_split_panel_bytes(k);
   stage s = {.steps = ms_split_steps(k), .first = k_first == 0};
@@ -155,7 +129,7 @@ static void multiply_rows(const ms_product *p, const rectangle *r, int64_t row, 
   }
 }
 
-static void multiply_rectangle(const ms_product *p, const rectangle *r) {
+static void multiply_rectangle(const ms_product *p, const block *r) {
   const int64_t block_columns = stretch_of(r->columns, BLOCK_COLUMNS), block_k = stretch_of(p->k, BLOCK_K);
   const int64_t column_end = r->column + r->columns, row_end = r->row + r->rows;
   for (int64_t column = r->column; column < column_end; column += block_columns) {
@@ -170,28 +144,32 @@ static void multiply_rectangle(const ms_product *p, const rectangle *r) {
   }
 }
 
-static void run_part(const ms_kernel_call *call, const ms_product *p, const cut *parts, int part) {
-  const layout l = layout_of(p, parts);
-  const int row_part = part / parts->columns % parts->rows, column_part = part % parts->columns,
-            batch_part = part / parts->columns / parts->rows;
-  const int64_t row = bound_of(p->m, parts->rows, row_part, GRAIN),
-                column = bound_of(p->n, parts->columns, column_part, GRAIN);
+typedef struct split_product {
+  const ms_kernel_call *call;
+  const ms_product *product;
+  ms_cut parts;
+} split_product;
+
+static void run_part(void *context, int part) {
+  const split_product *all = context;
+  const ms_kernel_call *call = all->call;
+  const ms_product *p = all->product;
+  const layout l = layout_of(p, &all->parts);
+  const ms_rectangle mine = ms_cut_rectangle(p, &all->parts, part, GRAIN);
   char *memory = (char *)call->workspace + part * l.bytes;
-  rectangle r = {.a = {.stride = p->trans_a ? p->m : p->k, .k_inside = !p->trans_a},
-                 .b = {.stride = p->trans_b ? p->k : p->n, .k_inside = p->trans_b},
-                 .row = row,
-                 .rows = bound_of(p->m, parts->rows, row_part + 1, GRAIN) - row,
-                 .column = column,
-                 .columns = bound_of(p->n, parts->columns, column_part + 1, GRAIN) - column,
-                 .bias = p->bias_dtype >= 0 ? call->in_data[2] : NULL,
-                 .b_panels = memory,
-                 .a_panels = memory + l.b_bytes,
-                 .padded_bias = (float *)(memory + l.b_bytes + l.a_bytes)};
+  block r = {.a = {.stride = p->trans_a ? p->m : p->k, .k_inside = !p->trans_a},
+             .b = {.stride = p->trans_b ? p->k : p->n, .k_inside = p->trans_b},
+             .row = mine.row,
+             .rows = mine.rows,
+             .column = mine.column,
+             .columns = mine.columns,
+             .bias = p->bias_dtype >= 0 ? call->in_data[2] : NULL,
+             .b_panels = memory,
+             .a_panels = memory + l.b_bytes,
+             .padded_bias = (float *)(memory + l.b_bytes + l.a_bytes)};
   if (!r.rows || !r.columns) return;
   ms_split_begin();
-  for (int64_t i = bound_of(p->batch, parts->batch, batch_part, 1),
-               end = bound_of(p->batch, parts->batch, batch_part + 1, 1);
-       i < end; i++) {
+  for (int64_t i = mine.batch; i < mine.batch + mine.batches; i++) {
     r.a.data = (const float *)call->in_data[0] + i * p->m * p->k;
     r.b.data = (const float *)call->in_data[1] + (p->shared_b ? 0 : i * p->k * p->n);
     r.c = (float *)call->out_data[0] + i * p->m * p->n;
@@ -201,14 +179,13 @@ static void run_part(const ms_kernel_call *call, const ms_product *p, const cut 
 }
 
 int64_t ms_split_workspace(const ms_product *product, int threads) {
-  const cut parts = cut_for(product, threads);
+  const ms_cut parts = ms_cut_product(product, threads, GRAIN);
   return threads * layout_of(product, &parts).bytes;
 }
 
 void ms_split_run(const ms_kernel_call *call, const ms_product *p) {
-  const cut parts = cut_for(p, call->threads);
-#pragma omp parallel for num_threads(call->threads) schedule(static, 1) if (call->threads > 1)
-  for (int part = 0; part < call->threads; part++) run_part(call, p, &parts, part);
+  split_product all = {call, p, ms_cut_product(p, call->threads, GRAIN)};
+  ms_team_run(call->threads, run_part, &all);
 }
 
 int ms_split_takes(const ms_product *p) {
@@ -218,7 +195,8 @@ int ms_split_takes(const ms_product *p) {
 /* Nanoseconds on a Sapphire Rapids with everything in L2: 150 multiply-adds in one for whole panels, a quarter for an
 ** element packed; f32 arithmetic does 60 multiply-adds in one. */
 int ms_split_suits(const ms_product *p) {
-  const double m = (double)round_up(p->m, GRAIN), n = (double)round_up(p->n, GRAIN), k = (double)round_up(p->k, GRAIN);
+  const double m = (double)ms_round_up(p->m, GRAIN), n = (double)ms_round_up(p->n, GRAIN),
+               k = (double)ms_round_up(p->k, GRAIN);
   const double split = 500 + 1.1 * (m * n * k / 150 + (m + n) * k / 4),
                direct = (double)p->m * (double)p->n * (double)p->k / 60;
   return split < direct && ms_split_takes(p);

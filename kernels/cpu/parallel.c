@@ -1,5 +1,7 @@
-/* parallel.c - the one place where own kernels open OpenMP teams. */
+/* parallel.c - cuts a range into parts for the threads of a rank. */
 #include "kernels/cpu/parallel.h"
+
+#include "kernels/cpu/team.h"
 
 /* Below this a team costs more than it saves: 64 KiB are copied in about 5 us. */
 enum { BYTES_PER_PART = 1 << 16 };
@@ -14,18 +16,25 @@ int ms_part_count(const ms_kernel_call *call, int64_t count, int64_t bytes) {
   return parts < 1 ? 1 : (int)parts;
 }
 
+typedef struct range {
+  const ms_kernel_call *call;
+  int64_t count, grain;
+  ms_part_fn *run;
+  int parts;
+} range;
+
+static void run_range(void *context, int part) {
+  const range *r = context;
+  const int64_t grains = (r->count + r->grain - 1) / r->grain;
+  int64_t begin = grains * part / r->parts * r->grain, end = grains * (part + 1) / r->parts * r->grain;
+  if (end > r->count) end = r->count;
+  r->run(r->call, part, begin < end ? begin : end, end);
+}
+
 void ms_run_parts(const ms_kernel_call *call, int parts, int64_t count, int64_t grain, ms_part_fn *run) {
-  if (parts <= 1) {
-    run(call, 0, 0, count);
-    return;
-  }
-  int64_t grains = (count + grain - 1) / grain;
-#pragma omp parallel for num_threads(parts) schedule(static, 1)
-  for (int part = 0; part < parts; part++) {
-    int64_t begin = grains * part / parts * grain, end = grains * (part + 1) / parts * grain;
-    if (end > count) end = count;
-    run(call, part, begin < end ? begin : end, end);
-  }
+  range all = {call, count, grain, run, parts};
+  if (parts > 1) ms_team_run(parts, run_range, &all);
+  else run(call, 0, 0, count);
 }
 
 static int64_t value_bytes(const ms_value_info *info) { return ms_numel(info) * ms_dtype_size(info->dtype); }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/crowd.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/interrupt.h"
@@ -82,7 +83,7 @@ static int spin_until_rung(const ms_world *world, unsigned seen) {
 
 void ms_world_sleep(ms_world *world, unsigned seen, double seconds) {
   if (!world->job || seconds <= 0) return;
-  if (world->spin) {
+  if (world->spin && !ms_crowded()) {
     if (spin_until_rung(world, seen)) return;
   } else {
     /* The rank that shares this core may be the one waited for; giving it the core is cheaper than a sleep and a wake-up. */

@@ -2,7 +2,6 @@
 #include "exec/exec.h"
 
 #include <math.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,7 +123,6 @@ void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs) {
   memset(exec->cursor, 0, sizeof exec->cursor);
   exec->epoch++;
   exec->forward_ended = 0;
-  omp_set_num_threads(exec->plan->config.threads);
 }
 
 static void count(ms_exec *exec, int phase) {

@@ -237,6 +237,20 @@ local function start()
   if ours then report("start to first step, 4 ranks", "ms", ours.start_ms, nil, "lower") end
 end
 
+-- A rank on all cores, alone and then two such jobs that know nothing of each other: half of the cores' time is fair.
+local function two_jobs(dtype)
+  local job = ("env -u OMP_NUM_THREADS %s/release/moonshard run tests/bench/train.lua -n 1 mesh=1x1 layers=2 dtype=%s "
+    .. "steps=40 warmup=5 tokens=%s"):format(build, dtype, tokens_path)
+  local alone = json_lines(job)[1]
+  local slower
+  for _, line in ipairs((json_lines(("(%s & %s; wait)"):format(job, job)))) do
+    slower = math.min(slower or math.huge, line.tokens_per_s)
+  end
+  if alone and slower then
+    report_target("two jobs at once " .. dtype .. "/a step of each", "of alone", alone.tokens_per_s / slower, 1 / 0.45)
+  end
+end
+
 local function output_of(command)
   local pipe = assert(io.popen(command))
   local text = pipe:read("*a")
@@ -333,6 +347,8 @@ plans()
 tokenizers()
 data()
 start()
+two_jobs("f32")
+two_jobs("bf16")
 prompt()
 sweep()
 checkpoints()

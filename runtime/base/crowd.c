@@ -1,0 +1,28 @@
+/* crowd.c - counts involuntary context switches: a process that has its cores to itself has next to none, one that shares
+** them has one every few milliseconds. */
+#include "base/crowd.h"
+
+#include <stdatomic.h>
+#include <sys/resource.h>
+
+#include "base/clock.h"
+
+/* Seconds between two looks; switches between them that mean company; seconds for which that is believed. */
+static const double LOOK_SECONDS = 0.02, BELIEF_SECONDS = 0.2;
+enum { SWITCHES = 2 };
+
+static _Atomic double next_look, crowded_until;
+static _Atomic long switches_seen;
+
+int ms_crowded(void) {
+  const double now = ms_clock();
+  double look = atomic_load_explicit(&next_look, memory_order_relaxed);
+  if (now >= look && atomic_compare_exchange_strong(&next_look, &look, now + LOOK_SECONDS)) {
+    struct rusage usage;
+    if (!getrusage(RUSAGE_SELF, &usage)) {
+      const long before = atomic_exchange(&switches_seen, usage.ru_nivcsw);
+      if (look > 0 && usage.ru_nivcsw - before >= SWITCHES) atomic_store(&crowded_until, now + BELIEF_SECONDS);
+    }
+  }
+  return now < atomic_load_explicit(&crowded_until, memory_order_relaxed);
+}
