@@ -411,7 +411,7 @@ typedef struct ms_plan_config {
   int reshard_after_backward;
   int train;   /* 0: evaluate only */
   int fuse;    /* 1 (default): graph rewrites on */
-  int threads; /* OpenMP threads a rank that kernels are prepared for; 0: as the environment says */
+  int threads; /* per rank, that kernels are prepared for; 0: OMP_NUM_THREADS, else an equal share of the host's cores */
   /* 1 (default): on the CPU, ranks of a host share what they would otherwise copy. The f32 masters of a unit that is read in f32
   ** lie in memory that all its shard group's ranks map, and kernels read them there: its all-gathers move nothing, and it
   ** needs no gathered copy. Replicas keep one copy of masters and optimizer state, and with more than one shard of gathered

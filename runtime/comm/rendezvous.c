@@ -1,7 +1,6 @@
 /* rendezvous.c - three gathers: who is there, who made the control segment, and whether everyone has it. */
 #include "comm/rendezvous.h"
 
-#include <omp.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +9,7 @@
 
 #include "base/env.h"
 #include "base/error.h"
+#include "base/thread_count.h"
 #include "comm/host_id.h"
 #include "comm/rank_list.h"
 #include "comm/token.h"
@@ -148,12 +148,19 @@ fail:
   return rc;
 }
 
-/* Without a word on threads, the ranks of a node share its cores. Launchers that bind ranks have done so already. */
-static void take_threads(const attempt *a) {
-  int share = count_cores(a) / a->local;
-  if (share < 1) share = 1;
-  if (!ms_env_string("OMP_NUM_THREADS", NULL) && CPU_COUNT(&a->all[a->task->rank].cores) > share)
-    omp_set_num_threads(share);
+/* The ranks of a node share the cores of all their masks, as far as a quota or a batch system lets them; one that its launcher
+** bound to fewer takes those. */
+static int take_threads(const attempt *a) {
+  ms_cores cores;
+  ms_grant grant;
+  MS_TRY(ms_grant_read(&grant));
+  ms_cores_read("", &cores);
+  int all = count_cores(a), mine = ms_threads_each(&cores, grant.rank, 1);
+  if (ms_cores_usable(&cores) < cores.n) all = ms_cores_usable(&cores);
+  if (grant.node && grant.node < all) all = grant.node;
+  int share = grant.rank ? grant.rank : all / a->local;
+  ms_thread_count_decide(share < 1 ? 1 : share < mine ? share : mine);
+  return MS_OK;
 }
 
 /* ---- meeting ---- */
@@ -170,8 +177,7 @@ static int meet(attempt *a, const ms_store_config *config, ms_job *inherited) {
   number_nodes(a);
   MS_TRY(name_nodes(a));
   MS_TRY(share_segment(a, inherited));
-  if (!inherited) take_threads(a);
-  return MS_OK;
+  return inherited ? MS_OK : take_threads(a);
 }
 
 int ms_rendezvous(const ms_task *task, double timeout, ms_job *inherited, ms_meeting *meeting) {

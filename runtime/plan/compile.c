@@ -3,12 +3,11 @@
 ** The caller's graph is left as it was traced: training and evaluation each rewrite a copy of their own, which the graph
 ** keeps for the next compile (kept.h).
 */
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/env.h"
+#include "base/thread_count.h"
 #include "plan/kept.h"
 #include "plan/lower.h"
 
@@ -41,13 +40,6 @@ static int check_config(const ms_plan_config *c) {
     return MS_FAIL(MS_EINVAL, "nesterov needs momentum above 0 and dampening 0, not %g and %g", c->momentum,
                    c->dampening);
   return MS_OK;
-}
-
-/* A rank's share of the cores: the launcher's rule, so that a plan made without launching has the same workspace. */
-static int default_threads(int ranks, int *threads) {
-  cpu_set_t allowed;
-  int cores = sched_getaffinity(0, sizeof allowed, &allowed) ? 1 : CPU_COUNT(&allowed);
-  return ms_env_int("OMP_NUM_THREADS", cores > ranks ? cores / ranks : 1, 1, 1024, threads);
 }
 
 static int take_slots(ms_plan *plan, const ms_graph *graph) {
@@ -152,7 +144,7 @@ int ms_plan_compile(const ms_graph *graph, const ms_plan_config *config, ms_plan
   plan->model = model;
   plan->config = *config;
   plan->evaluated.buffer = plan->norm.buffer = -1;
-  if (!plan->config.threads) MS_GOTO(default_threads(ms_plan_node_ranks(model, config), &plan->config.threads));
+  if (!plan->config.threads) MS_GOTO(ms_thread_count(ms_plan_node_ranks(model, config), &plan->config.threads));
   MS_GOTO(compile(plan, graph));
   plan->compile_seconds = ms_clock() - begin;
   *out = plan;

@@ -1,19 +1,20 @@
-/* test_launcher_cores.c - what of a machine a run may use, how ranks divide it, and that ranks and their OpenMP threads stay
-** where they were put.
+/* test_launcher_cores.c - what of a machine a run may use, how ranks divide it, and that ranks and their threads stay where
+** they were put.
 */
 #include "tests/c/support/launched.h"
 
 #include <fcntl.h>
-#include <omp.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/cores.h"
+#include "base/thread_count.h"
 #include "base/error.h"
 #include "host/launcher/pin.h"
+#include "kernels/cpu/team.h"
 
 /* n cores 0 .. n-1; with two hardware threads a core, i and i + n / 2 are siblings, as most machines number them. */
 static ms_cores machine(int n, int threads_a_core) {
@@ -33,7 +34,7 @@ static void assert_set(const ms_pinning *pinning, int rank, const char *expected
 
 static ms_pinning plan(const ms_cores *cores, const char *pin, int threads, int ranks) {
   ms_pinning pinning;
-  must(ms_pinning_plan(cores, pin, threads, ranks, &pinning));
+  must(ms_pinning_plan(cores, 0, pin, threads, ranks, &pinning));
   return pinning;
 }
 
@@ -76,6 +77,49 @@ static void nobody_is_pinned_where_that_would_crowd_them(void **state) {
   assert_true(!p.pinned && p.threads == 1);
 }
 
+static void a_batch_system_s_grant_is_shared(void **state) {
+  (void)state;
+  ms_cores cores = machine(16, 1);
+  ms_pinning p;
+  must(ms_pinning_plan(&cores, 8, NULL, 0, 2, &p));
+  assert_true(!p.pinned && p.threads == 4); /* other jobs run on the rest: which cores are theirs is not known */
+  must(ms_pinning_plan(&cores, 16, NULL, 0, 2, &p));
+  assert_true(p.pinned && p.threads == 8);
+  must(ms_pinning_plan(&cores, 8, "0-15", 0, 2, &p));
+  assert_true(p.pinned && p.threads == 8);
+}
+
+static void assert_grant(int node, int rank) {
+  ms_grant grant;
+  must(ms_grant_read(&grant));
+  assert_int_equal(grant.node, node);
+  assert_int_equal(grant.rank, rank);
+}
+
+static void L2_what_batch_systems_grant_is_read(void **state) {
+  (void)state;
+  static const char *const names[] = {"SLURM_CPUS_ON_NODE", "SLURM_CPUS_PER_TASK", "NCPUS", "PBS_NUM_PPN", "NSLOTS"};
+  ms_grant grant;
+  int threads;
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) unsetenv(names[i]);
+  unsetenv("OMP_NUM_THREADS");
+  assert_grant(0, 0);
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    setenv(names[i], "1", 1);
+    assert_grant(i != 1, i == 1);
+    must(ms_thread_count(1, &threads));
+    assert_int_equal(threads, 1);
+    unsetenv(names[i]);
+  }
+  setenv("SLURM_CPUS_ON_NODE", "6", 1);
+  setenv("SLURM_CPUS_PER_TASK", "3", 1);
+  assert_grant(6, 3);
+  setenv("SLURM_CPUS_ON_NODE", "many", 1);
+  assert_fails(ms_grant_read(&grant), MS_EINVAL, "SLURM_CPUS_ON_NODE");
+  unsetenv("SLURM_CPUS_ON_NODE");
+  unsetenv("SLURM_CPUS_PER_TASK");
+}
+
 static void a_list_is_divided_in_its_order(void **state) {
   (void)state;
   ms_cores cores = machine(8, 1);
@@ -94,12 +138,12 @@ static void lists_that_make_no_sense_are_refused(void **state) {
   static const char *wrong[] = {"all", "1-",  "-1",  "2-1",           "1,,2", "1,",
                                 ",1",  "1;2", "0x1", "1-99999999999", "5000", " 1"};
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
-    assert_fails(ms_pinning_plan(&cores, wrong[i], 0, 1, &p), MS_EINVAL, "must be auto, none, or cores like 0-3,8");
-  assert_fails(ms_pinning_plan(&cores, "2-5", 0, 1, &p), MS_EINVAL,
+    assert_fails(ms_pinning_plan(&cores, 0, wrong[i], 0, 1, &p), MS_EINVAL, "must be auto, none, or cores like 0-3,8");
+  assert_fails(ms_pinning_plan(&cores, 0, "2-5", 0, 1, &p), MS_EINVAL,
                "core 4 is not among those that this process may use: 0-3");
-  assert_fails(ms_pinning_plan(&cores, "1,0-1", 0, 1, &p), MS_EINVAL, "core 1 is named twice");
-  assert_fails(ms_pinning_plan(&cores, "1", 0, 2, &p), MS_EINVAL, "1 core for 2 ranks");
-  assert_fails(ms_pinning_plan(&cores, "", 0, 2, &p), MS_EINVAL, "empty");
+  assert_fails(ms_pinning_plan(&cores, 0, "1,0-1", 0, 1, &p), MS_EINVAL, "core 1 is named twice");
+  assert_fails(ms_pinning_plan(&cores, 0, "1", 0, 2, &p), MS_EINVAL, "1 core for 2 ranks");
+  assert_fails(ms_pinning_plan(&cores, 0, "", 0, 2, &p), MS_EINVAL, "empty");
 }
 
 /* ---- reading the machine ---- */
@@ -208,23 +252,26 @@ static void quotas_of_the_first_version_are_read(void **state) {
 
 /* ---- ranks ---- */
 
+static void note_thread(void *context, int part) {
+  const int rank = *(const int *)context;
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  cpu_set_t mine;
+  (void)part;
+  sched_getaffinity(0, sizeof mine, &mine);
+  pthread_mutex_lock(&lock);
+  CPU_OR(&board->team_cores[rank], &board->team_cores[rank], &mine);
+  board->counted[rank]++;
+  pthread_mutex_unlock(&lock);
+}
+
 static int look_around(void *context) {
   (void)context;
   ms_world *world;
   if (join(&world)) return 2;
   int rank = ms_world_rank(world), rc = MS_OK;
   sched_getaffinity(0, sizeof board->cores[rank], &board->cores[rank]);
-  board->threads[rank] = omp_get_max_threads();
-#pragma omp parallel
-  {
-    cpu_set_t mine;
-    sched_getaffinity(0, sizeof mine, &mine);
-#pragma omp critical
-    {
-      CPU_OR(&board->team_cores[rank], &board->team_cores[rank], &mine);
-      board->counted[rank]++;
-    }
-  }
+  if (ms_thread_count(ms_world_size(world), &board->threads[rank])) return 2;
+  ms_team_run(board->threads[rank], note_thread, &rank);
   if (strcmp(getenv("LOCAL_RANK"), getenv("RANK")) || strcmp(getenv("LOCAL_WORLD_SIZE"), getenv("WORLD_SIZE")))
     rc = MS_FAIL(MS_EINTERNAL, "the local rank is not the rank");
   sigset_t mask;
@@ -303,6 +350,8 @@ int main(void) {
       TEST(ranks_get_equal_shares),
       TEST(ranks_get_whole_physical_cores_where_there_are_enough),
       TEST(nobody_is_pinned_where_that_would_crowd_them),
+      TEST(a_batch_system_s_grant_is_shared),
+      TEST(L2_what_batch_systems_grant_is_read),
       TEST(a_list_is_divided_in_its_order),
       TEST(lists_that_make_no_sense_are_refused),
       ROOT_TEST(cores_are_those_of_the_mask),

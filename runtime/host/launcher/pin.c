@@ -4,7 +4,6 @@
 #include "host/launcher/pin.h"
 
 #include <errno.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,10 +74,9 @@ static void divide(const ms_cores *cores, int ranks, ms_pinning *pinning) {
     int rank = (whole ? cores->physical[i] : i) / share;
     if (rank < ranks) CPU_SET(cores->core[i], &pinning->set[rank]);
   }
-  pinning->threads = share;
 }
 
-int ms_pinning_plan(const ms_cores *cores, const char *pin, int threads, int ranks, ms_pinning *pinning) {
+int ms_pinning_plan(const ms_cores *cores, int granted, const char *pin, int threads, int ranks, ms_pinning *pinning) {
   ms_cores chosen = *cores;
   int automatic = !pin || !strcmp(pin, "auto"), none = pin && !strcmp(pin, "none");
   *pinning = (ms_pinning){.ranks = ranks};
@@ -88,13 +86,11 @@ int ms_pinning_plan(const ms_cores *cores, const char *pin, int threads, int ran
       return MS_FAIL(MS_EINVAL, "--pin %s: %d core%s for %d ranks; name at least one for each", pin, chosen.n,
                      chosen.n == 1 ? "" : "s", ranks);
   }
-  int usable = ms_cores_usable(&chosen);
-  if (!none && usable == chosen.n && chosen.n >= ranks) {
+  int usable = ms_cores_usable(&chosen), all = usable == chosen.n && (!granted || granted >= chosen.n || !automatic);
+  pinning->threads = ms_threads_each(&chosen, automatic || none ? granted : 0, ranks);
+  if (!none && all && chosen.n >= ranks) {
     divide(&chosen, ranks, pinning);
     pinning->pinned = !automatic || threads <= pinning->threads;
-  } else {
-    int physical = usable < chosen.n_physical ? usable : chosen.n_physical;
-    pinning->threads = physical > ranks ? physical / ranks : 1;
   }
   if (threads > 0) pinning->threads = threads;
   return MS_OK;
@@ -104,6 +100,5 @@ void ms_pinning_take(const ms_pinning *pinning, int rank) {
   char text[16];
   snprintf(text, sizeof text, "%d", pinning->threads);
   if (!ms_env_string("OMP_NUM_THREADS", NULL)) setenv("OMP_NUM_THREADS", text, 1);
-  omp_set_num_threads(pinning->threads); /* the OpenMP library read the variable before the fork */
   if (pinning->pinned) sched_setaffinity(0, sizeof pinning->set[rank], &pinning->set[rank]);
 }
