@@ -4,6 +4,7 @@
 local ffi = require("ffi")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
+local file_lock = require("moonshard.file_lock")
 local input_file = require("moonshard.input_file")
 local output_file = require("moonshard.output_file")
 local C, check = engine.C, engine.check
@@ -118,6 +119,25 @@ function folder.make(who, root)
   local why = ffi.string(C.ms_error_message())
   C.ms_error_clear()
   errors.invalid("%s: dir: %s", who, why)
+end
+
+local held = {} -- locks of this process by folder: files that stay open until it ends
+
+---Takes a folder for this run alone, until the process ends: of two runs that save into one folder each would remove
+---the other's checkpoints. Called where the folder is checked, by one rank.
+---@param who string for messages
+---@param root string
+function folder.lock(who, root)
+  if held[root] then return end
+  local path = root .. "/.lock"
+  local file, why = io.open(path, "ae") -- children do not inherit it
+  if not file then errors.invalid("%s: dir: %s", who, why) end
+  if not file_lock.take(file) then
+    file:close()
+    errors.invalid("%s: dir: another run that is still going saves into %s: wait for it, or save into another folder",
+      who, root)
+  end
+  held[root] = file
 end
 
 ---Makes the folder for a save, and clears away what runs that were killed left of theirs.

@@ -79,10 +79,13 @@ function policy.new(train, given)
   local self = setmetatable(parse(given), Policy)
   self.train = train
   if checkpoint.is_inert() then return nil end
+  if self.dir ~= "" then
+    folder.make(WHO, self.dir)
+    if world.rank == train.session:ranks()[1] then folder.lock(WHO, self.dir) end
+  end
   local path = source(self)
   if self.resume ~= "" then resume(self, path) end
   if self.dir == "" then return nil end
-  folder.make(WHO, self.dir)
   termination.attend(self)
   return self
 end

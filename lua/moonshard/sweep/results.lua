@@ -2,14 +2,10 @@
 -- ends. An interrupted sweep goes on from it; numbers of another definition are never mixed in.
 
 local errors = require("moonshard.error")
-local ffi = require("ffi")
+local file_lock = require("moonshard.file_lock")
 local json = require("moonshard.json")
 local output_file = require("moonshard.output_file")
-
-ffi.cdef [[
-int fileno(void *file);
-int flock(int descriptor, int operation);
-]]
+local text_lines = require("moonshard.text_lines")
 
 ---@class moonshard.SweepResults
 ---@field path string
@@ -21,7 +17,6 @@ Results.__index = Results
 
 local results = {}
 
-local LOCK_EX, LOCK_NB = 2, 4 -- Linux
 -- What numbers of one sweep must share, and how messages call it.
 local SHARED = {
   { "recipe", "the recipe" }, { "source", "the recipe's text" }, { "settings", "settings" }, { "steps", "steps" },
@@ -53,7 +48,7 @@ local function read_lines(path)
   if not file then return nil, why end
   local text, list = file:read("*a") or "", {}
   file:close()
-  for line in text:gmatch("([^\n]*)\n") do
+  for line in text_lines.whole(text) do
     local value, wrong = json.decode(line)
     if type(value) ~= "table" then
       errors.invalid("ms.sweep: %s cannot go on: line %d: %s; without --resume the sweep begins anew", path, #list + 1,
@@ -73,7 +68,7 @@ local function open_locked(path)
   output_file.make_folders(path)
   local file, why = output_file.open_lines(path, "ae") -- children do not inherit the lock
   if not file then errors.raise("MS_EIO", "ms.sweep: out: %s", why) end
-  if ffi.C.flock(ffi.C.fileno(file), LOCK_EX + LOCK_NB) ~= 0 then
+  if not file_lock.take(file) then
     errors.invalid("ms.sweep: %s is being written by another sweep: wait for it, or give another out", path)
   end
   return file
