@@ -58,6 +58,33 @@ local function check_event(event, index)
   end
 end
 
+-- What the sums read of a slice, by its category.
+local DETAILS = {
+  kernel = { flops = "number", bytes = "number", module = "string" },
+  collective = { waiting_us = "number", bytes = "number", unit = "string" },
+  step = { step = "number" },
+}
+
+local function has_category(event, category)
+  return event.cat and (event.cat == category or event.cat:sub(1, #category + 1) == category .. ",") or false
+end
+
+local function check_details(event, index)
+  if event.cat ~= nil and type(event.cat) ~= "string" then
+    return ("event %d (%s) has a cat that is no string"):format(index, event.name)
+  end
+  for category, details in pairs(event.ph == "X" and DETAILS or {}) do
+    for key, kind in pairs(has_category(event, category) and details or {}) do
+      if type(event.args) ~= "table" or type(event.args[key]) ~= kind then
+        return ("event %d (%s) has no %s %s in its args"):format(index, event.name, kind, key)
+      end
+    end
+  end
+  if event.ph == "X" and has_category(event, "collective") and not event.cat:find(",", 1, true) then
+    return ("event %d (%s) does not say which collective it is"):format(index, event.name)
+  end
+end
+
 -- Slices of every lane, by tid.
 local function lanes_of(events)
   local lanes = {}
@@ -94,10 +121,6 @@ local function check_nesting(lane)
     end
     open[#open + 1] = slice
   end
-end
-
-local function has_category(event, category)
-  return event.cat and (event.cat == category or event.cat:sub(1, #category + 1) == category .. ",") or false
 end
 
 -- Whether every kernel and collective lies inside a phase of its rank.
@@ -187,7 +210,7 @@ end
 ---@return string? wrong the first thing that is wrong, nil when nothing is
 function chrome_trace.check(events)
   for index, event in ipairs(events) do
-    local wrong = check_event(event, index)
+    local wrong = check_event(event, index) or check_details(event, index)
     if wrong then return wrong end
   end
   local lanes = lanes_of(events)

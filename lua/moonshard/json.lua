@@ -1,11 +1,14 @@
 -- Lua values as JSON on one line (metrics, and what `--json` prints), and JSON as Lua values.
 --
 -- Keys come in sorted order, so that equal values give equal text. JSON has no NaN and no infinity: they become null.
--- Numbers are written with the fewest digits that read back to the same double.
+-- Numbers are written with the fewest digits that read back to the same double. Lists and objects nest 200 deep at
+-- most, in both directions: what nests deeper is a mistake (a table that contains itself) or an attack on the stack.
 
 local ffi = require("ffi")
 
 local json = {}
+
+local MOST_NESTED = 200
 
 local escapes = { ['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t" }
 
@@ -32,15 +35,15 @@ end
 
 local encode
 
-local function array_text(array)
+local function array_text(array, depth)
   local parts = {}
   for i = 1, #array do
-    parts[i] = encode(array[i])
+    parts[i] = encode(array[i], depth)
   end
   return "[" .. table.concat(parts, ",") .. "]"
 end
 
-local function object_text(object)
+local function object_text(object, depth)
   local keys = {}
   for key in pairs(object) do
     keys[#keys + 1] = key
@@ -48,13 +51,15 @@ local function object_text(object)
   table.sort(keys)
   local parts = {}
   for i, key in ipairs(keys) do
-    parts[i] = string_text(key) .. ":" .. encode(object[key])
+    parts[i] = string_text(key) .. ":" .. encode(object[key], depth)
   end
   return "{" .. table.concat(parts, ",") .. "}"
 end
 
-function encode(value)
+function encode(value, depth)
   local kind = type(value)
+  depth = (depth or 0) + 1
+  if depth > MOST_NESTED then error(("JSON: tables nest more than %d deep"):format(MOST_NESTED), 0) end
   if kind == "number" then
     return number_text(value)
   elseif kind == "boolean" then
@@ -62,9 +67,9 @@ function encode(value)
   elseif kind == "string" then
     return string_text(value)
   elseif kind == "table" and #value > 0 then
-    return array_text(value)
+    return array_text(value, depth)
   elseif kind == "table" then
-    return object_text(value)
+    return object_text(value, depth)
   end
   return "null"
 end
@@ -72,7 +77,7 @@ end
 --- The value as JSON. A table with value[1] is an array, any other an object with string keys.
 ---@param value table|string|number|boolean|nil
 ---@return string
-json.encode = encode
+function json.encode(value) return encode(value) end
 
 --- An object of the given keys in the given order: {"step", 1, "loss", 2.5} is {"step":1,"loss":2.5}. A nil value
 --- leaves its key out.
@@ -94,7 +99,7 @@ end
 -- Over bytes, and without patterns and closures, which LuaJIT does not compile: the manifest of a checkpoint is long.
 -- Positions count from 0, and the byte behind the last one is a zero.
 
-local text, bytes, size -- what is being read
+local text, bytes, size, depth -- what is being read, and how deep it nests there
 
 local read_value
 
@@ -192,22 +197,30 @@ local function goes_on(at, close)
   return false, at + 1
 end
 
+local function enter(at)
+  depth = depth + 1
+  if depth > MOST_NESTED then fail(at, ("lists and objects nest more than %d deep"):format(MOST_NESTED)) end
+end
+
 local function read_array(at)
   local array, n, more = {}, 0, true
+  enter(at)
   at = skip_space(at + 1)
-  if bytes[at] == CLOSE_LIST then return array, at + 1 end
+  if bytes[at] == CLOSE_LIST then more, at = false, at + 1 end
   while more do
     n = n + 1
     array[n], at = read_value(at)
     more, at = goes_on(at, CLOSE_LIST)
   end
+  depth = depth - 1
   return array, at
 end
 
 local function read_object(at)
   local object, more = {}, true
+  enter(at)
   at = skip_space(at + 1)
-  if bytes[at] == CLOSE then return object, at + 1 end
+  if bytes[at] == CLOSE then more, at = false, at + 1 end
   while more do
     if bytes[at] ~= QUOTE then fail(at, "a key without quotes") end
     local key, after = read_string(at)
@@ -217,6 +230,7 @@ local function read_object(at)
     object[key], at = read_value(skip_space(at + 1))
     more, at = goes_on(at, CLOSE)
   end
+  depth = depth - 1
   return object, at
 end
 
@@ -244,7 +258,7 @@ end
 ---@return any value nil when the text is not JSON
 ---@return string? why "byte 12: neither a comma nor }"
 function json.decode(given)
-  text, bytes, size = given, ffi.cast("const uint8_t *", given), #given
+  text, bytes, size, depth = given, ffi.cast("const uint8_t *", given), #given, 0
   local ok, value = pcall(read_whole)
   text, bytes = nil, nil
   if ok then return value end

@@ -50,6 +50,7 @@ end
 ---@class moonshard.OptionSpec
 ---@field [1] string kinds, joined by "|": integer, positive (an integer >= 1), seed, number (not NaN), any, or
 ---  what type() says
+---@field most number? of a number, the largest that is taken
 ---@field default any? value when the option is not given
 ---@field required boolean|string? an error when it is not given; of an argument without a name: what it means
 
@@ -79,6 +80,9 @@ function options.parse(who, given, specs)
       errors.raise("MS_ENAME", "%s: unknown option %s: %s", who, tostring(name), nearest.advice(name, named))
     end
     check_value(who, name_of(name, spec), value, spec[1])
+    if spec.most and type(value) == "number" and value > spec.most then
+      errors.invalid("%s: %s is %s; the most is %s", who, name_of(name, spec), describe(value), describe(spec.most))
+    end
     parsed[name] = value
   end
   for name, spec in pairs(specs) do

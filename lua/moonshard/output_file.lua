@@ -2,8 +2,14 @@
 
 local ffi = require("ffi")
 local errors = require("moonshard.error")
+local input_file = require("moonshard.input_file")
 
-ffi.cdef "int mkdir(const char *path, unsigned mode);"
+ffi.cdef [[
+int mkdir(const char *path, unsigned mode);
+int open(const char *path, int flags, ...);
+long lseek(int descriptor, long offset, int whence);
+int close(int descriptor);
+]]
 
 local output_file = {}
 
@@ -17,14 +23,27 @@ function output_file.make_folders(path)
   end
 end
 
+local O_WRONLY, O_NONBLOCK, O_CLOEXEC, SEEK_CUR, ENXIO = 1, 0x800, 0x80000, 1, 6 -- Linux
+
+-- Opens as io.open does, but does not wait for a pipe's reader. A pipe stays open until the process ends as well, or
+-- its reader would take the end of a check for the end of the run.
+local function open_unblocked(path, mode)
+  local descriptor = ffi.C.open(path, O_WRONLY + O_NONBLOCK + O_CLOEXEC)
+  if descriptor < 0 and ffi.errno() == ENXIO then
+    return nil, path .. ": it is a pipe without a reader: start that first"
+  end
+  local file, why = io.open(path, mode)
+  if descriptor >= 0 and ffi.C.lseek(descriptor, 0, SEEK_CUR) >= 0 then ffi.C.close(descriptor) end
+  return file, why
+end
+
 ---Makes the folders, and raises MS_EINVAL when the file could not be written. What stands in it is left as it is.
 ---@param what string for messages: "chart"
 ---@param path string
 function output_file.check(what, path)
   output_file.make_folders(path)
-  local before = io.open(path, "rb")
-  if before then before:close() end
-  local file, why = io.open(path, "ab")
+  local before = input_file.exists(path)
+  local file, why = open_unblocked(path, "ab")
   if not file then errors.raise("MS_EINVAL", "%s %s", what, why) end
   file:close()
   if not before then os.remove(path) end
@@ -38,7 +57,7 @@ end
 ---@return file*? nil and why
 ---@return string?
 function output_file.open_lines(path, mode)
-  local file, why = io.open(path, mode)
+  local file, why = open_unblocked(path, mode)
   if file then file:setvbuf("no") end
   return file, why
 end
@@ -49,7 +68,7 @@ end
 ---@param document string
 function output_file.write(what, path, document)
   output_file.make_folders(path)
-  local file, why = io.open(path, "w")
+  local file, why = open_unblocked(path, "w")
   if not file then errors.raise("MS_EIO", "%s %s", what, why) end
   local ok, failed = file:write(document)
   ok, failed = file:close() and ok, failed

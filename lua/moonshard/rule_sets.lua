@@ -118,9 +118,11 @@ function rule_sets.load(path)
     errors.invalid("ms.rules.load takes the path of a file, not %s", options.describe(path))
   end
   local found, source = find(path)
-  local chunk, wrong = loadstring(source, "@" .. found)
+  local chunk, wrong = loadstring(source, "@" .. found, "t")
   if not chunk then errors.raise("MS_ERULE", "ms.rules.load: %s", wrong) end
-  local returned = chunk()
+  local ran, returned = pcall(chunk)
+  if not ran and errors.is(returned) then error(returned, 0) end
+  if not ran then errors.raise("MS_ERULE", "ms.rules.load: %s", tostring(returned)) end
   if type(returned) ~= "table" or re.is(returned) then
     errors.raise("MS_ERULE", "ms.rules.load: %s must return a list of rules, or lists by policy, not %s", found,
       options.describe(returned))

@@ -46,4 +46,24 @@ describe("output_file", function()
     output_file.check("chart", folder .. "/a/b.svg")
     assert.equal("before", read(folder .. "/a/b.svg"))
   end)
+
+  it("does not wait for a pipe that nobody reads, and does not end one that somebody reads", function()
+    os.execute(("mkdir %s && mkfifo %s/pipe"):format(folder, folder))
+    local pipe = folder .. "/pipe"
+    fails("it is a pipe without a reader", output_file.check, "chart", pipe)
+    fails("it is a pipe without a reader", output_file.write, "chart", pipe, "x")
+    local file, why = output_file.open_lines(pipe, "ae")
+    assert.is_nil(file)
+    assert.truthy(why:find("it is a pipe without a reader", 1, true), why)
+    os.execute(("timeout 30 head -n 1 %s >%s/read & sleep 0.2"):format(pipe, folder))
+    output_file.check("metrics", pipe)
+    file = assert(output_file.open_lines(pipe, "ae"))
+    file:write("a line\n")
+    file:close()
+    for _ = 1, 100 do
+      if read(folder .. "/read") ~= "" then break end
+      os.execute("sleep 0.05")
+    end
+    assert.equal("a line\n", read(folder .. "/read"))
+  end)
 end)

@@ -6,6 +6,7 @@ local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
 local json = require("moonshard.json")
 local pieces = require("moonshard.checkpoint.pieces")
+local schema = require("moonshard.checkpoint.schema")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local manifest = {}
@@ -79,8 +80,8 @@ end
 ---@field settings table<string, string>? that its recipe had, as they are written
 ---@field files { file: string, tensors: table[] }[]
 
----Reads the manifest of a checkpoint. MS_EIO when it is damaged, MS_EINVAL when it is none, of a later version, or
----of another step than its folder's name says.
+---Reads the manifest of a checkpoint. MS_EIO when it is damaged, MS_EINVAL when it is none, when a field is
+---not what it must be, or when it is of another step than its folder's name says; MS_EUNSUPPORTED of a later version.
 ---@param path string folder
 ---@return moonshard.Manifest
 function manifest.read(path)
@@ -96,6 +97,7 @@ function manifest.read(path)
     errors.raise("MS_EUNSUPPORTED", "%s/manifest.json: version %s: this build reads version %d", path,
       tostring(read.version), VERSION)
   end
+  schema.check(read, path)
   local named = tonumber(("/" .. path):match("/step%-(%d+)/*$"))
   if named and named ~= read.step then
     errors.invalid("%s: it is named for step %d, and its manifest is of step %s: it was renamed or linked; give it "

@@ -120,7 +120,7 @@ local ACTIVATIONS = { relu = true, gelu = true, gelu_tanh = true, silu = true }
 local SPECS = {
   { "string" }, -- a published size: "124M"
   vocab = { "positive", required = true },
-  layers = { "positive", required = true },
+  layers = { "positive", most = 10000, required = true },
   dim = { "positive", required = true },
   heads = { "positive", required = true },
   seq = { "positive", required = true },

@@ -127,7 +127,7 @@ end
 local SPECS = {
   { "string" }, -- a published size: "8B"
   vocab = { "positive", required = true },
-  layers = { "positive", required = true },
+  layers = { "positive", most = 10000, required = true },
   dim = { "positive", required = true },
   heads = { "positive", required = true },
   kv_heads = { "positive" },

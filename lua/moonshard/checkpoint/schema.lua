@@ -1,0 +1,144 @@
+-- What a manifest must look like before anything relies on it. It may have been edited, or made by something else with
+-- a right checksum: every field that is read later has its type here, files lie in the checkpoint's own folder, and
+-- sizes can be counted.
+
+local errors = require("moonshard.error")
+local options = require("moonshard.options")
+
+local schema = {}
+
+-- 2^53: where doubles, which JSON's numbers are here, stop counting.
+local MOST_ELEMENTS = 2 ^ 53
+
+local function natural(value)
+  return type(value) == "number" and value >= 0 and value % 1 == 0 and value < MOST_ELEMENTS
+end
+
+-- A kind is { text, test }: what the value must be, in words, and whether it is.
+local KINDS = {
+  count = { "a whole number of at least 0", natural },
+  number = { "a number", function(value) return type(value) == "number" end },
+  boolean = { "true or false", function(value) return type(value) == "boolean" end },
+  string = { "a string", function(value) return type(value) == "string" end },
+  table = { "an object", function(value) return type(value) == "table" end },
+  f32 = { '"f32"', function(value) return value == "f32" end },
+  file = { "the name of a file in the checkpoint's folder", function(value)
+    return type(value) == "string" and value ~= "" and value ~= "." and value ~= ".." and not value:find("[/%z]")
+  end },
+  checksums = { "16 hexadecimal digits for each block", function(value)
+    return type(value) == "string" and #value % 16 == 0 and not value:find("%X")
+  end },
+}
+
+local HEAD = {
+  { "step", "count" }, { "ranks", "count" }, { "mesh", "table" }, { "parameters", "table" }, { "files", "table" },
+  { "saved_at", "string", optional = true }, { "optimizer", "table", optional = true },
+  { "ema", "table", optional = true }, { "generator", "table", optional = true }, { "data", "table", optional = true },
+  { "schedule", "table", optional = true }, { "settings", "table", optional = true },
+  { "model", "table", optional = true },
+}
+local MESH = { { "label", "string" }, { "shape", "table" } }
+local OPTIMIZER = { { "kind", "string" }, { "states", "table", optional = true } }
+local EMA = { { "decay", "number" }, { "warmup", "boolean" } }
+local GENERATOR = { { "seed", "count" }, { "eager", "table" } }
+local EAGER = { { "seed", "count" }, { "draws", "count" } }
+local PARAMETER = { { "name", "string" }, { "shape", "table" }, { "dtype", "f32" }, { "frozen", "boolean" } }
+local FILE = { { "file", "file" }, { "tensors", "table" } }
+local TENSOR = {
+  { "name", "string" }, { "parameter", "string" }, { "kind", "string" }, { "first", "count" }, { "count", "count" },
+  { "xxh3", "checksums" },
+}
+
+---@class moonshard.ManifestCheck
+---@field path string of the checkpoint
+
+local function refuse(check, where, must, value)
+  errors.invalid("%s/manifest.json: %s must be %s, not %s", check.path, where, must, options.describe(value))
+end
+
+local function expect(check, value, where, kind)
+  local row = KINDS[kind]
+  if not row[2](value) then refuse(check, where, row[1], value) end
+end
+
+local function check_fields(check, object, where, fields)
+  expect(check, object, where, "table")
+  for _, field in ipairs(fields) do
+    local value = object[field[1]]
+    if value ~= nil or not field.optional then
+      expect(check, value, where == "it" and field[1] or where .. "." .. field[1], field[2])
+    end
+  end
+end
+
+-- Every entry of a list, which has nothing but entries.
+local function each(check, list, where, visit)
+  local count = 0
+  for _ in pairs(list) do count = count + 1 end
+  if count ~= #list then refuse(check, where, "a list", list) end
+  for i, entry in ipairs(list) do visit(entry, ("%s[%d]"):format(where, i)) end
+end
+
+local function check_shape(check, shape, where)
+  local elements = 1
+  each(check, shape, where, function(size, place)
+    expect(check, size, place, "count")
+    elements = elements * size
+  end)
+  if elements >= MOST_ELEMENTS then
+    errors.invalid("%s/manifest.json: %s [%s] has too many elements to be counted", check.path, where,
+      table.concat(shape, ","))
+  end
+end
+
+-- Refuses what comes twice.
+local function once(check, seen, name, where)
+  if seen[name] then errors.invalid("%s/manifest.json: %s is %s, as %s is", check.path, where, name, seen[name]) end
+  seen[name] = where
+end
+
+local function check_parameters(check, parameters)
+  local seen = {}
+  each(check, parameters, "parameters", function(param, where)
+    check_fields(check, param, where, PARAMETER)
+    check_shape(check, param.shape, where .. ".shape")
+    once(check, seen, param.name, where .. ".name")
+  end)
+end
+
+local function check_files(check, files)
+  local seen = {}
+  each(check, files, "files", function(file, where)
+    local names = {}
+    check_fields(check, file, where, FILE)
+    once(check, seen, file.file, where .. ".file")
+    each(check, file.tensors, where .. ".tensors", function(tensor, place)
+      check_fields(check, tensor, place, TENSOR)
+      once(check, names, tensor.name, place .. ".name")
+    end)
+  end)
+end
+
+---Refuses a manifest of which something is missing or is not what it must be: MS_EINVAL names the field.
+---@param read table as JSON gave it
+---@param path string folder of the checkpoint
+function schema.check(read, path)
+  local check = { path = path }
+  check_fields(check, read, "it", HEAD)
+  check_fields(check, read.mesh, "mesh", MESH)
+  check_shape(check, read.mesh.shape, "mesh.shape")
+  for _, part in ipairs({ { "optimizer", OPTIMIZER }, { "ema", EMA }, { "generator", GENERATOR } }) do
+    if read[part[1]] then check_fields(check, read[part[1]], part[1], part[2]) end
+  end
+  if read.generator then check_fields(check, read.generator.eager, "generator.eager", EAGER) end
+  if read.optimizer and read.optimizer.states then
+    each(check, read.optimizer.states, "optimizer.states", function(state, where)
+      expect(check, state, where, "string")
+    end)
+  end
+  for key, value in pairs(read.settings or {}) do expect(check, value, "settings." .. tostring(key), "string") end
+  check_parameters(check, read.parameters)
+  check_files(check, read.files)
+end
+
+return schema
