@@ -11,6 +11,7 @@ local device = require("moonshard.device")
 local errors = require("moonshard.error")
 local nearest = require("moonshard.nearest")
 local output_file = require("moonshard.output_file")
+local text_lines = require("moonshard.text_lines")
 local world = require("moonshard.world")
 
 local args = {
@@ -103,7 +104,7 @@ local function read_list(key, text, default)
   local separators = type(sample) == "number" and not text:find(",", 1, true) and "x" or ","
   local list = {}
   for part in (text .. separators):gmatch("(.-)" .. separators) do
-    part = part:match("^%s*(.-)%s*$")
+    part = text_lines.trim(part)
     if part == "" and type(sample) == "number" then refuse(key, text, "numbers with commas between, like 2,2") end
     if part ~= "" or type(sample) == "number" then
       list[#list + 1] = sample == nil and part or read_value(key, part, sample)

@@ -1,6 +1,7 @@
 -- Curves as text (braille dots, two by four to a character) and as self-contained SVG.
 
 local axis = require("moonshard.axis")
+local text_lines = require("moonshard.text_lines")
 local bit = require("bit")
 
 local chart = {}
@@ -85,7 +86,7 @@ local function canvas_row(canvas, row, colour)
       cells[#cells + 1] = " "
     end
   end
-  return (table.concat(cells):gsub("%s+$", ""))
+  return text_lines.trim_end(table.concat(cells))
 end
 
 local function row_labels(range, rows)
@@ -111,7 +112,7 @@ local function x_axis(range, columns, name)
       labels[first + i - 1] = tick.text:sub(i, i)
     end
   end
-  return table.concat(line), table.concat(labels):gsub("%s+$", "") .. "  " .. name
+  return table.concat(line), text_lines.trim_end(table.concat(labels)) .. "  " .. name
 end
 
 local function legend(curves, colour)

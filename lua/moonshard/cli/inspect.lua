@@ -9,6 +9,7 @@ local json = require("moonshard.json")
 local progress = require("moonshard.progress")
 local safetensors = require("moonshard.safetensors")
 local status = require("moonshard.cli.status")
+local text_lines = require("moonshard.text_lines")
 
 local inspect = {}
 
@@ -68,7 +69,7 @@ local function print_table(rows, right)
       local padding = (" "):rep(widths[c] - progress.width(cell))
       cells[c] = right[c] and padding .. cell or cell .. padding
     end
-    io.write("  ", (table.concat(cells, "  "):gsub("%s+$", "")), "\n")
+    io.write("  ", text_lines.trim_end(table.concat(cells, "  ")), "\n")
   end
 end
 

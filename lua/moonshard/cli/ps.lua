@@ -4,6 +4,7 @@ local command_line = require("moonshard.cli.command_line")
 local json = require("moonshard.json")
 local progress = require("moonshard.progress")
 local status = require("moonshard.cli.status")
+local text_lines = require("moonshard.text_lines")
 
 local ps = {}
 
@@ -35,12 +36,13 @@ local function print_run(run)
     io.write("  made by another build of moonshard: ", run.unreadable, "\n")
     return
   end
-  io.write(FORMAT:format("rank", "pid", "step", "tokens/s", "in", "unit", "waits in", "since"):gsub("%s+$", ""), "\n")
+  local head = FORMAT:format("rank", "pid", "step", "tokens/s", "in", "unit", "waits in", "since")
+  io.write(text_lines.trim_end(head), "\n")
   for _, rank in ipairs(run.ranks) do
     local unit = rank.waits and rank.waits.unit or rank.activity and rank.unit or ""
     local line = FORMAT:format(rank.rank, rank.pid, rank.step, ("%.0f"):format(rank.tokens_per_s), where(rank), unit,
       waiting(rank), duration(rank.waits and rank.waits.seconds or rank.seconds))
-    io.write(line:gsub("%s+$", ""), "\n")
+    io.write(text_lines.trim_end(line), "\n")
   end
 end
 

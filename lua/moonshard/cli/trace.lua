@@ -5,6 +5,7 @@ local command_line = require("moonshard.cli.command_line")
 local json = require("moonshard.json")
 local progress = require("moonshard.progress")
 local status = require("moonshard.cli.status")
+local text_lines = require("moonshard.text_lines")
 local refuse = status.refuse
 
 local trace = {}
@@ -40,7 +41,7 @@ local function print_table(rows)
       local pad = (" "):rep(widths[i] - #cell)
       cells[i] = i == 1 and cell .. pad or pad .. cell
     end
-    io.write("  ", (table.concat(cells, "  "):gsub("%s+$", "")), "\n")
+    io.write("  ", text_lines.trim_end(table.concat(cells, "  ")), "\n")
   end
   io.write("\n")
 end

@@ -5,6 +5,7 @@ local decisions = require("moonshard.explain.decisions")
 local explain = require("moonshard.explain")
 local price = require("moonshard.explain.price")
 local size = require("moonshard.progress").size
+local text_lines = require("moonshard.text_lines")
 
 local show = {}
 
@@ -86,7 +87,7 @@ local function aligned(rows)
   for _, cells in ipairs(rows) do
     local parts = {}
     for i, cell in ipairs(cells) do parts[i] = cell .. (" "):rep(widths[i] - #cell) end
-    lines[#lines + 1] = ("  " .. table.concat(parts, "  ")):gsub("%s+$", "")
+    lines[#lines + 1] = text_lines.trim_end("  " .. table.concat(parts, "  "))
   end
   return lines
 end

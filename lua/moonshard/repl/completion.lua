@@ -2,6 +2,7 @@
 -- inside of a string, and the prompt's own commands. Nothing is called to find out.
 
 local lexer = require("moonshard.repl.lexer")
+local text_lines = require("moonshard.text_lines")
 local tree = require("moonshard.tree")
 
 local completion = {}
@@ -161,7 +162,7 @@ local function in_columns(list, width)
   for row = 1, rows do
     local cells = {}
     for i = row, #list, rows do cells[#cells + 1] = list[i] .. (" "):rep(longest + 2 - #list[i]) end
-    lines[row] = table.concat(cells):gsub("%s+$", "")
+    lines[row] = text_lines.trim_end(table.concat(cells))
   end
   return table.concat(lines, "\n")
 end

@@ -5,6 +5,7 @@ local engine = require("moonshard.ffi")
 local nearest = require("moonshard.nearest")
 local ops = require("moonshard.ops")
 local show = require("moonshard.repl.show")
+local text_lines = require("moonshard.text_lines")
 local C, ffi = engine.C, engine.ffi
 
 local documentation = {}
@@ -23,11 +24,7 @@ local function lines_of(path)
       text = file:read("*a")
       file:close()
     end
-    local lines = text and {} or false
-    for line in ((text or "") .. "\n"):gmatch("([^\n]*)\n") do
-      if lines then lines[#lines + 1] = line end
-    end
-    sources[path] = lines
+    sources[path] = text and text_lines.all(text) or false
   end
   return sources[path] or nil
 end

@@ -1,5 +1,7 @@
 -- What a line came to on every rank, told to the user: what is equal once, what differs by rank.
 
+local text_lines = require("moonshard.text_lines")
+
 local results = { INTERRUPTED = "interrupted" }
 
 -- ---- between ranks -------------------------------------------------------------------------------------------------
@@ -19,12 +21,6 @@ function results.decode(encoded)
 end
 
 -- ---- telling -------------------------------------------------------------------------------------------------------
-
-local function lines_of(text)
-  local lines = {}
-  for line in (text .. "\n"):gmatch("([^\n]*)\n") do lines[#lines + 1] = line end
-  return lines
-end
 
 -- "rank 2", "ranks 0, 2-5".
 local function name_ranks(ranks)
@@ -53,14 +49,14 @@ local function group(outcomes, ranks, field)
 end
 
 local function with_name(name, text)
-  local lines = lines_of(text)
+  local lines = text_lines.all(text)
   if #lines == 1 then return name .. ": " .. text end
   return name .. ":\n  " .. table.concat(lines, "\n  ")
 end
 
 -- Of a long text that differs in few lines from the one before, those lines; else nil.
 local function difference(text, other)
-  local lines, others = lines_of(text), lines_of(other)
+  local lines, others = text_lines.all(text), text_lines.all(other)
   if #lines ~= #others or #lines < 2 then return nil end
   local different = {}
   for i, line in ipairs(lines) do

@@ -4,6 +4,7 @@ local grid = require("moonshard.sweep.grid")
 local json = require("moonshard.json")
 local progress = require("moonshard.progress")
 local running = require("moonshard.sweep.running")
+local text_lines = require("moonshard.text_lines")
 
 local report = {}
 
@@ -206,7 +207,7 @@ local function lines_of(columns, count)
       local text = row == 0 and column.title or column[row]
       cells[i] = column.left and text .. (" "):rep(width - #text) or (" "):rep(width - #text) .. text
     end
-    lines[#lines + 1] = (table.concat(cells, "  "):gsub("%s+$", ""))
+    lines[#lines + 1] = text_lines.trim_end(table.concat(cells, "  "))
   end
   return lines
 end
