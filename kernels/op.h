@@ -30,6 +30,7 @@ typedef struct ms_scalars {
   int64_t step; /* 1 for the first */
   int micro_batches;
   uint64_t seed;
+  ms_axis_part rows;
 } ms_scalars;
 
 /* What a kernel that runs apart from its caller (on a GPU) found wrong, for the caller to read later: the first finding

@@ -339,6 +339,10 @@ MS_API int ms_graph_scope(ms_graph *graph, const char *path);
 MS_API int ms_graph_recompute(ms_graph *graph, int region, const char *ops);
 /* What a step reads from outside, bound by name at run time (tokens, targets, ...). */
 MS_API int ms_graph_input(ms_graph *graph, const char *name, int dtype, int ndim, const int64_t *dims, int *value);
+/* How many rows of the batch an input has along its first axis, each of size / rows indices: sizes[0] unless told; 0: it is the
+** same for all rows and ranks. What comes of an input has its rows as far as ops keep them apart, and dropout draws by them:
+** the same for a row of the global batch wherever it is computed. What has no rows has one mask everywhere. */
+MS_API int ms_graph_input_rows(ms_graph *graph, int value, int64_t rows);
 /* The unsharded parameter in its unit's param_dtype. The same parameter gives the same value. */
 MS_API int ms_graph_param(ms_graph *graph, int param, int *value);
 /* A node of the op table; outputs is [ms_op_info.outputs]. attrs NULL: the row's defaults. */
@@ -500,11 +504,17 @@ MS_API int ms_plan_peak_use(const ms_plan *plan, ms_peak *peak, int capacity, ms
 typedef struct ms_state ms_state;
 typedef struct ms_exec ms_exec;
 
+/* Index i of an axis is first + i step of the axis that it is a part of; step 0 means 1. */
+typedef struct ms_axis_part {
+  int64_t first, step;
+} ms_axis_part;
+
 typedef struct ms_step_inputs {
   double lr;         /* learning rate of this step */
   int64_t step;      /* 1 for the first: bias corrections of AdamW */
   int micro_batches; /* how many FIRST, NEXT and LAST phases were run: gradients are divided by it */
-  uint64_t seed;     /* of dropout, must differ from micro-batch to micro-batch */
+  uint64_t seed;     /* of dropout, must differ from step to step */
+  ms_axis_part rows; /* which rows of the step's global batch this micro-batch has: dropout is keyed by them */
 } ms_step_inputs;
 
 typedef struct ms_step_outputs {

@@ -53,9 +53,10 @@ function Trace:parameter(parameter)
   return known
 end
 
-local function add_input(self, name, dtype, shape)
+local function add_input(self, name, dtype, shape, rows)
   local dims = ffi.new("int64_t[?]", #shape + 1, shape)
   engine.check(C.ms_graph_input(self.handle, name, (engine.dtype_id(dtype)), #shape, dims, value))
+  if rows then engine.check(C.ms_graph_input_rows(self.handle, value[0], rows)) end
   return tensor.new(self, value[0])
 end
 
@@ -66,7 +67,7 @@ function Trace:constant(eager)
   local known = self.values[eager]
   if known then return known end
   local name = "constant " .. #self.constants + 1
-  known = add_input(self, name, eager.dtype, eager.shape)
+  known = add_input(self, name, eager.dtype, eager.shape, 0)
   self.values[eager] = known
   table.insert(self.constants, { name = name, tensor = eager })
   return known
@@ -92,7 +93,7 @@ local function declare_input(self, given)
   if type(name) ~= "string" or type(shape) ~= "table" then
     errors.invalid("trace: an input is { name, dtype, shape }, as in { \"tokens\", \"i32\", { 8, 256 } }")
   end
-  self.inputs[name] = add_input(self, name, dtype, shape)
+  self.inputs[name] = add_input(self, name, dtype, shape, given.rows)
 end
 
 local function check_tensor(self, what, result)

@@ -25,7 +25,6 @@ local C, ffi = engine.C, engine.ffi
 ---@field model moonshard.Module
 ---@field optimizer moonshard.Optimizer
 ---@field steps_done integer
----@field same_draws integer micro-batches one after the other that draw the same dropout: 1
 local Trainer = {}
 Trainer.__index = Trainer
 
@@ -103,7 +102,7 @@ local function trainer(o)
   o.ema = ema.parse(o.ema)
   o.session = session.of(o.model, { optimizer = o.optimizer, ema = o.ema })
   o.owner = o.session:new_owner()
-  o.steps_done, o.same_draws = 0, 1
+  o.steps_done = 0
   if stand_in.active then stand_in.adopt(o) end
   o.session.memory_limit = o.memory_limit
   local self = setmetatable(o, Trainer)
@@ -181,11 +180,12 @@ local function finish_step(self, exec, step)
   return status
 end
 
-local function run_phases(self, exec, specs, batch, step)
+-- places: of each micro-batch's rows in the step's global batch.
+local function run_phases(self, exec, specs, batch, places, step)
   for micro = 0, self.micro_batches - 1 do
     batch_of.feed(exec, specs, batch, micro)
-    local draw = math.floor((self.steps_done * self.micro_batches + micro) / self.same_draws)
-    exec.step_inputs.seed = self.seed * 2 ^ 32 + draw + 1
+    exec.step_inputs.seed = self.seed * 2 ^ 32 + step
+    exec.step_inputs.rows = places[micro + 1]
     local closes = micro > 0 and micro == self.micro_batches - 1 and exec.plan.config.sync ~= C.MS_SYNC_EVERY
     exec:run(closes and "last" or micro == 0 and "first" or "next")
   end
@@ -224,10 +224,18 @@ local function learning_rate(self, step)
   return lr
 end
 
-local function step_on(self, batch)
+-- This rank's place among those that train together, from 0.
+local function place_of(self)
+  for i, rank in ipairs(self.session:ranks()) do
+    if rank == self.session.sharding.rank then return i - 1 end
+  end
+end
+
+local function step_on(self, batch, places)
   world.check_interrupt()
   check_trainable(self)
   local specs = batch_of.specs(batch, self.micro_batches)
+  places = places or batch_of.places(batch, self.micro_batches, place_of(self))
   if world.plan_only then require("moonshard.plan_mode").report(self, batch) end
   local exec = self.session:exec("train", specs, traced(self), train_settings(self))
   tracer.step_begins(self.steps_done + 1)
@@ -236,7 +244,7 @@ local function step_on(self, batch)
   local lr = learning_rate(self, step)
   exec.step_inputs.lr, exec.step_inputs.step = lr, step
   exec.step_inputs.micro_batches = self.micro_batches
-  run_phases(self, exec, specs, batch, step)
+  run_phases(self, exec, specs, batch, places, step)
   local seconds = require("moonshard.clock").now() - begin
   self.outside_bytes = self.outside_bytes or outside_bytes(self)
   local tokens = batch_of.numel((batch.targets or batch[specs[1].name]).shape) * self.session.sharding.mesh:size()

@@ -117,8 +117,9 @@ static int check_run(const ms_exec *exec, int phase) {
 void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs) {
   exec->scalars = (ms_scalars){.step = 1, .micro_batches = 1};
   if (inputs)
-    exec->scalars =
-        (ms_scalars){inputs->lr, inputs->step, inputs->micro_batches < 1 ? 1 : inputs->micro_batches, inputs->seed};
+    exec->scalars = (ms_scalars){inputs->lr, inputs->step, inputs->micro_batches < 1 ? 1 : inputs->micro_batches,
+                                 inputs->seed, inputs->rows};
+  if (!exec->scalars.rows.step) exec->scalars.rows.step = 1;
   ms_exec_rebind(exec);
   memset(exec->cursor, 0, sizeof exec->cursor);
   exec->epoch++;

@@ -3,6 +3,7 @@
 */
 #include <string.h>
 
+#include "graph/batch_rows.h"
 #include "graph/infer.h"
 
 int ms_graph_in_scope(const ms_graph *graph, int rc) {
@@ -58,6 +59,7 @@ static int make_input(ms_graph *graph, const char *name, int dtype, int ndim, co
   ms_value value = {
       .info = {.dtype = dtype, .ndim = ndim}, .kind = MS_VALUE_INPUT, .node = -1, .output = -1, .param = -1};
   if (ndim > 0) memcpy(value.info.dims, dims, (size_t)ndim * sizeof *dims);
+  if (ndim > 0) value.rows = (ms_batch_rows){.outer = 1, .rows = dims[0]};
   value.name = ms_graph_intern(graph, name);
   if (!value.name) return MS_ENOMEM;
   return append_value(graph, &value, id);
@@ -67,6 +69,18 @@ int ms_graph_input(ms_graph *graph, const char *name, int dtype, int ndim, const
   if (!graph || !value) return MS_FAIL(MS_EINVAL, "ms_graph_input: no graph, or nowhere to put the value");
   int rc = make_input(graph, name, dtype, ndim, dims, value);
   return rc ? ms_graph_in_scope(graph, rc) : MS_OK;
+}
+
+int ms_graph_input_rows(ms_graph *graph, int value, int64_t rows) {
+  if (!graph) return MS_FAIL(MS_EINVAL, "ms_graph_input_rows: no graph");
+  if (value < 0 || value >= graph->n_values || graph->values[value].kind != MS_VALUE_INPUT)
+    return MS_FAIL(MS_EINVAL, "ms_graph_input_rows: value %d is no input", value);
+  ms_value *input = &graph->values[value];
+  if (rows < 0 || (rows > 0 && (input->info.ndim == 0 || input->info.dims[0] % rows)))
+    return MS_FAIL(MS_ESHAPE, "input %s: %lld rows do not divide its first axis, which has %lld indices", input->name,
+                   (long long)rows, (long long)(input->info.ndim ? input->info.dims[0] : 0));
+  input->rows = rows ? (ms_batch_rows){.outer = 1, .rows = rows} : (ms_batch_rows){0};
+  return MS_OK;
 }
 
 static int make_param(ms_graph *graph, int param, int *id) {
@@ -127,9 +141,21 @@ static int check_inputs(const ms_graph *graph, const ms_op_row *row, int inputs,
   return MS_OK;
 }
 
+/* Stream 0 asks for one of its own: two dropouts must not drop the same elements. Rows are what the mask is keyed by. */
+static int settle_dropout(const ms_graph *graph, const ms_value *x, ms_attrs *attrs) {
+  if (x->rows.rows < 0)
+    return MS_FAIL(MS_EUNSUPPORTED,
+                   "dropout: in its input the rows of the batch do not lie side by side on one axis any "
+                   "more, so its mask would depend on the mesh; use it before they are cut or mixed");
+  if (!attrs->i[0]) attrs->i[0] = graph->n_nodes + 1;
+  attrs->i[1] = x->rows.outer, attrs->i[2] = x->rows.rows, attrs->i[3] = x->rows.first;
+  return MS_OK;
+}
+
 static int make_node(ms_graph *graph, int op, int inputs, const int *in, const ms_attrs *attrs, int *out) {
   const ms_op_row *row = ms_op_row_of(op);
   ms_value_info in_info[MS_MAX_INPUTS], out_info[MS_MAX_OUTPUTS];
+  ms_batch_rows in_rows[MS_MAX_INPUTS];
   if (!row) return MS_FAIL(MS_EINVAL, "op %d: there are ops 0 to %d", op, MS_OP_COUNT - 1);
   MS_TRY(check_inputs(graph, row, inputs, in, in_info));
   ms_node node = {.op = op,
@@ -143,12 +169,16 @@ static int make_node(ms_graph *graph, int op, int inputs, const int *in, const m
   MS_TRY(row->infer(&node, in_info, out_info));
   for (int o = 0; o < row->outputs; o++) MS_TRY(check_size(row->name, out_info[o].ndim, out_info[o].dims));
   settle_attrs(&node, in_info, out_info);
-  for (int i = 0; i < inputs; i++) node.in[i] = in[i];
+  for (int i = 0; i < inputs; i++) {
+    node.in[i] = in[i];
+    in_rows[i] = graph->values[in[i]].rows;
+  }
   MS_TRY(ms_grow((void **)&graph->nodes, &graph->nodes_capacity, graph->n_nodes + 1, sizeof *graph->nodes));
   MS_TRY(reserve_values(graph, row->outputs));
   for (int o = 0; o < row->outputs; o++) {
     ms_value value = {
         .info = out_info[o], .kind = MS_VALUE_NODE, .node = graph->n_nodes, .output = o, .param = -1, .name = ""};
+    if (o == 0) value.rows = ms_follow_rows(&node, in_info, in_rows, out_info);
     MS_TRY(append_value(graph, &value, &node.out[o]));
     out[o] = node.out[o];
   }
@@ -168,12 +198,13 @@ int ms_graph_op(ms_graph *graph, const char *op, int n_inputs, const int *inputs
   if (ms_op_row_of(id)->flags & MS_OP_INTERNAL)
     return ms_graph_in_scope(graph,
                              MS_FAIL(MS_EINVAL, "%s: the engine makes this op itself; it is not for recipes", op));
-  if (id != MS_OP_dropout || (attrs && attrs->i[0])) return ms_graph_emit(graph, id, n_inputs, inputs, attrs, outputs);
-  /* Stream 0 asks for one of its own: two dropouts must not drop the same elements. */
+  int has_input = n_inputs == 1 && inputs && inputs[0] >= 0 && inputs[0] < graph->n_values;
+  if (id != MS_OP_dropout || !has_input) return ms_graph_emit(graph, id, n_inputs, inputs, attrs, outputs);
   ms_attrs own;
   if (attrs) own = *attrs;
   else MS_TRY(ms_op_row_defaults(id, &own));
-  own.i[0] = graph->n_nodes + 1;
+  int rc = settle_dropout(graph, &graph->values[inputs[0]], &own);
+  if (rc) return ms_graph_in_scope(graph, rc);
   return ms_graph_emit(graph, id, n_inputs, inputs, &own, outputs);
 }
 

@@ -12,8 +12,15 @@
 
 enum ms_value_kind { MS_VALUE_NODE = 0, MS_VALUE_INPUT = 1, MS_VALUE_PARAM = 2 };
 
+/* The elements are [outer, rows, inner], of which axis 1 holds rows [first, first + rows) of the micro-batch. rows 0: they belong
+** to no row; -1: rows cannot be told apart any more. */
+typedef struct ms_batch_rows {
+  int64_t outer, rows, first;
+} ms_batch_rows;
+
 typedef struct ms_value {
   ms_value_info info;
+  ms_batch_rows rows;
   int kind;         /* enum ms_value_kind */
   int node, output; /* which node made it, as which output; -1 for inputs and parameters */
   int param;        /* index in the model for MS_VALUE_PARAM, else -1 */

@@ -44,7 +44,8 @@ static void dropout_follows_philox(void **state) {
   free_case(&c);
 }
 
-/* The mask depends on seed, stream and element alone: not on dtype or on how long the tensor is. */
+/* The mask depends on seed, stream and element alone where no rows are given: not on dtype or on how long the
+** tensor is. */
 static void dropout_mask_is_keyed(void **state) {
   (void)state;
   int64_t n = 5003, differ_by_seed = 0, differ_by_stream = 0;
@@ -63,11 +64,52 @@ static void dropout_mask_is_keyed(void **state) {
   free_case(&stream);
 }
 
+/* A part of a batch of `rows` rows of [outer, rows, inner], whose places are first, first + step, ...: what the whole has there. */
+static void check_part(int64_t outer, int64_t rows, int64_t inner, int64_t first, int64_t step, int64_t skipped) {
+  const int64_t whole_rows = first + step * (skipped + rows) + 1, wide = outer * inner;
+  float *uniform = malloc((size_t)(whole_rows * wide) * sizeof *uniform);
+  ms_philox_uniform(11, 3, 0, whole_rows * wide, uniform);
+  FOR_EACH(dtype, dtypes) {
+    kernel_case c = case_of(MS_OP_dropout);
+    c.call.attrs = (ms_attrs){.i = {3, outer, rows, skipped}, .f = {0.4}};
+    c.scalars.seed = 11;
+    c.scalars.rows = (ms_axis_part){first, step};
+    add_input(&c, SHAPE(dtype, outer, rows, inner));
+    add_output(&c, SHAPE(dtype, outer, rows, inner));
+    for (int64_t i = 0; i < outer * rows * inner; i++) set_input(&c, 0, i, 1.0);
+    run_case(&c);
+    for (int64_t o = 0; o < outer; o++)
+      for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < inner; i++) {
+          int64_t key = (first + step * (skipped + r)) * wide + o * inner + i;
+          assert_int_equal(output_at(&c, 0, (o * rows + r) * inner + i) != 0.0, uniform[key] >= 0.4f);
+        }
+    free_case(&c);
+  }
+  free(uniform);
+}
+
+/* Wherever a row is computed its mask is what the global batch has for it, row after row from the generator. */
+static void dropout_is_keyed_by_row(void **state) {
+  (void)state;
+  check_part(1, 6, 32, 0, 1, 0);
+  check_part(1, 6, 32, 18, 1, 0);
+  check_part(1, 5, 1001, 7, 1, 0); /* rows that begin within a group of the generator */
+  check_part(1, 5, 1024, 2, 3, 0); /* dealt out */
+  check_part(1, 40, 3, 1, 4, 0);   /* short ones */
+  check_part(12, 7, 1, 14, 1, 0);  /* [columns, rows] */
+  check_part(3, 4, 250, 8, 2, 0);  /* [heads, rows, ...] */
+  check_part(3, 1, 250, 9, 1, 0);  /* a single row */
+  check_part(1, 3, 64, 8, 1, 2);   /* the last rows of a micro-batch */
+  check_part(2, 3, 10, 8, 2, 1);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(dropout_keeps_the_mean),
       TEST(dropout_mask_is_keyed),
       TEST(dropout_follows_philox),
+      TEST(dropout_is_keyed_by_row),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

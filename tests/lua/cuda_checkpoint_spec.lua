@@ -35,21 +35,20 @@ local whole, rest
 
 local function saving(folder) return "save=" .. folder, "save_at=" .. SAVED end
 
--- What dropout draws depends on the mesh: it is left out where that changes.
 local function train()
   local dropout = "dropout=true"
   whole = train_all {
     background = { ranks = 4, mesh = "2x2", cuda = true, dropout, "async=true", saving(folders.background) },
     waited = { ranks = 4, mesh = "2x2", cuda = true, dropout, saving(folders.waited) },
-    cuda = { ranks = 2, mesh = "1x2", cuda = true, saving(folders.cuda) },
-    cpu = { ranks = 3, mesh = "1x3", saving(folders.cpu) },
+    cuda = { ranks = 2, mesh = "1x2", cuda = true, dropout, saving(folders.cuda) },
+    cpu = { ranks = 3, mesh = "1x3", dropout, saving(folders.cpu) },
   }
   rest = train_all {
     same = { ranks = 4, mesh = "2x2", cuda = true, dropout, "load=" .. folders.background },
     graphs = { ranks = 4, mesh = "2x2", cuda = true, dropout, "--cuda-graph", "load=" .. folders.background },
     same_on_cpu = { ranks = 4, mesh = "2x2", "shared_masters=false", dropout, "load=" .. folders.waited },
-    to_cpu = { ranks = 3, mesh = "1x3", "load=" .. folders.cuda },
-    from_cpu = { ranks = 2, mesh = "1x2", cuda = true, "layout=ragged", "load=" .. folders.cpu },
+    to_cpu = { ranks = 3, mesh = "1x3", dropout, "load=" .. folders.cuda },
+    from_cpu = { ranks = 2, mesh = "1x2", cuda = true, dropout, "layout=ragged", "load=" .. folders.cpu },
   }
 end
 

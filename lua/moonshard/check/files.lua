@@ -70,10 +70,6 @@ end
 
 -- ---- batches ----------------------------------------------------------------------------------------------------
 
-local function is_array(value)
-  return type(value) == "table" and value.data ~= nil and value.shape and value.dtype
-end
-
 local function bytes_of(array)
   local bytes = engine.dtype_sizes[array.dtype]
   for _, size in ipairs(array.shape) do bytes = bytes * size end
@@ -84,25 +80,26 @@ end
 ---@param file file*
 ---@param path string of the file, for messages
 ---@param batch table<string, moonshard.Array>
-function files.write_batch(file, path, batch)
-  local head, parts = {}, {}
-  for name, value in pairs(batch) do
-    if is_array(value) then head[#head + 1] = { name = name, dtype = value.dtype, shape = value.shape } end
+---@param specs table[] of moonshard.batch: its arrays, in one micro-batch
+function files.write_batch(file, path, batch, specs)
+  local head, parts = { arrays = {}, first_row = batch.first_row, row_step = batch.row_step }, {}
+  for i, spec in ipairs(specs) do
+    head.arrays[i] = { name = spec.name, dtype = spec.dtype, shape = spec.shape }
+    parts[i] = ffi.string(batch[spec.name].data, bytes_of(spec))
   end
-  table.sort(head, function(a, b) return a.name < b.name end)
-  for i, array in ipairs(head) do parts[i] = ffi.string(batch[array.name].data, bytes_of(array)) end
-  write(file, path, json.encode({ arrays = head }) .. "\n" .. table.concat(parts))
+  write(file, path, json.encode(head) .. "\n" .. table.concat(parts))
 end
 
 ---The next batch of a file.
 ---@param file file*
 ---@param path string
----@return table<string, { dtype: string, shape: integer[], bytes: string }>? nil at the end
+---@return table? batch nil at the end; arrays have bytes instead of data
 function files.read_batch(file, path)
   local line = file:read("*l")
   if not line then return nil end
-  local batch, head = {}, json.decode(line)
-  for _, array in ipairs(head and head.arrays or fail(path, "a damaged line")) do
+  local head = json.decode(line) or fail(path, "a damaged line")
+  local batch = { first_row = head.first_row, row_step = head.row_step }
+  for _, array in ipairs(head.arrays) do
     array.bytes = file:read(bytes_of(array))
     if not array.bytes or #array.bytes ~= bytes_of(array) then fail(path, "it ends in the middle of a batch") end
     batch[array.name] = array

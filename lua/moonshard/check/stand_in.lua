@@ -35,11 +35,10 @@ function stand_in.take_over(self)
   decide_anew(self, "prefetch", nil)
 end
 
----A trainer's micro-batches are those of all ranks; the ranks' parts of one draw the same dropout.
+---A trainer's micro-batches are those of all ranks.
 ---@param trainer moonshard.Trainer
 function stand_in.adopt(trainer)
-  trainer.same_draws = #trainer.session.sharding.stands_for
-  trainer.micro_batches = trainer.micro_batches * trainer.same_draws
+  trainer.micro_batches = trainer.micro_batches * #trainer.session.sharding.stands_for
   trainer.gradient_sync, trainer.reshard_after_backward, trainer.memory_limit = "every", true, nil
 end
 

@@ -5,6 +5,7 @@
 -- the same global batches, however the recipe comes by its data. After the last step both leave the recipe and write
 -- down losses, norms and parameters.
 
+local batch_of = require("moonshard.batch")
 local certainty = require("moonshard.check.certainty")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
@@ -51,35 +52,38 @@ local function kind_of(array)
   return array and ("%s [%s]"):format(array.dtype, table.concat(array.shape, ",")) or "not there"
 end
 
--- Micro-batch by micro-batch, in each the ranks in their order.
-local function join(name, batches, parts, ranks)
+-- One rank's array behind the other's.
+local function join(name, batches, ranks)
   local array, pieces = batches[1][name], {}
-  for part = 0, parts - 1 do
-    for i, batch in ipairs(batches) do
-      local other = batch[name]
-      if kind_of(other) ~= kind_of(array) then
-        errors.raise("MS_ESHAPE", "check: batch.%s is %s on rank %d and %s on rank %d; such a run cannot be compared "
-          .. "with one rank, whose micro-batches have one shape", name, kind_of(array), ranks[1], kind_of(other),
-          ranks[i])
-      end
-      local bytes = #other.bytes / parts
-      pieces[#pieces + 1] = other.bytes:sub(part * bytes + 1, (part + 1) * bytes)
+  for i, batch in ipairs(batches) do
+    local other = batch[name]
+    if kind_of(other) ~= kind_of(array) then
+      errors.raise("MS_ESHAPE", "check: batch.%s is %s on rank %d and %s on rank %d; such a run cannot be compared "
+        .. "with one rank, whose micro-batches have one shape", name, kind_of(array), ranks[1], kind_of(other),
+        ranks[i])
     end
+    pieces[i] = other.bytes
   end
   local text, shape = table.concat(pieces), { unpack(array.shape) }
-  local data = ffi.new("uint8_t[?]", #text)
+  local data = ffi.new(engine.dtype_ctypes[array.dtype] .. "[?]", #text / engine.dtype_sizes[array.dtype])
   ffi.copy(data, text, #text)
   shape[1] = shape[1] * #batches
   return { data = data, dtype = array.dtype, shape = shape }
 end
 
+-- The batches of all ranks, one after the other, and where the rows of each micro-batch of them belong.
 local function global_batch(self, trainer)
-  local ranks, batch = trainer.session.sharding.stands_for, {}
+  local ranks, batch, places = trainer.session.sharding.stands_for, {}, {}
   local batches = read_all_ranks(self, ranks)
-  for name in pairs(batches[1]) do
-    batch[name] = join(name, batches, trainer.micro_batches / #ranks, ranks)
+  for name, array in pairs(batches[1]) do
+    if type(array) == "table" then batch[name] = join(name, batches, ranks) end
   end
-  return batch
+  for i, of_rank in ipairs(batches) do
+    for _, place in ipairs(batch_of.places(of_rank, trainer.micro_batches / #ranks, i - 1)) do
+      places[#places + 1] = place
+    end
+  end
+  return batch, places
 end
 
 -- ---- steps ------------------------------------------------------------------------------------------------------
@@ -109,16 +113,17 @@ end
 ---Makes a trainer's step, and leaves the recipe after the last one.
 ---@param trainer moonshard.Trainer
 ---@param batch table<string, moonshard.Array>
----@param step fun(trainer: moonshard.Trainer, batch: table): moonshard.StepMetrics
+---@param step fun(trainer: moonshard.Trainer, batch: table, places: table?): moonshard.StepMetrics
 ---@return moonshard.StepMetrics
 function Watch:step(trainer, batch, step)
+  local places
   if #self.steps == self.steps_wanted then leave.now() end
   if stand_in.active then
-    batch = global_batch(self, trainer)
+    batch, places = global_batch(self, trainer)
   else
-    files.write_batch(self.writer, self.writer_path, batch)
+    files.write_batch(self.writer, self.writer_path, batch, batch_of.specs(batch, 1))
   end
-  local metrics = step(trainer, batch)
+  local metrics = step(trainer, batch, places)
   self.steps[#self.steps + 1] = {
     trainer = number_of(self, trainer), loss = metrics.loss, grad_norm = metrics.grad_norm, lr = metrics.lr,
   }

@@ -103,13 +103,14 @@ local function read_batch(self, position, last)
   return {
     tokens = { data = tokens, dtype = "i32", shape = shape },
     targets = { data = targets, dtype = "i32", shape = { unpack(shape) } },
+    first_row = self.share.index * self.batch, row_step = 1,
     data_ms = 1e3 * (clock.now() - began),
   }
 end
 
 ---Iterates over `steps` batches, going on where the last call ended. A batch has tokens and targets, i32 [batch, seq]
----as { data, dtype, shape }, and data_ms, the milliseconds that the step waited for it. While a step computes, a thread
----reads the next batches.
+---as { data, dtype, shape }, first_row and row_step, which say where its rows lie in the step's global batch, and
+---data_ms, the milliseconds that the step waited for it. While a step computes, a thread reads the next batches.
 ---@param steps integer? how many; the default is one epoch, without a tail that would not fill a step
 ---@return fun(): integer?, table? step from 1 (see count_from), and its batch
 function Loader:batches(steps)

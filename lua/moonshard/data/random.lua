@@ -119,7 +119,9 @@ function RandomData:batches(sampler, batch)
       samples[#samples + 1] = sample
     end
     position = position + 1
-    return position, self:read(samples)
+    local read_now = self:read(samples)
+    read_now.first_row, read_now.row_step = sampler.rank, sampler.world -- as the sampler divides them
+    return position, read_now
   end
 end
 

@@ -145,8 +145,8 @@ local train = ms.trainer {
   ema = cfg.ema > 0 and { decay = cfg.ema, warmup = cfg.ema_warmup } or nil,
 }
 
--- The rows of a global batch that belong to this rank: with micro-batches, micro-batch m of all ranks together is the
--- m-th part of the global batch, so any mesh and any number of micro-batches average the same rows.
+-- The rows of a global batch that belong to this rank: one rank's follow the other's, so any mesh and any number of
+-- micro-batches average the same rows.
 local place, ranks = mesh:get_index(), mesh:size()
 local mine = cfg.rows / ranks
 assert(mine % cfg.micro == 0, "rows do not divide")
@@ -158,11 +158,9 @@ end
 
 local function batch_of(step)
   local inputs, targets = ffi.new("float[?]", mine * 15), ffi.new("int32_t[?]", mine)
-  local micro_rows = mine / cfg.micro
   step = step + samples
   for i = 0, mine - 1 do
-    local micro = math.floor(i / micro_rows)
-    local row = (micro * ranks + place) * micro_rows + i % micro_rows
+    local row = place * mine + i
     for c = 0, 14 do inputs[i * 15 + c] = 2 * random(step, row, c) - 1 end
     targets[i] = math.floor(3 * random(step, row, 99))
   end

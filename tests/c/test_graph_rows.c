@@ -1,0 +1,122 @@
+/* test_graph_rows.c - which elements of a value belong to which row of the batch: what dropout's mask is keyed by. */
+#include "tests/c/graph_fixture.h"
+
+static fixture f;
+
+static int start(void **state) {
+  (void)state;
+  fixture_start(&f);
+  return 0;
+}
+
+static int end(void **state) {
+  (void)state;
+  fixture_end(&f);
+  return 0;
+}
+
+static void assert_rows(int value, int64_t outer, int64_t rows, int64_t first) {
+  int out, rc = ms_graph_op(f.graph, "dropout", 1, &value, ATTRS(.f = {0.5}), &out);
+  must(rc);
+  const ms_attrs *attrs = &f.graph->nodes[f.graph->n_nodes - 1].attrs;
+  assert_int_equal(attrs->i[2], rows);
+  if (!rows) return;
+  assert_int_equal(attrs->i[1], outer);
+  assert_int_equal(attrs->i[3], first);
+}
+
+static void assert_torn(int value) {
+  int out;
+  assert_fails(ms_graph_op(f.graph, "dropout", 1, &value, NULL, &out), MS_EUNSUPPORTED,
+               "dropout: in its input the rows of the batch do not lie side by side");
+}
+
+static int transposed(int x, int a, int b, int c) {
+  return op1(&f, MS_OP_transpose, x, ATTRS(.i = {a, b, c, 3, 4, 5}));
+}
+
+static int cut(int x, int axis, int from, int to) { return op1(&f, MS_OP_slice, x, ATTRS(.i = {axis, from, to})); }
+
+static void reshaping_moves_no_rows(void **state) {
+  (void)state;
+  int x = input(&f, "x", MS_F32, SHAPE(4, 6, 10));
+  assert_rows(x, 1, 4, 0);
+  assert_rows(reshape_to(&f, x, SHAPE(24, 10)), 1, 4, 0);
+  assert_rows(reshape_to(&f, x, SHAPE(2, 2, 60)), 1, 4, 0);
+  assert_rows(reshape_to(&f, transposed(x, 1, 0, 2), SHAPE(24, 10)), 6, 4, 0);
+  /* [rows * positions, D] turned: positions stay with their row. */
+  int flat = reshape_to(&f, x, SHAPE(24, 10));
+  assert_rows(op1(&f, MS_OP_transpose, flat, ATTRS(.i = {1, 0})), 10, 4, 0);
+  /* Rows on two axes, in another order. */
+  assert_torn(transposed(reshape_to(&f, x, SHAPE(2, 2, 60)), 1, 0, 2));
+}
+
+static void ops_carry_rows_along(void **state) {
+  (void)state;
+  int x = input(&f, "x", MS_F32, SHAPE(4, 6, 10)), w = param(&f, MS_F32, SHAPE(10, 7));
+  int across = transposed(x, 1, 0, 2), tokens = input(&f, "tokens", MS_I32, SHAPE(4, 6));
+  assert_rows(op2(&f, MS_OP_matmul, x, w, NULL), 1, 4, 0);
+  assert_rows(op2(&f, MS_OP_matmul, across, w, NULL), 6, 4, 0);
+  /* x' x of [6,10] within a row; of rows with columns [10,4] and [4,10] across them. */
+  assert_rows(op2(&f, MS_OP_matmul, x, x, ATTRS(.i = {1, 0})), 1, 4, 0);
+  int two = cut(across, 0, 0, 1), flat = reshape_to(&f, two, SHAPE(4, 10));
+  assert_rows(op2(&f, MS_OP_matmul, flat, flat, ATTRS(.i = {0, 1})), 1, 4, 0);
+  assert_rows(op2(&f, MS_OP_matmul, flat, flat, ATTRS(.i = {1, 0})), 0, 0, 0);
+  assert_rows(op2(&f, MS_OP_matmul, w, flat, ATTRS(.i = {1, 1})), 7, 4, 0);
+  assert_rows(op2(&f, MS_OP_embedding, w, tokens, NULL), 1, 4, 0);
+  assert_rows(op2(&f, MS_OP_add, param(&f, MS_F32, SHAPE(10)), across, NULL), 6, 4, 0);
+  int per_row = op1(&f, MS_OP_mean, x, ATTRS(.i = {2, 1}));
+  assert_rows(per_row, 1, 4, 0);
+  assert_rows(op2(&f, MS_OP_mul, per_row, param(&f, MS_F32, SHAPE(5, 1, 6, 1)), NULL), 5, 4, 0);
+}
+
+static void sums_over_rows_have_none(void **state) {
+  (void)state;
+  int x = input(&f, "x", MS_F32, SHAPE(4, 6, 10)), across = transposed(x, 1, 0, 2);
+  assert_rows(op1(&f, MS_OP_sum, x, ATTRS(.i = {0})), 0, 0, 0);
+  assert_rows(op1(&f, MS_OP_sum, x, ATTRS(.i = {1})), 1, 4, 0);
+  assert_rows(op1(&f, MS_OP_sum, across, ATTRS(.i = {0})), 1, 4, 0);
+  assert_rows(op1(&f, MS_OP_max, across, ATTRS(.i = {-1, 1})), 6, 4, 0);
+  assert_rows(op1(&f, MS_OP_sum_to, x, ATTRS(.i = {6, 10, [6] = 2})), 0, 0, 0);
+  assert_rows(sum_all(&f, x), 0, 0, 0);
+  assert_rows(param(&f, MS_F32, SHAPE(4, 10)), 0, 0, 0);
+}
+
+static void parts_of_rows_know_which(void **state) {
+  (void)state;
+  int x = input(&f, "x", MS_F32, SHAPE(4, 6, 10)), across = transposed(x, 1, 0, 2);
+  assert_rows(cut(x, 0, 1, 3), 1, 2, 1);
+  assert_rows(cut(cut(x, 0, 1, 4), 0, 2, 3), 1, 1, 3);
+  assert_rows(cut(across, 1, 2, 4), 6, 2, 2);
+  assert_rows(cut(across, 0, 2, 4), 2, 4, 0);
+  assert_rows(op2(&f, MS_OP_concat, x, x, ATTRS(.i = {2})), 1, 4, 0);
+  assert_rows(op2(&f, MS_OP_concat, x, x, NULL), 2, 4, 0);
+  assert_torn(op2(&f, MS_OP_concat, x, cut(x, 0, 0, 2), NULL));
+  assert_torn(op1(&f, MS_OP_pad, x, ATTRS(.i = {0, 1, 0})));
+  assert_torn(cut(reshape_to(&f, x, SHAPE(24, 10)), 0, 3, 9));
+}
+
+static void inputs_say_how_many_rows_they_have(void **state) {
+  (void)state;
+  int x = input(&f, "x", MS_F32, SHAPE(8, 10)), scalar = input(&f, "t", MS_F32, SCALAR);
+  must(ms_graph_input_rows(f.graph, x, 4));
+  assert_rows(x, 1, 4, 0);
+  must(ms_graph_input_rows(f.graph, x, 0));
+  assert_rows(x, 0, 0, 0);
+  assert_rows(scalar, 0, 0, 0);
+  assert_fails(ms_graph_input_rows(f.graph, x, 3), MS_ESHAPE, "input x: 3 rows do not divide its first axis");
+  assert_fails(ms_graph_input_rows(f.graph, scalar, 1), MS_ESHAPE, "input t: 1 rows do not divide");
+  assert_fails(ms_graph_input_rows(f.graph, param(&f, MS_F32, SHAPE(2)), 1), MS_EINVAL, "is no input");
+  assert_fails(ms_graph_input_rows(NULL, x, 1), MS_EINVAL, "no graph");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(reshaping_moves_no_rows, start, end),
+      cmocka_unit_test_setup_teardown(ops_carry_rows_along, start, end),
+      cmocka_unit_test_setup_teardown(sums_over_rows_have_none, start, end),
+      cmocka_unit_test_setup_teardown(parts_of_rows_know_which, start, end),
+      cmocka_unit_test_setup_teardown(inputs_say_how_many_rows_they_have, start, end),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
