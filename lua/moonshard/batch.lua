@@ -1,6 +1,7 @@
 -- A batch as the engine takes it: which of its fields are arrays, their shapes for one micro-batch, which rows of the
 -- global batch it has, and its copying.
 
+local check_memory = require("moonshard.check_memory")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
 local options = require("moonshard.options")
@@ -67,6 +68,7 @@ local function spec_of(name, array, micro_batches)
   local _, dtype = engine.dtype_id(array.dtype)
   check_shape(name, array.shape)
   local shape = { unpack(array.shape) }
+  check_memory(("batch.%s.data"):format(name), array.data, dtype, batch_of.numel(shape))
   if shape[1] % micro_batches ~= 0 then
     errors.raise("MS_ESHAPE", "batch.%s has %d rows, which %d micro-batches do not divide", name, shape[1],
       micro_batches)

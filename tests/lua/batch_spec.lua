@@ -1,0 +1,92 @@
+-- Batches of a recipe's own memory: what does not hold what it says is refused before anything reads it.
+
+local ffi = require("ffi")
+local ms = require("moonshard")
+
+local function trainer()
+  local model = ms.nn.linear(8, 1)
+  ms.fully_shard(model)
+  return ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 0.1 }, loss = ms.loss.mse }
+end
+
+local function step(inputs, more)
+  local batch = { inputs = inputs, targets = ms.zeros(2, 1) }
+  for name, value in pairs(more or {}) do batch[name] = value end
+  return pcall(function() return trainer():step(batch) end)
+end
+
+local function f32(data, shape) return { data = data, dtype = "f32", shape = shape or { 2, 8 } } end
+
+local function assert_refused(words, inputs, more)
+  local ok, raised = step(inputs, more)
+  assert.is_false(ok)
+  assert.truthy(tostring(raised):find(words, 1, true), tostring(raised))
+end
+
+describe("a batch in memory of the FFI", function()
+  it("is taken from arrays, pointers and structures", function()
+    local losses, struct = {}, ffi.new("struct { int before; float x[2][8]; }")
+    local arrays = { ffi.new("float[?]", 16), ffi.new("float[16]"), ffi.new("float[2][8]"), struct.x,
+      ffi.new("float[?]", 100) }
+    local kept = ffi.new("float[16]")
+    arrays[#arrays + 1] = kept + 0
+    arrays[#arrays + 1] = ffi.cast("const float *", kept)
+    arrays[#arrays + 1] = ffi.cast("void *", kept)
+    for i, data in ipairs(arrays) do
+      local numbers = ffi.cast("float *", data)
+      for k = 0, 15 do numbers[k] = k / 16 end
+      local ok, metrics = step(f32(data))
+      assert.is_true(ok, tostring(metrics))
+      losses[i] = metrics.loss
+      assert.equal(losses[1], losses[i])
+    end
+    local ok, metrics = step({ data = arrays[1], dtype = "float32", shape = { 2, 8 } })
+    assert.is_true(ok, tostring(metrics))
+    assert.equal(losses[1], metrics.loss)
+  end)
+
+  it("is refused when it is too small", function()
+    assert_refused("batch.inputs.data has 16 bytes, and dtype f32 with its shape needs 64", f32(ffi.new("float[4]")))
+    assert_refused("batch.inputs.data has 60 bytes", f32(ffi.new("float[?]", 15)))
+    assert_refused("needs 8589934592", f32(ffi.new("float[16]"), { 2 ^ 28, 8 }))
+  end)
+
+  it("is refused when its elements are others", function()
+    assert_refused("batch.inputs.data is double [16], and dtype f32 says float", f32(ffi.new("double[16]")))
+    assert_refused("is int *, and dtype f32", f32(ffi.cast("int *", ffi.new("float[16]"))))
+    assert_refused("is float, and dtype", f32(ffi.new("float")))
+    assert_refused("is int64_t, and dtype", f32(5LL))
+    assert_refused("is struct", f32(ffi.new("struct { float x[16]; }")))
+    assert_refused("batch.inputs.data is float [16], and dtype i32 says int32_t",
+      { data = ffi.new("float[16]"), dtype = "i32", shape = { 2, 8 } })
+    assert_refused("is a NULL pointer", f32(ffi.cast("float *", nil)))
+  end)
+
+  it("is refused when it is no memory", function()
+    assert_refused("batch.inputs.data is a string", f32(("x"):rep(64)))
+    assert_refused("batch.inputs.data is a table", f32({ 1, 2, 3 }))
+    assert_refused("batch.inputs is memory without a shape", ffi.new("float[16]"))
+  end)
+
+  it("is refused when its shape or type is none", function()
+    local data = ffi.new("float[16]")
+    assert_refused("batch.inputs: size 2 of its shape is -8", f32(data, { 2, -8 }))
+    assert_refused("batch.inputs: size 2 of its shape is 0.5", f32(data, { 2, 0.5 }))
+    assert_refused("batch.inputs: size 2 of its shape is", f32(data, { 2, "8" }))
+    assert_refused("batch.inputs: its shape must be a list of sizes, not", f32(data, 16))
+    assert_refused("multiply to more than 2^53", f32(data, { 2 ^ 33, 2 ^ 33 }))
+    assert_refused("unknown element type f64", { data = data, dtype = "f64", shape = { 2, 8 } })
+    assert_refused("batch.first_row must be a whole number of at least 0", f32(data), { first_row = -1 })
+    assert_refused("batch.row_step must be a whole number of at least 1", f32(data), { row_step = 0 })
+  end)
+
+  it("is checked where it is evaluated and where its plan is made", function()
+    local train, batch = trainer(), { inputs = f32(ffi.new("float[4]")), targets = ms.zeros(2, 1) }
+    local function one() return coroutine.wrap(function() coroutine.yield(1, batch) end) end
+    for _, call in ipairs({ function() train:evaluate(one()) end, function() train:compile(batch) end }) do
+      local ok, raised = pcall(call)
+      assert.is_false(ok)
+      assert.truthy(tostring(raised):find("batch.inputs.data has 16 bytes", 1, true), tostring(raised))
+    end
+  end)
+end)
