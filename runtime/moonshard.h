@@ -511,7 +511,7 @@ typedef struct ms_axis_part {
 
 typedef struct ms_step_inputs {
   double lr;         /* learning rate of this step */
-  int64_t step;      /* 1 for the first: bias corrections of AdamW */
+  int64_t step;      /* 1 for the first: averages begin there */
   int micro_batches; /* how many FIRST, NEXT and LAST phases were run: gradients are divided by it */
   uint64_t seed;     /* of dropout, must differ from step to step */
   ms_axis_part rows; /* which rows of the step's global batch this micro-batch has: dropout is keyed by them */
@@ -619,6 +619,11 @@ MS_API int ms_state_gather_range(ms_state *state, int param, const char *what, i
 MS_API int ms_state_set(ms_state *state, int param, const float *full);
 /* The same from an array that rank `from` of the model's ranks has (their place in ms_mesh_ranks); full is NULL on others. */
 MS_API int ms_state_scatter(ms_state *state, int param, int from, const float *full);
+/* How many updates a parameter has had: AdamW's bias corrections and SGD's first step go by it. An update leaves out what has no
+** gradient in its plan, because the loss does not depend on it: that stays as it is, with all that is kept of it, and the count too.
+** A state that goes on from a saved one is given the count with the rest; it is the same on all ranks. Not collective. */
+MS_API int ms_state_updates(const ms_state *state, int param, double *updates);
+MS_API int ms_state_set_updates(ms_state *state, int param, double updates);
 /* Averages (ema_decay) and parameters change places, so that evaluating, reading and exporting see the averages; a second
 ** call puts them back, and until then nothing trains or is saved. Collective, since peers may be reading; with `alone` this
 ** rank does not wait for them, for a rank whose work with the averages failed (replicas with one copy meet when they run

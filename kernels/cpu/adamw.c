@@ -2,6 +2,7 @@
 ** chunk: each of gradient, master weights and both moments crosses memory once.
 **
 **   g = gradient * factor                       factor: the step norm's third number (mean and clipping)
+**   step: how many updates the parameter has had, with this one
 **   p = p (1 - lr wd)
 **   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
 **   p = p - lr / (1 - beta1^step) m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
@@ -27,8 +28,8 @@ MS_INLINE setting setting_of(const ms_kernel_call *call) {
   const double *f = call->attrs.f;
   double eps_value;
   memcpy(&eps_value, &call->attrs.i[0], sizeof eps_value);
-  const double lr_value = now->lr * f[0], correction1 = 1.0 - pow(f[2], (double)now->step),
-               correction2 = 1.0 - pow(f[3], (double)now->step);
+  const double step = ((const float *)call->in_data[2])[0];
+  const double lr_value = now->lr * f[0], correction1 = 1.0 - pow(f[2], step), correction2 = 1.0 - pow(f[3], step);
   return (setting){.keep = (float)(1.0 - lr_value * f[1]),
                    .step_size = (float)(lr_value / correction1),
                    .inverse_root = (float)(1.0 / sqrt(correction2)),
@@ -74,7 +75,7 @@ MS_INLINE ms_bf16 round_at_random(float x, uint32_t random) {
 MS_CLONES static void adamw_part_of_bf16(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
   const setting s = setting_of(call);
-  const uint64_t stream = (uint64_t)call->attrs.i[1], step = (uint64_t)call->scalars->step;
+  const uint64_t stream = (uint64_t)call->attrs.i[1], step = (uint64_t)((const float *)call->in_data[2])[0];
   const int64_t first = call->attrs.i[2] + begin, skipped = first % 4, at_once = MS_BLOCK - 4;
   ms_draw_fn *draw = ms_pick_draw();
   uint32_t words[MS_BLOCK] __attribute__((aligned(64)));

@@ -1,7 +1,7 @@
 /* sgd.c - SGD as PyTorch computes it, in one pass over a chunk.
 **
 **   g = gradient * factor + wd p                factor: the step norm's third number (mean and clipping)
-**   b = g on the first step, then momentum b + (1 - dampening) g
+**   b = g in the parameter's first update, then momentum b + (1 - dampening) g
 **   p = p - lr (nesterov: g + momentum b; momentum: b; neither: g)
 */
 #include "kernels/cpu/block.h"
@@ -20,7 +20,7 @@ MS_CLONES static void plain_part(const ms_kernel_call *call, int part, int64_t b
 
 MS_CLONES static void momentum_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
-  const int first = call->scalars->step == 1, nesterov = call->attrs.i[0] != 0;
+  const int first = ((const float *)call->in_data[2])[0] == 1.0f, nesterov = call->attrs.i[0] != 0;
   const float lr = (float)(call->scalars->lr * call->attrs.f[0]), decay = (float)call->attrs.f[1];
   const float momentum = (float)call->attrs.f[2], rest = first ? 1.0f : (float)(1.0 - call->attrs.f[3]);
   const float factor = ((const float *)call->in_data[1])[2];

@@ -2,6 +2,7 @@
 ** 28 bytes an element, for gradient, weights and both moments are read and the last three written; 20 with moments in bf16.
 **
 **   g = gradient * factor                       factor: the step norm's third number (mean and clipping)
+**   step: how many updates the parameter has had, with this one
 **   p = p (1 - lr wd)
 **   m = beta1 m + (1 - beta1) g,  v = beta2 v + (1 - beta2) g^2
 **   p = p - lr / (1 - beta1^step) m / (sqrt(v) / sqrt(1 - beta2^step) + eps)
@@ -30,8 +31,8 @@ struct factors {
   float keep, step_size, inverse_root, gradient;
 };
 
-__device__ factors factors_of(const setting &s, const ms_scalars *now, const float *norm) {
-  const double lr = now->lr * s.lr_scale, step = static_cast<double>(now->step);
+__device__ factors factors_of(const setting &s, const ms_scalars *now, const float *norm, const float *updates) {
+  const double lr = now->lr * s.lr_scale, step = static_cast<double>(*updates);
   factors f;
   f.keep = static_cast<float>(1.0 - lr * s.weight_decay);
   f.step_size = static_cast<float>(lr / (1.0 - pow(s.beta1, step)));
@@ -75,11 +76,9 @@ __device__ __forceinline__ void round_moments(const ms_b16 *, float &m, float &v
   v = round_at_random(v, word >> 16);
 }
 
-__device__ __forceinline__ ms_words draw_for(const float *, const rounding &, const ms_scalars *, int64_t) {
-  return {};
-}
-__device__ __forceinline__ ms_words draw_for(const ms_b16 *, const rounding &r, const ms_scalars *now, int64_t i) {
-  return ms_draw(r.stream, static_cast<uint64_t>(now->step), static_cast<uint64_t>(r.first + i) / 4);
+__device__ __forceinline__ ms_words draw_for(const float *, const rounding &, const float *, int64_t) { return {}; }
+__device__ __forceinline__ ms_words draw_for(const ms_b16 *, const rounding &r, const float *updates, int64_t i) {
+  return ms_draw(r.stream, static_cast<uint64_t>(*updates), static_cast<uint64_t>(r.first + i) / 4);
 }
 
 /* A thread's vector of all four. */
@@ -99,14 +98,14 @@ template <class M> struct vectors_of {
 };
 
 template <class M>
-__global__ void __launch_bounds__(THREADS)
-    adamw(arrays<M> a, int64_t n, int64_t vectors, setting s, rounding r, const ms_scalars *now, const float *norm) {
+__global__ void __launch_bounds__(THREADS) adamw(arrays<M> a, int64_t n, int64_t vectors, setting s, rounding r,
+                                                 const ms_scalars *now, const float *norm, const float *updates) {
   __shared__ factors made;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
   const int64_t threads = static_cast<int64_t>(gridDim.x) * THREADS;
   vectors_of<M> x;
   if (thread < vectors) x.load(a, thread * V);
-  if (threadIdx.x == 0) made = factors_of(s, now, norm);
+  if (threadIdx.x == 0) made = factors_of(s, now, norm, updates);
   __syncthreads();
   const update update_of = {made,
                             static_cast<float>(s.beta1),
@@ -116,7 +115,7 @@ __global__ void __launch_bounds__(THREADS)
                             static_cast<float>(s.eps)};
   for (int64_t i = thread; i < vectors; i += threads) {
     if (i != thread) x.load(a, i * V);
-    const ms_words w = draw_for(a.m, r, now, i * V);
+    const ms_words w = draw_for(a.m, r, updates, i * V);
 #pragma unroll
     for (int l = 0; l < V; l++) {
       update_of(x.g[l], x.p[l], x.m[l], x.v[l]);
@@ -127,7 +126,7 @@ __global__ void __launch_bounds__(THREADS)
   for (int64_t i = vectors * V + thread; i < n; i += threads) {
     float m = ms_load_one(a.m + i), v = ms_load_one(a.v + i);
     update_of(a.gradient[i], a.p[i], m, v);
-    round_moments(a.m, m, v, ms_word_of(draw_for(a.m, r, now, i), r.first + i));
+    round_moments(a.m, m, v, ms_word_of(draw_for(a.m, r, updates, i), r.first + i));
     ms_store_one(a.m + i, m);
     ms_store_one(a.v + i, v);
   }
@@ -146,7 +145,8 @@ template <class M> int run_typed(const ms_kernel_call *call) {
   const int64_t wanted = ms_cuda_ceil(n, THREADS * V), blocks = wanted < BLOCKS ? wanted : BLOCKS;
   const int64_t vectors = aligned && r.first % V == 0 ? n / V : 0;
   return MS_CUDA_LAUNCH(adamw<M>, static_cast<unsigned>(blocks), THREADS, 0, call->stream, a, n, vectors, s, r,
-                        call->scalars, static_cast<const float *>(call->in_data[1]));
+                        call->scalars, static_cast<const float *>(call->in_data[1]),
+                        static_cast<const float *>(call->in_data[2]));
 }
 
 int run(const ms_kernel_call *call) { return MS_CUDA_FLOATS(call->out[1].dtype, M, run_typed<M>(call)); }

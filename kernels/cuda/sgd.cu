@@ -1,7 +1,7 @@
 /* sgd.cu - SGD as PyTorch computes it, in one pass over a chunk: 12 bytes an element, 20 with momentum.
 **
 **   g = gradient * factor + wd p                factor: the step norm's third number (mean and clipping)
-**   b = g on the first step, then momentum b + (1 - dampening) g
+**   b = g in the parameter's first update, then momentum b + (1 - dampening) g
 **   p = p - lr (nesterov: g + momentum b; momentum: b; neither: g)
 **
 ** Learning rate and step are read on the device, so that a captured graph sees new ones.
@@ -29,8 +29,9 @@ struct update {
   }
 };
 
-__device__ __forceinline__ update update_of(const setting &s, const ms_scalars *now, const float *norm) {
-  const bool first = now->step == 1;
+__device__ __forceinline__ update update_of(const setting &s, const ms_scalars *now, const float *norm,
+                                            const float *updates) {
+  const bool first = *updates == 1.0f;
   update u;
   u.factor = norm[2];
   u.lr = static_cast<float>(now->lr * s.lr_scale);
@@ -44,9 +45,10 @@ __device__ __forceinline__ update update_of(const setting &s, const ms_scalars *
 }
 
 template <bool MOMENTUM>
-__global__ void __launch_bounds__(THREADS) sgd(const float *gradient, float *p, float *buffer, int64_t n,
-                                               int64_t vectors, setting s, const ms_scalars *now, const float *norm) {
-  const update u = update_of(s, now, norm);
+__global__ void __launch_bounds__(THREADS)
+    sgd(const float *gradient, float *p, float *buffer, int64_t n, int64_t vectors, setting s, const ms_scalars *now,
+        const float *norm, const float *updates) {
+  const update u = update_of(s, now, norm, updates);
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
   float none = 0.0f;
   if (thread < vectors) {
@@ -66,7 +68,8 @@ __global__ void __launch_bounds__(THREADS) sgd(const float *gradient, float *p, 
 int run(const ms_kernel_call *call) {
   const int64_t n = ms_numel(&call->in[0]);
   const float *gradient = static_cast<const float *>(call->in_data[0]),
-              *norm = static_cast<const float *>(call->in_data[1]);
+              *norm = static_cast<const float *>(call->in_data[1]),
+              *updates = static_cast<const float *>(call->in_data[2]);
   float *p = static_cast<float *>(call->out_data[0]), *buffer = static_cast<float *>(call->out_data[1]);
   const double *f = call->attrs.f;
   const setting s = {
@@ -77,9 +80,9 @@ int run(const ms_kernel_call *call) {
   const unsigned blocks = static_cast<unsigned>(ms_cuda_ceil(n, THREADS * V));
   if (s.has_momentum)
     return MS_CUDA_LAUNCH(sgd<true>, blocks, THREADS, 0, call->stream, gradient, p, buffer, n, vectors, s,
-                          call->scalars, norm);
+                          call->scalars, norm, updates);
   return MS_CUDA_LAUNCH(sgd<false>, blocks, THREADS, 0, call->stream, gradient, p, buffer, n, vectors, s, call->scalars,
-                        norm);
+                        norm, updates);
 }
 
 } // namespace

@@ -113,13 +113,23 @@ function inspect.gradient(trainer, name, own)
   return (own and read_part or read_full)(around, index, param, "grad", mean_factor(trainer))
 end
 
----What the optimizer keeps of a parameter. Collective unless `own`.
+-- Updates of a parameter: none in steps in which it had no gradient.
+local function updates_of(trainer, name)
+  local around, index = find(trainer.model, name)
+  local updates = ffi.new("double[1]")
+  check(C.ms_state_updates(around:ensure_state(), index, updates))
+  return create.tensor(updates[0])
+end
+
+---What the optimizer keeps of a parameter. Collective unless `own`, but for "step".
 ---@param trainer moonshard.Trainer
 ---@param name string
----@param what string AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"; averages of the weights: "ema"
+---@param what string "step": how many updated it; AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"; averages of the
+---  weights: "ema"
 ---@param own boolean? the part of this rank alone
 ---@return moonshard.Tensor
 function inspect.optimizer_state(trainer, name, what, own)
+  if what == "step" then return updates_of(trainer, name) end
   local states = {}
   for _, state in ipairs(pieces.states(trainer.optimizer, trainer.session.ema)) do states[state.kind] = state.what end
   if not states[what] then

@@ -373,7 +373,8 @@ function Trainer:local_gradient(name) return inspect.gradient(self, name, true) 
 
 ---What the optimizer keeps of a parameter, in full. Collective.
 ---@param name string FQN
----@param what string AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"; with the option ema: "ema"
+---@param what string AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"; with the option ema: "ema"; "step": a scalar, how
+---  many updates it had: none in steps in which it had no gradient
 ---@return moonshard.Tensor
 function Trainer:optimizer_state(name, what) return inspect.optimizer_state(self, name, what) end
 

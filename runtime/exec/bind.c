@@ -21,6 +21,7 @@ static int64_t state_offset(const ms_exec *exec, int buffer) {
   if (buffer == ms_squares_buffer(plan)) return layout->squares;
   if (buffer == ms_loss_sum_buffer(plan)) return layout->loss_sum;
   if (buffer == ms_norm_buffer(plan)) return layout->norm;
+  if (buffer == ms_updates_buffer(plan)) return layout->updates;
   int unit = buffer / MS_STATE_BUFFERS, which = buffer % MS_STATE_BUFFERS;
   if (which == MS_STATE_MASTER) return layout->unit[unit].master;
   if (which == MS_STATE_GRADIENT) return layout->unit[unit].gradient;

@@ -55,6 +55,8 @@ int ms_infer_optimizer(const ms_node *node, const ms_value_info *in, ms_value_in
   MS_TRY(ms_check_ndim(node, &in[0], 1, "the gradient", "[n]"));
   MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "the gradient"));
   MS_TRY(check_vector(node, &in[1], 4, "the step norm"));
+  MS_TRY(ms_check_ndim(node, &in[2], 0, "the count of updates", "a scalar"));
+  MS_TRY(ms_check_dtype(node, &in[2], MS_F32, "the count of updates"));
   for (int i = 0; i < node->outputs; i++) out[i] = in[0];
   if (node->op == MS_OP_adamw && node->attrs.i[3]) out[1].dtype = out[2].dtype = MS_BF16;
   int without_momentum = node->op == MS_OP_sgd && node->attrs.f[2] == 0;

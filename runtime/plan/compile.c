@@ -74,6 +74,7 @@ static int lower_training(ms_plan *plan, const ms_graph *traced) {
                                 : plan->config.device == MS_DEVICE_CUDA ? MS_FUSE_EPILOGUES
                                                                         : MS_FUSE_OPS;
   MS_TRY(ms_kept_graph(traced, 0, fusing, &graph));
+  for (int p = 0; p < plan->model->params; p++) plan->has_gradient[p] = graph->param_grads[p] >= 0;
   MS_TRY(ms_lower_graph(plan, MS_PHASE_FIRST, graph));
   if (plan->config.accumulate) MS_TRY(ms_lower_graph(plan, MS_PHASE_NEXT, graph));
   if (plan->config.sync != MS_SYNC_EVERY) MS_TRY(ms_lower_graph(plan, MS_PHASE_LAST, graph));
@@ -102,7 +103,8 @@ static int start_between(ms_plan *plan) {
   int units = plan->model->units;
   plan->held = ms_calloc(units, sizeof *plan->held);
   plan->waiting = ms_calloc(units, sizeof *plan->waiting);
-  if (!plan->held || !plan->waiting) return MS_ENOMEM;
+  plan->has_gradient = ms_calloc(plan->model->params, 1);
+  if (!plan->held || !plan->waiting || !plan->has_gradient) return MS_ENOMEM;
   for (int u = 0; u < units; u++) plan->held[u] = plan->waiting[u] = -1;
   return MS_OK;
 }
@@ -182,6 +184,7 @@ void ms_plan_free(ms_plan *plan) {
   }
   free(plan->held);
   free(plan->waiting);
+  free(plan->has_gradient);
   free(plan->buffer);
   free(plan->manifest);
   free(plan->dump);

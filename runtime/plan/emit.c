@@ -229,6 +229,7 @@ int ms_state_buffer(int unit, int which) { return unit * MS_STATE_BUFFERS + whic
 int ms_squares_buffer(const ms_plan *plan) { return plan->model->units * MS_STATE_BUFFERS; }
 int ms_loss_sum_buffer(const ms_plan *plan) { return ms_squares_buffer(plan) + 1; }
 int ms_norm_buffer(const ms_plan *plan) { return ms_squares_buffer(plan) + 2; }
+int ms_updates_buffer(const ms_plan *plan) { return ms_squares_buffer(plan) + 3; }
 
 static int persistent(ms_plan *plan, int arena, int category, int64_t offset, int64_t bytes, const char *label) {
   int buffer;
@@ -258,5 +259,6 @@ int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
   }
   MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->squares, 4 * model->units, "squares"));
   MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->loss_sum, 4, "loss sum"));
-  return state_buffer(plan, MS_CAT_WORKSPACE, layout->norm, 16, "step norm");
+  MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->norm, 16, "step norm"));
+  return state_buffer(plan, MS_CAT_WORKSPACE, layout->updates, 4 * model->params, "updates");
 }

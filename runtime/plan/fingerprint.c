@@ -87,6 +87,11 @@ static void describe_config(const ms_plan *plan, ms_text *text) {
   const ms_plan_config *c = &plan->config;
   ms_text_append(text, "max_norm %.17g, prefetch %d, accumulate %d, fuse %d, sync %d, reshard_after_backward %d\n",
                  c->max_norm, c->prefetch, c->accumulate, c->fuse, c->sync, c->reshard_after_backward);
+  for (int p = 0; p < plan->model->params; p++) {
+    const ms_param *param = &plan->model->param[p];
+    if (plan->phase[MS_PHASE_FIRST].present && !param->config.frozen && !plan->has_gradient[p])
+      ms_text_append(text, "no gradient of %s\n", param->name);
+  }
   for (int i = 0; i < plan->inputs; i++) {
     char shape[128];
     ms_text_append(text, "input %s: %s %s\n", plan->input[i].name, ms_dtype_name(plan->input[i].at.info.dtype),
@@ -99,13 +104,12 @@ static int fills_gradients(const ms_plan *plan, const ms_instr *instr) {
   return buffer >= 0 && buffer < ms_squares_buffer(plan) && buffer % MS_STATE_BUFFERS == MS_STATE_GRADIENT;
 }
 
-/* What a rank does with the parameters that it owns, one by one, or with its slice of what replicas share, differs from rank
-** to rank: the model says all of it. */
+/* What a rank does with the parameters that it owns, or with its slice of what replicas share, differs from rank to rank: the model
+** says all of it. */
 static int is_of_one_rank(const ms_plan *plan, const ms_instr *instr) {
   const int op = instr->call->op;
-  if (op == MS_OP_adamw && instr->call->attrs.i[3]) return 1;
-  return plan->replicas > 1 && (op == MS_OP_adamw || op == MS_OP_sgd || op == MS_OP_ema || op == MS_OP_sum_squares ||
-                                fills_gradients(plan, instr));
+  if (op == MS_OP_adamw || op == MS_OP_sgd) return 1;
+  return plan->replicas > 1 && (op == MS_OP_ema || op == MS_OP_sum_squares || fills_gradients(plan, instr));
 }
 
 static void describe_collective(const ms_plan *plan, int phase, const ms_plan_coll *coll, const char *scope,

@@ -60,6 +60,7 @@ int ms_state_buffer(int unit, int which);
 int ms_squares_buffer(const ms_plan *plan);
 int ms_loss_sum_buffer(const ms_plan *plan);
 int ms_norm_buffer(const ms_plan *plan);
+int ms_updates_buffer(const ms_plan *plan);
 /* Refs. */
 ms_ref ms_ref_vector(int buffer, int64_t offset, int dtype, int64_t n);
 ms_ref ms_ref_scalar(int buffer, int64_t offset);

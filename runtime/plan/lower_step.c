@@ -80,64 +80,59 @@ int ms_lower_norm(ms_plan *plan) {
   return ms_plan_kernel(plan, phase, MS_OP_step_norm, &attrs, 1, &totals, 1, &plan->norm, "step totals", 0);
 }
 
-/* One fused pass over what this rank updates of [begin, end) of a unit's chunks, from segment `s` on, all of one optimizer group. */
-static int update_run(ms_plan *plan, int unit, int s, int64_t begin, int64_t end) {
-  const ms_segment *group = &plan->model->unit[unit].segment[s];
-  const stretch own = own_part(plan, unit, begin, end);
-  if (own.end <= own.begin) return MS_OK;
-  const ms_plan_config *c = &plan->config;
-  const ms_ref in[2] = {gradients_of(plan, unit, own), plan->norm};
-  ms_ref state0 = kept_of(unit, MS_STATE_FIRST, MS_F32, own);
-  const char *scope = plan->model->unit[unit].name;
-  if (c->optimizer == MS_OPT_ADAMW) {
-    const ms_ref out[3] = {masters_of(plan, unit, s, own), state0, kept_of(unit, MS_STATE_SECOND, MS_F32, own)};
-    ms_attrs attrs = {.f = {group->lr_scale, group->weight_decay, c->beta1, c->beta2}};
-    memcpy(&attrs.i[0], &c->eps, sizeof c->eps);
-    return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_adamw, &attrs, 2, in, 3, out, scope, 0);
-  }
-  if (c->momentum == 0) state0 = ms_ref_vector(ms_state_buffer(unit, MS_STATE_FIRST), 0, MS_F32, 0);
-  const ms_ref out[2] = {masters_of(plan, unit, s, own), state0};
-  ms_attrs attrs = {.i = {c->nesterov}, .f = {group->lr_scale, group->weight_decay, c->momentum, c->dampening}};
-  return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_sgd, &attrs, 2, in, 2, out, scope, 0);
-}
-
-/* AdamW with bf16 moments: a pass over each parameter, since every element is rounded by random numbers of its own, which its place
-** in the parameter decides, not its place on this rank. */
-static int update_parameter(ms_plan *plan, int unit, const ms_param *p) {
+/* One fused pass over what this rank updates of a parameter. How many updates the parameter has had is its own, and so
+** are the random numbers that round bf16 moments: its place in the parameter decides, not its place on this rank. */
+static int update_parameter(ms_plan *plan, int param) {
   const ms_model *model = plan->model;
-  const ms_segment *group = &model->unit[unit].segment[p->segment];
+  const ms_param *p = &model->param[param];
+  const ms_segment *group = &model->unit[p->unit].segment[p->segment];
   const ms_plan_config *c = &plan->config;
-  const stretch own = own_part(plan, unit, p->local, p->local + p->owned);
+  const stretch own = own_part(plan, p->unit, p->local, p->local + p->owned);
+  const char *scope = model->unit[p->unit].name;
   if (own.end <= own.begin) return MS_OK;
-  const ms_ref in[2] = {gradients_of(plan, unit, own), plan->norm};
-  const ms_ref out[3] = {masters_of(plan, unit, p->segment, own), kept_of(unit, MS_STATE_FIRST, c->moment_dtype, own),
-                         kept_of(unit, MS_STATE_SECOND, c->moment_dtype, own)};
+  const ms_ref in[3] = {gradients_of(plan, p->unit, own), plan->norm,
+                        ms_ref_scalar(ms_updates_buffer(plan), 4 * param)};
+  const ms_ref masters = masters_of(plan, p->unit, p->segment, own);
+  if (c->optimizer == MS_OPT_SGD) {
+    ms_ref momentum = ms_ref_vector(ms_state_buffer(p->unit, MS_STATE_FIRST), 0, MS_F32, 0);
+    if (c->momentum != 0) momentum = kept_of(p->unit, MS_STATE_FIRST, MS_F32, own);
+    const ms_ref out[2] = {masters, momentum};
+    const ms_attrs attrs = {.i = {c->nesterov}, .f = {group->lr_scale, group->weight_decay, c->momentum, c->dampening}};
+    return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_sgd, &attrs, 3, in, 2, out, scope, 0);
+  }
+  const ms_ref out[3] = {masters, kept_of(p->unit, MS_STATE_FIRST, c->moment_dtype, own),
+                         kept_of(p->unit, MS_STATE_SECOND, c->moment_dtype, own)};
   ms_attrs attrs = {.f = {group->lr_scale, group->weight_decay, c->beta1, c->beta2}};
   memcpy(&attrs.i[0], &c->eps, sizeof c->eps);
-  attrs.i[1] = (int64_t)ms_hash_string(ms_hash_int(MS_HASH_INIT, (int64_t)model->seed), p->name);
-  attrs.i[2] = p->first + own.begin - p->local;
-  attrs.i[3] = 1;
-  return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_adamw, &attrs, 2, in, 3, out, model->unit[unit].name, 0);
+  if (c->moment_dtype != MS_F32) {
+    attrs.i[1] = (int64_t)ms_hash_string(ms_hash_int(MS_HASH_INIT, (int64_t)model->seed), p->name);
+    attrs.i[2] = p->first + own.begin - p->local;
+    attrs.i[3] = 1;
+  }
+  return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_adamw, &attrs, 3, in, 3, out, scope, 0);
 }
 
-static int update_parameters(ms_plan *plan, int unit) {
-  const ms_unit *u = &plan->model->unit[unit];
-  for (int i = 0; i < u->params; i++) {
-    const ms_param *p = &plan->model->param[u->order[i]];
-    if (p->owned && !p->config.frozen) MS_TRY(update_parameter(plan, unit, p));
+/* Parameters without a gradient in this step stay as they are, with all that is kept of them, and the update does not count for them.
+** Ranks that own nothing of a parameter count too. */
+static int count_updates(ms_plan *plan) {
+  const ms_attrs one_more = {.f = {1, 1}};
+  for (int first = 0, end; first < plan->model->params; first = end) {
+    end = first + 1;
+    if (!plan->has_gradient[first]) continue;
+    while (end < plan->model->params && plan->has_gradient[end]) end++;
+    const ms_ref updates = ms_ref_vector(ms_updates_buffer(plan), 4 * first, MS_F32, end - first);
+    MS_TRY(ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_scale, &one_more, 1, &updates, 1, &updates, "updates", 0));
   }
   return MS_OK;
 }
 
-/* The trainable segments from `s` on that one pass can cover: a private unit's chunks of one optimizer group lie in a row,
-** a shared unit's lie each among its peers' chunks. Returns the first segment that is not covered. */
-static int same_group_run(const ms_unit *unit, int s, int apart) {
-  int end = s + 1;
-  while (!apart && end < unit->segments && !unit->segment[end].frozen &&
-         unit->segment[end].lr_scale == unit->segment[s].lr_scale &&
-         unit->segment[end].weight_decay == unit->segment[s].weight_decay)
-    end++;
-  return end;
+static int update_unit(ms_plan *plan, int unit) {
+  const ms_unit *u = &plan->model->unit[unit];
+  for (int i = 0; i < u->params; i++) {
+    const ms_param *p = &plan->model->param[u->order[i]];
+    if (p->owned && !p->config.frozen && plan->has_gradient[u->order[i]]) MS_TRY(update_parameter(plan, u->order[i]));
+  }
+  return MS_OK;
 }
 
 /* The averages of a unit's weights, after all of them were updated: in one pass where segments are not apart. */
@@ -165,19 +160,10 @@ static int meet_replicas(ms_plan *plan) {
 
 int ms_lower_update(ms_plan *plan) {
   plan->phase[MS_PHASE_UPDATE].present = 1; /* of all ranks, though one may own nothing */
+  MS_TRY(count_updates(plan));
   for (int u = 0; u < plan->model->units; u++) {
-    const ms_unit *unit = &plan->model->unit[u];
-    const int apart = ms_unit_shares_masters(plan->model, &plan->config, u);
-    const int by_parameter = plan->config.moment_dtype != MS_F32;
-    if (by_parameter) MS_TRY(update_parameters(plan, u));
-    for (int s = 0, end; !by_parameter && s < unit->segments && !unit->segment[s].frozen; s = end) {
-      end = same_group_run(unit, s, apart);
-      const ms_segment *from = &unit->segment[s];
-      int trainable_follows = end < unit->segments && !unit->segment[end].frozen;
-      int64_t stop = trainable_follows ? unit->segment[end].local : unit->trainable_count;
-      MS_TRY(update_run(plan, u, s, from->local, apart ? from->local + from->chunk : stop));
-    }
-    if (plan->config.ema_decay > 0) MS_TRY(average(plan, u, apart));
+    MS_TRY(update_unit(plan, u));
+    if (plan->config.ema_decay > 0) MS_TRY(average(plan, u, ms_unit_shares_masters(plan->model, &plan->config, u)));
   }
   return plan->replicas > 1 ? meet_replicas(plan) : MS_OK;
 }

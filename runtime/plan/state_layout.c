@@ -88,6 +88,7 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
   layout->squares = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 4 * model->units);
   layout->loss_sum = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 4);
   layout->norm = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 16);
+  layout->updates = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 4 * model->params);
   for (int u = 0; u < model->units; u++) {
     int64_t room = 4 * ms_unit_slice_room(&model->unit[u], layout->replicas);
     layout->unit[u].gradient = config->train && room ? take(layout, MS_ARENA_STATE, MS_CAT_GRADIENTS, room) : -1;

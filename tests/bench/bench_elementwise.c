@@ -64,8 +64,8 @@ static const row rows[] = {
     {"transpose", MS_OP_transpose, 1, 1, "x", "t", {.i = {1, 0}}},
     {"rope", MS_OP_rope, 1, 1, "h", "h", {.f = {10000.0}}},
     {"sum_squares", MS_OP_sum_squares, 1, 1, "f", "l", {.i = {0}}},
-    {"adamw", MS_OP_adamw, 2, 3, "fn", "fff", {.f = {1.0, 0.1, 0.9, 0.999}}},
-    {"sgd momentum", MS_OP_sgd, 2, 2, "fn", "ff", {.f = {1.0, 0.1, 0.9}}},
+    {"adamw", MS_OP_adamw, 3, 3, "fn1", "fff", {.f = {1.0, 0.1, 0.9, 0.999}}},
+    {"sgd momentum", MS_OP_sgd, 3, 2, "fn1", "ff", {.f = {1.0, 0.1, 0.9}}},
 };
 
 static ms_value_info info_of(char kind, int dtype, int64_t n, int64_t d) {

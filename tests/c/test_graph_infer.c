@@ -346,13 +346,14 @@ static void step_shapes(void **state) {
   assert_value(op1(&f, MS_OP_accumulate, half(SHAPE(7)), NULL), MS_F32, "[7]");
   assert_value(op1(&f, MS_OP_sum_squares, gradient, NULL), MS_F32, "[]");
   assert_value(op2(&f, MS_OP_step_totals, gradient, tensor(SCALAR), NULL), MS_F32, "[2]");
-  apply(&f, MS_OP_adamw, 2, (int[]){gradient, norm}, NULL, out);
+  const int updates = tensor(SCALAR);
+  apply(&f, MS_OP_adamw, 3, (int[]){gradient, norm, updates}, NULL, out);
   assert_value(out[2], MS_F32, "[40]");
-  apply(&f, MS_OP_sgd, 2, (int[]){gradient, norm}, NULL, out);
+  apply(&f, MS_OP_sgd, 3, (int[]){gradient, norm, updates}, NULL, out);
   assert_value(out[1], MS_F32, "[0]");
-  apply(&f, MS_OP_sgd, 2, (int[]){empty, norm}, ATTRS(.f = {1, 0, 0.9}), out);
+  apply(&f, MS_OP_sgd, 3, (int[]){empty, norm, updates}, ATTRS(.f = {1, 0, 0.9}), out);
   assert_value(out[1], MS_F32, "[0]");
-  REFUSED(MS_OP_adamw, NULL, MS_ESHAPE, "the shape wanted is [4] and the step norm is [2]", gradient, totals);
+  REFUSED(MS_OP_adamw, NULL, MS_ESHAPE, "the shape wanted is [4] and the step norm is [2]", gradient, totals, updates);
 }
 
 static void costs(void **state) {

@@ -7,12 +7,14 @@ enum { STEPS = 3 };
 
 static const int64_t sizes[] = {0, 1, 3, 17, 1000, 70001};
 
-/* Gradient [n] and step norm [4] in; n_states + 1 arrays in and out, the first of random weights, the others zero. */
+/* Gradient [n], step norm [4] and the count of updates in; n_states + 1 arrays in and out, the first of random weights, the others zero. */
 static kernel_case optimizer_case(int op, int64_t n, int states, int64_t state_size) {
   kernel_case c = case_of(op);
   add_input(&c, SHAPE(MS_F32, n));
   add_input(&c, SHAPE(MS_F32, 4));
   set_input(&c, 1, 2, 0.5);
+  add_input(&c, SCALAR(MS_F32));
+  set_input(&c, 2, 0, 1.0);
   for (int i = 0; i <= states; i++) {
     int64_t size = i ? state_size : n;
     add_output(&c, SHAPE(MS_F32, size));
@@ -38,7 +40,7 @@ static void adamw_matches(void **state) {
     for (int step = 1; step <= STEPS; step++) {
       new_gradient(&c, step);
       c.scalars.lr = lr / step;
-      c.scalars.step = step;
+      set_input(&c, 2, 0, step);
       run_once(&c, c.call, threads);
       double rate = lr / step * lr_scale;
       for (int64_t i = 0; i < n; i++) {
@@ -76,7 +78,7 @@ static kernel_case rounded_case(int64_t n, int64_t first, double beta1, double b
 /* x rounded by the element's random bits, as the op says it is. */
 static double rounded(float x, const kernel_case *c, int64_t element, int shift) {
   uint32_t words[4], bits;
-  ms_philox4x32((uint64_t)c->call.attrs.i[1], (uint64_t)c->scalars.step, (uint64_t)element / 4, words);
+  ms_philox4x32((uint64_t)c->call.attrs.i[1], (uint64_t)input_at(c, 2, 0), (uint64_t)element / 4, words);
   memcpy(&bits, &x, sizeof bits);
   return ms_bf16_to_f32((ms_bf16)((bits + (words[element % 4] >> shift & 0xffff)) >> 16));
 }
@@ -90,7 +92,7 @@ static void moments_are_rounded_by_their_own_bits(void **state) {
   FOR_EACH(n, counts)
   for (int threads = 1; threads <= TEAM; threads += 2) {
     kernel_case c = rounded_case(n, first, 0.5, 0.5, 1.0, 1.0);
-    c.scalars.step = 3;
+    set_input(&c, 2, 0, 3);
     for (int64_t i = 0; i < n; i++) set_input(&c, 0, i, (double)(i % 97 + 1) / 512);
     run_once(&c, c.call, threads);
     for (int64_t i = 0; i < n; i++) {
@@ -138,7 +140,7 @@ static void what_is_smaller_than_a_step_of_bf16_arrives(void **state) {
   assert_true(ms_bf16_to_f32(ms_f32_to_bf16(1.001f)) == 1.0f);
   for (int64_t i = 0; i < N; i++) set_input(&c, 0, i, sqrt(2.0));
   for (int step = 1; step <= MANY; step++) {
-    c.scalars.step = step;
+    set_input(&c, 2, 0, step);
     run_once(&c, c.call, 1);
   }
   double mean[2];
@@ -177,7 +179,7 @@ static void sgd_matches(void **state) {
     for (int step = 1; step <= STEPS; step++) {
       new_gradient(&c, step);
       c.scalars.lr = lr;
-      c.scalars.step = step;
+      set_input(&c, 2, 0, step);
       run_once(&c, c.call, TEAM);
       for (int64_t i = 0; i < n; i++) {
         double g = 0.5 * input_at(&c, 0, i) + decay * p[i];
@@ -209,7 +211,7 @@ static void ema_matches(void **state) {
     double *average = calloc((size_t)n + 1, sizeof *average);
     for (int step = 1; step <= STEPS; step++) {
       new_gradient(&c, step);
-      c.scalars.step = step;
+      set_input(&c, 2, 0, step);
       run_once(&c, c.call, TEAM);
       double now = warmup && (1.0 + step) / (10.0 + step) < decay ? (1.0 + step) / (10.0 + step) : decay;
       for (int64_t i = 0; i < n; i++) {

@@ -76,6 +76,15 @@ local function settle_averages(session, read)
   if session.ema and not read.ema then check(C.ms_state_restart_ema(session.state)) end
 end
 
+-- How many updates each parameter has had goes with its optimizer state.
+local function settle_updates(session, read)
+  local updates = {}
+  for _, saved in ipairs(read.parameters) do updates[saved.name] = saved.updates end
+  for i, param in ipairs(session.sharding.params) do
+    check(C.ms_state_set_updates(session.state, i - 1, param.frozen and 0 or updates[param.fqn] or read.step))
+  end
+end
+
 ---Loads the parameters of a model, and with an optimizer its state, and averages where both have them. Collective;
 ---where one rank fails, all do.
 ---@param who string for messages
@@ -101,7 +110,10 @@ function load.state(who, path, session, wanted)
   compare_steps(session, path, checkpoint.manifest.step)
   ok, raised = pcall(function()
     bytes = reading(path, read_all, checkpoint, session, list, wanted.verify)
-    if wanted.optimizer then settle_averages(session, checkpoint.manifest) end
+    if wanted.optimizer then
+      settle_updates(session, checkpoint.manifest)
+      settle_averages(session, checkpoint.manifest)
+    end
   end)
   checkpoint:close()
   session.held = {} -- what unshard gathered is of before

@@ -19,14 +19,18 @@ local function list_text(list)
   return #list == 0 and "[]" or json.encode(list)
 end
 
-local function parameter_text(param)
-  return ('{"name":%s,"shape":%s,"dtype":"f32","frozen":%s}'):format(json.encode(param.fqn), list_text(param.shape),
-    tostring(param.frozen and true or false))
+-- updates: how many it has had, where they are not as many as steps.
+local function parameter_text(param, updates)
+  return ('{"name":%s,"shape":%s,"dtype":"f32","frozen":%s%s}'):format(json.encode(param.fqn), list_text(param.shape),
+    tostring(param.frozen and true or false), updates and (',"updates":%d'):format(updates) or "")
 end
 
-local function parameters_text(params)
-  local texts = {}
-  for i, param in ipairs(params) do texts[i] = parameter_text(param) end
+local function parameters_text(session, step)
+  local texts, updates = {}, ffi.new("double[1]")
+  for i, param in ipairs(session.sharding.params) do
+    check(C.ms_state_updates(session.state, i - 1, updates))
+    texts[i] = parameter_text(param, not param.frozen and updates[0] ~= step and updates[0] or nil)
+  end
   return "[" .. table.concat(texts, ",") .. "]"
 end
 
@@ -64,7 +68,7 @@ function manifest.head(session, more)
   local optimizer = optimizer_of(session.optimizer)
   if optimizer then add("optimizer", json.encode(optimizer)) end
   if session.ema then add("ema", json.encode(session.ema)) end
-  add("parameters", parameters_text(session.sharding.params))
+  add("parameters", parameters_text(session, more.step))
   return "{" .. table.concat(text, ",") .. "}"
 end
 
@@ -72,7 +76,7 @@ end
 ---@field step integer
 ---@field ranks integer that wrote it
 ---@field mesh { label: string, shape: integer[] }
----@field parameters { name: string, shape: integer[], dtype: string, frozen: boolean }[]
+---@field parameters { name: string, shape: integer[], dtype: string, frozen: boolean, updates: integer? }[]
 ---@field optimizer table? kind, and its settings
 ---@field ema { decay: number, warmup: boolean }? of averages that it holds
 ---@field generator table?
