@@ -353,6 +353,10 @@ MS_API int ms_op_defaults(const char *op, ms_attrs *attrs);
 MS_API int ms_graph_value(const ms_graph *graph, int value, ms_value_info *info);
 /* The scalar f32 value to differentiate. Without one, the plan has only the evaluate phase. */
 MS_API int ms_graph_set_loss(ms_graph *graph, int value);
+/* Names what the loss counts among those of all ranks and micro-batches: an f32 scalar, not negative, which gradients do not go
+** through. The step's loss, and that whose gradient it takes, is then sum(weight loss) / sum(weight), and 0 where all weights
+** are. Without one each counts the same. */
+MS_API int ms_graph_set_loss_weight(ms_graph *graph, int value);
 /* A value to keep readable after a phase, by name. */
 MS_API int ms_graph_output(ms_graph *graph, const char *name, int value);
 
@@ -518,8 +522,10 @@ typedef struct ms_step_inputs {
 } ms_step_inputs;
 
 typedef struct ms_step_outputs {
-  double loss;      /* after NORM: mean over micro-batches and ranks; after EVALUATE: mean over ranks */
+  double
+      loss; /* after NORM: mean over micro-batches and ranks; after EVALUATE: mean over ranks; see ms_graph_set_loss_weight */
   double grad_norm; /* after NORM: of the mean gradient, before clipping */
+  double divisor;   /* of the sums that these are means of: how many losses, or the sum of their weights */
 } ms_step_outputs;
 
 typedef struct ms_exec_counters {
@@ -609,7 +615,7 @@ MS_API int ms_state_read(const ms_state *state, int param, const char *what, int
 MS_API int ms_state_write(ms_state *state, int param, const char *what, int64_t first, int64_t count,
                           const float *values);
 /* The whole parameter (or gradient, ...) on every rank, f32; full is [numel]. Collective. Gradients as they were summed,
-** before division by ranks and micro-batches. A rank with full NULL takes part and gets nothing.
+** before division by ms_step_outputs.divisor. A rank with full NULL takes part and gets nothing.
 ** Ranks that ask for different parameters at once fail with MS_EMISMATCH. */
 MS_API int ms_state_gather(ms_state *state, int param, const char *what, float *full);
 /* Elements [first, first + count) of it alone, at least one; out is [count], or NULL on a rank that only gives its part. */

@@ -48,20 +48,23 @@ static int run_totals(const ms_kernel_call *call) {
   double sum = 0.0;
   for (int64_t i = 0, n = ms_numel(&call->in[0]); i < n; i++) sum += squares[i];
   totals[0] = (float)(sum / (double)call->attrs.i[0]);
-  totals[1] = loss[0];
+  memcpy(totals + 1, loss, (size_t)ms_numel(&call->in[1]) * sizeof *loss);
   return MS_OK;
 }
 
 static int run_norm(const ms_kernel_call *call) {
   const float *totals = call->in_data[0];
   float *out = call->out_data[0];
-  double parts = (double)call->attrs.i[0] * call->scalars->micro_batches, max_norm = call->attrs.f[0];
-  double norm = sqrt((double)totals[0]) / parts, factor = 1.0 / parts;
+  const int weighted = ms_numel(&call->in[0]) == 3;
+  const double max_norm = call->attrs.f[0];
+  const double divisor = weighted ? totals[2] : (double)call->attrs.i[0] * call->scalars->micro_batches;
+  const double share = divisor == 0.0 ? 0.0 : 1.0 / divisor, norm = sqrt((double)totals[0]) * share;
+  double factor = share;
   if (max_norm > 0.0 && max_norm < norm + 1e-6) factor *= max_norm / (norm + 1e-6);
-  out[0] = (float)(totals[1] / parts);
+  out[0] = (float)(totals[1] * share);
   out[1] = (float)norm;
   out[2] = (float)factor;
-  out[3] = 0.0f;
+  out[3] = (float)divisor;
   return MS_OK;
 }
 

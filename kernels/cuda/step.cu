@@ -35,23 +35,26 @@ __global__ void __launch_bounds__(LAST_THREADS) add_parts(const double *sums, in
   if (threadIdx.x == 0) *to = static_cast<float>(sum);
 }
 
-__global__ void totals_of(const float *squares, int64_t units, const float *loss, float *totals, double replicas) {
+__global__ void totals_of(const float *squares, int64_t units, const float *loss, int64_t numbers, float *totals,
+                          double replicas) {
   double sum = 0.0;
   for (int64_t i = threadIdx.x; i < units; i += MS_WARP) sum += static_cast<double>(squares[i]);
   sum = ms_warp_reduce(sum, ms_add());
   if (threadIdx.x != 0) return;
   totals[0] = static_cast<float>(sum / replicas);
-  totals[1] = loss[0];
+  for (int64_t i = 0; i < numbers; i++) totals[1 + i] = loss[i];
 }
 
-__global__ void norm_of(const float *totals, float *to, double ranks, double max_norm, const ms_scalars *scalars) {
-  const double parts = ranks * scalars->micro_batches, norm = sqrt(static_cast<double>(totals[0])) / parts;
-  double factor = 1.0 / parts;
+__global__ void norm_of(const float *totals, int weighted, float *to, double ranks, double max_norm,
+                        const ms_scalars *scalars) {
+  const double divisor = weighted ? static_cast<double>(totals[2]) : ranks * scalars->micro_batches;
+  const double share = divisor == 0.0 ? 0.0 : 1.0 / divisor, norm = sqrt(static_cast<double>(totals[0])) * share;
+  double factor = share;
   if (max_norm > 0.0 && max_norm < norm + 1e-6) factor *= max_norm / (norm + 1e-6);
-  to[0] = static_cast<float>(static_cast<double>(totals[1]) / parts);
+  to[0] = static_cast<float>(static_cast<double>(totals[1]) * share);
   to[1] = static_cast<float>(norm);
   to[2] = static_cast<float>(factor);
-  to[3] = 0.0f;
+  to[3] = static_cast<float>(divisor);
 }
 
 int64_t parts_of(const ms_kernel_call *call) {
@@ -77,14 +80,14 @@ int run_squares(const ms_kernel_call *call) {
 
 int run_totals(const ms_kernel_call *call) {
   return MS_CUDA_LAUNCH(totals_of, 1, MS_WARP, 0, call->stream, static_cast<const float *>(call->in_data[0]),
-                        ms_numel(&call->in[0]), static_cast<const float *>(call->in_data[1]),
+                        ms_numel(&call->in[0]), static_cast<const float *>(call->in_data[1]), ms_numel(&call->in[1]),
                         static_cast<float *>(call->out_data[0]), static_cast<double>(call->attrs.i[0]));
 }
 
 int run_norm(const ms_kernel_call *call) {
   return MS_CUDA_LAUNCH(norm_of, 1, 1, 0, call->stream, static_cast<const float *>(call->in_data[0]),
-                        static_cast<float *>(call->out_data[0]), static_cast<double>(call->attrs.i[0]),
-                        call->attrs.f[0], call->scalars);
+                        ms_numel(&call->in[0]) == 3, static_cast<float *>(call->out_data[0]),
+                        static_cast<double>(call->attrs.i[0]), call->attrs.f[0], call->scalars);
 }
 
 } // namespace

@@ -14,6 +14,9 @@ local C, ffi = engine.C, engine.ffi
 ---@field handle ffi.cdata* ms_graph*
 ---@field inputs table<string, moonshard.Tensor>
 ---@field loss moonshard.Tensor?
+---@field weights table<integer, { weight: moonshard.Tensor, terms: integer }> of losses, by value: what each counts, if
+---  it is returned as it is; 1 when none of its `terms` is left out
+---@field counts { weight: moonshard.Tensor, terms: integer }? of the loss
 ---@field outputs table<string, moonshard.Tensor>
 ---@field constants { name: string, tensor: moonshard.Tensor }[] eager tensors, as inputs that every run is given
 ---@field returned table what the traced function returned
@@ -110,6 +113,8 @@ local function take_results(self, results)
   if results.loss then
     self.loss = check_tensor(self, "loss", results.loss)
     engine.check(C.ms_graph_set_loss(self.handle, self.loss.id))
+    self.counts = self.weights[self.loss.id]
+    if self.counts then engine.check(C.ms_graph_set_loss_weight(self.handle, self.counts.weight.id)) end
   end
   local names = {}
   for name in pairs(results.outputs or {}) do names[#names + 1] = name end
@@ -126,7 +131,7 @@ local function new_trace(model, sharding)
   engine.check(C.ms_graph_new(model_handle, out))
   local self = setmetatable({
     handle = ffi.gc(out[0], C.ms_graph_free), sharding = sharding, model_handle = model_handle,
-    inputs = {}, outputs = {}, constants = {}, values = {}, paths = {}, precision = sharding:precision(),
+    inputs = {}, outputs = {}, constants = {}, values = {}, paths = {}, weights = {}, precision = sharding:precision(),
     recompute = sharding.recompute, region = recompute.none(), regions = 0,
   }, Trace)
   for _, entry in ipairs(tree.inventory(model).modules) do self.paths[entry.module] = entry.name end

@@ -29,7 +29,7 @@ local Trainer = {}
 Trainer.__index = Trainer
 
 ---@class moonshard.StepMetrics
----@field loss number mean over micro-batches and ranks
+---@field loss number mean over micro-batches and ranks, or over their targets
 ---@field grad_norm number of the mean gradient, before clipping
 ---@field lr number
 ---@field tokens integer targets of all ranks in this step
@@ -175,7 +175,9 @@ local function finish_step(self, exec, step)
   status = exec:try("update")
   if status == 0 then
     self.steps_done, self.last_plan = step, exec.plan
-    self.session.gradient_scale = 1 / (self.session.sharding.mesh:size() * self.micro_batches)
+    -- Of no target at all the gradient is zero.
+    local divisor = exec.step_outputs.divisor
+    self.session.gradient_scale = divisor > 0 and 1 / divisor or 0
   end
   return status
 end
@@ -305,7 +307,7 @@ end
 local function mean_loss(self, batches, within_averages)
   -- Nothing runs where a plan is only made; the recipe goes on to the step that tells it.
   if world.plan_only then return 0 / 0 end
-  local sum, n = 0, 0
+  local sum, total, n = 0, 0, 0
   local settings = { train = false, prefetch = self.prefetch, owner = self.owner }
   for _, batch in batches do
     world.check_interrupt()
@@ -314,13 +316,17 @@ local function mean_loss(self, batches, within_averages)
     local exec = self.session:exec("evaluate", specs, traced(self), settings)
     batch_of.feed(exec, specs, batch, 0)
     exec:run("evaluate")
-    sum, n = sum + exec.step_outputs.loss, n + 1
+    local counts, outputs = exec.plan.graph.counts, exec.step_outputs
+    local weight = counts and counts.terms * outputs.divisor or 1
+    sum, total, n = sum + weight * outputs.loss, total + weight, n + 1
   end
   if n == 0 then errors.invalid("train:evaluate got no batches") end
-  return sum / n
+  if total == 0 then errors.invalid("train:evaluate: every target of its %d batches is ignored", n) end
+  return sum / total
 end
 
----Mean loss over batches, forward only. `batches` is an iterator as data:batches gives it. Collective.
+---Mean loss over batches, forward only; over their targets where the loss counts these (ms.loss.cross_entropy).
+---`batches` is an iterator as data:batches gives it. Collective.
 ---@param batches fun(): integer, table
 ---@param o { ema: boolean? }? ema: with the averages of the weights
 ---@return number loss

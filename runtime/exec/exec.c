@@ -145,9 +145,9 @@ static int read_result(const ms_exec *exec, const ms_ref *ref, int n, float *res
 }
 
 static int report_norm(const ms_exec *exec, ms_step_outputs *outputs) {
-  float norm[2];
-  MS_TRY(read_result(exec, &exec->plan->norm, 2, norm));
-  if (outputs) *outputs = (ms_step_outputs){.loss = norm[0], .grad_norm = norm[1]};
+  float norm[4];
+  MS_TRY(read_result(exec, &exec->plan->norm, 4, norm));
+  if (outputs) *outputs = (ms_step_outputs){.loss = norm[0], .grad_norm = norm[1], .divisor = norm[3]};
   long long step = (long long)exec->scalars.step;
   if (!isfinite(norm[0])) return MS_FAIL(MS_ENONFINITE, "loss is %s at step %lld", ms_nonfinite_name(norm[0]), step);
   if (!isfinite(norm[1]))
@@ -157,12 +157,14 @@ static int report_norm(const ms_exec *exec, ms_step_outputs *outputs) {
 
 static int report_evaluation(const ms_exec *exec, ms_step_outputs *outputs) {
   const ms_model *model = exec->plan->model;
-  float totals[2];
+  float totals[3];
   if (!outputs) return MS_OK;
   *outputs = (ms_step_outputs){0};
   if (exec->plan->evaluated.buffer < 0) return MS_OK;
-  MS_TRY(read_result(exec, &exec->plan->evaluated, 2, totals));
-  outputs->loss = (double)totals[1] / ((double)model->shard_size * model->replicate_size);
+  const int numbers = (int)ms_numel(&exec->plan->evaluated.info);
+  MS_TRY(read_result(exec, &exec->plan->evaluated, numbers, totals));
+  outputs->divisor = numbers == 3 ? (double)totals[2] : (double)model->shard_size * model->replicate_size;
+  outputs->loss = outputs->divisor == 0 ? 0 : (double)totals[1] / outputs->divisor;
   return MS_OK;
 }
 

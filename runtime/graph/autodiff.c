@@ -172,7 +172,8 @@ static int run_backward(tape *t) {
   int seed;
   MS_TRY(mark_wanted(t));
   if (!t->wanted[graph->loss]) return MS_OK;
-  MS_TRY(ms_graph_emit(graph, MS_OP_fill, 0, NULL, &one, &seed));
+  if (graph->loss_weight >= 0) seed = graph->loss_weight; /* sums of gradients are divided by that of the weights */
+  else MS_TRY(ms_graph_emit(graph, MS_OP_fill, 0, NULL, &one, &seed));
   MS_TRY(count_new_nodes(t));
   t->held[seed]++;
   MS_TRY(contribute(t, graph->loss, seed));

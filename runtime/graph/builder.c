@@ -220,15 +220,26 @@ int ms_graph_value(const ms_graph *graph, int value, ms_value_info *info) {
   return MS_OK;
 }
 
-int ms_graph_set_loss(ms_graph *graph, int value) {
+static int check_number(const ms_graph *graph, int value, const char *what) {
   char text[MS_SHAPE_TEXT];
-  if (!graph) return MS_FAIL(MS_EINVAL, "ms_graph_set_loss: no graph");
   MS_TRY(check_value(graph, value));
   const ms_value_info *info = &graph->values[value].info;
-  if (info->ndim != 0 || info->dtype != MS_F32)
-    return ms_graph_in_scope(graph, MS_FAIL(MS_ESHAPE, "the loss is %s %s; it must be one f32 number, shape []",
-                                            ms_dtype_name(info->dtype), ms_shape_text(info, text)));
+  if (info->ndim == 0 && info->dtype == MS_F32) return MS_OK;
+  return ms_graph_in_scope(graph, MS_FAIL(MS_ESHAPE, "%s is %s %s; it must be one f32 number, shape []", what,
+                                          ms_dtype_name(info->dtype), ms_shape_text(info, text)));
+}
+
+int ms_graph_set_loss(ms_graph *graph, int value) {
+  if (!graph) return MS_FAIL(MS_EINVAL, "ms_graph_set_loss: no graph");
+  MS_TRY(check_number(graph, value, "the loss"));
   graph->loss = value;
+  return MS_OK;
+}
+
+int ms_graph_set_loss_weight(ms_graph *graph, int value) {
+  if (!graph) return MS_FAIL(MS_EINVAL, "ms_graph_set_loss_weight: no graph");
+  MS_TRY(check_number(graph, value, "the weight of the loss"));
+  graph->loss_weight = value;
   return MS_OK;
 }
 

@@ -16,7 +16,7 @@ int ms_graph_create(const void *model, ms_param_lookup lookup, int n_params, ms_
   g->model = model;
   g->lookup = lookup;
   g->n_params = n_params;
-  g->loss = -1;
+  g->loss = g->loss_weight = -1;
   g->scope = "";
   g->param_values = ms_calloc(n_params, sizeof *g->param_values);
   g->param_grads = ms_calloc(n_params, sizeof *g->param_grads);
@@ -104,6 +104,7 @@ int ms_graph_copy(const ms_graph *graph, ms_graph **copy) {
   g->n_nodes = graph->n_nodes;
   g->n_outputs = graph->n_outputs;
   g->loss = graph->loss;
+  g->loss_weight = graph->loss_weight;
   for (int v = 0; v < g->n_values; v++) g->values[v].name = adopt(g, g->values[v].name, &rc);
   for (int n = 0; n < g->n_nodes; n++) g->nodes[n].scope = adopt(g, g->nodes[n].scope, &rc);
   for (int o = 0; o < g->n_outputs; o++) g->outputs[o].name = adopt(g, g->outputs[o].name, &rc);

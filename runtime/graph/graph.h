@@ -66,7 +66,8 @@ struct ms_graph {
   ms_value *values;
   ms_node *nodes;
   int n_values, n_nodes, values_capacity, nodes_capacity;
-  int loss;                /* value, or -1 */
+  int loss;        /* value, or -1 */
+  int loss_weight; /* value, f32 []: what the loss counts among those of all ranks and micro-batches; -1: as each does */
   ms_named_value *outputs; /* values kept readable */
   int n_outputs, outputs_capacity;
   int *param_values; /* [n_params] value of each parameter, or -1 */

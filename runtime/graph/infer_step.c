@@ -32,14 +32,14 @@ int ms_infer_sum_squares(const ms_node *node, const ms_value_info *in, ms_value_
 int ms_infer_step_totals(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   MS_TRY(ms_check_ndim(node, &in[0], 1, "squares", "[units]"));
   MS_TRY(ms_check_dtype(node, &in[0], MS_F32, "squares"));
-  MS_TRY(ms_check_ndim(node, &in[1], 0, "the loss sum", "a scalar"));
-  MS_TRY(ms_check_dtype(node, &in[1], MS_F32, "the loss sum"));
-  out[0] = vector(2);
+  const int64_t numbers = ms_numel(&in[1]);
+  MS_TRY(check_vector(node, &in[1], numbers == 2 ? 2 : 1, "the loss sum"));
+  out[0] = vector(1 + numbers);
   return MS_OK;
 }
 
 int ms_infer_step_norm(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  MS_TRY(check_vector(node, &in[0], 2, "totals"));
+  MS_TRY(check_vector(node, &in[0], ms_numel(&in[0]) == 3 ? 3 : 2, "totals"));
   out[0] = vector(4);
   return MS_OK;
 }

@@ -20,6 +20,7 @@ int ms_uses_count(const ms_graph *graph, ms_uses *uses) {
     }
   }
   if (graph->loss >= 0) uses->count[graph->loss]++;
+  if (graph->loss_weight >= 0) uses->count[graph->loss_weight]++;
   for (int o = 0; o < graph->n_outputs; o++) uses->count[graph->outputs[o].value]++;
   for (int p = 0; p < graph->n_params; p++)
     if (graph->param_grads[p] >= 0) uses->count[graph->param_grads[p]]++;
@@ -72,6 +73,7 @@ int ms_graph_prune(ms_graph *graph) {
   unsigned char *live = ms_calloc(graph->n_values, 1);
   if (!live) return MS_ENOMEM;
   if (graph->loss >= 0) live[graph->loss] = 1;
+  if (graph->loss_weight >= 0) live[graph->loss_weight] = 1;
   for (int o = 0; o < graph->n_outputs; o++) live[graph->outputs[o].value] = 1;
   for (int p = 0; p < graph->n_params; p++)
     if (graph->param_grads[p] >= 0) live[graph->param_grads[p]] = 1;

@@ -67,6 +67,7 @@ static int copyable_maker(const recomputer *r, int v) {
 static void mark_kept(recomputer *r) {
   const ms_graph *graph = r->graph;
   if (graph->loss >= 0) r->kept[graph->loss] = 1;
+  if (graph->loss_weight >= 0) r->kept[graph->loss_weight] = 1;
   for (int o = 0; o < graph->n_outputs; o++) r->kept[graph->outputs[o].value] = 1;
   for (int n = 0; n < r->first_backward; n++) {
     const ms_node *node = &graph->nodes[n];

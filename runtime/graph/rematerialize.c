@@ -54,6 +54,7 @@ static void note_all(rematerializer *r, int values) {
     r->first[v] = graph->n_nodes;
   }
   if (graph->loss >= 0) r->held[graph->loss] = 1;
+  if (graph->loss_weight >= 0) r->held[graph->loss_weight] = 1;
   for (int o = 0; o < graph->n_outputs; o++) r->held[graph->outputs[o].value] = 1;
   while (r->first_backward < graph->n_nodes && !graph->nodes[r->first_backward].backward) r->first_backward++;
   for (int n = 0; n < graph->n_nodes; n++) {

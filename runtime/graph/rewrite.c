@@ -165,6 +165,7 @@ int ms_graph_pass_identities(ms_graph *graph, int evaluate) {
     ms_remove_node(graph, n);
   }
   if (graph->loss >= 0) graph->loss = stands_for[graph->loss];
+  if (graph->loss_weight >= 0) graph->loss_weight = stands_for[graph->loss_weight];
   for (int o = 0; o < graph->n_outputs; o++) graph->outputs[o].value = stands_for[graph->outputs[o].value];
   ms_compact(graph);
   free(stands_for);

@@ -78,7 +78,7 @@ static int lower_training(ms_plan *plan, const ms_graph *traced) {
   MS_TRY(ms_lower_graph(plan, MS_PHASE_FIRST, graph));
   if (plan->config.accumulate) MS_TRY(ms_lower_graph(plan, MS_PHASE_NEXT, graph));
   if (plan->config.sync != MS_SYNC_EVERY) MS_TRY(ms_lower_graph(plan, MS_PHASE_LAST, graph));
-  MS_TRY(ms_lower_norm(plan));
+  MS_TRY(ms_lower_norm(plan, graph->loss_weight >= 0));
   return plan->config.optimizer != MS_OPT_NONE ? ms_lower_update(plan) : MS_OK;
 }
 

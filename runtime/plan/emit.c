@@ -258,7 +258,7 @@ int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout) {
     MS_TRY(persistent(plan, optimizer, MS_CAT_OPTIMIZER, layout->unit[u].ema, trainable, unit->name));
   }
   MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->squares, 4 * model->units, "squares"));
-  MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->loss_sum, 4, "loss sum"));
+  MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->loss_sum, 8, "loss sum"));
   MS_TRY(state_buffer(plan, MS_CAT_WORKSPACE, layout->norm, 16, "step norm"));
   return state_buffer(plan, MS_CAT_WORKSPACE, layout->updates, 4 * model->params, "updates");
 }

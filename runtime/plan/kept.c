@@ -17,8 +17,8 @@ typedef struct packing {
 } packing;
 
 typedef struct kept {
-  ms_graph *lowered[2][MS_FUSINGS]; /* [evaluate][fusing] */
-  int values, nodes, outputs, loss; /* of the traced graph that they were made of */
+  ms_graph *lowered[2][MS_FUSINGS];              /* [evaluate][fusing] */
+  int values, nodes, outputs, loss, loss_weight; /* of the traced graph that they were made of */
   packing packing[PACKINGS];
   int next; /* the oldest */
 } kept;
@@ -69,7 +69,8 @@ static int make_evaluation(ms_graph *graph, enum ms_fusing fusing) {
 }
 
 static int has_grown(const kept *k, const ms_graph *g) {
-  return k->values != g->n_values || k->nodes != g->n_nodes || k->outputs != g->n_outputs || k->loss != g->loss;
+  return k->values != g->n_values || k->nodes != g->n_nodes || k->outputs != g->n_outputs || k->loss != g->loss ||
+         k->loss_weight != g->loss_weight;
 }
 
 int ms_kept_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, const ms_graph **graph) {
@@ -81,6 +82,7 @@ int ms_kept_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, c
     k->nodes = traced->n_nodes;
     k->outputs = traced->n_outputs;
     k->loss = traced->loss;
+    k->loss_weight = traced->loss_weight;
   }
   ms_graph **place = &k->lowered[evaluate != 0][fusing];
   if (!*place) {

@@ -35,6 +35,7 @@ static void find_roots(ms_lowering *l) {
   for (int p = 0; p < g->n_params; p++)
     if (g->param_grads[p] >= 0) l->last_use[l->root[g->param_grads[p]]] = INT_MAX;
   if (g->loss >= 0) l->last_use[l->root[g->loss]] = INT_MAX;
+  if (g->loss_weight >= 0) l->last_use[l->root[g->loss_weight]] = INT_MAX;
 }
 
 static int most_segments(const ms_model *model) {
@@ -311,20 +312,39 @@ static int lower_node(ms_lowering *l, int node) {
   return ms_plan_kernel(l->plan, l->phase, op, &n->attrs, n->inputs, in, n->outputs, out, n->scope, n->backward);
 }
 
+/* Adds a scalar to another, or puts it there. */
+static int put(ms_lowering *l, ms_ref from, int buffer, int64_t offset, int adds) {
+  const ms_ref to = ms_ref_scalar(buffer, offset);
+  const ms_attrs attrs = {.i = {adds}};
+  return ms_plan_kernel(l->plan, l->phase, MS_OP_accumulate, &attrs, 1, &from, 1, &to, "loss", 0);
+}
+
+/* The loss, times its weight, and the weight: to a buffer, or added there. */
+static int put_loss(ms_lowering *l, int buffer, int adds) {
+  const ms_attrs none = {{0}, {0}};
+  ms_ref factor[2];
+  int product;
+  MS_TRY(value_ref(l, l->graph->loss, &factor[0]));
+  if (l->graph->loss_weight < 0) return put(l, factor[0], buffer, 0, adds);
+  MS_TRY(value_ref(l, l->graph->loss_weight, &factor[1]));
+  MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_ACTIVATIONS, MS_CAT_ACTIVATIONS, 4, "weighted loss", &product));
+  const ms_ref weighted = ms_ref_scalar(product, 0);
+  MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_mul, &none, 2, factor, 1, &weighted, "loss", 0));
+  MS_TRY(put(l, weighted, buffer, 0, adds));
+  return put(l, factor[1], buffer, 4, adds);
+}
+
 static int record_loss(ms_lowering *l) {
   if (l->graph->loss < 0) return MS_OK;
-  ms_ref loss;
-  MS_TRY(value_ref(l, l->graph->loss, &loss));
-  if (l->phase != MS_PHASE_EVALUATE) {
-    ms_ref sum = ms_ref_scalar(ms_loss_sum_buffer(l->plan), 0);
-    ms_attrs attrs = {.i = {l->phase != MS_PHASE_FIRST}};
-    return ms_plan_kernel(l->plan, l->phase, MS_OP_accumulate, &attrs, 1, &loss, 1, &sum, "loss", 0);
-  }
-  int buffer;
-  MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION, 8, "totals", &buffer));
-  ms_ref in[2] = {loss, loss}, totals = ms_ref_vector(buffer, 0, MS_F32, 2);
-  in[0].info = (ms_value_info){.dtype = MS_F32, .ndim = 1, .dims = {1}};
-  ms_attrs attrs = {.i = {1}};
+  if (l->phase != MS_PHASE_EVALUATE) return put_loss(l, ms_loss_sum_buffer(l->plan), l->phase != MS_PHASE_FIRST);
+  const int numbers = l->graph->loss_weight < 0 ? 1 : 2;
+  int sums, buffer;
+  MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_ACTIVATIONS, MS_CAT_ACTIVATIONS, 4 * numbers, "loss", &sums));
+  MS_TRY(put_loss(l, sums, 0));
+  MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION, 4 + 4 * numbers, "totals", &buffer));
+  const ms_ref in[2] = {ms_ref_vector(sums, 0, MS_F32, 1), ms_ref_vector(sums, 0, MS_F32, numbers)};
+  const ms_ref totals = ms_ref_vector(buffer, 0, MS_F32, 1 + numbers);
+  const ms_attrs attrs = {.i = {1}};
   MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_step_totals, &attrs, 2, in, 1, &totals, "loss", 0));
   l->plan->evaluated = totals;
   MS_TRY(ms_lower_totals(l->plan, l->phase, totals));

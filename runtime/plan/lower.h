@@ -94,9 +94,10 @@ int ms_lower_zero_unreached(ms_lowering *l);
 
 /* Lowering: graph -> FIRST, NEXT or EVALUATE (lower.c); NORM and UPDATE need no graph (lower_step.c). */
 int ms_lower_graph(ms_plan *plan, int phase, const ms_graph *graph);
-int ms_lower_norm(ms_plan *plan);
+/* weighted: the step's losses have weights. */
+int ms_lower_norm(ms_plan *plan, int weighted);
 int ms_lower_update(ms_plan *plan);
-/* Sums f32 [2] over the mesh in place. */
+/* Sums f32 [n] over the mesh in place. */
 int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals);
 
 #endif

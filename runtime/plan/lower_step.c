@@ -3,8 +3,9 @@
 ** Replicas of a node that keep one copy of the state divide the work: each updates the slice of a unit's chunks whose gradients
 ** it has, and the update ends with a barrier among them, so that whoever goes on finds all of it updated.
 **
-** The norm is that of the gradient of the mean loss: sums over ranks and micro-batches are divided once, here, and the
-** factor goes with the clipping into the optimizer's pass, so no kernel ever scales a gradient in memory.
+** The norm is that of the gradient of the mean loss: sums over ranks and micro-batches are divided once, here, by how many
+** they are or by the sum of their weights, and the factor goes with the clipping into the optimizer's pass, so no kernel ever
+** scales a gradient in memory.
 */
 #include <string.h>
 
@@ -47,7 +48,7 @@ static ms_ref kept_of(int unit, int which, int dtype, stretch own) {
 
 int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals) {
   const ms_model *model = plan->model;
-  ms_plan_part part = {.count = 2, .src.buffer = -1, .shared = totals, .dst = totals};
+  ms_plan_part part = {.count = ms_numel(&totals.info), .src.buffer = -1, .shared = totals, .dst = totals};
   if (model->shard_size > 1)
     MS_TRY(ms_plan_collective(plan, phase, MS_STREAM_REDUCE, MS_COLL_ALL_REDUCE, MS_DIM_SHARD, 0, -1, 1, &part));
   const int both = model->shard_size > 1 && plan->replicas > 1;
@@ -58,8 +59,9 @@ int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals) {
   return MS_OK;
 }
 
-int ms_lower_norm(ms_plan *plan) {
+int ms_lower_norm(ms_plan *plan, int weighted) {
   const ms_model *model = plan->model;
+  const int numbers = weighted ? 2 : 1; /* of the loss: its sum, and that of the weights */
   int phase = MS_PHASE_NORM, squares = ms_squares_buffer(plan), buffer;
   ms_attrs none = {{0}, {0}};
   for (int u = 0; u < model->units; u++) {
@@ -69,9 +71,10 @@ int ms_lower_norm(ms_plan *plan) {
     ms_ref out = ms_ref_scalar(squares, 4 * u);
     MS_TRY(ms_plan_kernel(plan, phase, MS_OP_sum_squares, &none, 1, &in, 1, &out, unit->name, 0));
   }
-  MS_TRY(ms_plan_buffer(plan, phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION, 8, "totals", &buffer));
-  ms_ref in[2] = {ms_ref_vector(squares, 0, MS_F32, model->units), ms_ref_scalar(ms_loss_sum_buffer(plan), 0)};
-  ms_ref totals = ms_ref_vector(buffer, 0, MS_F32, 2);
+  MS_TRY(ms_plan_buffer(plan, phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION, 4 + 4 * numbers, "totals", &buffer));
+  ms_ref in[2] = {ms_ref_vector(squares, 0, MS_F32, model->units),
+                  ms_ref_vector(ms_loss_sum_buffer(plan), 0, MS_F32, numbers)};
+  ms_ref totals = ms_ref_vector(buffer, 0, MS_F32, 1 + numbers);
   ms_attrs attrs = {.i = {model->replicate_size / plan->replicas}}; /* how often the mesh's sum has each square */
   MS_TRY(ms_plan_kernel(plan, phase, MS_OP_step_totals, &attrs, 2, in, 1, &totals, "step totals", 0));
   MS_TRY(ms_lower_totals(plan, phase, totals));

@@ -174,8 +174,9 @@ struct ms_plan {
   int *held;          /* [units] buffer of gathered weights that stay from micro-batch to micro-batch, or -1 */
   int *waiting;       /* [units] buffer of gradients that wait for the last micro-batch, or -1 */
   char *has_gradient; /* [params] 1: the loss reaches it; the update leaves the others out */
-  ms_ref evaluated;   /* EVALUATE: f32 [2], the loss summed over the ranks at [1]; buffer -1 without a loss */
-  ms_ref norm;        /* NORM: f32 [4] of step_norm */
+  /* EVALUATE: f32 [2], the loss summed over the ranks at [1], or [3] with the sum of its weights; buffer -1 without a loss */
+  ms_ref evaluated;
+  ms_ref norm; /* NORM: f32 [4] of step_norm */
   uint64_t fingerprint;
   char *manifest;  /* one line an item that all ranks must agree on; hashed into the fingerprint */
   ms_scope *scope; /* a hash table of scope_slots, NULL where empty */
@@ -197,7 +198,7 @@ typedef struct ms_state_layout {
   } * unit;
   int moment_dtype;         /* of state0 and state1 */
   int64_t squares;          /* f32 [units] sums of squares */
-  int64_t loss_sum;         /* f32 [] */
+  int64_t loss_sum;         /* f32 [2]: of the step, and of its weights */
   int64_t norm;             /* f32 [4] */
   int64_t updates;          /* f32 [params] that each parameter had: none in a step in which it had no gradient */
   int replicas;             /* so many replicas keep masters and optimizer state together; 1: each has its own */

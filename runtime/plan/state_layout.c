@@ -86,7 +86,7 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
   layout->replicas = ms_replicas_together(model, config);
   for (int u = 0; u < model->units; u++) take_masters(model, config, u, layout);
   layout->squares = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 4 * model->units);
-  layout->loss_sum = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 4);
+  layout->loss_sum = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 8);
   layout->norm = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 16);
   layout->updates = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 4 * model->params);
   for (int u = 0; u < model->units; u++) {

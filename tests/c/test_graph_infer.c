@@ -136,6 +136,7 @@ static void loss_and_outputs(void **state) {
   assert_fails(ms_graph_set_loss(f.graph, x), MS_ESHAPE, "the loss is f32 [2,3]; it must be one f32 number");
   assert_fails(ms_graph_set_loss(f.graph, h), MS_ESHAPE, "the loss is bf16 []");
   assert_fails(ms_graph_set_loss(f.graph, -3), MS_EINVAL, "there is no value -3");
+  assert_fails(ms_graph_set_loss_weight(f.graph, x), MS_ESHAPE, "the weight of the loss is f32 [2,3]");
   must(ms_graph_set_loss(f.graph, loss));
   must(ms_graph_output(f.graph, "logits", x));
   assert_fails(ms_graph_output(f.graph, "logits", x), MS_ENAME, "there is an output named logits already");
@@ -345,7 +346,8 @@ static void step_shapes(void **state) {
   assert_value(norm, MS_F32, "[4]");
   assert_value(op1(&f, MS_OP_accumulate, half(SHAPE(7)), NULL), MS_F32, "[7]");
   assert_value(op1(&f, MS_OP_sum_squares, gradient, NULL), MS_F32, "[]");
-  assert_value(op2(&f, MS_OP_step_totals, gradient, tensor(SCALAR), NULL), MS_F32, "[2]");
+  assert_value(op2(&f, MS_OP_step_totals, gradient, tensor(SHAPE(1)), NULL), MS_F32, "[2]");
+  assert_value(op2(&f, MS_OP_step_totals, gradient, totals, NULL), MS_F32, "[3]");
   const int updates = tensor(SCALAR);
   apply(&f, MS_OP_adamw, 3, (int[]){gradient, norm, updates}, NULL, out);
   assert_value(out[2], MS_F32, "[40]");

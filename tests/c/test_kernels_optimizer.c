@@ -229,8 +229,8 @@ static void totals_count_replicas_once(void **state) {
   kernel_case c = case_of(MS_OP_step_totals);
   c.call.attrs.i[0] = 4;
   add_input(&c, SHAPE(MS_F32, 5));
-  add_input(&c, SCALAR(MS_F32));
-  add_output(&c, SHAPE(MS_F32, 2));
+  add_input(&c, SHAPE(MS_F32, 2));
+  add_output(&c, SHAPE(MS_F32, 3));
   double sum = 0.0;
   for (int i = 0; i < 5; i++) {
     set_input(&c, 0, i, i + 0.5);
@@ -239,6 +239,7 @@ static void totals_count_replicas_once(void **state) {
   run_case(&c);
   assert_output(&c, 0, 0, sum / 4.0, 1e-7);
   assert_output(&c, 0, 1, input_at(&c, 1, 0), 0.0);
+  assert_output(&c, 0, 2, input_at(&c, 1, 1), 0.0);
   free_case(&c);
 }
 
@@ -263,7 +264,27 @@ static void norm_clips_above_the_limit(void **state) {
     assert_output(&c, 0, 0, 2.0, 1e-7);
     assert_output(&c, 0, 1, 0.5, 1e-7);
     assert_true(fabs(output_at(&c, 0, 2) * 18.0 - (limit == 0.25 ? 0.25 / (0.5 + 1e-6) : 1.0)) < 1e-6);
-    assert_true(output_at(&c, 0, 3) == 0.0);
+    assert_true(output_at(&c, 0, 3) == 18.0);
+    free_case(&c);
+  }
+}
+
+static void norm_divides_by_weights(void **state) {
+  (void)state;
+  static const double weights[] = {0.0, 4.5};
+  FOR_EACH(weight, weights) {
+    kernel_case c = case_of(MS_OP_step_norm);
+    c.call.attrs = (ms_attrs){.f = {1.0}};
+    add_input(&c, SHAPE(MS_F32, 3));
+    add_output(&c, SHAPE(MS_F32, 4));
+    set_input(&c, 0, 0, weight == 0.0 ? 0.0 : 81.0);
+    set_input(&c, 0, 1, weight == 0.0 ? 0.0 : 36.0);
+    set_input(&c, 0, 2, weight);
+    run_case(&c);
+    assert_output(&c, 0, 0, weight == 0.0 ? 0.0 : 8.0, 1e-7);
+    assert_output(&c, 0, 1, weight == 0.0 ? 0.0 : 2.0, 1e-7);
+    assert_output(&c, 0, 2, weight == 0.0 ? 0.0 : 1.0 / (2.0 + 1e-6) / 4.5, 1e-7);
+    assert_output(&c, 0, 3, weight, 0.0);
     free_case(&c);
   }
 }
@@ -288,6 +309,7 @@ int main(void) {
       TEST(ema_matches),
       TEST(totals_count_replicas_once),
       TEST(norm_clips_above_the_limit),
+      TEST(norm_divides_by_weights),
       TEST(norm_shows_nonfinite_gradients),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
