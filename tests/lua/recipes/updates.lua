@@ -1,0 +1,123 @@
+-- Trains the small mixed model of tests/fixtures/updates/make.py, and writes what every step changed of each parameter.
+--
+-- It is one of norms, parameter groups, clipping, ignored targets, a tied weight, a layer that never runs and one that
+-- runs in even steps. The altered recipes (wrong=...) leave out one of these: a comparison must find each of them.
+
+local ms = require "moonshard"
+local ffi = require "ffi"
+local json = require "moonshard.json"
+local re = ms.re
+
+local cfg = ms.args {
+  mesh = "1x1", out = "", optimizer = "adamw", layout = "rows", micro = 1, sync = "every", reshard = "default",
+  wrong = "", save = "", save_at = 0, load = "", shared_masters = true,
+}
+local STEPS, ROWS, LENGTH, VOCAB, DIM, INNER = 6, 12, 5, 11, 8, 12
+
+local Block = ms.module "Block"
+
+function Block:init()
+  self.norm, self.fc1, self.fc2 = ms.nn.layer_norm(DIM), ms.nn.linear(DIM, INNER), ms.nn.linear(INNER, DIM)
+end
+
+function Block:forward(x) return x + self.fc2(self.fc1(self.norm(x)):gelu()) end
+
+local Mixed = ms.module "Mixed"
+
+function Mixed:init()
+  self.embed, self.layers = ms.nn.embedding(VOCAB, DIM), { Block(), Block(), Block() }
+  self.spare, self.norm = ms.nn.linear(DIM, 3), ms.nn.rms_norm(DIM)
+  self.head = ms.nn.linear(DIM, VOCAB, { bias = false })
+  self.head.weight = self.embed.weight
+end
+
+function Mixed:forward(tokens, even)
+  local x = self.embed(tokens)
+  for i, layer in ipairs(self.layers) do
+    if i ~= 2 or even then x = layer(x) end
+  end
+  return self.head(self.norm(x))
+end
+
+local mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" })
+local model = Mixed()
+ms.fully_shard(model, {
+  mesh = mesh, units = { re[[^layers\.\d+$]] }, layout = cfg.layout, shared_masters = cfg.shared_masters,
+  reshard_after_forward = cfg.reshard == "true" or "default",
+  freeze = cfg.wrong == "norms" and { { re[[norm]], true } } or nil,
+})
+local settings = {
+  lr = 2e-2, weight_decay = 0.1,
+  groups = cfg.wrong ~= "groups" and { { re[[norm|bias]], { weight_decay = 0, lr_scale = 0.5 } } } or nil,
+}
+if cfg.optimizer == "adamw" then settings.betas = { 0.9, 0.95 } end
+if cfg.optimizer == "sgd" then settings.momentum, settings.nesterov = 0.9, true end
+local train = ms.trainer {
+  model = model, optimizer = ms.optim[cfg.optimizer](settings), micro_batches = cfg.micro, gradient_sync = cfg.sync,
+  clip_grad_norm = cfg.wrong ~= "clipping" and 0.5 or nil,
+  forward = function(net, batch)
+    local loss = ms.loss.cross_entropy
+    if cfg.wrong == "tokens" then loss = ms.loss.cross_entropy { reduction = "mean" } end
+    return loss(net(batch.tokens, batch.even), batch.targets)
+  end,
+}
+
+local file = ms.safetensors.open(("tests/fixtures/updates/%s.safetensors"):format(cfg.optimizer))
+local place, ranks = mesh:get_index(), mesh:size()
+local mine = ROWS / ranks
+
+-- The rows of the global batch that are this rank's: micro-batch m of all ranks together is its m-th part.
+local function rows_of(name)
+  local all, rows = ffi.cast("const int32_t *", file:data(name)), ffi.new("int32_t[?]", mine * LENGTH)
+  local micro_rows = mine / cfg.micro
+  for i = 0, mine - 1 do
+    local row = (math.floor(i / micro_rows) * ranks + place) * micro_rows + i % micro_rows
+    ffi.copy(rows + i * LENGTH, all + row * LENGTH, 4 * LENGTH)
+  end
+  return { data = rows, dtype = "i32", shape = { mine, LENGTH } }
+end
+
+local function batch_of(step)
+  local even = step % 2 == 0 and { data = ffi.new("float[?]", cfg.micro), dtype = "f32", shape = { cfg.micro } } or nil
+  return { tokens = rows_of("tokens." .. step), targets = rows_of("targets." .. step), even = even }
+end
+
+local function values_of()
+  local values = {}
+  for name in model:named_parameters() do values[name] = train:parameter(name):reshape(-1):tolist() end
+  return values
+end
+
+if cfg.load ~= "" then
+  ms.checkpoint.load(train, cfg.load)
+else
+  for name, parameter in model:named_parameters() do
+    local first = ms.zeros(parameter.shape)
+    file:read_f32("init." .. name, nil, 0, first:reshape(-1).shape[1], first.data)
+    train:set_parameter(name, first)
+  end
+end
+
+local result, before = { losses = {}, norms = {}, updates = {}, counts = {}, first = train.steps_done + 1 }, values_of()
+for step = train.steps_done + 1, STEPS do
+  local m, update = train:step(batch_of(step)), {}
+  local after = values_of()
+  for name, values in pairs(after) do
+    update[name] = {}
+    for i, value in ipairs(values) do update[name][i] = value - before[name][i] end
+  end
+  result.losses[#result.losses + 1], result.norms[#result.norms + 1] = m.loss, m.grad_norm
+  result.updates[#result.updates + 1], before = update, after
+  if step == cfg.save_at then ms.checkpoint.save(train, cfg.save) end
+end
+ms.checkpoint.finish(train)
+local function evaluated(step) return coroutine.wrap(function() coroutine.yield(1, batch_of(step)) end) end
+if cfg.micro == 1 then result.evaluated = train:evaluate(evaluated(3)) end
+for name in model:named_parameters() do
+  if cfg.wrong ~= "norms" then result.counts[name] = train:optimizer_state(name, "step"):item() end
+end
+if place == 0 then
+  local out = assert(io.open(cfg.out, "w"))
+  out:write(json.encode(result))
+  out:close()
+end
