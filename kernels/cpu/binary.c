@@ -1,22 +1,33 @@
-/* binary.c - a + b, a - b, a b, a / b with broadcasting: runs along which each input either walks or is one number. May
-** write over a where a has the output's size, for each element is read before it is written.
+/* binary.c - a + b, a - b, a b, a / b, the larger and the smaller of both, with broadcasting: runs along which each input
+** either walks or is one number. May write over a where a has the output's size, for each element is read before it is
+** written.
 */
 #include "kernels/cpu/block.h"
 
 #include "kernels/cpu/parallel.h"
 #include "kernels/shape.h"
 
-/* Along one run of n elements. a and b are f32 [n], or one number where the walk is 0; y f32 [n]. */
-#define BINARY(name, operator)                                                                                 \
+/* One loop an op: `value` is an expression of p and q, an element of a and one of b. Along one run of n elements; a and b
+** are f32 [n], or one number where the walk is 0; y f32 [n]. */
+#define BINARY(name, value)                                                                                    \
   MS_INLINE void name##_block(const float *a, int a_walks, const float *b, int b_walks, float *y, int64_t n) { \
     if (a_walks && b_walks) {                                                                                  \
-      _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = a[i] operator b[i];                           \
+      _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                    \
+        const float p = a[i], q = b[i];                                                                        \
+        y[i] = value;                                                                                          \
+      }                                                                                                        \
     } else if (a_walks) {                                                                                      \
-      const float b0 = b[0];                                                                                   \
-      _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = a[i] operator b0;                             \
+      const float q = b[0];                                                                                    \
+      _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                    \
+        const float p = a[i];                                                                                  \
+        y[i] = value;                                                                                          \
+      }                                                                                                        \
     } else {                                                                                                   \
-      const float a0 = a[0];                                                                                   \
-      _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = a0 operator b[i];                             \
+      const float p = a[0];                                                                                    \
+      _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                    \
+        const float q = b[i];                                                                                  \
+        y[i] = value;                                                                                          \
+      }                                                                                                        \
     }                                                                                                          \
   }                                                                                                            \
   MS_CLONES static void name##_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {        \
@@ -38,10 +49,12 @@
     }                                                                                                          \
   }
 
-BINARY(add, +)
-BINARY(sub, -)
-BINARY(mul, *)
-BINARY(div, /)
+BINARY(add, p + q)
+BINARY(sub, p - q)
+BINARY(mul, p *q)
+BINARY(div, p / q)
+BINARY(maximum, q > p || q != q ? q : p)
+BINARY(minimum, q < p || q != q ? q : p)
 
 static int run(const ms_kernel_call *call) {
   ms_part_fn *part = add_part;
@@ -49,6 +62,8 @@ static int run(const ms_kernel_call *call) {
     case MS_OP_sub: part = sub_part; break;
     case MS_OP_mul: part = mul_part; break;
     case MS_OP_div: part = div_part; break;
+    case MS_OP_maximum: part = maximum_part; break;
+    case MS_OP_minimum: part = minimum_part; break;
   }
   return ms_run_elements(call, ms_numel(&call->out[0]), part);
 }

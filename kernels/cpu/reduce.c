@@ -1,4 +1,4 @@
-/* reduce.c - sum, mean and max over one axis or all.
+/* reduce.c - sum, mean, max and min over one axis or all. The smallest is minus the largest of -x.
 **
 ** The tensor is seen as [outer, n, inner]. With inner > 1 whole rows of `inner` are added to a row of f32 sums, four at a
 ** time: the reads are sequential and the sums stay in cache, so this runs at memory bandwidth. With inner = 1 each sum
@@ -44,10 +44,11 @@ MS_INLINE void add_narrow_rows(const void *x, int bf16, int64_t rows, int64_t in
   add_rows((const char *)x + wide_rows * wide * (bf16 ? 2 : 4), bf16, rows - wide_rows * k, inner, sums);
 }
 
-MS_INLINE void keep_largest(const void *x, int bf16, int64_t rows, int64_t inner, float *largest) {
+/* The largest of sign x; sign is 1 or -1. */
+MS_INLINE void keep_largest(const void *x, int bf16, int64_t rows, int64_t inner, float sign, float *largest) {
   for (int64_t r = 0; r < rows; r++)
 #pragma omp simd
-    for (int64_t i = 0; i < inner; i++) largest[i] = larger(largest[i], ms_load(x, r * inner + i, bf16));
+    for (int64_t i = 0; i < inner; i++) largest[i] = larger(largest[i], sign * ms_load(x, r * inner + i, bf16));
 }
 
 /* One stretch x [n]: blocks are summed in f32 lanes, and the blocks in double. */
@@ -63,43 +64,45 @@ MS_INLINE double sum_stretch(const void *x, int bf16, int64_t n) {
   return total;
 }
 
-MS_INLINE float largest_of_stretch(const void *x, int bf16, int64_t n) {
+MS_INLINE float largest_of_stretch(const void *x, int bf16, int64_t n, float sign) {
   float lanes[LANES];
   ms_block_fill(lanes, -INFINITY, LANES);
   int64_t whole = n / LANES * LANES;
   for (int64_t i = 0; i < whole; i += LANES)
 #pragma omp simd
-    for (int l = 0; l < LANES; l++) lanes[l] = larger(lanes[l], ms_load(x, i + l, bf16));
-  for (int64_t i = whole; i < n; i++) lanes[i - whole] = larger(lanes[i - whole], ms_load(x, i, bf16));
+    for (int l = 0; l < LANES; l++) lanes[l] = larger(lanes[l], sign * ms_load(x, i + l, bf16));
+  for (int64_t i = whole; i < n; i++) lanes[i - whole] = larger(lanes[i - whole], sign * ms_load(x, i, bf16));
   float largest = lanes[0];
   for (int l = 1; l < LANES; l++) largest = larger(largest, lanes[l]);
   return largest;
 }
 
-/* x [n, inner] to result f32 [inner]. */
-MS_INLINE void reduce_rows(const void *x, int bf16, int64_t n, int64_t inner, int largest, float *result) {
+/* x [n, inner] to result f32 [inner]; of the smallest, minus it. */
+MS_INLINE void reduce_rows(const void *x, int bf16, int64_t n, int64_t inner, int reduction, float *result) {
+  const float sign = reduction == MS_REDUCE_SMALLEST ? -1.0f : 1.0f;
   if (inner == 1) {
-    result[0] = largest ? largest_of_stretch(x, bf16, n) : (float)sum_stretch(x, bf16, n);
+    result[0] = reduction == MS_REDUCE_SUM ? (float)sum_stretch(x, bf16, n) : largest_of_stretch(x, bf16, n, sign);
     return;
   }
-  ms_block_fill(result, largest ? -INFINITY : 0.0f, inner);
-  if (largest) keep_largest(x, bf16, n, inner, result);
+  ms_block_fill(result, reduction == MS_REDUCE_SUM ? 0.0f : -INFINITY, inner);
+  if (reduction != MS_REDUCE_SUM) keep_largest(x, bf16, n, inner, sign, result);
   else if (inner < NARROW) add_narrow_rows(x, bf16, n, inner, result);
   else add_rows(x, bf16, n, inner, result);
 }
 
-MS_CLONES static void reduce_f32(const float *x, int64_t n, int64_t inner, int largest, float *result) {
-  reduce_rows(x, 0, n, inner, largest, result);
+MS_CLONES static void reduce_f32(const float *x, int64_t n, int64_t inner, int reduction, float *result) {
+  reduce_rows(x, 0, n, inner, reduction, result);
 }
 
-MS_CLONES static void reduce_bf16(const ms_bf16 *x, int64_t n, int64_t inner, int largest, float *result) {
-  reduce_rows(x, 1, n, inner, largest, result);
+MS_CLONES static void reduce_bf16(const ms_bf16 *x, int64_t n, int64_t inner, int reduction, float *result) {
+  reduce_rows(x, 1, n, inner, reduction, result);
 }
 
-static void reduce_from(const ms_kernel_call *call, int64_t element, int64_t n, int64_t inner, int largest,
+static void reduce_from(const ms_kernel_call *call, int64_t element, int64_t n, int64_t inner, int reduction,
                         float *result) {
-  if (call->in[0].dtype == MS_BF16) reduce_bf16((const ms_bf16 *)call->in_data[0] + element, n, inner, largest, result);
-  else reduce_f32((const float *)call->in_data[0] + element, n, inner, largest, result);
+  if (call->in[0].dtype == MS_BF16)
+    reduce_bf16((const ms_bf16 *)call->in_data[0] + element, n, inner, reduction, result);
+  else reduce_f32((const float *)call->in_data[0] + element, n, inner, reduction, result);
 }
 
 /* out[first .. first + n) = x / divisor */
@@ -112,7 +115,7 @@ static void store(const ms_kernel_call *call, int64_t first, const float *x, int
 typedef struct job {
   ms_axis_view view;
   double divisor;
-  int largest;
+  int reduction;
 } job;
 
 enum { JOB_BYTES = 64 };
@@ -131,22 +134,23 @@ static void outer_part(const ms_kernel_call *call, int part, int64_t begin, int6
   const job *j = call->workspace;
   float *sums = sums_of(call, j->view, part);
   for (int64_t o = begin; o < end; o++) {
-    reduce_from(call, o * j->view.n * j->view.inner, j->view.n, j->view.inner, j->largest, sums);
+    reduce_from(call, o * j->view.n * j->view.inner, j->view.n, j->view.inner, j->reduction, sums);
     store(call, o * j->view.inner, sums, j->view.inner, j->divisor);
   }
 }
 
 static void n_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   const job *j = call->workspace;
-  reduce_from(call, begin * j->view.inner, end - begin, j->view.inner, j->largest, sums_of(call, j->view, part));
+  reduce_from(call, begin * j->view.inner, end - begin, j->view.inner, j->reduction, sums_of(call, j->view, part));
 }
 
 int64_t ms_reduce_workspace(const ms_kernel_call *call, ms_axis_view view) {
   return JOB_BYTES + parts_of(call, view) * stride_of(view) * (int64_t)sizeof(float);
 }
 
-int ms_reduce_run(const ms_kernel_call *call, ms_axis_view view, int largest, double divisor) {
-  *(job *)call->workspace = (job){view, divisor, largest};
+int ms_reduce_run(const ms_kernel_call *call, ms_axis_view view, int reduction, double divisor) {
+  if (reduction == MS_REDUCE_SMALLEST) divisor = -1.0;
+  *(job *)call->workspace = (job){view, divisor, reduction};
   int parts = parts_of(call, view);
   if (view.outer != 1) {
     ms_run_parts(call, parts, view.outer, 1, outer_part);
@@ -156,7 +160,8 @@ int ms_reduce_run(const ms_kernel_call *call, ms_axis_view view, int largest, do
   float *sums = sums_of(call, view, 0);
   for (int p = 1; p < parts; p++) {
     const float *more = sums_of(call, view, p);
-    for (int64_t i = 0; i < view.inner; i++) sums[i] = largest ? larger(sums[i], more[i]) : sums[i] + more[i];
+    for (int64_t i = 0; i < view.inner; i++)
+      sums[i] = reduction == MS_REDUCE_SUM ? sums[i] + more[i] : larger(sums[i], more[i]);
   }
   store(call, 0, sums, view.inner, divisor);
   return MS_OK;
@@ -174,7 +179,12 @@ static int prepare(ms_kernel_call *call) {
 
 static int run(const ms_kernel_call *call) {
   ms_axis_view view = view_of(call);
-  return ms_reduce_run(call, view, call->op == MS_OP_max, call->op == MS_OP_mean ? (double)view.n : 1.0);
+  switch (call->op) {
+    case MS_OP_max: return ms_reduce_run(call, view, MS_REDUCE_LARGEST, 1.0);
+    case MS_OP_min: return ms_reduce_run(call, view, MS_REDUCE_SMALLEST, 1.0);
+    case MS_OP_mean: return ms_reduce_run(call, view, MS_REDUCE_SUM, (double)view.n);
+    default: return ms_reduce_run(call, view, MS_REDUCE_SUM, 1.0);
+  }
 }
 
 const ms_kernel ms_cpu_reduce = {.prepare = prepare, .run = run};

@@ -55,7 +55,7 @@ MS_CLONES static void sum_runs(const ms_kernel_call *call, int part, int64_t beg
 static int run(const ms_kernel_call *call) {
   ms_axis_view view;
   ms_broadcast runs = runs_of(call);
-  if (is_reduction(&runs, &view)) return ms_reduce_run(call, view, 0, 1.0);
+  if (is_reduction(&runs, &view)) return ms_reduce_run(call, view, MS_REDUCE_SUM, 1.0);
 
   int64_t n = ms_numel(&call->out[0]);
   memset(call->workspace, 0, (size_t)n * sizeof(float));

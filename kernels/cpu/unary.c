@@ -28,6 +28,8 @@
   }
 
 UNARY(scale, beta + alpha * x)
+UNARY(abs, fabsf(x))
+UNARY(clamp, x<alpha ? alpha : x> beta ? beta : x)
 UNARY(exp, ms_exp(x))
 UNARY(log, ms_log(x))
 UNARY(sqrt, sqrtf(x))
@@ -42,6 +44,8 @@ UNARY(silu, ms_silu(x))
 static int run(const ms_kernel_call *call) {
   ms_part_fn *part = scale_part;
   switch (call->op) {
+    case MS_OP_abs: part = abs_part; break;
+    case MS_OP_clamp: part = clamp_part; break;
     case MS_OP_exp: part = exp_part; break;
     case MS_OP_log: part = log_part; break;
     case MS_OP_sqrt: part = sqrt_part; break;

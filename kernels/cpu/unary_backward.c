@@ -6,10 +6,13 @@
 #include "kernels/cpu/activation.h"
 #include "kernels/cpu/parallel.h"
 
-/* One loop an op: `value` is an expression of a (the first input, x or y) and dy. */
+/* One loop an op: `value` is an expression of a (the first input, x or y), dy, and clamp's low and high. */
 #define UNARY_BACKWARD(name, value)                                                                     \
   MS_CLONES static void name##_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) { \
     (void)part;                                                                                         \
+    const float low = (float)call->attrs.f[0], high = (float)call->attrs.f[1];                          \
+    (void)low;                                                                                          \
+    (void)high;                                                                                         \
     MS_BLOCK_BUFFER(a_buffer);                                                                          \
     MS_BLOCK_BUFFER(dy_buffer);                                                                         \
     MS_BLOCK_BUFFER(dx_buffer);                                                                         \
@@ -26,9 +29,14 @@
     }                                                                                                   \
   }
 
+/* A NaN is not outside: its gradient is not lost. */
+MS_INLINE int outside(float a, float low, float high) { return a < low || a > high; }
+
 UNARY_BACKWARD(tanh, dy *ms_tanh_grad(a))
 UNARY_BACKWARD(sigmoid, dy *ms_sigmoid_grad(a))
 UNARY_BACKWARD(relu, a <= 0.0f ? 0.0f : dy)
+UNARY_BACKWARD(abs, a > 0.0f ? dy : a < 0.0f ? -dy : dy * a)
+UNARY_BACKWARD(clamp, outside(a, low, high) ? 0.0f : dy)
 UNARY_BACKWARD(gelu, dy *ms_gelu_grad(a))
 UNARY_BACKWARD(gelu_tanh, dy *ms_gelu_tanh_grad(a))
 UNARY_BACKWARD(silu, dy *ms_silu_grad(a))
@@ -38,6 +46,8 @@ static int run(const ms_kernel_call *call) {
   switch (call->op) {
     case MS_OP_sigmoid_backward: part = sigmoid_part; break;
     case MS_OP_relu_backward: part = relu_part; break;
+    case MS_OP_abs_backward: part = abs_part; break;
+    case MS_OP_clamp_backward: part = clamp_part; break;
     case MS_OP_gelu_backward: part = gelu_part; break;
     case MS_OP_gelu_tanh_backward: part = gelu_tanh_part; break;
     case MS_OP_silu_backward: part = silu_part; break;

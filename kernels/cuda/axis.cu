@@ -1,4 +1,4 @@
-/* axis.cu - sums, means and maxima over one axis: s bytes an element of s bytes. f32 accumulation; the order of additions
+/* axis.cu - sums, means, maxima and minima over one axis: s bytes an element of s bytes. f32 accumulation; the order of additions
 ** depends on shapes alone.
 **
 ** Over the last axis (inner = 1) a row has 32 or 256 threads (rows.h); long rows that are few are cut into parts of at
@@ -16,6 +16,11 @@ constexpr int64_t ROW_PART = 16384, ROW_BLOCKS = 1024;
 struct max_join {
   static __device__ __forceinline__ float neutral() { return -INFINITY; }
   static __device__ __forceinline__ float join(float a, float b) { return ms_larger()(a, b); }
+};
+
+struct min_join {
+  static __device__ __forceinline__ float neutral() { return INFINITY; }
+  static __device__ __forceinline__ float join(float a, float b) { return b < a || b != b ? b : a; }
 };
 
 template <class J> struct join_of {
@@ -85,9 +90,11 @@ int64_t ms_axis_workspace(const ms_kernel_call *call, ms_axis_view view) {
   return ms_columns_bytes(ms_columns_of(view.outer, view.n, view.inner, lanes_of(call)), 1);
 }
 
-int ms_axis_run(const ms_kernel_call *call, ms_axis_view view, int largest, double divisor) {
+int ms_axis_run(const ms_kernel_call *call, ms_axis_view view, ms_reduction reduction, double divisor) {
   const float by = static_cast<float>(divisor);
-  return MS_CUDA_FLOATS(call->in[0].dtype, T,
-                        largest ? run_typed<T, max_join>(call, view, 1.0f)
-                                : run_typed<T, ms_column_sum>(call, view, by));
+  switch (reduction) {
+    case MS_REDUCE_LARGEST: return MS_CUDA_FLOATS(call->in[0].dtype, T, (run_typed<T, max_join>(call, view, 1.0f)));
+    case MS_REDUCE_SMALLEST: return MS_CUDA_FLOATS(call->in[0].dtype, T, (run_typed<T, min_join>(call, view, 1.0f)));
+    default: return MS_CUDA_FLOATS(call->in[0].dtype, T, (run_typed<T, ms_column_sum>(call, view, by)));
+  }
 }

@@ -1,12 +1,13 @@
-/* axis.h - sum, mean and max over the middle of [outer, n, inner]: what reduce.cu and sum_to.cu share (axis.cu). */
+/* axis.h - sum, mean, max and min over the middle of [outer, n, inner]: what reduce.cu and sum_to.cu share (axis.cu). */
 #ifndef MS_KERNELS_CUDA_AXIS_H
 #define MS_KERNELS_CUDA_AXIS_H
 
 #include "kernels/cuda/launch.h"
 
+enum ms_reduction { MS_REDUCE_SUM, MS_REDUCE_LARGEST, MS_REDUCE_SMALLEST };
+
 int64_t ms_axis_workspace(const ms_kernel_call *call, ms_axis_view view);
-/* Output 0 = reduction over n of input 0: the largest when `largest`, else the sum divided by divisor. A NaN gives NaN
-** either way. */
-int ms_axis_run(const ms_kernel_call *call, ms_axis_view view, int largest, double divisor);
+/* Output 0 = reduction over n of input 0; a sum is divided by divisor. A NaN gives NaN in all of them. */
+int ms_axis_run(const ms_kernel_call *call, ms_axis_view view, ms_reduction reduction, double divisor);
 
 #endif

@@ -1,4 +1,4 @@
-/* binary.cu - a + b, a - b, a b, a / b with broadcasting: bytes of the operands that are not repeated and of the result.
+/* binary.cu - a + b, a - b, a b, a / b, the larger and the smaller of both, with broadcasting: bytes of the operands that are not repeated and of the result.
 ** Shape: broadcast.h. May write over a where a has the output's size, for each element is read before it is written.
 */
 #include "kernels/cuda/broadcast.h"
@@ -20,7 +20,9 @@ __global__ void __launch_bounds__(MS_BROADCAST_THREADS)
     if (op == MS_OP_add) p[l] = p[l] + q[l];
     else if (op == MS_OP_sub) p[l] = p[l] - q[l];
     else if (op == MS_OP_mul) p[l] = p[l] * q[l];
-    else p[l] = p[l] / q[l];
+    else if (op == MS_OP_div) p[l] = p[l] / q[l];
+    else if (op == MS_OP_maximum) p[l] = q[l] > p[l] || q[l] != q[l] ? q[l] : p[l];
+    else p[l] = q[l] < p[l] || q[l] != q[l] ? q[l] : p[l];
   }
   ms_store<V>(y + at, p);
 }

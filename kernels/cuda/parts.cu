@@ -51,12 +51,6 @@ __global__ void __launch_bounds__(THREADS) move_parts(part_list list) {
   else move_tile<float, float>(part, begin, end);
 }
 
-int run_cast(const ms_kernel_call *call) {
-  const ms_move part = {call->in_data[0],  call->out_data[0],  ms_numel(&call->out[0]),
-                        call->in[0].dtype, call->out[0].dtype, 0};
-  return ms_cuda_move(&part, 1, call->stream);
-}
-
 int run_accumulate(const ms_kernel_call *call) {
   const ms_move part = {call->in_data[0], call->out_data[0],    ms_numel(&call->out[0]), call->in[0].dtype,
                         MS_F32,           call->attrs.i[0] != 0};
@@ -84,5 +78,4 @@ int ms_cuda_move(const ms_move *move, int moves, void *stream) {
   return MS_OK;
 }
 
-extern const ms_kernel ms_cuda_cast = {nullptr, run_cast, nullptr, 0};
 extern const ms_kernel ms_cuda_accumulate = {nullptr, run_accumulate, nullptr, 0};

@@ -1,5 +1,5 @@
 /* parts.h - several tensors copied, cast or added in one launch: the chunks of a unit on their way into the segments that
-** are gathered, and from those that were reduced into the f32 gradients. Also what casts one tensor.
+** are gathered, and from those that were reduced into the f32 gradients. cast.cu casts one tensor by it.
 */
 #ifndef MS_KERNELS_CUDA_PARTS_H
 #define MS_KERNELS_CUDA_PARTS_H

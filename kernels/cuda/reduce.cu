@@ -1,4 +1,4 @@
-/* reduce.cu - sum, mean and max over one axis or all: axis.cu on the call's view. */
+/* reduce.cu - sum, mean, max and min over one axis or all: axis.cu on the call's view. */
 #include "kernels/cuda/axis.h"
 
 namespace {
@@ -15,7 +15,12 @@ int prepare(ms_kernel_call *call) {
 
 int run(const ms_kernel_call *call) {
   const ms_axis_view view = view_of(call);
-  return ms_axis_run(call, view, call->op == MS_OP_max, call->op == MS_OP_mean ? static_cast<double>(view.n) : 1.0);
+  switch (call->op) {
+    case MS_OP_max: return ms_axis_run(call, view, MS_REDUCE_LARGEST, 1.0);
+    case MS_OP_min: return ms_axis_run(call, view, MS_REDUCE_SMALLEST, 1.0);
+    case MS_OP_mean: return ms_axis_run(call, view, MS_REDUCE_SUM, static_cast<double>(view.n));
+    default: return ms_axis_run(call, view, MS_REDUCE_SUM, 1.0);
+  }
 }
 
 } // namespace

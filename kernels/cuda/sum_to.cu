@@ -87,7 +87,7 @@ template <class T, class Y> int run_scattered(const ms_kernel_call *call, const 
 int run(const ms_kernel_call *call) {
   ms_axis_view view;
   const ms_broadcast runs = runs_of(call);
-  if (is_reduction(runs, &view)) return ms_axis_run(call, view, 0, 1.0);
+  if (is_reduction(runs, &view)) return ms_axis_run(call, view, MS_REDUCE_SUM, 1.0);
   const scattered s = scattered_of(runs);
   return MS_CUDA_FLOATS(call->in[0].dtype, T, MS_CUDA_FLOATS(call->out[0].dtype, Y, run_scattered<T, Y>(call, s)));
 }

@@ -17,6 +17,14 @@ struct scale_of {
   __device__ __forceinline__ void operator()(const float *from, float *to) const { to[0] = beta + alpha * from[0]; }
 };
 
+struct clamp_of {
+  float low, high;
+  __device__ __forceinline__ void operator()(const float *from, float *to) const {
+    to[0] = from[0] < low ? low : from[0] > high ? high : from[0];
+  }
+};
+
+UNARY(abs, fabsf(x))
 UNARY(exp, expf(x))
 UNARY(log, logf(x))
 UNARY(sqrt, sqrtf(x))
@@ -30,6 +38,11 @@ UNARY(silu, ms_silu(x))
 
 template <class T> int run_typed(const ms_kernel_call *call) {
   switch (call->op) {
+    case MS_OP_abs: return ms_run_elementwise<T, T, 1, 1>(call, abs_of{});
+    case MS_OP_clamp: {
+      const clamp_of clamp = {static_cast<float>(call->attrs.f[0]), static_cast<float>(call->attrs.f[1])};
+      return ms_run_elementwise<T, T, 1, 1>(call, clamp);
+    }
     case MS_OP_exp: return ms_run_elementwise<T, T, 1, 1>(call, exp_of{});
     case MS_OP_log: return ms_run_elementwise<T, T, 1, 1>(call, log_of{});
     case MS_OP_sqrt: return ms_run_elementwise<T, T, 1, 1>(call, sqrt_of{});

@@ -114,6 +114,7 @@ static void settle_attrs(ms_node *node, const ms_value_info *in, const ms_value_
     case MS_OP_sum:
     case MS_OP_mean:
     case MS_OP_max:
+    case MS_OP_min:
     case MS_OP_max_backward:
       if (node->attrs.i[2]) break;
       /* fall through */

@@ -21,6 +21,7 @@ static const ms_value_info *counted_tensor(const ms_cost_case *c) {
     case MS_OP_sum:
     case MS_OP_mean:
     case MS_OP_max:
+    case MS_OP_min:
     case MS_OP_sum_to:
     case MS_OP_sum_squares:
     case MS_OP_step_totals:

@@ -53,6 +53,27 @@ int ms_grad_div(ms_graph *graph, int node, const int *dy, const int *needs, int 
   return ms_emit_scale(graph, dx[1], -1, &dx[1]);
 }
 
+/* The share of dy that goes to input `i`: all where it was taken, half where both were. `larger`: an input is taken where
+** it is the larger one. */
+static int share_of_taken(ms_graph *graph, int node, int i, int larger, int dy, int *dx) {
+  const ms_node n = graph->nodes[node];
+  int above = larger ? i : 1 - i, in[3] = {n.in[above], n.in[1 - above], dy};
+  MS_TRY(ms_graph_emit(graph, MS_OP_maximum_backward, 3, in, NULL, dx));
+  return sum_back(graph, *dx, n.in[i], dx);
+}
+
+int ms_grad_maximum(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
+  for (int i = 0; i < 2; i++)
+    if (needs[i]) MS_TRY(share_of_taken(graph, node, i, 1, dy[0], &dx[i]));
+  return MS_OK;
+}
+
+int ms_grad_minimum(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
+  for (int i = 0; i < 2; i++)
+    if (needs[i]) MS_TRY(share_of_taken(graph, node, i, 0, dy[0], &dx[i]));
+  return MS_OK;
+}
+
 /* da = c ? dy : 0, db = c ? 0 : dy */
 int ms_grad_where(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   const ms_node n = graph->nodes[node];
@@ -103,8 +124,8 @@ int ms_grad_rsqrt(ms_graph *graph, int node, const int *dy, const int *needs, in
 
 /* The rows *_backward have the formulas; from_output: they read y, otherwise x. */
 static int backward_of(ms_graph *graph, int node, int op, int from_output, int dy, int *dx) {
-  const ms_node *n = &graph->nodes[node];
-  return ms_emit_binary(graph, op, from_output ? n->out[0] : n->in[0], dy, NULL, dx);
+  const ms_node n = graph->nodes[node];
+  return ms_emit_binary(graph, op, from_output ? n.out[0] : n.in[0], dy, &n.attrs, dx);
 }
 
 #define BACKWARD(name, from_output)                                                         \
@@ -115,6 +136,8 @@ static int backward_of(ms_graph *graph, int node, int op, int from_output, int d
 BACKWARD(tanh, 1)
 BACKWARD(sigmoid, 1)
 BACKWARD(relu, 1)
+BACKWARD(abs, 0)
+BACKWARD(clamp, 0)
 BACKWARD(gelu, 0)
 BACKWARD(gelu_tanh, 0)
 BACKWARD(silu, 0)

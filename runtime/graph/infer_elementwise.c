@@ -28,16 +28,31 @@ int ms_infer_broadcast(const ms_node *node, const ms_value_info *in, ms_value_in
   return MS_OK;
 }
 
+/* a and b [2] are floats, or of one integer dtype: i32 and f32 have no common one that holds all values of both. */
+static int broadcast_any(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  if (ms_is_float(in[0].dtype) && ms_is_float(in[1].dtype)) return ms_infer_broadcast(node, in, out);
+  MS_TRY(ms_check_same_dtype(node, &in[0], "a", &in[1], "b"));
+  MS_TRY(broadcast_shape(node, &in[0], &in[1], out));
+  out->dtype = in[0].dtype;
+  return MS_OK;
+}
+
 int ms_infer_compare(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  MS_TRY(ms_infer_broadcast(node, in, out));
+  MS_TRY(broadcast_any(node, in, &out[0]));
   out[0].dtype = MS_U8;
   return MS_OK;
+}
+
+int ms_infer_maximum_backward(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
+  MS_TRY(ms_infer_broadcast(node, in, out));
+  MS_TRY(ms_check_same_shape(node, &out[0], "the larger", &in[2], "dy"));
+  return ms_check_float(node, &in[2], "dy");
 }
 
 int ms_infer_where(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   ms_value_info chosen;
   MS_TRY(ms_check_dtype(node, &in[0], MS_U8, "c"));
-  MS_TRY(ms_infer_broadcast(node, &in[1], &chosen));
+  MS_TRY(broadcast_any(node, &in[1], &chosen));
   MS_TRY(broadcast_shape(node, &in[0], &chosen, &out[0]));
   out[0].dtype = chosen.dtype;
   return MS_OK;
@@ -47,6 +62,9 @@ int ms_infer_same(const ms_node *node, const ms_value_info *in, ms_value_info *o
   MS_TRY(ms_check_float(node, &in[0], "x"));
   if (in[0].ndim == 0 && (node->op == MS_OP_softmax || node->op == MS_OP_log_softmax))
     return MS_FAIL(MS_ESHAPE, "%s: x is a scalar; it needs a last axis", ms_node_name(node));
+  if (node->op == MS_OP_clamp && !(node->attrs.f[0] <= node->attrs.f[1]))
+    return MS_FAIL(MS_EINVAL, "clamp: min is %g and max is %g; min must not be more", node->attrs.f[0],
+                   node->attrs.f[1]);
   if (node->op == MS_OP_dropout && !(node->attrs.f[0] >= 0 && node->attrs.f[0] < 1))
     return MS_FAIL(MS_EINVAL, "dropout: p is %g; it must be at least 0 and below 1", node->attrs.f[0]);
   out[0] = in[0];
@@ -69,9 +87,13 @@ int ms_infer_first(const ms_node *node, const ms_value_info *in, ms_value_info *
 }
 
 int ms_infer_cast(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  MS_TRY(ms_check_float(node, &in[0], "x"));
+  const int64_t asked = node->attrs.i[7];
   out[0] = in[0];
-  return ms_asked_dtype(node, in[0].dtype, &out[0].dtype);
+  if (asked == 1 + MS_I32) out[0].dtype = MS_I32;
+  else if (asked != 1 + MS_U8) MS_TRY(ms_asked_dtype(node, in[0].dtype, &out[0].dtype));
+  else out[0].dtype = MS_U8;
+  if (out[0].dtype != MS_U8) return MS_OK;
+  return MS_FAIL(MS_EDTYPE, "cast: to u8; it gives f32, bf16 or i32, and comparisons give u8 masks");
 }
 
 int ms_infer_swiglu_backward(const ms_node *node, const ms_value_info *in, ms_value_info *out) {

@@ -136,6 +136,9 @@ int ms_infer_sum_to(const ms_node *node, const ms_value_info *in, ms_value_info 
 
 int ms_infer_fill(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   (void)in;
+  const int64_t asked = node->attrs.i[7];
   MS_TRY(ms_asked_shape(node, 0, &out[0]));
-  return ms_asked_dtype(node, MS_F32, &out[0].dtype);
+  if (asked != 1 + MS_I32 && asked != 1 + MS_U8) return ms_asked_dtype(node, MS_F32, &out[0].dtype);
+  out[0].dtype = (int)asked - 1;
+  return MS_OK;
 }

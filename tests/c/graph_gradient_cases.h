@@ -4,6 +4,8 @@
 #ifndef MS_TESTS_GRAPH_GRADIENT_CASES_H
 #define MS_TESTS_GRAPH_GRADIENT_CASES_H
 
+#include <math.h>
+
 #include "tests/c/graph_fixture.h"
 
 /* Where parameters are drawn from: away from what the op cannot be differentiated at. */
@@ -39,6 +41,28 @@ static int build_square(fixture *f, int op, int dtype) {
 
 static int build_where(fixture *f, int op, int dtype) {
   return op3(f, op, input(f, "mask", MS_U8, SHAPE(4, 5)), param(f, dtype, SHAPE(4, 5)), param(f, dtype, SCALAR), NULL);
+}
+
+/* Bounds between the elements of DISTINCT, which are multiples of 1/4. */
+static int build_clamp(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(3, 5)), ATTRS(.f = {0.625, 2.375}));
+}
+
+static int build_clamp_below(fixture *f, int op, int dtype) {
+  return op1(f, op, param(f, dtype, SHAPE(3, 5)), ATTRS(.f = {0.625, INFINITY}));
+}
+
+/* Of DISTINCT numbers, and these less 7/8: no two are equal. */
+static int build_apart(fixture *f, int op, int dtype) {
+  int b = op1(f, MS_OP_scale, param(f, dtype, SHAPE(3, 1)), ATTRS(.f = {1, 0.875}));
+  return op2(f, op, param(f, dtype, SHAPE(4, 1, 5)), b, NULL);
+}
+
+/* A padding mask from tokens, as 1 and 0 that a value is multiplied by. */
+static int build_mask_from_tokens(fixture *f, int op, int dtype) {
+  int tokens = input(f, "tokens", MS_I32, SHAPE(4, 5)), pad = input(f, "pad", MS_I32, SCALAR);
+  int mask = op1(f, op, op2(f, MS_OP_not_equal, tokens, pad, NULL), ATTRS(.i = {[7] = 1 + dtype}));
+  return op2(f, MS_OP_mul, param(f, dtype, SHAPE(4, 5)), mask, NULL);
 }
 
 static int build_scale(fixture *f, int op, int dtype) {
@@ -232,7 +256,12 @@ static const gradient_case cases[] = {
     {MS_OP_div, "", POSITIVE, build_binary},
     {MS_OP_div, " broadcast", POSITIVE, build_broadcast},
     {MS_OP_div, " scalar", POSITIVE, build_scalar},
+    {MS_OP_maximum, "", DISTINCT, build_apart},
+    {MS_OP_minimum, "", DISTINCT, build_apart},
     {MS_OP_where, "", NORMAL, build_where},
+    {MS_OP_abs, "", AWAY_FROM_ZERO, build_unary},
+    {MS_OP_clamp, "", DISTINCT, build_clamp},
+    {MS_OP_clamp, " below", DISTINCT, build_clamp_below},
     {MS_OP_scale, "", NORMAL, build_scale},
     {MS_OP_exp, "", NORMAL, build_unary},
     {MS_OP_log, "", POSITIVE, build_unary},
@@ -247,6 +276,7 @@ static const gradient_case cases[] = {
     {MS_OP_swiglu, "", NORMAL, build_binary},
     {MS_OP_dropout, "", NORMAL, build_dropout},
     {MS_OP_cast, "", NORMAL, build_cast},
+    {MS_OP_cast, " of a mask", NORMAL, build_mask_from_tokens},
     {MS_OP_sum, " last", NORMAL, build_last},
     {MS_OP_sum, " middle", NORMAL, build_middle},
     {MS_OP_sum, " kept", NORMAL, build_kept},
@@ -259,6 +289,10 @@ static const gradient_case cases[] = {
     {MS_OP_max, " middle", DISTINCT, build_middle},
     {MS_OP_max, " kept", DISTINCT, build_kept},
     {MS_OP_max, " all", DISTINCT, build_all},
+    {MS_OP_min, " last", DISTINCT, build_last},
+    {MS_OP_min, " middle", DISTINCT, build_middle},
+    {MS_OP_min, " kept", DISTINCT, build_kept},
+    {MS_OP_min, " all", DISTINCT, build_all},
     {MS_OP_softmax, "", NORMAL, build_unary},
     {MS_OP_log_softmax, "", NORMAL, build_unary},
     {MS_OP_matmul, "", NORMAL, build_plain},

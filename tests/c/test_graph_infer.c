@@ -212,6 +212,16 @@ static void elementwise_shapes(void **state) {
   assert_value(op2(&f, MS_OP_swiglu, b, b, NULL), MS_BF16, "[5,1]");
   assert_value(op1(&f, MS_OP_cast, b, ATTRS(.i = {[7] = 1 + MS_F32})), MS_F32, "[5,1]");
   assert_value(op1(&f, MS_OP_cast, b, NULL), MS_BF16, "[5,1]");
+  assert_value(op2(&f, MS_OP_equal, t, ints("one", SCALAR), NULL), MS_U8, "[5,1]");
+  assert_value(op3(&f, MS_OP_where, c, t, ints("u", SHAPE(3)), NULL), MS_I32, "[4,5,3]");
+  assert_value(op1(&f, MS_OP_cast, c, ATTRS(.i = {[7] = 1 + MS_BF16})), MS_BF16, "[4,5,3]");
+  assert_value(op1(&f, MS_OP_cast, b, ATTRS(.i = {[7] = 1 + MS_I32})), MS_I32, "[5,1]");
+  REFUSED(MS_OP_less, NULL, MS_EDTYPE, "less: a is i32 and b is f32; cast one to the other's dtype", t, a);
+  REFUSED(MS_OP_where, NULL, MS_EDTYPE, "where: a is f32 and b is i32; cast one to the other's dtype", c, a, t);
+  REFUSED(MS_OP_cast, ATTRS(.i = {[7] = 1 + MS_U8}), MS_EDTYPE, "cast: to u8; it gives f32, bf16 or i32", a);
+  REFUSED(MS_OP_cast, NULL, MS_EDTYPE, "cast: to u8; it gives f32, bf16 or i32", c);
+  REFUSED(MS_OP_clamp, ATTRS(.f = {2, 1}), MS_EINVAL, "clamp: min is 2 and max is 1; min must not be more", a);
+  REFUSED(MS_OP_clamp, ATTRS(.f = {NAN, 1}), MS_EINVAL, "clamp: min is", a);
   REFUSED(MS_OP_div, NULL, MS_ESHAPE, "div: shapes do not broadcast: [4,5,3] and [4,1,3,1]", wide,
           reshape_to(&f, a, SHAPE(4, 1, 3, 1)));
   REFUSED(MS_OP_add, NULL, MS_EDTYPE, "add: b is i32; it must be f32 or bf16", a, t);

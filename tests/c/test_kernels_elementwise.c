@@ -11,6 +11,8 @@ static double tanh_argument(double x) { return sqrt(2.0 / M_PI) * (x + 0.044715 
 static double unary_reference(int op, double x) {
   switch (op) {
     case MS_OP_scale: return 1.5 * x - 0.25;
+    case MS_OP_abs: return fabs(x);
+    case MS_OP_clamp: return fmin(fmax(x, -0.25), 1.5);
     case MS_OP_exp: return exp(x);
     case MS_OP_log: return log(x);
     case MS_OP_sqrt: return sqrt(x);
@@ -30,6 +32,8 @@ static double gradient_reference(int op, double a) {
     case MS_OP_tanh_backward: return 1.0 - a * a;
     case MS_OP_sigmoid_backward: return a * (1.0 - a);
     case MS_OP_relu_backward: return a > 0;
+    case MS_OP_abs_backward: return a > 0 ? 1 : a < 0 ? -1 : 0;
+    case MS_OP_clamp_backward: return a >= -0.25 && a <= 1.5;
     case MS_OP_gelu_backward: return normal_cdf(a) + a * exp(-0.5 * a * a) / sqrt(2.0 * M_PI);
     case MS_OP_gelu_tanh_backward: {
       double t = tanh(tanh_argument(a));
@@ -42,10 +46,19 @@ static double gradient_reference(int op, double a) {
   }
 }
 
-static const int unary_ops[] = {MS_OP_scale,   MS_OP_exp,  MS_OP_log,  MS_OP_sqrt,      MS_OP_rsqrt, MS_OP_tanh,
-                                MS_OP_sigmoid, MS_OP_relu, MS_OP_gelu, MS_OP_gelu_tanh, MS_OP_silu};
+static const int unary_ops[] = {MS_OP_scale, MS_OP_exp,     MS_OP_log,  MS_OP_sqrt, MS_OP_rsqrt,
+                                MS_OP_tanh,  MS_OP_sigmoid, MS_OP_relu, MS_OP_gelu, MS_OP_gelu_tanh,
+                                MS_OP_silu,  MS_OP_abs,     MS_OP_clamp};
 static const int gradient_ops[] = {MS_OP_tanh_backward, MS_OP_sigmoid_backward,   MS_OP_relu_backward,
-                                   MS_OP_gelu_backward, MS_OP_gelu_tanh_backward, MS_OP_silu_backward};
+                                   MS_OP_gelu_backward, MS_OP_gelu_tanh_backward, MS_OP_silu_backward,
+                                   MS_OP_abs_backward,  MS_OP_clamp_backward};
+
+/* Slots f0 and f1: alpha and beta of scale, or the bounds of clamp. */
+static void set_numbers(kernel_case *c, double first, double second) {
+  const int clamps = c->call.op == MS_OP_clamp || c->call.op == MS_OP_clamp_backward;
+  c->call.attrs.f[0] = clamps ? second : first;
+  c->call.attrs.f[1] = clamps ? first : second;
+}
 
 static int wants_positive(int op) { return op == MS_OP_log || op == MS_OP_sqrt || op == MS_OP_rsqrt; }
 
@@ -57,8 +70,7 @@ static void unary_matches(void **state) {
   FOR_EACH(dtype, dtypes)
   FOR_EACH(n, sizes) {
     kernel_case c = case_of(op);
-    c.call.attrs.f[0] = 1.5;
-    c.call.attrs.f[1] = -0.25;
+    set_numbers(&c, 1.5, -0.25);
     add_input(&c, SHAPE(dtype, n));
     add_output(&c, SHAPE(dtype, n));
     for (int64_t i = 0; i < n; i++) {
@@ -78,7 +90,8 @@ static void unary_special_values(void **state) {
   FOR_EACH(op, unary_ops)
   FOR_EACH(dtype, dtypes) {
     kernel_case c = case_of(op);
-    c.call.attrs.f[0] = 1.0;
+    if (op == MS_OP_clamp) set_numbers(&c, INFINITY, -INFINITY);
+    else set_numbers(&c, 1.0, 0.0);
     add_input(&c, SHAPE(dtype, 40));
     add_output(&c, SHAPE(dtype, 40));
     for (int i = 0; i < 40; i++) set_input(&c, 0, i, x[i % COUNT]);
@@ -109,10 +122,12 @@ static void unary_backward_matches(void **state) {
   FOR_EACH(dtype, dtypes)
   FOR_EACH(n, sizes) {
     kernel_case c = case_of(op);
+    set_numbers(&c, 1.5, -0.25);
     add_input(&c, SHAPE(dtype, n));
     add_input(&c, SHAPE(dtype, n));
     add_output(&c, SHAPE(dtype, n));
-    for (int64_t i = 0; i < n; i++) set_input(&c, 0, i, i == 5 ? 60.0 : i == 6 ? -60.0 : 2.0 * input_at(&c, 0, i));
+    for (int64_t i = 0; i < n; i++)
+      set_input(&c, 0, i, i == 5 ? 60.0 : i == 6 ? -60.0 : i == 7 ? 0.0 : 2.0 * input_at(&c, 0, i));
     run_case(&c);
     for (int64_t i = 0; i < n; i++)
       assert_output(&c, 0, i, input_at(&c, 1, i) * gradient_reference(op, input_at(&c, 0, i)), 2e-6);
@@ -164,12 +179,17 @@ static double binary_reference(int op, double a, double b) {
     case MS_OP_sub: return a - b;
     case MS_OP_mul: return a * b;
     case MS_OP_div: return a / b;
+    case MS_OP_maximum: return fmax(a, b);
+    case MS_OP_minimum: return fmin(a, b);
     case MS_OP_less: return a < b;
+    case MS_OP_less_equal: return a <= b;
+    case MS_OP_not_equal: return a != b;
     default: return a == b;
   }
 }
 
-static const int binary_ops[] = {MS_OP_add, MS_OP_sub, MS_OP_mul, MS_OP_div, MS_OP_less, MS_OP_equal};
+static const int binary_ops[] = {MS_OP_add,     MS_OP_sub,  MS_OP_mul,        MS_OP_div,   MS_OP_maximum,
+                                 MS_OP_minimum, MS_OP_less, MS_OP_less_equal, MS_OP_equal, MS_OP_not_equal};
 
 static void binary_broadcasts(void **state) {
   (void)state;
@@ -177,7 +197,8 @@ static void binary_broadcasts(void **state) {
   FOR_EACH(a_dtype, dtypes)
   FOR_EACH(b_dtype, dtypes)
   FOR_EACH(s, broadcasts) {
-    int compares = op == MS_OP_less || op == MS_OP_equal;
+    int compares = op == MS_OP_less || op == MS_OP_less_equal || op == MS_OP_equal || op == MS_OP_not_equal;
+    int ties = compares && op != MS_OP_less;
     int out_dtype = compares ? MS_U8 : a_dtype == MS_BF16 && b_dtype == MS_BF16 ? MS_BF16 : MS_F32;
     kernel_case c = case_of(op);
     add_input(&c, shape(a_dtype, s.a_ndim, s.a));
@@ -185,8 +206,7 @@ static void binary_broadcasts(void **state) {
     add_output(&c, shape(out_dtype, s.out_ndim, s.out));
     for (int64_t i = 0, n = ms_numel(&c.call.in[1]); i < n; i++) {
       double b = input_at(&c, 1, i);
-      set_input(&c, 1, i,
-                op == MS_OP_equal && i % 3 ? input_at(&c, 0, i % ms_numel(&c.call.in[0])) : b + (b < 0 ? -0.1 : 0.1));
+      set_input(&c, 1, i, ties && i % 3 ? input_at(&c, 0, i % ms_numel(&c.call.in[0])) : b + (b < 0 ? -0.1 : 0.1));
     }
     run_case(&c);
     for (int64_t i = 0, n = ms_numel(&c.call.out[0]); i < n; i++) {

@@ -1,4 +1,4 @@
-/* test_kernels_reduce.c - sums, means and maxima, the sums of broadcasting's gradient, and what is fused with them. */
+/* test_kernels_reduce.c - sums, means, maxima and minima, the sums of broadcasting's gradient, and what is fused with them. */
 #include "tests/c/support/kernel_case.h"
 
 typedef struct axis_case {
@@ -39,7 +39,7 @@ static void set_axis(kernel_case *c, axis_case a) {
 
 static void reductions_match(void **state) {
   (void)state;
-  static const int ops[] = {MS_OP_sum, MS_OP_mean, MS_OP_max};
+  static const int ops[] = {MS_OP_sum, MS_OP_mean, MS_OP_max, MS_OP_min};
   FOR_EACH(op, ops)
   FOR_EACH(from, dtypes)
   FOR_EACH(to, dtypes)
@@ -53,14 +53,16 @@ static void reductions_match(void **state) {
     run_case(&c);
     for (int64_t o = 0; o < v.outer; o++)
       for (int64_t i = 0; i < v.inner; i++) {
-        double sum = 0.0, largest = -INFINITY;
+        double sum = 0.0, largest = -INFINITY, smallest = INFINITY;
         for (int64_t k = 0; k < v.n; k++) {
           double x = input_at(&c, 0, (o * v.n + k) * v.inner + i);
           sum += x;
           largest = fmax(largest, x);
+          smallest = fmin(smallest, x);
         }
-        double expected = op == MS_OP_max ? largest : op == MS_OP_mean ? sum / (double)v.n : sum;
-        assert_output(&c, 0, o * v.inner + i, expected, op == MS_OP_max ? 0.0 : 1e-4);
+        int sums = op == MS_OP_sum || op == MS_OP_mean;
+        double expected = !sums ? (op == MS_OP_max ? largest : smallest) : op == MS_OP_mean ? sum / (double)v.n : sum;
+        assert_output(&c, 0, o * v.inner + i, expected, sums ? 1e-4 : 0.0);
       }
     free_case(&c);
   }
@@ -68,7 +70,7 @@ static void reductions_match(void **state) {
 
 static void reductions_keep_nonfinite(void **state) {
   (void)state;
-  static const int ops[] = {MS_OP_sum, MS_OP_mean, MS_OP_max};
+  static const int ops[] = {MS_OP_sum, MS_OP_mean, MS_OP_max, MS_OP_min};
   FOR_EACH(op, ops)
   FOR_EACH(dtype, dtypes)
   for (int axis = 0; axis < 2; axis++) {
@@ -81,7 +83,7 @@ static void reductions_keep_nonfinite(void **state) {
     set_input(&c, 0, 13 * 70 + 13, -INFINITY);
     run_case(&c);
     for (int i = 0; i < 70; i++) assert_int_equal(isnan(output_at(&c, 0, i)) != 0, i == 11);
-    assert_true(output_at(&c, 0, 12) == INFINITY);
+    assert_true(op == MS_OP_min ? isfinite(output_at(&c, 0, 12)) : output_at(&c, 0, 12) == INFINITY);
     assert_true(op == MS_OP_max ? isfinite(output_at(&c, 0, 13)) : output_at(&c, 0, 13) == -INFINITY);
     free_case(&c);
   }
