@@ -27,6 +27,12 @@ local function distance(a, b)
   return last[#b]
 end
 
+-- Edits between two names; of one that begins with what was typed it is 1, however long it is.
+local function edits_between(name, candidate)
+  if #name >= 2 and candidate:sub(1, #name) == name then return math.min(distance(name, candidate), 1) end
+  return distance(name:lower(), candidate:lower())
+end
+
 ---The name nearest to `name`, or nil when none is near. Of equally near ones the first in sorted order.
 ---@param name string
 ---@param names string[]
@@ -36,16 +42,30 @@ function nearest.name(name, names, limit)
   local best, best_edits
   table.sort(names)
   for _, candidate in ipairs(names) do
-    local edits = distance(name:lower(), candidate:lower())
-    -- A name that begins with what was typed is near, however long it is.
-    if #name >= 2 and candidate:sub(1, #name) == name then
-      edits = math.min(edits, 1)
-    end
+    local edits = edits_between(name, candidate)
     if edits <= (limit or math.max(#name, #candidate) / 2) and (not best or edits < best_edits) then
       best, best_edits = candidate, edits
     end
   end
   return best
+end
+
+---The names nearest to `name`, whether near or not, as "a, b or c".
+---@param name string
+---@param valid table<string, any> keys: the valid names
+---@param count integer of names
+---@return string
+function nearest.several(name, valid, count)
+  local names, edits = {}, {}
+  for candidate in pairs(valid) do
+    names[#names + 1], edits[candidate] = candidate, edits_between(name, candidate)
+  end
+  table.sort(names, function(a, b)
+    if edits[a] ~= edits[b] then return edits[a] < edits[b] end
+    return a < b
+  end)
+  local last = math.min(count, #names)
+  return table.concat(names, ", ", 1, last - 1) .. " or " .. names[last]
 end
 
 ---What to write instead: "did you mean layers?", or all valid names when none is near.

@@ -118,6 +118,43 @@ local function input_id(trace, row, position, input)
   errors.invalid("%s: input %d must be a tensor, not %s", row.name, position, options.describe(input))
 end
 
+-- ---- numbers as inputs -----------------------------------------------------------------------------------------
+
+-- Ops that broadcast, by the first of their inputs that may be a number: it becomes a tensor without axes, of the
+-- element type of the other input. Of sums and products a number is an attribute: x + 1 is scale.
+local TAKES_NUMBERS = {
+  less = 1, less_equal = 1, equal = 1, not_equal = 1, maximum = 1, minimum = 1, where = 2,
+}
+local WHOLE = { i32 = { -2 ^ 31, 2 ^ 31 - 1 }, u8 = { 0, 255 } }
+
+local function dtype_beside(inputs, first, count)
+  for i = first, count do
+    local input = inputs[i]
+    if parameter.is(input) then return context.trace and context.trace:parameter(input).dtype or "f32" end
+    if type(input) == "table" and rawget(input, "dtype") then return input.dtype end
+  end
+  return "f32"
+end
+
+local function number_as_tensor(row, number, dtype)
+  local range = WHOLE[dtype]
+  if range and (number % 1 ~= 0 or number < range[1] or number > range[2]) then
+    errors.raise("MS_EDTYPE", "%s: %g with a tensor %s, whose numbers are whole, from %.0f to %.0f: cast the tensor, "
+      .. 'x:cast("f32")', row.name, number, dtype, range[1], range[2])
+  end
+  if context.trace then return ops.fill { shape = {}, value = number, out_dtype = dtype } end
+  return require("moonshard.eager.create").full({}, number, { dtype = dtype })
+end
+
+local function take_numbers(row, inputs, count)
+  local first = TAKES_NUMBERS[row.name]
+  if not first then return end
+  local dtype = dtype_beside(inputs, first, count)
+  for i = first, count do
+    if type(inputs[i]) == "number" then inputs[i] = number_as_tensor(row, inputs[i], dtype) end
+  end
+end
+
 local function check_eager(row, inputs, count)
   for i = 1, count do
     local input = inputs[i]
@@ -186,6 +223,8 @@ function ops.apply(name, inputs, attributes)
     errors.raise("MS_ENAME", "no op named %s: %s", tostring(name), nearest.advice(tostring(name), rows))
   end
   check_count(row, #inputs)
+  inputs = { unpack(inputs) }
+  take_numbers(row, inputs, #inputs)
   read_attributes(row, attributes)
   local trace, values = context.trace, {}
   if not trace then return evaluate(row, inputs, #inputs) end
@@ -221,6 +260,7 @@ for index = 0, C.ms_op_count() - 1 do
     ops[row.name] = function(...)
       local inputs, count, attributes = sort_arguments(row, ...)
       check_count(row, count)
+      take_numbers(row, inputs, count)
       read_attributes(row, attributes)
       local trace = context.trace
       if not trace then return evaluate(row, inputs, count)[1] end

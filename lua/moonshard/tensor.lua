@@ -3,14 +3,17 @@
 -- it, outside of a trace, compute at once. Inside of a trace an eager tensor is a constant. Parameters of a module
 -- behave like tensors inside of a forward.
 --
--- Tensors are never changed: an op gives a new one.
+-- Tensors are never changed: an op gives a new one. Methods over axes are in axes.lua, comparisons in compare.lua.
 
+local any_axes = require("moonshard.axes")
+local compare = require("moonshard.compare")
 local context = require("moonshard.context")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
 local ops = require("moonshard.ops")
 local options = require("moonshard.options")
 local parameter = require("moonshard.parameter")
+local unknown_name = require("moonshard.unknown_name")
 local C, ffi = engine.C, engine.ffi
 
 ---@class moonshard.Tensor
@@ -29,10 +32,17 @@ local C, ffi = engine.C, engine.ffi
 local Tensor = { __name = "a tensor" }
 local methods = {}
 
+-- What one kind of tensor has and the other lacks.
+local OPTIONAL = { trace = true, id = true, data = true, placement = true }
+
 -- x[2] is the third part of x along its first axis.
 function Tensor:__index(key)
   if type(key) == "number" then return methods.index(self, key) end
-  return methods[key]
+  local method = methods[key]
+  if method == nil and type(key) == "string" and not OPTIONAL[key] then
+    unknown_name.method("a tensor", key, methods)
+  end
+  return method
 end
 
 -- Other fields are the engine's own.
@@ -148,24 +158,25 @@ for name, operator in pairs(arithmetic) do
   Tensor[name] = operator
   parameter.class[name] = operator
 end
+for name, operator in pairs(compare.operators) do Tensor[name] = operator end
 
 -- ---- methods: every op whose first input is the tensor, and the forms that read better with plain arguments -----
 
 for name in pairs(ops.rows) do methods[name] = ops[name] end
+for _, more in ipairs({ any_axes.methods, compare.methods }) do
+  for name, method in pairs(more) do methods[name] = method end
+end
+
+-- With a number too, as the operators.
+methods.add, methods.sub, methods.mul = arithmetic.__add, arithmetic.__sub, arithmetic.__mul
+methods.div, methods.pow, methods.neg = arithmetic.__div, arithmetic.__pow, arithmetic.__unm
 
 local function list_of(first, ...)
   if type(first) == "table" then return first end
   return { first, ... }
 end
 
-local function axis_of(self, axis)
-  local ndim = #self.shape
-  if type(axis) ~= "number" or axis % 1 ~= 0 or axis < -ndim or axis >= ndim then
-    errors.raise("MS_ESHAPE", "axis %s of a tensor %s: axes are 0 to %d, or negative from the end",
-      options.describe(axis), tensor.shape_text(self.shape), ndim - 1)
-  end
-  return axis % ndim
-end
+local axis_of = any_axes.of
 
 ---The same elements in another shape.
 ---@param ... integer sizes, or one list of them; one may be -1
@@ -173,6 +184,7 @@ end
 function methods:reshape(...)
   return ops.reshape(self, { shape = list_of(...) })
 end
+methods.view = methods.reshape
 
 ---Two axes swapped.
 ---@param a integer
@@ -184,6 +196,16 @@ function methods:transpose(a, b)
   a, b = axis_of(self, a), axis_of(self, b)
   axes[a + 1], axes[b + 1] = b, a
   return ops.transpose(self, { axes = axes })
+end
+
+---A matrix with its two axes swapped.
+---@return moonshard.Tensor
+function methods:t()
+  if #self.shape ~= 2 then
+    errors.raise("MS_ESHAPE", "t() of a tensor %s: it is for two axes; transpose(a, b) swaps any",
+      tensor.shape_text(self.shape))
+  end
+  return self:transpose(0, 1)
 end
 
 ---Axes in another order.
@@ -229,23 +251,19 @@ function methods:index(...)
   return ops.reshape(part, { shape = rest })
 end
 
-for _, name in ipairs({ "sum", "mean", "max" }) do
-  methods[name] = function(self, axis, keepdim)
-    if axis == nil then return ops[name](self, { all = true }) end
-    return ops[name](self, { axis = axis_of(self, axis), keepdim = keepdim or false })
-  end
-end
-
 ---The tensor in another element type; itself when it has that type.
----@param dtype string "f32" or "bf16"
+---@param dtype string "f32", "bf16" or "i32", to which fractions are cut off; a u8 mask is what a comparison gives
 ---@return moonshard.Tensor
 function methods:cast(dtype)
   local _, name = engine.dtype_id(dtype)
   if self.dtype == name then return self end
-  if name ~= "f32" and name ~= "bf16" then errors.raise("MS_EDTYPE", "cast gives f32 or bf16, not %s", name) end
   return ops.cast(self, { out_dtype = name })
 end
-methods.to = methods.cast
+methods.to, methods.mm = methods.cast, ops.matmul
+
+---The tensor as f32.
+---@return moonshard.Tensor
+function methods:float() return self:cast("f32") end
 
 ---The tensor repeated to a shape, as NumPy broadcasts.
 ---@param ... integer sizes, or one list
@@ -320,7 +338,12 @@ for name, method in pairs(methods) do
     return method(context.trace:parameter(self), ...)
   end
 end
-parameter.class.__index = forwarded
+-- A parameter read from a file has a source, any other none.
+parameter.class.__index = setmetatable(forwarded, {
+  __index = function(_, key)
+    if type(key) == "string" and key ~= "source" then unknown_name.method("a parameter", key, forwarded) end
+  end,
+})
 
 function parameter.class:__tostring()
   local frozen = self.frozen and ", frozen" or ""

@@ -13,8 +13,9 @@ local DTYPE = "parameters stay f32 masters; mp_policy of ms.fully_shard says wha
 
 -- By the method's name, whatever it was called on.
 local METHODS = {
-  view = "reshape", unsqueeze = "reshape", squeeze = "reshape", flatten = "reshape", expand = "broadcast_to",
-  t = "transpose(0, 1)", float = 'cast("f32")', numpy = "tolist", pow = "the operator ^",
+  numpy = "tolist", long = 'cast("i32")', int = 'cast("i32")', bool = "ne(0)",
+  mul_ = "mul", add_ = "add", masked_fill_ = "masked_fill", clamp_ = "clamp", sub_ = "sub", div_ = "div",
+  bmm = "matmul", ["repeat"] = "broadcast_to", select = "index", narrow = "slice", clip = "clamp",
   parameters = "named_parameters", modules = "named_modules", children = "named_modules",
 }
 local TOLD = {
@@ -45,6 +46,17 @@ function unknown_name.raise(holder, name, valid)
   name = tostring(name)
   local advice = FIELDS[name] or has_op(name) and "ops are in ms.ops: ms.ops." .. name:lower()
   errors.raise("MS_ENAME", "%s.%s does not exist: %s", holder, name, advice or nearest.advice(name, valid))
+end
+
+---Raises that a method is not there, with those whose names are nearest.
+---@param holder string "a tensor"
+---@param name string
+---@param valid table<string, any> keys: the methods that are there
+function unknown_name.method(holder, name, valid)
+  local here = METHODS[name]
+  local advice = here and ("PyTorch's %s is %s here"):format(name, here) or TOLD[name]
+    or ("did you mean %s?"):format(nearest.several(name, valid, 3))
+  errors.raise("MS_ENAME", "%s has no method %s: %s", holder, name, advice)
 end
 
 ---Makes reading a field that is not there an error.
@@ -81,6 +93,9 @@ local MEASURED = { loss = true, grad_norm = true, lr = true, valid_loss = true }
 function unknown_name.explain(message)
   if message:find("attempt to index %l+ 'self' %(a nil value%)$") then
     return message .. ": methods are defined and called with a colon: function Net:forward(x), net:forward(x)"
+  end
+  if message:find("attempt to compare .*table") then
+    return message .. ": a tensor is compared by methods, which give a mask: x:lt(y), x:le(y), x:gt(0), x:eq(0)"
   end
   if MEASURED[message:match("attempt to index %l+ '([%w_]+)' %(a number value%)$")] then
     return message .. ": what train:step(batch) returns are numbers of a step that is done; it does forward, backward, "

@@ -27,8 +27,8 @@ local MISTAKES = {
   { 4, "8, 16", '"8", 16', 'ms.nn.linear: argument 1 (inputs) must be an integer of at least 1, not "8"' },
   { 6, "Net:forward%(x%)", "Net.forward(x)", "'self' (a nil value): methods are defined and called with a colon" },
   { 6, "return self", "local y = self", "the forward of the model returned nothing; it must return a tensor", at = 11 },
-  { 6, "self.layers%(x%)", "self.layers(x):view(-1)", "method 'view' (a nil value): PyTorch's view is reshape here" },
-  { 6, "self.layers%(x%)", "self.layers(x):sofmax()", "method 'sofmax' (a nil value): did you mean softmax?" },
+  { 6, "self.layers%(x%)", "self.layers(x):numpy()", "a tensor has no method numpy: PyTorch's numpy is tolist here" },
+  { 6, "self.layers%(x%)", "self.layers(x):sofmax()", "a tensor has no method sofmax: did you mean softmax" },
   { 6, "return self", "x[0] = 5 return self", "x[0] = ...: a tensor's values do not change; ms.ops.where and" },
   { 8, "{ mesh = 1 }", "ms.init_device_mesh('cpu', 1)", "takes a table of options, not a mesh" },
   { 8, "ms.ful", "ms.fully_shard(model.layers) ms.ful", "ms.fully_shard: layers.0.weight belongs to a model that was "
