@@ -218,11 +218,11 @@ local function join(inputs, attributes)
     local groups = {}
     for first = 1, #inputs, MAX_INPUTS do
       local group = { unpack(inputs, first, math.min(first + MAX_INPUTS - 1, #inputs)) }
-      groups[#groups + 1] = #group == 1 and group[1] or row.concat(group, attributes)
+      groups[#groups + 1] = #group == 1 and group[1] or row.concat(group, attributes or {})
     end
     inputs = groups
   end
-  return row.concat(inputs, attributes)
+  return row.concat(inputs, attributes or {})
 end
 
 ---Tensors joined along an axis, any number of them: ms.ops.concat(a, b, { axis = 1 }), ms.ops.cat({ a, b }, 1).

@@ -120,7 +120,7 @@ end
 
 -- Lua's own "attempt to call method 'view' (a nil value)", with what that is here. Loaded when it is needed.
 local function explained(raised)
-  local is_luas = raised:find("attempt to %l+ .* %(a %l+ value%)$")
+  local is_luas = raised:find("attempt to %l+ .* %(a %l+ value%)$") or raised:find(": attempt to compare .*table")
   return is_luas and require("moonshard.unknown_name").explain(raised) or raised
 end
 

@@ -94,8 +94,8 @@ function unknown_name.explain(message)
   if message:find("attempt to index %l+ 'self' %(a nil value%)$") then
     return message .. ": methods are defined and called with a colon: function Net:forward(x), net:forward(x)"
   end
-  if message:find("attempt to compare .*table") then
-    return message .. ": a tensor is compared by methods, which give a mask: x:lt(y), x:le(y), x:gt(0), x:eq(0)"
+  if message:find("attempt to compare ", 1, true) then
+    return message .. ": tensors are compared by methods, which give a mask: x:lt(y), x:le(y), x:gt(0), x:eq(0)"
   end
   if MEASURED[message:match("attempt to index %l+ '([%w_]+)' %(a number value%)$")] then
     return message .. ": what train:step(batch) returns are numbers of a step that is done; it does forward, backward, "

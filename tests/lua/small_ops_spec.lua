@@ -103,7 +103,7 @@ describe("comparisons", function()
     os.remove(path)
     assert.equal(2, ended.status)
     assert.truthy(ended.err:find(":3: attempt to compare", 1, true), ended.err)
-    assert.truthy(ended.err:find("a tensor is compared by methods, which give a mask: x:lt(y)", 1, true), ended.err)
+    assert.truthy(ended.err:find("tensors are compared by methods, which give a mask: x:lt(y)", 1, true), ended.err)
   end)
 end)
 
