@@ -14,6 +14,8 @@ local output_file = require("moonshard.output_file")
 local text_lines = require("moonshard.text_lines")
 local world = require("moonshard.world")
 
+---@class moonshard.args
+---@overload fun(defaults: table<string, any>): table the defaults, or what was given instead
 local args = {
   -- What the command line gave, in its order: { { key = "steps", text = "20" }, ... }. Set by the command line.
   ---@type { key: string, text: string }[]

@@ -11,29 +11,29 @@ end
 ---@field re fun(pattern: string): moonshard.Pattern
 ---@field rules moonshard.rule_sets join, load
 ---@field ops moonshard.ops
----@field nn table layers
----@field models table gpt2, llama
+---@field nn moonshard.nn
+---@field models moonshard.models
 ---@field module fun(what: string|table, base: moonshard.Module?): moonshard.Module
 ---@field parameter fun(given: table): moonshard.Parameter
----@field init table laws of initial weights: zeros, ones, constant, normal, uniform, kaiming_uniform
+---@field init moonshard.laws laws of initial weights
 ---@field init_device_mesh fun(device: string?, shape: integer|integer[]|string, names: string[]?): moonshard.Mesh
 ---@field mesh_from_groups fun(groups: table, names: string|string[]): moonshard.Mesh
 ---@field new_group fun(ranks: integer[]?): moonshard.Group
----@field fully_shard fun(model: moonshard.Module, config: table?): moonshard.Module
+---@field fully_shard fun(model: moonshard.Module, config: moonshard.ShardOptions?): moonshard.Module
 ---@field world fun(): moonshard.World
----@field trace table graph(model, config)
----@field args fun(defaults: table): table
----@field data table
----@field log fun(step: integer, metrics: table)
----@field optim table
----@field schedule table
----@field loss table
----@field trainer fun(config: table): table
----@field generate fun(...): string
----@field huggingface table model(folder, options), save(model, folder, options), write(folder, source, options)
----@field safetensors table open(path), create(path, tensors, options)
+---@field trace moonshard.trace graph(model, config)
+---@field args moonshard.args
+---@field data moonshard.data
+---@field log moonshard.log
+---@field optim moonshard.optim
+---@field schedule moonshard.schedule
+---@field loss moonshard.loss
+---@field trainer fun(o: moonshard.TrainerOptions): moonshard.Trainer
+---@field generate fun(trainer: moonshard.Trainer, o: moonshard.GenerateOptions?): string, integer[]
+---@field huggingface moonshard.huggingface
+---@field safetensors moonshard.safetensors
 ---@field tokenizer fun(path: string): moonshard.Tokenizer
----@field checkpoint table save, load, finish, latest, list, open
+---@field checkpoint moonshard.checkpoint
 ---@field sweep fun(options: moonshard.SweepOptions): moonshard.SweepReport
 ---@field find_lr fun(options: moonshard.FindLrOptions): number?
 ---@field tensor fun(given: number|table, options: table?): moonshard.Tensor
@@ -45,7 +45,7 @@ end
 ---@field randn fun(...): moonshard.Tensor
 ---@field manual_seed fun(seed: integer)
 ---@field set_rules fun(model: moonshard.Module, rules: moonshard.NewRules): moonshard.Plan?
----@field with_full_params fun(model: moonshard.Module, block: function, options: table?): ...
+---@field with_full_params fun(model: moonshard.Module, block: function, o: moonshard.FullParamsOptions?): ...
 ---@field show fun(value: any) prints a tensor with its values
 local ms = {}
 

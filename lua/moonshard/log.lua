@@ -9,6 +9,8 @@ local spikes = require("moonshard.spikes")
 local terminal = require("moonshard.terminal")
 local world = require("moonshard.world")
 
+---@class moonshard.log
+---@overload fun(step: integer, m: table) a line of a step, and what --metrics and --tensorboard write
 local log = {
   ---Losses so far, for the curve: { step, loss } each.
   ---@type { train: number[][], valid: number[][] }

@@ -6,6 +6,7 @@ local ops = require("moonshard.ops")
 local options = require("moonshard.options")
 local tensor = require("moonshard.tensor")
 
+---@class moonshard.loss
 local loss = {}
 
 local CROSS_ENTROPY = { reduction = { "string", default = "tokens" }, ignore_index = { "integer", default = -100 } }

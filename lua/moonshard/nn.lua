@@ -11,6 +11,7 @@ local tensor = require("moonshard.tensor")
 
 local laws = parameter.laws
 
+---@class moonshard.nn
 local nn = {}
 
 -- Operands of one op share an element type; where a recipe mixes them, the layer's own type wins.
@@ -70,7 +71,15 @@ function Linear:describe()
   return ("%d -> %d%s"):format(self.weight.shape[2], self.weight.shape[1], describe_bias(self))
 end
 
+---@class moonshard.LinearOptions
+---@field [1] integer? inputs, where they are not given before the table
+---@field [2] integer? outputs
+---@field bias? boolean true
+---@field init? string|number|moonshard.InitialLaw "pytorch" (default), "gpt2" or a law of ms.init, of the weight
+
 ---y = x w' + b: x [..., in], weight [out, in], bias [out].
+---@overload fun(o: moonshard.LinearOptions): moonshard.Module
+---@overload fun(inputs: integer, outputs: integer, o: moonshard.LinearOptions?): moonshard.Module
 ---@param ... any { in, out, bias = true, init = "pytorch"|"gpt2"|law }
 ---@return moonshard.Module
 function nn.linear(...) return Linear(gather(...)) end
@@ -98,7 +107,15 @@ function Embedding:describe()
   return ("%d x %d"):format(self.weight.shape[1], self.weight.shape[2])
 end
 
+---@class moonshard.EmbeddingOptions
+---@field [1] integer? count of rows, where it is not given before the table
+---@field [2] integer? dim
+---@field init? string|number|moonshard.InitialLaw "pytorch" (default), "gpt2" or a law of ms.init
+---@field used_rows? integer tokens from it on are errors; count
+
 ---Rows of a table: tokens i32 [...] -> [..., dim], weight [count, dim].
+---@overload fun(o: moonshard.EmbeddingOptions): moonshard.Module
+---@overload fun(count: integer, dim: integer, o: moonshard.EmbeddingOptions?): moonshard.Module
 ---@param ... any { count, dim, init = "pytorch"|"gpt2"|law, used_rows = count }: tokens from used_rows on are errors
 ---@return moonshard.Module
 function nn.embedding(...) return Embedding(gather(...)) end
@@ -124,7 +141,14 @@ end
 
 function LayerNorm:describe() return tostring(self.weight.shape[1]) end
 
+---@class moonshard.LayerNormOptions
+---@field [1] integer? dim, where it is not given before the table
+---@field eps? number 1e-5
+---@field bias? boolean true
+
 ---Ba et al. 2016, over the last axis: x [..., dim], weight and bias [dim]. bias = false freezes the bias at zero.
+---@overload fun(o: moonshard.LayerNormOptions): moonshard.Module
+---@overload fun(dim: integer, o: moonshard.LayerNormOptions?): moonshard.Module
 ---@param ... any { dim, eps = 1e-5, bias = true }
 ---@return moonshard.Module
 function nn.layer_norm(...) return LayerNorm(gather(...)) end
@@ -147,7 +171,13 @@ end
 
 function RMSNorm:describe() return tostring(self.weight.shape[1]) end
 
+---@class moonshard.RMSNormOptions
+---@field [1] integer? dim, where it is not given before the table
+---@field eps? number 1e-5
+
 ---Zhang & Sennrich 2019, over the last axis: x [..., dim], weight [dim].
+---@overload fun(o: moonshard.RMSNormOptions): moonshard.Module
+---@overload fun(dim: integer, o: moonshard.RMSNormOptions?): moonshard.Module
 ---@param ... any { dim, eps = 1e-5 }
 ---@return moonshard.Module
 function nn.rms_norm(...) return RMSNorm(gather(...)) end

@@ -18,7 +18,6 @@ local MAX_INPUTS, MAX_OUTPUTS = tonumber(C.MS_MAX_INPUTS), tonumber(C.MS_MAX_OUT
 local ACTIVATIONS = { none = 0, relu = 1, gelu = 2, gelu_tanh = 3, silu = 4 }
 
 ---@class moonshard.ops
----@field [string] fun(...): moonshard.Tensor
 local ops = {}
 
 ---@class moonshard.OpRow what the op table says of one op

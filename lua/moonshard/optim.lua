@@ -68,6 +68,7 @@ function Optimizer:configure(config)
   end
 end
 
+---@class moonshard.optim
 local optim = {}
 
 ---Refuses a weight decay that is none.
@@ -75,14 +76,25 @@ local optim = {}
 ---@param value number
 function optim.check_weight_decay(who, value) check_rate(who, "weight_decay", value, 0, math.huge) end
 
+---@class moonshard.GroupOptions what parameters of a group have instead of the optimizer's own
+---@field lr_scale? number times the learning rate
+---@field weight_decay? number
+
+---@class moonshard.AdamWOptions
+---@field lr number|moonshard.Schedule
+---@field betas? number[] { 0.9, 0.999 }
+---@field eps? number 1e-8
+---@field weight_decay? number 0.01
+---@field groups? table rules over parameters: { { pattern, moonshard.GroupOptions }, ... }
+---@field moments? "f32"|"bf16" f32
+
 ---AdamW (Loshchilov & Hutter 2019) as PyTorch has it: decoupled weight decay, bias corrections.
 ---
 ---`moments = "bf16"` keeps both moments in bf16, 4 bytes a parameter instead of 8. A step computes in f32, and what it
 ---keeps is rounded up or down at random, so that changes below a step of bf16 arrive on average. Which way follows from
 ---the model's seed, the parameter's name, the element and the step: the same on every mesh and device, and after
 ---resuming.
----@param o { lr: number|moonshard.Schedule, betas: number[]?, eps: number?, weight_decay: number?, groups: table?,
----           moments: "f32"|"bf16"|nil }
+---@param o moonshard.AdamWOptions
 ---@return moonshard.Optimizer
 function optim.adamw(o)
   local who = "ms.optim.adamw"
@@ -106,9 +118,16 @@ function optim.adamw(o)
   return setmetatable(o, Optimizer)
 end
 
+---@class moonshard.SGDOptions
+---@field lr number|moonshard.Schedule
+---@field momentum? number 0
+---@field dampening? number 0
+---@field nesterov? boolean false
+---@field weight_decay? number 0
+---@field groups? table rules over parameters: { { pattern, moonshard.GroupOptions }, ... }
+
 ---SGD as torch.optim.SGD: weight decay is added to the gradient; momentum, dampening and Nesterov as there.
----@param o { lr: number|moonshard.Schedule, momentum?: number, dampening?: number, nesterov?: boolean,
----           weight_decay?: number, groups?: table }
+---@param o moonshard.SGDOptions
 ---@return moonshard.Optimizer
 function optim.sgd(o)
   local who = "ms.optim.sgd"

@@ -23,6 +23,7 @@ local function law(kind, a, b)
   return setmetatable({ kind = kind, a = a or 0, b = b or 0 }, Law)
 end
 
+---@class moonshard.laws
 local laws = {}
 parameter.laws = laws
 

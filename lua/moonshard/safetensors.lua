@@ -7,6 +7,7 @@ local nearest = require("moonshard.nearest")
 local options = require("moonshard.options")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
+---@class moonshard.safetensors
 local safetensors = {}
 
 local CHECKSUM_BYTES = 17 -- 16 digits and a NUL
@@ -146,6 +147,11 @@ end
 
 -- ---- writing ----------------------------------------------------------------------------------------------------
 
+---@class moonshard.SafetensorsOptions
+---@field metadata? table<string, string>
+---@field atomic? boolean the file has its name when it is whole; true
+---@field sync? boolean on disk at the end; false
+
 ---@class moonshard.SafetensorsWriter
 local Writer = {}
 Writer.__index = Writer
@@ -191,7 +197,7 @@ end
 ---Starts a file: writes its header. Nothing stands under the path before finish, unless atomic is false.
 ---@param path string
 ---@param tensors { name: string, dtype: string, shape: integer[] }[]
----@param given { metadata: table<string, string>?, atomic: boolean?, sync: boolean? }? sync: on disk at the end
+---@param given moonshard.SafetensorsOptions?
 ---@return moonshard.SafetensorsWriter
 function safetensors.create(path, tensors, given)
   given = options.parse("ms.safetensors.create", given, {

@@ -7,6 +7,20 @@ local options = require("moonshard.options")
 
 ---@alias moonshard.Schedule fun(step: integer): number
 
+---@class moonshard.ConstantOptions
+---@field peak number the learning rate after the warm-up
+---@field warmup? integer steps; 0
+
+---@class moonshard.SpanOptions
+---@field peak number the largest learning rate
+---@field total integer steps after which it stays at floor
+---@field warmup? integer steps; 0
+---@field floor? number the learning rate at the end; 0
+
+---@class moonshard.WsdOptions: moonshard.SpanOptions
+---@field decay integer steps before total in which it falls to floor
+
+---@class moonshard.schedule
 local schedule = {}
 
 local function check_span(who, o)
@@ -41,7 +55,7 @@ local SPAN = {
 }
 
 ---The same rate at every step, after the warm-up.
----@param o { peak: number, warmup: integer? }
+---@param o moonshard.ConstantOptions
 ---@return moonshard.Schedule
 function schedule.constant(o)
   o = options.parse("ms.schedule.constant", o, { peak = SPAN.peak, warmup = SPAN.warmup })
@@ -51,7 +65,7 @@ function schedule.constant(o)
 end
 
 ---A straight line from peak down to floor at step `total`.
----@param o { peak: number, total: integer, warmup: integer?, floor: number? }
+---@param o moonshard.SpanOptions
 ---@return moonshard.Schedule
 function schedule.linear(o)
   o = options.parse("ms.schedule.linear", o, SPAN)
@@ -60,7 +74,7 @@ function schedule.linear(o)
 end
 
 ---Half a cosine from peak down to floor at step `total` (Loshchilov & Hutter 2017, without restarts).
----@param o { peak: number, total: integer, warmup: integer?, floor: number? }
+---@param o moonshard.SpanOptions
 ---@return moonshard.Schedule
 function schedule.cosine(o)
   o = options.parse("ms.schedule.cosine", o, SPAN)
@@ -71,7 +85,7 @@ function schedule.cosine(o)
 end
 
 ---Warm-up, stable, decay (Hu et al. 2024): peak until the last `decay` steps, then a straight line to floor.
----@param o { peak: number, total: integer, decay: integer, warmup: integer?, floor: number? }
+---@param o moonshard.WsdOptions
 ---@return moonshard.Schedule
 function schedule.wsd(o)
   o = options.parse("ms.schedule.wsd", o, {

@@ -17,8 +17,8 @@ local together = require("moonshard.together")
 local tree = require("moonshard.tree")
 
 ---@class moonshard.NewRules what is left out stays as it is
----@field reshard_after_forward any as in ms.fully_shard; replaces the whole policy
----@field prefetch any as in ms.fully_shard; a number is for the units that no rule speaks of
+---@field reshard_after_forward? any as in ms.fully_shard; replaces the whole policy
+---@field prefetch? any as in ms.fully_shard; a number is for the units that no rule speaks of
 ---@field lr number|moonshard.Schedule?
 ---@field groups table? of the optimizer; {} for none
 ---@field weight_decay number? of parameters that no group says otherwise of

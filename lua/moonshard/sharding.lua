@@ -215,20 +215,24 @@ function Sharding:report_warnings(warnings)
   for _, warning in ipairs(warnings or self.warnings) do io.stderr:write("moonshard: warning: ", warning, "\n") end
 end
 
+---@class moonshard.ShardOptions
+---@field mesh? moonshard.Mesh|integer[]|integer a mesh, { replicate, shard } sizes or one size; all ranks shard
+---@field units? any patterns over module names; one unit
+---@field reshard_after_forward? any true, false, "default", a number of ranks or rules over units
+---@field mp_policy? any { param_dtype, reduce_dtype, output_dtype }, "auto" or rules over units; f32
+---@field layout? any "rows", "ragged" or rules over units
+---@field prefetch? any how many units are gathered ahead, or rules over units, whose values may name units
+---@field recompute? any true, false, a list of ops or rules over modules: what backward makes again and does not keep
+---@field param_dtype? any "f32" or "bf16" by rules over parameters, where one differs from its unit
+---@field freeze? any rules over parameters
+---@field strategy? string PyTorch FSDP's name
+---@field seed? integer of the initial weights; 0
+---@field shared_masters? boolean units read in f32 are read where their owners keep them, not copied together, and
+---  replicas of a host keep one copy of the state; true
+
 ---Decides how a model is sharded. Must come before the optimizer's first step; a model is sharded once.
 ---@param model moonshard.Module
----@param config table? options:
----  mesh: a mesh, { replicate, shard } sizes or one size (default: all ranks shard);
----  units: patterns over module names (default: one unit);
----  reshard_after_forward: true, false, "default", a number of ranks or rules over units;
----  mp_policy: { param_dtype, reduce_dtype, output_dtype }, "auto" or rules over units (default f32);
----  layout: "rows", "ragged" or rules over units;
----  prefetch: how many units are gathered ahead, or rules over units, whose values may name units;
----  recompute: true, false, a list of ops or rules over modules: what backward makes again instead of keeping it;
----  param_dtype: "f32" or "bf16" by rules over parameters, where one differs from its unit;
----  freeze: rules over parameters; strategy: PyTorch FSDP's name; seed: of the initial weights;
----  shared_masters: units read in f32 are read where their owners keep them, not copied together, and replicas of a
----    host keep one copy of the state (default)
+---@param config moonshard.ShardOptions?
 ---@return moonshard.Module model the same model
 function sharding.fully_shard(model, config)
   if not module.is(model) then

@@ -29,6 +29,7 @@ local C, ffi = engine.C, engine.ffi
 local Trace = {}
 Trace.__index = Trace
 
+---@class moonshard.trace
 local trace = {}
 
 ---@param id integer value of the graph

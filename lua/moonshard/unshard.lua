@@ -260,15 +260,20 @@ local SPECS = {
   rank0_only = { "boolean", default = false }, units = { "any" },
 }
 
+---@class moonshard.FullParamsOptions
+---@field writeback? boolean true
+---@field with_grads? boolean also the gradients of the last step's mean loss, before clipping, of what is not frozen,
+---  to read; false
+---@field rank0_only? boolean other ranks get empty tables, and nothing can be written back; false
+---@field units? any patterns, as for model:unshard
+
 ---Calls a function with a module's parameters in full, f32, as a table of tensors by name. What it assigns anew
 ---(params["head.weight"] = params["head.weight"] * 0.5), or changes in their memory, is written back to all owners when
 ---it returns. When it fails on any rank, nothing is written on any, and all ranks raise. No step, evaluation or call of
 ---the model inside: they would not see the changes. Nothing is called where only a plan is made. Collective.
 ---@param model moonshard.Module
 ---@param block fun(params: table<string, moonshard.Tensor>, grads: table<string, moonshard.Tensor>?): ...
----@param o { writeback: boolean?, with_grads: boolean?, rank0_only: boolean?, units: any }? writeback: true;
----  with_grads: also the gradients of the last step's mean loss, before clipping, of what is not frozen, to read;
----  rank0_only: other ranks get empty tables, and nothing can be written back; units: patterns, as for model:unshard
+---@param o moonshard.FullParamsOptions?
 ---@return ... what the function returns
 function unshard.with_full_params(model, block, o)
   if not tree.is_module(model) or type(block) ~= "function" then

@@ -11,6 +11,7 @@
 #   tests/  bench/     the C programs of tests/c and tests/bench
 # and, the same for every configuration, in $(BUILD)/gen/:
 #   moonshard/cdef.lua the declarations of moonshard.h for LuaJIT's ffi
+#   moonshard/meta/ops.lua   the ops, for editors
 #   embedded_lua.c     the Lua sources as bytes
 #
 # From a plain luajit, in the source tree:
@@ -127,6 +128,7 @@ include runtime/make/cuda.mk
 
 LIBRARY := $(OUT)/libmoonshard.so
 EXECUTABLE := $(OUT)/moonshard
+OPS_META := $(GEN)/moonshard/meta/ops.lua
 
 # nvcc, where there is one: on the PATH or in CUDA_HOME. Without it the library of CUDA is not built, and nothing asks for it.
 CUDA_HOME ?= /usr/local/cuda
@@ -144,7 +146,7 @@ GPU_TESTS := $(patsubst tests/c/%.c,$(OUT)/tests/gpu/%,$(KERNEL_TEST_C))
 .PHONY: all tests bench peers install cuda gpu-tests
 # Without a main there is no executable yet; the library alone is still worth building.
 all: $(LIBRARY) $(GEN)/moonshard/cdef.lua $(if $(HOST_C),$(EXECUTABLE)) \
-  $(if $(filter release,$(CONFIG)),$(if $(NVCC),$(CUDA_LIBRARY)))
+  $(if $(filter release,$(CONFIG)),$(OPS_META) $(if $(NVCC),$(CUDA_LIBRARY)))
 	@:
 # Specs of a sanitized build run in a luajit that brings the sanitizer's runtime.
 tests: $(TESTS) $(if $(filter-out thread,$(CONFIG)),$(EMULATED_TESTS)) $(OUT)/tests/libmoonshard_cuda_emulated.so $(if $(filter-out release,$(CONFIG)),$(OUT)/luajit)
@@ -214,6 +216,11 @@ $(GEN)/moonshard/cdef.lua: runtime/moonshard.h runtime/make/make_cdef.lua
 	@mkdir -p $(@D)
 	@echo "gen   $@"
 	@luajit runtime/make/make_cdef.lua $< $@
+
+$(OPS_META): $(LIBRARY) $(GEN)/moonshard/cdef.lua runtime/make/make_ops_meta.lua lua/moonshard/ops.lua lua/moonshard/tensor.lua
+	@mkdir -p $(@D)
+	@echo "gen   $@"
+	@LUA_PATH='lua/?.lua;lua/?/init.lua;$(GEN)/?.lua' MOONSHARD_LIB=$(LIBRARY) luajit runtime/make/make_ops_meta.lua $@
 
 $(GEN)/embedded_lua.c: $(GEN)/moonshard/cdef.lua $(LUA_SOURCES) $(GEN)/lua.list runtime/make/embed_lua.lua
 	@echo "gen   $@"
@@ -356,6 +363,7 @@ install: all $(GEN)/moonshard.1
 	echo "$$PC" >$(DESTDIR)$(LIBDIR)/pkgconfig/moonshard.pc
 	cp -r lua/moonshard/. $(DESTDIR)$(LUADIR)/moonshard/
 	install -m 644 $(GEN)/moonshard/cdef.lua $(DESTDIR)$(LUADIR)/moonshard/cdef.lua
+	install -D -m 644 $(OPS_META) $(DESTDIR)$(LUADIR)/moonshard/meta/ops.lua
 	echo 'return "$(LIBRARY_FROM_LUA)" -- the library, from the folder of this file' >$(DESTDIR)$(LUADIR)/moonshard/installed.lua
 	cp -r recipes $(DESTDIR)$(PREFIX)/share/moonshard/
 	install -m 644 $(GEN)/moonshard.1 $(DESTDIR)$(MANDIR)/man1/moonshard.1

@@ -97,6 +97,11 @@ describe("an installation", function()
     assert.truthy(said:find("moonshard needs LuaJIT, and this is Lua 5", 1, true), said)
   end)
 
+  it("has the ops for editors", function()
+    local ops = scratch.read(root .. "/share/lua/5.1/moonshard/meta/ops.lua")
+    assert.truthy(ops:find("function ops.matmul(", 1, true), ops)
+  end)
+
   it("has a pkg-config file of the library that there is, a manual page of every command, and the guides", function()
     local pc = scratch.read(root .. "/lib/some-machine/pkgconfig/moonshard.pc")
     assert.truthy(pc:find("prefix=/opt/moon\nlibdir=/opt/moon/lib/some-machine\n", 1, true), pc)

@@ -10,6 +10,7 @@ local stand_in = require("moonshard.check.stand_in")
 local watch = require("moonshard.check.watch")
 local world = require("moonshard.world")
 
+---@class moonshard.checkpoint
 local checkpoint = {}
 
 ---Whether nothing is saved or loaded here: where plans are only made, and where a recipe is compared with itself.

@@ -13,14 +13,24 @@ local world = require("moonshard.world")
 local writing = require("moonshard.huggingface.write")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
+---@class moonshard.HuggingFaceModelOptions
+---@field dropout? number of training (GPT-2); 0
+---@field pad_vocab_to_multiple_of? integer
+---@field ignore? string[] fields of config.json that have no part in the numbers though they are not known here; they
+---  are not saved
+
+---@class moonshard.HuggingFaceSaveOptions
+---@field dtype? "f32"|"bf16"|"f16" f32
+---@field max_shard_size? string|number of a file: "5GB"
+---@field ema? boolean the averages of a trainer's weights
+
+---@class moonshard.huggingface
 local huggingface = { write = writing.write }
 
 ---A model with the weights of a folder. Names and shapes are checked now; each rank reads its own elements when the
 ---model is first used. Where only plans are made, config.json is enough.
 ---@param folder string
----@param given { dropout: number?, pad_vocab_to_multiple_of: integer?, ignore: string[]? }? dropout of training (GPT-2;
---- 0); ignore: fields of config.json that have no part in the numbers though they are not known here; they are not
---- saved
+---@param given moonshard.HuggingFaceModelOptions?
 ---@return moonshard.Module
 function huggingface.model(folder, given)
   given = options.parse("ms.huggingface.model", given, {
@@ -120,8 +130,7 @@ end
 ---than its chunks and 64 MiB. Collective; the first rank of the mesh writes.
 ---@param model moonshard.Module|moonshard.Trainer
 ---@param folder string is made; must not hold a model yet
----@param given { dtype: string?, max_shard_size: string|number?, ema: boolean? }? "f32" (default), "bf16" or "f16";
----  "5GB"; ema: the averages of a trainer's weights
+---@param given moonshard.HuggingFaceSaveOptions?
 ---@return { bytes: number, files: string[], tensors: integer } written
 function huggingface.save(model, folder, given)
   local trainer = model.with_ema and model or nil

@@ -159,9 +159,24 @@ local function read(given)
   return config
 end
 
+---@class moonshard.GPT2Options
+---@field [1] string? a published size, "124M", which fills in what is not given
+---@field vocab? integer with layers, dim, heads and seq, needed where no published size is named
+---@field layers? integer
+---@field dim? integer
+---@field heads? integer
+---@field seq? integer the longest length
+---@field document_start? integer a token that begins a document: attention does not look behind it
+---@field mlp_ratio? integer 4
+---@field ffn? integer dim * mlp_ratio
+---@field eps? number 1e-5
+---@field dropout? number 0
+---@field bias? boolean true
+---@field tied? boolean the embedding is the head too; false
+---@field activation? "relu"|"gelu"|"gelu_tanh"|"silu" gelu_tanh
+---@field pad_vocab_to_multiple_of? integer 1
+
 ---A GPT-2. Called with tokens i32 [batch, length] it gives logits [batch, length, vocab].
----@param config table { vocab, layers, dim, heads, seq, mlp_ratio = 4, ffn = dim * mlp_ratio, eps = 1e-5, dropout = 0,
----  bias = true, tied = false, activation = "gelu_tanh", pad_vocab_to_multiple_of = 1 }, or a published size and what
----  to change: { "124M", seq = 512 }
+---@param config moonshard.GPT2Options
 ---@return moonshard.Module
 return function(config) return GPT2(read(config)) end

@@ -1,6 +1,10 @@
 -- Ready-made models: ms.models.gpt2 { ... } and ms.models.llama { ... }. Their sources are also the example of how a
 -- model is written.
 
+---@class moonshard.models
+---@field gpt2 fun(config: moonshard.GPT2Options): moonshard.Module
+---@field llama fun(config: moonshard.LlamaOptions): moonshard.Module
+
 return setmetatable({}, {
   __index = function(self, name)
     local known = { gpt2 = "moonshard.models.gpt2", llama = "moonshard.models.llama" }

@@ -188,10 +188,30 @@ local function read(given)
   return config
 end
 
+---@class moonshard.RopeScaling
+---@field factor number
+---@field low_freq_factor number
+---@field high_freq_factor number
+---@field original_max_position_embeddings integer
+
+---@class moonshard.LlamaOptions
+---@field [1] string? a published size, "8B", which fills in what is not given
+---@field vocab? integer with layers, dim, heads, ffn and seq, needed where no published size is named
+---@field layers? integer
+---@field dim? integer
+---@field heads? integer
+---@field kv_heads? integer heads
+---@field head_dim? integer dim / heads
+---@field ffn? integer
+---@field seq? integer the longest length
+---@field document_start? integer a token that begins a document: attention does not look behind it
+---@field rope_theta? number 10000
+---@field rope_scaling? moonshard.RopeScaling|false false
+---@field eps? number 1e-5
+---@field tied? boolean the embedding is the head too; false
+---@field pad_vocab_to_multiple_of? integer 1
+
 ---A Llama. Called with tokens i32 [batch, length] it gives logits [batch, length, vocab].
----@param config table { vocab, layers, dim, heads, kv_heads = heads, head_dim = dim / heads, ffn, seq,
---- rope_theta = 10000, rope_scaling = { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings }
---- or false, eps = 1e-5, tied = false, pad_vocab_to_multiple_of = 1 }, or a published size and what to change: { "8B",
---- seq = 4096 }
+---@param config moonshard.LlamaOptions
 ---@return moonshard.Module
 return function(config) return Llama(read(config)) end
