@@ -159,6 +159,9 @@ MS_API int ms_world_finish(ms_world *world);
 MS_API int ms_world_exchange(ms_world *world, const void *mine, int bytes, void *all);
 /* Tells the others that this rank gives up, and why. They fail with MS_EPEER at their next wait. */
 MS_API void ms_world_abort(ms_world *world, const char *why);
+/* Something that the ranks do together failed on this rank, whose program may catch that and go on. The first such text is
+** kept, and quoted when ranks disagree later. */
+MS_API void ms_world_note_failure(ms_world *world, const char *why);
 /* A clean start after a failure: waits until every rank has called it, whatever they were doing, and then forgets what was
 ** under way: collectives left half-way, ms_world_abort, phases that failed. States keep their parameters; gradients are
 ** those of the next FIRST. A rank that waits in a collective for one that is here fails with MS_EMISMATCH. Fails with

@@ -155,6 +155,13 @@ local function text_of(value)
   return table.concat(parts, ",")
 end
 
+-- A setting that is not there would be a nil that means "no" somewhere.
+local Settings = {}
+
+function Settings:__index(name)
+  errors.raise("MS_ENAME", "this recipe has no setting %s: %s", tostring(name), nearest.advice(name, self))
+end
+
 local function check_outputs(typed, settings)
   for key, default in pairs(typed) do
     local wanted = getmetatable(default) == Output and settings[key] ~= ""
@@ -190,7 +197,7 @@ local function parse(defaults)
   check_outputs(typed, settings)
   args.taken = true
   for key, value in pairs(settings) do args.texts[key] = text_of(value) end
-  return settings
+  return setmetatable(settings, Settings)
 end
 
 ---Refuses settings of the command line that no recipe asked for. Called when a recipe has ended, or was planned.

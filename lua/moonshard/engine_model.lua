@@ -52,7 +52,7 @@ local function groups_of(self, optimizer)
   if not optimizer then return {} end
   local fqns = {}
   for i, param in ipairs(self.params) do fqns[i] = param.fqn end
-  local groups, warnings = optimizer:param_groups(fqns)
+  local groups, warnings = optimizer:param_groups(fqns, self.tied)
   self.group_warnings = warnings or {}
   return groups
 end

@@ -37,16 +37,33 @@ errors.CODES = CODES
 -- "@lua/moonshard/" or "@/usr/local/share/lua/5.1/moonshard/": what the chunk names of this layer begin with.
 local own_prefix = debug.getinfo(1, "S").source:match("^(.*/)[^/]*$") or "@lua/moonshard/"
 
+local function is_own(info) return info.source:sub(1, #own_prefix) == own_prefix end
+
+local function place(info, line)
+  return (info.source:sub(1, 1) == "@" and info.source:sub(2) or info.short_src) .. ":" .. line
+end
+
+-- The place in a forward that has left by a tail call and is not on the stack any more; "recipe.lua:12 or 14" where it
+-- may be several.
+local function place_of_tail_call(forward)
+  local info = type(forward) == "function" and debug.getinfo(forward, "S")
+  if not info or info.what == "C" or is_own(info) then return nil end
+  local lines = require("moonshard.tail_calls").lines(forward)
+  return lines[1] and place(info, table.concat(lines, " or "))
+end
+
 ---The nearest caller outside of the Lua layer, "recipe.lua:12"; nil when there is none.
 ---@return string?
 function errors.caller()
   local level = 2
   while true do
-    local info = debug.getinfo(level, "Sl")
+    local info = debug.getinfo(level, "Slf")
     if not info then return nil end
-    if info.what ~= "C" and info.currentline > 0 and info.source:sub(1, #own_prefix) ~= own_prefix then
-      local name = info.source:sub(1, 1) == "@" and info.source:sub(2) or info.short_src
-      return name .. ":" .. info.currentline
+    if info.what ~= "C" and info.currentline > 0 and not is_own(info) then return place(info, info.currentline) end
+    if info.func == context.call_module then
+      local _, module = debug.getlocal(level, 1)
+      local left = place_of_tail_call(module.forward)
+      if left then return left end
     end
     level = level + 1
   end
@@ -132,7 +149,7 @@ function errors.adopt(raised)
   if errors.is(raised) or type(raised) ~= "string" then return raised end
   local where, message = explained(raised):match("^([^\n]-:%d+): (.*)$")
   return errors.new({
-    message = message or raised,
+    message = require("moonshard.one_line").message(message or raised),
     where = where,
     path = current_path(),
     traceback = debug.traceback(raised, 2),
@@ -153,7 +170,7 @@ function errors.locate(raised)
   raised = explained(raised)
   local has_place, own = raised:match("^[^\n]-:%d+: "), raised:sub(1, #own_prefix - 1) == own_prefix:sub(2)
   if has_place and not own then return raised end
-  return errors.new({ message = raised, where = errors.caller() })
+  return errors.new({ message = require("moonshard.one_line").message(raised), where = errors.caller() })
 end
 
 return errors

@@ -47,6 +47,8 @@ end
 ---@field set_rules fun(model: moonshard.Module, rules: moonshard.NewRules): moonshard.Plan?
 ---@field with_full_params fun(model: moonshard.Module, block: function, o: moonshard.FullParamsOptions?): ...
 ---@field show fun(value: any) prints a tensor with its values
+require("moonshard.not_a_list") -- a recipe's ipairs is that one
+
 local ms = {}
 
 -- Where a name comes from: a module, or a field of one.

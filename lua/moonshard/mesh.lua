@@ -6,6 +6,7 @@ local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
 local grid = require("moonshard.mesh.grid")
 local groups = require("moonshard.group")
+local nearest = require("moonshard.nearest")
 local shape = require("moonshard.mesh.shape")
 local show = require("moonshard.mesh.show")
 local world = require("moonshard.world")
@@ -32,6 +33,19 @@ end
 
 local function c_strings(names)
   return ffi.new("const char *[?]", #names, names)
+end
+
+-- Of a name that the mesh does not have, the nearest that it has.
+local function check_named(status)
+  if status == 0 then return end
+  local message = ffi.string(C.ms_error_message())
+  local name, valid = message:match('has no dimension "(.-)": it has (.*)$')
+  local names = {}
+  for one in (valid or ""):gmatch("[^, ]+") do names[#names + 1] = one end
+  local near = name and nearest.name(name, names)
+  if not near then check(status) end
+  C.ms_error_clear()
+  errors.raise("MS_ENAME", "%s: did you mean %s?", message, near)
 end
 
 -- What the engine made, as Lua sees it; out is ms_mesh *[1].
@@ -163,7 +177,7 @@ function Mesh:slice(names)
   local key = table.concat(names, "\0")
   if not self.slices[key] then
     local out = ffi.new("ms_mesh *[1]")
-    check(C.ms_mesh_slice(self.handle, #names, c_strings(names), out))
+    check_named(C.ms_mesh_slice(self.handle, #names, c_strings(names), out))
     self.slices[key] = adopt(self.device, out)
   end
   return self.slices[key]
@@ -212,7 +226,7 @@ function Mesh:dim(dim)
   end
   if type(dim) == "string" then
     local out = ffi.new("int[1]")
-    check(C.ms_mesh_dim(self.handle, dim, out))
+    check_named(C.ms_mesh_dim(self.handle, dim, out))
     return out[0]
   end
   if type(dim) ~= "number" or dim % 1 ~= 0 or dim < 0 or dim >= self.ndim then

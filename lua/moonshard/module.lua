@@ -144,6 +144,8 @@ local function call(self, ...)
   return leave(trace, outer, region, self:forward(...))
 end
 
+context.call_module = call
+
 -- ---- classes ----------------------------------------------------------------------------------------------------
 
 -- Fields are noted in the order of their assignment.

@@ -32,21 +32,23 @@ end
 
 ---Which group decides each parameter.
 ---@param fqns string[]
+---@param tied table<string, string>? FQNs by the other names that tied parameters have
 ---@return moonshard.Decision[] decisions one for each name; value { lr_scale =, weight_decay = } as written
 ---@return string[] warnings groups that match parameters but never decide
 ---@return moonshard.Rule[] unmatched optional groups that match no parameter
-function Optimizer:decide(fqns)
-  return rules.policy("optimizer groups", self.groups or {}, { read = read_group }):resolve(fqns, {})
+function Optimizer:decide(fqns, tied)
+  return rules.policy("optimizer groups", self.groups or {}, { read = read_group }):resolve(fqns, {}, tied)
 end
 
 ---Learning-rate factor and weight decay of every parameter: the first group that matches decides; without one the
 ---factor is 1 and the weight decay the optimizer's.
 ---@param fqns string[]
+---@param tied table<string, string>? as for decide
 ---@return table<string, { lr_scale: number, weight_decay: number }> groups
 ---@return string[] warnings as of decide
-function Optimizer:param_groups(fqns)
+function Optimizer:param_groups(fqns, tied)
   local result = {}
-  local decided, warnings = self:decide(fqns)
+  local decided, warnings = self:decide(fqns, tied)
   for i, fqn in ipairs(fqns) do
     local group = decided[i].value
     result[fqn] = { lr_scale = group.lr_scale or 1, weight_decay = group.weight_decay or self.weight_decay }

@@ -53,14 +53,14 @@ local function read_precision(value, rule)
 end
 
 -- Decides one policy for all names: a list of rules, or one value for all. bare_value: of patterns without one;
--- one_value: what looks like a list is a value.
+-- one_value: what looks like a list is a value; tied: other names of names.
 local function decide(self, policy, given, names, default, read, o)
   local decisions
   o = o or {}
   if rules.is_list(given) and not o.one_value then
     local warnings
     decisions, warnings, self.unmatched[policy] = rules.policy(policy, given,
-      { read = read, bare_value = o.bare_value }):resolve(names, default)
+      { read = read, bare_value = o.bare_value }):resolve(names, default, o.tied)
     for _, warning in ipairs(warnings) do table.insert(self.warnings, warning) end
   else
     local value = default
@@ -130,8 +130,8 @@ end
 local function decide_parameters(self, config)
   local names = {}
   for i, param in ipairs(self.params) do names[i] = param.fqn end
-  local freeze = decide(self, "freeze", config.freeze, names, nil, read_freeze, { bare_value = true })
-  local dtypes = decide(self, "param_dtype", config.param_dtype, names, nil, read_param_dtype)
+  local freeze = decide(self, "freeze", config.freeze, names, nil, read_freeze, { bare_value = true, tied = self.tied })
+  local dtypes = decide(self, "param_dtype", config.param_dtype, names, nil, read_param_dtype, { tied = self.tied })
   for _, param in ipairs(self.params) do
     param.dtype = dtypes[param.fqn].value
     local decision = freeze[param.fqn]

@@ -129,6 +129,20 @@ local function unmatched_of(self, n, c_names, decided)
   return unmatched
 end
 
+-- Says of a rule that it is for a tied parameter's other name.
+local function check_tied(self, n, c_names, tied)
+  for _, rule in ipairs(self.rules) do
+    if not rule.optional and not matches_any(rule, n, c_names) then
+      for other, name in pairs(tied) do
+        if matches_any(rule, 1, ffi.new("const char *[1]", { other })) then
+          errors.raise_at(rule.where, "MS_ERULE", "%s: rule %s matches a second name alone: %s is tied, and goes by "
+            .. "its first name, %s", self.name, rules.describe(rule), other, name)
+        end
+      end
+    end
+  end
+end
+
 ---@class moonshard.Decision
 ---@field value any
 ---@field rule integer? which rule decided, 1 first; nil: the default
@@ -138,10 +152,11 @@ end
 ---Decides every name.
 ---@param names string[]
 ---@param default any value of names that no rule matches
+---@param tied table<string, string>? by their other names, those of names that have several
 ---@return moonshard.Decision[] decisions one for each name, in the order of names
 ---@return string[] warnings rules that match names but never decide
 ---@return moonshard.Rule[] unmatched optional rules that match no name
-function Policy:resolve(names, default)
+function Policy:resolve(names, default, tied)
   local out = ffi.new("ms_rules *[1]")
   engine.check(C.ms_rules_new(self.name, out))
   local handle = ffi.gc(out[0], C.ms_rules_free)
@@ -150,7 +165,9 @@ function Policy:resolve(names, default)
     engine.check(C.ms_rules_add(handle, rule.pattern, is_regex, optional, rule.where or ""))
   end
   local c_names, decided = ffi.new("const char *[?]", #names + 1, names), ffi.new("int[?]", #names + 1)
-  engine.check(C.ms_rules_resolve(handle, #names, c_names, decided))
+  local status = C.ms_rules_resolve(handle, #names, c_names, decided)
+  if status == C.MS_ERULE and tied then check_tied(self, #names, c_names, tied) end
+  engine.check(status)
   local decisions = {}
   for i = 1, #names do
     local rule = self.rules[decided[i - 1] + 1]

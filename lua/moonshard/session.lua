@@ -296,6 +296,7 @@ function Session:exec(name, inputs, forward, settings)
   if settings.train and self.averaged then
     errors.invalid("train:with_ema has put the averages in the place of the weights: train when it has returned")
   end
+  self.sharding:check_unchanged()
   if settings.train then self.held = {} end
   local key = { name, tostring(settings.owner), tostring(settings.train), tostring(settings.accumulate) }
   for _, input in ipairs(inputs) do

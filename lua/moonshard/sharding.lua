@@ -42,11 +42,13 @@ local world = require("moonshard.world")
 ---@field units moonshard.Unit[] the root unit first, if it has parameters
 ---@field params moonshard.ShardedParameter[] in the order of the engine's indices
 ---@field index table<moonshard.Parameter, integer> the engine's index, from 0
+---@field tied table<string, string> FQNs by the other names that tied parameters have
 ---@field decisions table<string, table<string, moonshard.Decision>> by policy, then by unit or parameter
 ---@field warnings string[] rules of these policies that never decide
 ---@field group_warnings string[] groups of the optimizer that never decide
 ---@field unmatched table<string, moonshard.Rule[]> by policy: optional rules that match no name
 ---@field seed integer what initial weights are drawn from
+---@field fields moonshard.HeldField[]? what the model was made of then
 ---@field where string? the line that sharded it, or used it first
 ---@field implicit boolean? nobody called ms.fully_shard
 ---@field rank integer this process's place in the mesh
@@ -169,6 +171,9 @@ local function assign_units(self, inventory, list)
     table.insert(unit.params, param)
     table.insert(self.params, param)
     self.index[parameter] = #self.params - 1
+    for _, place in ipairs(entry.places) do
+      if place.name ~= entry.name then self.tied[place.name] = entry.name end
+    end
   end
   -- A unit without parameters has nothing to gather.
   for _, unit in ipairs(made) do
@@ -185,7 +190,7 @@ local SPECS = {
 }
 
 local function new_sharding(model, seed)
-  return setmetatable({ model = model, units = {}, params = {}, index = {}, decisions = {}, warnings = {},
+  return setmetatable({ model = model, units = {}, params = {}, index = {}, tied = {}, decisions = {}, warnings = {},
     group_warnings = {}, unmatched = {}, seed = seed, where = errors.caller() }, Sharding)
 end
 
@@ -252,7 +257,7 @@ function sharding.fully_shard(model, config)
     errors.invalid("ms.fully_shard: the model has no parameters: assign ms.parameter or layers to fields of the module")
   end
   check_unclaimed(inventory)
-  self.rank = world.rank
+  self.rank, self.fields = world.rank, inventory.fields
   self.mesh, self.replicate_dim, self.shard_dim, self.default_reshard = apply_strategy(config)
   self.mesh:coordinate_of(self.rank) -- refuses a rank that has no place in it
   if self.shard_dim >= 0 then self.mesh:check_nodes(self.shard_dim) end
@@ -265,15 +270,31 @@ function sharding.fully_shard(model, config)
   return model
 end
 
----The sharding of a model; a model without one is replicated over all ranks (DDP), as one unit.
+---The sharding of a model; a model without one is replicated over all ranks (DDP), as one unit, which is said.
 ---@param model moonshard.Module
 ---@return moonshard.Sharding
 function sharding.of(model)
   if not rawget(model, "sharding") then
     sharding.fully_shard(model, { mesh = meshes.init_device_mesh(nil, { -1 }, { "replicate" }) })
-    model.sharding.implicit = true
+    local self = model.sharding
+    self.implicit = true
+    if world.size > 1 then
+      self:report_warnings({ ("%s: the model was not given to ms.fully_shard: each of the %d ranks holds all of it "
+        .. "(DDP); ms.fully_shard(model) before divides it among them"):format(self.where or "recipe", world.size) })
+    end
   end
   return model.sharding
+end
+
+---Raises when a module or a parameter of the model was replaced since it was sharded: the one before would train on.
+function Sharding:check_unchanged()
+  for _, field in ipairs(self.fields or {}) do
+    if rawget(field.holder, field.key) ~= field.value then
+      errors.invalid("%s was replaced after the model was sharded (%s), and what was there before would train on: "
+        .. "build the model first; model:set_parameter and model:load_state_dict change its values", field.name,
+        self.where or "before")
+    end
+  end
 end
 
 ---A sharding over this rank alone, which the model does not keep: for work before ms.fully_shard. Initial weights are

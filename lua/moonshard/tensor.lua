@@ -10,6 +10,7 @@ local compare = require("moonshard.compare")
 local context = require("moonshard.context")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
+local not_a_list = require("moonshard.not_a_list")
 local ops = require("moonshard.ops")
 local options = require("moonshard.options")
 local parameter = require("moonshard.parameter")
@@ -53,6 +54,8 @@ function Tensor:__newindex(key, value)
   end
   rawset(self, key, value)
 end
+
+not_a_list.refuse(Tensor, "x:tolist() gives one, and x:size(0) is what #x would be")
 
 local tensor = { class = Tensor, methods = methods }
 

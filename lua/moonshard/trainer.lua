@@ -7,6 +7,7 @@ local batch_of = require("moonshard.batch")
 local ema = require("moonshard.ema")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
+local failure = require("moonshard.failure")
 local inspect = require("moonshard.inspect")
 local nearest = require("moonshard.nearest")
 local options = require("moonshard.options")
@@ -188,6 +189,7 @@ local function run_phases(self, exec, specs, batch, places, step)
     batch_of.feed(exec, specs, batch, micro)
     exec.step_inputs.seed = self.seed * 2 ^ 32 + step
     exec.step_inputs.rows = places[micro + 1]
+    world.training = true
     local closes = micro > 0 and micro == self.micro_batches - 1 and exec.plan.config.sync ~= C.MS_SYNC_EVERY
     exec:run(closes and "last" or micro == 0 and "first" or "next")
   end
@@ -278,7 +280,7 @@ function Trainer:step(batch)
   check_self(self, "step")
   if watch.active then return watch.active:step(self, batch, step_on) end
   if self.policy then self.policy:before_step() end
-  local metrics = step_on(self, batch)
+  local metrics = failure.noting(step_on, self, batch)
   if self.policy then self.policy:after_step(metrics) end
   return metrics
 end
@@ -339,8 +341,8 @@ function Trainer:evaluate(batches, o)
   local averages = options.parse("train:evaluate", o, EVALUATE).ema
   local within = self.session.averaged
   if self.policy and not within then self.policy:before_evaluation() end
-  local loss = averages and ema.with("train:evaluate", self, mean_loss, self, batches, within)
-    or not averages and mean_loss(self, batches, within)
+  local loss = averages and failure.noting(ema.with, "train:evaluate", self, mean_loss, self, batches, within)
+    or not averages and failure.noting(mean_loss, self, batches, within)
   if not loss and self.policy then self.policy:terminate_now() end
   if not loss then termination.leave() end
   return loss

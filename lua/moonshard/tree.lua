@@ -19,7 +19,14 @@ local tree = {}
 ---@field parameter moonshard.Parameter
 ---@field places { name: string, owner: integer }[] every place; owner is an index of modules
 
+---@class moonshard.HeldField where a module, a parameter or a list of them was found
+---@field holder table
+---@field key string|integer
+---@field value table
+---@field name string
+
 ---@class moonshard.Inventory
+---@field fields moonshard.HeldField[]
 ---@field modules moonshard.NamedModule[] parents before children, root first
 ---@field parameters moonshard.NamedParameter[]
 
@@ -97,7 +104,7 @@ end
 ---@param root moonshard.Module
 ---@return moonshard.Inventory
 function tree.inventory(root)
-  local modules, parameters, seen, by_parameter = {}, {}, {}, {}
+  local modules, parameters, fields, seen, by_parameter = {}, {}, {}, {}, {}
 
   local function add_parameter(value, name, owner)
     local known = by_parameter[value]
@@ -118,17 +125,18 @@ function tree.inventory(root)
       owner = #modules
     end
     for _, key in ipairs(ordered_keys(holder)) do
-      local value = holder[key]
+      local value, name = holder[key], join(path, key)
+      fields[#fields + 1] = { holder = holder, key = key, value = value, name = name }
       if parameter.is(value) then
-        add_parameter(value, join(path, key), owner)
+        add_parameter(value, name, owner)
       else
-        visit(value, join(path, key), owner)
+        visit(value, name, owner)
       end
     end
   end
 
   visit(root, "", nil)
-  return { modules = modules, parameters = parameters }
+  return { modules = modules, parameters = parameters, fields = fields }
 end
 
 ---Elements of all parameters, each counted once.

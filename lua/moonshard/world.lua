@@ -12,7 +12,8 @@ local C, ffi = engine.C, engine.ffi
 ---@field plan_only boolean true when the world is described and not joined
 ---@field described boolean true when ranks are spoken of that are not there
 ---@field ranks_of_node integer of a described world: how many ranks each node has
-local world = { plan_only = false, described = false }
+---@field training boolean true from the first step on that ran
+local world = { plan_only = false, described = false, training = false }
 
 local function join()
   local out = ffi.new("ms_world *[1]")

@@ -76,11 +76,12 @@ static void describe_entered(const ms_comm *comm, int p, uint64_t signature, cha
 }
 
 static int report_mismatch(const ms_comm *comm, int p, uint64_t mine, uint64_t theirs) {
-  char ours[256], peers[256];
+  char ours[256], peers[256], caught[MS_JOB_TEXT];
+  ms_report_caught(ms_world_job(comm->world), caught, sizeof caught);
   describe_entered(comm, comm->me, mine, ours, sizeof ours);
   describe_entered(comm, p, theirs, peers, sizeof peers);
-  return MS_FAIL(MS_EMISMATCH, "ranks disagree: rank %d entered %s; rank %d entered %s%s", comm->rank[comm->me], ours,
-                 comm->rank[p], peers,
+  return MS_FAIL(MS_EMISMATCH, "%s%sranks disagree: rank %d entered %s; rank %d entered %s%s", caught,
+                 *caught ? "; now " : "", comm->rank[comm->me], ours, comm->rank[p], peers,
                  (mine ^ theirs) >> SIGN_WAYS & 0xff ? "; one of them is in place, the other is not" : "");
 }
 

@@ -11,10 +11,11 @@
 #include "comm/world.h"
 
 enum {
-  MS_JOB_VERSION = 4,
+  MS_JOB_VERSION = 5,
   MS_JOB_CHANNELS = 16,
   MS_JOB_GROUPS = 512,                 /* communicators a job can have */
   MS_JOB_TEXT = 2048,                  /* bytes of an error message */
+  MS_JOB_FAILURE = 512,                /* bytes of one that was caught */
   MS_JOB_EXCHANGE = 4096,              /* bytes of ms_world_exchange */
   MS_JOB_ANNOUNCEMENT = 1024,          /* bytes of what ms_members_open compares */
   MS_JOB_LAUNCHER = MS_MAX_LOCAL_RANKS /* the launcher's row in the table of ranks */
@@ -32,6 +33,8 @@ typedef struct ms_job_rank {
   _Atomic uint32_t told;     /* 0, 1 while text is written, 2 when it stands */
   _Atomic uint32_t recovery; /* steps of ms_world_recover that it has come to; odd while it is inside */
   char text[MS_JOB_TEXT];
+  _Atomic uint32_t failed; /* as told, of ms_world_note_failure */
+  char failure[MS_JOB_FAILURE];
 } ms_job_rank;
 
 /* How far a rank has come in a sequence of collectives that all its group issues: two steps an operation, entered and

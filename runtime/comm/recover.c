@@ -95,6 +95,7 @@ int ms_world_recover(ms_world *world) {
   atomic_store(&job->announcement[rank].number, 0);
   for (int i = 0; i < MS_JOB_GROUPS; i++) reset_group(&job->group[i], rank);
   atomic_store(&job->rank[rank].told, 0);
+  atomic_store(&job->rank[rank].failed, 0);
   ms_world_doing(world, NULL);
   if (rank == 0) reset_abort(job);
   return meet(world, job, before + 2);

@@ -335,6 +335,8 @@ void ms_report_behind(const ms_job *job, int me, uint64_t missing, char *to, siz
     append_ranks(&text, seen | 1ull << me);
     ms_text_append(&text, " wait for each other: they disagree about what comes next");
   }
+  ms_report_caught(job, to, bytes);
+  ms_text_append(&text, "%s%s", *to ? "; " : "", to);
   append_lines(&text, job, all, 0, 1);
   hand_over(&text, to, bytes);
 }

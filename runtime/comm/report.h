@@ -44,6 +44,8 @@ void ms_report_stuck(const ms_job *job, char *text, size_t bytes);
 void ms_report_death(const ms_job *job, int rank, char *text, size_t bytes);
 /* "phase evaluate of step 3", "barrier after step 3", ... of the record with this sequence number in a group; "" when it is gone. */
 void ms_report_entered(const ms_job *job, int rank, uint32_t group, uint64_t sequence, char *text, size_t bytes);
+/* To quote where ranks disagree: the failure of a rank whose program caught it and went on; "" when there is none. */
+void ms_report_caught(const ms_job *job, char *text, size_t bytes);
 /* "rank 2", "ranks 0, 2-5". */
 void ms_report_ranks(char *text, size_t bytes, uint64_t mask);
 

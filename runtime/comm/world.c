@@ -208,16 +208,36 @@ static uint64_t sign(const ms_world *world, enum meeting kind, int bytes) {
   return ms_hash_int(ms_hash_string(MS_HASH_INIT, part_of), (int64_t)kind << 33 | (int64_t)within << 32 | bytes);
 }
 
+static const char END_OF_RUN[] = "at the end of the run";
+
+/* Of a meeting that some ranks take for the end of the run: who left its loop before the others, "" when that is not it. */
+static void describe_early_end(const ms_world *world, uint64_t target, char *text, size_t bytes) {
+  char entered[160], who[512];
+  uint64_t ended = 0;
+  int count = 0;
+  for (int rank = 0; rank < world->size; rank++) {
+    ms_report_entered(world->job, rank, MS_LEDGER_WORLD, target, entered, sizeof entered);
+    if (strstr(entered, END_OF_RUN)) ended |= 1ull << rank, count++;
+  }
+  snprintf(text, bytes, "%s", "");
+  if (!count || count == world->size) return;
+  int many = 2 * count > world->size;
+  ms_report_ranks(who, sizeof who, many ? ~ended & (~0ull >> (64 - world->size)) : ended);
+  snprintf(text, bytes, "; %s %s", who, many ? "went on where the others had left the loop" : "left the loop early");
+}
+
 /* All have come (or left, at the end): did they come to the same? The ledger tells what it was. */
 static int compare_meetings(const ms_world *world, uint64_t target, uint64_t mine) {
-  char ours[160], theirs[160];
+  char ours[160], theirs[160], early[640], caught[MS_JOB_TEXT];
   for (int rank = 0; rank < world->size; rank++) {
     if (atomic_load_explicit(&world->job->ticket[rank].count, memory_order_acquire) < target) continue;
     if (atomic_load_explicit(&world->job->meeting[target & 1][rank], memory_order_relaxed) == mine) continue;
     ms_report_entered(world->job, world->rank, MS_LEDGER_WORLD, target, ours, sizeof ours);
     ms_report_entered(world->job, rank, MS_LEDGER_WORLD, target, theirs, sizeof theirs);
-    return MS_FAIL(MS_EMISMATCH, "ranks disagree: rank %d entered %s, rank %d entered %s", world->rank, ours, rank,
-                   theirs);
+    describe_early_end(world, target, early, sizeof early);
+    ms_report_caught(world->job, caught, sizeof caught);
+    return MS_FAIL(MS_EMISMATCH, "%s%sranks disagree: rank %d entered %s, rank %d entered %s%s", caught,
+                   *caught ? "; now " : "", world->rank, ours, rank, theirs, early);
   }
   return MS_OK;
 }
@@ -242,7 +262,7 @@ static int wait_for_all(ms_world *world, enum meeting kind, uint64_t target) {
 static int meet(ms_world *world, enum meeting kind, uint64_t target, int bytes) {
   ms_job *job = world->job;
   int exchanges = kind == EXCHANGE;
-  int label = kind == END ? ms_ledger_number(world->ledger, "at the end of the run") : (int)world->ledger->doing;
+  int label = kind == END ? ms_ledger_number(world->ledger, END_OF_RUN) : (int)world->ledger->doing;
   ms_ledger_enter(world->ledger, exchanges ? world->exchange_text : world->barrier_text);
   ms_ledger_entered(world->ledger, world->ring, target, exchanges ? MS_LEDGER_EXCHANGE : MS_COLL_BARRIER, label, bytes);
   ms_ledger_target(world->ring, target);

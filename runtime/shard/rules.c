@@ -89,9 +89,17 @@ static int fail_unmatched(const ms_rule *rule, int n, const char *const *names) 
   if (n == 0)
     return MS_FAIL(MS_ERULE, "%s: rule %s%s%s matches nothing: there are no names", rule->context, quote, rule->pattern,
                    quote);
+  int looks_like_regex = !rule->regex && rule->pattern[strcspn(rule->pattern, "^$*+?[]()|\\")];
+  const char *level = strchr(rule->pattern, ']') ? "=" : ""; /* of Lua's long brackets */
   ms_text near = {0};
   int rc = ms_nearest_names(rule->pattern, rule->regex != NULL, n, names, &near);
-  if (!rc)
+  if (!rc && looks_like_regex)
+    rc =
+        MS_FAIL(MS_ERULE,
+                "%s: rule \"%s\" matches none of %d name%s; nearest: %s; a string is a name or the beginning of names: "
+                "for a regular expression write re[%s[%s]%s]",
+                rule->context, rule->pattern, n, n == 1 ? "" : "s", near.data, level, rule->pattern, level);
+  else if (!rc)
     rc = MS_FAIL(MS_ERULE,
                  "%s: rule %s%s%s matches none of %d name%s; nearest: %s; mark the rule optional if that is meant",
                  rule->context, quote, rule->pattern, quote, n, n == 1 ? "" : "s", near.data);

@@ -157,6 +157,7 @@ describe("moonshard", function()
     with_recipe([==[
       local ms = require "moonshard"
       local model = ms.nn.sequential { ms.nn.linear(10, 10), ms.nn.linear(12, 5) }
+      ms.fully_shard(model)
       local data = ms.data.random { inputs = 10, targets = 5 }
       local train = ms.trainer { model = model, optimizer = ms.optim.sgd { lr = 1 }, loss = ms.loss.mse }
       train:step(data:read { 0, 1, 2, 3 })

@@ -42,6 +42,16 @@ function stand_in.adopt(trainer)
   trainer.gradient_sync, trainer.reshard_after_backward, trainer.memory_limit = "every", true, nil
 end
 
+---A step's metrics have the dimensions that the recipe knows; nothing is sent along them here.
+---@param trainer moonshard.Trainer
+---@param metrics moonshard.StepMetrics
+function stand_in.name_dimensions(trainer, metrics)
+  if not stand_in.active then return end
+  metrics.comm_bytes = {}
+  local mesh = trainer.session.sharding.stands_for_mesh
+  for dim = 0, mesh.ndim - 1 do metrics.comm_bytes[mesh:dim_name(dim)] = 0 end
+end
+
 ---Rules that are changed while the model trains, less those that are left out here.
 ---@param given moonshard.NewRules
 ---@return moonshard.NewRules

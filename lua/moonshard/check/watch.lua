@@ -124,6 +124,7 @@ function Watch:step(trainer, batch, step)
     files.write_batch(self.writer, self.writer_path, batch, batch_of.specs(batch, 1))
   end
   local metrics = step(trainer, batch, places)
+  stand_in.name_dimensions(trainer, metrics)
   self.steps[#self.steps + 1] = {
     trainer = number_of(self, trainer), loss = metrics.loss, grad_norm = metrics.grad_norm, lr = metrics.lr,
   }

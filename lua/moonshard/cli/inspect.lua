@@ -6,6 +6,7 @@ local command_line = require("moonshard.cli.command_line")
 local inspect_data = require("moonshard.cli.inspect_data")
 local inspect_kind = require("moonshard.cli.inspect_kind")
 local json = require("moonshard.json")
+local one_line = require("moonshard.one_line")
 local progress = require("moonshard.progress")
 local safetensors = require("moonshard.safetensors")
 local status = require("moonshard.cli.status")
@@ -18,11 +19,6 @@ local OPTIONS = {
   ["--no-checksums"] = { name = "no_checksums", value = "flag" },
   ["--end"] = { name = "finish", value = "index" },
 }
-
--- Names come from strangers: what would move the cursor or colour the terminal is shown as an escape.
-local function printable(text)
-  return (text:gsub("%c", function(char) return ("\\x%02x"):format(char:byte()) end))
-end
 
 local function add_totals(totals, tensor)
   totals.tensors, totals.elements = totals.tensors + 1, totals.elements + tensor.elements
@@ -79,14 +75,15 @@ end
 
 local function print_text(found)
   local several = #found.files > 1
-  io.write(("%s: %s, %.0f elements, %s%s\n"):format(printable(found.path), count(found.totals.tensors, "tensor"),
+  io.write(("%s: %s, %.0f elements, %s%s\n"):format(one_line.escape(found.path), count(found.totals.tensors, "tensor"),
     found.totals.elements, progress.size(found.totals.bytes),
     several and " in " .. count(#found.files, "file") or ""))
   local rows = {}
   for i, tensor in ipairs(found.tensors) do
     rows[i] = {
-      printable(tensor.name), tensor.dtype, "[" .. table.concat(tensor.shape, ",") .. "]", progress.size(tensor.bytes),
-      tensor.xxh3 or "", several and printable(tensor.file:match("[^/]*$")) or "",
+      one_line.escape(tensor.name), tensor.dtype, "[" .. table.concat(tensor.shape, ",") .. "]",
+      progress.size(tensor.bytes),
+      tensor.xxh3 or "", several and one_line.escape(tensor.file:match("[^/]*$")) or "",
     }
   end
   print_table(rows, { [4] = true })
@@ -106,8 +103,8 @@ local function print_text(found)
   io.write("metadata\n")
   local entries = {}
   for i, entry in ipairs(found.metadata) do
-    local name = several and printable(entry.file:match("[^/]*$")) or ""
-    entries[i] = { printable(entry.key), printable(entry.value), name }
+    local name = several and one_line.escape(entry.file:match("[^/]*$")) or ""
+    entries[i] = { one_line.escape(entry.key), one_line.escape(entry.value), name }
   end
   print_table(entries, {})
 end
@@ -142,9 +139,9 @@ local function print_checkpoint(path, line)
     return
   end
   local rows, head = describe.text(found)
-  io.write(printable(head), "\n")
+  io.write(one_line.escape(head), "\n")
   for _, row in ipairs(rows) do
-    for c, cell in ipairs(row) do row[c] = printable(cell) end
+    for c, cell in ipairs(row) do row[c] = one_line.escape(cell) end
   end
   print_table(rows, {})
 end
@@ -156,7 +153,7 @@ local function print_data(path, kind, bits, line)
     return
   end
   local head, rows = inspect_data.rows(found)
-  io.write(printable(path), ": ", head, "\n")
+  io.write(one_line.escape(path), ": ", head, "\n")
   print_table(rows, {})
 end
 

@@ -6,6 +6,7 @@ local exit = require("moonshard.cli.exit")
 local nodes = require("moonshard.cli.nodes")
 local output_file = require("moonshard.output_file")
 local recipe = require("moonshard.cli.recipe")
+local one_line = require("moonshard.one_line")
 local status = require("moonshard.cli.status")
 local termination = require("moonshard.checkpoint.termination")
 local refuse = status.refuse
@@ -118,8 +119,8 @@ function run.rank_main(line, chunk)
   end, errors.locate)
   require("moonshard.progress").finish()
   if ok then return status.OK end
-  give_up(line, tostring(raised))
-  return status.of(raised)
+  give_up(line, errors.is(raised) and one_line.own(tostring(raised)) or one_line.message(tostring(raised)))
+  return status.of(raised, require("moonshard.world").training)
 end
 
 -- Ranks are forked, so they inherit it.

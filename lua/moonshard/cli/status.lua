@@ -4,7 +4,8 @@ local errors = require("moonshard.error")
 
 local status = { OK = 0, BAD_INPUT = 2, FAILED_RUN = 3, INTERRUPTED = 130, TERMINATED = 143 }
 
--- What the run met rather than what it was given. Any other error is in the recipe, its settings or its files.
+-- What the run met rather than what it was given. Any other error is in the recipe, its settings or its files: bad
+-- input, until training has begun.
 local BY_CODE = {
   MS_ENOMEM = status.FAILED_RUN, MS_EIO = status.FAILED_RUN, MS_EPEER = status.FAILED_RUN,
   MS_ETIMEOUT = status.FAILED_RUN, MS_ENONFINITE = status.FAILED_RUN, MS_ERACE = status.FAILED_RUN,
@@ -12,10 +13,11 @@ local BY_CODE = {
 }
 
 ---@param raised any what error() was given
+---@param training boolean? a step ran before it
 ---@return integer exit status
-function status.of(raised)
-  if not errors.is(raised) then return status.BAD_INPUT end
-  return BY_CODE[raised.status] or status.BAD_INPUT
+function status.of(raised, training)
+  local other = training and status.FAILED_RUN or status.BAD_INPUT
+  return errors.is(raised) and BY_CODE[raised.status] or other
 end
 
 ---Raises an error that has no place in a recipe: about the command line, or the machine.

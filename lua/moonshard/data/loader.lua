@@ -8,6 +8,7 @@
 
 local clock = require("moonshard.clock")
 local errors = require("moonshard.error")
+local not_a_list = require("moonshard.not_a_list")
 local meshes = require("moonshard.mesh")
 local permutation = require("moonshard.permutation")
 local progress = require("moonshard.progress")
@@ -32,8 +33,9 @@ local ffi = require("moonshard.ffi").ffi
 ---@field batch integer samples a rank and step
 ---@field position number samples of all ranks that the run has used
 ---@field counted integer? steps that were made before the next call of batches
-local Loader = {}
+local Loader = { __name = "a data loader" }
 Loader.__index = Loader
+not_a_list.refuse(Loader, "for step, batch in data:batches(steps) do")
 
 local loader = {}
 

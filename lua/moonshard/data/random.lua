@@ -6,6 +6,7 @@
 local ffi = require("ffi")
 local clock = require("moonshard.clock")
 local errors = require("moonshard.error")
+local not_a_list = require("moonshard.not_a_list")
 local options = require("moonshard.options")
 local permutation = require("moonshard.permutation")
 local saved = require("moonshard.data.saved")
@@ -18,8 +19,9 @@ local TEACHER = 2 ^ 32 -- a sample's number that no sample has
 ---@field length integer samples
 ---@field inputs integer numbers an input
 ---@field targets integer numbers a target
-local RandomData = {}
+local RandomData = { __name = "random data" }
 RandomData.__index = RandomData
+not_a_list.refuse(RandomData, "for step, batch in data:batches(sampler, batch) do")
 
 -- Uniform in (0, 1) from 32 bits.
 local function uniform(word)

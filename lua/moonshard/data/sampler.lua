@@ -5,6 +5,7 @@
 -- elements r, r + W, r + 2W, ... All ranks are data-parallel.
 
 local errors = require("moonshard.error")
+local not_a_list = require("moonshard.not_a_list")
 local loader = require("moonshard.data.loader")
 local options = require("moonshard.options")
 local permutation = require("moonshard.permutation")
@@ -14,8 +15,9 @@ local saved = require("moonshard.data.saved")
 ---@field length integer samples of the dataset
 ---@field epoch integer
 ---@field position integer samples of the epoch that all ranks together have visited
-local Sampler = {}
+local Sampler = { __name = "a sampler" }
 Sampler.__index = Sampler
+not_a_list.refuse(Sampler, "for _, sample in sampler:samples() do")
 
 ---@class moonshard.SamplerOptions
 ---@field length integer samples of the dataset
