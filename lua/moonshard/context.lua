@@ -4,6 +4,7 @@
 ---@class moonshard.Context
 ---@field trace moonshard.Trace? the trace that is being made, nil outside of one
 ---@field path string FQN of the module whose forward runs, "" at the root
+---@field on_step fun(trainer: moonshard.Trainer, metrics: moonshard.StepMetrics)? called after every step
 ---@field call_module function? what calls the forward of a module, by which error.lua knows it on the stack
 local context = { trace = nil, path = "" }
 

@@ -61,11 +61,46 @@ function Plan:summary()
   return result
 end
 
+-- Rows of a comparison: a name, and what two summaries say.
+local function rows_of(before, after)
+  local size = require("moonshard.progress").size
+  local rows = { { "peak", size(before.peak_bytes), size(after.peak_bytes) } }
+  for _, name in ipairs(CATEGORIES) do rows[#rows + 1] = { name, size(before.bytes[name]), size(after.bytes[name]) } end
+  local dimensions = {}
+  for name in pairs(before.comm_bytes) do dimensions[#dimensions + 1] = name end
+  table.sort(dimensions)
+  for _, name in ipairs(dimensions) do
+    rows[#rows + 1] = { name .. " a step", size(before.comm_bytes[name]), size(after.comm_bytes[name] or 0) }
+  end
+  return rows
+end
+
+---Two plans side by side, as text: memory of a rank by category, bytes by mesh dimension. This one is the first.
+---@param after moonshard.Plan of other rules, as train:set_rules gives it
+---@return string
+function Plan:beside(after)
+  if getmetatable(after) ~= Plan then
+    require("moonshard.error").invalid("plan:beside takes a plan, as train:plan() and train:set_rules give one")
+  end
+  local rows, lines, width, first = rows_of(self:summary(), after:summary()), {}, 0, #"before"
+  for _, row in ipairs(rows) do width, first = math.max(width, #row[1]), math.max(first, #row[2]) end
+  table.insert(rows, 1, { "", "before", "after" })
+  for i, row in ipairs(rows) do
+    local mark = i > 1 and row[2] ~= row[3] and "  *" or ""
+    lines[i] = ("%-" .. width .. "s  %" .. first .. "s  %s%s"):format(row[1], row[2], row[3], mark)
+  end
+  return table.concat(lines, "\n")
+end
+
 ---Frees the plan now, where many are made; it must not be used again.
 function Plan:free()
   C.ms_plan_free(ffi.gc(self.handle, nil))
   self.handle = nil
 end
+
+---@param value any
+---@return boolean
+function plan.is(value) return getmetatable(value) == Plan end
 
 ---Compiles a traced graph.
 ---@param graph moonshard.Graph

@@ -4,6 +4,7 @@
 -- four calls into the engine. Counts and bytes that it reports are the engine's own counters.
 
 local batch_of = require("moonshard.batch")
+local context = require("moonshard.context")
 local ema = require("moonshard.ema")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
@@ -268,6 +269,12 @@ local function step_on(self, batch, places)
   }
 end
 
+function Trainer:__tostring()
+  return ("trainer of %s, %s parameters, mesh %s: %s, lr %g, %d step%s done"):format(getmetatable(self.model).name,
+    tree.thousands(tree.count(self.model)), self.session.sharding.mesh:label(), self.optimizer.kind,
+    self.optimizer.lr(self.steps_done + 1), self.steps_done, self.steps_done == 1 and "" or "s")
+end
+
 local function check_self(self, name)
   if getmetatable(self) == Trainer then return end
   errors.invalid("train.%s: a method is called with a colon: train:%s(...)", name, name)
@@ -281,6 +288,7 @@ function Trainer:step(batch)
   if watch.active then return watch.active:step(self, batch, step_on) end
   if self.policy then self.policy:before_step() end
   local metrics = failure.noting(step_on, self, batch)
+  if context.on_step then context.on_step(self, metrics) end
   if self.policy then self.policy:after_step(metrics) end
   return metrics
 end

@@ -115,17 +115,19 @@ describe("moonshard repl", function()
     assert.is_true(fastest < limit, fastest)
   end)
 
-  it("I2 shows tensors by shape, type and placement, their values on request, and models as trees", function()
-    prints("tensor f32 [2,2]\ntensor f32 [2,2]\n[[3, 5],\n [7, 9]]\n", 2, {
+  it("I2 shows tensors by shape, type, placement and values, and models as trees", function()
+    prints(("tensor f32 [2,2]\n[[3, 5],\n [7, 9]]\n"):rep(2), 2, {
       "x = ms.tensor { { 1, 2 }, { 3, 4 } }", "y = x * 2 + 1", "y", "ms.show(y)",
     })
     prints("tensor f32 []\n2.5000\nrank 1 printed:\n  tensor f32 []\n  3.5000\n", 2, {
       "ms.show((ms.tensor { { 1, 2 }, { 3, 4 } } + rank):mean())",
     })
-    local ended = repl(4, training({ "model", 'train:parameter("0.weight")' }))
+    local ended = repl(4, training({ "model", 'train:parameter("0.weight") * 0' }))
     assert.equal("", ended.err)
     assert.equal("Sequential  676 parameters\n  0: Linear(16 -> 32)  544 parameters  [unit, f32]\n"
-      .. "  2: Linear(32 -> 4)  132 parameters  [unit, f32]\ntensor f32 [32,16], replicated\n", ended.out)
+      .. "  2: Linear(32 -> 4)  132 parameters  [unit, f32]\ntensor f32 [32,16]\n[[0, 0, 0, ..., 0, 0, 0],\n"
+      .. (" [0, 0, 0, ..., 0, 0, 0],\n"):rep(2) .. " ...,\n" .. (" [0, 0, 0, ..., 0, 0, 0],\n"):rep(2)
+      .. " [0, 0, 0, ..., 0, 0, 0]]\n", ended.out)
   end)
 
   it("I3 makes, shards, trains and inspects a model, changes its rules, and goes on", function()
@@ -141,7 +143,8 @@ describe("moonshard repl", function()
       "?ms.set_rules",
     }))
     assert.equal("rank 1: stdin:10: here\nranks 0, 2-3 stopped there\n", ended.err)
-    contains(ended.out, "tensor f32 [4], replicated\ntrue\nms.set_rules(model, given)\nChanges rules of a model")
+    contains(ended.out, "tensor f32 [4], replicated\n[")
+    contains(ended.out, "]\ntrue\nms.set_rules(model, given)\nChanges rules of a model")
   end)
 
   it("I4 reads lines that go on, silences, and takes a last line without an end", function()

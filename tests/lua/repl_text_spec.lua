@@ -129,6 +129,15 @@ describe("completion", function()
     for _, name in ipairs(offers("")) do assert.is_nil(name:match("^_")) end
   end)
 
+  it("I1 offers the options of a call inside of its table", function()
+    assert.same({ "memory_limit", "micro_batches", "model" }, offers("t = ms.trainer { loss = ms.loss.mse, m"))
+    assert.same({ "mesh", "mp_policy" }, offers("ms.fully_shard(model, { m"))
+    offers("ms.optim.adamw {", "betas", "lr", "weight_decay")
+    offers("ms.optim.adamw { lr = { 1, 2 }, ", "betas", "eps")
+    assert.same({ "model", "module" }, offers("x = { mod"))
+    assert.same({ "model", "module" }, offers("ms.trainer { model = mod"))
+  end)
+
   it("I1 offers parameters and modules inside of a string", function()
     assert.same({ "layers.1.attn.wq", "layers.1.attn.wq.bias", "layers.1.attn.wq.weight" },
       offers("train:parameter('layers.1.attn.wq"))

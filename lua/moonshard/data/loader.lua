@@ -70,6 +70,11 @@ function loader.batch_of_rank(who, share, batch, global_batch)
   return global_batch / share.ranks
 end
 
+function Loader:__tostring()
+  return ("data: %d samples of %d tokens, %d a rank and step over %d rank%s, seed %d, position %d"):format(self.n,
+    self.seq, self.batch, self.share.ranks, self.share.ranks == 1 and "" or "s", self.seed, self.position)
+end
+
 ---@param o moonshard.LoaderOptions
 ---@return moonshard.Loader
 function loader.new(o)

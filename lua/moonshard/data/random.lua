@@ -39,6 +39,11 @@ local function fill_normal(out, count, seed, sample, scale)
   end
 end
 
+function RandomData:__tostring()
+  return ("random data: %d samples, %d numbers in, %d out, seed %d"):format(self.length, self.inputs, self.targets,
+    self.seed)
+end
+
 ---@class moonshard.RandomOptions
 ---@field length? integer samples; 2048
 ---@field inputs integer numbers an input

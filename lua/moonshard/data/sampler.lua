@@ -19,6 +19,11 @@ local Sampler = { __name = "a sampler" }
 Sampler.__index = Sampler
 not_a_list.refuse(Sampler, "for _, sample in sampler:samples() do")
 
+function Sampler:__tostring()
+  return ("sampler: %d samples, %d a rank and epoch, seed %d%s, epoch %d, position %d"):format(self.length,
+    self:count(), self.seed, self.shuffle and "" or ", in order", self.epoch, self.position)
+end
+
 ---@class moonshard.SamplerOptions
 ---@field length integer samples of the dataset
 ---@field seed? integer 0

@@ -102,9 +102,10 @@ local function render(shape, places, texts, axis, offset)
 end
 
 ---@param x moonshard.Tensor eager
+---@param most integer? elements that are all shown; MOST_SHOWN
 ---@return string
-function show.text(x)
-  local places, summarised = {}, x:numel() > MOST_SHOWN
+function show.text(x, most)
+  local places, summarised = {}, x:numel() > (most or MOST_SHOWN)
   for axis, size in ipairs(x.shape) do places[axis] = shown_places(size, summarised) end
   local texts = format_shown(x, places)
   if #x.shape == 0 then return texts[0] end

@@ -19,11 +19,14 @@ Lua runs on every rank. What an expression gives is printed: once when all ranks
   !command               a shell command, on rank 0
   :load FILE             runs a Lua file on every rank; its outermost locals stay
   :vars                  the variables of the session
+  :save FILE             the session as a recipe: the lines that went well, in their order
+  :curve                 the losses of the last trainer's steps
   :time on   :time off   how long every line took
   :quit                  the end; so is Ctrl-D
 
-Tab completes names, methods, and inside of quotes the names of parameters and modules. A line that is not complete goes
-on in the next one. Ctrl-C stops a line or takes back what is typed; the ranks stay.]]
+Tab completes names, methods, options inside of a call's table, and inside of quotes the names of parameters and
+modules. A line that is not complete goes on in the next one. Ctrl-C stops a line or takes back what is typed; the ranks
+stay.]]
 
 ---@class moonshard.Request what all ranks are asked to do
 ---@field kind string "lua", "file" or "quit"
@@ -70,6 +73,17 @@ function handlers.vars(prompt)
     lines[i] = ("%s = %s"):format(name, (show.value(prompt.environment[name]):gsub("\n.*", " ...")))
   end
   return { text = #lines > 0 and table.concat(lines, "\n") or nil }
+end
+
+function handlers.save(prompt, argument)
+  if argument == "" then return { message = ":save needs a file: :save FILE" } end
+  local saved, why = prompt.notebook:save(argument)
+  return { message = not saved and why or nil }
+end
+
+function handlers.curve(prompt)
+  local text, why = prompt.notebook:curve()
+  return { text = text, message = why }
 end
 
 ---Names of the commands, for completion.

@@ -1,7 +1,9 @@
 -- What Tab offers: names of the session and its fields, methods behind a colon, names of parameters and modules
 -- inside of a string, and the prompt's own commands. Nothing is called to find out.
 
+local documentation = require("moonshard.repl.documentation")
 local lexer = require("moonshard.repl.lexer")
+local option_names = require("moonshard.repl.option_names")
 local text_lines = require("moonshard.text_lines")
 local tree = require("moonshard.tree")
 
@@ -109,6 +111,42 @@ local function chain_before(text)
   return names, separator, prefix
 end
 
+-- Where a name may be an option, behind `{` or `,` of a table that a function is called with: the text up to that
+-- table, and what of the name is there.
+local function call_around(text)
+  local tokens = lexer.tokens(text)
+  local last, prefix, depth = #tokens, "", 0
+  if last > 0 and tokens[last].kind == "name" and tokens[last].last == #text then
+    prefix, last = tokens[last].text, last - 1
+  end
+  local before = tokens[last] and tokens[last].text
+  if before ~= "{" and before ~= "," then return nil end
+  for i = last, 1, -1 do
+    local symbol = tokens[i].text
+    if symbol == "}" or symbol == ")" or symbol == "]" then depth = depth + 1 end
+    if symbol == "{" and depth == 0 then
+      local comma = i -- the model of ms.fully_shard(model, { ... stands before its table
+      while tokens[comma - 1] and tokens[comma - 1].text ~= "(" and tokens[comma - 1].kind ~= "keyword"
+        and (tokens[i - 1].text == ",") do comma = comma - 1 end
+      local head = tokens[comma - 1] and tokens[comma - 1].text == "(" and comma - 2 or i - 1
+      return tokens[head] and text:sub(1, tokens[head].last), prefix
+    end
+    if symbol == "{" or symbol == "(" or symbol == "[" then depth = depth - 1 end
+    if depth < 0 then return nil end
+  end
+end
+
+local function option_candidates(environment, text)
+  local head, prefix = call_around(text)
+  local names, _, last = chain_before(head or "")
+  if not head or not names or last == "" then return nil end
+  names[#names + 1] = last
+  local value = follow(environment, names)
+  if type(value) == "table" then value = (debug.getmetatable(value) or {}).__call end
+  local options = type(value) == "function" and option_names.of(value, documentation.lines_of)
+  return options and matching(options, prefix), prefix
+end
+
 ---Names that may stand at the end of a text, and the part of them that is there already.
 ---@param environment table
 ---@param text string up to the cursor
@@ -129,6 +167,8 @@ function completion.candidates(environment, text, commands)
     local prefix = text:sub(last.content)
     return matching(model_names(environment), prefix), prefix
   end
+  local options, typed = option_candidates(environment, text)
+  if options and #options > 0 then return options, typed end
   local names, separator, prefix = chain_before(text)
   if not names then return {}, prefix end
   if separator then

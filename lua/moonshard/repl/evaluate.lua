@@ -145,6 +145,13 @@ function evaluate.compile(text, name, first_line)
   return nil, explain(as_expression, text, place), lexer.is_incomplete(as_expression)
 end
 
+---A line as it runs: its outermost locals are variables of the session.
+---@param text string
+---@return string
+function evaluate.without_locals(text)
+  return loadstring(text) and lexer.keep_locals(text) or text
+end
+
 local function compile_file(path)
   local file, why = io.open(path, "rb")
   if not file then return nil, why end

@@ -5,6 +5,7 @@ local commands = require("moonshard.repl.commands")
 local completion = require("moonshard.repl.completion")
 local evaluate = require("moonshard.repl.evaluate")
 local lexer = require("moonshard.repl.lexer")
+local notebook = require("moonshard.repl.notebook")
 local terminal = require("moonshard.terminal")
 
 ---@class moonshard.Prompt
@@ -14,6 +15,7 @@ local terminal = require("moonshard.terminal")
 ---@field timing boolean
 ---@field failed boolean whether any line failed
 ---@field line integer lines read so far
+---@field notebook moonshard.Notebook
 local Prompt = {}
 Prompt.__index = Prompt
 
@@ -36,7 +38,7 @@ end
 function prompt.new(host, world, environment)
   local self = setmetatable({
     host = host, handle = world.handle, ranks = world.size, environment = environment,
-    interactive = host.is_terminal(), timing = false, failed = false, line = 0,
+    interactive = host.is_terminal(), timing = false, failed = false, line = 0, notebook = notebook.new(),
   }, Prompt)
   if not self.interactive then return self end
   local opened, why = host.open_editor(history_path(), HISTORY_LINES)
@@ -62,17 +64,19 @@ function Prompt:read_line(text)
   end
   local line, why, message = self.host.edit(self.handle, text, self.completer)
   if not line then return nil, why, message end
-  self.line = self.line + 1
   line = line:gsub("\n$", "")
-  if line:find("%S") then
-    local saved, cause = self.host.remember(line)
-    if not saved and not self.told_history then
-      self.told_history = true
-      self:fail(cause)
-      self.failed = false
-    end
-  end
+  self.line = self.line + 1 + select(2, line:gsub("\n", "")) -- a block that history recalled is one
   return line
+end
+
+-- What was typed is one entry of the history, a block of several lines too.
+function Prompt:remember(typed)
+  if not self.interactive or not typed:find("%S") then return end
+  local saved, cause = self.host.remember(typed)
+  if saved or self.told_history then return end
+  self.told_history = true
+  self:fail(cause)
+  self.failed = false
 end
 
 ---Tells an error.
@@ -83,29 +87,31 @@ function Prompt:fail(message)
   io.stderr:write(message, "\n")
 end
 
--- Reads on while a request's text is not complete. nil: what was read is to be forgotten, or the input has ended.
-function Prompt:complete(request)
+-- Reads on while a request's text is not complete. The request is nil when what was read is to be forgotten, or the
+-- input has ended; typed: all lines.
+function Prompt:complete(request, typed)
   while true do
     local text, silent = lexer.strip_semicolon(request.text)
     -- A `;` may stand behind an expression, which is then one; behind a statement it is part of Lua.
     local chunk, message, incomplete = evaluate.compile(text, "=stdin", request.line)
     if chunk then
       request.text, request.silent = text, silent
-      return request
+      return request, typed
     end
     if incomplete then
       local line, why, lost = self:read_line(MORE)
       if line then
         request.text = request.text .. "\n" .. line
+        typed = typed .. "\n" .. line
       elseif why == "interrupt" then
-        return nil
+        return nil, typed
       else
         self:fail(lost and lost ~= "" and lost or message)
-        return nil
+        return nil, typed
       end
     else
       self:fail(message)
-      return nil
+      return nil, typed
     end
   end
 end
@@ -122,7 +128,9 @@ function Prompt:next()
     if answer.text then print(answer.text) end
     if answer.message then self:fail(answer.message) end
     local request = answer.request
-    if request and request.kind == "lua" then request = self:complete(request) end
+    local typed = text or ""
+    if request and request.kind == "lua" then request, typed = self:complete(request, typed) end
+    self:remember(typed)
     if request then return request end
   end
 end

@@ -82,6 +82,7 @@ function Session:tell(texts, request, began)
   if self.prompt.interactive and (interrupted or not self.evaluator.ends_line) then write("") end
   for _, line in ipairs(told.lines) do write(line) end
   for _, message in ipairs(told.failures) do self.prompt:fail(message) end
+  if #told.failures == 0 then self.prompt.notebook:keep(request) end
   if self.prompt.timing then write(("(%.2f ms)"):format(1e3 * (clock.now() - began))) end
   io.stdout:flush()
   return told.quit

@@ -1,11 +1,16 @@
 -- Values as text, the same text on every rank when the values are the same: no addresses, keys in order.
 
+local plan = require("moonshard.plan")
+local eager_show = require("moonshard.eager.show")
+local tensor = require("moonshard.tensor")
+
 local show = {}
 
 local COLUMNS = 96     -- a table that fits is written in one line
 local DEEPEST = 4      -- tables within tables
 local MOST_ENTRIES = 64
 local DIGITS = "%.6g"  -- of a number in a table; alone it is shown in full
+local MOST_ELEMENTS = 64 -- of a tensor; of a larger one only the ends of its axes
 
 local ESCAPES = { ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ["\0"] = "\\0", ['"'] = '\\"', ["\\"] = "\\\\" }
 
@@ -39,6 +44,20 @@ local function sorted_keys(value, length)
 end
 
 local render
+
+-- An array of a batch, by its type and shape.
+local function is_array(value)
+  return type(value.data) == "cdata" and type(value.shape) == "table" and type(value.dtype) == "string"
+end
+
+-- What is more than its tostring when it stands alone: a tensor's values; a plan without its rank and the number of
+-- its instructions, so that ranks share a line.
+local function text_of_object(value, depth)
+  local text = tostring(value)
+  if depth > 0 then return (text:gsub("\n.*", " ...")) end
+  if plan.is(value) then text = text:gsub("^plan: rank %d+ of", "plan: a rank of"):gsub(" %d+ instructions,", "", 1) end
+  return tensor.is_eager(value) and text .. "\n" .. eager_show.text(value, MOST_ELEMENTS) or text
+end
 
 local function key_text(key, above)
   if type(key) == "string" and key:match("^[%a_][%w_]*$") then return key end
@@ -77,10 +96,8 @@ function render(value, above, depth)
   if kind == "string" then return quote(value) end
   if kind == "function" then return describe_function(value) end
   if kind == "number" and depth > 0 and value % 1 ~= 0 then return DIGITS:format(value) end
-  if has_text(value) then
-    local text = tostring(value)
-    return depth > 0 and text:gsub("\n.*", " ...") or text
-  end
+  if has_text(value) then return text_of_object(value, depth) end
+  if kind == "table" and is_array(value) then return value.dtype .. " " .. tensor.shape_text(value.shape) end
   if kind == "table" then return render_table(value, above, depth) end
   return (tostring(value):gsub(": 0x%x+$", ""))
 end
