@@ -8,7 +8,9 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -87,6 +89,25 @@ static int is_stopped(int pid) {
   return state == 'T' || state == 't';
 }
 
+/* Whether its first thread is in a write to standard output or standard error, which a reader that does not read holds up.
+** The kernel tells system calls only to who may trace the process, and where it sleeps to others too. */
+static int is_printing(int pid) {
+  char path[64], where[128] = "";
+  long call = -1;
+  unsigned long fd = 0;
+  snprintf(path, sizeof path, "/proc/%d/syscall", pid);
+  FILE *file = fopen(path, "re");
+  int told = file && fscanf(file, "%ld %lx", &call, &fd) == 2;
+  if (file) fclose(file);
+  if (told) return (call == SYS_write || call == SYS_writev) && (fd == STDOUT_FILENO || fd == STDERR_FILENO);
+  snprintf(path, sizeof path, "/proc/%d/wchan", pid);
+  file = fopen(path, "re");
+  if (!file) return 0;
+  if (!fgets(where, sizeof where, file)) *where = '\0';
+  fclose(file);
+  return strstr(where, "pipe_write") != NULL;
+}
+
 void ms_report_status(const ms_job *job, int rank, ms_rank_status *status) {
   const ms_job_rank *row = &job->rank[rank];
   const ms_ledger *ledger = &job->ledger[rank];
@@ -112,7 +133,10 @@ static void look_at_all(const ms_job *job, int looks, ms_rank_status *all) {
       if (!look || !all[rank].wait.kind) ms_report_status(job, rank, &all[rank]);
   }
   for (int rank = 0; rank < job->size; rank++)
-    if (all[rank].state == MS_JOB_JOINED) all[rank].stopped = is_stopped(all[rank].pid);
+    if (all[rank].state == MS_JOB_JOINED) {
+      all[rank].stopped = is_stopped(all[rank].pid);
+      all[rank].printing = is_printing(all[rank].pid);
+    }
 }
 
 /* ---- words ---- */
@@ -193,6 +217,7 @@ static void append_place(ms_text *text, const ms_rank_status *s, const char *ver
       append_seconds(text, s->beat, s->beat);
     }
   }
+  if (s->printing && now) ms_text_append(text, ", blocked in print: what it prints is not read");
   if (s->stopped) ms_text_append(text, ", its process %d is stopped by a signal", s->pid);
 }
 

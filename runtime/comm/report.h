@@ -17,6 +17,7 @@ typedef struct ms_rank_op {
 typedef struct ms_rank_status {
   int pid, state; /* enum ms_job_rank_state */
   int stopped;    /* the process is there, and stopped by a signal */
+  int printing;   /* it waits until somebody reads what it prints */
   char activity[MS_LEDGER_TEXT_BYTES], at[MS_LEDGER_TEXT_BYTES], doing[MS_LEDGER_TEXT_BYTES];
   int64_t step, done;
   double tokens_per_s;

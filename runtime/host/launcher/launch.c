@@ -32,10 +32,12 @@ static int prepare(ms_running *run) {
   MS_TRY(ms_job_open(run->job_fd, &run->view));
   MS_TRY(plan_pinning(run));
   run->ranks = ms_calloc(run->config->ranks, sizeof *run->ranks);
-  if (!run->ranks) return MS_ENOMEM;
+  run->outlet = ms_calloc(2, sizeof *run->outlet);
+  if (!run->ranks || !run->outlet) return MS_ENOMEM;
+  for (int i = 0; i < 2; i++) ms_outlet_open(&run->outlet[i], i == 0 ? STDOUT_FILENO : STDERR_FILENO);
   for (int rank = 0; rank < run->config->ranks; rank++) {
     run->ranks[rank].file = -1;
-    for (int i = 0; i < 2; i++) run->ranks[rank].log[i].fd = run->ranks[rank].log[i].target = -1;
+    for (int i = 0; i < 2; i++) run->ranks[rank].log[i].fd = -1;
   }
   ms_leftovers_adopt(&run->leftovers);
   return ms_take_signals(run);
@@ -47,7 +49,9 @@ static void close_launch(ms_running *run) {
     for (int i = 0; i < 2; i++) ms_rank_log_close(&run->ranks[rank].log[i]);
     if (run->ranks[rank].file >= 0) close(run->ranks[rank].file);
   }
+  for (int i = 0; run->outlet && i < 2; i++) ms_outlet_close(&run->outlet[i]);
   free(run->ranks);
+  free(run->outlet);
   free(run->stuck);
   ms_job_close(run->view);
   if (run->job_fd >= 0) close(run->job_fd);
@@ -60,9 +64,11 @@ int ms_launch(const ms_launch_config *config, int *exit_status) {
   fflush(NULL); /* what is buffered now would otherwise be written by every rank */
   for (int rank = 0; rank < config->ranks; rank++) MS_GOTO(ms_start_rank(&run, rank));
   ms_watch(&run);
+  ms_finish_output(&run);
   *exit_status = ms_choose_status(&run);
   ms_leftovers_finish(&run.leftovers, *exit_status != 0);
   ms_report(&run, *exit_status);
+  ms_finish_output(&run);
 fail:
   if (run.running) { /* not all could be started */
     ms_kill_ranks(&run);

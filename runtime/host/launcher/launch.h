@@ -9,6 +9,7 @@
 #include "host/launcher.h"
 #include "host/launcher/leftovers.h"
 #include "host/launcher/nodes.h"
+#include "host/launcher/outlet.h"
 #include "host/launcher/pin.h"
 #include "host/launcher/rank_log.h"
 
@@ -29,6 +30,9 @@ typedef struct ms_running {
   ms_job_view *view;
   ms_pinning pinning;
   ms_child *ranks;
+  ms_outlet *outlet; /* [2]: standard output, standard error */
+  char lost[512];    /* why what ranks print cannot be written, as on a full disk; "": it can */
+  int unread;        /* all ranks ended well, but a signal ended the wait for a reader of what they printed */
   int running;
   int signals; /* descriptor of the signals that the launcher takes */
   sigset_t old_mask;
@@ -51,6 +55,9 @@ int ms_start_rank(ms_running *run, int rank);
 int ms_take_signals(ms_running *run);
 void ms_give_signals_back(ms_running *run);
 void ms_watch(ms_running *run);
+/* All ranks have ended: waits until what they printed was read, as any program that prints does, but not for long when the
+** run failed or was asked to end, and not after a signal. */
+void ms_finish_output(ms_running *run);
 /* SIGKILL for every rank that runs. */
 void ms_kill_ranks(ms_running *run);
 

@@ -23,7 +23,7 @@ enum { STAMP_BYTES = 40 };
 
 void ms_rank_log_resize(const ms_rank_log *log) {
   struct winsize size;
-  if (log->fd >= 0 && isatty(log->fd) && !ioctl(log->target, TIOCGWINSZ, &size)) ioctl(log->fd, TIOCSWINSZ, &size);
+  if (log->fd >= 0 && isatty(log->fd) && !ioctl(log->target->fd, TIOCGWINSZ, &size)) ioctl(log->fd, TIOCSWINSZ, &size);
 }
 
 /* Bytes pass through it unchanged; nobody's controlling terminal. */
@@ -47,7 +47,7 @@ static int open_pseudo_terminal(int *ends) {
 
 int ms_rank_log_open(ms_rank_log *log, int *write_end) {
   int ends[2];
-  int terminal = log->target >= 0 && !log->prefix && isatty(log->target) && !open_pseudo_terminal(ends);
+  int terminal = log->target && !log->prefix && isatty(log->target->fd) && !open_pseudo_terminal(ends);
   if (!terminal && pipe2(ends, O_CLOEXEC))
     return MS_FAIL(MS_EIO, "cannot make a pipe for rank %d's output: %s", log->rank, strerror(errno));
   fcntl(ends[0], F_SETFL, O_NONBLOCK);
@@ -60,25 +60,28 @@ int ms_rank_log_open(ms_rank_log *log, int *write_end) {
 
 /* ---- where it goes ---- */
 
-/* A terminal that went away is no reason to stop the run: what cannot be written is dropped. */
-static void write_all(int fd, const char *text, size_t bytes) {
-  while (bytes) {
-    ssize_t written = write(fd, text, bytes);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;
-    text += written;
-    bytes -= (size_t)written;
-  }
-}
-
-static void write_with(int fd, const char *head, const char *line, size_t bytes) {
-  char whole[MS_RANK_LOG_KEEPS + STAMP_BYTES + 1];
+/* head and line as one text, so that they are written at once: head is less than STAMP_BYTES. */
+static size_t join_line(char *whole, const char *head, const char *line, size_t bytes) {
   size_t used = strlen(head);
   memcpy(whole, head, used);
   memcpy(whole + used, line, bytes);
   used += bytes;
   if (whole[used - 1] != '\n') whole[used++] = '\n';
-  write_all(fd, whole, used);
+  return used;
+}
+
+/* A disk does not make anybody wait for long; one that is full is the launcher's to tell. */
+static void write_all(ms_rank_log *log, const char *text, size_t bytes) {
+  while (bytes && !log->error) {
+    ssize_t written = write(log->file, text, bytes);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) {
+      log->error = written < 0 ? errno : EIO;
+      return;
+    }
+    text += written;
+    bytes -= (size_t)written;
+  }
 }
 
 /* Of a line that was redrawn, the file gets what stood last: behind the last return, without the code that clears the rest. */
@@ -94,8 +97,8 @@ static const char *last_drawing(const char *line, size_t *bytes) {
 }
 
 /* "2026-03-01T12:00:00.123Z out  loss 0.51": in UTC, so that the files of several hosts can be merged by sort. */
-static void write_to_file(const ms_rank_log *log, const char *line, size_t bytes) {
-  char stamp[STAMP_BYTES];
+static void write_to_file(ms_rank_log *log, const char *line, size_t bytes) {
+  char stamp[STAMP_BYTES], whole[MS_RANK_LOG_KEEPS + STAMP_BYTES + 1];
   struct timespec now;
   struct tm utc;
   clock_gettime(CLOCK_REALTIME, &now);
@@ -103,13 +106,13 @@ static void write_to_file(const ms_rank_log *log, const char *line, size_t bytes
   size_t used = strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &utc);
   snprintf(stamp + used, sizeof stamp - used, ".%03ldZ %s  ", now.tv_nsec / 1000000, log->stream == 2 ? "err" : "out");
   line = last_drawing(line, &bytes);
-  write_with(log->file, stamp, line, bytes);
+  write_all(log, whole, join_line(whole, stamp, line, bytes));
 }
 
-static void write_line(const ms_rank_log *log, const char *line, size_t bytes) {
-  char head[STAMP_BYTES];
+static void write_line(ms_rank_log *log, const char *line, size_t bytes) {
+  char head[STAMP_BYTES], whole[MS_RANK_LOG_KEEPS + STAMP_BYTES + 1];
   snprintf(head, sizeof head, "[rank %d] ", log->rank);
-  if (log->target >= 0 && log->prefix) write_with(log->target, head, line, bytes);
+  if (log->target && log->prefix) ms_outlet_put(log->target, whole, join_line(whole, head, line, bytes));
   if (log->file >= 0) write_to_file(log, line, bytes);
 }
 
@@ -134,20 +137,22 @@ static void drop_older_half(ms_rank_log *log) {
   memmove(log->text, log->text + dropped, log->used);
 }
 
-void ms_rank_log_read(ms_rank_log *log) {
+int ms_rank_log_read(ms_rank_log *log) {
   while (log->fd >= 0) {
+    if (log->target && !ms_outlet_has_room(log->target)) return 1;
     ssize_t bytes = read(log->fd, log->text + log->used, sizeof log->text - log->used);
     if (bytes < 0 && errno == EINTR) continue;
-    if (bytes < 0 && errno == EAGAIN) return;
+    if (bytes < 0 && errno == EAGAIN) return 0;
     if (bytes <= 0) { /* a pseudo-terminal that nobody writes to any more gives EIO */
       ms_rank_log_close(log);
-      return;
+      return 0;
     }
-    if (log->target >= 0 && !log->prefix) write_all(log->target, log->text + log->used, (size_t)bytes);
+    if (log->target && !log->prefix) ms_outlet_put(log->target, log->text + log->used, (size_t)bytes);
     log->used += (size_t)bytes;
     take_lines(log);
     drop_older_half(log);
   }
+  return 0;
 }
 
 void ms_rank_log_close(ms_rank_log *log) {

@@ -71,6 +71,8 @@ static int failed_to_save(const ms_running *run, int rank) {
 /* Statuses that this program gives itself are passed on, and the one that a user at a prompt chose. Any other is not a number
 ** that a caller could know. */
 int ms_choose_status(const ms_running *run) {
+  if (*run->lost) return MS_STATUS_FAILED_RUN;
+  if (run->unread) return 128 + run->asked_to_end;
   if (run->first_failed < 0) return 0;
   int culprit = find_culprit(run), status = run->ranks[culprit].status;
   if (run->asked_to_end) return failed_to_save(run, culprit) ? MS_STATUS_FAILED_RUN : 128 + run->asked_to_end;
@@ -86,17 +88,19 @@ static void report_request(const ms_running *run) {
   const char *what = run->asked_to_end == SIGINT ? "interrupted" : "terminated";
   const char *told = ms_asked_to_save(run) ? ms_job_rank_reason(run->view, find_culprit(run)) : NULL;
   int killed = ms_name_ranks(run, 0, names, sizeof names);
-  if (!killed) fprintf(stderr, "moonshard: %s\n", told ? told : what);
-  else if (run->asked_twice) fprintf(stderr, "moonshard: %s twice: %s ended at once\n", what, names);
-  else fprintf(stderr, "moonshard: %s; %s did not end within %g s and had to be killed\n", what, names, run->grace);
-  if (run->stuck) fprintf(stderr, "moonshard: %s\n", run->stuck);
+  if (!killed) ms_outlet_say(&run->outlet[1], "moonshard: %s\n", told ? told : what);
+  else if (run->asked_twice) ms_outlet_say(&run->outlet[1], "moonshard: %s twice: %s ended at once\n", what, names);
+  else
+    ms_outlet_say(&run->outlet[1], "moonshard: %s; %s did not end within %g s and had to be killed\n", what, names,
+                  run->grace);
+  if (run->stuck) ms_outlet_say(&run->outlet[1], "moonshard: %s\n", run->stuck);
 }
 
 /* Where it was, and what the others waited for, when it ended without a word of its own. */
 static void report_place(const ms_running *run, int rank) {
   char place[2048];
   ms_job_death(run->view, rank, place, sizeof place);
-  if (*place) fprintf(stderr, "moonshard: %s\n", place);
+  if (*place) ms_outlet_say(&run->outlet[1], "moonshard: %s\n", place);
 }
 
 static void report_failure(const ms_running *run, int culprit, int exit_status) {
@@ -107,32 +111,40 @@ static void report_failure(const ms_running *run, int culprit, int exit_status) 
   if (WIFSIGNALED(rank->status)) {
     char end[320];
     describe_signal(WTERMSIG(rank->status), end, sizeof end);
-    fprintf(stderr, "moonshard: rank %d died: %s%s%s\n", number, end, why ? "; its last error: " : "", why ? why : "");
+    ms_outlet_say(&run->outlet[1], "moonshard: rank %d died: %s%s%s\n", number, end, why ? "; its last error: " : "",
+                  why ? why : "");
   } else if (!why)
-    fprintf(stderr,
-            "moonshard: rank %d ended with exit status %d without saying why: something in it called exit(%d)\n",
-            number, WEXITSTATUS(rank->status), WEXITSTATUS(rank->status));
+    ms_outlet_say(&run->outlet[1],
+                  "moonshard: rank %d ended with exit status %d without saying why: something in it called exit(%d)\n",
+                  number, WEXITSTATUS(rank->status), WEXITSTATUS(rank->status));
   else if (run->config->ranks == 1 || exit_status == MS_STATUS_BAD_INPUT || exit_status == MS_STATUS_TERMINATED)
-    fprintf(stderr, "moonshard: %s\n", why);
-  else fprintf(stderr, "moonshard: rank %d failed: %s\n", number, why);
+    ms_outlet_say(&run->outlet[1], "moonshard: %s\n", why);
+  else ms_outlet_say(&run->outlet[1], "moonshard: rank %d failed: %s\n", number, why);
   if (!why || WIFSIGNALED(rank->status)) report_place(run, culprit);
   /* What a crash or a sanitizer wrote before it ended the rank. */
   const ms_rank_log *kept = &rank->log[1];
-  if (kept->target < 0 && kept->used && (!why || WIFSIGNALED(rank->status)))
-    fprintf(stderr, "moonshard: the end of rank %d's stderr:\n%.*s", number, (int)kept->used, kept->text);
+  if (!kept->target && kept->used && (!why || WIFSIGNALED(rank->status)))
+    ms_outlet_say(&run->outlet[1], "moonshard: the end of rank %d's stderr:\n%.*s", number, (int)kept->used,
+                  kept->text);
 }
 
 /* A rank that was killed left the line open that shows its progress. */
 static void end_open_line(const ms_running *run) {
-  if (WIFSIGNALED(run->ranks[0].status) && !run->config->log_all && isatty(STDOUT_FILENO)) {
-    putchar('\n');
-    fflush(stdout);
-  }
+  if (WIFSIGNALED(run->ranks[0].status) && !run->config->log_all && isatty(STDOUT_FILENO))
+    ms_outlet_put(&run->outlet[0], "\n", 1);
 }
 
 void ms_report(const ms_running *run, int exit_status) {
   if (!exit_status) return;
   end_open_line(run);
+  if (*run->lost) {
+    ms_outlet_say(&run->outlet[1], "moonshard: %s\n", run->lost);
+    return;
+  }
+  if (run->unread) {
+    ms_outlet_say(&run->outlet[1], "moonshard: all ranks had ended, but what they printed was not read\n");
+    return;
+  }
   int culprit = find_culprit(run);
   if (run->asked_to_end && !failed_to_save(run, culprit)) report_request(run);
   else report_failure(run, culprit, exit_status);

@@ -18,12 +18,13 @@ static void redirect(int to, int from) {
 
 /* Standard input is rank 0's. What has no reader goes nowhere. */
 static void connect_output(int rank, const int *write_end) {
+  static char line[BUFSIZ];
   int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
   if (rank) redirect(STDIN_FILENO, nowhere);
-  if (rank || write_end[0] >= 0) {
-    redirect(STDOUT_FILENO, write_end[0] >= 0 ? write_end[0] : nowhere);
-    setvbuf(stdout, NULL, _IOLBF, 0);
-  }
+  if (rank || write_end[0] >= 0) redirect(STDOUT_FILENO, write_end[0] >= 0 ? write_end[0] : nowhere);
+  /* Into a file too: what it printed before it was killed is there. A buffer of its own, because one that the C library has
+  ** used already goes on filling up. */
+  setvbuf(stdout, line, _IOLBF, sizeof line);
   redirect(STDERR_FILENO, write_end[1]);
   if (nowhere >= 0) close(nowhere);
 }
@@ -37,13 +38,17 @@ static void drop_launcher(ms_running *run, const int *write_end) {
   }
   for (int i = 0; i < 2; i++)
     if (write_end[i] >= 0) close(write_end[i]);
+  for (int i = 0; i < 2; i++) ms_outlet_close(&run->outlet[i]);
   close(run->signals);
   ms_job_close(run->view);
   free(run->ranks);
+  free(run->outlet);
 }
 
 static _Noreturn void become_rank(ms_running *run, int rank, const int *write_end, pid_t launcher) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  /* Where ptrace is kept to ancestors: other ranks may look whether this one waits in print (comm/report.c). */
+  prctl(PR_SET_PTRACER, (unsigned long)launcher, 0, 0, 0);
   if (getppid() != launcher) _exit(MS_STATUS_FAILED_RUN); /* it died before the line above */
   const ms_launch_config *config = run->config;
   char job[16];
@@ -83,7 +88,7 @@ static int open_logs(ms_running *run, int rank, int *write_end) {
     log->rank = ms_nodes_rank(run->config, rank);
     log->stream = own;
     log->prefix = all;
-    log->target = all || rank == 0 ? own : -1;
+    log->target = all || rank == 0 ? &run->outlet[i] : NULL;
     log->file = child->file;
     int wanted = all || child->file >= 0 || (rank && own == STDERR_FILENO);
     if (wanted) MS_TRY(ms_rank_log_open(log, &write_end[i]));

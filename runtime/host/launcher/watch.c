@@ -21,6 +21,8 @@
 static const double GRACE_AFTER_FAILURE = 3.0, GRACE_AFTER_REQUEST = 5.0, GRACE_TO_SAVE = 30.0;
 /* Ranks that end cleanly have done so by then; a user who still waits wants to know for what. */
 static const double SILENCE_AFTER_REQUEST = 2.0;
+/* For what a failed run still has to say to a reader that does not read. */
+static const double PATIENCE_WITH_READERS = 1.0;
 enum { STUCK_BYTES = 2048 };
 
 /* ---- signals ---- */
@@ -158,18 +160,81 @@ static void reap(ms_running *run) {
   }
 }
 
-/* ---- the loop ---- */
+/* ---- output ---- */
 
-static void read_logs(ms_running *run) {
+/* Whether something waits for room at an outlet. */
+static int read_logs(ms_running *run) {
+  int held = 0;
+  for (int i = 0; i < 2; i++) ms_outlet_flush(&run->outlet[i]);
   for (int rank = 0; rank < run->config->ranks; rank++)
-    for (int i = 0; i < 2; i++) ms_rank_log_read(&run->ranks[rank].log[i]);
+    for (int i = 0; i < 2; i++) held |= ms_rank_log_read(&run->ranks[rank].log[i]);
+  return held;
 }
+
+/* A full disk under standard output or a log file ends the run: what it prints would be lost. */
+static void check_output(ms_running *run) {
+  static const char *const names[] = {"standard output", "standard error"};
+  if (*run->lost) return;
+  for (int i = 0; i < 2 && !*run->lost; i++)
+    if (run->outlet[i].error) snprintf(run->lost, sizeof run->lost, "%s: %s", names[i], strerror(run->outlet[i].error));
+  for (int rank = 0; rank < run->config->ranks && !*run->lost; rank++)
+    for (int i = 0; i < 2; i++)
+      if (run->ranks[rank].log[i].error)
+        snprintf(run->lost, sizeof run->lost, "log file %.400s/rank-%d.log: %s", run->config->log_dir,
+                 ms_nodes_rank(run->config, rank), strerror(run->ranks[rank].log[i].error));
+  if (!*run->lost) return;
+  ms_job_abort(run->view, -1, run->lost);
+  give_grace(run, run->config->grace > 0 ? run->config->grace : GRACE_AFTER_FAILURE);
+}
+
+static nfds_t add_outlets(const ms_running *run, struct pollfd *wanted) {
+  nfds_t n = 0;
+  for (int i = 0; i < 2; i++)
+    if (run->outlet[i].begin < run->outlet[i].used)
+      wanted[n++] = (struct pollfd){.fd = run->outlet[i].writes, .events = POLLOUT};
+  return n;
+}
+
+static size_t kept_bytes(const ms_running *run) {
+  size_t bytes = 0;
+  for (int i = 0; i < 2; i++) bytes += run->outlet[i].used - run->outlet[i].begin;
+  return bytes;
+}
+
+static void give_up_output(ms_running *run) {
+  for (int rank = 0; rank < run->config->ranks; rank++)
+    for (int i = 0; i < 2; i++) ms_rank_log_close(&run->ranks[rank].log[i]);
+  for (int i = 0; i < 2; i++) ms_outlet_discard(&run->outlet[i]);
+}
+
+void ms_finish_output(ms_running *run) {
+  int asked_before = run->asked_to_end;
+  int patient = run->first_failed < 0 && !asked_before && !*run->lost && !run->unread;
+  double moved = ms_clock();
+  while (ms_clock() < moved + PATIENCE_WITH_READERS || patient) {
+    size_t before = kept_bytes(run);
+    int held = read_logs(run);
+    check_output(run);
+    size_t kept = kept_bytes(run);
+    if (!held && !kept) return;
+    if (kept < before) moved = ms_clock();
+    struct pollfd wanted[3] = {{.fd = run->signals, .events = POLLIN}};
+    poll(wanted, 1 + add_outlets(run, wanted + 1), 100);
+    read_signals(run);
+    if (run->asked_to_end == asked_before) continue;
+    run->unread = patient;
+    break;
+  }
+  give_up_output(run);
+}
+
+/* ---- the loop ---- */
 
 static void tell_to_wait(ms_running *run) {
   char names[256];
   int one = ms_name_ranks(run, 1, names, sizeof names) == 1;
-  fprintf(stderr, "moonshard: %s %s %g s to end; Ctrl-C again ends %s at once\n", names, one ? "has" : "have",
-          run->grace, one ? "it" : "them");
+  ms_outlet_say(&run->outlet[1], "moonshard: %s %s %g s to end; Ctrl-C again ends %s at once\n", names,
+                one ? "has" : "have", run->grace, one ? "it" : "them");
   run->tell_to_wait = 0;
 }
 
@@ -190,16 +255,20 @@ static void keep_places(ms_running *run) {
 }
 
 void ms_watch(ms_running *run) {
-  struct pollfd wanted[1 + 2 * MS_MAX_LOCAL_RANKS];
+  struct pollfd wanted[3 + 2 * MS_MAX_LOCAL_RANKS];
   while (run->running) {
     nfds_t n = 0;
     wanted[n++] = (struct pollfd){.fd = run->signals, .events = POLLIN};
     for (int rank = 0; rank < run->config->ranks; rank++)
-      for (int i = 0; i < 2; i++)
-        if (run->ranks[rank].log[i].fd >= 0)
-          wanted[n++] = (struct pollfd){.fd = run->ranks[rank].log[i].fd, .events = POLLIN};
+      for (int i = 0; i < 2; i++) {
+        const ms_rank_log *log = &run->ranks[rank].log[i];
+        if (log->fd >= 0 && (!log->target || ms_outlet_has_room(log->target)))
+          wanted[n++] = (struct pollfd){.fd = log->fd, .events = POLLIN};
+      }
+    n += add_outlets(run, wanted + n);
     poll(wanted, n, milliseconds_to_wait(run));
     read_logs(run);
+    check_output(run);
     read_signals(run);
     reap(run);
     if (run->tell_to_wait > 0 && run->running && ms_clock() >= run->tell_to_wait) tell_to_wait(run);
@@ -208,5 +277,4 @@ void ms_watch(ms_running *run) {
       ms_kill_ranks(run);
     }
   }
-  read_logs(run);
 }

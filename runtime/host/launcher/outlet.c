@@ -1,0 +1,106 @@
+/* outlet.c - writes without waiting.
+**
+** O_NONBLOCK would change the terminal or pipe for every process that has it, the user's shell among them. So it is opened
+** once more through /proc, which gives this process flags of its own. Where that is refused (the terminal of another user,
+** behind sudo), poll is asked before every write, and each is small.
+*/
+#include "host/launcher/outlet.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A pipe that poll calls writable takes a page. */
+enum { SMALL_WRITE = 512, MESSAGE_BYTES = 32768 };
+
+void ms_outlet_open(ms_outlet *outlet, int fd) {
+  struct stat info;
+  char path[32];
+  *outlet = (ms_outlet){.fd = fd, .writes = fd};
+  int known = !fstat(fd, &info);
+  if (known && !S_ISFIFO(info.st_mode) && !S_ISSOCK(info.st_mode) && !isatty(fd)) return;
+  outlet->waits = 1;
+  if (!known || S_ISSOCK(info.st_mode)) return;
+  snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  int again = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  if (again >= 0) outlet->writes = again;
+}
+
+void ms_outlet_close(ms_outlet *outlet) {
+  if (outlet->writes != outlet->fd) close(outlet->writes);
+  outlet->writes = outlet->fd;
+}
+
+int ms_outlet_has_room(const ms_outlet *outlet) {
+  return outlet->used - outlet->begin <= MS_OUTLET_BYTES - MS_OUTLET_ROOM;
+}
+
+void ms_outlet_discard(ms_outlet *outlet) { outlet->begin = outlet->used = 0; }
+
+/* Bytes that were written, 0 when it would wait, -1 with errno. */
+static ssize_t write_now(const ms_outlet *outlet, const char *text, size_t bytes) {
+  ssize_t written;
+  if (outlet->waits && outlet->writes == outlet->fd) {
+    struct pollfd ready = {.fd = outlet->fd, .events = POLLOUT};
+    if (poll(&ready, 1, 0) <= 0) return 0;
+    if (bytes > SMALL_WRITE) bytes = SMALL_WRITE;
+    written = send(outlet->fd, text, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (written < 0 && errno == ENOTSOCK) written = write(outlet->fd, text, bytes);
+  } else written = write(outlet->writes, text, bytes);
+  return written < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : written;
+}
+
+static int blames_the_disk(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG; }
+
+size_t ms_outlet_flush(ms_outlet *outlet) {
+  while (outlet->begin < outlet->used) {
+    ssize_t written = write_now(outlet, outlet->text + outlet->begin, outlet->used - outlet->begin);
+    if (!written) return outlet->used - outlet->begin;
+    if (written < 0) { /* a terminal or a reader that went away is no reason to stop the run */
+      if (blames_the_disk(errno)) outlet->error = errno;
+      break;
+    }
+    outlet->begin += (size_t)written;
+  }
+  ms_outlet_discard(outlet);
+  return 0;
+}
+
+static int keep(ms_outlet *outlet, const char *text, size_t bytes) {
+  if (bytes > sizeof outlet->text - outlet->used) {
+    memmove(outlet->text, outlet->text + outlet->begin, outlet->used - outlet->begin);
+    outlet->used -= outlet->begin;
+    outlet->begin = 0;
+  }
+  if (bytes > sizeof outlet->text - outlet->used) return 0;
+  memcpy(outlet->text + outlet->used, text, bytes);
+  outlet->used += bytes;
+  return 1;
+}
+
+void ms_outlet_put(ms_outlet *outlet, const char *text, size_t bytes) {
+  char count[96];
+  if (ms_outlet_flush(outlet) == 0 && outlet->dropped) {
+    int length = snprintf(count, sizeof count, "moonshard: %d pieces of output were dropped: they were not read\n",
+                          outlet->dropped);
+    outlet->dropped = 0;
+    keep(outlet, count, (size_t)length);
+  }
+  if (!keep(outlet, text, bytes)) outlet->dropped++;
+  ms_outlet_flush(outlet);
+}
+
+void ms_outlet_say(ms_outlet *outlet, const char *format, ...) {
+  char text[MESSAGE_BYTES];
+  va_list arguments;
+  va_start(arguments, format);
+  int length = vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  if (length > 0) ms_outlet_put(outlet, text, (size_t)length < sizeof text ? (size_t)length : sizeof text - 1);
+}
