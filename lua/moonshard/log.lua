@@ -70,8 +70,7 @@ function log.print(...)
   for i = 1, select("#", ...) do
     texts[i] = tostring((select(i, ...)))
   end
-  io.write(table.concat(texts, "\t"), "\n")
-  io.flush()
+  output_file.print(table.concat(texts, "\t"), "\n")
 end
 
 ---The run goes on from a checkpoint: what was logged of later steps is made again.

@@ -7,8 +7,10 @@ local input_file = require("moonshard.input_file")
 ffi.cdef [[
 int mkdir(const char *path, unsigned mode);
 int open(const char *path, int flags, ...);
-long lseek(int descriptor, long offset, int whence);
 int close(int descriptor);
+long lseek(int descriptor, long offset, int whence);
+int ferror(void *file);
+char *strerror(int number);
 ]]
 
 local output_file = {}
@@ -60,6 +62,34 @@ function output_file.open_lines(path, mode)
   local file, why = open_unblocked(path, mode)
   if file then file:setvbuf("no") end
   return file, why
+end
+
+local STDOUT = 1
+local ENOSPC, EFBIG, EDQUOT = 28, 27, 122
+local SEEK_CUR = 1
+
+local function fail_printed(why) errors.raise("MS_EIO", "standard output: %s", why) end
+
+---Writes to standard output, at once; raises MS_EIO when the disk has no room for it. A terminal or a reader that went
+---away is no reason to stop a run.
+---@param ... string
+function output_file.print(...)
+  io.write(...)
+  io.flush()
+  -- Both may say that all is well when what they had buffered is lost.
+  local number = ffi.errno()
+  if ffi.C.ferror(io.output()) == 0 then return end
+  if number == ENOSPC or number == EFBIG or number == EDQUOT then fail_printed(ffi.string(ffi.C.strerror(number))) end
+end
+jit.off(output_file.print) -- or something else could set errno
+
+---Raises MS_EIO when something that was printed before, by print or a library, had no room on the disk.
+function output_file.check_printed()
+  io.stdout:flush()
+  -- Only what lies on a disk, and what stands for one, has places to seek.
+  if ffi.C.ferror(io.stdout) ~= 0 and ffi.C.lseek(STDOUT, 0, SEEK_CUR) >= 0 then
+    fail_printed("something that was printed could not be written: is the disk full?")
+  end
 end
 
 ---Writes a document, with folders on the way to it.

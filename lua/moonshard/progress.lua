@@ -2,6 +2,7 @@
 
 local clock = require("moonshard.clock")
 local errors = require("moonshard.error")
+local output_file = require("moonshard.output_file")
 local terminal = require("moonshard.terminal")
 
 local progress = {}
@@ -142,8 +143,7 @@ local function draw(step, m, last)
     return
   end
   shown.drawn_at, shown.line_open = now, true
-  io.write("\r", terminal_line(step, m), "\27[K")
-  io.flush()
+  output_file.print("\r", terminal_line(step, m), "\27[K")
   if last then progress.finish() end
 end
 
@@ -153,8 +153,7 @@ local function write_plain(step, m, last)
     shown.pending = { step, m }
     return
   end
-  io.write(plain_line(step, m), "\n")
-  io.flush()
+  output_file.print(plain_line(step, m), "\n")
 end
 
 local function show_line(step, m, last)

@@ -41,7 +41,8 @@ int ms_job_create(int size, int *fd) {
   if (ftruncate(made, sizeof(ms_job))) {
     int why = errno;
     close(made);
-    return MS_FAIL(MS_EIO, "cannot size the control segment to %zu bytes: %s", sizeof(ms_job), strerror(why));
+    return MS_FAIL(MS_EIO, "cannot size the control segment to %zu bytes: %s%s", sizeof(ms_job), strerror(why),
+                   why == EFBIG ? " (ulimit -f counts memory that ranks share)" : "");
   }
   ms_job *job = mmap(NULL, sizeof *job, PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);
   if (job == MAP_FAILED) {

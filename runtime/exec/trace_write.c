@@ -227,9 +227,10 @@ static int write_own(writer *w) {
   return ms_text_status(&w->text);
 }
 
+/* 0, or the errno of what failed. */
 static int save(const char *path, const char *parts, const double *bytes, int ranks) {
   FILE *file = fopen(path, "we");
-  if (!file) return MS_FAIL(MS_EIO, "trace %s: %s", path, strerror(errno));
+  if (!file) return errno;
   fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", file);
   for (int rank = 0; rank < ranks; rank++) {
     if (rank) fputs(",\n", file);
@@ -237,9 +238,8 @@ static int save(const char *path, const char *parts, const double *bytes, int ra
     parts += (size_t)bytes[rank];
   }
   fputs("\n]}\n", file);
-  int failed = ferror(file);
-  if (fclose(file) || failed) return MS_FAIL(MS_EIO, "trace %s: %s", path, strerror(errno));
-  return MS_OK;
+  int failed = fflush(file) || ferror(file) ? errno : 0;
+  return fclose(file) && !failed ? errno : failed;
 }
 
 /* Own text to its place in memory of all; then rank 0 saves, and all learn how that went. */
@@ -258,10 +258,9 @@ static int combine(const writer *w, const char *path) {
   MS_GOTO(ms_members_region(&everybody, (size_t)total, &region));
   memcpy((char *)region.base + (size_t)before, w->text.data, w->text.length);
   MS_GOTO(ms_world_barrier(world));
-  int failed = w->rank == 0 ? save(path, region.base, bytes, ranks) : MS_OK;
+  int failed = w->rank == 0 ? save(path, region.base, bytes, ranks) : 0;
   MS_GOTO(ms_world_exchange(world, &failed, sizeof failed, all_failed));
-  rc = failed;
-  if (!rc && all_failed[0]) rc = MS_FAIL(all_failed[0], "rank 0 could not write the trace %s", path);
+  if (all_failed[0]) rc = MS_FAIL(MS_EIO, "trace %s: %s", path, strerror(all_failed[0]));
 fail:
   ms_region_unmap(&region);
   ms_members_close(&everybody);

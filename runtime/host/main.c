@@ -7,6 +7,7 @@
 #include <lauxlib.h>
 #include <lua.h>
 #include <lualib.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -226,6 +227,7 @@ int main(int count, char **arguments) {
     fprintf(stderr, "moonshard: %s\n", ms_error_message());
     return STATUS_FAILED_RUN;
   }
+  signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails with EFBIG then, and is told with the file's name */
   ms_token_hide();
   lua_State *L = luaL_newstate();
   if (!L) {

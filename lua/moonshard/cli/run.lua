@@ -110,11 +110,13 @@ function run.rank_main(line, chunk)
     give_up(line, call)
     return status.FAILED_RUN
   end)
+  io.stdout:setvbuf("line") -- into a file too: what a rank printed before it was killed is there
   local ok, raised = xpcall(function()
     set_up_rank(line)
     termination.leave = function() end_terminated(line) end
     recipe.run(line.recipe, chunk, line.settings)
     require("moonshard.progress").show_last()
+    output_file.check_printed()
     end_together()
   end, errors.locate)
   require("moonshard.progress").finish()
