@@ -22,6 +22,9 @@ typedef struct ms_launch_config {
   ** is tcp://host:port, file:///path, env:// or, when the ranks of this launcher are all, NULL. */
   int nodes, node_rank;
   const char *rendezvous;
+  /* 1: this process is rank node_rank of another launcher, and the one rank that is forked takes that place: the launcher here
+  ** does no more than write its log file. Signals are passed on, and how it ends is passed back. */
+  int joins;
   double grace;         /* seconds for ranks to end before SIGKILL; 0: 3 after a failure, 5 after a request to end */
   double grace_to_save; /* the same after SIGTERM; 0: 30 where ranks save before they end, else as above */
 } ms_launch_config;

@@ -79,7 +79,7 @@ static const char *text_field(lua_State *L, const char *name) {
   return lua_isnil(L, -1) ? NULL : luaL_checkstring(L, -1);
 }
 
-/* launch{ ranks =, log_all =, log_dir =, pin =, interactive =, nodes =, node_rank =, rendezvous =, grace =, main = function }
+/* launch{ ranks =, log_all =, log_dir =, pin =, interactive =, nodes =, node_rank =, rendezvous =, joins =, grace =, main = function }
 ** -> exit status, or nil and a message; the fields as in ms_launch_config, grace being grace_to_save. main runs in every rank and returns the rank's exit status; it does not return here. Where
 ** it is interactive, rank 0 may change the terminal: it is put back. */
 static int host_launch(lua_State *L) {
@@ -99,6 +99,8 @@ static int host_launch(lua_State *L) {
   config.nodes = (int)luaL_optinteger(L, -1, 0);
   lua_getfield(L, 1, "node_rank");
   config.node_rank = (int)luaL_optinteger(L, -1, 0);
+  lua_getfield(L, 1, "joins");
+  config.joins = lua_toboolean(L, -1);
   lua_getfield(L, 1, "grace");
   config.grace_to_save = luaL_optnumber(L, -1, 0);
   lua_getfield(L, 1, "main");

@@ -130,6 +130,19 @@ static void push_stranger(lua_State *L, int pid, const char *why) {
 
 /* ---- finding them ---- */
 
+/* A launcher that only writes the log file of another launcher's rank has a segment that no rank uses. */
+static int has_ranks(const ms_job *job) {
+  for (int rank = 0; rank < job->size; rank++)
+    if (atomic_load(&job->rank[rank].pid)) return 1;
+  return 0;
+}
+
+static void push(lua_State *L, const ms_job *job) {
+  if (!has_ranks(job)) return;
+  push_run(L, job);
+  lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
+}
+
 static void add_run(lua_State *L, seen_runs *seen, int pid, const char *descriptor) {
   struct stat info;
   const ms_job *job;
@@ -138,12 +151,12 @@ static void add_run(lua_State *L, seen_runs *seen, int pid, const char *descript
   if (!fstat(fd, &info) && add_unseen(seen, info.st_ino)) {
     if (ms_job_peek(fd, &job)) {
       push_stranger(L, pid, ms_error_message());
+      lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
       ms_error_clear();
     } else {
-      push_run(L, job);
+      push(L, job);
       ms_job_unmap(job);
     }
-    lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
   }
   close(fd);
 }

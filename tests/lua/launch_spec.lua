@@ -114,6 +114,46 @@ describe("ranks that another program starts", function()
     end)
   end)
 
+  it("write a log file each, and end as they would without", function()
+    local logs = os.tmpname()
+    os.remove(logs)
+    local function log_of(rank)
+      local file = assert(io.open(("%s/rank-%d.log"):format(logs, rank)))
+      local text = file:read("*a")
+      file:close()
+      return text
+    end
+    local variables = ("RANK=%%d WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=%d"):format(find_port())
+    local run = BIN .. " run --log-dir " .. logs .. " "
+    with_recipe(SUM, function(recipe)
+      assert.equal(SUMS, all_out(together(ranks(3, variables, run .. recipe))))
+      for rank = 0, 2 do contains(log_of(rank), ("Z out  rank %d of 3, sum 6\n"):format(rank)) end
+    end)
+    -- What launches only to write a file is no run of its own.
+    with_recipe("require('moonshard.world').barrier() os.execute(os.getenv('MOONSHARD_BIN') .. ' ps')", function(recipe)
+      local shown = together(ranks(2, (variables:gsub("WORLD_SIZE=3", "WORLD_SIZE=2")), run .. recipe))[1]
+      assert.equal(0, shown.status, shown.err)
+      contains(shown.out, "pid")
+      assert.is_nil(shown.out:find("not joined", 1, true), shown.out)
+    end)
+    with_recipe(([==[
+      local world = require "moonshard.world"
+      world.barrier()
+      if world.rank == 1 then error("rank 1 does not like it", 0) end
+      if world.rank == 2 then require("ffi").cdef "int raise(int);" require("ffi").C.raise(9) end
+      world.barrier()
+    ]==]), function(recipe)
+      local failed = together(ranks(3, variables, run .. recipe))
+      assert.same({ 3, 3 }, { failed[1].status, failed[3].status })
+      assert.is_true(failed[2].status > 0)
+      assert.truthy(failed[2].err:find("^moonshard: rank 1 of 3: [^\n]*rank 1 does not like it\n$"), failed[2].err)
+      contains(log_of(1), "err  moonshard: rank 1 of 3: ")
+      assert.equal("moonshard: rank 2 died: killed by signal 9 (Killed): somebody ended it, or the kernel did because "
+        .. "memory ran out\n", failed[3].err)
+    end)
+    os.execute("rm -r " .. logs)
+  end)
+
   it("show no bar, which only a person's terminal gets", function()
     local function raw(options, variables)
       local terminal = pty.spawn({ BIN, "run", TOY, "mesh=1x1", "steps=5", unpack(options) }, variables)

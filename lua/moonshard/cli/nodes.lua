@@ -16,7 +16,7 @@ nodes.OPTIONS = {
 }
 
 -- Options of the launcher that have no meaning for a rank which another launcher started and watches.
-local LAUNCHER_ONLY = { log_ranks = "--log-ranks", log_dir = "--log-dir", pin = "--pin", grace = "--grace" }
+local LAUNCHER_ONLY = { log_ranks = "--log-ranks", pin = "--pin", grace = "--grace" }
 
 local function set_variable(name, value)
   if ffi.C.setenv(name, value, 1) ~= 0 then refuse("MS_ENOMEM", "cannot set the environment variable %s", name) end

@@ -192,13 +192,21 @@ function run.launch(line, chunk)
   run.preload()
   line.joins = nodes.joins(line)
   choose_progress(line)
-  if line.joins then return run.rank_main(line, chunk) end
+  if line.joins and not line.log_dir then return run.rank_main(line, chunk) end
   if line.log_dir then output_file.make_folders(line.log_dir .. "/") end
-  local ended, why = require("moonshard.host").launch {
-    ranks = line.ranks or 1, log_all = line.log_ranks == "all", log_dir = line.log_dir, pin = line.pin,
-    nodes = line.nodes, node_rank = line.node_rank, rendezvous = line.rendezvous, grace = line.grace,
-    main = function() return run.rank_main(line, chunk) end,
-  }
+  local host = require("moonshard.host")
+  local main = function() return run.rank_main(line, chunk) end
+  local ended, why
+  if line.joins then
+    ended, why = host.launch {
+      ranks = 1, joins = true, node_rank = host.task().rank, log_dir = line.log_dir, main = main,
+    }
+  else
+    ended, why = host.launch {
+      ranks = line.ranks or 1, log_all = line.log_ranks == "all", log_dir = line.log_dir, pin = line.pin,
+      nodes = line.nodes, node_rank = line.node_rank, rendezvous = line.rendezvous, grace = line.grace, main = main,
+    }
+  end
   if not ended then refuse("MS_EINVAL", "%s", why) end
   return ended
 end

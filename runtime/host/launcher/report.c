@@ -74,6 +74,7 @@ int ms_choose_status(const ms_running *run) {
   if (*run->lost) return MS_STATUS_FAILED_RUN;
   if (run->unread) return 128 + run->asked_to_end;
   if (run->first_failed < 0) return 0;
+  if (run->config->joins && WIFEXITED(run->ranks[0].status)) return WEXITSTATUS(run->ranks[0].status);
   int culprit = find_culprit(run), status = run->ranks[culprit].status;
   if (run->asked_to_end) return failed_to_save(run, culprit) ? MS_STATUS_FAILED_RUN : 128 + run->asked_to_end;
   if (!WIFEXITED(status)) return MS_STATUS_FAILED_RUN;
@@ -146,6 +147,7 @@ void ms_report(const ms_running *run, int exit_status) {
     return;
   }
   int culprit = find_culprit(run);
+  if (run->config->joins && WIFEXITED(run->ranks[culprit].status)) return; /* it told why itself */
   if (run->asked_to_end && !failed_to_save(run, culprit)) report_request(run);
   else report_failure(run, culprit, exit_status);
 }

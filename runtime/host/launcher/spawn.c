@@ -57,11 +57,13 @@ static _Noreturn void become_rank(ms_running *run, int rank, const int *write_en
   sigaction(SIGPIPE, &run->old_pipe_action, NULL);
   sigset_t old_mask = run->old_mask;
   int job_fd = run->job_fd;
-  ms_pinning_take(&run->pinning, rank);
+  if (!config->joins) ms_pinning_take(&run->pinning, rank);
   drop_launcher(run, write_end);
-  ms_nodes_set_variables(config, rank);
-  snprintf(job, sizeof job, "%d", job_fd);
-  setenv("MOONSHARD_JOB_FD", job, 1);
+  if (!config->joins) {
+    ms_nodes_set_variables(config, rank);
+    snprintf(job, sizeof job, "%d", job_fd);
+    setenv("MOONSHARD_JOB_FD", job, 1);
+  }
   sigprocmask(SIG_SETMASK, &old_mask, NULL);
   exit(config->rank_main(config->context));
 }
@@ -109,7 +111,7 @@ int ms_start_rank(ms_running *run, int rank) {
       run->ranks[rank].pid = pid;
       run->ranks[rank].running = 1;
       run->running++;
-      ms_job_set_process(run->view, rank, ms_nodes_rank(run->config, rank), (int)pid);
+      if (!run->config->joins) ms_job_set_process(run->view, rank, ms_nodes_rank(run->config, rank), (int)pid);
     }
   }
   for (int i = 0; i < 2; i++)

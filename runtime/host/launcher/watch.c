@@ -103,6 +103,11 @@ static void end_on_request(ms_running *run, int number, int ranks_know) {
     if (!ranks_know) signal_all(run, number);
     return;
   }
+  if (run->config->joins) { /* how long it has is the other launcher's to say */
+    run->asked_to_end = number;
+    if (!ranks_know) signal_all(run, number);
+    return;
+  }
   if (number == SIGTERM && run->asked_to_end == SIGTERM && ms_clock() < run->asked_at + MS_SAME_REQUEST) return;
   if (run->asked_to_end || run->first_failed >= 0) {
     run->asked_twice = 1;
