@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -34,8 +35,23 @@ static int end_with_status_7(void *context) {
 static int die_by_signal(void *context) {
   ms_world *world;
   if (join(&world)) return 2;
+  signal(*(int *)context, SIG_DFL); /* cmocka and the sanitizers have handlers of their own */
   if (ms_world_rank(world) == 2) raise(*(int *)context);
   return leave(world, ms_world_barrier(world));
+}
+
+/* oneDNN for one crashes when it gets no memory. */
+static void L5_a_crash_below_a_limit_of_memory_tells_the_limit(void **state) {
+  (void)state;
+  int number = SIGSEGV;
+  struct rlimit old, limit;
+  assert_int_equal(getrlimit(RLIMIT_AS, &old), 0);
+  limit = (struct rlimit){.rlim_cur = 1ull << 46, .rlim_max = old.rlim_max};
+  assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
+  launch_ranks(3, die_by_signal, &number);
+  assert_int_equal(setrlimit(RLIMIT_AS, &old), 0);
+  assert_int_equal(result.status, STATUS_FAILED_RUN);
+  assert_contains(result.err, "; or a library got no more memory: ulimit -v allows 67108864 MiB\n");
 }
 
 static int tell_bad_input(void *context) {
@@ -207,6 +223,7 @@ int main(void) {
       RUN_TEST(L5_what_a_signal_means_is_told),
       RUN_TEST(L5_a_program_that_a_rank_left_behind_ends_with_a_failed_run),
       RUN_TEST(L5_bad_input_is_told_once_for_all_ranks),
+      RUN_TEST(L5_a_crash_below_a_limit_of_memory_tells_the_limit),
       RUN_TEST(L5_the_first_rank_that_fails_is_told_with_its_last_error),
       RUN_TEST(L5_a_stalled_rank_is_named_and_ended),
       RUN_TEST(a_job_of_no_ranks_is_refused),

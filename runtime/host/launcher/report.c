@@ -1,6 +1,8 @@
 /* report.c - how a run ended: its exit status, and one line that names the rank that failed first and says why. */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -28,8 +30,14 @@ static void describe_signal(int number, char *text, size_t bytes) {
   const char *meaning = NULL;
   for (size_t i = 0; i < sizeof meanings / sizeof meanings[0]; i++)
     if (meanings[i].signal == number) meaning = meanings[i].text;
-  snprintf(text, bytes, "killed by signal %d (%s)%s%s", number, strsignal(number), meaning ? ": " : "",
-           meaning ? meaning : "");
+  int used = snprintf(text, bytes, "killed by signal %d (%s)%s%s", number, strsignal(number), meaning ? ": " : "",
+                      meaning ? meaning : "");
+  struct rlimit limit;
+  int may_lack_memory = number == SIGSEGV || number == SIGABRT || number == SIGBUS;
+  if (!may_lack_memory || getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY) return;
+  if (used < 0 || (size_t)used >= bytes) return;
+  snprintf(text + used, bytes - (size_t)used, "; or a library got no more memory: ulimit -v allows %llu MiB",
+           (unsigned long long)limit.rlim_cur >> 20);
 }
 
 int ms_name_ranks(const ms_running *run, int running, char *text, size_t bytes) {
@@ -110,7 +118,7 @@ static void report_failure(const ms_running *run, int culprit, int exit_status) 
   int number = ms_nodes_rank(run->config, culprit);
   if (run->config->interactive && WIFEXITED(rank->status) && !why) return;
   if (WIFSIGNALED(rank->status)) {
-    char end[320];
+    char end[384];
     describe_signal(WTERMSIG(rank->status), end, sizeof end);
     ms_outlet_say(&run->outlet[1], "moonshard: rank %d died: %s%s%s\n", number, end, why ? "; its last error: " : "",
                   why ? why : "");
