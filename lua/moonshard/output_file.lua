@@ -66,7 +66,6 @@ end
 
 local STDOUT = 1
 local ENOSPC, EFBIG, EDQUOT = 28, 27, 122
-local SEEK_CUR = 1
 
 local function fail_printed(why) errors.raise("MS_EIO", "standard output: %s", why) end
 

@@ -4,6 +4,7 @@
 ** begins with the Lua state as it stands at the launch and runs a Lua function in it. Nothing here starts threads, or the
 ** forked ranks would inherit locks that nobody releases.
 */
+#include <errno.h>
 #include <lauxlib.h>
 #include <lua.h>
 #include <lualib.h>
@@ -209,6 +210,16 @@ static int run_command_line(lua_State *L, int count, char **arguments) {
   return (int)lua_tointeger(L, -1);
 }
 
+/* Text that a full disk swallowed is no success. What reads a pipe or a terminal may go as it likes; those have no places to
+** seek, as a disk and what stands for one do. */
+static int check_printed(int status) {
+  int failed = fflush(stdout) != 0;
+  int why = errno;
+  if ((!failed && !ferror(stdout)) || lseek(STDOUT_FILENO, 0, SEEK_CUR) < 0 || status) return status;
+  fprintf(stderr, "moonshard: standard output: %s\n", failed ? strerror(why) : "not all could be written");
+  return STATUS_FAILED_RUN;
+}
+
 struct program {
   int count, status;
   char **arguments;
@@ -242,5 +253,5 @@ int main(int count, char **arguments) {
     program.status = STATUS_FAILED_RUN;
   }
   lua_close(L);
-  return program.status;
+  return check_printed(program.status);
 }

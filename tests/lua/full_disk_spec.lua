@@ -5,9 +5,9 @@ local TOY = "recipes/toy_hsdp.lua"
 local LIMIT = 64 * 2 ^ 20 -- bytes; the ranks' control segment is smaller
 
 -- Runs the program behind shell words (limits, redirections); only standard error is given.
-local function run(arguments, before, after)
+local function command(arguments, before, after)
   local path = os.tmpname()
-  local status = os.execute(("(%s timeout -k 5 60 %s run %s) 2>%s %s"):format(before or "",
+  local status = os.execute(("(%s timeout -k 5 60 %s %s) 2>%s %s"):format(before or "",
     os.getenv("MOONSHARD_BIN"), arguments, path, after or ">/dev/null"))
   local file = assert(io.open(path))
   local text = file:read("*a")
@@ -15,6 +15,8 @@ local function run(arguments, before, after)
   os.remove(path)
   return status / 256, text
 end
+
+local function run(arguments, before, after) return command("run " .. arguments, before, after) end
 
 local function fails(says, arguments, before, after)
   local status, text = run(arguments, before, after)
@@ -32,6 +34,14 @@ describe("a run on a full disk", function()
     local path = program.recipe('print("one line")')
     fails("standard output: ", path, "", ">/dev/full")
     os.remove(path)
+  end)
+
+  it("fails in commands that only print, too", function()
+    for _, words in ipairs({ "help", "doctor", "plan " .. TOY .. " -n 4 --json" }) do
+      local status, text = command(words, "", ">/dev/full")
+      assert.equal(3, status, words)
+      assert.truthy(text:find("moonshard: standard output: ", 1, true), text)
+    end
   end)
 
   it("fails where metrics, event files or the trace are on it", function()
