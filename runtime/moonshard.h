@@ -13,8 +13,13 @@
 **   ms_exec_new, ms_exec_run   run a phase of the plan: first, next, last, norm, update, evaluate
 **
 ** Conventions: every function that can fail returns an int status (MS_OK is 0) and leaves a record that
-** ms_error_message() tells; outputs come last; handles may be released in any order; names of parameters are
-** dotted ("layers.3.attn.wq.weight"); shapes are in elements, row-major, outermost dimension first.
+** ms_error_message() tells; outputs come last; names of parameters are dotted ("layers.3.attn.wq.weight"); shapes are in
+** elements, row-major, outermost dimension first.
+** Handles may be released in any order, and again. What works with another one keeps it (a plan its model), and what works on
+** one that was released can only be released too (an exec on its state; states, traces and saves on their world). A call with
+** NULL, with a handle that was released, or with one of another kind is MS_EINVAL; a function without a status leaves the
+** record as well, and returns 0, or -1 where 0 is an answer, NULL or "". One thread at a time uses a handle and those that
+** work with it.
 ** What stands between the two ffi marks is what the Lua layer parses: no preprocessor, no 64-bit results.
 */
 #ifndef MOONSHARD_H
@@ -139,7 +144,7 @@ typedef struct ms_world ms_world;
 MS_API int ms_world_join(ms_world **world);
 /* A world of one, whatever launched this process: for work in which no other rank takes part. */
 MS_API int ms_world_alone(ms_world **world);
-/* Leaves without communicating. Safe to call twice and on NULL. */
+/* Leaves without communicating. Safe to call twice and on NULL. What works on the world can only be released after it. */
 MS_API void ms_world_leave(ms_world *world);
 MS_API int ms_world_rank(const ms_world *world);
 MS_API int ms_world_size(const ms_world *world);
@@ -544,6 +549,7 @@ typedef struct ms_exec_counters {
 ** the ranks of the model's mesh. They compare their meshes, models and optimizers, and a difference is MS_EMISMATCH. A
 ** rank's k-th state is made with the k-th of the others. MS_ENOMEM: this rank alone would map more than the machine has. */
 MS_API int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *config, ms_state **state);
+/* Its memory is given back once its execs and saves are released as well. */
 MS_API void ms_state_free(ms_state *state);
 /* Bytes of all its arenas on this rank: with a plan bound to it, those of ms_exec_arena_bytes. */
 MS_API double ms_state_bytes(const ms_state *state);
@@ -596,7 +602,7 @@ typedef struct ms_trace ms_trace;
 /* Records of this rank, from here on: of the execs that it is given to, and of its barriers and exchanges. */
 MS_API int ms_trace_new(ms_world *world, ms_trace **trace);
 MS_API void ms_trace_free(ms_trace *trace);
-/* Phases that exec runs from here on are recorded in trace; NULL: they are not. The trace must outlive that. */
+/* Phases that exec runs from here on are recorded in trace; NULL: they are not. */
 MS_API void ms_exec_set_trace(ms_exec *exec, ms_trace *trace);
 /* Something that the program itself did, from `began` (seconds of CLOCK_MONOTONIC) to now: "step 12", "data". */
 MS_API int ms_trace_mark(ms_trace *trace, const char *name, double began);
@@ -823,7 +829,7 @@ typedef struct ms_save_config {
 typedef struct ms_save ms_save;
 enum ms_save_stage { MS_SAVE_WRITTEN = 0, MS_SAVE_COMMITTED = 1 };
 
-/* What this rank writes in every checkpoint of a state; the state must outlive it. */
+/* What this rank writes in every checkpoint of a state. */
 MS_API int ms_save_new(ms_state *state, int n, const ms_save_piece *pieces, ms_save **save);
 MS_API void ms_save_free(ms_save *save);
 /* Not collective. Synchronous: returns when this rank's file is on disk. Asynchronous: when the copy was taken; the rank

@@ -56,15 +56,22 @@ static void take_place(ms_world *world, ms_job *job, int rank) {
   take_row(world, job, rank);
 }
 
+static void destroy_world(void *object) {
+  ms_world *world = object;
+  if (!world->job && world->ledger) munmap(world->ledger, sizeof *world->ledger);
+  if (world->maps) ms_job_unmap(world->job);
+  if (world->owns_fd) close(world->fd);
+}
+
 /* A world of one, without a ledger as yet. */
 static int make_world(ms_world **world) {
-  ms_world *made = ms_calloc(1, sizeof *made);
+  ms_world *made = ms_handle_new(MS_HANDLE_WORLD, sizeof *made, destroy_world);
   if (!made) return MS_ENOMEM;
   made->fd = -1;
   made->size = 1;
   ms_host_name(made->host, sizeof made->host);
   int rc = read_timeout(made);
-  if (rc) free(made);
+  if (rc) ms_handle_release(made, MS_HANDLE_WORLD);
   else *world = made;
   return rc;
 }
@@ -90,7 +97,10 @@ static void leave_at_exit(void) {
 static int meet_ranks(ms_world *world, const ms_task *task, ms_job *inherited) {
   static atomic_flag registered = ATOMIC_FLAG_INIT;
   MS_TRY(ms_rendezvous(task, world->timeout, inherited, &world->meeting));
-  if (!inherited) world->fd = world->meeting.fd;
+  if (!inherited) {
+    world->fd = world->meeting.fd;
+    world->owns_fd = world->fd >= 0;
+  }
   world->maps = 1;
   world->rank = task->rank;
   world->size = task->size;
@@ -151,15 +161,9 @@ int ms_world_alone(ms_world **world) {
   ms_world *alone;
   MS_TRY(make_world(&alone));
   int rc = open_private_ledger(alone);
-  if (rc) free(alone);
+  if (rc) ms_handle_release(alone, MS_HANDLE_WORLD);
   else *world = alone;
   return rc;
-}
-
-/* The descriptor that the launcher left open belongs to the process; one of a rendezvous to the world. */
-static void close_job(ms_world *world, int met) {
-  if (world->maps) ms_job_unmap(world->job);
-  if (met && world->fd >= 0) close(world->fd);
 }
 
 int ms_world_join(ms_world **world) {
@@ -174,52 +178,64 @@ int ms_world_join(ms_world **world) {
   return MS_OK;
 fail:
   ms_rendezvous_end(&joined->meeting);
-  close_job(joined, !launched);
-  free(joined);
+  ms_handle_release(joined, MS_HANDLE_WORLD);
   return rc;
 }
 
 void ms_world_leave(ms_world *world) {
-  if (!world) return;
+  if (!ms_handle_is_live(world, MS_HANDLE_WORLD)) return;
   ms_world *left = world;
   atomic_compare_exchange_strong(&joined_world, &left, NULL);
   if (world->job) {
     ms_termination_forget(&world->job->saves);
-    int met = world->meeting.fd >= 0 && world->meeting.store;
     atomic_store(&world->job->rank[world->row].state, MS_JOB_LEFT);
     for (int row = 0; row < world->job->size; row++)
       if (row != world->row) ms_job_ring(world->job, row);
     ms_rendezvous_end(&world->meeting); /* its thread uses the segment */
-    close_job(world, met);
-  } else munmap(world->ledger, sizeof *world->ledger);
-  free(world);
+  }
+  ms_handle_release(world, MS_HANDLE_WORLD); /* what works on it still has the segment, until it is released too */
 }
 
 /* ---- who and where ---- */
 
-int ms_world_rank(const ms_world *world) { return world->rank; }
+int ms_world_rank(const ms_world *world) {
+  MS_HANDLE_OR(-1, world, WORLD);
+  return world->rank;
+}
 
-int ms_world_size(const ms_world *world) { return world->size; }
+int ms_world_size(const ms_world *world) {
+  MS_HANDLE_OR(0, world, WORLD);
+  return world->size;
+}
 
-int ms_world_nodes(const ms_world *world) { return world->meeting.store ? world->meeting.nodes : 1; }
+int ms_world_nodes(const ms_world *world) {
+  MS_HANDLE_OR(0, world, WORLD);
+  return world->meeting.store ? world->meeting.nodes : 1;
+}
 
 int ms_world_node_of(const ms_world *world, int rank) {
+  MS_HANDLE_OR(-1, world, WORLD);
   if (rank < 0 || rank >= world->size) return -1;
   return world->meeting.store ? world->meeting.node_of[rank] : 0;
 }
 
 int ms_world_node_ranks(const ms_world *world, int node) {
+  MS_HANDLE_OR(0, world, WORLD);
   int ranks = 0;
   for (int rank = 0; rank < world->size; rank++) ranks += ms_world_node_of(world, rank) == node;
   return ranks;
 }
 
 const char *ms_world_node_name(const ms_world *world, int node) {
+  MS_HANDLE_OR("", world, WORLD);
   if (node < 0 || node >= ms_world_nodes(world)) return "";
   return world->meeting.store ? world->meeting.name[node] : world->host;
 }
 
-int ms_world_local_rank(const ms_world *world) { return world->row; }
+int ms_world_local_rank(const ms_world *world) {
+  MS_HANDLE_OR(-1, world, WORLD);
+  return world->row;
+}
 
 int ms_world_rank_of_row(const ms_world *world, int row) {
   int rank = 0;
@@ -247,9 +263,13 @@ ms_ledger *ms_world_ledger(const ms_world *world) { return world->ledger; }
 
 double ms_world_timeout(const ms_world *world) { return world->timeout; }
 
-void ms_world_set_timeout(ms_world *world, double seconds) { world->timeout = seconds; }
+void ms_world_set_timeout(ms_world *world, double seconds) {
+  MS_HANDLE_OR(, world, WORLD);
+  world->timeout = seconds;
+}
 
 void ms_world_abort(ms_world *world, const char *why) {
+  MS_HANDLE_OR(, world, WORLD);
   if (world->job) ms_job_give_up(world->job, world->row, world->row, why);
   if (ms_world_nodes(world) > 1) ms_store_abort(world->meeting.store, why);
 }

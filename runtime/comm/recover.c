@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/handle.h"
 #include "comm/job.h"
 
 /* As in other waits: the launcher may tell within this time why a rank has left. */
@@ -85,6 +86,7 @@ static void reset_abort(ms_job *job) {
 }
 
 int ms_world_recover(ms_world *world) {
+  MS_HANDLE(world, WORLD);
   ms_job *job = ms_world_job(world);
   if (!job) return MS_OK;
   MS_TRY(ms_world_check_one_node(world));

@@ -30,11 +30,13 @@ static const double SPIN_SECONDS = 200e-6;
 /* ---- what the program tells ---- */
 
 void ms_world_progress(ms_world *world, int64_t step, double tokens_per_s) {
+  MS_HANDLE_OR(, world, WORLD);
   atomic_store(&world->ledger->done, step);
   atomic_store(&world->ledger->speed, tokens_per_s > 0 && tokens_per_s < 1e15 ? (uint64_t)(1e3 * tokens_per_s) : 0);
 }
 
 void ms_world_doing(ms_world *world, const char *what) {
+  MS_HANDLE_OR(, world, WORLD);
   atomic_store(&world->ledger->doing, (uint32_t)ms_ledger_number(world->ledger, what));
 }
 
@@ -286,17 +288,20 @@ static uint64_t next_ticket(const ms_world *world) {
 }
 
 int ms_world_barrier(ms_world *world) {
+  MS_HANDLE(world, WORLD);
   MS_TRY(ms_world_check_one_node(world));
   if (world->size == 1) return ms_world_check(world);
   return meet(world, BARRIER, next_ticket(world), 0);
 }
 
 int ms_world_finish(ms_world *world) {
+  MS_HANDLE(world, WORLD);
   if (world->size == 1 || ms_world_nodes(world) > 1) return ms_world_check(world);
   return meet(world, END, next_ticket(world), 0);
 }
 
 int ms_world_exchange(ms_world *world, const void *mine, int bytes, void *all) {
+  MS_HANDLE(world, WORLD);
   MS_TRY(ms_world_check_one_node(world));
   if (bytes < 0 || bytes > MS_JOB_EXCHANGE)
     return MS_FAIL(MS_EINVAL, "exchange: %d bytes a rank; at most %d fit", bytes, MS_JOB_EXCHANGE);

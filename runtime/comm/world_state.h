@@ -2,14 +2,17 @@
 #ifndef MS_COMM_WORLD_STATE_H
 #define MS_COMM_WORLD_STATE_H
 
+#include "base/handle.h"
 #include "comm/job.h"
 #include "comm/rendezvous.h"
 
 struct ms_world {
+  ms_handle handle;
   int rank, size, fd; /* fd: of the control segment, held open so that `moonshard ps` finds it; -1: there is none */
   int row;            /* this rank's row in job's tables: its place among the ranks of its node */
   int spin;           /* every rank has a core of its own */
   int maps;           /* this world mapped job, and unmaps it */
+  int owns_fd;        /* it is not the launcher's, which stays open for the process */
   ms_meeting meeting; /* of ranks that no launcher forked together; zero-filled otherwise */
   char host[MS_WIRE_NAME];
   double timeout;

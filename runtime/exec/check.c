@@ -133,6 +133,7 @@ static int find(ms_exec *exec, const ms_step_inputs *inputs, ms_exec_finder *fin
 }
 
 int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, const char **message) {
+  MS_HANDLE(exec, EXEC);
   if (!exec->plan->phase[MS_PHASE_FIRST].present)
     return MS_FAIL(MS_EINVAL, "this plan has no phase first: compile it with train = 1");
   ms_exec_finder finder = {.position = NOWHERE};

@@ -69,6 +69,7 @@ static int check_averages(const ms_state *state) {
 }
 
 int ms_state_swap_ema(ms_state *state, int alone) {
+  MS_HANDLE(state, STATE);
   MS_TRY(check_averages(state));
   ms_ledger *ledger = ms_world_ledger(state->world);
   ms_ledger_enter(ledger, ms_ledger_number(ledger, "changing places of weights and averages"));
@@ -84,6 +85,7 @@ int ms_state_swap_ema(ms_state *state, int alone) {
 }
 
 int ms_state_restart_ema(ms_state *state) {
+  MS_HANDLE(state, STATE);
   MS_TRY(check_averages(state));
   return state->swapped ? ms_ema_refuse("begin anew") : move_all(state, restart, 0);
 }

@@ -61,17 +61,29 @@ static int bind_plan(ms_exec *exec) {
   return MS_OK;
 }
 
+static void destroy_exec(void *object) {
+  ms_exec *exec = object;
+  ms_exec_threads_free(exec->threads);
+  ms_exec_apart_free(exec);
+  ms_exec_unsort(exec);
+  ms_handle_drop(exec->trace);
+}
+
 int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **out) {
+  MS_HANDLE(state, STATE);
+  MS_HANDLE(plan, PLAN);
   if (plan->model != state->model)
     return MS_FAIL(MS_EINVAL, "the plan was compiled for another model than the state was made for");
   if (plan->config.device != state->device->api->kind)
     return MS_FAIL(MS_EINVAL, "the plan was compiled for the device %s, the state is on %s",
                    ms_device_name(plan->config.device), state->device->api->name);
-  ms_exec *exec = ms_calloc(1, sizeof *exec);
+  ms_exec *exec = ms_handle_new(MS_HANDLE_EXEC, sizeof *exec, destroy_exec);
   if (!exec) return MS_ENOMEM;
   exec->state = state;
   exec->ledger = ms_world_ledger(state->world);
   exec->plan = plan;
+  ms_handle_set_on(exec, state);
+  ms_handle_set_keeps(exec, plan);
   exec->generation = -1;
   exec->graph_phase = plan->phase[MS_PHASE_FIRST].present ? MS_PHASE_FIRST : MS_PHASE_EVALUATE;
   int trains = plan->phase[MS_PHASE_FIRST].present;
@@ -84,13 +96,7 @@ int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **out) {
   return rc;
 }
 
-void ms_exec_free(ms_exec *exec) {
-  if (!exec) return;
-  ms_exec_threads_free(exec->threads);
-  ms_exec_apart_free(exec);
-  ms_exec_unsort(exec);
-  free(exec);
-}
+void ms_exec_free(ms_exec *exec) { ms_handle_release(exec, MS_HANDLE_EXEC); }
 
 /* ---- running ---- */
 
@@ -194,6 +200,7 @@ static int meet_replicas(ms_state *state) {
 }
 
 int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_outputs *outputs) {
+  MS_HANDLE(exec, EXEC);
   MS_TRY(check_run(exec, phase));
   MS_TRY(meet_replicas(exec->state));
   if (exec->trace) MS_TRY(ms_trace_reserve(exec->trace, &exec->phase[phase]));
@@ -230,6 +237,7 @@ void *ms_exec_input_at(ms_exec *exec, int input) {
 }
 
 void *ms_exec_input(ms_exec *exec, const char *name) {
+  MS_HANDLE_OR(NULL, exec, EXEC);
   ms_exec_rebind(exec);
   for (int i = 0; i < exec->plan->inputs; i++)
     if (!strcmp(exec->plan->input[i].name, name)) return ms_exec_input_at(exec, i);
@@ -245,6 +253,7 @@ static const void *output_at(ms_exec *exec, int output) {
 }
 
 const void *ms_exec_output(ms_exec *exec, const char *name) {
+  MS_HANDLE_OR(NULL, exec, EXEC);
   ms_exec_rebind(exec);
   for (int i = 0; i < exec->plan->outputs; i++)
     if (!strcmp(exec->plan->output[i].name, name)) return output_at(exec, i);
@@ -252,6 +261,7 @@ const void *ms_exec_output(ms_exec *exec, const char *name) {
 }
 
 int ms_exec_set_graph(ms_exec *exec, int on) {
+  MS_HANDLE(exec, EXEC);
   if (!exec->apart)
     return on ? MS_FAIL(MS_EUNSUPPORTED, "graphs are captured on the device cuda, and this state is on the %s",
                         exec->state->device->api->name)
@@ -260,8 +270,12 @@ int ms_exec_set_graph(ms_exec *exec, int on) {
 }
 
 int ms_exec_counters_get(const ms_exec *exec, ms_exec_counters *counters) {
+  MS_HANDLE(exec, EXEC);
   *counters = exec->counters;
   return MS_OK;
 }
 
-double ms_exec_arena_bytes(const ms_exec *exec) { return ms_state_bytes(exec->state); }
+double ms_exec_arena_bytes(const ms_exec *exec) {
+  MS_HANDLE_OR(0, exec, EXEC);
+  return ms_state_bytes(exec->state);
+}

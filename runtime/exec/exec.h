@@ -58,6 +58,7 @@ typedef struct ms_exec_threads ms_exec_threads;
 typedef struct ms_exec_finder ms_exec_finder;
 
 struct ms_exec {
+  ms_handle handle;
   ms_state *state;
   ms_ledger *ledger;
   const ms_plan *plan;

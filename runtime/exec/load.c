@@ -85,6 +85,8 @@ static int check(const loading *l, const char *checksums) {
 
 int ms_state_load(ms_state *state, int param, const char *what, int64_t first, int64_t count,
                   const ms_safetensors *file, int i, int64_t begin, const char *checksums, double *bytes) {
+  MS_HANDLE(state, STATE);
+  MS_HANDLE(file, SAFETENSORS);
   loading l = {.state = state,
                .param = param,
                .what = what,

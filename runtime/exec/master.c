@@ -144,6 +144,7 @@ static int copy_in(ms_state *state, const ms_elements *to, int64_t first, int64_
 }
 
 int ms_state_shard(ms_state *state, int param, const char *what, double *first, double *count, float **data) {
+  MS_HANDLE(state, STATE);
   ms_elements at;
   void *view;
   MS_TRY(ms_master_find(state, param, what, &at));
@@ -180,18 +181,21 @@ int ms_state_owned(const ms_state *state, int param, const char *what, int64_t f
 }
 
 int ms_state_read(const ms_state *state, int param, const char *what, int64_t first, int64_t count, float *out) {
+  MS_HANDLE(state, STATE);
   ms_elements at;
   MS_TRY(find_owned(state, param, what, first, count, &at));
   return copy_out(state, &at, 0, count, out);
 }
 
 int ms_state_write(ms_state *state, int param, const char *what, int64_t first, int64_t count, const float *values) {
+  MS_HANDLE(state, STATE);
   ms_elements at;
   MS_TRY(find_owned(state, param, what, first, count, &at));
   return copy_in(state, &at, 0, count, values);
 }
 
 int ms_state_set(ms_state *state, int param, const float *full) {
+  MS_HANDLE(state, STATE);
   ms_elements mine;
   MS_TRY(ms_master_find(state, param, "param", &mine));
   const ms_param *p = &state->model->param[param];
@@ -261,6 +265,7 @@ static int check_same(ms_state *state, int param, const char *what, int64_t firs
 }
 
 int ms_state_gather_range(ms_state *state, int param, const char *what, int64_t first, int64_t count, float *out) {
+  MS_HANDLE(state, STATE);
   ms_elements mine;
   MS_TRY(ms_master_find(state, param, what, &mine));
   const ms_param *p = &state->model->param[param];
@@ -278,6 +283,7 @@ int ms_state_gather_range(ms_state *state, int param, const char *what, int64_t 
 }
 
 int ms_state_gather(ms_state *state, int param, const char *what, float *full) {
+  MS_HANDLE(state, STATE);
   ms_elements mine;
   MS_TRY(ms_master_find(state, param, what, &mine));
   return ms_state_gather_range(state, param, what, 0, state->model->param[param].numel, full);
@@ -306,6 +312,7 @@ fail:
 }
 
 int ms_state_scatter(ms_state *state, int param, int from, const float *full) {
+  MS_HANDLE(state, STATE);
   ms_elements mine;
   MS_TRY(ms_master_find(state, param, "param", &mine));
   if (from < 0 || from >= state->members.size)

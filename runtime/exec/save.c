@@ -21,6 +21,7 @@
 enum { MESSAGE_BYTES = 1024, NICENESS = 10 };
 
 struct ms_save {
+  ms_handle handle;
   ms_state *state;
   ms_save_piece *piece; /* texts are ours */
   int64_t *at;          /* where a piece begins in the copy, in elements, and where that ends; [n + 1] */
@@ -82,29 +83,12 @@ static int place_pieces(ms_save *save) {
   return MS_OK;
 }
 
-int ms_save_new(ms_state *state, int n, const ms_save_piece *pieces, ms_save **out) {
-  int rc = MS_OK;
-  ms_save *save = ms_calloc(1, sizeof *save);
-  if (!save) return MS_ENOMEM;
-  save->state = state;
-  save->piece = ms_calloc(n, sizeof *save->piece);
-  save->at = ms_calloc(n + 1, sizeof *save->at);
-  if (!save->piece || !save->at) MS_GOTO(MS_ENOMEM);
-  for (int i = 0; i < n; i++) {
-    save->n = i + 1;
-    MS_GOTO(copy_piece(state, &save->piece[i], &pieces[i]));
-  }
-  MS_GOTO(place_pieces(save));
-  *out = save;
-  return MS_OK;
-fail:
-  ms_save_free(save);
-  return rc;
-}
-
 static int64_t copy_bytes(const ms_save *save) { return save->at[save->n] * (int64_t)sizeof(float); }
 
-double ms_save_snapshot_bytes(const ms_save *save) { return save->copy ? (double)copy_bytes(save) : 0; }
+double ms_save_snapshot_bytes(const ms_save *save) {
+  MS_HANDLE_OR(0, save, SAVE);
+  return save->copy ? (double)copy_bytes(save) : 0;
+}
 
 static int take_copy(ms_save *save) {
   if (!save->copy && copy_bytes(save)) {
@@ -244,6 +228,7 @@ static int begin(ms_save *save, const ms_save_config *config) {
 }
 
 int ms_save_start(ms_save *save, const ms_save_config *config) {
+  MS_HANDLE(save, SAVE);
   if (save->state->swapped) return ms_ema_refuse("be saved");
   if (ms_save_running(save))
     return MS_FAIL(MS_EINVAL, "the save into %s is still being written: wait for it first", save->config.folder);
@@ -283,6 +268,7 @@ static int commit_now(ms_save *save) {
 }
 
 int ms_save_wait(ms_save *save, int stage) {
+  MS_HANDLE(save, SAVE);
   if (!save->config.folder) return MS_OK;
   ms_ledger *ledger = ms_world_ledger(save->state->world);
   ms_ledger_enter(ledger, ms_ledger_number(ledger, "waiting for a checkpoint"));
@@ -292,16 +278,26 @@ int ms_save_wait(ms_save *save, int stage) {
   return rc;
 }
 
-int ms_save_running(const ms_save *save) { return save->threaded && !atomic_load(&save->ended); }
-
-void ms_save_stop(ms_save *save) {
+static void stop(ms_save *save) {
   atomic_store(&save->stop, 1);
   join(save);
 }
 
-void ms_save_free(ms_save *save) {
-  if (!save) return;
-  ms_save_stop(save);
+int ms_save_running(const ms_save *save) {
+  MS_HANDLE_OR(0, save, SAVE);
+  return save->threaded && !atomic_load(&save->ended);
+}
+
+void ms_save_stop(ms_save *save) {
+  MS_HANDLE_OR(, save, SAVE);
+  stop(save);
+}
+
+/* ---- the handle ---- */
+
+static void destroy_save(void *object) {
+  ms_save *save = object;
+  stop(save);
   forget_config(save);
   if (save->copy) munmap(save->copy, (size_t)copy_bytes(save));
   for (int i = 0; i < save->n; i++) {
@@ -312,5 +308,28 @@ void ms_save_free(ms_save *save) {
   }
   free(save->piece);
   free(save->at);
-  free(save);
 }
+
+int ms_save_new(ms_state *state, int n, const ms_save_piece *pieces, ms_save **out) {
+  MS_HANDLE(state, STATE);
+  int rc = MS_OK;
+  ms_save *save = ms_handle_new(MS_HANDLE_SAVE, sizeof *save, destroy_save);
+  if (!save) return MS_ENOMEM;
+  save->state = state;
+  ms_handle_set_on(save, state);
+  save->piece = ms_calloc(n, sizeof *save->piece);
+  save->at = ms_calloc(n + 1, sizeof *save->at);
+  if (!save->piece || !save->at) MS_GOTO(MS_ENOMEM);
+  for (int i = 0; i < n; i++) {
+    save->n = i + 1;
+    MS_GOTO(copy_piece(state, &save->piece[i], &pieces[i]));
+  }
+  MS_GOTO(place_pieces(save));
+  *out = save;
+  return MS_OK;
+fail:
+  ms_save_free(save);
+  return rc;
+}
+
+void ms_save_free(ms_save *save) { ms_handle_release(save, MS_HANDLE_SAVE); }

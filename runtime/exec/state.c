@@ -104,6 +104,7 @@ int ms_state_reserve(ms_state *state, const int64_t *bytes) {
 }
 
 double ms_state_bytes(const ms_state *state) {
+  MS_HANDLE_OR(0, state, STATE);
   double bytes = 0;
   for (int arena = 0; arena < MS_ARENAS; arena++)
     bytes += (double)(state->arena_bytes[arena] - state->layout.peers[arena]);
@@ -111,6 +112,8 @@ double ms_state_bytes(const ms_state *state) {
 }
 
 double ms_state_growth(const ms_state *state, const ms_plan *plan) {
+  MS_HANDLE_OR(0, state, STATE);
+  MS_HANDLE_OR(0, plan, PLAN);
   double growth = 0;
   for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++) {
     double more = (double)(plan->arena_bytes[arena] - state->arena_bytes[arena]);
@@ -121,6 +124,7 @@ double ms_state_growth(const ms_state *state, const ms_plan *plan) {
 }
 
 int ms_state_memory(const ms_state *state, ms_device_memory *memory) {
+  MS_HANDLE(state, STATE);
   ms_device_usage usage;
   *memory = (ms_device_memory){0};
   if (state->device->api->host_memory) return MS_OK;
@@ -258,15 +262,33 @@ static int check_nodes(const ms_state *state) {
                  all, together);
 }
 
+static void destroy_state(void *object) {
+  ms_state *state = object;
+  ms_apart_leave(state);
+  for (int i = 0; i < state->groups; i++) ms_comm_close(state->group[i].comm);
+  free(state->group);
+  for (int stream = 0; stream < MS_STREAMS; stream++) ms_comm_close(state->comm[stream]);
+  for (int arena = 0; arena < MS_ARENAS; arena++) free_arena(state, arena);
+  ms_members_close(&state->members);
+  if (state->apart) ms_apart_release(state->apart);
+  else if (state->device) state->device->api->close(state->device);
+  free(state->view);
+  ms_state_layout_free(&state->layout);
+}
+
 int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *config, ms_state **out) {
+  MS_HANDLE(world, WORLD);
+  MS_HANDLE(model, MODEL);
   MS_TRY(check_place(world, model));
-  ms_state *state = ms_calloc(1, sizeof *state);
+  ms_state *state = ms_handle_new(MS_HANDLE_STATE, sizeof *state, destroy_state);
   if (!state) return MS_ENOMEM;
   int rc = MS_OK;
   ms_ledger *ledger = ms_world_ledger(world);
   ms_ledger_enter(ledger, ms_ledger_number(ledger, "making the state"));
   state->world = world;
   state->model = model;
+  ms_handle_set_on(state, world);
+  ms_handle_set_keeps(state, model);
   state->nccl = config->nccl;
   const ms_device_api *device;
   MS_GOTO(ms_device_find(config->device, &device));
@@ -288,21 +310,9 @@ fail:
   return rc;
 }
 
-int ms_state_exchange(ms_state *state, const void *mine, int bytes, void *all) {
-  return ms_members_exchange(&state->members, mine, bytes, all);
-}
+void ms_state_free(ms_state *state) { ms_handle_release(state, MS_HANDLE_STATE); }
 
-void ms_state_free(ms_state *state) {
-  if (!state) return;
-  ms_apart_leave(state);
-  for (int i = 0; i < state->groups; i++) ms_comm_close(state->group[i].comm);
-  free(state->group);
-  for (int stream = 0; stream < MS_STREAMS; stream++) ms_comm_close(state->comm[stream]);
-  for (int arena = 0; arena < MS_ARENAS; arena++) free_arena(state, arena);
-  ms_members_close(&state->members);
-  if (state->apart) ms_apart_release(state->apart);
-  else if (state->device) state->device->api->close(state->device);
-  free(state->view);
-  ms_state_layout_free(&state->layout);
-  free(state);
+int ms_state_exchange(ms_state *state, const void *mine, int bytes, void *all) {
+  MS_HANDLE(state, STATE);
+  return ms_members_exchange(&state->members, mine, bytes, all);
 }

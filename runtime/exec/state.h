@@ -7,11 +7,13 @@
 #ifndef MS_EXEC_STATE_H
 #define MS_EXEC_STATE_H
 
+#include "base/handle.h"
 #include "comm/members.h"
 #include "device/device.h"
 #include "plan/plan.h"
 
 struct ms_state {
+  ms_handle handle;
   ms_world *world;
   ms_members members; /* the ranks that train this model */
   const ms_model *model;

@@ -7,10 +7,18 @@
 
 #include "base/error.h"
 
+static void destroy_trace(void *object) {
+  ms_trace *trace = object;
+  for (int s = 0; s < MS_STREAMS; s++) free(trace->stream[s].event);
+  free(trace->span);
+}
+
 int ms_trace_new(ms_world *world, ms_trace **out) {
-  ms_trace *trace = ms_calloc(1, sizeof *trace);
+  MS_HANDLE(world, WORLD);
+  ms_trace *trace = ms_handle_new(MS_HANDLE_TRACE, sizeof *trace, destroy_trace);
   if (!trace) return MS_ENOMEM;
   trace->world = world;
+  ms_handle_set_on(trace, world);
   trace->ledger = ms_world_ledger(world);
   const ms_ledger_record *last = ms_ledger_last(&trace->ledger->ring[0]);
   trace->meetings = last ? atomic_load(&last->sequence) : 0;
@@ -18,14 +26,15 @@ int ms_trace_new(ms_world *world, ms_trace **out) {
   return MS_OK;
 }
 
-void ms_trace_free(ms_trace *trace) {
-  if (!trace) return;
-  for (int s = 0; s < MS_STREAMS; s++) free(trace->stream[s].event);
-  free(trace->span);
-  free(trace);
-}
+void ms_trace_free(ms_trace *trace) { ms_handle_release(trace, MS_HANDLE_TRACE); }
 
-void ms_exec_set_trace(ms_exec *exec, ms_trace *trace) { exec->trace = trace; }
+void ms_exec_set_trace(ms_exec *exec, ms_trace *trace) {
+  MS_HANDLE_OR(, exec, EXEC);
+  if (trace) MS_HANDLE_OR(, trace, TRACE);
+  ms_handle_keep(trace);
+  ms_handle_drop(exec->trace);
+  exec->trace = trace;
+}
 
 /* ---- what the streams did ---- */
 
@@ -144,6 +153,7 @@ static int add_meetings(ms_trace *trace) {
 }
 
 int ms_trace_mark(ms_trace *trace, const char *name, double began) {
+  MS_HANDLE(trace, TRACE);
   MS_TRY(add_meetings(trace));
   return add_span(trace, &(ms_trace_span){.begin = (uint64_t)(1e9 * began),
                                           .end = ms_ledger_now(),

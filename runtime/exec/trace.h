@@ -37,6 +37,7 @@ typedef struct ms_trace_span {
 } ms_trace_span;
 
 struct ms_trace {
+  ms_handle handle;
   ms_world *world;
   ms_ledger *ledger;
   ms_trace_list stream[MS_STREAMS];

@@ -268,6 +268,7 @@ fail:
 }
 
 int ms_trace_write(ms_trace *trace, const char *path) {
+  MS_HANDLE(trace, TRACE);
   writer w = {.trace = trace, .rank = ms_world_rank(trace->world)};
   int rc;
   ms_ledger_enter(trace->ledger, ms_ledger_number(trace->ledger, "writing a trace"));

@@ -12,7 +12,7 @@ int ms_graph_in_scope(const ms_graph *graph, int rc) {
 }
 
 int ms_graph_scope(ms_graph *graph, const char *path) {
-  if (!graph) return MS_FAIL(MS_EINVAL, "ms_graph_scope: no graph");
+  MS_HANDLE(graph, GRAPH);
   const char *scope = ms_graph_intern(graph, path ? path : "");
   if (!scope) return MS_ENOMEM;
   graph->scope = scope;
@@ -66,7 +66,8 @@ static int make_input(ms_graph *graph, const char *name, int dtype, int ndim, co
 }
 
 int ms_graph_input(ms_graph *graph, const char *name, int dtype, int ndim, const int64_t *dims, int *value) {
-  if (!graph || !value) return MS_FAIL(MS_EINVAL, "ms_graph_input: no graph, or nowhere to put the value");
+  MS_HANDLE(graph, GRAPH);
+  if (!value) return MS_FAIL(MS_EINVAL, "ms_graph_input: nowhere to put the value");
   int rc = make_input(graph, name, dtype, ndim, dims, value);
   return rc ? ms_graph_in_scope(graph, rc) : MS_OK;
 }
@@ -94,7 +95,8 @@ static int make_param(ms_graph *graph, int param, int *id) {
 }
 
 int ms_graph_param(ms_graph *graph, int param, int *value) {
-  if (!graph || !value) return MS_FAIL(MS_EINVAL, "ms_graph_param: no graph, or nowhere to put the value");
+  MS_HANDLE(graph, GRAPH);
+  if (!value) return MS_FAIL(MS_EINVAL, "ms_graph_param: nowhere to put the value");
   if (param < 0 || param >= graph->n_params)
     return ms_graph_in_scope(graph,
                              MS_FAIL(MS_EINVAL, "there is no parameter %d; the model has %d", param, graph->n_params));
@@ -193,7 +195,8 @@ int ms_graph_emit(ms_graph *graph, int op, int inputs, const int *in, const ms_a
 }
 
 int ms_graph_op(ms_graph *graph, const char *op, int n_inputs, const int *inputs, const ms_attrs *attrs, int *outputs) {
-  if (!graph || !outputs) return MS_FAIL(MS_EINVAL, "ms_graph_op: no graph, or nowhere to put the outputs");
+  MS_HANDLE(graph, GRAPH);
+  if (!outputs) return MS_FAIL(MS_EINVAL, "ms_graph_op: nowhere to put the outputs");
   int id = ms_op_find(op);
   if (id < 0) return ms_graph_in_scope(graph, MS_FAIL(MS_ENAME, "there is no op named \"%s\"", op ? op : ""));
   if (ms_op_row_of(id)->flags & MS_OP_INTERNAL)
@@ -215,7 +218,8 @@ static int check_value(const ms_graph *graph, int value) {
 }
 
 int ms_graph_value(const ms_graph *graph, int value, ms_value_info *info) {
-  if (!graph || !info) return MS_FAIL(MS_EINVAL, "ms_graph_value: no graph, or nowhere to put the description");
+  MS_HANDLE(graph, GRAPH);
+  if (!info) return MS_FAIL(MS_EINVAL, "ms_graph_value: nowhere to put the description");
   MS_TRY(check_value(graph, value));
   *info = graph->values[value].info;
   return MS_OK;
@@ -231,21 +235,22 @@ static int check_number(const ms_graph *graph, int value, const char *what) {
 }
 
 int ms_graph_set_loss(ms_graph *graph, int value) {
-  if (!graph) return MS_FAIL(MS_EINVAL, "ms_graph_set_loss: no graph");
+  MS_HANDLE(graph, GRAPH);
   MS_TRY(check_number(graph, value, "the loss"));
   graph->loss = value;
   return MS_OK;
 }
 
 int ms_graph_set_loss_weight(ms_graph *graph, int value) {
-  if (!graph) return MS_FAIL(MS_EINVAL, "ms_graph_set_loss_weight: no graph");
+  MS_HANDLE(graph, GRAPH);
   MS_TRY(check_number(graph, value, "the weight of the loss"));
   graph->loss_weight = value;
   return MS_OK;
 }
 
 int ms_graph_output(ms_graph *graph, const char *name, int value) {
-  if (!graph || !name || !name[0]) return MS_FAIL(MS_EINVAL, "ms_graph_output: no graph, or no name");
+  MS_HANDLE(graph, GRAPH);
+  if (!name || !name[0]) return MS_FAIL(MS_EINVAL, "ms_graph_output: no name");
   MS_TRY(check_value(graph, value));
   for (int i = 0; i < graph->n_outputs; i++)
     if (!strcmp(graph->outputs[i].name, name)) return MS_FAIL(MS_ENAME, "there is an output named %s already", name);

@@ -9,9 +9,22 @@
 #include "base/hash.h"
 #include "graph/graph.h"
 
+static void destroy_graph(void *object) {
+  ms_graph *graph = object;
+  if (graph->kept && graph->kept->data) graph->kept->release(graph->kept->data);
+  free(graph->kept);
+  for (int i = 0; i < graph->interned_capacity; i++) free(graph->interned[i]);
+  free(graph->interned);
+  free(graph->values);
+  free(graph->nodes);
+  free(graph->outputs);
+  free(graph->param_values);
+  free(graph->param_grads);
+}
+
 int ms_graph_create(const void *model, ms_param_lookup lookup, int n_params, ms_graph **graph) {
   int rc = MS_OK;
-  ms_graph *g = ms_calloc(1, sizeof *g);
+  ms_graph *g = ms_handle_new(MS_HANDLE_GRAPH, sizeof *g, destroy_graph);
   if (!g) return MS_ENOMEM;
   g->model = model;
   g->lookup = lookup;
@@ -33,19 +46,7 @@ fail:
   return rc;
 }
 
-void ms_graph_free(ms_graph *graph) {
-  if (!graph) return;
-  if (graph->kept && graph->kept->data) graph->kept->release(graph->kept->data);
-  free(graph->kept);
-  for (int i = 0; i < graph->interned_capacity; i++) free(graph->interned[i]);
-  free(graph->interned);
-  free(graph->values);
-  free(graph->nodes);
-  free(graph->outputs);
-  free(graph->param_values);
-  free(graph->param_grads);
-  free(graph);
-}
+void ms_graph_free(ms_graph *graph) { ms_handle_release(graph, MS_HANDLE_GRAPH); }
 
 /* The slot that holds text, or the empty one where it belongs. capacity is a power of two with room left. */
 static char **find_slot(char **slots, int capacity, const char *text) {

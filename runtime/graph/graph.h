@@ -7,6 +7,7 @@
 #ifndef MS_GRAPH_GRAPH_H
 #define MS_GRAPH_GRAPH_H
 
+#include "base/handle.h"
 #include "kernels/op.h"
 #include "moonshard.h"
 
@@ -60,6 +61,7 @@ typedef struct ms_graph_kept {
 } ms_graph_kept;
 
 struct ms_graph {
+  ms_handle handle;
   ms_graph_kept *kept; /* its place; also of a const graph it may be filled */
   const void *model;
   ms_param_lookup lookup;

@@ -26,7 +26,8 @@ static int choose_op(ms_graph *graph, const char *name, size_t length) {
 }
 
 int ms_graph_recompute(ms_graph *graph, int region, const char *ops) {
-  if (!graph || region < 0) return MS_FAIL(MS_EINVAL, "ms_graph_recompute: no graph, or a negative region");
+  MS_HANDLE(graph, GRAPH);
+  if (region < 0) return MS_FAIL(MS_EINVAL, "ms_graph_recompute: region is %d; regions are 0 or more", region);
   graph->region = region;
   memset(graph->recompute_op, !ops, sizeof graph->recompute_op);
   for (const char *word = ops; word && *word;) {

@@ -6,6 +6,7 @@
 */
 #include "base/bf16.h"
 #include "base/error.h"
+#include "base/handle.h"
 #include "io/safetensors.h"
 
 #include <stdlib.h>
@@ -224,6 +225,7 @@ static int move(stream *s, const ms_safetensors_tensor *t, span p) {
 
 int ms_safetensors_read_f32(const ms_safetensors *st, int i, const ms_safetensors_view *view, double first,
                             double count, float *out, double *bytes) {
+  MS_HANDLE(st, SAFETENSORS);
   ms_safetensors_tensor t;
   stream s = {.file = st, .tensor = i};
   MS_TRY(ms_safetensors_describe(st, i, &t));
@@ -235,6 +237,7 @@ int ms_safetensors_read_f32(const ms_safetensors *st, int i, const ms_safetensor
 /* Memory of a span that is written to a file is only read. */
 int ms_safetensors_put_f32(ms_safetensors_writer *writer, int i, const ms_safetensors_view *view, double first,
                            double count, const float *data) {
+  MS_HANDLE(writer, SAFETENSORS_WRITER);
   ms_safetensors_tensor t;
   stream s = {.writer = writer, .tensor = i};
   MS_TRY(ms_st_declared(writer, i, &t));

@@ -4,6 +4,7 @@
 ** files of a model stand in one list, sorted by name.
 */
 #include "base/error.h"
+#include "base/handle.h"
 #include "base/xxh3.h"
 #include "io/file_read.h"
 #include "io/safetensors.h"
@@ -34,6 +35,7 @@ typedef struct st_place {
 } st_place;
 
 struct ms_safetensors {
+  ms_handle handle;
   char *path; /* of the file or the index */
   ms_st_index index;
   st_file *file;
@@ -163,10 +165,26 @@ static int open_single(ms_safetensors *st) {
   return st->file ? add_file(st, ms_strdup(st->path), NULL) : MS_ENOMEM;
 }
 
+static void destroy_safetensors(void *object) {
+  ms_safetensors *st = object;
+  for (int f = 0; f < st->files; f++) {
+    st_file *file = &st->file[f];
+    if (file->map) munmap((void *)file->map, (size_t)file->bytes);
+    if (file->fd >= 0) close(file->fd);
+    ms_st_header_free(&file->header);
+    free(file->path);
+  }
+  ms_st_index_free(&st->index);
+  free(st->file);
+  free(st->place);
+  free(st->note);
+  free(st->path);
+}
+
 int ms_safetensors_open(const char *path, ms_safetensors **file) {
   int rc, indexed;
   *file = NULL;
-  ms_safetensors *st = ms_calloc(1, sizeof *st);
+  ms_safetensors *st = ms_handle_new(MS_HANDLE_SAFETENSORS, sizeof *st, destroy_safetensors);
   if (!st) return MS_ENOMEM;
   MS_GOTO(ms_st_locate(path, &st->path, &indexed));
   if (indexed) MS_GOTO(ms_st_index_read(st->path, &st->index));
@@ -182,24 +200,12 @@ fail:
   return rc;
 }
 
-void ms_safetensors_close(ms_safetensors *st) {
-  if (!st) return;
-  for (int f = 0; f < st->files; f++) {
-    st_file *file = &st->file[f];
-    if (file->map) munmap((void *)file->map, (size_t)file->bytes);
-    if (file->fd >= 0) close(file->fd);
-    ms_st_header_free(&file->header);
-    free(file->path);
-  }
-  ms_st_index_free(&st->index);
-  free(st->file);
-  free(st->place);
-  free(st->note);
-  free(st->path);
-  free(st);
-}
+void ms_safetensors_close(ms_safetensors *st) { ms_handle_release(st, MS_HANDLE_SAFETENSORS); }
 
-int ms_safetensors_count(const ms_safetensors *st) { return st->n; }
+int ms_safetensors_count(const ms_safetensors *st) {
+  MS_HANDLE_OR(0, st, SAFETENSORS);
+  return st->n;
+}
 
 static int check_number(const ms_safetensors *st, int i) {
   if (i >= 0 && i < st->n) return MS_OK;
@@ -207,23 +213,27 @@ static int check_number(const ms_safetensors *st, int i) {
 }
 
 int ms_safetensors_describe(const ms_safetensors *st, int i, ms_safetensors_tensor *tensor) {
+  MS_HANDLE(st, SAFETENSORS);
   MS_TRY(check_number(st, i));
   *tensor = st->place[i].tensor;
   return MS_OK;
 }
 
 int ms_safetensors_find(const ms_safetensors *st, const char *name) {
+  MS_HANDLE_OR(-1, st, SAFETENSORS);
   st_place key = {.tensor = {.name = name}};
   const st_place *found = bsearch(&key, st->place, (size_t)st->n, sizeof key, by_name);
   return found ? (int)(found - st->place) : -1;
 }
 
 const void *ms_safetensors_data(const ms_safetensors *st, int i) {
+  MS_HANDLE_OR(NULL, st, SAFETENSORS);
   if (check_number(st, i)) return NULL;
   return st->place[i].file->map + st->place[i].tensor.offset;
 }
 
 int ms_safetensors_read(const ms_safetensors *st, int i, int64_t first, int64_t bytes, void *out) {
+  MS_HANDLE(st, SAFETENSORS);
   MS_TRY(check_number(st, i));
   const ms_safetensors_tensor *t = &st->place[i].tensor;
   char quoted[MS_ST_QUOTED];
@@ -234,6 +244,7 @@ int ms_safetensors_read(const ms_safetensors *st, int i, int64_t first, int64_t 
 }
 
 int ms_safetensors_checksum_range(const ms_safetensors *st, int i, int64_t first, int64_t bytes, char *hex) {
+  MS_HANDLE(st, SAFETENSORS);
   enum { PIECE = 1 << 18 }; /* stays in the second cache level */
   MS_TRY(check_number(st, i));
   uint8_t *piece = ms_calloc(bytes >= 0 && bytes < PIECE ? bytes : PIECE, 1);
@@ -252,13 +263,18 @@ int ms_safetensors_checksum_range(const ms_safetensors *st, int i, int64_t first
 }
 
 int ms_safetensors_checksum(const ms_safetensors *st, int i, char *hex) {
+  MS_HANDLE(st, SAFETENSORS);
   MS_TRY(check_number(st, i));
   return ms_safetensors_checksum_range(st, i, 0, st->place[i].tensor.bytes, hex);
 }
 
-int ms_safetensors_metadata_count(const ms_safetensors *st) { return st->notes; }
+int ms_safetensors_metadata_count(const ms_safetensors *st) {
+  MS_HANDLE_OR(0, st, SAFETENSORS);
+  return st->notes;
+}
 
 int ms_safetensors_metadata(const ms_safetensors *st, int i, const char **key, const char **value, const char **path) {
+  MS_HANDLE(st, SAFETENSORS);
   if (i < 0 || i >= st->notes)
     return MS_FAIL(MS_EINVAL, "%s: metadata entry %d: there are %d, from 0", st->path, i, st->notes);
   *key = st->note[i].key;

@@ -4,6 +4,7 @@
 ** 8, or of a page where data shall go past the page cache. Files appear whole or not at all: data is written beside the path under another name, and renamed when all is there.
 */
 #include "base/error.h"
+#include "base/handle.h"
 #include "io/file.h"
 #include "io/ranges.h"
 #include "io/safetensors.h"
@@ -23,6 +24,7 @@ typedef struct declared {
 } declared;
 
 struct ms_safetensors_writer {
+  ms_handle handle;
   char *path, *written_as;
   int fd, atomic, sync;
   int created;     /* 1: there is a file of ours under written_as */
@@ -197,7 +199,8 @@ static int sync_folder(const char *path) {
   return rc;
 }
 
-static void release(ms_safetensors_writer *w) {
+static void destroy_writer(void *object) {
+  ms_safetensors_writer *w = object;
   if (w->fd >= 0) close(w->fd);
   if (w->created) unlink(w->written_as);
   for (int i = 0; i < w->n; i++) free(w->tensor[i].name);
@@ -206,7 +209,6 @@ static void release(ms_safetensors_writer *w) {
   ms_ranges_free(&w->put);
   free(w->written_as);
   free(w->path);
-  free(w);
 }
 
 /* ---- the public calls ---- */
@@ -222,7 +224,7 @@ int ms_safetensors_create(const char *path, int n, const ms_safetensors_tensor *
   ms_safetensors_config_default(&defaults);
   if (!config) config = &defaults;
   if (n < 0) return MS_FAIL(MS_EINVAL, "%s: %d tensors: there cannot be less than 0", path, n);
-  ms_safetensors_writer *w = ms_calloc(1, sizeof *w);
+  ms_safetensors_writer *w = ms_handle_new(MS_HANDLE_SAFETENSORS_WRITER, sizeof *w, destroy_writer);
   if (!w) return MS_ENOMEM;
   w->fd = -1;
   w->atomic = config->atomic;
@@ -245,7 +247,7 @@ int ms_safetensors_create(const char *path, int n, const ms_safetensors_tensor *
 
 fail:
   free(header);
-  release(w);
+  ms_safetensors_abort(w);
   return rc;
 }
 
@@ -277,6 +279,7 @@ static void begin_sync(ms_safetensors_writer *w, int64_t bytes) {
 }
 
 int ms_safetensors_put(ms_safetensors_writer *w, int i, int64_t first, int64_t bytes, const void *data) {
+  MS_HANDLE(w, SAFETENSORS_WRITER);
   char quoted[MS_ST_QUOTED];
   int taken;
   MS_TRY(check_number(w, i));
@@ -339,14 +342,13 @@ static int close_file(ms_safetensors_writer *w) {
 }
 
 int ms_safetensors_finish(ms_safetensors_writer *w) {
+  MS_HANDLE(w, SAFETENSORS_WRITER);
   int rc = check_complete(w);
   if (!rc) rc = close_file(w);
   if (!rc) w->created = 0; /* it stands under its own name now */
   if (!rc && w->sync) rc = sync_folder(w->path);
-  release(w);
+  ms_safetensors_abort(w);
   return rc;
 }
 
-void ms_safetensors_abort(ms_safetensors_writer *w) {
-  if (w) release(w);
-}
+void ms_safetensors_abort(ms_safetensors_writer *w) { ms_handle_release(w, MS_HANDLE_SAFETENSORS_WRITER); }

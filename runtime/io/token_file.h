@@ -25,8 +25,8 @@ const ms_token_format *ms_token_format_of_width(int width);
 int ms_token_header_check(const char *path, const void *header, int64_t file_bytes, int *width, int64_t *tokens);
 void ms_token_header_fill(void *header, int width, int64_t tokens);
 
-/* One more user, who will call ms_tokens_close too: files stay mapped until the last one has. */
-void ms_tokens_share(ms_tokens *tokens);
+/* ms_tokens_read for a reader that keeps the tokens, which may be released by then (tokens.c). */
+int ms_tokens_copy(const ms_tokens *tokens, int64_t first, int64_t count, int32_t *out);
 
 typedef struct ms_token_writer ms_token_writer;
 

@@ -5,6 +5,7 @@
 */
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/handle.h"
 #include "io/token_file.h"
 
 #include <pthread.h>
@@ -22,6 +23,7 @@ typedef struct slot {
 } slot;
 
 struct ms_token_reader {
+  ms_handle handle;
   ms_tokens *source;
   int rows, columns, slots;
   slot *slot; /* [slots]; batch number i is in slot i % slots */
@@ -36,7 +38,7 @@ static void fill(const ms_token_reader *reader, slot *to) {
   const int64_t stride = reader->columns + 1;
   to->rc = MS_OK;
   for (int row = 0; row < reader->rows && !to->rc; row++)
-    to->rc = ms_tokens_read(reader->source, to->first[row], stride, to->tokens + row * stride);
+    to->rc = ms_tokens_copy(reader->source, to->first[row], stride, to->tokens + row * stride);
   if (!to->rc) return;
   strncpy(to->message, ms_error_message(), MESSAGE_BYTES - 1);
   ms_error_clear();
@@ -85,16 +87,36 @@ static int make_slots(ms_token_reader *reader) {
   return MS_OK;
 }
 
+static void destroy_reader(void *object) {
+  ms_token_reader *reader = object;
+  if (reader->started) {
+    pthread_mutex_lock(&reader->lock);
+    reader->stop = 1;
+    pthread_cond_signal(&reader->was_asked);
+    pthread_mutex_unlock(&reader->lock);
+    pthread_join(reader->thread, NULL);
+  }
+  for (int i = 0; reader->slot && i < reader->slots; i++) {
+    free(reader->slot[i].first);
+    free(reader->slot[i].tokens);
+  }
+  pthread_cond_destroy(&reader->was_filled);
+  pthread_cond_destroy(&reader->was_asked);
+  pthread_mutex_destroy(&reader->lock);
+  free(reader->slot);
+}
+
 int ms_token_reader_new(ms_tokens *tokens, int rows, int columns, int slots, ms_token_reader **reader) {
+  MS_HANDLE(tokens, TOKENS);
   pthread_condattr_t monotonic;
   *reader = NULL;
   if (rows < 1 || columns < 1 || slots < 1)
     return MS_FAIL(MS_EINVAL, "ms_token_reader_new: %d rows of %d tokens in %d slots: each must be at least 1", rows,
                    columns, slots);
-  ms_token_reader *made = ms_calloc(1, sizeof *made);
+  ms_token_reader *made = ms_handle_new(MS_HANDLE_TOKEN_READER, sizeof *made, destroy_reader);
   if (!made) return MS_ENOMEM;
   made->source = tokens;
-  ms_tokens_share(tokens);
+  ms_handle_set_keeps(made, tokens);
   made->rows = rows;
   made->columns = columns;
   made->slots = slots;
@@ -114,28 +136,10 @@ int ms_token_reader_new(ms_tokens *tokens, int rows, int columns, int slots, ms_
   return MS_OK;
 }
 
-void ms_token_reader_free(ms_token_reader *reader) {
-  if (!reader) return;
-  if (reader->started) {
-    pthread_mutex_lock(&reader->lock);
-    reader->stop = 1;
-    pthread_cond_signal(&reader->was_asked);
-    pthread_mutex_unlock(&reader->lock);
-    pthread_join(reader->thread, NULL);
-  }
-  for (int i = 0; reader->slot && i < reader->slots; i++) {
-    free(reader->slot[i].first);
-    free(reader->slot[i].tokens);
-  }
-  pthread_cond_destroy(&reader->was_filled);
-  pthread_cond_destroy(&reader->was_asked);
-  pthread_mutex_destroy(&reader->lock);
-  ms_tokens_close(reader->source);
-  free(reader->slot);
-  free(reader);
-}
+void ms_token_reader_free(ms_token_reader *reader) { ms_handle_release(reader, MS_HANDLE_TOKEN_READER); }
 
 int ms_token_reader_ask(ms_token_reader *reader, const int64_t *first) {
+  MS_HANDLE(reader, TOKEN_READER);
   int rc = MS_OK;
   pthread_mutex_lock(&reader->lock);
   if (reader->asked - reader->taken == reader->slots) {
@@ -180,6 +184,7 @@ static void copy_out(const ms_token_reader *reader, const slot *from, int32_t *t
 }
 
 int ms_token_reader_take(ms_token_reader *reader, double seconds, int32_t *tokens, int32_t *targets) {
+  MS_HANDLE(reader, TOKEN_READER);
   int rc;
   pthread_mutex_lock(&reader->lock);
   if (reader->taken == reader->asked) {
@@ -203,6 +208,7 @@ int ms_token_reader_take(ms_token_reader *reader, double seconds, int32_t *token
 }
 
 int ms_token_reader_forget(ms_token_reader *reader, double seconds) {
+  MS_HANDLE(reader, TOKEN_READER);
   pthread_mutex_lock(&reader->lock);
   int rc = wait_filled(reader, reader->asked, seconds);
   if (!rc) reader->taken = reader->asked;

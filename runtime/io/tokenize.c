@@ -214,6 +214,7 @@ static void release(work *w) {
 
 int ms_tokenize_files(const ms_tokenizer *tokenizer, int files, const char *const *paths, const char *out,
                       const ms_tokenize_config *config, ms_tokenize_result *result) {
+  MS_HANDLE(tokenizer, TOKENIZER);
   ms_tokenize_config defaults;
   int rc;
   ms_tokenize_config_default(&defaults);

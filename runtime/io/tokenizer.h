@@ -7,6 +7,7 @@
 #ifndef MS_IO_TOKENIZER_H
 #define MS_IO_TOKENIZER_H
 
+#include "base/handle.h"
 #include "moonshard.h"
 
 #include <stddef.h>
@@ -83,6 +84,7 @@ typedef struct ms_id_list {
 } ms_id_list;
 
 struct ms_tokenizer {
+  ms_handle handle;
   char *path;
   ms_pieces *pieces;
   ms_merges merges;

@@ -268,10 +268,25 @@ static int read_root(ms_tokenizer *t, const json_t *root) {
   return read_pre_tokenizer(t, json_object_get(root, "pre_tokenizer"));
 }
 
+static void destroy_tokenizer(void *object) {
+  ms_tokenizer *t = object;
+  for (int i = 0; i < t->n_added; i++) free(t->added[i].content);
+  ms_encoder_free(t->own);
+  ms_pieces_free(t->pieces);
+  free(t->merges.slot);
+  free(t->words.slot);
+  free(t->added);
+  free(t->token);
+  free(t->token_bytes);
+  free(t->encoded.id);
+  free(t->decoded);
+  free(t->path);
+}
+
 int ms_tokenizer_parse(const char *path, const char *text, int64_t length, ms_tokenizer **tokenizer) {
   json_t *root = NULL;
   *tokenizer = NULL;
-  ms_tokenizer *t = ms_calloc(1, sizeof *t);
+  ms_tokenizer *t = ms_handle_new(MS_HANDLE_TOKENIZER, sizeof *t, destroy_tokenizer);
   if (!t) return MS_ENOMEM;
   int rc = (t->path = ms_strdup(path)) ? ms_st_json(path, "tokenizer", text, length, &root) : MS_ENOMEM;
   if (!rc && (rc = read_root(t, root))) ms_error_prefix("%s", path);
@@ -316,25 +331,15 @@ int ms_tokenizer_open(const char *path, ms_tokenizer **tokenizer) {
   return rc;
 }
 
-void ms_tokenizer_close(ms_tokenizer *t) {
-  if (!t) return;
-  for (int i = 0; i < t->n_added; i++) free(t->added[i].content);
-  ms_encoder_free(t->own);
-  ms_pieces_free(t->pieces);
-  free(t->merges.slot);
-  free(t->words.slot);
-  free(t->added);
-  free(t->token);
-  free(t->token_bytes);
-  free(t->encoded.id);
-  free(t->decoded);
-  free(t->path);
-  free(t);
+void ms_tokenizer_close(ms_tokenizer *t) { ms_handle_release(t, MS_HANDLE_TOKENIZER); }
+
+int ms_tokenizer_vocab(const ms_tokenizer *t) {
+  MS_HANDLE_OR(0, t, TOKENIZER);
+  return t->vocab;
 }
 
-int ms_tokenizer_vocab(const ms_tokenizer *t) { return t->vocab; }
-
 int ms_tokenizer_find(const ms_tokenizer *t, const char *token) {
+  MS_HANDLE_OR(-1, t, TOKENIZER);
   for (int i = 0; i < t->n_added; i++)
     if (!strcmp(t->added[i].content, token)) return t->added[i].id;
   uint8_t *bytes = ms_calloc((int64_t)strlen(token), 1);

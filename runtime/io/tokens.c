@@ -5,12 +5,12 @@
 ** read. One that was replaced by another of its name is no matter: what is mapped stays.
 */
 #include "base/error.h"
+#include "base/handle.h"
 #include "io/file_read.h"
 #include "io/safetensors.h"
 #include "io/token_file.h"
 
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -29,7 +29,7 @@ typedef struct mapped {
 } mapped;
 
 struct ms_tokens {
-  atomic_int users; /* its owner, and readers */
+  ms_handle handle;
   mapped *file;
   int files;
 };
@@ -70,14 +70,23 @@ static int map_file(mapped *file, const char *path, int kind, int64_t first) {
   return rc;
 }
 
+static void destroy_tokens(void *object) {
+  ms_tokens *tokens = object;
+  for (int i = 0; i < tokens->files; i++) {
+    mapped *file = &tokens->file[i];
+    if (file->map) munmap(file->map, (size_t)file->bytes);
+    free(file->path);
+  }
+  free(tokens->file);
+}
+
 int ms_tokens_open(int files, const char *const *paths, int kind, ms_tokens **tokens) {
   int rc = MS_ENOMEM;
   *tokens = NULL;
   if (kind != MS_TOKEN_FILES && kind != MS_TOKEN_BYTES)
     return MS_FAIL(MS_EINVAL, "ms_tokens_open: kind is %d, not one of enum ms_token_kind", kind);
-  ms_tokens *t = ms_calloc(1, sizeof *t);
+  ms_tokens *t = ms_handle_new(MS_HANDLE_TOKENS, sizeof *t, destroy_tokens);
   if (!t) return rc;
-  atomic_init(&t->users, 1);
   if (!(t->file = ms_calloc(files, sizeof *t->file))) goto fail;
   for (int i = 0; i < files; i++) {
     t->files = i + 1;
@@ -90,20 +99,10 @@ fail:
   return rc;
 }
 
-void ms_tokens_share(ms_tokens *tokens) { atomic_fetch_add(&tokens->users, 1); }
-
-void ms_tokens_close(ms_tokens *tokens) {
-  if (!tokens || atomic_fetch_sub(&tokens->users, 1) > 1) return;
-  for (int i = 0; i < tokens->files; i++) {
-    mapped *file = &tokens->file[i];
-    if (file->map) munmap(file->map, (size_t)file->bytes);
-    free(file->path);
-  }
-  free(tokens->file);
-  free(tokens);
-}
+void ms_tokens_close(ms_tokens *tokens) { ms_handle_release(tokens, MS_HANDLE_TOKENS); }
 
 double ms_tokens_count(const ms_tokens *tokens) {
+  MS_HANDLE_OR(0, tokens, TOKENS);
   return tokens->files ? (double)tokens->file[tokens->files - 1].after : 0;
 }
 
@@ -142,7 +141,7 @@ static void widen(const mapped *file, int64_t at, int64_t count, int32_t *out) {
   }
 }
 
-int ms_tokens_read(const ms_tokens *tokens, int64_t first, int64_t count, int32_t *out) {
+int ms_tokens_copy(const ms_tokens *tokens, int64_t first, int64_t count, int32_t *out) {
   const int64_t all = tokens->files ? tokens->file[tokens->files - 1].after : 0;
   if (first < 0 || count < 0 || first > all || count > all - first)
     return MS_FAIL(MS_EINVAL, "tokens %lld to %lld are asked for, and there are %lld", (long long)first,
@@ -158,4 +157,9 @@ int ms_tokens_read(const ms_tokens *tokens, int64_t first, int64_t count, int32_
     count -= n;
   }
   return MS_OK;
+}
+
+int ms_tokens_read(const ms_tokens *tokens, int64_t first, int64_t count, int32_t *out) {
+  MS_HANDLE(tokens, TOKENS);
+  return ms_tokens_copy(tokens, first, count, out);
 }

@@ -28,8 +28,14 @@ static int copy_names(int ndim, const char *const *names, char **copies) {
   return MS_OK;
 }
 
+static void destroy_mesh(void *object) {
+  ms_mesh *mesh = object;
+  for (int d = 0; d < mesh->ndim; d++) free(mesh->name[d]);
+  release_root(mesh->root);
+}
+
 int ms_mesh_over(ms_mesh_root *root, int ndim, const ms_axis *axes, const char *const *names, ms_mesh **mesh) {
-  ms_mesh *made = ms_calloc(1, sizeof *made);
+  ms_mesh *made = ms_handle_new(MS_HANDLE_MESH, sizeof *made, destroy_mesh);
   if (!made) return MS_ENOMEM;
   made->root = root;
   root->meshes++;
@@ -47,12 +53,7 @@ int ms_mesh_over(ms_mesh_root *root, int ndim, const ms_axis *axes, const char *
   return MS_OK;
 }
 
-void ms_mesh_free(ms_mesh *mesh) {
-  if (!mesh) return;
-  for (int d = 0; d < mesh->ndim; d++) free(mesh->name[d]);
-  release_root(mesh->root);
-  free(mesh);
-}
+void ms_mesh_free(ms_mesh *mesh) { ms_handle_release(mesh, MS_HANDLE_MESH); }
 
 static int make_root(int ndim, const int *sizes, const char *const *names, int world, ms_mesh_root **out) {
   ms_mesh_root *root = ms_calloc(1, sizeof *root);
@@ -133,25 +134,40 @@ int ms_mesh_new(const char *device, int ndim, const int *sizes, const char *cons
 
 static int is_dim(const ms_mesh *mesh, int dim) { return dim >= 0 && dim < mesh->ndim; }
 
-int ms_mesh_ndim(const ms_mesh *mesh) { return mesh->ndim; }
+int ms_mesh_ndim(const ms_mesh *mesh) {
+  MS_HANDLE_OR(0, mesh, MESH);
+  return mesh->ndim;
+}
 
-int ms_mesh_world(const ms_mesh *mesh) { return mesh->root->world; }
+int ms_mesh_world(const ms_mesh *mesh) {
+  MS_HANDLE_OR(0, mesh, MESH);
+  return mesh->root->world;
+}
 
-int ms_mesh_size(const ms_mesh *mesh, int dim) { return is_dim(mesh, dim) ? mesh->size[dim] : 0; }
+int ms_mesh_size(const ms_mesh *mesh, int dim) {
+  MS_HANDLE_OR(0, mesh, MESH);
+  return is_dim(mesh, dim) ? mesh->size[dim] : 0;
+}
 
 int ms_mesh_count(const ms_mesh *mesh) {
+  MS_HANDLE_OR(0, mesh, MESH);
   int count = 1;
   for (int d = 0; d < mesh->ndim; d++) count *= mesh->size[d];
   return count;
 }
 
-int ms_mesh_root_size(const ms_mesh *mesh) { return mesh->root->size; }
+int ms_mesh_root_size(const ms_mesh *mesh) {
+  MS_HANDLE_OR(0, mesh, MESH);
+  return mesh->root->size;
+}
 
 const char *ms_mesh_name(const ms_mesh *mesh, int dim) {
+  MS_HANDLE_OR("", mesh, MESH);
   return is_dim(mesh, dim) && mesh->name[dim] ? mesh->name[dim] : "";
 }
 
 int ms_mesh_dim(const ms_mesh *mesh, const char *name, int *dim) {
+  MS_HANDLE(mesh, MESH);
   ms_text valid = {0};
   for (int d = 0; d < mesh->ndim; d++) {
     if (mesh->name[d] && !strcmp(mesh->name[d], name)) {
@@ -198,6 +214,7 @@ int ms_mesh_check_rank(const ms_mesh *mesh, int rank) {
 }
 
 int ms_mesh_contains(const ms_mesh *mesh, int rank) {
+  MS_HANDLE_OR(0, mesh, MESH);
   return rank >= 0 && rank < mesh->root->world && position_of(mesh->root, rank) >= 0;
 }
 
@@ -206,6 +223,7 @@ int ms_mesh_coordinate_of(const ms_mesh *mesh, int dim, int rank) {
 }
 
 int ms_mesh_coordinate(const ms_mesh *mesh, int rank, int *coordinate) {
+  MS_HANDLE(mesh, MESH);
   MS_TRY(ms_mesh_check_rank(mesh, rank));
   for (int d = 0; d < mesh->ndim; d++) coordinate[d] = ms_mesh_coordinate_of(mesh, d, rank);
   return MS_OK;
@@ -221,6 +239,7 @@ static void list_group(const ms_mesh *mesh, int dim, int first, int *ranks) {
 }
 
 int ms_mesh_group(const ms_mesh *mesh, int dim, int rank, int *ranks) {
+  MS_HANDLE(mesh, MESH);
   MS_TRY(ms_mesh_check_dim(mesh, dim));
   MS_TRY(ms_mesh_check_rank(mesh, rank));
   list_group(mesh, dim, first_along(mesh, dim, position_of(mesh->root, rank)), ranks);
@@ -228,6 +247,7 @@ int ms_mesh_group(const ms_mesh *mesh, int dim, int rank, int *ranks) {
 }
 
 int ms_mesh_all_groups(const ms_mesh *mesh, int dim, int *ranks) {
+  MS_HANDLE(mesh, MESH);
   MS_TRY(ms_mesh_check_dim(mesh, dim));
   for (int position = 0; position < mesh->root->size; position++) {
     if (first_along(mesh, dim, position) != position) continue;
@@ -238,6 +258,7 @@ int ms_mesh_all_groups(const ms_mesh *mesh, int dim, int *ranks) {
 }
 
 int ms_mesh_ranks(const ms_mesh *mesh, int rank, int *ranks) {
+  MS_HANDLE(mesh, MESH);
   MS_TRY(ms_mesh_check_rank(mesh, rank));
   int first = position_of(mesh->root, rank), count = ms_mesh_count(mesh);
   for (int d = 0; d < mesh->ndim; d++) first = first_along(mesh, d, first);

@@ -9,6 +9,7 @@
 #define MS_MESH_MESH_H
 
 #include <stdbool.h>
+#include "base/handle.h"
 #include "mesh/axis.h"
 #include "moonshard.h"
 
@@ -34,6 +35,7 @@ typedef struct ms_mesh_root {
 } ms_mesh_root;
 
 struct ms_mesh {
+  ms_handle handle;
   ms_mesh_root *root;
   int ndim;
   int size[MS_MAX_MESH_DIMS];

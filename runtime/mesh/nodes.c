@@ -94,6 +94,7 @@ static int count_ranks(const nodes *nodes) {
 }
 
 int ms_mesh_check_nodes(const ms_mesh *mesh, int dim, int n, const int *node_of, const char *const *names) {
+  MS_HANDLE(mesh, MESH);
   int rc, border, ranks[MS_MAX_WORLD];
   MS_TRY(ms_mesh_check_dim(mesh, dim));
   if (n < 1) return MS_FAIL(MS_EINVAL, "a mesh is on at least 1 node, not on %d", n);

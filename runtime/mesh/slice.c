@@ -88,6 +88,7 @@ static int remember(ms_mesh *mesh, const char *doing, int n, const char *const *
 }
 
 int ms_mesh_copies(const ms_mesh *mesh, const char *name) {
+  MS_HANDLE_OR(0, mesh, MESH);
   const ms_mesh_root *root = mesh->root;
   const ms_axis *axis = NULL;
   for (int d = 0; d < root->ndim && !axis; d++)
@@ -113,6 +114,7 @@ static int check_order(const ms_mesh *mesh, const ms_axis *axes, const char *con
 }
 
 int ms_mesh_slice(const ms_mesh *mesh, int ndim, const char *const *names, ms_mesh **slice) {
+  MS_HANDLE(mesh, MESH);
   ms_axis axes[MS_MAX_MESH_DIMS];
   *slice = NULL;
   if (ndim < 1 || ndim > MS_MAX_MESH_DIMS)
@@ -134,6 +136,7 @@ int ms_mesh_slice(const ms_mesh *mesh, int ndim, const char *const *names, ms_me
 /* ---- flatten and unflatten ---- */
 
 int ms_mesh_flatten(ms_mesh *mesh, const char *name, ms_mesh **flat) {
+  MS_HANDLE(mesh, MESH);
   *flat = NULL;
   if (!name || !name[0]) return MS_FAIL(MS_ENAME, "mesh %s: flatten: the name is empty", mesh->label);
   ms_axis axis = mesh->axis[0];
@@ -153,6 +156,7 @@ static int check_unflatten(const ms_mesh *mesh, int dim, int n, const char *cons
 }
 
 int ms_mesh_unflatten(ms_mesh *mesh, int dim, int n, const int *sizes, const char *const *names, ms_mesh **unflat) {
+  MS_HANDLE(mesh, MESH);
   ms_axis axes[MS_MAX_MESH_DIMS], parts[MS_MAX_MESH_DIMS];
   const char *all_names[MS_MAX_MESH_DIMS] = {NULL};
   int resolved[MS_MAX_MESH_DIMS];

@@ -128,34 +128,6 @@ fail:
   return rc;
 }
 
-int ms_plan_compile(const ms_graph *graph, const ms_plan_config *config, ms_plan **out) {
-  const ms_model *model = graph->model;
-  const ms_device_api *device;
-  if (!model->sharded) return MS_FAIL(MS_EINVAL, "call ms_model_shard before ms_plan_compile");
-  if (graph->loss < 0 && !graph->n_outputs)
-    return MS_FAIL(MS_EINVAL, "the graph has neither a loss nor an output: there is nothing to compute");
-  if (config->train && graph->loss < 0)
-    return MS_FAIL(MS_EINVAL, "training needs a loss: call ms_graph_set_loss, or compile with train = 0");
-  MS_TRY(check_config(config));
-  MS_TRY(ms_plan_check_nodes(model, config));
-  MS_TRY(ms_device_find(config->device, &device));
-  double begin = ms_clock();
-  ms_plan *plan = ms_calloc(1, sizeof *plan);
-  if (!plan) return MS_ENOMEM;
-  int rc = MS_OK;
-  plan->model = model;
-  plan->config = *config;
-  plan->evaluated.buffer = plan->norm.buffer = -1;
-  if (!plan->config.threads) MS_GOTO(ms_thread_count(ms_plan_node_ranks(model, config), &plan->config.threads));
-  MS_GOTO(compile(plan, graph));
-  plan->compile_seconds = ms_clock() - begin;
-  *out = plan;
-  return MS_OK;
-fail:
-  ms_plan_free(plan);
-  return rc;
-}
-
 static void free_phase(ms_plan_phase *phase) {
   for (int i = 0; i < phase->colls; i++) {
     free(phase->coll[i]->part);
@@ -165,8 +137,8 @@ static void free_phase(ms_plan_phase *phase) {
   free(phase->instr);
 }
 
-void ms_plan_free(ms_plan *plan) {
-  if (!plan) return;
+static void destroy_plan(void *object) {
+  ms_plan *plan = object;
   for (int p = 0; p < MS_PHASES; p++) free_phase(&plan->phase[p]);
   ms_plan_release_prepared(plan);
   for (int i = 0; i < plan->inputs; i++) free(plan->input[i].name);
@@ -188,8 +160,39 @@ void ms_plan_free(ms_plan *plan) {
   free(plan->buffer);
   free(plan->manifest);
   free(plan->dump);
-  free(plan);
 }
+
+int ms_plan_compile(const ms_graph *graph, const ms_plan_config *config, ms_plan **out) {
+  MS_HANDLE(graph, GRAPH);
+  const ms_model *model = graph->model;
+  const ms_device_api *device;
+  if (!model->sharded) return MS_FAIL(MS_EINVAL, "call ms_model_shard before ms_plan_compile");
+  if (graph->loss < 0 && !graph->n_outputs)
+    return MS_FAIL(MS_EINVAL, "the graph has neither a loss nor an output: there is nothing to compute");
+  if (config->train && graph->loss < 0)
+    return MS_FAIL(MS_EINVAL, "training needs a loss: call ms_graph_set_loss, or compile with train = 0");
+  MS_TRY(check_config(config));
+  MS_TRY(ms_plan_check_nodes(model, config));
+  MS_TRY(ms_device_find(config->device, &device));
+  double begin = ms_clock();
+  ms_plan *plan = ms_handle_new(MS_HANDLE_PLAN, sizeof *plan, destroy_plan);
+  if (!plan) return MS_ENOMEM;
+  int rc = MS_OK;
+  plan->model = model;
+  ms_handle_set_keeps(plan, model);
+  plan->config = *config;
+  plan->evaluated.buffer = plan->norm.buffer = -1;
+  if (!plan->config.threads) MS_GOTO(ms_thread_count(ms_plan_node_ranks(model, config), &plan->config.threads));
+  MS_GOTO(compile(plan, graph));
+  plan->compile_seconds = ms_clock() - begin;
+  *out = plan;
+  return MS_OK;
+fail:
+  ms_plan_free(plan);
+  return rc;
+}
+
+void ms_plan_free(ms_plan *plan) { ms_handle_release(plan, MS_HANDLE_PLAN); }
 
 int64_t ms_plan_peak(const ms_plan *plan) {
   int64_t bytes = 0;
@@ -198,6 +201,7 @@ int64_t ms_plan_peak(const ms_plan *plan) {
 }
 
 int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *s) {
+  MS_HANDLE(plan, PLAN);
   *s = (ms_plan_summary){0};
   for (int p = 0; p < MS_PHASES; p++) {
     const ms_plan_phase *phase = &plan->phase[p];
@@ -219,6 +223,7 @@ int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *s) {
 }
 
 int ms_plan_dump(ms_plan *plan, int json, const char **out) {
+  MS_HANDLE(plan, PLAN);
   ms_text text = {0};
   int rc = json ? ms_plan_json(plan, &text) : ms_plan_text(plan, &text);
   if (rc) {

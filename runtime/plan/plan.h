@@ -12,6 +12,7 @@
 #ifndef MS_PLAN_PLAN_H
 #define MS_PLAN_PLAN_H
 
+#include "base/handle.h"
 #include "base/text.h"
 #include "comm/comm.h"
 #include "device/device.h"
@@ -159,7 +160,8 @@ typedef struct ms_prepared {
 } ms_prepared;
 
 struct ms_plan {
-  const ms_model *model; /* must outlive the plan's compile and its execs */
+  ms_handle handle;
+  const ms_model *model; /* kept */
   ms_plan_config config;
   int replicas; /* that keep one copy of the state, as in the layout */
   ms_plan_phase phase[MS_PHASES];

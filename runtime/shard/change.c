@@ -15,6 +15,7 @@ static int check_sharded(const ms_model *model) {
 }
 
 int ms_model_set_reshard(ms_model *model, const int *reshard, const int *size) {
+  MS_HANDLE(model, MODEL);
   MS_TRY(check_sharded(model));
   for (int u = 0; u < model->units; u++)
     if (reshard[u] < MS_RESHARD_KEEP || reshard[u] > MS_RESHARD_DEFAULT)
@@ -34,6 +35,7 @@ static int check_unit(const ms_model *model, int unit) {
 }
 
 int ms_model_set_prefetch(ms_model *model, int unit, int depth) {
+  MS_HANDLE(model, MODEL);
   MS_TRY(check_unit(model, unit));
   if (depth < -1)
     return MS_FAIL(MS_EINVAL, "unit '%s': prefetch must be -1 (the plan's), 0 or more units, not %d",
@@ -43,6 +45,7 @@ int ms_model_set_prefetch(ms_model *model, int unit, int depth) {
 }
 
 int ms_model_set_prefetch_order(ms_model *model, int unit, int backward, int n, const int *units) {
+  MS_HANDLE(model, MODEL);
   int *order = NULL;
   MS_TRY(check_unit(model, unit));
   for (int i = 0; i < n; i++) MS_TRY(check_unit(model, units[i]));
@@ -73,6 +76,7 @@ static int check_segment(const ms_model *model, const ms_unit *unit, const ms_se
 }
 
 int ms_model_set_groups(ms_model *model, const double *lr_scale, const double *weight_decay) {
+  MS_HANDLE(model, MODEL);
   MS_TRY(check_sharded(model));
   for (int u = 0; u < model->units; u++)
     for (int s = 0; s < model->unit[u].segments; s++)

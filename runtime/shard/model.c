@@ -8,16 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-int ms_model_new(uint64_t seed, ms_model **out) {
-  ms_model *model = ms_calloc(1, sizeof *model);
-  if (!model) return MS_ENOMEM;
-  model->seed = seed;
-  *out = model;
-  return MS_OK;
-}
-
-void ms_model_free(ms_model *model) {
-  if (!model) return;
+static void destroy_model(void *object) {
+  ms_model *model = object;
   for (int i = 0; i < model->params; i++) free(model->param[i].name);
   for (int i = 0; i < model->units; i++) {
     free(model->unit[i].name);
@@ -30,8 +22,17 @@ void ms_model_free(ms_model *model) {
   free(model->shard_group);
   free(model->replicate_group);
   free(model->member_rank);
-  free(model);
 }
+
+int ms_model_new(uint64_t seed, ms_model **out) {
+  ms_model *model = ms_handle_new(MS_HANDLE_MODEL, sizeof *model, destroy_model);
+  if (!model) return MS_ENOMEM;
+  model->seed = seed;
+  *out = model;
+  return MS_OK;
+}
+
+void ms_model_free(ms_model *model) { ms_handle_release(model, MS_HANDLE_MODEL); }
 
 void ms_unit_config_default(ms_unit_config *config) {
   *config = (ms_unit_config){
@@ -63,6 +64,7 @@ static int check_open(const ms_model *model, const char *what, const char *name)
 }
 
 int ms_model_add_unit(ms_model *model, const char *name, const ms_unit_config *config, int *unit) {
+  MS_HANDLE(model, MODEL);
   MS_TRY(check_open(model, "unit", name));
   MS_TRY(check_unit_config(name, config));
   for (int i = 0; i < model->units; i++)
@@ -105,6 +107,7 @@ static int check_param(const ms_model *model, int unit, const char *name, int nd
 
 int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
                        const ms_param_config *config, int *param) {
+  MS_HANDLE(model, MODEL);
   MS_TRY(check_open(model, "parameter", name));
   MS_TRY(check_param(model, unit, name, ndim, dims, config));
   MS_TRY(ms_grow((void **)&model->param, &model->param_capacity, model->params + 1, sizeof *model->param));
@@ -128,10 +131,17 @@ int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, co
   return MS_OK;
 }
 
-int ms_model_params(const ms_model *model) { return model->params; }
-int ms_model_units(const ms_model *model) { return model->units; }
+int ms_model_params(const ms_model *model) {
+  MS_HANDLE_OR(0, model, MODEL);
+  return model->params;
+}
+int ms_model_units(const ms_model *model) {
+  MS_HANDLE_OR(0, model, MODEL);
+  return model->units;
+}
 
 int ms_model_owned(const ms_model *model, int param, double *first, double *count) {
+  MS_HANDLE(model, MODEL);
   if (!model->sharded) return MS_FAIL(MS_EINVAL, "call ms_model_shard before ms_model_owned");
   if (param < 0 || param >= model->params)
     return MS_FAIL(MS_EINVAL, "parameter %d: the model has parameters 0 to %d", param, model->params - 1);
@@ -207,6 +217,8 @@ int ms_unit_backward_ranks(const ms_model *model, int unit) {
 }
 
 int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate_dim, int shard_dim) {
+  MS_HANDLE(model, MODEL);
+  MS_HANDLE(mesh, MESH);
   if (model->sharded) return MS_FAIL(MS_EINVAL, "the model is sharded already");
   MS_TRY(check_dims(mesh, rank, replicate_dim, shard_dim));
   MS_TRY(take_dim(mesh, replicate_dim, rank, &model->replicate_dim, &model->replicate_size, &model->replicate_rank,

@@ -14,6 +14,7 @@
 #define MS_SHARD_MODEL_H
 
 #include "base/error.h"
+#include "base/handle.h"
 #include "graph/graph.h"
 #include "mesh/mesh.h"
 #include "moonshard.h"
@@ -61,6 +62,7 @@ typedef struct ms_unit {
 } ms_unit;
 
 struct ms_model {
+  ms_handle handle;
   uint64_t seed;
   ms_param *param;
   ms_unit *unit;

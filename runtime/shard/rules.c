@@ -19,19 +19,6 @@ typedef struct tally {
   int first_match; /* index of a name, or -1 */
 } tally;
 
-int ms_rules_new(const char *policy, ms_rules **rules) {
-  *rules = NULL;
-  ms_rules *made = ms_calloc(1, sizeof *made);
-  if (!made) return MS_ENOMEM;
-  made->policy = ms_strdup(policy && *policy ? policy : "rules");
-  if (!made->policy) {
-    free(made);
-    return MS_ENOMEM;
-  }
-  *rules = made;
-  return MS_OK;
-}
-
 static void free_rule(ms_rule *rule) {
   ms_regex_free(rule->regex);
   free(rule->pattern);
@@ -51,17 +38,32 @@ static void clear_warnings(ms_rules *rules) {
   rules->warning_count = 0;
 }
 
-void ms_rules_free(ms_rules *rules) {
-  if (!rules) return;
+static void destroy_rules(void *object) {
+  ms_rules *rules = object;
   for (int i = 0; i < rules->count; i++) free_rule(&rules->rules[i]);
   clear_warnings(rules);
   free(rules->warnings);
   free(rules->rules);
   free(rules->policy);
-  free(rules);
 }
 
+int ms_rules_new(const char *policy, ms_rules **rules) {
+  *rules = NULL;
+  ms_rules *made = ms_handle_new(MS_HANDLE_RULES, sizeof *made, destroy_rules);
+  if (!made) return MS_ENOMEM;
+  made->policy = ms_strdup(policy && *policy ? policy : "rules");
+  if (!made->policy) {
+    ms_rules_free(made);
+    return MS_ENOMEM;
+  }
+  *rules = made;
+  return MS_OK;
+}
+
+void ms_rules_free(ms_rules *rules) { ms_handle_release(rules, MS_HANDLE_RULES); }
+
 int ms_rules_add(ms_rules *rules, const char *pattern, int is_regex, int optional, const char *where) {
+  MS_HANDLE(rules, RULES);
   ms_rule rule = {.optional = optional};
   int rc = MS_ENOMEM;
   if (!pattern) return MS_FAIL(MS_EINVAL, "%s: a rule without a pattern", rules->policy);
@@ -141,6 +143,7 @@ static int decide_name(const ms_rules *rules, tally *tallies, int index, const c
 }
 
 int ms_rules_resolve(ms_rules *rules, int n, const char *const *names, int *decided) {
+  MS_HANDLE(rules, RULES);
   int rc = MS_OK;
   clear_warnings(rules);
   tally *tallies = ms_calloc(rules->count, sizeof *tallies);
@@ -160,5 +163,6 @@ fail:
 }
 
 const char *ms_rules_warning(const ms_rules *rules, int i) {
+  MS_HANDLE_OR(NULL, rules, RULES);
   return i >= 0 && i < rules->warning_count ? rules->warnings[i] : NULL;
 }

@@ -2,6 +2,7 @@
 #ifndef MS_SHARD_RULES_H
 #define MS_SHARD_RULES_H
 
+#include "base/handle.h"
 #include "base/regex.h"
 #include "moonshard.h"
 
@@ -13,6 +14,7 @@ typedef struct ms_rule {
 } ms_rule;
 
 struct ms_rules {
+  ms_handle handle;
   char *policy;
   ms_rule *rules;
   int count, capacity;

@@ -1,0 +1,192 @@
+/* test_handles.c - handles are released in any order: what works with another one keeps it, and what works on one that is
+** gone says so. Under the address sanitizer nothing is used after it ended, and nothing leaks.
+*/
+#include "base/handle.h"
+#include "tests/c/support/mlp.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { WORLD, MESH, SLICE, MODEL, GRAPH, PLAN, STATE, EXEC, TRACE, SAVE, TOKENS, READER, KINDS };
+
+typedef struct everything {
+  ms_world *world;
+  ms_mesh *mesh, *slice;
+  ms_model *model;
+  ms_graph *graph;
+  ms_plan *plan;
+  ms_state *state;
+  ms_exec *exec;
+  ms_trace *trace;
+  ms_save *save;
+  ms_tokens *tokens;
+  ms_token_reader *reader;
+  int released[KINDS];
+} everything;
+
+static const char *const bytes_path = "tests/fixtures/tokenizer/good/gpt2.json"; /* any file will do */
+
+static void make(everything *e) {
+  mlp_config c = mlp_default(1, 1, 0);
+  c.blocks = 1;
+  ms_plan_config config;
+  memset(e, 0, sizeof *e);
+  ms_plan_config_default(&config);
+  must(ms_world_alone(&e->world));
+  mlp m = mlp_make(&c);
+  e->mesh = m.mesh;
+  e->model = m.model;
+  e->graph = m.graph;
+  must(ms_mesh_slice(e->mesh, 1, (const char *const[]){"shard"}, &e->slice));
+  must(ms_plan_compile(e->graph, &config, &e->plan));
+  must(ms_state_new(e->world, e->model, &config, &e->state));
+  must(ms_exec_new(e->state, e->plan, &e->exec));
+  must(ms_trace_new(e->world, &e->trace));
+  ms_exec_set_trace(e->exec, e->trace);
+  const ms_save_piece piece = {
+      .name = "w", .parameter = "w", .kind = "param", .what = "param", .count = 1, .ndim = 1, .dims = {1}};
+  must(ms_save_new(e->state, 1, &piece, &e->save));
+  must(ms_tokens_open(1, &bytes_path, MS_TOKEN_BYTES, &e->tokens));
+  must(ms_token_reader_new(e->tokens, 1, 8, 2, &e->reader));
+}
+
+static void release(everything *e, int kind) {
+  e->released[kind] = 1;
+  switch (kind) {
+    case WORLD: ms_world_leave(e->world); break;
+    case MESH: ms_mesh_free(e->mesh); break;
+    case SLICE: ms_mesh_free(e->slice); break;
+    case MODEL: ms_model_free(e->model); break;
+    case GRAPH: ms_graph_free(e->graph); break;
+    case PLAN: ms_plan_free(e->plan); break;
+    case STATE: ms_state_free(e->state); break;
+    case EXEC: ms_exec_free(e->exec); break;
+    case TRACE: ms_trace_free(e->trace); break;
+    case SAVE: ms_save_free(e->save); break;
+    case TOKENS: ms_tokens_close(e->tokens); break;
+    case READER: ms_token_reader_free(e->reader); break;
+  }
+}
+
+/* A call gives this when the handles that it needs are there, else MS_EINVAL. */
+static void expect(int works, int status) {
+  if (works) must(status);
+  else assert_int_equal(status, MS_EINVAL);
+  ms_error_clear();
+}
+
+static void use_descriptions(everything *e) {
+  int rank[1], value;
+  double first, count;
+  const char *text;
+  ms_plan *again = NULL;
+  ms_plan_config config;
+  ms_plan_config_default(&config);
+  expect(!e->released[MESH], ms_mesh_ranks(e->mesh, 0, rank));
+  expect(!e->released[SLICE], ms_mesh_ranks(e->slice, 0, rank));
+  expect(!e->released[MODEL], ms_model_owned(e->model, 0, &first, &count));
+  expect(!e->released[GRAPH], ms_graph_param(e->graph, 0, &value));
+  expect(!e->released[GRAPH], ms_plan_compile(e->graph, &config, &again));
+  ms_plan_free(again);
+  expect(!e->released[PLAN], ms_plan_dump(e->plan, 1, &text));
+}
+
+static void use_tokens(everything *e) {
+  int32_t tokens[8], targets[8];
+  expect(!e->released[TOKENS], ms_tokens_read(e->tokens, 3, 8, tokens));
+  expect(!e->released[READER], ms_token_reader_ask(e->reader, (const int64_t[]){5}));
+  expect(!e->released[READER], ms_token_reader_take(e->reader, 10, tokens, targets));
+}
+
+static void use_state(everything *e) {
+  const int on_world = !e->released[WORLD], on_state = on_world && !e->released[STATE];
+  const ms_step_inputs inputs = {.lr = 1e-3, .step = 1, .micro_batches = 1};
+  float one;
+  expect(on_world, ms_world_barrier(e->world));
+  expect(on_state, ms_state_read(e->state, 0, "param", 0, 1, &one));
+  for (int phase = MS_PHASE_FIRST; phase <= MS_PHASE_UPDATE; phase++)
+    if (phase != MS_PHASE_NEXT && phase != MS_PHASE_LAST)
+      expect(on_state && !e->released[EXEC], ms_exec_run(e->exec, phase, &inputs, NULL));
+  expect(on_state && !e->released[SAVE], ms_save_wait(e->save, MS_SAVE_WRITTEN));
+  expect(on_world && !e->released[TRACE], ms_trace_mark(e->trace, "here", 0));
+}
+
+static void use(everything *e) {
+  use_descriptions(e);
+  use_tokens(e);
+  use_state(e);
+}
+
+static void every_pair_is_released_in_either_order(void **state) {
+  (void)state;
+  everything e;
+  for (int first = 0; first < KINDS; first++) {
+    for (int second = 0; second < KINDS; second++) {
+      make(&e);
+      release(&e, first);
+      use(&e);
+      release(&e, second);
+      use(&e);
+      for (int kind = 0; kind < KINDS; kind++) release(&e, kind);
+      use(&e);
+    }
+  }
+}
+
+/* Every handle, and some of them twice, in an order that is drawn. */
+static void all_are_released_in_any_order(void **state) {
+  (void)state;
+  everything e;
+  uint32_t random = 1;
+  for (int round = 0; round < 100; round++) {
+    make(&e);
+    for (int left = 2 * KINDS; left > 0; left--) {
+      random = random * 1664525u + 1013904223u;
+      release(&e, (int)((random >> 16) % KINDS));
+      use(&e);
+    }
+    for (int kind = KINDS - 1; kind >= 0; kind--) release(&e, kind);
+  }
+}
+
+/* What is kept is no longer than what keeps it. */
+static void memory_of_ended_handles_is_used_again(void **state) {
+  (void)state;
+  enum { ROUNDS = 4 * MS_HANDLES_KEPT };
+  static ms_rules *seen[ROUNDS];
+  int same = 0;
+  for (int i = 0; i < ROUNDS; i++) {
+    must(ms_rules_new("test", &seen[i]));
+    for (int earlier = i - 1; earlier >= 0 && earlier >= i - MS_HANDLES_KEPT; earlier--)
+      assert_ptr_not_equal(seen[i], seen[earlier]);
+    if (i > 2 * MS_HANDLES_KEPT) same += seen[i] == seen[i - MS_HANDLES_KEPT - 1];
+    ms_rules_free(seen[i]);
+  }
+  assert_true(same > 0);
+}
+
+static void a_world_may_be_left_twice_and_joined_again(void **state) {
+  (void)state;
+  ms_world *world, *again;
+  for (int round = 0; round < 3; round++) {
+    must(ms_world_join(&world));
+    ms_world_leave(world);
+    ms_world_leave(world);
+    must(ms_world_join(&again));
+    ms_world_leave(world);
+    must(ms_world_barrier(again));
+    assert_fails(ms_world_barrier(world), MS_EINVAL, "ms_world_barrier: this world was released");
+    ms_world_leave(again);
+  }
+  ms_world_leave(NULL);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(every_pair_is_released_in_either_order),
+      TEST(all_are_released_in_any_order),
+      TEST(memory_of_ended_handles_is_used_again),
+      TEST(a_world_may_be_left_twice_and_joined_again),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
