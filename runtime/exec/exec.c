@@ -120,11 +120,20 @@ static int check_run(const ms_exec *exec, int phase) {
   return MS_OK;
 }
 
+/* What an optimizer would only turn into NaNs. */
+static int check_inputs(int phase, const ms_step_inputs *inputs) {
+  if (!inputs || phase == MS_PHASE_EVALUATE) return MS_OK;
+  if (!(inputs->lr >= 0 && isfinite(inputs->lr))) return MS_FAIL(MS_EINVAL, "lr must be 0 or more, not %g", inputs->lr);
+  if (inputs->step < 1) return MS_FAIL(MS_EINVAL, "step must be 1 or more, not %lld", (long long)inputs->step);
+  if (inputs->micro_batches < 1)
+    return MS_FAIL(MS_EINVAL, "micro_batches must be 1 or more, not %d", inputs->micro_batches);
+  return MS_OK;
+}
+
 void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs) {
   exec->scalars = (ms_scalars){.step = 1, .micro_batches = 1};
   if (inputs)
-    exec->scalars = (ms_scalars){inputs->lr, inputs->step, inputs->micro_batches < 1 ? 1 : inputs->micro_batches,
-                                 inputs->seed, inputs->rows};
+    exec->scalars = (ms_scalars){inputs->lr, inputs->step, inputs->micro_batches, inputs->seed, inputs->rows};
   if (!exec->scalars.rows.step) exec->scalars.rows.step = 1;
   ms_exec_rebind(exec);
   memset(exec->cursor, 0, sizeof exec->cursor);
@@ -202,6 +211,7 @@ static int meet_replicas(ms_state *state) {
 int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_outputs *outputs) {
   MS_HANDLE(exec, EXEC);
   MS_TRY(check_run(exec, phase));
+  MS_TRY(check_inputs(phase, inputs));
   MS_TRY(meet_replicas(exec->state));
   if (exec->trace) MS_TRY(ms_trace_reserve(exec->trace, &exec->phase[phase]));
   if (exec->trace && exec->apart) MS_TRY(ms_exec_apart_reserve_timers(exec, phase));

@@ -47,7 +47,20 @@ static int copy_text(const char **to, const char *from) {
   return from && !*to ? MS_ENOMEM : MS_OK;
 }
 
+static int check_shape(const ms_save_piece *piece) {
+  int64_t elements = 1;
+  if (piece->ndim < 0 || piece->ndim > MS_MAX_DIMS)
+    return MS_FAIL(MS_ESHAPE, "tensor %s: ndim is %d; it may be 0 to %d", piece->name, piece->ndim, MS_MAX_DIMS);
+  for (int d = 0; d < piece->ndim; d++)
+    if (piece->dims[d] < 0 || __builtin_mul_overflow(elements, piece->dims[d], &elements))
+      return MS_FAIL(MS_ESHAPE, "tensor %s: dims[%d] is %lld", piece->name, d, (long long)piece->dims[d]);
+  if (elements == piece->count) return MS_OK;
+  return MS_FAIL(MS_ESHAPE, "tensor %s: its dims multiply to %lld, its count is %lld", piece->name, (long long)elements,
+                 (long long)piece->count);
+}
+
 static int copy_piece(const ms_state *state, ms_save_piece *to, const ms_save_piece *from) {
+  MS_TRY(check_shape(from));
   *to = *from;
   to->name = to->parameter = to->kind = to->what = NULL;
   MS_TRY(copy_text(&to->name, from->name));
@@ -313,6 +326,7 @@ static void destroy_save(void *object) {
 int ms_save_new(ms_state *state, int n, const ms_save_piece *pieces, ms_save **out) {
   MS_HANDLE(state, STATE);
   int rc = MS_OK;
+  if (n < 0) return MS_FAIL(MS_EINVAL, "ms_save_new: n is %d; it must be 0 or more", n);
   ms_save *save = ms_handle_new(MS_HANDLE_SAVE, sizeof *save, destroy_save);
   if (!save) return MS_ENOMEM;
   save->state = state;

@@ -280,6 +280,7 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *c
   MS_HANDLE(world, WORLD);
   MS_HANDLE(model, MODEL);
   MS_TRY(check_place(world, model));
+  MS_TRY(ms_plan_check_optimizer(config));
   ms_state *state = ms_handle_new(MS_HANDLE_STATE, sizeof *state, destroy_state);
   if (!state) return MS_ENOMEM;
   int rc = MS_OK;

@@ -237,6 +237,9 @@ int64_t ms_plan_peak(const ms_plan *plan);
 /* The most bytes of each category that are in use at once, [MS_CATEGORIES], each at an instruction of its own (price.c). */
 int ms_plan_category_peaks(const ms_plan *plan, double *bytes);
 
+/* The ranges of what an optimizer is given (compile.c). */
+int ms_plan_check_optimizer(const ms_plan_config *config);
+
 /* One access of an instruction to a byte range of an arena. */
 typedef struct ms_access {
   int arena, buffer;

@@ -78,6 +78,8 @@ static int check_segment(const ms_model *model, const ms_unit *unit, const ms_se
 int ms_model_set_groups(ms_model *model, const double *lr_scale, const double *weight_decay) {
   MS_HANDLE(model, MODEL);
   MS_TRY(check_sharded(model));
+  for (int p = 0; p < model->params; p++)
+    MS_TRY(ms_model_check_group(model->param[p].name, lr_scale[p], weight_decay[p]));
   for (int u = 0; u < model->units; u++)
     for (int s = 0; s < model->unit[u].segments; s++)
       if (!model->unit[u].segment[s].frozen)

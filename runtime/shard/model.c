@@ -5,6 +5,7 @@
 */
 #include "shard/model.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,6 +87,23 @@ int ms_model_find_param(const ms_model *model, const char *name) {
   return -1;
 }
 
+int ms_model_check_group(const char *name, double lr_scale, double weight_decay) {
+  if (!(lr_scale >= 0 && isfinite(lr_scale)))
+    return MS_FAIL(MS_EINVAL, "parameter '%s': lr_scale must be 0 or more, not %g", name, lr_scale);
+  if (!(weight_decay >= 0 && isfinite(weight_decay)))
+    return MS_FAIL(MS_EINVAL, "parameter '%s': weight_decay must be 0 or more, not %g", name, weight_decay);
+  return MS_OK;
+}
+
+static int check_initial(const char *name, const ms_param_config *config) {
+  if (config->init < MS_INIT_ZEROS || config->init > MS_INIT_CONSTANT)
+    return MS_FAIL(MS_EINVAL, "parameter '%s': init must be one of enum ms_init, not %d", name, config->init);
+  if (!isfinite(config->init_a) || !isfinite(config->init_b))
+    return MS_FAIL(MS_EINVAL, "parameter '%s': init_a and init_b must be finite, not %g and %g", name, config->init_a,
+                   config->init_b);
+  return MS_OK;
+}
+
 static int check_param(const ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
                        const ms_param_config *config) {
   if (unit < 0 || unit >= model->units)
@@ -100,6 +118,8 @@ static int check_param(const ms_model *model, int unit, const char *name, int nd
   if (config->param_dtype != -1 && config->param_dtype != MS_F32 && config->param_dtype != MS_BF16)
     return MS_FAIL(MS_EDTYPE, "parameter '%s': param_dtype must be f32, bf16 or -1 (its unit's), not %s", name,
                    ms_dtype_name(config->param_dtype));
+  MS_TRY(check_initial(name, config));
+  MS_TRY(ms_model_check_group(name, config->lr_scale, config->weight_decay));
   if (ms_model_find_param(model, name) >= 0)
     return MS_FAIL(MS_ENAME, "parameter '%s' is there already; a parameter belongs to exactly one unit", name);
   return MS_OK;

@@ -83,6 +83,8 @@ struct ms_model {
 int ms_unit_check_reshard_size(const ms_model *model, int unit, int reshard, int size);
 /* Ranks that a unit is gathered in for backward: the shard group, or neighbours in it; 1 when it is kept (model.c). */
 int ms_unit_backward_ranks(const ms_model *model, int unit);
+/* The ranges of what an optimizer does with a parameter (model.c). */
+int ms_model_check_group(const char *name, double lr_scale, double weight_decay);
 /* Fills segments, offsets and owned ranges of every unit (segment.c). */
 int ms_model_segment(ms_model *model);
 /* What the graph floor asks: ms_param_lookup. */
