@@ -132,7 +132,8 @@ end
 ---@param micro integer from 0
 function batch_of.feed(exec, specs, batch, micro)
   for _, spec in ipairs(specs) do
-    exec:write(spec.name, batch[spec.name].data, spec.dtype, micro * spec.numel, spec.numel)
+    local array = { data = batch[spec.name].data, dtype = spec.dtype }
+    exec:write(spec.name, array, micro * spec.numel, spec.numel)
   end
 end
 

@@ -58,24 +58,22 @@ function exec.bind(state, compiled)
   return self
 end
 
----Copies elements into an input.
+---Copies an array into an input; `offset` elements of the array are skipped, the input's size is taken.
 ---@param name string
----@param data ffi.cdata* of the input's dtype
----@param dtype string short name
----@param offset integer elements of data that are skipped
+---@param array moonshard.Array
+---@param offset integer
 ---@param count integer elements
-function Exec:write(name, data, dtype, offset, count)
+function Exec:write(name, array, offset, count)
   local target = C.ms_exec_input(self.handle, name)
   if target == nil then errors.invalid("the plan has no input %s", name) end
-  local source = ffi.cast("const " .. engine.dtype_ctypes[dtype] .. " *", data) + offset
-  ffi.copy(target, source, count * engine.dtype_sizes[dtype])
+  local source = ffi.cast("const " .. engine.dtype_ctypes[array.dtype] .. " *", array.data) + offset
+  ffi.copy(target, source, count * engine.dtype_sizes[array.dtype])
 end
 
 -- Other execs of the state use the same arenas, so what the graph holds as constants is written before every run.
 local function write_constants(self)
   for _, constant in ipairs(self.plan.graph.constants) do
-    local given = constant.tensor
-    self:write(constant.name, given.data, given.dtype, 0, given:numel())
+    self:write(constant.name, constant.tensor, 0, constant.tensor:numel())
   end
 end
 
