@@ -1,5 +1,5 @@
-/* max_backward.c - the gradient of max: dy at the first element that equals the largest (or is NaN, when that is what max
-** gave), 0 elsewhere.
+/* max_backward.c - the gradient of max: dy at the elements that equal the largest (or are NaN, when that is what max gave), of
+** several an equal share of it, as PyTorch's amax has it; 0 elsewhere.
 */
 #include "kernels/cpu/block.h"
 
@@ -13,6 +13,8 @@ static ms_axis_view view_of(const ms_kernel_call *call) {
   return ms_view_axis(&call->in[X], call->attrs.i[0]);
 }
 
+static int is_largest(float x, float y) { return x == y || (x != x && y != y); }
+
 /* Positions [begin, end) of y, which is [outer, inner]. */
 static void backward_part(const ms_kernel_call *call, int part, int64_t begin, int64_t end) {
   (void)part;
@@ -22,13 +24,13 @@ static void backward_part(const ms_kernel_call *call, int part, int64_t begin, i
     const float y = ms_scalar_at(call->in_data[Y], call->in[Y].dtype, at);
     const float dy = ms_scalar_at(call->in_data[DY], call->in[DY].dtype, at);
     const int64_t first = at / view.inner * view.n * view.inner + at % view.inner;
-    int found = 0;
+    int64_t ties = 0;
+    for (int64_t i = 0; i < view.n; i++)
+      ties += is_largest(ms_scalar_at(call->in_data[X], call->in[X].dtype, first + i * view.inner), y);
     for (int64_t i = 0; i < view.n; i++) {
       const int64_t element = first + i * view.inner;
       const float x = ms_scalar_at(call->in_data[X], call->in[X].dtype, element);
-      const int here = !found && (x == y || (x != x && y != y));
-      ms_store(call->out_data[0], element, here ? dy : 0.0f, bf16);
-      found |= here;
+      ms_store(call->out_data[0], element, is_largest(x, y) ? dy / (float)ties : 0.0f, bf16);
     }
   }
 }

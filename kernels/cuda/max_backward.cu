@@ -1,6 +1,6 @@
-/* max_backward.cu - the gradient of max: dy at the first element that equals the largest (or is NaN, when that is what max
-** gave), 0 elsewhere: 3 s bytes an element of s bytes. Over the last axis a block looks for the first place and then writes
-** the row; over another one each thread goes down a column. May write over x.
+/* max_backward.cu - the gradient of max: dy at the elements that equal the largest (or are NaN, when that is what max gave), of
+** several an equal share of it; 0 elsewhere: 3 s bytes an element of s bytes. Over the last axis a block counts them and then
+** writes the row; over another one each thread goes down a column. May write over x.
 */
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vector.h"
@@ -12,20 +12,20 @@ constexpr int THREADS = 256;
 
 __device__ __forceinline__ bool is_largest(float x, float y) { return x == y || (x != x && y != y); }
 
-struct first_of {
-  __device__ __forceinline__ int64_t operator()(int64_t a, int64_t b) const { return b < a ? b : a; }
+struct sum_of {
+  __device__ __forceinline__ int64_t operator()(int64_t a, int64_t b) const { return a + b; }
 };
 
 template <class T>
 __global__ void __launch_bounds__(THREADS) mark_rows(const T *x, const T *y, const T *dy, T *dx, int64_t n) {
   const int64_t row = blockIdx.x, from = row * n;
   const float largest = ms_load_one(y + row);
-  int64_t first = n;
-  for (int64_t i = threadIdx.x; i < n && first == n; i += THREADS)
-    if (is_largest(ms_load_one(x + from + i), largest)) first = i;
-  first = ms_row_reduce(first, n, first_of());
+  int64_t ties = 0;
+  for (int64_t i = threadIdx.x; i < n; i += THREADS) ties += is_largest(ms_load_one(x + from + i), largest);
+  ties = ms_row_reduce(ties, static_cast<int64_t>(0), sum_of());
+  const float share = ms_load_one(dy + row) / static_cast<float>(ties);
   for (int64_t i = threadIdx.x; i < n; i += THREADS)
-    ms_store_one(dx + from + i, i == first ? ms_load_one(dy + row) : 0.0f);
+    ms_store_one(dx + from + i, is_largest(ms_load_one(x + from + i), largest) ? share : 0.0f);
 }
 
 template <class T>
@@ -34,11 +34,12 @@ __global__ void __launch_bounds__(THREADS) mark_columns(const T *x, const T *y, 
   if (at >= view.outer * view.inner) return;
   const float largest = ms_load_one(y + at), gradient = ms_load_one(dy + at);
   const int64_t first = at / view.inner * view.n * view.inner + at % view.inner;
-  bool found = false;
+  int64_t ties = 0;
+  for (int64_t i = 0; i < view.n; i++) ties += is_largest(ms_load_one(x + first + i * view.inner), largest);
+  const float share = gradient / static_cast<float>(ties);
   for (int64_t i = 0; i < view.n; i++) {
-    const bool here = !found && is_largest(ms_load_one(x + first + i * view.inner), largest);
-    ms_store_one(dx + first + i * view.inner, here ? gradient : 0.0f);
-    found |= here;
+    const bool here = is_largest(ms_load_one(x + first + i * view.inner), largest);
+    ms_store_one(dx + first + i * view.inner, here ? share : 0.0f);
   }
 }
 
