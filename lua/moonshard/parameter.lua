@@ -73,7 +73,7 @@ end
 ---@field shape integer[] 1 to 6 sizes, outermost first
 ---@field numel integer
 ---@field init moonshard.InitialLaw
----@field frozen boolean
+---@field frozen boolean as it was declared; of a sharded model, as its rules decided
 ---@field source moonshard.ValueSource? where its first values are read, instead of drawn by init
 local Parameter = {}
 parameter.class = Parameter
@@ -83,6 +83,9 @@ parameter.class = Parameter
 function parameter.is(value)
   return getmetatable(value) == Parameter
 end
+
+-- Above it a double does not count every element.
+local MOST_ELEMENTS = 2 ^ 53
 
 local function read_shape(given)
   local shape = given.shape
@@ -97,6 +100,9 @@ local function read_shape(given)
   end
   if #sizes == 0 or #sizes > 6 then
     errors.raise("MS_ESHAPE", "ms.parameter: %d dimensions; write 1 to 6 sizes, as in ms.parameter { 10, 20 }", #sizes)
+  end
+  if numel > MOST_ELEMENTS then
+    errors.raise("MS_ESHAPE", "ms.parameter: the sizes of [%s] multiply to more than 2^53", table.concat(sizes, ","))
   end
   return sizes, numel
 end

@@ -104,6 +104,19 @@ static int check_initial(const char *name, const ms_param_config *config) {
   return MS_OK;
 }
 
+/* Counts are told as doubles, which count every element up to here; bytes of a few tensors then fit 63 bits as well. */
+static const int64_t most_elements = (int64_t)1 << 53;
+
+static int check_elements(const ms_model *model, const char *name, int ndim, const int64_t *dims) {
+  int64_t elements = 1, all = 0;
+  for (int d = 0; d < ndim; d++)
+    if (__builtin_mul_overflow(elements, dims[d], &elements) || elements > most_elements)
+      return MS_FAIL(MS_ESHAPE, "parameter '%s': the sizes of its shape multiply to more than 2^53", name);
+  if (__builtin_add_overflow(model->elements, elements, &all) || all > most_elements)
+    return MS_FAIL(MS_ESHAPE, "parameter '%s': with it the model has more than 2^53 elements", name);
+  return MS_OK;
+}
+
 static int check_param(const ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
                        const ms_param_config *config) {
   if (unit < 0 || unit >= model->units)
@@ -115,6 +128,7 @@ static int check_param(const ms_model *model, int unit, const char *name, int nd
     if (dims[d] < 1)
       return MS_FAIL(MS_ESHAPE, "parameter '%s': dimension %d has size %lld; sizes must be at least 1", name, d,
                      (long long)dims[d]);
+  MS_TRY(check_elements(model, name, ndim, dims));
   if (config->param_dtype != -1 && config->param_dtype != MS_F32 && config->param_dtype != MS_BF16)
     return MS_FAIL(MS_EDTYPE, "parameter '%s': param_dtype must be f32, bf16 or -1 (its unit's), not %s", name,
                    ms_dtype_name(config->param_dtype));
@@ -146,6 +160,7 @@ int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, co
   }
   p->name = ms_strdup(name);
   if (!p->name) return MS_ENOMEM;
+  model->elements += p->numel;
   u->order[u->params++] = model->params;
   *param = model->params++;
   return MS_OK;

@@ -67,6 +67,7 @@ struct ms_model {
   ms_param *param;
   ms_unit *unit;
   int params, units, param_capacity, unit_capacity;
+  int64_t elements;             /* of all parameters */
   int sharded;                  /* ms_model_shard was called */
   int is_stage;                 /* the mesh is the slice of one pipeline stage */
   int rank, world;              /* world: of the mesh's root; may hold ranks that have nothing to do with this model */

@@ -25,6 +25,27 @@ static void a_world_of_one_asks_nobody(void **state) {
   unsetenv("MOONSHARD_JOB_FD");
 }
 
+static void counts_that_overflow_are_refused(void **state) {
+  (void)state;
+  const int64_t large = (int64_t)1 << 33, most = (int64_t)1 << 53;
+  ms_model *model;
+  ms_unit_config unit_config;
+  ms_param_config config;
+  int unit, param;
+  ms_unit_config_default(&unit_config);
+  ms_param_config_default(&config);
+  must(ms_model_new(0, &model));
+  must(ms_model_add_unit(model, "root", &unit_config, &unit));
+  assert_fails(ms_model_add_param(model, unit, "w", 2, (int64_t[]){large, large}, &config, &param), MS_ESHAPE,
+               "parameter 'w': the sizes of its shape multiply to more than 2^53");
+  assert_fails(ms_model_add_param(model, unit, "w", 1, (int64_t[]){most + 1}, &config, &param), MS_ESHAPE,
+               "more than 2^53");
+  must(ms_model_add_param(model, unit, "w", 1, (int64_t[]){most}, &config, &param));
+  assert_fails(ms_model_add_param(model, unit, "b", 1, (int64_t[]){1}, &config, &param), MS_ESHAPE,
+               "parameter 'b': with it the model has more than 2^53 elements");
+  ms_model_free(model);
+}
+
 /* y = 2 x + 1 of an input, in a model that has no parameters. */
 static void a_model_without_parameters_computes(void **state) {
   (void)state;
@@ -234,6 +255,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(a_world_of_one_asks_nobody),
       TEST(a_model_without_parameters_computes),
+      TEST(counts_that_overflow_are_refused),
       TEST(any_part_is_drawn_alike),
       TEST(a_parameter_starts_from_the_law),
       TEST(R4_resharding_changes_the_next_plan),
