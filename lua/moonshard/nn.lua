@@ -2,6 +2,7 @@
 -- default), "gpt2" (normal 0.02, zero bias), or a law of ms.init for the weight.
 
 local context = require("moonshard.context")
+local create = require("moonshard.eager.create")
 local errors = require("moonshard.error")
 local module = require("moonshard.module")
 local ops = require("moonshard.ops")
@@ -122,6 +123,14 @@ function nn.embedding(...) return Embedding(gather(...)) end
 
 -- ---- norms ------------------------------------------------------------------------------------------------------
 
+-- What a norm without a bias adds, by its length: a constant of the trace, and no parameter.
+local zeros_of = {}
+
+local function zeros(dim)
+  zeros_of[dim] = zeros_of[dim] or create.zeros(dim)
+  return zeros_of[dim]
+end
+
 local LayerNorm = module.define("LayerNorm")
 
 function LayerNorm:init(given)
@@ -129,24 +138,24 @@ function LayerNorm:init(given)
     { "positive", required = "dim" }, eps = { "number", default = 1e-5 }, bias = { "boolean", default = true },
   })
   self.weight = parameter.new({ config[1], init = "ones" })
-  self.bias = parameter.new({ config[1], init = "zeros", frozen = not config.bias })
+  self.bias = config.bias and parameter.new({ config[1], init = "zeros" }) or nil
   self.eps = config.eps
 end
 
 function LayerNorm:forward(x)
   local weight = value_of(self, "weight")
   if weight.dtype ~= "f32" then x = in_dtype_of(weight, x) end
-  return ops.layer_norm(x, weight, self.bias, { eps = self.eps })
+  return ops.layer_norm(x, weight, self.bias or zeros(self.weight.shape[1]), { eps = self.eps })
 end
 
-function LayerNorm:describe() return tostring(self.weight.shape[1]) end
+function LayerNorm:describe() return self.weight.shape[1] .. describe_bias(self) end
 
 ---@class moonshard.LayerNormOptions
 ---@field [1] integer? dim, where it is not given before the table
 ---@field eps? number 1e-5
 ---@field bias? boolean true
 
----Ba et al. 2016, over the last axis: x [..., dim], weight and bias [dim]. bias = false freezes the bias at zero.
+---Ba et al. 2016, over the last axis: x [..., dim], weight and bias [dim]. bias = false: there is none.
 ---@overload fun(o: moonshard.LayerNormOptions): moonshard.Module
 ---@overload fun(dim: integer, o: moonshard.LayerNormOptions?): moonshard.Module
 ---@param ... any { dim, eps = 1e-5, bias = true }

@@ -265,6 +265,7 @@ function sharding.fully_shard(model, config)
   policies.decide(self, config, inventory)
   if stand_in.active then stand_in.take_over(self) end
   rawset(model, "sharding", self)
+  for _, param in ipairs(self.params) do param.parameter.frozen = param.frozen end
   claim_parameters(self)
   self:report_warnings()
   return model

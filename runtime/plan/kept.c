@@ -52,10 +52,26 @@ static kept *find(const ms_graph *graph) {
 
 /* ---- graphs ----------------------------------------------------------------------------------------------------- */
 
+/* A step that could change nothing is a mistake in the loss, say one of the targets alone. */
+static int check_reached(const ms_graph *graph) {
+  int trainable = 0;
+  for (int p = 0; p < graph->n_params; p++) {
+    ms_param_info info;
+    if (graph->param_grads[p] >= 0) return MS_OK;
+    MS_TRY(graph->lookup(graph->model, p, &info));
+    trainable |= !info.frozen;
+  }
+  if (!trainable) return MS_OK;
+  return MS_FAIL(MS_EINVAL,
+                 "the loss depends on no parameter that is trained, so a step would change nothing: compute it "
+                 "from what the model gives, by ops that have a gradient");
+}
+
 static int make_training(ms_graph *graph, enum ms_fusing fusing) {
   const int fuse = fusing != MS_FUSE_NOTHING;
   if (fuse) MS_TRY(ms_graph_rewrite(graph, 0));
   MS_TRY(ms_graph_differentiate(graph));
+  MS_TRY(check_reached(graph));
   if (fuse) MS_TRY(ms_graph_rewrite_backward(graph));
   if (fuse) MS_TRY(ms_graph_rematerialize(graph));
   MS_TRY(ms_graph_insert_recomputation(graph));

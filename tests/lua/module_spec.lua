@@ -173,6 +173,7 @@ describe("modules", function()
     end, "no part of the model" },
     ["a missing argument"] = { function() ms.nn.linear { 3 } end, "argument 2 (outputs) is missing" },
     ["an unknown option"] = { function() ms.nn.linear { 3, 4, bais = false } end, "did you mean bias?" },
+    ["more elements than can be counted"] = { function() ms.parameter { 2 ^ 33, 2 ^ 33 } end, "more than 2^53" },
     ["a probability that is none"] = { function() ms.nn.dropout(1) end, "below 1" },
   }) do
     it("refuse " .. title, function()
@@ -204,6 +205,15 @@ describe("layers", function()
     assert.same({ "normal", 0, 0.02, "zeros" }, { linear.weight.init.kind, linear.weight.init.a, linear.weight.init.b,
       linear.bias.init.kind })
     assert.equal("ones", ms.nn.layer_norm(4).weight.init.kind)
+  end)
+
+  it("have no bias where none is asked for, and normalise alike", function()
+    local norm, plain = ms.nn.layer_norm(4), ms.nn.layer_norm { 4, bias = false }
+    assert.same({ "weight" }, names(plain:named_parameters()))
+    local x = ms.randn { 3, 4, seed = 1 }
+    assert.same(norm(x):tolist(), plain(x):tolist())
+    ms.fully_shard(plain)
+    assert.equal(1, #plain.sharding.params) -- so state_dict and checkpoints have no bias either
   end)
 
   it("apply a sequence of modules and functions", function()

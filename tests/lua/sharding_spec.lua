@@ -208,10 +208,36 @@ describe("S8: freeze", function()
   end)
 
   it("keeps what a parameter says of itself", function()
-    local model = ms.nn.sequential { ms.nn.layer_norm(4, { bias = false }) }
+    local model = ms.nn.sequential { ms.nn.layer_norm(4) }
+    model[1].bias = ms.parameter { 4, init = "zeros", frozen = true }
     ms.fully_shard(model, {})
     assert.is_false(model.sharding.params[1].frozen)
     assert.is_true(model.sharding.params[2].frozen)
+  end)
+
+  it("shows in named_parameters what its rules froze", function()
+    local model = ms.nn.sequential { ms.nn.linear(4, 3), ms.nn.linear(3, 2) }
+    model[2].weight.frozen = true
+    ms.fully_shard(model, { freeze = { { "1.weight", false }, "0.bias" } })
+    local frozen = {}
+    for name, parameter in model:named_parameters() do frozen[name] = parameter.frozen end
+    assert.same({ ["0.weight"] = false, ["0.bias"] = true, ["1.weight"] = false, ["1.bias"] = false }, frozen)
+  end)
+
+  it("refuses a loss that depends on nothing that is trained", function()
+    for _, freeze in ipairs({ { "0" }, { "1" } }) do
+      local model = ms.nn.sequential { ms.nn.linear(4, 3), ms.nn.linear(3, 2) }
+      ms.fully_shard(model, { freeze = freeze })
+      local train = ms.trainer {
+        model = model, optimizer = ms.optim.sgd { lr = 0.1 },
+        forward = function(net, batch) return net[1](batch.inputs):mean() end,
+      }
+      local ok, raised = pcall(function() return train:compile { inputs = ms.ones(2, 4) } end)
+      assert.equal(freeze[1] == "1", ok, tostring(raised))
+      if not ok then
+        assert.truthy(tostring(raised):find("the loss depends on no parameter that is trained", 1, true), raised)
+      end
+    end
   end)
 
   it("refuses a rule that freezes nothing", function()
