@@ -19,8 +19,8 @@ MetricsFile.__index = MetricsFile
 
 -- In this order in every line.
 local KEYS = {
-  "step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_ms", "data_ms", "peak_bytes", "comm_bytes",
-  "valid_loss", "save_ms", "snapshot_bytes",
+  "step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_ms", "exposed_ms", "data_ms", "peak_bytes",
+  "comm_bytes", "valid_loss", "save_ms", "snapshot_bytes",
 }
 
 local KNOWN = { outside_bytes = true }

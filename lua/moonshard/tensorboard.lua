@@ -18,8 +18,8 @@ local tensorboard = {}
 -- Where the metrics of a step appear.
 local TAGS = {
   loss = "loss/train", valid_loss = "loss/valid", grad_norm = "train/grad_norm", lr = "train/lr",
-  tokens_per_s = "speed/tokens_per_s", step_ms = "speed/step_ms", data_ms = "speed/data_ms",
-  peak_bytes = "memory/peak_bytes",
+  tokens_per_s = "speed/tokens_per_s", step_ms = "speed/step_ms", exposed_ms = "speed/exposed_ms",
+  data_ms = "speed/data_ms", peak_bytes = "memory/peak_bytes",
 }
 
 -- ---- records --------------------------------------------------------------------------------------------------------

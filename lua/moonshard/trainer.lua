@@ -37,6 +37,8 @@ Trainer.__index = Trainer
 ---@field tokens integer targets of all ranks in this step
 ---@field tokens_per_s number
 ---@field step_ms number
+---@field exposed_ms number? of step_ms, when no kernel ran: waits for other ranks, and bytes of theirs that were moved;
+---  nil on a GPU, whose times only a trace measures
 ---@field data_ms number
 ---@field peak_bytes number bytes of this rank's arenas
 ---@field outside_bytes number? on a GPU, bytes that CUDA's context and the communicators took beside them
@@ -169,6 +171,14 @@ local function comm_bytes(exec, before)
   return bytes
 end
 
+-- Milliseconds of the phases in which no kernel ran. Where no kernel was timed, as on a GPU, nothing is known.
+local function exposed_ms(exec, before)
+  local now = exec:counters()
+  local kernels = now.kernel_seconds - before.kernel_seconds
+  if kernels <= 0 then return nil end
+  return 1e3 * math.max(0, now.total_seconds - before.total_seconds - kernels)
+end
+
 -- The norm, and the update when loss and norm are finite. Ranks of which some took the step and some did not would hold
 -- parameters that do not belong together.
 local function finish_step(self, exec, step)
@@ -247,11 +257,13 @@ local function step_on(self, batch, places)
   local begin, before = require("moonshard.clock").now(), exec:counters()
   local step = self.steps_done + 1
   local lr = learning_rate(self, step)
+  local met_ms = 1e3 * (require("moonshard.clock").now() - begin)
   exec.step_inputs.lr, exec.step_inputs.step = lr, step
   exec.step_inputs.micro_batches = self.micro_batches
   run_phases(self, exec, specs, batch, places, step)
   local seconds = require("moonshard.clock").now() - begin
   self.outside_bytes = self.outside_bytes or outside_bytes(self)
+  local exposed = exposed_ms(exec, before)
   local tokens = batch_of.numel((batch.targets or batch[specs[1].name]).shape) * self.session.sharding.mesh:size()
   C.ms_world_progress(world.handle, step, tokens / seconds)
   tracer.step_ends(step, begin)
@@ -262,6 +274,7 @@ local function step_on(self, batch, places)
     tokens = tokens,
     tokens_per_s = tokens / seconds,
     step_ms = 1e3 * seconds,
+    exposed_ms = exposed and met_ms + exposed,
     data_ms = batch.data_ms or 0,
     peak_bytes = exec:arena_bytes(),
     outside_bytes = self.outside_bytes,

@@ -86,6 +86,7 @@ describe("moonshard sweep", function()
         assert.equal(2, #record.runs)
         assert.equal(3, record.runs[1].steps) -- one of four is warm-up
         assert.is_true(record.tokens_per_s > 0 and record.step_ms > 0)
+        assert.is_true(record.exposed_ms > 0 and record.exposed_ms < record.step_ms)
         assert.is_true(record.tokens_per_s_min <= record.tokens_per_s
           and record.tokens_per_s <= record.tokens_per_s_max)
         assert.is_true(i == 1 or record.tokens_per_s <= measured[i - 1].tokens_per_s)
@@ -116,6 +117,9 @@ describe("moonshard sweep", function()
         or narrow.out:find("mesh  batch  tokens/s   +-%  step ms  peak  replicate  shard\n", 1, true), narrow.out)
       assert.truthy(narrow.out:find("mesh  batch  peak  params  optim  grads  gathered  activ  work  comm\n"))
       assert.equal(1, count(narrow.out, "\n4/4  mesh=2x1 batch=64  "))
+      assert.truthy(narrow.out:find("\nnodes:\n", 1, true), narrow.out)
+      assert.truthy(narrow.out:find("\n  mesh=2x1 batch=%d+, mesh=2x1 batch=%d+: 2 ranks on 1 node: "
+        .. "2 replicas share one copy"))
       local wide = program.run({ "sweep", sweep.file }, "COLUMNS=200")
       local head = wide.out:match("\n(mesh  batch[^\n]*)\n")
       assert.truthy(head:find("tokens/s.*step ms.*peak.*activ.*comm.*replicate.*shard"), wide.out)
@@ -144,17 +148,29 @@ describe("moonshard sweep", function()
 
       local page = sweep.read("index.html")
       assert.truthy(page:find("<h1>shapes &amp; sizes</h1>", 1, true))
-      assert.equal(4, count(page, "<svg "))
-      for _, text in ipairs({ "Speed by mesh", "Speed against memory",
+      assert.equal(5, count(page, "<svg "))
+      for _, text in ipairs({ "<h2>Speed</h2>", "Speed against memory", "Time of a step",
+        "exposed communication", "<td class=\"wide\">2 ranks on 1 node: 2 replicas share",
         "Peak memory by category", "Bytes per mesh dimension", "limit 1.0 MiB",
         "prefers%-color%-scheme: dark", "@media print", 'name="viewport"', "quot;quoted&quot;" }) do
         assert.truthy(page:find(text), text)
       end
-      for _, text in ipairs({ "https?:", "src=", "href", "url%(", "@import", "<script", "nan", "inf%%" }) do
+      for _, text in ipairs({ "https?:", "src=", "url%(", "@import", "nan", "inf%%" }) do
         assert.is_nil(page:find(text), text)
       end
+      assert.equal(1, count(page, "<script>"))
+      local files = {}
+      for name, data in page:gmatch('download="([^"]*)" href="data:[%w/+]+;charset=utf%-8,([^"]*)"') do
+        files[name] = data:gsub("%%(%x%x)", function(code) return string.char(tonumber(code, 16)) end)
+      end
+      assert.equal(count(page, "href="), count(page, 'href="data:'))
+      assert.equal(sweep.read("results.csv"), files["results.csv"])
+      assert.same(sweep.results(), json.decode(files["results.json"]))
+      for _, name in ipairs({ "speed", "time-of-a-step", "speed-against-memory", "peak-memory-by-category" }) do
+        assert.truthy(files[name .. ".svg"]:find('^<svg xmlns="http://www.w3.org/2000/svg" width="860".*</svg>$'), name)
+      end
       local open = {}
-      for closing, name, last in page:gsub("<style>.-</style>", ""):gmatch("<(/?)([%w]+)[^>]-(/?)>") do
+      for closing, name, last in page:gsub("<style>.-</style>", ""):gsub("<script>.-</script>", ""):gmatch("<(/?)([%w]+)[^>]-(/?)>") do
         if closing == "/" then
           assert.equal(name, table.remove(open))
         elseif last == "" and name ~= "meta" and name ~= "br" then
@@ -196,6 +212,26 @@ describe("moonshard sweep", function()
       assert.equal(3, sweep.results().count.ok)
       assert.equal(0, sweep.run("--resume").status)
       assert.equal(4, #sweep.traced())
+    end)
+  end)
+
+  it("I5 goes on with a point part-way through its repeats", function()
+    with_sweep(function(sweep)
+      -- The second run of a point is the one that Ctrl-C meets: `on` waits for a first run's line in the trace.
+      sweep.define(([[
+        over = { mesh = { "1x1" }, batch = { 4, 8 } }, repeats = 2,
+        settings = { trace = %q, on = "batch=8", after = 1, signal = 2 }, steps = 3,
+      ]]):format(sweep.trace))
+      local ended = sweep.run()
+      assert.equal(130, ended.status, ended.err)
+      assert.equal(4, #sweep.traced(), "the first round, and the second up to the signal")
+      local resumed = sweep.run("--resume")
+      assert.equal(0, resumed.status, resumed.err)
+      assert.equal(5, #sweep.traced(), "only the run that was interrupted")
+      for _, record in ipairs(sweep.results().points) do
+        assert.equal(2, #record.runs)
+        assert.equal("ok", record.status)
+      end
     end)
   end)
 
@@ -382,7 +418,7 @@ describe("moonshard sweep", function()
       assert.truthy(ended.out:find("\n128x1  1 +16 +8 "), ended.out)
       assert.truthy(ended.out:find("\n16x8 +1 +16 +1 "), ended.out)
       local page = sweep.read("index.html")
-      assert.is_nil(page:find("Speed by", 1, true))
+      assert.is_nil(page:find("<h2>Speed</h2>", 1, true))
       assert.truthy(page:find("Peak memory by category", 1, true))
       assert.truthy(sweep.read("results.csv"):find(",nodes,planned_peak_bytes,", 1, true))
       sweep.define([[over = { mesh = { "1x2" } }, ranks_per_node = 2]])

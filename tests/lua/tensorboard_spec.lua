@@ -155,4 +155,17 @@ describe("tensorboard", function()
       assert.is_true(list[step + 1].scalars["speed/step_ms"] > 0)
     end
   end)
+
+  it("has a recipe's own metrics, and where the time of a step went", function()
+    local ended = program.run({ "run", "tests/lua/recipes/sweep_point.lua", "-n", "2", "mesh=1x2", "steps=3",
+      "score=true", "--tensorboard", folder })
+    assert.equal(0, ended.status, ended.err)
+    local list = events(only_file(folder))
+    assert.equal(4, #list)
+    for step = 1, 3 do
+      local scalars = list[step + 1].scalars
+      assert.equal(4 * step, scalars["train/score"])
+      assert.is_true(scalars["speed/exposed_ms"] > 0 and scalars["speed/exposed_ms"] < scalars["speed/step_ms"])
+    end
+  end)
 end)

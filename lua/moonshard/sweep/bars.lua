@@ -9,6 +9,7 @@ local bars = {}
 
 ---@class moonshard.BarRow
 ---@field label string
+---@field number integer? of the point, for scripts
 ---@field parts { value: number, class: string, title: string }[] one after the other
 ---@field text string what stands behind the bar
 ---@field low number? of a range that is marked on the bar
@@ -22,6 +23,9 @@ local bars = {}
 
 local LONGEST = 68 -- per cent of the width that the largest value takes: the rest is for the text behind it
 local LABEL, BAR, ROW, GROUP, AXIS, TOP = 14, 14, 42, 30, 24, 6 -- heights
+
+---Heights of a row, of a group's title and of the axis below, for those who move rows.
+bars.LAYOUT = { row = ROW, group = GROUP, axis = AXIS }
 
 ---@param text any
 ---@return string
@@ -44,10 +48,11 @@ local function largest_value(chart)
   return largest > 0 and largest or 1
 end
 
+-- Each row is drawn at 0 and moved to its place, where a script may move it again.
 local function draw_row(out, row, y, to_x)
-  out[#out + 1] = ('<g%s><text x="0" y="%d">%s</text>'):format(row.faint and ' class="faint"' or "", y + LABEL - 3,
-    escape(row.label))
-  local from, top = 0, y + LABEL + 3
+  out[#out + 1] = ('<g class="row%s" data-point="%d" transform="translate(0 %d)"><text class="label" x="0" y="%d">%s'
+    .. '</text>'):format(row.faint and " faint" or "", row.number or 0, y, LABEL - 3, escape(row.label))
+  local from, top = 0, LABEL + 3
   for _, part in ipairs(row.parts) do
     if part.value > 0 then
       out[#out + 1] = ('<rect class="%s" x="%.3f%%" y="%d" width="%.3f%%" height="%d"><title>%s</title></rect>')
@@ -91,7 +96,8 @@ end
 function bars.svg(chart)
   local largest = largest_value(chart)
   local function to_x(value) return LONGEST * value / largest end
-  local rows, y = {}, TOP + (chart.limit and 16 or 0)
+  local top = TOP + (chart.limit and 16 or 0)
+  local rows, y = {}, top
   for _, group in ipairs(chart.groups) do
     if group.title then
       rows[#rows + 1] = ('<text class="group" x="0" y="%d">%s</text>'):format(y + GROUP - 10, escape(group.title))
@@ -102,7 +108,8 @@ function bars.svg(chart)
       y = y + ROW
     end
   end
-  local out = { ('<svg width="100%%" height="%d" role="img" aria-label="%s">'):format(y + AXIS, escape(chart.title)) }
+  local out = { ('<svg width="100%%" height="%d" data-top="%d" role="img" aria-label="%s">'):format(y + AXIS, top,
+    escape(chart.title)) }
   draw_axis(out, largest, y, to_x)
   if chart.limit then draw_limit(out, chart.limit, y, to_x) end
   out[#out + 1] = table.concat(rows, "\n")

@@ -287,26 +287,37 @@ local function reason_of(record)
   return record.reason .. ": " .. by_category(record.planned.bytes)
 end
 
--- Points that say the same are told in one line.
-local function reasons(self, status, title)
-  local order, by_reason = {}, {}
+-- Points of a status of which the same is to be said are listed in one line.
+local function listed(self, status, title, text_of)
+  local order, by_text = {}, {}
   for _, record in ipairs(self.records) do
     if record.status == status then
-      local reason = reason_of(record)
-      if not by_reason[reason] then
-        by_reason[reason] = {}
-        order[#order + 1] = reason
+      local text = text_of(record)
+      if not by_text[text] then
+        by_text[text] = {}
+        order[#order + 1] = text
       end
-      table.insert(by_reason[reason], record.key)
+      table.insert(by_text[text], record.key)
     end
   end
-  local lines = { #order > 0 and ("\n%d %s:"):format(self.count[status], title) or nil }
-  for _, reason in ipairs(order) do
-    local keys = by_reason[reason]
+  local lines = { #order > 0 and "\n" .. title or nil }
+  for _, text in ipairs(order) do
+    local keys = by_text[text]
     local who = #keys > 3 and ("%s and %d more"):format(keys[1], #keys - 1) or table.concat(keys, ", ")
-    lines[#lines + 1] = ("  %s: %s"):format(who, reason)
+    lines[#lines + 1] = ("  %s: %s"):format(#order == 1 and #keys > 1 and status == "ok" and "all" or who, text)
   end
   return lines
+end
+
+local function reasons(self, status)
+  return listed(self, status, ("%d %s:"):format(self.count[status], status), reason_of)
+end
+
+-- Of points that ran; those that were only planned have columns of it.
+local function nodes(self)
+  return listed(self, "ok", "nodes:", function(record)
+    return record.planned and record.planned.nodes or "not known"
+  end)
 end
 
 local function overhead(self)
@@ -323,9 +334,10 @@ function report.text(self, columns)
   local measured, lines = {}, {}
   for i = 1, self.count.ok do measured[i] = self.records[i] end
   if #measured > 0 then append(lines, tables(self, measured, columns)) end
+  if not report.is_planned(self) then append(lines, nodes(self)) end
   for _, warning in ipairs(self.warnings) do lines[#lines + 1] = "\nwarning: " .. warning end
-  append(lines, reasons(self, "skipped", "skipped"))
-  append(lines, reasons(self, "failed", "failed"))
+  append(lines, reasons(self, "skipped"))
+  append(lines, reasons(self, "failed"))
   if self.count.left_out > 0 then lines[#lines + 1] = ("\n%d left out by where"):format(self.count.left_out) end
   if self.count.missing > 0 then lines[#lines + 1] = ("\n%d did not run"):format(self.count.missing) end
   if #self.records > 0 then
@@ -344,7 +356,8 @@ local function csv_field(value)
 end
 
 local PLAIN = {
-  "ranks", "status", "tokens_per_s", "tokens_per_s_min", "tokens_per_s_max", "step_ms", "loss", "peak_bytes",
+  "ranks", "status", "tokens_per_s", "tokens_per_s_min", "tokens_per_s_max", "step_ms", "exposed_ms",
+  "loss", "peak_bytes",
 }
 
 ---The records as CSV (RFC 4180, lines ended by a line feed), a header line first.

@@ -20,6 +20,7 @@ local running = {
 ---@class moonshard.SweepRun
 ---@field tokens_per_s number median over the steps that count
 ---@field step_ms number median over the steps that count
+---@field exposed_ms number? of step_ms, when rank 0 ran no kernel: median; nil where that is not measured, as on a GPU
 ---@field loss number mean over the last tenth of the steps, and at least the last
 ---@field metrics table<string, number> what else the recipe logged: the last value of each
 ---@field steps integer that count
@@ -48,6 +49,7 @@ local running = {
 ---@field tokens_per_s_min number?
 ---@field tokens_per_s_max number?
 ---@field step_ms number? median over runs
+---@field exposed_ms number? of step_ms, when rank 0 ran no kernel; median over runs
 ---@field peak_bytes number? of rank 0's arenas while it ran
 ---@field comm_bytes table<string, number>? by mesh dimension, of rank 0 in a step
 ---@field loss number? mean over the last tenth of the first run's steps, and at least the last
@@ -64,10 +66,11 @@ function running.machine_load()
   return load
 end
 
----The middle value; of an even number of values the mean of the two in the middle.
+---The middle value; of an even number of values the mean of the two in the middle; nil of none.
 ---@param values number[]
----@return number
+---@return number?
 function running.median(values)
+  if #values == 0 then return nil end
   local sorted = {}
   for i, value in ipairs(values) do sorted[i] = value end
   table.sort(sorted)
@@ -75,9 +78,10 @@ function running.median(values)
   return #sorted % 2 == 1 and sorted[half + 1] or (sorted[half] + sorted[half + 1]) / 2
 end
 
+-- A value that rows lack is left out.
 local function column(rows, key)
   local values = {}
-  for i, row in ipairs(rows) do values[i] = row[key] end
+  for _, row in ipairs(rows) do values[#values + 1] = row[key] end
   return values
 end
 
@@ -149,8 +153,8 @@ end
 local NEEDED = { "loss", "tokens_per_s", "step_ms", "data_ms", "peak_bytes", "comm_bytes" }
 
 -- What every step has, and what is told elsewhere.
-local OWN = { step = true, grad_norm = true, lr = true, tokens = true, save_ms = true, snapshot_bytes = true,
-  outside_bytes = true }
+local OWN = { step = true, grad_norm = true, lr = true, tokens = true, exposed_ms = true, save_ms = true,
+  snapshot_bytes = true, outside_bytes = true }
 for _, key in ipairs(NEEDED) do OWN[key] = true end
 
 -- What a recipe put into its metrics, of each the last: not every step has it.
@@ -203,6 +207,7 @@ local function summarize(path, warmup, record)
   return {
     tokens_per_s = running.median(column(counted, "tokens_per_s")),
     step_ms = running.median(column(counted, "step_ms")),
+    exposed_ms = running.median(column(counted, "exposed_ms")),
     loss = final_loss(rows), metrics = own_metrics(rows), steps = #counted, steps_seconds = seconds,
   }
 end
@@ -225,6 +230,7 @@ end
 local function combine(record)
   local speeds = column(record.runs, "tokens_per_s")
   record.tokens_per_s, record.step_ms = running.median(speeds), running.median(column(record.runs, "step_ms"))
+  record.exposed_ms = running.median(column(record.runs, "exposed_ms"))
   record.tokens_per_s_min, record.tokens_per_s_max = math.min(unpack(speeds)), math.max(unpack(speeds))
   record.loss, record.metrics = record.runs[1].loss, record.runs[1].metrics
 end

@@ -1,8 +1,9 @@
 -- A recipe that sweeps run: a few steps of a small network, and what the spec wants to know of each run.
 --
 -- `trace` is a file that every run adds a line to: its settings, its process group, its process and the sweep's. `on`
--- names a setting (key=value) with which the run does not end by itself; with `signal` that is sent to the sweep,
--- once: a file named as `trace` with ".sent" behind it tells that it was, and the next run is an ordinary one.
+-- names a setting (key=value) with which the run does not end by itself, but for the first `after` such runs; with
+-- `signal` that is sent to the sweep, once: a file named as `trace` with ".sent" behind it tells that it was, and the
+-- next run is an ordinary one.
 
 local ms = require "moonshard"
 local ffi = require "ffi"
@@ -14,7 +15,7 @@ int getppid(void); int getpgrp(void); int getpid(void); int kill(int pid, int si
 
 local cfg = ms.args {
   mesh = "1x1", reshard = ms.args.any(true), batch = 4, steps = 3, lr = 1e-2, trace = "", on = "", signal = 0,
-  score = false,
+  after = 0, score = false,
 }
 
 local model = ms.nn.sequential { ms.nn.linear(10, 16), ms.ops.relu, ms.nn.linear(16, 5) }
@@ -50,9 +51,20 @@ local function trace()
   file:close()
 end
 
+-- Runs of this batch size in the trace, this one left out.
+local function runs_before()
+  local runs, file = -1, assert(io.open(cfg.trace))
+  for line in file:lines() do
+    if line:find((" batch=%d "):format(cfg.batch), 1, true) then runs = runs + 1 end
+  end
+  file:close()
+  return runs
+end
+
 local function is_chosen()
   local key, text = cfg.on:match("^(%w+)=(.*)$")
-  return key and tostring(cfg[key]) == text and not world.plan_only
+  if not key or tostring(cfg[key]) ~= text or world.plan_only then return false end
+  return cfg.after == 0 or runs_before() >= cfg.after
 end
 
 trace()
