@@ -170,7 +170,8 @@ describe("moonshard sweep", function()
         assert.truthy(files[name .. ".svg"]:find('^<svg xmlns="http://www.w3.org/2000/svg" width="860".*</svg>$'), name)
       end
       local open = {}
-      for closing, name, last in page:gsub("<style>.-</style>", ""):gsub("<script>.-</script>", ""):gmatch("<(/?)([%w]+)[^>]-(/?)>") do
+      local bare = page:gsub("<style>.-</style>", ""):gsub("<script>.-</script>", "")
+      for closing, name, last in bare:gmatch("<(/?)([%w]+)[^>]-(/?)>") do
         if closing == "/" then
           assert.equal(name, table.remove(open))
         elseif last == "" and name ~= "meta" and name ~= "br" then

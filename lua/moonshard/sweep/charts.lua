@@ -238,8 +238,8 @@ local function step_time(self)
       text = ("%.2f ms (%.0f%%)"):format(record.step_ms, 100 * exposed / record.step_ms) }
   end)
   if #groups == 0 then return nil end
-  local about = "Milliseconds of rank 0, medians: kernels, and in brackets the share of the time in which none ran because "
-    .. "it waited for other ranks or moved their bytes."
+  local about = "Milliseconds of rank 0, medians: kernels, and in brackets the share of the time in which none ran "
+    .. "because it waited for other ranks or moved their bytes."
   return figure("Time of a step", about, { title = "Time of a step", groups = groups }, entries)
 end
 
