@@ -64,11 +64,11 @@ local function check_shape(name, shape)
   end
 end
 
-local function spec_of(name, array, micro_batches)
+local function spec_of(name, array, micro_batches, fed)
   local _, dtype = engine.dtype_id(array.dtype)
   check_shape(name, array.shape)
   local shape = { unpack(array.shape) }
-  check_memory(("batch.%s.data"):format(name), array.data, dtype, batch_of.numel(shape))
+  if fed then check_memory(("batch.%s.data"):format(name), array.data, dtype, batch_of.numel(shape)) end
   if shape[1] % micro_batches ~= 0 then
     errors.raise("MS_ESHAPE", "batch.%s has %d rows, which %d micro-batches do not divide", name, shape[1],
       micro_batches)
@@ -95,10 +95,11 @@ end
 ---indices as the batch has rows has k for every row; others have none of a row.
 ---@param batch table<string, moonshard.Array>
 ---@param micro_batches integer
+---@param fed boolean? false: of shapes alone, to compile for; what data is does not matter. true unless told
 ---@return { name: string, dtype: string, shape: integer[], numel: integer, rows: integer }[] specs by name
-function batch_of.specs(batch, micro_batches)
+function batch_of.specs(batch, micro_batches, fed)
   local specs = {}
-  for i, name in ipairs(arrays_of(batch)) do specs[i] = spec_of(name, batch[name], micro_batches) end
+  for i, name in ipairs(arrays_of(batch)) do specs[i] = spec_of(name, batch[name], micro_batches, fed ~= false) end
   local rows = rows_of(batch) / micro_batches
   for _, spec in ipairs(specs) do spec.rows = spec.shape[1] % rows == 0 and rows or 0 end
   return specs

@@ -153,7 +153,7 @@ end
 ---@param batch table<string, moonshard.Array>
 ---@return moonshard.Plan
 function Trainer:compile(batch)
-  local specs = batch_of.specs(batch, self.micro_batches)
+  local specs = batch_of.specs(batch, self.micro_batches, false)
   check_trainable(self)
   return self.session:plan("train", specs, traced(self), train_settings(self))
 end

@@ -8,10 +8,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/handle.h"
 #include "comm/job.h"
 #include "comm/report.h"
 
 void ms_world_note_failure(ms_world *world, const char *why) {
+  MS_HANDLE_OR(, world, WORLD);
   ms_job *job = ms_world_job(world);
   if (!job) return;
   ms_job_rank *row = &job->rank[ms_world_local_rank(world)];

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "base/error.h"
+#include "base/handle.h"
 #include "exec/state.h"
 
 /* Exact in f32 up to here. */
@@ -18,6 +19,7 @@ static char *place_of(const ms_state *state, int param) {
 
 int ms_state_updates(const ms_state *state, int param, double *updates) {
   float value;
+  MS_HANDLE(state, STATE);
   MS_TRY(check(state, param));
   MS_TRY(ms_state_copy_out(state, &value, place_of(state, param), sizeof value));
   *updates = (double)value;
@@ -25,6 +27,7 @@ int ms_state_updates(const ms_state *state, int param, double *updates) {
 }
 
 int ms_state_set_updates(ms_state *state, int param, double updates) {
+  MS_HANDLE(state, STATE);
   MS_TRY(check(state, param));
   if (!(updates >= 0 && updates <= MOST && updates == floor(updates)))
     return MS_FAIL(MS_EINVAL, "parameter '%s': it cannot have had %g updates: give a whole number from 0 to %.0f",

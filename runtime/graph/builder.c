@@ -73,7 +73,7 @@ int ms_graph_input(ms_graph *graph, const char *name, int dtype, int ndim, const
 }
 
 int ms_graph_input_rows(ms_graph *graph, int value, int64_t rows) {
-  if (!graph) return MS_FAIL(MS_EINVAL, "ms_graph_input_rows: no graph");
+  MS_HANDLE(graph, GRAPH);
   if (value < 0 || value >= graph->n_values || graph->values[value].kind != MS_VALUE_INPUT)
     return MS_FAIL(MS_EINVAL, "ms_graph_input_rows: value %d is no input", value);
   ms_value *input = &graph->values[value];

@@ -211,7 +211,7 @@ static void ema_matches(void **state) {
     double *average = calloc((size_t)n + 1, sizeof *average);
     for (int step = 1; step <= STEPS; step++) {
       new_gradient(&c, step);
-      set_input(&c, 2, 0, step);
+      c.scalars.step = step;
       run_once(&c, c.call, TEAM);
       double now = warmup && (1.0 + step) / (10.0 + step) < decay ? (1.0 + step) / (10.0 + step) : decay;
       for (int64_t i = 0; i < n; i++) {

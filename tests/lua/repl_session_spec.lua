@@ -41,7 +41,8 @@ describe("a value at the prompt", function()
       "trainer of Sequential, 676 parameters, mesh 1x2 (replicate, shard): sgd, lr 0.01, 1 step done",
       "random data: 2048 samples, 16 numbers in, 4 out, seed 0",
       "sampler: 2048 samples, 1024 a rank and epoch, seed 0, epoch 0, position 128",
-      "{ inputs = f32 [64,16], targets = f32 [64,4] }", "",
+      "rank 0: { first_row = 0, inputs = f32 [64,16], row_step = 2, targets = f32 [64,4] }",
+      "rank 1: { first_row = 1, inputs = f32 [64,16], row_step = 2, targets = f32 [64,4] }", "",
     }, "\n"), out)
     local path = program.recipe(("some text\n"):rep(200))
     out = repl(2, { ("ms.data.text { files = %q, seq = 16, batch = 2 }"):format(path) })
@@ -53,7 +54,7 @@ describe("a value at the prompt", function()
   it("I2 that is a plan is one for all ranks", function()
     local out = repl(2, training("train:step(batch);", "train:plan()"))
     assert.truthy(out:find("^plan: a rank of 2, mesh 1x2 %(replicate, shard%), fingerprint %x+, peak [^\n]*\n"
-      .. "  parameters [^\n]*\n$"), out)
+      .. "  2 ranks on 1 node\n  the peak's bytes: parameters [^\n]*\n$"), out)
   end)
 
   it("I3 that is a plan stands beside one of other rules", function()

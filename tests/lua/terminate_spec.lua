@@ -24,7 +24,7 @@ end
 local function run(...) return program.run({ "run", RECIPE, "-n", "2", ... }) end
 
 local function checkpoints(folder)
-  local pipe = assert(io.popen("ls -A " .. folder .. " 2>&1"))
+  local pipe = assert(io.popen("ls " .. folder .. " 2>&1"))
   local text = pipe:read("*a")
   pipe:close()
   return text
