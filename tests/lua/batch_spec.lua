@@ -80,13 +80,12 @@ describe("a batch in memory of the FFI", function()
     assert_refused("batch.row_step must be a whole number of at least 1", f32(data), { row_step = 0 })
   end)
 
-  it("is checked where it is evaluated and where its plan is made", function()
+  it("is checked where it is evaluated; a plan is made for its shapes alone", function()
     local train, batch = trainer(), { inputs = f32(ffi.new("float[4]")), targets = ms.zeros(2, 1) }
     local function one() return coroutine.wrap(function() coroutine.yield(1, batch) end) end
-    for _, call in ipairs({ function() train:evaluate(one()) end, function() train:compile(batch) end }) do
-      local ok, raised = pcall(call)
-      assert.is_false(ok)
-      assert.truthy(tostring(raised):find("batch.inputs.data has 16 bytes", 1, true), tostring(raised))
-    end
+    local ok, raised = pcall(train.evaluate, train, one())
+    assert.is_false(ok)
+    assert.truthy(tostring(raised):find("batch.inputs.data has 16 bytes", 1, true), tostring(raised))
+    assert.truthy(train:compile(batch))
   end)
 end)
