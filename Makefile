@@ -41,7 +41,7 @@ CUDA_ARCHS ?= 90
 
 # ---- Debian packages: the one list -------------------------------------------------------------------------------
 
-PACKAGES_BUILD := gcc g++ make libc6-dev pkg-config luajit libluajit-5.1-dev libdnnl-dev libpcre2-dev libjansson-dev libxxhash-dev libedit-dev
+PACKAGES_BUILD := gcc g++ make libc6-dev pkg-config luajit libluajit-5.1-dev libdnnl-dev libpcre2-dev libjansson-dev libxxhash-dev libsodium-dev libedit-dev
 PACKAGES_TRAIN := fortunes
 PACKAGES_TEST := lua-busted lua-cjson libcmocka-dev
 PACKAGES_LINT := lua-check clang-format

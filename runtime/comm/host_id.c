@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,6 @@
 
 #include "base/env.h"
 #include "base/error.h"
-#include "base/sha256.h"
 
 static int read_boot_id(char *text, size_t bytes) {
   static const char path[] = "/proc/sys/kernel/random/boot_id";
@@ -33,13 +33,13 @@ static uint64_t namespace_of(const char *path) {
 
 int ms_host_id(uint8_t id[MS_HOST_ID]) {
   char boot[64], text[256];
-  uint8_t digest[MS_SHA256_BYTES];
+  uint8_t digest[crypto_hash_sha256_BYTES];
   int node;
   MS_TRY(read_boot_id(boot, sizeof boot));
   MS_TRY(ms_env_int("MOONSHARD_NODE", 0, 0, 1 << 20, &node));
   int n = snprintf(text, sizeof text, "%s %" PRIx64 " %" PRIx64 " %d", boot, namespace_of("/proc/self/ns/pid"),
                    namespace_of("/proc/self/ns/net"), node);
-  ms_sha256(text, (size_t)n, digest);
+  crypto_hash_sha256(digest, (const uint8_t *)text, (size_t)n);
   memcpy(id, digest, MS_HOST_ID);
   return MS_OK;
 }

@@ -95,7 +95,7 @@ static int receive_greeting(const ms_store *store, double deadline, uint8_t nonc
 /* Fails with MS_EIO when the connection closed before an answer: then another attempt may go better. */
 static int introduce(ms_store *store, const ms_store_config *config, double deadline) {
   ms_wire_hello hello;
-  uint8_t nonce[MS_WIRE_NONCE], body[MS_WIRE_HELLO_BYTES], proof[MS_SHA256_BYTES], expected[MS_SHA256_BYTES];
+  uint8_t nonce[MS_WIRE_NONCE], body[MS_WIRE_HELLO_BYTES], proof[MS_WIRE_PROOF], expected[MS_WIRE_PROOF];
   uint32_t kind, bytes;
   int status;
   char text[MS_STORE_TEXT];
@@ -115,7 +115,7 @@ static int introduce(ms_store *store, const ms_store_config *config, double dead
     return MS_FAIL(MS_EMISMATCH, "the store's answer makes no sense");
   MS_TRY(ms_wire_receive(store->fd, proof, sizeof proof, deadline));
   ms_wire_server_proof(config->token, nonce, hello.nonce, expected);
-  if (!ms_same_digest(proof, expected)) return MS_FAIL(MS_EMISMATCH, "the store does not know the job's token");
+  if (!ms_wire_same_proof(proof, expected)) return MS_FAIL(MS_EMISMATCH, "the store does not know the job's token");
   return MS_OK;
 }
 

@@ -1,12 +1,12 @@
 /* store_place.c - reading the addresses under which ranks meet. */
 #include <arpa/inet.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/sha256.h"
 #include "comm/store.h"
 
 static const char EXPECTED[] = "it must be tcp://host:port, file:///path or env://";
@@ -66,9 +66,9 @@ int ms_store_place_parse(const char *url, ms_store_place *place) {
 
 void ms_store_place_local(const char *key, const char *text, ms_store_place *place) {
   char whole[1024];
-  uint8_t digest[MS_SHA256_BYTES];
+  uint8_t digest[crypto_hash_sha256_BYTES];
   int n = snprintf(whole, sizeof whole, "%u %s", (unsigned)geteuid(), key);
-  ms_sha256(whole, n < (int)sizeof whole ? (size_t)n : sizeof whole - 1, digest);
+  crypto_hash_sha256(digest, (const uint8_t *)whole, n < (int)sizeof whole ? (size_t)n : sizeof whole - 1);
   *place = (ms_store_place){.kind = MS_STORE_LOCAL};
   int used = snprintf(place->name, sizeof place->name, "moonshard-");
   for (int i = 0; i < 16; i++)

@@ -149,9 +149,9 @@ static void drop_late_strangers(ms_store_server *server, double now) {
 /* NULL, or why this hello is refused. */
 static const char *judge_hello(const ms_store_server *server, const ms_store_peer *peer, const ms_wire_hello *hello,
                                char *text, size_t bytes) {
-  uint8_t proof[MS_SHA256_BYTES];
+  uint8_t proof[MS_WIRE_PROOF];
   ms_wire_client_proof(server->token, peer->nonce, hello, proof);
-  if (!ms_same_digest(proof, hello->proof))
+  if (!ms_wire_same_proof(proof, hello->proof))
     return *server->token
                ? "it does not know the job's token: all ranks need the same MOONSHARD_TOKEN or MOONSHARD_TOKEN_FILE"
                : "it has a token and rank 0 has none: all ranks need the same MOONSHARD_TOKEN or MOONSHARD_TOKEN_FILE";
@@ -190,7 +190,7 @@ static void refuse_version(ms_store_server *server, ms_store_peer *peer, uint32_
 static void take_hello(ms_store_server *server, ms_store_peer *peer, const uint8_t *body) {
   ms_wire_hello hello;
   char text[512];
-  uint8_t proof[MS_SHA256_BYTES];
+  uint8_t proof[MS_WIRE_PROOF];
   ms_wire_get_hello(body, &hello);
   const char *why = judge_hello(server, peer, &hello, text, sizeof text);
   if (why) {

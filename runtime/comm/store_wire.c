@@ -8,15 +8,16 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/secret.h"
 #include "comm/store_resolve.h"
 
 /* Ctrl-C is looked for this often. */
@@ -281,6 +282,7 @@ int ms_wire_receive(int fd, void *data, size_t bytes, double deadline) {
 }
 
 int ms_wire_random(void *bytes, size_t n) {
-  if (getrandom(bytes, n, 0) == (ssize_t)n) return MS_OK;
-  return MS_FAIL(MS_EIO, "rendezvous: no random numbers: getrandom: %s", strerror(errno));
+  MS_TRY(ms_secret_start());
+  randombytes_buf(bytes, n);
+  return MS_OK;
 }

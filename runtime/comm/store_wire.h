@@ -11,10 +11,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/sha256.h"
 #include "comm/store.h"
 
-enum { MS_WIRE_NONCE = 16, MS_WIRE_GREETING = 8 + 4 + 4 + MS_WIRE_NONCE, MS_WIRE_HEADER = 8, MS_WIRE_NAME = 64 };
+enum {
+  MS_WIRE_NONCE = 16,
+  MS_WIRE_GREETING = 8 + 4 + 4 + MS_WIRE_NONCE,
+  MS_WIRE_HEADER = 8,
+  MS_WIRE_NAME = 64,
+  MS_WIRE_PROOF = 32
+};
 
 enum ms_wire_kind {
   MS_WIRE_HELLO = 1,   /* client: ms_wire_hello */
@@ -32,10 +37,10 @@ typedef struct ms_wire_hello {
   uint32_t version;
   int32_t rank, size, pid;
   uint8_t nonce[MS_WIRE_NONCE];
-  uint8_t proof[MS_SHA256_BYTES];
+  uint8_t proof[MS_WIRE_PROOF];
   char job[MS_STORE_JOB], host[MS_WIRE_NAME];
 } ms_wire_hello;
-enum { MS_WIRE_HELLO_BYTES = 16 + MS_WIRE_NONCE + MS_SHA256_BYTES + MS_STORE_JOB + MS_WIRE_NAME };
+enum { MS_WIRE_HELLO_BYTES = 16 + MS_WIRE_NONCE + MS_WIRE_PROOF + MS_STORE_JOB + MS_WIRE_NAME };
 
 /* ---- sockets; all are non-blocking and close on exec ---- */
 
@@ -67,11 +72,13 @@ void ms_wire_put_hello(uint8_t body[MS_WIRE_HELLO_BYTES], const ms_wire_hello *h
 void ms_wire_get_hello(const uint8_t body[MS_WIRE_HELLO_BYTES], ms_wire_hello *hello);
 /* What proves the token: the client's over its own and the server's nonce and what it claims, the server's over the two. */
 void ms_wire_client_proof(const char *token, const uint8_t server_nonce[MS_WIRE_NONCE], const ms_wire_hello *hello,
-                          uint8_t proof[MS_SHA256_BYTES]);
+                          uint8_t proof[MS_WIRE_PROOF]);
 void ms_wire_server_proof(const char *token, const uint8_t server_nonce[MS_WIRE_NONCE],
-                          const uint8_t client_nonce[MS_WIRE_NONCE], uint8_t proof[MS_SHA256_BYTES]);
+                          const uint8_t client_nonce[MS_WIRE_NONCE], uint8_t proof[MS_WIRE_PROOF]);
 /* A text that a peer sent, made safe to print: bytes that are no printable ASCII become '?'. */
 void ms_wire_get_text(const uint8_t *body, size_t bytes, char *text, size_t capacity);
 int ms_wire_random(void *bytes, size_t n);
+/* 1 when both proofs are the same; takes as long wherever they differ. */
+int ms_wire_same_proof(const uint8_t a[MS_WIRE_PROOF], const uint8_t b[MS_WIRE_PROOF]);
 
 #endif

@@ -43,7 +43,7 @@ WARNINGS_release := -Wall -Wextra $(if $(WERROR),-Werror)
 WARNINGS_address := -w
 WARNINGS_thread := -w
 WARNINGS := $(WARNINGS_$(CONFIG))
-LIBRARIES := libpcre2-8 jansson libxxhash
+LIBRARIES := libpcre2-8 jansson libxxhash libsodium
 INCLUDES := -Iruntime -I. $(shell pkg-config --cflags $(LIBRARIES))
 
 CONFIG_release := -O2 -g

@@ -151,7 +151,7 @@ static void answer_hello(uint32_t kind, uint32_t claimed, int status, const char
 
 static void L3_a_server_that_lies_is_not_believed(void **state) {
   (void)state;
-  answer_hello(MS_WIRE_WELCOME, MS_SHA256_BYTES, MS_EMISMATCH, "the store does not know the job's token");
+  answer_hello(MS_WIRE_WELCOME, MS_WIRE_PROOF, MS_EMISMATCH, "the store does not know the job's token");
   answer_hello(MS_WIRE_WELCOME, 0xffffffff, MS_EMISMATCH, "the store's answer makes no sense");
   answer_hello(MS_WIRE_ALL, 8, MS_EMISMATCH, "the store's answer makes no sense");
   answer_hello(MS_WIRE_REFUSED, 0xffffffff, MS_EMISMATCH, "what the store sends makes no sense");
