@@ -1,6 +1,7 @@
 /* join.c - how a process takes its place among the ranks, and leaves it: as one that the launcher forked, as one that
 ** another launcher started, on one node or on several, or alone.
 */
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -117,7 +118,9 @@ static int meet_ranks(ms_world *world, const ms_task *task, ms_job *inherited) {
 static int join_by_environment(ms_world *world) {
   ms_task task;
   MS_TRY(ms_environment_read(&task));
-  return task.size > 1 ? meet_ranks(world, &task, NULL) : MS_OK;
+  int rc = task.size > 1 ? meet_ranks(world, &task, NULL) : MS_OK;
+  sodium_memzero(task.token, sizeof task.token);
+  return rc;
 }
 
 /* The launcher of one node of several: the node's segment is there, the ranks of other nodes are met. The launcher tells why
@@ -126,6 +129,7 @@ static int join_nodes(ms_world *world) {
   ms_task task;
   int row = 0, rc = ms_environment_read(&task);
   if (!rc) rc = meet_ranks(world, &task, world->job);
+  sodium_memzero(task.token, sizeof task.token);
   if (rc && !ms_env_int("LOCAL_RANK", 0, 0, world->job->size - 1, &row))
     ms_job_give_up(world->job, row, row, ms_error_message());
   return rc;

@@ -25,6 +25,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "comm/rank_list.h"
+#include "base/secret.h"
 #include "comm/store_peer.h"
 
 /* SPARE_STRANGERS: beyond one for each rank. SPARE_FILES: descriptors for the rest of the program. */
@@ -311,7 +312,7 @@ static void free_server(ms_store_server *server) {
   free(server->came);
   free(server->joined);
   free(server->job);
-  free(server->token);
+  ms_secret_free(server->token);
   free(server);
 }
 
@@ -335,7 +336,7 @@ static int prepare(ms_store_server *server, const ms_store_config *config) {
   int most_peers = config->size + server->most_strangers;
   MS_TRY(allow_files(config->size));
   server->job = ms_strdup(config->job);
-  server->token = ms_strdup(config->token);
+  server->token = ms_secret_copy(config->token);
   server->peers = ms_calloc(most_peers, sizeof *server->peers);
   server->member = ms_calloc(server->size, sizeof *server->member);
   server->polled = ms_calloc(most_peers + 2, sizeof *server->polled);

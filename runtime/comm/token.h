@@ -1,16 +1,18 @@
 /* token.h - the secret that the ranks of a job share. Internal to comm and the launcher.
 **
 ** It comes from the environment variable MOONSHARD_TOKEN, from the file that MOONSHARD_TOKEN_FILE names, or is made. It is
-** kept in memory alone: the variable is erased before anything else is done, so neither `ps` nor a program that a rank
-** starts sees it, and it is never printed. Ranks that the launcher forks inherit it.
+** kept in memory alone, in one copy that core dumps leave out (base/secret.h): the variable is erased before anything else
+** is done, so neither `ps` nor a program that a rank starts sees it, and it is never printed. Ranks that the launcher forks
+** inherit it. It stays for the life of the process, which may join again.
 */
 #ifndef MS_COMM_TOKEN_H
 #define MS_COMM_TOKEN_H
 
 #include "comm/store.h"
 
-/* Takes MOONSHARD_TOKEN out of the environment, for ms_token_get: the first thing that a process does. */
-void ms_token_hide(void);
+/* Takes MOONSHARD_TOKEN out of the environment, for ms_token_get: the first thing that a process does. Fails
+** with MS_ENOMEM, and leaves it there: a job that was given a token does not go on without. */
+int ms_token_hide(void);
 /* This process's token, "" when it was given none. Fails with MS_EINVAL on one that is too short, or a file that others can read. */
 int ms_token_get(const char **token);
 /* Gives this process a random one, unless it has one. */

@@ -236,12 +236,11 @@ static int run_protected(lua_State *L) {
 
 int main(int count, char **arguments) {
   struct program program = {.count = count, .arguments = arguments};
-  if (ms_descriptors_fill()) {
+  if (ms_descriptors_fill() || ms_token_hide()) {
     fprintf(stderr, "moonshard: %s\n", ms_error_message());
     return STATUS_FAILED_RUN;
   }
   signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails with EFBIG then, and is told with the file's name */
-  ms_token_hide();
   lua_State *L = luaL_newstate();
   if (!L) {
     fputs("moonshard: no memory for a Lua state\n", stderr);

@@ -106,9 +106,74 @@ static int refuse_what_is_none(void) {
   return 0;
 }
 
+/* 1 when the mapping that holds an address is left out of core dumps ("dd" of /proc/self/smaps). */
+static int is_left_out_of_dumps(const void *address) {
+  char line[1024];
+  unsigned long begin, end;
+  int inside = 0, left_out = 0;
+  FILE *maps = fopen("/proc/self/smaps", "r");
+  while (maps && fgets(line, sizeof line, maps)) {
+    if (sscanf(line, "%lx-%lx ", &begin, &end) == 2)
+      inside = begin <= (unsigned long)address && (unsigned long)address < end;
+    if (inside && !strncmp(line, "VmFlags:", 8)) left_out = strstr(line, " dd") != NULL;
+  }
+  if (maps) fclose(maps);
+  return left_out;
+}
+
+static int leave_out_of_dumps(void) {
+  const char *token;
+  set_variables("0123456789abcdef-secret", NULL);
+  NEED(!ms_token_get(&token) && is_left_out_of_dumps(token));
+  NEED(!is_left_out_of_dumps(&token));
+  return 0;
+}
+
+/* Larger mappings are a sanitizer's notes on this memory, and mostly not there. */
+enum { LARGEST_MAPPING = 1 << 30 };
+
+/* How often a text is in the writable memory of this process, whatever a sanitizer thinks of its bytes. */
+__attribute__((no_sanitize("address"))) static int count_in_memory(const char *text, size_t bytes) {
+  char line[1024], mode[8];
+  unsigned long begin, end;
+  int found = 0;
+  FILE *maps = fopen("/proc/self/maps", "r");
+  while (maps && fgets(line, sizeof line, maps)) {
+    if (sscanf(line, "%lx-%lx %7s", &begin, &end, mode) != 3 || strncmp(mode, "rw", 2)) continue;
+    if (end - begin > LARGEST_MAPPING) continue;
+    for (const char *at = (const char *)begin; at + bytes <= (const char *)end; at++) {
+      size_t same = 0;
+      while (same < bytes && at[same] == text[same]) same++;
+      found += same == bytes;
+    }
+  }
+  if (maps) fclose(maps);
+  return found;
+}
+
+/* The token is put together here, so that this program's own text of it does not count. */
+static int leave_one_copy(void) {
+  const char *token;
+  char path[] = "/tmp/moonshard-token-XXXXXX", file[64];
+  int fd = mkstemp(path), halves = 0;
+  NEED(fd >= 0);
+  for (int i = 0; i < 32; i++) halves += write(fd, i % 2 ? "q" : "Z", 1) == 1;
+  fchmod(fd, 0600);
+  close(fd);
+  snprintf(file, sizeof file, "%s", path);
+  set_variables(NULL, file);
+  int rc = ms_token_get(&token);
+  unlink(path);
+  NEED(halves == 32 && !rc && strlen(token) == 32);
+  NEED(count_in_memory(token, 32) == 1);
+  return 0;
+}
+
 static void L3_a_token_is_kept_out_of_sight(void **state) {
   (void)state;
   in_a_process(erase_from_environment);
+  in_a_process(leave_out_of_dumps);
+  in_a_process(leave_one_copy);
 }
 
 static void L3_tokens_come_from_a_file_or_are_made(void **state) {
