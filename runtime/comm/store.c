@@ -99,8 +99,10 @@ static int introduce(ms_store *store, const ms_store_config *config, double dead
   uint32_t kind, bytes;
   int status;
   char text[MS_STORE_TEXT];
-  if (store->place.kind != MS_STORE_TCP) MS_TRY(ms_wire_check_user(store->fd, &store->place));
+  if (store->place.kind != MS_STORE_TCP) MS_TRY(ms_wire_check_user(store->fd));
   MS_TRY(receive_greeting(store, deadline, nonce));
+  /* Over TCP rank 0's end belongs to a process once that has accepted, as the greeting shows. */
+  if (store->place.kind == MS_STORE_TCP && !*config->token) MS_TRY(ms_wire_check_user(store->fd));
   fill_hello(config, &hello);
   MS_TRY(ms_wire_random(hello.nonce, sizeof hello.nonce));
   ms_wire_client_proof(config->token, nonce, &hello, hello.proof);

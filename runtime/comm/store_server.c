@@ -2,9 +2,10 @@
 **
 ** A connection is a stranger until its HELLO was accepted. Strangers are few (the oldest makes room for the newest; all
 ** ranks at once fit), have a few seconds, and may send one small frame; so silence, garbage and floods cost a slot for a
-** moment. Where the place is a socket of the host, processes of other users are not even strangers. A member is a rank:
-** it may send frames of a few hundred bytes, one ROUND for every gather. What the server sends to a member is bounded
-** too: the last gather, which exists once for all, and one failure.
+** moment. Where the place is a socket of the host, processes of other users are not even strangers; over TCP without a
+** token they stay strangers, whatever they say. A member is a rank: it may send frames of a few hundred bytes, one ROUND
+** for every gather. What the server sends to a member is bounded too: the last gather, which exists once for all, and one
+** failure.
 */
 #include "comm/store_server.h"
 
@@ -24,8 +25,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/rank_list.h"
 #include "base/secret.h"
+#include "comm/rank_list.h"
 #include "comm/store_peer.h"
 
 /* SPARE_STRANGERS: beyond one for each rank. SPARE_FILES: descriptors for the rest of the program. */
@@ -39,7 +40,7 @@ static const double STOP_SECONDS = 2.0;
 struct ms_store_server {
   pthread_t thread;
   char *job, *token;
-  ms_store_place place;
+  int kind; /* of its place */
   int size, listen_fd, stop_fd;
   double accept_at;                /* no accept before this */
   double stop_at;                  /* 0: not stopping */
@@ -115,7 +116,7 @@ static void add_stranger(ms_store_server *server, int fd) {
 
 /* Abstract sockets have no permissions: whoever knows or lists their names may connect. */
 static int is_of_this_user(ms_store_server *server, int fd) {
-  if (server->place.kind == MS_STORE_TCP || !ms_wire_check_user(fd, &server->place)) return 1;
+  if (server->kind == MS_STORE_TCP || !ms_wire_check_user(fd)) return 1;
   snprintf(server->turned_away, sizeof server->turned_away, "%s", ms_error_message());
   ms_error_clear();
   return 0;
@@ -147,6 +148,15 @@ static void drop_late_strangers(ms_store_server *server, double now) {
 
 /* ---- frames ---- */
 
+/* Ports have no permissions either: where no token proves who comes, the kernel must say that it is a process of this user. Only
+** a whole HELLO is worth that search, so a crowd of strangers causes none. */
+static int is_of_another_user(const ms_store_server *server, const ms_store_peer *peer, char *text, size_t bytes) {
+  if (server->kind != MS_STORE_TCP || *server->token || !ms_wire_check_user(peer->fd)) return 0;
+  snprintf(text, bytes, "%s", ms_error_message());
+  ms_error_clear();
+  return 1;
+}
+
 /* NULL, or why this hello is refused. */
 static const char *judge_hello(const ms_store_server *server, const ms_store_peer *peer, const ms_wire_hello *hello,
                                char *text, size_t bytes) {
@@ -156,6 +166,7 @@ static const char *judge_hello(const ms_store_server *server, const ms_store_pee
     return *server->token
                ? "it does not know the job's token: all ranks need the same MOONSHARD_TOKEN or MOONSHARD_TOKEN_FILE"
                : "it has a token and rank 0 has none: all ranks need the same MOONSHARD_TOKEN or MOONSHARD_TOKEN_FILE";
+  if (is_of_another_user(server, peer, text, bytes)) return text;
   if (strcmp(hello->job, server->job))
     snprintf(text, bytes, "it belongs to job \"%s\", the store to job \"%s\"", hello->job, server->job);
   else if (hello->size != server->size)
@@ -330,7 +341,7 @@ static int allow_files(int size) {
 }
 
 static int prepare(ms_store_server *server, const ms_store_config *config) {
-  server->place = *config->place;
+  server->kind = config->place->kind;
   server->size = config->size;
   server->most_strangers = config->size + SPARE_STRANGERS;
   int most_peers = config->size + server->most_strangers;

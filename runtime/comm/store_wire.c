@@ -211,16 +211,6 @@ int ms_wire_connect(const ms_store_place *place, double deadline, int *fd, char 
 
 /* ---- about connections ---- */
 
-int ms_wire_check_user(int fd, const ms_store_place *place) {
-  struct ucred other;
-  socklen_t bytes = sizeof other;
-  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &other, &bytes))
-    return MS_FAIL(MS_EIO, "rendezvous at %s: cannot tell whose process is there: %s", place->text, strerror(errno));
-  if (other.uid == geteuid()) return MS_OK;
-  return MS_FAIL(MS_EMISMATCH, "rendezvous at %s: process %d of user %u is there, not one of user %u", place->text,
-                 (int)other.pid, (unsigned)other.uid, (unsigned)geteuid());
-}
-
 void ms_wire_peer_name(int fd, char *text, size_t bytes) {
   struct sockaddr_storage address;
   socklen_t size = sizeof address;

@@ -49,8 +49,9 @@ int ms_wire_listen(const ms_store_place *place, int *fd);
 /* One attempt to connect, until `deadline` (ms_clock). *fd is -1 when nobody was there, `why` then says so: a reason to
 ** try again; a failure is none. */
 int ms_wire_connect(const ms_store_place *place, double deadline, int *fd, char *why, size_t bytes);
-/* MS_OK when the other end of a local socket is a process of this user. */
-int ms_wire_check_user(int fd, const ms_store_place *place);
+/* MS_OK when the other end of a connection within this host belongs to a process of this user. MS_EMISMATCH: to another's, or it
+** cannot be told; MS_EIO: the connection is gone. Over TCP the other side must have accepted, and not closed, its end. */
+int ms_wire_check_user(int fd);
 /* "10.0.0.7:4242", or "this host". */
 void ms_wire_peer_name(int fd, char *text, size_t bytes);
 /* Connections that are dead without a word (a host that lost power) end after about half a minute. */
@@ -77,8 +78,8 @@ void ms_wire_server_proof(const char *token, const uint8_t server_nonce[MS_WIRE_
                           const uint8_t client_nonce[MS_WIRE_NONCE], uint8_t proof[MS_WIRE_PROOF]);
 /* A text that a peer sent, made safe to print: bytes that are no printable ASCII become '?'. */
 void ms_wire_get_text(const uint8_t *body, size_t bytes, char *text, size_t capacity);
-int ms_wire_random(void *bytes, size_t n);
 /* 1 when both proofs are the same; takes as long wherever they differ. */
 int ms_wire_same_proof(const uint8_t a[MS_WIRE_PROOF], const uint8_t b[MS_WIRE_PROOF]);
+int ms_wire_random(void *bytes, size_t n);
 
 #endif
