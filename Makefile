@@ -34,6 +34,8 @@ CASES ?=
 POINTS ?= 200
 # make fuzz-safetensors: for how many seconds
 FUZZ_SECONDS ?= 20
+# make soak: seconds for all campaigns; ONLY names one, SEED its first case, CASES how many
+SECONDS ?= 600
 # where a CUDA 13 toolkit is: its nvcc, and libraries that spare `make bench-peers` a large download
 CUDA_HOME ?= /usr/local/cuda
 # make cuda: the GPUs that kernels are compiled for
@@ -131,6 +133,11 @@ fuzz-safetensors: $(BUILD)/packages/build ## broken safetensors files under clan
 fuzz-tokenizer: $(BUILD)/packages/build ## broken tokenizer.json and token files under clang's libFuzzer, for FUZZ_SECONDS
 	@tests/fuzz/libfuzzer.sh '$(BUILD)' tokenizer '$(FUZZ_SECONDS)'
 
+.PHONY: soak
+soak: $(BUILD)/packages/train $(BUILD)/packages/test all ## random kills, full disks, errors and broken files for SECONDS; ONLY=blocked SEED=1 CASES=1 repeats a case
+	$(build_config) CONFIG=address $(BUILD)/address/tests/test_handles
+	@tests/soak/run.sh '$(BUILD)' '$(SECONDS)' '$(SEED)' '$(CASES)' '$(ONLY)'
+
 install: all ## install under PREFIX (and DESTDIR)
 	$(build_config) DESTDIR=$(DESTDIR) install
 
@@ -148,7 +155,7 @@ help: ## this list
 	@sed -n 's/^\([a-z_.-]*\):[^#]*## /\1\t/p' Makefile | expand -t 14
 	@echo; echo "Settings and what they are now:"
 	@printf '  %-13s %s\n' PREFIX '$(PREFIX)' LIBDIR '$(LIBDIR)' WERROR '$(WERROR)' JOBS '$(JOBS)' STEPS '$(STEPS)' FILES '$(FILES)' RECIPE '$(RECIPE)' N '$(N)' \
-	  ARGS '$(ARGS)' ONLY '$(ONLY)' TEST_TIMEOUT '$(TEST_TIMEOUT)' SEED '$(SEED)' CASES '$(CASES)' CUDA_HOME '$(CUDA_HOME)' CUDA_ARCHS '$(CUDA_ARCHS)'
+	  ARGS '$(ARGS)' ONLY '$(ONLY)' TEST_TIMEOUT '$(TEST_TIMEOUT)' SECONDS '$(SECONDS)' SEED '$(SEED)' CASES '$(CASES)' CUDA_HOME '$(CUDA_HOME)' CUDA_ARCHS '$(CUDA_ARCHS)'
 
 # A stamp says that a list was satisfied; a changed list (this file) asks again.
 PACKAGES_build := $(PACKAGES_BUILD)

@@ -1,9 +1,9 @@
 #!/bin/bash
-# Fuzzes one target of libFuzzer: libfuzzer.sh BUILD TARGET SECONDS. Starts from the committed fixtures; what is found new stays in
+# Fuzzes one target of libFuzzer: libfuzzer.sh BUILD TARGET SECONDS [SEED]. Starts from the committed fixtures; what is found new stays in
 # BUILD/fuzz/corpus-TARGET, a crash in BUILD/fuzz. Ends with 0 and says so where clang or its libFuzzer is missing.
 set -eu
 cd "$(dirname "$0")/../.."
-build=$1 target=$2 seconds=$3
+build=$1 target=$2 seconds=$3 seed=${4:-0} # 0: another one each time
 
 [ -f "tests/fuzz/fuzz_$target.c" ] || { echo "fuzz: there is no tests/fuzz/fuzz_$target.c" >&2; exit 2; }
 mkdir -p "$build/fuzz/corpus-$target"
@@ -17,6 +17,6 @@ make --no-print-directory -f runtime/make/build.mk BUILD="$build" "$build/fuzz/f
 
 seeds=()
 while IFS= read -r folder; do seeds+=("$folder"); done < <(find "tests/fixtures/$target" -mindepth 1 -type d | sort)
-"$build/fuzz/fuzz_$target" -max_total_time="$seconds" -timeout=60 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 \
+"$build/fuzz/fuzz_$target" -max_total_time="$seconds" -seed="$seed" -timeout=60 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=0 \
   -dict="tests/fuzz/$target.dict" -artifact_prefix="$build/fuzz/" "$build/fuzz/corpus-$target" "${seeds[@]}" 2>&1 | tail -n 40
 exit "${PIPESTATUS[0]}"
