@@ -34,7 +34,8 @@ describe("campaigns", function()
     assert.same({ 4, 4 }, { #first, #second })
     assert.same({
       ("FAIL  one, seed 42 (case %d): wrong\n      again: make soak ONLY=one SEED=42 CASES=1"):format(first[3]),
-      "FAIL  one              4 cases, 1 failed", "pass  two              4 cases, 0 failed", "7 passed, 1 failed",
+      "FAIL  one                  4 cases, 1 failed",
+      "pass  two                  4 cases, 0 failed", "7 passed, 1 failed",
     }, lines)
     assert.is_true(run({ drawn("one", again, function() return false end) }, { seconds = 0, seed = 42, cases = 1 }))
     assert.same({ first[3] }, again)
@@ -46,9 +47,9 @@ describe("campaigns", function()
       { seconds = 0, seed = 1 })
     assert.is_false(well)
     assert.same({
-      "skip  two          is not here",
+      "skip  two              is not here",
       "FAIL  one, seed 1: raised on purpose\n      again: make soak ONLY=one SEED=1 CASES=1",
-      "FAIL  one              1 cases, 1 failed", "0 passed, 1 failed",
+      "FAIL  one                  1 cases, 1 failed", "0 passed, 1 failed",
     }, lines)
   end)
 

@@ -21,7 +21,7 @@ local campaigns = {}
 ---@field tell fun(line: string)
 
 local function run_campaign(campaign, seconds, settings)
-  if campaign.note then settings.tell(("note  %-12s %s"):format(campaign.name, campaign.note)) end
+  if campaign.note then settings.tell(("note  %-16s %s"):format(campaign.name, campaign.note)) end
   local finish, passed, failed = clock.now() + seconds, 0, 0
   repeat
     local seed = settings.seed + passed + failed
@@ -35,7 +35,7 @@ local function run_campaign(campaign, seconds, settings)
       passed = passed + 1
     end
   until clock.now() >= finish or passed + failed >= (settings.cases or math.huge)
-  settings.tell(("%s  %-12s %5d cases, %d failed"):format(failed == 0 and "pass" or "FAIL", campaign.name,
+  settings.tell(("%s  %-16s %5d cases, %d failed"):format(failed == 0 and "pass" or "FAIL", campaign.name,
     passed + failed, failed))
   return passed, failed
 end
@@ -48,7 +48,7 @@ function campaigns.run(list, settings)
   local able = {}
   for _, campaign in ipairs(list) do
     if campaign.name:find(settings.only or "", 1, true) then
-      if campaign.skip then settings.tell(("skip  %-12s %s"):format(campaign.name, campaign.skip))
+      if campaign.skip then settings.tell(("skip  %-16s %s"):format(campaign.name, campaign.skip))
       else able[#able + 1] = campaign end
     end
   end
