@@ -29,14 +29,14 @@
     }                                                                                                   \
   }
 
-/* A NaN is not outside: its gradient is not lost. */
-MS_INLINE int outside(float a, float low, float high) { return a < low || a > high; }
+/* What clamp gave a bound for, or what is equal to it, as 0 is for relu. Not a NaN: its gradient is not lost. */
+MS_INLINE int bounded(float a, float low, float high) { return a <= low || a >= high; }
 
 UNARY_BACKWARD(tanh, dy *ms_tanh_grad(a))
 UNARY_BACKWARD(sigmoid, dy *ms_sigmoid_grad(a))
 UNARY_BACKWARD(relu, a <= 0.0f ? 0.0f : dy)
 UNARY_BACKWARD(abs, a > 0.0f ? dy : a < 0.0f ? -dy : dy * a)
-UNARY_BACKWARD(clamp, outside(a, low, high) ? 0.0f : dy)
+UNARY_BACKWARD(clamp, bounded(a, low, high) ? 0.0f : dy)
 UNARY_BACKWARD(gelu, dy *ms_gelu_grad(a))
 UNARY_BACKWARD(gelu_tanh, dy *ms_gelu_tanh_grad(a))
 UNARY_BACKWARD(silu, dy *ms_silu_grad(a))

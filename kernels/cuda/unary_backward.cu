@@ -26,7 +26,7 @@ UNARY_BACKWARD(silu, dy *ms_silu_grad(a))
 struct clamp_of {
   float low, high;
   __device__ __forceinline__ void operator()(const float *from, float *to) const {
-    to[0] = from[0] < low || from[0] > high ? 0.0f : from[1];
+    to[0] = from[0] <= low || from[0] >= high ? 0.0f : from[1];
   }
 };
 
