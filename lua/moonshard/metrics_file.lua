@@ -52,17 +52,21 @@ function metrics_file.open(path)
 end
 
 -- Bytes of the lines up to a step, and how many more there are. Steps ascend; where they no longer do, or a line is cut
--- off, an earlier run ended.
+-- off, an earlier run ended. Zeros, which a power cut leaves, Lua leaves out of the lines that it reads: where a line is
+-- shorter than what was read for it, the file's own lines have ended too.
 local function lines_up_to(path, step)
   local bytes, rest, last = 0, 0, 0
-  for line in assert(io.open(path, "rb")):lines("*L") do
+  local file = assert(io.open(path, "rb"))
+  for line in file:lines("*L") do
     local at = tonumber(line:match('^{"step":(%d+),.*}\n$'))
-    if rest == 0 and at and at > last and at <= step then
+    if rest == 0 and at and at > last and at <= step and file:seek() == bytes + #line then
       bytes, last = bytes + #line, at
     else
       rest = rest + 1
     end
   end
+  if rest == 0 and file:seek("end") > bytes then rest = 1 end
+  file:close()
   return bytes, rest
 end
 

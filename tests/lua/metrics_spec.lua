@@ -72,6 +72,15 @@ describe("the metrics file", function()
     assert.is_nil(metrics_file.open(path):resume(5))
   end)
 
+  it("goes on before the zeros that a power cut left, at the end or between lines", function()
+    for _, rest in ipairs({ ("\0"):rep(5000), ("\0"):rep(100) .. line(3) .. line(4), '{"step":3,\0\n' .. line(4) }) do
+      write(path, line(1) .. line(2) .. rest)
+      local said = metrics_file.open(path):resume(4)
+      assert.is_truthy(said:find("goes on after step 4, without %d lines? that came later"), said)
+      assert.equal(line(1) .. line(2), read(path))
+    end
+  end)
+
   it("has whole lines or none of them on a disk that is full", function()
     local limit, old = ffi.new("ms_spec_rlimit"), ffi.new("ms_spec_rlimit")
     local file = metrics_file.open(path)
