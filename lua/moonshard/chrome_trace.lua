@@ -27,7 +27,7 @@ local PROCESS_STEP = 100
 ---@return string? why
 function chrome_trace.read(text)
   local document, why = json.decode(text)
-  if document == nil then return nil, "it is not JSON: " .. why end
+  if why then return nil, "it is not JSON: " .. why end
   local events = type(document) == "table" and document.traceEvents
   if type(events) ~= "table" then return nil, "it has no list traceEvents" end
   return events

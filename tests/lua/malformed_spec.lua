@@ -5,12 +5,16 @@
 local chrome_trace = require("moonshard.chrome_trace")
 local clock = require("moonshard.clock")
 local errors = require("moonshard.error")
+local ffi = require("ffi")
 local json = require("moonshard.json")
 local manifest = require("moonshard.checkpoint.manifest")
 local ms = require("moonshard")
 local schema = require("moonshard.checkpoint.schema")
 local scratch = require("lua.scratch")
 local text_lines = require("moonshard.text_lines")
+local trace = require("moonshard.cli.trace")
+
+ffi.cdef "unsigned alarm(unsigned seconds);"
 
 local SOON = 5 -- seconds; what is quadratic takes minutes
 
@@ -111,6 +115,16 @@ describe("a malformed file", function()
       end)
       assert.truthy(ok, where .. ": " .. tostring(raised))
     end)
+  end)
+
+  it("a pipe that nobody writes in the place of a trace is refused, and not waited for", function()
+    local path = scratch.path()
+    assert(os.execute("mkfifo " .. path) == 0)
+    ffi.C.alarm(60) -- a reader that waits ends these specs
+    local ok, raised = pcall(trace.main, { path })
+    ffi.C.alarm(0)
+    assert.is_false(ok)
+    assert.truthy(tostring(raised):find("not a regular file but a pipe or a device", 1, true), tostring(raised))
   end)
 
   it("R2 rules that fail to run, and compiled ones, are errors of their file", function()

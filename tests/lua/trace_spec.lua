@@ -147,6 +147,7 @@ describe("a trace", function()
       end
       refused(text:sub(1, #text / 2), "not JSON")
       refused('{"events":[]}', "no list traceEvents")
+      refused("null", "no list traceEvents")
       refused('{"traceEvents":[]}', "no slices")
       refused(text:gsub('"dur":', '"duration":', 1), "no duration")
       refused(text:gsub('"ph":"f"', '"ph":"t"', 1), "arrows began")

@@ -2,6 +2,7 @@
 
 local chrome_trace = require("moonshard.chrome_trace")
 local command_line = require("moonshard.cli.command_line")
+local input_file = require("moonshard.input_file")
 local json = require("moonshard.json")
 local progress = require("moonshard.progress")
 local status = require("moonshard.cli.status")
@@ -15,15 +16,6 @@ local OPTIONS = {
   ["--top"] = { name = "top", value = "count" },
 }
 local ROWS = 20
-
-local function read_file(path)
-  local file, why = io.open(path, "rb")
-  if not file then refuse("MS_EINVAL", "trace %s", why) end
-  local text = file:read("*a")
-  file:close()
-  if not text then refuse("MS_EINVAL", "trace %s: it cannot be read", path) end
-  return text
-end
 
 local function rate(amount, ms)
   return ms > 0 and ("%.3g"):format(amount / ms / 1e6) or ""
@@ -99,7 +91,7 @@ function trace.main(arguments)
   local line = command_line.parse("moonshard trace", arguments, { recipe = "TRACE.json", options = OPTIONS })
   if line.settings[1] then refuse("MS_EINVAL", "moonshard trace takes no settings like %s=", line.settings[1].key) end
   local path = line.recipe
-  local events, why = chrome_trace.read(read_file(path))
+  local events, why = chrome_trace.read(input_file.read(path, "a trace was to be read"))
   if not events then refuse("MS_EINVAL", "trace %s: %s", path, why) end
   local wrong = chrome_trace.check(events)
   if wrong then refuse("MS_EINVAL", "trace %s: %s", path, wrong) end
