@@ -166,7 +166,11 @@ function errors.locate(raised)
   if type(raised) == "table" and not (meta and meta.__tostring) or raised == nil then
     raised = ("error was called with %s instead of a message"):format(raised == nil and "nil" or "a table")
   end
-  if type(raised) ~= "string" then return raised end
+  if type(raised) ~= "string" then
+    local ok, text = pcall(tostring, raised) -- its __tostring may be the recipe's
+    if ok then return raised end
+    raised = ("error was called with a table whose __tostring failed: %s"):format(tostring(text))
+  end
   raised = explained(raised)
   local has_place, own = raised:match("^[^\n]-:%d+: "), raised:sub(1, #own_prefix - 1) == own_prefix:sub(2)
   if has_place and not own then return raised end

@@ -110,6 +110,8 @@ describe("an error", function()
   it("has the recipe's line whatever was raised", function()
     assert.equal("error was called with nil instead of a message", refused("error()"))
     assert.equal("error was called with a table instead of a message", refused("error({})"))
+    assert.truthy(refused("error(setmetatable({}, { __tostring = function() error('inner', 0) end }))"):find(
+      "error was called with a table whose __tostring failed: inner", 1, true))
     assert.equal("without a place", refused("error('without a place', 0)"))
     assert.is_truthy(refused("dofile 'nowhere.lua'"):find("cannot open nowhere.lua", 1, true))
   end)
