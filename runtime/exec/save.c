@@ -224,6 +224,9 @@ static void join(ms_save *save) {
 }
 
 static int begin(ms_save *save, const ms_save_config *config) {
+  if (config->writer < 0) return MS_FAIL(MS_EINVAL, "ms_save_start: writer is %d", config->writer);
+  if (config->target && config->writers < 1)
+    return MS_FAIL(MS_EINVAL, "ms_save_start: writers is %d; this rank alone makes 1", config->writers);
   MS_TRY(take_config(save, config));
   save->code = MS_OK;
   save->deadline = ms_world_timeout(save->state->world);
@@ -282,6 +285,8 @@ static int commit_now(ms_save *save) {
 
 int ms_save_wait(ms_save *save, int stage) {
   MS_HANDLE(save, SAVE);
+  if (stage != MS_SAVE_WRITTEN && stage != MS_SAVE_COMMITTED)
+    return MS_FAIL(MS_EINVAL, "ms_save_wait: stage is %d", stage);
   if (!save->config.folder) return MS_OK;
   ms_ledger *ledger = ms_world_ledger(save->state->world);
   ms_ledger_enter(ledger, ms_ledger_number(ledger, "waiting for a checkpoint"));

@@ -154,6 +154,8 @@ static int add_meetings(ms_trace *trace) {
 
 int ms_trace_mark(ms_trace *trace, const char *name, double began) {
   MS_HANDLE(trace, TRACE);
+  if (!(began >= 0 && began <= 1e-9 * (double)ms_ledger_now()))
+    return MS_FAIL(MS_EINVAL, "ms_trace_mark: began is %g; it may be 0 to now, in seconds of CLOCK_MONOTONIC", began);
   MS_TRY(add_meetings(trace));
   return add_span(trace, &(ms_trace_span){.begin = (uint64_t)(1e9 * began),
                                           .end = ms_ledger_now(),

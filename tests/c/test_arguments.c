@@ -140,8 +140,29 @@ static void shapes_of_what_is_saved_are_refused(void **state) {
   piece.dims[0] = -4;
   assert_fails(ms_save_new(made, 1, &piece, &save), MS_ESHAPE, "tensor w: dims[0] is -4");
   assert_fails(ms_save_new(made, -1, &piece, &save), MS_EINVAL, "ms_save_new: n is -1");
+  piece.dims[0] = 4;
+  must(ms_save_new(made, 1, &piece, &save));
+  assert_fails(ms_save_start(save, &(ms_save_config){.folder = "/nowhere", .writer = -1}), MS_EINVAL, "writer is -1");
+  assert_fails(ms_save_start(save, &(ms_save_config){.folder = "/nowhere", .target = "/nowhere", .head = "{}"}),
+               MS_EINVAL, "writers is 0");
+  assert_fails(ms_save_wait(save, 99), MS_EINVAL, "stage is 99");
+  ms_save_free(save);
   ms_state_free(made);
   mlp_free(&m);
+  ms_world_leave(world);
+}
+
+static void times_of_a_trace_are_refused(void **state) {
+  (void)state;
+  ms_world *world;
+  ms_trace *trace;
+  must(ms_world_alone(&world));
+  must(ms_trace_new(world, &trace));
+  const double wrong[] = {NAN, -1, INFINITY, 1e300};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+    assert_fails(ms_trace_mark(trace, "x", wrong[i]), MS_EINVAL, "ms_trace_mark: began is");
+  must(ms_trace_mark(trace, "x", 0));
+  ms_trace_free(trace);
   ms_world_leave(world);
 }
 
@@ -149,7 +170,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(betas_eps_and_rates_are_refused),      TEST(a_step_is_refused),
       TEST(what_parameters_are_given_is_refused), TEST(rates_of_a_sharded_model_are_refused),
-      TEST(shapes_of_what_is_saved_are_refused),
+      TEST(shapes_of_what_is_saved_are_refused),  TEST(times_of_a_trace_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
