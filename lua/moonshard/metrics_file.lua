@@ -52,7 +52,7 @@ function metrics_file.open(path)
 end
 
 -- Bytes of the lines up to a step, and how many more there are. Steps ascend; where they no longer do, or a line is cut
--- off, an earlier run ended. Zeros, which a power cut leaves, Lua leaves out of the lines that it reads: where a line is
+-- off, an earlier run ended. Lua leaves zeros, as of a power cut, out of the lines that it reads: where a line is
 -- shorter than what was read for it, the file's own lines have ended too.
 local function lines_up_to(path, step)
   local bytes, rest, last = 0, 0, 0
