@@ -5,6 +5,14 @@
 
 local nearest = {}
 
+-- What PyTorch and its launchers call an option, a command or a device, and what it is called here.
+local CALLED_HERE = {
+  T_max = "total", auto_wrap_policy = "units", batch_size = "batch", device_mesh = "mesh", dim = "axis", gpu = "cuda",
+  keepdims = "keepdim", max_norm = "clip_grad_norm", mixed_precision = "mp_policy", seq_len = "seq",
+  sharding_strategy = "strategy", torchrun = "run", train = "run",
+  ["--nproc"] = "-n", ["--nproc-per-node"] = "-n", ["--nproc_per_node"] = "-n",
+}
+
 ---@param a string
 ---@param b string
 ---@return integer edits
@@ -68,7 +76,8 @@ function nearest.several(name, valid, count)
   return table.concat(names, ", ", 1, last - 1) .. " or " .. names[last]
 end
 
----What to write instead: "did you mean layers?", or all valid names when none is near.
+---What to write instead: "did you mean layers?", by PyTorch's name or the nearest, or all valid names when
+---none is near.
 ---@param name any what was written
 ---@param valid table<string, any> keys: the valid names
 ---@return string
@@ -77,7 +86,8 @@ function nearest.advice(name, valid)
   for key in pairs(valid) do
     names[#names + 1] = key
   end
-  local candidate = nearest.name(tostring(name), names)
+  local here = CALLED_HERE[name]
+  local candidate = here ~= nil and valid[here] ~= nil and here or nearest.name(tostring(name), names)
   if candidate then
     return ("did you mean %s?"):format(candidate)
   elseif #names == 0 then

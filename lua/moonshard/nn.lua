@@ -196,7 +196,10 @@ function nn.rms_norm(...) return RMSNorm(gather(...)) end
 local Dropout = module.define("Dropout")
 
 function Dropout:init(p)
-  if type(p) == "table" then p = p[1] end
+  if type(p) == "table" then
+    if p.p then errors.invalid("ms.nn.dropout: p has no name here: write ms.nn.dropout(%s)", options.describe(p.p)) end
+    p = p[1]
+  end
   if type(p) ~= "number" or not (p >= 0 and p < 1) then
     errors.invalid("ms.nn.dropout: p must be at least 0 and below 1, not %s", options.describe(p))
   end

@@ -17,6 +17,11 @@ local TEXTS = { integer = "an integer", positive = "an integer of at least 1",
   seed = "an integer from 0 to 2^53 - 1", number = "a number", string = "a string",
   boolean = "true or false", table = "a table", ["function"] = "a function" }
 
+-- Options of PyTorch that have no counterpart.
+local ABSENT = {
+  offload_policy = "state stays on the device", cpu_offload = "state stays on the device",
+}
+
 local function matches(value, kind)
   local check = CHECKS[kind]
   if check then return check(value) end
@@ -77,7 +82,11 @@ function options.parse(who, given, specs)
       for key in pairs(specs) do
         if type(key) == "string" then named[key] = true end
       end
-      errors.raise("MS_ENAME", "%s: unknown option %s: %s", who, tostring(name), nearest.advice(name, named))
+      if type(name) == "number" then
+        errors.invalid("%s: %s has no name: write name = value; %s", who, describe(value), nearest.advice("", named))
+      end
+      local advice = ABSENT[name] or nearest.advice(name, named)
+      errors.raise("MS_ENAME", "%s: unknown option %s: %s", who, tostring(name), advice)
     end
     check_value(who, name_of(name, spec), value, spec[1])
     if spec.most and type(value) == "number" and value > spec.most then

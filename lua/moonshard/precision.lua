@@ -52,6 +52,9 @@ end
 ---@return moonshard.MixedPrecision
 function precision.read(who, value)
   if value == "auto" then value = { param_dtype = "auto" } end
+  if type(value) == "string" then
+    errors.invalid('%s must be "auto" or a table such as { param_dtype = "bf16" }, not "%s"', who, value)
+  end
   local read = options.parse(who, value, {
     param_dtype = { "string" }, reduce_dtype = { "string" }, output_dtype = { "string" },
   })

@@ -29,7 +29,12 @@ local TOLD = {
 -- Of fields: "ms.nn.Parameter".
 local FIELDS = {
   Parameter = "it is ms.parameter", Module = 'it is ms.module "Name"', ModuleList = "a list of Lua holds modules",
+  cat = "it is ms.ops.cat", stack = "it is ms.ops.stack",
   functional = "ops are in ms.ops", no_grad = "train:evaluate, and a model called on tensors, make no gradients",
+  dist = "`moonshard run -n N` starts the ranks; ms.world() has rank and size",
+  distributed = "`moonshard run -n N` starts the ranks; ms.world() has rank and size",
+  barrier = "none is needed: ranks wait for each other in steps, saves and evaluations",
+  MSELoss = "it is ms.loss.mse", CrossEntropyLoss = "it is ms.loss.cross_entropy",
   save = "it is ms.checkpoint.save", load = "it is ms.checkpoint.load", DeviceMesh = "it is ms.init_device_mesh",
 }
 

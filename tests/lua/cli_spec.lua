@@ -69,6 +69,8 @@ describe("moonshard", function()
 
   it("refuses options and arguments that make no sense", function()
     refused(2, { "run" }, "needs a recipe")
+    refused(2, { "train", TOY }, "unknown command train", "did you mean run?")
+    refused(2, { "run", TOY, "--nproc-per-node", "4" }, "no option --nproc-per-node", "did you mean -n?")
     refused(2, { "run", TOY, "--metric", "x" }, "no option --metric", "did you mean --metrics?")
     refused(2, { "run", TOY, "-n" }, "-n needs a value")
     refused(2, { "run", TOY, "-n", "0" }, "-n 0", "at least 1")

@@ -45,6 +45,16 @@ local MISTAKES = {
   { 12, "ms.log", "m.loss:backward() --", "field 'loss' (a number value): what train:step(batch) returns are" },
   { 12, "ms.log", "local loss = m.loss loss:item() --", "local 'loss' (a number value): what train:step(batch)" },
   { 12, "ms.log", "model:eval() --", "method 'eval' (a nil value): a model has no mode: train:step trains, " },
+  { 4, "ms.ops.relu", "ms.nn.dropout { p = 0.1 }", "ms.nn.dropout: p has no name here: write ms.nn.dropout(0.1)" },
+  { 4, "8, 16", "8, 16, false", "ms.nn.linear: false has no name: write name = value; valid are bias, init" },
+  { 6, "self.layers%(x%)", "self.layers(x):sum { dim = 1 }", "sum: no attribute dim: did you mean axis?" },
+  { 6, "self.layers%(x%)", "ms.cat({ x, x }, 0)", "ms.cat does not exist: it is ms.ops.cat" },
+  { 8, "mesh = 1", "mesh = ms.init_device_mesh('gpu', 1)", "mesh on device gpu: did you mean cuda?" },
+  { 8, "mesh = 1", "sharding_strategy = 'FULL_SHARD'", "unknown option sharding_strategy: did you mean strategy?" },
+  { 8, "mesh = 1", "offload_policy = true", "unknown option offload_policy: state stays on the device" },
+  { 8, "mesh = 1", "mp_policy = 'bf16'", 'mp_policy must be "auto" or a table such as { param_dtype = "bf16" }, not' },
+  { 9, "ms.loss.mse", "ms.nn.MSELoss()", "ms.nn.MSELoss does not exist: it is ms.loss.mse" },
+  { 12, "ms.log", "ms.distributed.barrier() --", "ms.distributed does not exist: `moonshard run -n N` starts" },
   { 12, "ms.log", "ms.save(model) --", "ms.save does not exist: it is ms.checkpoint.save" },
 }
 
