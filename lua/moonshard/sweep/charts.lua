@@ -20,7 +20,11 @@ local MEBIBYTE = 2 ^ 20
 -- Points are grouped by mesh, or by the first setting where the mesh does not vary.
 local function group_key(self) return self.columns[1] end
 
-local function label_of(self, record)
+---What tells a record from the others of its group.
+---@param self { columns: string[] }
+---@param record { key: string, point: table<string, any> }
+---@return string
+function charts.label_of(self, record)
   local parts = {}
   for _, key in ipairs(self.columns) do
     if key ~= group_key(self) and record.point[key] ~= nil then
@@ -30,9 +34,13 @@ local function label_of(self, record)
   return #parts > 0 and table.concat(parts, "  ") or record.key
 end
 
--- Groups in the order in which their first record comes: of measured ones, the fastest. Where points differ in one
--- setting alone, each would be a group, so there is one without a title.
-local function grouped(self, wanted, row_of)
+---Groups in the order in which their first record comes: of measured ones, the fastest. Where points differ in one
+---setting alone, each would be a group, so there is one without a title.
+---@param self { columns: string[], records: { point: table<string, any> }[] }
+---@param wanted fun(record: table): boolean|number|nil whether it has a row
+---@param row_of fun(record: table): moonshard.BarRow
+---@return { title: string?, rows: moonshard.BarRow[] }[]
+function charts.grouped(self, wanted, row_of)
   local key, groups, by_value = group_key(self), {}, {}
   local several = #self.columns > 1
   for number, record in ipairs(self.records) do
@@ -90,7 +98,14 @@ local function framed(title, about, svg, entries)
     "image/svg+xml", as_file(svg), "SVG"), escape(title), escape(about), entries and legend(entries) or "", svg)
 end
 
-local function figure(title, about, chart, entries) return framed(title, about, bars.svg(chart), entries) end
+---A chart of bars with its title, what it shows, and a link to it as a file.
+---@param title string
+---@param about string
+---@param chart moonshard.BarChart
+---@param entries { class: string, name: string }[]? what its colours mean
+---@return string
+function charts.figure(title, about, chart, entries) return framed(title, about, bars.svg(chart), entries) end
+local figure, grouped, label_of = charts.figure, charts.grouped, charts.label_of
 
 -- ---- the charts -------------------------------------------------------------------------------------------------
 

@@ -89,9 +89,15 @@ end
 
 -- ---- the page ---------------------------------------------------------------------------------------------------
 
-local function tile(name, value, about)
+---@param name string
+---@param value string
+---@param about string smaller, below it
+---@return string
+function html.tile(name, value, about)
   return ("<div><dt>%s</dt><dd>%s<small>%s</small></dd></div>"):format(name, escape(value), escape(about))
 end
+
+local tile = html.tile
 
 -- The fastest point, the one with the smallest peak, and how many there are.
 local function tiles(self)
@@ -121,29 +127,42 @@ local function about(self)
     escape(header.version), escape(header.started))
 end
 
----@param self moonshard.SweepReport
+---A whole page; its script is that of a sweep's page.
+---@param title string
+---@param body string HTML, behind the title
 ---@return string
-function html.page(self)
-  local parts = {
+function html.document(title, body)
+  return table.concat({
     '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
     '<meta name="viewport" content="width=device-width, initial-scale=1">',
     '<meta name="color-scheme" content="light dark">',
     [[<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; ]]
       .. [[script-src 'unsafe-inline'">]],
-    "<title>" .. escape(self.header.title) .. "</title>", "<style>" .. style.drawing .. "</style><style>" .. style.page
+    "<title>" .. escape(title) .. "</title>", "<style>" .. style.drawing .. "</style><style>" .. style.page
       .. "</style></head><body><main>",
-    "<h1>" .. escape(self.header.title) .. "</h1>", about(self), tiles(self),
-  }
-  for _, warning in ipairs(self.warnings) do
-    parts[#parts + 1] = '<p class="warning">' .. escape(warning) .. "</p>"
-  end
+    "<h1>" .. escape(title) .. "</h1>", body,
+    "</main><script>" .. script .. "</script></body></html>\n",
+  }, "\n")
+end
+
+---@param warnings string[]
+---@return string
+function html.warnings(warnings)
+  local parts = {}
+  for i, warning in ipairs(warnings) do parts[i] = '<p class="warning">' .. escape(warning) .. "</p>" end
+  return table.concat(parts, "\n")
+end
+
+---@param self moonshard.SweepReport
+---@return string
+function html.page(self)
+  local parts = { about(self), tiles(self), html.warnings(self.warnings) }
   parts[#parts + 1] = '<p class="downloads">' .. charts.download("results.csv", "text/csv", report.csv(self), "CSV")
     .. charts.download("results.json", "application/json", report.json(self), "JSON") .. '</p><p class="controls"></p>'
   for _, figure in ipairs(charts.figures(self)) do parts[#parts + 1] = figure end
   parts[#parts + 1] = points_table(self)
   parts[#parts + 1] = reasons(self)
-  parts[#parts + 1] = "</main><script>" .. script .. "</script></body></html>\n"
-  return table.concat(parts, "\n")
+  return html.document(self.header.title, table.concat(parts, "\n"))
 end
 
 return html

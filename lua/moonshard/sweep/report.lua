@@ -1,10 +1,10 @@
 -- A sweep's records in order, as text for the terminal, as CSV and as one table for JSON.
 
+local columns = require("moonshard.sweep.columns")
 local grid = require("moonshard.sweep.grid")
 local json = require("moonshard.json")
 local progress = require("moonshard.progress")
 local running = require("moonshard.sweep.running")
-local text_lines = require("moonshard.text_lines")
 
 local report = {}
 
@@ -61,7 +61,10 @@ end
 
 local BUSY = 0.5 -- processes that wanted a core before the sweep began, of each core
 
-local function warn_of_load(header)
+---Why the speeds of a sweep may be those of a busy machine.
+---@param header table what all points have in common
+---@return string?
+function report.warn_of_load(header)
   local cores = header.machine.cores
   if not header.load or not cores or header.plan or header.load < BUSY * cores then return nil end
   return ("the machine was busy when the sweep began: a load of %.1f on %d core%s; speeds are those of what it left")
@@ -97,7 +100,7 @@ end
 
 function warnings_of(self)
   local list = {}
-  list[1] = warn_of_load(self.header)
+  list[1] = report.warn_of_load(self.header)
   list[#list + 1] = warn_of_spread(self)
   list[#list + 1] = warn_of_sort(self)
   return list
@@ -144,72 +147,15 @@ end
 
 -- ---- text -------------------------------------------------------------------------------------------------------
 
--- The largest unit in which the largest value is at least 1.
-local function unit_of(largest)
-  local names, i = { "B", "KiB", "MiB", "GiB" }, 1
-  while largest >= 1024 and i < #names do
-    largest, i = largest / 1024, i + 1
-  end
-  return names[i], 1024 ^ (i - 1)
-end
-
 local SHORT = {
   parameters = "params", optimizer = "optim", gradients = "grads", gathered = "gathered", activations = "activ",
   workspace = "work", communication = "comm",
 }
 
--- Columns { title, values of every record as text, left = aligned to the left }.
-local function setting_columns(records, keys)
-  local columns = {}
-  for i, key in ipairs(keys) do
-    columns[i] = { title = key, left = true }
-    for _, record in ipairs(records) do
-      local value = record.point[key]
-      table.insert(columns[i], value == nil and "" or grid.text(value))
-    end
-  end
-  return columns
-end
-
-local function number_column(records, title, format, value_of)
-  local column = { title = title }
-  for i, record in ipairs(records) do column[i] = format:format(value_of(record)) end
-  return column
-end
-
-local function byte_columns(records, names, titles, value_of)
-  local largest, columns = 0, {}
-  for _, record in ipairs(records) do
-    for _, name in ipairs(names) do largest = math.max(largest, value_of(record, name)) end
-  end
-  local unit, size = unit_of(largest)
-  for i, name in ipairs(names) do
-    columns[i] = number_column(records, titles[name] or name, unit == "B" and "%d" or "%.1f", function(record)
-      return value_of(record, name) / size
-    end)
-  end
-  return columns, unit
-end
-
 local function comm_bytes(record, dim) return record.comm_bytes[dim] or 0 end
 
 local function memory_bytes(record, name)
   return name == "peak" and (record.peak_bytes or record.planned.peak_bytes) or record.planned.bytes[name]
-end
-
-local function lines_of(columns, count)
-  local lines = {}
-  for row = 0, count do
-    local cells = {}
-    for i, column in ipairs(columns) do
-      local width = #column.title
-      for j = 1, count do width = math.max(width, #column[j]) end
-      local text = row == 0 and column.title or column[row]
-      cells[i] = column.left and text .. (" "):rep(width - #text) or (" "):rep(width - #text) .. text
-    end
-    lines[#lines + 1] = text_lines.trim_end(table.concat(cells, "  "))
-  end
-  return lines
 end
 
 local function append(list, more)
@@ -219,56 +165,56 @@ end
 
 -- A metric that this point did not log is an empty cell.
 local function metric_columns(self, records)
-  local columns = {}
+  local list = {}
   for i, name in ipairs(self.metrics) do
-    columns[i] = { title = name }
+    list[i] = { title = name }
     for j, record in ipairs(records) do
       local value = record.metrics and record.metrics[name]
-      columns[i][j] = value and ("%.5g"):format(value) or ""
+      list[i][j] = value and ("%.5g"):format(value) or ""
     end
   end
-  return columns
+  return list
 end
 
 local function speed_columns(self, records)
   if report.is_planned(self) then
     return {
-      number_column(records, "nodes", "%d", function(r) return math.ceil(r.ranks / r.planned.ranks_per_node) end),
-      number_column(records, "sharing", "%d", function(r) return r.planned.replicas_together end),
+      columns.numbers(records, "nodes", "%d", function(r) return math.ceil(r.ranks / r.planned.ranks_per_node) end),
+      columns.numbers(records, "sharing", "%d", function(r) return r.planned.replicas_together end),
     }
   end
-  local columns = { number_column(records, "tokens/s", "%.0f", function(r) return r.tokens_per_s end) }
+  local list = { columns.numbers(records, "tokens/s", "%.0f", function(r) return r.tokens_per_s end) }
   if self.header.sort == "loss" then
-    table.insert(columns, 1, number_column(records, "loss", "%.4f", function(r) return r.loss end))
+    table.insert(list, 1, columns.numbers(records, "loss", "%.4f", function(r) return r.loss end))
   end
   if self.header.repeats > 1 then
-    columns[#columns + 1] = number_column(records, "+-%", "%.1f", report.spread)
+    list[#list + 1] = columns.numbers(records, "+-%", "%.1f", report.spread)
   end
-  columns[#columns + 1] = number_column(records, "step ms", "%.2f", function(r) return r.step_ms end)
-  return append(columns, metric_columns(self, records))
+  list[#list + 1] = columns.numbers(records, "step ms", "%.2f", function(r) return r.step_ms end)
+  return append(list, metric_columns(self, records))
 end
 
 -- One table where the terminal is wide enough, else one of speed and one of memory.
 local function tables(self, records, columns_of_terminal)
-  local settings = setting_columns(records, self.columns)
+  local settings = columns.settings(records, self.columns)
   local speed = speed_columns(self, records)
-  local comm, comm_unit = byte_columns(records, self.dims, {}, comm_bytes)
+  local comm, comm_unit = columns.bytes(records, self.dims, {}, comm_bytes)
   local names = append({ "peak" }, running.CATEGORIES)
-  local memory, memory_unit = byte_columns(records, names, SHORT, memory_bytes)
+  local memory, memory_unit = columns.bytes(records, names, SHORT, memory_bytes)
   local note_comm = #self.dims > 0 and ("%s: %s a step"):format(table.concat(self.dims, ", "), comm_unit) or nil
   local note_memory = ("peak and its parts: %s a rank"):format(memory_unit)
   if report.is_planned(self) then
     note_memory = note_memory .. "; sharing: replicas on one node that keep one copy of the state"
   end
-  local wide = lines_of(append(append(append(append({}, settings), speed), memory), comm), #records)
+  local wide = columns.lines(append(append(append(append({}, settings), speed), memory), comm), #records)
   local longest = 0
   for _, line in ipairs(wide) do longest = math.max(longest, #line) end
   if longest <= columns_of_terminal then
     return append(wide, { "", "(" .. note_memory .. (note_comm and "; " .. note_comm or "") .. ")" })
   end
-  local lines = lines_of(append(append(append(append({}, settings), speed), { memory[1] }), comm), #records)
+  local lines = columns.lines(append(append(append(append({}, settings), speed), { memory[1] }), comm), #records)
   append(lines, { "(peak: " .. memory_unit .. " a rank" .. (note_comm and "; " .. note_comm or "") .. ")", "" })
-  append(lines, lines_of(append(append({}, settings), memory), #records))
+  append(lines, columns.lines(append(append({}, settings), memory), #records))
   return append(lines, { "(" .. note_memory .. ")" })
 end
 
@@ -328,12 +274,12 @@ end
 
 ---The records as lines of text.
 ---@param self moonshard.SweepReport
----@param columns integer of the terminal
+---@param columns_of_terminal integer
 ---@return string
-function report.text(self, columns)
+function report.text(self, columns_of_terminal)
   local measured, lines = {}, {}
   for i = 1, self.count.ok do measured[i] = self.records[i] end
-  if #measured > 0 then append(lines, tables(self, measured, columns)) end
+  if #measured > 0 then append(lines, tables(self, measured, columns_of_terminal)) end
   if not report.is_planned(self) then append(lines, nodes(self)) end
   for _, warning in ipairs(self.warnings) do lines[#lines + 1] = "\nwarning: " .. warning end
   append(lines, reasons(self, "skipped"))

@@ -30,16 +30,26 @@ local function shown(value)
   return #text > 60 and "another" or text
 end
 
--- Names the first thing in which two sweeps differ.
-local function check_same(path, old, new)
+---In what two sweeps differ that the numbers of one share.
+---@param old table header
+---@param new table header
+---@return string[] "steps was 3 and is 4 now"
+function results.differences(old, new)
+  local list = {}
   for _, row in ipairs(SHARED) do
     local key, name = row[1], row[2]
     local before, now = shown(old[key]), shown(new[key])
     if json.encode(old[key]) ~= json.encode(new[key]) then
-      local what = before == now and "has changed" or ("was %s and is %s now"):format(before, now)
-      errors.invalid("ms.sweep: %s cannot go on: %s %s; without --resume the sweep begins anew", path, name, what)
+      list[#list + 1] = name .. " " .. (before == now and "has changed" or ("was %s and is %s now"):format(before, now))
     end
   end
+  return list
+end
+
+-- Names the first thing in which two sweeps differ.
+local function check_same(path, old, new)
+  local first = results.differences(old, new)[1]
+  if first then errors.invalid("ms.sweep: %s cannot go on: %s; without --resume the sweep begins anew", path, first) end
 end
 
 -- Whole lines; one without its end was being written when the sweep was killed, and is dropped.

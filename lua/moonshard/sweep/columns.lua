@@ -1,0 +1,91 @@
+-- Columns of a table for the terminal: settings, numbers, and bytes in one unit, a row a record of a sweep.
+
+local grid = require("moonshard.sweep.grid")
+local text_lines = require("moonshard.text_lines")
+
+local columns = {}
+
+---@class moonshard.TextColumn
+---@field title string
+---@field left boolean? aligned to the left
+---@field [integer] string a cell each row
+
+-- The largest unit in which the largest value is at least 1.
+local function unit_of(largest)
+  local names, i = { "B", "KiB", "MiB", "GiB" }, 1
+  while largest >= 1024 and i < #names do
+    largest, i = largest / 1024, i + 1
+  end
+  return names[i], 1024 ^ (i - 1)
+end
+
+---Their settings, aligned to the left.
+---@param records { point: table<string, any> }[]
+---@param keys string[]
+---@return moonshard.TextColumn[]
+function columns.settings(records, keys)
+  local list = {}
+  for i, key in ipairs(keys) do
+    list[i] = { title = key, left = true }
+    for _, record in ipairs(records) do
+      local value = record.point[key]
+      table.insert(list[i], value == nil and "" or grid.text(value))
+    end
+  end
+  return list
+end
+
+---@generic T
+---@param records T[]
+---@param title string
+---@param format string of string.format
+---@param value_of fun(record: T): number
+---@return moonshard.TextColumn
+function columns.numbers(records, title, format, value_of)
+  local column = { title = title }
+  for i, record in ipairs(records) do column[i] = format:format(value_of(record)) end
+  return column
+end
+
+---Columns of bytes in one unit, the largest in which the largest value is at least 1.
+---@generic T
+---@param records T[]
+---@param names string[] a column each
+---@param titles table<string, string> of the names that have another
+---@param value_of fun(record: T, name: string): number bytes
+---@return moonshard.TextColumn[]
+---@return string unit
+function columns.bytes(records, names, titles, value_of)
+  local largest, list = 0, {}
+  for _, record in ipairs(records) do
+    for _, name in ipairs(names) do largest = math.max(largest, value_of(record, name)) end
+  end
+  local unit, size = unit_of(largest)
+  for i, name in ipairs(names) do
+    list[i] = columns.numbers(records, titles[name] or name, unit == "B" and "%d" or "%.1f", function(record)
+      return value_of(record, name) / size
+    end)
+  end
+  return list, unit
+end
+
+---The table's lines, its titles first.
+---@param list moonshard.TextColumn[]
+---@param count integer rows
+---@return string[]
+function columns.lines(list, count)
+  local lines = {}
+  for row = 0, count do
+    local cells = {}
+    for i, column in ipairs(list) do
+      local width = #column.title
+      for j = 1, count do width = math.max(width, #column[j]) end
+      local text = row == 0 and column.title or column[row]
+      cells[i] = column.left and text .. (" "):rep(width - #text) or (" "):rep(width - #text) .. text
+    end
+    lines[#lines + 1] = text_lines.trim_end(table.concat(cells, "  "))
+  end
+  return lines
+end
+
+return columns
