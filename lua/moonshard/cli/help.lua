@@ -34,6 +34,9 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
                          gradient norms, parameters
   moonshard sweep SWEEP.lua [--plan] [--resume] [--json] [key=value ...]
                          run a recipe over a grid of settings (ms.sweep): table, CSV, JSON and a page of charts
+                  --compare OLD NEW [--out DIR] [--json]
+                         two finished sweeps (their folders, or results.json or results.jsonl), point by point: how
+                         much faster, and whether by more than the runs differ; DIR/compare.html has charts
   moonshard ps [--json]                                  the runs of this host, and where each of their ranks is
   moonshard trace FILE [--top ROWS] [--json]             check a trace and sum it up by op, unit and rank
   moonshard repl [-n RANKS] [--device D] [--timeout S] [RECIPE.lua] [key=value ...]

@@ -1,8 +1,12 @@
 -- moonshard sweep: runs a Lua file that calls ms.sweep. The file is read like a recipe: its own settings are key=value.
+-- With --compare it reads two finished sweeps instead, and runs nothing.
 
 local command_line = require("moonshard.cli.command_line")
+local compare = require("moonshard.sweep.compare")
+local compare_page = require("moonshard.sweep.compare_page")
 local engine = require("moonshard.ffi")
 local errors = require("moonshard.error")
+local output_file = require("moonshard.output_file")
 local recipe = require("moonshard.cli.recipe")
 local status = require("moonshard.cli.status")
 local sweep = require("moonshard.sweep")
@@ -14,6 +18,33 @@ local OPTIONS = {
   ["--json"] = { name = "json", value = "flag" },
   ["--plan"] = { name = "plan", value = "flag" },
 }
+
+local COMPARE_OPTIONS = {
+  ["--compare"] = { name = "compare", value = "flag" },
+  ["--json"] = { name = "json", value = "flag" },
+  ["--out"] = { name = "out", value = "text", what = "a folder" },
+}
+
+local function asks_to_compare(arguments)
+  for _, argument in ipairs(arguments) do
+    if argument:match("^%-%-compare") then return true end
+  end
+  return false
+end
+
+local function compare_two(arguments)
+  local line = command_line.parse("moonshard sweep --compare", arguments, { files = true, options = COMPARE_OPTIONS })
+  if #line.files ~= 2 then
+    status.refuse("MS_EINVAL", "moonshard sweep --compare takes two sweeps, not %d: moonshard sweep --compare OLD NEW",
+      #line.files)
+  end
+  local compared = compare.read(line.files[1], line.files[2])
+  local page = line.out and line.out:gsub("/+$", "") .. "/compare.html"
+  if page then output_file.write("sweep", page, compare_page.page(compared)) end
+  output_file.print(line.json and compare.json(compared) or compare.text(compared), "\n")
+  if page and not line.json then output_file.print("\nwritten: ", page, "\n") end
+  return status.OK
+end
 
 -- A recipe that was given instead of a sweep would train to its end before that is told. A file that runs other ones is
 -- let through: they may sweep.
@@ -32,6 +63,7 @@ end
 ---@param arguments string[] without "sweep"
 ---@return integer exit status
 function command.main(arguments)
+  if asks_to_compare(arguments) then return compare_two(arguments) end
   local line = command_line.parse("moonshard sweep", arguments, { recipe = true, options = OPTIONS })
   sweep.mode = { file = line.recipe, resume = line.resume or false, json = line.json or false,
     plan = line.plan or false }
