@@ -112,9 +112,11 @@ void ms_job_give_up(ms_job *job, int row, int blame, const char *why) {
   for (int rank = 0; rank < job->size; rank++) ms_job_ring(job, rank);
 }
 
-static const char *text_of(ms_job_rank *row) {
-  row->text[MS_JOB_TEXT - 1] = '\0';
-  return row->text;
+static const char OVERWRITTEN[] = "the control segment of the run was overwritten";
+
+/* Read only: other ranks read it at the same time. */
+static const char *text_of(const ms_job_rank *row) {
+  return memchr(row->text, '\0', MS_JOB_TEXT) ? row->text : OVERWRITTEN;
 }
 
 const char *ms_job_aborted(ms_job *job, int *row, int *blame) {
@@ -126,7 +128,7 @@ const char *ms_job_aborted(ms_job *job, int *row, int *blame) {
   if (*row < 0 || *row > MS_JOB_LAUNCHER || *blame >= job->size) {
     *row = MS_JOB_LAUNCHER;
     *blame = -1;
-    return "the control segment of the run was overwritten";
+    return OVERWRITTEN;
   }
   return text_of(&job->rank[*row]);
 }

@@ -127,8 +127,7 @@ static void unary_backward_matches(void **state) {
     add_input(&c, SHAPE(dtype, n));
     add_input(&c, SHAPE(dtype, n));
     add_output(&c, SHAPE(dtype, n));
-    for (int64_t i = 0; i < n; i++)
-      set_input(&c, 0, i, i < 10 && i >= 5 ? special[i - 5] : 2.0 * input_at(&c, 0, i));
+    for (int64_t i = 0; i < n; i++) set_input(&c, 0, i, i < 10 && i >= 5 ? special[i - 5] : 2.0 * input_at(&c, 0, i));
     run_case(&c);
     for (int64_t i = 0; i < n; i++)
       assert_output(&c, 0, i, input_at(&c, 1, i) * gradient_reference(op, input_at(&c, 0, i)), 2e-6);
