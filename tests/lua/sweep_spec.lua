@@ -327,6 +327,7 @@ describe("moonshard sweep", function()
     with_sweep(function(sweep)
       for fields, expected in pairs({
         [ [[over = { mesh = { "1x2" } }, ["repeat"] = 3]] ] = "unknown option repeat: did you mean repeats?",
+        [ [[over = { mesh = { "1x2" } }, repeats = 1e9]] ] = "repeats is 1000000000; the most is 1000",
         [ [[steps = 3]] ] = "nothing to sweep",
         [ [[over = { mesh = { "1x2" } }, sort = "sped"]] ] = "did you mean speed?",
         [ [[over = { mesh = { "1x2" } }, plan = true, sort = "loss"]] ] = "only planned have no loss",

@@ -46,7 +46,7 @@ local sweep = {
 local SPECS = {
   recipe = { "string", required = true }, over = { "table" }, points = { "table" }, where = { "function" },
   settings = { "table", default = {} }, steps = { "positive" }, warmup = { "integer" },
-  repeats = { "positive", default = 1 }, ranks = { "positive" }, memory_limit = { "string|number" },
+  repeats = { "positive", most = 1000, default = 1 }, ranks = { "positive" }, memory_limit = { "string|number" },
   timeout = { "number" }, out = { "string" }, title = { "string" }, sort = { "string" },
   plan = { "boolean" }, ranks_per_node = { "positive" }, order = { "string", default = "shuffled" },
   seed = { "integer", default = 1 },
