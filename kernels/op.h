@@ -52,7 +52,7 @@ typedef struct ms_kernel_call {
   int inputs, outputs;
   ms_value_info in[MS_MAX_INPUTS];
   ms_value_info out[MS_MAX_OUTPUTS];
-  int threads;             /* OpenMP threads to use, >= 1 */
+  int threads;             /* parts that may run at once, >= 1 (cpu/team.h) */
   int64_t workspace_bytes; /* set by prepare; 64-byte aligned scratch of that size is given to run */
   void *prepared; /* set by prepare; calls of equal op, attrs, shapes and threads that never run at once may share it */
 

@@ -136,7 +136,7 @@ MS_API const char *ms_note_next(void);
 
 typedef struct ms_world ms_world;
 
-/* Joins the world that the environment describes: a rank of `moonshard run`, of torchrun, mpirun or srun, one that was
+/* Joins the world that the environment describes: a rank of `moonshard run`, torchrun, mpirun, mpiexec or srun, one that was
 ** started by hand (RANK, WORLD_SIZE and MASTER_ADDR, MASTER_PORT or MOONSHARD_RENDEZVOUS), or a world of one. Fails with
 ** MS_ETIMEOUT naming the ranks that have not come, MS_EMISMATCH when this rank is refused, MS_EINVAL when launchers
 ** contradict each other or nothing says where to meet. Standard descriptors (0 to 2) that are closed become /dev/null, or what
@@ -408,7 +408,8 @@ typedef struct ms_plan_config {
   /* What AdamW keeps its two moments in: MS_F32 (default), or MS_BF16, half of their bytes. Every step computes in f32 and
   ** then rounds them up or down at random, so that the mean of what is kept is what was computed: to nearest, changes
   ** below half a step of bf16 (1/512 of a moment; beta2 = 0.999 makes such) would be lost for ever. Which way is a function
-  ** of the model's seed, the parameter's name, the element and the step, so it is the same on every mesh and device. */
+  ** of the model's seed, the parameter's name, the element and how many updates the parameter has had, so it is the same on
+  ** every mesh and device. */
   int moment_dtype;
   double momentum, dampening; /* SGD as in PyTorch */
   int nesterov;

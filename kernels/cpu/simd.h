@@ -6,8 +6,8 @@
 ** the functions below have no branch and no call, so a loop over ms_exp(x[i]) runs 16 elements at a time.
 **
 ** Include it before other headers with inline code. How to write a kernel with it:
-**   - put MS_CLONES on a static function that works on a range, with `restrict` pointers, and call that from the OpenMP
-**     region: gcc outlines a parallel body before it makes the clones, so a region inside a clone runs the SSE2 code;
+**   - put MS_CLONES on a static function that works on a range, with `restrict` pointers, and give that to
+**     ms_run_parts;
 **   - write a sum as `#pragma omp simd reduction(+ : s)`: it is the permission to use vector lanes, in a fixed order;
 **   - give both dtypes by one always-inline body with a constant `int bf16` argument and ms_load / ms_store.
 ** Sanitizers start after the loader resolves clones, so under them MS_CLONES is empty (build with -march=native

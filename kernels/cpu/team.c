@@ -36,21 +36,13 @@ static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 /* ---- waiting ---- */
 
-static void relax(void) {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
-
 /* Returns the word's value once it is no longer `seen`. */
 static uint32_t wait_change(_Atomic uint32_t *word, uint32_t seen, _Atomic int *sleepers) {
   uint32_t value = atomic_load_explicit(word, memory_order_acquire);
   const double limit = value == seen && !ms_crowded() ? ms_clock() + SPIN_SECONDS : 0;
   while (value == seen && limit > 0 && ms_clock() < limit)
     for (int i = 0; i < 32 && value == seen; i++) {
-      relax();
+      ms_relax();
       value = atomic_load_explicit(word, memory_order_acquire);
     }
   while (value == seen) {

@@ -94,8 +94,8 @@ function optim.check_weight_decay(who, value) check_rate(who, "weight_decay", va
 ---
 ---`moments = "bf16"` keeps both moments in bf16, 4 bytes a parameter instead of 8. A step computes in f32, and what it
 ---keeps is rounded up or down at random, so that changes below a step of bf16 arrive on average. Which way follows from
----the model's seed, the parameter's name, the element and the step: the same on every mesh and device, and after
----resuming.
+---the model's seed, the parameter's name, the element and how many updates the parameter has had: the same on every
+---mesh and device, and after resuming.
 ---@param o moonshard.AdamWOptions
 ---@return moonshard.Optimizer
 function optim.adamw(o)

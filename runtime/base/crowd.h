@@ -7,4 +7,13 @@
 ** thread. */
 int ms_crowded(void);
 
+/* Between two looks of one who spins: leaves the core's other hardware thread more of it. */
+static inline void ms_relax(void) {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
 #endif

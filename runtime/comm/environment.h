@@ -14,7 +14,8 @@ typedef struct ms_task {
   char token[64]; /* one that the launcher made; "": it made none */
 } ms_task;
 
-/* The order is: torchrun's variables (also when set by hand), Open MPI's, MVAPICH's, those of MPICH and Intel MPI, Slurm's;
+/* The order is: torchrun's variables (also when set by hand), Open MPI's, MVAPICH's, those of MPICH and Intel MPI, Slurm's
+** (which name the hosts too, and come first where both say the same);
 ** where to meet is MOONSHARD_RENDEZVOUS, or what follows from the launcher. Two launchers that contradict each other are
 ** refused with both named, unless the inner one was started by the outer one's tasks (torchrun or mpirun in fewer tasks
 ** than it has ranks). place, job and token are filled when size > 1. A launcher that says "one of several" by other

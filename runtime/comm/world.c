@@ -63,21 +63,13 @@ unsigned ms_world_doorbell(const ms_world *world) {
   return world->job ? atomic_load(&world->job->rank[world->row].doorbell) : 0;
 }
 
-static void relax(void) {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
-
 /* 1 when the doorbell rang within SPIN_SECONDS. */
 static int spin_until_rung(const ms_world *world, unsigned seen) {
   double limit = ms_clock() + SPIN_SECONDS;
   do {
     for (int i = 0; i < 32; i++) {
       if (ms_world_doorbell(world) != seen) return 1;
-      relax();
+      ms_relax();
     }
   } while (ms_clock() < limit);
   return 0;

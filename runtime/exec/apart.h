@@ -47,7 +47,7 @@ typedef struct ms_flight {
   ms_wait wait;
 } ms_flight;
 
-/* It outlives its state while execs are there: handles may be freed in any order. */
+/* Its state's, which its execs keep. */
 typedef struct ms_apart {
   ms_state *state; /* NULL: freed */
   ms_device *device;

@@ -1,7 +1,7 @@
 /* launcher.h - runs a function as N ranks: N forked processes that share a job's control segment.
 **
-** The launcher forks without exec, so a rank starts in about a millisecond with all code mapped; it must not have run
-** OpenMP regions or other threads before. It watches until every rank has ended and tells the first failure once.
+** The launcher forks without exec, so a rank starts in about a millisecond with all code mapped; it must not have started
+** threads before. It watches until every rank has ended and tells the first failure once.
 */
 #ifndef MS_HOST_LAUNCHER_H
 #define MS_HOST_LAUNCHER_H

@@ -198,7 +198,7 @@ $(OUT)/obj/embedded_lua.o: $(GEN)/embedded_lua.c $(OUT)/flags.list
 	@echo "cc    $<"
 	@$(CC) $(OWN_CFLAGS) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
-# A program that loads the library at run time may close it again: threads of OpenMP and an installed handler of Ctrl-C are its
+# A program that loads the library at run time may close it again: threads of kernels and an installed handler of Ctrl-C are its
 # code, so it stays mapped.
 $(LIBRARY).$(ABI): $(ENGINE_O) $(OUT)/engine.list
 	@echo "link  $@"

@@ -1,5 +1,5 @@
 -- Ranks on several nodes: which of --nodes, --node-rank, --rendezvous and -n fit each other, and what other launchers
--- (torchrun, mpirun, srun) say about this process.
+-- (torchrun, mpirun, mpiexec, srun) say about this process.
 
 local ffi = require("ffi")
 local refuse = require("moonshard.cli.status").refuse

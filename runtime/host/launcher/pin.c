@@ -1,5 +1,5 @@
 /* pin.c - divides the cores among the ranks. Ranks get whole physical cores where there are enough, in the order of the
-** topology, and one OpenMP thread for each: two threads of a matrix product on one core's units only wait for each other.
+** topology, and one thread for each: two threads of a matrix product on one core's units only wait for each other.
 */
 #include "host/launcher/pin.h"
 
