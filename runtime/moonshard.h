@@ -437,7 +437,7 @@ typedef struct ms_plan_config {
   int shared_masters;
   /* How many ranks each node has, in the order of ranks: rank r is on node r / ranks_per_node. 0 (default): all ranks are on
   ** one node, which takes up to 64. It decides which ranks can map memory together, nothing else. Replicas of which some
-  ** are on one node keep a copy there, and sum gradients first within nodes, then between them: such a plan tells what
+  ** are on one node keep a copy there, and sum gradients first within nodes, then between them: such a plan states what
   ** the ranks would need and send; ms_state_new refuses it (MS_EUNSUPPORTED) in this version. */
   int ranks_per_node;
   int device; /* enum ms_device_kind; of a state and of the plans that are bound to it */

@@ -26,7 +26,7 @@ local KEYS = {
 local KNOWN = { outside_bytes = true }
 for _, key in ipairs(KEYS) do KNOWN[key] = true end
 
--- Numbers that the recipe put into its metrics besides, by name.
+-- Further numbers that the recipe put into its metrics, by name.
 local function own_names(m)
   local names = {}
   for key, value in pairs(m) do

@@ -240,7 +240,7 @@ int main(int count, char **arguments) {
     fprintf(stderr, "moonshard: %s\n", ms_error_message());
     return STATUS_FAILED_RUN;
   }
-  signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails with EFBIG then, and is told with the file's name */
+  signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails with EFBIG then, and is reported so */
   lua_State *L = luaL_newstate();
   if (!L) {
     fputs("moonshard: no memory for a Lua state\n", stderr);

@@ -1,4 +1,4 @@
-/* test_launcher_blocked.c - output that nobody reads, or that a disk has no room for: the launcher hears signals, sees deaths,
+/* test_launcher_blocked.c - output without a reader, or without room on its disk: the launcher hears signals, sees deaths,
 ** and loses nothing of what a slow reader takes in the end.
 */
 #include "tests/c/support/launched.h"

@@ -86,13 +86,13 @@ static void know_both_ends(int family) {
 }
 
 /* What has left, or has not come yet, belongs to root in the kernel's table: that must not let it in where ranks are root's. */
-static void L3_ends_that_no_process_holds_are_nobodys(void **state) {
+static void L3_ends_that_no_process_holds_belong_to_no_user(void **state) {
   (void)state;
   know_both_ends(AF_INET);
   know_both_ends(AF_INET6);
 }
 
-static void L3_an_end_that_was_reset_is_nobodys(void **state) {
+static void L3_an_end_that_was_reset_belongs_to_no_user(void **state) {
   (void)state;
   connection c;
   assert_true(connect_over(AF_INET, &c));
@@ -116,7 +116,7 @@ static void L3_ends_of_another_user_are_known(void **state) {
 }
 
 /* In a user namespace that gives root no number, root and the own user are both called by the number of those without one. */
-static void L3_a_number_that_several_users_have_is_nobodys(void **state) {
+static void L3_a_number_that_several_users_have_belongs_to_none(void **state) {
   (void)state;
   connection c;
   int status;
@@ -190,9 +190,12 @@ static void L3_a_store_of_another_user_is_not_believed(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(L3_ends_that_no_process_holds_are_nobodys),  TEST(L3_an_end_that_was_reset_is_nobodys),
-      TEST(L3_ends_of_another_user_are_known),          TEST(L3_a_number_that_several_users_have_is_nobodys),
-      TEST(L3_without_a_token_another_user_is_refused), TEST(L3_who_proves_the_token_may_be_any_user),
+      TEST(L3_ends_that_no_process_holds_belong_to_no_user),
+      TEST(L3_an_end_that_was_reset_belongs_to_no_user),
+      TEST(L3_ends_of_another_user_are_known),
+      TEST(L3_a_number_that_several_users_have_belongs_to_none),
+      TEST(L3_without_a_token_another_user_is_refused),
+      TEST(L3_who_proves_the_token_may_be_any_user),
       TEST(L3_a_store_of_another_user_is_not_believed),
   };
   return cmocka_run_group_tests_name("store, users", tests, NULL, NULL);

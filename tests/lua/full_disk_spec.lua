@@ -49,7 +49,7 @@ describe("a run on a full disk", function()
     fails("trace /dev/full: No space left on device", TOY .. " -n 2 mesh=1x2 steps=9 --trace /dev/full")
   end)
 
-  it("fails at a limit of file sizes, which is told with the file", function()
+  it("fails at a limit of file sizes, which it reports with the file", function()
     local path = os.tmpname()
     os.execute(("truncate -s %d %s"):format(LIMIT - 100, path))
     fails("standard output: File too large", TOY .. " -n 2 mesh=1x2 steps=9", "prlimit --fsize=" .. LIMIT,

@@ -53,17 +53,17 @@ train:step { inputs = ms.zeros(3, 4), targets = ms.zeros(3, 2) }
 ]]):format(forward)).err
   end
 
-  it("is told with the line that made it", function()
+  it("is reported with the line that made it", function()
     assert.equal("moonshard: RECIPE:6: in inner: reshape: [3,4] has 12 elements and does not fit [5,5]\n",
       of_forward("function Inner:forward(x)\n  x = x:relu()\n  return x:reshape(5, 5)\nend"))
   end)
 
-  it("is told with that line from inside of a layer that it called", function()
+  it("is reported with that line from inside of a layer that it called", function()
     assert.equal("moonshard: RECIPE:5: in inner.a: matmul: inner dimensions differ: [4,3] x [2,4] transposed\n",
       of_forward("function Inner:forward(x)\n  return self.a(x:reshape(-1, 3))\nend"))
   end)
 
-  it("is told with all lines that may have made it", function()
+  it("is reported with all lines that may have made it", function()
     assert.equal("moonshard: RECIPE:5 or 6: in inner: reshape: [3,4] has 12 elements and does not fit [5,5]\n",
       of_forward("function Inner:forward(x)\n  if x.shape[1] == 2 then return x:relu() end\n"
         .. "  return x:reshape(5, 5)\nend"))
@@ -102,7 +102,7 @@ describe("what Lua would pass over", function()
 end)
 
 describe("a name that is almost right", function()
-  it("of a mesh's dimension is told with the nearest", function()
+  it("of a mesh's dimension is answered with the nearest", function()
     local mesh = "local mesh = ms.init_device_mesh('cpu', { 1, 1 }, { 'replicate', 'shard' }) "
     for _, use in ipairs({ "mesh.shrad", "mesh:size('shrad')", "mesh:slice { 'replicate', 'shrad' }" }) do
       at_head('mesh 1x1 (replicate, shard) has no dimension "shrad": it has replicate, shard: did you mean shard?', 2,
@@ -110,7 +110,7 @@ describe("a name that is almost right", function()
     end
   end)
 
-  it("of a tied parameter is told with the name that it has", function()
+  it("of a tied parameter is answered with the name that it has", function()
     local tied = [[
 local ms = require "moonshard"
 local Net = ms.module "Net"
@@ -128,7 +128,7 @@ local net = Net()
       .. 'optimizer = ms.optim.sgd { lr = 1, groups = { { "head.weight", { lr_scale = 2 } } } } }')
   end)
 
-  it("and is a string that looks like a regular expression is told how to write one", function()
+  it("and is a string that looks like a regular expression gets the way to write one", function()
     local model = HEAD:gsub("ms.fully_shard[^\n]*", "")
     says('units: rule "layers.*" matches none of 3 names; nearest: 0, 2, 3; a string is a name or the beginning of '
       .. "names: for a regular expression write re[[layers.*]]", (model:gsub("relu", "relu, ms.nn.dropout(0)")
@@ -182,7 +182,7 @@ end
       HEAD .. "for i = 1, 3 do if rank ~= 1 and i == 3 then break end step() end", 3, 3)
   end)
 
-  it("and catches it is told by that, and not by what came of it", function()
+  it("and catches it is reported by that, and not by what came of it", function()
     local caught = HEAD .. [[
 step()
 local batch = rank == 1 and { inputs = ms.zeros(2, 3), targets = ms.zeros(2, 2) } or data:read { 0, 1 }

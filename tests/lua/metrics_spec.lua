@@ -46,7 +46,7 @@ describe("the metrics file", function()
   before_each(function() path = os.tmpname() end)
   after_each(function() os.remove(path) end)
 
-  it("is begun anew by the first step of a run, and not before", function()
+  it("is started again by the first step of a run, and not before", function()
     write(path, line(1) .. line(2))
     local file = metrics_file.open(path)
     assert.equal(line(1) .. line(2), read(path))

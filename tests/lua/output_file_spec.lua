@@ -47,7 +47,7 @@ describe("output_file", function()
     assert.equal("before", read(folder .. "/a/b.svg"))
   end)
 
-  it("does not wait for a pipe that nobody reads, and does not end one that somebody reads", function()
+  it("does not wait for a pipe without a reader, and does not end one that has a reader", function()
     os.execute(("mkdir %s && mkfifo %s/pipe"):format(folder, folder))
     local pipe = folder .. "/pipe"
     fails("it is a pipe without a reader", output_file.check, "chart", pipe)

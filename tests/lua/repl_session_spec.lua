@@ -57,7 +57,7 @@ describe("a value at the prompt", function()
       .. "  2 ranks on 1 node\n  the peak's bytes: parameters [^\n]*\n$"), out)
   end)
 
-  it("I3 that is a plan stands beside one of other rules", function()
+  it("I3 that is a plan is compared with one of other rules", function()
     local out = repl(2, training("train:step(batch);", "a = train:set_rules { reshard_after_forward = true };",
       "b = train:set_rules { reshard_after_forward = false };", "a:beside(b)"))
     local rows = {}

@@ -38,7 +38,7 @@ local x = ms.tensor { { 1, -2, 3 }, { 4, 5, -6 } }
 local tokens = ms.tensor({ { 5, 3, 0 }, { 7, 0, 0 } }, { dtype = "i32" })
 
 describe("comparisons", function()
-  it("give masks, beside tensors that broadcast and beside numbers on either side", function()
+  it("give masks, with tensors that broadcast and with numbers on either side", function()
     local row = ms.tensor { 1, 0, -6 }
     assert_gives({ { 0, 1, 0 }, { 0, 0, 0 } }, "u8", function(a, b) return a:lt(b) end, x, row)
     assert_gives({ { 1, 1, 0 }, { 0, 0, 1 } }, "u8", function(a, b) return a:le(b) end, x, row)

@@ -1,6 +1,6 @@
--- What every step changes of each parameter, beside PyTorch: the fixtures of tests/fixtures/updates, on several meshes.
--- Norms, parameter groups, clipping, ignored targets, a tied weight, layers that run never or in some steps. Altered
--- recipes show that leaving out one of these is found.
+-- What every step changes of each parameter, compared with PyTorch: the fixtures of tests/fixtures/updates, on several
+-- meshes. Norms, parameter groups, clipping, ignored targets, a tied weight, layers that run never or in some steps.
+-- Altered recipes show that leaving out one of these is found.
 
 local compare = require("moonshard.check.compare")
 local huggingface = require("lua.huggingface")
@@ -59,7 +59,7 @@ local MESHES = trained.few {
   { 4, { mesh = "2x2", shared_masters = false, reshard = "true" } }, { 4, { mesh = "2x2", micro = 3, sync = "shard" } },
 }
 
-describe("updates beside PyTorch", function()
+describe("updates compared with PyTorch", function()
   teardown(scratch.clear)
 
   for _, optimizer in ipairs { "adamw", "sgd" } do

@@ -55,7 +55,7 @@ function plan.of_recipe(command, arguments, options, render)
   refuse("MS_EINVAL", "%s: it ended without a training step, so there is no plan to print", line.recipe)
 end
 
--- What is told of a plan without its instructions: its head, and in JSON what it sends too.
+-- What to print of a plan without its instructions: its head, and in JSON what it sends too.
 local function summary_of(compiled, as_json)
   if not as_json then return (compiled:text():match("^(.-\n)phase ")) end
   local head = compiled:json():match('^(.-),"phases":%[')

@@ -31,7 +31,7 @@ local function lowest_of_parabola(x, y)
   return x[2] - (left ^ 2 * to_right - right ^ 2 * to_left) / (2 * divisor)
 end
 
----The rate with the lowest loss, refined by its neighbours, and a sentence that tells it.
+---The rate with the lowest loss, refined by its neighbours, and a sentence that states it.
 ---@param list { rate: number, loss: number }[] by rate
 ---@return number?, string
 function lowest.advise(list)

@@ -152,7 +152,7 @@ end
 
 local NEEDED = { "loss", "tokens_per_s", "step_ms", "data_ms", "peak_bytes", "comm_bytes" }
 
--- What every step has, and what is told elsewhere.
+-- What every step has, and what is reported elsewhere.
 local OWN = { step = true, grad_norm = true, lr = true, tokens = true, exposed_ms = true, save_ms = true,
   snapshot_bytes = true, outside_bytes = true }
 for _, key in ipairs(NEEDED) do OWN[key] = true end
