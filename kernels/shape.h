@@ -14,6 +14,9 @@ typedef struct ms_axis_view {
   int64_t outer, n, inner;
 } ms_axis_view;
 
+/* What becomes of the n of a view. */
+enum ms_reduction { MS_REDUCE_SUM, MS_REDUCE_LARGEST, MS_REDUCE_SMALLEST };
+
 /* A negative axis counts from the end. */
 static inline int ms_axis_of(const ms_value_info *info, int64_t axis) {
   return (int)(axis < 0 ? axis + info->ndim : axis);

@@ -4,8 +4,6 @@
 
 #include "kernels/shape.h"
 
-enum ms_reduction { MS_REDUCE_SUM, MS_REDUCE_LARGEST, MS_REDUCE_SMALLEST };
-
 /* Workspace bytes of ms_reduce_run on a view. */
 int64_t ms_reduce_workspace(const ms_kernel_call *call, ms_axis_view view);
 /* out[o, i] = reduction over n of in[o, n, i], an enum ms_reduction; a sum is divided by divisor, which is 1 for others.

@@ -4,8 +4,6 @@
 
 #include "kernels/cuda/launch.h"
 
-enum ms_reduction { MS_REDUCE_SUM, MS_REDUCE_LARGEST, MS_REDUCE_SMALLEST };
-
 int64_t ms_axis_workspace(const ms_kernel_call *call, ms_axis_view view);
 /* Output 0 = reduction over n of input 0; a sum is divided by divisor. A NaN gives NaN in all of them. */
 int ms_axis_run(const ms_kernel_call *call, ms_axis_view view, ms_reduction reduction, double divisor);

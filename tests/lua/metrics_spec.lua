@@ -4,6 +4,7 @@ local ffi = require("ffi")
 local json = require("cjson")
 local metrics_file = require("moonshard.metrics_file")
 local program = require("lua.program")
+local scratch = require("lua.scratch")
 
 ffi.cdef [[
 typedef struct { unsigned long soft, hard; } ms_spec_rlimit;
@@ -13,18 +14,7 @@ void (*signal(int number, void (*handler)(int)))(int);
 ]]
 local RLIMIT_FSIZE, SIGXFSZ = 1, 25
 
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
-
-local function write(path, text)
-  local file = assert(io.open(path, "wb"))
-  file:write(text)
-  file:close()
-end
+local read, write = scratch.read, scratch.write
 
 local function line(step, loss) return ('{"step":%d,"loss":%g}\n'):format(step, loss or 0.5) end
 

@@ -2,19 +2,9 @@
 
 local json = require("moonshard.json")
 local program = require("lua.program")
+local scratch = require("lua.scratch")
 
-local function read_all(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
-
-local function write(path, text)
-  local file = assert(io.open(path, "wb"))
-  file:write(text)
-  file:close()
-end
+local read_all, write = scratch.read, scratch.write
 
 local function with_folder(action)
   local folder = os.tmpname()
