@@ -1,0 +1,129 @@
+-- Calls follow the floors: a file calls functions of its own folder and of folders below it, and the files of a folder
+-- call each other in one direction.
+--
+--   luajit tests/lint/calls.lua FILE...      prints every call that looks up or sideways, and every circle of files
+--
+-- A function belongs to the file that defines it; who names it, in a call or a table of functions, depends on that
+-- file. Names that begin with ms_ are unique in the tree, so plain text shows it and no build is needed. What must look
+-- up goes through a pointer that the upper floor hands down. Declaring, as the public header does, is not calling.
+
+local floors = dofile((arg[0]:gsub("[^/]*$", "")) .. "floor_table.lua")
+
+-- The text without comments and strings, with as many lines.
+local function code_of(text)
+  text = text:gsub("/%*.-%*/", function(comment) return (comment:gsub("[^\n]", " ")) end)
+  text = text:gsub("//[^\n]*", "")
+  text = text:gsub("%f[%w_]sizeof%b()", "")
+  return (text:gsub('\\"', "  "):gsub('"[^"\n]*"', '""'))
+end
+
+local code, order = {}, {}
+for _, path in ipairs(arg) do
+  if floors.folder_of(path) and path:find("%.[ch]u?$") and path ~= "runtime/moonshard.h" then
+    local file = assert(io.open(path))
+    code[path] = code_of(file:read("*a"))
+    file:close()
+    order[#order + 1] = path
+  end
+end
+
+-- Which files define which function. A definition begins a line and ends in "{"; on a CPU and a GPU a kernel may have
+-- one name, so that a function can have several files.
+local defined, private = {}, {}
+for _, path in ipairs(order) do
+  private[path] = {}
+  for head in ("\n" .. code[path]):gmatch("\n([%a_][^\n;{}()]*[%s%*]ms_[%w_]+%b())[%s]*{") do
+    local name = head:match("(ms_[%w_]+)%s*%(")
+    if head:find("^static") and not path:find("%.h$") then
+      private[path][name] = true
+    else
+      defined[name] = defined[name] or {}
+      defined[name][path] = true
+    end
+  end
+end
+
+-- Of the files that define one name, those that `path` may use; all of them where it may use none.
+local function nearest(path, files)
+  local all, allowed = {}, {}
+  for other in pairs(files) do
+    all[#all + 1] = other
+    if floors.may_use(path, other) then allowed[#allowed + 1] = other end
+  end
+  return #allowed > 0 and allowed or all
+end
+
+-- uses[path][other] = "name:line" of the first function of `other` that `path` names.
+local uses = {}
+for _, path in ipairs(order) do
+  local own, number = {}, 0
+  for line in (code[path] .. "\n"):gmatch("(.-)\n") do
+    number = number + 1
+    for name, behind in line:gmatch("%f[%w_](ms_[%w_]+)(.?.?)") do
+      local files = defined[name]
+      local is_type = behind:find("^ ?[%a*]")
+      local declares = path:find("%.h$") and behind:find("^%(") and not line:find("return")
+      if files and not files[path] and not private[path][name] and not is_type and not declares then
+        for _, other in ipairs(nearest(path, files)) do
+          own[other] = own[other] or ("%s, line %d"):format(name, number)
+        end
+      end
+    end
+  end
+  uses[path] = own
+end
+
+local wrong = 0
+local function report(...)
+  print((...):format(select(2, ...)))
+  wrong = wrong + 1
+end
+
+for _, path in ipairs(order) do
+  for other, where in pairs(uses[path]) do
+    if not floors.may_use(path, other) then
+      report("%s (%s) calls %s of %s (%s)", path, floors.name_of(path), where, other, floors.name_of(other))
+    end
+  end
+end
+
+-- Circles within a folder, by Tarjan's algorithm: every strongly connected set of more than one file.
+local index, low, on_stack, stack, counter = {}, {}, {}, {}, 0
+local function visit(path)
+  counter = counter + 1
+  index[path], low[path] = counter, counter
+  stack[#stack + 1], on_stack[path] = path, true
+  for other in pairs(uses[path]) do
+    if not index[other] then
+      visit(other)
+      low[path] = math.min(low[path], low[other])
+    elseif on_stack[other] then
+      low[path] = math.min(low[path], index[other])
+    end
+  end
+  if low[path] == index[path] then
+    local circle = {}
+    repeat
+      local member = table.remove(stack)
+      on_stack[member] = nil
+      circle[#circle + 1] = member
+    until member == path
+    if #circle > 1 then
+      table.sort(circle)
+      local among = {}
+      for _, member in ipairs(circle) do among[member] = true end
+      local lines = {}
+      for _, member in ipairs(circle) do
+        for other, where in pairs(uses[member]) do
+          if among[other] then lines[#lines + 1] = ("    %s calls %s of %s"):format(member, where, other) end
+        end
+      end
+      table.sort(lines)
+      report("a circle of %d files:\n%s", #circle, table.concat(lines, "\n"))
+    end
+  end
+end
+for _, path in ipairs(order) do
+  if not index[path] then visit(path) end
+end
+os.exit(wrong == 0 and 0 or 1)
