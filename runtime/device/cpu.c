@@ -50,7 +50,7 @@ static int write_arena(ms_device *device, void *at, const void *host, int64_t by
 
 const ms_device_api ms_cpu_device = {.kind = MS_DEVICE_CPU,
                                      .name = "cpu",
-                                     .host_memory = 1,
+                                     .capabilities = MS_DEVICE_HOST_MEMORY,
                                      .kernel = ms_cpu_kernel,
                                      .open = open_cpu,
                                      .close = close_cpu,

@@ -102,6 +102,10 @@ int ms_device_find(int kind, const ms_device_api **api) {
 
 const ms_kernel *ms_device_kernel(int kind, int op) { return devices[kind]->kernel(op); }
 
+int ms_device_can(int kind, enum ms_device_capability capability) {
+  return (devices[kind]->capabilities & capability) != 0;
+}
+
 const char *ms_device_name(int kind) { return kind >= 0 && kind < KINDS ? names[kind] : "unknown"; }
 
 /* ---- what there is ---- */

@@ -1,9 +1,10 @@
 /* device.h - where tensors live and kernels run: the functions that the rest of the engine asks of a device.
 **
-** A device whose memory the host reads and writes itself (the CPU) has no streams here: the executor runs its plans on
-** host threads, and its ranks meet in shared memory. Any other device works apart from the host: it has memory that only
-** copies reach, streams that do in order what they were given, events that order streams and tell the host how far they
-** are, and collectives of its own. Its functions enqueue and return; those that wait say so.
+** What a device can do is a set of capabilities; outside of this folder they are asked for, never the kind of device.
+** A device whose memory is the host's (the CPU) has no streams here: the executor runs its plans on host threads, and its
+** ranks meet in shared memory. An asynchronous device has memory that only copies reach, streams that do in order what they
+** were given, events that order streams and report how far they are, and collectives of its own. Its functions enqueue and
+** return; those that wait say so.
 */
 #ifndef MS_DEVICE_DEVICE_H
 #define MS_DEVICE_DEVICE_H
@@ -11,7 +12,7 @@
 #include "kernels/op.h"
 
 /* Of this table: a library that was built for another is refused. */
-enum { MS_DEVICE_VERSION = 2, MS_DEVICE_ID_BYTES = 128, MS_DEVICE_PEERS = 64 };
+enum { MS_DEVICE_VERSION = 3, MS_DEVICE_ID_BYTES = 128, MS_DEVICE_PEERS = 64 };
 
 typedef struct ms_device ms_device;
 typedef struct ms_device_stream ms_device_stream;
@@ -19,6 +20,17 @@ typedef struct ms_device_event ms_device_event;
 typedef struct ms_device_graph ms_device_graph;
 typedef struct ms_device_comm ms_device_comm;
 typedef struct ms_device_window ms_device_window;
+
+/* What plans and the executor must know of a device. */
+enum ms_device_capability {
+  MS_DEVICE_HOST_MEMORY =
+      1, /* the host follows pointers into its arenas, and the ranks of a host can map them together */
+  MS_DEVICE_ASYNCHRONOUS = 2,      /* it has streams and events: all functions below `write` are there, and only then */
+  MS_DEVICE_SPANS_HOSTS = 4,       /* its collectives reach ranks on other hosts */
+  MS_DEVICE_SUMS_IN_PLACE = 8,     /* its collectives leave sums, or parts of them, in the buffers that they sum */
+  MS_DEVICE_PRODUCT_ADDS = 16,     /* a matrix product adds to its output without a pass of its own */
+  MS_DEVICE_PRODUCT_EPILOGUES = 32 /* a bias, an activation and their gradients are computed within a matrix product */
+};
 
 /* What a process has of a device beside arenas, in bytes. */
 typedef struct ms_device_usage {
@@ -44,7 +56,7 @@ typedef struct ms_device_api {
   int version; /* MS_DEVICE_VERSION */
   int kind;    /* enum ms_device_kind */
   const char *name;
-  int host_memory; /* 1: the host may follow pointers into an arena; nothing below `write` is there then */
+  unsigned capabilities; /* enum ms_device_capability */
   /* The kernel of an op; NULL for an alias. Needs no device to be open, and none to be there. */
   const ms_kernel *(*kernel)(int op);
   /* local_rank: of this process on its host, by which it takes its device. nccl: enum ms_nccl_option. */
@@ -135,6 +147,13 @@ int ms_device_find(int kind, const ms_device_api **api);
 /* The kernel of an op on a kind of device that was found before; NULL for an alias. */
 const ms_kernel *ms_device_kernel(int kind, int op);
 const char *ms_device_name(int kind);
+/* 1 when a kind of device that was found before has a capability. */
+int ms_device_can(int kind, enum ms_device_capability capability);
+
+/* 1 when an open device has it. */
+static inline int ms_device_has(const ms_device *device, enum ms_device_capability capability) {
+  return (device->api->capabilities & capability) != 0;
+}
 
 extern const ms_device_api ms_cpu_device;
 

@@ -26,7 +26,7 @@ static int open_streams(ms_device *d, ms_apart *apart) {
 
 int ms_apart_open(ms_state *state) {
   ms_device *device = state->device;
-  if (device->api->host_memory) return MS_OK;
+  if (!ms_device_has(device, MS_DEVICE_ASYNCHRONOUS)) return MS_OK;
   ms_apart *apart = ms_calloc(1, sizeof *apart);
   if (!apart) return MS_ENOMEM;
   state->apart = apart;

@@ -43,7 +43,8 @@ static int move_all(ms_state *state, move *by, int sliced) {
   const ms_model *model = state->model;
   float *room = NULL;
   int rc = MS_OK;
-  if (!state->device->api->host_memory && !(room = ms_calloc(2 * AT_ONCE, sizeof *room))) return MS_ENOMEM;
+  if (!ms_device_has(state->device, MS_DEVICE_HOST_MEMORY) && !(room = ms_calloc(2 * AT_ONCE, sizeof *room)))
+    return MS_ENOMEM;
   for (int i = 0; i < model->params; i++) {
     const ms_param *p = &model->param[i];
     ms_elements master, ema;

@@ -59,7 +59,8 @@ static int draw_parameter(ms_state *state, const ms_param *p, float *drawn) {
 int ms_master_draw(ms_state *state) {
   float *drawn = NULL;
   int rc = MS_OK;
-  if (!state->device->api->host_memory && !(drawn = ms_calloc(DRAWN_ELEMENTS, sizeof *drawn))) return MS_ENOMEM;
+  if (!ms_device_has(state->device, MS_DEVICE_HOST_MEMORY) && !(drawn = ms_calloc(DRAWN_ELEMENTS, sizeof *drawn)))
+    return MS_ENOMEM;
   for (int i = 0; i < state->model->params && !rc; i++) {
     const ms_param *p = &state->model->param[i];
     if (p->owned && p->config.init != MS_INIT_ZEROS) rc = draw_parameter(state, p, drawn);
@@ -176,7 +177,7 @@ static int find_owned(const ms_state *state, int param, const char *what, int64_
 int ms_state_owned(const ms_state *state, int param, const char *what, int64_t first, int64_t count, float **at) {
   ms_elements found;
   MS_TRY(find_owned(state, param, what, first, count, &found));
-  *at = state->device->api->host_memory && found.dtype == MS_F32 ? found.data : NULL;
+  *at = ms_device_has(state->device, MS_DEVICE_HOST_MEMORY) && found.dtype == MS_F32 ? found.data : NULL;
   return MS_OK;
 }
 

@@ -36,7 +36,7 @@ static int has_block_a_rank(int arena) { return arena == MS_ARENA_COMM || arena 
 /* How many blocks of an arena all members map together; 0: it is private. */
 static int shared_blocks(const ms_state *state, int arena) {
   const ms_model *model = state->model;
-  if (state->members.size == 1 || !state->device->api->host_memory) return 0;
+  if (state->members.size == 1 || !ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) return 0;
   if (has_block_a_rank(arena)) return state->members.size;
   if (arena == MS_ARENA_REPLICATED) return model->shard_size;
   if (model->shard_size == 1) return 0;
@@ -65,7 +65,7 @@ static int check_host_memory(const ms_state *state, int arena, int64_t bytes) {
   static const double GIB = 1024.0 * 1024 * 1024;
   struct sysinfo host;
   double mapped = (double)bytes;
-  if (!state->device->api->host_memory || sysinfo(&host)) return MS_OK; /* the kernel judges then */
+  if (!ms_device_has(state->device, MS_DEVICE_HOST_MEMORY) || sysinfo(&host)) return MS_OK; /* the kernel judges then */
   for (int other = 0; other < MS_ARENAS; other++)
     if (other != arena) mapped += (double)state->arena[other].bytes;
   double total = ((double)host.totalram + (double)host.totalswap) * host.mem_unit;
@@ -127,7 +127,7 @@ int ms_state_memory(const ms_state *state, ms_device_memory *memory) {
   MS_HANDLE(state, STATE);
   ms_device_usage usage;
   *memory = (ms_device_memory){0};
-  if (state->device->api->host_memory) return MS_OK;
+  if (ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) return MS_OK;
   MS_TRY(state->device->api->usage(state->device, &usage));
   *memory = (ms_device_memory){.total = (double)usage.total,
                                .free = (double)usage.free,
@@ -174,7 +174,7 @@ int ms_state_room(ms_state *state, int64_t bytes, void **room) {
 
 int ms_state_view(ms_state *state, void *at, int64_t bytes, void **view) {
   *view = at;
-  if (state->device->api->host_memory) return MS_OK;
+  if (ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) return MS_OK;
   MS_TRY(ms_state_room(state, bytes, view));
   return ms_state_copy_out(state, *view, at, bytes);
 }
