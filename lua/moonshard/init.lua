@@ -47,56 +47,56 @@ end
 ---@field set_rules fun(model: moonshard.Module, rules: moonshard.NewRules): moonshard.Plan?
 ---@field with_full_params fun(model: moonshard.Module, block: function, o: moonshard.FullParamsOptions?): ...
 ---@field show fun(value: any) prints a tensor with its values
-require("moonshard.not_a_list") -- a recipe's ipairs is that one
+require("moonshard.base.ipairs") -- a recipe's ipairs is that one
 
 local ms = {}
 
 -- Where a name comes from: a module, or a field of one.
 local PARTS = {
-  re = { "moonshard.re" },
-  rules = { "moonshard.rule_sets" },
-  ops = { "moonshard.ops" },
+  re = { "moonshard.base.re" },
+  rules = { "moonshard.shard.rule_sets" },
+  ops = { "moonshard.tensor.ops" },
   nn = { "moonshard.nn" },
   models = { "moonshard.models" },
-  module = { "moonshard.module" },
-  parameter = { "moonshard.parameter", "new" },
-  init = { "moonshard.parameter", "laws" },
-  init_device_mesh = { "moonshard.mesh", "init_device_mesh" },
-  mesh_from_groups = { "moonshard.mesh", "mesh_from_groups" },
-  new_group = { "moonshard.group", "new_group" },
-  fully_shard = { "moonshard.sharding", "fully_shard" },
-  trace = { "moonshard.trace" },
-  args = { "moonshard.args" },
+  module = { "moonshard.nn.module" },
+  parameter = { "moonshard.tensor.parameter", "new" },
+  init = { "moonshard.tensor.parameter", "laws" },
+  init_device_mesh = { "moonshard.distributed.mesh", "init_device_mesh" },
+  mesh_from_groups = { "moonshard.distributed.mesh", "mesh_from_groups" },
+  new_group = { "moonshard.distributed.group", "new_group" },
+  fully_shard = { "moonshard.shard.sharding", "fully_shard" },
+  trace = { "moonshard.engine.capture" },
+  args = { "moonshard.recipe.args" },
   data = { "moonshard.data" },
-  log = { "moonshard.log" },
-  optim = { "moonshard.optim" },
-  schedule = { "moonshard.schedule" },
-  loss = { "moonshard.loss" },
-  trainer = { "moonshard.trainer" },
-  generate = { "moonshard.generate" },
+  log = { "moonshard.metrics.log" },
+  optim = { "moonshard.train.optim" },
+  schedule = { "moonshard.train.schedule" },
+  loss = { "moonshard.nn.loss" },
+  trainer = { "moonshard.train.trainer" },
+  generate = { "moonshard.train.generate" },
   huggingface = { "moonshard.huggingface" },
-  safetensors = { "moonshard.safetensors" },
-  tokenizer = { "moonshard.tokenizer", "open" },
+  safetensors = { "moonshard.base.safetensors" },
+  tokenizer = { "moonshard.data.tokenizer", "open" },
   checkpoint = { "moonshard.checkpoint" },
   sweep = { "moonshard.sweep", "run" },
   find_lr = { "moonshard.sweep.find_lr" },
-  tensor = { "moonshard.eager.create", "tensor" },
-  zeros = { "moonshard.eager.create", "zeros" },
-  ones = { "moonshard.eager.create", "ones" },
-  full = { "moonshard.eager.create", "full" },
-  arange = { "moonshard.eager.create", "arange" },
-  rand = { "moonshard.eager.create", "rand" },
-  randn = { "moonshard.eager.create", "randn" },
-  manual_seed = { "moonshard.eager.create", "manual_seed" },
-  set_rules = { "moonshard.set_rules" },
-  with_full_params = { "moonshard.unshard", "with_full_params" },
-  show = { "moonshard.eager.show", "print" },
+  tensor = { "moonshard.tensor.create", "tensor" },
+  zeros = { "moonshard.tensor.create", "zeros" },
+  ones = { "moonshard.tensor.create", "ones" },
+  full = { "moonshard.tensor.create", "full" },
+  arange = { "moonshard.tensor.create", "arange" },
+  rand = { "moonshard.tensor.create", "rand" },
+  randn = { "moonshard.tensor.create", "randn" },
+  manual_seed = { "moonshard.tensor.create", "manual_seed" },
+  set_rules = { "moonshard.train.set_rules" },
+  with_full_params = { "moonshard.engine.unshard", "with_full_params" },
+  show = { "moonshard.tensor.show", "print" },
 }
 
 ---The ranks of this job: rank, size.
 ---@return moonshard.World
 function ms.world()
-  return require("moonshard.world")
+  return require("moonshard.distributed.world")
 end
 
 ---The names that ms has, loaded or not.
@@ -113,7 +113,7 @@ local function load_part(name)
   if not part then
     local valid = { world = true, version = true }
     for known in pairs(PARTS) do valid[known] = true end
-    require("moonshard.unknown_name").raise("ms", name, valid)
+    require("moonshard.base.unknown_name").raise("ms", name, valid)
   end
   local loaded = require(part[1])
   return part[2] and loaded[part[2]] or loaded
@@ -123,7 +123,7 @@ return setmetatable(ms, {
   __index = function(self, name)
     local value
     if name == "version" then
-      local engine = require("moonshard.ffi")
+      local engine = require("moonshard.base.ffi")
       value = engine.ffi.string(engine.C.ms_version())
     else
       value = load_part(name)

@@ -7,10 +7,10 @@
 #define MS_HOST_EMBEDDED_H
 
 struct ms_embedded_module {
-  const char *name;            /* as require names it: "moonshard", "moonshard.optim" */
+  const char *name;            /* as require names it: "moonshard", "moonshard.nn.loss" */
   const unsigned char *source; /* [size] bytes of Lua text, followed by a zero */
   unsigned size;
-  const char *path; /* of the file it was made from: "lua/moonshard/optim.lua"; for chunk names */
+  const char *path; /* of the file it was made from: "lua/moonshard/nn/loss.lua"; for chunk names */
 };
 
 /* In the order of their names. */

@@ -143,7 +143,8 @@ static int host_cores(lua_State *L) {
   return 1;
 }
 
-/* source(path) -> the text of a Lua file of the executable, or nil. path: as functions name it, "lua/moonshard/optim.lua". */
+/* source(path) -> the text of a Lua file of the executable, or nil. path: as functions name it,
+** "lua/moonshard/nn/loss.lua". */
 static int host_source(lua_State *L) {
   const char *path = luaL_checkstring(L, 1);
   for (int i = 0; i < ms_embedded_module_count; i++) {

@@ -217,7 +217,7 @@ $(GEN)/moonshard/cdef.lua: runtime/moonshard.h runtime/make/make_cdef.lua
 	@echo "gen   $@"
 	@luajit runtime/make/make_cdef.lua $< $@
 
-$(OPS_META): $(LIBRARY) $(GEN)/moonshard/cdef.lua runtime/make/make_ops_meta.lua lua/moonshard/ops.lua lua/moonshard/tensor.lua
+$(OPS_META): $(LIBRARY) $(GEN)/moonshard/cdef.lua runtime/make/make_ops_meta.lua lua/moonshard/tensor/ops.lua lua/moonshard/tensor/init.lua
 	@mkdir -p $(@D)
 	@echo "gen   $@"
 	@LUA_PATH='lua/?.lua;lua/?/init.lua;$(GEN)/?.lua' MOONSHARD_LIB=$(LIBRARY) luajit runtime/make/make_ops_meta.lua $@

@@ -3,7 +3,7 @@
 --   luajit runtime/make/embed_lua.lua OUTPUT.c ROOT FILE... [-- ROOT FILE...]
 --
 -- The name of a module is the path of its file below its root: lua/moonshard/init.lua is "moonshard",
--- lua/moonshard/optim.lua is "moonshard.optim". runtime/host/embedded.h declares what is written here. Sources and
+-- lua/moonshard/nn/loss.lua is "moonshard.nn.loss". runtime/host/embedded.h declares what is written here. Sources and
 -- not bytecode: the error messages keep their lines, and parsing all of them takes a few milliseconds.
 
 local output_path = arg[1]

@@ -15,7 +15,7 @@
 -- changes.
 
 local ffi = require("ffi")
-local clock = require("moonshard.clock")
+local clock = require("moonshard.base.clock")
 local ms = require("moonshard")
 local re = ms.re
 local world = ms.world()
@@ -204,5 +204,5 @@ if world.rank == 0 then
     result.save_cpu_ms = 1e3 * at(save_cpu, 0.5)
     result.step_cpu_ms = 1e3 * at(cpu[false], 0.5) / cfg.window
   end
-  print(require("moonshard.json").encode(result))
+  print(require("moonshard.base.json").encode(result))
 end

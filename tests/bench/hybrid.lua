@@ -8,7 +8,7 @@
 -- beside, the median and the quartiles: of time (ratio, ratio_low, ratio_high), of the processors' (cpu_ratio, ...).
 
 local ffi = require("ffi")
-local clock = require("moonshard.clock")
+local clock = require("moonshard.base.clock")
 local ms = require("moonshard")
 local re = ms.re
 
@@ -82,5 +82,5 @@ if ms.world().rank == 0 then
     result[name] = quantile(list, 0.5)
     result[name .. "_low"], result[name .. "_high"] = quantile(list, 0.25), quantile(list, 0.75)
   end
-  print(require("moonshard.json").encode(result))
+  print(require("moonshard.base.json").encode(result))
 end

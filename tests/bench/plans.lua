@@ -7,9 +7,9 @@
 -- is different memory, so their fullest moments add up. The most in use: all of it at one instruction, which would
 -- take one memory for everything.
 
-local engine = require("moonshard.ffi")
+local engine = require("moonshard.base.ffi")
 local ms = require("moonshard")
-local session = require("moonshard.session")
+local session = require("moonshard.engine.session")
 local C, ffi, re = engine.C, engine.ffi, ms.re
 
 local function say(name, unit, ours, target)

@@ -6,7 +6,7 @@
 -- (make bench-peers) leaves its columns empty and says so.
 
 package.path = "lua/?.lua;" .. package.path
-local json = require("moonshard.json")
+local json = require("moonshard.base.json")
 
 local build = arg[1] or "build"
 local peer_python = build .. "/peers/venv/bin/python"

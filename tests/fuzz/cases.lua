@@ -8,7 +8,7 @@ local case = require("fuzz.case")
 local files = require("moonshard.check.files")
 local program = require("lua.program")
 local recipe = require("fuzz.recipe")
-local verdict = require("moonshard.check.verdict")
+local verdict = require("moonshard.check.report")
 
 local cases = {}
 

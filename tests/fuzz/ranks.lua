@@ -2,8 +2,8 @@
 -- each: a folder with recipe.lua, and how many ranks it is for. With stand_in this one rank stands in for those.
 
 local ms = require "moonshard"
-local errors = require "moonshard.error"
-local stand_in = require "moonshard.check.stand_in"
+local errors = require "moonshard.base.error"
+local stand_in = require "moonshard.shard.reference"
 local watch = require "moonshard.check.watch"
 
 local cfg = ms.args { list = "", stand_in = false }

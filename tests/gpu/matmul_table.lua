@@ -5,7 +5,7 @@
 -- LINES: what bench_matmul and peer_matmul.py printed, or bench_attention and peer_attention.py; OURS and THEIRS: the
 -- names whose times are compared.
 
-local json = require("moonshard.json")
+local json = require("moonshard.base.json")
 
 local OURS, THEIRS = arg[2] or "timed", arg[3] or "torch"
 local products, names, measured = {}, {}, {}

@@ -2,8 +2,8 @@
 --
 --   luajit tests/gpu/parity.lua MOONSHARD FOLDER RANKS TOLERANCE SETTING...      ends with 1 where they differ
 
-local compare = require("moonshard.check.compare")
-local json = require("moonshard.json")
+local compare = require("moonshard.check.tolerance")
+local json = require("moonshard.base.json")
 
 local binary, folder, ranks, tolerance = arg[1], arg[2], arg[3], tonumber(arg[4])
 

@@ -2,7 +2,7 @@
 -- no more and no fewer.
 
 local ms = require("moonshard")
-local options = require("moonshard.options")
+local options = require("moonshard.base.options")
 local scratch = require("lua.scratch")
 
 -- Classes of LuaCATS comments: name -> { fields = { name = { type =, optional = } }, parent = name }.

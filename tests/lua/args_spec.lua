@@ -1,7 +1,7 @@
 -- Settings of recipes: types come from the defaults, unknown keys and wrong values are refused.
 
-local args = require("moonshard.args")
-local errors = require("moonshard.error")
+local args = require("moonshard.recipe.args")
+local errors = require("moonshard.base.error")
 
 local function parse(defaults, overrides)
   args.overrides = {}

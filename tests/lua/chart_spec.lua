@@ -1,7 +1,7 @@
 -- Charts: the curve goes where the values are, in text and in SVG.
 
-local axis = require("moonshard.axis")
-local chart = require("moonshard.chart")
+local axis = require("moonshard.metrics.axis")
+local chart = require("moonshard.metrics.chart")
 
 local function lines_of(text)
   local lines = {}

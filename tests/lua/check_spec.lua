@@ -1,11 +1,11 @@
 -- moonshard check: recipes on many ranks beside the same on one, and the code that compares them.
 
-local check_certainty = require("moonshard.check.certainty")
-local compare = require("moonshard.check.compare")
+local check_certainty = require("moonshard.check.adamw_sensitivity")
+local compare = require("moonshard.check.tolerance")
 local files = require("moonshard.check.files")
 local json = require("cjson")
 local program = require("lua.program")
-local verdict = require("moonshard.check.verdict")
+local verdict = require("moonshard.check.report")
 local ffi = require("ffi")
 
 local RECIPE = "tests/lua/recipes/rank_dependent.lua"

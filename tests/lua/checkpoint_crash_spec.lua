@@ -1,7 +1,7 @@
 -- What is left of checkpoints when writing fails at any call, and when ranks are killed at any point of saving.
 
 local crash = require("lua.crash")
-local engine = require("moonshard.ffi")
+local engine = require("moonshard.base.ffi")
 local program = require("lua.program")
 local fixture = require("lua.fixture")
 

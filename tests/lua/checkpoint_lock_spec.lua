@@ -1,7 +1,7 @@
 -- Two runs that save into one folder would each remove the other's checkpoints: the second is refused while the first
 -- lives, however it began, and goes on once the first was killed.
 
-local clock = require("moonshard.clock")
+local clock = require("moonshard.base.clock")
 local program = require("lua.program")
 local scratch = require("lua.scratch")
 

@@ -1,7 +1,7 @@
 -- Checkpoints: what comes back on the same mesh and on others, who writes what, and what is refused. What is left when
 -- saving fails, or is killed, is in checkpoint_crash_spec.lua.
 
-local compare = require("moonshard.check.compare")
+local compare = require("moonshard.check.tolerance")
 local ffi = require("ffi")
 local json = require("cjson")
 local ms = require("moonshard")

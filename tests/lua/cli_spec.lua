@@ -1,6 +1,6 @@
 -- The executable as a user meets it: what it prints, what it says about bad input, and its exit statuses.
 
-local decode = require("moonshard.json").decode
+local decode = require("moonshard.base.json").decode
 local program = require("lua.program")
 
 local TOY = "recipes/toy_hsdp.lua"
@@ -180,7 +180,7 @@ describe("moonshard", function()
     with_recipe([==[
       local ms = require "moonshard"
       if ms.world().rank == 2 then require("ffi").cdef "int raise(int);" require("ffi").C.raise(9) end
-      require("moonshard.world").barrier()
+      require("moonshard.distributed.world").barrier()
     ]==], function(path)
       local ended = program.run({ "run", path, "-n", "4" })
       assert.equal(3, ended.status)
@@ -190,13 +190,13 @@ describe("moonshard", function()
     with_recipe([==[
       local ms = require "moonshard"
       if ms.world().rank == 1 then error("this rank does not like it", 0) end
-      require("moonshard.world").barrier()
+      require("moonshard.distributed.world").barrier()
     ]==], function(path) refused(2, { "run", path, "-n", "3" }, "this rank does not like it") end)
   end)
 
   it("L5 says where a recipe called os.exit, and gives a status of its own", function()
     with_recipe([==[
-      local world = require "moonshard.world"
+      local world = require "moonshard.distributed.world"
       if world.rank == 1 then pcall(function() os.exit(7) end) end
       world.barrier()
     ]==], function(path)
@@ -220,7 +220,7 @@ describe("moonshard", function()
 
   it("L5 names a rank that leaves while another waits for it", function()
     with_recipe([==[
-      local world = require "moonshard.world"
+      local world = require "moonshard.distributed.world"
       if world.rank == 1 then os.exit(0) end
       world.barrier()
     ]==], function(path)
@@ -233,7 +233,7 @@ describe("moonshard", function()
   it("L5 writes the ranks' output to log files on request", function()
     local folder = os.tmpname()
     os.remove(folder)
-    with_recipe('print("hello from " .. require("moonshard.world").rank)', function(path)
+    with_recipe('print("hello from " .. require("moonshard.distributed.world").rank)', function(path)
       local ended = program.run({ "run", path, "-n", "2", "--log-dir", folder .. "/logs" })
       assert.equal(0, ended.status, ended.err)
       assert.equal("hello from 0\n", ended.out)
@@ -263,7 +263,7 @@ describe("moonshard", function()
   end)
 
   it("L5 shows rank 0's output, or all ranks' with their prefixes", function()
-    with_recipe('print("hello from " .. require("moonshard.world").rank)', function(path)
+    with_recipe('print("hello from " .. require("moonshard.distributed.world").rank)', function(path)
       assert.equal("hello from 0\n", program.run({ "run", path, "-n", "3" }).out)
       local all = program.run({ "run", path, "-n", "3", "--log-ranks", "all" }).out
       for rank = 0, 2 do
@@ -300,7 +300,7 @@ describe("moonshard", function()
         local x = 0
         for i = 1, math.huge do x = x + i end -- compiled: no hook is seen, and nothing asks the engine
       end
-      require("moonshard.world").barrier()
+      require("moonshard.distributed.world").barrier()
     ]==], function(path)
       local metrics = os.tmpname()
       local ended = program.run({ "run", path, "-n", "2", "--metrics", metrics })
@@ -323,7 +323,7 @@ describe("moonshard", function()
         local t = os.time()
         while os.time() < t + 3 do end
       end
-      require("moonshard.world").barrier()
+      require("moonshard.distributed.world").barrier()
     ]==], function(path)
       local ended = program.run({ "run", path, "-n", "2", "--timeout", "0.5" })
       assert.equal(3, ended.status)
@@ -433,7 +433,7 @@ describe("moonshard", function()
     assert.equal("65 ranks on 5 nodes: groups of 13 replicas, each on one node, share one copy of the state: 5 copies"
       .. planned, head_of("65", "65x1"))
     local told = program.run({ "plan", TOY, "-n", "8", "mesh=4x2", "--ranks-per-node", "4", "--json" })
-    local found = assert(require("moonshard.json").decode(told.out))
+    local found = assert(require("moonshard.base.json").decode(told.out))
     assert.same({ 4, 2 }, { found.ranks_per_node, found.replicas_together })
     assert.truthy(found.nodes:find("8 ranks on 2 nodes", 1, true))
     assert.is_true(found.fullest.activations >= found.bytes.activations)

@@ -79,9 +79,9 @@ function crash.run(points, seed, tell)
   os.remove(folder)
   local arguments = settings(folder, steps)
   arguments[#arguments + 1] = "more=1"
-  local began = require("moonshard.clock").now()
+  local began = require("moonshard.base.clock").now()
   local ended = program.run(arguments)
-  local seconds = require("moonshard.clock").now() - began
+  local seconds = require("moonshard.base.clock").now() - began
   assert(ended.status == 0, ended.err)
   local killed, step = 0, check_newest(folder, 1, "the first run")
   for point = 1, points do

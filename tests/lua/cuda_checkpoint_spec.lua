@@ -1,7 +1,7 @@
 -- Checkpoints on the device cuda, over emulated libraries: they hold what the CPU writes, and go on on either device
 -- and on any mesh.
 
-local compare = require("moonshard.check.compare")
+local compare = require("moonshard.check.tolerance")
 local ffi = require("ffi")
 local json = require("cjson")
 local ms = require("moonshard")

@@ -1,7 +1,7 @@
 -- Runs on the device cuda without a GPU: the host code of the device over an emulated runtime and NCCL, with the CPU's
 -- kernels (tests/emulated_cuda). Numbers, memory and counts are those of the CPU; what goes wrong is told.
 
-local compare = require("moonshard.check.compare")
+local compare = require("moonshard.check.tolerance")
 local json = require("cjson")
 local program = require("lua.program")
 

@@ -1,9 +1,9 @@
 -- Data: which bytes and samples a rank gets, in which order, and what is said of files that will not do.
 
 local ffi = require("ffi")
-local errors = require("moonshard.error")
-local json = require("moonshard.json")
-local permutation = require("moonshard.permutation")
+local errors = require("moonshard.base.error")
+local json = require("moonshard.base.json")
+local permutation = require("moonshard.base.permutation")
 local random = require("moonshard.data.random")
 local sampler = require("moonshard.data.sampler")
 local text = require("moonshard.data.text")

@@ -1,7 +1,7 @@
 -- Eager tensors: made, computed with, read, printed; constants of a trace; modules called on them.
 
 local ms = require("moonshard")
-local errors = require("moonshard.error")
+local errors = require("moonshard.base.error")
 local program = require("lua.program")
 local fixture = require("lua.fixture")
 local message = fixture.message
@@ -87,7 +87,7 @@ describe("I2 eager tensors", function()
   end)
 
   it("compile an op once for its shapes", function()
-    local clock = require("moonshard.clock")
+    local clock = require("moonshard.base.clock")
     local function seconds(call)
       local begin = clock.now()
       for n = 1, 500 do call(n) end

@@ -1,7 +1,7 @@
 -- Runs of one recipe on the CPU and on the emulated device cuda with the emulated kernels, all of them at once when the
 -- first of them is asked about; what each wrote, and comparing that.
 
-local compare = require("moonshard.check.compare")
+local compare = require("moonshard.check.tolerance")
 local json = require("cjson")
 local program = require("lua.program")
 

@@ -2,7 +2,7 @@
 
 local explain = require("moonshard.explain")
 local fixture = require("lua.fixture")
-local json = require("moonshard.json")
+local json = require("moonshard.base.json")
 local ms = require("moonshard")
 local price = require("moonshard.explain.price")
 local program = require("lua.program")
@@ -386,7 +386,7 @@ describe("speed", function()
   it("R4 100 units compile in under 50 ms, and in under 20 ms for one changed rule", function()
     if os.getenv("MOONSHARD_CONFIG") ~= "release" then return pending("sanitized code says nothing about speed") end
     local plan, train, batch = compiled({ reshard_after_forward = true }, { count = 100, dim = 16, rows = 8 })
-    local of_model = require("moonshard.session").of(train.model)
+    local of_model = require("moonshard.engine.session").of(train.model)
     local traced, changed = math.huge, math.huge
     for i = 1, 10 do
       local begin = os.clock()

@@ -1,6 +1,6 @@
 -- ms.find_lr and sweeps sorted by loss: real runs of a recipe whose loss is a function of its rate.
 
-local json = require("moonshard.json")
+local json = require("moonshard.base.json")
 local program = require("lua.program")
 
 -- What a run logs has its lowest loss at the rate 2e-3, and is a parabola in the rate's logarithm; above 0.05 it fails.

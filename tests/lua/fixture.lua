@@ -1,8 +1,8 @@
 -- What the specs of the Lua layer share: a described world, small models, and the message of an error.
 
 local ms = require("moonshard")
-local engine = require("moonshard.ffi")
-local world = require("moonshard.world")
+local engine = require("moonshard.base.ffi")
+local world = require("moonshard.distributed.world")
 
 local fixture = {}
 

@@ -1,7 +1,7 @@
 -- Calls with handles that are none: every function of moonshard.h that takes one, as the header lists them, with NULL,
 -- with a handle that was released, with one of another kind, and where what the handle works on was released.
 
-local engine = require("moonshard.ffi")
+local engine = require("moonshard.base.ffi")
 local C, ffi = engine.C, engine.ffi
 
 -- What a function returns instead of a status; the message is recorded all the same.

@@ -18,7 +18,7 @@ teardown(scratch.clear)
 describe("a parameter", function()
   it("K6 is gathered in parts and written in parts by its owners", function()
     local recipe = program.recipe([[
-      local ms, engine = require "moonshard", require "moonshard.ffi"
+      local ms, engine = require "moonshard", require "moonshard.base.ffi"
       local C, ffi, check = engine.C, engine.ffi, engine.check
       local model = ms.fully_shard(ms.nn.sequential { ms.nn.linear(7, 11) }, { mesh = { 2, 2 } })
       local whole = model:parameter("0.weight"):reshape(-1):tolist()

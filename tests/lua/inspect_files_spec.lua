@@ -2,7 +2,7 @@
 -- nothing of the kind.
 
 local ffi = require("ffi")
-local json = require("moonshard.json")
+local json = require("moonshard.base.json")
 local program = require("lua.program")
 local scratch = require("lua.scratch")
 

@@ -3,7 +3,7 @@
 
 local ms = require("moonshard")
 local json = require("cjson")
-local memory = require("moonshard.memory")
+local memory = require("moonshard.engine.memory")
 local program = require("lua.program")
 local fixture = require("lua.fixture")
 local message = fixture.message

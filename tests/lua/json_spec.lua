@@ -1,6 +1,6 @@
 -- JSON as Lua values: what encode writes reads back, and what is not JSON is refused with its place.
 
-local json = require("moonshard.json")
+local json = require("moonshard.base.json")
 
 describe("json.decode", function()
   it("reads back what encode writes", function()

@@ -130,14 +130,16 @@ describe("ranks that another program starts", function()
       for rank = 0, 2 do contains(log_of(rank), ("Z out  rank %d of 3, sum 6\n"):format(rank)) end
     end)
     -- What launches only to write a file is no run of its own.
-    with_recipe("require('moonshard.world').barrier() os.execute(os.getenv('MOONSHARD_BIN') .. ' ps')", function(recipe)
+    with_recipe([[
+      require("moonshard.distributed.world").barrier() os.execute(os.getenv("MOONSHARD_BIN") .. " ps")
+    ]], function(recipe)
       local shown = together(ranks(2, (variables:gsub("WORLD_SIZE=3", "WORLD_SIZE=2")), run .. recipe))[1]
       assert.equal(0, shown.status, shown.err)
       contains(shown.out, "pid")
       assert.is_nil(shown.out:find("not joined", 1, true), shown.out)
     end)
     with_recipe(([==[
-      local world = require "moonshard.world"
+      local world = require "moonshard.distributed.world"
       world.barrier()
       if world.rank == 1 then error("rank 1 does not like it", 0) end
       if world.rank == 2 then require("ffi").cdef "int raise(int);" require("ffi").C.raise(9) end
@@ -203,7 +205,7 @@ describe("ranks that another program starts", function()
 
   it("L5 hear of a rank's death or failure, although no launcher of ours watches", function()
     with_recipe(([==[
-      local world = require "moonshard.world"
+      local world = require "moonshard.distributed.world"
       world.barrier()
       if world.rank == 1 then
         if os.getenv("FAILS") then error("rank 1 does not like it", 0) end
@@ -229,7 +231,7 @@ describe("ranks that another program starts", function()
 
   it("L3 tell nobody the token: not /proc, not programs that they start, not log files", function()
     with_recipe([==[
-      local world = require "moonshard.world"
+      local world = require "moonshard.distributed.world"
       world.barrier()
       local function read(path) local f = assert(io.open(path, "rb")) local t = f:read("*a") f:close() return t end
       local parent = "/proc/" .. read("/proc/self/stat"):match("^%d+ %b() %a (%d+)")
@@ -257,7 +259,7 @@ describe("ranks that another program starts", function()
 
   it("L5 leave nothing when they are killed: no process, socket, name or file", function()
     with_recipe([==[
-      local world = require "moonshard.world"
+      local world = require "moonshard.distributed.world"
       world.barrier()
       if world.rank == 2 then
         require("ffi").cdef "int getppid(void); int kill(int, int); int raise(int);"

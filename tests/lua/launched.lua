@@ -7,8 +7,8 @@ local launched = {}
 
 -- Sums the ranks' numbers from 1 over all of them; only ranks that can compute together do.
 launched.SUM = [==[
-  local world = require "moonshard.world"
-  local engine = require "moonshard.ffi"
+  local world = require "moonshard.distributed.world"
+  local engine = require "moonshard.base.ffi"
   local mine, all, sum = engine.ffi.new("double[1]", world.rank + 1), engine.ffi.new("double[?]", world.size), 0
   engine.check(engine.C.ms_world_exchange(world.handle, mine, 8, all))
   for rank = 0, world.size - 1 do sum = sum + all[rank] end

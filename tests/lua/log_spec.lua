@@ -1,12 +1,12 @@
 -- ms.log: metrics as JSON lines, plain lines, the line that is redrawn on a terminal.
 
-local clock = require("moonshard.clock")
-local errors = require("moonshard.error")
-local json = require("moonshard.json")
-local log = require("moonshard.log")
-local progress = require("moonshard.progress")
-local terminal = require("moonshard.terminal")
-local world = require("moonshard.world")
+local clock = require("moonshard.base.clock")
+local errors = require("moonshard.base.error")
+local json = require("moonshard.base.json")
+local log = require("moonshard.metrics.log")
+local progress = require("moonshard.base.progress")
+local terminal = require("moonshard.base.terminal")
+local world = require("moonshard.distributed.world")
 
 local METRICS = {
   loss = 2.5, grad_norm = 1.25, lr = 1e-3, tokens = 4096, tokens_per_s = 12345.678, step_ms = 10, data_ms = 0.5,

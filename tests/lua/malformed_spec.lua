@@ -2,16 +2,16 @@
 -- missing, rules that fail to run, JSON without an end, lines without one. Each is refused by name, soon, and none
 -- gives an error of this layer's own code.
 
-local chrome_trace = require("moonshard.chrome_trace")
-local clock = require("moonshard.clock")
-local errors = require("moonshard.error")
+local chrome_trace = require("moonshard.cli.trace_file")
+local clock = require("moonshard.base.clock")
+local errors = require("moonshard.base.error")
 local ffi = require("ffi")
-local json = require("moonshard.json")
+local json = require("moonshard.base.json")
 local manifest = require("moonshard.checkpoint.manifest")
 local ms = require("moonshard")
 local schema = require("moonshard.checkpoint.schema")
 local scratch = require("lua.scratch")
-local text_lines = require("moonshard.text_lines")
+local text_lines = require("moonshard.base.text_lines")
 local trace = require("moonshard.cli.trace")
 
 ffi.cdef "unsigned alarm(unsigned seconds);"

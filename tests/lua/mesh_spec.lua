@@ -194,7 +194,7 @@ describe("D11", function()
   it("shards over all ranks without a mesh, and replicates without fully_shard", function()
     local sharding = mesh_of(nil)
     assert.same({ -1, 0, 8 }, { sharding.replicate_dim, sharding.shard_dim, sharding.mesh:size("shard") })
-    local default = require("moonshard.sharding").of(fixture.gpt2())
+    local default = require("moonshard.shard.sharding").of(fixture.gpt2())
     assert.same({ 0, -1 }, { default.replicate_dim, default.shard_dim })
   end)
 

@@ -2,7 +2,7 @@
 
 local ffi = require("ffi")
 local json = require("cjson")
-local metrics_file = require("moonshard.metrics_file")
+local metrics_file = require("moonshard.metrics.metrics_file")
 local program = require("lua.program")
 local scratch = require("lua.scratch")
 

@@ -1,7 +1,7 @@
 -- Modules: names, order, counts and trees; layers; and what a call of one does to scopes, precision and errors.
 
 local ms = require("moonshard")
-local errors = require("moonshard.error")
+local errors = require("moonshard.base.error")
 local fixture = require("lua.fixture")
 local message = fixture.message
 ms.world().describe(0, 1)
@@ -130,8 +130,8 @@ describe("modules", function()
     local text, raised = message(trace, model, { 2 }, model)
     assert.truthy(text:find("in wrong: attempt to index field 'missing'", 1, true), text)
     assert.truthy(raised.traceback:find("stack traceback", 1, true))
-    assert.equal("", require("moonshard.context").path)
-    assert.is_nil(require("moonshard.context").trace)
+    assert.equal("", require("moonshard.base.context").path)
+    assert.is_nil(require("moonshard.base.context").trace)
   end)
 
   it("cast what comes into a unit of another precision, and what goes out when asked", function()
@@ -225,7 +225,7 @@ end)
 
 describe("errors", function()
   it("carry the codes of the engine", function()
-    local C = require("moonshard.ffi").C
+    local C = require("moonshard.base.ffi").C
     for name, code in pairs(errors.CODES) do assert.equal(tonumber(C[name]), code) end
   end)
 

@@ -1,7 +1,7 @@
 -- AdamW whose moments are kept in bf16, rounded at random: half of their bytes, near to f32, the same bits wherever the
 -- same gradients are summed, and after going on from a checkpoint.
 
-local compare = require("moonshard.check.compare")
+local compare = require("moonshard.check.tolerance")
 local ms = require("moonshard")
 local program = require("lua.program")
 local scratch = require("lua.scratch")

@@ -16,7 +16,7 @@ local UNEQUAL = [==[
 ]==]
 
 local WHO = [==[
-  local world = require "moonshard.world"
+  local world = require "moonshard.distributed.world"
   local line = ("rank %d of %d, local rank %d, node %d of %d"):format(world.rank, world.size, world.local_rank(),
     world.node_of(world.rank), world.nodes())
   io.write(line, "\n")
@@ -60,7 +60,7 @@ describe("nodes", function()
     end)
     -- Once the other ranks have heard of the death before the launcher has.
     with_recipe([==[
-      local world, C = require "moonshard.world", require("ffi").C
+      local world, C = require "moonshard.distributed.world", require("ffi").C
       require("ffi").cdef "int raise(int); int kill(int, int); int getppid(void);"
       if world.rank == 3 then
         os.execute(("kill -STOP %d; { sleep 0.7; kill -CONT %d; } </dev/null >/dev/null 2>&1 &"):format(C.getppid(),
@@ -79,7 +79,7 @@ describe("nodes", function()
 
   it("L5 are shown by ps with the numbers that their ranks have in the world", function()
     with_recipe([==[
-      local world = require "moonshard.world"
+      local world = require "moonshard.distributed.world"
       local ps = io.popen(os.getenv("MOONSHARD_BIN") .. " ps --json")
       local told = ps:read("*a")
       ps:close()
@@ -128,7 +128,7 @@ describe("nodes", function()
 
   it("L3 one node's launcher makes a token that nobody sees", function()
     with_recipe([==[
-      local world = require "moonshard.world"
+      local world = require "moonshard.distributed.world"
       world.barrier()
       io.write(os.getenv("MOONSHARD_TOKEN") and "seen" or "hidden", "\n")
     ]==], function(recipe)
@@ -315,7 +315,7 @@ describe("two hosts", function()
     if why_not then return pending(why_not) end
     if not launched.can("command -v ss") then return pending("ss is not installed") end
     with_recipe([==[
-      local world = require "moonshard.world"
+      local world = require "moonshard.distributed.world"
       world.barrier()
       if world.rank == 0 then
         local list = io.popen("ss -Hltn")

@@ -1,7 +1,7 @@
 -- Ops and tensors: every row of the op table as a function, operators, methods, and what they refuse.
 
 local ms = require("moonshard")
-local engine = require("moonshard.ffi")
+local engine = require("moonshard.base.ffi")
 local fixture = require("lua.fixture")
 local message = fixture.message
 local ops = ms.ops

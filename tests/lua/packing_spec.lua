@@ -1,8 +1,8 @@
 -- Planned memory: how near arenas come to what no packing could go below, on the shapes of published models, and a tied
 -- weight's gradient. Plans alone: nobody is launched.
 
-local engine = require("moonshard.ffi")
-local json = require("moonshard.json")
+local engine = require("moonshard.base.ffi")
+local json = require("moonshard.base.json")
 local ms = require("moonshard")
 local program = require("lua.program")
 local C, ffi, re = engine.C, engine.ffi, ms.re

@@ -1,7 +1,7 @@
 -- The same numbers from any mesh: real ranks train tests/lua/recipes/parity.lua, and what they end with is compared
 -- with one rank on the same global batches. Tolerances: f32 1e-5, bf16 2e-2, relative to the largest value of a tensor.
 
-local compare = require("moonshard.check.compare")
+local compare = require("moonshard.check.tolerance")
 local json = require("cjson")
 local program = require("lua.program")
 local trained = require("lua.trained")

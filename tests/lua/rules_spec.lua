@@ -1,7 +1,7 @@
 -- Rules: which pattern decides which name, and how a wrong one is told.
 
 local ms = require("moonshard")
-local rules = require("moonshard.rules")
+local rules = require("moonshard.shard.rules")
 local fixture = require("lua.fixture")
 local re = ms.re
 local message = fixture.message

@@ -2,7 +2,7 @@
 
 local ms = require("moonshard")
 local fixture = require("lua.fixture")
-local json = require("moonshard.json")
+local json = require("moonshard.base.json")
 local program = require("lua.program")
 local ffi = require("ffi")
 

@@ -1,6 +1,6 @@
 -- Drawing tokens: which may come out, how often, and that a seed decides.
 
-local sampling = require("moonshard.sampling")
+local sampling = require("moonshard.train.sampling")
 
 local LOGITS = { [0] = 0.5, 2, -1, 2, 1, -3 }
 

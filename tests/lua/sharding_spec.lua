@@ -2,7 +2,7 @@
 
 local ms = require("moonshard")
 local fixture = require("lua.fixture")
-local precision = require("moonshard.precision")
+local precision = require("moonshard.shard.precision")
 local re, message = ms.re, fixture.message
 local world = ms.world()
 
@@ -271,7 +271,7 @@ describe("fully_shard", function()
 
   it("gives the engine every parameter and unit, in one order", function()
     local sharding = shard({ units = { "layers" } })
-    local C = require("moonshard.ffi").C
+    local C = require("moonshard.base.ffi").C
     assert.equal(#sharding.params, C.ms_model_params(sharding:handle()))
     assert.equal(#sharding.units, C.ms_model_units(sharding:handle()))
     for i, param in ipairs(sharding.params) do assert.equal(i - 1, sharding.index[param.parameter]) end

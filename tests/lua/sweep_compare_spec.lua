@@ -1,6 +1,6 @@
 -- Two sweeps compared as a user meets it: points matched by their settings, ratios held against the spread of runs.
 
-local json = require("moonshard.json")
+local json = require("moonshard.base.json")
 local program = require("lua.program")
 local scratch = require("lua.scratch")
 

@@ -1,6 +1,6 @@
 -- Sweeps as a user meets them: how points are run, what becomes of those that cannot, and what is written.
 
-local json = require("moonshard.json")
+local json = require("moonshard.base.json")
 local program = require("lua.program")
 local fixture = require("lua.fixture")
 

@@ -3,7 +3,7 @@
 local bit = require("bit")
 local ffi = require("ffi")
 local program = require("lua.program")
-local tensorboard = require("moonshard.tensorboard")
+local tensorboard = require("moonshard.metrics.tensorboard")
 
 -- CRC-32C bit by bit.
 local function crc32c(text)

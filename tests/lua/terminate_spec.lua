@@ -1,7 +1,7 @@
 -- SIGTERM to a run that saves: all ranks make the same last step, it is saved, and the run goes on from it later as if
 -- nothing had happened. What the signal comes to, and when, is up to recipes/terminated.lua.
 
-local clock = require("moonshard.clock")
+local clock = require("moonshard.base.clock")
 local launched = require("lua.launched")
 local program = require("lua.program")
 

@@ -1,10 +1,10 @@
 -- Tokenizers beside the reference library's ids (tests/fixtures/tokenizer/make.py), files by `moonshard tokenize`, and
 -- what a tokenizer.json is refused for.
 
-local errors = require("moonshard.error")
+local errors = require("moonshard.base.error")
 local json = require("cjson")
 local program = require("lua.program")
-local tokenizers = require("moonshard.tokenizer")
+local tokenizers = require("moonshard.data.tokenizer")
 
 local FIXTURES = "tests/fixtures/tokenizer/"
 local folder

@@ -1,9 +1,9 @@
 -- Token files as data: streams across files, the order of samples, validation, states, and what is refused.
 
 local ffi = require("ffi")
-local errors = require("moonshard.error")
-local json = require("moonshard.json")
-local permutation = require("moonshard.permutation")
+local errors = require("moonshard.base.error")
+local json = require("moonshard.base.json")
+local permutation = require("moonshard.base.permutation")
 local program = require("lua.program")
 local tokens = require("moonshard.data.tokens")
 local fixture = require("lua.fixture")

@@ -1,7 +1,7 @@
 -- Traces: that what was written can be true, agrees with the plan, and that a file which cannot be true is refused.
 
-local chrome_trace = require("moonshard.chrome_trace")
-local json = require("moonshard.json")
+local chrome_trace = require("moonshard.cli.trace_file")
+local json = require("moonshard.base.json")
 local program = require("lua.program")
 local scratch = require("lua.scratch")
 

@@ -1,7 +1,7 @@
 -- Runs tests/lua/recipes/parity.lua on real ranks, and compares what two runs ended with: losses, norms and every
 -- parameter.
 
-local compare = require("moonshard.check.compare")
+local compare = require("moonshard.check.tolerance")
 local json = require("cjson")
 local program = require("lua.program")
 

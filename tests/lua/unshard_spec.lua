@@ -1,10 +1,10 @@
 -- Parameters in full: held by unshard, lent by ms.with_full_params. On real ranks by tests/lua/recipes/unshard.lua,
 -- which asserts what holds on each rank, and the rest in this process, a world of one.
 
-local compare = require("moonshard.check.compare")
+local compare = require("moonshard.check.tolerance")
 local json = require("cjson")
 local ms = require("moonshard")
-local memory = require("moonshard.memory")
+local memory = require("moonshard.engine.memory")
 local program = require("lua.program")
 local message = require("lua.fixture").message
 local re = ms.re
@@ -183,7 +183,7 @@ describe("with_full_params", function()
     local path = program.recipe([==[
       local ms = require "moonshard"
       local model = ms.fully_shard(ms.nn.linear(3, 4))
-      local values = require "moonshard.eager.values"
+      local values = require "moonshard.tensor.values"
       local check_size = values.check_size
       values.check_size = function() error("too large") end
       local ok, raised = pcall(ms.with_full_params, model, print, { rank0_only = true, writeback = false })

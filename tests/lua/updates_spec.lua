@@ -2,7 +2,7 @@
 -- meshes. Norms, parameter groups, clipping, ignored targets, a tied weight, layers that run never or in some steps.
 -- Altered recipes show that leaving out one of these is found.
 
-local compare = require("moonshard.check.compare")
+local compare = require("moonshard.check.tolerance")
 local huggingface = require("lua.huggingface")
 local json = require("cjson")
 local ms = require("moonshard")

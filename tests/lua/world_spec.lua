@@ -2,10 +2,10 @@
 
 local program = require("lua.program")
 
-describe("moonshard.world", function()
+describe("moonshard.distributed.world", function()
   it("L1 knows nodes and local ranks", function()
     local path = program.recipe([==[
-      local world = require "moonshard.world"
+      local world = require "moonshard.distributed.world"
       print(world.nodes(), world.node_ranks(0), world.node_ranks(1), world.node_of(2), world.node_of(3))
       print(world.local_rank() == world.rank)
     ]==])
@@ -15,7 +15,7 @@ describe("moonshard.world", function()
   end)
 
   it("L1 describes one node where nothing was launched", function()
-    local world = require("moonshard.world")
+    local world = require("moonshard.distributed.world")
     world.describe(2, 4)
     assert.same({ 1, 4, 0, 0, -1, 2 }, { world.nodes(), world.node_ranks(0), world.node_ranks(1), world.node_of(3),
       world.node_of(4), world.local_rank() })

@@ -1,7 +1,7 @@
 -- Campaigns of random cases in turns, each for its share of the time, and what came of them. A case depends on its seed
 -- alone, so a campaign's name and the seed repeat it.
 
-local clock = require("moonshard.clock")
+local clock = require("moonshard.base.clock")
 local draw = require("fuzz.draw")
 
 local campaigns = {}

@@ -5,9 +5,9 @@
 --   R.json         losses, norms, trainers, plans
 --   R.values       of every parameter in R.json's order its f32 numbers; of one rank with AdamW also their certainty
 
-local engine = require("moonshard.ffi")
-local errors = require("moonshard.error")
-local json = require("moonshard.json")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local json = require("moonshard.base.json")
 local ffi = engine.ffi
 
 local files = {}
@@ -128,7 +128,7 @@ end
 ---@field steps { trainer: integer, loss: number, grad_norm: number, lr: number }[]
 ---@field trainers moonshard.CheckedTrainer[]
 ---@field plan { fingerprint: string, bytes: table<string, number> }? of the first step
----@field wrong string[] see facts.lua
+---@field wrong string[] see plan_counters.lua
 ---@field values ffi.cdata* float const[]? when it was read with them
 
 ---@param path string without ".json"

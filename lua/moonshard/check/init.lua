@@ -2,9 +2,9 @@
 -- with the same global batches, and the two beside each other.
 
 local files = require("moonshard.check.files")
-local stand_in = require("moonshard.check.stand_in")
-local status = require("moonshard.cli.status")
-local verdict = require("moonshard.check.verdict")
+local stand_in = require("moonshard.shard.reference")
+local status = require("moonshard.base.exit_status")
+local verdict = require("moonshard.check.report")
 local watch = require("moonshard.check.watch")
 
 local check = {}
@@ -18,7 +18,7 @@ local check = {}
 
 -- Both runs, with so many steps; the status of the first that failed, or their results.
 local function run_both(folder, o, steps)
-  local errors = require("moonshard.error")
+  local errors = require("moonshard.base.error")
   local function watched(recipe) watch.run(recipe, { folder = folder, steps = steps }, errors.locate) end
   local ended = o.launch(o.ranks, watched)
   if ended ~= status.OK then return ended end

@@ -5,15 +5,15 @@
 -- the same global batches, however the recipe comes by its data. After the last step both leave the recipe and write
 -- down losses, norms and parameters.
 
-local batch_of = require("moonshard.batch")
-local certainty = require("moonshard.check.certainty")
-local engine = require("moonshard.ffi")
-local errors = require("moonshard.error")
-local facts = require("moonshard.check.facts")
+local batch_of = require("moonshard.engine.batch")
+local certainty = require("moonshard.check.adamw_sensitivity")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local facts = require("moonshard.check.plan_counters")
 local files = require("moonshard.check.files")
-local leave = require("moonshard.leave")
-local stand_in = require("moonshard.check.stand_in")
-local world = require("moonshard.world")
+local leave = require("moonshard.recipe.early_exit")
+local stand_in = require("moonshard.shard.reference")
+local world = require("moonshard.distributed.world")
 local ffi = engine.ffi
 
 ---@class moonshard.Watch

@@ -2,11 +2,11 @@
 -- or out, and never taken for a checkpoint.
 
 local ffi = require("ffi")
-local engine = require("moonshard.ffi")
-local errors = require("moonshard.error")
-local file_lock = require("moonshard.file_lock")
-local input_file = require("moonshard.input_file")
-local output_file = require("moonshard.output_file")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local file_lock = require("moonshard.base.file_lock")
+local input_file = require("moonshard.base.input_file")
+local output_file = require("moonshard.base.output_file")
 local C, check = engine.C, engine.check
 
 ffi.cdef [[
@@ -105,7 +105,7 @@ function folder.unfinished(root, step, nonce) return ("%s/.step-%08d.%.0f.tmp"):
 ---A number that no other save of this folder has.
 ---@return integer
 function folder.nonce()
-  return ffi.C.getpid() * 2 ^ 20 + math.floor(1e3 * require("moonshard.clock").now()) % 2 ^ 20
+  return ffi.C.getpid() * 2 ^ 20 + math.floor(1e3 * require("moonshard.base.clock").now()) % 2 ^ 20
 end
 
 ---Makes the folder before anything is trained, so that one that cannot be, or that nothing can be written to, is told

@@ -3,12 +3,12 @@
 -- A checkpoint is a folder of safetensors files, one for each rank, and a manifest. It appears under its name complete
 -- or not at all, so whatever happens while one is being written, the last one is there.
 
-local errors = require("moonshard.error")
+local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
-local options = require("moonshard.options")
-local stand_in = require("moonshard.check.stand_in")
+local options = require("moonshard.base.options")
+local stand_in = require("moonshard.shard.reference")
 local watch = require("moonshard.check.watch")
-local world = require("moonshard.world")
+local world = require("moonshard.distributed.world")
 
 ---@class moonshard.checkpoint
 local checkpoint = {}
@@ -79,7 +79,7 @@ function checkpoint.load(target, path, o)
   })
   check_root(who, path)
   local train = is_trainer(target) and target or nil
-  if not train and not require("moonshard.module").is(target) then
+  if not train and not require("moonshard.nn.module").is(target) then
     errors.invalid("%s: the first argument must be a trainer or a model", who)
   end
   if train and o.ema then
@@ -88,7 +88,7 @@ function checkpoint.load(target, path, o)
   end
   if checkpoint.is_inert() then return nil end
   local load = require("moonshard.checkpoint.load")
-  local session = train and train.session or require("moonshard.session").of(target)
+  local session = train and train.session or require("moonshard.engine.session").of(target)
   require("moonshard.checkpoint.save").finish(session)
   local read, about = load.state(who, path, session,
     { model = train and train.model or target, optimizer = train and train.optimizer, averages = o.ema,
@@ -118,4 +118,4 @@ function checkpoint.open(path)
   return require("moonshard.checkpoint.reader").open(folder.find("ms.checkpoint.open", path))
 end
 
-return require("moonshard.unknown_name").strict("ms.checkpoint", checkpoint)
+return require("moonshard.base.unknown_name").strict("ms.checkpoint", checkpoint)

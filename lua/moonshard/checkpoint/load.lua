@@ -1,14 +1,14 @@
 -- Loading: each rank reads, of whichever files, the elements that it owns now, however the model was sharded when it
 -- was saved.
 
-local create = require("moonshard.eager.create")
-local engine = require("moonshard.ffi")
-local errors = require("moonshard.error")
+local create = require("moonshard.tensor.create")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
 local manifest = require("moonshard.checkpoint.manifest")
 local pieces = require("moonshard.checkpoint.pieces")
 local reader = require("moonshard.checkpoint.reader")
-local verdict = require("moonshard.checkpoint.verdict")
+local verdict = require("moonshard.distributed.agreement")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local load = {}

@@ -1,10 +1,10 @@
 -- The manifest of a checkpoint: what it is of, and where every element lies. The engine adds the list of files and a
 -- checksum of the whole (checkpoint_commit.c).
 
-local args = require("moonshard.args")
-local engine = require("moonshard.ffi")
-local errors = require("moonshard.error")
-local json = require("moonshard.json")
+local args = require("moonshard.recipe.args")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local json = require("moonshard.base.json")
 local pieces = require("moonshard.checkpoint.pieces")
 local schema = require("moonshard.checkpoint.schema")
 local C, ffi, check = engine.C, engine.ffi, engine.check

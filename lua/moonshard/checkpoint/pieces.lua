@@ -4,7 +4,7 @@
 -- to end, these stretches are one row of elements that the replicas cut into equal parts: each writes one, so all write
 -- the same number of bytes, and most tensors still lie in one file.
 
-local engine = require("moonshard.ffi")
+local engine = require("moonshard.base.ffi")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local pieces = {}

@@ -1,13 +1,13 @@
 -- When a trainer saves by itself, and what it goes on from: the option `checkpoint` of ms.trainer.
 
 local checkpoint = require("moonshard.checkpoint")
-local clock = require("moonshard.clock")
-local errors = require("moonshard.error")
+local clock = require("moonshard.base.clock")
+local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
-local options = require("moonshard.options")
+local options = require("moonshard.base.options")
 local pieces = require("moonshard.checkpoint.pieces")
 local termination = require("moonshard.checkpoint.termination")
-local world = require("moonshard.world")
+local world = require("moonshard.distributed.world")
 
 ---@class moonshard.CheckpointOptions
 ---@field dir? string folder of the checkpoints; "": none are saved
@@ -65,9 +65,9 @@ local function resume(self, path)
   local loaded = checkpoint.load(self.train, path, { data = self.data })
   self.saved_step, self.saved_path = loaded.step, loaded.path
   if world.rank == 0 then
-    require("moonshard.log").print(("resumed from %s, after step %d%s"):format(loaded.path, loaded.step,
+    require("moonshard.metrics.log").print(("resumed from %s, after step %d%s"):format(loaded.path, loaded.step,
       loaded.ema or ""))
-    require("moonshard.log").resumed(loaded.step)
+    require("moonshard.metrics.log").resumed(loaded.step)
   end
 end
 

@@ -1,10 +1,10 @@
 -- A checkpoint without a model: its parameters, and any elements of them, whichever files they lie in.
 
-local engine = require("moonshard.ffi")
-local errors = require("moonshard.error")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
 local manifest = require("moonshard.checkpoint.manifest")
 local pieces = require("moonshard.checkpoint.pieces")
-local safetensors = require("moonshard.safetensors")
+local safetensors = require("moonshard.base.safetensors")
 
 ---@class moonshard.SavedPiece some elements of a parameter, in one file
 ---@field file string

@@ -1,16 +1,16 @@
 -- Saving: every rank writes its part, and the first one commits when all parts are there. An asynchronous save leaves
 -- the writing to threads; the ranks hear of its end when they next save, or finish.
 
-local args = require("moonshard.args")
-local create = require("moonshard.eager.create")
-local ema = require("moonshard.ema")
-local engine = require("moonshard.ffi")
-local errors = require("moonshard.error")
+local args = require("moonshard.recipe.args")
+local create = require("moonshard.tensor.create")
+local ema = require("moonshard.engine.ema")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
 local manifest = require("moonshard.checkpoint.manifest")
-local permutation = require("moonshard.permutation")
+local permutation = require("moonshard.base.permutation")
 local pieces = require("moonshard.checkpoint.pieces")
-local verdict = require("moonshard.checkpoint.verdict")
+local verdict = require("moonshard.distributed.agreement")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local save = {}

@@ -2,8 +2,8 @@
 -- a right checksum: every field that is read later has its type here, files lie in the checkpoint's own folder, and
 -- sizes can be counted.
 
-local errors = require("moonshard.error")
-local options = require("moonshard.options")
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
 
 local schema = {}
 

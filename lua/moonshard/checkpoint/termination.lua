@@ -7,9 +7,9 @@
 -- Copies of a mesh slice train apart, and some may save while others do not. A rank on which nothing saves ends with
 -- what it would do next, and waits then for those that save.
 
-local engine = require("moonshard.ffi")
-local log = require("moonshard.log")
-local world = require("moonshard.world")
+local engine = require("moonshard.base.ffi")
+local log = require("moonshard.metrics.log")
+local world = require("moonshard.distributed.world")
 local C = engine.C
 
 local termination = {

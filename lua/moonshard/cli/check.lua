@@ -2,12 +2,12 @@
 
 local check = require("moonshard.check")
 local command_line = require("moonshard.cli.command_line")
-local engine = require("moonshard.ffi")
-local json = require("moonshard.json")
+local engine = require("moonshard.base.ffi")
+local json = require("moonshard.base.json")
 local recipe = require("moonshard.cli.recipe")
 local run = require("moonshard.cli.run")
-local status = require("moonshard.cli.status")
-local verdict = require("moonshard.check.verdict")
+local status = require("moonshard.base.exit_status")
+local verdict = require("moonshard.check.report")
 local ffi, refuse = engine.ffi, status.refuse
 
 ffi.cdef [[

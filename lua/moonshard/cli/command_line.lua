@@ -1,7 +1,7 @@
 -- Reads a command's options, its recipe, and the recipe's settings (key=value), in any order.
 
-local nearest = require("moonshard.nearest")
-local refuse = require("moonshard.cli.status").refuse
+local nearest = require("moonshard.base.nearest")
+local refuse = require("moonshard.base.exit_status").refuse
 
 local command_line = {}
 

@@ -1,10 +1,10 @@
 -- moonshard doctor: what this machine has of what training uses, and what is missing.
 
 local command_line = require("moonshard.cli.command_line")
-local engine = require("moonshard.ffi")
-local json = require("moonshard.json")
-local progress = require("moonshard.progress")
-local status = require("moonshard.cli.status")
+local engine = require("moonshard.base.ffi")
+local json = require("moonshard.base.json")
+local progress = require("moonshard.base.progress")
+local status = require("moonshard.base.exit_status")
 local ffi, C = engine.ffi, engine.C
 
 local doctor = {}

@@ -1,7 +1,7 @@
 -- os.exit in a recipe: a status that only the recipe knows would end a run without a word, so the commands take the
 -- call and say what happened.
 
-local errors = require("moonshard.error")
+local errors = require("moonshard.base.error")
 
 local exit = {}
 

@@ -4,9 +4,9 @@
 local checkpoint = require("moonshard.checkpoint")
 local command_line = require("moonshard.cli.command_line")
 local ffi = require("ffi")
-local progress = require("moonshard.progress")
-local safetensors = require("moonshard.safetensors")
-local status = require("moonshard.cli.status")
+local progress = require("moonshard.base.progress")
+local safetensors = require("moonshard.base.safetensors")
+local status = require("moonshard.base.exit_status")
 local refuse = status.refuse
 
 local export = {}

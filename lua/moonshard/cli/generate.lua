@@ -1,15 +1,15 @@
 -- moonshard generate: continues a prompt with a model: of a Hugging Face folder, or that of a recipe with weights of a
 -- checkpoint. The recipe runs up to its first step, where the text is generated instead, and is left there.
 
-local aside = require("moonshard.cli.aside")
+local aside = require("moonshard.cli.redirect_output")
 local command_line = require("moonshard.cli.command_line")
-local errors = require("moonshard.error")
-local input_file = require("moonshard.input_file")
-local leave = require("moonshard.leave")
+local errors = require("moonshard.base.error")
+local input_file = require("moonshard.base.input_file")
+local leave = require("moonshard.recipe.early_exit")
 local nodes = require("moonshard.cli.nodes")
 local recipe = require("moonshard.cli.recipe")
 local run = require("moonshard.cli.run")
-local status = require("moonshard.cli.status")
+local status = require("moonshard.base.exit_status")
 local refuse = status.refuse
 
 local generate = {}
@@ -39,8 +39,8 @@ local function asked(line, tokenizer)
 end
 
 local function print_text(out, line, model, tokenizer)
-  local text = require("moonshard.generate")(model, asked(line, tokenizer))
-  if require("moonshard.world").rank == 0 then out:write(line.prompt or "\n", text, "\n") end
+  local text = require("moonshard.train.generate")(model, asked(line, tokenizer))
+  if require("moonshard.distributed.world").rank == 0 then out:write(line.prompt or "\n", text, "\n") end
 end
 
 -- The program of a rank for a Hugging Face folder: its own tokenizer serves unless another is named.

@@ -5,12 +5,12 @@ local checkpoint = require("moonshard.checkpoint")
 local command_line = require("moonshard.cli.command_line")
 local inspect_data = require("moonshard.cli.inspect_data")
 local inspect_kind = require("moonshard.cli.inspect_kind")
-local json = require("moonshard.json")
-local one_line = require("moonshard.one_line")
-local progress = require("moonshard.progress")
-local safetensors = require("moonshard.safetensors")
-local status = require("moonshard.cli.status")
-local text_lines = require("moonshard.text_lines")
+local json = require("moonshard.base.json")
+local one_line = require("moonshard.base.one_line")
+local progress = require("moonshard.base.progress")
+local safetensors = require("moonshard.base.safetensors")
+local status = require("moonshard.base.exit_status")
+local text_lines = require("moonshard.base.text_lines")
 
 local inspect = {}
 
@@ -130,7 +130,7 @@ local function print_json(found)
 end
 
 local function print_checkpoint(path, line)
-  local source, describe = checkpoint.open(path), require("moonshard.checkpoint.describe")
+  local source, describe = checkpoint.open(path), require("moonshard.cli.inspect_checkpoint")
   if not line.no_checksums then source:verify() end
   local found = describe.table(source, not line.no_checksums)
   source:close()

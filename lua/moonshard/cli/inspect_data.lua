@@ -1,7 +1,7 @@
 -- What `moonshard inspect` tells of token files, text and tokenizers: rows of names and values.
 
-local engine = require("moonshard.ffi")
-local progress = require("moonshard.progress")
+local engine = require("moonshard.base.ffi")
+local progress = require("moonshard.base.progress")
 local streams = require("moonshard.data.stream")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -61,7 +61,7 @@ end
 ---@param path string
 ---@return table
 function inspect_data.tokenizer(path)
-  local tokenizer = require("moonshard.tokenizer").open(path)
+  local tokenizer = require("moonshard.data.tokenizer").open(path)
   local found = {
     path = path, kind = "tokenizer", vocab = tokenizer.vocab, largest = tokenizer.vocab - 1, special = {},
   }

@@ -1,6 +1,6 @@
 -- What a file is that `moonshard inspect` is given: by its first bytes, since names promise what they like.
 
-local errors = require("moonshard.error")
+local errors = require("moonshard.base.error")
 local files = require("moonshard.data.files")
 
 local inspect_kind = {}

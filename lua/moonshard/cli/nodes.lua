@@ -2,7 +2,7 @@
 -- (torchrun, mpirun, mpiexec, srun) say about this process.
 
 local ffi = require("ffi")
-local refuse = require("moonshard.cli.status").refuse
+local refuse = require("moonshard.base.exit_status").refuse
 
 ffi.cdef "int setenv(const char *name, const char *value, int overwrite);"
 

@@ -1,14 +1,14 @@
 -- moonshard plan: compiles the step for one rank of any world, without devices and without launching, and prints it.
 -- moonshard explain goes the same way and prints something else.
 
-local aside = require("moonshard.cli.aside")
-local errors = require("moonshard.error")
+local aside = require("moonshard.cli.redirect_output")
+local errors = require("moonshard.base.error")
 local command_line = require("moonshard.cli.command_line")
 local exit = require("moonshard.cli.exit")
-local plan_mode = require("moonshard.plan_mode")
+local plan_mode = require("moonshard.recipe.plan_mode")
 local recipe = require("moonshard.cli.recipe")
-local status = require("moonshard.cli.status")
-local world = require("moonshard.world")
+local status = require("moonshard.base.exit_status")
+local world = require("moonshard.distributed.world")
 local refuse = status.refuse
 
 local plan = {}
@@ -39,7 +39,7 @@ function plan.of_recipe(command, arguments, options, render)
     refuse("MS_EINVAL", "--rank %d: the ranks of -n %d are 0 to %d", rank, ranks, ranks - 1)
   end
   world.describe(rank, ranks, line.ranks_per_node)
-  require("moonshard.device").take(line)
+  require("moonshard.distributed.device").take(line)
   plan_mode.render = function(compiled, trainer, batch) return render(compiled, line, trainer, batch) end
   local chunk = recipe.load(line.recipe)
   plan_mode.out = aside.begin()
@@ -59,7 +59,7 @@ end
 local function summary_of(compiled, as_json)
   if not as_json then return (compiled:text():match("^(.-\n)phase ")) end
   local head = compiled:json():match('^(.-),"phases":%[')
-  return ('%s,"comm_bytes":%s}'):format(head, require("moonshard.json").encode(compiled:summary().comm_bytes))
+  return ('%s,"comm_bytes":%s}'):format(head, require("moonshard.base.json").encode(compiled:summary().comm_bytes))
 end
 
 -- Besides the plan's own memory: what a trainer that saves in the background copies.
@@ -73,7 +73,7 @@ local function print_plan(compiled, line, trainer)
     return compiled:text()
   end
   return ("%sbeside the arenas: %s for the copy of a save in the background\n"):format(compiled:text(),
-    require("moonshard.progress").size(bytes))
+    require("moonshard.base.progress").size(bytes))
 end
 
 ---@param arguments string[] without "plan"

@@ -1,10 +1,10 @@
 -- moonshard ps: the runs of this host, and where each of their ranks is.
 
 local command_line = require("moonshard.cli.command_line")
-local json = require("moonshard.json")
-local progress = require("moonshard.progress")
-local status = require("moonshard.cli.status")
-local text_lines = require("moonshard.text_lines")
+local json = require("moonshard.base.json")
+local progress = require("moonshard.base.progress")
+local status = require("moonshard.base.exit_status")
+local text_lines = require("moonshard.base.text_lines")
 
 local ps = {}
 

@@ -1,7 +1,7 @@
 -- A recipe as a function: loaded once, before ranks are started, and run with what the command line says.
 
-local args = require("moonshard.args")
-local refuse = require("moonshard.cli.status").refuse
+local args = require("moonshard.recipe.args")
+local refuse = require("moonshard.base.exit_status").refuse
 
 local recipe = {}
 

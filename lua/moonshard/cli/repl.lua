@@ -1,9 +1,9 @@
 -- moonshard repl: starts the ranks and lets rank 0 have the terminal.
 
-local args = require("moonshard.args")
+local args = require("moonshard.recipe.args")
 local command_line = require("moonshard.cli.command_line")
 local recipe = require("moonshard.cli.recipe")
-local refuse = require("moonshard.cli.status").refuse
+local refuse = require("moonshard.base.exit_status").refuse
 
 local repl = {}
 
@@ -15,14 +15,14 @@ local OPTIONS = {
 
 -- Loaded before the ranks are forked: once, instead of once a rank.
 local COMMON = {
-  "moonshard", "moonshard.args", "moonshard.data", "moonshard.generate", "moonshard.log", "moonshard.loss",
-  "moonshard.mesh", "moonshard.models", "moonshard.optim", "moonshard.repl.session", "moonshard.schedule",
-  "moonshard.sharding", "moonshard.trainer",
+  "moonshard", "moonshard.recipe.args", "moonshard.data", "moonshard.train.generate", "moonshard.metrics.log",
+  "moonshard.nn.loss", "moonshard.distributed.mesh", "moonshard.models", "moonshard.train.optim",
+  "moonshard.repl.session", "moonshard.train.schedule", "moonshard.shard.sharding", "moonshard.train.trainer",
 }
 
 local function rank_main(line)
-  local C = require("moonshard.ffi").C
-  local world = require("moonshard.world")
+  local C = require("moonshard.base.ffi").C
+  local world = require("moonshard.distributed.world")
   if line.timeout then C.ms_world_set_timeout(world.handle, line.timeout) end
   local folder = line.recipe and line.recipe:match("^(.*/)[^/]*$") or "./"
   package.path = folder .. "?.lua;" .. package.path
@@ -35,7 +35,7 @@ end
 function repl.main(arguments)
   local line = command_line.parse("moonshard repl", arguments, { recipe = true, optional = true, options = OPTIONS })
   if line.recipe then recipe.load(line.recipe) end -- refuses what does not parse
-  require("moonshard.device").take(line) -- ranks are forked, so they have it
+  require("moonshard.distributed.device").take(line) -- ranks are forked, so they have it
   for _, name in ipairs(COMMON) do require(name) end
   local ended, why = require("moonshard.host").launch {
     ranks = line.ranks or 1, interactive = true, main = function() return rank_main(line) end,

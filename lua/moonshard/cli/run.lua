@@ -1,13 +1,13 @@
 -- moonshard run: starts the ranks, runs the recipe in each, and passes the first failure to the launcher.
 
-local errors = require("moonshard.error")
+local errors = require("moonshard.base.error")
 local command_line = require("moonshard.cli.command_line")
 local exit = require("moonshard.cli.exit")
 local nodes = require("moonshard.cli.nodes")
-local output_file = require("moonshard.output_file")
+local output_file = require("moonshard.base.output_file")
 local recipe = require("moonshard.cli.recipe")
-local one_line = require("moonshard.one_line")
-local status = require("moonshard.cli.status")
+local one_line = require("moonshard.base.one_line")
+local status = require("moonshard.base.exit_status")
 local termination = require("moonshard.checkpoint.termination")
 local refuse = status.refuse
 
@@ -35,28 +35,28 @@ for option, row in pairs(nodes.OPTIONS) do OPTIONS[option] = row end
 
 -- What most recipes use, loaded before the ranks are forked: once, instead of once a rank.
 local COMMON = {
-  "moonshard", "moonshard.args", "moonshard.data", "moonshard.generate", "moonshard.log", "moonshard.loss",
-  "moonshard.mesh", "moonshard.models", "moonshard.optim", "moonshard.schedule", "moonshard.sharding",
-  "moonshard.trainer",
+  "moonshard", "moonshard.recipe.args", "moonshard.data", "moonshard.train.generate", "moonshard.metrics.log",
+  "moonshard.nn.loss", "moonshard.distributed.mesh", "moonshard.models", "moonshard.train.optim",
+  "moonshard.train.schedule", "moonshard.shard.sharding", "moonshard.train.trainer",
 }
 
 local function set_up_rank(line)
-  local C = require("moonshard.ffi").C
-  local world = require("moonshard.world")
+  local C = require("moonshard.base.ffi").C
+  local world = require("moonshard.distributed.world")
   C.ms_interrupt_install()
   if line.timeout then nodes.set_timeout(line.timeout) end
   if line.joins or line.rendezvous or (line.ranks or 1) > 1 then
     world.join()
     C.ms_world_heed_termination(world.handle)
   end
-  if line.trace then require("moonshard.tracer").request(line.trace, unpack(line.trace_range)) end
-  if line.metrics and world.rank == 0 then require("moonshard.log").open_metrics(line.metrics) end
-  if line.tensorboard and world.rank == 0 then require("moonshard.log").open_events(line.tensorboard) end
+  if line.trace then require("moonshard.distributed.profile").request(line.trace, unpack(line.trace_range)) end
+  if line.metrics and world.rank == 0 then require("moonshard.metrics.log").open_metrics(line.metrics) end
+  if line.tensorboard and world.rank == 0 then require("moonshard.metrics.log").open_events(line.tensorboard) end
 end
 
 -- Joining takes no time where one launcher made the ranks; a rendezvous that failed is not tried again.
 local function join_late(line)
-  local world = require("moonshard.world")
+  local world = require("moonshard.distributed.world")
   if line.joins or line.rendezvous then return rawget(world, "handle") end
   local joined, handle = pcall(function() return world.handle end)
   return joined and handle or nil
@@ -66,9 +66,9 @@ end
 -- it: because it is another program, or because not even joining worked.
 local function give_up(line, message)
   local handle = join_late(line)
-  if handle then require("moonshard.ffi").C.ms_world_abort(handle, message) end
+  if handle then require("moonshard.base.ffi").C.ms_world_abort(handle, message) end
   if line.joins and handle then
-    local world = require("moonshard.world")
+    local world = require("moonshard.distributed.world")
     io.stderr:write(("moonshard: rank %d of %d: %s\n"):format(world.rank, world.size, message))
   elseif line.joins or not (handle or line.rendezvous) then
     io.stderr:write("moonshard: ", message, "\n")
@@ -77,25 +77,25 @@ end
 
 -- A rank that never gets here is named by the others.
 local function end_together()
-  require("moonshard.tracer").finish()
+  require("moonshard.distributed.profile").finish()
   termination.finish()
-  require("moonshard.world").finish()
+  require("moonshard.distributed.world").finish()
 end
 
 -- What this rank does when its trainers have saved because SIGTERM came: it does not go back into the recipe.
 local function end_terminated(line)
-  local world = require("moonshard.world")
-  require("moonshard.progress").show_last()
-  require("moonshard.tracer").finish(true)
+  local world = require("moonshard.distributed.world")
+  require("moonshard.base.progress").show_last()
+  require("moonshard.distributed.profile").finish(true)
   local text, told_here = termination.finish()
   world.finish()
-  require("moonshard.progress").finish()
+  require("moonshard.base.progress").finish()
   if told_here and line.joins then io.stderr:write("moonshard: ", text, "\n") end
   -- All are through. Those that saved tell the launcher; the others wait for that word, which ends their wait as it
   -- would a failed run's: who ends before it would be taken for the one that failed. Where those that save had come to
   -- their end before, that they left ends the wait, and nobody else tells why this rank did.
   if not text then pcall(world.barrier) end
-  require("moonshard.ffi").C.ms_world_abort(world.handle, text or "terminated")
+  require("moonshard.base.ffi").C.ms_world_abort(world.handle, text or "terminated")
   exit.now(status.TERMINATED)
 end
 
@@ -105,7 +105,7 @@ end
 ---@return integer exit status
 function run.rank_main(line, chunk)
   exit.replace(function(call, succeeds)
-    require("moonshard.progress").finish()
+    require("moonshard.base.progress").finish()
     if succeeds then return status.OK end
     give_up(line, call)
     return status.FAILED_RUN
@@ -115,19 +115,19 @@ function run.rank_main(line, chunk)
     set_up_rank(line)
     termination.leave = function() end_terminated(line) end
     recipe.run(line.recipe, chunk, line.settings)
-    require("moonshard.progress").show_last()
+    require("moonshard.base.progress").show_last()
     output_file.check_printed()
     end_together()
   end, errors.locate)
-  require("moonshard.progress").finish()
+  require("moonshard.base.progress").finish()
   if ok then return status.OK end
   give_up(line, errors.is(raised) and one_line.own(tostring(raised)) or one_line.message(tostring(raised)))
-  return status.of(raised, require("moonshard.world").training)
+  return status.of(raised, require("moonshard.distributed.world").training)
 end
 
 -- Ranks are forked, so they inherit it.
 local function inject_delay(line)
-  local engine = require("moonshard.ffi")
+  local engine = require("moonshard.base.ffi")
   engine.check(engine.C.ms_inject_delay(line.inject_delay))
   if not line.ranks or line.nodes then return end -- how many ranks there are another launcher knows
   for rank in line.inject_delay:gmatch("@(%d+)") do
@@ -154,7 +154,7 @@ local function read_steps(text)
 end
 
 local function check(line)
-  require("moonshard.device").take(line) -- ranks are forked, so they have it
+  require("moonshard.distributed.device").take(line) -- ranks are forked, so they have it
   if line.trace_steps and not line.trace then
     refuse("MS_EINVAL", "--trace-steps %s: give --trace FILE too", line.trace_steps)
   elseif line.trace then
@@ -176,7 +176,7 @@ local function choose_progress(line)
   local task = require("moonshard.host").task()
   local style = line.progress or "auto"
   if style == "auto" and task and task.source then style = "plain" end
-  require("moonshard.progress").show_as(style)
+  require("moonshard.base.progress").show_as(style)
 end
 
 ---Loads what most recipes use: before ranks are forked, so that it happens once.

@@ -4,11 +4,11 @@
 local command_line = require("moonshard.cli.command_line")
 local compare = require("moonshard.sweep.compare")
 local compare_page = require("moonshard.sweep.compare_page")
-local engine = require("moonshard.ffi")
-local errors = require("moonshard.error")
-local output_file = require("moonshard.output_file")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local output_file = require("moonshard.base.output_file")
 local recipe = require("moonshard.cli.recipe")
-local status = require("moonshard.cli.status")
+local status = require("moonshard.base.exit_status")
 local sweep = require("moonshard.sweep")
 
 local command = {}

@@ -1,13 +1,13 @@
 -- moonshard tokenize: text files to a token file that ms.data.tokens and llm.c read, and a token file back to text.
 
-local clock = require("moonshard.clock")
+local clock = require("moonshard.base.clock")
 local command_line = require("moonshard.cli.command_line")
 local files = require("moonshard.data.files")
-local json = require("moonshard.json")
-local progress = require("moonshard.progress")
-local status = require("moonshard.cli.status")
+local json = require("moonshard.base.json")
+local progress = require("moonshard.base.progress")
+local status = require("moonshard.base.exit_status")
 local streams = require("moonshard.data.stream")
-local tokenizers = require("moonshard.tokenizer")
+local tokenizers = require("moonshard.data.tokenizer")
 local refuse = status.refuse
 
 local tokenize = {}
@@ -71,7 +71,7 @@ function tokenize.main(arguments)
   local line = command_line.parse("moonshard tokenize", arguments, { files = true, options = OPTIONS })
   if not line.tokenizer then refuse("MS_EINVAL", "moonshard tokenize needs --tokenizer tokenizer.json") end
   if not line.files[1] then refuse("MS_EINVAL", "moonshard tokenize needs a file to read") end
-  require("moonshard.ffi").C.ms_interrupt_install()
+  require("moonshard.base.ffi").C.ms_interrupt_install()
   local out = not line.decode and out_of(line)
   local tokenizer = tokenizers.open(line.tokenizer)
   if line.decode then return decode(tokenizer, line.files) end

@@ -1,12 +1,12 @@
 -- moonshard trace: checks a trace that `moonshard run --trace` wrote, and sums it up.
 
-local chrome_trace = require("moonshard.chrome_trace")
+local chrome_trace = require("moonshard.cli.trace_file")
 local command_line = require("moonshard.cli.command_line")
-local input_file = require("moonshard.input_file")
-local json = require("moonshard.json")
-local progress = require("moonshard.progress")
-local status = require("moonshard.cli.status")
-local text_lines = require("moonshard.text_lines")
+local input_file = require("moonshard.base.input_file")
+local json = require("moonshard.base.json")
+local progress = require("moonshard.base.progress")
+local status = require("moonshard.base.exit_status")
+local text_lines = require("moonshard.base.text_lines")
 local refuse = status.refuse
 
 local trace = {}

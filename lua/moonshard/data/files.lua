@@ -4,7 +4,7 @@
 -- of the same file (links) are passed over. A file that is named itself is taken as it is.
 
 local ffi = require "ffi"
-local errors = require "moonshard.error"
+local errors = require "moonshard.base.error"
 
 ffi.cdef [[
 typedef struct {

@@ -6,16 +6,16 @@
 -- them or on the shape of their mesh. All ranks of a mesh are data-parallel: shard and replicate dimensions both split
 -- the batch. Without a mesh all ranks of the world are.
 
-local clock = require("moonshard.clock")
-local errors = require("moonshard.error")
-local not_a_list = require("moonshard.not_a_list")
-local meshes = require("moonshard.mesh")
-local permutation = require("moonshard.permutation")
-local progress = require("moonshard.progress")
+local clock = require("moonshard.base.clock")
+local errors = require("moonshard.base.error")
+local not_a_list = require("moonshard.base.ipairs")
+local meshes = require("moonshard.distributed.mesh")
+local permutation = require("moonshard.base.permutation")
+local progress = require("moonshard.base.progress")
 local saved = require("moonshard.data.saved")
-local tracer = require("moonshard.tracer")
-local world = require("moonshard.world")
-local ffi = require("moonshard.ffi").ffi
+local tracer = require("moonshard.distributed.profile")
+local world = require("moonshard.distributed.world")
+local ffi = require("moonshard.base.ffi").ffi
 
 ---@class moonshard.LoaderOptions
 ---@field stream moonshard.TokenStream? what is read; nil: a world is described

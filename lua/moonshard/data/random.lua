@@ -4,14 +4,14 @@
 -- there is something to learn. Sample i is a function of seed and i alone: every rank can make any sample.
 
 local ffi = require("ffi")
-local clock = require("moonshard.clock")
-local errors = require("moonshard.error")
-local not_a_list = require("moonshard.not_a_list")
-local options = require("moonshard.options")
-local permutation = require("moonshard.permutation")
+local clock = require("moonshard.base.clock")
+local errors = require("moonshard.base.error")
+local not_a_list = require("moonshard.base.ipairs")
+local options = require("moonshard.base.options")
+local permutation = require("moonshard.base.permutation")
 local saved = require("moonshard.data.saved")
-local tracer = require("moonshard.tracer")
-local world = require("moonshard.world")
+local tracer = require("moonshard.distributed.profile")
+local world = require("moonshard.distributed.world")
 
 local TEACHER = 2 ^ 32 -- a sample's number that no sample has
 

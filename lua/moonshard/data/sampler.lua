@@ -4,11 +4,11 @@
 -- long as a multiple of the ranks needs (padded with its own beginning, or its tail dropped), and rank r takes its
 -- elements r, r + W, r + 2W, ... All ranks are data-parallel.
 
-local errors = require("moonshard.error")
-local not_a_list = require("moonshard.not_a_list")
+local errors = require("moonshard.base.error")
+local not_a_list = require("moonshard.base.ipairs")
 local loader = require("moonshard.data.loader")
-local options = require("moonshard.options")
-local permutation = require("moonshard.permutation")
+local options = require("moonshard.base.options")
+local permutation = require("moonshard.base.permutation")
 local saved = require("moonshard.data.saved")
 
 ---@class moonshard.Sampler

@@ -3,7 +3,7 @@
 -- A position means something only in the same data in the same order: a state of other data is refused, so that a run
 -- never goes on somewhere else than it stopped.
 
-local errors = require("moonshard.error")
+local errors = require("moonshard.base.error")
 
 local saved = {}
 

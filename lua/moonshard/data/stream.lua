@@ -1,7 +1,7 @@
 -- Files as one stream of tokens: what the engine maps, and the thread that reads batches of it ahead.
 
-local engine = require("moonshard.ffi")
-local world = require("moonshard.world")
+local engine = require("moonshard.base.ffi")
+local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local READ_SECONDS = 300 -- until waiting for a disk is an error

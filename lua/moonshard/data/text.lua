@@ -1,10 +1,10 @@
 -- Text by bytes: the token of a byte is its value, so the vocabulary is 256 and the loss is in nats a byte.
 
 local files = require("moonshard.data.files")
-local options = require("moonshard.options")
+local options = require("moonshard.base.options")
 local streams = require("moonshard.data.stream")
 local windows = require("moonshard.data.windows")
-local world = require("moonshard.world")
+local world = require("moonshard.distributed.world")
 
 ---@class moonshard.TextOptions
 ---@field files string|string[] paths, folders or patterns; a string may list several, separated by commas or blanks

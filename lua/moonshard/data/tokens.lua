@@ -3,12 +3,12 @@
 -- Several files are one stream, in the order they are named, and windows of it may begin in one and end in the next.
 -- Documents follow one another without padding, each with an end token if the files have them.
 
-local errors = require("moonshard.error")
+local errors = require("moonshard.base.error")
 local files = require("moonshard.data.files")
-local options = require("moonshard.options")
+local options = require("moonshard.base.options")
 local streams = require("moonshard.data.stream")
 local windows = require("moonshard.data.windows")
-local world = require("moonshard.world")
+local world = require("moonshard.distributed.world")
 
 ---@class moonshard.TokenOptions
 ---@field files string|string[] paths, patterns ("train_*.bin") or folders (their .bin files); a string may list several

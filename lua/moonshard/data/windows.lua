@@ -4,7 +4,7 @@
 -- block of up to 16 neighbouring ones is held out, so that the validation data is of the same kind as the rest, and
 -- hardly any of it continues something that was trained on.
 
-local errors = require("moonshard.error")
+local errors = require("moonshard.base.error")
 local files = require("moonshard.data.files")
 local loader = require("moonshard.data.loader")
 

@@ -5,9 +5,9 @@
 -- again in backward, and keeping them; gathering another number of units ahead. In runs of neighbours with the same
 -- decision the first, the middle and the last stand for the others, besides all of them together.
 
-local engine_model = require("moonshard.engine_model")
+local engine_model = require("moonshard.shard.engine_model")
 local price = require("moonshard.explain.price")
-local units = require("moonshard.units")
+local units = require("moonshard.shard.units")
 
 local advice = {}
 

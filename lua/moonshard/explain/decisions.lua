@@ -1,8 +1,8 @@
 -- Every decision of every policy as a row: whose, what, which rule, and its price.
 
 local price = require("moonshard.explain.price")
-local prefetch = require("moonshard.prefetch")
-local units = require("moonshard.units")
+local prefetch = require("moonshard.shard.prefetch")
+local units = require("moonshard.shard.units")
 
 local decisions = {}
 
@@ -157,7 +157,8 @@ function decisions.of(sharding, plan, costs, optimizer, modules)
   end
   for _, policy in ipairs(decisions.POLICIES) do
     for _, rule in ipairs(policy == "optimizer groups" and unmatched or sharding.unmatched[policy]) do
-      idle[#idle + 1] = { policy = policy, pattern = require("moonshard.rules").describe(rule), where = rule.where }
+      local pattern = require("moonshard.shard.rules").describe(rule)
+      idle[#idle + 1] = { policy = policy, pattern = pattern, where = rule.where }
     end
   end
   return {

@@ -3,11 +3,11 @@
 
 local advice = require("moonshard.explain.advice")
 local decisions = require("moonshard.explain.decisions")
-local json = require("moonshard.json")
+local json = require("moonshard.base.json")
 local price = require("moonshard.explain.price")
-local session = require("moonshard.session")
-local tree = require("moonshard.tree")
-local units = require("moonshard.units")
+local session = require("moonshard.engine.session")
+local tree = require("moonshard.nn.tree")
+local units = require("moonshard.shard.units")
 
 local explain = {}
 
@@ -87,7 +87,7 @@ function explain.plan(plan, trainer, batch, options)
   local times, costs = price.phases(plan, trainer.micro_batches), {}
   for i = 1, #sharding.units do costs[i] = price.unit(plan, i - 1, times) end
   local told = {
-    rank = sharding.rank, world = require("moonshard.world").size, mesh = sharding.mesh:label(),
+    rank = sharding.rank, world = require("moonshard.distributed.world").size, mesh = sharding.mesh:label(),
     nodes = plan:nodes(),
     micro_batches = trainer.micro_batches, peak_bytes = plan:summary().peak_bytes, bytes = plan:summary().bytes,
     peak = peak_of(plan, sharding, root_names(sharding, modules)), total = price.total(plan, #sharding.units, times),

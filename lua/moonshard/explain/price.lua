@@ -1,6 +1,6 @@
 -- What decisions cost, read off a compiled plan: bytes that a rank receives, sends and keeps in one step.
 
-local engine = require("moonshard.ffi")
+local engine = require("moonshard.base.ffi")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local price = {}

@@ -4,8 +4,8 @@ local advice = require("moonshard.explain.advice")
 local decisions = require("moonshard.explain.decisions")
 local explain = require("moonshard.explain")
 local price = require("moonshard.explain.price")
-local size = require("moonshard.progress").size
-local text_lines = require("moonshard.text_lines")
+local size = require("moonshard.base.progress").size
+local text_lines = require("moonshard.base.text_lines")
 
 local show = {}
 

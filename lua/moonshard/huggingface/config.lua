@@ -1,9 +1,9 @@
 -- A folder's config.json: which family it is, and the options of our model that it asks for.
 
-local errors = require("moonshard.error")
-local input_file = require("moonshard.input_file")
-local json = require("moonshard.json")
-local options = require("moonshard.options")
+local errors = require("moonshard.base.error")
+local input_file = require("moonshard.base.input_file")
+local json = require("moonshard.base.json")
+local options = require("moonshard.base.options")
 
 local config = {}
 

@@ -1,9 +1,9 @@
 -- Reading the fields of a config.json: types, values that change the numbers and are not built here, and fields that
 -- nobody knows. A field that was passed over in silence would give another model than the one that was asked for.
 
-local errors = require("moonshard.error")
-local nearest = require("moonshard.nearest")
-local options = require("moonshard.options")
+local errors = require("moonshard.base.error")
+local nearest = require("moonshard.base.nearest")
+local options = require("moonshard.base.options")
 
 local fields = {}
 

@@ -3,7 +3,7 @@
 -- Its layers are "Conv1D": weights lie as [in, out], ours as [out, in]; queries, keys and values lie side by side in
 -- one tensor. A folder of the base model has names without "transformer.".
 
-local errors = require("moonshard.error")
+local errors = require("moonshard.base.error")
 local fields = require("moonshard.huggingface.fields")
 
 local gpt2 = { prefix = "transformer.", architecture = "GPT2LMHeadModel", head = "lm_head.weight" }

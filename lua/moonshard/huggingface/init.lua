@@ -2,14 +2,14 @@
 -- of ours such a folder, that the reference library loads.
 
 local config = require("moonshard.huggingface.config")
-local engine = require("moonshard.ffi")
-local errors = require("moonshard.error")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
 local models = require("moonshard.models")
-local options = require("moonshard.options")
-local session = require("moonshard.session")
-local tree = require("moonshard.tree")
+local options = require("moonshard.base.options")
+local session = require("moonshard.engine.session")
+local tree = require("moonshard.nn.tree")
 local weights = require("moonshard.huggingface.weights")
-local world = require("moonshard.world")
+local world = require("moonshard.distributed.world")
 local writing = require("moonshard.huggingface.write")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -141,4 +141,4 @@ function huggingface.save(model, folder, given)
   return trainer:with_ema(save, model, folder, given)
 end
 
-return require("moonshard.unknown_name").strict("ms.huggingface", huggingface)
+return require("moonshard.base.unknown_name").strict("ms.huggingface", huggingface)

@@ -1,9 +1,9 @@
 -- Hugging Face's Llama: what its config.json says, and where each of our parameters lies in its tensors. Weights lie as
 -- ours do, [out, in], and rotary pairs are ours too.
 
-local errors = require("moonshard.error")
+local errors = require("moonshard.base.error")
 local fields = require("moonshard.huggingface.fields")
-local options = require("moonshard.options")
+local options = require("moonshard.base.options")
 
 local llama = { prefix = "model.", architecture = "LlamaForCausalLM", head = "lm_head.weight" }
 

@@ -1,7 +1,7 @@
 -- The tensors of a folder beside those that its config.json asks for, and each of our parameters as a part of one.
 
-local errors = require("moonshard.error")
-local safetensors = require("moonshard.safetensors")
+local errors = require("moonshard.base.error")
+local safetensors = require("moonshard.base.safetensors")
 local ffi = require("ffi")
 
 local weights = {}

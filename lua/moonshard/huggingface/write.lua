@@ -4,12 +4,12 @@
 -- Files appear one by one, each whole, config.json last: a folder without it was not finished.
 
 local config = require("moonshard.huggingface.config")
-local errors = require("moonshard.error")
-local input_file = require("moonshard.input_file")
-local json = require("moonshard.json")
-local options = require("moonshard.options")
-local output_file = require("moonshard.output_file")
-local safetensors = require("moonshard.safetensors")
+local errors = require("moonshard.base.error")
+local input_file = require("moonshard.base.input_file")
+local json = require("moonshard.base.json")
+local options = require("moonshard.base.options")
+local output_file = require("moonshard.base.output_file")
+local safetensors = require("moonshard.base.safetensors")
 local weights = require("moonshard.huggingface.weights")
 
 local PIECE = 2 ^ 23 -- elements that are read at a time

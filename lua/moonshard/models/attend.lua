@@ -1,6 +1,6 @@
 -- Causal attention of a language model: over all that came before, or within documents alone.
 
-local ops = require("moonshard.ops")
+local ops = require("moonshard.tensor.ops")
 
 ---@param config { document_start: integer? } the token that every document begins with; nil: no borders
 ---@param q moonshard.Tensor [B,T,H,D]

@@ -4,12 +4,12 @@
 -- layers), biases zero, norms one. Queries, keys and values have weights of their own, so that rules can name them.
 
 local attend = require("moonshard.models.attend")
-local errors = require("moonshard.error")
-local module = require("moonshard.module")
+local errors = require("moonshard.base.error")
+local module = require("moonshard.nn.module")
 local nn = require("moonshard.nn")
-local ops = require("moonshard.ops")
-local options = require("moonshard.options")
-local parameter = require("moonshard.parameter")
+local ops = require("moonshard.tensor.ops")
+local options = require("moonshard.base.options")
+local parameter = require("moonshard.tensor.parameter")
 local vocabulary = require("moonshard.models.vocabulary")
 
 local laws = parameter.laws

@@ -6,12 +6,12 @@
 -- normal(0, 0.02), the projections into the residual stream scaled by 1/sqrt(2 layers).
 
 local attend = require("moonshard.models.attend")
-local errors = require("moonshard.error")
-local module = require("moonshard.module")
+local errors = require("moonshard.base.error")
+local module = require("moonshard.nn.module")
 local nn = require("moonshard.nn")
-local ops = require("moonshard.ops")
-local options = require("moonshard.options")
-local parameter = require("moonshard.parameter")
+local ops = require("moonshard.tensor.ops")
+local options = require("moonshard.base.options")
+local parameter = require("moonshard.tensor.parameter")
 local vocabulary = require("moonshard.models.vocabulary")
 
 local laws = parameter.laws

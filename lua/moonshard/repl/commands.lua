@@ -2,7 +2,7 @@
 -- all ranks.
 
 local documentation = require("moonshard.repl.documentation")
-local nearest = require("moonshard.nearest")
+local nearest = require("moonshard.base.nearest")
 local show = require("moonshard.repl.show")
 
 local commands = {}

@@ -4,8 +4,8 @@
 local documentation = require("moonshard.repl.documentation")
 local lexer = require("moonshard.repl.lexer")
 local option_names = require("moonshard.repl.option_names")
-local text_lines = require("moonshard.text_lines")
-local tree = require("moonshard.tree")
+local text_lines = require("moonshard.base.text_lines")
+local tree = require("moonshard.nn.tree")
 
 local completion = {}
 

@@ -1,11 +1,11 @@
 -- ?name: what a name stands for, told by the comments above it. The Lua sources are inside of the executable, so the
 -- annotations that editors read are what the prompt shows; ops are told by the engine's op table.
 
-local engine = require("moonshard.ffi")
-local nearest = require("moonshard.nearest")
-local ops = require("moonshard.ops")
+local engine = require("moonshard.base.ffi")
+local nearest = require("moonshard.base.nearest")
+local ops = require("moonshard.tensor.ops")
 local show = require("moonshard.repl.show")
-local text_lines = require("moonshard.text_lines")
+local text_lines = require("moonshard.base.text_lines")
 local C, ffi = engine.C, engine.ffi
 
 local documentation = {}

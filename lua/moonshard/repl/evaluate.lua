@@ -3,7 +3,7 @@
 -- What the user wrote runs interpreted: LuaJIT's compiled loops do not look for Ctrl-C. The layer below stays
 -- compiled.
 
-local errors = require("moonshard.error")
+local errors = require("moonshard.base.error")
 local lexer = require("moonshard.repl.lexer")
 local show = require("moonshard.repl.show")
 

@@ -1,10 +1,10 @@
 -- What a session leaves behind: the lines that went well, to be saved as a recipe that does the same again, and the
 -- losses of the steps that were made, for a curve.
 
-local chart = require("moonshard.chart")
-local context = require("moonshard.context")
+local chart = require("moonshard.metrics.chart")
+local context = require("moonshard.base.context")
 local evaluate = require("moonshard.repl.evaluate")
-local terminal = require("moonshard.terminal")
+local terminal = require("moonshard.base.terminal")
 
 ---@class moonshard.Notebook
 ---@field pieces string[] of a recipe

@@ -1,6 +1,6 @@
 -- What a line came to on every rank, told to the user: what is equal once, what differs by rank.
 
-local text_lines = require("moonshard.text_lines")
+local text_lines = require("moonshard.base.text_lines")
 
 local results = { INTERRUPTED = "interrupted" }
 

@@ -1,11 +1,11 @@
 -- The session as every rank lives it: rank 0 gets a line, all ranks get it from there, run it, come back to a common
 -- clean state whatever happened to any of them, and tell rank 0 what it gave.
 
-local clock = require("moonshard.clock")
+local clock = require("moonshard.base.clock")
 local evaluate = require("moonshard.repl.evaluate")
 local prompt = require("moonshard.repl.prompt")
 local results = require("moonshard.repl.results")
-local status = require("moonshard.cli.status")
+local status = require("moonshard.base.exit_status")
 
 ---@class moonshard.ReplSession
 ---@field host table moonshard.host.repl
@@ -20,7 +20,7 @@ local session = {}
 ---@param world moonshard.World
 ---@return moonshard.ReplSession
 function session.new(world)
-  local errors = require("moonshard.error")
+  local errors = require("moonshard.base.error")
   local host = require("moonshard.host.repl")
   host.stop_with(errors.new({ status = "MS_EINTERRUPT", code = 14, message = "interrupted" }))
   local self = setmetatable({ host = host, world = world, evaluator = evaluate.new(world.rank) }, Session)
@@ -65,14 +65,14 @@ function Session:evaluate(request)
   local outcome = self.evaluator:run(request, self.host.stoppable)
   if outcome.kind == "ok" or outcome.kind == "quit" then return outcome end
   -- Others may wait for this rank in a collective.
-  local C = require("moonshard.ffi").C
+  local C = require("moonshard.base.ffi").C
   C.ms_error_clear()
   C.ms_world_abort(self.world.handle, outcome.text)
   return outcome
 end
 
 function Session:tell(texts, request, began)
-  require("moonshard.progress").finish()
+  require("moonshard.base.progress").finish()
   local outcomes = {}
   for i, text in ipairs(texts) do outcomes[i] = results.decode(text) end
   local told = results.tell(outcomes, request.apart)
@@ -132,7 +132,7 @@ function Session:run(recipe, finish)
   end)
   if self.prompt then self.prompt:close() end
   if ok then return ended end
-  local C = require("moonshard.ffi").C
+  local C = require("moonshard.base.ffi").C
   C.ms_world_abort(self.world.handle, getmetatable(ended) == Lost and ended.message or tostring(ended))
   return status.FAILED_RUN
 end

@@ -1,7 +1,7 @@
 -- Values as text, the same text on every rank when the values are the same: no addresses, keys in order.
 
-local plan = require("moonshard.plan")
-local eager_show = require("moonshard.eager.show")
+local plan = require("moonshard.engine.plan")
+local eager_show = require("moonshard.tensor.show")
 local tensor = require("moonshard.tensor")
 
 local show = {}

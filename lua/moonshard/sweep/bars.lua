@@ -3,7 +3,7 @@
 -- Lengths are per cent of the width and texts have their own size, so the same drawing is read on a phone, on a wide
 -- screen and on paper. Colours are classes (c1, c2, ...) that the page's style sheet defines, for light and dark.
 
-local axis = require("moonshard.axis")
+local axis = require("moonshard.metrics.axis")
 
 local bars = {}
 

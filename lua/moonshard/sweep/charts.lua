@@ -5,9 +5,9 @@
 
 local bars = require("moonshard.sweep.bars")
 local grid = require("moonshard.sweep.grid")
-local lowest = require("moonshard.sweep.lowest")
+local lowest = require("moonshard.sweep.minimum")
 local points = require("moonshard.sweep.points")
-local progress = require("moonshard.progress")
+local progress = require("moonshard.base.progress")
 local report = require("moonshard.sweep.report")
 local running = require("moonshard.sweep.running")
 local style = require("moonshard.sweep.style")

@@ -6,7 +6,7 @@ local charts = require("moonshard.sweep.charts")
 local compare = require("moonshard.sweep.compare")
 local grid = require("moonshard.sweep.grid")
 local html = require("moonshard.sweep.html")
-local progress = require("moonshard.progress")
+local progress = require("moonshard.base.progress")
 local report = require("moonshard.sweep.report")
 
 local compare_page = {}

@@ -2,9 +2,9 @@
 -- recipe's own schedule, model and mesh. The lowest loss wins, and a parabola through it and its neighbours says where
 -- between them the lowest point should be. A rate at which training diverges is a point that failed, with its reason.
 
-local errors = require("moonshard.error")
-local lowest = require("moonshard.sweep.lowest")
-local options = require("moonshard.options")
+local errors = require("moonshard.base.error")
+local lowest = require("moonshard.sweep.minimum")
+local options = require("moonshard.base.options")
 local sweep = require("moonshard.sweep")
 
 ---@class moonshard.FindLrOptions

@@ -1,10 +1,10 @@
 -- A sweep that has ended, read again from what it wrote: its folder, results.jsonl or results.json.
 
-local errors = require("moonshard.error")
-local input_file = require("moonshard.input_file")
-local json = require("moonshard.json")
+local errors = require("moonshard.base.error")
+local input_file = require("moonshard.base.input_file")
+local json = require("moonshard.base.json")
 local report = require("moonshard.sweep.report")
-local text_lines = require("moonshard.text_lines")
+local text_lines = require("moonshard.base.text_lines")
 
 local finished = {}
 

@@ -3,9 +3,9 @@
 -- A point is what the recipe gets as key=value, in a fixed order (mesh first, then by name), and the number of ranks
 -- that it runs on: `ranks` of the sweep, of the point, or the product of the sizes of its mesh.
 
-local errors = require("moonshard.error")
-local json = require("moonshard.json")
-local options = require("moonshard.options")
+local errors = require("moonshard.base.error")
+local json = require("moonshard.base.json")
+local options = require("moonshard.base.options")
 
 local grid = {}
 

@@ -1,17 +1,17 @@
 -- ms.sweep: the same recipe over a grid of settings, each point as fresh ranks, and what came of it as a table, CSV,
 -- JSON and a page of charts. It works under `moonshard sweep FILE`, because points are children of the executable.
 
-local errors = require("moonshard.error")
+local errors = require("moonshard.base.error")
 local grid = require("moonshard.sweep.grid")
-local nearest = require("moonshard.nearest")
-local options = require("moonshard.options")
+local nearest = require("moonshard.base.nearest")
+local options = require("moonshard.base.options")
 local order = require("moonshard.sweep.order")
-local output_file = require("moonshard.output_file")
+local output_file = require("moonshard.base.output_file")
 local report = require("moonshard.sweep.report")
 local results = require("moonshard.sweep.results")
 local running = require("moonshard.sweep.running")
 local status_line = require("moonshard.sweep.status_line")
-local terminal = require("moonshard.terminal")
+local terminal = require("moonshard.base.terminal")
 
 local sweep = {
   ---What the command says: file (of the sweep; nil outside of the command), resume, json, plan.

@@ -3,7 +3,7 @@
 -- As in bars.lua places along x are per cent of the width and texts have their own size, so that one drawing is read on
 -- a phone, on a wide screen and on paper.
 
-local axis = require("moonshard.axis")
+local axis = require("moonshard.metrics.axis")
 local escape = require("moonshard.sweep.bars").escape
 
 local points = {}

@@ -3,9 +3,9 @@
 -- A child does not share the terminal's Ctrl-C, because the sweep ends it in order; the kernel kills it when the sweep
 -- dies. Its standard output goes to a file, its standard error comes back as text. Linux.
 
-local clock = require("moonshard.clock")
-local engine = require("moonshard.ffi")
-local errors = require("moonshard.error")
+local clock = require("moonshard.base.clock")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
 local ffi, C = engine.ffi, engine.C
 
 ffi.cdef [[

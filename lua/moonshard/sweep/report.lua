@@ -2,8 +2,8 @@
 
 local columns = require("moonshard.sweep.columns")
 local grid = require("moonshard.sweep.grid")
-local json = require("moonshard.json")
-local progress = require("moonshard.progress")
+local json = require("moonshard.base.json")
+local progress = require("moonshard.base.progress")
 local running = require("moonshard.sweep.running")
 
 local report = {}

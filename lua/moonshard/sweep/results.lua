@@ -1,11 +1,11 @@
 -- What a sweep has measured so far, in one file of JSON lines: what was asked for, then a line for every point as it
 -- ends. An interrupted sweep goes on from it; numbers of another definition are never mixed in.
 
-local errors = require("moonshard.error")
-local file_lock = require("moonshard.file_lock")
-local json = require("moonshard.json")
-local output_file = require("moonshard.output_file")
-local text_lines = require("moonshard.text_lines")
+local errors = require("moonshard.base.error")
+local file_lock = require("moonshard.base.file_lock")
+local json = require("moonshard.base.json")
+local output_file = require("moonshard.base.output_file")
+local text_lines = require("moonshard.base.text_lines")
 
 ---@class moonshard.SweepResults
 ---@field path string

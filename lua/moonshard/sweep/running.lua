@@ -4,13 +4,13 @@
 -- -n N --json key=value ...` and `moonshard run RECIPE -n N --metrics FILE key=value ...`. What they say on standard
 -- error is the reason of a point that failed.
 
-local clock = require("moonshard.clock")
+local clock = require("moonshard.base.clock")
 local grid = require("moonshard.sweep.grid")
-local json = require("moonshard.json")
-local output_file = require("moonshard.output_file")
+local json = require("moonshard.base.json")
+local output_file = require("moonshard.base.output_file")
 local process = require("moonshard.sweep.process")
-local progress = require("moonshard.progress")
-local world = require("moonshard.world")
+local progress = require("moonshard.base.progress")
+local world = require("moonshard.distributed.world")
 
 local running = {
   ---In the order in which a plan prints them.

@@ -1,8 +1,8 @@
 -- What a sweep shows while it runs: a line for every point as it ends, and on a terminal one that is redrawn below.
 
-local clock = require("moonshard.clock")
-local progress = require("moonshard.progress")
-local terminal = require("moonshard.terminal")
+local clock = require("moonshard.base.clock")
+local progress = require("moonshard.base.progress")
+local terminal = require("moonshard.base.terminal")
 
 ---@class moonshard.SweepStatusLine
 ---@field total integer points

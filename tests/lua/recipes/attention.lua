@@ -4,7 +4,7 @@
 
 local ms = require "moonshard"
 local ffi = require "ffi"
-local json = require "moonshard.json"
+local json = require "moonshard.base.json"
 
 local cfg = ms.args { out = "", dtype = "bf16", documents = false, steps = 2, seq = 70 }
 local BATCH, VOCAB = 2, 19

@@ -2,7 +2,7 @@
 -- ema_spec.lua.
 
 local ms = require "moonshard"
-local clock = require "moonshard.clock"
+local clock = require "moonshard.base.clock"
 
 local cfg = ms.args { mesh = "2x2" }
 local model = ms.nn.sequential { ms.nn.linear(16, 32), ms.ops.relu, ms.nn.linear(32, 8) }

@@ -2,7 +2,7 @@
 -- is saved is not what was copied, and where an error does not come up at the next save.
 
 local ms = require "moonshard"
-local engine = require "moonshard.ffi"
+local engine = require "moonshard.base.ffi"
 local C = engine.C
 
 local cfg = ms.args { dir = "" }

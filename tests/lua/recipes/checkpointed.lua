@@ -26,7 +26,7 @@ local train = ms.trainer {
 
 local file = cfg.out ~= "" and ms.world().rank == 0 and assert(io.open(cfg.out, "w"))
 if cfg.inject ~= "" and ms.world().rank == cfg.victim then
-  local engine = require "moonshard.ffi"
+  local engine = require "moonshard.base.ffi"
   engine.check(engine.C.ms_inject_io(cfg.inject))
 end
 local stop = cfg.more > 0 and train.steps_done + cfg.more or cfg.stop

@@ -2,7 +2,7 @@
 -- reduce: what gradients are summed over ranks in; recompute: what blocks make again.
 
 local ms = require "moonshard"
-local json = require "moonshard.json"
+local json = require "moonshard.base.json"
 local re = ms.re
 
 local cfg = ms.args { out = "", mesh = "1x1", reduce = "f32", recompute = false, steps = 2 }

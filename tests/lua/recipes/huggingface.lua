@@ -3,7 +3,7 @@
 
 local ms = require "moonshard"
 local ffi = require "ffi"
-local json = require "moonshard.json"
+local json = require "moonshard.base.json"
 local re = ms.re
 
 local cfg = ms.args {

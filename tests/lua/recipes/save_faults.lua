@@ -2,7 +2,7 @@
 -- checkpoint must be all that is there; every rank must have been told the same. Fails where that is not so.
 
 local ms = require "moonshard"
-local engine = require "moonshard.ffi"
+local engine = require "moonshard.base.ffi"
 local folder = require "moonshard.checkpoint.folder"
 local C = engine.C
 

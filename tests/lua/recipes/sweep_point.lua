@@ -7,7 +7,7 @@
 
 local ms = require "moonshard"
 local ffi = require "ffi"
-local world = require "moonshard.world"
+local world = require "moonshard.distributed.world"
 
 ffi.cdef [[
 int getppid(void); int getpgrp(void); int getpid(void); int kill(int pid, int signal); int usleep(unsigned);

@@ -1,7 +1,7 @@
 -- A run that saves, and to which SIGTERM comes at a moment that the settings choose; see terminate_spec.lua.
 
 local ms = require "moonshard"
-local engine = require "moonshard.ffi"
+local engine = require "moonshard.base.ffi"
 local ffi = require "ffi"
 
 ffi.cdef "int getpid(void); int getppid(void); int kill(int, int);"

@@ -11,7 +11,7 @@
 local ffi = require("ffi")
 local ms = require("moonshard")
 local re = ms.re
-local world = require "moonshard.world"
+local world = require "moonshard.distributed.world"
 
 ffi.cdef "int usleep(unsigned microseconds); int kill(int process, int signal); int getpid(void);"
 

@@ -3,7 +3,7 @@
 -- specs that compare meshes.
 
 local ms = require "moonshard"
-local json = require "moonshard.json"
+local json = require "moonshard.base.json"
 local re = ms.re
 
 local cfg = ms.args { mesh = "1x1", out = "" }

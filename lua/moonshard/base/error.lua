@@ -1,0 +1,180 @@
+-- Errors as values: what is wrong, where in the recipe, and in which module. Everything that the Lua layer refuses is
+-- raised from here, so that a reader always gets one line that starts with the file and line that they wrote.
+--
+-- The place is found by walking up the stack to the first function that is not part of the Lua layer itself: the
+-- recipe, or the file that defines a user's own layer.
+
+local context = require("moonshard.base.context")
+
+---@class moonshard.Error
+---@field code integer status of moonshard.h, 1 (MS_EINVAL) for errors of the Lua layer that say nothing else
+---@field status string name of the code: "MS_ESHAPE"
+---@field message string what, and what would be right
+---@field where string? "recipe.lua:12"
+---@field path string? FQN of the module whose forward was being traced: "layers.3.attn.wq"
+---@field c_where string? "file.c:123" of the C source that raised it
+---@field traceback string? of an error that Lua itself raised while a model was traced
+local Error = {}
+Error.__index = Error
+
+function Error:__tostring()
+  local parts = {}
+  if self.where then parts[#parts + 1] = self.where end
+  if self.path then parts[#parts + 1] = "in " .. self.path end
+  parts[#parts + 1] = self.message
+  return table.concat(parts, ": ")
+end
+
+local errors = {}
+
+-- The codes of moonshard.h that Lua code raises by itself; the specs compare them with the header.
+local CODES = {
+  MS_EINVAL = 1, MS_ESHAPE = 2, MS_EDTYPE = 3, MS_ENAME = 4, MS_ERULE = 5, MS_ENOMEM = 6, MS_EIO = 7,
+  MS_EUNSUPPORTED = 8, MS_EMISMATCH = 11, MS_EINTERNAL = 15,
+}
+errors.CODES = CODES
+
+-- "@lua/moonshard/" or "@/usr/local/share/lua/5.1/moonshard/": what the chunk names of this layer begin with.
+local own_prefix = debug.getinfo(1, "S").source:match("^(.*/)base/[^/]*$") or "@lua/moonshard/"
+
+local function is_own(info) return info.source:sub(1, #own_prefix) == own_prefix end
+
+local function place(info, line)
+  return (info.source:sub(1, 1) == "@" and info.source:sub(2) or info.short_src) .. ":" .. line
+end
+
+-- The place in a forward that has left by a tail call and is not on the stack any more; "recipe.lua:12 or 14" where it
+-- may be several.
+local function place_of_tail_call(forward)
+  local info = type(forward) == "function" and debug.getinfo(forward, "S")
+  if not info or info.what == "C" or is_own(info) then return nil end
+  local lines = require("moonshard.base.tail_calls").lines(forward)
+  return lines[1] and place(info, table.concat(lines, " or "))
+end
+
+---The nearest caller outside of the Lua layer, "recipe.lua:12"; nil when there is none.
+---@return string?
+function errors.caller()
+  local level = 2
+  while true do
+    local info = debug.getinfo(level, "Slf")
+    if not info then return nil end
+    if info.what ~= "C" and info.currentline > 0 and not is_own(info) then return place(info, info.currentline) end
+    if info.func == context.call_module then
+      local _, module = debug.getlocal(level, 1)
+      local left = place_of_tail_call(module.forward)
+      if left then return left end
+    end
+    level = level + 1
+  end
+end
+
+---@param fields table fields of moonshard.Error
+---@return moonshard.Error
+function errors.new(fields)
+  fields.status = fields.status or "MS_EINVAL"
+  fields.code = fields.code or CODES[fields.status]
+  return setmetatable(fields, Error)
+end
+
+---@param value any
+---@return boolean
+function errors.is(value)
+  return getmetatable(value) == Error
+end
+
+local function current_path()
+  return context.path ~= "" and context.path or nil
+end
+
+---Raises an error of the given status at the recipe's line.
+---@param status string one of errors.CODES
+---@param format string
+---@param ... any arguments of string.format
+function errors.raise(status, format, ...)
+  error(errors.new({
+    status = status,
+    message = format:format(...),
+    where = errors.caller(),
+    path = current_path(),
+  }), 0)
+end
+
+---Raises MS_EINVAL at the recipe's line.
+---@param format string
+---@param ... any arguments of string.format
+function errors.invalid(format, ...)
+  errors.raise("MS_EINVAL", format, ...)
+end
+
+---Raises at a place that was noted before, e.g. where a rule was written.
+---@param where string? "recipe.lua:12"; nil: the caller's line
+---@param status string
+---@param format string
+---@param ... any arguments of string.format
+function errors.raise_at(where, status, format, ...)
+  error(errors.new({ status = status, message = format:format(...), where = where or errors.caller() }), 0)
+end
+
+---Raises what the C side recorded. A message that begins with its own place ("recipe.lua:3: ...", a rule) keeps it.
+---@param code integer
+---@param status string
+---@param message string
+---@param c_where string
+function errors.raise_c(code, status, message, c_where)
+  local where, rest = message:match("^([^\n:]+:%d+): (.*)$")
+  local path = current_path()
+  if path and message:sub(1, #path + 5) == "in " .. path .. ": " then message = message:sub(#path + 6) end
+  error(errors.new({
+    code = code,
+    status = status,
+    message = rest or message,
+    where = where or errors.caller(),
+    path = not where and path or nil,
+    c_where = c_where,
+  }), 0)
+end
+
+-- Lua's own "attempt to call method 'view' (a nil value)", with what that is here. Loaded when it is needed.
+local function explained(raised)
+  local is_luas = raised:find("attempt to %l+ .* %(a %l+ value%)$") or raised:find(": attempt to compare .*table")
+  return is_luas and require("moonshard.base.unknown_name").explain(raised) or raised
+end
+
+---Makes an error of whatever was raised while a model was traced; for use as xpcall's handler. Errors that Lua itself
+---raised ("attempt to index ...") get the module path and keep their traceback.
+---@param raised any
+---@return any
+function errors.adopt(raised)
+  if errors.is(raised) or type(raised) ~= "string" then return raised end
+  local where, message = explained(raised):match("^([^\n]-:%d+): (.*)$")
+  return errors.new({
+    message = require("moonshard.base.one_line").message(message or raised),
+    where = where,
+    path = current_path(),
+    traceback = debug.traceback(raised, 2),
+  })
+end
+
+---Makes one line of whatever a recipe raised, for use as xpcall's handler: values without a text get one, and texts
+---without a place (error("...", 0), dofile of a file that is not there), or with one in this layer, the recipe's line.
+---@param raised any
+---@return any
+function errors.locate(raised)
+  if errors.is(raised) then return raised end
+  local meta = debug.getmetatable(raised)
+  if type(raised) == "table" and not (meta and meta.__tostring) or raised == nil then
+    raised = ("error was called with %s instead of a message"):format(raised == nil and "nil" or "a table")
+  end
+  if type(raised) ~= "string" then
+    local ok, text = pcall(tostring, raised) -- its __tostring may be the recipe's
+    if ok then return raised end
+    raised = ("error was called with a table whose __tostring failed: %s"):format(tostring(text))
+  end
+  raised = explained(raised)
+  local has_place, own = raised:match("^[^\n]-:%d+: "), raised:sub(1, #own_prefix - 1) == own_prefix:sub(2)
+  if has_place and not own then return raised end
+  return errors.new({ message = require("moonshard.base.one_line").message(raised), where = errors.caller() })
+end
+
+return errors

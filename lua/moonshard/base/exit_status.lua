@@ -1,0 +1,31 @@
+-- Exit statuses, and errors of the command line itself.
+
+local errors = require("moonshard.base.error")
+
+local status = { OK = 0, BAD_INPUT = 2, FAILED_RUN = 3, INTERRUPTED = 130, TERMINATED = 143 }
+
+-- What the run met rather than what it was given. Any other error is in the recipe, its settings or its files: bad
+-- input, until training has begun.
+local BY_CODE = {
+  MS_ENOMEM = status.FAILED_RUN, MS_EIO = status.FAILED_RUN, MS_EPEER = status.FAILED_RUN,
+  MS_ETIMEOUT = status.FAILED_RUN, MS_ENONFINITE = status.FAILED_RUN, MS_ERACE = status.FAILED_RUN,
+  MS_EINTERNAL = status.FAILED_RUN, MS_EDEVICE = status.FAILED_RUN, MS_EINTERRUPT = status.INTERRUPTED,
+}
+
+---@param raised any what error() was given
+---@param training boolean? a step ran before it
+---@return integer exit status
+function status.of(raised, training)
+  local other = training and status.FAILED_RUN or status.BAD_INPUT
+  return errors.is(raised) and BY_CODE[raised.status] or other
+end
+
+---Raises an error that has no place in a recipe: about the command line, or the machine.
+---@param name string "MS_EINVAL", ...
+---@param format string
+---@param ... any arguments of string.format
+function status.refuse(name, format, ...)
+  error(errors.new({ status = name, message = format:format(...) }), 0)
+end
+
+return status

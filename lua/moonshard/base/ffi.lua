@@ -1,0 +1,88 @@
+-- The engine as LuaJIT sees it: declarations generated from moonshard.h, and the library that holds the functions.
+--
+-- Inside the moonshard executable the engine is part of the program, so ffi.C has it; under a plain luajit the shared
+-- library is loaded: the one that MOONSHARD_LIB names, else the one that these files were installed with, else
+-- libmoonshard.so where the system finds libraries.
+
+local ffi = require("ffi")
+local errors = require("moonshard.base.error")
+
+ffi.cdef(require("moonshard.cdef"))
+
+local function in_executable()
+  return pcall(function() return ffi.C.ms_abi_version end)
+end
+
+-- The library that `make install` put where installed.lua says, from the folder moonshard/; nil in the tree.
+local function installed_library()
+  local folder = debug.getinfo(1, "S").source:match("^@(.*/)base/ffi%.lua$")
+  local place = folder and loadfile(folder .. "installed.lua")
+  return place and folder .. place()
+end
+
+local function load_library()
+  if in_executable() then return ffi.C end
+  local ok, library = pcall(ffi.load, os.getenv("MOONSHARD_LIB") or installed_library() or "moonshard")
+  if ok then return library end
+  error(errors.new({
+    status = "MS_EIO",
+    message = ("the engine's library is not there (%s); run `make install`, or let MOONSHARD_LIB name libmoonshard.so")
+      :format((tostring(library):gsub("\n.*", ""))),
+  }), 0)
+end
+
+local C = load_library()
+
+local function check_abi()
+  local library, declared = C.ms_abi_version(), tonumber(C.MS_ABI_VERSION)
+  if library == declared then return end
+  error(errors.new({
+    status = "MS_EUNSUPPORTED",
+    message = ("the engine has ABI version %d, the Lua files are made for %d: install both from one build")
+      :format(library, declared),
+  }), 0)
+end
+check_abi()
+
+---Raises the engine's error when a status is not MS_OK, with the recipe's file and line and the module path.
+---@param status integer what a function of moonshard.h returned
+local function check(status)
+  if status == 0 then return end
+  local message, where = ffi.string(C.ms_error_message()), ffi.string(C.ms_error_where())
+  C.ms_error_clear()
+  if message == "" then message = "the engine failed without saying why" end
+  errors.raise_c(status, ffi.string(C.ms_status_name(status)), message, where)
+end
+
+-- Element types by name; longer names are those of PyTorch.
+local DTYPES = {
+  f32 = "f32", float32 = "f32", bf16 = "bf16", bfloat16 = "bf16", i32 = "i32", int32 = "i32", u8 = "u8", uint8 = "u8",
+}
+local dtype_ids = {
+  f32 = tonumber(C.MS_F32), bf16 = tonumber(C.MS_BF16), i32 = tonumber(C.MS_I32), u8 = tonumber(C.MS_U8),
+}
+local dtype_ctypes = { f32 = "float", bf16 = "uint16_t", i32 = "int32_t", u8 = "uint8_t" }
+local dtype_sizes = { f32 = 4, bf16 = 2, i32 = 4, u8 = 1 }
+local dtype_names = {}
+for name, id in pairs(dtype_ids) do dtype_names[id] = name end
+
+---The number that moonshard.h gives an element type.
+---@param name string "f32", "bf16", "i32", "u8", or PyTorch's name
+---@return integer id, string name the short name
+local function dtype_id(name)
+  local short = DTYPES[name]
+  if not short then
+    errors.raise("MS_EDTYPE", "unknown element type %s: it must be f32, bf16, i32 or u8", tostring(name))
+  end
+  return dtype_ids[short], short
+end
+
+return {
+  C = C,
+  ffi = ffi,
+  check = check,
+  dtype_id = dtype_id,
+  dtype_names = dtype_names,
+  dtype_ctypes = dtype_ctypes, -- C type of an element
+  dtype_sizes = dtype_sizes, -- bytes of an element
+}

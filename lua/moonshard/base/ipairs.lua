@@ -1,0 +1,28 @@
+-- ipairs over what is not a list. LuaJIT's own ipairs looks at the array part alone, so a loop over a loader or a
+-- tensor would end before its first turn, without a word. Here it asks the metatable first, as Lua 5.2 does.
+
+local errors = require("moonshard.base.error")
+
+local not_a_list = {}
+
+local plain = ipairs
+
+-- luacheck: push ignore 121
+ipairs = function(list)
+  local meta = type(list) == "table" and getmetatable(list)
+  local own = type(meta) == "table" and rawget(meta, "__ipairs")
+  if own then return own(list) end
+  return plain(list)
+end
+-- luacheck: pop
+
+---Makes ipairs over objects of a class an error.
+---@param class table their metatable
+---@param advice string what to write instead
+function not_a_list.refuse(class, advice)
+  function class.__ipairs()
+    errors.invalid("ipairs over %s: it is not a list: %s", rawget(class, "__name"), advice)
+  end
+end
+
+return not_a_list

@@ -1,0 +1,106 @@
+-- Checks tables of named options: unknown names are refused with the nearest valid one, wrong types with the right one.
+
+local errors = require("moonshard.base.error")
+local nearest = require("moonshard.base.nearest")
+
+local options = {}
+
+local CHECKS = {
+  number = function(value) return type(value) == "number" and value == value end,
+  integer = function(value) return type(value) == "number" and value % 1 == 0 end,
+  positive = function(value) return type(value) == "number" and value % 1 == 0 and value >= 1 end,
+  seed = function(value) return type(value) == "number" and value % 1 == 0 and value >= 0 and value < 2 ^ 53 end,
+  any = function() return true end,
+}
+
+local TEXTS = { integer = "an integer", positive = "an integer of at least 1",
+  seed = "an integer from 0 to 2^53 - 1", number = "a number", string = "a string",
+  boolean = "true or false", table = "a table", ["function"] = "a function" }
+
+-- Options of PyTorch that have no counterpart.
+local ABSENT = {
+  offload_policy = "state stays on the device", cpu_offload = "state stays on the device",
+}
+
+local function matches(value, kind)
+  local check = CHECKS[kind]
+  if check then return check(value) end
+  return type(value) == kind
+end
+
+-- "a mesh", of a table that is one of the layer's objects.
+local function class_name(value)
+  local meta = type(value) == "table" and getmetatable(value)
+  return meta and rawget(meta, "__name")
+end
+
+local function describe(value)
+  if type(value) == "string" then return ("%q"):format(value) end
+  if value ~= value then return "nan" end -- which has a sign that means nothing
+  if class_name(value) then return class_name(value) end
+  if type(value) == "table" or type(value) == "function" then return "a " .. type(value) end
+  return tostring(value)
+end
+options.describe = describe
+
+local function check_value(who, name, value, kinds)
+  for kind in kinds:gmatch("[^|]+") do
+    if matches(value, kind) then return end
+  end
+  local texts = {}
+  for kind in kinds:gmatch("[^|]+") do texts[#texts + 1] = TEXTS[kind] or kind end
+  errors.invalid("%s: %s must be %s, not %s", who, name, table.concat(texts, " or "), describe(value))
+end
+
+---@class moonshard.OptionSpec
+---@field [1] string kinds, joined by "|": integer, positive (an integer >= 1), seed, number (not NaN), any, or
+---  what type() says
+---@field most number? of a number, the largest that is taken
+---@field default any? value when the option is not given
+---@field required boolean|string? an error when it is not given; of an argument without a name: what it means
+
+local function name_of(key, spec)
+  if type(key) == "string" then return key end
+  return ("argument %d%s"):format(key, type(spec.required) == "string" and " (" .. spec.required .. ")" or "")
+end
+
+---Checks a table of options and fills in the defaults.
+---@param who string what the options are for, as the user wrote it: "ms.fully_shard"
+---@param given table? what the user wrote; nil is an empty table
+---@param specs table<string|integer, moonshard.OptionSpec>
+---@return table parsed a new table
+function options.parse(who, given, specs)
+  given = given or {}
+  if type(given) ~= "table" or class_name(given) then
+    errors.invalid("%s takes a table of options, not %s", who, describe(given))
+  end
+  local parsed = {}
+  for name, value in pairs(given) do
+    local spec = specs[name]
+    if not spec then
+      local named = {}
+      for key in pairs(specs) do
+        if type(key) == "string" then named[key] = true end
+      end
+      if type(name) == "number" then
+        errors.invalid("%s: %s has no name: write name = value; %s", who, describe(value), nearest.advice("", named))
+      end
+      local advice = ABSENT[name] or nearest.advice(name, named)
+      errors.raise("MS_ENAME", "%s: unknown option %s: %s", who, tostring(name), advice)
+    end
+    check_value(who, name_of(name, spec), value, spec[1])
+    if spec.most and type(value) == "number" and value > spec.most then
+      errors.invalid("%s: %s is %s; the most is %s", who, name_of(name, spec), describe(value), describe(spec.most))
+    end
+    parsed[name] = value
+  end
+  for name, spec in pairs(specs) do
+    if parsed[name] == nil then
+      if spec.required then errors.invalid("%s: %s is missing", who, name_of(name, spec)) end
+      parsed[name] = spec.default
+    end
+  end
+  return parsed
+end
+
+return options

@@ -1,0 +1,46 @@
+-- Patterns over names: ms.re[[^layers\.\d+$]]. A pattern searches (write ^ and $ to anchor) and knows where it was
+-- written, so that a message about it points at the recipe's line. The syntax is PCRE2's, which has all of Python's.
+
+local errors = require("moonshard.base.error")
+local engine = require("moonshard.base.ffi")
+local C, ffi = engine.C, engine.ffi
+
+---@class moonshard.Pattern
+---@field pattern string
+---@field where string? "recipe.lua:12"
+local Pattern = {}
+Pattern.__index = Pattern
+
+function Pattern:__tostring()
+  return "/" .. self.pattern .. "/"
+end
+
+local re = {}
+
+-- A bad pattern is refused on the line that has it, even when no rule ever uses it.
+local function check_syntax(pattern, where)
+  local out = ffi.new("ms_rules *[1]")
+  engine.check(C.ms_rules_new("re", out))
+  local rules = ffi.gc(out[0], C.ms_rules_free)
+  engine.check(C.ms_rules_add(rules, pattern, 1, 0, where or ""))
+end
+
+---@param value any
+---@return boolean
+function re.is(value)
+  return getmetatable(value) == Pattern
+end
+
+---Makes a pattern object.
+---@param pattern string a PCRE2 regular expression
+---@return moonshard.Pattern
+local function make(_, pattern)
+  if type(pattern) ~= "string" then
+    errors.raise("MS_ERULE", "re takes a pattern in a string, as in re[[^layers]], not a %s", type(pattern))
+  end
+  local where = errors.caller()
+  check_syntax(pattern, where)
+  return setmetatable({ pattern = pattern, where = where }, Pattern)
+end
+
+return setmetatable(re, { __call = make })

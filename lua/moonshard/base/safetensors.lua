@@ -1,0 +1,268 @@
+-- safetensors files, alone or as a folder with an index: what is in them, the bytes, and writing them. The engine
+-- checks every rule of the format and maps the data; nothing here copies a tensor unless it is asked to.
+
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local nearest = require("moonshard.base.nearest")
+local options = require("moonshard.base.options")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+---@class moonshard.safetensors
+local safetensors = {}
+
+local CHECKSUM_BYTES = 17 -- 16 digits and a NUL
+
+---@class moonshard.StoredTensor
+---@field name string
+---@field dtype string "F32", "BF16", ...: as the format names it
+---@field bits integer of one element
+---@field shape integer[] {} of a scalar
+---@field elements number
+---@field offset number where its data begins in the file, in bytes
+---@field bytes number
+---@field file string path of the file that holds it
+---@field index integer from 0, for the engine
+
+---@class moonshard.Safetensors
+---@field tensors moonshard.StoredTensor[] by name, ascending
+---@field metadata { key: string, value: string, file: string }[] of the index, then of file after file
+---@field handle ffi.cdata*? nil once it is closed
+local Safetensors = {}
+Safetensors.__index = Safetensors
+
+local function read_tensor(handle, i, into)
+  check(C.ms_safetensors_describe(handle, i, into))
+  local shape = {}
+  for d = 1, into.ndim do shape[d] = tonumber(into.dims[d - 1]) end
+  return {
+    name = ffi.string(into.name), dtype = ffi.string(into.dtype), bits = into.bits, shape = shape,
+    elements = tonumber(into.elements), offset = tonumber(into.offset), bytes = tonumber(into.bytes),
+    file = ffi.string(into.file), index = i,
+  }
+end
+
+local function read_metadata(handle)
+  local list, out = {}, ffi.new("const char *[3]")
+  for i = 0, C.ms_safetensors_metadata_count(handle) - 1 do
+    check(C.ms_safetensors_metadata(handle, i, out, out + 1, out + 2))
+    list[i + 1] = { key = ffi.string(out[0]), value = ffi.string(out[1]), file = ffi.string(out[2]) }
+  end
+  return list
+end
+
+---Opens a file, an index ("model.safetensors.index.json") or a folder with one of them. Reads headers alone. MS_EINVAL
+---names the file, the tensor and the field that is wrong; MS_EIO is what the system refused.
+---@param path string
+---@return moonshard.Safetensors
+function safetensors.open(path)
+  if type(path) ~= "string" then errors.invalid("ms.safetensors.open: give a path, not %s", tostring(path)) end
+  local out = ffi.new("ms_safetensors *[1]")
+  check(C.ms_safetensors_open(path, out))
+  local handle = ffi.gc(out[0], C.ms_safetensors_close)
+  local self = setmetatable({ path = path, handle = handle, tensors = {}, by_name = {} }, Safetensors)
+  local into = ffi.new("ms_safetensors_tensor")
+  for i = 0, C.ms_safetensors_count(handle) - 1 do
+    local tensor = read_tensor(handle, i, into)
+    self.tensors[i + 1], self.by_name[tensor.name] = tensor, tensor
+  end
+  self.metadata = read_metadata(handle)
+  return self
+end
+
+---Unmaps the files; pointers into them are invalid from then on.
+function Safetensors:close()
+  if self.handle then C.ms_safetensors_close(ffi.gc(self.handle, nil)) end
+  self.handle = nil
+end
+
+local function opened(self)
+  if not self.handle then errors.invalid("safetensors %s: it was closed", self.path) end
+  return self.handle
+end
+
+---What is known of a tensor. MS_ENAME when there is none of that name.
+---@param name string
+---@return moonshard.StoredTensor
+function Safetensors:tensor(name)
+  local tensor = self.by_name[name]
+  if not tensor then
+    errors.raise("MS_ENAME", "%s holds no tensor %s: %s", self.path, tostring(name),
+      nearest.advice(tostring(name), self.by_name))
+  end
+  return tensor
+end
+
+---A tensor's bytes where they are mapped, little-endian and row-major; valid until close. Pages are read when touched.
+---@param name string
+---@return ffi.cdata* const uint8_t *
+function Safetensors:data(name)
+  return ffi.cast("const uint8_t *", C.ms_safetensors_data(opened(self), self:tensor(name).index))
+end
+
+---Copies bytes of a tensor. MS_EIO where the file was cut or the disk fails.
+---@param name string
+---@param first number byte of the tensor, from 0
+---@param bytes number
+---@param out ffi.cdata* at least that many bytes
+function Safetensors:read(name, first, bytes, out)
+  check(C.ms_safetensors_read(opened(self), self:tensor(name).index, first, bytes, out))
+end
+
+---@class moonshard.TensorView a stored tensor as a matrix: element [r, c] is first + r * row_stride + c * column_stride
+---@field rows integer
+---@field columns integer
+---@field first integer element of the tensor; 0
+---@field row_stride integer one of the strides is 1
+---@field column_stride integer
+
+local function view_of(view)
+  return view and ffi.new("ms_safetensors_view", view.rows, view.columns, view.first, view.row_stride,
+    view.column_stride)
+end
+
+---Elements of a tensor of type F32, BF16, F16 or F64 as f32, row after row of a view; reads nothing else of the file.
+---@param name string
+---@param view moonshard.TensorView? nil: as it lies
+---@param first number element of the view
+---@param count number
+---@param out ffi.cdata* float *
+---@return number bytes that were read
+function Safetensors:read_f32(name, view, first, count, out)
+  local bytes = ffi.new("double[1]")
+  check(C.ms_safetensors_read_f32(opened(self), self:tensor(name).index, view_of(view), first, count, out, bytes))
+  return bytes[0]
+end
+
+---XXH3 (64 bits) of a tensor's bytes, or of some of them: 16 hexadecimal digits.
+---@param name string
+---@param first number? byte, 0
+---@param bytes number? all that follow
+---@return string
+function Safetensors:checksum(name, first, bytes)
+  local hex, tensor = ffi.new("char[?]", CHECKSUM_BYTES), self:tensor(name)
+  first = first or 0
+  check(C.ms_safetensors_checksum_range(opened(self), tensor.index, first, bytes or tensor.bytes - first, hex))
+  return ffi.string(hex)
+end
+
+-- ---- writing ----------------------------------------------------------------------------------------------------
+
+---@class moonshard.SafetensorsOptions
+---@field metadata? table<string, string>
+---@field atomic? boolean the file has its name when it is whole; true
+---@field sync? boolean on disk at the end; false
+
+---@class moonshard.SafetensorsWriter
+local Writer = {}
+Writer.__index = Writer
+
+-- The declared tensors as the engine takes them, and what must live as long.
+local function declare(tensors)
+  local list, kept, numbers = ffi.new("ms_safetensors_tensor[?]", #tensors), {}, {}
+  for i, given in ipairs(tensors) do
+    if type(given) ~= "table" or type(given.name) ~= "string" or type(given.dtype) ~= "string"
+      or type(given.shape) ~= "table" then
+      errors.invalid("ms.safetensors.create: tensor %d: write { name = \"...\", dtype = \"F32\", shape = { ... } }", i)
+    end
+    for d, size in ipairs(given.shape) do
+      if type(size) ~= "number" or size % 1 ~= 0 or size < 0 or size > 2 ^ 53 then
+        errors.invalid("ms.safetensors.create: tensor %s: dimension %d is %s: write a whole number of at least 0",
+          given.name, d - 1, tostring(size))
+      end
+    end
+    local dims = ffi.new("int64_t[?]", #given.shape, given.shape)
+    kept[#kept + 1] = dims
+    list[i - 1] = { name = given.name, dtype = given.dtype, ndim = #given.shape, dims = dims }
+    numbers[given.name] = i - 1
+  end
+  return list, numbers, kept
+end
+
+-- Entries in the order of their keys, so that equal tables give equal files.
+local function flatten(metadata)
+  local keys, texts = {}, {}
+  for key, value in pairs(metadata) do
+    if type(key) ~= "string" or type(value) ~= "string" then
+      errors.invalid("ms.safetensors.create: metadata %s: keys and values are texts", tostring(key))
+    end
+    keys[#keys + 1] = key
+  end
+  table.sort(keys)
+  for _, key in ipairs(keys) do
+    texts[#texts + 1], texts[#texts + 2] = key, metadata[key]
+  end
+  return #keys, texts
+end
+
+---Starts a file: writes its header. Nothing stands under the path before finish, unless atomic is false.
+---@param path string
+---@param tensors { name: string, dtype: string, shape: integer[] }[]
+---@param given moonshard.SafetensorsOptions?
+---@return moonshard.SafetensorsWriter
+function safetensors.create(path, tensors, given)
+  given = options.parse("ms.safetensors.create", given, {
+    metadata = { "table", default = {} }, atomic = { "boolean", default = true }, sync = { "boolean", default = false },
+  })
+  if type(path) ~= "string" then errors.invalid("ms.safetensors.create: give a path, not %s", tostring(path)) end
+  local list, numbers, dims = declare(tensors)
+  local n, texts = flatten(given.metadata)
+  local config = ffi.new("ms_safetensors_config")
+  local text = ffi.new("const char *[?]", #texts, texts)
+  config.metadata, config.metadata_text = n, text
+  config.atomic, config.sync = given.atomic and 1 or 0, given.sync and 1 or 0
+  local out = ffi.new("ms_safetensors_writer *[1]")
+  check(C.ms_safetensors_create(path, #tensors, list, config, out))
+  local handle = ffi.gc(out[0], C.ms_safetensors_abort)
+  return setmetatable({ path = path, handle = handle, numbers = numbers, dims = dims }, Writer)
+end
+
+local function taken(self)
+  if not self.handle then errors.invalid("safetensors %s: it was finished or given up", self.path) end
+  return ffi.gc(self.handle, nil)
+end
+
+local function number_of(self, name)
+  if not self.handle then taken(self) end
+  local number = self.numbers[name]
+  if number then return number end
+  errors.raise("MS_ENAME", "safetensors %s: tensor %s was not declared: %s", self.path, tostring(name),
+    nearest.advice(tostring(name), self.numbers))
+end
+
+---Writes bytes of a declared tensor; in any order, each byte once.
+---@param name string
+---@param data ffi.cdata*|string
+---@param bytes number? all of a string
+---@param first number? byte of the tensor where they go; 0
+function Writer:put(name, data, bytes, first)
+  local number = number_of(self, name)
+  if type(data) == "string" and bytes == nil then bytes = #data end
+  if type(bytes) ~= "number" then errors.invalid("safetensors %s: put %s: say how many bytes", self.path, name) end
+  check(C.ms_safetensors_put(self.handle, number, first or 0, bytes, data))
+end
+
+---Writes f32 elements to a declared tensor of type F32, BF16, F16 or F64, rounded to it, row after row of a view.
+---@param name string
+---@param view moonshard.TensorView? nil: as it lies
+---@param first number element of the view
+---@param count number
+---@param data ffi.cdata* const float *
+function Writer:put_f32(name, view, first, count, data)
+  local number = number_of(self, name)
+  check(C.ms_safetensors_put_f32(self.handle, number, view_of(view), first, count, data))
+end
+
+---Ends the file. MS_EINVAL when bytes are missing; then, as after any error, nothing is left.
+function Writer:finish()
+  local handle = taken(self)
+  self.handle = nil
+  check(C.ms_safetensors_finish(handle))
+end
+
+---Gives up and removes what was written.
+function Writer:abort()
+  if self.handle then C.ms_safetensors_abort(taken(self)) end
+  self.handle = nil
+end
+
+return safetensors

@@ -1,0 +1,166 @@
+-- Whether a run on many ranks and one on a single rank came to the same, and what differs first.
+
+local compare = require("moonshard.check.tolerance")
+
+local verdict = {}
+
+---@class moonshard.Finding something that differs
+---@field what "loss"|"grad_norm"|"parameter"|"steps"|"plan"
+---@field step integer? after which step
+---@field name string? of a parameter
+---@field element integer[]? its place, from 0
+---@field one number? on one rank
+---@field ranks number? on many
+---@field allowed number? what they may differ by
+---@field text string? of a plan: what is not as planned
+
+---@class moonshard.Verdict
+---@field same boolean
+---@field steps integer that were compared
+---@field findings moonshard.Finding[] in the order: steps, loss, norm, parameters, plans
+---@field worst table<string, { excess: number, name: string? }> by what: the largest difference over what is allowed
+---@field tensors integer parameters that were compared
+
+local function place_of(at, shape)
+  local place = {}
+  for d = #shape, 1, -1 do
+    place[d] = at % shape[d]
+    at = math.floor(at / shape[d])
+  end
+  return place
+end
+
+local function note_worst(self, what, difference, name)
+  local worst = self.worst[what]
+  if not worst or compare.is_worse(difference.excess, worst.excess) then
+    self.worst[what] = { excess = difference.excess, name = name, difference = math.abs(difference.expected
+      - difference.got), one = difference.expected, ranks = difference.got }
+  end
+end
+
+-- ---- losses and norms -------------------------------------------------------------------------------------------
+
+-- One trainer's values of all steps, and the steps that they are of.
+local function series(run, trainer, what)
+  local values, steps = {}, {}
+  for i, step in ipairs(run.steps) do
+    if step.trainer == trainer then
+      -- What is neither a number nor an infinity has no JSON.
+      values[#values + 1], steps[#steps + 1] = step[what] or 0 / 0, i
+    end
+  end
+  return values, steps
+end
+
+local function compare_series(self, ranks, one, trainer, what, tolerance)
+  local expected, steps = series(one, trainer, what)
+  local got = series(ranks, trainer, what)
+  local count = math.min(#expected, #got)
+  local difference = compare.arrays(expected, got, { count = count, tolerance = tolerance })
+  if not difference then return end
+  note_worst(self, what, difference)
+  if difference.differs then
+    local i = difference.first + 1
+    table.insert(self.findings, { what = what, step = steps[i], one = expected[i], ranks = got[i],
+      allowed = difference.allowed })
+  end
+end
+
+-- ---- parameters -------------------------------------------------------------------------------------------------
+
+-- What AdamW makes of rounding (check/certainty.lua), of learning rates that sum up to `travelled`.
+local function adamw_slack(trainer, run, certain, tolerance)
+  local travelled = 0
+  for _, step in ipairs(run.steps) do
+    if run.trainers[step.trainer] == trainer then travelled = travelled + step.lr end
+  end
+  return function(i)
+    local reach = travelled * trainer.params[i].lr_scale
+    return function(e) return reach * math.min(2, tolerance / certain[i][e]) end
+  end
+end
+
+-- The arrays of a run's values in their order: parameters, and of one rank with AdamW how certain they are.
+local function slices(run, has_certainty)
+  local at, all = 0, {}
+  for t, trainer in ipairs(run.trainers) do
+    local params, certain = {}, {}
+    for i, param in ipairs(trainer.params) do
+      params[i] = run.values + at
+      at = at + param.numel
+      if has_certainty and trainer.optimizer == "adamw" then
+        certain[i] = run.values + at
+        at = at + param.numel
+      end
+    end
+    all[t] = { params = params, certain = certain }
+  end
+  assert(at == run.value_count, "values of other parameters")
+  return all
+end
+
+local function compare_parameters(self, ranks, one, rtol)
+  local of_ranks, of_one = slices(ranks, false), slices(one, true)
+  for t, trainer in ipairs(one.trainers) do
+    local base = rtol or compare.tolerance(trainer.dtype)
+    local slack = trainer.optimizer == "adamw" and adamw_slack(trainer, one, of_one[t].certain, base)
+    for i, param in ipairs(trainer.params) do
+      local difference = compare.arrays(of_one[t].params[i], of_ranks[t].params[i], {
+        count = param.numel, first = 0, tolerance = compare.PARAMETERS * base,
+        slack = slack and not param.frozen and slack(i) or nil,
+      })
+      note_worst(self, "parameter", difference, param.name)
+      self.tensors = self.tensors + 1
+      if difference.differs then
+        table.insert(self.findings, { what = "parameter", step = #one.steps, name = param.name,
+          element = place_of(difference.at, param.shape), one = difference.expected, ranks = difference.got,
+          allowed = difference.allowed })
+      end
+    end
+  end
+end
+
+-- ---- all of it --------------------------------------------------------------------------------------------------
+
+---@param ranks moonshard.CheckedRun rank 0's, with values
+---@param one moonshard.CheckedRun with values
+---@param o { rtol: number?, wrong: string[] } rtol: instead of the dtype's tolerance; wrong: what ranks did that their
+---  plans do not say
+---@return moonshard.Verdict
+function verdict.of(ranks, one, o)
+  local self = { steps = #one.steps, findings = {}, worst = {}, tensors = 0 }
+  if #ranks.steps ~= #one.steps or #ranks.trainers ~= #one.trainers then
+    table.insert(self.findings, { what = "steps", ranks = #ranks.steps, one = #one.steps })
+  else
+    for t, trainer in ipairs(one.trainers) do
+      compare_series(self, ranks, one, t, "loss", o.rtol or compare.tolerance(trainer.dtype))
+      compare_series(self, ranks, one, t, "grad_norm", o.rtol or compare.norm_tolerance(trainer.dtype))
+    end
+    compare_parameters(self, ranks, one, o.rtol)
+  end
+  for _, text in ipairs(o.wrong) do table.insert(self.findings, { what = "plan", text = text }) end
+  self.same = #self.findings == 0
+  return self
+end
+
+-- ---- as text ----------------------------------------------------------------------------------------------------
+
+local TEXT = {
+  steps = function(f) return ("steps: %d on the ranks, %d on one rank"):format(f.ranks, f.one) end,
+  plan = function(f) return f.text end,
+  parameter = function(f)
+    return ("after step %d: %s[%s] is %.9g on the ranks and %.9g on one rank, %.2g apart; %.2g is allowed"):format(
+      f.step, f.name, table.concat(f.element, ","), f.ranks, f.one, math.abs(f.ranks - f.one), f.allowed)
+  end,
+}
+
+---A finding as one line.
+---@param finding moonshard.Finding
+---@return string
+function verdict.text(finding)
+  if TEXT[finding.what] then return TEXT[finding.what](finding) end
+  return ("step %d: %s is %.9g on the ranks and %.9g on one rank, %.2g apart; %.2g is allowed"):format(finding.step,
+    finding.what, finding.ranks, finding.one, math.abs(finding.ranks - finding.one), finding.allowed)
+end
+
+return verdict

@@ -1,0 +1,81 @@
+-- The command line of the executable: which command, and what happens to its errors.
+
+local help = require("moonshard.cli.help")
+local nearest = require("moonshard.base.nearest")
+local status = require("moonshard.base.exit_status")
+local refuse = status.refuse
+
+local cli = {}
+
+local COMMANDS = {
+  run = "moonshard.cli.run",
+  plan = "moonshard.cli.plan",
+  explain = "moonshard.cli.explain",
+  check = "moonshard.cli.check",
+  sweep = "moonshard.cli.sweep",
+  repl = "moonshard.cli.repl",
+  inspect = "moonshard.cli.inspect",
+  export = "moonshard.cli.export",
+  generate = "moonshard.cli.generate",
+  tokenize = "moonshard.cli.tokenize",
+  doctor = "moonshard.cli.doctor",
+  ps = "moonshard.cli.ps",
+  trace = "moonshard.cli.trace",
+}
+
+local function print_help(command)
+  io.write(command and help.of(command) or help.text)
+  return status.OK
+end
+
+local function print_version()
+  io.write("moonshard ", require("moonshard").version, "\n")
+  return status.OK
+end
+
+local PRINTED = {
+  help = print_help, ["--help"] = print_help, ["-h"] = print_help, ["--version"] = print_version,
+}
+
+local function refuse_command(command)
+  if command:match("%.lua$") then
+    refuse("MS_ENAME", "unknown command %s; to run a recipe: moonshard run %s", command, command)
+  end
+  local known = {}
+  for _, names in ipairs({ COMMANDS, PRINTED }) do
+    for name in pairs(names) do
+      known[name] = true
+    end
+  end
+  refuse("MS_ENAME", "unknown command %s: %s", command, nearest.advice(command, known))
+end
+
+local function dispatch(arguments)
+  local command = arguments[1]
+  if not command then
+    refuse("MS_EINVAL", "no command; `moonshard help` lists them")
+  elseif PRINTED[command] then
+    local about = arguments[2]
+    if about and PRINTED[command] == print_help and not help.of(about) then refuse_command(about) end
+    return PRINTED[command](about)
+  elseif not COMMANDS[command] then
+    refuse_command(command)
+  end
+  local rest = { unpack(arguments, 2) }
+  for _, argument in ipairs(rest) do
+    if argument == "--help" or argument == "-h" then return print_help(command) end
+  end
+  return require(COMMANDS[command]).main(rest)
+end
+
+---Runs a command; an error is told in one line on standard error.
+---@param arguments string[]
+---@return integer exit status
+function cli.main(arguments)
+  local ok, result = pcall(dispatch, arguments)
+  if ok then return result end
+  io.stderr:write("moonshard: ", tostring(result), "\n")
+  return status.of(result)
+end
+
+return cli

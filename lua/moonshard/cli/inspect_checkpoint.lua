@@ -1,0 +1,77 @@
+-- What `moonshard inspect` tells of a checkpoint.
+
+local json = require("moonshard.base.json")
+local progress = require("moonshard.base.progress")
+
+local describe = {}
+
+local function numel(shape)
+  local n = 1
+  for _, size in ipairs(shape) do n = n * size end
+  return n
+end
+
+local function bytes_of(file)
+  local bytes = 0
+  for _, tensor in ipairs(file.tensors) do bytes = bytes + 4 * tensor.count end
+  return bytes
+end
+
+---@param checkpoint moonshard.Checkpoint
+---@param checked boolean whether its checksums were compared
+---@return table
+function describe.table(checkpoint, checked)
+  local read, parameters, files, elements, bytes = checkpoint.manifest, {}, {}, 0, 0
+  for i, param in ipairs(read.parameters) do
+    parameters[i] = param
+    elements = elements + numel(param.shape)
+  end
+  for i, file in ipairs(read.files) do
+    files[i] = { file = file.file, tensors = #file.tensors, bytes = bytes_of(file) }
+    bytes = bytes + files[i].bytes
+  end
+  return {
+    path = checkpoint.path, step = read.step, ranks = read.ranks, mesh = read.mesh.label, saved_at = read.saved_at,
+    optimizer = read.optimizer, ema = read.ema, data = read.data, generator = read.generator, schedule = read.schedule,
+    settings = read.settings,
+    parameters = parameters, files = files, elements = elements, bytes = bytes, checksums_compared = checked,
+  }
+end
+
+-- "kind adamw, betas 0.9 0.999, ...": settings in the order of their names.
+local function settings_text(settings)
+  local names, parts = {}, {}
+  for name in pairs(settings) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    local value = settings[name]
+    if type(value) == "table" and value[1] ~= nil then value = table.concat(value, " ")
+    elseif type(value) == "table" then value = json.encode(value) end
+    parts[#parts + 1] = ("%s %s"):format(name, tostring(value))
+  end
+  return table.concat(parts, ", ")
+end
+
+---@param found table of describe.table
+---@return string[][] lines of columns
+---@return string head
+function describe.text(found)
+  local head = ("%s: step %d, mesh %s, %d parameters, %.0f elements, %s in %d files, %s"):format(found.path, found.step,
+    found.mesh, #found.parameters, found.elements, progress.size(found.bytes), #found.files,
+    found.checksums_compared and "all checksums right" or "checksums not compared")
+  local rows = {}
+  for _, part in ipairs({ "optimizer", "ema", "data", "generator", "schedule" }) do
+    if found[part] then rows[#rows + 1] = { part, settings_text(found[part]) } end
+  end
+  for _, file in ipairs(found.files) do
+    rows[#rows + 1] = { file.file, ("%d tensors, %s"):format(file.tensors, progress.size(file.bytes)) }
+  end
+  for _, param in ipairs(found.parameters) do
+    rows[#rows + 1] = {
+      param.name, ("[%s]%s"):format(table.concat(param.shape, ","), param.frozen and " frozen" or ""),
+    }
+  end
+  return rows, head
+end
+
+return describe

@@ -1,0 +1,12 @@
+-- Data for recipes: text by bytes, token files, random numbers, and the sampler that divides a dataset over the ranks.
+---@class moonshard.data
+---@field text fun(o: moonshard.TextOptions): moonshard.TextData
+---@field tokens fun(o: moonshard.TokenOptions): moonshard.TokenData
+---@field random fun(o: moonshard.RandomOptions): moonshard.RandomData
+---@field sampler fun(o: moonshard.SamplerOptions): moonshard.Sampler
+return require("moonshard.base.unknown_name").strict("ms.data", {
+  text = require("moonshard.data.text"),
+  tokens = require("moonshard.data.tokens"),
+  random = require("moonshard.data.random"),
+  sampler = require("moonshard.data.sampler"),
+})

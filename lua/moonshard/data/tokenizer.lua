@@ -1,0 +1,94 @@
+-- Tokenizers of a Hugging Face tokenizer.json (byte-level BPE, as GPT-2 and Llama 3 have it): text to ids and back.
+
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local files = require("moonshard.data.files")
+local nearest = require("moonshard.base.nearest")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+---@class moonshard.Tokenizer
+---@field path string
+---@field vocab integer the largest id + 1
+---@field handle ffi.cdata* for the engine
+local Tokenizer = {}
+Tokenizer.__index = Tokenizer
+
+local tokenizer = {}
+
+---Reads a tokenizer.json, or the one in a folder. MS_EUNSUPPORTED names a field that asks for something else than
+---byte-level BPE; MS_EINVAL one that is wrong.
+---@param path string
+---@return moonshard.Tokenizer
+function tokenizer.open(path)
+  if type(path) ~= "string" then errors.invalid("ms.tokenizer: give a path, not %s", tostring(path)) end
+  local out = ffi.new("ms_tokenizer *[1]")
+  local status = C.ms_tokenizer_open(path, out)
+  if status ~= 0 and not files.exists(path) then
+    local message = ffi.string(C.ms_error_message())
+    C.ms_error_clear()
+    errors.invalid('%s: take the tokenizer.json of a model, or make one (recipes/README.md, "Bring your data")',
+      message)
+  end
+  check(status)
+  local handle = ffi.gc(out[0], C.ms_tokenizer_close)
+  return setmetatable({ path = path, handle = handle, vocab = C.ms_tokenizer_vocab(handle) }, Tokenizer)
+end
+
+---The ids of a text. Added tokens in it ("<|endoftext|>") stand for themselves; none are put around it.
+---@param text string UTF-8
+---@return integer[]
+function Tokenizer:encode(text)
+  local ids, count = ffi.new("const int32_t *[1]"), ffi.new("int64_t[1]")
+  check(C.ms_tokenizer_encode(self.handle, text, #text, ids, count))
+  local list = {}
+  for i = 1, tonumber(count[0]) do list[i] = ids[0][i - 1] end
+  return list
+end
+
+---The text of ids, special tokens too. The last may end within a character.
+---@param ids integer[]
+---@return string
+function Tokenizer:decode(ids)
+  local text, bytes = ffi.new("const char *[1]"), ffi.new("int64_t[1]")
+  check(C.ms_tokenizer_decode(self.handle, ffi.new("int32_t[?]", #ids + 1, ids), #ids, text, bytes))
+  return ffi.string(text[0], bytes[0])
+end
+
+---The id of a token as tokenizer.json writes it.
+---@param token string "<|endoftext|>"
+---@return integer
+function Tokenizer:id(token)
+  local id = C.ms_tokenizer_find(self.handle, token)
+  if id < 0 then
+    errors.raise("MS_ENAME", "%s: it has no token %s: %s", self.path, token,
+      nearest.advice(token, { ["<|endoftext|>"] = true, ["<|end_of_text|>"] = true, ["<|begin_of_text|>"] = true }))
+  end
+  return id
+end
+
+---@class moonshard.TokenizeOptions
+---@field begin? string token put before each file
+---@field finish? string token put after each file
+---@field threads? integer all cores
+---@field replace_invalid? boolean what is not UTF-8 becomes U+FFFD; else it is an error
+
+---Tokenizes text files, each a document, into one token file, which appears when all is written.
+---@param paths string[]
+---@param out string
+---@param o moonshard.TokenizeOptions?
+---@return { bytes: number, tokens: number, width: integer }
+function Tokenizer:tokenize_files(paths, out, o)
+  o = o or {}
+  local names, config = ffi.new("const char *[?]", #paths + 1), ffi.new("ms_tokenize_config")
+  for i, path in ipairs(paths) do names[i - 1] = path end
+  C.ms_tokenize_config_default(config)
+  if o.begin then config.begin = self:id(o.begin) end
+  -- `end` is a keyword.
+  if o.finish then config["end"] = self:id(o.finish) end
+  config.threads, config.replace = o.threads or 0, o.replace_invalid and 1 or 0
+  local result = ffi.new("ms_tokenize_result")
+  check(C.ms_tokenize_files(self.handle, #paths, names, out, config, result))
+  return { bytes = tonumber(result.bytes), tokens = tonumber(result.tokens), width = result.width }
+end
+
+return tokenizer

@@ -1,0 +1,59 @@
+-- Which device a run is on: the CPU unless the command line, a setting or the recipe's mesh says "cuda".
+
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local nearest = require("moonshard.base.nearest")
+local world = require("moonshard.distributed.world")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+local KINDS = { cpu = C.MS_DEVICE_CPU, cuda = C.MS_DEVICE_CUDA }
+
+local device = {
+  ---Of meshes that a recipe makes without saying where; --device sets it.
+  default = "cpu",
+  ---Phases are captured as CUDA graphs and replayed; --cuda-graph sets it.
+  graphs = false,
+  ---How NCCL communicates: nil, "windows" or "copy_engines" (enum ms_nccl_option), as --nccl-windows and
+  ---`--nccl-copy-engines` say.
+  nccl = nil, ---@type string?
+}
+
+local NCCL_OPTIONS = { windows = C.MS_NCCL_WINDOWS, copy_engines = C.MS_NCCL_COPY_ENGINES }
+
+---The engine's number of a device. Refuses one that this machine has not got, unless only a plan is made: that needs
+---the device's library alone.
+---@param name string "cpu" or "cuda"
+---@param what string? for messages: "setting device"
+---@return integer
+function device.kind(name, what)
+  local kind = KINDS[name]
+  if not kind then
+    errors.raise("MS_ENAME", "%s %s: %s", what or "device", tostring(name), nearest.advice(tostring(name), KINDS))
+  end
+  if kind == C.MS_DEVICE_CPU or world.plan_only then return kind end
+  local count = ffi.new("int[1]")
+  check(C.ms_device_count(kind, count))
+  if count[0] == 0 then
+    errors.raise("MS_EUNSUPPORTED", "device %s: this machine shows no GPU (CUDA_VISIBLE_DEVICES says which there are)",
+      name)
+  end
+  return kind
+end
+
+---The engine's number of what NCCL is asked for, of a state on a device: nothing but on cuda.
+---@param kind integer
+---@return integer
+function device.nccl_options(kind)
+  return kind == C.MS_DEVICE_CUDA and NCCL_OPTIONS[device.nccl] or 0
+end
+
+---Takes --device, --cuda-graph, --nccl-windows and --nccl-copy-engines of a command line.
+---@param line { device: string?, cuda_graph: boolean?, nccl_windows: boolean?, nccl_copy_engines: boolean? }
+function device.take(line)
+  if line.device and not KINDS[line.device] then device.kind(line.device, "--device") end
+  device.default = line.device or device.default
+  device.graphs = line.cuda_graph or device.graphs
+  device.nccl = line.nccl_copy_engines and "copy_engines" or line.nccl_windows and "windows" or device.nccl
+end
+
+return device

@@ -1,0 +1,73 @@
+-- Groups of ranks: who takes part in a collective, in order. The same ranks are the same group, however it was asked
+-- for: by hand, or as a dimension of a mesh or of one of its slices. Making one communicates nothing; the engine opens
+-- a channel among its ranks when a plan needs one, and never for a group of one.
+
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
+local world = require("moonshard.distributed.world")
+
+---@class moonshard.Group
+---@field size integer number of ranks
+---@field rank integer? this process's place in it, 0 first; nil when it is not in it
+---@field [integer] integer the ranks, in order, from index 1
+local Group = {}
+
+local group = {}
+
+local shared = {} -- by the ranks as text
+
+function Group:__index(key)
+  if key ~= "rank" then return Group[key] end
+  for place = 1, self.size do
+    if self[place] == world.rank then return place - 1 end
+  end
+end
+
+function Group:__tostring()
+  return "{" .. table.concat(self, ", ") .. "}"
+end
+
+---@param value any
+---@return boolean
+function group.is(value)
+  return getmetatable(value) == Group
+end
+
+---The group of ranks that are known to be right.
+---@param ranks integer[] in order; copied
+---@return moonshard.Group
+function group.of(ranks)
+  local key = table.concat(ranks, ",")
+  local known = shared[key]
+  if known then return known end
+  local made = { size = #ranks }
+  for place, rank in ipairs(ranks) do made[place] = rank end
+  shared[key] = setmetatable(made, Group)
+  return made
+end
+
+---A group of ranks in the order given; every rank may make it, in it or not. Without ranks: the whole world.
+---@param ranks integer[]? each from 0 to the world's size - 1, and there once
+---@return moonshard.Group
+function group.new_group(ranks)
+  if ranks == nil then
+    ranks = {}
+    for rank = 0, world.size - 1 do ranks[rank + 1] = rank end
+  end
+  if type(ranks) ~= "table" or #ranks == 0 then
+    errors.invalid("ms.new_group: give a list of ranks, not %s", type(ranks) == "table" and "an empty table"
+      or options.describe(ranks))
+  end
+  local seen = {}
+  for _, rank in ipairs(ranks) do
+    if type(rank) ~= "number" or rank % 1 ~= 0 or rank < 0 or rank >= world.size then
+      errors.invalid("ms.new_group: rank %s is outside the world of %d: its ranks are 0 to %d",
+        options.describe(rank), world.size, world.size - 1)
+    end
+    if seen[rank] then errors.invalid("ms.new_group: rank %d stands in the list twice", rank) end
+    seen[rank] = true
+  end
+  return group.of(ranks)
+end
+
+return group

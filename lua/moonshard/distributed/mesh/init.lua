@@ -1,0 +1,379 @@
+-- Meshes: ranks laid out in named dimensions, row-major, as PyTorch's DeviceMesh does it. Dimensions are numbered from
+-- 0, as ranks and coordinates are. A slice of a mesh is a mesh, too: to each rank the one that this rank is in.
+
+local devices = require("moonshard.distributed.device")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local grid = require("moonshard.distributed.mesh.grid")
+local groups = require("moonshard.distributed.group")
+local nearest = require("moonshard.base.nearest")
+local shape = require("moonshard.distributed.mesh.shape")
+local show = require("moonshard.distributed.mesh.show")
+local world = require("moonshard.distributed.world")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+---@class moonshard.Mesh
+---@field handle ffi.cdata* ms_mesh*
+---@field device string "cpu" or "cuda"
+---@field shape integer[] sizes, outermost first
+---@field ndim integer
+---@field names string[]? of the dimensions; nil when they have none
+---@field [string] moonshard.Mesh the slice of that dimension: mesh["shard"]
+local Mesh = { __name = "a mesh" }
+
+local mesh = {}
+
+---@param value any
+---@return boolean
+function mesh.is(value)
+  return getmetatable(value) == Mesh
+end
+
+-- ---- making -----------------------------------------------------------------------------------------------------
+
+local function c_strings(names)
+  return ffi.new("const char *[?]", #names, names)
+end
+
+-- Of a name that the mesh does not have, the nearest that it has.
+local function check_named(status)
+  if status == 0 then return end
+  local message = ffi.string(C.ms_error_message())
+  local name, valid = message:match('has no dimension "(.-)": it has (.*)$')
+  local names = {}
+  for one in (valid or ""):gmatch("[^, ]+") do names[#names + 1] = one end
+  local near = name and nearest.name(name, names)
+  if not near then check(status) end
+  C.ms_error_clear()
+  errors.raise("MS_ENAME", "%s: did you mean %s?", message, near)
+end
+
+-- What the engine made, as Lua sees it; out is ms_mesh *[1].
+local function adopt(device, out)
+  local handle = ffi.gc(out[0], C.ms_mesh_free)
+  local self = { handle = handle, device = device, ndim = C.ms_mesh_ndim(handle), shape = {}, slices = {} }
+  local names = {}
+  for d = 0, self.ndim - 1 do
+    self.shape[d + 1] = C.ms_mesh_size(handle, d)
+    names[d + 1] = ffi.string(C.ms_mesh_name(handle, d))
+  end
+  if names[1] ~= "" then self.names = names end
+  return setmetatable(self, Mesh)
+end
+
+---Refuses groups along a dimension that straddle nodes with different numbers of ranks, naming the nodes.
+---@param dim integer|string
+function Mesh:check_nodes(dim)
+  local nodes, names = world.nodes(), {}
+  if nodes == 1 then return end
+  local node_of = ffi.new("int[?]", world.size)
+  for rank = 0, world.size - 1 do node_of[rank] = world.node_of(rank) end
+  for node = 0, nodes - 1 do names[node + 1] = world.node_name(node) end
+  check(C.ms_mesh_check_nodes(self.handle, self:dim(dim), nodes, node_of, c_strings(names)))
+end
+
+---A mesh over all ranks of the world. Its sizes multiply to the world's size; one may be -1 and is inferred.
+---@param device string? "cpu" or "cuda"; the default is "cpu", or what --device says
+---@param sizes integer|integer[]|string 4, { 2, 2 } or "2x2"
+---@param names string[]? one for each dimension; may be left out for one dimension
+---@return moonshard.Mesh
+function mesh.init_device_mesh(device, sizes, names)
+  return mesh.of_ranks(world.size, device, sizes, names)
+end
+
+---init_device_mesh over that many ranks instead of the world's.
+---@param ranks integer
+---@param device string?
+---@param sizes integer|integer[]|string
+---@param names string[]?
+---@return moonshard.Mesh
+function mesh.of_ranks(ranks, device, sizes, names)
+  device, sizes = device or devices.default, shape.read(sizes)
+  devices.kind(device, "mesh on device")
+  shape.check_names(sizes, names)
+  local out = ffi.new("ms_mesh *[1]")
+  check(C.ms_mesh_new(device, #sizes, ffi.new("int[?]", #sizes, sizes), names and c_strings(names) or nil, ranks, out))
+  local self = adopt(device, out)
+  if self:has("shard") and ranks == world.size then self:check_nodes("shard") end
+  return self
+end
+
+local function over_ranks(sizes, names, ranks)
+  devices.kind(devices.default)
+  local out = ffi.new("ms_mesh *[1]")
+  check(C.ms_mesh_from_ranks(devices.default, #sizes, ffi.new("int[?]", #sizes, sizes), c_strings(names), #ranks,
+    ffi.new("int[?]", #ranks, ranks), world.size, out))
+  return adopt(devices.default, out)
+end
+
+-- Every dimension's groups as a list; a group alone is a list of one.
+local function read_groups(given, names)
+  if groups.is(given) then given = { given } end
+  if type(given) ~= "table" or #given == 0 then
+    errors.invalid("ms.mesh_from_groups: give for each dimension its groups, made by ms.new_group")
+  end
+  if #given ~= #names then
+    errors.raise("MS_ENAME", "ms.mesh_from_groups: groups of %d dimension%s but %d name%s (%s): give one name for each",
+      #given, #given == 1 and "" or "s", #names, #names == 1 and "" or "s", table.concat(names, ", "))
+  end
+  local lists = {}
+  for d, entry in ipairs(given) do
+    lists[d] = groups.is(entry) and { entry } or entry
+    if type(entry) ~= "table" or #entry == 0 then
+      errors.invalid("ms.mesh_from_groups: dimension %s: give a group or a list of groups", names[d])
+    end
+  end
+  return lists
+end
+
+local COPIES = "(copies)" -- of a grid: a dimension that is sliced away
+
+---A mesh over groups made by hand.
+---@param given moonshard.Group|(moonshard.Group|moonshard.Group[])[] for each dimension every group along it, or the
+---  one group; a group alone makes a mesh of one dimension. Groups of several meshes of one shape, side by side, are
+---  several copies: each rank gets the one that it is in.
+---@param names string|string[] of the dimensions
+---@return moonshard.Mesh
+function mesh.mesh_from_groups(given, names)
+  if type(names) == "string" then names = { names } end
+  if type(names) ~= "table" or #names == 0 then
+    errors.raise("MS_ENAME", "ms.mesh_from_groups: give a name for each dimension")
+  end
+  local copies, sizes, ranks = grid.order(read_groups(given, names), names)
+  shape.check_names(sizes, names)
+  if copies == 1 then return over_ranks(sizes, names, ranks) end
+  return over_ranks({ copies, unpack(sizes) }, { COPIES, unpack(names) }, ranks):slice(names)
+end
+
+---The same ranks under one dimension of another name; nothing else knows of that name.
+---@param name string
+---@return moonshard.Mesh
+function Mesh:as_one(name)
+  local ranks = self:ranks()
+  return over_ranks({ #ranks }, { name }, ranks)
+end
+
+-- ---- slices -----------------------------------------------------------------------------------------------------
+
+---How many copies of this slice stand along a dimension that it was sliced out of; 1 when there is no such dimension.
+---@param name string
+---@return integer
+function Mesh:copies(name) return C.ms_mesh_copies(self.handle, name) end
+
+---The submesh of some dimensions, in the mesh's order; mesh["shard"] is mesh:slice { "shard" }. Dimensions that were
+---made by flatten and unflatten, here or in other slices of the same mesh, count.
+---@param names string[]|string
+---@return moonshard.Mesh
+function Mesh:slice(names)
+  if type(names) == "string" then names = { names } end
+  if type(names) ~= "table" or #names == 0 then
+    errors.invalid("slice of mesh %s: give a list of names of dimensions", self:label())
+  end
+  for _, name in ipairs(names) do
+    if type(name) ~= "string" then
+      errors.invalid("slice of mesh %s: %s is no name of a dimension", self:label(), tostring(name))
+    end
+  end
+  local key = table.concat(names, "\0")
+  if not self.slices[key] then
+    local out = ffi.new("ms_mesh *[1]")
+    check_named(C.ms_mesh_slice(self.handle, #names, c_strings(names), out))
+    self.slices[key] = adopt(self.device, out)
+  end
+  return self.slices[key]
+end
+
+---All dimensions as one. From then on the name can be sliced from every mesh that these dimensions lie in.
+---@param name string
+---@return moonshard.Mesh
+function Mesh:flatten(name)
+  if type(name) ~= "string" then errors.invalid("mesh %s: flatten: give a name", self:label()) end
+  local out = ffi.new("ms_mesh *[1]")
+  check(C.ms_mesh_flatten(self.handle, name, out))
+  return adopt(self.device, out)
+end
+
+---One dimension as several, in its place.
+---@param dim integer|string
+---@param sizes integer|integer[]|string their product is the dimension's size; one may be -1
+---@param names string[]
+---@return moonshard.Mesh
+function Mesh:unflatten(dim, sizes, names)
+  sizes = shape.read(sizes)
+  shape.check_names(sizes, names)
+  local out = ffi.new("ms_mesh *[1]")
+  check(C.ms_mesh_unflatten(self.handle, self:dim(dim), #sizes, ffi.new("int[?]", #sizes, sizes),
+    names and c_strings(names) or nil, out))
+  return adopt(self.device, out)
+end
+
+-- A field that is no method is the name of a dimension.
+function Mesh:__index(key)
+  local method = Mesh[key]
+  if method ~= nil or type(key) ~= "string" or key == "names" then return method end
+  return self:slice { key }
+end
+
+-- ---- dimensions -------------------------------------------------------------------------------------------------
+
+---The number of a dimension. Not for -1 or names of other meshes.
+---@param dim integer|string|nil number from 0, or name; may be left out when there is one dimension
+---@return integer
+function Mesh:dim(dim)
+  if dim == nil then
+    if self.ndim == 1 then return 0 end
+    errors.invalid("mesh %s has %d dimensions: say which one", self:label(), self.ndim)
+  end
+  if type(dim) == "string" then
+    local out = ffi.new("int[1]")
+    check_named(C.ms_mesh_dim(self.handle, dim, out))
+    return out[0]
+  end
+  if type(dim) ~= "number" or dim % 1 ~= 0 or dim < 0 or dim >= self.ndim then
+    errors.invalid("mesh %s has no dimension %s: they are 0 to %d", self:label(), tostring(dim), self.ndim - 1)
+  end
+  return dim
+end
+
+---Its name, or "dim 0" where it has none.
+---@param dim integer from 0
+---@return string
+function Mesh:dim_name(dim)
+  return self.names and self.names[dim + 1] or "dim " .. dim
+end
+
+---Whether the mesh has a dimension of that name.
+---@param name string
+---@return boolean
+function Mesh:has(name)
+  for _, own in ipairs(self.names or {}) do
+    if own == name then return true end
+  end
+  return false
+end
+
+---Ranks along a dimension, or of the whole (sub)mesh.
+---@param dim integer|string|nil
+---@return integer
+function Mesh:size(dim)
+  if dim == nil then return C.ms_mesh_count(self.handle) end
+  return self.shape[self:dim(dim) + 1]
+end
+
+---What the engine gives for each dimension as numbers [ndim], by name.
+---@param values ffi.cdata* double*
+---@return table<string, number>
+function Mesh:by_dimension(values)
+  local named = {}
+  for d = 0, self.ndim - 1 do named[self:dim_name(d)] = values[d] end
+  return named
+end
+
+-- ---- ranks ------------------------------------------------------------------------------------------------------
+
+-- n ints that a call of the engine fills, as a list.
+local function list_of(n, call, ...)
+  local out, list = ffi.new("int[?]", n), {}
+  local arguments = { ... }
+  arguments[#arguments + 1] = out
+  check(call(unpack(arguments)))
+  for i = 1, n do list[i] = out[i - 1] end
+  return list
+end
+
+---@return integer this process's rank
+function Mesh:get_rank()
+  return world.rank
+end
+
+---Whether a rank has a place in the mesh; only meshes made from groups can be without some.
+---@param rank integer
+---@return boolean
+function Mesh:contains(rank)
+  return C.ms_mesh_contains(self.handle, rank) == 1
+end
+
+---The ranks of this (sub)mesh, row-major.
+---@param rank integer? of the copy that this rank is in, instead of the own one
+---@return integer[]
+function Mesh:ranks(rank)
+  return list_of(self:size(), C.ms_mesh_ranks, self.handle, rank or world.rank)
+end
+
+---This rank's place in ranks().
+---@return integer from 0
+function Mesh:get_index()
+  local index, coordinate = 0, self:get_coordinate()
+  for d = 1, self.ndim do index = index * self.shape[d] + coordinate[d] end
+  return index
+end
+
+---This rank's place along every dimension.
+---@return integer[] from 0, one for each dimension
+function Mesh:get_coordinate()
+  return self:coordinate_of(world.rank)
+end
+
+---The place of any rank along every dimension.
+---@param rank integer
+---@return integer[]
+function Mesh:coordinate_of(rank)
+  return list_of(self.ndim, C.ms_mesh_coordinate, self.handle, rank)
+end
+
+---This rank's place along one dimension: its index in get_group(dim), from 0.
+---@param dim integer|string|nil
+---@return integer
+function Mesh:get_local_rank(dim)
+  return self:get_coordinate()[self:dim(dim) + 1]
+end
+
+---The ranks that differ from this one along `dim` only.
+---@param dim integer|string|nil
+---@return moonshard.Group
+function Mesh:get_group(dim)
+  return self:group_of(world.rank, dim)
+end
+
+---The group of any rank along one dimension.
+---@param rank integer
+---@param dim integer|string|nil
+---@return moonshard.Group
+function Mesh:group_of(rank, dim)
+  dim = self:dim(dim)
+  return groups.of(list_of(self.shape[dim + 1], C.ms_mesh_group, self.handle, dim, rank))
+end
+
+---This rank's group along every dimension, or, with a dimension, all groups along it.
+---@param dim integer|string|nil
+---@return moonshard.Group[]
+function Mesh:get_all_groups(dim)
+  local all = {}
+  if dim == nil then
+    for d = 0, self.ndim - 1 do all[d + 1] = self:get_group(d) end
+    return all
+  end
+  dim = self:dim(dim)
+  local size, count = self.shape[dim + 1], C.ms_mesh_root_size(self.handle)
+  local ranks = list_of(count, C.ms_mesh_all_groups, self.handle, dim)
+  for first = 1, count, size do
+    local group = {}
+    for i = 1, size do group[i] = ranks[first + i - 1] end
+    all[#all + 1] = groups.of(group)
+  end
+  return all
+end
+
+-- ---- printing ---------------------------------------------------------------------------------------------------
+
+---"2x2 (replicate, shard)"
+---@return string
+function Mesh:label()
+  return show.label(self)
+end
+
+function Mesh:__tostring()
+  return show.text(self)
+end
+
+return mesh

@@ -1,0 +1,58 @@
+-- Sizes and names of meshes as recipes write them.
+
+local errors = require("moonshard.base.error")
+
+local shape = {}
+
+local MOST_RANKS = 4096 -- of a mesh, as the engine has it
+
+---@param sizes integer[]
+---@return string text "2x4"
+function shape.text(sizes)
+  return table.concat(sizes, "x")
+end
+
+---@param given integer|integer[]|string 4, { 2, -1 } or "2x-1"
+---@return integer[] sizes
+function shape.read(given)
+  if type(given) == "number" then given = { given } end
+  local sizes = {}
+  if type(given) == "string" then
+    for part in (given .. "x"):gmatch("(.-)x") do
+      sizes[#sizes + 1] = part:match("^%s*%-?%d+%s*$") and tonumber(part) or nil
+      if not tonumber(part) then errors.invalid("mesh shape %q: write sizes joined by x, like 2x4", given) end
+    end
+    given = sizes
+  end
+  if type(given) ~= "table" or #given == 0 then
+    errors.invalid("mesh shape %s: write a size, a list of sizes or text like \"2x4\"", tostring(given))
+  end
+  for i, size in ipairs(given) do
+    if type(size) ~= "number" or size % 1 ~= 0 or math.abs(size) > MOST_RANKS then
+      errors.invalid("mesh shape: size %s of dimension %d must be an integer of at most %d", tostring(size),
+        i - 1, MOST_RANKS)
+    end
+    sizes[i] = size
+  end
+  return sizes
+end
+
+---Refuses names that are not one string for each dimension; whether they differ is the engine's to say.
+---@param sizes integer[]
+---@param names string[]?
+function shape.check_names(sizes, names)
+  if names == nil then return end
+  if type(names) ~= "table" then errors.invalid("mesh %s: names must be a list of strings", shape.text(sizes)) end
+  for i, name in ipairs(names) do
+    if type(name) ~= "string" then
+      errors.raise("MS_ENAME", "mesh %s: the name of dimension %d must be a string", shape.text(sizes), i - 1)
+    end
+  end
+  if #names ~= #sizes then
+    errors.raise("MS_ENAME", "mesh %s has %d dimension%s but %d name%s (%s): give one name for each dimension",
+      shape.text(sizes), #sizes, #sizes == 1 and "" or "s", #names, #names == 1 and "" or "s",
+      table.concat(names, ", "))
+  end
+end
+
+return shape

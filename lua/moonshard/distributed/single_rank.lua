@@ -1,0 +1,28 @@
+-- The world of one in which eager work runs: no other rank takes part, so a rank may do what others do not.
+
+local engine = require("moonshard.base.ffi")
+local meshes = require("moonshard.distributed.mesh")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+local alone = {}
+
+local world, mesh
+
+---@return ffi.cdata* ms_world*
+function alone.world()
+  if not world then
+    local out = ffi.new("ms_world *[1]")
+    check(C.ms_world_alone(out))
+    world = ffi.gc(out[0], C.ms_world_leave)
+  end
+  return world
+end
+
+---A mesh of one rank.
+---@return moonshard.Mesh
+function alone.mesh()
+  mesh = mesh or meshes.of_ranks(1, "cpu", { 1 }, { "shard" })
+  return mesh
+end
+
+return alone

@@ -1,0 +1,169 @@
+-- The ranks of this job. Joined once per process, when something first asks for the rank or the size; until then
+-- `moonshard plan` may describe a world instead, so that any rank's plan can be compiled where nothing was launched.
+
+local errors = require("moonshard.base.error")
+local engine = require("moonshard.base.ffi")
+local C, ffi = engine.C, engine.ffi
+
+---@class moonshard.World
+---@field rank integer this process's rank, 0 first
+---@field size integer number of ranks
+---@field handle ffi.cdata* ms_world*, nil in plan mode
+---@field plan_only boolean true when the world is described and not joined
+---@field described boolean true when ranks are spoken of that are not there
+---@field ranks_of_node integer of a described world: how many ranks each node has
+---@field training boolean true from the first step on that ran
+local world = { plan_only = false, described = false, training = false }
+
+local function join()
+  local out = ffi.new("ms_world *[1]")
+  engine.check(C.ms_world_join(out))
+  -- Leaving does not communicate, so the collector may do it.
+  world.handle = ffi.gc(out[0], C.ms_world_leave)
+  world.rank = C.ms_world_rank(world.handle)
+  world.size = C.ms_world_size(world.handle)
+end
+
+local JOINED_BY = { rank = true, size = true, handle = true }
+
+setmetatable(world, {
+  __index = function(self, key)
+    if not JOINED_BY[key] or rawget(self, "size") then return nil end
+    join()
+    return rawget(self, key)
+  end,
+  __tostring = function(self)
+    return ("%srank %d of %d"):format(self.plan_only and "described: " or "", self.rank, self.size)
+  end,
+})
+
+---Joins now instead of at the first question: where ranks meet, a recipe's line is not to blame when they do not.
+function world.join()
+  if not rawget(world, "size") then join() end
+end
+
+local MOST_OF_NODE = 64 -- ranks that one launcher starts
+
+---How many ranks each node has: what is given, which has to divide the ranks, since launchers start as many on every
+---node; otherwise all where one node takes them, or as few nodes of one size as possible.
+---@param size integer ranks
+---@param given integer? --ranks-per-node
+---@return integer
+function world.fill_nodes(size, given)
+  if given and given > MOST_OF_NODE then
+    errors.invalid("--ranks-per-node %d: a node takes up to %d ranks", given, MOST_OF_NODE)
+  end
+  if given and given < size and size % given ~= 0 then
+    errors.invalid("--ranks-per-node %d: %d ranks do not fill nodes of %d, and launchers start as many on every node: "
+      .. "give a divisor of %d", given, size, given, size)
+  end
+  if given then return math.min(given, size) end
+  local ranks = math.min(size, MOST_OF_NODE)
+  while size % ranks ~= 0 do ranks = ranks - 1 end
+  return ranks
+end
+
+---Makes this process rank `rank` of a world of `size` ranks that is only described: plans can be compiled, nothing can
+---run. Must come before anything joined the world.
+---@param rank integer 0 to size - 1
+---@param size integer at least 1
+---@param ranks_per_node integer? how many ranks each node has; the default is what world.fill_nodes gives
+function world.describe(rank, size, ranks_per_node)
+  if rawget(world, "size") and not world.plan_only then
+    errors.invalid("the world was joined already, so it cannot be described any more: call describe first")
+  end
+  if not (size >= 1 and rank >= 0 and rank < size) then
+    errors.invalid("rank %s of %s ranks: ranks are 0 to size - 1", tostring(rank), tostring(size))
+  end
+  world.plan_only, world.described, world.rank, world.size = true, true, rank, size
+  world.ranks_of_node = world.fill_nodes(size, ranks_per_node)
+end
+
+---Makes the only rank of this world speak as rank 0 of `size` ranks that are not there.
+---@param size integer at least 1
+function world.stand_for(size)
+  local _ = world.handle -- joined first: that sets the size
+  world.described, world.rank, world.size = true, 0, size
+  world.ranks_of_node = world.fill_nodes(size)
+end
+
+---Raises MS_EINTERRUPT once the process was asked to end (Ctrl-C). A rank that waits for no other has to ask.
+function world.check_interrupt()
+  if C.ms_interrupted() ~= 0 then
+    error(errors.new({ code = tonumber(C.MS_EINTERRUPT), status = "MS_EINTERRUPT", message = "interrupted" }), 0)
+  end
+end
+
+---How many nodes (hosts) the ranks are on.
+---@return integer
+function world.nodes()
+  if world.described then return world.size / world.ranks_of_node end
+  return C.ms_world_nodes(world.handle)
+end
+
+---How many ranks are on a node.
+---@param node integer 0 to nodes - 1
+---@return integer 0 when there is no such node
+function world.node_ranks(node)
+  if world.described then return node >= 0 and node < world.nodes() and world.ranks_of_node or 0 end
+  return C.ms_world_node_ranks(world.handle, node)
+end
+
+---The node of a rank.
+---@param rank integer 0 to size - 1
+---@return integer -1 when there is no such rank
+function world.node_of(rank)
+  if world.described then
+    return rank >= 0 and rank < world.size and math.floor(rank / world.ranks_of_node) or -1
+  end
+  return C.ms_world_node_of(world.handle, rank)
+end
+
+---The name of a node's host.
+---@param node integer 0 to nodes - 1
+---@return string
+function world.node_name(node)
+  return world.described and "" or ffi.string(C.ms_world_node_name(world.handle, node))
+end
+
+---How many ranks each node has, as plans take it: 0 when all are on one; 1, so that nothing is shared, when nodes
+---differ.
+---@return integer
+function world.ranks_per_node()
+  local nodes = world.nodes()
+  if nodes == 1 then return 0 end
+  for node = 1, nodes - 1 do
+    if world.node_ranks(node) ~= world.node_ranks(0) then return 1 end
+  end
+  return world.node_ranks(0)
+end
+
+---This rank's place among the ranks of its node, from 0.
+---@return integer
+function world.local_rank()
+  if world.described then return world.rank % world.ranks_of_node end
+  return C.ms_world_local_rank(world.handle)
+end
+
+---What this rank does outside of the engine from here on, for reports and `moonshard ps`: "data"; nil ends it.
+---@param what string?
+function world.doing(what)
+  if not world.plan_only then C.ms_world_doing(world.handle, what) end
+end
+
+---Waits for every rank. Collective.
+---@param what string? what for, for reports
+function world.barrier(what)
+  if world.plan_only then return end
+  world.doing(what)
+  local status = C.ms_world_barrier(world.handle)
+  world.doing(nil)
+  engine.check(status)
+end
+
+---Waits, in a process that has joined ranks, until all of them are through: a rank that never gets there is named.
+function world.finish()
+  if (rawget(world, "size") or 1) > 1 and not world.plan_only then engine.check(C.ms_world_finish(world.handle)) end
+end
+
+return world

@@ -1,0 +1,90 @@
+-- A module called on eager tensors: its forward is traced once for the shapes of its arguments, and evaluated. A
+-- sharded model computes on all ranks together, so all must call it; one that is not sharded yet computes on this rank
+-- alone, with the weights that it will start from.
+
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
+local session = require("moonshard.engine.session")
+local tensor = require("moonshard.tensor")
+local values = require("moonshard.tensor.values")
+
+local PLAIN = { number = true, string = true, boolean = true, ["nil"] = true }
+
+-- A number for every module, as part of keys. Weak: it keeps no module alive.
+local numbers, last_number = setmetatable({}, { __mode = "k" }), 0
+
+local function number_of(module)
+  if not numbers[module] then
+    last_number = last_number + 1
+    numbers[module] = last_number
+  end
+  return numbers[module]
+end
+
+-- Tensors become inputs, named by their place; other arguments are part of the key.
+local function read_arguments(module, count, arguments)
+  local specs, key = {}, { "module " .. number_of(module) }
+  for i = 1, count do
+    local argument = arguments[i]
+    if tensor.is_eager(argument) then
+      specs[#specs + 1] = { name = "argument " .. i, dtype = argument.dtype, shape = argument.shape }
+    elseif PLAIN[type(argument)] then
+      key[#key + 1] = ("%d=%s %s"):format(i, type(argument), tostring(argument))
+    else
+      errors.invalid("%s: argument %d is %s; a module is called on eager tensors, numbers, strings and booleans",
+        getmetatable(module).name, i, tensor.is(argument) and "a symbol of a trace" or options.describe(argument))
+    end
+  end
+  return specs, table.concat(key, " ")
+end
+
+-- What forward returned: tensors as outputs by their place, the rest as it is.
+local function name_results(...)
+  local outputs, plain, count = {}, {}, select("#", ...)
+  for i = 1, count do
+    local result = (select(i, ...))
+    if tensor.is(result) then outputs["result " .. i] = result else plain[i] = result end
+  end
+  return { outputs = outputs, plain = plain, count = count }
+end
+
+local function read_results(exec)
+  local graph, results = exec.plan.graph, {}
+  local returned = graph.returned
+  for i = 1, returned.count do
+    local name = "result " .. i
+    local symbol = graph.outputs[name]
+    results[i] = returned.plain[i]
+    if symbol then
+      results[i] = values.copy(symbol.dtype, { unpack(symbol.shape) }, exec:output(name, symbol.dtype))
+    end
+  end
+  return unpack(results, 1, returned.count)
+end
+
+---Evaluates a module. Collective when the model is sharded.
+---@param module moonshard.Module
+---@param ... any eager tensors, numbers, strings, booleans
+---@return ... eager tensors, and whatever else forward returns
+return function(module, ...)
+  local count, arguments = select("#", ...), { ... }
+  local specs, key = read_arguments(module, count, arguments)
+  if #specs == 0 then
+    errors.invalid("%s is called outside of a trace, without eager tensors: call it on tensors of ms.tensor or "
+      .. "ms.randn, or train it by ms.trainer, which traces it", getmetatable(module).name)
+  end
+  local exec = session.around(module):exec("call", specs, function(inputs)
+    local symbols = {}
+    for i = 1, count do
+      symbols[i] = inputs["argument " .. i]
+      if symbols[i] == nil then symbols[i] = arguments[i] end
+    end
+    return name_results(module(unpack(symbols, 1, count)))
+  end, { train = false, owner = key })
+  for i = 1, count do
+    local argument = arguments[i]
+    if tensor.is_eager(argument) then exec:write("argument " .. i, argument, 0, argument:numel()) end
+  end
+  exec:run("evaluate")
+  return read_results(exec)
+end

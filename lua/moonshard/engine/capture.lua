@@ -1,0 +1,162 @@
+-- Traces: a function of Lua run once on symbols, so that the ops it calls become a graph of the engine. A graph is
+-- made for one set of input shapes; the plan is compiled from it.
+
+local context = require("moonshard.base.context")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
+local recompute = require("moonshard.nn.recompute")
+local tensor = require("moonshard.tensor")
+local tree = require("moonshard.nn.tree")
+local C, ffi = engine.C, engine.ffi
+
+---@class moonshard.Trace
+---@field handle ffi.cdata* ms_graph*
+---@field inputs table<string, moonshard.Tensor>
+---@field loss moonshard.Tensor?
+---@field weights table<integer, { weight: moonshard.Tensor, terms: integer }> of losses, by value: what each counts, if
+---  it is returned as it is; 1 when none of its `terms` is left out
+---@field counts { weight: moonshard.Tensor, terms: integer }? of the loss
+---@field outputs table<string, moonshard.Tensor>
+---@field constants { name: string, tensor: moonshard.Tensor }[] eager tensors, as inputs that every run is given
+---@field returned table what the traced function returned
+---@field sharding moonshard.Sharding
+---@field paths table<moonshard.Module, string> FQN of every module of the model
+---@field recompute table<moonshard.Module, moonshard.Recompute>
+---@field region moonshard.Region of recomputation that nodes are made in
+---@field regions integer so far
+---@field precision table<moonshard.Module, moonshard.MixedPrecision> of modules that are the root of a unit
+local Trace = {}
+Trace.__index = Trace
+
+---@class moonshard.trace
+local trace = {}
+
+---@param id integer value of the graph
+---@return moonshard.Tensor
+function Trace:tensor(id)
+  return tensor.new(self, id)
+end
+
+local value = ffi.new("int[1]")
+
+---The value of a parameter in this trace, in its unit's param_dtype.
+---@param parameter moonshard.Parameter
+---@return moonshard.Tensor
+function Trace:parameter(parameter)
+  local known = self.values[parameter]
+  if known then return known end
+  local index = self.sharding.index[parameter]
+  if not index then
+    errors.raise("MS_ENAME", "a parameter [%s] that is no part of the model: assign it to a field of a module before "
+      .. "ms.fully_shard or the first step", table.concat(parameter.shape, ","))
+  end
+  engine.check(C.ms_graph_param(self.handle, index, value))
+  known = tensor.new(self, value[0])
+  self.values[parameter] = known
+  return known
+end
+
+local function add_input(self, name, dtype, shape, rows)
+  local dims = ffi.new("int64_t[?]", #shape + 1, shape)
+  engine.check(C.ms_graph_input(self.handle, name, (engine.dtype_id(dtype)), #shape, dims, value))
+  if rows then engine.check(C.ms_graph_input_rows(self.handle, value[0], rows)) end
+  return tensor.new(self, value[0])
+end
+
+---The value of an eager tensor in this trace: an input with a name of its own, fed before every run.
+---@param eager moonshard.Tensor
+---@return moonshard.Tensor
+function Trace:constant(eager)
+  local known = self.values[eager]
+  if known then return known end
+  local name = "constant " .. #self.constants + 1
+  known = add_input(self, name, eager.dtype, eager.shape, 0)
+  self.values[eager] = known
+  table.insert(self.constants, { name = name, tensor = eager })
+  return known
+end
+
+---Sets the module path of the nodes made from here on.
+---@param path string
+function Trace:enter(path)
+  if path == context.path then return end
+  context.path = path
+  engine.check(C.ms_graph_scope(self.handle, path))
+end
+
+---The tensor of a parameter in the trace that is being made.
+---@param parameter moonshard.Parameter
+---@return moonshard.Tensor
+function trace.parameter(parameter)
+  return context.trace:parameter(parameter)
+end
+
+local function declare_input(self, given)
+  local name, dtype, shape = given[1] or given.name, given[2] or given.dtype, given[3] or given.shape
+  if type(name) ~= "string" or type(shape) ~= "table" then
+    errors.invalid("trace: an input is { name, dtype, shape }, as in { \"tokens\", \"i32\", { 8, 256 } }")
+  end
+  self.inputs[name] = add_input(self, name, dtype, shape, given.rows)
+end
+
+local function check_tensor(self, what, result)
+  if tensor.is_eager(result) then return self:constant(result) end
+  if tensor.is(result) then return result end
+  errors.invalid("trace: %s must be a tensor, not %s", what, options.describe(result))
+end
+
+-- The loss and the named outputs that the traced function returned.
+local function take_results(self, results)
+  if type(results) ~= "table" or tensor.is(results) then
+    errors.invalid("trace: the function must return { loss = tensor, outputs = { name = tensor } }")
+  end
+  if results.loss then
+    self.loss = check_tensor(self, "loss", results.loss)
+    engine.check(C.ms_graph_set_loss(self.handle, self.loss.id))
+    self.counts = self.weights[self.loss.id]
+    if self.counts then engine.check(C.ms_graph_set_loss_weight(self.handle, self.counts.weight.id)) end
+  end
+  local names = {}
+  for name in pairs(results.outputs or {}) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    self.outputs[name] = check_tensor(self, "output " .. name, results.outputs[name])
+    engine.check(C.ms_graph_output(self.handle, name, self.outputs[name].id))
+  end
+end
+
+local function new_trace(model, sharding)
+  local out = ffi.new("ms_graph *[1]")
+  local model_handle = sharding:handle()
+  engine.check(C.ms_graph_new(model_handle, out))
+  local self = setmetatable({
+    handle = ffi.gc(out[0], C.ms_graph_free), sharding = sharding, model_handle = model_handle,
+    inputs = {}, outputs = {}, constants = {}, values = {}, paths = {}, weights = {}, precision = sharding:precision(),
+    recompute = sharding.recompute, region = recompute.none(), regions = 0,
+  }, Trace)
+  for _, entry in ipairs(tree.inventory(model).modules) do self.paths[entry.module] = entry.name end
+  return self
+end
+
+---Traces a function into a graph over the parameters of a model.
+---@param model moonshard.Module sharded by ms.fully_shard, or with the default sharding
+---@param config { inputs: table[], fn: fun(inputs: table<string, moonshard.Tensor>): table, sharding: table? } inputs
+---  are { name, dtype, shape }; fn returns { loss = scalar f32 tensor, outputs = { name = tensor } }, either may be
+---  missing; sharding: the model's unless told
+---@return moonshard.Trace
+function trace.graph(model, config)
+  local self = new_trace(model, config.sharding or require("moonshard.shard.sharding").of(model))
+  local outer_trace, outer_path = context.trace, context.path
+  context.trace, context.path = self, ""
+  local ok, raised = xpcall(function()
+    for _, given in ipairs(config.inputs) do declare_input(self, given) end
+    self.returned = config.fn(self.inputs)
+    take_results(self, self.returned)
+  end, errors.adopt)
+  context.trace, context.path = outer_trace, outer_path
+  if not ok then error(raised, 0) end
+  return self
+end
+
+return trace

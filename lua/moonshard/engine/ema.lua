@@ -1,0 +1,101 @@
+-- An exponential moving average of the weights, kept beside them: the trainer's option `ema`.
+--
+-- The engine keeps the averages as it keeps the optimizer's state, f32 on the owned chunks, and updates them after the
+-- optimizer's pass. To evaluate, export or sample with them they change places with the weights for the length of a
+-- function, so that nothing else needs to know of them.
+
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
+local together = require("moonshard.distributed.all_or_none")
+local world = require("moonshard.distributed.world")
+local C, check = engine.C, engine.check
+
+local ema = {}
+
+---@class moonshard.EmaOptions
+---@field decay? number 0.999; at least 0 and below 1
+---@field warmup? boolean true: a step's decay is min(decay, (1 + step) / (10 + step)), as that of TensorFlow's
+---  ExponentialMovingAverage; false
+
+local WHO = "ms.trainer: ema"
+
+---Takes a trainer's option: a decay, a table, or 0, nil or false for no averages.
+---@param given number|moonshard.EmaOptions|boolean|nil
+---@return { decay: number, warmup: boolean }?
+function ema.parse(given)
+  if given == nil or given == false or given == 0 then return nil end
+  if type(given) == "number" then given = { decay = given } end
+  if type(given) ~= "table" then
+    errors.invalid("%s: give a decay such as 0.999, or { decay =, warmup = }, not %s", WHO, options.describe(given))
+  end
+  local o = options.parse(WHO, given, {
+    decay = { "number", default = 0.999 }, warmup = { "boolean", default = false },
+  })
+  if not (o.decay > 0 and o.decay < 1) then
+    errors.invalid("%s: decay must be above 0 and below 1, not %g (0: no averages, as ema = 0)", WHO, o.decay)
+  end
+  return o
+end
+
+---Whether two such options are the same.
+---@param a table?
+---@param b table?
+---@return boolean
+function ema.same(a, b)
+  return a == b or a ~= nil and b ~= nil and a.decay == b.decay and a.warmup == b.warmup
+end
+
+---Fills its part of an ms_plan_config.
+---@param config ffi.cdata* ms_plan_config
+---@param kept { decay: number, warmup: boolean }?
+function ema.configure(config, kept)
+  if kept then config.ema_decay, config.ema_warmup = kept.decay, kept.warmup and 1 or 0 end
+end
+
+---Before the first step the averages are the weights, whatever became of these since they were made.
+---@param train moonshard.Trainer
+function ema.settle(train)
+  local session = train.session
+  if session.ema and train.steps_done == 0 and not session.averaged then
+    check(C.ms_state_restart_ema(session:ensure_state()))
+  end
+end
+
+-- The first collective of this is the barrier before anything moves.
+local function swap(session, alone)
+  check(C.ms_state_swap_ema(session.state, alone and 1 or 0))
+  session.averaged, session.held = not session.averaged, {}
+end
+
+local function put_back(session, ok, ...)
+  if ok then
+    together(swap, session, false)
+    return ...
+  end
+  -- Others may not come here: what failed ends what they do too.
+  swap(session, true)
+  error((...), 0)
+end
+
+---Calls a function with the averages in the place of the weights; see Trainer:with_ema.
+---@param who string for messages
+---@param train moonshard.Trainer
+---@param call function
+---@param ... any its arguments
+---@return ... what it returns
+function ema.with(who, train, call, ...)
+  local session = train.session
+  if not session.ema then
+    errors.invalid("%s: the trainer keeps no averages of its weights: give ms.trainer ema = 0.999", who)
+  end
+  if type(call) ~= "function" then errors.invalid("%s: give a function, not %s", who, options.describe(call)) end
+  if world.plan_only or session.averaged then return call(...) end
+  if session.lent then errors.invalid("%s: not inside of ms.with_full_params", who) end
+  session:ensure_state()
+  together(ema.settle, train)
+  together(swap, session, false)
+  return put_back(session, pcall(call, ...))
+end
+
+return ema

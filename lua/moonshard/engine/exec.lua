@@ -1,0 +1,138 @@
+-- A plan bound to a state: feeding it, running its phases, reading what came out and what was counted.
+
+local device = require("moonshard.distributed.device")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local tracer = require("moonshard.distributed.profile")
+local world = require("moonshard.distributed.world")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+---@class moonshard.Counters what an exec ran since it was made
+---@field collectives table<string, integer> by phase
+---@field comm_bytes table<string, number> by mesh dimension
+---@field allocations integer made by the engine while phases ran: 0
+---@field seconds { kernels: number, waits: number, collectives: number, total: number }
+
+local PHASE = {
+  first = C.MS_PHASE_FIRST, next = C.MS_PHASE_NEXT, last = C.MS_PHASE_LAST, norm = C.MS_PHASE_NORM,
+  update = C.MS_PHASE_UPDATE, evaluate = C.MS_PHASE_EVALUATE,
+}
+
+-- Phases that read inputs; the others work on the state.
+local READS_INPUTS = { first = true, next = true, last = true, evaluate = true }
+
+---@class moonshard.Exec
+---@field handle ffi.cdata* ms_exec*
+---@field plan moonshard.Plan
+local Exec = {}
+Exec.__index = Exec
+
+local exec = {}
+
+-- What works, but not as well as it could, is told once, by the first rank.
+local function tell_notes()
+  local note = C.ms_note_next()
+  while note ~= nil do
+    if world.rank == 0 then io.stderr:write("moonshard: note: ", ffi.string(note), "\n") end
+    note = C.ms_note_next()
+  end
+end
+
+---Binds a plan to a state. Collective.
+---@param state ffi.cdata* ms_state*
+---@param compiled moonshard.Plan
+---@return moonshard.Exec
+function exec.bind(state, compiled)
+  local out = ffi.new("ms_exec *[1]")
+  check(C.ms_exec_new(state, compiled.handle, out))
+  local self = setmetatable({
+    handle = ffi.gc(out[0], C.ms_exec_free),
+    plan = compiled,
+    state = state,
+    step_inputs = ffi.new("ms_step_inputs"),
+    step_outputs = ffi.new("ms_step_outputs"),
+  }, Exec)
+  self.step_inputs.micro_batches = 1
+  tell_notes()
+  if device.graphs and compiled.mesh.device == "cuda" then check(C.ms_exec_set_graph(self.handle, 1)) end
+  return self
+end
+
+---Copies an array into an input; `offset` elements of the array are skipped, the input's size is taken.
+---@param name string
+---@param array moonshard.Array
+---@param offset integer
+---@param count integer elements
+function Exec:write(name, array, offset, count)
+  local target = C.ms_exec_input(self.handle, name)
+  if target == nil then errors.invalid("the plan has no input %s", name) end
+  local source = ffi.cast("const " .. engine.dtype_ctypes[array.dtype] .. " *", array.data) + offset
+  ffi.copy(target, source, count * engine.dtype_sizes[array.dtype])
+end
+
+-- Other execs of the state use the same arenas, so what the graph holds as constants is written before every run.
+local function write_constants(self)
+  for _, constant in ipairs(self.plan.graph.constants) do
+    self:write(constant.name, constant.tensor, 0, constant.tensor:numel())
+  end
+end
+
+---Runs a phase; returns the engine's status so that the caller can treat MS_ENONFINITE.
+---@param phase string "first", "next", "last", "norm", "update" or "evaluate"
+---@return integer status
+function Exec:try(phase)
+  if READS_INPUTS[phase] then write_constants(self) end
+  tracer.attend(self)
+  return C.ms_exec_run(self.handle, PHASE[phase], self.step_inputs, self.step_outputs)
+end
+
+---@param phase string
+function Exec:run(phase) check(self:try(phase)) end
+
+---A named output as a pointer of the dtype that it was traced with.
+---@param name string
+---@param dtype string
+---@return ffi.cdata*
+function Exec:output(name, dtype)
+  local data = C.ms_exec_output(self.handle, name)
+  if data == nil then errors.invalid("the plan has no output %s", name) end
+  return ffi.cast("const " .. engine.dtype_ctypes[dtype] .. " *", data)
+end
+
+---What was executed since the exec was made.
+---@return ffi.cdata* counters ms_exec_counters
+function Exec:counters()
+  local counters = ffi.new("ms_exec_counters")
+  check(C.ms_exec_counters_get(self.handle, counters))
+  return counters
+end
+
+---The counters as a Lua table, by names.
+---@return moonshard.Counters
+function Exec:report()
+  local counters = self:counters()
+  local report = {
+    collectives = {}, comm_bytes = self.plan.mesh:by_dimension(counters.comm_bytes),
+    allocations = tonumber(counters.allocations),
+  }
+  for name, phase in pairs(PHASE) do report.collectives[name] = tonumber(counters.collectives[tonumber(phase)]) end
+  report.seconds = {
+    kernels = counters.kernel_seconds, waits = counters.wait_seconds, collectives = counters.collective_seconds,
+    total = counters.total_seconds,
+  }
+  return report
+end
+
+---Bytes that the arenas hold, state and all plans of this model together.
+---@return number
+function Exec:arena_bytes() return C.ms_exec_arena_bytes(self.handle) end
+
+---The first op or parameter that holds a NaN or an infinity. Collective.
+---@return string
+function Exec:find_nonfinite()
+  local text = ffi.new("const char *[1]")
+  check(C.ms_exec_find_nonfinite(self.handle, self.step_inputs, text))
+  return ffi.string(text[0])
+end
+
+return exec

@@ -1,0 +1,74 @@
+-- Parameters that start from values in files instead of from a law. A parameter with a `source` is read when the
+-- model's state is made: each rank reads the elements that it owns, a few at a time, and no rank holds more of the
+-- model than that.
+
+local clock = require("moonshard.base.clock")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local world = require("moonshard.distributed.world")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+local initial_values = {}
+
+local PIECE = 2 ^ 20 -- elements that are read at a time
+
+---@class moonshard.ValueSource
+---@field read fun(first: number, count: number, out: ffi.cdata*): number elements of the flattened parameter as f32;
+---  gives how many bytes of a file that read
+---@field identity string equal for equal files
+
+-- Of all sources' identities: 31 bits.
+local function hash(texts)
+  local sum = 0
+  for text in pairs(texts) do
+    local of_text = 5381
+    for i = 1, #text do of_text = bit.bxor(bit.rol(of_text, 5), text:byte(i)) end
+    sum = bit.bxor(sum, bit.band(of_text, 0x7fffffff))
+  end
+  return sum
+end
+
+-- Ranks that read different files would train a model that nobody has.
+local function compare(session, identities)
+  local mine = hash(identities)
+  for place, other in ipairs(session:gather(mine, "of the files that values were read from")) do
+    if other ~= mine then
+      errors.raise("MS_EMISMATCH", "rank %d reads the model from other files than rank %d: all ranks need the same",
+        session:ranks()[place], world.rank)
+    end
+  end
+end
+
+local function fill(session, index, source, scratch)
+  local first, count, bytes = ffi.new("double[1]"), ffi.new("double[1]"), 0
+  check(C.ms_model_owned(session.sharding:handle(), index, first, count))
+  local begin, stop = first[0], first[0] + count[0]
+  while begin < stop do
+    world.check_interrupt()
+    local n = math.min(PIECE, stop - begin)
+    bytes = bytes + source.read(begin, n, scratch)
+    check(C.ms_state_write(session.state, index, "param", begin, n, scratch))
+    begin = begin + n
+  end
+  return bytes
+end
+
+---Reads the values of every parameter with a source into a state that was just made. Collective where there are any.
+---@param session moonshard.Session
+---@return { bytes: number, seconds: number }? read what this rank read
+function initial_values.read(session)
+  local identities, scratch, bytes, began = {}, nil, 0, clock.now()
+  for i, param in ipairs(session.sharding.params) do
+    local source = param.parameter.source
+    if source then
+      scratch = scratch or ffi.new("float[?]", PIECE)
+      identities[source.identity] = true
+      bytes = bytes + fill(session, i - 1, source, scratch)
+    end
+  end
+  if not scratch then return nil end
+  compare(session, identities)
+  return { bytes = bytes, seconds = clock.now() - began }
+end
+
+return initial_values

@@ -1,0 +1,180 @@
+-- Looking into a model that lives on many ranks: parameters, gradients and optimizer state as eager tensors, in full or
+-- the part that this rank owns; and setting parameters.
+
+local create = require("moonshard.tensor.create")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local hash = require("moonshard.base.hash")
+local nearest = require("moonshard.base.nearest")
+local pieces = require("moonshard.checkpoint.pieces")
+local session = require("moonshard.engine.session")
+local tensor = require("moonshard.tensor")
+local tree = require("moonshard.nn.tree")
+local values = require("moonshard.tensor.values")
+local world = require("moonshard.distributed.world")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+local inspect = {}
+
+-- ---- finding a parameter ----------------------------------------------------------------------------------------
+
+-- The session in which a parameter of a module lives, and its index there.
+local function find(module, name)
+  local names = {}
+  for _, entry in ipairs(tree.inventory(module).parameters) do
+    for _, place in ipairs(entry.places) do
+      if place.name == name then
+        local around = session.around(module)
+        local index = around.sharding.index[entry.parameter]
+        return around, index, around.sharding.params[index + 1]
+      end
+      names[#names + 1] = place.name
+    end
+  end
+  local near = nearest.name(tostring(name), names)
+  errors.raise("MS_ENAME", "the model has no parameter %s%s", tostring(name),
+    near and ("; did you mean %s?"):format(near) or "")
+end
+
+-- ---- reading ----------------------------------------------------------------------------------------------------
+
+local function read_full(around, index, param, what, factor)
+  local shape = { unpack(param.shape) }
+  local data, count = values.allocate("f32", shape)
+  check(C.ms_state_gather(around:ensure_state(), index, what, data))
+  if factor then values.scale(data, count, factor) end
+  return tensor.eager("f32", shape, data, not around.sharding.alone and "replicated" or nil)
+end
+
+-- "shard 1 of 4: rows 3 to 5 of [10,5]"
+local function describe_part(sharding, param, first, count, row)
+  local mesh, whole = sharding.mesh, tensor.shape_text(param.shape)
+  local shards, place = 1, 0
+  if sharding.shard_dim >= 0 then
+    shards, place = mesh:size(sharding.shard_dim), mesh:get_local_rank(sharding.shard_dim)
+  end
+  local unit = row and "rows" or "elements"
+  if count == 0 then return ("shard %d of %d: no %s of %s"):format(place, shards, unit, whole) end
+  row = row or 1
+  return ("shard %d of %d: %s %d to %d of %s"):format(place, shards, unit, first / row, (first + count) / row - 1,
+    whole)
+end
+
+local function read_part(around, index, param, what, factor)
+  local first, count, data = ffi.new("double[1]"), ffi.new("double[1]"), ffi.new("float *[1]")
+  check(C.ms_state_shard(around:ensure_state(), index, what, first, count, data))
+  local begin, owned, shape = first[0], count[0], { count[0] }
+  local row = param.unit.layout == "rows" and param.numel / param.shape[1] or nil
+  if row and (begin % row ~= 0 or owned % row ~= 0) then row = nil end -- of gradients, a replica's slice
+  if row then
+    shape = { unpack(param.shape) }
+    shape[1] = owned / row
+  end
+  local placement = not around.sharding.alone and describe_part(around.sharding, param, begin, owned, row) or nil
+  local part = values.copy("f32", shape, data[0], placement)
+  if factor then values.scale(part.data, owned, factor) end
+  return part
+end
+
+---A parameter in full. Collective when the model is sharded.
+---@param module moonshard.Module
+---@param name string
+---@return moonshard.Tensor
+function inspect.parameter(module, name)
+  local around, index, param = find(module, name)
+  local held = around.held[param.unit]
+  return held and held[index] or read_full(around, index, param, "param")
+end
+
+---The part of a parameter that this rank owns.
+---@param module moonshard.Module
+---@param name string
+---@return moonshard.Tensor
+function inspect.local_parameter(module, name)
+  local around, index, param = find(module, name)
+  return read_part(around, index, param, "param")
+end
+
+-- ---- what a trainer adds ----------------------------------------------------------------------------------------
+
+-- What the engine sums is the gradient of all ranks' and micro-batches' losses; the step is that of their mean.
+local function mean_factor(trainer)
+  if trainer.steps_done == 0 then errors.invalid("there is no gradient before the first step") end
+  return trainer.session.gradient_scale
+end
+
+---The gradient of the last step's mean loss, before clipping. Collective unless `own`.
+---@param trainer moonshard.Trainer
+---@param name string
+---@param own boolean? the part of this rank alone
+---@return moonshard.Tensor
+function inspect.gradient(trainer, name, own)
+  local around, index, param = find(trainer.model, name)
+  return (own and read_part or read_full)(around, index, param, "grad", mean_factor(trainer))
+end
+
+-- Updates of a parameter: none in steps in which it had no gradient.
+local function updates_of(trainer, name)
+  local around, index = find(trainer.model, name)
+  local updates = ffi.new("double[1]")
+  check(C.ms_state_updates(around:ensure_state(), index, updates))
+  return create.tensor(updates[0])
+end
+
+---What the optimizer keeps of a parameter. Collective unless `own`, but for "step".
+---@param trainer moonshard.Trainer
+---@param name string
+---@param what string "step": how many updated it; AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"; averages of the
+---  weights: "ema"
+---@param own boolean? the part of this rank alone
+---@return moonshard.Tensor
+function inspect.optimizer_state(trainer, name, what, own)
+  if what == "step" then return updates_of(trainer, name) end
+  local states = {}
+  for _, state in ipairs(pieces.states(trainer.optimizer, trainer.session.ema)) do states[state.kind] = state.what end
+  if not states[what] then
+    errors.raise("MS_ENAME", "%s keeps no %s: %s", trainer.optimizer.kind, tostring(what),
+      nearest.advice(what, states))
+  end
+  local around, index, param = find(trainer.model, name)
+  return (own and read_part or read_full)(around, index, param, states[what])
+end
+
+-- ---- writing ----------------------------------------------------------------------------------------------------
+
+-- Each rank writes its own part, so ranks with different values would make a parameter that nobody gave.
+local function check_equal(around, index, name, data, count)
+  local values_hash = hash.of_bytes(data, 4 * count)
+  if not around:differing(hash.of_text(("%d %.0f"):format(index, values_hash)), "of values to set") then return end
+  local other = around:differing(index, "of parameters to set")
+  if other then
+    errors.raise("MS_EMISMATCH", "set_parameter of %s: rank %d sets another parameter than rank %d; all ranks set the "
+      .. "same, in one order (that of pairs differs between ranks, that of named_parameters does not)", name, other,
+      world.rank)
+  end
+  errors.raise("MS_EMISMATCH", "set_parameter of %s: rank %d was given other values than rank %d; all ranks take "
+    .. "the same", name, around:differing(values_hash, "of values to set"), world.rank)
+end
+
+---Overwrites a parameter. Collective.
+---@param module moonshard.Module
+---@param name string
+---@param given moonshard.Tensor|table
+function inspect.set_parameter(module, name, given)
+  local around, index, param = find(module, name)
+  if around.sharding.alone then
+    errors.invalid("set_parameter of %s: shard the model first (ms.fully_shard); until then it has no values of its "
+      .. "own", name)
+  end
+  local new = tensor.is_eager(given) and given or create.tensor(given)
+  if tensor.shape_text(new.shape) ~= tensor.shape_text(param.shape) then
+    errors.raise("MS_ESHAPE", "set_parameter of %s: the parameter is %s, the values are %s", name,
+      tensor.shape_text(param.shape), tensor.shape_text(new.shape))
+  end
+  new = new:cast("f32")
+  check_equal(around, index, name, new.data, param.numel)
+  check(C.ms_state_set(around:ensure_state(), index, new.data))
+  if around.held[param.unit] then around.held[param.unit][index] = new end
+end
+
+return inspect

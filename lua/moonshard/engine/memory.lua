@@ -1,0 +1,104 @@
+-- Whether this host, or this rank's GPU, has the memory that a plan asks for, before anything is mapped.
+--
+-- Arenas are mapped without being touched, so a plan that does not fit would be found out in the middle of a step, by
+-- the kernel's out-of-memory killer. All ranks come to the same verdict: nobody waits for one that was refused.
+
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local world = require("moonshard.distributed.world")
+local C = engine.C
+local size = require("moonshard.base.progress").size
+
+local memory = {}
+
+local function read_file(path)
+  local file = io.open(path, "r")
+  if not file then return "" end
+  local text = file:read("*a") or ""
+  file:close()
+  return text
+end
+
+-- What the control group of this process may still use: pages of files count as used and are given back when needed.
+local function group_available()
+  local limit = tonumber((read_file("/sys/fs/cgroup/memory.max")))
+  local used = tonumber((read_file("/sys/fs/cgroup/memory.current")))
+  if not limit or not used then return math.huge end
+  local cached = 0
+  for name, bytes in read_file("/sys/fs/cgroup/memory.stat"):gmatch("(%S+) (%d+)") do
+    if name == "inactive_file" or name == "active_file" then cached = cached + tonumber(bytes) end
+  end
+  return math.max(0, limit - used + cached)
+end
+
+---Bytes that processes of this host, or of this process's control group, can still take; math.huge when nothing tells.
+---@return number
+function memory.available()
+  local kilobytes = tonumber(read_file("/proc/meminfo"):match("MemAvailable:%s*(%d+)"))
+  return math.min(kilobytes and 1024 * kilobytes or math.huge, group_available())
+end
+
+-- Every rank has a GPU of its own.
+local function check_gpus(who, ranks, growths, available)
+  for place, growth in ipairs(growths) do
+    if growth > available[place] then
+      errors.raise("MS_ENOMEM", "%s needs %s more on the GPU of rank %d, which has %s free", who, size(growth),
+        ranks[place], size(available[place]))
+    end
+  end
+end
+
+-- Whether every host has what its ranks need more together, or every GPU with the free bytes given. Collective.
+local function check_there(session, who, growth, free_on_gpu)
+  local ranks, needed = session:ranks(), {}
+  local growths, available = session:gather(growth, "of memory needs"),
+    session:gather(free_on_gpu or memory.available(), "of memory there is")
+  if free_on_gpu then return check_gpus(who, ranks, growths, available) end
+  for place, more in ipairs(growths) do
+    local node = session.sharding.alone and 0 or C.ms_world_node_of(world.handle, ranks[place])
+    needed[node] = (needed[node] or 0) + more
+    if needed[node] > available[place] then
+      errors.raise("MS_ENOMEM", "%s needs at least %s more on the host of rank %d, which has %s available", who,
+        size(needed[node]), ranks[place], size(available[place]))
+    end
+  end
+end
+
+---Refuses a plan whose memory is not there, or above its own limit. Collective.
+---@param session moonshard.Session
+---@param state ffi.cdata* ms_state*
+---@param plan moonshard.Plan memory_limit: bytes of a rank's arenas that it must not exceed; nil for none
+function memory.check(session, state, plan)
+  local ranks = session:ranks()
+  local peak, limit = plan:summary().peak_bytes, plan.memory_limit or math.huge
+  for place, over in ipairs(session:gather(math.max(0, peak - limit), "of memory needs")) do
+    if over > 0 then
+      errors.raise("MS_ENOMEM", "the plan of rank %d needs %s more than memory_limit allows (here: a peak of %s, "
+        .. "memory_limit %s)", ranks[place], size(over), size(peak), size(limit))
+    end
+  end
+  local on_gpu = session:device_memory()
+  check_there(session, "the plan", C.ms_state_growth(state, plan.handle), on_gpu and on_gpu.free)
+end
+
+---Refuses copies of parameters beside the arenas whose memory is not there, or with which memory_limit is passed.
+---Collective.
+---@param session moonshard.Session
+---@param who string who wants them: "unshard"
+---@param bytes number on this rank, more than are held already
+function memory.check_held(session, who, bytes)
+  local arenas, limit, held = C.ms_state_bytes(session:ensure_state()), session.memory_limit or math.huge, 0
+  for _, by_index in pairs(session.held) do
+    for _, value in pairs(by_index) do held = held + 4 * value:numel() end
+  end
+  for place, over in ipairs(session:gather(math.max(0, arenas + held + bytes - limit), "of memory needs")) do
+    if over > 0 then
+      errors.raise("MS_ENOMEM", "%s: rank %d would need %s more than memory_limit allows (here: arenas %s, unsharded "
+        .. "%s, and %s more; memory_limit %s)", who, session:ranks()[place], size(over), size(arenas), size(held),
+        size(bytes), size(limit))
+    end
+  end
+  check_there(session, who, bytes)
+end
+
+return memory

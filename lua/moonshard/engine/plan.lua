@@ -1,0 +1,124 @@
+-- A compiled plan, and how one is made from a model and a batch's shapes.
+
+local engine = require("moonshard.base.ffi")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+---@class moonshard.Plan
+---@field handle ffi.cdata* ms_plan*
+local Plan = {}
+Plan.__index = Plan
+
+local plan = {}
+
+local function dump(self, json)
+  local text = ffi.new("const char *[1]")
+  check(C.ms_plan_dump(self.handle, json, text))
+  return ffi.string(text[0])
+end
+
+---The plan as text: memory by category, then every instruction of every phase.
+---@return string
+function Plan:text() return dump(self, 0) end
+
+---The plan as one JSON object.
+---@return string
+function Plan:json() return dump(self, 1) end
+
+---The head of the plan: rank, mesh, fingerprint, peak, nodes and memory by category.
+function Plan:__tostring() return self:text():match("^[^\n]*\n[^\n]*\n[^\n]*") end
+
+local CATEGORIES = { "parameters", "optimizer", "gradients", "gathered", "activations", "workspace", "communication" }
+local PHASES = { "first", "next", "last", "norm", "update", "evaluate" }
+
+---Where the ranks are and what replicas share: "4 ranks on 1 node: 2 replicas share one copy of the state".
+---@return string
+function Plan:nodes() return (self:text():match("^[^\n]*\n  ([^\n]*)")) end
+
+---@class moonshard.PlanSummary
+---@field instructions integer
+---@field collectives table<string, integer> by phase
+---@field bytes table<string, number> by category: what the arenas hold for it, which adds up to the peak
+---@field fullest table<string, number> by category: the most that is in use at once, each at an instruction of its own
+---@field peak_bytes number
+---@field fingerprint string 16 hexadecimal digits
+---@field flops number of one micro-batch
+---@field comm_bytes table<string, number> by mesh dimension, a step of one micro-batch
+---@field compile_ms number
+
+---@return moonshard.PlanSummary
+function Plan:summary()
+  local s = ffi.new("ms_plan_summary")
+  check(C.ms_plan_summarize(self.handle, s))
+  local result = {
+    instructions = s.instructions, peak_bytes = s.peak_bytes, flops = s.flops, compile_ms = s.compile_ms,
+    fingerprint = ("%08x%08x"):format(s.fingerprint_high, s.fingerprint_low),
+    collectives = {}, bytes = {}, fullest = {}, comm_bytes = self.mesh:by_dimension(s.comm_bytes),
+  }
+  for i, name in ipairs(CATEGORIES) do
+    result.bytes[name], result.fullest[name] = s.bytes[i - 1], s.fullest[i - 1]
+  end
+  for i, name in ipairs(PHASES) do result.collectives[name] = s.collectives[i - 1] end
+  return result
+end
+
+-- Rows of a comparison: a name, and what two summaries say.
+local function rows_of(before, after)
+  local size = require("moonshard.base.progress").size
+  local rows = { { "peak", size(before.peak_bytes), size(after.peak_bytes) } }
+  for _, name in ipairs(CATEGORIES) do rows[#rows + 1] = { name, size(before.bytes[name]), size(after.bytes[name]) } end
+  local dimensions = {}
+  for name in pairs(before.comm_bytes) do dimensions[#dimensions + 1] = name end
+  table.sort(dimensions)
+  for _, name in ipairs(dimensions) do
+    rows[#rows + 1] = { name .. " a step", size(before.comm_bytes[name]), size(after.comm_bytes[name] or 0) }
+  end
+  return rows
+end
+
+---Two plans side by side, as text: memory of a rank by category, bytes by mesh dimension. This one is the first.
+---@param after moonshard.Plan of other rules, as train:set_rules gives it
+---@return string
+function Plan:beside(after)
+  if getmetatable(after) ~= Plan then
+    require("moonshard.base.error").invalid("plan:beside takes a plan, as train:plan() and train:set_rules give one")
+  end
+  local rows, lines, width, first = rows_of(self:summary(), after:summary()), {}, 0, #"before"
+  for _, row in ipairs(rows) do width, first = math.max(width, #row[1]), math.max(first, #row[2]) end
+  table.insert(rows, 1, { "", "before", "after" })
+  for i, row in ipairs(rows) do
+    local mark = i > 1 and row[2] ~= row[3] and "  *" or ""
+    lines[i] = ("%-" .. width .. "s  %" .. first .. "s  %s%s"):format(row[1], row[2], row[3], mark)
+  end
+  return table.concat(lines, "\n")
+end
+
+---Frees the plan now, where many are made; it must not be used again.
+function Plan:free()
+  C.ms_plan_free(ffi.gc(self.handle, nil))
+  self.handle = nil
+end
+
+---@param value any
+---@return boolean
+function plan.is(value) return getmetatable(value) == Plan end
+
+---Compiles a traced graph.
+---@param graph moonshard.Graph
+---@param mesh moonshard.Mesh
+---@param configure fun(config: ffi.cdata*) sets the fields of an ms_plan_config that differ from the defaults
+---@return moonshard.Plan
+function plan.compile(graph, mesh, configure)
+  local config = ffi.new("ms_plan_config")
+  C.ms_plan_config_default(config)
+  configure(config)
+  local out = ffi.new("ms_plan *[1]")
+  check(C.ms_plan_compile(graph.handle, config, out))
+  return setmetatable({
+    handle = ffi.gc(out[0], C.ms_plan_free),
+    config = config,
+    graph = graph,
+    mesh = mesh,
+  }, Plan)
+end
+
+return plan

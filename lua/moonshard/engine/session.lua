@@ -1,0 +1,343 @@
+-- What a model needs to run on this rank: the training state, and one bound plan for each set of input shapes.
+--
+-- There is one session a model; the trainer, evaluation, sampling and eager calls share it, so they see the same
+-- weights. Rules that change while the model trains (set_rules.lua) make other plans over the same state; all are kept.
+
+local alone = require("moonshard.distributed.single_rank")
+local context = require("moonshard.base.context")
+local device = require("moonshard.distributed.device")
+local ema = require("moonshard.engine.ema")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local exec = require("moonshard.engine.exec")
+local initial_values = require("moonshard.engine.initial_values")
+local memory = require("moonshard.engine.memory")
+local plan = require("moonshard.engine.plan")
+local together = require("moonshard.distributed.all_or_none")
+local trace = require("moonshard.engine.capture")
+local world = require("moonshard.distributed.world")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+---@class moonshard.Array data of a batch; eager tensors are such arrays
+---@field data ffi.cdata* pointer or array of the dtype
+---@field dtype string "f32", "bf16" or "i32"
+---@field shape integer[]
+
+---@class moonshard.Session
+---@field model moonshard.Module
+---@field sharding moonshard.Sharding
+---@field optimizer moonshard.Optimizer?
+---@field ema { decay: number, warmup: boolean }? averages that are kept of the weights
+---@field averaged boolean? they stand in the weights' place
+---@field execs table<string, moonshard.Exec> by what they compute, then by the rules they were compiled under
+---@field graphs table<string, moonshard.Trace> by what they compute
+---@field rules string which rules hold now, as part of a key: "" until they first change
+---@field rule_sets string[] the rules that plans are kept for, the oldest first
+---@field told_groups { optimizer: moonshard.Optimizer, text: string }? what its groups say now, as part of a key
+---@field prefetch integer? in place of what a trainer says
+---@field train_exec moonshard.Exec? the one of the last step
+---@field gradient_scale number? of the last step: what sums of gradients are multiplied by to be the mean
+---@field memory_limit number? of the last trainer: bytes that this rank's arenas, and copies beside them, may have
+---@field held table<moonshard.Unit, table<integer, moonshard.Tensor>> parameters in full, by unshard
+---@field lent boolean ms.with_full_params is under way
+---@field loaded { bytes: number, seconds: number }? what this rank read from files for its first values
+local Session = {}
+Session.__index = Session
+
+local session = {}
+
+local function new(model, sharding, optimizer)
+  return setmetatable({ model = model, sharding = sharding, optimizer = optimizer, execs = {}, graphs = {}, rules = "",
+    rule_sets = {}, owners = 0, held = {}, lent = false }, Session)
+end
+
+---The session of a model, made at the first call. A model trains with one optimizer.
+---@param model moonshard.Module
+---@param settings { optimizer: moonshard.Optimizer?, ema: table? }?
+---@return moonshard.Session
+function session.of(model, settings)
+  local existing, optimizer = model.session, settings and settings.optimizer
+  if existing and optimizer == nil then return existing end
+  if existing and optimizer == existing.optimizer then
+    if not ema.same(existing.ema, settings.ema) then
+      errors.invalid("the model has a trainer with another ema; its averages are of one kind")
+    end
+    return existing
+  end
+  if existing and existing.optimizer then
+    errors.invalid("the model has a trainer with another optimizer; a model trains with one")
+  end
+  if existing then return existing:take_optimizer(optimizer, settings.ema) end
+  local sharding = require("moonshard.shard.sharding").of(model)
+  sharding:handle(optimizer)
+  model.session = new(model, sharding, optimizer)
+  model.session.ema = settings and settings.ema
+  return model.session
+end
+
+---The session of a module called by itself: of the model that it is part of, or, where nothing was sharded yet, one on
+---this rank alone.
+---@param module moonshard.Module
+---@return moonshard.Session
+function session.around(module)
+  local shardings = require("moonshard.shard.sharding")
+  local around = shardings.around(module)
+  if around and not around.alone then return session.of(around.model) end
+  local root = around and around.model or module
+  local own = rawget(root, "_alone")
+  if not own then
+    own = new(root, around or shardings.alone(root))
+    rawset(root, "_alone", own)
+  end
+  return own
+end
+
+---A number for a new trainer of this model, by which its plans are told from those of others.
+---@return integer
+function Session:new_owner()
+  self.owners = self.owners + 1
+  return self.owners
+end
+
+---@class moonshard.PlanSettings
+---@field train boolean
+---@field accumulate boolean?
+---@field clip_grad_norm number?
+---@field prefetch integer?
+---@field sync integer?
+---@field reshard_after_backward boolean?
+---@field memory_limit number? bytes of a rank's arenas; a plan that needs more is not bound
+
+---Compiles a traced graph under the rules that hold now.
+---@param name string what messages and counters call it
+---@param graph moonshard.Trace
+---@param settings moonshard.PlanSettings
+---@return moonshard.Plan
+function Session:compile(name, graph, settings)
+  local compiled = plan.compile(graph, self.sharding.mesh, function(config)
+    if self.optimizer then self.optimizer:configure(config) end
+    ema.configure(config, self.ema)
+    config.train = settings.train and 1 or 0
+    config.accumulate = settings.accumulate and 1 or 0
+    config.max_norm = settings.clip_grad_norm or 0
+    config.sync = settings.sync or C.MS_SYNC_EVERY
+    if settings.reshard_after_backward == false then config.reshard_after_backward = 0 end
+    config.prefetch = self.prefetch or settings.prefetch or 1
+    config.shared_masters = self.sharding.shared_masters and 1 or 0
+    config.device = device.kind(self.sharding.mesh.device)
+    config.ranks_per_node = self.sharding.alone and 0 or world.ranks_per_node()
+    if settings.train and not self.optimizer then config.optimizer = C.MS_OPT_NONE end
+  end)
+  compiled.name, compiled.memory_limit, compiled.settings = name, settings.memory_limit, settings
+  return compiled
+end
+
+local function trace_inputs(self, inputs, forward)
+  return trace.graph(self.model, { inputs = inputs, fn = forward, sharding = self.sharding })
+end
+
+---Traces and compiles what `forward` computes.
+---@param name string
+---@param inputs { name: string, dtype: string, shape: integer[] }[]
+---@param forward fun(inputs: table<string, moonshard.Tensor>): table with loss, or outputs by name, or both
+---@param settings moonshard.PlanSettings
+---@return moonshard.Plan
+function Session:plan(name, inputs, forward, settings)
+  return self:compile(name, trace_inputs(self, inputs, forward), settings)
+end
+
+local function make_state(self)
+  local config, out = ffi.new("ms_plan_config"), ffi.new("ms_state *[1]")
+  C.ms_plan_config_default(config)
+  config.train = self.optimizer and 1 or 0
+  ema.configure(config, self.ema)
+  config.shared_masters = self.sharding.shared_masters and 1 or 0
+  config.device = device.kind(self.sharding.mesh.device)
+  config.nccl = device.nccl_options(config.device)
+  if self.optimizer then self.optimizer:configure(config) end
+  local handle = self.sharding.alone and alone.world() or world.handle
+  return together(function()
+    check(C.ms_state_new(handle, self.sharding:handle(), config, out))
+    self.state = ffi.gc(out[0], C.ms_state_free)
+    return self.state
+  end)
+end
+
+---Parameters, and gradients and optimizer state when the model has an optimizer: made by whatever needs them first,
+---with values from files where parameters have them. Collective.
+---@return ffi.cdata* ms_state*
+function Session:ensure_state()
+  if self.state then return self.state end
+  if world.plan_only and not self.sharding.alone then
+    errors.invalid("the model has no values where only its plan is made: call it, or look at it, after the first step")
+  end
+  make_state(self)
+  local ok, read = pcall(initial_values.read, self)
+  if not ok then
+    self.state = nil -- it has values that nobody asked for
+    error(read, 0)
+  end
+  self.loaded = read
+  return self.state
+end
+
+-- A model that was called or looked at before its trainer was made: the engine's model is made anew, with the
+-- optimizer's groups, and the parameters move over. Collective when there is a state.
+function Session:take_optimizer(optimizer, averages)
+  if self.state then return together(self.exchange_optimizer, self, optimizer, averages) end
+  return self:exchange_optimizer(optimizer, averages)
+end
+
+function Session:exchange_optimizer(optimizer, averages)
+  local before = self.state
+  if before then self:gather(0, "of the new optimizer") end
+  self.sharding:handle(optimizer)
+  self.optimizer, self.ema, self.state, self.execs, self.graphs = optimizer, averages, nil, {}, {}
+  if not before then return self end
+  make_state(self)
+  for i, param in ipairs(self.sharding.params) do
+    local values = ffi.new("float[?]", param.numel)
+    check(C.ms_state_gather(before, i - 1, "param", values))
+    check(C.ms_state_set(self.state, i - 1, values))
+  end
+  return self
+end
+
+---One number of every rank that trains this model, in the order of ranks(). Collective over them.
+---@param number number this rank's
+---@param what string? what it is, for reports; the same on all ranks: "of the learning rate"
+---@return number[] by place, from 1
+---@param more number? a second one
+---@return number[]? of the second one
+function Session:gather(number, what, more)
+  if world.plan_only and not self.sharding.alone then return { number }, more and { more } end
+  local n, list, second = self.sharding.mesh:size(), {}, more and {}
+  local mine, all = ffi.new("double[2]", number, more or 0), ffi.new("double[?]", 2 * n)
+  local state = self:ensure_state()
+  world.doing(what)
+  local status = C.ms_state_exchange(state, mine, 16, all)
+  world.doing(nil)
+  check(status)
+  for place = 1, n do
+    list[place] = all[2 * place - 2]
+    if second then second[place] = all[2 * place - 1] end
+  end
+  return list, second
+end
+
+---The first rank whose number is another than this rank's. Collective.
+---@param number number
+---@param what string as for gather
+---@return integer? rank nil when all agree
+function Session:differing(number, what)
+  for place, other in ipairs(self:gather(number, what)) do
+    if other ~= number then return self:ranks()[place] end
+  end
+end
+
+---Calls a function that every rank carries out alone, and tells whether all could. Collective.
+---@param what string for reports, the same on all ranks: "of what set_rules found"
+---@param call function
+---@param ... any arguments
+---@return integer? failed the first rank on which it failed
+---@return table results of pcall, here
+function Session:attempt(what, call, ...)
+  local results, failed = { pcall(call, ...) }, nil
+  for place, bad in ipairs(self:gather(results[1] and 0 or 1, what)) do
+    if bad ~= 0 then failed = failed or self:ranks()[place] end
+  end
+  return failed, results
+end
+
+---Calls a function within something that all ranks do or none: where it fails, that is raised, and on the others that
+---it failed there. Collective.
+---@param what string what cannot be done then, the same on all ranks: "unshard"
+---@param call function
+---@param ... any arguments
+---@return ... what the function returns
+function Session:all_or_none(what, call, ...)
+  local failed, results = self:attempt("of " .. what, call, ...)
+  if not results[1] then error(results[2], 0) end
+  if failed then
+    errors.raise("MS_EMISMATCH", "%s failed on rank %d, so nothing is changed on any rank", what, failed)
+  end
+  return unpack(results, 2, table.maxn(results))
+end
+
+---The ranks that train this model together.
+---@return integer[]
+function Session:ranks()
+  return self.sharding.mesh:ranks(self.sharding.rank)
+end
+
+---Binds a plan to this session's state, if there is memory for it on all ranks. Collective.
+---@param compiled moonshard.Plan
+---@return moonshard.Exec
+function Session:bind(compiled)
+  local state = self:ensure_state()
+  memory.check(self, state, compiled)
+  return exec.bind(state, compiled)
+end
+
+---The exec for these inputs under the rules that hold now, compiled and bound at the first call.
+---@param name string
+---@param inputs { name: string, dtype: string, shape: integer[] }[]
+---@param forward function
+---@param settings table moonshard.PlanSettings, and owner: who asks, because others compute something else by this name
+---@return moonshard.Exec
+function Session:exec(name, inputs, forward, settings)
+  if self.lent then
+    errors.invalid("the model runs inside of ms.with_full_params, where its weights are being changed: wait until that "
+      .. "has returned")
+  end
+  if context.trace then
+    errors.invalid("a model is run inside of a forward or loss, which is traced and not run: do it between steps")
+  end
+  if settings.train and self.averaged then
+    errors.invalid("train:with_ema has put the averages in the place of the weights: train when it has returned")
+  end
+  self.sharding:check_unchanged()
+  if settings.train then self.held = {} end
+  local key = { name, tostring(settings.owner), tostring(settings.train), tostring(settings.accumulate) }
+  for _, input in ipairs(inputs) do
+    key[#key + 1] = input.name .. ":" .. input.dtype .. ":" .. table.concat(input.shape, "x")
+  end
+  local id = table.concat(key, " ")
+  local found = self.execs[id .. self.rules]
+  if not found then
+    self.graphs[id] = self.graphs[id] or trace_inputs(self, inputs, forward)
+    local compiled = self:compile(name, self.graphs[id], settings)
+    self:ensure_state() -- may read files, which one rank alone can fail at
+    found = together(function()
+      local bound = self:bind(compiled)
+      bound.id, bound.settings = id, settings
+      self.execs[id .. self.rules] = bound
+      return bound
+    end)
+  end
+  if settings.train then self.train_exec = found end
+  return found
+end
+
+---Bytes of the GPU that this model's rank is on, beside what plans tell; nil on the CPU.
+---@return { total: number, free: number, arenas: number, context: number, communicators: number, pinned: number }?
+function Session:device_memory()
+  if self.sharding.mesh.device == "cpu" then return nil end
+  local m = ffi.new("ms_device_memory")
+  check(C.ms_state_memory(self:ensure_state(), m))
+  return {
+    total = m.total, free = m.free, arenas = m.arenas, context = m.context, communicators = m.communicators,
+    pinned = m.pinned,
+  }
+end
+
+---What the exec of a name ran since it was made.
+---@param name string "train", "evaluate", "generate"
+---@return moonshard.Counters?
+function Session:counters(name)
+  for _, bound in pairs(self.execs) do
+    if bound.plan.name == name then return bound:report() end
+  end
+end
+
+return session

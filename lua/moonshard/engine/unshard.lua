@@ -1,0 +1,297 @@
+-- Parameters in full. model:unshard holds a unit's on every rank until model:reshard, so that each rank can look at
+-- them without the others; ms.with_full_params lends them to a function, and writes back what it changed.
+--
+-- Both are copies of the f32 masters, beside the arenas: plans gather for themselves and never read them. They count
+-- against the host's memory and the trainer's memory_limit before they are made. What a step changes is no copy any
+-- more, so a step reshards whatever is held.
+
+local create = require("moonshard.tensor.create")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local hash = require("moonshard.base.hash")
+local memory = require("moonshard.engine.memory")
+local nearest = require("moonshard.base.nearest")
+local options = require("moonshard.base.options")
+local re = require("moonshard.base.re")
+local rules = require("moonshard.shard.rules")
+local session = require("moonshard.engine.session")
+local tensor = require("moonshard.tensor")
+local together = require("moonshard.distributed.all_or_none")
+local tree = require("moonshard.nn.tree")
+local values = require("moonshard.tensor.values")
+local world = require("moonshard.distributed.world")
+local C, check = engine.C, engine.check
+
+local unshard = {}
+
+-- ---- which ------------------------------------------------------------------------------------------------------
+
+-- The units whose roots lie in a module; all of them for the model itself.
+local function units_inside(around, module)
+  if module == around.model then return around.sharding.units end
+  local inside, found = {}, {}
+  for _, entry in ipairs(tree.inventory(module).modules) do inside[entry.module] = true end
+  for _, unit in ipairs(around.sharding.units) do
+    if inside[unit.module] then found[#found + 1] = unit end
+  end
+  if found[1] then return found end
+  local parameter = tree.inventory(module).parameters[1].parameter
+  local unit = around.sharding.params[around.sharding.index[parameter] + 1].unit
+  errors.invalid("unshard: %s is no unit: its parameters are gathered with unit %s, so name that",
+    getmetatable(module).name, unit.name)
+end
+
+-- A pattern, a list of them, or nothing: the units of the module.
+local function choose(around, module, which)
+  if which == nil then return units_inside(around, module) end
+  local units, names, chosen = around.sharding.units, {}, {}
+  for i, unit in ipairs(units) do names[i] = unit.name end
+  if type(which) == "string" or re.is(which) then which = { which } end
+  local decisions = rules.policy("unshard", which, { bare_value = true }):resolve(names, false)
+  for i, unit in ipairs(units) do
+    if decisions[i].value then chosen[#chosen + 1] = unit end
+  end
+  return chosen
+end
+
+-- ---- together ---------------------------------------------------------------------------------------------------
+
+-- The chosen units, the same on all ranks, or an error on all. Collective.
+local function choose_together(around, module, which, who)
+  local units = around:all_or_none(who, choose, around, module, which)
+  local names = {}
+  for i, unit in ipairs(units) do names[i] = unit.name end
+  local text = table.concat(names, "\n")
+  local other = around:differing(hash.of_text(text), "of units to unshard")
+  if other then
+    errors.raise("MS_EMISMATCH", "%s: rank %d named other units than rank %d (here %s); all ranks name the same", who,
+      other, world.rank, table.concat(names, ", "))
+  end
+  return units
+end
+
+-- ---- values -----------------------------------------------------------------------------------------------------
+
+-- Raises on every rank where a parameter is too large for a tensor, also on those that would get none.
+local function bytes_of(units)
+  local bytes = 0
+  for _, unit in ipairs(units) do
+    for _, param in ipairs(unit.params) do bytes = bytes + 4 * values.check_size("f32", param.shape) end
+  end
+  return bytes
+end
+
+-- Values of all parameters of some units by the engine's index. Collective; ranks that do not keep them get nothing.
+local function gather(around, units, what, keeps)
+  local by_index, state = {}, around:ensure_state()
+  for _, unit in ipairs(units) do
+    for _, param in ipairs(unit.params) do
+      if what ~= "grad" or not param.frozen then
+        local index, data = around.sharding.index[param.parameter], nil
+        if keeps then data = values.allocate("f32", param.shape) end
+        check(C.ms_state_gather(state, index, what, data))
+        by_index[index] = data and tensor.eager("f32", { unpack(param.shape) }, data,
+          not around.sharding.alone and "replicated" or nil)
+      end
+    end
+  end
+  return by_index
+end
+
+-- By the names that they have in a module; a tied parameter stands under its first name and is found under all.
+local function by_name(around, module, by_index)
+  local view, first_name, known = {}, {}, {}
+  for _, entry in ipairs(tree.inventory(module).parameters) do
+    local value = by_index[around.sharding.index[entry.parameter]]
+    view[entry.name] = value
+    for _, place in ipairs(value and entry.places or {}) do
+      first_name[place.name] = entry.name
+      known[#known + 1] = place.name
+    end
+  end
+  local function real(name)
+    if first_name[name] then return first_name[name] end
+    errors.raise("MS_ENAME", "no parameter %s is here: %s", tostring(name), #known == 0 and "there are none"
+      or nearest.name(tostring(name), known) and ("did you mean %s?"):format(nearest.name(tostring(name), known))
+      or ("the %d that are begin with %s"):format(#known, known[1]))
+  end
+  return setmetatable(view, {
+    __index = function(self, name) return rawget(self, real(name)) end,
+    __newindex = function(self, name, value) rawset(self, real(name), value) end,
+  })
+end
+
+-- ---- unshard and reshard ----------------------------------------------------------------------------------------
+
+local function hold(around, module, which)
+  local units = choose_together(around, module, which, "unshard")
+  local missing, by_index = {}, {}
+  for _, unit in ipairs(units) do
+    if not around.held[unit] then missing[#missing + 1] = unit end
+  end
+  memory.check_held(around, "unshard", bytes_of(missing))
+  for _, unit in ipairs(missing) do around.held[unit] = gather(around, { unit }, "param", true) end
+  for _, unit in ipairs(units) do
+    for index, value in pairs(around.held[unit]) do by_index[index] = value end
+  end
+  return by_name(around, module, by_index)
+end
+
+local function release(around, module, which)
+  for _, unit in ipairs(choose_together(around, module, which, "reshard")) do around.held[unit] = nil end
+  collectgarbage()
+end
+
+---Holds units in full, f32, on every rank. Collective.
+---@param module moonshard.Module
+---@param which any? name, pattern or list of them over units; nil: the units of the module
+---@return table<string, moonshard.Tensor> by FQN in the module
+function unshard.unshard(module, which)
+  return together(hold, session.around(module), module, which)
+end
+
+---Gives units back that unshard holds. Collective.
+---@param module moonshard.Module
+---@param which any? as for unshard
+function unshard.reshard(module, which)
+  return together(release, session.around(module), module, which)
+end
+
+---What unshard holds on this rank now.
+---@param module moonshard.Module
+---@return table<string, number> bytes by unit
+function unshard.held(module)
+  local bytes = {}
+  for unit in pairs(session.around(module).held) do bytes[unit.name] = bytes_of({ unit }) end
+  return bytes
+end
+
+-- ---- with full parameters ---------------------------------------------------------------------------------------
+
+local function check_may_lend(around, o)
+  if around.lent then errors.invalid("ms.with_full_params inside of another one of the same model") end
+  if o.writeback and around.sharding.alone then
+    errors.invalid("ms.with_full_params: shard the model first (ms.fully_shard); until then it has no values of its "
+      .. "own to write to")
+  end
+  if o.with_grads and not around.gradient_scale then errors.invalid("there is no gradient before the first step") end
+end
+
+local function lend(around, module, o)
+  around:all_or_none("ms.with_full_params", check_may_lend, around, o)
+  local units = choose_together(around, module, o.units, "ms.with_full_params")
+  local keeps = not o.rank0_only or world.rank == around:ranks()[1] or around.sharding.alone
+  local bytes = (o.with_grads and 2 or 1) * bytes_of(units)
+  memory.check_held(around, "ms.with_full_params", keeps and bytes or 0)
+  local lent = { by_index = gather(around, units, "param", keeps), hash = {} }
+  for index, value in pairs(o.writeback and lent.by_index or {}) do
+    lent.hash[index] = hash.of_bytes(value.data, values.bytes(value))
+  end
+  lent.params = by_name(around, module, lent.by_index)
+  if o.with_grads then
+    local grads = gather(around, units, "grad", keeps)
+    for _, sum in pairs(grads) do values.scale(sum.data, sum:numel(), around.gradient_scale) end
+    lent.grads = by_name(around, module, grads)
+  end
+  return lent
+end
+
+-- What a parameter is to be, f32, of its shape.
+local function read_new(name, param, given)
+  if given == nil then errors.invalid("ms.with_full_params: %s was removed; give it values, or leave it", name) end
+  local new = tensor.is_eager(given) and given or create.tensor(given)
+  if tensor.shape_text(new.shape) ~= tensor.shape_text(param.shape) then
+    errors.raise("MS_ESHAPE", "ms.with_full_params: %s is %s, the values it was given are %s", name,
+      tensor.shape_text(param.shape), tensor.shape_text(new.shape))
+  end
+  return new:cast("f32")
+end
+
+-- Parameters that the function changed, in the order of the engine's indices: assigned anew, or in their memory.
+local function changes_of(around, module, lent)
+  local changes = {}
+  for _, entry in ipairs(tree.inventory(module).parameters) do
+    local index = around.sharding.index[entry.parameter]
+    if lent.hash[index] then
+      local new = read_new(entry.name, entry.parameter, rawget(lent.params, entry.name))
+      local of_new = hash.of_bytes(new.data, values.bytes(new))
+      if of_new ~= lent.hash[index] then
+        changes[#changes + 1] = { index = index, name = entry.name, new = new, hash = of_new }
+      end
+    end
+  end
+  return changes
+end
+
+-- Ranks with different values would make a parameter that nobody gave: each writes its own part.
+local function check_equal(around, changes)
+  local text = {}
+  for i, change in ipairs(changes) do text[i] = ("%d %.0f"):format(change.index, change.hash) end
+  text = table.concat(text, " ")
+  if not around:differing(hash.of_text(text), "of changed parameters") then return end
+  local by_index = {}
+  for _, change in ipairs(changes) do by_index[change.index] = change.hash end
+  for i, param in ipairs(around.sharding.params) do
+    local other = around:differing(by_index[i - 1] or -1, "of changed parameters")
+    if other then
+      errors.raise("MS_EMISMATCH", "ms.with_full_params: rank %d gave %s other values than rank %d, so nothing is "
+        .. "written back; all ranks give the same", other, param.fqn, world.rank)
+    end
+  end
+end
+
+local function give_back(around, module, lent, returned, o)
+  local changes = around:all_or_none("the function of ms.with_full_params", function()
+    if not returned[1] then error(returned[2], 0) end
+    return o.writeback and changes_of(around, module, lent) or {}
+  end)
+  check_equal(around, changes)
+  for _, change in ipairs(changes) do
+    check(C.ms_state_set(around:ensure_state(), change.index, change.new.data))
+    local held = around.held[around.sharding.params[change.index + 1].unit]
+    if held then held[change.index] = change.new end
+  end
+end
+
+local function pack(...) return { n = select("#", ...), ... } end
+
+local SPECS = {
+  writeback = { "boolean", default = true }, with_grads = { "boolean", default = false },
+  rank0_only = { "boolean", default = false }, units = { "any" },
+}
+
+---@class moonshard.FullParamsOptions
+---@field writeback? boolean true
+---@field with_grads? boolean also the gradients of the last step's mean loss, before clipping, of what is not frozen,
+---  to read; false
+---@field rank0_only? boolean other ranks get empty tables, and nothing can be written back; false
+---@field units? any patterns, as for model:unshard
+
+---Calls a function with a module's parameters in full, f32, as a table of tensors by name. What it assigns anew
+---(params["head.weight"] = params["head.weight"] * 0.5), or changes in their memory, is written back to all owners when
+---it returns. When it fails on any rank, nothing is written on any, and all ranks raise. No step, evaluation or call of
+---the model inside: they would not see the changes. Nothing is called where only a plan is made. Collective.
+---@param model moonshard.Module
+---@param block fun(params: table<string, moonshard.Tensor>, grads: table<string, moonshard.Tensor>?): ...
+---@param o moonshard.FullParamsOptions?
+---@return ... what the function returns
+function unshard.with_full_params(model, block, o)
+  if not tree.is_module(model) or type(block) ~= "function" then
+    errors.invalid("ms.with_full_params takes a module and a function: ms.with_full_params(model, function(params) "
+      .. "... end)")
+  end
+  o = options.parse("ms.with_full_params", o, SPECS)
+  if o.rank0_only and o.writeback then
+    errors.invalid("ms.with_full_params: rank0_only gives the other ranks nothing to write back; say writeback = false")
+  end
+  local around = session.around(model)
+  if world.plan_only and not around.sharding.alone then return end
+  local lent = together(lend, around, model, o)
+  around.lent = true
+  local returned = pack(pcall(block, lent.params, lent.grads))
+  around.lent = false
+  together(give_back, around, model, lent, returned, o)
+  return unpack(returned, 2, returned.n)
+end
+
+return unshard

@@ -1,0 +1,71 @@
+-- Spikes: steps whose gradient norm or loss is far above those just before. They are where training begins to go wrong,
+-- long before a NaN, and they are lost among thousands of steps unless somebody points at them.
+--
+-- "Far above" is a multiple of the median over a window of steps: a median does not move when one of its values is
+-- wild, so a spike does not hide the next one.
+
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
+
+local spikes = {}
+
+-- Fewer steps than that say nothing about what is usual; the first ones of a training are wild anyway.
+local FEWEST = 16
+local WATCHED = { { key = "grad_norm", name = "gradient norm" }, { key = "loss", name = "loss" } }
+
+---@class moonshard.SpikeOptions
+---@field window integer? steps that the median is taken over, at least 16; 64
+---@field grad_norm number? a gradient norm of so many times the median is a spike; 4
+---@field loss number? a loss of so many times the median is one; 1.5
+
+---@class moonshard.Spikes
+---@field found { step: integer, what: string, value: number, ratio: number }[]
+local Spikes = {}
+Spikes.__index = Spikes
+
+---@param given moonshard.SpikeOptions?
+---@return moonshard.Spikes
+function spikes.new(given)
+  local o = options.parse("ms.log.spikes", given, {
+    window = { "positive", default = 64 }, grad_norm = { "number", default = 4 }, loss = { "number", default = 1.5 },
+  })
+  if o.window < FEWEST then
+    errors.invalid("ms.log.spikes: window must be at least %d steps, not %d", FEWEST, o.window)
+  end
+  for _, watched in ipairs(WATCHED) do
+    if o[watched.key] <= 1 then
+      errors.invalid("ms.log.spikes: %s must be above 1, not %g", watched.key, o[watched.key])
+    end
+  end
+  return setmetatable({ options = o, recent = { grad_norm = {}, loss = {} }, at = 0, found = {} }, Spikes)
+end
+
+local function median(values)
+  local sorted = { unpack(values) }
+  table.sort(sorted)
+  return sorted[math.floor(#sorted / 2) + 1]
+end
+
+---Looks at a step and remembers it.
+---@param step integer
+---@param m { grad_norm: number?, loss: number }
+---@return string? told "step 812: gradient norm 14.2 is 9.1 times the median of 64 steps"
+function Spikes:see(step, m)
+  local told = {}
+  self.at = self.at % self.options.window + 1
+  for _, watched in ipairs(WATCHED) do
+    local value, recent = m[watched.key], self.recent[watched.key]
+    if value and value == value then
+      local usual = #recent >= FEWEST and median(recent)
+      if usual and usual > 0 and value > usual * self.options[watched.key] then
+        local ratio = value / usual
+        self.found[#self.found + 1] = { step = step, what = watched.key, value = value, ratio = ratio }
+        told[#told + 1] = ("%s %.4g is %.1f times the median of %d steps"):format(watched.name, value, ratio, #recent)
+      end
+      recent[math.min(self.at, #recent + 1)] = value
+    end
+  end
+  return told[1] and ("step %d: %s"):format(step, table.concat(told, ", ")) or nil
+end
+
+return spikes

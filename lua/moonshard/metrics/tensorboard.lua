@@ -1,0 +1,165 @@
+-- Event files that TensorBoard reads: the scalars of every step, as records of protocol buffers.
+--
+-- A file is a list of TFRecords: length (64 bits), the length's checksum, data, the data's checksum; little-endian;
+-- checksums are CRC-32C (Castagnoli), masked as the format asks. The data is an Event message (tensorboard's
+-- event.proto): field 1 wall_time (double), 2 step (int64), 3 file_version (string), 5 summary, 7 session_log; a
+-- Summary has Values in field 1, each with 1 tag (string) and 2 simple_value (float); a SessionLog has a status in 1.
+
+local bit = require("bit")
+local ffi = require("ffi")
+local clock = require("moonshard.base.clock")
+local errors = require("moonshard.base.error")
+local output_file = require("moonshard.base.output_file")
+
+ffi.cdef "int gethostname(char *name, size_t bytes); int getpid(void);"
+
+local tensorboard = {}
+
+-- Where the metrics of a step appear.
+local TAGS = {
+  loss = "loss/train", valid_loss = "loss/valid", grad_norm = "train/grad_norm", lr = "train/lr",
+  tokens_per_s = "speed/tokens_per_s", step_ms = "speed/step_ms", exposed_ms = "speed/exposed_ms",
+  data_ms = "speed/data_ms", peak_bytes = "memory/peak_bytes",
+}
+
+-- ---- records --------------------------------------------------------------------------------------------------------
+
+local table_of_bytes
+
+local function make_table()
+  local made = ffi.new("uint32_t[256]")
+  for byte = 0, 255 do
+    local rest = byte
+    for _ = 1, 8 do
+      local low = bit.band(rest, 1)
+      rest = bit.rshift(rest, 1)
+      if low == 1 then rest = bit.bxor(rest, 0x82f63b78) end
+    end
+    made[byte] = rest
+  end
+  return made
+end
+
+---CRC-32C of a text (RFC 3720, section B.4).
+---@param text string
+---@return integer from 0 to 2^32 - 1
+function tensorboard.crc32c(text)
+  table_of_bytes = table_of_bytes or make_table()
+  local crc = -1
+  for i = 1, #text do
+    local entry = bit.tobit(table_of_bytes[bit.band(bit.bxor(crc, text:byte(i)), 255)])
+    crc = bit.bxor(bit.rshift(crc, 8), entry)
+  end
+  return bit.bnot(crc) % 2 ^ 32
+end
+
+local function little_endian(number, bytes)
+  local list = {}
+  for i = 1, bytes do
+    list[i] = string.char(number % 256)
+    number = math.floor(number / 256)
+  end
+  return table.concat(list)
+end
+
+-- Rotated and moved, so that a checksum of data that holds checksums is no weaker.
+local function masked_crc(text)
+  local crc = bit.tobit(tensorboard.crc32c(text))
+  return little_endian((bit.ror(crc, 15) % 2 ^ 32 + 0xa282ead8) % 2 ^ 32, 4)
+end
+
+local function record(data)
+  local length = little_endian(#data, 8)
+  return length .. masked_crc(length) .. data .. masked_crc(data)
+end
+
+-- ---- protocol buffers -----------------------------------------------------------------------------------------------
+
+local VARINT, SIXTY_FOUR_BITS, BYTES, THIRTY_TWO_BITS = 0, 1, 2, 5
+
+local function varint(number)
+  local list = {}
+  while number >= 128 do
+    list[#list + 1] = string.char(number % 128 + 128)
+    number = math.floor(number / 128)
+  end
+  return table.concat(list) .. string.char(number)
+end
+
+local function key(field, kind) return varint(8 * field + kind) end
+
+local function bytes_field(field, text) return key(field, BYTES) .. varint(#text) .. text end
+
+local function double_field(field, number)
+  return key(field, SIXTY_FOUR_BITS) .. ffi.string(ffi.new("double[1]", number), 8)
+end
+
+local function float_field(field, number)
+  return key(field, THIRTY_TWO_BITS) .. ffi.string(ffi.new("float[1]", number), 4)
+end
+
+local function event(seconds, rest) return record(double_field(1, seconds) .. rest) end
+
+-- ---- files ----------------------------------------------------------------------------------------------------------
+
+---@class moonshard.EventFile
+---@field path string
+---@field file file*
+local EventFile = {}
+EventFile.__index = EventFile
+
+local function write(self, data)
+  local ok, why = self.file:write(data)
+  if ok then
+    ok, why = self.file:flush()
+  end
+  if not ok then errors.raise("MS_EIO", "event file %s: %s", self.path, why) end
+end
+jit.off(write) -- as in log.lua: compiled, a failed flush is run again
+
+-- Seconds since 1970, with fractions: the system's clock gives whole ones.
+local function wall_time(self) return self.began + clock.now() - self.began_at end
+
+---Starts an event file in a folder, which is made when it is not there. Runs that go on in the same folder add files,
+---and TensorBoard shows them as one.
+---@param folder string
+---@return moonshard.EventFile
+function tensorboard.open(folder)
+  local host = ffi.new("char[256]")
+  ffi.C.gethostname(host, 255)
+  local began = os.time()
+  output_file.make_folders(folder .. "/")
+  local path = ("%s/events.out.tfevents.%010d.%s.%d.0"):format(folder, began, ffi.string(host), ffi.C.getpid())
+  local file, why = io.open(path, "wb")
+  if not file then errors.raise("MS_EINVAL", "event file %s", why) end
+  local self = setmetatable({ path = path, file = file, began = began, began_at = clock.now() }, EventFile)
+  write(self, event(wall_time(self), bytes_field(3, "brain.Event:2")))
+  return self
+end
+
+local SESSION_STARTS = 1
+
+---The run goes on with a step: TensorBoard drops what files of earlier runs in the folder have of it and of later ones.
+---@param step integer
+function EventFile:restart(step)
+  write(self, event(wall_time(self), key(2, VARINT) .. varint(step)
+    .. bytes_field(7, key(1, VARINT) .. varint(SESSION_STARTS))))
+end
+
+---Adds the scalars of a step.
+---@param step integer
+---@param m table metrics, as train:step returns them; further numbers appear as train/NAME, and of comm_bytes those of
+---  each mesh dimension as comm/DIMENSION_bytes
+function EventFile:add(step, m)
+  local tags, scalars, values = {}, {}, {}
+  local function take(tag, value) tags[#tags + 1], scalars[tag] = tag, value end
+  for name, value in pairs(m) do
+    if type(value) == "number" and name ~= "tokens" then take(TAGS[name] or "train/" .. name, value) end
+  end
+  for dimension, bytes in pairs(m.comm_bytes or {}) do take("comm/" .. dimension .. "_bytes", bytes) end
+  table.sort(tags)
+  for i, tag in ipairs(tags) do values[i] = bytes_field(1, bytes_field(1, tag) .. float_field(2, scalars[tag])) end
+  write(self, event(wall_time(self), key(2, VARINT) .. varint(step) .. bytes_field(5, table.concat(values))))
+end
+
+return tensorboard

@@ -1,0 +1,246 @@
+-- The common layers. Names and meanings are PyTorch's; `init` chooses the law of the first weights: "pytorch" (the
+-- default), "gpt2" (normal 0.02, zero bias), or a law of ms.init for the weight.
+
+local context = require("moonshard.base.context")
+local create = require("moonshard.tensor.create")
+local errors = require("moonshard.base.error")
+local module = require("moonshard.nn.module")
+local ops = require("moonshard.tensor.ops")
+local options = require("moonshard.base.options")
+local parameter = require("moonshard.tensor.parameter")
+local tensor = require("moonshard.tensor")
+
+local laws = parameter.laws
+
+---@class moonshard.nn
+local nn = {}
+
+-- Operands of one op share an element type; where a recipe mixes them, the layer's own type wins.
+local function in_dtype_of(weight, x)
+  if tensor.is(x) and (x.dtype == "f32" or x.dtype == "bf16") then return x:cast(weight.dtype) end
+  return x
+end
+
+local function value_of(self, name)
+  return context.trace:parameter(self[name])
+end
+
+-- The arguments of a layer as one table: ms.nn.linear { 3, 4, bias = false }, or linear(3, 4, { bias = false }).
+local function gather(...)
+  if type((...)) == "table" then return (...) end
+  local given = {}
+  for _, argument in ipairs({ ... }) do
+    if type(argument) ~= "table" then given[#given + 1] = argument end
+  end
+  local last = select(select("#", ...), ...)
+  for name, value in pairs(type(last) == "table" and last or {}) do given[name] = value end
+  return given
+end
+
+local function describe_bias(self)
+  return self.bias and "" or ", no bias"
+end
+
+-- ---- linear -----------------------------------------------------------------------------------------------------
+
+local Linear = module.define("Linear")
+
+function Linear:init(given)
+  local config = options.parse("ms.nn.linear", given, {
+    { "positive", required = "inputs" }, { "positive", required = "outputs" }, bias = { "boolean", default = true },
+    init = { "string|number|table", default = "pytorch" },
+  })
+  local inputs, outputs = config[1], config[2]
+  local law, bias_law = config.init, laws.zeros()
+  if law == "pytorch" then
+    law, bias_law = laws.kaiming_uniform(inputs), laws.kaiming_uniform(inputs)
+  elseif law == "gpt2" then
+    law = laws.normal(0, 0.02)
+  end
+  self.weight = parameter.new({ outputs, inputs, init = law })
+  if config.bias then self.bias = parameter.new({ outputs, init = bias_law }) end
+end
+
+function Linear:forward(x)
+  local weight = value_of(self, "weight")
+  x = in_dtype_of(weight, x)
+  if self.bias then return ops.matmul(x, weight, self.bias, { trans_b = 1 }) end
+  return ops.matmul(x, weight, { trans_b = 1 })
+end
+
+function Linear:describe()
+  return ("%d -> %d%s"):format(self.weight.shape[2], self.weight.shape[1], describe_bias(self))
+end
+
+---@class moonshard.LinearOptions
+---@field [1] integer? inputs, where they are not given before the table
+---@field [2] integer? outputs
+---@field bias? boolean true
+---@field init? string|number|moonshard.InitialLaw "pytorch" (default), "gpt2" or a law of ms.init, of the weight
+
+---y = x w' + b: x [..., in], weight [out, in], bias [out].
+---@overload fun(o: moonshard.LinearOptions): moonshard.Module
+---@overload fun(inputs: integer, outputs: integer, o: moonshard.LinearOptions?): moonshard.Module
+---@param ... any { in, out, bias = true, init = "pytorch"|"gpt2"|law }
+---@return moonshard.Module
+function nn.linear(...) return Linear(gather(...)) end
+
+-- ---- embedding --------------------------------------------------------------------------------------------------
+
+local Embedding = module.define("Embedding")
+
+function Embedding:init(given)
+  local config = options.parse("ms.nn.embedding", given, {
+    { "positive", required = "rows" }, { "positive", required = "dim" },
+    init = { "string|number|table", default = "pytorch" }, used_rows = { "positive", default = 0 },
+  })
+  local law = config.init
+  if law == "pytorch" then law = laws.normal(0, 1) elseif law == "gpt2" then law = laws.normal(0, 0.02) end
+  self.weight = parameter.new({ config[1], config[2], init = law })
+  self.used_rows = config.used_rows
+end
+
+function Embedding:forward(tokens)
+  return ops.embedding(self.weight, tokens, { rows = self.used_rows })
+end
+
+function Embedding:describe()
+  return ("%d x %d"):format(self.weight.shape[1], self.weight.shape[2])
+end
+
+---@class moonshard.EmbeddingOptions
+---@field [1] integer? count of rows, where it is not given before the table
+---@field [2] integer? dim
+---@field init? string|number|moonshard.InitialLaw "pytorch" (default), "gpt2" or a law of ms.init
+---@field used_rows? integer tokens from it on are errors; count
+
+---Rows of a table: tokens i32 [...] -> [..., dim], weight [count, dim].
+---@overload fun(o: moonshard.EmbeddingOptions): moonshard.Module
+---@overload fun(count: integer, dim: integer, o: moonshard.EmbeddingOptions?): moonshard.Module
+---@param ... any { count, dim, init = "pytorch"|"gpt2"|law, used_rows = count }: tokens from used_rows on are errors
+---@return moonshard.Module
+function nn.embedding(...) return Embedding(gather(...)) end
+
+-- ---- norms ------------------------------------------------------------------------------------------------------
+
+-- What a norm without a bias adds, by its length: a constant of the trace, and no parameter.
+local zeros_of = {}
+
+local function zeros(dim)
+  zeros_of[dim] = zeros_of[dim] or create.zeros(dim)
+  return zeros_of[dim]
+end
+
+local LayerNorm = module.define("LayerNorm")
+
+function LayerNorm:init(given)
+  local config = options.parse("ms.nn.layer_norm", given, {
+    { "positive", required = "dim" }, eps = { "number", default = 1e-5 }, bias = { "boolean", default = true },
+  })
+  self.weight = parameter.new({ config[1], init = "ones" })
+  self.bias = config.bias and parameter.new({ config[1], init = "zeros" }) or nil
+  self.eps = config.eps
+end
+
+function LayerNorm:forward(x)
+  local weight = value_of(self, "weight")
+  if weight.dtype ~= "f32" then x = in_dtype_of(weight, x) end
+  return ops.layer_norm(x, weight, self.bias or zeros(self.weight.shape[1]), { eps = self.eps })
+end
+
+function LayerNorm:describe() return self.weight.shape[1] .. describe_bias(self) end
+
+---@class moonshard.LayerNormOptions
+---@field [1] integer? dim, where it is not given before the table
+---@field eps? number 1e-5
+---@field bias? boolean true
+
+---Ba et al. 2016, over the last axis: x [..., dim], weight and bias [dim]. bias = false: there is none.
+---@overload fun(o: moonshard.LayerNormOptions): moonshard.Module
+---@overload fun(dim: integer, o: moonshard.LayerNormOptions?): moonshard.Module
+---@param ... any { dim, eps = 1e-5, bias = true }
+---@return moonshard.Module
+function nn.layer_norm(...) return LayerNorm(gather(...)) end
+
+local RMSNorm = module.define("RMSNorm")
+
+function RMSNorm:init(given)
+  local config = options.parse("ms.nn.rms_norm", given, {
+    { "positive", required = "dim" }, eps = { "number", default = 1e-5 },
+  })
+  self.weight = parameter.new({ config[1], init = "ones" })
+  self.eps = config.eps
+end
+
+function RMSNorm:forward(x)
+  local weight = value_of(self, "weight")
+  if weight.dtype ~= "f32" then x = in_dtype_of(weight, x) end
+  return ops.rms_norm(x, weight, { eps = self.eps })
+end
+
+function RMSNorm:describe() return tostring(self.weight.shape[1]) end
+
+---@class moonshard.RMSNormOptions
+---@field [1] integer? dim, where it is not given before the table
+---@field eps? number 1e-5
+
+---Zhang & Sennrich 2019, over the last axis: x [..., dim], weight [dim].
+---@overload fun(o: moonshard.RMSNormOptions): moonshard.Module
+---@overload fun(dim: integer, o: moonshard.RMSNormOptions?): moonshard.Module
+---@param ... any { dim, eps = 1e-5 }
+---@return moonshard.Module
+function nn.rms_norm(...) return RMSNorm(gather(...)) end
+
+-- ---- dropout and containers -------------------------------------------------------------------------------------
+
+local Dropout = module.define("Dropout")
+
+function Dropout:init(p)
+  if type(p) == "table" then
+    if p.p then errors.invalid("ms.nn.dropout: p has no name here: write ms.nn.dropout(%s)", options.describe(p.p)) end
+    p = p[1]
+  end
+  if type(p) ~= "number" or not (p >= 0 and p < 1) then
+    errors.invalid("ms.nn.dropout: p must be at least 0 and below 1, not %s", options.describe(p))
+  end
+  self.p = p
+end
+
+function Dropout:forward(x)
+  if self.p == 0 then return x end
+  return ops.dropout(x, { p = self.p })
+end
+
+function Dropout:describe() return ("p = %g"):format(self.p) end
+
+---Zeroes elements with probability p in training and divides the others by 1 - p; passes through in evaluation.
+---@param p number 0 <= p < 1
+---@return moonshard.Module
+function nn.dropout(p) return Dropout(p) end
+
+local Sequential = module.define("Sequential")
+
+function Sequential:init(layers)
+  if type(layers) ~= "table" or module.is(layers) then
+    errors.invalid("ms.nn.sequential takes a list of modules and functions, not %s", options.describe(layers))
+  end
+  for i = 1, table.maxn(layers) do -- beyond the first hole too: a layer that is nil must not end the list
+    local layer = layers[i]
+    if not (module.is(layer) or type(layer) == "function") then
+      errors.invalid("ms.nn.sequential: item %d must be a module or a function, not %s", i, options.describe(layer))
+    end
+    rawset(self, i, layer)
+  end
+end
+
+function Sequential:forward(x)
+  for _, layer in ipairs(self) do x = layer(x) end
+  return x
+end
+
+---Applies modules, or functions such as ms.ops.relu, one after the other; they are named by their place: "0", "1", ...
+---@param layers table list of modules and functions
+---@return moonshard.Module
+function nn.sequential(layers) return Sequential(layers) end
+
+return require("moonshard.base.unknown_name").strict("ms.nn", nn)

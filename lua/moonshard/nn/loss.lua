@@ -1,0 +1,58 @@
+-- Losses: functions of what the model gives and the targets, to a scalar f32 tensor.
+
+local context = require("moonshard.base.context")
+local errors = require("moonshard.base.error")
+local ops = require("moonshard.tensor.ops")
+local options = require("moonshard.base.options")
+local tensor = require("moonshard.tensor")
+
+---@class moonshard.loss
+local loss = {}
+
+local CROSS_ENTROPY = { reduction = { "string", default = "tokens" }, ignore_index = { "integer", default = -100 } }
+local REDUCTIONS = { tokens = true, mean = true }
+
+-- The mean over this rank's targets of this micro-batch; with "tokens" the step weighs it by how many these are.
+local function cross_entropy(o, logits, targets)
+  local outputs = ops.apply("cross_entropy", { logits, targets }, { ignore_index = o.ignore_index })
+  if context.trace and o.reduction == "tokens" then
+    local terms = 1
+    for _, size in ipairs(targets.shape) do terms = terms * size end
+    context.trace.weights[outputs[1].id] = { weight = outputs[3] / terms, terms = terms }
+  end
+  return outputs[1]
+end
+
+---Mean of -log softmax(logits)[target] over the targets that are not ignored. A loss that is returned to the trainer
+---as it is is the mean over the targets of all ranks and micro-batches ("tokens"), or with reduction "mean" the mean of
+---the means of each. Part of a larger expression it is always this rank's mean of one micro-batch.
+---@param logits moonshard.Tensor|{ reduction: "tokens"|"mean"|nil, ignore_index: integer? } [..., V]; or options
+---@param targets moonshard.Tensor? i32 [...]; -100 is ignored
+---@return moonshard.Tensor|fun(logits: moonshard.Tensor, targets: moonshard.Tensor): moonshard.Tensor loss f32 []; of
+---  options the function that gives it
+function loss.cross_entropy(logits, targets)
+  if targets ~= nil or tensor.is(logits) then
+    return cross_entropy({ reduction = "tokens", ignore_index = -100 }, logits, targets)
+  end
+  local o = options.parse("ms.loss.cross_entropy", logits, CROSS_ENTROPY)
+  if not REDUCTIONS[o.reduction] then
+    errors.invalid('ms.loss.cross_entropy: reduction must be "tokens" or "mean", not %s', options.describe(o.reduction))
+  end
+  return function(...) return cross_entropy(o, ...) end
+end
+
+---Mean of (prediction - target)^2.
+---@param prediction moonshard.Tensor [...]
+---@param target moonshard.Tensor of the same shape
+---@return moonshard.Tensor f32 []
+function loss.mse(prediction, target)
+  local predicted, given = tensor.shape_text(prediction.shape), tensor.shape_text(target.shape)
+  if predicted ~= given then
+    errors.raise("MS_ESHAPE", "ms.loss.mse: the prediction is %s and the target %s; their shapes must be equal",
+      predicted, given)
+  end
+  local difference = ops.sub(ops.cast(prediction, { out_dtype = "f32" }), target)
+  return ops.mean(ops.mul(difference, difference), { all = true })
+end
+
+return require("moonshard.base.unknown_name").strict("ms.loss", loss)

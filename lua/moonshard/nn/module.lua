@@ -1,0 +1,201 @@
+-- Modules: tables with named parameters, child modules and a forward. They are written in plain Lua:
+--
+--   local Gate = ms.module "Gate"
+--
+--   function Gate:init(dim)
+--     self.proj = ms.nn.linear { dim, dim }
+--     self.scale = ms.parameter { dim, init = "ones" }
+--   end
+--
+--   function Gate:forward(x)
+--     return x * self.proj(x):sigmoid() * self.scale
+--   end
+--
+--   local gate = Gate(384)
+--
+-- or, for one of a kind, ms.module { proj = ..., forward = function(self, x) ... end }. A module is called like a
+-- function inside of a trace; its path becomes the scope of the nodes it makes, and of errors. Called on eager tensors
+-- outside of one, it is traced and evaluated.
+
+local context = require("moonshard.base.context")
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
+local recompute = require("moonshard.nn.recompute")
+local tensor = require("moonshard.tensor")
+local tree = require("moonshard.nn.tree")
+
+---@class moonshard.Module
+---@field forward fun(self, ...): ... ops on tensors
+---@field init fun(self, ...)? makes parameters and children; gets the arguments of the constructor
+---@field describe (fun(self): string)? what the tree shows in parentheses
+---@field sharding moonshard.Sharding? set by ms.fully_shard
+local Module = {}
+Module.__index = Module
+
+local module = {}
+module.base = Module
+module.is = tree.is_module
+
+---Iterates over the parameters, each once under its first name: for name, parameter in model:named_parameters() do.
+---@return fun(): string?, moonshard.Parameter?
+function Module:named_parameters()
+  local list, i = tree.inventory(self).parameters, 0
+  return function()
+    i = i + 1
+    if list[i] then return list[i].name, list[i].parameter end
+  end
+end
+
+---Iterates over the module itself, named "", and all modules in it.
+---@return fun(): string?, moonshard.Module?
+function Module:named_modules()
+  local list, i = tree.inventory(self).modules, 0
+  return function()
+    i = i + 1
+    if list[i] then return list[i].name, list[i].module end
+  end
+end
+
+---@return integer elements of all parameters, tied ones counted once
+function Module:num_parameters()
+  return tree.count(self)
+end
+
+-- ---- values -----------------------------------------------------------------------------------------------------
+
+---A parameter in full, f32. Collective when the model is sharded.
+---@param name string its FQN in this module
+---@return moonshard.Tensor
+function Module:parameter(name) return require("moonshard.engine.inspect").parameter(self, name) end
+
+---The part of a parameter that this rank owns.
+---@param name string its FQN in this module
+---@return moonshard.Tensor
+function Module:local_parameter(name) return require("moonshard.engine.inspect").local_parameter(self, name) end
+
+---The parameters by name: the parts that this rank owns, without any communication; or with full = true all of them in
+---full, on the first rank (collective; other ranks get an empty table).
+---@param o { full: boolean? }?
+---@return table<string, moonshard.Tensor>
+function Module:state_dict(o) return require("moonshard.engine.state_dict").get(self, o) end
+
+---Overwrites the parameters: each rank's part by what state_dict gave it, or with full = true, on any mesh, by what the
+---first rank has. Missing, extra and misshapen ones are an error that lists them, and nothing has changed. Collective.
+---@param dict table<string, moonshard.Tensor>
+---@param o { full: boolean? }?
+function Module:load_state_dict(dict, o) require("moonshard.engine.state_dict").set(self, dict, o) end
+
+---Overwrites a parameter. Collective: every rank gives the same values.
+---@param name string its FQN in this module
+---@param values moonshard.Tensor|table of its shape
+function Module:set_parameter(name, values) require("moonshard.engine.inspect").set_parameter(self, name, values) end
+
+---Holds units in full, f32, on every rank, until they are resharded or a step is run: parameter() of theirs then asks
+---no other rank. Copies, counted before they are made; what is written into them is lost. Collective.
+---@param which any? name, pattern or list of them over units; nil: the units of this module
+---@return table<string, moonshard.Tensor> parameters by their FQNs in this module
+function Module:unshard(which) return require("moonshard.engine.unshard").unshard(self, which) end
+
+---Gives back what unshard holds. Collective.
+---@param which any? as for unshard
+function Module:reshard(which) require("moonshard.engine.unshard").reshard(self, which) end
+
+---What unshard holds on this rank.
+---@return table<string, number> bytes by unit
+function Module:unsharded() return require("moonshard.engine.unshard").held(self) end
+
+-- ---- calling ----------------------------------------------------------------------------------------------------
+
+local function is_float(value)
+  return tensor.is(value) and (value.dtype == "f32" or value.dtype == "bf16")
+end
+
+local function cast_all(dtype, ...)
+  local count, values = select("#", ...), { ... }
+  for i = 1, count do
+    if is_float(values[i]) then values[i] = values[i]:cast(dtype) end
+  end
+  return unpack(values, 1, count)
+end
+
+local function leave(trace, path, region, ...)
+  trace:enter(path)
+  recompute.leave(trace, region)
+  return ...
+end
+
+-- The root of a unit casts what comes in to the unit's param_dtype, and what goes out to its output_dtype, as PyTorch's
+-- MixedPrecisionPolicy with cast_forward_inputs does.
+local function forward_in_precision(self, precision, ...)
+  if not precision.output_dtype then return self:forward(cast_all(precision.param_dtype, ...)) end
+  return cast_all(precision.output_dtype, self:forward(cast_all(precision.param_dtype, ...)))
+end
+
+local function call(self, ...)
+  local trace = context.trace
+  local name = getmetatable(self).name
+  if not trace then return require("moonshard.engine.call")(self, ...) end
+  if not self.forward then errors.invalid("%s has no forward: write function %s:forward(...)", name, name) end
+  local outer = context.path
+  trace:enter(trace.paths[self] or outer)
+  local region = recompute.enter(trace, trace.recompute[self])
+  local precision = trace.precision[self]
+  if precision then return leave(trace, outer, region, forward_in_precision(self, precision, ...)) end
+  return leave(trace, outer, region, self:forward(...))
+end
+
+context.call_module = call
+
+-- ---- classes ----------------------------------------------------------------------------------------------------
+
+-- Fields are noted in the order of their assignment.
+local function note_field(self, key, value)
+  rawset(self, key, value)
+  local order = rawget(self, "_order")
+  order[#order + 1] = key
+end
+
+local function to_text(self)
+  local sharding = rawget(self, "sharding")
+  return tree.print(self, sharding and sharding:marks())
+end
+
+local function instance_meta(class, name)
+  return {
+    moonshard_module = true, __name = "a module", name = name,
+    __index = class, __newindex = note_field, __call = call, __tostring = to_text,
+  }
+end
+
+local function new_class(name, base)
+  local class = {}
+  class.__index = class
+  local meta = instance_meta(class, name)
+  return setmetatable(class, {
+    __index = base,
+    __tostring = function() return "module class " .. name end,
+    __call = function(_, ...)
+      local self = setmetatable({ _order = {} }, meta)
+      if self.init then self:init(...) end
+      return self
+    end,
+  })
+end
+
+---A class of modules (given a name), or one module (given a table with its fields and forward).
+---@param what string|table
+---@param base moonshard.Module? the class to inherit from
+---@return moonshard.Module
+function module.define(what, base)
+  if type(what) == "string" then return new_class(what, base or Module) end
+  if type(what) ~= "table" or getmetatable(what) then
+    errors.invalid("ms.module takes a name or a plain table of fields, not %s", options.describe(what))
+  end
+  if type(what.forward) ~= "function" then
+    errors.invalid("ms.module: the table has no forward: add forward = function(self, x) ... end")
+  end
+  rawset(what, "_order", {})
+  return setmetatable(what, instance_meta(base or Module, "Module"))
+end
+
+return setmetatable(module, { __call = function(_, ...) return module.define(...) end })

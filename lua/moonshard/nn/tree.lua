@@ -1,0 +1,253 @@
+-- What is in a model: its modules and parameters with their dotted names (FQNs), found by walking the fields of
+-- modules, and the tree that a model prints as. Lists count from 0, as in PyTorch: layers[1] is layers.0.
+--
+-- Fields are visited in the order in which they were assigned, so every rank sees one order. Fields that begin with _
+-- are private and not looked into. A module or parameter met again keeps its first name.
+
+local errors = require("moonshard.base.error")
+local parameter = require("moonshard.tensor.parameter")
+
+local tree = {}
+
+---@class moonshard.NamedModule
+---@field name string FQN, "" for the root
+---@field module moonshard.Module
+---@field parent integer? index of the module it was found in
+
+---@class moonshard.NamedParameter
+---@field name string FQN of the first place
+---@field parameter moonshard.Parameter
+---@field places { name: string, owner: integer }[] every place; owner is an index of modules
+
+---@class moonshard.HeldField where a module, a parameter or a list of them was found
+---@field holder table
+---@field key string|integer
+---@field value table
+---@field name string
+
+---@class moonshard.Inventory
+---@field fields moonshard.HeldField[]
+---@field modules moonshard.NamedModule[] parents before children, root first
+---@field parameters moonshard.NamedParameter[]
+
+---@param value any
+---@return boolean
+function tree.is_module(value)
+  if type(value) ~= "table" then return false end
+  local meta = getmetatable(value)
+  return type(meta) == "table" and rawget(meta, "moonshard_module") == true
+end
+
+local is_module = tree.is_module
+
+local function is_plain_table(value)
+  return type(value) == "table" and getmetatable(value) == nil
+end
+
+local function interesting(key, value)
+  if type(key) == "string" and key:sub(1, 1) == "_" then return false end
+  return parameter.is(value) or is_module(value) or is_plain_table(value)
+end
+
+-- Keys of a module or a plain table that may hold something: integers first, then fields as they were assigned, then
+-- the rest (fields of a table written at once) by name.
+local function ordered_keys(holder)
+  local keys, taken = {}, {}
+  for i, value in ipairs(holder) do
+    if interesting(i, value) then keys[#keys + 1] = i end
+    taken[i] = true
+  end
+  for _, key in ipairs(rawget(holder, "_order") or {}) do
+    if not taken[key] and interesting(key, rawget(holder, key)) then
+      keys[#keys + 1] = key
+      taken[key] = true
+    end
+  end
+  local rest = {}
+  for key, value in pairs(holder) do
+    if type(key) == "string" and not taken[key] and interesting(key, value) then rest[#rest + 1] = key end
+  end
+  table.sort(rest)
+  for _, key in ipairs(rest) do keys[#keys + 1] = key end
+  return keys
+end
+
+-- Whole characters of UTF-8 (RFC 3629).
+local CHARACTERS = {
+  "[%z\1-\127]", "[\194-\223][\128-\191]", "\224[\160-\191][\128-\191]", "[\225-\236\238\239][\128-\191][\128-\191]",
+  "\237[\128-\159][\128-\191]", "\240[\144-\191][\128-\191][\128-\191]",
+  "[\241-\243][\128-\191][\128-\191][\128-\191]", "\244[\128-\143][\128-\191][\128-\191]",
+}
+
+local function is_utf8(name)
+  local at = 1
+  while at <= #name do
+    local stop
+    for _, character in ipairs(CHARACTERS) do stop = stop or select(2, name:find("^" .. character, at)) end
+    if not stop then return false end
+    at = stop + 1
+  end
+  return true
+end
+
+-- Names stand in patterns, files and reports.
+local function join(path, key)
+  local name = type(key) == "number" and tostring(key - 1) or key
+  if name == "" or name:find("[%.%s%c%z]") or name:find("[\128-\255]") and not is_utf8(name) then
+    errors.raise("MS_ENAME", "field %q of %s: names of modules and parameters are UTF-8 without dots, spaces and "
+      .. "control characters, and not empty", name, path == "" and "the model" or path)
+  end
+  return path == "" and name or path .. "." .. name
+end
+
+---Walks a model.
+---@param root moonshard.Module
+---@return moonshard.Inventory
+function tree.inventory(root)
+  local modules, parameters, fields, seen, by_parameter = {}, {}, {}, {}, {}
+
+  local function add_parameter(value, name, owner)
+    local known = by_parameter[value]
+    if not known then
+      known = { name = name, parameter = value, places = {} }
+      by_parameter[value] = known
+      parameters[#parameters + 1] = known
+    end
+    table.insert(known.places, { name = name, owner = owner })
+  end
+
+  local function visit(holder, path, parent)
+    if seen[holder] then return end
+    seen[holder] = true
+    local owner = parent
+    if is_module(holder) then
+      modules[#modules + 1] = { name = path, module = holder, parent = parent }
+      owner = #modules
+    end
+    for _, key in ipairs(ordered_keys(holder)) do
+      local value, name = holder[key], join(path, key)
+      fields[#fields + 1] = { holder = holder, key = key, value = value, name = name }
+      if parameter.is(value) then
+        add_parameter(value, name, owner)
+      else
+        visit(value, name, owner)
+      end
+    end
+  end
+
+  visit(root, "", nil)
+  return { modules = modules, parameters = parameters, fields = fields }
+end
+
+---Elements of all parameters, each counted once.
+---@param root moonshard.Module
+---@param frozen table<moonshard.Parameter, boolean>? what rules decided; the parameters' own word where they did not
+---@return integer
+---@return integer frozen how many of them are frozen
+function tree.count(root, frozen)
+  local total, still = 0, 0
+  for _, entry in ipairs(tree.inventory(root).parameters) do
+    local param = entry.parameter
+    local is_frozen = frozen and frozen[param]
+    if is_frozen == nil then is_frozen = param.frozen end
+    total, still = total + param.numel, still + (is_frozen and param.numel or 0)
+  end
+  return total, still
+end
+
+---"10,745,088"
+---@param number integer
+---@return string
+function tree.thousands(number)
+  local text = ("%.0f"):format(number):reverse():gsub("(%d%d%d)", "%1,"):reverse()
+  return (text:gsub("^,", ""))
+end
+
+-- ---- printing ---------------------------------------------------------------------------------------------------
+
+-- "212 parameters", or where some are frozen "212 parameters (144 trainable, 68 frozen)".
+local function count_text(count, frozen)
+  if count == 0 then return "" end
+  local text = ("  %s parameter%s"):format(tree.thousands(count), count == 1 and "" or "s")
+  if frozen == 0 then return text end
+  return ("%s (%s trainable, %s frozen)"):format(text, tree.thousands(count - frozen), tree.thousands(frozen))
+end
+
+local function head_of(module, marks)
+  local description = module.describe and module:describe()
+  local mark = marks[module]
+  return table.concat({
+    getmetatable(module).name,
+    description and "(" .. description .. ")" or "",
+    count_text(tree.count(module, marks.frozen)),
+    mark and "  [" .. mark .. "]" or "",
+  })
+end
+
+-- The lines below a holder's own line. Neighbours in a list that would print the same are printed once. `above` is the
+-- set of holders that the line stands below: a field that leads back to one of them is not followed.
+local render
+
+local function render_item(name, value, marks, indent, above)
+  if parameter.is(value) then
+    return ("%s%s: %s [%s]"):format(indent, name, marks[value] or "f32", table.concat(value.shape, ", "))
+  end
+  if above[value] then return "" end
+  local lines = { is_module(value) and indent .. name .. ": " .. head_of(value, marks) or nil }
+  for _, line in ipairs(render(value, marks, is_module(value) and indent .. "  " or indent, name, above)) do
+    lines[#lines + 1] = line
+  end
+  return table.concat(lines, "\n")
+end
+
+function render(holder, marks, indent, list_name, above)
+  local lines, first, last, repeated = {}, nil, nil, nil
+  local in_module = is_module(holder)
+  above[holder] = true
+
+  local function flush()
+    if not repeated then return end
+    local name = first == last and first or first .. "-" .. last:match("[^.]*$")
+    local text = repeated:gsub("^(%s*)@:", function(space)
+      return space .. name .. ":" .. (first == last and "" or " each")
+    end)
+    lines[#lines + 1] = text
+    repeated = nil
+  end
+
+  for _, key in ipairs(ordered_keys(holder)) do
+    local value = holder[key]
+    local own = type(key) == "number" and tostring(key - 1) or key
+    local name = in_module and own or list_name .. "." .. own
+    local shown = not (parameter.is(value) and in_module and holder.describe)
+    if type(key) == "number" and is_module(value) and not above[value] then
+      local text = render_item("@", value, marks, indent, above)
+      if text ~= repeated then
+        flush()
+        first, repeated = name, text
+      end
+      last = name
+    elseif shown then
+      flush()
+      local text = render_item(name, value, marks, indent, above)
+      if text ~= "" then lines[#lines + 1] = text end
+    end
+  end
+  flush()
+  above[holder] = nil
+  return lines
+end
+
+---The model as a tree, one line a module, with parameter counts.
+---@param root moonshard.Module
+---@param marks table<moonshard.Module|moonshard.Parameter, string>? of a module: its unit, shown in brackets; of a
+---  parameter: the type that kernels read it in, f32 unless told; marks.frozen: by parameter, what rules decided
+---@return string
+function tree.print(root, marks)
+  marks = marks or {}
+  local lines = render(root, marks, "  ", "", {})
+  table.insert(lines, 1, head_of(root, marks))
+  return table.concat(lines, "\n")
+end
+
+return tree

@@ -1,0 +1,216 @@
+-- Settings of a recipe: defaults that `key=value` on the command line may override. The default gives the type.
+--
+--   local cfg = ms.args { layers = 6, lr = ms.args.real(1e-3), mesh = "2x2", betas = { 0.9, 0.95 }, compile = true }
+--
+-- A whole number as default asks for whole numbers; `real` marks a default that may get a fraction, `any` one that may
+-- get true, false, a number or text, as reshard_after_forward does, and `output` a file that will be written. Two
+-- settings are there in every recipe: device ("cpu" or "cuda") and files (the text to train on), which a recipe may
+-- give defaults of its own.
+
+local device = require("moonshard.distributed.device")
+local errors = require("moonshard.base.error")
+local nearest = require("moonshard.base.nearest")
+local output_file = require("moonshard.base.output_file")
+local text_lines = require("moonshard.base.text_lines")
+local world = require("moonshard.distributed.world")
+
+---@class moonshard.args
+---@overload fun(defaults: table<string, any>): table the defaults, or what was given instead
+local args = {
+  -- What the command line gave, in its order: { { key = "steps", text = "20" }, ... }. Set by the command line.
+  ---@type { key: string, text: string }[]
+  overrides = {},
+  -- Whether a recipe asked for its settings.
+  taken = false,
+  -- Those that it got, as they are written.
+  ---@type table<string, string>
+  texts = {},
+}
+
+---The text of Debian's `fortunes` package: 2.5 MB of English.
+args.DEFAULT_FILES = "/usr/share/games/fortunes"
+
+---@class moonshard.Real
+---@field value number
+local Real = {}
+
+---A default that may be overridden by any number, though it is whole itself.
+---@param value number
+---@return moonshard.Real
+function args.real(value)
+  return setmetatable({ value = value }, Real)
+end
+
+---@class moonshard.AnyValue
+---@field value number|string|boolean
+local AnyValue = {}
+
+---A default that may be overridden by true, false, a number or text: what is written decides.
+---@param value number|string|boolean
+---@return moonshard.AnyValue
+function args.any(value)
+  return setmetatable({ value = value }, AnyValue)
+end
+
+---@class moonshard.Output
+---@field value string
+local Output = {}
+
+---A default for the path of a file that the recipe writes when it ends; "": none. That it can be written is checked
+---when the settings are read, on rank 0, instead of after the training.
+---@param path string
+---@return moonshard.Output
+function args.output(path)
+  return setmetatable({ value = path }, Output)
+end
+
+local MARKS = { [Real] = true, [AnyValue] = true, [Output] = true }
+
+local function is_marked(default)
+  return MARKS[getmetatable(default)] or false
+end
+
+local SWITCHES = {
+  ["true"] = true, yes = true, on = true, ["1"] = true, ["false"] = false, no = false, off = false, ["0"] = false,
+}
+
+local function refuse(key, text, expected)
+  errors.invalid("setting %s=%s: it must be %s", key, text, expected)
+end
+
+local function read_number(key, text, default)
+  local number = tonumber(text)
+  local finite = number and number - number == 0
+  if default % 1 == 0 then
+    if not finite or number % 1 ~= 0 then refuse(key, text, ("a whole number, like %d"):format(default)) end
+  elseif not finite then
+    refuse(key, text, ("a number, like %g"):format(default))
+  end
+  return number
+end
+
+local function read_real(key, text, default)
+  return read_number(key, text, default % 1 == 0 and 0.5 or default)
+end
+
+local function read_any(text)
+  if text == "true" or text == "false" then return text == "true" end
+  return text:match("^[+-]?%.?%d") and tonumber(text) or text
+end
+
+local read_value
+
+-- "a,b,c"; where the default is a list of numbers also "2x2", as meshes are written.
+local function read_list(key, text, default)
+  local sample = default[1]
+  local separators = type(sample) == "number" and not text:find(",", 1, true) and "x" or ","
+  local list = {}
+  for part in (text .. separators):gmatch("(.-)" .. separators) do
+    part = text_lines.trim(part)
+    if part == "" and type(sample) == "number" then refuse(key, text, "numbers with commas between, like 2,2") end
+    if part ~= "" or type(sample) == "number" then
+      list[#list + 1] = sample == nil and part or read_value(key, part, sample)
+    end
+  end
+  return list
+end
+
+function read_value(key, text, default)
+  local kind = type(default)
+  if kind == "number" then
+    return read_number(key, text, default)
+  elseif kind == "boolean" then
+    local value = SWITCHES[text:lower()]
+    if value == nil then refuse(key, text, "true or false") end
+    return value
+  elseif getmetatable(default) == Real then
+    return read_real(key, text, default.value)
+  elseif getmetatable(default) == AnyValue then
+    return read_any(text)
+  elseif getmetatable(default) == Output then
+    return text
+  elseif kind == "table" then
+    return read_list(key, text, default)
+  end
+  return text
+end
+
+local function check_defaults(defaults)
+  if type(defaults) ~= "table" then errors.invalid("ms.args takes a table of defaults, not %s", type(defaults)) end
+  for key, default in pairs(defaults) do
+    if type(key) ~= "string" then
+      errors.invalid("ms.args: every default has a name: write { steps = 200 }, not { %s }", tostring(default))
+    end
+    local kind = type(default)
+    if kind ~= "number" and kind ~= "boolean" and kind ~= "string" and kind ~= "table" then
+      errors.invalid("ms.args: the default of %s must be a number, text, true or false, or a list, not a %s", key, kind)
+    end
+  end
+end
+
+local function text_of(value)
+  if type(value) ~= "table" then return tostring(value) end
+  local parts = {}
+  for i, part in ipairs(value) do parts[i] = tostring(part) end
+  return table.concat(parts, ",")
+end
+
+-- A setting that is not there would be a nil that means "no" somewhere.
+local Settings = {}
+
+function Settings:__index(name)
+  errors.raise("MS_ENAME", "this recipe has no setting %s: %s", tostring(name), nearest.advice(name, self))
+end
+
+local function check_outputs(typed, settings)
+  for key, default in pairs(typed) do
+    local wanted = getmetatable(default) == Output and settings[key] ~= ""
+    if wanted and not world.plan_only and world.rank == 0 then
+      output_file.check(("setting %s: file"):format(key), settings[key])
+    end
+  end
+end
+
+---The settings of a recipe: its defaults, overridden by the command line. Unknown keys and values of another type are
+---refused.
+---@param defaults table<string, number|string|boolean|table|moonshard.Real|moonshard.AnyValue|moonshard.Output>
+---@return table settings a new table with the keys of defaults, `device` and `files`
+local function parse(defaults)
+  check_defaults(defaults)
+  local typed = { device = device.default, files = args.DEFAULT_FILES }
+  for key, default in pairs(defaults) do
+    typed[key] = default
+  end
+  local settings = {}
+  for key, default in pairs(typed) do
+    if is_marked(default) then default = default.value end
+    settings[key] = default
+  end
+  for _, override in ipairs(args.overrides) do
+    local default = typed[override.key]
+    if default == nil then
+      errors.raise("MS_ENAME", "this recipe has no setting %s: %s", override.key, nearest.advice(override.key, typed))
+    end
+    settings[override.key] = read_value(override.key, override.text, default)
+  end
+  device.kind(settings.device, "setting device")
+  check_outputs(typed, settings)
+  args.taken = true
+  for key, value in pairs(settings) do args.texts[key] = text_of(value) end
+  return setmetatable(settings, Settings)
+end
+
+---Refuses settings of the command line that no recipe asked for. Called when a recipe has ended, or was planned.
+function args.check_taken()
+  local first = args.overrides[1]
+  if first and not args.taken then
+    errors.raise("MS_ENAME", "this recipe takes no settings (it does not call ms.args), so %s=%s has no meaning",
+      first.key, first.text)
+  end
+end
+
+return setmetatable(args, {
+  __call = function(_, defaults)
+    return parse(defaults)
+  end,
+})

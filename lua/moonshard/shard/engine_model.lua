@@ -1,0 +1,115 @@
+-- The engine's model of a sharding: units and parameters as moonshard.h takes them, and the rules among them that may
+-- change while the model trains.
+
+local engine = require("moonshard.base.ffi")
+local prefetch = require("moonshard.shard.prefetch")
+local C, ffi = engine.C, engine.ffi
+
+local engine_model = {}
+
+local RESHARD_IDS = { never = C.MS_RESHARD_KEEP, always = C.MS_RESHARD_ALWAYS, default = C.MS_RESHARD_DEFAULT }
+local LAYOUT_IDS = { rows = C.MS_LAYOUT_ROWS, ragged = C.MS_LAYOUT_RAGGED }
+local INIT_IDS = {
+  zeros = C.MS_INIT_ZEROS, ones = C.MS_INIT_ONES, normal = C.MS_INIT_NORMAL, uniform = C.MS_INIT_UNIFORM,
+  constant = C.MS_INIT_CONSTANT,
+}
+
+-- When to reshard, and to groups of which size: a number is the size of a group.
+local function reshard_of(value)
+  if type(value) == "number" then return C.MS_RESHARD_ALWAYS, value end
+  return RESHARD_IDS[value], 0
+end
+
+local function add_units(self, handle)
+  local ids, out, config = {}, ffi.new("int[1]"), ffi.new("ms_unit_config")
+  for _, unit in ipairs(self.units) do
+    C.ms_unit_config_default(config)
+    config.param_dtype, config.reduce_dtype = engine.dtype_id(unit.param_dtype), (engine.dtype_id(unit.reduce_dtype))
+    config.layout = LAYOUT_IDS[unit.layout]
+    config.reshard, config.reshard_size = reshard_of(unit.reshard)
+    engine.check(C.ms_model_add_unit(handle, unit.name, config, out))
+    ids[unit] = out[0]
+  end
+  return ids
+end
+
+local function add_params(self, handle, unit_ids, groups)
+  local out, config = ffi.new("int[1]"), ffi.new("ms_param_config")
+  for _, param in ipairs(self.params) do
+    local group = groups[param.fqn] or {}
+    C.ms_param_config_default(config)
+    config.init, config.init_a, config.init_b = INIT_IDS[param.init.kind], param.init.a, param.init.b
+    config.frozen = param.frozen and 1 or 0
+    config.param_dtype = param.dtype and engine.dtype_id(param.dtype) or -1
+    config.lr_scale, config.weight_decay = group.lr_scale or 1, group.weight_decay or 0
+    local dims = ffi.new("int64_t[?]", #param.shape, param.shape)
+    engine.check(C.ms_model_add_param(handle, unit_ids[param.unit], param.fqn, #param.shape, dims, config, out))
+  end
+end
+
+-- Settings of every parameter by the optimizer's groups; without an optimizer there are none.
+local function groups_of(self, optimizer)
+  if not optimizer then return {} end
+  local fqns = {}
+  for i, param in ipairs(self.params) do fqns[i] = param.fqn end
+  local groups, warnings = optimizer:param_groups(fqns, self.tied)
+  self.group_warnings = warnings or {}
+  return groups
+end
+
+---Makes the engine's model of a sharding.
+---@param self moonshard.Sharding
+---@param optimizer moonshard.Optimizer?
+---@return ffi.cdata* ms_model*
+function engine_model.build(self, optimizer)
+  local out = ffi.new("ms_model *[1]")
+  engine.check(C.ms_model_new(self.seed, out))
+  local handle = ffi.gc(out[0], C.ms_model_free)
+  add_params(self, handle, add_units(self, handle), groups_of(self, optimizer))
+  engine.check(C.ms_model_shard(handle, self.mesh.handle, self.rank, self.replicate_dim, self.shard_dim))
+  prefetch.set(self, handle, self.decisions.prefetch)
+  return handle
+end
+
+---Sets when units are resharded, for plans compiled from now on.
+---@param self moonshard.Sharding
+---@param handle ffi.cdata* ms_model*
+---@param decisions table<string, moonshard.Decision> by unit
+function engine_model.set_reshard(self, handle, decisions)
+  local reshard, size = ffi.new("int[?]", #self.units), ffi.new("int[?]", #self.units)
+  for i, unit in ipairs(self.units) do
+    reshard[i - 1], size[i - 1] = reshard_of(decisions[unit.name].value)
+  end
+  engine.check(C.ms_model_set_reshard(handle, reshard, size))
+end
+
+-- Learning-rate factors of all parameters, their weight decays, and both as bytes.
+local function rates_of(self, optimizer)
+  local n, groups = #self.params, groups_of(self, optimizer)
+  local lr_scale, weight_decay = ffi.new("double[?]", n), ffi.new("double[?]", n)
+  for i, param in ipairs(self.params) do
+    lr_scale[i - 1], weight_decay[i - 1] = groups[param.fqn].lr_scale, groups[param.fqn].weight_decay
+  end
+  return lr_scale, weight_decay, ffi.string(lr_scale, 8 * n) .. ffi.string(weight_decay, 8 * n)
+end
+
+---What the optimizer's groups say of all parameters.
+---@param self moonshard.Sharding
+---@param optimizer moonshard.Optimizer
+---@return string bytes equal where they say the same
+function engine_model.describe_groups(self, optimizer)
+  return (select(3, rates_of(self, optimizer)))
+end
+
+---Sets learning rates and weight decays by the optimizer's groups, for plans compiled from now on.
+---@param self moonshard.Sharding
+---@param handle ffi.cdata* ms_model*
+---@param optimizer moonshard.Optimizer
+---@return string bytes as describe_groups
+function engine_model.set_groups(self, handle, optimizer)
+  local lr_scale, weight_decay, bytes = rates_of(self, optimizer)
+  engine.check(C.ms_model_set_groups(handle, lr_scale, weight_decay))
+  return bytes
+end
+
+return engine_model

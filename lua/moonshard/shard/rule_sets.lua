@@ -1,0 +1,138 @@
+-- Lists of rules as values: kept in files of their own, and put together.
+--
+--   local preset = ms.rules.load "presets/llama.lua"       -- returns a list of rules, or lists by policy
+--   ms.fully_shard(model, {
+--     units = preset.units,
+--     reshard_after_forward = ms.rules.join({ { "head", false } }, preset.reshard_after_forward),
+--   })
+--
+-- The first rule that matches decides, so what is joined first goes before what comes after it.
+
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
+local recompute = require("moonshard.nn.recompute")
+local re = require("moonshard.base.re")
+local rules = require("moonshard.shard.rules")
+
+---@class moonshard.rule_sets
+local rule_sets = {}
+
+-- Of `recompute` alone one value for all may be a list, of ops.
+local function is_rules(policy, value)
+  return rules.is_list(value) and not (policy == "recompute" and recompute.is_op_list(value))
+end
+
+-- Appends what a later set says of a policy: rules behind rules, and one value for all as the rule for the rest.
+local function append(joined, policy, value)
+  local before = joined[policy]
+  if before == nil then
+    joined[policy] = is_rules(policy, value) and { unpack(value) } or value
+  elseif is_rules(policy, before) then
+    local rest = is_rules(policy, value) and value or { { re"", value, optional = true } }
+    for _, rule in ipairs(rest) do before[#before + 1] = rule end
+  end
+end
+
+---One list of several, in order: rules of an earlier list decide before those of a later one. Or one table by policy of
+---several, list by list; where an earlier one has one value for all, that stands, and where a later one has, it is for
+---the names that no earlier rule matches.
+---@param ... table lists of rules, or tables by policy
+---@return table joined a new one
+function rule_sets.join(...)
+  local list, by_policy, listed = {}, {}, nil
+  for i = 1, select("#", ...) do
+    local set = select(i, ...)
+    if type(set) ~= "table" or re.is(set) then
+      errors.raise("MS_ERULE",
+        "ms.rules.join: argument %d must be a list of rules, { { pattern, value }, ... }, or lists by policy, not %s",
+        i, options.describe(set))
+    end
+    local is_list = rules.is_list(set)
+    if next(set) ~= nil then
+      if listed ~= nil and is_list ~= listed then
+        errors.raise("MS_ERULE", "ms.rules.join: argument %d is %s, those before it are not: join lists, or tables by "
+          .. "policy", i, is_list and "a list of rules" or "a table by policy")
+      end
+      listed = is_list
+    end
+    for _, rule in ipairs(is_list and set or {}) do list[#list + 1] = rule end
+    for policy, value in pairs(is_list and {} or set) do append(by_policy, policy, value) end
+  end
+  return listed == false and by_policy or list
+end
+
+local function read_file(path)
+  local file = io.open(path, "rb")
+  if not file then return nil end
+  local source = file:read("*a")
+  file:close()
+  return source
+end
+
+-- Beside the file that asks, or from the working directory.
+local function find(path)
+  local folder = (errors.caller() or ""):match("^(.*/)[^/]*$") or ""
+  for _, candidate in ipairs(path:sub(1, 1) == "/" and { path } or { folder .. path, path }) do
+    local source = read_file(candidate)
+    if source then return candidate, source end
+  end
+  errors.raise("MS_EIO", "ms.rules.load: there is no file %s, neither beside this one nor in the working directory",
+    path)
+end
+
+-- The line that has a name in quotes, from a byte on: a string does not know where it was written.
+local function line_of(source, name, from)
+  for at = from, #source do
+    local quote = source:sub(at, at)
+    if (quote == '"' or quote == "'") and source:sub(at + 1, at + #name + 1) == name .. quote then
+      local _, breaks = source:sub(1, at):gsub("\n", "")
+      return breaks + 1, at + #name + 2
+    end
+  end
+end
+
+-- Plain names as rules that know their line; patterns know theirs already.
+local function placed(list, path, source)
+  local result, from = {}, 1
+  for i, entry in ipairs(list) do
+    local name = type(entry) == "table" and not re.is(entry) and entry[1] or entry
+    if type(name) == "string" then
+      local line, after = line_of(source, name, from)
+      from = after or from
+      local rule = {}
+      for key, value in pairs(type(entry) == "table" and entry or { entry }) do rule[key] = value end
+      rule.where = line and path .. ":" .. line or path
+      entry = rule
+    end
+    result[i] = entry
+  end
+  return result
+end
+
+---Reads a file that returns a list of rules, or a table of lists by policy (whose other values are passed on). Its
+---rules are told with that file's name and line.
+---@param path string beside the calling file, or from the working directory
+---@return table
+function rule_sets.load(path)
+  if type(path) ~= "string" then
+    errors.invalid("ms.rules.load takes the path of a file, not %s", options.describe(path))
+  end
+  local found, source = find(path)
+  local chunk, wrong = loadstring(source, "@" .. found, "t")
+  if not chunk then errors.raise("MS_ERULE", "ms.rules.load: %s", wrong) end
+  local ran, returned = pcall(chunk)
+  if not ran and errors.is(returned) then error(returned, 0) end
+  if not ran then errors.raise("MS_ERULE", "ms.rules.load: %s", tostring(returned)) end
+  if type(returned) ~= "table" or re.is(returned) then
+    errors.raise("MS_ERULE", "ms.rules.load: %s must return a list of rules, or lists by policy, not %s", found,
+      options.describe(returned))
+  end
+  if rules.is_list(returned) then return placed(returned, found, source) end
+  local by_policy = {}
+  for policy, value in pairs(returned) do
+    by_policy[policy] = is_rules(policy, value) and placed(value, found, source) or value
+  end
+  return by_policy
+end
+
+return rule_sets

@@ -1,0 +1,184 @@
+-- A policy: an ordered list of {pattern, value} over names, of which the first that matches decides. Matching is done
+-- by the engine (PCRE2); this file reads the lists of recipes and tells, for every name, which rule decided.
+--
+--   { re[[^layers\.0$]], false },          a regular expression, searched for
+--   { "head", true },                      a string: an exact name or a dotted prefix of one
+--   { "extra", true, optional = true },    may match nothing; otherwise that is an error
+
+local errors = require("moonshard.base.error")
+local engine = require("moonshard.base.ffi")
+local re = require("moonshard.base.re")
+local C, ffi = engine.C, engine.ffi
+
+---@class moonshard.Rule
+---@field pattern string
+---@field is_regex boolean
+---@field value any
+---@field optional boolean
+---@field where string? where it was written; of a plain string: where the list was used, unless ms.rules.load knows
+
+---@class moonshard.Policy
+---@field name string for messages: "reshard_after_forward"
+---@field rules moonshard.Rule[]
+local Policy = {}
+Policy.__index = Policy
+
+local rules = {}
+
+local function pattern_of(policy, entry, position)
+  if re.is(entry) then return entry.pattern, true, entry.where end
+  if type(entry) == "string" then return entry, false, nil end
+  errors.raise("MS_ERULE", "%s: rule %d has no pattern: write { re[[...]], value } or { \"name\", value }, not %s",
+    policy, position, type(entry) == "table" and "a table" or tostring(entry))
+end
+
+local function read_entry(policy, entry, position, bare_value)
+  local bare = re.is(entry) or type(entry) == "string"
+  if bare and bare_value == nil then
+    errors.raise("MS_ERULE", "%s: rule %d (%s) has no value: write { %s, value }", policy, position, tostring(entry),
+      re.is(entry) and "re[[" .. entry.pattern .. "]]" or ("%q"):format(entry))
+  end
+  if not bare and type(entry) ~= "table" then
+    errors.raise("MS_ERULE", "%s: rule %d is %s: write { pattern, value }", policy, position, tostring(entry))
+  end
+  local pattern, is_regex, where = pattern_of(policy, bare and entry or entry[1], position)
+  local value = bare_value
+  if not bare and entry[2] ~= nil then value = entry[2] end
+  if value == nil then errors.raise("MS_ERULE", "%s: rule %d (%s) has no value", policy, position, pattern) end
+  for key in pairs(bare and {} or entry) do
+    if key ~= 1 and key ~= 2 and key ~= "optional" and key ~= "where" then
+      errors.raise("MS_ERULE", "%s: rule %d (%s) has %s: a rule is { pattern, value, optional = true }", policy,
+        position, pattern, tostring(key))
+    end
+  end
+  local optional = not bare and entry.optional or false
+  if type(optional) ~= "boolean" then
+    errors.raise("MS_ERULE", "%s: rule %d (%s): optional must be true or false, not %s", policy, position, pattern,
+      tostring(optional))
+  end
+  return { pattern = pattern, is_regex = is_regex, value = value, optional = optional,
+    where = where or not bare and entry.where or errors.caller() }
+end
+
+---Whether a value is a list of rules rather than one value for all names. An empty table is a list without rules.
+---@param value any
+---@return boolean
+function rules.is_list(value)
+  if type(value) ~= "table" or re.is(value) then return false end
+  if next(value) == nil then return true end
+  local first = value[1]
+  return re.is(first) or type(first) == "string" or type(first) == "table"
+end
+
+---A rule's pattern as it was written: /regex/ or name.
+---@param rule moonshard.Rule
+---@return string
+function rules.describe(rule)
+  return rule.is_regex and "/" .. rule.pattern .. "/" or rule.pattern
+end
+
+---Reads a policy from a recipe.
+---@param name string what messages call it
+---@param list table rules, first match wins; bare patterns are allowed when bare_value is given
+---@param options? { bare_value: any, read: fun(value: any, rule: string): any } read checks and turns each value
+---@return moonshard.Policy
+function rules.policy(name, list, options)
+  options = options or {}
+  if not (type(list) == "table" and not re.is(list)) then
+    errors.raise("MS_ERULE", "%s: a policy is a list of rules { { pattern, value }, ... }", name)
+  end
+  local read = {}
+  for position, entry in ipairs(list) do
+    local rule = read_entry(name, entry, position, options.bare_value)
+    if options.read then rule.value = options.read(rule.value, ("rule %d (%s)"):format(position, rule.pattern)) end
+    read[position] = rule
+  end
+  return setmetatable({ name = name, rules = read }, Policy)
+end
+
+local function warnings_of(handle)
+  local warnings = {}
+  while true do
+    local text = C.ms_rules_warning(handle, #warnings)
+    if text == nil then return warnings end
+    warnings[#warnings + 1] = ffi.string(text)
+  end
+end
+
+local function matches_any(rule, n, c_names)
+  local out, decided = ffi.new("ms_rules *[1]"), ffi.new("int[?]", n + 1)
+  engine.check(C.ms_rules_new("rules", out))
+  local handle = ffi.gc(out[0], C.ms_rules_free)
+  engine.check(C.ms_rules_add(handle, rule.pattern, rule.is_regex and 1 or 0, 1, rule.where or ""))
+  engine.check(C.ms_rules_resolve(handle, n, c_names, decided))
+  for i = 0, n - 1 do
+    if decided[i] >= 0 then return true end
+  end
+  return false
+end
+
+-- Optional rules that match nothing. A rule that decides nothing may be shadowed instead, so it is asked alone.
+local function unmatched_of(self, n, c_names, decided)
+  local decides, unmatched = {}, {}
+  for i = 0, n - 1 do decides[decided[i] + 1] = true end
+  for position, rule in ipairs(self.rules) do
+    if rule.optional and not decides[position] and not matches_any(rule, n, c_names) then
+      unmatched[#unmatched + 1] = rule
+    end
+  end
+  return unmatched
+end
+
+-- Says of a rule that it is for a tied parameter's other name.
+local function check_tied(self, n, c_names, tied)
+  for _, rule in ipairs(self.rules) do
+    if not rule.optional and not matches_any(rule, n, c_names) then
+      for other, name in pairs(tied) do
+        if matches_any(rule, 1, ffi.new("const char *[1]", { other })) then
+          errors.raise_at(rule.where, "MS_ERULE", "%s: rule %s matches a second name alone: %s is tied, and goes by "
+            .. "its first name, %s", self.name, rules.describe(rule), other, name)
+        end
+      end
+    end
+  end
+end
+
+---@class moonshard.Decision
+---@field value any
+---@field rule integer? which rule decided, 1 first; nil: the default
+---@field pattern string? of that rule, as written
+---@field where string? of that rule
+
+---Decides every name.
+---@param names string[]
+---@param default any value of names that no rule matches
+---@param tied table<string, string>? by their other names, those of names that have several
+---@return moonshard.Decision[] decisions one for each name, in the order of names
+---@return string[] warnings rules that match names but never decide
+---@return moonshard.Rule[] unmatched optional rules that match no name
+function Policy:resolve(names, default, tied)
+  local out = ffi.new("ms_rules *[1]")
+  engine.check(C.ms_rules_new(self.name, out))
+  local handle = ffi.gc(out[0], C.ms_rules_free)
+  for _, rule in ipairs(self.rules) do
+    local is_regex, optional = rule.is_regex and 1 or 0, rule.optional and 1 or 0
+    engine.check(C.ms_rules_add(handle, rule.pattern, is_regex, optional, rule.where or ""))
+  end
+  local c_names, decided = ffi.new("const char *[?]", #names + 1, names), ffi.new("int[?]", #names + 1)
+  local status = C.ms_rules_resolve(handle, #names, c_names, decided)
+  if status == C.MS_ERULE and tied then check_tied(self, #names, c_names, tied) end
+  engine.check(status)
+  local decisions = {}
+  for i = 1, #names do
+    local rule = self.rules[decided[i - 1] + 1]
+    decisions[i] = rule and {
+      value = rule.value,
+      rule = decided[i - 1] + 1,
+      pattern = rules.describe(rule),
+      where = rule.where,
+    } or { value = default }
+  end
+  return decisions, warnings_of(handle), unmatched_of(self, #names, c_names, decided)
+end
+
+return rules

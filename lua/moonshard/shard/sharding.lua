@@ -1,0 +1,379 @@
+-- ms.fully_shard: reads how a model is sharded, decides every policy for every unit and parameter, and keeps what was
+-- decided and why. The model of the engine is made from it once, when the first graph is traced.
+
+local engine_model = require("moonshard.shard.engine_model")
+local errors = require("moonshard.base.error")
+local meshes = require("moonshard.distributed.mesh")
+local module = require("moonshard.nn.module")
+local nearest = require("moonshard.base.nearest")
+local options = require("moonshard.base.options")
+local policies = require("moonshard.shard.policies")
+local stand_in = require("moonshard.shard.reference")
+local tree = require("moonshard.nn.tree")
+local units = require("moonshard.shard.units")
+local world = require("moonshard.distributed.world")
+
+---@class moonshard.Unit
+---@field name string FQN of its root module, or "root"
+---@field module moonshard.Module its (first) root module
+---@field modules moonshard.Module[] all root modules: several for a group
+---@field params moonshard.ShardedParameter[]
+---@field param_dtype string
+---@field reduce_dtype string
+---@field output_dtype string?
+---@field layout string "rows" or "ragged"
+---@field reshard string|integer "always", "never", "default", or the size of the groups that backward gathers in
+---@field rule moonshard.Decision? which rule of `units` made it
+
+---@class moonshard.ShardedParameter
+---@field fqn string
+---@field parameter moonshard.Parameter
+---@field shape integer[]
+---@field numel integer
+---@field unit moonshard.Unit
+---@field frozen boolean
+---@field init moonshard.InitialLaw
+
+---@class moonshard.Sharding
+---@field model moonshard.Module
+---@field mesh moonshard.Mesh
+---@field replicate_dim integer dimension of the mesh, -1: none
+---@field shard_dim integer dimension of the mesh, -1: none
+---@field units moonshard.Unit[] the root unit first, if it has parameters
+---@field params moonshard.ShardedParameter[] in the order of the engine's indices
+---@field index table<moonshard.Parameter, integer> the engine's index, from 0
+---@field tied table<string, string> FQNs by the other names that tied parameters have
+---@field decisions table<string, table<string, moonshard.Decision>> by policy, then by unit or parameter
+---@field warnings string[] rules of these policies that never decide
+---@field group_warnings string[] groups of the optimizer that never decide
+---@field unmatched table<string, moonshard.Rule[]> by policy: optional rules that match no name
+---@field seed integer what initial weights are drawn from
+---@field fields moonshard.HeldField[]? what the model was made of then
+---@field where string? the line that sharded it, or used it first
+---@field implicit boolean? nobody called ms.fully_shard
+---@field rank integer this process's place in the mesh
+---@field alone boolean? on this rank alone, for a model that is not sharded yet
+---@field default_reshard string? of units that no rule matches: the strategy's
+local Sharding = {}
+Sharding.__index = Sharding
+
+local sharding = {}
+
+-- ---- mesh and strategy ------------------------------------------------------------------------------------------
+
+-- PyTorch FSDP's names: what the mesh must be, and the default of reshard_after_forward.
+local STRATEGIES = {
+  FULL_SHARD = { shards = true, reshard = "default" },
+  SHARD_GRAD_OP = { shards = true, reshard = "never" },
+  NO_SHARD = { reshard = "never" },
+  HYBRID_SHARD = { shards = true, replicates = true, reshard = "default" },
+  HYBRID_SHARD_ZERO2 = { shards = true, replicates = true, reshard = "never" },
+}
+
+local function read_mesh(given)
+  if given == nil then return meshes.init_device_mesh(nil, { -1 }, { "shard" }) end
+  if meshes.is(given) then return given end
+  local _, crosses = tostring(given):gsub("x", "")
+  local ndim = type(given) == "table" and #given or type(given) == "string" and crosses + 1 or 1
+  local names = ({ { "shard" }, { "replicate", "shard" } })[ndim]
+  if not names then
+    errors.invalid("ms.fully_shard: mesh with %d dimensions: write one or two sizes, or a mesh with names", ndim)
+  end
+  return meshes.init_device_mesh(nil, given, names)
+end
+
+local function check_others(mesh, replicate_dim, shard_dim)
+  for dim = 0, mesh.ndim - 1 do
+    if dim ~= replicate_dim and dim ~= shard_dim and mesh:size(dim) > 1 then
+      errors.invalid("ms.fully_shard: mesh %s: dimension %s neither replicates nor shards; give the slice of those "
+        .. "that do, as in mesh:slice { \"replicate\", \"shard\" }: its copies train apart", mesh:label(),
+        mesh:dim_name(dim))
+    end
+  end
+end
+
+-- Which dimension replicates and which one shards. Two dimensions of other names are (replicate, shard) in this order.
+local function data_dims(mesh)
+  if mesh:has("replicate") or mesh:has("shard") then
+    local replicate_dim = mesh:has("replicate") and mesh:dim("replicate") or -1
+    local shard_dim = mesh:has("shard") and mesh:dim("shard") or -1
+    check_others(mesh, replicate_dim, shard_dim)
+    return replicate_dim, shard_dim
+  end
+  if mesh.ndim == 1 then return -1, 0 end
+  if mesh.ndim == 2 then return 0, 1 end
+  errors.invalid("ms.fully_shard: mesh %s: name the dimensions to use \"replicate\" and \"shard\"", mesh:label())
+end
+
+local function size_of(mesh, dim)
+  return dim < 0 and 1 or mesh:size(dim)
+end
+
+local function apply_strategy(config)
+  local name = config.strategy
+  local mesh = read_mesh(config.mesh)
+  if not name then
+    local replicate_dim, shard_dim = data_dims(mesh)
+    return mesh, replicate_dim, shard_dim
+  end
+  local strategy = STRATEGIES[name]
+  if not strategy then
+    errors.raise("MS_ENAME", "ms.fully_shard: unknown strategy %s: %s", options.describe(name),
+      nearest.advice(name, STRATEGIES))
+  end
+  if config.reshard_after_forward ~= nil then
+    errors.invalid("ms.fully_shard: strategy %s says when to reshard: leave it or reshard_after_forward out", name)
+  end
+  if not strategy.shards then
+    if mesh.ndim > 1 then mesh = mesh:as_one("replicate") end
+    return mesh, 0, -1, strategy.reshard
+  end
+  local replicate_dim, shard_dim = data_dims(mesh)
+  if strategy.replicates and (replicate_dim < 0 or shard_dim < 0) then
+    errors.invalid("ms.fully_shard: strategy %s needs a mesh (replicate, shard), as in mesh = { 2, 2 }; it has %s",
+      name, mesh:label())
+  end
+  if not strategy.replicates and size_of(mesh, replicate_dim) > 1 then
+    errors.invalid("ms.fully_shard: strategy %s shards over all ranks, but the mesh is %s: use HYBRID_SHARD", name,
+      mesh:label())
+  end
+  return mesh, replicate_dim, shard_dim, strategy.reshard
+end
+
+-- ---- units ------------------------------------------------------------------------------------------------------
+
+local function new_unit(name, modules, decision)
+  return { name = name, module = modules[1], modules = modules, params = {}, rule = decision }
+end
+
+local function assign_units(self, inventory, list)
+  local roots, by_module, warnings, unmatched = units.find_roots(inventory, list)
+  self.unmatched.units = unmatched
+  for _, warning in ipairs(warnings) do table.insert(self.warnings, warning) end
+  local root_unit = new_unit(units.ROOT, { self.model })
+  local made, by_root = { root_unit }, {}
+  self.decisions.units = {}
+  for _, root in ipairs(roots) do
+    if root.name == units.ROOT then
+      errors.raise("MS_ENAME", "units: a module named root cannot be a unit: that is the name of the rest of the model")
+    end
+    local unit = new_unit(root.name, root.modules, root.decision)
+    by_root[root] = unit
+    made[#made + 1] = unit
+    self.decisions.units[root.name] = root.decision
+  end
+  for _, entry in ipairs(inventory.parameters) do
+    local root = units.of_parameter(inventory, by_module, entry)
+    local unit = root and by_root[root] or root_unit
+    local parameter = entry.parameter
+    local param = { fqn = entry.name, parameter = parameter, shape = parameter.shape, numel = parameter.numel,
+      unit = unit, init = parameter.init }
+    table.insert(unit.params, param)
+    table.insert(self.params, param)
+    self.index[parameter] = #self.params - 1
+    for _, place in ipairs(entry.places) do
+      if place.name ~= entry.name then self.tied[place.name] = entry.name end
+    end
+  end
+  -- A unit without parameters has nothing to gather.
+  for _, unit in ipairs(made) do
+    if #unit.params > 0 then self.units[#self.units + 1] = unit end
+  end
+end
+
+-- ---- the public calls -------------------------------------------------------------------------------------------
+
+local SPECS = {
+  mesh = { "any" }, units = { "any" }, reshard_after_forward = { "any" }, mp_policy = { "any" }, layout = { "any" },
+  freeze = { "any" }, param_dtype = { "any" }, strategy = { "string" }, seed = { "seed", default = 0 },
+  shared_masters = { "boolean", default = true }, recompute = { "any" }, prefetch = { "any" },
+}
+
+local function new_sharding(model, seed)
+  return setmetatable({ model = model, units = {}, params = {}, index = {}, tied = {}, decisions = {}, warnings = {},
+    group_warnings = {}, unmatched = {}, seed = seed, where = errors.caller() }, Sharding)
+end
+
+-- Whose a parameter is, so that a part of a model can be called alone. Weak: it keeps no model alive.
+local owners = setmetatable({}, { __mode = "kv" })
+
+local function claim_parameters(self)
+  if not self.alone then rawset(self.model, "_alone", nil) end
+  for _, param in ipairs(self.params) do owners[param.parameter] = self end
+end
+
+local function check_unclaimed(inventory)
+  for _, entry in ipairs(inventory.parameters) do
+    local owner = owners[entry.parameter]
+    if owner and not owner.alone then
+      errors.invalid("ms.fully_shard: %s belongs to a model that was sharded already (%s): a model is sharded in one "
+        .. "call, and units = { ... } says which of its modules are gathered as one", entry.name,
+        owner.where or "before")
+    end
+  end
+end
+
+---Tells rules that never decide, on rank 0.
+---@param warnings string[]? those of the policies of ms.fully_shard unless told
+function Sharding:report_warnings(warnings)
+  if world.rank ~= 0 then return end
+  for _, warning in ipairs(warnings or self.warnings) do io.stderr:write("moonshard: warning: ", warning, "\n") end
+end
+
+---@class moonshard.ShardOptions
+---@field mesh? moonshard.Mesh|integer[]|integer a mesh, { replicate, shard } sizes or one size; all ranks shard
+---@field units? any patterns over module names; one unit
+---@field reshard_after_forward? any true, false, "default", a number of ranks or rules over units
+---@field mp_policy? any { param_dtype, reduce_dtype, output_dtype }, "auto" or rules over units; f32
+---@field layout? any "rows", "ragged" or rules over units
+---@field prefetch? any how many units are gathered ahead, or rules over units, whose values may name units
+---@field recompute? any true, false, a list of ops or rules over modules: what backward makes again and does not keep
+---@field param_dtype? any "f32" or "bf16" by rules over parameters, where one differs from its unit
+---@field freeze? any rules over parameters
+---@field strategy? string PyTorch FSDP's name
+---@field seed? integer of the initial weights; 0
+---@field shared_masters? boolean units read in f32 are read where their owners keep them, not copied together, and
+---  replicas of a host keep one copy of the state; true
+
+---Decides how a model is sharded. Must come before the optimizer's first step; a model is sharded once.
+---@param model moonshard.Module
+---@param config moonshard.ShardOptions?
+---@return moonshard.Module model the same model
+function sharding.fully_shard(model, config)
+  if not module.is(model) then
+    errors.invalid("ms.fully_shard: the first argument must be a module, not %s", options.describe(model))
+  end
+  if rawget(model, "sharding") then
+    local format = model.sharding.implicit
+      and "the model is in use already (%s), replicated since it was not sharded by then: call ms.fully_shard before"
+      or "the model was sharded already (%s); give all rules in one call"
+    errors.invalid("ms.fully_shard: " .. format, model.sharding.where or "before")
+  end
+  config = options.parse("ms.fully_shard", config, SPECS)
+  local self = new_sharding(model, config.seed)
+  self.shared_masters = config.shared_masters
+  local inventory = tree.inventory(model)
+  if #inventory.parameters == 0 then
+    errors.invalid("ms.fully_shard: the model has no parameters: assign ms.parameter or layers to fields of the module")
+  end
+  check_unclaimed(inventory)
+  self.rank, self.fields = world.rank, inventory.fields
+  self.mesh, self.replicate_dim, self.shard_dim, self.default_reshard = apply_strategy(config)
+  self.mesh:coordinate_of(self.rank) -- refuses a rank that has no place in it
+  if self.shard_dim >= 0 then self.mesh:check_nodes(self.shard_dim) end
+  assign_units(self, inventory, config.units)
+  policies.decide(self, config, inventory)
+  if stand_in.active then stand_in.take_over(self) end
+  rawset(model, "sharding", self)
+  for _, param in ipairs(self.params) do param.parameter.frozen = param.frozen end
+  claim_parameters(self)
+  self:report_warnings()
+  return model
+end
+
+---The sharding of a model; a model without one is replicated over all ranks (DDP), as one unit, which is said.
+---@param model moonshard.Module
+---@return moonshard.Sharding
+function sharding.of(model)
+  if not rawget(model, "sharding") then
+    sharding.fully_shard(model, { mesh = meshes.init_device_mesh(nil, { -1 }, { "replicate" }) })
+    local self = model.sharding
+    self.implicit = true
+    if world.size > 1 then
+      self:report_warnings({ ("%s: the model was not given to ms.fully_shard: each of the %d ranks holds all of it "
+        .. "(DDP); ms.fully_shard(model) before divides it among them"):format(self.where or "recipe", world.size) })
+    end
+  end
+  return model.sharding
+end
+
+---Raises when a module or a parameter of the model was replaced since it was sharded: the one before would train on.
+function Sharding:check_unchanged()
+  for _, field in ipairs(self.fields or {}) do
+    if rawget(field.holder, field.key) ~= field.value then
+      errors.invalid("%s was replaced after the model was sharded (%s), and what was there before would train on: "
+        .. "build the model first; model:set_parameter and model:load_state_dict change its values", field.name,
+        self.where or "before")
+    end
+  end
+end
+
+---A sharding over this rank alone, which the model does not keep: for work before ms.fully_shard. Initial weights are
+---those of seed 0.
+---@param model moonshard.Module
+---@return moonshard.Sharding
+function sharding.alone(model)
+  local self = new_sharding(model, 0)
+  self.alone, self.rank = true, 0
+  self.mesh, self.replicate_dim, self.shard_dim = require("moonshard.distributed.single_rank").mesh(), -1, 0
+  local inventory = tree.inventory(model)
+  assign_units(self, inventory, nil)
+  policies.decide(self, {}, inventory)
+  claim_parameters(self)
+  return self
+end
+
+---The sharding that holds the parameters of a module: the module's own, or that of a model it is part of.
+---@param part moonshard.Module
+---@return moonshard.Sharding?
+function sharding.around(part)
+  if rawget(part, "sharding") then return part.sharding end
+  local owner
+  for _, entry in ipairs(tree.inventory(part).parameters) do
+    owner = owner or owners[entry.parameter]
+    if not owner or not owner.index[entry.parameter] then return nil end
+  end
+  return owner
+end
+
+-- ---- the engine's model -----------------------------------------------------------------------------------------
+
+---The engine's model, made at the first call. A call with an optimizer after one without makes it anew, because
+---learning rates and weight decay belong to its parameters; graphs traced before keep theirs.
+---@param optimizer table? optimizer:param_groups(fqns) gives { [fqn] = { lr_scale =, weight_decay = } }
+---@return ffi.cdata* ms_model*
+function Sharding:handle(optimizer)
+  if self.built and (optimizer == nil or optimizer == self.optimizer) then return self.built end
+  if self.built and self.optimizer then
+    errors.invalid("the model has an optimizer already: make one trainer for a model")
+  end
+  self.built = engine_model.build(self, optimizer)
+  self.optimizer = optimizer
+  self:report_warnings(self.group_warnings)
+  return self.built
+end
+
+---Precision by module, for the roots of units.
+---@return table<moonshard.Module, moonshard.MixedPrecision>
+function Sharding:precision()
+  local by_module = {}
+  for _, unit in ipairs(self.units) do
+    for _, root in ipairs(unit.modules) do by_module[root] = unit end
+  end
+  return by_module
+end
+
+---What the tree of the model shows of the root of each unit and of each parameter; `frozen`: of each, whether it is.
+---@return table<moonshard.Module|moonshard.Parameter|"frozen", any>
+function Sharding:marks()
+  local marks, session = { frozen = {} }, rawget(self.model, "session")
+  for _, param in ipairs(self.params) do
+    marks.frozen[param.parameter] = param.frozen
+    marks[param.parameter] = (param.frozen and "frozen " or "") .. (param.dtype or param.unit.param_dtype)
+  end
+  for _, unit in ipairs(self.units) do
+    local mark = (unit.name == units.ROOT and "root unit, " or "unit, ") .. unit.param_dtype
+    if unit.layout ~= "rows" then mark = mark .. ", " .. unit.layout end
+    if unit.reshard ~= "default" then mark = mark .. ", reshard " .. unit.reshard end
+    if session and session.held[unit] then mark = mark .. ", unsharded" end
+    for _, root in ipairs(unit.modules) do marks[root] = mark end
+  end
+  return marks
+end
+
+function Sharding:__tostring()
+  return ("sharding over mesh %s: %d unit%s, %d parameters"):format(self.mesh:label(), #self.units,
+    #self.units == 1 and "" or "s", #self.params)
+end
+
+return sharding

@@ -1,0 +1,123 @@
+-- Units: which modules are gathered as one, and which unit every parameter belongs to. A parameter belongs to the
+-- innermost module around it that is the root of a unit; what is left over belongs to the root unit, named "root".
+--
+--   units = { re[[^layers\.\d+$]] }        every module that the pattern finds
+--   units = { "head", "layers" }           a string: that module, or the outermost modules below that name
+--   units = { { "embed", "head" } }        a group: one unit of several modules, named after the first
+
+local errors = require("moonshard.base.error")
+local re = require("moonshard.base.re")
+local rules = require("moonshard.shard.rules")
+
+local units = {}
+
+units.ROOT = "root"
+
+---@class moonshard.UnitRoots
+---@field name string
+---@field modules moonshard.Module[] the roots: one, or several of a group
+---@field decision moonshard.Decision? which rule made it
+
+-- A group is a list of two patterns or more; a rule with a value has a boolean in its second place.
+local function is_group(entry)
+  return type(entry) == "table" and not re.is(entry) and (re.is(entry[2]) or type(entry[2]) == "string")
+end
+
+local function read_value(value, rule)
+  if type(value) == "boolean" then return value end
+  errors.raise("MS_ERULE", "units: %s has the value %s: true makes a unit, false does not", rule, tostring(value))
+end
+
+-- The list as a policy: the patterns of a group stand one after the other and share a value.
+local function read_policy(list)
+  local flat, group_of = {}, {}
+  for _, entry in ipairs(list) do
+    if is_group(entry) then
+      local group = {}
+      for _, pattern in ipairs(entry) do
+        flat[#flat + 1] = { pattern, true, optional = entry.optional, where = entry.where }
+        group_of[#flat] = group
+      end
+    else
+      flat[#flat + 1] = entry
+    end
+  end
+  return rules.policy("units", flat, { bare_value = true, read = read_value }), group_of
+end
+
+-- A string takes the outermost modules at or below its name: "layers" means layers.0 and not layers.0.attn too.
+local function is_inner_match(modules, rule_of, i)
+  local up = modules[i].parent
+  while up do
+    if rule_of[up] == rule_of[i] then return true end
+    up = modules[up].parent
+  end
+  return false
+end
+
+---Finds the roots of units.
+---@param inventory moonshard.Inventory
+---@param list table? what the recipe gave as `units`; nil: one unit of everything
+---@return moonshard.UnitRoots[] roots in the order of modules, without the root unit
+---@return table<integer, moonshard.UnitRoots> by_module unit of a module's index, for roots only
+---@return string[] warnings
+---@return moonshard.Rule[] unmatched optional rules that match no module
+function units.find_roots(inventory, list)
+  local roots, by_module = {}, {}
+  if list == nil then return roots, by_module, {}, {} end
+  if type(list) ~= "table" or re.is(list) then
+    errors.raise("MS_ERULE", "units: write a list of patterns, as in { re[[^layers\\.\\d+$]] }")
+  end
+  local policy, group_of = read_policy(list)
+  local modules, names = inventory.modules, {}
+  -- The model itself, modules[1], has no name: it is the root unit.
+  for i = 2, #modules do names[i - 1] = modules[i].name end
+  local decisions, warnings, unmatched = policy:resolve(names, false)
+  local rule_of = {}
+  for i = 2, #modules do rule_of[i] = policy.rules[decisions[i - 1].rule] end
+
+  local grouped = {}
+  for i = 2, #modules do
+    local decision, rule = decisions[i - 1], rule_of[i]
+    if decision.value and (rule.is_regex or not is_inner_match(modules, rule_of, i)) then
+      local group = group_of[decision.rule]
+      local root = group and grouped[group]
+      if not root then
+        root = { name = modules[i].name, modules = {}, decision = decision }
+        roots[#roots + 1] = root
+        if group then grouped[group] = root end
+      end
+      table.insert(root.modules, modules[i].module)
+      by_module[i] = root
+    end
+  end
+  return roots, by_module, warnings, unmatched
+end
+
+local function unit_around(inventory, by_module, owner)
+  while owner do
+    if by_module[owner] then return by_module[owner] end
+    owner = inventory.modules[owner].parent
+  end
+end
+
+---Which unit a parameter belongs to; nil for the root unit. A tied parameter must not be claimed by two.
+---@param inventory moonshard.Inventory
+---@param by_module table<integer, moonshard.UnitRoots>
+---@param entry moonshard.NamedParameter
+---@return moonshard.UnitRoots?
+function units.of_parameter(inventory, by_module, entry)
+  local claimed, claimed_as
+  for _, place in ipairs(entry.places) do
+    local unit = unit_around(inventory, by_module, place.owner)
+    if unit and claimed and unit ~= claimed then
+      errors.raise("MS_ERULE", "units: parameter %s is also %s, and belongs to two units, %s and %s: make them one "
+        .. "with the group units = { { %q, %q }, ... }, or leave both to the root unit", claimed_as, place.name,
+        claimed.name, unit.name, claimed.name, unit.name)
+    end
+    if unit and not claimed then claimed, claimed_as = unit, place.name end
+  end
+  return claimed
+end
+
+return units

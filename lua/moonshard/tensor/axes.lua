@@ -1,0 +1,305 @@
+-- Ops over any axes, of which the engine computes one kind each: a reduction over one axis or all, softmax over the
+-- last, the join of a few tensors. Here they are reshaped, or permuted where the axes are not neighbours, and joined in
+-- groups. As functions (ms.ops.sum(x, { 0, 2 }), ms.ops.softmax(x, 1)) and as methods.
+
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local ops = require("moonshard.tensor.ops")
+local options = require("moonshard.base.options")
+
+local MAX_INPUTS = tonumber(engine.C.MS_MAX_INPUTS)
+
+local axes, methods = {}, {}
+axes.methods = methods
+
+local function shape_text(x)
+  return "[" .. table.concat(x.shape, ",") .. "]"
+end
+
+---An axis counted from 0.
+---@param x moonshard.Tensor
+---@param axis any negative: from the end
+---@return integer
+function axes.of(x, axis)
+  local ndim = #x.shape
+  if type(axis) ~= "number" or axis % 1 ~= 0 or axis < -ndim or axis >= ndim then
+    errors.raise("MS_ESHAPE", "axis %s of a tensor %s: axes are 0 to %d, or negative from the end",
+      options.describe(axis), shape_text(x), ndim - 1)
+  end
+  return axis % ndim
+end
+
+-- An axis, or a list of them, as a sorted list from 0, and as a set.
+local function axes_of(x, given)
+  local list, set = {}, {}
+  for i, axis in ipairs(type(given) == "table" and given or { given }) do
+    list[i] = axes.of(x, axis)
+    if set[list[i]] then
+      errors.raise("MS_ESHAPE", "axis %d of a tensor %s is named twice", list[i], shape_text(x))
+    end
+    set[list[i]] = true
+  end
+  table.sort(list)
+  return list, set
+end
+
+local function product(x, list)
+  local count = 1
+  for _, axis in ipairs(list) do count = count * x.shape[axis + 1] end
+  return count
+end
+
+local function are_neighbours(list)
+  return list[#list] - list[1] == #list - 1
+end
+
+-- The shape of x without these axes, or with 1 in their places.
+local function shape_without(x, set, kept)
+  local shape = {}
+  for axis, size in ipairs(x.shape) do
+    if not set[axis - 1] then shape[#shape + 1] = size elseif kept then shape[#shape + 1] = 1 end
+  end
+  return shape
+end
+
+-- The order of axes in which these are the last ones, and its inverse.
+local function order_to_end(x, list, set)
+  local order, inverse = {}, {}
+  for axis = 0, #x.shape - 1 do
+    if not set[axis] then order[#order + 1] = axis end
+  end
+  for _, axis in ipairs(list) do order[#order + 1] = axis end
+  for place, axis in ipairs(order) do inverse[axis + 1] = place - 1 end
+  return order, inverse
+end
+
+-- ---- reductions -------------------------------------------------------------------------------------------------
+
+local row = { concat = ops.concat, clamp = ops.clamp }
+for _, name in ipairs({ "sum", "mean", "max", "min", "softmax", "log_softmax" }) do row[name] = ops[name] end
+
+local function with(attributes, more)
+  local all = {}
+  for name, value in pairs(attributes) do all[name] = value end
+  for name, value in pairs(more) do all[name] = value end
+  return all
+end
+
+-- Over neighbours: they are one axis of a reshaped x.
+local function reduce_neighbours(name, x, list, attributes)
+  local shape, first = {}, list[1]
+  for axis, size in ipairs(x.shape) do
+    if axis <= first or axis > first + #list then shape[#shape + 1] = size end
+    if axis == first + 1 then shape[#shape + 1] = product(x, list) end
+  end
+  return row[name](ops.reshape(x, { shape = shape }), with(attributes, { axis = first }))
+end
+
+-- Over axes that others lie between. Sums of the engine go over any of them; the others want them at the end.
+local function reduce_scattered(name, x, list, set, attributes)
+  if name == "sum" or name == "mean" then
+    local sum = ops.sum_to(x, { shape = shape_without(x, set, true), out_dtype = attributes.out_dtype })
+    return name == "sum" and sum or ops.scale(sum, { alpha = 1 / product(x, list) })
+  end
+  local shape = shape_without(x, set)
+  shape[#shape + 1] = product(x, list)
+  local order = order_to_end(x, list, set)
+  return row[name](ops.reshape(ops.transpose(x, { axes = order }), { shape = shape }), with(attributes, { axis = -1 }))
+end
+
+local function reduce_over(name, x, given, attributes)
+  local list, set = axes_of(x, given)
+  local keepdim = attributes.keepdim
+  attributes = with(attributes, { keepdim = false })
+  if #list == 0 or #list == #x.shape then
+    return row[name](x, with(attributes, { all = true, keepdim = keepdim }))
+  elseif #list == 1 then
+    return row[name](x, with(attributes, { axis = list[1], keepdim = keepdim }))
+  end
+  local reduced = are_neighbours(list) and reduce_neighbours(name, x, list, attributes)
+    or reduce_scattered(name, x, list, set, attributes)
+  return ops.reshape(reduced, { shape = shape_without(x, set, keepdim) })
+end
+
+local function is_list(value)
+  return type(value) == "table" and not getmetatable(value) and type(value[1]) == "number"
+end
+
+---@class moonshard.Reduction
+---@field axis? integer|integer[] all unless told
+---@field keepdim? boolean with axes of size 1 in their places
+
+local function define_reduction(name)
+  ---A reduction over an axis, the last unless told, or over several: ops.sum(x, 1, true), ops.sum(x, { 0, 2 }).
+  ---@param x moonshard.Tensor
+  ---@param ... any axis, integer or list, and keepdim; or moonshard.Reduction
+  ---@return moonshard.Tensor
+  ops[name] = function(x, ...)
+    local given, keepdim = ...
+    if type(given) == "number" or is_list(given) then return methods[name](x, given, keepdim) end
+    if type(given) == "table" and type(given.axis) == "table" and keepdim == nil then return methods[name](x, given) end
+    return row[name](x, ...)
+  end
+
+  ---A reduction over all elements, or over some axes: x:sum(), x:sum(1), x:sum({ 0, 2 }, true), x:sum { axis = 1 }.
+  ---@param axis integer|integer[]|moonshard.Reduction|nil
+  ---@param keepdim boolean?
+  ---@return moonshard.Tensor
+  methods[name] = function(self, axis, keepdim)
+    local attributes = { keepdim = keepdim }
+    if type(axis) == "table" and not is_list(axis) and not getmetatable(axis) then
+      attributes = with(axis, {})
+      axis, attributes.axis = attributes.axis, nil
+    end
+    if type(axis) == "table" and getmetatable(axis) then
+      errors.invalid("x:%s(y) reduces x over axes; the %s of two tensors, element by element, is x:%s(y)", name,
+        name == "min" and "smaller" or name == "max" and "larger" or name,
+        name == "min" and "minimum" or name == "max" and "maximum" or "add")
+    end
+    return reduce_over(name, self, axis == nil and {} or axis, attributes)
+  end
+end
+for _, name in ipairs({ "sum", "mean", "max", "min" }) do define_reduction(name) end
+methods.amax, methods.amin = methods.max, methods.min
+
+-- ---- softmax ----------------------------------------------------------------------------------------------------
+
+local function softmax_over(name, x, given)
+  local list, set = axes_of(x, given)
+  local last = #x.shape - 1
+  if #list == 0 or #list == 1 and list[1] == last then return row[name](x) end
+  local order, inverse = order_to_end(x, list, set)
+  local at_end = list[1] == last - #list + 1 -- and neighbours: their first is as far from the end as there are axes
+  local permuted = at_end and x or ops.transpose(x, { axes = order })
+  local flat = shape_without(x, set)
+  flat[#flat + 1] = product(x, list)
+  local result = row[name](ops.reshape(permuted, { shape = flat }))
+  result = ops.reshape(result, { shape = permuted.shape })
+  return at_end and result or ops.transpose(result, { axes = inverse })
+end
+
+for _, name in ipairs({ "softmax", "log_softmax" }) do
+  ---Over the last axis, or over others together: x:softmax(), x:softmax(1), x:softmax({ 1, 2 }).
+  ---@param x moonshard.Tensor
+  ---@param ... any the axis, integer or list; or { axis = integer or list }
+  ---@return moonshard.Tensor
+  ops[name] = function(x, ...)
+    local given = ...
+    if type(given) == "table" and not getmetatable(given) and given.axis ~= nil then given = given.axis end
+    if type(given) == "number" or is_list(given) then return softmax_over(name, x, given) end
+    return row[name](x, ...)
+  end
+  methods[name] = ops[name]
+end
+
+-- ---- joining ----------------------------------------------------------------------------------------------------
+
+-- All tensors among the arguments, and the attributes: ops.concat(a, b, { axis = 1 }), ops.concat({ a, b }, 1).
+local function read_joined(...)
+  local inputs, attributes = {}, nil
+  for i = 1, select("#", ...) do
+    local argument = select(i, ...)
+    if type(argument) == "number" and i == select("#", ...) then
+      attributes = { axis = argument }
+    elseif type(argument) ~= "table" or getmetatable(argument) then
+      inputs[#inputs + 1] = argument
+    elseif type(argument[1]) == "table" then
+      for _, input in ipairs(argument) do inputs[#inputs + 1] = input end
+    else
+      attributes = argument
+    end
+  end
+  return inputs, attributes
+end
+
+-- Groups of as many as one call takes are joined first.
+local function join(inputs, attributes)
+  while #inputs > MAX_INPUTS do
+    local groups = {}
+    for first = 1, #inputs, MAX_INPUTS do
+      local group = { unpack(inputs, first, math.min(first + MAX_INPUTS - 1, #inputs)) }
+      groups[#groups + 1] = #group == 1 and group[1] or row.concat(group, attributes or {})
+    end
+    inputs = groups
+  end
+  return row.concat(inputs, attributes or {})
+end
+
+---Tensors joined along an axis, any number of them: ms.ops.concat(a, b, { axis = 1 }), ms.ops.cat({ a, b }, 1).
+---@param ... any tensors or one list of them; then the axis, or { axis = integer }; 0 unless told
+---@return moonshard.Tensor
+function ops.concat(...)
+  local inputs, attributes = read_joined(...)
+  return join(inputs, attributes)
+end
+ops.cat, methods.concat, methods.cat = ops.concat, ops.concat, ops.concat
+
+---Tensors of one shape joined along a new axis: ms.ops.stack({ a, b }, 1).
+---@param ... any tensors or one list of them; then the axis, or { axis = integer }; 0 unless told
+---@return moonshard.Tensor
+function ops.stack(...)
+  local inputs, attributes = read_joined(...)
+  local axis, parts = attributes and attributes.axis or 0, {}
+  for i, input in ipairs(inputs) do parts[i] = methods.unsqueeze(input, axis) end
+  return join(parts, { axis = axis })
+end
+
+-- ---- axes of size 1, and axes made one --------------------------------------------------------------------------
+
+---A new axis of size 1.
+---@param axis integer its place in the result; negative: from the end
+---@return moonshard.Tensor
+function methods:unsqueeze(axis)
+  local shape, ndim = { unpack(self.shape) }, #self.shape + 1
+  if type(axis) ~= "number" or axis % 1 ~= 0 or axis < -ndim or axis >= ndim then
+    errors.raise("MS_ESHAPE", "unsqueeze: a new axis %s of a tensor %s: it is 0 to %d, or negative from the end",
+      options.describe(axis), shape_text(self), ndim - 1)
+  end
+  table.insert(shape, axis % ndim + 1, 1)
+  return ops.reshape(self, { shape = shape })
+end
+
+---Without its axes of size 1, or without those that are named: one that is larger stays.
+---@param axis integer|integer[]|nil
+---@return moonshard.Tensor
+function methods:squeeze(axis)
+  local _, set = axes_of(self, axis == nil and {} or axis)
+  local shape = {}
+  for place, size in ipairs(self.shape) do
+    if size ~= 1 or axis ~= nil and not set[place - 1] then shape[#shape + 1] = size end
+  end
+  return ops.reshape(self, { shape = shape })
+end
+
+---Neighbouring axes as one.
+---@param first integer? 0
+---@param last integer? -1; it is one of them
+---@return moonshard.Tensor
+function methods:flatten(first, last)
+  if #self.shape == 0 then return ops.reshape(self, { shape = { 1 } }) end
+  first, last = axes.of(self, first or 0), axes.of(self, last or -1)
+  if first > last then
+    errors.raise("MS_ESHAPE", "flatten: axes %d to %d of a tensor %s: the first comes before the last", first, last,
+      shape_text(self))
+  end
+  local shape, size = {}, 1
+  for axis = 0, #self.shape - 1 do
+    if axis < first or axis > last then shape[#shape + 1] = self.shape[axis + 1]
+    else size = size * self.shape[axis + 1] end
+    if axis == last then shape[#shape + 1] = size end
+  end
+  return ops.reshape(self, { shape = shape })
+end
+
+---The tensor repeated along its axes of size 1, and along new ones in front; -1 keeps a size.
+---@param ... integer sizes, or one list
+---@return moonshard.Tensor
+function methods:expand(...)
+  local shape = { unpack(type(...) == "table" and (...) or { ... }) }
+  for i, size in ipairs(shape) do
+    if size == -1 then shape[i] = self.shape[#self.shape - #shape + i] or 1 end
+  end
+  return ops.broadcast_to(self, { shape = shape })
+end
+
+return axes

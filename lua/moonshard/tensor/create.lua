@@ -1,0 +1,232 @@
+-- Making eager tensors: from numbers, filled, counted and drawn.
+--
+-- Shapes are given as numbers or as one list, options behind them or in the same table:
+--   ms.zeros(2, 3)   ms.zeros({ 2, 3 }, { dtype = "i32" })   ms.zeros { 2, 3, dtype = "i32" }
+--
+-- Random tensors come from the generator that parameters are drawn with. Every call draws on: the n-th call after
+-- ms.manual_seed(s) gives the same numbers on every rank and in every run.
+
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
+local tensor = require("moonshard.tensor")
+local values = require("moonshard.tensor.values")
+local C = engine.C
+
+local create = {}
+
+local MAX_DIMS = tonumber(C.MS_MAX_DIMS)
+local RANGES = { i32 = { -2 ^ 31, 2 ^ 31 - 1 }, u8 = { 0, 255 } }
+
+-- ---- arguments --------------------------------------------------------------------------------------------------
+
+local function check_shape(who, sizes)
+  if #sizes > MAX_DIMS then errors.raise("MS_ESHAPE", "%s: %d axes; at most %d", who, #sizes, MAX_DIMS) end
+  for axis, size in ipairs(sizes) do
+    if type(size) ~= "number" or size % 1 ~= 0 or size < 1 then
+      errors.raise("MS_ESHAPE", "%s: size %s of axis %d must be an integer of at least 1", who, options.describe(size),
+        axis - 1)
+    end
+  end
+  return sizes
+end
+
+-- The list part of a table, and its named fields together with those of a second table.
+local function split(who, given, more)
+  local list, named = {}, {}
+  for i, value in ipairs(given) do list[i] = value end
+  for _, from in ipairs({ given, more }) do
+    for name, value in pairs(from) do
+      if type(name) == "string" then
+        named[name] = value
+      elseif not list[name] then
+        errors.raise("MS_ESHAPE", "%s: the list has a hole before place %s", who, tostring(name))
+      end
+    end
+  end
+  return list, named
+end
+
+-- What was given as a list, and the options: f(2, 3), f({ 2, 3 }, {...}), f { 2, 3, name = ... }.
+local function read(who, specs, ...)
+  specs.dtype = { "string", default = "f32" }
+  local first = (...)
+  local list, named
+  if type(first) == "table" and not tensor.is(first) then
+    list, named = split(who, first, (select(2, ...)))
+  else
+    list, named = { ... }, {}
+    if type(list[#list]) == "table" then named = table.remove(list) end
+  end
+  local parsed = options.parse(who, named, specs)
+  parsed.dtype = select(2, engine.dtype_id(parsed.dtype))
+  return list, parsed
+end
+
+local function check_number(who, dtype, value)
+  local range = RANGES[dtype]
+  if type(value) ~= "number" then
+    errors.invalid("%s: %s where a number was expected", who, options.describe(value))
+  elseif range and (value % 1 ~= 0 or value < range[1] or value > range[2]) then
+    errors.raise("MS_EDTYPE", "%s: %s is no %s, whose values are whole numbers from %.0f to %.0f", who, tostring(value),
+      dtype, range[1], range[2])
+  end
+end
+
+-- A tensor whose elements fill(data, count) writes as C numbers; bf16 is f32, cast.
+local function make(dtype, shape, fill)
+  local written = dtype == "bf16" and "f32" or dtype
+  local data, count = values.allocate(written, shape)
+  fill(data, count)
+  local made = tensor.eager(written, shape, data)
+  return dtype == "bf16" and made:cast("bf16") or made
+end
+
+-- ---- from numbers -----------------------------------------------------------------------------------------------
+
+-- Appends the numbers of a nested list to `flat`, and checks that it is a box of the given shape.
+local function flatten(list, shape, axis, dtype, flat)
+  if axis > #shape then
+    check_number("ms.tensor", dtype, list)
+    flat[#flat + 1] = list
+    return
+  end
+  if type(list) ~= "table" or #list ~= shape[axis] then
+    errors.raise("MS_ESHAPE", "ms.tensor: lists of different lengths: %s along axis %d where the first has %d",
+      type(list) == "table" and ("%d items"):format(#list) or options.describe(list), axis - 1, shape[axis])
+  end
+  for _, item in ipairs(list) do flatten(item, shape, axis + 1, dtype, flat) end
+end
+
+---A tensor of given numbers.
+---@param given number|table a number, or nested lists: { { 1, 2 }, { 3, 4 } }
+---@param more { dtype: string? }? f32; may stand in the outermost list: { 1, 2, dtype = "i32" }
+---@return moonshard.Tensor
+function create.tensor(given, more)
+  if type(given) == "number" then given, more = { given, scalar = true }, more end
+  if type(given) ~= "table" or getmetatable(given) then
+    errors.invalid("ms.tensor takes a number or nested lists of numbers, not %s",
+      type(given) == "table" and tostring(given) or options.describe(given))
+  end
+  local list, o = read("ms.tensor", { scalar = { "boolean" } }, given, more)
+  local shape, inner, flat = {}, list, {}
+  while type(inner) == "table" do
+    if #inner == 0 then errors.raise("MS_ESHAPE", "ms.tensor: an empty list; sizes are at least 1") end
+    shape[#shape + 1], inner = #inner, inner[1]
+  end
+  flatten(list, check_shape("ms.tensor", shape), 1, o.dtype, flat)
+  return make(o.dtype, o.scalar and {} or shape, function(data, count)
+    for i = 1, count do data[i - 1] = flat[i] end
+  end)
+end
+
+local function filled(who, value, shape, dtype)
+  check_number(who, dtype, value)
+  return make(dtype, check_shape(who, shape), function(data, count)
+    for i = 0, count - 1 do data[i] = value end
+  end)
+end
+
+---All elements 0.
+---@param ... any sizes, { dtype = "f32" }
+---@return moonshard.Tensor
+function create.zeros(...)
+  local shape, o = read("ms.zeros", {}, ...)
+  return filled("ms.zeros", 0, shape, o.dtype)
+end
+
+---All elements 1.
+---@param ... any sizes, { dtype = "f32" }
+---@return moonshard.Tensor
+function create.ones(...)
+  local shape, o = read("ms.ones", {}, ...)
+  return filled("ms.ones", 1, shape, o.dtype)
+end
+
+---All elements one number: ms.full({ 2, 3 }, 7).
+---@param shape integer[]
+---@param value number
+---@param more { dtype: string? }? f32
+---@return moonshard.Tensor
+function create.full(shape, value, more)
+  if type(shape) ~= "table" then errors.invalid("ms.full takes a list of sizes and a number: ms.full({ 2, 3 }, 7)") end
+  local sizes, o = read("ms.full", {}, shape, more)
+  return filled("ms.full", value, sizes, o.dtype)
+end
+
+---start, start + step, ... below stop: ms.arange(stop), ms.arange(start, stop), ms.arange(start, stop, step).
+---@param ... any numbers, { dtype = "f32" }
+---@return moonshard.Tensor
+function create.arange(...)
+  local bounds, o = read("ms.arange", {}, ...)
+  local start, stop, step = bounds[1], bounds[2], bounds[3] or 1
+  if #bounds == 1 then start, stop = 0, start end
+  for _, bound in ipairs({ start or false, stop or false, step }) do check_number("ms.arange", "f32", bound) end
+  local count = step ~= 0 and math.ceil((stop - start) / step) or 0
+  if count < 1 then
+    errors.raise("MS_ESHAPE", "ms.arange from %g to %g in steps of %g has no elements; sizes are at least 1", start,
+      stop, step)
+  end
+  for _, last in ipairs({ start, start + (count - 1) * step }) do check_number("ms.arange", o.dtype, last) end
+  return make(o.dtype, { count }, function(data)
+    for i = 0, count - 1 do data[i] = start + i * step end
+  end)
+end
+
+-- ---- drawn ------------------------------------------------------------------------------------------------------
+
+local seed, draws = 0, 0
+
+local function check_seed(who, value)
+  if type(value) == "number" and value % 1 == 0 and value >= 0 and value < 2 ^ 53 then return end
+  errors.invalid("%s: a seed is an integer from 0 to 2^53 - 1, not %s", who, options.describe(value))
+end
+
+---Begins the sequence of random tensors anew.
+---@param value integer
+function create.manual_seed(value)
+  check_seed("ms.manual_seed", value)
+  seed, draws = value, 0
+end
+
+---Where ms.rand and ms.randn stand.
+---@return { seed: number, draws: integer }
+function create.generator()
+  return { seed = seed, draws = draws }
+end
+
+---Goes on from there.
+---@param state { seed: number, draws: integer }
+function create.load_generator(state)
+  seed, draws = state.seed, state.draws
+end
+
+local function drawn(who, law, a, b, ...)
+  local shape, o = read(who, { seed = { "integer" } }, ...)
+  check_shape(who, shape)
+  if RANGES[o.dtype] then errors.raise("MS_EDTYPE", "%s draws f32 or bf16, not %s", who, o.dtype) end
+  local key, name = o.seed, who
+  if key then
+    check_seed(who, key)
+  else
+    draws = draws + 1
+    key, name = seed, ("draw %d"):format(draws)
+  end
+  return make(o.dtype, shape, function(data, count) engine.check(C.ms_draw(key, name, law, a, b, 0, count, data)) end)
+end
+
+---Standard normal numbers.
+---@param ... any sizes, { dtype = "f32", seed = integer } seed: these numbers, whatever was drawn before
+---@return moonshard.Tensor
+function create.randn(...)
+  return drawn("ms.randn", C.MS_INIT_NORMAL, 0, 1, ...)
+end
+
+---Numbers uniform in [0, 1).
+---@param ... any sizes, { dtype = "f32", seed = integer } seed: these numbers, whatever was drawn before
+---@return moonshard.Tensor
+function create.rand(...)
+  return drawn("ms.rand", C.MS_INIT_UNIFORM, 0, 1, ...)
+end
+
+return create

@@ -1,0 +1,114 @@
+-- An op on eager tensors: a plan with nothing but this op, compiled once for its attributes, shapes and element types,
+-- and run on this rank alone. All such plans share one state, whose arenas grow to the largest of them.
+
+local alone = require("moonshard.distributed.single_rank")
+local engine = require("moonshard.base.ffi")
+local values = require("moonshard.tensor.values")
+local world = require("moonshard.distributed.world")
+local C, ffi, check = engine.C, engine.ffi, engine.check
+
+-- Compiled ops that are kept; when there are more, all are dropped and those in use come back.
+local MOST_COMPILED = 256
+
+local ATTRS_BYTES = ffi.sizeof("ms_attrs")
+local MAX_INPUTS, MAX_OUTPUTS = tonumber(C.MS_MAX_INPUTS), tonumber(C.MS_MAX_OUTPUTS)
+
+local input_names, output_names = {}, {}
+for i = 1, MAX_INPUTS do input_names[i] = "input " .. i end
+for i = 1, MAX_OUTPUTS do output_names[i] = "output " .. i end
+
+local compiled, count_compiled = {}, 0
+local model, state
+
+local config = ffi.new("ms_plan_config")
+C.ms_plan_config_default(config)
+config.optimizer, config.train = C.MS_OPT_NONE, 0
+
+-- A model without parameters, and the state that the plans run on.
+local function make_place()
+  local out_model, out_state = ffi.new("ms_model *[1]"), ffi.new("ms_state *[1]")
+  check(C.ms_model_new(0, out_model))
+  model = ffi.gc(out_model[0], C.ms_model_free)
+  check(C.ms_model_shard(model, alone.mesh().handle, 0, -1, -1))
+  check(C.ms_state_new(alone.world(), model, config, out_state))
+  state = ffi.gc(out_state[0], C.ms_state_free)
+end
+
+local id, info = ffi.new("int[1]"), ffi.new("ms_value_info")
+
+local function add_inputs(graph, inputs, count)
+  local ids = ffi.new("int[?]", MAX_INPUTS)
+  for i = 1, count do
+    local input = inputs[i]
+    local dims = ffi.new("int64_t[?]", #input.shape + 1, input.shape)
+    check(C.ms_graph_input(graph, input_names[i], (engine.dtype_id(input.dtype)), #input.shape, dims, id))
+    ids[i - 1] = id[0]
+  end
+  return ids
+end
+
+-- What the op gives: { dtype, shape } of each output, which are made outputs of the graph.
+local function add_outputs(graph, row, results)
+  local outputs = {}
+  for i = 1, row.outputs do
+    check(C.ms_graph_output(graph, output_names[i], results[i - 1]))
+    check(C.ms_graph_value(graph, results[i - 1], info))
+    local shape = {}
+    for d = 1, info.ndim do shape[d] = tonumber(info.dims[d - 1]) end
+    outputs[i] = { dtype = engine.dtype_names[info.dtype], shape = shape }
+  end
+  return outputs
+end
+
+local function compile(row, inputs, count, attrs)
+  if not state then make_place() end
+  local out_graph, out_plan, out_exec = ffi.new("ms_graph *[1]"), ffi.new("ms_plan *[1]"), ffi.new("ms_exec *[1]")
+  check(C.ms_graph_new(model, out_graph))
+  local graph = ffi.gc(out_graph[0], C.ms_graph_free)
+  local ids, results = add_inputs(graph, inputs, count), ffi.new("int[?]", MAX_OUTPUTS)
+  check(C.ms_graph_op(graph, row.name, count, ids, attrs, results))
+  local outputs = add_outputs(graph, row, results)
+  check(C.ms_plan_compile(graph, config, out_plan))
+  local plan = ffi.gc(out_plan[0], C.ms_plan_free)
+  check(C.ms_exec_new(state, plan, out_exec))
+  return { exec = ffi.gc(out_exec[0], C.ms_exec_free), plan = plan, outputs = outputs }
+end
+
+local function key_of(row, inputs, count, attrs)
+  local parts = { row.name, ffi.string(attrs, ATTRS_BYTES) }
+  for i = 1, count do
+    parts[#parts + 1] = inputs[i].dtype
+    parts[#parts + 1] = table.concat(inputs[i].shape, "x")
+  end
+  return table.concat(parts, " ")
+end
+
+local function find(row, inputs, count, attrs)
+  local key = key_of(row, inputs, count, attrs)
+  local entry = compiled[key]
+  if entry then return entry end
+  entry = compile(row, inputs, count, attrs)
+  if count_compiled == MOST_COMPILED then compiled, count_compiled = {}, 0 end
+  compiled[key], count_compiled = entry, count_compiled + 1
+  return entry
+end
+
+---Computes one op.
+---@param row moonshard.OpRow
+---@param inputs moonshard.Tensor[] eager
+---@param count integer of inputs
+---@param attrs ffi.cdata* ms_attrs
+---@return moonshard.Tensor[] all outputs
+return function(row, inputs, count, attrs)
+  world.check_interrupt()
+  local entry = find(row, inputs, count, attrs)
+  for i = 1, count do
+    ffi.copy(C.ms_exec_input(entry.exec, input_names[i]), inputs[i].data, values.bytes(inputs[i]))
+  end
+  check(C.ms_exec_run(entry.exec, C.MS_PHASE_EVALUATE, nil, nil))
+  local results = {}
+  for i, output in ipairs(entry.outputs) do
+    results[i] = values.copy(output.dtype, { unpack(output.shape) }, C.ms_exec_output(entry.exec, output_names[i]))
+  end
+  return results
+end

@@ -1,0 +1,356 @@
+-- Tensors, of two kinds with one set of operators and methods. A tensor of a trace is a symbol for a value that a step
+-- will compute: ops on it add nodes to the graph. An eager tensor (ms.tensor, ms.randn, ...) holds its values: ops on
+-- it, outside of a trace, compute at once. Inside of a trace an eager tensor is a constant. Parameters of a module
+-- behave like tensors inside of a forward.
+--
+-- Tensors are never changed: an op gives a new one. Methods over axes are in axes.lua, comparisons in compare.lua.
+
+local any_axes = require("moonshard.tensor.axes")
+local compare = require("moonshard.tensor.comparisons")
+local context = require("moonshard.base.context")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local not_a_list = require("moonshard.base.ipairs")
+local ops = require("moonshard.tensor.ops")
+local options = require("moonshard.base.options")
+local parameter = require("moonshard.tensor.parameter")
+local unknown_name = require("moonshard.base.unknown_name")
+local C, ffi = engine.C, engine.ffi
+
+---@class moonshard.Tensor
+---@field shape integer[] sizes, outermost first
+---@field dtype string "f32", "bf16", "i32" or "u8"
+---@field trace moonshard.Trace? of a symbol
+---@field id integer? of a symbol: value of the graph
+---@field data ffi.cdata*? of an eager tensor: array of the dtype's C type, row-major
+---@field placement string? of an eager tensor that is known to be whole on every rank, or a part of something
+---@operator add(moonshard.Tensor|number): moonshard.Tensor
+---@operator sub(moonshard.Tensor|number): moonshard.Tensor
+---@operator mul(moonshard.Tensor|number): moonshard.Tensor
+---@operator div(moonshard.Tensor|number): moonshard.Tensor
+---@operator unm: moonshard.Tensor
+---@operator pow(number): moonshard.Tensor
+local Tensor = { __name = "a tensor" }
+local methods = {}
+
+-- What one kind of tensor has and the other lacks.
+local OPTIONAL = { trace = true, id = true, data = true, placement = true }
+
+-- x[2] is the third part of x along its first axis.
+function Tensor:__index(key)
+  if type(key) == "number" then return methods.index(self, key) end
+  local method = methods[key]
+  if method == nil and type(key) == "string" and not OPTIONAL[key] then
+    unknown_name.method("a tensor", key, methods)
+  end
+  return method
+end
+
+-- Other fields are the engine's own.
+function Tensor:__newindex(key, value)
+  if type(key) == "number" then
+    errors.invalid("x[%s] = ...: a tensor's values do not change; ms.ops.where and arithmetic give another one, "
+      .. "train:set_parameter changes a parameter", tostring(key))
+  end
+  rawset(self, key, value)
+end
+
+not_a_list.refuse(Tensor, "x:tolist() gives one, and x:size(0) is what #x would be")
+
+local tensor = { class = Tensor, methods = methods }
+
+---@param value any
+---@return boolean
+function tensor.is(value)
+  return getmetatable(value) == Tensor
+end
+
+---Whether a value is an eager tensor: one that holds its values.
+---@param value any
+---@return boolean
+function tensor.is_eager(value)
+  return getmetatable(value) == Tensor and rawget(value, "data") ~= nil
+end
+
+---An eager tensor over memory that nobody changes any more.
+---@param dtype string
+---@param shape integer[]
+---@param data ffi.cdata* array of the dtype's C type
+---@param placement string? "replicated", or which part of what it is
+---@return moonshard.Tensor
+function tensor.eager(dtype, shape, data, placement)
+  return setmetatable({ dtype = dtype, shape = shape, data = data, placement = placement }, Tensor)
+end
+
+local info = ffi.new("ms_value_info")
+
+---The tensor that stands for a value of the graph.
+---@param trace moonshard.Trace
+---@param id integer
+---@return moonshard.Tensor
+function tensor.new(trace, id)
+  engine.check(C.ms_graph_value(trace.handle, id, info))
+  local shape = {}
+  for d = 1, info.ndim do shape[d] = tonumber(info.dims[d - 1]) end
+  return setmetatable({ trace = trace, id = id, shape = shape, dtype = engine.dtype_names[info.dtype] }, Tensor)
+end
+
+---"[8,256,384]"
+---@param shape integer[]
+---@return string
+function tensor.shape_text(shape)
+  return "[" .. table.concat(shape, ",") .. "]"
+end
+
+function Tensor:__tostring()
+  local placement = rawget(self, "placement")
+  return ("tensor %s %s%s"):format(self.dtype, tensor.shape_text(self.shape), placement and ", " .. placement or "")
+end
+
+-- ---- operators --------------------------------------------------------------------------------------------------
+
+local arithmetic = {}
+
+function arithmetic.__add(a, b)
+  if type(b) == "number" then return ops.scale(a, { beta = b }) end
+  if type(a) == "number" then return ops.scale(b, { beta = a }) end
+  return ops.add(a, b)
+end
+
+function arithmetic.__sub(a, b)
+  if type(b) == "number" then return ops.scale(a, { beta = -b }) end
+  if type(a) == "number" then return ops.scale(b, { alpha = -1, beta = a }) end
+  return ops.sub(a, b)
+end
+
+function arithmetic.__mul(a, b)
+  if type(b) == "number" then return ops.scale(a, { alpha = b }) end
+  if type(a) == "number" then return ops.scale(b, { alpha = a }) end
+  return ops.mul(a, b)
+end
+
+-- number / x has no op of its own: the numerator is made in x's shape, as 0 x + number.
+function arithmetic.__div(a, b)
+  if type(b) == "number" then return ops.scale(a, { alpha = 1 / b }) end
+  if type(a) == "number" then return ops.div(ops.scale(b, { alpha = 0, beta = a }), b) end
+  return ops.div(a, b)
+end
+
+function arithmetic.__unm(a)
+  return ops.scale(a, { alpha = -1 })
+end
+
+local POWERS = {
+  [2] = function(x) return ops.mul(x, x) end,
+  [3] = function(x) return ops.mul(ops.mul(x, x), x) end,
+  [0.5] = function(x) return ops.sqrt(x) end,
+  [-0.5] = function(x) return ops.rsqrt(x) end,
+  [-1] = function(x) return arithmetic.__div(1, x) end,
+}
+
+function arithmetic.__pow(a, exponent)
+  local power = POWERS[exponent]
+  if not power then
+    errors.invalid("x ^ %s: exponents 2, 3, 0.5, -0.5 and -1 are offered; for positive x write (x:log() * p):exp()",
+      tostring(exponent))
+  end
+  return power(a)
+end
+
+for name, operator in pairs(arithmetic) do
+  Tensor[name] = operator
+  parameter.class[name] = operator
+end
+for name, operator in pairs(compare.operators) do Tensor[name] = operator end
+
+-- ---- methods: every op whose first input is the tensor, and the forms that read better with plain arguments -----
+
+for name in pairs(ops.rows) do methods[name] = ops[name] end
+for _, more in ipairs({ any_axes.methods, compare.methods }) do
+  for name, method in pairs(more) do methods[name] = method end
+end
+
+-- With a number too, as the operators.
+methods.add, methods.sub, methods.mul = arithmetic.__add, arithmetic.__sub, arithmetic.__mul
+methods.div, methods.pow, methods.neg = arithmetic.__div, arithmetic.__pow, arithmetic.__unm
+
+local function list_of(first, ...)
+  if type(first) == "table" then return first end
+  return { first, ... }
+end
+
+local axis_of = any_axes.of
+
+---The same elements in another shape.
+---@param ... integer sizes, or one list of them; one may be -1
+---@return moonshard.Tensor
+function methods:reshape(...)
+  return ops.reshape(self, { shape = list_of(...) })
+end
+methods.view = methods.reshape
+
+---Two axes swapped.
+---@param a integer
+---@param b integer
+---@return moonshard.Tensor
+function methods:transpose(a, b)
+  local axes = {}
+  for d = 1, #self.shape do axes[d] = d - 1 end
+  a, b = axis_of(self, a), axis_of(self, b)
+  axes[a + 1], axes[b + 1] = b, a
+  return ops.transpose(self, { axes = axes })
+end
+
+---A matrix with its two axes swapped.
+---@return moonshard.Tensor
+function methods:t()
+  if #self.shape ~= 2 then
+    errors.raise("MS_ESHAPE", "t() of a tensor %s: it is for two axes; transpose(a, b) swaps any",
+      tensor.shape_text(self.shape))
+  end
+  return self:transpose(0, 1)
+end
+
+---Axes in another order.
+---@param ... integer for every axis of the result, which axis of this tensor it is; or one list
+---@return moonshard.Tensor
+function methods:permute(...)
+  local axes = list_of(...)
+  if #axes ~= #self.shape then
+    errors.raise("MS_ESHAPE", "permute of a tensor %s: give all %d axes", tensor.shape_text(self.shape), #self.shape)
+  end
+  return ops.transpose(self, { axes = axes })
+end
+
+---Elements start to stop - 1 along one axis; negative numbers count from the end.
+---@param axis integer
+---@param start integer
+---@param stop integer? the axis's size
+---@return moonshard.Tensor
+function methods:slice(axis, start, stop)
+  axis = axis_of(self, axis)
+  local size = self.shape[axis + 1]
+  stop = stop or size
+  if start < 0 then start = start + size end
+  if stop < 0 then stop = stop + size end
+  return ops.slice(self, { axis = axis, start = start, stop = stop })
+end
+
+---Parts along the leading axes, which the result no longer has: x:index(2) of [4,5] is [5].
+---@param ... integer from 0, or from the end when negative
+---@return moonshard.Tensor
+function methods:index(...)
+  local rest, part = {}, self
+  for axis = 0, select("#", ...) - 1 do
+    local i, size = select(axis + 1, ...), self.shape[axis + 1]
+    if not size or type(i) ~= "number" or i % 1 ~= 0 or i < -size or i >= size then
+      errors.raise("MS_ESHAPE", "index %s of axis %d of a tensor %s: %s", options.describe(i), axis,
+        tensor.shape_text(self.shape), size and ("it is 0 to %d, or negative from the end"):format(size - 1)
+          or ("it has %d axes"):format(#self.shape))
+    end
+    part = ops.slice(part, { axis = axis, start = i % size, stop = i % size + 1 })
+  end
+  for axis = select("#", ...) + 1, #self.shape do rest[#rest + 1] = self.shape[axis] end
+  return ops.reshape(part, { shape = rest })
+end
+
+---The tensor in another element type; itself when it has that type.
+---@param dtype string "f32", "bf16" or "i32", to which fractions are cut off; a u8 mask is what a comparison gives
+---@return moonshard.Tensor
+function methods:cast(dtype)
+  local _, name = engine.dtype_id(dtype)
+  if self.dtype == name then return self end
+  return ops.cast(self, { out_dtype = name })
+end
+methods.to, methods.mm = methods.cast, ops.matmul
+
+---The tensor as f32.
+---@return moonshard.Tensor
+function methods:float() return self:cast("f32") end
+
+---The tensor repeated to a shape, as NumPy broadcasts.
+---@param ... integer sizes, or one list
+---@return moonshard.Tensor
+function methods:broadcast_to(...)
+  return ops.broadcast_to(self, { shape = list_of(...) })
+end
+
+---Size of one axis, or all sizes.
+---@param axis integer?
+---@return integer|integer[]
+function methods:size(axis)
+  if axis == nil then return self.shape end
+  return self.shape[axis_of(self, axis) + 1]
+end
+
+---@return integer number of axes
+function methods:dim()
+  return #self.shape
+end
+
+---@return integer number of elements
+function methods:numel()
+  local count = 1
+  for _, size in ipairs(self.shape) do count = count * size end
+  return count
+end
+
+-- ---- values of eager tensors ------------------------------------------------------------------------------------
+
+local function check_eager(self, what)
+  if tensor.is_eager(self) then return end
+  errors.invalid("%s of a tensor %s that stands in a trace: it is a symbol, and has values only when a step runs", what,
+    tensor.shape_text(self.shape))
+end
+
+---The value of a tensor with one element.
+---@return number
+function methods:item()
+  check_eager(self, "item()")
+  if self:numel() ~= 1 then
+    errors.raise("MS_ESHAPE", "item() of a tensor %s: it takes one element; tolist() gives them all",
+      tensor.shape_text(self.shape))
+  end
+  return require("moonshard.tensor.values").at(self, 0)
+end
+
+---The values as nested lists of Lua, or as a number when there are no axes.
+---@return table|number
+function methods:tolist()
+  check_eager(self, "tolist()")
+  return require("moonshard.tensor.values").nested(self)
+end
+
+---The values as text, rows in brackets; of more than 1000 only those at the ends of each axis.
+---@return string
+function methods:values()
+  check_eager(self, "values()")
+  return require("moonshard.tensor.show").text(self)
+end
+
+-- ---- parameters as tensors --------------------------------------------------------------------------------------
+
+-- A method of a parameter is the tensor's, on the value that the parameter has in the trace being made.
+local forwarded = {}
+for name, method in pairs(methods) do
+  forwarded[name] = function(self, ...)
+    if not context.trace then
+      errors.invalid("%s of a parameter: it has values only inside of its model; model:parameter(name) gives a tensor "
+        .. "with them", name)
+    end
+    return method(context.trace:parameter(self), ...)
+  end
+end
+-- A parameter read from a file has a source, any other none.
+parameter.class.__index = setmetatable(forwarded, {
+  __index = function(_, key)
+    if type(key) == "string" and key ~= "source" then unknown_name.method("a parameter", key, forwarded) end
+  end,
+})
+
+function parameter.class:__tostring()
+  local frozen = self.frozen and ", frozen" or ""
+  return ("parameter %s, %s%s"):format(tensor.shape_text(self.shape), tostring(self.init), frozen)
+end
+
+return tensor

@@ -1,0 +1,276 @@
+-- Every op of the engine as a function: ops.<name>(inputs..., { attribute = value }). They are made from the op
+-- table, so an op that the engine gains is here without a change. ops.help() lists them with their formulas.
+--
+-- A function returns the op's first output; ops.apply returns all of them (statistics of a norm, the count of targets
+-- of cross_entropy). While a model is traced, inputs are tensors or parameters of the trace, and eager tensors as
+-- constants; outside of a trace they are eager tensors, and the op is computed at once. Attributes that are numbered in
+-- the table are given as one list: ops.reshape(x, { shape = { 8, -1 } }), ops.transpose(x, { axes = { 0, 2, 1 } }).
+
+local context = require("moonshard.base.context")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local nearest = require("moonshard.base.nearest")
+local options = require("moonshard.base.options")
+local parameter = require("moonshard.tensor.parameter")
+local C, ffi = engine.C, engine.ffi
+
+local MAX_INPUTS, MAX_OUTPUTS = tonumber(C.MS_MAX_INPUTS), tonumber(C.MS_MAX_OUTPUTS)
+local ACTIVATIONS = { none = 0, relu = 1, gelu = 2, gelu_tanh = 3, silu = 4 }
+
+---@class moonshard.ops
+local ops = {}
+
+---@class moonshard.OpRow what the op table says of one op
+---@field name string
+---@field doc string formula and shapes
+---@field outputs integer
+---@field min_inputs integer
+---@field max_inputs integer
+---@field differentiable boolean
+---@field slots table<string, { real: boolean, index: integer }>
+---@field lists table<string, { first: integer, count: integer, ndim: integer? }>
+local rows = {}
+ops.rows = rows
+
+-- "axis:i0=-1 keepdim:i1=0" as slots by name; d0, d1, ... ndim as the list `shape`, p0, p1, ... as the list `axes`.
+local function read_slots(text)
+  local slots, lists, numbered = {}, {}, { d = {}, p = {} }
+  for name, kind, index in text:gmatch("([%w_]+):([if])(%d+)=%S+") do
+    local letter = name:match("^([dp])%d$")
+    if letter then
+      table.insert(numbered[letter], tonumber(index))
+    else
+      slots[name] = { real = kind == "f", index = tonumber(index) }
+    end
+  end
+  if #numbered.d > 0 then
+    lists.shape = { first = numbered.d[1], count = #numbered.d, ndim = slots.ndim.index }
+    slots.ndim = nil
+  end
+  if #numbered.p > 0 then lists.axes = { first = numbered.p[1], count = #numbered.p } end
+  return slots, lists
+end
+
+local function read_row(index)
+  local info = ffi.new("ms_op_info")
+  engine.check(C.ms_op_describe(index, info))
+  local name = ffi.string(info.name)
+  local slots, lists = read_slots(ffi.string(info.attrs))
+  local defaults = ffi.new("ms_attrs")
+  engine.check(C.ms_op_defaults(info.name, defaults))
+  return {
+    name = name, doc = ffi.string(info.doc), outputs = info.outputs, slots = slots, lists = lists, defaults = defaults,
+    min_inputs = info.min_inputs, max_inputs = info.max_inputs,
+    differentiable = info.differentiable ~= 0, internal = info.internal ~= 0,
+  }
+end
+
+local function integer_of(row, name, value)
+  if type(value) == "boolean" then return value and 1 or 0 end
+  if name == "out_dtype" and type(value) == "string" then return 1 + engine.dtype_id(value) end
+  if name == "activation" and ACTIVATIONS[value] then return ACTIVATIONS[value] end
+  if type(value) == "number" and value % 1 == 0 then return value end
+  errors.invalid("%s: %s must be an integer, not %s", row.name, name, options.describe(value))
+end
+
+local function set_list(row, attrs, name, list, values)
+  if type(values) ~= "table" or #values > list.count then
+    errors.raise("MS_ESHAPE", "%s: %s must be a list of at most %d integers", row.name, name, list.count)
+  end
+  for i, value in ipairs(values) do attrs.i[list.first + i - 1] = integer_of(row, name, value) end
+  if list.ndim then attrs.i[list.ndim] = #values end
+end
+
+local function set_attribute(row, attrs, name, value)
+  local slot = row.slots[name]
+  if slot and slot.real then
+    if type(value) ~= "number" then
+      errors.invalid("%s: %s must be a number, not %s", row.name, name, options.describe(value))
+    end
+    attrs.f[slot.index] = value
+  elseif slot then
+    attrs.i[slot.index] = integer_of(row, name, value)
+  elseif row.lists[name] then
+    set_list(row, attrs, name, row.lists[name], value)
+  else
+    local valid = {}
+    for key in pairs(row.slots) do valid[key] = true end
+    for key in pairs(row.lists) do valid[key] = true end
+    errors.raise("MS_ENAME", "%s: no attribute %s: %s", row.name, tostring(name), nearest.advice(tostring(name), valid))
+  end
+end
+
+-- Buffers of the call in progress; the engine copies what it keeps.
+local ids = ffi.new("int[?]", MAX_INPUTS)
+local results = ffi.new("int[?]", MAX_OUTPUTS)
+local attrs_buffer = ffi.new("ms_attrs")
+
+local function input_id(trace, row, position, input)
+  if type(input) == "table" then
+    if rawget(input, "trace") == trace then return input.id end
+    if parameter.is(input) then return trace:parameter(input).id end
+    if rawget(input, "trace") then
+      errors.invalid("%s: input %d was made in another trace; a trace can only use its own tensors", row.name, position)
+    end
+    if rawget(input, "data") ~= nil then return trace:constant(input).id end
+  end
+  errors.invalid("%s: input %d must be a tensor, not %s", row.name, position, options.describe(input))
+end
+
+-- ---- numbers as inputs -----------------------------------------------------------------------------------------
+
+-- Ops that broadcast, by the first of their inputs that may be a number: it becomes a tensor without axes, of the
+-- element type of the other input. Of sums and products a number is an attribute: x + 1 is scale.
+local TAKES_NUMBERS = {
+  less = 1, less_equal = 1, equal = 1, not_equal = 1, maximum = 1, minimum = 1, where = 2,
+}
+local WHOLE = { i32 = { -2 ^ 31, 2 ^ 31 - 1 }, u8 = { 0, 255 } }
+
+local function dtype_beside(inputs, first, count)
+  for i = first, count do
+    local input = inputs[i]
+    if parameter.is(input) then return context.trace and context.trace:parameter(input).dtype or "f32" end
+    if type(input) == "table" and rawget(input, "dtype") then return input.dtype end
+  end
+  return "f32"
+end
+
+local function number_as_tensor(row, number, dtype)
+  local range = WHOLE[dtype]
+  if range and (number % 1 ~= 0 or number < range[1] or number > range[2]) then
+    errors.raise("MS_EDTYPE", "%s: %g with a tensor %s, whose numbers are whole, from %.0f to %.0f: cast the tensor, "
+      .. 'x:cast("f32")', row.name, number, dtype, range[1], range[2])
+  end
+  if context.trace then return ops.fill { shape = {}, value = number, out_dtype = dtype } end
+  return require("moonshard.tensor.create").full({}, number, { dtype = dtype })
+end
+
+local function take_numbers(row, inputs, count)
+  local first = TAKES_NUMBERS[row.name]
+  if not first then return end
+  local dtype = dtype_beside(inputs, first, count)
+  for i = first, count do
+    if type(inputs[i]) == "number" then inputs[i] = number_as_tensor(row, inputs[i], dtype) end
+  end
+end
+
+local function check_eager(row, inputs, count)
+  for i = 1, count do
+    local input = inputs[i]
+    if parameter.is(input) then
+      errors.invalid("%s: input %d is a parameter, which has values only inside of its model; model:parameter(name) "
+        .. "gives a tensor with them", row.name, i)
+    elseif type(input) ~= "table" or rawget(input, "data") == nil then
+      local symbol = type(input) == "table" and rawget(input, "trace")
+      errors.invalid("%s: input %d must be a tensor with values, as ms.tensor makes them, not %s", row.name, i,
+        symbol and "a symbol of a trace that has ended" or options.describe(input))
+    end
+  end
+end
+
+local function read_attributes(row, attributes)
+  ffi.copy(attrs_buffer, row.defaults, ffi.sizeof("ms_attrs"))
+  for name, value in pairs(attributes or {}) do set_attribute(row, attrs_buffer, name, value) end
+end
+
+local function check_count(row, count)
+  if count <= MAX_INPUTS then return end
+  errors.invalid("%s: %d inputs; it takes at most %d", row.name, count, row.max_inputs)
+end
+
+local function emit(trace, row, inputs, count)
+  for i = 1, count do ids[i - 1] = input_id(trace, row, i, inputs[i]) end
+  engine.check(C.ms_graph_op(trace.handle, row.name, count, ids, attrs_buffer, results))
+end
+
+-- Computes now: the list of all outputs.
+local function evaluate(row, inputs, count)
+  check_eager(row, inputs, count)
+  return require("moonshard.tensor.evaluate")(row, inputs, count, attrs_buffer)
+end
+
+-- A table without a metatable is a list of inputs when tensors stand in it, else the attributes.
+local function sort_arguments(row, ...)
+  local inputs, count, attributes = {}, 0, nil
+  for i = 1, select("#", ...) do
+    local argument = select(i, ...)
+    if type(argument) ~= "table" or getmetatable(argument) then
+      count = count + 1
+      inputs[count] = argument
+    elseif type(argument[1]) == "table" and getmetatable(argument[1]) then
+      for _, input in ipairs(argument) do
+        count = count + 1
+        inputs[count] = input
+      end
+    elseif attributes then
+      errors.invalid("%s: attributes are given twice; put them in one table", row.name)
+    else
+      attributes = argument
+    end
+  end
+  return inputs, count, attributes
+end
+
+---Applies an op and returns all of its outputs.
+---@param name string
+---@param inputs (moonshard.Tensor|moonshard.Parameter)[]
+---@param attributes table<string, any>?
+---@return moonshard.Tensor[]
+function ops.apply(name, inputs, attributes)
+  local row = rows[name]
+  if not row then
+    errors.raise("MS_ENAME", "no op named %s: %s", tostring(name), nearest.advice(tostring(name), rows))
+  end
+  check_count(row, #inputs)
+  inputs = { unpack(inputs) }
+  take_numbers(row, inputs, #inputs)
+  read_attributes(row, attributes)
+  local trace, values = context.trace, {}
+  if not trace then return evaluate(row, inputs, #inputs) end
+  emit(trace, row, inputs, #inputs)
+  for i = 1, row.outputs do values[i] = results[i - 1] end
+  for i = 1, row.outputs do values[i] = trace:tensor(values[i]) end
+  return values
+end
+
+---The ops with their inputs, attributes and formulas, as text.
+---@return string
+function ops.help()
+  local lines, names = {}, {}
+  for name in pairs(rows) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    local row = rows[name]
+    local attributes = {}
+    for key in pairs(row.slots) do attributes[#attributes + 1] = key end
+    for key in pairs(row.lists) do attributes[#attributes + 1] = key end
+    table.sort(attributes)
+    local taken = row.min_inputs == row.max_inputs and row.min_inputs or row.min_inputs .. " to " .. row.max_inputs
+    lines[#lines + 1] = ("%-14s %s input%s%s\n               %s"):format(name, taken, taken == 1 and "" or "s",
+      #attributes > 0 and ", { " .. table.concat(attributes, ", ") .. " }" or "", row.doc)
+  end
+  return table.concat(lines, "\n")
+end
+
+for index = 0, C.ms_op_count() - 1 do
+  local row = read_row(index)
+  if not row.internal then
+    rows[row.name] = row
+    ops[row.name] = function(...)
+      local inputs, count, attributes = sort_arguments(row, ...)
+      check_count(row, count)
+      take_numbers(row, inputs, count)
+      read_attributes(row, attributes)
+      local trace = context.trace
+      if not trace then return evaluate(row, inputs, count)[1] end
+      emit(trace, row, inputs, count)
+      return trace:tensor(results[0])
+    end
+  end
+end
+
+return setmetatable(ops, {
+  __index = function(_, name)
+    errors.raise("MS_ENAME", "no op named %s: %s", tostring(name), nearest.advice(tostring(name), rows))
+  end,
+})

@@ -1,0 +1,126 @@
+-- Parameters as a module declares them: a shape and the law that its first values are drawn from. No memory stands
+-- behind one; the engine draws each rank's own part, keyed by seed and name, so every mesh starts from the same bits.
+
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
+
+local parameter = {}
+
+---@class moonshard.InitialLaw
+---@field kind string "zeros", "ones", "normal", "uniform" or "constant"
+---@field a number normal: mean; uniform: low; constant: the value
+---@field b number normal: deviation; uniform: high
+local Law = {}
+Law.__index = Law
+
+function Law:__tostring()
+  if self.kind == "constant" then return ("constant(%g)"):format(self.a) end
+  if self.kind == "normal" or self.kind == "uniform" then return ("%s(%g, %g)"):format(self.kind, self.a, self.b) end
+  return self.kind
+end
+
+local function law(kind, a, b)
+  return setmetatable({ kind = kind, a = a or 0, b = b or 0 }, Law)
+end
+
+---@class moonshard.laws
+local laws = {}
+parameter.laws = laws
+
+---@return moonshard.InitialLaw
+function laws.zeros() return law("zeros") end
+
+---@return moonshard.InitialLaw
+function laws.ones() return law("ones") end
+
+---@param value number
+---@return moonshard.InitialLaw
+function laws.constant(value) return law("constant", value) end
+
+---@param mean number? 0
+---@param deviation number? 0.02, as in GPT-2
+---@return moonshard.InitialLaw
+function laws.normal(mean, deviation) return law("normal", mean or 0, deviation or 0.02) end
+
+---@param low number
+---@param high number
+---@return moonshard.InitialLaw
+function laws.uniform(low, high) return law("uniform", low, high) end
+
+---What PyTorch's Linear draws its weight and bias from: uniform within 1/sqrt(fan_in) of zero (He et al. 2015 with the
+---slope sqrt 5, which comes to that).
+---@param fan_in integer
+---@return moonshard.InitialLaw
+function laws.kaiming_uniform(fan_in)
+  local bound = 1 / math.sqrt(fan_in)
+  return law("uniform", -bound, bound)
+end
+
+---Makes a law of what a recipe wrote: a law, a number, or the name of a law without arguments.
+---@param value moonshard.InitialLaw|number|string|nil nil: normal(0, 0.02)
+---@return moonshard.InitialLaw
+function parameter.read_law(value)
+  if value == nil then return laws.normal() end
+  if getmetatable(value) == Law then return value end
+  if type(value) == "number" then return laws.constant(value) end
+  if value == "zeros" or value == "ones" or value == "normal" then return laws[value]() end
+  errors.invalid(
+    "init must be \"zeros\", \"ones\", \"normal\", a number or a law such as ms.init.uniform(-1, 1), not %s",
+    options.describe(value))
+end
+
+---@class moonshard.Parameter
+---@field shape integer[] 1 to 6 sizes, outermost first
+---@field numel integer
+---@field init moonshard.InitialLaw
+---@field frozen boolean as it was declared; of a sharded model, as its rules decided
+---@field source moonshard.ValueSource? where its first values are read, instead of drawn by init
+local Parameter = {}
+parameter.class = Parameter
+
+---@param value any
+---@return boolean
+function parameter.is(value)
+  return getmetatable(value) == Parameter
+end
+
+-- Above it a double does not count every element.
+local MOST_ELEMENTS = 2 ^ 53
+
+local function read_shape(given)
+  local shape = given.shape
+  if not shape then shape = type(given[1]) == "table" and given[1] or given end
+  local sizes, numel = {}, 1
+  for i, size in ipairs(shape) do
+    if type(size) ~= "number" or size % 1 ~= 0 or size < 1 then
+      errors.raise("MS_ESHAPE", "ms.parameter: size %s of dimension %d must be an integer of at least 1",
+        options.describe(size), i - 1)
+    end
+    sizes[i], numel = size, numel * size
+  end
+  if #sizes == 0 or #sizes > 6 then
+    errors.raise("MS_ESHAPE", "ms.parameter: %d dimensions; write 1 to 6 sizes, as in ms.parameter { 10, 20 }", #sizes)
+  end
+  if numel > MOST_ELEMENTS then
+    errors.raise("MS_ESHAPE", "ms.parameter: the sizes of [%s] multiply to more than 2^53", table.concat(sizes, ","))
+  end
+  return sizes, numel
+end
+
+---Declares a parameter: ms.parameter { 10, 20, init = "zeros" }, or with the sizes as a list of their own.
+---@param given table { sizes..., init = law, frozen = boolean }
+---@return moonshard.Parameter
+function parameter.new(given)
+  if type(given) ~= "table" then errors.invalid("ms.parameter takes a table, as in ms.parameter { 10, 20 }") end
+  for key in pairs(given) do
+    if type(key) ~= "number" and key ~= "shape" and key ~= "init" and key ~= "frozen" then
+      errors.raise("MS_ENAME", "ms.parameter: unknown option %s (valid: shape, init, frozen)", tostring(key))
+    end
+  end
+  local shape, numel = read_shape(given)
+  return setmetatable({
+    shape = shape, numel = numel, init = parameter.read_law(given.init), frozen = given.frozen or false,
+  }, Parameter)
+end
+
+return parameter

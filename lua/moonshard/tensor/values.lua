@@ -1,0 +1,98 @@
+-- The memory of eager tensors: making it, and reading numbers from it.
+
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local tensor = require("moonshard.tensor")
+local ffi = engine.ffi
+
+-- What LuaJIT can allocate as one object.
+local MOST_BYTES = 2 ^ 31 - 64
+
+local values = {}
+
+local function numel(shape)
+  local count = 1
+  for _, size in ipairs(shape) do count = count * size end
+  return count
+end
+
+---@param x moonshard.Tensor eager
+---@return integer
+function values.bytes(x)
+  return numel(x.shape) * engine.dtype_sizes[x.dtype]
+end
+
+---Refuses a tensor that is larger than eager tensors can be.
+---@param dtype string
+---@param shape integer[]
+---@return integer count of elements
+function values.check_size(dtype, shape)
+  local count = numel(shape)
+  if count * engine.dtype_sizes[dtype] > MOST_BYTES then
+    errors.raise("MS_EUNSUPPORTED", "a tensor %s %s has %.1f GiB; eager tensors hold less than 2", dtype,
+      tensor.shape_text(shape), count * engine.dtype_sizes[dtype] / 2 ^ 30)
+  end
+  return count
+end
+
+---Memory for a tensor, all zero.
+---@param dtype string
+---@param shape integer[]
+---@return ffi.cdata* data, integer count of elements
+function values.allocate(dtype, shape)
+  local count = values.check_size(dtype, shape)
+  return ffi.new(engine.dtype_ctypes[dtype] .. "[?]", count), count
+end
+
+---An eager tensor with a copy of some memory.
+---@param dtype string
+---@param shape integer[]
+---@param source ffi.cdata* pointer
+---@param placement string?
+---@return moonshard.Tensor
+function values.copy(dtype, shape, source, placement)
+  local data, count = values.allocate(dtype, shape)
+  ffi.copy(data, source, count * engine.dtype_sizes[dtype])
+  return tensor.eager(dtype, shape, data, placement)
+end
+
+---Multiplies numbers in their place, in double precision.
+---@param data ffi.cdata* array of f32
+---@param count integer
+---@param factor number
+function values.scale(data, count, factor)
+  for i = 0, count - 1 do data[i] = data[i] * factor end
+end
+
+-- Lua has no 16-bit floats: the engine casts, exactly.
+local function readable(x)
+  return x.dtype == "bf16" and numel(x.shape) > 0 and x:cast("f32") or x
+end
+values.readable = readable
+
+---Element i of the flattened tensor, from 0.
+---@param x moonshard.Tensor eager
+---@param i integer
+---@return number
+function values.at(x, i)
+  return readable(x).data[i]
+end
+
+---The values as nested lists; a number when there are no axes.
+---@param x moonshard.Tensor eager
+---@return table|number
+function values.nested(x)
+  local data, shape, at = readable(x).data, x.shape, 0
+  local function read(axis)
+    if axis > #shape then
+      at = at + 1
+      return data[at - 1]
+    end
+    local list = {}
+    for i = 1, shape[axis] do list[i] = read(axis + 1) end
+    return list
+  end
+  return read(1)
+end
+
+return values

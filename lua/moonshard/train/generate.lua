@@ -1,0 +1,117 @@
+-- Sampling from a model: one forward a token over a window of the model's length. Tokens are bytes, or a tokenizer's.
+--
+-- Every rank takes part, since the weights are sharded; each computes the same logits, and rank 0's choice is
+-- everybody's. So the text depends on weights, prompt, settings and seed, and not on the mesh.
+
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local ops = require("moonshard.tensor.ops")
+local options = require("moonshard.base.options")
+local sampling = require("moonshard.train.sampling")
+local session = require("moonshard.engine.session")
+local tokenizers = require("moonshard.data.tokenizer")
+local ffi = engine.ffi
+
+-- Bytes as tokens: what a model of ms.data.text speaks.
+local bytes = {
+  encode = function(_, text) return { text:byte(1, -1) } end,
+  decode = function(_, ids)
+    local list = {}
+    for i, id in ipairs(ids) do list[i] = string.char(id) end
+    return table.concat(list)
+  end,
+}
+
+---@class moonshard.GenerateOptions
+---@field prompt? string a newline
+---@field tokenizer? string|moonshard.Tokenizer a tokenizer.json, its folder, or one that is open; tokens are bytes
+---@field tokens? integer how many are drawn; 300
+---@field bytes? integer the same, for models of bytes
+---@field temperature? number 0.8; 0: always the most likely token
+---@field top_k? integer of the most likely tokens one is drawn; 50; 0: of all
+---@field top_p? number of those that make up this share; 1: of all
+---@field stop? string a token at which the text ends
+---@field seed? integer 1
+---@field ema? boolean with the averages of a trainer's weights; false
+
+local function parse(o)
+  o = options.parse("ms.generate", o, {
+    prompt = { "string", default = "\n" },
+    tokenizer = { "string|table" },
+    tokens = { "positive" },
+    bytes = { "positive" },
+    temperature = { "number", default = 0.8 },
+    top_k = { "integer", default = 50 },
+    top_p = { "number", default = 1 },
+    stop = { "string" },
+    seed = { "seed", default = 1 },
+    ema = { "boolean", default = false },
+  })
+  if o.temperature < 0 then
+    errors.invalid("ms.generate: temperature=%g must not be negative; 0 takes the likeliest token", o.temperature)
+  end
+  if o.top_k < 0 then errors.invalid("ms.generate: top_k=%d must not be negative; 0 takes all tokens", o.top_k) end
+  if not (o.top_p > 0 and o.top_p <= 1) then
+    errors.invalid("ms.generate: top_p=%g must be above 0 and at most 1", o.top_p)
+  end
+  if o.tokens and o.bytes then errors.invalid("ms.generate: give tokens or bytes, which are the same, not both") end
+  if type(o.tokenizer) == "string" then o.tokenizer = tokenizers.open(o.tokenizer) end
+  if o.stop and not o.tokenizer then errors.invalid("ms.generate: stop is a token: give a tokenizer") end
+  return o
+end
+
+-- The ids of the prompt, with room for more.
+local function encode_prompt(o, vocab)
+  if not o.tokenizer and vocab > 256 then
+    errors.invalid("ms.generate: the model has %d tokens, which are no bytes: give its tokenizer", vocab)
+  end
+  local ids = (o.tokenizer or bytes):encode(o.prompt)
+  if #ids == 0 then errors.invalid("ms.generate: the prompt must have at least one token") end
+  for _, id in ipairs(ids) do
+    if id >= vocab then
+      errors.invalid("ms.generate: the prompt has token %d, the model has %d tokens: is %s its tokenizer?", id,
+        vocab, o.tokenizer and o.tokenizer.path or "a vocabulary of bytes")
+    end
+  end
+  return ids
+end
+
+local function continue(model, o)
+  local window, vocab = model.config.seq, model.config.vocab
+  local ids = encode_prompt(o, vocab)
+  local stop = o.stop and o.tokenizer:id(o.stop)
+  local spec = { name = "tokens", dtype = "i32", shape = { 1, window } }
+  local running = session.of(model)
+  local exec = running:exec("generate", { spec }, function(inputs)
+    return { outputs = { logits = ops.cast(model(inputs.tokens), { out_dtype = "f32" }) } }
+  end, { train = false })
+  local tokens = ffi.new("int32_t[?]", window)
+  local array = { data = tokens, dtype = "i32", shape = spec.shape }
+  local draw, made = sampling.random(o.seed), {}
+  for i = 1, o.tokens or o.bytes or 300 do
+    local used = math.min(#ids, window)
+    for t = 0, window - 1 do tokens[t] = t < used and ids[#ids - used + t + 1] or 0 end
+    exec:write("tokens", array, 0, window)
+    exec:run("evaluate")
+    local logits = exec:output("logits", "f32") + (used - 1) * vocab
+    local token = running:gather(sampling.choose(logits, vocab, o, draw), "of the next token")[1]
+    if token == stop then break end
+    made[i], ids[#ids + 1] = token, token
+  end
+  return (o.tokenizer or bytes):decode(made), made
+end
+
+---Continues a prompt. Collective.
+---@param trainer moonshard.Trainer|moonshard.Module
+---@param o moonshard.GenerateOptions?
+---@return string the continuation alone
+---@return integer[] tokens of it
+local function generate(trainer, o)
+  o = parse(o)
+  local model = trainer.model or trainer
+  if not o.ema then return continue(model, o) end
+  if not trainer.with_ema then errors.invalid("ms.generate: ema: give the trainer, which has the averages") end
+  return trainer:with_ema(continue, model, o)
+end
+
+return generate

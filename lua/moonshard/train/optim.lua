@@ -1,0 +1,153 @@
+-- Optimizers, as descriptions: the engine keeps the state on the owned chunks and updates a unit in one fused pass.
+--
+-- An optimizer holds no parameters, so it cannot be made "before sharding": it is bound when the trainer is.
+
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
+local rules = require("moonshard.shard.rules")
+local schedule = require("moonshard.train.schedule")
+
+---@class moonshard.Optimizer
+---@field kind "adamw"|"sgd"
+---@field lr moonshard.Schedule
+---@field weight_decay number of parameters that no group says otherwise of
+---@field moments "f32"|"bf16"|nil of AdamW
+---@field groups table? a policy over parameter FQNs: list of { pattern, { lr_scale=, weight_decay= } }
+local Optimizer = {}
+Optimizer.__index = Optimizer
+
+local GROUP = { lr_scale = { "number" }, weight_decay = { "number" } }
+
+local function check_rate(who, name, value, low, high)
+  if value >= low and value < high then return end
+  errors.invalid("%s: %s must be at least %g and below %g, not %g", who, name, low, high, value)
+end
+
+local function read_group(value, rule)
+  local who = "optimizer groups: " .. rule
+  local group = options.parse(who, value, GROUP)
+  for name, rate in pairs(group) do check_rate(who, name, rate, 0, math.huge) end
+  return group
+end
+
+---Which group decides each parameter.
+---@param fqns string[]
+---@param tied table<string, string>? FQNs by the other names that tied parameters have
+---@return moonshard.Decision[] decisions one for each name; value { lr_scale =, weight_decay = } as written
+---@return string[] warnings groups that match parameters but never decide
+---@return moonshard.Rule[] unmatched optional groups that match no parameter
+function Optimizer:decide(fqns, tied)
+  return rules.policy("optimizer groups", self.groups or {}, { read = read_group }):resolve(fqns, {}, tied)
+end
+
+---Learning-rate factor and weight decay of every parameter: the first group that matches decides; without one the
+---factor is 1 and the weight decay the optimizer's.
+---@param fqns string[]
+---@param tied table<string, string>? as for decide
+---@return table<string, { lr_scale: number, weight_decay: number }> groups
+---@return string[] warnings as of decide
+function Optimizer:param_groups(fqns, tied)
+  local result = {}
+  local decided, warnings = self:decide(fqns, tied)
+  for i, fqn in ipairs(fqns) do
+    local group = decided[i].value
+    result[fqn] = { lr_scale = group.lr_scale or 1, weight_decay = group.weight_decay or self.weight_decay }
+  end
+  return result, warnings
+end
+
+---Fills the optimizer's part of an ms_plan_config.
+---@param config ffi.cdata* ms_plan_config
+function Optimizer:configure(config)
+  local C = require("moonshard.base.ffi").C
+  if self.kind == "adamw" then
+    config.optimizer = C.MS_OPT_ADAMW
+    config.beta1, config.beta2, config.eps = self.betas[1], self.betas[2], self.eps
+    config.moment_dtype = self.moments == "bf16" and C.MS_BF16 or C.MS_F32
+  else
+    config.optimizer = C.MS_OPT_SGD
+    config.momentum, config.dampening, config.nesterov = self.momentum, self.dampening, self.nesterov and 1 or 0
+  end
+end
+
+---@class moonshard.optim
+local optim = {}
+
+---Refuses a weight decay that is none.
+---@param who string
+---@param value number
+function optim.check_weight_decay(who, value) check_rate(who, "weight_decay", value, 0, math.huge) end
+
+---@class moonshard.GroupOptions what parameters of a group have instead of the optimizer's own
+---@field lr_scale? number times the learning rate
+---@field weight_decay? number
+
+---@class moonshard.AdamWOptions
+---@field lr number|moonshard.Schedule
+---@field betas? number[] { 0.9, 0.999 }
+---@field eps? number 1e-8
+---@field weight_decay? number 0.01
+---@field groups? table rules over parameters: { { pattern, moonshard.GroupOptions }, ... }
+---@field moments? "f32"|"bf16" f32
+
+---AdamW (Loshchilov & Hutter 2019) as PyTorch has it: decoupled weight decay, bias corrections.
+---
+---`moments = "bf16"` keeps both moments in bf16, 4 bytes a parameter instead of 8. A step computes in f32, and what it
+---keeps is rounded up or down at random, so that changes below a step of bf16 arrive on average. Which way follows from
+---the model's seed, the parameter's name, the element and how many updates the parameter has had: the same on every
+---mesh and device, and after resuming.
+---@param o moonshard.AdamWOptions
+---@return moonshard.Optimizer
+function optim.adamw(o)
+  local who = "ms.optim.adamw"
+  o = options.parse(who, o, {
+    lr = { "number|function", required = true },
+    betas = { "table", default = { 0.9, 0.999 } },
+    eps = { "number", default = 1e-8 },
+    weight_decay = { "number", default = 0.01 },
+    groups = { "table" },
+    moments = { "string", default = "f32" },
+  })
+  if o.moments ~= "f32" and o.moments ~= "bf16" then
+    errors.invalid("%s: moments must be f32 or bf16, not %s", who, o.moments)
+  end
+  if #o.betas ~= 2 then errors.invalid("%s: betas must be two numbers, {0.9, 0.999}", who) end
+  check_rate(who, "betas[1]", o.betas[1], 0, 1)
+  check_rate(who, "betas[2]", o.betas[2], 0, 1)
+  if o.eps <= 0 then errors.invalid("%s: eps must be above 0, not %g", who, o.eps) end
+  optim.check_weight_decay(who, o.weight_decay)
+  o.kind, o.lr = "adamw", schedule.of(o.lr)
+  return setmetatable(o, Optimizer)
+end
+
+---@class moonshard.SGDOptions
+---@field lr number|moonshard.Schedule
+---@field momentum? number 0
+---@field dampening? number 0
+---@field nesterov? boolean false
+---@field weight_decay? number 0
+---@field groups? table rules over parameters: { { pattern, moonshard.GroupOptions }, ... }
+
+---SGD as torch.optim.SGD: weight decay is added to the gradient; momentum, dampening and Nesterov as there.
+---@param o moonshard.SGDOptions
+---@return moonshard.Optimizer
+function optim.sgd(o)
+  local who = "ms.optim.sgd"
+  o = options.parse(who, o, {
+    lr = { "number|function", required = true },
+    momentum = { "number", default = 0 },
+    dampening = { "number", default = 0 },
+    nesterov = { "boolean", default = false },
+    weight_decay = { "number", default = 0 },
+    groups = { "table" },
+  })
+  check_rate(who, "momentum", o.momentum, 0, 1)
+  optim.check_weight_decay(who, o.weight_decay)
+  if o.nesterov and (o.momentum == 0 or o.dampening ~= 0) then
+    errors.invalid("%s: nesterov needs momentum above 0 and dampening 0", who)
+  end
+  o.kind, o.lr = "sgd", schedule.of(o.lr)
+  return setmetatable(o, Optimizer)
+end
+
+return require("moonshard.base.unknown_name").strict("ms.optim", optim)

@@ -1,0 +1,115 @@
+-- Learning-rate schedules: functions from the step (1 for the first) to a learning rate.
+--
+-- All of them warm up linearly from peak/warmup at step 1 to peak at step `warmup`, and stay at `floor` after `total`.
+
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
+
+---@alias moonshard.Schedule fun(step: integer): number
+
+---@class moonshard.ConstantOptions
+---@field peak number the learning rate after the warm-up
+---@field warmup? integer steps; 0
+
+---@class moonshard.SpanOptions
+---@field peak number the largest learning rate
+---@field total integer steps after which it stays at floor
+---@field warmup? integer steps; 0
+---@field floor? number the learning rate at the end; 0
+
+---@class moonshard.WsdOptions: moonshard.SpanOptions
+---@field decay integer steps before total in which it falls to floor
+
+---@class moonshard.schedule
+local schedule = {}
+
+local function check_span(who, o)
+  if o.warmup < 0 or o.total and o.total < 1 then
+    errors.invalid("%s: warmup must be at least 0 and total at least 1, not %d and %d", who, o.warmup, o.total or 1)
+  end
+  if o.total and o.warmup > o.total then
+    errors.invalid("%s: warmup (%d) is longer than total (%d)", who, o.warmup, o.total)
+  end
+  for _, rate in ipairs({ o.peak, o.floor }) do
+    if not (rate >= 0 and rate < math.huge) then
+      errors.invalid("%s: a learning rate must be at least 0 and finite, not %g", who, rate)
+    end
+  end
+end
+
+-- Warm-up, then `after(progress)` with progress from 0 at the end of the warm-up to 1 at `total`.
+local function with_warmup(o, after)
+  return function(step)
+    if step <= o.warmup then return o.peak * step / o.warmup end
+    local span = o.total - o.warmup
+    local progress = span > 0 and (step - o.warmup) / span or 1
+    return after(math.min(progress, 1))
+  end
+end
+
+local SPAN = {
+  peak = { "number", required = true },
+  total = { "positive", required = true },
+  warmup = { "integer", default = 0 },
+  floor = { "number", default = 0 },
+}
+
+---The same rate at every step, after the warm-up.
+---@param o moonshard.ConstantOptions
+---@return moonshard.Schedule
+function schedule.constant(o)
+  o = options.parse("ms.schedule.constant", o, { peak = SPAN.peak, warmup = SPAN.warmup })
+  o.floor = 0
+  check_span("ms.schedule.constant", o)
+  return function(step) return step <= o.warmup and o.peak * step / o.warmup or o.peak end
+end
+
+---A straight line from peak down to floor at step `total`.
+---@param o moonshard.SpanOptions
+---@return moonshard.Schedule
+function schedule.linear(o)
+  o = options.parse("ms.schedule.linear", o, SPAN)
+  check_span("ms.schedule.linear", o)
+  return with_warmup(o, function(progress) return o.peak + (o.floor - o.peak) * progress end)
+end
+
+---Half a cosine from peak down to floor at step `total` (Loshchilov & Hutter 2017, without restarts).
+---@param o moonshard.SpanOptions
+---@return moonshard.Schedule
+function schedule.cosine(o)
+  o = options.parse("ms.schedule.cosine", o, SPAN)
+  check_span("ms.schedule.cosine", o)
+  return with_warmup(o, function(progress)
+    return o.floor + (o.peak - o.floor) * 0.5 * (1 + math.cos(math.pi * progress))
+  end)
+end
+
+---Warm-up, stable, decay (Hu et al. 2024): peak until the last `decay` steps, then a straight line to floor.
+---@param o moonshard.WsdOptions
+---@return moonshard.Schedule
+function schedule.wsd(o)
+  o = options.parse("ms.schedule.wsd", o, {
+    peak = SPAN.peak, total = SPAN.total, warmup = SPAN.warmup, floor = SPAN.floor,
+    decay = { "positive", required = true },
+  })
+  check_span("ms.schedule.wsd", o)
+  if o.warmup + o.decay > o.total then
+    errors.invalid("ms.schedule.wsd: warmup (%d) and decay (%d) are longer than total (%d)", o.warmup, o.decay, o.total)
+  end
+  return function(step)
+    if step <= o.warmup then return o.peak * step / o.warmup end
+    local left = o.total - step
+    if left >= o.decay then return o.peak end
+    return o.floor + (o.peak - o.floor) * math.max(left, 0) / o.decay
+  end
+end
+
+---A schedule from what a recipe gives as lr: a number is constant, a function is itself.
+---@param lr number|moonshard.Schedule
+---@return moonshard.Schedule
+function schedule.of(lr)
+  if type(lr) == "number" then return schedule.constant({ peak = lr }) end
+  return lr
+end
+
+return require("moonshard.base.unknown_name").strict("ms.schedule", schedule)

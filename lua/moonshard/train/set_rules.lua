@@ -1,0 +1,208 @@
+-- Rules that change while a model trains. The state stays; the next step runs another plan over it. The plan is
+-- compiled and its memory checked at once, so what cannot be done is an error here, with the old rules still holding,
+-- and it is kept, so changing back costs nothing.
+--
+-- All ranks change together or none does: they tell each other whether they could, and compare fingerprints.
+
+local engine_model = require("moonshard.shard.engine_model")
+local errors = require("moonshard.base.error")
+local optim = require("moonshard.train.optim")
+local options = require("moonshard.base.options")
+local policies = require("moonshard.shard.policies")
+local prefetch = require("moonshard.shard.prefetch")
+local schedule = require("moonshard.train.schedule")
+local session = require("moonshard.engine.session")
+local stand_in = require("moonshard.shard.reference")
+local together = require("moonshard.distributed.all_or_none")
+local tree = require("moonshard.nn.tree")
+
+---@class moonshard.NewRules what is left out stays as it is
+---@field reshard_after_forward? any as in ms.fully_shard; replaces the whole policy
+---@field prefetch? any as in ms.fully_shard; a number is for the units that no rule speaks of
+---@field lr number|moonshard.Schedule?
+---@field groups table? of the optimizer; {} for none
+---@field weight_decay number? of parameters that no group says otherwise of
+
+local SPECS = {
+  reshard_after_forward = { "any" }, prefetch = { "any" }, lr = { "number|function" }, groups = { "table" },
+  weight_decay = { "number" },
+}
+
+local MOST_RULE_SETS = 16 -- that plans are kept for
+
+local OF_OPTIMIZER = { "lr", "groups", "weight_decay" }
+
+-- ---- what holds now, and going back to it -----------------------------------------------------------------------
+
+local function remember(self)
+  local sharding, optimizer = self.sharding, self.optimizer
+  local before = { rules = self.rules, prefetch = self.prefetch, warnings = sharding.warnings,
+    reshard = sharding.decisions.reshard_after_forward, ahead = sharding.decisions.prefetch }
+  for _, name in ipairs(OF_OPTIMIZER) do before[name] = optimizer and optimizer[name] end
+  return before
+end
+
+local function restore(self, before)
+  local sharding, optimizer, handle = self.sharding, self.optimizer, self.sharding:handle()
+  self.rules, self.prefetch, sharding.warnings = before.rules, before.prefetch, before.warnings
+  sharding.decisions.reshard_after_forward = before.reshard
+  engine_model.set_reshard(sharding, handle, before.reshard)
+  sharding.decisions.prefetch = before.ahead
+  prefetch.set(sharding, handle, before.ahead)
+  if not optimizer then return end
+  for _, name in ipairs(OF_OPTIMIZER) do optimizer[name] = before[name] end
+  self.told_groups = nil
+  engine_model.set_groups(sharding, handle, optimizer)
+end
+
+-- ---- taking the new ones ----------------------------------------------------------------------------------------
+
+local function check(self, given)
+  given = options.parse("ms.set_rules", given, SPECS)
+  if type(given.prefetch) == "number" and (given.prefetch < 0 or given.prefetch % 1 ~= 0) then
+    errors.invalid("ms.set_rules: prefetch must be 0 or more units, not %s", tostring(given.prefetch))
+  end
+  if given.weight_decay then optim.check_weight_decay("ms.set_rules", given.weight_decay) end
+  for _, name in ipairs(OF_OPTIMIZER) do
+    if given[name] ~= nil and not self.optimizer then
+      errors.invalid("ms.set_rules: %s belongs to an optimizer, and the model has none yet: make its trainer first",
+        name)
+    end
+  end
+  return given
+end
+
+-- What the optimizer's groups say of every parameter, told once: with many parameters that takes longer than the rest.
+local function groups_of(self)
+  local optimizer, told = self.optimizer, self.told_groups
+  if not optimizer then return "" end
+  if not told or told.optimizer ~= optimizer then
+    told = { optimizer = optimizer, text = engine_model.describe_groups(self.sharding, optimizer) }
+    self.told_groups = told
+  end
+  return told.text
+end
+
+-- The rules as text: plans are kept by it. The learning rate is no part of a plan.
+local function key_of(self)
+  local settings = self.train_exec and self.train_exec.settings or {}
+  local parts = { " | prefetch", self.prefetch or settings.prefetch or 1, "reshard" }
+  for _, unit in ipairs(self.sharding.units) do
+    parts[#parts + 1] = self.sharding.decisions.reshard_after_forward[unit.name].value
+    parts[#parts + 1] = prefetch.describe(self.sharding.decisions.prefetch[unit.name].value)
+  end
+  parts[#parts + 1] = groups_of(self)
+  return table.concat(parts, " ")
+end
+
+-- At the first change: what was compiled before gets the name of the rules that it was compiled under.
+local function name_rules(self)
+  if self.rules ~= "" then return end
+  self.rules = key_of(self)
+  self.rule_sets = { self.rules }
+  local named = {}
+  for id, exec in pairs(self.execs) do named[id .. self.rules] = exec end
+  self.execs = named
+end
+
+-- Plans of rules that have not held for long are dropped, so that a loop may change them at every step.
+local function keep_plans(self)
+  local sets, current = {}, self.rules
+  for _, rules in ipairs(self.rule_sets) do
+    if rules ~= current then sets[#sets + 1] = rules end
+  end
+  sets[#sets + 1] = current
+  self.rule_sets = sets
+  if #sets <= MOST_RULE_SETS then return end
+  local oldest = table.remove(sets, 1)
+  for key in pairs(self.execs) do
+    if key:sub(-#oldest) == oldest then self.execs[key] = nil end
+  end
+end
+
+-- Sets everything on this rank; the plan of the next step, and the exec if it was bound before.
+local function take(self, given)
+  given = check(self, given)
+  if stand_in.active then given = stand_in.rules(given) end
+  local sharding, optimizer, handle = self.sharding, self.optimizer, self.sharding:handle()
+  sharding.warnings = {}
+  if given.reshard_after_forward ~= nil then
+    engine_model.set_reshard(sharding, handle, policies.reshard(sharding, given.reshard_after_forward))
+  end
+  if type(given.prefetch) == "number" then
+    self.prefetch = given.prefetch
+  elseif given.prefetch then
+    prefetch.set(sharding, handle, policies.prefetch(sharding, given.prefetch))
+  end
+  if given.lr then optimizer.lr = schedule.of(given.lr) end
+  if given.groups or given.weight_decay then
+    optimizer.groups = given.groups or optimizer.groups
+    optimizer.weight_decay = given.weight_decay or optimizer.weight_decay
+    self.told_groups = { optimizer = optimizer, text = engine_model.set_groups(sharding, handle, optimizer) }
+  end
+  self.rules = key_of(self)
+  local current = self.train_exec
+  if not current then return nil, nil end
+  local bound = self.execs[current.id .. self.rules]
+  return bound and bound.plan or self:compile("train", current.plan.graph, current.settings), bound
+end
+
+-- ---- together ---------------------------------------------------------------------------------------------------
+
+-- Runs a step of the change; when it fails on any rank, all go back to what was.
+local function carry_out(self, before, what, call, ...)
+  local failed, results = self:attempt("of what set_rules found", call, ...)
+  if not failed then return unpack(results, 2, 3) end
+  restore(self, before)
+  if not results[1] then error(results[2], 0) end
+  errors.raise("MS_EMISMATCH", "ms.set_rules: rank %d could not %s, so the old rules hold on all ranks", failed, what)
+end
+
+local function agree(self, compiled)
+  local summary = compiled and compiled:summary()
+  local high = summary and tonumber(summary.fingerprint:sub(1, 8), 16) or -1
+  local low = summary and tonumber(summary.fingerprint:sub(9), 16) or -1
+  for _, mine in ipairs({ high, low }) do
+    for _, other in ipairs(self:gather(mine, "of rules")) do
+      if other ~= mine then return false end
+    end
+  end
+  return true
+end
+
+local function change(self, given)
+  self:gather(0, "of new rules") -- nothing changes unless all ranks are here
+  name_rules(self)
+  local before = remember(self)
+  local compiled, bound = carry_out(self, before, "take them", take, self, given)
+  local same = agree(self, compiled)
+  if compiled and not (bound and same) then
+    -- Binding compares fingerprints, and tells what differs.
+    bound = carry_out(self, before, "bind the new plan", self.bind, self, compiled)
+    bound.id, bound.settings = self.train_exec.id, self.train_exec.settings
+    self.execs[bound.id .. self.rules] = bound
+  end
+  self.train_exec = bound
+  keep_plans(self)
+  for _, unit in ipairs(self.sharding.units) do
+    unit.reshard = self.sharding.decisions.reshard_after_forward[unit.name].value
+  end
+  return compiled
+end
+
+---Changes rules of a model from the next step on. Collective.
+---@param model moonshard.Module
+---@param given moonshard.NewRules
+---@return moonshard.Plan? plan of the next step, compiled and bound; nil when no step was run yet
+local function set_rules(model, given)
+  if not tree.is_module(model) then
+    errors.invalid("ms.set_rules: the first argument must be a module, not %s", options.describe(model))
+  end
+  local self = session.of(model)
+  local compiled = together(change, self, given)
+  self.sharding:report_warnings()
+  if given and given.groups then self.sharding:report_warnings(self.sharding.group_warnings) end
+  return compiled
+end
+
+return set_rules
