@@ -31,6 +31,8 @@ began=$(date +%s.%N)
   status=$?
 } >"$log" 2>&1 </dev/null
 seconds=$(echo "$(date +%s.%N) $began" | awk '{ print $1 - $2 }')
+# What processors did for it, which does not depend on what else runs: user and system, of all that it started.
+busy=$(awk -v hz="$(getconf CLK_TCK)" '{ print ($16 + $17) / hz }' "/proc/$$/stat")
 
 skips=$(grep -cE '^(not )?ok [0-9]+ (- )?# SKIP' "$log")
 fails=$(grep -E '^not ok ' "$log" | grep -cvE '# SKIP')
@@ -42,7 +44,7 @@ echo "$oks $fails $skips" >>"$TEST_COUNTS"
 
 report() {
   if [ "$fails" -eq 0 ]; then
-    printf 'pass  %-44s %4d tests  %6.1f s\n' "$name" "$oks" "$seconds"
+    printf 'pass  %-44s %4d tests  %6.1f s %6.1f s busy\n' "$name" "$oks" "$seconds" "$busy"
     return
   fi
   printf 'FAIL  %-44s %4d of %d failed\n' "$name" "$fails" "$((oks + fails))"

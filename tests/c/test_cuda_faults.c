@@ -66,7 +66,7 @@ static int fails_at(ms_world *world, const char *function, int call) {
   return 1;
 }
 
-static void L2_every_call_of_the_runtime_may_fail(void **state) {
+static void A4_every_call_of_the_runtime_may_fail(void **state) {
   (void)state;
   static const char *const functions[] = {"cudaGetDeviceCount",
                                           "cudaSetDevice",
@@ -136,7 +136,7 @@ static int lose_a_call(ms_world *world, void *context) {
   return MS_OK;
 }
 
-static void L2_every_call_of_nccl_may_fail(void **state) {
+static void A4_every_call_of_nccl_may_fail(void **state) {
   (void)state;
   static lost_call lost[] = {{"ncclGetUniqueId:1", 0, 0},
                              {"ncclCommInitRankConfig:1", 1, 0},
@@ -157,7 +157,7 @@ static void L2_every_call_of_nccl_may_fail(void **state) {
 
 /* ---- what doctor asks ---- */
 
-static void L2_every_call_that_describes_a_gpu_may_fail(void **state) {
+static void A4_every_call_that_describes_a_gpu_may_fail(void **state) {
   (void)state;
   static const char *const functions[] = {"cudaGetDeviceCount", "cudaGetDeviceProperties", "cudaDeviceGetAttribute",
                                           "cudaDeviceCanAccessPeer"};
@@ -174,7 +174,7 @@ static void L2_every_call_that_describes_a_gpu_may_fail(void **state) {
 
 /* ---- what kernels find ---- */
 
-static void L2_what_a_kernel_finds_is_told_with_the_norm(void **state) {
+static void A4_what_a_kernel_finds_is_told_with_the_norm(void **state) {
   (void)state;
   training_config config = training_default(1, 1);
   rank_engine engine;
@@ -213,8 +213,8 @@ static void D9_a_plan_and_its_state_are_of_one_device(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(L2_every_call_of_the_runtime_may_fail),       TEST(L2_every_call_of_nccl_may_fail),
-      TEST(L2_every_call_that_describes_a_gpu_may_fail), TEST(L2_what_a_kernel_finds_is_told_with_the_norm),
+      TEST(A4_every_call_of_the_runtime_may_fail),       TEST(A4_every_call_of_nccl_may_fail),
+      TEST(A4_every_call_that_describes_a_gpu_may_fail), TEST(A4_what_a_kernel_finds_is_told_with_the_norm),
       TEST(D9_a_plan_and_its_state_are_of_one_device),
   };
   emulate_cuda("threads");

@@ -135,7 +135,7 @@ static int end(void **state) {
   return rmdir(cache);
 }
 
-static void T3_the_fastest_algorithm_is_kept_and_taken_again(void **state) {
+static void A3_the_fastest_algorithm_is_kept_and_taken_again(void **state) {
   (void)state;
   char path[512];
   tune("5");
@@ -149,7 +149,7 @@ static void T3_the_fastest_algorithm_is_kept_and_taken_again(void **state) {
   forget();
 }
 
-static void T3_without_timing_the_first_algorithm_is_taken(void **state) {
+static void A3_without_timing_the_first_algorithm_is_taken(void **state) {
   (void)state;
   char path[512];
   tune("5");
@@ -172,7 +172,7 @@ static void write_file(const char *path, const char *text, size_t bytes) {
 }
 
 /* Cut, changed, of another key, of another kind: each is as if it were not there, and makes room for a good one. */
-static void T3_damaged_and_foreign_files_do_no_harm(void **state) {
+static void A3_damaged_and_foreign_files_do_no_harm(void **state) {
   (void)state;
   char path[512], good[2048], text[2048];
   tune("5");
@@ -204,7 +204,7 @@ static void T3_damaged_and_foreign_files_do_no_harm(void **state) {
   assert_int_equal(rmdir(path), 0);
 }
 
-static void T3_an_algorithm_that_does_not_suit_is_not_used(void **state) {
+static void A3_an_algorithm_that_does_not_suit_is_not_used(void **state) {
   (void)state;
   char path[512];
   tune("5");
@@ -236,7 +236,7 @@ static int fails_at(const char *function, int call) {
   return 1;
 }
 
-static void L2_every_call_of_cublaslt_may_fail(void **state) {
+static void A4_every_call_of_cublaslt_may_fail(void **state) {
   (void)state;
   static const char *const functions[] = {"cublasLtCreate",
                                           "cublasLtMatmulDescCreate",
@@ -260,7 +260,7 @@ static void L2_every_call_of_cublaslt_may_fail(void **state) {
   }
 }
 
-static void L2_a_product_without_an_algorithm_is_told(void **state) {
+static void A4_a_product_without_an_algorithm_is_told(void **state) {
   (void)state;
   float c[M * N];
   setenv("MOONSHARD_EMULATE_CUBLASLT_NONE", "1", 1);
@@ -271,11 +271,11 @@ static void L2_a_product_without_an_algorithm_is_told(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {TEST(T3_the_fastest_algorithm_is_kept_and_taken_again),
-                                     TEST(T3_without_timing_the_first_algorithm_is_taken),
-                                     TEST(T3_damaged_and_foreign_files_do_no_harm),
-                                     TEST(T3_an_algorithm_that_does_not_suit_is_not_used),
-                                     TEST(L2_every_call_of_cublaslt_may_fail),
-                                     TEST(L2_a_product_without_an_algorithm_is_told)};
+  const struct CMUnitTest tests[] = {TEST(A3_the_fastest_algorithm_is_kept_and_taken_again),
+                                     TEST(A3_without_timing_the_first_algorithm_is_taken),
+                                     TEST(A3_damaged_and_foreign_files_do_no_harm),
+                                     TEST(A3_an_algorithm_that_does_not_suit_is_not_used),
+                                     TEST(A4_every_call_of_cublaslt_may_fail),
+                                     TEST(A4_a_product_without_an_algorithm_is_told)};
   return cmocka_run_group_tests(tests, begin, end);
 }

@@ -48,7 +48,7 @@ static void check_parity(const training_config *config, double tolerance) {
   training_free(b);
 }
 
-static void T1_cuda_equals_cpu_on_one_rank(void **state) {
+static void A1_cuda_equals_cpu_on_one_rank(void **state) {
   (void)state;
   training_config c = training_default(1, 1);
   check_parity(&c, 1e-5);
@@ -69,7 +69,7 @@ static void M4_what_a_product_adds_to_is_needed_before(void **state) {
   assert_false(ms_instr_needs(&instr, 7));
 }
 
-static void T1_cuda_equals_cpu_on_two_shards(void **state) {
+static void A1_cuda_equals_cpu_on_two_shards(void **state) {
   (void)state;
   for (int reshard = MS_RESHARD_KEEP; reshard <= MS_RESHARD_DEFAULT; reshard++) {
     training_config c = training_default(1, 2);
@@ -80,7 +80,7 @@ static void T1_cuda_equals_cpu_on_two_shards(void **state) {
   }
 }
 
-static void T1_cuda_equals_cpu_in_bf16(void **state) {
+static void A1_cuda_equals_cpu_in_bf16(void **state) {
   (void)state;
   training_config c = training_default(1, 2);
   c.net.block.param_dtype = c.net.root.param_dtype = MS_BF16;
@@ -92,7 +92,7 @@ static void T1_cuda_equals_cpu_in_bf16(void **state) {
   check_parity(&c, 2e-2);
 }
 
-static void T1_cuda_equals_cpu_on_replicas_of_shards(void **state) {
+static void A1_cuda_equals_cpu_on_replicas_of_shards(void **state) {
   (void)state;
   for (int sync = MS_SYNC_EVERY; sync <= MS_SYNC_SHARD; sync++) {
     training_config c = training_default(2, 2);
@@ -106,7 +106,7 @@ static void T1_cuda_equals_cpu_on_replicas_of_shards(void **state) {
   }
 }
 
-static void T1_cuda_equals_cpu_in_smaller_groups(void **state) {
+static void A1_cuda_equals_cpu_in_smaller_groups(void **state) {
   (void)state;
   training_config c = training_default(1, 4);
   c.net.block.reshard = MS_RESHARD_ALWAYS;
@@ -115,7 +115,7 @@ static void T1_cuda_equals_cpu_in_smaller_groups(void **state) {
 }
 
 /* A rank is given the phase at once, and what it captured is what it replays. */
-static void T2_graphs_give_the_numbers_of_streams(void **state) {
+static void A2_graphs_give_the_numbers_of_streams(void **state) {
   (void)state;
   training_config c = training_default(1, 1);
   c.graphs = 1;
@@ -149,7 +149,7 @@ static int time_a_step(ms_world *world, void *context) {
   return MS_OK;
 }
 
-static void T1_traced_steps_tell_how_long_kernels_took(void **state) {
+static void A1_traced_steps_tell_how_long_kernels_took(void **state) {
   (void)state;
   training_config c = training_default(1, 2);
   c.plan.device = MS_DEVICE_CUDA;
@@ -158,14 +158,14 @@ static void T1_traced_steps_tell_how_long_kernels_took(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(T1_cuda_equals_cpu_on_one_rank),
-      TEST(T1_cuda_equals_cpu_on_two_shards),
-      TEST(T1_cuda_equals_cpu_in_bf16),
-      TEST(T1_cuda_equals_cpu_on_replicas_of_shards),
-      TEST(T1_cuda_equals_cpu_in_smaller_groups),
-      TEST(T2_graphs_give_the_numbers_of_streams),
+      TEST(A1_cuda_equals_cpu_on_one_rank),
+      TEST(A1_cuda_equals_cpu_on_two_shards),
+      TEST(A1_cuda_equals_cpu_in_bf16),
+      TEST(A1_cuda_equals_cpu_on_replicas_of_shards),
+      TEST(A1_cuda_equals_cpu_in_smaller_groups),
+      TEST(A2_graphs_give_the_numbers_of_streams),
       TEST(M4_what_a_product_adds_to_is_needed_before),
-      TEST(T1_traced_steps_tell_how_long_kernels_took),
+      TEST(A1_traced_steps_tell_how_long_kernels_took),
   };
   emulate_cuda("threads");
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -352,7 +352,7 @@ static int fails_at(const op_case *of, const char *function, const char *told, i
   return rc != MS_OK;
 }
 
-static void L2_every_call_of_a_kernel_may_fail(void **state) {
+static void A4_every_call_of_a_kernel_may_fail(void **state) {
   (void)state;
   static const char *const functions[][2] = {{"cudaLaunchKernel", "kernel "},
                                              {"cudaMemsetAsync", "cudaMemsetAsync: "},
@@ -391,7 +391,7 @@ int main(void) {
       TEST(parts_move_in_one_call),
       TEST(parts_of_several_dtypes_move_in_one_call),
   #ifdef EMULATED_CUDA
-      TEST(L2_every_call_of_a_kernel_may_fail),
+      TEST(A4_every_call_of_a_kernel_may_fail),
   #endif
       TEST(too_much_is_refused),
 #endif

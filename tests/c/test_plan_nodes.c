@@ -61,7 +61,7 @@ static const ms_plan_coll *sum_between_nodes(const ms_plan *plan, int phase, int
 }
 
 /* Within its node each rank sums a slice of a unit's chunks, which it then sums with its like on the other nodes. */
-static void C2_slices_are_summed_between_nodes(void **state) {
+static void M6_slices_are_summed_between_nodes(void **state) {
   (void)state;
   static const int shapes[][3] = {{8, 1, 4}, {4, 2, 4}, {4, 2, 8}, {2, 4, 4}};
   for (int i = 0; i < 4; i++)
@@ -136,7 +136,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(M6_replicas_share_within_a_node_and_masters_within_a_shard_group_of_a_node),
       TEST(M6_every_node_of_replicas_counts_one_whole_state),
-      TEST(C2_slices_are_summed_between_nodes),
+      TEST(M6_slices_are_summed_between_nodes),
       TEST(M6_more_ranks_than_a_node_takes_have_to_be_on_several),
       TEST(M6_the_most_of_a_category_is_never_less_than_its_part_of_the_peak),
       TEST(M6_what_is_only_planned_is_not_started),

@@ -11,6 +11,7 @@ list() { # list EXTENDED-REGEX
 mapfile -t all < <(list '.')
 mapfile -t c_files < <(list '\.(c|h|cu|cuh)$')
 mapfile -t lua_files < <(list '(\.lua|\.rockspec|^\.busted|^\.luacheckrc)$')
+mapfile -t test_files < <(list '^tests/.*(_spec\.lua|/test_[^/]*\.(c|cpp)|/embed_[^/]*\.c)$')
 mapfile -t shell_files < <(list '(\.sh$|^\.ci/run$)')
 
 passed=0 failed=0
@@ -36,6 +37,7 @@ every_script_parses() {
 check "luacheck" luacheck --quiet --no-color "${lua_files[@]}"
 check "clang-format" clang-format --dry-run -Werror --ferror-limit=3 "${c_files[@]}"
 check "floors between folders" luajit tests/lint/floors.lua "${c_files[@]}"
+check "behaviours and their tests" luajit tests/lint/behaviours.lua "${test_files[@]}"
 check "wording" bash tests/lint/wording.sh "${all[@]}"
 check "shell scripts parse" every_script_parses
 

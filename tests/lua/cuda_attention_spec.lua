@@ -24,7 +24,7 @@ runs:case("no choice", { "device=cuda" }, "MOONSHARD_ATTENTION=fast")
 describe("attention on the device cuda", function()
   teardown(function() runs:remove() end)
 
-  it("T1 trains as on the CPU by cuDNN, and by own kernels", function()
+  it("A1 trains as on the CPU by cuDNN, and by own kernels", function()
     runs:assert_as("cpu", "auto")
     assert.is_nil(runs:told("auto").err:find("note:", 1, true))
     if THIN then return end
@@ -32,19 +32,19 @@ describe("attention on the device cuda", function()
     assert.not_same(runs:result("auto"), runs:result("flash"))
   end)
 
-  it("T1 trains as on the CPU in f32, with TF32 where that is allowed", function()
+  it("A1 trains as on the CPU in f32, with TF32 where that is allowed", function()
     if THIN then return end
     runs:assert_as("cpu f32", "f32")
     runs:assert_as("cpu f32", "tf32")
     assert.not_same(runs:result("f32"), runs:result("tf32"))
   end)
 
-  it("T1 trains as on the CPU within documents", function()
+  it("A1 trains as on the CPU within documents", function()
     assert.not_same(runs:result("cpu"), runs:result("cpu documents"))
     runs:assert_as("cpu documents", "documents")
   end)
 
-  it("T3 the trace says who computes attention, and why not cuDNN", function()
+  it("A3 the trace says who computes attention, and why not cuDNN", function()
     local function computed(name, op)
       for _, event in ipairs(runs:events(name)) do
         if event.name == op then return event.args.by, event.args.because end
@@ -58,7 +58,7 @@ describe("attention on the device cuda", function()
     assert.same({ "cuBLASLt" }, { computed("auto", "matmul") })
   end)
 
-  it("T3 without cuDNN own kernels give it, and the first rank says so once", function()
+  it("A3 without cuDNN own kernels give it, and the first rank says so once", function()
     if THIN then return end
     assert.same(runs:result("flash"), runs:result("no cudnn"))
     local note, after = runs:told("no cudnn").err:match("(moonshard: note: [^\n]*)\n(.*)$")
@@ -66,7 +66,7 @@ describe("attention on the device cuda", function()
     assert.is_nil(after:find("note:", 1, true))
   end)
 
-  it("T3 a choice that is none is an error", function()
+  it("A3 a choice that is none is an error", function()
     local run = runs:ended("no choice")
     assert.equal(2, run.status, run.err)
     local message = 'MOONSHARD_ATTENTION is "fast"; it must be auto, cudnn or flash'

@@ -33,7 +33,7 @@ end
 describe("gelu in the epilogues of matrix products", function()
   teardown(function() runs:remove() end)
 
-  it("T3 trains as on the CPU", function()
+  it("A3 trains as on the CPU", function()
     runs:assert_as("f32 cpu", "f32")
     runs:assert_as("bf16 cpu", "bf16")
     if THIN then return end
@@ -42,13 +42,13 @@ describe("gelu in the epilogues of matrix products", function()
     assert.same(runs:result("bf16"), runs:result("again"))
   end)
 
-  it("T3 apart gives nearly the same, and is not it", function()
+  it("A3 apart gives nearly the same, and is not it", function()
     if THIN then return end
     runs:assert_as("f32", "apart")
     assert.not_same(runs:result("f32"), runs:result("apart"))
   end)
 
-  it("T3 what cuBLASLt refuses kernels of their own give, and the first rank says so", function()
+  it("A3 what cuBLASLt refuses kernels of their own give, and the first rank says so", function()
     runs:assert_as("bf16 cpu", "refused")
     local notes = {}
     for line in runs:told("refused").err:gmatch("note: ([^\n]*)") do notes[#notes + 1] = line end
@@ -61,7 +61,7 @@ describe("gelu in the epilogues of matrix products", function()
     assert.is_nil(runs:told("bf16").err:find("note:", 1, true))
   end)
 
-  it("T3 the plan has them where fewer bytes move", function()
+  it("A3 the plan has them where fewer bytes move", function()
     local f32, bf16, recomputed = ops_of("f32 plan"), ops_of("bf16 plan"), ops_of("recomputed plan")
     assert.equal(2, f32.matmul_gelu)
     assert.equal(0, f32.gelu_tanh)

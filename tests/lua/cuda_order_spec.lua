@@ -50,7 +50,7 @@ describe("what the device cuda is given", function()
     for _, folder in pairs(folders) do os.execute("rm -rf " .. folder) end
   end)
 
-  it("T1 all segments of a unit are cast by one launch", function()
+  it("A1 all segments of a unit are cast by one launch", function()
     each_log(function(log, what)
       local launches, gathers = 0, 0
       local last = {} -- of each stream
@@ -73,7 +73,7 @@ describe("what the device cuda is given", function()
     end)
   end)
 
-  it("T1 collectives go before what computes", function()
+  it("A1 collectives go before what computes", function()
     each_log(function(log, what)
       local priority, urgent, other = {}, 0, 0
       for _, entry in ipairs(log) do

@@ -139,34 +139,34 @@ describe("the device cuda over emulated libraries", function()
     os.remove(trace)
   end)
 
-  it("T1 one rank trains, evaluates and is read as on the CPU", function()
+  it("A1 one rank trains, evaluates and is read as on the CPU", function()
     assert.equal(0, assert_same("alone", 1e-5).allocations)
   end)
 
-  it("T1 replicas of shards do, with micro-batches, recomputation and units that are gathered again", function()
+  it("A1 replicas of shards do, with micro-batches, recomputation and units that are gathered again", function()
     assert.equal(0, assert_same("hsdp", 1e-5).allocations)
   end)
 
-  it("T1 groups, layouts, dtypes and strategies do", function()
+  it("A1 groups, layouts, dtypes and strategies do", function()
     if THIN then return end
     assert_same("shards", 2e-2)
     assert_same("groups", 1e-5)
     assert_same("replicas", 1e-5)
   end)
 
-  it("T1 averages of the weights are kept, and evaluated with", function()
+  it("A1 averages of the weights are kept, and evaluated with", function()
     local cpu, cuda = result("averages", "cpu").averages, assert_same("averages", 1e-5).averages
     assert_close({ cpu.evaluated, cpu.as_weights }, { cuda.evaluated, cuda.evaluated }, 1e-5, "evaluated")
     for name, values in pairs(cpu.kept) do assert_close(values, cuda.kept[name], 1e-5, name) end
   end)
 
-  it("T1 the kernels of CUDA give them, emulated", function()
+  it("A1 the kernels of CUDA give them, emulated", function()
     if runs["kernels cuda"] then assert_same("kernels", 1e-5) end
     if runs["kernels in bf16 cuda"] then assert_same("kernels in bf16", 2e-2) end
     assert.is_nil(told("alone cuda").err:find("note:", 1, true))
   end)
 
-  it("T3 without cuBLASLt own kernels give them, and the first rank says so once", function()
+  it("A3 without cuBLASLt own kernels give them, and the first rank says so once", function()
     if not runs["no cuBLASLt cuda"] then return end
     assert_same("no cuBLASLt", 1e-5)
     local note, after = told("no cuBLASLt cuda").err:match("(moonshard: note: [^\n]*)\n(.*)$")
@@ -174,21 +174,21 @@ describe("the device cuda over emulated libraries", function()
     assert.is_nil(after:find("note:", 1, true))
   end)
 
-  it("T2 captured phases give the same numbers", function() assert_same("graph", 1e-5) end)
+  it("A2 captured phases give the same numbers", function() assert_same("graph", 1e-5) end)
 
-  it("T1 registered windows and gathers by copy engines give the same numbers", function()
+  it("A1 registered windows and gathers by copy engines give the same numbers", function()
     assert_same("windows", 2e-2)
     assert_same("engines", 1e-5)
   end)
 
-  it("T1 a plan for GPUs tells the bytes of a rank without one", function()
+  it("A1 a plan for GPUs tells the bytes of a rank without one", function()
     local planned = told("plan")
     assert.equal(0, planned.status, planned.err)
     local bytes = result("hsdp", "cuda").peak_bytes
     assert.equal(bytes, json.decode(planned.out).peak_bytes)
   end)
 
-  it("T1 products add the gradients of later micro-batches in place, and nothing else adds those", function()
+  it("A1 products add the gradients of later micro-batches in place, and nothing else adds those", function()
     local counts = {}
     for _, device in ipairs({ "cpu", "cuda" }) do
       local planned = told("added " .. device)
@@ -204,7 +204,7 @@ describe("the device cuda over emulated libraries", function()
     assert.truthy(counts.cuda[2] > 0 and counts.cuda[2] < counts.cpu[2] / 4, counts.cuda[2])
   end)
 
-  it("T1 memory beside the arenas is measured and told", function()
+  it("A1 memory beside the arenas is measured and told", function()
     local run = told("measured")
     assert.equal(0, run.status, run.err)
     local file = assert(io.open(metrics))
@@ -213,7 +213,7 @@ describe("the device cuda over emulated libraries", function()
     assert.equal((300 + 3 * 16) * MIB, first.outside_bytes) -- a context, and three communicators of the emulated NCCL
   end)
 
-  it("T1 a trace has the times of the device", function()
+  it("A1 a trace has the times of the device", function()
     local run = told("measured")
     assert.equal(0, run.status, run.err)
     local summed = program.run({ "trace", trace, "--json" })
@@ -221,32 +221,32 @@ describe("the device cuda over emulated libraries", function()
     assert.truthy(summed.out:find("all_gather", 1, true) and summed.out:find("matmul", 1, true))
   end)
 
-  it("L2 a rank that dies amid a collective is named, and the others end", function()
+  it("A4 a rank that dies amid a collective is named, and the others end", function()
     fails("killed", 3, "^moonshard: rank 1 died: killed by signal 9", "\nmoonshard: rank 1 %l+ [^\n]*phase")
   end)
 
   -- Wherever it is then: in a collective, or in Lua between two steps.
-  it("L2 a rank that stops is named at the deadline", function()
+  it("A4 a rank that stops is named at the deadline", function()
     fails("stopped", 3, "rank 0 has", "rank 1 is [^;]*, its process %d+ is stopped by a signal")
   end)
 
   -- Told by who asks for it, or by the next call of the library.
-  it("L2 an error of the library of collectives ends the run", function()
+  it("A4 an error of the library of collectives ends the run", function()
     fails("library", 3, "nccl[%a ]+: remote process exited or there was a network error")
     fails("hanging abort", 3, "nccl[%a ]+: remote process exited or there was a network error")
   end)
 
-  it("L2 a collective that does not end is an error at the deadline", function()
+  it("A4 a collective that does not end is an error at the deadline", function()
     fails("lost", 3, "reduce_scatter layers.%d: all ranks have come to it, and rank %d has not left it for %d+ s")
   end)
 
-  it("L2 a collective of a captured phase is named as well", function()
+  it("A4 a collective of a captured phase is named as well", function()
     fails("lost in a graph", 3, "%l+_%l+ [%l%d.]+: all ranks have come to it, and rank %d has not left it for %d+ s")
     fails("stopped in a graph", 3, "rank 0 has", "rank 1 is [^;]*, its process %d+ is stopped by a signal",
       "%l+_%l+ [%l%d.]+")
   end)
 
-  it("T1 libraries and GPUs that are not there are told", function()
+  it("A1 libraries and GPUs that are not there are told", function()
     fails("old library", 2, "is NCCL 2.12.3: 2.18.5 or later is needed")
     fails("no windows", 2, "is NCCL 2.26.5, which has no registered windows: 2.27 or later is needed")
     fails("no engines", 2, "is NCCL 2.27.9, which has no gathers by copy engines: 2.28 or later is needed")
@@ -259,7 +259,7 @@ describe("the device cuda over emulated libraries", function()
     fails("nothing", 2, "device cuda: MOONSHARD_CUDA_LIBRARY: /nowhere/lib.so: cannot open")
   end)
 
-  it("T1 the library beside the executable is found however that was started", function()
+  it("A1 the library beside the executable is found however that was started", function()
     local folder = os.tmpname()
     os.remove(folder)
     assert(os.execute(("mkdir %s && cp %s %s/moonshard && echo broken >%s/libmoonshard_cuda.so"):format(folder,
@@ -273,7 +273,7 @@ describe("the device cuda over emulated libraries", function()
     os.execute("rm -r " .. folder)
   end)
 
-  it("T1 doctor tells GPUs, versions and links", function()
+  it("A1 doctor tells GPUs, versions and links", function()
     local found = json.decode(told("doctor").out).gpu
     assert.equal(2, #found.devices)
     assert.equal("9.0", found.devices[1].capability)

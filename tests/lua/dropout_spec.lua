@@ -77,7 +77,7 @@ describe("dropout", function()
     for place, rows in pairs(other) do assert.not_same(alone[place], rows, place) end
   end)
 
-  it("T1 draws the same on the device cuda, with its kernels", function()
+  it("A1 draws the same on the device cuda, with its kernels", function()
     local kernels = os.getenv("MOONSHARD_CONFIG") == "thread" and "host" or "emulated"
     local library = ("MOONSHARD_CUDA_LIBRARY=%s/tests/emulated/libmoonshard_cuda_%s.so"):format(
       os.getenv("MOONSHARD_BIN"):match("^(.*)/"), kernels)

@@ -33,7 +33,7 @@ describe("the commands for a GPU", function()
 
   -- NVIDIA's tool is a script here, which writes down what it is asked for: that it finds anything is its own affair,
   -- but not that every program runs under it, and that what it finds fails the command.
-  it("T1 train beside the CPU, run kernels' tests under compute-sanitizer, and end with a table", function()
+  it("A1 train beside the CPU, run kernels' tests under compute-sanitizer, and end with a table", function()
     local home = scratch.path()
     os.execute("mkdir -p " .. home .. "/bin")
     local tool, log = home .. "/bin/compute-sanitizer", home .. "/log"
@@ -60,13 +60,13 @@ describe("the commands for a GPU", function()
     scratch.clear()
   end)
 
-  it("T1 say what failed, and what there was no time for", function()
+  it("A1 say what failed, and what there was no time for", function()
     local status, text = run("tests/gpu/run.sh --seconds 0")
     assert.equal(256, status)
     contains(text, "FAIL  training, f32 .*status 124", "skip  compute%-sanitizer is not installed\n$")
   end)
 
-  it("T1 measure trainings and kernels, and end with a table", function()
+  it("A1 measure trainings and kernels, and end with a table", function()
     local status, text = run("tests/gpu/bench.sh --dry --models gpt2")
     assert.equal(0, status, text)
     contains(text, "our side alone", "gpt2: kernels take [%d.]+ ms of a step", "\nmatmul +%d+ ", "\nadamw +%d+ ",
@@ -74,7 +74,7 @@ describe("the commands for a GPU", function()
   end)
 
   -- As PyTorch's packages lie on a machine that has no other libraries of NVIDIA's, one of them for CUDA 12.
-  it("T1 find the libraries of PyTorch's packages, of either version, and the parts that these load", function()
+  it("A1 find the libraries of PyTorch's packages, of either version, and the parts that these load", function()
     local home = scratch.path()
     for _, file in ipairs({ "cublas/lib/libcublasLt.so.12", "cudnn/lib/libcudnn.so.9", "cudnn/lib/libcudnn_graph.so.9",
       "cuda_nvrtc/lib/libnvrtc.so.12", "nccl/lib/libnccl.so.2" }) do
@@ -105,7 +105,7 @@ describe("the commands for a GPU", function()
     scratch.clear()
   end)
 
-  it("T1 run the kernels' tests with those libraries, and through the programs that find their own", function()
+  it("A1 run the kernels' tests with those libraries, and through the programs that find their own", function()
     local home = scratch.path()
     os.execute(("mkdir -p %s/tests/gpu %s/nvidia/cublas/lib"):format(home, home))
     scratch.write(home .. "/nvidia/cublas/lib/libcublasLt.so.12", "")
@@ -122,7 +122,7 @@ describe("the commands for a GPU", function()
     scratch.clear()
   end)
 
-  it("T1 say that there is no GPU", function()
+  it("A1 say that there is no GPU", function()
     for _, command in ipairs({ "tests/gpu/run.sh", "tests/gpu/bench.sh" }) do
       local status, text = run(command, "MOONSHARD_EMULATE_DEVICES=0")
       assert.equal(512, status)

@@ -51,7 +51,7 @@ describe("moments in bf16", function()
     assert_same(sharded, run(2, settings))
   end)
 
-  it("T1 are those of the CPU on the device cuda", function()
+  it("A1 are those of the CPU on the device cuda", function()
     local cpu = run(1, with(BF16, { mesh = "1x1", steps = 4, groups = true }))
     local out, kernels = scratch.path(), os.getenv("MOONSHARD_CONFIG") == "thread" and "host" or "emulated"
     local ended = program.run({ "run", "tests/lua/recipes/parity.lua", "moments=bf16", "steps=4", "groups=true",
