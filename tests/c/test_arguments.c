@@ -17,32 +17,32 @@ static void betas_eps_and_rates_are_refused(void **state) {
     int optimizer;
     size_t field;
     double value;
-    const char *message;
+    const char *facts;
   } wrong[] = {
-      {MS_OPT_ADAMW, offsetof(ms_plan_config, beta1), 1.0, "beta1 must be 0 or above, and below 1, not 1"},
-      {MS_OPT_ADAMW, offsetof(ms_plan_config, beta1), -0.5, "beta1 must be 0 or above, and below 1, not -0.5"},
-      {MS_OPT_ADAMW, offsetof(ms_plan_config, beta2), 1.5, "beta2 must be 0 or above, and below 1, not 1.5"},
-      {MS_OPT_ADAMW, offsetof(ms_plan_config, beta2), NAN, "beta2 must be 0 or above, and below 1, not "},
-      {MS_OPT_ADAMW, offsetof(ms_plan_config, eps), 0, "eps must be above 0, not 0"},
-      {MS_OPT_ADAMW, offsetof(ms_plan_config, eps), INFINITY, "eps must be above 0, not inf"},
-      {MS_OPT_SGD, offsetof(ms_plan_config, momentum), 1, "momentum must be 0 or above, and below 1, not 1"},
-      {MS_OPT_SGD, offsetof(ms_plan_config, momentum), -1, "momentum must be 0 or above, and below 1, not -1"},
-      {MS_OPT_SGD, offsetof(ms_plan_config, dampening), INFINITY, "dampening must be finite, not inf"},
-      {MS_OPT_SGD, offsetof(ms_plan_config, max_norm), -2, "max_norm must be 0 (no clipping) or more, not -2"},
-      {MS_OPT_SGD, offsetof(ms_plan_config, ema_decay), 1, "ema_decay must be 0 (no averages) or above, and below 1"},
+      {MS_OPT_ADAMW, offsetof(ms_plan_config, beta1), 1.0, "beta1 | 0 | 1"},
+      {MS_OPT_ADAMW, offsetof(ms_plan_config, beta1), -0.5, "beta1 | 0 | 1 | -0.5"},
+      {MS_OPT_ADAMW, offsetof(ms_plan_config, beta2), 1.5, "beta2 | 0 | 1 | 1.5"},
+      {MS_OPT_ADAMW, offsetof(ms_plan_config, beta2), NAN, "beta2 | 0 | 1"},
+      {MS_OPT_ADAMW, offsetof(ms_plan_config, eps), 0, "eps | above 0"},
+      {MS_OPT_ADAMW, offsetof(ms_plan_config, eps), INFINITY, "eps | above 0 | inf"},
+      {MS_OPT_SGD, offsetof(ms_plan_config, momentum), 1, "momentum | 0 | 1"},
+      {MS_OPT_SGD, offsetof(ms_plan_config, momentum), -1, "momentum | 0 | 1 | -1"},
+      {MS_OPT_SGD, offsetof(ms_plan_config, dampening), INFINITY, "dampening | finite | inf"},
+      {MS_OPT_SGD, offsetof(ms_plan_config, max_norm), -2, "max_norm | 0 | -2"},
+      {MS_OPT_SGD, offsetof(ms_plan_config, ema_decay), 1, "ema_decay | 0 | 1"},
   };
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     ms_plan_config config;
     ms_plan_config_default(&config);
     config.optimizer = wrong[i].optimizer;
     memcpy((char *)&config + wrong[i].field, &wrong[i].value, sizeof(double));
-    assert_fails(ms_plan_compile(m.graph, &config, &plan), MS_EINVAL, wrong[i].message);
-    assert_fails(ms_state_new(world, m.model, &config, &made), MS_EINVAL, wrong[i].message);
+    assert_fails(ms_plan_compile(m.graph, &config, &plan), MS_EINVAL, wrong[i].facts);
+    assert_fails(ms_state_new(world, m.model, &config, &made), MS_EINVAL, wrong[i].facts);
   }
   ms_plan_config config;
   ms_plan_config_default(&config);
   config.threads = -3;
-  assert_fails(ms_plan_compile(m.graph, &config, &plan), MS_EINVAL, "threads must be 0 (as the environment says) to");
+  assert_fails(ms_plan_compile(m.graph, &config, &plan), MS_EINVAL, "threads | 0");
   mlp_free(&m);
   ms_world_leave(world);
 }
@@ -64,15 +64,15 @@ static void a_step_is_refused(void **state) {
   const ms_step_inputs right = {.lr = 0, .step = 1, .micro_batches = 1};
   ms_step_inputs inputs = right;
   inputs.lr = -1e-3;
-  assert_fails(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "lr must be 0 or more, not -0.001");
+  assert_fails(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "lr | 0 | -0.001");
   inputs.lr = NAN;
-  assert_fails(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "lr must be 0 or more, not ");
+  assert_fails(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "lr | 0");
   inputs = right;
   inputs.step = 0;
-  assert_fails(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "step must be 1 or more, not 0");
+  assert_fails(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "step | 1 | 0");
   inputs = right;
   inputs.micro_batches = 0;
-  assert_fails(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "micro_batches must be 1 or more, not 0");
+  assert_fails(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "micro_batches | 1 | 0");
   must(ms_exec_run(exec, MS_PHASE_FIRST, &right, NULL)); /* nothing is left half-way */
   ms_exec_free(exec);
   ms_state_free(made);
@@ -92,20 +92,20 @@ static void what_parameters_are_given_is_refused(void **state) {
   const int64_t dims[7] = {2, 2, 2, 2, 2, 2, 2}, empty[1] = {0};
   ms_param_config right, config;
   ms_param_config_default(&right);
-#define REFUSED(status, message) \
-  assert_fails(ms_model_add_param(model, 0, "w", 1, dims, &config, &index), status, "parameter 'w': " message)
+#define REFUSED(status, facts) \
+  assert_fails(ms_model_add_param(model, 0, "w", 1, dims, &config, &index), status, "parameter 'w' | " facts)
   config = right, config.lr_scale = -1;
-  REFUSED(MS_EINVAL, "lr_scale must be 0 or more, not -1");
+  REFUSED(MS_EINVAL, "lr_scale | 0 | -1");
   config = right, config.weight_decay = NAN;
-  REFUSED(MS_EINVAL, "weight_decay must be 0 or more, not ");
+  REFUSED(MS_EINVAL, "weight_decay | 0");
   config = right, config.init = 17;
-  REFUSED(MS_EINVAL, "init must be one of enum ms_init, not 17");
+  REFUSED(MS_EINVAL, "init | ms_init | 17");
   config = right, config.init_b = INFINITY;
-  REFUSED(MS_EINVAL, "init_a and init_b must be finite, not 0 and inf");
+  REFUSED(MS_EINVAL, "init_a | init_b | 0 | inf");
 #undef REFUSED
-  assert_fails(ms_model_add_param(model, 0, "w", 0, dims, &right, &index), MS_ESHAPE, "0 dimensions; 1 to 6");
-  assert_fails(ms_model_add_param(model, 0, "w", 7, dims, &right, &index), MS_ESHAPE, "7 dimensions; 1 to 6");
-  assert_fails(ms_model_add_param(model, 0, "w", 1, empty, &right, &index), MS_ESHAPE, "dimension 0 has size 0");
+  assert_fails(ms_model_add_param(model, 0, "w", 0, dims, &right, &index), MS_ESHAPE, "0 dimensions | 1 | 6");
+  assert_fails(ms_model_add_param(model, 0, "w", 7, dims, &right, &index), MS_ESHAPE, "7 dimensions | 1 | 6");
+  assert_fails(ms_model_add_param(model, 0, "w", 1, empty, &right, &index), MS_ESHAPE, "dimension 0 | 0");
   ms_model_free(model);
 }
 
@@ -116,9 +116,9 @@ static void rates_of_a_sharded_model_are_refused(void **state) {
   double scale[64], decay[64];
   for (int i = 0; i < 64; i++) scale[i] = 1, decay[i] = 0;
   scale[2] = NAN;
-  assert_fails(ms_model_set_groups(m.model, scale, decay), MS_EINVAL, "lr_scale must be 0 or more, not ");
+  assert_fails(ms_model_set_groups(m.model, scale, decay), MS_EINVAL, "lr_scale | 0");
   scale[2] = 1, decay[1] = -0.1;
-  assert_fails(ms_model_set_groups(m.model, scale, decay), MS_EINVAL, "weight_decay must be 0 or more, not -0.1");
+  assert_fails(ms_model_set_groups(m.model, scale, decay), MS_EINVAL, "weight_decay | 0 | -0.1");
   mlp_free(&m);
 }
 
@@ -134,18 +134,18 @@ static void shapes_of_what_is_saved_are_refused(void **state) {
   must(ms_world_alone(&world));
   must(ms_state_new(world, m.model, &config, &made));
   ms_save_piece piece = {.name = "w", .parameter = "w", .kind = "param", .what = "param", .count = 4, .ndim = 9};
-  assert_fails(ms_save_new(made, 1, &piece, &save), MS_ESHAPE, "tensor w: ndim is 9; it may be 0 to 6");
+  assert_fails(ms_save_new(made, 1, &piece, &save), MS_ESHAPE, "tensor w | ndim | 9 | 0 | 6");
   piece.ndim = 1, piece.dims[0] = 3;
-  assert_fails(ms_save_new(made, 1, &piece, &save), MS_ESHAPE, "its dims multiply to 3, its count is 4");
+  assert_fails(ms_save_new(made, 1, &piece, &save), MS_ESHAPE, "3 | 4 | multiply");
   piece.dims[0] = -4;
-  assert_fails(ms_save_new(made, 1, &piece, &save), MS_ESHAPE, "tensor w: dims[0] is -4");
-  assert_fails(ms_save_new(made, -1, &piece, &save), MS_EINVAL, "ms_save_new: n is -1");
+  assert_fails(ms_save_new(made, 1, &piece, &save), MS_ESHAPE, "tensor w | dims[0] | -4");
+  assert_fails(ms_save_new(made, -1, &piece, &save), MS_EINVAL, "ms_save_new | n | -1");
   piece.dims[0] = 4;
   must(ms_save_new(made, 1, &piece, &save));
-  assert_fails(ms_save_start(save, &(ms_save_config){.folder = "/nowhere", .writer = -1}), MS_EINVAL, "writer is -1");
+  assert_fails(ms_save_start(save, &(ms_save_config){.folder = "/nowhere", .writer = -1}), MS_EINVAL, "writer | -1");
   assert_fails(ms_save_start(save, &(ms_save_config){.folder = "/nowhere", .target = "/nowhere", .head = "{}"}),
-               MS_EINVAL, "writers is 0");
-  assert_fails(ms_save_wait(save, 99), MS_EINVAL, "stage is 99");
+               MS_EINVAL, "writers | 0");
+  assert_fails(ms_save_wait(save, 99), MS_EINVAL, "stage | 99");
   ms_save_free(save);
   ms_state_free(made);
   mlp_free(&m);
@@ -160,7 +160,7 @@ static void times_of_a_trace_are_refused(void **state) {
   must(ms_trace_new(world, &trace));
   const double wrong[] = {NAN, -1, INFINITY, 1e300};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-    assert_fails(ms_trace_mark(trace, "x", wrong[i]), MS_EINVAL, "ms_trace_mark: began is");
+    assert_fails(ms_trace_mark(trace, "x", wrong[i]), MS_EINVAL, "ms_trace_mark | began");
   must(ms_trace_mark(trace, "x", 0));
   ms_trace_free(trace);
   ms_world_leave(world);

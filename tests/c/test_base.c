@@ -109,7 +109,7 @@ static void memory_is_zeroed_and_failures_are_recorded(void **state) {
   free(empty);
   assert_null(ms_calloc(-1, 8));
   assert_int_equal(ms_error_code(), MS_ENOMEM);
-  assert_string_equal(ms_error_message(), "out of memory: -1 items of 8 bytes");
+  assert_has(ms_error_message(), "-1 | 8 bytes");
 }
 
 static void memory_grows_and_keeps(void **state) {
@@ -267,15 +267,15 @@ static void env_bad_values_name_the_variable(void **state) {
   for (size_t k = 0; k < sizeof bad_ints / sizeof *bad_ints; k++) {
     setenv(name, bad_ints[k], 1);
     assert_int_equal(ms_env_int(name, 7, 0, 9, &i), MS_EINVAL);
-    assert_contains(ms_error_message(), bad_ints[k]);
-    assert_fails(ms_error_code(), MS_EINVAL, "environment variable MOONSHARD_TEST_VALUE=\"");
+    assert_has(ms_error_message(), bad_ints[k]);
+    assert_fails(ms_error_code(), MS_EINVAL, "MOONSHARD_TEST_VALUE");
   }
   for (size_t k = 0; k < sizeof bad_doubles / sizeof *bad_doubles; k++) {
     setenv(name, bad_doubles[k], 1);
-    assert_fails(ms_env_double(name, 1, &d), MS_EINVAL, "must be a finite number");
+    assert_fails(ms_env_double(name, 1, &d), MS_EINVAL, "finite");
   }
   setenv(name, "10", 1);
-  assert_fails(ms_env_int(name, 7, 0, 9, &i), MS_EINVAL, "must be an integer from 0 to 9");
+  assert_fails(ms_env_int(name, 7, 0, 9, &i), MS_EINVAL, "integer | 0 | 9");
   unsetenv(name);
 }
 
@@ -295,9 +295,9 @@ static void dtype_table(void **state) {
   assert_string_equal(ms_dtype_name(MS_DTYPES), "unknown type");
   int parsed;
   assert_int_equal(ms_dtype_parse("fp16", &parsed), MS_EDTYPE);
-  assert_string_equal(ms_error_message(), "unknown element type \"fp16\": it must be f32, bf16, i32 or u8");
+  assert_has(ms_error_message(), "\"fp16\" | f32 | bf16 | i32 | u8");
   ms_error_clear();
-  assert_fails(ms_dtype_parse(NULL, &parsed), MS_EDTYPE, "unknown element type \"\"");
+  assert_fails(ms_dtype_parse(NULL, &parsed), MS_EDTYPE, "\"\" | type");
 }
 
 static float float_of(uint32_t bits) {

@@ -37,12 +37,10 @@ static void counts_that_overflow_are_refused(void **state) {
   must(ms_model_new(0, &model));
   must(ms_model_add_unit(model, "root", &unit_config, &unit));
   assert_fails(ms_model_add_param(model, unit, "w", 2, (int64_t[]){large, large}, &config, &param), MS_ESHAPE,
-               "parameter 'w': the sizes of its shape multiply to more than 2^53");
-  assert_fails(ms_model_add_param(model, unit, "w", 1, (int64_t[]){most + 1}, &config, &param), MS_ESHAPE,
-               "more than 2^53");
+               "w | 2^53");
+  assert_fails(ms_model_add_param(model, unit, "w", 1, (int64_t[]){most + 1}, &config, &param), MS_ESHAPE, "2^53");
   must(ms_model_add_param(model, unit, "w", 1, (int64_t[]){most}, &config, &param));
-  assert_fails(ms_model_add_param(model, unit, "b", 1, (int64_t[]){1}, &config, &param), MS_ESHAPE,
-               "parameter 'b': with it the model has more than 2^53 elements");
+  assert_fails(ms_model_add_param(model, unit, "b", 1, (int64_t[]){1}, &config, &param), MS_ESHAPE, "b | model | 2^53");
   ms_model_free(model);
 }
 
@@ -105,7 +103,7 @@ static void any_part_is_drawn_alike(void **state) {
   for (int i = 0; i < 100; i++) assert_true(whole[i] >= -2 && whole[i] < -1);
   must(ms_draw(7, "w", MS_INIT_CONSTANT, 3, 0, 0, 2, whole));
   assert_true(whole[0] == 3 && whole[1] == 3);
-  assert_fails(ms_draw(7, "w", 99, 0, 0, 0, 1, whole), MS_EINVAL, "no law of initial values 99");
+  assert_fails(ms_draw(7, "w", 99, 0, 0, 0, 1, whole), MS_EINVAL, "99");
   assert_fails(ms_draw(7, "w", MS_INIT_ONES, 0, 0, -1, 1, whole), MS_EINVAL, "at least 0");
 }
 
@@ -156,8 +154,7 @@ static void R4_resharding_changes_the_next_plan(void **state) {
   assert_int_equal(kept.collectives[MS_PHASE_FIRST], 8);
   assert_int_equal(always.collectives[MS_PHASE_FIRST], 12);
   assert_true(kept.fingerprint_low != always.fingerprint_low);
-  assert_fails(ms_model_set_reshard(net.model, (int[]){0, 0, 0, 3}, NULL), MS_EINVAL,
-               "unit 'layers.2': reshard must be");
+  assert_fails(ms_model_set_reshard(net.model, (int[]){0, 0, 0, 3}, NULL), MS_EINVAL, "layers.2 | reshard");
   must(ms_model_set_reshard(
       net.model, (int[]){MS_RESHARD_DEFAULT, MS_RESHARD_DEFAULT, MS_RESHARD_DEFAULT, MS_RESHARD_DEFAULT}, NULL));
   summarize(&net, &again);
@@ -190,7 +187,7 @@ static void R4_groups_change_where_segments_allow_it(void **state) {
       assert_int_equal(after.instructions, before.instructions); /* a pass a parameter, whatever its group */
     } else {
       assert_fails(ms_model_set_groups(net.model, lr_scale, decay), MS_EUNSUPPORTED,
-                   "'layers.1.fc1.weight' and 'layers.1.fc2.weight' lie in one segment of unit 'layers.1'");
+                   "layers.1.fc1.weight | layers.1.fc2.weight | layers.1");
       summarize(&net, &after);
       assert_true(after.fingerprint_low == before.fingerprint_low);
     }
@@ -202,8 +199,8 @@ static void R4_rules_of_a_model_that_is_not_sharded_are_not_changed(void **state
   (void)state;
   ms_model *model;
   must(ms_model_new(0, &model));
-  assert_fails(ms_model_set_reshard(model, NULL, NULL), MS_EINVAL, "not sharded yet");
-  assert_fails(ms_model_set_groups(model, NULL, NULL), MS_EINVAL, "not sharded yet");
+  assert_fails(ms_model_set_reshard(model, NULL, NULL), MS_EINVAL, "sharded");
+  assert_fails(ms_model_set_groups(model, NULL, NULL), MS_EINVAL, "sharded");
   ms_model_free(model);
 }
 
@@ -245,8 +242,8 @@ static void S17_gathers_ahead_by_rule(void **state) {
   must(ms_plan_compile(net.graph, &config, &plan));
   assert_string_equal(gather_order(plan, 0), "r20.1.r");
   ms_plan_free(plan);
-  assert_fails(ms_model_set_prefetch_order(net.model, 0, 1, 1, (int[]){9}), MS_EINVAL, "there is no unit 9");
-  assert_fails(ms_model_set_prefetch(net.model, 0, -2), MS_EINVAL, "unit 'root': prefetch must be -1");
+  assert_fails(ms_model_set_prefetch_order(net.model, 0, 1, 1, (int[]){9}), MS_EINVAL, "unit | 9");
+  assert_fails(ms_model_set_prefetch(net.model, 0, -2), MS_EINVAL, "root | prefetch | -1");
   mlp_free(&net);
 }
 

@@ -116,9 +116,8 @@ static void goes_there_and_back(int asynchronous) {
   assert_int_equal(ms_save_snapshot_bytes(r.save) > 0, asynchronous);
   assert_false(ms_save_running(r.save));
   must(ms_checkpoint_manifest(r.target, &manifest));
-  assert_contains(manifest,
-                  "{\"head\":1,\"files\":[{\"file\":\"rank-00000.safetensors\",\"tensors\":[{\"name\":\"param.0\","
-                  "\"parameter\":\"a \\\"name\\\"\",\"kind\":\"param\",\"first\":0,");
+  assert_has(manifest, "{\"head\":1,\"files\":[{\"file\":\"rank-00000.safetensors\",\"tensors\":[{\"name\":\"param.0\","
+                       "\"parameter\":\"a \\\"name\\\"\",\"kind\":\"param\",\"first\":0,");
   find_checksums(manifest, "param.0", digits, sizeof digits);
   assert_int_equal(strlen(digits), 3 * 16);
 
@@ -145,13 +144,12 @@ static void goes_there_and_back(int asynchronous) {
   assert_true(after[first - 1] == 0 && after[first + some] == 0);
 
   digits[20] = digits[20] == '0' ? '1' : '0';
-  assert_fails(ms_state_load(r.state, 0, "param", 0, count, file, i, 0, digits, &bytes), MS_EIO, "the file is damaged");
+  assert_fails(ms_state_load(r.state, 0, "param", 0, count, file, i, 0, digits, &bytes), MS_EIO, "damaged");
   must(ms_state_load(r.state, 0, "param", 0, some, file, i, 0, digits, &bytes)); /* of another block */
   digits[40] = '\0';
-  assert_fails(ms_state_load(r.state, 0, "param", 0, some, file, i, 0, digits, &bytes), MS_EINVAL,
-               "its 3 blocks have 48");
-  assert_fails(ms_state_load(r.state, 0, "param", 0, count, file, i, 5, NULL, &bytes), MS_EINVAL, "it holds");
-  assert_fails(ms_state_load(r.state, 1, "param", 0, count, file, i, 0, NULL, &bytes), MS_EINVAL, "this rank owns");
+  assert_fails(ms_state_load(r.state, 0, "param", 0, some, file, i, 0, digits, &bytes), MS_EINVAL, "3 | 48");
+  assert_fails(ms_state_load(r.state, 0, "param", 0, count, file, i, 5, NULL, &bytes), MS_EINVAL, "holds");
+  assert_fails(ms_state_load(r.state, 1, "param", 0, count, file, i, 0, NULL, &bytes), MS_EINVAL, "owns");
   ms_safetensors_close(file);
   ms_file_text_free(manifest);
   must(ms_checkpoint_remove(r.target));
@@ -267,8 +265,8 @@ static void K2_every_call_may_fail(void **state) {
         assert_true(rc ? number < 100 : number > 1);
         if (rc) {
           assert_int_equal(rc, MS_EIO);
-          assert_contains(ms_error_message(), r.folder);
-          assert_contains(ms_error_message(), "No space left on device");
+          assert_has(ms_error_message(), r.folder);
+          assert_has(ms_error_message(), "No space left");
           ms_error_clear();
         }
         assert_int_equal(saved_is_there(&r), !rc);
@@ -287,7 +285,7 @@ static void K2_a_save_that_is_given_up_leaves_no_checkpoint(void **state) {
   must(ms_save_start(r.save, &config));
   must(ms_save_wait(r.save, MS_SAVE_WRITTEN)); /* the other writer never comes */
   assert_true(ms_save_running(r.save));
-  assert_fails(ms_save_start(r.save, &config), MS_EINVAL, "still being written");
+  assert_fails(ms_save_start(r.save, &config), MS_EINVAL, "written");
   ms_save_stop(r.save);
   assert_fails(ms_save_wait(r.save, MS_SAVE_COMMITTED), MS_EINTERRUPT, "given up");
   assert_false(saved_is_there(&r));
@@ -306,7 +304,7 @@ static void K4_what_is_no_checkpoint_is_refused(void **state) {
   rig r = make_rig(0);
   char *manifest;
   assert_fails(ms_checkpoint_manifest(r.folder, &manifest), MS_EINVAL, "manifest.json");
-  assert_fails(ms_checkpoint_remove(r.folder), MS_EINVAL, "it is no checkpoint");
+  assert_fails(ms_checkpoint_remove(r.folder), MS_EINVAL, "checkpoint");
   must(save(&r, 0));
   assert_fails(ms_checkpoint_make_folder(r.target, 1), MS_EIO, "File exists");
   must(ms_checkpoint_make_folder(r.target, 0));
@@ -316,7 +314,7 @@ static void K4_what_is_no_checkpoint_is_refused(void **state) {
   ms_save_piece piece = r.piece[0];
   ms_save *save;
   piece.first = piece.count;
-  assert_fails(ms_save_new(r.state, 1, &piece, &save), MS_EINVAL, "this rank owns");
+  assert_fails(ms_save_new(r.state, 1, &piece, &save), MS_EINVAL, "owns");
   free_rig(&r);
 }
 

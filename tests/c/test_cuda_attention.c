@@ -199,12 +199,9 @@ static void own_kernels_compute_what_it_is_not_asked_for(void **state) {
   attention_case c = case_of(&odd, 0), whole = case_of(&even, 1);
   char *out[3];
   setenv("MOONSHARD_ATTENTION", "cudnn", 1);
-  assert_fails(
-      run_alone(&c, 0, out), MS_EUNSUPPORTED,
-      "heads that are no multiple of 8 up to 256, as in attention of 2 bf16 heads of 20 over 9 queries and 20 keys");
+  assert_fails(run_alone(&c, 0, out), MS_EUNSUPPORTED, "8 | 256 | 2 bf16 | 20 | 9");
   free_results(out);
-  assert_fails(run_alone(&whole, 8, out), MS_EUNSUPPORTED,
-               "it is not asked for tensors that are not aligned to 16 bytes");
+  assert_fails(run_alone(&whole, 8, out), MS_EUNSUPPORTED, "aligned | 16");
   free_results(out);
   setenv("MOONSHARD_ATTENTION", "auto", 1);
   must(run_alone(&c, 0, out));
@@ -231,14 +228,15 @@ static void plans_are_chosen_by_their_workspace(void **state) {
   free_results(out);
   unsetenv("MOONSHARD_EMULATE_CUDNN_WORKSPACE");
   setenv("MOONSHARD_EMULATE_CUDNN_NONE", "1", 1);
-  assert_fails(run_alone(&c, 0, out), MS_EUNSUPPORTED, "has no plan for attention of 4 heads of 16 over 33 positions");
+  assert_fails(run_alone(&c, 0, out), MS_EUNSUPPORTED, "attention | 4 | 16 | 33");
   free_results(out);
   setenv("MOONSHARD_ATTENTION", "auto", 1);
   must(run_alone(&c, 0, out));
   assert_true(by_own_kernels(&c, out));
   free_results(out);
   const char *note = ms_note_next();
-  assert_true(note && strstr(note, "has no plan for attention") && strstr(note, "own kernels compute it"));
+  assert_non_null(note);
+  assert_has(note, "libcudnn_emulated.so | plan | attention | own kernels");
   unsetenv("MOONSHARD_EMULATE_CUDNN_NONE");
   free_case(&c);
 }
@@ -251,14 +249,14 @@ static void a_library_that_is_not_found_or_too_old_is_told(void **state) {
   char *out[3], *path = strdup(getenv("MOONSHARD_CUDNN_LIBRARY"));
   setenv("MOONSHARD_CUDNN_LIBRARY", "/nowhere/libcudnn.so", 1);
   setenv("MOONSHARD_ATTENTION", "cudnn", 1);
-  assert_fails(run_alone(&c, 0, out), MS_EUNSUPPORTED, "the fastest attention needs cuDNN: /nowhere/libcudnn.so: ");
+  assert_fails(run_alone(&c, 0, out), MS_EUNSUPPORTED, "cuDNN | /nowhere/libcudnn.so");
   free_results(out);
   setenv("MOONSHARD_CUDNN_LIBRARY", path, 1);
   setenv("MOONSHARD_EMULATE_CUDNN_VERSION", "90500", 1);
-  assert_fails(run_alone(&c, 0, out), MS_EUNSUPPORTED, "is cuDNN 9.5.0: 9.6 or a later 9 but 9.10.0 and 9.10.1 is");
+  assert_fails(run_alone(&c, 0, out), MS_EUNSUPPORTED, "9.5.0 | 9.6 | 9.10.0 | 9.10.1");
   free_results(out);
   setenv("MOONSHARD_EMULATE_CUDNN_VERSION", "91001", 1);
-  assert_fails(run_alone(&c, 0, out), MS_EUNSUPPORTED, "is cuDNN 9.10.1: 9.6 or a later 9");
+  assert_fails(run_alone(&c, 0, out), MS_EUNSUPPORTED, "9.10.1 | 9.6");
   free_results(out);
   setenv("MOONSHARD_EMULATE_CUDNN_VERSION", "100000", 1);
   setenv("MOONSHARD_ATTENTION", "auto", 1);
@@ -266,7 +264,8 @@ static void a_library_that_is_not_found_or_too_old_is_told(void **state) {
   assert_true(by_own_kernels(&c, out));
   free_results(out);
   const char *note = ms_note_next();
-  assert_true(note && strstr(note, "is cuDNN 10.0.0") && strstr(note, "own kernels compute it"));
+  assert_non_null(note);
+  assert_has(note, "cuDNN 10.0.0 | own kernels");
   unsetenv("MOONSHARD_EMULATE_CUDNN_VERSION");
   free(path);
   free_case(&c);
@@ -282,7 +281,7 @@ static void what_old_versions_get_wrong_is_not_asked_of_them(void **state) {
     const int backward = i / 2, wrong = backward && i % 2;
     attention_case c = case_of(i % 2 ? &odd : &even, backward);
     char *out[3];
-    if (wrong) assert_fails(run_alone(&c, 0, out), MS_EUNSUPPORTED, "want keys in multiples of 128; there are 130");
+    if (wrong) assert_fails(run_alone(&c, 0, out), MS_EUNSUPPORTED, "128 | 130");
     else must(run_alone(&c, 0, out));
     free_results(out);
     free_case(&c);
@@ -330,7 +329,7 @@ static void what_own_kernels_cannot_have_is_told(void **state) {
       char spec[64], *out[3];
       snprintf(spec, sizeof spec, "cudaFuncSetAttribute:%d", n);
       emulate_failure(spec);
-      assert_fails(run_alone(&c, 0, out), MS_EDEVICE, "cuda: shared memory of ");
+      assert_fails(run_alone(&c, 0, out), MS_EDEVICE, "cuda | shared memory");
       free_results(out);
       if (emulated_left()) fail_msg("%s: %s", spec, emulated_left());
     }

@@ -70,10 +70,10 @@ static ms_task read_task(const char *variables) {
   return task;
 }
 
-static void refuse(const char *variables, const char *part) {
+static void refuse(const char *variables, const char *facts) {
   ms_task task;
   set_variables(variables);
-  assert_fails(ms_environment_read(&task), MS_EINVAL, part);
+  assert_fails(ms_environment_read(&task), MS_EINVAL, facts);
 }
 
 #define TORCH "RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 MASTER_ADDR=10.0.0.1 MASTER_PORT=29500 "
@@ -127,8 +127,8 @@ static void L2_open_mpis_variables(void **state) {
   assert_int_equal(task.place.kind, MS_STORE_LOCAL);
   assert_string_equal(task.job, "4711");
   refuse("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_NAMESPACE=1",
-         "mpirun -x MOONSHARD_RENDEZVOUS=tcp://host:port");
-  refuse("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=4", "set MOONSHARD_RENDEZVOUS");
+         "-x MOONSHARD_RENDEZVOUS=tcp://host:port");
+  refuse("OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=4", "MOONSHARD_RENDEZVOUS");
   task = read_task(
       "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_SIZE=2 MASTER_ADDR=a MASTER_PORT=9 "
       "OMPI_MCA_orte_precondition_transports=f99d1066f2c24b9f-7dba7a0abc9b992a");
@@ -153,8 +153,7 @@ static void L2_slurms_variables(void **state) {
   task = read_task("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_NODELIST=gpu7 SLURM_JOB_ID=12 SLURM_STEP_ID=0");
   assert_int_equal(task.place.kind, MS_STORE_LOCAL);
   assert_int_equal(task.local_size, 2);
-  refuse("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_NODELIST=gpu[7",
-         "SLURM_STEP_NODELIST: \"gpu[7\" is no list of hosts");
+  refuse("SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_STEP_NODELIST=gpu[7", "SLURM_STEP_NODELIST | \"gpu[7\"");
 }
 
 static void L2_what_is_explicit_comes_first(void **state) {
@@ -178,7 +177,7 @@ static void L2_mpichs_ranks_meet_where_one_process_started_them(void **state) {
   assert_int_equal(task.size, 4);
   assert_int_equal(task.local_size, 4);
   assert_int_equal(task.place.kind, MS_STORE_LOCAL);
-  assert_contains(task.source, "PMI_RANK");
+  assert_has(task.source, "PMI_RANK");
   char name[256];
   memcpy(name, task.place.name, sizeof name);
   /* This process was started without the variables, so it is the starter of its own child: another run. */
@@ -189,10 +188,9 @@ static void L2_mpichs_ranks_meet_where_one_process_started_them(void **state) {
   assert_int_equal(WEXITSTATUS(status), 0);
   assert_string_equal(read_task(PMI "MASTER_ADDR=a MASTER_PORT=7").place.text, "tcp://a:7");
   assert_string_equal(read_task(PMI "MOONSHARD_RENDEZVOUS=tcp://b:1").place.text, "tcp://b:1");
-  refuse("PMI_RANK=1 PMI_SIZE=4 MPI_LOCALNRANKS=2", "rank 1 of 4 (MPICH: PMI_RANK, PMI_SIZE) on several hosts");
-  refuse("PMI_RANK=1 PMI_SIZE=4 MPI_LOCALNRANKS=2", "mpiexec -genv NAME VALUE");
-  assert_contains(read_task("MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=2 MV2_COMM_WORLD_LOCAL_SIZE=2").source,
-                  "MVAPICH");
+  refuse("PMI_RANK=1 PMI_SIZE=4 MPI_LOCALNRANKS=2", "rank 1 of 4 | MPICH | PMI_RANK | PMI_SIZE | hosts");
+  refuse("PMI_RANK=1 PMI_SIZE=4 MPI_LOCALNRANKS=2", "-genv NAME VALUE");
+  assert_has(read_task("MV2_COMM_WORLD_RANK=1 MV2_COMM_WORLD_SIZE=2 MV2_COMM_WORLD_LOCAL_SIZE=2").source, "MVAPICH");
   assert_int_equal(read_task("PMI_RANK=0 PMI_SIZE=1 PMI_FD=6").size, 1);
 }
 
@@ -204,19 +202,19 @@ static void L2_slurm_says_where_the_ranks_of_its_own_pmi_are(void **state) {
   task = read_task(PMI "SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_STEP_NODELIST=n1");
   assert_int_equal(task.rank, 1);
   assert_int_equal(task.place.kind, MS_STORE_LOCAL);
-  refuse(PMI "RANK=0 WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=1", "contradict each other");
+  refuse(PMI "RANK=0 WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=1", "contradict");
 }
 
 static void L2_launchers_that_are_not_understood_are_refused_by_name(void **state) {
   (void)state;
-  refuse("PMI_ID=0 PMI_PORT=vm:39911", "PMI_ID=0 says that a launcher started this process as one of several ranks");
-  refuse("PMIX_RANK=2", "PMIX_RANK=2 says that");
-  refuse("FLUX_TASK_RANK=0 FLUX_JOB_SIZE=4", "FLUX_TASK_RANK=0 of FLUX_JOB_SIZE=4 says that");
-  refuse("MPI_LOCALRANKID=0 MPI_LOCALNRANKS=4", "MPI_LOCALRANKID=0 of MPI_LOCALNRANKS=4");
+  refuse("PMI_ID=0 PMI_PORT=vm:39911", "PMI_ID=0");
+  refuse("PMIX_RANK=2", "PMIX_RANK=2");
+  refuse("FLUX_TASK_RANK=0 FLUX_JOB_SIZE=4", "FLUX_TASK_RANK=0 | FLUX_JOB_SIZE=4");
+  refuse("MPI_LOCALRANKID=0 MPI_LOCALNRANKS=4", "MPI_LOCALRANKID=0 | MPI_LOCALNRANKS=4");
   assert_int_equal(read_task("FLUX_TASK_RANK=0 FLUX_JOB_SIZE=1").size, 1);
   assert_int_equal(read_task("PMIX_RANK=1 " OMPI).size, 4);
   assert_int_equal(read_task(TORCH "MOONSHARD_JOB_FD=3 MOONSHARD_RENDEZVOUS=tcp://a:1 PMIX_RANK=1").size, 8);
-  refuse("PMI_RANK=1", "PMI_RANK is set and PMI_SIZE is not");
+  refuse("PMI_RANK=1", "PMI_RANK | PMI_SIZE");
 }
 
 /* ---- two sources ---- */
@@ -229,7 +227,7 @@ static void L2_torchrun_comes_before_open_mpi_before_slurm(void **state) {
   snprintf(both, sizeof both, "%s%s", same_torch, same_mpi);
   assert_string_equal(read_task(both).source, "RANK, WORLD_SIZE");
   snprintf(both, sizeof both, "%s" SRUN, same_mpi);
-  assert_contains(read_task(both).source, "Open MPI");
+  assert_has(read_task(both).source, "Open MPI");
   snprintf(both, sizeof both, "%s" SRUN, same_torch);
   assert_string_equal(read_task(both).source, "RANK, WORLD_SIZE");
 }
@@ -237,11 +235,11 @@ static void L2_torchrun_comes_before_open_mpi_before_slurm(void **state) {
 static void L2_contradictions_are_refused_with_both_named(void **state) {
   (void)state;
   refuse("RANK=0 WORLD_SIZE=4 MASTER_ADDR=a MASTER_PORT=1 " OMPI,
-         "rank 0 of 4 (RANK, WORLD_SIZE) and rank 1 of 4 (Open MPI: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE)");
-  refuse(TORCH OMPI, "rank 5 of 8 (RANK, WORLD_SIZE) and rank 1 of 4 (Open MPI");
-  refuse(OMPI SRUN, "rank 1 of 4 (Open MPI: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE) and rank 3 of 4 (Slurm: "
-                    "SLURM_PROCID, SLURM_NTASKS)");
-  refuse("RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1 " SRUN, "contradict each other");
+         "rank 0 of 4 | RANK | WORLD_SIZE | rank 1 of 4 | Open MPI | OMPI_COMM_WORLD_RANK | OMPI_COMM_WORLD_SIZE");
+  refuse(TORCH OMPI, "rank 5 of 8 | RANK | WORLD_SIZE | rank 1 of 4 | Open MPI");
+  refuse(OMPI SRUN, "rank 1 of 4 | Open MPI | OMPI_COMM_WORLD_RANK | OMPI_COMM_WORLD_SIZE | rank 3 of 4 | Slurm | "
+                    "SLURM_PROCID | SLURM_NTASKS");
+  refuse("RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=1 " SRUN, "contradict");
 }
 
 /* One torchrun or mpirun for each task of an outer step is how both are used on clusters. */
@@ -261,17 +259,17 @@ static void L2_launchers_in_launchers_are_no_contradiction(void **state) {
 
 static void L2_half_of_it_is_refused(void **state) {
   (void)state;
-  refuse("RANK=1", "RANK is set and WORLD_SIZE is not");
-  refuse("WORLD_SIZE=2", "WORLD_SIZE is set and RANK is not");
-  refuse("OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_SIZE is set and OMPI_COMM_WORLD_RANK is not");
-  refuse("RANK=2 WORLD_SIZE=2", "RANK=\"2\": it must be an integer from 0 to 1");
+  refuse("RANK=1", "RANK | WORLD_SIZE");
+  refuse("WORLD_SIZE=2", "WORLD_SIZE | RANK");
+  refuse("OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_SIZE | OMPI_COMM_WORLD_RANK");
+  refuse("RANK=2 WORLD_SIZE=2", "RANK=\"2\" | 0 | 1");
   refuse("RANK=0 WORLD_SIZE=many", "WORLD_SIZE=\"many\"");
   refuse("RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=3", "LOCAL_WORLD_SIZE=\"3\"");
-  refuse("RANK=0 WORLD_SIZE=2", "rank 0 of 2 (RANK, WORLD_SIZE), but nothing says where the ranks meet");
+  refuse("RANK=0 WORLD_SIZE=2", "rank 0 of 2 | RANK | WORLD_SIZE | where");
   refuse("RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=http", "MASTER_PORT=\"http\"");
-  refuse("MOONSHARD_RENDEZVOUS=tcp://a:1", "nothing says which rank this is");
-  refuse(TORCH "MOONSHARD_RENDEZVOUS=a:1", "rendezvous a:1: it must be tcp://host:port");
-  refuse(TORCH "MOONSHARD_JOB_ID=a\tb", "must be printable ASCII");
+  refuse("MOONSHARD_RENDEZVOUS=tcp://a:1", "which rank");
+  refuse(TORCH "MOONSHARD_RENDEZVOUS=a:1", "a:1 | tcp://host:port");
+  refuse(TORCH "MOONSHARD_JOB_ID=a\tb", "ASCII");
 }
 
 /* ---- lists of hosts ---- */
@@ -320,9 +318,9 @@ static void L2_lists_that_are_none_are_refused(void **state) {
   char name[64];
   int count;
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
-    assert_fails(ms_host_list_find(wrong[i], 0, name, sizeof name, &count), MS_EINVAL, "is no list of hosts");
-  assert_fails(ms_host_list_find("a,b", 2, name, sizeof name, &count), MS_EINVAL, "there is no host 2");
-  assert_fails(ms_host_list_find("node[1-2]", 0, name, 6, &count), MS_EINVAL, "longer than 4 bytes");
+    assert_fails(ms_host_list_find(wrong[i], 0, name, sizeof name, &count), MS_EINVAL, "hosts");
+  assert_fails(ms_host_list_find("a,b", 2, name, sizeof name, &count), MS_EINVAL, "host 2");
+  assert_fails(ms_host_list_find("node[1-2]", 0, name, 6, &count), MS_EINVAL, "4 bytes");
 }
 
 int main(void) {

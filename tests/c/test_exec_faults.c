@@ -93,7 +93,7 @@ static int grow_between_runs(ms_world *world, void *context) {
   engine_feed(&wide, &large, rank, 7, 0);
   must(ms_exec_run(wide.exec, MS_PHASE_EVALUATE, NULL, &evaluated));
   assert_true(evaluated.loss != before.loss && isfinite(evaluated.loss));
-  assert_fails(ms_exec_run(wide.exec, MS_PHASE_FIRST, NULL, NULL), MS_EINVAL, "this plan has no phase first");
+  assert_fails(ms_exec_run(wide.exec, MS_PHASE_FIRST, NULL, NULL), MS_EINVAL, "phase | first");
 
   engine_feed(&engine, small, rank, 7, 0);
   must(ms_exec_run(engine.exec, MS_PHASE_EVALUATE, NULL, &after));
@@ -188,7 +188,7 @@ static int run_into_fault(ms_world *world, void *context) {
   if (fault->fault == INF_INPUT && rank == ms_world_size(world) - 1) x[3] = -INFINITY;
   for (int i = 0; fault->fault == OVERFLOW && i < 6 * 12; i++) x[i] *= 100;
   must(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL));
-  assert_fails(ms_exec_run(engine.exec, MS_PHASE_NORM, &inputs, &out), MS_ENONFINITE, " at step 12");
+  assert_fails(ms_exec_run(engine.exec, MS_PHASE_NORM, &inputs, &out), MS_ENONFINITE, "step 12");
   assert_true(!isfinite(out.loss) || !isfinite(out.grad_norm));
   must(ms_exec_find_nonfinite(engine.exec, &inputs, &message));
   snprintf(fault->messages + 512 * rank, 512, "%s", message);
@@ -202,7 +202,7 @@ static void check_fault(int replicate, int shard, enum fault kind, const char *w
   fault_case fault = {training_default(replicate, shard), kind, share_memory(4 * 512)};
   run_ranks_as_processes(ranks, run_into_fault, &fault);
   for (int rank = 0; rank < ranks; rank++) {
-    assert_contains(fault.messages + 512 * rank, wanted);
+    assert_has(fault.messages + 512 * rank, wanted);
     assert_string_equal(fault.messages + 512 * rank, fault.messages);
   }
   unshare_memory(fault.messages, 4 * 512);
@@ -210,11 +210,11 @@ static void check_fault(int replicate, int shard, enum fault kind, const char *w
 
 static void nonfinite_values_are_traced_to_their_source(void **state) {
   (void)state;
-  check_fault(1, 1, NAN_PARAMETER, "parameter layers.1.fc1.weight holds nan at element 200 (rank 0)");
-  check_fault(1, 3, NAN_PARAMETER, "parameter layers.1.fc1.weight holds nan at element 200 (rank 1)");
-  check_fault(2, 2, INF_INPUT, "input x holds -inf at element 3 of [6,12] (rank 3)");
-  check_fault(1, 2, OVERFLOW, "matmul in layers.1, forward, wrote inf at element 12 of [12,32] (rank ");
-  check_fault(2, 1, OVERFLOW, "matmul in layers.1, forward, wrote inf at element 12 of [12,32] (rank ");
+  check_fault(1, 1, NAN_PARAMETER, "parameter layers.1.fc1.weight | nan | element 200 | rank 0");
+  check_fault(1, 3, NAN_PARAMETER, "parameter layers.1.fc1.weight | nan | element 200 | rank 1");
+  check_fault(2, 2, INF_INPUT, "input x | -inf | element 3 | [6,12] | rank 3");
+  check_fault(1, 2, OVERFLOW, "matmul | layers.1 | forward | inf | element 12 | [12,32] | rank");
+  check_fault(2, 1, OVERFLOW, "matmul | layers.1 | forward | inf | element 12 | [12,32] | rank");
 }
 
 /* ---- ranks that disagree, stall or fail ---- */
@@ -233,8 +233,8 @@ static int bind_other_plans(ms_world *world, void *context) {
   double began = ms_clock();
   assert_int_equal(ms_exec_new(engine.state, engine.plan, &engine.exec), MS_EMISMATCH);
   assert_true(ms_clock() - began < 5);
-  assert_contains(ms_error_message(), "ranks have different plans: rank 0 has \"max_norm 0, prefetch 1,");
-  assert_contains(ms_error_message(), "rank 2 has \"max_norm 0, prefetch 2,");
+  assert_has(ms_error_message(), "rank 0 | \"max_norm 0, prefetch 1,");
+  assert_has(ms_error_message(), "rank 2 | \"max_norm 0, prefetch 2,");
   ms_error_clear();
   engine_close(&engine);
   return MS_OK;
@@ -259,8 +259,8 @@ static int stall(ms_world *world, void *context) {
   } else {
     ms_world_set_timeout(world, 0.2);
     assert_fails(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL), MS_ETIMEOUT,
-                 "all_gather root: rank 0 has waited 0.2 s for rank 1");
-    assert_fails(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL), MS_EINVAL, "an earlier phase failed half-way");
+                 "all_gather root | rank 0 | 0.2 s | rank 1");
+    assert_fails(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL), MS_EINVAL, "phase | failed");
   }
   engine_close(&engine);
   return MS_OK;
@@ -281,7 +281,7 @@ static int leave_early(ms_world *world, void *context) {
   double began = ms_clock();
   if (rank != 1) {
     assert_int_equal(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL), MS_EPEER);
-    assert_contains(ms_error_message(), rank ? "" : "rank 1 left while rank 0 waits");
+    if (!rank) assert_has(ms_error_message(), "rank 1 | rank 0");
     assert_true(ms_clock() - began < 5);
     ms_error_clear();
   }
@@ -304,7 +304,7 @@ static int feed_wrong_class(ms_world *world, void *context) {
   engine_feed(&engine, config, 0, 0, 0);
   int32_t *y = ms_exec_input(engine.exec, "y");
   y[1] = 77;
-  assert_fails(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL), MS_EINVAL, "in head: cross_entropy: ");
+  assert_fails(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL), MS_EINVAL, "head | cross_entropy");
   y[1] = 2;
   must(ms_exec_run(engine.exec, MS_PHASE_FIRST, NULL, NULL)); /* alone, nobody was left inside a collective */
   engine_close(&engine);
@@ -324,29 +324,24 @@ static int misuse(ms_world *world, void *context) {
   float *data;
   abort_on_failed_checks();
   engine_open(world, config, &engine);
-  assert_fails(ms_exec_run(engine.exec, 9, NULL, NULL), MS_EINVAL, "phase 9 does not exist");
-  assert_fails(ms_exec_run(engine.exec, MS_PHASE_NEXT, NULL, NULL), MS_EINVAL,
-               "no phase next: compile it with accumulate = 1");
-  assert_fails(ms_state_shard(engine.state, 0, "momentum", &first, &count, &data), MS_ENAME,
-               "must be param, grad, state0");
-  assert_fails(ms_state_shard(engine.state, 99, "param", &first, &count, &data), MS_EINVAL,
-               "parameter 99 does not exist");
+  assert_fails(ms_exec_run(engine.exec, 9, NULL, NULL), MS_EINVAL, "phase | 9");
+  assert_fails(ms_exec_run(engine.exec, MS_PHASE_NEXT, NULL, NULL), MS_EINVAL, "phase | next | accumulate = 1");
+  assert_fails(ms_state_shard(engine.state, 0, "momentum", &first, &count, &data), MS_ENAME, "param | grad | state0");
+  assert_fails(ms_state_shard(engine.state, 99, "param", &first, &count, &data), MS_EINVAL, "99 | parameter");
   ms_step_inputs inputs = {.lr = 0.01, .step = 1, .micro_batches = 1};
   engine_feed(&engine, config, 0, 0, 0);
   must(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL));
-  assert_fails(ms_exec_run(engine.exec, MS_PHASE_UPDATE, &inputs, NULL), MS_EINVAL,
-               "update must come right after norm");
+  assert_fails(ms_exec_run(engine.exec, MS_PHASE_UPDATE, &inputs, NULL), MS_EINVAL, "update | norm");
   must(ms_exec_run(engine.exec, MS_PHASE_NORM, &inputs, NULL));
   must(ms_exec_run(engine.exec, MS_PHASE_EVALUATE, &inputs, NULL));
-  assert_fails(ms_exec_run(engine.exec, MS_PHASE_UPDATE, &inputs, NULL), MS_EINVAL,
-               "update must come right after norm");
+  assert_fails(ms_exec_run(engine.exec, MS_PHASE_UPDATE, &inputs, NULL), MS_EINVAL, "update | norm");
   ms_state *bare;
   ms_exec *exec;
   ms_plan_config sgd = config->plan;
   sgd.optimizer = MS_OPT_SGD;
   must(ms_state_new(world, engine.net.model, &sgd, &bare));
-  assert_fails(ms_state_shard(bare, 0, "state0", &first, &count, &data), MS_EINVAL, "'in.weight' has no state0");
-  assert_fails(ms_exec_new(bare, engine.plan, &exec), MS_EINVAL, "make both for the same optimizer");
+  assert_fails(ms_state_shard(bare, 0, "state0", &first, &count, &data), MS_EINVAL, "in.weight | state0");
+  assert_fails(ms_exec_new(bare, engine.plan, &exec), MS_EINVAL, "optimizer");
   setenv("MOONSHARD_STREAMS", "two", 1);
   assert_fails(ms_exec_new(engine.state, engine.plan, &exec), MS_EINVAL, "MOONSHARD_STREAMS");
   ms_state_free(bare);

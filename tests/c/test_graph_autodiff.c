@@ -175,30 +175,29 @@ static void what_cannot_be_differentiated_is_named(void **state) {
   apply(&f, MS_OP_rms_norm, 2, (int[]){x, g}, NULL, out);
   must(ms_graph_scope(f.graph, ""));
   must(ms_graph_set_loss(f.graph, sum_all(&f, out[1])));
-  assert_fails(ms_graph_differentiate(f.graph), MS_EUNSUPPORTED,
-               "in layers.1.norm: rms_norm: the loss depends on output 2, which has no gradient");
+  assert_fails(ms_graph_differentiate(f.graph), MS_EUNSUPPORTED, "layers.1.norm | rms_norm | output 2 | gradient");
 }
 
 static void rows_without_gradient_are_named(void **state) {
   (void)state;
   int x = param(&f, MS_F32, SHAPE(5, 4));
   must(ms_graph_set_loss(f.graph, sum_all(&f, op2(&f, MS_OP_gelu_backward, x, x, NULL))));
-  assert_fails(ms_graph_differentiate(f.graph), MS_EUNSUPPORTED, "gelu_backward: it has no gradient");
+  assert_fails(ms_graph_differentiate(f.graph), MS_EUNSUPPORTED, "gelu_backward | gradient");
 }
 
 static void fused_activations_that_lose_their_input_are_refused(void **state) {
   (void)state;
   int x = param(&f, MS_F32, SHAPE(5, 4));
   must(ms_graph_set_loss(f.graph, sum_all(&f, op2(&f, MS_OP_matmul, x, x, ATTRS(.i = {0, 1, MS_ACT_GELU})))));
-  assert_fails(ms_graph_differentiate(f.graph), MS_EUNSUPPORTED, "matmul: activation 2 cannot be differentiated here");
+  assert_fails(ms_graph_differentiate(f.graph), MS_EUNSUPPORTED, "matmul | activation 2");
 }
 
 static void needs_a_loss_and_runs_once(void **state) {
   (void)state;
   int x = param(&f, MS_F32, SHAPE(5, 4));
-  assert_fails(ms_graph_differentiate(f.graph), MS_EINVAL, "there is no loss to differentiate");
+  assert_fails(ms_graph_differentiate(f.graph), MS_EINVAL, "loss");
   differentiate(sum_all(&f, x));
-  assert_fails(ms_graph_differentiate(f.graph), MS_EINVAL, "differentiated already");
+  assert_fails(ms_graph_differentiate(f.graph), MS_EINVAL, "already");
 }
 
 static void backward_nodes_carry_scope_and_mark(void **state) {

@@ -40,7 +40,7 @@ static void table_describes_every_row(void **state) {
   assert_int_equal(ms_op_find("conv9"), -1);
   assert_int_equal(ms_op_find(""), -1);
   assert_int_equal(ms_op_find(NULL), -1);
-  assert_fails(ms_op_describe(-1, &(ms_op_info){0}), MS_EINVAL, "there are ops 0 to");
+  assert_fails(ms_op_describe(-1, &(ms_op_info){0}), MS_EINVAL, "ops | 0");
 }
 
 static void defaults_come_from_the_row(void **state) {
@@ -56,7 +56,7 @@ static void defaults_come_from_the_row(void **state) {
   assert_true(attrs.f[0] == 1 && attrs.f[1] == 0 && attrs.f[2] == 0.9 && attrs.f[3] == 0.999);
   must(ms_op_defaults("fill", &attrs));
   assert_int_equal(attrs.i[7], 1);
-  assert_fails(ms_op_defaults("sofmax", &attrs), MS_ENAME, "there is no op named \"sofmax\"");
+  assert_fails(ms_op_defaults("sofmax", &attrs), MS_ENAME, "sofmax");
 }
 
 /* ---- the builder --------------------------------------------------------------------------------------------------- */
@@ -66,15 +66,13 @@ static void errors_carry_the_module_path(void **state) {
   int out[MS_MAX_OUTPUTS], x = tensor(SHAPE(8, 256, 128)), w = tensor(SHAPE(64, 512));
   must(ms_graph_scope(f.graph, "layers.3.attn.wq"));
   assert_fails(ms_graph_op(f.graph, "matmul", 2, (int[]){x, w}, NULL, out), MS_ESHAPE,
-               "in layers.3.attn.wq: matmul: inner dimensions differ: [8,256,128] x [64,512]");
-  assert_fails(ms_graph_op(f.graph, "matmull", 2, (int[]){x, w}, NULL, out), MS_ENAME,
-               "in layers.3.attn.wq: there is no op named \"matmull\"");
-  assert_fails(ms_graph_param(f.graph, 99, out), MS_EINVAL, "in layers.3.attn.wq: there is no parameter 99");
-  assert_fails(ms_graph_input(f.graph, "x", MS_F32, SHAPE(2, 0), out), MS_ESHAPE,
-               "in layers.3.attn.wq: input x: size 0");
+               "layers.3.attn.wq | matmul | [8,256,128] | [64,512]");
+  assert_fails(ms_graph_op(f.graph, "matmull", 2, (int[]){x, w}, NULL, out), MS_ENAME, "layers.3.attn.wq | matmull");
+  assert_fails(ms_graph_param(f.graph, 99, out), MS_EINVAL, "layers.3.attn.wq | parameter 99");
+  assert_fails(ms_graph_input(f.graph, "x", MS_F32, SHAPE(2, 0), out), MS_ESHAPE, "layers.3.attn.wq | input x | 0");
   must(ms_graph_scope(f.graph, ""));
   ms_graph_op(f.graph, "matmul", 2, (int[]){x, w}, NULL, out);
-  assert_string_equal(ms_error_message(), "matmul: inner dimensions differ: [8,256,128] x [64,512]");
+  assert_has(ms_error_message(), "matmul | [8,256,128] | [64,512]");
   ms_error_clear();
 }
 
@@ -88,32 +86,29 @@ static void inputs_and_parameters(void **state) {
   must(ms_graph_value(f.graph, x, &info));
   assert_int_equal(info.dtype, MS_I32);
   assert_int_equal(info.dims[1], 5);
-  assert_fails(ms_graph_input(f.graph, "tokens", MS_I32, SHAPE(2, 5), out), MS_ENAME,
-               "there is an input named tokens already");
-  assert_fails(ms_graph_input(f.graph, "", MS_I32, SHAPE(2, 5), out), MS_ENAME, "an input needs a name");
-  assert_fails(ms_graph_input(f.graph, "y", 17, SHAPE(2, 5), out), MS_EDTYPE, "there is no dtype 17");
-  assert_fails(ms_graph_input(f.graph, "y", MS_F32, 7, (int64_t[7]){0}, out), MS_ESHAPE,
-               "7 dimensions; it may have 0 to 6");
+  assert_fails(ms_graph_input(f.graph, "tokens", MS_I32, SHAPE(2, 5), out), MS_ENAME, "input | tokens");
+  assert_fails(ms_graph_input(f.graph, "", MS_I32, SHAPE(2, 5), out), MS_ENAME, "input | name");
+  assert_fails(ms_graph_input(f.graph, "y", 17, SHAPE(2, 5), out), MS_EDTYPE, "dtype 17");
+  assert_fails(ms_graph_input(f.graph, "y", MS_F32, 7, (int64_t[7]){0}, out), MS_ESHAPE, "7 | 0 | 6");
   assert_fails(ms_graph_input(f.graph, "y", MS_F32, SHAPE((int64_t)1 << 40, (int64_t)1 << 40), out), MS_ESHAPE,
-               "y: the sizes of its shape multiply to more than 2^60");
-  assert_fails(ms_graph_value(f.graph, 1000, &info), MS_EINVAL, "there is no value 1000");
+               "y | 2^60");
+  assert_fails(ms_graph_value(f.graph, 1000, &info), MS_EINVAL, "value 1000");
 }
 
 static void arity_and_value_ids(void **state) {
   (void)state;
   int x = tensor(SHAPE(2, 3));
-  REFUSED(MS_OP_add, NULL, MS_EINVAL, "add: 1 inputs; it takes 2", x);
-  REFUSED(MS_OP_matmul, NULL, MS_EINVAL, "matmul: 4 inputs; it takes 2 to 3", x, x, x, x);
-  REFUSED(MS_OP_add, NULL, MS_EINVAL, "add: input 2 is value 77", x, 77);
-  REFUSED(MS_OP_add, NULL, MS_EINVAL, "add: input 1 is value -1", -1, x);
-  assert_fails(attempt(MS_OP_COUNT, 0, NULL, NULL), MS_EINVAL, "there are ops 0 to");
+  REFUSED(MS_OP_add, NULL, MS_EINVAL, "add | 1 | inputs | 2", x);
+  REFUSED(MS_OP_matmul, NULL, MS_EINVAL, "matmul | 4 | inputs | 2 | 3", x, x, x, x);
+  REFUSED(MS_OP_add, NULL, MS_EINVAL, "add | input 2 | value 77", x, 77);
+  REFUSED(MS_OP_add, NULL, MS_EINVAL, "add | input 1 | value -1", -1, x);
+  assert_fails(attempt(MS_OP_COUNT, 0, NULL, NULL), MS_EINVAL, "ops | 0");
 }
 
 static void recipes_cannot_make_internal_ops(void **state) {
   (void)state;
   int out[MS_MAX_OUTPUTS], x = tensor(SHAPE(2, 3));
-  assert_fails(ms_graph_op(f.graph, "relu_backward", 2, (int[]){x, x}, NULL, out), MS_EINVAL,
-               "the engine makes this op itself");
+  assert_fails(ms_graph_op(f.graph, "relu_backward", 2, (int[]){x, x}, NULL, out), MS_EINVAL, "engine | op");
   must(ms_graph_op(f.graph, "fill", 0, NULL, NULL, out));
   assert_value(out[0], MS_F32, "[]");
 }
@@ -133,14 +128,14 @@ static void dropouts_get_streams_of_their_own(void **state) {
 static void loss_and_outputs(void **state) {
   (void)state;
   int x = tensor(SHAPE(2, 3)), h = half(SCALAR), loss = sum_all(&f, x);
-  assert_fails(ms_graph_set_loss(f.graph, x), MS_ESHAPE, "the loss is f32 [2,3]; it must be one f32 number");
-  assert_fails(ms_graph_set_loss(f.graph, h), MS_ESHAPE, "the loss is bf16 []");
-  assert_fails(ms_graph_set_loss(f.graph, -3), MS_EINVAL, "there is no value -3");
-  assert_fails(ms_graph_set_loss_weight(f.graph, x), MS_ESHAPE, "the weight of the loss is f32 [2,3]");
+  assert_fails(ms_graph_set_loss(f.graph, x), MS_ESHAPE, "the loss | f32 [2,3]");
+  assert_fails(ms_graph_set_loss(f.graph, h), MS_ESHAPE, "the loss | bf16 []");
+  assert_fails(ms_graph_set_loss(f.graph, -3), MS_EINVAL, "value -3");
+  assert_fails(ms_graph_set_loss_weight(f.graph, x), MS_ESHAPE, "weight | f32 [2,3]");
   must(ms_graph_set_loss(f.graph, loss));
   must(ms_graph_output(f.graph, "logits", x));
-  assert_fails(ms_graph_output(f.graph, "logits", x), MS_ENAME, "there is an output named logits already");
-  assert_fails(ms_graph_output(f.graph, "y", 99), MS_EINVAL, "there is no value 99");
+  assert_fails(ms_graph_output(f.graph, "logits", x), MS_ENAME, "output | logits");
+  assert_fails(ms_graph_output(f.graph, "y", 99), MS_EINVAL, "value 99");
 }
 
 static void a_copy_stands_alone(void **state) {
@@ -186,15 +181,15 @@ static void matmul_shapes(void **state) {
   assert_value(op3(&f, MS_OP_matmul, x, w, bias, NULL), MS_F32, "[2,5,3]");
   assert_value(op3(&f, MS_OP_matmul, hx, hw, bias, NULL), MS_BF16, "[5,3]");
   assert_value(op3(&f, MS_OP_matmul, hx, hw, hbias, NULL), MS_BF16, "[5,3]");
-  REFUSED(MS_OP_matmul, NULL, MS_ESHAPE, "matmul: inner dimensions differ: [2,5,8] x [3,8]", x, wt);
-  REFUSED(MS_OP_matmul, ATTRS(.i = {1, 0}), MS_ESHAPE, "[2,5,8] transposed x [8,3]", x, w);
-  REFUSED(MS_OP_matmul, NULL, MS_ESHAPE, "leading dimensions differ: [2,5,8] x [3,8,4]", x, other);
-  REFUSED(MS_OP_matmul, NULL, MS_ESHAPE, "[8] x [8,3]; both need two dimensions or more", vector, w);
-  REFUSED(MS_OP_matmul, NULL, MS_ESHAPE, "[8,3] x [3,8,4]; b must have two dimensions, or as many as a", w, other);
-  REFUSED(MS_OP_matmul, NULL, MS_EDTYPE, "matmul: a is bf16 and b is f32; cast one", hx, w);
-  REFUSED(MS_OP_matmul, NULL, MS_ESHAPE, "the bias is [4]; beside [2,5,3] it must be [3]", x, w, wrong);
-  REFUSED(MS_OP_matmul, NULL, MS_EDTYPE, "the bias is bf16; beside f32 it must be f32", x, w, hbias);
-  REFUSED(MS_OP_matmul, ATTRS(.i = {0, 0, 9}), MS_EINVAL, "activation 9", x, w);
+  REFUSED(MS_OP_matmul, NULL, MS_ESHAPE, "matmul | [2,5,8] | [3,8]", x, wt);
+  REFUSED(MS_OP_matmul, ATTRS(.i = {1, 0}), MS_ESHAPE, "[2,5,8] | transposed | [8,3]", x, w);
+  REFUSED(MS_OP_matmul, NULL, MS_ESHAPE, "[2,5,8] | [3,8,4]", x, other);
+  REFUSED(MS_OP_matmul, NULL, MS_ESHAPE, "[8] | [8,3]", vector, w);
+  REFUSED(MS_OP_matmul, NULL, MS_ESHAPE, "[8,3] | [3,8,4]", w, other);
+  REFUSED(MS_OP_matmul, NULL, MS_EDTYPE, "matmul | bf16 | f32 | cast", hx, w);
+  REFUSED(MS_OP_matmul, NULL, MS_ESHAPE, "bias | [4] | [2,5,3] | [3]", x, w, wrong);
+  REFUSED(MS_OP_matmul, NULL, MS_EDTYPE, "bias | bf16 | f32", x, w, hbias);
+  REFUSED(MS_OP_matmul, ATTRS(.i = {0, 0, 9}), MS_EINVAL, "9 | activation", x, w);
   REFUSED(MS_OP_matmul, ATTRS(.i = {[7] = 3}), MS_EDTYPE, "out_dtype 3", x, w);
 }
 
@@ -216,21 +211,20 @@ static void elementwise_shapes(void **state) {
   assert_value(op3(&f, MS_OP_where, c, t, ints("u", SHAPE(3)), NULL), MS_I32, "[4,5,3]");
   assert_value(op1(&f, MS_OP_cast, c, ATTRS(.i = {[7] = 1 + MS_BF16})), MS_BF16, "[4,5,3]");
   assert_value(op1(&f, MS_OP_cast, b, ATTRS(.i = {[7] = 1 + MS_I32})), MS_I32, "[5,1]");
-  REFUSED(MS_OP_less, NULL, MS_EDTYPE, "less: a is i32 and b is f32; cast one to the other's dtype", t, a);
-  REFUSED(MS_OP_where, NULL, MS_EDTYPE, "where: a is f32 and b is i32; cast one to the other's dtype", c, a, t);
-  REFUSED(MS_OP_cast, ATTRS(.i = {[7] = 1 + MS_U8}), MS_EDTYPE, "cast: to u8; it gives f32, bf16 or i32", a);
-  REFUSED(MS_OP_cast, NULL, MS_EDTYPE, "cast: to u8; it gives f32, bf16 or i32", c);
-  REFUSED(MS_OP_clamp, ATTRS(.f = {2, 1}), MS_EINVAL, "clamp: min is 2 and max is 1; min must not be more", a);
-  REFUSED(MS_OP_clamp, ATTRS(.f = {NAN, 1}), MS_EINVAL, "clamp: min is", a);
-  REFUSED(MS_OP_div, NULL, MS_ESHAPE, "div: shapes do not broadcast: [4,5,3] and [4,1,3,1]", wide,
-          reshape_to(&f, a, SHAPE(4, 1, 3, 1)));
-  REFUSED(MS_OP_add, NULL, MS_EDTYPE, "add: b is i32; it must be f32 or bf16", a, t);
-  REFUSED(MS_OP_where, NULL, MS_EDTYPE, "where: c is f32; it must be u8", a, a, a);
-  REFUSED(MS_OP_relu, NULL, MS_EDTYPE, "relu: x is i32", t);
-  REFUSED(MS_OP_swiglu, NULL, MS_ESHAPE, "swiglu: a is [4,1,3] and b is [4,5,3]; they must have one shape", a, wide);
-  REFUSED(MS_OP_dropout, ATTRS(.f = {1}), MS_EINVAL, "dropout: p is 1; it must be at least 0 and below 1", a);
-  REFUSED(MS_OP_dropout, ATTRS(.f = {NAN}), MS_EINVAL, "dropout: p is", a);
-  REFUSED(MS_OP_softmax, NULL, MS_ESHAPE, "softmax: x is a scalar", s);
+  REFUSED(MS_OP_less, NULL, MS_EDTYPE, "less | i32 | f32 | cast | dtype", t, a);
+  REFUSED(MS_OP_where, NULL, MS_EDTYPE, "where | f32 | i32 | cast | dtype", c, a, t);
+  REFUSED(MS_OP_cast, ATTRS(.i = {[7] = 1 + MS_U8}), MS_EDTYPE, "cast | u8 | f32 | bf16 | i32", a);
+  REFUSED(MS_OP_cast, NULL, MS_EDTYPE, "cast | u8 | f32 | bf16 | i32", c);
+  REFUSED(MS_OP_clamp, ATTRS(.f = {2, 1}), MS_EINVAL, "clamp | min | 2 | max | 1", a);
+  REFUSED(MS_OP_clamp, ATTRS(.f = {NAN, 1}), MS_EINVAL, "clamp | min", a);
+  REFUSED(MS_OP_div, NULL, MS_ESHAPE, "div | [4,5,3] | [4,1,3,1]", wide, reshape_to(&f, a, SHAPE(4, 1, 3, 1)));
+  REFUSED(MS_OP_add, NULL, MS_EDTYPE, "add | b | i32 | f32 | bf16", a, t);
+  REFUSED(MS_OP_where, NULL, MS_EDTYPE, "where | c | f32 | u8", a, a, a);
+  REFUSED(MS_OP_relu, NULL, MS_EDTYPE, "relu | x | i32", t);
+  REFUSED(MS_OP_swiglu, NULL, MS_ESHAPE, "swiglu | [4,1,3] | [4,5,3] | shape", a, wide);
+  REFUSED(MS_OP_dropout, ATTRS(.f = {1}), MS_EINVAL, "dropout | p | 1 | 0", a);
+  REFUSED(MS_OP_dropout, ATTRS(.f = {NAN}), MS_EINVAL, "dropout | p", a);
+  REFUSED(MS_OP_softmax, NULL, MS_ESHAPE, "softmax | x | scalar", s);
 }
 
 static void reduction_shapes(void **state) {
@@ -243,7 +237,7 @@ static void reduction_shapes(void **state) {
   assert_value(op1(&f, MS_OP_sum, x, ATTRS(.i = {0, 0, 1, [7] = 1})), MS_F32, "[]");
   assert_value(op1(&f, MS_OP_sum, x, ATTRS(.i = {0, 1, 1})), MS_BF16, "[1,1,1]");
   assert_value(op1(&f, MS_OP_sum, s, ATTRS(.i = {0, 0, 1})), MS_F32, "[]");
-  REFUSED(MS_OP_sum, ATTRS(.i = {3}), MS_EINVAL, "sum: there is no axis 3 among 3; it must be from -3 to 2", x);
+  REFUSED(MS_OP_sum, ATTRS(.i = {3}), MS_EINVAL, "sum | axis 3 | 3 | -3 | 2", x);
 }
 
 static void norm_shapes(void **state) {
@@ -262,10 +256,9 @@ static void norm_shapes(void **state) {
   assert_value(out[2], MS_BF16, "[4,5,3]");
   apply(&f, MS_OP_rms_norm_backward, 5, (int[]){x, g32, out[1], dy, x}, NULL, out);
   assert_value(out[1], MS_F32, "[3]");
-  REFUSED(MS_OP_layer_norm, NULL, MS_ESHAPE, "layer_norm: the gain is [5]; beside [4,5,3] it must be [3]", x, wrong, g);
-  REFUSED(MS_OP_layer_norm, NULL, MS_EDTYPE, "the gain is bf16 and the bias is f32", x, g, g32);
-  REFUSED(MS_OP_rms_norm, NULL, MS_EDTYPE, "the gain is bf16; beside f32 it must be f32",
-          op2(&f, MS_OP_add, x, g32, NULL), g);
+  REFUSED(MS_OP_layer_norm, NULL, MS_ESHAPE, "layer_norm | gain | [5] | [4,5,3] | [3]", x, wrong, g);
+  REFUSED(MS_OP_layer_norm, NULL, MS_EDTYPE, "gain | bf16 | bias | f32", x, g, g32);
+  REFUSED(MS_OP_rms_norm, NULL, MS_EDTYPE, "gain | bf16 | f32", op2(&f, MS_OP_add, x, g32, NULL), g);
 }
 
 static void model_shapes(void **state) {
@@ -279,40 +272,37 @@ static void model_shapes(void **state) {
   assert_value(
       op2(&f, MS_OP_embedding_backward, tokens, op2(&f, MS_OP_embedding, w, tokens, NULL), ATTRS(.i = {100, [7] = 1})),
       MS_F32, "[100,8]");
-  REFUSED(MS_OP_embedding, NULL, MS_EDTYPE, "embedding: tokens is bf16; it must be i32", w, w);
-  REFUSED(MS_OP_embedding, NULL, MS_ESHAPE, "embedding: w is [2,6,4,8]; it must be [V,D]", q, tokens);
-  REFUSED(MS_OP_embedding, NULL, MS_ESHAPE, "they may have at most 5 dimensions", w, deep);
-  REFUSED(MS_OP_embedding, ATTRS(.i = {101}), MS_EINVAL, "embedding: rows 101; w is [100,8]: it must be 0 to 100", w,
-          tokens);
+  REFUSED(MS_OP_embedding, NULL, MS_EDTYPE, "embedding | tokens | bf16 | i32", w, w);
+  REFUSED(MS_OP_embedding, NULL, MS_ESHAPE, "embedding | w | [2,6,4,8] | [V,D]", q, tokens);
+  REFUSED(MS_OP_embedding, NULL, MS_ESHAPE, "5 dimensions", w, deep);
+  REFUSED(MS_OP_embedding, ATTRS(.i = {101}), MS_EINVAL, "embedding | rows | 101 | [100,8] | 0 | 100", w, tokens);
   assert_value(op1(&f, MS_OP_rope, q, NULL), MS_BF16, "[2,6,4,8]");
-  REFUSED(MS_OP_rope, NULL, MS_ESHAPE, "rope: x is [2,6,4,7]; its last dimension must be even", odd);
-  REFUSED(MS_OP_rope, NULL, MS_ESHAPE, "rope: x is [2,6,100]; it must be [B,T,H,D]", logits);
-  REFUSED(MS_OP_rope, ATTRS(.f = {0}), MS_EINVAL, "rope: theta 0; it must be positive", q);
-  REFUSED(MS_OP_rope, ATTRS(.i = {0, 0, 0, -8}, .f = {100}), MS_EINVAL, "rope: original -8; it must be the positions",
+  REFUSED(MS_OP_rope, NULL, MS_ESHAPE, "rope | x | [2,6,4,7] | even", odd);
+  REFUSED(MS_OP_rope, NULL, MS_ESHAPE, "rope | x | [2,6,100] | [B,T,H,D]", logits);
+  REFUSED(MS_OP_rope, ATTRS(.f = {0}), MS_EINVAL, "rope | theta | 0", q);
+  REFUSED(MS_OP_rope, ATTRS(.i = {0, 0, 0, -8}, .f = {100}), MS_EINVAL, "rope | original | -8", q);
+  REFUSED(MS_OP_rope, ATTRS(.i = {0, 0, 0, 8}, .f = {100, 8, 4, 4}), MS_EINVAL, "rope | factor | 8 | low | high | 4",
           q);
-  REFUSED(MS_OP_rope, ATTRS(.i = {0, 0, 0, 8}, .f = {100, 8, 4, 4}), MS_EINVAL,
-          "rope: factor 8, low 4, high 4; they must be positive, and high above low", q);
   apply(&f, MS_OP_attention, 3, (int[]){q, k, k}, NULL, out);
   assert_value(out[0], MS_BF16, "[2,6,4,8]");
   assert_value(out[1], MS_F32, "[2,4,6]");
   apply(&f, MS_OP_attention_backward, 6, (int[]){q, k, k, out[0], out[1], q}, NULL, out);
   assert_value(out[2], MS_BF16, "[2,6,2,8]");
-  REFUSED(MS_OP_attention, NULL, MS_ESHAPE, "q's 4 heads must be a multiple of k's 3", q, k3, k3);
-  REFUSED(MS_OP_attention, NULL, MS_ESHAPE, "causal attention needs at least as many keys as queries", q, k5, k5);
-  REFUSED(MS_OP_attention, NULL, MS_ESHAPE, "k is [2,6,2,8] and v is [2,5,2,8]", q, k, k5);
+  REFUSED(MS_OP_attention, NULL, MS_ESHAPE, "q | 4 heads | k | 3", q, k3, k3);
+  REFUSED(MS_OP_attention, NULL, MS_ESHAPE, "causal | keys | queries", q, k5, k5);
+  REFUSED(MS_OP_attention, NULL, MS_ESHAPE, "k | [2,6,2,8] | v | [2,5,2,8]", q, k, k5);
   apply(&f, MS_OP_document_attention, 4, (int[]){q, k, k, tokens}, NULL, out);
   assert_value(out[1], MS_F32, "[2,4,6]");
   apply(&f, MS_OP_document_attention_backward, 7, (int[]){q, k, k, out[0], out[1], q, tokens}, NULL, out);
   assert_value(out[1], MS_BF16, "[2,6,2,8]");
-  REFUSED(MS_OP_document_attention, NULL, MS_EDTYPE, "tokens is bf16; it must be i32", q, k, k, q);
-  REFUSED(MS_OP_document_attention, NULL, MS_ESHAPE, "tokens are [2,5]; they must be [B,T] of it", q, k, k, few);
+  REFUSED(MS_OP_document_attention, NULL, MS_EDTYPE, "tokens | bf16 | i32", q, k, k, q);
+  REFUSED(MS_OP_document_attention, NULL, MS_ESHAPE, "tokens | [2,5] | [B,T]", q, k, k, few);
   apply(&f, MS_OP_cross_entropy, 2, (int[]){logits, tokens}, NULL, out);
   assert_value(out[0], MS_F32, "[]");
   assert_value(out[1], MS_F32, "[12]");
   assert_value(out[2], MS_F32, "[]");
-  REFUSED(MS_OP_cross_entropy, ATTRS(.i = {-100, 101}), MS_EINVAL, "classes 101; a row has 100 logits", logits, tokens);
-  REFUSED(MS_OP_cross_entropy, NULL, MS_ESHAPE, "logits without the last axis is [2,6] and targets is [2,5]", logits,
-          few);
+  REFUSED(MS_OP_cross_entropy, ATTRS(.i = {-100, 101}), MS_EINVAL, "classes | 101 | 100 | logits", logits, tokens);
+  REFUSED(MS_OP_cross_entropy, NULL, MS_ESHAPE, "logits | [2,6] | targets | [2,5]", logits, few);
 }
 
 static void moving_shapes(void **state) {
@@ -328,22 +318,19 @@ static void moving_shapes(void **state) {
   assert_value(op3(&f, MS_OP_concat, x, y, x, ATTRS(.i = {-2})), MS_BF16, "[4,14,3]");
   assert_value(op1(&f, MS_OP_broadcast_to, one, ATTRS(.i = {4, 6, 3, 1, 1, 1, 3})), MS_BF16, "[4,6,3]");
   assert_value(op1(&f, MS_OP_sum_to, x, ATTRS(.i = {6, 1, 1, 1, 1, 1, 2, 1})), MS_F32, "[6,1]");
-  REFUSED(MS_OP_reshape, ATTRS(.i = {5, -1, 1, 1, 1, 1, 2}), MS_ESHAPE,
-          "reshape: [4,6,3] has 72 elements and does not fit [5,-1]", x);
-  REFUSED(MS_OP_reshape, ATTRS(.i = {-1, -1, 1, 1, 1, 1, 2}), MS_ESHAPE, "or -1 for one of them", x);
-  REFUSED(MS_OP_reshape, ATTRS(.i = {72, 1, 1, 1, 1, 1, 7}), MS_ESHAPE, "a shape of 7 dimensions", x);
-  REFUSED(MS_OP_transpose, ATTRS(.i = {0, 0, 1}), MS_EINVAL,
-          "transpose: axis 0 in place 1; each of 0 to 2 must stand once", x);
-  REFUSED(MS_OP_slice, ATTRS(.i = {1, 2, 7}), MS_ESHAPE,
-          "slice: [2, 7) on axis 1 of [4,6,3]; it must be 0 <= start < stop <= 6", x);
-  REFUSED(MS_OP_pad, ATTRS(.i = {1, -2, 7}), MS_EINVAL, "pad: -2 before", x);
-  REFUSED(MS_OP_concat, ATTRS(.i = {0}), MS_ESHAPE,
-          "concat: input 1 is [4,6,3] and input 2 is [4,2,3]; they may differ on axis 0 only", x, y);
-  REFUSED(MS_OP_concat, ATTRS(.i = {0}), MS_EDTYPE, "concat: input 1 is bf16 and input 2 is i32", x, t);
-  REFUSED(MS_OP_broadcast_to, ATTRS(.i = {4, 5, 3, 1, 1, 1, 3}), MS_ESHAPE, "[6,1] cannot be repeated to [4,5,3]", one);
-  REFUSED(MS_OP_reshape, ATTRS(.i = {INT64_MAX, INT64_MAX, 1, 1, 1, 1, 2}), MS_ESHAPE, "and does not fit", x);
-  REFUSED(MS_OP_broadcast_to, ATTRS(.i = {INT64_MAX, 6, 3, 1, 1, 1, 3}), MS_ESHAPE, "multiply to more than 2^60", one);
-  REFUSED(MS_OP_sum_to, ATTRS(.i = {5, 1, 1, 1, 1, 1, 2}), MS_ESHAPE, "[4,6,3] cannot be summed to [5,1]", x);
+  REFUSED(MS_OP_reshape, ATTRS(.i = {5, -1, 1, 1, 1, 1, 2}), MS_ESHAPE, "reshape | [4,6,3] | 72 | [5,-1]", x);
+  REFUSED(MS_OP_reshape, ATTRS(.i = {-1, -1, 1, 1, 1, 1, 2}), MS_ESHAPE, "-1", x);
+  REFUSED(MS_OP_reshape, ATTRS(.i = {72, 1, 1, 1, 1, 1, 7}), MS_ESHAPE, "7 dimensions", x);
+  REFUSED(MS_OP_transpose, ATTRS(.i = {0, 0, 1}), MS_EINVAL, "transpose | axis 0 | 1 | 2", x);
+  REFUSED(MS_OP_slice, ATTRS(.i = {1, 2, 7}), MS_ESHAPE, "slice | [2, 7) | axis 1 | [4,6,3] | 0 <= start < stop <= 6",
+          x);
+  REFUSED(MS_OP_pad, ATTRS(.i = {1, -2, 7}), MS_EINVAL, "pad | -2", x);
+  REFUSED(MS_OP_concat, ATTRS(.i = {0}), MS_ESHAPE, "concat | input 1 | [4,6,3] | input 2 | [4,2,3] | axis 0", x, y);
+  REFUSED(MS_OP_concat, ATTRS(.i = {0}), MS_EDTYPE, "concat | input 1 | bf16 | input 2 | i32", x, t);
+  REFUSED(MS_OP_broadcast_to, ATTRS(.i = {4, 5, 3, 1, 1, 1, 3}), MS_ESHAPE, "[6,1] | [4,5,3]", one);
+  REFUSED(MS_OP_reshape, ATTRS(.i = {INT64_MAX, INT64_MAX, 1, 1, 1, 1, 2}), MS_ESHAPE, "fit", x);
+  REFUSED(MS_OP_broadcast_to, ATTRS(.i = {INT64_MAX, 6, 3, 1, 1, 1, 3}), MS_ESHAPE, "2^60", one);
+  REFUSED(MS_OP_sum_to, ATTRS(.i = {5, 1, 1, 1, 1, 1, 2}), MS_ESHAPE, "[4,6,3] | [5,1]", x);
 }
 
 static void step_shapes(void **state) {
@@ -365,7 +352,7 @@ static void step_shapes(void **state) {
   assert_value(out[1], MS_F32, "[0]");
   apply(&f, MS_OP_sgd, 3, (int[]){empty, norm, updates}, ATTRS(.f = {1, 0, 0.9}), out);
   assert_value(out[1], MS_F32, "[0]");
-  REFUSED(MS_OP_adamw, NULL, MS_ESHAPE, "the shape wanted is [4] and the step norm is [2]", gradient, totals, updates);
+  REFUSED(MS_OP_adamw, NULL, MS_ESHAPE, "[4] | norm | [2]", gradient, totals, updates);
 }
 
 static void costs(void **state) {

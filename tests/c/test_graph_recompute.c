@@ -97,8 +97,8 @@ static void nodes_of_different_regions_are_not_fused(void **state) {
 
 static void unknown_ops_are_an_error(void **state) {
   (void)state;
-  assert_fails(ms_graph_recompute(f.graph, 1, "gelu gellu"), MS_ENAME, "there is no op named \"gellu\"");
-  assert_fails(ms_graph_recompute(f.graph, -1, NULL), MS_EINVAL, "region is -1; regions are 0 or more");
+  assert_fails(ms_graph_recompute(f.graph, 1, "gelu gellu"), MS_ENAME, "gellu");
+  assert_fails(ms_graph_recompute(f.graph, -1, NULL), MS_EINVAL, "region | -1 | 0");
 }
 
 int main(void) {

@@ -27,8 +27,7 @@ static void assert_rows(int value, int64_t outer, int64_t rows, int64_t first) {
 
 static void assert_torn(int value) {
   int out;
-  assert_fails(ms_graph_op(f.graph, "dropout", 1, &value, NULL, &out), MS_EUNSUPPORTED,
-               "dropout: in its input the rows of the batch do not lie side by side");
+  assert_fails(ms_graph_op(f.graph, "dropout", 1, &value, NULL, &out), MS_EUNSUPPORTED, "dropout | rows");
 }
 
 static int transposed(int x, int a, int b, int c) {
@@ -104,10 +103,10 @@ static void inputs_say_how_many_rows_they_have(void **state) {
   must(ms_graph_input_rows(f.graph, x, 0));
   assert_rows(x, 0, 0, 0);
   assert_rows(scalar, 0, 0, 0);
-  assert_fails(ms_graph_input_rows(f.graph, x, 3), MS_ESHAPE, "input x: 3 rows do not divide its first axis");
-  assert_fails(ms_graph_input_rows(f.graph, scalar, 1), MS_ESHAPE, "input t: 1 rows do not divide");
-  assert_fails(ms_graph_input_rows(f.graph, param(&f, MS_F32, SHAPE(2)), 1), MS_EINVAL, "is no input");
-  assert_fails(ms_graph_input_rows(NULL, x, 1), MS_EINVAL, "graph is NULL, not a graph");
+  assert_fails(ms_graph_input_rows(f.graph, x, 3), MS_ESHAPE, "input x | 3 rows");
+  assert_fails(ms_graph_input_rows(f.graph, scalar, 1), MS_ESHAPE, "input t | 1 rows");
+  assert_fails(ms_graph_input_rows(f.graph, param(&f, MS_F32, SHAPE(2)), 1), MS_EINVAL, "input");
+  assert_fails(ms_graph_input_rows(NULL, x, 1), MS_EINVAL, "graph | NULL");
 }
 
 int main(void) {

@@ -375,10 +375,9 @@ static void choices_are_checked(void **state) {
   attention_shape a = {1, 4, 4, 1, 1, 8, 1, 0};
   kernel_case c = forward_case(&a, MS_F32);
   setenv("MOONSHARD_ATTENTION", "fast", 1);
-  assert_fails(kernel_of(MS_OP_attention)->prepare(&c.call), MS_EINVAL, "it must be auto, cudnn or flash");
+  assert_fails(kernel_of(MS_OP_attention)->prepare(&c.call), MS_EINVAL, "auto | cudnn | flash");
   setenv("MOONSHARD_ATTENTION", "cudnn", 1);
-  assert_fails(kernel_of(MS_OP_attention)->prepare(&c.call), MS_EUNSUPPORTED,
-               "it is not asked for f32, as in attention of 1 f32 heads of 8");
+  assert_fails(kernel_of(MS_OP_attention)->prepare(&c.call), MS_EUNSUPPORTED, "1 f32 | 8");
   setenv("MOONSHARD_ATTENTION", "flash", 1);
   free_case(&c);
 }
@@ -392,7 +391,7 @@ static void the_library_of_the_toolkit_takes_the_graphs(void **state) {
   library.variable = "MOONSHARD_TEST_UNSET";
   void *handle = ms_library_open(&library, &dnn, why);
   if (!handle) {
-    assert_non_null(strstr(why, "cannot open shared object file"));
+    assert_has(why, "shared object file");
     return;
   }
   for (int bits = 0; bits < 16; bits++) {
@@ -434,7 +433,7 @@ static void dtypes_are_checked(void **state) {
   attention_shape a = {1, 4, 4, 1, 1, 8, 1, 0};
   kernel_case c = forward_case(&a, MS_F32);
   c.call.in[0].dtype = MS_I32;
-  assert_fails(kernel_of(MS_OP_attention)->prepare(&c.call), MS_EDTYPE, "q is i32; it must be f32 or bf16");
+  assert_fails(kernel_of(MS_OP_attention)->prepare(&c.call), MS_EDTYPE, "q | i32 | f32 | bf16");
   free_case(&c);
 }
 

@@ -173,7 +173,7 @@ static void adds_to_what_is_there(void **state) {
       assert_output(&c, 0, i, (double)i + sum, 1e-6 * (2 + size));
     }
     c.call.out[0].dtype = MS_BF16;
-    assert_fails(kernel_of(MS_OP_matmul_accumulate)->prepare(&c.call), MS_EDTYPE, "what is added to must be f32");
+    assert_fails(kernel_of(MS_OP_matmul_accumulate)->prepare(&c.call), MS_EDTYPE, "added | f32");
     free_case(&c);
   }
 }
@@ -216,9 +216,9 @@ static void dtypes_are_checked(void **state) {
   product p = {.m = 4, .n = 4, .k = 4};
   kernel_case c = case_of_product(&p);
   c.call.in[1].dtype = MS_BF16;
-  assert_fails(kernel_of(MS_OP_matmul)->prepare(&c.call), MS_EDTYPE, "f32 x bf16; both operands must have one dtype");
+  assert_fails(kernel_of(MS_OP_matmul)->prepare(&c.call), MS_EDTYPE, "f32 | bf16 | dtype");
   c.call.in[0].dtype = MS_I32;
-  assert_fails(kernel_of(MS_OP_matmul)->prepare(&c.call), MS_EDTYPE, "input 0 is i32");
+  assert_fails(kernel_of(MS_OP_matmul)->prepare(&c.call), MS_EDTYPE, "input 0 | i32");
   free_case(&c);
 }
 
@@ -256,7 +256,7 @@ static void choice_is_checked(void **state) {
   kernel_case c = case_of_product(&p);
   setenv("MOONSHARD_CUDA_MATMUL", "blas", 1);
   assert_fails(kernel_of(MS_OP_matmul)->prepare(&c.call), MS_EINVAL,
-               "MOONSHARD_CUDA_MATMUL is \"blas\"; it must be auto, cublaslt or plain");
+               "MOONSHARD_CUDA_MATMUL | blas | auto | cublaslt | plain");
   free_case(&c);
 }
 
@@ -272,13 +272,14 @@ static void a_library_that_is_not_found_is_told(void **state) {
   setenv("MOONSHARD_CUDA_MATMUL", "cublaslt", 1);
   must(kernel_of(MS_OP_matmul)->prepare(&call));
   assert_fails(kernel_of(MS_OP_matmul)->bind(&call), MS_EUNSUPPORTED,
-               "MOONSHARD_CUDA_MATMUL=cublaslt: fast matrix products need cuBLASLt: /nowhere/libcublasLt.so: ");
+               "MOONSHARD_CUDA_MATMUL=cublaslt | cuBLASLt: | /nowhere/libcublasLt.so");
   kernel_of(MS_OP_matmul)->release(call.prepared);
   assert_null(ms_note_next());
   setenv("MOONSHARD_CUDA_MATMUL", "auto", 1);
   check_product(&p);
   const char *note = ms_note_next();
-  assert_true(note && strstr(note, "need cuBLASLt: /nowhere/libcublasLt.so: ") && strstr(note, "own kernels compute"));
+  assert_non_null(note);
+  assert_has(note, "cuBLASLt | /nowhere/libcublasLt.so: | own kernels");
   assert_null(ms_note_next());
   if (path) setenv("MOONSHARD_CUBLASLT_LIBRARY", path, 1);
   else unsetenv("MOONSHARD_CUBLASLT_LIBRARY");
@@ -298,7 +299,7 @@ static void the_library_of_the_toolkit_is_as_declared(void **state) {
   library.variable = "MOONSHARD_TEST_UNSET";
   void *handle = ms_library_open(&library, &lt, why);
   if (!handle) {
-    assert_non_null(strstr(why, "cannot open shared object file"));
+    assert_has(why, "shared object file");
     return;
   }
   assert_true(lt.get_version() >= 120000);
@@ -360,7 +361,7 @@ static void choice_is_checked(void **state) {
   kernel_case c = case_of_product(&p);
   setenv("MOONSHARD_MATMUL", "blas", 1);
   assert_fails(ms_cpu_kernel(MS_OP_matmul)->prepare(&c.call), MS_EINVAL,
-               "MOONSHARD_MATMUL is \"blas\"; it must be auto, onednn, split or plain");
+               "MOONSHARD_MATMUL | blas | auto | onednn | split | plain");
   unsetenv("MOONSHARD_MATMUL");
   free_case(&c);
 }

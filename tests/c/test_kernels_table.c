@@ -277,7 +277,7 @@ static void parts_move_in_one_call(void **state) {
     }
     assert_in_range(at, 1, SPACE);
     if (add && to == MS_BF16) {
-      assert_fails(ms_cuda_move(part, PARTS, NULL), MS_EDTYPE, "added in f32, not in bf16");
+      assert_fails(ms_cuda_move(part, PARTS, NULL), MS_EDTYPE, "added | f32 | bf16");
     } else {
       must(ms_cuda_move(part, PARTS, NULL));
       check_cuda(cudaDeviceSynchronize());
@@ -357,7 +357,7 @@ static void A4_every_call_of_a_kernel_may_fail(void **state) {
   static const char *const functions[][2] = {{"cudaLaunchKernel", "kernel "},
                                              {"cudaMemsetAsync", "cudaMemsetAsync: "},
                                              {"cudaMemcpyAsync", "cudaMemcpyAsync: "},
-                                             {"cudaFuncSetAttribute", "shared memory of "}};
+                                             {"cudaFuncSetAttribute", "shared memory"}};
   int failed[4] = {0};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     if (!strncmp(cases[i].op, "document_", 9)) continue;
@@ -373,8 +373,7 @@ static void too_much_is_refused(void **state) {
   (void)state;
   const op_case wide = {"attention", "x1,2,1,300 x1,2,1,300 x1,2,1,300", ""};
   kernel_case c = build(&wide, MS_F32);
-  assert_fails(kernel_of(c.call.op)->prepare(&c.call), MS_EUNSUPPORTED,
-               "attention with heads of 300; they must be at most 256");
+  assert_fails(kernel_of(c.call.op)->prepare(&c.call), MS_EUNSUPPORTED, "attention | 300 | 256");
   free_case(&c);
 }
 #endif

@@ -54,7 +54,7 @@ static void L5_a_crash_below_a_limit_of_memory_tells_the_limit(void **state) {
   launch_ranks(3, die_by_signal, &number);
   assert_int_equal(setrlimit(RLIMIT_AS, &old), 0);
   assert_int_equal(result.status, STATUS_FAILED_RUN);
-  assert_contains(result.err, "; or a library got no more memory: ulimit -v allows 67108864 MiB\n");
+  assert_has(result.err, "ulimit -v | 67108864 MiB");
 }
 
 static int tell_bad_input(void *context) {
@@ -100,21 +100,21 @@ static void L5_all_ranks_are_heard_with_a_prefix(void **state) {
   launch_config(&config);
   assert_int_equal(result.status, 0);
   assert_int_equal(count_lines(result.out), 4);
-  assert_contains(result.out, "[rank 0] rank 0 of 2\n");
-  assert_contains(result.out, "[rank 0] unfinished\n");
-  assert_contains(result.out, "[rank 1] rank 1 of 2\n");
-  assert_contains(result.out, "[rank 1] unfinished\n");
-  assert_contains(result.err, "[rank 0] warning of rank 0\n");
-  assert_contains(result.err, "[rank 1] warning of rank 1\n");
+  assert_has(result.out, "[rank 0] rank 0 of 2\n");
+  assert_has(result.out, "[rank 0] unfinished\n");
+  assert_has(result.out, "[rank 1] rank 1 of 2\n");
+  assert_has(result.out, "[rank 1] unfinished\n");
+  assert_has(result.err, "[rank 0] warning of rank 0\n");
+  assert_has(result.err, "[rank 1] warning of rank 1\n");
 }
 
 static void L5_a_rank_that_exits_ends_the_run_and_is_named(void **state) {
   (void)state;
   launch_ranks(4, end_with_status_7, NULL);
   assert_int_equal(result.status, 3);
-  assert_contains(result.err, "moonshard: rank 1 ended with exit status 7 without saying why");
-  assert_contains(result.err, "called exit(7)\n");
-  assert_contains(result.err, "the end of rank 1's stderr:\nsomething that only stderr knows\n");
+  assert_has(result.err, "moonshard: | rank 1 | status 7");
+  assert_has(result.err, "exit(7)");
+  assert_has(result.err, "rank 1 | stderr | \nsomething that only stderr knows\n");
   assert_true(result.seconds < 5);
 }
 
@@ -123,8 +123,8 @@ static void L5_a_rank_that_is_killed_ends_the_run(void **state) {
   int number = SIGKILL;
   launch_ranks(4, die_by_signal, &number);
   assert_int_equal(result.status, 3);
-  assert_contains(result.err, "moonshard: rank 2 died: killed by signal 9 (Killed): somebody ended it, or the kernel");
-  assert_contains(result.err, "\nmoonshard: rank 2 was outside the engine (Lua before the first step)");
+  assert_has(result.err, "moonshard: | rank 2 | signal 9 | Killed | kernel");
+  assert_has(result.err, "\nmoonshard: rank 2 | Lua");
   assert_true(result.seconds < 5);
 }
 
@@ -150,9 +150,7 @@ static void L5_what_a_signal_means_is_told(void **state) {
   launch_ranks(2, read_behind_the_end, &fd);
   fclose(file);
   assert_int_equal(result.status, 3);
-  assert_contains(result.err,
-                  "moonshard: rank 1 died: killed by signal 7 (Bus error): a file that it had mapped was cut "
-                  "shorter while it was read");
+  assert_has(result.err, "moonshard: | rank 1 | signal 7 | Bus error | mapped");
 }
 
 /* Starts a program, forgets it, and ends with the status that it was given. */
@@ -205,8 +203,8 @@ static void L5_a_stalled_rank_is_named_and_ended(void **state) {
   launch_config(&config);
   assert_int_equal(result.status, 3);
   assert_int_equal(count_lines(result.err), 3);
-  assert_contains(result.err, "has waited 0.5 s for rank 1; rank 1 is outside the engine for ");
-  assert_contains(result.err, "\n  ranks 0, 2: waiting ");
+  assert_has(result.err, "0.5 s | rank 1");
+  assert_has(result.err, "\n  ranks 0, 2:");
   assert_true(result.seconds < 5);
 }
 
@@ -214,7 +212,7 @@ static void a_job_of_no_ranks_is_refused(void **state) {
   (void)state;
   int status;
   ms_launch_config config = {.ranks = 0, .rank_main = succeed};
-  assert_fails(ms_launch(&config, &status), MS_EINVAL, "1 to 64 ranks");
+  assert_fails(ms_launch(&config, &status), MS_EINVAL, "1 | 64");
 }
 
 int main(void) {

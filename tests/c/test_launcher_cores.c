@@ -138,11 +138,10 @@ static void lists_that_make_no_sense_are_refused(void **state) {
   static const char *wrong[] = {"all", "1-",  "-1",  "2-1",           "1,,2", "1,",
                                 ",1",  "1;2", "0x1", "1-99999999999", "5000", " 1"};
   for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
-    assert_fails(ms_pinning_plan(&cores, 0, wrong[i], 0, 1, &p), MS_EINVAL, "must be auto, none, or cores like 0-3,8");
-  assert_fails(ms_pinning_plan(&cores, 0, "2-5", 0, 1, &p), MS_EINVAL,
-               "core 4 is not among those that this process may use: 0-3");
-  assert_fails(ms_pinning_plan(&cores, 0, "1,0-1", 0, 1, &p), MS_EINVAL, "core 1 is named twice");
-  assert_fails(ms_pinning_plan(&cores, 0, "1", 0, 2, &p), MS_EINVAL, "1 core for 2 ranks");
+    assert_fails(ms_pinning_plan(&cores, 0, wrong[i], 0, 1, &p), MS_EINVAL, "auto | none | 0-3,8");
+  assert_fails(ms_pinning_plan(&cores, 0, "2-5", 0, 1, &p), MS_EINVAL, "core 4 | 0-3");
+  assert_fails(ms_pinning_plan(&cores, 0, "1,0-1", 0, 1, &p), MS_EINVAL, "core 1 | twice");
+  assert_fails(ms_pinning_plan(&cores, 0, "1", 0, 2, &p), MS_EINVAL, "1 core | 2 ranks");
   assert_fails(ms_pinning_plan(&cores, 0, "", 0, 2, &p), MS_EINVAL, "empty");
 }
 
@@ -342,7 +341,7 @@ static void L5_a_list_of_cores_is_obeyed(void **state) {
   }
   ms_launch_config config = {.ranks = 2, .rank_main = look_around, .pin = "0-1023"};
   int status;
-  assert_fails(ms_launch(&config, &status), MS_EINVAL, "is not among those that this process may use");
+  assert_fails(ms_launch(&config, &status), MS_EINVAL, "process may use");
 }
 
 int main(void) {

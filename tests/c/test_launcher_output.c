@@ -55,8 +55,8 @@ static void assert_logged(int rank, const char *stream, const char *text) {
   char part[256];
   int year, month, day, hour, minute;
   double second;
-  snprintf(part, sizeof part, "Z %s  %s\n", stream, text);
-  assert_contains(read_log(rank), part);
+  snprintf(part, sizeof part, " %s  %s\n", stream, text);
+  assert_has(read_log(rank), part);
   assert_int_equal(sscanf(log_text, "%d-%d-%dT%d:%d:%lfZ ", &year, &month, &day, &hour, &minute, &second), 6);
   assert_true(year > 2020 && month <= 12 && day <= 31 && hour < 24 && minute < 60 && second < 61);
 }
@@ -84,8 +84,8 @@ static void L5_log_files_and_prefixes_go_together(void **state) {
   ms_launch_config config = {.ranks = 2, .rank_main = print_some, .log_dir = folder, .log_all = 1};
   launch_config(&config);
   assert_int_equal(count_lines(result.out), 4);
-  assert_contains(result.out, "[rank 1] rank 1 of 2\n");
-  assert_contains(result.err, "[rank 0] warning of rank 0\n");
+  assert_has(result.out, "[rank 1] rank 1 of 2\n");
+  assert_has(result.err, "[rank 0] warning of rank 0\n");
   assert_logged(1, "out", "rank 1 of 2");
 }
 
@@ -112,7 +112,7 @@ static void long_lines_are_cut_and_redrawn_ones_written_once(void **state) {
     const char *text = strstr(line, "out  ");
     if (text && text[5] == 'y') letters += (int)strcspn(text + 5, "\n");
     else if (text) assert_int_equal(atoi(text + 5), numbered++);
-    else assert_contains(line, "err  step 3\n");
+    else assert_has(line, "err  step 3\n");
   }
   fclose(file);
   assert_int_equal(numbered, 3000);
@@ -123,7 +123,7 @@ static void a_log_file_that_cannot_be_opened_is_told_before_the_run(void **state
   (void)state;
   int status;
   ms_launch_config config = {.ranks = 2, .rank_main = print_some, .log_dir = "/nowhere"};
-  assert_fails(ms_launch(&config, &status), MS_EIO, "log file /nowhere/rank-0.log: No such file");
+  assert_fails(ms_launch(&config, &status), MS_EIO, "/nowhere/rank-0.log | No such file");
 }
 
 /* ---- rank 0 at a terminal ---- */
@@ -147,8 +147,8 @@ static void L5_rank_0_keeps_its_terminal_with_log_files(void **state) {
   pid_t pid = start_at_terminal(&config, 93, &screen);
   finish_at_terminal(pid, screen, ms_clock());
   assert_int_equal(result.status, 0);
-  assert_contains(result.out, "terminal 1, columns 93\r\n");
-  assert_contains(result.out, "drawn\rredrawn\33[K");
+  assert_has(result.out, "terminal 1, columns 93\r\n");
+  assert_has(result.out, "drawn\rredrawn\33[K");
   assert_logged(0, "out", "terminal 1, columns 93");
   assert_logged(0, "out", "redrawn");
   assert_logged(1, "out", "terminal 0, columns 0");

@@ -29,7 +29,7 @@ static void texts_are_numbered_once(void **state) {
   int number = ms_ledger_number(ledger, text);
   const char *kept = ms_ledger_text(ledger, (uint32_t)number);
   assert_int_equal(strlen(kept), MS_LEDGER_TEXT_BYTES - 1);
-  assert_contains(kept, "a.mlp.fc1");
+  assert_non_null(strstr(kept, "a.mlp.fc1"));
   for (int i = 0; i < MS_LEDGER_TEXTS; i++) {
     snprintf(text, sizeof text, "unit.%d", i);
     ms_ledger_number(ledger, text);
@@ -120,7 +120,7 @@ static int tell_places(ms_world *world, void *context) {
   EXPECT(!*s.activity && s.last.kind && !strcmp(s.last.kind, "barrier") && s.last.sequence == 1, "'%s'", s.activity);
   ms_world_set_timeout(world, 0.2);
   if (rank == 1) usleep(600000);
-  else EXPECT_FAILS(ms_world_barrier(world), MS_ETIMEOUT, "rank 0 has waited 0.2 s for rank 1; rank 1 is outside");
+  else EXPECT_FAILS(ms_world_barrier(world), MS_ETIMEOUT, "rank 0 | 0.2 s | rank 1");
   ms_report_status(job, 0, &s);
   EXPECT(s.wait.kind && s.wait.missing == 2 && s.wait.sequence == 2, "the failed wait is not told any more");
   return MS_OK;
@@ -179,12 +179,8 @@ static int enter_other_meetings(ms_world *world, void *context) {
   (void)context;
   int mine = 1, all[4];
   MS_TRY(ms_world_barrier(world));
-  if (ms_world_rank(world) == 1)
-    EXPECT_FAILS(ms_world_barrier(world), MS_EMISMATCH,
-                 "ranks disagree: rank 1 entered barrier (before the first step)");
-  else
-    EXPECT_FAILS(ms_world_exchange(world, &mine, sizeof mine, all), MS_EMISMATCH,
-                 "rank 1 entered barrier (before the first step)");
+  if (ms_world_rank(world) == 1) EXPECT_FAILS(ms_world_barrier(world), MS_EMISMATCH, "rank 1 | barrier");
+  else EXPECT_FAILS(ms_world_exchange(world, &mine, sizeof mine, all), MS_EMISMATCH, "rank 1 | barrier");
   return MS_OK;
 }
 

@@ -45,8 +45,7 @@ static void a_variable_is_the_only_name(void **state) {
   setenv("MOONSHARD_TEST_LIBRARY", "/nowhere/libm.so", 1);
   assert_null(ms_library_open(&library, &f, why));
   unsetenv("MOONSHARD_TEST_LIBRARY");
-  assert_non_null(strstr(why, "circles need libm: /nowhere/libm.so: "));
-  assert_non_null(strstr(why, "(MOONSHARD_TEST_LIBRARY may name the library)"));
+  assert_has(why, "circles need libm | /nowhere/libm.so: | MOONSHARD_TEST_LIBRARY");
 }
 
 static void what_a_library_lacks_is_told(void **state) {
@@ -57,7 +56,7 @@ static void what_a_library_lacks_is_told(void **state) {
   setenv("MOONSHARD_TEST_LIBRARY", "libm.so.6", 1);
   assert_null(ms_library_open(&library, &f, why));
   unsetenv("MOONSHARD_TEST_LIBRARY");
-  assert_string_equal(why, "libm.so.6 lacks no_such_sine: libm 6 or later is needed");
+  assert_has(why, "libm.so.6 | no_such_sine | libm 6");
 }
 
 static void a_note_is_told_once(void **state) {

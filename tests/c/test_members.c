@@ -38,7 +38,7 @@ static int exchange_often(ms_world *world, void *context) {
       EXPECT(all[i] == 1000 * members.rank[i] + round, "rank %d said %d in round %d", members.rank[i], all[i], round);
   }
   char bytes[5000];
-  EXPECT_FAILS(ms_members_exchange(&members, bytes, 5000, bytes), MS_EINVAL, "at most 4096");
+  EXPECT_FAILS(ms_members_exchange(&members, bytes, 5000, bytes), MS_EINVAL, "4096");
   ms_members_close(&members);
   return MS_OK;
 }
@@ -92,7 +92,7 @@ static int exchange_too_long_a_text(ms_world *world, void *context) {
   int rc = open_members(world, &members);
   if (!rc) rc = ms_members_exchange_text(&members, mine, texts);
   free(mine);
-  EXPECT_FAILS(rc, MS_EINVAL, "at most 1048576");
+  EXPECT_FAILS(rc, MS_EINVAL, "1048576");
   return MS_OK;
 }
 
@@ -160,8 +160,7 @@ static int disagree_on_a_region(ms_world *world, void *context) {
   ms_members_close(&members);
   if (!rc) return ms_world_rank(world) % 2 ? MS_FAIL(MS_EINTERNAL, "no error") : MS_OK; /* the even ranks agree */
   EXPECT_FAILS(rc, MS_EMISMATCH,
-               ms_world_size(world) % 2 ? "rank 1 asks for 8192 bytes, rank 0 for 4096"
-                                        : "rank 1 asks for 8192 bytes, rank 3 for 4096");
+               ms_world_size(world) % 2 ? "rank 1 | 8192 | rank 0 | 4096" : "rank 1 | 8192 | rank 3 | 4096");
   return MS_OK;
 }
 
@@ -248,10 +247,8 @@ static int want_others(ms_world *world, void *context) {
     return rc;
   }
   EXPECT_FAILS(rc, MS_EMISMATCH,
-               me == 0 ? "ranks have different meshes: rank 0 has \"2 (shard), ranks 0, 1\", rank 1 has "
-                         "\"2 (shard), ranks 1, 3\""
-                       : "ranks have different meshes: rank 0 has \"2 (shard), ranks 0, 1\", rank 2 has "
-                         "\"2 (shard), ranks 0, 2\"");
+               me == 0 ? "rank 0 | \"2 (shard), ranks 0, 1\" | rank 1 | \"2 (shard), ranks 1, 3\""
+                       : "rank 0 | \"2 (shard), ranks 0, 1\" | rank 2 | \"2 (shard), ranks 0, 2\"");
   return MS_OK;
 }
 
@@ -268,8 +265,8 @@ static int differ_on_rank_1(ms_world *world, void *context) {
   int rc = ms_members_open(world, 3, is_one && !context ? (int[]){1, 0, 2} : (int[]){0, 1, 2},
                            is_one ? label : "1x3 (replicate, shard)", &members);
   EXPECT_FAILS(rc, MS_EMISMATCH,
-               context ? "rank 1 has \"3x1 (replicate, shard), ranks 0, 1, 2\""
-                       : "rank 1 has \"1x3 (replicate, shard), ranks 1, 0, 2\"");
+               context ? "rank 1 | \"3x1 (replicate, shard), ranks 0, 1, 2\""
+                       : "rank 1 | \"1x3 (replicate, shard), ranks 1, 0, 2\"");
   return MS_OK;
 }
 
@@ -284,7 +281,7 @@ static int never_come(ms_world *world, void *context) {
   if (ms_world_rank(world) == 1) return MS_OK;
   ms_members members;
   EXPECT_FAILS(ms_members_open(world, 2, (int[]){0, 1}, "2 (shard)", &members), MS_EPEER,
-               "mesh 2 (shard): rank 1 left while rank 0 waits");
+               "mesh 2 (shard) | rank 1 | rank 0");
   return MS_OK;
 }
 

@@ -94,9 +94,9 @@ static void M6_more_ranks_than_a_node_takes_have_to_be_on_several(void **state) 
   mlp net = mlp_make(&c);
   ms_plan_config config = planned_config();
   ms_plan *plan;
-  assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "65 ranks are more than one node takes (64)");
+  assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "65 | node | 64");
   config.ranks_per_node = -1;
-  assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "ranks_per_node must be 0");
+  assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "ranks_per_node | 0");
   mlp_free(&net);
 }
 
@@ -122,7 +122,7 @@ static int refuse_state(ms_world *world, void *context) {
   ms_plan_config config = planned_config();
   ms_state *made;
   config.ranks_per_node = 2;
-  EXPECT_FAILS(ms_state_new(world, net.model, &config, &made), MS_EUNSUPPORTED, "can be planned, not run");
+  EXPECT_FAILS(ms_state_new(world, net.model, &config, &made), MS_EUNSUPPORTED, "planned");
   mlp_free(&net);
   return MS_OK;
 }

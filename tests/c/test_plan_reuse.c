@@ -49,7 +49,7 @@ static void equal_keys_share_one_object(void **state) {
   ms_shared_drop(c);
   assert_int_equal(freed, 2);
   ms_shared_drop(NULL);
-  assert_fails(ms_shared_take(make_nothing, free_number, &(int){7}, sizeof(int), &a), MS_ENOMEM, "nothing is made");
+  assert_fails(ms_shared_take(make_nothing, free_number, &(int){7}, sizeof(int), &a), MS_ENOMEM, "made");
   must(ms_shared_take(make_number, free_number, &(int){7}, sizeof(int), &a));
   assert_true(ms_shared_made() == made + 3);
   ms_shared_drop(a);

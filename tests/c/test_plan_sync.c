@@ -138,15 +138,14 @@ static void S4_groups_must_divide_the_shards(void **state) {
   c.block.reshard_size = 3;
   must(ms_model_add_unit(model, "block", &c.block, &unit));
   must(ms_model_add_param(model, unit, "w", 1, (int64_t[]){8}, &param_config, &param));
-  assert_fails(ms_model_shard(model, mesh, 0, -1, 0), MS_EINVAL, "unit 'block': it cannot reshard to groups of 3");
+  assert_fails(ms_model_shard(model, mesh, 0, -1, 0), MS_EINVAL, "block | reshard | 3");
   ms_model_free(model);
   must(ms_model_new(1, &model));
   c.block.reshard_size = 2;
   must(ms_model_add_unit(model, "block", &c.block, &unit));
   must(ms_model_add_param(model, unit, "w", 1, (int64_t[]){8}, &param_config, &param));
   must(ms_model_shard(model, mesh, 0, -1, 0));
-  assert_fails(ms_model_set_reshard(model, (int[]){MS_RESHARD_KEEP}, (int[]){2}), MS_EINVAL,
-               "goes with reshard = always");
+  assert_fails(ms_model_set_reshard(model, (int[]){MS_RESHARD_KEEP}, (int[]){2}), MS_EINVAL, "reshard = always");
   must(ms_model_set_reshard(model, (int[]){MS_RESHARD_ALWAYS}, (int[]){1}));
   assert_int_equal(ms_unit_backward_ranks(model, 0), 1);
   ms_model_free(model);
@@ -161,12 +160,12 @@ static void what_cannot_wait_is_refused(void **state) {
   ms_plan_config config = planned_config();
   config.sync = MS_SYNC_LAST;
   config.accumulate = 0;
-  assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "need accumulate = 1");
+  assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "accumulate = 1");
   config.sync = 7;
-  assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "sync must be every (0), shard (1) or last (2)");
+  assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "sync | every (0) | shard (1) | last (2)");
   config.sync = MS_SYNC_EVERY;
   config.device = 7;
-  assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "device 7: it must be cpu (0) or cuda (1)");
+  assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "device 7 | cpu (0) | cuda (1)");
   mlp_free(&net);
 }
 

@@ -212,7 +212,7 @@ static void M4_shared_bytes_are_refused(void **state) {
     p.plan->arena_bytes[arenas[a]] += moved->bytes; /* so that it lies within the arena wherever it is moved */
     for (int i = 0; i < 2; i++) {
       moved->offset = over[i];
-      assert_fails(ms_plan_verify(p.plan, MS_PHASE_FIRST), MS_ERACE, "of arena ");
+      assert_fails(ms_plan_verify(p.plan, MS_PHASE_FIRST), MS_ERACE, "arena");
     }
     moved->offset = offset;
     must(ms_plan_verify(p.plan, MS_PHASE_FIRST));
@@ -268,7 +268,7 @@ static void M4_bytes_outside_arenas_and_buffers_are_refused(void **state) {
     for (int i = 0; i < (buffer->category == MS_CAT_WORKSPACE ? 2 : 3); i++) {
       if (i < 2) buffer->offset = outside[i];
       else buffer->bytes = 0;
-      assert_fails(ms_plan_verify(p.plan, MS_PHASE_FIRST), MS_ERACE, "outside its buffer");
+      assert_fails(ms_plan_verify(p.plan, MS_PHASE_FIRST), MS_ERACE, "outside | buffer");
       *buffer = was;
     }
     checked++;
@@ -289,7 +289,7 @@ static void M4_buffers_larger_than_their_arena_are_refused(void **state) {
     if (buffer->phase != MS_PHASE_FIRST || !buffer->bytes || buffer->category == MS_CAT_WORKSPACE) continue;
     const int64_t bytes = buffer->bytes;
     buffer->bytes = p.plan->arena_bytes[buffer->arena] - buffer->offset + 1;
-    assert_fails(ms_plan_verify(p.plan, MS_PHASE_FIRST), MS_ERACE, "outside arena ");
+    assert_fails(ms_plan_verify(p.plan, MS_PHASE_FIRST), MS_ERACE, "outside | arena");
     buffer->bytes = bytes;
     checked++;
   }

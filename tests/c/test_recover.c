@@ -45,8 +45,7 @@ static void I1_ranks_meet_again_after_one_gave_up(void **state) {
 /* Rank 0 waits for others that have gone on. */
 static int wait_in_vain(ms_world *world, void *context) {
   (void)context;
-  if (ms_world_rank(world) == 0)
-    EXPECT_FAILS(ms_world_barrier(world), MS_EMISMATCH, "rank 0 waits in vain: ranks 1-2 ended without it");
+  if (ms_world_rank(world) == 0) EXPECT_FAILS(ms_world_barrier(world), MS_EMISMATCH, "rank 0 | ranks 1-2");
   MS_TRY(ms_world_recover(world));
   return exchange_ranks(world, 1);
 }
@@ -181,8 +180,7 @@ static void disturb(ms_world *world, rank_engine *engine, const training_config 
     ms_world_abort(world, "stopped");
   } else {
     assert_fails(ms_exec_run(engine->exec, MS_PHASE_FIRST, NULL, NULL), MS_EPEER, "stopped");
-    assert_fails(ms_exec_run(engine->exec, MS_PHASE_FIRST, NULL, NULL), MS_EINVAL,
-                 "all ranks must call ms_world_recover");
+    assert_fails(ms_exec_run(engine->exec, MS_PHASE_FIRST, NULL, NULL), MS_EINVAL, "ms_world_recover");
   }
   must(ms_world_recover(world));
 }
@@ -229,14 +227,14 @@ static int lose_a_rank(ms_world *world, void *context) {
     return MS_OK;
   }
   if (rank == 1) ms_world_abort(world, "something else, before");
-  EXPECT_FAILS(ms_world_recover(world), MS_EPEER, "rank 2 died: killed by signal 9");
+  EXPECT_FAILS(ms_world_recover(world), MS_EPEER, "rank 2 | signal 9");
   return MS_OK;
 }
 
 static int miss_a_rank(ms_world *world, void *context) {
   (void)context;
   if (ms_world_rank(world) == 1) return MS_OK; /* leaves */
-  EXPECT_FAILS(ms_world_recover(world), MS_EPEER, "rank 1 left while rank 0 waits");
+  EXPECT_FAILS(ms_world_recover(world), MS_EPEER, "rank 1 | rank 0");
   return MS_OK;
 }
 
@@ -244,7 +242,7 @@ static int wait_for_a_late_rank(ms_world *world, void *context) {
   pthread_barrier_t *end = context;
   if (ms_world_rank(world) == 0) {
     ms_world_set_timeout(world, 0.05);
-    EXPECT_FAILS(ms_world_recover(world), MS_ETIMEOUT, "for rank 1");
+    EXPECT_FAILS(ms_world_recover(world), MS_ETIMEOUT, "rank 1");
   }
   pthread_barrier_wait(end);
   return MS_OK;

@@ -136,10 +136,10 @@ static int look_at_two_nodes(ms_world *world) {
   EXPECT(ms_world_node_of(world, 2) == 0 && ms_world_node_of(world, 3) == 1 && ms_world_node_of(world, 5) == -1,
          "node_of");
   EXPECT(ms_world_local_rank(world) == rank % 3, "local rank %d of rank %d", ms_world_local_rank(world), rank);
-  EXPECT_FAILS(ms_world_barrier(world), MS_EUNSUPPORTED, "CPU collectives between hosts are not in this build");
-  EXPECT_FAILS(ms_world_exchange(world, &rank, 4, all), MS_EUNSUPPORTED, "the 5 ranks are on 2 hosts: ");
-  EXPECT_FAILS(ms_members_open(world, 5, NULL, "all", &members), MS_EUNSUPPORTED, " (ranks 0-2) and ");
-  EXPECT_FAILS(ms_comm_open(world, 5, (int[]){0, 1, 2, 3, 4}, 0, &comm), MS_EUNSUPPORTED, " (ranks 3-4)");
+  EXPECT_FAILS(ms_world_barrier(world), MS_EUNSUPPORTED, "CPU | hosts | build");
+  EXPECT_FAILS(ms_world_exchange(world, &rank, 4, all), MS_EUNSUPPORTED, "5 ranks | 2 hosts");
+  EXPECT_FAILS(ms_members_open(world, 5, NULL, "all", &members), MS_EUNSUPPORTED, "ranks 0-2");
+  EXPECT_FAILS(ms_comm_open(world, 5, (int[]){0, 1, 2, 3, 4}, 0, &comm), MS_EUNSUPPORTED, "ranks 3-4");
   MS_TRY(ms_world_finish(world));
   return MS_OK;
 }
@@ -149,18 +149,19 @@ static void L1_ranks_of_several_nodes_know_them_and_cannot_compute_together(void
   expect_success(&(launch){.size = 5, .per_node = 3, .body = look_at_two_nodes});
 }
 
-static int wait_for_failure(ms_world *world, const char *part) {
+static int wait_for_failure(ms_world *world, const char *facts) {
   double end = ms_clock() + 20;
   int rc;
   while (!(rc = ms_world_check(world)) && ms_clock() < end) ms_world_sleep(world, ms_world_doorbell(world), 0.05);
   EXPECT(rc == MS_EPEER, "nothing was heard");
-  if (!strstr(ms_error_message(), part)) return ms_error_prefix("expected \"%s\" in", part);
+  const char *lacks = message_lacks(ms_error_message(), facts);
+  if (lacks) return ms_error_prefix("expected \"%s\" in", lacks);
   ms_error_clear();
   return MS_OK;
 }
 
 static int give_up_on_one_node(ms_world *world) {
-  if (ms_world_rank(world) != 3) return wait_for_failure(world, "rank 3 gave up: out of ideas");
+  if (ms_world_rank(world) != 3) return wait_for_failure(world, "rank 3 | out of ideas");
   ms_world_abort(world, "out of ideas");
   return MS_OK;
 }
@@ -180,8 +181,8 @@ static void L2_ranks_that_are_said_to_be_on_one_host_and_are_not(void **state) {
   unsetenv("MOONSHARD_RENDEZVOUS");
   for (int rank = 0; rank < 2; rank++) {
     assert_int_equal(board[rank].status, MS_EMISMATCH);
-    assert_contains(board[rank].message, "was told that 2 ranks are on its host");
-    assert_contains(board[rank].message, "containers of their own?");
+    assert_has(board[rank].message, "2 ranks | host");
+    assert_has(board[rank].message, "container");
   }
 }
 
@@ -189,7 +190,7 @@ static int die_in_rank_1(ms_world *world) {
   MS_TRY(ms_world_barrier(world));
   if (ms_world_rank(world) == 1) raise(SIGKILL);
   double began = ms_clock();
-  EXPECT_FAILS(ms_world_barrier(world), MS_EPEER, "rank 1 died, or lost its connection: process ");
+  EXPECT_FAILS(ms_world_barrier(world), MS_EPEER, "rank 1 | connection | process");
   EXPECT(ms_clock() - began < 10, "it took %g s", ms_clock() - began);
   return MS_OK;
 }
@@ -197,7 +198,7 @@ static int die_in_rank_1(ms_world *world) {
 static int die_in_rank_0(ms_world *world) {
   MS_TRY(ms_world_barrier(world));
   if (ms_world_rank(world) == 0) raise(SIGKILL);
-  EXPECT_FAILS(ms_world_barrier(world), MS_EPEER, "rank 0 died, or lost its connection");
+  EXPECT_FAILS(ms_world_barrier(world), MS_EPEER, "rank 0 | connection");
   return MS_OK;
 }
 
@@ -213,7 +214,7 @@ static int exit_early_in_rank_1(ms_world *world) {
   if (ms_world_rank(world) == 1) exit(0);
   usleep(200000);
   MS_TRY(ms_world_check(world));
-  EXPECT_FAILS(ms_world_barrier(world), MS_EPEER, "rank 1 left while rank");
+  EXPECT_FAILS(ms_world_barrier(world), MS_EPEER, "rank 1");
   return MS_OK;
 }
 
@@ -230,7 +231,7 @@ static void L4_a_world_that_is_not_complete_names_who_is_missing(void **state) {
   unsetenv("MOONSHARD_TIMEOUT");
   for (int rank = 0; rank < 3; rank++) {
     assert_int_equal(board[rank].status, MS_ETIMEOUT);
-    assert_contains(board[rank].message, "ranks 3-4 of 5 have not come within 0.5 s");
+    assert_has(board[rank].message, "ranks 3-4 of 5 | 0.5 s");
   }
 }
 

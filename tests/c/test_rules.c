@@ -77,30 +77,28 @@ static void R1_no_rules_decide_nothing(void **state) {
   assert_int_equal(ms_rules_new(NULL, &rules), MS_OK);
   assert_decides(rules, -1, -1, -1, -1, -1, -1, -1, -1, -1);
   assert_int_equal(ms_rules_resolve(rules, 0, NULL, NULL), MS_OK);
-  assert_fails(ms_rules_add(rules, NULL, 0, 0, NULL), MS_EINVAL, "rules: a rule without a pattern");
+  assert_fails(ms_rules_add(rules, NULL, 0, 0, NULL), MS_EINVAL, "rules | pattern");
   ms_rules_free(rules);
   ms_rules_free(NULL);
 }
 
-static void assert_unmatched(ms_rules *rules, const char *message) {
+static void assert_unmatched(ms_rules *rules, const char *facts) {
   int decided[N];
   assert_int_equal(ms_rules_resolve(rules, N, names, decided), MS_ERULE);
-  assert_string_equal(ms_error_message(), message);
+  assert_has(ms_error_message(), facts);
   ms_error_clear();
   ms_rules_free(rules);
 }
 
 static void R2_rule_that_matches_nothing_is_an_error(void **state) {
   (void)state;
-  assert_unmatched(RULES({".*", 1, 0}, {"layer.1", 0, 0}),
-                   "recipe.lua:11: reshard_after_forward: rule \"layer.1\" matches none of 9 names; nearest: "
-                   "layers.0, layers.1, layers.10; mark the rule optional if that is meant");
-  assert_unmatched(RULES({"^layrs\\.\\d+$", 1, 0}),
-                   "recipe.lua:10: reshard_after_forward: rule /^layrs\\.\\d+$/ matches none of 9 names; nearest: "
-                   "layers.0, layers.1, layers.1.attn; mark the rule optional if that is meant");
+  assert_unmatched(
+      RULES({".*", 1, 0}, {"layer.1", 0, 0}),
+      "recipe.lua:11: | reshard_after_forward | \"layer.1\" | 9 names | layers.0, layers.1, layers.10 | optional");
+  assert_unmatched(RULES({"^layrs\\.\\d+$", 1, 0}), "recipe.lua:10: | reshard_after_forward | /^layrs\\.\\d+$/ | 9 "
+                                                    "names | layers.0, layers.1, layers.1.attn | optional");
   assert_unmatched(RULES({"Head", 0, 0}),
-                   "recipe.lua:10: reshard_after_forward: rule \"Head\" matches none of 9 names; nearest: "
-                   "head, embed, norm; mark the rule optional if that is meant");
+                   "recipe.lua:10: | reshard_after_forward | \"Head\" | 9 names | head, embed, norm | optional");
 }
 
 static void R2_nearest_names_skip_regex_syntax(void **state) {
@@ -123,7 +121,7 @@ static void R2_nearest_names_skip_regex_syntax(void **state) {
     int decided[4];
     assert_int_equal(ms_rules_new("units", &rules), MS_OK);
     int rc = ms_rules_add(rules, cases[i].pattern, cases[i].is_regex, 0, "r.lua:1");
-    if (!cases[i].nearest) assert_fails(rc, MS_ERULE, "r.lua:1: units: bad pattern at offset 21: \\ at end of pattern");
+    if (!cases[i].nearest) assert_fails(rc, MS_ERULE, "r.lua:1: | units | pattern | offset 21 | \\");
     else assert_fails(ms_rules_resolve(rules, 4, blocks, decided), MS_ERULE, cases[i].nearest);
     ms_rules_free(rules);
   }
@@ -132,7 +130,7 @@ static void R2_nearest_names_skip_regex_syntax(void **state) {
 static void R2_no_names_at_all(void **state) {
   (void)state;
   ms_rules *rules = RULES({"layers", 0, 0});
-  assert_fails(ms_rules_resolve(rules, 0, NULL, NULL), MS_ERULE, "rule \"layers\" matches nothing: there are no names");
+  assert_fails(ms_rules_resolve(rules, 0, NULL, NULL), MS_ERULE, "\"layers\" | no names");
   ms_rules_free(rules);
 }
 
@@ -148,14 +146,10 @@ static void R2_shadowed_rule_is_a_warning(void **state) {
   (void)state;
   ms_rules *rules = RULES({"^layers", 1, 0}, {"layers.1", 0, 0}, {".*", 1, 0}, {"head$", 1, 0}, {"gone", 0, 1});
   assert_decides(rules, 2, 0, 0, 0, 0, 0, 0, 2, 2);
-  assert_string_equal(
-      ms_rules_warning(rules, 0),
-      "recipe.lua:11: reshard_after_forward: rule \"layers.1\" never decides: earlier rules take all it matches; "
-      "rule /^layers/ (recipe.lua:10) takes layers.1");
-  assert_string_equal(
-      ms_rules_warning(rules, 1),
-      "recipe.lua:13: reshard_after_forward: rule /head$/ never decides: earlier rules take all it matches; "
-      "rule /.*/ (recipe.lua:12) takes head");
+  assert_has(ms_rules_warning(rules, 0),
+             "recipe.lua:11: | reshard_after_forward | \"layers.1\" | /^layers/ (recipe.lua:10) | layers.1");
+  assert_has(ms_rules_warning(rules, 1),
+             "recipe.lua:13: | reshard_after_forward | /head$/ | /.*/ (recipe.lua:12) | head");
   assert_null(ms_rules_warning(rules, 2));
   assert_null(ms_rules_warning(rules, -1));
   assert_decides(rules, 2, 0, 0, 0, 0, 0, 0, 2, 2);
@@ -176,15 +170,13 @@ static void R2_bad_pattern_tells_where_and_offset(void **state) {
   (void)state;
   ms_rules *rules = RULES({"head", 0, 0});
   assert_int_equal(ms_rules_add(rules, "^layers\\.(\\d|1[0-5]$", 1, 0, "recipe.lua:12"), MS_ERULE);
-  assert_string_equal(ms_error_message(),
-                      "recipe.lua:12: reshard_after_forward: bad pattern at offset 20: missing closing parenthesis\n"
-                      "  ^layers\\.(\\d|1[0-5]$\n"
-                      "                      ^");
+  assert_has(ms_error_message(), "recipe.lua:12: | reshard_after_forward | pattern | offset 20 | parenthesis");
+  assert_has(ms_error_message(), "\n  ^layers\\.(\\d|1[0-5]$\n                      ^");
   ms_error_clear();
   assert_decides(rules, -1, -1, -1, -1, -1, -1, -1, -1, 0);
   ms_rules_free(rules);
   assert_int_equal(ms_rules_new("units", &rules), MS_OK);
-  assert_fails(ms_rules_add(rules, ")", 1, 0, NULL), MS_ERULE, "units: bad pattern at offset 0: ");
+  assert_fails(ms_rules_add(rules, ")", 1, 0, NULL), MS_ERULE, "units | pattern | offset 0");
   ms_rules_free(rules);
 }
 
@@ -195,7 +187,7 @@ static void R2_runaway_pattern_is_an_error(void **state) {
   ms_rules *rules = RULES({"^(a+)+$", 1, 0});
   double start = ms_clock();
   assert_fails(ms_rules_resolve(rules, 1, long_name, &decided), MS_ERULE,
-               "recipe.lua:10: reshard_after_forward: pattern /^(a+)+$/ runs away on \"aaaa");
+               "recipe.lua:10: | reshard_after_forward | /^(a+)+$/ | \"aaaa");
   assert_true(ms_clock() - start < 2);
   ms_rules_free(rules);
 }
@@ -222,7 +214,7 @@ static void R4_thousands_of_names_are_decided_quickly(void **state) {
   assert_int_equal(decided[PER_LAYER * 70 + 3], 4);
   ms_rules_free(rules);
   rules = RULES({"layers.99999.mlp", 0, 0});
-  assert_fails(ms_rules_resolve(rules, COUNT, many, decided), MS_ERULE, "matches none of 9000 names; nearest: layers.");
+  assert_fails(ms_rules_resolve(rules, COUNT, many, decided), MS_ERULE, "9000 names | layers.");
   ms_rules_free(rules);
   for (int i = 0; i < COUNT; i++) free((void *)many[i]);
   free(many);

@@ -61,7 +61,7 @@ static void see_good(const char *path, const char *name) {
     unsigned char *copy = malloc((size_t)t.bytes + 1);
     must(ms_safetensors_read(st, i, 0, t.bytes, copy));
     assert_memory_equal(copy, ms_safetensors_data(st, i), t.bytes);
-    assert_fails(ms_safetensors_read(st, i, 1, t.bytes, copy), MS_EINVAL, "it has");
+    assert_fails(ms_safetensors_read(st, i, 1, t.bytes, copy), MS_EINVAL, "has");
     free(copy);
   }
   ms_safetensors_close(st);
@@ -77,7 +77,7 @@ static void see_bad(const char *path, const char *name) {
   int rc = ms_safetensors_open(path, &st);
   if (rc != MS_EINVAL) fail_msg("%s: %s, not MS_EINVAL: %s", name, ms_status_name(rc), ms_error_message());
   assert_null(st);
-  assert_contains(ms_error_message(), path);
+  assert_has(ms_error_message(), path);
   ms_error_clear();
 }
 
@@ -95,40 +95,39 @@ static void refused(const char *file, const char *why) {
 
 static void K5_a_refusal_names_the_field_and_what_would_be_right(void **state) {
   (void)state;
-  refused("empty_file", "it has 0 bytes: a safetensors file begins with 8");
-  refused("no_header", "header: it must begin with {");
-  refused("space_first", "header: it must begin with {");
-  refused("length_beyond_file", "header length is 3, but the file has 2 bytes after it");
-  refused("length_100_million_and_1", "header length is 100000001: it must be at most 100000000");
-  refused("length_wraps", "header length is 18446744073709551608: it must be at most");
+  refused("empty_file", "0 bytes | 8");
+  refused("no_header", "header | {");
+  refused("space_first", "header | {");
+  refused("length_beyond_file", "header | 3 | 2 bytes");
+  refused("length_100_million_and_1", "header | 100000001 | 100000000");
+  refused("length_wraps", "header | 18446744073709551608");
   refused("not_utf8", "UTF-8");
-  refused("duplicate_tensor", "duplicate object key");
-  refused("metadata_number", "__metadata__: the value of \"k\" is no text");
-  refused("dtype_unknown", "tensor \"a\": dtype: \"F33\" is unknown: it must be BOOL");
-  refused("dtype_missing", "tensor \"a\": dtype: a text is needed");
-  refused("shape_float", "tensor \"a\": shape: entry 0 is no integer");
-  refused("shape_negative", "tensor \"a\": shape: entry 0 is -4: it must not be negative");
-  refused("shape_minus_zero", "the number -0");
-  refused("shape_product_wraps_to_0", "shape: the product of its 2 dimensions is beyond 63 bits");
-  refused("data_offsets_float", "data_offsets: entry 0 is no integer");
-  refused("data_offsets_end_before_begin", "the end 0 is before the begin 4");
-  refused("shape_too_many", "0 to 4 are 4 bytes, but its shape and dtype U8 need 5");
-  refused("sub_byte_not_whole", "3 elements of F4 (4 bits) do not fill whole bytes");
-  refused("bits_wrap", "beyond 63 bits");
-  refused("hole",
-          "tensor \"b\": data_offsets: it begins at 2, but \"a\" ends at 1: data must be contiguous, without a hole");
-  refused("overlap", "it begins at 1, but \"a\" ends at 2: data must be contiguous, without overlap");
-  refused("trailing_bytes", "end at byte 1 of the data, but there are 2 bytes: nothing may follow");
-  refused("truncated_data", "end at byte 4 of the data, but there are 3 bytes: the file was cut");
+  refused("duplicate_tensor", "duplicate | key");
+  refused("metadata_number", "__metadata__ | \"k\"");
+  refused("dtype_unknown", "\"a\" | dtype | \"F33\" | BOOL");
+  refused("dtype_missing", "\"a\" | dtype");
+  refused("shape_float", "\"a\" | shape | 0 | integer");
+  refused("shape_negative", "\"a\" | shape | 0 | -4");
+  refused("shape_minus_zero", "-0");
+  refused("shape_product_wraps_to_0", "shape | 2 | 63 bits");
+  refused("data_offsets_float", "data_offsets | 0 | integer");
+  refused("data_offsets_end_before_begin", "end | 0 | begin | 4");
+  refused("shape_too_many", "0 to 4 | 4 bytes | U8 | 5");
+  refused("sub_byte_not_whole", "3 elements | F4 | 4 bits");
+  refused("bits_wrap", "63 bits");
+  refused("hole", "\"b\" | data_offsets | 2 | \"a\" | 1 | hole");
+  refused("overlap", "1 | \"a\" | 2 | overlap");
+  refused("trailing_bytes", "byte 1 | 2 bytes");
+  refused("truncated_data", "byte 4 | 3 bytes | cut");
 }
 
 static void K5_what_is_no_file_is_refused(void **state) {
   (void)state;
   ms_safetensors *st;
-  assert_fails(ms_safetensors_open(in_folder("none"), &st), MS_EINVAL, "/none: No such file or directory");
-  assert_fails(ms_safetensors_open(folder, &st), MS_EINVAL, "this folder holds no model.safetensors");
-  assert_fails(ms_safetensors_open("/dev/null", &st), MS_EINVAL, "not a regular file but a pipe or a device");
-  assert_fails(ms_safetensors_open(FIXTURES "folders/two_files", &st), MS_EINVAL, "holds 2 .safetensors files");
+  assert_fails(ms_safetensors_open(in_folder("none"), &st), MS_EINVAL, "/none: | No such file");
+  assert_fails(ms_safetensors_open(folder, &st), MS_EINVAL, "folder | model.safetensors");
+  assert_fails(ms_safetensors_open("/dev/null", &st), MS_EINVAL, "regular file");
+  assert_fails(ms_safetensors_open(FIXTURES "folders/two_files", &st), MS_EINVAL, "2 .safetensors");
 }
 
 static void K5_dtypes_are_known_by_name_and_size(void **state) {
@@ -166,8 +165,8 @@ static void K5_a_file_that_was_cut_later_is_an_error(void **state) {
   must(ms_safetensors_finish(w));
   must(ms_safetensors_open(path, &st));
   assert_int_equal(truncate(path, 1000), 0);
-  assert_fails(ms_safetensors_read(st, 0, 0, 1 << 16, data), MS_EIO, "it was cut while it was open");
-  assert_fails(ms_safetensors_checksum(st, 0, hex), MS_EIO, "it was cut while it was open");
+  assert_fails(ms_safetensors_read(st, 0, 0, 1 << 16, data), MS_EIO, "cut");
+  assert_fails(ms_safetensors_checksum(st, 0, hex), MS_EIO, "cut");
   ms_safetensors_close(st);
   free(data);
   unlink(path);
@@ -194,14 +193,14 @@ static void K5_a_folder_with_an_index_is_one_model(void **state) {
     assert_int_equal(ms_safetensors_count(st), 2);
     must(ms_safetensors_describe(st, 1, &t));
     assert_string_equal(t.name, "b");
-    assert_contains(t.file, "good/model-00002-of-00002.safetensors");
+    assert_has(t.file, "good/model-00002-of-00002.safetensors");
     assert_memory_equal(ms_safetensors_data(st, 1), "56", 2);
     assert_int_equal(ms_safetensors_metadata_count(st), 3);
     must(ms_safetensors_metadata(st, 0, &key, &value, &file));
     assert_string_equal(key, "total_size");
     assert_string_equal(value, "6");
-    assert_contains(file, "index.json");
-    assert_fails(ms_safetensors_metadata(st, 3, &key, &value, &file), MS_EINVAL, "there are 3, from 0");
+    assert_has(file, "index.json");
+    assert_fails(ms_safetensors_metadata(st, 3, &key, &value, &file), MS_EINVAL, "3 | 0");
     ms_safetensors_close(st);
   }
   ms_safetensors *st;
@@ -212,21 +211,20 @@ static void K5_a_folder_with_an_index_is_one_model(void **state) {
 
 static void K5_an_index_that_disagrees_is_refused(void **state) {
   (void)state;
-  folder_refused("missing_file", "model-00002-of-00002.safetensors: No such file");
-  folder_refused("tensor_not_in_file", "tensor \"c\" is not in model-00002-of-00002.safetensors: they must agree");
-  folder_refused("tensor_not_in_index",
-                 "tensor \"z\" is in model-00001-of-00002.safetensors, but the index does not list it");
-  folder_refused("other_file", "but the index says model-00002-of-00002.safetensors: they must agree");
-  folder_refused("tensor_twice", "tensor \"a\" is in model-0000");
-  folder_refused("leads_out", "must be the name of a file beside the index");
-  folder_refused("dots", "must be the name of a file beside the index");
-  folder_refused("bad_file", "model-00001-of-00002.safetensors: its tensors end at byte 4");
-  folder_refused("file_is_number", "weight_map: the file of \"a\" is no text");
-  folder_refused("no_weight_map", "weight_map: an object is needed");
-  folder_refused("empty_weight_map", "weight_map: an object is needed");
-  folder_refused("duplicate_key", "duplicate object key");
+  folder_refused("missing_file", "model-00002-of-00002.safetensors | No such file");
+  folder_refused("tensor_not_in_file", "\"c\" | model-00002-of-00002.safetensors");
+  folder_refused("tensor_not_in_index", "\"z\" | model-00001-of-00002.safetensors | index");
+  folder_refused("other_file", "index | model-00002-of-00002.safetensors");
+  folder_refused("tensor_twice", "\"a\" | model-00001-of-00002.safetensors | model-00002-of-00002.safetensors");
+  folder_refused("leads_out", "name | index");
+  folder_refused("dots", "name | index");
+  folder_refused("bad_file", "model-00001-of-00002.safetensors | end | byte 4");
+  folder_refused("file_is_number", "weight_map | \"a\"");
+  folder_refused("no_weight_map", "weight_map | object");
+  folder_refused("empty_weight_map", "weight_map | object");
+  folder_refused("duplicate_key", "duplicate | key");
   folder_refused("not_json", "index: byte");
-  folder_refused("metadata_is_array", "metadata: it must be an object");
+  folder_refused("metadata_is_array", "metadata | object");
 }
 
 /* ---- the writer ---- */
@@ -298,12 +296,11 @@ static void K5_an_unfinished_file_leaves_nothing(void **state) {
   must(ms_safetensors_put(w, 0, 0, 3, "123"));
   must(ms_safetensors_put(w, 2, 0, 8, "12345678"));
   must(ms_safetensors_put(w, 3, 0, 23, "12345678901234567890123"));
-  assert_fails(ms_safetensors_finish(w), MS_EINVAL,
-               "tensor \"a.weight\": bytes 23 to 24 were not put: all 24 are needed");
+  assert_fails(ms_safetensors_finish(w), MS_EINVAL, "\"a.weight\" | 23 to 24");
   must(mkdir(in_folder("taken"), 0700));
   w = start("taken", NULL);
   put_all(w);
-  assert_fails(ms_safetensors_finish(w), MS_EIO, "renaming it to");
+  assert_fails(ms_safetensors_finish(w), MS_EIO, "renam");
   rmdir(in_folder("taken"));
   assert_int_equal(rmdir(folder), 0);
   must(mkdir(folder, 0700));
@@ -330,12 +327,12 @@ static void K5_a_file_that_stands_there_stays_until_the_new_one_is_whole(void **
 static void K5_the_writer_refuses_what_no_file_can_hold(void **state) {
   (void)state;
   ms_safetensors_writer *w = start("w", NULL);
-  assert_fails(ms_safetensors_put(w, 5, 0, 1, "1"), MS_EINVAL, "tensor number 5: there are 5, from 0");
-  assert_fails(ms_safetensors_put(w, 0, 2, 2, "12"), MS_EINVAL, "putting 2 bytes from byte 2: it has 3");
-  assert_fails(ms_safetensors_put(w, 0, -1, 1, "1"), MS_EINVAL, "from byte -1");
-  assert_fails(ms_safetensors_put(w, 0, INT64_MAX, INT64_MAX, "1"), MS_EINVAL, "it has 3");
+  assert_fails(ms_safetensors_put(w, 5, 0, 1, "1"), MS_EINVAL, "tensor number 5 | 0");
+  assert_fails(ms_safetensors_put(w, 0, 2, 2, "12"), MS_EINVAL, "2 bytes | byte 2 | 3");
+  assert_fails(ms_safetensors_put(w, 0, -1, 1, "1"), MS_EINVAL, "byte -1");
+  assert_fails(ms_safetensors_put(w, 0, INT64_MAX, INT64_MAX, "1"), MS_EINVAL, "3");
   must(ms_safetensors_put(w, 0, 0, 2, "12"));
-  assert_fails(ms_safetensors_put(w, 0, 1, 2, "23"), MS_EINVAL, "tensor \"z\": of bytes 1 to 3 some were put before");
+  assert_fails(ms_safetensors_put(w, 0, 1, 2, "23"), MS_EINVAL, "\"z\" | 1 to 3");
   ms_safetensors_abort(w);
 
   const int64_t huge[] = {INT64_C(1) << 40, INT64_C(1) << 40}, wide[] = {INT64_C(1) << 62}, minus[] = {-1};
@@ -343,26 +340,23 @@ static void K5_the_writer_refuses_what_no_file_can_hold(void **state) {
   assert_fails(ms_safetensors_create(in_folder("x"), 2, bad, NULL, &w), MS_EINVAL, "63 bits");
   assert_null(w);
   bad[0].dims = three;
-  assert_fails(ms_safetensors_create(in_folder("x"), 2, bad, NULL, &w), MS_EINVAL, "tensor \"a\": the name is taken");
+  assert_fails(ms_safetensors_create(in_folder("x"), 2, bad, NULL, &w), MS_EINVAL, "\"a\" | taken");
   bad[1].name = "\xff";
-  assert_fails(ms_safetensors_create(in_folder("x"), 2, bad, NULL, &w), MS_EINVAL, "must be UTF-8");
+  assert_fails(ms_safetensors_create(in_folder("x"), 2, bad, NULL, &w), MS_EINVAL, "UTF-8");
   bad[1].name = "__metadata__";
-  assert_fails(ms_safetensors_create(in_folder("x"), 2, bad, NULL, &w), MS_EINVAL,
-               "no tensor can be named __metadata__");
+  assert_fails(ms_safetensors_create(in_folder("x"), 2, bad, NULL, &w), MS_EINVAL, "__metadata__ | name");
   bad[1].name = NULL;
-  assert_fails(ms_safetensors_create(in_folder("x"), 2, bad, NULL, &w), MS_EINVAL, "tensor number 1 has no name");
+  assert_fails(ms_safetensors_create(in_folder("x"), 2, bad, NULL, &w), MS_EINVAL, "tensor number 1 | name");
   bad[0].dtype = "f32";
-  assert_fails(ms_safetensors_create(in_folder("x"), 1, bad, NULL, &w), MS_EINVAL,
-               "tensor \"a\": dtype: \"f32\" is unknown");
+  assert_fails(ms_safetensors_create(in_folder("x"), 1, bad, NULL, &w), MS_EINVAL, "tensor | a | dtype | f32");
   bad[0] = (ms_safetensors_tensor){.name = "a", .dtype = "U8", .ndim = 2, .dims = huge};
-  assert_fails(ms_safetensors_create(in_folder("x"), 1, bad, NULL, &w), MS_EINVAL, "beyond 63 bits");
+  assert_fails(ms_safetensors_create(in_folder("x"), 1, bad, NULL, &w), MS_EINVAL, "63 bits");
   bad[0] = (ms_safetensors_tensor){.name = "a", .dtype = "U8", .ndim = 1, .dims = minus};
-  assert_fails(ms_safetensors_create(in_folder("x"), 1, bad, NULL, &w), MS_EINVAL, "dimension 0 is -1");
-  assert_fails(ms_safetensors_create(in_folder("x/y"), 0, NULL, NULL, &w), MS_EIO, "No such file or directory");
+  assert_fails(ms_safetensors_create(in_folder("x"), 1, bad, NULL, &w), MS_EINVAL, "dimension 0 | -1");
+  assert_fails(ms_safetensors_create(in_folder("x/y"), 0, NULL, NULL, &w), MS_EIO, "No such file");
   static const char *const twice[] = {"k", "1", "k", "2"};
   ms_safetensors_config config = {.metadata = 2, .metadata_text = twice, .atomic = 1};
-  assert_fails(ms_safetensors_create(in_folder("x"), 0, NULL, &config, &w), MS_EINVAL,
-               "__metadata__ \"k\": the name is taken");
+  assert_fails(ms_safetensors_create(in_folder("x"), 0, NULL, &config, &w), MS_EINVAL, "__metadata__ | \"k\" | taken");
 }
 
 static void K5_a_device_is_not_replaced(void **state) {
@@ -371,7 +365,7 @@ static void K5_a_device_is_not_replaced(void **state) {
   const ms_safetensors_config config = {.atomic = 0};
   must(mkfifo(in_folder("pipe"), 0600));
   int reader = open(in_folder("pipe"), O_RDONLY | O_NONBLOCK);
-  assert_fails(ms_safetensors_create(in_folder("pipe"), 0, NULL, &config, &w), MS_EINVAL, "no ordinary file");
+  assert_fails(ms_safetensors_create(in_folder("pipe"), 0, NULL, &config, &w), MS_EINVAL, "file");
   close(reader);
   assert_int_equal(unlink(in_folder("pipe")), 0);
 }
@@ -388,9 +382,9 @@ static void K5_a_failed_write_is_an_error_that_stays(void **state) {
   int rc = ms_safetensors_put(w, 0, 0, 3, "123");
   must(setrlimit(RLIMIT_FSIZE, &before));
   assert_int_equal(rc, MS_EIO);
-  assert_contains(ms_error_message(), "File too large");
+  assert_has(ms_error_message(), "File too large");
   ms_error_clear();
-  assert_fails(ms_safetensors_finish(w), MS_EIO, "a write failed before");
+  assert_fails(ms_safetensors_finish(w), MS_EIO, "before");
   assert_int_equal(access(in_folder("w"), F_OK), -1);
 }
 

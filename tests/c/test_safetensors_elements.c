@@ -169,7 +169,7 @@ static void K5_views_write_where_they_read(void **state) {
     must(ms_safetensors_put_f32(w, 0, &v, (double)cut, (double)(n - cut), memory + cut));
     must(ms_safetensors_put_f32(w, 0, &v, 0, (double)cut, memory));
   }
-  assert_fails(ms_safetensors_put_f32(w, 0, &views[1], 0, 1, memory), MS_EINVAL, "each is put once");
+  assert_fails(ms_safetensors_put_f32(w, 0, &views[1], 0, 1, memory), MS_EINVAL, "once");
   must(ms_safetensors_finish(w));
   must(ms_safetensors_open(path, &st));
   must(ms_safetensors_read_f32(st, 0, NULL, 0, ELEMENTS, again, NULL));
@@ -187,21 +187,17 @@ static void K5_views_that_do_not_fit_are_refused(void **state) {
     int code;
     const char *text;
   } cases[] = {
-      {{3, 5, 0, 5, 1}, MS_ESHAPE, "a view of 3 x 5 from element 0 ends outside of the tensor's 12 elements"},
-      {{3, 4, 1, 4, 1}, MS_ESHAPE, "ends outside"},
-      {{INT64_MAX, 4, 0, INT64_MAX, 1}, MS_ESHAPE, "ends outside"},
-      {{0, 4, 0, 4, 1}, MS_EINVAL, "sizes and strides are at least 1"},
-      {{3, 4, -1, 4, 1}, MS_EINVAL, "sizes and strides"},
-      {{2, 2, 0, 4, 2}, MS_EUNSUPPORTED, "strides 4, 2: one of them must be 1"},
+      {{3, 5, 0, 5, 1}, MS_ESHAPE, "3 x 5 | element 0 | 12"},  {{3, 4, 1, 4, 1}, MS_ESHAPE, "outside"},
+      {{INT64_MAX, 4, 0, INT64_MAX, 1}, MS_ESHAPE, "outside"}, {{0, 4, 0, 4, 1}, MS_EINVAL, "sizes | strides | 1"},
+      {{3, 4, -1, 4, 1}, MS_EINVAL, "sizes | strides"},        {{2, 2, 0, 4, 2}, MS_EUNSUPPORTED, "4, 2 | 1"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     assert_fails(ms_safetensors_read_f32(st, 0, &cases[i].view, 0, 1, out, NULL), cases[i].code, cases[i].text);
-  assert_fails(ms_safetensors_read_f32(st, 0, NULL, 10, 3, out, NULL), MS_EINVAL,
-               "3 elements from element 10: the view has 12");
+  assert_fails(ms_safetensors_read_f32(st, 0, NULL, 10, 3, out, NULL), MS_EINVAL, "3 | element 10 | 12");
   assert_fails(ms_safetensors_read_f32(st, 1, NULL, 0, 1, out, NULL), MS_EINVAL, "tensor number 1");
   ms_safetensors_close(st);
   st = file_of("I32", 12, stored, sizeof stored);
-  assert_fails(ms_safetensors_read_f32(st, 0, NULL, 0, 1, out, NULL), MS_EDTYPE, "tensor \"t\": elements of type I32");
+  assert_fails(ms_safetensors_read_f32(st, 0, NULL, 0, 1, out, NULL), MS_EDTYPE, "\"t\" | I32");
   ms_safetensors_close(st);
 }
 

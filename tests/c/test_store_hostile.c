@@ -138,7 +138,7 @@ static void L3_a_member_that_sends_nonsense_is_dropped(void **state) {
     start_callers(ranks, 0, 1, port, 2);
     int fd = join_raw(port, 1);
     send_frame(fd, frames[i].kind, NULL, frames[i].bytes);
-    assert_caller_fails(&ranks[0], MS_EPEER, "rank 1 died, or lost its connection: process 4711 on there");
+    assert_caller_fails(&ranks[0], MS_EPEER, "rank 1 | connection | process 4711 | there");
     close(fd);
   }
 }
@@ -151,7 +151,7 @@ static void L3_texts_of_peers_are_harmless(void **state) {
   int fd = join_raw(port, 1);
   send_frame(fd, MS_WIRE_ABORT, "red \x1b[31m\n", 10);
   close(fd);
-  assert_caller_fails(&ranks[0], MS_EPEER, "rank 1 gave up: red ?[31m?");
+  assert_caller_fails(&ranks[0], MS_EPEER, "rank 1 | red ?[31m?");
 }
 
 /* ---- odd, and ranks all the same ---- */
@@ -209,7 +209,7 @@ static void L1_all_ranks_may_come_at_the_same_moment(void **state) {
   }
   send_frame(fds[CROWD - 1], MS_WIRE_ABORT, "seen enough", 11);
   for (int rank = CROWD - 1; rank > 0; rank--) close(fds[rank]);
-  assert_caller_fails(&ranks[0], MS_EPEER, "rank 199 gave up: seen enough");
+  assert_caller_fails(&ranks[0], MS_EPEER, "rank 199 | seen enough");
 }
 
 static int take_nothing(void *context, ms_store_peer *peer, uint32_t kind, const uint8_t *body, uint32_t bytes) {
@@ -300,7 +300,7 @@ static void L3_too_few_descriptors_are_told_before_anybody_waits(void **state) {
     mine->config.place = &mine->place;
     ms_error_clear();
     int told = !setrlimit(RLIMIT_NOFILE, &limit) && ms_store_open(&mine->config, &mine->store) == MS_EIO &&
-               strstr(ms_error_message(), "rank 0 may open 256 files, but 1000 ranks need 2128: raise its limit");
+               !message_lacks(ms_error_message(), "rank 0 | 256 | 1000 ranks | 2128 | limit");
     if (!told) fprintf(stderr, "test_store_hostile.c: %s\n", ms_error_message());
     _exit(!told);
   }
@@ -325,7 +325,7 @@ static void refuse_and_miss(int port) {
   start_caller(&ranks[0]);
   start_caller(&ranks[1]);
   join_caller(&ranks[1]);
-  assert_caller_fails(&ranks[0], MS_ETIMEOUT, "rank 1 of 2 has not come within 0.8 s");
+  assert_caller_fails(&ranks[0], MS_ETIMEOUT, "rank 1 of 2 | 0.8 s");
   assert_int_not_equal(ranks[1].status, MS_OK);
 }
 

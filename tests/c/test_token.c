@@ -73,7 +73,7 @@ static int read_from_file(void) {
   NEED(fd >= 0 && write(fd, "a secret of enough bytes\n", 25) == 25);
   set_variables(NULL, path);
   fchmod(fd, 0640);
-  int open_to_others = ms_token_get(&token) == MS_EINVAL && strstr(ms_error_message(), "chmod 600");
+  int open_to_others = ms_token_get(&token) == MS_EINVAL && !message_lacks(ms_error_message(), "chmod 600");
   ms_error_clear();
   fchmod(fd, 0600);
   int read_well = !ms_token_get(&token) && !strcmp(token, "a secret of enough bytes");
@@ -89,19 +89,20 @@ static int refuse_what_is_none(void) {
   char pipe[64];
   snprintf(pipe, sizeof pipe, "/tmp/moonshard-token-%d", (int)getpid()); /* nobody will ever write to it */
   set_variables(NULL, "/nowhere");
-  NEED(ms_token_get(&token) == MS_EINVAL && strstr(ms_error_message(), "/nowhere: No such file"));
+  NEED(ms_token_get(&token) == MS_EINVAL && !message_lacks(ms_error_message(), "/nowhere: | No such file"));
   ms_error_clear();
   NEED(!mkfifo(pipe, 0600));
   set_variables(NULL, pipe);
   int status = ms_token_get(&token);
   unlink(pipe);
-  NEED(status == MS_EINVAL && strstr(ms_error_message(), "no regular file"));
+  NEED(status == MS_EINVAL && !message_lacks(ms_error_message(), "regular file"));
   ms_error_clear();
   set_variables("0123456789abcdef", "/nowhere");
-  NEED(ms_token_get(&token) == MS_EINVAL && strstr(ms_error_message(), "both set"));
+  NEED(ms_token_get(&token) == MS_EINVAL &&
+       !message_lacks(ms_error_message(), "MOONSHARD_TOKEN | MOONSHARD_TOKEN_FILE | both"));
   ms_error_clear();
   set_variables("short", NULL);
-  NEED(ms_token_get(&token) == MS_EINVAL && strstr(ms_error_message(), "16 to 256 characters, this one 5"));
+  NEED(ms_token_get(&token) == MS_EINVAL && !message_lacks(ms_error_message(), "16 to 256 | 5"));
   NEED(!strstr(ms_error_message(), "short"));
   return 0;
 }
@@ -195,8 +196,7 @@ static void L3_between_hosts_a_token_is_needed(void **state) {
   (void)state;
   ms_store_place place;
   assert_int_equal(ms_store_place_parse("tcp://10.0.0.1:1", &place), MS_OK);
-  assert_fails(ms_token_check(&place, ""), MS_EINVAL,
-               "the environment variable MOONSHARD_TOKEN (`openssl rand -hex 16`");
+  assert_fails(ms_token_check(&place, ""), MS_EINVAL, "MOONSHARD_TOKEN | openssl rand -hex 16");
   assert_int_equal(ms_token_check(&place, "given"), MS_OK);
   assert_int_equal(ms_store_place_parse("tcp://127.0.0.1:1", &place), MS_OK);
   assert_int_equal(ms_token_check(&place, ""), MS_OK);

@@ -76,8 +76,8 @@ static void K7_tokens_of_both_widths_are_one_stream(void **state) {
   assert_int_equal(out[0], 65529);
   assert_int_equal(out[1], 128000);
   must(ms_tokens_read(tokens, 35, 0, out));
-  assert_fails(ms_tokens_read(tokens, 34, 2, out), MS_EINVAL, "tokens 34 to 36 are asked for, and there are 35");
-  assert_fails(ms_tokens_read(tokens, -1, 2, out), MS_EINVAL, "there are 35");
+  assert_fails(ms_tokens_read(tokens, 34, 2, out), MS_EINVAL, "tokens 34 to 36 | 35");
+  assert_fails(ms_tokens_read(tokens, -1, 2, out), MS_EINVAL, "35");
   ms_tokens_close(tokens);
   remove_files(3);
 }
@@ -101,37 +101,37 @@ static void refused(const char *field) {
   int rc = ms_tokens_open(1, &path, MS_TOKEN_FILES, &tokens);
   assert_int_equal(rc, MS_EINVAL);
   assert_null(tokens);
-  assert_contains(ms_error_message(), path);
+  assert_has(ms_error_message(), path);
   assert_fails(rc, MS_EINVAL, field);
 }
 
 static void K7_foreign_and_truncated_files_are_refused(void **state) {
   (void)state;
   write_bytes(0, "", 0);
-  refused("header: the file has 0 bytes");
+  refused("header | 0");
   write_tokens(0, 20240520, 1, 10, 0);
   assert_int_equal(truncate(path_of(0), 1023), 0);
-  refused("header: the file has 1023 bytes");
+  refused("header | 1023");
   write_tokens(0, 20240520, 1, 10, 0);
   assert_int_equal(truncate(path_of(0), 1024 + 19), 0);
-  refused("number of tokens: 10 of 2 bytes make a file of 1044 bytes, and it has 1043: it was cut short");
+  refused("tokens | 10 | 2 bytes | 1044 | 1043 | cut");
   assert_int_equal(truncate(path_of(0), 1024 + 21), 0);
-  refused("it has 1045: it holds something else");
+  refused("1045");
   write_tokens(0, 20240520, 2, 10, 0);
-  refused("version: it is 2; with magic 20240520 it must be 1");
+  refused("version | 2 | magic | 20240520 | 1");
   write_tokens(0, 20240801, 1, 10, 0);
-  refused("version: it is 1; with magic 20240801 it must be 7");
+  refused("version | 1 | magic | 20240801 | 7");
   write_tokens(0, 20240522, 1, 10, 0);
-  refused("magic: it is 20240522");
+  refused("magic | 20240522");
   const int32_t negative[256] = {20240801, 7, -1};
   write_bytes(0, negative, sizeof negative);
-  refused("number of tokens: it is -1");
+  refused("tokens | -1");
   const int32_t few[256] = {20240801, 7, -1, 20, 0}; /* as a large number is told, which it is not */
   write_bytes(0, few, sizeof few);
-  refused("number of tokens: it is -1");
+  refused("tokens | -1");
   const int32_t most[256] = {20240801, 7, -1, -1, INT32_MAX};
   write_bytes(0, most, sizeof most);
-  refused("number of tokens: 9223372036854775807 of 4 bytes make a file of 9223372036854775807 bytes");
+  refused("tokens | 9223372036854775807 | 4 bytes");
   remove_files(1);
   refused("No such file");
 }
@@ -170,7 +170,7 @@ static void K7_headers_tell_numbers_beyond_31_bits(void **state) {
     must(ms_token_header_check("h", header, bytes, &width, &tokens));
     assert_int_equal(width, wanted);
     assert_true(tokens == number);
-    assert_fails(ms_token_header_check("h", header, bytes - 1, &width, &tokens), MS_EINVAL, "it was cut short");
+    assert_fails(ms_token_header_check("h", header, bytes - 1, &width, &tokens), MS_EINVAL, "cut");
   }
 }
 
@@ -184,7 +184,7 @@ static void the_reader_gives_what_was_asked_for_in_order(void **state) {
   ms_tokens *tokens = open_files(1);
   must(ms_token_reader_new(tokens, ROWS, COLUMNS, 2, &reader));
   ms_tokens_close(tokens); /* the reader keeps the files mapped */
-  assert_fails(ms_token_reader_take(reader, 1, got, targets), MS_EINVAL, "no batch was asked for");
+  assert_fails(ms_token_reader_take(reader, 1, got, targets), MS_EINVAL, "batch");
   for (int batch = 0; batch < BATCHES; batch++) {
     for (int row = 0; row < ROWS; row++) first[row] = (batch * 131 + row * 17) % (5000 - COLUMNS);
     must(ms_token_reader_ask(reader, first));
@@ -197,7 +197,7 @@ static void the_reader_gives_what_was_asked_for_in_order(void **state) {
     }
   }
   must(ms_token_reader_ask(reader, first));
-  assert_fails(ms_token_reader_ask(reader, first), MS_EINVAL, "take one first");
+  assert_fails(ms_token_reader_ask(reader, first), MS_EINVAL, "first");
   must(ms_token_reader_forget(reader, 60));
   first[0] = 7;
   must(ms_token_reader_ask(reader, first));
@@ -215,7 +215,7 @@ static void the_reader_tells_why_it_failed_and_goes_on(void **state) {
   ms_token_reader *reader;
   write_tokens(0, 20240520, 1, 100, 0);
   ms_tokens *tokens = open_files(1);
-  assert_fails(ms_token_reader_new(tokens, 1, 0, 1, &reader), MS_EINVAL, "must be at least 1");
+  assert_fails(ms_token_reader_new(tokens, 1, 0, 1, &reader), MS_EINVAL, "1");
   must(ms_token_reader_new(tokens, 1, 7, 2, &reader));
   must(ms_token_reader_ask(reader, &outside));
   must(ms_token_reader_ask(reader, &inside));
@@ -224,7 +224,7 @@ static void the_reader_tells_why_it_failed_and_goes_on(void **state) {
   assert_int_equal(targets[6], 99);
   assert_int_equal(truncate(path_of(0), 1100), 0);
   must(ms_token_reader_ask(reader, &begin));
-  assert_fails(ms_token_reader_take(reader, 60, got, targets), MS_EIO, "has 1100 bytes and had 1224");
+  assert_fails(ms_token_reader_take(reader, 60, got, targets), MS_EIO, "1100 | 1224");
   ms_token_reader_free(reader);
   ms_tokens_close(tokens);
   remove_files(1);

@@ -66,10 +66,10 @@ void meet_and_close(caller *callers, int size) {
   close_callers(callers, size);
 }
 
-void assert_caller_fails(caller *one, int status, const char *part) {
+void assert_caller_fails(caller *one, int status, const char *facts) {
   join_caller(one);
   assert_int_equal(one->status, status);
-  assert_contains(one->message, part);
+  assert_has(one->message, facts);
 }
 
 void assert_gathered(const caller *callers, int size) {

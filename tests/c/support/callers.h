@@ -30,7 +30,7 @@ void join_caller(caller *one);
 /* Ranks 0 to size - 1 that were started meet, and leave. */
 void meet_and_close(caller *callers, int size);
 /* Waits for the thread, which fails with this status and a message with this part. */
-void assert_caller_fails(caller *one, int status, const char *part);
+void assert_caller_fails(caller *one, int status, const char *facts);
 /* Every one worked, and has everybody's number. */
 void assert_gathered(const caller *callers, int size);
 /* Leaves, the highest rank first. */

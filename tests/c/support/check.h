@@ -1,4 +1,4 @@
-/* check.h - what every C test includes: cmocka with what it needs before it, and checks of error texts. */
+/* check.h - what every C test includes: cmocka with what it needs before it, and checks of failures. */
 #ifndef MS_TESTS_CHECK_H
 #define MS_TESTS_CHECK_H
 
@@ -12,6 +12,8 @@
 
 #include <cmocka.h>
 
+#include "message.h"
+
 /* A test that starts without a pending error. */
 #define TEST(name) cmocka_unit_test_setup(name, start_without_error)
 
@@ -21,8 +23,17 @@ static inline int start_without_error(void **state) {
   return 0;
 }
 
-static inline void assert_contains(const char *text, const char *part) {
-  if (!strstr(text, part)) fail_msg("\"%s\" is not in \"%s\"", part, text);
+/* A text holds all facts, as message.h looks for them. */
+static inline void assert_has(const char *text, const char *facts) {
+  const char *lacks = message_lacks(text, facts);
+  if (lacks) fail_msg("\"%s\" is not in \"%s\"", lacks, text);
+}
+
+/* A text is one line, which holds all facts. */
+static inline void assert_line_has(const char *text, const char *facts) {
+  const char *end = strchr(text, '\n');
+  if (!end || end[1]) fail_msg("\"%s\" is not one line", text);
+  assert_has(text, facts);
 }
 
 /* The call succeeds; if not, the test fails with its message. */
@@ -30,12 +41,12 @@ static inline void must(int status) {
   if (status) fail_msg("%s: %s", ms_status_name(status), ms_error_message());
 }
 
-/* The call failed with this status and its message holds this text; clears the record. */
-#define assert_fails(call, status, part)         \
+/* The call failed with this status, and its message holds these facts; clears the record. */
+#define assert_fails(call, status, facts)        \
   do {                                           \
     assert_int_equal((call), (status));          \
     assert_int_equal(ms_error_code(), (status)); \
-    assert_contains(ms_error_message(), (part)); \
+    assert_has(ms_error_message(), (facts));     \
     ms_error_clear();                            \
   } while (0)
 

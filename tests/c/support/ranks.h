@@ -7,19 +7,21 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "message.h"
 #include "moonshard.h"
 
 /* Expectations inside a rank's body, which fails by its status: cmocka's own leave by longjmp, out of the thread. */
 #define EXPECT(condition, ...) \
   if (!(condition)) return MS_FAIL(MS_EINTERNAL, __VA_ARGS__)
 
-/* The call fails with this status and text; then the record is clear again. */
-#define EXPECT_FAILS(call, code, part)                                                             \
-  do {                                                                                             \
-    int got_ = (call);                                                                             \
-    EXPECT(got_ == (code), "%s instead of %s", ms_status_name(got_), ms_status_name(code));        \
-    if (!strstr(ms_error_message(), (part))) return ms_error_prefix("expected \"%s\" in", (part)); \
-    ms_error_clear();                                                                              \
+/* The call fails with this status and a message that holds these facts; then the record is clear again. */
+#define EXPECT_FAILS(call, code, facts)                                                     \
+  do {                                                                                      \
+    int got_ = (call);                                                                      \
+    EXPECT(got_ == (code), "%s instead of %s", ms_status_name(got_), ms_status_name(code)); \
+    const char *lacks_ = message_lacks(ms_error_message(), (facts));                        \
+    if (lacks_) return ms_error_prefix("expected \"%s\" in", lacks_);                       \
+    ms_error_clear();                                                                       \
   } while (0)
 
 /* What a rank does; returns a status. */
