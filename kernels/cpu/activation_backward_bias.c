@@ -87,7 +87,7 @@ static void store_bias_gradient(const ms_kernel_call *call, int parts) {
   for (int64_t i = 0; i < columns; i++) {
     float total = 0.0f;
     for (int p = 0; p < parts; p++) total += ms_scratch_row(call, p, 1, 0, columns)[i];
-    ms_store(call->out_data[1], i, total, bf16);
+    ms_simd_store(call->out_data[1], i, total, bf16);
   }
 }
 

@@ -39,7 +39,7 @@ static void load_statistics(const ms_attention *a, const ms_kernel_call *call, c
       const float *dout = s->dout + q * padded_columns(a);
       const void *o = row_of(call->in_data[3], a->dtype, a->t, a->heads, a->d, b, q0 + q, h);
 #pragma omp simd reduction(+ : sum)
-      for (int64_t i = 0; i < a->d; i++) sum += dout[i] * ms_load(o, i, a->dtype == MS_BF16);
+      for (int64_t i = 0; i < a->d; i++) sum += dout[i] * ms_simd_load(o, i, a->dtype == MS_BF16);
     }
     s->delta[q] = sum;
     s->lse[q] = q0 + q < a->t ? (float)(lse[q] / LN_2) : 0.0f;

@@ -55,7 +55,7 @@ MS_INLINE void ms_block_fill(float *buffer, float value, int64_t n) {
 }
 
 /* One element of either dtype, outside loops that matter. */
-MS_INLINE float ms_scalar_at(const void *data, int dtype, int64_t i) { return ms_load(data, i, dtype == MS_BF16); }
+MS_INLINE float ms_scalar_at(const void *data, int dtype, int64_t i) { return ms_simd_load(data, i, dtype == MS_BF16); }
 
 MS_INLINE int64_t ms_block_length(int64_t first, int64_t end) {
   return end - first < MS_BLOCK ? end - first : MS_BLOCK;

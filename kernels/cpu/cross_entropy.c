@@ -143,7 +143,7 @@ MS_INLINE void backward_row(const ms_kernel_call *call, int64_t first, int64_t n
     ms_block_done(call->out_data[0], out, first + i, length, result);
   }
   if (target >= 0)
-    ms_store(call->out_data[0], first + target, scale * (ms_exp_nonpositive(own - lse) - 1.0f), out == MS_BF16);
+    ms_simd_store(call->out_data[0], first + target, scale * (ms_exp_nonpositive(own - lse) - 1.0f), out == MS_BF16);
 }
 
 /* Forward has checked the targets; one that is no class is skipped as if ignored, so that nothing is written astray. */

@@ -7,7 +7,7 @@
 #include "base/philox.h"
 #include "kernels/cpu/draw.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/place.h"
+#include "kernels/batch_place.h"
 
 /* Below so many words in a row, drawing a whole block for them costs more than drawing them four by four. */
 enum { FEW = 64 };
@@ -15,7 +15,7 @@ enum { FEW = 64 };
 typedef struct mask {
   uint64_t seed, stream;
   ms_draw_fn *draw;
-  ms_place place;
+  ms_batch_place place;
 } mask;
 
 /* The words of keys [key, key + n), n <= FEW. */
@@ -32,8 +32,8 @@ static void draw_few(const mask *m, uint64_t key, int64_t n, uint32_t *words) {
 static void draw_words(const mask *m, int64_t first, int64_t n, uint32_t *words) {
   uint32_t block[MS_BLOCK] __attribute__((aligned(64)));
   for (int64_t done = 0; done < n;) {
-    const uint64_t key = ms_place_key(&m->place, first + done);
-    const int64_t at = (int64_t)(key % 4), run = ms_place_run(&m->place, first + done);
+    const uint64_t key = ms_batch_place_key(&m->place, first + done);
+    const int64_t at = (int64_t)(key % 4), run = ms_batch_place_run(&m->place, first + done);
     int64_t piece = run < n - done ? run : n - done;
     if (piece == n && at == 0) {
       m->draw(m->seed, m->stream, key / 4, words);
@@ -59,7 +59,7 @@ MS_CLONES static void dropout_part(const ms_kernel_call *call, int part, int64_t
   const float p = (float)call->attrs.f[0], scale = (float)(1.0 / (1.0 - call->attrs.f[0]));
   const uint32_t limit = (uint32_t)__builtin_ceilf(p * 16777216.0f) << 8;
   const mask m = {call->scalars->seed, (uint64_t)call->attrs.i[0], ms_pick_draw(),
-                  ms_place_at(ms_place_of(&call->attrs, ms_numel(&call->out[0])), &call->scalars->rows)};
+                  ms_batch_place_at(ms_batch_place_of(&call->attrs, ms_numel(&call->out[0])), &call->scalars->rows)};
   MS_BLOCK_BUFFER(x_buffer);
   MS_BLOCK_BUFFER(y_buffer);
   uint32_t words[MS_BLOCK] __attribute__((aligned(64)));

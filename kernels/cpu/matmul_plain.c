@@ -22,7 +22,8 @@ int64_t ms_plain_workspace(const ms_product *product, int threads) {
 MS_INLINE void widen_matrix(float *restrict y, int64_t y_stride, const void *restrict x, int bf16, int64_t rows,
                             int64_t columns, int64_t row_stride, int64_t column_stride) {
   for (int64_t r = 0; r < rows; r++)
-    for (int64_t c = 0; c < columns; c++) y[r * y_stride + c] = ms_load(x, r * row_stride + c * column_stride, bf16);
+    for (int64_t c = 0; c < columns; c++)
+      y[r * y_stride + c] = ms_simd_load(x, r * row_stride + c * column_stride, bf16);
 }
 
 /* c[MS_ROWS][n] += a[MS_ROWS][k] b [k,n] */
@@ -69,7 +70,7 @@ static void run_rows(const ms_kernel_call *call, const ms_product *p, int64_t ba
       const int64_t at = (batch * p->m + first + r) * p->n + j;
       float value = activate(c[r * c_stride + j] + bias, p->activation);
       if (p->accumulate) value += ((const float *)call->out_data[0])[at];
-      ms_store(call->out_data[0], at, value, p->c_dtype == MS_BF16);
+      ms_simd_store(call->out_data[0], at, value, p->c_dtype == MS_BF16);
     }
 }
 

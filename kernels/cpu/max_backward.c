@@ -30,7 +30,7 @@ static void backward_part(const ms_kernel_call *call, int part, int64_t begin, i
     for (int64_t i = 0; i < view.n; i++) {
       const int64_t element = first + i * view.inner;
       const float x = ms_scalar_at(call->in_data[X], call->in[X].dtype, element);
-      ms_store(call->out_data[0], element, is_largest(x, y) ? dy / (float)ties : 0.0f, bf16);
+      ms_simd_store(call->out_data[0], element, is_largest(x, y) ? dy / (float)ties : 0.0f, bf16);
     }
   }
 }

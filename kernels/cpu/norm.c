@@ -19,10 +19,10 @@ MS_INLINE float row_sum(const void *x, int bf16, int64_t first, int64_t n) {
   const int64_t half = n / 2, middle = first + half;
 #pragma omp simd reduction(+ : low, high)
   for (int64_t i = 0; i < half; i++) {
-    low += ms_load(x, first + i, bf16);
-    high += ms_load(x, middle + i, bf16);
+    low += ms_simd_load(x, first + i, bf16);
+    high += ms_simd_load(x, middle + i, bf16);
   }
-  return low + high + (n % 2 ? ms_load(x, first + n - 1, bf16) : 0.0f);
+  return low + high + (n % 2 ? ms_simd_load(x, first + n - 1, bf16) : 0.0f);
 }
 
 /* The sum of (x - centre)^2 over x[first .. first + n). */
@@ -31,18 +31,19 @@ MS_INLINE float row_squares(const void *x, int bf16, int64_t first, float centre
   const int64_t half = n / 2, middle = first + half;
 #pragma omp simd reduction(+ : low, high)
   for (int64_t i = 0; i < half; i++) {
-    float a = ms_load(x, first + i, bf16) - centre, b = ms_load(x, middle + i, bf16) - centre;
+    float a = ms_simd_load(x, first + i, bf16) - centre, b = ms_simd_load(x, middle + i, bf16) - centre;
     low += a * a;
     high += b * b;
   }
-  const float last = n % 2 ? ms_load(x, first + n - 1, bf16) - centre : 0.0f;
+  const float last = n % 2 ? ms_simd_load(x, first + n - 1, bf16) - centre : 0.0f;
   return low + high + last * last;
 }
 
 /* sum = a + b, rounded to their dtype; each [first .. first + n) */
 MS_INLINE void add_row(const void *a, const void *b, void *sum, int bf16, int64_t first, int64_t n) {
 #pragma omp simd
-  for (int64_t i = first; i < first + n; i++) ms_store(sum, i, ms_load(a, i, bf16) + ms_load(b, i, bf16), bf16);
+  for (int64_t i = first; i < first + n; i++)
+    ms_simd_store(sum, i, ms_simd_load(a, i, bf16) + ms_simd_load(b, i, bf16), bf16);
 }
 
 MS_INLINE void norm_rows(const ms_kernel_call *call, int part, int64_t begin, int64_t end, int bf16, int centred) {
@@ -65,8 +66,8 @@ MS_INLINE void norm_rows(const ms_kernel_call *call, int part, int64_t begin, in
     const float rstd = 1.0f / sqrtf(row_squares(x, bf16, first, mean, n) / (float)n + eps);
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
-      float value = (ms_load(x, first + i, bf16) - mean) * rstd * gain[i];
-      ms_store(y, first + i, centred ? value + bias[i] : value, bf16);
+      float value = (ms_simd_load(x, first + i, bf16) - mean) * rstd * gain[i];
+      ms_simd_store(y, first + i, centred ? value + bias[i] : value, bf16);
     }
     if (centred) stats[2 * r] = mean;
     stats[centred ? 2 * r + 1 : r] = rstd;

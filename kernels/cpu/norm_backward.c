@@ -54,7 +54,8 @@ MS_INLINE averages first_pass(const row *r, int bf16, int centred, const float *
   float g_sum = 0.0f, gh_sum = 0.0f;
 #pragma omp simd reduction(+ : g_sum, gh_sum)
   for (int64_t i = 0; i < n; i++) {
-    float dy = ms_load(r->dy, first + i, bf16), h = (ms_load(r->x, first + i, bf16) - mean) * rstd, g = dy * gain[i];
+    float dy = ms_simd_load(r->dy, first + i, bf16), h = (ms_simd_load(r->x, first + i, bf16) - mean) * rstd,
+          g = dy * gain[i];
     dgain[i] += dy * h;
     if (centred) {
       dbias[i] += dy;
@@ -72,11 +73,11 @@ MS_INLINE void second_pass(const row *r, int bf16, int centred, int adds, int ag
   const float mean = r->mean, rstd = r->rstd;
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) {
-    float dy = ms_load(r->dy, first + i, bf16), h = (ms_load(r->x, first + i, bf16) - mean) * rstd;
+    float dy = ms_simd_load(r->dy, first + i, bf16), h = (ms_simd_load(r->x, first + i, bf16) - mean) * rstd;
     float dx = rstd * (dy * gain[i] - average.g - h * average.gh);
-    float all = adds ? dx + ms_load(r->more, first + i, bf16) : dx;
-    if (again) ms_store(r->y, first + i, centred ? h * gain[i] + bias[i] : h * gain[i], bf16);
-    ms_store(r->dx, first + i, all, bf16);
+    float all = adds ? dx + ms_simd_load(r->more, first + i, bf16) : dx;
+    if (again) ms_simd_store(r->y, first + i, centred ? h * gain[i] + bias[i] : h * gain[i], bf16);
+    ms_simd_store(r->dx, first + i, all, bf16);
   }
 }
 
@@ -134,7 +135,7 @@ static void store_sum(const ms_kernel_call *call, int parts, int sum, int output
   for (int64_t i = 0; i < n; i++) {
     float total = 0.0f;
     for (int p = 0; p < parts; p++) total += ms_scratch_row(call, p, SCRATCH, sum, n)[i];
-    ms_store(call->out_data[output], i, total, bf16);
+    ms_simd_store(call->out_data[output], i, total, bf16);
   }
 }
 

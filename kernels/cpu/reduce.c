@@ -25,13 +25,13 @@ MS_INLINE void add_rows(const void *x, int bf16, int64_t rows, int64_t inner, fl
     const int64_t a = r * inner, b = a + inner, c = b + inner, d = c + inner;
 #pragma omp simd
     for (int64_t i = 0; i < inner; i++)
-      sums[i] +=
-          (ms_load(x, a + i, bf16) + ms_load(x, b + i, bf16)) + (ms_load(x, c + i, bf16) + ms_load(x, d + i, bf16));
+      sums[i] += (ms_simd_load(x, a + i, bf16) + ms_simd_load(x, b + i, bf16)) +
+                 (ms_simd_load(x, c + i, bf16) + ms_simd_load(x, d + i, bf16));
   }
   for (; r < rows; r++) {
     const int64_t a = r * inner;
 #pragma omp simd
-    for (int64_t i = 0; i < inner; i++) sums[i] += ms_load(x, a + i, bf16);
+    for (int64_t i = 0; i < inner; i++) sums[i] += ms_simd_load(x, a + i, bf16);
   }
 }
 
@@ -48,7 +48,7 @@ MS_INLINE void add_narrow_rows(const void *x, int bf16, int64_t rows, int64_t in
 MS_INLINE void keep_largest(const void *x, int bf16, int64_t rows, int64_t inner, float sign, float *largest) {
   for (int64_t r = 0; r < rows; r++)
 #pragma omp simd
-    for (int64_t i = 0; i < inner; i++) largest[i] = larger(largest[i], sign * ms_load(x, r * inner + i, bf16));
+    for (int64_t i = 0; i < inner; i++) largest[i] = larger(largest[i], sign * ms_simd_load(x, r * inner + i, bf16));
 }
 
 /* One stretch x [n]: blocks are summed in f32 lanes, and the blocks in double. */
@@ -58,7 +58,7 @@ MS_INLINE double sum_stretch(const void *x, int bf16, int64_t n) {
     int64_t end = first + ms_block_length(first, n);
     float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = first; i < end; i++) sum += ms_load(x, i, bf16);
+    for (int64_t i = first; i < end; i++) sum += ms_simd_load(x, i, bf16);
     total += sum;
   }
   return total;
@@ -70,8 +70,8 @@ MS_INLINE float largest_of_stretch(const void *x, int bf16, int64_t n, float sig
   int64_t whole = n / LANES * LANES;
   for (int64_t i = 0; i < whole; i += LANES)
 #pragma omp simd
-    for (int l = 0; l < LANES; l++) lanes[l] = larger(lanes[l], sign * ms_load(x, i + l, bf16));
-  for (int64_t i = whole; i < n; i++) lanes[i - whole] = larger(lanes[i - whole], sign * ms_load(x, i, bf16));
+    for (int l = 0; l < LANES; l++) lanes[l] = larger(lanes[l], sign * ms_simd_load(x, i + l, bf16));
+  for (int64_t i = whole; i < n; i++) lanes[i - whole] = larger(lanes[i - whole], sign * ms_simd_load(x, i, bf16));
   float largest = lanes[0];
   for (int l = 1; l < LANES; l++) largest = larger(largest, lanes[l]);
   return largest;
@@ -108,7 +108,7 @@ static void reduce_from(const ms_kernel_call *call, int64_t element, int64_t n, 
 /* out[first .. first + n) = x / divisor */
 static void store(const ms_kernel_call *call, int64_t first, const float *x, int64_t n, double divisor) {
   const int bf16 = call->out[0].dtype == MS_BF16;
-  for (int64_t i = 0; i < n; i++) ms_store(call->out_data[0], first + i, (float)(x[i] / divisor), bf16);
+  for (int64_t i = 0; i < n; i++) ms_simd_store(call->out_data[0], first + i, (float)(x[i] / divisor), bf16);
 }
 
 /* What the parts need beside the call, and the first thing in the workspace; sums of each part follow. */

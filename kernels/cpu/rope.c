@@ -52,9 +52,9 @@ MS_INLINE void turn_head(const void *x, void *y, int64_t first, int bf16, int in
 #pragma omp simd
   for (int64_t p = 0; p < half; p++) {
     const int64_t i = first + (interleaved ? 2 * p : p), j = interleaved ? i + 1 : i + half;
-    const float a = ms_load(x, i, bf16), b = ms_load(x, j, bf16);
-    ms_store(y, i, a * c[p] - b * s[p], bf16);
-    ms_store(y, j, a * s[p] + b * c[p], bf16);
+    const float a = ms_simd_load(x, i, bf16), b = ms_simd_load(x, j, bf16);
+    ms_simd_store(y, i, a * c[p] - b * s[p], bf16);
+    ms_simd_store(y, j, a * s[p] + b * c[p], bf16);
   }
 }
 

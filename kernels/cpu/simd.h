@@ -9,7 +9,7 @@
 **   - put MS_CLONES on a static function that works on a range, with `restrict` pointers, and give that to
 **     ms_run_parts;
 **   - write a sum as `#pragma omp simd reduction(+ : s)`: it is the permission to use vector lanes, in a fixed order;
-**   - give both dtypes by one always-inline body with a constant `int bf16` argument and ms_load / ms_store.
+**   - give both dtypes by one always-inline body with a constant `int bf16` argument and ms_simd_load / ms_simd_store.
 ** Sanitizers start after the loader resolves clones, so under them MS_CLONES is empty (build with -march=native
 ** there to check the wide code).
 */
@@ -59,11 +59,11 @@ MS_INLINE ms_bf16 ms_to_bf16(float f) {
 }
 
 /* Element i of an array that is bf16 when `bf16` is 1, else f32. Pass a constant, or the loop does not vectorise. */
-MS_INLINE float ms_load(const void *x, int64_t i, int bf16) {
+MS_INLINE float ms_simd_load(const void *x, int64_t i, int bf16) {
   return bf16 ? ms_from_bf16(((const ms_bf16 *)x)[i]) : ((const float *)x)[i];
 }
 
-MS_INLINE void ms_store(void *y, int64_t i, float value, int bf16) {
+MS_INLINE void ms_simd_store(void *y, int64_t i, float value, int bf16) {
   if (bf16) ((ms_bf16 *)y)[i] = ms_to_bf16(value);
   else ((float *)y)[i] = value;
 }

@@ -61,7 +61,7 @@ static int run(const ms_kernel_call *call) {
   memset(call->workspace, 0, (size_t)n * sizeof(float));
   sum_runs(call, 0, 0, ms_numel(&call->in[0]));
   const float *sums = call->workspace;
-  for (int64_t i = 0; i < n; i++) ms_store(call->out_data[0], i, sums[i], call->out[0].dtype == MS_BF16);
+  for (int64_t i = 0; i < n; i++) ms_simd_store(call->out_data[0], i, sums[i], call->out[0].dtype == MS_BF16);
   return MS_OK;
 }
 

@@ -32,20 +32,20 @@ template <class T, class G> struct column_of {
   int activation;
   template <int V> __device__ __forceinline__ void add(int64_t, int64_t row, int64_t column, float (&sum)[1][V]) const {
     float x[V], gradient[V];
-    ms_load<V>(a + row * columns + column, x);
-    ms_load<V>(dy + row * columns + column, gradient);
+    ms_vector_load<V>(a + row * columns + column, x);
+    ms_vector_load<V>(dy + row * columns + column, gradient);
     if (y) {
       float result[V];
 #pragma unroll
       for (int l = 0; l < V; l++) result[l] = ms_activate(x[l], activation);
-      ms_store<V>(y + row * columns + column, result);
+      ms_vector_store<V>(y + row * columns + column, result);
     }
 #pragma unroll
     for (int l = 0; l < V; l++) {
       x[l] = G::of(x[l], gradient[l]);
       sum[0][l] += x[l];
     }
-    ms_store<V>(dx + row * columns + column, x);
+    ms_vector_store<V>(dx + row * columns + column, x);
   }
 };
 

@@ -85,15 +85,15 @@ __device__ __forceinline__ ms_words draw_for(const ms_b16 *, const rounding &r, 
 template <class M> struct vectors_of {
   float g[V], p[V], m[V], v[V];
   __device__ __forceinline__ void load(const arrays<M> &a, int64_t i) {
-    ms_load<V>(a.gradient + i, g);
-    ms_load<V>(a.p + i, p);
-    ms_load<V>(a.m + i, m);
-    ms_load<V>(a.v + i, v);
+    ms_vector_load<V>(a.gradient + i, g);
+    ms_vector_load<V>(a.p + i, p);
+    ms_vector_load<V>(a.m + i, m);
+    ms_vector_load<V>(a.v + i, v);
   }
   __device__ __forceinline__ void store(const arrays<M> &a, int64_t i) const {
-    ms_store<V>(a.p + i, p);
-    ms_store<V>(a.m + i, m);
-    ms_store<V>(a.v + i, v);
+    ms_vector_store<V>(a.p + i, p);
+    ms_vector_store<V>(a.m + i, m);
+    ms_vector_store<V>(a.v + i, v);
   }
 };
 
@@ -124,11 +124,11 @@ __global__ void __launch_bounds__(THREADS) adamw(arrays<M> a, int64_t n, int64_t
     x.store(a, i * V);
   }
   for (int64_t i = vectors * V + thread; i < n; i += threads) {
-    float m = ms_load_one(a.m + i), v = ms_load_one(a.v + i);
+    float m = ms_element_load(a.m + i), v = ms_element_load(a.v + i);
     update_of(a.gradient[i], a.p[i], m, v);
     round_moments(a.m, m, v, ms_word_of(draw_for(a.m, r, updates, i), r.first + i));
-    ms_store_one(a.m + i, m);
-    ms_store_one(a.v + i, v);
+    ms_element_store(a.m + i, m);
+    ms_element_store(a.v + i, v);
   }
 }
 

@@ -33,7 +33,8 @@ __global__ void __launch_bounds__(WARPS *MS_WARP)
   const int64_t row = min(own, rows - 1), i = row % a.t, h = row / a.t % a.heads, b = row / a.t / a.heads;
   const int64_t at = ((b * a.t + i) * a.heads + h) * a.d;
   float sum = 0.0f;
-  for (int64_t c = threadIdx.x; c < a.d; c += MS_WARP) sum += ms_load_one(o + at + c) * ms_load_one(gradient + at + c);
+  for (int64_t c = threadIdx.x; c < a.d; c += MS_WARP)
+    sum += ms_element_load(o + at + c) * ms_element_load(gradient + at + c);
   sum = ms_warp_reduce(sum, ms_add());
   if (threadIdx.x == 0 && own < rows) delta[row] = sum;
 }

@@ -35,7 +35,7 @@ template <class T, class J> struct column_of {
   template <int V>
   __device__ __forceinline__ void add(int64_t o, int64_t row, int64_t column, float (&sum)[1][V]) const {
     float value[V];
-    ms_load<V>(x + (o * rows + row) * columns + column, value);
+    ms_vector_load<V>(x + (o * rows + row) * columns + column, value);
 #pragma unroll
     for (int l = 0; l < V; l++) sum[0][l] = J::join(sum[0][l], value[l]);
   }

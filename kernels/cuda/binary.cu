@@ -13,8 +13,8 @@ __global__ void __launch_bounds__(MS_BROADCAST_THREADS)
   int64_t from[2];
   float p[V], q[V];
   ms_locate(shape, at, n, 2, from);
-  ms_load_along<V>(a + from[0], ms_walks(shape, 0), p);
-  ms_load_along<V>(b + from[1], ms_walks(shape, 1), q);
+  ms_vector_load_along<V>(a + from[0], ms_walks(shape, 0), p);
+  ms_vector_load_along<V>(b + from[1], ms_walks(shape, 1), q);
 #pragma unroll
   for (int l = 0; l < V; l++) {
     if (op == MS_OP_add) p[l] = p[l] + q[l];
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(MS_BROADCAST_THREADS)
     else if (op == MS_OP_maximum) p[l] = q[l] > p[l] || q[l] != q[l] ? q[l] : p[l];
     else p[l] = q[l] < p[l] || q[l] != q[l] ? q[l] : p[l];
   }
-  ms_store<V>(y + at, p);
+  ms_vector_store<V>(y + at, p);
 }
 
 template <class A, class B, class Y> int run_typed(const ms_kernel_call *call) {

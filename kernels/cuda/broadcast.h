@@ -31,9 +31,9 @@ __device__ __forceinline__ void ms_locate(const ms_broadcast &shape, int64_t ele
 }
 
 /* V elements from `at`, or one V times where the operand stands still. */
-template <int V, class T> __device__ __forceinline__ void ms_load_along(const T *at, bool walks, float (&x)[V]) {
-  if (walks) return ms_load<V>(at, x);
-  const float one = ms_load_one(at);
+template <int V, class T> __device__ __forceinline__ void ms_vector_load_along(const T *at, bool walks, float (&x)[V]) {
+  if (walks) return ms_vector_load<V>(at, x);
+  const float one = ms_element_load(at);
 #pragma unroll
   for (int l = 0; l < V; l++) x[l] = one;
 }

@@ -9,12 +9,12 @@ namespace {
 constexpr int THREADS = 256;
 
 __device__ __forceinline__ float as_float(const float *x) { return *x; }
-__device__ __forceinline__ float as_float(const ms_b16 *x) { return ms_load_one(x); }
+__device__ __forceinline__ float as_float(const ms_b16 *x) { return ms_element_load(x); }
 __device__ __forceinline__ float as_float(const int32_t *x) { return static_cast<float>(*x); }
 __device__ __forceinline__ float as_float(const unsigned char *x) { return static_cast<float>(*x); }
 
 __device__ __forceinline__ void put(float *y, float x) { *y = x; }
-__device__ __forceinline__ void put(ms_b16 *y, float x) { ms_store_one(y, x); }
+__device__ __forceinline__ void put(ms_b16 *y, float x) { ms_element_store(y, x); }
 /* Cut off towards zero; the ends of i32 beyond them, 0 for NaN. */
 __device__ __forceinline__ void put(int32_t *y, float x) {
   *y = x != x ? 0 : x >= 2147483648.0f ? INT32_MAX : x <= -2147483648.0f ? INT32_MIN : static_cast<int32_t>(x);

@@ -81,7 +81,7 @@ template <class Y, class Join> __global__ void ms_join_parts(const float *partia
   float total = from[0];
 #pragma unroll 8
   for (int64_t p = 1; p < c.parts; p++) total = Join::join(total, from[p * c.columns]);
-  ms_store_one(to + i, total / divisor);
+  ms_element_store(to + i, total / divisor);
 }
 
 template <class Join>

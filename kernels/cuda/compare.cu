@@ -26,8 +26,8 @@ __global__ void __launch_bounds__(MS_BROADCAST_THREADS)
   int64_t from[2];
   float p[V], q[V];
   ms_locate(shape, at, n, 2, from);
-  ms_load_along<V>(a + from[0], ms_walks(shape, 0), p);
-  ms_load_along<V>(b + from[1], ms_walks(shape, 1), q);
+  ms_vector_load_along<V>(a + from[0], ms_walks(shape, 0), p);
+  ms_vector_load_along<V>(b + from[1], ms_walks(shape, 1), q);
   bytes<V> result;
 #pragma unroll
   for (int l = 0; l < V; l++) result.byte[l] = holds(op, p[l], q[l]);
@@ -57,11 +57,11 @@ __global__ void __launch_bounds__(MS_BROADCAST_THREADS)
   else
 #pragma unroll
     for (int l = 0; l < V; l++) chosen.byte[l] = mask[from[0]];
-  ms_load_along<V>(a + from[1], ms_walks(shape, 1), p);
-  ms_load_along<V>(b + from[2], ms_walks(shape, 2), q);
+  ms_vector_load_along<V>(a + from[1], ms_walks(shape, 1), p);
+  ms_vector_load_along<V>(b + from[2], ms_walks(shape, 2), q);
 #pragma unroll
   for (int l = 0; l < V; l++) p[l] = chosen.byte[l] ? p[l] : q[l];
-  ms_store<V>(y + at, p);
+  ms_vector_store<V>(y + at, p);
 }
 
 template <class T>
@@ -82,12 +82,12 @@ __global__ void __launch_bounds__(MS_BROADCAST_THREADS)
   int64_t from[3];
   float p[V], q[V], d[V];
   ms_locate(shape, at, n, 3, from);
-  ms_load_along<V>(a + from[0], ms_walks(shape, 0), p);
-  ms_load_along<V>(b + from[1], ms_walks(shape, 1), q);
-  ms_load_along<V>(dy + from[2], ms_walks(shape, 2), d);
+  ms_vector_load_along<V>(a + from[0], ms_walks(shape, 0), p);
+  ms_vector_load_along<V>(b + from[1], ms_walks(shape, 1), q);
+  ms_vector_load_along<V>(dy + from[2], ms_walks(shape, 2), d);
 #pragma unroll
   for (int l = 0; l < V; l++) d[l] = p[l] < q[l] ? 0.0f : p[l] == q[l] ? 0.5f * d[l] : d[l];
-  ms_store<V>(dx + at, d);
+  ms_vector_store<V>(dx + at, d);
 }
 
 template <class A, class B> int run_compare_typed(const ms_kernel_call *call) {

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(THREADS)
   lse[row] = value;
   losses[row] = 0.0;
   if (counts(target, s))
-    losses[row] = static_cast<double>(value) - static_cast<double>(ms_load_one(logits + row * s.stride + target));
+    losses[row] = static_cast<double>(value) - static_cast<double>(ms_element_load(logits + row * s.stride + target));
   else if (target != s.ignored) ms_note_fault(fault, MS_OP_cross_entropy, target, s.classes);
 }
 

@@ -6,7 +6,7 @@
 */
 #include "kernels/cuda/philox.h"
 #include "kernels/cuda/vector.h"
-#include "kernels/place.h"
+#include "kernels/batch_place.h"
 
 namespace {
 
@@ -14,8 +14,8 @@ constexpr int THREADS = 256;
 
 struct mask {
   uint64_t stream;
-  ms_place place; /* as of the first micro-batch */
-  unsigned limit; /* words below it drop their element */
+  ms_batch_place place; /* as of the first micro-batch */
+  unsigned limit;       /* words below it drop their element */
   float scale;
 };
 
@@ -24,12 +24,12 @@ __device__ __forceinline__ unsigned draw_one(uint64_t seed, uint64_t stream, uin
 }
 
 /* The words of elements i to i + 3. */
-__device__ __forceinline__ ms_words draw_four(uint64_t seed, uint64_t stream, const ms_place &place, int64_t i) {
-  const uint64_t key = ms_place_key(&place, i);
-  if (key % 4 == 0 && ms_place_run(&place, i) >= 4) return ms_draw(seed, stream, key / 4);
+__device__ __forceinline__ ms_words draw_four(uint64_t seed, uint64_t stream, const ms_batch_place &place, int64_t i) {
+  const uint64_t key = ms_batch_place_key(&place, i);
+  if (key % 4 == 0 && ms_batch_place_run(&place, i) >= 4) return ms_draw(seed, stream, key / 4);
   ms_words words;
 #pragma unroll
-  for (int l = 0; l < 4; l++) words.word[l] = draw_one(seed, stream, ms_place_key(&place, i + l));
+  for (int l = 0; l < 4; l++) words.word[l] = draw_one(seed, stream, ms_batch_place_key(&place, i + l));
   return words;
 }
 
@@ -39,21 +39,21 @@ __global__ void __launch_bounds__(THREADS)
   constexpr int V = ms_lanes<T>;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
   const uint64_t seed = scalars->seed;
-  const ms_place place = ms_place_at(m.place, &scalars->rows);
+  const ms_batch_place place = ms_batch_place_at(m.place, &scalars->rows);
   if (thread < vectors) {
     float v[V];
-    ms_load<V>(x + thread * V, v);
+    ms_vector_load<V>(x + thread * V, v);
 #pragma unroll
     for (int q = 0; q < V; q += 4) {
       const ms_words w = draw_four(seed, m.stream, place, thread * V + q);
 #pragma unroll
       for (int l = 0; l < 4; l++) v[q + l] = w.word[l] < m.limit ? 0.0f : v[q + l] * m.scale;
     }
-    ms_store<V>(y + thread * V, v);
+    ms_vector_store<V>(y + thread * V, v);
   }
   for (int64_t i = vectors * V + thread; i < n; i += static_cast<int64_t>(gridDim.x) * THREADS) {
-    const unsigned word = draw_one(seed, m.stream, ms_place_key(&place, i));
-    ms_store_one(y + i, word < m.limit ? 0.0f : ms_load_one(x + i) * m.scale);
+    const unsigned word = draw_one(seed, m.stream, ms_batch_place_key(&place, i));
+    ms_element_store(y + i, word < m.limit ? 0.0f : ms_element_load(x + i) * m.scale);
   }
 }
 
@@ -62,7 +62,7 @@ template <class T> int run_typed(const ms_kernel_call *call) {
   const T *x = static_cast<const T *>(call->in_data[0]);
   T *y = static_cast<T *>(call->out_data[0]);
   const float p = static_cast<float>(call->attrs.f[0]);
-  const mask m = {static_cast<uint64_t>(call->attrs.i[0]), ms_place_of(&call->attrs, n),
+  const mask m = {static_cast<uint64_t>(call->attrs.i[0]), ms_batch_place_of(&call->attrs, n),
                   static_cast<unsigned>(ceilf(p * 16777216.0f)) << 8,
                   static_cast<float>(1.0 / (1.0 - call->attrs.f[0]))};
   if (n == 0) return MS_OK;

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(MS_ELEMENT_THREADS)
 #pragma unroll
     for (int i = 0; i < INPUTS; i++)
       if (first + u * MS_ELEMENT_THREADS < vectors)
-        ms_load<V>(in.data[i] + (first + u * MS_ELEMENT_THREADS) * V, x[u][i]);
+        ms_vector_load<V>(in.data[i] + (first + u * MS_ELEMENT_THREADS) * V, x[u][i]);
 #pragma unroll
   for (int u = 0; u < MS_ELEMENT_VECTORS; u++) {
     if (first + u * MS_ELEMENT_THREADS >= vectors) continue;
@@ -42,15 +42,15 @@ __global__ void __launch_bounds__(MS_ELEMENT_THREADS)
       for (int o = 0; o < OUTPUTS; o++) y[o][l] = to[o];
     }
 #pragma unroll
-    for (int o = 0; o < OUTPUTS; o++) ms_store<V>(out.data[o] + (first + u * MS_ELEMENT_THREADS) * V, y[o]);
+    for (int o = 0; o < OUTPUTS; o++) ms_vector_store<V>(out.data[o] + (first + u * MS_ELEMENT_THREADS) * V, y[o]);
   }
   for (int64_t i = vectors * V + thread; i < n; i += static_cast<int64_t>(gridDim.x) * MS_ELEMENT_THREADS) {
     float from[INPUTS], to[OUTPUTS];
 #pragma unroll
-    for (int k = 0; k < INPUTS; k++) from[k] = ms_load_one(in.data[k] + i);
+    for (int k = 0; k < INPUTS; k++) from[k] = ms_element_load(in.data[k] + i);
     f(from, to);
 #pragma unroll
-    for (int o = 0; o < OUTPUTS; o++) ms_store_one(out.data[o] + i, to[o]);
+    for (int o = 0; o < OUTPUTS; o++) ms_element_store(out.data[o] + i, to[o]);
   }
 }
 

@@ -26,11 +26,11 @@ __global__ void __launch_bounds__(THREADS) ema(const float *weights, float *aver
   const float rest = rest_of(decay, warmup, static_cast<double>(now->step));
   for (int64_t i = thread; i < vectors; i += threads) {
     float p[V], a[V];
-    ms_load<V>(weights + i * V, p);
-    ms_load<V>(average + i * V, a);
+    ms_vector_load<V>(weights + i * V, p);
+    ms_vector_load<V>(average + i * V, a);
 #pragma unroll
     for (int l = 0; l < V; l++) a[l] = first ? p[l] : a[l] + rest * (p[l] - a[l]);
-    ms_store<V>(average + i * V, a);
+    ms_vector_store<V>(average + i * V, a);
   }
   for (int64_t i = vectors * V + thread; i < n; i += threads)
     average[i] = first ? weights[i] : average[i] + rest * (weights[i] - average[i]);

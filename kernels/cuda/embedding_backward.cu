@@ -34,11 +34,11 @@ __device__ __forceinline__ void put_row(const gradient &g, Y *dw, int64_t row, i
   Y *at = dw + row * g.columns + column;
   if (g.adds) {
     float x[V];
-    ms_load<V>(at, x);
+    ms_vector_load<V>(at, x);
 #pragma unroll
     for (int l = 0; l < V; l++) sum[l] = x[l] + ms_rounded<Y>(sum[l]);
   }
-  ms_store<V>(at, sum);
+  ms_vector_store<V>(at, sum);
 }
 
 template <int V, class T, class Y> __global__ void __launch_bounds__(THREADS) sum_runs(gradient g, const T *dy, Y *dw) {
@@ -50,14 +50,14 @@ template <int V, class T, class Y> __global__ void __launch_bounds__(THREADS) su
 #pragma unroll 4
   for (int64_t i = begin; i < end; i++) {
     float x[V];
-    ms_load<V>(dy + static_cast<int64_t>(g.sorted.position[i]) * g.columns + column, x);
+    ms_vector_load<V>(dy + static_cast<int64_t>(g.sorted.position[i]) * g.columns + column, x);
 #pragma unroll
     for (int l = 0; l < V; l++) sum[l] += x[l];
     if (i + 1 < end && g.continues(i + 1)) continue;
     const bool before = run == begin && g.continues(begin), after = i + 1 == end && g.continues(end);
     const int64_t row = g.sorted.key[i];
     if (row < g.rows) {
-      if (before || after) ms_store<V>(g.part(blockIdx.x, before ? 0 : 1) + column, sum);
+      if (before || after) ms_vector_store<V>(g.part(blockIdx.x, before ? 0 : 1) + column, sum);
       else put_row<V>(g, dw, row, column, sum);
     }
 #pragma unroll
@@ -74,10 +74,10 @@ template <int V, class Y> __global__ void __launch_bounds__(THREADS) join_runs(g
   const uint32_t row = g.sorted.key[end];
   if (row >= g.rows || (g.sorted.key[begin] == row && g.continues(begin))) return;
   float sum[V];
-  ms_load<V>(g.part(blockIdx.x, 1) + column, sum);
+  ms_vector_load<V>(g.part(blockIdx.x, 1) + column, sum);
   for (int64_t block = blockIdx.x + 1; block * RUN < g.n && g.sorted.key[block * RUN] == row; block++) {
     float x[V];
-    ms_load<V>(g.part(block, 0) + column, x);
+    ms_vector_load<V>(g.part(block, 0) + column, x);
 #pragma unroll
     for (int l = 0; l < V; l++) sum[l] += x[l];
   }

@@ -20,7 +20,7 @@ struct task {
 
 __device__ __forceinline__ float bias_at(const task &t, int64_t column) {
   if (t.bias_dtype < 0) return 0.0f;
-  if (t.bias_dtype == MS_BF16) return ms_load_one(static_cast<const ms_b16 *>(t.bias) + column);
+  if (t.bias_dtype == MS_BF16) return ms_element_load(static_cast<const ms_b16 *>(t.bias) + column);
   return static_cast<const float *>(t.bias)[column];
 }
 
@@ -29,10 +29,10 @@ template <int V, class X, class Y> __global__ void __launch_bounds__(THREADS) fi
   if (vector >= t.vectors) return;
   const int64_t column = vector * V % t.columns;
   float y[V];
-  ms_load<V>(x + vector * V, y);
+  ms_vector_load<V>(x + vector * V, y);
 #pragma unroll
   for (int l = 0; l < V; l++) y[l] = ms_activate(y[l] + bias_at(t, column + l), t.activation);
-  ms_store<V>(c + vector * V, y);
+  ms_vector_store<V>(c + vector * V, y);
 }
 
 template <int V, class X, class Y> int launch(const ms_kernel_call *call, const X *x, Y *c, task t, int64_t elements) {

@@ -33,13 +33,13 @@ __device__ __forceinline__ void load_tile(float (*tile)[TILE + 1], const T *x, i
   for (int e = threadIdx.x; e < TILE * DEPTH; e += THREADS) {
     const int i = k_stride == 1 ? e / DEPTH : e % TILE, j = k_stride == 1 ? e % DEPTH : e / TILE;
     const bool inside = first + i < count && depth + j < k;
-    tile[j][i] = inside ? ms_load_one(x + (first + i) * stride + (depth + j) * k_stride) : 0.0f;
+    tile[j][i] = inside ? ms_element_load(x + (first + i) * stride + (depth + j) * k_stride) : 0.0f;
   }
 }
 
 __device__ __forceinline__ float bias_at(const void *bias, int dtype, int64_t column) {
   if (dtype < 0) return 0.0f;
-  if (dtype == MS_BF16) return ms_load_one(static_cast<const ms_b16 *>(bias) + column);
+  if (dtype == MS_BF16) return ms_element_load(static_cast<const ms_b16 *>(bias) + column);
   return static_cast<const float *>(bias)[column];
 }
 
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(THREADS) matmul(const T *a, const T *b, const 
       if (i >= t.m || j >= t.n) continue;
       Y *at = c + (matrix * t.m + i) * t.n + j;
       const float value = ms_activate(sum[r][s] + bias_at(bias, t.bias_dtype, j), t.activation);
-      ms_store_one(at, t.accumulate ? ms_load_one(at) + value : value);
+      ms_element_store(at, t.accumulate ? ms_element_load(at) + value : value);
     }
 }
 

@@ -19,27 +19,27 @@ struct sum_of {
 template <class T>
 __global__ void __launch_bounds__(THREADS) mark_rows(const T *x, const T *y, const T *dy, T *dx, int64_t n) {
   const int64_t row = blockIdx.x, from = row * n;
-  const float largest = ms_load_one(y + row);
+  const float largest = ms_element_load(y + row);
   int64_t ties = 0;
-  for (int64_t i = threadIdx.x; i < n; i += THREADS) ties += is_largest(ms_load_one(x + from + i), largest);
+  for (int64_t i = threadIdx.x; i < n; i += THREADS) ties += is_largest(ms_element_load(x + from + i), largest);
   ties = ms_row_reduce(ties, static_cast<int64_t>(0), sum_of());
-  const float share = ms_load_one(dy + row) / static_cast<float>(ties);
+  const float share = ms_element_load(dy + row) / static_cast<float>(ties);
   for (int64_t i = threadIdx.x; i < n; i += THREADS)
-    ms_store_one(dx + from + i, is_largest(ms_load_one(x + from + i), largest) ? share : 0.0f);
+    ms_element_store(dx + from + i, is_largest(ms_element_load(x + from + i), largest) ? share : 0.0f);
 }
 
 template <class T>
 __global__ void __launch_bounds__(THREADS) mark_columns(const T *x, const T *y, const T *dy, T *dx, ms_axis_view view) {
   const int64_t at = static_cast<int64_t>(blockIdx.x) * THREADS + threadIdx.x;
   if (at >= view.outer * view.inner) return;
-  const float largest = ms_load_one(y + at), gradient = ms_load_one(dy + at);
+  const float largest = ms_element_load(y + at), gradient = ms_element_load(dy + at);
   const int64_t first = at / view.inner * view.n * view.inner + at % view.inner;
   int64_t ties = 0;
-  for (int64_t i = 0; i < view.n; i++) ties += is_largest(ms_load_one(x + first + i * view.inner), largest);
+  for (int64_t i = 0; i < view.n; i++) ties += is_largest(ms_element_load(x + first + i * view.inner), largest);
   const float share = gradient / static_cast<float>(ties);
   for (int64_t i = 0; i < view.n; i++) {
-    const bool here = is_largest(ms_load_one(x + first + i * view.inner), largest);
-    ms_store_one(dx + first + i * view.inner, here ? share : 0.0f);
+    const bool here = is_largest(ms_element_load(x + first + i * view.inner), largest);
+    ms_element_store(dx + first + i * view.inner, here ? share : 0.0f);
   }
 }
 

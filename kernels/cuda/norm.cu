@@ -36,13 +36,13 @@ template <class T, class G> __global__ void __launch_bounds__(THREADS) held(argu
 #pragma unroll
     for (int l = 0; l < V; l++) x[k][l] = 0.0f;
     if (at >= a.n) continue;
-    ms_load<V>(a.a + from + at, x[k]);
+    ms_vector_load<V>(a.a + from + at, x[k]);
     if (!a.b) continue;
     float b[V];
-    ms_load<V>(a.b + from + at, b);
+    ms_vector_load<V>(a.b + from + at, b);
 #pragma unroll
     for (int l = 0; l < V; l++) x[k][l] = ms_rounded<T>(x[k][l] + b[l]);
-    if (row < a.rows) ms_store<V>(a.sum + from + at, x[k]);
+    if (row < a.rows) ms_vector_store<V>(a.sum + from + at, x[k]);
   }
   if (a.centred) {
 #pragma unroll
@@ -62,21 +62,21 @@ template <class T, class G> __global__ void __launch_bounds__(THREADS) held(argu
     const int64_t at = static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V;
     if (at >= a.n || row >= a.rows) continue;
     float gain[V], bias[V];
-    ms_load<V>(a.gain + at, gain);
-    if (a.centred) ms_load<V>(a.bias + at, bias);
+    ms_vector_load<V>(a.gain + at, gain);
+    if (a.centred) ms_vector_load<V>(a.bias + at, bias);
 #pragma unroll
     for (int l = 0; l < V; l++) {
       x[k][l] = (x[k][l] - mean) * rstd * gain[l];
       if (a.centred) x[k][l] += bias[l];
     }
-    ms_store<V>(a.y + from + at, x[k]);
+    ms_vector_store<V>(a.y + from + at, x[k]);
   }
   store_stats(a, row, mean, rstd);
 }
 
 template <class T, class G> __device__ __forceinline__ float summand(const arguments<T, G> &a, int64_t at) {
-  const float x = ms_load_one(a.a + at);
-  return a.b ? ms_rounded<T>(x + ms_load_one(a.b + at)) : x;
+  const float x = ms_element_load(a.a + at);
+  return a.b ? ms_rounded<T>(x + ms_element_load(a.b + at)) : x;
 }
 
 template <class T, class G> __global__ void streamed(arguments<T, G> a) {
@@ -93,9 +93,9 @@ template <class T, class G> __global__ void streamed(arguments<T, G> a) {
   const float rstd = 1.0f / sqrtf(ms_row_sum(squares) / static_cast<float>(a.n) + a.eps);
   for (int64_t i = threadIdx.x; i < a.n && row < a.rows; i += blockDim.x) {
     const float x = summand(a, from + i);
-    if (a.b) ms_store_one(a.sum + from + i, x);
-    const float y = (x - mean) * rstd * ms_load_one(a.gain + i);
-    ms_store_one(a.y + from + i, a.centred ? y + ms_load_one(a.bias + i) : y);
+    if (a.b) ms_element_store(a.sum + from + i, x);
+    const float y = (x - mean) * rstd * ms_element_load(a.gain + i);
+    ms_element_store(a.y + from + i, a.centred ? y + ms_element_load(a.bias + i) : y);
   }
   store_stats(a, row, mean, rstd);
 }

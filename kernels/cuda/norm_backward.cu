@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(THREADS) held(arguments<T, G> a, float *partia
 #pragma unroll
   for (int k = 0; k < VECTORS; k++) {
     const int64_t at = static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V;
-    if (at < a.n) ms_load<V>(a.gain + at, gain[k]);
+    if (at < a.n) ms_vector_load<V>(a.gain + at, gain[k]);
 #pragma unroll
     for (int l = 0; l < V; l++) dgain[k][l] = dbias[k][l] = 0.0f;
   }
@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(THREADS) held(arguments<T, G> a, float *partia
     for (int k = 0; k < VECTORS; k++) {
       const int64_t at = static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V;
       if (!real || at >= a.n) continue;
-      ms_load<V>(a.x + from + at, h[k]);
-      ms_load<V>(a.dy + from + at, dy[k]);
+      ms_vector_load<V>(a.x + from + at, h[k]);
+      ms_vector_load<V>(a.dy + from + at, dy[k]);
     }
 #pragma unroll
     for (int k = 0; k < VECTORS; k++) {
@@ -75,23 +75,23 @@ __global__ void __launch_bounds__(THREADS) held(arguments<T, G> a, float *partia
       const int64_t at = static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V;
       if (!real || at >= a.n) continue;
       float more[V];
-      if (a.more) ms_load<V>(a.more + from + at, more);
+      if (a.more) ms_vector_load<V>(a.more + from + at, more);
       if (a.y) {
         float y[V], bias[V];
-        if (a.bias) ms_load<V>(a.bias + at, bias);
+        if (a.bias) ms_vector_load<V>(a.bias + at, bias);
 #pragma unroll
         for (int l = 0; l < V; l++) {
           y[l] = h[k][l] * gain[k][l];
           if (a.bias) y[l] += bias[l];
         }
-        ms_store<V>(a.y + from + at, y);
+        ms_vector_store<V>(a.y + from + at, y);
       }
 #pragma unroll
       for (int l = 0; l < V; l++) {
         h[k][l] = rstd * (dy[k][l] * gain[k][l] - g_average - h[k][l] * gh_average);
         if (a.more) h[k][l] += more[l];
       }
-      ms_store<V>(a.dx + from + at, h[k]);
+      ms_vector_store<V>(a.dx + from + at, h[k]);
     }
   }
 #pragma unroll
@@ -102,8 +102,8 @@ __global__ void __launch_bounds__(THREADS) held(arguments<T, G> a, float *partia
     for (int k = 0; k < VECTORS; k++) {
       const int64_t at = static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V;
       if (at >= a.n) continue;
-      if (s == 0) ms_store<V>(joined + threadIdx.y * a.n + at, dgain[k]);
-      else ms_store<V>(joined + threadIdx.y * a.n + at, dbias[k]);
+      if (s == 0) ms_vector_store<V>(joined + threadIdx.y * a.n + at, dgain[k]);
+      else ms_vector_store<V>(joined + threadIdx.y * a.n + at, dbias[k]);
     }
     __syncthreads();
     for (int64_t i = threadIdx.y * blockDim.x + threadIdx.x; i < a.n; i += blockDim.x * blockDim.y) {
@@ -119,20 +119,20 @@ template <class T, class G> __global__ void streamed(arguments<T, G> a) {
   const float mean = a.mean(row), rstd = a.rstd(row);
   float g_sum = 0.0f, gh_sum = 0.0f;
   for (int64_t i = threadIdx.x; i < a.n; i += blockDim.x) {
-    const float g = ms_load_one(a.dy + from + i) * ms_load_one(a.gain + i);
+    const float g = ms_element_load(a.dy + from + i) * ms_element_load(a.gain + i);
     g_sum += g;
-    gh_sum += g * (ms_load_one(a.x + from + i) - mean) * rstd;
+    gh_sum += g * (ms_element_load(a.x + from + i) - mean) * rstd;
   }
   const float2 sums = ms_row_sums(g_sum, gh_sum);
   const float g_average = a.centred ? sums.x / static_cast<float>(a.n) : 0.0f;
   const float gh_average = sums.y / static_cast<float>(a.n);
   for (int64_t i = threadIdx.x; i < a.n && own < a.rows; i += blockDim.x) {
-    const float g = ms_load_one(a.dy + from + i) * ms_load_one(a.gain + i);
-    const float h = (ms_load_one(a.x + from + i) - mean) * rstd, dx = rstd * (g - g_average - h * gh_average);
-    const float all = a.more ? dx + ms_load_one(a.more + from + i) : dx;
-    const float y = h * ms_load_one(a.gain + i);
-    if (a.y) ms_store_one(a.y + from + i, a.bias ? y + ms_load_one(a.bias + i) : y);
-    ms_store_one(a.dx + from + i, all);
+    const float g = ms_element_load(a.dy + from + i) * ms_element_load(a.gain + i);
+    const float h = (ms_element_load(a.x + from + i) - mean) * rstd, dx = rstd * (g - g_average - h * gh_average);
+    const float all = a.more ? dx + ms_element_load(a.more + from + i) : dx;
+    const float y = h * ms_element_load(a.gain + i);
+    if (a.y) ms_element_store(a.y + from + i, a.bias ? y + ms_element_load(a.bias + i) : y);
+    ms_element_store(a.dx + from + i, all);
   }
 }
 
@@ -143,8 +143,8 @@ template <class T, class G> struct column_of {
   template <int V> __device__ __forceinline__ void add(int64_t, int64_t row, int64_t column, float (&sum)[2][V]) const {
     const float mean = a.mean(row), rstd = a.rstd(row);
     float x[V], dy[V];
-    ms_load<V>(a.x + row * a.n + column, x);
-    ms_load<V>(a.dy + row * a.n + column, dy);
+    ms_vector_load<V>(a.x + row * a.n + column, x);
+    ms_vector_load<V>(a.dy + row * a.n + column, dy);
 #pragma unroll
     for (int l = 0; l < V; l++) {
       sum[0][l] += dy[l] * (x[l] - mean) * rstd;

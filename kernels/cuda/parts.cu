@@ -19,14 +19,14 @@ struct part_list {
 
 template <int V, class X, class Y> __device__ __forceinline__ void move(const X *from, Y *to, int add) {
   float x[V];
-  ms_load<V>(from, x);
+  ms_vector_load<V>(from, x);
   if (add) {
     float y[V];
-    ms_load<V>(to, y);
+    ms_vector_load<V>(to, y);
 #pragma unroll
     for (int l = 0; l < V; l++) x[l] += y[l];
   }
-  ms_store<V>(to, x);
+  ms_vector_store<V>(to, x);
 }
 
 template <class X, class Y> __device__ void move_tile(const ms_move &part, int64_t begin, int64_t end) {

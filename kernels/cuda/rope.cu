@@ -40,27 +40,27 @@ __global__ void __launch_bounds__(THREADS) turn(const T *x, T *y, rotation r) {
     const int64_t head = ((b * r.times + t) * r.heads + rest / in_head) * 2 * r.half;
     if constexpr (INTERLEAVED && V > 1) {
       float v[V];
-      ms_load<V>(x + head + 2 * p, v);
+      ms_vector_load<V>(x + head + 2 * p, v);
 #pragma unroll
       for (int l = 0; l < PAIRS; l++) {
         const float c = cosine[p + l], s = sine[p + l], u = v[2 * l], w = v[2 * l + 1];
         v[2 * l] = u * c - w * s;
         v[2 * l + 1] = u * s + w * c;
       }
-      ms_store<V>(y + head + 2 * p, v);
+      ms_vector_store<V>(y + head + 2 * p, v);
     } else {
       const int64_t low = head + (INTERLEAVED ? 2 * p : p), high = INTERLEAVED ? low + 1 : low + r.half;
       float a[V], b_[V];
-      ms_load<V>(x + low, a);
-      ms_load<V>(x + high, b_);
+      ms_vector_load<V>(x + low, a);
+      ms_vector_load<V>(x + high, b_);
 #pragma unroll
       for (int l = 0; l < V; l++) {
         const float c = cosine[p + l], s = sine[p + l], u = a[l], w = b_[l];
         a[l] = u * c - w * s;
         b_[l] = u * s + w * c;
       }
-      ms_store<V>(y + low, a);
-      ms_store<V>(y + high, b_);
+      ms_vector_store<V>(y + low, a);
+      ms_vector_store<V>(y + high, b_);
     }
   }
 }

@@ -39,17 +39,17 @@ template <class T, class F> __device__ __forceinline__ void ms_for_row(const T *
   const int64_t misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(row) % 16 / sizeof(T));
   const int64_t head = min(n, static_cast<int64_t>((V - misaligned) % V)), vectors = (n - head) / V;
   for (int64_t i = threadIdx.x; i < head; i += blockDim.x) {
-    float x[1] = {ms_load_one(row + i)};
+    float x[1] = {ms_element_load(row + i)};
     f(i, x);
   }
 #pragma unroll 4
   for (int64_t v = threadIdx.x; v < vectors; v += blockDim.x) {
     float x[V];
-    ms_load<V>(row + head + v * V, x);
+    ms_vector_load<V>(row + head + v * V, x);
     f(head + v * V, x);
   }
   for (int64_t i = head + vectors * V + threadIdx.x; i < n; i += blockDim.x) {
-    float x[1] = {ms_load_one(row + i)};
+    float x[1] = {ms_element_load(row + i)};
     f(i, x);
   }
 }
@@ -60,14 +60,14 @@ template <class T, class F> __device__ __forceinline__ void ms_map_row(const T *
   if (alike) {
     ms_for_row(row, n, [&](int64_t first, auto &x) {
       f(first, x);
-      ms_store(to + first, x);
+      ms_vector_store(to + first, x);
     });
     return;
   }
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
-    float x[1] = {ms_load_one(row + i)};
+    float x[1] = {ms_element_load(row + i)};
     f(i, x);
-    ms_store_one(to + i, x[0]);
+    ms_element_store(to + i, x[0]);
   }
 }
 

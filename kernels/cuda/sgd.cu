@@ -53,13 +53,13 @@ __global__ void __launch_bounds__(THREADS)
   float none = 0.0f;
   if (thread < vectors) {
     float gs[V], ps[V], bs[V] = {};
-    ms_load<V>(gradient + thread * V, gs);
-    ms_load<V>(p + thread * V, ps);
-    if (MOMENTUM) ms_load<V>(buffer + thread * V, bs);
+    ms_vector_load<V>(gradient + thread * V, gs);
+    ms_vector_load<V>(p + thread * V, ps);
+    if (MOMENTUM) ms_vector_load<V>(buffer + thread * V, bs);
 #pragma unroll
     for (int l = 0; l < V; l++) u(gs[l], ps[l], bs[l]);
-    ms_store<V>(p + thread * V, ps);
-    if (MOMENTUM) ms_store<V>(buffer + thread * V, bs);
+    ms_vector_store<V>(p + thread * V, ps);
+    if (MOMENTUM) ms_vector_store<V>(buffer + thread * V, bs);
   }
   for (int64_t i = vectors * V + thread; i < n; i += static_cast<int64_t>(gridDim.x) * THREADS)
     u(gradient[i], p[i], MOMENTUM ? buffer[i] : none);

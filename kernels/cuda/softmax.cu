@@ -27,7 +27,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) held_forward(const
 #pragma unroll
   for (int k = 0; k < MS_ROW_VECTORS; k++) {
     const int64_t at = static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V;
-    if (at < s.n) ms_load<V>(x + from + at, held[k]);
+    if (at < s.n) ms_vector_load<V>(x + from + at, held[k]);
     else
 #pragma unroll
       for (int l = 0; l < V; l++) held[k][l] = -INFINITY;
@@ -47,7 +47,7 @@ template <class T> __global__ void __launch_bounds__(THREADS) held_forward(const
     if (at >= s.n || row >= s.rows) continue;
 #pragma unroll
     for (int l = 0; l < V; l++) held[k][l] = result_of(held[k][l], largest, norm, s.log);
-    ms_store<V>(y + from + at, held[k]);
+    ms_vector_store<V>(y + from + at, held[k]);
   }
 }
 
@@ -84,8 +84,8 @@ __global__ void __launch_bounds__(BACKWARD_THREADS) held_backward(const T *y, co
   for (int k = 0; k < MS_ROW_VECTORS; k++) {
     const int64_t at = static_cast<int64_t>(k * blockDim.x + threadIdx.x) * V;
     if (at >= s.n) continue;
-    ms_load<V>(y + from + at, held[k]);
-    ms_load<V>(dy + from + at, gradient[k]);
+    ms_vector_load<V>(y + from + at, held[k]);
+    ms_vector_load<V>(dy + from + at, gradient[k]);
   }
 #pragma unroll
   for (int k = 0; k < MS_ROW_VECTORS; k++)
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(BACKWARD_THREADS) held_backward(const T *y, co
     if (at >= s.n || row >= s.rows) continue;
 #pragma unroll
     for (int l = 0; l < V; l++) held[k][l] = gradient_of(held[k][l], gradient[k][l], sum, s.log);
-    ms_store<V>(dx + from + at, held[k]);
+    ms_vector_store<V>(dx + from + at, held[k]);
   }
 }
 
@@ -107,11 +107,12 @@ template <class T> __global__ void streamed_backward(const T *y, const T *dy, T 
   const int64_t row = ms_own_row(), from = min(row, s.rows - 1) * s.n;
   float sum = 0.0f;
   for (int64_t i = threadIdx.x; i < s.n; i += blockDim.x)
-    sum += term_of(ms_load_one(y + from + i), ms_load_one(dy + from + i), s.log);
+    sum += term_of(ms_element_load(y + from + i), ms_element_load(dy + from + i), s.log);
   sum = ms_row_sum(sum);
   if (row < s.rows)
     for (int64_t i = threadIdx.x; i < s.n; i += blockDim.x)
-      ms_store_one(dx + from + i, gradient_of(ms_load_one(y + from + i), ms_load_one(dy + from + i), sum, s.log));
+      ms_element_store(dx + from + i,
+                       gradient_of(ms_element_load(y + from + i), ms_element_load(dy + from + i), sum, s.log));
 }
 
 shape shape_of(const ms_kernel_call *call) {

@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(THREADS) squares_of_parts(const float *x, doub
 #pragma unroll 4
   for (int64_t i = begin + threadIdx.x * V; i < whole; i += THREADS * V) {
     float v[V];
-    ms_load<V>(x + i, v);
+    ms_vector_load<V>(x + i, v);
     sum += (square(v[0]) + square(v[1])) + (square(v[2]) + square(v[3]));
   }
   for (int64_t i = whole + threadIdx.x; i < end; i += THREADS) sum += square(x[i]);

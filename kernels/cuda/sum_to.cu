@@ -35,9 +35,9 @@ template <class T, class Y> __global__ void sum_scattered(const T *x, Y *y, scat
   const int64_t own = static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.y, at = min(own, s.results - 1);
   const T *from = x + offset_of(s.kept, at);
   float sum = 0.0f;
-  for (int64_t i = threadIdx.x; i < s.terms; i += MS_WARP) sum += ms_load_one(from + offset_of(s.summed, i));
+  for (int64_t i = threadIdx.x; i < s.terms; i += MS_WARP) sum += ms_element_load(from + offset_of(s.summed, i));
   sum = ms_warp_reduce(sum, ms_add());
-  if (threadIdx.x == 0 && own < s.results) ms_store_one(y + own, sum);
+  if (threadIdx.x == 0 && own < s.results) ms_element_store(y + own, sum);
 }
 
 /* The output seen as broadcast to x: strides are 0 on summed axes. */

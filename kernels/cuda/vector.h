@@ -14,7 +14,7 @@ template <class A, class B = A> constexpr int ms_lanes = 16 / (sizeof(A) > sizeo
 static __device__ __forceinline__ float ms_low_bf16(unsigned pair) { return __uint_as_float(pair << 16); }
 static __device__ __forceinline__ float ms_high_bf16(unsigned pair) { return __uint_as_float(pair & 0xffff0000u); }
 
-template <int V> __device__ __forceinline__ void ms_load(const float *at, float (&x)[V]) {
+template <int V> __device__ __forceinline__ void ms_vector_load(const float *at, float (&x)[V]) {
   static_assert(V == 1 || V % 4 == 0, "one element, or 16 bytes");
   if constexpr (V == 1) x[0] = *at;
   else
@@ -25,7 +25,7 @@ template <int V> __device__ __forceinline__ void ms_load(const float *at, float 
     }
 }
 
-template <int V> __device__ __forceinline__ void ms_load(const ms_b16 *at, float (&x)[V]) {
+template <int V> __device__ __forceinline__ void ms_vector_load(const ms_b16 *at, float (&x)[V]) {
   static_assert(V == 1 || V == 4 || V == 8, "one element, 8 or 16 bytes");
   if constexpr (V == 1) x[0] = ms_low_bf16(at->bits);
   else if constexpr (V == 4) {
@@ -41,7 +41,7 @@ template <int V> __device__ __forceinline__ void ms_load(const ms_b16 *at, float
   }
 }
 
-template <int V> __device__ __forceinline__ void ms_store(float *at, const float (&x)[V]) {
+template <int V> __device__ __forceinline__ void ms_vector_store(float *at, const float (&x)[V]) {
   if constexpr (V == 1) *at = x[0];
   else
 #pragma unroll
@@ -49,7 +49,7 @@ template <int V> __device__ __forceinline__ void ms_store(float *at, const float
       *reinterpret_cast<float4 *>(at + i) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
 }
 
-template <int V> __device__ __forceinline__ void ms_store(ms_b16 *at, const float (&x)[V]) {
+template <int V> __device__ __forceinline__ void ms_vector_store(ms_b16 *at, const float (&x)[V]) {
   if constexpr (V == 1) at->bits = static_cast<unsigned short>(ms_pack_bf16(x[0], 0.0f));
   else if constexpr (V == 4)
     *reinterpret_cast<uint2 *>(at) = make_uint2(ms_pack_bf16(x[0], x[1]), ms_pack_bf16(x[2], x[3]));
@@ -58,15 +58,15 @@ template <int V> __device__ __forceinline__ void ms_store(ms_b16 *at, const floa
                                                 ms_pack_bf16(x[4], x[5]), ms_pack_bf16(x[6], x[7]));
 }
 
-template <class T> __device__ __forceinline__ float ms_load_one(const T *at) {
+template <class T> __device__ __forceinline__ float ms_element_load(const T *at) {
   float x[1];
-  ms_load<1>(at, x);
+  ms_vector_load<1>(at, x);
   return x[0];
 }
 
-template <class T> __device__ __forceinline__ void ms_store_one(T *at, float value) {
+template <class T> __device__ __forceinline__ void ms_element_store(T *at, float value) {
   const float x[1] = {value};
-  ms_store<1>(at, x);
+  ms_vector_store<1>(at, x);
 }
 
 /* x as it is after a store to T and a load. */

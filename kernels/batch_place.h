@@ -1,65 +1,66 @@
-/* place.h - where the elements of a tensor lie in the tensor that the parts of all ranks and micro-batches make up.
+/* batch_place.h - where the elements of a tensor lie in the tensor that the parts of all ranks and micro-batches make up.
 **
 ** What is drawn for an element is keyed by its place there, so that it does not depend on how a batch is divided. A tensor
 ** is [outer, rows, inner], its middle axis the rows of the batch that it holds; graph/batch_rows.c finds these sizes. Each
 ** axis has an origin and a step of its own: another axis that is divided over ranks gets them here, and kernels stay as they
 ** are.
 */
-#ifndef MS_KERNELS_PLACE_H
-#define MS_KERNELS_PLACE_H
+#ifndef MS_KERNELS_BATCH_PLACE_H
+#define MS_KERNELS_BATCH_PLACE_H
 
 #include "kernels/op.h"
 
 #ifdef __CUDACC__
-  #define MS_PLACE_FUNCTION static inline __host__ __device__
+  #define MS_BATCH_PLACE_FUNCTION static inline __host__ __device__
 #else
-  #define MS_PLACE_FUNCTION static inline
+  #define MS_BATCH_PLACE_FUNCTION static inline
 #endif
 
-enum { MS_PLACE_OUTER = 0, MS_PLACE_ROWS = 1, MS_PLACE_INNER = 2, MS_PLACE_AXES = 3 };
+enum { MS_BATCH_PLACE_OUTER = 0, MS_BATCH_PLACE_ROWS = 1, MS_BATCH_PLACE_INNER = 2, MS_BATCH_PLACE_AXES = 3 };
 
 /* Index i of the axis adds (first + i step) stride to the key. */
-typedef struct ms_place_axis {
+typedef struct ms_batch_place_axis {
   int64_t count, stride, first, step;
-} ms_place_axis;
+} ms_batch_place_axis;
 
-typedef struct ms_place {
-  ms_place_axis axis[MS_PLACE_AXES];
+typedef struct ms_batch_place {
+  ms_batch_place_axis axis[MS_BATCH_PLACE_AXES];
   int64_t elements;
   int has_rows;   /* 0: the tensor belongs to no row, and has the same keys everywhere */
   int whole;      /* the keys of all elements follow one another */
   uint64_t first; /* the key of element 0 */
-} ms_place;
+} ms_batch_place;
 
 /* Of a tensor of n elements, by the attributes that the builder settles: i1 outer, i2 rows or 0, i3 the first of the
 ** micro-batch's rows that it holds. */
-MS_PLACE_FUNCTION ms_place ms_place_of(const ms_attrs *attrs, int64_t n) {
+MS_BATCH_PLACE_FUNCTION ms_batch_place ms_batch_place_of(const ms_attrs *attrs, int64_t n) {
   const int has_rows = attrs->i[2] != 0;
   const int64_t outer = has_rows ? attrs->i[1] : 1, rows = has_rows ? attrs->i[2] : 1, inner = n / (outer * rows);
-  ms_place place = {{{outer, inner, 0, 1}, {rows, outer * inner, has_rows ? attrs->i[3] : 0, 1}, {inner, 1, 0, 1}},
-                    n,
-                    has_rows,
-                    1,
-                    0};
+  ms_batch_place place = {
+      {{outer, inner, 0, 1}, {rows, outer * inner, has_rows ? attrs->i[3] : 0, 1}, {inner, 1, 0, 1}},
+      n,
+      has_rows,
+      1,
+      0};
   return place;
 }
 
 /* The same where the micro-batch's rows lie there in the global batch. */
-MS_PLACE_FUNCTION ms_place ms_place_at(ms_place place, const ms_axis_part *rows) {
-  ms_place_axis *axis = &place.axis[MS_PLACE_ROWS];
+MS_BATCH_PLACE_FUNCTION ms_batch_place ms_batch_place_at(ms_batch_place place, const ms_axis_part *rows) {
+  ms_batch_place_axis *axis = &place.axis[MS_BATCH_PLACE_ROWS];
   if (!place.has_rows) return place;
   axis->first = rows->first + axis->first * rows->step;
   axis->step = rows->step;
-  place.whole = axis->count == 1 || (place.axis[MS_PLACE_OUTER].count == 1 && axis->step == 1);
+  place.whole = axis->count == 1 || (place.axis[MS_BATCH_PLACE_OUTER].count == 1 && axis->step == 1);
   place.first = (uint64_t)axis->first * (uint64_t)axis->stride;
   return place;
 }
 
-MS_PLACE_FUNCTION uint64_t ms_place_key(const ms_place *place, int64_t element) {
+MS_BATCH_PLACE_FUNCTION uint64_t ms_batch_place_key(const ms_batch_place *place, int64_t element) {
   if (place->whole) return place->first + (uint64_t)element;
   uint64_t key = 0;
-  for (int a = MS_PLACE_AXES - 1; a >= 0; a--) {
-    const ms_place_axis *axis = &place->axis[a];
+  for (int a = MS_BATCH_PLACE_AXES - 1; a >= 0; a--) {
+    const ms_batch_place_axis *axis = &place->axis[a];
     key += (uint64_t)(axis->first + element % axis->count * axis->step) * (uint64_t)axis->stride;
     element /= axis->count;
   }
@@ -67,8 +68,8 @@ MS_PLACE_FUNCTION uint64_t ms_place_key(const ms_place *place, int64_t element) 
 }
 
 /* How many elements from this one on have keys that follow one another. */
-MS_PLACE_FUNCTION int64_t ms_place_run(const ms_place *place, int64_t element) {
-  const int64_t inner = place->axis[MS_PLACE_INNER].count;
+MS_BATCH_PLACE_FUNCTION int64_t ms_batch_place_run(const ms_batch_place *place, int64_t element) {
+  const int64_t inner = place->axis[MS_BATCH_PLACE_INNER].count;
   return place->whole ? place->elements - element : inner - element % inner;
 }
 
