@@ -48,8 +48,18 @@ end
 ---@field with_full_params fun(model: moonshard.Module, block: function, o: moonshard.FullParamsOptions?): ...
 ---@field show fun(value: any) prints a tensor with its values
 require("moonshard.base.ipairs") -- a recipe's ipairs is that one
+local advice = require("moonshard.base.advice")
 
 local ms = {}
+
+function advice.ops() return require("moonshard.tensor.ops").rows end
+
+function advice.methods()
+  return { advice.ops(), require("moonshard.tensor").methods, require("moonshard.engine.module_methods").base }
+end
+
+-- What makes modules; their methods that need the engine are loaded with it.
+local MAKES_MODULES = { nn = true, models = true, huggingface = true }
 
 -- Where a name comes from: a module, or a field of one.
 local PARTS = {
@@ -58,7 +68,7 @@ local PARTS = {
   ops = { "moonshard.tensor.ops" },
   nn = { "moonshard.nn" },
   models = { "moonshard.models" },
-  module = { "moonshard.nn.module" },
+  module = { "moonshard.engine.module_methods" },
   parameter = { "moonshard.tensor.parameter", "new" },
   init = { "moonshard.tensor.parameter", "laws" },
   init_device_mesh = { "moonshard.distributed.mesh", "init_device_mesh" },
@@ -115,6 +125,7 @@ local function load_part(name)
     for known in pairs(PARTS) do valid[known] = true end
     require("moonshard.base.unknown_name").raise("ms", name, valid)
   end
+  if MAKES_MODULES[name] then require("moonshard.engine.module_methods") end
   local loaded = require(part[1])
   return part[2] and loaded[part[2]] or loaded
 end
@@ -123,8 +134,7 @@ return setmetatable(ms, {
   __index = function(self, name)
     local value
     if name == "version" then
-      local engine = require("moonshard.base.ffi")
-      value = engine.ffi.string(engine.C.ms_version())
+      value = require("moonshard.base.ffi").version
     else
       value = load_part(name)
     end

@@ -138,7 +138,7 @@ end
 -- Lua's own "attempt to call method 'view' (a nil value)", with what that is here. Loaded when it is needed.
 local function explained(raised)
   local is_luas = raised:find("attempt to %l+ .* %(a %l+ value%)$") or raised:find(": attempt to compare .*table")
-  return is_luas and require("moonshard.base.unknown_name").explain(raised) or raised
+  return is_luas and require("moonshard.base.advice").explain(raised) or raised
 end
 
 ---Makes an error of whatever was raised while a model was traced; for use as xpcall's handler. Errors that Lua itself

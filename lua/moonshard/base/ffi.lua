@@ -79,6 +79,7 @@ end
 
 return {
   C = C,
+  version = ffi.string(C.ms_version()),
   ffi = ffi,
   check = check,
   dtype_id = dtype_id,

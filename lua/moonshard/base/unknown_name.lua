@@ -1,47 +1,10 @@
--- What is said of a name that is not there: a field of ms, ms.nn and the like, which would otherwise be a nil that is
--- called or left out of a list, and a method that a recipe calls. A name of PyTorch's is told with what it is here.
+-- Errors about a name that is not there: a field of ms, ms.nn and the like, which would otherwise be a nil that is
+-- called or left out of a list, and a method that a recipe calls.
 
+local advice = require("moonshard.base.advice")
 local errors = require("moonshard.base.error")
-local nearest = require("moonshard.base.nearest")
 
 local unknown_name = {}
-
-local STEP = "train:step(batch) does forward, backward, clipping and the update"
-local MODE = "a model has no mode: train:step trains, train:evaluate evaluates"
-local DEVICE = "the device is the mesh's, or that of --device"
-local DTYPE = "parameters stay f32 masters; mp_policy of ms.fully_shard says what is computed in"
-
--- By the method's name, whatever it was called on.
-local METHODS = {
-  numpy = "tolist", long = 'cast("i32")', int = 'cast("i32")', bool = "ne(0)",
-  mul_ = "mul", add_ = "add", masked_fill_ = "masked_fill", clamp_ = "clamp", sub_ = "sub", div_ = "div",
-  bmm = "matmul", ["repeat"] = "broadcast_to", select = "index", narrow = "slice", clip = "clamp",
-  parameters = "named_parameters", modules = "named_modules", children = "named_modules",
-}
-local TOLD = {
-  backward = STEP, zero_grad = STEP, step = STEP, train = MODE, eval = MODE,
-  to = DEVICE, cuda = DEVICE, cpu = DEVICE, half = DTYPE, bfloat16 = DTYPE,
-  detach = "a loss, its gradients and the update are one graph; freeze of ms.fully_shard holds parameters",
-  requires_grad_ = "freeze of ms.fully_shard holds parameters",
-  clip_grad_norm_ = "it is the option clip_grad_norm of ms.trainer",
-  contiguous = "tensors always are",
-}
--- Of fields: "ms.nn.Parameter".
-local FIELDS = {
-  Parameter = "it is ms.parameter", Module = 'it is ms.module "Name"', ModuleList = "a list of Lua holds modules",
-  cat = "it is ms.ops.cat", stack = "it is ms.ops.stack",
-  functional = "ops are in ms.ops", no_grad = "train:evaluate, and a model called on tensors, make no gradients",
-  dist = "`moonshard run -n N` starts the ranks; ms.world() has rank and size",
-  distributed = "`moonshard run -n N` starts the ranks; ms.world() has rank and size",
-  barrier = "none is needed: ranks wait for each other in steps, saves and evaluations",
-  MSELoss = "it is ms.loss.mse", CrossEntropyLoss = "it is ms.loss.cross_entropy",
-  save = "it is ms.checkpoint.save", load = "it is ms.checkpoint.load", DeviceMesh = "it is ms.init_device_mesh",
-}
-
-local function has_op(name)
-  local rows = require("moonshard.tensor.ops").rows
-  return rawget(rows, name) or rawget(rows, name:lower())
-end
 
 ---Raises that a field is not there.
 ---@param holder string "ms.nn"
@@ -49,8 +12,7 @@ end
 ---@param valid table<string, any> keys: the names that are there
 function unknown_name.raise(holder, name, valid)
   name = tostring(name)
-  local advice = FIELDS[name] or has_op(name) and "ops are in ms.ops: ms.ops." .. name:lower()
-  errors.raise("MS_ENAME", "%s.%s does not exist: %s", holder, name, advice or nearest.advice(name, valid))
+  errors.raise("MS_ENAME", "%s.%s does not exist: %s", holder, name, advice.for_field(name, valid))
 end
 
 ---Raises that a method is not there, with those whose names are nearest.
@@ -58,10 +20,7 @@ end
 ---@param name string
 ---@param valid table<string, any> keys: the methods that are there
 function unknown_name.method(holder, name, valid)
-  local here = METHODS[name]
-  local advice = here and ("PyTorch's %s is %s here"):format(name, here) or TOLD[name]
-    or ("did you mean %s?"):format(nearest.several(name, valid, 3))
-  errors.raise("MS_ENAME", "%s has no method %s: %s", holder, name, advice)
+  errors.raise("MS_ENAME", "%s has no method %s: %s", holder, name, advice.for_method(name, valid))
 end
 
 ---Makes reading a field that is not there an error.
@@ -71,48 +30,6 @@ end
 ---@return T fields
 function unknown_name.strict(holder, fields)
   return setmetatable(fields, { __index = function(_, name) unknown_name.raise(holder, name, fields) end })
-end
-
--- The methods of tensors, the ops among them, and of modules.
-local function method_names()
-  local names, known = {}, {}
-  for _, methods in ipairs({
-    require("moonshard.tensor.ops").rows, require("moonshard.tensor").methods, require("moonshard.nn.module").base,
-  }) do
-    for name in pairs(methods) do
-      if not name:find("^_") and not known[name] then
-        known[name], names[#names + 1] = true, name
-      end
-    end
-  end
-  return names
-end
-
--- What train:step returns, and what a recipe would call it.
-local MEASURED = { loss = true, grad_norm = true, lr = true, valid_loss = true }
-
----A message of Lua's own about a method that is not there, or about a method's missing object, with what would be right
----where that is known.
----@param message string "recipe.lua:3: attempt to call method 'view' (a nil value)"
----@return string
-function unknown_name.explain(message)
-  if message:find("attempt to index %l+ 'self' %(a nil value%)$") then
-    return message .. ": methods are defined and called with a colon: function Net:forward(x), net:forward(x)"
-  end
-  if message:find("attempt to compare ", 1, true) then
-    return message .. ": tensors are compared by methods, which give a mask: x:lt(y), x:le(y), x:gt(0), x:eq(0)"
-  end
-  if MEASURED[message:match("attempt to index %l+ '([%w_]+)' %(a number value%)$")] then
-    return message .. ": what train:step(batch) returns are numbers of a step that is done; it does forward, backward, "
-      .. "clipping and the update"
-  end
-  local name = message:match("attempt to call %l+ '([%w_]+)' %(a nil value%)$")
-  local here = name and METHODS[name]
-  local advice = here and ("PyTorch's %s is %s here"):format(name, here) or name and TOLD[name]
-  if advice then return message .. ": " .. advice end
-  local method = message:match("attempt to call method '([%w_]+)' %(a nil value%)$")
-  local near = method and #method > 2 and nearest.name(method, method_names(), math.min(2, #method / 3))
-  return near and ("%s: did you mean %s?"):format(message, near) or message
 end
 
 return unknown_name

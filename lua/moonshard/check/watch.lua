@@ -7,6 +7,7 @@
 
 local batch_of = require("moonshard.engine.batch")
 local certainty = require("moonshard.check.adamw_sensitivity")
+local context = require("moonshard.base.context")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local facts = require("moonshard.check.plan_counters")
@@ -27,10 +28,7 @@ local ffi = engine.ffi
 local Watch = {}
 Watch.__index = Watch
 
-local watch = {
-  ---@type moonshard.Watch? of the recipe that runs
-  active = nil,
-}
+local watch = {}
 
 -- ---- the batches of all ranks as one ----------------------------------------------------------------------------
 
@@ -206,9 +204,9 @@ function watch.run(recipe, o, handler)
     self.writer_path = ("%s/batches-%d"):format(o.folder, world.rank)
     self.writer = files.open(self.writer_path, "wb")
   end
-  watch.active = self
+  context.stepper = self
   local ok, raised = leave.run(recipe, handler)
-  watch.active = nil
+  context.stepper = nil
   if self.writer then files.close(self.writer, self.writer_path) end
   for _, reader in pairs(self.readers) do reader:close() end
   if not ok then error(raised, 0) end

@@ -3,11 +3,11 @@
 -- A checkpoint is a folder of safetensors files, one for each rank, and a manifest. It appears under its name complete
 -- or not at all, so whatever happens while one is being written, the last one is there.
 
+local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
 local options = require("moonshard.base.options")
 local stand_in = require("moonshard.shard.reference")
-local watch = require("moonshard.check.watch")
 local world = require("moonshard.distributed.world")
 
 ---@class moonshard.checkpoint
@@ -16,7 +16,7 @@ local checkpoint = {}
 ---Whether nothing is saved or loaded here: where plans are only made, and where a recipe is compared with itself.
 ---@return boolean
 function checkpoint.is_inert()
-  return world.plan_only or stand_in.active or watch.active ~= nil
+  return world.plan_only or stand_in.active or context.stepper ~= nil
 end
 
 local function is_trainer(value)

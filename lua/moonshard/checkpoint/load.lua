@@ -6,7 +6,7 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
 local manifest = require("moonshard.checkpoint.manifest")
-local pieces = require("moonshard.checkpoint.pieces")
+local owned_parts = require("moonshard.engine.owned_parts")
 local reader = require("moonshard.checkpoint.reader")
 local verdict = require("moonshard.distributed.agreement")
 local C, ffi, check = engine.C, engine.ffi, engine.check
@@ -16,7 +16,7 @@ local load = {}
 -- What this rank has to read, in the order of files.
 local function plan(checkpoint, session, wanted)
   local list, ema = {}, wanted.optimizer and checkpoint.manifest.ema and session.ema
-  for _, owned in ipairs(pieces.owned(session, wanted.optimizer, ema)) do
+  for _, owned in ipairs(owned_parts.owned(session, wanted.optimizer, ema)) do
     if owned.count > 0 then
       local kind = wanted.averages and checkpoint:kind_of_average(owned.param.fqn) or owned.kind
       for _, part in ipairs(checkpoint:cover(kind, owned.param.fqn, owned.first, owned.count)) do

@@ -5,7 +5,7 @@ local args = require("moonshard.recipe.args")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local json = require("moonshard.base.json")
-local pieces = require("moonshard.checkpoint.pieces")
+local owned_parts = require("moonshard.engine.owned_parts")
 local schema = require("moonshard.checkpoint.schema")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -38,7 +38,7 @@ end
 local function optimizer_of(optimizer)
   if not optimizer then return nil end
   local kinds = {}
-  for i, state in ipairs(pieces.states(optimizer)) do kinds[i] = state.kind end
+  for i, state in ipairs(owned_parts.states(optimizer)) do kinds[i] = state.kind end
   return {
     kind = optimizer.kind, betas = optimizer.betas, eps = optimizer.eps, weight_decay = optimizer.weight_decay,
     momentum = optimizer.momentum, dampening = optimizer.dampening, nesterov = optimizer.nesterov,
@@ -56,7 +56,7 @@ function manifest.head(session, more)
   local function add(key, value) text[#text + 1] = ('"%s":%s'):format(key, value) end
   add("format", json.encode(FORMAT))
   add("version", VERSION)
-  add("moonshard", json.encode(ffi.string(C.ms_version())))
+  add("moonshard", json.encode(engine.version))
   add("saved_at", json.encode(os.date("!%Y-%m-%dT%H:%M:%SZ")))
   add("step", json.encode(more.step))
   add("ranks", json.encode(more.ranks))
@@ -181,7 +181,7 @@ function manifest.check_optimizer(read, path, optimizer)
       path)
   end
   local mine, theirs = {}, saved.states or {}
-  for i, state in ipairs(pieces.states(optimizer)) do mine[i] = state.kind end
+  for i, state in ipairs(owned_parts.states(optimizer)) do mine[i] = state.kind end
   if saved.kind ~= optimizer.kind or table.concat(mine, ", ") ~= table.concat(theirs, ", ") then
     errors.invalid("checkpoint %s is of optimizer %s (it keeps %s), the trainer has %s (%s): load the model alone, by "
       .. "ms.checkpoint.load(model, path), or use the same optimizer", path, saved.kind,

@@ -5,7 +5,7 @@ local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
 local options = require("moonshard.base.options")
-local pieces = require("moonshard.checkpoint.pieces")
+local owned_parts = require("moonshard.engine.owned_parts")
 local termination = require("moonshard.checkpoint.termination")
 local world = require("moonshard.distributed.world")
 
@@ -142,7 +142,7 @@ end
 function policy.snapshot_bytes(train, o)
   if not o or not o.dir or o.dir == "" or o.async == false then return 0 end
   local bytes = 0
-  for _, part in ipairs(pieces.written(train.session)) do bytes = bytes + 4 * part.count end
+  for _, part in ipairs(owned_parts.written(train.session)) do bytes = bytes + 4 * part.count end
   return bytes
 end
 

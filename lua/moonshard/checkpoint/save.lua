@@ -9,7 +9,7 @@ local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
 local manifest = require("moonshard.checkpoint.manifest")
 local permutation = require("moonshard.base.permutation")
-local pieces = require("moonshard.checkpoint.pieces")
+local owned_parts = require("moonshard.engine.owned_parts")
 local verdict = require("moonshard.distributed.agreement")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -22,8 +22,8 @@ local save = {}
 ---@field target string? what it becomes
 
 local function fill(list, kept, i, part)
-  local piece, shape = list[i - 1], pieces.shape(part.param.shape, part.param.numel, part.first, part.count)
-  local name = pieces.tensor_name(part.kind, part.param.fqn)
+  local piece, shape = list[i - 1], owned_parts.shape(part.param.shape, part.param.numel, part.first, part.count)
+  local name = owned_parts.tensor_name(part.kind, part.param.fqn)
   kept[#kept + 1] = name
   piece.name, piece.parameter, piece.kind, piece.what = name, part.param.fqn, part.kind, part.what
   piece.param, piece.first, piece.count, piece.ndim = part.index, part.first, part.count, #shape
@@ -34,10 +34,10 @@ local function saver_of(session)
   local state = session:ensure_state()
   local saver = session.saver
   if saver and saver.state == state then return saver end
-  local parts, kept, bytes = pieces.written(session), {}, 0
+  local parts, kept, bytes = owned_parts.written(session), {}, 0
   -- In the order of a file's names, so that it is written from its beginning to its end.
   table.sort(parts, function(a, b)
-    return pieces.tensor_name(a.kind, a.param.fqn) < pieces.tensor_name(b.kind, b.param.fqn)
+    return owned_parts.tensor_name(a.kind, a.param.fqn) < owned_parts.tensor_name(b.kind, b.param.fqn)
   end)
   local list, out = ffi.new("ms_save_piece[?]", #parts), ffi.new("ms_save *[1]")
   for i, part in ipairs(parts) do

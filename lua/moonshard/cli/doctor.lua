@@ -1,157 +1,14 @@
 -- moonshard doctor: what this machine has of what training uses, and what is missing.
 
 local command_line = require("moonshard.cli.command_line")
-local engine = require("moonshard.base.ffi")
 local json = require("moonshard.base.json")
+local machine = require("moonshard.base.machine")
 local progress = require("moonshard.base.progress")
 local status = require("moonshard.base.exit_status")
-local ffi, C = engine.ffi, engine.C
 
 local doctor = {}
 
 local OPTIONS = { ["--json"] = { name = "json", value = "flag" } }
-
-ffi.cdef [[
-typedef struct { int major, minor, patch; const char *hash; unsigned cpu_runtime, gpu_runtime; } ms_lua_dnnl_version;
-const ms_lua_dnnl_version *dnnl_version(void);
-int pcre2_config_8(uint32_t what, void *where);
-typedef struct { unsigned long current, maximum; } ms_lua_rlimit;
-int getrlimit(int resource, ms_lua_rlimit *limit);
-int memfd_create(const char *name, unsigned flags);
-int close(int descriptor);
-]]
-
--- Instruction sets that decide how fast matrix products are, by their names in /proc/cpuinfo.
-local ISA_FLAGS = { "avx2", "fma", "avx512f", "avx512bw", "avx512_bf16", "amx_bf16", "amx_tile" }
-local RLIMIT_NOFILE, RLIMIT_MEMLOCK = 7, 8 -- Linux
-local UNLIMITED = 2 ^ 63
-local PCRE2_CONFIG_VERSION = 11
-local PCRE2_VERSION_BYTES = 64
-
-local function read_file(path)
-  local file = io.open(path, "r")
-  if not file then return "" end
-  local text = file:read("*a") or ""
-  file:close()
-  return text
-end
-
-local function inspect_cpu()
-  local text = read_file("/proc/cpuinfo")
-  local there, isa = {}, {}
-  for flag in (text:match("flags%s*:([^\n]*)") or ""):gmatch("%S+") do
-    there[flag] = true
-  end
-  for _, flag in ipairs(ISA_FLAGS) do
-    isa[flag] = there[flag] or false
-  end
-  local cores = require("moonshard.host").cores()
-  return {
-    model = text:match("model name%s*:%s*([^\n]*)") or "unknown", cores = cores.count, core_list = cores.list,
-    physical_cores = cores.physical, core_quota = cores.quota, isa = isa,
-  }
-end
-
-local function inspect_memory()
-  local text = read_file("/proc/meminfo")
-  local function kib(name)
-    return 1024 * (tonumber(text:match(name .. ":%s*(%d+) kB")) or 0)
-  end
-  return { total_bytes = kib("MemTotal"), available_bytes = kib("MemAvailable") }
-end
-
-local function has_memfd()
-  local descriptor = C.memfd_create("moonshard-doctor", 0)
-  if descriptor < 0 then return false end
-  C.close(descriptor)
-  return true
-end
-
-local function limit(resource)
-  local l = ffi.new("ms_lua_rlimit")
-  if C.getrlimit(resource, l) ~= 0 then return nil end
-  local current = tonumber(l.current)
-  return current < UNLIMITED and current or "unlimited"
-end
-
--- The executable has these libraries; a plain luajit may see them through libmoonshard.so alone.
-local function library_versions()
-  local versions = { luajit = jit.version, moonshard = ffi.string(C.ms_version()) }
-  pcall(function()
-    local v = C.dnnl_version()
-    versions.onednn = ("%d.%d.%d"):format(v.major, v.minor, v.patch)
-  end)
-  pcall(function()
-    local text = ffi.new("char[?]", PCRE2_VERSION_BYTES)
-    if C.pcre2_config_8(PCRE2_CONFIG_VERSION, text) > 0 then versions.pcre2 = ffi.string(text) end
-  end)
-  return versions
-end
-
-local CUDA_LIBRARIES = { "driver", "runtime", "cublasLt", "cudnn", "nccl" }
-local NCCL_OPTIONS = { "windows", "copy_engines" }
-
--- What of NCCL can be asked for: { "windows" }.
-local function nccl_options()
-  local options, text = {}, ffi.new("char[64]")
-  for _, name in ipairs(NCCL_OPTIONS) do
-    engine.check(C.ms_device_library(C.MS_DEVICE_CUDA, "nccl_" .. name, text, 64))
-    if text[0] ~= 0 then options[#options + 1] = name end
-  end
-  return options
-end
-
-local function cuda_versions()
-  local versions, text = {}, ffi.new("char[64]")
-  for _, name in ipairs(CUDA_LIBRARIES) do
-    engine.check(C.ms_device_library(C.MS_DEVICE_CUDA, name, text, 64))
-    if text[0] ~= 0 then versions[name] = ffi.string(text) end
-  end
-  return versions
-end
-
-local function inspect_gpus()
-  local count, info, gpus = ffi.new("int[1]"), ffi.new("ms_device_info"), {}
-  engine.check(C.ms_device_count(C.MS_DEVICE_CUDA, count))
-  for i = 0, count[0] - 1 do
-    engine.check(C.ms_device_describe(C.MS_DEVICE_CUDA, i, info))
-    local peers = {}
-    for peer = 0, count[0] - 1 do
-      if info.peer[peer] == 1 then peers[#peers + 1] = peer end
-    end
-    gpus[i + 1] = {
-      name = ffi.string(info.name), capability = ("%d.%d"):format(info.major, info.minor),
-      processors = info.processors, memory_bytes = info.memory_bytes, peers = peers,
-    }
-  end
-  return gpus
-end
-
--- why: what keeps training from running on GPUs here; nil: nothing.
-local function inspect_gpu()
-  local found = { libcuda = (pcall(ffi.load, "libcuda.so.1")), libraries = {}, devices = {} }
-  local ok, raised = pcall(function()
-    found.libraries = cuda_versions()
-    found.nccl_options = nccl_options()
-    found.devices = inspect_gpus()
-  end)
-  if not ok then found.why = tostring(raised.message or raised)
-  elseif #found.devices == 0 then found.why = "device cuda: this machine shows no GPU" end
-  return found
-end
-
----Everything that doctor tells, as a table.
----@return table
-function doctor.inspect()
-  return {
-    cpu = inspect_cpu(),
-    memory = inspect_memory(),
-    shared_memory = { memfd = has_memfd() },
-    libraries = library_versions(),
-    gpu = inspect_gpu(),
-    limits = { open_files = limit(RLIMIT_NOFILE), locked_memory_bytes = limit(RLIMIT_MEMLOCK) },
-  }
-end
 
 local function yes(value) return value and "yes" or "no" end
 
@@ -186,7 +43,7 @@ local function gpu_rows(gpu, rows)
     rows[#rows + 1] = { "gpu", ("libcuda.so.1 %sfound; %s"):format(gpu.libcuda and "" or "not ", gpu.why) }
   end
   local versions = {}
-  for _, name in ipairs(CUDA_LIBRARIES) do
+  for _, name in ipairs(machine.CUDA_LIBRARIES) do
     if gpu.libraries[name] then versions[#versions + 1] = name .. " " .. gpu.libraries[name] end
   end
   if #versions == 0 then return end
@@ -205,13 +62,13 @@ end
 
 local function print_text(found)
   local cpu, isa = found.cpu, {}
-  for _, flag in ipairs(ISA_FLAGS) do
+  for _, flag in ipairs(machine.ISA_FLAGS) do
     if cpu.isa[flag] then isa[#isa + 1] = flag end
   end
   local rows = {
     { "cpu", ("%s, %s usable core%s"):format(cpu.model, cpu.cores or "?", cpu.cores == 1 and "" or "s") },
     { "", pinning_verdict(cpu) },
-    { "instructions", #isa > 0 and table.concat(isa, " ") or "none of " .. table.concat(ISA_FLAGS, " ") },
+    { "instructions", #isa > 0 and table.concat(isa, " ") or "none of " .. table.concat(machine.ISA_FLAGS, " ") },
     { "", bf16_verdict(cpu.isa) },
     { "memory", ("%s, %s available"):format(progress.size(found.memory.total_bytes),
       progress.size(found.memory.available_bytes)) },
@@ -232,7 +89,7 @@ end
 ---@return integer exit status
 function doctor.main(arguments)
   local line = command_line.parse("moonshard doctor", arguments, { options = OPTIONS })
-  local found = doctor.inspect()
+  local found = machine.inspect()
   if line.json then
     io.write(json.encode(found), "\n")
   else

@@ -3,6 +3,7 @@
 
 local aside = require("moonshard.cli.redirect_output")
 local command_line = require("moonshard.cli.command_line")
+local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
 local leave = require("moonshard.recipe.early_exit")
@@ -63,18 +64,17 @@ end
 local function for_recipe(line)
   local chunk = recipe.load(line.recipe)
   return function()
-    local watch = require("moonshard.check.watch")
     local out = aside.begin()
-    watch.active = {
+    context.stepper = {
       step = function(_, trainer)
-        watch.active = nil -- under which checkpoints, the recipe's own among them, are left alone
+        context.stepper = nil -- under which checkpoints, the recipe's own among them, are left alone
         require("moonshard.checkpoint").load(trainer.model, line.checkpoint, { ema = line.ema })
         print_text(out, line, trainer, line.tokenizer)
         leave.now()
       end,
     }
     local ok, raised, left = leave.run(chunk, errors.locate)
-    watch.active = nil
+    context.stepper = nil
     if not ok then error(raised, 0) end
     if not left then refuse("MS_EINVAL", "%s: it ended without a training step, so there is no model", line.recipe) end
   end

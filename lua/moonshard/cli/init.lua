@@ -29,7 +29,7 @@ local function print_help(command)
 end
 
 local function print_version()
-  io.write("moonshard ", require("moonshard").version, "\n")
+  io.write("moonshard ", require("moonshard.base.ffi").version, "\n")
   return status.OK
 end
 

@@ -6,7 +6,7 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local hash = require("moonshard.base.hash")
 local nearest = require("moonshard.base.nearest")
-local pieces = require("moonshard.checkpoint.pieces")
+local owned_parts = require("moonshard.engine.owned_parts")
 local session = require("moonshard.engine.session")
 local tensor = require("moonshard.tensor")
 local tree = require("moonshard.nn.tree")
@@ -131,7 +131,9 @@ end
 function inspect.optimizer_state(trainer, name, what, own)
   if what == "step" then return updates_of(trainer, name) end
   local states = {}
-  for _, state in ipairs(pieces.states(trainer.optimizer, trainer.session.ema)) do states[state.kind] = state.what end
+  for _, state in ipairs(owned_parts.states(trainer.optimizer, trainer.session.ema)) do
+    states[state.kind] = state.what
+  end
   if not states[what] then
     errors.raise("MS_ENAME", "%s keeps no %s: %s", trainer.optimizer.kind, tostring(what),
       nearest.advice(what, states))

@@ -6,6 +6,7 @@ local decisions = require("moonshard.explain.decisions")
 local json = require("moonshard.base.json")
 local price = require("moonshard.explain.price")
 local session = require("moonshard.engine.session")
+local show = require("moonshard.explain.show")
 local tree = require("moonshard.nn.tree")
 local units = require("moonshard.shard.units")
 
@@ -27,19 +28,6 @@ local explain = {}
 ---@field advice moonshard.Candidate[]
 ---@field all boolean
 ---@field folder string? of the recipe
-
----Bytes in use at the peak, besides state: by category, then by unit.
----@param peak moonshard.Peak
----@return table<string, table<string, number>>
-function explain.shares(peak)
-  local by = {}
-  for _, buffer in ipairs(peak.buffers) do
-    local of_category = by[buffer.category] or {}
-    by[buffer.category] = of_category
-    of_category[buffer.unit] = (of_category[buffer.unit] or 0) + buffer.bytes
-  end
-  return by
-end
 
 -- The unit whose root is the innermost around a module; collectives are in the scope of their unit itself.
 local function unit_of(sharding, scope)
@@ -148,7 +136,7 @@ function explain.json(told)
     reduced_bytes = told.total.reduced, decisions = by_policy, shadowed = shadowed, unmatched = unmatched,
     peak = { phase = peak.phase, instruction = peak.instruction, op = peak.op, scope = peak.scope,
       backward = peak.backward, unit = peak.unit, in_use_bytes = peak.in_use, bytes = peak.bytes,
-      units = explain.shares(peak) },
+      units = price.shares(peak) },
     collectives = told.exposed.collectives, exposed = told.exposed.exposed, advice = candidates_as_json(told.advice),
   })
 end
@@ -157,7 +145,7 @@ end
 ---@param told moonshard.Explanation
 ---@return string
 function explain.text(told)
-  return require("moonshard.explain.show").text(told)
+  return show.text(told)
 end
 
 return explain

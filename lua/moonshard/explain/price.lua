@@ -146,4 +146,17 @@ function price.exposed(plan, times)
   return told
 end
 
+---Bytes in use at the peak, besides state: by category, then by unit.
+---@param peak moonshard.Peak
+---@return table<string, table<string, number>>
+function price.shares(peak)
+  local by = {}
+  for _, buffer in ipairs(peak.buffers) do
+    local of_category = by[buffer.category] or {}
+    by[buffer.category] = of_category
+    of_category[buffer.unit] = (of_category[buffer.unit] or 0) + buffer.bytes
+  end
+  return by
+end
+
 return price

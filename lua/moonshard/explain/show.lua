@@ -2,7 +2,6 @@
 
 local advice = require("moonshard.explain.advice")
 local decisions = require("moonshard.explain.decisions")
-local explain = require("moonshard.explain")
 local price = require("moonshard.explain.price")
 local size = require("moonshard.base.progress").size
 local text_lines = require("moonshard.base.text_lines")
@@ -133,7 +132,7 @@ local function add_peak(lines, told)
     size(told.peak_bytes), size(peak.in_use), peak.instruction, peak.phase)
   local scope = peak.scope ~= "" and (" of %s"):format(peak.scope) or ""
   lines[#lines + 1] = ("  %s%s%s, unit %s"):format(peak.op, scope, peak.backward and " (backward)" or "", peak.unit)
-  local cells, shares = {}, explain.shares(peak)
+  local cells, shares = {}, price.shares(peak)
   for _, category in ipairs(price.CATEGORIES) do
     if peak.bytes[category] > 0 then
       local of_units = largest_first(shares[category])

@@ -35,6 +35,7 @@ Module.__index = Module
 local module = {}
 module.base = Module
 module.is = tree.is_module
+module.call_eagerly = nil -- outside of a trace: engine/module_methods.lua adds it
 
 ---Iterates over the parameters, each once under its first name: for name, parameter in model:named_parameters() do.
 ---@return fun(): string?, moonshard.Parameter?
@@ -60,49 +61,6 @@ end
 function Module:num_parameters()
   return tree.count(self)
 end
-
--- ---- values -----------------------------------------------------------------------------------------------------
-
----A parameter in full, f32. Collective when the model is sharded.
----@param name string its FQN in this module
----@return moonshard.Tensor
-function Module:parameter(name) return require("moonshard.engine.inspect").parameter(self, name) end
-
----The part of a parameter that this rank owns.
----@param name string its FQN in this module
----@return moonshard.Tensor
-function Module:local_parameter(name) return require("moonshard.engine.inspect").local_parameter(self, name) end
-
----The parameters by name: the parts that this rank owns, without any communication; or with full = true all of them in
----full, on the first rank (collective; other ranks get an empty table).
----@param o { full: boolean? }?
----@return table<string, moonshard.Tensor>
-function Module:state_dict(o) return require("moonshard.engine.state_dict").get(self, o) end
-
----Overwrites the parameters: each rank's part by what state_dict gave it, or with full = true, on any mesh, by what the
----first rank has. Missing, extra and misshapen ones are an error that lists them, and nothing has changed. Collective.
----@param dict table<string, moonshard.Tensor>
----@param o { full: boolean? }?
-function Module:load_state_dict(dict, o) require("moonshard.engine.state_dict").set(self, dict, o) end
-
----Overwrites a parameter. Collective: every rank gives the same values.
----@param name string its FQN in this module
----@param values moonshard.Tensor|table of its shape
-function Module:set_parameter(name, values) require("moonshard.engine.inspect").set_parameter(self, name, values) end
-
----Holds units in full, f32, on every rank, until they are resharded or a step is run: parameter() of theirs then asks
----no other rank. Copies, counted before they are made; what is written into them is lost. Collective.
----@param which any? name, pattern or list of them over units; nil: the units of this module
----@return table<string, moonshard.Tensor> parameters by their FQNs in this module
-function Module:unshard(which) return require("moonshard.engine.unshard").unshard(self, which) end
-
----Gives back what unshard holds. Collective.
----@param which any? as for unshard
-function Module:reshard(which) require("moonshard.engine.unshard").reshard(self, which) end
-
----What unshard holds on this rank.
----@return table<string, number> bytes by unit
-function Module:unsharded() return require("moonshard.engine.unshard").held(self) end
 
 -- ---- calling ----------------------------------------------------------------------------------------------------
 
@@ -134,7 +92,7 @@ end
 local function call(self, ...)
   local trace = context.trace
   local name = getmetatable(self).name
-  if not trace then return require("moonshard.engine.call")(self, ...) end
+  if not trace then return module.call_eagerly(self, ...) end
   if not self.forward then errors.invalid("%s has no forward: write function %s:forward(...)", name, name) end
   local outer = context.path
   trace:enter(trace.paths[self] or outer)

@@ -47,7 +47,7 @@ function prompt.new(host, world, environment)
     return completion.complete(environment, text, commands.names(), terminal.columns())
   end
   print(("Moonshard %s, %d rank%s. :help tells what can be typed, Ctrl-D ends."):format(
-    require("moonshard").version, self.ranks, self.ranks == 1 and "" or "s"))
+    require("moonshard.base.ffi").version, self.ranks, self.ranks == 1 and "" or "s"))
   return self
 end
 

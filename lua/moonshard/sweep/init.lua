@@ -111,12 +111,12 @@ end
 
 -- What all points have in common; part of the results.
 local function new_header(job)
-  local cpu = require("moonshard.cli.doctor").inspect().cpu
+  local cpu = require("moonshard.base.machine").cpu()
   return {
     title = job.title, recipe = job.recipe, source = job.source, settings = job.settings, steps = job.steps,
     warmup = job.warmup, repeats = job.repeats, memory_limit = job.memory_limit, timeout = job.timeout,
     sort = job.sort, plan = job.plan or nil, ranks_per_node = job.ranks_per_node, load = running.machine_load(),
-    version = require("moonshard").version, machine = { cpu = cpu.model, cores = cpu.cores },
+    version = require("moonshard.base.ffi").version, machine = { cpu = cpu.model, cores = cpu.cores },
     started = os.date("%Y-%m-%d %H:%M"),
   }
 end

@@ -11,7 +11,7 @@ local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
 local tensor = require("moonshard.tensor")
 local values = require("moonshard.tensor.values")
-local C = engine.C
+local C, make = engine.C, values.make
 
 local create = {}
 
@@ -71,15 +71,6 @@ local function check_number(who, dtype, value)
     errors.raise("MS_EDTYPE", "%s: %s is no %s, whose values are whole numbers from %.0f to %.0f", who, tostring(value),
       dtype, range[1], range[2])
   end
-end
-
--- A tensor whose elements fill(data, count) writes as C numbers; bf16 is f32, cast.
-local function make(dtype, shape, fill)
-  local written = dtype == "bf16" and "f32" or dtype
-  local data, count = values.allocate(written, shape)
-  fill(data, count)
-  local made = tensor.eager(written, shape, data)
-  return dtype == "bf16" and made:cast("bf16") or made
 end
 
 -- ---- from numbers -----------------------------------------------------------------------------------------------

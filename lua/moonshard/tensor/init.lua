@@ -10,102 +10,15 @@ local compare = require("moonshard.tensor.comparisons")
 local context = require("moonshard.base.context")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local not_a_list = require("moonshard.base.ipairs")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.options")
 local parameter = require("moonshard.tensor.parameter")
+local show = require("moonshard.tensor.show")
+local tensor = require("moonshard.tensor.class")
 local unknown_name = require("moonshard.base.unknown_name")
-local C, ffi = engine.C, engine.ffi
+local values = require("moonshard.tensor.values")
 
----@class moonshard.Tensor
----@field shape integer[] sizes, outermost first
----@field dtype string "f32", "bf16", "i32" or "u8"
----@field trace moonshard.Trace? of a symbol
----@field id integer? of a symbol: value of the graph
----@field data ffi.cdata*? of an eager tensor: array of the dtype's C type, row-major
----@field placement string? of an eager tensor that is known to be whole on every rank, or a part of something
----@operator add(moonshard.Tensor|number): moonshard.Tensor
----@operator sub(moonshard.Tensor|number): moonshard.Tensor
----@operator mul(moonshard.Tensor|number): moonshard.Tensor
----@operator div(moonshard.Tensor|number): moonshard.Tensor
----@operator unm: moonshard.Tensor
----@operator pow(number): moonshard.Tensor
-local Tensor = { __name = "a tensor" }
-local methods = {}
-
--- What one kind of tensor has and the other lacks.
-local OPTIONAL = { trace = true, id = true, data = true, placement = true }
-
--- x[2] is the third part of x along its first axis.
-function Tensor:__index(key)
-  if type(key) == "number" then return methods.index(self, key) end
-  local method = methods[key]
-  if method == nil and type(key) == "string" and not OPTIONAL[key] then
-    unknown_name.method("a tensor", key, methods)
-  end
-  return method
-end
-
--- Other fields are the engine's own.
-function Tensor:__newindex(key, value)
-  if type(key) == "number" then
-    errors.invalid("x[%s] = ...: a tensor's values do not change; ms.ops.where and arithmetic give another one, "
-      .. "train:set_parameter changes a parameter", tostring(key))
-  end
-  rawset(self, key, value)
-end
-
-not_a_list.refuse(Tensor, "x:tolist() gives one, and x:size(0) is what #x would be")
-
-local tensor = { class = Tensor, methods = methods }
-
----@param value any
----@return boolean
-function tensor.is(value)
-  return getmetatable(value) == Tensor
-end
-
----Whether a value is an eager tensor: one that holds its values.
----@param value any
----@return boolean
-function tensor.is_eager(value)
-  return getmetatable(value) == Tensor and rawget(value, "data") ~= nil
-end
-
----An eager tensor over memory that nobody changes any more.
----@param dtype string
----@param shape integer[]
----@param data ffi.cdata* array of the dtype's C type
----@param placement string? "replicated", or which part of what it is
----@return moonshard.Tensor
-function tensor.eager(dtype, shape, data, placement)
-  return setmetatable({ dtype = dtype, shape = shape, data = data, placement = placement }, Tensor)
-end
-
-local info = ffi.new("ms_value_info")
-
----The tensor that stands for a value of the graph.
----@param trace moonshard.Trace
----@param id integer
----@return moonshard.Tensor
-function tensor.new(trace, id)
-  engine.check(C.ms_graph_value(trace.handle, id, info))
-  local shape = {}
-  for d = 1, info.ndim do shape[d] = tonumber(info.dims[d - 1]) end
-  return setmetatable({ trace = trace, id = id, shape = shape, dtype = engine.dtype_names[info.dtype] }, Tensor)
-end
-
----"[8,256,384]"
----@param shape integer[]
----@return string
-function tensor.shape_text(shape)
-  return "[" .. table.concat(shape, ",") .. "]"
-end
-
-function Tensor:__tostring()
-  local placement = rawget(self, "placement")
-  return ("tensor %s %s%s"):format(self.dtype, tensor.shape_text(self.shape), placement and ", " .. placement or "")
-end
+local Tensor, methods = tensor.class, tensor.methods
 
 -- ---- operators --------------------------------------------------------------------------------------------------
 
@@ -311,21 +224,21 @@ function methods:item()
     errors.raise("MS_ESHAPE", "item() of a tensor %s: it takes one element; tolist() gives them all",
       tensor.shape_text(self.shape))
   end
-  return require("moonshard.tensor.values").at(self, 0)
+  return values.at(self, 0)
 end
 
 ---The values as nested lists of Lua, or as a number when there are no axes.
 ---@return table|number
 function methods:tolist()
   check_eager(self, "tolist()")
-  return require("moonshard.tensor.values").nested(self)
+  return values.nested(self)
 end
 
 ---The values as text, rows in brackets; of more than 1000 only those at the ends of each axis.
 ---@return string
 function methods:values()
   check_eager(self, "values()")
-  return require("moonshard.tensor.show").text(self)
+  return show.text(self)
 end
 
 -- ---- parameters as tensors --------------------------------------------------------------------------------------

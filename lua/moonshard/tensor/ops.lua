@@ -12,6 +12,7 @@ local errors = require("moonshard.base.error")
 local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
 local parameter = require("moonshard.tensor.parameter")
+local eager_values = require("moonshard.tensor.values")
 local C, ffi = engine.C, engine.ffi
 
 local MAX_INPUTS, MAX_OUTPUTS = tonumber(C.MS_MAX_INPUTS), tonumber(C.MS_MAX_OUTPUTS)
@@ -142,7 +143,7 @@ local function number_as_tensor(row, number, dtype)
       .. 'x:cast("f32")', row.name, number, dtype, range[1], range[2])
   end
   if context.trace then return ops.fill { shape = {}, value = number, out_dtype = dtype } end
-  return require("moonshard.tensor.create").full({}, number, { dtype = dtype })
+  return eager_values.make(dtype, {}, function(data) data[0] = number end)
 end
 
 local function take_numbers(row, inputs, count)

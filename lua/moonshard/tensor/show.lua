@@ -1,7 +1,7 @@
 -- The values of an eager tensor as text, in the manner of NumPy and PyTorch: rows in brackets, columns aligned, one
 -- format for all numbers; of a large tensor only the ends of every axis.
 
-local tensor = require("moonshard.tensor")
+local tensor = require("moonshard.tensor.class")
 local values = require("moonshard.tensor.values")
 
 local show = {}

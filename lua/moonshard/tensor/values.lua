@@ -2,7 +2,7 @@
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local tensor = require("moonshard.tensor")
+local tensor = require("moonshard.tensor.class")
 local ffi = engine.ffi
 
 -- What LuaJIT can allocate as one object.
@@ -42,6 +42,19 @@ end
 function values.allocate(dtype, shape)
   local count = values.check_size(dtype, shape)
   return ffi.new(engine.dtype_ctypes[dtype] .. "[?]", count), count
+end
+
+---A tensor of one dtype whose elements fill(data, count) writes as C numbers; bf16 is written as f32 and cast.
+---@param dtype string
+---@param shape integer[]
+---@param fill fun(data: ffi.cdata*, count: integer)
+---@return moonshard.Tensor
+function values.make(dtype, shape, fill)
+  local written = dtype == "bf16" and "f32" or dtype
+  local data, count = values.allocate(written, shape)
+  fill(data, count)
+  local made = tensor.eager(written, shape, data)
+  return dtype == "bf16" and made:cast("bf16") or made
 end
 
 ---An eager tensor with a copy of some memory.

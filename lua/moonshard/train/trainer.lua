@@ -19,7 +19,6 @@ local set_rules = require("moonshard.train.set_rules")
 local stand_in = require("moonshard.shard.reference")
 local tracer = require("moonshard.distributed.profile")
 local tree = require("moonshard.nn.tree")
-local watch = require("moonshard.check.watch")
 local world = require("moonshard.distributed.world")
 local C, ffi = engine.C, engine.ffi
 
@@ -298,7 +297,7 @@ end
 ---@return moonshard.StepMetrics
 function Trainer:step(batch)
   check_self(self, "step")
-  if watch.active then return watch.active:step(self, batch, step_on) end
+  if context.stepper then return context.stepper:step(self, batch, step_on) end
   if self.policy then self.policy:before_step() end
   local metrics = failure.noting(step_on, self, batch)
   if context.on_step then context.on_step(self, metrics) end

@@ -7,7 +7,7 @@
 local engine = require("moonshard.base.ffi")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
-local pieces = {}
+local owned_parts = {}
 
 -- What the optimizer keeps, by the engine's names.
 local STATES = {
@@ -19,7 +19,7 @@ local STATES = {
 ---@param optimizer moonshard.Optimizer?
 ---@param ema table? of a session
 ---@return { kind: string, what: string }[]
-function pieces.states(optimizer, ema)
+function owned_parts.states(optimizer, ema)
   local without = not optimizer or optimizer.kind == "sgd" and optimizer.momentum == 0
   local list = without and {} or { unpack(STATES[optimizer.kind]) }
   if ema then list[#list + 1] = { kind = "ema", what = "ema" } end
@@ -39,9 +39,9 @@ end
 ---@param optimizer moonshard.Optimizer? nil: the parameters alone
 ---@param ema table? of the session; nil: not the averages
 ---@return moonshard.OwnedPart[]
-function pieces.owned(session, optimizer, ema)
+function owned_parts.owned(session, optimizer, ema)
   local list, first, count = {}, ffi.new("double[1]"), ffi.new("double[1]")
-  local kinds = { { kind = "param", what = "param" }, unpack(pieces.states(optimizer, ema)) }
+  local kinds = { { kind = "param", what = "param" }, unpack(owned_parts.states(optimizer, ema)) }
   local handle = session.sharding:handle()
   for _, kind in ipairs(kinds) do
     for i, param in ipairs(session.sharding.params) do
@@ -66,8 +66,8 @@ end
 ---The part of what it owns that this rank writes.
 ---@param session moonshard.Session
 ---@return moonshard.OwnedPart[] none of them empty
-function pieces.written(session)
-  local owned, total = pieces.owned(session, session.optimizer, session.ema), 0
+function owned_parts.written(session)
+  local owned, total = owned_parts.owned(session, session.optimizer, session.ema), 0
   for _, part in ipairs(owned) do total = total + part.count end
   local place, replicas = replica(session.sharding)
   local from, to = math.floor(total * place / replicas), math.floor(total * (place + 1) / replicas)
@@ -88,7 +88,7 @@ end
 ---@param kind string
 ---@param fqn string
 ---@return string
-function pieces.tensor_name(kind, fqn)
+function owned_parts.tensor_name(kind, fqn)
   if kind == "ema" then return "ema." .. fqn end
   return kind == "param" and "model." .. fqn or ("optimizer.%s.%s"):format(kind, fqn)
 end
@@ -99,10 +99,10 @@ end
 ---@param first number
 ---@param count number
 ---@return integer[]
-function pieces.shape(shape, numel, first, count)
+function owned_parts.shape(shape, numel, first, count)
   local row = #shape > 0 and numel / shape[1] or 1
   if #shape == 0 or first % row ~= 0 or count % row ~= 0 then return #shape == 0 and {} or { count } end
   return { count / row, unpack(shape, 2) }
 end
 
-return pieces
+return owned_parts

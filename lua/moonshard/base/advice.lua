@@ -1,0 +1,111 @@
+-- What would be right in place of a name that is not there: PyTorch's names with what they are here, and what Lua's own
+-- messages about a missing method mean. It raises nothing, so error.lua can ask it.
+
+local nearest = require("moonshard.base.nearest")
+
+local advice = {
+  ---The rows of the op table by name, and tables whose keys are methods. They belong to higher floors, so
+  ---moonshard/init.lua, which lies above all, sets them.
+  ---@type fun(): table<string, any>
+  ops = function() return {} end,
+  ---@type fun(): table<string, any>[]
+  methods = function() return {} end,
+}
+
+local STEP = "train:step(batch) does forward, backward, clipping and the update"
+local MODE = "a model has no mode: train:step trains, train:evaluate evaluates"
+local DEVICE = "the device is the mesh's, or that of --device"
+local DTYPE = "parameters stay f32 masters; mp_policy of ms.fully_shard says what is computed in"
+
+-- By the method's name, whatever it was called on.
+local METHODS = {
+  numpy = "tolist", long = 'cast("i32")', int = 'cast("i32")', bool = "ne(0)",
+  mul_ = "mul", add_ = "add", masked_fill_ = "masked_fill", clamp_ = "clamp", sub_ = "sub", div_ = "div",
+  bmm = "matmul", ["repeat"] = "broadcast_to", select = "index", narrow = "slice", clip = "clamp",
+  parameters = "named_parameters", modules = "named_modules", children = "named_modules",
+}
+local TOLD = {
+  backward = STEP, zero_grad = STEP, step = STEP, train = MODE, eval = MODE,
+  to = DEVICE, cuda = DEVICE, cpu = DEVICE, half = DTYPE, bfloat16 = DTYPE,
+  detach = "a loss, its gradients and the update are one graph; freeze of ms.fully_shard holds parameters",
+  requires_grad_ = "freeze of ms.fully_shard holds parameters",
+  clip_grad_norm_ = "it is the option clip_grad_norm of ms.trainer",
+  contiguous = "tensors always are",
+}
+-- Of fields: "ms.nn.Parameter".
+local FIELDS = {
+  Parameter = "it is ms.parameter", Module = 'it is ms.module "Name"', ModuleList = "a list of Lua holds modules",
+  cat = "it is ms.ops.cat", stack = "it is ms.ops.stack",
+  functional = "ops are in ms.ops", no_grad = "train:evaluate, and a model called on tensors, make no gradients",
+  dist = "`moonshard run -n N` starts the ranks; ms.world() has rank and size",
+  distributed = "`moonshard run -n N` starts the ranks; ms.world() has rank and size",
+  barrier = "none is needed: ranks wait for each other in steps, saves and evaluations",
+  MSELoss = "it is ms.loss.mse", CrossEntropyLoss = "it is ms.loss.cross_entropy",
+  save = "it is ms.checkpoint.save", load = "it is ms.checkpoint.load", DeviceMesh = "it is ms.init_device_mesh",
+}
+
+---What to write instead of a field.
+---@param name string
+---@param valid table<string, any> keys: the fields that are there
+---@return string
+function advice.for_field(name, valid)
+  if FIELDS[name] then return FIELDS[name] end
+  local rows = advice.ops()
+  if rawget(rows, name) or rawget(rows, name:lower()) then return "ops are in ms.ops: ms.ops." .. name:lower() end
+  return nearest.advice(name, valid)
+end
+
+-- A name of PyTorch's that has another one here, or none.
+local function of_pytorch(name)
+  local here = METHODS[name]
+  return here and ("PyTorch's %s is %s here"):format(name, here) or TOLD[name]
+end
+
+---What to write instead of a method.
+---@param name string
+---@param valid table<string, any> keys: the methods that are there
+---@return string
+function advice.for_method(name, valid)
+  return of_pytorch(name) or ("did you mean %s?"):format(nearest.several(name, valid, 3))
+end
+
+-- The methods of tensors, the ops among them, and of modules.
+local function method_names()
+  local names, known = {}, {}
+  for _, methods in ipairs(advice.methods()) do
+    for name in pairs(methods) do
+      if not name:find("^_") and not known[name] then
+        known[name], names[#names + 1] = true, name
+      end
+    end
+  end
+  return names
+end
+
+-- What train:step returns, and what a recipe would call it.
+local MEASURED = { loss = true, grad_norm = true, lr = true, valid_loss = true }
+
+---A message of Lua's own about a method that is not there, or about a method's missing object, with what would be right
+---where that is known.
+---@param message string "recipe.lua:3: attempt to call method 'view' (a nil value)"
+---@return string
+function advice.explain(message)
+  if message:find("attempt to index %l+ 'self' %(a nil value%)$") then
+    return message .. ": methods are defined and called with a colon: function Net:forward(x), net:forward(x)"
+  end
+  if message:find("attempt to compare ", 1, true) then
+    return message .. ": tensors are compared by methods, which give a mask: x:lt(y), x:le(y), x:gt(0), x:eq(0)"
+  end
+  if MEASURED[message:match("attempt to index %l+ '([%w_]+)' %(a number value%)$")] then
+    return message .. ": what train:step(batch) returns are numbers of a step that is done; it does forward, backward, "
+      .. "clipping and the update"
+  end
+  local name = message:match("attempt to call %l+ '([%w_]+)' %(a nil value%)$")
+  local known = name and of_pytorch(name)
+  if known then return message .. ": " .. known end
+  local method = message:match("attempt to call method '([%w_]+)' %(a nil value%)$")
+  local near = method and #method > 2 and nearest.name(method, method_names(), math.min(2, #method / 3))
+  return near and ("%s: did you mean %s?"):format(message, near) or message
+end
+
+return advice

@@ -1,0 +1,57 @@
+-- The methods of modules that need the engine: their parameters' values, whole or as this rank has them, and a call on
+-- eager tensors. nn/module.lua, which a forward needs, knows nothing of sessions and plans; they are added here, before
+-- a recipe makes its first module. What a method needs is loaded when it is first called.
+
+local module = require("moonshard.nn.module")
+
+---@class moonshard.Module
+local Module = module.base
+
+---A parameter in full, f32. Collective when the model is sharded.
+---@param name string its FQN in this module
+---@return moonshard.Tensor
+function Module:parameter(name) return require("moonshard.engine.inspect").parameter(self, name) end
+
+---The part of a parameter that this rank owns.
+---@param name string its FQN in this module
+---@return moonshard.Tensor
+function Module:local_parameter(name) return require("moonshard.engine.inspect").local_parameter(self, name) end
+
+---The parameters by name: the parts that this rank owns, without any communication; or with full = true all of them in
+---full, on the first rank (collective; other ranks get an empty table).
+---@param o { full: boolean? }?
+---@return table<string, moonshard.Tensor>
+function Module:state_dict(o) return require("moonshard.engine.state_dict").get(self, o) end
+
+---Overwrites the parameters: each rank's part by what state_dict gave it, or with full = true, on any mesh, by what the
+---first rank has. Missing, extra and misshapen ones are an error that lists them, and nothing has changed. Collective.
+---@param dict table<string, moonshard.Tensor>
+---@param o { full: boolean? }?
+function Module:load_state_dict(dict, o) require("moonshard.engine.state_dict").set(self, dict, o) end
+
+---Overwrites a parameter. Collective: every rank gives the same values.
+---@param name string its FQN in this module
+---@param values moonshard.Tensor|table of its shape
+function Module:set_parameter(name, values) require("moonshard.engine.inspect").set_parameter(self, name, values) end
+
+---Holds units in full, f32, on every rank, until they are resharded or a step is run: parameter() of theirs then asks
+---no other rank. Copies, counted before they are made; what is written into them is lost. Collective.
+---@param which any? name, pattern or list of them over units; nil: the units of this module
+---@return table<string, moonshard.Tensor> parameters by their FQNs in this module
+function Module:unshard(which) return require("moonshard.engine.unshard").unshard(self, which) end
+
+---Gives back what unshard holds. Collective.
+---@param which any? as for unshard
+function Module:reshard(which) require("moonshard.engine.unshard").reshard(self, which) end
+
+---What unshard holds on this rank.
+---@return table<string, number> bytes by unit
+function Module:unsharded() return require("moonshard.engine.unshard").held(self) end
+
+---Calls a module on eager tensors, outside of a trace.
+---@param self moonshard.Module
+---@param ... any its arguments
+---@return ... what its forward returns
+function module.call_eagerly(self, ...) return require("moonshard.engine.call")(self, ...) end
+
+return module
