@@ -37,6 +37,7 @@ every_script_parses() {
 check "luacheck" luacheck --quiet --no-color "${lua_files[@]}"
 check "clang-format" clang-format --dry-run -Werror --ferror-limit=3 "${c_files[@]}"
 check "floors between folders" luajit tests/lint/floors.lua "${c_files[@]}"
+check "floors of the Lua layer" luajit tests/lint/requires.lua "${lua_files[@]}"
 check "behaviours and their tests" luajit tests/lint/behaviours.lua "${test_files[@]}"
 check "wording" bash tests/lint/wording.sh "${all[@]}"
 check "shell scripts parse" every_script_parses
