@@ -1,7 +1,7 @@
 /* cpu.c - the CPU as a device: private memory of this process.
 **
 ** It is mapped, never malloc'ed: pages are committed when they are first touched, so an arena costs what its plan said.
-** What peers read does not come from here but from the regions that ranks map together (comm/members.h).
+** What peers read does not come from here but from the regions that ranks map together (comm/group/group.h).
 */
 #include <string.h>
 #include <sys/mman.h>

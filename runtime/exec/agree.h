@@ -2,7 +2,7 @@
 #ifndef MS_EXEC_AGREE_H
 #define MS_EXEC_AGREE_H
 
-#include "comm/members.h"
+#include "comm/group/group.h"
 #include "plan/plan.h"
 
 /* MS_EMISMATCH on every member, naming the first that differs from the first of them, and the first line that does.

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "comm/ledger.h"
+#include "comm/recorder/flight_recorder.h"
 #include "exec/master.h"
 
 /* Elements that cross at a time where the host does not reach the arenas: 1 MiB each way. */

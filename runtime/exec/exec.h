@@ -8,7 +8,7 @@
 
 #include <stdatomic.h>
 
-#include "comm/ledger.h"
+#include "comm/recorder/flight_recorder.h"
 #include "exec/delay.h"
 #include "exec/state.h"
 

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/slice.h"
-#include "comm/ledger.h"
+#include "comm/recorder/flight_recorder.h"
 #include "shard/draw.h"
 
 /* ---- initial values ---- */

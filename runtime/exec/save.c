@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "comm/ledger.h"
+#include "comm/recorder/flight_recorder.h"
 #include "exec/master.h"
 #include "io/checkpoint.h"
 

@@ -9,7 +9,7 @@
 #include <sys/sysinfo.h>
 
 #include "base/error.h"
-#include "comm/ledger.h"
+#include "comm/recorder/flight_recorder.h"
 #include "exec/agree.h"
 #include "exec/apart.h"
 #include "exec/master.h"

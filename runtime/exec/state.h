@@ -8,7 +8,7 @@
 #define MS_EXEC_STATE_H
 
 #include "base/handle.h"
-#include "comm/members.h"
+#include "comm/group/group.h"
 #include "device/device.h"
 #include "plan/plan.h"
 

@@ -17,7 +17,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "comm/members.h"
+#include "comm/group/group.h"
 #include "exec/trace.h"
 
 enum { PROGRAM_LANE = 0, FIRST_STREAM_LANE = 1, PROCESS_STEP = 100 };

@@ -17,8 +17,8 @@
 
 #include "base/cores.h"
 #include "base/descriptors.h"
-#include "comm/environment.h"
-#include "comm/token.h"
+#include "comm/bootstrap/environment.h"
+#include "comm/bootstrap/token.h"
 #include "host/embedded.h"
 #include "host/launcher.h"
 #include "host/ps.h"

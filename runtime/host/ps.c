@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "comm/report.h"
+#include "comm/diagnose/report.h"
 
 enum { PATH_BYTES = 320, MOST_RUNS = 1024 };
 

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "comm/members.h"
+#include "comm/group/group.h"
 
 static ms_members everyone;
 

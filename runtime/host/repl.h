@@ -9,7 +9,7 @@
 #include <lua.h>
 #include <stddef.h>
 
-#include "comm/world.h"
+#include "comm/group/world.h"
 
 /* Opens the module: a function of package.preload. */
 int ms_repl_open(lua_State *L);

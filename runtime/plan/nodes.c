@@ -5,7 +5,7 @@
 ** and never between nodes: a shard group that reaches over nodes copies what it gathers, and replicas on different nodes
 ** have copies of their own.
 */
-#include "comm/world.h"
+#include "comm/group/world.h"
 #include "plan/plan.h"
 
 static int node_of(const ms_plan_config *config, int rank) {

@@ -14,7 +14,7 @@
 
 #include "base/handle.h"
 #include "base/text.h"
-#include "comm/comm.h"
+#include "comm/collectives/comm.h"
 #include "device/device.h"
 #include "graph/graph.h"
 #include "shard/model.h"

@@ -14,7 +14,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/members.h"
+#include "comm/group/group.h"
 #include "host/launcher.h"
 
 enum { WARM_UPS = 5, MOST_REPETITIONS = 201, MOST_BYTES = 64 << 20, FAILED_RUN = 3 };

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "comm/environment.h"
-#include "comm/host_list.h"
+#include "comm/bootstrap/environment.h"
+#include "comm/bootstrap/host_list.h"
 
 /* ---- variables: NAME=value ... in one text ---- */
 

@@ -5,7 +5,7 @@
 
 #include <pthread.h>
 
-#include "comm/job.h"
+#include "comm/control/control.h"
 
 /* ---- barriers and exchanges ---- */
 

@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/comm.h"
-#include "comm/job.h"
-#include "comm/members.h"
+#include "comm/collectives/comm.h"
+#include "comm/control/control.h"
+#include "comm/group/group.h"
 
 static caller ranks[8];
 

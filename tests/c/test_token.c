@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "comm/token.h"
+#include "comm/bootstrap/token.h"
 
 static void set_variable(const char *name, const char *value) {
   if (value) setenv(name, value, 1);

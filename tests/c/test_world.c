@@ -1,5 +1,5 @@
 /* test_world.c - joining, meeting, shared regions, and every way in which a wait ends without its peers. */
-#include "comm/world.h"
+#include "comm/group/world.h"
 
 #include "tests/c/support/check.h"
 #include "tests/c/support/ranks.h"
@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/comm.h"
-#include "comm/job.h"
+#include "comm/collectives/comm.h"
+#include "comm/control/control.h"
 
 /* ---- joining ---- */
 

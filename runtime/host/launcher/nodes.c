@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "comm/store.h"
-#include "comm/token.h"
+#include "comm/bootstrap/store.h"
+#include "comm/bootstrap/token.h"
 
 int ms_nodes_prepare(const ms_launch_config *config) {
   const char *token;

@@ -47,7 +47,7 @@ static void drop_launcher(ms_running *run, const int *write_end) {
 
 static _Noreturn void become_rank(ms_running *run, int rank, const int *write_end, pid_t launcher) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  /* Where ptrace is kept to ancestors: other ranks may look whether this one waits in print (comm/report.c). */
+  /* Where ptrace is kept to ancestors: other ranks may look whether this one waits in print (comm/diagnose/report.c). */
   prctl(PR_SET_PTRACER, (unsigned long)launcher, 0, 0, 0);
   if (getppid() != launcher) _exit(MS_STATUS_FAILED_RUN); /* it died before the line above */
   const ms_launch_config *config = run->config;

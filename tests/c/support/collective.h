@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/bf16.h"
-#include "comm/comm.h"
+#include "comm/collectives/comm.h"
 #include "tests/c/support/ranks.h"
 
 enum { MOST_RANKS = 5, MOST_COUNT = 17000, ROUNDS = 6 };

@@ -10,7 +10,7 @@
 #include <sched.h>
 #include <sys/types.h>
 
-#include "comm/world.h"
+#include "comm/group/world.h"
 #include "host/launcher.h"
 
 enum { MOST_RANKS = 4, OUTPUT_BYTES = 65536, STATUS_FAILED_RUN = 3 };

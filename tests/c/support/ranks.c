@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "comm/job.h"
+#include "comm/control/control.h"
 
 typedef struct thread_rank {
   ms_job *job;

@@ -1,0 +1,260 @@
+/* environment.c - the variables of torchrun, Open MPI, MPICH and its kin, and Slurm.
+**
+** A process that a launcher started as one of several must never train alone: what is known to name a rank and is not
+** understood here is refused by name.
+*/
+#include "comm/bootstrap/environment.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/env.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "comm/bootstrap/host_id.h"
+#include "comm/bootstrap/host_list.h"
+
+/* The variables of a launcher. mark: set when it really was this launcher, and not somebody by hand. */
+typedef struct launcher {
+  const char *name, *rank, *size, *local_size, *mark;
+} launcher;
+
+enum { TORCHRUN = 0, OPEN_MPI = 1, MVAPICH = 2, PMI = 3, SLURM = 4, LAUNCHERS = 5 };
+
+static const launcher launchers[LAUNCHERS] = {
+    {"RANK, WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"},
+    {"Open MPI: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_RANK"},
+    {"MVAPICH: MV2_COMM_WORLD_RANK, MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
+     "MV2_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_RANK"},
+    /* mpiexec.hydra: MPICH's, Intel MPI's, MVAPICH's. */
+    {"MPICH: PMI_RANK, PMI_SIZE", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "PMI_RANK"},
+    /* A batch script has a rank and a size too; only what srun starts has a step. */
+    {"Slurm: SLURM_PROCID, SLURM_NTASKS", "SLURM_PROCID", "SLURM_NTASKS", NULL, "SLURM_STEP_NODELIST"},
+};
+
+/* Ranks of launchers whose other variables are not understood here. size: a variable that says of how many, or NULL. */
+static const struct stranger {
+  const char *rank, *size;
+} strangers[] = {
+    {"PMI_ID", NULL},                               /* mpiexec.hydra -pmi-port */
+    {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"},         /* hydra, of one host */
+    {"PMIX_RANK", NULL},                            /* prun */
+    {"MVP_COMM_WORLD_RANK", "MVP_COMM_WORLD_SIZE"}, /* MVAPICH 3 and 4 */
+    {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"},   /* jsrun */
+    {"FLUX_TASK_RANK", "FLUX_JOB_SIZE"},            /* flux run */
+    {"PALS_RANKID", NULL},                          /* Cray's mpiexec */
+    {"ALPS_APP_PE", NULL},                          /* aprun */
+    {"HOROVOD_RANK", "HOROVOD_SIZE"},               /* horovodrun */
+};
+
+/* Slurm picks no port: these are above the services and below the ports that the kernel hands out. */
+enum { FIRST_PORT = 20000, PORTS = 10000 };
+
+static const char *get(const char *name) { return ms_env_string(name, NULL); }
+
+/* ---- which rank ---- */
+
+/* *found 0: this launcher did not start this process. */
+static int read_launcher(int which, ms_task *task, int *found) {
+  const launcher *l = &launchers[which];
+  *found = 0;
+  if (which == SLURM && !get(l->mark)) return MS_OK;
+  if (!get(l->size) && !get(l->rank)) return MS_OK;
+  if (!get(l->size) || !get(l->rank))
+    return MS_FAIL(MS_EINVAL, "%s is set and %s is not: a rank needs both", get(l->rank) ? l->rank : l->size,
+                   get(l->rank) ? l->size : l->rank);
+  *task = (ms_task){.source = l->name};
+  MS_TRY(ms_env_int(l->size, 1, 1, MS_STORE_MAX_RANKS, &task->size));
+  MS_TRY(ms_env_int(l->rank, 0, 0, task->size - 1, &task->rank));
+  if (l->local_size) MS_TRY(ms_env_int(l->local_size, 0, 1, task->size, &task->local_size));
+  *found = 1;
+  return MS_OK;
+}
+
+/* The outer launcher's word about a process that the inner one started. */
+static int check_agreement(int which, const ms_task *inner, const ms_task *outer) {
+  if (outer->size == 1 || (inner->size == outer->size && inner->rank == outer->rank)) return MS_OK;
+  if (get(launchers[which].mark) && outer->size < inner->size) return MS_OK;
+  return MS_FAIL(
+      MS_EINVAL,
+      "two launchers contradict each other: this process is rank %d of %d (%s) and rank %d of %d (%s); unset "
+      "the variables of the one that did not start it",
+      inner->rank, inner->size, inner->source, outer->rank, outer->size, outer->source);
+}
+
+static int refuse_strangers(void) {
+  const char *end =
+      "says that a launcher started this process as one of several ranks, and that launcher's variables are "
+      "not understood here: set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT from them, or to run alone";
+  for (size_t i = 0; i < sizeof strangers / sizeof strangers[0]; i++) {
+    const struct stranger *s = &strangers[i];
+    const char *size = s->size ? get(s->size) : NULL;
+    if (!get(s->rank) || (size && !strcmp(size, "1"))) continue;
+    if (size) return MS_FAIL(MS_EINVAL, "%s=%s of %s=%s %s unset them", s->rank, get(s->rank), s->size, size, end);
+    return MS_FAIL(MS_EINVAL, "%s=%s %s unset it", s->rank, get(s->rank), end);
+  }
+  return MS_OK;
+}
+
+static int find_launcher(ms_task *task, int *which) {
+  *task = (ms_task){.size = 1};
+  *which = LAUNCHERS;
+  /* Our own launcher speaks for its ranks, wherever it was started itself. */
+  int last = get("MOONSHARD_JOB_FD") ? TORCHRUN : LAUNCHERS - 1;
+  for (int i = 0; i <= last; i++) {
+    ms_task one;
+    int found;
+    MS_TRY(read_launcher(i, &one, &found));
+    if (!found) continue;
+    if (*which < LAUNCHERS) MS_TRY(check_agreement(*which, task, &one));
+    /* srun --mpi=pmi2 gives both; Slurm's say on which hosts. */
+    int tells_more = *which == PMI && i == SLURM && one.size == task->size && one.rank == task->rank;
+    if (*which < LAUNCHERS && !tells_more) continue;
+    *task = one;
+    *which = i;
+  }
+  return *which == LAUNCHERS && last > TORCHRUN ? refuse_strangers() : MS_OK;
+}
+
+int ms_environment_task(ms_task *task) {
+  int which;
+  return find_launcher(task, &which);
+}
+
+/* ---- where ---- */
+
+static int is_all_local(const ms_task *task) { return task->local_size == task->size; }
+
+/* MASTER_ADDR and MASTER_PORT. torchrun keeps a store of its own at that port; ours is at the next one. */
+static int place_by_master(ms_task *task) {
+  int port;
+  const char *host = get("MASTER_ADDR"), *agent = get("TORCHELASTIC_USE_AGENT_STORE");
+  if (!host || !get("MASTER_PORT"))
+    return MS_FAIL(MS_EINVAL,
+                   "this process is rank %d of %d (%s), but nothing says where the ranks meet: set MASTER_ADDR and "
+                   "MASTER_PORT, or MOONSHARD_RENDEZVOUS=tcp://host:port (host: rank 0's)",
+                   task->rank, task->size, task->source);
+  MS_TRY(ms_env_int("MASTER_PORT", 0, 1, 65534, &port));
+  return ms_store_place_tcp(host, port + (agent && !strcmp(agent, "True")), &task->place);
+}
+
+/* The ranks of one host need no port: a socket of the host that is named by what identifies the job. */
+static int place_by_environment(ms_task *task) {
+  MS_TRY(place_by_master(task));
+  if (!is_all_local(task)) return MS_OK;
+  char key[512], text[320];
+  memcpy(text, task->place.text, sizeof text);
+  memcpy(text, "env", 3); /* env://127.0.0.1:29500 */
+  snprintf(key, sizeof key, "%s %s", text, task->job);
+  ms_store_place_local(key, text, &task->place);
+  return MS_OK;
+}
+
+/* mpirun hands a random key to all ranks, for transports that need one. */
+static void take_open_mpi_token(ms_task *task) {
+  const char *key = get("OMPI_MCA_orte_precondition_transports");
+  if (key && strlen(key) >= 32 && strlen(key) < sizeof task->token) memcpy(task->token, key, strlen(key) + 1);
+}
+
+static int place_by_open_mpi(ms_task *task) {
+  const char *space = get("PMIX_NAMESPACE"), *server = get("OMPI_MCA_orte_hnp_uri");
+  take_open_mpi_token(task);
+  if (!is_all_local(task)) {
+    if (get("MASTER_ADDR")) return place_by_master(task);
+    return MS_FAIL(
+        MS_EINVAL,
+        "this process is rank %d of %d (%s) on several hosts, and Open MPI does not tell which host is rank 0's: "
+        "mpirun -x MOONSHARD_RENDEZVOUS=tcp://host:port ...",
+        task->rank, task->size, task->source);
+  }
+  if (!space && !server)
+    return MS_FAIL(
+        MS_EINVAL,
+        "this process is rank %d of %d (%s), but neither PMIX_NAMESPACE nor OMPI_MCA_orte_hnp_uri tells which "
+        "run it belongs to: set MOONSHARD_RENDEZVOUS",
+        task->rank, task->size, task->source);
+  char key[512], text[128];
+  snprintf(key, sizeof key, "mpirun %s %s", space ? space : "", server ? server : "");
+  snprintf(text, sizeof text, "mpirun %s", space ? space : server);
+  ms_store_place_local(key, text, &task->place);
+  return MS_OK;
+}
+
+/* hydra names the run in no variable that all of its versions set; on one host, the process that started the ranks does. */
+static int place_by_starter(int which, ms_task *task) {
+  char key[64], text[64];
+  uint64_t start;
+  int starter = is_all_local(task) && !get("MASTER_ADDR") ? ms_process_starter(launchers[which].rank, &start) : 0;
+  if (starter) {
+    snprintf(key, sizeof key, "mpiexec %d %" PRIu64, starter, start);
+    snprintf(text, sizeof text, "mpiexec, process %d", starter);
+    ms_store_place_local(key, text, &task->place);
+    return MS_OK;
+  }
+  if (get("MASTER_ADDR")) return place_by_master(task);
+  return MS_FAIL(MS_EINVAL,
+                 "this process is rank %d of %d (%s)%s, and its launcher does not say where rank 0 is: give all ranks "
+                 "MASTER_ADDR and MASTER_PORT, or MOONSHARD_RENDEZVOUS=tcp://host:port (mpiexec -genv NAME VALUE)",
+                 task->rank, task->size, task->source, is_all_local(task) ? "" : " on several hosts");
+}
+
+static int place_by_slurm(ms_task *task) {
+  char host[256], text[128];
+  int hosts, port;
+  const char *list = get("SLURM_STEP_NODELIST");
+  if (ms_host_list_find(list, 0, host, sizeof host, &hosts)) return ms_error_prefix("SLURM_STEP_NODELIST");
+  if (hosts == 1) {
+    task->local_size = task->size;
+    snprintf(text, sizeof text, "srun %s", task->job);
+    ms_store_place_local(text, text, &task->place);
+    return MS_OK;
+  }
+  int derived = FIRST_PORT + (int)(ms_hash_bytes(MS_HASH_INIT, task->job, strlen(task->job)) % PORTS);
+  MS_TRY(ms_env_int("MASTER_PORT", derived, 1, 65535, &port));
+  return ms_store_place_tcp(ms_env_string("MASTER_ADDR", host), port, &task->place);
+}
+
+static int find_place(int which, ms_task *task) {
+  const char *url = get("MOONSHARD_RENDEZVOUS");
+  if (url && !strcmp(url, "env://")) return place_by_environment(task);
+  if (url) return ms_store_place_parse(url, &task->place);
+  if (which == OPEN_MPI) return place_by_open_mpi(task);
+  if (which == PMI || which == MVAPICH) return place_by_starter(which, task);
+  if (which == SLURM) return place_by_slurm(task);
+  return place_by_environment(task);
+}
+
+/* ---- which job ---- */
+
+static int name_job(int which, ms_task *task) {
+  const char *given = get("MOONSHARD_JOB_ID"), *run = get("TORCHELASTIC_RUN_ID"), *space = get("PMIX_NAMESPACE");
+  char text[512] = "default";
+  if (given) snprintf(text, sizeof text, "%s", given);
+  else if (which == TORCHRUN && run)
+    snprintf(text, sizeof text, "%s.%s", run, ms_env_string("TORCHELASTIC_RESTART_COUNT", "0"));
+  else if (which == OPEN_MPI && space) snprintf(text, sizeof text, "%s", space);
+  else if (which == SLURM)
+    snprintf(text, sizeof text, "%s.%s", ms_env_string("SLURM_JOB_ID", "0"), ms_env_string("SLURM_STEP_ID", "0"));
+  for (const char *c = text; *c; c++)
+    if (*c < 32 || *c > 126) return MS_FAIL(MS_EINVAL, "the job id \"%s\" must be printable ASCII", text);
+  if (strlen(text) >= sizeof task->job)
+    return MS_FAIL(MS_EINVAL, "the job id \"%.40s...\" is longer than %zu bytes", text, sizeof task->job - 1);
+  memcpy(task->job, text, strlen(text) + 1);
+  return MS_OK;
+}
+
+int ms_environment_read(ms_task *task) {
+  int which;
+  MS_TRY(find_launcher(task, &which));
+  if (which == LAUNCHERS && get("MOONSHARD_RENDEZVOUS"))
+    return MS_FAIL(MS_EINVAL,
+                   "MOONSHARD_RENDEZVOUS=%s says where the ranks meet, but nothing says which rank this is: set "
+                   "RANK and WORLD_SIZE",
+                   get("MOONSHARD_RENDEZVOUS"));
+  if (task->size == 1) return MS_OK;
+  MS_TRY(name_job(which, task));
+  return find_place(which, task);
+}

@@ -1,0 +1,226 @@
+/* rendezvous.c - three gathers: who is there, who made the control segment, and whether everyone has it. */
+#include "comm/bootstrap/rendezvous.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/env.h"
+#include "base/error.h"
+#include "base/thread_count.h"
+#include "comm/bootstrap/host_id.h"
+#include "comm/control/rank_list.h"
+#include "comm/bootstrap/token.h"
+
+/* What a rank tells of itself. All ranks run one build on one kind of machine: it goes over the wire as it is. */
+typedef struct member {
+  uint8_t host[MS_HOST_ID];
+  int32_t pid, local_size, inherits;
+  char name[MS_WIRE_NAME];
+  cpu_set_t cores; /* that it may run on */
+} member;
+
+/* The second gather: the descriptor of the control segment, from the first rank of each node. The third: fd is unused. */
+typedef struct report {
+  int32_t status, fd;
+  char text[256]; /* of an error */
+} report;
+
+_Static_assert(sizeof(member) <= MS_STORE_ROUND && sizeof(report) <= MS_STORE_ROUND, "a gather holds a member");
+
+typedef struct attempt {
+  const ms_task *task;
+  ms_meeting *meeting;
+  member *all;      /* [size] */
+  int first, local; /* of this rank's node: its lowest rank, how many it has */
+} attempt;
+
+/* ---- nodes ---- */
+
+static int fill_member(const ms_task *task, const ms_job *inherited, member *mine) {
+  *mine = (member){.pid = (int32_t)getpid(), .local_size = task->local_size, .inherits = inherited != NULL};
+  ms_host_name(mine->name, sizeof mine->name);
+  if (sched_getaffinity(0, sizeof mine->cores, &mine->cores)) CPU_ZERO(&mine->cores);
+  return ms_host_id(mine->host);
+}
+
+static int same_host(const member *a, const member *b) { return !memcmp(a->host, b->host, sizeof a->host); }
+
+/* Nodes are numbered in the order of their lowest ranks. */
+static void number_nodes(attempt *a) {
+  int *node_of = a->meeting->node_of;
+  int nodes = 0, *lowest = a->meeting->node_of + a->task->size; /* room for as many again */
+  for (int rank = 0; rank < a->task->size; rank++) {
+    int node = 0;
+    while (node < nodes && !same_host(&a->all[rank], &a->all[lowest[node]])) node++;
+    if (node == nodes) lowest[nodes++] = rank;
+    node_of[rank] = node;
+  }
+  int mine = node_of[a->task->rank];
+  a->meeting->nodes = nodes;
+  a->first = lowest[mine];
+  for (int rank = 0; rank < a->task->size; rank++) {
+    if (node_of[rank] != mine) continue;
+    a->local++;
+    if (rank < a->task->rank) a->meeting->row++;
+  }
+}
+
+static int name_nodes(attempt *a) {
+  ms_meeting *meeting = a->meeting;
+  meeting->name = ms_calloc(meeting->nodes, sizeof *meeting->name);
+  if (!meeting->name) return MS_ENOMEM;
+  for (int rank = a->task->size - 1; rank >= 0; rank--)
+    ms_wire_get_text((const uint8_t *)a->all[rank].name, MS_WIRE_NAME, meeting->name[meeting->node_of[rank]],
+                     MS_WIRE_NAME);
+  return MS_OK;
+}
+
+/* What was said about this node must be so: ranks of one host that cannot share memory would be a surprise later. */
+static int check_node(const attempt *a, const ms_job *inherited) {
+  const char *host = a->all[a->task->rank].name;
+  if (a->task->local_size > a->local)
+    return MS_FAIL(
+        MS_EMISMATCH,
+        "rank %d was told that %d ranks are on its host (%s), but %d of them can share memory there; do they "
+        "run in containers of their own?",
+        a->task->rank, a->task->local_size, host, a->local);
+  for (int rank = 0; rank < a->task->size; rank++)
+    if (same_host(&a->all[rank], &a->all[a->task->rank]) && a->all[rank].inherits != (inherited != NULL))
+      return MS_FAIL(MS_EMISMATCH,
+                     "of ranks %d and %d on %s, one was started by `moonshard run --nodes`, the other was not",
+                     a->task->rank, rank, host);
+  if (inherited && inherited->size != a->local)
+    return MS_FAIL(
+        MS_EMISMATCH,
+        "on %s %d ranks came, but the launcher of rank %d started %d: do two nodes have the same --node-rank?", host,
+        a->local, a->task->rank, inherited->size);
+  return MS_OK;
+}
+
+/* ---- the control segment ---- */
+
+/* Cores that any rank of the node may run on: launchers often give each rank its own. */
+static int count_cores(const attempt *a) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  for (int rank = 0; rank < a->task->size; rank++)
+    if (same_host(&a->all[rank], &a->all[a->first])) CPU_OR(&cores, &cores, &a->all[rank].cores);
+  return CPU_COUNT(&cores);
+}
+
+static int make_segment(attempt *a) {
+  MS_TRY(ms_job_create(a->local, &a->meeting->fd));
+  MS_TRY(ms_job_map(a->meeting->fd, &a->meeting->job));
+  a->meeting->job->cores = count_cores(a);
+  return MS_OK;
+}
+
+static int map_segment(attempt *a, int fd_there) {
+  MS_TRY(ms_memory_open(a->task->rank, a->first, a->all[a->first].pid, fd_there, &a->meeting->fd));
+  return ms_job_map(a->meeting->fd, &a->meeting->job);
+}
+
+/* Every rank's report, so that all fail when one does, with its text. */
+static int gather_reports(attempt *a, int rc, report *all) {
+  report mine = {.status = rc, .fd = a->meeting->fd};
+  if (rc) snprintf(mine.text, sizeof mine.text, "%s", ms_error_message());
+  MS_TRY(ms_store_gather(a->meeting->store, &mine, sizeof mine, all));
+  for (int rank = 0; rank < a->task->size; rank++)
+    if (all[rank].status)
+      return MS_FAIL(all[rank].status, "rank %d: %.*s", rank, (int)sizeof all[rank].text - 1, all[rank].text);
+  return MS_OK;
+}
+
+static int share_segment(attempt *a, ms_job *inherited) {
+  int rc = check_node(a, inherited);
+  report *all = ms_calloc(a->task->size, sizeof *all);
+  if (!all) return MS_ENOMEM;
+  if (!rc && !inherited && a->first == a->task->rank) rc = make_segment(a);
+  MS_GOTO(gather_reports(a, rc, all));
+  if (inherited) a->meeting->job = inherited;
+  else if (a->first != a->task->rank) rc = map_segment(a, all[a->first].fd);
+  MS_GOTO(gather_reports(a, rc, all));
+fail:
+  free(all);
+  return rc;
+}
+
+/* The ranks of a node share the cores of all their masks, as far as a quota or a batch system lets them; one that its launcher
+** bound to fewer takes those. */
+static int take_threads(const attempt *a) {
+  ms_cores cores;
+  ms_grant grant;
+  MS_TRY(ms_grant_read(&grant));
+  ms_cores_read("", &cores);
+  int all = count_cores(a), mine = ms_threads_each(&cores, grant.rank, 1);
+  if (ms_cores_usable(&cores) < cores.n) all = ms_cores_usable(&cores);
+  if (grant.node && grant.node < all) all = grant.node;
+  int share = grant.rank ? grant.rank : all / a->local;
+  ms_thread_count_decide(share < 1 ? 1 : share < mine ? share : mine);
+  return MS_OK;
+}
+
+/* ---- meeting ---- */
+
+static int meet(attempt *a, const ms_store_config *config, ms_job *inherited) {
+  ms_meeting *meeting = a->meeting;
+  member mine;
+  MS_TRY(fill_member(a->task, inherited, &mine));
+  a->all = ms_calloc(a->task->size, sizeof *a->all);
+  meeting->node_of = ms_calloc(2 * (int64_t)a->task->size, sizeof *meeting->node_of);
+  if (!a->all || !meeting->node_of) return MS_ENOMEM;
+  MS_TRY(ms_store_open(config, &meeting->store));
+  MS_TRY(ms_store_gather(meeting->store, &mine, sizeof mine, a->all));
+  number_nodes(a);
+  MS_TRY(name_nodes(a));
+  MS_TRY(share_segment(a, inherited));
+  return inherited ? MS_OK : take_threads(a);
+}
+
+int ms_rendezvous(const ms_task *task, double timeout, ms_job *inherited, ms_meeting *meeting) {
+  const char *token;
+  MS_TRY(ms_token_get(&token));
+  if (!*token) token = task->token;
+  MS_TRY(ms_token_check(&task->place, token));
+  ms_store_config config = {.place = &task->place,
+                            .job = task->job,
+                            .token = token,
+                            .rank = task->rank,
+                            .size = task->size,
+                            .timeout = timeout};
+  *meeting = (ms_meeting){.nodes = 1, .fd = -1};
+  attempt a = {.task = task, .meeting = meeting};
+  int rc = meet(&a, &config, inherited);
+  if (rc) {
+    if (meeting->store) ms_store_abort(meeting->store, ms_error_message());
+    if (meeting->job && meeting->job != inherited) ms_job_unmap(meeting->job);
+    if (meeting->fd >= 0) close(meeting->fd);
+    ms_rendezvous_end(meeting);
+  }
+  free(a.all);
+  return rc;
+}
+
+void ms_rendezvous_end(ms_meeting *meeting) {
+  ms_store_close(meeting->store);
+  free(meeting->node_of);
+  free(meeting->name);
+  *meeting = (ms_meeting){.nodes = 1, .fd = -1};
+}
+
+void ms_rendezvous_describe(const ms_meeting *meeting, int size, char *text, size_t bytes) {
+  size_t used = 0;
+  uint8_t here[MS_STORE_MAX_RANKS];
+  char ranks[256];
+  text[0] = '\0';
+  for (int node = 0; node < meeting->nodes && used < bytes; node++) {
+    const char *before = !node ? "" : node == meeting->nodes - 1 ? " and " : ", ";
+    for (int rank = 0; rank < size; rank++) here[rank] = meeting->node_of[rank] == node;
+    int count = ms_rank_list(here, size, ranks, sizeof ranks);
+    used += (size_t)snprintf(text + used, bytes - used, "%s%s (rank%s %s)", before, meeting->name[node],
+                             count == 1 ? "" : "s", ranks);
+  }
+}

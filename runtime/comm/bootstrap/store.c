@@ -1,0 +1,334 @@
+/* store.c - what a rank does at the store: open or find it, prove the token, gather, listen, leave. */
+#include "comm/bootstrap/store.h"
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "comm/bootstrap/host_id.h"
+#include "comm/bootstrap/store_file.h"
+#include "comm/bootstrap/store_server.h"
+#include "comm/bootstrap/store_wire.h"
+
+/* A server greets as soon as its thread gets a core. */
+static const double GREETING_SECONDS = 10.0;
+static const double FIRST_PAUSE = 0.005, LONGEST_PAUSE = 0.2;
+/* After this rank gave up, for the server's word on who is missing. */
+static const double LAST_WORD_SECONDS = 5.0;
+static const double TELL_SECONDS = 1.0;
+
+struct ms_store {
+  ms_store_server *server; /* rank 0's */
+  ms_store_place place;    /* as it was given */
+  int fd, rank, size;
+  int wrote_file; /* place names a file that is there because of this rank */
+  double timeout, deadline;
+  /* watching */
+  int watched, stop_fd;
+  atomic_int leaving; /* said so: the end of the connection is no failure */
+  pthread_t watcher;
+  void (*failed)(void *context, const char *why);
+  void *context;
+};
+
+static int send_frame(ms_store *store, uint32_t kind, const void *body, size_t bytes, double deadline) {
+  uint8_t frame[MS_WIRE_HEADER + MS_STORE_TEXT];
+  ms_wire_put32(frame, (uint32_t)bytes);
+  ms_wire_put32(frame + 4, kind);
+  if (bytes) memcpy(frame + MS_WIRE_HEADER, body, bytes);
+  return ms_wire_send(store->fd, frame, MS_WIRE_HEADER + bytes, deadline);
+}
+
+static int receive_header(int fd, uint32_t *kind, uint32_t *bytes, double deadline) {
+  uint8_t header[MS_WIRE_HEADER];
+  MS_TRY(ms_wire_receive(fd, header, sizeof header, deadline));
+  *bytes = ms_wire_get32(header);
+  *kind = ms_wire_get32(header + 4);
+  return MS_OK;
+}
+
+/* The status and text of REFUSED and FAILED. */
+static int receive_text(int fd, uint32_t bytes, int *status, char text[MS_STORE_TEXT], double deadline) {
+  uint8_t body[4 + MS_STORE_TEXT];
+  if (bytes < 4 || bytes > sizeof body) return MS_FAIL(MS_EMISMATCH, "what the store sends makes no sense");
+  MS_TRY(ms_wire_receive(fd, body, bytes, deadline));
+  *status = (int)ms_wire_get32(body);
+  if (*status <= MS_OK || *status > MS_EDEVICE) *status = MS_EPEER;
+  ms_wire_get_text(body + 4, bytes - 4, text, MS_STORE_TEXT);
+  return MS_OK;
+}
+
+/* ---- coming ---- */
+
+static void fill_hello(const ms_store_config *config, ms_wire_hello *hello) {
+  char name[MS_WIRE_NAME];
+  *hello =
+      (ms_wire_hello){.version = MS_STORE_VERSION, .rank = config->rank, .size = config->size, .pid = (int)getpid()};
+  ms_host_name(name, sizeof name);
+  ms_wire_get_text((const uint8_t *)name, sizeof name, hello->host, sizeof hello->host);
+  ms_wire_get_text((const uint8_t *)config->job, strlen(config->job) + 1, hello->job, sizeof hello->job);
+}
+
+static int receive_greeting(const ms_store *store, double deadline, uint8_t nonce[MS_WIRE_NONCE]) {
+  uint8_t greeting[MS_WIRE_GREETING];
+  uint32_t version;
+  MS_TRY(ms_wire_receive(store->fd, greeting, sizeof greeting, deadline));
+  if (!ms_wire_get_greeting(greeting, &version, nonce))
+    return MS_FAIL(MS_EMISMATCH, "what listens there is no store of Moonshard: is the port another program's?");
+  if (version == MS_STORE_VERSION) return MS_OK;
+  return MS_FAIL(MS_EMISMATCH,
+                 "the store speaks version %u of the protocol, this build version %d: all ranks must run one build",
+                 (unsigned)version, MS_STORE_VERSION);
+}
+
+/* Fails with MS_EIO when the connection closed before an answer: then another attempt may go better. */
+static int introduce(ms_store *store, const ms_store_config *config, double deadline) {
+  ms_wire_hello hello;
+  uint8_t nonce[MS_WIRE_NONCE], body[MS_WIRE_HELLO_BYTES], proof[MS_WIRE_PROOF], expected[MS_WIRE_PROOF];
+  uint32_t kind, bytes;
+  int status;
+  char text[MS_STORE_TEXT];
+  if (store->place.kind != MS_STORE_TCP) MS_TRY(ms_wire_check_user(store->fd));
+  MS_TRY(receive_greeting(store, deadline, nonce));
+  /* Over TCP rank 0's end belongs to a process once that has accepted, as the greeting shows. */
+  if (store->place.kind == MS_STORE_TCP && !*config->token) MS_TRY(ms_wire_check_user(store->fd));
+  fill_hello(config, &hello);
+  MS_TRY(ms_wire_random(hello.nonce, sizeof hello.nonce));
+  ms_wire_client_proof(config->token, nonce, &hello, hello.proof);
+  ms_wire_put_hello(body, &hello);
+  MS_TRY(send_frame(store, MS_WIRE_HELLO, body, sizeof body, deadline));
+  MS_TRY(receive_header(store->fd, &kind, &bytes, deadline));
+  if (kind == MS_WIRE_REFUSED) {
+    MS_TRY(receive_text(store->fd, bytes, &status, text, deadline));
+    return MS_FAIL(MS_EMISMATCH, "this process (rank %d) was refused: %s", store->rank, text);
+  }
+  if (kind != MS_WIRE_WELCOME || bytes != sizeof proof)
+    return MS_FAIL(MS_EMISMATCH, "the store's answer makes no sense");
+  MS_TRY(ms_wire_receive(store->fd, proof, sizeof proof, deadline));
+  ms_wire_server_proof(config->token, nonce, hello.nonce, expected);
+  if (!ms_wire_same_proof(proof, expected)) return MS_FAIL(MS_EMISMATCH, "the store does not know the job's token");
+  return MS_OK;
+}
+
+static int pause_before_retry(double *pause, double deadline) {
+  double until = fmin(ms_clock() + *pause, deadline);
+  for (double rest; (rest = until - ms_clock()) > 0;) {
+    if (ms_interrupted()) return MS_FAIL(MS_EINTERRUPT, "interrupted");
+    usleep((useconds_t)(1e6 * fmin(rest, 0.05)) + 1);
+  }
+  *pause = fmin(2 * *pause, LONGEST_PAUSE);
+  return MS_OK;
+}
+
+/* Tries until the store has taken this rank in, refuses it, or the deadline passes. */
+static int come(ms_store *store, const ms_store_config *config, const ms_store_place *place) {
+  double pause = FIRST_PAUSE;
+  char why[256] = "nobody is there";
+  while (ms_clock() < store->deadline) {
+    MS_TRY(ms_wire_connect(place, store->deadline, &store->fd, why, sizeof why));
+    if (store->fd >= 0) {
+      ms_wire_keep_alive(store->fd);
+      int rc = introduce(store, config, fmin(store->deadline, ms_clock() + GREETING_SECONDS));
+      if (!rc) return MS_OK;
+      close(store->fd);
+      store->fd = -1;
+      if (rc != MS_EIO && rc != MS_ETIMEOUT) return ms_error_prefix("rendezvous at %s", store->place.text);
+      snprintf(why, sizeof why, "%s", ms_error_message());
+      ms_error_clear();
+    }
+    MS_TRY(pause_before_retry(&pause, store->deadline));
+  }
+  return MS_FAIL(MS_ETIMEOUT, "rendezvous at %s: rank 0 of %d has not come within %g s (%s)", store->place.text,
+                 store->size, store->timeout, why);
+}
+
+/* Rank 0's server, and its own end of a connection to it. */
+static int serve(ms_store *store, const ms_store_config *config, const ms_store_place *place) {
+  int listen_fd, pair[2];
+  MS_TRY(ms_wire_listen(place, &listen_fd));
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair)) {
+    int why = errno;
+    close(listen_fd);
+    return MS_FAIL(MS_EIO, "rendezvous: socketpair: %s", strerror(why));
+  }
+  store->fd = pair[0];
+  MS_TRY(ms_store_server_start(config, listen_fd, pair[1], &store->server));
+  if (store->place.kind == MS_STORE_FILE) {
+    MS_TRY(ms_store_file_write(store->place.name, config->job, config->size, place));
+    store->wrote_file = 1;
+  }
+  int rc = introduce(store, config, store->deadline);
+  return rc ? ms_error_prefix("rendezvous at %s", store->place.text) : MS_OK;
+}
+
+/* A file leads to a socket whose name nobody can know before. */
+static int make_socket_place(const ms_store_place *file, ms_store_place *place) {
+  uint64_t random;
+  char key[64];
+  MS_TRY(ms_wire_random(&random, sizeof random));
+  snprintf(key, sizeof key, "file %llx", (unsigned long long)random);
+  ms_store_place_local(key, file->text, place);
+  return MS_OK;
+}
+
+int ms_store_open(const ms_store_config *config, ms_store **store) {
+  int rc = MS_OK;
+  ms_store_place place = *config->place;
+  ms_store *opened = ms_calloc(1, sizeof *opened);
+  if (!opened) return MS_ENOMEM;
+  *opened = (ms_store){.place = place, .fd = -1, .stop_fd = -1, .rank = config->rank, .size = config->size};
+  opened->timeout = config->timeout;
+  opened->deadline = ms_clock() + config->timeout;
+  int by_file = place.kind == MS_STORE_FILE;
+  if (config->rank == 0) {
+    if (by_file) MS_GOTO(make_socket_place(config->place, &place));
+    MS_GOTO(serve(opened, config, &place));
+  } else {
+    if (by_file) MS_GOTO(ms_store_file_read(place.name, config->job, config->size, opened->deadline, &place));
+    MS_GOTO(come(opened, config, &place));
+  }
+  *store = opened;
+  return MS_OK;
+fail:
+  ms_store_close(opened);
+  return rc;
+}
+
+/* ---- gathering ---- */
+
+/* Waits for ALL; anything else that may come is a failure. */
+static int receive_all(ms_store *store, void *all, size_t expected, double deadline) {
+  uint32_t kind, bytes;
+  int status;
+  char text[MS_STORE_TEXT];
+  MS_TRY(receive_header(store->fd, &kind, &bytes, deadline));
+  if (kind == MS_WIRE_ALL && bytes == expected) return ms_wire_receive(store->fd, all, expected, deadline);
+  if (kind == MS_WIRE_LEAVE) return MS_FAIL(MS_EPEER, "rank 0 left");
+  if (kind != MS_WIRE_FAILED) return MS_FAIL(MS_EMISMATCH, "what the store sends makes no sense");
+  MS_TRY(receive_text(store->fd, bytes, &status, text, deadline));
+  return MS_FAIL(status, "%s", text);
+}
+
+/* Tells the server that this rank's time is over, and hears from it who is missing: the same text that all others hear. */
+static int give_up(ms_store *store, void *all, size_t expected) {
+  char seconds[32];
+  double deadline = ms_clock() + LAST_WORD_SECONDS;
+  snprintf(seconds, sizeof seconds, "%g", store->timeout);
+  MS_TRY(send_frame(store, MS_WIRE_GIVE_UP, seconds, strlen(seconds), deadline));
+  return receive_all(store, all, expected, deadline); /* or all: the last rank may have come just now */
+}
+
+static void remove_file(ms_store *store) {
+  if (store->wrote_file) unlink(store->place.name);
+  store->wrote_file = 0;
+}
+
+static int gather(ms_store *store, const void *mine, int bytes, void *all) {
+  int ready;
+  size_t expected = (size_t)bytes * (size_t)store->size;
+  MS_TRY(send_frame(store, MS_WIRE_ROUND, mine, (size_t)bytes, store->deadline));
+  MS_TRY(ms_wire_wait(store->fd, POLLIN, store->deadline, &ready));
+  if (!ready) return give_up(store, all, expected);
+  return receive_all(store, all, expected, store->deadline + LAST_WORD_SECONDS);
+}
+
+int ms_store_gather(ms_store *store, const void *mine, int bytes, void *all) {
+  if (bytes < 1 || bytes > MS_STORE_ROUND)
+    return MS_FAIL(MS_EINVAL, "rendezvous: %d bytes a rank; 1 to %d fit", bytes, MS_STORE_ROUND);
+  int rc = gather(store, mine, bytes, all);
+  remove_file(store); /* all have come, or none can any more */
+  if (rc == MS_EIO) ms_error_prefix("rank 0 died, or is no longer reached");
+  if (rc && rc != MS_EINTERRUPT) ms_error_prefix("rendezvous at %s", store->place.text);
+  return rc;
+}
+
+/* ---- watching ---- */
+
+/* The first thing that the store says after the rendezvous is the last: somebody failed, or rank 0 leaves. */
+static void *watch(void *context) {
+  ms_store *store = context;
+  struct pollfd ready[2] = {{.fd = store->fd, .events = POLLIN}, {.fd = store->stop_fd, .events = POLLIN}};
+  uint32_t kind, bytes;
+  int status;
+  char text[MS_STORE_TEXT];
+  while (poll(ready, 2, -1) < 0 && errno == EINTR) continue;
+  if (ready[1].revents) return NULL;
+  double deadline = ms_clock() + LAST_WORD_SECONDS;
+  int rc = receive_header(store->fd, &kind, &bytes, deadline);
+  if (!rc && kind == MS_WIRE_FAILED) rc = receive_text(store->fd, bytes, &status, text, deadline);
+  else if (!rc && kind != MS_WIRE_LEAVE) rc = MS_FAIL(MS_EMISMATCH, "what the store sends makes no sense");
+  if (rc && !atomic_load(&store->leaving)) store->failed(store->context, "rank 0 died, or lost its connection");
+  else if (!rc && kind == MS_WIRE_FAILED) store->failed(store->context, text);
+  ms_error_clear();
+  shutdown(store->fd, SHUT_RDWR); /* rank 0 waits for this, shortly, before it goes */
+  return NULL;
+}
+
+int ms_store_watch(ms_store *store, void (*failed)(void *context, const char *why), void *context) {
+  sigset_t all, old;
+  store->failed = failed;
+  store->context = context;
+  store->stop_fd = eventfd(0, EFD_CLOEXEC);
+  if (store->stop_fd < 0) return MS_FAIL(MS_EIO, "rendezvous: eventfd: %s", strerror(errno));
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  int why = pthread_create(&store->watcher, NULL, watch, store);
+  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  if (why) return MS_FAIL(MS_EIO, "rendezvous: cannot start a thread: %s", strerror(why));
+  store->watched = 1;
+  return MS_OK;
+}
+
+/* ---- leaving ---- */
+
+/* Nobody may be there any more: an error here changes nothing, and must not hide one that is pending. */
+static void tell(ms_store *store, uint32_t kind, const char *text) {
+  uint8_t frame[MS_WIRE_HEADER + MS_STORE_TEXT];
+  size_t n = strnlen(text, MS_STORE_TEXT - 1);
+  if (store->fd < 0) return;
+  ms_wire_put32(frame, (uint32_t)n);
+  ms_wire_put32(frame + 4, kind);
+  memcpy(frame + MS_WIRE_HEADER, text, n);
+  double deadline = ms_clock() + TELL_SECONDS;
+  for (size_t sent = 0; sent < MS_WIRE_HEADER + n && ms_clock() < deadline;) {
+    ssize_t one = send(store->fd, frame + sent, MS_WIRE_HEADER + n - sent, MSG_NOSIGNAL);
+    if (one > 0) sent += (size_t)one;
+    else if (errno == EAGAIN) poll(&(struct pollfd){.fd = store->fd, .events = POLLOUT}, 1, 100);
+    else if (errno != EINTR) return;
+  }
+}
+
+void ms_store_abort(ms_store *store, const char *why) { tell(store, MS_WIRE_ABORT, why); }
+
+void ms_store_leave_at_exit(ms_store *store) {
+  atomic_store(&store->leaving, 1);
+  tell(store, MS_WIRE_LEAVE, "");
+  ms_store_server_stop(store->server);
+  store->server = NULL;
+}
+
+void ms_store_close(ms_store *store) {
+  uint64_t one = 1;
+  if (!store) return;
+  remove_file(store);
+  if (store->watched) {
+    while (write(store->stop_fd, &one, sizeof one) < 0 && errno == EINTR) continue;
+    pthread_join(store->watcher, NULL);
+  }
+  tell(store, MS_WIRE_LEAVE, "");
+  if (store->fd >= 0) close(store->fd);
+  if (store->stop_fd >= 0) close(store->stop_fd);
+  ms_store_server_stop(store->server);
+  free(store);
+}

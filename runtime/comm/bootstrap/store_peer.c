@@ -1,0 +1,155 @@
+/* store_peer.c - buffers of one connection. */
+#include "comm/bootstrap/store_peer.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+static int append(ms_store_peer *peer, const void *bytes, size_t n) {
+  if (peer->out_used + n > peer->out_capacity) {
+    size_t capacity = 2 * peer->out_capacity + n;
+    uint8_t *grown = realloc(peer->out, capacity);
+    if (!grown) return 0;
+    peer->out = grown;
+    peer->out_capacity = capacity;
+  }
+  if (n) memcpy(peer->out + peer->out_used, bytes, n);
+  peer->out_used += n;
+  return 1;
+}
+
+ms_store_shared *ms_store_shared_new(const void *data, size_t bytes) {
+  ms_store_shared *shared = malloc(sizeof *shared + bytes);
+  if (!shared) return NULL;
+  shared->holders = 1;
+  shared->bytes = bytes;
+  memcpy(shared->data, data, bytes);
+  return shared;
+}
+
+void ms_store_shared_release(ms_store_shared *shared) {
+  if (shared && !--shared->holders) free(shared);
+}
+
+ms_store_peer *ms_store_peer_new(int fd) {
+  uint8_t greeting[MS_WIRE_GREETING];
+  ms_store_peer *peer = ms_calloc(1, sizeof *peer);
+  if (peer) {
+    peer->fd = fd;
+    peer->rank = -1;
+    peer->since = ms_clock();
+    if (!ms_wire_random(peer->nonce, sizeof peer->nonce)) {
+      ms_wire_put_greeting(greeting, peer->nonce);
+      if (append(peer, greeting, sizeof greeting)) return peer;
+    }
+  }
+  free(peer);
+  close(fd);
+  return NULL;
+}
+
+void ms_store_peer_free(ms_store_peer *peer) {
+  close(peer->fd);
+  ms_store_shared_release(peer->shared);
+  free(peer->out);
+  free(peer);
+}
+
+void ms_store_peer_send(ms_store_peer *peer, uint32_t kind, const void *body, size_t bytes) {
+  uint8_t header[MS_WIRE_HEADER];
+  ms_wire_put32(header, (uint32_t)bytes);
+  ms_wire_put32(header + 4, kind);
+  if (!append(peer, header, sizeof header) || !append(peer, body, bytes)) peer->broken = 1;
+}
+
+void ms_store_peer_share(ms_store_peer *peer, uint32_t kind, ms_store_shared *body) {
+  uint8_t header[MS_WIRE_HEADER];
+  ms_wire_put32(header, (uint32_t)body->bytes);
+  ms_wire_put32(header + 4, kind);
+  if (peer->shared || !append(peer, header, sizeof header)) {
+    peer->broken = 1;
+    return;
+  }
+  body->holders++;
+  peer->shared = body;
+  peer->shared_at = peer->out_used;
+  peer->shared_sent = 0;
+}
+
+void ms_store_peer_tell(ms_store_peer *peer, uint32_t kind, int status, const char *text) {
+  uint8_t body[4 + MS_STORE_TEXT];
+  size_t n = strnlen(text, MS_STORE_TEXT - 1);
+  ms_wire_put32(body, (uint32_t)status);
+  memcpy(body + 4, text, n);
+  ms_store_peer_send(peer, kind, body, 4 + n);
+}
+
+static int has_more_to_send(const ms_store_peer *peer) { return peer->shared || peer->out_sent < peer->out_used; }
+
+short ms_store_peer_events(const ms_store_peer *peer) {
+  return (short)(POLLIN | (has_more_to_send(peer) ? POLLOUT : 0));
+}
+
+/* Sends from where *sent is to end. 1: all of it; 0: later more; -1: nobody is there any more. */
+static int send_until(int fd, const uint8_t *data, size_t *sent, size_t end) {
+  while (*sent < end) {
+    ssize_t n = send(fd, data + *sent, end - *sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return errno == EAGAIN ? 0 : -1;
+    *sent += (size_t)n;
+  }
+  return 1;
+}
+
+/* 0: nobody is there any more. */
+static int send_some(ms_store_peer *peer) {
+  ms_store_shared *shared = peer->shared;
+  int went = send_until(peer->fd, peer->out, &peer->out_sent, shared ? peer->shared_at : peer->out_used);
+  if (went == 1 && shared) {
+    went = send_until(peer->fd, shared->data, &peer->shared_sent, shared->bytes);
+    if (went < 1) return went == 0;
+    ms_store_shared_release(shared);
+    peer->shared = NULL;
+    went = send_until(peer->fd, peer->out, &peer->out_sent, peer->out_used);
+  }
+  if (went == 1) peer->out_sent = peer->out_used = 0;
+  return went >= 0;
+}
+
+/* The whole frames in the buffer. 0: one of them makes no sense. */
+static int take_frames(ms_store_peer *peer, ms_store_take *take, void *context) {
+  for (;;) {
+    if (peer->in_used < MS_WIRE_HEADER) return 1;
+    uint32_t bytes = ms_wire_get32(peer->in), kind = ms_wire_get32(peer->in + 4);
+    if (bytes > (peer->rank < 0 ? (uint32_t)MS_STRANGER_LONGEST : (uint32_t)MS_PEER_LONGEST)) return 0;
+    size_t whole = MS_WIRE_HEADER + (size_t)bytes;
+    if (peer->in_used < whole) return 1;
+    if (!take(context, peer, kind, peer->in + MS_WIRE_HEADER, bytes)) return 0;
+    peer->in_used -= whole;
+    memmove(peer->in, peer->in + whole, peer->in_used);
+  }
+}
+
+/* 0: the connection was closed, or frames make no sense. One buffer at a time: a peer that never stops talking does not
+** keep the others waiting. */
+static int receive_some(ms_store_peer *peer, ms_store_take *take, void *context) {
+  ssize_t n = recv(peer->fd, peer->in + peer->in_used, sizeof peer->in - peer->in_used, MSG_DONTWAIT);
+  if (n < 0) return errno == EAGAIN || errno == EINTR;
+  if (n == 0) return 0;
+  peer->in_used += (size_t)n;
+  return take_frames(peer, take, context);
+}
+
+int ms_store_peer_move(ms_store_peer *peer, short ready, ms_store_take *take, void *context) {
+  int alive = 1;
+  if (ready & (POLLIN | POLLHUP | POLLERR)) alive = receive_some(peer, take, context);
+  if (has_more_to_send(peer) && !send_some(peer)) return 0;
+  if (peer->broken) return 0;
+  return alive && !(peer->closing && !has_more_to_send(peer));
+}

@@ -1,0 +1,116 @@
+/* store_resolve.c - see store_resolve.h. */
+#include "comm/bootstrap/store_resolve.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "comm/bootstrap/store.h"
+#include "comm/bootstrap/store_wire.h"
+
+/* One question. Who asks and who looks the answer up both hold it; it goes with the second of them. */
+typedef struct question {
+  char host[sizeof((ms_store_place *)0)->host], port[8];
+  struct addrinfo *found;
+  const char *why; /* NULL: found */
+  int event;       /* tells that it is answered */
+  atomic_int answered, holders;
+} question;
+
+static void let_go(question *asked) {
+  if (atomic_fetch_sub(&asked->holders, 1) > 1) return;
+  if (asked->found) freeaddrinfo(asked->found);
+  close(asked->event);
+  free(asked);
+}
+
+static void look_up(const char *host, const char *port, int flags, struct addrinfo **found, const char **why) {
+  struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
+  int rc = getaddrinfo(host, port, &hints, found);
+  *why = rc == EAI_SYSTEM ? strerror(errno) : rc ? gai_strerror(rc) : NULL;
+  if (rc) *found = NULL;
+}
+
+static void *run_thread(void *argument) {
+  question *asked = argument;
+  ms_allocations_uncounted();
+  look_up(asked->host, asked->port, 0, &asked->found, &asked->why);
+  atomic_store(&asked->answered, 1);
+  eventfd_write(asked->event, 1);
+  let_go(asked);
+  return NULL;
+}
+
+/* Signals are for the thread that asks. */
+static int start_thread(question *asked) {
+  pthread_attr_t detached;
+  pthread_t thread;
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_attr_init(&detached);
+  pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  atomic_fetch_add(&asked->holders, 1);
+  int failed = pthread_create(&thread, &detached, run_thread, asked);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  pthread_attr_destroy(&detached);
+  if (!failed) return MS_OK;
+  atomic_fetch_sub(&asked->holders, 1);
+  return MS_FAIL(MS_EIO, "rendezvous: a thread that looks up %s: %s", asked->host, strerror(failed));
+}
+
+static int ask(const char *host, const char *port, question **out) {
+  question *asked = ms_calloc(1, sizeof *asked);
+  if (!asked) return MS_ENOMEM;
+  snprintf(asked->host, sizeof asked->host, "%s", host);
+  snprintf(asked->port, sizeof asked->port, "%s", port);
+  atomic_store(&asked->holders, 1);
+  if ((asked->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) {
+    free(asked);
+    return MS_FAIL(MS_EIO, "rendezvous: eventfd: %s", strerror(errno));
+  }
+  int rc = start_thread(asked);
+  if (rc) let_go(asked);
+  else *out = asked;
+  return rc;
+}
+
+int ms_is_address(const char *host) {
+  struct in6_addr address;
+  return inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
+}
+
+int ms_resolve(const char *host, int port, double deadline, struct addrinfo **found, char *why, size_t bytes) {
+  const char *text = NULL;
+  char number[8];
+  question *asked = NULL;
+  int ready;
+  *found = NULL;
+  snprintf(number, sizeof number, "%d", port);
+  if (ms_is_address(host)) {
+    look_up(host, number, AI_NUMERICHOST, found, &text);
+    if (text) snprintf(why, bytes, "%s: %s", host, text);
+    return MS_OK;
+  }
+  MS_TRY(ask(host, number, &asked));
+  int rc = ms_wire_wait(asked->event, POLLIN, deadline, &ready);
+  if (!rc && !atomic_load(&asked->answered)) {
+    snprintf(why, bytes, "%s: no name server has told its address", host);
+  } else if (!rc) {
+    *found = asked->found;
+    asked->found = NULL;
+    if (asked->why) snprintf(why, bytes, "%s: %s", host, asked->why);
+  }
+  let_go(asked);
+  return rc;
+}

@@ -1,0 +1,400 @@
+/* store_server.c - one thread, one poll loop. What comes from outside is bounded everywhere.
+**
+** A connection is a stranger until its HELLO was accepted. Strangers are few (the oldest makes room for the newest; all
+** ranks at once fit), have a few seconds, and may send one small frame; so silence, garbage and floods cost a slot for a
+** moment. Where the place is a socket of the host, processes of other users are not even strangers; over TCP without a
+** token they stay strangers, whatever they say. A member is a rank: it may send frames of a few hundred bytes, one ROUND
+** for every gather. What the server sends to a member is bounded too: the last gather, which exists once for all, and one
+** failure.
+*/
+#include "comm/bootstrap/store_server.h"
+
+#include <errno.h>
+#include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/secret.h"
+#include "comm/control/rank_list.h"
+#include "comm/bootstrap/store_peer.h"
+
+/* SPARE_STRANGERS: beyond one for each rank. SPARE_FILES: descriptors for the rest of the program. */
+enum { SPARE_STRANGERS = 64, ACCEPTS_A_TURN = 64, SPARE_FILES = 64, SECOND = 1000 };
+/* Long enough for a loaded machine, short enough that a silent peer is soon forgotten. */
+static const double STRANGER_SECONDS = 10.0;
+/* Out of descriptors: some may be free again after this. */
+static const double ACCEPT_PAUSE = 0.05;
+static const double STOP_SECONDS = 2.0;
+
+struct ms_store_server {
+  pthread_t thread;
+  char *job, *token;
+  int kind; /* of its place */
+  int size, listen_fd, stop_fd;
+  double accept_at;                /* no accept before this */
+  double stop_at;                  /* 0: not stopping */
+  ms_store_peer **peers, **member; /* all connections; [size] by rank: NULL before it came and after it went */
+  struct pollfd *polled;
+  int n_peers, n_strangers, most_strangers;
+  uint8_t *joined;       /* [size]: the rank has come, whatever became of it */
+  uint8_t *round, *came; /* of the gather: [size][round_bytes], [size] */
+  int round_bytes, n_came;
+  int failed; /* status, and why: every later peer hears it */
+  char why[MS_STORE_TEXT];
+  char turned_away[256]; /* the last stranger that was refused, for reports */
+};
+
+/* ---- telling ---- */
+
+/* The first failure is told to all members, and to whoever comes later. */
+__attribute__((format(printf, 3, 4))) static void fail_all(ms_store_server *server, int status, const char *format,
+                                                           ...) {
+  if (server->failed) return;
+  va_list args;
+  va_start(args, format);
+  vsnprintf(server->why, sizeof server->why, format, args);
+  va_end(args);
+  server->failed = status;
+  for (int i = 0; i < server->n_peers; i++)
+    if (server->peers[i]->rank >= 0) ms_store_peer_tell(server->peers[i], MS_WIRE_FAILED, status, server->why);
+}
+
+static void tell_missing(ms_store_server *server, const char *seconds) {
+  char ranks[512];
+  uint8_t absent[MS_STORE_MAX_RANKS];
+  for (int rank = 0; rank < server->size; rank++) absent[rank] = !server->came[rank];
+  int missing = ms_rank_list(absent, server->size, ranks, sizeof ranks);
+  const char *away = server->turned_away;
+  if (missing)
+    fail_all(server, MS_ETIMEOUT, "%s %s of %d %s not come within %s s%s%s", missing == 1 ? "rank" : "ranks", ranks,
+             server->size, missing == 1 ? "has" : "have", seconds, *away ? "; turned away: " : "", away);
+}
+
+/* ---- peers that come and go ---- */
+
+static void drop(ms_store_server *server, int index) {
+  ms_store_peer *peer = server->peers[index];
+  server->peers[index] = server->peers[--server->n_peers];
+  if (peer->rank < 0) server->n_strangers--;
+  else server->member[peer->rank] = NULL;
+  if (peer->rank >= 0 && !peer->left && server->stop_at == 0)
+    fail_all(server, MS_EPEER, "rank %d died, or lost its connection: process %d on %s", peer->rank, peer->pid,
+             peer->host);
+  ms_store_peer_free(peer);
+}
+
+static void drop_oldest_stranger(ms_store_server *server) {
+  int oldest = -1;
+  for (int i = 0; i < server->n_peers; i++)
+    if (server->peers[i]->rank < 0 && (oldest < 0 || server->peers[i]->since < server->peers[oldest]->since))
+      oldest = i;
+  if (oldest >= 0) drop(server, oldest);
+}
+
+/* Takes the descriptor, also when there is no room or memory. */
+static void add_stranger(ms_store_server *server, int fd) {
+  if (server->n_strangers == server->most_strangers) drop_oldest_stranger(server);
+  ms_store_peer *peer = ms_store_peer_new(fd);
+  if (!peer) {
+    ms_error_clear();
+    return;
+  }
+  server->peers[server->n_peers++] = peer;
+  server->n_strangers++;
+}
+
+/* Abstract sockets have no permissions: whoever knows or lists their names may connect. */
+static int is_of_this_user(ms_store_server *server, int fd) {
+  if (server->kind == MS_STORE_TCP || !ms_wire_check_user(fd)) return 1;
+  snprintf(server->turned_away, sizeof server->turned_away, "%s", ms_error_message());
+  ms_error_clear();
+  return 0;
+}
+
+/* Not more than a few, so that whoever connects without end keeps nobody else waiting. */
+static void accept_some(ms_store_server *server) {
+  for (int i = 0; i < ACCEPTS_A_TURN; i++) {
+    int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0 && (errno == EINTR || errno == ECONNABORTED)) continue;
+    if (fd < 0 && errno != EAGAIN) {
+      drop_oldest_stranger(server);
+      server->accept_at = ms_clock() + ACCEPT_PAUSE;
+    }
+    if (fd < 0) return;
+    if (!is_of_this_user(server, fd)) {
+      close(fd);
+      continue;
+    }
+    ms_wire_keep_alive(fd);
+    add_stranger(server, fd);
+  }
+}
+
+static void drop_late_strangers(ms_store_server *server, double now) {
+  for (int i = server->n_peers - 1; i >= 0; i--)
+    if (server->peers[i]->rank < 0 && now > server->peers[i]->since + STRANGER_SECONDS) drop(server, i);
+}
+
+/* ---- frames ---- */
+
+/* Ports have no permissions either: where no token proves who comes, the kernel must say that it is a process of this user. Only
+** a whole HELLO is worth that search, so a crowd of strangers causes none. */
+static int is_of_another_user(const ms_store_server *server, const ms_store_peer *peer, char *text, size_t bytes) {
+  if (server->kind != MS_STORE_TCP || *server->token || !ms_wire_check_user(peer->fd)) return 0;
+  snprintf(text, bytes, "%s", ms_error_message());
+  ms_error_clear();
+  return 1;
+}
+
+/* NULL, or why this hello is refused. */
+static const char *judge_hello(const ms_store_server *server, const ms_store_peer *peer, const ms_wire_hello *hello,
+                               char *text, size_t bytes) {
+  uint8_t proof[MS_WIRE_PROOF];
+  ms_wire_client_proof(server->token, peer->nonce, hello, proof);
+  if (!ms_wire_same_proof(proof, hello->proof))
+    return *server->token
+               ? "it does not know the job's token: all ranks need the same MOONSHARD_TOKEN or MOONSHARD_TOKEN_FILE"
+               : "it has a token and rank 0 has none: all ranks need the same MOONSHARD_TOKEN or MOONSHARD_TOKEN_FILE";
+  if (is_of_another_user(server, peer, text, bytes)) return text;
+  if (strcmp(hello->job, server->job))
+    snprintf(text, bytes, "it belongs to job \"%s\", the store to job \"%s\"", hello->job, server->job);
+  else if (hello->size != server->size)
+    snprintf(text, bytes, "rank %d says that there are %d ranks, rank 0 says %d", hello->rank, hello->size,
+             server->size);
+  else if (hello->rank < 0 || hello->rank >= server->size)
+    snprintf(text, bytes, "rank %d of %d: ranks are 0 to %d", hello->rank, server->size, server->size - 1);
+  else if (server->joined[hello->rank])
+    snprintf(text, bytes, "process %d on %s says that it is rank %d; so does %s, which came first", hello->pid,
+             hello->host, hello->rank,
+             server->member[hello->rank] ? server->member[hello->rank]->host : "a process that has left");
+  else return NULL;
+  return text;
+}
+
+static void refuse(ms_store_server *server, ms_store_peer *peer, const char *why) {
+  char name[80];
+  ms_wire_peer_name(peer->fd, name, sizeof name);
+  snprintf(server->turned_away, sizeof server->turned_away, "%s: %.160s", name, why);
+  ms_store_peer_tell(peer, MS_WIRE_REFUSED, MS_EMISMATCH, why);
+  peer->closing = 1;
+}
+
+/* A HELLO begins with the version in every version; nothing else of it is looked at. */
+static void refuse_version(ms_store_server *server, ms_store_peer *peer, uint32_t version) {
+  char text[128];
+  snprintf(text, sizeof text,
+           "it speaks version %u of the protocol, the store version %d: all ranks must run one build",
+           (unsigned)version, MS_STORE_VERSION);
+  refuse(server, peer, text);
+}
+
+static void take_hello(ms_store_server *server, ms_store_peer *peer, const uint8_t *body) {
+  ms_wire_hello hello;
+  char text[512];
+  uint8_t proof[MS_WIRE_PROOF];
+  ms_wire_get_hello(body, &hello);
+  const char *why = judge_hello(server, peer, &hello, text, sizeof text);
+  if (why) {
+    refuse(server, peer, why);
+    return;
+  }
+  peer->rank = hello.rank;
+  peer->pid = hello.pid;
+  memcpy(peer->host, hello.host, sizeof peer->host);
+  server->member[hello.rank] = peer;
+  server->joined[hello.rank] = 1;
+  server->n_strangers--;
+  ms_wire_server_proof(server->token, peer->nonce, hello.nonce, proof);
+  ms_store_peer_send(peer, MS_WIRE_WELCOME, proof, sizeof proof);
+  if (server->failed) ms_store_peer_tell(peer, MS_WIRE_FAILED, server->failed, server->why);
+}
+
+static void end_round(ms_store_server *server) {
+  ms_store_shared *all = ms_store_shared_new(server->round, (size_t)server->size * (size_t)server->round_bytes);
+  if (!all) fail_all(server, MS_ENOMEM, "rank 0 has no memory for what %d ranks told", server->size);
+  for (int i = 0; all && i < server->n_peers; i++)
+    if (server->peers[i]->rank >= 0) ms_store_peer_share(server->peers[i], MS_WIRE_ALL, all);
+  ms_store_shared_release(all);
+  memset(server->came, 0, (size_t)server->size);
+  server->n_came = server->round_bytes = 0;
+}
+
+/* 0: the frame makes no sense. */
+static int take_round(ms_store_server *server, ms_store_peer *peer, const uint8_t *body, uint32_t bytes) {
+  if (!bytes || bytes > MS_STORE_ROUND || server->came[peer->rank]) return 0;
+  if (!server->round_bytes) server->round_bytes = (int)bytes;
+  if (bytes != (uint32_t)server->round_bytes) return 0;
+  memcpy(server->round + (size_t)peer->rank * bytes, body, bytes);
+  server->came[peer->rank] = 1;
+  if (++server->n_came == server->size) end_round(server);
+  return 1;
+}
+
+static int take_member_frame(ms_store_server *server, ms_store_peer *peer, uint32_t kind, const uint8_t *body,
+                             uint32_t bytes) {
+  char text[MS_STORE_TEXT];
+  ms_wire_get_text(body, bytes, text, sizeof text);
+  switch (kind) {
+    case MS_WIRE_ROUND: return take_round(server, peer, body, bytes);
+    case MS_WIRE_GIVE_UP: tell_missing(server, text); return 1;
+    case MS_WIRE_ABORT: fail_all(server, MS_EPEER, "rank %d gave up: %s", peer->rank, text); return 1;
+    case MS_WIRE_LEAVE: peer->left = peer->closing = 1; return 1;
+    default: return 0;
+  }
+}
+
+/* One frame of a peer; 0 when it is none that this peer may send now. */
+static int take_frame(void *context, ms_store_peer *peer, uint32_t kind, const uint8_t *body, uint32_t bytes) {
+  ms_store_server *server = context;
+  if (peer->closing) return 1;
+  if (peer->rank >= 0) return take_member_frame(server, peer, kind, body, bytes);
+  if (kind != MS_WIRE_HELLO || bytes < 4) return 0;
+  if (ms_wire_get32(body) != MS_STORE_VERSION) refuse_version(server, peer, ms_wire_get32(body));
+  else if (bytes == MS_WIRE_HELLO_BYTES) take_hello(server, peer, body);
+  else return 0;
+  return 1;
+}
+
+/* ---- the loop ---- */
+
+static void begin_stop(ms_store_server *server) {
+  server->stop_at = ms_clock() + STOP_SECONDS;
+  for (int i = server->n_peers - 1; i >= 0; i--) {
+    ms_store_peer *peer = server->peers[i];
+    if (peer->rank < 0) drop(server, i);
+    else if (!peer->closing) ms_store_peer_send(peer, MS_WIRE_LEAVE, NULL, 0);
+  }
+}
+
+static int poll_milliseconds(const ms_store_server *server) {
+  if (server->stop_at > 0 || server->accept_at > 0) return SECOND / 20;
+  return server->n_strangers ? SECOND : -1;
+}
+
+/* Fills the list of descriptors: stop, listen, peers in their order. */
+static nfds_t list_descriptors(ms_store_server *server) {
+  int takes = server->stop_at == 0 && ms_clock() >= server->accept_at;
+  if (takes) server->accept_at = 0;
+  server->polled[0] = (struct pollfd){.fd = server->stop_at > 0 ? -1 : server->stop_fd, .events = POLLIN};
+  server->polled[1] = (struct pollfd){.fd = takes ? server->listen_fd : -1, .events = POLLIN};
+  for (int i = 0; i < server->n_peers; i++)
+    server->polled[i + 2] =
+        (struct pollfd){.fd = server->peers[i]->fd, .events = ms_store_peer_events(server->peers[i])};
+  return (nfds_t)server->n_peers + 2;
+}
+
+static void *serve(void *context) {
+  ms_store_server *server = context;
+  while (server->stop_at == 0 || (server->n_peers && ms_clock() < server->stop_at)) {
+    nfds_t n = list_descriptors(server);
+    if (poll(server->polled, n, poll_milliseconds(server)) < 0 && errno != EINTR) break;
+    /* From the end, since dropping a peer puts the last one in its place. */
+    for (int i = (int)n - 3; i >= 0; i--) {
+      int alive = !server->polled[i + 2].revents ||
+                  ms_store_peer_move(server->peers[i], server->polled[i + 2].revents, take_frame, server);
+      if (!alive) drop(server, i);
+    }
+    drop_late_strangers(server, ms_clock());
+    if (server->polled[1].revents) accept_some(server);
+    if (server->polled[0].revents) begin_stop(server);
+  }
+  return NULL;
+}
+
+static void free_server(ms_store_server *server) {
+  for (int i = 0; i < server->n_peers; i++) ms_store_peer_free(server->peers[i]);
+  if (server->listen_fd >= 0) close(server->listen_fd);
+  if (server->stop_fd >= 0) close(server->stop_fd);
+  free(server->peers);
+  free(server->member);
+  free(server->polled);
+  free(server->round);
+  free(server->came);
+  free(server->joined);
+  free(server->job);
+  ms_secret_free(server->token);
+  free(server);
+}
+
+/* Every rank is a descriptor here, and while they come a stranger besides. */
+static int allow_files(int size) {
+  struct rlimit limit;
+  rlim_t need = 2 * (rlim_t)size + SPARE_STRANGERS + SPARE_FILES;
+  if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= need) return MS_OK;
+  if (limit.rlim_max >= need) {
+    limit.rlim_cur = need;
+    if (!setrlimit(RLIMIT_NOFILE, &limit)) return MS_OK;
+  }
+  return MS_FAIL(MS_EIO, "rendezvous: rank 0 may open %llu files, but %d ranks need %llu: raise its limit (ulimit -n)",
+                 (unsigned long long)limit.rlim_max, size, (unsigned long long)need);
+}
+
+static int prepare(ms_store_server *server, const ms_store_config *config) {
+  server->kind = config->place->kind;
+  server->size = config->size;
+  server->most_strangers = config->size + SPARE_STRANGERS;
+  int most_peers = config->size + server->most_strangers;
+  MS_TRY(allow_files(config->size));
+  server->job = ms_strdup(config->job);
+  server->token = ms_secret_copy(config->token);
+  server->peers = ms_calloc(most_peers, sizeof *server->peers);
+  server->member = ms_calloc(server->size, sizeof *server->member);
+  server->polled = ms_calloc(most_peers + 2, sizeof *server->polled);
+  server->round = ms_calloc(server->size, MS_STORE_ROUND);
+  server->came = ms_calloc(server->size, 1);
+  server->joined = ms_calloc(server->size, 1);
+  if (!server->job || !server->token || !server->peers || !server->member || !server->polled || !server->round ||
+      !server->came || !server->joined)
+    return MS_ENOMEM;
+  server->stop_fd = eventfd(0, EFD_CLOEXEC);
+  if (server->stop_fd >= 0) return MS_OK;
+  return MS_FAIL(MS_EIO, "rendezvous: eventfd: %s", strerror(errno));
+}
+
+int ms_store_server_start(const ms_store_config *config, int listen_fd, int own_fd, ms_store_server **server) {
+  int rc = MS_OK, why;
+  sigset_t all, old;
+  ms_store_server *made = ms_calloc(1, sizeof *made);
+  if (!made) {
+    close(listen_fd);
+    close(own_fd);
+    return MS_ENOMEM;
+  }
+  made->listen_fd = listen_fd;
+  made->stop_fd = -1;
+  rc = prepare(made, config);
+  if (rc) close(own_fd);
+  else add_stranger(made, own_fd);
+  /* Rank 0's own end is never the oldest stranger, whatever crowd comes before it has introduced itself. */
+  if (made->n_peers) made->peers[0]->since = INFINITY;
+  if (rc) goto fail;
+  sigfillset(&all); /* signals are for the threads that the program knows */
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  why = pthread_create(&made->thread, NULL, serve, made);
+  pthread_sigmask(SIG_SETMASK, &old, NULL);
+  if (why) MS_GOTO(MS_FAIL(MS_EIO, "rendezvous: cannot start a thread: %s", strerror(why)));
+  *server = made;
+  return MS_OK;
+fail:
+  free_server(made);
+  return rc;
+}
+
+void ms_store_server_stop(ms_store_server *server) {
+  uint64_t one = 1;
+  if (!server) return;
+  while (write(server->stop_fd, &one, sizeof one) < 0 && errno == EINTR) continue;
+  pthread_join(server->thread, NULL);
+  free_server(server);
+}

@@ -1,0 +1,278 @@
+/* store_wire.c - sockets with deadlines, and the bytes of frames. */
+#include "comm/bootstrap/store_wire.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <math.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/secret.h"
+#include "comm/bootstrap/store_resolve.h"
+
+/* Ctrl-C is looked for this often. */
+static const double LONGEST_POLL = 0.1;
+/* Nobody answers at an address that is routed nowhere; another attempt may find a network that came up since. */
+static const double LONGEST_CONNECT = 5.0;
+static const double PORT_PATIENCE = 0.2;
+enum { PORT_PAUSE_US = 5000, BACKLOG = 1024, KEEP_IDLE = 10, KEEP_INTERVAL = 5, KEEP_COUNT = 4 };
+
+/* ---- listening ---- */
+
+static int make_socket(int family, int *fd) {
+  *fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (*fd >= 0) return MS_OK;
+  return MS_FAIL(MS_EIO, "rendezvous: cannot make a socket: %s", strerror(errno));
+}
+
+static void local_address(const ms_store_place *place, struct sockaddr_un *address, socklen_t *bytes) {
+  size_t n = strnlen(place->name, sizeof address->sun_path - 2);
+  *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+  memcpy(address->sun_path + 1, place->name, n); /* a leading NUL: a name that no file system knows */
+  *bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
+}
+
+/* 0, or errno. Whoever calls anything from this host may have the port for his own end, if only for a moment. */
+static int bind_and_listen(int fd, const struct sockaddr *address, socklen_t bytes) {
+  int yes = 1;
+  if (address->sa_family != AF_UNIX) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  for (double until = ms_clock() + PORT_PATIENCE;;) {
+    if (!bind(fd, address, bytes)) return listen(fd, BACKLOG) ? errno : 0;
+    if (errno != EADDRINUSE || address->sa_family == AF_UNIX || ms_clock() > until) return errno;
+    usleep(PORT_PAUSE_US);
+  }
+}
+
+static int listen_at(int fd, const struct sockaddr *address, socklen_t bytes, const ms_store_place *place) {
+  int why = bind_and_listen(fd, address, bytes);
+  if (!why) return MS_OK;
+  if (why == EADDRINUSE && address->sa_family == AF_UNIX)
+    return MS_FAIL(MS_EIO, "rendezvous at %s: another rank 0 of this user has opened it already on this host",
+                   place->text);
+  if (why == EADDRINUSE)
+    return MS_FAIL(MS_EIO, "rendezvous at %s: rank 0 cannot listen there: the port is in use; choose another",
+                   place->text);
+  if (why == EADDRNOTAVAIL)
+    return MS_FAIL(MS_EIO, "rendezvous at %s: rank 0 cannot listen there: it is no address of rank 0's host",
+                   place->text);
+  return MS_FAIL(MS_EIO, "rendezvous at %s: rank 0 cannot listen there: %s", place->text, strerror(why));
+}
+
+static int listen_locally(const ms_store_place *place, int *fd) {
+  struct sockaddr_un address;
+  socklen_t bytes;
+  local_address(place, &address, &bytes);
+  MS_TRY(make_socket(AF_UNIX, fd));
+  return listen_at(*fd, (const struct sockaddr *)&address, bytes, place);
+}
+
+/* Of an address, of localhost, or of all that this host has: no name server is asked. */
+static int find_own(const ms_store_place *place, int flags, struct addrinfo **found, const char **why) {
+  char port[8];
+  struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
+  snprintf(port, sizeof port, "%d", place->port);
+  int rc = getaddrinfo(flags & AI_PASSIVE ? NULL : place->host, port, &hints, found);
+  *why = rc == EAI_SYSTEM ? strerror(errno) : rc ? gai_strerror(rc) : NULL;
+  return rc;
+}
+
+/* An address is listened at as it is. What a name stands for differs between hosts (many give their own name a loopback
+** address), so rank 0 of a name listens at every address it has; localhost alone means what it says. */
+static int listen_tcp(const ms_store_place *place, int *fd) {
+  struct addrinfo *found = NULL;
+  const char *why;
+  int flags = ms_is_address(place->host) ? AI_NUMERICHOST : strcmp(place->host, "localhost") ? AI_PASSIVE : 0, no = 0;
+  if (find_own(place, flags, &found, &why)) return MS_FAIL(MS_EIO, "rendezvous at %s: %s", place->text, why);
+  struct addrinfo *chosen = found;
+  /* The IPv6 wildcard takes IPv4 too. */
+  for (struct addrinfo *one = found; flags & AI_PASSIVE && one; one = one->ai_next)
+    if (one->ai_family == AF_INET6 && chosen->ai_family != AF_INET6) chosen = one;
+  int rc = make_socket(chosen->ai_family, fd);
+  if (rc && chosen != found) {
+    ms_error_clear(); /* a kernel without IPv6 */
+    chosen = found;
+    rc = make_socket(chosen->ai_family, fd);
+  }
+  if (!rc && chosen->ai_family == AF_INET6) setsockopt(*fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+  if (!rc) rc = listen_at(*fd, chosen->ai_addr, chosen->ai_addrlen, place);
+  freeaddrinfo(found);
+  return rc;
+}
+
+int ms_wire_listen(const ms_store_place *place, int *fd) {
+  *fd = -1;
+  int rc = place->kind == MS_STORE_TCP ? listen_tcp(place, fd) : listen_locally(place, fd);
+  if (rc && *fd >= 0) {
+    close(*fd);
+    *fd = -1;
+  }
+  return rc;
+}
+
+/* ---- connecting ---- */
+
+int ms_wire_wait(int fd, short events, double deadline, int *ready) {
+  for (;;) {
+    if (ms_interrupted()) return MS_FAIL(MS_EINTERRUPT, "interrupted");
+    double rest = deadline - ms_clock();
+    struct pollfd one = {.fd = fd, .events = events};
+    int n = poll(&one, 1, rest > 0 ? (int)(1e3 * fmin(rest, LONGEST_POLL)) + 1 : 0);
+    *ready = n > 0;
+    if (n > 0 || rest <= 0) return MS_OK;
+    if (n < 0 && errno != EINTR) return MS_FAIL(MS_EIO, "rendezvous: poll: %s", strerror(errno));
+  }
+}
+
+/* *why: 0 when connected, else errno. */
+static int connect_one(int fd, const struct sockaddr *address, socklen_t bytes, double deadline, int *why) {
+  int ready;
+  socklen_t size = sizeof *why;
+  *why = 0;
+  if (!connect(fd, address, bytes)) return MS_OK;
+  *why = errno;
+  if (*why != EINPROGRESS) return MS_OK;
+  MS_TRY(ms_wire_wait(fd, POLLOUT, fmin(deadline, ms_clock() + LONGEST_CONNECT), &ready));
+  if (!ready) *why = ETIMEDOUT;
+  else getsockopt(fd, SOL_SOCKET, SO_ERROR, why, &size);
+  return MS_OK;
+}
+
+/* In host order. */
+static int port_of(const struct sockaddr *address) {
+  return ntohs(address->sa_family == AF_INET6 ? ((const struct sockaddr_in6 *)address)->sin6_port
+                                              : ((const struct sockaddr_in *)address)->sin_port);
+}
+
+/* A port for fd, which the system chooses; *port tells which. *why: 0, or errno. */
+static void take_a_port(int fd, int family, int *port, int *why) {
+  struct sockaddr_storage here = {.ss_family = (sa_family_t)family};
+  socklen_t bytes = family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+  *why = bind(fd, (struct sockaddr *)&here, bytes) || getsockname(fd, (struct sockaddr *)&here, &bytes) ? errno : 0;
+  *port = port_of((struct sockaddr *)&here);
+}
+
+/* A socket to call from. Who calls a port of this host where nobody listens yet may be given that very port as his own:
+** then he reaches himself (TCP's simultaneous open), again and again, and rank 0 cannot listen there. So the port is
+** taken first, and another one when it is the one called. */
+static int make_caller(int family, int called, int *fd, int *why) {
+  int same, port;
+  MS_TRY(make_socket(family, fd));
+  take_a_port(*fd, family, &port, why);
+  if (*why || port != called) return MS_OK;
+  same = *fd; /* held until there is another, or it would be the same one once more */
+  int rc = make_socket(family, fd);
+  if (!rc) take_a_port(*fd, family, &port, why);
+  close(same);
+  return rc;
+}
+
+static int connect_to(int family, const struct sockaddr *address, socklen_t bytes, double deadline, int *fd, int *why) {
+  int made, rc;
+  *fd = -1;
+  *why = 0;
+  if (family == AF_UNIX) MS_TRY(make_socket(family, &made));
+  else MS_TRY(make_caller(family, port_of(address), &made, why));
+  rc = *why ? MS_OK : connect_one(made, address, bytes, deadline, why);
+  if (rc || *why) close(made);
+  else *fd = made;
+  return rc;
+}
+
+int ms_wire_connect(const ms_store_place *place, double deadline, int *fd, char *why, size_t bytes) {
+  int error = 0, rc = MS_OK;
+  *fd = -1;
+  if (place->kind == MS_STORE_LOCAL) {
+    struct sockaddr_un address;
+    socklen_t size;
+    local_address(place, &address, &size);
+    MS_TRY(connect_to(AF_UNIX, (const struct sockaddr *)&address, size, deadline, fd, &error));
+    snprintf(why, bytes, "%s", error == ECONNREFUSED ? "nobody is there yet" : strerror(error));
+    return MS_OK;
+  }
+  struct addrinfo *found;
+  MS_TRY(ms_resolve(place->host, place->port, deadline, &found, why, bytes));
+  if (!found) return MS_OK;
+  for (struct addrinfo *one = found; one && *fd < 0 && !rc; one = one->ai_next)
+    rc = connect_to(one->ai_family, one->ai_addr, one->ai_addrlen, deadline, fd, &error);
+  freeaddrinfo(found);
+  snprintf(why, bytes, "%s", strerror(error));
+  return rc;
+}
+
+/* ---- about connections ---- */
+
+void ms_wire_peer_name(int fd, char *text, size_t bytes) {
+  struct sockaddr_storage address;
+  socklen_t size = sizeof address;
+  char host[64], port[8];
+  int format = NI_NUMERICHOST | NI_NUMERICSERV;
+  if (getpeername(fd, (struct sockaddr *)&address, &size) || address.ss_family == AF_UNIX ||
+      getnameinfo((struct sockaddr *)&address, size, host, sizeof host, port, sizeof port, format))
+    snprintf(text, bytes, "this host");
+  else snprintf(text, bytes, "%s:%s", host, port);
+}
+
+void ms_wire_keep_alive(int fd) {
+  int yes = 1, idle = KEEP_IDLE, interval = KEEP_INTERVAL, count = KEEP_COUNT;
+  /* Local sockets refuse these, and need none of them. */
+  setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+  setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+}
+
+/* ---- moving bytes ---- */
+
+int ms_wire_send(int fd, const void *data, size_t bytes, double deadline) {
+  const char *from = data;
+  while (bytes) {
+    ssize_t sent = send(fd, from, bytes, MSG_NOSIGNAL);
+    if (sent > 0) {
+      from += sent;
+      bytes -= (size_t)sent;
+      continue;
+    }
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && errno != EAGAIN) return MS_FAIL(MS_EIO, "the connection broke: %s", strerror(errno));
+    int ready;
+    MS_TRY(ms_wire_wait(fd, POLLOUT, deadline, &ready));
+    if (!ready) return MS_FAIL(MS_ETIMEOUT, "the other side takes nothing more");
+  }
+  return MS_OK;
+}
+
+int ms_wire_receive(int fd, void *data, size_t bytes, double deadline) {
+  char *to = data;
+  while (bytes) {
+    ssize_t got = recv(fd, to, bytes, 0);
+    if (got > 0) {
+      to += got;
+      bytes -= (size_t)got;
+      continue;
+    }
+    if (got == 0) return MS_FAIL(MS_EIO, "the connection was closed");
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN) return MS_FAIL(MS_EIO, "the connection broke: %s", strerror(errno));
+    int ready;
+    MS_TRY(ms_wire_wait(fd, POLLIN, deadline, &ready));
+    if (!ready) return MS_FAIL(MS_ETIMEOUT, "no answer from the other side");
+  }
+  return MS_OK;
+}
+
+int ms_wire_random(void *bytes, size_t n) {
+  MS_TRY(ms_secret_start());
+  randombytes_buf(bytes, n);
+  return MS_OK;
+}

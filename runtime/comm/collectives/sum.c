@@ -1,0 +1,135 @@
+/* sum.c - sums and casts for collectives, for the instruction set at hand.
+**
+** A copy is a sum of one array, so one loop (shm_lanes.h) does all the work; it is compiled for AVX-512, AVX2 and plain
+** vectors, and the first that the processor has is taken. What does not fill whole vectors is done element by element by
+** the same formulas, so results do not depend on alignment or instruction set.
+*/
+#include "comm/collectives/sum.h"
+
+#include <string.h>
+
+#include "base/bf16.h"
+#include "moonshard.h"
+
+/* The thread sanitizer does not see non-temporal stores. */
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+  #define STREAMS 1
+#else
+  #define STREAMS 0
+#endif
+
+/* One call's work: see ms_shm_sum. stream: store past the caches. */
+typedef struct summands {
+  void *const *dst;
+  const void *const *src;
+  int n_dst, n_src, dst_bf16, src_bf16, accumulate, stream;
+} summands;
+
+#if defined(__x86_64__)
+  #include <immintrin.h>
+
+  #define LANES 16
+  #define LANE(name) avx512_##name
+  #define LANE_TARGET __attribute__((target("avx512f,avx512bw,avx512vl")))
+  #define LANE_STREAM_F32(to, x) _mm512_stream_ps((to), (__m512)(x))
+  #define LANE_STREAM_BF16(to, x) _mm256_stream_si256((__m256i *)(void *)(to), (__m256i)(x))
+  #include "comm/collectives/sum_lanes.h"
+
+  #define LANES 8
+  #define LANE(name) avx2_##name
+  #define LANE_TARGET __attribute__((target("avx2")))
+  #define LANE_STREAM_F32(to, x) _mm256_stream_ps((to), (__m256)(x))
+  #define LANE_STREAM_BF16(to, x) _mm_stream_si128((__m128i *)(void *)(to), (__m128i)(x))
+  #include "comm/collectives/sum_lanes.h"
+#endif
+
+#define LANES 4
+#define LANE(name) plain_##name
+#define LANE_TARGET
+#define LANE_STREAM_F32(to, x) (*(plain_f32v *)(void *)(to) = (x))
+#define LANE_STREAM_BF16(to, x) (*(plain_u16v *)(void *)(to) = (x))
+#include "comm/collectives/sum_lanes.h"
+
+/* Bytes of results from which on storing past the caches is faster: they would not stay in a core's cache anyway. */
+static const int64_t STREAM_BYTES = 2 << 20;
+/* Strides of shm_lanes.h, in elements: a page of f32 for long arrays, and the widest vector. */
+static const int64_t PAGE_STRIDE = 1024, SHORT_STRIDE = 16;
+enum { LINE_BYTES = 64 };
+
+static int64_t sum_vectors(const summands *s, int64_t first, int64_t end, int64_t stride) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+    return avx512_sum(s, first, end, stride);
+  if (__builtin_cpu_supports("avx2")) return avx2_sum(s, first, end, stride);
+#endif
+  return plain_sum(s, first, end, stride);
+}
+
+static float load_one(const void *array, int is_bf16, int64_t i) {
+  return is_bf16 ? ms_bf16_to_f32(((const ms_bf16 *)array)[i]) : ((const float *)array)[i];
+}
+
+static void sum_elements(const summands *s, int64_t first, int64_t end) {
+  for (int64_t i = first; i < end; i++) {
+    float sum = load_one(s->src[0], s->src_bf16, i);
+    for (int p = 1; p < s->n_src; p++) sum += load_one(s->src[p], s->src_bf16, i);
+    for (int d = 0; d < s->n_dst; d++) {
+      float result = s->accumulate ? sum + load_one(s->dst[d], s->dst_bf16, i) : sum;
+      if (s->dst_bf16) ((ms_bf16 *)s->dst[d])[i] = ms_f32_to_bf16(result);
+      else ((float *)s->dst[d])[i] = result;
+    }
+  }
+}
+
+/* Elements before all of dst are at the beginning of a cache line; -1 when they never are. */
+static int64_t count_unaligned(const summands *s) {
+  uintptr_t offset = (uintptr_t)s->dst[0] % LINE_BYTES, size = s->dst_bf16 ? 2 : 4;
+  for (int d = 1; d < s->n_dst; d++)
+    if ((uintptr_t)s->dst[d] % LINE_BYTES != offset) return -1;
+  if (offset % size) return -1;
+  return (int64_t)((LINE_BYTES - offset) % LINE_BYTES / size);
+}
+
+static void sum(summands *s, int64_t n) {
+  int64_t bytes = n * s->n_dst * (s->dst_bf16 ? 2 : 4), done = 0;
+  if (bytes >= STREAM_BYTES) {
+    int64_t head = STREAMS && !s->accumulate ? count_unaligned(s) : -1;
+    s->stream = head >= 0;
+    if (s->stream) {
+      sum_elements(s, 0, head);
+      done = head;
+    }
+    done = sum_vectors(s, done, n, PAGE_STRIDE);
+  }
+  done = sum_vectors(s, done, n, SHORT_STRIDE);
+  sum_elements(s, done, n);
+#if STREAMS
+  if (s->stream) _mm_sfence();
+#endif
+}
+
+void ms_shm_sum(void *const *dst, int n_dst, int dst_dtype, const void *const *src, int n_src, int src_dtype, int64_t n,
+                int accumulate) {
+  summands s = {.dst = dst,
+                .n_dst = n_dst,
+                .dst_bf16 = dst_dtype == MS_BF16,
+                .src = src,
+                .n_src = n_src,
+                .src_bf16 = src_dtype == MS_BF16,
+                .accumulate = accumulate};
+  sum(&s, n);
+}
+
+void ms_shm_copy(void *dst, int dst_dtype, const void *src, int src_dtype, int64_t n) {
+  if (dst_dtype != src_dtype) {
+    ms_shm_sum(&dst, 1, dst_dtype, &src, 1, src_dtype, n, 0);
+    return;
+  }
+  int64_t bytes = n * ms_dtype_size(src_dtype), words = 0;
+  /* Bits are kept: a sum of one f32 array only moves words. */
+  if (bytes >= STREAM_BYTES && ((uintptr_t)dst | (uintptr_t)src) % 4 == 0) {
+    words = bytes / 4;
+    ms_shm_sum(&dst, 1, MS_F32, &src, 1, MS_F32, words, 0);
+  }
+  memcpy((char *)dst + 4 * words, (const char *)src + 4 * words, (size_t)(bytes - 4 * words));
+}

@@ -1,0 +1,186 @@
+/* control.c - the control segment: made by the launcher, mapped by the ranks; doorbells and the abort record.
+**
+** A doorbell is a futex word that only counts up. Who waits reads it, tests its condition, and sleeps only while the word
+** still has that value; who changes a condition counts the word up and then looks for sleepers. Both sides use sequentially
+** consistent operations, so either the ringer sees the sleeper or the sleeper sees the ring: no wake-up is lost.
+*/
+#include "comm/control/control.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cores.h"
+#include "base/error.h"
+#include "comm/diagnose/report.h"
+
+static const uint64_t JOB_MAGIC = 0x6d6f6f6e6a6f6221ull; /* "moonjob!" */
+
+struct ms_job_view {
+  ms_job *job;
+};
+
+static int usable_cores(void) {
+  ms_cores cores;
+  ms_cores_read("", &cores);
+  return ms_cores_usable(&cores);
+}
+
+int ms_job_create(int size, int *fd) {
+  if (size < 1 || size > MS_MAX_LOCAL_RANKS)
+    return MS_FAIL(MS_EINVAL, "a job has 1 to %d ranks on a host, not %d", MS_MAX_LOCAL_RANKS, size);
+  int made = memfd_create(MS_JOB_NAME, MFD_CLOEXEC);
+  if (made < 0) return MS_FAIL(MS_EIO, "cannot make the control segment: memfd_create: %s", strerror(errno));
+  if (ftruncate(made, sizeof(ms_job))) {
+    int why = errno;
+    close(made);
+    return MS_FAIL(MS_EIO, "cannot size the control segment to %zu bytes: %s%s", sizeof(ms_job), strerror(why),
+                   why == EFBIG ? " (ulimit -f counts memory that ranks share)" : "");
+  }
+  ms_job *job = mmap(NULL, sizeof *job, PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);
+  if (job == MAP_FAILED) {
+    int why = errno;
+    close(made);
+    return MS_FAIL(MS_EIO, "cannot map the control segment: %s", strerror(why));
+  }
+  job->version = MS_JOB_VERSION;
+  job->size = size;
+  job->cores = usable_cores();
+  job->maker = (int32_t)getpid();
+  job->made = ms_ledger_now();
+  job->magic = JOB_MAGIC;
+  ms_job_unmap(job);
+  *fd = made;
+  return MS_OK;
+}
+
+static int map_checked(int fd, int protection, ms_job **job) {
+  struct stat info;
+  if (fstat(fd, &info) || (size_t)info.st_size != sizeof(ms_job))
+    return MS_FAIL(MS_EINVAL, "descriptor %d is no control segment of this build", fd);
+  ms_job *mapped = mmap(NULL, sizeof *mapped, protection, MAP_SHARED, fd, 0);
+  if (mapped == MAP_FAILED) return MS_FAIL(MS_EIO, "cannot map the control segment: %s", strerror(errno));
+  if (mapped->magic != JOB_MAGIC || mapped->version != MS_JOB_VERSION || mapped->size < 1 ||
+      mapped->size > MS_MAX_LOCAL_RANKS) {
+    ms_job_unmap(mapped);
+    return MS_FAIL(MS_EINVAL, "descriptor %d is no control segment of this build", fd);
+  }
+  *job = mapped;
+  return MS_OK;
+}
+
+int ms_job_map(int fd, ms_job **job) { return map_checked(fd, PROT_READ | PROT_WRITE, job); }
+
+int ms_job_peek(int fd, const ms_job **job) {
+  ms_job *mapped;
+  MS_TRY(map_checked(fd, PROT_READ, &mapped));
+  *job = mapped;
+  return MS_OK;
+}
+
+void ms_job_unmap(const ms_job *job) { munmap((void *)job, sizeof *job); }
+
+void ms_job_ring(ms_job *job, int rank) {
+  ms_job_rank *row = &job->rank[rank];
+  atomic_fetch_add(&row->doorbell, 1);
+  if (atomic_load(&row->sleepers)) syscall(SYS_futex, &row->doorbell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+void ms_job_sleep(ms_job *job, int rank, uint32_t seen, double seconds) {
+  ms_job_rank *row = &job->rank[rank];
+  struct timespec limit = {.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))};
+  atomic_fetch_add(&row->sleepers, 1);
+  if (atomic_load(&row->doorbell) == seen) syscall(SYS_futex, &row->doorbell, FUTEX_WAIT, seen, &limit, NULL, 0);
+  atomic_fetch_sub(&row->sleepers, 1);
+}
+
+void ms_job_give_up(ms_job *job, int row, int blame, const char *why) {
+  ms_job_rank *mine = &job->rank[row];
+  uint32_t untold = 0;
+  if (!atomic_compare_exchange_strong(&mine->told, &untold, 1)) return;
+  strncpy(mine->text, why, MS_JOB_TEXT - 1);
+  atomic_store(&mine->told, 2);
+  uint32_t none = 0;
+  atomic_compare_exchange_strong(&job->aborted, &none, (uint32_t)(row + 1) | (uint32_t)(blame + 1) << 16);
+  for (int rank = 0; rank < job->size; rank++) ms_job_ring(job, rank);
+}
+
+static const char OVERWRITTEN[] = "the control segment of the run was overwritten";
+
+/* Read only: other ranks read it at the same time. */
+static const char *text_of(const ms_job_rank *row) {
+  return memchr(row->text, '\0', MS_JOB_TEXT) ? row->text : OVERWRITTEN;
+}
+
+const char *ms_job_aborted(ms_job *job, int *row, int *blame) {
+  uint32_t word = atomic_load_explicit(&job->aborted, memory_order_acquire);
+  if (!word) return NULL;
+  *row = (int)(word & 0xffffu) - 1;
+  *blame = (int)(word >> 16) - 1;
+  /* Every rank can write here, whatever a recipe does through ffi: what it says is not believed unseen. */
+  if (*row < 0 || *row > MS_JOB_LAUNCHER || *blame >= job->size) {
+    *row = MS_JOB_LAUNCHER;
+    *blame = -1;
+    return OVERWRITTEN;
+  }
+  return text_of(&job->rank[*row]);
+}
+
+/* ---- the launcher's view ---- */
+
+int ms_job_open(int fd, ms_job_view **view) {
+  ms_job_view *opened = ms_calloc(1, sizeof *opened);
+  if (!opened) return MS_ENOMEM;
+  int rc = ms_job_map(fd, &opened->job);
+  if (rc) {
+    free(opened);
+    return rc;
+  }
+  *view = opened;
+  return MS_OK;
+}
+
+void ms_job_close(ms_job_view *view) {
+  if (!view) return;
+  ms_job_unmap(view->job);
+  free(view);
+}
+
+void ms_job_set_process(ms_job_view *view, int row, int rank, int pid) {
+  atomic_store(&view->job->rank[row].number, rank);
+  atomic_store(&view->job->rank[row].pid, pid);
+}
+
+void ms_job_set_ended(ms_job_view *view, int rank) {
+  atomic_store(&view->job->rank[rank].state, MS_JOB_LEFT);
+  for (int other = 0; other < view->job->size; other++) ms_job_ring(view->job, other);
+}
+
+void ms_job_abort(ms_job_view *view, int rank, const char *why) {
+  ms_job_give_up(view->job, MS_JOB_LAUNCHER, rank, why);
+}
+
+const char *ms_job_abort_reason(ms_job_view *view, int *rank) {
+  int row;
+  return ms_job_aborted(view->job, &row, rank);
+}
+
+const char *ms_job_rank_reason(ms_job_view *view, int rank) {
+  ms_job_rank *row = &view->job->rank[rank];
+  return atomic_load(&row->told) == 2 ? text_of(row) : NULL;
+}
+
+int ms_job_saves(const ms_job_view *view) { return atomic_load(&view->job->saves) != 0; }
+
+void ms_job_stuck(const ms_job_view *view, char *text, size_t bytes) { ms_report_stuck(view->job, text, bytes); }
+
+void ms_job_death(ms_job_view *view, int rank, char *text, size_t bytes) {
+  ms_report_death(view->job, rank, text, bytes);
+}

@@ -1,0 +1,307 @@
+/* test_process_group.c - ranks that meet, exchange and share memory: all of the world, and two halves of it side by side; and those
+** that do not agree whom to meet. */
+#include "comm/group/group.h"
+
+#include "tests/c/support/check.h"
+#include "tests/c/support/ranks.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "comm/control/control.h"
+
+/* All of an odd world; of an even one the ranks that are even, or odd, the last first. */
+static int open_members(ms_world *world, ms_members *members) {
+  int ranks[MS_MAX_LOCAL_RANKS], size = ms_world_size(world), me = ms_world_rank(world);
+  if (size % 2) return ms_members_open(world, size, NULL, "all", members);
+  for (int i = 0; i < size / 2; i++) ranks[i] = size - 2 - 2 * i + me % 2;
+  return ms_members_open(world, size / 2, ranks, "half", members);
+}
+
+/* ---- exchange ---- */
+
+static int exchange_often(ms_world *world, void *context) {
+  (void)context;
+  ms_members members;
+  MS_TRY(open_members(world, &members));
+  unsigned seed = (unsigned)members.rank[members.me] + 1;
+  int all[MS_MAX_LOCAL_RANKS];
+  for (int round = 0; round < 500; round++) {
+    if ((unsigned)rand_r(&seed) % 64 == 0) usleep(200);
+    if (round % 3 == 0) MS_TRY(ms_members_barrier(&members));
+    int mine = 1000 * members.rank[members.me] + round;
+    MS_TRY(ms_members_exchange(&members, &mine, sizeof mine, all));
+    mine = -1;
+    for (int i = 0; i < members.size; i++)
+      EXPECT(all[i] == 1000 * members.rank[i] + round, "rank %d said %d in round %d", members.rank[i], all[i], round);
+  }
+  char bytes[5000];
+  EXPECT_FAILS(ms_members_exchange(&members, bytes, 5000, bytes), MS_EINVAL, "4096");
+  ms_members_close(&members);
+  return MS_OK;
+}
+
+static void halves_of_the_world_exchange_side_by_side(void **state) {
+  (void)state;
+  for (int ranks = 1; ranks <= 6; ranks++) {
+    run_ranks_as_threads(ranks, exchange_often, NULL);
+    run_ranks_as_processes(ranks, exchange_often, NULL);
+  }
+}
+
+static int exchange_long_texts(ms_world *world, void *context) {
+  (void)context;
+  static const int lengths[] = {0, 1, 4095, 4096, 1 << 20, 5000};
+  int me = ms_world_rank(world), rc = MS_OK;
+  char *texts[MS_MAX_LOCAL_RANKS] = {NULL};
+  char *mine = calloc((1 << 20) + 2, 1);
+  ms_members members = {0};
+  EXPECT(mine, "no memory");
+  MS_GOTO(open_members(world, &members));
+  memset(mine, 'a' + me, (size_t)lengths[me]);
+  MS_GOTO(ms_members_exchange_text(&members, mine, texts));
+  for (int i = 0; i < members.size; i++) {
+    int r = members.rank[i];
+    size_t length = strlen(texts[i]);
+    if (length != (size_t)lengths[r] || (length && (texts[i][0] != 'a' + r || texts[i][length - 1] != 'a' + r)))
+      rc = MS_FAIL(MS_EINTERNAL, "the text of rank %d came with %zu bytes", r, length);
+    free(texts[i]);
+  }
+fail:
+  ms_members_close(&members);
+  free(mine);
+  return rc;
+}
+
+static void texts_of_any_length_are_exchanged(void **state) {
+  (void)state;
+  run_ranks_as_threads(1, exchange_long_texts, NULL);
+  run_ranks_as_threads(5, exchange_long_texts, NULL);
+  run_ranks_as_threads(6, exchange_long_texts, NULL);
+}
+
+static int exchange_too_long_a_text(ms_world *world, void *context) {
+  (void)context;
+  char *texts[MS_MAX_LOCAL_RANKS], *mine = malloc((1 << 20) + 2);
+  ms_members members;
+  EXPECT(mine, "no memory");
+  memset(mine, 'x', (1 << 20) + 1);
+  mine[(1 << 20) + 1] = 0;
+  int rc = open_members(world, &members);
+  if (!rc) rc = ms_members_exchange_text(&members, mine, texts);
+  free(mine);
+  EXPECT_FAILS(rc, MS_EINVAL, "1048576");
+  return MS_OK;
+}
+
+static void a_text_over_the_limit_is_refused(void **state) {
+  (void)state;
+  run_ranks_as_threads(1, exchange_too_long_a_text, NULL);
+}
+
+/* ---- regions ---- */
+
+static long resident_kib(void) {
+  char line[128];
+  long kib = -1;
+  FILE *file = fopen("/proc/self/status", "r");
+  while (file && fgets(line, sizeof line, file))
+    if (sscanf(line, "RssShmem: %ld", &kib) == 1) break;
+  if (file) fclose(file);
+  return kib;
+}
+
+static int use_regions(ms_world *world, void *context) {
+  (void)context;
+  enum { REGIONS = 3, BYTES = 1 << 20 };
+  ms_members members;
+  ms_region region[REGIONS], none;
+  MS_TRY(open_members(world, &members));
+  for (int i = 0; i < REGIONS; i++) MS_TRY(ms_members_region(&members, BYTES + 12345, &region[i]));
+  MS_TRY(ms_members_region(&members, 0, &none));
+  EXPECT(!none.base, "an empty region has an address");
+  for (int i = 0; i < REGIONS; i++) {
+    int *word = region[i].base;
+    EXPECT(word[100 * members.me] == 0, "a region is not zero-filled");
+    word[100 * members.me] = 10 * members.rank[members.me] + i + 1;
+  }
+  MS_TRY(ms_members_barrier(&members));
+  for (int i = 0; i < REGIONS; i++)
+    for (int k = 0; k < members.size; k++)
+      EXPECT(((int *)region[i].base)[100 * k] == 10 * members.rank[k] + i + 1,
+             "region %d does not show what rank %d wrote", i, members.rank[k]);
+  /* 64 MiB of which one page is touched costs one page. */
+  ms_region sparse;
+  long before = resident_kib();
+  MS_TRY(ms_members_region(&members, 64 << 20, &sparse));
+  if (members.me == 0) ((char *)sparse.base)[40 << 20] = 1;
+  MS_TRY(ms_members_barrier(&members));
+  EXPECT(resident_kib() - before < 64, "an untouched region is resident: %ld KiB", resident_kib() - before);
+  ms_region_unmap(&sparse);
+  for (int i = 0; i < REGIONS; i++) ms_region_unmap(&region[i]);
+  ms_members_close(&members);
+  return MS_OK;
+}
+
+static void regions_are_the_same_memory_in_every_member(void **state) {
+  (void)state;
+  for (int ranks = 1; ranks <= 4; ranks++) run_ranks_as_processes(ranks, use_regions, NULL);
+}
+
+static int disagree_on_a_region(ms_world *world, void *context) {
+  (void)context;
+  ms_region region;
+  ms_members members;
+  size_t bytes = ms_world_rank(world) == 1 ? 8192 : 4096;
+  MS_TRY(open_members(world, &members));
+  int rc = ms_members_region(&members, bytes, &region);
+  ms_members_close(&members);
+  if (!rc) return ms_world_rank(world) % 2 ? MS_FAIL(MS_EINTERNAL, "no error") : MS_OK; /* the even ranks agree */
+  EXPECT_FAILS(rc, MS_EMISMATCH,
+               ms_world_size(world) % 2 ? "rank 1 | 8192 | rank 0 | 4096" : "rank 1 | 8192 | rank 3 | 4096");
+  return MS_OK;
+}
+
+static void D10_ranks_that_disagree_on_a_region_are_told(void **state) {
+  (void)state;
+  run_ranks_as_processes(3, disagree_on_a_region, NULL);
+  run_ranks_as_processes(4, disagree_on_a_region, NULL);
+}
+
+static int count_descriptors(void) {
+  int n = 0;
+  DIR *folder = opendir("/proc/self/fd");
+  if (!folder) return -1;
+  while (readdir(folder)) n++;
+  closedir(folder);
+  return n;
+}
+
+static int open_and_close_regions(ms_world *world, void *context) {
+  (void)context;
+  ms_members members;
+  MS_TRY(open_members(world, &members));
+  int before = count_descriptors();
+  for (int i = 0; i < 50; i++) {
+    ms_region region;
+    MS_TRY(ms_members_region(&members, 4096, &region));
+    ms_region_unmap(&region);
+  }
+  EXPECT(count_descriptors() == before, "%d descriptors before, %d after", before, count_descriptors());
+  ms_members_close(&members);
+  return MS_OK;
+}
+
+static void regions_keep_no_descriptor(void **state) {
+  (void)state;
+  run_ranks_as_processes(3, open_and_close_regions, NULL);
+  run_ranks_as_processes(4, open_and_close_regions, NULL);
+}
+
+/* ---- who meets whom ---- */
+
+static int count_channels(ms_world *world) {
+  int used = 0;
+  for (int i = 0; i < MS_JOB_GROUPS; i++)
+    used += atomic_load(&ms_world_job(world)->group[i].state) != MS_JOB_GROUP_FREE;
+  return used;
+}
+
+static int count_what_members_cost(ms_world *world, void *context) {
+  (void)context;
+  int me = ms_world_rank(world), pair[] = {me / 2 * 2, me / 2 * 2 + 1};
+  ms_members all, alone, two, again;
+  MS_TRY(ms_members_open(world, 4, NULL, "all", &all));
+  MS_TRY(ms_members_open(world, 1, &me, "alone", &alone));
+  MS_TRY(ms_members_barrier(&alone));
+  MS_TRY(ms_world_barrier(world));
+  EXPECT(count_channels(world) == 0, "%d channels for all and for one", count_channels(world));
+  MS_TRY(ms_world_barrier(world));
+  MS_TRY(ms_members_open(world, 2, pair, "pair", &two));
+  MS_TRY(ms_members_barrier(&two));
+  MS_TRY(ms_members_open(world, 2, pair, "pair", &again));
+  MS_TRY(ms_world_barrier(world));
+  EXPECT(count_channels(world) == 2, "%d channels for two pairs, opened twice", count_channels(world));
+  ms_members_close(&two);
+  ms_members_close(&again);
+  ms_members_close(&alone);
+  ms_members_close(&all);
+  return MS_OK;
+}
+
+static void D8_all_of_the_world_and_one_rank_have_no_channel_of_their_own(void **state) {
+  (void)state;
+  run_ranks_as_threads(4, count_what_members_cost, NULL);
+}
+
+/* Rank 0 wants 1, rank 1 wants 3 and rank 3 wants 1, rank 2 wants 0: 1 and 3 could go on for ever. */
+static int want_others(ms_world *world, void *context) {
+  static const int wanted[4][2] = {{0, 1}, {1, 3}, {0, 2}, {1, 3}};
+  (void)context;
+  ms_members members;
+  int me = ms_world_rank(world), rc = ms_members_open(world, 2, wanted[me], "2 (shard)", &members);
+  if (me % 2) {
+    ms_members_close(&members);
+    return rc;
+  }
+  EXPECT_FAILS(rc, MS_EMISMATCH,
+               me == 0 ? "rank 0 | \"2 (shard), ranks 0, 1\" | rank 1 | \"2 (shard), ranks 1, 3\""
+                       : "rank 0 | \"2 (shard), ranks 0, 1\" | rank 2 | \"2 (shard), ranks 0, 2\"");
+  return MS_OK;
+}
+
+static void D10_ranks_that_want_to_meet_others_are_told(void **state) {
+  (void)state;
+  run_ranks_as_processes(4, want_others, NULL);
+}
+
+/* context: the mesh of rank 1; NULL: the same, with the ranks in another order. */
+static int differ_on_rank_1(ms_world *world, void *context) {
+  const char *label = context ? context : "1x3 (replicate, shard)";
+  int is_one = ms_world_rank(world) == 1;
+  ms_members members;
+  int rc = ms_members_open(world, 3, is_one && !context ? (int[]){1, 0, 2} : (int[]){0, 1, 2},
+                           is_one ? label : "1x3 (replicate, shard)", &members);
+  EXPECT_FAILS(rc, MS_EMISMATCH,
+               context ? "rank 1 | \"3x1 (replicate, shard), ranks 0, 1, 2\""
+                       : "rank 1 | \"1x3 (replicate, shard), ranks 1, 0, 2\"");
+  return MS_OK;
+}
+
+static void D10_ranks_with_another_order_or_another_shape_are_told(void **state) {
+  (void)state;
+  run_ranks_as_processes(3, differ_on_rank_1, NULL);
+  run_ranks_as_processes(3, differ_on_rank_1, (void *)"3x1 (replicate, shard)");
+}
+
+static int never_come(ms_world *world, void *context) {
+  (void)context;
+  if (ms_world_rank(world) == 1) return MS_OK;
+  ms_members members;
+  EXPECT_FAILS(ms_members_open(world, 2, (int[]){0, 1}, "2 (shard)", &members), MS_EPEER,
+               "mesh 2 (shard) | rank 1 | rank 0");
+  return MS_OK;
+}
+
+static void D10_a_rank_that_never_comes_is_not_waited_for(void **state) {
+  (void)state;
+  run_ranks_as_processes(2, never_come, NULL);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(halves_of_the_world_exchange_side_by_side),
+      TEST(texts_of_any_length_are_exchanged),
+      TEST(a_text_over_the_limit_is_refused),
+      TEST(regions_are_the_same_memory_in_every_member),
+      TEST(D10_ranks_that_disagree_on_a_region_are_told),
+      TEST(regions_keep_no_descriptor),
+      TEST(D8_all_of_the_world_and_one_rank_have_no_channel_of_their_own),
+      TEST(D10_ranks_that_want_to_meet_others_are_told),
+      TEST(D10_ranks_with_another_order_or_another_shape_are_told),
+      TEST(D10_a_rank_that_never_comes_is_not_waited_for),
+  };
+  return cmocka_run_group_tests_name("members", tests, NULL, NULL);
+}
