@@ -161,7 +161,7 @@ MS_API int ms_world_barrier(ms_world *world);
 /* The program of this rank is through: waits until every rank's is, or has left. A rank that never gets there is named. */
 MS_API int ms_world_finish(ms_world *world);
 /* Every rank's `bytes` bytes to every rank: all is [world][bytes]; at most 4096 bytes a rank; collective. */
-MS_API int ms_world_exchange(ms_world *world, const void *mine, int bytes, void *all);
+MS_API int ms_world_all_gather_bytes(ms_world *world, const void *mine, int bytes, void *all);
 /* Tells the others that this rank gives up, and why. They fail with MS_EPEER at their next wait. */
 MS_API void ms_world_abort(ms_world *world, const char *why);
 /* Something that the ranks do together failed on this rank, whose program may catch that and go on. The first such text is
@@ -176,8 +176,8 @@ MS_API int ms_world_recover(ms_world *world);
 MS_API void ms_world_set_timeout(ms_world *world, double seconds);
 
 /* For reports and `moonshard ps`: the steps done so far and their speed; and what the program does while it is outside of
-** the engine ("data"), NULL when that ends: ranks that meet in a barrier or an exchange must say the same of it then, or
-** nothing. Both store a few words and cannot fail. */
+** the engine ("data"), NULL when that ends: ranks that meet in a barrier or an all-gather of bytes
+** must say the same of it then, or ** nothing. Both store a few words and cannot fail. */
 MS_API void ms_world_progress(ms_world *world, int64_t step, double tokens_per_s);
 MS_API void ms_world_doing(ms_world *world, const char *what);
 
@@ -568,7 +568,7 @@ MS_API int ms_state_memory(const ms_state *state, ms_device_memory *memory);
 MS_API double ms_state_growth(const ms_state *state, const ms_plan *plan);
 /* Every rank's `bytes` bytes to every rank that trains this model: all is [ranks][bytes], in the order of ms_mesh_ranks; at
 ** most 4096 bytes a rank. Collective over them. */
-MS_API int ms_state_exchange(ms_state *state, const void *mine, int bytes, void *all);
+MS_API int ms_state_all_gather_bytes(ms_state *state, const void *mine, int bytes, void *all);
 /* Binds a plan to a state: arenas, communicators, comparison of fingerprints over the ranks. Collective. */
 MS_API int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **exec);
 MS_API void ms_exec_free(ms_exec *exec);
@@ -600,7 +600,8 @@ MS_API double ms_exec_arena_bytes(const ms_exec *exec);
 
 typedef struct ms_trace ms_trace;
 
-/* Records of this rank, from here on: of the execs that it is given to, and of its barriers and exchanges. */
+/* Records of this rank, from here on: of the execs that it is given to, and of its barriers and all-gathers of
+** bytes. */
 MS_API int ms_trace_new(ms_world *world, ms_trace **trace);
 MS_API void ms_trace_free(ms_trace *trace);
 /* Phases that exec runs from here on are recorded in trace; NULL: they are not. */

@@ -22,42 +22,42 @@ static void skip_common_lines(const char **a, const char **b) {
   }
 }
 
-static int report(const ms_members *members, const char *what, int place, const char *first, const char *other) {
+static int report(const ms_group *group, const char *what, int place, const char *first, const char *other) {
   skip_common_lines(&first, &other);
   return MS_FAIL(MS_EMISMATCH, "ranks have different %s: rank %d has \"%.*s\", rank %d has \"%.*s\"", what,
-                 members->rank[0], line_length(first), first, members->rank[place], line_length(other), other);
+                 group->rank[0], line_length(first), first, group->rank[place], line_length(other), other);
 }
 
-static int compare_texts(ms_members *members, const char *what, const char *text, int place) {
+static int compare_texts(ms_group *group, const char *what, const char *text, int place) {
   char *texts[MS_MAX_LOCAL_RANKS];
   char *mine = ms_strdup(text);
   if (!mine) return MS_ENOMEM;
   if (strlen(mine) > LONGEST_TEXT) mine[LONGEST_TEXT] = '\0';
-  int rc = ms_members_exchange_text(members, mine, texts);
+  int rc = ms_group_all_gather_text(group, mine, texts);
   free(mine);
   if (rc) return rc;
-  rc = report(members, what, place, texts[0], texts[place]);
-  for (int i = 0; i < members->size; i++) free(texts[i]);
+  rc = report(group, what, place, texts[0], texts[place]);
+  for (int i = 0; i < group->size; i++) free(texts[i]);
   return rc;
 }
 
-static int agree(ms_members *members, const char *what, uint64_t fingerprint, const char *text) {
+static int agree(ms_group *group, const char *what, uint64_t fingerprint, const char *text) {
   uint64_t fingerprints[MS_MAX_LOCAL_RANKS];
-  MS_TRY(ms_members_exchange(members, &fingerprint, sizeof fingerprint, fingerprints));
-  for (int i = 1; i < members->size; i++)
-    if (fingerprints[i] != fingerprints[0]) return compare_texts(members, what, text, i);
+  MS_TRY(ms_group_all_gather_bytes(group, &fingerprint, sizeof fingerprint, fingerprints));
+  for (int i = 1; i < group->size; i++)
+    if (fingerprints[i] != fingerprints[0]) return compare_texts(group, what, text, i);
   return MS_OK;
 }
 
-int ms_agree_on_model(ms_members *members, const ms_model *model, const ms_plan_config *config) {
+int ms_agree_on_model(ms_group *group, const ms_model *model, const ms_plan_config *config) {
   ms_text text = {0};
   ms_plan_describe_state(model, config, &text);
   int rc = ms_text_status(&text);
-  if (!rc) rc = agree(members, "models", ms_hash_string(MS_HASH_INIT, text.data), text.data);
+  if (!rc) rc = agree(group, "models", ms_hash_string(MS_HASH_INIT, text.data), text.data);
   ms_text_free(&text);
   return rc;
 }
 
-int ms_agree_on_plan(ms_members *members, const ms_plan *plan) {
-  return agree(members, "plans", plan->fingerprint, plan->manifest);
+int ms_agree_on_plan(ms_group *group, const ms_plan *plan) {
+  return agree(group, "plans", plan->fingerprint, plan->manifest);
 }

@@ -2,8 +2,8 @@
 ** them and has not ended yet.
 **
 ** The host enqueues whole phases and goes on. It waits where it reads (the norm, an evaluation's loss, parameters), and where it
-** would run too far ahead. Every wait goes through ms_apart_wait, which watches collectives meanwhile: it writes in the ledger when
-** the device comes to one and leaves it, and fails as a wait on the CPU does when peers do not come.
+** would run too far ahead. Every wait goes through ms_apart_wait, which watches collectives meanwhile: it writes in the flight
+** recorder when ** the device comes to one and leaves it, and fails as a wait on the CPU does when peers do not come.
 */
 #ifndef MS_EXEC_APART_H
 #define MS_EXEC_APART_H
@@ -37,7 +37,7 @@ typedef struct ms_apart_run {
 ** pinned memory when it begins, and when it is done. */
 typedef struct ms_flight {
   const ms_coll *coll;
-  ms_comm *comm; /* the ledger's */
+  ms_comm *comm; /* the flight recorder's */
   ms_device_comm *by;
   ms_device_event *before, *after;
   const int64_t *marks; /* [2]; NULL: its events tell */
@@ -103,7 +103,7 @@ struct ms_exec_apart {
   int64_t *output_at;      /* [outputs] */
   ms_device_event **timer; /* two an instruction of a traced phase */
   int timers, timer_capacity;
-  uint64_t zero_at; /* when the zero of a traced phase's timers came, as ms_ledger_now */
+  uint64_t zero_at; /* when the zero of a traced phase's timers came, as ms_recorder_now */
   int captures;     /* phases are captured and replayed */
 };
 

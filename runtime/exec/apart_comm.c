@@ -37,12 +37,13 @@ static int open_all(ms_state *state) {
     int rc;
     char id[MS_DEVICE_ID_BYTES];
   } mine = {0}, all[MS_MAX_LOCAL_RANKS];
-  mine.rc = device->api->comm_id(device, state->members.me == 0 ? mine.id : NULL);
-  MS_TRY(ms_members_exchange(&state->members, &mine, sizeof mine, all));
+  mine.rc = device->api->comm_id(device, state->process_group.me == 0 ? mine.id : NULL);
+  MS_TRY(ms_group_all_gather_bytes(&state->process_group, &mine, sizeof mine, all));
   if (mine.rc) return mine.rc;
   if (all[0].rc)
-    return MS_FAIL(all[0].rc, "rank %d could not begin to open communicators of the device", state->members.rank[0]);
-  MS_TRY(device->api->comm_open(device, all[0].id, state->members.size, state->members.me, &apart->all));
+    return MS_FAIL(all[0].rc, "rank %d could not begin to open communicators of the device",
+                   state->process_group.rank[0]);
+  MS_TRY(device->api->comm_open(device, all[0].id, state->process_group.size, state->process_group.me, &apart->all));
   return ms_apart_comm_ready(state, apart->all);
 }
 
@@ -112,7 +113,7 @@ void ms_apart_close_windows(ms_state *state, int arena) {
 
 int ms_apart_meet(ms_state *state) {
   ms_apart *apart = state->apart;
-  if (!apart || state->members.size == 1) return MS_OK;
+  if (!apart || state->process_group.size == 1) return MS_OK;
   if (apart->open && apart->epoch == ms_world_epoch(state->world)) return open_windows(state);
   ms_apart_part(state);
   int rc = open_all(state);

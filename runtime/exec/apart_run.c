@@ -99,7 +99,7 @@ static int issue_collective(ms_exec *exec, int phase, const ms_exec_instr *instr
   return MS_OK;
 }
 
-/* What a graph is about to run, for the ledger. */
+/* What a graph is about to run, for the flight recorder. */
 static int announce_collectives(ms_exec *exec, int phase) {
   for (int i = 0; i < exec->apart->phase[phase].n; i++) {
     const ms_exec_instr *instr = exec->apart->phase[phase].order[i];
@@ -245,7 +245,7 @@ static int run_phase(ms_exec *exec, int phase, ms_apart_run *run) {
 /* What was enqueued of a phase that failed half-way is past when this run's end is. */
 static void give_up(ms_exec *exec, int phase, ms_apart_run *run) {
   if (!join_streams(exec, phase, 1)) record(exec, run->end, MS_STREAM_COMPUTE);
-  if (exec->state->members.size > 1) ms_apart_part(exec->state);
+  if (exec->state->process_group.size > 1) ms_apart_part(exec->state);
 }
 
 int ms_exec_apart_run(ms_exec *exec, int phase) {
@@ -268,6 +268,6 @@ int ms_exec_apart_run(ms_exec *exec, int phase) {
   *waited += ms_clock() - began;
   if (!rc && is_waited_for(exec, phase)) rc = report_fault(exec, &run->words->fault);
   if (!rc && exec->trace) rc = ms_exec_apart_read_timers(exec, phase);
-  if (rc && state->members.size > 1) ms_apart_part(state);
+  if (rc && state->process_group.size > 1) ms_apart_part(state);
   return rc;
 }

@@ -25,7 +25,7 @@ int ms_exec_apart_start_timers(ms_exec *exec, int phase) {
   MS_TRY(ms_apart_drain(state));
   MS_TRY(state->device->api->record(state->device, zero(exec, phase), state->apart->stream[MS_STREAM_COMPUTE]));
   while (!come) MS_TRY(state->device->api->query(state->device, zero(exec, phase), &come));
-  exec->apart->zero_at = ms_ledger_now();
+  exec->apart->zero_at = ms_recorder_now();
   return MS_OK;
 }
 
@@ -43,7 +43,7 @@ static int read_timer(const ms_exec *exec, int phase, int timer, uint64_t least,
 int ms_exec_apart_read_timers(ms_exec *exec, int phase) {
   ms_device *device = exec->state->device;
   int at[MS_STREAMS];
-  uint64_t ended[MS_STREAMS], now = ms_ledger_now();
+  uint64_t ended[MS_STREAMS], now = ms_recorder_now();
   for (int s = 0; s < MS_STREAMS; s++) {
     at[s] = exec->trace->stream[s].before;
     ended[s] = exec->apart->zero_at;

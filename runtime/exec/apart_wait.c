@@ -25,7 +25,7 @@ static void enter(ms_flight *flight) {
   ms_comm_entered(flight->comm, flight->coll);
   if (flight->traced)
     flight->traced->sequence =
-        atomic_load_explicit(&ms_ledger_last(ms_comm_ring(flight->comm))->sequence, memory_order_relaxed);
+        atomic_load_explicit(&ms_recorder_last(ms_comm_ring(flight->comm))->sequence, memory_order_relaxed);
 }
 
 /* Writes down how far each stream has come with its collectives. */

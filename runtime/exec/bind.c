@@ -160,7 +160,7 @@ static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *
     part->n = ms_numel(&from->part[i].dst.info);
     phase->shares += ranks;
   }
-  coll->label_number = ms_ledger_number(exec->ledger, source->scope);
+  coll->label_number = ms_recorder_number(exec->recorder, source->scope);
   instr->coll = coll;
   instr->bytes = from->bytes;
   if (from->replicas && from->kind != MS_COLL_ALL_GATHER) {
@@ -178,7 +178,7 @@ static int sort_kernel(ms_exec *exec, ms_exec_phase *phase, const ms_instr *sour
   *instr->call = *source->call;
   instr->call->scalars = &exec->scalars;
   instr->run = ms_device_kernel(exec->plan->config.device, source->call->op)->run;
-  instr->label = ms_ledger_number(exec->ledger, source->scope);
+  instr->label = ms_recorder_number(exec->recorder, source->scope);
   return MS_OK;
 }
 
@@ -207,7 +207,7 @@ static int sort_phase(ms_exec *exec, int index, int *recorder) {
   ms_exec_phase *phase = &exec->phase[index];
   char activity[32];
   snprintf(activity, sizeof activity, "phase %s", ms_phase_name(index));
-  phase->activity = ms_ledger_number(exec->ledger, activity);
+  phase->activity = ms_recorder_number(exec->recorder, activity);
   MS_TRY(allocate_phase(source, phase));
   for (int i = 0; i < source->n; i++) {
     const ms_instr *from = &source->instr[i];

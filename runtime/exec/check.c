@@ -99,19 +99,19 @@ int ms_exec_inspect(ms_exec *exec, int phase, const ms_exec_instr *instr) {
 
 /* The earliest finding of all ranks, of the lowest rank when several have it. */
 static int agree(ms_exec *exec, const ms_exec_finder *mine) {
-  ms_members *members = &exec->state->members;
-  ms_exec_finder *all = ms_calloc(members->size, sizeof *all);
+  ms_group *group = &exec->state->process_group;
+  ms_exec_finder *all = ms_calloc(group->size, sizeof *all);
   if (!all) return MS_ENOMEM;
   int rc = MS_OK, first = 0;
-  MS_GOTO(ms_members_exchange(members, mine, sizeof *mine, all));
-  for (int i = 1; i < members->size; i++)
+  MS_GOTO(ms_group_all_gather_bytes(group, mine, sizeof *mine, all));
+  for (int i = 1; i < group->size; i++)
     if (all[i].position < all[first].position) first = i;
   if (all[first].position == NOWHERE)
     snprintf(exec->report, sizeof exec->report,
              "every parameter, input, activation and gradient of this micro-batch is finite: another micro-batch, or "
              "the sum "
              "of squares, is not");
-  else snprintf(exec->report, sizeof exec->report, "%s (rank %d)", all[first].text, members->rank[first]);
+  else snprintf(exec->report, sizeof exec->report, "%s (rank %d)", all[first].text, group->rank[first]);
 fail:
   free(all);
   return rc;
@@ -137,9 +137,9 @@ int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, const ch
   if (!exec->plan->phase[MS_PHASE_FIRST].present)
     return MS_FAIL(MS_EINVAL, "this plan has no phase first: compile it with train = 1");
   ms_exec_finder finder = {.position = NOWHERE};
-  ms_ledger_enter(exec->ledger, ms_ledger_number(exec->ledger, "looking for what is not finite"));
+  ms_recorder_enter(exec->recorder, ms_recorder_number(exec->recorder, "looking for what is not finite"));
   int rc = find(exec, inputs, &finder);
-  ms_ledger_leave(exec->ledger, rc);
+  ms_recorder_leave(exec->recorder, rc);
   if (!rc) *message = exec->report;
   return rc;
 }

@@ -72,16 +72,16 @@ static int check_averages(const ms_state *state) {
 int ms_state_swap_ema(ms_state *state, int alone) {
   MS_HANDLE(state, STATE);
   MS_TRY(check_averages(state));
-  ms_ledger *ledger = ms_world_ledger(state->world);
-  ms_ledger_enter(ledger, ms_ledger_number(ledger, "changing places of weights and averages"));
-  int rc = alone ? MS_OK : ms_members_barrier(&state->members);
+  ms_recorder *recorder = ms_world_recorder(state->world);
+  ms_recorder_enter(recorder, ms_recorder_number(recorder, "changing places of weights and averages"));
+  int rc = alone ? MS_OK : ms_group_barrier(&state->process_group);
   if (!rc) {
     state->swapped = !state->swapped;
     rc = move_all(state, swap, 1);
   }
   if (!rc && state->layout.replicas > 1 && alone) state->unmet = 1;
-  else if (!rc && state->layout.replicas > 1) rc = ms_members_barrier(&state->members);
-  ms_ledger_leave(ledger, rc);
+  else if (!rc && state->layout.replicas > 1) rc = ms_group_barrier(&state->process_group);
+  ms_recorder_leave(recorder, rc);
   return rc;
 }
 

@@ -29,11 +29,11 @@ static int choose_streams(ms_exec *exec) {
 /* For reports: what comes first in a step. */
 static void note_opening(const ms_exec *exec) {
   const ms_plan_phase *first = &exec->plan->phase[MS_PHASE_FIRST];
-  char opening[MS_LEDGER_TEXT_BYTES];
+  char opening[MS_RECORDER_TEXT_BYTES];
   if (!first->present || !first->colls || first->coll[0]->unit < 0) return;
   const ms_plan_coll *coll = first->coll[0];
   snprintf(opening, sizeof opening, "%s %s", ms_coll_name(coll->kind), exec->plan->model->unit[coll->unit].name);
-  atomic_store(&exec->ledger->opening, (uint32_t)ms_ledger_number(exec->ledger, opening));
+  atomic_store(&exec->recorder->opening, (uint32_t)ms_recorder_number(exec->recorder, opening));
 }
 
 /* Kernels that leave something to the device, or to where their tensors lie, decide it now. */
@@ -50,7 +50,7 @@ static int bind_kernels(ms_exec *exec) {
 
 /* Ranks that differ say so before anything is made of the plan. */
 static int bind_plan(ms_exec *exec) {
-  MS_TRY(ms_agree_on_plan(&exec->state->members, exec->plan));
+  MS_TRY(ms_agree_on_plan(&exec->state->process_group, exec->plan));
   ms_delays_get(ms_world_rank(exec->state->world), &exec->delays);
   MS_TRY(ms_exec_sort(exec));
   MS_TRY(choose_streams(exec));
@@ -80,17 +80,17 @@ int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **out) {
   ms_exec *exec = ms_handle_new(MS_HANDLE_EXEC, sizeof *exec, destroy_exec);
   if (!exec) return MS_ENOMEM;
   exec->state = state;
-  exec->ledger = ms_world_ledger(state->world);
+  exec->recorder = ms_world_recorder(state->world);
   exec->plan = plan;
   ms_handle_set_on(exec, state);
   ms_handle_set_keeps(exec, plan);
   exec->generation = -1;
   exec->graph_phase = plan->phase[MS_PHASE_FIRST].present ? MS_PHASE_FIRST : MS_PHASE_EVALUATE;
   int trains = plan->phase[MS_PHASE_FIRST].present;
-  ms_ledger_enter(exec->ledger,
-                  ms_ledger_number(exec->ledger, trains ? "binding a plan to train" : "binding a plan to evaluate"));
+  ms_recorder_enter(exec->recorder, ms_recorder_number(exec->recorder, trains ? "binding a plan to train"
+                                                                              : "binding a plan to evaluate"));
   int rc = bind_plan(exec);
-  ms_ledger_leave(exec->ledger, rc);
+  ms_recorder_leave(exec->recorder, rc);
   if (rc) ms_exec_free(exec);
   else *out = exec;
   return rc;
@@ -188,7 +188,7 @@ static int run_streams(ms_exec *exec, int phase) {
 }
 
 static int run_traced(ms_exec *exec, int phase) {
-  uint64_t began = ms_ledger_now();
+  uint64_t began = ms_recorder_now();
   int rc = run_streams(exec, phase);
   if (!rc) return ms_trace_finish_phase(exec->trace, exec, phase, began);
   ms_trace_drop(exec->trace);
@@ -204,7 +204,7 @@ static int64_t count_allocations(const ms_exec *exec) {
 static int meet_replicas(ms_state *state) {
   if (!state->unmet) return MS_OK;
   state->unmet = 0;
-  return ms_members_barrier(&state->members);
+  return ms_group_barrier(&state->process_group);
 }
 
 int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_outputs *outputs) {
@@ -217,12 +217,12 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
   exec->state->settled = 0;
   double began = ms_clock();
   int64_t allocations = count_allocations(exec);
-  if (inputs && inputs->step > 0) atomic_store(&exec->ledger->step, inputs->step);
-  ms_ledger_enter(exec->ledger, exec->phase[phase].activity);
+  if (inputs && inputs->step > 0) atomic_store(&exec->recorder->step, inputs->step);
+  ms_recorder_enter(exec->recorder, exec->phase[phase].activity);
   ms_exec_begin(exec, inputs);
   if (phase == MS_PHASE_UPDATE && exec->delays.update > 0) ms_delay_sleep(exec->delays.update);
   int rc = exec->trace ? run_traced(exec, phase) : run_streams(exec, phase);
-  ms_ledger_leave(exec->ledger, rc);
+  ms_recorder_leave(exec->recorder, rc);
   count(exec, phase);
   exec->counters.total_seconds += ms_clock() - began;
   exec->counters.allocations += count_allocations(exec) - allocations;

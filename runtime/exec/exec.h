@@ -16,7 +16,7 @@ typedef struct ms_exec_instr {
   int kind;                               /* enum ms_instr_kind */
   int event;                              /* RECORD, WAIT */
   int recorder;                           /* WAIT: the stream that records the event */
-  int label;                              /* KERNEL: its scope, in the ledger's numbers */
+  int label;                              /* KERNEL: its scope, in the flight recorder's numbers */
   int source;                             /* index in the plan's phase: scope, direction and shapes for reports */
   int (*run)(const ms_kernel_call *call); /* KERNEL */
   ms_kernel_call *call;                   /* KERNEL */
@@ -40,7 +40,7 @@ typedef struct ms_exec_phase {
   ms_coll_part *part;   /* of all collectives, one after another */
   void **shared;        /* of all parts, one entry a rank of the group */
   int kernels, colls, parts, shares;
-  int activity; /* "phase first", in the ledger's numbers */
+  int activity; /* "phase first", in the flight recorder's numbers */
 } ms_exec_phase;
 
 /* Where a stream stands in the phase under way, and what it did in it. */
@@ -60,7 +60,7 @@ typedef struct ms_exec_finder ms_exec_finder;
 struct ms_exec {
   ms_handle handle;
   ms_state *state;
-  ms_ledger *ledger;
+  ms_recorder *recorder;
   const ms_plan *plan;
   ms_exec_phase phase[MS_PHASES];
   int generation; /* of the state's arenas, when the pointers were resolved */

@@ -28,10 +28,10 @@ static void delay_backward(ms_exec *exec, int phase, const ms_exec_instr *instr)
 }
 
 int ms_exec_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now) {
-  ms_ledger_at(exec->ledger, (uint32_t)instr->label, now);
+  ms_recorder_at(exec->recorder, (uint32_t)instr->label, now);
   if (exec->delays.any) delay_backward(exec, phase, instr);
   int timed = exec->trace && !exec->apart; /* there, events tell when it runs */
-  uint64_t began = timed ? ms_ledger_now() : 0;
+  uint64_t began = timed ? ms_recorder_now() : 0;
   int rc = instr->run(instr->call);
   if (rc) return explain(exec, phase, instr, rc);
   if (timed) ms_trace_kernel(exec, phase, instr, began);

@@ -249,10 +249,10 @@ int ms_save_start(ms_save *save, const ms_save_config *config) {
   if (ms_save_running(save))
     return MS_FAIL(MS_EINVAL, "the save into %s is still being written: wait for it first", save->config.folder);
   join(save);
-  ms_ledger *ledger = ms_world_ledger(save->state->world);
-  ms_ledger_enter(ledger, ms_ledger_number(ledger, "saving a checkpoint"));
+  ms_recorder *recorder = ms_world_recorder(save->state->world);
+  ms_recorder_enter(recorder, ms_recorder_number(recorder, "saving a checkpoint"));
   int rc = begin(save, config);
-  ms_ledger_leave(ledger, rc);
+  ms_recorder_leave(recorder, rc);
   return rc;
 }
 
@@ -288,11 +288,11 @@ int ms_save_wait(ms_save *save, int stage) {
   if (stage != MS_SAVE_WRITTEN && stage != MS_SAVE_COMMITTED)
     return MS_FAIL(MS_EINVAL, "ms_save_wait: stage is %d", stage);
   if (!save->config.folder) return MS_OK;
-  ms_ledger *ledger = ms_world_ledger(save->state->world);
-  ms_ledger_enter(ledger, ms_ledger_number(ledger, "waiting for a checkpoint"));
+  ms_recorder *recorder = ms_world_recorder(save->state->world);
+  ms_recorder_enter(recorder, ms_recorder_number(recorder, "waiting for a checkpoint"));
   int rc = save->config.asynchronous ? wait_for_thread(save, stage) : MS_OK;
   if (!rc && !save->config.asynchronous && stage == MS_SAVE_COMMITTED) rc = commit_now(save);
-  ms_ledger_leave(ledger, rc);
+  ms_recorder_leave(recorder, rc);
   return rc;
 }
 

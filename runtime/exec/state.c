@@ -36,8 +36,8 @@ static int has_block_a_rank(int arena) { return arena == MS_ARENA_COMM || arena 
 /* How many blocks of an arena all members map together; 0: it is private. */
 static int shared_blocks(const ms_state *state, int arena) {
   const ms_model *model = state->model;
-  if (state->members.size == 1 || !ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) return 0;
-  if (has_block_a_rank(arena)) return state->members.size;
+  if (state->process_group.size == 1 || !ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) return 0;
+  if (has_block_a_rank(arena)) return state->process_group.size;
   if (arena == MS_ARENA_REPLICATED) return model->shard_size;
   if (model->shard_size == 1) return 0;
   const int of_shards = arena == MS_ARENA_GATHERED || arena == MS_ARENA_MASTERS;
@@ -46,7 +46,7 @@ static int shared_blocks(const ms_state *state, int arena) {
 
 /* Which of them is this rank's. */
 static int own_block(const ms_state *state, int arena) {
-  if (has_block_a_rank(arena)) return state->members.me;
+  if (has_block_a_rank(arena)) return state->process_group.me;
   if (arena == MS_ARENA_REPLICATED) return state->model->shard_rank;
   return state->layout.replicas > 1 ? 0 : state->model->replicate_rank;
 }
@@ -83,7 +83,7 @@ static int map_arena(ms_state *state, int arena, int64_t bytes) {
   int blocks = shared_blocks(state, arena);
   int64_t stride = whole_pages(bytes);
   MS_TRY(check_host_memory(state, arena, blocks ? stride * blocks : bytes));
-  if (blocks) MS_TRY(ms_members_region(&state->members, (size_t)(stride * blocks), &mapped));
+  if (blocks) MS_TRY(ms_region_map(&state->process_group, (size_t)(stride * blocks), &mapped));
   else MS_TRY(allocate(state, arena, bytes, &mapped));
   ms_apart_close_windows(state, arena);
   free_arena(state, arena);
@@ -118,7 +118,7 @@ double ms_state_growth(const ms_state *state, const ms_plan *plan) {
   for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++) {
     double more = (double)(plan->arena_bytes[arena] - state->arena_bytes[arena]);
     int blocks = arena == MS_ARENA_GATHERED ? shared_blocks(state, arena) : 0;
-    if (more > 0) growth += blocks ? more * blocks / state->members.size : more;
+    if (more > 0) growth += blocks ? more * blocks / state->process_group.size : more;
   }
   return growth;
 }
@@ -139,7 +139,7 @@ int ms_state_memory(const ms_state *state, ms_device_memory *memory) {
 }
 
 void ms_state_set_interrupted(ms_state *state) {
-  if (state->members.size > 1) state->interrupted = 1 + ms_world_epoch(state->world);
+  if (state->process_group.size > 1) state->interrupted = 1 + ms_world_epoch(state->world);
 }
 
 int ms_state_interrupted(const ms_state *state) { return state->interrupted == 1 + ms_world_epoch(state->world); }
@@ -182,7 +182,7 @@ int ms_state_view(ms_state *state, void *at, int64_t bytes, void **view) {
 char *ms_state_peer_block(const ms_state *state, int arena, int rank) {
   int place = 0;
   if (!shared_blocks(state, arena)) return state->arena[arena].base;
-  while (state->members.rank[place] != rank) place++;
+  while (state->process_group.rank[place] != rank) place++;
   return (char *)state->arena[arena].base + place * state->stride[arena];
 }
 
@@ -269,7 +269,7 @@ static void destroy_state(void *object) {
   free(state->group);
   for (int stream = 0; stream < MS_STREAMS; stream++) ms_comm_close(state->comm[stream]);
   for (int arena = 0; arena < MS_ARENAS; arena++) free_arena(state, arena);
-  ms_members_close(&state->members);
+  ms_group_close(&state->process_group);
   if (state->apart) ms_apart_release(state->apart);
   else if (state->device) state->device->api->close(state->device);
   free(state->view);
@@ -284,8 +284,8 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *c
   ms_state *state = ms_handle_new(MS_HANDLE_STATE, sizeof *state, destroy_state);
   if (!state) return MS_ENOMEM;
   int rc = MS_OK;
-  ms_ledger *ledger = ms_world_ledger(world);
-  ms_ledger_enter(ledger, ms_ledger_number(ledger, "making the state"));
+  ms_recorder *recorder = ms_world_recorder(world);
+  ms_recorder_enter(recorder, ms_recorder_number(recorder, "making the state"));
   state->world = world;
   state->model = model;
   ms_handle_set_on(state, world);
@@ -294,8 +294,8 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *c
   const ms_device_api *device;
   MS_GOTO(ms_device_find(config->device, &device));
   MS_GOTO(device->open(ms_world_local_rank(world), config->nccl, &state->device));
-  MS_GOTO(ms_members_open(world, model->members, model->member_rank, model->mesh_text, &state->members));
-  MS_GOTO(ms_agree_on_model(&state->members, model, config));
+  MS_GOTO(ms_group_open(world, model->members, model->member_rank, model->mesh_text, &state->process_group));
+  MS_GOTO(ms_agree_on_model(&state->process_group, model, config));
   MS_GOTO(ms_state_layout_make(model, config, &state->layout));
   MS_GOTO(check_nodes(state));
   for (int arena = MS_ARENA_STATE; arena < MS_ARENA_ACTIVATIONS; arena++)
@@ -306,14 +306,14 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *c
   MS_GOTO(ms_apart_meet(state));
   *out = state;
 fail:
-  ms_ledger_leave(ledger, rc);
+  ms_recorder_leave(recorder, rc);
   if (rc) ms_state_free(state);
   return rc;
 }
 
 void ms_state_free(ms_state *state) { ms_handle_release(state, MS_HANDLE_STATE); }
 
-int ms_state_exchange(ms_state *state, const void *mine, int bytes, void *all) {
+int ms_state_all_gather_bytes(ms_state *state, const void *mine, int bytes, void *all) {
   MS_HANDLE(state, STATE);
-  return ms_members_exchange(&state->members, mine, bytes, all);
+  return ms_group_all_gather_bytes(&state->process_group, mine, bytes, all);
 }

@@ -15,7 +15,7 @@
 struct ms_state {
   ms_handle handle;
   ms_world *world;
-  ms_members members; /* the ranks that train this model */
+  ms_group process_group; /* the ranks that train this model */
   const ms_model *model;
   ms_device *device; /* that has the arenas */
   int nccl;          /* enum ms_nccl_option */

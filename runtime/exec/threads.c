@@ -175,7 +175,7 @@ int ms_exec_threads_new(ms_exec *exec, ms_exec_threads **out) {
   if (!pool) return MS_ENOMEM;
   int rc = MS_OK;
   pool->exec = exec;
-  atomic_store(&exec->ledger->streams, 1);
+  atomic_store(&exec->recorder->streams, 1);
   pthread_mutex_init(&pool->lock, NULL);
   pthread_cond_init(&pool->start, NULL);
   pthread_cond_init(&pool->finish, NULL);

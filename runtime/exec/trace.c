@@ -1,5 +1,6 @@
 /* trace.c - recording. Every stream has its own list, so streams that are threads record without a lock, and room for a run
-** is made before it starts: while it runs nothing is allocated. Texts stay numbers of the ledger until the trace is written.
+** is made before it starts: while it runs nothing is allocated. Texts stay numbers of the flight recorder
+** until the trace is written.
 */
 #include "exec/trace.h"
 
@@ -19,8 +20,8 @@ int ms_trace_new(ms_world *world, ms_trace **out) {
   if (!trace) return MS_ENOMEM;
   trace->world = world;
   ms_handle_set_on(trace, world);
-  trace->ledger = ms_world_ledger(world);
-  const ms_ledger_record *last = ms_ledger_last(&trace->ledger->ring[0]);
+  trace->recorder = ms_world_recorder(world);
+  const ms_recorder_record *last = ms_recorder_last(&trace->recorder->ring[0]);
   trace->meetings = last ? atomic_load(&last->sequence) : 0;
   *out = trace;
   return MS_OK;
@@ -60,21 +61,21 @@ ms_trace_event *ms_trace_append(ms_exec *exec, int phase, int stream, const ms_e
                             .instr = instr,
                             .run = exec->trace->runs,
                             .event = instr->event,
-                            .step = atomic_load_explicit(&exec->ledger->step, memory_order_relaxed)};
+                            .step = atomic_load_explicit(&exec->recorder->step, memory_order_relaxed)};
   return event;
 }
 
 void ms_trace_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, uint64_t began) {
   ms_trace_event *event = ms_trace_append(exec, phase, MS_STREAM_COMPUTE, instr);
   event->begin = began;
-  event->end = ms_ledger_now();
+  event->end = ms_recorder_now();
 }
 
-/* The times of a collective are in the ledger, which has them anyway. */
+/* The times of a collective are in the flight recorder, which has them anyway. */
 void ms_trace_add(ms_exec *exec, int phase, int stream, const ms_exec_instr *instr) {
   ms_trace_event *event = ms_trace_append(exec, phase, stream, instr);
   if (instr->kind != MS_INSTR_COLLECTIVE) return;
-  const ms_ledger_record *record = ms_ledger_last(ms_comm_ring(instr->comm));
+  const ms_recorder_record *record = ms_recorder_last(ms_comm_ring(instr->comm));
   event->begin = atomic_load_explicit(&record->entered, memory_order_relaxed);
   event->met = atomic_load_explicit(&record->met, memory_order_relaxed);
   event->end = atomic_load_explicit(&record->left, memory_order_relaxed);
@@ -125,25 +126,25 @@ int ms_trace_finish_phase(ms_trace *trace, const ms_exec *exec, int phase, uint6
     }
   }
   return add_span(trace, &(ms_trace_span){.begin = began,
-                                          .end = ms_ledger_now(),
+                                          .end = ms_recorder_now(),
                                           .name = exec->phase[phase].activity,
-                                          .step = atomic_load(&exec->ledger->step),
+                                          .step = atomic_load(&exec->recorder->step),
                                           .flops = flops,
                                           .bytes = bytes});
 }
 
-/* Barriers and exchanges that the ledger still has. */
+/* Barriers and all-gathers of bytes that the flight recorder still has. */
 static int add_meetings(ms_trace *trace) {
   uint64_t newest = trace->meetings;
-  for (int i = 0; i < MS_LEDGER_RECORDS; i++) {
-    const ms_ledger_record *record = &trace->ledger->ring[0].record[i];
+  for (int i = 0; i < MS_RECORDER_RECORDS; i++) {
+    const ms_recorder_record *record = &trace->recorder->ring[0].record[i];
     uint64_t sequence = atomic_load(&record->sequence), left = atomic_load(&record->left);
     if (sequence <= trace->meetings || !left) continue;
     if (sequence > newest) newest = sequence;
     const char *kind = ms_coll_kind_name((int)atomic_load(&record->kind));
     MS_TRY(add_span(trace, &(ms_trace_span){.begin = atomic_load(&record->entered),
                                             .end = left,
-                                            .name = ms_ledger_number(trace->ledger, kind),
+                                            .name = ms_recorder_number(trace->recorder, kind),
                                             .label = atomic_load(&record->label),
                                             .step = atomic_load(&record->step),
                                             .bytes = (double)atomic_load(&record->bytes)}));
@@ -154,11 +155,11 @@ static int add_meetings(ms_trace *trace) {
 
 int ms_trace_mark(ms_trace *trace, const char *name, double began) {
   MS_HANDLE(trace, TRACE);
-  if (!(began >= 0 && began <= 1e-9 * (double)ms_ledger_now()))
+  if (!(began >= 0 && began <= 1e-9 * (double)ms_recorder_now()))
     return MS_FAIL(MS_EINVAL, "ms_trace_mark: began is %g; it may be 0 to now, in seconds of CLOCK_MONOTONIC", began);
   MS_TRY(add_meetings(trace));
   return add_span(trace, &(ms_trace_span){.begin = (uint64_t)(1e9 * began),
-                                          .end = ms_ledger_now(),
-                                          .name = ms_ledger_number(trace->ledger, name),
-                                          .step = atomic_load(&trace->ledger->step)});
+                                          .end = ms_recorder_now(),
+                                          .name = ms_recorder_number(trace->recorder, name),
+                                          .step = atomic_load(&trace->recorder->step)});
 }

@@ -9,11 +9,11 @@
 enum ms_trace_kind { MS_TRACE_KERNEL = 0, MS_TRACE_COLLECTIVE = 1, MS_TRACE_RECORD = 2, MS_TRACE_WAIT = 3 };
 
 typedef struct ms_trace_event {
-  uint64_t begin, met, end; /* ns, as ms_ledger_now; met: of a collective, when all had come */
+  uint64_t begin, met, end; /* ns, as ms_recorder_now; met: of a collective, when all had come */
   int64_t step;
   int kind, phase;
   int op;                     /* KERNEL: enum ms_op_id; COLLECTIVE: enum ms_coll_kind */
-  int label, backward;        /* in the ledger's numbers */
+  int label, backward;        /* in the flight recorder's numbers */
   int event, run;             /* RECORD, WAIT: the plan's event, and which run of a phase it was */
   const ms_exec_instr *instr; /* while the run is under way */
   double flops, bytes;
@@ -28,10 +28,10 @@ typedef struct ms_trace_list {
   int before; /* the run under way: those that were there */
 } ms_trace_list;
 
-/* What the thread that calls the engine did: steps, phases, data, barriers and exchanges. */
+/* What the thread that calls the engine did: steps, phases, data, barriers and all-gathers of bytes. */
 typedef struct ms_trace_span {
   uint64_t begin, end;
-  int name, label; /* in the ledger's numbers */
+  int name, label; /* in the flight recorder's numbers */
   int64_t step;
   double flops, bytes;
 } ms_trace_span;
@@ -39,15 +39,16 @@ typedef struct ms_trace_span {
 struct ms_trace {
   ms_handle handle;
   ms_world *world;
-  ms_ledger *ledger;
+  ms_recorder *recorder;
   ms_trace_list stream[MS_STREAMS];
   ms_trace_span *span;
   int spans, spans_capacity;
   int runs;          /* of phases, so far */
-  uint64_t meetings; /* barriers and exchanges are in spans up to this sequence number */
+  uint64_t meetings; /* barriers and all-gathers of bytes are in spans up to this sequence number */
 };
 
-/* Room for a run of a phase, before it; after it, what can be said of it then (began: ms_ledger_now), or nothing of it. */
+/* Room for a run of a phase, before it; after it, what can be said of it then (began: ms_recorder_now), or
+** nothing of it. */
 int ms_trace_reserve(ms_trace *trace, const ms_exec_phase *phase);
 int ms_trace_finish_phase(ms_trace *trace, const ms_exec *exec, int phase, uint64_t began);
 void ms_trace_drop(ms_trace *trace);

@@ -38,7 +38,9 @@ typedef struct writer {
 
 static double microseconds(const writer *w, uint64_t ns) { return ns > w->base ? 1e-3 * (double)(ns - w->base) : 0; }
 
-static const char *text_of(const writer *w, int number) { return ms_ledger_text(w->trace->ledger, (uint32_t)number); }
+static const char *text_of(const writer *w, int number) {
+  return ms_recorder_text(w->trace->recorder, (uint32_t)number);
+}
 
 /* {"ph":"X","pid":100,"tid":101,"ts":1.5 - and the caller goes on. */
 static void open_event(writer *w, const char *kind, int lane, uint64_t at) {
@@ -75,7 +77,7 @@ static void name_lanes(writer *w) {
 static const char *category_of(const char *name) {
   if (!strncmp(name, "phase ", 6)) return "phase";
   if (!strncmp(name, "step ", 5)) return "step";
-  return !strcmp(name, "barrier") || !strcmp(name, "exchange") ? "meeting" : "program";
+  return !strcmp(name, "barrier") || !strcmp(name, "all_gather_bytes") ? "meeting" : "program";
 }
 
 static int by_begin_longest_first(const void *left, const void *right) {
@@ -89,7 +91,7 @@ static void write_spans(writer *w) {
   for (int i = 0; i < w->trace->spans; i++) {
     const ms_trace_span *span = &w->trace->span[i];
     const char *name = text_of(w, span->name), *label = text_of(w, span->label);
-    char whole[2 * MS_LEDGER_TEXT_BYTES + 2];
+    char whole[2 * MS_RECORDER_TEXT_BYTES + 2];
     snprintf(whole, sizeof whole, "%s%s%s", name, *label ? " " : "", label);
     open_slice(w, PROGRAM_LANE, span->begin, span->end);
     ms_text_append(&w->text, ",\"cat\":\"%s\",\"name\":", category_of(name));
@@ -126,7 +128,7 @@ static void write_kernel(writer *w, int lane, const ms_trace_event *event) {
 }
 
 static void write_collective(writer *w, int lane, const ms_trace_event *event) {
-  char name[2 * MS_LEDGER_TEXT_BYTES];
+  char name[2 * MS_RECORDER_TEXT_BYTES];
   uint64_t met = event->met > event->begin ? event->met : event->begin;
   snprintf(name, sizeof name, "%s %s", ms_coll_name(event->op), text_of(w, event->label));
   open_slice(w, lane, event->begin, event->end);
@@ -212,7 +214,7 @@ static uint64_t first_moment(const ms_trace *trace) {
 
 static int agree_on_base(writer *w) {
   uint64_t mine = first_moment(w->trace), all[MS_MAX_LOCAL_RANKS];
-  MS_TRY(ms_world_exchange(w->trace->world, &mine, sizeof mine, all));
+  MS_TRY(ms_world_all_gather_bytes(w->trace->world, &mine, sizeof mine, all));
   w->base = UINT64_MAX;
   for (int rank = 0; rank < ms_world_size(w->trace->world); rank++)
     if (all[rank] < w->base) w->base = all[rank];
@@ -248,22 +250,22 @@ static int combine(const writer *w, const char *path) {
   int rc = MS_OK, ranks = ms_world_size(world), all_failed[MS_MAX_LOCAL_RANKS];
   double mine = (double)w->text.length, bytes[MS_MAX_LOCAL_RANKS], before = 0, total = 0;
   ms_region region = {0};
-  ms_members everybody = {0};
-  MS_TRY(ms_world_exchange(world, &mine, sizeof mine, bytes));
+  ms_group everybody = {0};
+  MS_TRY(ms_world_all_gather_bytes(world, &mine, sizeof mine, bytes));
   for (int rank = 0; rank < ranks; rank++) {
     if (rank < w->rank) before += bytes[rank];
     total += bytes[rank];
   }
-  MS_GOTO(ms_members_open(world, ranks, NULL, "of a trace", &everybody));
-  MS_GOTO(ms_members_region(&everybody, (size_t)total, &region));
+  MS_GOTO(ms_group_open(world, ranks, NULL, "of a trace", &everybody));
+  MS_GOTO(ms_region_map(&everybody, (size_t)total, &region));
   memcpy((char *)region.base + (size_t)before, w->text.data, w->text.length);
   MS_GOTO(ms_world_barrier(world));
   int failed = w->rank == 0 ? save(path, region.base, bytes, ranks) : 0;
-  MS_GOTO(ms_world_exchange(world, &failed, sizeof failed, all_failed));
+  MS_GOTO(ms_world_all_gather_bytes(world, &failed, sizeof failed, all_failed));
   if (all_failed[0]) rc = MS_FAIL(MS_EIO, "trace %s: %s", path, strerror(all_failed[0]));
 fail:
   ms_region_unmap(&region);
-  ms_members_close(&everybody);
+  ms_group_close(&everybody);
   return rc;
 }
 
@@ -271,12 +273,12 @@ int ms_trace_write(ms_trace *trace, const char *path) {
   MS_HANDLE(trace, TRACE);
   writer w = {.trace = trace, .rank = ms_world_rank(trace->world)};
   int rc;
-  ms_ledger_enter(trace->ledger, ms_ledger_number(trace->ledger, "writing a trace"));
+  ms_recorder_enter(trace->recorder, ms_recorder_number(trace->recorder, "writing a trace"));
   MS_GOTO(agree_on_base(&w));
   MS_GOTO(write_own(&w));
   MS_GOTO(combine(&w, path));
 fail:
-  ms_ledger_leave(trace->ledger, rc);
+  ms_recorder_leave(trace->recorder, rc);
   free(w.record);
   ms_text_free(&w.text);
   return rc;

@@ -1,4 +1,5 @@
-/* ps.c - the runs of this host, for `moonshard ps`: found through /proc, read from their ledgers, left untouched.
+/* ps.c - the runs of this host, for `moonshard ps`: found through /proc, read from their flight recorders, left
+** untouched.
 **
 ** A run has no file and no name; but every process of it holds the control segment open, and /proc shows a descriptor's
 ** target. Descriptors of other users' processes cannot be read, so everybody sees his own runs, and root all.
@@ -89,32 +90,32 @@ static void set_op(lua_State *L, const char *key, const ms_rank_op *op) {
   lua_setfield(L, -2, key);
 }
 
-static void push_rank(lua_State *L, const ms_job *job, int rank) {
+static void push_rank(lua_State *L, const ms_control *control, int rank) {
   static const char *const states[] = {"absent", "joined", "left"};
   ms_rank_status s;
-  ms_report_status(job, rank, &s);
+  ms_report_status(control, rank, &s);
   lua_newtable(L);
-  set_number(L, "rank", atomic_load(&job->rank[rank].number));
+  set_number(L, "rank", atomic_load(&control->rank[rank].number));
   set_number(L, "pid", s.pid);
-  set_text(L, "state", states[s.state >= 0 && s.state <= MS_JOB_LEFT ? s.state : 0]);
+  set_text(L, "state", states[s.state >= 0 && s.state <= MS_CONTROL_LEFT ? s.state : 0]);
   set_number(L, "step", (double)s.done);
   set_number(L, "tokens_per_s", s.tokens_per_s);
   set_text(L, "activity", s.activity);
   set_text(L, "unit", s.at);
   set_text(L, "doing", s.doing);
-  if (s.state == MS_JOB_JOINED) set_number(L, "seconds", s.since);
+  if (s.state == MS_CONTROL_JOINED) set_number(L, "seconds", s.since);
   set_op(L, "waits", &s.wait);
   set_op(L, "last", &s.last);
 }
 
-static void push_run(lua_State *L, const ms_job *job) {
+static void push_run(lua_State *L, const ms_control *control) {
   lua_newtable(L);
-  set_number(L, "pid", job->maker);
-  set_number(L, "seconds", 1e-9 * (double)(ms_ledger_now() - job->made));
-  set_command(L, job->maker);
+  set_number(L, "pid", control->maker);
+  set_number(L, "seconds", 1e-9 * (double)(ms_recorder_now() - control->made));
+  set_command(L, control->maker);
   lua_newtable(L);
-  for (int rank = 0; rank < job->size; rank++) {
-    push_rank(L, job, rank);
+  for (int rank = 0; rank < control->size; rank++) {
+    push_rank(L, control, rank);
     lua_rawseti(L, -2, rank + 1);
   }
   lua_setfield(L, -2, "ranks");
@@ -131,38 +132,38 @@ static void push_stranger(lua_State *L, int pid, const char *why) {
 /* ---- finding them ---- */
 
 /* A launcher that only writes the log file of another launcher's rank has a segment that no rank uses. */
-static int has_ranks(const ms_job *job) {
-  for (int rank = 0; rank < job->size; rank++)
-    if (atomic_load(&job->rank[rank].pid)) return 1;
+static int has_ranks(const ms_control *control) {
+  for (int rank = 0; rank < control->size; rank++)
+    if (atomic_load(&control->rank[rank].pid)) return 1;
   return 0;
 }
 
-static void push(lua_State *L, const ms_job *job) {
-  if (!has_ranks(job)) return;
-  push_run(L, job);
+static void push(lua_State *L, const ms_control *control) {
+  if (!has_ranks(control)) return;
+  push_run(L, control);
   lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
 }
 
 static void add_run(lua_State *L, seen_runs *seen, int pid, const char *descriptor) {
   struct stat info;
-  const ms_job *job;
+  const ms_control *control;
   int fd = open(descriptor, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return;
   if (!fstat(fd, &info) && add_unseen(seen, info.st_ino)) {
-    if (ms_job_peek(fd, &job)) {
+    if (ms_control_peek(fd, &control)) {
       push_stranger(L, pid, ms_error_message());
       lua_rawseti(L, -2, (int)lua_objlen(L, -2) + 1);
       ms_error_clear();
     } else {
-      push(L, job);
-      ms_job_unmap(job);
+      push(L, control);
+      ms_control_unmap(control);
     }
   }
   close(fd);
 }
 
 static void look_into(lua_State *L, seen_runs *seen, int pid) {
-  static const char wanted[] = "/memfd:" MS_JOB_NAME;
+  static const char wanted[] = "/memfd:" MS_CONTROL_NAME;
   char folder[PATH_BYTES], path[2 * PATH_BYTES], target[sizeof wanted];
   snprintf(folder, sizeof folder, "/proc/%d/fd", pid);
   DIR *descriptors = opendir(folder);

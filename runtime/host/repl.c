@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "comm/group/group.h"
 
-static ms_members everyone;
+static ms_group everyone;
 
 static ms_world *check_world(lua_State *L, int index) {
   const void *pointer = lua_topointer(L, index);
@@ -115,7 +115,7 @@ static int read_line(lua_State *L) {
 /* meet(world) -> true, or nil and a message: what exchange needs before. From then on every rank hears Ctrl-C. Collective. */
 static int meet(lua_State *L) {
   ms_world *world = check_world(L, 1);
-  if (ms_members_open(world, ms_world_size(world), NULL, "session", &everyone)) return push_failure(L);
+  if (ms_group_open(world, ms_world_size(world), NULL, "session", &everyone)) return push_failure(L);
   lua_pushboolean(L, 1);
   return 1;
 }
@@ -126,7 +126,7 @@ static int exchange(lua_State *L) {
   char *texts[MS_MAX_LOCAL_RANKS];
   double deadline = ms_world_timeout(world);
   ms_world_set_timeout(world, INFINITY);
-  int failed = ms_members_exchange_text(&everyone, luaL_checkstring(L, 2), texts);
+  int failed = ms_group_all_gather_text(&everyone, luaL_checkstring(L, 2), texts);
   ms_world_set_timeout(world, deadline);
   if (failed) return push_failure(L);
   lua_createtable(L, ms_world_size(world), 0);

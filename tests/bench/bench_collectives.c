@@ -54,7 +54,7 @@ static int measure(ms_world *world, ms_comm *comm, const buffers *b, int kind, i
     double began = ms_clock();
     MS_TRY(run_once(comm, b, kind, in_place, count));
     double mine = 1e6 * (ms_clock() - began), slowest = 0;
-    MS_TRY(ms_world_exchange(world, &mine, sizeof mine, all));
+    MS_TRY(ms_world_all_gather_bytes(world, &mine, sizeof mine, all));
     for (int rank = 0; rank < b->ranks; rank++) slowest = fmax(slowest, all[rank]);
     if (i >= 0) times[i] = slowest;
   }
@@ -86,10 +86,10 @@ static int run_all(ms_world *world) {
   buffers b = {.ranks = ms_world_size(world), .rank = ms_world_rank(world)};
   int group[MS_MAX_LOCAL_RANKS], rc = MS_OK;
   ms_region region;
-  ms_members all;
+  ms_group all;
   ms_comm *comm = NULL;
-  MS_TRY(ms_members_open(world, b.ranks, NULL, "all", &all));
-  MS_TRY(ms_members_region(&all, (size_t)MOST_BYTES * (size_t)b.ranks, &region));
+  MS_TRY(ms_group_open(world, b.ranks, NULL, "all", &all));
+  MS_TRY(ms_region_map(&all, (size_t)MOST_BYTES * (size_t)b.ranks, &region));
   for (int rank = 0; rank < b.ranks; rank++) {
     group[rank] = rank;
     b.full[rank] = (char *)region.base + (size_t)MOST_BYTES * (size_t)rank;

@@ -1,4 +1,5 @@
-/* bench_flight_recorder.c - what the ledger costs: the records of a collective, the mark of a kernel, an activity (a phase, a meeting).
+/* bench_flight_recorder.c - what the flight recorder costs: the records of a collective, the mark of a kernel, an
+** activity (a phase, a meeting).
 **
 ** One JSON line a figure: {"name", "ns"}; nanoseconds each, the best of many rounds.
 */
@@ -9,47 +10,47 @@
 
 enum { TIMES = 10000, ROUNDS = 50 };
 
-static void collectives(ms_ledger *ledger) {
-  ms_ledger_ring *ring = ms_ledger_ring_of(ledger, MS_LEDGER_GROUP);
+static void collectives(ms_recorder *recorder) {
+  ms_recorder_ring *ring = ms_recorder_ring_of(recorder, MS_RECORDER_GROUP);
   for (uint64_t i = 1; i <= TIMES; i++) {
-    ms_ledger_entered(ledger, ring, i, 1, 2, 4096);
-    ms_ledger_target(ring, 3 * i + 1);
-    ms_ledger_target(ring, 3 * i + 3);
-    ms_ledger_met(ring);
-    ms_ledger_left(ring);
+    ms_recorder_entered(recorder, ring, i, 1, 2, 4096);
+    ms_recorder_target(ring, 3 * i + 1);
+    ms_recorder_target(ring, 3 * i + 3);
+    ms_recorder_met(ring);
+    ms_recorder_left(ring);
   }
 }
 
-static void kernels(ms_ledger *ledger) {
-  for (int i = 0; i < TIMES; i++) ms_ledger_at(ledger, (uint32_t)i, 1e-6 * i);
+static void kernels(ms_recorder *recorder) {
+  for (int i = 0; i < TIMES; i++) ms_recorder_at(recorder, (uint32_t)i, 1e-6 * i);
 }
 
-static void activities(ms_ledger *ledger) {
+static void activities(ms_recorder *recorder) {
   for (int i = 0; i < TIMES; i++) {
-    ms_ledger_enter(ledger, 3);
-    ms_ledger_leave(ledger, 0);
+    ms_recorder_enter(recorder, 3);
+    ms_recorder_leave(recorder, 0);
   }
 }
 
-static void measure(ms_ledger *ledger, const char *name, void (*body)(ms_ledger *)) {
+static void measure(ms_recorder *recorder, const char *name, void (*body)(ms_recorder *)) {
   double best = 1e9;
   for (int round = 0; round < ROUNDS; round++) {
     double began = ms_clock();
-    body(ledger);
+    body(recorder);
     double seconds = ms_clock() - began;
     if (seconds < best) best = seconds;
   }
-  printf("{\"name\": \"ledger/%s\", \"ns\": %.2f}\n", name, 1e9 * best / TIMES);
+  printf("{\"name\": \"flight_recorder/%s\", \"ns\": %.2f}\n", name, 1e9 * best / TIMES);
 }
 
 int main(void) {
-  ms_ledger *ledger = mmap(NULL, sizeof *ledger, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (ledger == MAP_FAILED) {
+  ms_recorder *recorder = mmap(NULL, sizeof *recorder, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (recorder == MAP_FAILED) {
     perror("bench_flight_recorder: mmap");
     return 3;
   }
-  measure(ledger, "collective", collectives);
-  measure(ledger, "kernel", kernels);
-  measure(ledger, "activity", activities);
+  measure(recorder, "collective", collectives);
+  measure(recorder, "kernel", kernels);
+  measure(recorder, "activity", activities);
   return 0;
 }

@@ -72,13 +72,13 @@ local function collectives()
 end
 
 -- The other programs of tests/bench compare with a peer of their own and print finished lines.
-local ledger_ns = {} -- by what is recorded
+local recorder_ns = {} -- by what is recorded
 
 local function programs()
   for name in io.popen("ls tests/bench/bench_*.c"):read("*a"):gmatch("(bench_[%w_]+)%.c") do
     if name ~= "bench_collectives" then
       for _, line in ipairs((json_lines(("OMP_NUM_THREADS=1 %s/release/bench/%s"):format(build, name)))) do
-        ledger_ns[line.name:match("^ledger/(.*)") or ""] = line.ns
+        recorder_ns[line.name:match("^flight_recorder/(.*)") or ""] = line.ns
         if line.ns then report(line.name, "ns", line.ns, nil, "lower")
         else report(line.name, line.unit, line.ours, line.peer, "higher") end
       end
@@ -151,10 +151,10 @@ local function training(model, dtype)
   end
   report(name .. "/resident over the plan", "MiB", ours.resident_mib - ours.plan_mib, nil, "lower")
   report(name .. "/outside kernels and waits", "fraction", ours.other_share, nil, "lower")
-  -- Three phases and the exchange before them; taking every instruction for a kernel overstates it.
-  local ns = ours.instructions * ledger_ns.kernel + ours.collectives * ledger_ns.collective
-    + 4 * ledger_ns.activity + ledger_ns.collective
-  report(name .. "/ledger", "of step", ns / (1e6 * ours.step_ms), nil, "lower")
+  -- Three phases and the all-gather of bytes before them; taking every instruction for a kernel overstates it.
+  local ns = ours.instructions * recorder_ns.kernel + ours.collectives * recorder_ns.collective
+    + 4 * recorder_ns.activity + recorder_ns.collective
+  report(name .. "/flight_recorder", "of step", ns / (1e6 * ours.step_ms), nil, "lower")
   report(name .. "/compile", "ms", ours.compile_ms, nil, "lower")
   local alone = our_training(model, dtype, 1, weights)
   if alone then

@@ -1,4 +1,4 @@
-/* test_flight_recorder.c - the ledger itself: texts, where a rank is, rings of records; and what is read from them. */
+/* test_flight_recorder.c - the flight recorder itself: texts, where a rank is, rings of records; and what is read from them. */
 #include "comm/diagnose/report.h"
 #include "tests/c/support/check.h"
 #include "tests/c/support/collective.h"
@@ -8,71 +8,71 @@
 
 #include "base/clock.h"
 
-static ms_ledger *fresh(void) {
-  ms_ledger *ledger = share_memory(sizeof *ledger);
-  assert_ptr_equal(ms_ledger_ring_of(ledger, MS_LEDGER_WORLD), &ledger->ring[0]);
-  return ledger;
+static ms_recorder *fresh(void) {
+  ms_recorder *recorder = share_memory(sizeof *recorder);
+  assert_ptr_equal(ms_recorder_ring_of(recorder, MS_RECORDER_WORLD), &recorder->ring[0]);
+  return recorder;
 }
 
 static void texts_are_numbered_once(void **state) {
   (void)state;
-  ms_ledger *ledger = fresh();
+  ms_recorder *recorder = fresh();
   char text[200];
-  assert_int_equal(ms_ledger_number(ledger, NULL), 0);
-  assert_int_equal(ms_ledger_number(ledger, ""), 0);
-  int first = ms_ledger_number(ledger, "layers.0");
-  assert_int_equal(first, ms_ledger_number(ledger, "layers.0"));
-  assert_int_not_equal(first, ms_ledger_number(ledger, "layers.1"));
-  assert_string_equal(ms_ledger_text(ledger, (uint32_t)first), "layers.0");
+  assert_int_equal(ms_recorder_number(recorder, NULL), 0);
+  assert_int_equal(ms_recorder_number(recorder, ""), 0);
+  int first = ms_recorder_number(recorder, "layers.0");
+  assert_int_equal(first, ms_recorder_number(recorder, "layers.0"));
+  assert_int_not_equal(first, ms_recorder_number(recorder, "layers.1"));
+  assert_string_equal(ms_recorder_text(recorder, (uint32_t)first), "layers.0");
   memset(text, 'a', sizeof text);
   strcpy(text + 150, ".mlp.fc1");
-  int number = ms_ledger_number(ledger, text);
-  const char *kept = ms_ledger_text(ledger, (uint32_t)number);
-  assert_int_equal(strlen(kept), MS_LEDGER_TEXT_BYTES - 1);
+  int number = ms_recorder_number(recorder, text);
+  const char *kept = ms_recorder_text(recorder, (uint32_t)number);
+  assert_int_equal(strlen(kept), MS_RECORDER_TEXT_BYTES - 1);
   assert_non_null(strstr(kept, "a.mlp.fc1"));
-  for (int i = 0; i < MS_LEDGER_TEXTS; i++) {
+  for (int i = 0; i < MS_RECORDER_TEXTS; i++) {
     snprintf(text, sizeof text, "unit.%d", i);
-    ms_ledger_number(ledger, text);
+    ms_recorder_number(recorder, text);
   }
-  assert_int_equal(ms_ledger_number(ledger, "one too many"), 0);
-  assert_int_equal(ms_ledger_number(ledger, "layers.0"), first);
-  assert_string_equal(ms_ledger_text(ledger, 0), "");
-  assert_string_equal(ms_ledger_text(ledger, MS_LEDGER_TEXTS + 1), "");
-  unshare_memory(ledger, sizeof *ledger);
+  assert_int_equal(ms_recorder_number(recorder, "one too many"), 0);
+  assert_int_equal(ms_recorder_number(recorder, "layers.0"), first);
+  assert_string_equal(ms_recorder_text(recorder, 0), "");
+  assert_string_equal(ms_recorder_text(recorder, MS_RECORDER_TEXTS + 1), "");
+  unshare_memory(recorder, sizeof *recorder);
 }
 
 static void rings_belong_to_groups_and_run_out(void **state) {
   (void)state;
-  ms_ledger *ledger = fresh();
-  ms_ledger_ring *ring = ms_ledger_ring_of(ledger, MS_LEDGER_GROUP + 7);
+  ms_recorder *recorder = fresh();
+  ms_recorder_ring *ring = ms_recorder_ring_of(recorder, MS_RECORDER_GROUP + 7);
   assert_non_null(ring);
-  assert_ptr_equal(ms_ledger_ring_of(ledger, MS_LEDGER_GROUP + 7), ring);
-  for (uint32_t group = 100; group < 100 + MS_LEDGER_RINGS - 2; group++)
-    assert_non_null(ms_ledger_ring_of(ledger, MS_LEDGER_GROUP + group));
-  assert_null(ms_ledger_ring_of(ledger, MS_LEDGER_GROUP + 999));
-  unshare_memory(ledger, sizeof *ledger);
+  assert_ptr_equal(ms_recorder_ring_of(recorder, MS_RECORDER_GROUP + 7), ring);
+  for (uint32_t group = 100; group < 100 + MS_RECORDER_RINGS - 2; group++)
+    assert_non_null(ms_recorder_ring_of(recorder, MS_RECORDER_GROUP + group));
+  assert_null(ms_recorder_ring_of(recorder, MS_RECORDER_GROUP + 999));
+  unshare_memory(recorder, sizeof *recorder);
 }
 
 static void a_ring_keeps_the_last_records(void **state) {
   (void)state;
-  ms_ledger *ledger = fresh();
-  ms_ledger_ring *ring = ms_ledger_ring_of(ledger, MS_LEDGER_GROUP);
-  assert_null(ms_ledger_last(ring));
-  for (uint64_t sequence = 1; sequence <= 3 * MS_LEDGER_RECORDS + 5; sequence++) {
-    ms_ledger_entered(ledger, ring, sequence, 2, 3, 100.0 * (double)sequence);
-    const ms_ledger_record *record = ms_ledger_last(ring);
+  ms_recorder *recorder = fresh();
+  ms_recorder_ring *ring = ms_recorder_ring_of(recorder, MS_RECORDER_GROUP);
+  assert_null(ms_recorder_last(ring));
+  for (uint64_t sequence = 1; sequence <= 3 * MS_RECORDER_RECORDS + 5; sequence++) {
+    ms_recorder_entered(recorder, ring, sequence, 2, 3, 100.0 * (double)sequence);
+    const ms_recorder_record *record = ms_recorder_last(ring);
     assert_int_equal(record->sequence, sequence);
     assert_int_equal(record->bytes, 100 * sequence);
     assert_true(record->entered > 0 && record->met == 0 && record->left == 0);
-    ms_ledger_met(ring);
-    ms_ledger_left(ring);
+    ms_recorder_met(ring);
+    ms_recorder_left(ring);
     assert_true(record->entered <= record->met && record->met <= record->left);
   }
   uint64_t least = UINT64_MAX;
-  for (int i = 0; i < MS_LEDGER_RECORDS; i++)
+  for (int i = 0; i < MS_RECORDER_RECORDS; i++)
     if (ring->record[i].sequence < least) least = ring->record[i].sequence;
-  assert_int_equal(least, 2 * MS_LEDGER_RECORDS + 6);
-  unshare_memory(ledger, sizeof *ledger);
+  assert_int_equal(least, 2 * MS_RECORDER_RECORDS + 6);
+  unshare_memory(recorder, sizeof *recorder);
 }
 
 static void ranks_are_listed_as_ranges(void **state) {
@@ -92,36 +92,36 @@ static void ranks_are_listed_as_ranges(void **state) {
   }
 }
 
-/* What a rank's ledger says while it is inside, outside, waiting and failed. */
+/* What a rank's flight recorder says while it is inside, outside, waiting and failed. */
 static int tell_places(ms_world *world, void *context) {
   (void)context;
-  ms_job *job = ms_world_job(world);
-  ms_ledger *ledger = ms_world_ledger(world);
+  ms_control *control = ms_world_control(world);
+  ms_recorder *recorder = ms_world_recorder(world);
   int rank = ms_world_rank(world);
   ms_rank_status s;
   ms_world_progress(world, 12, 3500.5);
   ms_world_doing(world, "data");
-  ms_report_status(job, rank, &s);
-  EXPECT(s.state == MS_JOB_JOINED && s.pid == getpid(), "state %d, process %d", s.state, s.pid);
+  ms_report_status(control, rank, &s);
+  EXPECT(s.state == MS_CONTROL_JOINED && s.pid == getpid(), "state %d, process %d", s.state, s.pid);
   EXPECT(s.done == 12 && s.tokens_per_s > 3500 && s.tokens_per_s < 3501, "step %d, %g", (int)s.done, s.tokens_per_s);
   EXPECT(!*s.activity && !strcmp(s.doing, "data") && s.since >= 0 && s.since < 60, "'%s', '%s'", s.activity, s.doing);
   ms_world_doing(world, NULL);
   usleep(20000);
-  ms_ledger_enter(ledger, ms_ledger_number(ledger, "phase first"));
-  ms_ledger_at(ledger, (uint32_t)ms_ledger_number(ledger, "layers.3.wq"), ms_clock());
-  ms_ledger_enter(ledger, ms_ledger_number(ledger, "inner"));
-  ms_ledger_leave(ledger, MS_OK);
-  ms_report_status(job, rank, &s);
+  ms_recorder_enter(recorder, ms_recorder_number(recorder, "phase first"));
+  ms_recorder_at(recorder, (uint32_t)ms_recorder_number(recorder, "layers.3.wq"), ms_clock());
+  ms_recorder_enter(recorder, ms_recorder_number(recorder, "inner"));
+  ms_recorder_leave(recorder, MS_OK);
+  ms_report_status(control, rank, &s);
   EXPECT(!strcmp(s.activity, "phase first") && !strcmp(s.at, "layers.3.wq"), "'%s' at '%s'", s.activity, s.at);
   EXPECT(s.outside > 0.019 && !*s.doing, "outside for %g s", s.outside);
-  ms_ledger_leave(ledger, MS_OK);
+  ms_recorder_leave(recorder, MS_OK);
   MS_TRY(ms_world_barrier(world));
-  ms_report_status(job, rank, &s);
+  ms_report_status(control, rank, &s);
   EXPECT(!*s.activity && s.last.kind && !strcmp(s.last.kind, "barrier") && s.last.sequence == 1, "'%s'", s.activity);
   ms_world_set_timeout(world, 0.2);
   if (rank == 1) usleep(600000);
   else EXPECT_FAILS(ms_world_barrier(world), MS_ETIMEOUT, "rank 0 | 0.2 s | rank 1");
-  ms_report_status(job, 0, &s);
+  ms_report_status(control, 0, &s);
   EXPECT(s.wait.kind && s.wait.missing == 2 && s.wait.sequence == 2, "the failed wait is not told any more");
   return MS_OK;
 }
@@ -134,7 +134,7 @@ static void a_status_tells_where_a_rank_is(void **state) {
 /* Two ranks write as fast as they can while a third reads: every record that is read is whole. */
 static int write_and_read(ms_world *world, void *context) {
   int *writing = context, me = ms_world_rank(world);
-  ms_job *job = ms_world_job(world);
+  ms_control *control = ms_world_control(world);
   ms_comm *comm = NULL;
   char text[256];
   if (me < 2) {
@@ -154,12 +154,12 @@ static int write_and_read(ms_world *world, void *context) {
   }
   while (me == 2 && __atomic_load_n(writing, __ATOMIC_SEQ_CST)) {
     ms_rank_status s;
-    ms_report_status(job, 0, &s);
+    ms_report_status(control, 0, &s);
     if (!s.last.kind) continue;
     EXPECT(!strcmp(s.last.kind, s.last.sequence % 2 ? "all_gather" : "barrier"), "%s in %d", s.last.kind,
            (int)s.last.sequence);
     EXPECT(!strcmp(s.last.label, s.last.sequence % 2 ? "odd" : "even"), "%s in %d", s.last.label, (int)s.last.sequence);
-    ms_report_entered(job, 1, MS_LEDGER_GROUP + 999, 1, text, sizeof text);
+    ms_report_entered(control, 1, MS_RECORDER_GROUP + 999, 1, text, sizeof text);
     EXPECT(!*text, "a record of no group: %s", text);
   }
   return ms_world_barrier(world);
@@ -180,7 +180,7 @@ static int enter_other_meetings(ms_world *world, void *context) {
   int mine = 1, all[4];
   MS_TRY(ms_world_barrier(world));
   if (ms_world_rank(world) == 1) EXPECT_FAILS(ms_world_barrier(world), MS_EMISMATCH, "rank 1 | barrier");
-  else EXPECT_FAILS(ms_world_exchange(world, &mine, sizeof mine, all), MS_EMISMATCH, "rank 1 | barrier");
+  else EXPECT_FAILS(ms_world_all_gather_bytes(world, &mine, sizeof mine, all), MS_EMISMATCH, "rank 1 | barrier");
   return MS_OK;
 }
 
@@ -196,5 +196,5 @@ int main(void) {
       TEST(a_status_tells_where_a_rank_is), TEST(records_are_read_whole_while_they_are_written),
       TEST(D10_a_barrier_is_no_exchange),
   };
-  return cmocka_run_group_tests_name("ledger", tests, NULL, NULL);
+  return cmocka_run_group_tests_name("flight recorder", tests, NULL, NULL);
 }

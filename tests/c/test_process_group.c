@@ -13,33 +13,33 @@
 #include "comm/control/control.h"
 
 /* All of an odd world; of an even one the ranks that are even, or odd, the last first. */
-static int open_members(ms_world *world, ms_members *members) {
+static int open_group_of_half(ms_world *world, ms_group *group) {
   int ranks[MS_MAX_LOCAL_RANKS], size = ms_world_size(world), me = ms_world_rank(world);
-  if (size % 2) return ms_members_open(world, size, NULL, "all", members);
+  if (size % 2) return ms_group_open(world, size, NULL, "all", group);
   for (int i = 0; i < size / 2; i++) ranks[i] = size - 2 - 2 * i + me % 2;
-  return ms_members_open(world, size / 2, ranks, "half", members);
+  return ms_group_open(world, size / 2, ranks, "half", group);
 }
 
 /* ---- exchange ---- */
 
 static int exchange_often(ms_world *world, void *context) {
   (void)context;
-  ms_members members;
-  MS_TRY(open_members(world, &members));
-  unsigned seed = (unsigned)members.rank[members.me] + 1;
+  ms_group group;
+  MS_TRY(open_group_of_half(world, &group));
+  unsigned seed = (unsigned)group.rank[group.me] + 1;
   int all[MS_MAX_LOCAL_RANKS];
   for (int round = 0; round < 500; round++) {
     if ((unsigned)rand_r(&seed) % 64 == 0) usleep(200);
-    if (round % 3 == 0) MS_TRY(ms_members_barrier(&members));
-    int mine = 1000 * members.rank[members.me] + round;
-    MS_TRY(ms_members_exchange(&members, &mine, sizeof mine, all));
+    if (round % 3 == 0) MS_TRY(ms_group_barrier(&group));
+    int mine = 1000 * group.rank[group.me] + round;
+    MS_TRY(ms_group_all_gather_bytes(&group, &mine, sizeof mine, all));
     mine = -1;
-    for (int i = 0; i < members.size; i++)
-      EXPECT(all[i] == 1000 * members.rank[i] + round, "rank %d said %d in round %d", members.rank[i], all[i], round);
+    for (int i = 0; i < group.size; i++)
+      EXPECT(all[i] == 1000 * group.rank[i] + round, "rank %d said %d in round %d", group.rank[i], all[i], round);
   }
   char bytes[5000];
-  EXPECT_FAILS(ms_members_exchange(&members, bytes, 5000, bytes), MS_EINVAL, "4096");
-  ms_members_close(&members);
+  EXPECT_FAILS(ms_group_all_gather_bytes(&group, bytes, 5000, bytes), MS_EINVAL, "4096");
+  ms_group_close(&group);
   return MS_OK;
 }
 
@@ -57,20 +57,20 @@ static int exchange_long_texts(ms_world *world, void *context) {
   int me = ms_world_rank(world), rc = MS_OK;
   char *texts[MS_MAX_LOCAL_RANKS] = {NULL};
   char *mine = calloc((1 << 20) + 2, 1);
-  ms_members members = {0};
+  ms_group group = {0};
   EXPECT(mine, "no memory");
-  MS_GOTO(open_members(world, &members));
+  MS_GOTO(open_group_of_half(world, &group));
   memset(mine, 'a' + me, (size_t)lengths[me]);
-  MS_GOTO(ms_members_exchange_text(&members, mine, texts));
-  for (int i = 0; i < members.size; i++) {
-    int r = members.rank[i];
+  MS_GOTO(ms_group_all_gather_text(&group, mine, texts));
+  for (int i = 0; i < group.size; i++) {
+    int r = group.rank[i];
     size_t length = strlen(texts[i]);
     if (length != (size_t)lengths[r] || (length && (texts[i][0] != 'a' + r || texts[i][length - 1] != 'a' + r)))
       rc = MS_FAIL(MS_EINTERNAL, "the text of rank %d came with %zu bytes", r, length);
     free(texts[i]);
   }
 fail:
-  ms_members_close(&members);
+  ms_group_close(&group);
   free(mine);
   return rc;
 }
@@ -85,12 +85,12 @@ static void texts_of_any_length_are_exchanged(void **state) {
 static int exchange_too_long_a_text(ms_world *world, void *context) {
   (void)context;
   char *texts[MS_MAX_LOCAL_RANKS], *mine = malloc((1 << 20) + 2);
-  ms_members members;
+  ms_group group;
   EXPECT(mine, "no memory");
   memset(mine, 'x', (1 << 20) + 1);
   mine[(1 << 20) + 1] = 0;
-  int rc = open_members(world, &members);
-  if (!rc) rc = ms_members_exchange_text(&members, mine, texts);
+  int rc = open_group_of_half(world, &group);
+  if (!rc) rc = ms_group_all_gather_text(&group, mine, texts);
   free(mine);
   EXPECT_FAILS(rc, MS_EINVAL, "1048576");
   return MS_OK;
@@ -116,32 +116,32 @@ static long resident_kib(void) {
 static int use_regions(ms_world *world, void *context) {
   (void)context;
   enum { REGIONS = 3, BYTES = 1 << 20 };
-  ms_members members;
+  ms_group group;
   ms_region region[REGIONS], none;
-  MS_TRY(open_members(world, &members));
-  for (int i = 0; i < REGIONS; i++) MS_TRY(ms_members_region(&members, BYTES + 12345, &region[i]));
-  MS_TRY(ms_members_region(&members, 0, &none));
+  MS_TRY(open_group_of_half(world, &group));
+  for (int i = 0; i < REGIONS; i++) MS_TRY(ms_region_map(&group, BYTES + 12345, &region[i]));
+  MS_TRY(ms_region_map(&group, 0, &none));
   EXPECT(!none.base, "an empty region has an address");
   for (int i = 0; i < REGIONS; i++) {
     int *word = region[i].base;
-    EXPECT(word[100 * members.me] == 0, "a region is not zero-filled");
-    word[100 * members.me] = 10 * members.rank[members.me] + i + 1;
+    EXPECT(word[100 * group.me] == 0, "a region is not zero-filled");
+    word[100 * group.me] = 10 * group.rank[group.me] + i + 1;
   }
-  MS_TRY(ms_members_barrier(&members));
+  MS_TRY(ms_group_barrier(&group));
   for (int i = 0; i < REGIONS; i++)
-    for (int k = 0; k < members.size; k++)
-      EXPECT(((int *)region[i].base)[100 * k] == 10 * members.rank[k] + i + 1,
-             "region %d does not show what rank %d wrote", i, members.rank[k]);
+    for (int k = 0; k < group.size; k++)
+      EXPECT(((int *)region[i].base)[100 * k] == 10 * group.rank[k] + i + 1,
+             "region %d does not show what rank %d wrote", i, group.rank[k]);
   /* 64 MiB of which one page is touched costs one page. */
   ms_region sparse;
   long before = resident_kib();
-  MS_TRY(ms_members_region(&members, 64 << 20, &sparse));
-  if (members.me == 0) ((char *)sparse.base)[40 << 20] = 1;
-  MS_TRY(ms_members_barrier(&members));
+  MS_TRY(ms_region_map(&group, 64 << 20, &sparse));
+  if (group.me == 0) ((char *)sparse.base)[40 << 20] = 1;
+  MS_TRY(ms_group_barrier(&group));
   EXPECT(resident_kib() - before < 64, "an untouched region is resident: %ld KiB", resident_kib() - before);
   ms_region_unmap(&sparse);
   for (int i = 0; i < REGIONS; i++) ms_region_unmap(&region[i]);
-  ms_members_close(&members);
+  ms_group_close(&group);
   return MS_OK;
 }
 
@@ -153,11 +153,11 @@ static void regions_are_the_same_memory_in_every_member(void **state) {
 static int disagree_on_a_region(ms_world *world, void *context) {
   (void)context;
   ms_region region;
-  ms_members members;
+  ms_group group;
   size_t bytes = ms_world_rank(world) == 1 ? 8192 : 4096;
-  MS_TRY(open_members(world, &members));
-  int rc = ms_members_region(&members, bytes, &region);
-  ms_members_close(&members);
+  MS_TRY(open_group_of_half(world, &group));
+  int rc = ms_region_map(&group, bytes, &region);
+  ms_group_close(&group);
   if (!rc) return ms_world_rank(world) % 2 ? MS_FAIL(MS_EINTERNAL, "no error") : MS_OK; /* the even ranks agree */
   EXPECT_FAILS(rc, MS_EMISMATCH,
                ms_world_size(world) % 2 ? "rank 1 | 8192 | rank 0 | 4096" : "rank 1 | 8192 | rank 3 | 4096");
@@ -181,16 +181,16 @@ static int count_descriptors(void) {
 
 static int open_and_close_regions(ms_world *world, void *context) {
   (void)context;
-  ms_members members;
-  MS_TRY(open_members(world, &members));
+  ms_group group;
+  MS_TRY(open_group_of_half(world, &group));
   int before = count_descriptors();
   for (int i = 0; i < 50; i++) {
     ms_region region;
-    MS_TRY(ms_members_region(&members, 4096, &region));
+    MS_TRY(ms_region_map(&group, 4096, &region));
     ms_region_unmap(&region);
   }
   EXPECT(count_descriptors() == before, "%d descriptors before, %d after", before, count_descriptors());
-  ms_members_close(&members);
+  ms_group_close(&group);
   return MS_OK;
 }
 
@@ -204,30 +204,30 @@ static void regions_keep_no_descriptor(void **state) {
 
 static int count_channels(ms_world *world) {
   int used = 0;
-  for (int i = 0; i < MS_JOB_GROUPS; i++)
-    used += atomic_load(&ms_world_job(world)->group[i].state) != MS_JOB_GROUP_FREE;
+  for (int i = 0; i < MS_CONTROL_GROUPS; i++)
+    used += atomic_load(&ms_world_control(world)->group[i].state) != MS_CONTROL_CHANNEL_FREE;
   return used;
 }
 
 static int count_what_members_cost(ms_world *world, void *context) {
   (void)context;
   int me = ms_world_rank(world), pair[] = {me / 2 * 2, me / 2 * 2 + 1};
-  ms_members all, alone, two, again;
-  MS_TRY(ms_members_open(world, 4, NULL, "all", &all));
-  MS_TRY(ms_members_open(world, 1, &me, "alone", &alone));
-  MS_TRY(ms_members_barrier(&alone));
+  ms_group all, alone, two, again;
+  MS_TRY(ms_group_open(world, 4, NULL, "all", &all));
+  MS_TRY(ms_group_open(world, 1, &me, "alone", &alone));
+  MS_TRY(ms_group_barrier(&alone));
   MS_TRY(ms_world_barrier(world));
   EXPECT(count_channels(world) == 0, "%d channels for all and for one", count_channels(world));
   MS_TRY(ms_world_barrier(world));
-  MS_TRY(ms_members_open(world, 2, pair, "pair", &two));
-  MS_TRY(ms_members_barrier(&two));
-  MS_TRY(ms_members_open(world, 2, pair, "pair", &again));
+  MS_TRY(ms_group_open(world, 2, pair, "pair", &two));
+  MS_TRY(ms_group_barrier(&two));
+  MS_TRY(ms_group_open(world, 2, pair, "pair", &again));
   MS_TRY(ms_world_barrier(world));
   EXPECT(count_channels(world) == 2, "%d channels for two pairs, opened twice", count_channels(world));
-  ms_members_close(&two);
-  ms_members_close(&again);
-  ms_members_close(&alone);
-  ms_members_close(&all);
+  ms_group_close(&two);
+  ms_group_close(&again);
+  ms_group_close(&alone);
+  ms_group_close(&all);
   return MS_OK;
 }
 
@@ -240,10 +240,10 @@ static void D8_all_of_the_world_and_one_rank_have_no_channel_of_their_own(void *
 static int want_others(ms_world *world, void *context) {
   static const int wanted[4][2] = {{0, 1}, {1, 3}, {0, 2}, {1, 3}};
   (void)context;
-  ms_members members;
-  int me = ms_world_rank(world), rc = ms_members_open(world, 2, wanted[me], "2 (shard)", &members);
+  ms_group group;
+  int me = ms_world_rank(world), rc = ms_group_open(world, 2, wanted[me], "2 (shard)", &group);
   if (me % 2) {
-    ms_members_close(&members);
+    ms_group_close(&group);
     return rc;
   }
   EXPECT_FAILS(rc, MS_EMISMATCH,
@@ -261,9 +261,9 @@ static void D10_ranks_that_want_to_meet_others_are_told(void **state) {
 static int differ_on_rank_1(ms_world *world, void *context) {
   const char *label = context ? context : "1x3 (replicate, shard)";
   int is_one = ms_world_rank(world) == 1;
-  ms_members members;
-  int rc = ms_members_open(world, 3, is_one && !context ? (int[]){1, 0, 2} : (int[]){0, 1, 2},
-                           is_one ? label : "1x3 (replicate, shard)", &members);
+  ms_group group;
+  int rc = ms_group_open(world, 3, is_one && !context ? (int[]){1, 0, 2} : (int[]){0, 1, 2},
+                         is_one ? label : "1x3 (replicate, shard)", &group);
   EXPECT_FAILS(rc, MS_EMISMATCH,
                context ? "rank 1 | \"3x1 (replicate, shard), ranks 0, 1, 2\""
                        : "rank 1 | \"1x3 (replicate, shard), ranks 1, 0, 2\"");
@@ -279,8 +279,8 @@ static void D10_ranks_with_another_order_or_another_shape_are_told(void **state)
 static int never_come(ms_world *world, void *context) {
   (void)context;
   if (ms_world_rank(world) == 1) return MS_OK;
-  ms_members members;
-  EXPECT_FAILS(ms_members_open(world, 2, (int[]){0, 1}, "2 (shard)", &members), MS_EPEER,
+  ms_group group;
+  EXPECT_FAILS(ms_group_open(world, 2, (int[]){0, 1}, "2 (shard)", &group), MS_EPEER,
                "mesh 2 (shard) | rank 1 | rank 0");
   return MS_OK;
 }
@@ -303,5 +303,5 @@ int main(void) {
       TEST(D10_ranks_with_another_order_or_another_shape_are_told),
       TEST(D10_a_rank_that_never_comes_is_not_waited_for),
   };
-  return cmocka_run_group_tests_name("members", tests, NULL, NULL);
+  return cmocka_run_group_tests_name("process group", tests, NULL, NULL);
 }

@@ -13,7 +13,7 @@ enum { RECOVERIES = 20 };
 
 static int exchange_ranks(ms_world *world, int round) {
   int mine = 100 * round + ms_world_rank(world), all[MOST_RANKS];
-  MS_TRY(ms_world_exchange(world, &mine, sizeof mine, all));
+  MS_TRY(ms_world_all_gather_bytes(world, &mine, sizeof mine, all));
   for (int r = 0; r < ms_world_size(world); r++)
     EXPECT(all[r] == 100 * round + r, "round %d: rank %d sent %d", round, r, all[r]);
   return MS_OK;
@@ -223,7 +223,7 @@ static void I1_training_goes_on_bit_for_bit_after_interrupted_phases(void **stat
 static int lose_a_rank(ms_world *world, void *context) {
   int rank = ms_world_rank(world);
   if (rank == 2) {
-    ms_job_give_up(ms_world_job(world), MS_JOB_LAUNCHER, 2, context);
+    ms_control_give_up(ms_world_control(world), MS_CONTROL_LAUNCHER, 2, context);
     return MS_OK;
   }
   if (rank == 1) ms_world_abort(world, "something else, before");

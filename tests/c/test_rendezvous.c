@@ -85,19 +85,19 @@ static void expect_success(const launch *how) {
 static int communicate(ms_world *world) {
   int rank = ms_world_rank(world), size = ms_world_size(world), all[MOST];
   ms_region region;
-  ms_members members;
+  ms_group group;
   EXPECT(ms_world_nodes(world) == 1 && ms_world_node_ranks(world, 0) == size, "nodes");
   EXPECT(ms_world_local_rank(world) == rank, "local rank %d", ms_world_local_rank(world));
-  MS_TRY(ms_world_exchange(world, &rank, sizeof rank, all));
+  MS_TRY(ms_world_all_gather_bytes(world, &rank, sizeof rank, all));
   for (int i = 0; i < size; i++) EXPECT(all[i] == i, "exchange");
-  MS_TRY(ms_members_open(world, size, NULL, "all", &members));
-  MS_TRY(ms_members_region(&members, 4096, &region));
+  MS_TRY(ms_group_open(world, size, NULL, "all", &group));
+  MS_TRY(ms_region_map(&group, 4096, &region));
   ((int *)region.base)[rank] = rank + 1;
   MS_TRY(ms_world_barrier(world));
   for (int i = 0; i < size; i++) EXPECT(((int *)region.base)[i] == i + 1, "shared memory");
   MS_TRY(ms_world_barrier(world));
   ms_region_unmap(&region);
-  ms_members_close(&members);
+  ms_group_close(&group);
   return MS_OK;
 }
 
@@ -129,7 +129,7 @@ static void L5_shared_memory_has_no_name(void **state) {
 
 static int look_at_two_nodes(ms_world *world) {
   int rank = ms_world_rank(world), all[MOST];
-  ms_members members;
+  ms_group group;
   ms_comm *comm;
   EXPECT(ms_world_size(world) == 5 && ms_world_nodes(world) == 2, "size and nodes");
   EXPECT(ms_world_node_ranks(world, 0) == 3 && ms_world_node_ranks(world, 1) == 2, "ranks of nodes");
@@ -137,8 +137,8 @@ static int look_at_two_nodes(ms_world *world) {
          "node_of");
   EXPECT(ms_world_local_rank(world) == rank % 3, "local rank %d of rank %d", ms_world_local_rank(world), rank);
   EXPECT_FAILS(ms_world_barrier(world), MS_EUNSUPPORTED, "CPU | hosts | build");
-  EXPECT_FAILS(ms_world_exchange(world, &rank, 4, all), MS_EUNSUPPORTED, "5 ranks | 2 hosts");
-  EXPECT_FAILS(ms_members_open(world, 5, NULL, "all", &members), MS_EUNSUPPORTED, "ranks 0-2");
+  EXPECT_FAILS(ms_world_all_gather_bytes(world, &rank, 4, all), MS_EUNSUPPORTED, "5 ranks | 2 hosts");
+  EXPECT_FAILS(ms_group_open(world, 5, NULL, "all", &group), MS_EUNSUPPORTED, "ranks 0-2");
   EXPECT_FAILS(ms_comm_open(world, 5, (int[]){0, 1, 2, 3, 4}, 0, &comm), MS_EUNSUPPORTED, "ranks 3-4");
   MS_TRY(ms_world_finish(world));
   return MS_OK;

@@ -1,21 +1,21 @@
-/* test_sum.c - the sums and casts of collectives, for every instruction set that this processor has, against the formulas
-** element by element: all types, odd counts, every alignment, short arrays and ones long enough to be stored past the
-** caches.
+/* test_sum.c - the sums and casts of collectives, for every instruction set that this processor has, against the
+** formulas element by element: all types, odd counts, every alignment, short arrays and ones long enough to be stored
+** past the caches.
 */
 #include "tests/c/support/check.h"
 
 #include <stdlib.h>
 
 /* A copy of the file under other names, to reach the variants that this processor would not choose. */
-#define ms_shm_sum copied_shm_sum
-#define ms_shm_copy copied_shm_copy
+#define ms_sum_arrays copied_shm_sum
+#define ms_copy_arrays copied_shm_copy
 #include "comm/collectives/sum.c"
-#undef ms_shm_sum
-#undef ms_shm_copy
+#undef ms_sum_arrays
+#undef ms_copy_arrays
 
-void ms_shm_sum(void *const *dst, int n_dst, int dst_dtype, const void *const *src, int n_src, int src_dtype, int64_t n,
-                int accumulate);
-void ms_shm_copy(void *dst, int dst_dtype, const void *src, int src_dtype, int64_t n);
+void ms_sum_arrays(void *const *dst, int n_dst, int dst_dtype, const void *const *src, int n_src, int src_dtype,
+                   int64_t n, int accumulate);
+void ms_copy_arrays(void *dst, int dst_dtype, const void *src, int src_dtype, int64_t n);
 
 enum { SOURCES = 5, TARGETS = 2, SHORT = 700, LONG = (1 << 20) + 4099, GUARD = 64 };
 
@@ -59,7 +59,7 @@ static void release(arrays *a) {
 
 static void *shifted(void *array, int64_t bytes) { return (char *)array + bytes; }
 
-/* One sum by ms_shm_sum (vectors NULL) or by a variant; offsets shift the arrays by elements. */
+/* One sum by ms_sum_arrays (vectors NULL) or by a variant; offsets shift the arrays by elements. */
 static void check_sum(arrays *a, vector_sum *vectors, int types, int accumulate, int n_src, int n_dst, int64_t n,
                       int src_offset, int dst_offset) {
   int src_bf16 = types & 1, dst_bf16 = types >> 1, src_size = src_bf16 ? 2 : 4, dst_size = dst_bf16 ? 2 : 4;
@@ -85,7 +85,7 @@ static void check_sum(arrays *a, vector_sum *vectors, int types, int accumulate,
   sum_elements(&s, 0, n);
   s.dst = dst;
   if (vectors) sum_elements(&s, vectors(&s, 0, n, SHORT_STRIDE), n);
-  else ms_shm_sum(dst, n_dst, dst_bf16, src, n_src, src_bf16, n, accumulate);
+  else ms_sum_arrays(dst, n_dst, dst_bf16, src, n_src, src_bf16, n, accumulate);
   for (int d = 0; d < n_dst; d++)
     if (memcmp(a->dst[d], a->want[d], (size_t)(n * dst_size + GUARD / 2)))
       fail_msg("sum %d of %d arrays, types %d, accumulate %d, %lld elements, offsets %d and %d differs", d, n_src,
@@ -148,8 +148,8 @@ static void a_target_may_be_a_source(void **state) {
     fill(a.src[1], 0, n, 2);
     const void *src[2] = {a.src[0], a.src[1]};
     void *both[2] = {a.src[0], a.src[1]};
-    ms_shm_sum(a.want, 1, MS_F32, src, 2, MS_F32, n, 0);
-    ms_shm_sum(both, 2, MS_F32, src, 2, MS_F32, n, 0);
+    ms_sum_arrays(a.want, 1, MS_F32, src, 2, MS_F32, n, 0);
+    ms_sum_arrays(both, 2, MS_F32, src, 2, MS_F32, n, 0);
     assert_memory_equal(a.src[0], a.want[0], 4 * (size_t)n);
     assert_memory_equal(a.src[1], a.want[0], 4 * (size_t)n);
   }
@@ -168,7 +168,7 @@ static void a_copy_keeps_every_bit(void **state) {
         int64_t bytes = n * ms_dtype_size(dtypes[t]);
         memset(a.dst[0], 0xaa, (size_t)bytes + GUARD);
         char *from = (char *)a.src[0] + offset * ms_dtype_size(dtypes[t]), *to = (char *)a.dst[0] + offset * 4;
-        ms_shm_copy(to, dtypes[t], from, dtypes[t], n);
+        ms_copy_arrays(to, dtypes[t], from, dtypes[t], n);
         assert_memory_equal(to, from, (size_t)bytes);
         assert_int_equal((unsigned char)to[bytes], 0xaa);
       }
@@ -184,7 +184,7 @@ static void not_a_number_survives_the_cast(void **state) {
     uint32_t bits = i & 1 ? 0x7f800001u : i & 2 ? 0xff800000u : 0x7f7fffffu; /* NaN, -infinity, the largest f32 */
     memcpy(&source[i], &bits, 4);
   }
-  ms_shm_copy(half, MS_BF16, source, MS_F32, N);
+  ms_copy_arrays(half, MS_BF16, source, MS_F32, N);
   for (int i = 0; i < N; i++) assert_int_equal(half[i], i & 1 ? 0x7fc0 : i & 2 ? 0xff80 : 0x7f80);
 }
 

@@ -33,7 +33,7 @@ static void a_world_of_one_needs_no_launcher(void **state) {
   assert_int_equal(ms_world_rank(world), 0);
   assert_int_equal(ms_world_size(world), 1);
   assert_int_equal(ms_world_barrier(world), MS_OK);
-  assert_int_equal(ms_world_exchange(world, &mine, sizeof mine, &all), MS_OK);
+  assert_int_equal(ms_world_all_gather_bytes(world, &mine, sizeof mine, &all), MS_OK);
   assert_int_equal(all, 7);
   ms_world_abort(world, "nobody listens");
   assert_int_equal(ms_world_check(world), MS_OK);
@@ -72,12 +72,12 @@ static void what_the_environment_says_is_checked(void **state) {
   assert_fails(ms_world_join(&world), MS_EINVAL, "control segment");
   int fd = memfd_create("other", MFD_CLOEXEC);
   char text[16];
-  assert_int_equal(ftruncate(fd, sizeof(ms_job)), 0);
+  assert_int_equal(ftruncate(fd, sizeof(ms_control)), 0);
   snprintf(text, sizeof text, "%d", fd);
   setenv("MOONSHARD_JOB_FD", text, 1);
   assert_fails(ms_world_join(&world), MS_EINVAL, "control segment");
   close(fd);
-  assert_int_equal(ms_job_create(2, &fd), MS_OK);
+  assert_int_equal(ms_control_create(2, &fd), MS_OK);
   snprintf(text, sizeof text, "%d", fd);
   setenv("MOONSHARD_JOB_FD", text, 1);
   assert_fails(ms_world_join(&world), MS_EINVAL, "2 ranks");
@@ -89,8 +89,8 @@ static void what_the_environment_says_is_checked(void **state) {
   setenv("MOONSHARD_TIMEOUT", "-3", 1);
   assert_fails(ms_world_join(&world), MS_EINVAL, "MOONSHARD_TIMEOUT");
   clear_variables();
-  assert_fails(ms_job_create(0, &fd), MS_EINVAL, "1 | 64");
-  assert_fails(ms_job_create(65, &fd), MS_EINVAL, "not 65");
+  assert_fails(ms_control_create(0, &fd), MS_EINVAL, "1 | 64");
+  assert_fails(ms_control_create(65, &fd), MS_EINVAL, "not 65");
 }
 
 /* ---- meeting ---- */
@@ -104,12 +104,12 @@ static int exchange_often(ms_world *world, void *context) {
     if ((unsigned)rand_r(&seed) % 64 == 0) usleep(200);
     if (round % 3 == 0) MS_TRY(ms_world_barrier(world));
     int mine = 1000 * me + round;
-    MS_TRY(ms_world_exchange(world, &mine, sizeof mine, all));
+    MS_TRY(ms_world_all_gather_bytes(world, &mine, sizeof mine, all));
     mine = -1;
     for (int r = 0; r < ranks; r++) EXPECT(all[r] == 1000 * r + round, "rank %d said %d in round %d", r, all[r], round);
   }
   char bytes[5000];
-  EXPECT_FAILS(ms_world_exchange(world, bytes, 5000, bytes), MS_EINVAL, "4096");
+  EXPECT_FAILS(ms_world_all_gather_bytes(world, bytes, 5000, bytes), MS_EINVAL, "4096");
   return MS_OK;
 }
 
@@ -235,24 +235,24 @@ static void L7_an_interrupt_ends_a_wait(void **state) {
 static void L5_the_launchers_reason_reaches_the_ranks(void **state) {
   (void)state;
   int fd, blamed;
-  ms_job *job;
-  ms_job_view *view;
+  ms_control *control;
+  ms_control_view *view;
   ms_world *world;
-  assert_int_equal(ms_job_create(2, &fd), MS_OK);
-  assert_int_equal(ms_job_map(fd, &job), MS_OK);
-  assert_int_equal(ms_job_open(fd, &view), MS_OK);
-  assert_int_equal(ms_world_attach(job, 0, &world), MS_OK);
-  assert_null(ms_job_abort_reason(view, &blamed));
-  assert_null(ms_job_rank_reason(view, 0));
-  ms_job_abort(view, 1, "rank 1 died: signal 9");
+  assert_int_equal(ms_control_create(2, &fd), MS_OK);
+  assert_int_equal(ms_control_map(fd, &control), MS_OK);
+  assert_int_equal(ms_control_view_open(fd, &view), MS_OK);
+  assert_int_equal(ms_world_attach(control, 0, &world), MS_OK);
+  assert_null(ms_control_abort_reason(view, &blamed));
+  assert_null(ms_control_rank_reason(view, 0));
+  ms_control_abort(view, 1, "rank 1 died: signal 9");
   assert_fails(ms_world_barrier(world), MS_EPEER, "rank 1 | signal 9");
   ms_world_abort(world, "later");
-  assert_string_equal(ms_job_abort_reason(view, &blamed), "rank 1 died: signal 9");
+  assert_string_equal(ms_control_abort_reason(view, &blamed), "rank 1 died: signal 9");
   assert_int_equal(blamed, 1);
-  assert_string_equal(ms_job_rank_reason(view, 0), "later");
+  assert_string_equal(ms_control_rank_reason(view, 0), "later");
   ms_world_leave(world);
-  ms_job_close(view);
-  ms_job_unmap(job);
+  ms_control_view_close(view);
+  ms_control_unmap(control);
   close(fd);
 }
 
@@ -260,36 +260,36 @@ static void L5_the_launchers_reason_reaches_the_ranks(void **state) {
 static void L5_what_stands_in_the_control_segment_is_checked(void **state) {
   (void)state;
   int fd, blamed;
-  ms_job *job;
-  ms_job_view *view;
+  ms_control *control;
+  ms_control_view *view;
   ms_world *world;
   char text[4096];
-  assert_int_equal(ms_job_create(2, &fd), MS_OK);
-  assert_int_equal(ms_job_map(fd, &job), MS_OK);
-  assert_int_equal(ms_job_open(fd, &view), MS_OK);
-  assert_int_equal(ms_world_attach(job, 0, &world), MS_OK);
+  assert_int_equal(ms_control_create(2, &fd), MS_OK);
+  assert_int_equal(ms_control_map(fd, &control), MS_OK);
+  assert_int_equal(ms_control_view_open(fd, &view), MS_OK);
+  assert_int_equal(ms_world_attach(control, 0, &world), MS_OK);
   for (int part = 0; part < 2; part++) {
-    atomic_store(&job->aborted, part ? 0x7fff0001u : 0x0000fff0u);
-    assert_has(ms_job_abort_reason(view, &blamed), "control segment | overwritten");
+    atomic_store(&control->aborted, part ? 0x7fff0001u : 0x0000fff0u);
+    assert_has(ms_control_abort_reason(view, &blamed), "control segment | overwritten");
     assert_int_equal(blamed, -1);
   }
-  atomic_store(&job->rank[1].told, 2);
-  memset(job->rank[1].text, 'x', sizeof job->rank[1].text);
-  assert_has(ms_job_rank_reason(view, 1), "control segment | overwritten");
-  atomic_store(&job->rank[1].pid, (int32_t)getpid());
-  memset(&job->ledger[1], 0x7f, sizeof job->ledger[1]);
-  memset(job->group, 0x7f, sizeof job->group);
-  ms_job_stuck(view, text, sizeof text);
+  atomic_store(&control->rank[1].told, 2);
+  memset(control->rank[1].text, 'x', sizeof control->rank[1].text);
+  assert_has(ms_control_rank_reason(view, 1), "control segment | overwritten");
+  atomic_store(&control->rank[1].pid, (int32_t)getpid());
+  memset(&control->recorder[1], 0x7f, sizeof control->recorder[1]);
+  memset(control->group, 0x7f, sizeof control->group);
+  ms_control_stuck(view, text, sizeof text);
   assert_has(text, "rank");
-  ms_job_death(view, 1, text, sizeof text);
+  ms_control_death(view, 1, text, sizeof text);
   assert_has(text, "rank 1");
   ms_world_leave(world);
-  job->size = MS_MAX_LOCAL_RANKS + 1;
-  ms_job *again;
-  assert_fails(ms_job_map(fd, &again), MS_EINVAL, "control segment");
-  job->size = 2;
-  ms_job_close(view);
-  ms_job_unmap(job);
+  control->size = MS_MAX_LOCAL_RANKS + 1;
+  ms_control *again;
+  assert_fails(ms_control_map(fd, &again), MS_EINVAL, "control segment");
+  control->size = 2;
+  ms_control_view_close(view);
+  ms_control_unmap(control);
   close(fd);
 }
 

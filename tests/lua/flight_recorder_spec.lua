@@ -64,7 +64,7 @@ local function stalled(name, missed, place, ...)
   assert.equal(1, select(2, err:gsub("moonshard: ", "")), err)
 end
 
-describe("the ledger", function()
+describe("the flight recorder", function()
   it("L6 says nothing about ranks that agree", function()
     local err, status = told("none")
     assert.equal(0, status, err)
@@ -93,7 +93,7 @@ describe("the ledger", function()
     local err, status = told("evaluate bound")
     assert.equal(3, status, err)
     has("evaluate bound", "ranks 0%-1 wait for each other: they disagree about what comes next",
-      "\n  rank 0: waiting .* in exchange of the learning rate %(after step 3%) for rank 1",
+      "\n  rank 0: waiting .* in all_gather_bytes of the learning rate %(after step 3%) for rank 1",
       "\n  rank 1: waiting .* in all_gather root %(phase evaluate of step 3%) for rank 0")
   end)
 end)
@@ -104,8 +104,8 @@ local WHERE = {
   { "at the start", "start", "Lua before the first step", "mesh 2x2 %(replicate, shard%) %(making the state before" },
   { "before the first step", "first", "Lua before the first step", "mesh 2x2 %(replicate, shard%) %(making the state" },
   { "in the first step", "trace", "Lua before the first step", "mesh 2x2 %(replicate, shard%) %(making the state" },
-  { "amid the steps", "middle", "Lua after step 3", "exchange of the learning rate %(after step 3%)" },
-  { "amid its data", "data", "data after step 3", "exchange of the learning rate %(after step 3%)" },
+  { "amid the steps", "middle", "Lua after step 3", "all_gather_bytes of the learning rate %(after step 3%)" },
+  { "amid its data", "data", "data after step 3", "all_gather_bytes of the learning rate %(after step 3%)" },
   { "at the end", "end", "Lua after step 8", "barrier at the end of the run %(after step 8%)" },
 }
 
@@ -146,13 +146,13 @@ describe("a rank", function()
     ["amid the steps, on the learning rate,"] = { "rate", "the learning rate of step 4 is ", "0.01 on rank 0",
       "0.5 on rank 1" },
     ["amid the steps, by evaluating,"] = { "evaluate", "ranks disagree: ",
-      "rank 1 entered exchange of memory needs %(after step 3%)",
-      "rank 0 entered exchange of the learning rate %(after step 3%)" },
+      "rank 1 entered all_gather_bytes of memory needs %(after step 3%)",
+      "rank 0 entered all_gather_bytes of the learning rate %(after step 3%)" },
     ["at the end, which it reaches too early,"] = { "quit", "ranks disagree: ",
       "rank 2 entered barrier at the end of the run %(after step 3%)",
-      "rank [01] entered exchange of the learning rate %(after step 3%)", "; rank 2 left the loop early\n" },
+      "rank [01] entered all_gather_bytes of the learning rate %(after step 3%)", "; rank 2 left the loop early\n" },
     ["at the end, with a step too many,"] = { "more", "ranks disagree: ",
-      "rank 2 entered exchange of the learning rate %(after step 8%)",
+      "rank 2 entered all_gather_bytes of the learning rate %(after step 8%)",
       "rank [01] entered barrier at the end of the run %(after step 8%)" },
   }) do
     it("D10 that disagrees " .. title .. " is told from the others", function()

@@ -10,7 +10,7 @@ launched.SUM = [==[
   local world = require "moonshard.distributed.world"
   local engine = require "moonshard.base.ffi"
   local mine, all, sum = engine.ffi.new("double[1]", world.rank + 1), engine.ffi.new("double[?]", world.size), 0
-  engine.check(engine.C.ms_world_exchange(world.handle, mine, 8, all))
+  engine.check(engine.C.ms_world_all_gather_bytes(world.handle, mine, 8, all))
   for rank = 0, world.size - 1 do sum = sum + all[rank] end
   io.write(("rank %d of %d, sum %d\n"):format(world.rank, world.size, sum))
 ]==]

@@ -115,7 +115,7 @@ describe("SIGTERM", function()
     assert.equal(TERMINATED, ended.status)
     assert.truthy(ended.err:find("^moonshard: terminated; ranks 0, 1 did not end within 1.5 s and had to be killed\n"
       .. "moonshard: rank 1 is outside the engine for [%d.]+ s %(Lua after step 3%), and did not come to "
-      .. "exchange of the learning rate %(after step 3%)"), ended.err)
+      .. "all_gather_bytes of the learning rate %(after step 3%)"), ended.err)
     assert.equal(name_of(2) .. "\n", checkpoints(folder))
   end)
 

@@ -30,7 +30,7 @@ local function verdict(session, what, ok, raised)
   end
   local state = session:ensure_state()
   world.doing(what)
-  local status = C.ms_state_exchange(state, mine, ffi.sizeof(mine), all)
+  local status = C.ms_state_all_gather_bytes(state, mine, ffi.sizeof(mine), all)
   world.doing(nil)
   if not ok then error(raised, 0) end
   check(status)

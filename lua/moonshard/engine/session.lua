@@ -215,7 +215,7 @@ function Session:gather(number, what, more)
   local mine, all = ffi.new("double[2]", number, more or 0), ffi.new("double[?]", 2 * n)
   local state = self:ensure_state()
   world.doing(what)
-  local status = C.ms_state_exchange(state, mine, 16, all)
+  local status = C.ms_state_all_gather_bytes(state, mine, 16, all)
   world.doing(nil)
   check(status)
   for place = 1, n do

@@ -22,7 +22,8 @@ typedef struct member {
   cpu_set_t cores; /* that it may run on */
 } member;
 
-/* The second gather: the descriptor of the control segment, from the first rank of each node. The third: fd is unused. */
+/* The second gather: the descriptor of the control segment, from the first rank of each node. The third: fd is
+** unused. */
 typedef struct report {
   int32_t status, fd;
   char text[256]; /* of an error */
@@ -39,7 +40,7 @@ typedef struct attempt {
 
 /* ---- nodes ---- */
 
-static int fill_member(const ms_task *task, const ms_job *inherited, member *mine) {
+static int fill_member(const ms_task *task, const ms_control *inherited, member *mine) {
   *mine = (member){.pid = (int32_t)getpid(), .local_size = task->local_size, .inherits = inherited != NULL};
   ms_host_name(mine->name, sizeof mine->name);
   if (sched_getaffinity(0, sizeof mine->cores, &mine->cores)) CPU_ZERO(&mine->cores);
@@ -79,7 +80,7 @@ static int name_nodes(attempt *a) {
 }
 
 /* What was said about this node must be so: ranks of one host that cannot share memory would be a surprise later. */
-static int check_node(const attempt *a, const ms_job *inherited) {
+static int check_node(const attempt *a, const ms_control *inherited) {
   const char *host = a->all[a->task->rank].name;
   if (a->task->local_size > a->local)
     return MS_FAIL(
@@ -112,15 +113,15 @@ static int count_cores(const attempt *a) {
 }
 
 static int make_segment(attempt *a) {
-  MS_TRY(ms_job_create(a->local, &a->meeting->fd));
-  MS_TRY(ms_job_map(a->meeting->fd, &a->meeting->job));
-  a->meeting->job->cores = count_cores(a);
+  MS_TRY(ms_control_create(a->local, &a->meeting->fd));
+  MS_TRY(ms_control_map(a->meeting->fd, &a->meeting->control));
+  a->meeting->control->cores = count_cores(a);
   return MS_OK;
 }
 
 static int map_segment(attempt *a, int fd_there) {
   MS_TRY(ms_memory_open(a->task->rank, a->first, a->all[a->first].pid, fd_there, &a->meeting->fd));
-  return ms_job_map(a->meeting->fd, &a->meeting->job);
+  return ms_control_map(a->meeting->fd, &a->meeting->control);
 }
 
 /* Every rank's report, so that all fail when one does, with its text. */
@@ -134,13 +135,13 @@ static int gather_reports(attempt *a, int rc, report *all) {
   return MS_OK;
 }
 
-static int share_segment(attempt *a, ms_job *inherited) {
+static int share_segment(attempt *a, ms_control *inherited) {
   int rc = check_node(a, inherited);
   report *all = ms_calloc(a->task->size, sizeof *all);
   if (!all) return MS_ENOMEM;
   if (!rc && !inherited && a->first == a->task->rank) rc = make_segment(a);
   MS_GOTO(gather_reports(a, rc, all));
-  if (inherited) a->meeting->job = inherited;
+  if (inherited) a->meeting->control = inherited;
   else if (a->first != a->task->rank) rc = map_segment(a, all[a->first].fd);
   MS_GOTO(gather_reports(a, rc, all));
 fail:
@@ -148,8 +149,8 @@ fail:
   return rc;
 }
 
-/* The ranks of a node share the cores of all their masks, as far as a quota or a batch system lets them; one that its launcher
-** bound to fewer takes those. */
+/* The ranks of a node share the cores of all their masks, as far as a quota or a batch system lets them; one that its
+** launcher bound to fewer takes those. */
 static int take_threads(const attempt *a) {
   ms_cores cores;
   ms_grant grant;
@@ -165,7 +166,7 @@ static int take_threads(const attempt *a) {
 
 /* ---- meeting ---- */
 
-static int meet(attempt *a, const ms_store_config *config, ms_job *inherited) {
+static int meet(attempt *a, const ms_store_config *config, ms_control *inherited) {
   ms_meeting *meeting = a->meeting;
   member mine;
   MS_TRY(fill_member(a->task, inherited, &mine));
@@ -180,7 +181,7 @@ static int meet(attempt *a, const ms_store_config *config, ms_job *inherited) {
   return inherited ? MS_OK : take_threads(a);
 }
 
-int ms_rendezvous(const ms_task *task, double timeout, ms_job *inherited, ms_meeting *meeting) {
+int ms_rendezvous(const ms_task *task, double timeout, ms_control *inherited, ms_meeting *meeting) {
   const char *token;
   MS_TRY(ms_token_get(&token));
   if (!*token) token = task->token;
@@ -196,7 +197,7 @@ int ms_rendezvous(const ms_task *task, double timeout, ms_job *inherited, ms_mee
   int rc = meet(&a, &config, inherited);
   if (rc) {
     if (meeting->store) ms_store_abort(meeting->store, ms_error_message());
-    if (meeting->job && meeting->job != inherited) ms_job_unmap(meeting->job);
+    if (meeting->control && meeting->control != inherited) ms_control_unmap(meeting->control);
     if (meeting->fd >= 0) close(meeting->fd);
     ms_rendezvous_end(meeting);
   }

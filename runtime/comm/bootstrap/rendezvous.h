@@ -12,9 +12,9 @@
 #include "comm/bootstrap/store_wire.h"
 
 typedef struct ms_meeting {
-  ms_store *store; /* NULL: nobody was met */
-  ms_job *job;     /* of this node; the caller's from here on, and so is its descriptor */
-  int fd;          /* of job; -1: it was inherited */
+  ms_store *store;     /* NULL: nobody was met */
+  ms_control *control; /* of this node; the caller's from here on, and so is its descriptor */
+  int fd;              /* of control; -1: it was inherited */
   int nodes;
   int row;                    /* this rank among the ranks of its node */
   int *node_of;               /* [size] */
@@ -23,8 +23,8 @@ typedef struct ms_meeting {
 
 /* Meets the ranks of task at task->place. inherited: the control segment that a launcher made for this node, or NULL.
 ** Fails in every rank that has come when it fails in one. */
-int ms_rendezvous(const ms_task *task, double timeout, ms_job *inherited, ms_meeting *meeting);
-/* Leaves the store, frees the tables. The job stays. */
+int ms_rendezvous(const ms_task *task, double timeout, ms_control *inherited, ms_meeting *meeting);
+/* Leaves the store, frees the tables. The control segment stays. */
 void ms_rendezvous_end(ms_meeting *meeting);
 /* "a (ranks 0-3) and b (ranks 4-7)". */
 void ms_rendezvous_describe(const ms_meeting *meeting, int size, char *text, size_t bytes);

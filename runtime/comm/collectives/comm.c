@@ -1,9 +1,9 @@
 /* comm.c - the state machine of an operation of a communicator.
 **
-** Every rank counts three steps an operation in its ticket: entered, shared (its part of a result stands where peers can
-** read it), finished. An operation waits for the tickets of the others, does this rank's share of the data movement, and
-** counts on; most go from entered to finished at once. Send and recv count apart, pair by pair, because the other ranks
-** of the group take no part.
+** Every rank counts three steps an operation in its ticket: entered, shared (its part of a result stands where peers
+** can read it), finished. An operation waits for the tickets of the others, does this rank's share of the data
+** movement, and counts on; most go from entered to finished at once. Send and recv count apart, pair by pair, because
+** the other ranks of the group take no part.
 */
 #include <stdio.h>
 
@@ -13,7 +13,7 @@
 #include "comm/collectives/move.h"
 #include "comm/diagnose/report.h"
 
-static const char *const kind_names[MS_LEDGER_KINDS] = {
+static const char *const kind_names[MS_RECORDER_KINDS] = {
     [MS_COLL_ALL_GATHER] = "all_gather",
     [MS_COLL_REDUCE_SCATTER] = "reduce_scatter",
     [MS_COLL_ALL_REDUCE] = "all_reduce",
@@ -21,13 +21,14 @@ static const char *const kind_names[MS_LEDGER_KINDS] = {
     [MS_COLL_BARRIER] = "barrier",
     [MS_COLL_SEND] = "send",
     [MS_COLL_RECV] = "recv",
-    [MS_LEDGER_EXCHANGE] = "exchange",
-    [MS_LEDGER_MESH] = "mesh",
+    [MS_RECORDER_ALL_GATHER_BYTES] = "all_gather_bytes",
+    [MS_RECORDER_MESH] = "mesh",
 };
 
-_Static_assert((int)MS_LEDGER_EXCHANGE == (int)MS_COLL_KINDS, "the ledger's kinds follow those of collectives");
+_Static_assert((int)MS_RECORDER_ALL_GATHER_BYTES == (int)MS_COLL_KINDS,
+               "the flight recorder's kinds follow those of collectives");
 
-const char *ms_coll_kind_name(int kind) { return kind_names[kind >= 0 && kind < MS_LEDGER_KINDS ? kind : 0]; }
+const char *ms_coll_kind_name(int kind) { return kind_names[kind >= 0 && kind < MS_RECORDER_KINDS ? kind : 0]; }
 
 /* ---- checks at start ---- */
 
@@ -65,19 +66,21 @@ static uint64_t sign(const ms_comm *comm, const ms_coll *coll) {
          (elements & SIGN_ELEMENTS);
 }
 
-/* "all_gather layers.3 (phase first of step 5) of 4 parts, 12 elements": the ledger knows what the signature does not. */
+/* "all_gather layers.3 (phase first of step 5) of 4 parts, 12 elements": the flight recorder knows what the signature
+** does not. */
 static void describe_entered(const ms_comm *comm, int p, uint64_t signature, char *text, size_t bytes) {
   char named[192];
   uint32_t group = ms_comm_group_number(comm->world, comm->group);
-  ms_report_entered(ms_world_job(comm->world), comm->rank[p], group, comm->base / FINISHED + 1, named, sizeof named);
+  ms_report_entered(ms_world_control(comm->world), comm->rank[p], group, comm->base / FINISHED + 1, named,
+                    sizeof named);
   snprintf(text, bytes, "%s of %d parts, %lld elements",
            *named ? named : kind_names[(signature >> SIGN_KIND) % MS_COLL_KINDS], (int)(signature >> SIGN_PARTS & 0xff),
            (long long)(signature & SIGN_ELEMENTS));
 }
 
 static int report_mismatch(const ms_comm *comm, int p, uint64_t mine, uint64_t theirs) {
-  char ours[256], peers[256], caught[MS_JOB_TEXT];
-  ms_report_caught(ms_world_job(comm->world), caught, sizeof caught);
+  char ours[256], peers[256], caught[MS_CONTROL_TEXT];
+  ms_report_noted(ms_world_control(comm->world), caught, sizeof caught);
   describe_entered(comm, comm->me, mine, ours, sizeof ours);
   describe_entered(comm, p, theirs, peers, sizeof peers);
   return MS_FAIL(MS_EMISMATCH, "%s%sranks disagree: rank %d entered %s; rank %d entered %s%s", caught,
@@ -85,10 +88,10 @@ static int report_mismatch(const ms_comm *comm, int p, uint64_t mine, uint64_t t
                  (mine ^ theirs) >> SIGN_WAYS & 0xff ? "; one of them is in place, the other is not" : "");
 }
 
-/* The signature of a peer that has finished may be that of its next operation already. It need not be compared then: the
-** peer has compared itself with this rank, whose signature stands. */
+/* The signature of a peer that has finished may be that of its next operation already. It need not be compared then:
+** the peer has compared itself with this rank, whose signature stands. */
 static int compare_signatures(const ms_comm *comm) {
-  const ms_job_ticket *ticket = comm->group->ticket;
+  const ms_control_ticket *ticket = comm->group->ticket;
   uint64_t mine = atomic_load_explicit(&ticket[comm->me].signature, memory_order_relaxed);
   for (int p = 0; p < comm->size; p++) {
     if (comm->coll->kind == MS_COLL_BROADCAST && p != comm->coll->root) continue;
@@ -115,7 +118,7 @@ static void publish_pair(ms_comm *comm, _Atomic uint32_t *count) {
 static void begin_wait(ms_comm *comm, enum phase phase) {
   comm->phase = phase;
   comm->arrived = 0;
-  ms_ledger_target(comm->ring, is_pairwise(comm->coll->kind) ? 0 : comm->base + (uint64_t)phase);
+  ms_recorder_target(comm->ring, is_pairwise(comm->coll->kind) ? 0 : comm->base + (uint64_t)phase);
 }
 
 /* As if the shards were reduced first, then the replicas. */
@@ -130,14 +133,14 @@ static double bytes_of(const ms_comm *comm, const ms_coll *coll) {
 /* Send and recv are numbered by the pair, all others by the group: the same on all that take part. */
 static void record_start(ms_comm *comm) {
   const ms_coll *coll = comm->coll;
-  const ms_job_group *group = comm->group;
+  const ms_control_group *group = comm->group;
   comm->base = atomic_load_explicit(&group->ticket[comm->me].count, memory_order_relaxed);
   uint64_t before = comm->base / FINISHED;
   if (coll->kind == MS_COLL_SEND) before = atomic_load(&group->sent[comm->me][coll->root]);
   if (coll->kind == MS_COLL_RECV) before = atomic_load(&group->received[comm->me][coll->root]);
-  int label = coll->label_number ? coll->label_number : ms_ledger_number(comm->ledger, coll->label);
+  int label = coll->label_number ? coll->label_number : ms_recorder_number(comm->recorder, coll->label);
   comm->met = 0;
-  ms_ledger_entered(comm->ledger, comm->ring, before + 1, coll->kind, label, bytes_of(comm, coll));
+  ms_recorder_entered(comm->recorder, comm->ring, before + 1, coll->kind, label, bytes_of(comm, coll));
 }
 
 int ms_comm_start(ms_comm *comm, const ms_coll *coll) {
@@ -157,7 +160,7 @@ int ms_comm_start(ms_comm *comm, const ms_coll *coll) {
     begin_wait(comm, coll->kind == MS_COLL_SEND ? FINISHED : ENTERED);
     return MS_OK;
   }
-  ms_job_ticket *mine = &comm->group->ticket[comm->me];
+  ms_control_ticket *mine = &comm->group->ticket[comm->me];
   /* Who sees this signature sees that the operation before it is finished, too: hence release. */
   atomic_store_explicit(&mine->signature, sign(comm, coll), memory_order_release);
   /* A broadcast's root and a barrier have nothing to do between entering and finishing. */
@@ -171,7 +174,7 @@ int ms_comm_start(ms_comm *comm, const ms_coll *coll) {
 /* Whether group rank p has come to where the current wait wants it. */
 static int has_come(const ms_comm *comm, int p) {
   const ms_coll *coll = comm->coll;
-  const ms_job_group *group = comm->group;
+  const ms_control_group *group = comm->group;
   int me = comm->me;
   if (p == me) return 1;
   if (is_pairwise(coll->kind)) {
@@ -235,11 +238,11 @@ static uint64_t find_missing(const ms_comm *comm) {
 static int advance_all(ms_comm *comm, int *done) {
   int ran = comm->phase != IDLE;
   while (comm->phase != IDLE && all_have_come(comm)) {
-    if (!comm->met++) ms_ledger_met(comm->ring);
+    if (!comm->met++) ms_recorder_met(comm->ring);
     MS_TRY(advance(comm));
   }
   *done = comm->phase == IDLE;
-  if (*done && ran) ms_ledger_left(comm->ring);
+  if (*done && ran) ms_recorder_left(comm->ring);
   return MS_OK;
 }
 
@@ -252,7 +255,7 @@ int ms_comm_test(ms_comm *comm, int *done) {
   if (!rc) return MS_OK;
   uint64_t missing = find_missing(comm);
   if (missing) {
-    ms_ledger_misses(comm->ledger, comm->ring, missing);
+    ms_recorder_misses(comm->recorder, comm->ring, missing);
     return rc;
   }
   ms_error_clear();
@@ -262,11 +265,11 @@ int ms_comm_test(ms_comm *comm, int *done) {
 int ms_comm_pause(ms_comm *comm, ms_wait *wait, unsigned seen) {
   uint64_t missing = find_missing(comm);
   if (!missing) return MS_OK;
-  ms_ledger_misses(comm->ledger, comm->ring, missing);
+  ms_recorder_misses(comm->recorder, comm->ring, missing);
   int rc = ms_world_turn(comm->world, wait, seen, kind_names[comm->coll->kind], comm->coll->label, missing);
   if (rc && find_missing(comm)) return rc;
   if (rc) ms_error_clear();
-  ms_ledger_misses(comm->ledger, comm->ring, 0);
+  ms_recorder_misses(comm->recorder, comm->ring, 0);
   return MS_OK;
 }
 
@@ -282,11 +285,11 @@ void ms_comm_entered(ms_comm *comm, const ms_coll *coll) {
 }
 
 void ms_comm_left(ms_comm *comm) {
-  if (!comm->met++) ms_ledger_met(comm->ring);
-  ms_ledger_misses(comm->ledger, comm->ring, 0);
+  if (!comm->met++) ms_recorder_met(comm->ring);
+  ms_recorder_misses(comm->recorder, comm->ring, 0);
   publish(comm, FINISHED);
   comm->phase = IDLE;
-  ms_ledger_left(comm->ring);
+  ms_recorder_left(comm->ring);
 }
 
 /* The other world ranks that are not known to have left it. */
@@ -301,16 +304,17 @@ static uint64_t find_unfinished(const ms_comm *comm) {
 int ms_comm_watch(ms_comm *comm, ms_wait *wait) {
   double rest;
   uint64_t missing = find_missing(comm);
-  ms_ledger_misses(comm->ledger, comm->ring, missing);
+  ms_recorder_misses(comm->recorder, comm->ring, missing);
   if (missing)
     return ms_world_watch(comm->world, wait, kind_names[comm->coll->kind], comm->coll->label, missing, &rest);
-  if (!comm->met++) ms_ledger_met(comm->ring);
+  if (!comm->met++) ms_recorder_met(comm->ring);
   MS_TRY(compare_signatures(comm));
   double now = ms_clock(), timeout = ms_world_timeout(comm->world);
   if (wait->left_at == 0) wait->left_at = now;
   if (now < wait->left_at + timeout) return ms_world_check(comm->world);
-  char behind[MS_JOB_TEXT];
-  ms_report_behind(ms_world_job(comm->world), ms_world_rank(comm->world), find_unfinished(comm), behind, sizeof behind);
+  char behind[MS_CONTROL_TEXT];
+  ms_report_behind(ms_world_control(comm->world), ms_world_rank(comm->world), find_unfinished(comm), behind,
+                   sizeof behind);
   return MS_FAIL(MS_ETIMEOUT, "%s %s: all ranks have come to it, and rank %d has not left it for %g s%s",
                  kind_names[comm->coll->kind], comm->coll->label ? comm->coll->label : "", comm->rank[comm->me],
                  timeout, behind);

@@ -10,9 +10,9 @@ enum phase { IDLE = 0, ENTERED = 1, SHARED = 2, FINISHED = 3 };
 
 struct ms_comm {
   ms_world *world;
-  ms_job_group *group;
-  ms_ledger *ledger;
-  ms_ledger_ring *ring;
+  ms_control_group *group;
+  ms_recorder *recorder;
+  ms_recorder_ring *ring;
   int size, me; /* me: the group rank */
   int rank[MS_MAX_LOCAL_RANKS];
   const ms_coll *coll;
@@ -23,7 +23,7 @@ struct ms_comm {
   uint64_t base; /* own ticket before the operation */
 };
 
-/* By which the ledger knows a group. */
-uint32_t ms_comm_group_number(const ms_world *world, const ms_job_group *group);
+/* By which the flight recorder knows a group. */
+uint32_t ms_comm_group_number(const ms_world *world, const ms_control_group *group);
 
 #endif

@@ -22,7 +22,7 @@ static void gather(int size, int me, const ms_coll *coll, const ms_coll_part *pa
   int64_t first, count = ms_slice(part->count, replicas, me / shards, &first);
   char *to = (char *)part->shared[0] + (shard * part->count + first) * ms_dtype_size(part->dst_dtype);
   const char *from = (const char *)part->src + first * ms_dtype_size(part->src_dtype);
-  ms_shm_copy(to, part->dst_dtype, from, part->src_dtype, count);
+  ms_copy_arrays(to, part->dst_dtype, from, part->src_dtype, count);
 }
 
 /* Sums elements [first, first + count) of all sources into dst. */
@@ -31,7 +31,7 @@ static void sum_range(int size, const ms_coll_part *part, int64_t first, int64_t
   const void *source[MS_MAX_LOCAL_RANKS];
   int64_t offset = first * ms_dtype_size(part->src_dtype);
   for (int p = 0; p < size; p++) source[p] = (const char *)part->shared[p] + offset;
-  ms_shm_sum(dst, n_dst, dst_dtype, source, size, part->src_dtype, count, accumulate);
+  ms_sum_arrays(dst, n_dst, dst_dtype, source, size, part->src_dtype, count, accumulate);
 }
 
 /* Sums this rank's slice of all sources; stores it into every rank's source, or its own. */
@@ -71,7 +71,7 @@ void ms_move_share(int size, int me, const ms_coll *coll) {
     else if (coll->kind == MS_COLL_REDUCE_SCATTER) reduce_scatter(size, me, coll, part);
     else if (coll->kind == MS_COLL_ALL_REDUCE) all_reduce(size, me, coll, part);
     else if (coll->kind == MS_COLL_BROADCAST || coll->kind == MS_COLL_RECV)
-      ms_shm_copy(part->dst, part->dst_dtype, part->shared[coll->root], part->src_dtype, part->count);
+      ms_copy_arrays(part->dst, part->dst_dtype, part->shared[coll->root], part->src_dtype, part->count);
   }
 }
 
@@ -92,8 +92,8 @@ void ms_move_pull(int size, int me, const ms_coll *coll) {
       int64_t first, count = ms_slice(part->count, size, p, &first);
       void *dst = (char *)part->dst + first * ms_dtype_size(part->dst_dtype);
       const void *source = (const char *)part->shared[p] + first * ms_dtype_size(part->src_dtype);
-      if (part->accumulate) ms_shm_sum(&dst, 1, part->dst_dtype, &source, 1, part->src_dtype, count, 1);
-      else ms_shm_copy(dst, part->dst_dtype, source, part->src_dtype, count);
+      if (part->accumulate) ms_sum_arrays(&dst, 1, part->dst_dtype, &source, 1, part->src_dtype, count, 1);
+      else ms_copy_arrays(dst, part->dst_dtype, source, part->src_dtype, count);
     }
   }
 }

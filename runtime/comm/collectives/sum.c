@@ -1,8 +1,8 @@
 /* sum.c - sums and casts for collectives, for the instruction set at hand.
 **
 ** A copy is a sum of one array, so one loop (shm_lanes.h) does all the work; it is compiled for AVX-512, AVX2 and plain
-** vectors, and the first that the processor has is taken. What does not fill whole vectors is done element by element by
-** the same formulas, so results do not depend on alignment or instruction set.
+** vectors, and the first that the processor has is taken. What does not fill whole vectors is done element by element
+** by the same formulas, so results do not depend on alignment or instruction set.
 */
 #include "comm/collectives/sum.h"
 
@@ -18,7 +18,7 @@
   #define STREAMS 0
 #endif
 
-/* One call's work: see ms_shm_sum. stream: store past the caches. */
+/* One call's work: see ms_sum_arrays. stream: store past the caches. */
 typedef struct summands {
   void *const *dst;
   const void *const *src;
@@ -108,8 +108,8 @@ static void sum(summands *s, int64_t n) {
 #endif
 }
 
-void ms_shm_sum(void *const *dst, int n_dst, int dst_dtype, const void *const *src, int n_src, int src_dtype, int64_t n,
-                int accumulate) {
+void ms_sum_arrays(void *const *dst, int n_dst, int dst_dtype, const void *const *src, int n_src, int src_dtype,
+                   int64_t n, int accumulate) {
   summands s = {.dst = dst,
                 .n_dst = n_dst,
                 .dst_bf16 = dst_dtype == MS_BF16,
@@ -120,16 +120,16 @@ void ms_shm_sum(void *const *dst, int n_dst, int dst_dtype, const void *const *s
   sum(&s, n);
 }
 
-void ms_shm_copy(void *dst, int dst_dtype, const void *src, int src_dtype, int64_t n) {
+void ms_copy_arrays(void *dst, int dst_dtype, const void *src, int src_dtype, int64_t n) {
   if (dst_dtype != src_dtype) {
-    ms_shm_sum(&dst, 1, dst_dtype, &src, 1, src_dtype, n, 0);
+    ms_sum_arrays(&dst, 1, dst_dtype, &src, 1, src_dtype, n, 0);
     return;
   }
   int64_t bytes = n * ms_dtype_size(src_dtype), words = 0;
   /* Bits are kept: a sum of one f32 array only moves words. */
   if (bytes >= STREAM_BYTES && ((uintptr_t)dst | (uintptr_t)src) % 4 == 0) {
     words = bytes / 4;
-    ms_shm_sum(&dst, 1, MS_F32, &src, 1, MS_F32, words, 0);
+    ms_sum_arrays(&dst, 1, MS_F32, &src, 1, MS_F32, words, 0);
   }
   memcpy((char *)dst + 4 * words, (const char *)src + 4 * words, (size_t)(bytes - 4 * words));
 }

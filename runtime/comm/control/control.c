@@ -1,8 +1,9 @@
 /* control.c - the control segment: made by the launcher, mapped by the ranks; doorbells and the abort record.
 **
-** A doorbell is a futex word that only counts up. Who waits reads it, tests its condition, and sleeps only while the word
-** still has that value; who changes a condition counts the word up and then looks for sleepers. Both sides use sequentially
-** consistent operations, so either the ringer sees the sleeper or the sleeper sees the ring: no wake-up is lost.
+** A doorbell is a futex word that only counts up. Who waits reads it, tests its condition, and sleeps only while the
+** word still has that value; who changes a condition counts the word up and then looks for sleepers. Both sides use
+** sequentially consistent operations, so either the ringer sees the sleeper or the sleeper sees the ring: no wake-up is
+** lost.
 */
 #include "comm/control/control.h"
 
@@ -23,8 +24,8 @@
 
 static const uint64_t JOB_MAGIC = 0x6d6f6f6e6a6f6221ull; /* "moonjob!" */
 
-struct ms_job_view {
-  ms_job *job;
+struct ms_control_view {
+  ms_control *control;
 };
 
 static int usable_cores(void) {
@@ -33,112 +34,112 @@ static int usable_cores(void) {
   return ms_cores_usable(&cores);
 }
 
-int ms_job_create(int size, int *fd) {
+int ms_control_create(int size, int *fd) {
   if (size < 1 || size > MS_MAX_LOCAL_RANKS)
     return MS_FAIL(MS_EINVAL, "a job has 1 to %d ranks on a host, not %d", MS_MAX_LOCAL_RANKS, size);
-  int made = memfd_create(MS_JOB_NAME, MFD_CLOEXEC);
+  int made = memfd_create(MS_CONTROL_NAME, MFD_CLOEXEC);
   if (made < 0) return MS_FAIL(MS_EIO, "cannot make the control segment: memfd_create: %s", strerror(errno));
-  if (ftruncate(made, sizeof(ms_job))) {
+  if (ftruncate(made, sizeof(ms_control))) {
     int why = errno;
     close(made);
-    return MS_FAIL(MS_EIO, "cannot size the control segment to %zu bytes: %s%s", sizeof(ms_job), strerror(why),
+    return MS_FAIL(MS_EIO, "cannot size the control segment to %zu bytes: %s%s", sizeof(ms_control), strerror(why),
                    why == EFBIG ? " (ulimit -f counts memory that ranks share)" : "");
   }
-  ms_job *job = mmap(NULL, sizeof *job, PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);
-  if (job == MAP_FAILED) {
+  ms_control *control = mmap(NULL, sizeof *control, PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);
+  if (control == MAP_FAILED) {
     int why = errno;
     close(made);
     return MS_FAIL(MS_EIO, "cannot map the control segment: %s", strerror(why));
   }
-  job->version = MS_JOB_VERSION;
-  job->size = size;
-  job->cores = usable_cores();
-  job->maker = (int32_t)getpid();
-  job->made = ms_ledger_now();
-  job->magic = JOB_MAGIC;
-  ms_job_unmap(job);
+  control->version = MS_CONTROL_VERSION;
+  control->size = size;
+  control->cores = usable_cores();
+  control->maker = (int32_t)getpid();
+  control->made = ms_recorder_now();
+  control->magic = JOB_MAGIC;
+  ms_control_unmap(control);
   *fd = made;
   return MS_OK;
 }
 
-static int map_checked(int fd, int protection, ms_job **job) {
+static int map_checked(int fd, int protection, ms_control **control) {
   struct stat info;
-  if (fstat(fd, &info) || (size_t)info.st_size != sizeof(ms_job))
+  if (fstat(fd, &info) || (size_t)info.st_size != sizeof(ms_control))
     return MS_FAIL(MS_EINVAL, "descriptor %d is no control segment of this build", fd);
-  ms_job *mapped = mmap(NULL, sizeof *mapped, protection, MAP_SHARED, fd, 0);
+  ms_control *mapped = mmap(NULL, sizeof *mapped, protection, MAP_SHARED, fd, 0);
   if (mapped == MAP_FAILED) return MS_FAIL(MS_EIO, "cannot map the control segment: %s", strerror(errno));
-  if (mapped->magic != JOB_MAGIC || mapped->version != MS_JOB_VERSION || mapped->size < 1 ||
+  if (mapped->magic != JOB_MAGIC || mapped->version != MS_CONTROL_VERSION || mapped->size < 1 ||
       mapped->size > MS_MAX_LOCAL_RANKS) {
-    ms_job_unmap(mapped);
+    ms_control_unmap(mapped);
     return MS_FAIL(MS_EINVAL, "descriptor %d is no control segment of this build", fd);
   }
-  *job = mapped;
+  *control = mapped;
   return MS_OK;
 }
 
-int ms_job_map(int fd, ms_job **job) { return map_checked(fd, PROT_READ | PROT_WRITE, job); }
+int ms_control_map(int fd, ms_control **control) { return map_checked(fd, PROT_READ | PROT_WRITE, control); }
 
-int ms_job_peek(int fd, const ms_job **job) {
-  ms_job *mapped;
+int ms_control_peek(int fd, const ms_control **control) {
+  ms_control *mapped;
   MS_TRY(map_checked(fd, PROT_READ, &mapped));
-  *job = mapped;
+  *control = mapped;
   return MS_OK;
 }
 
-void ms_job_unmap(const ms_job *job) { munmap((void *)job, sizeof *job); }
+void ms_control_unmap(const ms_control *control) { munmap((void *)control, sizeof *control); }
 
-void ms_job_ring(ms_job *job, int rank) {
-  ms_job_rank *row = &job->rank[rank];
+void ms_control_ring(ms_control *control, int rank) {
+  ms_control_rank *row = &control->rank[rank];
   atomic_fetch_add(&row->doorbell, 1);
   if (atomic_load(&row->sleepers)) syscall(SYS_futex, &row->doorbell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-void ms_job_sleep(ms_job *job, int rank, uint32_t seen, double seconds) {
-  ms_job_rank *row = &job->rank[rank];
+void ms_control_sleep(ms_control *control, int rank, uint32_t seen, double seconds) {
+  ms_control_rank *row = &control->rank[rank];
   struct timespec limit = {.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))};
   atomic_fetch_add(&row->sleepers, 1);
   if (atomic_load(&row->doorbell) == seen) syscall(SYS_futex, &row->doorbell, FUTEX_WAIT, seen, &limit, NULL, 0);
   atomic_fetch_sub(&row->sleepers, 1);
 }
 
-void ms_job_give_up(ms_job *job, int row, int blame, const char *why) {
-  ms_job_rank *mine = &job->rank[row];
+void ms_control_give_up(ms_control *control, int row, int blame, const char *why) {
+  ms_control_rank *mine = &control->rank[row];
   uint32_t untold = 0;
   if (!atomic_compare_exchange_strong(&mine->told, &untold, 1)) return;
-  strncpy(mine->text, why, MS_JOB_TEXT - 1);
+  strncpy(mine->text, why, MS_CONTROL_TEXT - 1);
   atomic_store(&mine->told, 2);
   uint32_t none = 0;
-  atomic_compare_exchange_strong(&job->aborted, &none, (uint32_t)(row + 1) | (uint32_t)(blame + 1) << 16);
-  for (int rank = 0; rank < job->size; rank++) ms_job_ring(job, rank);
+  atomic_compare_exchange_strong(&control->aborted, &none, (uint32_t)(row + 1) | (uint32_t)(blame + 1) << 16);
+  for (int rank = 0; rank < control->size; rank++) ms_control_ring(control, rank);
 }
 
 static const char OVERWRITTEN[] = "the control segment of the run was overwritten";
 
 /* Read only: other ranks read it at the same time. */
-static const char *text_of(const ms_job_rank *row) {
-  return memchr(row->text, '\0', MS_JOB_TEXT) ? row->text : OVERWRITTEN;
+static const char *text_of(const ms_control_rank *row) {
+  return memchr(row->text, '\0', MS_CONTROL_TEXT) ? row->text : OVERWRITTEN;
 }
 
-const char *ms_job_aborted(ms_job *job, int *row, int *blame) {
-  uint32_t word = atomic_load_explicit(&job->aborted, memory_order_acquire);
+const char *ms_control_aborted(ms_control *control, int *row, int *blame) {
+  uint32_t word = atomic_load_explicit(&control->aborted, memory_order_acquire);
   if (!word) return NULL;
   *row = (int)(word & 0xffffu) - 1;
   *blame = (int)(word >> 16) - 1;
   /* Every rank can write here, whatever a recipe does through ffi: what it says is not believed unseen. */
-  if (*row < 0 || *row > MS_JOB_LAUNCHER || *blame >= job->size) {
-    *row = MS_JOB_LAUNCHER;
+  if (*row < 0 || *row > MS_CONTROL_LAUNCHER || *blame >= control->size) {
+    *row = MS_CONTROL_LAUNCHER;
     *blame = -1;
     return OVERWRITTEN;
   }
-  return text_of(&job->rank[*row]);
+  return text_of(&control->rank[*row]);
 }
 
 /* ---- the launcher's view ---- */
 
-int ms_job_open(int fd, ms_job_view **view) {
-  ms_job_view *opened = ms_calloc(1, sizeof *opened);
+int ms_control_view_open(int fd, ms_control_view **view) {
+  ms_control_view *opened = ms_calloc(1, sizeof *opened);
   if (!opened) return MS_ENOMEM;
-  int rc = ms_job_map(fd, &opened->job);
+  int rc = ms_control_map(fd, &opened->control);
   if (rc) {
     free(opened);
     return rc;
@@ -147,40 +148,42 @@ int ms_job_open(int fd, ms_job_view **view) {
   return MS_OK;
 }
 
-void ms_job_close(ms_job_view *view) {
+void ms_control_view_close(ms_control_view *view) {
   if (!view) return;
-  ms_job_unmap(view->job);
+  ms_control_unmap(view->control);
   free(view);
 }
 
-void ms_job_set_process(ms_job_view *view, int row, int rank, int pid) {
-  atomic_store(&view->job->rank[row].number, rank);
-  atomic_store(&view->job->rank[row].pid, pid);
+void ms_control_set_process(ms_control_view *view, int row, int rank, int pid) {
+  atomic_store(&view->control->rank[row].number, rank);
+  atomic_store(&view->control->rank[row].pid, pid);
 }
 
-void ms_job_set_ended(ms_job_view *view, int rank) {
-  atomic_store(&view->job->rank[rank].state, MS_JOB_LEFT);
-  for (int other = 0; other < view->job->size; other++) ms_job_ring(view->job, other);
+void ms_control_set_ended(ms_control_view *view, int rank) {
+  atomic_store(&view->control->rank[rank].state, MS_CONTROL_LEFT);
+  for (int other = 0; other < view->control->size; other++) ms_control_ring(view->control, other);
 }
 
-void ms_job_abort(ms_job_view *view, int rank, const char *why) {
-  ms_job_give_up(view->job, MS_JOB_LAUNCHER, rank, why);
+void ms_control_abort(ms_control_view *view, int rank, const char *why) {
+  ms_control_give_up(view->control, MS_CONTROL_LAUNCHER, rank, why);
 }
 
-const char *ms_job_abort_reason(ms_job_view *view, int *rank) {
+const char *ms_control_abort_reason(ms_control_view *view, int *rank) {
   int row;
-  return ms_job_aborted(view->job, &row, rank);
+  return ms_control_aborted(view->control, &row, rank);
 }
 
-const char *ms_job_rank_reason(ms_job_view *view, int rank) {
-  ms_job_rank *row = &view->job->rank[rank];
+const char *ms_control_rank_reason(ms_control_view *view, int rank) {
+  ms_control_rank *row = &view->control->rank[rank];
   return atomic_load(&row->told) == 2 ? text_of(row) : NULL;
 }
 
-int ms_job_saves(const ms_job_view *view) { return atomic_load(&view->job->saves) != 0; }
+int ms_control_saves(const ms_control_view *view) { return atomic_load(&view->control->saves) != 0; }
 
-void ms_job_stuck(const ms_job_view *view, char *text, size_t bytes) { ms_report_stuck(view->job, text, bytes); }
+void ms_control_stuck(const ms_control_view *view, char *text, size_t bytes) {
+  ms_report_stuck(view->control, text, bytes);
+}
 
-void ms_job_death(ms_job_view *view, int rank, char *text, size_t bytes) {
-  ms_report_death(view->job, rank, text, bytes);
+void ms_control_death(ms_control_view *view, int rank, char *text, size_t bytes) {
+  ms_report_death(view->control, rank, text, bytes);
 }

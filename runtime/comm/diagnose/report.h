@@ -1,4 +1,5 @@
-/* report.h - reading the ledgers of a job: where each rank is, who holds the others up, where a rank was when it died. */
+/* report.h - reading the flight recorders of a job: where each rank is, who holds the others up, where a rank was when
+** it died. */
 #ifndef MS_COMM_DIAGNOSE_REPORT_H
 #define MS_COMM_DIAGNOSE_REPORT_H
 
@@ -6,8 +7,8 @@
 
 /* A collective as its record tells it, with its texts. */
 typedef struct ms_rank_op {
-  const char *kind;                                                 /* NULL: none */
-  char label[MS_LEDGER_TEXT_BYTES], activity[MS_LEDGER_TEXT_BYTES]; /* unit, "" for none; what it was part of */
+  const char *kind;                                                     /* NULL: none */
+  char label[MS_RECORDER_TEXT_BYTES], activity[MS_RECORDER_TEXT_BYTES]; /* unit, "" for none; what it was part of */
   uint64_t sequence, bytes;
   int64_t step;
   uint64_t missing; /* the world ranks that it waited for */
@@ -15,10 +16,10 @@ typedef struct ms_rank_op {
 } ms_rank_op;
 
 typedef struct ms_rank_status {
-  int pid, state; /* enum ms_job_rank_state */
+  int pid, state; /* enum ms_control_rank_state */
   int stopped;    /* the process is there, and stopped by a signal */
   int printing;   /* it waits until somebody reads what it prints */
-  char activity[MS_LEDGER_TEXT_BYTES], at[MS_LEDGER_TEXT_BYTES], doing[MS_LEDGER_TEXT_BYTES];
+  char activity[MS_RECORDER_TEXT_BYTES], at[MS_RECORDER_TEXT_BYTES], doing[MS_RECORDER_TEXT_BYTES];
   int64_t step, done;
   double tokens_per_s;
   double since;          /* seconds in the activity, or outside the engine */
@@ -27,26 +28,28 @@ typedef struct ms_rank_status {
   ms_rank_op wait, last; /* the collective that it waits in; the last one that it left */
 } ms_rank_status;
 
-void ms_report_status(const ms_job *job, int rank, ms_rank_status *status);
+void ms_report_status(const ms_control *control, int rank, ms_rank_status *status);
 
 /* All ranks, as bits. */
-uint64_t ms_report_world(const ms_job *job);
+uint64_t ms_report_world(const ms_control *control);
 /* How far a rank has come in what the group of a ring does together, as its tickets count. */
-uint64_t ms_report_count(const ms_job *job, uint32_t group, int rank);
-/* The ranks that wait for each other, so that none of them can ever go on; 0 when there are none. A rank that is about to wake
-** up may be among them: they are sure to be stuck when *state, a hash of where they are, stays the same. */
-uint64_t ms_report_deadlock(const ms_job *job, uint64_t *state);
-/* What to append to the error of rank `me` that waited in vain for the world ranks in `missing`: who is behind and where, what it
-** did not enter, and in a line for each kind of rank what the others wait for. */
-void ms_report_behind(const ms_job *job, int me, uint64_t missing, char *text, size_t bytes);
+uint64_t ms_report_count(const ms_control *control, uint32_t group, int rank);
+/* The ranks that wait for each other, so that none of them can ever go on; 0 when there are none. A rank that is about
+** to wake up may be among them: they are sure to be stuck when *state, a hash of where they are, stays the same. */
+uint64_t ms_report_deadlock(const ms_control *control, uint64_t *state);
+/* What to append to the error of rank `me` that waited in vain for the world ranks in `missing`: who is behind and
+** where, what it did not enter, and in a line for each kind of rank what the others wait for. */
+void ms_report_behind(const ms_control *control, int me, uint64_t missing, char *text, size_t bytes);
 /* The same of ranks that all still run: whoever the first that waits, waits for in the end; then where each is. */
-void ms_report_stuck(const ms_job *job, char *text, size_t bytes);
-/* Where a rank was that has died, and what the others waited for; "" when the ledger knows nothing of it. */
-void ms_report_death(const ms_job *job, int rank, char *text, size_t bytes);
-/* "phase evaluate of step 3", "barrier after step 3", ... of the record with this sequence number in a group; "" when it is gone. */
-void ms_report_entered(const ms_job *job, int rank, uint32_t group, uint64_t sequence, char *text, size_t bytes);
+void ms_report_stuck(const ms_control *control, char *text, size_t bytes);
+/* Where a rank was that has died, and what the others waited for; "" when the flight recorder knows nothing of it. */
+void ms_report_death(const ms_control *control, int rank, char *text, size_t bytes);
+/* "phase evaluate of step 3", "barrier after step 3", ... of the record with this sequence number in a group; "" when
+** it is gone. */
+void ms_report_entered(const ms_control *control, int rank, uint32_t group, uint64_t sequence, char *text,
+                       size_t bytes);
 /* To quote where ranks disagree: the failure of a rank whose program caught it and went on; "" when there is none. */
-void ms_report_caught(const ms_job *job, char *text, size_t bytes);
+void ms_report_noted(const ms_control *control, char *text, size_t bytes);
 /* "rank 2", "ranks 0, 2-5". */
 void ms_report_ranks(char *text, size_t bytes, uint64_t mask);
 

@@ -16,22 +16,22 @@
 static const double LEFT_GRACE = 0.3;
 
 unsigned ms_world_epoch(const ms_world *world) {
-  const ms_job *job = ms_world_job(world);
-  return job ? atomic_load(&job->rank[ms_world_local_rank(world)].recovery) : 0;
+  const ms_control *control = ms_world_control(world);
+  return control ? atomic_load(&control->rank[ms_world_local_rank(world)].recovery) : 0;
 }
 
-static int check_launcher(ms_job *job) {
-  const ms_job_rank *launcher = &job->rank[MS_JOB_LAUNCHER];
+static int check_launcher(ms_control *control) {
+  const ms_control_rank *launcher = &control->rank[MS_CONTROL_LAUNCHER];
   if (atomic_load(&launcher->told) != 2) return MS_OK;
   return MS_FAIL(MS_EPEER, "%s", launcher->text);
 }
 
 /* A rank that has not come to step `step`, or -1. */
-static int find_missing(const ms_job *job, uint32_t step, int *has_left) {
+static int find_missing(const ms_control *control, uint32_t step, int *has_left) {
   int missing = -1;
-  for (int rank = 0; rank < job->size; rank++) {
-    if ((int32_t)(atomic_load(&job->rank[rank].recovery) - step) >= 0) continue;
-    *has_left = atomic_load(&job->rank[rank].state) == MS_JOB_LEFT;
+  for (int rank = 0; rank < control->size; rank++) {
+    if ((int32_t)(atomic_load(&control->rank[rank].recovery) - step) >= 0) continue;
+    *has_left = atomic_load(&control->rank[rank].state) == MS_CONTROL_LEFT;
     missing = rank;
     if (*has_left) break;
   }
@@ -39,16 +39,16 @@ static int find_missing(const ms_job *job, uint32_t step, int *has_left) {
 }
 
 /* Comes to step `step` and waits until all ranks have. Ctrl-C and what ranks gave up for do not matter here. */
-static int meet(ms_world *world, ms_job *job, uint32_t step) {
+static int meet(ms_world *world, ms_control *control, uint32_t step) {
   double began = ms_clock(), left_at = 0;
-  atomic_store(&job->rank[ms_world_rank(world)].recovery, step);
-  for (int rank = 0; rank < job->size; rank++)
-    if (rank != ms_world_rank(world)) ms_job_ring(job, rank);
+  atomic_store(&control->rank[ms_world_rank(world)].recovery, step);
+  for (int rank = 0; rank < control->size; rank++)
+    if (rank != ms_world_rank(world)) ms_control_ring(control, rank);
   for (;;) {
     unsigned seen = ms_world_doorbell(world);
-    int has_left = 0, missing = find_missing(job, step, &has_left);
+    int has_left = 0, missing = find_missing(control, step, &has_left);
     if (missing < 0) return MS_OK;
-    MS_TRY(check_launcher(job));
+    MS_TRY(check_launcher(control));
     double now = ms_clock(), rest = began + ms_world_timeout(world) - now;
     if (has_left && left_at == 0) left_at = now;
     if (has_left && now > left_at + LEFT_GRACE)
@@ -60,13 +60,13 @@ static int meet(ms_world *world, ms_job *job, uint32_t step) {
   }
 }
 
-static void reset_ticket(ms_job_ticket *ticket) {
+static void reset_ticket(ms_control_ticket *ticket) {
   atomic_store(&ticket->count, 0);
   atomic_store(&ticket->signature, 0);
 }
 
-static void reset_group(ms_job_group *group, int rank) {
-  if (atomic_load(&group->state) != MS_JOB_GROUP_READY) return;
+static void reset_group(ms_control_group *group, int rank) {
+  if (atomic_load(&group->state) != MS_CONTROL_CHANNEL_READY) return;
   for (int me = 0; me < group->size; me++) {
     if (group->rank[me] != rank) continue;
     reset_ticket(&group->ticket[me]);
@@ -78,27 +78,27 @@ static void reset_group(ms_job_group *group, int rank) {
 }
 
 /* The launcher may give up at any moment: its word is never taken back, and put in where another's was. */
-static void reset_abort(ms_job *job) {
+static void reset_abort(ms_control *control) {
   uint32_t none = 0;
-  atomic_store(&job->aborted, 0);
-  if (atomic_load(&job->rank[MS_JOB_LAUNCHER].told))
-    atomic_compare_exchange_strong(&job->aborted, &none, MS_JOB_LAUNCHER + 1);
+  atomic_store(&control->aborted, 0);
+  if (atomic_load(&control->rank[MS_CONTROL_LAUNCHER].told))
+    atomic_compare_exchange_strong(&control->aborted, &none, MS_CONTROL_LAUNCHER + 1);
 }
 
 int ms_world_recover(ms_world *world) {
   MS_HANDLE(world, WORLD);
-  ms_job *job = ms_world_job(world);
-  if (!job) return MS_OK;
+  ms_control *control = ms_world_control(world);
+  if (!control) return MS_OK;
   MS_TRY(ms_world_check_one_node(world));
   int rank = ms_world_rank(world);
-  uint32_t before = atomic_load(&job->rank[rank].recovery);
-  MS_TRY(meet(world, job, before + 1));
-  reset_ticket(&job->ticket[rank]);
-  atomic_store(&job->announcement[rank].number, 0);
-  for (int i = 0; i < MS_JOB_GROUPS; i++) reset_group(&job->group[i], rank);
-  atomic_store(&job->rank[rank].told, 0);
-  atomic_store(&job->rank[rank].failed, 0);
+  uint32_t before = atomic_load(&control->rank[rank].recovery);
+  MS_TRY(meet(world, control, before + 1));
+  reset_ticket(&control->ticket[rank]);
+  atomic_store(&control->announcement[rank].number, 0);
+  for (int i = 0; i < MS_CONTROL_GROUPS; i++) reset_group(&control->group[i], rank);
+  atomic_store(&control->rank[rank].told, 0);
+  atomic_store(&control->rank[rank].failed, 0);
   ms_world_doing(world, NULL);
-  if (rank == 0) reset_abort(job);
-  return meet(world, job, before + 2);
+  if (rank == 0) reset_abort(control);
+  return meet(world, control, before + 2);
 }

@@ -8,18 +8,18 @@
 
 void ms_world_catch_termination(ms_world *world) {
   MS_HANDLE_OR(, world, WORLD);
-  if (world->job) atomic_store(&world->job->saves, 1);
+  if (world->control) atomic_store(&world->control->saves, 1);
   ms_termination_catch(NULL);
 }
 
 void ms_world_heed_termination(ms_world *world) {
   MS_HANDLE_OR(, world, WORLD);
-  if (world->job) ms_termination_catch(&world->job->saves);
+  if (world->control) ms_termination_catch(&world->control->saves);
 }
 
 int ms_world_terminating(ms_world *world) {
   MS_HANDLE_OR(0, world, WORLD);
-  if (!world->job) return ms_terminated();
-  if (ms_terminated()) atomic_store_explicit(&world->job->terminating, 1, memory_order_relaxed);
-  return atomic_load_explicit(&world->job->terminating, memory_order_relaxed) != 0;
+  if (!world->control) return ms_terminated();
+  if (ms_terminated()) atomic_store_explicit(&world->control->terminating, 1, memory_order_relaxed);
+  return atomic_load_explicit(&world->control->terminating, memory_order_relaxed) != 0;
 }

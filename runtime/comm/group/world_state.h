@@ -16,10 +16,10 @@ struct ms_world {
   ms_meeting meeting; /* of ranks that no launcher forked together; zero-filled otherwise */
   char host[MS_WIRE_NAME];
   double timeout;
-  ms_job *job; /* NULL: a world of one */
-  ms_ledger *ledger;
-  ms_ledger_ring *ring;            /* of barrier and exchange */
-  int barrier_text, exchange_text; /* activities, in the ledger's numbers */
+  ms_control *control; /* NULL: a world of one */
+  ms_recorder *recorder;
+  ms_recorder_ring *ring;            /* of barrier and all-gather of bytes */
+  int barrier_text, all_gather_text; /* activities, in the flight recorder's numbers */
 };
 
 /* The rank that has a row in the job's tables. */

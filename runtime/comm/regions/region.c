@@ -1,8 +1,9 @@
-/* region.c - memory that some ranks of the host map together. The first makes a memfd, the others open it through /proc, and
-** then every descriptor is closed: the mappings alone keep the memory, so it goes when the last rank goes, however it ends.
+/* region.c - memory that some ranks of the host map together. The first makes a memfd, the others open it through
+** /proc, and then every descriptor is closed: the mappings alone keep the memory, so it goes when the last rank goes,
+** however it ends.
 **
-** Pages stay small ones: a region commits exactly the pages that were touched, which keeps resident memory what the plan
-** said. (Huge pages would round small regions up, and most kernels refuse them to memfds anyway.)
+** Pages stay small ones: a region commits exactly the pages that were touched, which keeps resident memory what the
+** plan said. (Huge pages would round small regions up, and most kernels refuse them to memfds anyway.)
 */
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +38,7 @@ static offer make_offer(int place, size_t bytes) {
   return mine;
 }
 
-static int check_offers(const ms_members *members, const offer *offers) {
+static int check_offers(const ms_group *members, const offer *offers) {
   const int *rank = members->rank;
   if (offers[0].error)
     return MS_FAIL(MS_EIO, "rank %d cannot make shared memory of %llu bytes: %s", rank[0],
@@ -69,7 +70,7 @@ int ms_memory_open(int rank, int owner, int pid, int fd_there, int *fd) {
       rank, owner, path, strerror(errno));
 }
 
-static int map_offered(const ms_members *members, const offer *theirs, ms_region *region) {
+static int map_offered(const ms_group *members, const offer *theirs, ms_region *region) {
   struct stat info;
   int fd, rc = MS_OK, me = members->rank[members->me];
   MS_TRY(ms_memory_open(me, members->rank[0], theirs->pid, theirs->fd, &fd));
@@ -80,18 +81,18 @@ static int map_offered(const ms_members *members, const offer *theirs, ms_region
   return rc;
 }
 
-int ms_members_region(ms_members *members, size_t bytes, ms_region *region) {
+int ms_region_map(ms_group *members, size_t bytes, ms_region *region) {
   *region = (ms_region){NULL, 0};
   if (!bytes) return MS_OK;
   if (members->size == 1) return map_private(bytes, region);
   int rc = MS_OK, failed = 0, all_failed[MS_MAX_LOCAL_RANKS];
   offer mine = make_offer(members->me, bytes), offers[MS_MAX_LOCAL_RANKS];
-  MS_GOTO(ms_members_exchange(members, &mine, sizeof mine, offers));
+  MS_GOTO(ms_group_all_gather_bytes(members, &mine, sizeof mine, offers));
   MS_GOTO(check_offers(members, offers));
   if (members->me == 0) failed = map_shared(mine.fd, bytes, region);
   else failed = map_offered(members, &offers[0], region);
   /* Every rank learns whether all have it: then nobody uses a region that another rank lacks. */
-  MS_GOTO(ms_members_exchange(members, &failed, sizeof failed, all_failed));
+  MS_GOTO(ms_group_all_gather_bytes(members, &failed, sizeof failed, all_failed));
   MS_GOTO(failed);
   for (int i = 0; i < members->size; i++)
     if (all_failed[i])

@@ -28,8 +28,8 @@ static int plan_pinning(ms_running *run) {
 
 static int prepare(ms_running *run) {
   MS_TRY(ms_nodes_prepare(run->config));
-  MS_TRY(ms_job_create(run->config->ranks, &run->job_fd));
-  MS_TRY(ms_job_open(run->job_fd, &run->view));
+  MS_TRY(ms_control_create(run->config->ranks, &run->control_fd));
+  MS_TRY(ms_control_view_open(run->control_fd, &run->view));
   MS_TRY(plan_pinning(run));
   run->ranks = ms_calloc(run->config->ranks, sizeof *run->ranks);
   run->outlet = ms_calloc(2, sizeof *run->outlet);
@@ -53,13 +53,13 @@ static void close_launch(ms_running *run) {
   free(run->ranks);
   free(run->outlet);
   free(run->stuck);
-  ms_job_close(run->view);
-  if (run->job_fd >= 0) close(run->job_fd);
+  ms_control_view_close(run->view);
+  if (run->control_fd >= 0) close(run->control_fd);
 }
 
 int ms_launch(const ms_launch_config *config, int *exit_status) {
   int rc;
-  ms_running run = {.config = config, .job_fd = -1, .signals = -1, .first_failed = -1};
+  ms_running run = {.config = config, .control_fd = -1, .signals = -1, .first_failed = -1};
   MS_GOTO(prepare(&run));
   fflush(NULL); /* what is buffered now would otherwise be written by every rank */
   for (int rank = 0; rank < config->ranks; rank++) MS_GOTO(ms_start_rank(&run, rank));

@@ -26,8 +26,8 @@ typedef struct ms_child {
 
 typedef struct ms_running {
   const ms_launch_config *config;
-  int job_fd;
-  ms_job_view *view;
+  int control_fd;
+  ms_control_view *view;
   ms_pinning pinning;
   ms_child *ranks;
   ms_outlet *outlet; /* [2]: standard output, standard error */

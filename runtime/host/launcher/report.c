@@ -58,7 +58,7 @@ int ms_name_ranks(const ms_running *run, int running, char *text, size_t bytes) 
 /* The rank that failed first: who gave up first knows better than the order in which processes ended. */
 static int find_culprit(const ms_running *run) {
   int blamed;
-  const char *why = ms_job_abort_reason(run->view, &blamed);
+  const char *why = ms_control_abort_reason(run->view, &blamed);
   if (why && blamed >= 0 && blamed < run->config->ranks && run->ranks[blamed].status != 0) return blamed;
   /* Where ranks meet at a store, those who live hear of a death from it, perhaps before this process does. */
   for (int rank = 0; why && blamed < 0 && rank < run->config->ranks; rank++)
@@ -66,7 +66,7 @@ static int find_culprit(const ms_running *run) {
   return run->first_failed;
 }
 
-int ms_asked_to_save(const ms_running *run) { return run->asked_to_end == SIGTERM && ms_job_saves(run->view); }
+int ms_asked_to_save(const ms_running *run) { return run->asked_to_end == SIGTERM && ms_control_saves(run->view); }
 
 /* Asked to save, it ended for another reason than this request. */
 static int failed_to_save(const ms_running *run, int rank) {
@@ -95,7 +95,7 @@ int ms_choose_status(const ms_running *run) {
 static void report_request(const ms_running *run) {
   char names[256];
   const char *what = run->asked_to_end == SIGINT ? "interrupted" : "terminated";
-  const char *told = ms_asked_to_save(run) ? ms_job_rank_reason(run->view, find_culprit(run)) : NULL;
+  const char *told = ms_asked_to_save(run) ? ms_control_rank_reason(run->view, find_culprit(run)) : NULL;
   int killed = ms_name_ranks(run, 0, names, sizeof names);
   if (!killed) ms_outlet_say(&run->outlet[1], "moonshard: %s\n", told ? told : what);
   else if (run->asked_twice) ms_outlet_say(&run->outlet[1], "moonshard: %s twice: %s ended at once\n", what, names);
@@ -108,13 +108,13 @@ static void report_request(const ms_running *run) {
 /* Where it was, and what the others waited for, when it ended without a word of its own. */
 static void report_place(const ms_running *run, int rank) {
   char place[2048];
-  ms_job_death(run->view, rank, place, sizeof place);
+  ms_control_death(run->view, rank, place, sizeof place);
   if (*place) ms_outlet_say(&run->outlet[1], "moonshard: %s\n", place);
 }
 
 static void report_failure(const ms_running *run, int culprit, int exit_status) {
   const ms_child *rank = &run->ranks[culprit];
-  const char *why = ms_job_rank_reason(run->view, culprit);
+  const char *why = ms_control_rank_reason(run->view, culprit);
   int number = ms_nodes_rank(run->config, culprit);
   if (run->config->interactive && WIFEXITED(rank->status) && !why) return;
   if (WIFSIGNALED(rank->status)) {

@@ -40,14 +40,15 @@ static void drop_launcher(ms_running *run, const int *write_end) {
     if (write_end[i] >= 0) close(write_end[i]);
   for (int i = 0; i < 2; i++) ms_outlet_close(&run->outlet[i]);
   close(run->signals);
-  ms_job_close(run->view);
+  ms_control_view_close(run->view);
   free(run->ranks);
   free(run->outlet);
 }
 
 static _Noreturn void become_rank(ms_running *run, int rank, const int *write_end, pid_t launcher) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  /* Where ptrace is kept to ancestors: other ranks may look whether this one waits in print (comm/diagnose/report.c). */
+  /* Where ptrace is kept to ancestors: other ranks may look whether this one waits in print
+  ** (comm/diagnose/report.c). */
   prctl(PR_SET_PTRACER, (unsigned long)launcher, 0, 0, 0);
   if (getppid() != launcher) _exit(MS_STATUS_FAILED_RUN); /* it died before the line above */
   const ms_launch_config *config = run->config;
@@ -56,12 +57,12 @@ static _Noreturn void become_rank(ms_running *run, int rank, const int *write_en
   sigaction(SIGCHLD, &run->old_child_action, NULL);
   sigaction(SIGPIPE, &run->old_pipe_action, NULL);
   sigset_t old_mask = run->old_mask;
-  int job_fd = run->job_fd;
+  int control_fd = run->control_fd;
   if (!config->joins) ms_pinning_take(&run->pinning, rank);
   drop_launcher(run, write_end);
   if (!config->joins) {
     ms_nodes_set_variables(config, rank);
-    snprintf(job, sizeof job, "%d", job_fd);
+    snprintf(job, sizeof job, "%d", control_fd);
     setenv("MOONSHARD_JOB_FD", job, 1);
   }
   sigprocmask(SIG_SETMASK, &old_mask, NULL);
@@ -111,7 +112,7 @@ int ms_start_rank(ms_running *run, int rank) {
       run->ranks[rank].pid = pid;
       run->ranks[rank].running = 1;
       run->running++;
-      if (!run->config->joins) ms_job_set_process(run->view, rank, ms_nodes_rank(run->config, rank), (int)pid);
+      if (!run->config->joins) ms_control_set_process(run->view, rank, ms_nodes_rank(run->config, rank), (int)pid);
     }
   }
   for (int i = 0; i < 2; i++)

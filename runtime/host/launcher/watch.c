@@ -71,7 +71,7 @@ void ms_kill_ranks(ms_running *run) {
 static double grace_after_request(const ms_running *run, int number) {
   if (number == SIGTERM && run->config->grace_to_save > 0) return run->config->grace_to_save;
   if (run->config->grace > 0) return run->config->grace;
-  return number == SIGTERM && ms_job_saves(run->view) ? GRACE_TO_SAVE : GRACE_AFTER_REQUEST;
+  return number == SIGTERM && ms_control_saves(run->view) ? GRACE_TO_SAVE : GRACE_AFTER_REQUEST;
 }
 
 static void give_grace(ms_running *run, double seconds) {
@@ -142,7 +142,7 @@ static void handle_end(ms_running *run, int rank, int status) {
   run->ranks[rank].status = status;
   run->running--;
   if (status == 0) {
-    ms_job_set_ended(run->view, rank);
+    ms_control_set_ended(run->view, rank);
     return;
   }
   if (run->first_failed < 0) run->first_failed = rank;
@@ -154,7 +154,7 @@ static void handle_end(ms_running *run, int rank, int status) {
     snprintf(why, sizeof why, "rank %d ended with exit status %d", ms_nodes_rank(run->config, rank),
              WEXITSTATUS(status));
   int saved = WIFEXITED(status) && WEXITSTATUS(status) == MS_STATUS_TERMINATED;
-  if (!run->asked_to_end || (ms_asked_to_save(run) && !saved)) ms_job_abort(run->view, rank, why);
+  if (!run->asked_to_end || (ms_asked_to_save(run) && !saved)) ms_control_abort(run->view, rank, why);
 }
 
 static void reap(ms_running *run) {
@@ -188,7 +188,7 @@ static void check_output(ms_running *run) {
         snprintf(run->lost, sizeof run->lost, "log file %.400s/rank-%d.log: %s", run->config->log_dir,
                  ms_nodes_rank(run->config, rank), strerror(run->ranks[rank].log[i].error));
   if (!*run->lost) return;
-  ms_job_abort(run->view, -1, run->lost);
+  ms_control_abort(run->view, -1, run->lost);
   give_grace(run, run->config->grace > 0 ? run->config->grace : GRACE_AFTER_FAILURE);
 }
 
@@ -256,7 +256,7 @@ static int milliseconds_to_wait(const ms_running *run) {
 static void keep_places(ms_running *run) {
   if (run->stuck || !ms_asked_to_save(run)) return;
   run->stuck = ms_calloc(1, STUCK_BYTES);
-  if (run->stuck) ms_job_stuck(run->view, run->stuck, STUCK_BYTES);
+  if (run->stuck) ms_control_stuck(run->view, run->stuck, STUCK_BYTES);
 }
 
 void ms_watch(ms_running *run) {

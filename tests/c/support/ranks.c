@@ -13,7 +13,7 @@
 #include "comm/control/control.h"
 
 typedef struct thread_rank {
-  ms_job *job;
+  ms_control *control;
   int rank, status;
   rank_body *body;
   void *context;
@@ -24,7 +24,7 @@ static void *run_thread(void *argument) {
   thread_rank *mine = argument;
   ms_world *world = NULL;
   ms_error_clear();
-  mine->status = ms_world_attach(mine->job, mine->rank, &world);
+  mine->status = ms_world_attach(mine->control, mine->rank, &world);
   if (!mine->status) mine->status = mine->body(world, mine->context);
   if (mine->status) {
     snprintf(mine->message, sizeof mine->message, "%s", ms_error_message());
@@ -36,25 +36,25 @@ static void *run_thread(void *argument) {
 
 void run_ranks_as_threads(int ranks, rank_body *body, void *context) {
   int fd;
-  ms_job *job;
+  ms_control *control;
   pthread_t thread[MS_MAX_LOCAL_RANKS];
   thread_rank *rank = calloc((size_t)ranks, sizeof *rank);
   assert_non_null(rank);
-  assert_int_equal(ms_job_create(ranks, &fd), MS_OK);
-  assert_int_equal(ms_job_map(fd, &job), MS_OK);
+  assert_int_equal(ms_control_create(ranks, &fd), MS_OK);
+  assert_int_equal(ms_control_map(fd, &control), MS_OK);
   close(fd);
   for (int r = 0; r < ranks; r++) {
-    rank[r] = (thread_rank){.job = job, .rank = r, .body = body, .context = context};
+    rank[r] = (thread_rank){.control = control, .rank = r, .body = body, .context = context};
     assert_int_equal(pthread_create(&thread[r], NULL, run_thread, &rank[r]), 0);
   }
   for (int r = 0; r < ranks; r++) pthread_join(thread[r], NULL);
   int row, first = 0;
-  if (!ms_job_aborted(job, &row, &first)) first = 0;
+  if (!ms_control_aborted(control, &row, &first)) first = 0;
   for (int i = 0; i < ranks; i++) {
     int r = (first + i) % ranks; /* the rank that gave up first tells the cause */
     if (rank[r].status) fail_msg("%d ranks as threads, rank %d: %s", ranks, r, rank[r].message);
   }
-  ms_job_unmap(job);
+  ms_control_unmap(control);
   free(rank);
 }
 
@@ -77,9 +77,9 @@ static _Noreturn void run_process(int rank, int ranks, int fd, rank_body *body, 
 void run_ranks_as_processes(int ranks, rank_body *body, void *context) {
   int fd, status;
   pid_t pid[MS_MAX_LOCAL_RANKS];
-  ms_job_view *view;
-  assert_int_equal(ms_job_create(ranks, &fd), MS_OK);
-  assert_int_equal(ms_job_open(fd, &view), MS_OK);
+  ms_control_view *view;
+  assert_int_equal(ms_control_create(ranks, &fd), MS_OK);
+  assert_int_equal(ms_control_view_open(fd, &view), MS_OK);
   for (int r = 0; r < ranks; r++) {
     pid[r] = fork();
     assert_true(pid[r] >= 0);
@@ -91,10 +91,10 @@ void run_ranks_as_processes(int ranks, rank_body *body, void *context) {
     if (status && failed < 0) failed = r;
   }
   int blamed;
-  const char *why = ms_job_abort_reason(view, &blamed);
+  const char *why = ms_control_abort_reason(view, &blamed);
   if (failed >= 0)
     fail_msg("%d ranks as processes, rank %d failed: %s", ranks, why ? blamed : failed, why ? why : "died");
-  ms_job_close(view);
+  ms_control_view_close(view);
   close(fd);
 }
 
