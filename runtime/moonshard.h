@@ -615,7 +615,7 @@ MS_API int ms_trace_write(ms_trace *trace, const char *path);
 
 /* The rows of a parameter (or its gradient, or optimizer state) that this rank owns, by element range of the flattened
 ** parameter: [*first, *first + *count). data points to f32: on the CPU the rows themselves, else a copy that lasts until the
-** state is read again. what: "param", "grad", "state0", "state1", "ema". Of gradients replicas that keep one copy of the rest
+** state is read again. what: "param", "grad", "exp_avg" (of SGD: its momentum), "exp_avg_sq", "ema". Of gradients replicas that keep one copy of the rest
 ** (ms_plan_config.shared_masters) own a slice each: the one that they update. */
 MS_API int ms_state_shard(ms_state *state, int param, const char *what, double *first, double *count, float **data);
 /* Elements [first, first + count) of a flattened parameter (or its gradient, ...), which this rank must own, from and to

@@ -26,7 +26,7 @@ static int64_t state_offset(const ms_exec *exec, int buffer) {
   if (which == MS_STATE_MASTER) return layout->unit[unit].master;
   if (which == MS_STATE_GRADIENT) return layout->unit[unit].gradient;
   if (which == MS_STATE_EMA) return layout->unit[unit].ema;
-  return which == MS_STATE_FIRST ? layout->unit[unit].state0 : layout->unit[unit].state1;
+  return which == MS_STATE_EXP_AVG ? layout->unit[unit].exp_avg : layout->unit[unit].exp_avg_sq;
 }
 
 void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref) {

@@ -97,14 +97,14 @@ int ms_master_find(const ms_state *state, int param, const char *what, ms_elemen
     return MS_OK;
   }
   if (!strcmp(what, "grad")) offset = state->layout.unit[p->unit].gradient;
-  else if (!strcmp(what, "state0")) offset = state->layout.unit[p->unit].state0;
-  else if (!strcmp(what, "state1")) offset = state->layout.unit[p->unit].state1;
+  else if (!strcmp(what, "exp_avg")) offset = state->layout.unit[p->unit].exp_avg;
+  else if (!strcmp(what, "exp_avg_sq")) offset = state->layout.unit[p->unit].exp_avg_sq;
   else if (!strcmp(what, "ema")) offset = state->layout.unit[p->unit].ema;
-  else return MS_FAIL(MS_ENAME, "'%s' of a parameter: it must be param, grad, state0, state1 or ema", what);
+  else return MS_FAIL(MS_ENAME, "'%s' of a parameter: it must be param, grad, exp_avg, exp_avg_sq or ema", what);
   if (offset < 0 || p->config.frozen)
     return MS_FAIL(MS_EINVAL, "parameter '%s' has no %s: %s", p->name, what,
                    p->config.frozen ? "it is frozen" : "the state was made for another optimizer, or without training");
-  if (!strncmp(what, "state", 5)) at->dtype = state->layout.moment_dtype;
+  if (!strncmp(what, "exp_avg", 7)) at->dtype = state->layout.moment_dtype;
   if (!strcmp(what, "grad")) find_gradients(state, p, at);
   else at->data = at_state(state, arena, offset, ms_dtype_size(at->dtype), p);
   return MS_OK;

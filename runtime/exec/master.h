@@ -17,8 +17,8 @@ typedef struct ms_elements {
   int sliced; /* no other rank has them: replicas have slices of what they own. 0: replicas have the same bits */
 } ms_elements;
 
-/* Where what this rank has of a parameter's master, gradient or moment ("param", "grad", "state0", "state1", "ema") lies: the owned
-** elements, or of gradients a slice of them where replicas keep one copy of the rest. */
+/* Where what this rank has of a parameter's master, gradient or moment ("param", "grad", "exp_avg", "exp_avg_sq",
+** "ema") lies: the owned elements, or of gradients a slice of them where replicas keep one copy of the rest. */
 int ms_master_find(const ms_state *state, int param, const char *what, ms_elements *at);
 /* Where elements [first, first + count) of it lie, which this rank must own, if they are f32 and the host may follow
 ** pointers there; else *at is NULL. */

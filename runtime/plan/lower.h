@@ -50,8 +50,8 @@ void ms_plan_touch(ms_plan *plan, int buffer, int position);
 enum ms_state_buffer {
   MS_STATE_MASTER = 0,
   MS_STATE_GRADIENT = 1,
-  MS_STATE_FIRST = 2,
-  MS_STATE_SECOND = 3,
+  MS_STATE_EXP_AVG = 2,
+  MS_STATE_EXP_AVG_SQ = 3,
   MS_STATE_EMA = 4,
   MS_STATE_BUFFERS = 5
 };

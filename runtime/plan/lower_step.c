@@ -97,14 +97,14 @@ static int update_parameter(ms_plan *plan, int param) {
                         ms_ref_scalar(ms_updates_buffer(plan), 4 * param)};
   const ms_ref masters = masters_of(plan, p->unit, p->segment, own);
   if (c->optimizer == MS_OPT_SGD) {
-    ms_ref momentum = ms_ref_vector(ms_state_buffer(p->unit, MS_STATE_FIRST), 0, MS_F32, 0);
-    if (c->momentum != 0) momentum = kept_of(p->unit, MS_STATE_FIRST, MS_F32, own);
+    ms_ref momentum = ms_ref_vector(ms_state_buffer(p->unit, MS_STATE_EXP_AVG), 0, MS_F32, 0);
+    if (c->momentum != 0) momentum = kept_of(p->unit, MS_STATE_EXP_AVG, MS_F32, own);
     const ms_ref out[2] = {masters, momentum};
     const ms_attrs attrs = {.i = {c->nesterov}, .f = {group->lr_scale, group->weight_decay, c->momentum, c->dampening}};
     return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_sgd, &attrs, 3, in, 2, out, scope, 0);
   }
-  const ms_ref out[3] = {masters, kept_of(p->unit, MS_STATE_FIRST, c->moment_dtype, own),
-                         kept_of(p->unit, MS_STATE_SECOND, c->moment_dtype, own)};
+  const ms_ref out[3] = {masters, kept_of(p->unit, MS_STATE_EXP_AVG, c->moment_dtype, own),
+                         kept_of(p->unit, MS_STATE_EXP_AVG_SQ, c->moment_dtype, own)};
   ms_attrs attrs = {.f = {group->lr_scale, group->weight_decay, c->beta1, c->beta2}};
   memcpy(&attrs.i[0], &c->eps, sizeof c->eps);
   if (c->moment_dtype != MS_F32) {

@@ -195,10 +195,10 @@ struct ms_plan {
 typedef struct ms_state_layout {
   struct {
     int64_t master; /* of its chunks in STATE or REPLICATED; shared: of the whole unit in MASTERS */
-    int64_t gradient, state0, state1, ema; /* -1: none */
+    int64_t gradient, exp_avg, exp_avg_sq, ema; /* -1: none. SGD has its momentum in the place of exp_avg */
     int shared;
   } * unit;
-  int moment_dtype;         /* of state0 and state1 */
+  int moment_dtype;         /* of exp_avg and exp_avg_sq */
   int64_t squares;          /* f32 [units] sums of squares */
   int64_t loss_sum;         /* f32 [2]: of the step, and of its weights */
   int64_t norm;             /* f32 [4] */

@@ -127,8 +127,8 @@ int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *co
   const double counted_by = plan->replicas;
   cost->parameter_bytes = 4.0 * (double)u->master_count / counted_by;
   cost->gradient_bytes = (double)plan->buffer[ms_state_buffer(unit, MS_STATE_GRADIENT)].bytes;
-  cost->optimizer_bytes = ((double)plan->buffer[ms_state_buffer(unit, MS_STATE_FIRST)].bytes +
-                           (double)plan->buffer[ms_state_buffer(unit, MS_STATE_SECOND)].bytes +
+  cost->optimizer_bytes = ((double)plan->buffer[ms_state_buffer(unit, MS_STATE_EXP_AVG)].bytes +
+                           (double)plan->buffer[ms_state_buffer(unit, MS_STATE_EXP_AVG_SQ)].bytes +
                            (double)plan->buffer[ms_state_buffer(unit, MS_STATE_EMA)].bytes) /
                           counted_by;
   return MS_OK;

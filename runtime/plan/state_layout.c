@@ -95,8 +95,8 @@ int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms
   }
   for (int u = 0; u < model->units; u++) {
     int64_t trainable = ms_dtype_size(layout->moment_dtype) * model->unit[u].trainable_count;
-    layout->unit[u].state0 = first && trainable ? take_chunks(layout, MS_CAT_OPTIMIZER, trainable) : -1;
-    layout->unit[u].state1 = second && trainable ? take_chunks(layout, MS_CAT_OPTIMIZER, trainable) : -1;
+    layout->unit[u].exp_avg = first && trainable ? take_chunks(layout, MS_CAT_OPTIMIZER, trainable) : -1;
+    layout->unit[u].exp_avg_sq = second && trainable ? take_chunks(layout, MS_CAT_OPTIMIZER, trainable) : -1;
   }
   for (int u = 0; u < model->units; u++) {
     int64_t trainable = 4 * model->unit[u].trainable_count;

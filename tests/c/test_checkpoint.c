@@ -28,7 +28,7 @@ typedef struct rig {
   char folder[PATH_BYTES], unfinished[PATH_BYTES + 8], target[PATH_BYTES + 8];
 } rig;
 
-static const char *const kinds[] = {"param", "state0", "state1"};
+static const char *const kinds[] = {"param", "exp_avg", "exp_avg_sq"};
 
 /* One rank and AdamW's state. wide: its first parameter is of three blocks, the last one short. */
 static rig make_rig(int wide) {

@@ -326,7 +326,7 @@ static int misuse(ms_world *world, void *context) {
   engine_open(world, config, &engine);
   assert_fails(ms_exec_run(engine.exec, 9, NULL, NULL), MS_EINVAL, "phase | 9");
   assert_fails(ms_exec_run(engine.exec, MS_PHASE_NEXT, NULL, NULL), MS_EINVAL, "phase | next | accumulate = 1");
-  assert_fails(ms_state_shard(engine.state, 0, "momentum", &first, &count, &data), MS_ENAME, "param | grad | state0");
+  assert_fails(ms_state_shard(engine.state, 0, "momentum", &first, &count, &data), MS_ENAME, "param | grad | exp_avg");
   assert_fails(ms_state_shard(engine.state, 99, "param", &first, &count, &data), MS_EINVAL, "99 | parameter");
   ms_step_inputs inputs = {.lr = 0.01, .step = 1, .micro_batches = 1};
   engine_feed(&engine, config, 0, 0, 0);
@@ -340,7 +340,7 @@ static int misuse(ms_world *world, void *context) {
   ms_plan_config sgd = config->plan;
   sgd.optimizer = MS_OPT_SGD;
   must(ms_state_new(world, engine.net.model, &sgd, &bare));
-  assert_fails(ms_state_shard(bare, 0, "state0", &first, &count, &data), MS_EINVAL, "in.weight | state0");
+  assert_fails(ms_state_shard(bare, 0, "exp_avg", &first, &count, &data), MS_EINVAL, "in.weight | exp_avg");
   assert_fails(ms_exec_new(bare, engine.plan, &exec), MS_EINVAL, "optimizer");
   setenv("MOONSHARD_STREAMS", "two", 1);
   assert_fails(ms_exec_new(engine.state, engine.plan, &exec), MS_EINVAL, "MOONSHARD_STREAMS");

@@ -11,8 +11,8 @@ local owned_parts = {}
 
 -- What the optimizer keeps, by the engine's names.
 local STATES = {
-  adamw = { { kind = "exp_avg", what = "state0" }, { kind = "exp_avg_sq", what = "state1" } },
-  sgd = { { kind = "momentum", what = "state0" } },
+  adamw = { { kind = "exp_avg", what = "exp_avg" }, { kind = "exp_avg_sq", what = "exp_avg_sq" } },
+  sgd = { { kind = "momentum", what = "exp_avg" } },
 }
 
 ---What is kept of every parameter that trains, besides itself.
