@@ -9,7 +9,7 @@
 #define MS_EXEC_APART_H
 
 #include "exec/exec.h"
-#include "exec/trace.h"
+#include "exec/profile.h"
 
 /* How many phases can be under way. */
 enum { MS_APART_RUNS = 4 };
@@ -152,7 +152,7 @@ void ms_exec_apart_drop_graphs(struct ms_exec_apart *apart);
 /* What conversions read and write; after ms_exec_rebind has resolved everything else. */
 void ms_exec_apart_rebind(ms_exec *exec);
 int ms_exec_apart_run(ms_exec *exec, int phase);
-/* Around each instruction of a traced phase: made before it, started, and read when all has ended (apart_trace.c). */
+/* Around each instruction of a traced phase: made before it, started, and read when all has ended (apart_profile.c). */
 int ms_exec_apart_reserve_timers(ms_exec *exec, int phase);
 int ms_exec_apart_start_timers(ms_exec *exec, int phase);
 int ms_exec_apart_read_timers(ms_exec *exec, int phase);

@@ -12,7 +12,7 @@
 #include "exec/agree.h"
 #include "exec/apart.h"
 #include "exec/master.h"
-#include "exec/trace.h"
+#include "exec/profile.h"
 
 /* ---- making ---- */
 

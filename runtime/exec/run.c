@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "exec/trace.h"
+#include "exec/profile.h"
 
 /* Tells where a kernel failed: "in layers.3.attn: embedding: ...". */
 static int explain(const ms_exec *exec, int phase, const ms_exec_instr *instr, int rc) {

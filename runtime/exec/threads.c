@@ -18,7 +18,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "exec/trace.h"
+#include "exec/profile.h"
 
 enum { MESSAGE_BYTES = 2048, WHERE_BYTES = 64, NOT_FAILED = -1 };
 

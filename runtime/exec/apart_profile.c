@@ -1,4 +1,4 @@
-/* apart_trace.c - when a traced phase's instructions ran on the device: by events around each of them, and one whose time the host
+/* apart_profile.c - when a traced phase's instructions ran on the device: by events around each of them, and one whose time the host
 ** saw.
 */
 #include "base/error.h"

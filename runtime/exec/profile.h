@@ -1,8 +1,8 @@
-/* trace.h - what ran on each stream of one rank, and when: recorded while an exec runs phases (trace.c), and written for all
-** ranks as one Chrome trace (trace_write.c). An exec without a trace tests one pointer.
+/* profile.h - what ran on each stream of one rank, and when: recorded while an exec runs phases (profile.c), and written for all
+** ranks as one Chrome trace (profile_write.c). An exec without a trace tests one pointer.
 */
-#ifndef MS_EXEC_TRACE_H
-#define MS_EXEC_TRACE_H
+#ifndef MS_EXEC_PROFILE_H
+#define MS_EXEC_PROFILE_H
 
 #include "exec/exec.h"
 

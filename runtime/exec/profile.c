@@ -1,8 +1,8 @@
-/* trace.c - recording. Every stream has its own list, so streams that are threads record without a lock, and room for a run
+/* profile.c - recording. Every stream has its own list, so streams that are threads record without a lock, and room for a run
 ** is made before it starts: while it runs nothing is allocated. Texts stay numbers of the flight recorder
 ** until the trace is written.
 */
-#include "exec/trace.h"
+#include "exec/profile.h"
 
 #include <stdlib.h>
 

@@ -1,4 +1,4 @@
-/* trace_write.c - a trace as one Chrome trace file (JSON), which ui.perfetto.dev and chrome://tracing show: a process for each
+/* profile_write.c - a trace as one Chrome trace file (JSON), which ui.perfetto.dev and chrome://tracing show: a process for each
 ** rank, a thread for each stream and one for the program itself, arrows where a stream waited for another.
 **
 ** Every rank writes its own part into memory that all of them map, and rank 0 writes the file. Times are microseconds since
@@ -18,7 +18,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "comm/group/group.h"
-#include "exec/trace.h"
+#include "exec/profile.h"
 
 enum { PROGRAM_LANE = 0, FIRST_STREAM_LANE = 1, PROCESS_STEP = 100 };
 _Static_assert(FIRST_STREAM_LANE + MS_STREAMS <= PROCESS_STEP,
