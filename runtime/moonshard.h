@@ -16,7 +16,7 @@
 ** ms_error_message() tells; outputs come last; names of parameters are dotted ("layers.3.attn.wq.weight"); shapes are in
 ** elements, row-major, outermost dimension first.
 ** Handles may be released in any order, and again. What works with another one keeps it (a plan its model), and what works on
-** one that was released can only be released too (an exec on its state; states, traces and saves on their world). A call with
+** one that was released can only be released too (an exec on its state; states, profiles and saves on their world). A call with
 ** NULL, with a handle that was released, or with one of another kind is MS_EINVAL; a function without a status leaves the
 ** record as well, and returns 0, or -1 where 0 is an answer, NULL or "". One thread at a time uses a handle and those that
 ** work with it.
@@ -540,7 +540,7 @@ typedef struct ms_step_outputs {
 typedef struct ms_exec_counters {
   int64_t collectives[6]; /* executed since ms_exec_new, by phase */
   double comm_bytes[6];   /* by mesh dimension */
-  /* On cuda the host does not see how long a kernel or a collective takes: there the first and the third are of traced steps. */
+  /* On cuda the host does not see how long a kernel or a collective takes: there the first and the third are of profiled steps. */
   double kernel_seconds, wait_seconds, collective_seconds, total_seconds;
   int64_t instructions; /* executed */
   int64_t allocations;  /* made by the engine since the exec was bound: stays 0 */
@@ -596,20 +596,19 @@ MS_API int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, c
 MS_API int ms_exec_counters_get(const ms_exec *exec, ms_exec_counters *counters);
 MS_API double ms_exec_arena_bytes(const ms_exec *exec);
 
-/* ---- traces ---------------------------------------------------------------------------------------------------------- */
+/* ---- profiles -------------------------------------------------------------------------------------------------------- */
 
-typedef struct ms_trace ms_trace;
+typedef struct ms_profile ms_profile;
 
-/* Records of this rank, from here on: of the execs that it is given to, and of its barriers and all-gathers of
-** bytes. */
-MS_API int ms_trace_new(ms_world *world, ms_trace **trace);
-MS_API void ms_trace_free(ms_trace *trace);
-/* Phases that exec runs from here on are recorded in trace; NULL: they are not. */
-MS_API void ms_exec_set_trace(ms_exec *exec, ms_trace *trace);
+/* Records of this rank, from here on: of the execs that it is given to, and of its barriers and exchanges. */
+MS_API int ms_profile_new(ms_world *world, ms_profile **profile);
+MS_API void ms_profile_free(ms_profile *profile);
+/* Phases that exec runs from here on are recorded in profile; NULL: they are not. */
+MS_API void ms_exec_set_profile(ms_exec *exec, ms_profile *profile);
 /* Something that the program itself did, from `began` (seconds of CLOCK_MONOTONIC) to now: "step 12", "data". */
-MS_API int ms_trace_mark(ms_trace *trace, const char *name, double began);
+MS_API int ms_profile_mark(ms_profile *profile, const char *name, double began);
 /* Writes what all ranks recorded as one file of Chrome's trace format (JSON). Collective. */
-MS_API int ms_trace_write(ms_trace *trace, const char *path);
+MS_API int ms_profile_write(ms_profile *profile, const char *path);
 
 /* ---- parameters ------------------------------------------------------------------------------------------------------ */
 

@@ -42,7 +42,7 @@ typedef struct ms_flight {
   ms_device_event *before, *after;
   const int64_t *marks; /* [2]; NULL: its events tell */
   int64_t run;
-  ms_trace_event *traced; /* NULL: it is not */
+  ms_profile_event *profiled; /* NULL: it is not */
   int stream, entered;
   ms_wait wait;
 } ms_flight;
@@ -101,9 +101,9 @@ struct ms_exec_apart {
   int64_t *staged_at;      /* [inputs] */
   char *output;            /* copies of named outputs */
   int64_t *output_at;      /* [outputs] */
-  ms_device_event **timer; /* two an instruction of a traced phase */
+  ms_device_event **timer; /* two an instruction of a profiled phase */
   int timers, timer_capacity;
-  uint64_t zero_at; /* when the zero of a traced phase's timers came, as ms_recorder_now */
+  uint64_t zero_at; /* when the zero of a profiled phase's timers came, as ms_recorder_now */
   int captures;     /* phases are captured and replayed */
 };
 
@@ -152,7 +152,7 @@ void ms_exec_apart_drop_graphs(struct ms_exec_apart *apart);
 /* What conversions read and write; after ms_exec_rebind has resolved everything else. */
 void ms_exec_apart_rebind(ms_exec *exec);
 int ms_exec_apart_run(ms_exec *exec, int phase);
-/* Around each instruction of a traced phase: made before it, started, and read when all has ended (apart_profile.c). */
+/* Around each instruction of a profiled phase: made before it, started, and read when all has ended (apart_profile.c). */
 int ms_exec_apart_reserve_timers(ms_exec *exec, int phase);
 int ms_exec_apart_start_timers(ms_exec *exec, int phase);
 int ms_exec_apart_read_timers(ms_exec *exec, int phase);

@@ -1,4 +1,4 @@
-/* apart_profile.c - when a traced phase's instructions ran on the device: by events around each of them, and one whose time the host
+/* apart_profile.c - when a profiled phase's instructions ran on the device: by events around each of them, and one whose time the host
 ** saw.
 */
 #include "base/error.h"
@@ -45,20 +45,20 @@ int ms_exec_apart_read_timers(ms_exec *exec, int phase) {
   int at[MS_STREAMS];
   uint64_t ended[MS_STREAMS], now = ms_recorder_now();
   for (int s = 0; s < MS_STREAMS; s++) {
-    at[s] = exec->trace->stream[s].before;
+    at[s] = exec->profile->stream[s].before;
     ended[s] = exec->apart->zero_at;
   }
   for (int i = 0; i < exec->apart->phase[phase].n; i++) {
     int s = exec->plan->phase[phase].instr[exec->apart->phase[phase].order[i]->source].stream;
-    ms_trace_event *event = &exec->trace->stream[s].event[at[s]++];
-    if (event->kind != MS_TRACE_KERNEL && event->kind != MS_TRACE_COLLECTIVE) continue;
+    ms_profile_event *event = &exec->profile->stream[s].event[at[s]++];
+    if (event->kind != MS_PROFILE_KERNEL && event->kind != MS_PROFILE_COLLECTIVE) continue;
     MS_TRY(read_timer(exec, phase, 2 * i, ended[s], now, &event->begin));
     MS_TRY(read_timer(exec, phase, 2 * i + 1, event->begin, now, &event->end));
     event->met = event->begin;
     ended[s] = event->end;
     double seconds;
     MS_TRY(device->api->elapsed(device, exec->apart->timer[2 * i], exec->apart->timer[2 * i + 1], &seconds));
-    if (event->kind == MS_TRACE_KERNEL) exec->cursor[s].kernel_seconds += seconds;
+    if (event->kind == MS_PROFILE_KERNEL) exec->cursor[s].kernel_seconds += seconds;
     else exec->cursor[s].collective_seconds += seconds;
   }
   return MS_OK;

@@ -78,12 +78,12 @@ static int take_flight(ms_exec *exec, const ms_exec_instr *instr, int stream, co
   flight->run = exec->state->apart->begun;
   flight->stream = stream;
   flight->entered = 0;
-  flight->traced = NULL;
+  flight->profiled = NULL;
   return MS_OK;
 }
 
 static int issue_collective(ms_exec *exec, int phase, const ms_exec_instr *instr, int stream, int captures,
-                            ms_trace_event *traced) {
+                            ms_profile_event *profiled) {
   ms_flight *flight = NULL;
   ms_device_comm *comm = ms_apart_comm(exec->state, stream, ms_comm_size(instr->comm));
   if (exec->delays.before[stream] > 0) ms_delay_sleep(exec->delays.before[stream]);
@@ -94,7 +94,7 @@ static int issue_collective(ms_exec *exec, int phase, const ms_exec_instr *instr
   if (instr->coll->kind != MS_COLL_ALL_GATHER) MS_TRY(convert(exec, phase, instr->coll, stream));
   MS_TRY(note_place(exec, phase, instr, stream, flight, 1));
   if (!flight) return MS_OK;
-  flight->traced = traced;
+  flight->profiled = profiled;
   flight->coll = instr->coll;
   return MS_OK;
 }
@@ -112,11 +112,11 @@ static int announce_collectives(ms_exec *exec, int phase) {
   return MS_OK;
 }
 
-static int issue(ms_exec *exec, int phase, const ms_exec_instr *instr, int captures, ms_trace_event *traced) {
+static int issue(ms_exec *exec, int phase, const ms_exec_instr *instr, int captures, ms_profile_event *profiled) {
   int stream = exec->plan->phase[phase].instr[instr->source].stream;
   if (instr->kind == MS_INSTR_WAIT) return wait(exec, stream, exec->apart->event[instr->event]);
   if (instr->kind == MS_INSTR_RECORD) return record(exec, exec->apart->event[instr->event], stream);
-  if (instr->kind == MS_INSTR_COLLECTIVE) return issue_collective(exec, phase, instr, stream, captures, traced);
+  if (instr->kind == MS_INSTR_COLLECTIVE) return issue_collective(exec, phase, instr, stream, captures, profiled);
   return ms_exec_kernel(exec, phase, instr, ms_clock());
 }
 
@@ -154,13 +154,13 @@ static int issue_all(ms_exec *exec, int phase, ms_apart_run *run, int captures) 
   for (int i = 0; i < a->phase[phase].n; i++) {
     const ms_exec_instr *instr = a->phase[phase].order[i];
     int stream = exec->plan->phase[phase].instr[instr->source].stream;
-    ms_trace_event *traced = NULL;
-    if (exec->trace) {
-      traced = ms_trace_append(exec, phase, stream, instr);
+    ms_profile_event *profiled = NULL;
+    if (exec->profile) {
+      profiled = ms_profile_append(exec, phase, stream, instr);
       MS_TRY(record(exec, a->timer[2 * i], stream));
     }
-    MS_TRY(issue(exec, phase, instr, captures, traced));
-    if (exec->trace) MS_TRY(record(exec, a->timer[2 * i + 1], stream));
+    MS_TRY(issue(exec, phase, instr, captures, profiled));
+    if (exec->profile) MS_TRY(record(exec, a->timer[2 * i + 1], stream));
     if (exec->finder && instr->kind == MS_INSTR_KERNEL) MS_TRY(inspect(exec, phase, instr, run));
   }
   return join_streams(exec, phase, 0);
@@ -224,7 +224,7 @@ static int report_fault(ms_exec *exec, const ms_fault *fault) {
 }
 
 static int is_waited_for(const ms_exec *exec, int phase) {
-  return phase == MS_PHASE_NORM || phase == MS_PHASE_EVALUATE || exec->trace || exec->finder;
+  return phase == MS_PHASE_NORM || phase == MS_PHASE_EVALUATE || exec->profile || exec->finder;
 }
 
 static int run_phase(ms_exec *exec, int phase, ms_apart_run *run) {
@@ -232,7 +232,7 @@ static int run_phase(ms_exec *exec, int phase, ms_apart_run *run) {
   ms_apart *apart = state->apart;
   MS_TRY(send_inputs(exec, phase, run));
   MS_TRY(record(exec, run->begin, MS_STREAM_COMPUTE));
-  int replays = exec->apart->captures && exec->apart->phase[phase].warm && !exec->trace && !exec->finder;
+  int replays = exec->apart->captures && exec->apart->phase[phase].warm && !exec->profile && !exec->finder;
   MS_TRY(replays ? run_graph(exec, phase, run) : issue_all(exec, phase, run, 0));
   exec->apart->phase[phase].warm = 1;
   if (is_waited_for(exec, phase))
@@ -254,7 +254,7 @@ int ms_exec_apart_run(ms_exec *exec, int phase) {
   double began = ms_clock(), *waited = &exec->cursor[MS_STREAM_COMPUTE].wait_seconds;
   MS_TRY(state->device->api->attach(state->device));
   MS_TRY(ms_apart_meet(state));
-  if (exec->trace) MS_TRY(ms_exec_apart_start_timers(exec, phase));
+  if (exec->profile) MS_TRY(ms_exec_apart_start_timers(exec, phase));
   MS_TRY(ms_apart_take_run(state, &run));
   *waited += ms_clock() - began;
   int rc = run_phase(exec, phase, run);
@@ -267,7 +267,7 @@ int ms_exec_apart_run(ms_exec *exec, int phase) {
   if (is_waited_for(exec, phase)) rc = ms_apart_drain(state);
   *waited += ms_clock() - began;
   if (!rc && is_waited_for(exec, phase)) rc = report_fault(exec, &run->words->fault);
-  if (!rc && exec->trace) rc = ms_exec_apart_read_timers(exec, phase);
+  if (!rc && exec->profile) rc = ms_exec_apart_read_timers(exec, phase);
   if (rc && state->process_group.size > 1) ms_apart_part(state);
   return rc;
 }

@@ -23,8 +23,8 @@ static void enter(ms_flight *flight) {
   flight->entered = 1;
   flight->wait = (ms_wait){0};
   ms_comm_entered(flight->comm, flight->coll);
-  if (flight->traced)
-    flight->traced->sequence =
+  if (flight->profiled)
+    flight->profiled->sequence =
         atomic_load_explicit(&ms_recorder_last(ms_comm_ring(flight->comm))->sequence, memory_order_relaxed);
 }
 

@@ -66,7 +66,7 @@ static void destroy_exec(void *object) {
   ms_exec_threads_free(exec->threads);
   ms_exec_apart_free(exec);
   ms_exec_unsort(exec);
-  ms_handle_drop(exec->trace);
+  ms_handle_drop(exec->profile);
 }
 
 int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **out) {
@@ -187,11 +187,11 @@ static int run_streams(ms_exec *exec, int phase) {
   return exec->threads ? ms_exec_threads_run(exec->threads, phase) : ms_exec_run_inline(exec, phase);
 }
 
-static int run_traced(ms_exec *exec, int phase) {
+static int run_profiled(ms_exec *exec, int phase) {
   uint64_t began = ms_recorder_now();
   int rc = run_streams(exec, phase);
-  if (!rc) return ms_trace_finish_phase(exec->trace, exec, phase, began);
-  ms_trace_drop(exec->trace);
+  if (!rc) return ms_profile_finish_phase(exec->profile, exec, phase, began);
+  ms_profile_drop(exec->profile);
   return rc;
 }
 
@@ -212,8 +212,8 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
   MS_TRY(check_run(exec, phase));
   MS_TRY(check_inputs(phase, inputs));
   MS_TRY(meet_replicas(exec->state));
-  if (exec->trace) MS_TRY(ms_trace_reserve(exec->trace, &exec->phase[phase]));
-  if (exec->trace && exec->apart) MS_TRY(ms_exec_apart_reserve_timers(exec, phase));
+  if (exec->profile) MS_TRY(ms_profile_reserve(exec->profile, &exec->phase[phase]));
+  if (exec->profile && exec->apart) MS_TRY(ms_exec_apart_reserve_timers(exec, phase));
   exec->state->settled = 0;
   double began = ms_clock();
   int64_t allocations = count_allocations(exec);
@@ -221,7 +221,7 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
   ms_recorder_enter(exec->recorder, exec->phase[phase].activity);
   ms_exec_begin(exec, inputs);
   if (phase == MS_PHASE_UPDATE && exec->delays.update > 0) ms_delay_sleep(exec->delays.update);
-  int rc = exec->trace ? run_traced(exec, phase) : run_streams(exec, phase);
+  int rc = exec->profile ? run_profiled(exec, phase) : run_streams(exec, phase);
   ms_recorder_leave(exec->recorder, rc);
   count(exec, phase);
   exec->counters.total_seconds += ms_clock() - began;

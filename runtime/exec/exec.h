@@ -74,7 +74,7 @@ struct ms_exec {
   int forward_ended;           /* the delay after forward was taken in this run */
   struct ms_exec_apart *apart; /* on a device that works apart from the host (apart.h); else NULL */
   ms_exec_threads *threads;    /* NULL: one thread runs all streams */
-  ms_trace *trace;             /* records what runs, while it is set (profile.c) */
+  ms_profile *profile;         /* records what runs, while it is set (profile.c) */
   ms_exec_finder *finder;      /* while check.c looks for the first value that is not finite, else NULL */
   char report[1024];           /* what it found */
 };

@@ -8,72 +8,72 @@
 
 #include "base/error.h"
 
-static void destroy_trace(void *object) {
-  ms_trace *trace = object;
-  for (int s = 0; s < MS_STREAMS; s++) free(trace->stream[s].event);
-  free(trace->span);
+static void destroy_profile(void *object) {
+  ms_profile *profile = object;
+  for (int s = 0; s < MS_STREAMS; s++) free(profile->stream[s].event);
+  free(profile->span);
 }
 
-int ms_trace_new(ms_world *world, ms_trace **out) {
+int ms_profile_new(ms_world *world, ms_profile **out) {
   MS_HANDLE(world, WORLD);
-  ms_trace *trace = ms_handle_new(MS_HANDLE_TRACE, sizeof *trace, destroy_trace);
-  if (!trace) return MS_ENOMEM;
-  trace->world = world;
-  ms_handle_set_on(trace, world);
-  trace->recorder = ms_world_recorder(world);
-  const ms_recorder_record *last = ms_recorder_last(&trace->recorder->ring[0]);
-  trace->meetings = last ? atomic_load(&last->sequence) : 0;
-  *out = trace;
+  ms_profile *profile = ms_handle_new(MS_HANDLE_PROFILE, sizeof *profile, destroy_profile);
+  if (!profile) return MS_ENOMEM;
+  profile->world = world;
+  ms_handle_set_on(profile, world);
+  profile->recorder = ms_world_recorder(world);
+  const ms_recorder_record *last = ms_recorder_last(&profile->recorder->ring[0]);
+  profile->meetings = last ? atomic_load(&last->sequence) : 0;
+  *out = profile;
   return MS_OK;
 }
 
-void ms_trace_free(ms_trace *trace) { ms_handle_release(trace, MS_HANDLE_TRACE); }
+void ms_profile_free(ms_profile *profile) { ms_handle_release(profile, MS_HANDLE_PROFILE); }
 
-void ms_exec_set_trace(ms_exec *exec, ms_trace *trace) {
+void ms_exec_set_profile(ms_exec *exec, ms_profile *profile) {
   MS_HANDLE_OR(, exec, EXEC);
-  if (trace) MS_HANDLE_OR(, trace, TRACE);
-  ms_handle_keep(trace);
-  ms_handle_drop(exec->trace);
-  exec->trace = trace;
+  if (profile) MS_HANDLE_OR(, profile, PROFILE);
+  ms_handle_keep(profile);
+  ms_handle_drop(exec->profile);
+  exec->profile = profile;
 }
 
 /* ---- what the streams did ---- */
 
-int ms_trace_reserve(ms_trace *trace, const ms_exec_phase *phase) {
+int ms_profile_reserve(ms_profile *profile, const ms_exec_phase *phase) {
   for (int s = 0; s < MS_STREAMS; s++) {
-    ms_trace_list *list = &trace->stream[s];
+    ms_profile_list *list = &profile->stream[s];
     list->before = list->n;
     MS_TRY(ms_grow((void **)&list->event, &list->capacity, list->n + phase->stream[s].n, sizeof *list->event));
   }
-  trace->runs++;
+  profile->runs++;
   return MS_OK;
 }
 
-ms_trace_event *ms_trace_append(ms_exec *exec, int phase, int stream, const ms_exec_instr *instr) {
-  static const int kinds[] = {[MS_INSTR_KERNEL] = MS_TRACE_KERNEL,
-                              [MS_INSTR_COLLECTIVE] = MS_TRACE_COLLECTIVE,
-                              [MS_INSTR_RECORD] = MS_TRACE_RECORD,
-                              [MS_INSTR_WAIT] = MS_TRACE_WAIT};
-  ms_trace_list *list = &exec->trace->stream[stream];
-  ms_trace_event *event = &list->event[list->n++];
-  *event = (ms_trace_event){.kind = kinds[instr->kind],
-                            .phase = phase,
-                            .instr = instr,
-                            .run = exec->trace->runs,
-                            .event = instr->event,
-                            .step = atomic_load_explicit(&exec->recorder->step, memory_order_relaxed)};
+ms_profile_event *ms_profile_append(ms_exec *exec, int phase, int stream, const ms_exec_instr *instr) {
+  static const int kinds[] = {[MS_INSTR_KERNEL] = MS_PROFILE_KERNEL,
+                              [MS_INSTR_COLLECTIVE] = MS_PROFILE_COLLECTIVE,
+                              [MS_INSTR_RECORD] = MS_PROFILE_RECORD,
+                              [MS_INSTR_WAIT] = MS_PROFILE_WAIT};
+  ms_profile_list *list = &exec->profile->stream[stream];
+  ms_profile_event *event = &list->event[list->n++];
+  *event = (ms_profile_event){.kind = kinds[instr->kind],
+                              .phase = phase,
+                              .instr = instr,
+                              .run = exec->profile->runs,
+                              .event = instr->event,
+                              .step = atomic_load_explicit(&exec->recorder->step, memory_order_relaxed)};
   return event;
 }
 
-void ms_trace_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, uint64_t began) {
-  ms_trace_event *event = ms_trace_append(exec, phase, MS_STREAM_COMPUTE, instr);
+void ms_profile_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, uint64_t began) {
+  ms_profile_event *event = ms_profile_append(exec, phase, MS_STREAM_COMPUTE, instr);
   event->begin = began;
   event->end = ms_recorder_now();
 }
 
 /* The times of a collective are in the flight recorder, which has them anyway. */
-void ms_trace_add(ms_exec *exec, int phase, int stream, const ms_exec_instr *instr) {
-  ms_trace_event *event = ms_trace_append(exec, phase, stream, instr);
+void ms_profile_add(ms_exec *exec, int phase, int stream, const ms_exec_instr *instr) {
+  ms_profile_event *event = ms_profile_append(exec, phase, stream, instr);
   if (instr->kind != MS_INSTR_COLLECTIVE) return;
   const ms_recorder_record *record = ms_recorder_last(ms_comm_ring(instr->comm));
   event->begin = atomic_load_explicit(&record->entered, memory_order_relaxed);
@@ -83,11 +83,11 @@ void ms_trace_add(ms_exec *exec, int phase, int stream, const ms_exec_instr *ins
 }
 
 /* What can be said once the run is over, while its exec is sure to be there. */
-static void complete(const ms_exec *exec, int phase, ms_trace_event *event) {
+static void complete(const ms_exec *exec, int phase, ms_profile_event *event) {
   const ms_exec_instr *instr = event->instr;
   event->instr = NULL;
   event->backward = exec->plan->phase[phase].instr[instr->source].backward;
-  if (event->kind == MS_TRACE_KERNEL) {
+  if (event->kind == MS_PROFILE_KERNEL) {
     const ms_kernel_call *call = instr->call;
     ms_cost_case c = {call->op, &call->attrs, call->inputs, call->outputs, call->in, call->out};
     event->op = call->op;
@@ -96,70 +96,70 @@ static void complete(const ms_exec *exec, int phase, ms_trace_event *event) {
     event->bytes = ms_op_bytes(&c);
     const ms_kernel *kernel = ms_device_kernel(exec->plan->config.device, call->op);
     if (kernel->computed) event->computed = kernel->computed(call);
-  } else if (event->kind == MS_TRACE_COLLECTIVE) {
+  } else if (event->kind == MS_PROFILE_COLLECTIVE) {
     event->op = instr->coll->kind;
     event->label = instr->coll->label_number;
     event->bytes = instr->bytes + instr->also_bytes;
   }
 }
 
-void ms_trace_drop(ms_trace *trace) {
-  for (int s = 0; s < MS_STREAMS; s++) trace->stream[s].n = trace->stream[s].before;
+void ms_profile_drop(ms_profile *profile) {
+  for (int s = 0; s < MS_STREAMS; s++) profile->stream[s].n = profile->stream[s].before;
 }
 
 /* ---- what the calling thread did ---- */
 
-static int add_span(ms_trace *trace, const ms_trace_span *span) {
-  MS_TRY(ms_grow((void **)&trace->span, &trace->spans_capacity, trace->spans + 1, sizeof *trace->span));
-  trace->span[trace->spans++] = *span;
+static int add_span(ms_profile *profile, const ms_profile_span *span) {
+  MS_TRY(ms_grow((void **)&profile->span, &profile->spans_capacity, profile->spans + 1, sizeof *profile->span));
+  profile->span[profile->spans++] = *span;
   return MS_OK;
 }
 
-int ms_trace_finish_phase(ms_trace *trace, const ms_exec *exec, int phase, uint64_t began) {
+int ms_profile_finish_phase(ms_profile *profile, const ms_exec *exec, int phase, uint64_t began) {
   double flops = 0, bytes = 0;
   for (int s = 0; s < MS_STREAMS; s++) {
-    ms_trace_list *list = &trace->stream[s];
+    ms_profile_list *list = &profile->stream[s];
     for (int i = list->before; i < list->n; i++) {
       complete(exec, phase, &list->event[i]);
       flops += list->event[i].flops;
-      if (list->event[i].kind == MS_TRACE_COLLECTIVE) bytes += list->event[i].bytes;
+      if (list->event[i].kind == MS_PROFILE_COLLECTIVE) bytes += list->event[i].bytes;
     }
   }
-  return add_span(trace, &(ms_trace_span){.begin = began,
-                                          .end = ms_recorder_now(),
-                                          .name = exec->phase[phase].activity,
-                                          .step = atomic_load(&exec->recorder->step),
-                                          .flops = flops,
-                                          .bytes = bytes});
+  return add_span(profile, &(ms_profile_span){.begin = began,
+                                              .end = ms_recorder_now(),
+                                              .name = exec->phase[phase].activity,
+                                              .step = atomic_load(&exec->recorder->step),
+                                              .flops = flops,
+                                              .bytes = bytes});
 }
 
 /* Barriers and all-gathers of bytes that the flight recorder still has. */
-static int add_meetings(ms_trace *trace) {
-  uint64_t newest = trace->meetings;
+static int add_meetings(ms_profile *profile) {
+  uint64_t newest = profile->meetings;
   for (int i = 0; i < MS_RECORDER_RECORDS; i++) {
-    const ms_recorder_record *record = &trace->recorder->ring[0].record[i];
+    const ms_recorder_record *record = &profile->recorder->ring[0].record[i];
     uint64_t sequence = atomic_load(&record->sequence), left = atomic_load(&record->left);
-    if (sequence <= trace->meetings || !left) continue;
+    if (sequence <= profile->meetings || !left) continue;
     if (sequence > newest) newest = sequence;
     const char *kind = ms_coll_kind_name((int)atomic_load(&record->kind));
-    MS_TRY(add_span(trace, &(ms_trace_span){.begin = atomic_load(&record->entered),
-                                            .end = left,
-                                            .name = ms_recorder_number(trace->recorder, kind),
-                                            .label = atomic_load(&record->label),
-                                            .step = atomic_load(&record->step),
-                                            .bytes = (double)atomic_load(&record->bytes)}));
+    MS_TRY(add_span(profile, &(ms_profile_span){.begin = atomic_load(&record->entered),
+                                                .end = left,
+                                                .name = ms_recorder_number(profile->recorder, kind),
+                                                .label = atomic_load(&record->label),
+                                                .step = atomic_load(&record->step),
+                                                .bytes = (double)atomic_load(&record->bytes)}));
   }
-  trace->meetings = newest;
+  profile->meetings = newest;
   return MS_OK;
 }
 
-int ms_trace_mark(ms_trace *trace, const char *name, double began) {
-  MS_HANDLE(trace, TRACE);
+int ms_profile_mark(ms_profile *profile, const char *name, double began) {
+  MS_HANDLE(profile, PROFILE);
   if (!(began >= 0 && began <= 1e-9 * (double)ms_recorder_now()))
-    return MS_FAIL(MS_EINVAL, "ms_trace_mark: began is %g; it may be 0 to now, in seconds of CLOCK_MONOTONIC", began);
-  MS_TRY(add_meetings(trace));
-  return add_span(trace, &(ms_trace_span){.begin = (uint64_t)(1e9 * began),
-                                          .end = ms_recorder_now(),
-                                          .name = ms_recorder_number(trace->recorder, name),
-                                          .step = atomic_load(&trace->recorder->step)});
+    return MS_FAIL(MS_EINVAL, "ms_profile_mark: began is %g; it may be 0 to now, in seconds of CLOCK_MONOTONIC", began);
+  MS_TRY(add_meetings(profile));
+  return add_span(profile, &(ms_profile_span){.begin = (uint64_t)(1e9 * began),
+                                              .end = ms_recorder_now(),
+                                              .name = ms_recorder_number(profile->recorder, name),
+                                              .step = atomic_load(&profile->recorder->step)});
 }

@@ -1,4 +1,4 @@
-/* profile_write.c - a trace as one Chrome trace file (JSON), which ui.perfetto.dev and chrome://tracing show: a process for each
+/* profile_write.c - a profile as one Chrome trace file (JSON), which ui.perfetto.dev and chrome://tracing show: a process for each
 ** rank, a thread for each stream and one for the program itself, arrows where a stream waited for another.
 **
 ** Every rank writes its own part into memory that all of them map, and rank 0 writes the file. Times are microseconds since
@@ -25,12 +25,12 @@ _Static_assert(FIRST_STREAM_LANE + MS_STREAMS <= PROCESS_STEP,
                "the lanes of a rank reach into the next rank's numbers");
 
 typedef struct writer {
-  const ms_trace *trace;
+  const ms_profile *profile;
   ms_text text;
   int rank;
   uint64_t base;
   int arrows;
-  const ms_trace_event **record; /* the RECORDs of all streams, by run and event */
+  const ms_profile_event **record; /* the RECORDs of all streams, by run and event */
   int records;
 } writer;
 
@@ -38,9 +38,7 @@ typedef struct writer {
 
 static double microseconds(const writer *w, uint64_t ns) { return ns > w->base ? 1e-3 * (double)(ns - w->base) : 0; }
 
-static const char *text_of(const writer *w, int number) {
-  return ms_recorder_text(w->trace->recorder, (uint32_t)number);
-}
+static const char *text_of(const writer *w, int number) { return ms_recorder_text(w->profile->recorder, (uint32_t)number); }
 
 /* {"ph":"X","pid":100,"tid":101,"ts":1.5 - and the caller goes on. */
 static void open_event(writer *w, const char *kind, int lane, uint64_t at) {
@@ -69,7 +67,7 @@ static void name_lanes(writer *w) {
   ms_text_append(&w->text, ",\"name\":\"process_sort_index\",\"args\":{\"sort_index\":%d}}", w->rank);
   name_lane(w, PROGRAM_LANE, "program");
   for (int s = 0; s < MS_STREAMS; s++)
-    if (w->trace->stream[s].n) name_lane(w, FIRST_STREAM_LANE + s, ms_stream_name(s));
+    if (w->profile->stream[s].n) name_lane(w, FIRST_STREAM_LANE + s, ms_stream_name(s));
 }
 
 /* ---- what the program did ---- */
@@ -81,15 +79,15 @@ static const char *category_of(const char *name) {
 }
 
 static int by_begin_longest_first(const void *left, const void *right) {
-  const ms_trace_span *a = left, *b = right;
+  const ms_profile_span *a = left, *b = right;
   if (a->begin != b->begin) return a->begin < b->begin ? -1 : 1;
   return a->end != b->end ? (a->end > b->end ? -1 : 1) : 0;
 }
 
 static void write_spans(writer *w) {
-  qsort(w->trace->span, (size_t)w->trace->spans, sizeof *w->trace->span, by_begin_longest_first);
-  for (int i = 0; i < w->trace->spans; i++) {
-    const ms_trace_span *span = &w->trace->span[i];
+  qsort(w->profile->span, (size_t)w->profile->spans, sizeof *w->profile->span, by_begin_longest_first);
+  for (int i = 0; i < w->profile->spans; i++) {
+    const ms_profile_span *span = &w->profile->span[i];
     const char *name = text_of(w, span->name), *label = text_of(w, span->label);
     char whole[2 * MS_RECORDER_TEXT_BYTES + 2];
     snprintf(whole, sizeof whole, "%s%s%s", name, *label ? " " : "", label);
@@ -105,14 +103,14 @@ static void write_spans(writer *w) {
 
 /* ---- what the streams did ---- */
 
-static void write_where(writer *w, const ms_trace_event *event, const char *key) {
+static void write_where(writer *w, const ms_profile_event *event, const char *key) {
   ms_text_append(&w->text, ",\"args\":{\"%s\":", key);
   ms_text_json_string(&w->text, text_of(w, event->label));
   ms_text_append(&w->text, ",\"phase\":\"%s\",\"step\":%lld,\"bytes\":%.0f", ms_phase_name(event->phase),
                  (long long)event->step, event->bytes);
 }
 
-static void write_kernel(writer *w, int lane, const ms_trace_event *event) {
+static void write_kernel(writer *w, int lane, const ms_profile_event *event) {
   const char *pass = event->phase == MS_PHASE_UPDATE ? "optimizer" : event->backward ? "backward" : "forward";
   double seconds = 1e-9 * (double)(event->end - event->begin);
   open_slice(w, lane, event->begin, event->end);
@@ -127,7 +125,7 @@ static void write_kernel(writer *w, int lane, const ms_trace_event *event) {
   ms_text_append(&w->text, "}}");
 }
 
-static void write_collective(writer *w, int lane, const ms_trace_event *event) {
+static void write_collective(writer *w, int lane, const ms_profile_event *event) {
   char name[2 * MS_RECORDER_TEXT_BYTES];
   uint64_t met = event->met > event->begin ? event->met : event->begin;
   snprintf(name, sizeof name, "%s %s", ms_coll_name(event->op), text_of(w, event->label));
@@ -139,27 +137,27 @@ static void write_collective(writer *w, int lane, const ms_trace_event *event) {
                  (unsigned long long)event->sequence);
 }
 
-static int is_slice(const ms_trace_event *event) {
-  return event->kind == MS_TRACE_KERNEL || event->kind == MS_TRACE_COLLECTIVE;
+static int is_slice(const ms_profile_event *event) {
+  return event->kind == MS_PROFILE_KERNEL || event->kind == MS_PROFILE_COLLECTIVE;
 }
 
 static int by_run_and_event(const void *left, const void *right) {
-  const ms_trace_event *a = *(const ms_trace_event *const *)left, *b = *(const ms_trace_event *const *)right;
+  const ms_profile_event *a = *(const ms_profile_event *const *)left, *b = *(const ms_profile_event *const *)right;
   return a->run != b->run ? a->run - b->run : a->event - b->event;
 }
 
 /* A RECORD stands for what its stream did before it: it gets that slice's end, and its lane as op. */
 static int collect_records(writer *w) {
   int n = 0;
-  for (int s = 0; s < MS_STREAMS; s++) n += w->trace->stream[s].n;
+  for (int s = 0; s < MS_STREAMS; s++) n += w->profile->stream[s].n;
   w->record = ms_calloc(n, sizeof *w->record);
   if (!w->record) return MS_ENOMEM;
   for (int s = 0; s < MS_STREAMS; s++) {
-    const ms_trace_event *before = NULL;
-    for (int i = 0; i < w->trace->stream[s].n; i++) {
-      ms_trace_event *event = &w->trace->stream[s].event[i];
+    const ms_profile_event *before = NULL;
+    for (int i = 0; i < w->profile->stream[s].n; i++) {
+      ms_profile_event *event = &w->profile->stream[s].event[i];
       if (is_slice(event)) before = event;
-      if (event->kind != MS_TRACE_RECORD || !before || before->run != event->run) continue;
+      if (event->kind != MS_PROFILE_RECORD || !before || before->run != event->run) continue;
       event->begin = before->begin;
       event->end = before->end;
       event->op = FIRST_STREAM_LANE + s;
@@ -171,10 +169,10 @@ static int collect_records(writer *w) {
 }
 
 /* From the end of what was waited for to the beginning of what waited. */
-static void write_arrow(writer *w, const ms_trace_event *wait, int lane, uint64_t at) {
-  const ms_trace_event **found = bsearch(&wait, w->record, (size_t)w->records, sizeof *w->record, by_run_and_event);
+static void write_arrow(writer *w, const ms_profile_event *wait, int lane, uint64_t at) {
+  const ms_profile_event **found = bsearch(&wait, w->record, (size_t)w->records, sizeof *w->record, by_run_and_event);
   if (!found) return;
-  const ms_trace_event *from = *found;
+  const ms_profile_event *from = *found;
   /* Of no other rank, and below 2^53, which every reader of JSON keeps whole. */
   uint64_t id = ((uint64_t)w->rank + 1) << 32 | (uint64_t)w->arrows++;
   open_event(w, "s", from->op, from->end > from->begin ? from->end - 1 : from->end);
@@ -185,15 +183,15 @@ static void write_arrow(writer *w, const ms_trace_event *wait, int lane, uint64_
 }
 
 static void write_stream(writer *w, int s) {
-  const ms_trace_list *list = &w->trace->stream[s];
+  const ms_profile_list *list = &w->profile->stream[s];
   int lane = FIRST_STREAM_LANE + s, first_wait = 0;
   for (int i = 0; i < list->n; i++) {
-    const ms_trace_event *event = &list->event[i];
+    const ms_profile_event *event = &list->event[i];
     if (!is_slice(event)) continue;
-    if (event->kind == MS_TRACE_KERNEL) write_kernel(w, lane, event);
+    if (event->kind == MS_PROFILE_KERNEL) write_kernel(w, lane, event);
     else write_collective(w, lane, event);
     for (int k = first_wait; k < i; k++)
-      if (list->event[k].kind == MS_TRACE_WAIT && list->event[k].run == event->run)
+      if (list->event[k].kind == MS_PROFILE_WAIT && list->event[k].run == event->run)
         write_arrow(w, &list->event[k], lane, event->begin);
     first_wait = i + 1;
   }
@@ -201,22 +199,22 @@ static void write_stream(writer *w, int s) {
 
 /* ---- all ranks ---- */
 
-static uint64_t first_moment(const ms_trace *trace) {
+static uint64_t first_moment(const ms_profile *profile) {
   uint64_t first = UINT64_MAX;
-  for (int i = 0; i < trace->spans; i++)
-    if (trace->span[i].begin < first) first = trace->span[i].begin;
+  for (int i = 0; i < profile->spans; i++)
+    if (profile->span[i].begin < first) first = profile->span[i].begin;
   for (int s = 0; s < MS_STREAMS; s++)
-    for (int i = 0; i < trace->stream[s].n; i++)
-      if (is_slice(&trace->stream[s].event[i]) && trace->stream[s].event[i].begin < first)
-        first = trace->stream[s].event[i].begin;
+    for (int i = 0; i < profile->stream[s].n; i++)
+      if (is_slice(&profile->stream[s].event[i]) && profile->stream[s].event[i].begin < first)
+        first = profile->stream[s].event[i].begin;
   return first;
 }
 
 static int agree_on_base(writer *w) {
-  uint64_t mine = first_moment(w->trace), all[MS_MAX_LOCAL_RANKS];
-  MS_TRY(ms_world_all_gather_bytes(w->trace->world, &mine, sizeof mine, all));
+  uint64_t mine = first_moment(w->profile), all[MS_MAX_LOCAL_RANKS];
+  MS_TRY(ms_world_exchange(w->profile->world, &mine, sizeof mine, all));
   w->base = UINT64_MAX;
-  for (int rank = 0; rank < ms_world_size(w->trace->world); rank++)
+  for (int rank = 0; rank < ms_world_size(w->profile->world); rank++)
     if (all[rank] < w->base) w->base = all[rank];
   return MS_OK;
 }
@@ -246,7 +244,7 @@ static int save(const char *path, const char *parts, const double *bytes, int ra
 
 /* Own text to its place in memory of all; then rank 0 saves, and all learn how that went. */
 static int combine(const writer *w, const char *path) {
-  ms_world *world = w->trace->world;
+  ms_world *world = w->profile->world;
   int rc = MS_OK, ranks = ms_world_size(world), all_failed[MS_MAX_LOCAL_RANKS];
   double mine = (double)w->text.length, bytes[MS_MAX_LOCAL_RANKS], before = 0, total = 0;
   ms_region region = {0};
@@ -269,16 +267,16 @@ fail:
   return rc;
 }
 
-int ms_trace_write(ms_trace *trace, const char *path) {
-  MS_HANDLE(trace, TRACE);
-  writer w = {.trace = trace, .rank = ms_world_rank(trace->world)};
+int ms_profile_write(ms_profile *profile, const char *path) {
+  MS_HANDLE(profile, PROFILE);
+  writer w = {.profile = profile, .rank = ms_world_rank(profile->world)};
   int rc;
-  ms_recorder_enter(trace->recorder, ms_recorder_number(trace->recorder, "writing a trace"));
+  ms_recorder_enter(profile->recorder, ms_recorder_number(profile->recorder, "writing a trace"));
   MS_GOTO(agree_on_base(&w));
   MS_GOTO(write_own(&w));
   MS_GOTO(combine(&w, path));
 fail:
-  ms_recorder_leave(trace->recorder, rc);
+  ms_recorder_leave(profile->recorder, rc);
   free(w.record);
   ms_text_free(&w.text);
   return rc;

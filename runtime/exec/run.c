@@ -30,11 +30,11 @@ static void delay_backward(ms_exec *exec, int phase, const ms_exec_instr *instr)
 int ms_exec_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now) {
   ms_recorder_at(exec->recorder, (uint32_t)instr->label, now);
   if (exec->delays.any) delay_backward(exec, phase, instr);
-  int timed = exec->trace && !exec->apart; /* there, events tell when it runs */
+  int timed = exec->profile && !exec->apart; /* there, events tell when it runs */
   uint64_t began = timed ? ms_recorder_now() : 0;
   int rc = instr->run(instr->call);
   if (rc) return explain(exec, phase, instr, rc);
-  if (timed) ms_trace_kernel(exec, phase, instr, began);
+  if (timed) ms_profile_kernel(exec, phase, instr, began);
   return exec->finder && !exec->apart ? ms_exec_inspect(exec, phase, instr) : MS_OK;
 }
 
@@ -92,7 +92,7 @@ static int poll(ms_exec *exec, int phase, const ms_exec_stream *list, int stream
     else if (instr->kind == MS_INSTR_RECORD) record(exec, instr->event);
     else MS_TRY(move_collective(exec, stream, cursor, instr, &done));
     if (!done) return MS_OK;
-    if (exec->trace) ms_trace_add(exec, phase, stream, instr);
+    if (exec->profile) ms_profile_add(exec, phase, stream, instr);
     cursor->at++;
     cursor->instructions++;
     *moved = 1;
@@ -113,7 +113,7 @@ static int compute(ms_exec *exec, int phase, const ms_exec_stream *list, double 
       MS_TRY(ms_exec_kernel(exec, phase, instr, now));
       *ran = 1;
     }
-    if (exec->trace && !*ran) ms_trace_add(exec, phase, MS_STREAM_COMPUTE, instr);
+    if (exec->profile && !*ran) ms_profile_add(exec, phase, MS_STREAM_COMPUTE, instr);
     cursor->at++;
     cursor->instructions++;
     *moved = 1;

@@ -107,7 +107,7 @@ static int run_stream(ms_exec_threads *pool, int phase, int stream) {
       if (stream == MS_STREAM_COMPUTE) charge(began, &cursor->wait_seconds);
     } else MS_TRY(run_collective(pool, stream, cursor, instr));
     if (has_failed(pool)) return MS_OK;
-    if (exec->trace && instr->kind != MS_INSTR_KERNEL) ms_trace_add(exec, phase, stream, instr);
+    if (exec->profile && instr->kind != MS_INSTR_KERNEL) ms_profile_add(exec, phase, stream, instr);
     cursor->instructions++;
   }
   return MS_OK;

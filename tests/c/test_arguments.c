@@ -152,17 +152,17 @@ static void shapes_of_what_is_saved_are_refused(void **state) {
   ms_world_leave(world);
 }
 
-static void times_of_a_trace_are_refused(void **state) {
+static void times_of_a_profile_are_refused(void **state) {
   (void)state;
   ms_world *world;
-  ms_trace *trace;
+  ms_profile *profile;
   must(ms_world_alone(&world));
-  must(ms_trace_new(world, &trace));
+  must(ms_profile_new(world, &profile));
   const double wrong[] = {NAN, -1, INFINITY, 1e300};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-    assert_fails(ms_trace_mark(trace, "x", wrong[i]), MS_EINVAL, "ms_trace_mark | began");
-  must(ms_trace_mark(trace, "x", 0));
-  ms_trace_free(trace);
+    assert_fails(ms_profile_mark(profile, "x", wrong[i]), MS_EINVAL, "ms_profile_mark | began");
+  must(ms_profile_mark(profile, "x", 0));
+  ms_profile_free(profile);
   ms_world_leave(world);
 }
 
@@ -170,7 +170,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(betas_eps_and_rates_are_refused),      TEST(a_step_is_refused),
       TEST(what_parameters_are_given_is_refused), TEST(rates_of_a_sharded_model_are_refused),
-      TEST(shapes_of_what_is_saved_are_refused),  TEST(times_of_a_trace_are_refused),
+      TEST(shapes_of_what_is_saved_are_refused),  TEST(times_of_a_profile_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

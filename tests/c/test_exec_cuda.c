@@ -131,25 +131,25 @@ static int time_a_step(ms_world *world, void *context) {
   rank_engine engine;
   ms_step_outputs out;
   ms_exec_counters before, after;
-  ms_trace *trace;
+  ms_profile *profile;
   abort_on_failed_checks();
   engine_open(world, context, &engine);
-  must(ms_trace_new(world, &trace));
+  must(ms_profile_new(world, &profile));
   engine_step(&engine, context, ms_world_rank(world), 0, &out);
   must(ms_exec_counters_get(engine.exec, &before));
   assert_true(before.kernel_seconds == 0 && before.collective_seconds == 0);
-  ms_exec_set_trace(engine.exec, trace);
+  ms_exec_set_profile(engine.exec, profile);
   engine_step(&engine, context, ms_world_rank(world), 1, &out);
-  ms_exec_set_trace(engine.exec, NULL);
+  ms_exec_set_profile(engine.exec, NULL);
   must(ms_exec_counters_get(engine.exec, &after));
   assert_true(after.kernel_seconds > 0 && after.collective_seconds > 0);
   assert_true(after.kernel_seconds < after.total_seconds - before.total_seconds);
-  ms_trace_free(trace);
+  ms_profile_free(profile);
   engine_close(&engine);
   return MS_OK;
 }
 
-static void A1_traced_steps_tell_how_long_kernels_took(void **state) {
+static void A1_profiled_steps_tell_how_long_kernels_took(void **state) {
   (void)state;
   training_config c = training_default(1, 2);
   c.plan.device = MS_DEVICE_CUDA;
@@ -165,7 +165,7 @@ int main(void) {
       TEST(A1_cuda_equals_cpu_in_smaller_groups),
       TEST(A2_graphs_give_the_numbers_of_streams),
       TEST(M4_what_a_product_adds_to_is_needed_before),
-      TEST(A1_traced_steps_tell_how_long_kernels_took),
+      TEST(A1_profiled_steps_tell_how_long_kernels_took),
   };
   emulate_cuda("threads");
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { WORLD, MESH, SLICE, MODEL, GRAPH, PLAN, STATE, EXEC, TRACE, SAVE, TOKENS, READER, KINDS };
+enum { WORLD, MESH, SLICE, MODEL, GRAPH, PLAN, STATE, EXEC, PROFILE, SAVE, TOKENS, READER, KINDS };
 
 typedef struct everything {
   ms_world *world;
@@ -17,7 +17,7 @@ typedef struct everything {
   ms_plan *plan;
   ms_state *state;
   ms_exec *exec;
-  ms_trace *trace;
+  ms_profile *profile;
   ms_save *save;
   ms_tokens *tokens;
   ms_token_reader *reader;
@@ -41,8 +41,8 @@ static void make(everything *e) {
   must(ms_plan_compile(e->graph, &config, &e->plan));
   must(ms_state_new(e->world, e->model, &config, &e->state));
   must(ms_exec_new(e->state, e->plan, &e->exec));
-  must(ms_trace_new(e->world, &e->trace));
-  ms_exec_set_trace(e->exec, e->trace);
+  must(ms_profile_new(e->world, &e->profile));
+  ms_exec_set_profile(e->exec, e->profile);
   const ms_save_piece piece = {
       .name = "w", .parameter = "w", .kind = "param", .what = "param", .count = 1, .ndim = 1, .dims = {1}};
   must(ms_save_new(e->state, 1, &piece, &e->save));
@@ -61,7 +61,7 @@ static void release(everything *e, int kind) {
     case PLAN: ms_plan_free(e->plan); break;
     case STATE: ms_state_free(e->state); break;
     case EXEC: ms_exec_free(e->exec); break;
-    case TRACE: ms_trace_free(e->trace); break;
+    case PROFILE: ms_profile_free(e->profile); break;
     case SAVE: ms_save_free(e->save); break;
     case TOKENS: ms_tokens_close(e->tokens); break;
     case READER: ms_token_reader_free(e->reader); break;
@@ -108,7 +108,7 @@ static void use_state(everything *e) {
     if (phase != MS_PHASE_NEXT && phase != MS_PHASE_LAST)
       expect(on_state && !e->released[EXEC], ms_exec_run(e->exec, phase, &inputs, NULL));
   expect(on_state && !e->released[SAVE], ms_save_wait(e->save, MS_SAVE_WRITTEN));
-  expect(on_world && !e->released[TRACE], ms_trace_mark(e->trace, "here", 0));
+  expect(on_world && !e->released[PROFILE], ms_profile_mark(e->profile, "here", 0));
 }
 
 static void use(everything *e) {

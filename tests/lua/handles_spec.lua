@@ -21,13 +21,13 @@ local empty_text = { ms_world_node_name = true, ms_mesh_name = true }
 local release = {
   ms_world = "ms_world_leave", ms_mesh = "ms_mesh_free", ms_rules = "ms_rules_free", ms_model = "ms_model_free",
   ms_graph = "ms_graph_free", ms_plan = "ms_plan_free", ms_state = "ms_state_free", ms_exec = "ms_exec_free",
-  ms_trace = "ms_trace_free", ms_safetensors = "ms_safetensors_close",
+  ms_profile = "ms_profile_free", ms_safetensors = "ms_safetensors_close",
   ms_safetensors_writer = "ms_safetensors_abort", ms_tokens = "ms_tokens_close",
   ms_token_reader = "ms_token_reader_free", ms_tokenizer = "ms_tokenizer_close", ms_save = "ms_save_free",
 }
 local releases = {}
 for _, name in pairs(release) do releases[name] = true end
-local may_be_null = { ms_exec_set_trace = 2 }
+local may_be_null = { ms_exec_set_profile = 2 }
 
 -- ---- the header
 
@@ -103,7 +103,7 @@ local function make_all()
   live.ms_plan = new("ms_plan", "ms_plan_compile", live.ms_graph, config)
   live.ms_state = new("ms_state", "ms_state_new", live.ms_world, live.ms_model, config)
   live.ms_exec = new("ms_exec", "ms_exec_new", live.ms_state, live.ms_plan)
-  live.ms_trace = new("ms_trace", "ms_trace_new", live.ms_world)
+  live.ms_profile = new("ms_profile", "ms_profile_new", live.ms_world)
   live.ms_save = new("ms_save", "ms_save_new", live.ms_state, 0, nil)
   local paths = ffi.new("const char *[1]", { scratch_path })
   live.ms_tokens = new("ms_tokens", "ms_tokens_open", 1, paths, C.MS_TOKEN_BYTES)
@@ -201,7 +201,7 @@ describe("handles", function()
 
   it("a call where the world was left, or the state released, is a status", function()
     local on = { ms_state = "the world of this state", ms_exec = "the world of this exec",
-      ms_save = "the world of this save", ms_trace = "the world of this trace" }
+      ms_save = "the world of this save", ms_profile = "the world of this profile" }
     local left = make_all()
     C.ms_world_leave(left.ms_world)
     each_argument(function(f, place, kind)

@@ -11,7 +11,7 @@ local C, ffi = engine.C, engine.ffi
 local tracer = {}
 
 local wanted -- { path, first, last }, or nil
-local recorder -- ms_trace*, between the first wanted step and the last
+local recorder -- ms_profile*, between the first wanted step and the last
 local recorded = 0 -- the last step that is in the recorder
 
 ---Asks for a trace. Must come before the first step.
@@ -24,14 +24,14 @@ end
 
 -- The first step wanted is about to begin.
 local function begin()
-  local out = ffi.new("ms_trace *[1]")
-  engine.check(C.ms_trace_new(world.handle, out))
-  recorder = ffi.gc(out[0], C.ms_trace_free)
+  local out = ffi.new("ms_profile *[1]")
+  engine.check(C.ms_profile_new(world.handle, out))
+  recorder = ffi.gc(out[0], C.ms_profile_free)
 end
 
 -- Collective.
 local function write()
-  engine.check(C.ms_trace_write(recorder, wanted.path))
+  engine.check(C.ms_profile_write(recorder, wanted.path))
   if world.rank == 0 then
     require("moonshard.base.progress").finish()
     local steps = recorded == wanted.first and ("step %d is"):format(recorded)
@@ -53,7 +53,7 @@ end
 ---@param began number clock.now() at its beginning
 function tracer.step_ends(step, began)
   if not wanted or not recorder then return end
-  engine.check(C.ms_trace_mark(recorder, "step " .. step, began))
+  engine.check(C.ms_profile_mark(recorder, "step " .. step, began))
   recorded = step
   if step >= wanted.last then write() end
 end
@@ -62,7 +62,7 @@ end
 ---@param what string
 ---@param began number clock.now() at its beginning
 function tracer.did(what, began)
-  if wanted and recorder then engine.check(C.ms_trace_mark(recorder, what, began)) end
+  if wanted and recorder then engine.check(C.ms_profile_mark(recorder, what, began)) end
 end
 
 ---An exec is about to run: it gets the recorder, or loses it.
@@ -70,7 +70,7 @@ end
 function tracer.attend(exec)
   local now = wanted and recorder or nil
   if exec.recorder ~= now then
-    C.ms_exec_set_trace(exec.handle, now)
+    C.ms_exec_set_profile(exec.handle, now)
     exec.recorder = now
   end
 end
