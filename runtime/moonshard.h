@@ -190,7 +190,7 @@ MS_API void ms_interrupt_set(int on);
 ** if it is waited for: for collectives that all ranks must complete, or none, because what they change would differ between
 ** ranks otherwise. No rank completes them unless all have begun; the first must not come after anything that one rank alone
 ** can fail at. Keep it short. */
-MS_API void ms_interrupt_hold(int change);
+MS_API void ms_interrupt_defer(int change);
 
 /* SIGTERM, which clusters send some time before they kill: from here on it does not end this process but sets a flag, and a
 ** launcher of ours waits longer for this run's ranks to end. A second one, more than two seconds later, ends the process. */

@@ -4,7 +4,7 @@
 **
 ** The handler is installed without SA_RESTART: a blocked system call returns, and its caller looks at the flag. A
 ** second Ctrl-C while the flag still stands means that nobody polls; it ends the process the ordinary way.
-** Installing again clears the flag, so a program can start its next task afresh. While interrupts are held back the flag
+** Installing again clears the flag, so a program can start its next task afresh. While interrupts are deferred the flag
 ** is kept, and seen later: what ranks must do together or not at all is not torn apart.
 **
 ** SIGTERM is caught where a program saves before it ends, and asks when it suits. Its handler restarts system calls. One that
@@ -18,7 +18,7 @@
 #include <signal.h>
 #include <stddef.h>
 
-static atomic_int interrupted, held;
+static atomic_int interrupted, deferred;
 static _Atomic int64_t terminated_at; /* ns; 0: not yet */
 static const _Atomic uint32_t always = 1, never;
 static const _Atomic uint32_t *_Atomic caught = &never; /* where it stands whether SIGTERM is caught */
@@ -47,17 +47,19 @@ void ms_interrupt_install(void) {
   struct sigaction action = {.sa_handler = on_interrupt};
   sigemptyset(&action.sa_mask);
   atomic_store(&interrupted, 0);
-  atomic_store(&held, 0);
+  atomic_store(&deferred, 0);
   sigaction(SIGINT, &action, NULL);
 }
 
 void ms_interrupt_set(int on) { atomic_store(&interrupted, on); }
 
-void ms_interrupt_hold(int change) { atomic_fetch_add(&held, change); }
+void ms_interrupt_defer(int change) { atomic_fetch_add(&deferred, change); }
 
-int ms_interrupts_held(void) { return atomic_load_explicit(&held, memory_order_relaxed) != 0; }
+int ms_interrupts_deferred(void) { return atomic_load_explicit(&deferred, memory_order_relaxed) != 0; }
 
-int ms_interrupted(void) { return atomic_load_explicit(&interrupted, memory_order_relaxed) && !ms_interrupts_held(); }
+int ms_interrupted(void) {
+  return atomic_load_explicit(&interrupted, memory_order_relaxed) && !ms_interrupts_deferred();
+}
 
 void ms_termination_catch(const _Atomic uint32_t *where) {
   atomic_store(&caught, where ? where : &always);

@@ -1,4 +1,4 @@
-/* interrupt.h - whether interrupts are held back now (see ms_interrupt_hold in moonshard.h), and SIGTERM as a flag. */
+/* interrupt.h - whether interrupts are deferred now (see ms_interrupt_defer in moonshard.h), and SIGTERM as a flag. */
 #ifndef MS_BASE_INTERRUPT_H
 #define MS_BASE_INTERRUPT_H
 
@@ -8,7 +8,7 @@
 /* Seconds within which a SIGTERM that comes again is the same request. */
 #define MS_SAME_REQUEST 2.0
 
-int ms_interrupts_held(void);
+int ms_interrupts_deferred(void);
 /* From here on SIGTERM sets a flag; a second request ends the process. where: SIGTERM ends it as ever while that is 0; NULL:
 ** it always sets the flag. */
 void ms_termination_catch(const _Atomic uint32_t *where);

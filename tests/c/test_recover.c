@@ -94,11 +94,11 @@ static int give_up_behind_held_collectives(ms_world *world, void *context) {
   for (int round = 0; round < MEETINGS; round++) {
     int away = round % 3 == 2 && rank == round % 4;
     dawdle(&seed);
-    ms_interrupt_hold(1);
+    ms_interrupt_defer(1);
     int rc = away ? MS_OK : complete(row, &barrier);
     dawdle(&seed);
     if (!rc && !away) rc = complete(column, &barrier);
-    ms_interrupt_hold(-1);
+    ms_interrupt_defer(-1);
     EXPECT((rc == MS_OK) == (round % 3 != 2 || away), "round %d: %s", round, ms_error_message());
     ms_error_clear();
     if (away || rc || rank == round % 4) ms_world_abort(world, "behind");
@@ -265,10 +265,10 @@ static void I1_interrupts_can_be_held_back(void **state) {
   ms_world *world;
   must(ms_world_join(&world));
   ms_interrupt_set(1);
-  ms_interrupt_hold(1);
+  ms_interrupt_defer(1);
   assert_int_equal(ms_interrupted(), 0);
   must(ms_world_barrier(world));
-  ms_interrupt_hold(-1);
+  ms_interrupt_defer(-1);
   assert_int_equal(ms_interrupted(), 1);
   assert_fails(ms_world_barrier(world), MS_EINTERRUPT, "interrupted");
   ms_interrupt_set(0);

@@ -17,9 +17,9 @@ local function together(call, ...)
     errors.invalid("this needs all ranks, and stands in a forward or loss, which is traced and not run: do it between "
       .. "steps")
   end
-  C.ms_interrupt_hold(1)
+  C.ms_interrupt_defer(1)
   local ok, result = pcall(call, ...)
-  C.ms_interrupt_hold(-1)
+  C.ms_interrupt_defer(-1)
   if not ok then error(result, 0) end
   return result
 end

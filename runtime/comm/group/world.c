@@ -55,7 +55,7 @@ int ms_world_check(const ms_world *world) {
   int row, blame;
   const char *why = world->control ? ms_control_aborted(world->control, &row, &blame) : NULL;
   if (!why) return MS_OK;
-  if (ms_interrupts_held()) return check_what_must_be_done(world);
+  if (ms_interrupts_deferred()) return check_what_must_be_done(world);
   if (row == MS_CONTROL_LAUNCHER) return MS_FAIL(MS_EPEER, "%s", why);
   return MS_FAIL(MS_EPEER, "rank %d gave up: %s", ms_world_rank_of_row(world, blame), why);
 }
