@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "exec/apart.h"
+#include "exec/async/async.h"
 #include "plan/lower.h"
 
 /* ---- pointers ---- */

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "comm/recorder/flight_recorder.h"
-#include "exec/master.h"
+#include "exec/params.h"
 
 /* Elements that cross at a time where the host does not reach the arenas: 1 MiB each way. */
 enum { AT_ONCE = 1 << 18 };

@@ -9,9 +9,9 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "base/error.h"
-#include "exec/agree.h"
-#include "exec/apart.h"
-#include "exec/master.h"
+#include "exec/compare.h"
+#include "exec/async/async.h"
+#include "exec/params.h"
 #include "exec/profile.h"
 
 /* ---- making ---- */

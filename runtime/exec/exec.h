@@ -1,6 +1,6 @@
 /* exec.h - a plan bound to a state: per stream, a compact list of instructions whose pointers are resolved.
 **
-** bind.c makes it, run.c runs a phase on the calling thread, threads.c with a thread a stream, check.c looks for what
+** bind.c makes it, inline.c runs a phase on the calling thread, threads.c with a thread a stream, nonfinite.c looks for what
 ** is not finite. Running looks nothing up by name and allocates nothing.
 */
 #ifndef MS_EXEC_EXEC_H
@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 
 #include "comm/recorder/flight_recorder.h"
-#include "exec/delay.h"
+#include "exec/inject_delay.h"
 #include "exec/state.h"
 
 typedef struct ms_exec_instr {
@@ -72,10 +72,10 @@ struct ms_exec {
   ms_exec_counters counters;
   ms_delays delays;
   int forward_ended;           /* the delay after forward was taken in this run */
-  struct ms_exec_apart *apart; /* on a device that works apart from the host (apart.h); else NULL */
+  struct ms_exec_apart *apart; /* on a device that works apart from the host (async.h); else NULL */
   ms_exec_threads *threads;    /* NULL: one thread runs all streams */
   ms_profile *profile;         /* records what runs, while it is set (profile.c) */
-  ms_exec_finder *finder;      /* while check.c looks for the first value that is not finite, else NULL */
+  ms_exec_finder *finder;      /* while nonfinite.c looks for the first value that is not finite, else NULL */
   char report[1024];           /* what it found */
 };
 
@@ -90,11 +90,11 @@ void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref);
 void *ms_exec_input_at(ms_exec *exec, int input);
 /* What comes before every run: scalars, pointers, cursors at the start, a new epoch (exec.c). */
 void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs);
-/* One phase on the calling thread: compute, and between its kernels the collectives of the other streams (run.c). */
+/* One phase on the calling thread: compute, and between its kernels the collectives of the other streams (inline.c). */
 int ms_exec_run_inline(ms_exec *exec, int phase);
 /* The delay that was injected before the collective at the head of a stream has passed; its first call begins it. */
 int ms_exec_may_start(ms_exec *exec, int stream);
-/* What both ways of running share (run.c). now: when the kernel begins. */
+/* What both ways of running share (inline.c). now: when the kernel begins. */
 int ms_exec_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now);
 void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr);
 
@@ -103,9 +103,9 @@ int ms_exec_threads_new(ms_exec *exec, ms_exec_threads **threads);
 void ms_exec_threads_free(ms_exec_threads *threads);
 int ms_exec_threads_run(ms_exec_threads *threads, int phase);
 
-/* "nan", "inf" or "-inf": printf tells the sign of a NaN, which means nothing (check.c). */
+/* "nan", "inf" or "-inf": printf tells the sign of a NaN, which means nothing (nonfinite.c). */
 const char *ms_nonfinite_name(double value);
-/* Looks at what a kernel has just written (check.c). */
+/* Looks at what a kernel has just written (nonfinite.c). */
 int ms_exec_inspect(ms_exec *exec, int phase, const ms_exec_instr *instr);
 
 #endif

@@ -10,9 +10,9 @@
 
 #include "base/error.h"
 #include "comm/recorder/flight_recorder.h"
-#include "exec/agree.h"
-#include "exec/apart.h"
-#include "exec/master.h"
+#include "exec/compare.h"
+#include "exec/async/async.h"
+#include "exec/params.h"
 
 enum { PAGE_BYTES = 4096 };
 

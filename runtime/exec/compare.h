@@ -1,6 +1,6 @@
-/* agree.h - ranks compare what they are about to do together: a difference is an error here, and not a hang later. */
-#ifndef MS_EXEC_AGREE_H
-#define MS_EXEC_AGREE_H
+/* compare.h - ranks compare what they are about to do together: a difference is an error here, and not a hang later. */
+#ifndef MS_EXEC_COMPARE_H
+#define MS_EXEC_COMPARE_H
 
 #include "comm/group/group.h"
 #include "plan/plan.h"

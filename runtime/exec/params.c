@@ -1,9 +1,9 @@
-/* master.c - parameters as elements: initial values, the shard that a rank owns, and the whole, gathered.
+/* params.c - parameters as elements: initial values, the shard that a rank owns, and the whole, gathered.
 **
 ** An initial value is a pure function of the model's seed, the parameter's name and the element's index, so every mesh
 ** shape starts from the same bits.
 */
-#include "exec/master.h"
+#include "exec/params.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* delay.h - delays put into a step on purpose, to see that nothing but time depends on who is late. */
-#ifndef MS_EXEC_DELAY_H
-#define MS_EXEC_DELAY_H
+/* inject_delay.h - delays put into a step on purpose, to see that nothing but time depends on who is late. */
+#ifndef MS_EXEC_INJECT_DELAY_H
+#define MS_EXEC_INJECT_DELAY_H
 
 #include "plan/plan.h"
 

@@ -1,4 +1,4 @@
-/* check.c - the first value that is not finite: parameters and inputs, then every result of the FIRST phase as it is
+/* nonfinite.c - the first value that is not finite: parameters and inputs, then every result of the FIRST phase as it is
 ** written, then the summed gradients. The ranks agree on the earliest finding, so all of them tell the same.
 */
 #include <limits.h>
@@ -9,8 +9,8 @@
 
 #include "base/bf16.h"
 #include "base/error.h"
-#include "exec/apart.h"
-#include "exec/master.h"
+#include "exec/async/async.h"
+#include "exec/params.h"
 
 enum { TEXT_BYTES = 896 };
 /* Positions beside those of the program: what is there before it, and what is there after. */

@@ -1,4 +1,4 @@
-/* save.c - saving a state: this rank's part, at once or from a copy by a thread of its own.
+/* checkpoint_save.c - saving a state: this rank's part, at once or from a copy by a thread of its own.
 **
 ** The thread touches neither the state nor other ranks: it reads the copy and writes files, so that training may go on,
 ** fail, or end meanwhile. Its error is kept for whoever waits for it. The copy's memory stays for the next save.
@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 #include "comm/recorder/flight_recorder.h"
-#include "exec/master.h"
+#include "exec/params.h"
 #include "io/checkpoint.h"
 
 enum { MESSAGE_BYTES = 1024, NICENESS = 10 };

@@ -1,12 +1,12 @@
-/* apart.h - states and execs on a device that works apart from the host (a GPU): its streams, its communicators, what was given to
+/* async.h - states and execs on a device that works apart from the host (a GPU): its streams, its communicators, what was given to
 ** them and has not ended yet.
 **
 ** The host enqueues whole phases and goes on. It waits where it reads (the norm, an evaluation's loss, parameters), and where it
 ** would run too far ahead. Every wait goes through ms_apart_wait, which watches collectives meanwhile: it writes in the flight
 ** recorder when ** the device comes to one and leaves it, and fails as a wait on the CPU does when peers do not come.
 */
-#ifndef MS_EXEC_APART_H
-#define MS_EXEC_APART_H
+#ifndef MS_EXEC_ASYNC_ASYNC_H
+#define MS_EXEC_ASYNC_ASYNC_H
 
 #include "exec/exec.h"
 #include "exec/profile.h"
@@ -107,7 +107,7 @@ struct ms_exec_apart {
   int captures;     /* phases are captured and replayed */
 };
 
-/* ---- states: apart.c, apart_comm.c ---- */
+/* ---- states: open.c, communicators.c ---- */
 
 /* Streams, events and control words; nothing on a device with host memory. */
 int ms_apart_open(ms_state *state);
@@ -128,7 +128,7 @@ void ms_apart_close_windows(ms_state *state, int arena);
 /* Room in the ring for the collectives of MS_APART_RUNS phases with so many each. */
 int ms_apart_reserve(ms_state *state, int colls);
 
-/* ---- waiting: apart_wait.c ---- */
+/* ---- waiting: queue.c ---- */
 
 /* Until an event has come. */
 int ms_apart_wait(const ms_state *state, ms_device_event *event);
@@ -141,7 +141,7 @@ int ms_apart_take_flight(ms_state *state, ms_flight **flight);
 /* The next run, once its words are free. */
 int ms_apart_take_run(ms_state *state, ms_apart_run **run);
 
-/* ---- execs: apart_bind.c, apart_run.c ---- */
+/* ---- execs: bind.c, run.c ---- */
 
 int ms_exec_apart_new(ms_exec *exec);
 void ms_exec_apart_free(ms_exec *exec);
@@ -152,7 +152,7 @@ void ms_exec_apart_drop_graphs(struct ms_exec_apart *apart);
 /* What conversions read and write; after ms_exec_rebind has resolved everything else. */
 void ms_exec_apart_rebind(ms_exec *exec);
 int ms_exec_apart_run(ms_exec *exec, int phase);
-/* Around each instruction of a profiled phase: made before it, started, and read when all has ended (apart_profile.c). */
+/* Around each instruction of a profiled phase: made before it, started, and read when all has ended (timers.c). */
 int ms_exec_apart_reserve_timers(ms_exec *exec, int phase);
 int ms_exec_apart_start_timers(ms_exec *exec, int phase);
 int ms_exec_apart_read_timers(ms_exec *exec, int phase);

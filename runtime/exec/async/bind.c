@@ -1,4 +1,4 @@
-/* apart_bind.c - what an exec needs on a device besides what bind.c makes: instructions in program order, events, staging of
+/* bind.c - what an exec needs on a device besides what bind.c makes: instructions in program order, events, staging of
 ** inputs and outputs, and what converts between a collective's buffers.
 **
 ** A library of collectives neither casts nor adds to what is there. So a master chunk is cast into its place of the gathered
@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "exec/apart.h"
+#include "exec/async/async.h"
 
 enum { ALIGNMENT = 256 };
 

@@ -1,8 +1,8 @@
-/* apart_profile.c - when a profiled phase's instructions ran on the device: by events around each of them, and one whose time the host
+/* timers.c - when a profiled phase's instructions ran on the device: by events around each of them, and one whose time the host
 ** saw.
 */
 #include "base/error.h"
-#include "exec/apart.h"
+#include "exec/async/async.h"
 
 int ms_exec_apart_reserve_timers(ms_exec *exec, int phase) {
   struct ms_exec_apart *a = exec->apart;

@@ -1,11 +1,11 @@
-/* apart_comm.c - the communicators of a state on a device: one of all members, and of it parts for each stream.
+/* communicators.c - the communicators of a state on a device: one of all members, and of it parts for each stream.
 **
 ** They serialise what they are given, hence one a stream. After a failure they are ended, and made anew by the first phase that
 ** runs after the ranks have recovered.
 */
 #include "base/clock.h"
 #include "base/error.h"
-#include "exec/apart.h"
+#include "exec/async/async.h"
 
 static double nap(double since) { return ms_clock() - since < 0.01 ? 2e-5 : 1e-3; }
 

@@ -1,4 +1,4 @@
-/* apart_run.c - a phase on a device that works apart from the host: everything is enqueued in program order, and the host goes on.
+/* run.c - a phase on a device that works apart from the host: everything is enqueued in program order, and the host goes on.
 **
 ** The plan's events are the device's. Phases follow each other as on the CPU: what a phase gives to other streams waits for all
 ** that compute was given before, and compute waits for it at the end, where the plan's own events do not see to that. The norm and an evaluation are waited for; there the host
@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "exec/apart.h"
+#include "exec/async/async.h"
 
 /* ---- one instruction ---- */
 

@@ -1,5 +1,5 @@
-/* apart.c - what a state has on a device that works apart from the host: streams, events, control words. */
-#include "exec/apart.h"
+/* open.c - what a state has on a device that works apart from the host: streams, events, control words. */
+#include "exec/async/async.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* run.c - a phase on one thread: the kernels of the compute stream in order, and between them the collectives.
+/* inline.c - a phase on one thread: the kernels of the compute stream in order, and between them the collectives.
 **
 ** A collective is a state machine that never blocks, so one thread keeps all streams moving: after each kernel it
 ** looks at the heads of the other streams, starts what may start and tests what is under way. It sleeps only when

@@ -1,11 +1,11 @@
-/* load.c - a state from files: the ranges of a tensor that this rank owns, checked block by block while they are read. */
+/* checkpoint_load.c - a state from files: the ranges of a tensor that this rank owns, checked block by block while they are read. */
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/xxh3.h"
-#include "exec/master.h"
+#include "exec/params.h"
 
 /* Bytes that are read, hashed and stored at a time: they stay in the second cache level meanwhile. */
 enum { ROUND = 1 << 18, DIGITS = 16 };

@@ -1,6 +1,6 @@
-/* master.h - this rank's chunks of parameters and what belongs to them: drawing, reading, writing. */
-#ifndef MS_EXEC_MASTER_H
-#define MS_EXEC_MASTER_H
+/* params.h - this rank's chunks of parameters and what belongs to them: drawing, reading, writing. */
+#ifndef MS_EXEC_PARAMS_H
+#define MS_EXEC_PARAMS_H
 
 #include "exec/state.h"
 

@@ -1,5 +1,5 @@
 /* delay.c - ms_inject_delay: reads "gather:100ms,update:1s@2", and what of it is meant for a rank. */
-#include "exec/delay.h"
+#include "exec/inject_delay.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* agree.c - fingerprints first, since they are small; the lines behind them only when they differ. */
-#include "exec/agree.h"
+/* compare.c - fingerprints first, since they are small; the lines behind them only when they differ. */
+#include "exec/compare.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-/* apart_wait.c - the host waits for the device, and watches its collectives meanwhile. */
+/* queue.c - the host waits for the device, and watches its collectives meanwhile. */
 #include "base/clock.h"
 #include "base/error.h"
-#include "exec/apart.h"
+#include "exec/async/async.h"
 
 /* The host looks again at once for that long, then after naps: a device that is nearly done is not overslept. Seconds. */
 static const double EAGER = 2e-4, SHORT_NAP = 2e-5, LONG_NAP = 5e-4, LONG_AFTER = 0.05;
