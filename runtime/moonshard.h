@@ -579,14 +579,14 @@ MS_API void *ms_exec_input(ms_exec *exec, const char *name);
 /* Where to read a named output after a phase. On the CPU it is the output itself, else a copy that is made now, once the device
 ** has come to the end of the phase; NULL when that fails. */
 MS_API const void *ms_exec_output(ms_exec *exec, const char *name);
-/* On a device that works apart from the host: from its second run on, a phase is captured as a graph, and from then on replayed as
+/* On an asynchronous device, from its second run on, a phase is captured as a graph, and from then on replayed as
 ** one piece of work. The numbers are the same. MS_EUNSUPPORTED on the CPU. */
 MS_API int ms_exec_set_graph(ms_exec *exec, int on);
 /* Delays in execs that are made from now on, to see that nothing but time depends on who is late: POINT:TIME[@RANK] with
 ** commas between, e.g. "gather:100ms,update:1s@2". Points: gather, reduce, replicate (before such a collective starts),
 ** forward (after it), update (before it). Times in us, ms, s. NULL: none. */
 MS_API int ms_inject_delay(const char *spec);
-/* Runs one phase. outputs may be NULL. A device that works apart from the host is only given the phase, except that NORM and
+/* Runs one phase. outputs may be NULL. An asynchronous device is only given the phase, except that NORM and
 ** EVALUATE wait for it: what a kernel of an earlier phase found wrong (a token outside of the vocabulary) fails there. NORM fails with MS_ENONFINITE, with nothing updated. UPDATE must come right after a
 ** NORM: that is where ranks know of each other that nobody reads the old weights any more. */
 MS_API int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_outputs *outputs);

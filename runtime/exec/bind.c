@@ -98,7 +98,7 @@ static void resolve_phase(ms_exec *exec, const ms_plan_phase *plan, const ms_exe
 void ms_exec_rebind(ms_exec *exec) {
   if (exec->generation == exec->state->generation) return;
   for (int phase = 0; phase < MS_PHASES; phase++) resolve_phase(exec, &exec->plan->phase[phase], &exec->phase[phase]);
-  if (exec->apart) ms_exec_apart_rebind(exec);
+  if (exec->async) ms_async_exec_rebind(exec);
   exec->generation = exec->state->generation;
 }
 

@@ -49,7 +49,7 @@ static int agree(ms_group *group, const char *what, uint64_t fingerprint, const 
   return MS_OK;
 }
 
-int ms_agree_on_model(ms_group *group, const ms_model *model, const ms_plan_config *config) {
+int ms_compare_models(ms_group *group, const ms_model *model, const ms_plan_config *config) {
   ms_text text = {0};
   ms_plan_describe_state(model, config, &text);
   int rc = ms_text_status(&text);
@@ -58,6 +58,6 @@ int ms_agree_on_model(ms_group *group, const ms_model *model, const ms_plan_conf
   return rc;
 }
 
-int ms_agree_on_plan(ms_group *group, const ms_plan *plan) {
+int ms_compare_plans(ms_group *group, const ms_plan *plan) {
   return agree(group, "plans", plan->fingerprint, plan->manifest);
 }

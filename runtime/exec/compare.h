@@ -7,7 +7,7 @@
 
 /* MS_EMISMATCH on every member, naming the first that differs from the first of them, and the first line that does.
 ** Collective over the members. */
-int ms_agree_on_model(ms_group *group, const ms_model *model, const ms_plan_config *config);
-int ms_agree_on_plan(ms_group *group, const ms_plan *plan);
+int ms_compare_models(ms_group *group, const ms_model *model, const ms_plan_config *config);
+int ms_compare_plans(ms_group *group, const ms_plan *plan);
 
 #endif

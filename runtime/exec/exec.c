@@ -19,7 +19,7 @@
 /* MOONSHARD_STREAMS: "inline", one thread runs all streams; "threads", one each, which lets a thread sanitizer see a
 ** wait that a plan lacks. */
 static int choose_streams(ms_exec *exec) {
-  if (exec->state->apart) return ms_exec_apart_new(exec);
+  if (exec->state->async) return ms_async_exec_new(exec);
   const char *mode = ms_env_string("MOONSHARD_STREAMS", "inline");
   if (!strcmp(mode, "inline")) return MS_OK;
   if (!strcmp(mode, "threads")) return ms_exec_threads_new(exec, &exec->threads);
@@ -50,7 +50,7 @@ static int bind_kernels(ms_exec *exec) {
 
 /* Ranks that differ say so before anything is made of the plan. */
 static int bind_plan(ms_exec *exec) {
-  MS_TRY(ms_agree_on_plan(&exec->state->process_group, exec->plan));
+  MS_TRY(ms_compare_plans(&exec->state->process_group, exec->plan));
   ms_delays_get(ms_world_rank(exec->state->world), &exec->delays);
   MS_TRY(ms_exec_sort(exec));
   MS_TRY(choose_streams(exec));
@@ -64,7 +64,7 @@ static int bind_plan(ms_exec *exec) {
 static void destroy_exec(void *object) {
   ms_exec *exec = object;
   ms_exec_threads_free(exec->threads);
-  ms_exec_apart_free(exec);
+  ms_async_exec_free(exec);
   ms_exec_unsort(exec);
   ms_handle_drop(exec->profile);
 }
@@ -183,7 +183,7 @@ static int report_evaluation(const ms_exec *exec, ms_step_outputs *outputs) {
 }
 
 static int run_streams(ms_exec *exec, int phase) {
-  if (exec->apart) return ms_exec_apart_run(exec, phase);
+  if (exec->async) return ms_async_exec_run(exec, phase);
   return exec->threads ? ms_exec_threads_run(exec->threads, phase) : ms_exec_run_inline(exec, phase);
 }
 
@@ -213,7 +213,7 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
   MS_TRY(check_inputs(phase, inputs));
   MS_TRY(meet_replicas(exec->state));
   if (exec->profile) MS_TRY(ms_profile_reserve(exec->profile, &exec->phase[phase]));
-  if (exec->profile && exec->apart) MS_TRY(ms_exec_apart_reserve_timers(exec, phase));
+  if (exec->profile && exec->async) MS_TRY(ms_async_exec_reserve_timers(exec, phase));
   exec->state->settled = 0;
   double began = ms_clock();
   int64_t allocations = count_allocations(exec);
@@ -241,7 +241,7 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
 /* ---- reading ---- */
 
 void *ms_exec_input_at(ms_exec *exec, int input) {
-  if (exec->apart) return exec->apart->staged + exec->apart->staged_at[input];
+  if (exec->async) return exec->async->staged + exec->async->staged_at[input];
   return ms_exec_pointer(exec, &exec->plan->input[input].at);
 }
 
@@ -256,8 +256,8 @@ void *ms_exec_input(ms_exec *exec, const char *name) {
 static const void *output_at(ms_exec *exec, int output) {
   const ms_ref *at = &exec->plan->output[output].at[exec->graph_phase];
   void *data = ms_exec_pointer(exec, at);
-  if (!exec->apart || !data) return data;
-  char *copy = exec->apart->output + exec->apart->output_at[output];
+  if (!exec->async || !data) return data;
+  char *copy = exec->async->output + exec->async->output_at[output];
   return ms_state_copy_out(exec->state, copy, data, ms_numel(&at->info) * ms_dtype_size(at->info.dtype)) ? NULL : copy;
 }
 
@@ -271,11 +271,11 @@ const void *ms_exec_output(ms_exec *exec, const char *name) {
 
 int ms_exec_set_graph(ms_exec *exec, int on) {
   MS_HANDLE(exec, EXEC);
-  if (!exec->apart)
+  if (!exec->async)
     return on ? MS_FAIL(MS_EUNSUPPORTED, "graphs are captured on the device cuda, and this state is on the %s",
                         exec->state->device->api->name)
               : MS_OK;
-  return ms_exec_apart_set_graph(exec, on);
+  return ms_async_exec_set_graph(exec, on);
 }
 
 int ms_exec_counters_get(const ms_exec *exec, ms_exec_counters *counters) {

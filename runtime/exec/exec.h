@@ -72,7 +72,7 @@ struct ms_exec {
   ms_exec_counters counters;
   ms_delays delays;
   int forward_ended;           /* the delay after forward was taken in this run */
-  struct ms_exec_apart *apart; /* on a device that works apart from the host (async.h); else NULL */
+  struct ms_async_exec *async; /* on an asynchronous device (async.h); else NULL */
   ms_exec_threads *threads;    /* NULL: one thread runs all streams */
   ms_profile *profile;         /* records what runs, while it is set (profile.c) */
   ms_exec_finder *finder;      /* while nonfinite.c looks for the first value that is not finite, else NULL */

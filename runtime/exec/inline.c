@@ -30,12 +30,12 @@ static void delay_backward(ms_exec *exec, int phase, const ms_exec_instr *instr)
 int ms_exec_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now) {
   ms_recorder_at(exec->recorder, (uint32_t)instr->label, now);
   if (exec->delays.any) delay_backward(exec, phase, instr);
-  int timed = exec->profile && !exec->apart; /* there, events tell when it runs */
+  int timed = exec->profile && !exec->async; /* there, events tell when it runs */
   uint64_t began = timed ? ms_recorder_now() : 0;
   int rc = instr->run(instr->call);
   if (rc) return explain(exec, phase, instr, rc);
   if (timed) ms_profile_kernel(exec, phase, instr, began);
-  return exec->finder && !exec->apart ? ms_exec_inspect(exec, phase, instr) : MS_OK;
+  return exec->finder && !exec->async ? ms_exec_inspect(exec, phase, instr) : MS_OK;
 }
 
 void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr) {

@@ -52,7 +52,7 @@ static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, const
     double value;
     int64_t at;
     if (position == AT_GRADIENTS && p->config.frozen) continue;
-    MS_TRY(ms_master_find(exec->state, i, what, &owned));
+    MS_TRY(ms_params_find(exec->state, i, what, &owned));
     MS_TRY(find_in_arena(exec, owned.data, owned.dtype, owned.count, &at, &value));
     if (at < 0) continue;
     finder->position = position;
@@ -122,7 +122,7 @@ static int find(ms_exec *exec, const ms_step_inputs *inputs, ms_exec_finder *fin
   MS_TRY(find_in_parameters(exec, finder, "param", AT_PARAMETERS));
   find_in_inputs(exec, finder);
   exec->finder = finder;
-  int rc = exec->apart ? ms_exec_apart_run(exec, MS_PHASE_FIRST) : ms_exec_run_inline(exec, MS_PHASE_FIRST);
+  int rc = exec->async ? ms_async_exec_run(exec, MS_PHASE_FIRST) : ms_exec_run_inline(exec, MS_PHASE_FIRST);
   exec->finder = NULL;
   if (rc) {
     ms_state_set_interrupted(exec->state);

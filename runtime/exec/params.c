@@ -39,13 +39,13 @@ static float *at_master(const ms_state *state, const ms_param *p) {
 /* Elements that are drawn on the host before they go to the device: 4 MiB. */
 enum { DRAWN_ELEMENTS = 1 << 20 };
 
-int64_t ms_master_slice(const ms_state *state, const ms_param *p, int64_t *first) {
+int64_t ms_params_slice(const ms_state *state, const ms_param *p, int64_t *first) {
   const ms_model *model = state->model;
   return ms_slice(p->owned, state->layout.replicas, model->replicate_rank % state->layout.replicas, first);
 }
 
 static int draw_parameter(ms_state *state, const ms_param *p, float *drawn) {
-  int64_t first, count = ms_master_slice(state, p, &first);
+  int64_t first, count = ms_params_slice(state, p, &first);
   float *x = at_master(state, p) + first;
   if (!drawn) draw(state->model, p, p->first + first, count, x);
   for (int64_t at = 0; drawn && at < count; at += DRAWN_ELEMENTS) {
@@ -56,7 +56,7 @@ static int draw_parameter(ms_state *state, const ms_param *p, float *drawn) {
   return MS_OK;
 }
 
-int ms_master_draw(ms_state *state) {
+int ms_params_init(ms_state *state) {
   float *drawn = NULL;
   int rc = MS_OK;
   if (!ms_device_has(state->device, MS_DEVICE_HOST_MEMORY) && !(drawn = ms_calloc(DRAWN_ELEMENTS, sizeof *drawn)))
@@ -85,7 +85,7 @@ static void find_gradients(const ms_state *state, const ms_param *p, ms_elements
              (int64_t)sizeof(float) * (begin - first);
 }
 
-int ms_master_find(const ms_state *state, int param, const char *what, ms_elements *at) {
+int ms_params_find(const ms_state *state, int param, const char *what, ms_elements *at) {
   if (param < 0 || param >= state->model->params)
     return MS_FAIL(MS_EINVAL, "parameter %d does not exist; the model has %d", param, state->model->params);
   const ms_param *p = &state->model->param[param];
@@ -148,7 +148,7 @@ int ms_state_shard(ms_state *state, int param, const char *what, double *first, 
   MS_HANDLE(state, STATE);
   ms_elements at;
   void *view;
-  MS_TRY(ms_master_find(state, param, what, &at));
+  MS_TRY(ms_params_find(state, param, what, &at));
   const int64_t bytes = at.count * (int64_t)sizeof **data;
   if (at.dtype == MS_F32) {
     MS_TRY(ms_state_view(state, at.data, bytes, &view));
@@ -165,7 +165,7 @@ int ms_state_shard(ms_state *state, int param, const char *what, double *first, 
 /* Where elements [first, first + count) lie; they must be owned. */
 static int find_owned(const ms_state *state, int param, const char *what, int64_t first, int64_t count,
                       ms_elements *at) {
-  MS_TRY(ms_master_find(state, param, what, at));
+  MS_TRY(ms_params_find(state, param, what, at));
   const ms_param *p = &state->model->param[param];
   if (first < at->first || count < 0 || first > at->first + at->count || count > at->first + at->count - first)
     return MS_FAIL(MS_EINVAL, "elements %lld to %lld of parameter '%s': this rank owns %lld from %lld",
@@ -198,7 +198,7 @@ int ms_state_write(ms_state *state, int param, const char *what, int64_t first, 
 int ms_state_set(ms_state *state, int param, const float *full) {
   MS_HANDLE(state, STATE);
   ms_elements mine;
-  MS_TRY(ms_master_find(state, param, "param", &mine));
+  MS_TRY(ms_params_find(state, param, "param", &mine));
   const ms_param *p = &state->model->param[param];
   MS_TRY(ms_group_barrier(&state->process_group));
   return copy_in(state, &mine, 0, p->owned, full + p->first);
@@ -269,7 +269,7 @@ static int check_same(ms_state *state, int param, const char *what, int64_t firs
 int ms_state_gather_range(ms_state *state, int param, const char *what, int64_t first, int64_t count, float *out) {
   MS_HANDLE(state, STATE);
   ms_elements mine;
-  MS_TRY(ms_master_find(state, param, what, &mine));
+  MS_TRY(ms_params_find(state, param, what, &mine));
   const ms_param *p = &state->model->param[param];
   if (first < 0 || count < 1 || first > p->numel || count > p->numel - first)
     return MS_FAIL(MS_EINVAL,
@@ -287,7 +287,7 @@ int ms_state_gather_range(ms_state *state, int param, const char *what, int64_t 
 int ms_state_gather(ms_state *state, int param, const char *what, float *full) {
   MS_HANDLE(state, STATE);
   ms_elements mine;
-  MS_TRY(ms_master_find(state, param, what, &mine));
+  MS_TRY(ms_params_find(state, param, what, &mine));
   return ms_state_gather_range(state, param, what, 0, state->model->param[param].numel, full);
 }
 
@@ -316,10 +316,9 @@ fail:
 int ms_state_scatter(ms_state *state, int param, int from, const float *full) {
   MS_HANDLE(state, STATE);
   ms_elements mine;
-  MS_TRY(ms_master_find(state, param, "param", &mine));
+  MS_TRY(ms_params_find(state, param, "param", &mine));
   if (from < 0 || from >= state->process_group.size)
-    return MS_FAIL(MS_EINVAL, "rank %d of the model's %d ranks shall give a parameter", from,
-                   state->process_group.size);
+    return MS_FAIL(MS_EINVAL, "rank %d of the model's %d ranks shall give a parameter", from, state->process_group.size);
   if (state->process_group.me == from && !full)
     return MS_FAIL(MS_EINVAL, "parameter '%s': the rank that gives it gave nothing", state->model->param[param].name);
   ms_recorder *recorder = ms_world_recorder(state->world);

@@ -5,10 +5,10 @@
 #include "exec/state.h"
 
 /* Draws the initial value of every owned element; padding stays zero. */
-int ms_master_draw(ms_state *state);
+int ms_params_init(ms_state *state);
 /* What this rank alone writes of a parameter's owned elements: all, or its slice where replicas keep one copy. Returns how many
 ** elements that is; *first: which of the owned is the first. */
-int64_t ms_master_slice(const ms_state *state, const ms_param *p, int64_t *first);
+int64_t ms_params_slice(const ms_state *state, const ms_param *p, int64_t *first);
 /* Elements [first, first + count) of a flattened parameter, in an arena. */
 typedef struct ms_elements {
   void *data;
@@ -19,7 +19,7 @@ typedef struct ms_elements {
 
 /* Where what this rank has of a parameter's master, gradient or moment ("param", "grad", "exp_avg", "exp_avg_sq",
 ** "ema") lies: the owned elements, or of gradients a slice of them where replicas keep one copy of the rest. */
-int ms_master_find(const ms_state *state, int param, const char *what, ms_elements *at);
+int ms_params_find(const ms_state *state, int param, const char *what, ms_elements *at);
 /* Where elements [first, first + count) of it lie, which this rank must own, if they are f32 and the host may follow
 ** pointers there; else *at is NULL. */
 int ms_state_owned(const ms_state *state, int param, const char *what, int64_t first, int64_t count, float **at);

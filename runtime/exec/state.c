@@ -85,7 +85,7 @@ static int map_arena(ms_state *state, int arena, int64_t bytes) {
   MS_TRY(check_host_memory(state, arena, blocks ? stride * blocks : bytes));
   if (blocks) MS_TRY(ms_region_map(&state->process_group, (size_t)(stride * blocks), &mapped));
   else MS_TRY(allocate(state, arena, bytes, &mapped));
-  ms_apart_close_windows(state, arena);
+  ms_async_close_windows(state, arena);
   free_arena(state, arena);
   state->arena[arena] = mapped;
   state->blocks[arena] = blocks;
@@ -97,7 +97,7 @@ static int map_arena(ms_state *state, int arena, int64_t bytes) {
 }
 
 int ms_state_reserve(ms_state *state, const int64_t *bytes) {
-  MS_TRY(ms_apart_drain(state)); /* what is under way uses the arenas as they are */
+  MS_TRY(ms_async_drain(state)); /* what is under way uses the arenas as they are */
   for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++)
     if (bytes[arena] > state->arena_bytes[arena]) MS_TRY(map_arena(state, arena, bytes[arena]));
   return MS_OK;
@@ -151,12 +151,12 @@ char *ms_state_block(const ms_state *state, int arena) {
 }
 
 int ms_state_copy_out(const ms_state *state, void *host, const void *at, int64_t bytes) {
-  MS_TRY(ms_apart_drain(state));
+  MS_TRY(ms_async_drain(state));
   return state->device->api->read(state->device, host, at, bytes);
 }
 
 int ms_state_copy_in(ms_state *state, void *at, const void *host, int64_t bytes) {
-  MS_TRY(ms_apart_drain(state));
+  MS_TRY(ms_async_drain(state));
   return state->device->api->write(state->device, at, host, bytes);
 }
 
@@ -225,9 +225,9 @@ int ms_state_open_group(ms_state *state, const ms_plan *plan, int stream, int di
   const int *whole = dim == MS_DIM_SHARD ? state->model->shard_group : state->model->replicate_group;
   ms_comm *opened;
   MS_TRY(open_group(state, stream, ranks, whole + ms_plan_group_start(plan, dim, ranks), &opened));
-  if (!opened || !state->apart) return MS_OK;
+  if (!opened || !state->async) return MS_OK;
   int place = dim == MS_DIM_SHARD ? state->model->shard_rank : state->model->replicate_rank;
-  int rc = ms_apart_open_group(state, stream, place, ranks);
+  int rc = ms_async_open_group(state, stream, place, ranks);
   if (!rc) return MS_OK;
   ms_comm_close(opened);
   state->groups--;
@@ -264,13 +264,13 @@ static int check_nodes(const ms_state *state) {
 
 static void destroy_state(void *object) {
   ms_state *state = object;
-  ms_apart_leave(state);
+  ms_async_leave(state);
   for (int i = 0; i < state->groups; i++) ms_comm_close(state->group[i].comm);
   free(state->group);
   for (int stream = 0; stream < MS_STREAMS; stream++) ms_comm_close(state->comm[stream]);
   for (int arena = 0; arena < MS_ARENAS; arena++) free_arena(state, arena);
   ms_group_close(&state->process_group);
-  if (state->apart) ms_apart_release(state->apart);
+  if (state->async) ms_async_release(state->async);
   else if (state->device) state->device->api->close(state->device);
   free(state->view);
   ms_state_layout_free(&state->layout);
@@ -295,15 +295,15 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *c
   MS_GOTO(ms_device_find(config->device, &device));
   MS_GOTO(device->open(ms_world_local_rank(world), config->nccl, &state->device));
   MS_GOTO(ms_group_open(world, model->members, model->member_rank, model->mesh_text, &state->process_group));
-  MS_GOTO(ms_agree_on_model(&state->process_group, model, config));
+  MS_GOTO(ms_compare_models(&state->process_group, model, config));
   MS_GOTO(ms_state_layout_make(model, config, &state->layout));
   MS_GOTO(check_nodes(state));
   for (int arena = MS_ARENA_STATE; arena < MS_ARENA_ACTIVATIONS; arena++)
     if (state->layout.bytes[arena]) MS_GOTO(map_arena(state, arena, state->layout.bytes[arena]));
-  MS_GOTO(ms_master_draw(state));
+  MS_GOTO(ms_params_init(state));
   MS_GOTO(open_communicators(state));
-  MS_GOTO(ms_apart_open(state));
-  MS_GOTO(ms_apart_meet(state));
+  MS_GOTO(ms_async_open(state));
+  MS_GOTO(ms_async_connect(state));
   *out = state;
 fail:
   ms_recorder_leave(recorder, rc);

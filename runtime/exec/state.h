@@ -34,7 +34,7 @@ struct ms_state {
   } * group; /* communicators of smaller groups */
   int groups, group_capacity;
   ms_comm *comm[MS_STREAMS]; /* one channel a stream; NULL for compute, and where the dimension has size 1 */
-  struct ms_apart *apart;    /* what it has on a device that works apart from the host; NULL: the host works itself */
+  struct ms_async *async;    /* what it has on an asynchronous device; NULL: the host works itself */
   int settled;               /* NORM was the last phase: no peer reads the weights any more */
   int swapped;               /* averages are in the masters' place: see ms_state_swap_ema */
   int unmet;  /* this rank has put its slice of them back alone: replicas meet before anything reads them */

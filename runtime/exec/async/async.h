@@ -1,9 +1,9 @@
-/* async.h - states and execs on a device that works apart from the host (a GPU): its streams, its communicators, what was given to
+/* async.h - states and execs on an asynchronous device (a GPU): its streams, its communicators, what was given to
 ** them and has not ended yet.
 **
 ** The host enqueues whole phases and goes on. It waits where it reads (the norm, an evaluation's loss, parameters), and where it
-** would run too far ahead. Every wait goes through ms_apart_wait, which watches collectives meanwhile: it writes in the flight
-** recorder when ** the device comes to one and leaves it, and fails as a wait on the CPU does when peers do not come.
+** would run too far ahead. Every wait goes through ms_async_wait, which watches collectives meanwhile: it writes in the flight recorder when
+** the device comes to one and leaves it, and fails as a wait on the CPU does when peers do not come.
 */
 #ifndef MS_EXEC_ASYNC_ASYNC_H
 #define MS_EXEC_ASYNC_ASYNC_H
@@ -12,30 +12,30 @@
 #include "exec/profile.h"
 
 /* How many phases can be under way. */
-enum { MS_APART_RUNS = 4 };
+enum { MS_ASYNC_RUNS = 4 };
 /* What a communicator, or what is under way, may take to end, in seconds: it is given up after that. */
-enum { MS_APART_ENDING = 5 };
+enum { MS_ASYNC_CLOSE_SECONDS = 5 };
 
 /* What a phase under way is told. */
-typedef struct ms_apart_orders {
+typedef struct ms_async_args {
   ms_scalars scalars;
   int64_t run; /* the how many-th of the state */
-} ms_apart_orders;
+} ms_async_args;
 
 /* What a phase under way uses of pinned memory. */
-typedef struct ms_apart_words {
-  ms_apart_orders orders; /* to the device, before it */
-  ms_fault fault;         /* from the device, after it */
-} ms_apart_words;
+typedef struct ms_async_words {
+  ms_async_args args; /* to the device, before it */
+  ms_fault fault;     /* from the device, after it */
+} ms_async_words;
 
-typedef struct ms_apart_run {
+typedef struct ms_async_run {
   ms_device_event *begin, *end;
-  ms_apart_words *words;
-} ms_apart_run;
+  ms_async_words *words;
+} ms_async_run;
 
 /* A collective that was given to a stream. In a graph no event of it can be asked for: there it writes the number of its run to
 ** pinned memory when it begins, and when it is done. */
-typedef struct ms_flight {
+typedef struct ms_async_coll {
   const ms_coll *coll;
   ms_comm *comm; /* the flight recorder's */
   ms_device_comm *by;
@@ -45,13 +45,13 @@ typedef struct ms_flight {
   ms_profile_event *profiled; /* NULL: it is not */
   int stream, entered;
   ms_wait wait;
-} ms_flight;
+} ms_async_coll;
 
 /* Its state's, which its execs keep. */
-typedef struct ms_apart {
+typedef struct ms_async {
   ms_state *state; /* NULL: freed */
   ms_device *device;
-  struct ms_exec_apart *execs;
+  struct ms_async_exec *execs;
   ms_device_stream *stream[MS_STREAMS];
   ms_device_comm *all, *comm[MS_STREAMS]; /* all: the members; the others are parts of it. NULL where nobody is met */
   struct {
@@ -59,7 +59,7 @@ typedef struct ms_apart {
     ms_device_comm *comm;
   } * group; /* of neighbours, parts of comm */
   int groups, group_capacity;
-  struct ms_apart_window {
+  struct ms_async_window {
     int arena;
     ms_device_comm *comm;
     ms_device_window *opened;
@@ -68,22 +68,22 @@ typedef struct ms_apart {
   int open; /* the communicators are, since the world's epoch `epoch` */
   unsigned epoch;
   ms_device_event *fork, *join[MS_STREAMS];
-  void *control;           /* device memory: orders and fault */
-  ms_apart_orders *orders; /* in it */
-  ms_fault *fault;         /* in it */
-  void *words;             /* pinned, of all runs */
-  ms_apart_run run[MS_APART_RUNS];
+  void *control;       /* device memory: args and fault */
+  ms_async_args *args; /* in it */
+  ms_fault *fault;     /* in it */
+  void *words;         /* pinned, of all runs */
+  ms_async_run run[MS_ASYNC_RUNS];
   int64_t begun, ended; /* runs */
-  ms_flight *flight;    /* a ring */
-  int flights;
+  ms_async_coll *ring;  /* given to the device and not ended */
+  int ring_size;
   int64_t issued, done; /* collectives */
   double moved_at;      /* when the device was last seen to go on */
-} ms_apart;
+} ms_async;
 
 /* Of one exec. */
-struct ms_exec_apart {
-  ms_apart *on;
-  struct ms_exec_apart *next; /* of those on it */
+struct ms_async_exec {
+  ms_async *on;
+  struct ms_async_exec *next; /* of those on it */
   struct {
     ms_exec_instr **order; /* [n] in program order */
     int n;
@@ -110,51 +110,51 @@ struct ms_exec_apart {
 /* ---- states: open.c, communicators.c ---- */
 
 /* Streams, events and control words; nothing on a device with host memory. */
-int ms_apart_open(ms_state *state);
+int ms_async_open(ms_state *state);
 /* The state is freed: waits for what is under way, unless it failed, and ends the communicators. */
-void ms_apart_leave(ms_state *state);
+void ms_async_leave(ms_state *state);
 /* Frees everything, once there is neither a state nor an exec. */
-void ms_apart_release(ms_apart *apart);
+void ms_async_release(ms_async *async);
 /* Opens the communicators, at the first call and after each recovery. Collective over the members. */
-int ms_apart_meet(ms_state *state);
+int ms_async_connect(ms_state *state);
 /* Ends the communicators with whatever is under way, and graphs that were captured with them. */
-void ms_apart_part(ms_state *state);
-int ms_apart_open_group(ms_state *state, int stream, int place, int ranks);
-ms_device_comm *ms_apart_comm(const ms_state *state, int stream, int ranks);
+void ms_async_disconnect(ms_state *state);
+int ms_async_open_group(ms_state *state, int stream, int place, int ranks);
+ms_device_comm *ms_async_comm(const ms_state *state, int stream, int ranks);
 /* Until the communicator has nothing under way on the host's side. */
-int ms_apart_comm_ready(ms_state *state, ms_device_comm *comm);
+int ms_async_comm_ready(ms_state *state, ms_device_comm *comm);
 /* Before an arena's memory goes; nothing where it is not registered. */
-void ms_apart_close_windows(ms_state *state, int arena);
-/* Room in the ring for the collectives of MS_APART_RUNS phases with so many each. */
-int ms_apart_reserve(ms_state *state, int colls);
+void ms_async_close_windows(ms_state *state, int arena);
+/* Room in the ring for the collectives of MS_ASYNC_RUNS phases with so many each. */
+int ms_async_reserve(ms_state *state, int colls);
 
 /* ---- waiting: queue.c ---- */
 
 /* Until an event has come. */
-int ms_apart_wait(const ms_state *state, ms_device_event *event);
+int ms_async_wait(const ms_state *state, ms_device_event *event);
 /* Gives what is under way some time to end, without asking for peers: for clean-up, in any order and also after the world is left. */
-void ms_apart_settle(const ms_apart *apart);
+void ms_async_settle(const ms_async *async);
 /* Until everything that was given to the device has ended. */
-int ms_apart_drain(const ms_state *state);
+int ms_async_drain(const ms_state *state);
 /* The next place of the ring, once it is free. */
-int ms_apart_take_flight(ms_state *state, ms_flight **flight);
+int ms_async_take_coll(ms_state *state, ms_async_coll **pending);
 /* The next run, once its words are free. */
-int ms_apart_take_run(ms_state *state, ms_apart_run **run);
+int ms_async_take_run(ms_state *state, ms_async_run **run);
 
 /* ---- execs: bind.c, run.c ---- */
 
-int ms_exec_apart_new(ms_exec *exec);
-void ms_exec_apart_free(ms_exec *exec);
+int ms_async_exec_new(ms_exec *exec);
+void ms_async_exec_free(ms_exec *exec);
 /* Phases are captured and replayed from now on, or not any more. */
-int ms_exec_apart_set_graph(ms_exec *exec, int on);
+int ms_async_exec_set_graph(ms_exec *exec, int on);
 /* Forgets what was captured. */
-void ms_exec_apart_drop_graphs(struct ms_exec_apart *apart);
+void ms_async_exec_drop_graphs(struct ms_async_exec *async);
 /* What conversions read and write; after ms_exec_rebind has resolved everything else. */
-void ms_exec_apart_rebind(ms_exec *exec);
-int ms_exec_apart_run(ms_exec *exec, int phase);
+void ms_async_exec_rebind(ms_exec *exec);
+int ms_async_exec_run(ms_exec *exec, int phase);
 /* Around each instruction of a profiled phase: made before it, started, and read when all has ended (timers.c). */
-int ms_exec_apart_reserve_timers(ms_exec *exec, int phase);
-int ms_exec_apart_start_timers(ms_exec *exec, int phase);
-int ms_exec_apart_read_timers(ms_exec *exec, int phase);
+int ms_async_exec_reserve_timers(ms_exec *exec, int phase);
+int ms_async_exec_start_timers(ms_exec *exec, int phase);
+int ms_async_exec_read_timers(ms_exec *exec, int phase);
 
 #endif

@@ -25,7 +25,7 @@ static int converts(const ms_state *state, const ms_coll *coll, const ms_coll_pa
 
 static int describe_conversions(ms_exec *exec, int index) {
   ms_exec_phase *phase = &exec->phase[index];
-  ms_move *move = exec->apart->phase[index].convert = ms_calloc(phase->parts, sizeof *move);
+  ms_move *move = exec->async->phase[index].convert = ms_calloc(phase->parts, sizeof *move);
   if (!move) return MS_ENOMEM;
   for (int s = 0; s < MS_STREAMS; s++) {
     for (int k = 0; k < phase->stream[s].n; k++) {
@@ -53,14 +53,14 @@ static char *own_chunk(const ms_exec_instr *instr, const ms_coll_part *part) {
   return (char *)part->shared[0] + chunked * ms_comm_rank(instr->comm) * part->count * ms_dtype_size(dtype);
 }
 
-void ms_exec_apart_rebind(ms_exec *exec) {
+void ms_async_exec_rebind(ms_exec *exec) {
   for (int p = 0; p < MS_PHASES; p++) {
     for (int s = 0; s < MS_STREAMS; s++) {
       for (int k = 0; k < exec->phase[p].stream[s].n; k++) {
         const ms_exec_instr *instr = &exec->phase[p].stream[s].instr[k];
         for (int i = 0; instr->kind == MS_INSTR_COLLECTIVE && i < instr->coll->parts; i++) {
           const ms_coll_part *part = &instr->coll->part[i];
-          ms_move *move = &exec->apart->phase[p].convert[part - exec->phase[p].part];
+          ms_move *move = &exec->async->phase[p].convert[part - exec->phase[p].part];
           int gathers = instr->coll->kind == MS_COLL_ALL_GATHER;
           move->from = gathers ? part->src : own_chunk(instr, part);
           move->to = gathers ? own_chunk(instr, part) : part->dst;
@@ -68,7 +68,7 @@ void ms_exec_apart_rebind(ms_exec *exec) {
       }
     }
   }
-  ms_exec_apart_drop_graphs(exec->apart); /* they have the old addresses */
+  ms_async_exec_drop_graphs(exec->async); /* they have the old addresses */
 }
 
 /* ---- order ---- */
@@ -77,17 +77,17 @@ static int sort_order(ms_exec *exec, int index) {
   ms_exec_phase *phase = &exec->phase[index];
   int at[MS_STREAMS] = {0}, n = 0;
   for (int s = 0; s < MS_STREAMS; s++) n += phase->stream[s].n;
-  exec->apart->phase[index].order = ms_calloc(n, sizeof *exec->apart->phase[index].order);
-  if (!exec->apart->phase[index].order) return MS_ENOMEM;
-  exec->apart->phase[index].n = n;
+  exec->async->phase[index].order = ms_calloc(n, sizeof *exec->async->phase[index].order);
+  if (!exec->async->phase[index].order) return MS_ENOMEM;
+  exec->async->phase[index].n = n;
   for (int i = 0; i < n; i++) {
     int s = exec->plan->phase[index].instr[i].stream;
-    exec->apart->phase[index].order[i] = &phase->stream[s].instr[at[s]++];
+    exec->async->phase[index].order[i] = &phase->stream[s].instr[at[s]++];
   }
   for (int i = 0; i < phase->kernels; i++) {
-    phase->call[i].stream = exec->state->apart->stream[MS_STREAM_COMPUTE];
-    phase->call[i].scalars = &exec->state->apart->orders->scalars;
-    phase->call[i].fault = exec->state->apart->fault;
+    phase->call[i].stream = exec->state->async->stream[MS_STREAM_COMPUTE];
+    phase->call[i].scalars = &exec->state->async->args->scalars;
+    phase->call[i].fault = exec->state->async->fault;
   }
   return MS_OK;
 }
@@ -106,14 +106,14 @@ static void extend(reach *to, const reach *by) {
 ** others. */
 static int find_forks(ms_exec *exec, int index) {
   reach before[MS_STREAMS] = {0}, *event = ms_calloc(exec->plan->phase[index].events, sizeof *event);
-  int *forks = exec->apart->phase[index].forks, *joins = exec->apart->phase[index].joins;
+  int *forks = exec->async->phase[index].forks, *joins = exec->async->phase[index].joins;
   if (!event) return MS_ENOMEM;
   for (int s = MS_STREAM_COMPUTE + 1; s < MS_STREAMS; s++) {
     const ms_exec_stream *stream = &exec->phase[index].stream[s];
     forks[s] = stream->n && stream->instr[0].kind != MS_INSTR_WAIT;
   }
-  for (int i = 0; i < exec->apart->phase[index].n; i++) {
-    const ms_exec_instr *instr = exec->apart->phase[index].order[i];
+  for (int i = 0; i < exec->async->phase[index].n; i++) {
+    const ms_exec_instr *instr = exec->async->phase[index].order[i];
     int s = exec->plan->phase[index].instr[i].stream;
     if (instr->kind == MS_INSTR_RECORD) event[instr->event] = before[s];
     else if (instr->kind == MS_INSTR_WAIT) extend(&before[s], &event[instr->event]);
@@ -131,10 +131,10 @@ static int open_events(ms_exec *exec) {
   int most = 0;
   for (int p = 0; p < MS_PHASES; p++)
     if (exec->plan->phase[p].events > most) most = exec->plan->phase[p].events;
-  exec->apart->event = ms_calloc(most, sizeof *exec->apart->event);
-  if (!exec->apart->event) return MS_ENOMEM;
-  for (; exec->apart->events < most; exec->apart->events++)
-    MS_TRY(exec->state->device->api->event_open(exec->state->device, 0, &exec->apart->event[exec->apart->events]));
+  exec->async->event = ms_calloc(most, sizeof *exec->async->event);
+  if (!exec->async->event) return MS_ENOMEM;
+  for (; exec->async->events < most; exec->async->events++)
+    MS_TRY(exec->state->device->api->event_open(exec->state->device, 0, &exec->async->event[exec->async->events]));
   return MS_OK;
 }
 
@@ -151,7 +151,7 @@ static int64_t most_bytes(const ms_plan_output *output) {
 
 static int stage(ms_exec *exec) {
   const ms_plan *plan = exec->plan;
-  struct ms_exec_apart *a = exec->apart;
+  struct ms_async_exec *a = exec->async;
   int64_t outputs = 0;
   a->staged_at = ms_calloc(plan->inputs, sizeof *a->staged_at);
   a->output_at = ms_calloc(plan->outputs, sizeof *a->output_at);
@@ -169,7 +169,7 @@ static int stage(ms_exec *exec) {
   if (!a->staged || !a->output) return MS_ENOMEM;
   if (!a->staged_bytes) return MS_OK;
   void *pinned;
-  MS_TRY(exec->state->device->api->pin(exec->state->device, MS_APART_RUNS * a->staged_bytes, &pinned));
+  MS_TRY(exec->state->device->api->pin(exec->state->device, MS_ASYNC_RUNS * a->staged_bytes, &pinned));
   a->pinned = pinned;
   return MS_OK;
 }
@@ -180,16 +180,16 @@ static int reserve(ms_exec *exec) {
   int most = 0;
   for (int p = 0; p < MS_PHASES; p++)
     if (exec->phase[p].colls > most) most = exec->phase[p].colls;
-  return ms_apart_reserve(exec->state, most);
+  return ms_async_reserve(exec->state, most);
 }
 
-int ms_exec_apart_new(ms_exec *exec) {
-  if (!exec->state->apart) return MS_OK;
-  exec->apart = ms_calloc(1, sizeof *exec->apart);
-  if (!exec->apart) return MS_ENOMEM;
-  exec->apart->on = exec->state->apart;
-  exec->apart->next = exec->state->apart->execs;
-  exec->state->apart->execs = exec->apart;
+int ms_async_exec_new(ms_exec *exec) {
+  if (!exec->state->async) return MS_OK;
+  exec->async = ms_calloc(1, sizeof *exec->async);
+  if (!exec->async) return MS_ENOMEM;
+  exec->async->on = exec->state->async;
+  exec->async->next = exec->state->async->execs;
+  exec->state->async->execs = exec->async;
   for (int p = 0; p < MS_PHASES; p++) {
     MS_TRY(sort_order(exec, p));
     MS_TRY(find_forks(exec, p));
@@ -200,11 +200,11 @@ int ms_exec_apart_new(ms_exec *exec) {
   return reserve(exec);
 }
 
-void ms_exec_apart_drop_graphs(struct ms_exec_apart *apart) {
-  ms_device *device = apart->on->device;
+void ms_async_exec_drop_graphs(struct ms_async_exec *async) {
+  ms_device *device = async->on->device;
   for (int p = 0; p < MS_PHASES; p++) {
-    if (apart->phase[p].graph) device->api->graph_close(device, apart->phase[p].graph);
-    apart->phase[p].graph = NULL;
+    if (async->phase[p].graph) device->api->graph_close(device, async->phase[p].graph);
+    async->phase[p].graph = NULL;
   }
 }
 
@@ -212,31 +212,31 @@ static int64_t mark_bytes(const ms_exec *exec, int phase) {
   return 2 * exec->phase[phase].colls * (int64_t)sizeof(int64_t);
 }
 
-int ms_exec_apart_set_graph(ms_exec *exec, int on) {
+int ms_async_exec_set_graph(ms_exec *exec, int on) {
   ms_device *device = exec->state->device;
-  if (!on) ms_exec_apart_drop_graphs(exec->apart);
+  if (!on) ms_async_exec_drop_graphs(exec->async);
   for (int p = 0; p < MS_PHASES && on; p++) {
     void *pinned;
-    if (exec->apart->phase[p].marks || !exec->phase[p].colls) continue;
+    if (exec->async->phase[p].marks || !exec->phase[p].colls) continue;
     MS_TRY(device->api->pin(device, mark_bytes(exec, p), &pinned));
-    exec->apart->phase[p].marks = pinned;
+    exec->async->phase[p].marks = pinned;
   }
-  exec->apart->captures = on;
+  exec->async->captures = on;
   return MS_OK;
 }
 
-static void take_off(struct ms_exec_apart *a) {
-  struct ms_exec_apart **place = &a->on->execs;
+static void take_off(struct ms_async_exec *a) {
+  struct ms_async_exec **place = &a->on->execs;
   while (*place != a) place = &(*place)->next;
   *place = a->next;
 }
 
-void ms_exec_apart_free(ms_exec *exec) {
-  struct ms_exec_apart *a = exec->apart;
+void ms_async_exec_free(ms_exec *exec) {
+  struct ms_async_exec *a = exec->async;
   if (!a) return;
   ms_device *device = a->on->device;
-  ms_apart_settle(a->on);
-  ms_exec_apart_drop_graphs(a);
+  ms_async_settle(a->on);
+  ms_async_exec_drop_graphs(a);
   for (int p = 0; p < MS_PHASES; p++) {
     free(a->phase[p].convert);
     if (a->phase[p].marks) device->api->unpin(device, a->phase[p].marks, mark_bytes(exec, p));
@@ -244,9 +244,9 @@ void ms_exec_apart_free(ms_exec *exec) {
   }
   for (int i = 0; i < a->events; i++) device->api->event_close(device, a->event[i]);
   for (int i = 0; i < a->timers; i++) device->api->event_close(device, a->timer[i]);
-  if (a->pinned) device->api->unpin(device, a->pinned, MS_APART_RUNS * a->staged_bytes);
+  if (a->pinned) device->api->unpin(device, a->pinned, MS_ASYNC_RUNS * a->staged_bytes);
   take_off(a);
-  ms_apart_release(a->on);
+  ms_async_release(a->on);
   free(a->event);
   free(a->timer);
   free(a->staged);

@@ -1,4 +1,4 @@
-/* run.c - a phase on a device that works apart from the host: everything is enqueued in program order, and the host goes on.
+/* run.c - a phase on an asynchronous device: everything is enqueued in program order, and the host goes on.
 **
 ** The plan's events are the device's. Phases follow each other as on the CPU: what a phase gives to other streams waits for all
 ** that compute was given before, and compute waits for it at the end, where the plan's own events do not see to that. The norm and an evaluation are waited for; there the host
@@ -15,13 +15,13 @@
 /* All segments of a unit at once. */
 static int convert(const ms_exec *exec, int phase, const ms_coll *coll, int stream) {
   const ms_state *state = exec->state;
-  const ms_move *move = &exec->apart->phase[phase].convert[coll->part - exec->phase[phase].part];
-  return state->device->api->move(state->device, state->apart->stream[stream], coll->parts, move);
+  const ms_move *move = &exec->async->phase[phase].convert[coll->part - exec->phase[phase].part];
+  return state->device->api->move(state->device, state->async->stream[stream], coll->parts, move);
 }
 
 /* Where the library reads and writes: in place in the shared buffer, unless it can write the result where it belongs. */
 static ms_device_part part_of(const ms_exec *exec, int phase, const ms_exec_instr *instr, const ms_coll_part *part) {
-  const ms_move *move = &exec->apart->phase[phase].convert[part - exec->phase[phase].part];
+  const ms_move *move = &exec->async->phase[phase].convert[part - exec->phase[phase].part];
   int gathers = instr->coll->kind == MS_COLL_ALL_GATHER;
   if (gathers) return (ms_device_part){move->to, part->shared[0], part->count, part->dst_dtype};
   const void *to = move->n ? move->from : part->dst;
@@ -41,81 +41,81 @@ static int collect(ms_exec *exec, int phase, const ms_exec_instr *instr, int str
     int n = coll->parts - first < GROUPED_PARTS ? coll->parts - first : GROUPED_PARTS;
     for (int i = 0; i < n; i++) part[i] = part_of(exec, phase, instr, &coll->part[first + i]);
     MS_TRY(
-        state->device->api->collective(state->device, comm, state->apart->stream[stream], kinds[coll->kind], n, part));
-    MS_TRY(ms_apart_comm_ready(exec->state, comm));
+        state->device->api->collective(state->device, comm, state->async->stream[stream], kinds[coll->kind], n, part));
+    MS_TRY(ms_async_comm_ready(exec->state, comm));
   }
   return MS_OK;
 }
 
 static int record(const ms_exec *exec, ms_device_event *event, int stream) {
-  return exec->state->device->api->record(exec->state->device, event, exec->state->apart->stream[stream]);
+  return exec->state->device->api->record(exec->state->device, event, exec->state->async->stream[stream]);
 }
 
 static int wait(const ms_exec *exec, int stream, ms_device_event *event) {
-  return exec->state->device->api->wait(exec->state->device, exec->state->apart->stream[stream], event);
+  return exec->state->device->api->wait(exec->state->device, exec->state->async->stream[stream], event);
 }
 
 static int64_t *marks_of(const ms_exec *exec, int phase, const ms_exec_instr *instr) {
-  return exec->apart->phase[phase].marks + 2 * (instr->coll - exec->phase[phase].coll);
+  return exec->async->phase[phase].marks + 2 * (instr->coll - exec->phase[phase].coll);
 }
 
 /* While a graph is captured, the collective itself says how far it is. */
-static int note_place(const ms_exec *exec, int phase, const ms_exec_instr *instr, int stream, const ms_flight *flight,
-                      int after) {
+static int note_place(const ms_exec *exec, int phase, const ms_exec_instr *instr, int stream,
+                      const ms_async_coll *pending, int after) {
   const ms_state *state = exec->state;
-  if (flight) return record(exec, after ? flight->after : flight->before, stream);
-  return state->device->api->mark(state->device, state->apart->stream[stream], marks_of(exec, phase, instr) + after,
-                                  &state->apart->orders->run);
+  if (pending) return record(exec, after ? pending->after : pending->before, stream);
+  return state->device->api->mark(state->device, state->async->stream[stream], marks_of(exec, phase, instr) + after,
+                                  &state->async->args->run);
 }
 
 /* The next of the ring, for a collective that is enqueued, or that a graph is about to run. */
-static int take_flight(ms_exec *exec, const ms_exec_instr *instr, int stream, const int64_t *marks, ms_flight **out) {
-  MS_TRY(ms_apart_take_flight(exec->state, out));
-  ms_flight *flight = *out;
-  flight->by = ms_apart_comm(exec->state, stream, ms_comm_size(instr->comm));
-  flight->comm = instr->comm;
-  flight->marks = marks;
-  flight->run = exec->state->apart->begun;
-  flight->stream = stream;
-  flight->entered = 0;
-  flight->profiled = NULL;
+static int take_coll(ms_exec *exec, const ms_exec_instr *instr, int stream, const int64_t *marks, ms_async_coll **out) {
+  MS_TRY(ms_async_take_coll(exec->state, out));
+  ms_async_coll *pending = *out;
+  pending->by = ms_async_comm(exec->state, stream, ms_comm_size(instr->comm));
+  pending->comm = instr->comm;
+  pending->marks = marks;
+  pending->run = exec->state->async->begun;
+  pending->stream = stream;
+  pending->entered = 0;
+  pending->profiled = NULL;
   return MS_OK;
 }
 
 static int issue_collective(ms_exec *exec, int phase, const ms_exec_instr *instr, int stream, int captures,
                             ms_profile_event *profiled) {
-  ms_flight *flight = NULL;
-  ms_device_comm *comm = ms_apart_comm(exec->state, stream, ms_comm_size(instr->comm));
+  ms_async_coll *pending = NULL;
+  ms_device_comm *comm = ms_async_comm(exec->state, stream, ms_comm_size(instr->comm));
   if (exec->delays.before[stream] > 0) ms_delay_sleep(exec->delays.before[stream]);
-  if (!captures) MS_TRY(take_flight(exec, instr, stream, NULL, &flight));
-  MS_TRY(note_place(exec, phase, instr, stream, flight, 0));
+  if (!captures) MS_TRY(take_coll(exec, instr, stream, NULL, &pending));
+  MS_TRY(note_place(exec, phase, instr, stream, pending, 0));
   if (instr->coll->kind == MS_COLL_ALL_GATHER) MS_TRY(convert(exec, phase, instr->coll, stream));
   MS_TRY(collect(exec, phase, instr, stream, comm));
   if (instr->coll->kind != MS_COLL_ALL_GATHER) MS_TRY(convert(exec, phase, instr->coll, stream));
-  MS_TRY(note_place(exec, phase, instr, stream, flight, 1));
-  if (!flight) return MS_OK;
-  flight->profiled = profiled;
-  flight->coll = instr->coll;
+  MS_TRY(note_place(exec, phase, instr, stream, pending, 1));
+  if (!pending) return MS_OK;
+  pending->profiled = profiled;
+  pending->coll = instr->coll;
   return MS_OK;
 }
 
 /* What a graph is about to run, for the flight recorder. */
 static int announce_collectives(ms_exec *exec, int phase) {
-  for (int i = 0; i < exec->apart->phase[phase].n; i++) {
-    const ms_exec_instr *instr = exec->apart->phase[phase].order[i];
-    ms_flight *flight;
+  for (int i = 0; i < exec->async->phase[phase].n; i++) {
+    const ms_exec_instr *instr = exec->async->phase[phase].order[i];
+    ms_async_coll *pending;
     if (instr->kind != MS_INSTR_COLLECTIVE) continue;
     int stream = exec->plan->phase[phase].instr[i].stream;
-    MS_TRY(take_flight(exec, instr, stream, marks_of(exec, phase, instr), &flight));
-    flight->coll = instr->coll;
+    MS_TRY(take_coll(exec, instr, stream, marks_of(exec, phase, instr), &pending));
+    pending->coll = instr->coll;
   }
   return MS_OK;
 }
 
 static int issue(ms_exec *exec, int phase, const ms_exec_instr *instr, int captures, ms_profile_event *profiled) {
   int stream = exec->plan->phase[phase].instr[instr->source].stream;
-  if (instr->kind == MS_INSTR_WAIT) return wait(exec, stream, exec->apart->event[instr->event]);
-  if (instr->kind == MS_INSTR_RECORD) return record(exec, exec->apart->event[instr->event], stream);
+  if (instr->kind == MS_INSTR_WAIT) return wait(exec, stream, exec->async->event[instr->event]);
+  if (instr->kind == MS_INSTR_RECORD) return record(exec, exec->async->event[instr->event], stream);
   if (instr->kind == MS_INSTR_COLLECTIVE) return issue_collective(exec, phase, instr, stream, captures, profiled);
   return ms_exec_kernel(exec, phase, instr, ms_clock());
 }
@@ -123,33 +123,33 @@ static int issue(ms_exec *exec, int phase, const ms_exec_instr *instr, int captu
 /* ---- a phase ---- */
 
 static int fork_streams(const ms_exec *exec, int phase) {
-  const ms_apart *apart = exec->state->apart;
-  MS_TRY(record(exec, apart->fork, MS_STREAM_COMPUTE));
+  const ms_async *async = exec->state->async;
+  MS_TRY(record(exec, async->fork, MS_STREAM_COMPUTE));
   for (int s = MS_STREAM_COMPUTE + 1; s < MS_STREAMS; s++)
-    if (exec->apart->phase[phase].forks[s]) MS_TRY(wait(exec, s, apart->fork));
+    if (exec->async->phase[phase].forks[s]) MS_TRY(wait(exec, s, async->fork));
   return MS_OK;
 }
 
 /* all: also those that the plan joins, which may not have come that far. */
 static int join_streams(const ms_exec *exec, int phase, int all) {
-  const ms_apart *apart = exec->state->apart;
+  const ms_async *async = exec->state->async;
   for (int s = MS_STREAMS - 1; s > MS_STREAM_COMPUTE; s--) {
-    if (!all && !exec->apart->phase[phase].joins[s]) continue;
-    MS_TRY(record(exec, apart->join[s], s));
-    MS_TRY(wait(exec, MS_STREAM_COMPUTE, apart->join[s]));
+    if (!all && !exec->async->phase[phase].joins[s]) continue;
+    MS_TRY(record(exec, async->join[s], s));
+    MS_TRY(wait(exec, MS_STREAM_COMPUTE, async->join[s]));
   }
   return MS_OK;
 }
 
 /* A value that is looked for is looked for right after each kernel. */
-static int inspect(ms_exec *exec, int phase, const ms_exec_instr *instr, ms_apart_run *run) {
+static int inspect(ms_exec *exec, int phase, const ms_exec_instr *instr, ms_async_run *run) {
   MS_TRY(record(exec, run->end, MS_STREAM_COMPUTE));
-  MS_TRY(ms_apart_wait(exec->state, run->end));
+  MS_TRY(ms_async_wait(exec->state, run->end));
   return ms_exec_inspect(exec, phase, instr);
 }
 
-static int issue_all(ms_exec *exec, int phase, ms_apart_run *run, int captures) {
-  struct ms_exec_apart *a = exec->apart;
+static int issue_all(ms_exec *exec, int phase, ms_async_run *run, int captures) {
+  struct ms_async_exec *a = exec->async;
   MS_TRY(fork_streams(exec, phase));
   for (int i = 0; i < a->phase[phase].n; i++) {
     const ms_exec_instr *instr = a->phase[phase].order[i];
@@ -177,11 +177,11 @@ static void count(ms_exec *exec, int phase) {
   }
 }
 
-static int run_graph(ms_exec *exec, int phase, ms_apart_run *run) {
+static int run_graph(ms_exec *exec, int phase, ms_async_run *run) {
   ms_state *state = exec->state;
   const ms_device_api *api = state->device->api;
-  ms_device_stream *compute = state->apart->stream[MS_STREAM_COMPUTE];
-  ms_device_graph **graph = &exec->apart->phase[phase].graph;
+  ms_device_stream *compute = state->async->stream[MS_STREAM_COMPUTE];
+  ms_device_graph **graph = &exec->async->phase[phase].graph;
   if (!*graph) {
     MS_TRY(api->capture_begin(state->device, compute));
     int rc = issue_all(exec, phase, run, 1);
@@ -196,15 +196,15 @@ static int run_graph(ms_exec *exec, int phase, ms_apart_run *run) {
 static int reads_inputs(int phase) { return phase != MS_PHASE_NORM && phase != MS_PHASE_UPDATE; }
 
 /* Scalars and inputs, through pinned memory that stays as it is until this run has ended. */
-static int send_inputs(ms_exec *exec, int phase, const ms_apart_run *run) {
+static int send_inputs(ms_exec *exec, int phase, const ms_async_run *run) {
   ms_state *state = exec->state;
-  struct ms_exec_apart *a = exec->apart;
-  ms_device_stream *compute = state->apart->stream[MS_STREAM_COMPUTE];
+  struct ms_async_exec *a = exec->async;
+  ms_device_stream *compute = state->async->stream[MS_STREAM_COMPUTE];
   const ms_device_api *api = state->device->api;
-  run->words->orders = (ms_apart_orders){exec->scalars, state->apart->begun};
-  MS_TRY(api->copy_in(state->device, compute, state->apart->orders, &run->words->orders, sizeof(ms_apart_orders)));
+  run->words->args = (ms_async_args){exec->scalars, state->async->begun};
+  MS_TRY(api->copy_in(state->device, compute, state->async->args, &run->words->args, sizeof(ms_async_args)));
   if (!reads_inputs(phase) || !a->staged_bytes) return MS_OK;
-  char *pinned = a->pinned + (run - state->apart->run) * a->staged_bytes;
+  char *pinned = a->pinned + (run - state->async->run) * a->staged_bytes;
   memcpy(pinned, a->staged, (size_t)a->staged_bytes);
   for (int i = 0; i < exec->plan->inputs; i++) {
     const ms_ref *at = &exec->plan->input[i].at;
@@ -218,7 +218,7 @@ static int report_fault(ms_exec *exec, const ms_fault *fault) {
   static const ms_fault none;
   const ms_fault found = *fault;
   if (!found.set) return MS_OK;
-  MS_TRY(ms_state_copy_in(exec->state, exec->state->apart->fault, &none, sizeof none));
+  MS_TRY(ms_state_copy_in(exec->state, exec->state->async->fault, &none, sizeof none));
   return MS_FAIL(MS_EINVAL, "%s: %lld is not in 0 to %lld", ms_op_row_of(found.op)->name, (long long)found.value,
                  (long long)found.limit - 1);
 }
@@ -227,35 +227,35 @@ static int is_waited_for(const ms_exec *exec, int phase) {
   return phase == MS_PHASE_NORM || phase == MS_PHASE_EVALUATE || exec->profile || exec->finder;
 }
 
-static int run_phase(ms_exec *exec, int phase, ms_apart_run *run) {
+static int run_phase(ms_exec *exec, int phase, ms_async_run *run) {
   ms_state *state = exec->state;
-  ms_apart *apart = state->apart;
+  ms_async *async = state->async;
   MS_TRY(send_inputs(exec, phase, run));
   MS_TRY(record(exec, run->begin, MS_STREAM_COMPUTE));
-  int replays = exec->apart->captures && exec->apart->phase[phase].warm && !exec->profile && !exec->finder;
+  int replays = exec->async->captures && exec->async->phase[phase].warm && !exec->profile && !exec->finder;
   MS_TRY(replays ? run_graph(exec, phase, run) : issue_all(exec, phase, run, 0));
-  exec->apart->phase[phase].warm = 1;
+  exec->async->phase[phase].warm = 1;
   if (is_waited_for(exec, phase))
-    MS_TRY(state->device->api->copy_out(state->device, apart->stream[MS_STREAM_COMPUTE], &run->words->fault,
-                                        apart->fault, sizeof(ms_fault)));
-  if (apart->ended == apart->begun) apart->ended--; /* it was drained half-way, to inspect values */
+    MS_TRY(state->device->api->copy_out(state->device, async->stream[MS_STREAM_COMPUTE], &run->words->fault,
+                                        async->fault, sizeof(ms_fault)));
+  if (async->ended == async->begun) async->ended--; /* it was drained half-way, to inspect values */
   return record(exec, run->end, MS_STREAM_COMPUTE);
 }
 
 /* What was enqueued of a phase that failed half-way is past when this run's end is. */
-static void give_up(ms_exec *exec, int phase, ms_apart_run *run) {
+static void give_up(ms_exec *exec, int phase, ms_async_run *run) {
   if (!join_streams(exec, phase, 1)) record(exec, run->end, MS_STREAM_COMPUTE);
-  if (exec->state->process_group.size > 1) ms_apart_part(exec->state);
+  if (exec->state->process_group.size > 1) ms_async_disconnect(exec->state);
 }
 
-int ms_exec_apart_run(ms_exec *exec, int phase) {
+int ms_async_exec_run(ms_exec *exec, int phase) {
   ms_state *state = exec->state;
-  ms_apart_run *run;
+  ms_async_run *run;
   double began = ms_clock(), *waited = &exec->cursor[MS_STREAM_COMPUTE].wait_seconds;
   MS_TRY(state->device->api->attach(state->device));
-  MS_TRY(ms_apart_meet(state));
-  if (exec->profile) MS_TRY(ms_exec_apart_start_timers(exec, phase));
-  MS_TRY(ms_apart_take_run(state, &run));
+  MS_TRY(ms_async_connect(state));
+  if (exec->profile) MS_TRY(ms_async_exec_start_timers(exec, phase));
+  MS_TRY(ms_async_take_run(state, &run));
   *waited += ms_clock() - began;
   int rc = run_phase(exec, phase, run);
   if (rc) {
@@ -264,10 +264,10 @@ int ms_exec_apart_run(ms_exec *exec, int phase) {
   }
   count(exec, phase);
   began = ms_clock();
-  if (is_waited_for(exec, phase)) rc = ms_apart_drain(state);
+  if (is_waited_for(exec, phase)) rc = ms_async_drain(state);
   *waited += ms_clock() - began;
   if (!rc && is_waited_for(exec, phase)) rc = report_fault(exec, &run->words->fault);
-  if (!rc && exec->profile) rc = ms_exec_apart_read_timers(exec, phase);
-  if (rc && state->process_group.size > 1) ms_apart_part(state);
+  if (!rc && exec->profile) rc = ms_async_exec_read_timers(exec, phase);
+  if (rc && state->process_group.size > 1) ms_async_disconnect(state);
   return rc;
 }
