@@ -318,7 +318,8 @@ int ms_state_scatter(ms_state *state, int param, int from, const float *full) {
   ms_elements mine;
   MS_TRY(ms_params_find(state, param, "param", &mine));
   if (from < 0 || from >= state->process_group.size)
-    return MS_FAIL(MS_EINVAL, "rank %d of the model's %d ranks shall give a parameter", from, state->process_group.size);
+    return MS_FAIL(MS_EINVAL, "rank %d of the model's %d ranks shall give a parameter", from,
+                   state->process_group.size);
   if (state->process_group.me == from && !full)
     return MS_FAIL(MS_EINVAL, "parameter '%s': the rank that gives it gave nothing", state->model->param[param].name);
   ms_recorder *recorder = ms_world_recorder(state->world);

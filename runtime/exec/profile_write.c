@@ -38,7 +38,9 @@ typedef struct writer {
 
 static double microseconds(const writer *w, uint64_t ns) { return ns > w->base ? 1e-3 * (double)(ns - w->base) : 0; }
 
-static const char *text_of(const writer *w, int number) { return ms_recorder_text(w->profile->recorder, (uint32_t)number); }
+static const char *text_of(const writer *w, int number) {
+  return ms_recorder_text(w->profile->recorder, (uint32_t)number);
+}
 
 /* {"ph":"X","pid":100,"tid":101,"ts":1.5 - and the caller goes on. */
 static void open_event(writer *w, const char *kind, int lane, uint64_t at) {
@@ -212,7 +214,7 @@ static uint64_t first_moment(const ms_profile *profile) {
 
 static int agree_on_base(writer *w) {
   uint64_t mine = first_moment(w->profile), all[MS_MAX_LOCAL_RANKS];
-  MS_TRY(ms_world_exchange(w->profile->world, &mine, sizeof mine, all));
+  MS_TRY(ms_world_all_gather_bytes(w->profile->world, &mine, sizeof mine, all));
   w->base = UINT64_MAX;
   for (int rank = 0; rank < ms_world_size(w->profile->world); rank++)
     if (all[rank] < w->base) w->base = all[rank];

@@ -41,7 +41,8 @@ static int open_all(ms_state *state) {
   MS_TRY(ms_group_all_gather_bytes(&state->process_group, &mine, sizeof mine, all));
   if (mine.rc) return mine.rc;
   if (all[0].rc)
-    return MS_FAIL(all[0].rc, "rank %d could not begin to open communicators of the device", state->process_group.rank[0]);
+    return MS_FAIL(all[0].rc, "rank %d could not begin to open communicators of the device",
+                   state->process_group.rank[0]);
   MS_TRY(device->api->comm_open(device, all[0].id, state->process_group.size, state->process_group.me, &async->all));
   return ms_async_comm_ready(state, async->all);
 }
