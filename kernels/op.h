@@ -9,11 +9,46 @@
 
 #include "moonshard.h"
 
+enum ms_activation { MS_ACT_NONE = 0, MS_ACT_RELU = 1, MS_ACT_GELU = 2, MS_ACT_GELU_TANH = 3, MS_ACT_SILU = 4 };
+
+/* What a row of ops.def says of its op: exactly one flag of each of the first four groups, which graph/op_table.c asserts, and
+** any of the last. */
 enum {
-  MS_OP_ALIAS = 1,                 /* output 0 is input 0's bytes under another shape: no kernel runs */
-  MS_OP_INTERNAL = 2,              /* made by autodiff, rewrites and lowering only */
-  MS_OP_IDENTITY_IN_EVALUATION = 4 /* evaluate phases pass input 0 through */
+  /* Who may make a node of it. */
+  MS_OP_PUBLIC = 1 << 0,   /* recipes, by name */
+  MS_OP_INTERNAL = 1 << 1, /* autodiff, rewrites and lowering only */
+  MS_OP_MAKERS = MS_OP_PUBLIC | MS_OP_INTERNAL,
+
+  /* What its kernel does. */
+  MS_OP_COMPUTES = 1 << 2, /* work that a collective can hide behind */
+  MS_OP_MOVES = 1 << 3,    /* casts, fills or adds what others computed: a collective beside it alone is exposed */
+  MS_OP_ALIAS = 1 << 4,    /* nothing: output 0 is input 0's bytes under another shape, and no kernel runs */
+  MS_OP_WORK = MS_OP_COMPUTES | MS_OP_MOVES | MS_OP_ALIAS,
+
+  /* What its outputs hold before it runs. */
+  MS_OP_WRITES = 1 << 5, /* anything: it writes every element */
+  MS_OP_INOUT = 1 << 6,  /* what it reads, and updates */
+  MS_OP_ADDS = 1 << 7,   /* as INOUT where the attribute add:i0 is 1, else as WRITES */
+  MS_OP_OUTPUTS = MS_OP_WRITES | MS_OP_INOUT | MS_OP_ADDS,
+
+  /* Whether every rank runs the same calls of it. */
+  MS_OP_ALIKE = 1 << 8,          /* yes: calls are part of the plan's fingerprint */
+  MS_OP_RANK_LOCAL = 1 << 9,     /* no: each rank on the parameters whose chunks it owns */
+  MS_OP_REPLICA_LOCAL = 1 << 10, /* replicas that share one copy of the state run it on a slice each */
+  MS_OP_RANKS = MS_OP_ALIKE | MS_OP_RANK_LOCAL | MS_OP_REPLICA_LOCAL,
+
+  /* What else there is to know. */
+  MS_OP_IDENTITY_IN_EVALUATION = 1 << 11, /* evaluate phases pass input 0 through */
+  MS_OP_DRAWS_MASK =
+      1 << 12, /* p:f0 (0: the identity), stream:i0 (0: one of its own), i1..i3 rows: kernels/batch_place.h */
+  MS_OP_ADDS_LAST_INPUT = 1 << 13, /* its last input is optional, and added to output 0 */
+  MS_OP_ACTIVATION_SHIFT = 16,     /* enum ms_activation of an activation or, where INTERNAL, its gradient */
+
+  /* Two common rows: ops that only read inputs and write outputs, on every rank. */
+  MS_OP_RECIPE = MS_OP_PUBLIC | MS_OP_COMPUTES | MS_OP_WRITES | MS_OP_ALIKE,
+  MS_OP_ENGINE = MS_OP_INTERNAL | MS_OP_COMPUTES | MS_OP_WRITES | MS_OP_ALIKE
 };
+#define MS_OP_ACTIVATION(activation) ((activation) << MS_OP_ACTIVATION_SHIFT)
 
 enum ms_op_id {
 #define MS_OP(name, ...) MS_OP_##name,
@@ -21,8 +56,6 @@ enum ms_op_id {
 #undef MS_OP
   MS_OP_COUNT
 };
-
-enum ms_activation { MS_ACT_NONE = 0, MS_ACT_RELU = 1, MS_ACT_GELU = 2, MS_ACT_GELU_TANH = 3, MS_ACT_SILU = 4 };
 
 /* What changes from step to step; one per exec, read by kernels through the call. */
 typedef struct ms_scalars {

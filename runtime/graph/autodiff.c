@@ -58,7 +58,7 @@ static void retype(tape *t, int v, int dtype, int *done) {
   *done = 0;
   if (root < 0) return;
   ms_node *maker = &graph->nodes[graph->values[root].node];
-  if (maker->outputs != 1 || !ms_op_has_out_dtype(maker->op)) return;
+  if (maker->outputs != 1 || !ms_op_has(maker->op, "out_dtype:i7")) return;
   maker->attrs.i[7] = 1 + dtype;
   for (; v != root; v = graph->nodes[graph->values[v].node].in[0]) graph->values[v].info.dtype = dtype;
   graph->values[root].info.dtype = dtype;

@@ -4,6 +4,14 @@
 
 #include "graph/graph.h"
 
+/* In place of an axis: what lies on it is in no single place of the output any more, or not where one axis can say. */
+enum ms_axis_end { MS_AXIS_ENDS = -1, MS_AXIS_TORN = -2 };
+
+#define MS_OP(name, low, high, outputs, attrs, rule, axes, ...) \
+  int ms_axes_##axes(const ms_node *node, const ms_value_info *in, const ms_value_info *out, int input, int axis);
+#include "kernels/ops.def"
+#undef MS_OP
+
 /* Of a node's first output, from its inputs' shapes and rows. */
 ms_batch_rows ms_follow_rows(const ms_node *node, const ms_value_info *in, const ms_batch_rows *rows,
                              const ms_value_info *out);

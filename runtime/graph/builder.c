@@ -109,24 +109,10 @@ int ms_graph_param(ms_graph *graph, int param, int *value) {
 /* Writes what a rule resolved back to the attributes: axes from the start, sizes without -1. Kernels and dumps then see
 ** one form of each node. */
 static void settle_attrs(ms_node *node, const ms_value_info *in, const ms_value_info *out) {
-  switch (node->op) {
-    case MS_OP_reshape:
-      for (int d = 0; d < out[0].ndim; d++) node->attrs.i[d] = out[0].dims[d];
-      break;
-    case MS_OP_sum:
-    case MS_OP_mean:
-    case MS_OP_max:
-    case MS_OP_min:
-    case MS_OP_max_backward:
-      if (node->attrs.i[2]) break;
-      /* fall through */
-    case MS_OP_slice:
-    case MS_OP_pad:
-    case MS_OP_concat:
-      if (node->attrs.i[0] < 0) node->attrs.i[0] += in[0].ndim;
-      break;
-    default: break;
-  }
+  if (ms_op_has(node->op, "d0:i0"))
+    for (int d = 0; d < out[0].ndim; d++) node->attrs.i[d] = out[0].dims[d];
+  const int all = ms_op_has(node->op, "all:i2") && node->attrs.i[2];
+  if (ms_op_has(node->op, "axis:i0") && !all && node->attrs.i[0] < 0) node->attrs.i[0] += in[0].ndim;
 }
 
 static int check_inputs(const ms_graph *graph, const ms_op_row *row, int inputs, const int *in, ms_value_info *info) {
@@ -145,11 +131,12 @@ static int check_inputs(const ms_graph *graph, const ms_op_row *row, int inputs,
 }
 
 /* Stream 0 asks for one of its own: two dropouts must not drop the same elements. Rows are what the mask is keyed by. */
-static int settle_dropout(const ms_graph *graph, const ms_value *x, ms_attrs *attrs) {
+static int settle_mask(const ms_graph *graph, const char *op, const ms_value *x, ms_attrs *attrs) {
   if (x->rows.rows < 0)
     return MS_FAIL(MS_EUNSUPPORTED,
-                   "dropout: in its input the rows of the batch do not lie side by side on one axis any "
-                   "more, so its mask would depend on the mesh; use it before they are cut or mixed");
+                   "%s: in its input the rows of the batch do not lie side by side on one axis any "
+                   "more, so its mask would depend on the mesh; use it before they are cut or mixed",
+                   op);
   if (!attrs->i[0]) attrs->i[0] = graph->n_nodes + 1;
   attrs->i[1] = x->rows.outer, attrs->i[2] = x->rows.rows, attrs->i[3] = x->rows.first;
   return MS_OK;
@@ -203,11 +190,12 @@ int ms_graph_op(ms_graph *graph, const char *op, int n_inputs, const int *inputs
     return ms_graph_in_scope(graph,
                              MS_FAIL(MS_EINVAL, "%s: the engine makes this op itself; it is not for recipes", op));
   int has_input = n_inputs == 1 && inputs && inputs[0] >= 0 && inputs[0] < graph->n_values;
-  if (id != MS_OP_dropout || !has_input) return ms_graph_emit(graph, id, n_inputs, inputs, attrs, outputs);
+  if (!(ms_op_row_of(id)->flags & MS_OP_DRAWS_MASK) || !has_input)
+    return ms_graph_emit(graph, id, n_inputs, inputs, attrs, outputs);
   ms_attrs own;
   if (attrs) own = *attrs;
   else MS_TRY(ms_op_row_defaults(id, &own));
-  int rc = settle_dropout(graph, &graph->values[inputs[0]], &own);
+  int rc = settle_mask(graph, op, &graph->values[inputs[0]], &own);
   if (rc) return ms_graph_in_scope(graph, rc);
   return ms_graph_emit(graph, id, n_inputs, inputs, &own, outputs);
 }

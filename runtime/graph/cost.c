@@ -1,73 +1,73 @@
-/* cost.c - what an op costs: floating-point operations, and bytes read and written when each tensor is touched once. */
+/* cost.c - what an op costs: floating-point operations, and bytes read and written when each tensor is touched once. The column
+** `work` of the op table names the function here that counts an op, and the column `flops` is the number that it takes. */
 #include "graph/infer.h"
 
 static double elements(const ms_value_info *info) { return (double)ms_numel(info); }
 
 static double tensor_bytes(const ms_value_info *info) { return elements(info) * ms_dtype_size(info->dtype); }
 
-/* 2 M N K for each leading index, and for each element what comes behind it: the addition of a bias, gelu or its gradient */
-static double matmul_flops(const ms_cost_case *c, int behind) {
-  const ms_value_info *a = &c->in[0];
-  double inner = (double)a->dims[a->ndim - (c->attrs->i[0] ? 2 : 1)];
-  return elements(&c->out[0]) * (2 * inner + behind);
-}
-
-/* q k' and the product with v: 2 B H T S D each */
-static double attention_flops(const ms_cost_case *c) { return 4 * elements(&c->in[0]) * (double)c->in[1].dims[1]; }
-
-/* The tensor whose elements a row's flops count is for: the first output, but for rows that sum it is what is summed. */
-static const ms_value_info *counted_tensor(const ms_cost_case *c) {
-  switch (c->op) {
-    case MS_OP_sum:
-    case MS_OP_mean:
-    case MS_OP_max:
-    case MS_OP_min:
-    case MS_OP_sum_to:
-    case MS_OP_sum_squares:
-    case MS_OP_step_totals:
-    case MS_OP_cross_entropy: return &c->in[0];
-    case MS_OP_embedding_backward: return &c->in[1];
-    default: return &c->out[0];
-  }
-}
-
-double ms_op_flops(const ms_cost_case *c) {
-  switch (c->op) {
-    case MS_OP_matmul:
-    case MS_OP_matmul_accumulate: return matmul_flops(c, c->inputs == 3);
-    case MS_OP_matmul_gelu: return matmul_flops(c, 1 + ms_op_row_of(MS_OP_gelu_tanh)->flops);
-    case MS_OP_matmul_gelu_backward:
-    case MS_OP_matmul_gelu_backward_bias: return matmul_flops(c, ms_op_row_of(MS_OP_gelu_tanh_backward)->flops);
-    case MS_OP_document_attention:
-    case MS_OP_attention: return attention_flops(c);
-    case MS_OP_document_attention_backward:
-    case MS_OP_attention_backward: return 2.5 * attention_flops(c);
-    default: return ms_op_row_of(c->op)->flops * elements(counted_tensor(c));
-  }
-}
-
-double ms_op_bytes(const ms_cost_case *c) {
+/* Each input is read, each output written, and read too where the op updates it. */
+static double bytes_once(const ms_cost_case *c) {
+  const int passes = 1 + ms_op_reads_outputs(c->op, c->attrs);
   double bytes = 0;
-  if (ms_op_row_of(c->op)->flags & MS_OP_ALIAS) return 0;
-  for (int o = 0; o < c->outputs; o++) bytes += tensor_bytes(&c->out[o]);
-  switch (c->op) {
-    case MS_OP_embedding: return 2 * bytes + tensor_bytes(&c->in[1]); /* the rows that tokens name, not the table */
-    case MS_OP_embedding_backward: /* added where the other gradient lies: to the rows that tokens name */
-      if (c->inputs == 3) return tensor_bytes(&c->in[0]) + 3 * tensor_bytes(&c->in[1]);
-      break;
-    case MS_OP_slice: return 2 * bytes;
-    case MS_OP_adamw: /* what they update is read too */
-    case MS_OP_sgd:
-    case MS_OP_matmul_accumulate:
-    case MS_OP_ema: bytes *= 2; break;
-    case MS_OP_accumulate:
-      if (c->attrs->i[0]) bytes *= 2;
-      break;
-    default: break;
-  }
+  for (int o = 0; o < c->outputs; o++) bytes += passes * tensor_bytes(&c->out[o]);
   for (int i = 0; i < c->inputs; i++) bytes += tensor_bytes(&c->in[i]);
   return bytes;
 }
+
+static int flops_of(const ms_cost_case *c) { return ms_op_row_of(c->op)->flops; }
+
+/* ---- the column `work` of the op table --------------------------------------------------------------------------- */
+
+/* flops for each element of the first output */
+ms_work ms_work_each(const ms_cost_case *c) { return (ms_work){flops_of(c) * elements(&c->out[0]), bytes_once(c)}; }
+
+/* flops for each element of the first input: what is summed */
+ms_work ms_work_each_read(const ms_cost_case *c) { return (ms_work){flops_of(c) * elements(&c->in[0]), bytes_once(c)}; }
+
+/* 2 M N K for each leading index, and for each element of the result `flops` for gelu or its gradient */
+static ms_work product(const ms_cost_case *c, int behind) {
+  const ms_value_info *a = &c->in[0];
+  double inner = (double)a->dims[a->ndim - (c->attrs->i[0] ? 2 : 1)];
+  return (ms_work){elements(&c->out[0]) * (2 * inner + behind), bytes_once(c)};
+}
+
+ms_work ms_work_product(const ms_cost_case *c) { return product(c, flops_of(c)); }
+
+/* and the addition of a bias, where there is a third input */
+ms_work ms_work_product_bias(const ms_cost_case *c) { return product(c, flops_of(c) + (c->inputs == 3)); }
+
+/* q k' and the product with v: 2 B H T S D each, and 2.5 times that backward; q [B,T,H,D], k [B,S,G,D] */
+ms_work ms_work_attention(const ms_cost_case *c) {
+  return (ms_work){flops_of(c) * elements(&c->in[0]) * (double)c->in[1].dims[1], bytes_once(c)};
+}
+
+/* Of a table [V,D] only the rows that tokens name. */
+ms_work ms_work_rows(const ms_cost_case *c) {
+  return (ms_work){flops_of(c) * elements(&c->out[0]), 2 * tensor_bytes(&c->out[0]) + tensor_bytes(&c->in[1])};
+}
+
+/* A sum of rows dy [...,D] by token; added where another gradient lies, only to the rows that tokens name. */
+ms_work ms_work_rows_added(const ms_cost_case *c) {
+  const double added = tensor_bytes(&c->in[0]) + 3 * tensor_bytes(&c->in[1]);
+  return (ms_work){flops_of(c) * elements(&c->in[1]), c->inputs == 3 ? added : bytes_once(c)};
+}
+
+/* Only the part of the input that it gives. */
+ms_work ms_work_part(const ms_cost_case *c) {
+  return (ms_work){flops_of(c) * elements(&c->out[0]), 2 * tensor_bytes(&c->out[0])};
+}
+
+/* ---- of nodes and calls ------------------------------------------------------------------------------------------ */
+
+static ms_work work_of(const ms_cost_case *c) {
+  const ms_op_row *row = ms_op_row_of(c->op);
+  return row->flags & MS_OP_ALIAS ? (ms_work){0} : row->work(c);
+}
+
+double ms_op_flops(const ms_cost_case *c) { return work_of(c).flops; }
+
+double ms_op_bytes(const ms_cost_case *c) { return work_of(c).bytes; }
 
 typedef struct node_shapes {
   ms_value_info in[MS_MAX_INPUTS], out[MS_MAX_OUTPUTS];

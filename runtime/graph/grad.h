@@ -9,7 +9,7 @@
 
 #include "graph/graph.h"
 
-#define MS_OP(name, low, high, outputs, attrs, rule, gradient, ...) \
+#define MS_OP(name, low, high, outputs, attrs, rule, axes, gradient, ...) \
   int ms_grad_##gradient(ms_graph *graph, int node, const int *dy, const int *needs, int *dx);
 #include "kernels/ops.def"
 #undef MS_OP

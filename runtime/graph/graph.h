@@ -87,15 +87,40 @@ typedef int (*ms_infer_fn)(const ms_node *node, const ms_value_info *in, ms_valu
 /* Appends the nodes that give d loss / d inputs. dy: [outputs] gradient values, -1 where none; dx: [inputs], to be set
 ** where the input needs one (needs[i]), -1 otherwise. */
 typedef int (*ms_grad_fn)(ms_graph *graph, int node, const int *dy, const int *needs, int *dx);
+/* The axis of output 0 that an axis of an input becomes: 0.. or one of enum ms_axis_end. */
+typedef int (*ms_axes_fn)(const ms_node *node, const ms_value_info *in, const ms_value_info *out, int input, int axis);
+/* One use of an op, by shapes. */
+typedef struct ms_cost_case {
+  int op;
+  const ms_attrs *attrs;
+  int inputs, outputs;
+  const ms_value_info *in, *out; /* [inputs], [outputs] */
+} ms_cost_case;
+/* Floating-point operations (a multiplication and an addition are two), and bytes, each tensor touched once. */
+typedef struct ms_work {
+  double flops, bytes;
+} ms_work;
+typedef ms_work (*ms_work_fn)(const ms_cost_case *c);
 typedef struct ms_op_row {
   const char *name, *attrs, *doc;
   int min_inputs, max_inputs, outputs, flops, flags;
   ms_infer_fn infer;
+  ms_axes_fn axes; /* NULL: untracked */
   ms_grad_fn grad; /* NULL: not differentiable */
+  ms_work_fn work;
 } ms_op_row;
+#define MS_OP(name, low, high, outputs, attrs, rule, axes, gradient, flops, work, ...) \
+  ms_work ms_work_##work(const ms_cost_case *c);
+#include "kernels/ops.def"
+#undef MS_OP
+
 const ms_op_row *ms_op_row_of(int op); /* NULL when there is no such op */
 int ms_op_row_defaults(int op, ms_attrs *attrs);
-int ms_op_has_out_dtype(int op); /* 1: slot i7 of its attributes is out_dtype */
+int ms_op_has(int op, const char *attribute); /* 1: its row has such an attribute, e.g. "out_dtype:i7" */
+/* 1: a call with these attributes reads what its outputs hold before it writes them. */
+int ms_op_reads_outputs(int op, const ms_attrs *attrs);
+/* The enum ms_activation that an op computes (maker MS_OP_PUBLIC) or is the gradient of (MS_OP_INTERNAL). */
+int ms_op_activation(int op, int maker);
 
 int ms_graph_create(const void *model, ms_param_lookup lookup, int n_params, ms_graph **graph);
 /* A deep copy: compile works on one and leaves the caller's graph as it was traced. */
@@ -131,15 +156,7 @@ int ms_graph_insert_recomputation(ms_graph *graph);
 /* Last, for devices whose products do it: gelu and its gradient in the epilogues of the products beside them (epilogues.c). */
 int ms_graph_fuse_epilogues(ms_graph *graph);
 
-/* Multiplications and additions: 2 M N K for a matmul, 4 B H T S D for attention (not halved when causal), 2.5 times that for
-** its gradient. Bytes: what a node reads and writes once. */
-/* One use of an op, by shapes. */
-typedef struct ms_cost_case {
-  int op;
-  const ms_attrs *attrs;
-  int inputs, outputs;
-  const ms_value_info *in, *out;
-} ms_cost_case;
+/* 2 M N K for a matmul, 4 B H T S D for attention (not halved when causal), 2.5 times that for its gradient. */
 double ms_op_flops(const ms_cost_case *c);
 double ms_op_bytes(const ms_cost_case *c);
 double ms_node_flops(const ms_graph *graph, const ms_node *node);

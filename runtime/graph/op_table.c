@@ -1,23 +1,44 @@
-/* op_table.c - the rows of kernels/ops.def, and what the public header tells about them.
+/* op_table.c - the rows of kernels/ops.def: what they say of their ops, and what the public header reports of them.
 **
 ** A row's attributes are a text ("axis:i0=-1 keepdim:i1=0"), so that the Lua layer, the dumps and the defaults below read
-** the same words.
+** the same words. What a row claims is asserted where the compiler can see it.
 */
 #include <stdlib.h>
 #include <string.h>
 
+#include "graph/batch_rows.h"
 #include "graph/grad.h"
 #include "graph/infer.h"
 
-/* The gradient column says `none` for rows that have no gradient. */
+/* What a row without a gradient, and one whose axes nobody follows, say in these columns. */
 #define ms_grad_none NULL
+#define ms_axes_untracked NULL
 
 static const ms_op_row rows[MS_OP_COUNT] = {
-#define MS_OP(name, low, high, outputs, attrs, rule, gradient, flops, kernel, flags, doc) \
-  {#name, attrs, doc, low, high, outputs, flops, flags, ms_infer_##rule, ms_grad_##gradient},
+#define MS_OP(name, low, high, outputs, attrs, rule, axes, gradient, flops, work, kernel, flags, doc)                \
+  {#name,         attrs, doc, low, high, outputs, flops, flags, ms_infer_##rule, ms_axes_##axes, ms_grad_##gradient, \
+   ms_work_##work},
 #include "kernels/ops.def"
 #undef MS_OP
 };
+
+#define HAS_ONE(flags, group) (((flags) & (group)) && !(((flags) & (group)) & (((flags) & (group)) - 1)))
+#define IMPLIES(a, b) (!(a) || (b))
+
+#define MS_OP(name, low, high, outputs, attrs, rule, axes, gradient, flops, work, kernel, flags, doc)                \
+  _Static_assert(HAS_ONE(flags, MS_OP_MAKERS), #name ": flags: PUBLIC or INTERNAL");                                 \
+  _Static_assert(HAS_ONE(flags, MS_OP_WORK), #name ": flags: COMPUTES, MOVES or ALIAS");                             \
+  _Static_assert(HAS_ONE(flags, MS_OP_OUTPUTS), #name ": flags: WRITES, INOUT or ADDS");                             \
+  _Static_assert(HAS_ONE(flags, MS_OP_RANKS), #name ": flags: ALIKE, RANK_LOCAL or REPLICA_LOCAL");                  \
+  _Static_assert(IMPLIES((flags)&MS_OP_PUBLIC, (flags)&MS_OP_WRITES && (flags)&MS_OP_ALIKE),                         \
+                 #name ": a recipe's op writes fresh outputs, and every rank runs it");                              \
+  _Static_assert(IMPLIES((flags)&MS_OP_ALIAS, (flops) == 0 && (low) == 1 && (high) == 1 && (outputs) == 1),          \
+                 #name ": an alias has one input, one output and no work");                                          \
+  _Static_assert(IMPLIES((flags)&MS_OP_ADDS_LAST_INPUT, (high) == (low) + 1), #name ": its last input is optional"); \
+  _Static_assert((low) <= (high) && (high) <= MS_MAX_INPUTS && (outputs) >= 1 && (outputs) <= MS_MAX_OUTPUTS,        \
+                 #name ": more inputs or outputs than a node has");
+#include "kernels/ops.def"
+#undef MS_OP
 
 const ms_op_row *ms_op_row_of(int op) { return op >= 0 && op < MS_OP_COUNT ? &rows[op] : NULL; }
 
@@ -81,4 +102,18 @@ int ms_op_defaults(const char *op, ms_attrs *attrs) {
   return ms_op_row_defaults(id, attrs);
 }
 
-int ms_op_has_out_dtype(int op) { return strstr(rows[op].attrs, "out_dtype:i7") != NULL; }
+/* `attribute` at the start of a word of the row's attributes. */
+int ms_op_has(int op, const char *attribute) {
+  const char *attrs = rows[op].attrs, *at = strstr(attrs, attribute);
+  while (at && at != attrs && at[-1] != ' ') at = strstr(at + 1, attribute);
+  return at != NULL;
+}
+
+int ms_op_reads_outputs(int op, const ms_attrs *attrs) {
+  return (rows[op].flags & MS_OP_INOUT) || ((rows[op].flags & MS_OP_ADDS) && attrs->i[0]);
+}
+
+int ms_op_activation(int op, int maker) {
+  const ms_op_row *row = ms_op_row_of(op);
+  return row && (row->flags & maker) ? row->flags >> MS_OP_ACTIVATION_SHIFT : MS_ACT_NONE;
+}

@@ -22,16 +22,10 @@ typedef struct rematerializer {
   ms_node *waiting;    /* [nodes] */
 } rematerializer;
 
-static int activation_of(int op) {
-  switch (op) {
-    case MS_OP_gelu:
-    case MS_OP_gelu_backward: return MS_ACT_GELU;
-    case MS_OP_gelu_tanh:
-    case MS_OP_gelu_tanh_backward: return MS_ACT_GELU_TANH;
-    case MS_OP_silu:
-    case MS_OP_silu_backward: return MS_ACT_SILU;
-    default: return MS_ACT_NONE;
-  }
+/* The activation that an op is or is the gradient of, where the gradient reads the input: relu's reads the result. */
+static int activation_of(int op, int maker) {
+  const int activation = ms_op_activation(op, maker);
+  return activation == MS_ACT_RELU ? MS_ACT_NONE : activation;
 }
 
 static int is_summed_norm(int op) { return op == MS_OP_add_layer_norm || op == MS_OP_add_rms_norm; }
@@ -61,17 +55,19 @@ static void note_all(rematerializer *r, int values) {
     const ms_node *node = &graph->nodes[n];
     if (n >= r->first_backward) note_readers(r, n);
     else if (ms_op_row_of(node->op)->flags & MS_OP_ALIAS) r->held[node->in[0]] = 1;
-    else if (node->op == MS_OP_swiglu || activation_of(node->op) != MS_ACT_NONE) r->activated[node->in[0]] = n;
+    else if (node->op == MS_OP_swiglu || activation_of(node->op, MS_OP_PUBLIC) != MS_ACT_NONE)
+      r->activated[node->in[0]] = n;
   }
 }
 
 /* The forward node whose gradient a node is, when it is one that can be made again; NULL otherwise. */
 static const ms_node *forward_of(const rematerializer *r, const ms_node *gradient) {
   const ms_graph *graph = r->graph;
-  int maker = r->activated[gradient->in[0]], activation = activation_of(gradient->op);
+  int maker = r->activated[gradient->in[0]], activation = activation_of(gradient->op, MS_OP_INTERNAL);
   if (gradient->op == MS_OP_activation_backward_bias) activation = (int)gradient->attrs.i[2];
   if (activation != MS_ACT_NONE)
-    return maker >= 0 && activation_of(graph->nodes[maker].op) == activation ? &graph->nodes[maker] : NULL;
+    return maker >= 0 && activation_of(graph->nodes[maker].op, MS_OP_PUBLIC) == activation ? &graph->nodes[maker]
+                                                                                           : NULL;
   if (gradient->op == MS_OP_swiglu_backward) {
     const ms_node *node = maker >= 0 ? &graph->nodes[maker] : NULL;
     return node && node->op == MS_OP_swiglu && node->in[1] == gradient->in[1] ? node : NULL;
@@ -120,7 +116,7 @@ static int move_behind(rematerializer *r, int result, int gradient) {
 static int give_result(ms_graph *graph, int index, const ms_node *forward, int *again) {
   MS_TRY(ms_grow((void **)&graph->values, &graph->values_capacity, graph->n_values + 1, sizeof *graph->values));
   ms_node *node = &graph->nodes[index];
-  int activation = activation_of(node->op);
+  int activation = activation_of(node->op, MS_OP_INTERNAL);
   if (activation != MS_ACT_NONE) {
     node->op = MS_OP_activation_backward_recompute;
     node->attrs = (ms_attrs){.i = {[2] = activation}};

@@ -71,21 +71,17 @@ static void fuse_bias(rewriter *r, int index) {
   }
 }
 
-static int activation_of(int op, int evaluate) {
-  switch (op) {
-    case MS_OP_relu: return MS_ACT_RELU; /* its gradient needs only the result */
-    case MS_OP_gelu: return evaluate ? MS_ACT_GELU : MS_ACT_NONE;
-    case MS_OP_gelu_tanh: return evaluate ? MS_ACT_GELU_TANH : MS_ACT_NONE;
-    case MS_OP_silu: return evaluate ? MS_ACT_SILU : MS_ACT_NONE;
-    default: return MS_ACT_NONE;
-  }
+/* In training only relu, whose gradient needs nothing but the result. */
+static int fused_activation(int op, int evaluate) {
+  const int activation = ms_op_activation(op, MS_OP_PUBLIC);
+  return evaluate || activation == MS_ACT_RELU ? activation : MS_ACT_NONE;
 }
 
 /* relu(matmul) -> matmul with activation, in the matmul's place */
 static void fuse_activation(rewriter *r, int index) {
   ms_graph *graph = r->graph;
   const ms_node *node = &graph->nodes[index];
-  int activation = node->op == MS_NODE_REMOVED ? MS_ACT_NONE : activation_of(node->op, r->evaluate);
+  int activation = fused_activation(node->op, r->evaluate);
   if (activation == MS_ACT_NONE) return;
   ms_node *matmul = sole_maker(r, node->in[0], MS_OP_matmul, node);
   if (!matmul || matmul->attrs.i[2] != MS_ACT_NONE) return;
@@ -149,8 +145,9 @@ static int walk(ms_graph *graph, int evaluate, void (*rule)(rewriter *, int)) {
 }
 
 static int is_identity(const ms_node *node, int evaluate) {
-  if (node->op == MS_OP_dropout && node->attrs.f[0] == 0) return 1;
-  return evaluate && (ms_op_row_of(node->op)->flags & MS_OP_IDENTITY_IN_EVALUATION);
+  const int flags = ms_op_row_of(node->op)->flags;
+  if ((flags & MS_OP_DRAWS_MASK) && node->attrs.f[0] == 0) return 1;
+  return evaluate && (flags & MS_OP_IDENTITY_IN_EVALUATION);
 }
 
 int ms_graph_pass_identities(ms_graph *graph, int evaluate) {

@@ -8,16 +8,6 @@
 #include "graph/infer.h"
 #include "graph/rewrite.h"
 
-static int activation_of_backward(int op) {
-  switch (op) {
-    case MS_OP_relu_backward: return MS_ACT_RELU;
-    case MS_OP_gelu_backward: return MS_ACT_GELU;
-    case MS_OP_gelu_tanh_backward: return MS_ACT_GELU_TANH;
-    case MS_OP_silu_backward: return MS_ACT_SILU;
-    default: return MS_ACT_NONE;
-  }
-}
-
 /* sum_to [N] of an activation's gradient [...,N] -> activation_backward_bias, in the activation gradient's place */
 static void fuse_bias_gradient(ms_graph *graph, int index) {
   const ms_node *sum = &graph->nodes[index];
@@ -25,7 +15,7 @@ static void fuse_bias_gradient(ms_graph *graph, int index) {
   int total = sum->out[0], maker = graph->values[sum->in[0]].node;
   if (maker < 0) return;
   ms_node *backward = &graph->nodes[maker];
-  int activation = activation_of_backward(backward->op);
+  int activation = ms_op_activation(backward->op, MS_OP_INTERNAL);
   const ms_value_info *dx = &graph->values[sum->in[0]].info, *vector = &graph->values[total].info;
   if (activation == MS_ACT_NONE || vector->ndim != 1 || dx->ndim < 2 || vector->dims[0] != dx->dims[dx->ndim - 1])
     return;
@@ -39,12 +29,8 @@ static void fuse_bias_gradient(ms_graph *graph, int index) {
 
 /* Kernels that can add another gradient to their first output: it is one more input. */
 static int takes_another(const ms_node *node) {
-  switch (node->op) {
-    case MS_OP_layer_norm_backward:
-    case MS_OP_rms_norm_backward: return node->inputs == 4;
-    case MS_OP_embedding_backward: return node->inputs == 2;
-    default: return 0;
-  }
+  const ms_op_row *row = ms_op_row_of(node->op);
+  return row && (row->flags & MS_OP_ADDS_LAST_INPUT) && node->inputs == row->min_inputs;
 }
 
 /* Such a kernel's gradient + another one made earlier -> its last input */

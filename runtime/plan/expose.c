@@ -8,13 +8,7 @@
 #include "plan/plan.h"
 
 static int is_work(const ms_instr *instr) {
-  if (instr->kind != MS_INSTR_KERNEL) return 0;
-  switch (instr->call->op) {
-    case MS_OP_accumulate:
-    case MS_OP_cast:
-    case MS_OP_fill: return 0;
-    default: return 1;
-  }
+  return instr->kind == MS_INSTR_KERNEL && (ms_op_row_of(instr->call->op)->flags & MS_OP_COMPUTES);
 }
 
 /* place: [instr] on its stream, 1 for the first. */

@@ -99,17 +99,18 @@ static void describe_config(const ms_plan *plan, ms_text *text) {
   }
 }
 
+/* 1: it clears gradients, which depends on nothing that it reads. */
 static int fills_gradients(const ms_plan *plan, const ms_instr *instr) {
-  const int buffer = instr->call->op == MS_OP_fill ? instr->out[0].buffer : -1;
+  const int buffer = instr->call->inputs == 0 ? instr->out[0].buffer : -1;
   return buffer >= 0 && buffer < ms_squares_buffer(plan) && buffer % MS_STATE_BUFFERS == MS_STATE_GRADIENT;
 }
 
 /* What a rank does with the parameters that it owns, or with its slice of what replicas share, differs from rank to rank: the model
 ** says all of it. */
 static int is_of_one_rank(const ms_plan *plan, const ms_instr *instr) {
-  const int op = instr->call->op;
-  if (op == MS_OP_adamw || op == MS_OP_sgd) return 1;
-  return plan->replicas > 1 && (op == MS_OP_ema || op == MS_OP_sum_squares || fills_gradients(plan, instr));
+  const int flags = ms_op_row_of(instr->call->op)->flags;
+  if (flags & MS_OP_RANK_LOCAL) return 1;
+  return plan->replicas > 1 && ((flags & MS_OP_REPLICA_LOCAL) || fills_gradients(plan, instr));
 }
 
 static void describe_collective(const ms_plan *plan, int phase, const ms_plan_coll *coll, const char *scope,

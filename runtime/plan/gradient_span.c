@@ -3,12 +3,6 @@
 */
 #include "plan/lower.h"
 
-static int adds_to_outputs(const ms_kernel_call *call) {
-  if (call->op == MS_OP_accumulate) return call->attrs.i[0] != 0;
-  return call->op == MS_OP_matmul_accumulate || call->op == MS_OP_adamw || call->op == MS_OP_sgd ||
-         call->op == MS_OP_ema;
-}
-
 int ms_instr_needs(const ms_instr *instr, int buffer) {
   if (instr->kind == MS_INSTR_COLLECTIVE) {
     for (int i = 0; i < instr->coll->parts; i++) {
@@ -23,7 +17,7 @@ int ms_instr_needs(const ms_instr *instr, int buffer) {
   for (int i = 0; i < instr->call->inputs; i++)
     if (instr->in[i].buffer == buffer) return 1;
   for (int o = 0; o < instr->call->outputs; o++)
-    if (instr->out[o].buffer == buffer && adds_to_outputs(instr->call)) return 1;
+    if (instr->out[o].buffer == buffer && ms_op_reads_outputs(instr->call->op, &instr->call->attrs)) return 1;
   return 0;
 }
 

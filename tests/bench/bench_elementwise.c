@@ -9,6 +9,7 @@
 
 #include "base/bf16.h"
 #include "base/clock.h"
+#include "graph/graph.h"
 #include "kernels/op.h"
 
 /* The best of at least this many runs and this many seconds. */
@@ -132,8 +133,7 @@ static int measure(const row *r, int dtype, int64_t n, int64_t d, const char *on
     call.in_data[i] = tensor(&call.in[i]);
     bytes += (double)ms_numel(&call.in[i]) * ms_dtype_size(call.in[i].dtype);
   }
-  /* The optimizers and accumulate read what they write. */
-  int updates = r->op == MS_OP_adamw || r->op == MS_OP_sgd || r->op == MS_OP_accumulate;
+  const int updates = ms_op_reads_outputs(r->op, &r->attrs);
   for (int i = 0; i < r->outputs; i++) {
     call.out[i] = info_of(r->out[i], dtype, n, d);
     call.out_data[i] = tensor(&call.out[i]);

@@ -146,11 +146,6 @@ static void read_attrs(const char *text, ms_attrs *attrs) {
   }
 }
 
-static int updates_outputs(int op) {
-  return op == MS_OP_adamw || op == MS_OP_sgd || op == MS_OP_ema || op == MS_OP_accumulate ||
-         op == MS_OP_matmul_accumulate;
-}
-
 /* Tokens and targets are classes of 11; norms and counts are positive; the log-sums of attention are larger than scores. */
 static void make_sensible(kernel_case *c) {
   const int op = c->call.op;
@@ -181,7 +176,7 @@ static kernel_case build(const op_case *of, int dtype) {
   must(row->infer(&node, c.call.in, out));
   for (int o = 0; o < row->outputs; o++) {
     add_output(&c, out[o]);
-    for (int64_t e = 0; updates_outputs(c.call.op) && e < ms_numel(&out[o]); e++)
+    for (int64_t e = 0; ms_op_reads_outputs(c.call.op, &c.call.attrs) && e < ms_numel(&out[o]); e++)
       set_element(c.call.out_data[o], out[o].dtype, e, 1.0 / (double)(e + 1));
   }
   make_sensible(&c);

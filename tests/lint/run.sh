@@ -34,11 +34,20 @@ every_script_parses() {
   return $wrong
 }
 
+# What a pass asks of an op is a column of kernels/ops.def. Only what lowers a graph, and rewrites of one op, name ops.
+op_lists() {
+  local found
+  found=$(list '^runtime/.*\.c$' | grep -vE '^runtime/graph/|^runtime/plan/lower' |
+    xargs -r grep -nE '(case |[!=]= ?)MS_OP_[a-z]' /dev/null)
+  [ -z "$found" ] || { printf '%s\n' "$found" "a property of an op is a flag or a column of kernels/ops.def"; return 1; }
+}
+
 check "luacheck" luacheck --quiet --no-color "${lua_files[@]}"
 check "clang-format" clang-format --dry-run -Werror --ferror-limit=3 "${c_files[@]}"
 check "floors between folders" luajit tests/lint/floors.lua "${c_files[@]}"
 check "floors of the Lua layer" luajit tests/lint/requires.lua "${lua_files[@]}"
 check "behaviours and their tests" luajit tests/lint/behaviours.lua "${test_files[@]}"
+check "no lists of ops outside of the op table" op_lists
 check "wording" bash tests/lint/wording.sh "${all[@]}"
 check "shell scripts parse" every_script_parses
 
