@@ -14,7 +14,7 @@
 #include "base/hash.h"
 #include "base/slice.h"
 #include "comm/recorder/flight_recorder.h"
-#include "shard/draw.h"
+#include "shard/initial_values.h"
 
 /* ---- initial values ---- */
 

@@ -54,7 +54,7 @@ typedef struct ms_param_info {
 } ms_param_info;
 typedef int (*ms_param_lookup)(const void *model, int param, ms_param_info *info);
 
-/* What a user of the graph keeps with it (plan/kept.c); freed with the graph. */
+/* What a user of the graph keeps with it (plan/compile_cache.c); freed with the graph. */
 typedef struct ms_graph_kept {
   void *data;
   void (*release)(void *data);

@@ -1,7 +1,8 @@
-/* compile.c - ms_plan_compile: the steps from a traced graph to a verified plan, in order, and what a plan tells of itself.
+/* compile.c - ms_plan_compile: the steps from a traced graph to a verified plan, in order, and what a plan tells of
+** itself.
 **
-** The caller's graph is left as it was traced: training and evaluation each rewrite a copy of their own, which the graph
-** keeps for the next compile (kept.h).
+** The caller's graph is left as it was traced: training and evaluation each rewrite a copy of their own, which the
+** graph keeps for the next compile (compile_cache.h).
 */
 #include <math.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/thread_count.h"
-#include "plan/kept.h"
+#include "plan/compile_cache.h"
 #include "plan/lower.h"
 
 enum { MOST_THREADS = 1024 };

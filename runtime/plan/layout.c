@@ -4,17 +4,18 @@
 ** make program order real. Places are found by pack.c, or were found for an earlier plan of the same graph.
 **
 ** Arenas are fullest at different times, so private buffers also take bytes of the communicated arena while nothing is
-** communicated there, activations those of gradient chunks before these are written, and workspace those of activations.
-** What peers read is placed before, by itself: its offsets are equal on all ranks, whatever else these hold.
+** communicated there, activations those of gradient chunks before these are written, and workspace those of
+** activations. What peers read is placed before, by itself: its offsets are equal on all ranks, whatever else these
+** hold.
 */
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/kept.h"
+#include "plan/compile_cache.h"
 #include "plan/lower.h"
 #include "plan/pack.h"
 #include "plan/plan.h"
-#include "plan/room.h"
+#include "plan/comm_arena_size.h"
 
 enum { ALIGNMENT = 64 };
 
@@ -62,8 +63,8 @@ static int sort_by_phase(layout *l) {
   return MS_OK;
 }
 
-/* Where private buffers may follow a buffer: behind its last use, but never behind what collectives alone touch, such as
-** chunks between the sums over shards and over replicas. Compute would wait for the last of them. */
+/* Where private buffers may follow a buffer: behind its last use, but never behind what collectives alone touch, such
+** as chunks between the sums over shards and over replicas. Compute would wait for the last of them. */
 static int end_of(const layout *l, const ms_buffer *b, const ms_packing_item *item) {
   int never = item->arena >= 0 && !b->computed;
   return never || b->last > l->positions ? l->positions : b->last;
@@ -234,8 +235,8 @@ static int64_t together(const layout *l) {
   return l->plan->arena_bytes[MS_ARENA_COMM] + l->plan->arena_bytes[MS_ARENA_ACTIVATIONS];
 }
 
-/* Sizes of the communicated arena that are worth a try, each once: more than what is communicated needs, but by less than
-** an activation that then fits. A phase in which it lies elsewhere needs no room for it there, so phases count by
+/* Sizes of the communicated arena that are worth a try, each once: more than what is communicated needs, but by less
+** than an activation that then fits. A phase in which it lies elsewhere needs no room for it there, so phases count by
 ** themselves. size: [MS_ROOMS * MS_PHASES] */
 static int sizes_to_try(const layout *l, const ms_room *room, int rooms, int64_t *size) {
   int sizes = 0;

@@ -1,14 +1,14 @@
 /* lower.h - from graph and sharding to instructions: what the files that build a plan share.
 **
-** use.c tells when units are needed, emit.c appends buffers and instructions, lower.c does the phases that have a graph,
-** lower_step.c those that have none.
+** unshard_schedule.c tells when units are needed, builder.c appends buffers and instructions, lower.c does the phases
+** that have a graph, lower_step.c those that have none.
 */
 #ifndef MS_PLAN_LOWER_H
 #define MS_PLAN_LOWER_H
 
 #include "plan/plan.h"
 
-/* The use of a unit's weights in one phase, by graph node; -1: none (use.c). */
+/* The use of a unit's weights in one phase, by graph node; -1: none (unshard_schedule.c). */
 typedef struct ms_unit_use {
   int forward_first, forward_last, backward_first, backward_last;
   int gradient_last; /* node that completes the unit's gradients */
@@ -19,7 +19,8 @@ typedef struct ms_unshard {
   int unit, need, issue;
   int rank; /* among those that are issued before the same node */
 } ms_unshard;
-/* use: [units]. boundary: the first backward node (or the number of nodes). keep_all: no unit is resharded after forward. */
+/* use: [units]. boundary: the first backward node (or the number of nodes). keep_all: no unit is resharded after
+** forward. */
 int ms_unit_uses(const ms_model *model, const ms_graph *graph, const int *root, int keep_all, ms_unit_use *use,
                  int *boundary);
 /* The unshards of a phase in order of issue; at most 2*units; returns how many. */
@@ -27,12 +28,13 @@ int ms_unshard_schedule(const ms_model *model, const ms_unit_use *use, int bound
 /* 1 when kernels read the master chunk itself: one shard, f32. */
 int ms_unit_is_direct(const ms_model *model, int unit);
 
-/* Building (emit.c). Each returns a status, or the new buffer's index through out. */
+/* Building (builder.c). Each returns a status, or the new buffer's index through out. */
 int ms_plan_buffer(ms_plan *plan, int phase, int arena, int category, int64_t bytes, const char *label, int *buffer);
 /* Appends an instruction at the end of the phase's program and extends the lifetimes of the buffers it names. */
 int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
                    const ms_ref *out, const char *scope, int backward);
-/* Gives an instruction the plan's own, prepared call, shared by all that equal it, its hash and its bytes (prepare.c). */
+/* Gives an instruction the plan's own, prepared call, shared by all that equal it, its hash and its bytes
+** (prepare.c). */
 int ms_plan_prepare(ms_plan *plan, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
                     const ms_ref *out, ms_instr *instr);
 void ms_plan_release_prepared(ms_plan *plan);
@@ -46,7 +48,8 @@ int ms_plan_sum_between_nodes(ms_plan *plan, int phase, int unit, const ms_plan_
 /* Of the phase's last collective, an all_reduce, each rank has the slice that its parts say. */
 void ms_plan_slice_sum(ms_plan *plan, int phase);
 void ms_plan_touch(ms_plan *plan, int buffer, int position);
-/* The STATE buffers of a plan: its first ones, unit by unit, then the step's scalars. A buffer that a unit does not have is empty. */
+/* The STATE buffers of a plan: its first ones, unit by unit, then the step's scalars. A buffer that a unit does not
+** have is empty. */
 enum ms_state_buffer {
   MS_STATE_MASTER = 0,
   MS_STATE_GRADIENT = 1,

@@ -1,13 +1,14 @@
 /* plan.h - a compiled step of one rank: instructions on streams, bound to byte ranges of arenas.
 **
 ** A plan is made in these steps, one file each: lower.c turns the graph and the sharding into instructions in program
-** order, with buffers that are only sizes yet; layout.c gives every buffer its place in an arena by its lifetime; sync.c
-** inserts the events that order conflicting accesses of different streams; verify.c proves, knowing nothing of how it
-** was done, that no two conflicting accesses can run unordered; fingerprint.c hashes what ranks must agree on; dump.c prints.
+** order, with buffers that are only sizes yet; layout.c gives every buffer its place in an arena by its lifetime;
+** sync.c inserts the events that order conflicting accesses of different streams; verify.c proves, knowing nothing of
+** how it was done, that no two conflicting accesses can run unordered; fingerprint.c hashes what ranks must agree on;
+** dump.c prints.
 **
 ** Phases run one after another: at the end of a phase all streams have finished. Within a phase only program order on a
-** stream and events order instructions. A collective counts as an access of the whole shared buffer: ranks enter it only
-** when their own earlier accesses are done, so the local order proves the order across ranks too.
+** stream and events order instructions. A collective counts as an access of the whole shared buffer: ranks enter it
+** only when their own earlier accesses are done, so the local order proves the order across ranks too.
 */
 #ifndef MS_PLAN_PLAN_H
 #define MS_PLAN_PLAN_H
@@ -27,8 +28,9 @@ enum ms_stream {
   MS_STREAMS = 4
 };
 
-/* Arenas. STATE, MASTERS and REPLICATED live as long as the training state; the others are reused from phase to phase. Activations of a
-** phase that writes gradients anew also lie in STATE, in the gradient chunks until these are written. */
+/* Arenas. STATE, MASTERS and REPLICATED live as long as the training state; the others are reused from phase to phase.
+** Activations of a phase that writes gradients anew also lie in STATE, in the gradient chunks until these are
+** written. */
 enum ms_arena {
   MS_ARENA_STATE = 0, /* masters, optimizer, gradient chunks, step scalars; private. Where replicas keep one copy of the
                             ** first two, slices of gradient chunks */
@@ -87,8 +89,8 @@ typedef struct ms_plan_coll {
   int ranks; /* of the dimension's group, or of the neighbours in it that take part */
   /* Its ranks are one replica of every node, each with the sum of its node. 0: they are neighbours. */
   int between_nodes;
-  /* R: so many replicas of a node take part too, each with its slice (comm.h). A sum is then the all_reduce over them as
-  ** well, which the phase lists behind it. 0: they do not. */
+  /* R: so many replicas of a node take part too, each with its slice (comm.h). A sum is then the all_reduce over them
+  ** as well, which the phase lists behind it. 0: they do not. */
   int replicas;
   int sliced; /* each rank has a slice of the sum alone */
   int parts;
@@ -176,7 +178,8 @@ struct ms_plan {
   int *held;          /* [units] buffer of gathered weights that stay from micro-batch to micro-batch, or -1 */
   int *waiting;       /* [units] buffer of gradients that wait for the last micro-batch, or -1 */
   char *has_gradient; /* [params] 1: the loss reaches it; the update leaves the others out */
-  /* EVALUATE: f32 [2], the loss summed over the ranks at [1], or [3] with the sum of its weights; buffer -1 without a loss */
+  /* EVALUATE: f32 [2], the loss summed over the ranks at [1], or [3] with the sum of its weights; buffer -1 without a
+  ** loss */
   ms_ref evaluated;
   ms_ref norm; /* NORM: f32 [4] of step_norm */
   uint64_t fingerprint;
@@ -213,8 +216,8 @@ void ms_state_layout_free(ms_state_layout *layout);
 /* The arena of a unit's masters, and of all optimizer state. */
 int ms_state_master_arena(const ms_state_layout *layout, int unit);
 int ms_state_optimizer_arena(const ms_state_layout *layout);
-/* How many neighbouring replicas are on one node, and so keep one copy of masters and optimizer state and share the work of
-** updating it: the most that all of them can be divided into; 1 where each has its own (nodes.c). */
+/* How many neighbouring replicas are on one node, and so keep one copy of masters and optimizer state and share the
+** work of updating it: the most that all of them can be divided into; 1 where each has its own (nodes.c). */
 int ms_replicas_together(const ms_model *model, const ms_plan_config *config);
 /* 1 when the ranks of each shard group are on one node. */
 int ms_shards_together(const ms_model *model, const ms_plan_config *config);
@@ -223,8 +226,8 @@ int ms_plan_node_ranks(const ms_model *model, const ms_plan_config *config);
 int ms_plan_check_nodes(const ms_model *model, const ms_plan_config *config);
 /* "4 ranks on 1 node: 2 replicas share one copy of the state". */
 void ms_plan_describe_nodes(const ms_plan *plan, ms_text *text);
-/* The elements [*first, *first + n) of a unit's trainable chunks whose gradients a rank has, and which it updates; returns n:
-** all, or a slice of them where `replicas` keep one copy. */
+/* The elements [*first, *first + n) of a unit's trainable chunks whose gradients a rank has, and which it updates;
+** returns n: all, or a slice of them where `replicas` keep one copy. */
 int64_t ms_unit_slice(const ms_model *model, const ms_unit *unit, int replicas, int64_t *first);
 /* How many of them each rank has room for: the same on all. */
 int64_t ms_unit_slice_room(const ms_unit *unit, int replicas);
@@ -234,7 +237,8 @@ int ms_unit_shares_masters(const ms_model *model, const ms_plan_config *config, 
 int64_t ms_master_offset(const ms_model *model, const ms_unit *unit, int shared, int s, int64_t local);
 /* What this rank holds in all arenas. */
 int64_t ms_plan_peak(const ms_plan *plan);
-/* The most bytes of each category that are in use at once, [MS_CATEGORIES], each at an instruction of its own (price.c). */
+/* The most bytes of each category that are in use at once, [MS_CATEGORIES], each at an instruction of its own
+** (cost_report.c). */
 int ms_plan_category_peaks(const ms_plan *plan, double *bytes);
 
 /* The ranges of what an optimizer is given (compile.c). */
@@ -246,8 +250,8 @@ typedef struct ms_access {
   int64_t begin, end; /* bytes in the arena */
   int write;
 } ms_access;
-/* All accesses of an instruction, at most `capacity`; returns how many there are. An output that is read too (accumulate,
-** optimizers) counts as a write. */
+/* All accesses of an instruction, at most `capacity`; returns how many there are. An output that is read too
+** (accumulate, optimizers) counts as a write. */
 int ms_instr_accesses(const ms_plan *plan, const ms_instr *instr, ms_access *access, int capacity);
 /* 1 when an instruction reads what a buffer held before it, or adds to it; 0 when it writes it, or leaves it alone
 ** (gradient_span.c). */
@@ -263,17 +267,19 @@ ms_ref ms_ref_bytes(int buffer, int64_t bytes);
 ms_ref ms_instr_input(const ms_instr *instr, int i);
 ms_ref ms_instr_output(const ms_instr *instr, int i);
 
-/* Gives offsets to all buffers but STATE's; fills arena_bytes (layout.c). traced: the graph that keeps what was found. */
+/* Gives offsets to all buffers but STATE's; fills arena_bytes (layout.c). traced: the graph that keeps what was
+** found. */
 int ms_plan_layout(ms_plan *plan, const ms_graph *traced);
 /* Inserts RECORD and WAIT instructions: only those that are needed (sync.c). */
 int ms_plan_synchronize(ms_plan *plan, int phase);
-/* What is known to be done when each instruction starts: clock[i][s] instructions of stream s. MS_ERACE when an event is
-** waited for that nothing above records (clocks.c). */
+/* What is known to be done when each instruction starts: clock[i][s] instructions of stream s. MS_ERACE when an event
+** is waited for that nothing above records (clocks.c). */
 int ms_plan_clocks(const ms_plan *plan, int phase, int (*clock)[MS_STREAMS]);
-/* MS_ERACE naming the two instructions when conflicting accesses can run unordered, an event is waited for that is never
-** recorded before it in program order, or an access lies outside its arena (verify.c). */
+/* MS_ERACE naming the two instructions when conflicting accesses can run unordered, an event is waited for that is
+** never recorded before it in program order, or an access lies outside its arena (verify.c). */
 int ms_plan_verify(const ms_plan *plan, int phase);
-/* The lines of what ranks that share a state must agree on: mesh, seed, units, parameters, optimizer (fingerprint.c). */
+/* The lines of what ranks that share a state must agree on: mesh, seed, units, parameters, optimizer
+** (fingerprint.c). */
 void ms_plan_describe_state(const ms_model *model, const ms_plan_config *config, ms_text *text);
 /* Fills manifest and fingerprint (fingerprint.c). */
 int ms_plan_fingerprint(ms_plan *plan);

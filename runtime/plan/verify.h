@@ -2,7 +2,7 @@
 #ifndef MS_PLAN_VERIFY_H
 #define MS_PLAN_VERIFY_H
 
-#include "plan/pieces.h"
+#include "plan/intervals.h"
 #include "plan/plan.h"
 
 /* An access; its bytes stand in `range`. */

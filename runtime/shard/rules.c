@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "shard/nearest.h"
+#include "shard/name_suggestions.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* emit.c - appending buffers and instructions to a plan that is being made.
+/* builder.c - appending buffers and instructions to a plan that is being made.
 **
 ** A buffer's lifetime is the span of the instructions that name it; nobody computes it by hand.
 */
@@ -44,8 +44,8 @@ static int append(ms_plan *plan, int phase, ms_instr **instr) {
   return MS_OK;
 }
 
-/* The slot of a scope, or the empty one where it belongs. slots is a power of two with room left. Whoever makes plans has
-** a text of its own for each scope, and keeps it as long: where it lies tells it apart. */
+/* The slot of a scope, or the empty one where it belongs. slots is a power of two with room left. Whoever makes plans
+** has a text of its own for each scope, and keeps it as long: where it lies tells it apart. */
 static ms_scope *slot_of(ms_scope *scope, int slots, const char *from) {
   int slot = (int)(ms_hash_int(MS_HASH_INIT, (intptr_t)from) & (uint64_t)(slots - 1));
   while (scope[slot].from && scope[slot].from != from) slot = (slot + 1) & (slots - 1);

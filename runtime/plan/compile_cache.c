@@ -1,6 +1,6 @@
-/* kept.c - what compiles of one graph share. The graph owns it, so that it goes when the graph goes.
+/* compile_cache.c - what compiles of one graph share. The graph owns it, so that it goes when the graph goes.
 */
-#include "plan/kept.h"
+#include "plan/compile_cache.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-/* draw.c - initial values. Every mesh shape starts from the same bits, because an element depends on nothing but the seed,
-** the parameter's name, its law and its index; tensors that are not parameters are drawn by the same law.
+/* initial_values.c - initial values. Every mesh shape starts from the same bits, because an element depends on nothing
+** but the seed, the parameter's name, its law and its index; tensors that are not parameters are drawn by the same law.
 */
-#include "shard/draw.h"
+#include "shard/initial_values.h"
 
 #include "base/error.h"
 #include "base/hash.h"

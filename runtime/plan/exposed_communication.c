@@ -1,4 +1,5 @@
-/* expose.c - which collectives of a phase nothing is computed beside: proved from the order of its instructions, not timed.
+/* exposed_communication.c - which collectives of a phase nothing is computed beside: proved from the order of its
+** instructions, not timed.
 **
 ** A kernel can run beside a collective when no chain of events orders the two. A collective without such a kernel is
 ** exposed: for its whole time this rank only waits. Kernels that move or add what others made do not count as work.

@@ -1,6 +1,6 @@
-/* nearest.h - which names a pattern that matches nothing was probably meant for. */
-#ifndef MS_SHARD_NEAREST_H
-#define MS_SHARD_NEAREST_H
+/* name_suggestions.h - which names a pattern that matches nothing was probably meant for. */
+#ifndef MS_SHARD_NAME_SUGGESTIONS_H
+#define MS_SHARD_NAME_SUGGESTIONS_H
 
 #include "base/text.h"
 

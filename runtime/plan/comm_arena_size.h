@@ -1,6 +1,6 @@
-/* room.h - sizes of the communicated arena that would hold one more activation. */
-#ifndef MS_PLAN_ROOM_H
-#define MS_PLAN_ROOM_H
+/* comm_arena_size.h - sizes of the communicated arena that would hold one more activation. */
+#ifndef MS_PLAN_COMM_ARENA_SIZE_H
+#define MS_PLAN_COMM_ARENA_SIZE_H
 
 #include "plan/plan.h"
 

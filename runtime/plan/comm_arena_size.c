@@ -1,9 +1,10 @@
-/* room.c - how large the communicated arena would have to be to hold a large activation beside what is communicated.
+/* comm_arena_size.c - how large the communicated arena would have to be to hold a large activation beside what is
+** communicated.
 **
-** An activation may find no gap there though it lacks little, and then takes all of its bytes elsewhere. layout.c makes the
-** arena larger where that saves more than it costs; here is what there is to choose from.
+** An activation may find no gap there though it lacks little, and then takes all of its bytes elsewhere. layout.c makes
+** the arena larger where that saves more than it costs; here is what there is to choose from.
 */
-#include "plan/room.h"
+#include "plan/comm_arena_size.h"
 
 #include <stdlib.h>
 

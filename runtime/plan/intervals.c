@@ -1,12 +1,13 @@
-/* pieces.c - cutting at the ends of ranges. All ends are sorted, and every end is told which piece it stands at.
+/* intervals.c - cutting at the ends of ranges. All ends are sorted, and every end is told which piece it stands at.
 */
-#include "plan/pieces.h"
+#include "plan/intervals.h"
 
 #include <stdlib.h>
 
 #include "base/error.h"
 
-/* Ends of ranges as numbers: where it is, then which one, 2i of range i's beginning and 2i + 1 of its end, in `low` bits. */
+/* Ends of ranges as numbers: where it is, then which one, 2i of range i's beginning and 2i + 1 of its end, in `low`
+** bits. */
 typedef struct ends {
   uint64_t *list, *space;
   int n, low;

@@ -1,5 +1,5 @@
-/* price.c - what the decisions behind a plan cost: gathers and kept bytes of a unit, activations that a module keeps for
-** backward, what is in use where most bytes are, and the most of each category.
+/* cost_report.c - what the decisions behind a plan cost: gathers and kept bytes of a unit, activations that a module
+** keeps for backward, what is in use where most bytes are, and the most of each category.
 **
 ** Everything is read off the finished plan, its collectives and the lifetimes of its buffers, so a price is what runs.
 */
@@ -168,10 +168,11 @@ fail:
   return rc;
 }
 
-/* ---- where most bytes are in use ----------------------------------------------------------------------------------- */
+/* ---- where most bytes are in use ---------------------------------------------------------------------------------- */
 
-/* Memory that only buffers of one kind can share: with whom a rank shares it differs. Of a rank's own, gradient chunks lend
-** their bytes until they are written, which neither what peers read nor what is larger than all chunks fits into. */
+/* Memory that only buffers of one kind can share: with whom a rank shares it differs. Of a rank's own, gradient chunks
+** lend their bytes until they are written, which neither what peers read nor what is larger than all chunks fits
+** into. */
 enum { OWN = 1, LENT = 2, OF_GROUP = 4, OF_SMALLER_GROUP = 8, ANY = 15 };
 
 static int64_t bytes_of_chunks(const ms_plan *plan) {
@@ -232,8 +233,8 @@ static void add_state(const ms_plan *plan, ms_peak *peak) {
       (double)(plan->category_bytes[MS_CAT_WORKSPACE] - plan->arena_bytes[MS_ARENA_WORKSPACE]);
 }
 
-/* Raises *most to the most bytes of a category, besides state, that a phase uses at once; change: [n + 1] of zeros before
-** and after. */
+/* Raises *most to the most bytes of a category, besides state, that a phase uses at once; change: [n + 1] of zeros
+** before and after. */
 static void find_most(const ms_plan *plan, int phase, int n, int category, const int *begin, int64_t *change,
                       int64_t *most) {
   for (int i = 0; i < plan->buffers; i++) {

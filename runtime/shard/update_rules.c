@@ -1,7 +1,6 @@
-/* change.c - rules of a sharded model that may change while it trains: when units are resharded and gathered, and the
-** optimizer's groups.
-** They decide what plans do and not where anything lies, so the state stays as it is. Everything else is fixed by
-** ms_model_shard.
+/* update_rules.c - rules of a sharded model that may change while it trains: when units are resharded and gathered, and
+** the optimizer's groups. They decide what plans do and not where anything lies, so the state stays as it is.
+** Everything else is fixed by ms_model_shard.
 */
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
-/* draw.h - the law of initial values: element i of a parameter is a pure function of seed, name, law and i. */
-#ifndef MS_SHARD_DRAW_H
-#define MS_SHARD_DRAW_H
+/* initial_values.h - the law of initial values: element i of a parameter is a pure function of seed, name, law and
+** i. */
+#ifndef MS_SHARD_INITIAL_VALUES_H
+#define MS_SHARD_INITIAL_VALUES_H
 
 #include "moonshard.h"
 

@@ -1,5 +1,5 @@
-/* test_change.c - rules that change over one state, what a plan would add to it, the law of drawn values, and a world of
-** one inside of any job. */
+/* test_update_rules.c - rules that change over one state, what a plan would add to it, the law of drawn values, and a world
+** of one inside of any job. */
 #include "tests/c/support/mlp.h"
 
 #include <stdlib.h>

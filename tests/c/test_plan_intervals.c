@@ -1,12 +1,12 @@
-/* test_plan_pieces.c - bytes as the planner counts them: ranges cut into pieces, parts in a row that are one access, and
-** the orders in which buffers get their places.
+/* test_plan_intervals.c - bytes as the planner counts them: ranges cut into intervals, parts in a row that are one
+** access, and the orders in which buffers get their places.
 */
 #include "tests/c/support/planned.h"
 
 #include <stdlib.h>
 
 #include "plan/pack.h"
-#include "plan/pieces.h"
+#include "plan/intervals.h"
 
 static int random_below(uint32_t *seed, int n) {
   *seed = *seed * 1664525u + 1013904223u;

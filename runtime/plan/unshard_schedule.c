@@ -1,4 +1,4 @@
-/* use.c - when a unit's weights are needed, and so when they are gathered.
+/* unshard_schedule.c - when a unit's weights are needed, and so when they are gathered.
 **
 ** The order in which units are needed is known from the graph, so prefetching is a choice of issue points: unit k is
 ** issued when the unit `prefetch` places before it in the same direction is first needed, or the first one whose rule

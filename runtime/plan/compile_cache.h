@@ -1,8 +1,9 @@
-/* kept.h - what a traced graph keeps from one compile for the next: its rewritten and differentiated copies, and places
-** found for buffers. A plan that differs in a rule finds most of it again; nothing kept changes what a plan is.
+/* compile_cache.h - what a traced graph keeps from one compile for the next: its rewritten and differentiated copies,
+** and places found for buffers. A plan that differs in a rule finds most of it again; nothing kept changes what a plan
+** is.
 */
-#ifndef MS_PLAN_KEPT_H
-#define MS_PLAN_KEPT_H
+#ifndef MS_PLAN_COMPILE_CACHE_H
+#define MS_PLAN_COMPILE_CACHE_H
 
 #include "graph/graph.h"
 

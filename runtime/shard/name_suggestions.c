@@ -1,5 +1,6 @@
-/* nearest.c - edit distance (Sellers 1980: approximate matching of a pattern inside a text) from a pattern to names. */
-#include "shard/nearest.h"
+/* name_suggestions.c - edit distance (Sellers 1980: approximate matching of a pattern inside a text) from a pattern to
+** names. */
+#include "shard/name_suggestions.h"
 
 #include "base/error.h"
 
