@@ -324,8 +324,8 @@ MS_API int ms_model_set_prefetch_order(ms_model *model, int unit, int backward, 
 MS_API int ms_model_set_groups(ms_model *model, const double *lr_scale, const double *weight_decay);
 /* Elements [first, first + count) of a parameter of that name as its law (enum ms_init, a, b) draws them; out is [count].
 ** A function of its arguments alone, so any part of a tensor can be drawn anywhere (Philox4x32-10). */
-MS_API int ms_draw(uint64_t seed, const char *name, int init, double a, double b, double first, double count,
-                   float *out);
+MS_API int ms_initial_values(uint64_t seed, const char *name, int init, double a, double b, double first, double count,
+                             float *out);
 
 /* ---- graph -------------------------------------------------------------------------------------------------------- */
 

@@ -21,7 +21,7 @@
 /* Elements [first, first + count) of the parameter. */
 static void draw(const ms_model *model, const ms_param *p, int64_t first, int64_t count, float *x) {
   const ms_param_config *c = &p->config;
-  ms_draw_elements(model->seed, p->name, c->init, c->init_a, c->init_b, first, count, x);
+  ms_fill_initial_values(model->seed, p->name, c->init, c->init_a, c->init_b, first, count, x);
 }
 
 static void *at_state(const ms_state *state, int arena, int64_t unit_offset, int64_t size, const ms_param *p) {

@@ -11,8 +11,8 @@
 
 static void destroy_graph(void *object) {
   ms_graph *graph = object;
-  if (graph->kept && graph->kept->data) graph->kept->release(graph->kept->data);
-  free(graph->kept);
+  if (graph->cache && graph->cache->data) graph->cache->release(graph->cache->data);
+  free(graph->cache);
   for (int i = 0; i < graph->interned_capacity; i++) free(graph->interned[i]);
   free(graph->interned);
   free(graph->values);
@@ -33,8 +33,8 @@ int ms_graph_create(const void *model, ms_param_lookup lookup, int n_params, ms_
   g->scope = "";
   g->param_values = ms_calloc(n_params, sizeof *g->param_values);
   g->param_grads = ms_calloc(n_params, sizeof *g->param_grads);
-  g->kept = ms_calloc(1, sizeof *g->kept);
-  if (!g->param_values || !g->param_grads || !g->kept) {
+  g->cache = ms_calloc(1, sizeof *g->cache);
+  if (!g->param_values || !g->param_grads || !g->cache) {
     rc = MS_ENOMEM;
     goto fail;
   }

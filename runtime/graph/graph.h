@@ -55,14 +55,14 @@ typedef struct ms_param_info {
 typedef int (*ms_param_lookup)(const void *model, int param, ms_param_info *info);
 
 /* What a user of the graph keeps with it (plan/compile_cache.c); freed with the graph. */
-typedef struct ms_graph_kept {
+typedef struct ms_graph_cache {
   void *data;
   void (*release)(void *data);
-} ms_graph_kept;
+} ms_graph_cache;
 
 struct ms_graph {
   ms_handle handle;
-  ms_graph_kept *kept; /* its place; also of a const graph it may be filled */
+  ms_graph_cache *cache; /* its place; also of a const graph it may be filled */
   const void *model;
   ms_param_lookup lookup;
   ms_value *values;

@@ -15,13 +15,13 @@ static int is_used(const ms_buffer *b, int category) {
 }
 
 /* Keeps the largest sizes, each once, in order. */
-static void keep_size(ms_room *room, int *rooms, int64_t bytes) {
+static void keep_size(ms_comm_arena_size *room, int *rooms, int64_t bytes) {
   int at = *rooms;
   while (at > 0 && room[at - 1].bytes < bytes) at--;
-  if ((at > 0 && room[at - 1].bytes == bytes) || at == MS_ROOMS) return;
-  if (*rooms < MS_ROOMS) (*rooms)++;
+  if ((at > 0 && room[at - 1].bytes == bytes) || at == MS_COMM_ARENA_SIZES) return;
+  if (*rooms < MS_COMM_ARENA_SIZES) (*rooms)++;
   for (int i = *rooms - 1; i > at; i--) room[i] = room[i - 1];
-  room[at] = (ms_room){.bytes = bytes};
+  room[at] = (ms_comm_arena_size){.bytes = bytes};
 }
 
 static int by_offset(const void *a, const void *b) {
@@ -42,7 +42,8 @@ static int64_t end_between(const ms_buffer *const *taken, int n, int64_t base, c
   return at + aligned(b);
 }
 
-int ms_rooms(const ms_plan *plan, const int *order, const int *from, int64_t base, ms_room *room, int *rooms) {
+int ms_comm_arena_sizes(const ms_plan *plan, const int *order, const int *from, int64_t base, ms_comm_arena_size *room,
+                        int *rooms) {
   const ms_buffer **taken = ms_calloc(plan->buffers, sizeof *taken);
   if (!taken) return MS_ENOMEM;
   *rooms = 0;

@@ -4,15 +4,16 @@
 
 #include "plan/plan.h"
 
-enum { MS_ROOMS = 6 };
+enum { MS_COMM_ARENA_SIZES = 6 };
 
 /* The bytes of an activation, and the least size of the arena that in a phase holds one of that size beside what is
 ** communicated while it lives; 0 in a phase without one. */
-typedef struct ms_room {
+typedef struct ms_comm_arena_size {
   int64_t bytes, needed[MS_PHASES];
-} ms_room;
-/* Of the largest sizes of activations, the largest first: at most MS_ROOMS. What is communicated has its places, from
+} ms_comm_arena_size;
+/* Of the largest sizes of activations, the largest first: at most MS_COMM_ARENA_SIZES. What is communicated has its places, from
 ** `base` on. order: buffers by phase, those of phase p from from[1 + p] to before from[2 + p]. */
-int ms_rooms(const ms_plan *plan, const int *order, const int *from, int64_t base, ms_room *room, int *rooms);
+int ms_comm_arena_sizes(const ms_plan *plan, const int *order, const int *from, int64_t base, ms_comm_arena_size *room,
+                        int *rooms);
 
 #endif

@@ -102,7 +102,7 @@ static int lower_training(ms_plan *plan, const ms_graph *traced) {
   const enum ms_fusing fusing = !plan->config.fuse                      ? MS_FUSE_NOTHING
                                 : plan->config.device == MS_DEVICE_CUDA ? MS_FUSE_EPILOGUES
                                                                         : MS_FUSE_OPS;
-  MS_TRY(ms_kept_graph(traced, 0, fusing, &graph));
+  MS_TRY(ms_cached_graph(traced, 0, fusing, &graph));
   for (int p = 0; p < plan->model->params; p++) plan->has_gradient[p] = graph->param_grads[p] >= 0;
   MS_TRY(ms_lower_graph(plan, MS_PHASE_FIRST, graph));
   if (plan->config.accumulate) MS_TRY(ms_lower_graph(plan, MS_PHASE_NEXT, graph));
@@ -113,7 +113,7 @@ static int lower_training(ms_plan *plan, const ms_graph *traced) {
 
 static int lower_evaluation(ms_plan *plan, const ms_graph *traced) {
   const ms_graph *graph;
-  MS_TRY(ms_kept_graph(traced, 1, plan->config.fuse ? MS_FUSE_OPS : MS_FUSE_NOTHING, &graph));
+  MS_TRY(ms_cached_graph(traced, 1, plan->config.fuse ? MS_FUSE_OPS : MS_FUSE_NOTHING, &graph));
   return ms_lower_graph(plan, MS_PHASE_EVALUATE, graph);
 }
 
@@ -130,11 +130,11 @@ static int finish_phases(ms_plan *plan, const ms_graph *traced) {
 /* Nothing stays between micro-batches until lowering finds what does. */
 static int start_between(ms_plan *plan) {
   int units = plan->model->units;
-  plan->held = ms_calloc(units, sizeof *plan->held);
-  plan->waiting = ms_calloc(units, sizeof *plan->waiting);
+  plan->kept_unsharded = ms_calloc(units, sizeof *plan->kept_unsharded);
+  plan->deferred_gradients = ms_calloc(units, sizeof *plan->deferred_gradients);
   plan->has_gradient = ms_calloc(plan->model->params, 1);
-  if (!plan->held || !plan->waiting || !plan->has_gradient) return MS_ENOMEM;
-  for (int u = 0; u < units; u++) plan->held[u] = plan->waiting[u] = -1;
+  if (!plan->kept_unsharded || !plan->deferred_gradients || !plan->has_gradient) return MS_ENOMEM;
+  for (int u = 0; u < units; u++) plan->kept_unsharded[u] = plan->deferred_gradients[u] = -1;
   return MS_OK;
 }
 
@@ -183,8 +183,8 @@ static void destroy_plan(void *object) {
     next = plan->places->next;
     free(plan->places);
   }
-  free(plan->held);
-  free(plan->waiting);
+  free(plan->kept_unsharded);
+  free(plan->deferred_gradients);
   free(plan->has_gradient);
   free(plan->buffer);
   free(plan->manifest);

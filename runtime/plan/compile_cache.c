@@ -16,36 +16,36 @@ typedef struct packing {
   int n;
 } packing;
 
-typedef struct kept {
+typedef struct cache {
   ms_graph *lowered[2][MS_FUSINGS];              /* [evaluate][fusing] */
   int values, nodes, outputs, loss, loss_weight; /* of the traced graph that they were made of */
   packing packing[PACKINGS];
   int next; /* the oldest */
-} kept;
+} cache;
 
-static void drop_graphs(kept *k) {
+static void drop_graphs(cache *c) {
   for (int evaluate = 0; evaluate < 2; evaluate++)
     for (int fusing = 0; fusing < MS_FUSINGS; fusing++) {
-      ms_graph_free(k->lowered[evaluate][fusing]);
-      k->lowered[evaluate][fusing] = NULL;
+      ms_graph_free(c->lowered[evaluate][fusing]);
+      c->lowered[evaluate][fusing] = NULL;
     }
 }
 
-static void free_kept(void *data) {
-  kept *k = data;
-  drop_graphs(k);
+static void free_cache(void *data) {
+  cache *c = data;
+  drop_graphs(c);
   for (int i = 0; i < PACKINGS; i++) {
-    free(k->packing[i].before);
-    free(k->packing[i].after);
+    free(c->packing[i].before);
+    free(c->packing[i].after);
   }
-  free(k);
+  free(c);
 }
 
-static kept *find(const ms_graph *graph) {
-  ms_graph_kept *place = graph->kept;
+static cache *find(const ms_graph *graph) {
+  ms_graph_cache *place = graph->cache;
   if (!place->data) {
-    place->data = ms_calloc(1, sizeof(kept));
-    place->release = free_kept;
+    place->data = ms_calloc(1, sizeof(cache));
+    place->release = free_cache;
   }
   return place->data;
 }
@@ -84,23 +84,23 @@ static int make_evaluation(ms_graph *graph, enum ms_fusing fusing) {
   return ms_graph_prune(graph);
 }
 
-static int has_grown(const kept *k, const ms_graph *g) {
-  return k->values != g->n_values || k->nodes != g->n_nodes || k->outputs != g->n_outputs || k->loss != g->loss ||
-         k->loss_weight != g->loss_weight;
+static int has_grown(const cache *c, const ms_graph *g) {
+  return c->values != g->n_values || c->nodes != g->n_nodes || c->outputs != g->n_outputs || c->loss != g->loss ||
+         c->loss_weight != g->loss_weight;
 }
 
-int ms_kept_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, const ms_graph **graph) {
-  kept *k = find(traced);
-  if (!k) return MS_ENOMEM;
-  if (has_grown(k, traced)) {
-    drop_graphs(k);
-    k->values = traced->n_values;
-    k->nodes = traced->n_nodes;
-    k->outputs = traced->n_outputs;
-    k->loss = traced->loss;
-    k->loss_weight = traced->loss_weight;
+int ms_cached_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, const ms_graph **graph) {
+  cache *c = find(traced);
+  if (!c) return MS_ENOMEM;
+  if (has_grown(c, traced)) {
+    drop_graphs(c);
+    c->values = traced->n_values;
+    c->nodes = traced->n_nodes;
+    c->outputs = traced->n_outputs;
+    c->loss = traced->loss;
+    c->loss_weight = traced->loss_weight;
   }
-  ms_graph **place = &k->lowered[evaluate != 0][fusing];
+  ms_graph **place = &c->lowered[evaluate != 0][fusing];
   if (!*place) {
     MS_TRY(ms_graph_copy(traced, place));
     int rc = evaluate ? make_evaluation(*place, fusing) : make_training(*place, fusing);
@@ -127,17 +127,18 @@ static int same(const packing *p, const ms_packing_item *item, int n, const int6
   return 1;
 }
 
-const ms_packing_item *ms_kept_packing(const ms_graph *graph, const ms_packing_item *item, int n, const int64_t *room) {
-  const kept *k = graph->kept->data;
-  for (int i = 0; k && i < PACKINGS; i++)
-    if (same(&k->packing[i], item, n, room)) return k->packing[i].after;
+const ms_packing_item *ms_cached_packing(const ms_graph *graph, const ms_packing_item *item, int n,
+                                         const int64_t *room) {
+  const cache *c = graph->cache->data;
+  for (int i = 0; c && i < PACKINGS; i++)
+    if (same(&c->packing[i], item, n, room)) return c->packing[i].after;
   return NULL;
 }
 
-int ms_kept_add_packing(const ms_graph *graph, const ms_packing_item *before, const ms_packing_item *after, int n,
-                        const int64_t *room) {
-  kept *k = find(graph);
-  if (!k) return MS_ENOMEM;
+int ms_cache_packing(const ms_graph *graph, const ms_packing_item *before, const ms_packing_item *after, int n,
+                     const int64_t *room) {
+  cache *c = find(graph);
+  if (!c) return MS_ENOMEM;
   packing made = {.before = ms_calloc(n, sizeof *before), .after = ms_calloc(n, sizeof *after), .n = n};
   if (!made.before || !made.after) {
     free(made.before);
@@ -147,8 +148,8 @@ int ms_kept_add_packing(const ms_graph *graph, const ms_packing_item *before, co
   memcpy(made.before, before, (size_t)n * sizeof *before);
   memcpy(made.after, after, (size_t)n * sizeof *after);
   memcpy(made.room, room, sizeof made.room);
-  packing *p = &k->packing[k->next];
-  k->next = (k->next + 1) % PACKINGS;
+  packing *p = &c->packing[c->next];
+  c->next = (c->next + 1) % PACKINGS;
   free(p->before);
   free(p->after);
   *p = made;

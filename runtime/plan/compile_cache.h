@@ -16,16 +16,17 @@ typedef struct ms_packing_item {
   int64_t offset;
 } ms_packing_item;
 /* The same items [n] with places, or NULL when such items were not packed before. Valid until the next
-** ms_kept_add_packing. */
-const ms_packing_item *ms_kept_packing(const ms_graph *graph, const ms_packing_item *item, int n, const int64_t *room);
+** ms_cache_packing. */
+const ms_packing_item *ms_cached_packing(const ms_graph *graph, const ms_packing_item *item, int n,
+                                         const int64_t *room);
 /* Keeps copies of items before and after packing. The oldest of many are dropped. */
-int ms_kept_add_packing(const ms_graph *graph, const ms_packing_item *before, const ms_packing_item *after, int n,
-                        const int64_t *room);
+int ms_cache_packing(const ms_graph *graph, const ms_packing_item *before, const ms_packing_item *after, int n,
+                     const int64_t *room);
 
 /* What is fused: nothing, what every device's kernels take, or also what epilogues of matrix products take. */
 enum ms_fusing { MS_FUSE_NOTHING, MS_FUSE_OPS, MS_FUSE_EPILOGUES, MS_FUSINGS };
 /* The copy of the traced graph that phases are lowered from: with its backward pass, or (evaluate) without. Made at the
 ** first call and after the graph has grown; owned by the traced graph. */
-int ms_kept_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, const ms_graph **graph);
+int ms_cached_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, const ms_graph **graph);
 
 #endif

@@ -58,7 +58,7 @@ static void tell_pieces(const ends *e, ms_range *range, int64_t *byte) {
   }
 }
 
-int ms_cut_pieces(ms_range *range, int n, int64_t **byte, int *pieces) {
+int ms_cut_intervals(ms_range *range, int n, int64_t **byte, int *pieces) {
   ends e = {.n = 2 * n};
   int capacity = 0, rc;
   uint64_t *room = NULL;

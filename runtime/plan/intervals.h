@@ -10,6 +10,6 @@ typedef struct ms_range {
 
 /* Cuts at both ends of every range. Then begin and end are no longer bytes but numbers of pieces, which count up with
 ** the bytes: the range's first, and the one behind its last. *byte: where each begins, the caller's to free. */
-int ms_cut_pieces(ms_range *range, int n, int64_t **byte, int *pieces);
+int ms_cut_intervals(ms_range *range, int n, int64_t **byte, int *pieces);
 
 #endif

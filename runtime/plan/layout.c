@@ -166,11 +166,11 @@ static int layout_phase(layout *l, int phase, int kind) {
     room[a] = arena == MS_ARENA_STATE ? lent : plan->arena_bytes[arena] - l->base[arena];
   }
   room[kinds[kind].arenas - 1] = enough_of(l, kind);
-  const ms_packing_item *packed = ms_kept_packing(l->traced, l->item, n, room);
+  const ms_packing_item *packed = ms_cached_packing(l->traced, l->item, n, room);
   if (!packed) {
     for (int i = 0; i < n; i++) l->packed[i] = l->item[i];
     MS_TRY(ms_pack(l->packed, n, kinds[kind].arenas, room));
-    MS_TRY(ms_kept_add_packing(l->traced, l->item, l->packed, n, room));
+    MS_TRY(ms_cache_packing(l->traced, l->item, l->packed, n, room));
     packed = l->packed;
   }
   for (int i = 0; i < n; i++) {
@@ -237,8 +237,8 @@ static int64_t together(const layout *l) {
 
 /* Sizes of the communicated arena that are worth a try, each once: more than what is communicated needs, but by less
 ** than an activation that then fits. A phase in which it lies elsewhere needs no room for it there, so phases count by
-** themselves. size: [MS_ROOMS * MS_PHASES] */
-static int sizes_to_try(const layout *l, const ms_room *room, int rooms, int64_t *size) {
+** themselves. size: [MS_COMM_ARENA_SIZES * MS_PHASES] */
+static int sizes_to_try(const layout *l, const ms_comm_arena_size *room, int rooms, int64_t *size) {
   int sizes = 0;
   for (int i = 0; i < rooms * MS_PHASES; i++) {
     int64_t needed = room[i / MS_PHASES].needed[i % MS_PHASES], more = needed - l->communicated;
@@ -262,10 +262,10 @@ static int layout_activations(layout *l) {
   MS_TRY(layout_kind(l, ACTIVATIONS));
   int64_t fewest = together(l);
   if (l->communicated == l->base[MS_ARENA_COMM] || fewest <= l->enough) return MS_OK;
-  ms_room room[MS_ROOMS];
-  int64_t size[MS_ROOMS * MS_PHASES];
+  ms_comm_arena_size room[MS_COMM_ARENA_SIZES];
+  int64_t size[MS_COMM_ARENA_SIZES * MS_PHASES];
   int rooms;
-  MS_TRY(ms_rooms(l->plan, l->order, l->from, l->base[MS_ARENA_COMM], room, &rooms));
+  MS_TRY(ms_comm_arena_sizes(l->plan, l->order, l->from, l->base[MS_ARENA_COMM], room, &rooms));
   int sizes = sizes_to_try(l, room, rooms, size);
   for (int i = 0; i < sizes && fewest > l->enough; i++) {
     arena[MS_ARENA_COMM] = size[i];

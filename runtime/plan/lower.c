@@ -75,7 +75,7 @@ static int start(ms_lowering *l) {
   int trains = l->phase != MS_PHASE_EVALUATE, stays = trains && !l->plan->config.reshard_after_backward;
   for (int u = 0; u < units; u++) {
     l->reduce[u] = l->slice[u] = -1;
-    l->gathered[u] = stays && l->phase != MS_PHASE_FIRST ? l->plan->held[u] : -1;
+    l->gathered[u] = stays && l->phase != MS_PHASE_FIRST ? l->plan->kept_unsharded[u] : -1;
   }
   l->sending[0] = l->sending[1] = -1;
   MS_TRY(ms_unit_uses(l->model, g, l->root, stays, l->use, &l->boundary));
@@ -219,7 +219,7 @@ static int issue_unshards(ms_lowering *l, int node) {
       MS_TRY(ms_plan_buffer(l->plan, stays ? -1 : l->phase, MS_ARENA_GATHERED, MS_CAT_GATHERED, u->gathered_bytes,
                             u->name, &buffer));
     l->gathered[unit] = buffer;
-    if (stays) l->plan->held[unit] = buffer;
+    if (stays) l->plan->kept_unsharded[unit] = buffer;
     MS_TRY(l->model->shard_size == 1 ? cast_unit(l, unit, buffer) : gather_unit(l, unit, buffer, ranks));
   }
   return MS_OK;

@@ -23,20 +23,20 @@ static int sync_of(const ms_lowering *l) {
 }
 
 /* Unsharded gradients of this plan wait for the last micro-batch. */
-static int waits_unsharded(const ms_lowering *l) { return sync_of(l) == MS_SYNC_LAST; }
+static int defers_unsharded(const ms_lowering *l) { return sync_of(l) == MS_SYNC_LAST; }
 
 /* Gradients are written where they wait: nothing is there yet, and it is f32 too. */
-static int writes_where_they_wait(const ms_lowering *l, int unit) {
-  return waits_unsharded(l) && l->phase == MS_PHASE_FIRST && l->model->unit[unit].config.reduce_dtype == MS_F32;
+static int writes_deferred(const ms_lowering *l, int unit) {
+  return defers_unsharded(l) && l->phase == MS_PHASE_FIRST && l->model->unit[unit].config.reduce_dtype == MS_F32;
 }
 
 /* The unit's buffer of what waits for the last micro-batch, made in the first. */
-static int waiting_buffer(ms_lowering *l, int unit, int64_t elements, int *buffer) {
-  int *waiting = &l->plan->waiting[unit];
-  if (*waiting < 0)
+static int deferred_buffer(ms_lowering *l, int unit, int64_t elements, int *buffer) {
+  int *deferred = &l->plan->deferred_gradients[unit];
+  if (*deferred < 0)
     MS_TRY(ms_plan_buffer(l->plan, -1, MS_ARENA_COMM, MS_CAT_COMMUNICATION, 4 * elements, l->model->unit[unit].name,
-                          waiting));
-  *buffer = *waiting;
+                          deferred));
+  *buffer = *deferred;
   return MS_OK;
 }
 
@@ -92,8 +92,8 @@ static int64_t place_in(const gradients *g, const ms_segment *seg) {
 static int adds_alone(ms_lowering *l, int unit, gradients *to) {
   if (l->phase == MS_PHASE_FIRST || l->model->unit[unit].config.reduce_dtype != MS_F32) return 0;
   *to = (gradients){.buffer = ms_state_buffer(unit, MS_STATE_GRADIENT), .dtype = MS_F32, .chunked = 1};
-  if (waits_unsharded(l)) *to = (gradients){.buffer = l->plan->waiting[unit], .dtype = MS_F32};
-  return to->buffer >= 0 && (!communicates(l) || waits_unsharded(l));
+  if (defers_unsharded(l)) *to = (gradients){.buffer = l->plan->deferred_gradients[unit], .dtype = MS_F32};
+  return to->buffer >= 0 && (!communicates(l) || defers_unsharded(l));
 }
 
 /* 1 when the product that computes a gradient can add it itself: on CUDA, whose library does that in the same pass. */
@@ -158,11 +158,11 @@ static int place_summands(ms_lowering *l, int sum, int peers_read) {
 static int open_gradients(ms_lowering *l, int unit) {
   const ms_unit *u = &l->model->unit[unit];
   int to_state = writes_state_gradient(l, unit);
-  int peers_read = communicates(l) && !waits_unsharded(l);
+  int peers_read = communicates(l) && !defers_unsharded(l);
   if (to_state) {
     l->reduce[unit] = ms_state_buffer(unit, MS_STATE_GRADIENT);
-  } else if (writes_where_they_wait(l, unit)) {
-    MS_TRY(waiting_buffer(l, unit, reduce_elements(u), &l->reduce[unit]));
+  } else if (writes_deferred(l, unit)) {
+    MS_TRY(deferred_buffer(l, unit, reduce_elements(u), &l->reduce[unit]));
   } else {
     MS_TRY(ms_plan_buffer(l->plan, l->phase, peers_read ? MS_ARENA_COMM : MS_ARENA_ACTIVATIONS,
                           peers_read ? MS_CAT_COMMUNICATION : MS_CAT_ACTIVATIONS, u->reduce_bytes, u->name,
@@ -297,13 +297,13 @@ static int open_node_sums(ms_lowering *l, int unit, int dtype, gradients *to, in
 /* Over the shards into chunks: the state's own, or with replicas a buffer on the way to them. */
 static int reduce_over_shards(ms_lowering *l, int unit, const gradients *from, gradients *to) {
   const ms_unit *u = &l->model->unit[unit];
-  int accumulate = !waits_unsharded(l) && l->phase != MS_PHASE_FIRST;
+  int accumulate = !defers_unsharded(l) && l->phase != MS_PHASE_FIRST;
   *to = state_gradients(unit);
   if (reduces_at_once(l)) {
     MS_TRY(open_node_sums(l, unit, from->dtype, to, &accumulate));
   } else if (l->model->replicate_size > 1 && sync_of(l) == MS_SYNC_SHARD) {
     to->sliced = 0;
-    MS_TRY(waiting_buffer(l, unit, u->trainable_count, &to->buffer));
+    MS_TRY(deferred_buffer(l, unit, u->trainable_count, &to->buffer));
   } else if (l->model->replicate_size > 1) {
     accumulate = 0;
     MS_TRY(open_chunks(l, unit, from->dtype, 0, to));
@@ -363,10 +363,10 @@ static int reduce_unit(ms_lowering *l, int unit) {
     sums = state_gradients(unit);
     return accumulate_local(l, unit, &sums);
   }
-  if (waits_unsharded(l)) {
+  if (defers_unsharded(l)) {
     at.dtype = MS_F32;
-    MS_TRY(waiting_buffer(l, unit, reduce_elements(u), &at.buffer));
-    if (!writes_where_they_wait(l, unit)) MS_TRY(accumulate_local(l, unit, &at));
+    MS_TRY(deferred_buffer(l, unit, reduce_elements(u), &at.buffer));
+    if (!writes_deferred(l, unit)) MS_TRY(accumulate_local(l, unit, &at));
     if (l->phase != MS_PHASE_LAST) return MS_OK;
   }
   if (model->shard_size > 1) {

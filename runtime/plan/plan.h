@@ -175,9 +175,9 @@ struct ms_plan {
   ms_plan_input *input;
   ms_plan_output *output;
   int inputs, outputs;
-  int *held;          /* [units] buffer of gathered weights that stay from micro-batch to micro-batch, or -1 */
-  int *waiting;       /* [units] buffer of gradients that wait for the last micro-batch, or -1 */
-  char *has_gradient; /* [params] 1: the loss reaches it; the update leaves the others out */
+  int *kept_unsharded;     /* [units] buffer of gathered weights that stay from micro-batch to micro-batch, or -1 */
+  int *deferred_gradients; /* [units] buffer of gradients that wait for the last micro-batch, or -1 */
+  char *has_gradient;      /* [params] 1: the loss reaches it; the update leaves the others out */
   /* EVALUATE: f32 [2], the loss summed over the ranks at [1], or [3] with the sum of its weights; buffer -1 without a
   ** loss */
   ms_ref evaluated;

@@ -77,7 +77,7 @@ int ms_verify_order(ms_verifier *v) {
   int64_t *byte;
   int n, rc;
   keep_shared(v);
-  MS_TRY(ms_cut_pieces(v->range, v->n, &byte, &n));
+  MS_TRY(ms_cut_intervals(v->range, v->n, &byte, &n));
   piece *pieces = ms_calloc(n, sizeof *pieces);
   rc = pieces ? check_touches(v, pieces, byte) : MS_ENOMEM;
   free(pieces);

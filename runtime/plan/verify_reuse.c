@@ -64,7 +64,7 @@ static int check_all(const ms_verifier *v, const ms_span *const *span, ms_range 
     range[i].begin = v->base[b->arena] + b->offset;
     range[i].end = range[i].begin + b->bytes;
   }
-  MS_TRY(ms_cut_pieces(range, n, &byte, &pieces));
+  MS_TRY(ms_cut_intervals(range, n, &byte, &pieces));
   free(byte);
   const ms_span **user = ms_calloc(pieces, sizeof *user);
   int rc = user ? check_spans(v, span, range, n, user) : MS_ENOMEM;

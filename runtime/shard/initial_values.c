@@ -7,8 +7,8 @@
 #include "base/hash.h"
 #include "base/philox.h"
 
-void ms_draw_elements(uint64_t seed, const char *name, int init, double a, double b, int64_t first, int64_t n,
-                      float *x) {
+void ms_fill_initial_values(uint64_t seed, const char *name, int init, double a, double b, int64_t first, int64_t n,
+                            float *x) {
   uint64_t stream = ms_hash_string(MS_HASH_INIT, name);
   double shift = a, factor = b;
   if (init == MS_INIT_NORMAL) {
@@ -24,12 +24,13 @@ void ms_draw_elements(uint64_t seed, const char *name, int init, double a, doubl
   for (int64_t i = 0; i < n; i++) x[i] = (float)(shift + factor * (double)x[i]);
 }
 
-int ms_draw(uint64_t seed, const char *name, int init, double a, double b, double first, double count, float *out) {
+int ms_initial_values(uint64_t seed, const char *name, int init, double a, double b, double first, double count,
+                      float *out) {
   if (init < MS_INIT_ZEROS || init > MS_INIT_CONSTANT)
     return MS_FAIL(MS_EINVAL, "there is no law of initial values %d", init);
   if (!(first >= 0 && count >= 0 && first + count < 9007199254740992.0))
     return MS_FAIL(MS_EINVAL, "elements from %g on, %g of them: both must be at least 0, and together below 2^53",
                    first, count);
-  ms_draw_elements(seed, name, init, a, b, (int64_t)first, (int64_t)count, out);
+  ms_fill_initial_values(seed, name, init, a, b, (int64_t)first, (int64_t)count, out);
   return MS_OK;
 }

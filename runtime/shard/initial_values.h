@@ -5,8 +5,8 @@
 
 #include "moonshard.h"
 
-/* ms_draw without its checks: elements [first, first + n) into x. */
-void ms_draw_elements(uint64_t seed, const char *name, int init, double a, double b, int64_t first, int64_t n,
-                      float *x);
+/* ms_initial_values without its checks: elements [first, first + n) into x. */
+void ms_fill_initial_values(uint64_t seed, const char *name, int init, double a, double b, int64_t first, int64_t n,
+                            float *x);
 
 #endif

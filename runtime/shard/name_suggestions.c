@@ -81,7 +81,7 @@ static void keep(candidate best[SHOWN], int *count, candidate found) {
   best[at] = found;
 }
 
-int ms_nearest_names(const char *pattern, int is_regex, int n, const char *const *names, ms_text *out) {
+int ms_suggest_names(const char *pattern, int is_regex, int n, const char *const *names, ms_text *out) {
   char literal[MAX_LITERAL];
   if (is_regex) literal_of_regex(pattern, literal);
   else strncpy(literal, pattern, sizeof literal - 1)[sizeof literal - 1] = '\0';

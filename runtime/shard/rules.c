@@ -94,7 +94,7 @@ static int fail_unmatched(const ms_rule *rule, int n, const char *const *names) 
   int looks_like_regex = !rule->regex && rule->pattern[strcspn(rule->pattern, "^$*+?[]()|\\")];
   const char *level = strchr(rule->pattern, ']') ? "=" : ""; /* of Lua's long brackets */
   ms_text near = {0};
-  int rc = ms_nearest_names(rule->pattern, rule->regex != NULL, n, names, &near);
+  int rc = ms_suggest_names(rule->pattern, rule->regex != NULL, n, names, &near);
   if (!rc && looks_like_regex)
     rc =
         MS_FAIL(MS_ERULE,

@@ -24,7 +24,7 @@ static void check_cuts(uint32_t *seed, int n, int64_t unit) {
     was[i].end = was[i].begin + unit * (1 + random_below(seed, 8));
     range[i] = was[i];
   }
-  must(ms_cut_pieces(range, n, &byte, &pieces));
+  must(ms_cut_intervals(range, n, &byte, &pieces));
   for (int p = 1; p < pieces; p++) assert_true(byte[p - 1] < byte[p]);
   for (int i = 0; i < n; i++) {
     assert_true(range[i].begin < range[i].end && range[i].end < pieces);
@@ -57,7 +57,7 @@ static void many_ranges_are_cut(void **state) {
     int64_t at = i * 7919 % RANGES;
     range[i] = (ms_range){64 * at, 64 * at + 32};
   }
-  must(ms_cut_pieces(range, RANGES, &byte, &pieces));
+  must(ms_cut_intervals(range, RANGES, &byte, &pieces));
   assert_int_equal(pieces, 2 * RANGES);
   for (int64_t i = 0; i < RANGES; i++) {
     assert_true(range[i].begin == 2 * (i * 7919 % RANGES) && range[i].end == range[i].begin + 1);
@@ -72,7 +72,7 @@ static void ranges_too_far_out_are_refused(void **state) {
   ms_range range[2] = {{0, 1}, {1, INT64_MAX / 2}};
   int64_t *byte;
   int pieces;
-  assert_fails(ms_cut_pieces(range, 2, &byte, &pieces), MS_EUNSUPPORTED, "2 accesses | byte");
+  assert_fails(ms_cut_intervals(range, 2, &byte, &pieces), MS_EUNSUPPORTED, "2 accesses | byte");
   assert_null(byte);
 }
 

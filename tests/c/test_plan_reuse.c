@@ -183,18 +183,18 @@ static void many_packings_come_and_go(void **state) {
       memcpy(after, before, sizeof after);
       after[0].arena = 1;
       after[0].offset = 64 * i;
-      assert_null(ms_kept_packing(net.graph, before, 2, room));
-      must(ms_kept_add_packing(net.graph, before, after, 2, room));
-      const ms_packing_item *known = ms_kept_packing(net.graph, before, 2, room);
+      assert_null(ms_cached_packing(net.graph, before, 2, room));
+      must(ms_cache_packing(net.graph, before, after, 2, room));
+      const ms_packing_item *known = ms_cached_packing(net.graph, before, 2, room);
       assert_non_null(known);
       assert_memory_equal(known, after, sizeof after);
-      assert_null(ms_kept_packing(net.graph, before, 2, more));
-      assert_null(ms_kept_packing(net.graph, before, 1, room));
+      assert_null(ms_cached_packing(net.graph, before, 2, more));
+      assert_null(ms_cached_packing(net.graph, before, 1, room));
       before[1].offset = 64;
-      assert_null(ms_kept_packing(net.graph, before, 2, room));
+      assert_null(ms_cached_packing(net.graph, before, 2, room));
       before[1].offset = 0;
       before[1].last = 3;
-      assert_null(ms_kept_packing(net.graph, before, 2, room));
+      assert_null(ms_cached_packing(net.graph, before, 2, room));
     }
   mlp_free(&net);
 }

@@ -94,17 +94,17 @@ static void a_model_without_parameters_computes(void **state) {
 static void any_part_is_drawn_alike(void **state) {
   (void)state;
   float whole[100], part[30];
-  must(ms_draw(7, "w", MS_INIT_NORMAL, 1, 0.5, 0, 100, whole));
-  must(ms_draw(7, "w", MS_INIT_NORMAL, 1, 0.5, 41, 30, part));
+  must(ms_initial_values(7, "w", MS_INIT_NORMAL, 1, 0.5, 0, 100, whole));
+  must(ms_initial_values(7, "w", MS_INIT_NORMAL, 1, 0.5, 41, 30, part));
   assert_memory_equal(whole + 41, part, sizeof part);
-  must(ms_draw(7, "v", MS_INIT_NORMAL, 1, 0.5, 41, 30, part));
+  must(ms_initial_values(7, "v", MS_INIT_NORMAL, 1, 0.5, 41, 30, part));
   assert_memory_not_equal(whole + 41, part, sizeof part);
-  must(ms_draw(7, "w", MS_INIT_UNIFORM, -2, -1, 0, 100, whole));
+  must(ms_initial_values(7, "w", MS_INIT_UNIFORM, -2, -1, 0, 100, whole));
   for (int i = 0; i < 100; i++) assert_true(whole[i] >= -2 && whole[i] < -1);
-  must(ms_draw(7, "w", MS_INIT_CONSTANT, 3, 0, 0, 2, whole));
+  must(ms_initial_values(7, "w", MS_INIT_CONSTANT, 3, 0, 0, 2, whole));
   assert_true(whole[0] == 3 && whole[1] == 3);
-  assert_fails(ms_draw(7, "w", 99, 0, 0, 0, 1, whole), MS_EINVAL, "99");
-  assert_fails(ms_draw(7, "w", MS_INIT_ONES, 0, 0, -1, 1, whole), MS_EINVAL, "at least 0");
+  assert_fails(ms_initial_values(7, "w", 99, 0, 0, 0, 1, whole), MS_EINVAL, "99");
+  assert_fails(ms_initial_values(7, "w", MS_INIT_ONES, 0, 0, -1, 1, whole), MS_EINVAL, "at least 0");
 }
 
 static void a_parameter_starts_from_the_law(void **state) {
@@ -119,7 +119,7 @@ static void a_parameter_starts_from_the_law(void **state) {
   must(ms_world_alone(&world));
   must(ms_state_new(world, net.model, &plan, &training));
   must(ms_state_gather(training, 0, "param", first));
-  must(ms_draw(1234, "in.weight", MS_INIT_NORMAL, 0, 0.2, 0, 16 * 12, drawn));
+  must(ms_initial_values(1234, "in.weight", MS_INIT_NORMAL, 0, 0.2, 0, 16 * 12, drawn));
   assert_memory_equal(first, drawn, sizeof first);
   ms_state_free(training);
   ms_world_leave(world);

@@ -203,7 +203,9 @@ local function drawn(who, law, a, b, ...)
     draws = draws + 1
     key, name = seed, ("draw %d"):format(draws)
   end
-  return make(o.dtype, shape, function(data, count) engine.check(C.ms_draw(key, name, law, a, b, 0, count, data)) end)
+  return make(o.dtype, shape, function(data, count)
+    engine.check(C.ms_initial_values(key, name, law, a, b, 0, count, data))
+  end)
 end
 
 ---Standard normal numbers.
