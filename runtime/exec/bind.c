@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "exec/async/async.h"
+#include "exec/exec.h"
 #include "plan/lower.h"
 
 /* ---- pointers ---- */
@@ -98,8 +98,18 @@ static void resolve_phase(ms_exec *exec, const ms_plan_phase *plan, const ms_exe
 void ms_exec_rebind(ms_exec *exec) {
   if (exec->generation == exec->state->generation) return;
   for (int phase = 0; phase < MS_PHASES; phase++) resolve_phase(exec, &exec->plan->phase[phase], &exec->phase[phase]);
-  if (exec->async) ms_async_exec_rebind(exec);
+  if (exec->runner->rebind) exec->runner->rebind(exec);
   exec->generation = exec->state->generation;
+}
+
+void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs) {
+  exec->scalars = (ms_scalars){.step = 1, .micro_batches = 1};
+  if (inputs) exec->scalars = (ms_scalars){inputs->lr, inputs->step, inputs->micro_batches, inputs->seed, inputs->rows};
+  if (!exec->scalars.rows.step) exec->scalars.rows.step = 1;
+  ms_exec_rebind(exec);
+  memset(exec->cursor, 0, sizeof exec->cursor);
+  exec->epoch++;
+  exec->forward_ended = 0;
 }
 
 /* ---- sorting ---- */

@@ -10,7 +10,6 @@
 #include "base/env.h"
 #include "base/error.h"
 #include "exec/compare.h"
-#include "exec/async/async.h"
 #include "exec/params.h"
 #include "exec/profile.h"
 
@@ -18,12 +17,14 @@
 
 /* MOONSHARD_STREAMS: "inline", one thread runs all streams; "threads", one each, which lets a thread sanitizer see a
 ** wait that a plan lacks. */
-static int choose_streams(ms_exec *exec) {
-  if (exec->state->async) return ms_async_exec_new(exec);
+static int choose_runner(ms_exec *exec) {
   const char *mode = ms_env_string("MOONSHARD_STREAMS", "inline");
-  if (!strcmp(mode, "inline")) return MS_OK;
-  if (!strcmp(mode, "threads")) return ms_exec_threads_new(exec, &exec->threads);
-  return MS_FAIL(MS_EINVAL, "environment variable MOONSHARD_STREAMS: it must be inline or threads, not '%s'", mode);
+  if (ms_device_has(exec->state->device, MS_DEVICE_ASYNCHRONOUS)) exec->runner = &ms_async_runner;
+  else if (!strcmp(mode, "inline")) exec->runner = &ms_inline_runner;
+  else if (!strcmp(mode, "threads")) exec->runner = &ms_threads_runner;
+  else
+    return MS_FAIL(MS_EINVAL, "environment variable MOONSHARD_STREAMS: it must be inline or threads, not '%s'", mode);
+  return exec->runner->open ? exec->runner->open(exec) : MS_OK;
 }
 
 /* For reports: what comes first in a step. */
@@ -53,7 +54,7 @@ static int bind_plan(ms_exec *exec) {
   MS_TRY(ms_compare_plans(&exec->state->process_group, exec->plan));
   ms_delays_get(ms_world_rank(exec->state->world), &exec->delays);
   MS_TRY(ms_exec_sort(exec));
-  MS_TRY(choose_streams(exec));
+  MS_TRY(choose_runner(exec));
   MS_TRY(ms_state_reserve(exec->state, exec->plan->arena_bytes));
   ms_exec_rebind(exec);
   MS_TRY(bind_kernels(exec));
@@ -63,8 +64,7 @@ static int bind_plan(ms_exec *exec) {
 
 static void destroy_exec(void *object) {
   ms_exec *exec = object;
-  ms_exec_threads_free(exec->threads);
-  ms_async_exec_free(exec);
+  if (exec->runner && exec->runner->close) exec->runner->close(exec);
   ms_exec_unsort(exec);
   ms_handle_drop(exec->profile);
 }
@@ -130,16 +130,6 @@ static int check_inputs(int phase, const ms_step_inputs *inputs) {
   return MS_OK;
 }
 
-void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs) {
-  exec->scalars = (ms_scalars){.step = 1, .micro_batches = 1};
-  if (inputs) exec->scalars = (ms_scalars){inputs->lr, inputs->step, inputs->micro_batches, inputs->seed, inputs->rows};
-  if (!exec->scalars.rows.step) exec->scalars.rows.step = 1;
-  ms_exec_rebind(exec);
-  memset(exec->cursor, 0, sizeof exec->cursor);
-  exec->epoch++;
-  exec->forward_ended = 0;
-}
-
 static void count(ms_exec *exec, int phase) {
   ms_exec_counters *total = &exec->counters;
   for (int s = 0; s < MS_STREAMS; s++) {
@@ -182,14 +172,9 @@ static int report_evaluation(const ms_exec *exec, ms_step_outputs *outputs) {
   return MS_OK;
 }
 
-static int run_streams(ms_exec *exec, int phase) {
-  if (exec->async) return ms_async_exec_run(exec, phase);
-  return exec->threads ? ms_exec_threads_run(exec->threads, phase) : ms_exec_run_inline(exec, phase);
-}
-
 static int run_profiled(ms_exec *exec, int phase) {
   uint64_t began = ms_recorder_now();
-  int rc = run_streams(exec, phase);
+  int rc = exec->runner->run(exec, phase);
   if (!rc) return ms_profile_finish_phase(exec->profile, exec, phase, began);
   ms_profile_drop(exec->profile);
   return rc;
@@ -213,7 +198,7 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
   MS_TRY(check_inputs(phase, inputs));
   MS_TRY(meet_replicas(exec->state));
   if (exec->profile) MS_TRY(ms_profile_reserve(exec->profile, &exec->phase[phase]));
-  if (exec->profile && exec->async) MS_TRY(ms_async_exec_reserve_timers(exec, phase));
+  if (exec->profile && exec->runner->reserve_profile) MS_TRY(exec->runner->reserve_profile(exec, phase));
   exec->state->settled = 0;
   double began = ms_clock();
   int64_t allocations = count_allocations(exec);
@@ -221,7 +206,7 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
   ms_recorder_enter(exec->recorder, exec->phase[phase].activity);
   ms_exec_begin(exec, inputs);
   if (phase == MS_PHASE_UPDATE && exec->delays.update > 0) ms_delay_sleep(exec->delays.update);
-  int rc = exec->profile ? run_profiled(exec, phase) : run_streams(exec, phase);
+  int rc = exec->profile ? run_profiled(exec, phase) : exec->runner->run(exec, phase);
   ms_recorder_leave(exec->recorder, rc);
   count(exec, phase);
   exec->counters.total_seconds += ms_clock() - began;
@@ -240,11 +225,6 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
 
 /* ---- reading ---- */
 
-void *ms_exec_input_at(ms_exec *exec, int input) {
-  if (exec->async) return exec->async->staged + exec->async->staged_at[input];
-  return ms_exec_pointer(exec, &exec->plan->input[input].at);
-}
-
 void *ms_exec_input(ms_exec *exec, const char *name) {
   MS_HANDLE_OR(NULL, exec, EXEC);
   ms_exec_rebind(exec);
@@ -254,11 +234,8 @@ void *ms_exec_input(ms_exec *exec, const char *name) {
 }
 
 static const void *output_at(ms_exec *exec, int output) {
-  const ms_ref *at = &exec->plan->output[output].at[exec->graph_phase];
-  void *data = ms_exec_pointer(exec, at);
-  if (!exec->async || !data) return data;
-  char *copy = exec->async->output + exec->async->output_at[output];
-  return ms_state_copy_out(exec->state, copy, data, ms_numel(&at->info) * ms_dtype_size(at->info.dtype)) ? NULL : copy;
+  if (exec->runner->output) return exec->runner->output(exec, output);
+  return ms_exec_pointer(exec, &exec->plan->output[output].at[exec->graph_phase]);
 }
 
 const void *ms_exec_output(ms_exec *exec, const char *name) {
@@ -271,11 +248,10 @@ const void *ms_exec_output(ms_exec *exec, const char *name) {
 
 int ms_exec_set_graph(ms_exec *exec, int on) {
   MS_HANDLE(exec, EXEC);
-  if (!exec->async)
-    return on ? MS_FAIL(MS_EUNSUPPORTED, "graphs are captured on the device cuda, and this state is on the %s",
-                        exec->state->device->api->name)
-              : MS_OK;
-  return ms_async_exec_set_graph(exec, on);
+  if (exec->runner->set_graph) return exec->runner->set_graph(exec, on);
+  return on ? MS_FAIL(MS_EUNSUPPORTED, "graphs are captured on the device cuda, and this state is on the %s",
+                      exec->state->device->api->name)
+            : MS_OK;
 }
 
 int ms_exec_counters_get(const ms_exec *exec, ms_exec_counters *counters) {

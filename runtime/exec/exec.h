@@ -1,7 +1,8 @@
 /* exec.h - a plan bound to a state: per stream, a compact list of instructions whose pointers are resolved.
 **
-** bind.c makes it, inline.c runs a phase on the calling thread, threads.c with a thread a stream, nonfinite.c looks for what
-** is not finite. Running looks nothing up by name and allocates nothing.
+** bind.c makes it. A runner takes the streams of a phase to their ends: inline.c on the calling thread, threads.c with a
+** thread a stream, async/ on an asynchronous device. What looks at values (nonfinite.c) hangs in after each kernel. Running
+** looks nothing up by name and allocates nothing.
 */
 #ifndef MS_EXEC_EXEC_H
 #define MS_EXEC_EXEC_H
@@ -57,6 +58,20 @@ typedef struct ms_exec_cursor {
 typedef struct ms_exec_threads ms_exec_threads;
 typedef struct ms_exec_finder ms_exec_finder;
 
+/* How the phases of an exec run. NULL: nothing is to be done then, but for inputs and outputs, which the host reaches where the
+** plan has them. */
+typedef struct ms_runner {
+  int (*open)(ms_exec *exec);    /* instructions are sorted, pointers not resolved yet */
+  void (*close)(ms_exec *exec);  /* also after an open that failed */
+  void (*rebind)(ms_exec *exec); /* pointers have been resolved, perhaps again */
+  int (*run)(ms_exec *exec, int phase);
+  void *(*input)(ms_exec *exec, int input);         /* where the host writes it */
+  const void *(*output)(ms_exec *exec, int output); /* where the host reads it; NULL: an error, or none */
+  int (*set_graph)(ms_exec *exec, int on);          /* NULL: it captures no graphs */
+  int (*reserve_profile)(ms_exec *exec, int phase); /* before a run that is profiled */
+} ms_runner;
+extern const ms_runner ms_inline_runner, ms_threads_runner, ms_async_runner;
+
 struct ms_exec {
   ms_handle handle;
   ms_state *state;
@@ -71,12 +86,15 @@ struct ms_exec {
   int graph_phase; /* the last of FIRST, NEXT and EVALUATE that ran: named outputs are where it put them */
   ms_exec_counters counters;
   ms_delays delays;
-  int forward_ended;           /* the delay after forward was taken in this run */
-  struct ms_async_exec *async; /* on an asynchronous device (async.h); else NULL */
-  ms_exec_threads *threads;    /* NULL: one thread runs all streams */
+  int forward_ended; /* the delay after forward was taken in this run */
+  const ms_runner *runner;
+  struct ms_async_exec *async; /* the asynchronous runner's (async/async.h); else NULL */
+  ms_exec_threads *threads;    /* the threads runner's; else NULL */
   ms_profile *profile;         /* records what runs, while it is set (profile.c) */
-  ms_exec_finder *finder;      /* while nonfinite.c looks for the first value that is not finite, else NULL */
-  char report[1024];           /* what it found */
+  /* Looks at what a kernel has just written, while it is set; on the compute stream's thread. */
+  int (*after_kernel)(ms_exec *exec, int phase, const ms_exec_instr *instr);
+  ms_exec_finder *finder; /* after_kernel's, while it looks for the first value that is not finite (nonfinite.c) */
+  char report[1024];      /* what it found */
 };
 
 /* Sorts the plan's instructions by stream; ms_exec_rebind then gives them pointers (bind.c). */
@@ -86,26 +104,24 @@ void ms_exec_unsort(ms_exec *exec);
 void ms_exec_rebind(ms_exec *exec);
 /* The bytes of a ref in this process; NULL for a ref without a buffer (bind.c). */
 void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref);
-/* Where the host writes an input (exec.c). */
-void *ms_exec_input_at(ms_exec *exec, int input);
-/* What comes before every run: scalars, pointers, cursors at the start, a new epoch (exec.c). */
+/* What comes before every run: scalars, pointers, cursors at the start, a new epoch (bind.c). */
 void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs);
-/* One phase on the calling thread: compute, and between its kernels the collectives of the other streams (inline.c). */
-int ms_exec_run_inline(ms_exec *exec, int phase);
+
+/* What runners share (runner.c). Where the host writes an input. */
+void *ms_exec_input_at(ms_exec *exec, int input);
 /* The delay that was injected before the collective at the head of a stream has passed; its first call begins it. */
 int ms_exec_may_start(ms_exec *exec, int stream);
-/* What both ways of running share (inline.c). now: when the kernel begins. */
-int ms_exec_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now);
+/* A kernel is next: for reports, and for the delay after forward. now: when it begins. */
+void ms_exec_enter_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now);
+/* Calls it: it has run then, or on an asynchronous device was enqueued. */
+int ms_exec_call_kernel(const ms_exec *exec, int phase, const ms_exec_instr *instr);
+/* Both on the host, where it also goes into the profile, and what it wrote to after_kernel. */
+int ms_exec_run_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now);
 void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr);
-
-/* Streams as threads (threads.c). */
-int ms_exec_threads_new(ms_exec *exec, ms_exec_threads **threads);
-void ms_exec_threads_free(ms_exec_threads *threads);
-int ms_exec_threads_run(ms_exec_threads *threads, int phase);
+/* Adds the time since `since` to a counter; returns now. */
+double ms_exec_charge(double since, double *seconds);
 
 /* "nan", "inf" or "-inf": printf tells the sign of a NaN, which means nothing (nonfinite.c). */
 const char *ms_nonfinite_name(double value);
-/* Looks at what a kernel has just written (nonfinite.c). */
-int ms_exec_inspect(ms_exec *exec, int phase, const ms_exec_instr *instr);
 
 #endif

@@ -5,46 +5,10 @@
 ** compute must wait and nothing else can move.
 */
 #include <math.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "exec/profile.h"
-
-/* Tells where a kernel failed: "in layers.3.attn: embedding: ...". */
-static int explain(const ms_exec *exec, int phase, const ms_exec_instr *instr, int rc) {
-  const ms_instr *source = &exec->plan->phase[phase].instr[instr->source];
-  const char *op = ms_op_row_of(instr->call->op)->name, *message = ms_error_message();
-  size_t length = strlen(op);
-  if (strncmp(message, op, length) || message[length] != ':') ms_error_prefix("%s", op);
-  if (source->scope && *source->scope) ms_error_prefix("in %s", source->scope);
-  return rc;
-}
-
-static void delay_backward(ms_exec *exec, int phase, const ms_exec_instr *instr) {
-  if (exec->forward_ended || !exec->plan->phase[phase].instr[instr->source].backward) return;
-  exec->forward_ended = 1;
-  if (exec->delays.forward > 0) ms_delay_sleep(exec->delays.forward);
-}
-
-int ms_exec_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now) {
-  ms_recorder_at(exec->recorder, (uint32_t)instr->label, now);
-  if (exec->delays.any) delay_backward(exec, phase, instr);
-  int timed = exec->profile && !exec->async; /* there, events tell when it runs */
-  uint64_t began = timed ? ms_recorder_now() : 0;
-  int rc = instr->run(instr->call);
-  if (rc) return explain(exec, phase, instr, rc);
-  if (timed) ms_profile_kernel(exec, phase, instr, began);
-  return exec->finder && !exec->async ? ms_exec_inspect(exec, phase, instr) : MS_OK;
-}
-
-void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr) {
-  cursor->collectives++;
-  cursor->comm_bytes[instr->mesh_dim] += instr->bytes;
-  if (instr->also_bytes <= 0) return;
-  cursor->collectives++;
-  cursor->comm_bytes[instr->also_dim] += instr->also_bytes;
-}
 
 static int is_recorded(const ms_exec *exec, int event) {
   return atomic_load_explicit(&exec->event[event], memory_order_relaxed) == exec->epoch;
@@ -52,17 +16,6 @@ static int is_recorded(const ms_exec *exec, int event) {
 
 static void record(ms_exec *exec, int event) {
   atomic_store_explicit(&exec->event[event], exec->epoch, memory_order_relaxed);
-}
-
-int ms_exec_may_start(ms_exec *exec, int stream) {
-  ms_exec_cursor *cursor = &exec->cursor[stream];
-  double delay = exec->delays.before[stream];
-  if (delay <= 0) return 1;
-  double now = ms_clock();
-  if (cursor->ready_at == 0) cursor->ready_at = now + delay;
-  if (now < cursor->ready_at) return 0;
-  cursor->ready_at = 0;
-  return 1;
 }
 
 /* Starts the collective at the head, or tests it; *done: it is complete. */
@@ -110,7 +63,7 @@ static int compute(ms_exec *exec, int phase, const ms_exec_stream *list, double 
     } else if (instr->kind == MS_INSTR_RECORD) {
       record(exec, instr->event);
     } else {
-      MS_TRY(ms_exec_kernel(exec, phase, instr, now));
+      MS_TRY(ms_exec_run_kernel(exec, phase, instr, now));
       *ran = 1;
     }
     if (exec->profile && !*ran) ms_profile_add(exec, phase, MS_STREAM_COMPUTE, instr);
@@ -139,14 +92,7 @@ static int pause(ms_exec *exec, int phase, unsigned seen) {
   return MS_FAIL(MS_EINTERNAL, "phase %s: the streams wait for each other", ms_phase_name(phase));
 }
 
-/* Adds the time since `since` to a counter; returns now. */
-static double charge(double since, double *seconds) {
-  double now = ms_clock();
-  *seconds += now - since;
-  return now;
-}
-
-int ms_exec_run_inline(ms_exec *exec, int phase) {
+static int run_inline(ms_exec *exec, int phase) {
   const ms_exec_stream *stream = exec->phase[phase].stream;
   ms_exec_cursor *cursor = exec->cursor, *mine = &cursor[MS_STREAM_COMPUTE];
   double now = ms_clock();
@@ -159,14 +105,16 @@ int ms_exec_run_inline(ms_exec *exec, int phase) {
       open = 1;
       MS_TRY(poll(exec, phase, &stream[s], s, &moved));
     }
-    if (open) now = charge(now, blocked && !moved ? &mine->wait_seconds : &mine->collective_seconds);
+    if (open) now = ms_exec_charge(now, blocked && !moved ? &mine->wait_seconds : &mine->collective_seconds);
     if (!open && mine->at == stream[MS_STREAM_COMPUTE].n) return MS_OK;
     MS_TRY(compute(exec, phase, &stream[MS_STREAM_COMPUTE], now, &moved, &ran));
-    if (ran) now = charge(now, &mine->kernel_seconds);
+    if (ran) now = ms_exec_charge(now, &mine->kernel_seconds);
     if (!moved && blocked) {
       MS_TRY(pause(exec, phase, seen));
-      now = charge(now, &mine->wait_seconds);
+      now = ms_exec_charge(now, &mine->wait_seconds);
     }
     blocked = !moved;
   }
 }
+
+const ms_runner ms_inline_runner = {.run = run_inline};

@@ -9,7 +9,7 @@
 
 #include "base/bf16.h"
 #include "base/error.h"
-#include "exec/async/async.h"
+#include "exec/exec.h"
 #include "exec/params.h"
 
 enum { TEXT_BYTES = 896 };
@@ -77,7 +77,7 @@ static void find_in_inputs(ms_exec *exec, ms_exec_finder *finder) {
   }
 }
 
-int ms_exec_inspect(ms_exec *exec, int phase, const ms_exec_instr *instr) {
+static int inspect(ms_exec *exec, int phase, const ms_exec_instr *instr) {
   ms_exec_finder *finder = exec->finder;
   const ms_kernel_call *call = instr->call;
   const ms_instr *source = &exec->plan->phase[phase].instr[instr->source];
@@ -122,7 +122,9 @@ static int find(ms_exec *exec, const ms_step_inputs *inputs, ms_exec_finder *fin
   MS_TRY(find_in_parameters(exec, finder, "param", AT_PARAMETERS));
   find_in_inputs(exec, finder);
   exec->finder = finder;
-  int rc = exec->async ? ms_async_exec_run(exec, MS_PHASE_FIRST) : ms_exec_run_inline(exec, MS_PHASE_FIRST);
+  exec->after_kernel = inspect;
+  int rc = exec->runner->run(exec, MS_PHASE_FIRST);
+  exec->after_kernel = NULL;
   exec->finder = NULL;
   if (rc) {
     ms_state_set_interrupted(exec->state);

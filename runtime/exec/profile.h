@@ -28,7 +28,7 @@ typedef struct ms_profile_list {
   int before; /* the run under way: those that were there */
 } ms_profile_list;
 
-/* What the thread that calls the engine did: steps, phases, data, barriers and exchanges. */
+/* What the thread that calls the engine did: steps, phases, data, barriers and all-gathers of bytes. */
 typedef struct ms_profile_span {
   uint64_t begin, end;
   int name, label; /* in the flight recorder's numbers */

@@ -64,12 +64,6 @@ static void wait_for(const ms_exec_threads *pool, int event) {
 
 /* ---- one stream ---- */
 
-static double charge(double since, double *seconds) {
-  double now = ms_clock();
-  *seconds += now - since;
-  return now;
-}
-
 static int run_collective(ms_exec_threads *pool, int stream, ms_exec_cursor *cursor, const ms_exec_instr *instr) {
   ms_comm *comm = instr->comm;
   while (!ms_exec_may_start(pool->exec, stream)) ms_delay_sleep(cursor->ready_at - ms_clock());
@@ -79,7 +73,7 @@ static int run_collective(ms_exec_threads *pool, int stream, ms_exec_cursor *cur
     unsigned seen = ms_world_doorbell(pool->exec->state->world);
     int done;
     MS_TRY(ms_comm_test(comm, &done));
-    now = charge(now, &cursor->collective_seconds);
+    now = ms_exec_charge(now, &cursor->collective_seconds);
     if (done) break;
     if (has_failed(pool)) return MS_OK;
     MS_TRY(ms_comm_pause(comm, &cursor->wait, seen));
@@ -98,13 +92,13 @@ static int run_stream(ms_exec_threads *pool, int phase, int stream) {
     const ms_exec_instr *instr = &list->instr[cursor->at];
     double began = ms_clock();
     if (instr->kind == MS_INSTR_KERNEL) {
-      MS_TRY(ms_exec_kernel(exec, phase, instr, began));
-      charge(began, &cursor->kernel_seconds);
+      MS_TRY(ms_exec_run_kernel(exec, phase, instr, began));
+      ms_exec_charge(began, &cursor->kernel_seconds);
     } else if (instr->kind == MS_INSTR_RECORD) {
       record(exec, instr->event);
     } else if (instr->kind == MS_INSTR_WAIT) {
       wait_for(pool, instr->event);
-      if (stream == MS_STREAM_COMPUTE) charge(began, &cursor->wait_seconds);
+      if (stream == MS_STREAM_COMPUTE) ms_exec_charge(began, &cursor->wait_seconds);
     } else MS_TRY(run_collective(pool, stream, cursor, instr));
     if (has_failed(pool)) return MS_OK;
     if (exec->profile && instr->kind != MS_INSTR_KERNEL) ms_profile_add(exec, phase, stream, instr);
@@ -155,7 +149,8 @@ static int raise_kept(const ms_exec_threads *pool) {
   return ms_error_raise(pool->code, file, colon ? atoi(colon + 1) : 0, "%s", pool->message);
 }
 
-int ms_exec_threads_run(ms_exec_threads *pool, int phase) {
+static int run_threads(ms_exec *exec, int phase) {
+  ms_exec_threads *pool = exec->threads;
   atomic_store(&pool->failed, NOT_FAILED);
   pthread_mutex_lock(&pool->lock);
   pool->phase = phase;
@@ -170,10 +165,9 @@ int ms_exec_threads_run(ms_exec_threads *pool, int phase) {
   return has_failed(pool) ? raise_kept(pool) : MS_OK;
 }
 
-int ms_exec_threads_new(ms_exec *exec, ms_exec_threads **out) {
-  ms_exec_threads *pool = ms_calloc(1, sizeof *pool);
+static int start_threads(ms_exec *exec) {
+  ms_exec_threads *pool = exec->threads = ms_calloc(1, sizeof *pool);
   if (!pool) return MS_ENOMEM;
-  int rc = MS_OK;
   pool->exec = exec;
   atomic_store(&exec->recorder->streams, 1);
   pthread_mutex_init(&pool->lock, NULL);
@@ -183,17 +177,14 @@ int ms_exec_threads_new(ms_exec *exec, ms_exec_threads **out) {
     worker *w = &pool->worker[s];
     *w = (worker){.pool = pool, .stream = s};
     int error = pthread_create(&w->thread, NULL, work, w);
-    if (error) MS_GOTO(MS_FAIL(MS_EIO, "cannot start a thread for stream %s: %s", ms_stream_name(s), strerror(error)));
+    if (error) return MS_FAIL(MS_EIO, "cannot start a thread for stream %s: %s", ms_stream_name(s), strerror(error));
     w->started = 1;
   }
-  *out = pool;
   return MS_OK;
-fail:
-  ms_exec_threads_free(pool);
-  return rc;
 }
 
-void ms_exec_threads_free(ms_exec_threads *pool) {
+static void end_threads(ms_exec *exec) {
+  ms_exec_threads *pool = exec->threads;
   if (!pool) return;
   pthread_mutex_lock(&pool->lock);
   pool->leaving = 1;
@@ -206,3 +197,5 @@ void ms_exec_threads_free(ms_exec_threads *pool) {
   pthread_mutex_destroy(&pool->lock);
   free(pool);
 }
+
+const ms_runner ms_threads_runner = {.open = start_threads, .close = end_threads, .run = run_threads};

@@ -151,7 +151,6 @@ int ms_async_exec_set_graph(ms_exec *exec, int on);
 void ms_async_exec_drop_graphs(struct ms_async_exec *async);
 /* What conversions read and write; after ms_exec_rebind has resolved everything else. */
 void ms_async_exec_rebind(ms_exec *exec);
-int ms_async_exec_run(ms_exec *exec, int phase);
 /* Around each instruction of a profiled phase: made before it, started, and read when all has ended (timers.c). */
 int ms_async_exec_reserve_timers(ms_exec *exec, int phase);
 int ms_async_exec_start_timers(ms_exec *exec, int phase);

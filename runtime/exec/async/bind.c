@@ -184,7 +184,6 @@ static int reserve(ms_exec *exec) {
 }
 
 int ms_async_exec_new(ms_exec *exec) {
-  if (!exec->state->async) return MS_OK;
   exec->async = ms_calloc(1, sizeof *exec->async);
   if (!exec->async) return MS_ENOMEM;
   exec->async->on = exec->state->async;

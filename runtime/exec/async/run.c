@@ -117,7 +117,8 @@ static int issue(ms_exec *exec, int phase, const ms_exec_instr *instr, int captu
   if (instr->kind == MS_INSTR_WAIT) return wait(exec, stream, exec->async->event[instr->event]);
   if (instr->kind == MS_INSTR_RECORD) return record(exec, exec->async->event[instr->event], stream);
   if (instr->kind == MS_INSTR_COLLECTIVE) return issue_collective(exec, phase, instr, stream, captures, profiled);
-  return ms_exec_kernel(exec, phase, instr, ms_clock());
+  ms_exec_enter_kernel(exec, phase, instr, ms_clock());
+  return ms_exec_call_kernel(exec, phase, instr);
 }
 
 /* ---- a phase ---- */
@@ -142,10 +143,10 @@ static int join_streams(const ms_exec *exec, int phase, int all) {
 }
 
 /* A value that is looked for is looked for right after each kernel. */
-static int inspect(ms_exec *exec, int phase, const ms_exec_instr *instr, ms_async_run *run) {
+static int wait_and_inspect(ms_exec *exec, int phase, const ms_exec_instr *instr, ms_async_run *run) {
   MS_TRY(record(exec, run->end, MS_STREAM_COMPUTE));
   MS_TRY(ms_async_wait(exec->state, run->end));
-  return ms_exec_inspect(exec, phase, instr);
+  return exec->after_kernel(exec, phase, instr);
 }
 
 static int issue_all(ms_exec *exec, int phase, ms_async_run *run, int captures) {
@@ -161,7 +162,7 @@ static int issue_all(ms_exec *exec, int phase, ms_async_run *run, int captures) 
     }
     MS_TRY(issue(exec, phase, instr, captures, profiled));
     if (exec->profile) MS_TRY(record(exec, a->timer[2 * i + 1], stream));
-    if (exec->finder && instr->kind == MS_INSTR_KERNEL) MS_TRY(inspect(exec, phase, instr, run));
+    if (exec->after_kernel && instr->kind == MS_INSTR_KERNEL) MS_TRY(wait_and_inspect(exec, phase, instr, run));
   }
   return join_streams(exec, phase, 0);
 }
@@ -224,7 +225,7 @@ static int report_fault(ms_exec *exec, const ms_fault *fault) {
 }
 
 static int is_waited_for(const ms_exec *exec, int phase) {
-  return phase == MS_PHASE_NORM || phase == MS_PHASE_EVALUATE || exec->profile || exec->finder;
+  return phase == MS_PHASE_NORM || phase == MS_PHASE_EVALUATE || exec->profile || exec->after_kernel;
 }
 
 static int run_phase(ms_exec *exec, int phase, ms_async_run *run) {
@@ -232,7 +233,7 @@ static int run_phase(ms_exec *exec, int phase, ms_async_run *run) {
   ms_async *async = state->async;
   MS_TRY(send_inputs(exec, phase, run));
   MS_TRY(record(exec, run->begin, MS_STREAM_COMPUTE));
-  int replays = exec->async->captures && exec->async->phase[phase].warm && !exec->profile && !exec->finder;
+  int replays = exec->async->captures && exec->async->phase[phase].warm && !exec->profile && !exec->after_kernel;
   MS_TRY(replays ? run_graph(exec, phase, run) : issue_all(exec, phase, run, 0));
   exec->async->phase[phase].warm = 1;
   if (is_waited_for(exec, phase))
@@ -248,7 +249,7 @@ static void give_up(ms_exec *exec, int phase, ms_async_run *run) {
   if (exec->state->process_group.size > 1) ms_async_disconnect(exec->state);
 }
 
-int ms_async_exec_run(ms_exec *exec, int phase) {
+static int run(ms_exec *exec, int phase) {
   ms_state *state = exec->state;
   ms_async_run *run;
   double began = ms_clock(), *waited = &exec->cursor[MS_STREAM_COMPUTE].wait_seconds;
@@ -271,3 +272,23 @@ int ms_async_exec_run(ms_exec *exec, int phase) {
   if (rc && state->process_group.size > 1) ms_async_disconnect(state);
   return rc;
 }
+
+static void *input_at(ms_exec *exec, int input) { return exec->async->staged + exec->async->staged_at[input]; }
+
+/* A copy that is made now, once the device has come to the end of the phase. */
+static const void *output_at(ms_exec *exec, int output) {
+  const ms_ref *at = &exec->plan->output[output].at[exec->graph_phase];
+  void *data = ms_exec_pointer(exec, at);
+  if (!data) return NULL;
+  char *copy = exec->async->output + exec->async->output_at[output];
+  return ms_state_copy_out(exec->state, copy, data, ms_numel(&at->info) * ms_dtype_size(at->info.dtype)) ? NULL : copy;
+}
+
+const ms_runner ms_async_runner = {.open = ms_async_exec_new,
+                                   .close = ms_async_exec_free,
+                                   .rebind = ms_async_exec_rebind,
+                                   .run = run,
+                                   .input = input_at,
+                                   .output = output_at,
+                                   .set_graph = ms_async_exec_set_graph,
+                                   .reserve_profile = ms_async_exec_reserve_timers};
