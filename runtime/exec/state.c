@@ -264,14 +264,13 @@ static int check_nodes(const ms_state *state) {
 
 static void destroy_state(void *object) {
   ms_state *state = object;
-  ms_async_leave(state);
+  ms_async_close(state);
   for (int i = 0; i < state->groups; i++) ms_comm_close(state->group[i].comm);
   free(state->group);
   for (int stream = 0; stream < MS_STREAMS; stream++) ms_comm_close(state->comm[stream]);
   for (int arena = 0; arena < MS_ARENAS; arena++) free_arena(state, arena);
   ms_group_close(&state->process_group);
-  if (state->async) ms_async_release(state->async);
-  else if (state->device) state->device->api->close(state->device);
+  if (state->device) state->device->api->close(state->device);
   free(state->view);
   ms_state_layout_free(&state->layout);
 }

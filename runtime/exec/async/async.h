@@ -47,11 +47,9 @@ typedef struct ms_async_coll {
   ms_wait wait;
 } ms_async_coll;
 
-/* Its state's, which its execs keep. */
+/* A state's. */
 typedef struct ms_async {
-  ms_state *state; /* NULL: freed */
-  ms_device *device;
-  struct ms_async_exec *execs;
+  struct ms_async_exec *execs; /* whose graphs use its communicators */
   ms_device_stream *stream[MS_STREAMS];
   ms_device_comm *all, *comm[MS_STREAMS]; /* all: the members; the others are parts of it. NULL where nobody is met */
   struct {
@@ -82,8 +80,7 @@ typedef struct ms_async {
 
 /* Of one exec. */
 struct ms_async_exec {
-  ms_async *on;
-  struct ms_async_exec *next; /* of those on it */
+  struct ms_async_exec *next; /* of its state's */
   struct {
     ms_exec_instr **order; /* [n] in program order */
     int n;
@@ -107,14 +104,12 @@ struct ms_async_exec {
   int captures;     /* phases are captured and replayed */
 };
 
-/* ---- states: open.c, communicators.c ---- */
+/* ---- states: state.c ---- */
 
-/* Streams, events and control words; nothing on a device with host memory. */
+/* Streams, events and control words; nothing where the device is not asynchronous. */
 int ms_async_open(ms_state *state);
-/* The state is freed: waits for what is under way, unless it failed, and ends the communicators. */
-void ms_async_leave(ms_state *state);
-/* Frees everything, once there is neither a state nor an exec. */
-void ms_async_release(ms_async *async);
+/* Waits for what is under way, unless it failed, and frees everything; the state's execs are gone. */
+void ms_async_close(ms_state *state);
 /* Opens the communicators, at the first call and after each recovery. Collective over the members. */
 int ms_async_connect(ms_state *state);
 /* Ends the communicators with whatever is under way, and graphs that were captured with them. */
@@ -125,15 +120,17 @@ ms_device_comm *ms_async_comm(const ms_state *state, int stream, int ranks);
 int ms_async_comm_ready(ms_state *state, ms_device_comm *comm);
 /* Before an arena's memory goes; nothing where it is not registered. */
 void ms_async_close_windows(ms_state *state, int arena);
-/* Room in the ring for the collectives of MS_ASYNC_RUNS phases with so many each. */
-int ms_async_reserve(ms_state *state, int colls);
+/* Forgets what an exec has captured. */
+void ms_async_exec_drop_graphs(const ms_state *state, struct ms_async_exec *async);
 
 /* ---- waiting: queue.c ---- */
 
+/* Room in the ring for the collectives of MS_ASYNC_RUNS phases with so many each. */
+int ms_async_reserve(ms_state *state, int colls);
 /* Until an event has come. */
 int ms_async_wait(const ms_state *state, ms_device_event *event);
 /* Gives what is under way some time to end, without asking for peers: for clean-up, in any order and also after the world is left. */
-void ms_async_settle(const ms_async *async);
+void ms_async_settle(const ms_state *state);
 /* Until everything that was given to the device has ended. */
 int ms_async_drain(const ms_state *state);
 /* The next place of the ring, once it is free. */
@@ -141,19 +138,13 @@ int ms_async_take_coll(ms_state *state, ms_async_coll **pending);
 /* The next run, once its words are free. */
 int ms_async_take_run(ms_state *state, ms_async_run **run);
 
-/* ---- execs: bind.c, run.c ---- */
+/* ---- execs: bind.c; run.c is their runner ---- */
 
 int ms_async_exec_new(ms_exec *exec);
 void ms_async_exec_free(ms_exec *exec);
 /* Phases are captured and replayed from now on, or not any more. */
 int ms_async_exec_set_graph(ms_exec *exec, int on);
-/* Forgets what was captured. */
-void ms_async_exec_drop_graphs(struct ms_async_exec *async);
 /* What conversions read and write; after ms_exec_rebind has resolved everything else. */
 void ms_async_exec_rebind(ms_exec *exec);
-/* Around each instruction of a profiled phase: made before it, started, and read when all has ended (timers.c). */
-int ms_async_exec_reserve_timers(ms_exec *exec, int phase);
-int ms_async_exec_start_timers(ms_exec *exec, int phase);
-int ms_async_exec_read_timers(ms_exec *exec, int phase);
 
 #endif

@@ -1,4 +1,4 @@
-/* bind.c - what an exec needs on a device besides what bind.c makes: instructions in program order, events, staging of
+/* bind.c - what an exec needs on a device besides what exec/bind.c makes: instructions in program order, events, staging of
 ** inputs and outputs, and what converts between a collective's buffers.
 **
 ** A library of collectives neither casts nor adds to what is there. So a master chunk is cast into its place of the gathered
@@ -68,7 +68,7 @@ void ms_async_exec_rebind(ms_exec *exec) {
       }
     }
   }
-  ms_async_exec_drop_graphs(exec->async); /* they have the old addresses */
+  ms_async_exec_drop_graphs(exec->state, exec->async); /* they have the old addresses */
 }
 
 /* ---- order ---- */
@@ -186,7 +186,6 @@ static int reserve(ms_exec *exec) {
 int ms_async_exec_new(ms_exec *exec) {
   exec->async = ms_calloc(1, sizeof *exec->async);
   if (!exec->async) return MS_ENOMEM;
-  exec->async->on = exec->state->async;
   exec->async->next = exec->state->async->execs;
   exec->state->async->execs = exec->async;
   for (int p = 0; p < MS_PHASES; p++) {
@@ -199,21 +198,13 @@ int ms_async_exec_new(ms_exec *exec) {
   return reserve(exec);
 }
 
-void ms_async_exec_drop_graphs(struct ms_async_exec *async) {
-  ms_device *device = async->on->device;
-  for (int p = 0; p < MS_PHASES; p++) {
-    if (async->phase[p].graph) device->api->graph_close(device, async->phase[p].graph);
-    async->phase[p].graph = NULL;
-  }
-}
-
 static int64_t mark_bytes(const ms_exec *exec, int phase) {
   return 2 * exec->phase[phase].colls * (int64_t)sizeof(int64_t);
 }
 
 int ms_async_exec_set_graph(ms_exec *exec, int on) {
   ms_device *device = exec->state->device;
-  if (!on) ms_async_exec_drop_graphs(exec->async);
+  if (!on) ms_async_exec_drop_graphs(exec->state, exec->async);
   for (int p = 0; p < MS_PHASES && on; p++) {
     void *pinned;
     if (exec->async->phase[p].marks || !exec->phase[p].colls) continue;
@@ -224,8 +215,8 @@ int ms_async_exec_set_graph(ms_exec *exec, int on) {
   return MS_OK;
 }
 
-static void take_off(struct ms_async_exec *a) {
-  struct ms_async_exec **place = &a->on->execs;
+static void take_off(ms_async *on, const struct ms_async_exec *a) {
+  struct ms_async_exec **place = &on->execs;
   while (*place != a) place = &(*place)->next;
   *place = a->next;
 }
@@ -233,9 +224,9 @@ static void take_off(struct ms_async_exec *a) {
 void ms_async_exec_free(ms_exec *exec) {
   struct ms_async_exec *a = exec->async;
   if (!a) return;
-  ms_device *device = a->on->device;
-  ms_async_settle(a->on);
-  ms_async_exec_drop_graphs(a);
+  ms_device *device = exec->state->device;
+  ms_async_settle(exec->state);
+  ms_async_exec_drop_graphs(exec->state, a);
   for (int p = 0; p < MS_PHASES; p++) {
     free(a->phase[p].convert);
     if (a->phase[p].marks) device->api->unpin(device, a->phase[p].marks, mark_bytes(exec, p));
@@ -244,8 +235,7 @@ void ms_async_exec_free(ms_exec *exec) {
   for (int i = 0; i < a->events; i++) device->api->event_close(device, a->event[i]);
   for (int i = 0; i < a->timers; i++) device->api->event_close(device, a->timer[i]);
   if (a->pinned) device->api->unpin(device, a->pinned, MS_ASYNC_RUNS * a->staged_bytes);
-  take_off(a);
-  ms_async_release(a->on);
+  take_off(exec->state->async, a);
   free(a->event);
   free(a->timer);
   free(a->staged);

@@ -1,4 +1,10 @@
-/* queue.c - the host waits for the device, and watches its collectives meanwhile. */
+/* queue.c - what was given to the device and has not ended: runs of phases, and a ring of collectives.
+**
+** The host waits here for the device, and watches its collectives meanwhile.
+*/
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/clock.h"
 #include "base/error.h"
 #include "exec/async/async.h"
@@ -87,12 +93,13 @@ static int wait_for(const ms_state *state, ms_device_event *event) {
 
 int ms_async_wait(const ms_state *state, ms_device_event *event) { return wait_for(state, event); }
 
-void ms_async_settle(const ms_async *async) {
+void ms_async_settle(const ms_state *state) {
+  const ms_async *async = state->async;
   double began = ms_clock();
   int done = async->begun == async->ended, pending = ms_error_code();
   while (!done && ms_clock() < began + MS_ASYNC_CLOSE_SECONDS) {
     ms_device_event *last = async->run[(async->begun - 1) % MS_ASYNC_RUNS].end;
-    if (async->device->api->query(async->device, last, &done)) break;
+    if (query(state, last, &done)) break;
     if (!done) ms_delay_sleep(SHORT_NAP);
   }
   if (!pending) ms_error_clear(); /* what the device has met is told by what asks for results */
@@ -120,5 +127,28 @@ int ms_async_take_run(ms_state *state, ms_async_run **run) {
     async->ended++;
   }
   *run = &async->run[async->begun++ % MS_ASYNC_RUNS];
+  return MS_OK;
+}
+
+int ms_async_reserve(ms_state *state, int colls) {
+  ms_async *async = state->async;
+  int wanted = MS_ASYNC_RUNS * (colls + 1);
+  if (wanted <= async->ring_size) return MS_OK;
+  MS_TRY(ms_async_drain(state));
+  ms_async_coll *grown = ms_calloc(wanted, sizeof *grown);
+  if (!grown) return MS_ENOMEM;
+  if (async->ring_size) memcpy(grown, async->ring, (size_t)async->ring_size * sizeof *grown);
+  free(async->ring);
+  async->ring = grown;
+  for (; async->ring_size < wanted; async->ring_size++) {
+    ms_async_coll *pending = &async->ring[async->ring_size];
+    MS_TRY(state->device->api->event_open(state->device, 0, &pending->before));
+    int rc = state->device->api->event_open(state->device, 0, &pending->after);
+    if (rc) {
+      state->device->api->event_close(state->device, pending->before);
+      return rc;
+    }
+  }
+  async->issued = async->done = 0; /* nothing is under way: the ring begins anew */
   return MS_OK;
 }

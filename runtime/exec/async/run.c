@@ -249,13 +249,78 @@ static void give_up(ms_exec *exec, int phase, ms_async_run *run) {
   if (exec->state->process_group.size > 1) ms_async_disconnect(exec->state);
 }
 
+/* ---- when the instructions of a profiled phase ran: by events around each, and one whose time the host saw ---- */
+
+/* Around each instruction of a profiled phase: made before it, started, and read when all has ended. */
+static int reserve_timers(ms_exec *exec, int phase) {
+  struct ms_async_exec *a = exec->async;
+  int wanted = 2 * a->phase[phase].n + 1;
+  MS_TRY(ms_grow((void **)&a->timer, &a->timer_capacity, wanted, sizeof *a->timer));
+  for (; a->timers < wanted; a->timers++)
+    MS_TRY(exec->state->device->api->event_open(exec->state->device, 1, &a->timer[a->timers]));
+  return MS_OK;
+}
+
+/* The last timer of a phase is its zero. */
+static ms_device_event *zero(const ms_exec *exec, int phase) {
+  return exec->async->timer[2 * exec->async->phase[phase].n];
+}
+
+/* The device is idle then, so it comes to the zero at once; a host that slept would see it late. */
+static int start_timers(ms_exec *exec, int phase) {
+  ms_state *state = exec->state;
+  int come = 0;
+  MS_TRY(ms_async_drain(state));
+  MS_TRY(state->device->api->record(state->device, zero(exec, phase), state->async->stream[MS_STREAM_COMPUTE]));
+  while (!come) MS_TRY(state->device->api->query(state->device, zero(exec, phase), &come));
+  exec->async->zero_at = ms_recorder_now();
+  return MS_OK;
+}
+
+/* Never before `least`, where the stream's last slice ended, nor after `most`. */
+static int read_timer(const ms_exec *exec, int phase, int timer, uint64_t least, uint64_t most, uint64_t *at) {
+  double seconds;
+  ms_device *device = exec->state->device;
+  MS_TRY(device->api->elapsed(device, zero(exec, phase), exec->async->timer[timer], &seconds));
+  *at = exec->async->zero_at + (uint64_t)(1e9 * (seconds > 0 ? seconds : 0));
+  if (*at > most) *at = most;
+  if (*at < least) *at = least;
+  return MS_OK;
+}
+
+static int read_timers(ms_exec *exec, int phase) {
+  ms_device *device = exec->state->device;
+  int at[MS_STREAMS];
+  uint64_t ended[MS_STREAMS], now = ms_recorder_now();
+  for (int s = 0; s < MS_STREAMS; s++) {
+    at[s] = exec->profile->stream[s].before;
+    ended[s] = exec->async->zero_at;
+  }
+  for (int i = 0; i < exec->async->phase[phase].n; i++) {
+    int s = exec->plan->phase[phase].instr[exec->async->phase[phase].order[i]->source].stream;
+    ms_profile_event *event = &exec->profile->stream[s].event[at[s]++];
+    if (event->kind != MS_PROFILE_KERNEL && event->kind != MS_PROFILE_COLLECTIVE) continue;
+    MS_TRY(read_timer(exec, phase, 2 * i, ended[s], now, &event->begin));
+    MS_TRY(read_timer(exec, phase, 2 * i + 1, event->begin, now, &event->end));
+    event->met = event->begin;
+    ended[s] = event->end;
+    double seconds;
+    MS_TRY(device->api->elapsed(device, exec->async->timer[2 * i], exec->async->timer[2 * i + 1], &seconds));
+    if (event->kind == MS_PROFILE_KERNEL) exec->cursor[s].kernel_seconds += seconds;
+    else exec->cursor[s].collective_seconds += seconds;
+  }
+  return MS_OK;
+}
+
+/* ---- the runner ---- */
+
 static int run(ms_exec *exec, int phase) {
   ms_state *state = exec->state;
   ms_async_run *run;
   double began = ms_clock(), *waited = &exec->cursor[MS_STREAM_COMPUTE].wait_seconds;
   MS_TRY(state->device->api->attach(state->device));
   MS_TRY(ms_async_connect(state));
-  if (exec->profile) MS_TRY(ms_async_exec_start_timers(exec, phase));
+  if (exec->profile) MS_TRY(start_timers(exec, phase));
   MS_TRY(ms_async_take_run(state, &run));
   *waited += ms_clock() - began;
   int rc = run_phase(exec, phase, run);
@@ -268,7 +333,7 @@ static int run(ms_exec *exec, int phase) {
   if (is_waited_for(exec, phase)) rc = ms_async_drain(state);
   *waited += ms_clock() - began;
   if (!rc && is_waited_for(exec, phase)) rc = report_fault(exec, &run->words->fault);
-  if (!rc && exec->profile) rc = ms_async_exec_read_timers(exec, phase);
+  if (!rc && exec->profile) rc = read_timers(exec, phase);
   if (rc && state->process_group.size > 1) ms_async_disconnect(state);
   return rc;
 }
@@ -291,4 +356,4 @@ const ms_runner ms_async_runner = {.open = ms_async_exec_new,
                                    .input = input_at,
                                    .output = output_at,
                                    .set_graph = ms_async_exec_set_graph,
-                                   .reserve_profile = ms_async_exec_reserve_timers};
+                                   .reserve_profile = reserve_timers};

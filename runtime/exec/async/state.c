@@ -1,11 +1,15 @@
-/* communicators.c - the communicators of a state on a device: one of all members, and of it parts for each stream.
+/* state.c - what a state has on an asynchronous device: streams, events, control words, and communicators.
 **
-** They serialise what they are given, hence one a stream. After a failure they are ended, and made anew by the first phase that
-** runs after the ranks have recovered.
+** There is a communicator of all members, and of it parts for each stream, since one serialises what it is given. After a
+** failure they are ended, and made anew by the first phase that runs after the ranks have recovered.
 */
+#include <stdlib.h>
+
 #include "base/clock.h"
 #include "base/error.h"
 #include "exec/async/async.h"
+
+/* ---- communicators ---- */
 
 static double nap(double since) { return ms_clock() - since < 0.01 ? 2e-5 : 1e-3; }
 
@@ -109,7 +113,7 @@ void ms_async_close_windows(ms_state *state, int arena) {
   }
 }
 
-/* ---- meeting ---- */
+/* ---- all of them, in each epoch of the world ---- */
 
 int ms_async_connect(ms_state *state) {
   ms_async *async = state->async;
@@ -134,14 +138,22 @@ static void end(ms_state *state, ms_device_comm **comm) {
   *comm = NULL;
 }
 
+void ms_async_exec_drop_graphs(const ms_state *state, struct ms_async_exec *async) {
+  ms_device *device = state->device;
+  for (int p = 0; p < MS_PHASES; p++) {
+    if (async->phase[p].graph) device->api->graph_close(device, async->phase[p].graph);
+    async->phase[p].graph = NULL;
+  }
+}
+
 void ms_async_disconnect(ms_state *state) {
   ms_async *async = state->async;
-  for (struct ms_async_exec *exec = async->execs; exec; exec = exec->next) ms_async_exec_drop_graphs(exec);
+  for (struct ms_async_exec *exec = async->execs; exec; exec = exec->next) ms_async_exec_drop_graphs(state, exec);
   async->windows = 0; /* they end with their communicators */
   for (int i = 0; i < async->groups; i++) end(state, &async->group[i].comm);
   for (int s = 0; s < MS_STREAMS; s++) end(state, &async->comm[s]);
   end(state, &async->all);
-  ms_async_settle(async); /* without communicators, what was enqueued runs through */
+  ms_async_settle(state); /* without communicators, what was enqueued runs through */
   async->open = 0;
   async->done = async->issued;
   async->ended = async->begun;
@@ -162,4 +174,69 @@ ms_device_comm *ms_async_comm(const ms_state *state, int stream, int ranks) {
   for (int i = 0; i < async->groups; i++)
     if (async->group[i].stream == stream && async->group[i].ranks == ranks) return async->group[i].comm;
   return async->comm[stream];
+}
+
+/* ---- streams, events, control words ---- */
+
+enum { CONTROL_BYTES = 4096, FAULT_AT = 256 };
+
+static int open_streams(ms_device *d, ms_async *async) {
+  const ms_device_api *api = d->api;
+  for (int s = 0; s < MS_STREAMS; s++) {
+    MS_TRY(api->stream_open(d, s != MS_STREAM_COMPUTE, &async->stream[s]));
+    if (s != MS_STREAM_COMPUTE) MS_TRY(api->event_open(d, 0, &async->join[s]));
+  }
+  MS_TRY(api->event_open(d, 0, &async->fork));
+  for (int r = 0; r < MS_ASYNC_RUNS; r++) {
+    MS_TRY(api->event_open(d, 1, &async->run[r].begin));
+    MS_TRY(api->event_open(d, 1, &async->run[r].end));
+    async->run[r].words = (ms_async_words *)async->words + r;
+  }
+  return MS_OK;
+}
+
+int ms_async_open(ms_state *state) {
+  ms_device *device = state->device;
+  if (!ms_device_has(device, MS_DEVICE_ASYNCHRONOUS)) return MS_OK;
+  ms_async *async = ms_calloc(1, sizeof *async);
+  if (!async) return MS_ENOMEM;
+  state->async = async;
+  MS_TRY(device->api->pin(device, MS_ASYNC_RUNS * (int64_t)sizeof(ms_async_words), &async->words));
+  MS_TRY(device->api->allocate(device, CONTROL_BYTES, 0, "control words", &async->control));
+  async->args = async->control;
+  async->fault = (ms_fault *)(void *)((char *)async->control + FAULT_AT);
+  MS_TRY(open_streams(device, async));
+  return ms_async_reserve(state, 0);
+}
+
+static void close_event(ms_device *device, ms_device_event *event) {
+  if (event) device->api->event_close(device, event);
+}
+
+void ms_async_close(ms_state *state) {
+  ms_async *async = state->async;
+  if (!async) return;
+  ms_device *device = state->device;
+  ms_async_settle(state);
+  ms_async_disconnect(state);
+  for (int i = 0; i < async->ring_size; i++) {
+    close_event(device, async->ring[i].before);
+    close_event(device, async->ring[i].after);
+  }
+  for (int r = 0; r < MS_ASYNC_RUNS; r++) {
+    close_event(device, async->run[r].begin);
+    close_event(device, async->run[r].end);
+  }
+  close_event(device, async->fork);
+  for (int s = 0; s < MS_STREAMS; s++) {
+    close_event(device, async->join[s]);
+    if (async->stream[s]) device->api->stream_close(device, async->stream[s]);
+  }
+  if (async->control) device->api->release(device, async->control, CONTROL_BYTES, 0);
+  if (async->words) device->api->unpin(device, async->words, MS_ASYNC_RUNS * (int64_t)sizeof(ms_async_words));
+  free(async->ring);
+  free(async->window);
+  free(async->group);
+  free(async);
+  state->async = NULL;
 }
