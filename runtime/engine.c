@@ -1,4 +1,7 @@
-/* engine.c - where the public header meets the floors: calls that join two floors which do not know each other. */
+/* engine.c - where the public header meets the floors: calls that join two floors which do not know each other, and what
+** the lowest floor offers, in the header's types.
+*/
+#include "base/hash.h"
 #include "graph/graph.h"
 #include "shard/model.h"
 
@@ -7,4 +10,10 @@ int ms_graph_new(const ms_model *model, ms_graph **graph) {
   MS_TRY(ms_graph_create(model, ms_model_param_info, model->params, graph));
   ms_handle_set_keeps(*graph, model);
   return MS_OK;
+}
+
+void ms_hash(const void *data, double bytes, double *hash) {
+  uint64_t of_all = ms_hash_bytes(MS_HASH_INIT, data, (size_t)bytes);
+  hash[0] = (double)(of_all >> 32);
+  hash[1] = (double)(of_all & 0xffffffffu);
 }

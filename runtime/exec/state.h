@@ -43,6 +43,10 @@ struct ms_state {
   unsigned interrupted; /* a phase failed half-way in the world's epoch interrupted - 1; 0: none did */
 };
 
+/* arenas.c: memory for an arena, in place of what it has, which goes only when the new is there: a failure leaves everything as it
+** was. Collective where peers map it too. */
+int ms_state_map_arena(ms_state *state, int arena, int64_t bytes);
+void ms_state_free_arena(ms_state *state, int arena);
 /* Makes every arena at least as large as `bytes` [MS_ARENAS] asks; those that live as long as it are left alone. Collective, equal on all
 ** ranks. */
 int ms_state_reserve(ms_state *state, const int64_t *bytes);
