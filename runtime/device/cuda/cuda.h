@@ -16,6 +16,8 @@ typedef struct ms_cuda_device {
   int nccl;  /* enum ms_nccl_option */
 } ms_cuda_device;
 
+/* error.c: errors and notes go to this engine from here on. */
+void ms_cuda_report_to(const ms_device_host *host);
 /* MS_OK, or an error that names the function: "cudaMalloc: out of memory (cudaErrorMemoryAllocation)". */
 #define MS_CUDA(call) ms_cuda_check((call), #call, __FILE__, __LINE__)
 int ms_cuda_check(cudaError_t error, const char *call, const char *file, int line);

@@ -1,32 +1,5 @@
-/* library.c - the one symbol of libmoonshard_cuda.so: the table of a CUDA device, for the engine that loads the library.
-**
-** The library has no error record and no notes of its own: what its code and its kernels raise goes to the engine's.
-*/
-#include <stdarg.h>
-#include <stdio.h>
-
-#include "base/note.h"
+/* library.c - the one symbol of libmoonshard_cuda.so: the table of a CUDA device, for the engine that loads the library. */
 #include "device/cuda/cuda.h"
-
-static const ms_device_host *host;
-
-int ms_error_raise(int code, const char *file, int line, const char *format, ...) {
-  char message[2048];
-  va_list args;
-  va_start(args, format);
-  vsnprintf(message, sizeof message, format, args);
-  va_end(args);
-  return host->raise(code, file, line, message);
-}
-
-void ms_note(const char *format, ...) {
-  char text[1024];
-  va_list args;
-  va_start(args, format);
-  vsnprintf(text, sizeof text, format, args);
-  va_end(args);
-  host->note(text);
-}
 
 const ms_device_api ms_cuda_api = {
     .version = MS_DEVICE_VERSION,
@@ -78,6 +51,6 @@ const ms_device_api ms_cuda_api = {
 
 __attribute__((visibility("default"))) const ms_device_api *ms_device_table(const ms_device_host *given) {
   if (given->version != MS_DEVICE_VERSION) return NULL;
-  host = given;
+  ms_cuda_report_to(given);
   return &ms_cuda_api;
 }

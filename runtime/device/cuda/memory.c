@@ -6,14 +6,6 @@
 
 struct ms_cuda_totals ms_cuda_totals;
 
-int ms_cuda_check(cudaError_t error, const char *call, const char *file, int line) {
-  if (error == cudaSuccess) return MS_OK;
-  ms_cuda_ignore(cudaGetLastError()); /* what can be got over is told once */
-  int code = error == cudaErrorMemoryAllocation ? MS_ENOMEM : MS_EDEVICE;
-  return ms_error_raise(code, file, line, "%.*s: %s (%s)", (int)strcspn(call, "("), call, cudaGetErrorString(error),
-                        cudaGetErrorName(error));
-}
-
 static void count(_Atomic int64_t *total, int64_t bytes) {
   atomic_fetch_add(total, bytes);
   atomic_fetch_add(&ms_cuda_totals.allocations, bytes > 0);

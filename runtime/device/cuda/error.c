@@ -1,0 +1,40 @@
+/* error.c - what the library reports to the engine that loaded it.
+**
+** The library has no error record and no notes of its own: what its code and its kernels raise goes to the engine's.
+*/
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/note.h"
+#include "device/cuda/cuda.h"
+
+static const ms_device_host *engine;
+
+void ms_cuda_report_to(const ms_device_host *host) { engine = host; }
+
+int ms_error_raise(int code, const char *file, int line, const char *format, ...) {
+  char message[2048];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(message, sizeof message, format, args);
+  va_end(args);
+  return engine->raise(code, file, line, message);
+}
+
+void ms_note(const char *format, ...) {
+  char text[1024];
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  engine->note(text);
+}
+
+int ms_cuda_check(cudaError_t error, const char *call, const char *file, int line) {
+  if (error == cudaSuccess) return MS_OK;
+  ms_cuda_ignore(cudaGetLastError()); /* what can be got over is told once */
+  int code = error == cudaErrorMemoryAllocation ? MS_ENOMEM : MS_EDEVICE;
+  return ms_error_raise(code, file, line, "%.*s: %s (%s)", (int)strcspn(call, "("), call, cudaGetErrorString(error),
+                        cudaGetErrorName(error));
+}
