@@ -66,8 +66,7 @@ static void resolve_kernel(ms_exec *exec, const ms_instr *source, ms_kernel_call
 
 static void resolve_collective(ms_exec *exec, const ms_exec_phase *phase, const ms_plan_coll *source,
                                const ms_coll *coll) {
-  const ms_model *model = exec->plan->model;
-  const int *group = source->dim == MS_DIM_SHARD ? model->shard_group : model->replicate_group;
+  const int *group = ms_model_group(exec->plan->model, source->dim).ranks;
   int ranks = source->ranks, grid[MS_MAX_LOCAL_RANKS];
   if (source->replicas) ranks = ms_state_grid(exec->state, grid);
   else group += ms_plan_group_start(exec->plan, source->dim, source->ranks);
@@ -142,10 +141,10 @@ static int allocate_phase(const ms_plan_phase *source, ms_exec_phase *phase) {
 static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *source, ms_exec_instr *instr) {
   const ms_plan_coll *from = source->coll;
   const ms_model *model = exec->plan->model;
-  int dim = source->stream == MS_STREAM_REPLICATE ? MS_DIM_REPLICATE : MS_DIM_SHARD;
+  const int dim = ms_stream_dim(source->stream);
   int ranks = ranks_of(from);
   if (from->replicas) MS_TRY(ms_state_open_replicas(exec->state, source->stream));
-  else MS_TRY(ms_state_open_group(exec->state, exec->plan, source->stream, dim, ranks));
+  else MS_TRY(ms_state_open_group(exec->state, exec->plan, source->stream, ranks));
   instr->comm = ms_state_comm(exec->state, source->stream, ranks);
   if (from->dim != dim)
     return MS_FAIL(MS_EINTERNAL, "collective %s of %s cannot run on stream %s", ms_coll_name(from->kind), source->scope,
@@ -177,7 +176,7 @@ static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *
     instr->also_bytes = from->also_bytes;
     instr->also_dim = model->replicate_dim;
   }
-  instr->mesh_dim = dim == MS_DIM_SHARD ? model->shard_dim : model->replicate_dim;
+  instr->mesh_dim = ms_model_group(model, dim).mesh_dim;
   return MS_OK;
 }
 

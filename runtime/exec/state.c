@@ -50,13 +50,12 @@ int ms_state_open_replicas(ms_state *state, int stream) {
   return open_group(state, stream, n, ranks, &opened);
 }
 
-int ms_state_open_group(ms_state *state, const ms_plan *plan, int stream, int dim, int ranks) {
-  const int *whole = dim == MS_DIM_SHARD ? state->model->shard_group : state->model->replicate_group;
+int ms_state_open_group(ms_state *state, const ms_plan *plan, int stream, int ranks) {
+  const int dim = ms_stream_dim(stream), *whole = ms_model_group(state->model, dim).ranks;
   ms_comm *opened;
   MS_TRY(open_group(state, stream, ranks, whole + ms_plan_group_start(plan, dim, ranks), &opened));
   if (!opened || !state->async) return MS_OK;
-  int place = dim == MS_DIM_SHARD ? state->model->shard_rank : state->model->replicate_rank;
-  int rc = ms_async_open_group(state, stream, place, ranks);
+  int rc = ms_async_open_group(state, stream, ranks);
   if (!rc) return MS_OK;
   ms_comm_close(opened);
   state->groups--;
@@ -64,14 +63,11 @@ int ms_state_open_group(ms_state *state, const ms_plan *plan, int stream, int di
 }
 
 static int open_communicators(ms_state *state) {
-  const ms_model *m = state->model;
-  if (m->shard_size > 1) {
-    for (int stream = MS_STREAM_GATHER; stream <= MS_STREAM_REDUCE; stream++)
-      MS_TRY(ms_comm_open(state->world, m->shard_size, m->shard_group, stream, &state->comm[stream]));
+  for (int stream = MS_STREAM_COMPUTE + 1; stream < MS_STREAMS; stream++) {
+    const ms_dim_group group = ms_model_group(state->model, ms_stream_dim(stream));
+    if (group.size > 1) MS_TRY(ms_comm_open(state->world, group.size, group.ranks, stream, &state->comm[stream]));
   }
-  if (m->replicate_size == 1) return MS_OK;
-  return ms_comm_open(state->world, m->replicate_size, m->replicate_group, MS_STREAM_REPLICATE,
-                      &state->comm[MS_STREAM_REPLICATE]);
+  return MS_OK;
 }
 
 static int check_place(const ms_world *world, const ms_model *model) {

@@ -68,11 +68,25 @@ int ms_state_grid(const ms_state *state, int *ranks);
 char *ms_state_block(const ms_state *state, int arena);
 /* First byte of the block of a world rank in an arena that has one for each, as mapped here. */
 char *ms_state_peer_block(const ms_state *state, int arena, int rank);
+/* The mesh dimension along which a stream's collectives run: enum ms_plan_dim. */
+static inline int ms_stream_dim(int stream) { return stream == MS_STREAM_REPLICATE ? MS_DIM_REPLICATE : MS_DIM_SHARD; }
+/* This rank's group along a dimension of the plan. */
+typedef struct ms_dim_group {
+  int mesh_dim;     /* as the mesh numbers its dimensions */
+  int size, place;  /* ranks of the group, and this one's place among them */
+  int number;       /* of this group among those along the dimension */
+  const int *ranks; /* [size], the model's */
+} ms_dim_group;
+static inline ms_dim_group ms_model_group(const ms_model *m, int dim) {
+  if (dim == MS_DIM_SHARD)
+    return (ms_dim_group){m->shard_dim, m->shard_size, m->shard_rank, m->replicate_rank, m->shard_group};
+  return (ms_dim_group){m->replicate_dim, m->replicate_size, m->replicate_rank, m->shard_rank, m->replicate_group};
+}
 /* The communicator of a stream among `ranks` neighbours of its dimension's group, or, if they are more than that has, among
 ** all replicas; opened by ms_state_open_group or ms_state_open_replicas, unless they are the whole group. */
 ms_comm *ms_state_comm(const ms_state *state, int stream, int ranks);
 /* Makes sure that ms_state_comm finds it. Collective over the group. */
 int ms_state_open_replicas(ms_state *state, int stream);
-int ms_state_open_group(ms_state *state, const ms_plan *plan, int stream, int dim, int ranks);
+int ms_state_open_group(ms_state *state, const ms_plan *plan, int stream, int ranks);
 
 #endif

@@ -114,7 +114,7 @@ void ms_async_close(ms_state *state);
 int ms_async_connect(ms_state *state);
 /* Ends the communicators with whatever is under way, and graphs that were captured with them. */
 void ms_async_disconnect(ms_state *state);
-int ms_async_open_group(ms_state *state, int stream, int place, int ranks);
+int ms_async_open_group(ms_state *state, int stream, int ranks);
 ms_device_comm *ms_async_comm(const ms_state *state, int stream, int ranks);
 /* Until the communicator has nothing under way on the host's side. */
 int ms_async_comm_ready(ms_state *state, ms_device_comm *comm);

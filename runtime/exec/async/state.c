@@ -52,21 +52,22 @@ static int open_all(ms_state *state) {
 }
 
 static int open_parts(ms_state *state) {
-  const ms_model *m = state->model;
-  ms_async *async = state->async;
-  for (int s = MS_STREAM_GATHER; m->shard_size > 1 && s <= MS_STREAM_REDUCE; s++)
-    MS_TRY(split(state, async->all, m->replicate_rank, m->shard_rank, &async->comm[s]));
-  if (m->replicate_size == 1) return MS_OK;
-  return split(state, async->all, m->shard_rank, m->replicate_rank, &async->comm[MS_STREAM_REPLICATE]);
+  for (int s = MS_STREAM_COMPUTE + 1; s < MS_STREAMS; s++) {
+    const ms_dim_group group = ms_model_group(state->model, ms_stream_dim(s));
+    if (group.size > 1) MS_TRY(split(state, state->async->all, group.number, group.place, &state->async->comm[s]));
+  }
+  return MS_OK;
+}
+
+static int split_group(ms_state *state, int stream, int ranks, ms_device_comm **comm) {
+  const int place = ms_model_group(state->model, ms_stream_dim(stream)).place;
+  return split(state, state->async->comm[stream], place / ranks, place, comm);
 }
 
 static int open_groups(ms_state *state) {
   ms_async *async = state->async;
-  for (int i = 0; i < async->groups; i++) {
-    int s = async->group[i].stream;
-    int place = s == MS_STREAM_REPLICATE ? state->model->replicate_rank : state->model->shard_rank;
-    MS_TRY(split(state, async->comm[s], place / async->group[i].ranks, place, &async->group[i].comm));
-  }
+  for (int i = 0; i < async->groups; i++)
+    MS_TRY(split_group(state, async->group[i].stream, async->group[i].ranks, &async->group[i].comm));
   return MS_OK;
 }
 
@@ -159,11 +160,11 @@ void ms_async_disconnect(ms_state *state) {
   async->ended = async->begun;
 }
 
-int ms_async_open_group(ms_state *state, int stream, int place, int ranks) {
+int ms_async_open_group(ms_state *state, int stream, int ranks) {
   ms_async *async = state->async;
   MS_TRY(ms_grow((void **)&async->group, &async->group_capacity, async->groups + 1, sizeof *async->group));
   async->group[async->groups].comm = NULL;
-  MS_TRY(split(state, async->comm[stream], place / ranks, place, &async->group[async->groups].comm));
+  MS_TRY(split_group(state, stream, ranks, &async->group[async->groups].comm));
   async->group[async->groups].stream = stream;
   async->group[async->groups++].ranks = ranks;
   return MS_OK;
