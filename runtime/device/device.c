@@ -1,7 +1,8 @@
 /* device.c - which kinds of device there are: the CPU, and CUDA, whose library is loaded when it is first asked for.
 **
-** The library is a file beside the engine: by MOONSHARD_CUDA_LIBRARY, or libmoonshard_cuda.so in the folder of the engine
-** itself, in ../lib of it, or where the dynamic linker looks. Nothing else in the engine knows that there is CUDA.
+** The library is a file beside the engine: by MOONSHARD_CUDA_LIBRARY, or libmoonshard_cuda.so in the folder of the
+** engine itself, in ../lib of it, or where the dynamic linker looks. Nothing else in the engine knows that there is
+** CUDA.
 */
 #include "device/device.h"
 

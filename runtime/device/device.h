@@ -1,10 +1,10 @@
 /* device.h - where tensors live and kernels run: the functions that the rest of the engine asks of a device.
 **
-** What a device can do is a set of capabilities; outside of this folder they are asked for, never the kind of device.
-** A device whose memory is the host's (the CPU) has no streams here: the executor runs its plans on host threads, and its
-** ranks meet in shared memory. An asynchronous device has memory that only copies reach, streams that do in order what they
-** were given, events that order streams and report how far they are, and collectives of its own. Its functions enqueue and
-** return; those that wait say so.
+** What a device can do is a set of capabilities; outside of this folder they are asked for, never the kind of device. A
+** device whose memory is the host's (the CPU) has no streams here: the executor runs its plans on host threads, and its
+** ranks meet in shared memory. An asynchronous device has memory that only copies reach, streams that do in order what
+** they were given, events that order streams and report how far they are, and collectives of its own. Its functions
+** enqueue and return; those that wait say so.
 */
 #ifndef MS_DEVICE_DEVICE_H
 #define MS_DEVICE_DEVICE_H
@@ -62,11 +62,12 @@ typedef struct ms_device_api {
   /* local_rank: of this process on its host, by which it takes its device. nccl: enum ms_nccl_option. */
   int (*open)(int local_rank, int nccl, ms_device **device);
   void (*close)(ms_device *device);
-  /* Zero-filled, 4096-byte aligned. label: what it is for, in messages. communicated: collectives read and write it. May wait for
-  ** the device. */
+  /* Zero-filled, 4096-byte aligned. label: what it is for, in messages. communicated: collectives read and write it.
+  ** May wait for the device. */
   int (*allocate)(ms_device *device, int64_t bytes, int communicated, const char *label, void **base);
   void (*release)(ms_device *device, void *base, int64_t bytes, int communicated);
-  /* Between the host and an arena; done when they return. Whoever calls them has waited for the streams that use those bytes. */
+  /* Between the host and an arena; done when they return. Whoever calls them has waited for the streams that use
+  ** those bytes. */
   int (*read)(ms_device *device, void *host, const void *at, int64_t bytes);
   int (*write)(ms_device *device, void *at, const void *host, int64_t bytes);
 
@@ -96,27 +97,31 @@ typedef struct ms_device_api {
 
   /* *pinned = *value when the stream comes here, also in a graph; value: in an arena. */
   int (*mark)(ms_device *device, ms_device_stream *stream, int64_t *pinned, const int64_t *value);
-  /* What is enqueued on the stream, and on streams that wait for it, from begin to end becomes a graph and does not run. */
+  /* What is enqueued on the stream, and on streams that wait for it, from begin to end becomes a graph and does not
+  ** run. */
   int (*capture_begin)(ms_device *device, ms_device_stream *stream);
   int (*capture_end)(ms_device *device, ms_device_stream *stream, ms_device_graph **graph); /* NULL: gives up */
   int (*graph_run)(ms_device *device, ms_device_graph *graph, ms_device_stream *stream);
   void (*graph_close)(ms_device *device, ms_device_graph *graph);
 
-  /* Communicators. An id is made by one rank and told to the others; opening and splitting begin what comm_ready tells the end
-  ** of, and all ranks of the parent split together: those of one color into one communicator, ordered by key. */
+  /* Communicators. An id is made by one rank and told to the others; opening and splitting begin what comm_ready
+  ** tells the end of, and all ranks of the parent split together: those of one color into one communicator, ordered
+  ** by key. */
   int (*comm_id)(ms_device *device, void *id); /* NULL: only tells whether there can be communicators */
   int (*comm_open)(ms_device *device, const void *id, int size, int rank, ms_device_comm **comm);
   int (*comm_split)(ms_device *device, ms_device_comm *parent, int color, int key, ms_device_comm **comm);
-  /* *ready: nothing is under way on the host side. The first error of the communicator, also one met by a collective, fails. */
+  /* *ready: nothing is under way on the host side. The first error of the communicator, also one met by a
+  ** collective, fails. */
   int (*comm_ready)(ms_device *device, ms_device_comm *comm, int *ready);
-  /* Registers communicated memory, of equal size on all ranks of the communicator, which do it together; closed before the memory
-  ** is released, if the communicator is still there. */
+  /* Registers communicated memory, of equal size on all ranks of the communicator, which do it together; closed
+  ** before the memory is released, if the communicator is still there. */
   int (*window_open)(ms_device *device, ms_device_comm *comm, void *base, int64_t bytes, ms_device_window **window);
   void (*window_close)(ms_device *device, ms_device_comm *comm, ms_device_window *window);
   /* All parts as one operation on the stream. Before the next, comm_ready must have told that this one is enqueued. */
   int (*collective)(ms_device *device, ms_device_comm *comm, ms_device_stream *stream, int kind, int parts,
                     const ms_device_part *part);
-  /* Ends what is under way and frees the communicator, without the other ranks; waits at most so many seconds for that. */
+  /* Ends what is under way and frees the communicator, without the other ranks; waits at most so many seconds for
+  ** that. */
   void (*comm_close)(ms_device *device, ms_device_comm *comm, double seconds);
 
   /* What `moonshard doctor` tells; none of it opens a device. */

@@ -1,6 +1,8 @@
-/* arenas.c - the memory of a state: arenas, the blocks of them that are this rank's and its peers', and their bytes on the host.
+/* arenas.c - the memory of a state: arenas, the blocks of them that are this rank's and its peers', and their bytes on
+** the host.
 **
-** What peers read in place is mapped by all ranks that train the model; everything else is private memory of the device.
+** What peers read in place is mapped by all ranks that train the model; everything else is private memory of the
+** device.
 */
 #include <stdio.h>
 #include <stdlib.h>

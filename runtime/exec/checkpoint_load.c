@@ -1,4 +1,5 @@
-/* checkpoint_load.c - a state from files: the ranges of a tensor that this rank owns, checked block by block while they are read. */
+/* checkpoint_load.c - a state from files: the ranges of a tensor that this rank owns, checked block by block while
+** they are read. */
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,8 +26,8 @@ typedef struct loading {
   double *bytes;
 } loading;
 
-/* Bytes [from, to) of the tensor, to where *at says then; of them those that are wanted go into the state: at once, where
-** the host reaches it and all are wanted. */
+/* Bytes [from, to) of the tensor, to where *at says then; of them those that are wanted go into the state: at once,
+** where the host reaches it and all are wanted. */
 static int read_round(loading *l, int64_t from, int64_t to, const void **at) {
   int64_t first = l->begin + from / 4, last = l->begin + to / 4;
   int64_t wanted = first > l->first ? first : l->first, end = last < l->last ? last : l->last;

@@ -38,7 +38,8 @@ static int restart(ms_state *state, float *master, float *ema, int64_t n, float 
   return ms_state_copy_in(state, ema, room, n * (int64_t)sizeof *master);
 }
 
-/* Every owned element of every parameter that has an average; sliced: of what replicas keep together, this rank's slice. */
+/* Every owned element of every parameter that has an average; sliced: of what replicas keep together, this rank's
+** slice. */
 static int move_all(ms_state *state, move *by, int sliced) {
   const ms_model *model = state->model;
   float *room = NULL;

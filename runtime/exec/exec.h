@@ -1,8 +1,8 @@
 /* exec.h - a plan bound to a state: per stream, a compact list of instructions whose pointers are resolved.
 **
-** bind.c makes it. A runner takes the streams of a phase to their ends: inline.c on the calling thread, threads.c with a
-** thread a stream, async/ on an asynchronous device. What looks at values (nonfinite.c) hangs in after each kernel. Running
-** looks nothing up by name and allocates nothing.
+** bind.c makes it. A runner takes the streams of a phase to their ends: inline.c on the calling thread, threads.c with
+** a thread a stream, async/ on an asynchronous device. What looks at values (nonfinite.c) hangs in after each kernel.
+** Running looks nothing up by name and allocates nothing.
 */
 #ifndef MS_EXEC_EXEC_H
 #define MS_EXEC_EXEC_H
@@ -58,8 +58,8 @@ typedef struct ms_exec_cursor {
 typedef struct ms_exec_threads ms_exec_threads;
 typedef struct ms_exec_finder ms_exec_finder;
 
-/* How the phases of an exec run. NULL: nothing is to be done then, but for inputs and outputs, which the host reaches where the
-** plan has them. */
+/* How the phases of an exec run. NULL: nothing is to be done then, but for inputs and outputs, which the host
+** reaches where the plan has them. */
 typedef struct ms_runner {
   int (*open)(ms_exec *exec);    /* instructions are sorted, pointers not resolved yet */
   void (*close)(ms_exec *exec);  /* also after an open that failed */

@@ -1,5 +1,5 @@
-/* nonfinite.c - the first value that is not finite: parameters and inputs, then every result of the FIRST phase as it is
-** written, then the summed gradients. The ranks agree on the earliest finding, so all of them tell the same.
+/* nonfinite.c - the first value that is not finite: parameters and inputs, then every result of the FIRST phase as it
+** is written, then the summed gradients. The ranks agree on the earliest finding, so all of them tell the same.
 */
 #include <limits.h>
 #include <math.h>

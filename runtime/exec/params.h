@@ -6,8 +6,8 @@
 
 /* Draws the initial value of every owned element; padding stays zero. */
 int ms_params_init(ms_state *state);
-/* What this rank alone writes of a parameter's owned elements: all, or its slice where replicas keep one copy. Returns how many
-** elements that is; *first: which of the owned is the first. */
+/* What this rank alone writes of a parameter's owned elements: all, or its slice where replicas keep one copy.
+** Returns how many elements that is; *first: which of the owned is the first. */
 int64_t ms_params_slice(const ms_state *state, const ms_param *p, int64_t *first);
 /* Elements [first, first + count) of a flattened parameter, in an arena. */
 typedef struct ms_elements {
@@ -20,7 +20,8 @@ typedef struct ms_elements {
 /* Where what this rank has of a parameter's master, gradient or moment ("param", "grad", "exp_avg", "exp_avg_sq",
 ** "ema") lies: the owned elements, or of gradients a slice of them where replicas keep one copy of the rest. */
 int ms_params_find(const ms_state *state, int param, const char *what, ms_elements *at);
-/* Elements [first, first + count) of what was found, from and to f32; those kept in bf16 become the nearest to what is given. */
+/* Elements [first, first + count) of what was found, from and to f32; those kept in bf16 become the nearest to what
+** is given. */
 int ms_params_copy_out(const ms_state *state, const ms_elements *from, int64_t first, int64_t count, float *out);
 int ms_params_copy_in(ms_state *state, const ms_elements *to, int64_t first, int64_t count, const float *values);
 /* Where elements [first, first + count) of it lie, which this rank must own, if they are f32 and the host may follow

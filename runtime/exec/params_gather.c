@@ -90,8 +90,8 @@ int ms_state_gather(ms_state *state, int param, const char *what, float *full) {
   return ms_state_gather_range(state, param, what, 0, state->model->param[param].numel, full);
 }
 
-/* Every rank takes what it owns of each window: it is written when no peer reads the parameter any more, which the window's
-** first barrier says. */
+/* Every rank takes what it owns of each window: it is written when no peer reads the parameter any more, which the
+** window's first barrier says. */
 static int scatter(ms_state *state, const ms_param *p, int from, const float *full, const ms_elements *mine) {
   ms_region window;
   int rc = MS_OK;

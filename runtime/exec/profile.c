@@ -1,5 +1,6 @@
-/* profile.c - recording. Every stream has its own list, so streams that are threads record without a lock, and room for a run
-** is made before it starts: while it runs nothing is allocated. Texts stay numbers of the flight recorder until the trace is written.
+/* profile.c - recording. Every stream has its own list, so streams that are threads record without a lock, and room for
+** a run is made before it starts: while it runs nothing is allocated. Texts stay numbers of the flight recorder until
+** the trace is written.
 */
 #include "exec/profile.h"
 

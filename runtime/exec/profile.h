@@ -1,5 +1,5 @@
-/* profile.h - what ran on each stream of one rank, and when: recorded while an exec runs phases (profile.c), and written for all
-** ranks as one Chrome trace (profile_write.c). An exec without a profile tests one pointer.
+/* profile.h - what ran on each stream of one rank, and when: recorded while an exec runs phases (profile.c), and
+** written for all ranks as one Chrome trace (profile_write.c). An exec without a profile tests one pointer.
 */
 #ifndef MS_EXEC_PROFILE_H
 #define MS_EXEC_PROFILE_H
@@ -47,7 +47,8 @@ struct ms_profile {
   uint64_t meetings; /* barriers and all-gathers of bytes are in spans up to this sequence number */
 };
 
-/* Room for a run of a phase, before it; after it, what can be said of it then (began: ms_recorder_now), or nothing of it. */
+/* Room for a run of a phase, before it; after it, what can be said of it then (began: ms_recorder_now), or nothing
+** of it. */
 int ms_profile_reserve(ms_profile *profile, const ms_exec_phase *phase);
 int ms_profile_finish_phase(ms_profile *profile, const ms_exec *exec, int phase, uint64_t began);
 void ms_profile_drop(ms_profile *profile);

@@ -1,12 +1,14 @@
-/* profile_write.c - a profile as one Chrome trace file (JSON), which ui.perfetto.dev and chrome://tracing show: a process for each
-** rank, a thread for each stream and one for the program itself, arrows where a stream waited for another.
+/* profile_write.c - a profile as one Chrome trace file (JSON), which ui.perfetto.dev and chrome://tracing show: a
+** process for each rank, a thread for each stream and one for the program itself, arrows where a stream waited for
+** another.
 **
-** Every rank writes its own part into memory that all of them map, and rank 0 writes the file. Times are microseconds since
-** the first event of all ranks; ranks of one host have the same clock.
+** Every rank writes its own part into memory that all of them map, and rank 0 writes the file. Times are microseconds
+** since the first event of all ranks; ranks of one host have the same clock.
 **
-** Perfetto keys threads by tid alone and takes tid 0 for an idle processor, so numbers of processes and threads are those of
-** no other rank: process (rank + 1) * 100, and its threads counted from there. It reads ids of arrows as integers only.
-** It closes slices in the order of the file where times are equal, so a thread's are written as they begin, the longer first.
+** Perfetto keys threads by tid alone and takes tid 0 for an idle processor, so numbers of processes and threads are
+** those of no other rank: process (rank + 1) * 100, and its threads counted from there. It reads ids of arrows as
+** integers only. It closes slices in the order of the file where times are equal, so a thread's are written as they
+** begin, the longer first.
 */
 #include <errno.h>
 #include <math.h>

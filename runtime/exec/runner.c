@@ -1,4 +1,5 @@
-/* runner.c - what runners share: a kernel with all that goes with it, collectives that are delayed on purpose, and counts. */
+/* runner.c - what runners share: a kernel with all that goes with it, collectives that are delayed on purpose, and
+** counts. */
 #include <string.h>
 
 #include "base/clock.h"

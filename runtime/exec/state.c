@@ -1,4 +1,5 @@
-/* state.c - the training state of one rank: made, freed, and the communicators among which its plans' collectives run. */
+/* state.c - the training state of one rank: made, freed, and the communicators among which its plans' collectives
+** run. */
 #include "exec/state.h"
 
 #include <stdlib.h>

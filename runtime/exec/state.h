@@ -20,8 +20,8 @@ struct ms_state {
   ms_device *device; /* that has the arenas */
   int nccl;          /* enum ms_nccl_option */
   ms_state_layout layout;
-  /* mapped whole: COMM and GROUPED [members * stride], GATHERED and MASTERS [replicate_size * stride]; where replicas keep one
-  ** copy GATHERED and MASTERS [stride], REPLICATED [shard_size * stride] */
+  /* mapped whole: COMM and GROUPED [members * stride], GATHERED and MASTERS [replicate_size * stride]; where
+  ** replicas keep one copy GATHERED and MASTERS [stride], REPLICATED [shard_size * stride] */
   ms_region arena[MS_ARENAS];
   int blocks[MS_ARENAS];          /* mapped together, as the arena was made: the model may be freed first; 0: private */
   int64_t arena_bytes[MS_ARENAS]; /* this rank's block: what plans asked for */
@@ -43,26 +43,26 @@ struct ms_state {
   unsigned interrupted; /* a phase failed half-way in the world's epoch interrupted - 1; 0: none did */
 };
 
-/* arenas.c: memory for an arena, in place of what it has, which goes only when the new is there: a failure leaves everything as it
-** was. Collective where peers map it too. */
+/* arenas.c: memory for an arena, in place of what it has, which goes only when the new is there: a failure leaves
+** everything as it was. Collective where peers map it too. */
 int ms_state_map_arena(ms_state *state, int arena, int64_t bytes);
 void ms_state_free_arena(ms_state *state, int arena);
-/* Makes every arena at least as large as `bytes` [MS_ARENAS] asks; those that live as long as it are left alone. Collective, equal on all
-** ranks. */
+/* Makes every arena at least as large as `bytes` [MS_ARENAS] asks; those that live as long as it are left alone.
+** Collective, equal on all ranks. */
 int ms_state_reserve(ms_state *state, const int64_t *bytes);
 /* Notes that a phase failed half-way: some rank may still be inside a collective, until all have recovered. */
 void ms_state_set_interrupted(ms_state *state);
 int ms_state_interrupted(const ms_state *state);
-/* Bytes of an arena as the host can read them: the arena itself where the host may follow its pointers, else a copy that lasts
-** until the next view. */
+/* Bytes of an arena as the host can read them: the arena itself where the host may follow its pointers, else a copy
+** that lasts until the next view. */
 int ms_state_view(ms_state *state, void *at, int64_t bytes, void **view);
 /* So many bytes of the host, the state's own, until the next view. */
 int ms_state_room(ms_state *state, int64_t bytes, void **room);
 /* Bytes from or to an arena. */
 int ms_state_copy_out(const ms_state *state, void *host, const void *at, int64_t bytes);
 int ms_state_copy_in(ms_state *state, void *at, const void *host, int64_t bytes);
-/* The model's ranks, replica by replica, each in the order of its shards, as collectives with replicas have them: [members].
-** Returns how many. */
+/* The model's ranks, replica by replica, each in the order of its shards, as collectives with replicas have them:
+** [members]. Returns how many. */
 int ms_state_grid(const ms_state *state, int *ranks);
 /* First byte of this rank's block of an arena. */
 char *ms_state_block(const ms_state *state, int arena);
@@ -82,8 +82,8 @@ static inline ms_dim_group ms_model_group(const ms_model *m, int dim) {
     return (ms_dim_group){m->shard_dim, m->shard_size, m->shard_rank, m->replicate_rank, m->shard_group};
   return (ms_dim_group){m->replicate_dim, m->replicate_size, m->replicate_rank, m->shard_rank, m->replicate_group};
 }
-/* The communicator of a stream among `ranks` neighbours of its dimension's group, or, if they are more than that has, among
-** all replicas; opened by ms_state_open_group or ms_state_open_replicas, unless they are the whole group. */
+/* The communicator of a stream among `ranks` neighbours of its dimension's group, or, if they are more than that
+** has, among all replicas; opened by ms_state_open_group or ms_state_open_replicas, unless they are the whole group. */
 ms_comm *ms_state_comm(const ms_state *state, int stream, int ranks);
 /* Makes sure that ms_state_comm finds it. Collective over the group. */
 int ms_state_open_replicas(ms_state *state, int stream);

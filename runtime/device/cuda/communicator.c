@@ -2,7 +2,8 @@
 **
 ** Communicators do not block: what takes time (opening, the first collective) goes on in NCCL's own threads, and
 ** ms_cuda_comm_ready tells when it is over. That is also the only ground on which ncclCommAbort may be called while
-** something hangs. It may hang itself: it runs on a thread of its own, which is left behind after the time that was given.
+** something hangs. It may hang itself: it runs on a thread of its own, which is left behind after the time that was
+** given.
 */
 #include <pthread.h>
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* cuda.h - what the files of the CUDA device share. They are plain C over CUDA's runtime API: kernels are in kernels/cuda. */
+/* cuda.h - what the files of the CUDA device share. They are plain C over CUDA's runtime API: kernels are in
+** kernels/cuda. */
 #ifndef MS_DEVICE_CUDA_CUDA_H
 #define MS_DEVICE_CUDA_CUDA_H
 

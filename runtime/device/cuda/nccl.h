@@ -1,5 +1,5 @@
-/* nccl.h - the part of NCCL that Moonshard uses, found at run time. Names, values and layouts are those of NCCL 2.18 and later, and
-** are compared with the toolkit's header where there is one (nccl_check.c).
+/* nccl.h - the part of NCCL that Moonshard uses, found at run time. Names, values and layouts are those of NCCL 2.18
+** and later, and are compared with the toolkit's header where there is one (nccl_check.c).
 */
 #ifndef MS_DEVICE_CUDA_NCCL_H
 #define MS_DEVICE_CUDA_NCCL_H
@@ -20,7 +20,8 @@ enum { MS_NCCL_SUCCESS = 0, MS_NCCL_IN_PROGRESS = 7 };
 enum { MS_NCCL_SUM = 0 };
 enum { MS_NCCL_FLOAT32 = 7, MS_NCCL_BFLOAT16 = 9 };
 
-/* ncclConfig_t as 2.28 has it; the library reads from size and version which fields are there: 2.18.5's end before comm_name. */
+/* ncclConfig_t as 2.28 has it; the library reads from size and version which fields are there: 2.18.5's end before
+** comm_name. */
 typedef struct ms_nccl_config {
   size_t size;
   unsigned magic, version;

@@ -1,7 +1,7 @@
 /* open.c - which GPU a process takes, and what `moonshard doctor` tells of GPUs and CUDA's libraries.
 **
-** A process takes the GPU of its place on its host (LOCAL_RANK), one each. MOONSHARD_CUDA_SHARE=1 lets places beyond the last
-** GPU begin again at the first: for tests of several ranks on one GPU, which are no faster for it.
+** A process takes the GPU of its place on its host (LOCAL_RANK), one each. MOONSHARD_CUDA_SHARE=1 lets places beyond
+** the last GPU begin again at the first: for tests of several ranks on one GPU, which are no faster for it.
 */
 #include <dlfcn.h>
 #include <stdio.h>

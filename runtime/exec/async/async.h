@@ -1,9 +1,10 @@
-/* async.h - states and execs on an asynchronous device (a GPU): its streams, its communicators, what was given to
-** them and has not ended yet.
+/* async.h - states and execs on an asynchronous device (a GPU): its streams, its communicators, what was given to them
+** and has not ended yet.
 **
-** The host enqueues whole phases and goes on. It waits where it reads (the norm, an evaluation's loss, parameters), and where it
-** would run too far ahead. Every wait goes through ms_async_wait, which watches collectives meanwhile: it writes in the flight recorder when
-** the device comes to one and leaves it, and fails as a wait on the CPU does when peers do not come.
+** The host enqueues whole phases and goes on. It waits where it reads (the norm, an evaluation's loss, parameters), and
+** where it would run too far ahead. Every wait goes through ms_async_wait, which watches collectives meanwhile: it
+** writes in the flight recorder when the device comes to one and leaves it, and fails as a wait on the CPU does when
+** peers do not come.
 */
 #ifndef MS_EXEC_ASYNC_ASYNC_H
 #define MS_EXEC_ASYNC_ASYNC_H
@@ -33,8 +34,8 @@ typedef struct ms_async_run {
   ms_async_words *words;
 } ms_async_run;
 
-/* A collective that was given to a stream. In a graph no event of it can be asked for: there it writes the number of its run to
-** pinned memory when it begins, and when it is done. */
+/* A collective that was given to a stream. In a graph no event of it can be asked for: there it writes the number of
+** its run to pinned memory when it begins, and when it is done. */
 typedef struct ms_async_coll {
   const ms_coll *coll;
   ms_comm *comm; /* the flight recorder's */
@@ -129,7 +130,8 @@ void ms_async_exec_drop_graphs(const ms_state *state, struct ms_async_exec *asyn
 int ms_async_reserve(ms_state *state, int colls);
 /* Until an event has come. */
 int ms_async_wait(const ms_state *state, ms_device_event *event);
-/* Gives what is under way some time to end, without asking for peers: for clean-up, in any order and also after the world is left. */
+/* Gives what is under way some time to end, without asking for peers: for clean-up, in any order and also after the
+** world is left. */
 void ms_async_settle(const ms_state *state);
 /* Until everything that was given to the device has ended. */
 int ms_async_drain(const ms_state *state);

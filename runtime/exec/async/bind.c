@@ -1,9 +1,9 @@
-/* bind.c - what an exec needs on a device besides what exec/bind.c makes: instructions in program order, events, staging of
-** inputs and outputs, and what converts between a collective's buffers.
+/* bind.c - what an exec needs on a device besides what exec/bind.c makes: instructions in program order, events,
+** staging of inputs and outputs, and what converts between a collective's buffers.
 **
-** A library of collectives neither casts nor adds to what is there. So a master chunk is cast into its place of the gathered
-** segment in front of an all-gather in place, and what was summed in place in the shared buffer is cast or added to its
-** destination after a reduction, unless the library can write it there itself.
+** A library of collectives neither casts nor adds to what is there. So a master chunk is cast into its place of the
+** gathered segment in front of an all-gather in place, and what was summed in place in the shared buffer is cast or
+** added to its destination after a reduction, unless the library can write it there itself.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -101,9 +101,9 @@ static void extend(reach *to, const reach *by) {
     if (by->of[s] > to->of[s]) to->of[s] = by->of[s];
 }
 
-/* A stream whose phase begins with a wait comes after compute by that wait, or by those that come before it. One whose last
-** work compute waits for anyway, perhaps by way of a third, has been joined. The last stream is joined first, as it waits for the
-** others. */
+/* A stream whose phase begins with a wait comes after compute by that wait, or by those that come before it. One
+** whose last work compute waits for anyway, perhaps by way of a third, has been joined. The last stream is joined
+** first, as it waits for the others. */
 static int find_forks(ms_exec *exec, int index) {
   reach before[MS_STREAMS] = {0}, *event = ms_calloc(exec->plan->phase[index].events, sizeof *event);
   int *forks = exec->async->phase[index].forks, *joins = exec->async->phase[index].joins;

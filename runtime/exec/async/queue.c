@@ -9,7 +9,8 @@
 #include "base/error.h"
 #include "exec/async/async.h"
 
-/* The host looks again at once for that long, then after naps: a device that is nearly done is not overslept. Seconds. */
+/* The host looks again at once for that long, then after naps: a device that is nearly done is not overslept.
+** Seconds. */
 static const double EAGER = 2e-4, SHORT_NAP = 2e-5, LONG_NAP = 5e-4, LONG_AFTER = 0.05;
 /* How often peers and communicators are looked at. */
 static const double LOOK = 2e-3;

@@ -1,8 +1,9 @@
 /* run.c - a phase on an asynchronous device: everything is enqueued in program order, and the host goes on.
 **
-** The plan's events are the device's. Phases follow each other as on the CPU: what a phase gives to other streams waits for all
-** that compute was given before, and compute waits for it at the end, where the plan's own events do not see to that. The norm and an evaluation are waited for; there the host
-** also learns what kernels found wrong since it last looked.
+** The plan's events are the device's. Phases follow each other as on the CPU: what a phase gives to other streams waits
+** for all that compute was given before, and compute waits for it at the end, where the plan's own events do not see to
+** that. The norm and an evaluation are waited for; there the host also learns what kernels found wrong since it last
+** looked.
 */
 #include <string.h>
 
@@ -19,7 +20,8 @@ static int convert(const ms_exec *exec, int phase, const ms_coll *coll, int stre
   return state->device->api->move(state->device, state->async->stream[stream], coll->parts, move);
 }
 
-/* Where the library reads and writes: in place in the shared buffer, unless it can write the result where it belongs. */
+/* Where the library reads and writes: in place in the shared buffer, unless it can write the result where it
+** belongs. */
 static ms_device_part part_of(const ms_exec *exec, int phase, const ms_exec_instr *instr, const ms_coll_part *part) {
   const ms_move *move = &exec->async->phase[phase].convert[part - exec->phase[phase].part];
   int gathers = instr->coll->kind == MS_COLL_ALL_GATHER;

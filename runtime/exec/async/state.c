@@ -1,7 +1,7 @@
 /* state.c - what a state has on an asynchronous device: streams, events, control words, and communicators.
 **
-** There is a communicator of all members, and of it parts for each stream, since one serialises what it is given. After a
-** failure they are ended, and made anew by the first phase that runs after the ranks have recovered.
+** There is a communicator of all members, and of it parts for each stream, since one serialises what it is given. After
+** a failure they are ended, and made anew by the first phase that runs after the ranks have recovered.
 */
 #include <stdlib.h>
 
@@ -91,7 +91,8 @@ static int open_window(ms_state *state, ms_device_comm *comm, int arena) {
   return MS_OK;
 }
 
-/* An arena is as large on every rank (plans are compared), and grows on all of them at once: so all come here for the same. */
+/* An arena is as large on every rank (plans are compared), and grows on all of them at once: so all come here for
+** the same. */
 static int open_windows(ms_state *state) {
   const ms_async *async = state->async;
   if (!state->nccl) return MS_OK;
