@@ -4,6 +4,7 @@
 -- The place is found by walking up the stack to the first function that is not part of the Lua layer itself: the
 -- recipe, or the file that defines a user's own layer.
 
+local util = require("jit.util")
 local context = require("moonshard.base.context")
 
 ---@class moonshard.Error
@@ -43,14 +44,52 @@ local function place(info, line)
   return (info.source:sub(1, 1) == "@" and info.source:sub(2) or info.short_src) .. ":" .. line
 end
 
+-- ---- tail calls: `return x:matmul(y)` is one ---------------------------------------------------------------------
+--
+-- While it runs, Lua has forgotten the function that made it, so a traceback lacks the very line that is wrong. But a
+-- function that is missing there can only have left by a tail call, and its bytecode says on which lines those are.
+
+local function opcode(func, pc)
+  local instruction = util.funcbc(func, pc)
+  return instruction and instruction % 256
+end
+
+local function last_opcode(source)
+  local func, pc = assert(loadstring(source)), 0
+  while opcode(func, pc + 1) do pc = pc + 1 end
+  return opcode(func, pc)
+end
+
+-- With a fixed number of arguments, and with as many as another call gives. Their numbers differ between versions.
+local TAIL_CALL = {
+  [last_opcode("local f = ... return f(1)")] = true, [last_opcode("local f = ... return f(...)")] = true,
+}
+
+-- The lines of a Lua function's tail calls, each once, ascending.
+local function lines_of_tail_calls(func)
+  local lines, seen, pc = {}, {}, 1
+  while opcode(func, pc) do
+    local line = TAIL_CALL[opcode(func, pc)] and util.funcinfo(func, pc).currentline
+    if line and not seen[line] then
+      seen[line] = true
+      lines[#lines + 1] = line
+    end
+    pc = pc + 1
+  end
+  table.sort(lines)
+  return lines
+end
+
 -- The place in a forward that has left by a tail call and is not on the stack any more; "recipe.lua:12 or 14" where it
 -- may be several.
 local function place_of_tail_call(forward)
   local info = type(forward) == "function" and debug.getinfo(forward, "S")
   if not info or info.what == "C" or is_own(info) then return nil end
-  local lines = require("moonshard.base.tail_calls").lines(forward)
+  local lines = lines_of_tail_calls(forward)
   return lines[1] and place(info, table.concat(lines, " or "))
 end
+
+-- ---- places -----------------------------------------------------------------------------------------------------
 
 ---The nearest caller outside of the Lua layer, "recipe.lua:12"; nil when there is none.
 ---@return string?
@@ -149,7 +188,7 @@ function errors.adopt(raised)
   if errors.is(raised) or type(raised) ~= "string" then return raised end
   local where, message = explained(raised):match("^([^\n]-:%d+): (.*)$")
   return errors.new({
-    message = require("moonshard.base.one_line").message(message or raised),
+    message = require("moonshard.base.text_lines").message(message or raised),
     where = where,
     path = current_path(),
     traceback = debug.traceback(raised, 2),
@@ -174,7 +213,7 @@ function errors.locate(raised)
   raised = explained(raised)
   local has_place, own = raised:match("^[^\n]-:%d+: "), raised:sub(1, #own_prefix - 1) == own_prefix:sub(2)
   if has_place and not own then return raised end
-  return errors.new({ message = require("moonshard.base.one_line").message(raised), where = errors.caller() })
+  return errors.new({ message = require("moonshard.base.text_lines").message(raised), where = errors.caller() })
 end
 
 return errors

@@ -54,36 +54,9 @@ local function check(status)
   errors.raise_c(status, ffi.string(C.ms_status_name(status)), message, where)
 end
 
--- Element types by name; longer names are those of PyTorch.
-local DTYPES = {
-  f32 = "f32", float32 = "f32", bf16 = "bf16", bfloat16 = "bf16", i32 = "i32", int32 = "i32", u8 = "u8", uint8 = "u8",
-}
-local dtype_ids = {
-  f32 = tonumber(C.MS_F32), bf16 = tonumber(C.MS_BF16), i32 = tonumber(C.MS_I32), u8 = tonumber(C.MS_U8),
-}
-local dtype_ctypes = { f32 = "float", bf16 = "uint16_t", i32 = "int32_t", u8 = "uint8_t" }
-local dtype_sizes = { f32 = 4, bf16 = 2, i32 = 4, u8 = 1 }
-local dtype_names = {}
-for name, id in pairs(dtype_ids) do dtype_names[id] = name end
-
----The number that moonshard.h gives an element type.
----@param name string "f32", "bf16", "i32", "u8", or PyTorch's name
----@return integer id, string name the short name
-local function dtype_id(name)
-  local short = DTYPES[name]
-  if not short then
-    errors.raise("MS_EDTYPE", "unknown element type %s: it must be f32, bf16, i32 or u8", tostring(name))
-  end
-  return dtype_ids[short], short
-end
-
 return {
   C = C,
   version = ffi.string(C.ms_version()),
   ffi = ffi,
   check = check,
-  dtype_id = dtype_id,
-  dtype_names = dtype_names,
-  dtype_ctypes = dtype_ctypes, -- C type of an element
-  dtype_sizes = dtype_sizes, -- bytes of an element
 }

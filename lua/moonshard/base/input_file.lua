@@ -1,5 +1,5 @@
--- Files that are read whole: regular ones alone, because a pipe that nobody writes would be waited for, and a folder
--- reads like an empty file.
+-- Files that are read whole. What a user names as data has to be a regular file (input_file.read), because a pipe that
+-- nobody writes would be waited for, and a folder reads like an empty file.
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -13,6 +13,19 @@ local input_file = {}
 ---@param path string
 ---@return boolean
 function input_file.exists(path) return ffi.C.access(path, 0) == 0 end
+
+---The bytes of a file, a pipe or what the kernel shows as one, for callers that know what a missing one means.
+---@param path string
+---@return string? text nil: it cannot be read
+---@return string? why "x.lua: No such file or directory"
+function input_file.text(path)
+  local file, why = io.open(path, "rb")
+  if not file then return nil, why end
+  local text, failed = file:read("*a")
+  file:close()
+  if not text then return nil, ("%s: %s"):format(path, failed or "it cannot be read") end
+  return text
+end
 
 ---The bytes of a file. MS_EINVAL when it is not there or not a regular file, MS_EIO when it cannot be read.
 ---@param path string

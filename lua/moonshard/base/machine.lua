@@ -1,6 +1,7 @@
 -- What this machine has of what training uses: cores and their instructions, memory, libraries, GPUs, limits.
 
 local engine = require("moonshard.base.ffi")
+local input_file = require("moonshard.base.input_file")
 local ffi, C = engine.ffi, engine.C
 
 local machine = {}
@@ -22,18 +23,10 @@ local UNLIMITED = 2 ^ 63
 local PCRE2_CONFIG_VERSION = 11
 local PCRE2_VERSION_BYTES = 64
 
-local function read_file(path)
-  local file = io.open(path, "r")
-  if not file then return "" end
-  local text = file:read("*a") or ""
-  file:close()
-  return text
-end
-
 ---The processor and the cores that this process may use. In the executable alone.
 ---@return table
 function machine.cpu()
-  local text = read_file("/proc/cpuinfo")
+  local text = input_file.text("/proc/cpuinfo") or ""
   local there, isa = {}, {}
   for flag in (text:match("flags%s*:([^\n]*)") or ""):gmatch("%S+") do
     there[flag] = true
@@ -49,7 +42,7 @@ function machine.cpu()
 end
 
 local function inspect_memory()
-  local text = read_file("/proc/meminfo")
+  local text = input_file.text("/proc/meminfo") or ""
   local function kib(name)
     return 1024 * (tonumber(text:match(name .. ":%s*(%d+) kB")) or 0)
   end

@@ -11,6 +11,8 @@ int close(int descriptor);
 long lseek(int descriptor, long offset, int whence);
 int ferror(void *file);
 char *strerror(int number);
+int fileno(void *file);
+int flock(int descriptor, int operation);
 ]]
 
 local output_file = {}
@@ -62,6 +64,16 @@ function output_file.open_lines(path, mode)
   local file, why = open_unblocked(path, mode)
   if file then file:setvbuf("no") end
   return file, why
+end
+
+local LOCK_EX, LOCK_NB, EWOULDBLOCK = 2, 4, 11 -- Linux
+
+---Locks an open file, which one run at a time may write, until it is closed or the process ends, however it ends. A
+---file system without locks locks nothing.
+---@param file file*
+---@return boolean free false: another process holds it
+function output_file.lock(file)
+  return ffi.C.flock(ffi.C.fileno(file), LOCK_EX + LOCK_NB) == 0 or ffi.errno() ~= EWOULDBLOCK
 end
 
 local STDOUT = 1

@@ -1,5 +1,7 @@
--- Lines and blanks of text, in time that grows with its length. Patterns like "%s+$" and "([^\n]*)\n" begin a search at
--- every byte, so that one long line without what they look for takes minutes.
+-- Lines of text: a text cut into them, blanks taken off, and text of strangers as one line that is safe to show.
+--
+-- Cutting takes time that grows with the length. Patterns like "%s+$" and "([^\n]*)\n" begin a search at every byte, so
+-- that one long line without what they look for takes minutes.
 
 local text_lines = {}
 
@@ -40,6 +42,51 @@ end
 ---@return string
 function text_lines.trim(text)
   return text_lines.trim_end(text:sub((text:match("^%s*()"))))
+end
+
+-- ---- text of strangers ------------------------------------------------------------------------------------------
+--
+-- A recipe's error(), names out of files: what would move the cursor, colour the terminal or begin a line of its own is
+-- written as an escape, and a long text is cut.
+
+local MOST = 1000 -- bytes of a message
+
+local ESCAPES = { ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t" }
+
+local function escape(character)
+  return ESCAPES[character] or character:gsub(".", function(byte) return ("\\x%02x"):format(byte:byte()) end)
+end
+
+---@param text string
+---@return string without control characters: those of ASCII, and the C1 ones of UTF-8
+function text_lines.escape(text)
+  return (text:gsub("%c", escape):gsub("\194[\128-\159]", escape))
+end
+
+---@param text string
+---@return string of at most MOST bytes and what was cut
+local function cut(text)
+  if #text <= MOST then return text end
+  local last = MOST
+  while text:byte(last + 1) and text:byte(last + 1) >= 128 and text:byte(last + 1) < 192 do last = last - 1 end
+  return ("%s... (%d bytes more)"):format(text:sub(1, last), #text - last)
+end
+
+---A message of a recipe: one line.
+---@param text string
+---@return string
+function text_lines.message(text)
+  return cut(text_lines.escape(text))
+end
+
+---A message of this layer, which may go on in lines that are indented; what a recipe put into it may not.
+---@param text string
+---@return string
+function text_lines.indented(text)
+  local lines = {}
+  text = text:gsub("\n(%S)", "\\n%1")
+  for line in (text .. "\n"):gmatch("([^\n]*)\n") do lines[#lines + 1] = text_lines.escape(line) end
+  return table.concat(lines, "\n")
 end
 
 return text_lines

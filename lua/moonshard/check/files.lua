@@ -5,8 +5,10 @@
 --   R.json         losses, norms, trainers, plans
 --   R.values       of every parameter in R.json's order its f32 numbers; of one rank with AdamW also their certainty
 
+local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local input_file = require("moonshard.base.input_file")
 local json = require("moonshard.base.json")
 local ffi = engine.ffi
 
@@ -71,7 +73,7 @@ end
 -- ---- batches ----------------------------------------------------------------------------------------------------
 
 local function bytes_of(array)
-  local bytes = engine.dtype_sizes[array.dtype]
+  local bytes = dtypes.sizes[array.dtype]
   for _, size in ipairs(array.shape) do bytes = bytes * size end
   return bytes
 end
@@ -145,9 +147,8 @@ function files.write_result(path, result, values)
 end
 
 local function read_all(path)
-  local file = files.open(path, "rb")
-  local text = file:read("*a")
-  file:close()
+  local text, why = input_file.text(path)
+  if not text then errors.raise("MS_EIO", "check: %s", why) end
   return text
 end
 

@@ -8,6 +8,7 @@
 local batch_of = require("moonshard.engine.batch")
 local certainty = require("moonshard.check.adamw_sensitivity")
 local context = require("moonshard.base.context")
+local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local facts = require("moonshard.check.plan_counters")
@@ -63,7 +64,7 @@ local function join(name, batches, ranks)
     pieces[i] = other.bytes
   end
   local text, shape = table.concat(pieces), { unpack(array.shape) }
-  local data = ffi.new(engine.dtype_ctypes[array.dtype] .. "[?]", #text / engine.dtype_sizes[array.dtype])
+  local data = ffi.new(dtypes.ctypes[array.dtype] .. "[?]", #text / dtypes.sizes[array.dtype])
   ffi.copy(data, text, #text)
   shape[1] = shape[1] * #batches
   return { data = data, dtype = array.dtype, shape = shape }

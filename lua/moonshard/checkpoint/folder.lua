@@ -4,7 +4,6 @@
 local ffi = require("ffi")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local file_lock = require("moonshard.base.file_lock")
 local input_file = require("moonshard.base.input_file")
 local output_file = require("moonshard.base.output_file")
 local C, check = engine.C, engine.check
@@ -132,7 +131,7 @@ function folder.lock(who, root)
   local path = root .. "/.lock"
   local file, why = io.open(path, "ae") -- children do not inherit it
   if not file then errors.invalid("%s: dir: %s", who, why) end
-  if not file_lock.take(file) then
+  if not output_file.lock(file) then
     file:close()
     errors.invalid("%s: dir: another run that is still going saves into %s: wait for it, or save into another folder",
       who, root)

@@ -1,6 +1,7 @@
 -- Loading: each rank reads, of whichever files, the elements that it owns now, however the model was sharded when it
 -- was saved.
 
+local agreement = require("moonshard.distributed.agreement")
 local create = require("moonshard.tensor.create")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -8,7 +9,6 @@ local folder = require("moonshard.checkpoint.folder")
 local manifest = require("moonshard.checkpoint.manifest")
 local owned_parts = require("moonshard.engine.owned_parts")
 local reader = require("moonshard.checkpoint.reader")
-local verdict = require("moonshard.distributed.agreement")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local load = {}
@@ -63,12 +63,10 @@ local function open(path, session, wanted)
 end
 
 local function compare_steps(session, path, step)
-  for place, other in ipairs(session:gather(step, "of the checkpoint's step")) do
-    if other ~= step then
-      errors.raise("MS_EMISMATCH", "checkpoint %s is of step %d, and that of rank %d of step %d: all ranks load the "
-        .. "same", path, step, session:ranks()[place], other)
-    end
-  end
+  session:require_same(step, "of the checkpoint's step", function(rank, other)
+    return ("checkpoint %s is of step %d, and that of rank %d of step %d: all ranks load the same"):format(path, step,
+      rank, other)
+  end)
 end
 
 -- Averages that the checkpoint does not have begin from its weights.
@@ -105,7 +103,7 @@ function load.state(who, path, session, wanted)
     path = folder.find(who, path)
     checkpoint, list = open(path, session, wanted)
   end)
-  verdict(session, "of the checkpoint", ok, raised)
+  agreement.raise_first_failure(session, "of the checkpoint", ok, raised)
   -- Also: from here on no peer reads the old values any more.
   compare_steps(session, path, checkpoint.manifest.step)
   ok, raised = pcall(function()
@@ -117,7 +115,7 @@ function load.state(who, path, session, wanted)
   end)
   checkpoint:close()
   session.held = {} -- what unshard gathered is of before
-  verdict(session, "of loading", ok, raised)
+  agreement.raise_first_failure(session, "of loading", ok, raised)
   return checkpoint.manifest, { path = path, bytes_read = bytes }
 end
 

@@ -55,12 +55,10 @@ end
 
 local function resume(self, path)
   local session = self.train.session
-  for place, other in ipairs(session:gather(path and 1 or 0, "of what to resume")) do
-    if other ~= (path and 1 or 0) then
-      errors.raise("MS_EMISMATCH", "%s: rank %d finds %s to go on from in %s, rank %d another: all ranks need the same "
-        .. "folder", WHO, world.rank, path or "nothing", self.dir, session:ranks()[place])
-    end
-  end
+  session:require_same(path and 1 or 0, "of what to resume", function(rank)
+    return ("%s: rank %d finds %s to go on from in %s, rank %d another: all ranks need the same folder"):format(WHO,
+      world.rank, path or "nothing", self.dir, rank)
+  end)
   if not path then return end
   local loaded = checkpoint.load(self.train, path, { data = self.data })
   self.saved_step, self.saved_path = loaded.step, loaded.path

@@ -1,6 +1,7 @@
 -- Saving: every rank writes its part, and the first one commits when all parts are there. An asynchronous save leaves
 -- the writing to threads; the ranks hear of its end when they next save, or finish.
 
+local agreement = require("moonshard.distributed.agreement")
 local args = require("moonshard.recipe.args")
 local create = require("moonshard.tensor.create")
 local ema = require("moonshard.engine.ema")
@@ -10,7 +11,6 @@ local folder = require("moonshard.checkpoint.folder")
 local manifest = require("moonshard.checkpoint.manifest")
 local permutation = require("moonshard.base.permutation")
 local owned_parts = require("moonshard.engine.owned_parts")
-local verdict = require("moonshard.distributed.agreement")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local save = {}
@@ -59,12 +59,10 @@ local function hash_of(text)
 end
 
 local function compare(session, number, what, format, ...)
-  for place, other in ipairs(session:gather(number, "of " .. what)) do
-    if other ~= number then
-      errors.raise("MS_EMISMATCH", "%s; rank %d has another: all ranks save the same", format:format(...),
-        session:ranks()[place])
-    end
-  end
+  local here = format:format(...)
+  session:require_same(number, "of " .. what, function(rank)
+    return ("%s; rank %d has another: all ranks save the same"):format(here, rank)
+  end)
 end
 
 local function give_up(session, saver)
@@ -77,7 +75,7 @@ end
 -- Every rank's turn at something of a save; where one fails, nothing is left of it.
 local function all_do(session, saver, what, call, ...)
   local ok, raised = pcall(call, ...)
-  local agreed, other = pcall(verdict, session, what, ok, raised)
+  local agreed, other = pcall(agreement.raise_first_failure, session, what, ok, raised)
   if agreed then return end
   give_up(session, saver)
   error(other, 0)

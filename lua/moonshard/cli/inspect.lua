@@ -6,7 +6,6 @@ local command_line = require("moonshard.cli.command_line")
 local inspect_data = require("moonshard.cli.inspect_data")
 local inspect_kind = require("moonshard.cli.inspect_kind")
 local json = require("moonshard.base.json")
-local one_line = require("moonshard.base.one_line")
 local progress = require("moonshard.base.progress")
 local safetensors = require("moonshard.base.safetensors")
 local status = require("moonshard.base.exit_status")
@@ -75,15 +74,15 @@ end
 
 local function print_text(found)
   local several = #found.files > 1
-  io.write(("%s: %s, %.0f elements, %s%s\n"):format(one_line.escape(found.path), count(found.totals.tensors, "tensor"),
-    found.totals.elements, progress.size(found.totals.bytes),
+  io.write(("%s: %s, %.0f elements, %s%s\n"):format(text_lines.escape(found.path),
+    count(found.totals.tensors, "tensor"), found.totals.elements, progress.size(found.totals.bytes),
     several and " in " .. count(#found.files, "file") or ""))
   local rows = {}
   for i, tensor in ipairs(found.tensors) do
     rows[i] = {
-      one_line.escape(tensor.name), tensor.dtype, "[" .. table.concat(tensor.shape, ",") .. "]",
+      text_lines.escape(tensor.name), tensor.dtype, "[" .. table.concat(tensor.shape, ",") .. "]",
       progress.size(tensor.bytes),
-      tensor.xxh3 or "", several and one_line.escape(tensor.file:match("[^/]*$")) or "",
+      tensor.xxh3 or "", several and text_lines.escape(tensor.file:match("[^/]*$")) or "",
     }
   end
   print_table(rows, { [4] = true })
@@ -103,8 +102,8 @@ local function print_text(found)
   io.write("metadata\n")
   local entries = {}
   for i, entry in ipairs(found.metadata) do
-    local name = several and one_line.escape(entry.file:match("[^/]*$")) or ""
-    entries[i] = { one_line.escape(entry.key), one_line.escape(entry.value), name }
+    local name = several and text_lines.escape(entry.file:match("[^/]*$")) or ""
+    entries[i] = { text_lines.escape(entry.key), text_lines.escape(entry.value), name }
   end
   print_table(entries, {})
 end
@@ -139,9 +138,9 @@ local function print_checkpoint(path, line)
     return
   end
   local rows, head = describe.text(found)
-  io.write(one_line.escape(head), "\n")
+  io.write(text_lines.escape(head), "\n")
   for _, row in ipairs(rows) do
-    for c, cell in ipairs(row) do row[c] = one_line.escape(cell) end
+    for c, cell in ipairs(row) do row[c] = text_lines.escape(cell) end
   end
   print_table(rows, {})
 end
@@ -153,7 +152,7 @@ local function print_data(path, kind, bits, line)
     return
   end
   local head, rows = inspect_data.rows(found)
-  io.write(one_line.escape(path), ": ", head, "\n")
+  io.write(text_lines.escape(path), ": ", head, "\n")
   print_table(rows, {})
 end
 

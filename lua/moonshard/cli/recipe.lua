@@ -1,6 +1,7 @@
 -- A recipe as a function: loaded once, before ranks are started, and run with what the command line says.
 
 local args = require("moonshard.recipe.args")
+local input_file = require("moonshard.base.input_file")
 local refuse = require("moonshard.base.exit_status").refuse
 
 local recipe = {}
@@ -9,11 +10,8 @@ local recipe = {}
 ---@param path string
 ---@return function
 function recipe.load(path)
-  local file, why = io.open(path, "rb")
-  if not file then refuse("MS_EINVAL", "recipe %s", why) end
-  local source, failed = file:read("*a")
-  file:close()
-  if not source then refuse("MS_EINVAL", "recipe %s: %s", path, failed or "it cannot be read") end
+  local source, why = input_file.text(path)
+  if not source then refuse("MS_EINVAL", "recipe %s", why) end
   source = source:gsub("^#[^\n]*", "")
   local chunk, wrong = loadstring(source, "@" .. path)
   if not chunk then refuse("MS_EINVAL", "%s", wrong) end

@@ -6,9 +6,9 @@ local exit = require("moonshard.cli.exit")
 local nodes = require("moonshard.cli.nodes")
 local output_file = require("moonshard.base.output_file")
 local recipe = require("moonshard.cli.recipe")
-local one_line = require("moonshard.base.one_line")
 local status = require("moonshard.base.exit_status")
 local termination = require("moonshard.checkpoint.termination")
+local text_lines = require("moonshard.base.text_lines")
 local refuse = status.refuse
 
 local run = {}
@@ -121,7 +121,7 @@ function run.rank_main(line, chunk)
   end, errors.locate)
   require("moonshard.base.progress").finish()
   if ok then return status.OK end
-  give_up(line, errors.is(raised) and one_line.own(tostring(raised)) or one_line.message(tostring(raised)))
+  give_up(line, errors.is(raised) and text_lines.indented(tostring(raised)) or text_lines.message(tostring(raised)))
   return status.of(raised, require("moonshard.distributed.world").training)
 end
 

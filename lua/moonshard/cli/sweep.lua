@@ -6,6 +6,7 @@ local compare = require("moonshard.sweep.compare")
 local compare_page = require("moonshard.sweep.compare_page")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local input_file = require("moonshard.base.input_file")
 local output_file = require("moonshard.base.output_file")
 local recipe = require("moonshard.cli.recipe")
 local status = require("moonshard.base.exit_status")
@@ -49,9 +50,7 @@ end
 -- A recipe that was given instead of a sweep would train to its end before that is told. A file that runs other ones is
 -- let through: they may sweep.
 local function check_it_sweeps(path)
-  local file = assert(io.open(path, "rb"))
-  local source = file:read("*a")
-  file:close()
+  local source = assert(input_file.text(path))
   local rest = source:gsub("require%s*%(?%s*[\"']moonshard[\"']", "")
   for _, word in ipairs({ "sweep", "find_lr", "require", "dofile", "load" }) do
     if rest:find(word, 1, true) then return end

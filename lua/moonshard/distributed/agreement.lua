@@ -1,28 +1,74 @@
--- What became of a step that every rank makes by itself: told by each to all, so that all go on or none does, and all
--- say the same.
+-- What all ranks do together or not at all, because ranks that did it and ranks that did not could not go on together:
+-- the end of a step, binding a plan, changing rules, a save. And what becomes of it when it fails on some of them.
 
+local context = require("moonshard.base.context")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local text_lines = require("moonshard.base.text_lines")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
+local agreement = {}
+
+---Calls a function with arguments; gives its result, or raises its error. Ctrl-C waits until it is done, and so does
+---the news that another rank gave up elsewhere. It is only right where the first collective of the call comes before
+---anything changes: none passes it unless all have begun.
+---@param call function
+---@param ... any
+---@return any
+function agreement.uninterrupted(call, ...)
+  if context.trace then
+    errors.invalid("this needs all ranks, and stands in a forward or loss, which is traced and not run: do it between "
+      .. "steps")
+  end
+  C.ms_interrupt_defer(1)
+  local ok, result = pcall(call, ...)
+  C.ms_interrupt_defer(-1)
+  if not ok then error(result, 0) end
+  return result
+end
+
+-- What follows from what another rank, or the user, did is no cause.
+local FOLLOWS = { MS_EPEER = true, MS_EINTERRUPT = true }
+
+local function note_failure(raised)
+  if not (errors.is(raised) or type(raised) == "string") or FOLLOWS[raised.status] then return end
+  if world.plan_only or world.size == 1 then return end
+  C.ms_world_note_failure(world.handle, text_lines.message(tostring(raised)))
+end
+
+---Calls a function that all ranks call; its error is noted and raised. A recipe may catch it and go on; the others then
+---wait elsewhere, and what they find in the end hides the cause. So the engine keeps it, and quotes it when ranks
+---disagree.
+---@generic T
+---@param call fun(...): T
+---@param ... any arguments
+---@return T
+function agreement.noting_failure(call, ...)
+  local ok, result = pcall(call, ...)
+  if ok then return result end
+  note_failure(result)
+  error(result, 0)
+end
+
 local TEXT_BYTES = 1024
 
-ffi.cdef(("typedef struct { int code; char text[%d]; } ms_lua_verdict;"):format(TEXT_BYTES))
+ffi.cdef(("typedef struct { int code; char text[%d]; } ms_lua_outcome;"):format(TEXT_BYTES))
 
 local function failed_as(raised)
   if errors.is(raised) then return raised.code, raised.message end
   return errors.CODES.MS_EINTERNAL, tostring(raised)
 end
 
----Raises the error of the first rank that failed, on all ranks. Collective over the ranks of a model.
+---Raises the error of the first rank that failed in a part that every rank does by itself, on all ranks, so that all go
+---on or none does, and all say the same. Collective over the ranks of a model.
 ---@param session moonshard.Session
 ---@param what string what was tried, for reports: "of the save"
 ---@param ok boolean
 ---@param raised any the error when not ok
-local function verdict(session, what, ok, raised)
+function agreement.raise_first_failure(session, what, ok, raised)
   local ranks = session:ranks()
-  local mine, all = ffi.new("ms_lua_verdict"), ffi.new("ms_lua_verdict[?]", #ranks)
+  local mine, all = ffi.new("ms_lua_outcome"), ffi.new("ms_lua_outcome[?]", #ranks)
   if not ok then
     local code, text = failed_as(raised)
     mine.code = code
@@ -42,4 +88,4 @@ local function verdict(session, what, ok, raised)
   end
 end
 
-return verdict
+return agreement

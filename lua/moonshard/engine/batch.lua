@@ -1,8 +1,7 @@
 -- A batch as the engine takes it: which of its fields are arrays, their shapes for one micro-batch, which rows of the
 -- global batch it has, and its copying.
 
-local check_memory = require("moonshard.base.check_memory")
-local engine = require("moonshard.base.ffi")
+local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
 
@@ -65,10 +64,10 @@ local function check_shape(name, shape)
 end
 
 local function spec_of(name, array, micro_batches, fed)
-  local _, dtype = engine.dtype_id(array.dtype)
+  local _, dtype = dtypes.id(array.dtype)
   check_shape(name, array.shape)
   local shape = { unpack(array.shape) }
-  if fed then check_memory(("batch.%s.data"):format(name), array.data, dtype, batch_of.numel(shape)) end
+  if fed then dtypes.check_memory(("batch.%s.data"):format(name), array.data, dtype, batch_of.numel(shape)) end
   if shape[1] % micro_batches ~= 0 then
     errors.raise("MS_ESHAPE", "batch.%s has %d rows, which %d micro-batches do not divide", name, shape[1],
       micro_batches)

@@ -2,6 +2,7 @@
 -- made for one set of input shapes; the plan is compiled from it.
 
 local context = require("moonshard.base.context")
+local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
@@ -59,7 +60,7 @@ end
 
 local function add_input(self, name, dtype, shape, rows)
   local dims = ffi.new("int64_t[?]", #shape + 1, shape)
-  engine.check(C.ms_graph_input(self.handle, name, (engine.dtype_id(dtype)), #shape, dims, value))
+  engine.check(C.ms_graph_input(self.handle, name, (dtypes.id(dtype)), #shape, dims, value))
   if rows then engine.check(C.ms_graph_input_rows(self.handle, value[0], rows)) end
   return tensor.new(self, value[0])
 end

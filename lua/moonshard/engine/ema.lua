@@ -4,10 +4,10 @@
 -- optimizer's pass. To evaluate, export or sample with them they change places with the weights for the length of a
 -- function, so that nothing else needs to know of them.
 
+local agreement = require("moonshard.distributed.agreement")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
-local together = require("moonshard.distributed.all_or_none")
 local world = require("moonshard.distributed.world")
 local C, check = engine.C, engine.check
 
@@ -70,7 +70,7 @@ end
 
 local function put_back(session, ok, ...)
   if ok then
-    together(swap, session, false)
+    agreement.uninterrupted(swap, session, false)
     return ...
   end
   -- Others may not come here: what failed ends what they do too.
@@ -93,8 +93,8 @@ function ema.with(who, train, call, ...)
   if world.plan_only or session.averaged then return call(...) end
   if session.lent then errors.invalid("%s: not inside of ms.with_full_params", who) end
   session:ensure_state()
-  together(ema.settle, train)
-  together(swap, session, false)
+  agreement.uninterrupted(ema.settle, train)
+  agreement.uninterrupted(swap, session, false)
   return put_back(session, pcall(call, ...))
 end
 

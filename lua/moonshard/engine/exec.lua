@@ -1,6 +1,7 @@
 -- A plan bound to a state: feeding it, running its phases, reading what came out and what was counted.
 
 local device = require("moonshard.distributed.device")
+local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local tracer = require("moonshard.distributed.profile")
@@ -66,8 +67,8 @@ end
 function Exec:write(name, array, offset, count)
   local target = C.ms_exec_input(self.handle, name)
   if target == nil then errors.invalid("the plan has no input %s", name) end
-  local source = ffi.cast("const " .. engine.dtype_ctypes[array.dtype] .. " *", array.data) + offset
-  ffi.copy(target, source, count * engine.dtype_sizes[array.dtype])
+  local source = ffi.cast("const " .. dtypes.ctypes[array.dtype] .. " *", array.data) + offset
+  ffi.copy(target, source, count * dtypes.sizes[array.dtype])
 end
 
 -- Other execs of the state use the same arenas, so what the graph holds as constants is written before every run.
@@ -96,7 +97,7 @@ function Exec:run(phase) check(self:try(phase)) end
 function Exec:output(name, dtype)
   local data = C.ms_exec_output(self.handle, name)
   if data == nil then errors.invalid("the plan has no output %s", name) end
-  return ffi.cast("const " .. engine.dtype_ctypes[dtype] .. " *", data)
+  return ffi.cast("const " .. dtypes.ctypes[dtype] .. " *", data)
 end
 
 ---What was executed since the exec was made.

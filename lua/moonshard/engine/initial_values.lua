@@ -4,7 +4,6 @@
 
 local clock = require("moonshard.base.clock")
 local engine = require("moonshard.base.ffi")
-local errors = require("moonshard.base.error")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -30,13 +29,9 @@ end
 
 -- Ranks that read different files would train a model that nobody has.
 local function compare(session, identities)
-  local mine = hash(identities)
-  for place, other in ipairs(session:gather(mine, "of the files that values were read from")) do
-    if other ~= mine then
-      errors.raise("MS_EMISMATCH", "rank %d reads the model from other files than rank %d: all ranks need the same",
-        session:ranks()[place], world.rank)
-    end
-  end
+  session:require_same(hash(identities), "of the files that values were read from", function(rank)
+    return ("rank %d reads the model from other files than rank %d: all ranks need the same"):format(rank, world.rank)
+  end)
 end
 
 local function fill(session, index, source, scratch)

@@ -5,27 +5,20 @@
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
+local input_file = require("moonshard.base.input_file")
 local world = require("moonshard.distributed.world")
 local C = engine.C
 local size = require("moonshard.base.progress").size
 
 local memory = {}
 
-local function read_file(path)
-  local file = io.open(path, "r")
-  if not file then return "" end
-  local text = file:read("*a") or ""
-  file:close()
-  return text
-end
-
 -- What the control group of this process may still use: pages of files count as used and are given back when needed.
 local function group_available()
-  local limit = tonumber((read_file("/sys/fs/cgroup/memory.max")))
-  local used = tonumber((read_file("/sys/fs/cgroup/memory.current")))
+  local limit = tonumber(input_file.text("/sys/fs/cgroup/memory.max") or "")
+  local used = tonumber(input_file.text("/sys/fs/cgroup/memory.current") or "")
   if not limit or not used then return math.huge end
   local cached = 0
-  for name, bytes in read_file("/sys/fs/cgroup/memory.stat"):gmatch("(%S+) (%d+)") do
+  for name, bytes in (input_file.text("/sys/fs/cgroup/memory.stat") or ""):gmatch("(%S+) (%d+)") do
     if name == "inactive_file" or name == "active_file" then cached = cached + tonumber(bytes) end
   end
   return math.max(0, limit - used + cached)
@@ -34,7 +27,7 @@ end
 ---Bytes that processes of this host, or of this process's control group, can still take; math.huge when nothing tells.
 ---@return number
 function memory.available()
-  local kilobytes = tonumber(read_file("/proc/meminfo"):match("MemAvailable:%s*(%d+)"))
+  local kilobytes = tonumber((input_file.text("/proc/meminfo") or ""):match("MemAvailable:%s*(%d+)"))
   return math.min(kilobytes and 1024 * kilobytes or math.huge, group_available())
 end
 

@@ -8,7 +8,11 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 local Plan = {}
 Plan.__index = Plan
 
-local plan = {}
+local plan = {
+  ---What arenas hold, and what runs, in the order of moonshard.h's enum ms_category and enum ms_phase.
+  CATEGORIES = { "parameters", "optimizer", "gradients", "gathered", "activations", "workspace", "communication" },
+  PHASES = { "first", "next", "last", "norm", "update", "evaluate" },
+}
 
 local function dump(self, json)
   local text = ffi.new("const char *[1]")
@@ -26,9 +30,6 @@ function Plan:json() return dump(self, 1) end
 
 ---The head of the plan: rank, mesh, fingerprint, peak, nodes and memory by category.
 function Plan:__tostring() return self:text():match("^[^\n]*\n[^\n]*\n[^\n]*") end
-
-local CATEGORIES = { "parameters", "optimizer", "gradients", "gathered", "activations", "workspace", "communication" }
-local PHASES = { "first", "next", "last", "norm", "update", "evaluate" }
 
 ---Where the ranks are and what replicas share: "4 ranks on 1 node: 2 replicas share one copy of the state".
 ---@return string
@@ -54,10 +55,10 @@ function Plan:summary()
     fingerprint = ("%08x%08x"):format(s.fingerprint_high, s.fingerprint_low),
     collectives = {}, bytes = {}, fullest = {}, comm_bytes = self.mesh:by_dimension(s.comm_bytes),
   }
-  for i, name in ipairs(CATEGORIES) do
+  for i, name in ipairs(plan.CATEGORIES) do
     result.bytes[name], result.fullest[name] = s.bytes[i - 1], s.fullest[i - 1]
   end
-  for i, name in ipairs(PHASES) do result.collectives[name] = s.collectives[i - 1] end
+  for i, name in ipairs(plan.PHASES) do result.collectives[name] = s.collectives[i - 1] end
   return result
 end
 
@@ -65,7 +66,9 @@ end
 local function rows_of(before, after)
   local size = require("moonshard.base.progress").size
   local rows = { { "peak", size(before.peak_bytes), size(after.peak_bytes) } }
-  for _, name in ipairs(CATEGORIES) do rows[#rows + 1] = { name, size(before.bytes[name]), size(after.bytes[name]) } end
+  for _, name in ipairs(plan.CATEGORIES) do
+    rows[#rows + 1] = { name, size(before.bytes[name]), size(after.bytes[name]) }
+  end
   local dimensions = {}
   for name in pairs(before.comm_bytes) do dimensions[#dimensions + 1] = name end
   table.sort(dimensions)

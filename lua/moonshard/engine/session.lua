@@ -3,6 +3,7 @@
 -- There is one session a model; the trainer, evaluation, sampling and eager calls share it, so they see the same
 -- weights. Rules that change while the model trains (set_rules.lua) make other plans over the same state; all are kept.
 
+local agreement = require("moonshard.distributed.agreement")
 local alone = require("moonshard.distributed.single_rank")
 local context = require("moonshard.base.context")
 local device = require("moonshard.distributed.device")
@@ -13,7 +14,6 @@ local exec = require("moonshard.engine.exec")
 local initial_values = require("moonshard.engine.initial_values")
 local memory = require("moonshard.engine.memory")
 local plan = require("moonshard.engine.plan")
-local together = require("moonshard.distributed.all_or_none")
 local trace = require("moonshard.engine.capture")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
@@ -156,7 +156,7 @@ local function make_state(self)
   config.nccl = device.nccl_options(config.device)
   if self.optimizer then self.optimizer:configure(config) end
   local handle = self.sharding.alone and alone.world() or world.handle
-  return together(function()
+  return agreement.uninterrupted(function()
     check(C.ms_state_new(handle, self.sharding:handle(), config, out))
     self.state = ffi.gc(out[0], C.ms_state_free)
     return self.state
@@ -184,7 +184,7 @@ end
 -- A model that was called or looked at before its trainer was made: the engine's model is made anew, with the
 -- optimizer's groups, and the parameters move over. Collective when there is a state.
 function Session:take_optimizer(optimizer, averages)
-  if self.state then return together(self.exchange_optimizer, self, optimizer, averages) end
+  if self.state then return agreement.uninterrupted(self.exchange_optimizer, self, optimizer, averages) end
   return self:exchange_optimizer(optimizer, averages)
 end
 
@@ -228,11 +228,28 @@ end
 ---The first rank whose number is another than this rank's. Collective.
 ---@param number number
 ---@param what string as for gather
+---@param more number? a second number, which may differ
 ---@return integer? rank nil when all agree
-function Session:differing(number, what)
-  for place, other in ipairs(self:gather(number, what)) do
-    if other ~= number then return self:ranks()[place] end
+---@return number? other that rank's
+---@return number[]? seconds of all ranks
+function Session:differing(number, what, more)
+  local numbers, seconds = self:gather(number, what, more)
+  for place, other in ipairs(numbers) do
+    if other ~= number then return self:ranks()[place], other, seconds end
   end
+  return nil, nil, seconds
+end
+
+---Raises MS_EMISMATCH where a rank has another number. Collective.
+---@param number number
+---@param what string as for gather
+---@param message fun(rank: integer, other: number): string about the first rank that differs
+---@param more number? a second number, which may differ
+---@return number[]? seconds of all ranks
+function Session:require_same(number, what, message, more)
+  local rank, other, seconds = self:differing(number, what, more)
+  if rank then errors.raise("MS_EMISMATCH", "%s", message(rank, other)) end
+  return seconds
 end
 
 ---Calls a function that every rank carries out alone, and tells whether all could. Collective.
@@ -308,7 +325,7 @@ function Session:exec(name, inputs, forward, settings)
     self.graphs[id] = self.graphs[id] or trace_inputs(self, inputs, forward)
     local compiled = self:compile(name, self.graphs[id], settings)
     self:ensure_state() -- may read files, which one rank alone can fail at
-    found = together(function()
+    found = agreement.uninterrupted(function()
       local bound = self:bind(compiled)
       bound.id, bound.settings = id, settings
       self.execs[id .. self.rules] = bound

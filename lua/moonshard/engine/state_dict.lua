@@ -1,5 +1,6 @@
 -- A model's parameters as a table by name: sharded, every rank its own parts, or in full on the first rank.
 
+local agreement = require("moonshard.distributed.agreement")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local inspect = require("moonshard.engine.inspect")
@@ -7,7 +8,6 @@ local options = require("moonshard.base.options")
 local session = require("moonshard.engine.session")
 local tensor = require("moonshard.tensor")
 local values = require("moonshard.tensor.values")
-local verdict = require("moonshard.distributed.agreement")
 local world = require("moonshard.distributed.world")
 local C, check, ffi = engine.C, engine.check, engine.ffi
 
@@ -113,7 +113,7 @@ function state_dict.set(model, dict, o)
     if not o.full or is_first(around) then check_all(around, dict, o.full) end
   end)
   -- Also: from here on no peer reads the old values any more.
-  verdict(around, "of load_state_dict", ok, raised)
+  agreement.raise_first_failure(around, "of load_state_dict", ok, raised)
   around.held = {} -- what unshard gathered is of before
   write(around, dict, o.full)
 end

@@ -5,6 +5,7 @@
 -- against the host's memory and the trainer's memory_limit before they are made. What a step changes is no copy any
 -- more, so a step reshards whatever is held.
 
+local agreement = require("moonshard.distributed.agreement")
 local create = require("moonshard.tensor.create")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -16,7 +17,6 @@ local re = require("moonshard.base.re")
 local rules = require("moonshard.shard.rules")
 local session = require("moonshard.engine.session")
 local tensor = require("moonshard.tensor")
-local together = require("moonshard.distributed.all_or_none")
 local tree = require("moonshard.nn.tree")
 local values = require("moonshard.tensor.values")
 local world = require("moonshard.distributed.world")
@@ -147,14 +147,14 @@ end
 ---@param which any? name, pattern or list of them over units; nil: the units of the module
 ---@return table<string, moonshard.Tensor> by FQN in the module
 function unshard.unshard(module, which)
-  return together(hold, session.around(module), module, which)
+  return agreement.uninterrupted(hold, session.around(module), module, which)
 end
 
 ---Gives units back that unshard holds. Collective.
 ---@param module moonshard.Module
 ---@param which any? as for unshard
 function unshard.reshard(module, which)
-  return together(release, session.around(module), module, which)
+  return agreement.uninterrupted(release, session.around(module), module, which)
 end
 
 ---What unshard holds on this rank now.
@@ -286,11 +286,11 @@ function unshard.with_full_params(model, block, o)
   end
   local around = session.around(model)
   if world.plan_only and not around.sharding.alone then return end
-  local lent = together(lend, around, model, o)
+  local lent = agreement.uninterrupted(lend, around, model, o)
   around.lent = true
   local returned = pack(pcall(block, lent.params, lent.grads))
   around.lent = false
-  together(give_back, around, model, lent, returned, o)
+  agreement.uninterrupted(give_back, around, model, lent, returned, o)
   return unpack(returned, 2, returned.n)
 end
 

@@ -1,6 +1,7 @@
 -- What decisions cost, read off a compiled plan: bytes that a rank receives, sends and keeps in one step.
 
 local engine = require("moonshard.base.ffi")
+local plans = require("moonshard.engine.plan")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local price = {}
@@ -83,10 +84,6 @@ function price.owned(handle, param)
   return count[0]
 end
 
-local CATEGORIES = { "parameters", "optimizer", "gradients", "gathered", "activations", "workspace", "communication" }
-local PHASES = { "first", "next", "last", "norm", "update", "evaluate" }
-price.CATEGORIES = CATEGORIES
-
 ---@class moonshard.Peak
 ---@field phase string
 ---@field instruction integer as `moonshard plan` counts
@@ -106,13 +103,13 @@ function price.peak(plan)
   local list = ffi.new("ms_peak_buffer[?]", peak.buffers + 1)
   check(C.ms_plan_peak_use(plan.handle, peak, peak.buffers, list))
   local told = {
-    phase = PHASES[peak.phase + 1], instruction = peak.instruction, op = ffi.string(peak.op),
+    phase = plans.PHASES[peak.phase + 1], instruction = peak.instruction, op = ffi.string(peak.op),
     scope = ffi.string(peak.scope), backward = peak.backward ~= 0, in_use = peak.total_bytes, bytes = {}, buffers = {},
   }
-  for i, category in ipairs(CATEGORIES) do told.bytes[category] = peak.bytes[i - 1] end
+  for i, category in ipairs(plans.CATEGORIES) do told.bytes[category] = peak.bytes[i - 1] end
   for i = 1, peak.buffers do
     local b = list[i - 1]
-    told.buffers[i] = { category = CATEGORIES[b.category + 1], bytes = b.bytes, label = ffi.string(b.label),
+    told.buffers[i] = { category = plans.CATEGORIES[b.category + 1], bytes = b.bytes, label = ffi.string(b.label),
       scope = ffi.string(b.scope) }
   end
   return told
@@ -131,7 +128,7 @@ end
 ---@return { collectives: integer, exposed: moonshard.Exposed[] }
 function price.exposed(plan, times)
   local told, collectives, n = { collectives = 0, exposed = {} }, plan:summary().collectives, ffi.new("int[1]")
-  for phase, name in ipairs(PHASES) do
+  for phase, name in ipairs(plans.PHASES) do
     if times[phase - 1] then
       told.collectives = told.collectives + collectives[name]
       check(C.ms_plan_exposed(plan.handle, phase - 1, 0, nil, n))

@@ -2,6 +2,7 @@
 
 local advice = require("moonshard.explain.advice")
 local decisions = require("moonshard.explain.decisions")
+local plans = require("moonshard.engine.plan")
 local price = require("moonshard.explain.price")
 local size = require("moonshard.base.progress").size
 local text_lines = require("moonshard.base.text_lines")
@@ -67,7 +68,7 @@ end
 
 local function kept_text(kept)
   local parts = {}
-  for _, category in ipairs(price.CATEGORIES) do
+  for _, category in ipairs(plans.CATEGORIES) do
     if (kept[category] or 0) > 0 then parts[#parts + 1] = category .. " " .. size(kept[category]) end
   end
   return #parts > 0 and table.concat(parts, ", ") or "-"
@@ -133,7 +134,7 @@ local function add_peak(lines, told)
   local scope = peak.scope ~= "" and (" of %s"):format(peak.scope) or ""
   lines[#lines + 1] = ("  %s%s%s, unit %s"):format(peak.op, scope, peak.backward and " (backward)" or "", peak.unit)
   local cells, shares = {}, price.shares(peak)
-  for _, category in ipairs(price.CATEGORIES) do
+  for _, category in ipairs(plans.CATEGORIES) do
     if peak.bytes[category] > 0 then
       local of_units = largest_first(shares[category])
       cells[#cells + 1] = { category, size(peak.bytes[category]), of_units }

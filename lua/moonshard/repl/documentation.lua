@@ -2,6 +2,7 @@
 -- annotations that editors read are what the prompt shows; ops are told by the engine's op table.
 
 local engine = require("moonshard.base.ffi")
+local input_file = require("moonshard.base.input_file")
 local nearest = require("moonshard.base.nearest")
 local ops = require("moonshard.tensor.ops")
 local show = require("moonshard.repl.show")
@@ -18,12 +19,7 @@ local sources = {}
 local function lines_of(path)
   if sources[path] == nil then
     local in_executable, host = pcall(require, "moonshard.host")
-    local text = in_executable and host.source(path)
-    local file = not text and io.open(path, "rb")
-    if file then
-      text = file:read("*a")
-      file:close()
-    end
+    local text = in_executable and host.source(path) or input_file.text(path)
     sources[path] = text and text_lines.all(text) or false
   end
   return sources[path] or nil

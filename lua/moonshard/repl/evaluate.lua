@@ -4,6 +4,7 @@
 -- compiled.
 
 local errors = require("moonshard.base.error")
+local input_file = require("moonshard.base.input_file")
 local lexer = require("moonshard.repl.lexer")
 local show = require("moonshard.repl.show")
 
@@ -153,10 +154,8 @@ function evaluate.without_locals(text)
 end
 
 local function compile_file(path)
-  local file, why = io.open(path, "rb")
-  if not file then return nil, why end
-  local source = file:read("*a")
-  file:close()
+  local source, why = input_file.text(path)
+  if not source then return nil, why end
   return loadstring(lexer.keep_locals((source:gsub("^#[^\n]*", ""))), "@" .. path)
 end
 

@@ -4,6 +4,7 @@
 local chart = require("moonshard.metrics.chart")
 local context = require("moonshard.base.context")
 local evaluate = require("moonshard.repl.evaluate")
+local input_file = require("moonshard.base.input_file")
 local terminal = require("moonshard.base.terminal")
 
 ---@class moonshard.Notebook
@@ -43,9 +44,7 @@ local function as_statement(text)
 end
 
 local function source_of_file(path)
-  local file = io.open(path, "rb")
-  local source = file and file:read("*a")
-  if file then file:close() end
+  local source = input_file.text(path)
   return source and ("-- %s\n%s"):format(path, (source:gsub("^#[^\n]*\n?", ""):gsub("\n$", "")))
 end
 

@@ -1,6 +1,7 @@
 -- The engine's model of a sharding: units and parameters as moonshard.h takes them, and the rules among them that may
 -- change while the model trains.
 
+local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local prefetch = require("moonshard.shard.prefetch")
 local C, ffi = engine.C, engine.ffi
@@ -24,7 +25,7 @@ local function add_units(self, handle)
   local ids, out, config = {}, ffi.new("int[1]"), ffi.new("ms_unit_config")
   for _, unit in ipairs(self.units) do
     C.ms_unit_config_default(config)
-    config.param_dtype, config.reduce_dtype = engine.dtype_id(unit.param_dtype), (engine.dtype_id(unit.reduce_dtype))
+    config.param_dtype, config.reduce_dtype = dtypes.id(unit.param_dtype), (dtypes.id(unit.reduce_dtype))
     config.layout = LAYOUT_IDS[unit.layout]
     config.reshard, config.reshard_size = reshard_of(unit.reshard)
     engine.check(C.ms_model_add_unit(handle, unit.name, config, out))
@@ -40,7 +41,7 @@ local function add_params(self, handle, unit_ids, groups)
     C.ms_param_config_default(config)
     config.init, config.init_a, config.init_b = INIT_IDS[param.init.kind], param.init.a, param.init.b
     config.frozen = param.frozen and 1 or 0
-    config.param_dtype = param.dtype and engine.dtype_id(param.dtype) or -1
+    config.param_dtype = param.dtype and dtypes.id(param.dtype) or -1
     config.lr_scale, config.weight_decay = group.lr_scale or 1, group.weight_decay or 0
     local dims = ffi.new("int64_t[?]", #param.shape, param.shape)
     engine.check(C.ms_model_add_param(handle, unit_ids[param.unit], param.fqn, #param.shape, dims, config, out))

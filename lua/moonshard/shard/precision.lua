@@ -1,7 +1,7 @@
 -- Mixed precision: which element type the kernels of a unit read, and in which its gradients are summed. Master weights
 -- and optimizer state are always f32.
 
-local engine = require("moonshard.base.ffi")
+local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
 
@@ -39,7 +39,7 @@ end
 local function read_dtype(who, value)
   if value == nil then return nil end
   if value == "auto" then return precision.cpu_has_bf16() and "bf16" or "f32" end
-  local ok, _, name = pcall(engine.dtype_id, value)
+  local ok, _, name = pcall(dtypes.id, value)
   if not ok or (name ~= "f32" and name ~= "bf16") then
     errors.raise("MS_EDTYPE", "%s must be \"f32\", \"bf16\" or \"auto\", not %s", who, options.describe(value))
   end

@@ -9,6 +9,7 @@
 -- The first rule that matches decides, so what is joined first goes before what comes after it.
 
 local errors = require("moonshard.base.error")
+local input_file = require("moonshard.base.input_file")
 local options = require("moonshard.base.options")
 local recompute = require("moonshard.nn.recompute")
 local re = require("moonshard.base.re")
@@ -61,19 +62,11 @@ function rule_sets.join(...)
   return listed == false and by_policy or list
 end
 
-local function read_file(path)
-  local file = io.open(path, "rb")
-  if not file then return nil end
-  local source = file:read("*a")
-  file:close()
-  return source
-end
-
 -- Beside the file that asks, or from the working directory.
 local function find(path)
   local folder = (errors.caller() or ""):match("^(.*/)[^/]*$") or ""
   for _, candidate in ipairs(path:sub(1, 1) == "/" and { path } or { folder .. path, path }) do
-    local source = read_file(candidate)
+    local source = input_file.text(candidate)
     if source then return candidate, source end
   end
   errors.raise("MS_EIO", "ms.rules.load: there is no file %s, neither beside this one nor in the working directory",

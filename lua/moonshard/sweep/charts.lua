@@ -6,10 +6,10 @@
 local bars = require("moonshard.sweep.bars")
 local grid = require("moonshard.sweep.grid")
 local lowest = require("moonshard.sweep.minimum")
+local plans = require("moonshard.engine.plan")
 local points = require("moonshard.sweep.points")
 local progress = require("moonshard.base.progress")
 local report = require("moonshard.sweep.report")
-local running = require("moonshard.sweep.running")
 local style = require("moonshard.sweep.style")
 
 local charts = {}
@@ -203,11 +203,11 @@ end
 local function memory(self)
   local limit = self.header.memory_limit
   local entries = {}
-  for i, name in ipairs(running.CATEGORIES) do entries[i] = { class = "c" .. i, name = name } end
+  for i, name in ipairs(plans.CATEGORIES) do entries[i] = { class = "c" .. i, name = name } end
   local groups = grouped(self, function(record) return is_measured(record) or record.status == "skipped" end,
     function(record)
       local parts = {}
-      for i, name in ipairs(running.CATEGORIES) do
+      for i, name in ipairs(plans.CATEGORIES) do
         local bytes = record.planned.bytes[name]
         parts[i] = { value = bytes / MEBIBYTE, class = "c" .. i,
           title = ("%s: %s %s"):format(record.key, name, progress.size(bytes)) }

@@ -3,9 +3,9 @@
 local bars = require("moonshard.sweep.bars")
 local charts = require("moonshard.sweep.charts")
 local grid = require("moonshard.sweep.grid")
+local plans = require("moonshard.engine.plan")
 local progress = require("moonshard.base.progress")
 local report = require("moonshard.sweep.report")
-local running = require("moonshard.sweep.running")
 local script = require("moonshard.sweep.script")
 local style = require("moonshard.sweep.style")
 
@@ -25,7 +25,7 @@ local function table_head(self)
   local numbers = is_planned(self) and { "peak" }
     or self.header.repeats > 1 and { "tokens/s", "±", "ms a step", "ms exposed", "peak" }
     or { "tokens/s", "ms a step", "ms exposed", "peak" }
-  for _, name in ipairs(running.CATEGORIES) do numbers[#numbers + 1] = name end
+  for _, name in ipairs(plans.CATEGORIES) do numbers[#numbers + 1] = name end
   for _, dim in ipairs(self.dims) do numbers[#numbers + 1] = dim .. " a step" end
   for _, name in ipairs(self.metrics) do numbers[#numbers + 1] = name end
   for _, text in ipairs(numbers) do cells[#cells + 1] = '<th class="n">' .. escape(text) .. "</th>" end
@@ -57,7 +57,7 @@ local function table_row(self, record)
     number(record.exposed_ms, record.exposed_ms and ("%.2f"):format(record.exposed_ms))
   end
   bytes(planned and peak_of(record), record.status)
-  for _, name in ipairs(running.CATEGORIES) do bytes(planned and planned.bytes[name]) end
+  for _, name in ipairs(plans.CATEGORIES) do bytes(planned and planned.bytes[name]) end
   for _, dim in ipairs(self.dims) do bytes(measured and (record.comm_bytes[dim] or 0) or nil) end
   for _, name in ipairs(self.metrics) do
     local value = record.metrics and record.metrics[name]

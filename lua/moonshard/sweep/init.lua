@@ -3,6 +3,7 @@
 
 local errors = require("moonshard.base.error")
 local grid = require("moonshard.sweep.grid")
+local input_file = require("moonshard.base.input_file")
 local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
 local order = require("moonshard.sweep.order")
@@ -73,9 +74,7 @@ local function find_recipe(path)
   local tried = path:sub(1, 1) == "/" and { path } or folder == "" and { path }
     or { folder .. path, path }
   for _, candidate in ipairs(tried) do
-    local file = io.open(candidate, "rb")
-    local source = file and file:read("*a")
-    if file then file:close() end
+    local source = input_file.text(candidate)
     if source then return candidate, source end
   end
   errors.invalid("ms.sweep: there is no recipe %s", table.concat(tried, ", nor "))

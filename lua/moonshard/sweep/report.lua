@@ -3,8 +3,8 @@
 local columns = require("moonshard.sweep.columns")
 local grid = require("moonshard.sweep.grid")
 local json = require("moonshard.base.json")
+local plans = require("moonshard.engine.plan")
 local progress = require("moonshard.base.progress")
-local running = require("moonshard.sweep.running")
 
 local report = {}
 
@@ -199,7 +199,7 @@ local function tables(self, records, columns_of_terminal)
   local settings = columns.settings(records, self.columns)
   local speed = speed_columns(self, records)
   local comm, comm_unit = columns.bytes(records, self.dims, {}, comm_bytes)
-  local names = append({ "peak" }, running.CATEGORIES)
+  local names = append({ "peak" }, plans.CATEGORIES)
   local memory, memory_unit = columns.bytes(records, names, SHORT, memory_bytes)
   local note_comm = #self.dims > 0 and ("%s: %s a step"):format(table.concat(self.dims, ", "), comm_unit) or nil
   local note_memory = ("peak and its parts: %s a rank"):format(memory_unit)
@@ -220,7 +220,7 @@ end
 
 -- "activations 2.1 GiB, optimizer 0.9 GiB, ...": largest first.
 local function by_category(bytes)
-  local names, parts = append({}, running.CATEGORIES), {}
+  local names, parts = append({}, plans.CATEGORIES), {}
   table.sort(names, function(a, b) return bytes[a] > bytes[b] end)
   for i, name in ipairs(names) do
     if bytes[name] > 0 then parts[i] = ("%s %s"):format(name, progress.size(bytes[name])) end
@@ -313,7 +313,7 @@ function report.csv(self)
   local head, lines = {}, {}
   for _, key in ipairs(self.columns) do if key ~= "ranks" then head[#head + 1] = key end end
   append(append(append(head, PLAIN), self.metrics), { "nodes", "planned_peak_bytes" })
-  for _, name in ipairs(running.CATEGORIES) do head[#head + 1] = "planned_" .. name .. "_bytes" end
+  for _, name in ipairs(plans.CATEGORIES) do head[#head + 1] = "planned_" .. name .. "_bytes" end
   for _, dim in ipairs(self.dims) do head[#head + 1] = "comm_" .. dim .. "_bytes" end
   append(head, { "seconds", "overhead_seconds", "reason" })
   lines[1] = table.concat(head, ",")
@@ -325,7 +325,7 @@ function report.csv(self)
     for _, name in ipairs(self.metrics) do add(record.metrics and record.metrics[name]) end
     add(record.planned and record.planned.nodes)
     add(record.planned and record.planned.peak_bytes)
-    for _, name in ipairs(running.CATEGORIES) do add(record.planned and record.planned.bytes[name]) end
+    for _, name in ipairs(plans.CATEGORIES) do add(record.planned and record.planned.bytes[name]) end
     for _, dim in ipairs(self.dims) do add(record.comm_bytes and record.comm_bytes[dim]) end
     add(record.seconds)
     add(record.overhead_seconds)

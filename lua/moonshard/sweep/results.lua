@@ -2,7 +2,7 @@
 -- ends. An interrupted sweep goes on from it; numbers of another definition are never mixed in.
 
 local errors = require("moonshard.base.error")
-local file_lock = require("moonshard.base.file_lock")
+local input_file = require("moonshard.base.input_file")
 local json = require("moonshard.base.json")
 local output_file = require("moonshard.base.output_file")
 local text_lines = require("moonshard.base.text_lines")
@@ -54,10 +54,9 @@ end
 
 -- Whole lines; one without its end was being written when the sweep was killed, and is dropped.
 local function read_lines(path)
-  local file, why = io.open(path, "rb")
-  if not file then return nil, why end
-  local text, list = file:read("*a") or "", {}
-  file:close()
+  local text, why = input_file.text(path)
+  if not text then return nil, why end
+  local list = {}
   for line in text_lines.whole(text) do
     local value, wrong = json.decode(line)
     if type(value) ~= "table" then
@@ -78,7 +77,7 @@ local function open_locked(path)
   output_file.make_folders(path)
   local file, why = output_file.open_lines(path, "ae") -- children do not inherit the lock
   if not file then errors.raise("MS_EIO", "ms.sweep: out: %s", why) end
-  if not file_lock.take(file) then
+  if not output_file.lock(file) then
     errors.invalid("ms.sweep: %s is being written by another sweep: wait for it, or give another out", path)
   end
   return file

@@ -6,6 +6,7 @@
 
 local clock = require("moonshard.base.clock")
 local grid = require("moonshard.sweep.grid")
+local input_file = require("moonshard.base.input_file")
 local json = require("moonshard.base.json")
 local output_file = require("moonshard.base.output_file")
 local process = require("moonshard.sweep.process")
@@ -14,7 +15,6 @@ local world = require("moonshard.distributed.world")
 
 local running = {
   ---In the order in which a plan prints them.
-  CATEGORIES = { "parameters", "optimizer", "gradients", "gathered", "activations", "workspace", "communication" },
 }
 
 ---@class moonshard.SweepRun
@@ -85,14 +85,6 @@ local function column(rows, key)
   return values
 end
 
-local function read_file(path)
-  local file = io.open(path, "rb")
-  if not file then return "" end
-  local text = file:read("*a") or ""
-  file:close()
-  return text
-end
-
 -- "moonshard: " lines tell the error first; a recipe may print anything after or before it.
 local function reason_of(ended, timeout)
   if ended.timed_out then return ("it took longer than %g s"):format(timeout) end
@@ -129,7 +121,7 @@ local function plan(job, point, record)
     words[#words + 1], words[#words + 2] = "--ranks-per-node", tostring(math.min(job.ranks_per_node, point.ranks))
   end
   local ended = child(job, point, words, files)
-  local text = read_file(files .. ".out")
+  local text = input_file.text(files .. ".out") or ""
   os.remove(files .. ".out")
   if ended.status ~= 0 then return reason_of(ended, job.timeout) end
   local planned, why = json.decode(text)
@@ -170,7 +162,7 @@ end
 
 local function read_metrics(path)
   local rows = {}
-  for line in read_file(path):gmatch("([^\n]+)\n") do
+  for line in (input_file.text(path) or ""):gmatch("([^\n]+)\n") do
     local row, why = json.decode(line)
     if not row then return nil, ("%s: line %d: %s"):format(path, #rows + 1, why) end
     for _, key in ipairs(NEEDED) do

@@ -1,6 +1,7 @@
 -- The class of tensors, without an op: what a tensor is made of, and its methods as a table that tensor/init.lua fills.
 -- So ops, values and their text can know tensors without knowing the operators that are made of them.
 
+local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local not_a_list = require("moonshard.base.ipairs")
@@ -82,7 +83,7 @@ function tensor.new(trace, id)
   engine.check(C.ms_graph_value(trace.handle, id, info))
   local shape = {}
   for d = 1, info.ndim do shape[d] = tonumber(info.dims[d - 1]) end
-  return setmetatable({ trace = trace, id = id, shape = shape, dtype = engine.dtype_names[info.dtype] }, Tensor)
+  return setmetatable({ trace = trace, id = id, shape = shape, dtype = dtypes.names[info.dtype] }, Tensor)
 end
 
 ---"[8,256,384]"

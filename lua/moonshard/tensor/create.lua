@@ -6,6 +6,7 @@
 -- Random tensors come from the generator that parameters are drawn with. Every call draws on: the n-th call after
 -- ms.manual_seed(s) gives the same numbers on every rank and in every run.
 
+local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
@@ -16,7 +17,6 @@ local C, make = engine.C, values.make
 local create = {}
 
 local MAX_DIMS = tonumber(C.MS_MAX_DIMS)
-local RANGES = { i32 = { -2 ^ 31, 2 ^ 31 - 1 }, u8 = { 0, 255 } }
 
 -- ---- arguments --------------------------------------------------------------------------------------------------
 
@@ -59,12 +59,12 @@ local function read(who, specs, ...)
     if type(list[#list]) == "table" then named = table.remove(list) end
   end
   local parsed = options.parse(who, named, specs)
-  parsed.dtype = select(2, engine.dtype_id(parsed.dtype))
+  parsed.dtype = select(2, dtypes.id(parsed.dtype))
   return list, parsed
 end
 
 local function check_number(who, dtype, value)
-  local range = RANGES[dtype]
+  local range = dtypes.ranges[dtype]
   if type(value) ~= "number" then
     errors.invalid("%s: %s where a number was expected", who, options.describe(value))
   elseif range and (value % 1 ~= 0 or value < range[1] or value > range[2]) then
@@ -195,7 +195,7 @@ end
 local function drawn(who, law, a, b, ...)
   local shape, o = read(who, { seed = { "integer" } }, ...)
   check_shape(who, shape)
-  if RANGES[o.dtype] then errors.raise("MS_EDTYPE", "%s draws f32 or bf16, not %s", who, o.dtype) end
+  if dtypes.ranges[o.dtype] then errors.raise("MS_EDTYPE", "%s draws f32 or bf16, not %s", who, o.dtype) end
   local key, name = o.seed, who
   if key then
     check_seed(who, key)

@@ -2,6 +2,7 @@
 -- and run on this rank alone. All such plans share one state, whose arenas grow to the largest of them.
 
 local alone = require("moonshard.distributed.single_rank")
+local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local values = require("moonshard.tensor.values")
 local world = require("moonshard.distributed.world")
@@ -41,7 +42,7 @@ local function add_inputs(graph, inputs, count)
   for i = 1, count do
     local input = inputs[i]
     local dims = ffi.new("int64_t[?]", #input.shape + 1, input.shape)
-    check(C.ms_graph_input(graph, input_names[i], (engine.dtype_id(input.dtype)), #input.shape, dims, id))
+    check(C.ms_graph_input(graph, input_names[i], (dtypes.id(input.dtype)), #input.shape, dims, id))
     ids[i - 1] = id[0]
   end
   return ids
@@ -55,7 +56,7 @@ local function add_outputs(graph, row, results)
     check(C.ms_graph_value(graph, results[i - 1], info))
     local shape = {}
     for d = 1, info.ndim do shape[d] = tonumber(info.dims[d - 1]) end
-    outputs[i] = { dtype = engine.dtype_names[info.dtype], shape = shape }
+    outputs[i] = { dtype = dtypes.names[info.dtype], shape = shape }
   end
   return outputs
 end

@@ -8,7 +8,7 @@
 local any_axes = require("moonshard.tensor.axes")
 local compare = require("moonshard.tensor.comparisons")
 local context = require("moonshard.base.context")
-local engine = require("moonshard.base.ffi")
+local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.options")
@@ -171,7 +171,7 @@ end
 ---@param dtype string "f32", "bf16" or "i32", to which fractions are cut off; a u8 mask is what a comparison gives
 ---@return moonshard.Tensor
 function methods:cast(dtype)
-  local _, name = engine.dtype_id(dtype)
+  local _, name = dtypes.id(dtype)
   if self.dtype == name then return self end
   return ops.cast(self, { out_dtype = name })
 end

@@ -7,6 +7,7 @@
 -- the table are given as one list: ops.reshape(x, { shape = { 8, -1 } }), ops.transpose(x, { axes = { 0, 2, 1 } }).
 
 local context = require("moonshard.base.context")
+local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local nearest = require("moonshard.base.nearest")
@@ -68,7 +69,7 @@ end
 
 local function integer_of(row, name, value)
   if type(value) == "boolean" then return value and 1 or 0 end
-  if name == "out_dtype" and type(value) == "string" then return 1 + engine.dtype_id(value) end
+  if name == "out_dtype" and type(value) == "string" then return 1 + dtypes.id(value) end
   if name == "activation" and ACTIVATIONS[value] then return ACTIVATIONS[value] end
   if type(value) == "number" and value % 1 == 0 then return value end
   errors.invalid("%s: %s must be an integer, not %s", row.name, name, options.describe(value))
@@ -125,7 +126,6 @@ end
 local TAKES_NUMBERS = {
   less = 1, less_equal = 1, equal = 1, not_equal = 1, maximum = 1, minimum = 1, where = 2,
 }
-local WHOLE = { i32 = { -2 ^ 31, 2 ^ 31 - 1 }, u8 = { 0, 255 } }
 
 local function dtype_beside(inputs, first, count)
   for i = first, count do
@@ -137,7 +137,7 @@ local function dtype_beside(inputs, first, count)
 end
 
 local function number_as_tensor(row, number, dtype)
-  local range = WHOLE[dtype]
+  local range = dtypes.ranges[dtype]
   if range and (number % 1 ~= 0 or number < range[1] or number > range[2]) then
     errors.raise("MS_EDTYPE", "%s: %g with a tensor %s, whose numbers are whole, from %.0f to %.0f: cast the tensor, "
       .. 'x:cast("f32")', row.name, number, dtype, range[1], range[2])

@@ -1,5 +1,6 @@
 -- The memory of eager tensors: making it, and reading numbers from it.
 
+local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local tensor = require("moonshard.tensor.class")
@@ -19,7 +20,7 @@ end
 ---@param x moonshard.Tensor eager
 ---@return integer
 function values.bytes(x)
-  return numel(x.shape) * engine.dtype_sizes[x.dtype]
+  return numel(x.shape) * dtypes.sizes[x.dtype]
 end
 
 ---Refuses a tensor that is larger than eager tensors can be.
@@ -28,9 +29,9 @@ end
 ---@return integer count of elements
 function values.check_size(dtype, shape)
   local count = numel(shape)
-  if count * engine.dtype_sizes[dtype] > MOST_BYTES then
+  if count * dtypes.sizes[dtype] > MOST_BYTES then
     errors.raise("MS_EUNSUPPORTED", "a tensor %s %s has %.1f GiB; eager tensors hold less than 2", dtype,
-      tensor.shape_text(shape), count * engine.dtype_sizes[dtype] / 2 ^ 30)
+      tensor.shape_text(shape), count * dtypes.sizes[dtype] / 2 ^ 30)
   end
   return count
 end
@@ -41,7 +42,7 @@ end
 ---@return ffi.cdata* data, integer count of elements
 function values.allocate(dtype, shape)
   local count = values.check_size(dtype, shape)
-  return ffi.new(engine.dtype_ctypes[dtype] .. "[?]", count), count
+  return ffi.new(dtypes.ctypes[dtype] .. "[?]", count), count
 end
 
 ---A tensor of one dtype whose elements fill(data, count) writes as C numbers; bf16 is written as f32 and cast.
@@ -65,7 +66,7 @@ end
 ---@return moonshard.Tensor
 function values.copy(dtype, shape, source, placement)
   local data, count = values.allocate(dtype, shape)
-  ffi.copy(data, source, count * engine.dtype_sizes[dtype])
+  ffi.copy(data, source, count * dtypes.sizes[dtype])
   return tensor.eager(dtype, shape, data, placement)
 end
 

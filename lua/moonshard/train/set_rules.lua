@@ -4,6 +4,7 @@
 --
 -- All ranks change together or none does: they tell each other whether they could, and compare fingerprints.
 
+local agreement = require("moonshard.distributed.agreement")
 local engine_model = require("moonshard.shard.engine_model")
 local errors = require("moonshard.base.error")
 local optim = require("moonshard.train.optim")
@@ -13,7 +14,6 @@ local prefetch = require("moonshard.shard.prefetch")
 local schedule = require("moonshard.train.schedule")
 local session = require("moonshard.engine.session")
 local stand_in = require("moonshard.shard.reference")
-local together = require("moonshard.distributed.all_or_none")
 local tree = require("moonshard.nn.tree")
 
 ---@class moonshard.NewRules what is left out stays as it is
@@ -163,9 +163,7 @@ local function agree(self, compiled)
   local high = summary and tonumber(summary.fingerprint:sub(1, 8), 16) or -1
   local low = summary and tonumber(summary.fingerprint:sub(9), 16) or -1
   for _, mine in ipairs({ high, low }) do
-    for _, other in ipairs(self:gather(mine, "of rules")) do
-      if other ~= mine then return false end
-    end
+    if self:differing(mine, "of rules") then return false end
   end
   return true
 end
@@ -199,7 +197,7 @@ local function set_rules(model, given)
     errors.invalid("ms.set_rules: the first argument must be a module, not %s", options.describe(model))
   end
   local self = session.of(model)
-  local compiled = together(change, self, given)
+  local compiled = agreement.uninterrupted(change, self, given)
   self.sharding:report_warnings()
   if given and given.groups then self.sharding:report_warnings(self.sharding.group_warnings) end
   return compiled

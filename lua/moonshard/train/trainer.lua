@@ -3,18 +3,17 @@
 -- The trainer traces and compiles at the first step, when the shapes are known; every later step of the same shapes is
 -- four calls into the engine. Counts and bytes that it reports are the engine's own counters.
 
+local agreement = require("moonshard.distributed.agreement")
 local batch_of = require("moonshard.engine.batch")
 local context = require("moonshard.base.context")
 local ema = require("moonshard.engine.ema")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local failure = require("moonshard.distributed.failure")
 local inspect = require("moonshard.engine.inspect")
 local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
 local session = require("moonshard.engine.session")
 local termination = require("moonshard.checkpoint.termination")
-local together = require("moonshard.distributed.all_or_none")
 local set_rules = require("moonshard.train.set_rules")
 local stand_in = require("moonshard.shard.reference")
 local tracer = require("moonshard.distributed.profile")
@@ -203,7 +202,7 @@ local function run_phases(self, exec, specs, batch, places, step)
     local closes = micro > 0 and micro == self.micro_batches - 1 and exec.plan.config.sync ~= C.MS_SYNC_EVERY
     exec:run(closes and "last" or micro == 0 and "first" or "next")
   end
-  local status = together(finish_step, self, exec, step)
+  local status = agreement.uninterrupted(finish_step, self, exec, step)
   if status == C.MS_ENONFINITE then
     local message = ffi.string(C.ms_error_message())
     C.ms_error_clear()
@@ -214,14 +213,10 @@ end
 
 -- Stops ranks that have another number than this one. Gives their words on whether the run should end.
 local function compare(self, number, what, told)
-  local numbers, words = self.session:gather(number, "of " .. what, termination.word())
-  for place, other in ipairs(numbers) do
-    if other ~= number then
-      errors.raise("MS_EMISMATCH", "%s on rank %d and %s on rank %d; it must be the same on all ranks",
-        told:format(number), world.rank, told:match("%%%a"):format(other), self.session:ranks()[place])
-    end
-  end
-  return words
+  return self.session:require_same(number, "of " .. what, function(rank, other)
+    return ("%s on rank %d and %s on rank %d; it must be the same on all ranks"):format(told:format(number), world.rank,
+      told:match("%%%a"):format(other), rank)
+  end, termination.word())
 end
 
 local function learning_rate(self, step)
@@ -299,7 +294,7 @@ function Trainer:step(batch)
   check_self(self, "step")
   if context.stepper then return context.stepper:step(self, batch, step_on) end
   if self.policy then self.policy:before_step() end
-  local metrics = failure.noting(step_on, self, batch)
+  local metrics = agreement.noting_failure(step_on, self, batch)
   if context.on_step then context.on_step(self, metrics) end
   if self.policy then self.policy:after_step(metrics) end
   return metrics
@@ -361,8 +356,8 @@ function Trainer:evaluate(batches, o)
   local averages = options.parse("train:evaluate", o, EVALUATE).ema
   local within = self.session.averaged
   if self.policy and not within then self.policy:before_evaluation() end
-  local loss = averages and failure.noting(ema.with, "train:evaluate", self, mean_loss, self, batches, within)
-    or not averages and failure.noting(mean_loss, self, batches, within)
+  local loss = averages and agreement.noting_failure(ema.with, "train:evaluate", self, mean_loss, self, batches, within)
+    or not averages and agreement.noting_failure(mean_loss, self, batches, within)
   if not loss and self.policy then self.policy:terminate_now() end
   if not loss then termination.leave() end
   return loss
