@@ -47,7 +47,7 @@ end
 ---@field set_rules fun(model: moonshard.Module, rules: moonshard.NewRules): moonshard.Plan?
 ---@field with_full_params fun(model: moonshard.Module, block: function, o: moonshard.FullParamsOptions?): ...
 ---@field show fun(value: any) prints a tensor with its values
-require("moonshard.base.ipairs") -- a recipe's ipairs is that one
+require("moonshard.base.iteration") -- a recipe's ipairs is that one
 local advice = require("moonshard.base.advice")
 
 local ms = {}
@@ -64,7 +64,7 @@ local MAKES_MODULES = { nn = true, models = true, huggingface = true }
 -- Where a name comes from: a module, or a field of one.
 local PARTS = {
   re = { "moonshard.base.re" },
-  rules = { "moonshard.shard.rule_sets" },
+  rules = { "moonshard.shard.rule_presets" },
   ops = { "moonshard.tensor.ops" },
   nn = { "moonshard.nn" },
   models = { "moonshard.models" },
@@ -98,7 +98,7 @@ local PARTS = {
   rand = { "moonshard.tensor.create", "rand" },
   randn = { "moonshard.tensor.create", "randn" },
   manual_seed = { "moonshard.tensor.create", "manual_seed" },
-  set_rules = { "moonshard.train.set_rules" },
+  set_rules = { "moonshard.train.change_rules" },
   with_full_params = { "moonshard.engine.unshard", "with_full_params" },
   show = { "moonshard.tensor.show", "print" },
 }

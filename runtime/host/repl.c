@@ -112,8 +112,9 @@ static int read_line(lua_State *L) {
   return 1;
 }
 
-/* meet(world) -> true, or nil and a message: what exchange needs before. From then on every rank hears Ctrl-C. Collective. */
-static int meet(lua_State *L) {
+/* join_ranks(world) -> true, or nil and a message: what exchange needs before. From then on every rank hears Ctrl-C.
+** Collective. */
+static int join_ranks(lua_State *L) {
   ms_world *world = check_world(L, 1);
   if (ms_group_open(world, ms_world_size(world), NULL, "session", &everyone)) return push_failure(L);
   lua_pushboolean(L, 1);
@@ -162,7 +163,7 @@ int ms_repl_open(lua_State *L) {
                                        {"read", read_line},
                                        {"exchange", exchange},
                                        {"recover", recover},
-                                       {"meet", meet},
+                                       {"join_ranks", join_ranks},
                                        {NULL, NULL}};
   lua_newtable(L);
   luaL_register(L, NULL, functions);

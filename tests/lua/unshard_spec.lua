@@ -40,7 +40,7 @@ describe("unshard and with_full_params", function()
     for _, mesh in ipairs(MESHES) do
       for name, expected in pairs(results["1x1"]) do
         local got = results[mesh[2]][name]
-        local tolerance = compare.tolerance(name:match("%S+$"))
+        local tolerance = compare.of_dtype(name:match("%S+$"))
         local what = ("%s on %s"):format(name, mesh[2])
         assert_close(expected.losses, got.losses, tolerance, "losses, " .. what)
         for fqn, values in pairs(expected.parameters) do

@@ -7,17 +7,17 @@
 
 local ffi = require("ffi")
 
----@class moonshard.Certainty
+---@class moonshard.AdamwSensitivity
 ---@field steps integer
 ---@field least table<string, ffi.cdata*> by trained parameter: float [numel], 0 before the first gradient
 ---@field never number? of an element that never had a gradient
-local Certainty = {}
-Certainty.__index = Certainty
+local Sensitivity = {}
+Sensitivity.__index = Sensitivity
 
-local certainty = {}
+local adamw_sensitivity = {}
 
----@return moonshard.Certainty
-function certainty.new() return setmetatable({ steps = 0, least = {} }, Certainty) end
+---@return moonshard.AdamwSensitivity
+function adamw_sensitivity.new() return setmetatable({ steps = 0, least = {} }, Sensitivity) end
 
 local function squares_of(trainer)
   local squares, largest = {}, 0
@@ -33,7 +33,7 @@ end
 
 ---After a step of a trainer on one rank. An element that had no gradient yet has not moved.
 ---@param trainer moonshard.Trainer
-function Certainty:note(trainer)
+function Sensitivity:note(trainer)
   local squares, largest = squares_of(trainer)
   self.steps = self.steps + 1
   if largest == 0 then return end
@@ -55,7 +55,7 @@ end
 ---Of every element of a parameter. One that never had a gradient could have had one of rounding.
 ---@param param moonshard.Param
 ---@return string bytes f32 [numel]
-function Certainty:of(param)
+function Sensitivity:of(param)
   local values, least = ffi.new("float[?]", param.numel), self.least[param.fqn]
   for e = 0, param.numel - 1 do
     values[e] = least and least[e] > 0 and least[e] or self.never or 1
@@ -63,4 +63,4 @@ function Certainty:of(param)
   return ffi.string(values, 4 * param.numel)
 end
 
-return certainty
+return adamw_sensitivity

@@ -2,9 +2,9 @@
 -- with the same global batches, and the two beside each other.
 
 local files = require("moonshard.check.files")
-local stand_in = require("moonshard.shard.reference")
+local reference = require("moonshard.shard.reference")
 local status = require("moonshard.base.exit_status")
-local verdict = require("moonshard.check.report")
+local report = require("moonshard.check.report")
 local watch = require("moonshard.check.watch")
 
 local check = {}
@@ -23,7 +23,7 @@ local function run_both(folder, o, steps)
   local ended = o.launch(o.ranks, watched)
   if ended ~= status.OK then return ended end
   ended = o.launch(1, function(recipe)
-    stand_in.begin(o.ranks)
+    reference.begin(o.ranks)
     watched(recipe)
   end)
   if ended ~= status.OK then return ended end
@@ -34,7 +34,7 @@ local function run_both(folder, o, steps)
     end
   end
   local ranks, one = files.read_result(folder .. "/0", true), files.read_result(folder .. "/one", true)
-  return ended, verdict.of(ranks, one, { rtol = o.rtol, wrong = wrong }), ranks
+  return ended, report.of(ranks, one, { rtol = o.rtol, wrong = wrong }), ranks
 end
 
 local function find(findings, what)

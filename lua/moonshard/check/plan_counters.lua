@@ -4,7 +4,7 @@
 local engine = require("moonshard.base.ffi")
 local C = engine.C
 
-local facts = {}
+local plan_counters = {}
 
 local PHASES = { "first", "next", "last", "norm", "update" }
 
@@ -12,7 +12,7 @@ local PHASES = { "first", "next", "last", "norm", "update" }
 ---@param trainer moonshard.Trainer
 ---@param plan moonshard.Plan
 ---@return table<string, integer>
-function facts.phases(trainer, plan)
+function plan_counters.phases(trainer, plan)
   local further = trainer.micro_batches - 1
   local last = further > 0 and plan.config.sync ~= C.MS_SYNC_EVERY and 1 or 0
   return { first = 1, next = further - last, last = last, norm = 1, update = 1 }
@@ -29,7 +29,7 @@ end
 ---@param runs table<string, integer> how often each phase ran
 ---@param is_only boolean the exec is the only one over its state
 ---@return string[] wrong what is not equal, as text
-function facts.compare(exec, runs, is_only)
+function plan_counters.compare(exec, runs, is_only)
   local summary, report, wrong = exec.plan:summary(), exec:report(), {}
   local function expect(planned, ran, what)
     if math.abs(planned - ran) > 1e-9 * math.abs(planned) then
@@ -52,4 +52,4 @@ function facts.compare(exec, runs, is_only)
   return wrong
 end
 
-return facts
+return plan_counters

@@ -1,8 +1,8 @@
 -- Whether a run on many ranks and one on a single rank came to the same, and what differs first.
 
-local compare = require("moonshard.check.tolerance")
+local tolerance = require("moonshard.check.tolerance")
 
-local verdict = {}
+local report = {}
 
 ---@class moonshard.Finding something that differs
 ---@field what "loss"|"grad_norm"|"parameter"|"steps"|"plan"
@@ -32,7 +32,7 @@ end
 
 local function note_worst(self, what, difference, name)
   local worst = self.worst[what]
-  if not worst or compare.is_worse(difference.excess, worst.excess) then
+  if not worst or tolerance.is_worse(difference.excess, worst.excess) then
     self.worst[what] = { excess = difference.excess, name = name, difference = math.abs(difference.expected
       - difference.got), one = difference.expected, ranks = difference.got }
   end
@@ -52,11 +52,11 @@ local function series(run, trainer, what)
   return values, steps
 end
 
-local function compare_series(self, ranks, one, trainer, what, tolerance)
+local function compare_series(self, ranks, one, trainer, what, rtol)
   local expected, steps = series(one, trainer, what)
   local got = series(ranks, trainer, what)
   local count = math.min(#expected, #got)
-  local difference = compare.arrays(expected, got, { count = count, tolerance = tolerance })
+  local difference = tolerance.arrays(expected, got, { count = count, tolerance = rtol })
   if not difference then return end
   note_worst(self, what, difference)
   if difference.differs then
@@ -68,32 +68,32 @@ end
 
 -- ---- parameters -------------------------------------------------------------------------------------------------
 
--- What AdamW makes of rounding (check/certainty.lua), of learning rates that sum up to `travelled`.
-local function adamw_slack(trainer, run, certain, tolerance)
+-- What AdamW makes of rounding (adamw_sensitivity.lua), of learning rates that sum up to `travelled`.
+local function adamw_slack(trainer, run, sensitivity, rtol)
   local travelled = 0
   for _, step in ipairs(run.steps) do
     if run.trainers[step.trainer] == trainer then travelled = travelled + step.lr end
   end
   return function(i)
     local reach = travelled * trainer.params[i].lr_scale
-    return function(e) return reach * math.min(2, tolerance / certain[i][e]) end
+    return function(e) return reach * math.min(2, rtol / sensitivity[i][e]) end
   end
 end
 
--- The arrays of a run's values in their order: parameters, and of one rank with AdamW how certain they are.
-local function slices(run, has_certainty)
+-- The arrays of a run's values in their order: parameters, and of one rank with AdamW how sensitive they are.
+local function slices(run, has_sensitivity)
   local at, all = 0, {}
   for t, trainer in ipairs(run.trainers) do
-    local params, certain = {}, {}
+    local params, sensitivity = {}, {}
     for i, param in ipairs(trainer.params) do
       params[i] = run.values + at
       at = at + param.numel
-      if has_certainty and trainer.optimizer == "adamw" then
-        certain[i] = run.values + at
+      if has_sensitivity and trainer.optimizer == "adamw" then
+        sensitivity[i] = run.values + at
         at = at + param.numel
       end
     end
-    all[t] = { params = params, certain = certain }
+    all[t] = { params = params, sensitivity = sensitivity }
   end
   assert(at == run.value_count, "values of other parameters")
   return all
@@ -102,11 +102,11 @@ end
 local function compare_parameters(self, ranks, one, rtol)
   local of_ranks, of_one = slices(ranks, false), slices(one, true)
   for t, trainer in ipairs(one.trainers) do
-    local base = rtol or compare.tolerance(trainer.dtype)
-    local slack = trainer.optimizer == "adamw" and adamw_slack(trainer, one, of_one[t].certain, base)
+    local base = rtol or tolerance.of_dtype(trainer.dtype)
+    local slack = trainer.optimizer == "adamw" and adamw_slack(trainer, one, of_one[t].sensitivity, base)
     for i, param in ipairs(trainer.params) do
-      local difference = compare.arrays(of_one[t].params[i], of_ranks[t].params[i], {
-        count = param.numel, first = 0, tolerance = compare.PARAMETERS * base,
+      local difference = tolerance.arrays(of_one[t].params[i], of_ranks[t].params[i], {
+        count = param.numel, first = 0, tolerance = tolerance.PARAMETERS * base,
         slack = slack and not param.frozen and slack(i) or nil,
       })
       note_worst(self, "parameter", difference, param.name)
@@ -127,14 +127,14 @@ end
 ---@param o { rtol: number?, wrong: string[] } rtol: instead of the dtype's tolerance; wrong: what ranks did that their
 ---  plans do not say
 ---@return moonshard.Verdict
-function verdict.of(ranks, one, o)
+function report.of(ranks, one, o)
   local self = { steps = #one.steps, findings = {}, worst = {}, tensors = 0 }
   if #ranks.steps ~= #one.steps or #ranks.trainers ~= #one.trainers then
     table.insert(self.findings, { what = "steps", ranks = #ranks.steps, one = #one.steps })
   else
     for t, trainer in ipairs(one.trainers) do
-      compare_series(self, ranks, one, t, "loss", o.rtol or compare.tolerance(trainer.dtype))
-      compare_series(self, ranks, one, t, "grad_norm", o.rtol or compare.norm_tolerance(trainer.dtype))
+      compare_series(self, ranks, one, t, "loss", o.rtol or tolerance.of_dtype(trainer.dtype))
+      compare_series(self, ranks, one, t, "grad_norm", o.rtol or tolerance.of_norm(trainer.dtype))
     end
     compare_parameters(self, ranks, one, o.rtol)
   end
@@ -157,10 +157,10 @@ local TEXT = {
 ---A finding as one line.
 ---@param finding moonshard.Finding
 ---@return string
-function verdict.text(finding)
+function report.text(finding)
   if TEXT[finding.what] then return TEXT[finding.what](finding) end
   return ("step %d: %s is %.9g on the ranks and %.9g on one rank, %.2g apart; %.2g is allowed"):format(finding.step,
     finding.what, finding.ranks, finding.one, math.abs(finding.ranks - finding.one), finding.allowed)
 end
 
-return verdict
+return report

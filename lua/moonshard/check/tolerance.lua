@@ -3,31 +3,31 @@
 -- A difference is measured against the largest value of a tensor, since sums of other order round by that. How large it
 -- may be depends on the type that the kernels compute in.
 
-local compare = {}
+local tolerance = {}
 
 -- By dtype: what losses may differ by, and the norm of gradients, which bf16 rounds one by one.
 local TOLERANCES = { f32 = 1e-5, bf16 = 2e-2 }
 local NORM_TOLERANCES = { f32 = 1e-5, bf16 = 5e-2 }
 
 ---Steps of an optimizer turn rounding of gradients into more of it: of parameters this many times as much is allowed.
-compare.PARAMETERS = 10
+tolerance.PARAMETERS = 10
 
 ---The least that a tensor's largest value counts as.
-compare.LEAST_SCALE = 1e-3
+tolerance.LEAST_SCALE = 1e-3
 
 ---@param dtype string "f32" or "bf16": what kernels compute in
 ---@return number relative
-function compare.tolerance(dtype) return TOLERANCES[dtype] end
+function tolerance.of_dtype(dtype) return TOLERANCES[dtype] end
 
 ---@param dtype string
 ---@return number relative, of the gradients' norm
-function compare.norm_tolerance(dtype) return NORM_TOLERANCES[dtype] end
+function tolerance.of_norm(dtype) return NORM_TOLERANCES[dtype] end
 
 ---Whether an excess is larger than another; NaN is larger than any number.
 ---@param excess number
 ---@param other number
 ---@return boolean
-function compare.is_worse(excess, other)
+function tolerance.is_worse(excess, other)
   return excess > other or (excess ~= excess and other == other)
 end
 
@@ -46,8 +46,8 @@ end
 ---@param o { count: integer, first: integer?, tolerance: number, slack: (fun(at: integer): number)? } first: index of
 ---  the first element, 1 (lists) unless told; slack: how much more an element may differ by
 ---@return moonshard.Difference? nil when there are no elements
-function compare.arrays(expected, got, o)
-  local first, scale = o.first or 1, compare.LEAST_SCALE
+function tolerance.arrays(expected, got, o)
+  local first, scale = o.first or 1, tolerance.LEAST_SCALE
   for i = first, first + o.count - 1 do scale = math.max(scale, math.abs(expected[i])) end
   local worst, first_that_differs
   for i = first, first + o.count - 1 do
@@ -56,7 +56,7 @@ function compare.arrays(expected, got, o)
     local excess = difference == 0 and 0 or difference / allowed
     local differs = excess > 1 or excess ~= excess
     if differs then first_that_differs = first_that_differs or i - first end
-    if not worst or compare.is_worse(excess, worst.excess) then
+    if not worst or tolerance.is_worse(excess, worst.excess) then
       worst = { at = i - first, expected = expected[i], got = got[i], allowed = allowed, excess = excess,
         differs = differs }
     end
@@ -65,4 +65,4 @@ function compare.arrays(expected, got, o)
   return worst
 end
 
-return compare
+return tolerance

@@ -6,15 +6,15 @@
 -- down losses, norms and parameters.
 
 local batch_of = require("moonshard.engine.batch")
-local certainty = require("moonshard.check.adamw_sensitivity")
+local adamw_sensitivity = require("moonshard.check.adamw_sensitivity")
 local context = require("moonshard.base.context")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local facts = require("moonshard.check.plan_counters")
+local plan_counters = require("moonshard.check.plan_counters")
 local files = require("moonshard.check.files")
-local leave = require("moonshard.recipe.early_exit")
-local stand_in = require("moonshard.shard.reference")
+local early_exit = require("moonshard.recipe.early_exit")
+local reference = require("moonshard.shard.reference")
 local world = require("moonshard.distributed.world")
 local ffi = engine.ffi
 
@@ -23,7 +23,7 @@ local ffi = engine.ffi
 ---@field steps_wanted integer
 ---@field steps table[] of moonshard.CheckedRun
 ---@field trainers moonshard.Trainer[] those that made a step, one for each session
----@field certain table<moonshard.Session, moonshard.Certainty> of one rank's trainers with AdamW
+---@field sensitivity table<moonshard.Session, moonshard.AdamwSensitivity> of one rank's trainers with AdamW
 ---@field runs table<moonshard.Exec, table<string, integer>>
 ---@field plan { fingerprint: string, bytes: table<string, number> }? of the first step
 local Watch = {}
@@ -72,7 +72,7 @@ end
 
 -- The batches of all ranks, one after the other, and where the rows of each micro-batch of them belong.
 local function global_batch(self, trainer)
-  local ranks, batch, places = trainer.session.sharding.stands_for, {}, {}
+  local ranks, batch, places = trainer.session.sharding.reference_ranks, {}, {}
   local batches = read_all_ranks(self, ranks)
   for name, array in pairs(batches[1]) do
     if type(array) == "table" then batch[name] = join(name, batches, ranks) end
@@ -95,17 +95,17 @@ local function number_of(self, trainer)
   return #self.trainers
 end
 
-local function note_certainty(self, trainer)
-  if not stand_in.active or trainer.optimizer.kind ~= "adamw" then return end
+local function note_sensitivity(self, trainer)
+  if not reference.active or trainer.optimizer.kind ~= "adamw" then return end
   local session = trainer.session
-  self.certain[session] = self.certain[session] or certainty.new()
-  self.certain[session]:note(trainer)
+  self.sensitivity[session] = self.sensitivity[session] or adamw_sensitivity.new()
+  self.sensitivity[session]:note(trainer)
 end
 
 local function count_phases(self, trainer)
   local exec = trainer.session.train_exec
   local runs = self.runs[exec] or { first = 0, next = 0, last = 0, norm = 0, update = 0 }
-  for phase, times in pairs(facts.phases(trainer, exec.plan)) do runs[phase] = runs[phase] + times end
+  for phase, times in pairs(plan_counters.phases(trainer, exec.plan)) do runs[phase] = runs[phase] + times end
   self.runs[exec] = runs
 end
 
@@ -116,24 +116,24 @@ end
 ---@return moonshard.StepMetrics
 function Watch:step(trainer, batch, step)
   local places
-  if #self.steps == self.steps_wanted then leave.now() end
-  if stand_in.active then
+  if #self.steps == self.steps_wanted then early_exit.now() end
+  if reference.active then
     batch, places = global_batch(self, trainer)
   else
     files.write_batch(self.writer, self.writer_path, batch, batch_of.specs(batch, 1))
   end
   local metrics = step(trainer, batch, places)
-  stand_in.name_dimensions(trainer, metrics)
+  reference.name_dimensions(trainer, metrics)
   self.steps[#self.steps + 1] = {
     trainer = number_of(self, trainer), loss = metrics.loss, grad_norm = metrics.grad_norm, lr = metrics.lr,
   }
-  note_certainty(self, trainer)
+  note_sensitivity(self, trainer)
   count_phases(self, trainer)
   if not self.plan then
     local summary = trainer.session.train_exec.plan:summary()
     self.plan = { fingerprint = summary.fingerprint, bytes = summary.bytes }
   end
-  if #self.steps == self.steps_wanted then leave.now() end
+  if #self.steps == self.steps_wanted then early_exit.now() end
   return metrics
 end
 
@@ -144,7 +144,7 @@ local function describe(trainer)
   for i, param in ipairs(sharding.params) do fqns[i] = param.fqn end
   local groups = trainer.optimizer:param_groups(fqns)
   local result = {
-    mesh = (sharding.stands_for_mesh or sharding.mesh):label(), ranks = trainer.session:ranks(),
+    mesh = (sharding.reference_mesh or sharding.mesh):label(), ranks = trainer.session:ranks(),
     optimizer = trainer.optimizer.kind, params = {},
     dtype = trainer.optimizer.moments == "bf16" and "bf16" or "f32",
   }
@@ -161,11 +161,11 @@ end
 
 -- Every parameter in full, and on one rank how certain AdamW's steps were.
 local function collect(self, trainer, values)
-  local certain = self.certain[trainer.session]
+  local sensitivity = self.sensitivity[trainer.session]
   for _, param in ipairs(trainer.session.sharding.params) do
     local value = trainer:parameter(param.fqn)
     values[#values + 1] = ffi.string(value.data, 4 * param.numel)
-    if certain then values[#values + 1] = certain:of(param) end
+    if sensitivity then values[#values + 1] = sensitivity:of(param) end
   end
 end
 
@@ -176,7 +176,9 @@ local function wrong_plans(self)
     for _ in pairs(trainer.session.execs) do count = count + 1 end
     for _, exec in pairs(trainer.session.execs) do
       local runs = self.runs[exec]
-      for _, text in ipairs(runs and facts.compare(exec, runs, count == 1) or {}) do wrong[#wrong + 1] = text end
+      for _, text in ipairs(runs and plan_counters.compare(exec, runs, count == 1) or {}) do
+        wrong[#wrong + 1] = text
+      end
     end
   end
   return wrong
@@ -189,7 +191,7 @@ local function finish(self)
     result.trainers[i] = describe(trainer)
     collect(self, trainer, values)
   end
-  local name = stand_in.active and "one" or tostring(world.rank)
+  local name = reference.active and "one" or tostring(world.rank)
   files.write_result(self.folder .. "/" .. name, result, world.rank == 0 and values or nil)
 end
 
@@ -199,14 +201,14 @@ end
 ---@param handler fun(raised: any): any as xpcall's
 function watch.run(recipe, o, handler)
   local self = setmetatable({
-    folder = o.folder, steps_wanted = o.steps, steps = {}, trainers = {}, runs = {}, readers = {}, certain = {},
+    folder = o.folder, steps_wanted = o.steps, steps = {}, trainers = {}, runs = {}, readers = {}, sensitivity = {},
   }, Watch)
-  if not stand_in.active then
+  if not reference.active then
     self.writer_path = ("%s/batches-%d"):format(o.folder, world.rank)
     self.writer = files.open(self.writer_path, "wb")
   end
   context.stepper = self
-  local ok, raised = leave.run(recipe, handler)
+  local ok, raised = early_exit.run(recipe, handler)
   context.stepper = nil
   if self.writer then files.close(self.writer, self.writer_path) end
   for _, reader in pairs(self.readers) do reader:close() end

@@ -7,7 +7,7 @@ local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
 local options = require("moonshard.base.options")
-local stand_in = require("moonshard.shard.reference")
+local reference = require("moonshard.shard.reference")
 local world = require("moonshard.distributed.world")
 
 ---@class moonshard.checkpoint
@@ -16,7 +16,7 @@ local checkpoint = {}
 ---Whether nothing is saved or loaded here: where plans are only made, and where a recipe is compared with itself.
 ---@return boolean
 function checkpoint.is_inert()
-  return world.plan_only or stand_in.active or context.stepper ~= nil
+  return world.plan_only or reference.active or context.stepper ~= nil
 end
 
 local function is_trainer(value)

@@ -74,14 +74,14 @@ end
 ---@return string? what became of the run; nil where nothing saves
 ---@return boolean? whether this rank is the one to tell it
 function termination.finish()
-  local told, is_first = {}, false
+  local ends, is_first = {}, false
   for i, policy in ipairs(termination.policies) do
     policy:finish()
-    told[i] = policy:describe_end()
+    ends[i] = policy:describe_end()
     is_first = is_first or policy.train.session:ranks()[1] == world.rank
   end
-  if not told[1] then return nil end
-  return "terminated " .. table.concat(told, "; "), is_first
+  if not ends[1] then return nil end
+  return "terminated " .. table.concat(ends, "; "), is_first
 end
 
 ---Ends the run. What the last step measured is logged, should the recipe not have come to that. Collective.

@@ -7,7 +7,7 @@ local json = require("moonshard.base.json")
 local recipe = require("moonshard.cli.recipe")
 local run = require("moonshard.cli.run")
 local status = require("moonshard.base.exit_status")
-local verdict = require("moonshard.check.report")
+local report = require("moonshard.check.report")
 local ffi, refuse = engine.ffi, status.refuse
 
 ffi.cdef [[
@@ -74,12 +74,12 @@ local function print_text(found, of_ranks, line)
   local more = 0
   for _, finding in ipairs(found.findings) do
     if finding.what ~= "parameter" then
-      io.write(verdict.text(finding), "\n")
+      io.write(report.text(finding), "\n")
     elseif finding.name ~= found.first_parameter.name then
       more = more + 1
     end
   end
-  if found.first_parameter then io.write(verdict.text(found.first_parameter), "\n") end
+  if found.first_parameter then io.write(report.text(found.first_parameter), "\n") end
   if more > 0 then io.write(("%s more differ%s\n"):format(plural(more, "parameter"), more == 1 and "s" or "")) end
 end
 

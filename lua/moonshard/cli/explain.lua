@@ -8,8 +8,8 @@ local command = {}
 local OPTIONS = { ["--all"] = { name = "all", value = "flag" } }
 
 local function render(compiled, line, trainer, batch)
-  local told = explain.plan(compiled, trainer, batch, { all = line.all, folder = line.recipe:match("^(.*/)[^/]*$") })
-  return line.json and explain.json(told) or explain.text(told)
+  local found = explain.plan(compiled, trainer, batch, { all = line.all, folder = line.recipe:match("^(.*/)[^/]*$") })
+  return line.json and explain.json(found) or explain.text(found)
 end
 
 ---@param arguments string[] without "explain"

@@ -1,12 +1,12 @@
 -- moonshard generate: continues a prompt with a model: of a Hugging Face folder, or that of a recipe with weights of a
 -- checkpoint. The recipe runs up to its first step, where the text is generated instead, and is left there.
 
-local aside = require("moonshard.cli.redirect_output")
+local redirect_output = require("moonshard.cli.redirect_output")
 local command_line = require("moonshard.cli.command_line")
 local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
-local leave = require("moonshard.recipe.early_exit")
+local early_exit = require("moonshard.recipe.early_exit")
 local nodes = require("moonshard.cli.nodes")
 local recipe = require("moonshard.cli.recipe")
 local run = require("moonshard.cli.run")
@@ -64,16 +64,16 @@ end
 local function for_recipe(line)
   local chunk = recipe.load(line.recipe)
   return function()
-    local out = aside.begin()
+    local out = redirect_output.begin()
     context.stepper = {
       step = function(_, trainer)
         context.stepper = nil -- under which checkpoints, the recipe's own among them, are left alone
         require("moonshard.checkpoint").load(trainer.model, line.checkpoint, { ema = line.ema })
         print_text(out, line, trainer, line.tokenizer)
-        leave.now()
+        early_exit.now()
       end,
     }
-    local ok, raised, left = leave.run(chunk, errors.locate)
+    local ok, raised, left = early_exit.run(chunk, errors.locate)
     context.stepper = nil
     if not ok then error(raised, 0) end
     if not left then refuse("MS_EINVAL", "%s: it ended without a training step, so there is no model", line.recipe) end

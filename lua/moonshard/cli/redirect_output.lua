@@ -1,11 +1,11 @@
 -- What a recipe prints while a command has something of its own to print: it goes to standard error, so that standard
 -- output holds the plan, the JSON object or the text alone, and can be piped into other programs.
 
-local aside = {}
+local redirect_output = {}
 
 ---From now on print, io.write and io.stdout lead to standard error.
 ---@return file* out standard output, for the command
-function aside.begin()
+function redirect_output.begin()
   local out = io.stdout
   rawset(io, "stdout", io.stderr)
   io.output(io.stderr)
@@ -17,4 +17,4 @@ function aside.begin()
   return out
 end
 
-return aside
+return redirect_output

@@ -1,6 +1,6 @@
 -- moonshard trace: checks a trace that `moonshard run --trace` wrote, and sums it up.
 
-local chrome_trace = require("moonshard.cli.trace_file")
+local trace_file = require("moonshard.cli.trace_file")
 local command_line = require("moonshard.cli.command_line")
 local input_file = require("moonshard.base.input_file")
 local json = require("moonshard.base.json")
@@ -91,11 +91,11 @@ function trace.main(arguments)
   local line = command_line.parse("moonshard trace", arguments, { recipe = "TRACE.json", options = OPTIONS })
   if line.settings[1] then refuse("MS_EINVAL", "moonshard trace takes no settings like %s=", line.settings[1].key) end
   local path = line.recipe
-  local events, why = chrome_trace.read(input_file.read(path, "a trace was to be read"))
+  local events, why = trace_file.read(input_file.read(path, "a trace was to be read"))
   if not events then refuse("MS_EINVAL", "trace %s: %s", path, why) end
-  local wrong = chrome_trace.check(events)
+  local wrong = trace_file.check(events)
   if wrong then refuse("MS_EINVAL", "trace %s: %s", path, wrong) end
-  local sum = chrome_trace.summarize(events)
+  local sum = trace_file.summarize(events)
   if #sum.ranks == 0 then refuse("MS_EINVAL", "trace %s: it has no slices", path) end
   if line.json then io.write(json.encode(sum), "\n")
   else print_summary(path, sum, line.top or ROWS) end

@@ -3,7 +3,7 @@
 
 local json = require("moonshard.base.json")
 
-local chrome_trace = {}
+local trace_file = {}
 
 -- Times are written with a nanosecond's digits: what is nearer than that is equal.
 local ROUNDING = 0.002
@@ -25,7 +25,7 @@ local PROCESS_STEP = 100
 ---@param text string
 ---@return moonshard.TraceEvent[]? events nil when it is no trace
 ---@return string? why
-function chrome_trace.read(text)
+function trace_file.read(text)
   local document, why = json.decode(text)
   if why then return nil, "it is not JSON: " .. why end
   local events = type(document) == "table" and document.traceEvents
@@ -208,7 +208,7 @@ end
 ---Whether the events can be true, and are such that Perfetto shows all of them.
 ---@param events moonshard.TraceEvent[]
 ---@return string? wrong the first thing that is wrong, nil when nothing is
-function chrome_trace.check(events)
+function trace_file.check(events)
   for index, event in ipairs(events) do
     local wrong = check_event(event, index) or check_details(event, index)
     if wrong then return wrong end
@@ -258,7 +258,7 @@ local RANK_FIELDS = { "step_ms", "phase_ms", "kernel_ms", "waiting_ms", "outside
 
 ---@param events moonshard.TraceEvent[]
 ---@return moonshard.TraceSummary
-function chrome_trace.summarize(events)
+function trace_file.summarize(events)
   local ops, collectives, units, ranks, steps = {}, {}, {}, {}, {}
   local sum = { kernels = 0, collectives = 0, kernel_ms = 0, steps = {} }
   local step_slices, step_total = 0, 0
@@ -306,4 +306,4 @@ function chrome_trace.summarize(events)
   return sum
 end
 
-return chrome_trace
+return trace_file

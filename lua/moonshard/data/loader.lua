@@ -8,12 +8,12 @@
 
 local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
-local not_a_list = require("moonshard.base.ipairs")
+local iteration = require("moonshard.base.iteration")
 local meshes = require("moonshard.distributed.mesh")
 local permutation = require("moonshard.base.permutation")
 local progress = require("moonshard.base.progress")
 local saved = require("moonshard.data.saved")
-local tracer = require("moonshard.distributed.profile")
+local profile = require("moonshard.distributed.profile")
 local world = require("moonshard.distributed.world")
 local ffi = require("moonshard.base.ffi").ffi
 
@@ -35,7 +35,7 @@ local ffi = require("moonshard.base.ffi").ffi
 ---@field counted integer? steps that were made before the next call of batches
 local Loader = { __name = "a data loader" }
 Loader.__index = Loader
-not_a_list.refuse(Loader, "for step, batch in data:batches(steps) do")
+iteration.refuse_ipairs(Loader, "for step, batch in data:batches(steps) do")
 
 local loader = {}
 
@@ -105,7 +105,7 @@ local function read_batch(self, position, last)
       return self.first(sample_at(self, at + self.share.index * self.batch + row))
     end, self.batch * self.share.ranks, last, tokens, targets)
     world.doing(nil)
-    tracer.did("data", began)
+    profile.did("data", began)
   end
   return {
     tokens = { data = tokens, dtype = "i32", shape = shape },

@@ -6,11 +6,11 @@
 local ffi = require("ffi")
 local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
-local not_a_list = require("moonshard.base.ipairs")
+local iteration = require("moonshard.base.iteration")
 local options = require("moonshard.base.options")
 local permutation = require("moonshard.base.permutation")
 local saved = require("moonshard.data.saved")
-local tracer = require("moonshard.distributed.profile")
+local profile = require("moonshard.distributed.profile")
 local world = require("moonshard.distributed.world")
 
 local TEACHER = 2 ^ 32 -- a sample's number that no sample has
@@ -21,7 +21,7 @@ local TEACHER = 2 ^ 32 -- a sample's number that no sample has
 ---@field targets integer numbers a target
 local RandomData = { __name = "random data" }
 RandomData.__index = RandomData
-not_a_list.refuse(RandomData, "for step, batch in data:batches(sampler, batch) do")
+iteration.refuse_ipairs(RandomData, "for step, batch in data:batches(sampler, batch) do")
 
 -- Uniform in (0, 1) from 32 bits.
 local function uniform(word)
@@ -92,7 +92,7 @@ function RandomData:read(samples)
       read(self, sample, row - 1, inputs, targets)
     end
     world.doing(nil)
-    tracer.did("data", began)
+    profile.did("data", began)
   end
   return {
     inputs = { data = inputs, dtype = "f32", shape = { n, self.inputs } },

@@ -8,7 +8,7 @@ local errors = require("moonshard.base.error")
 local world = require("moonshard.distributed.world")
 local C, ffi = engine.C, engine.ffi
 
-local tracer = {}
+local profile = {}
 
 local wanted -- { path, first, last }, or nil
 local recorder -- ms_profile*, between the first wanted step and the last
@@ -18,7 +18,7 @@ local recorded = 0 -- the last step that is in the recorder
 ---@param path string
 ---@param first integer
 ---@param last integer
-function tracer.request(path, first, last)
+function profile.request(path, first, last)
   wanted = { path = path, first = first, last = last }
 end
 
@@ -44,14 +44,14 @@ end
 
 ---The trainer begins a step.
 ---@param step integer
-function tracer.step_begins(step)
+function profile.step_begins(step)
   if wanted and not recorder and step >= wanted.first and step <= wanted.last then begin() end
 end
 
 ---The trainer has ended a step. Collective when it was the last one wanted.
 ---@param step integer
 ---@param began number clock.now() at its beginning
-function tracer.step_ends(step, began)
+function profile.step_ends(step, began)
   if not wanted or not recorder then return end
   engine.check(C.ms_profile_mark(recorder, "step " .. step, began))
   recorded = step
@@ -61,13 +61,13 @@ end
 ---The program did something of its own, like making data.
 ---@param what string
 ---@param began number clock.now() at its beginning
-function tracer.did(what, began)
+function profile.did(what, began)
   if wanted and recorder then engine.check(C.ms_profile_mark(recorder, what, began)) end
 end
 
 ---An exec is about to run: it gets the recorder, or loses it.
 ---@param exec moonshard.Exec
-function tracer.attend(exec)
+function profile.attend(exec)
   local now = wanted and recorder or nil
   if exec.recorder ~= now then
     C.ms_exec_set_profile(exec.handle, now)
@@ -77,7 +77,7 @@ end
 
 ---The run is over. Writes what there is of a trace that was asked for; collective then.
 ---@param cut_short boolean? the run was ended before its time: a trace of which there is nothing yet is no error
-function tracer.finish(cut_short)
+function profile.finish(cut_short)
   if not wanted then return end
   if recorded > 0 then return write() end
   if cut_short then return end
@@ -86,4 +86,4 @@ function tracer.finish(cut_short)
 end
 
 
-return tracer
+return profile

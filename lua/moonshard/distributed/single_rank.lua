@@ -4,12 +4,12 @@ local engine = require("moonshard.base.ffi")
 local meshes = require("moonshard.distributed.mesh")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
-local alone = {}
+local single_rank = {}
 
 local world, mesh
 
 ---@return ffi.cdata* ms_world*
-function alone.world()
+function single_rank.world()
   if not world then
     local out = ffi.new("ms_world *[1]")
     check(C.ms_world_alone(out))
@@ -20,9 +20,9 @@ end
 
 ---A mesh of one rank.
 ---@return moonshard.Mesh
-function alone.mesh()
+function single_rank.mesh()
   mesh = mesh or meshes.of_ranks(1, "cpu", { 1 }, { "shard" })
   return mesh
 end
 
-return alone
+return single_rank

@@ -81,7 +81,7 @@ end
 
 ---Makes the only rank of this world speak as rank 0 of `size` ranks that are not there.
 ---@param size integer at least 1
-function world.stand_for(size)
+function world.act_as_first_of(size)
   local _ = world.handle -- joined first: that sets the size
   world.described, world.rank, world.size = true, 0, size
   world.ranks_of_node = world.fill_nodes(size)

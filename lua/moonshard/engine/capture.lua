@@ -31,7 +31,7 @@ local Trace = {}
 Trace.__index = Trace
 
 ---@class moonshard.trace
-local trace = {}
+local capture = {}
 
 ---@param id integer value of the graph
 ---@return moonshard.Tensor
@@ -89,7 +89,7 @@ end
 ---The tensor of a parameter in the trace that is being made.
 ---@param parameter moonshard.Parameter
 ---@return moonshard.Tensor
-function trace.parameter(parameter)
+function capture.parameter(parameter)
   return context.trace:parameter(parameter)
 end
 
@@ -146,7 +146,7 @@ end
 ---  are { name, dtype, shape }; fn returns { loss = scalar f32 tensor, outputs = { name = tensor } }, either may be
 ---  missing; sharding: the model's unless told
 ---@return moonshard.Trace
-function trace.graph(model, config)
+function capture.graph(model, config)
   local self = new_trace(model, config.sharding or require("moonshard.shard.sharding").of(model))
   local outer_trace, outer_path = context.trace, context.path
   context.trace, context.path = self, ""
@@ -160,4 +160,4 @@ function trace.graph(model, config)
   return self
 end
 
-return trace
+return capture

@@ -4,7 +4,7 @@ local device = require("moonshard.distributed.device")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local tracer = require("moonshard.distributed.profile")
+local profile = require("moonshard.distributed.profile")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -83,7 +83,7 @@ end
 ---@return integer status
 function Exec:try(phase)
   if READS_INPUTS[phase] then write_constants(self) end
-  tracer.attend(self)
+  profile.attend(self)
   return C.ms_exec_run(self.handle, PHASE[phase], self.step_inputs, self.step_outputs)
 end
 

@@ -4,7 +4,7 @@
 -- weights. Rules that change while the model trains (set_rules.lua) make other plans over the same state; all are kept.
 
 local agreement = require("moonshard.distributed.agreement")
-local alone = require("moonshard.distributed.single_rank")
+local single_rank = require("moonshard.distributed.single_rank")
 local context = require("moonshard.base.context")
 local device = require("moonshard.distributed.device")
 local ema = require("moonshard.engine.ema")
@@ -14,7 +14,7 @@ local exec = require("moonshard.engine.exec")
 local initial_values = require("moonshard.engine.initial_values")
 local memory = require("moonshard.engine.memory")
 local plan = require("moonshard.engine.plan")
-local trace = require("moonshard.engine.capture")
+local capture = require("moonshard.engine.capture")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -33,7 +33,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field graphs table<string, moonshard.Trace> by what they compute
 ---@field rules string which rules hold now, as part of a key: "" until they first change
 ---@field rule_sets string[] the rules that plans are kept for, the oldest first
----@field told_groups { optimizer: moonshard.Optimizer, text: string }? what its groups say now, as part of a key
+---@field group_key { optimizer: moonshard.Optimizer, text: string }? what its groups say now, as part of a key
 ---@field prefetch integer? in place of what a trainer says
 ---@field train_exec moonshard.Exec? the one of the last step
 ---@field gradient_scale number? of the last step: what sums of gradients are multiplied by to be the mean
@@ -133,7 +133,7 @@ function Session:compile(name, graph, settings)
 end
 
 local function trace_inputs(self, inputs, forward)
-  return trace.graph(self.model, { inputs = inputs, fn = forward, sharding = self.sharding })
+  return capture.graph(self.model, { inputs = inputs, fn = forward, sharding = self.sharding })
 end
 
 ---Traces and compiles what `forward` computes.
@@ -155,7 +155,7 @@ local function make_state(self)
   config.device = device.kind(self.sharding.mesh.device)
   config.nccl = device.nccl_options(config.device)
   if self.optimizer then self.optimizer:configure(config) end
-  local handle = self.sharding.alone and alone.world() or world.handle
+  local handle = self.sharding.alone and single_rank.world() or world.handle
   return agreement.uninterrupted(function()
     check(C.ms_state_new(handle, self.sharding:handle(), config, out))
     self.state = ffi.gc(out[0], C.ms_state_free)

@@ -6,7 +6,7 @@ local units = require("moonshard.shard.units")
 
 local decisions = {}
 
----The policies in the order in which they are told.
+---The policies in the order in which they are shown.
 decisions.POLICIES = {
   "units", "reshard_after_forward", "mp_policy", "layout", "prefetch", "recompute", "freeze", "param_dtype",
   "optimizer groups",
@@ -23,9 +23,9 @@ decisions.POLICIES = {
 ---@field in_turn boolean? rows of the policy keep their bytes one after the other, not together
 
 local function row(name, text, value, decision, cost)
-  local told = decision and (decision.rule or decision.where) and decision or nil
+  local rule = decision and (decision.rule or decision.where) and decision or nil
   cost = cost or {}
-  return { name = name, text = text, value = value, rule = told, gathered = cost.gathered or 0, reduced = cost.reduced,
+  return { name = name, text = text, value = value, rule = rule, gathered = cost.gathered or 0, reduced = cost.reduced,
     kept = cost.kept or {} }
 end
 

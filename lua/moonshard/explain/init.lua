@@ -74,22 +74,22 @@ function explain.plan(plan, trainer, batch, options)
   local sharding, modules = of_model.sharding, tree.inventory(model).modules
   local times, costs = price.phases(plan, trainer.micro_batches), {}
   for i = 1, #sharding.units do costs[i] = price.unit(plan, i - 1, times) end
-  local told = {
+  local found = {
     rank = sharding.rank, world = require("moonshard.distributed.world").size, mesh = sharding.mesh:label(),
     nodes = plan:nodes(),
     micro_batches = trainer.micro_batches, peak_bytes = plan:summary().peak_bytes, bytes = plan:summary().bytes,
     peak = peak_of(plan, sharding, root_names(sharding, modules)), total = price.total(plan, #sharding.units, times),
     exposed = price.exposed(plan, times), all = options.all, folder = options.folder,
   }
-  told.decisions, told.shadowed, told.unmatched = decisions.of(sharding, plan, costs, trainer.optimizer, modules)
-  told.advice = advice.of({ session = of_model, sharding = sharding, plan = plan, costs = costs, times = times,
+  found.decisions, found.shadowed, found.unmatched = decisions.of(sharding, plan, costs, trainer.optimizer, modules)
+  found.advice = advice.of({ session = of_model, sharding = sharding, plan = plan, costs = costs, times = times,
     modules = modules, retrace = function() return trainer:compile(batch) end, all = options.all })
-  return told
+  return found
 end
 
 -- ---- JSON -------------------------------------------------------------------------------------------------------
 
--- Absolute paths differ between machines: a file below the recipe's folder is told from there, another by its name.
+-- Absolute paths differ between machines: a file below the recipe's folder is named from there, another by its name.
 local function stable(where, folder)
   if not where or where:sub(1, 1) ~= "/" then return where end
   if folder and where:sub(1, #folder) == folder then return where:sub(#folder + 1) end
@@ -117,35 +117,35 @@ local function candidates_as_json(candidates)
 end
 
 ---The explanation as one JSON object with sorted keys: equal plans give equal text. Lists without an item are `{}`.
----@param told moonshard.Explanation
+---@param found moonshard.Explanation
 ---@return string
-function explain.json(told)
-  local by_policy, unmatched, shadowed, peak = {}, {}, {}, told.peak
-  for policy, rows in pairs(told.decisions) do by_policy[policy] = rows_as_json(rows, told.folder) end
-  for i, rule in ipairs(told.unmatched) do
-    unmatched[i] = { policy = rule.policy, pattern = rule.pattern, where = stable(rule.where, told.folder) }
+function explain.json(found)
+  local by_policy, unmatched, shadowed, peak = {}, {}, {}, found.peak
+  for policy, rows in pairs(found.decisions) do by_policy[policy] = rows_as_json(rows, found.folder) end
+  for i, rule in ipairs(found.unmatched) do
+    unmatched[i] = { policy = rule.policy, pattern = rule.pattern, where = stable(rule.where, found.folder) }
   end
-  for i, warning in ipairs(told.shadowed) do
+  for i, warning in ipairs(found.shadowed) do
     shadowed[i] = (" " .. warning):gsub("([ (])(/[^%s:()]+)(:%d+)", function(before, path, line)
-      return before .. stable(path, told.folder) .. line
+      return before .. stable(path, found.folder) .. line
     end):sub(2)
   end
   return json.encode({
-    rank = told.rank, world = told.world, mesh = told.mesh, nodes = told.nodes, micro_batches = told.micro_batches,
-    peak_bytes = told.peak_bytes, bytes = told.bytes, gathered_bytes = told.total.gathered,
-    reduced_bytes = told.total.reduced, decisions = by_policy, shadowed = shadowed, unmatched = unmatched,
+    rank = found.rank, world = found.world, mesh = found.mesh, nodes = found.nodes, micro_batches = found.micro_batches,
+    peak_bytes = found.peak_bytes, bytes = found.bytes, gathered_bytes = found.total.gathered,
+    reduced_bytes = found.total.reduced, decisions = by_policy, shadowed = shadowed, unmatched = unmatched,
     peak = { phase = peak.phase, instruction = peak.instruction, op = peak.op, scope = peak.scope,
       backward = peak.backward, unit = peak.unit, in_use_bytes = peak.in_use, bytes = peak.bytes,
       units = price.shares(peak) },
-    collectives = told.exposed.collectives, exposed = told.exposed.exposed, advice = candidates_as_json(told.advice),
+    collectives = found.exposed.collectives, exposed = found.exposed.exposed, advice = candidates_as_json(found.advice),
   })
 end
 
 ---The explanation as text for people.
----@param told moonshard.Explanation
+---@param found moonshard.Explanation
 ---@return string
-function explain.text(told)
-  return show.text(told)
+function explain.text(found)
+  return show.text(found)
 end
 
 return explain

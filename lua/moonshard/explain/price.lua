@@ -102,17 +102,17 @@ function price.peak(plan)
   check(C.ms_plan_peak_use(plan.handle, peak, 0, nil))
   local list = ffi.new("ms_peak_buffer[?]", peak.buffers + 1)
   check(C.ms_plan_peak_use(plan.handle, peak, peak.buffers, list))
-  local told = {
+  local result = {
     phase = plans.PHASES[peak.phase + 1], instruction = peak.instruction, op = ffi.string(peak.op),
     scope = ffi.string(peak.scope), backward = peak.backward ~= 0, in_use = peak.total_bytes, bytes = {}, buffers = {},
   }
-  for i, category in ipairs(plans.CATEGORIES) do told.bytes[category] = peak.bytes[i - 1] end
+  for i, category in ipairs(plans.CATEGORIES) do result.bytes[category] = peak.bytes[i - 1] end
   for i = 1, peak.buffers do
     local b = list[i - 1]
-    told.buffers[i] = { category = plans.CATEGORIES[b.category + 1], bytes = b.bytes, label = ffi.string(b.label),
+    result.buffers[i] = { category = plans.CATEGORIES[b.category + 1], bytes = b.bytes, label = ffi.string(b.label),
       scope = ffi.string(b.scope) }
   end
-  return told
+  return result
 end
 
 ---@class moonshard.Exposed
@@ -127,20 +127,20 @@ end
 ---@param times table<integer, integer> of price.phases
 ---@return { collectives: integer, exposed: moonshard.Exposed[] }
 function price.exposed(plan, times)
-  local told, collectives, n = { collectives = 0, exposed = {} }, plan:summary().collectives, ffi.new("int[1]")
+  local result, collectives, n = { collectives = 0, exposed = {} }, plan:summary().collectives, ffi.new("int[1]")
   for phase, name in ipairs(plans.PHASES) do
     if times[phase - 1] then
-      told.collectives = told.collectives + collectives[name]
+      result.collectives = result.collectives + collectives[name]
       check(C.ms_plan_exposed(plan.handle, phase - 1, 0, nil, n))
       local list = ffi.new("ms_exposed[?]", n[0] + 1)
       check(C.ms_plan_exposed(plan.handle, phase - 1, n[0], list, n))
       for i = 0, n[0] - 1 do
-        table.insert(told.exposed, { phase = name, op = ffi.string(list[i].kind), unit = ffi.string(list[i].scope),
+        table.insert(result.exposed, { phase = name, op = ffi.string(list[i].kind), unit = ffi.string(list[i].scope),
           backward = list[i].backward ~= 0, bytes = list[i].bytes })
       end
     end
   end
-  return told
+  return result
 end
 
 ---Bytes in use at the peak, besides state: by category, then by unit.

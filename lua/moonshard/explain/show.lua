@@ -127,10 +127,10 @@ local function largest_first(by_unit)
   return table.concat(parts, ", ")
 end
 
-local function add_peak(lines, told)
-  local peak = told.peak
+local function add_peak(lines, found)
+  local peak = found.peak
   lines[#lines + 1] = ("\npeak: %s of arenas; most of it is in use (%s) at instruction %d of phase %s"):format(
-    size(told.peak_bytes), size(peak.in_use), peak.instruction, peak.phase)
+    size(found.peak_bytes), size(peak.in_use), peak.instruction, peak.phase)
   local scope = peak.scope ~= "" and (" of %s"):format(peak.scope) or ""
   lines[#lines + 1] = ("  %s%s%s, unit %s"):format(peak.op, scope, peak.backward and " (backward)" or "", peak.unit)
   local cells, shares = {}, price.shares(peak)
@@ -167,11 +167,11 @@ end
 
 -- ---- what waits -------------------------------------------------------------------------------------------------
 
-local function add_exposed(lines, told)
-  local list, phase = told.exposed.exposed, nil
-  if told.exposed.collectives == 0 then return end
+local function add_exposed(lines, found)
+  local list, phase = found.exposed.exposed, nil
+  if found.exposed.collectives == 0 then return end
   lines[#lines + 1] = ("\nexposed: %d of %d collectives of the passes have no kernel to run beside them"):format(#list,
-    told.exposed.collectives)
+    found.exposed.collectives)
   for _, coll in ipairs(list) do
     local text = ("%s %s%s"):format(coll.op, coll.unit, coll.backward and " (backward)" or "")
     if coll.phase == phase then
@@ -192,35 +192,35 @@ local function add_list(lines, title, list, first, all)
   if not all and #list > SHOWN then lines[#lines + 1] = ("  (%d more with --all)"):format(#list - SHOWN) end
 end
 
-local function add_advice(lines, told)
-  local traffic, memory = advice.sorted(told.advice)
-  add_list(lines, ("\nless traffic (%s of gathers a step now)"):format(size(told.total.gathered)), traffic, "traffic",
-    told.all)
-  add_list(lines, ("\nless memory (a peak of %s now)"):format(size(told.peak_bytes)), memory, "peak", told.all)
+local function add_advice(lines, found)
+  local traffic, memory = advice.sorted(found.advice)
+  add_list(lines, ("\nless traffic (%s of gathers a step now)"):format(size(found.total.gathered)), traffic, "traffic",
+    found.all)
+  add_list(lines, ("\nless memory (a peak of %s now)"):format(size(found.peak_bytes)), memory, "peak", found.all)
   local refused = {}
-  for _, candidate in ipairs(told.advice) do
+  for _, candidate in ipairs(found.advice) do
     if candidate.refused then refused[#refused + 1] = candidate end
   end
-  add_list(lines, "\nrefused", refused, "peak", told.all)
+  add_list(lines, "\nrefused", refused, "peak", found.all)
   if #traffic + #memory == 0 then lines[#lines + 1] = "\nno other decision of those tried would save anything" end
 end
 
 -- ---- all of it --------------------------------------------------------------------------------------------------
 
----@param told moonshard.Explanation
+---@param found moonshard.Explanation
 ---@return string
-function show.text(told)
+function show.text(found)
   local lines = { ("explain: rank %d of %d, mesh %s; bytes of this rank and one step of %d micro-batch%s"):format(
-    told.rank, told.world, told.mesh, told.micro_batches, told.micro_batches == 1 and "" or "es"), told.nodes }
-  for _, warning in ipairs(told.shadowed) do lines[#lines + 1] = "shadowed: " .. warning end
-  for _, rule in ipairs(told.unmatched) do
+    found.rank, found.world, found.mesh, found.micro_batches, found.micro_batches == 1 and "" or "es"), found.nodes }
+  for _, warning in ipairs(found.shadowed) do lines[#lines + 1] = "shadowed: " .. warning end
+  for _, rule in ipairs(found.unmatched) do
     lines[#lines + 1] = ("matches nothing: %s: %s: rule %s, which is optional"):format(rule.where or "?", rule.policy,
       rule.pattern)
   end
-  for _, policy in ipairs(decisions.POLICIES) do add_table(lines, policy, told.decisions[policy], told.all) end
-  add_peak(lines, told)
-  add_exposed(lines, told)
-  add_advice(lines, told)
+  for _, policy in ipairs(decisions.POLICIES) do add_table(lines, policy, found.decisions[policy], found.all) end
+  add_peak(lines, found)
+  add_exposed(lines, found)
+  add_advice(lines, found)
   return table.concat(lines, "\n") .. "\n"
 end
 

@@ -3,7 +3,7 @@
 -- The recipe runs as a coroutine that is left for good. An error would end it too, but a recipe may catch errors of a
 -- step; one is thrown only where a recipe makes the step in a coroutine of its own.
 
-local leave = {}
+local early_exit = {}
 
 local LEFT = {} -- given by the coroutine, or raised
 local thread
@@ -14,7 +14,7 @@ local thread
 ---@return boolean ok false when it raised an error that it did not catch
 ---@return any raised
 ---@return boolean left whether it was left
-function leave.run(recipe, handler)
+function early_exit.run(recipe, handler)
   thread = coroutine.create(function() return xpcall(recipe, handler) end)
   local _, first, raised = coroutine.resume(thread)
   thread = nil
@@ -23,9 +23,9 @@ function leave.run(recipe, handler)
 end
 
 ---Ends the recipe. Does not return.
-function leave.now()
+function early_exit.now()
   if coroutine.running() == thread then pcall(coroutine.yield, LEFT) end
   error(LEFT, 0)
 end
 
-return leave
+return early_exit

@@ -1,7 +1,7 @@
 -- What happens to the first plan that a recipe compiles under `moonshard plan` or `moonshard explain`: it, or what it
 -- tells, is printed, and the recipe ends.
 
-local leave = require("moonshard.recipe.early_exit")
+local early_exit = require("moonshard.recipe.early_exit")
 
 local plan_mode = {
   ---What is printed of the plan of a trainer's step. Set by the command.
@@ -33,9 +33,9 @@ end
 ---@param trainer moonshard.Trainer
 ---@param batch table of the step
 function plan_mode.report(trainer, batch)
-  if plan_mode.reported then leave.now() end
+  if plan_mode.reported then early_exit.now() end
   local ok, raised = pcall(print_plan, trainer, batch)
-  if ok then leave.now() end
+  if ok then early_exit.now() end
   plan_mode.raised = raised
   error(raised, 0)
 end
@@ -46,7 +46,7 @@ end
 ---@return boolean ok false when it raised an error that it did not catch
 ---@return any raised
 function plan_mode.run(recipe, handler)
-  local ok, raised = leave.run(recipe, handler)
+  local ok, raised = early_exit.run(recipe, handler)
   if plan_mode.reported then return true end
   return ok, raised
 end

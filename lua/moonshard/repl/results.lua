@@ -1,4 +1,4 @@
--- What a line came to on every rank, told to the user: what is equal once, what differs by rank.
+-- What a line came to on every rank, as the user sees it: what is equal once, what differs by rank.
 
 local text_lines = require("moonshard.base.text_lines")
 
@@ -67,25 +67,25 @@ end
 
 ---Texts of ranks as lines to print.
 ---@param outcomes moonshard.Outcome[] rank 0's first
----@param ranks integer[] whose texts are told
+---@param ranks integer[] whose texts are merged
 ---@param field string "text" or "output"
 ---@param apart boolean? every rank by itself, even when all are equal
 ---@return string[]
 function results.merge(outcomes, ranks, field, apart)
-  local told = {}
+  local merged = {}
   if apart then
-    for _, rank in ipairs(ranks) do told[#told + 1] = with_name(name_ranks({ rank }), outcomes[rank + 1][field]) end
-    return told
+    for _, rank in ipairs(ranks) do merged[#merged + 1] = with_name(name_ranks({ rank }), outcomes[rank + 1][field]) end
+    return merged
   end
   local groups = group(outcomes, ranks, field)
   if #groups == 1 and #ranks == #outcomes then return groups[1].text ~= "" and { groups[1].text } or {} end
   for i, one in ipairs(groups) do
     local name = name_ranks(one.ranks)
     local few = i > 1 and difference(one.text, groups[1].text)
-    if few then told[#told + 1] = name .. ": the same but " .. few
-    elseif one.text ~= "" then told[#told + 1] = with_name(name, one.text) end
+    if few then merged[#merged + 1] = name .. ": the same but " .. few
+    elseif one.text ~= "" then merged[#merged + 1] = with_name(name, one.text) end
   end
-  return told
+  return merged
 end
 
 local function ranks_of(outcomes, accept)
@@ -101,11 +101,11 @@ local function hidden_output(outcomes)
   local ranks = ranks_of(outcomes, function(outcome)
     return outcome.output ~= "" and outcome.output ~= outcomes[1].output
   end)
-  local told = {}
+  local merged = {}
   for _, one in ipairs(group(outcomes, ranks, "output")) do
-    told[#told + 1] = with_name(name_ranks(one.ranks) .. " printed", (one.text:gsub("\n$", "")))
+    merged[#merged + 1] = with_name(name_ranks(one.ranks) .. " printed", (one.text:gsub("\n$", "")))
   end
-  return told
+  return merged
 end
 
 -- The causes; of the ranks that another one's failure stopped only the number.
@@ -115,11 +115,11 @@ local function failures(outcomes)
   local interrupted = ranks_of(outcomes, function(outcome) return outcome.kind == "interrupted" end)
   if #causes == 0 and #interrupted > 0 then return { results.INTERRUPTED } end
   if #causes == 0 then causes = stopped end
-  local told = results.merge(outcomes, causes, "text")
+  local merged = results.merge(outcomes, causes, "text")
   if causes ~= stopped and #stopped > 0 then
-    told[#told + 1] = ("%s stopped there"):format(name_ranks(stopped))
+    merged[#merged + 1] = ("%s stopped there"):format(name_ranks(stopped))
   end
-  return told
+  return merged
 end
 
 ---@class moonshard.Told
@@ -131,23 +131,23 @@ end
 ---@param apart boolean? show every rank by itself
 ---@return moonshard.Told
 function results.tell(outcomes, apart)
-  local told = { lines = hidden_output(outcomes), failures = {} }
+  local merged = { lines = hidden_output(outcomes), failures = {} }
   for _, outcome in ipairs(outcomes) do
     if outcome.kind == "quit" then
-      told.quit = outcome.code
-      return told
+      merged.quit = outcome.code
+      return merged
     end
   end
   local failed = ranks_of(outcomes, function(outcome) return outcome.kind ~= "ok" and outcome.kind ~= "idle" end)
   if #failed > 0 then
-    told.failures = failures(outcomes)
-    return told
+    merged.failures = failures(outcomes)
+    return merged
   end
   local ran = ranks_of(outcomes, function(outcome) return outcome.kind == "ok" end)
   local loud = ranks_of(outcomes, function(outcome) return outcome.kind == "ok" and outcome.text ~= "" end)
-  if #loud == 0 then return told end
-  for _, line in ipairs(results.merge(outcomes, ran, "text", apart)) do told.lines[#told.lines + 1] = line end
-  return told
+  if #loud == 0 then return merged end
+  for _, line in ipairs(results.merge(outcomes, ran, "text", apart)) do merged.lines[#merged.lines + 1] = line end
+  return merged
 end
 
 return results

@@ -25,7 +25,7 @@ function session.new(world)
   host.stop_with(errors.new({ status = "MS_EINTERRUPT", code = 14, message = "interrupted" }))
   local self = setmetatable({ host = host, world = world, evaluator = evaluate.new(world.rank) }, Session)
   -- From here on Ctrl-C ends no rank: only then it may be pressed at a prompt.
-  local ready, why = host.meet(world.handle)
+  local ready, why = host.join_ranks(world.handle)
   if not ready then error(why, 0) end
   if world.rank == 0 then self.prompt = prompt.new(host, world, self.evaluator.environment) end
   return self
@@ -75,17 +75,17 @@ function Session:tell(texts, request, began)
   require("moonshard.base.progress").finish()
   local outcomes = {}
   for i, text in ipairs(texts) do outcomes[i] = results.decode(text) end
-  local told = results.tell(outcomes, request.apart)
+  local merged = results.tell(outcomes, request.apart)
   local write = function(line) io.stdout:write(line, "\n") end
   -- Behind an unfinished line of output, or the terminal's own ^C.
-  local interrupted = told.failures[1] == results.INTERRUPTED
+  local interrupted = merged.failures[1] == results.INTERRUPTED
   if self.prompt.interactive and (interrupted or not self.evaluator.ends_line) then write("") end
-  for _, line in ipairs(told.lines) do write(line) end
-  for _, message in ipairs(told.failures) do self.prompt:fail(message) end
-  if #told.failures == 0 then self.prompt.notebook:keep(request) end
+  for _, line in ipairs(merged.lines) do write(line) end
+  for _, message in ipairs(merged.failures) do self.prompt:fail(message) end
+  if #merged.failures == 0 then self.prompt.notebook:keep(request) end
   if self.prompt.timing then write(("(%.2f ms)"):format(1e3 * (clock.now() - began))) end
   io.stdout:flush()
-  return told.quit
+  return merged.quit
 end
 
 -- Runs what rank 0 asks for on all ranks; the exit status when the session is to end. finish: called at the end of a

@@ -6,60 +6,60 @@
 
 local world = require("moonshard.distributed.world")
 
-local stand_in = {
+local reference = {
   ---Whether this process stands in for others.
   active = false,
 }
 
 ---From here on this process is rank 0 of `size` ranks that are not there. It must be the only rank of its world.
 ---@param size integer
-function stand_in.begin(size)
-  stand_in.active = true
-  world.stand_for(size)
+function reference.begin(size)
+  reference.active = true
+  world.act_as_first_of(size)
 end
 
-local function decide_anew(self, policy, value)
+local function decide_again(self, policy, value)
   for _, decision in pairs(self.decisions[policy]) do decision.value = value end
 end
 
 ---Makes a sharding over many ranks, whose rules were read and checked, one over this rank.
 ---@param self moonshard.Sharding
-function stand_in.take_over(self)
-  self.stands_for = self.mesh:ranks()
-  self.stands_for_mesh = self.mesh
+function reference.take_over(self)
+  self.reference_ranks = self.mesh:ranks()
+  self.reference_mesh = self.mesh
   self.mesh, self.replicate_dim, self.shard_dim = require("moonshard.distributed.single_rank").mesh(), -1, 0
   self.rank, self.recompute = 0, {}
   for _, unit in ipairs(self.units) do unit.reshard, unit.layout = "never", "rows" end
-  decide_anew(self, "reshard_after_forward", "never")
-  decide_anew(self, "layout", "rows")
-  decide_anew(self, "prefetch", nil)
+  decide_again(self, "reshard_after_forward", "never")
+  decide_again(self, "layout", "rows")
+  decide_again(self, "prefetch", nil)
 end
 
 ---A trainer's micro-batches are those of all ranks.
 ---@param trainer moonshard.Trainer
-function stand_in.adopt(trainer)
-  trainer.micro_batches = trainer.micro_batches * #trainer.session.sharding.stands_for
+function reference.adopt(trainer)
+  trainer.micro_batches = trainer.micro_batches * #trainer.session.sharding.reference_ranks
   trainer.gradient_sync, trainer.reshard_after_backward, trainer.memory_limit = "every", true, nil
 end
 
 ---A step's metrics have the dimensions that the recipe knows; nothing is sent along them here.
 ---@param trainer moonshard.Trainer
 ---@param metrics moonshard.StepMetrics
-function stand_in.name_dimensions(trainer, metrics)
-  if not stand_in.active then return end
+function reference.name_dimensions(trainer, metrics)
+  if not reference.active then return end
   metrics.comm_bytes = {}
-  local mesh = trainer.session.sharding.stands_for_mesh
+  local mesh = trainer.session.sharding.reference_mesh
   for dim = 0, mesh.ndim - 1 do metrics.comm_bytes[mesh:dim_name(dim)] = 0 end
 end
 
 ---Rules that are changed while the model trains, less those that are left out here.
 ---@param given moonshard.NewRules
 ---@return moonshard.NewRules
-function stand_in.rules(given)
+function reference.rules(given)
   local kept = {}
   for name, value in pairs(given) do kept[name] = value end
   kept.reshard_after_forward, kept.prefetch = nil, nil
   return kept
 end
 
-return stand_in
+return reference

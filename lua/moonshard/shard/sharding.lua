@@ -8,7 +8,7 @@ local module = require("moonshard.nn.module")
 local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
 local policies = require("moonshard.shard.policies")
-local stand_in = require("moonshard.shard.reference")
+local reference = require("moonshard.shard.reference")
 local tree = require("moonshard.nn.tree")
 local units = require("moonshard.shard.units")
 local world = require("moonshard.distributed.world")
@@ -263,7 +263,7 @@ function sharding.fully_shard(model, config)
   if self.shard_dim >= 0 then self.mesh:check_nodes(self.shard_dim) end
   assign_units(self, inventory, config.units)
   policies.decide(self, config, inventory)
-  if stand_in.active then stand_in.take_over(self) end
+  if reference.active then reference.take_over(self) end
   rawset(model, "sharding", self)
   for _, param in ipairs(self.params) do param.parameter.frozen = param.frozen end
   claim_parameters(self)

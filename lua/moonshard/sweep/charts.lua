@@ -5,7 +5,7 @@
 
 local bars = require("moonshard.sweep.bars")
 local grid = require("moonshard.sweep.grid")
-local lowest = require("moonshard.sweep.minimum")
+local minimum = require("moonshard.sweep.minimum")
 local plans = require("moonshard.engine.plan")
 local points = require("moonshard.sweep.points")
 local progress = require("moonshard.base.progress")
@@ -144,15 +144,15 @@ end
 -- Of points that differ in one positive number, as learning rates do: the curve, and where it is lowest.
 local function loss_curve(self)
   local key, chart = self.columns[1], { title = "Loss over " .. self.columns[1], points = {}, joined = true }
-  local list = lowest.measured(self, key)
+  local list = minimum.measured(self, key)
   for i, point in ipairs(list) do
     local text = ("%s=%s: %.4f"):format(key, grid.text(point.rate), point.loss)
     chart.points[i] = { x = point.rate, y = point.loss, title = text }
   end
   chart.x_log = list[#list].rate >= 10 * list[1].rate
-  local rate, told = lowest.advise(list)
+  local rate, text = minimum.advise(list)
   chart.mark = { x = rate, text = ("%s=%s"):format(key, grid.text(rate)) }
-  return framed(chart.title, told .. ".", points.svg(chart))
+  return framed(chart.title, text .. ".", points.svg(chart))
 end
 
 local function has_curve(self)

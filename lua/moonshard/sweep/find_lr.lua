@@ -3,7 +3,7 @@
 -- between them the lowest point should be. A rate at which training diverges is a point that failed, with its reason.
 
 local errors = require("moonshard.base.error")
-local lowest = require("moonshard.sweep.minimum")
+local minimum = require("moonshard.sweep.minimum")
 local options = require("moonshard.base.options")
 local sweep = require("moonshard.sweep")
 
@@ -41,7 +41,7 @@ end
 
 local function rates(o)
   local list = {}
-  for i = 0, o.points - 1 do list[i + 1] = lowest.rounded(o.from * (o.to / o.from) ^ (i / (o.points - 1))) end
+  for i = 0, o.points - 1 do list[i + 1] = minimum.rounded(o.from * (o.to / o.from) ^ (i / (o.points - 1))) end
   return list
 end
 
@@ -62,8 +62,8 @@ local function find_lr(given)
   local passed = { over = { [o.setting] = rates(o) }, sort = "loss" }
   for name in pairs(PASSED) do passed[name] = o[name] end
   local report = sweep.run(passed)
-  local rate, told = lowest.advise(lowest.measured(report, o.setting))
-  if not sweep.mode.json then io.write("\n", o.setting, ": ", told, "\n") end
+  local rate, text = minimum.advise(minimum.measured(report, o.setting))
+  if not sweep.mode.json then io.write("\n", o.setting, ": ", text, "\n") end
   return rate
 end
 

@@ -2,18 +2,18 @@
 
 local grid = require("moonshard.sweep.grid")
 
-local lowest = {}
+local minimum = {}
 
 ---Two digits are enough to set a rate by, and read better in a table.
 ---@param rate number
 ---@return number
-function lowest.rounded(rate) return tonumber(("%.1e"):format(rate)) end
+function minimum.rounded(rate) return tonumber(("%.1e"):format(rate)) end
 
 ---The points that ended well, by rate.
 ---@param report moonshard.SweepReport
 ---@param setting string whose values are rates
 ---@return { rate: number, loss: number }[]
-function lowest.measured(report, setting)
+function minimum.measured(report, setting)
   local list = {}
   for _, record in ipairs(report.records) do
     if record.status == "ok" then list[#list + 1] = { rate = record.point[setting], loss = record.loss } end
@@ -34,23 +34,23 @@ end
 ---The rate with the lowest loss, refined by its neighbours, and a sentence that states it.
 ---@param list { rate: number, loss: number }[] by rate
 ---@return number?, string
-function lowest.advise(list)
+function minimum.advise(list)
   if #list == 0 then return nil, "no rate was measured" end
   local best = 1
   for i, point in ipairs(list) do
     if point.loss < list[best].loss then best = i end
   end
-  local rate, told = list[best].rate, ("lowest loss %.4f at %s"):format(list[best].loss, grid.text(list[best].rate))
+  local rate, text = list[best].rate, ("lowest loss %.4f at %s"):format(list[best].loss, grid.text(list[best].rate))
   if best == #list or best == 1 then
-    return rate, ("%s, the %s rate that was measured: look further %s"):format(told,
+    return rate, ("%s, the %s rate that was measured: look further %s"):format(text,
       best == 1 and "lowest" or "highest", best == 1 and "down, or between it and the next" or "up")
   end
   local x, y = {}, {}
   for i = 1, 3 do
     x[i], y[i] = math.log(list[best - 2 + i].rate), list[best - 2 + i].loss
   end
-  local refined = lowest.rounded(math.exp(lowest_of_parabola(x, y)))
-  return refined, ("%s; a parabola through it and its neighbours is lowest at %s"):format(told, grid.text(refined))
+  local refined = minimum.rounded(math.exp(lowest_of_parabola(x, y)))
+  return refined, ("%s; a parabola through it and its neighbours is lowest at %s"):format(text, grid.text(refined))
 end
 
-return lowest
+return minimum

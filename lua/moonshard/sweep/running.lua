@@ -90,9 +90,9 @@ local function reason_of(ended, timeout)
   if ended.timed_out then return ("it took longer than %g s"):format(timeout) end
   local last
   for line in ended.err:gmatch("[^\n]+") do
-    local told = line:match("^moonshard: (.*)")
-    if told and not told:match("^warning: ") then return told end
-    if not told then last = line end
+    local message = line:match("^moonshard: (.*)")
+    if message and not message:match("^warning: ") then return message end
+    if not message then last = line end
   end
   return last or ended.signal and ("ended by signal %d"):format(ended.signal)
     or ("ended with exit status %d"):format(ended.status)

@@ -4,7 +4,7 @@
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
-local not_a_list = require("moonshard.base.ipairs")
+local iteration = require("moonshard.base.iteration")
 local unknown_name = require("moonshard.base.unknown_name")
 local C, ffi = engine.C, engine.ffi
 
@@ -46,7 +46,7 @@ function Tensor:__newindex(key, value)
   rawset(self, key, value)
 end
 
-not_a_list.refuse(Tensor, "x:tolist() gives one, and x:size(0) is what #x would be")
+iteration.refuse_ipairs(Tensor, "x:tolist() gives one, and x:size(0) is what #x would be")
 
 local tensor = { class = Tensor, methods = methods }
 

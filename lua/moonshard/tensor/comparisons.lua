@@ -5,8 +5,8 @@ local errors = require("moonshard.base.error")
 local ops = require("moonshard.tensor.ops")
 local parameter = require("moonshard.tensor.parameter")
 
-local compare, methods = {}, {}
-compare.methods = methods
+local comparisons, methods = {}, {}
+comparisons.methods = methods
 
 ---Whether a > b, element by element: b < a.
 ---@param a moonshard.Tensor|number
@@ -98,9 +98,9 @@ local function refuse(operator, method)
       method)
   end
 end
-compare.operators = { __lt = refuse("<", "lt"), __le = refuse("<=", "le"), __eq = refuse("==", "eq") }
+comparisons.operators = { __lt = refuse("<", "lt"), __le = refuse("<=", "le"), __eq = refuse("==", "eq") }
 
 -- Parameters stand in sets and lists, where == asks for the same one.
-parameter.class.__lt, parameter.class.__le = compare.operators.__lt, compare.operators.__le
+parameter.class.__lt, parameter.class.__le = comparisons.operators.__lt, comparisons.operators.__le
 
-return compare
+return comparisons

@@ -1,7 +1,7 @@
 -- An op on eager tensors: a plan with nothing but this op, compiled once for its attributes, shapes and element types,
 -- and run on this rank alone. All such plans share one state, whose arenas grow to the largest of them.
 
-local alone = require("moonshard.distributed.single_rank")
+local single_rank = require("moonshard.distributed.single_rank")
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local values = require("moonshard.tensor.values")
@@ -30,8 +30,8 @@ local function make_place()
   local out_model, out_state = ffi.new("ms_model *[1]"), ffi.new("ms_state *[1]")
   check(C.ms_model_new(0, out_model))
   model = ffi.gc(out_model[0], C.ms_model_free)
-  check(C.ms_model_shard(model, alone.mesh().handle, 0, -1, -1))
-  check(C.ms_state_new(alone.world(), model, config, out_state))
+  check(C.ms_model_shard(model, single_rank.mesh().handle, 0, -1, -1))
+  check(C.ms_state_new(single_rank.world(), model, config, out_state))
   state = ffi.gc(out_state[0], C.ms_state_free)
 end
 

@@ -6,7 +6,7 @@
 -- Tensors are never changed: an op gives a new one. Methods over axes are in axes.lua, comparisons in compare.lua.
 
 local any_axes = require("moonshard.tensor.axes")
-local compare = require("moonshard.tensor.comparisons")
+local comparisons = require("moonshard.tensor.comparisons")
 local context = require("moonshard.base.context")
 local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")
@@ -74,12 +74,12 @@ for name, operator in pairs(arithmetic) do
   Tensor[name] = operator
   parameter.class[name] = operator
 end
-for name, operator in pairs(compare.operators) do Tensor[name] = operator end
+for name, operator in pairs(comparisons.operators) do Tensor[name] = operator end
 
 -- ---- methods: every op whose first input is the tensor, and the forms that read better with plain arguments -----
 
 for name in pairs(ops.rows) do methods[name] = ops[name] end
-for _, more in ipairs({ any_axes.methods, compare.methods }) do
+for _, more in ipairs({ any_axes.methods, comparisons.methods }) do
   for name, method in pairs(more) do methods[name] = method end
 end
 

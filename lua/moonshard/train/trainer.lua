@@ -14,9 +14,9 @@ local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
 local session = require("moonshard.engine.session")
 local termination = require("moonshard.checkpoint.termination")
-local set_rules = require("moonshard.train.set_rules")
-local stand_in = require("moonshard.shard.reference")
-local tracer = require("moonshard.distributed.profile")
+local change_rules = require("moonshard.train.change_rules")
+local reference = require("moonshard.shard.reference")
+local profile = require("moonshard.distributed.profile")
 local tree = require("moonshard.nn.tree")
 local world = require("moonshard.distributed.world")
 local C, ffi = engine.C, engine.ffi
@@ -105,7 +105,7 @@ local function trainer(o)
   o.session = session.of(o.model, { optimizer = o.optimizer, ema = o.ema })
   o.owner = o.session:new_owner()
   o.steps_done = 0
-  if stand_in.active then stand_in.adopt(o) end
+  if reference.active then reference.adopt(o) end
   o.session.memory_limit = o.memory_limit
   local self = setmetatable(o, Trainer)
   if self.checkpoint then self.policy = require("moonshard.checkpoint.policy").new(self, self.checkpoint) end
@@ -212,10 +212,10 @@ local function run_phases(self, exec, specs, batch, places, step)
 end
 
 -- Stops ranks that have another number than this one. Gives their words on whether the run should end.
-local function compare(self, number, what, told)
+local function compare(self, number, what, format)
   return self.session:require_same(number, "of " .. what, function(rank, other)
-    return ("%s on rank %d and %s on rank %d; it must be the same on all ranks"):format(told:format(number), world.rank,
-      told:match("%%%a"):format(other), rank)
+    return ("%s on rank %d and %s on rank %d; it must be the same on all ranks"):format(format:format(number),
+      world.rank, format:match("%%%a"):format(other), rank)
   end, termination.word())
 end
 
@@ -247,7 +247,7 @@ local function step_on(self, batch, places)
   places = places or batch_of.places(batch, self.micro_batches, place_of(self))
   if world.plan_only then require("moonshard.recipe.plan_mode").report(self, batch) end
   local exec = self.session:exec("train", specs, traced(self), train_settings(self))
-  tracer.step_begins(self.steps_done + 1)
+  profile.step_begins(self.steps_done + 1)
   local begin, before = require("moonshard.base.clock").now(), exec:counters()
   local step = self.steps_done + 1
   local lr = learning_rate(self, step)
@@ -260,7 +260,7 @@ local function step_on(self, batch, places)
   local exposed = exposed_ms(exec, before)
   local tokens = batch_of.numel((batch.targets or batch[specs[1].name]).shape) * self.session.sharding.mesh:size()
   C.ms_world_progress(world.handle, step, tokens / seconds)
-  tracer.step_ends(step, begin)
+  profile.step_ends(step, begin)
   return {
     loss = exec.step_outputs.loss,
     grad_norm = exec.step_outputs.grad_norm,
@@ -410,6 +410,6 @@ function Trainer:local_optimizer_state(name, what) return inspect.optimizer_stat
 ---Changes rules from the next step on; see ms.set_rules. Collective.
 ---@param rules moonshard.NewRules
 ---@return moonshard.Plan? plan of the next step, nil before the first
-function Trainer:set_rules(rules) return set_rules(self.model, rules) end
+function Trainer:set_rules(rules) return change_rules(self.model, rules) end
 
 return trainer

@@ -13,7 +13,7 @@ local policies = require("moonshard.shard.policies")
 local prefetch = require("moonshard.shard.prefetch")
 local schedule = require("moonshard.train.schedule")
 local session = require("moonshard.engine.session")
-local stand_in = require("moonshard.shard.reference")
+local reference = require("moonshard.shard.reference")
 local tree = require("moonshard.nn.tree")
 
 ---@class moonshard.NewRules what is left out stays as it is
@@ -51,7 +51,7 @@ local function restore(self, before)
   prefetch.set(sharding, handle, before.ahead)
   if not optimizer then return end
   for _, name in ipairs(OF_OPTIMIZER) do optimizer[name] = before[name] end
-  self.told_groups = nil
+  self.group_key = nil
   engine_model.set_groups(sharding, handle, optimizer)
 end
 
@@ -72,15 +72,15 @@ local function check(self, given)
   return given
 end
 
--- What the optimizer's groups say of every parameter, told once: with many parameters that takes longer than the rest.
+-- What the optimizer's groups say of every parameter, kept: with many parameters that takes longer than the rest.
 local function groups_of(self)
-  local optimizer, told = self.optimizer, self.told_groups
+  local optimizer, key = self.optimizer, self.group_key
   if not optimizer then return "" end
-  if not told or told.optimizer ~= optimizer then
-    told = { optimizer = optimizer, text = engine_model.describe_groups(self.sharding, optimizer) }
-    self.told_groups = told
+  if not key or key.optimizer ~= optimizer then
+    key = { optimizer = optimizer, text = engine_model.describe_groups(self.sharding, optimizer) }
+    self.group_key = key
   end
-  return told.text
+  return key.text
 end
 
 -- The rules as text: plans are kept by it. The learning rate is no part of a plan.
@@ -123,7 +123,7 @@ end
 -- Sets everything on this rank; the plan of the next step, and the exec if it was bound before.
 local function take(self, given)
   given = check(self, given)
-  if stand_in.active then given = stand_in.rules(given) end
+  if reference.active then given = reference.rules(given) end
   local sharding, optimizer, handle = self.sharding, self.optimizer, self.sharding:handle()
   sharding.warnings = {}
   if given.reshard_after_forward ~= nil then
@@ -138,7 +138,7 @@ local function take(self, given)
   if given.groups or given.weight_decay then
     optimizer.groups = given.groups or optimizer.groups
     optimizer.weight_decay = given.weight_decay or optimizer.weight_decay
-    self.told_groups = { optimizer = optimizer, text = engine_model.set_groups(sharding, handle, optimizer) }
+    self.group_key = { optimizer = optimizer, text = engine_model.set_groups(sharding, handle, optimizer) }
   end
   self.rules = key_of(self)
   local current = self.train_exec
@@ -192,7 +192,7 @@ end
 ---@param model moonshard.Module
 ---@param given moonshard.NewRules
 ---@return moonshard.Plan? plan of the next step, compiled and bound; nil when no step was run yet
-local function set_rules(model, given)
+local function change_rules(model, given)
   if not tree.is_module(model) then
     errors.invalid("ms.set_rules: the first argument must be a module, not %s", options.describe(model))
   end
@@ -203,4 +203,4 @@ local function set_rules(model, given)
   return compiled
 end
 
-return set_rules
+return change_rules

@@ -3,7 +3,7 @@
 
 local errors = require("moonshard.base.error")
 
-local not_a_list = {}
+local iteration = {}
 
 local plain = ipairs
 
@@ -19,10 +19,10 @@ end
 ---Makes ipairs over objects of a class an error.
 ---@param class table their metatable
 ---@param advice string what to write instead
-function not_a_list.refuse(class, advice)
+function iteration.refuse_ipairs(class, advice)
   function class.__ipairs()
     errors.invalid("ipairs over %s: it is not a list: %s", rawget(class, "__name"), advice)
   end
 end
 
-return not_a_list
+return iteration

@@ -16,7 +16,7 @@ local re = require("moonshard.base.re")
 local rules = require("moonshard.shard.rules")
 
 ---@class moonshard.rule_sets
-local rule_sets = {}
+local rule_presets = {}
 
 -- Of `recompute` alone one value for all may be a list, of ops.
 local function is_rules(policy, value)
@@ -39,7 +39,7 @@ end
 ---the names that no earlier rule matches.
 ---@param ... table lists of rules, or tables by policy
 ---@return table joined a new one
-function rule_sets.join(...)
+function rule_presets.join(...)
   local list, by_policy, listed = {}, {}, nil
   for i = 1, select("#", ...) do
     local set = select(i, ...)
@@ -106,7 +106,7 @@ end
 ---rules are told with that file's name and line.
 ---@param path string beside the calling file, or from the working directory
 ---@return table
-function rule_sets.load(path)
+function rule_presets.load(path)
   if type(path) ~= "string" then
     errors.invalid("ms.rules.load takes the path of a file, not %s", options.describe(path))
   end
@@ -128,4 +128,4 @@ function rule_sets.load(path)
   return by_policy
 end
 
-return rule_sets
+return rule_presets
