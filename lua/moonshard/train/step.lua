@@ -1,0 +1,235 @@
+-- One step of a trainer: micro-batches, norm and update as phases of one plan, and what they took.
+--
+-- A step is four calls into the engine. Counts and bytes that it reports are the engine's own counters. Evaluation,
+-- which shares the forward, is here too.
+
+local agreement = require("moonshard.distributed.agreement")
+local batch_of = require("moonshard.engine.batch")
+local clock = require("moonshard.base.clock")
+local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
+local options = require("moonshard.base.options")
+local plan_mode = require("moonshard.recipe.plan_mode")
+local profile = require("moonshard.distributed.profile")
+local termination = require("moonshard.checkpoint.termination")
+local world = require("moonshard.distributed.world")
+local C, ffi = engine.C, engine.ffi
+
+local step = {
+  ---When gradients of micro-batches are summed over ranks, by the option gradient_sync.
+  SYNC = { every = C.MS_SYNC_EVERY, shard = C.MS_SYNC_SHARD, last = C.MS_SYNC_LAST },
+}
+
+-- ---- the plan ----------------------------------------------------------------------------------------------------
+
+local function default_forward(loss)
+  return function(model, batch)
+    local input = batch.tokens or batch.inputs
+    if not input or not batch.targets then
+      errors.invalid("a batch needs tokens (or inputs) and targets; for others give ms.trainer a forward function")
+    end
+    local result = model(input)
+    if result == nil then errors.invalid("the forward of the model returned nothing; it must return a tensor") end
+    return loss(result, batch.targets)
+  end
+end
+
+local function traced(self)
+  local forward = self.forward or default_forward(self.loss)
+  return function(inputs) return { loss = forward(self.model, inputs) } end
+end
+
+local function train_settings(self)
+  local accumulates = self.micro_batches > 1
+  return {
+    sync = accumulates and step.SYNC[self.gradient_sync] or nil,
+    reshard_after_backward = self.reshard_after_backward or not accumulates,
+    train = true, accumulate = accumulates, clip_grad_norm = self.clip_grad_norm, prefetch = self.prefetch,
+    memory_limit = self.memory_limit, owner = self.owner,
+  }
+end
+
+local function check_trainable(self)
+  local params = self.session.sharding.params
+  for _, param in ipairs(params) do
+    if not param.frozen then return end
+  end
+  errors.invalid("train:step: all %d parameters of the model are frozen, so there is nothing to train", #params)
+end
+
+---Compiles for the shapes of a batch, without running.
+---@param self moonshard.Trainer
+---@param batch table<string, moonshard.Array>
+---@return moonshard.Plan
+function step.compile(self, batch)
+  local specs = batch_of.specs(batch, self.micro_batches, false)
+  check_trainable(self)
+  return self.session:plan("train", specs, traced(self), train_settings(self))
+end
+
+-- ---- the step ----------------------------------------------------------------------------------------------------
+
+-- Of a GPU's memory, what is taken beside the arenas: measured once.
+local function outside_bytes(self)
+  local memory = self.session:device_memory()
+  return memory and memory.context + memory.communicators
+end
+
+local function comm_bytes(exec, before)
+  local mesh = exec.plan.mesh
+  local bytes, earlier = mesh:by_dimension(exec:counters().comm_bytes), mesh:by_dimension(before.comm_bytes)
+  for name in pairs(bytes) do bytes[name] = bytes[name] - earlier[name] end
+  return bytes
+end
+
+-- Milliseconds of the phases in which no kernel ran. Where no kernel was timed, as on a GPU, nothing is known.
+local function exposed_ms(exec, before)
+  local now = exec:counters()
+  local kernels = now.kernel_seconds - before.kernel_seconds
+  if kernels <= 0 then return nil end
+  return 1e3 * math.max(0, now.total_seconds - before.total_seconds - kernels)
+end
+
+-- The norm, and the update when loss and norm are finite. Ranks of which some took the step and some did not would hold
+-- parameters that do not belong together.
+local function finish_step(self, exec, number)
+  local status = exec:try("norm")
+  if status ~= 0 then return status end
+  status = exec:try("update")
+  if status == 0 then
+    self.steps_done, self.last_plan = number, exec.plan
+    -- Of no target at all the gradient is zero.
+    local divisor = exec.step_outputs.divisor
+    self.session.gradient_scale = divisor > 0 and 1 / divisor or 0
+  end
+  return status
+end
+
+-- places: of each micro-batch's rows in the step's global batch.
+local function run_phases(self, exec, specs, batch, places, number)
+  for micro = 0, self.micro_batches - 1 do
+    batch_of.feed(exec, specs, batch, micro)
+    exec.step_inputs.seed = self.seed * 2 ^ 32 + number
+    exec.step_inputs.rows = places[micro + 1]
+    world.training = true
+    local closes = micro > 0 and micro == self.micro_batches - 1 and exec.plan.config.sync ~= C.MS_SYNC_EVERY
+    exec:run(closes and "last" or micro == 0 and "first" or "next")
+  end
+  local status = agreement.uninterrupted(finish_step, self, exec, number)
+  if status == C.MS_ENONFINITE then
+    local message = ffi.string(C.ms_error_message())
+    C.ms_error_clear()
+    errors.raise("MS_ENONFINITE", "%s; %s", message, exec:find_nonfinite())
+  end
+  engine.check(status)
+end
+
+-- Stops ranks that have another number than this one. Gives their words on whether the run should end.
+local function compare(self, number, what, format)
+  return self.session:require_same(number, "of " .. what, function(rank, other)
+    return ("%s on rank %d and %s on rank %d; it must be the same on all ranks"):format(format:format(number),
+      world.rank, format:match("%%%a"):format(other), rank)
+  end, termination.word())
+end
+
+local function learning_rate(self, number)
+  local lr = self.optimizer.lr(number)
+  if type(lr) ~= "number" or lr - lr ~= 0 then
+    errors.invalid("the learning rate of step %d is %s; it must be a finite number", number, options.describe(lr))
+  end
+  -- Replicas that step differently drift apart, and ranks with other numbers of micro-batches wait for each other, and
+  -- nothing else would say so.
+  local words = compare(self, lr, "the learning rate", ("the learning rate of step %d is %%g"):format(number))
+  if self.policy and termination.any(words) then self.policy:terminate() end
+  if termination.of_others(words) then termination.leave() end
+  if number == 1 then compare(self, self.micro_batches, "the micro-batches", "ms.trainer: micro_batches is %d") end
+  return lr
+end
+
+-- This rank's place among those that train together, from 0.
+local function place_of(self)
+  for i, rank in ipairs(self.session:ranks()) do
+    if rank == self.session.sharding.rank then return i - 1 end
+  end
+end
+
+---Makes a step.
+---@param self moonshard.Trainer
+---@param batch table<string, moonshard.Array> this rank's
+---@param places { first: integer, step: integer }[]? of each micro-batch's rows in the step's global batch
+---@return moonshard.StepMetrics
+function step.run(self, batch, places)
+  world.check_interrupt()
+  check_trainable(self)
+  local specs = batch_of.specs(batch, self.micro_batches)
+  places = places or batch_of.places(batch, self.micro_batches, place_of(self))
+  if world.plan_only then plan_mode.report(self, batch) end
+  local exec = self.session:exec("train", specs, traced(self), train_settings(self))
+  local number = self.steps_done + 1
+  profile.step_begins(number)
+  local begin, before = clock.now(), exec:counters()
+  local lr = learning_rate(self, number)
+  local met_ms = 1e3 * (clock.now() - begin)
+  exec.step_inputs.lr, exec.step_inputs.step = lr, number
+  exec.step_inputs.micro_batches = self.micro_batches
+  run_phases(self, exec, specs, batch, places, number)
+  local seconds = clock.now() - begin
+  self.outside_bytes = self.outside_bytes or outside_bytes(self)
+  local exposed = exposed_ms(exec, before)
+  local tokens = batch_of.numel((batch.targets or batch[specs[1].name]).shape) * self.session.sharding.mesh:size()
+  C.ms_world_progress(world.handle, number, tokens / seconds)
+  profile.step_ends(number, begin)
+  return {
+    loss = exec.step_outputs.loss,
+    grad_norm = exec.step_outputs.grad_norm,
+    lr = lr,
+    tokens = tokens,
+    tokens_per_s = tokens / seconds,
+    step_ms = 1e3 * seconds,
+    exposed_ms = exposed and met_ms + exposed,
+    data_ms = batch.data_ms or 0,
+    peak_bytes = exec:arena_bytes(),
+    outside_bytes = self.outside_bytes,
+    comm_bytes = comm_bytes(exec, before),
+  }
+end
+
+-- ---- evaluation --------------------------------------------------------------------------------------------------
+
+-- A long evaluation need not come to its end. Weights that changed places with their averages are not saved.
+local function evaluation_ends(self, within_averages)
+  local policy, around = self.policy, self.session
+  if within_averages or policy and policy.last then return false end
+  -- Where nothing of this trainer is saved, ranks that do not train with it may save.
+  if not policy and (not termination.leave or world.size == #around:ranks()) then return false end
+  local words = around:gather(termination.word(), "of whether to evaluate on")
+  return policy and termination.any(words) or termination.of_others(words)
+end
+
+---Mean loss over batches.
+---@param self moonshard.Trainer
+---@param batches fun(): integer, table
+---@param within_averages boolean? the averages stand in the weights' place already
+---@return number? loss nil: the run should end instead
+function step.mean_loss(self, batches, within_averages)
+  -- Nothing runs where a plan is only made; the recipe goes on to the step that tells it.
+  if world.plan_only then return 0 / 0 end
+  local sum, total, n = 0, 0, 0
+  local settings = { train = false, prefetch = self.prefetch, owner = self.owner }
+  for _, batch in batches do
+    world.check_interrupt()
+    if evaluation_ends(self, within_averages) then return nil end
+    local specs = batch_of.specs(batch, 1)
+    local exec = self.session:exec("evaluate", specs, traced(self), settings)
+    batch_of.feed(exec, specs, batch, 0)
+    exec:run("evaluate")
+    local counts, outputs = exec.plan.graph.counts, exec.step_outputs
+    local weight = counts and counts.terms * outputs.divisor or 1
+    sum, total, n = sum + weight * outputs.loss, total + weight, n + 1
+  end
+  if n == 0 then errors.invalid("train:evaluate got no batches") end
+  if total == 0 then errors.invalid("train:evaluate: every target of its %d batches is ignored", n) end
+  return sum / total
+end
+
+return step
