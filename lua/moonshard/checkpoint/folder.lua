@@ -2,6 +2,7 @@
 -- or out, and never taken for a checkpoint.
 
 local ffi = require("ffi")
+local clock = require("moonshard.base.clock")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
@@ -104,7 +105,7 @@ function folder.unfinished(root, step, nonce) return ("%s/.step-%08d.%.0f.tmp"):
 ---A number that no other save of this folder has.
 ---@return integer
 function folder.nonce()
-  return ffi.C.getpid() * 2 ^ 20 + math.floor(1e3 * require("moonshard.base.clock").now()) % 2 ^ 20
+  return ffi.C.getpid() * 2 ^ 20 + math.floor(1e3 * clock.now()) % 2 ^ 20
 end
 
 ---Makes the folder before anything is trained, so that one that cannot be, or that nothing can be written to, is told

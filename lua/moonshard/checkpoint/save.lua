@@ -8,8 +8,8 @@ local ema = require("moonshard.engine.ema")
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local folder = require("moonshard.checkpoint.folder")
+local hash = require("moonshard.base.hash")
 local manifest = require("moonshard.checkpoint.manifest")
-local permutation = require("moonshard.base.permutation")
 local owned_parts = require("moonshard.engine.owned_parts")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -50,13 +50,6 @@ local function saver_of(session)
 end
 
 local function is_first(session) return session:ranks()[1] == session.sharding.rank end
-
--- A text as a number, for ranks to compare.
-local function hash_of(text)
-  local key = 0
-  for i = 1, #text do key = permutation.key(key % 2 ^ 32, text:byte(i)) end
-  return key
-end
 
 local function compare(session, number, what, format, ...)
   local here = format:format(...)
@@ -150,7 +143,7 @@ function save.run(train, o)
   local saver, step = saver_of(session), train.steps_done
   ema.settle(train)
   compare(session, step, "the saved step", "ms.checkpoint.save: after step %d", step)
-  compare(session, hash_of(o.root), "the checkpoint's folder", "ms.checkpoint.save: into folder %s", o.root)
+  compare(session, hash.of_text(o.root), "the checkpoint's folder", "ms.checkpoint.save: into folder %s", o.root)
   local nonce = session:gather(is_first(session) and folder.nonce() or 0, "of the save")[1]
   saver.target, saver.unfinished = folder.of(o.root, step), folder.unfinished(o.root, step, nonce)
   all_do(session, saver, "of the checkpoint's folder", function()

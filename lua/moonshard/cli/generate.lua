@@ -1,7 +1,6 @@
 -- moonshard generate: continues a prompt with a model: of a Hugging Face folder, or that of a recipe with weights of a
 -- checkpoint. The recipe runs up to its first step, where the text is generated instead, and is left there.
 
-local redirect_output = require("moonshard.cli.redirect_output")
 local command_line = require("moonshard.cli.command_line")
 local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
@@ -64,7 +63,7 @@ end
 local function for_recipe(line)
   local chunk = recipe.load(line.recipe)
   return function()
-    local out = redirect_output.begin()
+    local out = recipe.print_to_stderr()
     context.stepper = {
       step = function(_, trainer)
         context.stepper = nil -- under which checkpoints, the recipe's own among them, are left alone

@@ -1,10 +1,8 @@
 -- moonshard plan: compiles the step for one rank of any world, without devices and without launching, and prints it.
 -- moonshard explain goes the same way and prints something else.
 
-local redirect_output = require("moonshard.cli.redirect_output")
 local errors = require("moonshard.base.error")
 local command_line = require("moonshard.cli.command_line")
-local exit = require("moonshard.cli.exit")
 local plan_mode = require("moonshard.recipe.plan_mode")
 local recipe = require("moonshard.cli.recipe")
 local status = require("moonshard.base.exit_status")
@@ -42,8 +40,8 @@ function plan.of_recipe(command, arguments, options, render)
   require("moonshard.distributed.device").take(line)
   plan_mode.render = function(compiled, trainer, batch) return render(compiled, line, trainer, batch) end
   local chunk = recipe.load(line.recipe)
-  plan_mode.out = redirect_output.begin()
-  exit.replace(function(call)
+  plan_mode.out = recipe.print_to_stderr()
+  recipe.on_exit(function(call)
     if plan_mode.reported then return status.OK end
     io.stderr:write("moonshard: ", call, " before a training step, so there is no plan to print\n")
     return status.BAD_INPUT

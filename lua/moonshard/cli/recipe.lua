@@ -1,6 +1,8 @@
--- A recipe as a function: loaded once, before ranks are started, and run with what the command line says.
+-- A recipe under a command: loaded once, before ranks are started, and run with what the command line says. Its prints
+-- may be led to standard error, and its os.exit is taken.
 
 local args = require("moonshard.recipe.args")
+local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
 local refuse = require("moonshard.base.exit_status").refuse
 
@@ -28,6 +30,51 @@ function recipe.run(path, chunk, settings)
   args.overrides = settings
   chunk()
   args.check_taken()
+end
+
+-- ---- what a recipe prints -----------------------------------------------------------------------------------------
+--
+-- While a command has something of its own to print, a recipe's prints go to standard error, so that standard output
+-- holds the plan, the JSON object or the text alone, and can be piped into other programs.
+
+---From now on print, io.write and io.stdout lead to standard error.
+---@return file* out standard output, for the command
+function recipe.print_to_stderr()
+  local out = io.stdout
+  rawset(io, "stdout", io.stderr)
+  io.output(io.stderr)
+  rawset(_G, "print", function(...)
+    local texts = {}
+    for i = 1, select("#", ...) do texts[i] = tostring((select(i, ...))) end
+    io.stderr:write(table.concat(texts, "\t"), "\n")
+  end)
+  return out
+end
+
+-- ---- os.exit ------------------------------------------------------------------------------------------------------
+--
+-- A status that only the recipe knows would end a run without a word, so the commands take the call and say what
+-- happened.
+
+local real_exit = os.exit
+
+---Ends this process with a status that the commands know.
+---@param status integer
+function recipe.exit(status)
+  io.flush()
+  real_exit(status)
+end
+
+---From here on os.exit calls `ended`, and ends this process with the status that it returns.
+---@param ended fun(call: string, succeeds: boolean): integer call: "recipe.lua:3: os.exit(7) was called"
+function recipe.on_exit(ended)
+  os.exit = function(code) -- luacheck: ignore 122
+    local succeeds = code == nil or code == true or code == 0
+    local where = errors.caller()
+    local given = code == nil and "" or tostring(code)
+    local call = ("%sos.exit(%s) was called"):format(where and where .. ": " or "", given)
+    recipe.exit(ended(call, succeeds))
+  end
 end
 
 return recipe

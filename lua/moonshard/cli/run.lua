@@ -2,7 +2,6 @@
 
 local errors = require("moonshard.base.error")
 local command_line = require("moonshard.cli.command_line")
-local exit = require("moonshard.cli.exit")
 local nodes = require("moonshard.cli.nodes")
 local output_file = require("moonshard.base.output_file")
 local recipe = require("moonshard.cli.recipe")
@@ -96,7 +95,7 @@ local function end_terminated(line)
   -- their end before, that they left ends the wait, and nobody else tells why this rank did.
   if not text then pcall(world.barrier) end
   require("moonshard.base.ffi").C.ms_world_abort(world.handle, text or "terminated")
-  exit.now(status.TERMINATED)
+  recipe.exit(status.TERMINATED)
 end
 
 ---A rank from its beginning to its end.
@@ -104,7 +103,7 @@ end
 ---@param chunk function the recipe
 ---@return integer exit status
 function run.rank_main(line, chunk)
-  exit.replace(function(call, succeeds)
+  recipe.on_exit(function(call, succeeds)
     require("moonshard.base.progress").finish()
     if succeeds then return status.OK end
     give_up(line, call)

@@ -7,6 +7,7 @@ local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
 local recompute = require("moonshard.nn.recompute")
+local shardings = require("moonshard.shard.sharding")
 local tensor = require("moonshard.tensor")
 local tree = require("moonshard.nn.tree")
 local C, ffi = engine.C, engine.ffi
@@ -147,7 +148,7 @@ end
 ---  missing; sharding: the model's unless told
 ---@return moonshard.Trace
 function capture.graph(model, config)
-  local self = new_trace(model, config.sharding or require("moonshard.shard.sharding").of(model))
+  local self = new_trace(model, config.sharding or shardings.of(model))
   local outer_trace, outer_path = context.trace, context.path
   context.trace, context.path = self, ""
   local ok, raised = xpcall(function()

@@ -4,6 +4,7 @@
 
 local clock = require("moonshard.base.clock")
 local engine = require("moonshard.base.ffi")
+local hash = require("moonshard.base.hash")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
@@ -16,20 +17,16 @@ local PIECE = 2 ^ 20 -- elements that are read at a time
 ---  gives how many bytes of a file that read
 ---@field identity string equal for equal files
 
--- Of all sources' identities: 31 bits.
-local function hash(texts)
-  local sum = 0
-  for text in pairs(texts) do
-    local of_text = 5381
-    for i = 1, #text do of_text = bit.bxor(bit.rol(of_text, 5), text:byte(i)) end
-    sum = bit.bxor(sum, bit.band(of_text, 0x7fffffff))
-  end
-  return sum
+local function hash_of_all(identities)
+  local texts = {}
+  for text in pairs(identities) do texts[#texts + 1] = text end
+  table.sort(texts)
+  return hash.of_text(table.concat(texts, "\n"))
 end
 
 -- Ranks that read different files would train a model that nobody has.
 local function compare(session, identities)
-  session:require_same(hash(identities), "of the files that values were read from", function(rank)
+  session:require_same(hash_of_all(identities), "of the files that values were read from", function(rank)
     return ("rank %d reads the model from other files than rank %d: all ranks need the same"):format(rank, world.rank)
   end)
 end

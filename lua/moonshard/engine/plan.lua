@@ -1,6 +1,7 @@
 -- A compiled plan, and how one is made from a model and a batch's shapes.
 
 local engine = require("moonshard.base.ffi")
+local errors = require("moonshard.base.error")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 ---@class moonshard.Plan
@@ -83,7 +84,7 @@ end
 ---@return string
 function Plan:beside(after)
   if getmetatable(after) ~= Plan then
-    require("moonshard.base.error").invalid("plan:beside takes a plan, as train:plan() and train:set_rules give one")
+    errors.invalid("plan:beside takes a plan, as train:plan() and train:set_rules give one")
   end
   local rows, lines, width, first = rows_of(self:summary(), after:summary()), {}, 0, #"before"
   for _, row in ipairs(rows) do width, first = math.max(width, #row[1]), math.max(first, #row[2]) end

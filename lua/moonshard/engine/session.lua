@@ -4,6 +4,7 @@
 -- weights. Rules that change while the model trains (set_rules.lua) make other plans over the same state; all are kept.
 
 local agreement = require("moonshard.distributed.agreement")
+local shardings = require("moonshard.shard.sharding")
 local single_rank = require("moonshard.distributed.single_rank")
 local context = require("moonshard.base.context")
 local device = require("moonshard.distributed.device")
@@ -68,7 +69,7 @@ function session.of(model, settings)
     errors.invalid("the model has a trainer with another optimizer; a model trains with one")
   end
   if existing then return existing:take_optimizer(optimizer, settings.ema) end
-  local sharding = require("moonshard.shard.sharding").of(model)
+  local sharding = shardings.of(model)
   sharding:handle(optimizer)
   model.session = new(model, sharding, optimizer)
   model.session.ema = settings and settings.ema
@@ -80,7 +81,6 @@ end
 ---@param module moonshard.Module
 ---@return moonshard.Session
 function session.around(module)
-  local shardings = require("moonshard.shard.sharding")
   local around = shardings.around(module)
   if around and not around.alone then return session.of(around.model) end
   local root = around and around.model or module

@@ -2,6 +2,7 @@
 
 local price = require("moonshard.explain.price")
 local prefetch = require("moonshard.shard.prefetch")
+local rules = require("moonshard.shard.rules")
 local units = require("moonshard.shard.units")
 
 local decisions = {}
@@ -157,7 +158,7 @@ function decisions.of(sharding, plan, costs, optimizer, modules)
   end
   for _, policy in ipairs(decisions.POLICIES) do
     for _, rule in ipairs(policy == "optimizer groups" and unmatched or sharding.unmatched[policy]) do
-      local pattern = require("moonshard.shard.rules").describe(rule)
+      local pattern = rules.describe(rule)
       idle[#idle + 1] = { policy = policy, pattern = pattern, where = rule.where }
     end
   end

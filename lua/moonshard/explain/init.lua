@@ -9,6 +9,7 @@ local session = require("moonshard.engine.session")
 local show = require("moonshard.explain.show")
 local tree = require("moonshard.nn.tree")
 local units = require("moonshard.shard.units")
+local world = require("moonshard.distributed.world")
 
 local explain = {}
 
@@ -75,7 +76,7 @@ function explain.plan(plan, trainer, batch, options)
   local times, costs = price.phases(plan, trainer.micro_batches), {}
   for i = 1, #sharding.units do costs[i] = price.unit(plan, i - 1, times) end
   local found = {
-    rank = sharding.rank, world = require("moonshard.distributed.world").size, mesh = sharding.mesh:label(),
+    rank = sharding.rank, world = world.size, mesh = sharding.mesh:label(),
     nodes = plan:nodes(),
     micro_batches = trainer.micro_batches, peak_bytes = plan:summary().peak_bytes, bytes = plan:summary().bytes,
     peak = peak_of(plan, sharding, root_names(sharding, modules)), total = price.total(plan, #sharding.units, times),

@@ -3,14 +3,13 @@
 -- Initial weights as in the original: normal(0, 0.02), the projections into the residual stream scaled by 1/sqrt(2
 -- layers), biases zero, norms one. Queries, keys and values have weights of their own, so that rules can name them.
 
-local attend = require("moonshard.models.attend")
 local errors = require("moonshard.base.error")
+local language = require("moonshard.models.language")
 local module = require("moonshard.nn.module")
 local nn = require("moonshard.nn")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.options")
 local parameter = require("moonshard.tensor.parameter")
-local vocabulary = require("moonshard.models.vocabulary")
 
 local laws = parameter.laws
 
@@ -51,7 +50,7 @@ end
 function Attention:forward(x, tokens)
   local batch, length, dim = unpack(x.shape)
   local function split(y) return y:reshape(batch, length, self.heads, dim / self.heads) end
-  local y = attend(self._config, split(self.wq(x)), split(self.wk(x)), split(self.wv(x)), tokens)
+  local y = language.attend(self._config, split(self.wq(x)), split(self.wk(x)), split(self.wv(x)), tokens)
   return self.wo(y:reshape(batch, length, dim))
 end
 
@@ -87,13 +86,13 @@ GPT2.family = "gpt2"
 
 function GPT2:init(config)
   self.config = setmetatable(config, {})
-  vocabulary.add_embedding(self, config)
+  language.add_embedding(self, config)
   self.pos = nn.embedding({ config.seq, config.dim, init = "gpt2" })
   self.dropout = nn.dropout(config.dropout)
   self.layers = {}
   for i = 1, config.layers do self.layers[i] = Block(config) end
   self.norm = norm(config)
-  vocabulary.add_head(self, config)
+  language.add_head(self, config)
 end
 
 -- tokens i32 [B,T], T at most seq -> logits [B,T,V]
@@ -106,7 +105,7 @@ function GPT2:forward(tokens)
   local positions = self.pos.weight:slice(0, 0, length)
   local x = self.dropout(self.embed(tokens) + positions)
   for _, layer in ipairs(self.layers) do x = layer(x, tokens) end
-  return vocabulary.logits(self, self.norm(x))
+  return language.logits(self, self.norm(x))
 end
 
 function GPT2:describe()

@@ -5,14 +5,13 @@
 -- slowed further (`rope_scaling`), so that a model reaches beyond the lengths that it saw first. Initial weights:
 -- normal(0, 0.02), the projections into the residual stream scaled by 1/sqrt(2 layers).
 
-local attend = require("moonshard.models.attend")
 local errors = require("moonshard.base.error")
+local language = require("moonshard.models.language")
 local module = require("moonshard.nn.module")
 local nn = require("moonshard.nn")
 local ops = require("moonshard.tensor.ops")
 local options = require("moonshard.base.options")
 local parameter = require("moonshard.tensor.parameter")
-local vocabulary = require("moonshard.models.vocabulary")
 
 local laws = parameter.laws
 
@@ -65,7 +64,7 @@ function Attention:forward(x, tokens)
   local q = self.wq(x):reshape(batch, length, self.heads, self.head_dim)
   local k = self.wk(x):reshape(batch, length, self.kv_heads, self.head_dim)
   local v = self.wv(x):reshape(batch, length, self.kv_heads, self.head_dim)
-  local y = attend(self._config, q:rope(self._rope), k:rope(self._rope), v, tokens)
+  local y = language.attend(self._config, q:rope(self._rope), k:rope(self._rope), v, tokens)
   return self.wo(y:reshape(batch, length, self.heads * self.head_dim))
 end
 
@@ -100,11 +99,11 @@ Llama.family = "llama"
 
 function Llama:init(config)
   self.config = setmetatable(config, {})
-  vocabulary.add_embedding(self, config)
+  language.add_embedding(self, config)
   self.layers = {}
   for i = 1, config.layers do self.layers[i] = Block(config) end
   self.norm = nn.rms_norm({ config.dim, eps = config.eps })
-  vocabulary.add_head(self, config)
+  language.add_head(self, config)
 end
 
 -- tokens i32 [B,T] -> logits [B,T,V]
@@ -115,7 +114,7 @@ function Llama:forward(tokens)
   end
   local x = self.embed(tokens)
   for _, layer in ipairs(self.layers) do x = layer(x, tokens) end
-  return vocabulary.logits(self, self.norm(x))
+  return language.logits(self, self.norm(x))
 end
 
 function Llama:describe()

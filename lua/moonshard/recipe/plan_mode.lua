@@ -1,7 +1,9 @@
 -- What happens to the first plan that a recipe compiles under `moonshard plan` or `moonshard explain`: it, or what it
 -- tells, is printed, and the recipe ends.
 
+local args = require("moonshard.recipe.args")
 local early_exit = require("moonshard.recipe.early_exit")
+local exit_status = require("moonshard.base.exit_status")
 
 local plan_mode = {
   ---What is printed of the plan of a trainer's step. Set by the command.
@@ -18,13 +20,13 @@ local plan_mode = {
 }
 
 local function print_plan(trainer, batch)
-  require("moonshard.recipe.args").check_taken()
+  args.check_taken()
   local text = plan_mode.render(trainer:compile(batch), trainer, batch)
   if text:sub(-1) ~= "\n" then text = text .. "\n" end
   local ok, why = plan_mode.out:write(text)
   ok, why = ok and plan_mode.out:flush(), why
   if not ok then
-    require("moonshard.base.exit_status").refuse("MS_EIO", "standard output: %s", why or "it cannot be written")
+    exit_status.refuse("MS_EIO", "standard output: %s", why or "it cannot be written")
   end
   plan_mode.reported = true
 end

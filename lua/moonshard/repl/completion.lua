@@ -3,7 +3,6 @@
 
 local documentation = require("moonshard.repl.documentation")
 local lexer = require("moonshard.repl.lexer")
-local option_names = require("moonshard.repl.option_names")
 local text_lines = require("moonshard.base.text_lines")
 local tree = require("moonshard.nn.tree")
 
@@ -143,7 +142,7 @@ local function option_candidates(environment, text)
   names[#names + 1] = last
   local value = follow(environment, names)
   if type(value) == "table" then value = (debug.getmetatable(value) or {}).__call end
-  local options = type(value) == "function" and option_names.of(value, documentation.lines_of)
+  local options = type(value) == "function" and documentation.option_names(value)
   return options and matching(options, prefix), prefix
 end
 

@@ -4,6 +4,7 @@
 -- What has no part in the numbers is left out: when weights are gathered and freed, layouts, prefetching, recomputing,
 -- when gradients are summed. Precision, frozen parameters and the optimizer's settings stay.
 
+local single_rank = require("moonshard.distributed.single_rank")
 local world = require("moonshard.distributed.world")
 
 local reference = {
@@ -27,7 +28,7 @@ end
 function reference.take_over(self)
   self.reference_ranks = self.mesh:ranks()
   self.reference_mesh = self.mesh
-  self.mesh, self.replicate_dim, self.shard_dim = require("moonshard.distributed.single_rank").mesh(), -1, 0
+  self.mesh, self.replicate_dim, self.shard_dim = single_rank.mesh(), -1, 0
   self.rank, self.recompute = 0, {}
   for _, unit in ipairs(self.units) do unit.reshard, unit.layout = "never", "rows" end
   decide_again(self, "reshard_after_forward", "never")

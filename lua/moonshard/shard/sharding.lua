@@ -9,6 +9,7 @@ local nearest = require("moonshard.base.nearest")
 local options = require("moonshard.base.options")
 local policies = require("moonshard.shard.policies")
 local reference = require("moonshard.shard.reference")
+local single_rank = require("moonshard.distributed.single_rank")
 local tree = require("moonshard.nn.tree")
 local units = require("moonshard.shard.units")
 local world = require("moonshard.distributed.world")
@@ -305,7 +306,7 @@ end
 function sharding.alone(model)
   local self = new_sharding(model, 0)
   self.alone, self.rank = true, 0
-  self.mesh, self.replicate_dim, self.shard_dim = require("moonshard.distributed.single_rank").mesh(), -1, 0
+  self.mesh, self.replicate_dim, self.shard_dim = single_rank.mesh(), -1, 0
   local inventory = tree.inventory(model)
   assign_units(self, inventory, nil)
   policies.decide(self, {}, inventory)

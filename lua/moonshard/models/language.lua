@@ -1,0 +1,53 @@
+-- What language models share: causal attention, and vocabularies padded to a multiple, for kernels and for shards of
+-- equal size. Nothing outside of a model sees the padding: logits have the true size, so padded tokens get no
+-- probability, their rows no gradient, and files that are saved leave them out.
+
+local nn = require("moonshard.nn")
+local ops = require("moonshard.tensor.ops")
+
+local language = {}
+
+---Causal attention: over all that came before, or within documents alone.
+---@param config { document_start: integer? } the token that every document begins with; nil: no borders
+---@param q moonshard.Tensor [B,T,H,D]
+---@param k moonshard.Tensor [B,T,G,D]
+---@param v moonshard.Tensor [B,T,G,D]
+---@param tokens moonshard.Tensor i32 [B,T]
+---@return moonshard.Tensor [B,T,H,D]
+function language.attend(config, q, k, v, tokens)
+  if not config.document_start then return ops.attention(q, k, v, { causal = true }) end
+  return ops.document_attention(q, k, v, tokens, { start = config.document_start })
+end
+
+---Rows of the embedding and of the head.
+---@param config { vocab: integer, pad_vocab_to_multiple_of: integer }
+---@return integer
+function language.padded(config)
+  return math.ceil(config.vocab / config.pad_vocab_to_multiple_of) * config.pad_vocab_to_multiple_of
+end
+
+---Makes `embed` and `head` of a model.
+---@param model moonshard.Module
+---@param config { vocab: integer, dim: integer, tied: boolean, pad_vocab_to_multiple_of: integer }
+function language.add_embedding(model, config)
+  model.embed = nn.embedding({ language.padded(config), config.dim, init = "gpt2", used_rows = config.vocab })
+end
+
+---@param model moonshard.Module
+---@param config { vocab: integer, dim: integer, tied: boolean, pad_vocab_to_multiple_of: integer }
+function language.add_head(model, config)
+  model.head = nn.linear({ config.dim, language.padded(config), bias = false, init = "gpt2" })
+  if config.tied then model.head.weight = model.embed.weight end
+end
+
+---@param model moonshard.Module
+---@param x moonshard.Tensor [..., dim]
+---@return moonshard.Tensor logits [..., vocab]
+function language.logits(model, x)
+  local logits = model.head(x)
+  local vocab = model.config.vocab
+  if logits:size(-1) == vocab then return logits end
+  return logits:slice(-1, 0, vocab)
+end
+
+return language
