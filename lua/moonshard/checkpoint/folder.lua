@@ -121,14 +121,14 @@ function folder.make(who, root)
   errors.invalid("%s: dir: %s", who, why)
 end
 
-local held = {} -- locks of this process by folder: files that stay open until it ends
+local locks = {} -- locks of this process by folder: files that stay open until it ends
 
 ---Takes a folder for this run alone, until the process ends: of two runs that save into one folder each would remove
 ---the other's checkpoints. Called where the folder is checked, by one rank.
 ---@param who string for messages
 ---@param root string
 function folder.lock(who, root)
-  if held[root] then return end
+  if locks[root] then return end
   local path = root .. "/.lock"
   local file, why = io.open(path, "ae") -- children do not inherit it
   if not file then errors.invalid("%s: dir: %s", who, why) end
@@ -137,7 +137,7 @@ function folder.lock(who, root)
     errors.invalid("%s: dir: another run that is still going saves into %s: wait for it, or save into another folder",
       who, root)
   end
-  held[root] = file
+  locks[root] = file
 end
 
 ---Makes the folder for a save, and clears away what runs that were killed left of theirs.

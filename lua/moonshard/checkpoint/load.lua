@@ -114,7 +114,7 @@ function load.state(who, path, session, wanted)
     end
   end)
   checkpoint:close()
-  session.held = {} -- what unshard gathered is of before
+  session.unsharded = {} -- what unshard gathered is of before
   agreement.raise_first_failure(session, "of loading", ok, raised)
   return checkpoint.manifest, { path = path, bytes_read = bytes }
 end

@@ -16,7 +16,7 @@ local termination = {
   ---Ends this rank, once what is to be saved is saved; nil where SIGTERM ends a process as it always does. Does not
   ---return.
   ---@type fun()?
-  leave = nil,
+  exit_rank = nil,
   ---Those who save in this run, and what they did last.
   ---@type moonshard.CheckpointPolicy[]
   policies = {},
@@ -26,13 +26,13 @@ local termination = {
 ---@param policy moonshard.CheckpointPolicy
 function termination.attend(policy)
   table.insert(termination.policies, policy)
-  if termination.leave then C.ms_world_catch_termination(world.handle) end
+  if termination.exit_rank then C.ms_world_catch_termination(world.handle) end
 end
 
 ---Whether this rank knows that the run should end; others may not know yet.
 ---@return boolean
 function termination.wanted()
-  return termination.leave ~= nil and C.ms_world_terminating(world.handle) ~= 0
+  return termination.exit_rank ~= nil and C.ms_world_terminating(world.handle) ~= 0
 end
 
 ---What a rank tells the others with a number that they exchange anyway.
@@ -88,7 +88,7 @@ end
 ---@param policy moonshard.CheckpointPolicy
 function termination.now(policy)
   if policy.metrics then log.catch_up(policy.train.steps_done, policy.metrics) end
-  termination.leave()
+  termination.exit_rank()
 end
 
 return termination

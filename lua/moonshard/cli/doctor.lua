@@ -12,7 +12,7 @@ local OPTIONS = { ["--json"] = { name = "json", value = "flag" } }
 
 local function yes(value) return value and "yes" or "no" end
 
-local function bf16_verdict(isa)
+local function bf16_support(isa)
   if isa.amx_bf16 then return "bf16 products run on the tile unit (AMX), and f32 ones in three bf16 parts" end
   if isa.avx512_bf16 then return "bf16 products are native (AVX512_BF16)" end
   return "no bf16 instructions: mixed precision \"auto\" stays with f32"
@@ -23,7 +23,7 @@ local function size_or_unlimited(value)
 end
 
 -- What `moonshard run` does with the cores unless --pin says otherwise.
-local function pinning_verdict(cpu)
+local function pinning(cpu)
   if cpu.core_quota < cpu.cores then
     return ("cores %s, of which a quota pays for %.3g: ranks are not pinned"):format(cpu.core_list, cpu.core_quota)
   end
@@ -67,9 +67,9 @@ local function print_text(found)
   end
   local rows = {
     { "cpu", ("%s, %s usable core%s"):format(cpu.model, cpu.cores or "?", cpu.cores == 1 and "" or "s") },
-    { "", pinning_verdict(cpu) },
+    { "", pinning(cpu) },
     { "instructions", #isa > 0 and table.concat(isa, " ") or "none of " .. table.concat(machine.ISA_FLAGS, " ") },
-    { "", bf16_verdict(cpu.isa) },
+    { "", bf16_support(cpu.isa) },
     { "memory", ("%s, %s available"):format(progress.size(found.memory.total_bytes),
       progress.size(found.memory.available_bytes)) },
     { "shared memory", "memfd: " .. yes(found.shared_memory.memfd)

@@ -112,7 +112,7 @@ function run.rank_main(line, chunk)
   io.stdout:setvbuf("line") -- into a file too: what a rank printed before it was killed is there
   local ok, raised = xpcall(function()
     set_up_rank(line)
-    termination.leave = function() end_terminated(line) end
+    termination.exit_rank = function() end_terminated(line) end
     recipe.run(line.recipe, chunk, line.settings)
     require("moonshard.base.progress").show_last()
     output_file.check_printed()

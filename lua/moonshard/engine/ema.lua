@@ -65,7 +65,7 @@ end
 -- The first collective of this is the barrier before anything moves.
 local function swap(session, alone)
   check(C.ms_state_swap_ema(session.state, alone and 1 or 0))
-  session.averaged, session.held = not session.averaged, {}
+  session.averaged, session.unsharded = not session.averaged, {}
 end
 
 local function put_back(session, ok, ...)

@@ -43,7 +43,7 @@ local function read_full(around, index, param, what, factor)
   local data, count = values.allocate("f32", shape)
   check(C.ms_state_gather(around:ensure_state(), index, what, data))
   if factor then values.scale(data, count, factor) end
-  return tensor.eager("f32", shape, data, not around.sharding.alone and "replicated" or nil)
+  return tensor.eager("f32", shape, data, not around.sharding.single_rank and "replicated" or nil)
 end
 
 -- "shard 1 of 4: rows 3 to 5 of [10,5]"
@@ -70,7 +70,7 @@ local function read_part(around, index, param, what, factor)
     shape = { unpack(param.shape) }
     shape[1] = owned / row
   end
-  local placement = not around.sharding.alone and describe_part(around.sharding, param, begin, owned, row) or nil
+  local placement = not around.sharding.single_rank and describe_part(around.sharding, param, begin, owned, row) or nil
   local part = values.copy("f32", shape, data[0], placement)
   if factor then values.scale(part.data, owned, factor) end
   return part
@@ -82,8 +82,8 @@ end
 ---@return moonshard.Tensor
 function inspect.parameter(module, name)
   local around, index, param = find(module, name)
-  local held = around.held[param.unit]
-  return held and held[index] or read_full(around, index, param, "param")
+  local unsharded = around.unsharded[param.unit]
+  return unsharded and unsharded[index] or read_full(around, index, param, "param")
 end
 
 ---The part of a parameter that this rank owns.
@@ -164,7 +164,7 @@ end
 ---@param given moonshard.Tensor|table
 function inspect.set_parameter(module, name, given)
   local around, index, param = find(module, name)
-  if around.sharding.alone then
+  if around.sharding.single_rank then
     errors.invalid("set_parameter of %s: shard the model first (ms.fully_shard); until then it has no values of its "
       .. "own", name)
   end
@@ -176,7 +176,7 @@ function inspect.set_parameter(module, name, given)
   new = new:cast("f32")
   check_equal(around, index, name, new.data, param.numel)
   check(C.ms_state_set(around:ensure_state(), index, new.data))
-  if around.held[param.unit] then around.held[param.unit][index] = new end
+  if around.unsharded[param.unit] then around.unsharded[param.unit][index] = new end
 end
 
 return inspect

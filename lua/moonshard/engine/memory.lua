@@ -48,7 +48,7 @@ local function check_there(session, who, growth, free_on_gpu)
     session:gather(free_on_gpu or memory.available(), "of memory there is")
   if free_on_gpu then return check_gpus(who, ranks, growths, available) end
   for place, more in ipairs(growths) do
-    local node = session.sharding.alone and 0 or C.ms_world_node_of(world.handle, ranks[place])
+    local node = session.sharding.single_rank and 0 or C.ms_world_node_of(world.handle, ranks[place])
     needed[node] = (needed[node] or 0) + more
     if needed[node] > available[place] then
       errors.raise("MS_ENOMEM", "%s needs at least %s more on the host of rank %d, which has %s available", who,
@@ -79,15 +79,15 @@ end
 ---@param session moonshard.Session
 ---@param who string who wants them: "unshard"
 ---@param bytes number on this rank, more than are held already
-function memory.check_held(session, who, bytes)
-  local arenas, limit, held = C.ms_state_bytes(session:ensure_state()), session.memory_limit or math.huge, 0
-  for _, by_index in pairs(session.held) do
-    for _, value in pairs(by_index) do held = held + 4 * value:numel() end
+function memory.check_unsharded(session, who, bytes)
+  local arenas, limit, unsharded = C.ms_state_bytes(session:ensure_state()), session.memory_limit or math.huge, 0
+  for _, by_index in pairs(session.unsharded) do
+    for _, value in pairs(by_index) do unsharded = unsharded + 4 * value:numel() end
   end
-  for place, over in ipairs(session:gather(math.max(0, arenas + held + bytes - limit), "of memory needs")) do
+  for place, over in ipairs(session:gather(math.max(0, arenas + unsharded + bytes - limit), "of memory needs")) do
     if over > 0 then
       errors.raise("MS_ENOMEM", "%s: rank %d would need %s more than memory_limit allows (here: arenas %s, unsharded "
-        .. "%s, and %s more; memory_limit %s)", who, session:ranks()[place], size(over), size(arenas), size(held),
+        .. "%s, and %s more; memory_limit %s)", who, session:ranks()[place], size(over), size(arenas), size(unsharded),
         size(bytes), size(limit))
     end
   end

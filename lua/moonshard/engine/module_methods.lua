@@ -46,7 +46,7 @@ function Module:reshard(which) require("moonshard.engine.unshard").reshard(self,
 
 ---What unshard holds on this rank.
 ---@return table<string, number> bytes by unit
-function Module:unsharded() return require("moonshard.engine.unshard").held(self) end
+function Module:unsharded() return require("moonshard.engine.unshard").bytes(self) end
 
 ---Calls a module on eager tensors, outside of a trace.
 ---@param self moonshard.Module

@@ -39,7 +39,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field train_exec moonshard.Exec? the one of the last step
 ---@field gradient_scale number? of the last step: what sums of gradients are multiplied by to be the mean
 ---@field memory_limit number? of the last trainer: bytes that this rank's arenas, and copies beside them, may have
----@field held table<moonshard.Unit, table<integer, moonshard.Tensor>> parameters in full, by unshard
+---@field unsharded table<moonshard.Unit, table<integer, moonshard.Tensor>> parameters in full, by unshard
 ---@field lent boolean ms.with_full_params is under way
 ---@field loaded { bytes: number, seconds: number }? what this rank read from files for its first values
 local Session = {}
@@ -49,7 +49,7 @@ local session = {}
 
 local function new(model, sharding, optimizer)
   return setmetatable({ model = model, sharding = sharding, optimizer = optimizer, execs = {}, graphs = {}, rules = "",
-    rule_sets = {}, owners = 0, held = {}, lent = false }, Session)
+    rule_sets = {}, owners = 0, unsharded = {}, lent = false }, Session)
 end
 
 ---The session of a model, made at the first call. A model trains with one optimizer.
@@ -82,12 +82,12 @@ end
 ---@return moonshard.Session
 function session.around(module)
   local around = shardings.around(module)
-  if around and not around.alone then return session.of(around.model) end
+  if around and not around.single_rank then return session.of(around.model) end
   local root = around and around.model or module
-  local own = rawget(root, "_alone")
+  local own = rawget(root, "_single_rank")
   if not own then
-    own = new(root, around or shardings.alone(root))
-    rawset(root, "_alone", own)
+    own = new(root, around or shardings.on_single_rank(root))
+    rawset(root, "_single_rank", own)
   end
   return own
 end
@@ -125,7 +125,7 @@ function Session:compile(name, graph, settings)
     config.prefetch = self.prefetch or settings.prefetch or 1
     config.shared_masters = self.sharding.shared_masters and 1 or 0
     config.device = device.kind(self.sharding.mesh.device)
-    config.ranks_per_node = self.sharding.alone and 0 or world.ranks_per_node()
+    config.ranks_per_node = self.sharding.single_rank and 0 or world.ranks_per_node()
     if settings.train and not self.optimizer then config.optimizer = C.MS_OPT_NONE end
   end)
   compiled.name, compiled.memory_limit, compiled.settings = name, settings.memory_limit, settings
@@ -155,7 +155,7 @@ local function make_state(self)
   config.device = device.kind(self.sharding.mesh.device)
   config.nccl = device.nccl_options(config.device)
   if self.optimizer then self.optimizer:configure(config) end
-  local handle = self.sharding.alone and single_rank.world() or world.handle
+  local handle = self.sharding.single_rank and single_rank.world() or world.handle
   return agreement.uninterrupted(function()
     check(C.ms_state_new(handle, self.sharding:handle(), config, out))
     self.state = ffi.gc(out[0], C.ms_state_free)
@@ -168,7 +168,7 @@ end
 ---@return ffi.cdata* ms_state*
 function Session:ensure_state()
   if self.state then return self.state end
-  if world.plan_only and not self.sharding.alone then
+  if world.plan_only and not self.sharding.single_rank then
     errors.invalid("the model has no values where only its plan is made: call it, or look at it, after the first step")
   end
   make_state(self)
@@ -210,7 +210,7 @@ end
 ---@param more number? a second one
 ---@return number[]? of the second one
 function Session:gather(number, what, more)
-  if world.plan_only and not self.sharding.alone then return { number }, more and { more } end
+  if world.plan_only and not self.sharding.single_rank then return { number }, more and { more } end
   local n, list, second = self.sharding.mesh:size(), {}, more and {}
   local mine, all = ffi.new("double[2]", number, more or 0), ffi.new("double[?]", 2 * n)
   local state = self:ensure_state()
@@ -314,7 +314,7 @@ function Session:exec(name, inputs, forward, settings)
     errors.invalid("train:with_ema has put the averages in the place of the weights: train when it has returned")
   end
   self.sharding:check_unchanged()
-  if settings.train then self.held = {} end
+  if settings.train then self.unsharded = {} end
   local key = { name, tostring(settings.owner), tostring(settings.train), tostring(settings.accumulate) }
   for _, input in ipairs(inputs) do
     key[#key + 1] = input.name .. ":" .. input.dtype .. ":" .. table.concat(input.shape, "x")

@@ -15,7 +15,7 @@ local state_dict = {}
 
 local OPTIONS = { full = { "boolean", default = false } }
 
-local function is_first(around) return around.sharding.alone or around:ranks()[1] == around.sharding.rank end
+local function is_first(around) return around.sharding.single_rank or around:ranks()[1] == around.sharding.rank end
 
 local function gather(around, index, param)
   local state = around:ensure_state()
@@ -23,7 +23,7 @@ local function gather(around, index, param)
   local shape = { unpack(param.shape) }
   local data = values.allocate("f32", shape)
   check(C.ms_state_gather(state, index, "param", data))
-  return tensor.eager("f32", shape, data, not around.sharding.alone and ("rank %d"):format(world.rank) or nil)
+  return tensor.eager("f32", shape, data, not around.sharding.single_rank and ("rank %d"):format(world.rank) or nil)
 end
 
 ---@param model moonshard.Module
@@ -105,7 +105,7 @@ end
 function state_dict.set(model, dict, o)
   o = options.parse("load_state_dict", o, OPTIONS)
   local around = session.around(model)
-  if around.sharding.alone then
+  if around.sharding.single_rank then
     errors.invalid("load_state_dict: shard the model first (ms.fully_shard); until then it has no values of its own")
   end
   around:ensure_state()
@@ -114,7 +114,7 @@ function state_dict.set(model, dict, o)
   end)
   -- Also: from here on no peer reads the old values any more.
   agreement.raise_first_failure(around, "of load_state_dict", ok, raised)
-  around.held = {} -- what unshard gathered is of before
+  around.unsharded = {} -- what unshard gathered is of before
   write(around, dict, o.full)
 end
 

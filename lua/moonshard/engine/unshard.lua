@@ -91,7 +91,7 @@ local function gather(around, units, what, keeps)
         if keeps then data = values.allocate("f32", param.shape) end
         check(C.ms_state_gather(state, index, what, data))
         by_index[index] = data and tensor.eager("f32", { unpack(param.shape) }, data,
-          not around.sharding.alone and "replicated" or nil)
+          not around.sharding.single_rank and "replicated" or nil)
       end
     end
   end
@@ -127,18 +127,18 @@ local function hold(around, module, which)
   local units = choose_together(around, module, which, "unshard")
   local missing, by_index = {}, {}
   for _, unit in ipairs(units) do
-    if not around.held[unit] then missing[#missing + 1] = unit end
+    if not around.unsharded[unit] then missing[#missing + 1] = unit end
   end
-  memory.check_held(around, "unshard", bytes_of(missing))
-  for _, unit in ipairs(missing) do around.held[unit] = gather(around, { unit }, "param", true) end
+  memory.check_unsharded(around, "unshard", bytes_of(missing))
+  for _, unit in ipairs(missing) do around.unsharded[unit] = gather(around, { unit }, "param", true) end
   for _, unit in ipairs(units) do
-    for index, value in pairs(around.held[unit]) do by_index[index] = value end
+    for index, value in pairs(around.unsharded[unit]) do by_index[index] = value end
   end
   return by_name(around, module, by_index)
 end
 
 local function release(around, module, which)
-  for _, unit in ipairs(choose_together(around, module, which, "reshard")) do around.held[unit] = nil end
+  for _, unit in ipairs(choose_together(around, module, which, "reshard")) do around.unsharded[unit] = nil end
   collectgarbage()
 end
 
@@ -160,9 +160,9 @@ end
 ---What unshard holds on this rank now.
 ---@param module moonshard.Module
 ---@return table<string, number> bytes by unit
-function unshard.held(module)
+function unshard.bytes(module)
   local bytes = {}
-  for unit in pairs(session.around(module).held) do bytes[unit.name] = bytes_of({ unit }) end
+  for unit in pairs(session.around(module).unsharded) do bytes[unit.name] = bytes_of({ unit }) end
   return bytes
 end
 
@@ -170,7 +170,7 @@ end
 
 local function check_may_lend(around, o)
   if around.lent then errors.invalid("ms.with_full_params inside of another one of the same model") end
-  if o.writeback and around.sharding.alone then
+  if o.writeback and around.sharding.single_rank then
     errors.invalid("ms.with_full_params: shard the model first (ms.fully_shard); until then it has no values of its "
       .. "own to write to")
   end
@@ -180,9 +180,9 @@ end
 local function lend(around, module, o)
   around:all_or_none("ms.with_full_params", check_may_lend, around, o)
   local units = choose_together(around, module, o.units, "ms.with_full_params")
-  local keeps = not o.rank0_only or world.rank == around:ranks()[1] or around.sharding.alone
+  local keeps = not o.rank0_only or world.rank == around:ranks()[1] or around.sharding.single_rank
   local bytes = (o.with_grads and 2 or 1) * bytes_of(units)
-  memory.check_held(around, "ms.with_full_params", keeps and bytes or 0)
+  memory.check_unsharded(around, "ms.with_full_params", keeps and bytes or 0)
   local lent = { by_index = gather(around, units, "param", keeps), hash = {} }
   for index, value in pairs(o.writeback and lent.by_index or {}) do
     lent.hash[index] = hash.of_bytes(value.data, values.bytes(value))
@@ -248,8 +248,8 @@ local function give_back(around, module, lent, returned, o)
   check_equal(around, changes)
   for _, change in ipairs(changes) do
     check(C.ms_state_set(around:ensure_state(), change.index, change.new.data))
-    local held = around.held[around.sharding.params[change.index + 1].unit]
-    if held then held[change.index] = change.new end
+    local unsharded = around.unsharded[around.sharding.params[change.index + 1].unit]
+    if unsharded then unsharded[change.index] = change.new end
   end
 end
 
@@ -285,7 +285,7 @@ function unshard.with_full_params(model, block, o)
     errors.invalid("ms.with_full_params: rank0_only gives the other ranks nothing to write back; say writeback = false")
   end
   local around = session.around(model)
-  if world.plan_only and not around.sharding.alone then return end
+  if world.plan_only and not around.sharding.single_rank then return end
   local lent = agreement.uninterrupted(lend, around, model, o)
   around.lent = true
   local returned = pack(pcall(block, lent.params, lent.grads))

@@ -118,7 +118,7 @@ local function save(model, folder, given)
   local whole = huggingface.config(model)
   if world.plan_only then return { bytes = 0, files = {}, tensors = 0 } end
   local around = session.around(model)
-  local writes = around.sharding.alone or around.sharding.mesh:get_index() == 0
+  local writes = around.sharding.single_rank or around.sharding.mesh:get_index() == 0
   local written = writing.write(folder, {
     config = whole, parameters = parameters_of(model, around, writes), writes = writes,
   }, given)

@@ -25,8 +25,6 @@ local function lines_of(path)
   return sources[path] or nil
 end
 
-documentation.lines_of = lines_of
-
 -- The comment lines that end above line `number`, without their dashes.
 local function comment_above(lines, number)
   local first = number

@@ -53,7 +53,7 @@ local world = require("moonshard.distributed.world")
 ---@field where string? the line that sharded it, or used it first
 ---@field implicit boolean? nobody called ms.fully_shard
 ---@field rank integer this process's place in the mesh
----@field alone boolean? on this rank alone, for a model that is not sharded yet
+---@field single_rank boolean? on this rank alone, for a model that is not sharded yet
 ---@field default_reshard string? of units that no rule matches: the strategy's
 local Sharding = {}
 Sharding.__index = Sharding
@@ -199,14 +199,14 @@ end
 local owners = setmetatable({}, { __mode = "kv" })
 
 local function claim_parameters(self)
-  if not self.alone then rawset(self.model, "_alone", nil) end
+  if not self.single_rank then rawset(self.model, "_single_rank", nil) end
   for _, param in ipairs(self.params) do owners[param.parameter] = self end
 end
 
 local function check_unclaimed(inventory)
   for _, entry in ipairs(inventory.parameters) do
     local owner = owners[entry.parameter]
-    if owner and not owner.alone then
+    if owner and not owner.single_rank then
       errors.invalid("ms.fully_shard: %s belongs to a model that was sharded already (%s): a model is sharded in one "
         .. "call, and units = { ... } says which of its modules are gathered as one", entry.name,
         owner.where or "before")
@@ -303,9 +303,9 @@ end
 ---those of seed 0.
 ---@param model moonshard.Module
 ---@return moonshard.Sharding
-function sharding.alone(model)
+function sharding.on_single_rank(model)
   local self = new_sharding(model, 0)
-  self.alone, self.rank = true, 0
+  self.single_rank, self.rank = true, 0
   self.mesh, self.replicate_dim, self.shard_dim = single_rank.mesh(), -1, 0
   local inventory = tree.inventory(model)
   assign_units(self, inventory, nil)
@@ -366,7 +366,7 @@ function Sharding:marks()
     local mark = (unit.name == units.ROOT and "root unit, " or "unit, ") .. unit.param_dtype
     if unit.layout ~= "rows" then mark = mark .. ", " .. unit.layout end
     if unit.reshard ~= "default" then mark = mark .. ", reshard " .. unit.reshard end
-    if session and session.held[unit] then mark = mark .. ", unsharded" end
+    if session and session.unsharded[unit] then mark = mark .. ", unsharded" end
     for _, root in ipairs(unit.modules) do marks[root] = mark end
   end
   return marks

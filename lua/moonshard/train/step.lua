@@ -141,7 +141,7 @@ local function learning_rate(self, number)
   -- nothing else would say so.
   local words = compare(self, lr, "the learning rate", ("the learning rate of step %d is %%g"):format(number))
   if self.policy and termination.any(words) then self.policy:terminate() end
-  if termination.of_others(words) then termination.leave() end
+  if termination.of_others(words) then termination.exit_rank() end
   if number == 1 then compare(self, self.micro_batches, "the micro-batches", "ms.trainer: micro_batches is %d") end
   return lr
 end
@@ -201,7 +201,7 @@ local function evaluation_ends(self, within_averages)
   local policy, around = self.policy, self.session
   if within_averages or policy and policy.last then return false end
   -- Where nothing of this trainer is saved, ranks that do not train with it may save.
-  if not policy and (not termination.leave or world.size == #around:ranks()) then return false end
+  if not policy and (not termination.exit_rank or world.size == #around:ranks()) then return false end
   local words = around:gather(termination.word(), "of whether to evaluate on")
   return policy and termination.any(words) or termination.of_others(words)
 end

@@ -165,7 +165,7 @@ function Trainer:evaluate(batches, o)
   local loss = averages and noting(ema.with, "train:evaluate", self, mean_loss, self, batches, within)
     or not averages and noting(mean_loss, self, batches, within)
   if not loss and self.policy then self.policy:terminate_now() end
-  if not loss then termination.leave() end
+  if not loss then termination.exit_rank() end
   return loss
 end
 
