@@ -1,6 +1,7 @@
 -- Ranks that disagree stop at the start, or where they part, and say which rank has what. Rank 2 of four differs in one
 -- thing at a time; nothing may wait for the deadline, which is a minute.
 
+local has = require("lua.message").has
 local program = require("lua.program")
 
 -- The recipe of all ranks: what they set, then what rank 2 sets.
@@ -54,63 +55,63 @@ describe("D10", function()
 
   for title, case in pairs({
     ["the mesh's shape"] = { "s.sizes = { 1, 4 }",
-      'rank 2 has "1x4 (replicate, shard), ranks 0, 1, 2, 3"' },
-    ["the mesh's names"] = { 's.names = { "shard", "replicate" }', 'rank 2 has "2x2 (shard, replicate), ranks' },
+      'rank 2 | "1x4 (replicate, shard), ranks 0, 1, 2, 3"' },
+    ["the mesh's names"] = { 's.names = { "shard", "replicate" }', 'rank 2 | "2x2 (shard, replicate), ranks' },
     ["the ranks of its mesh"] = {
       's.mesh = function() return ms.mesh_from_groups(ms.new_group { 0, 2, 1, 3 }, "shard") end',
-      'rank 2 has "4 (shard), ranks 0, 2, 1, 3"' },
+      'rank 2 | "4 (shard), ranks 0, 2, 1, 3"' },
     ["which slice it trains over"] = {
       's.mesh = function() return ms.init_device_mesh("cpu", "2x2", s.names)["shard"] end',
-      'rank 2 has "2 (shard), ranks 2, 3"' },
+      'rank 2 | "2 (shard), ranks 2, 3"' },
     ["a parameter's shape"] = { "s.hidden = 9",
-      'rank 0 has "parameter layers.0.weight: 8x4 f32 in unit layers.0, lr_scale 1, weight_decay 0.01, ' },
-    ["units"] = { "s.units = nil", 'different models: rank 0 has "unit layers.0: ' },
-    ["reshard_after_forward"] = { "s.reshard = true", 'rank 2 has "unit layers.0: param_dtype f32' },
-    ["param_dtype"] = { 's.dtype = "bf16"', 'rank 2 has "unit layers.0: param_dtype bf16' },
+      "rank 0 | layers.0.weight | 8x4 f32 | layers.0 | lr_scale 1 | weight_decay 0.01" },
+    ["units"] = { "s.units = nil", 'rank 0 | "unit layers.0:' },
+    ["reshard_after_forward"] = { "s.reshard = true", "rank 2 | layers.0 | param_dtype f32" },
+    ["param_dtype"] = { 's.dtype = "bf16"', "rank 2 | layers.0 | param_dtype bf16" },
     ["layout"] = { 's.layout = "ragged"', "layout ragged" },
     ["what is frozen"] = { 's.frozen = "layers.1.bias"',
-      'rank 2 has "parameter layers.1.bias: 2 f32 in unit layers.1, frozen' },
-    ["the seed"] = { "s.seed = 7", 'rank 0 has "seed 0", rank 2 has "seed 7"' },
+      "rank 2 | layers.1.bias | 2 f32 | layers.1 | frozen" },
+    ["the seed"] = { "s.seed = 7", 'rank 0 | "seed 0" | rank 2 | "seed 7"' },
     ["the optimizer"] = { "s.optimizer = function() return ms.optim.sgd { lr = 0.01, weight_decay = 0.01 } end",
-      'rank 2 has "optimizer 1: ' },
+      "rank 2 | optimizer 1" },
     ["a setting of the optimizer"] = {
       "s.optimizer = function() return ms.optim.adamw { lr = 0.01, betas = { 0.8, 0.99 } } end",
-      'rank 2 has "optimizer 2: beta1 0.80000000000000004, beta2 0.98999999999999999' },
+      "rank 2 | optimizer 2 | beta1 0.80000000000000004 | beta2 0.98999999999999999" },
     ["a group of the optimizer"] = { [[s.optimizer = function() return ms.optim.adamw { lr = 0.01,
         groups = { { re"bias", { weight_decay = 0 } } } } end]],
-      'rank 2 has "parameter layers.0.bias: 8 f32 in unit layers.0, lr_scale 1, weight_decay 0,' },
+      "rank 2 | layers.0.bias | 8 f32 | layers.0 | lr_scale 1 | weight_decay 0" },
     ["the batch"] = { "s.batch = 8",
-      'different plans: rank 0 has "input inputs: f32 [4,4]", rank 2 has "input inputs: f32 [8,4]"' },
+      "rank 0 | inputs: f32 [4,4] | rank 2 | inputs: f32 [8,4]" },
     ["clipping"] = { "s.clip = 2", 'rank 0 has "max_norm 1, ' },
     ["prefetch"] = { "s.prefetch = 0", 'rank 2 has "max_norm 1, prefetch 0, ' },
-    ["the computation"] = { "s.activation = function(x) return x:relu() end", 'rank 2 has "phase first: ' },
-    ["accumulation"] = { "s.micro = 2", "different plans: rank 0 has " },
+    ["the computation"] = { "s.activation = function(x) return x:relu() end", "rank 2 | phase first" },
+    ["accumulation"] = { "s.micro = 2", "plan | rank 0" },
     ["the learning rate"] = { "s.optimizer = function() return ms.optim.adamw { lr = 0.02 } end",
-      "the learning rate of step 1 is " },
+      "step 1" },
   }) do
     it("stops ranks that disagree on " .. title, function()
       local ended = run(case[1])
       assert.truthy(ended.status ~= 0)
-      assert.truthy(ended.err:find(case[2], 1, true), ended.err)
-      assert.truthy(ended.err:find("rank 2", 1, true), ended.err)
+      has(ended.err, case[2])
+      has(ended.err, "rank 2")
     end)
   end
 
   it("stops ranks of which one runs other numbers of micro-batches", function()
     local ended = run("s.micro, s.batch = 4, 8", "s.micro = 2")
     assert.truthy(ended.status ~= 0)
-    assert.truthy(ended.err:find("ms.trainer: micro_batches is %d on rank %d and %d on rank %d"), ended.err)
+    has(ended.err, "ms.trainer | micro_batches | 2 | 4 | rank 2")
   end)
 
   for title, case in pairs({
     ["ends before the first step"] = { "os.exit(0)", "2 left while rank" },
-    ["makes fewer steps"] = { "s.steps = 1", "rank 2 entered barrier at the end of the run" },
+    ["makes fewer steps"] = { "s.steps = 1", "rank 2 | barrier" },
     ["fails before the first step"] = { 'error("no data here")', "no data here" },
   }) do
     it("stops the others when a rank " .. title, function()
       local ended = run(case[1])
       assert.truthy(ended.status ~= 0)
-      assert.truthy(ended.err:find(case[2], 1, true), ended.err)
+      has(ended.err, case[2])
     end)
   end
 end)

@@ -2,6 +2,7 @@
 
 local args = require("moonshard.recipe.args")
 local errors = require("moonshard.base.error")
+local has = require("lua.message").has
 
 local function parse(defaults, overrides)
   args.overrides = {}
@@ -64,7 +65,7 @@ describe("ms.args", function()
     os.remove(path)
     local ok, raised = pcall(svg, "/dev/null/loss.svg")
     assert.is_false(ok)
-    assert.truthy(tostring(raised):find("setting svg: file /dev/null/loss.svg: Not a directory", 1, true))
+    has(tostring(raised), "svg | /dev/null/loss.svg: | Not a directory")
   end)
 
   it("reads a list of numbers as a mesh is written", function()
@@ -79,31 +80,30 @@ describe("ms.args", function()
 
   it("refuses an unknown key and names the nearest", function()
     local message, raised = message_of({ layers = 6, steps = 1 }, { "laeyrs=3" })
-    assert.equal("this recipe has no setting laeyrs: did you mean layers?", message)
+    has(message, "laeyrs | layers")
     assert.equal("MS_ENAME", raised.status)
     assert.truthy(raised.where:match("args_spec.lua:%d+"))
   end)
 
   it("refuses a value of another type and says what it must be", function()
-    assert.equal("setting steps=x: it must be a whole number, like 20", (message_of({ steps = 20 }, { "steps=x" })))
-    assert.equal("setting steps=2.5: it must be a whole number, like 20", (message_of({ steps = 20 }, { "steps=2.5" })))
-    assert.equal("setting lr=inf: it must be a number, like 0.001", (message_of({ lr = 1e-3 }, { "lr=inf" })))
-    assert.equal("setting lr=nan: it must be a number, like 0.001", (message_of({ lr = 1e-3 }, { "lr=nan" })))
-    assert.equal("setting fast=maybe: it must be true or false", (message_of({ fast = true }, { "fast=maybe" })))
-    assert.equal("setting mesh=2x: it must be numbers with commas between, like 2,2",
-      (message_of({ mesh = { 2, 2 } }, { "mesh=2x" })))
+    has((message_of({ steps = 20 }, { "steps=x" })), "steps=x | 20")
+    has((message_of({ steps = 20 }, { "steps=2.5" })), "steps=2.5 | 20")
+    has((message_of({ lr = 1e-3 }, { "lr=inf" })), "lr=inf | 0.001")
+    has((message_of({ lr = 1e-3 }, { "lr=nan" })), "lr=nan | 0.001")
+    has((message_of({ fast = true }, { "fast=maybe" })), "fast=maybe | true | false")
+    has((message_of({ mesh = { 2, 2 } }, { "mesh=2x" })), "mesh=2x | 2,2")
   end)
 
   it("refuses a device that is not there", function()
     local why = message_of({}, { "device=tpu" })
-    assert.truthy(why:find("^setting device tpu: "), why)
+    has(why, "device | tpu")
   end)
 
   it("refuses settings that no recipe asked for", function()
     args.overrides = { { key = "steps", text = "3" } }
     local ok, raised = pcall(args.check_taken)
     assert.is_false(ok)
-    assert.truthy(tostring(raised):find("takes no settings", 1, true))
+    has(tostring(raised), "settings")
     parse({ steps = 1 }, { "steps=3" })
     args.check_taken()
   end)

@@ -4,6 +4,7 @@ local check_certainty = require("moonshard.check.adamw_sensitivity")
 local compare = require("moonshard.check.tolerance")
 local files = require("moonshard.check.files")
 local json = require("cjson")
+local has = require("lua.message").has
 local program = require("lua.program")
 local verdict = require("moonshard.check.report")
 local ffi = require("ffi")
@@ -22,7 +23,7 @@ describe("check", function()
     }) do
       local ended = check(unpack(arguments))
       assert.equal(0, ended.status, ended.err .. ended.out)
-      assert.truthy(ended.out:find("equal within tolerance", 1, true), ended.out)
+      has(ended.out, "tolerance")
     end
   end)
 
@@ -40,10 +41,10 @@ describe("check", function()
     local ended = check(RECIPE, "-n", "3", "scale=0.1")
     assert.equal(3, ended.status)
     assert.equal("", ended.err)
-    assert.truthy(ended.out:find("step 1: loss is 1.4388%d+ on the ranks and 1.2858%d+ on one rank"), ended.out)
-    assert.truthy(ended.out:find("step 1: grad_norm is", 1, true))
-    assert.truthy(ended.out:find("after step 1: 0.weight[2,0] is 0.1438", 1, true), ended.out)
-    assert.truthy(ended.out:find("3 parameters more differ", 1, true), ended.out)
+    assert.truthy(ended.out:find("step 1[^\n]*loss[^\n]*1.4388%d+[^\n]*1.2858%d+"), ended.out)
+    has(ended.out, "step 1 | grad_norm")
+    has(ended.out, "step 1 | 0.weight[2,0]")
+    has(ended.out, "3 parameters")
     assert.falsy(ended.out:find("step\t1", 1, true)) -- what the recipe prints
   end)
 
@@ -73,21 +74,21 @@ describe("check", function()
     assert.equal(0, check(RECIPE, "-n", "2", "scale=0.1", "--rtol", "10").status)
     local ended = check(RECIPE, "-n", "2", "--steps", "50", "steps=3")
     assert.equal(0, ended.status, ended.err)
-    assert.truthy(ended.out:find("one rank, 3 steps", 1, true), ended.out)
+    has(ended.out, "3 steps")
   end)
 
   it("refuses bad input with 2, and leaves no folder behind", function()
     local folder = files.temporary_folder()
     for text, arguments in pairs({
-      ["it ended without a training step"] = { RECIPE, "-n", "2", "train=false" },
-      ["--rtol 0: it must be a number above 0"] = { RECIPE, "--rtol", "0" },
-      ["no setting stpes: did you mean steps?"] = { RECIPE, "-n", "2", "stpes=3" },
+      ["training step"] = { RECIPE, "-n", "2", "train=false" },
+      ["--rtol 0 | above 0"] = { RECIPE, "--rtol", "0" },
+      ["stpes | steps"] = { RECIPE, "-n", "2", "stpes=3" },
       ["mesh 2x2"] = { RECIPE, "-n", "3", "mesh=2x2" },
-      ["needs a recipe"] = { "-n", "2" },
+      ["recipe"] = { "-n", "2" },
     }) do
       local ended = program.run({ "check", unpack(arguments) }, "TMPDIR=" .. folder)
       assert.equal(2, ended.status, text .. ": " .. ended.err)
-      assert.truthy(ended.err:find(text, 1, true), ended.err)
+      has(ended.err, text)
     end
     assert.equal(0, program.run({ "check", RECIPE, "-n", "2" }, "TMPDIR=" .. folder).status)
     assert.equal(3, program.run({ "check", RECIPE, "-n", "2", "scale=0.1" }, "TMPDIR=" .. folder).status)

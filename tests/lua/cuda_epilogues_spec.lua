@@ -7,6 +7,7 @@ if CONFIG == "thread" then return end
 local THIN = CONFIG ~= "release"
 
 local runs = require("lua.emulated_runs").of("tests/lua/recipes/epilogues.lua")
+local has = require("lua.message").has
 
 runs:case("f32 cpu", {})
 runs:case("f32", { "device=cuda" }, "MOONSHARD_CUDA_MATMUL=cublaslt")
@@ -55,8 +56,7 @@ describe("gelu in the epilogues of matrix products", function()
     assert.equal(2, #notes, runs:told("refused").err)
     table.sort(notes)
     for i, what in ipairs({ "gelu", "gelu's gradient" }) do
-      assert.equal(("cuBLASLt has no algorithm with %s for [12,16] x [16,64]: a kernel behind the product does it")
-        :format(what), notes[i])
+      has(notes[i], ("cuBLASLt | %s | [12,16] | [16,64]"):format(what))
     end
     assert.is_nil(runs:told("bf16").err:find("note:", 1, true))
   end)

@@ -3,6 +3,7 @@
 
 local compare = require("moonshard.check.tolerance")
 local json = require("cjson")
+local has = require("lua.message").has
 local program = require("lua.program")
 
 local PARITY, TROUBLE = "tests/lua/recipes/parity.lua", "tests/lua/recipes/trouble.lua"
@@ -129,7 +130,7 @@ end
 local function fails(name, status, ...)
   local run = told(name)
   assert.equal(status, run.status, run.err)
-  for _, part in ipairs({ ... }) do assert.truthy(run.err:find(part), ("%q is not in: %s"):format(part, run.err)) end
+  for _, facts in ipairs({ ... }) do has(run.err, facts) end
 end
 
 describe("the device cuda over emulated libraries", function()
@@ -170,7 +171,8 @@ describe("the device cuda over emulated libraries", function()
     if not runs["no cuBLASLt cuda"] then return end
     assert_same("no cuBLASLt", 1e-5)
     local note, after = told("no cuBLASLt cuda").err:match("(moonshard: note: [^\n]*)\n(.*)$")
-    assert.truthy(note and note:find("cuBLASLt: /nowhere/libcublasLt.so: ", 1, true), note)
+    assert.truthy(note)
+    has(note, "cuBLASLt | /nowhere/libcublasLt.so")
     assert.is_nil(after:find("note:", 1, true))
   end)
 
@@ -218,45 +220,47 @@ describe("the device cuda over emulated libraries", function()
     assert.equal(0, run.status, run.err)
     local summed = program.run({ "trace", trace, "--json" })
     assert.equal(0, summed.status, summed.err)
-    assert.truthy(summed.out:find("all_gather", 1, true) and summed.out:find("matmul", 1, true))
+    has(summed.out, "all_gather")
+    has(summed.out, "matmul")
   end)
 
   it("A4 a rank that dies amid a collective is named, and the others end", function()
-    fails("killed", 3, "^moonshard: rank 1 died: killed by signal 9", "\nmoonshard: rank 1 %l+ [^\n]*phase")
+    fails("killed", 3, "moonshard: | rank 1 | signal 9", "\nmoonshard: rank 1 | phase")
   end)
 
   -- Wherever it is then: in a collective, or in Lua between two steps.
   it("A4 a rank that stops is named at the deadline", function()
-    fails("stopped", 3, "rank 0 has", "rank 1 is [^;]*, its process %d+ is stopped by a signal")
+    fails("stopped", 3, "rank 0 | rank 1 | process | stopped | signal")
   end)
 
   -- Told by who asks for it, or by the next call of the library.
   it("A4 an error of the library of collectives ends the run", function()
-    fails("library", 3, "nccl[%a ]+: remote process exited or there was a network error")
-    fails("hanging abort", 3, "nccl[%a ]+: remote process exited or there was a network error")
+    fails("library", 3, "nccl | : remote process exited")
+    fails("hanging abort", 3, "nccl | : remote process exited")
   end)
 
   it("A4 a collective that does not end is an error at the deadline", function()
-    fails("lost", 3, "reduce_scatter layers.%d: all ranks have come to it, and rank %d has not left it for %d+ s")
+    fails("lost", 3, "reduce_scatter layers. | all ranks | rank")
   end)
 
   it("A4 a collective of a captured phase is named as well", function()
-    fails("lost in a graph", 3, "%l+_%l+ [%l%d.]+: all ranks have come to it, and rank %d has not left it for %d+ s")
-    fails("stopped in a graph", 3, "rank 0 has", "rank 1 is [^;]*, its process %d+ is stopped by a signal",
-      "%l+_%l+ [%l%d.]+")
+    fails("lost in a graph", 3, "all ranks | rank")
+    assert.truthy(told("lost in a graph").err:find("%l+_%l+ [%l%d.]+: "), told("lost in a graph").err)
+    fails("stopped in a graph", 3, "rank 0 | rank 1 | process | stopped | signal")
+    assert.truthy(told("stopped in a graph").err:find("%l+_%l+ [%l%d.]+"), told("stopped in a graph").err)
   end)
 
   it("A1 libraries and GPUs that are not there are told", function()
-    fails("old library", 2, "is NCCL 2.12.3: 2.18.5 or later is needed")
-    fails("no windows", 2, "is NCCL 2.26.5, which has no registered windows: 2.27 or later is needed")
-    fails("no engines", 2, "is NCCL 2.27.9, which has no gathers by copy engines: 2.28 or later is needed")
+    fails("old library", 2, "NCCL 2.12.3 | 2.18.5")
+    fails("no windows", 2, "NCCL 2.26.5 | windows | 2.27")
+    fails("no engines", 2, "NCCL 2.27.9 | copy engines | 2.28")
     fails("no window", 3, "ncclCommWindowRegister: internal error")
-    fails("no library", 2, "several GPUs need NCCL: /nowhere/libnccl.so")
-    fails("too few", 2, "local rank 1 wants GPU 1, but there are 1: start at most one rank a GPU")
-    fails("no gpu", 2, "device cuda: this machine shows no GPU")
-    fails("no driver", 2, "device cuda: no NVIDIA driver, or one too old for CUDA 13.0")
-    fails("no memory", 3, "the GPU has no %d+ bytes for the arena of ")
-    fails("nothing", 2, "device cuda: MOONSHARD_CUDA_LIBRARY: /nowhere/lib.so: cannot open")
+    fails("no library", 2, "NCCL: /nowhere/libnccl.so")
+    fails("too few", 2, "local rank 1 | GPU 1 | 1")
+    fails("no gpu", 2, "device cuda | no GPU")
+    fails("no driver", 2, "device cuda | NVIDIA driver | CUDA 13.0")
+    fails("no memory", 3, "GPU | bytes | arena")
+    fails("nothing", 2, "device cuda | MOONSHARD_CUDA_LIBRARY | /nowhere/lib.so: | shared object file")
   end)
 
   it("A1 the library beside the executable is found however that was started", function()
@@ -268,7 +272,7 @@ describe("the device cuda over emulated libraries", function()
       local out = assert(io.popen(("PATH=%s:$PATH MOONSHARD_CUDA_LIBRARY= %s doctor"):format(folder, started)))
       local text = out:read("*a")
       out:close()
-      assert.truthy(text:find(folder .. "/libmoonshard_cuda.so: file too short", 1, true), text)
+      has(text, folder .. "/libmoonshard_cuda.so: file too short")
     end
     os.execute("rm -r " .. folder)
   end)
@@ -284,6 +288,6 @@ describe("the device cuda over emulated libraries", function()
     assert.equal("9.19.0", found.libraries.cudnn)
     assert.is_nil(found.why)
     assert.same({ "windows", "copy_engines" }, found.nccl_options)
-    assert.truthy(told("older doctor").out:find("nccl 2.27.9 (windows)", 1, true))
+    has(told("older doctor").out, "nccl 2.27.9 (windows)")
   end)
 end)

@@ -8,6 +8,7 @@ local random = require("moonshard.data.random")
 local sampler = require("moonshard.data.sampler")
 local text = require("moonshard.data.text")
 local fixture = require("lua.fixture")
+local has = require("lua.message").has
 
 local paths = {}
 
@@ -199,16 +200,16 @@ describe("data", function()
     local resumed = text(options)
     resumed:load_state(states[3])
     assert.equal(seen[4], row(select(2, resumed:batches(1)()).tokens, 0))
-    assert.truthy(message_of(function() resumed:load_state(nil) end):find("a state is a table, not nil", 1, true))
+    has(message_of(function() resumed:load_state(nil) end), "state | table | nil")
     states[3].position = 1.5
-    assert.truthy(message_of(function() resumed:load_state(states[3]) end):find("whole number of at least 0, not 1.5"))
+    has(message_of(function() resumed:load_state(states[3]) end), "0 | 1.5")
     for name, value in pairs({ seed = 5, shuffle = false, seq = 9 }) do
       local other = {}
       for key, own in pairs(options) do other[key] = own end
       other[name] = value
       local message = message_of(function() text(other):load_state(states[2]) end)
-      assert.truthy(message:find(name == "seq" and "samples=" or name .. "=", 1, true), message)
-      assert.truthy(message:find("the same files, seq, seed and shuffle", 1, true), message)
+      has(message, name == "seq" and "samples=" or name .. "=")
+      has(message, "files | seq | seed | shuffle")
     end
   end)
 
@@ -237,11 +238,11 @@ describe("data", function()
     assert.is_nil(source():state().sampler)
     local chosen = order()
     chosen:set_epoch(0)
-    assert.truthy(message_of(function() chosen:load_state(states[5].sampler) end)
-      :find("of epoch 1, but epoch 0 was chosen", 1, true))
+    has(message_of(function() chosen:load_state(states[5].sampler) end)
+      , "epoch 1 | epoch 0")
     local wider = random({ length = 20, inputs = 3, targets = 1, seed = 3 })
-    assert.truthy(message_of(function() wider:load_state(states[1]) end)
-      :find("inputs=2, this data has inputs=3", 1, true))
+    has(message_of(function() wider:load_state(states[1]) end)
+      , "inputs=2 | inputs=3")
   end)
 
   it("K1 an epoch that one rank began is ended by two", function()
@@ -291,14 +292,14 @@ describe("data", function()
       for key, value in pairs(more or {}) do options[key] = value end
       return message_of(function() text(options) end)
     end
-    assert.truthy(with("/nowhere/a.txt"):find("/nowhere/a.txt: No such file", 1, true))
-    assert.truthy(with("/nowhere/*.txt"):find("nothing matches", 1, true))
+    has(with("/nowhere/a.txt"), "/nowhere/a.txt: No such file")
+    has(with("/nowhere/*.txt"), "matches")
     local empty, tiny = write_file(""), write_file("tiny")
-    assert.truthy(with(empty):find("is empty, but seq=16 and 4 sequences a step need at least 321 bytes", 1, true))
-    assert.truthy(with(tiny):find("has 4 bytes, but seq=16", 1, true))
-    assert.truthy(with(tiny, { valid_fraction = 0 }):find("at least 65 bytes", 1, true))
-    assert.truthy(with(tiny, { valid_fraction = 2 }):find("between 0 and 0.5", 1, true))
-    assert.truthy(with(tiny, { global_batch = 4 }):find("not both", 1, true))
+    has(with(empty), "empty | seq=16 | 4 | 321 bytes")
+    has(with(tiny), "4 bytes | seq=16")
+    has(with(tiny, { valid_fraction = 0 }), "65 bytes")
+    has(with(tiny, { valid_fraction = 2 }), "0 | 0.5")
+    has(with(tiny, { global_batch = 4 }), "both")
   end)
 
   it("says which file was cut shorter during a run, and goes on with one that was replaced", function()
@@ -314,7 +315,7 @@ describe("data", function()
     local ok, raised = pcall(data:batches(1))
     assert.is_false(ok)
     assert.equal("MS_EIO", raised.status)
-    assert.truthy(raised.message:find(path .. " has 5 bytes and had 400 when it was opened", 1, true), raised.message)
+    has(raised.message, path .. " | 5 bytes | 400")
   end)
 
   it("is content with exactly the bytes it asks for", function()
@@ -362,8 +363,8 @@ describe("data", function()
     assert.same({ 3, 7, 1 }, list(3, false))
     assert.same({ 0, 4 }, list(0, true))
     assert.same({ 3, 7 }, list(3, true))
-    assert.truthy(message_of(function() sampler({ length = 3, world = 4, rank = 0, drop_last = true }) end)
-      :find("leave none", 1, true))
+    has(message_of(function() sampler({ length = 3, world = 4, rank = 0, drop_last = true }) end)
+      , "none")
   end)
 
   it("makes random samples that depend on seed and number alone", function()

@@ -1,5 +1,6 @@
 -- What those run into who come from PyTorch, or to Lua: each is one line with the place, and with what would be right.
 
+local has = require("lua.message").has
 local program = require("lua.program")
 
 local RECIPE = [[
@@ -20,42 +21,42 @@ end
 
 -- Of each: the line that is wrong, what replaces what in it, and what is said.
 local MISTAKES = {
-  { 4, "ms.nn.linear%(8", "ms.nn.Linear(8", "ms.nn.Linear does not exist: did you mean linear?" },
-  { 4, "ms.ops.relu", "ms.nn.ReLU()", "ms.nn.ReLU does not exist: ops are in ms.ops: ms.ops.relu" },
-  { 4, "ms.ops.relu", "ms.nn.Parameter(3)", "ms.nn.Parameter does not exist: it is ms.parameter" },
-  { 4, "ms.ops.relu", "nil", "ms.nn.sequential: item 2 must be a module or a function, not nil" },
-  { 4, "8, 16", '"8", 16', 'ms.nn.linear: argument 1 (inputs) must be an integer of at least 1, not "8"' },
-  { 6, "Net:forward%(x%)", "Net.forward(x)", "'self' (a nil value): methods are defined and called with a colon" },
-  { 6, "return self", "local y = self", "the forward of the model returned nothing; it must return a tensor", at = 11 },
-  { 6, "self.layers%(x%)", "self.layers(x):numpy()", "a tensor has no method numpy: PyTorch's numpy is tolist here" },
-  { 6, "self.layers%(x%)", "self.layers(x):sofmax()", "a tensor has no method sofmax: did you mean softmax" },
-  { 6, "return self", "x[0] = 5 return self", "x[0] = ...: a tensor's values do not change; ms.ops.where and" },
-  { 8, "{ mesh = 1 }", "ms.init_device_mesh('cpu', 1)", "takes a table of options, not a mesh" },
-  { 8, "ms.ful", "ms.fully_shard(model.layers) ms.ful", "ms.fully_shard: layers.0.weight belongs to a model that was "
-    .. "sharded already (RECIPE:8): a model is sharded in one call" },
-  { 9, "adamw {", "adamw { model:parameters(), ", "method 'parameters' (a nil value): PyTorch's parameters is named_" },
-  { 9, "adamw {.-}", "adamw(model)", "ms.optim.adamw takes a table of options, not a module" },
-  { 9, "adamw", "Adam", "ms.optim.Adam does not exist: did you mean adamw?" },
-  { 11, "train:step", "train.step", "train.step: a method is called with a colon: train:step(...)" },
-  { 11, "{ inputs = (.*), targets.*", "(%1)", "a batch is a table of arrays, { inputs = ..., targets = ... }, not a" },
-  { 11, "ms.randn { 6, 8, seed = step }", "{ { 1, 2 } }", "batch.inputs must be a tensor (ms.tensor), or a table" },
-  { 11, "6, 4", "6, 1", "ms.loss.mse: the prediction is [6,4] and the target [6,1]; their shapes must be equal" },
-  { 12, "ms.log", "train:evaluate {} --", "train:evaluate takes an iterator over batches, as data:batches gives it" },
-  { 12, "ms.log", "m:backward() --", "method 'backward' (a nil value): train:step(batch) does forward, backward, " },
-  { 12, "ms.log", "m.loss:backward() --", "field 'loss' (a number value): what train:step(batch) returns are" },
-  { 12, "ms.log", "local loss = m.loss loss:item() --", "local 'loss' (a number value): what train:step(batch)" },
-  { 12, "ms.log", "model:eval() --", "method 'eval' (a nil value): a model has no mode: train:step trains, " },
-  { 4, "ms.ops.relu", "ms.nn.dropout { p = 0.1 }", "ms.nn.dropout: p has no name here: write ms.nn.dropout(0.1)" },
-  { 4, "8, 16", "8, 16, false", "ms.nn.linear: false has no name: write name = value; valid are bias, init" },
-  { 6, "self.layers%(x%)", "self.layers(x):sum { dim = 1 }", "sum: no attribute dim: did you mean axis?" },
-  { 6, "self.layers%(x%)", "ms.cat({ x, x }, 0)", "ms.cat does not exist: it is ms.ops.cat" },
-  { 8, "mesh = 1", "mesh = ms.init_device_mesh('gpu', 1)", "mesh on device gpu: did you mean cuda?" },
-  { 8, "mesh = 1", "sharding_strategy = 'FULL_SHARD'", "unknown option sharding_strategy: did you mean strategy?" },
-  { 8, "mesh = 1", "offload_policy = true", "unknown option offload_policy: state stays on the device" },
-  { 8, "mesh = 1", "mp_policy = 'bf16'", 'mp_policy must be "auto" or a table such as { param_dtype = "bf16" }, not' },
-  { 9, "ms.loss.mse", "ms.nn.MSELoss()", "ms.nn.MSELoss does not exist: it is ms.loss.mse" },
-  { 12, "ms.log", "ms.distributed.barrier() --", "ms.distributed does not exist: `moonshard run -n N` starts" },
-  { 12, "ms.log", "ms.save(model) --", "ms.save does not exist: it is ms.checkpoint.save" },
+  { 4, "ms.nn.linear%(8", "ms.nn.Linear(8", "ms.nn.Linear | linear?" },
+  { 4, "ms.ops.relu", "ms.nn.ReLU()", "ms.nn.ReLU | ms.ops.relu" },
+  { 4, "ms.ops.relu", "ms.nn.Parameter(3)", "ms.nn.Parameter | ms.parameter" },
+  { 4, "ms.ops.relu", "nil", "ms.nn.sequential | item 2 | module | function | nil" },
+  { 4, "8, 16", '"8", 16', 'ms.nn.linear | argument 1 (inputs) | integer | 1 | "8"' },
+  { 6, "Net:forward%(x%)", "Net.forward(x)", "'self' (a nil value) | colon" },
+  { 6, "return self", "local y = self", "forward | nothing | tensor", at = 11 },
+  { 6, "self.layers%(x%)", "self.layers(x):numpy()", "tensor | numpy | PyTorch | tolist" },
+  { 6, "self.layers%(x%)", "self.layers(x):sofmax()", "tensor | sofmax: | softmax" },
+  { 6, "return self", "x[0] = 5 return self", "x[0] = ... | tensor | ms.ops.where" },
+  { 8, "{ mesh = 1 }", "ms.init_device_mesh('cpu', 1)", "options | a mesh" },
+  { 8, "ms.ful", "ms.fully_shard(model.layers) ms.ful", "ms.fully_shard: | layers.0.weight | already | "
+    .. "RECIPE:8" },
+  { 9, "adamw {", "adamw { model:parameters(), ", "method 'parameters' (a nil value) | named_parameters" },
+  { 9, "adamw {.-}", "adamw(model)", "ms.optim.adamw | options | a module" },
+  { 9, "adamw", "Adam", "ms.optim.Adam | adamw?" },
+  { 11, "train:step", "train.step", "train.step | colon | train:step(...)" },
+  { 11, "{ inputs = (.*), targets.*", "(%1)", "batch | { inputs = ..., targets = ... }" },
+  { 11, "ms.randn { 6, 8, seed = step }", "{ { 1, 2 } }", "batch.inputs | ms.tensor | table" },
+  { 11, "6, 4", "6, 1", "ms.loss.mse | [6,4] | [6,1] | equal" },
+  { 12, "ms.log", "train:evaluate {} --", "train:evaluate | iterator | data:batches" },
+  { 12, "ms.log", "m:backward() --", "method 'backward' (a nil value) | train:step(batch)" },
+  { 12, "ms.log", "m.loss:backward() --", "field 'loss' (a number value) | train:step(batch)" },
+  { 12, "ms.log", "local loss = m.loss loss:item() --", "local 'loss' (a number value) | train:step(batch)" },
+  { 12, "ms.log", "model:eval() --", "method 'eval' (a nil value) | mode | train:step" },
+  { 4, "ms.ops.relu", "ms.nn.dropout { p = 0.1 }", "ms.nn.dropout | p | ms.nn.dropout(0.1)" },
+  { 4, "8, 16", "8, 16, false", "ms.nn.linear | false | name = value | bias, init" },
+  { 6, "self.layers%(x%)", "self.layers(x):sum { dim = 1 }", "sum | dim | axis?" },
+  { 6, "self.layers%(x%)", "ms.cat({ x, x }, 0)", "ms.cat | ms.ops.cat" },
+  { 8, "mesh = 1", "mesh = ms.init_device_mesh('gpu', 1)", "device | gpu | cuda?" },
+  { 8, "mesh = 1", "sharding_strategy = 'FULL_SHARD'", "option sharding_strategy | strategy?" },
+  { 8, "mesh = 1", "offload_policy = true", "option offload_policy | device" },
+  { 8, "mesh = 1", "mp_policy = 'bf16'", 'mp_policy | "auto" | { param_dtype = "bf16" }' },
+  { 9, "ms.loss.mse", "ms.nn.MSELoss()", "ms.nn.MSELoss | ms.loss.mse" },
+  { 12, "ms.log", "ms.distributed.barrier() --", "ms.distributed | `moonshard run -n N`" },
+  { 12, "ms.log", "ms.save(model) --", "ms.save | ms.checkpoint.save" },
 }
 
 local function with_mistake(mistake)
@@ -82,7 +83,7 @@ describe("a first recipe", function()
       assert.equal(mistake[1] == 12 and 3 or 2, ended[i].status, mistake[4] .. "\n" .. err)
       local place = ("moonshard: RECIPE:%d: "):format(mistake.at or mistake[1])
       assert.equal(place, err:sub(1, #place), err)
-      assert.truthy(err:find(mistake[4], 1, true), err)
+      has(err, mistake[4])
       assert.equal("\n", err:match("\n.*"))
     end
   end)

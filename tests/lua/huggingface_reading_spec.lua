@@ -3,6 +3,7 @@
 local ffi = require("ffi")
 local fixture = require("lua.fixture")
 local huggingface = require("lua.huggingface")
+local has = require("lua.message").has
 local scratch = require("lua.scratch")
 local ms = require("moonshard")
 
@@ -45,20 +46,19 @@ describe("names and shapes", function()
     local expected = "does not hold the tensors that config.json asks for; "
       .. "missing: model.layers.0.mlp.up_proj.weight, model.norm.weight; "
       .. "misshapen: model.layers.0.self_attn.k_proj.weight is [16,8] instead of [8,16]; extra: model.norms.weight"
-    assert.truthy(text:find(expected, 1, true), text)
+    has(text, expected)
   end)
 
   it("K4 of many names some are listed, and how many more there are", function()
     local text = message(ms.huggingface.model, copy_of("gpt2", set("n_layer", 3)))
-    assert.truthy(text:find("missing: transformer.h.2.attn.c_attn.bias, ", 1, true))
-    assert.truthy(text:find(", and 4 more", 1, true), text)
+    has(text, "missing | transformer.h.2.attn.c_attn.bias")
+    has(text, "4 more")
   end)
 
   it("K4 more layers than there are tensors are refused before a model of them is made", function()
     for name, field in pairs({ gpt2 = "n_layer", llama = "num_hidden_layers" }) do
       local folder = copy_of(name, set(field, 1000000))
-      assert.truthy(message(ms.huggingface.model, folder):find("config.json asks for 1000000 layers, and all that is "
-        .. "there is %d+ tensors"))
+      has(message(ms.huggingface.model, folder), "config.json | 1000000 layers | tensors")
     end
   end)
 
@@ -72,14 +72,13 @@ describe("names and shapes", function()
       end)
     end
     assert.same(logits_of(FIXTURES .. "llama_tied"):tolist(), logits_of(with_head()):tolist())
-    assert.truthy(message(logits_of, with_head(true)):find(
-      "config.json ties lm_head.weight to model.embed_tokens.weight, but they differ at element 99: set "
-      .. "tie_word_embeddings to false", 1, true))
+    has(message(logits_of, with_head(true)),
+      "config.json | lm_head.weight | model.embed_tokens.weight | element 99 | tie_word_embeddings")
   end)
 
   it("K6 a head that is not tied is needed", function()
-    assert.truthy(message(ms.huggingface.model, copy_of("llama_tied", set("tie_word_embeddings", false)))
-      :find("missing: lm_head.weight", 1, true))
+    has(message(ms.huggingface.model, copy_of("llama_tied", set("tie_word_embeddings", false)))
+      , "missing: | lm_head.weight")
   end)
 
   it("K6 are read from f64 too, and integers are refused", function()
@@ -100,7 +99,7 @@ describe("names and shapes", function()
       return folder
     end
     assert.same(logits_of(FIXTURES .. "gpt2_base"):tolist(), logits_of(stored_as("F64", "double[?]")):tolist())
-    assert.truthy(message(logits_of, stored_as("I32", "int32_t[?]")):find("elements of type I32", 1, true))
+    has(message(logits_of, stored_as("I32", "int32_t[?]")), "I32")
   end)
 end)
 
@@ -111,57 +110,56 @@ describe("a config.json", function()
 
   for title, case in pairs({
     ["attention biases"] = { "llama", set("attention_bias", true),
-      "attention_bias is true: biases in attention are not built" },
+      "attention_bias | true" },
     ["biases in the MLP"] = { "llama", set("mlp_bias", true), "mlp_bias is true" },
     ["another activation of Llama"] = { "llama", set("hidden_act", "gelu"),
-      'hidden_act is "gelu": only silu is built' },
+      'hidden_act | "gelu" | silu' },
     ["another activation of GPT-2"] = { "gpt2", set("activation_function", "quick_gelu"),
-      'activation_function is "quick_gelu", which is not built: there are gelu, gelu_fast, gelu_new' },
+      'activation_function | "quick_gelu" | gelu, gelu_fast, gelu_new' },
     ["a sliding window"] = { "llama", set("sliding_window", 128),
-      "sliding_window is 128: attention in a sliding window" },
+      "sliding_window | 128" },
     ["other rope types"] = { "llama", function(c) c.rope_scaling.rope_type = "yarn" end,
-      'rope_scaling: rope type "yarn" is not built: there are default and llama3' },
+      'rope_scaling | "yarn" | default | llama3' },
     ["rope on a part of a head"] = { "llama_tied", function(c) c.rope_parameters.partial_rotary_factor = 0.5 end,
       "rope_parameters: partial_rotary_factor 0.5" },
-    ["two ropes"] = { "llama", function(c) c.rope_parameters = { rope_type = "default" } end, "say the same thing" },
+    ["two ropes"] = { "llama", function(c) c.rope_parameters = { rope_type = "default" } end, "same" },
     ["a scaling without its factor"] = { "llama", function(c) c.rope_scaling.factor = nil end,
-      "rope_scaling: factor must be a number above 0, not nil" },
+      "rope_scaling | factor | 0 | nil" },
     ["what nobody knows of rope"] = { "llama", function(c) c.rope_scaling.beta_fast = 32 end,
-      "rope_scaling: field beta_fast is not known here" },
+      "rope_scaling | beta_fast" },
     ["attention without its scale"] = { "gpt2", set("scale_attn_weights", false), "scale_attn_weights is false" },
     ["attention scaled by layer"] = { "gpt2", set("scale_attn_by_inverse_layer_idx", true),
-      "scaled by layer is not built" },
-    ["quantised weights"] = { "llama", set("quantization_config", { bits = 4 }), "quantization_config is a table" },
+      "scaled by layer" },
+    ["quantised weights"] = { "llama", set("quantization_config", { bits = 4 }), "quantization_config | table" },
     ["a field that nobody knows"] = { "llama", set("house_number", 2),
-      'field house_number is not known here, so what it does to the numbers is not either; if it has no part in them, '
-      .. 'give ignore = { "house_number" }' },
+      'house_number | ignore = { "house_number" }' },
     ["a field that is nearly known"] = { "llama", set("rms_norm_epsilon", 2),
-      "is not either (the nearest that is: rms_norm_eps)" },
-    ["another family"] = { "llama", set("model_type", "mistral"), 'model_type is "mistral": there are gpt2 and llama' },
+      "rms_norm_eps" },
+    ["another family"] = { "llama", set("model_type", "mistral"), 'model_type | "mistral" | gpt2 | llama' },
     ["a size that is none"] = { "gpt2", set("n_layer", "two"),
-      'n_layer must be a whole number of at least 1, not "two"' },
-    ["heads that do not divide"] = { "gpt2", set("n_head", 5), "n_embd 12 must be a multiple of n_head 5" },
+      'n_layer | 1 | "two"' },
+    ["heads that do not divide"] = { "gpt2", set("n_head", 5), "n_embd 12 | n_head 5" },
     ["heads without keys"] = { "llama", set("num_key_value_heads", 3),
-      "num_attention_heads 4 must be a multiple of num_key_value_heads 3" },
+      "num_attention_heads 4 | num_key_value_heads 3" },
     ["heads that no dimension has"] = { "llama", function(c) c.num_attention_heads, c.head_dim = 6, nil end,
-      "hidden_size 16 must be a multiple of num_attention_heads 6 where no head_dim is given" },
+      "hidden_size 16 | num_attention_heads 6 | head_dim" },
     ["a theta below 0"] = { "llama_tied", function(c) c.rope_parameters.rope_theta = -1 end,
-      "rope_parameters: rope_theta must be a number above 0, not -1" },
+      "rope_parameters | rope_theta | 0 | -1" },
   }) do
     it("K6 is refused with " .. title, function()
       local text = refused(case[1], case[2])
-      assert.truthy(text:find(case[3], 1, true), text)
-      assert.truthy(text:find("/config.json: ", 1, true), text)
+      has(text, case[3])
+      has(text, "/config.json: ")
     end)
   end
 
   it("K6 that is missing or no JSON is told", function()
-    assert.truthy(message(ms.huggingface.model, "/no/folder"):find("/no/folder/config.json: No such file", 1, true))
+    has(message(ms.huggingface.model, "/no/folder"), "/no/folder/config.json: No such file")
     local folder = copy_of("gpt2")
     write_file(folder .. "/config.json", "{")
-    assert.truthy(message(ms.huggingface.model, folder):find("config.json: byte 2: ", 1, true))
+    has(message(ms.huggingface.model, folder), "config.json: byte 2: ")
     write_file(folder .. "/config.json", "")
-    assert.truthy(message(ms.huggingface.model, folder):find("config.json: it is empty", 1, true))
+    has(message(ms.huggingface.model, folder), "config.json: | empty")
   end)
 
   it("K6 a field that has no part is ignored when it is named", function()

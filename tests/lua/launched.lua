@@ -86,12 +86,6 @@ function launched.with_recipe(source, action)
   if not ok then error(raised, 0) end
 end
 
----@param text string
----@param part string plain
-function launched.contains(text, part)
-  assert.is_truthy(text:find(part, 1, true), ("%q is not in: %s"):format(part, text))
-end
-
 ---What ranks 0 to size - 1 run, each with its variables, in which %d stands for the rank.
 ---@param size integer
 ---@param variables string

@@ -48,15 +48,13 @@ function message.has(text, facts)
   if lacks then error(("%q is not in: %s"):format(lacks, text), 2) end
 end
 
----The text of the error that a call raises; fails when it raises none.
----@param call function
----@param ... any its arguments
----@return string text
----@return any raised
-function message.of(call, ...)
-  local ok, raised = pcall(call, ...)
-  assert(not ok, "no error was raised")
-  return tostring(raised), raised
+---Fails unless a text is one line that holds every fact.
+---@param text string
+---@param facts string
+function message.line_has(text, facts)
+  local lacks = message.lacks(text, facts)
+  if lacks then error(("%q is not in: %s"):format(lacks, text), 2) end
+  if not text:find("^[^\n]+\n$") then error(("not one line: %s"):format(text), 2) end
 end
 
 return message

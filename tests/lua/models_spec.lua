@@ -2,6 +2,7 @@
 
 local ms = require("moonshard")
 local fixture = require("lua.fixture")
+local has = require("lua.message").has
 local message = fixture.message
 
 before_each(function() ms.world().describe(0, 1) end)
@@ -86,18 +87,18 @@ describe("gpt2", function()
   end)
 
   for title, case in pairs({
-    ["heads that do not divide"] = { { heads = 3 }, "dim 8 must be a multiple of heads 3" },
-    ["a wrong type"] = { { dim = "wide" }, 'dim must be an integer of at least 1, not "wide"' },
-    ["an unknown option"] = { { layer = 2 }, "did you mean layers?" },
-    ["an unknown activation"] = { { activation = "tanh" }, "activation must be relu" },
+    ["heads that do not divide"] = { { heads = 3 }, "dim 8 | heads 3" },
+    ["a wrong type"] = { { dim = "wide" }, 'dim | 1 | "wide"' },
+    ["an unknown option"] = { { layer = 2 }, "layers?" },
+    ["an unknown activation"] = { { activation = "tanh" }, "activation | relu" },
   }) do
-    it("refuses " .. title, function() assert.truthy(message(fixture.gpt2, case[1]):find(case[2], 1, true)) end)
+    it("refuses " .. title, function() has(message(fixture.gpt2, case[1]), case[2]) end)
   end
 
   it("refuses a missing size, an unknown published one and rows that are too long", function()
-    assert.truthy(message(ms.models.gpt2, { vocab = 3 }):find("is missing", 1, true))
-    assert.truthy(message(ms.models.gpt2, { "125M" }):find("there are 124M", 1, true))
-    assert.truthy(message(fixture.trace, fixture.gpt2(), 2, 5):find("raise seq", 1, true))
+    has(message(ms.models.gpt2, { vocab = 3 }), "missing")
+    has(message(ms.models.gpt2, { "125M" }), "124M")
+    has(message(fixture.trace, fixture.gpt2(), 2, 5), "seq")
   end)
 end)
 
@@ -160,10 +161,10 @@ describe("llama", function()
   end)
 
   it("refuses heads that do not divide, or are odd, and scaling that makes no sense", function()
-    assert.truthy(message(llama, { kv_heads = 3 }):find("heads of kv_heads 3", 1, true))
-    assert.truthy(message(llama, { head_dim = 5 }):find("heads of 5 must be even", 1, true))
-    assert.truthy(message(llama, { rope_scaling = { factor = 8 } }):find("rope_scaling: ", 1, true))
-    assert.truthy(message(llama, { rope_scaling = { factor = 8, low_freq_factor = 4, high_freq_factor = 4,
-      original_max_position_embeddings = 8192 } }):find("the high one above the low one", 1, true))
+    has(message(llama, { kv_heads = 3 }), "kv_heads 3")
+    has(message(llama, { head_dim = 5 }), "5 | even")
+    has(message(llama, { rope_scaling = { factor = 8 } }), "rope_scaling: ")
+    has(message(llama, { rope_scaling = { factor = 8, low_freq_factor = 4, high_freq_factor = 4,
+      original_max_position_embeddings = 8192 } }), "high | low")
   end)
 end)

@@ -3,6 +3,7 @@
 local ms = require("moonshard")
 local engine = require("moonshard.base.ffi")
 local fixture = require("lua.fixture")
+local has = require("lua.message").has
 local message = fixture.message
 local ops = ms.ops
 ms.world().describe(0, 1)
@@ -38,8 +39,8 @@ describe("ops", function()
   end)
 
   it("are listed with their formulas", function()
-    assert.truthy(ops.help():find("matmul +2 to 3 inputs, { activation, out_dtype, trans_a, trans_b }"))
-    assert.truthy(ops.help():find("softmax(q k' scale) v", 1, true))
+    has(ops.help():match("\n *matmul ([^\n]*)"), "2 to 3 | { activation, out_dtype, trans_a, trans_b }")
+    has(ops.help(), "softmax(q k' scale) v")
   end)
 
   for title, case in pairs({
@@ -102,28 +103,28 @@ describe("ops", function()
   end)
 
   for title, case in pairs({
-    ["an unknown attribute"] = { function(x) return ops.matmul(x, x, { tran_b = 1 }) end, "did you mean trans_b?" },
-    ["an unknown op"] = { function(x) return ops.sofmax(x) end, "did you mean softmax?" },
-    ["a number as an input"] = { function(x) return ops.matmul(x, 3) end, "matmul: input 2 must be a tensor, not 3" },
-    ["nil as an input"] = { function(x) return x + nil end, "add: input 2 must be a tensor, not nil" },
-    ["a wrong number of inputs"] = { function(x) return ops.matmul(x) end, "matmul: 1 inputs; it takes 2 to 3" },
-    ["shapes that do not fit"] = { function(x) return x:matmul(x) end, "inner dimensions differ: [2,4,8] x [2,4,8]" },
-    ["types that do not fit"] = { function(x, h) return x:matmul(h:transpose(1, 2)) end, "cast one" },
+    ["an unknown attribute"] = { function(x) return ops.matmul(x, x, { tran_b = 1 }) end, "trans_b?" },
+    ["an unknown op"] = { function(x) return ops.sofmax(x) end, "softmax?" },
+    ["a number as an input"] = { function(x) return ops.matmul(x, 3) end, "matmul | input 2 | tensor | 3" },
+    ["nil as an input"] = { function(x) return x + nil end, "add | input 2 | tensor | nil" },
+    ["a wrong number of inputs"] = { function(x) return ops.matmul(x) end, "matmul | 1 | 2 to 3" },
+    ["shapes that do not fit"] = { function(x) return x:matmul(x) end, "matmul | [2,4,8]" },
+    ["types that do not fit"] = { function(x, h) return x:matmul(h:transpose(1, 2)) end, "cast" },
     ["a real where an integer belongs"] = { function(x) return ops.sum(x, { axis = 0.5 }) end,
-      "axis must be an integer" },
+      "axis | integer" },
     ["text where a number belongs"] = { function(x) return ops.scale(x, { alpha = "2" }) end,
-      "alpha must be a number" },
-    ["too many sizes"] = { function(x) return x:reshape(1, 1, 1, 1, 1, 1, 64) end, "at most 6 integers" },
-    ["an axis outside"] = { function(x) return x:slice(3, 0) end, "axes are 0 to 2" },
+      "alpha | number" },
+    ["too many sizes"] = { function(x) return x:reshape(1, 1, 1, 1, 1, 1, 64) end, "6" },
+    ["an axis outside"] = { function(x) return x:slice(3, 0) end, "0 to 2" },
     ["a power that is not offered"] = { function(x) return x ^ 7 end, "exponents 2, 3, 0.5" },
-    ["attributes given twice"] = { function(x) return ops.sum(x, { axis = 1 }, { axis = 1 }) end, "given twice" },
+    ["attributes given twice"] = { function(x) return ops.sum(x, { axis = 1 }, { axis = 1 }) end, "twice" },
   }) do
     it("refuse " .. title, function()
       local text = message(within, function(...)
         local y = case[1](...)
         return y
       end)
-      assert.truthy(text:find(case[2], 1, true), text)
+      has(text, case[2])
       assert.truthy(text:find("tests/lua/ops_spec.lua:%d+: "), text)
     end)
   end
@@ -131,7 +132,7 @@ describe("ops", function()
   it("refuse a tensor of another trace", function()
     local stale = within(function(x) return x end)
     local text = message(within, function(x) local _ = x + stale end)
-    assert.truthy(text:find("another trace", 1, true))
+    has(text, "trace")
   end)
 end)
 
@@ -151,11 +152,11 @@ describe("a trace", function()
   end)
 
   for title, case in pairs({
-    ["a loss that is no scalar"] = { function(x) return { loss = x } end, "it must be one f32 number" },
-    ["a loss that is no tensor"] = { function() return { loss = 3 } end, "loss must be a tensor, not 3" },
-    ["an output that is no tensor"] = { function() return { outputs = { y = "z" } } end, 'output y must be a tensor' },
+    ["a loss that is no scalar"] = { function(x) return { loss = x } end, "f32" },
+    ["a loss that is no tensor"] = { function() return { loss = 3 } end, "loss | tensor | 3" },
+    ["an output that is no tensor"] = { function() return { outputs = { y = "z" } } end, "output y | tensor" },
     ["a function that returns a tensor"] = { function(x) return x end, "must return { loss" },
   }) do
-    it("refuses " .. title, function() assert.truthy(message(graph, case[1]):find(case[2], 1, true)) end)
+    it("refuses " .. title, function() has(message(graph, case[1]), case[2]) end)
   end
 end)

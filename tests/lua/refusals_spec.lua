@@ -2,6 +2,7 @@
 -- sense is taken.
 
 local ms = require("moonshard")
+local has = require("lua.message").has
 local program = require("lua.program")
 local message = require("lua.fixture").message
 local re = ms.re
@@ -45,51 +46,51 @@ describe("refused are", function()
   for title, case in pairs({
     ["R2 an optional that is neither true nor false"] = { function()
       shard { reshard_after_forward = { { "0", true, optional = "yes" } } }
-    end, "optional must be true or false, not yes" },
-    ["R2 a name where rules are meant"] = { function() shard { freeze = "0" } end, 'a list, as in { "embed" }' },
-    ["R2 a field without a name"] = { function() named("") end, 'field "" of the model' },
-    ["R2 a name with a NUL"] = { function() named("a\0b") end, "without dots, spaces and control characters" },
+    end, "optional | true or false | yes" },
+    ["R2 a name where rules are meant"] = { function() shard { freeze = "0" } end, 'list | { "embed" }' },
+    ["R2 a field without a name"] = { function() named("") end, '""' },
+    ["R2 a name with a NUL"] = { function() named("a\0b") end, "dots | spaces" },
     ["R2 a name that is not UTF-8"] = { function() named("\xc3(") end, "are UTF-8" },
     ["R2 a learning-rate factor that is no number"] = { function()
       trainer { optimizer = ms.optim.adamw { lr = 1, groups = { { "0", { lr_scale = NAN } } } } }
-    end, "optimizer groups: rule 1 (0): lr_scale must be a number, not nan" },
+    end, "optimizer | rule 1 (0) | lr_scale | nan" },
     ["R2 a negative weight decay of a group"] = { function()
       trainer { optimizer = ms.optim.sgd { lr = 1, groups = { { "2", { weight_decay = -1 } } } } }
-    end, "optimizer groups: rule 1 (2): weight_decay must be at least 0" },
+    end, "optimizer | rule 1 (2) | weight_decay | 0" },
     ["a learning rate that is no number"] = { function() ms.optim.adamw { lr = NAN } end, "not nan" },
     ["an infinite floor"] = { function() ms.schedule.linear { peak = 1, total = 5, floor = math.huge } end, "finite" },
     ["an eps that is no number"] = { function() ms.optim.adamw { lr = 1, eps = NAN } end,
-      "eps must be a number, not nan" },
-    ["a negative seed"] = { function() shard { seed = -1 } end, "seed must be an integer from 0 to 2^53 - 1" },
-    ["a seed of a sampler"] = { function() ms.data.sampler { length = 5, seed = 0.5 } end, "seed must be an integer" },
+      "eps | nan" },
+    ["a negative seed"] = { function() shard { seed = -1 } end, "seed | 0 to 2^53 - 1" },
+    ["a seed of a sampler"] = { function() ms.data.sampler { length = 5, seed = 0.5 } end, "seed | integer" },
     ["clipping to no number"] = { function() trainer { clip_grad_norm = NAN } end,
-      "clip_grad_norm must be a number, not nan" },
-    ["a memory limit of nothing"] = { function() trainer { memory_limit = 0 } end, "a number of bytes above 0" },
-    ["a memory limit that is no number"] = { function() trainer { memory_limit = NAN } end, "a number, not nan" },
-    ["less than no prefetch"] = { function() trainer { prefetch = -1 } end, "prefetch must be 0 or more" },
-    ["a model that is none"] = { function() trainer { model = {} } end, "model must be a module" },
-    ["R4 rules of what is no model"] = { function() ms.set_rules(nil, {}) end, "must be a module, not nil" },
+      "clip_grad_norm | nan" },
+    ["a memory limit of nothing"] = { function() trainer { memory_limit = 0 } end, "bytes above 0" },
+    ["a memory limit that is no number"] = { function() trainer { memory_limit = NAN } end, "nan" },
+    ["less than no prefetch"] = { function() trainer { prefetch = -1 } end, "prefetch | 0" },
+    ["a model that is none"] = { function() trainer { model = {} } end, "model | module" },
+    ["R4 rules of what is no model"] = { function() ms.set_rules(nil, {}) end, "module | nil" },
     ["R4 a new weight decay that is no number"] = { function()
       trainer():set_rules { weight_decay = NAN }
-    end, "ms.set_rules: weight_decay must be a number, not nan" },
+    end, "ms.set_rules | weight_decay | nan" },
     ["R4 rules that change in a loss"] = { function()
       in_loss(function(train) train:set_rules { prefetch = 2 } end)
-    end, "do it between steps" },
-    ["a step in a loss"] = { function() in_loss(function(train) train:step(batch) end) end, "do it between steps" },
+    end, "between steps" },
+    ["a step in a loss"] = { function() in_loss(function(train) train:step(batch) end) end, "between steps" },
     ["unsharding in a loss"] = { function()
       in_loss(function(train) train.model:unshard() end)
-    end, "do it between steps" },
+    end, "between steps" },
   }) do
     it(title, function()
       local text = message(case[1])
-      assert.truthy(text:find(case[2], 1, true), text)
+      has(text, case[2])
       assert.truthy(text:find("tests/lua/refusals_spec.lua:%d+: "), text)
     end)
   end
 
   it("S4 sizes of groups that are no sizes", function()
     for _, size in ipairs({ 0, -1, 1.5, NAN, math.huge, 3 }) do
-      assert.truthy(message(shard, { reshard_after_forward = size }):find("asks for groups of", 1, true))
+      has(message(shard, { reshard_after_forward = size }), "groups of")
     end
   end)
 end)
@@ -108,7 +109,7 @@ describe("taken are", function()
   it("S10 a list of ops for all units at once", function()
     local model = shard { recompute = { "gelu", "matmul" } }
     assert.equal("gelu matmul", model.sharding.decisions.recompute["0"].value.ops)
-    assert.truthy(message(shard, { recompute = { "gelu", "nope" } }):find("the value names the op nope", 1, true))
+    has(message(shard, { recompute = { "gelu", "nope" } }), "op nope")
   end)
 
   it("R1 names of letters that are not ASCII", function()
@@ -129,8 +130,7 @@ describe("taken are", function()
     for ranks = 1, 2 do
       local ended = program.run({ "run", path, "-n", tostring(ranks) })
       assert.equal(3, ended.status, ended.err)
-      assert.truthy(ended.err:find("the arena of %l+ takes [%d.]+ GiB, so this rank would map [%d.]+ GiB, and this "
-        .. "machine has [%d.]+ GiB: shard over more machines"), ended.err)
+      assert.truthy(ended.err:find("arena.* [%d.]+ GiB.* [%d.]+ GiB.* [%d.]+ GiB"), ended.err)
     end
     os.remove(path)
   end)
@@ -150,8 +150,8 @@ describe("taken are", function()
     os.remove(path)
     assert.equal(0, ended.status, ended.err)
     local first, second, third = ended.err:match("^([^\n]*)\n([^\n]*)\n(.*)$")
-    assert.truthy(first:find("warning: " .. path .. ":3: optimizer groups: rule /^bi/ never decides", 1, true), first)
-    assert.truthy(second:find('optimizer groups: rule "bias" never decides', 1, true), second)
+    has(first, "warning | " .. path .. ":3: | optimizer | /^bi/ | never")
+    has(second, 'optimizer | "bias" | never')
     assert.equal("", third)
   end)
 end)

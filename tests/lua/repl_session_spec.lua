@@ -1,6 +1,8 @@
 -- What the prompt makes of a session: values that show themselves, blocks in the history, a curve of the losses, plans
 -- side by side, and a recipe that does the same again.
 
+local has = require("lua.message").has
+local line_has = require("lua.message").line_has
 local program = require("lua.program")
 local pty = require("lua.pty")
 
@@ -47,14 +49,14 @@ describe("a value at the prompt", function()
     local path = program.recipe(("some text\n"):rep(200))
     out = repl(2, { ("ms.data.text { files = %q, seq = 16, batch = 2 }"):format(path) })
     os.remove(path)
-    assert.truthy(out:find("^data: %d+ samples of 16 tokens, 2 a rank and step over 2 ranks, seed %d+, position 0\n$"),
-      out)
+    line_has(out, "data: | 16 tokens | 2 ranks | seed | position 0")
   end)
 
   it("I2 that is a plan is one for all ranks", function()
     local out = repl(2, training("train:step(batch);", "train:plan()"))
-    assert.truthy(out:find("^plan: a rank of 2, mesh 1x2 %(replicate, shard%), fingerprint %x+, peak [^\n]*\n"
-      .. "  2 ranks on 1 node\n  the peak's bytes: parameters [^\n]*\n$"), out)
+    has(out:match("^[^\n]*"), "plan: | mesh 1x2 (replicate, shard) | fingerprint | peak")
+    has(out, "\n  2 ranks on 1 node\n")
+    assert.equal(3, select(2, out:gsub("\n", "")), out)
   end)
 
   it("I3 that is a plan is compared with one of other rules", function()
@@ -75,10 +77,11 @@ end)
 describe("a session", function()
   it("I1 draws the losses of its steps", function()
     local out = repl(2, training("for _ = 1, 8 do train:step(batch) end", ":curve"))
-    assert.truthy(out:find("training", 1, true) and out:find("8  step", 1, true), out)
+    has(out, "training")
+    has(out, "8  step")
     local ended = program.run({ "repl", "-n", "1" }, nil, ":curve\n:save\n:save /nowhere/x.lua\n")
-    assert.equal(":curve: no step was made yet\n:save needs a file: :save FILE\n"
-      .. ":save /nowhere/x.lua: /nowhere/x.lua: No such file or directory\n", ended.err)
+    assert.equal(3, select(2, ended.err:gsub("\n", "")), ended.err)
+    has(ended.err, ":curve | no step | \n:save | :save FILE\n | \n:save /nowhere/x.lua: | No such file")
   end)
 
   it("I1 is saved as a recipe that does the same again", function()

@@ -3,6 +3,7 @@
 local ms = require("moonshard")
 local rules = require("moonshard.shard.rules")
 local fixture = require("lua.fixture")
+local has = require("lua.message").has
 local re = ms.re
 local message = fixture.message
 
@@ -52,7 +53,7 @@ describe("R1", function()
     local place = "tests/lua/rules_spec.lua:" .. line_of("written")
     assert.equal(2, decisions[2].rule)
     assert.equal("/^layers/", decisions[2].pattern)
-    assert.truthy(decisions[2].where:find(place, 1, true))
+    has(decisions[2].where, place)
     assert.equal("head", decisions[8].pattern)
   end)
 
@@ -75,11 +76,12 @@ end)
 describe("R2", function()
   it("refuses a rule that matches nothing, with the nearest names", function()
     local text = message(resolve, { { re[[^layer\.\d+$]], 1 } })
-    assert.truthy(text:find("tests/lua/rules_spec.lua:%d+: policy: rule /%^layer\\%.\\d%+%$/ matches none of 8 names"))
-    assert.truthy(text:find("nearest: layers.", 1, true))
+    assert.truthy(text:find("tests/lua/rules_spec.lua:%d+: "), text)
+    has(text, "policy | /^layer\\.\\d+$/ | 8 names")
+    has(text, "nearest: layers.")
     local _, raised = message(resolve, { { "haed", 1 } })
     assert.equal("MS_ERULE", raised.status)
-    assert.truthy(raised.message:find("nearest: head", 1, true))
+    has(raised.message, "nearest: head")
   end)
 
   it("lets a rule that is marked optional match nothing", function()
@@ -90,8 +92,8 @@ describe("R2", function()
   it("warns of a rule that never decides", function()
     local _, _, warnings = resolve({ { re[[^layers]], 1 }, { "layers.0", 2 } }, 0)
     assert.equal(1, #warnings)
-    assert.truthy(warnings[1]:find('rule "layers.0" never decides', 1, true))
-    assert.truthy(warnings[1]:find("/^layers/", 1, true))
+    has(warnings[1], '"layers.0" | never')
+    has(warnings[1], "/^layers/")
   end)
 
   it("refuses a bad pattern where it is written, with a caret under the place", function()
@@ -99,25 +101,25 @@ describe("R2", function()
       local _ = re[[^layers\.(\d+$]] -- here: bad
     end)
     local head, pattern, caret = text:match("^([^\n]*)\n([^\n]*)\n([^\n]*)$")
-    assert.truthy(head:find("rules_spec.lua:" .. line_of("bad") .. ": ", 1, true))
-    assert.truthy(head:find("offset 14", 1, true))
+    has(head, "rules_spec.lua:" .. line_of("bad") .. ": ")
+    has(head, "offset 14")
     assert.equal("^layers\\.(\\d+$", pattern:sub(3))
     assert.equal(14, caret:find("^", 1, true) - 3)
   end)
 
   it("stops a pattern that runs away", function()
     local text = message(resolve, { { re[[^(a+)+$]], 1 } }, 0, { ("a"):rep(60) .. "!" })
-    assert.truthy(text:find("match limit", 1, true))
+    has(text, "match limit")
   end)
 
   for title, case in pairs({
-    ["a rule without a value"] = { { "head" }, "has no value" },
-    ["a rule without a pattern"] = { { { 3, true } }, "has no pattern" },
-    ["a rule with an unknown key"] = { { { "head", 1, maybe = true } }, "has maybe" },
-    ["something that is no list"] = { 5, "a policy is a list of rules" },
+    ["a rule without a value"] = { { "head" }, "no value" },
+    ["a rule without a pattern"] = { { { 3, true } }, "no pattern" },
+    ["a rule with an unknown key"] = { { { "head", 1, maybe = true } }, "maybe" },
+    ["something that is no list"] = { 5, "policy | list" },
   }) do
     it("refuses " .. title, function()
-      assert.truthy(message(resolve, case[1]):find(case[2], 1, true))
+      has(message(resolve, case[1]), case[2])
     end)
   end
 end)

@@ -3,6 +3,7 @@
 local ms = require("moonshard")
 local fixture = require("lua.fixture")
 local json = require("moonshard.base.json")
+local has = require("lua.message").has
 local program = require("lua.program")
 local ffi = require("ffi")
 
@@ -60,12 +61,12 @@ describe("safetensors", function()
     assert.same({ -2, 3 }, { two[0], two[1] })
     assert.equal("format", file.metadata[1].key)
     assert.equal("pt", file.metadata[1].value)
-    assert.matches("holds no tensor layers.0.wieght: did you mean layers.0.weight", fixture.message(file.tensor, file,
-      "layers.0.wieght"), 1, true)
-    assert.matches("it has 12", fixture.message(file.read, file, "layers.0.bias", 8, 8, two), 1, true)
+    has(fixture.message(file.tensor, file,
+      "layers.0.wieght"), "layers.0.wieght: | layers.0.weight")
+    has(fixture.message(file.read, file, "layers.0.bias", 8, 8, two), "12")
     file:close()
     file:close()
-    assert.matches("it was closed", fixture.message(file.data, file, "mask"), 1, true)
+    has(fixture.message(file.data, file, "mask"), "closed")
   end)
 
   it("K5 refuses every malformed file with its path and a reason", function()
@@ -74,7 +75,7 @@ describe("safetensors", function()
       local path = FIXTURES .. "bad/" .. name .. ".safetensors"
       local message, raised = fixture.message(ms.safetensors.open, path)
       assert.equal("MS_EINVAL", raised.status, name)
-      assert.truthy(message:find(path, 1, true), message)
+      has(message, path)
       refused = refused + 1
     end
     assert.is_true(refused > 80)
@@ -92,7 +93,7 @@ describe("safetensors", function()
       end
       writer:finish()
       assert.equal(read_all(original), read_all(path))
-      assert.matches("finished or given up", fixture.message(writer.put, writer, "ids", "x"), 1, true)
+      has(fixture.message(writer.put, writer, "ids", "x"), "finished | given up")
     end)
   end)
 
@@ -101,17 +102,16 @@ describe("safetensors", function()
       local create = ms.safetensors.create
       local one = { { name = "a", dtype = "F32", shape = { 2 } } }
       local half = { { name = "a", dtype = "F32", shape = { 1.5 } } }
-      assert.matches("unknown option sink: did you mean sync", fixture.message(create, path, one, { sink = true }),
-        1, true)
-      assert.matches("dimension 0 is 1.5", fixture.message(create, path, half), 1, true)
-      assert.matches("tensor 1: write {", fixture.message(create, path, { { name = "a" } }), 1, true)
-      assert.matches("keys and values are texts", fixture.message(create, path, one, { metadata = { a = 1 } }), 1, true)
+      has(fixture.message(create, path, one, { sink = true }), "option sink: | sync")
+      has(fixture.message(create, path, half), "dimension 0 is 1.5")
+      has(fixture.message(create, path, { { name = "a" } }), "tensor 1: write {")
+      has(fixture.message(create, path, one, { metadata = { a = 1 } }), "keys | values")
       local writer = create(path, one)
-      assert.matches("tensor b was not declared", fixture.message(writer.put, writer, "b", "x"), 1, true)
+      has(fixture.message(writer.put, writer, "b", "x"), "tensor b")
       writer:put("a", "1234")
       local message, raised = fixture.message(writer.finish, writer)
       assert.equal("MS_EINVAL", raised.status)
-      assert.matches('tensor "a": bytes 4 to 8 were not put', message, 1, true)
+      has(message, '"a" | 4 to 8')
       assert.equal("", read_all(path))
       create(path, one):abort()
     end)
@@ -149,23 +149,23 @@ metadata
     assert.equal(2, found.dtypes.F32.tensors - 1)
     assert.same({ { key = "format", value = "pt", file = FIXTURES .. "good/reference.safetensors" } }, found.metadata)
     local empty = program.run({ "inspect", "--json", "--no-checksums", FIXTURES .. "good/rank_zero.safetensors" })
-    assert.truthy(empty.out:find('"name":"a","dtype":"F32","shape":[],"elements":1', 1, true), empty.out)
+    has(empty.out, '"name":"a","dtype":"F32","shape":[],"elements":1')
     assert.falsy(empty.out:find("xxh3", 1, true))
   end)
 
   it("K5 shows names of strangers without obeying them, and refuses bad files in a line", function()
     local named = program.run({ "inspect", FIXTURES .. "good/name_without_letters.safetensors" })
-    assert.truthy(named.out:find("\\x1b[31m", 1, true))
+    has(named.out, "\\x1b[31m")
     assert.falsy(named.out:find("\27", 1, true))
     for arguments, why in pairs({
-      [{ "inspect", FIXTURES .. "bad/hole.safetensors" }] = "without a hole",
+      [{ "inspect", FIXTURES .. "bad/hole.safetensors" }] = "hole",
       [{ "inspect", "none.safetensors" }] = "none.safetensors: No such file",
       [{ "inspect" }] = "moonshard inspect FILE|DIR",
-      [{ "inspect", "a=b" }] = "needs a file",
+      [{ "inspect", "a=b" }] = "file",
     }) do
       local ended = program.run(arguments)
       assert.equal(2, ended.status, ended.err)
-      assert.truthy(ended.err:find(why, 1, true), ended.err)
+      has(ended.err, why)
       assert.equal(1, select(2, ended.err:gsub("\n", "")))
     end
   end)

@@ -2,6 +2,7 @@
 
 local fixture = require("lua.fixture")
 local grid = require("moonshard.sweep.grid")
+local has = require("lua.message").has
 
 local function keys_of(points)
   local keys = {}
@@ -40,15 +41,15 @@ describe("grid.points", function()
 
   it("refuses what makes no point", function()
     for expected, given in pairs({
-      ["over.mesh must be a list"] = { over = { mesh = "1x4" } },
-      ["an empty one"] = { over = { mesh = {} } },
-      ["how many ranks"] = { over = { batch = { 1 } } },
-      ["mesh=1x%-1 leaves the number of ranks open"] = { over = { mesh = { "1x-1" } } },
-      ["not the name of a setting"] = { over = { ["a b"] = { 1 } } },
-      ["a value of batch must be"] = { over = { batch = { print } } },
-      ["points%[2%] must be a table"] = { points = { { mesh = "1x2" }, 3 } },
+      ["over.mesh | list"] = { over = { mesh = "1x4" } },
+      ["empty"] = { over = { mesh = {} } },
+      ["ranks"] = { over = { batch = { 1 } } },
+      ["mesh=1x-1 | ranks"] = { over = { mesh = { "1x-1" } } },
+      ["name | setting"] = { over = { ["a b"] = { 1 } } },
+      ["value | batch"] = { over = { batch = { print } } },
+      ["points[2] | table"] = { points = { { mesh = "1x2" }, 3 } },
     }) do
-      assert.truthy(fixture.message(grid.points, given):find(expected), fixture.message(grid.points, given))
+      has(fixture.message(grid.points, given), expected)
     end
   end)
 end)

@@ -1,6 +1,7 @@
 -- Sweeps as a user meets them: how points are run, what becomes of those that cannot, and what is written.
 
 local json = require("moonshard.base.json")
+local has = require("lua.message").has
 local program = require("lua.program")
 local fixture = require("lua.fixture")
 
@@ -75,11 +76,12 @@ describe("moonshard sweep", function()
       -- Where nothing is sharded there are no groups of 2 to reshard to.
       assert.equal(8, #measured)
       local reason = failed["mesh=4x1 reshard=2"]
-      assert.truthy(reason:find("sweep_point.lua:%d+: reshard_after_forward: .* asks for groups of 2; that must"))
+      assert.truthy(reason:find("sweep_point.lua:%d+: "), reason)
+      has(reason, "reshard_after_forward | groups of 2")
       assert.equal(2, count(ended.out, reason:gsub("%W", "%%%0")), "as it fails, and at the end")
       failed["mesh=4x1 reshard=2"] = nil
       assert.same({}, failed)
-      assert.truthy(sweep.read("points/009-mesh=4x1_reshard=2.plan.err"):find("asks for groups of 2", 1, true))
+      has(sweep.read("points/009-mesh=4x1_reshard=2.plan.err"), "groups of 2")
 
       for i, record in ipairs(measured) do
         assert.equal("ok", record.status)
@@ -117,9 +119,8 @@ describe("moonshard sweep", function()
         or narrow.out:find("mesh  batch  tokens/s   +-%  step ms  peak  replicate  shard\n", 1, true), narrow.out)
       assert.truthy(narrow.out:find("mesh  batch  peak  params  optim  grads  gathered  activ  work  comm\n"))
       assert.equal(1, count(narrow.out, "\n4/4  mesh=2x1 batch=64  "))
-      assert.truthy(narrow.out:find("\nnodes:\n", 1, true), narrow.out)
-      assert.truthy(narrow.out:find("\n  mesh=2x1 batch=%d+, mesh=2x1 batch=%d+: 2 ranks on 1 node: "
-        .. "2 replicas share one copy"))
+      has(narrow.out, "\nnodes:\n")
+      assert.truthy(narrow.out:find("\n  mesh=2x1 batch=%d+, mesh=2x1 batch=%d+: 2 ranks on 1 node: 2 replicas "))
       local wide = program.run({ "sweep", sweep.file }, "COLUMNS=200")
       local head = wide.out:match("\n(mesh  batch[^\n]*)\n")
       assert.truthy(head:find("tokens/s.*step ms.*peak.*activ.*comm.*replicate.*shard"), wide.out)
@@ -147,7 +148,7 @@ describe("moonshard sweep", function()
       assert.equal(4, sweep.results().count.ok)
 
       local page = sweep.read("index.html")
-      assert.truthy(page:find("<h1>shapes &amp; sizes</h1>", 1, true))
+      has(page, "<h1>shapes &amp; sizes</h1>")
       assert.equal(5, count(page, "<svg "))
       for _, text in ipairs({ "<h2>Speed</h2>", "Speed against memory", "Time of a step",
         "exposed communication", "<td class=\"wide\">2 ranks on 1 node: 2 replicas share",
@@ -206,7 +207,7 @@ describe("moonshard sweep", function()
 
       ended = sweep.run("--resume")
       assert.equal(0, ended.status, ended.err)
-      assert.truthy(ended.out:find("going on: 1 of 3 points have ended\n2/3  mesh=1x2 batch=8  ", 1, true), ended.out)
+      has(ended.out, "1 of 3 points | \n2/3  mesh=1x2 batch=8")
       local batches = {}
       for _, line in ipairs(sweep.traced()) do batches[#batches + 1] = line:match("batch=(%d+)") end
       assert.same({ "4", "8", "8", "16" }, batches)
@@ -263,15 +264,15 @@ describe("moonshard sweep", function()
       sweep.define([[over = { mesh = { "1x1", "2x1" } }, steps = 3, ]])
       local ended = sweep.run("--resume")
       assert.equal(0, ended.status, ended.err)
-      assert.truthy(ended.out:find("going on: 1 of 2 points have ended, 1 that are no longer asked for", 1, true))
+      has(ended.out, "1 of 2 points | 1")
       assert.equal(2, sweep.results().count.ok)
       sweep.define([[over = { mesh = { "1x1", "1x2" } }, steps = 4, ]])
       ended = sweep.run("--resume")
       assert.equal(2, ended.status)
-      assert.truthy(ended.err:find("my_sweep.lua:%d+: ms.sweep: .*results.jsonl cannot go on: settings was"), ended.err)
-      assert.truthy(ended.err:find("without --resume the sweep begins anew", 1, true))
+      has(ended.err, "my_sweep.lua: | ms.sweep | results.jsonl | settings")
+      has(ended.err, "--resume")
       assert.equal(0, sweep.run().status)
-      assert.truthy(sweep.read("results.previous.jsonl"):find('"mesh=2x1"', 1, true))
+      has(sweep.read("results.previous.jsonl"), '"mesh=2x1"')
     end)
   end)
 
@@ -285,8 +286,9 @@ describe("moonshard sweep", function()
       local skipped = sweep.results().points[2]
       assert.equal("skipped", skipped.status)
       assert.is_true(skipped.planned.peak_bytes > 100 * 1024)
-      assert.truthy(ended.out:find("mesh=1x2 batch=1024: planned peak [%d.]+ [KM]iB a rank is over the limit of "
-        .. "100.0 KiB: activations [%d.]+ [KM]iB, "), ended.out)
+      local line = ended.out:match("mesh=1x2 batch=1024: [^\n]*")
+      has(line, "100.0 KiB | activations")
+      assert.is_true(select(2, line:gsub("[%d.]+ [KM]iB", "")) > 2, line)
       assert.equal(1, #sweep.traced(), "only the other one ran")
     end)
   end)
@@ -297,8 +299,8 @@ describe("moonshard sweep", function()
       local ended = sweep.run()
       assert.equal(3, ended.status)
       local summary = ended.out:match("\n4 failed:\n([^\n]*)\n")
-      assert.truthy(summary:find("mesh=1x1 bach=4 and 3 more: tests/lua/recipes/sweep_point.lua:%d+: "
-        .. "this recipe has no setting bach: did you mean batch?"), summary)
+      assert.truthy(summary:find("tests/lua/recipes/sweep_point.lua:%d+: "), summary)
+      has(summary, "mesh=1x1 bach=4 and 3 more | bach: | batch?")
     end)
   end)
 
@@ -310,7 +312,7 @@ describe("moonshard sweep", function()
       ]]):format(sweep.trace, os.getenv("MOONSHARD_CONFIG") == "release" and 3 or 20))
       local ended = sweep.run()
       assert.equal(3, ended.status, ended.err)
-      assert.truthy(ended.out:find("mesh=1x2 batch=8: it took longer than %d+ s"), ended.out)
+      assert.truthy(ended.out:find("mesh=1x2 batch=8: [^\n]* %d+ s\n"), ended.out)
       assert.equal(1, sweep.results().count.ok)
     end)
     with_sweep(function(sweep)
@@ -319,24 +321,24 @@ describe("moonshard sweep", function()
       local ended = sweep.run()
       os.remove(sweep.recipe)
       assert.equal(3, ended.status)
-      assert.truthy(ended.out:find("it ended without a training step", 1, true), ended.out)
+      has(ended.out, "training step")
     end)
   end)
 
   it("refuses sweeps that make no sense, with their line", function()
     with_sweep(function(sweep)
       for fields, expected in pairs({
-        [ [[over = { mesh = { "1x2" } }, ["repeat"] = 3]] ] = "unknown option repeat: did you mean repeats?",
-        [ [[over = { mesh = { "1x2" } }, repeats = 1e9]] ] = "repeats is 1000000000; the most is 1000",
+        [ [[over = { mesh = { "1x2" } }, ["repeat"] = 3]] ] = "option repeat: | repeats?",
+        [ [[over = { mesh = { "1x2" } }, repeats = 1e9]] ] = "repeats | 1000000000 | 1000",
         [ [[steps = 3]] ] = "nothing to sweep",
-        [ [[over = { mesh = { "1x2" } }, sort = "sped"]] ] = "did you mean speed?",
-        [ [[over = { mesh = { "1x2" } }, plan = true, sort = "loss"]] ] = "only planned have no loss",
+        [ [[over = { mesh = { "1x2" } }, sort = "sped"]] ] = "speed?",
+        [ [[over = { mesh = { "1x2" } }, plan = true, sort = "loss"]] ] = "planned | loss",
         [ [[over = {}, points = {}, ranks = 2]] ] = "nothing to sweep",
-        [ [[over = { steps = { 1, 2 }, mesh = { "1x1" } }, steps = 3]] ] = "steps is given for all points and varies",
-        [ [[over = { batch = { 1, 2 } }, ranks = 2, settings = { batch = 3 }]] ] = "batch is in settings and varies",
+        [ [[over = { steps = { 1, 2 }, mesh = { "1x1" } }, steps = 3]] ] = "steps | varies",
+        [ [[over = { batch = { 1, 2 } }, ranks = 2, settings = { batch = 3 }]] ] = "batch | settings | varies",
         [ [[over = { mesh = { "1x2" } }, steps = 2, warmup = 2]] ] = "of 2 steps 2 are warm-up",
-        [ [[over = { mesh = { "1x2" } }, memory_limit = "much"]] ] = 'a size like "2GiB"',
-        [ [[over = { mesh = { "1x2" } }, where = function() return false end]] ] = "leaves out every point",
+        [ [[over = { mesh = { "1x2" } }, memory_limit = "much"]] ] = '"2GiB"',
+        [ [[over = { mesh = { "1x2" } }, where = function() return false end]] ] = "every point",
         [ [[over = { mesh = { "1x2" } }, where = function(p) return p.bach.x end]] ] = "attempt to index",
       }) do
         sweep.define(fields)
@@ -344,22 +346,22 @@ describe("moonshard sweep", function()
         assert.equal(2, ended.status)
         assert.equal("", ended.out)
         assert.truthy(ended.err:find("^moonshard: [^\n]*my_sweep.lua:%d+: [^\n]*\n$"), ended.err)
-        assert.truthy(ended.err:find(expected, 1, true), ended.err)
+        has(ended.err, expected)
       end
       sweep.recipe = "nowhere.lua"
       sweep.define([[over = { mesh = { "1x2" } } ]])
-      local missing = ("there is no recipe %s/nowhere.lua, nor nowhere.lua"):format(sweep.folder)
-      assert.truthy(sweep.run().err:find(missing, 1, true))
+      local missing = ("recipe | %s/nowhere.lua | nowhere.lua"):format(sweep.folder)
+      has(sweep.run().err, missing)
     end)
     local path = program.recipe("require('moonshard').args { x = 1 } -- to sweep over")
-    assert.truthy(program.run({ "sweep", path }).err:find("ended without a call of ms.sweep", 1, true))
+    has(program.run({ "sweep", path }).err, "ms.sweep")
     os.remove(path)
     path = program.recipe("local ms = require 'moonshard'\nerror('it ran')")
     local advice = path .. " calls neither ms.sweep nor ms.find_lr; to train by a recipe: moonshard run " .. path
-    assert.truthy(program.run({ "sweep", path }).err:find(advice, 1, true))
+    has(program.run({ "sweep", path }).err, advice)
     os.remove(path)
     path = program.recipe("require('moonshard').sweep { recipe = 'x' }")
-    assert.truthy(program.run({ "run", path }).err:find("moonshard sweep FILE", 1, true))
+    has(program.run({ "run", path }).err, "moonshard sweep FILE")
     os.remove(path)
   end)
 
@@ -368,7 +370,7 @@ describe("moonshard sweep", function()
       local results = require("moonshard.sweep.results")
       local path = sweep.out .. "/results.jsonl"
       local first = results.open(path, {}, false)
-      assert.truthy(fixture.message(results.open, path, {}, true):find("is being written by another sweep", 1, true))
+      has(fixture.message(results.open, path, {}, true), "another sweep")
       first:close()
       results.open(path, {}, true):close()
     end)
@@ -421,10 +423,10 @@ describe("moonshard sweep", function()
       assert.truthy(ended.out:find("\n16x8 +1 +16 +1 "), ended.out)
       local page = sweep.read("index.html")
       assert.is_nil(page:find("<h2>Speed</h2>", 1, true))
-      assert.truthy(page:find("Peak memory by category", 1, true))
-      assert.truthy(sweep.read("results.csv"):find(",nodes,planned_peak_bytes,", 1, true))
+      has(page, "Peak memory by category")
+      has(sweep.read("results.csv"), ",nodes,planned_peak_bytes,")
       sweep.define([[over = { mesh = { "1x2" } }, ranks_per_node = 2]])
-      assert.truthy(sweep.run().err:find("ranks_per_node is for sweeps that only plan", 1, true))
+      has(sweep.run().err, "ranks_per_node | plan")
     end)
   end)
 
@@ -438,8 +440,8 @@ describe("moonshard sweep", function()
       for i, record in ipairs(sweep.results().points) do scores[i] = record.metrics.score end
       assert.same({ 21, 15, 12 }, scores)
       assert.truthy(ended.out:find("\nmesh  batch  [^\n]*score[^\n]*\n1x1   7  [^\n]*  21  "), ended.out)
-      assert.truthy(sweep.read("results.csv"):find(",score,", 1, true))
-      assert.truthy(sweep.read("index.html"):find('<th class="n">score</th>', 1, true))
+      has(sweep.read("results.csv"), ",score,")
+      has(sweep.read("index.html"), '<th class="n">score</th>')
     end)
   end)
 
@@ -460,11 +462,11 @@ describe("moonshard sweep", function()
     end
     local fast, near, far = record("a", 90, 100, 110), record("b", 80, 88, 95), record("c", 50, 55, 60)
     assert.same({}, warnings(0.2, fast, far))
-    assert.truthy(warnings(0.2, fast, near, far)[1]:find("^the runs of 1 other point reach into .* %(a, %+%-10 %%%)"))
+    has(warnings(0.2, fast, near, far)[1], "1 other point | (a, +-10 %)")
     local none = report.new({ sort = "-accuracy", repeats = 1, machine = {} }, { { key = "a", values = {} } },
       { a = fast }, 0)
-    assert.truthy(none.warnings[1]:find("no point logged the metric accuracy", 1, true))
-    assert.truthy(warnings(1.5, fast, far)[1]:find("a load of 1.5 on 2 cores", 1, true))
+    has(none.warnings[1], "metric accuracy")
+    has(warnings(1.5, fast, far)[1], "1.5 | 2 cores")
   end)
 
   it("prints JSON alone with --json", function()

@@ -3,6 +3,8 @@
 
 local clock = require("moonshard.base.clock")
 local launched = require("lua.launched")
+local has = require("lua.message").has
+local line_has = require("lua.message").line_has
 local program = require("lua.program")
 
 local RECIPE = "tests/lua/recipes/terminated.lua"
@@ -105,7 +107,7 @@ describe("SIGTERM", function()
     local folder = new_folder()
     local ended = run("dir=" .. folder, FOR_EVER, "when=trace", "to=rank 1")
     assert.equal(TERMINATED, ended.status)
-    assert.equal("moonshard: terminated before the first step\n", ended.err)
+    line_has(ended.err, "moonshard: | terminated before")
     assert.falsy(checkpoints(folder):find("step-", 1, true))
   end)
 
@@ -113,9 +115,8 @@ describe("SIGTERM", function()
     local folder = new_folder()
     local ended = run("dir=" .. folder, FOR_EVER, "when=stuck", "every=2", "--grace", "1.5")
     assert.equal(TERMINATED, ended.status)
-    assert.truthy(ended.err:find("^moonshard: terminated; ranks 0, 1 did not end within 1.5 s and had to be killed\n"
-      .. "moonshard: rank 1 is outside the engine for [%d.]+ s %(Lua after step 3%), and did not come to "
-      .. "all_gather_bytes of the learning rate %(after step 3%)"), ended.err)
+    has(ended.err:match("^[^\n]*"), "moonshard: | terminated | ranks 0, 1 | 1.5 s | killed")
+    has(ended.err:match("\n([^\n]*)"), "moonshard: | rank 1 | Lua after step 3 | learning rate")
     assert.equal(name_of(2) .. "\n", checkpoints(folder))
   end)
 
@@ -125,7 +126,7 @@ describe("SIGTERM", function()
     assert.equal("moonshard: terminated\n", ended.err)
     ended = run(FOR_EVER, "when=step", "to=rank 1")
     assert.equal(3, ended.status)
-    assert.truthy(ended.err:find("moonshard: rank 1 died: killed by signal 15 (Terminated)", 1, true), ended.err)
+    has(ended.err, "moonshard: | rank 1 | signal 15 | Terminated")
   end)
 
   it("L1 L7 ranks of another launcher save, whichever of them it comes to", function()
@@ -134,7 +135,7 @@ describe("SIGTERM", function()
       :format(launched.find_port())
     local command = ("%s run %s dir=%s %s when=step 'to=rank 1'"):format(BIN, RECIPE, folder, FOR_EVER)
     local ended = launched.together(launched.ranks(2, variables, command))
-    assert.equal(("moonshard: terminated after step 4, saved as %s/%s\n"):format(folder, name_of(4)), ended[1].err)
+    line_has(ended[1].err, ("moonshard: | terminated | step 4 | %s/%s"):format(folder, name_of(4)))
     assert.equal("", ended[2].err)
     for _, one in ipairs(ended) do assert.equal(TERMINATED, one.status) end
   end)
@@ -151,7 +152,7 @@ describe("SIGTERM", function()
       assert.equal(TERMINATED, ended.status, told)
       local step = ended.err:match("^moonshard: terminated after step (%d+), saved as %S+\n$")
       assert.truthy(step, told)
-      assert.truthy(checkpoints(folder):find(name_of(step), 1, true), told)
+      has(checkpoints(folder), name_of(step))
       assert.truthy(clock.now() - began < 50, told)
       folders[#folders + 1] = folder .. ".begun"
     end
@@ -170,15 +171,15 @@ describe("SIGTERM", function()
     local folder = new_folder()
     local ended = run("dir=" .. folder, FOR_EVER, "when=step", "inject=write:1:ENOSPC")
     assert.equal(3, ended.status, ended.err)
-    assert.truthy(ended.err:find("No space left on device", 1, true), ended.err)
+    has(ended.err, "No space left")
   end)
 
   it("refuses --grace that is no time, or stands in another launcher's rank", function()
     local ended = run("--grace", "0")
     assert.equal(2, ended.status)
-    assert.equal("moonshard: --grace 0: it must be a number of seconds above 0\n", ended.err)
+    line_has(ended.err, "moonshard: --grace 0: | seconds | above 0")
     ended = program.run({ "run", RECIPE, "--grace", "9" }, "RANK=0 WORLD_SIZE=2")
     assert.equal(2, ended.status)
-    assert.truthy(ended.err:find("--grace is for ranks that moonshard starts", 1, true), ended.err)
+    has(ended.err, "--grace")
   end)
 end)
