@@ -72,7 +72,7 @@ static void L1_ranks_meet_over_tcp(void **state) {
   (void)state;
   meet(1, NULL, "");
   meet(5, NULL, "");
-  meet(5, NULL, "a token of sixteen");
+  meet(5, NULL, "sixteen-byte-key");
   meet(24, NULL, "");
 }
 

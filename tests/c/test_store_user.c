@@ -165,7 +165,7 @@ static void L3_who_proves_the_token_may_be_any_user(void **state) {
   if (geteuid() != 0) skip();
   int port = find_port();
   prepare_caller(&ranks[0], port, 0, 2);
-  ranks[0].config.token = "known to both of them";
+  ranks[0].config.token = "known-to-both-of-them";
   start_caller(&ranks[0]);
   assert_int_equal(come_as_another_user(port, ranks[0].config.token, text, sizeof text), MS_WIRE_WELCOME);
   assert_caller_fails(&ranks[0], MS_EPEER, "rank 1 | connection");

@@ -12,6 +12,7 @@ mapfile -t all < <(list '.')
 mapfile -t c_files < <(list '\.(c|h|cu|cuh)$')
 mapfile -t lua_files < <(list '(\.lua|\.rockspec|^\.busted|^\.luacheckrc)$')
 mapfile -t test_files < <(list '^tests/.*(_spec\.lua|/test_[^/]*\.(c|cpp)|/embed_[^/]*\.c)$')
+mapfile -t compared < <(list '^tests/(lua|c)/.*\.(lua|c|h)$')
 mapfile -t shell_files < <(list '(\.sh$|^\.ci/run$)')
 
 passed=0 failed=0
@@ -48,6 +49,7 @@ check "floors between folders" luajit tests/lint/floors.lua "${c_files[@]}"
 check "floors of the Lua layer" luajit tests/lint/requires.lua "${lua_files[@]}"
 check "behaviours and their tests" luajit tests/lint/behaviours.lua "${test_files[@]}"
 check "no lists of ops outside of the op table" op_lists
+check "no prose in tests" luajit tests/lint/prose.lua "${compared[@]}"
 check "wording" bash tests/lint/wording.sh "${all[@]}"
 check "shell scripts parse" every_script_parses
 

@@ -65,7 +65,7 @@ end
 local VARIANTS = {
   { "AdamW, rows, dropout", { dropout = true } },
   { "ragged, several groups, saved in the background", { layout = "ragged", async = true, dropout = true } },
-  { "bf16, frozen parameters, parameters that nothing uses", { dtype = "bf16", freeze = "embed", spare = true } },
+  { "bf16, frozen parameters, unused parameters", { dtype = "bf16", freeze = "embed", spare = true } },
   { "SGD with momentum, micro-batches whose gradients wait", { optimizer = "sgd", micro = 3, sync = "last" } },
   { "SGD without state", { optimizer = "sgd", momentum = 0 } },
 }

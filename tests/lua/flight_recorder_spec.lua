@@ -109,7 +109,7 @@ end)
 -- others waited in what they came to.
 local WHERE = {
   { "at the start", "start", "Lua | before", "mesh 2x2 (replicate, shard) | state" },
-  { "before the first step", "first", "Lua | before", "mesh 2x2 (replicate, shard) | state" },
+  { "before step 1", "first", "Lua | before", "mesh 2x2 (replicate, shard) | state" },
   { "in the first step", "trace", "Lua | before", "mesh 2x2 (replicate, shard) | state" },
   { "amid the steps", "middle", "Lua | step 3", "learning rate | step 3" },
   { "amid its data", "data", "data | step 3", "learning rate | step 3" },

@@ -181,7 +181,7 @@ describe("handles", function()
   it("a call with NULL is a status", function()
     each_argument(function(f, place, kind)
       if may_be_null[f.name] ~= place then
-        check_refusal(f, place, ffi.cast(kind .. " *", nil), live, "is NULL")
+        check_refusal(f, place, ffi.cast(kind .. " *", nil), live, "NULL")
       end
     end)
   end)
@@ -189,31 +189,31 @@ describe("handles", function()
   it("a call with a released handle is a status", function()
     local released = make_all()
     release_all(released)
-    each_argument(function(f, place, kind) check_refusal(f, place, released[kind], live, "was released") end)
+    each_argument(function(f, place, kind) check_refusal(f, place, released[kind], live, "released") end)
   end)
 
   it("a call with a handle of another kind is a status", function()
     each_argument(function(f, place, kind)
       local other = kind == "ms_mesh" and "ms_model" or "ms_mesh"
-      local expected = other == "ms_mesh" and "is a mesh, not a " or "is a model, not a mesh"
+      local expected = other == "ms_mesh" and "a mesh" or "a model | mesh"
       check_refusal(f, place, ffi.cast(kind .. " *", live[other]), live, expected)
     end)
   end)
 
   it("a call where the world was left, or the state released, is a status", function()
-    local on = { ms_state = "the world of this state", ms_exec = "the world of this exec",
-      ms_save = "the world of this save", ms_profile = "the world of this profile" }
+    local on = { ms_state = "world | state", ms_exec = "world | exec",
+      ms_save = "world | save", ms_profile = "world | profile" }
     local left = make_all()
     C.ms_world_leave(left.ms_world)
     each_argument(function(f, place, kind)
-      if on[kind] then check_refusal(f, place, left[kind], live, on[kind] .. " was released") end
+      if on[kind] then check_refusal(f, place, left[kind], live, on[kind] .. " | released") end
     end)
     release_all(left)
     left = make_all()
     C.ms_state_free(left.ms_state)
     each_argument(function(f, place, kind)
       if kind == "ms_exec" or kind == "ms_save" then
-        check_refusal(f, place, left[kind], live, "the state of this")
+        check_refusal(f, place, left[kind], live, "state")
       end
     end)
     release_all(left)

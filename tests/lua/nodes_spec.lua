@@ -147,10 +147,10 @@ describe("two hosts", function()
     if not launched.can("command -v ip") then return "iproute2 is not installed" end
     for _, command in ipairs({
       ("ip netns add %s"):format(a), ("ip netns add %s"):format(b),
-      ("ip link add veth0 netns %s type veth peer name veth0 netns %s"):format(a, b),
+      ("ip link add veth0 netns %s type veth peer name veth0 netns %s"):format(a, b), -- prose: a command
       ("ip -n %s addr add 10.99.0.1/24 dev veth0"):format(a), ("ip -n %s addr add 10.99.0.2/24 dev veth0"):format(b),
       ("ip -n %s link set veth0 up"):format(a), ("ip -n %s link set veth0 up"):format(b),
-      ("ip -n %s link set lo up"):format(a), ("ip -n %s link set lo up"):format(b),
+      ("ip -n %s link set lo up"):format(a), ("ip -n %s link set lo up"):format(b), -- prose: commands
     }) do
       if not launched.can(command) then return "network namespaces need root: " .. command end
     end

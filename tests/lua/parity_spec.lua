@@ -281,9 +281,9 @@ describe("delays", function()
 
   it("M3 are refused when they make no sense", function()
     for text, why in pairs({
-      ["gathr:1s"] = "a point that does not exist", ["gather:1"] = "a time has no unit",
-      ["gather:-1s"] = "a time is missing or negative", ["gather:1s@x"] = "a rank is not a number",
-      ["gather:1s,"] = false, ["gather:1s;update:1s"] = "something follows a delay",
+      ["gathr:1s"] = "point", ["gather:1"] = "time | unit",
+      ["gather:-1s"] = "time | negative", ["gather:1s@x"] = "rank | number",
+      ["gather:1s,"] = false, ["gather:1s;update:1s"] = "delay",
     }) do
       local ended = program.run({
         "run", "tests/lua/recipes/parity.lua", "out=/dev/null", "steps=1", "--inject-delay", text,

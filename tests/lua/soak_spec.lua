@@ -3,6 +3,7 @@
 
 local campaigns = require("soak.campaigns")
 local metrics = require("soak.metrics")
+local has = require("lua.message").has
 local scratch = require("lua.scratch")
 local trial = require("soak.trial")
 
@@ -66,10 +67,10 @@ describe("campaigns", function()
     local two = '{"step":1,"loss":2.5}\n{"step":2,"loss":2.25}\n'
     assert.is_nil(metrics.check(scratch.path()))
     assert.is_nil(check(two, 2))
-    assert.equal("metrics have 2 steps, not 3", check(two, 3))
-    assert.equal('metrics end within a line: {"step":3', check(two .. '{"step":3'))
-    assert.equal("metrics have a line that is no object: {", check(two .. "{\n"))
-    assert.equal("metrics have step 2 in line 3", check(two .. '{"step":2}\n'))
+    has(check(two, 3), "2 steps | 3")
+    has(check(two .. '{"step":3'), 'within | : {"step":3')
+    has(check(two .. "{\n"), "object: {")
+    has(check(two .. '{"step":2}\n'), "step 2 | line 3")
   end)
 end)
 

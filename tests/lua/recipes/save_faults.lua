@@ -58,7 +58,7 @@ for victim = 0, ms.world().size - 1 do
         struck = struck + 1
         local text = tostring(raised)
         assert(text:find(cfg.dir, 1, true), text)
-        assert(text:find(failure == "EIO" and "Input/output error" or "No space left on device", 1, true), text)
+        assert(text:find(failure == "EIO" and "Input/output error" or "No space left", 1, true), text)
         assert(rank == victim or text:find(("rank %d: "):format(victim), 1, true), text)
         if rank == 0 then assert_folder({ 1 }) end
       end
