@@ -29,7 +29,8 @@ int ms_axis_offset(const ms_axis *axis, int coordinate) {
   return offset;
 }
 
-/* Appends a mode inside of the others: merged with its neighbour if the two are one run, dropped if it is a single step. */
+/* Appends a mode inside of the others: merged with its neighbour if the two are one run, dropped if it is a single
+** step. */
 static void push(ms_axis *axis, ms_mode mode) {
   ms_mode *last = axis->modes ? &axis->mode[axis->modes - 1] : NULL;
   if (!last) axis->mode[axis->modes++] = mode;

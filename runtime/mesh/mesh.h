@@ -1,9 +1,9 @@
 /* mesh.h - what a mesh is: named axes over the positions of a root, and the ranks that stand there.
 **
-** A root is made once, over the whole world or over ranks chosen by hand; slicing, flattening and unflattening give further
-** meshes over the same root, whose axes are computed from the first one's. Such a mesh stands for all its copies at once:
-** the shard slice of a 2x4 mesh is {0,1,2,3} to rank 2 and {4,5,6,7} to rank 6. Nothing here asks for a device or another
-** rank, so any rank's place in a mesh of thousands can be computed anywhere.
+** A root is made once, over the whole world or over ranks chosen by hand; slicing, flattening and unflattening give
+** further meshes over the same root, whose axes are computed from the first one's. Such a mesh stands for all its
+** copies at once: the shard slice of a 2x4 mesh is {0,1,2,3} to rank 2 and {4,5,6,7} to rank 6. Nothing here asks for a
+** device or another rank, so any rank's place in a mesh of thousands can be computed anywhere.
 */
 #ifndef MS_MESH_MESH_H
 #define MS_MESH_MESH_H

@@ -1,8 +1,8 @@
 /* nodes.c - whether the groups of a dimension fit the hosts.
 **
-** A shard group that reaches over hosts is paid for in every collective, so one expects it to reach over all of them alike.
-** Where hosts hold different numbers of ranks, groups of one size start at different places of each host, and some of them
-** straddle a border that nobody meant.
+** A shard group that reaches over hosts is paid for in every collective, so one expects it to reach over all of them
+** alike. Where hosts hold different numbers of ranks, groups of one size start at different places of each host, and
+** some of them straddle a border that nobody meant.
 */
 #include <stdlib.h>
 

@@ -50,8 +50,8 @@ static int find_axis(const ms_mesh *mesh, const char *name, ms_axis *axis) {
   return MS_OK;
 }
 
-/* A name keeps its meaning in all meshes of a root: the same again is no news (*known is 1), other dimensions under it are an
-** error. */
+/* A name keeps its meaning in all meshes of a root: the same again is no news (*known is 1), other dimensions under it
+** are an error. */
 static int check_meaning(const ms_mesh *mesh, const char *doing, const char *name, const ms_axis *axis, int *known) {
   const ms_mesh_root *root = mesh->root;
   *known = 1;

@@ -8,6 +8,12 @@
 
 #include <stdlib.h>
 
+/* The bytes of an activation, and the least size of the arena that in a phase holds one of that size beside what is
+** communicated while it lives; 0 in a phase without one. */
+typedef struct room {
+  int64_t bytes, needed[MS_PHASES];
+} room;
+
 static int64_t aligned(const ms_buffer *b) { return (b->bytes + 63) / 64 * 64; }
 
 static int is_used(const ms_buffer *b, int category) {
@@ -15,13 +21,13 @@ static int is_used(const ms_buffer *b, int category) {
 }
 
 /* Keeps the largest sizes, each once, in order. */
-static void keep_size(ms_comm_arena_size *room, int *rooms, int64_t bytes) {
+static void keep_size(room *room, int *rooms, int64_t bytes) {
   int at = *rooms;
   while (at > 0 && room[at - 1].bytes < bytes) at--;
-  if ((at > 0 && room[at - 1].bytes == bytes) || at == MS_COMM_ARENA_SIZES) return;
-  if (*rooms < MS_COMM_ARENA_SIZES) (*rooms)++;
+  if ((at > 0 && room[at - 1].bytes == bytes) || at == MS_COMM_ARENA_ACTIVATIONS) return;
+  if (*rooms < MS_COMM_ARENA_ACTIVATIONS) (*rooms)++;
   for (int i = *rooms - 1; i > at; i--) room[i] = room[i - 1];
-  room[at] = (ms_comm_arena_size){.bytes = bytes};
+  room[at] = (struct room){.bytes = bytes};
 }
 
 static int by_offset(const void *a, const void *b) {
@@ -42,8 +48,8 @@ static int64_t end_between(const ms_buffer *const *taken, int n, int64_t base, c
   return at + aligned(b);
 }
 
-int ms_comm_arena_sizes(const ms_plan *plan, const int *order, const int *from, int64_t base, ms_comm_arena_size *room,
-                        int *rooms) {
+/* Of the largest sizes of activations, the largest first. */
+static int find_rooms(const ms_plan *plan, const int *order, const int *from, int64_t base, room *room, int *rooms) {
   const ms_buffer **taken = ms_calloc(plan->buffers, sizeof *taken);
   if (!taken) return MS_ENOMEM;
   *rooms = 0;
@@ -66,5 +72,22 @@ int ms_comm_arena_sizes(const ms_plan *plan, const int *order, const int *from, 
     }
   }
   free(taken);
+  return MS_OK;
+}
+
+/* A phase in which the activation lies elsewhere needs no room for it there, so phases count by themselves. */
+int ms_comm_arena_sizes(const ms_plan *plan, const int *order, const int *from, int64_t base, int64_t communicated,
+                        int64_t *size, int *sizes) {
+  room room[MS_COMM_ARENA_ACTIVATIONS];
+  int rooms;
+  *sizes = 0;
+  MS_TRY(find_rooms(plan, order, from, base, room, &rooms));
+  for (int i = 0; i < rooms * MS_PHASES; i++) {
+    int64_t needed = room[i / MS_PHASES].needed[i % MS_PHASES], more = needed - communicated;
+    if (more <= 0 || more >= room[i / MS_PHASES].bytes) continue;
+    int k = 0;
+    while (k < *sizes && size[k] != needed) k++;
+    if (k == *sizes) size[(*sizes)++] = needed;
+  }
   return MS_OK;
 }

@@ -4,16 +4,13 @@
 
 #include "plan/plan.h"
 
-enum { MS_COMM_ARENA_SIZES = 6 };
+enum { MS_COMM_ARENA_ACTIVATIONS = 6, MS_COMM_ARENA_SIZES = MS_COMM_ARENA_ACTIVATIONS * MS_PHASES };
 
-/* The bytes of an activation, and the least size of the arena that in a phase holds one of that size beside what is
-** communicated while it lives; 0 in a phase without one. */
-typedef struct ms_comm_arena_size {
-  int64_t bytes, needed[MS_PHASES];
-} ms_comm_arena_size;
-/* Of the largest sizes of activations, the largest first: at most MS_COMM_ARENA_SIZES. What is communicated has its places, from
-** `base` on. order: buffers by phase, those of phase p from from[1 + p] to before from[2 + p]. */
-int ms_comm_arena_sizes(const ms_plan *plan, const int *order, const int *from, int64_t base, ms_comm_arena_size *room,
-                        int *rooms);
+/* Sizes of the communicated arena that are worth a try, each once, at most MS_COMM_ARENA_SIZES: more than the
+** `communicated` bytes that it needs, but by less than an activation (of the largest sizes) that then fits. What is
+** communicated has its places, from `base` on. order: buffers by phase, those of phase p from from[1 + p] to before
+** from[2 + p]. */
+int ms_comm_arena_sizes(const ms_plan *plan, const int *order, const int *from, int64_t base, int64_t communicated,
+                        int64_t *size, int *sizes);
 
 #endif

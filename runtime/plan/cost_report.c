@@ -42,7 +42,7 @@ static int check_phase(const ms_plan *plan, int phase) {
   return MS_OK;
 }
 
-/* ---- a unit ---------------------------------------------------------------------------------------------------- */
+/* ---- a unit ------------------------------------------------------------------------------------------------------ */
 
 static void add_collectives(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost) {
   const ms_plan_phase *p = &plan->phase[phase];
@@ -168,7 +168,7 @@ fail:
   return rc;
 }
 
-/* ---- where most bytes are in use ---------------------------------------------------------------------------------- */
+/* ---- where most bytes are in use --------------------------------------------------------------------------------- */
 
 /* Memory that only buffers of one kind can share: with whom a rank shares it differs. Of a rank's own, gradient chunks
 ** lend their bytes until they are written, which neither what peers read nor what is larger than all chunks fits

@@ -105,8 +105,8 @@ static int fills_gradients(const ms_plan *plan, const ms_instr *instr) {
   return buffer >= 0 && buffer < ms_squares_buffer(plan) && buffer % MS_STATE_BUFFERS == MS_STATE_GRADIENT;
 }
 
-/* What a rank does with the parameters that it owns, or with its slice of what replicas share, differs from rank to rank: the model
-** says all of it. */
+/* What a rank does with the parameters that it owns, or with its slice of what replicas share, differs from rank to
+** rank: the model says all of it. */
 static int is_of_one_rank(const ms_plan *plan, const ms_instr *instr) {
   const int flags = ms_op_row_of(instr->call->op)->flags;
   if (flags & MS_OP_RANK_LOCAL) return 1;

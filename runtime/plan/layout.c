@@ -235,21 +235,6 @@ static int64_t together(const layout *l) {
   return l->plan->arena_bytes[MS_ARENA_COMM] + l->plan->arena_bytes[MS_ARENA_ACTIVATIONS];
 }
 
-/* Sizes of the communicated arena that are worth a try, each once: more than what is communicated needs, but by less
-** than an activation that then fits. A phase in which it lies elsewhere needs no room for it there, so phases count by
-** themselves. size: [MS_COMM_ARENA_SIZES * MS_PHASES] */
-static int sizes_to_try(const layout *l, const ms_comm_arena_size *room, int rooms, int64_t *size) {
-  int sizes = 0;
-  for (int i = 0; i < rooms * MS_PHASES; i++) {
-    int64_t needed = room[i / MS_PHASES].needed[i % MS_PHASES], more = needed - l->communicated;
-    if (more <= 0 || more >= room[i / MS_PHASES].bytes) continue;
-    int k = 0;
-    while (k < sizes && size[k] != needed) k++;
-    if (k == sizes) size[sizes++] = needed;
-  }
-  return sizes;
-}
-
 /* A large activation may find no gap among what is communicated. Making the arena larger until it does costs the
 ** difference and saves its bytes elsewhere: what needs least is taken. */
 static int layout_activations(layout *l) {
@@ -262,11 +247,9 @@ static int layout_activations(layout *l) {
   MS_TRY(layout_kind(l, ACTIVATIONS));
   int64_t fewest = together(l);
   if (l->communicated == l->base[MS_ARENA_COMM] || fewest <= l->enough) return MS_OK;
-  ms_comm_arena_size room[MS_COMM_ARENA_SIZES];
-  int64_t size[MS_COMM_ARENA_SIZES * MS_PHASES];
-  int rooms;
-  MS_TRY(ms_comm_arena_sizes(l->plan, l->order, l->from, l->base[MS_ARENA_COMM], room, &rooms));
-  int sizes = sizes_to_try(l, room, rooms, size);
+  int64_t size[MS_COMM_ARENA_SIZES];
+  int sizes;
+  MS_TRY(ms_comm_arena_sizes(l->plan, l->order, l->from, l->base[MS_ARENA_COMM], l->communicated, size, &sizes));
   for (int i = 0; i < sizes && fewest > l->enough; i++) {
     arena[MS_ARENA_COMM] = size[i];
     MS_TRY(layout_kind(l, ACTIVATIONS));

@@ -89,11 +89,37 @@ typedef struct ms_lowering {
   int sending[2];     /* buffers of the latest collective by dimension: kept until the next one starts */
 } ms_lowering;
 
-/* Gradients (lower_gradients.c). grad_unit: [values] the unit whose gradient a value is, or -1. */
+/* Unshards that the schedule issues before a node, and slices of units whose forward ends with it
+** (lower_unshards.c). */
+int ms_lower_unshards(ms_lowering *l, int node);
+int ms_lower_keep_slices(ms_lowering *l, int node);
+
+/* Where a sum over ranks is read or written: whole reduce buffers, or chunks, in one dtype. */
+typedef struct ms_gradients {
+  int buffer, dtype, chunked;
+  int sliced; /* of chunks, this rank's slice alone */
+} ms_gradients;
+int64_t ms_gradients_offset(const ms_gradients *g, const ms_segment *seg);
+
+/* Where gradients are written (lower_gradients.c). 1 when any other rank has gradients of the same parameters. */
+int ms_lower_communicates(const ms_lowering *l);
+/* What the configured enum ms_sync means on this mesh. */
+int ms_lower_sync(const ms_lowering *l);
+/* 1 when unsharded gradients wait for the last micro-batch; when they are also written where they wait. */
+int ms_lower_defers_unsharded(const ms_lowering *l);
+int ms_lower_writes_deferred(const ms_lowering *l, int unit);
+/* The unit's buffer of f32 elements that wait for the last micro-batch, made in the first. */
+int ms_lower_deferred_buffer(ms_lowering *l, int unit, int64_t elements, int *buffer);
+int64_t ms_lower_reduce_elements(const ms_unit *u);
+/* 1 when gradients go straight to the state's chunk. */
+int ms_lower_writes_state(const ms_lowering *l, int unit);
+int ms_lower_fill_zero(ms_lowering *l, int buffer, int64_t offset, int dtype, int64_t n, const char *scope);
+/* grad_unit: [values] the unit whose gradient a value is, or -1. */
 int ms_lower_open_gradients_of(ms_lowering *l, int node, const int *grad_unit);
 int ms_lower_first_summand(const ms_lowering *l, int value);
-int ms_lower_reduce_completed(ms_lowering *l, int node);
 int ms_lower_zero_unreached(ms_lowering *l);
+/* Reduces the units whose last gradient a node has written (lower_reductions.c). */
+int ms_lower_reduce_completed(ms_lowering *l, int node);
 
 /* Lowering: graph -> FIRST, NEXT or EVALUATE (lower.c); NORM and UPDATE need no graph (lower_step.c). */
 int ms_lower_graph(ms_plan *plan, int phase, const ms_graph *graph);

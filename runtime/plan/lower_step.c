@@ -1,11 +1,11 @@
 /* lower_step.c - the phases without a graph: the step's totals (loss and gradient norm over the mesh), and the update.
 **
-** Replicas of a node that keep one copy of the state divide the work: each updates the slice of a unit's chunks whose gradients
-** it has, and the update ends with a barrier among them, so that whoever goes on finds all of it updated.
+** Replicas of a node that keep one copy of the state divide the work: each updates the slice of a unit's chunks whose
+** gradients it has, and the update ends with a barrier among them, so that whoever goes on finds all of it updated.
 **
-** The norm is that of the gradient of the mean loss: sums over ranks and micro-batches are divided once, here, by how many
-** they are or by the sum of their weights, and the factor goes with the clipping into the optimizer's pass, so no kernel ever
-** scales a gradient in memory.
+** The norm is that of the gradient of the mean loss: sums over ranks and micro-batches are divided once, here, by how
+** many they are or by the sum of their weights, and the factor goes with the clipping into the optimizer's pass, so no
+** kernel ever scales a gradient in memory.
 */
 #include <string.h>
 
@@ -115,8 +115,8 @@ static int update_parameter(ms_plan *plan, int param) {
   return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_adamw, &attrs, 3, in, 3, out, scope, 0);
 }
 
-/* Parameters without a gradient in this step stay as they are, with all that is kept of them, and the update does not count for them.
-** Ranks that own nothing of a parameter count too. */
+/* Parameters without a gradient in this step stay as they are, with all that is kept of them, and the update does not
+** count for them. Ranks that own nothing of a parameter count too. */
 static int count_updates(ms_plan *plan) {
   const ms_attrs one_more = {.f = {1, 1}};
   for (int first = 0, end; first < plan->model->params; first = end) {

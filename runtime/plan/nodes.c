@@ -1,9 +1,9 @@
 /* nodes.c - which ranks of a plan are on one node, and so what they keep once.
 **
-** A plan is made for ranks that need not exist, so it is given how many of them each node has (ms_plan_config.ranks_per_node):
-** the number of ranks alone does not say it. Ranks fill nodes in their order. Memory is mapped together within a node
-** and never between nodes: a shard group that reaches over nodes copies what it gathers, and replicas on different nodes
-** have copies of their own.
+** A plan is made for ranks that need not exist, so it is given how many of them each node has
+** (ms_plan_config.ranks_per_node): the number of ranks alone does not say it. Ranks fill nodes in their order. Memory
+** is mapped together within a node and never between nodes: a shard group that reaches over nodes copies what it
+** gathers, and replicas on different nodes have copies of their own.
 */
 #include "comm/group/world.h"
 #include "plan/plan.h"

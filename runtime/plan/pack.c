@@ -2,9 +2,9 @@
 ** largest first (Pisarchyk & Lee 2020, "Efficient memory management for deep neural net inference"). A buffer that fits
 ** into a gap of an arena that is there anyway goes there.
 **
-** Where that needs more than it should, the longest lived come first instead: what lives on when gaps close, as gradient
-** chunks are written, then lies beneath them. A large buffer of a moment, which finds no place any more so, is placed
-** before all others in the next attempt, at the top, where gaps close first.
+** Where that needs more than it should, the longest lived come first instead: what lives on when gaps close, as
+** gradient chunks are written, then lies beneath them. A large buffer of a moment, which finds no place any more so, is
+** placed before all others in the next attempt, at the top, where gaps close first.
 */
 #include "plan/pack.h"
 
@@ -24,8 +24,8 @@ static int by_size(const void *a, const void *b, void *items) {
   return x - y;
 }
 
-/* Of equal ones the last made first: what is used at the end of a phase lies lowest, so the arena is free above it when a
-** gradient of an embedding, which comes last of all, looks for room. */
+/* Of equal ones the last made first: what is used at the end of a phase lies lowest, so the arena is free above it when
+** a gradient of an embedding, which comes last of all, looks for room. */
 static int by_size_from_the_end(const void *a, const void *b, void *items) {
   const ms_packing_item *item = items;
   int x = *(const int *)a, y = *(const int *)b;
@@ -137,8 +137,8 @@ static int find_apart(packing *p) {
   return MS_OK;
 }
 
-/* Returns which item ends highest in the last arena, or -1 when none lies there. Of items that live apart, the first that
-** finds no other room makes enough of that arena for all. */
+/* Returns which item ends highest in the last arena, or -1 when none lies there. Of items that live apart, the first
+** that finds no other room makes enough of that arena for all. */
 static int place_all(packing *p) {
   const int own = p->arenas - 1;
   int highest = -1;

@@ -241,7 +241,10 @@ int64_t ms_plan_peak(const ms_plan *plan);
 ** (cost_report.c). */
 int ms_plan_category_peaks(const ms_plan *plan, double *bytes);
 
-/* The ranges of what an optimizer is given (compile.c). */
+/* An empty plan of a model (plan.c). */
+int ms_plan_new(const ms_model *model, const ms_plan_config *config, ms_plan **plan);
+/* The ranges of all settings, and of what an optimizer is given (config.c). */
+int ms_plan_check_config(const ms_plan_config *config);
 int ms_plan_check_optimizer(const ms_plan_config *config);
 
 /* One access of an instruction to a byte range of an arena. */
@@ -262,7 +265,6 @@ void ms_gradients_begin(const ms_plan *plan, int phase, int *begin);
 /* How many accesses an instruction can have: the capacity that is always enough. */
 int ms_instr_access_limit(const ms_instr *instr);
 int ms_phase_access_limit(const ms_plan_phase *phase);
-ms_ref ms_ref_bytes(int buffer, int64_t bytes);
 /* An input, or an output, of a kernel's instruction. */
 ms_ref ms_instr_input(const ms_instr *instr, int i);
 ms_ref ms_instr_output(const ms_instr *instr, int i);
@@ -273,7 +275,7 @@ int ms_plan_layout(ms_plan *plan, const ms_graph *traced);
 /* Inserts RECORD and WAIT instructions: only those that are needed (sync.c). */
 int ms_plan_synchronize(ms_plan *plan, int phase);
 /* What is known to be done when each instruction starts: clock[i][s] instructions of stream s. MS_ERACE when an event
-** is waited for that nothing above records (clocks.c). */
+** is waited for that nothing above records (accesses.c). */
 int ms_plan_clocks(const ms_plan *plan, int phase, int (*clock)[MS_STREAMS]);
 /* MS_ERACE naming the two instructions when conflicting accesses can run unordered, an event is waited for that is
 ** never recorded before it in program order, or an access lies outside its arena (verify.c). */
@@ -283,8 +285,6 @@ int ms_plan_verify(const ms_plan *plan, int phase);
 void ms_plan_describe_state(const ms_model *model, const ms_plan_config *config, ms_text *text);
 /* Fills manifest and fingerprint (fingerprint.c). */
 int ms_plan_fingerprint(ms_plan *plan);
-int ms_plan_text(const ms_plan *plan, ms_text *text); /* dump.c */
-int ms_plan_json(const ms_plan *plan, ms_text *text); /* dump_json.c */
 
 /* First rank (of the shard group) of the `ranks` neighbours that this rank belongs to. */
 int ms_plan_group_start(const ms_plan *plan, int dim, int ranks);

@@ -6,7 +6,8 @@
 #include "base/xxh3.h"
 #include "plan/lower.h"
 
-/* What tells calls of a plan apart, but for how many of the shapes are inputs: op, attributes, and each shape, in a row. */
+/* What tells calls of a plan apart, but for how many of the shapes are inputs: op, attributes, and each shape, in a
+** row. */
 enum { ATTRIBUTES = sizeof(ms_attrs) / 8, KEY = 1 + ATTRIBUTES + (MS_MAX_INPUTS + MS_MAX_OUTPUTS) * (1 + MS_MAX_DIMS) };
 
 struct ms_prepared_call {

@@ -1,10 +1,11 @@
-/* state_layout.c - the arenas STATE, MASTERS and REPLICATED: what lives as long as training does. The same for every plan of
-** a model and optimizer; masters and scalars come first, so that a plan that only evaluates reads the state of one that trains.
+/* state_layout.c - the arenas STATE, MASTERS and REPLICATED: what lives as long as training does. The same for every
+** plan of a model and optimizer; masters and scalars come first, so that a plan that only evaluates reads the state of
+** one that trains.
 **
-** On one node no rank needs a copy of what a peer keeps in f32 anyway: masters that kernels read in f32 lie in memory of
-** the whole shard group, laid out as the gathered unit, and a gather of them is nothing but waiting until every owner
-** has updated its chunks. Nor do replicas there need one each of what they keep: they map one, and each updates a slice of
-** a unit's chunks, whose gradients it alone has. */
+** On one node no rank needs a copy of what a peer keeps in f32 anyway: masters that kernels read in f32 lie in memory
+** of the whole shard group, laid out as the gathered unit, and a gather of them is nothing but waiting until every
+** owner has updated its chunks. Nor do replicas there need one each of what they keep: they map one, and each updates a
+** slice of a unit's chunks, whose gradients it alone has. */
 #include <stdlib.h>
 
 #include "base/slice.h"

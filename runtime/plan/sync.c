@@ -1,8 +1,8 @@
 /* sync.c - the events that order conflicting accesses of different streams, and no more than are needed.
 **
-** Walks the program with a vector clock per stream (Fidge 1988, Mattern 1989): clock[t] is how much of stream t is known to
-** be done. An instruction that conflicts with an earlier one of another stream waits for its event, unless its clock, or the
-** clock that another of its waits brings, covers it already. So every wait that is left orders something.
+** Walks the program with a vector clock per stream (Fidge 1988, Mattern 1989): clock[t] is how much of stream t is
+** known to be done. An instruction that conflicts with an earlier one of another stream waits for its event, unless its
+** clock, or the clock that another of its waits brings, covers it already. So every wait that is left orders something.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +15,8 @@ typedef struct past {
   int instr, place;
 } past;
 
-/* The earlier reads, or writes, of one stream in one arena, in program order. All lie in [begin, end): most searches end
-** there. */
+/* The earlier reads, or writes, of one stream in one arena, in program order. All lie in [begin, end): most searches
+** end there. */
 typedef struct history {
   past *list; /* in what all histories share */
   int n;
@@ -160,7 +160,8 @@ static void take_note(usage *use, int stream, int write) {
   use->written |= write;
 }
 
-/* No event is needed for bytes that one stream alone touches, or that nobody writes. shared: [buffers] 1 for the others. */
+/* No event is needed for bytes that one stream alone touches, or that nobody writes. shared: [buffers] 1 for the
+** others. */
 static int find_shared(const synchroniser *s, char *shared) {
   const ms_plan *plan = s->plan;
   usage arena[MS_ARENAS] = {0}, *buffer = ms_calloc(plan->buffers, sizeof *buffer);

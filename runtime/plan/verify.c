@@ -1,58 +1,85 @@
-/* verify.c - refuses a plan that can race. It knows instructions, streams, events and bytes, and nothing of how the plan
-** was made: no lifetimes, no intentions.
+/* verify.c - refuses a plan that can race. It knows instructions, streams, events and bytes, and nothing of how the
+** plan was made: no lifetimes, no intentions.
 **
-** Three proofs a phase. Bounds: every access lies inside its buffer's place in the arena. Order (verify_order.c): two
-** accesses of one byte from different streams, one of them a write, are ordered through events (vector clocks). Reuse
-** (verify_reuse.c): two buffers that share bytes are not in use at the same time, in program order; with the proof of
-** order that is the order they run in.
+** Three proofs a phase. Bounds: every access lies inside its buffer's place in the arena. Order: two accesses of one
+** byte from different streams, one of them a write, are ordered through events (vector clocks). Reuse: two buffers that
+** share bytes are not in use at the same time, in program order; with the proof of order that is the order they run in.
 */
-#include "plan/verify.h"
-
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-const char *ms_verify_describe(const ms_instr *instr, char *text) {
+#include "plan/intervals.h"
+#include "plan/plan.h"
+
+/* An access; its bytes stand in `range`. */
+typedef struct touch {
+  int instr;
+  unsigned char arena, stream, write;
+} touch;
+
+/* When a buffer is in use. What follows `last` is set when that is known of all. */
+typedef struct span {
+  int buffer, first, last; /* last: INT_MAX for what outlives the phase */
+} span;
+
+typedef struct verifier {
+  const ms_plan *plan;
+  const ms_plan_phase *phase;
+  int phase_id;
+  int64_t base[MS_ARENAS];  /* bytes are counted through all arenas, one behind the other */
+  int (*clock)[MS_STREAMS]; /* [instr] of ms_plan_clocks */
+  touch *touch;             /* in program order */
+  ms_range *range;          /* of each touch */
+  int n, touch_capacity, range_capacity;
+  span *span; /* [buffers] */
+} verifier;
+
+enum { INSTR_TEXT = 192 };
+
+/* An instruction in words, in text [INSTR_TEXT]. */
+static const char *describe(const ms_instr *instr, char *text) {
   const char *what = instr->kind == MS_INSTR_KERNEL       ? ms_op_row_of(instr->call->op)->name
                      : instr->kind == MS_INSTR_COLLECTIVE ? ms_coll_name(instr->coll->kind)
                                                           : "event";
-  snprintf(text, MS_INSTR_TEXT, "%s %s on stream %s", what, instr->scope ? instr->scope : "",
+  snprintf(text, INSTR_TEXT, "%s %s on stream %s", what, instr->scope ? instr->scope : "",
            ms_stream_name(instr->stream));
   return text;
 }
 
-static int check_bounds(const ms_verifier *v, int i, const ms_access *a) {
+static int check_bounds(const verifier *v, int i, const ms_access *a) {
   const ms_buffer *b = &v->plan->buffer[a->buffer];
   if (a->begin >= 0 && a->begin >= b->offset && a->end <= b->offset + b->bytes &&
       a->end <= v->plan->arena_bytes[a->arena])
     return MS_OK;
-  char text[MS_INSTR_TEXT];
+  char text[INSTR_TEXT];
   return MS_FAIL(
       MS_ERACE, "phase %s: instruction %d (%s) touches bytes [%lld, %lld) of arena %s, outside its buffer [%lld, %lld)",
-      ms_phase_name(v->phase_id), i, ms_verify_describe(&v->phase->instr[i], text), (long long)a->begin,
-      (long long)a->end, ms_arena_name(a->arena), (long long)b->offset, (long long)(b->offset + b->bytes));
+      ms_phase_name(v->phase_id), i, describe(&v->phase->instr[i], text), (long long)a->begin, (long long)a->end,
+      ms_arena_name(a->arena), (long long)b->offset, (long long)(b->offset + b->bytes));
 }
 
 /* A buffer of all phases holds what was there before, unless the phase writes it anew: then no instruction needs it. */
-static void extend_span(const ms_verifier *v, int i, int buffer) {
-  ms_span *s = &v->span[buffer];
+static void extend_span(const verifier *v, int i, int buffer) {
+  span *s = &v->span[buffer];
   if (s->first < 0) s->first = i;
   s->last = i;
   int lasting = v->plan->buffer[buffer].phase < 0;
   if (lasting && s->first > 0 && ms_instr_needs(&v->phase->instr[i], buffer)) s->first = 0;
 }
 
-static int collect_instr(ms_verifier *v, int i, const ms_access *access, int n) {
+static int collect_instr(verifier *v, int i, const ms_access *access, int n) {
   for (const ms_access *a = access; a < access + n; a++) {
     MS_TRY(check_bounds(v, i, a));
-    v->touch[v->n] = (ms_touch){i, (unsigned char)a->arena, (unsigned char)v->phase->instr[i].stream, a->write != 0};
+    v->touch[v->n] = (touch){i, (unsigned char)a->arena, (unsigned char)v->phase->instr[i].stream, a->write != 0};
     v->range[v->n++] = (ms_range){v->base[a->arena] + a->begin, v->base[a->arena] + a->end};
     extend_span(v, i, a->buffer);
   }
   return MS_OK;
 }
 
-static int collect(ms_verifier *v) {
+static int collect(verifier *v) {
   ms_access *access = NULL;
   int capacity = 0, rc = MS_OK;
   const int most = ms_phase_access_limit(v->phase);
@@ -69,7 +96,7 @@ fail:
 }
 
 /* What outlives the phase: buffers of all phases (the host writes inputs between them), and outputs, which it reads. */
-static void hold_lasting(ms_verifier *v) {
+static void hold_lasting(verifier *v) {
   for (int b = 0; b < v->plan->buffers; b++) {
     if (v->plan->buffer[b].phase >= 0) continue;
     v->span[b].last = INT_MAX;
@@ -81,19 +108,179 @@ static void hold_lasting(ms_verifier *v) {
   }
 }
 
+/* ---- order ------------------------------------------------------------------------------------------------------- */
+
+/* Goes through the program with every piece of the bytes that several streams share, and who touched it last: the
+** writer, and of each stream the reader since. Whoever came before them is ordered before the writer, which was checked
+** when the writer came. */
+/* Instructions by their places on their streams, 1 for the first; 0: none. */
+typedef struct piece {
+  int writer, writer_stream;
+  int reader[MS_STREAMS];
+} piece;
+
+/* Accesses of one stream are in order, and so are reads: keeps those of the arenas that have others. */
+static void keep_shared(verifier *v) {
+  int streams[MS_ARENAS] = {0}, written[MS_ARENAS] = {0}, kept = 0;
+  for (int i = 0; i < v->n; i++) {
+    streams[v->touch[i].arena] |= 1 << v->touch[i].stream;
+    written[v->touch[i].arena] |= v->touch[i].write;
+  }
+  for (int i = 0; i < v->n; i++) {
+    int arena = v->touch[i].arena, several = streams[arena] & (streams[arena] - 1);
+    if (!several || !written[arena]) continue;
+    v->touch[kept] = v->touch[i];
+    v->range[kept++] = v->range[i];
+  }
+  v->n = kept;
+}
+
+static int find_instr(const ms_plan_phase *phase, int stream, int place) {
+  int i = 0;
+  while (phase->instr[i].stream != stream || --place) i++;
+  return i;
+}
+
+static int unordered(const verifier *v, int stream, int place, const touch *late, int64_t byte) {
+  int early = find_instr(v->phase, stream, place);
+  char first[INSTR_TEXT], second[INSTR_TEXT];
+  return MS_FAIL(MS_ERACE, "phase %s: nothing orders %d (%s) and %d (%s), which both touch byte %lld of arena %s",
+                 ms_phase_name(v->phase_id), early, describe(&v->phase->instr[early], first), late->instr,
+                 describe(&v->phase->instr[late->instr], second), (long long)(byte - v->base[late->arena]),
+                 ms_arena_name(late->arena));
+}
+
+/* known: how much of each stream is done for certain when the instruction starts. */
+static int touch_piece(const verifier *v, const touch *t, const int *known, int place, int64_t byte, piece *p) {
+  if (p->writer > known[p->writer_stream]) return unordered(v, p->writer_stream, p->writer, t, byte);
+  if (!t->write) {
+    p->reader[t->stream] = place;
+    return MS_OK;
+  }
+  for (int s = 0; s < MS_STREAMS; s++)
+    if (p->reader[s] > known[s]) return unordered(v, s, p->reader[s], t, byte);
+  *p = (piece){.writer = place, .writer_stream = t->stream};
+  return MS_OK;
+}
+
+static int check_touches(const verifier *v, piece *pieces, const int64_t *byte) {
+  for (int i = 0; i < v->n; i++) {
+    const touch *t = &v->touch[i];
+    int known[MS_STREAMS], place = v->clock[t->instr][t->stream] + 1;
+    memcpy(known, v->clock[t->instr], sizeof known);
+    known[t->stream] = INT_MAX;
+    for (int64_t k = v->range[i].begin; k < v->range[i].end; k++)
+      MS_TRY(touch_piece(v, t, known, place, byte[k], &pieces[k]));
+  }
+  return MS_OK;
+}
+
+static int check_order(verifier *v) {
+  int64_t *byte;
+  int n, rc;
+  keep_shared(v);
+  MS_TRY(ms_cut_intervals(v->range, v->n, &byte, &n));
+  piece *pieces = ms_calloc(n, sizeof *pieces);
+  rc = pieces ? check_touches(v, pieces, byte) : MS_ENOMEM;
+  free(pieces);
+  free(byte);
+  return rc;
+}
+
+/* ---- reuse ------------------------------------------------------------------------------------------------------- */
+
+/* Two buffers that share bytes are not in use at the same time, in program order. Across ranks that is the order they
+** run in if the same ranks gather into both, and only then: ranks of different groups do not wait for each other, so
+** what they gather into never shares bytes at all.
+**
+** Buffers come in the order in which they begin, so of all that had a piece of bytes before, only the latest can still
+** be in use. */
+static int share_bytes(const verifier *v, const span *x, const span *y) {
+  const ms_buffer *first = &v->plan->buffer[x->buffer], *second = &v->plan->buffer[y->buffer];
+  return MS_FAIL(MS_ERACE, "phase %s: buffers %d (%s) and %d (%s) share bytes of arena %s and are in use at once",
+                 ms_phase_name(v->phase_id), x->buffer, first->label, y->buffer, second->label,
+                 ms_arena_name(first->arena));
+}
+
+static int check_place(const verifier *v, const ms_buffer *b, int buffer) {
+  if (b->offset >= 0 && b->offset + b->bytes <= v->plan->arena_bytes[b->arena]) return MS_OK;
+  return MS_FAIL(MS_ERACE, "phase %s: buffer %d (%s) has bytes [%lld, %lld), outside arena %s of %lld bytes",
+                 ms_phase_name(v->phase_id), buffer, b->label, (long long)b->offset, (long long)(b->offset + b->bytes),
+                 ms_arena_name(b->arena), (long long)v->plan->arena_bytes[b->arena]);
+}
+
+/* Sorts the spans that have bytes by when they begin: a counting sort over the program. count: [instructions + 2].
+** Returns how many they are. */
+static int sort_spans(const verifier *v, int *count, const span **sorted) {
+  int used = 0;
+  for (int b = 0; b < v->plan->buffers; b++)
+    if (v->span[b].first >= 0 && v->plan->buffer[b].bytes > 0) count[v->span[b].first + 1]++;
+  for (int i = 0; i <= v->phase->n; i++) count[i + 1] += count[i];
+  for (int b = 0; b < v->plan->buffers; b++) {
+    if (v->span[b].first < 0 || v->plan->buffer[b].bytes <= 0) continue;
+    sorted[count[v->span[b].first]++] = &v->span[b];
+    used++;
+  }
+  return used;
+}
+
+static int are_apart(const verifier *v, const span *earlier, const span *later) {
+  const ms_buffer *buffer = v->plan->buffer;
+  return earlier->last < later->first && buffer[earlier->buffer].ranks == buffer[later->buffer].ranks;
+}
+
+/* user: [pieces] the latest that had each. */
+static int check_spans(const verifier *v, const span *const *spans, const ms_range *range, int n, const span **user) {
+  for (int i = 0; i < n; i++) {
+    for (int64_t k = range[i].begin; k < range[i].end; k++) {
+      if (user[k] && !are_apart(v, user[k], spans[i])) return share_bytes(v, user[k], spans[i]);
+      user[k] = spans[i];
+    }
+  }
+  return MS_OK;
+}
+
+static int check_all(const verifier *v, const span *const *spans, ms_range *range, int n) {
+  int64_t *byte = NULL;
+  int pieces;
+  for (int i = 0; i < n; i++) {
+    const ms_buffer *b = &v->plan->buffer[spans[i]->buffer];
+    MS_TRY(check_place(v, b, spans[i]->buffer));
+    range[i].begin = v->base[b->arena] + b->offset;
+    range[i].end = range[i].begin + b->bytes;
+  }
+  MS_TRY(ms_cut_intervals(range, n, &byte, &pieces));
+  free(byte);
+  const span **user = ms_calloc(pieces, sizeof *user);
+  int rc = user ? check_spans(v, spans, range, n, user) : MS_ENOMEM;
+  free(user);
+  return rc;
+}
+
+static int check_reuse(const verifier *v) {
+  int *count = ms_calloc(v->phase->n + 2, sizeof *count);
+  const span **sorted = ms_calloc(v->plan->buffers, sizeof *sorted);
+  ms_range *range = ms_calloc(v->plan->buffers, sizeof *range);
+  int rc = count && sorted && range ? check_all(v, sorted, range, sort_spans(v, count, sorted)) : MS_ENOMEM;
+  free(count);
+  free(sorted);
+  free(range);
+  return rc;
+}
+
 int ms_plan_verify(const ms_plan *plan, int phase) {
-  ms_verifier v = {.plan = plan, .phase = &plan->phase[phase], .phase_id = phase};
+  verifier v = {.plan = plan, .phase = &plan->phase[phase], .phase_id = phase};
   int rc = MS_ENOMEM;
   for (int arena = 1; arena < MS_ARENAS; arena++) v.base[arena] = v.base[arena - 1] + plan->arena_bytes[arena - 1];
   v.clock = ms_calloc(v.phase->n, sizeof *v.clock);
   v.span = ms_calloc(plan->buffers, sizeof *v.span);
   if (!v.clock || !v.span) goto fail;
-  for (int b = 0; b < plan->buffers; b++) v.span[b] = (ms_span){b, -1, -1};
+  for (int b = 0; b < plan->buffers; b++) v.span[b] = (span){b, -1, -1};
   MS_GOTO(ms_plan_clocks(v.plan, phase, v.clock));
   MS_GOTO(collect(&v));
   hold_lasting(&v);
-  MS_GOTO(ms_verify_order(&v));
-  MS_GOTO(ms_verify_reuse(&v));
+  MS_GOTO(check_order(&v));
+  MS_GOTO(check_reuse(&v));
 fail:
   free(v.clock);
   free(v.touch);

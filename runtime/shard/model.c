@@ -1,7 +1,7 @@
 /* model.c - building a model: its units, its parameters, and the mesh that it is sharded over.
 **
-** Everything here is bookkeeping by name and shape; no memory of the parameters' size is touched, so a model of any size
-** can be described, sharded and planned on any machine.
+** Everything here is bookkeeping by name and shape; no memory of the parameters' size is touched, so a model of any
+** size can be described, sharded and planned on any machine.
 */
 #include "shard/model.h"
 
@@ -104,7 +104,8 @@ static int check_initial(const char *name, const ms_param_config *config) {
   return MS_OK;
 }
 
-/* Counts are reported as doubles, which count every element up to here; bytes of a few tensors then fit 63 bits as well. */
+/* Counts are reported as doubles, which count every element up to here; bytes of a few tensors then fit 63 bits as
+** well. */
 static const int64_t most_elements = (int64_t)1 << 53;
 
 static int check_elements(const ms_model *model, const char *name, int ndim, const int64_t *dims) {

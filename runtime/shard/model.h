@@ -1,14 +1,13 @@
 /* model.h - parameters, the units they are gathered in, and what one rank owns of them.
 **
-** A unit's parameters lie in segments; a segment is one contiguous buffer cut in W equal chunks, chunk r owned by rank r of
-** the shard group. Layout `rows` gives each parameter a segment of its own with chunk = ceil(d0/W) rows (PyTorch FSDP2's
-** dim-0 sharding); `ragged` gives all parameters of one dtype and trainability one segment (Megatron-FSDP, veScale).
-** A unit has four kinds of buffers, all with the segments in the same order:
-**   master      f32 [chunk elements of all segments]             this rank's chunks; trainable segments first
-**   gradient    f32 [chunk elements of the trainable segments]   the same offsets as master; optimizer state likewise
-**   gathered    param_dtype, [W*chunk] a segment                 what kernels read
-**   reduce      reduce_dtype, [W*chunk] a trainable segment      what weight-gradient kernels write
-** Every segment's padding is zero in all of them. Offsets are multiples of MS_SEGMENT_ALIGN elements.
+** A unit's parameters lie in segments; a segment is one contiguous buffer cut in W equal chunks, chunk r owned by rank
+** r of the shard group. Layout `rows` gives each parameter a segment of its own with chunk = ceil(d0/W) rows (PyTorch
+** FSDP2's dim-0 sharding); `ragged` gives all parameters of one dtype and trainability one segment (Megatron-FSDP,
+** veScale). A unit has four kinds of buffers, all with the segments in the same order: master f32 [chunk elements of
+** all segments] this rank's chunks; trainable segments first gradient f32 [chunk elements of the trainable segments]
+** the same offsets as master; optimizer state likewise gathered param_dtype, [W*chunk] a segment what kernels read
+** reduce reduce_dtype, [W*chunk] a trainable segment what weight-gradient kernels write Every segment's padding is zero
+** in all of them. Offsets are multiples of MS_SEGMENT_ALIGN elements.
 */
 #ifndef MS_SHARD_MODEL_H
 #define MS_SHARD_MODEL_H

@@ -1,7 +1,8 @@
 /* segment.c - cutting a unit's parameters into segments, and a segment into one chunk a rank.
 **
-** Parameters are ordered trainable before frozen, then by optimizer group, then as they were added: gradients and optimizer
-** state then cover a prefix of the master buffer, and an optimizer pass over a unit is as many kernels as it has groups.
+** Parameters are ordered trainable before frozen, then by optimizer group, then as they were added: gradients and
+** optimizer state then cover a prefix of the master buffer, and an optimizer pass over a unit is as many kernels as it
+** has groups.
 */
 #include <stdlib.h>
 
@@ -70,7 +71,8 @@ static int64_t segment_end(int64_t begin, int64_t elements, int dtype) {
   return begin + align_up(elements, MS_SEGMENT_ALIGN) * ms_dtype_size(dtype);
 }
 
-/* Places a cut segment behind the ones before it in all four buffers, and finds what this rank owns of its parameters. */
+/* Places a cut segment behind the ones before it in all four buffers, and finds what this rank owns of its
+** parameters. */
 static void place(ms_model *model, ms_unit *unit, ms_segment *segment, int index) {
   int64_t whole = segment->chunk * model->shard_size;
   segment->local = unit->master_count;

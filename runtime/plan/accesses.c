@@ -1,7 +1,12 @@
-/* access.c - which bytes an instruction touches: the one source that synchronisation and verification both read. Bytes in a
-** row, such as the parts of a collective, are one access.
+/* accesses.c - what a phase's instructions touch, and what is known to be done when each of them starts: the one source
+** that synchronisation and verification both read.
 */
+#include <stdlib.h>
+#include <string.h>
+
 #include "plan/plan.h"
+
+/* ---- bytes: those in a row, such as the parts of a collective, are one access ------------------------------------ */
 
 static inline int add_bytes(const ms_plan *plan, ms_place at, int64_t bytes, int write, ms_access *access, int n,
                             int capacity) {
@@ -23,8 +28,8 @@ static int add(const ms_plan *plan, const ms_ref *ref, int write, ms_access *acc
   return add_bytes(plan, (ms_place){ref->buffer, ref->offset}, bytes_of(&ref->info), write, access, n, capacity);
 }
 
-/* An all-gather fills the shared buffer; an all-reduce may leave sums in its own source for the others to copy. A device's library
-** sums in place. */
+/* An all-gather fills the shared buffer; an all-reduce may leave sums in its own source for the others to copy. A
+** device's library sums in place. */
 static int collective(const ms_plan *plan, const ms_plan_coll *coll, ms_access *access, int capacity) {
   int n = 0, writes_shared = coll->kind == MS_COLL_ALL_GATHER || coll->kind == MS_COLL_ALL_REDUCE ||
                              plan->config.device != MS_DEVICE_CPU;
@@ -58,14 +63,47 @@ int ms_phase_access_limit(const ms_plan_phase *phase) {
   return limit;
 }
 
-ms_ref ms_ref_bytes(int buffer, int64_t bytes) {
-  return (ms_ref){buffer, 0, {.dtype = MS_U8, .ndim = 1, .dims = {bytes}}};
-}
-
 ms_ref ms_instr_input(const ms_instr *instr, int i) {
   return (ms_ref){instr->in[i].buffer, instr->in[i].offset, instr->call->in[i]};
 }
 
 ms_ref ms_instr_output(const ms_instr *instr, int i) {
   return (ms_ref){instr->out[i].buffer, instr->out[i].offset, instr->call->out[i]};
+}
+
+/* ---- order: vector clocks along a phase's program (Fidge 1988, Mattern 1989), from streams and events alone ------ */
+
+static int check_event(const ms_plan_phase *phase, int phase_id, int i, const char *recorded) {
+  const ms_instr *instr = &phase->instr[i];
+  if (instr->event < 0 || instr->event >= phase->events)
+    return MS_FAIL(MS_ERACE, "phase %s: instruction %d names event %d of %d", ms_phase_name(phase_id), i, instr->event,
+                   phase->events);
+  if (instr->kind == MS_INSTR_WAIT && !recorded[instr->event])
+    return MS_FAIL(MS_ERACE, "phase %s: instruction %d waits for event %d, which nothing above it records",
+                   ms_phase_name(phase_id), i, instr->event);
+  return MS_OK;
+}
+
+int ms_plan_clocks(const ms_plan *plan, int phase, int (*clock)[MS_STREAMS]) {
+  const ms_plan_phase *p = &plan->phase[phase];
+  int now[MS_STREAMS][MS_STREAMS] = {{0}}, rc = MS_OK;
+  int(*known)[MS_STREAMS] = ms_calloc(p->events, sizeof *known);
+  char *recorded = ms_calloc(p->events, 1);
+  if (!known || !recorded) rc = MS_ENOMEM;
+  for (int i = 0; i < p->n && !rc; i++) {
+    const ms_instr *instr = &p->instr[i];
+    int *mine = now[instr->stream];
+    if (instr->kind == MS_INSTR_RECORD || instr->kind == MS_INSTR_WAIT) MS_GOTO(check_event(p, phase, i, recorded));
+    for (int s = 0; instr->kind == MS_INSTR_WAIT && s < MS_STREAMS; s++)
+      if (known[instr->event][s] > mine[s]) mine[s] = known[instr->event][s];
+    memcpy(clock[i], mine, sizeof now[0]);
+    mine[instr->stream]++;
+    if (instr->kind != MS_INSTR_RECORD) continue;
+    memcpy(known[instr->event], mine, sizeof now[0]);
+    recorded[instr->event] = 1;
+  }
+fail:
+  free(known);
+  free(recorded);
+  return rc;
 }

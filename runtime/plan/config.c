@@ -1,0 +1,62 @@
+/* config.c - the settings of a plan: their defaults, and the ranges that they must be in. */
+#include <math.h>
+
+#include "plan/plan.h"
+
+enum { MOST_THREADS = 1024 };
+
+void ms_plan_config_default(ms_plan_config *config) {
+  *config = (ms_plan_config){.optimizer = MS_OPT_ADAMW,
+                             .beta1 = 0.9,
+                             .beta2 = 0.999,
+                             .eps = 1e-8,
+                             .prefetch = 1,
+                             .reshard_after_backward = 1,
+                             .train = 1,
+                             .fuse = 1,
+                             .shared_masters = 1};
+}
+
+static int check_adamw(const ms_plan_config *c) {
+  if (!(c->beta1 >= 0 && c->beta1 < 1))
+    return MS_FAIL(MS_EINVAL, "beta1 must be 0 or above, and below 1, not %g", c->beta1);
+  if (!(c->beta2 >= 0 && c->beta2 < 1))
+    return MS_FAIL(MS_EINVAL, "beta2 must be 0 or above, and below 1, not %g", c->beta2);
+  if (!(c->eps > 0 && isfinite(c->eps))) return MS_FAIL(MS_EINVAL, "eps must be above 0, not %g", c->eps);
+  return MS_OK;
+}
+
+static int check_sgd(const ms_plan_config *c) {
+  if (!(c->momentum >= 0 && c->momentum < 1))
+    return MS_FAIL(MS_EINVAL, "momentum must be 0 or above, and below 1, not %g", c->momentum);
+  if (!isfinite(c->dampening)) return MS_FAIL(MS_EINVAL, "dampening must be finite, not %g", c->dampening);
+  return MS_OK;
+}
+
+int ms_plan_check_optimizer(const ms_plan_config *c) {
+  if (c->optimizer < MS_OPT_NONE || c->optimizer > MS_OPT_ADAMW)
+    return MS_FAIL(MS_EINVAL, "optimizer must be none (0), sgd (1) or adamw (2), not %d", c->optimizer);
+  if (c->optimizer == MS_OPT_ADAMW) MS_TRY(check_adamw(c));
+  if (c->optimizer == MS_OPT_SGD) MS_TRY(check_sgd(c));
+  if (c->nesterov && (c->momentum <= 0 || c->dampening != 0))
+    return MS_FAIL(MS_EINVAL, "nesterov needs momentum above 0 and dampening 0, not %g and %g", c->momentum,
+                   c->dampening);
+  if (c->moment_dtype != MS_F32 && (c->moment_dtype != MS_BF16 || c->optimizer != MS_OPT_ADAMW))
+    return MS_FAIL(MS_EINVAL, "moment_dtype must be f32 (0), or with adamw bf16 (1), not %d", c->moment_dtype);
+  if (!(c->max_norm >= 0)) return MS_FAIL(MS_EINVAL, "max_norm must be 0 (no clipping) or more, not %g", c->max_norm);
+  if (!(c->ema_decay >= 0 && c->ema_decay < 1))
+    return MS_FAIL(MS_EINVAL, "ema_decay must be 0 (no averages) or above, and below 1, not %g", c->ema_decay);
+  return MS_OK;
+}
+
+int ms_plan_check_config(const ms_plan_config *c) {
+  MS_TRY(ms_plan_check_optimizer(c));
+  if (c->threads < 0 || c->threads > MOST_THREADS)
+    return MS_FAIL(MS_EINVAL, "threads must be 0 (as the environment says) to %d, not %d", MOST_THREADS, c->threads);
+  if (c->prefetch < 0) return MS_FAIL(MS_EINVAL, "prefetch must be 0 or more units, not %d", c->prefetch);
+  if (c->sync < MS_SYNC_EVERY || c->sync > MS_SYNC_LAST)
+    return MS_FAIL(MS_EINVAL, "sync must be every (0), shard (1) or last (2), not %d", c->sync);
+  if (c->sync != MS_SYNC_EVERY && !c->accumulate)
+    return MS_FAIL(MS_EINVAL, "gradients that wait for the last micro-batch need accumulate = 1");
+  return MS_OK;
+}

@@ -1,0 +1,212 @@
+/* lower_reductions.c - what becomes of a unit's gradients once the last one is written: summed over the shards, the
+** replicas and the nodes as far as the phase goes, into the state's chunk or to where they wait for the last
+** micro-batch.
+*/
+#include "plan/lower.h"
+
+/* The elements of a unit's chunks whose sums over all ranks this rank has. */
+static int64_t own_slice(const ms_lowering *l, int unit, int64_t *first) {
+  return ms_unit_slice(l->model, &l->model->unit[unit], l->plan->replicas, first);
+}
+
+/* What of a segment's sum lies in the slice goes to where slices begin at 0. */
+static void cut_to_slice(const ms_segment *seg, int64_t first, int64_t n, ms_plan_part *part) {
+  const int dtype = part->dst.info.dtype;
+  int64_t begin = first > seg->local ? first : seg->local, end = seg->local + seg->chunk;
+  if (first + n < end) end = first + n;
+  if (end < begin) end = begin = first;
+  part->first = begin - seg->local;
+  part->dst = ms_ref_vector(part->dst.buffer, ms_dtype_size(dtype) * (begin - first), dtype, end - begin);
+}
+
+/* One part a trainable segment, in l->part. */
+static int reduce_parts(ms_lowering *l, int unit, const ms_gradients *from, const ms_gradients *to, int accumulate) {
+  const ms_unit *u = &l->model->unit[unit];
+  int parts = 0;
+  int64_t first, n = own_slice(l, unit, &first);
+  for (int s = 0; s < u->segments; s++) {
+    const ms_segment *seg = &u->segment[s];
+    if (seg->frozen) continue;
+    int64_t whole = from->chunked ? seg->chunk : seg->chunk * l->model->shard_size;
+    l->part[parts++] =
+        (ms_plan_part){.count = seg->chunk,
+                       .src.buffer = -1,
+                       .shared = ms_ref_vector(from->buffer, ms_gradients_offset(from, seg), from->dtype, whole),
+                       .dst = ms_ref_vector(to->buffer, ms_gradients_offset(to, seg), to->dtype, seg->chunk),
+                       .accumulate = accumulate};
+    if (to->sliced) cut_to_slice(seg, first, n, &l->part[parts - 1]);
+  }
+  return parts;
+}
+
+/* A buffer that peers read is kept until the next collective of its kind starts, so that compute never waits for it at
+** once: the price is one more buffer. */
+static int send(ms_lowering *l, int unit, int stream, int kind, int dim, int parts) {
+  MS_TRY(ms_plan_collective(l->plan, l->phase, stream, kind, dim, 0, unit, parts, l->part));
+  ms_plan_touch(l->plan, l->sending[dim], l->plan->phase[l->phase].n - 1);
+  l->sending[dim] = l->part[0].shared.buffer;
+  return MS_OK;
+}
+
+/* Elements [begin, end) of a segment from the reduce buffer. */
+static int accumulate_range(ms_lowering *l, int unit, const ms_segment *seg, const ms_gradients *to, int64_t begin,
+                            int64_t end) {
+  if (end <= begin) return MS_OK;
+  int64_t from = seg->reduce + begin * ms_dtype_size(seg->reduce_dtype);
+  ms_ref in = ms_ref_vector(l->reduce[unit], from, seg->reduce_dtype, end - begin);
+  ms_ref out =
+      ms_ref_vector(to->buffer, ms_gradients_offset(to, seg) + begin * ms_dtype_size(to->dtype), MS_F32, end - begin);
+  ms_attrs attrs = {.i = {l->phase != MS_PHASE_FIRST}};
+  return ms_plan_kernel(l->plan, l->phase, MS_OP_accumulate, &attrs, 1, &in, 1, &out, l->model->unit[unit].name, 1);
+}
+
+/* What products have added themselves is left out, and padding that only follows such gradients. */
+static int accumulate_segment(ms_lowering *l, int unit, const ms_segment *seg, const ms_gradients *to) {
+  const ms_unit *u = &l->model->unit[unit];
+  int64_t begin = 0, end = seg->chunk * l->model->shard_size;
+  for (int i = seg->first_param; i < seg->first_param + seg->params; i++) {
+    const ms_param *p = &l->model->param[u->order[i]];
+    int grad = l->graph->param_grads[u->order[i]];
+    if (grad < 0 || !l->added[l->root[grad]]) continue;
+    MS_TRY(accumulate_range(l, unit, seg, to, begin, p->offset));
+    begin = p->offset + p->numel;
+    if (i == seg->first_param + seg->params - 1) end = begin;
+  }
+  return accumulate_range(l, unit, seg, to, begin, end);
+}
+
+/* Adds this micro-batch's ms_gradients to those that are there, or puts the first ones there, without other ranks. */
+static int accumulate_local(ms_lowering *l, int unit, const ms_gradients *to) {
+  const ms_unit *u = &l->model->unit[unit];
+  for (int s = 0; s < u->segments; s++)
+    if (!u->segment[s].frozen) MS_TRY(accumulate_segment(l, unit, &u->segment[s], to));
+  return MS_OK;
+}
+
+/* The sums over the shards are sums over the replicas as well: these would only add up what each reads anyway. */
+static int reduces_at_once(const ms_lowering *l) {
+  return l->model->shard_size > 1 && ms_lower_sync(l) != MS_SYNC_SHARD && l->plan->replicas > 1;
+}
+
+static int sums_between_nodes(const ms_lowering *l) {
+  return l->plan->replicas > 1 && l->plan->replicas < l->model->replicate_size;
+}
+
+static ms_gradients state_gradients(int unit) {
+  return (ms_gradients){.buffer = ms_state_buffer(unit, MS_STATE_GRADIENT), .dtype = MS_F32, .chunked = 1, .sliced = 1};
+}
+
+/* Chunks, or slices of them, on the way from one sum to the next. */
+static int open_chunks(ms_lowering *l, int unit, int dtype, int sliced, ms_gradients *to) {
+  const ms_unit *u = &l->model->unit[unit];
+  const int64_t n = sliced ? ms_unit_slice_room(u, l->plan->replicas) : u->trainable_count;
+  *to = (ms_gradients){.dtype = dtype, .chunked = 1, .sliced = sliced};
+  return ms_plan_buffer(l->plan, l->phase, MS_ARENA_COMM, MS_CAT_COMMUNICATION, n * ms_dtype_size(dtype), u->name,
+                        &to->buffer);
+}
+
+/* Where the sums over a node's ranks go: to the state, or on the way to the other nodes. */
+static int open_node_sums(ms_lowering *l, int unit, int dtype, ms_gradients *to, int *accumulate) {
+  *to = state_gradients(unit);
+  if (!sums_between_nodes(l)) return MS_OK;
+  *accumulate = 0;
+  return open_chunks(l, unit, dtype, 1, to);
+}
+
+/* Over the shards into chunks: the state's own, or with replicas a buffer on the way to them. */
+static int reduce_over_shards(ms_lowering *l, int unit, const ms_gradients *from, ms_gradients *to) {
+  const ms_unit *u = &l->model->unit[unit];
+  int accumulate = !ms_lower_defers_unsharded(l) && l->phase != MS_PHASE_FIRST;
+  *to = state_gradients(unit);
+  if (reduces_at_once(l)) {
+    MS_TRY(open_node_sums(l, unit, from->dtype, to, &accumulate));
+  } else if (l->model->replicate_size > 1 && ms_lower_sync(l) == MS_SYNC_SHARD) {
+    to->sliced = 0;
+    MS_TRY(ms_lower_deferred_buffer(l, unit, u->trainable_count, &to->buffer));
+  } else if (l->model->replicate_size > 1) {
+    accumulate = 0;
+    MS_TRY(open_chunks(l, unit, from->dtype, 0, to));
+  }
+  int parts = reduce_parts(l, unit, from, to, accumulate);
+  MS_TRY(send(l, unit, MS_STREAM_REDUCE, MS_COLL_REDUCE_SCATTER, MS_DIM_SHARD, parts));
+  return reduces_at_once(l) ? ms_plan_take_replicas(l->plan, l->phase) : MS_OK;
+}
+
+/* Over the replicas that share the state, or where each has its own over all. */
+static int reduce_over_replicas(ms_lowering *l, int unit, const ms_gradients *from, ms_gradients *to) {
+  int accumulate = ms_lower_sync(l) == MS_SYNC_EVERY && l->phase != MS_PHASE_FIRST;
+  MS_TRY(open_node_sums(l, unit, from->dtype, to, &accumulate));
+  int parts = reduce_parts(l, unit, from, to, accumulate);
+  MS_TRY(send(l, unit, MS_STREAM_REPLICATE, MS_COLL_ALL_REDUCE, MS_DIM_REPLICATE, parts));
+  if (l->plan->replicas == 1) return MS_OK;
+  ms_plan_slice_sum(l->plan, l->phase);
+  return MS_OK;
+}
+
+/* A slice's sums over the nodes. Its room is the same on all ranks, which have to agree on what they send. */
+static int reduce_between_nodes(ms_lowering *l, int unit, const ms_gradients *from) {
+  int64_t first, n = own_slice(l, unit, &first);
+  ms_plan_part part = {.count = ms_unit_slice_room(&l->model->unit[unit], l->plan->replicas),
+                       .src.buffer = -1,
+                       .shared = ms_ref_vector(from->buffer, 0, from->dtype, n),
+                       .dst = ms_ref_vector(ms_state_buffer(unit, MS_STATE_GRADIENT), 0, MS_F32, n),
+                       .accumulate = ms_lower_sync(l) == MS_SYNC_EVERY && l->phase != MS_PHASE_FIRST};
+  return ms_plan_sum_between_nodes(l->plan, l->phase, unit, &part);
+}
+
+/* Where gradients are written anew, activations may have lain in the chunk until now (gradient_span.c): nobody else
+** writes between the segments, and what sums a whole chunk reads it. */
+static int zero_between_segments(ms_lowering *l, int unit) {
+  const ms_unit *u = &l->model->unit[unit];
+  int gradient = ms_state_buffer(unit, MS_STATE_GRADIENT);
+  if (l->phase != (ms_lower_sync(l) == MS_SYNC_EVERY ? MS_PHASE_FIRST : MS_PHASE_LAST)) return MS_OK;
+  int64_t first, n = own_slice(l, unit, &first), end = first;
+  for (int s = 0; s < u->segments && !u->segment[s].frozen; s++) {
+    const ms_segment *seg = &u->segment[s];
+    const int64_t begin = seg->local < first + n ? seg->local : first + n;
+    MS_TRY(ms_lower_fill_zero(l, gradient, 4 * (end - first), MS_F32, begin - end, u->name));
+    if (seg->local + seg->chunk > end) end = seg->local + seg->chunk;
+  }
+  const int64_t room = ms_unit_slice_room(u, l->plan->replicas);
+  if (end > first + n) end = first + n; /* behind a slice that is shorter than others', or empty, is room as well */
+  return ms_lower_fill_zero(l, gradient, 4 * (end - first), MS_F32, first + room - end, u->name);
+}
+
+/* From this rank's gradients of the micro-batch as far as its phase goes. */
+static int reduce_unit(ms_lowering *l, int unit) {
+  const ms_model *model = l->model;
+  const ms_unit *u = &model->unit[unit];
+  if (ms_lower_writes_state(l, unit)) return MS_OK;
+  ms_gradients at = {.buffer = l->reduce[unit], .dtype = u->config.reduce_dtype}, sums;
+  if (!ms_lower_communicates(l)) {
+    sums = state_gradients(unit);
+    return accumulate_local(l, unit, &sums);
+  }
+  if (ms_lower_defers_unsharded(l)) {
+    at.dtype = MS_F32;
+    MS_TRY(ms_lower_deferred_buffer(l, unit, ms_lower_reduce_elements(u), &at.buffer));
+    if (!ms_lower_writes_deferred(l, unit)) MS_TRY(accumulate_local(l, unit, &at));
+    if (l->phase != MS_PHASE_LAST) return MS_OK;
+  }
+  if (model->shard_size > 1) {
+    MS_TRY(reduce_over_shards(l, unit, &at, &sums));
+    at = sums;
+  }
+  int waits_for_replicas = ms_lower_sync(l) == MS_SYNC_SHARD && l->phase != MS_PHASE_LAST;
+  if (model->replicate_size == 1 || waits_for_replicas) return MS_OK;
+  if (!reduces_at_once(l)) {
+    MS_TRY(reduce_over_replicas(l, unit, &at, &sums));
+    at = sums;
+  }
+  return sums_between_nodes(l) ? reduce_between_nodes(l, unit, &at) : MS_OK;
+}
+
+int ms_lower_reduce_completed(ms_lowering *l, int node) {
+  if (!l->ends[node]) return MS_OK;
+  for (int u = 0; u < l->model->units; u++)
+    if (l->use[u].gradient_last == node) {
+      MS_TRY(reduce_unit(l, u));
+      MS_TRY(zero_between_segments(l, u));
+    }
+  return MS_OK;
+}

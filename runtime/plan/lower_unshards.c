@@ -1,0 +1,124 @@
+/* lower_unshards.c - how a unit's weights get to where kernels read them, when the schedule says so: gathered over the
+** shards, cast where there is one shard, gathered among neighbours from slices that were kept for that, or read in
+** place.
+*/
+#include "plan/lower.h"
+
+/* Segments from `first` on that have one dtype: with one shard they lie in a row, at equal element offsets in all
+** buffers. */
+static int same_dtype_run(const ms_unit *u, int first) {
+  int end = first + 1;
+  while (end < u->segments && u->segment[end].param_dtype == u->segment[first].param_dtype) end++;
+  return end;
+}
+
+/* With one shard there is nothing to gather, only to cast. */
+static int cast_unit(ms_lowering *l, int unit, int buffer) {
+  const ms_unit *u = &l->model->unit[unit];
+  for (int s = 0, end; s < u->segments; s = end) {
+    end = same_dtype_run(u, s);
+    const ms_segment *first = &u->segment[s];
+    int64_t n = (end < u->segments ? u->segment[end].local : u->master_count) - first->local;
+    ms_ref in = ms_ref_vector(ms_state_buffer(unit, MS_STATE_MASTER), 4 * first->local, MS_F32, n);
+    ms_ref out = ms_ref_vector(buffer, first->gathered, first->param_dtype, n);
+    ms_attrs attrs = {.i[7] = 1 + first->param_dtype};
+    MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_cast, &attrs, 1, &in, 1, &out, u->name, 0));
+  }
+  return MS_OK;
+}
+
+static int gather_unit(ms_lowering *l, int unit, int buffer, int ranks) {
+  const ms_unit *u = &l->model->unit[unit];
+  int master = ms_state_buffer(unit, MS_STATE_MASTER), in_place = buffer == master;
+  for (int s = 0; s < u->segments; s++) {
+    const ms_segment *seg = &u->segment[s];
+    l->part[s] = (ms_plan_part){
+        .count = seg->chunk * (l->model->shard_size / ranks),
+        .src = ms_ref_vector(in_place ? -1 : master, 4 * seg->local, MS_F32, seg->chunk),
+        .shared = ms_ref_vector(buffer, seg->gathered, seg->param_dtype, seg->chunk * l->model->shard_size),
+        .dst.buffer = -1};
+  }
+  MS_TRY(ms_plan_collective(l->plan, l->phase, MS_STREAM_GATHER, MS_COLL_ALL_GATHER, MS_DIM_SHARD, ranks, unit,
+                            u->segments, l->part));
+  return !in_place && l->plan->replicas > 1 ? ms_plan_take_replicas(l->plan, l->phase) : MS_OK;
+}
+
+/* Bytes of the shard of a segment that one of `ranks` neighbours keeps. */
+static int64_t slice_bytes(const ms_lowering *l, const ms_segment *seg, int ranks) {
+  return seg->chunk * (l->model->shard_size / ranks) * ms_dtype_size(seg->param_dtype);
+}
+
+/* After forward: what this rank gives to its group in backward, copied out of the gathered unit. */
+static int keep_slice(ms_lowering *l, int unit, int ranks) {
+  const ms_unit *u = &l->model->unit[unit];
+  MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_GROUPED, MS_CAT_GATHERED,
+                        u->gathered_bytes / ranks + 64 * u->segments, u->name, &l->slice[unit]));
+  int64_t at = 0;
+  for (int s = 0; s < u->segments; s++) {
+    const ms_segment *seg = &u->segment[s];
+    int64_t bytes = slice_bytes(l, seg, ranks), n = bytes / ms_dtype_size(seg->param_dtype);
+    int64_t begin = seg->gathered + l->model->shard_rank % ranks * bytes;
+    ms_ref in = ms_ref_vector(l->gathered[unit], begin, seg->param_dtype, n);
+    ms_ref out = ms_ref_vector(l->slice[unit], at, seg->param_dtype, n);
+    ms_attrs attrs = {.i[7] = 1 + seg->param_dtype};
+    MS_TRY(ms_plan_kernel(l->plan, l->phase, MS_OP_cast, &attrs, 1, &in, 1, &out, u->name, 0));
+    at += (bytes + 63) / 64 * 64;
+  }
+  return MS_OK;
+}
+
+/* Slices of all units whose forward ends with this node and that smaller groups gather again. */
+int ms_lower_keep_slices(ms_lowering *l, int node) {
+  if (!l->ends[node]) return MS_OK;
+  for (int u = 0; u < l->model->units; u++) {
+    const ms_unit_use *use = &l->use[u];
+    if (use->forward_last != node || use->keep || use->backward_first < 0) continue;
+    int ranks = ms_unit_backward_ranks(l->model, u);
+    if (ranks == l->model->shard_size) continue;
+    if (!ms_unit_shares_masters(l->model, &l->plan->config, u)) MS_TRY(keep_slice(l, u, ranks));
+  }
+  return MS_OK;
+}
+
+/* For backward, among neighbours, from the slices that they kept. */
+static int gather_slices(ms_lowering *l, int unit, int ranks) {
+  const ms_unit *u = &l->model->unit[unit];
+  int buffer;
+  MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_GROUPED, MS_CAT_GATHERED, u->gathered_bytes, u->name, &buffer));
+  l->plan->buffer[buffer].ranks = ranks;
+  l->gathered[unit] = buffer;
+  int64_t at = 0;
+  for (int s = 0; s < u->segments; s++) {
+    const ms_segment *seg = &u->segment[s];
+    int64_t bytes = slice_bytes(l, seg, ranks), n = bytes / ms_dtype_size(seg->param_dtype);
+    l->part[s] = (ms_plan_part){.count = n,
+                                .src = ms_ref_vector(l->slice[unit], at, seg->param_dtype, n),
+                                .shared = ms_ref_vector(buffer, seg->gathered, seg->param_dtype, n * ranks),
+                                .dst.buffer = -1};
+    at += (bytes + 63) / 64 * 64;
+  }
+  return ms_plan_collective(l->plan, l->phase, MS_STREAM_GATHER, MS_COLL_ALL_GATHER, MS_DIM_SHARD, ranks, unit,
+                            u->segments, l->part);
+}
+
+int ms_lower_unshards(ms_lowering *l, int node) {
+  while (l->next_unshard < l->unshards && l->unshard[l->next_unshard].issue <= node) {
+    const ms_unshard *unshard = &l->unshard[l->next_unshard++];
+    int unit = unshard->unit, buffer = ms_state_buffer(unit, MS_STATE_MASTER);
+    int again = unshard->need >= l->boundary && l->use[unit].forward_first >= 0;
+    int ranks = again ? ms_unit_backward_ranks(l->model, unit) : l->model->shard_size;
+    if (l->slice[unit] >= 0) {
+      MS_TRY(gather_slices(l, unit, ranks));
+      continue;
+    }
+    const ms_unit *u = &l->model->unit[unit];
+    int stays = l->phase != MS_PHASE_EVALUATE && !l->plan->config.reshard_after_backward;
+    if (!ms_unit_shares_masters(l->model, &l->plan->config, unit))
+      MS_TRY(ms_plan_buffer(l->plan, stays ? -1 : l->phase, MS_ARENA_GATHERED, MS_CAT_GATHERED, u->gathered_bytes,
+                            u->name, &buffer));
+    l->gathered[unit] = buffer;
+    if (stays) l->plan->kept_unsharded[unit] = buffer;
+    MS_TRY(l->model->shard_size == 1 ? cast_unit(l, unit, buffer) : gather_unit(l, unit, buffer, ranks));
+  }
+  return MS_OK;
+}

@@ -1,0 +1,87 @@
+/* plan.c - a plan as an object: what it owns, what all of it takes, and the words that plans, reports and errors use
+** for its parts.
+*/
+#include <stdlib.h>
+
+#include "plan/lower.h"
+
+static void free_phase(ms_plan_phase *phase) {
+  for (int i = 0; i < phase->colls; i++) {
+    free(phase->coll[i]->part);
+    free(phase->coll[i]);
+  }
+  free(phase->coll);
+  free(phase->instr);
+}
+
+static void destroy_plan(void *object) {
+  ms_plan *plan = object;
+  for (int p = 0; p < MS_PHASES; p++) free_phase(&plan->phase[p]);
+  ms_plan_release_prepared(plan);
+  for (int i = 0; i < plan->inputs; i++) free(plan->input[i].name);
+  for (int i = 0; i < plan->outputs; i++) free(plan->output[i].name);
+  free(plan->input);
+  free(plan->output);
+  free(plan->scope);
+  for (ms_scope_texts *next; plan->scope_texts; plan->scope_texts = next) {
+    next = plan->scope_texts->next;
+    free(plan->scope_texts);
+  }
+  for (ms_places *next; plan->places; plan->places = next) {
+    next = plan->places->next;
+    free(plan->places);
+  }
+  free(plan->kept_unsharded);
+  free(plan->deferred_gradients);
+  free(plan->has_gradient);
+  free(plan->buffer);
+  free(plan->manifest);
+  free(plan->dump);
+}
+
+int ms_plan_new(const ms_model *model, const ms_plan_config *config, ms_plan **out) {
+  ms_plan *plan = ms_handle_new(MS_HANDLE_PLAN, sizeof *plan, destroy_plan);
+  if (!plan) return MS_ENOMEM;
+  plan->model = model;
+  ms_handle_set_keeps(plan, model);
+  plan->config = *config;
+  plan->evaluated.buffer = plan->norm.buffer = -1;
+  *out = plan;
+  return MS_OK;
+}
+
+void ms_plan_free(ms_plan *plan) { ms_handle_release(plan, MS_HANDLE_PLAN); }
+
+int64_t ms_plan_peak(const ms_plan *plan) {
+  int64_t bytes = 0;
+  for (int a = 0; a < MS_ARENAS; a++) bytes += plan->arena_bytes[a] - plan->peers_bytes[a];
+  return bytes;
+}
+
+const char *ms_stream_name(int stream) {
+  static const char *const names[MS_STREAMS] = {"compute", "gather", "reduce", "replicate"};
+  return names[stream];
+}
+
+const char *ms_phase_name(int phase) {
+  static const char *const names[MS_PHASES] = {"first", "next", "last", "norm", "update", "evaluate"};
+  return names[phase];
+}
+
+const char *ms_category_name(int category) {
+  static const char *const names[MS_CATEGORIES] = {"parameters",  "optimizer", "gradients",    "gathered",
+                                                   "activations", "workspace", "communication"};
+  return names[category];
+}
+
+const char *ms_arena_name(int arena) {
+  static const char *const names[MS_ARENAS] = {"state",     "masters",       "replicated", "activations",
+                                               "workspace", "communication", "gathered",   "grouped"};
+  return names[arena];
+}
+
+const char *ms_coll_name(int kind) {
+  static const char *const names[MS_COLL_KINDS] = {"all_gather", "reduce_scatter", "all_reduce", "broadcast",
+                                                   "barrier",    "send",           "recv"};
+  return names[kind];
+}
