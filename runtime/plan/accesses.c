@@ -71,7 +71,7 @@ ms_ref ms_instr_output(const ms_instr *instr, int i) {
   return (ms_ref){instr->out[i].buffer, instr->out[i].offset, instr->call->out[i]};
 }
 
-/* ---- order: vector clocks along a phase's program (Fidge 1988, Mattern 1989), from streams and events alone ------ */
+/* ---- order: vector clocks along a program (Fidge 1988, Mattern 1989), from streams and events alone ------------------ */
 
 static int check_event(const ms_plan_phase *phase, int phase_id, int i, const char *recorded) {
   const ms_instr *instr = &phase->instr[i];
@@ -84,25 +84,29 @@ static int check_event(const ms_plan_phase *phase, int phase_id, int i, const ch
   return MS_OK;
 }
 
-int ms_plan_clocks(const ms_plan *plan, int phase, int (*clock)[MS_STREAMS]) {
+int ms_plan_clocks(const ms_plan *plan, int phase, int *clock) {
   const ms_plan_phase *p = &plan->phase[phase];
-  int now[MS_STREAMS][MS_STREAMS] = {{0}}, rc = MS_OK;
-  int(*known)[MS_STREAMS] = ms_calloc(p->events, sizeof *known);
+  const int streams = plan->streams;
+  const size_t bytes = (size_t)streams * sizeof *clock;
+  int rc = MS_OK, *now = ms_calloc((int64_t)streams * streams, sizeof *now);
+  int *known = ms_calloc((int64_t)p->events * streams, sizeof *known);
   char *recorded = ms_calloc(p->events, 1);
-  if (!known || !recorded) rc = MS_ENOMEM;
+  if (!now || !known || !recorded) rc = MS_ENOMEM;
   for (int i = 0; i < p->n && !rc; i++) {
     const ms_instr *instr = &p->instr[i];
-    int *mine = now[instr->stream];
+    int *mine = &now[instr->stream * streams];
     if (instr->kind == MS_INSTR_RECORD || instr->kind == MS_INSTR_WAIT) MS_GOTO(check_event(p, phase, i, recorded));
-    for (int s = 0; instr->kind == MS_INSTR_WAIT && s < MS_STREAMS; s++)
-      if (known[instr->event][s] > mine[s]) mine[s] = known[instr->event][s];
-    memcpy(clock[i], mine, sizeof now[0]);
+    const int *other = &known[instr->event * streams];
+    for (int s = 0; instr->kind == MS_INSTR_WAIT && s < streams; s++)
+      if (other[s] > mine[s]) mine[s] = other[s];
+    memcpy(&clock[i * streams], mine, bytes);
     mine[instr->stream]++;
     if (instr->kind != MS_INSTR_RECORD) continue;
-    memcpy(known[instr->event], mine, sizeof now[0]);
+    memcpy(&known[instr->event * streams], mine, bytes);
     recorded[instr->event] = 1;
   }
 fail:
+  free(now);
   free(known);
   free(recorded);
   return rc;

@@ -182,6 +182,7 @@ int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, 
   if (ranks) coll->ranks = ranks;
   instr->kind = MS_INSTR_COLLECTIVE;
   instr->stream = stream;
+  if (stream >= plan->streams) plan->streams = stream + 1;
   instr->scope = unit >= 0 ? plan->model->unit[unit].name : kind == MS_COLL_BARRIER ? "update" : "step totals";
   for (int i = 0; i < parts; i++) {
     coll->bytes += bytes_of_part(coll, &part[i]);

@@ -12,13 +12,14 @@ static int is_work(const ms_instr *instr) {
   return instr->kind == MS_INSTR_KERNEL && (ms_op_row_of(instr->call->op)->flags & MS_OP_COMPUTES);
 }
 
-/* place: [instr] on its stream, 1 for the first. */
-static int has_work_beside(const ms_plan_phase *phase, const int (*clock)[MS_STREAMS], const int *place, int at) {
+/* clock: [instr][streams]; place: [instr] on its stream, 1 for the first. */
+static int has_work_beside(const ms_plan_phase *phase, int streams, const int *clock, const int *place, int at) {
   const ms_instr *coll = &phase->instr[at];
   for (int i = 0; i < phase->n; i++) {
     const ms_instr *instr = &phase->instr[i];
     if (!is_work(instr) || instr->stream == coll->stream) continue;
-    int before = clock[at][instr->stream] >= place[i], after = clock[i][coll->stream] >= place[at];
+    int before = clock[at * streams + instr->stream] >= place[i],
+        after = clock[i * streams + coll->stream] >= place[at];
     if (!before && !after) return 1;
   }
   return 0;
@@ -29,16 +30,17 @@ int ms_plan_exposed(const ms_plan *plan, int phase, int capacity, ms_exposed *li
   if (phase < 0 || phase >= MS_PHASES || !plan->phase[phase].present)
     return MS_FAIL(MS_EINVAL, "the plan has no phase %d", phase);
   const ms_plan_phase *p = &plan->phase[phase];
-  int(*clock)[MS_STREAMS] = ms_calloc(p->n, sizeof *clock);
-  int *place = ms_calloc(p->n, sizeof *place), count[MS_STREAMS] = {0}, backward = 0, rc = MS_ENOMEM;
-  if (!clock || !place) goto fail;
+  const int streams = plan->streams;
+  int *clock = ms_calloc((int64_t)p->n * streams, sizeof *clock), *count = ms_calloc(streams, sizeof *count);
+  int *place = ms_calloc(p->n, sizeof *place), backward = 0, rc = MS_ENOMEM;
+  if (!clock || !count || !place) goto fail;
   MS_GOTO(ms_plan_clocks(plan, phase, clock));
   for (int i = 0; i < p->n; i++) place[i] = ++count[p->instr[i].stream];
   *n = 0;
   for (int i = 0; i < p->n; i++) {
     const ms_instr *instr = &p->instr[i];
     backward |= instr->kind == MS_INSTR_KERNEL && instr->backward;
-    if (instr->kind != MS_INSTR_COLLECTIVE || has_work_beside(p, clock, place, i)) continue;
+    if (instr->kind != MS_INSTR_COLLECTIVE || has_work_beside(p, streams, clock, place, i)) continue;
     if (*n < capacity)
       list[*n] = (ms_exposed){
           i, instr->coll->unit, backward, ms_coll_name(instr->coll->kind), instr->scope, instr->coll->bytes};
@@ -46,6 +48,7 @@ int ms_plan_exposed(const ms_plan *plan, int phase, int capacity, ms_exposed *li
   }
 fail:
   free(clock);
+  free(count);
   free(place);
   return rc;
 }

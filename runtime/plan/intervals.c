@@ -1,4 +1,5 @@
-/* intervals.c - cutting at the ends of ranges. All ends are sorted, and every end is told which piece it stands at.
+/* intervals.c - cutting at the ends of ranges. All ends are sorted, and every end gets the number of the interval that
+** begins there.
 */
 #include "plan/intervals.h"
 
@@ -41,24 +42,24 @@ static int fill(ends *e, const ms_range *range, int n) {
   return MS_OK;
 }
 
-static int count_pieces(const ends *e) {
-  int pieces = e->n > 0;
-  for (int i = 1; i < e->n; i++) pieces += e->list[i] >> e->low != e->list[i - 1] >> e->low;
-  return pieces;
+static int count_intervals(const ends *e) {
+  int intervals = e->n > 0;
+  for (int i = 1; i < e->n; i++) intervals += e->list[i] >> e->low != e->list[i - 1] >> e->low;
+  return intervals;
 }
 
-static void tell_pieces(const ends *e, ms_range *range, int64_t *byte) {
-  int piece = -1;
+static void number_intervals(const ends *e, ms_range *range, int64_t *byte) {
+  int interval = -1;
   for (int i = 0; i < e->n; i++) {
     const int64_t at = (int64_t)(e->list[i] >> e->low);
     const uint64_t end = e->list[i] & ((UINT64_C(1) << e->low) - 1);
-    if (piece < 0 || at != byte[piece]) byte[++piece] = at;
-    if (end % 2) range[end / 2].end = piece;
-    else range[end / 2].begin = piece;
+    if (interval < 0 || at != byte[interval]) byte[++interval] = at;
+    if (end % 2) range[end / 2].end = interval;
+    else range[end / 2].begin = interval;
   }
 }
 
-int ms_cut_intervals(ms_range *range, int n, int64_t **byte, int *pieces) {
+int ms_cut_intervals(ms_range *range, int n, int64_t **byte, int *intervals) {
   ends e = {.n = 2 * n};
   int capacity = 0, rc;
   uint64_t *room = NULL;
@@ -68,9 +69,9 @@ int ms_cut_intervals(ms_range *range, int n, int64_t **byte, int *pieces) {
   e.space = room + 2 * n;
   MS_GOTO(fill(&e, range, n));
   sort_ends(&e);
-  *pieces = count_pieces(&e);
-  *byte = ms_calloc(*pieces, sizeof **byte);
-  if (*byte) tell_pieces(&e, range, *byte);
+  *intervals = count_intervals(&e);
+  *byte = ms_calloc(*intervals, sizeof **byte);
+  if (*byte) number_intervals(&e, range, *byte);
   else rc = MS_ENOMEM;
 fail:
   free(room);

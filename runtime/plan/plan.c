@@ -45,6 +45,7 @@ int ms_plan_new(const ms_model *model, const ms_plan_config *config, ms_plan **o
   plan->model = model;
   ms_handle_set_keeps(plan, model);
   plan->config = *config;
+  plan->streams = 1;
   plan->evaluated.buffer = plan->norm.buffer = -1;
   *out = plan;
   return MS_OK;

@@ -166,6 +166,7 @@ struct ms_plan {
   const ms_model *model; /* kept */
   ms_plan_config config;
   int replicas; /* that keep one copy of the state, as in the layout */
+  int streams;  /* that its instructions are on: 0 .. streams - 1 */
   ms_plan_phase phase[MS_PHASES];
   ms_buffer *buffer;
   int buffers, buffers_capacity;
@@ -274,9 +275,9 @@ ms_ref ms_instr_output(const ms_instr *instr, int i);
 int ms_plan_layout(ms_plan *plan, const ms_graph *traced);
 /* Inserts RECORD and WAIT instructions: only those that are needed (sync.c). */
 int ms_plan_synchronize(ms_plan *plan, int phase);
-/* What is known to be done when each instruction starts: clock[i][s] instructions of stream s. MS_ERACE when an event
-** is waited for that nothing above records (accesses.c). */
-int ms_plan_clocks(const ms_plan *plan, int phase, int (*clock)[MS_STREAMS]);
+/* What is known to be done when each instruction starts: clock[i * streams + s] instructions of stream s. MS_ERACE when
+** an event is waited for that nothing above records (accesses.c). */
+int ms_plan_clocks(const ms_plan *plan, int phase, int *clock);
 /* MS_ERACE naming the two instructions when conflicting accesses can run unordered, an event is waited for that is
 ** never recorded before it in program order, or an access lies outside its arena (verify.c). */
 int ms_plan_verify(const ms_plan *plan, int phase);

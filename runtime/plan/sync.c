@@ -23,25 +23,28 @@ typedef struct history {
   int64_t begin, end;
 } history;
 
-typedef struct moment {
-  int clock[MS_STREAMS];
-} moment;
-
 typedef struct synchroniser {
   const ms_plan *plan;
   const ms_plan_phase *phase;
-  moment now[MS_STREAMS];                 /* what each stream knows */
-  moment *done;                           /* [instr] what is known once it is done */
-  int *place;                             /* [instr] position on its stream, 1 for the first */
-  int *event;                             /* [instr] event recorded after it, or -1 */
-  int (*wait)[MS_STREAMS];                /* [instr] instruction of each stream to wait for, or -1 */
-  history past[MS_ARENAS][MS_STREAMS][2]; /* [1]: writes */
-  past *pasts;                            /* of all histories */
-  ms_access *access;                      /* of all instructions, in program order */
-  int *first;                             /* [instr + 1] the first of them that is the instruction's */
+  int streams;       /* of the plan: the length of every clock */
+  int *now;          /* [streams][streams] what each stream knows */
+  int *done;         /* [instr][streams] what is known once it is done */
+  int *place;        /* [instr] position on its stream, 1 for the first */
+  int *event;        /* [instr] event recorded after it, or -1 */
+  int *wait;         /* [instr][streams] instruction of each stream to wait for, or -1 */
+  history *past;     /* [arenas][streams][2]; [1]: writes */
+  past *pasts;       /* of all histories */
+  int *known;        /* [streams] of the instruction at hand: what is done already, or will be waited for */
+  int *count;        /* [streams] instructions so far */
+  ms_access *access; /* of all instructions, in program order */
+  int *first;        /* [instr + 1] the first of them that is the instruction's */
   int accesses, access_capacity;
   int waits, events;
 } synchroniser;
+
+static history *history_of(const synchroniser *s, int arena, int stream, int writes) {
+  return &s->past[2 * (arena * s->streams + stream) + writes];
+}
 
 static int overlap(const past *p, const ms_access *access) { return p->begin < access->end && access->begin < p->end; }
 
@@ -70,17 +73,17 @@ static const past *find_latest(const history *h, int arena, int kind, const ms_a
 /* The latest conflicting instruction of each other stream, into need. Returns how many streams have one. */
 static int find_conflicts(const synchroniser *s, int stream, const ms_access *access, int n, int *need) {
   reach all[MS_ARENAS][2] = {{{0}}}; /* by kind, as in `past`: reads conflict with what is written alone */
-  int known[MS_STREAMS], found = 0;  /* known: of what is done already, or will be waited for */
-  memcpy(known, s->now[stream].clock, sizeof known);
+  int *known = s->known, found = 0;
+  memcpy(known, &s->now[stream * s->streams], (size_t)s->streams * sizeof *known);
   for (int a = 0; a < n; a++) {
     extend(&all[access[a].arena][1], &access[a]);
     if (access[a].write) extend(&all[access[a].arena][0], &access[a]);
   }
   for (int arena = 0; arena < MS_ARENAS && n; arena++) {
-    for (int other = 0; other < MS_STREAMS && all[arena][1].end; other++) {
+    for (int other = 0; other < s->streams && all[arena][1].end; other++) {
       for (int kind = 0; kind < 2 && other != stream; kind++) {
         const past *p =
-            find_latest(&s->past[arena][other][kind], arena, kind, access, n, &all[arena][kind], known[other]);
+            find_latest(history_of(s, arena, other, kind), arena, kind, access, n, &all[arena][kind], known[other]);
         if (!p) continue;
         found += need[other] < 0;
         need[other] = p->instr;
@@ -93,25 +96,26 @@ static int find_conflicts(const synchroniser *s, int stream, const ms_access *ac
 
 /* Drops what another needed wait brings along. */
 static void drop_covered(const synchroniser *s, int *need) {
-  for (int t = 0; t < MS_STREAMS; t++)
-    for (int u = 0; u < MS_STREAMS && need[t] >= 0; u++)
-      if (u != t && need[u] >= 0 && s->done[need[u]].clock[t] >= s->place[need[t]]) need[t] = -1;
+  for (int t = 0; t < s->streams; t++)
+    for (int u = 0; u < s->streams && need[t] >= 0; u++)
+      if (u != t && need[u] >= 0 && s->done[need[u] * s->streams + t] >= s->place[need[t]]) need[t] = -1;
 }
 
-static void take_waits(synchroniser *s, int instr, int stream, const int *need) {
-  for (int t = 0; t < MS_STREAMS; t++) {
+static void take_waits(synchroniser *s, int stream, const int *need) {
+  int *now = &s->now[stream * s->streams];
+  for (int t = 0; t < s->streams; t++) {
     if (need[t] < 0) continue;
-    s->wait[instr][t] = need[t];
+    const int *done = &s->done[need[t] * s->streams];
     s->waits++;
     if (s->event[need[t]] < 0) s->event[need[t]] = s->events++;
-    for (int u = 0; u < MS_STREAMS; u++)
-      if (s->done[need[t]].clock[u] > s->now[stream].clock[u]) s->now[stream].clock[u] = s->done[need[t]].clock[u];
+    for (int u = 0; u < s->streams; u++)
+      if (done[u] > now[u]) now[u] = done[u];
   }
 }
 
 static void remember(synchroniser *s, int instr, int stream, const ms_access *access, int n) {
   for (int a = 0; a < n; a++) {
-    history *h = &s->past[access[a].arena][stream][access[a].write != 0];
+    history *h = history_of(s, access[a].arena, stream, access[a].write != 0);
     if (!h->n || access[a].begin < h->begin) h->begin = access[a].begin;
     if (!h->n || access[a].end > h->end) h->end = access[a].end;
     h->list[h->n++] = (past){access[a].begin, access[a].end, instr, s->place[instr]};
@@ -119,21 +123,19 @@ static void remember(synchroniser *s, int instr, int stream, const ms_access *ac
 }
 
 static void walk(synchroniser *s) {
-  int count[MS_STREAMS] = {0};
   for (int i = 0; i < s->phase->n; i++) {
-    const ms_instr *instr = &s->phase->instr[i];
+    const int stream = s->phase->instr[i].stream, n = s->first[i + 1] - s->first[i];
     const ms_access *access = &s->access[s->first[i]];
-    int need[MS_STREAMS], n = s->first[i + 1] - s->first[i];
-    for (int t = 0; t < MS_STREAMS; t++) need[t] = s->wait[i][t] = -1;
-    if (find_conflicts(s, instr->stream, access, n, need)) {
+    int *need = &s->wait[i * s->streams], *now = &s->now[stream * s->streams];
+    for (int t = 0; t < s->streams; t++) need[t] = -1;
+    if (find_conflicts(s, stream, access, n, need)) {
       drop_covered(s, need);
-      take_waits(s, i, instr->stream, need);
+      take_waits(s, stream, need);
     }
-    s->place[i] = ++count[instr->stream];
+    s->place[i] = now[stream] = ++s->count[stream];
     s->event[i] = -1;
-    s->now[instr->stream].clock[instr->stream] = s->place[i];
-    s->done[i] = s->now[instr->stream];
-    remember(s, i, instr->stream, access, n);
+    memcpy(&s->done[i * s->streams], now, (size_t)s->streams * sizeof *now);
+    remember(s, i, stream, access, n);
   }
 }
 
@@ -183,7 +185,7 @@ static int find_shared(const synchroniser *s, char *shared) {
 
 /* Drops the accesses of what is not shared, and makes room to remember each of the others. */
 static int keep_shared(synchroniser *s, const char *shared) {
-  int kept = 0, count[MS_ARENAS][MS_STREAMS][2] = {{{0}}};
+  int kept = 0;
   for (int i = 0, next = 0; i < s->phase->n; i++) {
     const int from = next;
     next = s->first[i + 1];
@@ -191,7 +193,7 @@ static int keep_shared(synchroniser *s, const char *shared) {
     for (int a = from; a < next; a++) {
       if (!shared[s->access[a].buffer]) continue;
       s->access[kept] = s->access[a];
-      count[s->access[kept].arena][s->phase->instr[i].stream][s->access[kept].write != 0]++;
+      history_of(s, s->access[kept].arena, s->phase->instr[i].stream, s->access[kept].write != 0)->n++;
       kept++;
     }
   }
@@ -199,12 +201,11 @@ static int keep_shared(synchroniser *s, const char *shared) {
   int capacity = 0;
   MS_TRY(ms_grow((void **)&s->pasts, &capacity, kept, sizeof *s->pasts));
   past *list = s->pasts;
-  for (int arena = 0; arena < MS_ARENAS && kept; arena++)
-    for (int t = 0; t < MS_STREAMS; t++)
-      for (int kind = 0; kind < 2; kind++) {
-        s->past[arena][t][kind].list = list;
-        list += count[arena][t][kind];
-      }
+  for (int h = 0; h < 2 * MS_ARENAS * s->streams && kept; h++) {
+    s->past[h].list = list;
+    list += s->past[h].n;
+    s->past[h].n = 0;
+  }
   return MS_OK;
 }
 
@@ -223,9 +224,8 @@ static int rebuild(const synchroniser *s, ms_plan_phase *phase) {
   MS_TRY(ms_grow((void **)&list, &capacity, phase->n + s->waits + s->events, sizeof *list));
   for (int i = 0; i < phase->n; i++) {
     const ms_instr *instr = &phase->instr[i];
-    for (int t = 0; t < MS_STREAMS; t++)
-      if (s->wait[i][t] >= 0)
-        put_event(&list[n++], MS_INSTR_WAIT, instr->stream, s->event[s->wait[i][t]], instr->scope);
+    for (const int *wait = &s->wait[i * s->streams]; wait < &s->wait[(i + 1) * s->streams]; wait++)
+      if (*wait >= 0) put_event(&list[n++], MS_INSTR_WAIT, instr->stream, s->event[*wait], instr->scope);
     list[n++] = *instr;
     if (s->event[i] >= 0) put_event(&list[n++], MS_INSTR_RECORD, instr->stream, s->event[i], instr->scope);
   }
@@ -239,15 +239,21 @@ static int rebuild(const synchroniser *s, ms_plan_phase *phase) {
 
 int ms_plan_synchronize(ms_plan *plan, int phase) {
   ms_plan_phase *p = &plan->phase[phase];
-  synchroniser s = {.plan = plan, .phase = p};
+  const int64_t streams = plan->streams;
+  synchroniser s = {.plan = plan, .phase = p, .streams = plan->streams};
   char *shared = ms_calloc(plan->buffers, 1);
   int rc = MS_ENOMEM;
-  s.done = ms_calloc(p->n, sizeof *s.done);
+  s.now = ms_calloc(streams * streams, sizeof *s.now);
+  s.known = ms_calloc(streams, sizeof *s.known);
+  s.count = ms_calloc(streams, sizeof *s.count);
+  s.past = ms_calloc(2 * MS_ARENAS * streams, sizeof *s.past);
+  s.done = ms_calloc(p->n * streams, sizeof *s.done);
+  s.wait = ms_calloc(p->n * streams, sizeof *s.wait);
   s.place = ms_calloc(p->n, sizeof *s.place);
   s.event = ms_calloc(p->n, sizeof *s.event);
-  s.wait = ms_calloc(p->n, sizeof *s.wait);
   s.first = ms_calloc(p->n + 1, sizeof *s.first);
-  if (!shared || !s.first || !s.done || !s.place || !s.event || !s.wait) goto fail;
+  if (!shared || !s.now || !s.known || !s.count || !s.past || !s.first || !s.done || !s.place || !s.event || !s.wait)
+    goto fail;
   MS_GOTO(collect_accesses(&s));
   MS_GOTO(find_shared(&s, shared));
   MS_GOTO(keep_shared(&s, shared));
@@ -257,6 +263,10 @@ fail:
   free(shared);
   free(s.pasts);
   free(s.access);
+  free(s.now);
+  free(s.known);
+  free(s.count);
+  free(s.past);
   free(s.first);
   free(s.done);
   free(s.place);

@@ -28,10 +28,10 @@ typedef struct verifier {
   const ms_plan *plan;
   const ms_plan_phase *phase;
   int phase_id;
-  int64_t base[MS_ARENAS];  /* bytes are counted through all arenas, one behind the other */
-  int (*clock)[MS_STREAMS]; /* [instr] of ms_plan_clocks */
-  touch *touch;             /* in program order */
-  ms_range *range;          /* of each touch */
+  int64_t base[MS_ARENAS]; /* bytes are counted through all arenas, one behind the other */
+  int *clock;              /* [instr][streams of the plan], of ms_plan_clocks */
+  touch *touch;            /* in program order */
+  ms_range *range;         /* of each touch */
   int n, touch_capacity, range_capacity;
   span *span; /* [buffers] */
 } verifier;
@@ -110,25 +110,28 @@ static void hold_lasting(verifier *v) {
 
 /* ---- order ------------------------------------------------------------------------------------------------------- */
 
-/* Goes through the program with every piece of the bytes that several streams share, and who touched it last: the
+/* Goes through the program with every interval of the bytes that several streams share, and who touched it last: the
 ** writer, and of each stream the reader since. Whoever came before them is ordered before the writer, which was checked
 ** when the writer came. */
-/* Instructions by their places on their streams, 1 for the first; 0: none. */
-typedef struct piece {
-  int writer, writer_stream;
-  int reader[MS_STREAMS];
-} piece;
+/* Who touched an interval last, as a row of numbers: the writer's stream, then the writer and each stream's reader.
+** Instructions count by their places on their streams, 1 for the first; 0: none. */
+enum { WRITER_STREAM, WRITER, READERS };
 
 /* Accesses of one stream are in order, and so are reads: keeps those of the arenas that have others. */
 static void keep_shared(verifier *v) {
-  int streams[MS_ARENAS] = {0}, written[MS_ARENAS] = {0}, kept = 0;
+  struct {
+    int stream, several, written; /* stream: 1 + the first that touches the arena */
+  } use[MS_ARENAS] = {{0}};
+  int kept = 0;
   for (int i = 0; i < v->n; i++) {
-    streams[v->touch[i].arena] |= 1 << v->touch[i].stream;
-    written[v->touch[i].arena] |= v->touch[i].write;
+    const int arena = v->touch[i].arena, stream = 1 + v->touch[i].stream;
+    if (!use[arena].stream) use[arena].stream = stream;
+    use[arena].several |= use[arena].stream != stream;
+    use[arena].written |= v->touch[i].write;
   }
   for (int i = 0; i < v->n; i++) {
-    int arena = v->touch[i].arena, several = streams[arena] & (streams[arena] - 1);
-    if (!several || !written[arena]) continue;
+    const int arena = v->touch[i].arena;
+    if (!use[arena].several || !use[arena].written) continue;
     v->touch[kept] = v->touch[i];
     v->range[kept++] = v->range[i];
   }
@@ -151,38 +154,45 @@ static int unordered(const verifier *v, int stream, int place, const touch *late
 }
 
 /* known: how much of each stream is done for certain when the instruction starts. */
-static int touch_piece(const verifier *v, const touch *t, const int *known, int place, int64_t byte, piece *p) {
-  if (p->writer > known[p->writer_stream]) return unordered(v, p->writer_stream, p->writer, t, byte);
+static int touch_interval(const verifier *v, const touch *t, const int *known, int place, int64_t byte, int *last) {
+  const int streams = v->plan->streams;
+  if (last[WRITER] > known[last[WRITER_STREAM]]) return unordered(v, last[WRITER_STREAM], last[WRITER], t, byte);
   if (!t->write) {
-    p->reader[t->stream] = place;
+    last[READERS + t->stream] = place;
     return MS_OK;
   }
-  for (int s = 0; s < MS_STREAMS; s++)
-    if (p->reader[s] > known[s]) return unordered(v, s, p->reader[s], t, byte);
-  *p = (piece){.writer = place, .writer_stream = t->stream};
+  for (int s = 0; s < streams; s++)
+    if (last[READERS + s] > known[s]) return unordered(v, s, last[READERS + s], t, byte);
+  for (int s = 0; s < streams; s++) last[READERS + s] = 0;
+  last[WRITER_STREAM] = t->stream;
+  last[WRITER] = place;
   return MS_OK;
 }
 
-static int check_touches(const verifier *v, piece *pieces, const int64_t *byte) {
+/* last: a row of each interval; known: [streams]. */
+static int check_touches(const verifier *v, int *last, int *known, const int64_t *byte) {
+  const int streams = v->plan->streams, row = READERS + streams;
   for (int i = 0; i < v->n; i++) {
     const touch *t = &v->touch[i];
-    int known[MS_STREAMS], place = v->clock[t->instr][t->stream] + 1;
-    memcpy(known, v->clock[t->instr], sizeof known);
+    const int *clock = &v->clock[t->instr * streams], place = clock[t->stream] + 1;
+    memcpy(known, clock, (size_t)streams * sizeof *known);
     known[t->stream] = INT_MAX;
     for (int64_t k = v->range[i].begin; k < v->range[i].end; k++)
-      MS_TRY(touch_piece(v, t, known, place, byte[k], &pieces[k]));
+      MS_TRY(touch_interval(v, t, known, place, byte[k], &last[k * row]));
   }
   return MS_OK;
 }
 
 static int check_order(verifier *v) {
+  const int streams = v->plan->streams;
   int64_t *byte;
   int n, rc;
   keep_shared(v);
   MS_TRY(ms_cut_intervals(v->range, v->n, &byte, &n));
-  piece *pieces = ms_calloc(n, sizeof *pieces);
-  rc = pieces ? check_touches(v, pieces, byte) : MS_ENOMEM;
-  free(pieces);
+  int *last = ms_calloc((int64_t)n * (READERS + streams), sizeof *last), *known = ms_calloc(streams, sizeof *known);
+  rc = last && known ? check_touches(v, last, known, byte) : MS_ENOMEM;
+  free(last);
+  free(known);
   free(byte);
   return rc;
 }
@@ -193,7 +203,7 @@ static int check_order(verifier *v) {
 ** run in if the same ranks gather into both, and only then: ranks of different groups do not wait for each other, so
 ** what they gather into never shares bytes at all.
 **
-** Buffers come in the order in which they begin, so of all that had a piece of bytes before, only the latest can still
+** Buffers come in the order in which they begin, so of all that had an interval before, only the latest can still
 ** be in use. */
 static int share_bytes(const verifier *v, const span *x, const span *y) {
   const ms_buffer *first = &v->plan->buffer[x->buffer], *second = &v->plan->buffer[y->buffer];
@@ -229,7 +239,7 @@ static int are_apart(const verifier *v, const span *earlier, const span *later) 
   return earlier->last < later->first && buffer[earlier->buffer].ranks == buffer[later->buffer].ranks;
 }
 
-/* user: [pieces] the latest that had each. */
+/* user: [intervals] the latest that had each. */
 static int check_spans(const verifier *v, const span *const *spans, const ms_range *range, int n, const span **user) {
   for (int i = 0; i < n; i++) {
     for (int64_t k = range[i].begin; k < range[i].end; k++) {
@@ -242,16 +252,16 @@ static int check_spans(const verifier *v, const span *const *spans, const ms_ran
 
 static int check_all(const verifier *v, const span *const *spans, ms_range *range, int n) {
   int64_t *byte = NULL;
-  int pieces;
+  int intervals;
   for (int i = 0; i < n; i++) {
     const ms_buffer *b = &v->plan->buffer[spans[i]->buffer];
     MS_TRY(check_place(v, b, spans[i]->buffer));
     range[i].begin = v->base[b->arena] + b->offset;
     range[i].end = range[i].begin + b->bytes;
   }
-  MS_TRY(ms_cut_intervals(range, n, &byte, &pieces));
+  MS_TRY(ms_cut_intervals(range, n, &byte, &intervals));
   free(byte);
-  const span **user = ms_calloc(pieces, sizeof *user);
+  const span **user = ms_calloc(intervals, sizeof *user);
   int rc = user ? check_spans(v, spans, range, n, user) : MS_ENOMEM;
   free(user);
   return rc;
@@ -272,7 +282,7 @@ int ms_plan_verify(const ms_plan *plan, int phase) {
   verifier v = {.plan = plan, .phase = &plan->phase[phase], .phase_id = phase};
   int rc = MS_ENOMEM;
   for (int arena = 1; arena < MS_ARENAS; arena++) v.base[arena] = v.base[arena - 1] + plan->arena_bytes[arena - 1];
-  v.clock = ms_calloc(v.phase->n, sizeof *v.clock);
+  v.clock = ms_calloc((int64_t)v.phase->n * plan->streams, sizeof *v.clock);
   v.span = ms_calloc(plan->buffers, sizeof *v.span);
   if (!v.clock || !v.span) goto fail;
   for (int b = 0; b < plan->buffers; b++) v.span[b] = (span){b, -1, -1};
