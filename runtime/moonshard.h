@@ -271,9 +271,9 @@ typedef struct ms_model ms_model;
 
 enum ms_init { MS_INIT_ZEROS = 0, MS_INIT_ONES = 1, MS_INIT_NORMAL = 2, MS_INIT_UNIFORM = 3, MS_INIT_CONSTANT = 4 };
 enum ms_layout { MS_LAYOUT_ROWS = 0, MS_LAYOUT_RAGGED = 1 };
-/* DEFAULT: ALWAYS, but KEEP for the unit named "root" and the one that runs last in forward, which would be gathered again
-** at once; KEEP for all under a pipeline (a slice of a mesh with a dimension "pipe"), where every micro-batch would gather
-** again. */
+/* DEFAULT: ALWAYS, but KEEP for the root unit (ms_unit_config.root) and the one that runs last in forward, which would be
+** gathered again at once; KEEP for all in a stage of a pipeline (ms_plan_config.pipeline_stage), where every micro-batch would
+** gather again. */
 enum ms_reshard { MS_RESHARD_KEEP = 0, MS_RESHARD_ALWAYS = 1, MS_RESHARD_DEFAULT = 2 };
 
 typedef struct ms_param_config {
@@ -293,6 +293,7 @@ typedef struct ms_unit_config {
   /* With MS_RESHARD_ALWAYS: keep a shard of 1/reshard_size from forward to backward, and gather for backward in groups of
   ** so many neighbours of the shard group. A divisor of its size; 0 or the size itself: the whole group. */
   int reshard_size;
+  int root; /* 1: the model's root unit, of the parameters that no other unit has; 0 (default) */
 } ms_unit_config;
 
 MS_API int ms_model_new(uint64_t seed, ms_model **model);
@@ -426,20 +427,23 @@ typedef struct ms_plan_config {
   /* 1 (default): a unit's gathered weights are freed after its backward. 0: they stay from one micro-batch to the next,
   ** and so from forward to backward too: NEXT and LAST gather nothing. */
   int reshard_after_backward;
-  int train;   /* 0: evaluate only */
-  int fuse;    /* 1 (default): graph rewrites on */
+  int pipeline_stage; /* 1: the model is one stage of a pipeline; 0 (default). See enum ms_reshard */
+  int train;          /* 0: evaluate only */
+  int fuse;           /* 1 (default): graph rewrites on */
   int threads; /* per rank, that kernels are prepared for; 0: OMP_NUM_THREADS, else an equal share of the host's cores */
   /* 1 (default): on the CPU, ranks of a host share what they would otherwise copy. The f32 masters of a unit that is read in f32
   ** lie in memory that all its shard group's ranks map, and kernels read them there: its all-gathers move nothing, and it
   ** needs no gathered copy. Replicas keep one copy of masters and optimizer state, and with more than one shard of gathered
-  ** weights; each counts, and updates, an equal part. Ranks on different nodes share nothing (ranks_per_node).
+  ** weights; each counts, and updates, an equal part. Ranks on different nodes share nothing (node_of).
   ** 0: units are gathered all alike, and every replica has its own. */
   int shared_masters;
-  /* How many ranks each node has, in the order of ranks: rank r is on node r / ranks_per_node. 0 (default): all ranks are on
-  ** one node, which takes up to 64. It decides which ranks can map memory together, nothing else. Replicas of which some
-  ** are on one node keep a copy there, and sum gradients first within nodes, then between them: such a plan states what
-  ** the ranks would need and send; ms_state_new refuses it (MS_EUNSUPPORTED) in this version. */
-  int ranks_per_node;
+  /* The topology: on which of `nodes` nodes each rank of the world is, [world], read while a call runs. Nodes may have
+  ** different numbers of ranks, in any order. 0 and NULL (default): all ranks are on one node, which takes up to 64. It
+  ** decides which ranks can map memory together, nothing else. Replicas of which some are on one node keep a copy there,
+  ** and sum gradients first within nodes, then between them: such a plan states what the ranks would need and send;
+  ** ms_state_new refuses it (MS_EUNSUPPORTED) in this version. */
+  int nodes;
+  const int *node_of;
   int device; /* enum ms_device_kind; of a state and of the plans that are bound to it */
   int nccl; /* of a state on cuda: 0 (default), or enum ms_nccl_option or-ed; MS_EUNSUPPORTED if the NCCL that is found has not got it */
 } ms_plan_config;
@@ -463,6 +467,19 @@ MS_API void ms_plan_config_default(ms_plan_config *config);
 MS_API int ms_plan_compile(const ms_graph *graph, const ms_plan_config *config, ms_plan **plan);
 MS_API void ms_plan_free(ms_plan *plan);
 MS_API int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *summary);
+/* A pass of the compiler: how long it took, and what there was of the plan before it and behind it. Nodes are those of the
+** graphs of training and evaluation; bytes are those of all buffers, each by itself, until they are laid out, and the peak
+** from then on. */
+enum { MS_PLAN_PASSES = 12 };
+typedef struct ms_plan_pass {
+  const char *name; /* "lower" */
+  int cached;       /* 1: what it makes was kept from an earlier plan of the same graph */
+  double ms;
+  int nodes[2], instructions[2], events[2], buffers[2];
+  double bytes[2];
+} ms_plan_pass;
+/* The passes that made a plan, in order: at most `capacity`; *n: how many there are. */
+MS_API int ms_plan_passes(const ms_plan *plan, int capacity, ms_plan_pass *list, int *n);
 /* The plan as text, or as one JSON object. The text belongs to the plan and lives until the next call or free. */
 MS_API int ms_plan_dump(ms_plan *plan, int json, const char **text);
 

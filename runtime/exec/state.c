@@ -83,7 +83,7 @@ static int check_nodes(const ms_state *state) {
   const int together = state->layout.replicas, all = state->model->replicate_size;
   if (together == 1 || together == all) return MS_OK;
   return MS_FAIL(MS_EUNSUPPORTED,
-                 "of %d replicas, each %d on a node would share their state (ranks_per_node): such ranks "
+                 "of %d replicas, each %d on a node would share their state (node_of): such ranks "
                  "can be planned, not run, in this version",
                  all, together);
 }

@@ -32,7 +32,7 @@ static int add(const ms_plan *plan, const ms_ref *ref, int write, ms_access *acc
 ** device's library sums in place. */
 static int collective(const ms_plan *plan, const ms_plan_coll *coll, ms_access *access, int capacity) {
   int n = 0, writes_shared = coll->kind == MS_COLL_ALL_GATHER || coll->kind == MS_COLL_ALL_REDUCE ||
-                             plan->config.device != MS_DEVICE_CPU;
+                             ms_device_can(plan->config.device, MS_DEVICE_SUMS_IN_PLACE);
   for (int i = 0; i < coll->parts; i++) n = add(plan, &coll->part[i].src, 0, access, n, capacity);
   for (int i = 0; i < coll->parts; i++) n = add(plan, &coll->part[i].shared, writes_shared, access, n, capacity);
   for (int i = 0; i < coll->parts; i++) n = add(plan, &coll->part[i].dst, 1, access, n, capacity);
@@ -71,7 +71,7 @@ ms_ref ms_instr_output(const ms_instr *instr, int i) {
   return (ms_ref){instr->out[i].buffer, instr->out[i].offset, instr->call->out[i]};
 }
 
-/* ---- order: vector clocks along a program (Fidge 1988, Mattern 1989), from streams and events alone ------------------ */
+/* ---- order: vector clocks along a program (Fidge 1988, Mattern 1989), from streams and events alone -------------- */
 
 static int check_event(const ms_plan_phase *phase, int phase_id, int i, const char *recorded) {
   const ms_instr *instr = &phase->instr[i];

@@ -227,10 +227,39 @@ ms_ref ms_ref_vector(int buffer, int64_t offset, int dtype, int64_t n) {
 ms_ref ms_ref_scalar(int buffer, int64_t offset) { return (ms_ref){buffer, offset, {.dtype = MS_F32, .ndim = 0}}; }
 
 int ms_state_buffer(int unit, int which) { return unit * MS_STATE_BUFFERS + which; }
+int ms_plan_shares_masters(const ms_plan *plan, int unit) {
+  return plan->buffer[ms_state_buffer(unit, MS_STATE_MASTER)].arena == MS_ARENA_MASTERS;
+}
 int ms_squares_buffer(const ms_plan *plan) { return plan->model->units * MS_STATE_BUFFERS; }
 int ms_loss_sum_buffer(const ms_plan *plan) { return ms_squares_buffer(plan) + 1; }
 int ms_norm_buffer(const ms_plan *plan) { return ms_squares_buffer(plan) + 2; }
 int ms_updates_buffer(const ms_plan *plan) { return ms_squares_buffer(plan) + 3; }
+
+int ms_plan_take_slots(ms_plan *plan, const ms_graph *graph) {
+  plan->input = ms_calloc(graph->n_values, sizeof *plan->input);
+  plan->output = ms_calloc(graph->n_outputs, sizeof *plan->output);
+  if (!plan->input || !plan->output) return MS_ENOMEM;
+  for (int v = 0; v < graph->n_values; v++) {
+    const ms_value *value = &graph->values[v];
+    if (value->kind != MS_VALUE_INPUT) continue;
+    ms_plan_input *input = &plan->input[plan->inputs];
+    int buffer;
+    MS_TRY(ms_plan_buffer(plan, -1, MS_ARENA_ACTIVATIONS, MS_CAT_ACTIVATIONS,
+                          ms_numel(&value->info) * ms_dtype_size(value->info.dtype), "input", &buffer));
+    input->at = (ms_ref){buffer, 0, value->info};
+    input->name = ms_strdup(value->name);
+    if (!input->name) return MS_ENOMEM;
+    plan->inputs++;
+  }
+  for (int o = 0; o < graph->n_outputs; o++) {
+    ms_plan_output *output = &plan->output[o];
+    for (int p = 0; p < MS_PHASES; p++) output->at[p].buffer = -1;
+    output->name = ms_strdup(graph->outputs[o].name);
+    if (!output->name) return MS_ENOMEM;
+    plan->outputs++;
+  }
+  return MS_OK;
+}
 
 static int persistent(ms_plan *plan, int arena, int category, int64_t offset, int64_t bytes, const char *label) {
   int buffer;

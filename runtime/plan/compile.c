@@ -1,7 +1,8 @@
-/* compile.c - ms_plan_compile: the steps from a traced graph to a verified plan, in order.
+/* compile.c - ms_plan_compile: the passes from a traced graph to a verified plan, in order.
 **
-** The caller's graph is left as it was traced: training and evaluation each rewrite a copy of their own, which the
-** graph keeps for the next compile (compile_cache.h).
+** The caller's graph is left as it was traced: training and evaluation each rewrite a copy of their own. The passes
+** over graphs depend on nothing but the traced graph and on what is fused, so their results are kept with it
+** (compile_cache.h): the next plan of the same graph takes them from there and begins with lowering.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -11,38 +12,89 @@
 #include "plan/compile_cache.h"
 #include "plan/lower.h"
 
-static int take_slots(ms_plan *plan, const ms_graph *graph) {
-  plan->input = ms_calloc(graph->n_values, sizeof *plan->input);
-  plan->output = ms_calloc(graph->n_outputs, sizeof *plan->output);
-  if (!plan->input || !plan->output) return MS_ENOMEM;
-  for (int v = 0; v < graph->n_values; v++) {
-    const ms_value *value = &graph->values[v];
-    if (value->kind != MS_VALUE_INPUT) continue;
-    ms_plan_input *input = &plan->input[plan->inputs];
-    int buffer;
-    MS_TRY(ms_plan_buffer(plan, -1, MS_ARENA_ACTIVATIONS, MS_CAT_ACTIVATIONS,
-                          ms_numel(&value->info) * ms_dtype_size(value->info.dtype), "input", &buffer));
-    input->at = (ms_ref){buffer, 0, value->info};
-    input->name = ms_strdup(value->name);
-    if (!input->name) return MS_ENOMEM;
-    plan->inputs++;
-  }
-  for (int o = 0; o < graph->n_outputs; o++) {
-    ms_plan_output *output = &plan->output[o];
-    for (int p = 0; p < MS_PHASES; p++) output->at[p].buffer = -1;
-    output->name = ms_strdup(graph->outputs[o].name);
-    if (!output->name) return MS_ENOMEM;
-    plan->outputs++;
-  }
-  return MS_OK;
+/* A copy of the traced graph, on its way to what phases are lowered from. */
+typedef struct program {
+  int wanted;
+  int cached; /* the graph is the cache's, and complete */
+  enum ms_fusing fusing;
+  ms_graph *graph;
+} program;
+
+typedef struct compilation {
+  ms_plan *plan;
+  const ms_plan_config *config;
+  const ms_graph *traced;
+  program training, evaluation;
+  int laid_out;
+} compilation;
+
+static int is_made(const program *p) { return p->wanted && !p->cached; }
+static ms_graph *graph_of(const program *p) { return is_made(p) ? p->graph : NULL; }
+static int fuses(const program *p) { return p->fusing != MS_FUSE_NOTHING; }
+
+/* ---- passes over graphs ------------------------------------------------------------------------------------------ */
+
+static int copy_traced(compilation *c) {
+  if (is_made(&c->training)) MS_TRY(ms_graph_copy(c->traced, &c->training.graph));
+  return is_made(&c->evaluation) ? ms_graph_copy(c->traced, &c->evaluation.graph) : MS_OK;
 }
 
-static int lower_training(ms_plan *plan, const ms_graph *traced) {
-  const ms_graph *graph;
-  const enum ms_fusing fusing = !plan->config.fuse                      ? MS_FUSE_NOTHING
-                                : plan->config.device == MS_DEVICE_CUDA ? MS_FUSE_EPILOGUES
-                                                                        : MS_FUSE_OPS;
-  MS_TRY(ms_cached_graph(traced, 0, fusing, &graph));
+static int rewrite(compilation *c) {
+  ms_graph *training = graph_of(&c->training), *evaluation = graph_of(&c->evaluation);
+  if (training && fuses(&c->training)) MS_TRY(ms_graph_rewrite(training, 0));
+  if (!evaluation) return MS_OK;
+  return fuses(&c->evaluation) ? ms_graph_rewrite(evaluation, 1) : ms_graph_pass_identities(evaluation, 1);
+}
+
+/* A step that could change nothing is a mistake in the loss, say one of the targets alone. */
+static int check_reached(const ms_graph *graph) {
+  int trainable = 0;
+  for (int p = 0; p < graph->n_params; p++) {
+    ms_param_info info;
+    if (graph->param_grads[p] >= 0) return MS_OK;
+    MS_TRY(graph->lookup(graph->model, p, &info));
+    trainable |= !info.frozen;
+  }
+  if (!trainable) return MS_OK;
+  return MS_FAIL(MS_EINVAL,
+                 "the loss depends on no parameter that is trained, so a step would change nothing: compute it "
+                 "from what the model gives, by ops that have a gradient");
+}
+
+static int differentiate(compilation *c) {
+  ms_graph *graph = graph_of(&c->training);
+  if (!graph) return MS_OK;
+  MS_TRY(ms_graph_differentiate(graph));
+  return check_reached(graph);
+}
+
+static int rewrite_backward(compilation *c) {
+  ms_graph *graph = graph_of(&c->training);
+  return graph && fuses(&c->training) ? ms_graph_rewrite_backward(graph) : MS_OK;
+}
+
+/* What gradients' kernels make again, then what recompute regions do. */
+static int rematerialize(compilation *c) {
+  ms_graph *graph = graph_of(&c->training);
+  if (!graph) return MS_OK;
+  if (fuses(&c->training)) MS_TRY(ms_graph_rematerialize(graph));
+  return ms_graph_insert_recomputation(graph);
+}
+
+static int prune(compilation *c) {
+  ms_graph *training = graph_of(&c->training), *evaluation = graph_of(&c->evaluation);
+  if (training) MS_TRY(ms_graph_prune(training));
+  return evaluation ? ms_graph_prune(evaluation) : MS_OK;
+}
+
+static int fuse_epilogues(compilation *c) {
+  ms_graph *graph = graph_of(&c->training);
+  return graph && c->training.fusing == MS_FUSE_EPILOGUES ? ms_graph_fuse_epilogues(graph) : MS_OK;
+}
+
+/* ---- passes over the plan ---------------------------------------------------------------------------------------- */
+
+static int lower_training(ms_plan *plan, const ms_graph *graph) {
   for (int p = 0; p < plan->model->params; p++) plan->has_gradient[p] = graph->param_grads[p] >= 0;
   MS_TRY(ms_lower_graph(plan, MS_PHASE_FIRST, graph));
   if (plan->config.accumulate) MS_TRY(ms_lower_graph(plan, MS_PHASE_NEXT, graph));
@@ -51,49 +103,125 @@ static int lower_training(ms_plan *plan, const ms_graph *traced) {
   return plan->config.optimizer != MS_OPT_NONE ? ms_lower_update(plan) : MS_OK;
 }
 
-static int lower_evaluation(ms_plan *plan, const ms_graph *traced) {
-  const ms_graph *graph;
-  MS_TRY(ms_cached_graph(traced, 1, plan->config.fuse ? MS_FUSE_OPS : MS_FUSE_NOTHING, &graph));
-  return ms_lower_graph(plan, MS_PHASE_EVALUATE, graph);
-}
-
-static int finish_phases(ms_plan *plan, const ms_graph *traced) {
-  MS_TRY(ms_plan_layout(plan, traced));
-  for (int phase = 0; phase < MS_PHASES; phase++) {
-    if (!plan->phase[phase].present) continue;
-    MS_TRY(ms_plan_synchronize(plan, phase));
-    MS_TRY(ms_plan_verify(plan, phase));
-  }
-  return ms_plan_fingerprint(plan);
-}
-
-/* Nothing stays between micro-batches until lowering finds what does. */
-static int start_between(ms_plan *plan) {
-  int units = plan->model->units;
-  plan->kept_unsharded = ms_calloc(units, sizeof *plan->kept_unsharded);
-  plan->deferred_gradients = ms_calloc(units, sizeof *plan->deferred_gradients);
-  plan->has_gradient = ms_calloc(plan->model->params, 1);
-  if (!plan->kept_unsharded || !plan->deferred_gradients || !plan->has_gradient) return MS_ENOMEM;
-  for (int u = 0; u < units; u++) plan->kept_unsharded[u] = plan->deferred_gradients[u] = -1;
-  return MS_OK;
-}
-
-static int compile(ms_plan *plan, const ms_graph *graph) {
+static int take_state(ms_plan *plan, const ms_plan_config *config) {
   ms_state_layout layout;
-  int rc = ms_state_layout_make(plan->model, &plan->config, &layout);
+  int rc = ms_state_layout_make(plan->model, config, &layout);
   if (rc) return rc;
   plan->replicas = layout.replicas;
   memcpy(plan->arena_bytes, layout.bytes, sizeof plan->arena_bytes);
   memcpy(plan->peers_bytes, layout.peers, sizeof plan->peers_bytes);
   memcpy(plan->category_bytes, layout.category_bytes, sizeof plan->category_bytes);
-  MS_GOTO(ms_plan_state_buffers(plan, &layout));
-  MS_GOTO(start_between(plan));
-  MS_GOTO(take_slots(plan, graph));
-  if (plan->config.train && graph->loss >= 0) MS_GOTO(lower_training(plan, graph));
-  MS_GOTO(lower_evaluation(plan, graph));
-  MS_GOTO(finish_phases(plan, graph));
-fail:
+  rc = ms_plan_state_buffers(plan, &layout);
   ms_state_layout_free(&layout);
+  return rc;
+}
+
+static int lower(compilation *c) {
+  MS_TRY(take_state(c->plan, c->config));
+  MS_TRY(ms_plan_take_slots(c->plan, c->traced));
+  if (c->training.wanted) MS_TRY(lower_training(c->plan, c->training.graph));
+  return ms_lower_graph(c->plan, MS_PHASE_EVALUATE, c->evaluation.graph);
+}
+
+static int lay_out(compilation *c) {
+  c->laid_out = 1;
+  return ms_plan_layout(c->plan, c->traced);
+}
+
+static int synchronize(compilation *c) {
+  for (int phase = 0; phase < MS_PHASES; phase++)
+    if (c->plan->phase[phase].present) MS_TRY(ms_plan_synchronize(c->plan, phase));
+  return MS_OK;
+}
+
+static int verify(compilation *c) {
+  for (int phase = 0; phase < MS_PHASES; phase++)
+    if (c->plan->phase[phase].present) MS_TRY(ms_plan_verify(c->plan, phase));
+  return MS_OK;
+}
+
+static int fingerprint(compilation *c) { return ms_plan_fingerprint(c->plan); }
+
+/* ---- all of them ------------------------------------------------------------------------------------------------- */
+
+static const struct {
+  const char *name;
+  int (*run)(compilation *c);
+} passes[MS_PLAN_PASSES] = {
+    {"trace", copy_traced},
+    {"rewrite", rewrite},
+    {"differentiate", differentiate},
+    {"rewrite backward", rewrite_backward},
+    {"rematerialize", rematerialize},
+    {"prune", prune},
+    {"fuse epilogues", fuse_epilogues}, /* the last over graphs: here the cache takes them */
+    {"lower", lower},
+    {"lay out", lay_out},
+    {"synchronize", synchronize},
+    {"verify", verify},
+    {"fingerprint", fingerprint},
+};
+enum { GRAPH_PASSES = 7 };
+
+/* What there is of the plan so far, at [when] of a pass: 0 before it, 1 behind it. */
+static void measure(const compilation *c, ms_plan_pass *pass, int when) {
+  const ms_plan *plan = c->plan;
+  if (c->training.graph) pass->nodes[when] += c->training.graph->n_nodes;
+  if (c->evaluation.graph) pass->nodes[when] += c->evaluation.graph->n_nodes;
+  for (int phase = 0; phase < MS_PHASES; phase++) {
+    pass->instructions[when] += plan->phase[phase].n;
+    pass->events[when] += plan->phase[phase].events;
+  }
+  pass->buffers[when] = plan->buffers;
+  if (c->laid_out) pass->bytes[when] = (double)ms_plan_peak(plan);
+  for (int b = 0; b < plan->buffers && !c->laid_out; b++) pass->bytes[when] += (double)plan->buffer[b].bytes;
+}
+
+/* The passes [first, end). */
+static int run_passes(compilation *c, int first, int end) {
+  for (int i = first; i < end; i++) {
+    ms_plan_pass *pass = &c->plan->pass[i];
+    pass->name = passes[i].name;
+    pass->cached = i < GRAPH_PASSES && !is_made(&c->training) && !is_made(&c->evaluation);
+    measure(c, pass, 0);
+    const double begin = ms_clock();
+    MS_TRY(passes[i].run(c));
+    pass->ms = 1e3 * (ms_clock() - begin);
+    measure(c, pass, 1);
+  }
+  return MS_OK;
+}
+
+static void find_cached(compilation *c, int evaluate, program *p) {
+  p->graph = ms_cached_graph(c->traced, evaluate, p->fusing);
+  p->cached = p->graph != NULL;
+}
+
+static int put_into_cache(compilation *c, int evaluate, program *p) {
+  if (!graph_of(p)) return MS_OK;
+  MS_TRY(ms_cache_graph(c->traced, evaluate, p->fusing, p->graph));
+  p->cached = 1;
+  return MS_OK;
+}
+
+static int compile(compilation *c) {
+  const ms_plan_config *config = &c->plan->config;
+  const int epilogues = ms_device_can(config->device, MS_DEVICE_PRODUCT_EPILOGUES);
+  const enum ms_fusing ops = config->fuse ? MS_FUSE_OPS : MS_FUSE_NOTHING;
+  c->training.wanted = config->train && c->traced->loss >= 0;
+  c->training.fusing = config->fuse && epilogues ? MS_FUSE_EPILOGUES : ops;
+  c->evaluation.wanted = 1;
+  c->evaluation.fusing = ops;
+  int rc;
+  if (c->training.wanted) find_cached(c, 0, &c->training);
+  find_cached(c, 1, &c->evaluation);
+  MS_GOTO(run_passes(c, 0, GRAPH_PASSES));
+  MS_GOTO(put_into_cache(c, 0, &c->training));
+  MS_GOTO(put_into_cache(c, 1, &c->evaluation));
+  return run_passes(c, GRAPH_PASSES, MS_PLAN_PASSES);
+fail:
+  ms_graph_free(graph_of(&c->training));
+  ms_graph_free(graph_of(&c->evaluation));
   return rc;
 }
 
@@ -107,18 +235,26 @@ int ms_plan_compile(const ms_graph *graph, const ms_plan_config *config, ms_plan
   if (config->train && graph->loss < 0)
     return MS_FAIL(MS_EINVAL, "training needs a loss: call ms_graph_set_loss, or compile with train = 0");
   MS_TRY(ms_plan_check_config(config));
-  MS_TRY(ms_plan_check_nodes(model, config));
   MS_TRY(ms_device_find(config->device, &device));
   double begin = ms_clock();
   ms_plan *plan;
-  int rc = MS_OK;
+  int rc = MS_OK, node;
   MS_TRY(ms_plan_new(model, config, &plan));
-  if (!plan->config.threads) MS_GOTO(ms_thread_count(ms_plan_node_ranks(model, config), &plan->config.threads));
-  MS_GOTO(compile(plan, graph));
+  MS_GOTO(ms_plan_topology(model, config, &plan->topology));
+  node = plan->topology.node_of[model->rank];
+  if (!plan->config.threads) MS_GOTO(ms_thread_count(plan->topology.node_ranks[node], &plan->config.threads));
+  MS_GOTO(compile(&(compilation){.plan = plan, .config = config, .traced = graph}));
   plan->compile_seconds = ms_clock() - begin;
   *out = plan;
   return MS_OK;
 fail:
   ms_plan_free(plan);
   return rc;
+}
+
+int ms_plan_passes(const ms_plan *plan, int capacity, ms_plan_pass *list, int *n) {
+  MS_HANDLE(plan, PLAN);
+  for (int i = 0; i < MS_PLAN_PASSES && i < capacity; i++) list[i] = plan->pass[i];
+  *n = MS_PLAN_PASSES;
+  return MS_OK;
 }

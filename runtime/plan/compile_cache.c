@@ -50,67 +50,28 @@ static cache *find(const ms_graph *graph) {
   return place->data;
 }
 
-/* ---- graphs ----------------------------------------------------------------------------------------------------- */
-
-/* A step that could change nothing is a mistake in the loss, say one of the targets alone. */
-static int check_reached(const ms_graph *graph) {
-  int trainable = 0;
-  for (int p = 0; p < graph->n_params; p++) {
-    ms_param_info info;
-    if (graph->param_grads[p] >= 0) return MS_OK;
-    MS_TRY(graph->lookup(graph->model, p, &info));
-    trainable |= !info.frozen;
-  }
-  if (!trainable) return MS_OK;
-  return MS_FAIL(MS_EINVAL,
-                 "the loss depends on no parameter that is trained, so a step would change nothing: compute it "
-                 "from what the model gives, by ops that have a gradient");
-}
-
-static int make_training(ms_graph *graph, enum ms_fusing fusing) {
-  const int fuse = fusing != MS_FUSE_NOTHING;
-  if (fuse) MS_TRY(ms_graph_rewrite(graph, 0));
-  MS_TRY(ms_graph_differentiate(graph));
-  MS_TRY(check_reached(graph));
-  if (fuse) MS_TRY(ms_graph_rewrite_backward(graph));
-  if (fuse) MS_TRY(ms_graph_rematerialize(graph));
-  MS_TRY(ms_graph_insert_recomputation(graph));
-  MS_TRY(ms_graph_prune(graph));
-  return fusing == MS_FUSE_EPILOGUES ? ms_graph_fuse_epilogues(graph) : MS_OK;
-}
-
-static int make_evaluation(ms_graph *graph, enum ms_fusing fusing) {
-  MS_TRY(fusing != MS_FUSE_NOTHING ? ms_graph_rewrite(graph, 1) : ms_graph_pass_identities(graph, 1));
-  return ms_graph_prune(graph);
-}
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 static int has_grown(const cache *c, const ms_graph *g) {
   return c->values != g->n_values || c->nodes != g->n_nodes || c->outputs != g->n_outputs || c->loss != g->loss ||
          c->loss_weight != g->loss_weight;
 }
 
-int ms_cached_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, const ms_graph **graph) {
+ms_graph *ms_cached_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing) {
+  cache *c = traced->cache->data;
+  if (c && has_grown(c, traced)) drop_graphs(c);
+  return c ? c->lowered[evaluate != 0][fusing] : NULL;
+}
+
+int ms_cache_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, ms_graph *graph) {
   cache *c = find(traced);
   if (!c) return MS_ENOMEM;
-  if (has_grown(c, traced)) {
-    drop_graphs(c);
-    c->values = traced->n_values;
-    c->nodes = traced->n_nodes;
-    c->outputs = traced->n_outputs;
-    c->loss = traced->loss;
-    c->loss_weight = traced->loss_weight;
-  }
-  ms_graph **place = &c->lowered[evaluate != 0][fusing];
-  if (!*place) {
-    MS_TRY(ms_graph_copy(traced, place));
-    int rc = evaluate ? make_evaluation(*place, fusing) : make_training(*place, fusing);
-    if (rc) {
-      ms_graph_free(*place);
-      *place = NULL;
-      return rc;
-    }
-  }
-  *graph = *place;
+  c->values = traced->n_values;
+  c->nodes = traced->n_nodes;
+  c->outputs = traced->n_outputs;
+  c->loss = traced->loss;
+  c->loss_weight = traced->loss_weight;
+  c->lowered[evaluate != 0][fusing] = graph;
   return MS_OK;
 }
 

@@ -25,8 +25,10 @@ int ms_cache_packing(const ms_graph *graph, const ms_packing_item *before, const
 
 /* What is fused: nothing, what every device's kernels take, or also what epilogues of matrix products take. */
 enum ms_fusing { MS_FUSE_NOTHING, MS_FUSE_OPS, MS_FUSE_EPILOGUES, MS_FUSINGS };
-/* The copy of the traced graph that phases are lowered from: with its backward pass, or (evaluate) without. Made at the
-** first call and after the graph has grown; owned by the traced graph. */
-int ms_cached_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, const ms_graph **graph);
+/* The graph that phases are lowered from, with its backward pass or (evaluate) without, if it was made before and the
+** traced graph has not grown since; owned by the traced graph. NULL: it is to be made. */
+ms_graph *ms_cached_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing);
+/* Keeps a graph that was just made, and owns it from then on; not after an error. */
+int ms_cache_graph(const ms_graph *traced, int evaluate, enum ms_fusing fusing, ms_graph *graph);
 
 #endif

@@ -179,7 +179,7 @@ static int json_of_plan(const ms_plan *plan, ms_text *text) {
   ms_text_append(text, "{\"rank\":%d,\"world\":%d,\"mesh\":", model->rank, model->world);
   ms_text_json_string(text, model->mesh_text);
   ms_text_append(text,
-                 ",\"ranks_per_node\":%d,\"replicas_together\":%d,\"nodes\":", ms_plan_node_ranks(model, &plan->config),
+                 ",\"ranks_per_node\":%d,\"replicas_together\":%d,\"nodes\":", ms_topology_most_ranks(&plan->topology),
                  plan->replicas);
   ms_text nodes = {0};
   ms_plan_describe_nodes(plan, &nodes);

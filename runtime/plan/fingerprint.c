@@ -79,7 +79,7 @@ void ms_plan_describe_state(const ms_model *model, const ms_plan_config *c, ms_t
   if (c->moment_dtype != MS_F32) ms_text_append(text, "moments in %s\n", ms_dtype_name(c->moment_dtype));
   if (c->ema_decay > 0) ms_text_append(text, "ema: decay %.17g, warmup %d\n", c->ema_decay, c->ema_warmup);
   ms_text_append(text, "train %d, shared_masters %d\n", c->train, c->shared_masters);
-  if (c->device != MS_DEVICE_CPU) ms_text_append(text, "device %s\n", ms_device_name(c->device));
+  if (c->device) ms_text_append(text, "device %s\n", ms_device_name(c->device));
   if (c->nccl) ms_text_append(text, "nccl options %d\n", c->nccl);
 }
 

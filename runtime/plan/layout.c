@@ -203,7 +203,7 @@ static int layout_kind(layout *l, int kind) {
   return MS_OK;
 }
 
-/* ---- how large the communicated arena is ------------------------------------------------------------------------ */
+/* ---- how large the communicated arena is ------------------------------------------------------------------------- */
 
 /* What is communicated and activations together need no less, beside what gradients lend. live: [positions of any phase
 ** + 2]. */

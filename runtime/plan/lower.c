@@ -78,7 +78,7 @@ static int start(ms_lowering *l) {
     l->gathered[u] = stays && l->phase != MS_PHASE_FIRST ? l->plan->kept_unsharded[u] : -1;
   }
   l->sending[0] = l->sending[1] = -1;
-  MS_TRY(ms_unit_uses(l->model, g, l->root, stays, l->use, &l->boundary));
+  MS_TRY(ms_unit_uses(l->model, &l->plan->config, g, l->root, stays, l->use, &l->boundary));
   for (int u = 0; u < units; u++) {
     if (l->use[u].forward_last >= 0) l->ends[l->use[u].forward_last] = 1;
     if (l->use[u].gradient_last >= 0) l->ends[l->use[u].gradient_last] = 1;

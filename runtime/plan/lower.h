@@ -21,8 +21,8 @@ typedef struct ms_unshard {
 } ms_unshard;
 /* use: [units]. boundary: the first backward node (or the number of nodes). keep_all: no unit is resharded after
 ** forward. */
-int ms_unit_uses(const ms_model *model, const ms_graph *graph, const int *root, int keep_all, ms_unit_use *use,
-                 int *boundary);
+int ms_unit_uses(const ms_model *model, const ms_plan_config *config, const ms_graph *graph, const int *root,
+                 int keep_all, ms_unit_use *use, int *boundary);
 /* The unshards of a phase in order of issue; at most 2*units; returns how many. */
 int ms_unshard_schedule(const ms_model *model, const ms_unit_use *use, int boundary, int prefetch, ms_unshard *list);
 /* 1 when kernels read the master chunk itself: one shard, f32. */
@@ -58,6 +58,8 @@ enum ms_state_buffer {
   MS_STATE_EMA = 4,
   MS_STATE_BUFFERS = 5
 };
+/* Names and buffers for a traced graph's inputs, and names for its outputs. */
+int ms_plan_take_slots(ms_plan *plan, const ms_graph *graph);
 int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout);
 int ms_state_buffer(int unit, int which);
 int ms_squares_buffer(const ms_plan *plan);

@@ -93,10 +93,13 @@ static int adds_alone(ms_lowering *l, int unit, ms_gradients *to) {
   return to->buffer >= 0 && (!ms_lower_communicates(l) || ms_lower_defers_unsharded(l));
 }
 
-/* 1 when the product that computes a gradient can add it itself: on CUDA, whose library does that in the same pass. */
+/* 1 when the product that computes a gradient can add it itself: on devices whose library does that in the same
+** pass. */
 static int product_adds(const ms_lowering *l, int grad) {
   const ms_value *value = &l->graph->values[l->root[grad]];
-  if (l->plan->config.device != MS_DEVICE_CUDA || value->kind != MS_VALUE_NODE || l->read[l->root[grad]]) return 0;
+  if (!ms_device_can(l->plan->config.device, MS_DEVICE_PRODUCT_ADDS) || value->kind != MS_VALUE_NODE ||
+      l->read[l->root[grad]])
+    return 0;
   const ms_node *maker = &l->graph->nodes[value->node];
   return maker->op == MS_OP_matmul && maker->inputs == 2 && maker->attrs.i[2] == MS_ACT_NONE;
 }

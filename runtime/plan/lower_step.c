@@ -36,7 +36,7 @@ static ms_ref gradients_of(const ms_plan *plan, int unit, stretch own) {
 
 /* Its masters, of which those of segment `s` are shared or not. */
 static ms_ref masters_of(const ms_plan *plan, int unit, int s, stretch own) {
-  const int shared = ms_unit_shares_masters(plan->model, &plan->config, unit);
+  const int shared = ms_plan_shares_masters(plan, unit);
   const int64_t at = ms_master_offset(plan->model, &plan->model->unit[unit], shared, s, own.begin);
   return ms_ref_vector(ms_state_buffer(unit, MS_STATE_MASTER), at, MS_F32, own.end - own.begin);
 }
@@ -166,7 +166,7 @@ int ms_lower_update(ms_plan *plan) {
   MS_TRY(count_updates(plan));
   for (int u = 0; u < plan->model->units; u++) {
     MS_TRY(update_unit(plan, u));
-    if (plan->config.ema_decay > 0) MS_TRY(average(plan, u, ms_unit_shares_masters(plan->model, &plan->config, u)));
+    if (plan->config.ema_decay > 0) MS_TRY(average(plan, u, ms_plan_shares_masters(plan, u)));
   }
   return plan->replicas > 1 ? meet_replicas(plan) : MS_OK;
 }

@@ -75,7 +75,7 @@ int ms_lower_keep_slices(ms_lowering *l, int node) {
     if (use->forward_last != node || use->keep || use->backward_first < 0) continue;
     int ranks = ms_unit_backward_ranks(l->model, u);
     if (ranks == l->model->shard_size) continue;
-    if (!ms_unit_shares_masters(l->model, &l->plan->config, u)) MS_TRY(keep_slice(l, u, ranks));
+    if (!ms_plan_shares_masters(l->plan, u)) MS_TRY(keep_slice(l, u, ranks));
   }
   return MS_OK;
 }
@@ -113,7 +113,7 @@ int ms_lower_unshards(ms_lowering *l, int node) {
     }
     const ms_unit *u = &l->model->unit[unit];
     int stays = l->phase != MS_PHASE_EVALUATE && !l->plan->config.reshard_after_backward;
-    if (!ms_unit_shares_masters(l->model, &l->plan->config, unit))
+    if (!ms_plan_shares_masters(l->plan, unit))
       MS_TRY(ms_plan_buffer(l->plan, stays ? -1 : l->phase, MS_ARENA_GATHERED, MS_CAT_GATHERED, u->gathered_bytes,
                             u->name, &buffer));
     l->gathered[unit] = buffer;

@@ -35,8 +35,20 @@ static void destroy_plan(void *object) {
   free(plan->deferred_gradients);
   free(plan->has_gradient);
   free(plan->buffer);
+  ms_topology_free(&plan->topology);
   free(plan->manifest);
   free(plan->dump);
+}
+
+/* Nothing stays between micro-batches until lowering finds what does. */
+static int start_between(ms_plan *plan) {
+  int units = plan->model->units;
+  plan->kept_unsharded = ms_calloc(units, sizeof *plan->kept_unsharded);
+  plan->deferred_gradients = ms_calloc(units, sizeof *plan->deferred_gradients);
+  plan->has_gradient = ms_calloc(plan->model->params, 1);
+  if (!plan->kept_unsharded || !plan->deferred_gradients || !plan->has_gradient) return MS_ENOMEM;
+  for (int u = 0; u < units; u++) plan->kept_unsharded[u] = plan->deferred_gradients[u] = -1;
+  return MS_OK;
 }
 
 int ms_plan_new(const ms_model *model, const ms_plan_config *config, ms_plan **out) {
@@ -45,10 +57,13 @@ int ms_plan_new(const ms_model *model, const ms_plan_config *config, ms_plan **o
   plan->model = model;
   ms_handle_set_keeps(plan, model);
   plan->config = *config;
+  plan->config.node_of = NULL;
   plan->streams = 1;
   plan->evaluated.buffer = plan->norm.buffer = -1;
-  *out = plan;
-  return MS_OK;
+  int rc = start_between(plan);
+  if (rc) ms_plan_free(plan);
+  else *out = plan;
+  return rc;
 }
 
 void ms_plan_free(ms_plan *plan) { ms_handle_release(plan, MS_HANDLE_PLAN); }
@@ -61,7 +76,7 @@ int64_t ms_plan_peak(const ms_plan *plan) {
 
 const char *ms_stream_name(int stream) {
   static const char *const names[MS_STREAMS] = {"compute", "gather", "reduce", "replicate"};
-  return names[stream];
+  return stream < MS_STREAMS ? names[stream] : "further";
 }
 
 const char *ms_phase_name(int phase) {

@@ -15,6 +15,7 @@
 
 #include "base/handle.h"
 #include "base/text.h"
+#include "base/topology.h"
 #include "comm/collectives/comm.h"
 #include "device/device.h"
 #include "graph/graph.h"
@@ -164,7 +165,8 @@ typedef struct ms_prepared {
 struct ms_plan {
   ms_handle handle;
   const ms_model *model; /* kept */
-  ms_plan_config config;
+  ms_plan_config config; /* without node_of, which is the caller's */
+  ms_topology topology;
   int replicas; /* that keep one copy of the state, as in the layout */
   int streams;  /* that its instructions are on: 0 .. streams - 1 */
   ms_plan_phase phase[MS_PHASES];
@@ -192,6 +194,7 @@ struct ms_plan {
   ms_places *places;
   ms_prepared prepared;
   double compile_seconds;
+  ms_plan_pass pass[MS_PLAN_PASSES];
   char *dump;
 };
 
@@ -217,14 +220,14 @@ void ms_state_layout_free(ms_state_layout *layout);
 /* The arena of a unit's masters, and of all optimizer state. */
 int ms_state_master_arena(const ms_state_layout *layout, int unit);
 int ms_state_optimizer_arena(const ms_state_layout *layout);
+/* On which node each rank of the model's world is, as a plan is given it (nodes.c). Free it when done, after an error
+** too. */
+int ms_plan_topology(const ms_model *model, const ms_plan_config *config, ms_topology *topology);
 /* How many neighbouring replicas are on one node, and so keep one copy of masters and optimizer state and share the
-** work of updating it: the most that all of them can be divided into; 1 where each has its own (nodes.c). */
-int ms_replicas_together(const ms_model *model, const ms_plan_config *config);
-/* 1 when the ranks of each shard group are on one node. */
-int ms_shards_together(const ms_model *model, const ms_plan_config *config);
-/* Ranks of a node, the last of which may have fewer. */
-int ms_plan_node_ranks(const ms_model *model, const ms_plan_config *config);
-int ms_plan_check_nodes(const ms_model *model, const ms_plan_config *config);
+** work of updating it: the most that all of them can be divided into; 1 where each has its own. */
+int ms_replicas_together(const ms_model *model, const ms_plan_config *config, const ms_topology *topology);
+/* 1 when there are several shards, and the ranks of each shard group can map memory together. */
+int ms_shards_together(const ms_model *model, const ms_plan_config *config, const ms_topology *topology);
 /* "4 ranks on 1 node: 2 replicas share one copy of the state". */
 void ms_plan_describe_nodes(const ms_plan *plan, ms_text *text);
 /* The elements [*first, *first + n) of a unit's trainable chunks whose gradients a rank has, and which it updates;
@@ -232,8 +235,8 @@ void ms_plan_describe_nodes(const ms_plan *plan, ms_text *text);
 int64_t ms_unit_slice(const ms_model *model, const ms_unit *unit, int replicas, int64_t *first);
 /* How many of them each rank has room for: the same on all. */
 int64_t ms_unit_slice_room(const ms_unit *unit, int replicas);
-/* 1 when a unit's masters are read in place by its shard group: every segment is read in f32, and there are peers. */
-int ms_unit_shares_masters(const ms_model *model, const ms_plan_config *config, int unit);
+/* 1 when a unit's masters are read in place by its shard group. */
+int ms_plan_shares_masters(const ms_plan *plan, int unit);
 /* Bytes from the beginning of a unit's master buffer to element `local` of its chunks, which lies in segment `s`. */
 int64_t ms_master_offset(const ms_model *model, const ms_unit *unit, int shared, int s, int64_t local);
 /* What this rank holds in all arenas. */

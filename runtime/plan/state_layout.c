@@ -45,12 +45,11 @@ int ms_state_master_arena(const ms_state_layout *layout, int unit) {
   return layout->unit[unit].shared ? MS_ARENA_MASTERS : ms_state_optimizer_arena(layout);
 }
 
-int ms_unit_shares_masters(const ms_model *model, const ms_plan_config *config, int unit) {
-  const ms_unit *u = &model->unit[unit];
+/* A unit's masters are read in place by its shard group: every segment is read in f32, and its ranks are together. */
+static int shares_masters(const ms_unit *u, int shards_together) {
   for (int s = 0; s < u->segments; s++)
     if (u->segment[s].param_dtype != MS_F32) return 0;
-  return config->shared_masters && config->device == MS_DEVICE_CPU && model->shard_size > 1 &&
-         ms_shards_together(model, config);
+  return shards_together;
 }
 
 int64_t ms_master_offset(const ms_model *model, const ms_unit *unit, int shared, int s, int64_t local) {
@@ -65,9 +64,9 @@ static int64_t take_chunks(ms_state_layout *layout, int category, int64_t bytes)
   return take_together(layout, MS_ARENA_REPLICATED, category, bytes, layout->replicas);
 }
 
-static void take_masters(const ms_model *model, const ms_plan_config *config, int unit, ms_state_layout *layout) {
+static void take_masters(const ms_model *model, int unit, int shards_together, ms_state_layout *layout) {
   const ms_unit *u = &model->unit[unit];
-  layout->unit[unit].shared = ms_unit_shares_masters(model, config, unit);
+  layout->unit[unit].shared = shares_masters(u, shards_together);
   if (layout->unit[unit].shared) {
     int ranks = model->shard_size * layout->replicas;
     layout->unit[unit].master = take_together(layout, MS_ARENA_MASTERS, MS_CAT_PARAMETERS, u->gathered_bytes, ranks);
@@ -77,15 +76,20 @@ static void take_masters(const ms_model *model, const ms_plan_config *config, in
 }
 
 int ms_state_layout_make(const ms_model *model, const ms_plan_config *config, ms_state_layout *layout) {
+  ms_topology topology;
   *layout = (ms_state_layout){0};
+  int rc = ms_plan_topology(model, config, &topology);
+  const int shards_together = !rc && ms_shards_together(model, config, &topology);
+  layout->replicas = rc ? 1 : ms_replicas_together(model, config, &topology);
+  ms_topology_free(&topology);
+  if (rc) return rc;
   layout->unit = ms_calloc(model->units, sizeof *layout->unit);
   if (!layout->unit) return MS_ENOMEM;
   int first = config->train &&
               (config->optimizer == MS_OPT_ADAMW || (config->optimizer == MS_OPT_SGD && config->momentum != 0));
   int second = config->train && config->optimizer == MS_OPT_ADAMW;
   layout->moment_dtype = second ? config->moment_dtype : MS_F32;
-  layout->replicas = ms_replicas_together(model, config);
-  for (int u = 0; u < model->units; u++) take_masters(model, config, u, layout);
+  for (int u = 0; u < model->units; u++) take_masters(model, u, shards_together, layout);
   layout->squares = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 4 * model->units);
   layout->loss_sum = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 8);
   layout->norm = take(layout, MS_ARENA_STATE, MS_CAT_WORKSPACE, 16);

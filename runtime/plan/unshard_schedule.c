@@ -6,7 +6,6 @@
 ** issued late for backward's sake and backward gathers never before backward begins, so the two peaks do not add.
 */
 #include <stdlib.h>
-#include <string.h>
 
 #include "plan/lower.h"
 
@@ -22,25 +21,23 @@ static void extend(int *first, int *last, int node) {
   *last = node;
 }
 
-static int is_root(const ms_model *model, int unit) { return !strcmp(model->unit[unit].name, "root"); }
-
-/* "default": gathered again at once after forward are the root and the unit that runs last before it, wherever each was
-** first needed; they are kept. In a stage of a pipeline every micro-batch would gather again, so all are. */
-static void decide_keep(const ms_model *model, int keep_all, ms_unit_use *use) {
+/* Whether units stay gathered from forward to backward: what MS_RESHARD_DEFAULT means is decided here alone. Gathered
+** again at once after forward would be the root and the unit that runs last before it, wherever each was first needed;
+** they are kept. In a stage of a pipeline every micro-batch would gather again, so all are. */
+static void decide_keep(const ms_model *model, const ms_plan_config *config, int keep_all, ms_unit_use *use) {
   int last = -1;
   for (int u = 0; u < model->units; u++)
-    if (!is_root(model, u) && use[u].forward_last > (last < 0 ? -1 : use[last].forward_last)) last = u;
+    if (!model->unit[u].config.root && use[u].forward_last > (last < 0 ? -1 : use[last].forward_last)) last = u;
   for (int u = 0; u < model->units; u++) {
-    int reshard = model->unit[u].config.reshard;
-    int again_at_once = model->is_stage || u == last || is_root(model, u);
-    int groups_of_one = model->unit[u].config.reshard_size == 1;
-    use[u].keep =
-        keep_all || groups_of_one || reshard == MS_RESHARD_KEEP || (reshard == MS_RESHARD_DEFAULT && again_at_once);
+    const ms_unit_config *unit = &model->unit[u].config;
+    const int by_default = config->pipeline_stage || u == last || unit->root;
+    use[u].keep = keep_all || unit->reshard_size == 1 || unit->reshard == MS_RESHARD_KEEP ||
+                  (unit->reshard == MS_RESHARD_DEFAULT && by_default);
   }
 }
 
-int ms_unit_uses(const ms_model *model, const ms_graph *graph, const int *root, int keep_all, ms_unit_use *use,
-                 int *boundary) {
+int ms_unit_uses(const ms_model *model, const ms_plan_config *config, const ms_graph *graph, const int *root,
+                 int keep_all, ms_unit_use *use, int *boundary) {
   for (int u = 0; u < model->units; u++) use[u] = (ms_unit_use){-1, -1, -1, -1, -1, 0};
   *boundary = graph->n_nodes;
   for (int n = 0; n < graph->n_nodes; n++) {
@@ -61,7 +58,7 @@ int ms_unit_uses(const ms_model *model, const ms_graph *graph, const int *root, 
     ms_unit_use *u = &use[model->param[p].unit];
     if (made_by > u->gradient_last) u->gradient_last = made_by;
   }
-  decide_keep(model, keep_all, use);
+  decide_keep(model, config, keep_all, use);
   return MS_OK;
 }
 

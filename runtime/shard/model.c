@@ -264,7 +264,6 @@ int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate
   MS_TRY(take_members(model, mesh, rank));
   MS_TRY(check_reshard_sizes(model));
   model->rank = rank;
-  model->is_stage = ms_mesh_copies(mesh, "pipe") > 1;
   model->world = ms_mesh_world(mesh);
   model->mesh_ndim = mesh->ndim;
   memcpy(model->mesh_text, mesh->label, sizeof model->mesh_text);

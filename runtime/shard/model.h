@@ -68,7 +68,6 @@ struct ms_model {
   int params, units, param_capacity, unit_capacity;
   int64_t elements;             /* of all parameters */
   int sharded;                  /* ms_model_shard was called */
-  int is_stage;                 /* the mesh is the slice of one pipeline stage */
   int rank, world;              /* world: of the mesh's root; may hold ranks that have nothing to do with this model */
   int shard_dim, replicate_dim; /* of the mesh; -1: none, or of size 1 */
   int shard_size, shard_rank, replicate_size, replicate_rank;

@@ -26,6 +26,7 @@ static int add_params(ms_model *model, int param[4]) {
   ms_param_config config;
   int unit, i;
   ms_unit_config_default(&unit_config);
+  unit_config.root = 1;
   ms_param_config_default(&config);
   config.init = MS_INIT_UNIFORM;
   config.init_a = -0.7;

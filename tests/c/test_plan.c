@@ -36,11 +36,23 @@ static void S3_gathers_by_reshard(void **state) {
   expect_gathers(MS_RESHARD_DEFAULT, MS_RESHARD_DEFAULT, n + 1, n + 1 + n - 1);
 }
 
-static void expect_gathers_in_stage(int reshard, int stages, int forward, int all) {
+/* The root unit is the one that says so, whatever its name: as any other it is gathered again. */
+static void S4_default_asks_for_the_role_of_a_unit_not_for_its_name(void **state) {
+  (void)state;
   mlp_config c = mlp_default(1, 4, 2);
-  c.block.reshard = c.root.reshard = reshard;
-  c.stages = stages;
+  c.root.root = 0;
   planned p = make(&c, 1);
+  const int n = c.blocks, again = count(p.plan, MS_PHASE_FIRST, MS_COLL_ALL_GATHER, 0) - (n + 1);
+  assert_int_equal(again, n); /* of n + 1 units the one that runs last, here the root, is kept */
+  drop(&p);
+}
+
+static void expect_gathers_in_stage(int reshard, int pipeline_stage, int forward, int all) {
+  mlp_config c = mlp_default(1, 4, 2);
+  ms_plan_config config = planned_config();
+  c.block.reshard = c.root.reshard = reshard;
+  config.pipeline_stage = pipeline_stage;
+  planned p = plan_with(&c, &config);
   assert_int_equal(count(p.plan, MS_PHASE_EVALUATE, MS_COLL_ALL_GATHER, 0), forward);
   assert_int_equal(count(p.plan, MS_PHASE_FIRST, MS_COLL_ALL_GATHER, 0), all);
   drop(&p);
@@ -49,10 +61,10 @@ static void expect_gathers_in_stage(int reshard, int stages, int forward, int al
 static void S4_default_keeps_all_in_a_stage_of_a_pipeline(void **state) {
   (void)state;
   int n = 3;
-  expect_gathers_in_stage(MS_RESHARD_DEFAULT, 2, n + 1, n + 1);
-  expect_gathers_in_stage(MS_RESHARD_DEFAULT, 1, n + 1, n + 1 + n - 1); /* one stage is no pipeline */
-  expect_gathers_in_stage(MS_RESHARD_ALWAYS, 2, n + 1, 2 * (n + 1));
-  expect_gathers_in_stage(MS_RESHARD_KEEP, 2, n + 1, n + 1);
+  expect_gathers_in_stage(MS_RESHARD_DEFAULT, 1, n + 1, n + 1);
+  expect_gathers_in_stage(MS_RESHARD_DEFAULT, 0, n + 1, n + 1 + n - 1);
+  expect_gathers_in_stage(MS_RESHARD_ALWAYS, 1, n + 1, 2 * (n + 1));
+  expect_gathers_in_stage(MS_RESHARD_KEEP, 1, n + 1, n + 1);
 }
 
 static void S3_hybrid_adds_one_all_reduce_a_unit(void **state) {
@@ -322,6 +334,7 @@ static void dumps_are_text_and_json(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(S3_gathers_by_reshard),
+      TEST(S4_default_asks_for_the_role_of_a_unit_not_for_its_name),
       TEST(S4_default_keeps_all_in_a_stage_of_a_pipeline),
       TEST(S3_hybrid_adds_one_all_reduce_a_unit),
       TEST(S12_dimension_of_one_makes_no_collective),

@@ -3,10 +3,18 @@
 #include "tests/c/support/planned.h"
 #include "tests/c/support/ranks.h"
 
+/* Nodes of so many ranks in their order, the last with what is left; 0: one. */
+static void fill_nodes(int ranks, int ranks_per_node, int *node_of, ms_plan_config *config) {
+  for (int rank = 0; rank < ranks && ranks_per_node; rank++) node_of[rank] = rank / ranks_per_node;
+  config->nodes = ranks_per_node ? 1 + node_of[ranks - 1] : 0;
+  config->node_of = ranks_per_node ? node_of : NULL;
+}
+
 static planned plan_on(int replicate, int shard, int rank, int ranks_per_node, int sync) {
   mlp_config c = mlp_default(replicate, shard, rank);
   ms_plan_config config = planned_config();
-  config.ranks_per_node = ranks_per_node;
+  int node_of[128];
+  fill_nodes(replicate * shard, ranks_per_node, node_of, &config);
   config.sync = sync;
   return plan_with(&c, &config);
 }
@@ -95,9 +103,36 @@ static void M6_more_ranks_than_a_node_takes_have_to_be_on_several(void **state) 
   ms_plan_config config = planned_config();
   ms_plan *plan;
   assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "65 | node | 64");
-  config.ranks_per_node = -1;
-  assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "ranks_per_node | 0");
+  int node_of[65] = {0};
+  node_of[7] = 1;
+  config.nodes = 2;
+  assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "2 nodes | node_of");
+  config.node_of = node_of;
+  must(ms_plan_compile(net.graph, &config, &plan));
+  ms_plan_free(plan);
+  node_of[7] = 2;
+  assert_fails(ms_plan_compile(net.graph, &config, &plan), MS_EINVAL, "7 | 2 | 0 | 1");
   mlp_free(&net);
+}
+
+/* Replicas are together where all blocks of so many neighbours are, whatever the nodes' order and sizes. */
+static void M6_nodes_may_have_different_numbers_of_ranks_in_any_order(void **state) {
+  (void)state;
+  static const struct {
+    int node_of[8], together;
+  } cases[] = {
+      {{0, 0, 0, 0, 1, 1, 1, 1}, 4}, {{1, 1, 1, 1, 0, 0, 0, 0}, 4}, {{0, 0, 0, 0, 0, 0, 1, 1}, 2},
+      {{0, 0, 0, 1, 1, 1, 1, 1}, 1}, {{0, 1, 0, 1, 0, 1, 0, 1}, 1}, {{0, 0, 1, 1, 0, 0, 1, 1}, 2},
+  };
+  for (int i = 0; i < 6; i++) {
+    mlp_config c = mlp_default(8, 1, 0);
+    ms_plan_config config = planned_config();
+    config.nodes = 2;
+    config.node_of = cases[i].node_of;
+    planned p = plan_with(&c, &config);
+    assert_int_equal(p.plan->replicas, cases[i].together);
+    drop(&p);
+  }
 }
 
 static void M6_the_most_of_a_category_is_never_less_than_its_part_of_the_peak(void **state) {
@@ -121,7 +156,8 @@ static int refuse_state(ms_world *world, void *context) {
   mlp net = mlp_make(&c);
   ms_plan_config config = planned_config();
   ms_state *made;
-  config.ranks_per_node = 2;
+  int node_of[4];
+  fill_nodes(4, 2, node_of, &config);
   EXPECT_FAILS(ms_state_new(world, net.model, &config, &made), MS_EUNSUPPORTED, "planned");
   mlp_free(&net);
   return MS_OK;
@@ -138,6 +174,7 @@ int main(void) {
       TEST(M6_every_node_of_replicas_counts_one_whole_state),
       TEST(M6_slices_are_summed_between_nodes),
       TEST(M6_more_ranks_than_a_node_takes_have_to_be_on_several),
+      TEST(M6_nodes_may_have_different_numbers_of_ranks_in_any_order),
       TEST(M6_the_most_of_a_category_is_never_less_than_its_part_of_the_peak),
       TEST(M6_what_is_only_planned_is_not_started),
   };

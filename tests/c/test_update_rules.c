@@ -33,6 +33,7 @@ static void counts_that_overflow_are_refused(void **state) {
   ms_param_config config;
   int unit, param;
   ms_unit_config_default(&unit_config);
+  unit_config.root = 1;
   ms_param_config_default(&config);
   must(ms_model_new(0, &model));
   must(ms_model_add_unit(model, "root", &unit_config, &unit));

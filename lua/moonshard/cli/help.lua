@@ -24,15 +24,16 @@ moonshard trains neural networks whose parameters, gradients and optimizer state
       --timeout S        seconds until waiting for another rank is an error (300)
       --grace S          seconds that ranks have to end after SIGTERM (30 where they save first, else 5)
       --inject-delay P:T[@R],...   be late on purpose, e.g. gather:100ms,update:1s@2: nothing but time may change
-  moonshard plan RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--summary] [--json]
-                       [key=value ...]
-                         compile rank R's step (0 unless told) without running it: memory, collectives, instructions
+  moonshard plan RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--json]
+                       [--summary | --passes] [key=value ...]
+                         compile rank R's step (0 unless told) without running it: memory, collectives, instructions;
+                         --passes: what each pass of the compiler took and changed
   moonshard explain RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--all] [--json] [key=value ...]
                          which rule decided what and what it costs, what sets the memory peak, and what to change
   moonshard check RECIPE.lua -n RANKS [--steps K] [--rtol X] [--timeout S] [--json] [key=value ...]
                          the first K steps (5) on RANKS ranks beside one rank on the same global batches: losses,
                          gradient norms, parameters
-  moonshard sweep SWEEP.lua [--plan] [--resume] [--json] [key=value ...]
+  moonshard sweep SWEEP.lua [--plan] [--ranks-per-node M] [--resume] [--json] [key=value ...]
                          run a recipe over a grid of settings (ms.sweep): table, CSV, JSON and a page of charts
                   --compare OLD NEW [--out DIR] [--json]
                          two finished sweeps (their folders, or results.json or results.jsonl), point by point: how

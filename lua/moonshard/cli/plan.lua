@@ -60,8 +60,39 @@ local function summary_of(compiled, as_json)
   return ('%s,"comm_bytes":%s}'):format(head, require("moonshard.base.json").encode(compiled:summary().comm_bytes))
 end
 
+local COUNTED = { "nodes", "instructions", "events", "buffers" }
+
+-- "instructions 208 -> 250, events 0 -> 21"
+local function changes_of(pass)
+  local changes, size = {}, require("moonshard.base.progress").size
+  for _, what in ipairs(COUNTED) do
+    local before, after = pass.before[what], pass.after[what]
+    if before ~= after then changes[#changes + 1] = ("%s %d -> %d"):format(what, before, after) end
+  end
+  if pass.before.bytes ~= pass.after.bytes then
+    changes[#changes + 1] = ("bytes %s -> %s"):format(size(pass.before.bytes), size(pass.after.bytes))
+  end
+  if pass.cached then return "kept from an earlier plan" end
+  return #changes > 0 and table.concat(changes, ", ") or "no change"
+end
+
+-- The head of a plan, and the passes that made it.
+local function passes_of(compiled, as_json)
+  local passes = compiled:passes()
+  if as_json then
+    return ('%s,"passes":%s}'):format(summary_of(compiled, true):match("^(.*)}$"),
+      require("moonshard.base.json").encode(passes))
+  end
+  local lines = { summary_of(compiled, false) .. ("passes: %.2f ms"):format(compiled:summary().compile_ms) }
+  for _, pass in ipairs(passes) do
+    lines[#lines + 1] = ("  %-16s %8.3f ms   %s"):format(pass.name, pass.ms, changes_of(pass))
+  end
+  return table.concat(lines, "\n") .. "\n"
+end
+
 -- Besides the plan's own memory: what a trainer that saves in the background copies.
 local function print_plan(compiled, line, trainer)
+  if line.passes then return passes_of(compiled, line.json) end
   if line.summary then return summary_of(compiled, line.json) end
   local bytes = require("moonshard.checkpoint.policy").snapshot_bytes(trainer, trainer.checkpoint)
   if line.json then
@@ -77,7 +108,9 @@ end
 ---@param arguments string[] without "plan"
 ---@return integer exit status
 function plan.main(arguments)
-  local options = { ["--summary"] = { name = "summary", value = "flag" } }
+  local options = {
+    ["--summary"] = { name = "summary", value = "flag" }, ["--passes"] = { name = "passes", value = "flag" },
+  }
   return plan.of_recipe("moonshard plan", arguments, options, print_plan)
 end
 

@@ -126,16 +126,16 @@ function world.node_name(node)
   return world.described and "" or ffi.string(C.ms_world_node_name(world.handle, node))
 end
 
----How many ranks each node has, as plans take it: 0 when all are on one; 1, so that nothing is shared, when nodes
----differ.
----@return integer
-function world.ranks_per_node()
+---On which node each rank is, as plans take it: 0 nodes when all are on one.
+---@param size integer ranks of the mesh that is planned for
+---@return integer nodes
+---@return ffi.cdata*? node_of int [size]
+function world.topology(size)
   local nodes = world.nodes()
-  if nodes == 1 then return 0 end
-  for node = 1, nodes - 1 do
-    if world.node_ranks(node) ~= world.node_ranks(0) then return 1 end
-  end
-  return world.node_ranks(0)
+  if nodes == 1 then return 0, nil end
+  local node_of = ffi.new("int[?]", size)
+  for rank = 0, size - 1 do node_of[rank] = world.node_of(rank) end
+  return nodes, node_of
 end
 
 ---This rank's place among the ranks of its node, from 0.

@@ -63,6 +63,39 @@ function Plan:summary()
   return result
 end
 
+---@class moonshard.PlanPass
+---@field name string "lower"
+---@field cached boolean what it makes was kept from an earlier plan of the same graph
+---@field ms number
+---@field before moonshard.PlanSize
+---@field after moonshard.PlanSize
+
+---What there is of a plan between two passes.
+---@class moonshard.PlanSize
+---@field nodes integer of the graphs of training and evaluation
+---@field instructions integer
+---@field events integer
+---@field buffers integer
+---@field bytes number of all buffers, each by itself, until they are laid out; then the peak
+
+local function size_at(pass, when)
+  return { nodes = pass.nodes[when], instructions = pass.instructions[when], events = pass.events[when],
+    buffers = pass.buffers[when], bytes = pass.bytes[when] }
+end
+
+---The passes of the compiler that made the plan, in order.
+---@return moonshard.PlanPass[]
+function Plan:passes()
+  local rows, n, passes = ffi.new("ms_plan_pass[?]", C.MS_PLAN_PASSES), ffi.new("int[1]"), {}
+  check(C.ms_plan_passes(self.handle, C.MS_PLAN_PASSES, rows, n))
+  for i = 1, n[0] do
+    local row = rows[i - 1]
+    passes[i] = { name = ffi.string(row.name), cached = row.cached ~= 0, ms = row.ms, before = size_at(row, 0),
+      after = size_at(row, 1) }
+  end
+  return passes
+end
+
 -- Rows of a comparison: a name, and what two summaries say.
 local function rows_of(before, after)
   local size = require("moonshard.base.progress").size

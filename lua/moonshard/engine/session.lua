@@ -108,6 +108,17 @@ end
 ---@field reshard_after_backward boolean?
 ---@field memory_limit number? bytes of a rank's arenas; a plan that needs more is not bound
 
+-- What a plan and its state agree on: the device, and what ranks share. The array of nodes has to live
+-- as long as the config is used.
+local function set_place(self, config)
+  local around = self.sharding
+  config.shared_masters = around.shared_masters and 1 or 0
+  config.device = device.kind(around.mesh.device)
+  if around.alone then return end
+  config.nodes, self.node_of = world.topology(C.ms_mesh_world(around.mesh.handle))
+  config.node_of = self.node_of
+end
+
 ---Compiles a traced graph under the rules that hold now.
 ---@param name string what messages and counters call it
 ---@param graph moonshard.Trace
@@ -123,9 +134,8 @@ function Session:compile(name, graph, settings)
     config.sync = settings.sync or C.MS_SYNC_EVERY
     if settings.reshard_after_backward == false then config.reshard_after_backward = 0 end
     config.prefetch = self.prefetch or settings.prefetch or 1
-    config.shared_masters = self.sharding.shared_masters and 1 or 0
-    config.device = device.kind(self.sharding.mesh.device)
-    config.ranks_per_node = self.sharding.single_rank and 0 or world.ranks_per_node()
+    config.pipeline_stage = self.sharding.is_stage and 1 or 0
+    set_place(self, config)
     if settings.train and not self.optimizer then config.optimizer = C.MS_OPT_NONE end
   end)
   compiled.name, compiled.memory_limit, compiled.settings = name, settings.memory_limit, settings
@@ -151,8 +161,7 @@ local function make_state(self)
   C.ms_plan_config_default(config)
   config.train = self.optimizer and 1 or 0
   ema.configure(config, self.ema)
-  config.shared_masters = self.sharding.shared_masters and 1 or 0
-  config.device = device.kind(self.sharding.mesh.device)
+  set_place(self, config)
   config.nccl = device.nccl_options(config.device)
   if self.optimizer then self.optimizer:configure(config) end
   local handle = self.sharding.single_rank and single_rank.world() or world.handle

@@ -43,7 +43,7 @@ end
 
 local function of_reshard(self, costs)
   local rows, default_kept = {}, "default: never"
-  if self.mesh:copies("pipe") > 1 then default_kept = "default: never, in a pipeline" end
+  if self.is_stage then default_kept = "default: never, in a pipeline" end
   for i, unit in ipairs(self.units) do
     local decision, cost = self.decisions.reshard_after_forward[unit.name], costs[i]
     local text = tostring(decision.value)

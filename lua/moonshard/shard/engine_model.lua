@@ -4,6 +4,7 @@
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
 local prefetch = require("moonshard.shard.prefetch")
+local units = require("moonshard.shard.units")
 local C, ffi = engine.C, engine.ffi
 
 local engine_model = {}
@@ -28,6 +29,7 @@ local function add_units(self, handle)
     config.param_dtype, config.reduce_dtype = dtypes.id(unit.param_dtype), (dtypes.id(unit.reduce_dtype))
     config.layout = LAYOUT_IDS[unit.layout]
     config.reshard, config.reshard_size = reshard_of(unit.reshard)
+    config.root = unit.name == units.ROOT and 1 or 0
     engine.check(C.ms_model_add_unit(handle, unit.name, config, out))
     ids[unit] = out[0]
   end

@@ -40,6 +40,7 @@ local world = require("moonshard.distributed.world")
 ---@field mesh moonshard.Mesh
 ---@field replicate_dim integer dimension of the mesh, -1: none
 ---@field shard_dim integer dimension of the mesh, -1: none
+---@field is_stage boolean? the mesh is the slice of one stage of a pipeline
 ---@field units moonshard.Unit[] the root unit first, if it has parameters
 ---@field params moonshard.ShardedParameter[] in the order of the engine's indices
 ---@field index table<moonshard.Parameter, integer> the engine's index, from 0
@@ -71,12 +72,15 @@ local STRATEGIES = {
   HYBRID_SHARD_ZERO2 = { shards = true, replicates = true, reshard = "never" },
 }
 
+-- What the dimensions of a mesh do for a model: here alone their names mean anything.
+local ROLES = { replicate = "replicate", shard = "shard", pipeline = "pipe" }
+
 local function read_mesh(given)
-  if given == nil then return meshes.init_device_mesh(nil, { -1 }, { "shard" }) end
+  if given == nil then return meshes.init_device_mesh(nil, { -1 }, { ROLES.shard }) end
   if meshes.is(given) then return given end
   local _, crosses = tostring(given):gsub("x", "")
   local ndim = type(given) == "table" and #given or type(given) == "string" and crosses + 1 or 1
-  local names = ({ { "shard" }, { "replicate", "shard" } })[ndim]
+  local names = ({ { ROLES.shard }, { ROLES.replicate, ROLES.shard } })[ndim]
   if not names then
     errors.invalid("ms.fully_shard: mesh with %d dimensions: write one or two sizes, or a mesh with names", ndim)
   end
@@ -95,9 +99,10 @@ end
 
 -- Which dimension replicates and which one shards. Two dimensions of other names are (replicate, shard) in this order.
 local function data_dims(mesh)
-  if mesh:has("replicate") or mesh:has("shard") then
-    local replicate_dim = mesh:has("replicate") and mesh:dim("replicate") or -1
-    local shard_dim = mesh:has("shard") and mesh:dim("shard") or -1
+  local replicates, shards = mesh:has(ROLES.replicate), mesh:has(ROLES.shard)
+  if replicates or shards then
+    local replicate_dim = replicates and mesh:dim(ROLES.replicate) or -1
+    local shard_dim = shards and mesh:dim(ROLES.shard) or -1
     check_others(mesh, replicate_dim, shard_dim)
     return replicate_dim, shard_dim
   end
@@ -126,7 +131,7 @@ local function apply_strategy(config)
     errors.invalid("ms.fully_shard: strategy %s says when to reshard: leave it or reshard_after_forward out", name)
   end
   if not strategy.shards then
-    if mesh.ndim > 1 then mesh = mesh:as_one("replicate") end
+    if mesh.ndim > 1 then mesh = mesh:as_one(ROLES.replicate) end
     return mesh, 0, -1, strategy.reshard
   end
   local replicate_dim, shard_dim = data_dims(mesh)
@@ -260,6 +265,7 @@ function sharding.fully_shard(model, config)
   check_unclaimed(inventory)
   self.rank, self.fields = world.rank, inventory.fields
   self.mesh, self.replicate_dim, self.shard_dim, self.default_reshard = apply_strategy(config)
+  self.is_stage = self.mesh:copies(ROLES.pipeline) > 1
   self.mesh:coordinate_of(self.rank) -- refuses a rank that has no place in it
   if self.shard_dim >= 0 then self.mesh:check_nodes(self.shard_dim) end
   assign_units(self, inventory, config.units)

@@ -14,7 +14,6 @@
 typedef struct mlp_config {
   int blocks, batch, inputs, width, hidden, classes;
   int world, rank, replicate, shard; /* mesh replicate x shard */
-  int stages;                        /* more than 0: its mesh is a slice of that many, along "pipe" */
   ms_unit_config block, root;
   int frozen_block;   /* index, or -1 */
   int frozen_weights; /* 1: fc1.weight of every block is frozen, among trainable parameters */
@@ -43,6 +42,7 @@ static inline mlp_config mlp_default(int replicate, int shard, int rank) {
                   .frozen_block = -1};
   ms_unit_config_default(&c.block);
   c.root = c.block;
+  c.root.root = 1;
   return c;
 }
 
@@ -108,13 +108,10 @@ static inline void mlp_trace(mlp *m, const mlp_config *c, int first_block_param,
 }
 
 static inline ms_mesh *mlp_mesh(const mlp_config *c) {
-  static const char *const names[] = {"pipe", "replicate", "shard"};
-  ms_mesh *mesh, *slice;
-  int stages = c->stages ? c->stages : 1;
-  must(ms_mesh_new("cpu", 3, (int[]){stages, c->replicate, c->shard}, names, stages * c->world, &mesh));
-  must(ms_mesh_slice(mesh, 2, names + 1, &slice));
-  ms_mesh_free(mesh);
-  return slice;
+  static const char *const names[] = {"replicate", "shard"};
+  ms_mesh *mesh;
+  must(ms_mesh_new("cpu", 2, (int[]){c->replicate, c->shard}, names, c->world, &mesh));
+  return mesh;
 }
 
 static inline mlp mlp_make(const mlp_config *c) {

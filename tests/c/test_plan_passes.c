@@ -1,0 +1,149 @@
+/* test_plan_passes.c - the passes of the compiler, what they report of a plan that grows, what a second plan of the
+** same graph takes from the first, and streams as many as a plan has.
+*/
+#include "tests/c/support/planned.h"
+
+#include <string.h>
+
+static const char *const names[] = {"trace",         "rewrite",     "differentiate",  "rewrite backward",
+                                    "rematerialize", "prune",       "fuse epilogues", "lower",
+                                    "lay out",       "synchronize", "verify",         "fingerprint"};
+enum { FUSE_EPILOGUES = 6, LOWER = 7, LAY_OUT = 8, SYNCHRONIZE = 9 };
+
+static void read_passes(const ms_plan *plan, ms_plan_pass *pass) {
+  int n;
+  must(ms_plan_passes(plan, MS_PLAN_PASSES, pass, &n));
+  assert_int_equal(n, MS_PLAN_PASSES);
+}
+
+static void every_pass_is_named_and_begins_where_the_last_one_ended(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(2, 2, 1);
+  ms_plan_config config = planned_config();
+  planned p = plan_with(&c, &config);
+  ms_plan_pass pass[MS_PLAN_PASSES];
+  ms_plan_summary summary;
+  double ms = 0;
+  read_passes(p.plan, pass);
+  must(ms_plan_summarize(p.plan, &summary));
+  for (int i = 0; i < MS_PLAN_PASSES; i++) {
+    assert_string_equal(pass[i].name, names[i]);
+    assert_int_equal(pass[i].cached, 0);
+    ms += pass[i].ms;
+    if (i == 0) continue;
+    assert_int_equal(pass[i].nodes[0], pass[i - 1].nodes[1]);
+    assert_int_equal(pass[i].instructions[0], pass[i - 1].instructions[1]);
+    assert_int_equal(pass[i].events[0], pass[i - 1].events[1]);
+    assert_int_equal(pass[i].buffers[0], pass[i - 1].buffers[1]);
+    if (i != LAY_OUT) assert_true(pass[i].bytes[0] == pass[i - 1].bytes[1]);
+  }
+  assert_true(ms > 0 && ms <= summary.compile_ms);
+  assert_int_equal(pass[0].nodes[0], 0);
+  assert_int_equal(pass[0].nodes[1], 2 * p.net.graph->n_nodes);
+  assert_true(pass[2].nodes[1] > pass[2].nodes[0]); /* backward */
+  assert_int_equal(pass[LOWER].instructions[0], 0);
+  assert_int_equal(pass[LAY_OUT].instructions[1], pass[LOWER].instructions[1]);
+  assert_true(pass[LAY_OUT].bytes[1] < pass[LAY_OUT].bytes[0]);
+  assert_true(pass[SYNCHRONIZE].events[1] > 0);
+  assert_int_equal(pass[MS_PLAN_PASSES - 1].instructions[1], summary.instructions);
+  assert_true(pass[MS_PLAN_PASSES - 1].bytes[1] == summary.peak_bytes);
+  int n;
+  ms_plan_pass one;
+  must(ms_plan_passes(p.plan, 1, &one, &n));
+  assert_string_equal(one.name, "trace");
+  assert_int_equal(n, MS_PLAN_PASSES);
+  drop(&p);
+}
+
+static void a_second_plan_takes_the_graphs_of_the_first_and_is_the_same(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(1, 4, 0);
+  ms_plan_config config = planned_config();
+  planned p = plan_with(&c, &config);
+  ms_plan *again;
+  ms_plan_pass first[MS_PLAN_PASSES], second[MS_PLAN_PASSES];
+  must(ms_plan_compile(p.net.graph, &config, &again));
+  read_passes(p.plan, first);
+  read_passes(again, second);
+  for (int i = 0; i < MS_PLAN_PASSES; i++) assert_int_equal(second[i].cached, i <= FUSE_EPILOGUES);
+  assert_int_equal(second[0].nodes[0], first[FUSE_EPILOGUES].nodes[1]);
+  assert_int_equal(second[LOWER].instructions[1], first[LOWER].instructions[1]);
+  assert_true(again->fingerprint == p.plan->fingerprint);
+  ms_plan_free(again);
+  config.fuse = 0; /* other graphs */
+  must(ms_plan_compile(p.net.graph, &config, &again));
+  read_passes(again, second);
+  for (int i = 0; i < MS_PLAN_PASSES; i++) assert_int_equal(second[i].cached, 0);
+  ms_plan_free(again);
+  drop(&p);
+}
+
+/* ---- streams --------------------------------------------------------------------------------------------------------- */
+
+static void a_plan_has_the_streams_that_it_uses(void **state) {
+  (void)state;
+  static const int shapes[][3] = {{1, 1, 1}, {1, 2, 1 + MS_STREAM_REDUCE}, {2, 2, 1 + MS_STREAM_REPLICATE}};
+  for (int i = 0; i < 3; i++) {
+    mlp_config c = mlp_default(shapes[i][0], shapes[i][1], 0);
+    ms_plan_config config = planned_config();
+    config.shared_masters = 0;
+    planned p = plan_with(&c, &config);
+    int most = 0;
+    for (int phase = 0; phase < MS_PHASES; phase++)
+      for (int k = 0; k < p.plan->phase[phase].n; k++)
+        if (p.plan->phase[phase].instr[k].stream > most) most = p.plan->phase[phase].instr[k].stream;
+    assert_int_equal(p.plan->streams, 1 + most);
+    if (i > 0) assert_int_equal(p.plan->streams, shapes[i][2]);
+    drop(&p);
+  }
+}
+
+/* Takes the events out of a phase, and puts each collective on a stream of its own. */
+static void scatter_over_streams(ms_plan *plan, ms_plan_phase *p) {
+  int n = 0;
+  for (int i = 0; i < p->n; i++) {
+    if (p->instr[i].kind == MS_INSTR_RECORD || p->instr[i].kind == MS_INSTR_WAIT) continue;
+    p->instr[n] = p->instr[i];
+    if (p->instr[n].kind == MS_INSTR_COLLECTIVE) p->instr[n].stream = plan->streams++;
+    n++;
+  }
+  p->n = n;
+  p->events = 0;
+}
+
+/* More mesh dimensions will need more streams than there are today: nothing but the plan says how many. */
+static void any_number_of_streams_is_ordered_and_proved(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(2, 2, 0);
+  ms_plan_config config = planned_config();
+  planned p = plan_with(&c, &config);
+  ms_plan_phase *first = &p.plan->phase[MS_PHASE_FIRST];
+  p.plan->streams = 1;
+  scatter_over_streams(p.plan, first);
+  assert_true(p.plan->streams > MS_STREAMS + 3);
+  assert_int_equal(ms_plan_verify(p.plan, MS_PHASE_FIRST), MS_ERACE);
+  must(ms_plan_synchronize(p.plan, MS_PHASE_FIRST));
+  must(ms_plan_verify(p.plan, MS_PHASE_FIRST));
+  int waits = 0;
+  for (int i = 0; i < first->n; i++) {
+    if (first->instr[i].kind != MS_INSTR_WAIT) continue;
+    waits++;
+    first->instr[i].kind = MS_INSTR_KERNEL; /* of no inputs or outputs: nothing that orders */
+    static const ms_kernel_call nothing;
+    first->instr[i].call = &nothing;
+    assert_int_equal(ms_plan_verify(p.plan, MS_PHASE_FIRST), MS_ERACE);
+    first->instr[i].kind = MS_INSTR_WAIT;
+  }
+  assert_true(waits > MS_STREAMS);
+  drop(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(every_pass_is_named_and_begins_where_the_last_one_ended),
+      TEST(a_second_plan_takes_the_graphs_of_the_first_and_is_the_same),
+      TEST(a_plan_has_the_streams_that_it_uses),
+      TEST(any_number_of_streams_is_ordered_and_proved),
+  };
+  return cmocka_run_group_tests_name("plan passes", tests, NULL, NULL);
+}
