@@ -18,6 +18,7 @@ local OPTIONS = {
   ["--resume"] = { name = "resume", value = "flag" },
   ["--json"] = { name = "json", value = "flag" },
   ["--plan"] = { name = "plan", value = "flag" },
+  ["--ranks-per-node"] = { name = "ranks_per_node", value = "count" },
 }
 
 local COMPARE_OPTIONS = {
@@ -65,7 +66,7 @@ function command.main(arguments)
   if asks_to_compare(arguments) then return compare_two(arguments) end
   local line = command_line.parse("moonshard sweep", arguments, { recipe = true, options = OPTIONS })
   sweep.mode = { file = line.recipe, resume = line.resume or false, json = line.json or false,
-    plan = line.plan or false }
+    plan = line.plan or false, ranks_per_node = line.ranks_per_node }
   local chunk = recipe.load(line.recipe)
   check_it_sweeps(line.recipe)
   engine.C.ms_interrupt_install()

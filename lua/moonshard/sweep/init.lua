@@ -40,7 +40,7 @@ local sweep = {
 ---@field sort string? what stands first: "speed" (the fastest point, the default), "memory" (the smallest peak; the
 ---  default of plans), "loss", or the name of a metric of the recipe (the lowest first; with a - before it the highest)
 ---@field plan boolean? only plans the points, of any number of ranks, and runs none; `--plan` says so too
----@field ranks_per_node integer? of plans: how many ranks each node has
+---@field ranks_per_node integer? of plans: how many ranks each node has; `--ranks-per-node` goes before it
 ---@field order string? of runs: "shuffled" (by seed, the default) or "given"; a round has each point once
 ---@field seed integer? of the order; 1
 
@@ -138,7 +138,7 @@ local function read_job(given)
   if not (o.over and next(o.over)) and not (o.points and next(o.points)) then
     errors.invalid("ms.sweep: nothing to sweep: give over = { mesh = { \"1x4\", \"2x2\" } }, or points")
   end
-  o.plan = o.plan or sweep.mode.plan
+  o.plan, o.ranks_per_node = o.plan or sweep.mode.plan, sweep.mode.ranks_per_node or o.ranks_per_node
   o.sort = o.sort or (o.plan and "memory" or "speed")
   check_sort(o)
   if not ORDERS[o.order] then
