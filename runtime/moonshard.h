@@ -63,7 +63,10 @@ enum ms_status {
   MS_EDEVICE = 16 /* a GPU, its driver or a library of theirs */
 };
 
-/* The first error since the last ms_error_clear() of the calling thread: later ones do not overwrite it. */
+/* Every thread has a record of the latest call of its own that failed: code, message and place, which always belong together, and
+** whose code is the status that the call returned. A call that succeeds leaves the record as it is, also where it tried
+** something that failed; only ms_error_clear empties it. So look at the status first, and at the record only after a failure.
+** The texts stay until the thread's next failure. */
 MS_API int ms_error_code(void);
 MS_API const char *ms_error_message(void); /* what, and what would be right; never NULL */
 MS_API const char *ms_error_where(void);   /* "file.c:123" of the C source that raised it */

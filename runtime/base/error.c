@@ -1,4 +1,4 @@
-/* error.c - the thread-local error record and what the public header tells about it.
+/* error.c - the thread-local error record and what the public header says about it.
 **
 ** The record has a fixed size, so raising an error never allocates: it works when memory is what ran out. Text that
 ** does not fit ends in "...", cut between characters, never inside a UTF-8 sequence.
@@ -9,15 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MESSAGE_BYTES = 2048, WHERE_BYTES = 64 };
+enum { MESSAGE_BYTES = MS_ERROR_MESSAGE_BYTES, WHERE_BYTES = MS_ERROR_WHERE_BYTES };
 
-typedef struct record {
-  int code;
-  char message[MESSAGE_BYTES];
-  char where[WHERE_BYTES];
-} record;
-
-static _Thread_local record pending;
+static _Thread_local ms_error_record pending;
 
 static int continues_character(char c) { return ((unsigned char)c & 0xc0) == 0x80; }
 
@@ -36,12 +30,13 @@ static void format_message(char *message, const char *format, va_list args) {
 }
 
 int ms_error_raise(int code, const char *file, int line, const char *format, ...) {
-  if (pending.code) return code;
   const char *slash = strrchr(file, '/');
+  char message[MESSAGE_BYTES]; /* args may point into the record, where the new message quotes an earlier one */
   va_list args;
   va_start(args, format);
-  format_message(pending.message, format, args);
+  format_message(message, format, args);
   va_end(args);
+  memcpy(pending.message, message, strlen(message) + 1);
   snprintf(pending.where, WHERE_BYTES, "%.*s:%d", WHERE_BYTES - 16, slash ? slash + 1 : file, line);
   pending.code = code;
   return code;
@@ -58,6 +53,16 @@ int ms_error_prefix(const char *format, ...) {
   memcpy(pending.message, whole, length < MESSAGE_BYTES ? (size_t)length + 1 : MESSAGE_BYTES);
   mark_cut(pending.message, length);
   return pending.code;
+}
+
+void ms_error_save(ms_error_record *record) {
+  record->code = pending.code;
+  if (pending.code) *record = pending;
+}
+
+void ms_error_restore(const ms_error_record *record) {
+  if (record->code) pending = *record;
+  else ms_error_clear();
 }
 
 int ms_error_code(void) { return pending.code; }

@@ -1,14 +1,30 @@
 /* error.h - the thread-local error record, and the macros that pass a status up.
 **
-** The first error wins: a clean-up that fails after it does not hide the cause. Messages say what, where in the user's
-** terms, and what would be right. C code never exits and never prints an error: it returns the status.
+** The latest error wins: after a public function has failed, the record holds what its status stands for, whatever failed
+** before. So code that goes on after a failure saves the record and restores it: a probe that may fail restores what the
+** caller had, a clean-up that may fail restores the cause. Nothing in the engine clears the caller's record.
+** Messages say what, where in the user's terms, and what would be right. C code never exits and never prints an error:
+** it returns the status.
 */
 #ifndef MS_BASE_ERROR_H
 #define MS_BASE_ERROR_H
 
 #include "moonshard.h"
 
-/* Records an error unless one is pending; returns code. */
+enum { MS_ERROR_MESSAGE_BYTES = 2048, MS_ERROR_WHERE_BYTES = 64 };
+
+/* Code, message and place of one error: they are written, saved and restored together. */
+typedef struct ms_error_record {
+  int code; /* MS_OK: there is none, and the texts are undefined */
+  char message[MS_ERROR_MESSAGE_BYTES];
+  char where[MS_ERROR_WHERE_BYTES];
+} ms_error_record;
+
+/* Copies the calling thread's record, and makes a copy the record of the calling thread (which may be another one). */
+void ms_error_save(ms_error_record *record);
+void ms_error_restore(const ms_error_record *record);
+
+/* Records an error in place of an earlier one; returns code. The arguments may quote ms_error_message(). */
 int ms_error_raise(int code, const char *file, int line, const char *format, ...) __attribute__((format(printf, 4, 5)));
 /* Puts "context: " before the pending message (module path, file name). Returns the pending code. */
 int ms_error_prefix(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -18,7 +18,7 @@
 #include "exec/params.h"
 #include "io/checkpoint.h"
 
-enum { MESSAGE_BYTES = 1024, NICENESS = 10 };
+enum { NICENESS = 10 };
 
 struct ms_save {
   ms_handle handle;
@@ -33,11 +33,10 @@ struct ms_save {
   pthread_t thread;
   int threaded; /* there is a thread to join */
   atomic_int stop, ended;
-  _Atomic int64_t writes; /* counts on while there is progress */
-  atomic_int stage;       /* 0: under way; 1 + enum ms_save_stage: reached */
-  double deadline;        /* seconds without progress that are an error */
-  int code;               /* of the failure, once ended; message says what */
-  char message[MESSAGE_BYTES];
+  _Atomic int64_t writes;  /* counts on while there is progress */
+  atomic_int stage;        /* 0: under way; 1 + enum ms_save_stage: reached */
+  double deadline;         /* seconds without progress that are an error */
+  ms_error_record failure; /* of the thread, once ended */
 };
 
 /* ---- what is written ---- */
@@ -195,13 +194,8 @@ static void *run_thread(void *argument) {
   int rc = write_part(save, save->copy);
   if (!rc) atomic_store(&save->stage, 1 + MS_SAVE_WRITTEN);
   if (!rc && save->config.target) rc = commit(save);
-  save->code = rc;
-  if (rc) {
-    strncpy(save->message, ms_error_message(), MESSAGE_BYTES - 1);
-    ms_error_clear();
-  } else {
-    atomic_store(&save->stage, 1 + MS_SAVE_COMMITTED);
-  }
+  if (rc) ms_error_save(&save->failure);
+  else atomic_store(&save->stage, 1 + MS_SAVE_COMMITTED);
   atomic_store(&save->ended, 1);
   return NULL;
 }
@@ -228,9 +222,8 @@ static int begin(ms_save *save, const ms_save_config *config) {
   if (config->target && config->writers < 1)
     return MS_FAIL(MS_EINVAL, "ms_save_start: writers is %d; this rank alone makes 1", config->writers);
   MS_TRY(take_config(save, config));
-  save->code = MS_OK;
+  save->failure.code = MS_OK;
   save->deadline = ms_world_timeout(save->state->world);
-  save->message[0] = '\0';
   atomic_store(&save->stop, 0);
   atomic_store(&save->ended, 0);
   atomic_store(&save->stage, 0);
@@ -273,7 +266,8 @@ static int wait_for_thread(ms_save *save, int stage) {
   }
   if (!atomic_load(&save->ended)) return MS_OK;
   join(save);
-  return save->code ? MS_FAIL(save->code, "%s", save->message) : MS_OK;
+  if (save->failure.code) ms_error_restore(&save->failure);
+  return save->failure.code;
 }
 
 static int commit_now(ms_save *save) {

@@ -20,7 +20,7 @@
 #include "base/error.h"
 #include "exec/profile.h"
 
-enum { MESSAGE_BYTES = 2048, WHERE_BYTES = 64, NOT_FAILED = -1 };
+enum { NOT_FAILED = -1 };
 
 typedef struct worker {
   struct ms_exec_threads *pool;
@@ -36,8 +36,7 @@ struct ms_exec_threads {
   int phase, running, leaving; /* under lock */
   unsigned run;                /* under lock: counts phases */
   _Atomic int failed;          /* the stream whose error came first, or NOT_FAILED */
-  int code;                    /* that error, carried from its thread to the caller's */
-  char message[MESSAGE_BYTES], where[WHERE_BYTES];
+  ms_error_record error;       /* that error, carried from its thread to the caller's */
 };
 
 /* ---- events ---- */
@@ -109,12 +108,10 @@ static int run_stream(ms_exec_threads *pool, int phase, int stream) {
 
 /* Runs a stream on the calling thread; the first error of all streams is kept. */
 static void run_and_keep_error(ms_exec_threads *pool, int phase, int stream) {
-  int code = run_stream(pool, phase, stream), none = NOT_FAILED;
-  if (!code) return;
+  int none = NOT_FAILED;
+  if (!run_stream(pool, phase, stream)) return;
   if (!atomic_compare_exchange_strong(&pool->failed, &none, stream)) return;
-  pool->code = code;
-  snprintf(pool->message, sizeof pool->message, "%s", ms_error_message());
-  snprintf(pool->where, sizeof pool->where, "%s", ms_error_where());
+  ms_error_save(&pool->error);
 }
 
 /* ---- the threads ---- */
@@ -130,23 +127,12 @@ static void *work(void *context) {
     seen = pool->run;
     int phase = pool->phase;
     pthread_mutex_unlock(&pool->lock);
-    ms_error_clear();
     run_and_keep_error(pool, phase, self->stream);
     pthread_mutex_lock(&pool->lock);
     if (--pool->running == 0) pthread_cond_signal(&pool->finish);
   }
   pthread_mutex_unlock(&pool->lock);
   return NULL;
-}
-
-/* The error of another thread, on this one. */
-static int raise_kept(const ms_exec_threads *pool) {
-  char file[WHERE_BYTES];
-  snprintf(file, sizeof file, "%s", pool->where);
-  char *colon = strrchr(file, ':');
-  if (colon) *colon = '\0';
-  ms_error_clear();
-  return ms_error_raise(pool->code, file, colon ? atoi(colon + 1) : 0, "%s", pool->message);
 }
 
 static int run_threads(ms_exec *exec, int phase) {
@@ -162,7 +148,9 @@ static int run_threads(ms_exec *exec, int phase) {
   pthread_mutex_lock(&pool->lock);
   while (pool->running) pthread_cond_wait(&pool->finish, &pool->lock);
   pthread_mutex_unlock(&pool->lock);
-  return has_failed(pool) ? raise_kept(pool) : MS_OK;
+  if (!has_failed(pool)) return MS_OK;
+  ms_error_restore(&pool->error);
+  return pool->error.code;
 }
 
 static int start_threads(ms_exec *exec) {

@@ -13,13 +13,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOOK_FOR_INTERRUPT_NS = 50000000, MESSAGE_BYTES = 512 };
+enum { LOOK_FOR_INTERRUPT_NS = 50000000 };
 
 typedef struct slot {
   int64_t *first;  /* [rows] */
   int32_t *tokens; /* [rows][columns + 1] */
   int rc;
-  char message[MESSAGE_BYTES]; /* why, when rc is not MS_OK */
+  ms_error_record failure; /* when rc is not MS_OK */
 } slot;
 
 struct ms_token_reader {
@@ -39,9 +39,7 @@ static void fill(const ms_token_reader *reader, slot *to) {
   to->rc = MS_OK;
   for (int row = 0; row < reader->rows && !to->rc; row++)
     to->rc = ms_tokens_copy(reader->source, to->first[row], stride, to->tokens + row * stride);
-  if (!to->rc) return;
-  strncpy(to->message, ms_error_message(), MESSAGE_BYTES - 1);
-  ms_error_clear();
+  if (to->rc) ms_error_save(&to->failure);
 }
 
 static void *run(void *context) {
@@ -197,7 +195,8 @@ int ms_token_reader_take(ms_token_reader *reader, double seconds, int32_t *token
   /* The thread is done with this slot, and it is asked for nothing in it before `taken` moves on. */
   const slot *from = &reader->slot[reader->taken % reader->slots];
   if (from->rc) {
-    rc = MS_FAIL(from->rc, "%s", from->message);
+    rc = from->rc;
+    ms_error_restore(&from->failure);
   } else {
     copy_out(reader, from, tokens, targets);
   }

@@ -57,12 +57,14 @@ static int encode_stretch(const work *w, ms_encoder *encoder, stretch *s, int64_
   return ms_encoder_run(encoder, (ms_span){w->text.at, valid}, s->begin, s->end, &s->ids, &s->stop);
 }
 
+/* The file's status is made of the first stretch that failed, if its tokens are needed. */
 static void run_stretch(const work *w, ms_encoder *encoder, stretch *s) {
+  ms_error_record before;
+  ms_error_save(&before);
   s->rc = encode_stretch(w, encoder, s, LOOKED_AHEAD);
   if (!s->rc && s->stop != s->end) s->rc = encode_stretch(w, encoder, s, w->text.bytes);
-  if (!s->rc) return;
-  strncpy(s->message, ms_error_message(), MESSAGE_BYTES - 1);
-  ms_error_clear();
+  if (s->rc) strncpy(s->message, ms_error_message(), MESSAGE_BYTES - 1);
+  ms_error_restore(&before);
 }
 
 typedef struct worker {

@@ -81,6 +81,47 @@ static void a_step_is_refused(void **state) {
   ms_world_leave(world);
 }
 
+/* Whatever a call that succeeds tries on its way, the record of an earlier failure stays as it is. */
+static void a_success_leaves_the_record_as_it_is(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(1, 1, 0);
+  mlp m = mlp_make(&c);
+  ms_world *world;
+  ms_plan_config config;
+  ms_plan *plan;
+  ms_state *made;
+  ms_exec *exec;
+  ms_attrs attrs;
+  float one;
+  const ms_step_inputs step = {.lr = 0, .step = 1, .micro_batches = 1};
+  ms_plan_config_default(&config);
+  assert_int_equal(ms_op_defaults("no such op", &attrs), MS_ENAME);
+  char message[256], where[64];
+  snprintf(message, sizeof message, "%s", ms_error_message());
+  snprintf(where, sizeof where, "%s", ms_error_where());
+  assert_int_equal(ms_world_join(&world), MS_OK);
+  assert_int_equal(ms_plan_compile(m.graph, &config, &plan), MS_OK);
+  assert_int_equal(ms_state_new(world, m.model, &config, &made), MS_OK);
+  assert_int_equal(ms_exec_new(made, plan, &exec), MS_OK);
+  for (int phase = MS_PHASE_FIRST; phase <= MS_PHASE_UPDATE; phase++)
+    if (phase != MS_PHASE_NEXT && phase != MS_PHASE_LAST)
+      assert_int_equal(ms_exec_run(exec, phase, &step, NULL), MS_OK);
+  assert_int_equal(ms_state_read(made, 0, "param", 0, 1, &one), MS_OK);
+  assert_int_equal(ms_world_barrier(world), MS_OK);
+  assert_int_equal(ms_error_code(), MS_ENAME);
+  assert_string_equal(ms_error_message(), message);
+  assert_string_equal(ms_error_where(), where);
+  assert_int_equal(ms_state_read(made, -1, "param", 0, 1, &one), MS_EINVAL); /* the next failure replaces it */
+  assert_int_equal(ms_error_code(), MS_EINVAL);
+  assert_string_not_equal(ms_error_message(), message);
+  ms_exec_free(exec);
+  ms_state_free(made);
+  ms_plan_free(plan);
+  mlp_free(&m);
+  ms_world_leave(world);
+  ms_error_clear();
+}
+
 static void what_parameters_are_given_is_refused(void **state) {
   (void)state;
   ms_model *model;
@@ -169,8 +210,9 @@ static void times_of_a_profile_are_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(betas_eps_and_rates_are_refused),      TEST(a_step_is_refused),
-      TEST(what_parameters_are_given_is_refused), TEST(rates_of_a_sharded_model_are_refused),
-      TEST(shapes_of_what_is_saved_are_refused),  TEST(times_of_a_profile_are_refused),
+      TEST(a_success_leaves_the_record_as_it_is), TEST(what_parameters_are_given_is_refused),
+      TEST(rates_of_a_sharded_model_are_refused), TEST(shapes_of_what_is_saved_are_refused),
+      TEST(times_of_a_profile_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,18 +17,56 @@
 
 /* ---- errors ------------------------------------------------------------------------------------------------------ */
 
-static void error_first_wins_and_clears(void **state) {
+static void the_latest_error_is_recorded_until_it_is_cleared(void **state) {
   (void)state;
   assert_int_equal(ms_error_code(), MS_OK);
   assert_string_equal(ms_error_message(), "");
   assert_int_equal(MS_FAIL(MS_ESHAPE, "matmul: inner dimensions differ: %d and %d", 128, 64), MS_ESHAPE);
-  assert_int_equal(MS_FAIL(MS_EIO, "second"), MS_EIO);
   assert_int_equal(ms_error_code(), MS_ESHAPE);
   assert_string_equal(ms_error_message(), "matmul: inner dimensions differ: 128 and 64");
   assert_int_equal(strncmp(ms_error_where(), "test_base.c:", 12), 0);
+  assert_int_equal(ms_error_raise(MS_EIO, "folder/other.c", 7, "second, after: %s", ms_error_message()), MS_EIO);
+  assert_int_equal(ms_error_code(), MS_EIO);
+  assert_string_equal(ms_error_message(), "second, after: matmul: inner dimensions differ: 128 and 64");
+  assert_string_equal(ms_error_where(), "other.c:7");
   ms_error_clear();
   assert_int_equal(ms_error_code(), MS_OK);
   assert_string_equal(ms_error_where(), "");
+}
+
+/* Code, message and place come back together: after a probe that failed, and on another thread. */
+static void *fail_on_a_thread(void *record) {
+  if (ms_error_code()) return NULL; /* each thread has a record of its own */
+  ms_error_raise(MS_EDEVICE, "thread.c", 3, "on a thread");
+  ms_error_save(record);
+  return record;
+}
+
+static void assert_recorded(int code, const char *message, const char *where) {
+  assert_int_equal(ms_error_code(), code);
+  assert_string_equal(ms_error_message(), message);
+  assert_string_equal(ms_error_where(), where);
+}
+
+static void a_saved_error_is_restored_as_a_whole(void **state) {
+  (void)state;
+  ms_error_record none, first, other;
+  pthread_t thread;
+  void *ran;
+  ms_error_save(&none);
+  ms_error_raise(MS_ENAME, "first.c", 1, "first");
+  ms_error_save(&first);
+  ms_error_raise(MS_EIO, "probe.c", 2, "a probe");
+  ms_error_restore(&first);
+  assert_recorded(MS_ENAME, "first", "first.c:1");
+  assert_int_equal(pthread_create(&thread, NULL, fail_on_a_thread, &other), 0);
+  pthread_join(thread, &ran);
+  assert_non_null(ran);
+  assert_recorded(MS_ENAME, "first", "first.c:1");
+  ms_error_restore(&other);
+  assert_recorded(MS_EDEVICE, "on a thread", "thread.c:3");
+  ms_error_restore(&none);
+  assert_recorded(MS_OK, "", "");
 }
 
 static void error_prefix_adds_context(void **state) {
@@ -404,7 +442,8 @@ static void L7_termination_sets_a_flag_and_ends_when_asked_for_again(void **stat
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(error_first_wins_and_clears),
+      TEST(the_latest_error_is_recorded_until_it_is_cleared),
+      TEST(a_saved_error_is_restored_as_a_whole),
       TEST(error_prefix_adds_context),
       TEST(error_cuts_long_messages_between_characters),
       TEST(error_record_belongs_to_its_thread),

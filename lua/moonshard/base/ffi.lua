@@ -49,8 +49,7 @@ check_abi()
 local function check(status)
   if status == 0 then return end
   local message, where = ffi.string(C.ms_error_message()), ffi.string(C.ms_error_where())
-  C.ms_error_clear()
-  if message == "" then message = "the engine failed without saying why" end
+  if C.ms_error_code() ~= status then message, where = "the engine failed without saying why", "" end
   errors.raise_c(status, ffi.string(C.ms_status_name(status)), message, where)
 end
 

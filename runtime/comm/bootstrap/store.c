@@ -135,6 +135,8 @@ static int pause_before_retry(double *pause, double deadline) {
 static int come(ms_store *store, const ms_store_config *config, const ms_store_place *place) {
   double pause = FIRST_PAUSE;
   char why[256] = "nobody is there";
+  ms_error_record before;
+  ms_error_save(&before);
   while (ms_clock() < store->deadline) {
     MS_TRY(ms_wire_connect(place, store->deadline, &store->fd, why, sizeof why));
     if (store->fd >= 0) {
@@ -145,7 +147,7 @@ static int come(ms_store *store, const ms_store_config *config, const ms_store_p
       store->fd = -1;
       if (rc != MS_EIO && rc != MS_ETIMEOUT) return ms_error_prefix("rendezvous at %s", store->place.text);
       snprintf(why, sizeof why, "%s", ms_error_message());
-      ms_error_clear();
+      ms_error_restore(&before);
     }
     MS_TRY(pause_before_retry(&pause, store->deadline));
   }
@@ -270,7 +272,6 @@ static void *watch(void *context) {
   else if (!rc && kind != MS_WIRE_LEAVE) rc = MS_FAIL(MS_EMISMATCH, "what the store sends makes no sense");
   if (rc && !atomic_load(&store->leaving)) store->failed(store->context, "rank 0 died, or lost its connection");
   else if (!rc && kind == MS_WIRE_FAILED) store->failed(store->context, text);
-  ms_error_clear();
   shutdown(store->fd, SHUT_RDWR); /* rank 0 waits for this, shortly, before it goes */
   return NULL;
 }

@@ -106,10 +106,7 @@ static void drop_oldest_stranger(ms_store_server *server) {
 static void add_stranger(ms_store_server *server, int fd) {
   if (server->n_strangers == server->most_strangers) drop_oldest_stranger(server);
   ms_store_peer *peer = ms_store_peer_new(fd);
-  if (!peer) {
-    ms_error_clear();
-    return;
-  }
+  if (!peer) return;
   server->peers[server->n_peers++] = peer;
   server->n_strangers++;
 }
@@ -118,7 +115,6 @@ static void add_stranger(ms_store_server *server, int fd) {
 static int is_of_this_user(ms_store_server *server, int fd) {
   if (server->kind == MS_STORE_TCP || !ms_wire_check_user(fd)) return 1;
   snprintf(server->turned_away, sizeof server->turned_away, "%s", ms_error_message());
-  ms_error_clear();
   return 0;
 }
 
@@ -153,7 +149,6 @@ static void drop_late_strangers(ms_store_server *server, double now) {
 static int is_of_another_user(const ms_store_server *server, const ms_store_peer *peer, char *text, size_t bytes) {
   if (server->kind != MS_STORE_TCP || *server->token || !ms_wire_check_user(peer->fd)) return 0;
   snprintf(text, bytes, "%s", ms_error_message());
-  ms_error_clear();
   return 1;
 }
 

@@ -97,9 +97,11 @@ static int listen_tcp(const ms_store_place *place, int *fd) {
   /* The IPv6 wildcard takes IPv4 too. */
   for (struct addrinfo *one = found; flags & AI_PASSIVE && one; one = one->ai_next)
     if (one->ai_family == AF_INET6 && chosen->ai_family != AF_INET6) chosen = one;
+  ms_error_record before;
+  ms_error_save(&before);
   int rc = make_socket(chosen->ai_family, fd);
-  if (rc && chosen != found) {
-    ms_error_clear(); /* a kernel without IPv6 */
+  if (rc && chosen != found) { /* a kernel without IPv6 */
+    ms_error_restore(&before);
     chosen = found;
     rc = make_socket(chosen->ai_family, fd);
   }

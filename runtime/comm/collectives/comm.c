@@ -251,6 +251,8 @@ static int advance_all(ms_comm *comm, int *done) {
 int ms_comm_test(ms_comm *comm, int *done) {
   MS_TRY(advance_all(comm, done));
   if (*done) return MS_OK;
+  ms_error_record before;
+  ms_error_save(&before);
   int rc = ms_world_check(comm->world);
   if (!rc) return MS_OK;
   uint64_t missing = find_missing(comm);
@@ -258,7 +260,7 @@ int ms_comm_test(ms_comm *comm, int *done) {
     ms_recorder_misses(comm->recorder, comm->ring, missing);
     return rc;
   }
-  ms_error_clear();
+  ms_error_restore(&before);
   return advance_all(comm, done);
 }
 
@@ -266,9 +268,11 @@ int ms_comm_pause(ms_comm *comm, ms_wait *wait, unsigned seen) {
   uint64_t missing = find_missing(comm);
   if (!missing) return MS_OK;
   ms_recorder_misses(comm->recorder, comm->ring, missing);
+  ms_error_record before;
+  ms_error_save(&before);
   int rc = ms_world_turn(comm->world, wait, seen, kind_names[comm->coll->kind], comm->coll->label, missing);
   if (rc && find_missing(comm)) return rc;
-  if (rc) ms_error_clear();
+  if (rc) ms_error_restore(&before);
   ms_recorder_misses(comm->recorder, comm->ring, 0);
   return MS_OK;
 }

@@ -247,10 +247,12 @@ static int wait_for_all(ms_world *world, enum meeting kind, uint64_t target) {
     if (kind == END) missing &= ~find_left(world->control, missing);
     if (!missing) return MS_OK;
     ms_recorder_misses(world->recorder, world->ring, missing);
+    ms_error_record before;
+    ms_error_save(&before);
     int rc = ms_world_turn(world, &wait, seen, meeting_names[kind], NULL, missing);
     /* A rank may have come, and have given up for another reason since: what all have come to is done on all of them. */
     if (rc && find_missing(world, target)) return rc;
-    if (rc) ms_error_clear();
+    if (rc) ms_error_restore(&before);
     ms_recorder_misses(world->recorder, world->ring, 0);
   }
 }

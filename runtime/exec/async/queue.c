@@ -97,13 +97,15 @@ int ms_async_wait(const ms_state *state, ms_device_event *event) { return wait_f
 void ms_async_settle(const ms_state *state) {
   const ms_async *async = state->async;
   double began = ms_clock();
-  int done = async->begun == async->ended, pending = ms_error_code();
+  int done = async->begun == async->ended;
+  ms_error_record before;
+  ms_error_save(&before);
   while (!done && ms_clock() < began + MS_ASYNC_CLOSE_SECONDS) {
     ms_device_event *last = async->run[(async->begun - 1) % MS_ASYNC_RUNS].end;
     if (query(state, last, &done)) break;
     if (!done) ms_delay_sleep(SHORT_NAP);
   }
-  if (!pending) ms_error_clear(); /* what the device has met is told by what asks for results */
+  ms_error_restore(&before); /* what the device has met is told by what asks for results */
 }
 
 int ms_async_drain(const ms_state *state) {

@@ -36,9 +36,10 @@ static inline void assert_line_has(const char *text, const char *facts) {
   assert_has(text, facts);
 }
 
-/* The call succeeds; if not, the test fails with its message. */
+/* The call succeeds, and leaves no record of anything that it tried; if not, the test fails with the message. */
 static inline void must(int status) {
   if (status) fail_msg("%s: %s", ms_status_name(status), ms_error_message());
+  if (ms_error_code()) fail_msg("a success left the record of an error: %s", ms_error_message());
 }
 
 /* The call failed with this status, and its message holds these facts; clears the record. */
