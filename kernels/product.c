@@ -3,15 +3,16 @@
 
 #include <string.h>
 
+#include "base/dtype.h"
 #include "base/error.h"
 
 static int check_dtypes(const ms_kernel_call *call) {
   for (int i = 0; i < call->inputs; i++)
-    if (call->in[i].dtype != MS_F32 && call->in[i].dtype != MS_BF16)
+    if (!ms_dtype_may(call->in[i].dtype, MS_DTYPE_FLOAT))
       return MS_FAIL(MS_EDTYPE, "matmul: input %d is %s; it must be f32 or bf16", i, ms_dtype_name(call->in[i].dtype));
-  if (call->out[0].dtype != MS_F32 && call->out[0].dtype != MS_BF16)
+  if (!ms_dtype_may(call->out[0].dtype, MS_DTYPE_FLOAT))
     return MS_FAIL(MS_EDTYPE, "matmul: the result is %s; it must be f32 or bf16", ms_dtype_name(call->out[0].dtype));
-  if (call->op == MS_OP_matmul_accumulate && call->out[0].dtype != MS_F32)
+  if (call->op == MS_OP_matmul_accumulate && !ms_dtype_may(call->out[0].dtype, MS_DTYPE_SUM))
     return MS_FAIL(MS_EDTYPE, "matmul_accumulate: the result is bf16; what is added to must be f32");
   if (call->in[0].dtype != call->in[1].dtype)
     return MS_FAIL(MS_EDTYPE, "matmul: %s x %s; both operands must have one dtype: cast one",

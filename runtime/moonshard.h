@@ -79,8 +79,18 @@ MS_API const char *ms_version(void);
 
 enum ms_dtype { MS_F32 = 0, MS_BF16 = 1, MS_I32 = 2, MS_U8 = 3, MS_DTYPES = 4 };
 
-MS_API const char *ms_dtype_name(int dtype); /* "f32", "bf16", "i32", "u8" */
-MS_API int ms_dtype_size(int dtype);         /* bytes of one element */
+/* What there is to know of an element type. */
+typedef struct ms_dtype_info {
+  const char *name, *long_name; /* "bf16", and as PyTorch names it: "bfloat16" */
+  const char *c_type;           /* of an element in memory: a bf16 is the upper half of an f32, in a uint16_t */
+  int size;                     /* bytes of one element */
+  int is_float;                 /* 0: whole numbers */
+  double lowest, largest;       /* finite */
+} ms_dtype_info;
+
+MS_API int ms_dtype_describe(int dtype, ms_dtype_info *info); /* MS_EDTYPE when there is no such type */
+MS_API const char *ms_dtype_name(int dtype);                  /* "f32", "bf16", "i32", "u8" */
+MS_API int ms_dtype_size(int dtype);                          /* bytes of one element; 0 when there is no such type */
 MS_API int ms_dtype_parse(const char *name, int *dtype);
 
 /* ---- the op table ------------------------------------------------------------------------------------------- */

@@ -49,7 +49,7 @@ typedef struct ms_device_part {
   const void *from;
   void *to;
   int64_t count;
-  int dtype; /* MS_F32 or MS_BF16 */
+  int dtype; /* enum ms_dtype; sums of those with MS_DTYPE_REDUCE (base/dtype.h) */
 } ms_device_part;
 
 typedef struct ms_device_api {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/bf16.h"
+#include "base/dtype.h"
 #include "base/error.h"
 #include "exec/exec.h"
 #include "exec/params.h"
@@ -23,11 +23,17 @@ struct ms_exec_finder {
 
 /* Index of the first NaN or infinity, or -1. */
 static int64_t find_in(const void *data, int dtype, int64_t n, double *value) {
-  for (int64_t i = 0; i < n; i++) {
-    float x = dtype == MS_F32 ? ((const float *)data)[i] : ms_bf16_to_f32(((const ms_bf16 *)data)[i]);
-    if (isfinite(x)) continue;
-    *value = x;
-    return i;
+  enum { BLOCK = 512 }; /* elements widened at a time */
+  const ms_dtype_row *row = ms_dtype_row_of(dtype);
+  float x[BLOCK];
+  for (int64_t begin = 0; begin < n; begin += BLOCK) {
+    const int64_t count = n - begin < BLOCK ? n - begin : BLOCK;
+    row->widen((const char *)data + begin * row->info.size, count, x);
+    for (int64_t i = 0; i < count; i++) {
+      if (isfinite(x[i])) continue;
+      *value = x[i];
+      return begin + i;
+    }
   }
   return -1;
 }
@@ -41,8 +47,6 @@ static int find_in_arena(const ms_exec *exec, void *tensor, int dtype, int64_t n
 }
 
 const char *ms_nonfinite_name(double value) { return isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"; }
-
-static int is_real(int dtype) { return dtype == MS_F32 || dtype == MS_BF16; }
 
 static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, const char *what, int position) {
   const ms_model *model = exec->plan->model;
@@ -68,7 +72,7 @@ static void find_in_inputs(ms_exec *exec, ms_exec_finder *finder) {
     const ms_plan_input *input = &exec->plan->input[i];
     double value;
     char shape[128];
-    if (!is_real(input->at.info.dtype)) continue;
+    if (!ms_dtype_may(input->at.info.dtype, MS_DTYPE_FLOAT)) continue;
     int64_t at = find_in(ms_exec_input_at(exec, i), input->at.info.dtype, ms_numel(&input->at.info), &value);
     if (at < 0) continue;
     finder->position = AT_INPUTS;
@@ -85,7 +89,7 @@ static int inspect(ms_exec *exec, int phase, const ms_exec_instr *instr) {
     double value;
     int64_t at = -1;
     char shape[128];
-    if (is_real(call->out[o].dtype))
+    if (ms_dtype_may(call->out[o].dtype, MS_DTYPE_FLOAT))
       MS_TRY(find_in_arena(exec, call->out_data[o], call->out[o].dtype, ms_numel(&call->out[o]), &at, &value));
     if (at < 0) continue;
     finder->position = instr->source;

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/bf16.h"
+#include "base/dtype.h"
 #include "base/error.h"
 #include "base/slice.h"
 #include "shard/initial_values.h"
@@ -114,13 +114,9 @@ int ms_params_copy_out(const ms_state *state, const ms_elements *from, int64_t f
   const int64_t bytes = ms_dtype_size(from->dtype) * count;
   if (!count) return MS_OK;
   if (from->dtype == MS_F32) return ms_state_copy_out(state, out, element(from, first), bytes);
-  ms_bf16 *half =
-      (ms_bf16 *)(void *)out + count; /* the second half of their place, from which they are widened upwards */
-  MS_TRY(ms_state_copy_out(state, half, element(from, first), bytes));
-  for (int64_t i = 0; i < count; i++) {
-    const float x = ms_bf16_to_f32(half[i]);
-    memcpy(out + i, &x, sizeof x);
-  }
+  void *packed = (char *)(out + count) - bytes; /* the end of their place, from which they are widened upwards */
+  MS_TRY(ms_state_copy_out(state, packed, element(from, first), bytes));
+  ms_dtype_row_of(from->dtype)->widen(packed, count, out);
   return MS_OK;
 }
 
@@ -129,12 +125,13 @@ int ms_params_copy_in(ms_state *state, const ms_elements *to, int64_t first, int
   int rc = MS_OK;
   if (!count) return MS_OK;
   if (to->dtype == MS_F32) return ms_state_copy_in(state, element(to, first), values, count * (int64_t)sizeof *values);
-  ms_bf16 *rounded = ms_calloc(count < AT_ONCE ? count : AT_ONCE, sizeof *rounded);
+  const ms_dtype_row *row = ms_dtype_row_of(to->dtype);
+  void *rounded = ms_calloc(count < AT_ONCE ? count : AT_ONCE, row->info.size);
   if (!rounded) return MS_ENOMEM;
   for (int64_t at = 0; at < count && !rc; at += AT_ONCE) {
     const int64_t n = count - at < AT_ONCE ? count - at : AT_ONCE;
-    for (int64_t i = 0; i < n; i++) rounded[i] = ms_f32_to_bf16(values[at + i]);
-    rc = ms_state_copy_in(state, element(to, first + at), rounded, n * (int64_t)sizeof *rounded);
+    row->narrow(values + at, n, rounded);
+    rc = ms_state_copy_in(state, element(to, first + at), rounded, n * row->info.size);
   }
   free(rounded);
   return rc;

@@ -26,8 +26,10 @@ int64_t ms_rows(const ms_value_info *x) {
 }
 
 int ms_check_float(const ms_node *node, const ms_value_info *x, const char *what) {
+  char floats[MS_DTYPE_LIST];
   if (ms_is_float(x->dtype)) return MS_OK;
-  return MS_FAIL(MS_EDTYPE, "%s: %s is %s; it must be f32 or bf16", ms_node_name(node), what, ms_dtype_name(x->dtype));
+  return MS_FAIL(MS_EDTYPE, "%s: %s is %s; it must be %s", ms_node_name(node), what, ms_dtype_name(x->dtype),
+                 ms_dtype_list(MS_DTYPE_FLOAT, floats));
 }
 
 int ms_check_dtype(const ms_node *node, const ms_value_info *x, int dtype, const char *what) {
@@ -64,8 +66,9 @@ int ms_check_channels(const ms_node *node, const ms_value_info *x, const ms_valu
     return MS_FAIL(MS_ESHAPE, "%s: %s is %s; beside %s it must be [%" PRId64 "]", ms_node_name(node), what,
                    ms_shape_text(v, text_v), ms_shape_text(x, text_x), last);
   if (v->dtype != MS_F32 && v->dtype != x->dtype)
-    return MS_FAIL(MS_EDTYPE, "%s: %s is %s; beside %s it must be f32%s", ms_node_name(node), what,
-                   ms_dtype_name(v->dtype), ms_dtype_name(x->dtype), x->dtype == MS_BF16 ? " or bf16" : "");
+    return MS_FAIL(MS_EDTYPE, "%s: %s is %s; beside %s it must be f32%s%s", ms_node_name(node), what,
+                   ms_dtype_name(v->dtype), ms_dtype_name(x->dtype), x->dtype == MS_F32 ? "" : " or ",
+                   x->dtype == MS_F32 ? "" : ms_dtype_name(x->dtype));
   return MS_OK;
 }
 
@@ -78,12 +81,13 @@ int ms_check_axis(const ms_node *node, int ndim, int *axis) {
   return MS_OK;
 }
 
-int ms_asked_dtype(const ms_node *node, int kept, int *dtype) {
-  int64_t asked = node->attrs.i[7];
-  *dtype = asked ? (int)asked - 1 : kept;
-  if (asked == 0 || asked == 1 + MS_F32 || asked == 1 + MS_BF16) return MS_OK;
-  return MS_FAIL(MS_EDTYPE, "%s: out_dtype %" PRId64 "; it must be 0 (keep), 1 (f32) or 2 (bf16)", ms_node_name(node),
-                 asked);
+int ms_asked_dtype(const ms_node *node, int kept, int uses, int *dtype) {
+  char allowed[MS_DTYPE_LIST];
+  const int64_t asked = node->attrs.i[7];
+  *dtype = asked >= 1 && asked <= MS_DTYPES ? (int)asked - 1 : kept;
+  if (asked == 0 || (asked == 1 + *dtype && ms_dtype_may(*dtype, uses))) return MS_OK;
+  return MS_FAIL(MS_EDTYPE, "%s: out_dtype %" PRId64 "; it must be 0 (keep), or 1 + the number of %s",
+                 ms_node_name(node), asked, ms_dtype_list(uses, allowed));
 }
 
 int ms_asked_shape(const ms_node *node, int64_t smallest, ms_value_info *shape) {

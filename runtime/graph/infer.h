@@ -6,6 +6,7 @@
 #ifndef MS_GRAPH_INFER_H
 #define MS_GRAPH_INFER_H
 
+#include "base/dtype.h"
 #include "base/error.h"
 #include "graph/graph.h"
 
@@ -17,7 +18,7 @@
 enum { MS_SHAPE_TEXT = 128 }; /* bytes that ms_shape_text may need */
 
 static inline const char *ms_node_name(const ms_node *node) { return ms_op_row_of(node->op)->name; }
-static inline int ms_is_float(int dtype) { return dtype == MS_F32 || dtype == MS_BF16; }
+static inline int ms_is_float(int dtype) { return ms_dtype_may(dtype, MS_DTYPE_FLOAT); }
 
 int ms_same_shape(const ms_value_info *a, const ms_value_info *b);
 /* Elements but those of the last axis: what normalisations call rows. */
@@ -34,8 +35,8 @@ int ms_check_same_dtype(const ms_node *node, const ms_value_info *a, const char 
 int ms_check_channels(const ms_node *node, const ms_value_info *x, const ms_value_info *v, const char *what);
 /* The axis of slot i0, counted from the end when negative. */
 int ms_check_axis(const ms_node *node, int ndim, int *axis);
-/* The dtype that slot i7 (out_dtype) asks for; `kept` when it asks for none. */
-int ms_asked_dtype(const ms_node *node, int kept, int *dtype);
+/* The dtype that slot i7 (out_dtype) asks for, which must have these uses; `kept`, whatever it is, when it asks for none. */
+int ms_asked_dtype(const ms_node *node, int kept, int uses, int *dtype);
 /* The shape in the slots d0..d5 and ndim; sizes at least `smallest`. Leaves the dtype alone. */
 int ms_asked_shape(const ms_node *node, int64_t smallest, ms_value_info *shape);
 

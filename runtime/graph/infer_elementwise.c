@@ -87,13 +87,12 @@ int ms_infer_first(const ms_node *node, const ms_value_info *in, ms_value_info *
 }
 
 int ms_infer_cast(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
-  const int64_t asked = node->attrs.i[7];
+  char given[MS_DTYPE_LIST];
   out[0] = in[0];
-  if (asked == 1 + MS_I32) out[0].dtype = MS_I32;
-  else if (asked != 1 + MS_U8) MS_TRY(ms_asked_dtype(node, in[0].dtype, &out[0].dtype));
-  else out[0].dtype = MS_U8;
-  if (out[0].dtype != MS_U8) return MS_OK;
-  return MS_FAIL(MS_EDTYPE, "cast: to u8; it gives f32, bf16 or i32, and comparisons give u8 masks");
+  MS_TRY(ms_asked_dtype(node, in[0].dtype, 0, &out[0].dtype));
+  if (ms_dtype_may(out[0].dtype, MS_DTYPE_CAST)) return MS_OK;
+  return MS_FAIL(MS_EDTYPE, "cast: to %s; it gives %s, and comparisons give u8 masks", ms_dtype_name(out[0].dtype),
+                 ms_dtype_list(MS_DTYPE_CAST, given));
 }
 
 int ms_infer_swiglu_backward(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
@@ -119,7 +118,7 @@ int ms_infer_activation_backward_bias(const ms_node *node, const ms_value_info *
     return MS_FAIL(MS_EINVAL, "%s: activation %lld; it must be 1 (relu), 2 (gelu), 3 (gelu_tanh) or 4 (silu)",
                    ms_node_name(node), (long long)node->attrs.i[2]);
   out[1] = (ms_value_info){.ndim = 1, .dims = {in[0].dims[in[0].ndim - 1]}};
-  return ms_asked_dtype(node, in[0].dtype, &out[1].dtype);
+  return ms_asked_dtype(node, in[0].dtype, MS_DTYPE_FLOAT, &out[1].dtype);
 }
 
 /* What can be made again of the gradient's own input: not relu, whose gradient has the result. */

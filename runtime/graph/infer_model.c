@@ -46,7 +46,7 @@ int ms_infer_matmul(const ms_node *node, const ms_value_info *in, ms_value_info 
   out[0].dims[in[0].ndim - 2] = a.rows;
   out[0].dims[in[0].ndim - 1] = b.columns;
   if (node->inputs == 3) MS_TRY(ms_check_channels(node, &out[0], &in[2], "the bias"));
-  return ms_asked_dtype(node, in[0].dtype, &out[0].dtype);
+  return ms_asked_dtype(node, in[0].dtype, MS_DTYPE_FLOAT, &out[0].dtype);
 }
 
 int ms_infer_matmul_gelu(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
@@ -93,7 +93,7 @@ int ms_infer_embedding_backward(const ms_node *node, const ms_value_info *in, ms
   if (node->attrs.i[0] < 1)
     return MS_FAIL(MS_EINVAL, "embedding_backward: rows %" PRId64 "; it must be at least 1", node->attrs.i[0]);
   out[0] = (ms_value_info){.ndim = 2, .dims = {node->attrs.i[0], in[1].dims[in[1].ndim - 1]}};
-  MS_TRY(ms_asked_dtype(node, in[1].dtype, &out[0].dtype));
+  MS_TRY(ms_asked_dtype(node, in[1].dtype, MS_DTYPE_FLOAT, &out[0].dtype));
   if (node->inputs < 3) return MS_OK;
   MS_TRY(ms_check_same_shape(node, &in[2], "the other gradient", &out[0], "the result"));
   return ms_check_same_dtype(node, &in[2], "the other gradient", &out[0], "the result");

@@ -80,7 +80,7 @@ static int infer_norm_backward(const ms_node *node, const ms_value_info *in, ms_
   out[0] = in[0];
   for (int c = 1; c <= channels; c++) {
     out[c] = in[1];
-    MS_TRY(ms_asked_dtype(node, in[1].dtype, &out[c].dtype));
+    MS_TRY(ms_asked_dtype(node, in[1].dtype, MS_DTYPE_FLOAT, &out[c].dtype));
   }
   if (again) out[1 + channels] = in[0];
   return MS_OK;

@@ -19,7 +19,7 @@ int ms_infer_reduce(const ms_node *node, const ms_value_info *in, ms_value_info 
   MS_TRY(ms_check_float(node, &in[0], "x"));
   MS_TRY(reduced_shape(node, &in[0], &out[0]));
   out[0].dtype = in[0].dtype;
-  return node->op == MS_OP_sum ? ms_asked_dtype(node, in[0].dtype, &out[0].dtype) : MS_OK;
+  return ms_op_has(node->op, "out_dtype:i7") ? ms_asked_dtype(node, in[0].dtype, MS_DTYPE_FLOAT, &out[0].dtype) : MS_OK;
 }
 
 int ms_infer_reshape(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
@@ -131,14 +131,11 @@ int ms_infer_sum_to(const ms_node *node, const ms_value_info *in, ms_value_info 
   if (!broadcasts_to(&out[0], &in[0]))
     return MS_FAIL(MS_ESHAPE, "sum_to: %s cannot be summed to %s, which does not broadcast to it",
                    ms_shape_text(&in[0], text_x), ms_shape_text(&out[0], text_y));
-  return ms_asked_dtype(node, in[0].dtype, &out[0].dtype);
+  return ms_asked_dtype(node, in[0].dtype, MS_DTYPE_FLOAT, &out[0].dtype);
 }
 
 int ms_infer_fill(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   (void)in;
-  const int64_t asked = node->attrs.i[7];
   MS_TRY(ms_asked_shape(node, 0, &out[0]));
-  if (asked != 1 + MS_I32 && asked != 1 + MS_U8) return ms_asked_dtype(node, MS_F32, &out[0].dtype);
-  out[0].dtype = (int)asked - 1;
-  return MS_OK;
+  return ms_asked_dtype(node, MS_F32, 0, &out[0].dtype);
 }

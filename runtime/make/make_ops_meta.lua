@@ -6,6 +6,7 @@
 -- The file is a definition file of LuaCATS (---@meta), which no program loads.
 
 local ms = require("moonshard")
+local dtypes = require("moonshard.base.dtypes")
 local ops = ms.ops
 local a_tensor = ms.zeros(1)
 
@@ -24,7 +25,7 @@ end
 local function type_of(row, name)
   if row.lists[name] then return "integer[]" end
   if row.slots[name].real then return "number" end
-  if name == "out_dtype" then return '"f32"|"bf16"|"i32"|"u8"' end
+  if name == "out_dtype" then return '"' .. table.concat(dtypes.names, '"|"', 0) .. '"' end
   if name == "activation" then return '"none"|"relu"|"gelu"|"gelu_tanh"|"silu"' end
   return "integer|boolean"
 end

@@ -1,6 +1,7 @@
 /* config.c - the settings of a plan: their defaults, and the ranges that they must be in. */
 #include <math.h>
 
+#include "base/dtype.h"
 #include "plan/plan.h"
 
 enum { MOST_THREADS = 1024 };
@@ -41,8 +42,9 @@ int ms_plan_check_optimizer(const ms_plan_config *c) {
   if (c->nesterov && (c->momentum <= 0 || c->dampening != 0))
     return MS_FAIL(MS_EINVAL, "nesterov needs momentum above 0 and dampening 0, not %g and %g", c->momentum,
                    c->dampening);
-  if (c->moment_dtype != MS_F32 && (c->moment_dtype != MS_BF16 || c->optimizer != MS_OPT_ADAMW))
-    return MS_FAIL(MS_EINVAL, "moment_dtype must be f32 (0), or with adamw bf16 (1), not %d", c->moment_dtype);
+  MS_TRY(ms_dtype_check(c->moment_dtype, MS_DTYPE_MOMENT, "moment_dtype"));
+  if (c->moment_dtype != MS_F32 && c->optimizer != MS_OPT_ADAMW)
+    return MS_FAIL(MS_EINVAL, "moment_dtype must be f32 (0) without adamw, not %d", c->moment_dtype);
   if (!(c->max_norm >= 0)) return MS_FAIL(MS_EINVAL, "max_norm must be 0 (no clipping) or more, not %g", c->max_norm);
   if (!(c->ema_decay >= 0 && c->ema_decay < 1))
     return MS_FAIL(MS_EINVAL, "ema_decay must be 0 (no averages) or above, and below 1, not %g", c->ema_decay);

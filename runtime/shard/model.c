@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/dtype.h"
 static void destroy_model(void *object) {
   ms_model *model = object;
   for (int i = 0; i < model->params; i++) free(model->param[i].name);
@@ -44,13 +45,16 @@ void ms_param_config_default(ms_param_config *config) {
   *config = (ms_param_config){.init = MS_INIT_NORMAL, .init_a = 0, .init_b = 0.02, .param_dtype = -1, .lr_scale = 1};
 }
 
+static int check_dtype(const char *kind, const char *name, const char *field, int dtype, int uses) {
+  char allowed[MS_DTYPE_LIST];
+  if (ms_dtype_may(dtype, uses)) return MS_OK;
+  return MS_FAIL(MS_EDTYPE, "%s '%s': %s must be %s, not %s", kind, name, field, ms_dtype_list(uses, allowed),
+                 ms_dtype_name(dtype));
+}
+
 static int check_unit_config(const char *name, const ms_unit_config *config) {
-  if (config->param_dtype != MS_F32 && config->param_dtype != MS_BF16)
-    return MS_FAIL(MS_EDTYPE, "unit '%s': param_dtype must be f32 or bf16, not %s", name,
-                   ms_dtype_name(config->param_dtype));
-  if (config->reduce_dtype != MS_F32 && config->reduce_dtype != MS_BF16)
-    return MS_FAIL(MS_EDTYPE, "unit '%s': reduce_dtype must be f32 or bf16, not %s", name,
-                   ms_dtype_name(config->reduce_dtype));
+  MS_TRY(check_dtype("unit", name, "param_dtype", config->param_dtype, MS_DTYPE_PARAM));
+  MS_TRY(check_dtype("unit", name, "reduce_dtype", config->reduce_dtype, MS_DTYPE_REDUCE));
   if (config->layout != MS_LAYOUT_ROWS && config->layout != MS_LAYOUT_RAGGED)
     return MS_FAIL(MS_EINVAL, "unit '%s': layout must be rows (0) or ragged (1), not %d", name, config->layout);
   if (config->reshard < MS_RESHARD_KEEP || config->reshard > MS_RESHARD_DEFAULT)
@@ -130,9 +134,8 @@ static int check_param(const ms_model *model, int unit, const char *name, int nd
       return MS_FAIL(MS_ESHAPE, "parameter '%s': dimension %d has size %lld; sizes must be at least 1", name, d,
                      (long long)dims[d]);
   MS_TRY(check_elements(model, name, ndim, dims));
-  if (config->param_dtype != -1 && config->param_dtype != MS_F32 && config->param_dtype != MS_BF16)
-    return MS_FAIL(MS_EDTYPE, "parameter '%s': param_dtype must be f32, bf16 or -1 (its unit's), not %s", name,
-                   ms_dtype_name(config->param_dtype));
+  if (config->param_dtype != -1) /* that is its unit's */
+    MS_TRY(check_dtype("parameter", name, "param_dtype", config->param_dtype, MS_DTYPE_PARAM));
   MS_TRY(check_initial(name, config));
   MS_TRY(ms_model_check_group(name, config->lr_scale, config->weight_decay));
   if (ms_model_find_param(model, name) >= 0)

@@ -212,6 +212,15 @@ static int open_wrongly(ms_world *world, void *context) {
   ms_coll_part part = {.count = 1, .src_dtype = MS_I32, .dst_dtype = MS_I32, .shared = shared, .dst = &x[1]};
   ms_coll coll = {.kind = MS_COLL_ALL_REDUCE, .parts = 1, .part = &part};
   EXPECT_FAILS(ms_comm_start(comm, &coll), MS_EDTYPE, "i32");
+  for (int kind = MS_COLL_ALL_GATHER; kind <= MS_COLL_ALL_REDUCE; kind++) {
+    coll.kind = kind;
+    part.src_dtype = part.dst_dtype = MS_DTYPES;
+    EXPECT_FAILS(ms_comm_start(comm, &coll), MS_EDTYPE, "element type 4");
+    part.dst_dtype = -1;
+    part.src_dtype = MS_F32;
+    EXPECT_FAILS(ms_comm_start(comm, &coll), MS_EDTYPE, "element type -1");
+  }
+  coll.kind = MS_COLL_ALL_REDUCE;
   part.src_dtype = part.dst_dtype = MS_BF16;
   part.accumulate = 1;
   EXPECT_FAILS(ms_comm_start(comm, &coll), MS_EDTYPE, "f32 | accumulates");

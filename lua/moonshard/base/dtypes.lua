@@ -1,21 +1,8 @@
--- Element types: what the engine says of them, what LuaJIT calls their memory, and PyTorch's names for them.
---
--- Names, numbers and sizes come from the engine's own table. A type that it gains has to get a row here, or nothing of
--- this layer loads.
+-- Element types, as the engine's table has them (runtime/base/dtype.c): a type that it gains needs nothing here.
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
 local C, ffi = engine.C, engine.ffi
-
--- ctype: C type of an element; memory: how LuaJIT prints such an element; range: of whole numbers.
-local ROWS = {
-  f32 = { long = "float32", ctype = "float", memory = { ["float"] = true } },
-  bf16 = { long = "bfloat16", ctype = "uint16_t", memory = { ["unsigned short"] = true } },
-  i32 = { long = "int32", ctype = "int32_t", memory = { ["int"] = true }, range = { -2 ^ 31, 2 ^ 31 - 1 } },
-  u8 = {
-    long = "uint8", ctype = "uint8_t", memory = { ["unsigned char"] = true, ["bool"] = true }, range = { 0, 255 },
-  },
-}
 
 local dtypes = {
   names = {}, -- by number
@@ -24,14 +11,17 @@ local dtypes = {
   ranges = {}, -- by name: { lowest, highest } of a type of whole numbers
 }
 
-local ids, short_names = {}, {}
+local ids, short_names, known = {}, {}, {}
 for id = 0, tonumber(C.MS_DTYPES) - 1 do
-  local name = ffi.string(C.ms_dtype_name(id))
-  local row = assert(ROWS[name], "base/dtypes.lua has no row for element type " .. name)
-  ids[name], short_names[name], short_names[row.long] = id, name, name
-  dtypes.names[id], dtypes.ctypes[name], dtypes.sizes[name] = name, row.ctype, C.ms_dtype_size(id)
-  dtypes.ranges[name] = row.range
+  local info = ffi.new("ms_dtype_info")
+  engine.check(C.ms_dtype_describe(id, info))
+  local name = ffi.string(info.name)
+  ids[name], short_names[name], short_names[ffi.string(info.long_name)] = id, name, name
+  dtypes.names[id], dtypes.ctypes[name], dtypes.sizes[name] = name, ffi.string(info.c_type), info.size
+  if info.is_float == 0 then dtypes.ranges[name] = { info.lowest, info.largest } end
+  known[#known + 1] = name
 end
+local either = table.concat(known, ", ", 1, #known - 1) .. " or " .. known[#known]
 
 ---The number that moonshard.h gives an element type.
 ---@param name string "f32", "bf16", "i32", "u8", or PyTorch's name
@@ -39,7 +29,7 @@ end
 function dtypes.id(name)
   local short = short_names[name]
   if not short then
-    errors.raise("MS_EDTYPE", "unknown element type %s: it must be f32, bf16, i32 or u8", tostring(name))
+    errors.raise("MS_EDTYPE", "unknown element type %s: it must be %s", tostring(name), either)
   end
   return ids[short], short
 end
@@ -60,6 +50,12 @@ local function elements_of(data)
   return base, rest:find("*", 1, true) ~= nil
 end
 
+-- Whether elements that LuaJIT prints as `base` are those of a dtype; bool is as good as uint8_t.
+local function is_element(dtype, base)
+  local ctype = dtypes.ctypes[dtype]
+  return base == tostring(ffi.typeof(ctype)):match("^ctype<(.*)>$") or (base == "bool" and ctype == "uint8_t")
+end
+
 ---The engine copies as many bytes as a shape has, so memory that is too small, or of other numbers, must not come
 ---through: raises unless `data` is memory of a dtype's elements, and, where its size is known, of at least so many.
 ---@param what string what the data are, for messages: "batch.inputs.data"
@@ -72,7 +68,7 @@ function dtypes.check_memory(what, data, dtype, count)
       dtypes.ctypes[dtype]))
   end
   local base, is_pointer = elements_of(data)
-  if not base or not (ROWS[dtype].memory[base] or is_pointer and base == "void") then
+  if not base or not (is_element(dtype, base) or is_pointer and base == "void") then
     refuse(what, data, dtype, "numbers of another type would be read as if they were of this one")
   end
   if is_pointer then

@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "base/dtype.h"
 #include "base/error.h"
 #include "comm/collectives/comm_state.h"
 #include "comm/collectives/move.h"
@@ -32,18 +33,20 @@ const char *ms_coll_kind_name(int kind) { return kind_names[kind >= 0 && kind < 
 
 /* ---- checks at start ---- */
 
-static int is_real(int dtype) { return dtype == MS_F32 || dtype == MS_BF16; }
-
 static int is_pairwise(int kind) { return kind == MS_COLL_SEND || kind == MS_COLL_RECV; }
 
 static int check_part(const ms_comm *comm, const ms_coll *coll, const ms_coll_part *part) {
   const char *kind = kind_names[coll->kind], *label = coll->label ? coll->label : "";
   int sums = coll->kind == MS_COLL_REDUCE_SCATTER || coll->kind == MS_COLL_ALL_REDUCE;
   if (part->count < 0) return MS_FAIL(MS_EINVAL, "%s %s: %lld elements", kind, label, (long long)part->count);
-  if ((sums || part->src_dtype != part->dst_dtype) && !(is_real(part->src_dtype) && is_real(part->dst_dtype)))
+  if (coll->kind != MS_COLL_BARRIER && !(ms_dtype_row_of(part->src_dtype) && ms_dtype_row_of(part->dst_dtype)))
+    return MS_FAIL(MS_EDTYPE, "%s %s: there is no element type %d", kind, label,
+                   ms_dtype_row_of(part->src_dtype) ? part->dst_dtype : part->src_dtype);
+  if ((sums || part->src_dtype != part->dst_dtype) &&
+      !(ms_dtype_may(part->src_dtype, MS_DTYPE_REDUCE) && ms_dtype_may(part->dst_dtype, MS_DTYPE_REDUCE)))
     return MS_FAIL(MS_EDTYPE, "%s %s: %s to %s; sums and casts are of f32 and bf16", kind, label,
                    ms_dtype_name(part->src_dtype), ms_dtype_name(part->dst_dtype));
-  if (sums && part->accumulate && part->dst_dtype != MS_F32)
+  if (sums && part->accumulate && !ms_dtype_may(part->dst_dtype, MS_DTYPE_SUM))
     return MS_FAIL(MS_EDTYPE, "%s %s: accumulates in f32 only, not in %s", kind, label, ms_dtype_name(part->dst_dtype));
   if (coll->kind != MS_COLL_ALL_REDUCE || part->dst != part->shared[comm->me] || !part->count) return MS_OK;
   if (part->accumulate || part->src_dtype != part->dst_dtype)

@@ -11,7 +11,7 @@ static const int64_t DIRECT_BYTES = 32 << 10;
 enum ms_move_way ms_move_way(int size, int me, const ms_coll *coll, const ms_coll_part *part) {
   if (coll->sliced) return MS_MOVE_DIRECT;
   if (part->dst == part->shared[me]) return MS_MOVE_PUSH;
-  if (part->src_dtype == MS_BF16 && part->dst_dtype == MS_F32) return MS_MOVE_DIRECT;
+  if (ms_dtype_size(part->dst_dtype) > ms_dtype_size(part->src_dtype)) return MS_MOVE_DIRECT;
   return size > 3 && part->count * ms_dtype_size(part->src_dtype) > DIRECT_BYTES ? MS_MOVE_PULL : MS_MOVE_DIRECT;
 }
 

@@ -22,7 +22,7 @@
 typedef struct summands {
   void *const *dst;
   const void *const *src;
-  int n_dst, n_src, dst_bf16, src_bf16, accumulate, stream;
+  int n_dst, n_src, dst_bf16, src_bf16, dst_size, accumulate, stream;
 } summands;
 
 #if defined(__x86_64__)
@@ -83,7 +83,7 @@ static void sum_elements(const summands *s, int64_t first, int64_t end) {
 
 /* Elements before all of dst are at the beginning of a cache line; -1 when they never are. */
 static int64_t count_unaligned(const summands *s) {
-  uintptr_t offset = (uintptr_t)s->dst[0] % LINE_BYTES, size = s->dst_bf16 ? 2 : 4;
+  uintptr_t offset = (uintptr_t)s->dst[0] % LINE_BYTES, size = (uintptr_t)s->dst_size;
   for (int d = 1; d < s->n_dst; d++)
     if ((uintptr_t)s->dst[d] % LINE_BYTES != offset) return -1;
   if (offset % size) return -1;
@@ -91,7 +91,7 @@ static int64_t count_unaligned(const summands *s) {
 }
 
 static void sum(summands *s, int64_t n) {
-  int64_t bytes = n * s->n_dst * (s->dst_bf16 ? 2 : 4), done = 0;
+  int64_t bytes = n * s->n_dst * s->dst_size, done = 0;
   if (bytes >= STREAM_BYTES) {
     int64_t head = STREAMS && !s->accumulate ? count_unaligned(s) : -1;
     s->stream = head >= 0;
@@ -116,6 +116,7 @@ void ms_sum_arrays(void *const *dst, int n_dst, int dst_dtype, const void *const
                 .src = src,
                 .n_src = n_src,
                 .src_bf16 = src_dtype == MS_BF16,
+                .dst_size = ms_dtype_size(dst_dtype),
                 .accumulate = accumulate};
   sum(&s, n);
 }

@@ -141,21 +141,11 @@ int ms_cuda_comm_ready(ms_device *device, ms_device_comm *comm, int *ready) {
   return MS_OK;
 }
 
-/* NCCL's number of an element type that collectives are given. */
-static int find_nccl_dtype(int dtype, int *number) {
-  switch (dtype) {
-    case MS_F32: *number = MS_NCCL_FLOAT32; return MS_OK;
-    case MS_BF16: *number = MS_NCCL_BFLOAT16; return MS_OK;
-    default:
-      return MS_FAIL(MS_EDTYPE, "a collective of the GPUs on element type %d: they are given f32 or bf16", dtype);
-  }
-}
-
 static int issue(ms_device_comm *comm, cudaStream_t stream, int kind, const ms_device_part *part) {
   const ms_nccl *nccl = comm->nccl;
   size_t count = (size_t)part->count;
   int dtype = 0;
-  MS_TRY(find_nccl_dtype(part->dtype, &dtype));
+  MS_TRY(ms_nccl_dtype(part->dtype, &dtype));
   if (kind == MS_DEVICE_ALL_GATHER)
     return NCCL(comm, "ncclAllGather", nccl->all_gather(part->from, part->to, count, dtype, comm->comm, stream));
   if (kind == MS_DEVICE_REDUCE_SCATTER)

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "base/dtype.h"
 #include "base/error.h"
 #include "base/library.h"
 
@@ -93,4 +94,14 @@ int ms_nccl_version(int *version) {
   rc = get_version(version);
   dlclose(handle);
   return rc;
+}
+
+int ms_nccl_dtype(int dtype, int *number) {
+  static const int numbers[] = {
+      [MS_F32] = MS_NCCL_FLOAT32, [MS_BF16] = MS_NCCL_BFLOAT16, [MS_I32] = MS_NCCL_INT32, [MS_U8] = MS_NCCL_UINT8};
+  _Static_assert(sizeof numbers / sizeof *numbers == MS_DTYPES, "every dtype of moonshard.h has a number of NCCL");
+  const ms_dtype_row *row = ms_dtype_row_of(dtype);
+  if (!row) return MS_FAIL(MS_EDTYPE, "nccl: there is no element type %d", dtype);
+  *number = numbers[row->wire];
+  return MS_OK;
 }

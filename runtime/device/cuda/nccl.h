@@ -18,7 +18,7 @@ typedef struct ms_nccl_id {
 
 enum { MS_NCCL_SUCCESS = 0, MS_NCCL_IN_PROGRESS = 7 };
 enum { MS_NCCL_SUM = 0 };
-enum { MS_NCCL_FLOAT32 = 7, MS_NCCL_BFLOAT16 = 9 };
+enum { MS_NCCL_UINT8 = 1, MS_NCCL_INT32 = 2, MS_NCCL_FLOAT32 = 7, MS_NCCL_BFLOAT16 = 9 };
 
 /* ncclConfig_t as 2.28 has it; the library reads from size and version which fields are there: 2.18.5's end before
 ** comm_name. */
@@ -60,6 +60,8 @@ typedef struct ms_nccl {
   int (*window_deregister)(ms_nccl_comm comm, ms_nccl_window window);
 } ms_nccl;
 
+/* The library's number of what collectives send for a dtype; MS_EDTYPE when they cannot. */
+int ms_nccl_dtype(int dtype, int *number);
 /* Loads the library at the first call; an error says where it was looked for, or that it is too old. */
 int ms_nccl_load(const ms_nccl **nccl);
 /* MS_EUNSUPPORTED when the library that is found lacks one of these enum ms_nccl_option. */

@@ -1,0 +1,152 @@
+/* test_dtype.c - the table of element types: every dtype goes through every function that takes one, which takes it or refuses
+** it as the table says, and a number that is no dtype is refused everywhere.
+*/
+#include "tests/c/graph_fixture.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "base/dtype.h"
+#include "plan/plan.h"
+
+static const int unknown[] = {-1, MS_DTYPES, 17};
+enum { UNKNOWN = sizeof unknown / sizeof *unknown };
+
+/* MS_OK where the table allows the use, else MS_EDTYPE with the dtype's name or number in the message. */
+static void assert_as_the_table_says(int status, int dtype, int uses, const char *what) {
+  const int allowed = ms_dtype_may(dtype, uses);
+  if (status != (allowed ? MS_OK : MS_EDTYPE))
+    fail_msg("%s of %s: %s, %s", what, ms_dtype_name(dtype), ms_status_name(status), ms_error_message());
+  if (!allowed) assert_int_equal(ms_error_code(), MS_EDTYPE);
+  ms_error_clear();
+}
+
+static void every_row_is_whole(void **state) {
+  (void)state;
+  for (int t = 0; t < MS_DTYPES; t++) {
+    const ms_dtype_row *row = ms_dtype_row_of(t);
+    ms_dtype_info info;
+    int parsed = -1;
+    must(ms_dtype_describe(t, &info));
+    must(ms_dtype_parse(info.name, &parsed));
+    assert_int_equal(parsed, t);
+    assert_string_equal(ms_dtype_name(t), info.name);
+    assert_int_equal(ms_dtype_size(t), info.size);
+    assert_true(info.size >= 1 && info.size <= 8 && info.lowest < info.largest && isfinite(info.largest));
+    assert_non_null(ms_dtype_row_of(row->wire));
+    assert_true(ms_dtype_size(row->wire) <= info.size);
+    assert_int_equal(info.is_float, ms_dtype_may(t, MS_DTYPE_FLOAT));
+    for (int other = 0; other < t; other++) {
+      assert_string_not_equal(ms_dtype_row_of(other)->info.name, info.name);
+      assert_string_not_equal(ms_dtype_row_of(other)->info.long_name, info.long_name);
+    }
+    /* What a float is used for needs its casts. */
+    assert_true((row->widen && row->narrow) == info.is_float);
+  }
+}
+
+static void floats_widen_in_place_and_narrow_to_the_nearest(void **state) {
+  (void)state;
+  enum { N = 1003 };
+  for (int t = 0; t < MS_DTYPES; t++) {
+    const ms_dtype_row *row = ms_dtype_row_of(t);
+    if (!row->widen) continue;
+    float x[N], back[N], apart[N];
+    char packed[8 * N];
+    for (int i = 0; i < N; i++) x[i] = (float)((i - N / 2) * 1.37);
+    x[0] = (float)row->info.largest, x[1] = (float)row->info.lowest, x[2] = NAN, x[3] = -0.0f;
+    row->narrow(x, N, packed);
+    row->widen(packed, N, apart);
+    char *end = (char *)(back + N) - (int64_t)row->info.size * N;
+    memcpy(end, packed, (size_t)row->info.size * N);
+    row->widen(end, N, back);
+    assert_memory_equal(back, apart, sizeof back);
+    assert_true(apart[0] == x[0] && apart[1] == x[1] && isnan(apart[2]) && apart[3] == 0 && signbit(apart[3]));
+    for (int i = 4; i < N; i++)
+      if (fabsf(apart[i] - x[i]) > fabsf(x[i]) * 0x1p-8f) fail_msg("%s: %g became %g", row->info.name, x[i], apart[i]);
+  }
+}
+
+static void models_and_plans_ask_the_table(void **state) {
+  (void)state;
+  ms_model *model;
+  must(ms_model_new(1, &model));
+  for (int t = -1; t <= MS_DTYPES; t++) {
+    char name[16];
+    int unit;
+    const int64_t dims[1] = {4};
+    ms_unit_config u;
+    ms_param_config p;
+    ms_plan_config plan;
+    ms_unit_config_default(&u);
+    snprintf(name, sizeof name, "param%d", t + 1);
+    u.param_dtype = t;
+    assert_as_the_table_says(ms_model_add_unit(model, name, &u, &unit), t, MS_DTYPE_PARAM, "param_dtype of a unit");
+    ms_unit_config_default(&u);
+    snprintf(name, sizeof name, "reduce%d", t + 1);
+    u.reduce_dtype = t;
+    assert_as_the_table_says(ms_model_add_unit(model, name, &u, &unit), t, MS_DTYPE_REDUCE, "reduce_dtype of a unit");
+    ms_unit_config_default(&u);
+    snprintf(name, sizeof name, "unit%d", t + 1);
+    must(ms_model_add_unit(model, name, &u, &unit));
+    ms_param_config_default(&p);
+    p.param_dtype = t; /* -1: the unit's */
+    const int status = ms_model_add_param(model, unit, name, 1, dims, &p, &unit);
+    assert_as_the_table_says(status, t < 0 ? MS_F32 : t, MS_DTYPE_PARAM, "param_dtype of a parameter");
+    ms_plan_config_default(&plan);
+    plan.optimizer = MS_OPT_ADAMW;
+    plan.moment_dtype = t;
+    assert_as_the_table_says(ms_plan_check_optimizer(&plan), t, MS_DTYPE_MOMENT, "moment_dtype");
+  }
+  ms_model_free(model);
+}
+
+static void graphs_ask_the_table(void **state) {
+  (void)state;
+  fixture f;
+  fixture_start(&f);
+  const int x = input(&f, "x", MS_F32, SHAPE(2, 3));
+  for (int t = -2; t <= MS_DTYPES; t++) {
+    char name[16];
+    int value;
+    ms_attrs attrs = {.i = {[7] = 1 + t}}, shape = {.i = {2, 1, 1, 1, 1, 1, 1, 1 + t}},
+             sum = {.i = {[2] = 1, [7] = 1 + t}};
+    snprintf(name, sizeof name, "in%d", t + 2);
+    assert_as_the_table_says(ms_graph_input(f.graph, name, t, SHAPE(2), &value), t, 0, "an input");
+    if (t == -1) continue; /* out_dtype 0: what the rule gives */
+    assert_as_the_table_says(ms_graph_op(f.graph, "cast", 1, &x, &attrs, &value), t, MS_DTYPE_CAST, "cast");
+    assert_as_the_table_says(ms_graph_op(f.graph, "fill", 0, NULL, &shape, &value), t, 0, "fill");
+    assert_as_the_table_says(ms_graph_op(f.graph, "sum", 1, &x, &sum, &value), t, MS_DTYPE_FLOAT, "sum");
+  }
+  fixture_end(&f);
+}
+
+static void what_is_no_dtype_is_refused(void **state) {
+  (void)state;
+  for (int i = 0; i < UNKNOWN; i++) {
+    char list[MS_DTYPE_LIST];
+    ms_dtype_info info;
+    assert_null(ms_dtype_row_of(unknown[i]));
+    assert_int_equal(ms_dtype_size(unknown[i]), 0);
+    assert_false(ms_dtype_may(unknown[i], 0));
+    assert_int_equal(ms_dtype_describe(unknown[i], &info), MS_EDTYPE);
+    ms_error_clear();
+    assert_fails(ms_dtype_check(unknown[i], 0, "what is asked"), MS_EDTYPE, "what is asked | f32 | bf16 | i32 | u8");
+    assert_string_equal(ms_dtype_list(0, list), "f32, bf16, i32 or u8");
+    assert_string_equal(ms_dtype_list(MS_DTYPE_SUM, list), "f32");
+  }
+  int parsed;
+  assert_fails(ms_dtype_parse("f64", &parsed), MS_EDTYPE, "\"f64\" | f32 | bf16 | i32 | u8");
+  assert_fails(ms_dtype_describe(MS_F32, NULL), MS_EINVAL, "ms_dtype_describe");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      TEST(every_row_is_whole),
+      TEST(floats_widen_in_place_and_narrow_to_the_nearest),
+      TEST(models_and_plans_ask_the_table),
+      TEST(graphs_ask_the_table),
+      TEST(what_is_no_dtype_is_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
