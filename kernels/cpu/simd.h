@@ -143,6 +143,15 @@ MS_INLINE float ms_log(float x) {
   return x >= 0.0f ? result : __builtin_nanf("");
 }
 
+/* ln(1 + e^x) to 4 ulp, as max(x, 0) + ln(1 + e^-|x|). What 1 + e loses of a small e comes back by e / ((1 + e) - 1); NaN stays
+** NaN. */
+MS_INLINE float ms_softplus(float x) {
+  float e = ms_exp(-ms_float_of_bits(ms_bits_of_float(x) & 0x7fffffffu));
+  float sum = 1.0f + e, kept = sum - 1.0f;
+  float tail = kept == 0.0f ? e : ms_log(sum) * (e / kept);
+  return (x > 0.0f ? x : 0.0f) + tail;
+}
+
 /* tanh x to 3 ulp: an odd polynomial below 0.625, else 1 - 2 / (e^2x + 1). */
 MS_INLINE float ms_tanh(float x) {
   float a = ms_float_of_bits(ms_bits_of_float(x) & 0x7fffffffu);

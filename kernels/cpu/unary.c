@@ -36,6 +36,7 @@ UNARY(sqrt, sqrtf(x))
 UNARY(rsqrt, 1.0f / sqrtf(x))
 UNARY(tanh, ms_tanh(x))
 UNARY(sigmoid, ms_gate(x))
+UNARY(softplus, ms_softplus(x))
 UNARY(relu, ms_relu(x))
 UNARY(gelu, ms_gelu(x))
 UNARY(gelu_tanh, ms_gelu_tanh(x))
@@ -52,6 +53,7 @@ static int run(const ms_kernel_call *call) {
     case MS_OP_rsqrt: part = rsqrt_part; break;
     case MS_OP_tanh: part = tanh_part; break;
     case MS_OP_sigmoid: part = sigmoid_part; break;
+    case MS_OP_softplus: part = softplus_part; break;
     case MS_OP_relu: part = relu_part; break;
     case MS_OP_gelu: part = gelu_part; break;
     case MS_OP_gelu_tanh: part = gelu_tanh_part; break;

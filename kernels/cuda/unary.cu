@@ -31,6 +31,7 @@ UNARY(sqrt, sqrtf(x))
 UNARY(rsqrt, 1.0f / sqrtf(x))
 UNARY(tanh, tanhf(x))
 UNARY(sigmoid, ms_gate(x))
+UNARY(softplus, (x > 0.0f ? x : 0.0f) + log1pf(expf(-fabsf(x))))
 UNARY(relu, ms_relu(x))
 UNARY(gelu, ms_gelu(x))
 UNARY(gelu_tanh, ms_gelu_tanh(x))
@@ -49,6 +50,7 @@ template <class T> int run_typed(const ms_kernel_call *call) {
     case MS_OP_rsqrt: return ms_run_elementwise<T, T, 1, 1>(call, rsqrt_of{});
     case MS_OP_tanh: return ms_run_elementwise<T, T, 1, 1>(call, tanh_of{});
     case MS_OP_sigmoid: return ms_run_elementwise<T, T, 1, 1>(call, sigmoid_of{});
+    case MS_OP_softplus: return ms_run_elementwise<T, T, 1, 1>(call, softplus_of{});
     case MS_OP_relu: return ms_run_elementwise<T, T, 1, 1>(call, relu_of{});
     case MS_OP_gelu: return ms_run_elementwise<T, T, 1, 1>(call, gelu_of{});
     case MS_OP_gelu_tanh: return ms_run_elementwise<T, T, 1, 1>(call, gelu_tanh_of{});

@@ -122,6 +122,14 @@ int ms_grad_rsqrt(ms_graph *graph, int node, const int *dy, const int *needs, in
   return ms_emit_scale(graph, dx[0], -0.5, &dx[0]);
 }
 
+/* dx = dy / (1 + e^-x) */
+int ms_grad_softplus(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
+  (void)needs;
+  int slope;
+  MS_TRY(ms_emit_unary(graph, MS_OP_sigmoid, graph->nodes[node].in[0], NULL, &slope));
+  return ms_emit_binary(graph, MS_OP_mul, dy[0], slope, NULL, &dx[0]);
+}
+
 /* The rows *_backward have the formulas; from_output: they read y, otherwise x. */
 static int backward_of(ms_graph *graph, int node, int op, int from_output, int dy, int *dx) {
   const ms_node n = graph->nodes[node];

@@ -33,6 +33,7 @@ static const row rows[] = {
     {"exp", MS_OP_exp, 1, 1, "x", "x", {.i = {0}}},
     {"tanh", MS_OP_tanh, 1, 1, "x", "x", {.i = {0}}},
     {"sigmoid", MS_OP_sigmoid, 1, 1, "x", "x", {.i = {0}}},
+    {"softplus", MS_OP_softplus, 1, 1, "x", "x", {.i = {0}}},
     {"gelu", MS_OP_gelu, 1, 1, "x", "x", {.i = {0}}},
     {"gelu_tanh", MS_OP_gelu_tanh, 1, 1, "x", "x", {.i = {0}}},
     {"silu", MS_OP_silu, 1, 1, "x", "x", {.i = {0}}},

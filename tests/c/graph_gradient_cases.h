@@ -269,6 +269,7 @@ static const gradient_case cases[] = {
     {MS_OP_rsqrt, "", POSITIVE, build_unary},
     {MS_OP_tanh, "", NORMAL, build_unary},
     {MS_OP_sigmoid, "", NORMAL, build_unary},
+    {MS_OP_softplus, "", NORMAL, build_unary},
     {MS_OP_relu, "", AWAY_FROM_ZERO, build_unary},
     {MS_OP_gelu, "", NORMAL, build_unary},
     {MS_OP_gelu_tanh, "", NORMAL, build_unary},

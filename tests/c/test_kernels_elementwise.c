@@ -19,6 +19,7 @@ static double unary_reference(int op, double x) {
     case MS_OP_rsqrt: return 1.0 / sqrt(x);
     case MS_OP_tanh: return tanh(x);
     case MS_OP_sigmoid: return sigmoid(x);
+    case MS_OP_softplus: return fmax(x, 0) + log1p(exp(-fabs(x)));
     case MS_OP_relu: return x < 0 ? 0 : x;
     case MS_OP_gelu: return x * normal_cdf(x);
     case MS_OP_gelu_tanh: return 0.5 * x * (1.0 + tanh(tanh_argument(x)));
@@ -46,9 +47,9 @@ static double gradient_reference(int op, double a) {
   }
 }
 
-static const int unary_ops[] = {MS_OP_scale, MS_OP_exp,     MS_OP_log,  MS_OP_sqrt, MS_OP_rsqrt,
-                                MS_OP_tanh,  MS_OP_sigmoid, MS_OP_relu, MS_OP_gelu, MS_OP_gelu_tanh,
-                                MS_OP_silu,  MS_OP_abs,     MS_OP_clamp};
+static const int unary_ops[] = {MS_OP_scale, MS_OP_exp,     MS_OP_log,   MS_OP_sqrt,    MS_OP_rsqrt,
+                                MS_OP_tanh,  MS_OP_sigmoid, MS_OP_relu,  MS_OP_gelu,    MS_OP_gelu_tanh,
+                                MS_OP_silu,  MS_OP_abs,     MS_OP_clamp, MS_OP_softplus};
 static const int gradient_ops[] = {MS_OP_tanh_backward, MS_OP_sigmoid_backward,   MS_OP_relu_backward,
                                    MS_OP_gelu_backward, MS_OP_gelu_tanh_backward, MS_OP_silu_backward,
                                    MS_OP_abs_backward,  MS_OP_clamp_backward};
@@ -103,6 +104,8 @@ static void unary_special_values(void **state) {
         assert_true(op == MS_OP_tanh || op == MS_OP_sigmoid ? y == 1.0 : op == MS_OP_rsqrt ? y == 0.0 : y == INFINITY);
       if (in == -INFINITY && op == MS_OP_exp) assert_true(y == 0.0);
       if (in == -INFINITY && op == MS_OP_tanh) assert_true(y == -1.0);
+      if (in == -INFINITY && op == MS_OP_softplus) assert_true(y == 0.0);
+      if (in == 200.0 && op == MS_OP_softplus) assert_true(y == 200.0);
       if (in == -INFINITY && op == MS_OP_sigmoid) assert_true(y == 0.0);
       if (in == 0.0 && op == MS_OP_log) assert_true(y == -INFINITY);
       if (in == 0.0 && op == MS_OP_rsqrt) assert_true(y == INFINITY);

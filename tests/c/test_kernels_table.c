@@ -47,6 +47,7 @@ static const op_case cases[] = {
     {"rsqrt", "x37", ""},
     {"tanh", "x37", ""},
     {"sigmoid", "x37", ""},
+    {"softplus", "x37", ""},
     {"relu", "x37", ""},
     {"gelu", "x37", ""},
     {"gelu_tanh", "x37", ""},

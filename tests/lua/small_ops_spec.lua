@@ -108,6 +108,14 @@ describe("comparisons", function()
 end)
 
 describe("bounds", function()
+  it("softplus is the bound of relu that has a slope everywhere, and keeps large and small numbers", function()
+    local y = ops.softplus(ms.tensor { -200, -20, 0, 1, 200 }):tolist()
+    for i, expected in ipairs { 0, 2.0611536e-9, 0.6931472, 1.3132617, 200 } do
+      assert.near(expected, y[i], 3e-7 * expected)
+    end
+    assert.same(y, ms.tensor({ -200, -20, 0, 1, 200 }):softplus():tolist())
+  end)
+
   it("clamp below, above or both, and choose the larger or the smaller", function()
     assert_gives({ { 1, 0, 3 }, { 4, 5, 0 } }, "f32", function(a) return a:clamp(0) end, x)
     assert_gives({ { 1, -2, 2 }, { 2, 2, -6 } }, "f32", function(a) return a:clamp { max = 2 } end, x)
