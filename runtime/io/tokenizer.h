@@ -107,6 +107,9 @@ struct ms_tokenizer {
 /* Of the text of a tokenizer.json; path is for messages. */
 int ms_tokenizer_parse(const char *path, const char *text, int64_t length, ms_tokenizer **tokenizer);
 
+/* The table of words, `count` of them at most; a word is the bytes of token id, and is in it once. */
+int ms_words_new(ms_tokenizer *tokenizer, int64_t count);
+void ms_words_add(ms_tokenizer *tokenizer, int32_t id);
 int32_t ms_word_find(const ms_tokenizer *tokenizer, ms_span word);
 
 /* One thread's encoder. */

@@ -1,4 +1,5 @@
-/* tokenizer_bytes.c - bytes as printable characters, as GPT-2's vocabulary writes them; and what is valid UTF-8.
+/* tokenizer_bytes.c - bytes as printable characters, as GPT-2's vocabulary writes them; what is valid UTF-8; and tokens found by
+** their bytes.
 **
 ** The 188 bytes that are printable in Latin-1 stand for themselves (as code points); the others, in rising order, for
 ** U+0100 to U+0143.
@@ -7,6 +8,7 @@
 #include "io/tokenizer.h"
 
 #include <string.h>
+#include <xxhash.h>
 
 static int stands_for_itself(int byte) {
   return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
@@ -91,4 +93,31 @@ int ms_utf8_replace(ms_span text, uint8_t **clean, int64_t *bytes) {
   *clean = out;
   *bytes = n;
   return MS_OK;
+}
+
+/* ---- words by their bytes ---- */
+
+static uint32_t word_hash(ms_span word) { return (uint32_t)XXH3_64bits(word.at, (size_t)word.bytes); }
+
+int32_t ms_word_find(const ms_tokenizer *t, ms_span word) {
+  for (uint32_t at = word_hash(word) & t->words.mask;; at = (at + 1) & t->words.mask) {
+    const int32_t id = t->words.slot[at];
+    if (id < 0) return -1;
+    if (t->token[id].bytes == word.bytes && !memcmp(t->token[id].at, word.at, (size_t)word.bytes)) return id;
+  }
+}
+
+int ms_words_new(ms_tokenizer *t, int64_t count) {
+  uint32_t slots = 16;
+  while (slots < 2 * (uint64_t)count) slots *= 2;
+  if (!(t->words.slot = ms_calloc(slots, sizeof *t->words.slot))) return MS_ENOMEM;
+  t->words.mask = slots - 1;
+  memset(t->words.slot, 0xff, slots * sizeof *t->words.slot);
+  return MS_OK;
+}
+
+void ms_words_add(ms_tokenizer *t, int32_t id) {
+  uint32_t at = word_hash(t->token[id]) & t->words.mask;
+  while (t->words.slot[at] >= 0) at = (at + 1) & t->words.mask;
+  t->words.slot[at] = id;
 }

@@ -14,36 +14,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 enum { MOST_IDS = 1 << 24, MOST_BYTES = 1 << 30 };
-
-/* ---- words by their bytes ---- */
-
-static uint32_t word_hash(ms_span word) { return (uint32_t)XXH3_64bits(word.at, (size_t)word.bytes); }
-
-int32_t ms_word_find(const ms_tokenizer *t, ms_span word) {
-  for (uint32_t at = word_hash(word) & t->words.mask;; at = (at + 1) & t->words.mask) {
-    const int32_t id = t->words.slot[at];
-    if (id < 0) return -1;
-    if (t->token[id].bytes == word.bytes && !memcmp(t->token[id].at, word.at, (size_t)word.bytes)) return id;
-  }
-}
-
-static int make_words(ms_tokenizer *t, int64_t count) {
-  uint32_t slots = 16;
-  while (slots < 2 * (uint64_t)count) slots *= 2;
-  if (!(t->words.slot = ms_calloc(slots, sizeof *t->words.slot))) return MS_ENOMEM;
-  t->words.mask = slots - 1;
-  memset(t->words.slot, 0xff, slots * sizeof *t->words.slot);
-  return MS_OK;
-}
-
-static void add_word(ms_tokenizer *t, int32_t id) {
-  uint32_t at = word_hash(t->token[id]) & t->words.mask;
-  while (t->words.slot[at] >= 0) at = (at + 1) & t->words.mask;
-  t->words.slot[at] = id;
-}
 
 /* ---- fields ---- */
 
@@ -101,7 +73,7 @@ static int read_vocab(ms_tokenizer *t, const json_t *vocab, int64_t *used) {
   char quoted[MS_ST_QUOTED];
   const char *token;
   json_t *value;
-  MS_TRY(make_words(t, (int64_t)json_object_size(vocab)));
+  MS_TRY(ms_words_new(t, (int64_t)json_object_size(vocab)));
   memset(t->byte_id, 0xff, sizeof t->byte_id);
   json_object_foreach((json_t *)vocab, token, value) {
     const int32_t id = (int32_t)json_integer_value(value);
@@ -116,7 +88,7 @@ static int read_vocab(ms_tokenizer *t, const json_t *vocab, int64_t *used) {
       memcpy(at, token, (size_t)to->bytes);
     }
     *used += to->bytes;
-    if (written_in_bytes) add_word(t, id);
+    if (written_in_bytes) ms_words_add(t, id);
     if (written_in_bytes && to->bytes == 1) t->byte_id[*at] = id;
   }
   for (int byte = 0; byte < 256; byte++)
