@@ -274,7 +274,7 @@ local function sweep()
   local least
   for _ = 1, 3 do
     local told = output_of(build .. "/release/moonshard sweep tests/bench/sweep.lua 2>/dev/null")
-    local seconds = tonumber(told:match("a point took (%S+) s besides its steps"))
+    local seconds = tonumber(told:match("\na point [^%d\n]*([%d.]+) s"))
     if seconds and (not least or seconds < least) then least = seconds end
   end
   if least then report("a point of a sweep, 4 ranks", "s", least, nil, "lower") end

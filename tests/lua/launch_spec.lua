@@ -1,5 +1,6 @@
 -- Ranks that other launchers start: everything a user would type, with real processes.
 
+local json = require("moonshard.base.json")
 local has = require("lua.message").has
 local line_has = require("lua.message").line_has
 local program = require("lua.program")
@@ -133,12 +134,17 @@ describe("ranks that another program starts", function()
     end)
     -- What launches only to write a file is no run of its own.
     with_recipe([[
-      require("moonshard.distributed.world").barrier() os.execute(os.getenv("MOONSHARD_BIN") .. " ps")
+      require("moonshard.distributed.world").barrier() os.execute(os.getenv("MOONSHARD_BIN") .. " ps --json")
     ]], function(recipe)
       local shown = together(ranks(2, (variables:gsub("WORLD_SIZE=3", "WORLD_SIZE=2")), run .. recipe))[1]
       assert.equal(0, shown.status, shown.err)
-      has(shown.out, "pid")
-      assert.is_nil(shown.out:find("not joined", 1, true), shown.out)
+      local own = {}
+      for _, one in ipairs(json.decode(shown.out)) do
+        if (one.command or ""):find(recipe, 1, true) then own[#own + 1] = one end
+      end
+      assert.equal(1, #own, shown.out)
+      assert.equal(2, #own[1].ranks)
+      for _, rank in ipairs(own[1].ranks) do assert.equal("joined", rank.state) end
     end)
     with_recipe(([==[
       local world = require "moonshard.distributed.world"
