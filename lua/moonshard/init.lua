@@ -9,7 +9,7 @@ end
 ---@class moonshard
 ---@field version string
 ---@field re fun(pattern: string): moonshard.Pattern
----@field rules moonshard.rule_sets join, load
+---@field rules moonshard.rule_presets join, load
 ---@field ops moonshard.ops
 ---@field nn moonshard.nn
 ---@field models moonshard.models

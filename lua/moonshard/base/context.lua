@@ -1,5 +1,5 @@
 -- What is being traced right now, and in which module: the one piece of state that the Lua layer shares. Operators on
--- tensors, calls of modules and error messages read it; trace.lua and module.lua set it.
+-- tensors, calls of modules and error messages read it; engine/capture.lua and nn/module.lua set it.
 
 ---@class moonshard.Stepper
 ---@field step fun(self, trainer: moonshard.Trainer, batch: table, step: function): moonshard.StepMetrics

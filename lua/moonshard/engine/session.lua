@@ -1,7 +1,8 @@
 -- What a model needs to run on this rank: the training state, and one bound plan for each set of input shapes.
 --
 -- There is one session a model; the trainer, evaluation, sampling and eager calls share it, so they see the same
--- weights. Rules that change while the model trains (set_rules.lua) make other plans over the same state; all are kept.
+-- weights. Rules that change while the model trains (train/change_rules.lua) make other plans over the same state; all
+-- are kept.
 
 local agreement = require("moonshard.distributed.agreement")
 local shardings = require("moonshard.shard.sharding")
@@ -33,7 +34,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field execs table<string, moonshard.Exec> by what they compute, then by the rules they were compiled under
 ---@field graphs table<string, moonshard.Trace> by what they compute
 ---@field rules string which rules hold now, as part of a key: "" until they first change
----@field rule_sets string[] the rules that plans are kept for, the oldest first
+---@field kept_rules string[] the rules that plans are kept for, the oldest first
 ---@field group_key { optimizer: moonshard.Optimizer, text: string }? what its groups say now, as part of a key
 ---@field prefetch integer? in place of what a trainer says
 ---@field train_exec moonshard.Exec? the one of the last step
@@ -49,7 +50,7 @@ local session = {}
 
 local function new(model, sharding, optimizer)
   return setmetatable({ model = model, sharding = sharding, optimizer = optimizer, execs = {}, graphs = {}, rules = "",
-    rule_sets = {}, owners = 0, unsharded = {}, lent = false }, Session)
+    kept_rules = {}, owners = 0, unsharded = {}, lent = false }, Session)
 end
 
 ---The session of a model, made at the first call. A model trains with one optimizer.

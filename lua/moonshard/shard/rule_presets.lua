@@ -15,7 +15,7 @@ local recompute = require("moonshard.nn.recompute")
 local re = require("moonshard.base.re")
 local rules = require("moonshard.shard.rules")
 
----@class moonshard.rule_sets
+---@class moonshard.rule_presets
 local rule_presets = {}
 
 -- Of `recompute` alone one value for all may be a list, of ops.

@@ -99,7 +99,7 @@ end
 local function name_rules(self)
   if self.rules ~= "" then return end
   self.rules = key_of(self)
-  self.rule_sets = { self.rules }
+  self.kept_rules = { self.rules }
   local named = {}
   for id, exec in pairs(self.execs) do named[id .. self.rules] = exec end
   self.execs = named
@@ -108,11 +108,11 @@ end
 -- Plans of rules that have not held for long are dropped, so that a loop may change them at every step.
 local function keep_plans(self)
   local sets, current = {}, self.rules
-  for _, rules in ipairs(self.rule_sets) do
+  for _, rules in ipairs(self.kept_rules) do
     if rules ~= current then sets[#sets + 1] = rules end
   end
   sets[#sets + 1] = current
-  self.rule_sets = sets
+  self.kept_rules = sets
   if #sets <= MOST_RULE_SETS then return end
   local oldest = table.remove(sets, 1)
   for key in pairs(self.execs) do
