@@ -44,7 +44,7 @@ typedef struct layout {
   int positions, most_positions;  /* of the phase; of any */
   int64_t base[MS_ARENAS];        /* where what does not outlive a phase begins; in STATE, where gradients do */
   int64_t gradients;              /* bytes of STATE from there on that gradients have */
-  int *begin;                     /* [phases][units] since when gradients hold something (gradient_span.c) */
+  int *begin;                     /* [phases][units] since when gradients hold something (accesses.c) */
   int64_t communicated;           /* bytes of the communicated arena that what is communicated needs */
   int64_t enough;                 /* of that arena and the activations': little more than no packing could go below */
 } layout;

@@ -154,7 +154,7 @@ static int reduce_between_nodes(ms_lowering *l, int unit, const ms_gradients *fr
   return ms_plan_sum_between_nodes(l->plan, l->phase, unit, &part);
 }
 
-/* Where gradients are written anew, activations may have lain in the chunk until now (gradient_span.c): nobody else
+/* Where gradients are written anew, activations may have lain in the chunk until now (accesses.c): nobody else
 ** writes between the segments, and what sums a whole chunk reads it. */
 static int zero_between_segments(ms_lowering *l, int unit) {
   const ms_unit *u = &l->model->unit[unit];

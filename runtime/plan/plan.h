@@ -261,7 +261,7 @@ typedef struct ms_access {
 ** (accumulate, optimizers) counts as a write. */
 int ms_instr_accesses(const ms_plan *plan, const ms_instr *instr, ms_access *access, int capacity);
 /* 1 when an instruction reads what a buffer held before it, or adds to it; 0 when it writes it, or leaves it alone
-** (gradient_span.c). */
+** (accesses.c). */
 int ms_instr_needs(const ms_instr *instr, int buffer);
 /* Since when each unit's gradient chunk holds something in a phase. begin: [units] the program position (events do not
 ** count) that first writes it, in a phase that needs nothing of what was there; 0 in any other: from the beginning. */
