@@ -121,7 +121,7 @@ static void any_number_of_streams_is_ordered_and_proved(void **state) {
   p.plan->streams = 1;
   scatter_over_streams(p.plan, first);
   assert_true(p.plan->streams > MS_STREAMS + 3);
-  assert_int_equal(ms_plan_verify(p.plan, MS_PHASE_FIRST), MS_ERACE);
+  assert_fails(ms_plan_verify(p.plan, MS_PHASE_FIRST), MS_ERACE, "phase first | both touch");
   must(ms_plan_synchronize(p.plan, MS_PHASE_FIRST));
   must(ms_plan_verify(p.plan, MS_PHASE_FIRST));
   int waits = 0;
@@ -131,7 +131,7 @@ static void any_number_of_streams_is_ordered_and_proved(void **state) {
     first->instr[i].kind = MS_INSTR_KERNEL; /* of no inputs or outputs: nothing that orders */
     static const ms_kernel_call nothing;
     first->instr[i].call = &nothing;
-    assert_int_equal(ms_plan_verify(p.plan, MS_PHASE_FIRST), MS_ERACE);
+    assert_fails(ms_plan_verify(p.plan, MS_PHASE_FIRST), MS_ERACE, "phase first | both touch");
     first->instr[i].kind = MS_INSTR_WAIT;
   }
   assert_true(waits > MS_STREAMS);
