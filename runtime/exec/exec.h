@@ -9,6 +9,7 @@
 
 #include <stdatomic.h>
 
+#include "base/clock.h"
 #include "comm/recorder/flight_recorder.h"
 #include "exec/inject_delay.h"
 #include "exec/state.h"
@@ -119,7 +120,11 @@ int ms_exec_call_kernel(const ms_exec *exec, int phase, const ms_exec_instr *ins
 int ms_exec_run_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now);
 void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr);
 /* Adds the time since `since` to a counter; returns now. */
-double ms_exec_charge(double since, double *seconds);
+static inline double ms_exec_charge(double since, double *seconds) {
+  double now = ms_clock();
+  *seconds += now - since;
+  return now;
+}
 
 /* "nan", "inf" or "-inf": printf tells the sign of a NaN, which means nothing (nonfinite.c). */
 const char *ms_nonfinite_name(double value);

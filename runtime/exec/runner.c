@@ -63,13 +63,7 @@ void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr
   cursor->comm_bytes[instr->also_dim] += instr->also_bytes;
 }
 
-/* ---- time, inputs ---- */
-
-double ms_exec_charge(double since, double *seconds) {
-  double now = ms_clock();
-  *seconds += now - since;
-  return now;
-}
+/* ---- inputs ---- */
 
 void *ms_exec_input_at(ms_exec *exec, int input) {
   if (exec->runner->input) return exec->runner->input(exec, input);
