@@ -238,7 +238,7 @@ static int begin(ms_save *save, const ms_save_config *config) {
 
 int ms_save_start(ms_save *save, const ms_save_config *config) {
   MS_HANDLE(save, SAVE);
-  if (save->state->swapped) return ms_ema_refuse("be saved");
+  if (save->state->ema_swapped) return ms_ema_refuse("be saved");
   if (ms_save_running(save))
     return MS_FAIL(MS_EINVAL, "the save into %s is still being written: wait for it first", save->config.folder);
   join(save);

@@ -77,10 +77,10 @@ int ms_state_swap_ema(ms_state *state, int alone) {
   ms_recorder_enter(recorder, ms_recorder_number(recorder, "changing places of weights and averages"));
   int rc = alone ? MS_OK : ms_group_barrier(&state->process_group);
   if (!rc) {
-    state->swapped = !state->swapped;
+    state->ema_swapped = !state->ema_swapped;
     rc = move_all(state, swap, 1);
   }
-  if (!rc && state->layout.replicas > 1 && alone) state->unmet = 1;
+  if (!rc && state->layout.replicas > 1 && alone) state->replicas_must_meet = 1;
   else if (!rc && state->layout.replicas > 1) rc = ms_group_barrier(&state->process_group);
   ms_recorder_leave(recorder, rc);
   return rc;
@@ -89,7 +89,7 @@ int ms_state_swap_ema(ms_state *state, int alone) {
 int ms_state_restart_ema(ms_state *state) {
   MS_HANDLE(state, STATE);
   MS_TRY(check_averages(state));
-  return state->swapped ? ms_ema_refuse("begin anew") : move_all(state, restart, 0);
+  return state->ema_swapped ? ms_ema_refuse("begin anew") : move_all(state, restart, 0);
 }
 
 int ms_ema_refuse(const char *what) {

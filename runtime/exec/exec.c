@@ -114,8 +114,8 @@ static int check_run(const ms_exec *exec, int phase) {
         "an earlier phase failed half-way, with other ranks inside it: before anything runs on this state, all "
         "ranks must call ms_world_recover (the prompt does after every line; a recipe should let the error end "
         "it)");
-  if (phase != MS_PHASE_EVALUATE && exec->state->swapped) return ms_ema_refuse("train");
-  if (phase == MS_PHASE_UPDATE && !exec->state->settled)
+  if (phase != MS_PHASE_EVALUATE && exec->state->ema_swapped) return ms_ema_refuse("train");
+  if (phase == MS_PHASE_UPDATE && !exec->state->norm_ran_last)
     return MS_FAIL(MS_EINVAL, "update must come right after norm: it needs the norm, and peers that read no weights");
   return MS_OK;
 }
@@ -187,8 +187,8 @@ static int64_t count_allocations(const ms_exec *exec) {
 
 /* All have put their slices back before anybody reads what a replica wrote. */
 static int meet_replicas(ms_state *state) {
-  if (!state->unmet) return MS_OK;
-  state->unmet = 0;
+  if (!state->replicas_must_meet) return MS_OK;
+  state->replicas_must_meet = 0;
   return ms_group_barrier(&state->process_group);
 }
 
@@ -199,7 +199,7 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
   MS_TRY(meet_replicas(exec->state));
   if (exec->profile) MS_TRY(ms_profile_reserve(exec->profile, &exec->phase[phase]));
   if (exec->profile && exec->runner->reserve_profile) MS_TRY(exec->runner->reserve_profile(exec, phase));
-  exec->state->settled = 0;
+  exec->state->norm_ran_last = 0;
   double began = ms_clock();
   int64_t allocations = count_allocations(exec);
   if (inputs && inputs->step > 0) atomic_store(&exec->recorder->step, inputs->step);
@@ -216,7 +216,7 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
     return rc;
   }
   if (phase == MS_PHASE_NORM) {
-    exec->state->settled = 1;
+    exec->state->norm_ran_last = 1;
     return report_norm(exec, outputs);
   }
   if (phase != MS_PHASE_UPDATE) exec->graph_phase = phase;

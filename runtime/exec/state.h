@@ -35,10 +35,10 @@ struct ms_state {
   int groups, group_capacity;
   ms_comm *comm[MS_STREAMS]; /* one channel a stream; NULL for compute, and where the dimension has size 1 */
   struct ms_async *async;    /* what it has on an asynchronous device; NULL: the host works itself */
-  int settled;               /* NORM was the last phase: no peer reads the weights any more */
-  int swapped;               /* averages are in the masters' place: see ms_state_swap_ema */
-  int unmet;  /* this rank has put its slice of them back alone: replicas meet before anything reads them */
-  void *view; /* what ms_state_view copied last */
+  int norm_ran_last;         /* as the last phase: no peer reads the weights any more */
+  int ema_swapped;           /* averages are in the masters' place: see ms_state_swap_ema */
+  int replicas_must_meet; /* this rank has put its slice of them back alone: replicas meet before anything reads them */
+  void *view;             /* what ms_state_view copied last */
   int64_t view_bytes;
   unsigned interrupted; /* a phase failed half-way in the world's epoch interrupted - 1; 0: none did */
 };

@@ -169,11 +169,11 @@ static void reap(ms_running *run) {
 
 /* Whether something waits for room at an outlet. */
 static int read_logs(ms_running *run) {
-  int held = 0;
+  int waiting = 0;
   for (int i = 0; i < 2; i++) ms_outlet_flush(&run->outlet[i]);
   for (int rank = 0; rank < run->config->ranks; rank++)
-    for (int i = 0; i < 2; i++) held |= ms_rank_log_read(&run->ranks[rank].log[i]);
-  return held;
+    for (int i = 0; i < 2; i++) waiting |= ms_rank_log_read(&run->ranks[rank].log[i]);
+  return waiting;
 }
 
 /* A full disk under standard output or a log file ends the run: what it prints would be lost. */
@@ -218,10 +218,10 @@ void ms_finish_output(ms_running *run) {
   double moved = ms_clock();
   while (ms_clock() < moved + PATIENCE_WITH_READERS || patient) {
     size_t before = kept_bytes(run);
-    int held = read_logs(run);
+    int waiting = read_logs(run);
     check_output(run);
     size_t kept = kept_bytes(run);
-    if (!held && !kept) return;
+    if (!waiting && !kept) return;
     if (kept < before) moved = ms_clock();
     struct pollfd wanted[3] = {{.fd = run->signals, .events = POLLIN}};
     poll(wanted, 1 + add_outlets(run, wanted + 1), 100);
