@@ -156,8 +156,25 @@ static void A1_profiled_steps_tell_how_long_kernels_took(void **state) {
   run_ranks_as_processes(2, time_a_step, &c);
 }
 
+/* What plans and the executor ask of a device instead of its kind; functions are there as it says. */
+static void A1_devices_report_their_capabilities(void **state) {
+  (void)state;
+  const ms_device_api *cpu, *cuda;
+  must(ms_device_find(MS_DEVICE_CPU, &cpu));
+  must(ms_device_find(MS_DEVICE_CUDA, &cuda));
+  assert_int_equal(cpu->capabilities, MS_DEVICE_HOST_MEMORY);
+  assert_false(ms_device_can(MS_DEVICE_CUDA, MS_DEVICE_HOST_MEMORY));
+  assert_true(ms_device_can(MS_DEVICE_CUDA, MS_DEVICE_ASYNCHRONOUS));
+  assert_true(ms_device_can(MS_DEVICE_CUDA, MS_DEVICE_SPANS_HOSTS));
+  assert_null(cpu->stream_open);
+  assert_null(cpu->collective);
+  assert_non_null(cuda->stream_open);
+  assert_non_null(cuda->collective);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      TEST(A1_devices_report_their_capabilities),
       TEST(A1_cuda_equals_cpu_on_one_rank),
       TEST(A1_cuda_equals_cpu_on_two_shards),
       TEST(A1_cuda_equals_cpu_in_bf16),
