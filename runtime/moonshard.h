@@ -40,6 +40,8 @@ extern "C" {
 /* ffi:begin */
 
 enum { MS_ABI_VERSION = 1, MS_MAX_DIMS = 6, MS_MAX_MESH_DIMS = 6, MS_MAX_INPUTS = 8, MS_MAX_OUTPUTS = 4 };
+/* Ranks that one host can have. */
+enum { MS_MAX_LOCAL_RANKS = 64 };
 
 /* ---- status and errors ------------------------------------------------------------------------------------- */
 

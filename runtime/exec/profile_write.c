@@ -20,6 +20,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "comm/group/group.h"
+#include "comm/regions/region.h"
 #include "exec/profile.h"
 
 enum { PROGRAM_LANE = 0, FIRST_STREAM_LANE = 1, PROCESS_STEP = 100 };

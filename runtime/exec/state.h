@@ -9,6 +9,7 @@
 
 #include "base/handle.h"
 #include "comm/group/group.h"
+#include "comm/regions/region.h"
 #include "device/device.h"
 #include "plan/plan.h"
 

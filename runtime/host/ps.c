@@ -68,12 +68,12 @@ static void set_command(lua_State *L, int pid) {
   set_text(L, "command", text);
 }
 
-static void set_ranks(lua_State *L, uint64_t ranks) {
+static void set_ranks(lua_State *L, const ms_rank_set *ranks) {
   int n = 0;
-  if (!ranks) return;
+  if (ms_rank_set_is_empty(ranks)) return;
   lua_newtable(L);
-  for (; ranks; ranks &= ranks - 1) {
-    lua_pushinteger(L, __builtin_ctzll(ranks));
+  MS_EACH_RANK(rank, ranks) {
+    lua_pushinteger(L, rank);
     lua_rawseti(L, -2, ++n);
   }
   lua_setfield(L, -2, "ranks");
@@ -86,7 +86,7 @@ static void set_op(lua_State *L, const char *key, const ms_rank_op *op) {
   set_text(L, "unit", op->label);
   set_text(L, "activity", op->activity);
   set_number(L, "seconds", op->seconds);
-  set_ranks(L, op->missing);
+  set_ranks(L, &op->missing);
   lua_setfield(L, -2, key);
 }
 

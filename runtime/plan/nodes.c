@@ -4,7 +4,7 @@
 ** ranks alone does not say it. Memory is mapped together within a node and never between nodes: a shard group that
 ** reaches over nodes copies what it gathers, and replicas on different nodes have copies of their own.
 */
-#include "comm/group/world.h"
+#include "moonshard.h"
 #include "plan/plan.h"
 
 int ms_plan_topology(const ms_model *model, const ms_plan_config *config, ms_topology *topology) {

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "comm/group/group.h"
+#include "comm/regions/region.h"
 #include "host/launcher.h"
 
 enum { WARM_UPS = 5, MOST_REPETITIONS = 201, MOST_BYTES = 64 << 20, FAILED_RUN = 3 };

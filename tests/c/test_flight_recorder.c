@@ -77,19 +77,34 @@ static void a_ring_keeps_the_last_records(void **state) {
 
 static void ranks_are_listed_as_ranges(void **state) {
   (void)state;
+  enum { LAST = MS_MAX_LOCAL_RANKS - 1 };
   static const struct {
-    uint64_t mask;
+    int rank[8]; /* up to the first -1 */
     const char *text;
-  } cases[] = {{1ull << 5, "rank 5"},
-               {0x5, "ranks 0, 2"},
-               {0xfd, "ranks 0, 2-7"},
-               {~0ull, "ranks 0-63"},
-               {1ull << 63 | 1, "ranks 0, 63"}};
+  } cases[] = {{{5, -1}, "rank 5"},
+               {{0, 2, -1}, "ranks 0, 2"},
+               {{0, 2, 3, 4, 5, 6, 7, -1}, "ranks 0, 2-7"},
+               {{0, LAST, -1}, "ranks 0, 63"}};
   char text[256];
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    ms_report_ranks(text, sizeof text, cases[i].mask);
+    ms_rank_set set = {{0}};
+    for (int k = 0; cases[i].rank[k] >= 0; k++) ms_rank_set_add(&set, cases[i].rank[k]);
+    ms_rank_set_text(&set, text, sizeof text);
     assert_string_equal(text, cases[i].text);
   }
+  ms_rank_set all = ms_rank_set_all(MS_MAX_LOCAL_RANKS), last = {{0}};
+  ms_rank_set_text(&all, text, sizeof text);
+  assert_string_equal(text, "ranks 0-63");
+  ms_rank_set_add(&last, LAST);
+  assert_int_equal(ms_rank_set_next(&last, 0), LAST);
+  assert_int_equal(ms_rank_set_next(&last, LAST), LAST);
+  last = ms_rank_set_both(&last, &all);
+  ms_rank_set_remove(&all, LAST);
+  assert_int_equal(ms_rank_set_count(&all), LAST);
+  assert_int_equal(ms_rank_set_next(&all, LAST), -1);
+  assert_false(ms_rank_set_equal(&all, &last));
+  ms_rank_set_remove(&last, LAST);
+  assert_true(ms_rank_set_is_empty(&last));
 }
 
 /* What a rank's flight recorder says while it is inside, outside, waiting and failed. */
@@ -122,7 +137,9 @@ static int tell_places(ms_world *world, void *context) {
   if (rank == 1) usleep(600000);
   else EXPECT_FAILS(ms_world_barrier(world), MS_ETIMEOUT, "rank 0 | 0.2 s | rank 1");
   ms_report_status(control, 0, &s);
-  EXPECT(s.wait.kind && s.wait.missing == 2 && s.wait.sequence == 2, "the failed wait is not told any more");
+  EXPECT(s.wait.kind && ms_rank_set_has(&s.wait.missing, 1) && ms_rank_set_count(&s.wait.missing) == 1 &&
+             s.wait.sequence == 2,
+         "the failed wait is not told any more");
   return MS_OK;
 }
 

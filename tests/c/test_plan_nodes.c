@@ -1,5 +1,5 @@
 /* test_plan_nodes.c - what ranks share is decided by the nodes they are on, which a plan is given and never guesses. */
-#include "comm/group/world.h"
+#include "moonshard.h"
 #include "tests/c/support/planned.h"
 #include "tests/c/support/ranks.h"
 

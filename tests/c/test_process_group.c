@@ -1,6 +1,7 @@
 /* test_process_group.c - ranks that meet, exchange and share memory: all of the world, and two halves of it side by side; and those
 ** that do not agree whom to meet. */
 #include "comm/group/group.h"
+#include "comm/regions/region.h"
 
 #include "tests/c/support/check.h"
 #include "tests/c/support/ranks.h"
@@ -204,8 +205,8 @@ static void regions_keep_no_descriptor(void **state) {
 
 static int count_channels(ms_world *world) {
   int used = 0;
-  for (int i = 0; i < MS_CONTROL_GROUPS; i++)
-    used += atomic_load(&ms_world_control(world)->group[i].state) != MS_CONTROL_CHANNEL_FREE;
+  for (int i = 1; i < MS_GROUP_ENTRIES; i++) /* the first is the world's */
+    used += atomic_load(&ms_group_table_in(ms_world_control(world))->entry[i].state) != MS_GROUP_FREE;
   return used;
 }
 

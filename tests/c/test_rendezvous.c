@@ -13,6 +13,7 @@
 #include "comm/collectives/comm.h"
 #include "comm/control/control.h"
 #include "comm/group/group.h"
+#include "comm/regions/region.h"
 
 static caller ranks[8];
 

@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "comm/control/rank_list.h"
+#include "comm/control/rank_set.h"
 
 static caller ranks[64];
 

@@ -13,7 +13,8 @@
 
 #include "base/clock.h"
 #include "comm/collectives/comm.h"
-#include "comm/control/control.h"
+#include "comm/bootstrap/join.h"
+#include "comm/diagnose/launcher_view.h"
 
 /* ---- joining ---- */
 
@@ -277,8 +278,8 @@ static void L5_what_stands_in_the_control_segment_is_checked(void **state) {
   memset(control->rank[1].text, 'x', sizeof control->rank[1].text);
   assert_has(ms_control_rank_reason(view, 1), "control segment | overwritten");
   atomic_store(&control->rank[1].pid, (int32_t)getpid());
-  memset(&control->recorder[1], 0x7f, sizeof control->recorder[1]);
-  memset(control->group, 0x7f, sizeof control->group);
+  memset(ms_recorder_in(control, 1), 0x7f, sizeof(ms_recorder));
+  memset(ms_group_table_in(control)->entry, 0x7f, sizeof ms_group_table_in(control)->entry);
   ms_control_stuck(view, text, sizeof text);
   assert_has(text, "rank");
   ms_control_death(view, 1, text, sizeof text);

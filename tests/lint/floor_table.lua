@@ -1,20 +1,38 @@
 -- The floors of the C tree, lowest first: a folder includes and calls only what is on floors below it, and itself.
--- Folders on one floor do not know each other. The public header moonshard.h is on no floor: its types are everyone's.
+-- Folders on one floor do not know each other, except that those of a tower, a list within a floor, are floors of their
+-- own: each uses the ones before it. The public header moonshard.h is on no floor: its types are everyone's.
 
-local floor_of = {
-  ["runtime/base"] = 0,
-  ["runtime/io"] = 1,
-  ["runtime/comm"] = 2,
-  ["kernels"] = 2,
-  ["runtime/device"] = 3,
-  ["runtime/graph"] = 3,
-  ["runtime/mesh"] = 3,
-  ["runtime/shard"] = 4,
-  ["runtime/plan"] = 5,
-  ["runtime/exec"] = 6,
-  ["runtime"] = 7, -- engine.c, which implements the public header
-  ["runtime/host"] = 8,
+local order = {
+  { "runtime/base" },
+  { "runtime/io" },
+  {
+    "kernels",
+    {
+      "runtime/comm/control",
+      "runtime/comm/recorder",
+      "runtime/comm/group",
+      "runtime/comm/collectives",
+      "runtime/comm/regions",
+      "runtime/comm/diagnose",
+      "runtime/comm/bootstrap",
+    },
+  },
+  { "runtime/device", "runtime/graph", "runtime/mesh" },
+  { "runtime/shard" },
+  { "runtime/plan" },
+  { "runtime/exec" },
+  { "runtime" }, -- engine.c, which implements the public header
+  { "runtime/host" },
 }
+
+-- place[folder] = { floor, tower, level }: the tower is its list, level its place there; a folder alone is a tower of one.
+local place = {}
+for floor, folders in ipairs(order) do
+  for _, entry in ipairs(folders) do
+    local tower = type(entry) == "table" and entry or { entry }
+    for level, folder in ipairs(tower) do place[folder] = { floor = floor - 1, tower = tower, level = level } end
+  end
+end
 
 local floors = {}
 
@@ -22,20 +40,27 @@ local floors = {}
 function floors.folder_of(path)
   local folder = path:match("^(.*)/[^/]*$")
   while folder do
-    if floor_of[folder] then return folder end
+    if place[folder] then return folder end
     if folder == "runtime" or folder == "kernels" then return nil end
     folder = folder:match("^(.*)/[^/]*$")
+    if folder == "runtime" and path:find("^runtime/[^/]+/") then return nil end
   end
 end
 
 function floors.may_use(path, other)
-  local from, to = floors.folder_of(path), floors.folder_of(other)
-  return from == to or (floor_of[from] and floor_of[to] and floor_of[to] < floor_of[from])
+  local mine, theirs = floors.folder_of(path), floors.folder_of(other)
+  local from, to = place[mine], place[theirs]
+  if mine == theirs then return true end
+  if not from or not to then return false end
+  if from.tower == to.tower then return to.level < from.level end
+  return to.floor < from.floor
 end
 
 function floors.name_of(path)
   local folder = floors.folder_of(path)
-  return folder and ("%s, floor %d"):format(folder, floor_of[folder]) or "no floor"
+  local at = place[folder]
+  if not at then return "no floor" end
+  return #at.tower > 1 and ("%s, floor %d.%d"):format(folder, at.floor, at.level) or ("%s, floor %d"):format(folder, at.floor)
 end
 
 return floors

@@ -42,23 +42,21 @@ function world.join()
   if not rawget(world, "size") then join() end
 end
 
-local MOST_OF_NODE = 64 -- ranks that one launcher starts
-
 ---How many ranks each node has: what is given, which has to divide the ranks, since launchers start as many on every
 ---node; otherwise all where one node takes them, or as few nodes of one size as possible.
 ---@param size integer ranks
 ---@param given integer? --ranks-per-node
 ---@return integer
 function world.fill_nodes(size, given)
-  if given and given > MOST_OF_NODE then
-    errors.invalid("--ranks-per-node %d: a node takes up to %d ranks", given, MOST_OF_NODE)
+  if given and given > C.MS_MAX_LOCAL_RANKS then
+    errors.invalid("--ranks-per-node %d: a node takes up to %d ranks", given, C.MS_MAX_LOCAL_RANKS)
   end
   if given and given < size and size % given ~= 0 then
     errors.invalid("--ranks-per-node %d: %d ranks do not fill nodes of %d, and launchers start as many on every node: "
       .. "give a divisor of %d", given, size, given, size)
   end
   if given then return math.min(given, size) end
-  local ranks = math.min(size, MOST_OF_NODE)
+  local ranks = math.min(size, C.MS_MAX_LOCAL_RANKS)
   while size % ranks ~= 0 do ranks = ranks - 1 end
   return ranks
 end

@@ -13,7 +13,9 @@
 #include "base/interrupt.h"
 #include "comm/bootstrap/environment.h"
 #include "comm/bootstrap/host_id.h"
-#include "comm/group/world_state.h"
+#include "comm/bootstrap/join.h"
+#include "comm/bootstrap/rendezvous.h"
+#include "comm/diagnose/report.h"
 
 static const double DEFAULT_TIMEOUT = 300.0;
 
@@ -24,13 +26,14 @@ static int read_timeout(ms_world *world) {
                  world->timeout);
 }
 
-static void open_recorder(ms_world *world, ms_recorder *recorder) {
+/* The world's ring is the first of the flight recorder. */
+static int open_recorder(ms_world *world, ms_recorder *recorder) {
   world->recorder = recorder;
-  world->ring = ms_recorder_ring_of(recorder, MS_RECORDER_WORLD);
-  ms_recorder_ring_of(recorder, MS_RECORDER_MESHES); /* there is one, then, whatever comes */
-  world->barrier_text = ms_recorder_number(recorder, "barrier");
-  world->all_gather_text = ms_recorder_number(recorder, "all_gather_bytes");
+  ms_recorder_ring_of(recorder, MS_RECORDER_WORLD);
+  ms_recorder_ring_of(recorder, MS_RECORDER_OPENING); /* there is one, then, whatever comes */
   atomic_store(&recorder->since, ms_recorder_now());
+  world->everyone = (ms_group){.world = world, .size = 1};
+  return world->control && world->topology.nodes == 1 ? ms_group_open_world(world, &world->everyone) : MS_OK;
 }
 
 /* Without a control segment nobody reads it, but who writes need not know. */
@@ -38,24 +41,24 @@ static int open_private_recorder(ms_world *world) {
   void *memory = mmap(NULL, sizeof(ms_recorder), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
     return MS_FAIL(MS_ENOMEM, "cannot map %zu bytes for the flight recorder", sizeof(ms_recorder));
-  open_recorder(world, memory);
-  return MS_OK;
+  return open_recorder(world, memory);
 }
 
-static void take_row(ms_world *world, ms_control *control, int row) {
+static int take_row(ms_world *world, ms_control *control, int row) {
   world->control = control;
   world->row = row;
   world->spin = control->size <= control->cores;
-  open_recorder(world, &control->recorder[row]);
   atomic_store(&control->rank[row].number, world->rank);
   atomic_store(&control->rank[row].pid, (int32_t)getpid());
+  MS_TRY(open_recorder(world, ms_recorder_in(control, row)));
   atomic_store(&control->rank[row].state, MS_CONTROL_JOINED);
+  return MS_OK;
 }
 
-static void take_place(ms_world *world, ms_control *control, int rank) {
+static int take_place(ms_world *world, ms_control *control, int rank) {
   world->rank = rank;
   world->size = control->size;
-  take_row(world, control, rank);
+  return take_row(world, control, rank);
 }
 
 static void destroy_world(void *object) {
@@ -71,6 +74,8 @@ static int make_world(ms_world **world) {
   if (!made) return MS_ENOMEM;
   made->fd = -1;
   made->size = 1;
+  made->topology.nodes = 1;
+  made->diagnosis = &ms_report_diagnosis;
   ms_host_name(made->host, sizeof made->host);
   int rc = read_timeout(made);
   if (rc) ms_handle_release(made, MS_HANDLE_WORLD);
@@ -78,7 +83,7 @@ static int make_world(ms_world **world) {
   return rc;
 }
 
-/* ---- ranks that meet ---- */
+/* ---- ranks that no launcher of ours forked together ---- */
 
 /* What the store tells once a rank died or gave up on any node. */
 static void hear_failure(void *context, const char *why) {
@@ -93,21 +98,25 @@ static void leave_at_exit(void) {
   /* A child that the program forked is not the rank. */
   if (!world || atomic_load(&world->control->rank[world->row].pid) != (int32_t)getpid()) return;
   atomic_store(&world->control->rank[world->row].state, MS_CONTROL_LEFT);
-  ms_store_leave_at_exit(world->meeting.store);
+  ms_store_leave_at_exit(world->store);
 }
 
-static int meet_ranks(ms_world *world, const ms_task *task, ms_control *inherited) {
+static int come_together(ms_world *world, const ms_task *task, ms_control *inherited) {
   static atomic_flag registered = ATOMIC_FLAG_INIT;
-  MS_TRY(ms_rendezvous(task, world->timeout, inherited, &world->meeting));
+  ms_rendezvous_result result;
+  MS_TRY(ms_rendezvous(task, world->timeout, inherited, &result));
+  world->store = result.store;
+  world->tell_other_nodes = ms_store_abort;
+  world->topology = result.topology;
   if (!inherited) {
-    world->fd = world->meeting.fd;
+    world->fd = result.fd;
     world->owns_fd = world->fd >= 0;
   }
   world->maps = 1;
   world->rank = task->rank;
   world->size = task->size;
-  take_row(world, world->meeting.control, world->meeting.row);
-  MS_TRY(ms_store_watch(world->meeting.store, hear_failure, world));
+  MS_TRY(take_row(world, result.control, result.row));
+  MS_TRY(ms_store_watch(world->store, hear_failure, world));
   if (!atomic_flag_test_and_set(&registered)) atexit(leave_at_exit);
   atomic_store(&joined_world, world);
   return MS_OK;
@@ -119,7 +128,7 @@ static int meet_ranks(ms_world *world, const ms_task *task, ms_control *inherite
 static int join_by_environment(ms_world *world) {
   ms_task task;
   MS_TRY(ms_environment_read(&task));
-  int rc = task.size > 1 ? meet_ranks(world, &task, NULL) : MS_OK;
+  int rc = task.size > 1 ? come_together(world, &task, NULL) : MS_OK;
   sodium_memzero(task.token, sizeof task.token);
   return rc;
 }
@@ -129,7 +138,7 @@ static int join_by_environment(ms_world *world) {
 static int join_nodes(ms_world *world) {
   ms_task task;
   int row = 0, rc = ms_environment_read(&task);
-  if (!rc) rc = meet_ranks(world, &task, world->control);
+  if (!rc) rc = come_together(world, &task, world->control);
   sodium_memzero(task.token, sizeof task.token);
   if (rc && !ms_env_int("LOCAL_RANK", 0, 0, world->control->size - 1, &row))
     ms_control_give_up(world->control, row, row, ms_error_message());
@@ -150,16 +159,16 @@ static int join_launched(ms_world *world) {
   MS_TRY(ms_env_int("RANK", 0, 0, world->control->size - 1, &rank));
   if (size != world->control->size)
     return MS_FAIL(MS_EINVAL, "WORLD_SIZE is %d, but the launcher made a job of %d ranks", size, world->control->size);
-  take_place(world, world->control, rank);
-  return MS_OK;
+  return take_place(world, world->control, rank);
 }
 
 int ms_world_attach(ms_control *control, int rank, ms_world **world) {
   ms_world *joined;
   MS_TRY(make_world(&joined));
-  take_place(joined, control, rank);
-  *world = joined;
-  return MS_OK;
+  int rc = take_place(joined, control, rank);
+  if (rc) ms_handle_release(joined, MS_HANDLE_WORLD);
+  else *world = joined;
+  return rc;
 }
 
 int ms_world_alone(ms_world **world) {
@@ -182,7 +191,7 @@ int ms_world_join(ms_world **world) {
   *world = joined;
   return MS_OK;
 fail:
-  ms_rendezvous_end(&joined->meeting);
+  ms_rendezvous_end(&joined->store, &joined->topology);
   ms_handle_release(joined, MS_HANDLE_WORLD);
   return rc;
 }
@@ -196,85 +205,7 @@ void ms_world_leave(ms_world *world) {
     atomic_store(&world->control->rank[world->row].state, MS_CONTROL_LEFT);
     for (int row = 0; row < world->control->size; row++)
       if (row != world->row) ms_control_ring(world->control, row);
-    ms_rendezvous_end(&world->meeting); /* its thread uses the segment */
+    ms_rendezvous_end(&world->store, &world->topology); /* its thread uses the segment */
   }
   ms_handle_release(world, MS_HANDLE_WORLD); /* what works on it still has the segment, until it is released too */
-}
-
-/* ---- who and where ---- */
-
-int ms_world_rank(const ms_world *world) {
-  MS_HANDLE_OR(-1, world, WORLD);
-  return world->rank;
-}
-
-int ms_world_size(const ms_world *world) {
-  MS_HANDLE_OR(0, world, WORLD);
-  return world->size;
-}
-
-int ms_world_nodes(const ms_world *world) {
-  MS_HANDLE_OR(0, world, WORLD);
-  return world->meeting.store ? world->meeting.nodes : 1;
-}
-
-int ms_world_node_of(const ms_world *world, int rank) {
-  MS_HANDLE_OR(-1, world, WORLD);
-  if (rank < 0 || rank >= world->size) return -1;
-  return world->meeting.store ? world->meeting.node_of[rank] : 0;
-}
-
-int ms_world_node_ranks(const ms_world *world, int node) {
-  MS_HANDLE_OR(0, world, WORLD);
-  int ranks = 0;
-  for (int rank = 0; rank < world->size; rank++) ranks += ms_world_node_of(world, rank) == node;
-  return ranks;
-}
-
-const char *ms_world_node_name(const ms_world *world, int node) {
-  MS_HANDLE_OR("", world, WORLD);
-  if (node < 0 || node >= ms_world_nodes(world)) return "";
-  return world->meeting.store ? world->meeting.name[node] : world->host;
-}
-
-int ms_world_local_rank(const ms_world *world) {
-  MS_HANDLE_OR(-1, world, WORLD);
-  return world->row;
-}
-
-int ms_world_rank_of_row(const ms_world *world, int row) {
-  int rank = 0;
-  for (int node = ms_world_node_of(world, world->rank), seen = -1; rank < world->size; rank++) {
-    seen += ms_world_node_of(world, rank) == node;
-    if (seen == row) break;
-  }
-  return rank;
-}
-
-int ms_world_check_one_node(const ms_world *world) {
-  char hosts[1024];
-  if (ms_world_nodes(world) == 1) return MS_OK;
-  ms_rendezvous_describe(&world->meeting, world->size, hosts, sizeof hosts);
-  return MS_FAIL(MS_EUNSUPPORTED,
-                 "CPU collectives between hosts are not in this build; the %d ranks are on %d hosts: %s", world->size,
-                 ms_world_nodes(world), hosts);
-}
-
-int ms_world_fd(const ms_world *world) { return world->fd; }
-
-ms_control *ms_world_control(const ms_world *world) { return world->control; }
-
-ms_recorder *ms_world_recorder(const ms_world *world) { return world->recorder; }
-
-double ms_world_timeout(const ms_world *world) { return world->timeout; }
-
-void ms_world_set_timeout(ms_world *world, double seconds) {
-  MS_HANDLE_OR(, world, WORLD);
-  world->timeout = seconds;
-}
-
-void ms_world_abort(ms_world *world, const char *why) {
-  MS_HANDLE_OR(, world, WORLD);
-  if (world->control) ms_control_give_up(world->control, world->row, world->row, why);
-  if (ms_world_nodes(world) > 1) ms_store_abort(world->meeting.store, why);
 }

@@ -11,7 +11,6 @@
 #include "base/error.h"
 #include "base/thread_count.h"
 #include "comm/bootstrap/host_id.h"
-#include "comm/control/rank_list.h"
 #include "comm/bootstrap/token.h"
 
 /* What a rank tells of itself. All ranks run one build on one kind of machine: it goes over the wire as it is. */
@@ -33,7 +32,7 @@ _Static_assert(sizeof(member) <= MS_STORE_ROUND && sizeof(report) <= MS_STORE_RO
 
 typedef struct attempt {
   const ms_task *task;
-  ms_meeting *meeting;
+  ms_rendezvous_result *result;
   member *all;      /* [size] */
   int first, local; /* of this rank's node: its lowest rank, how many it has */
 } attempt;
@@ -51,8 +50,8 @@ static int same_host(const member *a, const member *b) { return !memcmp(a->host,
 
 /* Nodes are numbered in the order of their lowest ranks. */
 static void number_nodes(attempt *a) {
-  int *node_of = a->meeting->node_of;
-  int nodes = 0, *lowest = a->meeting->node_of + a->task->size; /* room for as many again */
+  int *node_of = a->result->topology.node_of;
+  int nodes = 0, *lowest = a->result->topology.node_of + a->task->size; /* room for as many again */
   for (int rank = 0; rank < a->task->size; rank++) {
     int node = 0;
     while (node < nodes && !same_host(&a->all[rank], &a->all[lowest[node]])) node++;
@@ -60,22 +59,22 @@ static void number_nodes(attempt *a) {
     node_of[rank] = node;
   }
   int mine = node_of[a->task->rank];
-  a->meeting->nodes = nodes;
+  a->result->topology.nodes = nodes;
   a->first = lowest[mine];
   for (int rank = 0; rank < a->task->size; rank++) {
     if (node_of[rank] != mine) continue;
     a->local++;
-    if (rank < a->task->rank) a->meeting->row++;
+    if (rank < a->task->rank) a->result->row++;
   }
 }
 
 static int name_nodes(attempt *a) {
-  ms_meeting *meeting = a->meeting;
-  meeting->name = ms_calloc(meeting->nodes, sizeof *meeting->name);
-  if (!meeting->name) return MS_ENOMEM;
+  ms_rendezvous_result *result = a->result;
+  result->topology.name = ms_calloc(result->topology.nodes, sizeof *result->topology.name);
+  if (!result->topology.name) return MS_ENOMEM;
   for (int rank = a->task->size - 1; rank >= 0; rank--)
-    ms_wire_get_text((const uint8_t *)a->all[rank].name, MS_WIRE_NAME, meeting->name[meeting->node_of[rank]],
-                     MS_WIRE_NAME);
+    ms_wire_get_text((const uint8_t *)a->all[rank].name, MS_WIRE_NAME,
+                     result->topology.name[result->topology.node_of[rank]], MS_WIRE_NAME);
   return MS_OK;
 }
 
@@ -113,22 +112,22 @@ static int count_cores(const attempt *a) {
 }
 
 static int make_segment(attempt *a) {
-  MS_TRY(ms_control_create(a->local, &a->meeting->fd));
-  MS_TRY(ms_control_map(a->meeting->fd, &a->meeting->control));
-  a->meeting->control->cores = count_cores(a);
+  MS_TRY(ms_control_create(a->local, &a->result->fd));
+  MS_TRY(ms_control_map(a->result->fd, &a->result->control));
+  a->result->control->cores = count_cores(a);
   return MS_OK;
 }
 
 static int map_segment(attempt *a, int fd_there) {
-  MS_TRY(ms_memory_open(a->task->rank, a->first, a->all[a->first].pid, fd_there, &a->meeting->fd));
-  return ms_control_map(a->meeting->fd, &a->meeting->control);
+  MS_TRY(ms_memory_open(a->task->rank, a->first, a->all[a->first].pid, fd_there, &a->result->fd));
+  return ms_control_map(a->result->fd, &a->result->control);
 }
 
 /* Every rank's report, so that all fail when one does, with its text. */
 static int gather_reports(attempt *a, int rc, report *all) {
-  report mine = {.status = rc, .fd = a->meeting->fd};
+  report mine = {.status = rc, .fd = a->result->fd};
   if (rc) snprintf(mine.text, sizeof mine.text, "%s", ms_error_message());
-  MS_TRY(ms_store_gather(a->meeting->store, &mine, sizeof mine, all));
+  MS_TRY(ms_store_gather(a->result->store, &mine, sizeof mine, all));
   for (int rank = 0; rank < a->task->size; rank++)
     if (all[rank].status)
       return MS_FAIL(all[rank].status, "rank %d: %.*s", rank, (int)sizeof all[rank].text - 1, all[rank].text);
@@ -141,7 +140,7 @@ static int share_segment(attempt *a, ms_control *inherited) {
   if (!all) return MS_ENOMEM;
   if (!rc && !inherited && a->first == a->task->rank) rc = make_segment(a);
   MS_GOTO(gather_reports(a, rc, all));
-  if (inherited) a->meeting->control = inherited;
+  if (inherited) a->result->control = inherited;
   else if (a->first != a->task->rank) rc = map_segment(a, all[a->first].fd);
   MS_GOTO(gather_reports(a, rc, all));
 fail:
@@ -164,24 +163,24 @@ static int take_threads(const attempt *a) {
   return MS_OK;
 }
 
-/* ---- meeting ---- */
+/* ---- coming together ---- */
 
-static int meet(attempt *a, const ms_store_config *config, ms_control *inherited) {
-  ms_meeting *meeting = a->meeting;
+static int come_together(attempt *a, const ms_store_config *config, ms_control *inherited) {
+  ms_rendezvous_result *result = a->result;
   member mine;
   MS_TRY(fill_member(a->task, inherited, &mine));
   a->all = ms_calloc(a->task->size, sizeof *a->all);
-  meeting->node_of = ms_calloc(2 * (int64_t)a->task->size, sizeof *meeting->node_of);
-  if (!a->all || !meeting->node_of) return MS_ENOMEM;
-  MS_TRY(ms_store_open(config, &meeting->store));
-  MS_TRY(ms_store_gather(meeting->store, &mine, sizeof mine, a->all));
+  result->topology.node_of = ms_calloc(2 * (int64_t)a->task->size, sizeof *result->topology.node_of);
+  if (!a->all || !result->topology.node_of) return MS_ENOMEM;
+  MS_TRY(ms_store_open(config, &result->store));
+  MS_TRY(ms_store_gather(result->store, &mine, sizeof mine, a->all));
   number_nodes(a);
   MS_TRY(name_nodes(a));
   MS_TRY(share_segment(a, inherited));
   return inherited ? MS_OK : take_threads(a);
 }
 
-int ms_rendezvous(const ms_task *task, double timeout, ms_control *inherited, ms_meeting *meeting) {
+int ms_rendezvous(const ms_task *task, double timeout, ms_control *inherited, ms_rendezvous_result *result) {
   const char *token;
   MS_TRY(ms_token_get(&token));
   if (!*token) token = task->token;
@@ -192,36 +191,23 @@ int ms_rendezvous(const ms_task *task, double timeout, ms_control *inherited, ms
                             .rank = task->rank,
                             .size = task->size,
                             .timeout = timeout};
-  *meeting = (ms_meeting){.nodes = 1, .fd = -1};
-  attempt a = {.task = task, .meeting = meeting};
-  int rc = meet(&a, &config, inherited);
+  *result = (ms_rendezvous_result){.fd = -1, .topology = {.nodes = 1}};
+  attempt a = {.task = task, .result = result};
+  int rc = come_together(&a, &config, inherited);
   if (rc) {
-    if (meeting->store) ms_store_abort(meeting->store, ms_error_message());
-    if (meeting->control && meeting->control != inherited) ms_control_unmap(meeting->control);
-    if (meeting->fd >= 0) close(meeting->fd);
-    ms_rendezvous_end(meeting);
+    if (result->store) ms_store_abort(result->store, ms_error_message());
+    if (result->control && result->control != inherited) ms_control_unmap(result->control);
+    if (result->fd >= 0) close(result->fd);
+    ms_rendezvous_end(&result->store, &result->topology);
   }
   free(a.all);
   return rc;
 }
 
-void ms_rendezvous_end(ms_meeting *meeting) {
-  ms_store_close(meeting->store);
-  free(meeting->node_of);
-  free(meeting->name);
-  *meeting = (ms_meeting){.nodes = 1, .fd = -1};
-}
-
-void ms_rendezvous_describe(const ms_meeting *meeting, int size, char *text, size_t bytes) {
-  size_t used = 0;
-  uint8_t here[MS_STORE_MAX_RANKS];
-  char ranks[256];
-  text[0] = '\0';
-  for (int node = 0; node < meeting->nodes && used < bytes; node++) {
-    const char *before = !node ? "" : node == meeting->nodes - 1 ? " and " : ", ";
-    for (int rank = 0; rank < size; rank++) here[rank] = meeting->node_of[rank] == node;
-    int count = ms_rank_list(here, size, ranks, sizeof ranks);
-    used += (size_t)snprintf(text + used, bytes - used, "%s%s (rank%s %s)", before, meeting->name[node],
-                             count == 1 ? "" : "s", ranks);
-  }
+void ms_rendezvous_end(ms_store **store, ms_topology *topology) {
+  ms_store_close(*store);
+  *store = NULL;
+  free(topology->node_of);
+  free(topology->name);
+  *topology = (ms_topology){.nodes = 1};
 }

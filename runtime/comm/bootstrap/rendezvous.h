@@ -8,25 +8,21 @@
 #define MS_COMM_BOOTSTRAP_RENDEZVOUS_H
 
 #include "comm/bootstrap/environment.h"
-#include "comm/control/control.h"
+#include "comm/group/world_state.h"
 #include "comm/bootstrap/store_wire.h"
 
-typedef struct ms_meeting {
-  ms_store *store;     /* NULL: nobody was met */
+typedef struct ms_rendezvous_result {
+  ms_store *store;     /* NULL: no other rank came */
   ms_control *control; /* of this node; the caller's from here on, and so is its descriptor */
   int fd;              /* of control; -1: it was inherited */
-  int nodes;
-  int row;                    /* this rank among the ranks of its node */
-  int *node_of;               /* [size] */
-  char (*name)[MS_WIRE_NAME]; /* [nodes]: of the hosts */
-} ms_meeting;
+  int row;             /* this rank among the ranks of its node */
+  ms_topology topology;
+} ms_rendezvous_result;
 
-/* Meets the ranks of task at task->place. inherited: the control segment that a launcher made for this node, or NULL.
-** Fails in every rank that has come when it fails in one. */
-int ms_rendezvous(const ms_task *task, double timeout, ms_control *inherited, ms_meeting *meeting);
-/* Leaves the store, frees the tables. The control segment stays. */
-void ms_rendezvous_end(ms_meeting *meeting);
-/* "a (ranks 0-3) and b (ranks 4-7)". */
-void ms_rendezvous_describe(const ms_meeting *meeting, int size, char *text, size_t bytes);
+/* Comes to task->place with the other ranks of task. inherited: the control segment that a launcher made for this node, or
+** NULL. Fails in every rank that has come when it fails in one. */
+int ms_rendezvous(const ms_task *task, double timeout, ms_control *inherited, ms_rendezvous_result *result);
+/* Leaves the store, frees the tables; safe on zero-filled ones. The control segment stays. */
+void ms_rendezvous_end(ms_store **store, ms_topology *topology);
 
 #endif

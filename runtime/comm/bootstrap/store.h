@@ -40,6 +40,9 @@ void ms_store_place_local(const char *key, const char *text, ms_store_place *pla
 /* 1 when only processes of this host can come there. */
 int ms_store_place_is_local(const ms_store_place *place);
 
+/* 1 for an address of IPv4 or IPv6, 0 for a name. */
+int ms_is_address(const char *host);
+
 typedef struct ms_store_config {
   const ms_store_place *place;
   const char *job;   /* id; at most MS_STORE_JOB - 1 bytes */

@@ -84,3 +84,8 @@ int ms_store_place_is_local(const ms_store_place *place) {
   if (inet_pton(AF_INET, place->host, &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
   return inet_pton(AF_INET6, place->host, &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
 }
+
+int ms_is_address(const char *host) {
+  struct in6_addr address;
+  return inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
+}

@@ -85,11 +85,6 @@ static int ask(const char *host, const char *port, question **out) {
   return rc;
 }
 
-int ms_is_address(const char *host) {
-  struct in6_addr address;
-  return inet_pton(AF_INET, host, &address) == 1 || inet_pton(AF_INET6, host, &address) == 1;
-}
-
 int ms_resolve(const char *host, int port, double deadline, struct addrinfo **found, char *why, size_t bytes) {
   const char *text = NULL;
   char number[8];

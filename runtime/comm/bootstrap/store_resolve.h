@@ -13,7 +13,4 @@
 ** failure is none: MS_EINTERRUPT, or that there can be no thread. */
 int ms_resolve(const char *host, int port, double deadline, struct addrinfo **found, char *why, size_t bytes);
 
-/* Whether it is an address in numbers, for which nobody is asked. */
-int ms_is_address(const char *host);
-
 #endif

@@ -26,7 +26,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/secret.h"
-#include "comm/control/rank_list.h"
+#include "comm/control/rank_set.h"
 #include "comm/bootstrap/store_peer.h"
 
 /* SPARE_STRANGERS: beyond one for each rank. SPARE_FILES: descriptors for the rest of the program. */

@@ -20,8 +20,6 @@
 #include "base/secret.h"
 #include "comm/bootstrap/store_resolve.h"
 
-/* Ctrl-C is looked for this often. */
-static const double LONGEST_POLL = 0.1;
 /* Nobody answers at an address that is routed nowhere; another attempt may find a network that came up since. */
 static const double LONGEST_CONNECT = 5.0;
 static const double PORT_PATIENCE = 0.2;
@@ -122,18 +120,6 @@ int ms_wire_listen(const ms_store_place *place, int *fd) {
 }
 
 /* ---- connecting ---- */
-
-int ms_wire_wait(int fd, short events, double deadline, int *ready) {
-  for (;;) {
-    if (ms_interrupted()) return MS_FAIL(MS_EINTERRUPT, "interrupted");
-    double rest = deadline - ms_clock();
-    struct pollfd one = {.fd = fd, .events = events};
-    int n = poll(&one, 1, rest > 0 ? (int)(1e3 * fmin(rest, LONGEST_POLL)) + 1 : 0);
-    *ready = n > 0;
-    if (n > 0 || rest <= 0) return MS_OK;
-    if (n < 0 && errno != EINTR) return MS_FAIL(MS_EIO, "rendezvous: poll: %s", strerror(errno));
-  }
-}
 
 /* *why: 0 when connected, else errno. */
 static int connect_one(int fd, const struct sockaddr *address, socklen_t bytes, double deadline, int *why) {

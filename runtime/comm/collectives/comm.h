@@ -18,20 +18,10 @@
 #ifndef MS_COMM_COLLECTIVES_COMM_H
 #define MS_COMM_COLLECTIVES_COMM_H
 
-#include "comm/group/world.h"
+#include "comm/group/group.h"
+#include "comm/group/wait.h"
 
 typedef struct ms_comm ms_comm;
-
-enum ms_coll_kind {
-  MS_COLL_ALL_GATHER = 0,
-  MS_COLL_REDUCE_SCATTER = 1,
-  MS_COLL_ALL_REDUCE = 2,
-  MS_COLL_BROADCAST = 3,
-  MS_COLL_BARRIER = 4,
-  MS_COLL_SEND = 5,
-  MS_COLL_RECV = 6,
-  MS_COLL_KINDS = 7
-};
 
 /* One buffer of a grouped collective. count is in elements:
 **   all_gather      each rank's chunk. src [count] private to this rank, any of f32/bf16; shared [ranks*count] is the ONE result
@@ -68,9 +58,6 @@ typedef struct ms_coll {
   const char *label;        /* unit, for reports; lives as long as the operation */
   int label_number;         /* the label's ms_recorder_number; 0: it is looked up at the start */
 } ms_coll;
-
-/* "all_gather"; "all_gather_bytes" and "mesh" for MS_RECORDER_ALL_GATHER_BYTES and MS_RECORDER_MESH. */
-const char *ms_coll_kind_name(int kind);
 
 /* Opens channel `channel` (0..15) among `ranks` (world ranks in group order, this rank among them); collective over
 ** them. The same (ranks, channel) opened again shares its counters, so it must not be in flight twice at once. */

@@ -1,29 +1,26 @@
-/* comm_state.h - what a communicator holds, for the files that make it up: comm_open.c, comm.c. Internal to comm. */
+/* comm_state.h - what a communicator holds, for the files that make it up: comm.c, device_run.c. Internal to collectives. */
 #ifndef MS_COMM_COLLECTIVES_COMM_STATE_H
 #define MS_COMM_COLLECTIVES_COMM_STATE_H
 
-#include "comm/collectives/comm.h"
-#include "comm/control/control.h"
-
-/* What an operation waits for; the value is the step of the ticket. */
-enum phase { IDLE = 0, ENTERED = 1, SHARED = 2, FINISHED = 3 };
+#include "comm/collectives/tickets.h"
+#include "comm/collectives/transport.h"
 
 struct ms_comm {
   ms_world *world;
-  ms_control_group *group;
   ms_recorder *recorder;
   ms_recorder_ring *ring;
   int size, me; /* me: the group rank */
   int rank[MS_MAX_LOCAL_RANKS];
+  const ms_transport *transport;
+  ms_channel *channel;
+  ms_tickets tickets; /* of collectives that a device runs */
   const ms_coll *coll;
   unsigned epoch; /* of the world, when coll was started */
-  enum phase phase;
-  int arrived;   /* group ranks 0 .. arrived-1 have come to the current wait */
-  int met;       /* all had come to the operation's first wait */
-  uint64_t base; /* own ticket before the operation */
+  int in_flight;  /* coll was started and is not done */
+  int met;        /* all have entered coll, and that is recorded */
 };
 
-/* By which the flight recorder knows a group. */
-uint32_t ms_comm_group_number(const ms_world *world, const ms_control_group *group);
+/* Records that this rank enters coll, the operation `sequence` of its group. */
+void ms_comm_record(ms_comm *comm, const ms_coll *coll, uint64_t sequence);
 
 #endif

@@ -8,9 +8,10 @@
 #include "comm/control/control.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -18,15 +19,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/cores.h"
 #include "base/error.h"
-#include "comm/diagnose/report.h"
 
-static const uint64_t JOB_MAGIC = 0x6d6f6f6e6a6f6221ull; /* "moonjob!" */
-
-struct ms_control_view {
-  ms_control *control;
-};
+static const uint64_t CONTROL_MAGIC = 0x6d6f6f6e6a6f6221ull; /* "moonjob!" */
 
 static int usable_cores(void) {
   ms_cores cores;
@@ -55,8 +52,8 @@ int ms_control_create(int size, int *fd) {
   control->size = size;
   control->cores = usable_cores();
   control->maker = (int32_t)getpid();
-  control->made = ms_recorder_now();
-  control->magic = JOB_MAGIC;
+  control->made = (uint64_t)(1e9 * ms_clock());
+  control->magic = CONTROL_MAGIC;
   ms_control_unmap(control);
   *fd = made;
   return MS_OK;
@@ -68,7 +65,7 @@ static int map_checked(int fd, int protection, ms_control **control) {
     return MS_FAIL(MS_EINVAL, "descriptor %d is no control segment of this build", fd);
   ms_control *mapped = mmap(NULL, sizeof *mapped, protection, MAP_SHARED, fd, 0);
   if (mapped == MAP_FAILED) return MS_FAIL(MS_EIO, "cannot map the control segment: %s", strerror(errno));
-  if (mapped->magic != JOB_MAGIC || mapped->version != MS_CONTROL_VERSION || mapped->size < 1 ||
+  if (mapped->magic != CONTROL_MAGIC || mapped->version != MS_CONTROL_VERSION || mapped->size < 1 ||
       mapped->size > MS_MAX_LOCAL_RANKS) {
     ms_control_unmap(mapped);
     return MS_FAIL(MS_EINVAL, "descriptor %d is no control segment of this build", fd);
@@ -87,6 +84,18 @@ int ms_control_peek(int fd, const ms_control **control) {
 }
 
 void ms_control_unmap(const ms_control *control) { munmap((void *)control, sizeof *control); }
+
+int ms_memory_open(int rank, int owner, int pid, int fd_there, int *fd) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd_there);
+  *fd = open(path, O_RDWR | O_CLOEXEC);
+  if (*fd >= 0) return MS_OK;
+  return MS_FAIL(
+      MS_EIO,
+      "rank %d cannot open the shared memory of rank %d at %s: %s (the ranks must run as one user, see each other's "
+      "processes, and /proc must be mounted)",
+      rank, owner, path, strerror(errno));
+}
 
 void ms_control_ring(ms_control *control, int rank) {
   ms_control_rank *row = &control->rank[rank];
@@ -116,8 +125,9 @@ void ms_control_give_up(ms_control *control, int row, int blame, const char *why
 static const char OVERWRITTEN[] = "the control segment of the run was overwritten";
 
 /* Read only: other ranks read it at the same time. */
-static const char *text_of(const ms_control_rank *row) {
-  return memchr(row->text, '\0', MS_CONTROL_TEXT) ? row->text : OVERWRITTEN;
+const char *ms_control_text(const ms_control *control, int row) {
+  const char *text = control->rank[row].text;
+  return memchr(text, '\0', MS_CONTROL_TEXT) ? text : OVERWRITTEN;
 }
 
 const char *ms_control_aborted(ms_control *control, int *row, int *blame) {
@@ -131,59 +141,5 @@ const char *ms_control_aborted(ms_control *control, int *row, int *blame) {
     *blame = -1;
     return OVERWRITTEN;
   }
-  return text_of(&control->rank[*row]);
-}
-
-/* ---- the launcher's view ---- */
-
-int ms_control_view_open(int fd, ms_control_view **view) {
-  ms_control_view *opened = ms_calloc(1, sizeof *opened);
-  if (!opened) return MS_ENOMEM;
-  int rc = ms_control_map(fd, &opened->control);
-  if (rc) {
-    free(opened);
-    return rc;
-  }
-  *view = opened;
-  return MS_OK;
-}
-
-void ms_control_view_close(ms_control_view *view) {
-  if (!view) return;
-  ms_control_unmap(view->control);
-  free(view);
-}
-
-void ms_control_set_process(ms_control_view *view, int row, int rank, int pid) {
-  atomic_store(&view->control->rank[row].number, rank);
-  atomic_store(&view->control->rank[row].pid, pid);
-}
-
-void ms_control_set_ended(ms_control_view *view, int rank) {
-  atomic_store(&view->control->rank[rank].state, MS_CONTROL_LEFT);
-  for (int other = 0; other < view->control->size; other++) ms_control_ring(view->control, other);
-}
-
-void ms_control_abort(ms_control_view *view, int rank, const char *why) {
-  ms_control_give_up(view->control, MS_CONTROL_LAUNCHER, rank, why);
-}
-
-const char *ms_control_abort_reason(ms_control_view *view, int *rank) {
-  int row;
-  return ms_control_aborted(view->control, &row, rank);
-}
-
-const char *ms_control_rank_reason(ms_control_view *view, int rank) {
-  ms_control_rank *row = &view->control->rank[rank];
-  return atomic_load(&row->told) == 2 ? text_of(row) : NULL;
-}
-
-int ms_control_saves(const ms_control_view *view) { return atomic_load(&view->control->saves) != 0; }
-
-void ms_control_stuck(const ms_control_view *view, char *text, size_t bytes) {
-  ms_report_stuck(view->control, text, bytes);
-}
-
-void ms_control_death(ms_control_view *view, int rank, char *text, size_t bytes) {
-  ms_report_death(view->control, rank, text, bytes);
+  return ms_control_text(control, *row);
 }

@@ -1,206 +1,220 @@
-/* group.c - meeting and exchanging among the ranks of a submesh, by one channel of their own.
+/* group.c - what a process group does together: the barrier and the all-gather of bytes, and the world's, which are those
+** of group 0.
 **
-** Who waits for ranks that do not wait for it would wait forever. So ranks first announce whom they want to meet, where
-** all can read it without waiting, and read the announcements of those: what differs is an error on the spot.
+** Each operation is one step of the members' tickets. A rank publishes what it came to (its signature), counts its ticket
+** up, waits until all have, and compares. A group of one has no entry in the control segment: its operations are copies.
 */
 #include "comm/group/group.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "base/text.h"
-#include "comm/control/control.h"
+#include "base/hash.h"
+#include "comm/group/wait.h"
+#include "comm/group/world_state.h"
 
-static int are_the_world(const ms_group *members) { return members->size == ms_world_size(members->world); }
+enum operation { BARRIER = 0, GATHER = 1, END = 2 };
 
-static int take_place(ms_group *members, const int *ranks) {
-  members->me = -1;
-  for (int i = 0; i < members->size; i++) {
-    members->rank[i] = ranks ? ranks[i] : i;
-    if (members->rank[i] < 0 || members->rank[i] >= ms_world_size(members->world))
-      return MS_FAIL(MS_EINVAL, "rank %d shall meet others in a world of %d", members->rank[i],
-                     ms_world_size(members->world));
-    if (members->rank[i] == ms_world_rank(members->world)) members->me = i;
-  }
-  if (members->me >= 0) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "rank %d is none of the %d ranks that shall meet", ms_world_rank(members->world),
-                 members->size);
+static const char END_OF_RUN[] = "at the end of the run";
+
+/* One operation of a group under way on this rank. */
+typedef struct step {
+  ms_group *group;
+  enum operation operation;
+  uint64_t target; /* the count of a ticket that has come */
+} step;
+
+/* ---- who has come, and to what ---- */
+
+static int has_come(const step *s, int place) {
+  return atomic_load_explicit(&s->group->entry->ticket[place].count, memory_order_acquire) >= s->target;
 }
 
-/* ---- opening ---- */
-
-/* "2x2 (replicate, shard), ranks 0, 1, 2, 3" */
-static int describe(const ms_group *members, ms_text *text) {
-  ms_text_append(text, "%s, rank%s", members->barrier.label, members->size == 1 ? "" : "s");
-  for (int i = 0; i < members->size; i++) ms_text_append(text, "%s %d", i ? "," : "", members->rank[i]);
-  MS_TRY(ms_text_status(text));
-  if (text->length >= MS_CONTROL_ANNOUNCEMENT) text->data[MS_CONTROL_ANNOUNCEMENT - 1] = '\0';
+static int find_missing(void *context, ms_rank_set *missing) {
+  const step *s = context;
+  const ms_group *group = s->group;
+  *missing = (ms_rank_set){{0}};
+  for (int i = 0; i < group->size; i++) {
+    if (has_come(s, i)) continue;
+    int left = atomic_load(&group->world->control->rank[group->rank[i]].state) == MS_CONTROL_LEFT;
+    if (!(s->operation == END && left)) ms_rank_set_add(missing, group->rank[i]);
+  }
   return MS_OK;
 }
 
-static uint32_t announce(ms_world *world, const char *text) {
-  ms_control *control = ms_world_control(world);
-  ms_control_announcement *mine = &control->announcement[ms_world_rank(world)];
-  uint32_t number = atomic_load(&mine->number) + 1;
-  /* Those who met this rank before have read the text that goes now; others can only find that it is another one. */
-  strcpy(mine->text, text);
-  atomic_store(&mine->number, number);
-  for (int rank = 0; rank < ms_world_size(world); rank++)
-    if (rank != ms_world_rank(world)) ms_control_ring(control, rank);
-  return number;
+/* What a rank came to: its kind and size, and what it is part of, inside of the engine or outside. */
+static uint64_t sign(const step *s, int bytes) {
+  const ms_recorder *recorder = s->group->world->recorder;
+  int within = recorder->depth > 1;
+  const char *part_of = ms_recorder_text(recorder, atomic_load(within ? &recorder->activity : &recorder->doing));
+  return ms_hash_int(ms_hash_string(MS_HASH_INIT, part_of),
+                     (int64_t)s->operation << 33 | (int64_t)within << 32 | bytes);
 }
 
-static int report(int a, const char *text_a, int b, const char *text_b) {
-  if (a > b) return report(b, text_b, a, text_a);
-  return MS_FAIL(MS_EMISMATCH, "ranks have different meshes: rank %d has \"%s\", rank %d has \"%s\"", a, text_a, b,
-                 text_b);
+static void describe_entered(const step *s, int place, char *text, size_t bytes) {
+  const ms_world *world = s->group->world;
+  uint32_t number = ms_group_number(world->control, s->group->entry);
+  world->diagnosis->entered(world->control, s->group->rank[place], number, s->target, text, bytes);
 }
 
-/* The announcement `number` of a rank that has made it. */
-static int compare(ms_world *world, int rank, uint32_t number, const char *mine) {
-  const ms_control_announcement *theirs = &ms_world_control(world)->announcement[rank];
-  char text[MS_CONTROL_ANNOUNCEMENT];
-  memcpy(text, theirs->text, sizeof text);
-  text[sizeof text - 1] = '\0';
-  if (atomic_load(&theirs->number) != number)
-    return report(ms_world_rank(world), mine, rank, "another one, in which it has gone on");
-  return strcmp(mine, text) ? report(ms_world_rank(world), mine, rank, text) : MS_OK;
-}
-
-/* Bits of the members that have not announced so much yet. */
-static uint64_t find_missing(const ms_group *members, uint32_t number) {
-  const ms_control *control = ms_world_control(members->world);
-  uint64_t missing = 0;
-  for (int i = 0; i < members->size; i++)
-    if (atomic_load(&control->announcement[members->rank[i]].number) < number) missing |= 1ull << members->rank[i];
-  return missing;
-}
-
-static int find_each_other(ms_group *members) {
-  ms_world *world = members->world;
-  ms_recorder *recorder = ms_world_recorder(world);
-  ms_recorder_ring *ring = ms_recorder_ring_of(recorder, MS_RECORDER_MESHES);
-  ms_text text = {0};
-  ms_wait wait = {0};
-  uint64_t compared = 1ull << ms_world_rank(world);
-  int rc = describe(members, &text);
-  uint32_t number = rc ? 0 : announce(world, text.data);
-  ms_recorder_entered(recorder, ring, number, MS_RECORDER_MESH, ms_recorder_number(recorder, members->barrier.label),
-                      0);
-  ms_recorder_target(ring, number);
-  for (uint64_t missing = ~0ull; !rc && missing;) {
-    unsigned seen = ms_world_doorbell(world);
-    missing = find_missing(members, number);
-    for (int i = 0; !rc && i < members->size; i++) {
-      uint64_t bit = 1ull << members->rank[i];
-      if ((missing | compared) & bit) continue;
-      rc = compare(world, members->rank[i], number, text.data);
-      compared |= bit;
-    }
-    ms_recorder_misses(recorder, ring, missing);
-    if (!rc && missing) rc = ms_world_turn(world, &wait, seen, "mesh", members->barrier.label, missing);
+/* Of an operation that some ranks take for the end of the run: who left its loop before the others, "" when that is not
+** it. */
+static void describe_early_end(const step *s, char *text, size_t bytes) {
+  char entered[160], who[512];
+  ms_rank_set ended = {{0}}, others = {{0}};
+  for (int i = 0; i < s->group->size; i++) {
+    describe_entered(s, i, entered, sizeof entered);
+    ms_rank_set_add(strstr(entered, END_OF_RUN) ? &ended : &others, s->group->rank[i]);
   }
-  if (!rc) ms_recorder_left(ring);
-  ms_text_free(&text);
+  snprintf(text, bytes, "%s", "");
+  if (ms_rank_set_is_empty(&ended) || ms_rank_set_is_empty(&others)) return;
+  int many = ms_rank_set_count(&ended) > ms_rank_set_count(&others);
+  ms_rank_set_text(many ? &others : &ended, who, sizeof who);
+  snprintf(text, bytes, "; %s %s", who, many ? "went on where the others had left the loop" : "left the loop early");
+}
+
+/* All have come (or left, at the end): did they come to the same? */
+static int compare_signatures(const step *s, uint64_t mine) {
+  char ours[160], theirs[160], early[640], noted[MS_CONTROL_TEXT];
+  const ms_group *group = s->group;
+  for (int i = 0; i < group->size; i++) {
+    if (!has_come(s, i)) continue;
+    const ms_group_ticket *ticket = &group->entry->ticket[i];
+    if (atomic_load_explicit(&ticket->signature[s->target & 1], memory_order_relaxed) == mine) continue;
+    describe_entered(s, group->me, ours, sizeof ours);
+    describe_entered(s, i, theirs, sizeof theirs);
+    describe_early_end(s, early, sizeof early);
+    group->world->diagnosis->noted(group->world->control, noted, sizeof noted);
+    return MS_FAIL(MS_EMISMATCH, "%s%sranks disagree: rank %d entered %s, rank %d entered %s%s", noted,
+                   *noted ? "; now " : "", group->rank[group->me], ours, group->rank[i], theirs, early);
+  }
+  return MS_OK;
+}
+
+/* ---- one step ---- */
+
+static step next_step(ms_group *group, enum operation operation) {
+  const ms_group_ticket *mine = &group->entry->ticket[group->me];
+  uint64_t count = atomic_load_explicit(&mine->count, memory_order_relaxed);
+  return (step){.group = group, .operation = operation, .target = count + 1};
+}
+
+/* Publishes that this rank has come to the step, and waits until all have. */
+static int take_step(step *s, int bytes) {
+  ms_group *group = s->group;
+  ms_world *world = group->world;
+  ms_recorder *recorder = world->recorder;
+  ms_group_ticket *mine = &group->entry->ticket[group->me];
+  const char *name = s->operation == GATHER ? "all_gather_bytes" : "barrier";
+  int label = s->operation == END ? ms_recorder_number(recorder, END_OF_RUN)
+              : group->label      ? ms_recorder_number(recorder, group->label)
+                                  : (int)recorder->doing;
+  ms_recorder_enter(recorder, ms_recorder_number(recorder, name));
+  ms_recorder_entered(recorder, group->ring, s->target,
+                      s->operation == GATHER ? MS_RECORDER_ALL_GATHER_BYTES : MS_COLL_BARRIER, label, bytes);
+  ms_recorder_target(group->ring, s->target);
+  uint64_t signature = sign(s, bytes);
+  atomic_store_explicit(&mine->signature[s->target & 1], signature, memory_order_relaxed);
+  atomic_store_explicit(&mine->count, s->target, memory_order_release);
+  ms_world_ring(world, group->rank, group->size);
+  ms_wait_for others = {.kind = name, .label = group->label, .ring = group->ring, .find = find_missing, .context = s};
+  int rc = ms_world_wait(world, &others);
+  if (!rc) rc = compare_signatures(s, signature);
+  if (!rc) {
+    ms_recorder_met(group->ring);
+    ms_recorder_left(group->ring);
+  }
+  ms_recorder_leave(recorder, rc);
   return rc;
 }
 
-int ms_group_open(ms_world *world, int n, const int *ranks, const char *label, ms_group *members) {
-  MS_TRY(ms_world_check_one_node(world));
-  if (n < 1 || n > ms_world_size(world) || n > MS_MAX_LOCAL_RANKS)
-    return MS_FAIL(MS_EINVAL, "%d ranks shall meet in a world of %d", n, ms_world_size(world));
-  *members = (ms_group){.world = world, .size = n, .barrier = {.kind = MS_COLL_BARRIER, .label = label}};
-  MS_TRY(take_place(members, ranks));
-  if (ms_world_control(world)) MS_TRY(find_each_other(members));
-  if (n > 1 && !are_the_world(members)) MS_TRY(ms_comm_open(world, n, members->rank, MS_GROUP_CHANNEL, &members->comm));
-  /* Nobody announces anything else before all have read this. */
-  int rc = ms_group_barrier(members);
-  if (rc) ms_group_close(members);
-  return rc;
+int ms_group_barrier(ms_group *group) {
+  if (!group->entry) return ms_world_check(group->world);
+  step s = next_step(group, BARRIER);
+  return take_step(&s, 0);
 }
 
-void ms_group_close(ms_group *members) {
-  ms_comm_close(members->comm);
-  members->comm = NULL;
+int ms_group_finish(ms_group *group) {
+  if (!group->entry) return ms_world_check(group->world);
+  step s = next_step(group, END);
+  return take_step(&s, 0);
 }
 
-/* ---- meeting ---- */
-
-int ms_group_barrier(ms_group *members) {
-  if (!members->comm) return are_the_world(members) ? ms_world_barrier(members->world) : ms_world_check(members->world);
-  MS_TRY(ms_comm_start(members->comm, &members->barrier));
-  return ms_comm_wait(members->comm);
-}
-
-/* From the order of ranks to that of the members. */
-static int gather_in_world(ms_group *members, const void *mine, int bytes, void *all) {
-  char *by_rank = ms_calloc(members->size, bytes);
-  if (!by_rank) return MS_ENOMEM;
-  int rc = ms_world_all_gather_bytes(members->world, mine, bytes, by_rank);
-  for (int i = 0; !rc && i < members->size; i++)
-    memcpy((char *)all + (size_t)i * (size_t)bytes, by_rank + (size_t)members->rank[i] * (size_t)bytes, (size_t)bytes);
-  free(by_rank);
-  return rc;
-}
-
-int ms_group_all_gather_bytes(ms_group *members, const void *mine, int bytes, void *all) {
-  if (bytes < 0 || bytes > MS_CONTROL_SLOT)
-    return MS_FAIL(MS_EINVAL, "all_gather_bytes: %d bytes a rank; at most %d fit", bytes, MS_CONTROL_SLOT);
-  if (are_the_world(members)) return gather_in_world(members, mine, bytes, all);
-  if (!members->comm) {
+int ms_group_all_gather_bytes(ms_group *group, const void *mine, int bytes, void *all) {
+  if (bytes < 0 || bytes > MS_GROUP_SLOT)
+    return MS_FAIL(MS_EINVAL, "all_gather_bytes: %d bytes a rank; at most %d fit", bytes, MS_GROUP_SLOT);
+  if (!group->entry) {
     memcpy(all, mine, (size_t)bytes);
-    return ms_world_check(members->world);
+    return ms_world_check(group->world);
   }
-  /* The second barrier lets nobody write its slot again, here or with other members, before all have read it. */
-  char(*slot)[MS_CONTROL_SLOT] = ms_world_control(members->world)->submesh_slot;
-  memcpy(slot[members->rank[members->me]], mine, (size_t)bytes);
-  MS_TRY(ms_group_barrier(members));
-  for (int i = 0; i < members->size; i++)
-    memcpy((char *)all + (size_t)i * (size_t)bytes, slot[members->rank[i]], (size_t)bytes);
-  return ms_group_barrier(members);
+  step s = next_step(group, GATHER);
+  char(*slot)[MS_GROUP_SLOT] = &ms_group_table_in(group->world->control)->slot[s.target & 1][group->entry->slot];
+  memcpy(slot[group->me], mine, (size_t)bytes);
+  MS_TRY(take_step(&s, bytes));
+  for (int i = 0; i < group->size; i++) memcpy((char *)all + (size_t)i * (size_t)bytes, slot[i], (size_t)bytes);
+  return MS_OK;
 }
 
-/* One round of all_gather_text: bytes [first, first + MS_CONTROL_SLOT) of every member's text. */
-static int gather_piece(ms_group *members, const char *mine, const int *length, int first, char *pieces, char **texts) {
-  char piece[MS_CONTROL_SLOT] = {0};
-  int rest = length[members->me] - first;
-  if (rest > 0) memcpy(piece, mine + first, (size_t)(rest < MS_CONTROL_SLOT ? rest : MS_CONTROL_SLOT));
-  MS_TRY(ms_group_all_gather_bytes(members, piece, MS_CONTROL_SLOT, pieces));
-  for (int i = 0; i < members->size; i++) {
+/* One round of ms_group_all_gather_text: bytes [first, first + MS_GROUP_SLOT) of every member's text. */
+static int gather_piece(ms_group *group, const char *mine, const int *length, int first, char *pieces, char **texts) {
+  char piece[MS_GROUP_SLOT] = {0};
+  int rest = length[group->me] - first;
+  if (rest > 0) memcpy(piece, mine + first, (size_t)(rest < MS_GROUP_SLOT ? rest : MS_GROUP_SLOT));
+  MS_TRY(ms_group_all_gather_bytes(group, piece, MS_GROUP_SLOT, pieces));
+  for (int i = 0; i < group->size; i++) {
     rest = length[i] - first;
     if (rest <= 0) continue;
-    memcpy(texts[i] + first, pieces + (size_t)i * MS_CONTROL_SLOT,
-           (size_t)(rest < MS_CONTROL_SLOT ? rest : MS_CONTROL_SLOT));
+    memcpy(texts[i] + first, pieces + (size_t)i * MS_GROUP_SLOT, (size_t)(rest < MS_GROUP_SLOT ? rest : MS_GROUP_SLOT));
   }
   return MS_OK;
 }
 
-int ms_group_all_gather_text(ms_group *members, const char *mine, char **texts) {
+int ms_group_all_gather_text(ms_group *group, const char *mine, char **texts) {
   enum { LONGEST = 1 << 20 };
   int rc = MS_OK, longest = 0, length[MS_MAX_LOCAL_RANKS];
   size_t bytes = strlen(mine);
-  for (int i = 0; i < members->size; i++) texts[i] = NULL;
-  char *pieces = ms_calloc(members->size, MS_CONTROL_SLOT);
+  for (int i = 0; i < group->size; i++) texts[i] = NULL;
+  char *pieces = ms_calloc(group->size, MS_GROUP_SLOT);
   if (!pieces) return MS_ENOMEM;
   if (bytes > LONGEST)
     MS_GOTO(MS_FAIL(MS_EINVAL, "all_gather_text: a text of %zu bytes; at most %d fit", bytes, LONGEST));
   int mine_bytes = (int)bytes;
-  MS_GOTO(ms_group_all_gather_bytes(members, &mine_bytes, sizeof mine_bytes, length));
-  for (int i = 0; i < members->size; i++) {
+  MS_GOTO(ms_group_all_gather_bytes(group, &mine_bytes, sizeof mine_bytes, length));
+  for (int i = 0; i < group->size; i++) {
     if (length[i] > longest) longest = length[i];
     texts[i] = ms_calloc(length[i] + 1, 1);
     if (!texts[i]) MS_GOTO(MS_ENOMEM);
   }
-  for (int first = 0; first < longest; first += MS_CONTROL_SLOT)
-    MS_GOTO(gather_piece(members, mine, length, first, pieces, texts));
+  for (int first = 0; first < longest; first += MS_GROUP_SLOT)
+    MS_GOTO(gather_piece(group, mine, length, first, pieces, texts));
   free(pieces);
   return MS_OK;
 fail:
   free(pieces);
-  for (int i = 0; i < members->size; i++) {
+  for (int i = 0; i < group->size; i++) {
     free(texts[i]);
     texts[i] = NULL;
   }
   return rc;
+}
+
+/* ---- the world's ---- */
+
+int ms_world_barrier(ms_world *world) {
+  MS_HANDLE(world, WORLD);
+  MS_TRY(ms_world_check_one_node(world));
+  return ms_group_barrier(&world->everyone);
+}
+
+int ms_world_finish(ms_world *world) {
+  MS_HANDLE(world, WORLD);
+  return ms_group_finish(&world->everyone);
+}
+
+int ms_world_all_gather_bytes(ms_world *world, const void *mine, int bytes, void *all) {
+  MS_HANDLE(world, WORLD);
+  MS_TRY(ms_world_check_one_node(world));
+  return ms_group_all_gather_bytes(&world->everyone, mine, bytes, all);
 }

@@ -13,6 +13,25 @@ static void store(_Atomic uint64_t *word, uint64_t value) { atomic_store_explici
 
 static uint64_t load(const _Atomic uint64_t *word) { return atomic_load_explicit(word, memory_order_relaxed); }
 
+_Static_assert(sizeof(ms_recorder) <= MS_CONTROL_RECORDER_BYTES, "the control segment has room for a flight recorder");
+
+ms_recorder *ms_recorder_in(const ms_control *control, int rank) { return (ms_recorder *)control->recorder[rank]; }
+
+const char *ms_coll_kind_name(int kind) {
+  static const char *const names[MS_RECORDER_KINDS] = {
+      [MS_COLL_ALL_GATHER] = "all_gather",
+      [MS_COLL_REDUCE_SCATTER] = "reduce_scatter",
+      [MS_COLL_ALL_REDUCE] = "all_reduce",
+      [MS_COLL_BROADCAST] = "broadcast",
+      [MS_COLL_BARRIER] = "barrier",
+      [MS_COLL_SEND] = "send",
+      [MS_COLL_RECV] = "recv",
+      [MS_RECORDER_ALL_GATHER_BYTES] = "all_gather_bytes",
+      [MS_RECORDER_MESH] = "mesh",
+  };
+  return names[kind >= 0 && kind < MS_RECORDER_KINDS ? kind : 0];
+}
+
 /* ---- texts ---- */
 
 static const char *fitting_end(const char *text) {
@@ -64,7 +83,7 @@ static void forget_failure(ms_recorder *recorder) {
   for (int i = 0; i < MS_RECORDER_RINGS; i++) {
     ms_recorder_ring *ring = &recorder->ring[i];
     if (!atomic_load_explicit(&ring->group, memory_order_relaxed)) break;
-    store(&ring->missing, 0);
+    for (int w = 0; w < MS_RANK_SET_WORDS; w++) store(&ring->missing[w], 0);
     if (ms_recorder_last(ring) && !load(&ms_recorder_last(ring)->left)) ms_recorder_left(ring);
   }
   atomic_store_explicit(&recorder->failed, 0, memory_order_relaxed);
@@ -136,7 +155,13 @@ void ms_recorder_left(ms_recorder_ring *ring) {
   atomic_store_explicit(&open_record(ring)->left, ms_recorder_now(), memory_order_release);
 }
 
-void ms_recorder_misses(ms_recorder *recorder, ms_recorder_ring *ring, uint64_t missing) {
+void ms_recorder_misses(ms_recorder *recorder, ms_recorder_ring *ring, const ms_rank_set *missing) {
   if (missing) store(&recorder->beat, ms_recorder_now());
-  store(&ring->missing, missing);
+  for (int w = 0; w < MS_RANK_SET_WORDS; w++) store(&ring->missing[w], missing ? missing->word[w] : 0);
+}
+
+ms_rank_set ms_recorder_missing(const ms_recorder_ring *ring) {
+  ms_rank_set missing;
+  for (int w = 0; w < MS_RANK_SET_WORDS; w++) missing.word[w] = load(&ring->missing[w]);
+  return missing;
 }

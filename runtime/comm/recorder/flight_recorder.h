@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "base/clock.h"
+#include "comm/control/control.h"
 
 enum {
   MS_RECORDER_RINGS = 64,   /* ring 0 is that of barrier and all-gather of bytes; the others belong to communicators */
@@ -26,12 +27,24 @@ enum {
   MS_RECORDER_BUCKETS = 4096
 };
 
-/* Group of a ring: MS_RECORDER_WORLD; MS_RECORDER_MESHES, where ranks tell each other which mesh they are in;
-** MS_RECORDER_GROUP + the index of the communicator's group in the job. */
-enum { MS_RECORDER_FREE = 0, MS_RECORDER_WORLD = 1, MS_RECORDER_MESHES = 2, MS_RECORDER_GROUP = 3 };
+/* Group of a ring: MS_RECORDER_OPENING, where ranks compare whom they want to form a group with; MS_RECORDER_GROUP + the
+** index of the group's entry in the control segment (comm/group/table.h), of which the first is the world's. */
+enum { MS_RECORDER_FREE = 0, MS_RECORDER_OPENING = 1, MS_RECORDER_GROUP = 2, MS_RECORDER_WORLD = MS_RECORDER_GROUP };
 
-/* What a record may be of besides the kinds of collectives. */
-enum { MS_RECORDER_ALL_GATHER_BYTES = 7, MS_RECORDER_MESH = 8, MS_RECORDER_KINDS = 9 };
+/* What a record can be of: collectives; the all-gather of bytes of a process group, and the opening of one. */
+enum ms_coll_kind {
+  MS_COLL_ALL_GATHER = 0,
+  MS_COLL_REDUCE_SCATTER = 1,
+  MS_COLL_ALL_REDUCE = 2,
+  MS_COLL_BROADCAST = 3,
+  MS_COLL_BARRIER = 4,
+  MS_COLL_SEND = 5,
+  MS_COLL_RECV = 6,
+  MS_COLL_KINDS = 7,
+  MS_RECORDER_ALL_GATHER_BYTES = 7,
+  MS_RECORDER_MESH = 8,
+  MS_RECORDER_KINDS = 9
+};
 
 /* One collective of one rank. Times are nanoseconds of the monotonic clock; 0: not yet. */
 typedef struct ms_recorder_record {
@@ -40,15 +53,16 @@ typedef struct ms_recorder_record {
   _Atomic uint64_t entered, met, left; /* met: all had come */
   _Atomic uint64_t bytes;              /* ms_coll_bytes */
   _Atomic int64_t step;
-  _Atomic uint32_t kind; /* enum ms_coll_kind, or of those above */
+  _Atomic uint32_t kind; /* enum ms_coll_kind */
   _Atomic uint16_t label, activity;
 } ms_recorder_record;
 
 typedef struct ms_recorder_ring {
   _Alignas(64) _Atomic uint32_t group;
-  _Atomic uint64_t head;    /* collectives entered: the last is record[(head - 1) % MS_RECORDER_RECORDS] */
-  _Atomic uint64_t missing; /* the world ranks that the rank sleeps for, or failed to meet; 0: it does neither */
-  _Atomic uint64_t target;  /* the count at which others have come, as their tickets count; 0: not told by tickets */
+  _Atomic uint64_t head; /* collectives entered: the last is record[(head - 1) % MS_RECORDER_RECORDS] */
+  /* the world ranks that the rank sleeps for, or failed to meet, as ms_rank_set; empty: it does neither */
+  _Atomic uint64_t missing[MS_RANK_SET_WORDS];
+  _Atomic uint64_t target; /* the count at which others have come, as their tickets count; 0: not told by tickets */
   _Alignas(64) ms_recorder_record record[MS_RECORDER_RECORDS];
 } ms_recorder_ring;
 
@@ -73,6 +87,11 @@ typedef struct ms_recorder {
   char text[MS_RECORDER_TEXTS][MS_RECORDER_TEXT_BYTES];
   ms_recorder_ring ring[MS_RECORDER_RINGS];
 } ms_recorder;
+
+/* "all_gather"; never NULL. */
+const char *ms_coll_kind_name(int kind);
+/* The flight recorder of a rank of this host, in the control segment. */
+ms_recorder *ms_recorder_in(const ms_control *control, int rank);
 
 static inline uint64_t ms_recorder_now(void) {
   struct timespec t;
@@ -109,8 +128,9 @@ void ms_recorder_left(ms_recorder_ring *ring);
 static inline void ms_recorder_target(ms_recorder_ring *ring, uint64_t target) {
   atomic_store_explicit(&ring->target, target, memory_order_relaxed);
 }
-/* The ranks that this one is about to sleep for; 0: it is awake. */
-void ms_recorder_misses(ms_recorder *recorder, ms_recorder_ring *ring, uint64_t missing);
+/* The ranks that this one is about to sleep for; NULL: it is awake. */
+void ms_recorder_misses(ms_recorder *recorder, ms_recorder_ring *ring, const ms_rank_set *missing);
+ms_rank_set ms_recorder_missing(const ms_recorder_ring *ring);
 
 /* The last record of a ring; NULL before the first. */
 static inline const ms_recorder_record *ms_recorder_last(const ms_recorder_ring *ring) {

@@ -6,16 +6,13 @@
 ** plan said. (Huge pages would round small regions up, and most kernels refuse them to memfds anyway.)
 */
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
-#include "comm/control/control.h"
-#include "comm/group/group.h"
+#include "comm/regions/region.h"
 
 /* What the first member tells the others. */
 typedef struct offer {
@@ -38,12 +35,12 @@ static offer make_offer(int place, size_t bytes) {
   return mine;
 }
 
-static int check_offers(const ms_group *members, const offer *offers) {
-  const int *rank = members->rank;
+static int check_offers(const ms_group *group, const offer *offers) {
+  const int *rank = group->rank;
   if (offers[0].error)
     return MS_FAIL(MS_EIO, "rank %d cannot make shared memory of %llu bytes: %s", rank[0],
                    (unsigned long long)offers[0].bytes, strerror(offers[0].error));
-  for (int i = 1; i < members->size; i++)
+  for (int i = 1; i < group->size; i++)
     if (offers[i].bytes != offers[0].bytes)
       return MS_FAIL(MS_EMISMATCH, "shared memory: rank %d asks for %llu bytes, rank %d for %llu", rank[i],
                      (unsigned long long)offers[i].bytes, rank[0], (unsigned long long)offers[0].bytes);
@@ -58,45 +55,33 @@ static int map_shared(int fd, size_t bytes, ms_region *region) {
   return MS_OK;
 }
 
-int ms_memory_open(int rank, int owner, int pid, int fd_there, int *fd) {
-  char path[64];
-  snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd_there);
-  *fd = open(path, O_RDWR | O_CLOEXEC);
-  if (*fd >= 0) return MS_OK;
-  return MS_FAIL(
-      MS_EIO,
-      "rank %d cannot open the shared memory of rank %d at %s: %s (the ranks must run as one user, see each other's "
-      "processes, and /proc must be mounted)",
-      rank, owner, path, strerror(errno));
-}
-
-static int map_offered(const ms_group *members, const offer *theirs, ms_region *region) {
+static int map_offered(const ms_group *group, const offer *theirs, ms_region *region) {
   struct stat info;
-  int fd, rc = MS_OK, me = members->rank[members->me];
-  MS_TRY(ms_memory_open(me, members->rank[0], theirs->pid, theirs->fd, &fd));
+  int fd, rc = MS_OK, me = group->rank[group->me];
+  MS_TRY(ms_memory_open(me, group->rank[0], theirs->pid, theirs->fd, &fd));
   if (fstat(fd, &info) || (uint64_t)info.st_size != theirs->bytes)
-    rc = MS_FAIL(MS_EIO, "rank %d: what rank %d offers is not its shared memory", me, members->rank[0]);
+    rc = MS_FAIL(MS_EIO, "rank %d: what rank %d offers is not its shared memory", me, group->rank[0]);
   else rc = map_shared(fd, (size_t)theirs->bytes, region);
   close(fd);
   return rc;
 }
 
-int ms_region_map(ms_group *members, size_t bytes, ms_region *region) {
+int ms_region_map(ms_group *group, size_t bytes, ms_region *region) {
   *region = (ms_region){NULL, 0};
   if (!bytes) return MS_OK;
-  if (members->size == 1) return map_private(bytes, region);
+  if (group->size == 1) return map_private(bytes, region);
   int rc = MS_OK, failed = 0, all_failed[MS_MAX_LOCAL_RANKS];
-  offer mine = make_offer(members->me, bytes), offers[MS_MAX_LOCAL_RANKS];
-  MS_GOTO(ms_group_all_gather_bytes(members, &mine, sizeof mine, offers));
-  MS_GOTO(check_offers(members, offers));
-  if (members->me == 0) failed = map_shared(mine.fd, bytes, region);
-  else failed = map_offered(members, &offers[0], region);
+  offer mine = make_offer(group->me, bytes), offers[MS_MAX_LOCAL_RANKS];
+  MS_GOTO(ms_group_all_gather_bytes(group, &mine, sizeof mine, offers));
+  MS_GOTO(check_offers(group, offers));
+  if (group->me == 0) failed = map_shared(mine.fd, bytes, region);
+  else failed = map_offered(group, &offers[0], region);
   /* Every rank learns whether all have it: then nobody uses a region that another rank lacks. */
-  MS_GOTO(ms_group_all_gather_bytes(members, &failed, sizeof failed, all_failed));
+  MS_GOTO(ms_group_all_gather_bytes(group, &failed, sizeof failed, all_failed));
   MS_GOTO(failed);
-  for (int i = 0; i < members->size; i++)
+  for (int i = 0; i < group->size; i++)
     if (all_failed[i])
-      MS_GOTO(MS_FAIL(MS_EPEER, "rank %d could not map %zu bytes of shared memory: %s", members->rank[i], bytes,
+      MS_GOTO(MS_FAIL(MS_EPEER, "rank %d could not map %zu bytes of shared memory: %s", group->rank[i], bytes,
                       ms_status_name(all_failed[i])));
   if (mine.fd >= 0) close(mine.fd);
   return MS_OK;

@@ -5,7 +5,7 @@
 #include <signal.h>
 #include <sys/types.h>
 
-#include "comm/group/world.h"
+#include "comm/diagnose/launcher_view.h"
 #include "host/launcher.h"
 #include "host/launcher/leftovers.h"
 #include "host/launcher/nodes.h"

@@ -3,7 +3,7 @@
 #define MS_HOST_PIN_H
 
 #include "base/thread_count.h"
-#include "comm/group/world.h"
+#include "moonshard.h"
 
 typedef struct ms_pinning {
   int ranks;

@@ -10,7 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "comm/control/control.h"
+#include "comm/bootstrap/join.h"
+#include "comm/diagnose/launcher_view.h"
 
 typedef struct thread_rank {
   ms_control *control;

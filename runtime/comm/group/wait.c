@@ -1,0 +1,189 @@
+/* wait.c - the wait loop: every wait of a rank for others goes through it, so deadline, abort, Ctrl-C, ranks that left and
+** deadlocks are handled in one place. */
+#include "comm/group/wait.h"
+
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/crowd.h"
+#include "base/error.h"
+#include "comm/group/world_state.h"
+
+/* A signal that comes just before the kernel puts the thread to sleep, or that another thread took, is seen after this. */
+static const double LONGEST_SLEEP = 0.1;
+/* A rank that is waited for and has left is an error after this: until then, the launcher may say why it left. */
+static const double LEFT_GRACE = 0.3;
+static const double SHORTEST_STOP = 1.0;
+/* How long ranks may seem to wait for each other before they are looked at, and then looked at again. */
+static const double PATIENCE = 0.5;
+/* Long enough for a peer that is about to arrive; then the core is better left idle. */
+static const double SPIN_SECONDS = 200e-6;
+
+/* ---- sleeping ---- */
+
+unsigned ms_world_doorbell(const ms_world *world) {
+  return world->control ? atomic_load(&world->control->rank[world->row].doorbell) : 0;
+}
+
+/* 1 when the doorbell rang within SPIN_SECONDS. */
+static int spin_until_rung(const ms_world *world, unsigned seen) {
+  double limit = ms_clock() + SPIN_SECONDS;
+  do {
+    for (int i = 0; i < 32; i++) {
+      if (ms_world_doorbell(world) != seen) return 1;
+      ms_relax();
+    }
+  } while (ms_clock() < limit);
+  return 0;
+}
+
+void ms_world_sleep(ms_world *world, unsigned seen, double seconds) {
+  if (!world->control || seconds <= 0) return;
+  if (world->spin && !ms_crowded()) {
+    if (spin_until_rung(world, seen)) return;
+  } else {
+    /* The rank that shares this core may be the one waited for; giving it the core is cheaper than a sleep and a wake-up. */
+    sched_yield();
+    if (ms_world_doorbell(world) != seen) return;
+  }
+  ms_control_sleep(world->control, world->row, seen, fmin(seconds, LONGEST_SLEEP));
+}
+
+void ms_world_ring(ms_world *world, const int *ranks, int n) {
+  for (int i = 0; i < n; i++)
+    if (ranks[i] != world->rank) ms_control_ring(world->control, ranks[i]);
+}
+
+/* ---- what ends a wait ---- */
+
+/* Turns follow each other within LONGEST_SLEEP. A longer pause is time in which this process was stopped (Ctrl-Z), as the
+** others were: nobody was late then. */
+static void leave_out_stops(ms_wait *wait, double now) {
+  if (wait->started == 0) wait->started = now;
+  else if (now - wait->turned_at > SHORTEST_STOP) wait->started += now - wait->turned_at;
+  wait->turned_at = now;
+}
+
+/* Those of `missing` that have left the world. */
+static ms_rank_set find_left(const ms_control *control, const ms_rank_set *missing) {
+  ms_rank_set left = {{0}};
+  MS_EACH_RANK(rank, missing)
+  if (atomic_load(&control->rank[rank].state) == MS_CONTROL_LEFT) ms_rank_set_add(&left, rank);
+  return left;
+}
+
+/* Those of `missing` that are in ms_world_recover, where this rank is not: they come to nothing else first. */
+static ms_rank_set find_recovering(const ms_world *world, const ms_rank_set *missing) {
+  ms_rank_set recovering = {{0}};
+  MS_EACH_RANK(rank, missing)
+  if (atomic_load(&world->control->rank[rank].recovery) != ms_world_epoch(world)) ms_rank_set_add(&recovering, rank);
+  return recovering;
+}
+
+/* MS_EPEER when the launcher said that the job has ended: a rank that died does not come back. */
+static int check_launcher(const ms_control *control) {
+  const ms_control_rank *launcher = &control->rank[MS_CONTROL_LAUNCHER];
+  return atomic_load(&launcher->told) == 2 ? MS_FAIL(MS_EPEER, "%s", launcher->text) : MS_OK;
+}
+
+/* MS_EPEER when one of the missing ranks gave up. */
+static int check_given_up(const ms_control *control, const ms_rank_set *missing) {
+  MS_EACH_RANK(peer, missing) {
+    const ms_control_rank *row = &control->rank[peer];
+    if (atomic_load(&row->told) == 2) return MS_FAIL(MS_EPEER, "rank %d gave up: %s", peer, row->text);
+  }
+  return MS_OK;
+}
+
+/* "all_gather layers.0", "barrier". */
+static const char *name_of(const ms_wait_for *what, char *text, size_t bytes) {
+  int labelled = what->label && *what->label;
+  snprintf(text, bytes, "%s%s%s", what->kind, labelled ? " " : "", labelled ? what->label : "");
+  return text;
+}
+
+/* Ranks that wait for each other learn it when they are seen to do so twice, long before the deadline. */
+static int check_deadlock(ms_world *world, ms_wait *wait, const ms_wait_for *what, double now) {
+  char name[256], behind[MS_CONTROL_TEXT];
+  uint64_t state;
+  if (now < wait->started + PATIENCE || now < wait->looked_at + PATIENCE) return MS_OK;
+  wait->looked_at = now;
+  ms_rank_set stuck = world->diagnosis->deadlock(world->control, &state);
+  uint64_t before = wait->stuck;
+  wait->stuck = ms_rank_set_has(&stuck, world->rank) ? state : 0;
+  if (!wait->stuck || wait->stuck != before) return MS_OK;
+  world->diagnosis->behind(world->control, world->rank, &stuck, behind, sizeof behind);
+  return MS_FAIL(MS_EMISMATCH, "%s: rank %d waits in vain%s", name_of(what, name, sizeof name), world->rank, behind);
+}
+
+/* Ranks that left the world, or are in ms_world_recover, come no more. */
+static int check_gone(ms_world *world, ms_wait *wait, const ms_wait_for *what, const ms_rank_set *missing, double now) {
+  char name[256], who[512], behind[MS_CONTROL_TEXT];
+  ms_rank_set left = find_left(world->control, missing), recovering = {{0}};
+  if (!what->recovers) recovering = find_recovering(world, missing);
+  int gone = !ms_rank_set_is_empty(&left);
+  if (!gone && ms_rank_set_is_empty(&recovering)) return MS_OK;
+  if (wait->left_at == 0) wait->left_at = now;
+  if (now <= wait->left_at + LEFT_GRACE) return MS_OK;
+  ms_rank_set_text(gone ? &left : &recovering, who, sizeof who);
+  if (!gone)
+    return MS_FAIL(MS_EMISMATCH, "%s: rank %d waits in vain: %s ended without it", name_of(what, name, sizeof name),
+                   world->rank, who);
+  world->diagnosis->behind(world->control, world->rank, missing, behind, sizeof behind);
+  return MS_FAIL(MS_EPEER, "%s: %s left while rank %d waits%s", name_of(what, name, sizeof name), who, world->rank,
+                 behind);
+}
+
+int ms_world_watch(ms_world *world, ms_wait *wait, const ms_wait_for *what, const ms_rank_set *missing, double *rest) {
+  char name[256], who[512], behind[MS_CONTROL_TEXT];
+  if (what->recovers) MS_TRY(check_launcher(world->control));
+  else MS_TRY(ms_world_check(world));
+  if (!what->recovers) MS_TRY(check_given_up(world->control, missing));
+  double now = ms_clock();
+  leave_out_stops(wait, now);
+  MS_TRY(check_gone(world, wait, what, missing, now));
+  if (!what->recovers) MS_TRY(check_deadlock(world, wait, what, now));
+  *rest = wait->started + world->timeout - now;
+  if (*rest > 0) return MS_OK;
+  ms_rank_set_text(missing, who, sizeof who);
+  world->diagnosis->behind(world->control, world->rank, missing, behind, sizeof behind);
+  return MS_FAIL(MS_ETIMEOUT, "%s: rank %d has waited %g s for %s%s", name_of(what, name, sizeof name), world->rank,
+                 world->timeout, who, behind);
+}
+
+/* ---- the loop ---- */
+
+static void record(ms_world *world, const ms_wait_for *what, const ms_rank_set *missing) {
+  if (what->ring) ms_recorder_misses(world->recorder, what->ring, missing);
+}
+
+int ms_world_wait_turn(ms_world *world, ms_wait *wait, const ms_wait_for *what, unsigned seen) {
+  ms_rank_set missing;
+  double rest;
+  MS_TRY(what->find(what->context, &missing));
+  if (ms_rank_set_is_empty(&missing)) return MS_OK;
+  record(world, what, &missing);
+  ms_error_record before;
+  ms_error_save(&before);
+  int rc = ms_world_watch(world, wait, what, &missing, &rest);
+  if (!rc) ms_world_sleep(world, seen, rest);
+  /* A rank may have come, and have given up for another reason since: what all have come to is done on all of them. */
+  if (rc && what->find(what->context, &missing)) return ms_error_code();
+  if (rc && !ms_rank_set_is_empty(&missing)) return rc;
+  if (rc) ms_error_restore(&before);
+  record(world, what, NULL);
+  return MS_OK;
+}
+
+int ms_world_wait(ms_world *world, const ms_wait_for *what) {
+  ms_wait wait = {0};
+  for (;;) {
+    unsigned seen = ms_world_doorbell(world);
+    ms_rank_set missing;
+    MS_TRY(what->find(what->context, &missing));
+    if (ms_rank_set_is_empty(&missing)) return MS_OK;
+    MS_TRY(ms_world_wait_turn(world, &wait, what, seen));
+  }
+}
