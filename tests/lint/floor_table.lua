@@ -25,7 +25,8 @@ local order = {
   { "runtime/host" },
 }
 
--- place[folder] = { floor, tower, level }: the tower is its list, level its place there; a folder alone is a tower of one.
+-- place[folder] = { floor, tower, level }: the tower is its list, level its place there; a folder alone is a tower of
+-- one.
 local place = {}
 for floor, folders in ipairs(order) do
   for _, entry in ipairs(folders) do
@@ -60,7 +61,8 @@ function floors.name_of(path)
   local folder = floors.folder_of(path)
   local at = place[folder]
   if not at then return "no floor" end
-  return #at.tower > 1 and ("%s, floor %d.%d"):format(folder, at.floor, at.level) or ("%s, floor %d"):format(folder, at.floor)
+  local level = #at.tower > 1 and ("." .. at.level) or ""
+  return ("%s, floor %d%s"):format(folder, at.floor, level)
 end
 
 return floors

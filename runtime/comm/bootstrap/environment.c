@@ -16,23 +16,20 @@
 #include "comm/bootstrap/host_id.h"
 #include "comm/bootstrap/host_list.h"
 
-/* The variables of a launcher. mark: set when it really was this launcher, and not somebody by hand. */
-typedef struct launcher {
-  const char *name, *rank, *size, *local_size, *mark;
-} launcher;
+typedef struct launcher launcher;
 
-enum { TORCHRUN = 0, OPEN_MPI = 1, MVAPICH = 2, PMI = 3, SLURM = 4, LAUNCHERS = 5 };
-
-static const launcher launchers[LAUNCHERS] = {
-    {"RANK, WORLD_SIZE", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"},
-    {"Open MPI: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_RANK"},
-    {"MVAPICH: MV2_COMM_WORLD_RANK, MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
-     "MV2_COMM_WORLD_LOCAL_SIZE", "MV2_COMM_WORLD_RANK"},
-    /* mpiexec.hydra: MPICH's, Intel MPI's, MVAPICH's. */
-    {"MPICH: PMI_RANK, PMI_SIZE", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "PMI_RANK"},
-    /* A batch script has a rank and a size too; only what srun starts has a step. */
-    {"Slurm: SLURM_PROCID, SLURM_NTASKS", "SLURM_PROCID", "SLURM_NTASKS", NULL, "SLURM_STEP_NODELIST"},
+/* What is known of a launcher; adding one is adding a row to the table below. */
+struct launcher {
+  const char *name;                     /* as messages have it */
+  const char *rank, *size, *local_size; /* variables; local_size: NULL when there is none */
+  const char *mark;                     /* set when it really was this launcher, and nobody by hand */
+  int needs_mark;                       /* rank and size alone do not say that it started this process */
+  int is_ours;                          /* its variables are those that our own launcher sets */
+  const char *details; /* name of the launcher whose variables say less about the same ranks; or NULL */
+  /* Where the ranks come together, where MOONSHARD_RENDEZVOUS does not say it; name_job was called. */
+  int (*place)(const launcher *self, ms_task *task);
+  /* Writes the job's id, where its variables have one; NULL: they have none. */
+  void (*name_job)(char *text, size_t bytes);
 };
 
 /* Ranks of launchers whose other variables are not understood here. size: a variable that says of how many, or NULL. */
@@ -58,10 +55,9 @@ static const char *get(const char *name) { return ms_env_string(name, NULL); }
 /* ---- which rank ---- */
 
 /* *found 0: this launcher did not start this process. */
-static int read_launcher(int which, ms_task *task, int *found) {
-  const launcher *l = &launchers[which];
+static int read_launcher(const launcher *l, ms_task *task, int *found) {
   *found = 0;
-  if (which == SLURM && !get(l->mark)) return MS_OK;
+  if (l->needs_mark && !get(l->mark)) return MS_OK;
   if (!get(l->size) && !get(l->rank)) return MS_OK;
   if (!get(l->size) || !get(l->rank))
     return MS_FAIL(MS_EINVAL, "%s is set and %s is not: a rank needs both", get(l->rank) ? l->rank : l->size,
@@ -75,9 +71,9 @@ static int read_launcher(int which, ms_task *task, int *found) {
 }
 
 /* The outer launcher's word about a process that the inner one started. */
-static int check_agreement(int which, const ms_task *inner, const ms_task *outer) {
+static int check_agreement(const launcher *l, const ms_task *inner, const ms_task *outer) {
   if (outer->size == 1 || (inner->size == outer->size && inner->rank == outer->rank)) return MS_OK;
-  if (get(launchers[which].mark) && outer->size < inner->size) return MS_OK;
+  if (get(l->mark) && outer->size < inner->size) return MS_OK;
   return MS_FAIL(
       MS_EINVAL,
       "two launchers contradict each other: this process is rank %d of %d (%s) and rank %d of %d (%s); unset "
@@ -99,31 +95,6 @@ static int refuse_strangers(void) {
   return MS_OK;
 }
 
-static int find_launcher(ms_task *task, int *which) {
-  *task = (ms_task){.size = 1};
-  *which = LAUNCHERS;
-  /* Our own launcher speaks for its ranks, wherever it was started itself. */
-  int last = get("MOONSHARD_JOB_FD") ? TORCHRUN : LAUNCHERS - 1;
-  for (int i = 0; i <= last; i++) {
-    ms_task one;
-    int found;
-    MS_TRY(read_launcher(i, &one, &found));
-    if (!found) continue;
-    if (*which < LAUNCHERS) MS_TRY(check_agreement(*which, task, &one));
-    /* srun --mpi=pmi2 gives both; Slurm's say on which hosts. */
-    int tells_more = *which == PMI && i == SLURM && one.size == task->size && one.rank == task->rank;
-    if (*which < LAUNCHERS && !tells_more) continue;
-    *task = one;
-    *which = i;
-  }
-  return *which == LAUNCHERS && last > TORCHRUN ? refuse_strangers() : MS_OK;
-}
-
-int ms_environment_task(ms_task *task) {
-  int which;
-  return find_launcher(task, &which);
-}
-
 /* ---- where ---- */
 
 static int is_all_local(const ms_task *task) { return task->local_size == task->size; }
@@ -142,7 +113,8 @@ static int place_by_master(ms_task *task) {
 }
 
 /* The ranks of one host need no port: a socket of the host that is named by what identifies the job. */
-static int place_by_environment(ms_task *task) {
+static int place_by_environment(const launcher *self, ms_task *task) {
+  (void)self;
   MS_TRY(place_by_master(task));
   if (!is_all_local(task)) return MS_OK;
   char key[512], text[320];
@@ -159,7 +131,8 @@ static void take_open_mpi_token(ms_task *task) {
   if (key && strlen(key) >= 32 && strlen(key) < sizeof task->token) memcpy(task->token, key, strlen(key) + 1);
 }
 
-static int place_by_open_mpi(ms_task *task) {
+static int place_by_open_mpi(const launcher *self, ms_task *task) {
+  (void)self;
   const char *space = get("PMIX_NAMESPACE"), *server = get("OMPI_MCA_orte_hnp_uri");
   take_open_mpi_token(task);
   if (!is_all_local(task)) {
@@ -184,10 +157,10 @@ static int place_by_open_mpi(ms_task *task) {
 }
 
 /* hydra names the run in no variable that all of its versions set; on one host, the process that started the ranks does. */
-static int place_by_starter(int which, ms_task *task) {
+static int place_by_starter(const launcher *self, ms_task *task) {
   char key[64], text[64];
   uint64_t start;
-  int starter = is_all_local(task) && !get("MASTER_ADDR") ? ms_process_starter(launchers[which].rank, &start) : 0;
+  int starter = is_all_local(task) && !get("MASTER_ADDR") ? ms_process_starter(self->rank, &start) : 0;
   if (starter) {
     snprintf(key, sizeof key, "mpiexec %d %" PRIu64, starter, start);
     snprintf(text, sizeof text, "mpiexec, process %d", starter);
@@ -201,7 +174,8 @@ static int place_by_starter(int which, ms_task *task) {
                  task->rank, task->size, task->source, is_all_local(task) ? "" : " on several hosts");
 }
 
-static int place_by_slurm(ms_task *task) {
+static int place_by_slurm(const launcher *self, ms_task *task) {
+  (void)self;
   char host[256], text[128];
   int hosts, port;
   const char *list = get("SLURM_STEP_NODELIST");
@@ -217,27 +191,105 @@ static int place_by_slurm(ms_task *task) {
   return ms_store_place_tcp(ms_env_string("MASTER_ADDR", host), port, &task->place);
 }
 
-static int find_place(int which, ms_task *task) {
-  const char *url = get("MOONSHARD_RENDEZVOUS");
-  if (url && !strcmp(url, "env://")) return place_by_environment(task);
-  if (url) return ms_store_place_parse(url, &task->place);
-  if (which == OPEN_MPI) return place_by_open_mpi(task);
-  if (which == PMI || which == MVAPICH) return place_by_starter(which, task);
-  if (which == SLURM) return place_by_slurm(task);
-  return place_by_environment(task);
-}
-
 /* ---- which job ---- */
 
-static int name_job(int which, ms_task *task) {
-  const char *given = get("MOONSHARD_JOB_ID"), *run = get("TORCHELASTIC_RUN_ID"), *space = get("PMIX_NAMESPACE");
+static void name_torchrun_job(char *text, size_t bytes) {
+  const char *run = get("TORCHELASTIC_RUN_ID");
+  if (run) snprintf(text, bytes, "%s.%s", run, ms_env_string("TORCHELASTIC_RESTART_COUNT", "0"));
+}
+
+static void name_open_mpi_job(char *text, size_t bytes) {
+  const char *space = get("PMIX_NAMESPACE");
+  if (space) snprintf(text, bytes, "%s", space);
+}
+
+static void name_slurm_job(char *text, size_t bytes) {
+  snprintf(text, bytes, "%s.%s", ms_env_string("SLURM_JOB_ID", "0"), ms_env_string("SLURM_STEP_ID", "0"));
+}
+
+/* ---- the launchers, the innermost first ---- */
+
+static const launcher launchers[] = {
+    {.name = "RANK, WORLD_SIZE",
+     .rank = "RANK",
+     .size = "WORLD_SIZE",
+     .local_size = "LOCAL_WORLD_SIZE",
+     .mark = "TORCHELASTIC_RUN_ID",
+     .is_ours = 1,
+     .place = place_by_environment,
+     .name_job = name_torchrun_job},
+    {.name = "Open MPI: OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE",
+     .rank = "OMPI_COMM_WORLD_RANK",
+     .size = "OMPI_COMM_WORLD_SIZE",
+     .local_size = "OMPI_COMM_WORLD_LOCAL_SIZE",
+     .mark = "OMPI_COMM_WORLD_RANK",
+     .place = place_by_open_mpi,
+     .name_job = name_open_mpi_job},
+    {.name = "MVAPICH: MV2_COMM_WORLD_RANK, MV2_COMM_WORLD_SIZE",
+     .rank = "MV2_COMM_WORLD_RANK",
+     .size = "MV2_COMM_WORLD_SIZE",
+     .local_size = "MV2_COMM_WORLD_LOCAL_SIZE",
+     .mark = "MV2_COMM_WORLD_RANK",
+     .place = place_by_starter},
+    /* mpiexec.hydra: MPICH's, Intel MPI's, MVAPICH's. */
+    {.name = "MPICH: PMI_RANK, PMI_SIZE",
+     .rank = "PMI_RANK",
+     .size = "PMI_SIZE",
+     .local_size = "MPI_LOCALNRANKS",
+     .mark = "PMI_RANK",
+     .place = place_by_starter},
+    /* A batch script has a rank and a size too; only what srun starts has a step. srun --mpi=pmi2 sets PMI's variables as
+    ** well; Slurm's say on which hosts. */
+    {.name = "Slurm: SLURM_PROCID, SLURM_NTASKS",
+     .rank = "SLURM_PROCID",
+     .size = "SLURM_NTASKS",
+     .mark = "SLURM_STEP_NODELIST",
+     .needs_mark = 1,
+     .details = "MPICH: PMI_RANK, PMI_SIZE",
+     .place = place_by_slurm,
+     .name_job = name_slurm_job},
+};
+
+/* *which NULL: none. */
+static int find_launcher(ms_task *task, const launcher **which) {
+  *task = (ms_task){.size = 1};
+  *which = NULL;
+  int ours = get("MOONSHARD_JOB_FD") != NULL;
+  for (size_t i = 0; i < sizeof launchers / sizeof *launchers; i++) {
+    const launcher *l = &launchers[i];
+    ms_task one;
+    int found;
+    /* Our own launcher speaks for its ranks, wherever it was started itself. */
+    if (ours && !l->is_ours) continue;
+    MS_TRY(read_launcher(l, &one, &found));
+    if (!found) continue;
+    if (*which) MS_TRY(check_agreement(*which, task, &one));
+    int says_more =
+        *which && l->details && !strcmp(l->details, (*which)->name) && one.size == task->size && one.rank == task->rank;
+    if (*which && !says_more) continue;
+    *task = one;
+    *which = l;
+  }
+  return *which || ours ? MS_OK : refuse_strangers();
+}
+
+int ms_environment_task(ms_task *task) {
+  const launcher *which;
+  return find_launcher(task, &which);
+}
+
+static int find_place(const launcher *which, ms_task *task) {
+  const char *url = get("MOONSHARD_RENDEZVOUS");
+  if (url && !strcmp(url, "env://")) return place_by_environment(which, task);
+  if (url) return ms_store_place_parse(url, &task->place);
+  return which->place(which, task);
+}
+
+static int name_job(const launcher *which, ms_task *task) {
+  const char *given = get("MOONSHARD_JOB_ID");
   char text[512] = "default";
   if (given) snprintf(text, sizeof text, "%s", given);
-  else if (which == TORCHRUN && run)
-    snprintf(text, sizeof text, "%s.%s", run, ms_env_string("TORCHELASTIC_RESTART_COUNT", "0"));
-  else if (which == OPEN_MPI && space) snprintf(text, sizeof text, "%s", space);
-  else if (which == SLURM)
-    snprintf(text, sizeof text, "%s.%s", ms_env_string("SLURM_JOB_ID", "0"), ms_env_string("SLURM_STEP_ID", "0"));
+  else if (which->name_job) which->name_job(text, sizeof text);
   for (const char *c = text; *c; c++)
     if (*c < 32 || *c > 126) return MS_FAIL(MS_EINVAL, "the job id \"%s\" must be printable ASCII", text);
   if (strlen(text) >= sizeof task->job)
@@ -247,9 +299,9 @@ static int name_job(int which, ms_task *task) {
 }
 
 int ms_environment_read(ms_task *task) {
-  int which;
+  const launcher *which;
   MS_TRY(find_launcher(task, &which));
-  if (which == LAUNCHERS && get("MOONSHARD_RENDEZVOUS"))
+  if (!which && get("MOONSHARD_RENDEZVOUS"))
     return MS_FAIL(MS_EINVAL,
                    "MOONSHARD_RENDEZVOUS=%s says where the ranks meet, but nothing says which rank this is: set "
                    "RANK and WORLD_SIZE",
