@@ -71,8 +71,6 @@ ms_recorder_ring *ms_comm_ring(const ms_comm *comm) { return comm->ring; }
 
 /* ---- starting ---- */
 
-static int is_real(int dtype) { return dtype == MS_F32 || dtype == MS_BF16; }
-
 static int check_part(const ms_comm *comm, const ms_coll *coll, const ms_coll_part *part) {
   const char *kind = ms_coll_kind_name(coll->kind), *label = coll->label ? coll->label : "";
   int sums = coll->kind == MS_COLL_REDUCE_SCATTER || coll->kind == MS_COLL_ALL_REDUCE;
