@@ -111,7 +111,7 @@ gpu-portable: $(BUILD)/packages/test all ## build/gpu: what test-gpu and bench-g
 	$(build_config) gpu-tests gpu-bench
 	@tests/gpu/portable.sh --build $(BUILD)/release --out $(BUILD)/gpu
 
-lint: $(BUILD)/packages/lint ## luacheck, formatting, floors between folders, wording, sizes
+lint: $(BUILD)/packages/lint ## luacheck, formatting, floors (includes, calls, requires), prose in tests, wording, sizes
 	@tests/lint/run.sh
 
 san-address: $(BUILD)/packages/train $(BUILD)/packages/test $(BUILD)/packages/build ## the tests under the address and undefined-behaviour sanitizers

@@ -87,7 +87,17 @@ for _, path in ipairs(order) do
   end
 end
 
--- Circles within a folder, by Tarjan's algorithm: every strongly connected set of more than one file.
+-- A header and the C file of its name are one.
+local function stems(files)
+  local seen, count = {}, 0
+  for _, path in ipairs(files) do
+    local stem = path:gsub("%.[ch]u?$", "")
+    if not seen[stem] then seen[stem], count = true, count + 1 end
+  end
+  return count
+end
+
+-- Circles, by Tarjan's algorithm: every strongly connected set of more than one file.
 local index, low, on_stack, stack, counter = {}, {}, {}, {}, 0
 local function visit(path)
   counter = counter + 1
@@ -108,7 +118,7 @@ local function visit(path)
       on_stack[member] = nil
       circle[#circle + 1] = member
     until member == path
-    if #circle > 1 then
+    if stems(circle) > 1 then
       table.sort(circle)
       local among = {}
       for _, member in ipairs(circle) do among[member] = true end

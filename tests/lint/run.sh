@@ -46,6 +46,7 @@ op_lists() {
 check "luacheck" luacheck --quiet --no-color "${lua_files[@]}"
 check "clang-format" clang-format --dry-run -Werror --ferror-limit=3 "${c_files[@]}"
 check "floors between folders" luajit tests/lint/floors.lua "${c_files[@]}"
+check "calls go down, in no circle" luajit tests/lint/calls.lua "${c_files[@]}"
 check "floors of the Lua layer" luajit tests/lint/requires.lua "${lua_files[@]}"
 check "behaviours and their tests" luajit tests/lint/behaviours.lua "${test_files[@]}"
 check "no lists of ops outside of the op table" op_lists
