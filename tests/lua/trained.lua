@@ -1,9 +1,13 @@
--- Runs tests/lua/recipes/parity.lua on real ranks, and compares what two runs ended with: losses, norms and every
--- parameter.
+-- Runs tests/lua/recipes/parity.lua on real ranks, and compares what two runs did: losses, norms, what every step
+-- changed of each parameter, the moments and the values that they ended with.
+--
+-- An update is a hundredth of a value, so that in bf16 a comparison of values finds hardly anything: updates and
+-- moments are measured against their own norms, parameter by parameter.
 
 local compare = require("moonshard.check.tolerance")
 local json = require("cjson")
 local program = require("lua.program")
+local scratch = require("lua.scratch")
 
 local trained = {
   ---Ranks, and the sizes of (replicate, shard).
@@ -32,11 +36,8 @@ function trained.run(ranks, settings, options)
     "run", "tests/lua/recipes/parity.lua", "-n", tostring(ranks), "out=" .. out, unpack(words),
   })
   assert(ended.status == 0, ended.err)
-  local file = assert(io.open(out))
-  local text = file:read("*a")
-  file:close()
+  runs[key] = json.decode(scratch.read(out))
   os.remove(out)
-  runs[key] = json.decode(text)
   return runs[key]
 end
 
@@ -66,9 +67,50 @@ function trained.assert_close(expected, got, tolerance, what)
   end
 end
 
+local ROUNDING = 2 ^ -23 -- of a weight of 1 to 2, stored in f32 before and after a step
+
+---Where two runs differ in what training did to parameters, the largest excess first.
+---@param expected table
+---@param got table
+---@param tolerance number of losses; updates and moments may differ by multiples of it (moonshard.check.tolerance)
+---@return { what: string, name: string, step: integer?, excess: number, text: string }[]
+function trained.differences(expected, got, tolerance)
+  local found = {}
+  local function changes(what, name, step, a, b, factor, slack)
+    local of = compare.changes(a, b, { count = #a, tolerance = factor * tolerance, rounding = slack })
+    if not of.differs then return end
+    found[#found + 1] = { what = what, name = name, step = step, excess = of.excess,
+      text = ("%s of %s%s: off by %.3g of a norm of %.3g, %.3g is allowed"):format(what, name,
+        step and " in step " .. step or "", of.difference, of.norm, of.allowed) }
+  end
+  assert(#expected.updates == #got.updates, "another number of steps")
+  local rounding, times = tolerance > 0 and ROUNDING or 0, compare.UPDATE[expected.optimizer]
+  for step, updates in ipairs(expected.updates) do
+    for name, values in pairs(updates) do
+      changes("update", name, step, values, got.updates[step][name], times, rounding)
+    end
+  end
+  for name, values in pairs(expected.moments) do
+    changes("moments", name, nil, values, got.moments[name], compare.MOMENTS)
+  end
+  table.sort(found, function(a, b) return compare.is_worse(a.excess, b.excess) end)
+  return found
+end
+
+---Fails where training did something else to a parameter.
+---@param expected table
+---@param got table
+---@param tolerance number
+function trained.assert_updates(expected, got, tolerance)
+  local found, lines = trained.differences(expected, got, tolerance), {}
+  for i = 1, math.min(5, #found) do lines[i] = found[i].text end
+  if #found > 0 then error(("%d differences:\n%s"):format(#found, table.concat(lines, "\n")), 0) end
+end
+
 local function assert_parity(expected, got, tolerance)
   trained.assert_close(expected.losses, got.losses, tolerance, "losses")
   trained.assert_close(expected.norms, got.norms, tolerance, "norms")
+  trained.assert_updates(expected, got, tolerance)
   for name, values in pairs(expected.params) do
     trained.assert_close(values, got.params[name], compare.PARAMETERS * tolerance, name)
   end

@@ -12,6 +12,13 @@ local NORM_TOLERANCES = { f32 = 1e-5, bf16 = 5e-2 }
 ---Steps of an optimizer turn rounding of gradients into more of it: of parameters this many times as much is allowed.
 tolerance.PARAMETERS = 10
 
+---Of one step's update, by the optimizer. AdamW's first steps are signs of gradients, which rounding decides where
+---these are small.
+compare.UPDATE = { adamw = 10, sgd = 2 }
+
+---Of what the optimizer averages of gradients, before it divides anything.
+compare.MOMENTS = 5
+
 ---The least that a tensor's largest value counts as.
 tolerance.LEAST_SCALE = 1e-3
 
@@ -39,6 +46,25 @@ end
 ---@field excess number difference over what is allowed; above 1, or not a number, when the values differ
 ---@field differs boolean
 ---@field first integer? the first element that differs, from 0
+
+---Compares what training did to one tensor, as a whole: an update, or moments. The norm of the difference is measured
+---against the norm of what is expected, so that a small update of large weights counts as a large one does.
+---@param expected table|ffi.cdata*
+---@param got table|ffi.cdata*
+---@param o { count: integer, first: integer?, tolerance: number, rounding: number? } first: as of compare.arrays;
+---  rounding: what storing rounds an element by, 0 unless told
+---@return { difference: number, norm: number, allowed: number, excess: number, differs: boolean }
+function compare.changes(expected, got, o)
+  local first, squares, differences = o.first or 1, 0, 0
+  for i = first, first + o.count - 1 do
+    squares, differences = squares + expected[i] ^ 2, differences + (expected[i] - got[i]) ^ 2
+  end
+  local norm, difference = math.sqrt(squares), math.sqrt(differences)
+  local allowed = o.tolerance * norm + (o.rounding or 0) * math.sqrt(o.count)
+  local excess = difference == 0 and 0 or difference / allowed
+  return { difference = difference, norm = norm, allowed = allowed, excess = excess,
+    differs = excess > 1 or excess ~= excess }
+end
 
 ---Compares two arrays, or lists.
 ---@param expected table|ffi.cdata*

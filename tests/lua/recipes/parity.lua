@@ -7,6 +7,7 @@
 local ms = require "moonshard"
 local ffi = require "ffi"
 local json = require "moonshard.base.json"
+local world = require "moonshard.distributed.world"
 local re = ms.re
 
 local cfg = ms.args {
@@ -18,6 +19,7 @@ local cfg = ms.args {
   ahead = "", recompute = "", dropout = false, sync = "every", reshard_backward = true, build = "native",
   samples = 0, strategy = "", tail = "", by_layer = false, output = "",
   load = "", save = "", save_at = 0, async = false, ema = ms.args.real(0), ema_warmup = false,
+  wrong = "", wrong_at = 0,
 }
 
 local Block = ms.module "Block"
@@ -40,6 +42,7 @@ local Net = ms.module "Net"
 function Net:init()
   self.embed = ms.nn.linear(15, 17)
   self.layers = { Block(16), Block(7) }
+  if cfg.wrong == "half" then self.shadow = Block(7) end
   self.norm = ms.nn.layer_norm { 17 }
   self.head = ms.nn.linear(17, 3)
   if cfg.tail == "" then return end
@@ -51,7 +54,9 @@ end
 
 function Net:forward(x)
   x = self.embed(x)
-  for _, layer in ipairs(self.layers) do x = layer(x) end
+  for i, layer in ipairs(self.layers) do
+    x = i == 2 and self.shadow and layer(x) * 0.5 + self.shadow(x) * 0.5 or layer(x)
+  end
   for _, layer in ipairs(self.tail or {}) do x = x + layer(x):gelu() end
   return self.head(self.norm(x))
 end
@@ -114,6 +119,7 @@ local AHEAD = {
 local RESHARD = { ["true"] = true, ["false"] = false, default = "default", ["2"] = 2, ["1"] = 1,
   blocks = { { "root", false }, { re[[.*]], true } } }
 local TAIL = { grouped = { "tail.0", "tail.1" }, twice = "tail.0" }
+local freeze = cfg.wrong == "half" and "^shadow" or cfg.freeze
 local model = Net()
 ms.fully_shard(model, {
   mesh = mesh,
@@ -121,7 +127,7 @@ ms.fully_shard(model, {
   strategy = cfg.strategy ~= "" and cfg.strategy or nil,
   reshard_after_forward = RESHARD[cfg.strategy == "" and cfg.reshard or "none"],
   layout = cfg.layout,
-  freeze = cfg.freeze ~= "" and { { re(cfg.freeze), true } } or nil,
+  freeze = freeze ~= "" and { { re(freeze), true } } or nil,
   param_dtype = cfg.mixed and { { re[[norm|fc1\.bias|gain|head]], "f32" } } or nil,
   mp_policy = cfg.by_layer and { { "layers.0", { param_dtype = "bf16", reduce_dtype = "bf16" } },
     { "layers.1", { param_dtype = "bf16", output_dtype = "f32" } } }
@@ -138,12 +144,15 @@ local opt = cfg.optimizer == "adamw"
   or ms.optim.sgd {
     lr = 5e-2, momentum = cfg.momentum, nesterov = cfg.nesterov, weight_decay = cfg.decay, groups = groups,
   }
-local train = ms.trainer {
-  model = model, optimizer = opt, loss = ms.loss.cross_entropy, clip_grad_norm = cfg.clip,
-  micro_batches = cfg.micro, prefetch = cfg.prefetch, gradient_sync = cfg.sync,
-  reshard_after_backward = cfg.reshard_backward,
-  ema = cfg.ema > 0 and { decay = cfg.ema, warmup = cfg.ema_warmup } or nil,
-}
+local function trainer_of(clip)
+  return ms.trainer {
+    model = model, optimizer = opt, loss = ms.loss.cross_entropy, clip_grad_norm = clip,
+    micro_batches = cfg.micro, prefetch = cfg.prefetch, gradient_sync = cfg.sync,
+    reshard_after_backward = cfg.reshard_backward,
+    ema = cfg.ema > 0 and { decay = cfg.ema, warmup = cfg.ema_warmup } or nil,
+  }
+end
+local train = trainer_of(cfg.clip)
 
 -- The rows of a global batch that belong to this rank: one rank's follow the other's, so any mesh and any number of
 -- micro-batches average the same rows.
@@ -194,19 +203,88 @@ local function evaluate_averages(batch)
   averages.as_weights = train:evaluate(batches())
 end
 
-local result = { losses = {}, norms = {}, params = {} }
+-- ---- mistakes that a comparison must find -------------------------------------------------------------------------
+--
+--   norm   the norm's weight and bias are not updated in step wrong_at
+--   clip   step wrong_at does not clip
+--   half   the second block's gradient is half of what it is: its other half goes to a frozen copy
+
+local function copy_to_shadow()
+  if cfg.wrong ~= "half" then return end
+  for name in model:named_parameters() do
+    local original = name:match("^shadow(.*)")
+    if original then train:set_parameter(name, train:parameter("layers.1" .. original)) end
+  end
+end
+
+local unclipped -- another trainer of the same weights and state
+
+local function take_step(step)
+  local wrong = step == cfg.wrong_at and cfg.wrong
+  local metrics, weight, bias
+  if wrong == "norm" then weight, bias = train:parameter("norm.weight"), train:parameter("norm.bias") end
+  if wrong == "clip" then
+    unclipped = unclipped or trainer_of(0)
+    unclipped.steps_done = step - 1
+    metrics, train.steps_done = unclipped:step(batch_of(step)), step
+  else
+    metrics = train:step(batch_of(step))
+  end
+  if wrong == "norm" then
+    train:set_parameter("norm.weight", weight)
+    train:set_parameter("norm.bias", bias)
+  end
+  copy_to_shadow()
+  return metrics
+end
+
+-- ---- what every step changes --------------------------------------------------------------------------------------
+
+local function values_of()
+  local values = {}
+  for name in model:named_parameters() do
+    if not name:find("^shadow") then values[name] = train:parameter(name):reshape(-1):tolist() end
+  end
+  return values
+end
+
+local function updates_of(before, after)
+  local updates = {}
+  for name, values in pairs(after) do
+    updates[name] = {}
+    for i, value in ipairs(values) do updates[name][i] = value - before[name][i] end
+  end
+  return updates
+end
+
+-- What the optimizer averaged of each parameter's gradients. AdamW's updates do not show how large those are.
+local MOMENT = { adamw = "exp_avg", sgd = cfg.momentum > 0 and "momentum" or nil }
+
+local function moments_of()
+  local moments = {}
+  for _, param in ipairs(MOMENT[cfg.optimizer] and train.session.sharding.params or {}) do
+    if not param.frozen then
+      moments[param.fqn] = train:optimizer_state(param.fqn, MOMENT[cfg.optimizer]):reshape(-1):tolist()
+    end
+  end
+  return moments
+end
+
+local result = { losses = {}, norms = {}, updates = {}, optimizer = cfg.optimizer }
 if cfg.load ~= "" then ms.checkpoint.load(train, cfg.load) end
+copy_to_shadow()
+local before = not world.plan_only and values_of() or nil -- where only a plan is made there are none
 for step = train.steps_done + 1, cfg.steps do
-  local m = train:step(batch_of(step))
+  local m = take_step(step)
+  result.params = values_of()
+  result.updates[#result.updates + 1], before = updates_of(before, result.params), result.params
   table.insert(result.losses, m.loss)
   table.insert(result.norms, m.grad_norm)
   if cfg.ema > 0 then follow_averages(step) end
   if step == cfg.save_at then ms.checkpoint.save(train, cfg.save, { async = cfg.async }) end
   result.peak_bytes, result.comm_bytes, result.step_ms = m.peak_bytes, m.comm_bytes, m.step_ms
 end
-for name in model:named_parameters() do
-  result.params[name] = train:parameter(name):reshape(-1):tolist()
-end
+result.moments = moments_of()
 ms.checkpoint.finish(train)
 local summary = train:plan():summary()
 local counters = train.session:counters("train")
