@@ -4,7 +4,7 @@
 #   tests/run.sh --build build/release --config release [--only WORD] [--timeout SECONDS]
 #
 # Every test file is a process of its own (run_file.sh), so a crash or a hang costs that file alone; as many run at once
-# as there are processors. What specs may rely on:
+# as there are processors, and one more of those that wait (waiting.list). What specs may rely on:
 #   MOONSHARD_BIN, MOONSHARD_LIB   the executable and the library under test, absolute paths
 #   MOONSHARD_CONFIG               release, address or thread: sanitized builds are several times slower
 # Configuration gpu is the release build, of which the kernels' tests alone run, on the GPU.
@@ -62,16 +62,30 @@ files() {
   fi 2>/dev/null | grep -F -e "$only"
 }
 
+# The paths at the beginning of a list's lines, as patterns.
+listed() { sed -nE 's/^([^# ]+).*/^\1/p' "$1"; }
+
 # A sanitizer leaves out what its list (tests/sanitizers/*.skip) names by how a path begins, unless --only asks for it.
 wanted() {
   local list=tests/sanitizers/$config.skip
-  if [ -z "$only" ] && [ -e "$list" ]; then grep -v -f <(sed -nE 's/^([^# ]+).*/^\1/p' "$list"); else cat; fi
+  if [ -z "$only" ] && [ -e "$list" ]; then grep -v -f <(listed "$list"); else cat; fi
 }
 
-# As many at once as there are processors; a GPU has one after the other.
+run_in_lanes() { xargs -r -d '\n' -n 1 -P "$1" tests/run_file.sh; }
+
+# As many at once as there are processors, and those that wait beside them; a GPU has one after the other.
 lanes=$(nproc)
 [ "$config" = gpu ] && lanes=1
-files | wanted | xargs -r -d '\n' -n 1 -P "$lanes" tests/run_file.sh
+mapfile -t chosen < <(files | wanted)
+if [ ${#chosen[@]} -gt 0 ]; then
+  if [ "$config" != gpu ]; then
+    printf '%s\n' "${chosen[@]}" | grep -f <(listed tests/waiting.list) | run_in_lanes 1 &
+    printf '%s\n' "${chosen[@]}" | grep -v -f <(listed tests/waiting.list) | run_in_lanes "$lanes"
+    wait
+  else
+    printf '%s\n' "${chosen[@]}" | run_in_lanes "$lanes"
+  fi
+fi
 
 read -r passed failed skipped < <(awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0 }' "$TEST_COUNTS")
 [ "$skipped" -gt 0 ] && echo "$skipped skipped"

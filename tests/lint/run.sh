@@ -43,6 +43,19 @@ op_lists() {
   [ -z "$found" ] || { printf '%s\n' "$found" "a property of an op is a flag or a column of kernels/ops.def"; return 1; }
 }
 
+# Lists of test files (tests/sanitizers/*.skip, tests/waiting.list): every line names files that are there, and says why.
+every_list_is_true() {
+  local list path reason wrong=0
+  for list in tests/sanitizers/*.skip tests/waiting.list; do
+    while read -r path reason; do
+      [[ -z $path || $path == \#* ]] && continue
+      [ -n "$reason" ] || { echo "$list: $path without a reason"; wrong=1; }
+      compgen -G "$path*" >/dev/null || { echo "$list: no file begins with $path"; wrong=1; }
+    done <"$list"
+  done
+  return $wrong
+}
+
 check "luacheck" luacheck --quiet --no-color "${lua_files[@]}"
 check "clang-format" clang-format --dry-run -Werror --ferror-limit=3 "${c_files[@]}"
 check "floors between folders" luajit tests/lint/floors.lua "${c_files[@]}"
@@ -53,6 +66,7 @@ check "no lists of ops outside of the op table" op_lists
 check "no prose in tests" luajit tests/lint/prose.lua "${compared[@]}"
 check "wording" bash tests/lint/wording.sh "${all[@]}"
 check "shell scripts parse" every_script_parses
+check "lists of test files" every_list_is_true
 
 # Not a failure: a long file may be one idea after all, but somebody should look.
 wc -l "${c_files[@]}" "${lua_files[@]}" "${shell_files[@]}" | awk '$2 != "total" && $1 > 400 { print "note  " $2 " has " $1 " lines (400 is the aim)" }'

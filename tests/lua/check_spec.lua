@@ -102,6 +102,39 @@ describe("check", function()
   end)
 end)
 
+describe("check of a recipe that trains otherwise on its ranks", function()
+  local RECIPE_WRONG = "tests/lua/recipes/parity.lua"
+
+  -- The parameters that differ.
+  local function differing(dtype, ...)
+    local ended = check(RECIPE_WRONG, "-n", "2", "--steps", "10", "--json", "mesh=1x2", "dtype=" .. dtype, "alone=true",
+      "optimizer=sgd", ...)
+    assert.equal("", ended.err)
+    local names = {}
+    for _, finding in ipairs(json.decode(ended.out).findings) do
+      if finding.name then names[finding.name] = true end
+    end
+    return names, ended.status
+  end
+
+  for _, dtype in ipairs { "f32", "bf16" } do
+    it("S13 finds a norm that is not updated, one step without clipping, half of a gradient in " .. dtype, function()
+      local names, status = differing(dtype, "wrong=norm", "wrong_at=0")
+      assert.equal(3, status)
+      assert.is_truthy(names["norm.weight"] and names["norm.bias"])
+      names, status = differing(dtype, "wrong=clip", "wrong_at=2")
+      assert.equal(3, status)
+      assert.is_truthy(next(names))
+      names, status = differing(dtype, "wrong=half")
+      assert.equal(3, status)
+      assert.is_truthy(names["layers.1.fc2.bias"])
+      names, status = differing(dtype)
+      assert.equal(0, status)
+      assert.same({}, names)
+    end)
+  end
+end)
+
 describe("compare", function()
   local function lists(expected, got, tolerance)
     return compare.arrays(expected, got, { count = #expected, tolerance = tolerance or 1e-5 })
@@ -181,7 +214,7 @@ describe("verdict", function()
 
   it("lets AdamW move an element whose gradients are rounding by the learning rate, and no other", function()
     local certain = { 1, 1e-9 }
-    local one = run { values = { 1, 1, unpack(certain) }, optimizer = "adamw" }
+    local one = run { values = { 1, 1, 0.99, 1, unpack(certain) }, optimizer = "adamw" }
     local function verdict_of(values)
       return verdict.of(run { values = values, optimizer = "adamw" }, one, { wrong = {} })
     end
@@ -192,8 +225,14 @@ describe("verdict", function()
     assert.same({ 0 }, found.findings[1].element)
   end)
 
+  it("measures differences against what training changed, not against the values", function()
+    local one = run { values = { 100, 50, 99.5, 50 } } -- an update of 0.5; 1e-5 of it, 6 times, and rounding
+    assert.is_true(verdict.of(run { values = { 100.00003, 50 } }, one, { wrong = {} }).same)
+    assert.is_false(verdict.of(run { values = { 100.0002, 50 } }, one, { wrong = {} }).same)
+  end)
+
   it("takes another number of steps, and what a plan does not say, for differences", function()
-    local one = run { values = { 1, 1 } }
+    local one = run { values = { 1, 1, 0.5, 0.5 } }
     assert.equal("steps", verdict.of(run { values = { 1, 1 }, steps = {} }, one, { wrong = {} }).findings[1].what)
     local found = verdict.of(run { values = { 1, 1 } }, one, { wrong = { "rank 1: collectives" } })
     assert.is_false(found.same)

@@ -1,4 +1,5 @@
--- Random models under random rules, meshes and ways to train: 200 cases beside one rank. `make fuzz-plans` runs on.
+-- Random models under random rules, meshes and ways to train: some cases beside one rank. `make fuzz-plans` and
+-- `make soak` run many more.
 
 local case = require("fuzz.case")
 local cases = require("fuzz.cases")
@@ -6,7 +7,7 @@ local recipe = require("fuzz.recipe")
 local shrink = require("fuzz.shrink")
 local has = require("lua.message").has
 
-local SEED, COUNT = 1, os.getenv("MOONSHARD_CONFIG") == "release" and 200 or 20
+local SEED, COUNT = 1, os.getenv("MOONSHARD_CONFIG") == "release" and 60 or 10
 
 describe("random plans", function()
   local last = SEED + COUNT - 1

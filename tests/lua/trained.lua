@@ -10,8 +10,10 @@ local program = require("lua.program")
 local scratch = require("lua.scratch")
 
 local trained = {
-  ---Ranks, and the sizes of (replicate, shard).
-  MESHES = { { 2, "1x2" }, { 3, "1x3" }, { 4, "1x4" }, { 4, "2x2" }, { 2, "2x1" }, { 4, "4x1" } },
+  ---Ranks, and the sizes of (replicate, shard). Sanitizers see on two of them what they would see on all.
+  MESHES = os.getenv("MOONSHARD_CONFIG") == "release"
+    and { { 2, "1x2" }, { 3, "1x3" }, { 4, "1x4" }, { 4, "2x2" }, { 2, "2x1" }, { 4, "4x1" } }
+    or { { 3, "1x3" }, { 4, "2x2" } },
 }
 
 local runs = {}

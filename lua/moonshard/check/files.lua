@@ -3,7 +3,8 @@
 --
 --   batches-R      for every step a line of JSON (names, types, shapes), then the arrays' bytes
 --   R.json         losses, norms, trainers, plans
---   R.values       of every parameter in R.json's order its f32 numbers; of one rank with AdamW also their certainty
+--   R.values       of every parameter in R.json's order its f32 numbers; of one rank also those before the first step,
+--                  and with AdamW their certainty
 
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")

@@ -80,33 +80,57 @@ local function adamw_slack(trainer, run, sensitivity, rtol)
   end
 end
 
--- The arrays of a run's values in their order: parameters, and of one rank with AdamW how sensitive they are.
-local function slices(run, has_sensitivity)
+-- The arrays of a run's values in their order: parameters, and of one rank what they were before its first step, and
+-- with AdamW how sensitive they are.
+local function slices(run, is_one)
   local at, all = 0, {}
   for t, trainer in ipairs(run.trainers) do
-    local params, sensitivity = {}, {}
+    local params, before, sensitivity = {}, {}, {}
     for i, param in ipairs(trainer.params) do
       params[i] = run.values + at
       at = at + param.numel
-      if has_sensitivity and trainer.optimizer == "adamw" then
+      if is_one then
+        before[i] = run.values + at
+        at = at + param.numel
+      end
+      if is_one and trainer.optimizer == "adamw" then
         sensitivity[i] = run.values + at
         at = at + param.numel
       end
     end
-    all[t] = { params = params, sensitivity = sensitivity }
+    all[t] = { params = params, before = before, sensitivity = sensitivity }
   end
   assert(at == run.value_count, "values of other parameters")
   return all
 end
 
+local ROUNDING = 2 ^ -23 -- of a weight that is stored in f32, by each step
+
+-- What training changed of each parameter, by its largest element, and of all of them.
+local function largest_updates(trainer, of_trainer)
+  local updates, largest = {}, 0
+  for i, param in ipairs(trainer.params) do
+    updates[i] = tolerance.largest(of_trainer.params[i], 0, param.numel, of_trainer.before[i])
+    largest = math.max(largest, updates[i])
+  end
+  return updates, largest
+end
+
+-- Both began with the same values, so values differ as the updates do, and are measured against these: several times
+-- the tolerance of a parameter's own largest, once that of all (a gradient may be zero but for rounding), and what f32
+-- rounds weights by.
 local function compare_parameters(self, ranks, one, rtol)
   local of_ranks, of_one = slices(ranks, false), slices(one, true)
   for t, trainer in ipairs(one.trainers) do
     local base = rtol or tolerance.of_dtype(trainer.dtype)
     local slack = trainer.optimizer == "adamw" and adamw_slack(trainer, one, of_one[t].sensitivity, base)
+    local updates, largest = largest_updates(trainer, of_one[t])
     for i, param in ipairs(trainer.params) do
+      local weight = tolerance.largest(of_one[t].params[i], 0, param.numel)
+      local scale = param.frozen and weight
+        or tolerance.TRAINING[trainer.optimizer] * updates[i] + largest + ROUNDING / base * #one.steps * weight
       local difference = tolerance.arrays(of_one[t].params[i], of_ranks[t].params[i], {
-        count = param.numel, first = 0, tolerance = tolerance.PARAMETERS * base,
+        count = param.numel, first = 0, tolerance = base, scale = scale,
         slack = slack and not param.frozen and slack(i) or nil,
       })
       note_worst(self, "parameter", difference, param.name)

@@ -14,10 +14,13 @@ tolerance.PARAMETERS = 10
 
 ---Of one step's update, by the optimizer. AdamW's first steps are signs of gradients, which rounding decides where
 ---these are small.
-compare.UPDATE = { adamw = 10, sgd = 2 }
+tolerance.UPDATE = { adamw = 10, sgd = 2 }
+
+---Of all that training changed, by the optimizer: differences of earlier steps make later ones.
+tolerance.TRAINING = { adamw = 10, sgd = 5 }
 
 ---Of what the optimizer averages of gradients, before it divides anything.
-compare.MOMENTS = 5
+tolerance.MOMENTS = 5
 
 ---The least that a tensor's largest value counts as.
 tolerance.LEAST_SCALE = 1e-3
@@ -51,10 +54,10 @@ end
 ---against the norm of what is expected, so that a small update of large weights counts as a large one does.
 ---@param expected table|ffi.cdata*
 ---@param got table|ffi.cdata*
----@param o { count: integer, first: integer?, tolerance: number, rounding: number? } first: as of compare.arrays;
+---@param o { count: integer, first: integer?, tolerance: number, rounding: number? } first: as of tolerance.arrays;
 ---  rounding: what storing rounds an element by, 0 unless told
 ---@return { difference: number, norm: number, allowed: number, excess: number, differs: boolean }
-function compare.changes(expected, got, o)
+function tolerance.changes(expected, got, o)
   local first, squares, differences = o.first or 1, 0, 0
   for i = first, first + o.count - 1 do
     squares, differences = squares + expected[i] ^ 2, differences + (expected[i] - got[i]) ^ 2
@@ -66,15 +69,28 @@ function compare.changes(expected, got, o)
     differs = excess > 1 or excess ~= excess }
 end
 
+---The largest magnitude among elements, or of how they differ from others.
+---@param values table|ffi.cdata*
+---@param first integer
+---@param count integer
+---@param from (table|ffi.cdata*)? the others
+---@return number
+function tolerance.largest(values, first, count, from)
+  local largest = 0
+  for i = first, first + count - 1 do largest = math.max(largest, math.abs(values[i] - (from and from[i] or 0))) end
+  return largest
+end
+
 ---Compares two arrays, or lists.
 ---@param expected table|ffi.cdata*
 ---@param got table|ffi.cdata*
----@param o { count: integer, first: integer?, tolerance: number, slack: (fun(at: integer): number)? } first: index of
----  the first element, 1 (lists) unless told; slack: how much more an element may differ by
+---@param o { count: integer, first: integer?, tolerance: number, scale: number?, slack: (fun(at: integer): number)? }
+---  first: index of the first element, 1 (lists) unless told; scale: what tolerance is relative to, the largest value
+---  unless told; slack: how much more an element may differ by
 ---@return moonshard.Difference? nil when there are no elements
 function tolerance.arrays(expected, got, o)
-  local first, scale = o.first or 1, tolerance.LEAST_SCALE
-  for i = first, first + o.count - 1 do scale = math.max(scale, math.abs(expected[i])) end
+  local first = o.first or 1
+  local scale = o.scale or math.max(tolerance.LEAST_SCALE, tolerance.largest(expected, first, o.count))
   local worst, first_that_differs
   for i = first, first + o.count - 1 do
     local allowed = o.tolerance * scale + (o.slack and o.slack(i - first) or 0)

@@ -23,6 +23,7 @@ local ffi = engine.ffi
 ---@field steps_wanted integer
 ---@field steps table[] of moonshard.CheckedRun
 ---@field trainers moonshard.Trainer[] those that made a step, one for each session
+---@field before table<moonshard.Session, string[]> of one rank: every parameter before the first step
 ---@field sensitivity table<moonshard.Session, moonshard.AdamwSensitivity> of one rank's trainers with AdamW
 ---@field runs table<moonshard.Exec, table<string, integer>>
 ---@field plan { fingerprint: string, bytes: table<string, number> }? of the first step
@@ -95,6 +96,16 @@ local function number_of(self, trainer)
   return #self.trainers
 end
 
+local function note_before(self, trainer)
+  local session = trainer.session
+  if not reference.active or self.before[session] then return end
+  local before = {}
+  for i, param in ipairs(session.sharding.params) do
+    before[i] = ffi.string(trainer:parameter(param.fqn).data, 4 * param.numel)
+  end
+  self.before[session] = before
+end
+
 local function note_sensitivity(self, trainer)
   if not reference.active or trainer.optimizer.kind ~= "adamw" then return end
   local session = trainer.session
@@ -122,6 +133,7 @@ function Watch:step(trainer, batch, step)
   else
     files.write_batch(self.writer, self.writer_path, batch, batch_of.specs(batch, 1))
   end
+  note_before(self, trainer)
   local metrics = step(trainer, batch, places)
   reference.name_dimensions(trainer, metrics)
   self.steps[#self.steps + 1] = {
@@ -159,12 +171,13 @@ local function describe(trainer)
   return result
 end
 
--- Every parameter in full, and on one rank how certain AdamW's steps were.
+-- Every parameter in full, and on one rank what it was before and how certain AdamW's steps were.
 local function collect(self, trainer, values)
-  local sensitivity = self.sensitivity[trainer.session]
-  for _, param in ipairs(trainer.session.sharding.params) do
+  local before, sensitivity = self.before[trainer.session], self.sensitivity[trainer.session]
+  for i, param in ipairs(trainer.session.sharding.params) do
     local value = trainer:parameter(param.fqn)
     values[#values + 1] = ffi.string(value.data, 4 * param.numel)
+    if before then values[#values + 1] = before[i] end
     if sensitivity then values[#values + 1] = sensitivity:of(param) end
   end
 end
@@ -201,7 +214,8 @@ end
 ---@param handler fun(raised: any): any as xpcall's
 function watch.run(recipe, o, handler)
   local self = setmetatable({
-    folder = o.folder, steps_wanted = o.steps, steps = {}, trainers = {}, runs = {}, readers = {}, sensitivity = {},
+    folder = o.folder, steps_wanted = o.steps, steps = {}, trainers = {}, runs = {}, readers = {},
+    before = {}, sensitivity = {},
   }, Watch)
   if not reference.active then
     self.writer_path = ("%s/batches-%d"):format(o.folder, world.rank)

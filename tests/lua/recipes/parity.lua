@@ -19,8 +19,10 @@ local cfg = ms.args {
   ahead = "", recompute = "", dropout = false, sync = "every", reshard_backward = true, build = "native",
   samples = 0, strategy = "", tail = "", by_layer = false, output = "",
   load = "", save = "", save_at = 0, async = false, ema = ms.args.real(0), ema_warmup = false,
-  wrong = "", wrong_at = 0,
+  wrong = "", wrong_at = 0, alone = false,
 }
+
+local mistake = not (cfg.alone and require("moonshard.shard.reference").active) and cfg.wrong
 
 local Block = ms.module "Block"
 
@@ -55,7 +57,7 @@ end
 function Net:forward(x)
   x = self.embed(x)
   for i, layer in ipairs(self.layers) do
-    x = i == 2 and self.shadow and layer(x) * 0.5 + self.shadow(x) * 0.5 or layer(x)
+    x = i == 2 and mistake == "half" and layer(x) * 0.5 + self.shadow(x) * 0.5 or layer(x)
   end
   for _, layer in ipairs(self.tail or {}) do x = x + layer(x):gelu() end
   return self.head(self.norm(x))
@@ -208,6 +210,8 @@ end
 --   norm   the norm's weight and bias are not updated in step wrong_at
 --   clip   step wrong_at does not clip
 --   half   the second block's gradient is half of what it is: its other half goes to a frozen copy
+--
+-- wrong_at = 0 is every step. With `alone` they are made on the ranks of a check, and not on the one beside them.
 
 local function copy_to_shadow()
   if cfg.wrong ~= "half" then return end
@@ -220,7 +224,7 @@ end
 local unclipped -- another trainer of the same weights and state
 
 local function take_step(step)
-  local wrong = step == cfg.wrong_at and cfg.wrong
+  local wrong = (cfg.wrong_at == 0 or step == cfg.wrong_at) and mistake
   local metrics, weight, bias
   if wrong == "norm" then weight, bias = train:parameter("norm.weight"), train:parameter("norm.bias") end
   if wrong == "clip" then
