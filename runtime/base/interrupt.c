@@ -40,7 +40,7 @@ static void on_termination(int signal_number) {
   }
   int64_t now = (int64_t)(1e9 * ms_clock()), first = 0;
   if (atomic_compare_exchange_strong(&terminated_at, &first, now)) return;
-  if (now - first > (int64_t)(1e9 * MS_SAME_REQUEST)) end_process(signal_number);
+  if (now - first > (int64_t)(1e9 * ms_wait_scale * MS_SAME_REQUEST)) end_process(signal_number);
 }
 
 void ms_interrupt_install(void) {

@@ -1,5 +1,6 @@
 /* test_base.c - the ground floor: error record, memory, text, hash, environment, element types, Ctrl-C. */
 #include "base/bf16.h"
+#include "base/clock.h"
 #include "base/env.h"
 #include "base/error.h"
 #include "base/hash.h"
@@ -427,11 +428,12 @@ static void L7_termination_sets_a_flag_and_ends_when_asked_for_again(void **stat
   fflush(NULL);
   pid_t child = fork();
   if (child == 0) {
+    ms_wait_scale = 0.1;
     ms_termination_catch(NULL);
     raise(SIGTERM);
     raise(SIGTERM);
     if (!ms_terminated()) _exit(1);
-    usleep((useconds_t)(1.1e6 * MS_SAME_REQUEST));
+    usleep((useconds_t)(1.1e6 * ms_wait_scale * MS_SAME_REQUEST));
     raise(SIGTERM);
     _exit(2);
   }

@@ -88,11 +88,13 @@ static void L5_a_death_is_seen_and_told_while_output_is_blocked(void **state) {
   (void)state;
   int out, err;
   ms_launch_config config = {.ranks = 2, .rank_main = print_and_die, .log_all = 1};
+  ms_wait_scale = 0.2;
   pid_t pid = start(&config, &out, &err);
   wait_until_ready(2);
   double began = ms_clock();
   assert_ends(pid, 12);
   finish(pid, out, err, began);
+  ms_wait_scale = 1;
   assert_int_equal(result.status, STATUS_FAILED_RUN);
   assert_has(result.err, "moonshard: | rank 1 | signal 9 | Killed");
 }
@@ -153,10 +155,12 @@ static void L6_a_rank_that_waits_in_print_is_told_as_such(void **state) {
   (void)state;
   int out, err;
   ms_launch_config config = {.ranks = 2, .rank_main = block_in_print};
+  ms_wait_scale = 0.2;
   pid_t pid = start(&config, &out, &err);
   double began = ms_clock();
   assert_ends(pid, 12);
   finish(pid, out, err, began);
+  ms_wait_scale = 1;
   assert_int_equal(result.status, STATUS_FAILED_RUN);
   assert_has(result.err, "rank 0 | engine");
   assert_has(result.err, "blocked | print");

@@ -71,7 +71,7 @@ void ms_kill_ranks(ms_running *run) {
 static double grace_after_request(const ms_running *run, int number) {
   if (number == SIGTERM && run->config->grace_to_save > 0) return run->config->grace_to_save;
   if (run->config->grace > 0) return run->config->grace;
-  return number == SIGTERM && ms_control_saves(run->view) ? GRACE_TO_SAVE : GRACE_AFTER_REQUEST;
+  return ms_wait_scale * (number == SIGTERM && ms_control_saves(run->view) ? GRACE_TO_SAVE : GRACE_AFTER_REQUEST);
 }
 
 static void give_grace(ms_running *run, double seconds) {
@@ -108,7 +108,8 @@ static void end_on_request(ms_running *run, int number, int ranks_know) {
     if (!ranks_know) signal_all(run, number);
     return;
   }
-  if (number == SIGTERM && run->asked_to_end == SIGTERM && ms_clock() < run->asked_at + MS_SAME_REQUEST) return;
+  if (number == SIGTERM && run->asked_to_end == SIGTERM && ms_clock() < run->asked_at + ms_wait_scale * MS_SAME_REQUEST)
+    return;
   if (run->asked_to_end || run->first_failed >= 0) {
     run->asked_twice = 1;
     ms_kill_ranks(run);
@@ -118,7 +119,8 @@ static void end_on_request(ms_running *run, int number, int ranks_know) {
   run->asked_at = ms_clock();
   if (!ranks_know) signal_all(run, number);
   give_grace(run, grace_after_request(run, number));
-  if (number == SIGINT && run->grace > SILENCE_AFTER_REQUEST) run->tell_to_wait = ms_clock() + SILENCE_AFTER_REQUEST;
+  const double silence = ms_wait_scale * SILENCE_AFTER_REQUEST;
+  if (number == SIGINT && run->grace > silence) run->tell_to_wait = ms_clock() + silence;
 }
 
 /* A terminal sends its signals to every process of the foreground group, so the ranks have them; a signal from a process came
@@ -146,7 +148,7 @@ static void handle_end(ms_running *run, int rank, int status) {
     return;
   }
   if (run->first_failed < 0) run->first_failed = rank;
-  give_grace(run, run->config->grace > 0 ? run->config->grace : GRACE_AFTER_FAILURE);
+  give_grace(run, run->config->grace > 0 ? run->config->grace : ms_wait_scale * GRACE_AFTER_FAILURE);
   if (WIFSIGNALED(status))
     snprintf(why, sizeof why, "rank %d died: killed by signal %d (%s)", ms_nodes_rank(run->config, rank),
              WTERMSIG(status), strsignal(WTERMSIG(status)));
@@ -189,7 +191,7 @@ static void check_output(ms_running *run) {
                  ms_nodes_rank(run->config, rank), strerror(run->ranks[rank].log[i].error));
   if (!*run->lost) return;
   ms_control_abort(run->view, -1, run->lost);
-  give_grace(run, run->config->grace > 0 ? run->config->grace : GRACE_AFTER_FAILURE);
+  give_grace(run, run->config->grace > 0 ? run->config->grace : ms_wait_scale * GRACE_AFTER_FAILURE);
 }
 
 static nfds_t add_outlets(const ms_running *run, struct pollfd *wanted) {
@@ -216,7 +218,7 @@ void ms_finish_output(ms_running *run) {
   int asked_before = run->asked_to_end;
   int patient = run->first_failed < 0 && !asked_before && !*run->lost && !run->unread;
   double moved = ms_clock();
-  while (ms_clock() < moved + PATIENCE_WITH_READERS || patient) {
+  while (ms_clock() < moved + ms_wait_scale * PATIENCE_WITH_READERS || patient) {
     size_t before = kept_bytes(run);
     int waiting = read_logs(run);
     check_output(run);
