@@ -39,6 +39,13 @@ function trained.run(ranks, settings, options)
   })
   assert(ended.status == 0, ended.err)
   runs[key] = json.decode(scratch.read(out))
+  for _, updates in ipairs(runs[key].updates) do
+    for name, text in pairs(updates) do
+      local values = {}
+      for number in text:gmatch("%S+") do values[#values + 1] = tonumber(number) end
+      updates[name] = values
+    end
+  end
   os.remove(out)
   return runs[key]
 end

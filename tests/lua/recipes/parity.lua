@@ -244,19 +244,23 @@ end
 
 -- ---- what every step changes --------------------------------------------------------------------------------------
 
+-- All ranks gather, and the one that writes them keeps them.
 local function values_of()
   local values = {}
   for name in model:named_parameters() do
-    if not name:find("^shadow") then values[name] = train:parameter(name):reshape(-1):tolist() end
+    local value = not name:find("^shadow") and train:parameter(name)
+    if value and place == 0 then values[name] = value:reshape(-1):tolist() end
   end
   return values
 end
 
+-- Of each parameter as text, numbers between spaces: lists of them took longer to encode than the steps took.
 local function updates_of(before, after)
   local updates = {}
   for name, values in pairs(after) do
-    updates[name] = {}
-    for i, value in ipairs(values) do updates[name][i] = value - before[name][i] end
+    local update = {}
+    for i, value in ipairs(values) do update[i] = ("%.9g"):format(value - before[name][i]) end
+    updates[name] = table.concat(update, " ")
   end
   return updates
 end
