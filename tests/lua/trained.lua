@@ -89,6 +89,7 @@ function trained.differences(expected, got, tolerance)
     local of = compare.changes(a, b, { count = #a, tolerance = factor * tolerance, rounding = slack })
     if not of.differs then return end
     found[#found + 1] = { what = what, name = name, step = step, excess = of.excess,
+      -- prose: what a failure prints, not what is compared
       text = ("%s of %s%s: off by %.3g of a norm of %.3g, %.3g is allowed"):format(what, name,
         step and " in step " .. step or "", of.difference, of.norm, of.allowed) }
   end
