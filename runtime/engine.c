@@ -12,8 +12,8 @@ int ms_graph_new(const ms_model *model, ms_graph **graph) {
   return MS_OK;
 }
 
-void ms_hash(const void *data, double bytes, double *hash) {
+void ms_hash(const void *data, int64_t bytes, uint32_t *hash) {
   uint64_t of_all = ms_hash_bytes(MS_HASH_INIT, data, (size_t)bytes);
-  hash[0] = (double)(of_all >> 32);
-  hash[1] = (double)(of_all & 0xffffffffu);
+  hash[0] = (uint32_t)(of_all >> 32);
+  hash[1] = (uint32_t)of_all;
 }

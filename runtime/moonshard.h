@@ -39,7 +39,7 @@ extern "C" {
 
 /* ffi:begin */
 
-enum { MS_ABI_VERSION = 1, MS_MAX_DIMS = 6, MS_MAX_MESH_DIMS = 6, MS_MAX_INPUTS = 8, MS_MAX_OUTPUTS = 4 };
+enum { MS_ABI_VERSION = 2, MS_MAX_DIMS = 6, MS_MAX_MESH_DIMS = 6, MS_MAX_INPUTS = 8, MS_MAX_OUTPUTS = 4 };
 /* Ranks that one host can have. */
 enum { MS_MAX_LOCAL_RANKS = 64 };
 
@@ -74,6 +74,10 @@ MS_API const char *ms_error_message(void); /* what, and what would be right; nev
 MS_API const char *ms_error_where(void);   /* "file.c:123" of the C source that raised it */
 MS_API void ms_error_clear(void);
 MS_API const char *ms_status_name(int status);
+/* MS_ABI_VERSION of the library. It is raised when a program that was compiled with an older header would go wrong: a function or
+** a field goes, moves or changes its meaning, or a struct that the library fills (ms_plan_summary) grows. New functions, new
+** enumerators and new fields at the end of a config struct do not raise it. libmoonshard.so.N is of version N, so the loader
+** keeps versions apart; what loads the library by itself compares. */
 MS_API int ms_abi_version(void);
 MS_API const char *ms_version(void);
 
@@ -139,9 +143,19 @@ typedef struct ms_device_info {
 /* GPUs that this process may use. */
 MS_API int ms_device_count(int kind, int *count);
 MS_API int ms_device_describe(int kind, int index, ms_device_info *info);
-/* The version of "driver", "runtime", "cublasLt", "cudnn" or "nccl"; "" where it is not found. "nccl_windows" and
-** "nccl_copy_engines": that of NCCL if it has them (enum ms_nccl_option), else "". */
-MS_API int ms_device_library(int kind, const char *name, char *version, int bytes);
+/* A library of a device; the last two: NCCL where it has them (enum ms_nccl_option). */
+enum ms_library {
+  MS_LIBRARY_DRIVER = 0,
+  MS_LIBRARY_RUNTIME = 1,
+  MS_LIBRARY_CUBLASLT = 2,
+  MS_LIBRARY_CUDNN = 3,
+  MS_LIBRARY_NCCL = 4,
+  MS_LIBRARY_NCCL_WINDOWS = 5,
+  MS_LIBRARY_NCCL_COPY_ENGINES = 6,
+  MS_LIBRARIES = 7
+};
+/* Its version as text; "" where it is not found. version is [bytes]. */
+MS_API int ms_device_library(int kind, int library, char *version, int bytes);
 
 /* The next thing that a user should be told once: that something works, but not as well as it could (a library that a device's
 ** kernels would be faster with is not found). NULL: nothing. Binding a plan may add some. The text stays. */
@@ -222,13 +236,12 @@ MS_API int ms_world_terminating(ms_world *world);
 typedef struct ms_mesh ms_mesh;
 
 /* A mesh of `world` ranks in row-major order. One size may be -1 and is inferred. names may be NULL when ndim is 1.
-** device: "cpu" or "cuda". The product of the sizes must equal world. */
-MS_API int ms_mesh_new(const char *device, int ndim, const int *sizes, const char *const *names, int world,
-                       ms_mesh **mesh);
+** device: enum ms_device_kind. The product of the sizes must equal world. */
+MS_API int ms_mesh_new(int device, int ndim, const int *sizes, const char *const *names, int world, ms_mesh **mesh);
 /* The same over ranks chosen by hand: ranks is [n], row-major, each from 0 to world - 1 and there once. Other ranks of the
 ** world have no place in it. */
-MS_API int ms_mesh_from_ranks(const char *device, int ndim, const int *sizes, const char *const *names, int n,
-                              const int *ranks, int world, ms_mesh **mesh);
+MS_API int ms_mesh_from_ranks(int device, int ndim, const int *sizes, const char *const *names, int n, const int *ranks,
+                              int world, ms_mesh **mesh);
 MS_API void ms_mesh_free(ms_mesh *mesh);
 MS_API int ms_mesh_ndim(const ms_mesh *mesh);
 MS_API int ms_mesh_world(const ms_mesh *mesh);
@@ -292,6 +305,7 @@ enum ms_layout { MS_LAYOUT_ROWS = 0, MS_LAYOUT_RAGGED = 1 };
 enum ms_reshard { MS_RESHARD_KEEP = 0, MS_RESHARD_ALWAYS = 1, MS_RESHARD_DEFAULT = 2 };
 
 typedef struct ms_param_config {
+  int struct_size;       /* ms_param_config_default sets it */
   int init;              /* enum ms_init */
   double init_a, init_b; /* normal: mean, deviation; uniform: low, high; constant: value */
   int frozen;            /* 1: no gradient, no optimizer state */
@@ -301,6 +315,7 @@ typedef struct ms_param_config {
 } ms_param_config;
 
 typedef struct ms_unit_config {
+  int struct_size;  /* ms_unit_config_default sets it */
   int param_dtype;  /* what kernels read: MS_F32 or MS_BF16. Master weights are always f32. */
   int reduce_dtype; /* what gradients are summed over ranks in */
   int layout;       /* enum ms_layout */
@@ -314,8 +329,8 @@ typedef struct ms_unit_config {
 MS_API int ms_model_new(uint64_t seed, ms_model **model);
 MS_API void ms_model_free(ms_model *model);
 /* Fills the documented defaults: f32, f32, rows, default, 0 / normal(0, 0.02), trainable, the unit's dtype, 1, 0. */
-MS_API void ms_unit_config_default(ms_unit_config *config);
-MS_API void ms_param_config_default(ms_param_config *config);
+MS_API void ms_unit_config_default(ms_unit_config *config, int size);
+MS_API void ms_param_config_default(ms_param_config *config, int size);
 /* A unit is gathered as one. Returns its index, 0 first. Every parameter belongs to exactly one unit. */
 MS_API int ms_model_add_unit(ms_model *model, const char *name, const ms_unit_config *config, int *unit);
 MS_API int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
@@ -323,7 +338,7 @@ MS_API int ms_model_add_param(ms_model *model, int unit, const char *name, int n
 MS_API int ms_model_params(const ms_model *model);
 MS_API int ms_model_units(const ms_model *model);
 /* Elements [first, first + count) of a parameter, flattened, that this rank owns; after ms_model_shard. */
-MS_API int ms_model_owned(const ms_model *model, int param, double *first, double *count);
+MS_API int ms_model_owned(const ms_model *model, int param, int64_t *first, int64_t *count);
 /* Fixes what rank `rank` of the mesh owns. shard_dim and replicate_dim: dimensions of the mesh, or -1 for none; every
 ** other dimension must have size 1. Of a slice, the ranks of each copy train apart from the other copies: collectives,
 ** comparison and means are among the ranks of ms_mesh_ranks alone. Needs no device and no other rank. */
@@ -340,8 +355,8 @@ MS_API int ms_model_set_prefetch_order(ms_model *model, int unit, int backward, 
 MS_API int ms_model_set_groups(ms_model *model, const double *lr_scale, const double *weight_decay);
 /* Elements [first, first + count) of a parameter of that name as its law (enum ms_init, a, b) draws them; out is [count].
 ** A function of its arguments alone, so any part of a tensor can be drawn anywhere (Philox4x32-10). */
-MS_API int ms_initial_values(uint64_t seed, const char *name, int init, double a, double b, double first, double count,
-                             float *out);
+MS_API int ms_initial_values(uint64_t seed, const char *name, int init, double a, double b, int64_t first,
+                             int64_t count, float *out);
 
 /* ---- graph -------------------------------------------------------------------------------------------------------- */
 
@@ -419,6 +434,7 @@ enum ms_category {
 enum ms_optimizer_kind { MS_OPT_NONE = 0, MS_OPT_SGD = 1, MS_OPT_ADAMW = 2 };
 
 typedef struct ms_plan_config {
+  int struct_size;          /* ms_plan_config_default sets it */
   int optimizer;            /* enum ms_optimizer_kind */
   double beta1, beta2, eps; /* AdamW (Loshchilov & Hutter 2019): 0.9, 0.999, 1e-8 */
   /* What AdamW keeps its two moments in: MS_F32 (default), or MS_BF16, half of their bytes. Every step computes in f32 and
@@ -477,7 +493,7 @@ typedef struct ms_plan_summary {
   double compile_ms;
 } ms_plan_summary;
 
-MS_API void ms_plan_config_default(ms_plan_config *config);
+MS_API void ms_plan_config_default(ms_plan_config *config, int size);
 /* Compiles for the rank given to ms_model_shard. Fails with MS_ERACE if the verifier refuses the result. */
 MS_API int ms_plan_compile(const ms_graph *graph, const ms_plan_config *config, ms_plan **plan);
 MS_API void ms_plan_free(ms_plan *plan);
@@ -510,7 +526,7 @@ typedef struct ms_unit_cost {
 /* MS_EINVAL when the plan has no such phase (enum ms_phase) or the model no such unit. */
 MS_API int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost);
 /* Bytes of activations that a module's forward keeps for backward, those of modules inside of it included; "": all. */
-MS_API int ms_plan_kept_activations(const ms_plan *plan, const char *module, double *bytes);
+MS_API int ms_plan_kept_activations(const ms_plan *plan, const char *module, int64_t *bytes);
 
 /* A collective beside which this rank has nothing to compute: no kernel that events leave free to run while it does. Texts
 ** belong to the plan. */
@@ -614,10 +630,6 @@ MS_API const void *ms_exec_output(ms_exec *exec, const char *name);
 /* On an asynchronous device, from its second run on, a phase is captured as a graph, and from then on replayed as
 ** one piece of work. The numbers are the same. MS_EUNSUPPORTED on the CPU. */
 MS_API int ms_exec_set_graph(ms_exec *exec, int on);
-/* Delays in execs that are made from now on, to see that nothing but time depends on who is late: POINT:TIME[@RANK] with
-** commas between, e.g. "gather:100ms,update:1s@2". Points: gather, reduce, replicate (before such a collective starts),
-** forward (after it), update (before it). Times in us, ms, s. NULL: none. */
-MS_API int ms_inject_delay(const char *spec);
 /* Runs one phase. outputs may be NULL. An asynchronous device is only given the phase, except that NORM and
 ** EVALUATE wait for it: what a kernel of an earlier phase found wrong (a token outside of the vocabulary) fails there. NORM fails with MS_ENONFINITE, with nothing updated. UPDATE must come right after a
 ** NORM: that is where ranks know of each other that nobody reads the old weights any more. */
@@ -644,25 +656,34 @@ MS_API int ms_profile_write(ms_profile *profile, const char *path);
 
 /* ---- parameters ------------------------------------------------------------------------------------------------------ */
 
+/* What a state has of a parameter. The second and the third of an optimizer's: AdamW's moments; SGD keeps its momentum alone. */
+enum ms_tensor_kind {
+  MS_TENSOR_PARAM = 0,
+  MS_TENSOR_GRAD = 1,
+  MS_TENSOR_EXP_AVG = 2,
+  MS_TENSOR_MOMENTUM = 2,
+  MS_TENSOR_EXP_AVG_SQ = 3,
+  MS_TENSOR_EMA = 4,
+  MS_TENSOR_KINDS = 5
+};
+
 /* The rows of a parameter (or its gradient, or optimizer state) that this rank owns, by element range of the flattened
 ** parameter: [*first, *first + *count). data points to f32: on the CPU the rows themselves, else a copy that lasts until the
-** state is read again. what: "param", "grad", "exp_avg" (of SGD: its momentum), "exp_avg_sq", "ema". Of gradients replicas that keep one copy of the rest
+** state is read again. what: enum ms_tensor_kind. Of gradients replicas that keep one copy of the rest
 ** (ms_plan_config.shared_masters) own a slice each: the one that they update. */
-MS_API int ms_state_shard(ms_state *state, int param, const char *what, double *first, double *count, float **data);
+MS_API int ms_state_shard(ms_state *state, int param, int what, int64_t *first, int64_t *count, float **data);
 /* Elements [first, first + count) of a flattened parameter (or its gradient, ...), which this rank must own, from and to
 ** memory of the host, f32, wherever the chunks live; the whole range or nothing. Not collective: peers may be reading what
 ** ms_state_write changes, so all of them must have come to the end of a step, and know it of each other. Replicas that keep
 ** one copy (ms_plan_config.shared_masters) own the same elements: all may write, if they write the same values. */
-MS_API int ms_state_read(const ms_state *state, int param, const char *what, int64_t first, int64_t count, float *out);
-MS_API int ms_state_write(ms_state *state, int param, const char *what, int64_t first, int64_t count,
-                          const float *values);
+MS_API int ms_state_read(const ms_state *state, int param, int what, int64_t first, int64_t count, float *out);
+MS_API int ms_state_write(ms_state *state, int param, int what, int64_t first, int64_t count, const float *values);
 /* The whole parameter (or gradient, ...) on every rank, f32; full is [numel]. Collective. Gradients as they were summed,
 ** before division by ms_step_outputs.divisor. A rank with full NULL takes part and gets nothing.
 ** Ranks that ask for different parameters at once fail with MS_EMISMATCH. */
-MS_API int ms_state_gather(ms_state *state, int param, const char *what, float *full);
+MS_API int ms_state_gather(ms_state *state, int param, int what, float *full);
 /* Elements [first, first + count) of it alone, at least one; out is [count], or NULL on a rank that only gives its part. */
-MS_API int ms_state_gather_range(ms_state *state, int param, const char *what, int64_t first, int64_t count,
-                                 float *out);
+MS_API int ms_state_gather_range(ms_state *state, int param, int what, int64_t first, int64_t count, float *out);
 /* Overwrites this rank's part of a parameter from the full f32 array. Collective: peers may be reading the old values. */
 MS_API int ms_state_set(ms_state *state, int param, const float *full);
 /* The same from an array that rank `from` of the model's ranks has (their place in ms_mesh_ranks); full is NULL on others. */
@@ -670,8 +691,8 @@ MS_API int ms_state_scatter(ms_state *state, int param, int from, const float *f
 /* How many updates a parameter has had: AdamW's bias corrections and SGD's first step go by it. An update leaves out what has no
 ** gradient in its plan, because the loss does not depend on it: that stays as it is, with all that is kept of it, and the count too.
 ** A state that goes on from a saved one is given the count with the rest; it is the same on all ranks. Not collective. */
-MS_API int ms_state_updates(const ms_state *state, int param, double *updates);
-MS_API int ms_state_set_updates(ms_state *state, int param, double updates);
+MS_API int ms_state_updates(const ms_state *state, int param, int64_t *updates);
+MS_API int ms_state_set_updates(ms_state *state, int param, int64_t updates);
 /* Averages (ema_decay) and parameters change places, so that evaluating, reading and exporting see the averages; a second
 ** call puts them back, and until then nothing trains or is saved. Collective, since peers may be reading; with `alone` this
 ** rank does not wait for them, for a rank whose work with the averages failed (replicas with one copy meet when they run
@@ -679,8 +700,8 @@ MS_API int ms_state_set_updates(ms_state *state, int param, double updates);
 MS_API int ms_state_swap_ema(ms_state *state, int alone);
 /* Begins the averages anew, as what the parameters are now. No peer may be reading them: see ms_state_write. */
 MS_API int ms_state_restart_ema(ms_state *state);
-/* A hash of bytes, to compare what ranks were given; hash: two halves of 32 bits. Not cryptographic. */
-MS_API void ms_hash(const void *data, double bytes, double *hash);
+/* A hash of bytes, to compare what ranks were given; hash: [2], two halves of 32 bits, the high one first. Not cryptographic. */
+MS_API void ms_hash(const void *data, int64_t bytes, uint32_t *hash);
 
 /* ---- safetensors ------------------------------------------------------------------------------------------------------ */
 
@@ -703,7 +724,7 @@ typedef struct ms_safetensors_tensor {
 
 /* All of a regular file, and a zero behind it. MS_EINVAL when it is not there, or a folder, a pipe or a device: none is waited
 ** for. The caller gives the text to ms_file_text_free. */
-MS_API int ms_file_text(const char *path, char **text, double *bytes);
+MS_API int ms_file_text(const char *path, char **text, int64_t *bytes);
 MS_API void ms_file_text_free(char *text);
 
 /* Opens one file, an index (a path that ends in ".index.json"), or a folder: its model.safetensors, the files that its
@@ -728,8 +749,8 @@ typedef struct ms_safetensors_view {
 
 /* Elements [first, first + count) of a view, row after row, as f32; view NULL: of the tensor as it lies. The tensor is F32,
 ** BF16, F16 or F64 (else MS_EDTYPE). Nothing else of the file is read; bytes (may be NULL): how much that was. */
-MS_API int ms_safetensors_read_f32(const ms_safetensors *file, int i, const ms_safetensors_view *view, double first,
-                                   double count, float *out, double *bytes);
+MS_API int ms_safetensors_read_f32(const ms_safetensors *file, int i, const ms_safetensors_view *view, int64_t first,
+                                   int64_t count, float *out, int64_t *bytes);
 /* XXH3 (64 bits) of a tensor's bytes, as 16 hexadecimal digits and a NUL. */
 MS_API int ms_safetensors_checksum(const ms_safetensors *file, int i, char *hex);
 /* The same of its bytes [first, first + bytes). */
@@ -741,6 +762,7 @@ MS_API int ms_safetensors_metadata(const ms_safetensors *file, int i, const char
                                    const char **path);
 
 typedef struct ms_safetensors_config {
+  int struct_size;                  /* ms_safetensors_config_default sets it */
   int metadata;                     /* how many entries __metadata__ gets; 0: there is none */
   const char *const *metadata_text; /* [2 * metadata]: key, value, key, value, ... */
   int atomic; /* 1 (default): written beside the path, which changes when all is there; 0: at the path itself */
@@ -748,7 +770,7 @@ typedef struct ms_safetensors_config {
   int direct; /* 1: data begin at a multiple of 4096 bytes, for writing past the page cache; of 8 by default (0) */
 } ms_safetensors_config;
 
-MS_API void ms_safetensors_config_default(ms_safetensors_config *config);
+MS_API void ms_safetensors_config_default(ms_safetensors_config *config, int size);
 /* Starts a file of n declared tensors: writes its header. config NULL: the defaults. Data are laid out as the reference
 ** library does it, by alignment and then by name, so that each is aligned to its element. One thread at a time. */
 MS_API int ms_safetensors_create(const char *path, int n, const ms_safetensors_tensor *tensors,
@@ -756,8 +778,8 @@ MS_API int ms_safetensors_create(const char *path, int n, const ms_safetensors_t
 /* Bytes [first, first + bytes) of the i-th declared tensor; in any order, each byte once. */
 MS_API int ms_safetensors_put(ms_safetensors_writer *writer, int i, int64_t first, int64_t bytes, const void *data);
 /* Elements [first, first + count) of a view of the i-th declared tensor from f32, rounded to its type. */
-MS_API int ms_safetensors_put_f32(ms_safetensors_writer *writer, int i, const ms_safetensors_view *view, double first,
-                                  double count, const float *data);
+MS_API int ms_safetensors_put_f32(ms_safetensors_writer *writer, int i, const ms_safetensors_view *view, int64_t first,
+                                  int64_t count, const float *data);
 /* MS_EINVAL, naming a tensor, when bytes are missing. Releases the writer, also when it fails: nothing is left then. */
 MS_API int ms_safetensors_finish(ms_safetensors_writer *writer);
 /* Gives up and removes what was written; safe on NULL. */
@@ -777,7 +799,7 @@ enum ms_token_kind { MS_TOKEN_FILES = 0, MS_TOKEN_BYTES = 1 };
 ** longer than its tokens, of another format), or that it is not there; MS_EIO is the system's refusal. */
 MS_API int ms_tokens_open(int files, const char *const *paths, int kind, ms_tokens **tokens);
 MS_API void ms_tokens_close(ms_tokens *tokens);
-MS_API double ms_tokens_count(const ms_tokens *tokens); /* of the stream */
+MS_API int ms_tokens_count(const ms_tokens *tokens, int64_t *count); /* of the stream */
 /* Tokens [first, first + count) into out. MS_EIO where a file was cut shorter since it was opened. */
 MS_API int ms_tokens_read(const ms_tokens *tokens, int64_t first, int64_t count, int32_t *out);
 
@@ -813,9 +835,10 @@ MS_API int ms_tokenizer_decode(ms_tokenizer *tokenizer, const int32_t *ids, int6
                                int64_t *bytes);
 
 typedef struct ms_tokenize_config {
-  int begin, end; /* ids put before and after each file; -1 (default): none */
-  int threads;    /* 0 (default): all cores that this process may use */
-  int replace;    /* 1: what is not UTF-8 becomes U+FFFD; 0 (default): it is MS_EINVAL with its place */
+  int struct_size; /* ms_tokenize_config_default sets it */
+  int begin, end;  /* ids put before and after each file; -1 (default): none */
+  int threads;     /* 0 (default): all cores that this process may use */
+  int replace;     /* 1: what is not UTF-8 becomes U+FFFD; 0 (default): it is MS_EINVAL with its place */
 } ms_tokenize_config;
 
 typedef struct ms_tokenize_result {
@@ -823,7 +846,7 @@ typedef struct ms_tokenize_result {
   int width;             /* bytes of a token: 2 where the vocabulary allows it, else 4 */
 } ms_tokenize_result;
 
-MS_API void ms_tokenize_config_default(ms_tokenize_config *config);
+MS_API void ms_tokenize_config_default(ms_tokenize_config *config, int size);
 /* Each text file is a document; its tokens follow those of the one before. `out` is a token file, which appears when all is
 ** written, and not before. MS_EINTERRUPT after Ctrl-C. The tokens do not depend on the number of threads. */
 MS_API int ms_tokenize_files(const ms_tokenizer *tokenizer, int files, const char *const *paths, const char *out,
@@ -840,14 +863,15 @@ typedef struct ms_save_piece {
   const char *name;      /* of the tensor in the file */
   const char *parameter; /* for the manifest: of the parameter, and what of it ("param", "exp_avg") */
   const char *kind;
-  int param; /* for ms_state_read */
-  const char *what;
+  int param; /* as for ms_state_read, and enum ms_tensor_kind */
+  int what;
   int64_t first, count; /* elements of the flattened parameter; count > 0 */
   int ndim;
   int64_t dims[6]; /* of the tensor; their product is count */
 } ms_save_piece;
 
 typedef struct ms_save_config {
+  int struct_size;    /* ms_save_config_default sets it */
   const char *folder; /* to write into; it is there and empty */
   int writer;         /* this rank's number among those that write: its file is rank-00003.safetensors */
   int asynchronous;   /* 1: the state is copied, and a thread writes the copy while training goes on */
@@ -858,6 +882,8 @@ typedef struct ms_save_config {
   int retired;                /* checkpoints that are removed after that */
   const char *const *retires; /* [retired] */
 } ms_save_config;
+
+MS_API void ms_save_config_default(ms_save_config *config, int size); /* nothing is set */
 
 typedef struct ms_save ms_save;
 enum ms_save_stage { MS_SAVE_WRITTEN = 0, MS_SAVE_COMMITTED = 1 };
@@ -877,7 +903,7 @@ MS_API int ms_save_running(const ms_save *save);
 /* Gives up what is under way. */
 MS_API void ms_save_stop(ms_save *save);
 /* Bytes that the copy takes: 0 before the first asynchronous save. */
-MS_API double ms_save_snapshot_bytes(const ms_save *save);
+MS_API int ms_save_snapshot_bytes(const ms_save *save, int64_t *bytes);
 /* Makes a folder, and those on the way to it. fresh 1: it must not be there yet; 0: it may be, and is there after a power
 ** cut too. */
 MS_API int ms_checkpoint_make_folder(const char *path, int fresh);
@@ -890,13 +916,8 @@ MS_API int ms_checkpoint_manifest(const char *folder, char **text);
 ** [begin, ...) of it as F32. checksums: 16 hexadecimal digits for each MS_CHECKPOINT_BLOCK bytes of the tensor, of which
 ** all that are touched are read whole and checked; NULL: neither. Adds the bytes read to *bytes. MS_EIO when a checksum
 ** differs: what was read before is in the state by then. As for ms_state_write, no peer may be reading. */
-MS_API int ms_state_load(ms_state *state, int param, const char *what, int64_t first, int64_t count,
-                         const ms_safetensors *file, int i, int64_t begin, const char *checksums, double *bytes);
-/* Errors on purpose in the calls by which files are written, in this process from here on: CALL:N:WHAT, e.g. "write:3:ENOSPC"
-** or "any:12:kill". Calls: open, write, sync, rename, mkdir, unlink, any; N: which of them, from 1, "N+": and all after it;
-** what: ENOSPC, EIO, EROFS, EDQUOT, EINVAL, short (half is written), slow (it takes 20 ms more), kill (this process, by SIGKILL).
-** NULL: none. */
-MS_API int ms_inject_io(const char *spec);
+MS_API int ms_state_load(ms_state *state, int param, int what, int64_t first, int64_t count, const ms_safetensors *file,
+                         int i, int64_t begin, const char *checksums, int64_t *bytes);
 
 /* ffi:end */
 

@@ -128,8 +128,13 @@ int ms_device_describe(int kind, int index, ms_device_info *info) {
   return api->describe(index, info);
 }
 
-int ms_device_library(int kind, const char *name, char *version, int bytes) {
+int ms_device_library(int kind, int library, char *version, int bytes) {
+  static const char *const libraries[MS_LIBRARIES] = {"driver", "runtime",      "cublasLt",         "cudnn",
+                                                      "nccl",   "nccl_windows", "nccl_copy_engines"};
   const ms_device_api *api;
+  if (library < 0 || library >= MS_LIBRARIES)
+    return MS_FAIL(MS_EINVAL, "library must be one of enum ms_library, not %d", library);
+  if (bytes < 1) return MS_FAIL(MS_EINVAL, "a version of %d bytes: give room for some", bytes);
   MS_TRY(find_gpus(kind, &api));
-  return api->library(name, version, bytes);
+  return api->library(libraries[library], version, bytes);
 }

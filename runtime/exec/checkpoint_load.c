@@ -14,7 +14,7 @@ enum { ROUND = 1 << 18, DIGITS = 16 };
 typedef struct loading {
   ms_state *state;
   int param;
-  const char *what;
+  int what;
   const ms_safetensors *file;
   ms_safetensors_tensor tensor;
   int index;
@@ -23,7 +23,7 @@ typedef struct loading {
   float *owned;        /* element `first` in the state, where the host reaches it; else NULL */
   void *round;
   XXH3_state_t *hash;
-  double *bytes;
+  int64_t *bytes;
 } loading;
 
 /* Bytes [from, to) of the tensor, to where *at says then; of them those that are wanted go into the state: at once,
@@ -33,7 +33,7 @@ static int read_round(loading *l, int64_t from, int64_t to, const void **at) {
   int64_t wanted = first > l->first ? first : l->first, end = last < l->last ? last : l->last;
   void *into = l->owned && wanted == first && end == last ? l->owned + (first - l->first) : l->round;
   MS_TRY(ms_safetensors_read(l->file, l->index, from, to - from, into));
-  *l->bytes += (double)(to - from);
+  *l->bytes += (to - from);
   *at = into;
   if (into != l->round || end <= wanted) return MS_OK;
   return ms_state_write(l->state, l->param, l->what, wanted, end - wanted, (float *)l->round + (wanted - first));
@@ -84,8 +84,8 @@ static int check(const loading *l, const char *checksums) {
   return MS_OK;
 }
 
-int ms_state_load(ms_state *state, int param, const char *what, int64_t first, int64_t count,
-                  const ms_safetensors *file, int i, int64_t begin, const char *checksums, double *bytes) {
+int ms_state_load(ms_state *state, int param, int what, int64_t first, int64_t count, const ms_safetensors *file, int i,
+                  int64_t begin, const char *checksums, int64_t *bytes) {
   MS_HANDLE(state, STATE);
   MS_HANDLE(file, SAFETENSORS);
   loading l = {.state = state,

@@ -13,6 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/config.h"
 #include "base/error.h"
 #include "comm/recorder/flight_recorder.h"
 #include "exec/params.h"
@@ -61,11 +62,10 @@ static int check_shape(const ms_save_piece *piece) {
 static int copy_piece(const ms_state *state, ms_save_piece *to, const ms_save_piece *from) {
   MS_TRY(check_shape(from));
   *to = *from;
-  to->name = to->parameter = to->kind = to->what = NULL;
+  to->name = to->parameter = to->kind = NULL;
   MS_TRY(copy_text(&to->name, from->name));
   MS_TRY(copy_text(&to->parameter, from->parameter));
   MS_TRY(copy_text(&to->kind, from->kind));
-  MS_TRY(copy_text(&to->what, from->what));
   float none;
   /* Refuses what this rank does not own. */
   MS_TRY(ms_state_read(state, from->param, from->what, from->first + from->count, 0, &none));
@@ -97,9 +97,10 @@ static int place_pieces(ms_save *save) {
 
 static int64_t copy_bytes(const ms_save *save) { return save->at[save->n] * (int64_t)sizeof(float); }
 
-double ms_save_snapshot_bytes(const ms_save *save) {
-  MS_HANDLE_OR(0, save, SAVE);
-  return save->copy ? (double)copy_bytes(save) : 0;
+int ms_save_snapshot_bytes(const ms_save *save, int64_t *bytes) {
+  MS_HANDLE(save, SAVE);
+  *bytes = save->copy ? copy_bytes(save) : 0;
+  return MS_OK;
 }
 
 static int take_copy(ms_save *save) {
@@ -218,6 +219,11 @@ static void join(ms_save *save) {
 }
 
 static int begin(ms_save *save, const ms_save_config *config) {
+  if (!config->folder) return MS_FAIL(MS_EINVAL, "ms_save_start: folder is NULL");
+  if (config->retired < 0 || (config->retired && !config->retires))
+    return MS_FAIL(MS_EINVAL, "ms_save_start: retired is %d, retires %s", config->retired,
+                   config->retires ? "set" : "NULL");
+  if (config->target && !config->head) return MS_FAIL(MS_EINVAL, "ms_save_start: head is NULL, with a target");
   if (config->writer < 0) return MS_FAIL(MS_EINVAL, "ms_save_start: writer is %d", config->writer);
   if (config->target && config->writers < 1)
     return MS_FAIL(MS_EINVAL, "ms_save_start: writers is %d; this rank alone makes 1", config->writers);
@@ -236,8 +242,15 @@ static int begin(ms_save *save, const ms_save_config *config) {
   return MS_OK;
 }
 
-int ms_save_start(ms_save *save, const ms_save_config *config) {
+void ms_save_config_default(ms_save_config *config, int size) {
+  static const ms_save_config defaults = {0};
+  ms_config_give(config, size, &defaults, sizeof defaults, "ms_save_config");
+}
+
+int ms_save_start(ms_save *save, const ms_save_config *given) {
   MS_HANDLE(save, SAVE);
+  MS_TAKE_CONFIG(ms_save_config, own, given);
+  const ms_save_config *config = &own;
   if (save->state->ema_swapped) return ms_ema_refuse("be saved");
   if (ms_save_running(save))
     return MS_FAIL(MS_EINVAL, "the save into %s is still being written: wait for it first", save->config.folder);
@@ -316,7 +329,6 @@ static void destroy_save(void *object) {
     free((void *)save->piece[i].name);
     free((void *)save->piece[i].parameter);
     free((void *)save->piece[i].kind);
-    free((void *)save->piece[i].what);
   }
   free(save->piece);
   free(save->at);

@@ -50,8 +50,8 @@ static int move_all(ms_state *state, move *by, int sliced) {
     const ms_param *p = &model->param[i];
     ms_elements master, ema;
     if (p->config.frozen) continue;
-    MS_GOTO(ms_params_find(state, i, "param", &master));
-    MS_GOTO(ms_params_find(state, i, "ema", &ema));
+    MS_GOTO(ms_params_find(state, i, MS_TENSOR_PARAM, &master));
+    MS_GOTO(ms_params_find(state, i, MS_TENSOR_EMA, &ema));
     int64_t begin = 0, count = sliced ? ms_params_slice(state, p, &begin) : p->owned;
     for (int64_t at = begin; at < begin + count; at += AT_ONCE) {
       const int64_t n = begin + count - at < AT_ONCE ? begin + count - at : AT_ONCE;

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "base/error.h"
+#include "base/testing.h"
 
 enum { POINTS = 5, MOST_DELAYS = 32 };
 

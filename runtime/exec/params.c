@@ -5,7 +5,6 @@
 */
 #include "exec/params.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,27 +82,41 @@ static void find_gradients(const ms_state *state, const ms_param *p, ms_elements
              (int64_t)sizeof(float) * (begin - first);
 }
 
-int ms_params_find(const ms_state *state, int param, const char *what, ms_elements *at) {
+/* SGD's momentum is where AdamW has its first moment. */
+static const char *const tensor_kinds[MS_TENSOR_KINDS] = {[MS_TENSOR_PARAM] = "param",
+                                                          [MS_TENSOR_GRAD] = "grad",
+                                                          [MS_TENSOR_EXP_AVG] = "exp_avg (momentum)",
+                                                          [MS_TENSOR_EXP_AVG_SQ] = "exp_avg_sq",
+                                                          [MS_TENSOR_EMA] = "ema"};
+
+/* In the arena that optimizer state is in; -1: the state has none. */
+static int64_t offset_of(const ms_state_layout *layout, int unit, int what) {
+  if (what == MS_TENSOR_GRAD) return layout->unit[unit].gradient;
+  if (what == MS_TENSOR_EXP_AVG) return layout->unit[unit].exp_avg;
+  return what == MS_TENSOR_EXP_AVG_SQ ? layout->unit[unit].exp_avg_sq : layout->unit[unit].ema;
+}
+
+const char *ms_params_kind_name(int what) { return tensor_kinds[what]; }
+
+int ms_params_find(const ms_state *state, int param, int what, ms_elements *at) {
+  if (what < 0 || what >= MS_TENSOR_KINDS)
+    return MS_FAIL(MS_EINVAL, "what of a parameter must be one of enum ms_tensor_kind, not %d", what);
   if (param < 0 || param >= state->model->params)
     return MS_FAIL(MS_EINVAL, "parameter %d does not exist; the model has %d", param, state->model->params);
   const ms_param *p = &state->model->param[param];
   int64_t offset;
   int arena = ms_state_optimizer_arena(&state->layout);
   *at = (ms_elements){.dtype = MS_F32, .first = p->first, .count = p->owned};
-  if (!strcmp(what, "param")) {
+  if (what == MS_TENSOR_PARAM) {
     at->data = at_master(state, p);
     return MS_OK;
   }
-  if (!strcmp(what, "grad")) offset = state->layout.unit[p->unit].gradient;
-  else if (!strcmp(what, "exp_avg")) offset = state->layout.unit[p->unit].exp_avg;
-  else if (!strcmp(what, "exp_avg_sq")) offset = state->layout.unit[p->unit].exp_avg_sq;
-  else if (!strcmp(what, "ema")) offset = state->layout.unit[p->unit].ema;
-  else return MS_FAIL(MS_ENAME, "'%s' of a parameter: it must be param, grad, exp_avg, exp_avg_sq or ema", what);
+  offset = offset_of(&state->layout, p->unit, what);
   if (offset < 0 || p->config.frozen)
-    return MS_FAIL(MS_EINVAL, "parameter '%s' has no %s: %s", p->name, what,
+    return MS_FAIL(MS_EINVAL, "parameter '%s' has no %s: %s", p->name, tensor_kinds[what],
                    p->config.frozen ? "it is frozen" : "the state was made for another optimizer, or without training");
-  if (!strncmp(what, "exp_avg", 7)) at->dtype = state->layout.moment_dtype;
-  if (!strcmp(what, "grad")) find_gradients(state, p, at);
+  if (what == MS_TENSOR_EXP_AVG || what == MS_TENSOR_EXP_AVG_SQ) at->dtype = state->layout.moment_dtype;
+  if (what == MS_TENSOR_GRAD) find_gradients(state, p, at);
   else at->data = at_state(state, arena, offset, ms_dtype_size(at->dtype), p);
   return MS_OK;
 }
@@ -137,7 +150,7 @@ int ms_params_copy_in(ms_state *state, const ms_elements *to, int64_t first, int
   return rc;
 }
 
-int ms_state_shard(ms_state *state, int param, const char *what, double *first, double *count, float **data) {
+int ms_state_shard(ms_state *state, int param, int what, int64_t *first, int64_t *count, float **data) {
   MS_HANDLE(state, STATE);
   ms_elements at;
   void *view;
@@ -150,14 +163,13 @@ int ms_state_shard(ms_state *state, int param, const char *what, double *first, 
     MS_TRY(ms_params_copy_out(state, &at, 0, at.count, view));
   }
   *data = view;
-  *first = (double)at.first;
-  *count = (double)at.count;
+  *first = at.first;
+  *count = at.count;
   return MS_OK;
 }
 
 /* Where elements [first, first + count) lie; they must be owned. */
-static int find_owned(const ms_state *state, int param, const char *what, int64_t first, int64_t count,
-                      ms_elements *at) {
+static int find_owned(const ms_state *state, int param, int what, int64_t first, int64_t count, ms_elements *at) {
   MS_TRY(ms_params_find(state, param, what, at));
   const ms_param *p = &state->model->param[param];
   if (first < at->first || count < 0 || first > at->first + at->count || count > at->first + at->count - first)
@@ -167,21 +179,21 @@ static int find_owned(const ms_state *state, int param, const char *what, int64_
   return MS_OK;
 }
 
-int ms_state_owned(const ms_state *state, int param, const char *what, int64_t first, int64_t count, float **at) {
+int ms_state_owned(const ms_state *state, int param, int what, int64_t first, int64_t count, float **at) {
   ms_elements found;
   MS_TRY(find_owned(state, param, what, first, count, &found));
   *at = ms_device_has(state->device, MS_DEVICE_HOST_MEMORY) && found.dtype == MS_F32 ? found.data : NULL;
   return MS_OK;
 }
 
-int ms_state_read(const ms_state *state, int param, const char *what, int64_t first, int64_t count, float *out) {
+int ms_state_read(const ms_state *state, int param, int what, int64_t first, int64_t count, float *out) {
   MS_HANDLE(state, STATE);
   ms_elements at;
   MS_TRY(find_owned(state, param, what, first, count, &at));
   return ms_params_copy_out(state, &at, 0, count, out);
 }
 
-int ms_state_write(ms_state *state, int param, const char *what, int64_t first, int64_t count, const float *values) {
+int ms_state_write(ms_state *state, int param, int what, int64_t first, int64_t count, const float *values) {
   MS_HANDLE(state, STATE);
   ms_elements at;
   MS_TRY(find_owned(state, param, what, first, count, &at));
@@ -191,7 +203,7 @@ int ms_state_write(ms_state *state, int param, const char *what, int64_t first, 
 /* ---- how many updates each has had: kernels count and read it where the state lies ---- */
 
 /* Exact in f32 up to here. */
-static const double MOST_UPDATES = 1 << 24;
+static const int64_t MOST_UPDATES = 1 << 24;
 
 static int check_param(const ms_state *state, int param) {
   if (param >= 0 && param < state->model->params) return MS_OK;
@@ -202,21 +214,21 @@ static char *at_updates(const ms_state *state, int param) {
   return ms_state_block(state, MS_ARENA_STATE) + state->layout.updates + param * (int64_t)sizeof(float);
 }
 
-int ms_state_updates(const ms_state *state, int param, double *updates) {
+int ms_state_updates(const ms_state *state, int param, int64_t *updates) {
   float value;
   MS_HANDLE(state, STATE);
   MS_TRY(check_param(state, param));
   MS_TRY(ms_state_copy_out(state, &value, at_updates(state, param), sizeof value));
-  *updates = (double)value;
+  *updates = (int64_t)value;
   return MS_OK;
 }
 
-int ms_state_set_updates(ms_state *state, int param, double updates) {
+int ms_state_set_updates(ms_state *state, int param, int64_t updates) {
   MS_HANDLE(state, STATE);
   MS_TRY(check_param(state, param));
-  if (!(updates >= 0 && updates <= MOST_UPDATES && updates == floor(updates)))
-    return MS_FAIL(MS_EINVAL, "parameter '%s': it cannot have had %g updates: give a whole number from 0 to %.0f",
-                   state->model->param[param].name, updates, MOST_UPDATES);
+  if (updates < 0 || updates > MOST_UPDATES)
+    return MS_FAIL(MS_EINVAL, "parameter '%s': it cannot have had %lld updates: give a number from 0 to %lld",
+                   state->model->param[param].name, (long long)updates, (long long)MOST_UPDATES);
   const float value = (float)updates;
   return ms_state_copy_in(state, at_updates(state, param), &value, sizeof value);
 }

@@ -17,16 +17,18 @@ typedef struct ms_elements {
   int sliced; /* no other rank has them: replicas have slices of what they own. 0: replicas have the same bits */
 } ms_elements;
 
-/* Where what this rank has of a parameter's master, gradient or moment ("param", "grad", "exp_avg", "exp_avg_sq",
-** "ema") lies: the owned elements, or of gradients a slice of them where replicas keep one copy of the rest. */
-int ms_params_find(const ms_state *state, int param, const char *what, ms_elements *at);
+/* Where what this rank has of a parameter's master, gradient or moment (enum ms_tensor_kind) lies: the owned
+** elements, or of gradients a slice of them where replicas keep one copy of the rest. */
+int ms_params_find(const ms_state *state, int param, int what, ms_elements *at);
+/* The name of a kind that ms_params_find accepts, for messages. */
+const char *ms_params_kind_name(int what);
 /* Elements [first, first + count) of what was found, from and to f32; those kept in bf16 become the nearest to what
 ** is given. */
 int ms_params_copy_out(const ms_state *state, const ms_elements *from, int64_t first, int64_t count, float *out);
 int ms_params_copy_in(ms_state *state, const ms_elements *to, int64_t first, int64_t count, const float *values);
 /* Where elements [first, first + count) of it lie, which this rank must own, if they are f32 and the host may follow
 ** pointers there; else *at is NULL. */
-int ms_state_owned(const ms_state *state, int param, const char *what, int64_t first, int64_t count, float **at);
+int ms_state_owned(const ms_state *state, int param, int what, int64_t first, int64_t count, float **at);
 /* Fails: nothing may `what` ("be saved") while the averages are in the masters' place (ema.c). */
 int ms_ema_refuse(const char *what);
 

@@ -40,17 +40,15 @@ fail:
 }
 
 /* Ranks that ask for different parameters, or parts of one, would be given a mixture of them. */
-static int check_same(ms_state *state, int param, const char *what, int64_t first, int64_t count) {
+static int check_same(ms_state *state, int param, int what, int64_t first, int64_t count) {
   struct asked {
     int64_t first, count;
-    int32_t param;
-    char what[12];
-  } mine = {first, count, param, {0}}, *all = ms_calloc(state->process_group.size, sizeof *all);
+    int32_t param, what;
+  } mine = {first, count, param, what}, *all = ms_calloc(state->process_group.size, sizeof *all);
   int rc = all ? MS_OK : MS_ENOMEM;
-  snprintf(mine.what, sizeof mine.what, "%s", what);
   if (!rc) rc = ms_group_all_gather_bytes(&state->process_group, &mine, sizeof mine, all);
   for (int i = 0; !rc && i < state->process_group.size; i++)
-    if (all[i].param == param && !strcmp(all[i].what, mine.what) && memcmp(&all[i], &mine, sizeof mine))
+    if (all[i].param == param && all[i].what == what && memcmp(&all[i], &mine, sizeof mine))
       rc = MS_FAIL(MS_EMISMATCH, "rank %d gathers other elements of '%s' than rank %d; all ranks gather the same",
                    state->process_group.rank[state->process_group.me], state->model->param[param].name,
                    state->process_group.rank[i]);
@@ -58,13 +56,14 @@ static int check_same(ms_state *state, int param, const char *what, int64_t firs
       rc = MS_FAIL(
           MS_EMISMATCH,
           "rank %d gathers %s of '%s' while rank %d gathers %s of '%s'; all ranks gather the same, in one order",
-          state->process_group.rank[state->process_group.me], what, state->model->param[param].name,
-          state->process_group.rank[i], all[i].what, state->model->param[all[i].param].name);
+          state->process_group.rank[state->process_group.me], ms_params_kind_name(what),
+          state->model->param[param].name, state->process_group.rank[i], ms_params_kind_name(all[i].what),
+          state->model->param[all[i].param].name);
   free(all);
   return rc;
 }
 
-int ms_state_gather_range(ms_state *state, int param, const char *what, int64_t first, int64_t count, float *out) {
+int ms_state_gather_range(ms_state *state, int param, int what, int64_t first, int64_t count, float *out) {
   MS_HANDLE(state, STATE);
   ms_elements mine;
   MS_TRY(ms_params_find(state, param, what, &mine));
@@ -83,7 +82,7 @@ int ms_state_gather_range(ms_state *state, int param, const char *what, int64_t 
   return rc;
 }
 
-int ms_state_gather(ms_state *state, int param, const char *what, float *full) {
+int ms_state_gather(ms_state *state, int param, int what, float *full) {
   MS_HANDLE(state, STATE);
   ms_elements mine;
   MS_TRY(ms_params_find(state, param, what, &mine));
@@ -115,7 +114,7 @@ fail:
 int ms_state_scatter(ms_state *state, int param, int from, const float *full) {
   MS_HANDLE(state, STATE);
   ms_elements mine;
-  MS_TRY(ms_params_find(state, param, "param", &mine));
+  MS_TRY(ms_params_find(state, param, MS_TENSOR_PARAM, &mine));
   if (from < 0 || from >= state->process_group.size)
     return MS_FAIL(MS_EINVAL, "rank %d of the model's %d ranks shall give a parameter", from,
                    state->process_group.size);
@@ -131,7 +130,7 @@ int ms_state_scatter(ms_state *state, int param, int from, const float *full) {
 int ms_state_set(ms_state *state, int param, const float *full) {
   MS_HANDLE(state, STATE);
   ms_elements mine;
-  MS_TRY(ms_params_find(state, param, "param", &mine));
+  MS_TRY(ms_params_find(state, param, MS_TENSOR_PARAM, &mine));
   const ms_param *p = &state->model->param[param];
   MS_TRY(ms_group_barrier(&state->process_group));
   return ms_params_copy_in(state, &mine, 0, p->owned, full + p->first);

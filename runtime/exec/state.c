@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "base/config.h"
 #include "base/error.h"
 #include "comm/recorder/flight_recorder.h"
 #include "exec/compare.h"
@@ -101,9 +102,11 @@ static void destroy_state(void *object) {
   ms_state_layout_free(&state->layout);
 }
 
-int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *config, ms_state **out) {
+int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *given, ms_state **out) {
   MS_HANDLE(world, WORLD);
   MS_HANDLE(model, MODEL);
+  MS_TAKE_CONFIG(ms_plan_config, own, given);
+  const ms_plan_config *config = &own;
   MS_TRY(check_place(world, model));
   MS_TRY(ms_plan_check_optimizer(config));
   ms_state *state = ms_handle_new(MS_HANDLE_STATE, sizeof *state, destroy_state);

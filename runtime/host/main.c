@@ -17,6 +17,7 @@
 
 #include "base/cores.h"
 #include "base/descriptors.h"
+#include "base/testing.h"
 #include "comm/bootstrap/environment.h"
 #include "comm/bootstrap/token.h"
 #include "host/embedded.h"
@@ -156,6 +157,13 @@ static int host_source(lua_State *L) {
   return 0;
 }
 
+/* inject_delay(text): NULL, or why the text is refused. */
+static int host_inject_delay(lua_State *L) {
+  if (ms_inject_delay(luaL_checkstring(L, 1))) lua_pushstring(L, ms_error_message());
+  else lua_pushnil(L);
+  return 1;
+}
+
 /* task() -> { rank =, size =, source = }: which rank other launchers say that this process is; size 1 when none does. Or nil
 ** and a message. */
 static int host_task(lua_State *L) {
@@ -177,8 +185,13 @@ static int host_task(lua_State *L) {
 }
 
 static int open_host(lua_State *L) {
-  static const luaL_Reg functions[] = {{"launch", host_launch}, {"cores", host_cores},   {"task", host_task},
-                                       {"runs", ms_host_runs},  {"source", host_source}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"launch", host_launch},
+                                       {"cores", host_cores},
+                                       {"task", host_task},
+                                       {"runs", ms_host_runs},
+                                       {"source", host_source},
+                                       {"inject_delay", host_inject_delay},
+                                       {NULL, NULL}};
   lua_newtable(L);
   luaL_register(L, NULL, functions);
   return 1;

@@ -48,7 +48,7 @@ static int declare(writing *w, const char *path) {
     const ms_save_piece *piece = &part->piece[i];
     tensor[i] = (ms_safetensors_tensor){.name = piece->name, .dtype = "F32", .ndim = piece->ndim, .dims = piece->dims};
   }
-  ms_safetensors_config_default(&config);
+  ms_safetensors_config_default(&config, sizeof config);
   config.atomic = 0; /* the folder as a whole is */
   config.sync = 1;
   config.direct = part->copy != NULL;

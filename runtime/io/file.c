@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/testing.h"
 
 /* ---- errors on purpose ---- */
 

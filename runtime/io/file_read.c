@@ -57,11 +57,6 @@ int ms_file_read_whole(const char *path, char **text, int64_t *bytes) {
   return rc;
 }
 
-int ms_file_text(const char *path, char **text, double *bytes) {
-  int64_t count = 0;
-  MS_TRY(ms_file_read_whole(path, text, &count));
-  *bytes = (double)count;
-  return MS_OK;
-}
+int ms_file_text(const char *path, char **text, int64_t *bytes) { return ms_file_read_whole(path, text, bytes); }
 
 void ms_file_text_free(char *text) { free(text); }

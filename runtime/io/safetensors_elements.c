@@ -223,25 +223,23 @@ static int move(stream *s, const ms_safetensors_tensor *t, span p) {
   return rc;
 }
 
-int ms_safetensors_read_f32(const ms_safetensors *st, int i, const ms_safetensors_view *view, double first,
-                            double count, float *out, double *bytes) {
+int ms_safetensors_read_f32(const ms_safetensors *st, int i, const ms_safetensors_view *view, int64_t first,
+                            int64_t count, float *out, int64_t *bytes) {
   MS_HANDLE(st, SAFETENSORS);
   ms_safetensors_tensor t;
   stream s = {.file = st, .tensor = i};
   MS_TRY(ms_safetensors_describe(st, i, &t));
-  MS_TRY(move(&s, &t, (span){.view = view, .first = (int64_t)first, .count = (int64_t)count, .memory = out}));
-  if (bytes) *bytes = (double)s.bytes;
+  MS_TRY(move(&s, &t, (span){.view = view, .first = first, .count = count, .memory = out}));
+  if (bytes) *bytes = s.bytes;
   return MS_OK;
 }
 
 /* Memory of a span that is written to a file is only read. */
-int ms_safetensors_put_f32(ms_safetensors_writer *writer, int i, const ms_safetensors_view *view, double first,
-                           double count, const float *data) {
+int ms_safetensors_put_f32(ms_safetensors_writer *writer, int i, const ms_safetensors_view *view, int64_t first,
+                           int64_t count, const float *data) {
   MS_HANDLE(writer, SAFETENSORS_WRITER);
   ms_safetensors_tensor t;
   stream s = {.writer = writer, .tensor = i};
   MS_TRY(ms_st_declared(writer, i, &t));
-  return move(
-      &s, &t,
-      (span){.view = view, .first = (int64_t)first, .count = (int64_t)count, .memory = (float *)(uintptr_t)data});
+  return move(&s, &t, (span){.view = view, .first = first, .count = count, .memory = (float *)(uintptr_t)data});
 }

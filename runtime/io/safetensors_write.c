@@ -3,6 +3,7 @@
 ** The layout is the reference library's: falling alignment, then by name, and a header that spaces fill up to a multiple of
 ** 8, or of a page where data shall go past the page cache. Files appear whole or not at all: data is written beside the path under another name, and renamed when all is there.
 */
+#include "base/config.h"
 #include "base/error.h"
 #include "base/handle.h"
 #include "io/file.h"
@@ -213,16 +214,23 @@ static void destroy_writer(void *object) {
 
 /* ---- the public calls ---- */
 
-void ms_safetensors_config_default(ms_safetensors_config *config) { *config = (ms_safetensors_config){.atomic = 1}; }
+void ms_safetensors_config_default(ms_safetensors_config *config, int size) {
+  static const ms_safetensors_config defaults = {.atomic = 1};
+  ms_config_give(config, size, &defaults, sizeof defaults, "ms_safetensors_config");
+}
 
 int ms_safetensors_create(const char *path, int n, const ms_safetensors_tensor *tensors,
-                          const ms_safetensors_config *config, ms_safetensors_writer **writer) {
-  ms_safetensors_config defaults;
+                          const ms_safetensors_config *given, ms_safetensors_writer **writer) {
+  ms_safetensors_config own;
+  const ms_safetensors_config *config = &own;
   uint8_t *header = NULL;
   int rc = MS_OK;
   *writer = NULL;
-  ms_safetensors_config_default(&defaults);
-  if (!config) config = &defaults;
+  ms_safetensors_config_default(&own, sizeof own);
+  if (given) MS_TRY(ms_config_take(&own, sizeof own, given, "ms_safetensors_config"));
+  if (own.metadata < 0) return MS_FAIL(MS_EINVAL, "%s: metadata must be 0 or more, not %d", path, own.metadata);
+  if (own.metadata && !own.metadata_text)
+    return MS_FAIL(MS_EINVAL, "%s: metadata_text is NULL, with metadata %d", path, own.metadata);
   if (n < 0) return MS_FAIL(MS_EINVAL, "%s: %d tensors: there cannot be less than 0", path, n);
   ms_safetensors_writer *w = ms_handle_new(MS_HANDLE_SAFETENSORS_WRITER, sizeof *w, destroy_writer);
   if (!w) return MS_ENOMEM;

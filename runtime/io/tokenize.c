@@ -5,6 +5,7 @@
 ** piece of its stretch ended; should that not be where the next stretch begins, that one is tokenized again from there. So
 ** the tokens are those of the whole file, whatever the pattern and the number of threads.
 */
+#include "base/config.h"
 #include "base/cores.h"
 #include "base/error.h"
 #include "io/file_read.h"
@@ -179,7 +180,10 @@ static int tokenize_file(work *w, const ms_tokenize_config *config) {
 
 /* ---- the public calls ---- */
 
-void ms_tokenize_config_default(ms_tokenize_config *config) { *config = (ms_tokenize_config){.begin = -1, .end = -1}; }
+void ms_tokenize_config_default(ms_tokenize_config *config, int size) {
+  static const ms_tokenize_config defaults = {.begin = -1, .end = -1};
+  ms_config_give(config, size, &defaults, sizeof defaults, "ms_tokenize_config");
+}
 
 static int all_cores(void) {
   ms_cores *cores = ms_calloc(1, sizeof *cores);
@@ -215,12 +219,13 @@ static void release(work *w) {
 }
 
 int ms_tokenize_files(const ms_tokenizer *tokenizer, int files, const char *const *paths, const char *out,
-                      const ms_tokenize_config *config, ms_tokenize_result *result) {
+                      const ms_tokenize_config *given, ms_tokenize_result *result) {
   MS_HANDLE(tokenizer, TOKENIZER);
-  ms_tokenize_config defaults;
+  ms_tokenize_config own;
+  const ms_tokenize_config *config = &own;
   int rc;
-  ms_tokenize_config_default(&defaults);
-  if (!config) config = &defaults;
+  ms_tokenize_config_default(&own, sizeof own);
+  if (given) MS_TRY(ms_config_take(&own, sizeof own, given, "ms_tokenize_config"));
   MS_TRY(check_config(tokenizer, config));
   *result = (ms_tokenize_result){.width = tokenizer->vocab <= 1 << 16 ? 2 : 4};
   work w = {.tokenizer = tokenizer, .threads = config->threads ? config->threads : all_cores(), .result = result};

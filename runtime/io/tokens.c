@@ -101,9 +101,10 @@ fail:
 
 void ms_tokens_close(ms_tokens *tokens) { ms_handle_release(tokens, MS_HANDLE_TOKENS); }
 
-double ms_tokens_count(const ms_tokens *tokens) {
-  MS_HANDLE_OR(0, tokens, TOKENS);
-  return tokens->files ? (double)tokens->file[tokens->files - 1].after : 0;
+int ms_tokens_count(const ms_tokens *tokens, int64_t *count) {
+  MS_HANDLE(tokens, TOKENS);
+  *count = tokens->file[tokens->files - 1].after;
+  return MS_OK;
 }
 
 static int check_length(const mapped *file) {

@@ -93,12 +93,12 @@ static int set_ranks(ms_mesh_root *root, const char *label, const int *ranks) {
   return MS_OK;
 }
 
-static int check_device(const char *device) {
-  if (device && (!strcmp(device, "cpu") || !strcmp(device, "cuda"))) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "mesh on unknown device \"%s\": it must be \"cpu\" or \"cuda\"", device ? device : "");
+static int check_device(int device) {
+  if (device == MS_DEVICE_CPU || device == MS_DEVICE_CUDA) return MS_OK;
+  return MS_FAIL(MS_EINVAL, "a mesh on device %d: it must be one of enum ms_device_kind", device);
 }
 
-static int check_counts(const char *device, int ndim, int world) {
+static int check_counts(int device, int ndim, int world) {
   MS_TRY(check_device(device));
   if (ndim < 1 || ndim > MS_MAX_MESH_DIMS)
     return MS_FAIL(MS_EINVAL, "a mesh of %d dimensions: it must have 1 to %d", ndim, MS_MAX_MESH_DIMS);
@@ -107,8 +107,8 @@ static int check_counts(const char *device, int ndim, int world) {
   return MS_OK;
 }
 
-int ms_mesh_from_ranks(const char *device, int ndim, const int *sizes, const char *const *names, int n,
-                       const int *ranks, int world, ms_mesh **mesh) {
+int ms_mesh_from_ranks(int device, int ndim, const int *sizes, const char *const *names, int n, const int *ranks,
+                       int world, ms_mesh **mesh) {
   char label[MS_MESH_LABEL_BYTES];
   int resolved[MS_MAX_MESH_DIMS], rc = MS_OK;
   ms_mesh_root *root = NULL;
@@ -126,7 +126,7 @@ fail:
   return rc;
 }
 
-int ms_mesh_new(const char *device, int ndim, const int *sizes, const char *const *names, int world, ms_mesh **mesh) {
+int ms_mesh_new(int device, int ndim, const int *sizes, const char *const *names, int world, ms_mesh **mesh) {
   return ms_mesh_from_ranks(device, ndim, sizes, names, world, NULL, world, mesh);
 }
 

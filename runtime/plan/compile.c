@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/config.h"
 #include "base/thread_count.h"
 #include "plan/compile_cache.h"
 #include "plan/lower.h"
@@ -225,8 +226,10 @@ fail:
   return rc;
 }
 
-int ms_plan_compile(const ms_graph *graph, const ms_plan_config *config, ms_plan **out) {
+int ms_plan_compile(const ms_graph *graph, const ms_plan_config *given, ms_plan **out) {
   MS_HANDLE(graph, GRAPH);
+  MS_TAKE_CONFIG(ms_plan_config, own, given);
+  const ms_plan_config *config = &own;
   const ms_model *model = graph->model;
   const ms_device_api *device;
   if (!model->sharded) return MS_FAIL(MS_EINVAL, "call ms_model_shard before ms_plan_compile");

@@ -1,21 +1,23 @@
 /* config.c - the settings of a plan: their defaults, and the ranges that they must be in. */
 #include <math.h>
 
+#include "base/config.h"
 #include "base/dtype.h"
 #include "plan/plan.h"
 
 enum { MOST_THREADS = 1024 };
 
-void ms_plan_config_default(ms_plan_config *config) {
-  *config = (ms_plan_config){.optimizer = MS_OPT_ADAMW,
-                             .beta1 = 0.9,
-                             .beta2 = 0.999,
-                             .eps = 1e-8,
-                             .prefetch = 1,
-                             .reshard_after_backward = 1,
-                             .train = 1,
-                             .fuse = 1,
-                             .shared_masters = 1};
+void ms_plan_config_default(ms_plan_config *config, int size) {
+  static const ms_plan_config defaults = {.optimizer = MS_OPT_ADAMW,
+                                          .beta1 = 0.9,
+                                          .beta2 = 0.999,
+                                          .eps = 1e-8,
+                                          .prefetch = 1,
+                                          .reshard_after_backward = 1,
+                                          .train = 1,
+                                          .fuse = 1,
+                                          .shared_masters = 1};
+  ms_config_give(config, size, &defaults, sizeof defaults, "ms_plan_config");
 }
 
 static int check_adamw(const ms_plan_config *c) {

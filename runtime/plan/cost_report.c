@@ -141,7 +141,7 @@ static int is_inside(const char *scope, const char *module) {
   return !length || (!strncmp(scope, module, length) && (scope[length] == '\0' || scope[length] == '.'));
 }
 
-int ms_plan_kept_activations(const ms_plan *plan, const char *module, double *bytes) {
+int ms_plan_kept_activations(const ms_plan *plan, const char *module, int64_t *bytes) {
   MS_HANDLE(plan, PLAN);
   MS_TRY(check_phase(plan, MS_PHASE_FIRST));
   *bytes = 0;
@@ -160,7 +160,7 @@ int ms_plan_kept_activations(const ms_plan *plan, const char *module, double *by
     const ms_buffer *b = &plan->buffer[i];
     if (b->category == MS_CAT_ACTIVATIONS && b->phase == MS_PHASE_FIRST && writer[i] && is_inside(writer[i], module) &&
         stays_for_backward(&p, b))
-      *bytes += (double)b->bytes;
+      *bytes += b->bytes;
   }
 fail:
   free(writer);

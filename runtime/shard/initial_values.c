@@ -3,6 +3,8 @@
 */
 #include "shard/initial_values.h"
 
+#include <math.h>
+
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/philox.h"
@@ -24,13 +26,16 @@ void ms_fill_initial_values(uint64_t seed, const char *name, int init, double a,
   for (int64_t i = 0; i < n; i++) x[i] = (float)(shift + factor * (double)x[i]);
 }
 
-int ms_initial_values(uint64_t seed, const char *name, int init, double a, double b, double first, double count,
+static const int64_t MOST_ELEMENTS = (int64_t)1 << 53;
+
+int ms_initial_values(uint64_t seed, const char *name, int init, double a, double b, int64_t first, int64_t count,
                       float *out) {
   if (init < MS_INIT_ZEROS || init > MS_INIT_CONSTANT)
     return MS_FAIL(MS_EINVAL, "there is no law of initial values %d", init);
-  if (!(first >= 0 && count >= 0 && first + count < 9007199254740992.0))
-    return MS_FAIL(MS_EINVAL, "elements from %g on, %g of them: both must be at least 0, and together below 2^53",
-                   first, count);
-  ms_fill_initial_values(seed, name, init, a, b, (int64_t)first, (int64_t)count, out);
+  if (!isfinite(a) || !isfinite(b)) return MS_FAIL(MS_EINVAL, "a and b must be finite, not %g and %g", a, b);
+  if (first < 0 || count < 0 || first > MOST_ELEMENTS || count > MOST_ELEMENTS - first)
+    return MS_FAIL(MS_EINVAL, "elements from %lld on, %lld of them: both must be at least 0, and together at most 2^53",
+                   (long long)first, (long long)count);
+  ms_fill_initial_values(seed, name, init, a, b, first, count, out);
   return MS_OK;
 }

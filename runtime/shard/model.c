@@ -3,6 +3,7 @@
 ** Everything here is bookkeeping by name and shape; no memory of the parameters' size is touched, so a model of any
 ** size can be described, sharded and planned on any machine.
 */
+#include "base/config.h"
 #include "shard/model.h"
 
 #include <math.h>
@@ -36,13 +37,16 @@ int ms_model_new(uint64_t seed, ms_model **out) {
 
 void ms_model_free(ms_model *model) { ms_handle_release(model, MS_HANDLE_MODEL); }
 
-void ms_unit_config_default(ms_unit_config *config) {
-  *config = (ms_unit_config){
+void ms_unit_config_default(ms_unit_config *config, int size) {
+  static const ms_unit_config defaults = {
       .param_dtype = MS_F32, .reduce_dtype = MS_F32, .layout = MS_LAYOUT_ROWS, .reshard = MS_RESHARD_DEFAULT};
+  ms_config_give(config, size, &defaults, sizeof defaults, "ms_unit_config");
 }
 
-void ms_param_config_default(ms_param_config *config) {
-  *config = (ms_param_config){.init = MS_INIT_NORMAL, .init_a = 0, .init_b = 0.02, .param_dtype = -1, .lr_scale = 1};
+void ms_param_config_default(ms_param_config *config, int size) {
+  static const ms_param_config defaults = {
+      .init = MS_INIT_NORMAL, .init_a = 0, .init_b = 0.02, .param_dtype = -1, .lr_scale = 1};
+  ms_config_give(config, size, &defaults, sizeof defaults, "ms_param_config");
 }
 
 static int check_dtype(const char *kind, const char *name, const char *field, int dtype, int uses) {
@@ -68,8 +72,10 @@ static int check_open(const ms_model *model, const char *what, const char *name)
   return MS_FAIL(MS_EINVAL, "%s '%s' comes after ms_model_shard: add everything before sharding", what, name);
 }
 
-int ms_model_add_unit(ms_model *model, const char *name, const ms_unit_config *config, int *unit) {
+int ms_model_add_unit(ms_model *model, const char *name, const ms_unit_config *given, int *unit) {
   MS_HANDLE(model, MODEL);
+  MS_TAKE_CONFIG(ms_unit_config, own, given);
+  const ms_unit_config *config = &own;
   MS_TRY(check_open(model, "unit", name));
   MS_TRY(check_unit_config(name, config));
   for (int i = 0; i < model->units; i++)
@@ -144,8 +150,10 @@ static int check_param(const ms_model *model, int unit, const char *name, int nd
 }
 
 int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
-                       const ms_param_config *config, int *param) {
+                       const ms_param_config *given, int *param) {
   MS_HANDLE(model, MODEL);
+  MS_TAKE_CONFIG(ms_param_config, own, given);
+  const ms_param_config *config = &own;
   MS_TRY(check_open(model, "parameter", name));
   MS_TRY(check_param(model, unit, name, ndim, dims, config));
   MS_TRY(ms_grow((void **)&model->param, &model->param_capacity, model->params + 1, sizeof *model->param));
@@ -179,13 +187,13 @@ int ms_model_units(const ms_model *model) {
   return model->units;
 }
 
-int ms_model_owned(const ms_model *model, int param, double *first, double *count) {
+int ms_model_owned(const ms_model *model, int param, int64_t *first, int64_t *count) {
   MS_HANDLE(model, MODEL);
   if (!model->sharded) return MS_FAIL(MS_EINVAL, "call ms_model_shard before ms_model_owned");
   if (param < 0 || param >= model->params)
     return MS_FAIL(MS_EINVAL, "parameter %d: the model has parameters 0 to %d", param, model->params - 1);
-  *first = (double)model->param[param].first;
-  *count = (double)model->param[param].owned;
+  *first = model->param[param].first;
+  *count = model->param[param].owned;
   return MS_OK;
 }
 

@@ -54,8 +54,8 @@ static void build(bench *b, ms_world *world) {
   ms_param_config param_config;
   ms_plan_config config;
   char name[32];
-  ms_unit_config_default(&unit_config);
-  ms_param_config_default(&param_config);
+  ms_unit_config_default(&unit_config, sizeof unit_config);
+  ms_param_config_default(&param_config, sizeof param_config);
   must(ms_model_new(1, &b->model));
   for (int u = 0; u < UNITS; u++) {
     snprintf(name, sizeof name, "layers.%d", u);
@@ -63,10 +63,10 @@ static void build(bench *b, ms_world *world) {
     snprintf(name, sizeof name, "layers.%d.bias", u);
     must(ms_model_add_param(b->model, unit, name, 1, (int64_t[]){ELEMENTS}, &param_config, &param[u]));
   }
-  must(ms_mesh_new("cpu", 1, &ranks, NULL, ranks, &b->mesh));
+  must(ms_mesh_new(MS_DEVICE_CPU, 1, &ranks, NULL, ranks, &b->mesh));
   must(ms_model_shard(b->model, b->mesh, ms_world_rank(world), -1, 0));
   trace(b, param);
-  ms_plan_config_default(&config);
+  ms_plan_config_default(&config, sizeof config);
   config.train = 0;
   config.threads = 1;
   must(ms_plan_compile(b->graph, &config, &b->plan));

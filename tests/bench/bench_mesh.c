@@ -14,7 +14,7 @@ static int lay_out(void) {
   static int ranks[RANKS];
   ms_mesh *mesh = NULL, *slice = NULL;
   int rc = MS_OK;
-  MS_GOTO(ms_mesh_new("cpu", NDIM, sizes, names, RANKS, &mesh));
+  MS_GOTO(ms_mesh_new(MS_DEVICE_CPU, NDIM, sizes, names, RANKS, &mesh));
   for (unsigned mask = 1; mask < 1u << NDIM; mask++) {
     const char *some[NDIM];
     int n = 0;

@@ -25,9 +25,9 @@ static int add_params(ms_model *model, int param[4]) {
   ms_unit_config unit_config;
   ms_param_config config;
   int unit, i;
-  ms_unit_config_default(&unit_config);
+  ms_unit_config_default(&unit_config, sizeof unit_config);
   unit_config.root = 1;
-  ms_param_config_default(&config);
+  ms_param_config_default(&config, sizeof config);
   config.init = MS_INIT_UNIFORM;
   config.init_a = -0.7;
   config.init_b = 0.7;
@@ -119,13 +119,13 @@ int main(void) {
   int param[4], ok;
   if (ms_abi_version() != MS_ABI_VERSION) return 1;
   CHECK(ms_world_join(&world));
-  CHECK(ms_mesh_new("cpu", 1, sizes, NULL, ms_world_size(world), &mesh));
+  CHECK(ms_mesh_new(MS_DEVICE_CPU, 1, sizes, NULL, ms_world_size(world), &mesh));
   CHECK(ms_model_new(7, &model));
   if (add_params(model, param)) return 1;
   CHECK(ms_model_shard(model, mesh, ms_world_rank(world), -1, 0));
   CHECK(ms_graph_new(model, &graph));
   if (trace(graph, param)) return 1;
-  ms_plan_config_default(&config);
+  ms_plan_config_default(&config, sizeof config);
   CHECK(ms_plan_compile(graph, &config, &plan));
   CHECK(ms_plan_summarize(plan, &summary));
   CHECK(ms_state_new(world, model, &config, &state));

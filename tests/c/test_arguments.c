@@ -33,14 +33,14 @@ static void betas_eps_and_rates_are_refused(void **state) {
   };
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
     ms_plan_config config;
-    ms_plan_config_default(&config);
+    ms_plan_config_default(&config, sizeof config);
     config.optimizer = wrong[i].optimizer;
     memcpy((char *)&config + wrong[i].field, &wrong[i].value, sizeof(double));
     assert_fails(ms_plan_compile(m.graph, &config, &plan), MS_EINVAL, wrong[i].facts);
     assert_fails(ms_state_new(world, m.model, &config, &made), MS_EINVAL, wrong[i].facts);
   }
   ms_plan_config config;
-  ms_plan_config_default(&config);
+  ms_plan_config_default(&config, sizeof config);
   config.threads = -3;
   assert_fails(ms_plan_compile(m.graph, &config, &plan), MS_EINVAL, "threads | 0");
   mlp_free(&m);
@@ -56,7 +56,7 @@ static void a_step_is_refused(void **state) {
   ms_plan *plan;
   ms_state *made;
   ms_exec *exec;
-  ms_plan_config_default(&config);
+  ms_plan_config_default(&config, sizeof config);
   must(ms_world_alone(&world));
   must(ms_plan_compile(m.graph, &config, &plan));
   must(ms_state_new(world, m.model, &config, &made));
@@ -94,7 +94,7 @@ static void a_success_leaves_the_record_as_it_is(void **state) {
   ms_attrs attrs;
   float one;
   const ms_step_inputs step = {.lr = 0, .step = 1, .micro_batches = 1};
-  ms_plan_config_default(&config);
+  ms_plan_config_default(&config, sizeof config);
   assert_int_equal(ms_op_defaults("no such op", &attrs), MS_ENAME);
   char message[256], where[64];
   snprintf(message, sizeof message, "%s", ms_error_message());
@@ -106,12 +106,12 @@ static void a_success_leaves_the_record_as_it_is(void **state) {
   for (int phase = MS_PHASE_FIRST; phase <= MS_PHASE_UPDATE; phase++)
     if (phase != MS_PHASE_NEXT && phase != MS_PHASE_LAST)
       assert_int_equal(ms_exec_run(exec, phase, &step, NULL), MS_OK);
-  assert_int_equal(ms_state_read(made, 0, "param", 0, 1, &one), MS_OK);
+  assert_int_equal(ms_state_read(made, 0, MS_TENSOR_PARAM, 0, 1, &one), MS_OK);
   assert_int_equal(ms_world_barrier(world), MS_OK);
   assert_int_equal(ms_error_code(), MS_ENAME);
   assert_string_equal(ms_error_message(), message);
   assert_string_equal(ms_error_where(), where);
-  assert_int_equal(ms_state_read(made, -1, "param", 0, 1, &one), MS_EINVAL); /* the next failure replaces it */
+  assert_int_equal(ms_state_read(made, -1, MS_TENSOR_PARAM, 0, 1, &one), MS_EINVAL); /* the next failure replaces it */
   assert_int_equal(ms_error_code(), MS_EINVAL);
   assert_string_not_equal(ms_error_message(), message);
   ms_exec_free(exec);
@@ -128,11 +128,11 @@ static void what_parameters_are_given_is_refused(void **state) {
   ms_unit_config unit;
   int index;
   must(ms_model_new(1, &model));
-  ms_unit_config_default(&unit);
+  ms_unit_config_default(&unit, sizeof unit);
   must(ms_model_add_unit(model, "root", &unit, &index));
   const int64_t dims[7] = {2, 2, 2, 2, 2, 2, 2}, empty[1] = {0};
   ms_param_config right, config;
-  ms_param_config_default(&right);
+  ms_param_config_default(&right, sizeof right);
 #define REFUSED(status, facts) \
   assert_fails(ms_model_add_param(model, 0, "w", 1, dims, &config, &index), status, "parameter 'w' | " facts)
   config = right, config.lr_scale = -1;
@@ -171,10 +171,11 @@ static void shapes_of_what_is_saved_are_refused(void **state) {
   ms_plan_config config;
   ms_state *made;
   ms_save *save;
-  ms_plan_config_default(&config);
+  ms_plan_config_default(&config, sizeof config);
   must(ms_world_alone(&world));
   must(ms_state_new(world, m.model, &config, &made));
-  ms_save_piece piece = {.name = "w", .parameter = "w", .kind = "param", .what = "param", .count = 4, .ndim = 9};
+  ms_save_piece piece = {
+      .name = "w", .parameter = "w", .kind = "param", .what = MS_TENSOR_PARAM, .count = 4, .ndim = 9};
   assert_fails(ms_save_new(made, 1, &piece, &save), MS_ESHAPE, "tensor w | ndim | 9 | 0 | 6");
   piece.ndim = 1, piece.dims[0] = 3;
   assert_fails(ms_save_new(made, 1, &piece, &save), MS_ESHAPE, "3 | 4 | multiply");
@@ -183,8 +184,13 @@ static void shapes_of_what_is_saved_are_refused(void **state) {
   assert_fails(ms_save_new(made, -1, &piece, &save), MS_EINVAL, "ms_save_new | n | -1");
   piece.dims[0] = 4;
   must(ms_save_new(made, 1, &piece, &save));
-  assert_fails(ms_save_start(save, &(ms_save_config){.folder = "/nowhere", .writer = -1}), MS_EINVAL, "writer | -1");
-  assert_fails(ms_save_start(save, &(ms_save_config){.folder = "/nowhere", .target = "/nowhere", .head = "{}"}),
+  assert_fails(
+      ms_save_start(save, &(ms_save_config){.struct_size = sizeof(ms_save_config), .folder = "/nowhere", .writer = -1}),
+      MS_EINVAL, "writer | -1");
+  assert_fails(ms_save_start(save, &(ms_save_config){.struct_size = sizeof(ms_save_config),
+                                                     .folder = "/nowhere",
+                                                     .target = "/nowhere",
+                                                     .head = "{}"}),
                MS_EINVAL, "writers | 0");
   assert_fails(ms_save_wait(save, 99), MS_EINVAL, "stage | 99");
   ms_save_free(save);

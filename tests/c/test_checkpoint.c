@@ -1,5 +1,6 @@
 /* test_checkpoint.c - saving and loading a state through the public header: blocks and their checksums, copies past the page
 ** cache, every call that may fail, and no memory or file left when one did. */
+#include "base/testing.h"
 #include "tests/c/support/check.h"
 #include "tests/c/support/mlp.h"
 
@@ -29,6 +30,7 @@ typedef struct rig {
 } rig;
 
 static const char *const kinds[] = {"param", "exp_avg", "exp_avg_sq"};
+static const int values[] = {MS_TENSOR_PARAM, MS_TENSOR_EXP_AVG, MS_TENSOR_EXP_AVG_SQ};
 
 /* One rank and AdamW's state. wide: its first parameter is of three blocks, the last one short. */
 static rig make_rig(int wide) {
@@ -37,7 +39,7 @@ static rig make_rig(int wide) {
   config.blocks = 1;
   if (wide) config.inputs = 2 * MS_CHECKPOINT_BLOCK / 4 / config.width + 100;
   ms_plan_config plan;
-  ms_plan_config_default(&plan);
+  ms_plan_config_default(&plan, sizeof plan);
   plan.optimizer = MS_OPT_ADAMW;
   must(ms_world_alone(&r.world));
   r.net = mlp_make(&config);
@@ -45,18 +47,18 @@ static rig make_rig(int wide) {
   for (int kind = 0; kind < 3; kind++)
     for (int p = 0; p < ms_model_params(r.net.model); p++) {
       ms_save_piece *piece = &r.piece[r.pieces];
-      double first, count;
+      int64_t first, count;
       must(ms_model_owned(r.net.model, p, &first, &count));
       snprintf(r.name[r.pieces], sizeof r.name[0], "%s.%d", kinds[kind], p);
       *piece = (ms_save_piece){.name = r.name[r.pieces],
                                .parameter = "a \"name\"",
                                .kind = kinds[kind],
                                .param = p,
-                               .what = kinds[kind],
-                               .first = (int64_t)first,
-                               .count = (int64_t)count,
+                               .what = values[kind],
+                               .first = first,
+                               .count = count,
                                .ndim = 1,
-                               .dims = {(int64_t)count}};
+                               .dims = {count}};
       r.pieces++;
     }
   must(ms_save_new(r.state, r.pieces, r.piece, &r.save));
@@ -76,8 +78,12 @@ static void free_rig(rig *r) {
 }
 
 static int save(rig *r, int asynchronous) {
-  const ms_save_config config = {
-      .folder = r->unfinished, .asynchronous = asynchronous, .target = r->target, .writers = 1, .head = "{\"head\":1}"};
+  const ms_save_config config = {.struct_size = sizeof(ms_save_config),
+                                 .folder = r->unfinished,
+                                 .asynchronous = asynchronous,
+                                 .target = r->target,
+                                 .writers = 1,
+                                 .head = "{\"head\":1}"};
   MS_TRY(ms_checkpoint_make_folder(r->unfinished, 1));
   MS_TRY(ms_save_start(r->save, &config));
   MS_TRY(ms_save_wait(r->save, MS_SAVE_WRITTEN));
@@ -110,10 +116,11 @@ static void goes_there_and_back(int asynchronous) {
   const int64_t count = r.piece[0].count;
   float *before = calloc((size_t)count, sizeof *before), *after = calloc((size_t)count, sizeof *after);
   char *manifest, digits[128];
-  double bytes = 0;
-  must(ms_state_read(r.state, 0, "param", 0, count, before));
+  int64_t bytes = 0, copied;
+  must(ms_state_read(r.state, 0, MS_TENSOR_PARAM, 0, count, before));
   must(save(&r, asynchronous));
-  assert_int_equal(ms_save_snapshot_bytes(r.save) > 0, asynchronous);
+  must(ms_save_snapshot_bytes(r.save, &copied));
+  assert_int_equal(copied > 0, asynchronous);
   assert_false(ms_save_running(r.save));
   must(ms_checkpoint_manifest(r.target, &manifest));
   assert_has(manifest, "{\"head\":1,\"files\":[{\"file\":\"rank-00000.safetensors\",\"tensors\":[{\"name\":\"param.0\","
@@ -123,33 +130,33 @@ static void goes_there_and_back(int asynchronous) {
 
   /* All of it; then some elements in the midst, with whole blocks read for their checksums, and without. */
   memset(after, 0, (size_t)count * sizeof *after);
-  must(ms_state_write(r.state, 0, "param", 0, count, after));
+  must(ms_state_write(r.state, 0, MS_TENSOR_PARAM, 0, count, after));
   ms_safetensors *file = open_file(&r);
   int i = ms_safetensors_find(file, "param.0");
-  must(ms_state_load(r.state, 0, "param", 0, count, file, i, 0, digits, &bytes));
-  must(ms_state_read(r.state, 0, "param", 0, count, after));
+  must(ms_state_load(r.state, 0, MS_TENSOR_PARAM, 0, count, file, i, 0, digits, &bytes));
+  must(ms_state_read(r.state, 0, MS_TENSOR_PARAM, 0, count, after));
   assert_memory_equal(before, after, (size_t)count * sizeof *after);
-  assert_true(bytes == 4.0 * (double)count);
+  assert_true(bytes == 4 * count);
   const int64_t first = MS_CHECKPOINT_BLOCK / 4 - 10, some = 20;
   memset(after, 0, (size_t)count * sizeof *after);
-  must(ms_state_write(r.state, 0, "param", 0, count, after));
+  must(ms_state_write(r.state, 0, MS_TENSOR_PARAM, 0, count, after));
   bytes = 0;
-  must(ms_state_load(r.state, 0, "param", first, some, file, i, 0, digits, &bytes));
-  assert_true(bytes == 2.0 * MS_CHECKPOINT_BLOCK);
+  must(ms_state_load(r.state, 0, MS_TENSOR_PARAM, first, some, file, i, 0, digits, &bytes));
+  assert_true(bytes == 2 * MS_CHECKPOINT_BLOCK);
   bytes = 0;
-  must(ms_state_load(r.state, 0, "param", first, some, file, i, 0, NULL, &bytes));
-  assert_true(bytes == 4.0 * some);
-  must(ms_state_read(r.state, 0, "param", 0, count, after));
+  must(ms_state_load(r.state, 0, MS_TENSOR_PARAM, first, some, file, i, 0, NULL, &bytes));
+  assert_true(bytes == 4 * some);
+  must(ms_state_read(r.state, 0, MS_TENSOR_PARAM, 0, count, after));
   assert_memory_equal(before + first, after + first, (size_t)some * sizeof *after);
   assert_true(after[first - 1] == 0 && after[first + some] == 0);
 
   digits[20] = digits[20] == '0' ? '1' : '0';
-  assert_fails(ms_state_load(r.state, 0, "param", 0, count, file, i, 0, digits, &bytes), MS_EIO, "damaged");
-  must(ms_state_load(r.state, 0, "param", 0, some, file, i, 0, digits, &bytes)); /* of another block */
+  assert_fails(ms_state_load(r.state, 0, MS_TENSOR_PARAM, 0, count, file, i, 0, digits, &bytes), MS_EIO, "damaged");
+  must(ms_state_load(r.state, 0, MS_TENSOR_PARAM, 0, some, file, i, 0, digits, &bytes)); /* of another block */
   digits[40] = '\0';
-  assert_fails(ms_state_load(r.state, 0, "param", 0, some, file, i, 0, digits, &bytes), MS_EINVAL, "3 | 48");
-  assert_fails(ms_state_load(r.state, 0, "param", 0, count, file, i, 5, NULL, &bytes), MS_EINVAL, "holds");
-  assert_fails(ms_state_load(r.state, 1, "param", 0, count, file, i, 0, NULL, &bytes), MS_EINVAL, "owns");
+  assert_fails(ms_state_load(r.state, 0, MS_TENSOR_PARAM, 0, some, file, i, 0, digits, &bytes), MS_EINVAL, "3 | 48");
+  assert_fails(ms_state_load(r.state, 0, MS_TENSOR_PARAM, 0, count, file, i, 5, NULL, &bytes), MS_EINVAL, "holds");
+  assert_fails(ms_state_load(r.state, 1, MS_TENSOR_PARAM, 0, count, file, i, 0, NULL, &bytes), MS_EINVAL, "owns");
   ms_safetensors_close(file);
   ms_file_text_free(manifest);
   must(ms_checkpoint_remove(r.target));
@@ -280,8 +287,12 @@ static void K2_every_call_may_fail(void **state) {
 static void K2_a_save_that_is_given_up_leaves_no_checkpoint(void **state) {
   (void)state;
   rig r = make_rig(1);
-  const ms_save_config config = {
-      .folder = r.unfinished, .asynchronous = 1, .target = r.target, .writers = 2, .head = "{\"head\":1}"};
+  const ms_save_config config = {.struct_size = sizeof(ms_save_config),
+                                 .folder = r.unfinished,
+                                 .asynchronous = 1,
+                                 .target = r.target,
+                                 .writers = 2,
+                                 .head = "{\"head\":1}"};
   must(ms_checkpoint_make_folder(r.unfinished, 1));
   must(ms_save_start(r.save, &config));
   must(ms_save_wait(r.save, MS_SAVE_WRITTEN)); /* the other writer never comes */

@@ -162,7 +162,7 @@ typedef struct fault_case {
 static void spoil_parameter(rank_engine *engine, float value) {
   int64_t n = 32 * 16;
   float *full = malloc((size_t)n * sizeof *full);
-  must(ms_state_gather(engine->state, 6, "param", full)); /* layers.1.fc1.weight [32,16] */
+  must(ms_state_gather(engine->state, 6, MS_TENSOR_PARAM, full)); /* layers.1.fc1.weight [32,16] */
   full[200] = value;
   must(ms_state_set(engine->state, 6, full));
   free(full);
@@ -175,13 +175,13 @@ static int run_into_fault(ms_world *world, void *context) {
   ms_step_outputs out;
   const char *message;
   float before[16], *mine;
-  double first, count;
+  int64_t first, count;
   int rank = ms_world_rank(world);
   abort_on_failed_checks();
   engine_open(world, &fault->config, &engine);
   if (fault->fault == NAN_PARAMETER) spoil_parameter(&engine, NAN);
   if (fault->fault == OVERFLOW) spoil_parameter(&engine, 3e38f);
-  must(ms_state_shard(engine.state, 0, "param", &first, &count, &mine));
+  must(ms_state_shard(engine.state, 0, MS_TENSOR_PARAM, &first, &count, &mine));
   memcpy(before, mine, sizeof before);
   engine_feed(&engine, &fault->config, rank, 0, 0);
   float *x = ms_exec_input(engine.exec, "x");
@@ -320,14 +320,15 @@ static void a_kernel_that_fails_is_named_with_its_module(void **state) {
 static int misuse(ms_world *world, void *context) {
   const training_config *config = context;
   rank_engine engine;
-  double first, count;
+  int64_t first, count;
   float *data;
   abort_on_failed_checks();
   engine_open(world, config, &engine);
   assert_fails(ms_exec_run(engine.exec, 9, NULL, NULL), MS_EINVAL, "phase | 9");
   assert_fails(ms_exec_run(engine.exec, MS_PHASE_NEXT, NULL, NULL), MS_EINVAL, "phase | next | accumulate = 1");
-  assert_fails(ms_state_shard(engine.state, 0, "momentum", &first, &count, &data), MS_ENAME, "param | grad | exp_avg");
-  assert_fails(ms_state_shard(engine.state, 99, "param", &first, &count, &data), MS_EINVAL, "99 | parameter");
+  assert_fails(ms_state_shard(engine.state, 0, MS_TENSOR_KINDS, &first, &count, &data), MS_EINVAL,
+               "ms_tensor_kind | 5");
+  assert_fails(ms_state_shard(engine.state, 99, MS_TENSOR_PARAM, &first, &count, &data), MS_EINVAL, "99 | parameter");
   ms_step_inputs inputs = {.lr = 0.01, .step = 1, .micro_batches = 1};
   engine_feed(&engine, config, 0, 0, 0);
   must(ms_exec_run(engine.exec, MS_PHASE_FIRST, &inputs, NULL));
@@ -340,7 +341,7 @@ static int misuse(ms_world *world, void *context) {
   ms_plan_config sgd = config->plan;
   sgd.optimizer = MS_OPT_SGD;
   must(ms_state_new(world, engine.net.model, &sgd, &bare));
-  assert_fails(ms_state_shard(bare, 0, "exp_avg", &first, &count, &data), MS_EINVAL, "in.weight | exp_avg");
+  assert_fails(ms_state_shard(bare, 0, MS_TENSOR_EXP_AVG, &first, &count, &data), MS_EINVAL, "in.weight | exp_avg");
   assert_fails(ms_exec_new(bare, engine.plan, &exec), MS_EINVAL, "optimizer");
   setenv("MOONSHARD_STREAMS", "two", 1);
   assert_fails(ms_exec_new(engine.state, engine.plan, &exec), MS_EINVAL, "MOONSHARD_STREAMS");

@@ -31,7 +31,7 @@ static void make(everything *e) {
   c.blocks = 1;
   ms_plan_config config;
   memset(e, 0, sizeof *e);
-  ms_plan_config_default(&config);
+  ms_plan_config_default(&config, sizeof config);
   must(ms_world_alone(&e->world));
   mlp m = mlp_make(&c);
   e->mesh = m.mesh;
@@ -44,7 +44,7 @@ static void make(everything *e) {
   must(ms_profile_new(e->world, &e->profile));
   ms_exec_set_profile(e->exec, e->profile);
   const ms_save_piece piece = {
-      .name = "w", .parameter = "w", .kind = "param", .what = "param", .count = 1, .ndim = 1, .dims = {1}};
+      .name = "w", .parameter = "w", .kind = "param", .what = MS_TENSOR_PARAM, .count = 1, .ndim = 1, .dims = {1}};
   must(ms_save_new(e->state, 1, &piece, &e->save));
   must(ms_tokens_open(1, &bytes_path, MS_TOKEN_BYTES, &e->tokens));
   must(ms_token_reader_new(e->tokens, 1, 8, 2, &e->reader));
@@ -77,11 +77,11 @@ static void expect(int works, int status) {
 
 static void use_descriptions(everything *e) {
   int rank[1], value;
-  double first, count;
+  int64_t first, count;
   const char *text;
   ms_plan *again = NULL;
   ms_plan_config config;
-  ms_plan_config_default(&config);
+  ms_plan_config_default(&config, sizeof config);
   expect(!e->released[MESH], ms_mesh_ranks(e->mesh, 0, rank));
   expect(!e->released[SLICE], ms_mesh_ranks(e->slice, 0, rank));
   expect(!e->released[MODEL], ms_model_owned(e->model, 0, &first, &count));
@@ -103,7 +103,7 @@ static void use_state(everything *e) {
   const ms_step_inputs inputs = {.lr = 1e-3, .step = 1, .micro_batches = 1};
   float one;
   expect(on_world, ms_world_barrier(e->world));
-  expect(on_state, ms_state_read(e->state, 0, "param", 0, 1, &one));
+  expect(on_state, ms_state_read(e->state, 0, MS_TENSOR_PARAM, 0, 1, &one));
   for (int phase = MS_PHASE_FIRST; phase <= MS_PHASE_UPDATE; phase++)
     if (phase != MS_PHASE_NEXT && phase != MS_PHASE_LAST)
       expect(on_state && !e->released[EXEC], ms_exec_run(e->exec, phase, &inputs, NULL));

@@ -16,7 +16,7 @@ static const char *const FOUR[] = {"pipe", "replicate", "shard", "tensor"};
 
 static ms_mesh *make(int ndim, const int *sizes, const char *const *names, int world) {
   ms_mesh *mesh;
-  must(ms_mesh_new("cpu", ndim, sizes, names, world, &mesh));
+  must(ms_mesh_new(MS_DEVICE_CPU, ndim, sizes, names, world, &mesh));
   return mesh;
 }
 
@@ -241,7 +241,8 @@ static void D5_unflatten(void **state) {
 static void D6_ranks_chosen_by_hand(void **state) {
   (void)state;
   ms_mesh *bad, *mesh;
-  must(ms_mesh_from_ranks("cpu", 2, SIZES(2, -1), NAMES("replicate", "shard"), 6, SIZES(7, 1, 3, 2, 6, 0), 8, &mesh));
+  must(ms_mesh_from_ranks(MS_DEVICE_CPU, 2, SIZES(2, -1), NAMES("replicate", "shard"), 6, SIZES(7, 1, 3, 2, 6, 0), 8,
+                          &mesh));
   int ranks[6], coordinate[2];
   must(ms_mesh_group(mesh, 1, 6, ranks));
   assert_memory_equal(ranks, SIZES(2, 6, 0), 3 * sizeof(int));
@@ -257,11 +258,11 @@ static void D6_ranks_chosen_by_hand(void **state) {
   assert_fails(ms_mesh_coordinate(mesh, 4, coordinate), MS_EINVAL,
                "rank 4 | mesh 2x3 (replicate, shard) | 7, 1, 3, 2, 6, 0");
   ms_mesh_free(mesh);
-  assert_fails(ms_mesh_from_ranks("cpu", 1, SIZES(2), NULL, 2, SIZES(1, 1), 2, &bad), MS_EINVAL,
+  assert_fails(ms_mesh_from_ranks(MS_DEVICE_CPU, 1, SIZES(2), NULL, 2, SIZES(1, 1), 2, &bad), MS_EINVAL,
                "mesh 2 | rank 1 | twice");
-  assert_fails(ms_mesh_from_ranks("cpu", 1, SIZES(2), NULL, 2, SIZES(0, 2), 2, &bad), MS_EINVAL,
+  assert_fails(ms_mesh_from_ranks(MS_DEVICE_CPU, 1, SIZES(2), NULL, 2, SIZES(0, 2), 2, &bad), MS_EINVAL,
                "mesh 2 | rank 2 | world | 0 to 1");
-  assert_fails(ms_mesh_from_ranks("cpu", 1, SIZES(3), NULL, 2, SIZES(0, 1), 2, &bad), MS_EINVAL,
+  assert_fails(ms_mesh_from_ranks(MS_DEVICE_CPU, 1, SIZES(3), NULL, 2, SIZES(0, 1), 2, &bad), MS_EINVAL,
                "mesh 3 | 3 ranks | 2");
 }
 
@@ -304,7 +305,7 @@ static void D12_names_the_nodes_wherever_their_ranks_are(void **state) {
 static void D4_copies_of_a_slice(void **state) {
   (void)state;
   ms_mesh *mesh, *slice, *data;
-  must(ms_mesh_new("cpu", 4, (int[]){2, 3, 4, 5}, FOUR, 120, &mesh));
+  must(ms_mesh_new(MS_DEVICE_CPU, 4, (int[]){2, 3, 4, 5}, FOUR, 120, &mesh));
   must(ms_mesh_slice(mesh, 2, FOUR + 1, &slice)); /* replicate, shard */
   assert_int_equal(ms_mesh_copies(slice, "pipe"), 2);
   assert_int_equal(ms_mesh_copies(slice, "tensor"), 5);

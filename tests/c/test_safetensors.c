@@ -260,7 +260,11 @@ static void K5_what_is_written_in_any_order_is_read_back(void **state) {
   (void)state;
   static const char *const texts[] = {"format", "pt", "note", "caf\xc3\xa9 \"x\"\n"};
   for (int atomic = 0; atomic < 2; atomic++) {
-    ms_safetensors_config config = {.metadata = 2, .metadata_text = texts, .atomic = atomic, .sync = atomic};
+    ms_safetensors_config config = {.struct_size = sizeof(ms_safetensors_config),
+                                    .metadata = 2,
+                                    .metadata_text = texts,
+                                    .atomic = atomic,
+                                    .sync = atomic};
     ms_safetensors_writer *w = start("written", &config);
     assert_int_equal(access(in_folder("written"), F_OK), atomic ? -1 : 0);
     put_all(w);
@@ -355,14 +359,15 @@ static void K5_the_writer_refuses_what_no_file_can_hold(void **state) {
   assert_fails(ms_safetensors_create(in_folder("x"), 1, bad, NULL, &w), MS_EINVAL, "dimension 0 | -1");
   assert_fails(ms_safetensors_create(in_folder("x/y"), 0, NULL, NULL, &w), MS_EIO, "No such file");
   static const char *const twice[] = {"k", "1", "k", "2"};
-  ms_safetensors_config config = {.metadata = 2, .metadata_text = twice, .atomic = 1};
+  ms_safetensors_config config = {
+      .struct_size = sizeof(ms_safetensors_config), .metadata = 2, .metadata_text = twice, .atomic = 1};
   assert_fails(ms_safetensors_create(in_folder("x"), 0, NULL, &config, &w), MS_EINVAL, "__metadata__ | \"k\" | taken");
 }
 
 static void K5_a_device_is_not_replaced(void **state) {
   (void)state;
   ms_safetensors_writer *w;
-  const ms_safetensors_config config = {.atomic = 0};
+  const ms_safetensors_config config = {.struct_size = sizeof(ms_safetensors_config), .atomic = 0};
   must(mkfifo(in_folder("pipe"), 0600));
   int reader = open(in_folder("pipe"), O_RDONLY | O_NONBLOCK);
   assert_fails(ms_safetensors_create(in_folder("pipe"), 0, NULL, &config, &w), MS_EINVAL, "file");

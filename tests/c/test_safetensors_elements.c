@@ -40,7 +40,7 @@ static void K5_every_f16_is_read_and_written(void **state) {
   enum { ALL = 1 << 16 };
   static uint16_t stored[ALL], again[ALL];
   static float wide[ALL];
-  double bytes;
+  int64_t bytes;
   for (int i = 0; i < ALL; i++) stored[i] = (uint16_t)i;
   ms_safetensors *st = file_of("F16", ALL, stored, sizeof stored);
   must(ms_safetensors_read_f32(st, 0, NULL, 0, ALL, wide, &bytes));
@@ -138,9 +138,9 @@ static void K5_views_read_what_was_asked_for(void **state) {
       for (int which = 0; which < 6; which++) {
         int64_t count, first = span_of(views[i].rows * views[i].columns, which, &count);
         float *out = malloc((size_t)count * sizeof *out + 1); /* exactly as long: the sanitizer sees a step beyond */
-        double bytes = 0;
+        int64_t bytes = 0;
         assert_non_null(out);
-        must(ms_safetensors_read_f32(st, 0, &views[i], (double)first, (double)count, out, &bytes));
+        must(ms_safetensors_read_f32(st, 0, &views[i], first, count, out, &bytes));
         for (int64_t k = 0; k < count; k++) {
           const int64_t at = place(&views[i], first + k);
           assert_true(out[k] == (half ? ms_bf16_to_f32(brain[at]) : stored[at]));
@@ -166,8 +166,8 @@ static void K5_views_write_where_they_read(void **state) {
     const ms_safetensors_view v = {parts[p + 1] - parts[p], ROWS, parts[p], 1, COLUMNS};
     const int64_t n = v.rows * v.columns, cut = n / 2 + 5;
     for (int64_t i = 0; i < n; i++) memory[i] = (float)place(&v, i);
-    must(ms_safetensors_put_f32(w, 0, &v, (double)cut, (double)(n - cut), memory + cut));
-    must(ms_safetensors_put_f32(w, 0, &v, 0, (double)cut, memory));
+    must(ms_safetensors_put_f32(w, 0, &v, cut, n - cut, memory + cut));
+    must(ms_safetensors_put_f32(w, 0, &v, 0, cut, memory));
   }
   assert_fails(ms_safetensors_put_f32(w, 0, &views[1], 0, 1, memory), MS_EINVAL, "once");
   must(ms_safetensors_finish(w));

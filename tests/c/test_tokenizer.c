@@ -148,7 +148,8 @@ static void threads_change_nothing_even_where_pieces_cross_their_cuts(void **unu
     const char *path = text_path;
     ms_tokenize_result result;
     ms_tokens *tokens;
-    const ms_tokenize_config config = {.begin = -1, .end = -1, .threads = threads};
+    const ms_tokenize_config config = {
+        .struct_size = sizeof(ms_tokenize_config), .begin = -1, .end = -1, .threads = threads};
     must(ms_tokenize_files(tokenizer, 1, &path, out_path, &config, &result));
     assert_int_equal(result.tokens, count);
     const char *out = out_path;

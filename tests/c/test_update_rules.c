@@ -32,9 +32,9 @@ static void counts_that_overflow_are_refused(void **state) {
   ms_unit_config unit_config;
   ms_param_config config;
   int unit, param;
-  ms_unit_config_default(&unit_config);
+  ms_unit_config_default(&unit_config, sizeof unit_config);
   unit_config.root = 1;
-  ms_param_config_default(&config);
+  ms_param_config_default(&config, sizeof config);
   must(ms_model_new(0, &model));
   must(ms_model_add_unit(model, "root", &unit_config, &unit));
   assert_fails(ms_model_add_param(model, unit, "w", 2, (int64_t[]){large, large}, &config, &param), MS_ESHAPE,
@@ -58,11 +58,11 @@ static void a_model_without_parameters_computes(void **state) {
   ms_attrs attrs;
   ms_plan_config config;
   int x, y;
-  ms_plan_config_default(&config);
+  ms_plan_config_default(&config, sizeof config);
   config.optimizer = MS_OPT_NONE;
   config.train = 0;
   must(ms_world_alone(&world));
-  must(ms_mesh_new("cpu", 1, (int[]){1}, NULL, 1, &mesh));
+  must(ms_mesh_new(MS_DEVICE_CPU, 1, (int[]){1}, NULL, 1, &mesh));
   must(ms_model_new(0, &model));
   must(ms_model_shard(model, mesh, 0, -1, -1));
   must(ms_graph_new(model, &graph));
@@ -116,10 +116,10 @@ static void a_parameter_starts_from_the_law(void **state) {
   ms_state *training;
   ms_plan_config plan;
   float first[16 * 12], drawn[16 * 12];
-  ms_plan_config_default(&plan);
+  ms_plan_config_default(&plan, sizeof plan);
   must(ms_world_alone(&world));
   must(ms_state_new(world, net.model, &plan, &training));
-  must(ms_state_gather(training, 0, "param", first));
+  must(ms_state_gather(training, 0, MS_TENSOR_PARAM, first));
   must(ms_initial_values(1234, "in.weight", MS_INIT_NORMAL, 0, 0.2, 0, 16 * 12, drawn));
   assert_memory_equal(first, drawn, sizeof first);
   ms_state_free(training);
@@ -132,7 +132,7 @@ static void a_parameter_starts_from_the_law(void **state) {
 static void summarize(const mlp *net, ms_plan_summary *summary) {
   ms_plan *plan;
   ms_plan_config config;
-  ms_plan_config_default(&config);
+  ms_plan_config_default(&config, sizeof config);
   config.shared_masters = 0;
   must(ms_plan_compile(net->graph, &config, &plan));
   must(ms_plan_summarize(plan, summary));
@@ -229,7 +229,7 @@ static void S17_gathers_ahead_by_rule(void **state) {
   c.block.reshard = c.root.reshard = MS_RESHARD_ALWAYS;
   mlp net = mlp_make(&c);
   ms_plan_config config;
-  ms_plan_config_default(&config);
+  ms_plan_config_default(&config, sizeof config);
   ms_plan *plan;
   must(ms_plan_compile(net.graph, &config, &plan));
   assert_string_equal(gather_order(plan, 0), "r0.1.2.r");

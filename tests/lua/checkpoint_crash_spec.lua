@@ -1,7 +1,7 @@
 -- What is left of checkpoints when writing fails at any call, and when ranks are killed at any point of saving.
 
 local crash = require("lua.crash")
-local engine = require("moonshard.base.ffi")
+local inject_io = require("lua.inject_io")
 local has = require("lua.message").has
 local program = require("lua.program")
 local fixture = require("lua.fixture")
@@ -50,7 +50,7 @@ describe("a checkpoint that cannot be written", function()
 
   it("K2 an order for errors that makes no sense is refused", function()
     for _, spec in ipairs({ "", "write", "write:0:EIO", "write:1:EPERM", "read:1:EIO", "write:1", "write:x:EIO" }) do
-      local message = fixture.message(function() engine.check(engine.C.ms_inject_io(spec)) end)
+      local message = fixture.message(function() inject_io(spec) end)
       has(message, "CALL:N:WHAT | write:3:ENOSPC")
     end
   end)

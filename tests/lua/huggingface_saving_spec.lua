@@ -26,22 +26,24 @@ describe("a parameter", function()
       local state, out = model.session:ensure_state(), ffi.new("float[77]")
       for _, range in ipairs { { 0, 77 }, { 0, 1 }, { 76, 1 }, { 20, 37 }, { 41, 2 } } do
         for i = 0, 76 do out[i] = 9 end
-        check(C.ms_state_gather_range(state, 0, "param", range[1], range[2], ms.world().rank ~= 3 and out or nil))
+        check(C.ms_state_gather_range(state, 0, C.MS_TENSOR_PARAM, range[1], range[2],
+          ms.world().rank ~= 3 and out or nil))
         for i = 1, range[2] do assert(ms.world().rank == 3 or out[i - 1] == whole[range[1] + i]) end
         local after = range[2]
         assert(after == 77 or out[after] == 9)
       end
       for _, range in ipairs { { 0, 0 }, { 0, 78 }, { 77, 1 }, { -1, 2 } } do
-        assert(C.ms_state_gather_range(state, 0, "param", range[1], range[2], out) == C.MS_EINVAL)
+        assert(C.ms_state_gather_range(state, 0, C.MS_TENSOR_PARAM, range[1], range[2], out) == C.MS_EINVAL)
         C.ms_error_clear()
       end
-      local first, count = ffi.new("double[1]"), ffi.new("double[1]")
-      check(C.ms_model_owned(model.sharding:handle(), 0, first, count))
+      local firsts, counts = ffi.new("int64_t[1]"), ffi.new("int64_t[1]")
+      check(C.ms_model_owned(model.sharding:handle(), 0, firsts, counts))
+      local first, count = tonumber(firsts[0]), tonumber(counts[0])
       for i = 0, 76 do out[i] = i end
-      local cut = math.floor(count[0] / 2)
-      check(C.ms_state_write(state, 0, "param", first[0] + cut, count[0] - cut, out + first[0] + cut))
-      check(C.ms_state_write(state, 0, "param", first[0], cut, out + first[0]))
-      assert(C.ms_state_write(state, 0, "param", first[0] + 1, count[0], out) == C.MS_EINVAL)
+      local cut = math.floor(count / 2)
+      check(C.ms_state_write(state, 0, C.MS_TENSOR_PARAM, first + cut, count - cut, out + first + cut))
+      check(C.ms_state_write(state, 0, C.MS_TENSOR_PARAM, first, cut, out + first))
+      assert(C.ms_state_write(state, 0, C.MS_TENSOR_PARAM, first + 1, count, out) == C.MS_EINVAL)
       C.ms_error_clear()
       for i, value in ipairs(model:parameter("0.weight"):reshape(-1):tolist()) do assert(value == i - 1) end
       print("all of it")

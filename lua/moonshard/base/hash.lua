@@ -9,7 +9,7 @@ local hash = {}
 ---@param bytes number
 ---@return number
 function hash.of_bytes(data, bytes)
-  local halves = ffi.new("double[2]")
+  local halves = ffi.new("uint32_t[2]")
   C.ms_hash(data, bytes, halves)
   return halves[0] * 2 ^ 20 + math.floor(halves[1] / 2 ^ 12)
 end

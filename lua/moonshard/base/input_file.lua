@@ -32,14 +32,14 @@ end
 ---@param needed string for the message, what it is for: "a folder of Hugging Face's layout has a config.json"
 ---@return string
 function input_file.read(path, needed)
-  local text, bytes = ffi.new("char *[1]"), ffi.new("double[1]")
+  local text, bytes = ffi.new("char *[1]"), ffi.new("int64_t[1]")
   local status = C.ms_file_text(path, text, bytes)
   if status ~= 0 then
     local message = ffi.string(C.ms_error_message())
     C.ms_error_clear()
     errors.raise(ffi.string(C.ms_status_name(status)), "%s: %s", message, needed)
   end
-  local read = ffi.string(text[0], bytes[0])
+  local read = ffi.string(text[0], tonumber(bytes[0]))
   C.ms_file_text_free(text[0])
   return read
 end

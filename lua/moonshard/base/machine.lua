@@ -84,7 +84,7 @@ local NCCL_OPTIONS = { "windows", "copy_engines" }
 local function nccl_options()
   local options, text = {}, ffi.new("char[64]")
   for _, name in ipairs(NCCL_OPTIONS) do
-    engine.check(C.ms_device_library(C.MS_DEVICE_CUDA, "nccl_" .. name, text, 64))
+    engine.check(C.ms_device_library(C.MS_DEVICE_CUDA, C["MS_LIBRARY_NCCL_" .. name:upper()], text, 64))
     if text[0] ~= 0 then options[#options + 1] = name end
   end
   return options
@@ -93,7 +93,7 @@ end
 local function cuda_versions()
   local versions, text = {}, ffi.new("char[64]")
   for _, name in ipairs(machine.CUDA_LIBRARIES) do
-    engine.check(C.ms_device_library(C.MS_DEVICE_CUDA, name, text, 64))
+    engine.check(C.ms_device_library(C.MS_DEVICE_CUDA, C["MS_LIBRARY_" .. name:upper()], text, 64))
     if text[0] ~= 0 then versions[name] = ffi.string(text) end
   end
   return versions

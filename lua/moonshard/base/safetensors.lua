@@ -128,9 +128,9 @@ end
 ---@param out ffi.cdata* float *
 ---@return number bytes that were read
 function Safetensors:read_f32(name, view, first, count, out)
-  local bytes = ffi.new("double[1]")
+  local bytes = ffi.new("int64_t[1]")
   check(C.ms_safetensors_read_f32(opened(self), self:tensor(name).index, view_of(view), first, count, out, bytes))
-  return bytes[0]
+  return tonumber(bytes[0])
 end
 
 ---XXH3 (64 bits) of a tensor's bytes, or of some of them: 16 hexadecimal digits.

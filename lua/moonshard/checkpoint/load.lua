@@ -44,13 +44,13 @@ local function reading(path, read, ...)
 end
 
 local function read_all(checkpoint, session, list, verify)
-  local bytes = ffi.new("double[1]")
+  local bytes = ffi.new("int64_t[1]")
   for _, part in ipairs(list) do
     check(C.ms_state_load(session.state, part.owned.index, part.owned.what, part.first, part.count,
       checkpoint:file(part.piece.file).handle, part.tensor.index, part.piece.first,
       verify and part.piece.xxh3 or nil, bytes))
   end
-  return bytes[0]
+  return tonumber(bytes[0])
 end
 
 local function open(path, session, wanted)

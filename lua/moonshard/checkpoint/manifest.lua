@@ -26,10 +26,10 @@ local function parameter_text(param, updates)
 end
 
 local function parameters_text(session, step)
-  local texts, updates = {}, ffi.new("double[1]")
+  local texts, updates = {}, ffi.new("int64_t[1]")
   for i, param in ipairs(session.sharding.params) do
     check(C.ms_state_updates(session.state, i - 1, updates))
-    texts[i] = parameter_text(param, not param.frozen and updates[0] ~= step and updates[0] or nil)
+    texts[i] = parameter_text(param, not param.frozen and tonumber(updates[0]) ~= step and tonumber(updates[0]) or nil)
   end
   return "[" .. table.concat(texts, ",") .. "]"
 end

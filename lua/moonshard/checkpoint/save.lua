@@ -118,6 +118,7 @@ end
 
 local function start(train, saver, o)
   local session, config = train.session, ffi.new("ms_save_config")
+  C.ms_save_config_default(config, ffi.sizeof(config))
   local writer = 0
   for place, rank in ipairs(session:ranks()) do
     if rank == session.sharding.rank then writer = place - 1 end

@@ -126,8 +126,8 @@ end
 
 -- Ranks are forked, so they inherit it.
 local function inject_delay(line)
-  local engine = require("moonshard.base.ffi")
-  engine.check(engine.C.ms_inject_delay(line.inject_delay))
+  local why = require("moonshard.host").inject_delay(line.inject_delay)
+  if why then refuse("MS_EINVAL", "%s", why) end
   if not line.ranks or line.nodes then return end -- how many ranks there are another launcher knows
   for rank in line.inject_delay:gmatch("@(%d+)") do
     if tonumber(rank) >= line.ranks then

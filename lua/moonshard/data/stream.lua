@@ -24,7 +24,9 @@ function stream.open(paths, kind)
   for i, path in ipairs(paths) do names[i - 1] = path end
   check(C.ms_tokens_open(#paths, names, C[kind], out))
   local handle = ffi.gc(out[0], C.ms_tokens_close)
-  return setmetatable({ handle = handle, tokens = C.ms_tokens_count(handle) }, Stream)
+  local count = ffi.new("int64_t[1]")
+  check(C.ms_tokens_count(handle, count))
+  return setmetatable({ handle = handle, tokens = tonumber(count[0]) }, Stream)
 end
 
 ---Tokens [first, first + count) of the stream.

@@ -81,7 +81,7 @@ function Tokenizer:tokenize_files(paths, out, o)
   o = o or {}
   local names, config = ffi.new("const char *[?]", #paths + 1), ffi.new("ms_tokenize_config")
   for i, path in ipairs(paths) do names[i - 1] = path end
-  C.ms_tokenize_config_default(config)
+  C.ms_tokenize_config_default(config, ffi.sizeof(config))
   if o.begin then config.begin = self:id(o.begin) end
   -- `end` is a keyword.
   if o.finish then config["end"] = self:id(o.finish) end

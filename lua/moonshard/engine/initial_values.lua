@@ -32,14 +32,14 @@ local function compare(session, identities)
 end
 
 local function fill(session, index, source, scratch)
-  local first, count, bytes = ffi.new("double[1]"), ffi.new("double[1]"), 0
+  local first, count, bytes = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), 0
   check(C.ms_model_owned(session.sharding:handle(), index, first, count))
-  local begin, stop = first[0], first[0] + count[0]
+  local begin, stop = tonumber(first[0]), tonumber(first[0] + count[0])
   while begin < stop do
     world.check_interrupt()
     local n = math.min(PIECE, stop - begin)
     bytes = bytes + source.read(begin, n, scratch)
-    check(C.ms_state_write(session.state, index, "param", begin, n, scratch))
+    check(C.ms_state_write(session.state, index, C.MS_TENSOR_PARAM, begin, n, scratch))
     begin = begin + n
   end
   return bytes

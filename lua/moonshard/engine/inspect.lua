@@ -61,9 +61,10 @@ local function describe_part(sharding, param, first, count, row)
 end
 
 local function read_part(around, index, param, what, factor)
-  local first, count, data = ffi.new("double[1]"), ffi.new("double[1]"), ffi.new("float *[1]")
+  local first, count, data = ffi.new("int64_t[1]"), ffi.new("int64_t[1]"), ffi.new("float *[1]")
   check(C.ms_state_shard(around:ensure_state(), index, what, first, count, data))
-  local begin, owned, shape = first[0], count[0], { count[0] }
+  local begin, owned = tonumber(first[0]), tonumber(count[0])
+  local shape = { owned }
   local row = param.unit.layout == "rows" and param.numel / param.shape[1] or nil
   if row and (begin % row ~= 0 or owned % row ~= 0) then row = nil end -- of gradients, a replica's slice
   if row then
@@ -83,7 +84,7 @@ end
 function inspect.parameter(module, name)
   local around, index, param = find(module, name)
   local unsharded = around.unsharded[param.unit]
-  return unsharded and unsharded[index] or read_full(around, index, param, "param")
+  return unsharded and unsharded[index] or read_full(around, index, param, C.MS_TENSOR_PARAM)
 end
 
 ---The part of a parameter that this rank owns.
@@ -92,7 +93,7 @@ end
 ---@return moonshard.Tensor
 function inspect.local_parameter(module, name)
   local around, index, param = find(module, name)
-  return read_part(around, index, param, "param")
+  return read_part(around, index, param, C.MS_TENSOR_PARAM)
 end
 
 -- ---- what a trainer adds ----------------------------------------------------------------------------------------
@@ -110,15 +111,15 @@ end
 ---@return moonshard.Tensor
 function inspect.gradient(trainer, name, own)
   local around, index, param = find(trainer.model, name)
-  return (own and read_part or read_full)(around, index, param, "grad", mean_factor(trainer))
+  return (own and read_part or read_full)(around, index, param, C.MS_TENSOR_GRAD, mean_factor(trainer))
 end
 
 -- Updates of a parameter: none in steps in which it had no gradient.
 local function updates_of(trainer, name)
   local around, index = find(trainer.model, name)
-  local updates = ffi.new("double[1]")
+  local updates = ffi.new("int64_t[1]")
   check(C.ms_state_updates(around:ensure_state(), index, updates))
-  return create.tensor(updates[0])
+  return create.tensor(tonumber(updates[0]))
 end
 
 ---What the optimizer keeps of a parameter. Collective unless `own`, but for "step".

@@ -11,18 +11,18 @@ local owned_parts = {}
 
 -- What the optimizer keeps, by the engine's names.
 local STATES = {
-  adamw = { { kind = "exp_avg", what = "exp_avg" }, { kind = "exp_avg_sq", what = "exp_avg_sq" } },
-  sgd = { { kind = "momentum", what = "exp_avg" } },
+  adamw = { { kind = "exp_avg", what = C.MS_TENSOR_EXP_AVG }, { kind = "exp_avg_sq", what = C.MS_TENSOR_EXP_AVG_SQ } },
+  sgd = { { kind = "momentum", what = C.MS_TENSOR_MOMENTUM } },
 }
 
 ---What is kept of every parameter that trains, besides itself.
 ---@param optimizer moonshard.Optimizer?
 ---@param ema table? of a session
----@return { kind: string, what: string }[]
+---@return { kind: string, what: integer }[]
 function owned_parts.states(optimizer, ema)
   local without = not optimizer or optimizer.kind == "sgd" and optimizer.momentum == 0
   local list = without and {} or { unpack(STATES[optimizer.kind]) }
-  if ema then list[#list + 1] = { kind = "ema", what = "ema" } end
+  if ema then list[#list + 1] = { kind = "ema", what = C.MS_TENSOR_EMA } end
   return list
 end
 
@@ -30,7 +30,7 @@ end
 ---@field param moonshard.ShardedParameter
 ---@field index integer of the parameter
 ---@field kind string "param", "exp_avg", ...
----@field what string the same to the engine
+---@field what integer the same to the engine: enum ms_tensor_kind
 ---@field first number elements of the flattened parameter
 ---@field count number
 
@@ -40,15 +40,16 @@ end
 ---@param ema table? of the session; nil: not the averages
 ---@return moonshard.OwnedPart[]
 function owned_parts.owned(session, optimizer, ema)
-  local list, first, count = {}, ffi.new("double[1]"), ffi.new("double[1]")
-  local kinds = { { kind = "param", what = "param" }, unpack(owned_parts.states(optimizer, ema)) }
+  local list, first, count = {}, ffi.new("int64_t[1]"), ffi.new("int64_t[1]")
+  local kinds = { { kind = "param", what = C.MS_TENSOR_PARAM }, unpack(owned_parts.states(optimizer, ema)) }
   local handle = session.sharding:handle()
   for _, kind in ipairs(kinds) do
     for i, param in ipairs(session.sharding.params) do
       if kind.kind == "param" or not param.frozen then
         check(C.ms_model_owned(handle, i - 1, first, count))
         list[#list + 1] = {
-          param = param, index = i - 1, kind = kind.kind, what = kind.what, first = first[0], count = count[0],
+          param = param, index = i - 1, kind = kind.kind, what = kind.what,
+          first = tonumber(first[0]), count = tonumber(count[0]),
         }
       end
     end

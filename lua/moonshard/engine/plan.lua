@@ -146,7 +146,7 @@ function plan.is(value) return getmetatable(value) == Plan end
 ---@return moonshard.Plan
 function plan.compile(graph, mesh, configure)
   local config = ffi.new("ms_plan_config")
-  C.ms_plan_config_default(config)
+  C.ms_plan_config_default(config, ffi.sizeof(config))
   configure(config)
   local out = ffi.new("ms_plan *[1]")
   check(C.ms_plan_compile(graph.handle, config, out))

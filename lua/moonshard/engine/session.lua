@@ -159,7 +159,7 @@ end
 
 local function make_state(self)
   local config, out = ffi.new("ms_plan_config"), ffi.new("ms_state *[1]")
-  C.ms_plan_config_default(config)
+  C.ms_plan_config_default(config, ffi.sizeof(config))
   config.train = self.optimizer and 1 or 0
   ema.configure(config, self.ema)
   set_place(self, config)
@@ -207,7 +207,7 @@ function Session:exchange_optimizer(optimizer, averages)
   make_state(self)
   for i, param in ipairs(self.sharding.params) do
     local values = ffi.new("float[?]", param.numel)
-    check(C.ms_state_gather(before, i - 1, "param", values))
+    check(C.ms_state_gather(before, i - 1, C.MS_TENSOR_PARAM, values))
     check(C.ms_state_set(self.state, i - 1, values))
   end
   return self

@@ -19,10 +19,10 @@ local function is_first(around) return around.sharding.single_rank or around:ran
 
 local function gather(around, index, param)
   local state = around:ensure_state()
-  if not is_first(around) then return check(C.ms_state_gather(state, index, "param", nil)) end
+  if not is_first(around) then return check(C.ms_state_gather(state, index, C.MS_TENSOR_PARAM, nil)) end
   local shape = { unpack(param.shape) }
   local data = values.allocate("f32", shape)
-  check(C.ms_state_gather(state, index, "param", data))
+  check(C.ms_state_gather(state, index, C.MS_TENSOR_PARAM, data))
   return tensor.eager("f32", shape, data, not around.sharding.single_rank and ("rank %d"):format(world.rank) or nil)
 end
 
@@ -42,9 +42,9 @@ end
 -- What this rank must be given of a parameter.
 local function expected(around, i, param, full)
   if full then return param.shape, param.numel, 0 end
-  local first, count = ffi.new("double[1]"), ffi.new("double[1]")
+  local first, count = ffi.new("int64_t[1]"), ffi.new("int64_t[1]")
   check(C.ms_model_owned(around.sharding:handle(), i - 1, first, count))
-  return nil, count[0], first[0]
+  return nil, tonumber(count[0]), tonumber(first[0])
 end
 
 local function check_entry(around, i, param, given, full, wrong)
@@ -94,7 +94,7 @@ local function write(around, dict, full)
       check(C.ms_state_scatter(around.state, i - 1, 0, is_first(around) and given.data or nil))
     else
       local _, count, first = expected(around, i, param, false)
-      check(C.ms_state_write(around.state, i - 1, "param", first, count, given.data))
+      check(C.ms_state_write(around.state, i - 1, C.MS_TENSOR_PARAM, first, count, given.data))
     end
   end
 end

@@ -86,7 +86,7 @@ local function gather(around, units, what, keeps)
   local by_index, state = {}, around:ensure_state()
   for _, unit in ipairs(units) do
     for _, param in ipairs(unit.params) do
-      if what ~= "grad" or not param.frozen then
+      if what ~= C.MS_TENSOR_GRAD or not param.frozen then
         local index, data = around.sharding.index[param.parameter], nil
         if keeps then data = values.allocate("f32", param.shape) end
         check(C.ms_state_gather(state, index, what, data))
@@ -130,7 +130,7 @@ local function hold(around, module, which)
     if not around.unsharded[unit] then missing[#missing + 1] = unit end
   end
   memory.check_unsharded(around, "unshard", bytes_of(missing))
-  for _, unit in ipairs(missing) do around.unsharded[unit] = gather(around, { unit }, "param", true) end
+  for _, unit in ipairs(missing) do around.unsharded[unit] = gather(around, { unit }, C.MS_TENSOR_PARAM, true) end
   for _, unit in ipairs(units) do
     for index, value in pairs(around.unsharded[unit]) do by_index[index] = value end
   end
@@ -183,13 +183,13 @@ local function lend(around, module, o)
   local keeps = not o.rank0_only or world.rank == around:ranks()[1] or around.sharding.single_rank
   local bytes = (o.with_grads and 2 or 1) * bytes_of(units)
   memory.check_unsharded(around, "ms.with_full_params", keeps and bytes or 0)
-  local lent = { by_index = gather(around, units, "param", keeps), hash = {} }
+  local lent = { by_index = gather(around, units, C.MS_TENSOR_PARAM, keeps), hash = {} }
   for index, value in pairs(o.writeback and lent.by_index or {}) do
     lent.hash[index] = hash.of_bytes(value.data, values.bytes(value))
   end
   lent.params = by_name(around, module, lent.by_index)
   if o.with_grads then
-    local grads = gather(around, units, "grad", keeps)
+    local grads = gather(around, units, C.MS_TENSOR_GRAD, keeps)
     for _, sum in pairs(grads) do values.scale(sum.data, sum:numel(), around.gradient_scale) end
     lent.grads = by_name(around, module, grads)
   end

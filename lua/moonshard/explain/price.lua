@@ -69,9 +69,9 @@ end
 ---@param module string FQN
 ---@return number
 function price.activations(plan, module)
-  local bytes = ffi.new("double[1]")
+  local bytes = ffi.new("int64_t[1]")
   check(C.ms_plan_kept_activations(plan.handle, module, bytes))
-  return bytes[0]
+  return tonumber(bytes[0])
 end
 
 ---Elements of a parameter that this rank owns.
@@ -79,9 +79,9 @@ end
 ---@param param integer index of the engine, 0 first
 ---@return number
 function price.owned(handle, param)
-  local first, count = ffi.new("double[1]"), ffi.new("double[1]")
+  local first, count = ffi.new("int64_t[1]"), ffi.new("int64_t[1]")
   check(C.ms_model_owned(handle, param, first, count))
-  return count[0]
+  return tonumber(count[0])
 end
 
 ---@class moonshard.Peak

@@ -108,7 +108,7 @@ local function parameters_of(model, around, writes)
     local index = around.sharding.index[entry.parameter]
     return entry.name, entry.parameter.shape, function(first, count)
       if writes and count > room then buffer, room = ffi.new("float[?]", count), count end
-      check(C.ms_state_gather_range(state, index, "param", first, count, buffer))
+      check(C.ms_state_gather_range(state, index, C.MS_TENSOR_PARAM, first, count, buffer))
       return buffer
     end
   end

@@ -25,7 +25,7 @@ end
 local function add_units(self, handle)
   local ids, out, config = {}, ffi.new("int[1]"), ffi.new("ms_unit_config")
   for _, unit in ipairs(self.units) do
-    C.ms_unit_config_default(config)
+    C.ms_unit_config_default(config, ffi.sizeof(config))
     config.param_dtype, config.reduce_dtype = dtypes.id(unit.param_dtype), (dtypes.id(unit.reduce_dtype))
     config.layout = LAYOUT_IDS[unit.layout]
     config.reshard, config.reshard_size = reshard_of(unit.reshard)
@@ -40,7 +40,7 @@ local function add_params(self, handle, unit_ids, groups)
   local out, config = ffi.new("int[1]"), ffi.new("ms_param_config")
   for _, param in ipairs(self.params) do
     local group = groups[param.fqn] or {}
-    C.ms_param_config_default(config)
+    C.ms_param_config_default(config, ffi.sizeof(config))
     config.init, config.init_a, config.init_b = INIT_IDS[param.init.kind], param.init.a, param.init.b
     config.frozen = param.frozen and 1 or 0
     config.param_dtype = param.dtype and dtypes.id(param.dtype) or -1

@@ -22,7 +22,7 @@ local compiled, count_compiled = {}, 0
 local model, state
 
 local config = ffi.new("ms_plan_config")
-C.ms_plan_config_default(config)
+C.ms_plan_config_default(config, ffi.sizeof(config))
 config.optimizer, config.train = C.MS_OPT_NONE, 0
 
 -- A model without parameters, and the state that the plans run on.

@@ -40,7 +40,7 @@ static inline mlp_config mlp_default(int replicate, int shard, int rank) {
                   .replicate = replicate,
                   .shard = shard,
                   .frozen_block = -1};
-  ms_unit_config_default(&c.block);
+  ms_unit_config_default(&c.block, sizeof c.block);
   c.root = c.block;
   c.root.root = 1;
   return c;
@@ -49,7 +49,7 @@ static inline mlp_config mlp_default(int replicate, int shard, int rank) {
 static inline int mlp_param_read_in(ms_model *model, int unit, const char *name, int rows, int columns, int frozen,
                                     int dtype) {
   ms_param_config config;
-  ms_param_config_default(&config);
+  ms_param_config_default(&config, sizeof config);
   config.param_dtype = dtype;
   config.init_b = 0.2;
   config.frozen = frozen;
@@ -110,7 +110,7 @@ static inline void mlp_trace(mlp *m, const mlp_config *c, int first_block_param,
 static inline ms_mesh *mlp_mesh(const mlp_config *c) {
   static const char *const names[] = {"replicate", "shard"};
   ms_mesh *mesh;
-  must(ms_mesh_new("cpu", 2, (int[]){c->replicate, c->shard}, names, c->world, &mesh));
+  must(ms_mesh_new(MS_DEVICE_CPU, 2, (int[]){c->replicate, c->shard}, names, c->world, &mesh));
   return mesh;
 }
 

@@ -8,7 +8,7 @@
 
 training_config training_default(int replicate, int shard) {
   training_config c = {.net = mlp_default(replicate, shard, 0), .global_batch = 24, .micro_batches = 1};
-  ms_plan_config_default(&c.plan);
+  ms_plan_config_default(&c.plan, sizeof c.plan);
   c.plan.threads = 1;
   return c;
 }
@@ -77,7 +77,7 @@ void engine_step(rank_engine *engine, const training_config *config, int rank, i
 }
 
 /* Every rank gathers, rank 0 keeps. */
-static void gather_all(const rank_engine *engine, int rank, const char *what, training_result *result, float *to) {
+static void gather_all(const rank_engine *engine, int rank, int what, training_result *result, float *to) {
   int64_t at = 0;
   float *full = malloc(TRAINING_ELEMENTS * sizeof *full);
   result->params = ms_model_params(engine->net.model);
@@ -113,7 +113,7 @@ static int train_rank(ms_world *world, void *context) {
   rank_engine engine;
   ms_step_outputs out;
   engine_open(world, config, &engine);
-  gather_all(&engine, rank, "param", result, result->initial);
+  gather_all(&engine, rank, MS_TENSOR_PARAM, result, result->initial);
   for (int step = 0; step < TRAINING_STEPS; step++) {
     engine_step(&engine, config, rank, step, &out);
     if (rank == 0) {
@@ -122,8 +122,8 @@ static int train_rank(ms_world *world, void *context) {
     }
     if (step == 0 && rank == 0) must(ms_exec_counters_get(engine.exec, &result->counters));
   }
-  if (config->net.frozen_block < 0) gather_all(&engine, rank, "grad", result, result->gradient);
-  gather_all(&engine, rank, "param", result, result->final);
+  if (config->net.frozen_block < 0) gather_all(&engine, rank, MS_TENSOR_GRAD, result, result->gradient);
+  gather_all(&engine, rank, MS_TENSOR_PARAM, result, result->final);
   double evaluated = 0;
   for (int m = 0; m < config->micro_batches; m++) {
     engine_feed(&engine, config, rank, TRAINING_STEPS, m);

@@ -13,7 +13,7 @@ typedef struct planned {
 /* What tests start from: every phase but last. */
 static inline ms_plan_config planned_config(void) {
   ms_plan_config config;
-  ms_plan_config_default(&config);
+  ms_plan_config_default(&config, sizeof config);
   config.accumulate = 1;
   config.max_norm = 1;
   config.threads = 1;

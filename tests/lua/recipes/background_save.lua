@@ -2,6 +2,7 @@
 -- is saved is not what was copied, and where an error does not come up at the next save.
 
 local ms = require "moonshard"
+local inject_io = require("lua.inject_io")
 local engine = require "moonshard.base.ffi"
 local C = engine.C
 
@@ -27,7 +28,7 @@ end
 local m = train:step(batch)
 assert(m.snapshot_bytes >= 4 * 3 * model:num_parameters() / 2 - 64, "the copy is counted")
 local copied = values()
-engine.check(C.ms_inject_io("write:1+:slow"))
+inject_io("write:1+:slow")
 ms.checkpoint.save(train, cfg.dir, { async = true })
 local running = C.ms_save_running(train.session.saver.handle)
 assert(running == 1, "it writes while training goes on")
@@ -39,7 +40,7 @@ assert(ms.checkpoint.latest(cfg.dir) == cfg.dir .. "/step-00000001")
 assert(ms.checkpoint.finish(train) == second)
 assert(ms.checkpoint.finish(train) == nil, "nothing is under way")
 local newest = values()
-engine.check(C.ms_inject_io(nil))
+inject_io(nil)
 ms.checkpoint.load(train, cfg.dir .. "/step-00000001")
 assert(values() == copied and train.steps_done == 1)
 ms.checkpoint.load(train, cfg.dir)
@@ -47,7 +48,7 @@ assert(values() == newest and train.steps_done == 6)
 
 -- What goes wrong on one rank comes up on all, at the next save; the old ones stay.
 train:step(batch)
-if rank == 1 then engine.check(C.ms_inject_io("write:3:EIO")) end
+if rank == 1 then inject_io("write:3:EIO") end
 ms.checkpoint.save(train, cfg.dir, { async = true, keep_last = 1 })
 train:step(batch)
 local ok, raised = pcall(ms.checkpoint.save, train, cfg.dir, { async = true })

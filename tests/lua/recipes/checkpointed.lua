@@ -3,6 +3,7 @@
 -- wrong on the rank `victim`.
 
 local ms = require "moonshard"
+local inject_io = require("lua.inject_io")
 
 local cfg = ms.args {
   steps = 9, stop = 0, mesh = "2x2", checkpoint = "", save_every = 3, resume = ms.args.any(false), async = true,
@@ -26,8 +27,7 @@ local train = ms.trainer {
 
 local file = cfg.out ~= "" and ms.world().rank == 0 and assert(io.open(cfg.out, "w"))
 if cfg.inject ~= "" and ms.world().rank == cfg.victim then
-  local engine = require "moonshard.base.ffi"
-  engine.check(engine.C.ms_inject_io(cfg.inject))
+  inject_io(cfg.inject)
 end
 local stop = cfg.more > 0 and train.steps_done + cfg.more or cfg.stop
 for step, batch in data:batches(cfg.steps) do

@@ -2,6 +2,7 @@
 -- checkpoint must be all that is there; every rank must have been told the same. Fails where that is not so.
 
 local ms = require "moonshard"
+local inject_io = require("lua.inject_io")
 local engine = require "moonshard.base.ffi"
 local folder = require "moonshard.checkpoint.folder"
 local C = engine.C
@@ -47,9 +48,9 @@ for victim = 0, ms.world().size - 1 do
   for _, call in ipairs(cfg.calls) do
     for _, failure in ipairs(cfg.failures) do
       for number = 1, 100 do
-        engine.check(C.ms_inject_io(rank == victim and ("%s:%d:%s"):format(call, number, failure) or nil))
+        inject_io(rank == victim and ("%s:%d:%s"):format(call, number, failure) or nil)
         local ok, raised = pcall(save)
-        engine.check(C.ms_inject_io(nil))
+        inject_io(nil)
         train.session:gather(0) -- the first rank has cleared away what was written
         if ok then
           if rank == 0 then engine.check(C.ms_checkpoint_remove(folder.of(cfg.dir, 2))) end

@@ -1,7 +1,7 @@
 -- A run that saves, and to which SIGTERM comes at a moment that the settings choose; see terminate_spec.lua.
 
 local ms = require "moonshard"
-local engine = require "moonshard.base.ffi"
+local inject_io = require("lua.inject_io")
 local ffi = require "ffi"
 
 ffi.cdef "int getpid(void); int getppid(void); int kill(int, int);"
@@ -15,7 +15,7 @@ local cfg = ms.args {
   at = 3,
   inject = "", -- errors of the calls that write files
 }
-if cfg.inject ~= "" then engine.check(engine.C.ms_inject_io(cfg.inject)) end
+if cfg.inject ~= "" then inject_io(cfg.inject) end
 
 local function send()
   local rank = ms.world().rank

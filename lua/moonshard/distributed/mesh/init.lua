@@ -89,19 +89,19 @@ end
 ---@return moonshard.Mesh
 function mesh.of_ranks(ranks, device, sizes, names)
   device, sizes = device or devices.default, shape.read(sizes)
-  devices.kind(device, "mesh on device")
+  local kind = devices.kind(device, "mesh on device")
   shape.check_names(sizes, names)
   local out = ffi.new("ms_mesh *[1]")
-  check(C.ms_mesh_new(device, #sizes, ffi.new("int[?]", #sizes, sizes), names and c_strings(names) or nil, ranks, out))
+  check(C.ms_mesh_new(kind, #sizes, ffi.new("int[?]", #sizes, sizes), names and c_strings(names) or nil, ranks, out))
   local self = adopt(device, out)
   if self:has("shard") and ranks == world.size then self:check_nodes("shard") end
   return self
 end
 
 local function over_ranks(sizes, names, ranks)
-  devices.kind(devices.default)
+  local kind = devices.kind(devices.default)
   local out = ffi.new("ms_mesh *[1]")
-  check(C.ms_mesh_from_ranks(devices.default, #sizes, ffi.new("int[?]", #sizes, sizes), c_strings(names), #ranks,
+  check(C.ms_mesh_from_ranks(kind, #sizes, ffi.new("int[?]", #sizes, sizes), c_strings(names), #ranks,
     ffi.new("int[?]", #ranks, ranks), world.size, out))
   return adopt(devices.default, out)
 end

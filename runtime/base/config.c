@@ -1,0 +1,33 @@
+/* config.c - see config.h. */
+#include "base/config.h"
+
+#include <string.h>
+
+enum { MOST_BYTES = 65536 }; /* no config struct will be larger: what claims to be was never set */
+
+void ms_config_give(void *to, int size, const void *defaults, int known, const char *type) {
+  if (!to || size < (int)sizeof size || size > MOST_BYTES) {
+    MS_FAIL(MS_EINVAL, "%s_default: give a struct and its size, not %p and %d", type, to, size);
+    return;
+  }
+  memset(to, 0, (size_t)size);
+  memcpy(to, defaults, (size_t)(size < known ? size : known));
+  memcpy(to, &size, sizeof size);
+}
+
+int ms_config_take(void *own, int known, const void *given, const char *type) {
+  int size;
+  if (!given) return MS_FAIL(MS_EINVAL, "the %s is NULL: fill one with %s_default first", type, type);
+  memcpy(&size, given, sizeof size);
+  if (size < (int)sizeof size || size > MOST_BYTES)
+    return MS_FAIL(MS_EINVAL, "the struct_size of a %s is %d: call %s_default first", type, size, type);
+  for (int i = known; i < size; i++)
+    if (((const char *)given)[i])
+      return MS_FAIL(MS_EUNSUPPORTED,
+                     "a %s of %d bytes sets a field that this library does not know (its own has %d bytes): install a "
+                     "newer libmoonshard",
+                     type, size, known);
+  memcpy(own, given, (size_t)(size < known ? size : known));
+  memcpy(own, &known, sizeof known);
+  return MS_OK;
+}
