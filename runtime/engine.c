@@ -7,6 +7,7 @@
 
 int ms_graph_new(const ms_model *model, ms_graph **graph) {
   MS_HANDLE(model, MODEL);
+  MS_GIVEN(graph);
   MS_TRY(ms_graph_create(model, ms_model_param_info, model->params, graph));
   ms_handle_set_keeps(*graph, model);
   return MS_OK;

@@ -13,14 +13,96 @@
 **   ms_exec_new, ms_exec_run   run a phase of the plan: first, next, last, norm, update, evaluate
 **
 ** Conventions: every function that can fail returns an int status (MS_OK is 0) and leaves a record that
-** ms_error_message() tells; outputs come last; names of parameters are dotted ("layers.3.attn.wq.weight"); shapes are in
-** elements, row-major, outermost dimension first.
-** Handles may be released in any order, and again. What works with another one keeps it (a plan its model), and what works on
-** one that was released can only be released too (an exec on its state; states, profiles and saves on their world). A call with
-** NULL, with a handle that was released, or with one of another kind is MS_EINVAL; a function without a status leaves the
-** record as well, and returns 0, or -1 where 0 is an answer, NULL or "". One thread at a time uses a handle and those that
-** work with it.
-** What stands between the two ffi marks is what the Lua layer parses: no preprocessor, no 64-bit results.
+** ms_error_message() returns; outputs come last; names of parameters are dotted ("layers.3.attn.wq.weight"); shapes
+** are in elements, row-major, outermost dimension first; counts of elements and bytes are int64_t. Objects in memory
+** are made by ..._new and released by ..._free; files are opened and closed; a world is joined and left.
+**
+** A config struct is filled by ms_..._config_default(&config, sizeof config) before anything is set in it. Its first
+** field keeps that size, so a program works with a newer library: fields that it does not know have their defaults.
+** With an older library it works as long as it sets nothing that the library does not know, which is MS_EUNSUPPORTED.
+** A struct that was not filled is MS_EINVAL.
+**
+** Handles may be released in any order, and again. What works with another one keeps it (a plan its model), and what
+** works on one that was released can only be released too (an exec on its state; states, profiles and saves on their
+** world): any other call with it is MS_EINVAL. So is a call with NULL, with a handle that was released, or with one of
+** another kind; a function without a status leaves the record as well, and returns 0, or -1 where 0 is an answer, NULL
+** or "". NULL for a pointer that must lead somewhere, and a number out of range, are MS_EINVAL too: what may be NULL
+** is described with the function.
+**
+** Threads. A handle, and those that work with it, are used by one thread at a time; handles that have nothing to do
+** with each other by any threads at once. Errors are recorded per thread. Functions described as collective are called
+** by all ranks of the world, or of the model's mesh, in the same order; one thread of a rank at a time calls them.
+** They wait for peers, at most as long as ms_world_set_timeout says (MS_ETIMEOUT), and return early when a peer dies
+** or gives up (MS_EPEER) and after Ctrl-C (MS_EINTERRUPT) where the program has called ms_interrupt_install. The
+** deadline bounds waiting, not computing; functions that wait for a thread of their own (ms_token_reader_take) take a
+** deadline of their own. All others return without waiting for anybody, but for the disk. Kernels run on the calling
+** thread and on a team of the engine's own threads (ms_plan_config.threads); OpenMP's settings of the calling thread
+** (omp_set_num_threads) are after every call what they were before it. Signal handlers are installed by
+** ms_interrupt_install and ms_world_catch_termination alone.
+**
+** A whole program: it trains a small network, sharded over all ranks that a launcher starts (or one), and checks every
+** status.
+**
+**   #include <moonshard.h>
+**   #include <stdio.h>
+**   #include <string.h>
+**
+**   #define TRY(call) do { if ((call) != MS_OK) goto end; } while (0)
+**
+**   int main(void) {
+**     static const float x[4][3] = {{0, 0, 1}, {0, 1, 1}, {1, 0, 1}, {1, 1, 1}};
+**     static const int32_t y[4] = {0, 1, 1, 0};
+**     static const int64_t x_dims[2] = {4, 3}, y_dims[1] = {4}, w1_dims[2] = {16, 3}, w2_dims[2] = {2, 16};
+**     static const int all_ranks[1] = {-1};
+**     ms_world *world = NULL; ms_mesh *mesh = NULL; ms_model *model = NULL; ms_graph *graph = NULL;
+**     ms_plan *plan = NULL; ms_state *state = NULL; ms_exec *exec = NULL;
+**     ms_unit_config unit; ms_param_config param; ms_plan_config config; ms_attrs transposed;
+**     ms_step_inputs step = {0.03, 0, 1, 0, {0, 1}};
+**     ms_step_outputs result = {0, 0, 0};
+**     int u, w1, w2, a[2], b[2], loss[3];
+**     TRY(ms_world_join(&world));
+**     TRY(ms_mesh_new(MS_DEVICE_CPU, 1, all_ranks, NULL, ms_world_size(world), &mesh));
+**     TRY(ms_model_new(7, &model));
+**     ms_unit_config_default(&unit, sizeof unit);
+**     ms_param_config_default(&param, sizeof param);
+**     param.init_b = 0.7;
+**     TRY(ms_model_add_unit(model, "root", &unit, &u));
+**     TRY(ms_model_add_param(model, u, "fc1.weight", 2, w1_dims, &param, &w1));
+**     TRY(ms_model_add_param(model, u, "fc2.weight", 2, w2_dims, &param, &w2));
+**     TRY(ms_model_shard(model, mesh, ms_world_rank(world), -1, 0));
+**     TRY(ms_graph_new(model, &graph));
+**     TRY(ms_op_defaults("matmul", &transposed));
+**     transposed.i[1] = 1;
+**     TRY(ms_graph_input(graph, "x", MS_F32, 2, x_dims, &a[0]));
+**     TRY(ms_graph_param(graph, w1, &a[1]));
+**     TRY(ms_graph_op(graph, "matmul", 2, a, &transposed, &b[0]));
+**     TRY(ms_graph_op(graph, "tanh", 1, b, NULL, &a[0]));
+**     TRY(ms_graph_param(graph, w2, &a[1]));
+**     TRY(ms_graph_op(graph, "matmul", 2, a, &transposed, &b[0]));
+**     TRY(ms_graph_input(graph, "y", MS_I32, 1, y_dims, &b[1]));
+**     TRY(ms_graph_op(graph, "cross_entropy", 2, b, NULL, loss));
+**     TRY(ms_graph_set_loss(graph, loss[0]));
+**     ms_plan_config_default(&config, sizeof config);
+**     TRY(ms_plan_compile(graph, &config, &plan));
+**     TRY(ms_state_new(world, model, &config, &state));
+**     TRY(ms_exec_new(state, plan, &exec));
+**     memcpy(ms_exec_input(exec, "x"), x, sizeof x);
+**     memcpy(ms_exec_input(exec, "y"), y, sizeof y);
+**     for (step.step = 1; step.step <= 200; step.step++) {
+**       TRY(ms_exec_run(exec, MS_PHASE_FIRST, &step, NULL));
+**       TRY(ms_exec_run(exec, MS_PHASE_NORM, &step, &result));
+**       TRY(ms_exec_run(exec, MS_PHASE_UPDATE, &step, NULL));
+**     }
+**     if (ms_world_rank(world) == 0) printf("loss %.4f on %d ranks\n", result.loss, ms_world_size(world));
+**     TRY(ms_world_finish(world));
+**   end:
+**     if (ms_error_code()) fprintf(stderr, "%s: %s\n", ms_status_name(ms_error_code()), ms_error_message());
+**     ms_exec_free(exec), ms_state_free(state), ms_plan_free(plan), ms_graph_free(graph), ms_model_free(model);
+**     ms_mesh_free(mesh), ms_world_leave(world);
+**     return ms_error_code() != MS_OK || result.loss > 0.1;
+**   }
+**
+** What lies between the two ffi marks is what the Lua layer parses: no preprocessor, no 64-bit results.
 */
 #ifndef MOONSHARD_H
 #define MOONSHARD_H
@@ -144,7 +226,7 @@ typedef struct ms_device_info {
 MS_API int ms_device_count(int kind, int *count);
 MS_API int ms_device_describe(int kind, int index, ms_device_info *info);
 /* A library of a device; the last two: NCCL where it has them (enum ms_nccl_option). */
-enum ms_library {
+enum ms_gpu_library {
   MS_LIBRARY_DRIVER = 0,
   MS_LIBRARY_RUNTIME = 1,
   MS_LIBRARY_CUBLASLT = 2,

@@ -66,8 +66,8 @@ int ms_dtype_size(int dtype) {
 }
 
 int ms_dtype_describe(int dtype, ms_dtype_info *info) {
+  MS_GIVEN(info);
   const ms_dtype_row *row = ms_dtype_row_of(dtype);
-  if (!info) return MS_FAIL(MS_EINVAL, "ms_dtype_describe: nowhere to put the description");
   if (!row) return MS_FAIL(MS_EDTYPE, "there is no element type %d; there are 0 to %d", dtype, MS_DTYPES - 1);
   *info = row->info;
   return MS_OK;
@@ -75,12 +75,14 @@ int ms_dtype_describe(int dtype, ms_dtype_info *info) {
 
 int ms_dtype_parse(const char *name, int *dtype) {
   char known[MS_DTYPE_LIST];
-  for (int i = 0; name && i < MS_DTYPES; i++) {
+  MS_GIVEN(name);
+  MS_GIVEN(dtype);
+  for (int i = 0; i < MS_DTYPES; i++) {
     if (strcmp(name, rows[i].info.name)) continue;
     *dtype = i;
     return MS_OK;
   }
-  return MS_FAIL(MS_EDTYPE, "unknown element type \"%s\": it must be %s", name ? name : "", ms_dtype_list(0, known));
+  return MS_FAIL(MS_EDTYPE, "unknown element type \"%s\": it must be %s", name, ms_dtype_list(0, known));
 }
 
 /* ---- where it may be used ------------------------------------------------------------------------------------------ */

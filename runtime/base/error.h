@@ -43,6 +43,24 @@ int ms_error_prefix(const char *format, ...) __attribute__((format(printf, 1, 2)
     if (rc) goto fail; \
   } while (0)
 
+/* The first lines of a public function, behind the handles: a pointer that must lead somewhere, a count. */
+#define MS_GIVEN(argument)                                                             \
+  do {                                                                                 \
+    if (!(argument)) return MS_FAIL(MS_EINVAL, "%s: %s is NULL", __func__, #argument); \
+  } while (0)
+#define MS_GIVEN_OR(answer, argument)                            \
+  do {                                                           \
+    if (!(argument)) {                                           \
+      MS_FAIL(MS_EINVAL, "%s: %s is NULL", __func__, #argument); \
+      return answer;                                             \
+    }                                                            \
+  } while (0)
+#define MS_NOT_NEGATIVE(count)                                                                                 \
+  do {                                                                                                         \
+    if ((count) < 0)                                                                                           \
+      return MS_FAIL(MS_EINVAL, "%s: %s is %lld; it must be 0 or more", __func__, #count, (long long)(count)); \
+  } while (0)
+
 /* calloc that records MS_ENOMEM; NULL on failure. n == 0 gives a valid pointer. */
 void *ms_calloc(int64_t n, int64_t size);
 int ms_grow_more(void **items, int *capacity, int need, int64_t size);

@@ -117,23 +117,27 @@ static int find_gpus(int kind, const ms_device_api **api) {
 }
 
 int ms_device_count(int kind, int *count) {
+  MS_GIVEN(count);
   const ms_device_api *api;
   MS_TRY(find_gpus(kind, &api));
   return api->count(count);
 }
 
 int ms_device_describe(int kind, int index, ms_device_info *info) {
+  MS_GIVEN(info);
+  MS_NOT_NEGATIVE(index);
   const ms_device_api *api;
   MS_TRY(find_gpus(kind, &api));
   return api->describe(index, info);
 }
 
 int ms_device_library(int kind, int library, char *version, int bytes) {
+  MS_GIVEN(version);
   static const char *const libraries[MS_LIBRARIES] = {"driver", "runtime",      "cublasLt",         "cudnn",
                                                       "nccl",   "nccl_windows", "nccl_copy_engines"};
   const ms_device_api *api;
   if (library < 0 || library >= MS_LIBRARIES)
-    return MS_FAIL(MS_EINVAL, "library must be one of enum ms_library, not %d", library);
+    return MS_FAIL(MS_EINVAL, "library must be one of enum ms_gpu_library, not %d", library);
   if (bytes < 1) return MS_FAIL(MS_EINVAL, "a version of %d bytes: give room for some", bytes);
   MS_TRY(find_gpus(kind, &api));
   return api->library(libraries[library], version, bytes);

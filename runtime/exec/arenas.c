@@ -121,6 +121,7 @@ double ms_state_growth(const ms_state *state, const ms_plan *plan) {
 
 int ms_state_memory(const ms_state *state, ms_device_memory *memory) {
   MS_HANDLE(state, STATE);
+  MS_GIVEN(memory);
   ms_device_usage usage;
   *memory = (ms_device_memory){0};
   if (ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) return MS_OK;

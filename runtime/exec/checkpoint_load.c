@@ -88,6 +88,7 @@ int ms_state_load(ms_state *state, int param, int what, int64_t first, int64_t c
                   int64_t begin, const char *checksums, int64_t *bytes) {
   MS_HANDLE(state, STATE);
   MS_HANDLE(file, SAFETENSORS);
+  MS_GIVEN(bytes);
   loading l = {.state = state,
                .param = param,
                .what = what,

@@ -99,6 +99,7 @@ static int64_t copy_bytes(const ms_save *save) { return save->at[save->n] * (int
 
 int ms_save_snapshot_bytes(const ms_save *save, int64_t *bytes) {
   MS_HANDLE(save, SAVE);
+  MS_GIVEN(bytes);
   *bytes = save->copy ? copy_bytes(save) : 0;
   return MS_OK;
 }
@@ -336,6 +337,8 @@ static void destroy_save(void *object) {
 
 int ms_save_new(ms_state *state, int n, const ms_save_piece *pieces, ms_save **out) {
   MS_HANDLE(state, STATE);
+  MS_GIVEN(out);
+  if (n > 0) MS_GIVEN(pieces);
   int rc = MS_OK;
   if (n < 0) return MS_FAIL(MS_EINVAL, "ms_save_new: n is %d; it must be 0 or more", n);
   ms_save *save = ms_handle_new(MS_HANDLE_SAVE, sizeof *save, destroy_save);

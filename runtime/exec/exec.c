@@ -72,6 +72,7 @@ static void destroy_exec(void *object) {
 int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **out) {
   MS_HANDLE(state, STATE);
   MS_HANDLE(plan, PLAN);
+  MS_GIVEN(out);
   if (plan->model != state->model)
     return MS_FAIL(MS_EINVAL, "the plan was compiled for another model than the state was made for");
   if (plan->config.device != state->device->api->kind)
@@ -127,6 +128,9 @@ static int check_inputs(int phase, const ms_step_inputs *inputs) {
   if (inputs->step < 1) return MS_FAIL(MS_EINVAL, "step must be 1 or more, not %lld", (long long)inputs->step);
   if (inputs->micro_batches < 1)
     return MS_FAIL(MS_EINVAL, "micro_batches must be 1 or more, not %d", inputs->micro_batches);
+  if (inputs->rows.first < 0 || inputs->rows.step < 0)
+    return MS_FAIL(MS_EINVAL, "rows.first and rows.step must be 0 or more, not %lld and %lld",
+                   (long long)inputs->rows.first, (long long)inputs->rows.step);
   return MS_OK;
 }
 
@@ -227,6 +231,7 @@ int ms_exec_run(ms_exec *exec, int phase, const ms_step_inputs *inputs, ms_step_
 
 void *ms_exec_input(ms_exec *exec, const char *name) {
   MS_HANDLE_OR(NULL, exec, EXEC);
+  MS_GIVEN_OR(NULL, name);
   ms_exec_rebind(exec);
   for (int i = 0; i < exec->plan->inputs; i++)
     if (!strcmp(exec->plan->input[i].name, name)) return ms_exec_input_at(exec, i);
@@ -240,6 +245,7 @@ static const void *output_at(ms_exec *exec, int output) {
 
 const void *ms_exec_output(ms_exec *exec, const char *name) {
   MS_HANDLE_OR(NULL, exec, EXEC);
+  MS_GIVEN_OR(NULL, name);
   ms_exec_rebind(exec);
   for (int i = 0; i < exec->plan->outputs; i++)
     if (!strcmp(exec->plan->output[i].name, name)) return output_at(exec, i);
@@ -256,6 +262,7 @@ int ms_exec_set_graph(ms_exec *exec, int on) {
 
 int ms_exec_counters_get(const ms_exec *exec, ms_exec_counters *counters) {
   MS_HANDLE(exec, EXEC);
+  MS_GIVEN(counters);
   *counters = exec->counters;
   return MS_OK;
 }

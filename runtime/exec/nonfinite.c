@@ -48,7 +48,7 @@ static int find_in_arena(const ms_exec *exec, void *tensor, int dtype, int64_t n
 
 const char *ms_nonfinite_name(double value) { return isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"; }
 
-static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, const char *what, int position) {
+static int find_in_parameters(const ms_exec *exec, ms_exec_finder *finder, int what, int position) {
   const ms_model *model = exec->plan->model;
   for (int i = 0; i < model->params && finder->position == NOWHERE; i++) {
     const ms_param *p = &model->param[i];
@@ -123,7 +123,7 @@ fail:
 
 static int find(ms_exec *exec, const ms_step_inputs *inputs, ms_exec_finder *finder) {
   ms_exec_begin(exec, inputs);
-  MS_TRY(find_in_parameters(exec, finder, "param", AT_PARAMETERS));
+  MS_TRY(find_in_parameters(exec, finder, MS_TENSOR_PARAM, AT_PARAMETERS));
   find_in_inputs(exec, finder);
   exec->finder = finder;
   exec->after_kernel = inspect;
@@ -134,12 +134,14 @@ static int find(ms_exec *exec, const ms_step_inputs *inputs, ms_exec_finder *fin
     ms_state_set_interrupted(exec->state);
     return rc;
   }
-  MS_TRY(find_in_parameters(exec, finder, "grad", AT_GRADIENTS));
+  MS_TRY(find_in_parameters(exec, finder, MS_TENSOR_GRAD, AT_GRADIENTS));
   return agree(exec, finder);
 }
 
 int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, const char **message) {
   MS_HANDLE(exec, EXEC);
+  MS_GIVEN(inputs);
+  MS_GIVEN(message);
   if (!exec->plan->phase[MS_PHASE_FIRST].present)
     return MS_FAIL(MS_EINVAL, "this plan has no phase first: compile it with train = 1");
   ms_exec_finder finder = {.position = NOWHERE};

@@ -152,6 +152,9 @@ int ms_params_copy_in(ms_state *state, const ms_elements *to, int64_t first, int
 
 int ms_state_shard(ms_state *state, int param, int what, int64_t *first, int64_t *count, float **data) {
   MS_HANDLE(state, STATE);
+  MS_GIVEN(first);
+  MS_GIVEN(count);
+  MS_GIVEN(data);
   ms_elements at;
   void *view;
   MS_TRY(ms_params_find(state, param, what, &at));
@@ -188,6 +191,7 @@ int ms_state_owned(const ms_state *state, int param, int what, int64_t first, in
 
 int ms_state_read(const ms_state *state, int param, int what, int64_t first, int64_t count, float *out) {
   MS_HANDLE(state, STATE);
+  if (count > 0) MS_GIVEN(out);
   ms_elements at;
   MS_TRY(find_owned(state, param, what, first, count, &at));
   return ms_params_copy_out(state, &at, 0, count, out);
@@ -195,6 +199,7 @@ int ms_state_read(const ms_state *state, int param, int what, int64_t first, int
 
 int ms_state_write(ms_state *state, int param, int what, int64_t first, int64_t count, const float *values) {
   MS_HANDLE(state, STATE);
+  if (count > 0) MS_GIVEN(values);
   ms_elements at;
   MS_TRY(find_owned(state, param, what, first, count, &at));
   return ms_params_copy_in(state, &at, 0, count, values);
@@ -215,6 +220,7 @@ static char *at_updates(const ms_state *state, int param) {
 }
 
 int ms_state_updates(const ms_state *state, int param, int64_t *updates) {
+  MS_GIVEN(updates);
   float value;
   MS_HANDLE(state, STATE);
   MS_TRY(check_param(state, param));

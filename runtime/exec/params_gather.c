@@ -129,6 +129,7 @@ int ms_state_scatter(ms_state *state, int param, int from, const float *full) {
 
 int ms_state_set(ms_state *state, int param, const float *full) {
   MS_HANDLE(state, STATE);
+  MS_GIVEN(full);
   ms_elements mine;
   MS_TRY(ms_params_find(state, param, MS_TENSOR_PARAM, &mine));
   const ms_param *p = &state->model->param[param];

@@ -16,6 +16,7 @@ static void destroy_profile(void *object) {
 
 int ms_profile_new(ms_world *world, ms_profile **out) {
   MS_HANDLE(world, WORLD);
+  MS_GIVEN(out);
   ms_profile *profile = ms_handle_new(MS_HANDLE_PROFILE, sizeof *profile, destroy_profile);
   if (!profile) return MS_ENOMEM;
   profile->world = world;
@@ -155,6 +156,7 @@ static int add_meetings(ms_profile *profile) {
 
 int ms_profile_mark(ms_profile *profile, const char *name, double began) {
   MS_HANDLE(profile, PROFILE);
+  MS_GIVEN(name);
   if (!(began >= 0 && began <= 1e-9 * (double)ms_recorder_now()))
     return MS_FAIL(MS_EINVAL, "ms_profile_mark: began is %g; it may be 0 to now, in seconds of CLOCK_MONOTONIC", began);
   MS_TRY(add_meetings(profile));

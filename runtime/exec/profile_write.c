@@ -274,6 +274,7 @@ fail:
 
 int ms_profile_write(ms_profile *profile, const char *path) {
   MS_HANDLE(profile, PROFILE);
+  MS_GIVEN(path);
   writer w = {.profile = profile, .rank = ms_world_rank(profile->world)};
   int rc;
   ms_recorder_enter(profile->recorder, ms_recorder_number(profile->recorder, "writing a trace"));

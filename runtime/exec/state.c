@@ -105,6 +105,7 @@ static void destroy_state(void *object) {
 int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *given, ms_state **out) {
   MS_HANDLE(world, WORLD);
   MS_HANDLE(model, MODEL);
+  MS_GIVEN(out);
   MS_TAKE_CONFIG(ms_plan_config, own, given);
   const ms_plan_config *config = &own;
   MS_TRY(check_place(world, model));
@@ -143,5 +144,7 @@ void ms_state_free(ms_state *state) { ms_handle_release(state, MS_HANDLE_STATE);
 
 int ms_state_all_gather_bytes(ms_state *state, const void *mine, int bytes, void *all) {
   MS_HANDLE(state, STATE);
+  MS_GIVEN(mine);
+  MS_GIVEN(all);
   return ms_group_all_gather_bytes(&state->process_group, mine, bytes, all);
 }

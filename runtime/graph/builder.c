@@ -67,6 +67,9 @@ static int make_input(ms_graph *graph, const char *name, int dtype, int ndim, co
 
 int ms_graph_input(ms_graph *graph, const char *name, int dtype, int ndim, const int64_t *dims, int *value) {
   MS_HANDLE(graph, GRAPH);
+  MS_GIVEN(name);
+  MS_GIVEN(value);
+  if (ndim > 0) MS_GIVEN(dims);
   if (!value) return MS_FAIL(MS_EINVAL, "ms_graph_input: nowhere to put the value");
   int rc = make_input(graph, name, dtype, ndim, dims, value);
   return rc ? ms_graph_in_scope(graph, rc) : MS_OK;
@@ -96,6 +99,7 @@ static int make_param(ms_graph *graph, int param, int *id) {
 
 int ms_graph_param(ms_graph *graph, int param, int *value) {
   MS_HANDLE(graph, GRAPH);
+  MS_GIVEN(value);
   if (!value) return MS_FAIL(MS_EINVAL, "ms_graph_param: nowhere to put the value");
   if (param < 0 || param >= graph->n_params)
     return ms_graph_in_scope(graph,
@@ -183,6 +187,10 @@ int ms_graph_emit(ms_graph *graph, int op, int inputs, const int *in, const ms_a
 
 int ms_graph_op(ms_graph *graph, const char *op, int n_inputs, const int *inputs, const ms_attrs *attrs, int *outputs) {
   MS_HANDLE(graph, GRAPH);
+  MS_GIVEN(op);
+  MS_GIVEN(outputs);
+  MS_NOT_NEGATIVE(n_inputs);
+  if (n_inputs > 0) MS_GIVEN(inputs);
   if (!outputs) return MS_FAIL(MS_EINVAL, "ms_graph_op: nowhere to put the outputs");
   int id = ms_op_find(op);
   if (id < 0) return ms_graph_in_scope(graph, MS_FAIL(MS_ENAME, "there is no op named \"%s\"", op ? op : ""));
@@ -207,6 +215,7 @@ static int check_value(const ms_graph *graph, int value) {
 
 int ms_graph_value(const ms_graph *graph, int value, ms_value_info *info) {
   MS_HANDLE(graph, GRAPH);
+  MS_GIVEN(info);
   if (!info) return MS_FAIL(MS_EINVAL, "ms_graph_value: nowhere to put the description");
   MS_TRY(check_value(graph, value));
   *info = graph->values[value].info;
@@ -238,6 +247,7 @@ int ms_graph_set_loss_weight(ms_graph *graph, int value) {
 
 int ms_graph_output(ms_graph *graph, const char *name, int value) {
   MS_HANDLE(graph, GRAPH);
+  MS_GIVEN(name);
   if (!name || !name[0]) return MS_FAIL(MS_EINVAL, "ms_graph_output: no name");
   MS_TRY(check_value(graph, value));
   for (int i = 0; i < graph->n_outputs; i++)

@@ -45,6 +45,7 @@ const ms_op_row *ms_op_row_of(int op) { return op >= 0 && op < MS_OP_COUNT ? &ro
 int ms_op_count(void) { return MS_OP_COUNT; }
 
 int ms_op_describe(int op, ms_op_info *info) {
+  MS_GIVEN(info);
   const ms_op_row *row = ms_op_row_of(op);
   if (!row || !info) return MS_FAIL(MS_EINVAL, "op %d: there are ops 0 to %d", op, MS_OP_COUNT - 1);
   *info = (ms_op_info){
@@ -61,6 +62,7 @@ int ms_op_describe(int op, ms_op_info *info) {
 }
 
 int ms_op_find(const char *name) {
+  MS_GIVEN_OR(-1, name);
   if (!name) return -1;
   for (int op = 0; op < MS_OP_COUNT; op++)
     if (rows[op].name[0] == name[0] && !strcmp(rows[op].name, name)) return op;
@@ -97,6 +99,8 @@ int ms_op_row_defaults(int op, ms_attrs *attrs) {
 }
 
 int ms_op_defaults(const char *op, ms_attrs *attrs) {
+  MS_GIVEN(op);
+  MS_GIVEN(attrs);
   int id = ms_op_find(op);
   if (id < 0) return MS_FAIL(MS_ENAME, "there is no op named \"%s\"", op ? op : "");
   return ms_op_row_defaults(id, attrs);

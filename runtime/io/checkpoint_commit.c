@@ -140,6 +140,8 @@ int ms_commit_run(const ms_commit *c) {
 }
 
 int ms_checkpoint_manifest(const char *folder, char **out) {
+  MS_GIVEN(folder);
+  MS_GIVEN(out);
   char *path = join(folder, MS_MANIFEST);
   char *text = NULL;
   int64_t bytes;
@@ -167,6 +169,7 @@ static int make_one(const char *path, int fresh) {
 }
 
 int ms_checkpoint_make_folder(const char *path, int fresh) {
+  MS_GIVEN(path);
   char *upto = ms_strdup(path);
   if (!upto) return MS_ENOMEM;
   int rc = MS_OK;
@@ -205,6 +208,7 @@ static char *hidden_name(const char *path) {
 }
 
 int ms_checkpoint_remove(const char *path) {
+  MS_GIVEN(path);
   const char *slash = strrchr(path, '/');
   if ((slash ? slash[1] : path[0]) == '.') return remove_files(path);
   char *manifest = join(path, MS_MANIFEST), *hidden = hidden_name(path);

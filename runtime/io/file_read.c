@@ -57,6 +57,11 @@ int ms_file_read_whole(const char *path, char **text, int64_t *bytes) {
   return rc;
 }
 
-int ms_file_text(const char *path, char **text, int64_t *bytes) { return ms_file_read_whole(path, text, bytes); }
+int ms_file_text(const char *path, char **text, int64_t *bytes) {
+  MS_GIVEN(path);
+  MS_GIVEN(text);
+  MS_GIVEN(bytes);
+  return ms_file_read_whole(path, text, bytes);
+}
 
 void ms_file_text_free(char *text) { free(text); }

@@ -226,6 +226,7 @@ static int move(stream *s, const ms_safetensors_tensor *t, span p) {
 int ms_safetensors_read_f32(const ms_safetensors *st, int i, const ms_safetensors_view *view, int64_t first,
                             int64_t count, float *out, int64_t *bytes) {
   MS_HANDLE(st, SAFETENSORS);
+  if (count > 0) MS_GIVEN(out);
   ms_safetensors_tensor t;
   stream s = {.file = st, .tensor = i};
   MS_TRY(ms_safetensors_describe(st, i, &t));
@@ -238,6 +239,7 @@ int ms_safetensors_read_f32(const ms_safetensors *st, int i, const ms_safetensor
 int ms_safetensors_put_f32(ms_safetensors_writer *writer, int i, const ms_safetensors_view *view, int64_t first,
                            int64_t count, const float *data) {
   MS_HANDLE(writer, SAFETENSORS_WRITER);
+  if (count > 0) MS_GIVEN(data);
   ms_safetensors_tensor t;
   stream s = {.writer = writer, .tensor = i};
   MS_TRY(ms_st_declared(writer, i, &t));

@@ -182,6 +182,8 @@ static void destroy_safetensors(void *object) {
 }
 
 int ms_safetensors_open(const char *path, ms_safetensors **file) {
+  MS_GIVEN(path);
+  MS_GIVEN(file);
   int rc, indexed;
   *file = NULL;
   ms_safetensors *st = ms_handle_new(MS_HANDLE_SAFETENSORS, sizeof *st, destroy_safetensors);
@@ -214,6 +216,7 @@ static int check_number(const ms_safetensors *st, int i) {
 
 int ms_safetensors_describe(const ms_safetensors *st, int i, ms_safetensors_tensor *tensor) {
   MS_HANDLE(st, SAFETENSORS);
+  MS_GIVEN(tensor);
   MS_TRY(check_number(st, i));
   *tensor = st->place[i].tensor;
   return MS_OK;
@@ -221,6 +224,7 @@ int ms_safetensors_describe(const ms_safetensors *st, int i, ms_safetensors_tens
 
 int ms_safetensors_find(const ms_safetensors *st, const char *name) {
   MS_HANDLE_OR(-1, st, SAFETENSORS);
+  MS_GIVEN_OR(-1, name);
   st_place key = {.tensor = {.name = name}};
   const st_place *found = bsearch(&key, st->place, (size_t)st->n, sizeof key, by_name);
   return found ? (int)(found - st->place) : -1;
@@ -234,6 +238,7 @@ const void *ms_safetensors_data(const ms_safetensors *st, int i) {
 
 int ms_safetensors_read(const ms_safetensors *st, int i, int64_t first, int64_t bytes, void *out) {
   MS_HANDLE(st, SAFETENSORS);
+  if (bytes > 0) MS_GIVEN(out);
   MS_TRY(check_number(st, i));
   const ms_safetensors_tensor *t = &st->place[i].tensor;
   char quoted[MS_ST_QUOTED];
@@ -245,6 +250,7 @@ int ms_safetensors_read(const ms_safetensors *st, int i, int64_t first, int64_t 
 
 int ms_safetensors_checksum_range(const ms_safetensors *st, int i, int64_t first, int64_t bytes, char *hex) {
   MS_HANDLE(st, SAFETENSORS);
+  MS_GIVEN(hex);
   enum { PIECE = 1 << 18 }; /* stays in the second cache level */
   MS_TRY(check_number(st, i));
   uint8_t *piece = ms_calloc(bytes >= 0 && bytes < PIECE ? bytes : PIECE, 1);
@@ -264,6 +270,7 @@ int ms_safetensors_checksum_range(const ms_safetensors *st, int i, int64_t first
 
 int ms_safetensors_checksum(const ms_safetensors *st, int i, char *hex) {
   MS_HANDLE(st, SAFETENSORS);
+  MS_GIVEN(hex);
   MS_TRY(check_number(st, i));
   return ms_safetensors_checksum_range(st, i, 0, st->place[i].tensor.bytes, hex);
 }
@@ -275,6 +282,9 @@ int ms_safetensors_metadata_count(const ms_safetensors *st) {
 
 int ms_safetensors_metadata(const ms_safetensors *st, int i, const char **key, const char **value, const char **path) {
   MS_HANDLE(st, SAFETENSORS);
+  MS_GIVEN(key);
+  MS_GIVEN(value);
+  MS_GIVEN(path);
   if (i < 0 || i >= st->notes)
     return MS_FAIL(MS_EINVAL, "%s: metadata entry %d: there are %d, from 0", st->path, i, st->notes);
   *key = st->note[i].key;

@@ -106,6 +106,7 @@ static void destroy_reader(void *object) {
 
 int ms_token_reader_new(ms_tokens *tokens, int rows, int columns, int slots, ms_token_reader **reader) {
   MS_HANDLE(tokens, TOKENS);
+  MS_GIVEN(reader);
   pthread_condattr_t monotonic;
   *reader = NULL;
   if (rows < 1 || columns < 1 || slots < 1)
@@ -138,6 +139,7 @@ void ms_token_reader_free(ms_token_reader *reader) { ms_handle_release(reader, M
 
 int ms_token_reader_ask(ms_token_reader *reader, const int64_t *first) {
   MS_HANDLE(reader, TOKEN_READER);
+  MS_GIVEN(first);
   int rc = MS_OK;
   pthread_mutex_lock(&reader->lock);
   if (reader->asked - reader->taken == reader->slots) {
@@ -183,6 +185,8 @@ static void copy_out(const ms_token_reader *reader, const slot *from, int32_t *t
 
 int ms_token_reader_take(ms_token_reader *reader, double seconds, int32_t *tokens, int32_t *targets) {
   MS_HANDLE(reader, TOKEN_READER);
+  MS_GIVEN(tokens);
+  MS_GIVEN(targets);
   int rc;
   pthread_mutex_lock(&reader->lock);
   if (reader->taken == reader->asked) {

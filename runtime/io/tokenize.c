@@ -221,6 +221,10 @@ static void release(work *w) {
 int ms_tokenize_files(const ms_tokenizer *tokenizer, int files, const char *const *paths, const char *out,
                       const ms_tokenize_config *given, ms_tokenize_result *result) {
   MS_HANDLE(tokenizer, TOKENIZER);
+  MS_GIVEN(paths);
+  MS_GIVEN(out);
+  MS_GIVEN(result);
+  MS_NOT_NEGATIVE(files);
   ms_tokenize_config own;
   const ms_tokenize_config *config = &own;
   int rc;

@@ -187,6 +187,10 @@ int ms_encoder_run(ms_encoder *e, ms_span text, int64_t begin, int64_t end, ms_i
 
 int ms_tokenizer_encode(ms_tokenizer *t, const char *text, int64_t bytes, const int32_t **ids, int64_t *count) {
   MS_HANDLE(t, TOKENIZER);
+  MS_GIVEN(ids);
+  MS_GIVEN(count);
+  MS_NOT_NEGATIVE(bytes);
+  if (bytes > 0) MS_GIVEN(text);
   const ms_span span = {(const uint8_t *)text, bytes};
   const int64_t invalid = ms_utf8_invalid(span);
   int64_t stop;
@@ -202,6 +206,10 @@ int ms_tokenizer_encode(ms_tokenizer *t, const char *text, int64_t bytes, const 
 
 int ms_tokenizer_decode(ms_tokenizer *t, const int32_t *ids, int64_t count, const char **text, int64_t *bytes) {
   MS_HANDLE(t, TOKENIZER);
+  MS_GIVEN(text);
+  MS_GIVEN(bytes);
+  MS_NOT_NEGATIVE(count);
+  if (count > 0) MS_GIVEN(ids);
   int64_t all = 0;
   for (int64_t i = 0; i < count; i++) {
     if (ids[i] < 0 || ids[i] >= t->vocab || !t->token[ids[i]].at)

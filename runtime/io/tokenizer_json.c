@@ -291,6 +291,8 @@ static int read_file(const char *path, ms_tokenizer **tokenizer) {
 }
 
 int ms_tokenizer_open(const char *path, ms_tokenizer **tokenizer) {
+  MS_GIVEN(path);
+  MS_GIVEN(tokenizer);
   struct stat about;
   *tokenizer = NULL;
   if (stat(path, &about) || !S_ISDIR(about.st_mode)) return read_file(path, tokenizer);
@@ -312,6 +314,7 @@ int ms_tokenizer_vocab(const ms_tokenizer *t) {
 
 int ms_tokenizer_find(const ms_tokenizer *t, const char *token) {
   MS_HANDLE_OR(-1, t, TOKENIZER);
+  MS_GIVEN_OR(-1, token);
   for (int i = 0; i < t->n_added; i++)
     if (!strcmp(t->added[i].content, token)) return t->added[i].id;
   uint8_t *bytes = ms_calloc((int64_t)strlen(token), 1);

@@ -81,8 +81,12 @@ static void destroy_tokens(void *object) {
 }
 
 int ms_tokens_open(int files, const char *const *paths, int kind, ms_tokens **tokens) {
+  MS_GIVEN(paths);
+  MS_GIVEN(tokens);
   int rc = MS_ENOMEM;
   *tokens = NULL;
+  if (files < 1) return MS_FAIL(MS_EINVAL, "ms_tokens_open: files is %d; it must be 1 or more", files);
+  for (int i = 0; i < files; i++) MS_GIVEN(paths[i]);
   if (kind != MS_TOKEN_FILES && kind != MS_TOKEN_BYTES)
     return MS_FAIL(MS_EINVAL, "ms_tokens_open: kind is %d, not one of enum ms_token_kind", kind);
   ms_tokens *t = ms_handle_new(MS_HANDLE_TOKENS, sizeof *t, destroy_tokens);
@@ -103,6 +107,7 @@ void ms_tokens_close(ms_tokens *tokens) { ms_handle_release(tokens, MS_HANDLE_TO
 
 int ms_tokens_count(const ms_tokens *tokens, int64_t *count) {
   MS_HANDLE(tokens, TOKENS);
+  MS_GIVEN(count);
   *count = tokens->file[tokens->files - 1].after;
   return MS_OK;
 }
@@ -162,5 +167,6 @@ int ms_tokens_copy(const ms_tokens *tokens, int64_t first, int64_t count, int32_
 
 int ms_tokens_read(const ms_tokens *tokens, int64_t first, int64_t count, int32_t *out) {
   MS_HANDLE(tokens, TOKENS);
+  if (count > 0) MS_GIVEN(out);
   return ms_tokens_copy(tokens, first, count, out);
 }

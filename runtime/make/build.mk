@@ -236,10 +236,15 @@ $(OUT)/include/moonshard.h: runtime/moonshard.h
 	@mkdir -p $(@D)
 	@cp $< $@
 
-$(OUT)/tests/embed_%: tests/c/embed_%.c $(OUT)/include/moonshard.h $(LIBRARY)
+# The program at the top of the header, which tests/c/embed_manual.c is made of.
+$(OUT)/include/manual_program.h: runtime/moonshard.h
+	@mkdir -p $(@D)
+	@sed -n '/^\*\*   #include/,/^\*\*   }/s/^\*\*  \{0,1\} \{0,1\}//p' $< > $@
+
+$(OUT)/tests/embed_%: tests/c/embed_%.c $(OUT)/include/moonshard.h $(OUT)/include/manual_program.h $(LIBRARY)
 	@mkdir -p $(@D)
 	@echo "cc    $<"
-	@$(CC) -std=c99 -pedantic $(WARNINGS) $(CONFIG_$(CONFIG)) -I$(OUT)/include $< -o $@ -Wl,--as-needed -L$(OUT) -lmoonshard -lm -Wl,-rpath,'$$ORIGIN/..'
+	@$(CC) -std=c99 -pedantic -Wall -Werror $(WARNINGS) $(CONFIG_$(CONFIG)) -I$(OUT)/include $< -o $@ -Wl,--as-needed -L$(OUT) -lmoonshard -lm -Wl,-rpath,'$$ORIGIN/..'
 
 $(OUT)/tests/%: $(OUT)/obj/tests/c/%.o $(TEST_SUPPORT_O) $(ENGINE_O) $(LAUNCHER) $(OUT)/engine.list
 	@mkdir -p $(@D)

@@ -107,8 +107,9 @@ static int check_counts(int device, int ndim, int world) {
   return MS_OK;
 }
 
-int ms_mesh_from_ranks(int device, int ndim, const int *sizes, const char *const *names, int n, const int *ranks,
-                       int world, ms_mesh **mesh) {
+/* ranks NULL: those of the world, in order. */
+static int make_mesh(int device, int ndim, const int *sizes, const char *const *names, int n, const int *ranks,
+                     int world, ms_mesh **mesh) {
   char label[MS_MESH_LABEL_BYTES];
   int resolved[MS_MAX_MESH_DIMS], rc = MS_OK;
   ms_mesh_root *root = NULL;
@@ -127,7 +128,17 @@ fail:
 }
 
 int ms_mesh_new(int device, int ndim, const int *sizes, const char *const *names, int world, ms_mesh **mesh) {
-  return ms_mesh_from_ranks(device, ndim, sizes, names, world, NULL, world, mesh);
+  MS_GIVEN(sizes);
+  MS_GIVEN(mesh);
+  return make_mesh(device, ndim, sizes, names, world, NULL, world, mesh);
+}
+
+int ms_mesh_from_ranks(int device, int ndim, const int *sizes, const char *const *names, int n, const int *ranks,
+                       int world, ms_mesh **mesh) {
+  MS_GIVEN(sizes);
+  MS_GIVEN(ranks);
+  MS_GIVEN(mesh);
+  return make_mesh(device, ndim, sizes, names, n, ranks, world, mesh);
 }
 
 /* ---- dimensions ---- */
@@ -168,6 +179,8 @@ const char *ms_mesh_name(const ms_mesh *mesh, int dim) {
 
 int ms_mesh_dim(const ms_mesh *mesh, const char *name, int *dim) {
   MS_HANDLE(mesh, MESH);
+  MS_GIVEN(name);
+  MS_GIVEN(dim);
   ms_text valid = {0};
   for (int d = 0; d < mesh->ndim; d++) {
     if (mesh->name[d] && !strcmp(mesh->name[d], name)) {
@@ -224,6 +237,7 @@ int ms_mesh_coordinate_of(const ms_mesh *mesh, int dim, int rank) {
 
 int ms_mesh_coordinate(const ms_mesh *mesh, int rank, int *coordinate) {
   MS_HANDLE(mesh, MESH);
+  MS_GIVEN(coordinate);
   MS_TRY(ms_mesh_check_rank(mesh, rank));
   for (int d = 0; d < mesh->ndim; d++) coordinate[d] = ms_mesh_coordinate_of(mesh, d, rank);
   return MS_OK;
@@ -240,6 +254,7 @@ static void list_group(const ms_mesh *mesh, int dim, int first, int *ranks) {
 
 int ms_mesh_group(const ms_mesh *mesh, int dim, int rank, int *ranks) {
   MS_HANDLE(mesh, MESH);
+  MS_GIVEN(ranks);
   MS_TRY(ms_mesh_check_dim(mesh, dim));
   MS_TRY(ms_mesh_check_rank(mesh, rank));
   list_group(mesh, dim, first_along(mesh, dim, position_of(mesh->root, rank)), ranks);
@@ -248,6 +263,7 @@ int ms_mesh_group(const ms_mesh *mesh, int dim, int rank, int *ranks) {
 
 int ms_mesh_all_groups(const ms_mesh *mesh, int dim, int *ranks) {
   MS_HANDLE(mesh, MESH);
+  MS_GIVEN(ranks);
   MS_TRY(ms_mesh_check_dim(mesh, dim));
   for (int position = 0; position < mesh->root->size; position++) {
     if (first_along(mesh, dim, position) != position) continue;
@@ -259,6 +275,7 @@ int ms_mesh_all_groups(const ms_mesh *mesh, int dim, int *ranks) {
 
 int ms_mesh_ranks(const ms_mesh *mesh, int rank, int *ranks) {
   MS_HANDLE(mesh, MESH);
+  MS_GIVEN(ranks);
   MS_TRY(ms_mesh_check_rank(mesh, rank));
   int first = position_of(mesh->root, rank), count = ms_mesh_count(mesh);
   for (int d = 0; d < mesh->ndim; d++) first = first_along(mesh, d, first);

@@ -70,6 +70,7 @@ static int report(const ms_mesh *mesh, int dim, const nodes *nodes, const int *g
 
 int ms_mesh_check_nodes(const ms_mesh *mesh, int dim, int n, const int *node_of, const char *const *names) {
   MS_HANDLE(mesh, MESH);
+  MS_GIVEN(node_of);
   ms_topology topology = {0};
   const nodes nodes = {.topology = &topology, .name = names};
   int rc, border, ranks[MS_MAX_WORLD];

@@ -89,6 +89,7 @@ static int remember(ms_mesh *mesh, const char *doing, int n, const char *const *
 
 int ms_mesh_copies(const ms_mesh *mesh, const char *name) {
   MS_HANDLE_OR(0, mesh, MESH);
+  MS_GIVEN_OR(0, name);
   const ms_mesh_root *root = mesh->root;
   const ms_axis *axis = NULL;
   for (int d = 0; d < root->ndim && !axis; d++)
@@ -115,11 +116,14 @@ static int check_order(const ms_mesh *mesh, const ms_axis *axes, const char *con
 
 int ms_mesh_slice(const ms_mesh *mesh, int ndim, const char *const *names, ms_mesh **slice) {
   MS_HANDLE(mesh, MESH);
+  if (ndim > 0) MS_GIVEN(names);
+  MS_GIVEN(slice);
   ms_axis axes[MS_MAX_MESH_DIMS];
   *slice = NULL;
   if (ndim < 1 || ndim > MS_MAX_MESH_DIMS)
     return MS_FAIL(MS_EINVAL, "slice of mesh %s: %d names; give 1 to %d", mesh->label, ndim, MS_MAX_MESH_DIMS);
   for (int d = 0; d < ndim; d++) {
+    MS_GIVEN(names[d]);
     MS_TRY(find_axis(mesh, names[d], &axes[d]));
     for (int e = 0; e < d; e++) {
       if (!strcmp(names[d], names[e]))
@@ -137,6 +141,8 @@ int ms_mesh_slice(const ms_mesh *mesh, int ndim, const char *const *names, ms_me
 
 int ms_mesh_flatten(ms_mesh *mesh, const char *name, ms_mesh **flat) {
   MS_HANDLE(mesh, MESH);
+  MS_GIVEN(name);
+  MS_GIVEN(flat);
   *flat = NULL;
   if (!name || !name[0]) return MS_FAIL(MS_ENAME, "mesh %s: flatten: the name is empty", mesh->label);
   ms_axis axis = mesh->axis[0];
@@ -157,6 +163,8 @@ static int check_unflatten(const ms_mesh *mesh, int dim, int n, const char *cons
 
 int ms_mesh_unflatten(ms_mesh *mesh, int dim, int n, const int *sizes, const char *const *names, ms_mesh **unflat) {
   MS_HANDLE(mesh, MESH);
+  MS_GIVEN(sizes);
+  MS_GIVEN(unflat);
   ms_axis axes[MS_MAX_MESH_DIMS], parts[MS_MAX_MESH_DIMS];
   const char *all_names[MS_MAX_MESH_DIMS] = {NULL};
   int resolved[MS_MAX_MESH_DIMS];

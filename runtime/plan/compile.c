@@ -228,6 +228,7 @@ fail:
 
 int ms_plan_compile(const ms_graph *graph, const ms_plan_config *given, ms_plan **out) {
   MS_HANDLE(graph, GRAPH);
+  MS_GIVEN(out);
   MS_TAKE_CONFIG(ms_plan_config, own, given);
   const ms_plan_config *config = &own;
   const ms_model *model = graph->model;
@@ -257,6 +258,7 @@ fail:
 
 int ms_plan_passes(const ms_plan *plan, int capacity, ms_plan_pass *list, int *n) {
   MS_HANDLE(plan, PLAN);
+  MS_GIVEN(n);
   for (int i = 0; i < MS_PLAN_PASSES && i < capacity; i++) list[i] = plan->pass[i];
   *n = MS_PLAN_PASSES;
   return MS_OK;

@@ -107,6 +107,7 @@ static int price_prefetch(const ms_plan *plan, int phase, int unit, const progra
 
 int ms_plan_unit_cost(const ms_plan *plan, int phase, int unit, ms_unit_cost *cost) {
   MS_HANDLE(plan, PLAN);
+  MS_GIVEN(cost);
   const ms_model *model = plan->model;
   MS_TRY(check_phase(plan, phase));
   if (unit < 0 || unit >= model->units)
@@ -143,6 +144,8 @@ static int is_inside(const char *scope, const char *module) {
 
 int ms_plan_kept_activations(const ms_plan *plan, const char *module, int64_t *bytes) {
   MS_HANDLE(plan, PLAN);
+  MS_GIVEN(module);
+  MS_GIVEN(bytes);
   MS_TRY(check_phase(plan, MS_PHASE_FIRST));
   *bytes = 0;
   program p;
@@ -334,6 +337,9 @@ static void describe_peak(const ms_plan *plan, const program *p, int position, c
 
 int ms_plan_peak_use(const ms_plan *plan, ms_peak *peak, int capacity, ms_peak_buffer *buffer) {
   MS_HANDLE(plan, PLAN);
+  MS_GIVEN(peak);
+  MS_NOT_NEGATIVE(capacity);
+  if (capacity > 0) MS_GIVEN(buffer);
   program p = {0};
   int position = 0, rc = MS_OK, *begin = ms_calloc(plan->model->units, sizeof *begin);
   *peak = (ms_peak){0};

@@ -7,6 +7,7 @@
 
 int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *s) {
   MS_HANDLE(plan, PLAN);
+  MS_GIVEN(s);
   *s = (ms_plan_summary){0};
   for (int p = 0; p < MS_PHASES; p++) {
     const ms_plan_phase *phase = &plan->phase[p];
@@ -206,6 +207,7 @@ static int json_of_plan(const ms_plan *plan, ms_text *text) {
 
 int ms_plan_dump(ms_plan *plan, int json, const char **out) {
   MS_HANDLE(plan, PLAN);
+  MS_GIVEN(out);
   ms_text text = {0};
   int rc = json ? json_of_plan(plan, &text) : text_of_plan(plan, &text);
   if (rc) {

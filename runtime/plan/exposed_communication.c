@@ -27,6 +27,9 @@ static int has_work_beside(const ms_plan_phase *phase, int streams, const int *c
 
 int ms_plan_exposed(const ms_plan *plan, int phase, int capacity, ms_exposed *list, int *n) {
   MS_HANDLE(plan, PLAN);
+  MS_GIVEN(n);
+  MS_NOT_NEGATIVE(capacity);
+  if (capacity > 0) MS_GIVEN(list);
   if (phase < 0 || phase >= MS_PHASES || !plan->phase[phase].present)
     return MS_FAIL(MS_EINVAL, "the plan has no phase %d", phase);
   const ms_plan_phase *p = &plan->phase[phase];

@@ -30,6 +30,8 @@ static const int64_t MOST_ELEMENTS = (int64_t)1 << 53;
 
 int ms_initial_values(uint64_t seed, const char *name, int init, double a, double b, int64_t first, int64_t count,
                       float *out) {
+  MS_GIVEN(name);
+  if (count > 0) MS_GIVEN(out);
   if (init < MS_INIT_ZEROS || init > MS_INIT_CONSTANT)
     return MS_FAIL(MS_EINVAL, "there is no law of initial values %d", init);
   if (!isfinite(a) || !isfinite(b)) return MS_FAIL(MS_EINVAL, "a and b must be finite, not %g and %g", a, b);

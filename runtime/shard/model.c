@@ -28,6 +28,7 @@ static void destroy_model(void *object) {
 }
 
 int ms_model_new(uint64_t seed, ms_model **out) {
+  MS_GIVEN(out);
   ms_model *model = ms_handle_new(MS_HANDLE_MODEL, sizeof *model, destroy_model);
   if (!model) return MS_ENOMEM;
   model->seed = seed;
@@ -74,6 +75,8 @@ static int check_open(const ms_model *model, const char *what, const char *name)
 
 int ms_model_add_unit(ms_model *model, const char *name, const ms_unit_config *given, int *unit) {
   MS_HANDLE(model, MODEL);
+  MS_GIVEN(name);
+  MS_GIVEN(unit);
   MS_TAKE_CONFIG(ms_unit_config, own, given);
   const ms_unit_config *config = &own;
   MS_TRY(check_open(model, "unit", name));
@@ -152,6 +155,9 @@ static int check_param(const ms_model *model, int unit, const char *name, int nd
 int ms_model_add_param(ms_model *model, int unit, const char *name, int ndim, const int64_t *dims,
                        const ms_param_config *given, int *param) {
   MS_HANDLE(model, MODEL);
+  MS_GIVEN(name);
+  MS_GIVEN(dims);
+  MS_GIVEN(param);
   MS_TAKE_CONFIG(ms_param_config, own, given);
   const ms_param_config *config = &own;
   MS_TRY(check_open(model, "parameter", name));
@@ -189,6 +195,8 @@ int ms_model_units(const ms_model *model) {
 
 int ms_model_owned(const ms_model *model, int param, int64_t *first, int64_t *count) {
   MS_HANDLE(model, MODEL);
+  MS_GIVEN(first);
+  MS_GIVEN(count);
   if (!model->sharded) return MS_FAIL(MS_EINVAL, "call ms_model_shard before ms_model_owned");
   if (param < 0 || param >= model->params)
     return MS_FAIL(MS_EINVAL, "parameter %d: the model has parameters 0 to %d", param, model->params - 1);

@@ -48,6 +48,7 @@ static void destroy_rules(void *object) {
 }
 
 int ms_rules_new(const char *policy, ms_rules **rules) {
+  MS_GIVEN(rules);
   *rules = NULL;
   ms_rules *made = ms_handle_new(MS_HANDLE_RULES, sizeof *made, destroy_rules);
   if (!made) return MS_ENOMEM;
@@ -64,6 +65,7 @@ void ms_rules_free(ms_rules *rules) { ms_handle_release(rules, MS_HANDLE_RULES);
 
 int ms_rules_add(ms_rules *rules, const char *pattern, int is_regex, int optional, const char *where) {
   MS_HANDLE(rules, RULES);
+  MS_GIVEN(pattern);
   ms_rule rule = {.optional = optional};
   int rc = MS_ENOMEM;
   if (!pattern) return MS_FAIL(MS_EINVAL, "%s: a rule without a pattern", rules->policy);
@@ -144,6 +146,9 @@ static int decide_name(const ms_rules *rules, tally *tallies, int index, const c
 
 int ms_rules_resolve(ms_rules *rules, int n, const char *const *names, int *decided) {
   MS_HANDLE(rules, RULES);
+  MS_NOT_NEGATIVE(n);
+  if (n > 0) MS_GIVEN(names);
+  if (n > 0) MS_GIVEN(decided);
   int rc = MS_OK;
   clear_warnings(rules);
   tally *tallies = ms_calloc(rules->count, sizeof *tallies);

@@ -15,6 +15,7 @@ static int check_sharded(const ms_model *model) {
 
 int ms_model_set_reshard(ms_model *model, const int *reshard, const int *size) {
   MS_HANDLE(model, MODEL);
+  MS_GIVEN(reshard);
   MS_TRY(check_sharded(model));
   for (int u = 0; u < model->units; u++)
     if (reshard[u] < MS_RESHARD_KEEP || reshard[u] > MS_RESHARD_DEFAULT)
@@ -45,9 +46,19 @@ int ms_model_set_prefetch(ms_model *model, int unit, int depth) {
 
 int ms_model_set_prefetch_order(ms_model *model, int unit, int backward, int n, const int *units) {
   MS_HANDLE(model, MODEL);
+  if (n > 0) MS_GIVEN(units);
   int *order = NULL;
   MS_TRY(check_unit(model, unit));
-  for (int i = 0; i < n; i++) MS_TRY(check_unit(model, units[i]));
+  if (backward != 0 && backward != 1)
+    return MS_FAIL(MS_EINVAL, "unit '%s': backward must be 0 or 1, not %d", model->unit[unit].name, backward);
+  if (n < -1) return MS_FAIL(MS_EINVAL, "unit '%s': n must be -1 or more, not %d", model->unit[unit].name, n);
+  for (int i = 0; i < n; i++) {
+    MS_TRY(check_unit(model, units[i]));
+    for (int earlier = 0; earlier < i; earlier++)
+      if (units[earlier] == units[i])
+        return MS_FAIL(MS_EINVAL, "unit '%s': units has %d twice, at %d and %d", model->unit[unit].name, units[i],
+                       earlier, i);
+  }
   if (n > 0) {
     order = ms_calloc(n, sizeof *order);
     if (!order) return MS_ENOMEM;
@@ -76,6 +87,8 @@ static int check_segment(const ms_model *model, const ms_unit *unit, const ms_se
 
 int ms_model_set_groups(ms_model *model, const double *lr_scale, const double *weight_decay) {
   MS_HANDLE(model, MODEL);
+  MS_GIVEN(lr_scale);
+  MS_GIVEN(weight_decay);
   MS_TRY(check_sharded(model));
   for (int p = 0; p < model->params; p++)
     MS_TRY(ms_model_check_group(model->param[p].name, lr_scale[p], weight_decay[p]));

@@ -71,6 +71,9 @@ static void a_step_is_refused(void **state) {
   inputs.step = 0;
   assert_fails(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "step | 1 | 0");
   inputs = right;
+  inputs.rows.first = -1;
+  assert_fails(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "rows.first | -1");
+  inputs = right;
   inputs.micro_batches = 0;
   assert_fails(ms_exec_run(exec, MS_PHASE_FIRST, &inputs, NULL), MS_EINVAL, "micro_batches | 1 | 0");
   must(ms_exec_run(exec, MS_PHASE_FIRST, &right, NULL)); /* nothing is left half-way */
@@ -120,6 +123,91 @@ static void a_success_leaves_the_record_as_it_is(void **state) {
   mlp_free(&m);
   ms_world_leave(world);
   ms_error_clear();
+}
+
+/* What a program was compiled with, before fields were added, and after. */
+typedef struct older_param_config {
+  int struct_size, init;
+  double init_a, init_b;
+  int frozen;
+} older_param_config;
+
+typedef struct newer_unit_config {
+  ms_unit_config known;
+  int64_t added;
+} newer_unit_config;
+
+static void older_and_newer_programs_are_understood(void **state) {
+  (void)state;
+  struct {
+    older_param_config config;
+    int behind;
+  } older = {.behind = 4711};
+  newer_unit_config newer;
+  ms_model *model;
+  int unit, param;
+  const int64_t dims[1] = {4};
+  must(ms_model_new(1, &model));
+  ms_unit_config_default(&newer.known, sizeof newer);
+  assert_int_equal(newer.known.struct_size, sizeof newer);
+  assert_int_equal(newer.added, 0);
+  must(ms_model_add_unit(model, "root", &newer.known, &unit));
+  newer.added = 1;
+  assert_fails(ms_model_add_unit(model, "other", &newer.known, &unit), MS_EUNSUPPORTED, "ms_unit_config | newer");
+
+  ms_param_config_default((ms_param_config *)&older.config, sizeof older.config);
+  assert_int_equal(older.behind, 4711);
+  assert_true(older.config.struct_size == sizeof older.config && older.config.init == MS_INIT_NORMAL);
+  older.config.frozen = 1;
+  must(ms_model_add_param(model, unit, "w", 1, dims, (ms_param_config *)&older.config, &param));
+
+  ms_param_config none;
+  memset(&none, 0, sizeof none);
+  assert_fails(ms_model_add_param(model, unit, "v", 1, dims, &none, &param), MS_EINVAL,
+               "ms_param_config | call ms_param_config_default first");
+  none.struct_size = -1;
+  assert_fails(ms_model_add_param(model, unit, "v", 1, dims, &none, &param), MS_EINVAL, "struct_size | -1");
+  none.struct_size = 1 << 30;
+  assert_fails(ms_model_add_param(model, unit, "v", 1, dims, &none, &param), MS_EINVAL, "struct_size");
+  assert_int_equal(ms_model_params(model), 1);
+  assert_int_equal(ms_abi_version(), MS_ABI_VERSION);
+  ms_model_free(model);
+}
+
+static void counts_and_kinds_out_of_range_are_refused(void **state) {
+  (void)state;
+  mlp_config c = mlp_default(1, 1, 0);
+  mlp m = mlp_make(&c);
+  ms_rules *rules;
+  ms_mesh *mesh;
+  ms_tokens *tokens;
+  ms_safetensors_writer *writer;
+  ms_safetensors_config file;
+  float out[1];
+  int decided[1];
+  char version[8];
+  const char *const names[2] = {NULL, NULL};
+  must(ms_rules_new("test", &rules));
+  assert_fails(ms_rules_resolve(rules, -1, names, decided), MS_EINVAL, "n | -1");
+  assert_fails(ms_rules_resolve(rules, 1, NULL, decided), MS_EINVAL, "names is NULL");
+  assert_fails(ms_mesh_slice(m.mesh, 1, names, &mesh), MS_EINVAL, "NULL");
+  assert_fails(ms_mesh_new(7, 1, (int[]){1}, NULL, 1, &mesh), MS_EINVAL, "ms_device_kind | 7");
+  assert_fails(ms_model_set_prefetch_order(m.model, 0, 7, 0, NULL), MS_EINVAL, "backward | 7");
+  assert_fails(ms_model_set_prefetch_order(m.model, 0, 0, -2, NULL), MS_EINVAL, "n | -2");
+  assert_fails(ms_model_set_prefetch_order(m.model, 0, 1, 2, (int[]){1, 1}), MS_EINVAL, "1 twice");
+  assert_fails(ms_initial_values(1, "w", MS_INIT_NORMAL, NAN, 1, 0, 1, out), MS_EINVAL, "finite");
+  assert_fails(ms_initial_values(1, "w", MS_INIT_NORMAL, 0, 1, INT64_MAX, 1, out), MS_EINVAL, "2^53");
+  assert_fails(ms_initial_values(1, "w", MS_INIT_NORMAL, 0, 1, 0, 1, NULL), MS_EINVAL, "out is NULL");
+  assert_fails(ms_tokens_open(0, names, MS_TOKEN_BYTES, &tokens), MS_EINVAL, "files | 0");
+  assert_fails(ms_tokens_open(1, names, MS_TOKEN_BYTES, &tokens), MS_EINVAL, "NULL");
+  ms_safetensors_config_default(&file, sizeof file);
+  file.metadata = -1;
+  assert_fails(ms_safetensors_create("/nowhere/w", 0, NULL, &file, &writer), MS_EINVAL, "metadata | -1");
+  file.metadata = 1;
+  assert_fails(ms_safetensors_create("/nowhere/w", 0, NULL, &file, &writer), MS_EINVAL, "metadata_text | NULL");
+  assert_fails(ms_device_library(MS_DEVICE_CUDA, MS_LIBRARIES, version, 8), MS_EINVAL, "ms_gpu_library | 7");
+  ms_rules_free(rules);
+  mlp_free(&m);
 }
 
 static void what_parameters_are_given_is_refused(void **state) {
@@ -215,9 +303,14 @@ static void times_of_a_profile_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(betas_eps_and_rates_are_refused),      TEST(a_step_is_refused),
-      TEST(a_success_leaves_the_record_as_it_is), TEST(what_parameters_are_given_is_refused),
-      TEST(rates_of_a_sharded_model_are_refused), TEST(shapes_of_what_is_saved_are_refused),
+      TEST(betas_eps_and_rates_are_refused),
+      TEST(a_step_is_refused),
+      TEST(a_success_leaves_the_record_as_it_is),
+      TEST(older_and_newer_programs_are_understood),
+      TEST(counts_and_kinds_out_of_range_are_refused),
+      TEST(what_parameters_are_given_is_refused),
+      TEST(rates_of_a_sharded_model_are_refused),
+      TEST(shapes_of_what_is_saved_are_refused),
       TEST(times_of_a_profile_are_refused),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -78,22 +78,22 @@ static void models_and_plans_ask_the_table(void **state) {
     ms_unit_config u;
     ms_param_config p;
     ms_plan_config plan;
-    ms_unit_config_default(&u);
+    ms_unit_config_default(&u, sizeof u);
     snprintf(name, sizeof name, "param%d", t + 1);
     u.param_dtype = t;
     assert_as_the_table_says(ms_model_add_unit(model, name, &u, &unit), t, MS_DTYPE_PARAM, "param_dtype of a unit");
-    ms_unit_config_default(&u);
+    ms_unit_config_default(&u, sizeof u);
     snprintf(name, sizeof name, "reduce%d", t + 1);
     u.reduce_dtype = t;
     assert_as_the_table_says(ms_model_add_unit(model, name, &u, &unit), t, MS_DTYPE_REDUCE, "reduce_dtype of a unit");
-    ms_unit_config_default(&u);
+    ms_unit_config_default(&u, sizeof u);
     snprintf(name, sizeof name, "unit%d", t + 1);
     must(ms_model_add_unit(model, name, &u, &unit));
-    ms_param_config_default(&p);
+    ms_param_config_default(&p, sizeof p);
     p.param_dtype = t; /* -1: the unit's */
     const int status = ms_model_add_param(model, unit, name, 1, dims, &p, &unit);
     assert_as_the_table_says(status, t < 0 ? MS_F32 : t, MS_DTYPE_PARAM, "param_dtype of a parameter");
-    ms_plan_config_default(&plan);
+    ms_plan_config_default(&plan, sizeof plan);
     plan.optimizer = MS_OPT_ADAMW;
     plan.moment_dtype = t;
     assert_as_the_table_says(ms_plan_check_optimizer(&plan), t, MS_DTYPE_MOMENT, "moment_dtype");

@@ -1,5 +1,6 @@
 -- Calls with handles that are none: every function of moonshard.h that takes one, as the header lists them, with NULL,
--- with a handle that was released, with one of another kind, and where what the handle works on was released.
+-- with a handle that was released, with one of another kind, and where what the handle works on was released. And every
+-- function with NULL for each other pointer that must lead somewhere.
 
 local engine = require("moonshard.base.ffi")
 local has = require("lua.message").has
@@ -16,6 +17,8 @@ local answers = {
   ms_tokenizer_vocab = 0, ms_tokenizer_find = -1,
   ms_save_running = 0,
 }
+-- The same of functions that take no handle.
+local null_answers = { ms_op_find = -1 }
 -- Texts of a thing that has none are empty, not NULL.
 local empty_text = { ms_world_node_name = true, ms_mesh_name = true }
 
@@ -30,22 +33,40 @@ local releases = {}
 for _, name in pairs(release) do releases[name] = true end
 local may_be_null = { ms_exec_set_profile = 2 }
 
+-- Other pointers that may be NULL, always or where their count is 0.
+local optional = {
+  ms_mesh_new = "names", ms_mesh_from_ranks = "names", ms_mesh_unflatten = "names", ms_mesh_check_nodes = "names",
+  ms_rules_new = "policy", ms_rules_add = "where", ms_rules_resolve = "names decided",
+  ms_model_set_reshard = "reshard_size", ms_model_set_prefetch_order = "units", ms_graph_scope = "path",
+  ms_graph_recompute = "ops", ms_graph_op = "attrs inputs", ms_graph_input = "dims", ms_plan_exposed = "list",
+  ms_plan_passes = "list",
+  ms_plan_peak_use = "buffer", ms_exec_run = "inputs outputs", ms_state_gather = "full",
+  ms_state_gather_range = "out", ms_state_scatter = "full", ms_state_read = "out", ms_state_write = "values",
+  ms_safetensors_read = "out", ms_safetensors_read_f32 = "view out bytes", ms_safetensors_put = "data",
+  ms_safetensors_put_f32 = "view data", ms_safetensors_create = "tensors config", ms_tokens_read = "out",
+  ms_tokenizer_encode = "text", ms_tokenizer_decode = "ids", ms_tokenize_files = "config", ms_save_new = "pieces",
+  ms_state_load = "checksums", ms_initial_values = "out", ms_mesh_slice = "names",
+}
+local function is_optional(f, name)
+  return f.returns == "void" or (" " .. (optional[f.name] or "") .. " "):find(" " .. name .. " ", 1, true) ~= nil
+end
+
 -- ---- the header
 
--- The functions that take handles: { name =, returns =, parameters = { { type =, handle = kind or nil } } }.
+-- Every function: { name =, returns =, parameters = { { type =, name =, handle = kind or nil } } }.
 local function read_header()
   local functions = {}
   for declaration in require("moonshard.cdef"):gmatch("[^;{}]+;") do
     local returns, name, list = declaration:match("^%s*([%w_ ]+[ %*])(ms_[%w_]+)%((.*)%);$")
-    local entry, takes = { name = name, returns = returns and returns:gsub("%s+$", ""), parameters = {} }, false
+    local entry = { name = name, returns = returns and returns:gsub("%s+$", ""), parameters = {} }
     for parameter in (list or ""):gmatch("[^,]+") do
       local kind = parameter:match("^%s*([%w_ ]-)%s%*[%w_]+%s*$")
       kind = kind and kind:gsub("const ", "")
       if not release[kind] then kind = nil end
-      takes = takes or kind ~= nil
-      table.insert(entry.parameters, { type = parameter:match("^%s*(.-)[%w_]+%s*$"), handle = kind })
+      local type_name, own_name = parameter:match("^%s*(.-)([%w_]+)%s*$")
+      table.insert(entry.parameters, { type = type_name, name = own_name, handle = kind })
     end
-    if takes then table.insert(functions, entry) end
+    if name then table.insert(functions, entry) end
   end
   return functions
 end
@@ -184,6 +205,24 @@ describe("handles", function()
         check_refusal(f, place, ffi.cast(kind .. " *", nil), live, "NULL")
       end
     end)
+  end)
+
+  it("a call with NULL where a pointer must lead somewhere is a status", function()
+    local visited = 0
+    for _, f in ipairs(read_header()) do
+      for place, parameter in ipairs(f.parameters) do
+        if not parameter.handle and parameter.type:find("%*") and not is_optional(f, parameter.name) then
+          local result = call(f, place, nil, live)
+          local message = ffi.string(C.ms_error_message())
+          assert.are.equal(C.MS_EINVAL, C.ms_error_code(), f.name .. "(" .. parameter.name .. " = NULL): " .. message)
+          assert.truthy(message:find("is NULL", 1, true), f.name .. ": " .. message)
+          local expected = answers[f.name] or null_answers[f.name] or C.MS_EINVAL
+          if f.returns == "int" then assert.are.equal(expected, result, f.name) end
+          visited = visited + 1
+        end
+      end
+    end
+    assert.is_true(visited > 80, "the header was not understood: " .. visited)
   end)
 
   it("a call with a released handle is a status", function()

@@ -207,6 +207,7 @@ function safetensors.create(path, tensors, given)
   local list, numbers, dims = declare(tensors)
   local n, texts = flatten(given.metadata)
   local config = ffi.new("ms_safetensors_config")
+  C.ms_safetensors_config_default(config, ffi.sizeof(config))
   local text = ffi.new("const char *[?]", #texts, texts)
   config.metadata, config.metadata_text = n, text
   config.atomic, config.sync = given.atomic and 1 or 0, given.sync and 1 or 0

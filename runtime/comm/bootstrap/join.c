@@ -172,6 +172,7 @@ int ms_world_attach(ms_control *control, int rank, ms_world **world) {
 }
 
 int ms_world_alone(ms_world **world) {
+  MS_GIVEN(world);
   ms_world *alone;
   MS_TRY(make_world(&alone));
   int rc = open_private_recorder(alone);
@@ -181,6 +182,7 @@ int ms_world_alone(ms_world **world) {
 }
 
 int ms_world_join(ms_world **world) {
+  MS_GIVEN(world);
   int rc = MS_OK, launched = ms_env_string("MOONSHARD_JOB_FD", NULL) != NULL;
   ms_world *joined;
   MS_TRY(ms_descriptors_fill());

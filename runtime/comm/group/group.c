@@ -215,6 +215,8 @@ int ms_world_finish(ms_world *world) {
 
 int ms_world_all_gather_bytes(ms_world *world, const void *mine, int bytes, void *all) {
   MS_HANDLE(world, WORLD);
+  MS_GIVEN(mine);
+  MS_GIVEN(all);
   MS_TRY(ms_world_check_one_node(world));
   return ms_group_all_gather_bytes(&world->everyone, mine, bytes, all);
 }

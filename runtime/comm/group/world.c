@@ -1,6 +1,7 @@
 /* world.c - a rank's view of its job: who and where it is, what its program reports, whether the job goes on, and SIGTERM. */
 #include "comm/group/world.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,7 +94,8 @@ double ms_world_timeout(const ms_world *world) { return world->timeout; }
 
 void ms_world_set_timeout(ms_world *world, double seconds) {
   MS_HANDLE_OR(, world, WORLD);
-  world->timeout = seconds;
+  if (seconds > 0 && isfinite(seconds)) world->timeout = seconds;
+  else MS_FAIL(MS_EINVAL, "ms_world_set_timeout: seconds must be above 0, not %g", seconds);
 }
 
 /* ---- what the program reports ---- */
