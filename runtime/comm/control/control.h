@@ -19,7 +19,7 @@ enum {
   MS_CONTROL_LAUNCHER = MS_MAX_LOCAL_RANKS, /* the launcher's row in the table of ranks */
   /* Bytes of the floors above; each asserts that its tables fit. */
   MS_CONTROL_RECORDER_BYTES = 408 << 10, /* per rank */
-  MS_CONTROL_GROUP_BYTES = 40 << 20
+  MS_CONTROL_GROUP_BYTES = 33 << 20
 };
 
 /* The name that a control segment has in /proc. */

@@ -13,7 +13,7 @@ enum {
   MS_GROUP_CHANNELS = 16,       /* of one list of ranks: below MS_GROUP_CHANNEL those of communicators */
   MS_GROUP_CHANNEL = 15,        /* of process groups: barrier, all-gather of bytes */
   MS_GROUP_ENTRIES = 512,       /* that a job can have */
-  MS_GROUP_SLOTS = 2048,        /* of the all-gather of bytes: one for each rank of each process group */
+  MS_GROUP_SLOTS = 1536,        /* of the all-gather of bytes: one for each rank of each process group */
   MS_GROUP_SLOT = 4096,         /* bytes of an all-gather of bytes */
   MS_GROUP_ANNOUNCEMENT = 1024, /* bytes of what ms_group_open compares */
   MS_GROUP_NO_SLOT = -1
