@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "comm/collectives/comm.h"
 #include "comm/group/group.h"
 #include "comm/regions/region.h"
 #include "host/launcher.h"

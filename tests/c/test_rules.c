@@ -77,7 +77,7 @@ static void R1_no_rules_decide_nothing(void **state) {
   assert_int_equal(ms_rules_new(NULL, &rules), MS_OK);
   assert_decides(rules, -1, -1, -1, -1, -1, -1, -1, -1, -1);
   assert_int_equal(ms_rules_resolve(rules, 0, NULL, NULL), MS_OK);
-  assert_fails(ms_rules_add(rules, NULL, 0, 0, NULL), MS_EINVAL, "rules | pattern");
+  assert_fails(ms_rules_add(rules, NULL, 0, 0, NULL), MS_EINVAL, "ms_rules_add | pattern | NULL");
   ms_rules_free(rules);
   ms_rules_free(NULL);
 }
