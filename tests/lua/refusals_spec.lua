@@ -50,7 +50,7 @@ describe("refused are", function()
     ["R2 a name where rules are meant"] = { function() shard { freeze = "0" } end, 'list | { "embed" }' },
     ["R2 a field without a name"] = { function() named("") end, '""' },
     ["R2 a name with a NUL"] = { function() named("a\0b") end, "dots | spaces" },
-    ["R2 a name that is not UTF-8"] = { function() named("\xc3(") end, "are UTF-8" },
+    ["R2 a name that is not UTF-8"] = { function() named("\xc3(") end, "must be UTF-8" },
     ["R2 a learning-rate factor that is no number"] = { function()
       trainer { optimizer = ms.optim.adamw { lr = 1, groups = { { "0", { lr_scale = NAN } } } } }
     end, "optimizer | rule 1 (0) | lr_scale | nan" },

@@ -14,8 +14,8 @@ local advice = {
 
 local STEP = "train:step(batch) does forward, backward, clipping and the update"
 local MODE = "a model has no mode: train:step trains, train:evaluate evaluates"
-local DEVICE = "the device is the mesh's, or that of --device"
-local DTYPE = "parameters stay f32 masters; mp_policy of ms.fully_shard says what is computed in"
+local DEVICE = "the mesh or --device chooses the device"
+local DTYPE = "parameters stay f32 masters; mp_policy of ms.fully_shard sets the compute type"
 
 -- By the method's name, whatever it was called on.
 local METHODS = {
@@ -27,19 +27,19 @@ local METHODS = {
 local TOLD = {
   backward = STEP, zero_grad = STEP, step = STEP, train = MODE, eval = MODE,
   to = DEVICE, cuda = DEVICE, cpu = DEVICE, half = DTYPE, bfloat16 = DTYPE,
-  detach = "a loss, its gradients and the update are one graph; freeze of ms.fully_shard holds parameters",
-  requires_grad_ = "freeze of ms.fully_shard holds parameters",
+  detach = "loss, gradients and update are one graph; the freeze option of ms.fully_shard freezes parameters",
+  requires_grad_ = "the freeze option of ms.fully_shard freezes parameters",
   clip_grad_norm_ = "it is the option clip_grad_norm of ms.trainer",
-  contiguous = "tensors always are",
+  contiguous = "tensors are always contiguous",
 }
 -- Of fields: "ms.nn.Parameter".
 local FIELDS = {
-  Parameter = "it is ms.parameter", Module = 'it is ms.module "Name"', ModuleList = "a list of Lua holds modules",
+  Parameter = "it is ms.parameter", Module = 'it is ms.module "Name"', ModuleList = "use a Lua list of modules",
   cat = "it is ms.ops.cat", stack = "it is ms.ops.stack",
-  functional = "ops are in ms.ops", no_grad = "train:evaluate, and a model called on tensors, make no gradients",
+  functional = "ops are in ms.ops", no_grad = "train:evaluate and calling a model on tensors compute no gradients",
   dist = "`moonshard run -n N` starts the ranks; ms.world() has rank and size",
   distributed = "`moonshard run -n N` starts the ranks; ms.world() has rank and size",
-  barrier = "none is needed: ranks wait for each other in steps, saves and evaluations",
+  barrier = "not needed: steps, saves and evaluations synchronise the ranks",
   MSELoss = "it is ms.loss.mse", CrossEntropyLoss = "it is ms.loss.cross_entropy",
   save = "it is ms.checkpoint.save", load = "it is ms.checkpoint.load", DeviceMesh = "it is ms.init_device_mesh",
 }
@@ -94,10 +94,10 @@ function advice.explain(message)
     return message .. ": methods are defined and called with a colon: function Net:forward(x), net:forward(x)"
   end
   if message:find("attempt to compare ", 1, true) then
-    return message .. ": tensors are compared by methods, which give a mask: x:lt(y), x:le(y), x:gt(0), x:eq(0)"
+    return message .. ": compare tensors with methods, which return a mask: x:lt(y), x:le(y), x:gt(0), x:eq(0)"
   end
   if MEASURED[message:match("attempt to index %l+ '([%w_]+)' %(a number value%)$")] then
-    return message .. ": what train:step(batch) returns are numbers of a step that is done; it does forward, backward, "
+    return message .. ": train:step(batch) returns the numbers of a finished step; it does forward, backward, "
       .. "clipping and the update"
   end
   local name = message:match("attempt to call %l+ '([%w_]+)' %(a nil value%)$")

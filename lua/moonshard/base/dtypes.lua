@@ -39,7 +39,7 @@ end
 local function refuse(what, data, dtype, why)
   local kind = type(data) == "cdata" and tostring(ffi.typeof(data)):match("^ctype<(.*)>$") or "a " .. type(data)
   local wanted = dtypes.ctypes[dtype]
-  errors.raise("MS_EDTYPE", "%s is %s, and dtype %s says %s: %s", what, kind, dtype, wanted, why)
+  errors.raise("MS_EDTYPE", "%s is %s, but dtype %s needs %s: %s", what, kind, dtype, wanted, why)
 end
 
 -- What the elements of a pointer or an array are, and whether it is a pointer, whose size is not known; nil: neither.
@@ -69,7 +69,7 @@ function dtypes.check_memory(what, data, dtype, count)
   end
   local base, is_pointer = elements_of(data)
   if not base or not (is_element(dtype, base) or is_pointer and base == "void") then
-    refuse(what, data, dtype, "numbers of another type would be read as if they were of this one")
+    refuse(what, data, dtype, "elements of another type would be misread")
   end
   if is_pointer then
     if data == nil then errors.invalid("%s is a NULL pointer", what) end
@@ -77,7 +77,7 @@ function dtypes.check_memory(what, data, dtype, count)
   end
   local bytes, needed = ffi.sizeof(data), count * dtypes.sizes[dtype]
   if bytes < needed then
-    errors.raise("MS_ESHAPE", "%s has %d bytes, and dtype %s with its shape needs %d", what, bytes, dtype, needed)
+    errors.raise("MS_ESHAPE", "%s has %d bytes, but its dtype %s and its shape need %d", what, bytes, dtype, needed)
   end
 end
 

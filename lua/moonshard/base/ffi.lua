@@ -26,7 +26,7 @@ local function load_library()
   if ok then return library end
   error(errors.new({
     status = "MS_EIO",
-    message = ("the engine's library is not there (%s); run `make install`, or let MOONSHARD_LIB name libmoonshard.so")
+    message = ("cannot load the engine's library (%s); run `make install`, or set MOONSHARD_LIB to libmoonshard.so")
       :format((tostring(library):gsub("\n.*", ""))),
   }), 0)
 end
@@ -38,7 +38,7 @@ local function check_abi()
   if library == declared then return end
   error(errors.new({
     status = "MS_EUNSUPPORTED",
-    message = ("the engine has ABI version %d, the Lua files are made for %d: install both from one build")
+    message = ("the engine has ABI version %d, but the Lua files need %d: install both from the same build")
       :format(library, declared),
   }), 0)
 end
@@ -49,7 +49,7 @@ check_abi()
 local function check(status)
   if status == 0 then return end
   local message, where = ffi.string(C.ms_error_message()), ffi.string(C.ms_error_where())
-  if C.ms_error_code() ~= status then message, where = "the engine failed without saying why", "" end
+  if C.ms_error_code() ~= status then message, where = "the engine failed without an error message", "" end
   errors.raise_c(status, ffi.string(C.ms_status_name(status)), message, where)
 end
 

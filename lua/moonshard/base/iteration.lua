@@ -21,7 +21,7 @@ end
 ---@param advice string what to write instead
 function iteration.refuse_ipairs(class, advice)
   function class.__ipairs()
-    errors.invalid("ipairs over %s: it is not a list: %s", rawget(class, "__name"), advice)
+    errors.invalid("ipairs over %s, which is not a list: %s", rawget(class, "__name"), advice)
   end
 end
 

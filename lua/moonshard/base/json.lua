@@ -133,7 +133,7 @@ end
 
 -- "\u00e9", or two of them that make one character (UTF-16).
 local function read_code(at)
-  local code = tonumber(text:match("^\\u(%x%x%x%x)", at + 1) or fail(at, "an escape that JSON does not have"), 16)
+  local code = tonumber(text:match("^\\u(%x%x%x%x)", at + 1) or fail(at, "an invalid escape"), 16)
   if code < 0xd800 or code > 0xdfff then return utf8(code), at + 6 end
   local low = tonumber(text:match("^\\u(%x%x%x%x)", at + 7) or "0", 16)
   if code > 0xdbff or low < 0xdc00 or low > 0xdfff then fail(at, "half of a surrogate pair") end
@@ -156,7 +156,7 @@ local function read_string(at)
   if byte == QUOTE then return ffi.string(bytes + from, stop - from), stop + 1 end
   local parts = {}
   while byte ~= QUOTE do
-    if byte ~= BACKSLASH then fail(stop, "a string without an end") end
+    if byte ~= BACKSLASH then fail(stop, "an unterminated string") end
     parts[#parts + 1] = ffi.string(bytes + from, stop - from)
     local short = UNESCAPED[text:sub(stop + 2, stop + 2)]
     if short then
@@ -193,7 +193,7 @@ end
 local function goes_on(at, close)
   at = skip_space(at)
   if bytes[at] == COMMA then return true, skip_space(at + 1) end
-  if bytes[at] ~= close then fail(at, ("neither a comma nor %s"):format(string.char(close))) end
+  if bytes[at] ~= close then fail(at, ("expected a comma or %s"):format(string.char(close))) end
   return false, at + 1
 end
 
@@ -222,11 +222,11 @@ local function read_object(at)
   at = skip_space(at + 1)
   if bytes[at] == CLOSE then more, at = false, at + 1 end
   while more do
-    if bytes[at] ~= QUOTE then fail(at, "a key without quotes") end
+    if bytes[at] ~= QUOTE then fail(at, "expected a key in quotes") end
     local key, after = read_string(at)
-    if object[key] ~= nil then fail(at, "a key that the object has already") end
+    if object[key] ~= nil then fail(at, "a duplicate key") end
     at = skip_space(after)
-    if bytes[at] ~= COLON then fail(at, "no colon after a key") end
+    if bytes[at] ~= COLON then fail(at, "expected a colon after a key") end
     object[key], at = read_value(skip_space(at + 1))
     more, at = goes_on(at, CLOSE)
   end

@@ -90,7 +90,8 @@ function options.parse(who, given, specs)
     end
     check_value(who, name_of(name, spec), value, spec[1])
     if spec.most and type(value) == "number" and value > spec.most then
-      errors.invalid("%s: %s is %s; the most is %s", who, name_of(name, spec), describe(value), describe(spec.most))
+      errors.invalid("%s: %s is %s, but the maximum is %s", who, name_of(name, spec), describe(value),
+        describe(spec.most))
     end
     parsed[name] = value
   end

@@ -34,7 +34,7 @@ local O_WRONLY, O_NONBLOCK, O_CLOEXEC, SEEK_CUR, ENXIO = 1, 0x800, 0x80000, 1, 6
 local function open_unblocked(path, mode)
   local descriptor = ffi.C.open(path, O_WRONLY + O_NONBLOCK + O_CLOEXEC)
   if descriptor < 0 and ffi.errno() == ENXIO then
-    return nil, path .. ": it is a pipe without a reader: start that first"
+    return nil, path .. ": no process reads this pipe: start the reader first"
   end
   local file, why = io.open(path, mode)
   if descriptor >= 0 and ffi.C.lseek(descriptor, 0, SEEK_CUR) >= 0 then ffi.C.close(descriptor) end
@@ -99,7 +99,7 @@ function output_file.check_printed()
   io.stdout:flush()
   -- Only what lies on a disk, and what stands for one, has places to seek.
   if ffi.C.ferror(io.stdout) ~= 0 and ffi.C.lseek(STDOUT, 0, SEEK_CUR) >= 0 then
-    fail_printed("something that was printed could not be written: is the disk full?")
+    fail_printed("some output could not be written: is the disk full?")
   end
 end
 
@@ -113,7 +113,7 @@ function output_file.write(what, path, document)
   if not file then errors.raise("MS_EIO", "%s %s", what, why) end
   local ok, failed = file:write(document)
   ok, failed = file:close() and ok, failed
-  if not ok then errors.raise("MS_EIO", "%s %s: %s", what, path, failed or "it could not be written whole") end
+  if not ok then errors.raise("MS_EIO", "%s %s: %s", what, path, failed or "it could not be written completely") end
 end
 
 return output_file

@@ -76,7 +76,7 @@ function Safetensors:close()
 end
 
 local function opened(self)
-  if not self.handle then errors.invalid("safetensors %s: it was closed", self.path) end
+  if not self.handle then errors.invalid("safetensors %s: the file is already closed", self.path) end
   return self.handle
 end
 
@@ -183,7 +183,7 @@ local function flatten(metadata)
   local keys, texts = {}, {}
   for key, value in pairs(metadata) do
     if type(key) ~= "string" or type(value) ~= "string" then
-      errors.invalid("ms.safetensors.create: metadata %s: keys and values are texts", tostring(key))
+      errors.invalid("ms.safetensors.create: metadata %s: keys and values must be strings", tostring(key))
     end
     keys[#keys + 1] = key
   end
@@ -218,7 +218,7 @@ function safetensors.create(path, tensors, given)
 end
 
 local function taken(self)
-  if not self.handle then errors.invalid("safetensors %s: it was finished or given up", self.path) end
+  if not self.handle then errors.invalid("safetensors %s: it was already finished or given up", self.path) end
   return ffi.gc(self.handle, nil)
 end
 

@@ -101,7 +101,7 @@ local function add_entry(list, entry, wanted, what)
   if look_at(entry) == FOLDER then
     local before = #list
     add_found(list, match(entry:gsub("[%[%]*?\\]", "\\%0") .. "/*"), wanted)
-    if #list == before then errors.invalid("folder %s: it holds no %s files", entry, what) end
+    if #list == before then errors.invalid("folder %s: it has no %s files", entry, what) end
   elseif entry:find("[*?%[]") and not files.real_path(entry) then
     local paths = match(entry)
     if #paths == 0 then errors.invalid("files %s: nothing matches", entry) end
@@ -129,10 +129,10 @@ function files.find(spec, wanted, what)
   else
     errors.invalid("files must be a path, a list of paths, or a pattern, not %s", tostring(spec))
   end
-  if #entries == 0 then errors.invalid("files names no file") end
+  if #entries == 0 then errors.invalid("files is empty: name at least one file") end
   local list = { known = {} }
   for _, entry in ipairs(entries) do
-    if type(entry) ~= "string" then errors.invalid("files lists %s: every entry is a path", tostring(entry)) end
+    if type(entry) ~= "string" then errors.invalid("files lists %s: every entry must be a path", tostring(entry)) end
     add_entry(list, entry, wanted, what)
   end
   list.known = nil

@@ -61,7 +61,7 @@ end
 ---@return integer
 function loader.batch_of_rank(who, share, batch, global_batch)
   if batch and global_batch then
-    errors.invalid("%s: give batch (samples a rank) or global_batch (samples of all ranks), not both", who)
+    errors.invalid("%s: give batch (samples per rank) or global_batch (samples of all ranks), not both", who)
   elseif not global_batch then
     return batch or 8
   elseif global_batch % share.ranks ~= 0 then

@@ -116,8 +116,8 @@ function Sampler:load_state(state)
   saved.check(who, state, { seed = self.seed, length = self.length, shuffle = self.shuffle })
   local epoch = saved.count(who, state, "epoch")
   if self.epoch_was_set and epoch ~= self.epoch then
-    errors.invalid("%s: the state is of epoch %d, but epoch %d was chosen: begin with epoch %d", who, epoch, self.epoch,
-      epoch)
+    errors.invalid("%s: the state was saved in epoch %d, but epoch %d was chosen: start with epoch %d", who, epoch,
+      self.epoch, epoch)
   end
   self.epoch, self.position = epoch, saved.count(who, state, "position")
   self.resume_at = self.position

@@ -18,7 +18,7 @@ function saved.check(who, state, own)
   table.sort(names)
   for _, name in ipairs(names) do
     if state[name] ~= own[name] then
-      errors.invalid("%s: the state is of data with %s=%s, this data has %s=%s: a position holds in the data that "
+      errors.invalid("%s: the state was saved with %s=%s, but this data has %s=%s: resume on the data that "
         .. "it was saved with: the same files, seq, seed and shuffle", who, name, tostring(state[name]), name,
         tostring(own[name]))
     end

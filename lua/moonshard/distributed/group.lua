@@ -64,7 +64,7 @@ function group.new_group(ranks)
       errors.invalid("ms.new_group: rank %s is outside the world of %d: its ranks are 0 to %d",
         options.describe(rank), world.size, world.size - 1)
     end
-    if seen[rank] then errors.invalid("ms.new_group: rank %d stands in the list twice", rank) end
+    if seen[rank] then errors.invalid("ms.new_group: rank %d appears twice in the list", rank) end
     seen[rank] = true
   end
   return group.of(ranks)

@@ -49,10 +49,10 @@ end
 ---@return integer
 function world.fill_nodes(size, given)
   if given and given > C.MS_MAX_LOCAL_RANKS then
-    errors.invalid("--ranks-per-node %d: a node takes up to %d ranks", given, C.MS_MAX_LOCAL_RANKS)
+    errors.invalid("--ranks-per-node %d: a node can have at most %d ranks", given, C.MS_MAX_LOCAL_RANKS)
   end
   if given and given < size and size % given ~= 0 then
-    errors.invalid("--ranks-per-node %d: %d ranks do not fill nodes of %d, and launchers start as many on every node: "
+    errors.invalid("--ranks-per-node %d: %d ranks do not fill nodes of %d, and all nodes have equally many ranks: "
       .. "give a divisor of %d", given, size, given, size)
   end
   if given then return math.min(given, size) end
@@ -68,7 +68,7 @@ end
 ---@param ranks_per_node integer? how many ranks each node has; the default is what world.fill_nodes gives
 function world.describe(rank, size, ranks_per_node)
   if rawget(world, "size") and not world.plan_only then
-    errors.invalid("the world was joined already, so it cannot be described any more: call describe first")
+    errors.invalid("this process has already joined the world: call describe before anything uses it")
   end
   if not (size >= 1 and rank >= 0 and rank < size) then
     errors.invalid("rank %s of %s ranks: ranks are 0 to size - 1", tostring(rank), tostring(size))

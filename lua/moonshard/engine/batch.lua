@@ -69,7 +69,7 @@ local function spec_of(name, array, micro_batches, fed)
   local shape = { unpack(array.shape) }
   if fed then dtypes.check_memory(("batch.%s.data"):format(name), array.data, dtype, batch_of.numel(shape)) end
   if shape[1] % micro_batches ~= 0 then
-    errors.raise("MS_ESHAPE", "batch.%s has %d rows, which %d micro-batches do not divide", name, shape[1],
+    errors.raise("MS_ESHAPE", "batch.%s has %d rows, not a multiple of %d micro-batches", name, shape[1],
       micro_batches)
   end
   shape[1] = shape[1] / micro_batches

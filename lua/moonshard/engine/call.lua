@@ -70,8 +70,8 @@ return function(module, ...)
   local count, arguments = select("#", ...), { ... }
   local specs, key = read_arguments(module, count, arguments)
   if #specs == 0 then
-    errors.invalid("%s is called outside of a trace, without eager tensors: call it on tensors of ms.tensor or "
-      .. "ms.randn, or train it by ms.trainer, which traces it", getmetatable(module).name)
+    errors.invalid("%s was called outside a trace without eager tensors: call it on tensors of ms.tensor or "
+      .. "ms.randn, or train it with ms.trainer, which traces it", getmetatable(module).name)
   end
   local exec = session.around(module):exec("call", specs, function(inputs)
     local symbols = {}

@@ -50,7 +50,7 @@ function Trace:parameter(parameter)
   if known then return known end
   local index = self.sharding.index[parameter]
   if not index then
-    errors.raise("MS_ENAME", "a parameter [%s] that is no part of the model: assign it to a field of a module before "
+    errors.raise("MS_ENAME", "parameter [%s] is not part of the model: assign it to a field of a module before "
       .. "ms.fully_shard or the first step", table.concat(parameter.shape, ","))
   end
   engine.check(C.ms_graph_param(self.handle, index, value))

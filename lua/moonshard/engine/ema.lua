@@ -33,7 +33,7 @@ function ema.parse(given)
     decay = { "number", default = 0.999 }, warmup = { "boolean", default = false },
   })
   if not (o.decay > 0 and o.decay < 1) then
-    errors.invalid("%s: decay must be above 0 and below 1, not %g (0: no averages, as ema = 0)", WHO, o.decay)
+    errors.invalid("%s: decay must be above 0 and below 1, not %g (ema = 0 turns averages off)", WHO, o.decay)
   end
   return o
 end
@@ -91,7 +91,7 @@ function ema.with(who, train, call, ...)
   end
   if type(call) ~= "function" then errors.invalid("%s: give a function, not %s", who, options.describe(call)) end
   if world.plan_only or session.averaged then return call(...) end
-  if session.lent then errors.invalid("%s: not inside of ms.with_full_params", who) end
+  if session.lent then errors.invalid("%s: it cannot run inside ms.with_full_params", who) end
   session:ensure_state()
   agreement.uninterrupted(ema.settle, train)
   agreement.uninterrupted(swap, session, false)

@@ -27,7 +27,7 @@ end
 -- Ranks that read different files would train a model that nobody has.
 local function compare(session, identities)
   session:require_same(hash_of_all(identities), "of the files that values were read from", function(rank)
-    return ("rank %d reads the model from other files than rank %d: all ranks need the same"):format(rank, world.rank)
+    return ("rank %d reads the model from different files than rank %d: all need the same"):format(rank, world.rank)
   end)
 end
 

@@ -151,12 +151,12 @@ local function check_equal(around, index, name, data, count)
   if not around:differing(hash.of_text(("%d %.0f"):format(index, values_hash)), "of values to set") then return end
   local other = around:differing(index, "of parameters to set")
   if other then
-    errors.raise("MS_EMISMATCH", "set_parameter of %s: rank %d sets another parameter than rank %d; all ranks set the "
-      .. "same, in one order (that of pairs differs between ranks, that of named_parameters does not)", name, other,
+    errors.raise("MS_EMISMATCH", "set_parameter of %s: rank %d sets a different parameter than rank %d; all ranks must "
+      .. "set the same ones in the same order (pairs differs between ranks, named_parameters does not)", name, other,
       world.rank)
   end
-  errors.raise("MS_EMISMATCH", "set_parameter of %s: rank %d was given other values than rank %d; all ranks take "
-    .. "the same", name, around:differing(values_hash, "of values to set"), world.rank)
+  errors.raise("MS_EMISMATCH", "set_parameter of %s: rank %d was given different values than rank %d; all ranks "
+    .. "must pass the same", name, around:differing(values_hash, "of values to set"), world.rank)
 end
 
 ---Overwrites a parameter. Collective.

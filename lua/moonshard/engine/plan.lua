@@ -117,7 +117,7 @@ end
 ---@return string
 function Plan:beside(after)
   if getmetatable(after) ~= Plan then
-    errors.invalid("plan:beside takes a plan, as train:plan() and train:set_rules give one")
+    errors.invalid("plan:beside takes a plan, as train:plan() and train:set_rules return")
   end
   local rows, lines, width, first = rows_of(self:summary(), after:summary()), {}, 0, #"before"
   for _, row in ipairs(rows) do width, first = math.max(width, #row[1]), math.max(first, #row[2]) end

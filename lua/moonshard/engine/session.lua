@@ -62,12 +62,12 @@ function session.of(model, settings)
   if existing and optimizer == nil then return existing end
   if existing and optimizer == existing.optimizer then
     if not ema.same(existing.ema, settings.ema) then
-      errors.invalid("the model has a trainer with another ema; its averages are of one kind")
+      errors.invalid("the model has a trainer with a different ema; use the same ema for both")
     end
     return existing
   end
   if existing and existing.optimizer then
-    errors.invalid("the model has a trainer with another optimizer; a model trains with one")
+    errors.invalid("the model has a trainer with a different optimizer; a model trains with one")
   end
   if existing then return existing:take_optimizer(optimizer, settings.ema) end
   local sharding = shardings.of(model)
@@ -179,7 +179,7 @@ end
 function Session:ensure_state()
   if self.state then return self.state end
   if world.plan_only and not self.sharding.single_rank then
-    errors.invalid("the model has no values where only its plan is made: call it, or look at it, after the first step")
+    errors.invalid("the model has no values while only its plan is compiled: call or inspect it after the first step")
   end
   make_state(self)
   local ok, read = pcall(initial_values.read, self)
@@ -286,7 +286,7 @@ function Session:all_or_none(what, call, ...)
   local failed, results = self:attempt("of " .. what, call, ...)
   if not results[1] then error(results[2], 0) end
   if failed then
-    errors.raise("MS_EMISMATCH", "%s failed on rank %d, so nothing is changed on any rank", what, failed)
+    errors.raise("MS_EMISMATCH", "%s failed on rank %d, so no rank changed anything", what, failed)
   end
   return unpack(results, 2, table.maxn(results))
 end
@@ -314,14 +314,14 @@ end
 ---@return moonshard.Exec
 function Session:exec(name, inputs, forward, settings)
   if self.lent then
-    errors.invalid("the model runs inside of ms.with_full_params, where its weights are being changed: wait until that "
-      .. "has returned")
+    errors.invalid("the model cannot run inside ms.with_full_params, which changes its weights: run it after that "
+      .. "returns")
   end
   if context.trace then
-    errors.invalid("a model is run inside of a forward or loss, which is traced and not run: do it between steps")
+    errors.invalid("a model cannot run inside a forward or loss, which are traced and not run: do it between steps")
   end
   if settings.train and self.averaged then
-    errors.invalid("train:with_ema has put the averages in the place of the weights: train when it has returned")
+    errors.invalid("train:with_ema has replaced the weights by the averages: train after it returns")
   end
   self.sharding:check_unchanged()
   if settings.train then self.unsharded = {} end

@@ -37,7 +37,7 @@ local function units_inside(around, module)
   if found[1] then return found end
   local parameter = tree.inventory(module).parameters[1].parameter
   local unit = around.sharding.params[around.sharding.index[parameter] + 1].unit
-  errors.invalid("unshard: %s is no unit: its parameters are gathered with unit %s, so name that",
+  errors.invalid("unshard: %s is not a unit: its parameters are gathered with unit %s; name that unit",
     getmetatable(module).name, unit.name)
 end
 
@@ -64,7 +64,7 @@ local function choose_together(around, module, which, who)
   local text = table.concat(names, "\n")
   local other = around:differing(hash.of_text(text), "of units to unshard")
   if other then
-    errors.raise("MS_EMISMATCH", "%s: rank %d named other units than rank %d (here %s); all ranks name the same", who,
+    errors.raise("MS_EMISMATCH", "%s: rank %d named different units than rank %d (here %s); all ranks must agree", who,
       other, world.rank, table.concat(names, ", "))
   end
   return units
@@ -113,7 +113,7 @@ local function by_name(around, module, by_index)
     if first_name[name] then return first_name[name] end
     errors.raise("MS_ENAME", "no parameter %s is here: %s", tostring(name), #known == 0 and "there are none"
       or nearest.name(tostring(name), known) and ("did you mean %s?"):format(nearest.name(tostring(name), known))
-      or ("the %d that are begin with %s"):format(#known, known[1]))
+      or ("the %d parameters here start with %s"):format(#known, known[1]))
   end
   return setmetatable(view, {
     __index = function(self, name) return rawget(self, real(name)) end,
@@ -169,7 +169,7 @@ end
 -- ---- with full parameters ---------------------------------------------------------------------------------------
 
 local function check_may_lend(around, o)
-  if around.lent then errors.invalid("ms.with_full_params inside of another one of the same model") end
+  if around.lent then errors.invalid("ms.with_full_params cannot be nested on the same model") end
   if o.writeback and around.sharding.single_rank then
     errors.invalid("ms.with_full_params: shard the model first (ms.fully_shard); until then it has no values of its "
       .. "own to write to")
@@ -198,7 +198,7 @@ end
 
 -- What a parameter is to be, f32, of its shape.
 local function read_new(name, param, given)
-  if given == nil then errors.invalid("ms.with_full_params: %s was removed; give it values, or leave it", name) end
+  if given == nil then errors.invalid("ms.with_full_params: %s was removed; assign values, or leave it as is", name) end
   local new = tensor.is_eager(given) and given or create.tensor(given)
   if tensor.shape_text(new.shape) ~= tensor.shape_text(param.shape) then
     errors.raise("MS_ESHAPE", "ms.with_full_params: %s is %s, the values it was given are %s", name,
@@ -234,8 +234,8 @@ local function check_equal(around, changes)
   for i, param in ipairs(around.sharding.params) do
     local other = around:differing(by_index[i - 1] or -1, "of changed parameters")
     if other then
-      errors.raise("MS_EMISMATCH", "ms.with_full_params: rank %d gave %s other values than rank %d, so nothing is "
-        .. "written back; all ranks give the same", other, param.fqn, world.rank)
+      errors.raise("MS_EMISMATCH", "ms.with_full_params: rank %d gave %s different values than rank %d, so nothing is "
+        .. "written back; all ranks must give the same", other, param.fqn, world.rank)
     end
   end
 end
@@ -282,7 +282,7 @@ function unshard.with_full_params(model, block, o)
   end
   o = options.parse("ms.with_full_params", o, SPECS)
   if o.rank0_only and o.writeback then
-    errors.invalid("ms.with_full_params: rank0_only gives the other ranks nothing to write back; say writeback = false")
+    errors.invalid("ms.with_full_params: rank0_only gives the other ranks nothing to write back; set writeback = false")
   end
   local around = session.around(model)
   if world.plan_only and not around.sharding.single_rank then return end

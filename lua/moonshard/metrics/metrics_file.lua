@@ -76,10 +76,10 @@ end
 function MetricsFile:resume(step)
   if (self.file:seek("end") or 0) == 0 then return nil end
   local bytes, rest = lines_up_to(self.path, step)
-  if rest > 0 and not cut(self, bytes) then fail(self, "its lines of later steps cannot be cut off") end
+  if rest > 0 and not cut(self, bytes) then fail(self, "the lines of later steps cannot be removed") end
   self.size = bytes
-  return ("metrics: %s goes on after step %d%s"):format(self.path, step, rest == 0 and ""
-    or (", without %d line%s that came later"):format(rest, rest == 1 and "" or "s"))
+  return ("metrics: %s continues after step %d%s"):format(self.path, step, rest == 0 and ""
+    or (", %d later line%s removed"):format(rest, rest == 1 and "" or "s"))
 end
 
 local function line_of(step, m)

@@ -138,7 +138,7 @@ local function read(given)
   local published = type(given) == "table" and given[1]
   if published then
     if not PUBLISHED[published] then
-      errors.raise("MS_ENAME", "ms.models.gpt2: no size %s; there are 124M, 355M, 774M, 1.5B",
+      errors.raise("MS_ENAME", "ms.models.gpt2: no size %s; the sizes are 124M, 355M, 774M, 1.5B",
         options.describe(published))
     end
     local filled = { vocab = 50257, seq = 1024, tied = true }

@@ -172,7 +172,7 @@ local function read(given)
   local published = type(given) == "table" and given[1]
   if published then
     if not PUBLISHED[published] then
-      errors.raise("MS_ENAME", "ms.models.llama: no size %s; there are 1B, 3B, 8B, 70B, 405B",
+      errors.raise("MS_ENAME", "ms.models.llama: no size %s; the sizes are 1B, 3B, 8B, 70B, 405B",
         options.describe(published))
     end
     local filled = { vocab = 128256, rope_theta = 500000, seq = 131072 }

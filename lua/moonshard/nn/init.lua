@@ -197,7 +197,7 @@ local Dropout = module.define("Dropout")
 
 function Dropout:init(p)
   if type(p) == "table" then
-    if p.p then errors.invalid("ms.nn.dropout: p has no name here: write ms.nn.dropout(%s)", options.describe(p.p)) end
+    if p.p then errors.invalid("ms.nn.dropout: pass p without a name: ms.nn.dropout(%s)", options.describe(p.p)) end
     p = p[1]
   end
   if type(p) ~= "number" or not (p >= 0 and p < 1) then

@@ -52,7 +52,7 @@ function recompute.read(value, rule)
   local known = op_names()
   for _, name in ipairs(value) do
     if not known[name] then
-      errors.raise("MS_ENAME", "recompute: %s names the op %s: %s", rule, tostring(name),
+      errors.raise("MS_ENAME", "recompute: %s names an unknown op %s: %s", rule, tostring(name),
         nearest.advice(tostring(name), known))
     end
   end

@@ -94,7 +94,7 @@ end
 local function join(path, key)
   local name = type(key) == "number" and tostring(key - 1) or key
   if name == "" or name:find("[%.%s%c%z]") or name:find("[\128-\255]") and not is_utf8(name) then
-    errors.raise("MS_ENAME", "field %q of %s: names of modules and parameters are UTF-8 without dots, spaces and "
+    errors.raise("MS_ENAME", "field %q of %s: names of modules and parameters must be UTF-8 without dots, spaces or "
       .. "control characters, and not empty", name, path == "" and "the model" or path)
   end
   return path == "" and name or path .. "." .. name

@@ -107,7 +107,7 @@ local function read_list(key, text, default)
   local list = {}
   for part in (text .. separators):gmatch("(.-)" .. separators) do
     part = text_lines.trim(part)
-    if part == "" and type(sample) == "number" then refuse(key, text, "numbers with commas between, like 2,2") end
+    if part == "" and type(sample) == "number" then refuse(key, text, "numbers separated by commas, like 2,2") end
     if part ~= "" or type(sample) == "number" then
       list[#list + 1] = sample == nil and part or read_value(key, part, sample)
     end
@@ -139,7 +139,7 @@ local function check_defaults(defaults)
   if type(defaults) ~= "table" then errors.invalid("ms.args takes a table of defaults, not %s", type(defaults)) end
   for key, default in pairs(defaults) do
     if type(key) ~= "string" then
-      errors.invalid("ms.args: every default has a name: write { steps = 200 }, not { %s }", tostring(default))
+      errors.invalid("ms.args: every default needs a name: write { steps = 200 }, not { %s }", tostring(default))
     end
     local kind = type(default)
     if kind ~= "number" and kind ~= "boolean" and kind ~= "string" and kind ~= "table" then
@@ -204,7 +204,7 @@ end
 function args.check_taken()
   local first = args.overrides[1]
   if first and not args.taken then
-    errors.raise("MS_ENAME", "this recipe takes no settings (it does not call ms.args), so %s=%s has no meaning",
+    errors.raise("MS_ENAME", "this recipe takes no settings (it does not call ms.args), so %s=%s has no effect",
       first.key, first.text)
   end
 end

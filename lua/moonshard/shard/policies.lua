@@ -26,7 +26,7 @@ local function reshard_reader(shard_size)
         options.describe(value))
     end
     if value < 1 or shard_size % value ~= 0 then
-      errors.invalid("reshard_after_forward: %s asks for groups of %s; that must divide the %d ranks that shard", rule,
+      errors.invalid("reshard_after_forward: %s asks for groups of %s, which must divide the %d ranks that shard", rule,
         tostring(value), shard_size)
     end
     return value

@@ -27,7 +27,7 @@ local function check_names(list, names, rule)
   end
   for _, name in ipairs(list) do
     if not names[name] then
-      errors.raise("MS_ENAME", "prefetch: %s names the unit %s: %s", rule, tostring(name),
+      errors.raise("MS_ENAME", "prefetch: %s names an unknown unit %s: %s", rule, tostring(name),
         nearest.advice(tostring(name), names))
     end
   end

@@ -51,8 +51,8 @@ function rule_presets.join(...)
     local is_list = rules.is_list(set)
     if next(set) ~= nil then
       if listed ~= nil and is_list ~= listed then
-        errors.raise("MS_ERULE", "ms.rules.join: argument %d is %s, those before it are not: join lists, or tables by "
-          .. "policy", i, is_list and "a list of rules" or "a table by policy")
+        errors.raise("MS_ERULE", "ms.rules.join: argument %d is %s, but the earlier ones are not: join lists, or "
+          .. "tables by policy", i, is_list and "a list of rules" or "a table by policy")
       end
       listed = is_list
     end
@@ -69,7 +69,7 @@ local function find(path)
     local source = input_file.text(candidate)
     if source then return candidate, source end
   end
-  errors.raise("MS_EIO", "ms.rules.load: there is no file %s, neither beside this one nor in the working directory",
+  errors.raise("MS_EIO", "ms.rules.load: no file %s in the folder of this file or in the working directory",
     path)
 end
 

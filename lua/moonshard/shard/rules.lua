@@ -135,7 +135,7 @@ local function check_tied(self, n, c_names, tied)
     if not rule.optional and not matches_any(rule, n, c_names) then
       for other, name in pairs(tied) do
         if matches_any(rule, 1, ffi.new("const char *[1]", { other })) then
-          errors.raise_at(rule.where, "MS_ERULE", "%s: rule %s matches a second name alone: %s is tied, and goes by "
+          errors.raise_at(rule.where, "MS_ERULE", "%s: rule %s matches only a second name: %s is tied, and rules use "
             .. "its first name, %s", self.name, rules.describe(rule), other, name)
         end
       end

@@ -91,7 +91,7 @@ local function check_others(mesh, replicate_dim, shard_dim)
   for dim = 0, mesh.ndim - 1 do
     if dim ~= replicate_dim and dim ~= shard_dim and mesh:size(dim) > 1 then
       errors.invalid("ms.fully_shard: mesh %s: dimension %s neither replicates nor shards; give the slice of those "
-        .. "that do, as in mesh:slice { \"replicate\", \"shard\" }: its copies train apart", mesh:label(),
+        .. "that do, as in mesh:slice { \"replicate\", \"shard\" }: its copies train separately", mesh:label(),
         mesh:dim_name(dim))
     end
   end
@@ -128,7 +128,7 @@ local function apply_strategy(config)
       nearest.advice(name, STRATEGIES))
   end
   if config.reshard_after_forward ~= nil then
-    errors.invalid("ms.fully_shard: strategy %s says when to reshard: leave it or reshard_after_forward out", name)
+    errors.invalid("ms.fully_shard: strategy %s sets when to reshard: leave one of the two out", name)
   end
   if not strategy.shards then
     if mesh.ndim > 1 then mesh = mesh:as_one(ROLES.replicate) end
@@ -161,7 +161,7 @@ local function assign_units(self, inventory, list)
   self.decisions.units = {}
   for _, root in ipairs(roots) do
     if root.name == units.ROOT then
-      errors.raise("MS_ENAME", "units: a module named root cannot be a unit: that is the name of the rest of the model")
+      errors.raise("MS_ENAME", "units: a module named root cannot be a unit: root is the unit of the rest")
     end
     local unit = new_unit(root.name, root.modules, root.decision)
     by_root[root] = unit
@@ -212,8 +212,8 @@ local function check_unclaimed(inventory)
   for _, entry in ipairs(inventory.parameters) do
     local owner = owners[entry.parameter]
     if owner and not owner.single_rank then
-      errors.invalid("ms.fully_shard: %s belongs to a model that was sharded already (%s): a model is sharded in one "
-        .. "call, and units = { ... } says which of its modules are gathered as one", entry.name,
+      errors.invalid("ms.fully_shard: %s belongs to a model that is already sharded (%s): shard a model in one "
+        .. "call, in which units = { ... } groups its modules for gathering", entry.name,
         owner.where or "before")
     end
   end
@@ -251,8 +251,8 @@ function sharding.fully_shard(model, config)
   end
   if rawget(model, "sharding") then
     local format = model.sharding.implicit
-      and "the model is in use already (%s), replicated since it was not sharded by then: call ms.fully_shard before"
-      or "the model was sharded already (%s); give all rules in one call"
+      and "the model is already in use (%s), replicated because it was not sharded: call ms.fully_shard earlier"
+      or "the model is already sharded (%s): give all rules in one call"
     errors.invalid("ms.fully_shard: " .. format, model.sharding.where or "before")
   end
   config = options.parse("ms.fully_shard", config, SPECS)
@@ -288,7 +288,7 @@ function sharding.of(model)
     self.implicit = true
     if world.size > 1 then
       self:report_warnings({ ("%s: the model was not given to ms.fully_shard: each of the %d ranks holds all of it "
-        .. "(DDP); ms.fully_shard(model) before divides it among them"):format(self.where or "recipe", world.size) })
+        .. "(DDP); call ms.fully_shard(model) first to shard it"):format(self.where or "recipe", world.size) })
     end
   end
   return model.sharding
@@ -298,7 +298,7 @@ end
 function Sharding:check_unchanged()
   for _, field in ipairs(self.fields or {}) do
     if rawget(field.holder, field.key) ~= field.value then
-      errors.invalid("%s was replaced after the model was sharded (%s), and what was there before would train on: "
+      errors.invalid("%s was replaced after the model was sharded (%s), but the original would be trained: "
         .. "build the model first; model:set_parameter and model:load_state_dict change its values", field.name,
         self.where or "before")
     end
@@ -342,7 +342,7 @@ end
 function Sharding:handle(optimizer)
   if self.built and (optimizer == nil or optimizer == self.optimizer) then return self.built end
   if self.built and self.optimizer then
-    errors.invalid("the model has an optimizer already: make one trainer for a model")
+    errors.invalid("the model already has an optimizer: make one trainer per model")
   end
   self.built = engine_model.build(self, optimizer)
   self.optimizer = optimizer

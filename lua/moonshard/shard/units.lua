@@ -111,7 +111,7 @@ function units.of_parameter(inventory, by_module, entry)
   for _, place in ipairs(entry.places) do
     local unit = unit_around(inventory, by_module, place.owner)
     if unit and claimed and unit ~= claimed then
-      errors.raise("MS_ERULE", "units: parameter %s is also %s, and belongs to two units, %s and %s: make them one "
+      errors.raise("MS_ERULE", "units: parameter %s, also named %s, belongs to two units, %s and %s: make them one "
         .. "with the group units = { { %q, %q }, ... }, or leave both to the root unit", claimed_as, place.name,
         claimed.name, unit.name, claimed.name, unit.name)
     end

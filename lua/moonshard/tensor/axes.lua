@@ -35,7 +35,7 @@ local function axes_of(x, given)
   for i, axis in ipairs(type(given) == "table" and given or { given }) do
     list[i] = axes.of(x, axis)
     if set[list[i]] then
-      errors.raise("MS_ESHAPE", "axis %d of a tensor %s is named twice", list[i], shape_text(x))
+      errors.raise("MS_ESHAPE", "axis %d of a tensor %s is given twice", list[i], shape_text(x))
     end
     set[list[i]] = true
   end
@@ -279,7 +279,7 @@ function methods:flatten(first, last)
   if #self.shape == 0 then return ops.reshape(self, { shape = { 1 } }) end
   first, last = axes.of(self, first or 0), axes.of(self, last or -1)
   if first > last then
-    errors.raise("MS_ESHAPE", "flatten: axes %d to %d of a tensor %s: the first comes before the last", first, last,
+    errors.raise("MS_ESHAPE", "flatten: axes %d to %d of a tensor %s: the first must come before the last", first, last,
       shape_text(self))
   end
   local shape, size = {}, 1

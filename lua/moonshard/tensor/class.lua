@@ -40,13 +40,13 @@ end
 -- Other fields are the engine's own.
 function Tensor:__newindex(key, value)
   if type(key) == "number" then
-    errors.invalid("x[%s] = ...: a tensor's values do not change; ms.ops.where and arithmetic give another one, "
+    errors.invalid("x[%s] = ...: tensors are immutable; ms.ops.where and arithmetic return new tensors, "
       .. "train:set_parameter changes a parameter", tostring(key))
   end
   rawset(self, key, value)
 end
 
-iteration.refuse_ipairs(Tensor, "x:tolist() gives one, and x:size(0) is what #x would be")
+iteration.refuse_ipairs(Tensor, "x:tolist() returns one, and x:size(0) is its length")
 
 local tensor = { class = Tensor, methods = methods }
 

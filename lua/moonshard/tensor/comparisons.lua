@@ -94,7 +94,7 @@ methods.clamp = ops.clamp
 -- unknown_name.explain completes, and `==` is false.
 local function refuse(operator, method)
   return function()
-    errors.invalid("x %s y of tensors: Lua's comparisons give true or false, not a tensor: write x:%s(y)", operator,
+    errors.invalid("x %s y on tensors: Lua's operators return true or false, not a tensor: write x:%s(y)", operator,
       method)
   end
 end

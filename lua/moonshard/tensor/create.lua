@@ -40,7 +40,7 @@ local function split(who, given, more)
       if type(name) == "string" then
         named[name] = value
       elseif not list[name] then
-        errors.raise("MS_ESHAPE", "%s: the list has a hole before place %s", who, tostring(name))
+        errors.raise("MS_ESHAPE", "%s: the list has a nil before item %s", who, tostring(name))
       end
     end
   end
@@ -66,9 +66,9 @@ end
 local function check_number(who, dtype, value)
   local range = dtypes.ranges[dtype]
   if type(value) ~= "number" then
-    errors.invalid("%s: %s where a number was expected", who, options.describe(value))
+    errors.invalid("%s: expected a number, not %s", who, options.describe(value))
   elseif range and (value % 1 ~= 0 or value < range[1] or value > range[2]) then
-    errors.raise("MS_EDTYPE", "%s: %s is no %s, whose values are whole numbers from %.0f to %.0f", who, tostring(value),
+    errors.raise("MS_EDTYPE", "%s: %s does not fit in %s (whole numbers from %.0f to %.0f)", who, tostring(value),
       dtype, range[1], range[2])
   end
 end
@@ -102,7 +102,7 @@ function create.tensor(given, more)
   local list, o = read("ms.tensor", { scalar = { "boolean" } }, given, more)
   local shape, inner, flat = {}, list, {}
   while type(inner) == "table" do
-    if #inner == 0 then errors.raise("MS_ESHAPE", "ms.tensor: an empty list; sizes are at least 1") end
+    if #inner == 0 then errors.raise("MS_ESHAPE", "ms.tensor: a list is empty; sizes must be at least 1") end
     shape[#shape + 1], inner = #inner, inner[1]
   end
   flatten(list, check_shape("ms.tensor", shape), 1, o.dtype, flat)
@@ -155,7 +155,7 @@ function create.arange(...)
   for _, bound in ipairs({ start or false, stop or false, step }) do check_number("ms.arange", "f32", bound) end
   local count = step ~= 0 and math.ceil((stop - start) / step) or 0
   if count < 1 then
-    errors.raise("MS_ESHAPE", "ms.arange from %g to %g in steps of %g has no elements; sizes are at least 1", start,
+    errors.raise("MS_ESHAPE", "ms.arange from %g to %g in steps of %g has no elements; sizes must be at least 1", start,
       stop, step)
   end
   for _, last in ipairs({ start, start + (count - 1) * step }) do check_number("ms.arange", o.dtype, last) end
@@ -195,7 +195,7 @@ end
 local function drawn(who, law, a, b, ...)
   local shape, o = read(who, { seed = { "integer" } }, ...)
   check_shape(who, shape)
-  if dtypes.ranges[o.dtype] then errors.raise("MS_EDTYPE", "%s draws f32 or bf16, not %s", who, o.dtype) end
+  if dtypes.ranges[o.dtype] then errors.raise("MS_EDTYPE", "%s generates f32 or bf16, not %s", who, o.dtype) end
   local key, name = o.seed, who
   if key then
     check_seed(who, key)

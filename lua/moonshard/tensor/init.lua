@@ -64,7 +64,7 @@ local POWERS = {
 function arithmetic.__pow(a, exponent)
   local power = POWERS[exponent]
   if not power then
-    errors.invalid("x ^ %s: exponents 2, 3, 0.5, -0.5 and -1 are offered; for positive x write (x:log() * p):exp()",
+    errors.invalid("x ^ %s: exponents 2, 3, 0.5, -0.5 and -1 are supported; for positive x write (x:log() * p):exp()",
       tostring(exponent))
   end
   return power(a)
@@ -118,7 +118,7 @@ end
 ---@return moonshard.Tensor
 function methods:t()
   if #self.shape ~= 2 then
-    errors.raise("MS_ESHAPE", "t() of a tensor %s: it is for two axes; transpose(a, b) swaps any",
+    errors.raise("MS_ESHAPE", "t() of a tensor %s: t() needs two axes; transpose(a, b) swaps any two",
       tensor.shape_text(self.shape))
   end
   return self:transpose(0, 1)
@@ -130,7 +130,7 @@ end
 function methods:permute(...)
   local axes = list_of(...)
   if #axes ~= #self.shape then
-    errors.raise("MS_ESHAPE", "permute of a tensor %s: give all %d axes", tensor.shape_text(self.shape), #self.shape)
+    errors.raise("MS_ESHAPE", "permute of a tensor %s: list all %d axes", tensor.shape_text(self.shape), #self.shape)
   end
   return ops.transpose(self, { axes = axes })
 end
@@ -212,7 +212,7 @@ end
 
 local function check_eager(self, what)
   if tensor.is_eager(self) then return end
-  errors.invalid("%s of a tensor %s that stands in a trace: it is a symbol, and has values only when a step runs", what,
+  errors.invalid("%s of a tensor %s in a trace: it is a symbol, and has values only when a step runs", what,
     tensor.shape_text(self.shape))
 end
 
@@ -221,7 +221,7 @@ end
 function methods:item()
   check_eager(self, "item()")
   if self:numel() ~= 1 then
-    errors.raise("MS_ESHAPE", "item() of a tensor %s: it takes one element; tolist() gives them all",
+    errors.raise("MS_ESHAPE", "item() of a tensor %s: it needs one element; tolist() returns them all",
       tensor.shape_text(self.shape))
   end
   return values.at(self, 0)
@@ -248,7 +248,7 @@ local forwarded = {}
 for name, method in pairs(methods) do
   forwarded[name] = function(self, ...)
     if not context.trace then
-      errors.invalid("%s of a parameter: it has values only inside of its model; model:parameter(name) gives a tensor "
+      errors.invalid("%s of a parameter: it has values only inside its model; model:parameter(name) returns a tensor "
         .. "with them", name)
     end
     return method(context.trace:parameter(self), ...)

@@ -112,7 +112,7 @@ local function input_id(trace, row, position, input)
     if rawget(input, "trace") == trace then return input.id end
     if parameter.is(input) then return trace:parameter(input).id end
     if rawget(input, "trace") then
-      errors.invalid("%s: input %d was made in another trace; a trace can only use its own tensors", row.name, position)
+      errors.invalid("%s: input %d belongs to another trace; a trace can only use its own tensors", row.name, position)
     end
     if rawget(input, "data") ~= nil then return trace:constant(input).id end
   end
@@ -159,8 +159,8 @@ local function check_eager(row, inputs, count)
   for i = 1, count do
     local input = inputs[i]
     if parameter.is(input) then
-      errors.invalid("%s: input %d is a parameter, which has values only inside of its model; model:parameter(name) "
-        .. "gives a tensor with them", row.name, i)
+      errors.invalid("%s: input %d is a parameter, which has values only inside its model; model:parameter(name) "
+        .. "returns a tensor with them", row.name, i)
     elseif type(input) ~= "table" or rawget(input, "data") == nil then
       local symbol = type(input) == "table" and rawget(input, "trace")
       errors.invalid("%s: input %d must be a tensor with values, as ms.tensor makes them, not %s", row.name, i,
@@ -176,7 +176,7 @@ end
 
 local function check_count(row, count)
   if count <= MAX_INPUTS then return end
-  errors.invalid("%s: %d inputs; it takes at most %d", row.name, count, row.max_inputs)
+  errors.invalid("%s: got %d inputs; it takes at most %d", row.name, count, row.max_inputs)
 end
 
 local function emit(trace, row, inputs, count)
@@ -204,7 +204,7 @@ local function sort_arguments(row, ...)
         inputs[count] = input
       end
     elseif attributes then
-      errors.invalid("%s: attributes are given twice; put them in one table", row.name)
+      errors.invalid("%s: attributes given twice; put them in one table", row.name)
     else
       attributes = argument
     end

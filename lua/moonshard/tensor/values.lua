@@ -30,7 +30,7 @@ end
 function values.check_size(dtype, shape)
   local count = numel(shape)
   if count * dtypes.sizes[dtype] > MOST_BYTES then
-    errors.raise("MS_EUNSUPPORTED", "a tensor %s %s has %.1f GiB; eager tensors hold less than 2", dtype,
+    errors.raise("MS_EUNSUPPORTED", "a tensor %s %s needs %.1f GiB; eager tensors must be below 2 GiB", dtype,
       tensor.shape_text(shape), count * dtypes.sizes[dtype] / 2 ^ 30)
   end
   return count

@@ -98,7 +98,7 @@ local function edit(model, train)
   local a, b = ms.with_full_params(model, function(params, grads)
     assert(count(params) == 15 and count(grads) == 12 and values(grads["layers.1.fc2.weight"]) == gradient)
     assert_fails("ms.with_full_params", function() train:step(batch_of(3)) end)
-    assert_fails("another", ms.with_full_params, model, print)
+    assert_fails("nested", ms.with_full_params, model, print)
     params["layers.1.fc1.weight"] = params["layers.0.fc1.weight"] * 0.5
     params["layers.1.fc1.bias"] = { 0.5, 0.25, 0, -0.25, -0.5 }
     params["first.weight"] = params["first.weight"] + 1

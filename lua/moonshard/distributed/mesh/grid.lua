@@ -13,12 +13,12 @@ local function index_groups(name, groups)
       errors.invalid("ms.mesh_from_groups: dimension %s: entry %d is not a group: make groups by ms.new_group", name, i)
     end
     if one.size ~= groups[1].size then
-      errors.invalid("ms.mesh_from_groups: dimension %s: group %s has %d ranks and %s has %d; all must have as many",
+      errors.invalid("ms.mesh_from_groups: dimension %s: group %s has %d ranks but %s has %d; sizes must be equal",
         name, tostring(groups[1]), groups[1].size, tostring(one), one.size)
     end
     for _, rank in ipairs(one) do
       if by_rank[rank] then
-        errors.invalid("ms.mesh_from_groups: dimension %s: rank %d is in %s and in %s", name, rank,
+        errors.invalid("ms.mesh_from_groups: dimension %s: rank %d is in both %s and %s", name, rank,
           tostring(by_rank[rank]), tostring(one))
       end
       by_rank[rank], count = one, count + 1
@@ -32,7 +32,7 @@ local function check_same_ranks(names, by_rank)
     for a, b in pairs({ [1] = d, [d] = 1 }) do
       for rank in pairs(by_rank[a]) do
         if not by_rank[b][rank] then
-          errors.invalid("ms.mesh_from_groups: rank %d is in a group of dimension %s and in none of %s: give every "
+          errors.invalid("ms.mesh_from_groups: rank %d is in a group of dimension %s but in none of %s: give every "
             .. "group of each dimension", rank, names[a], names[b])
         end
       end
@@ -92,7 +92,7 @@ function grid.order(groups, names)
   end
   check_same_ranks(names, by_rank)
   if count % one_grid ~= 0 then
-    errors.invalid("ms.mesh_from_groups: groups of %s over %d ranks make no grid: the sizes must multiply to a divisor "
+    errors.invalid("ms.mesh_from_groups: groups of %s over %d ranks form no grid: the sizes must multiply to a divisor "
       .. "of %d", table.concat(sizes, " and "), count, count)
   end
   local all, copies, taken = {}, 0, {}
@@ -111,7 +111,7 @@ function grid.order(groups, names)
     end
   end
   if #all ~= count then
-    errors.invalid("ms.mesh_from_groups: the groups make no grid: %d of %d ranks have a place; list the ranks of "
+    errors.invalid("ms.mesh_from_groups: the groups form no grid: only %d of %d ranks have a place; list the ranks of "
       .. "parallel groups in the same order", #all, count)
   end
   return copies, sizes, all

@@ -171,7 +171,7 @@ function Mesh:slice(names)
   end
   for _, name in ipairs(names) do
     if type(name) ~= "string" then
-      errors.invalid("slice of mesh %s: %s is no name of a dimension", self:label(), tostring(name))
+      errors.invalid("slice of mesh %s: %s is not the name of a dimension", self:label(), tostring(name))
     end
   end
   local key = table.concat(names, "\0")
