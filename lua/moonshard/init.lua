@@ -1,5 +1,4 @@
--- The table that a recipe gets from require "moonshard". Every part is loaded when it is first used, so that a recipe
--- pays for what it needs alone.
+-- The table that `require "moonshard"` returns. Every part is loaded on first use, so recipes load only what they need.
 
 if not jit then
   error("moonshard needs LuaJIT, and this is " .. _VERSION .. ": run the program with luajit, or as a recipe with "
@@ -47,7 +46,7 @@ end
 ---@field set_rules fun(model: moonshard.Module, rules: moonshard.NewRules): moonshard.Plan?
 ---@field with_full_params fun(model: moonshard.Module, block: function, o: moonshard.FullParamsOptions?): ...
 ---@field show fun(value: any) prints a tensor with its values
-require("moonshard.base.iteration") -- a recipe's ipairs is that one
+require("moonshard.base.iteration") -- replaces ipairs in recipes
 local advice = require("moonshard.base.advice")
 
 local ms = {}
@@ -58,10 +57,10 @@ function advice.methods()
   return { advice.ops(), require("moonshard.tensor").methods, require("moonshard.engine.module_methods").base }
 end
 
--- What makes modules; their methods that need the engine are loaded with it.
+-- Parts that construct modules; module methods that need the engine are loaded with them.
 local MAKES_MODULES = { nn = true, models = true, huggingface = true }
 
--- Where a name comes from: a module, or a field of one.
+-- Where each name is defined: a Lua module, or a field of one.
 local PARTS = {
   re = { "moonshard.base.re" },
   rules = { "moonshard.shard.rule_presets" },
@@ -103,13 +102,13 @@ local PARTS = {
   show = { "moonshard.tensor.show", "print" },
 }
 
----The ranks of this job: rank, size.
+---The ranks of this run: rank and size.
 ---@return moonshard.World
 function ms.world()
   return require("moonshard.distributed.world")
 end
 
----The names that ms has, loaded or not.
+---The fields of ms, loaded or not.
 ---@return string[]
 function ms.names()
   local names = { "world", "version" }

@@ -1,11 +1,11 @@
--- What would be right in place of a name that is not there: PyTorch's names with what they are here, and what Lua's own
--- messages about a missing method mean. It raises nothing, so error.lua can ask it.
+-- Suggestions for unknown names: PyTorch's names and their counterparts here, and explanations of Lua's own messages
+-- about a missing method. It raises no errors, so error.lua can call it.
 
 local nearest = require("moonshard.base.nearest")
 
 local advice = {
-  ---The rows of the op table by name, and tables whose keys are methods. They belong to higher floors, so
-  ---moonshard/init.lua, which lies above all, sets them.
+  ---The rows of the op table by name, and tables whose keys are methods. They belong to higher layers, so
+  ---moonshard/init.lua, the top layer, sets them.
   ---@type fun(): table<string, any>
   ops = function() return {} end,
   ---@type fun(): table<string, any>[]
@@ -17,7 +17,7 @@ local MODE = "a model has no mode: train:step trains, train:evaluate evaluates"
 local DEVICE = "the mesh or --device chooses the device"
 local DTYPE = "parameters stay f32 masters; mp_policy of ms.fully_shard sets the compute type"
 
--- By the method's name, whatever it was called on.
+-- By method name, for any receiver.
 local METHODS = {
   numpy = "tolist", long = 'cast("i32")', int = 'cast("i32")', bool = "ne(0)",
   mul_ = "mul", add_ = "add", masked_fill_ = "masked_fill", clamp_ = "clamp", sub_ = "sub", div_ = "div",
@@ -32,7 +32,7 @@ local TOLD = {
   clip_grad_norm_ = "it is the option clip_grad_norm of ms.trainer",
   contiguous = "tensors are always contiguous",
 }
--- Of fields: "ms.nn.Parameter".
+-- Fields, such as "ms.nn.Parameter".
 local FIELDS = {
   Parameter = "it is ms.parameter", Module = 'it is ms.module "Name"', ModuleList = "use a Lua list of modules",
   cat = "it is ms.ops.cat", stack = "it is ms.ops.stack",
@@ -44,9 +44,9 @@ local FIELDS = {
   save = "it is ms.checkpoint.save", load = "it is ms.checkpoint.load", DeviceMesh = "it is ms.init_device_mesh",
 }
 
----What to write instead of a field.
+---Suggests what to write instead of an unknown field.
 ---@param name string
----@param valid table<string, any> keys: the fields that are there
+---@param valid table<string, any> keys: the fields that exist
 ---@return string
 function advice.for_field(name, valid)
   if FIELDS[name] then return FIELDS[name] end
@@ -55,21 +55,21 @@ function advice.for_field(name, valid)
   return nearest.advice(name, valid)
 end
 
--- A name of PyTorch's that has another one here, or none.
+-- A PyTorch name: its counterpart here, or why there is none.
 local function of_pytorch(name)
   local here = METHODS[name]
   return here and ("PyTorch's %s is %s here"):format(name, here) or TOLD[name]
 end
 
----What to write instead of a method.
+---Suggests what to write instead of an unknown method.
 ---@param name string
----@param valid table<string, any> keys: the methods that are there
+---@param valid table<string, any> keys: the methods that exist
 ---@return string
 function advice.for_method(name, valid)
   return of_pytorch(name) or ("did you mean %s?"):format(nearest.several(name, valid, 3))
 end
 
--- The methods of tensors, the ops among them, and of modules.
+-- Methods of tensors (including ops) and of modules.
 local function method_names()
   local names, known = {}, {}
   for _, methods in ipairs(advice.methods()) do
@@ -82,11 +82,11 @@ local function method_names()
   return names
 end
 
--- What train:step returns, and what a recipe would call it.
+-- Names that a recipe is likely to give to the results of train:step.
 local MEASURED = { loss = true, grad_norm = true, lr = true, valid_loss = true }
 
----A message of Lua's own about a method that is not there, or about a method's missing object, with what would be right
----where that is known.
+---Extends one of Lua's own messages, about an unknown method or the missing receiver of a method, with a suggestion
+---where one is known.
 ---@param message string "recipe.lua:3: attempt to call method 'view' (a nil value)"
 ---@return string
 function advice.explain(message)

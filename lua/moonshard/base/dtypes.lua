@@ -1,4 +1,4 @@
--- Element types, as the engine's table has them (runtime/base/dtype.c): a type that it gains needs nothing here.
+-- Element types, read from the engine's table (runtime/base/dtype.c): a new type there needs no change here.
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -6,9 +6,9 @@ local C, ffi = engine.C, engine.ffi
 
 local dtypes = {
   names = {}, -- by number
-  ctypes = {}, -- by name: C type of an element
-  sizes = {}, -- by name: bytes of an element
-  ranges = {}, -- by name: { lowest, highest } of a type of whole numbers
+  ctypes = {}, -- by name: C type of one element
+  sizes = {}, -- by name: bytes per element
+  ranges = {}, -- by name: { lowest, highest } of an integer type
 }
 
 local ids, short_names, known = {}, {}, {}
@@ -23,7 +23,7 @@ for id = 0, tonumber(C.MS_DTYPES) - 1 do
 end
 local either = table.concat(known, ", ", 1, #known - 1) .. " or " .. known[#known]
 
----The number that moonshard.h gives an element type.
+---The number of an element type in moonshard.h.
 ---@param name string "f32", "bf16", "i32", "u8", or PyTorch's name
 ---@return integer id, string name the short name
 function dtypes.id(name)
@@ -42,7 +42,7 @@ local function refuse(what, data, dtype, why)
   errors.raise("MS_EDTYPE", "%s is %s, but dtype %s needs %s: %s", what, kind, dtype, wanted, why)
 end
 
--- What the elements of a pointer or an array are, and whether it is a pointer, whose size is not known; nil: neither.
+-- The element type of a pointer or an array, and whether it is a pointer (of unknown size); nil for other cdata.
 local function elements_of(data)
   local text = tostring(ffi.typeof(data)):match("^ctype<(.*)>$"):gsub("const ", ""):gsub("volatile ", "")
   local base, rest = text:match("^([%w_ ]-) ?([%[%(%*].*)$")
@@ -50,18 +50,18 @@ local function elements_of(data)
   return base, rest:find("*", 1, true) ~= nil
 end
 
--- Whether elements that LuaJIT prints as `base` are those of a dtype; bool is as good as uint8_t.
+-- Whether elements that LuaJIT prints as `base` match a dtype; bool and uint8_t are interchangeable.
 local function is_element(dtype, base)
   local ctype = dtypes.ctypes[dtype]
   return base == tostring(ffi.typeof(ctype)):match("^ctype<(.*)>$") or (base == "bool" and ctype == "uint8_t")
 end
 
----The engine copies as many bytes as a shape has, so memory that is too small, or of other numbers, must not come
----through: raises unless `data` is memory of a dtype's elements, and, where its size is known, of at least so many.
----@param what string what the data are, for messages: "batch.inputs.data"
+---Raises unless `data` is memory with elements of the dtype and, where its size is known, at least `count` of them. The
+---engine copies as many bytes as the shape needs, so smaller memory would be read out of bounds.
+---@param what string name of the data in messages: "batch.inputs.data"
 ---@param data any
 ---@param dtype string short name
----@param count number elements that are read
+---@param count number elements that will be read
 function dtypes.check_memory(what, data, dtype, count)
   if type(data) ~= "cdata" then
     refuse(what, data, dtype, ('give memory made by ffi.new("%s[?]", n), or a tensor'):format(

@@ -1,20 +1,20 @@
--- Errors as values: what is wrong, where in the recipe, and in which module. Everything that the Lua layer refuses is
--- raised from here, so that a reader always gets one line that starts with the file and line that they wrote.
+-- Errors as values: what is wrong, where in the recipe, and in which module. The Lua layer raises all of its errors
+-- here, so that every message is one line that starts with the user's own file and line.
 --
--- The place is found by walking up the stack to the first function that is not part of the Lua layer itself: the
--- recipe, or the file that defines a user's own layer.
+-- The place is the first function on the stack outside the Lua layer: the recipe, or the file that defines a user's
+-- layer.
 
 local util = require("jit.util")
 local context = require("moonshard.base.context")
 
 ---@class moonshard.Error
----@field code integer status of moonshard.h, 1 (MS_EINVAL) for errors of the Lua layer that say nothing else
+---@field code integer status of moonshard.h; 1 (MS_EINVAL) for errors of the Lua layer without a more specific one
 ---@field status string name of the code: "MS_ESHAPE"
----@field message string what, and what would be right
+---@field message string what is wrong, and what would be right
 ---@field where string? "recipe.lua:12"
 ---@field path string? FQN of the module whose forward was being traced: "layers.3.attn.wq"
 ---@field c_where string? "file.c:123" of the C source that raised it
----@field traceback string? of an error that Lua itself raised while a model was traced
+---@field traceback string? for an error that Lua itself raised during a trace
 local Error = {}
 Error.__index = Error
 
@@ -28,14 +28,14 @@ end
 
 local errors = {}
 
--- The codes of moonshard.h that Lua code raises by itself; the specs compare them with the header.
+-- The codes of moonshard.h that Lua code raises; the specs compare them with the header.
 local CODES = {
   MS_EINVAL = 1, MS_ESHAPE = 2, MS_EDTYPE = 3, MS_ENAME = 4, MS_ERULE = 5, MS_ENOMEM = 6, MS_EIO = 7,
   MS_EUNSUPPORTED = 8, MS_EMISMATCH = 11, MS_EINTERNAL = 15,
 }
 errors.CODES = CODES
 
--- "@lua/moonshard/" or "@/usr/local/share/lua/5.1/moonshard/": what the chunk names of this layer begin with.
+-- "@lua/moonshard/" or "@/usr/local/share/lua/5.1/moonshard/": the prefix of chunk names in this layer.
 local own_prefix = debug.getinfo(1, "S").source:match("^(.*/)base/[^/]*$") or "@lua/moonshard/"
 
 local function is_own(info) return info.source:sub(1, #own_prefix) == own_prefix end
@@ -46,8 +46,8 @@ end
 
 -- ---- tail calls: `return x:matmul(y)` is one ---------------------------------------------------------------------
 --
--- While it runs, Lua has forgotten the function that made it, so a traceback lacks the very line that is wrong. But a
--- function that is missing there can only have left by a tail call, and its bytecode says on which lines those are.
+-- A tail call removes the calling function from the stack, so a traceback lacks the line at fault. But a function that
+-- is missing from the stack can only have left by a tail call, and its bytecode has the lines of those.
 
 local function opcode(func, pc)
   local instruction = util.funcbc(func, pc)
@@ -60,12 +60,12 @@ local function last_opcode(source)
   return opcode(func, pc)
 end
 
--- With a fixed number of arguments, and with as many as another call gives. Their numbers differ between versions.
+-- With a fixed number of arguments, and with a variable number. The opcodes differ between LuaJIT versions.
 local TAIL_CALL = {
   [last_opcode("local f = ... return f(1)")] = true, [last_opcode("local f = ... return f(...)")] = true,
 }
 
--- The lines of a Lua function's tail calls, each once, ascending.
+-- The lines of a Lua function's tail calls, without duplicates, ascending.
 local function lines_of_tail_calls(func)
   local lines, seen, pc = {}, {}, 1
   while opcode(func, pc) do
@@ -80,8 +80,7 @@ local function lines_of_tail_calls(func)
   return lines
 end
 
--- The place in a forward that has left by a tail call and is not on the stack any more; "recipe.lua:12 or 14" where it
--- may be several.
+-- The place in a forward that left the stack by a tail call; "recipe.lua:12 or 14" where there are several candidates.
 local function place_of_tail_call(forward)
   local info = type(forward) == "function" and debug.getinfo(forward, "S")
   if not info or info.what == "C" or is_own(info) then return nil end
@@ -91,7 +90,7 @@ end
 
 -- ---- places -----------------------------------------------------------------------------------------------------
 
----The nearest caller outside of the Lua layer, "recipe.lua:12"; nil when there is none.
+---The nearest caller outside the Lua layer, "recipe.lua:12"; nil if there is none.
 ---@return string?
 function errors.caller()
   local level = 2
@@ -146,7 +145,7 @@ function errors.invalid(format, ...)
   errors.raise("MS_EINVAL", format, ...)
 end
 
----Raises at a place that was noted before, e.g. where a rule was written.
+---Raises at a place recorded earlier, e.g. where a rule was written.
 ---@param where string? "recipe.lua:12"; nil: the caller's line
 ---@param status string
 ---@param format string
@@ -155,7 +154,7 @@ function errors.raise_at(where, status, format, ...)
   error(errors.new({ status = status, message = format:format(...), where = where or errors.caller() }), 0)
 end
 
----Raises what the C side recorded. A message that begins with its own place ("recipe.lua:3: ...", a rule) keeps it.
+---Raises the error that the engine recorded. A message that begins with a place ("recipe.lua:3: ...", a rule) keeps it.
 ---@param code integer
 ---@param status string
 ---@param message string
@@ -174,14 +173,14 @@ function errors.raise_c(code, status, message, c_where)
   }), 0)
 end
 
--- Lua's own "attempt to call method 'view' (a nil value)", with what that is here. Loaded when it is needed.
+-- Adds a suggestion to Lua's own "attempt to call method 'view' (a nil value)". The table is loaded on demand.
 local function explained(raised)
   local is_luas = raised:find("attempt to %l+ .* %(a %l+ value%)$") or raised:find(": attempt to compare .*table")
   return is_luas and require("moonshard.base.advice").explain(raised) or raised
 end
 
----Makes an error of whatever was raised while a model was traced; for use as xpcall's handler. Errors that Lua itself
----raised ("attempt to index ...") get the module path and keep their traceback.
+---Turns a value raised during a trace into an error; for use as xpcall's handler. Errors of Lua itself ("attempt to
+---index ...") get the module path and keep their traceback.
 ---@param raised any
 ---@return any
 function errors.adopt(raised)
@@ -195,8 +194,8 @@ function errors.adopt(raised)
   })
 end
 
----Makes one line of whatever a recipe raised, for use as xpcall's handler: values without a text get one, and texts
----without a place (error("...", 0), dofile of a file that is not there), or with one in this layer, the recipe's line.
+---Turns a value that a recipe raised into one line, for use as xpcall's handler. Values without text get one. Texts
+---without a place (error("...", 0), dofile of a missing file), or with one in this layer, get the recipe's line.
 ---@param raised any
 ---@return any
 function errors.locate(raised)
@@ -206,7 +205,7 @@ function errors.locate(raised)
     raised = ("error was called with %s instead of a message"):format(raised == nil and "nil" or "a table")
   end
   if type(raised) ~= "string" then
-    local ok, text = pcall(tostring, raised) -- its __tostring may be the recipe's
+    local ok, text = pcall(tostring, raised) -- the recipe may define __tostring
     if ok then return raised end
     raised = ("error was called with a table whose __tostring failed: %s"):format(tostring(text))
   end

@@ -1,8 +1,8 @@
--- The engine as LuaJIT sees it: declarations generated from moonshard.h, and the library that holds the functions.
+-- The engine's declarations, generated from moonshard.h, and the library that contains its functions.
 --
--- Inside the moonshard executable the engine is part of the program, so ffi.C has it; under a plain luajit the shared
--- library is loaded: the one that MOONSHARD_LIB names, else the one that these files were installed with, else
--- libmoonshard.so where the system finds libraries.
+-- The moonshard executable contains the engine, so ffi.C has its functions. A plain luajit loads the shared library:
+-- the one in MOONSHARD_LIB, else the one installed with these files, else libmoonshard.so from the system's library
+-- path.
 
 local ffi = require("ffi")
 local errors = require("moonshard.base.error")
@@ -13,7 +13,7 @@ local function in_executable()
   return pcall(function() return ffi.C.ms_abi_version end)
 end
 
--- The library that `make install` put where installed.lua says, from the folder moonshard/; nil in the tree.
+-- The path recorded by `make install` in installed.lua, relative to the folder moonshard/; nil in the source tree.
 local function installed_library()
   local folder = debug.getinfo(1, "S").source:match("^@(.*/)base/ffi%.lua$")
   local place = folder and loadfile(folder .. "installed.lua")
@@ -44,8 +44,8 @@ local function check_abi()
 end
 check_abi()
 
----Raises the engine's error when a status is not MS_OK, with the recipe's file and line and the module path.
----@param status integer what a function of moonshard.h returned
+---Raises the engine's error if a status is not MS_OK, with the recipe's file and line and the module path.
+---@param status integer returned by a function of moonshard.h
 local function check(status)
   if status == 0 then return end
   local message, where = ffi.string(C.ms_error_message()), ffi.string(C.ms_error_where())

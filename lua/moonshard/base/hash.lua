@@ -1,4 +1,4 @@
--- Hashes of values, for ranks to compare instead of the values: 52 bits, which a Lua number holds exactly.
+-- Hashes that ranks compare in place of values: 52 bits, which a Lua number represents exactly.
 
 local engine = require("moonshard.base.ffi")
 local C, ffi = engine.C, engine.ffi

@@ -1,5 +1,5 @@
--- Files that are read whole. What a user names as data has to be a regular file (input_file.read), because a pipe that
--- nobody writes would be waited for, and a folder reads like an empty file.
+-- Reads whole files. Data files named by a user must be regular files (input_file.read): opening a pipe without a
+-- writer would block, and a folder would read as an empty file.
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -9,14 +9,14 @@ ffi.cdef "int access(const char *path, int mode);"
 
 local input_file = {}
 
----Whether there is anything of this name.
+---Whether a path exists.
 ---@param path string
 ---@return boolean
 function input_file.exists(path) return ffi.C.access(path, 0) == 0 end
 
----The bytes of a file, a pipe or what the kernel shows as one, for callers that know what a missing one means.
+---The bytes of a file, a pipe or a file in /proc, for callers that handle a missing file themselves.
 ---@param path string
----@return string? text nil: it cannot be read
+---@return string? text nil if it cannot be read
 ---@return string? why "x.lua: No such file or directory"
 function input_file.text(path)
   local file, why = io.open(path, "rb")
@@ -27,9 +27,9 @@ function input_file.text(path)
   return text
 end
 
----The bytes of a file. MS_EINVAL when it is not there or not a regular file, MS_EIO when it cannot be read.
+---The bytes of a file. Raises MS_EINVAL if it does not exist or is not a regular file, MS_EIO if reading fails.
 ---@param path string
----@param needed string for the message, what it is for: "a folder of Hugging Face's layout has a config.json"
+---@param needed string why it is needed, for the message: "a folder of Hugging Face's layout has a config.json"
 ---@return string
 function input_file.read(path, needed)
   local text, bytes = ffi.new("char *[1]"), ffi.new("int64_t[1]")

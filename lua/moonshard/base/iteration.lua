@@ -1,5 +1,5 @@
--- ipairs over what is not a list. LuaJIT's own ipairs looks at the array part alone, so a loop over a loader or a
--- tensor would end before its first turn, without a word. Here it asks the metatable first, as Lua 5.2 does.
+-- Makes ipairs over objects that are not lists an error. LuaJIT's own ipairs sees only the array part of a table, so a
+-- loop over a loader or a tensor would silently do nothing. This one reads the metatable first, as Lua 5.2 does.
 
 local errors = require("moonshard.base.error")
 

@@ -1,8 +1,8 @@
 -- Lua values as JSON on one line (metrics, and what `--json` prints), and JSON as Lua values.
 --
--- Keys come in sorted order, so that equal values give equal text. JSON has no NaN and no infinity: they become null.
--- Numbers are written with the fewest digits that read back to the same double. Lists and objects nest 200 deep at
--- most, in both directions: what nests deeper is a mistake (a table that contains itself) or an attack on the stack.
+-- Keys are sorted, so that equal values give equal text. JSON has no NaN or infinity: they become null. Numbers have
+-- the fewest digits that read back as the same double. Lists and objects nest at most 200 deep in both directions:
+-- deeper nesting is a mistake (a table that contains itself) or an attack on the stack.
 
 local ffi = require("ffi")
 
@@ -79,9 +79,9 @@ end
 ---@return string
 function json.encode(value) return encode(value) end
 
---- An object of the given keys in the given order: {"step", 1, "loss", 2.5} is {"step":1,"loss":2.5}. A nil value
---- leaves its key out.
----@param n integer how many entries the list has, keys and values together
+--- An object with the given keys in the given order: {"step", 1, "loss", 2.5} gives {"step":1,"loss":2.5}. Keys with a
+--- nil value are omitted.
+---@param n integer length of the list, counting keys and values
 ---@param list any[]
 ---@return string
 function json.ordered(n, list)
@@ -96,10 +96,10 @@ end
 
 -- ---- reading ----
 --
--- Over bytes, and without patterns and closures, which LuaJIT does not compile: the manifest of a checkpoint is long.
--- Positions count from 0, and the byte behind the last one is a zero.
+-- Works on bytes, without patterns and closures, which LuaJIT does not compile: the manifest of a checkpoint is long.
+-- Positions are 0-based, and a zero byte follows the text.
 
-local text, bytes, size, depth -- what is being read, and how deep it nests there
+local text, bytes, size, depth -- the text being read, and the current nesting depth
 
 local read_value
 
@@ -131,7 +131,7 @@ local function skip_space(at)
   return at
 end
 
--- "\u00e9", or two of them that make one character (UTF-16).
+-- "\u00e9", or a surrogate pair of two escapes (UTF-16).
 local function read_code(at)
   local code = tonumber(text:match("^\\u(%x%x%x%x)", at + 1) or fail(at, "an invalid escape"), 16)
   if code < 0xd800 or code > 0xdfff then return utf8(code), at + 6 end
@@ -140,7 +140,7 @@ local function read_code(at)
   return utf8(0x10000 + (code - 0xd800) * 0x400 + low - 0xdc00), at + 12
 end
 
--- The first byte from `at` on that ends a string or a stretch of it.
+-- The first byte at or after `at` that ends a string or a run of plain characters.
 local function find_end(at)
   local byte = bytes[at]
   while byte ~= QUOTE and byte ~= BACKSLASH and byte >= SPACE do
@@ -170,7 +170,7 @@ local function read_string(at)
   return table.concat(parts), stop + 1
 end
 
-local MOST_DIGITS = 15 -- of a whole number that is exact however it is summed up
+local MOST_DIGITS = 15 -- of an integer that stays exact in a double while its digits are summed
 
 local function read_number(at)
   local whole, after = 0, at
@@ -189,7 +189,7 @@ local function read_number(at)
   return number, at + #digits
 end
 
--- Whether a list goes on after an item, and where.
+-- Whether a list continues after an item, and the next position.
 local function goes_on(at, close)
   at = skip_space(at)
   if bytes[at] == COMMA then return true, skip_space(at + 1) end
@@ -253,10 +253,10 @@ local function read_whole()
   return value
 end
 
----The value of a JSON text. null is nil: it leaves its key out.
+---Parses JSON text. null becomes nil: its key is absent.
 ---@param given string
----@return any value nil when the text is not JSON
----@return string? why "byte 12: neither a comma nor }"
+---@return any value nil if the text is not JSON
+---@return string? why "byte 12: expected a comma or }"
 function json.decode(given)
   text, bytes, size, depth = given, ffi.cast("const uint8_t *", given), #given, 0
   local ok, value = pcall(read_whole)

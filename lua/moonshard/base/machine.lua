@@ -1,4 +1,4 @@
--- What this machine has of what training uses: cores and their instructions, memory, libraries, GPUs, limits.
+-- The hardware and software of this machine that matter for training: cores, memory, libraries, GPUs, limits.
 
 local engine = require("moonshard.base.ffi")
 local input_file = require("moonshard.base.input_file")
@@ -16,14 +16,14 @@ int memfd_create(const char *name, unsigned flags);
 int close(int descriptor);
 ]]
 
--- Instruction sets that decide how fast matrix products are, by their names in /proc/cpuinfo.
+-- Instruction sets that decide the speed of matrix products, by their names in /proc/cpuinfo.
 machine.ISA_FLAGS = { "avx2", "fma", "avx512f", "avx512bw", "avx512_bf16", "amx_bf16", "amx_tile" }
 local RLIMIT_NOFILE, RLIMIT_MEMLOCK = 7, 8 -- Linux
 local UNLIMITED = 2 ^ 63
 local PCRE2_CONFIG_VERSION = 11
 local PCRE2_VERSION_BYTES = 64
 
----The processor and the cores that this process may use. In the executable alone.
+---The processor, and the cores that this process can use. Only in the executable.
 ---@return table
 function machine.cpu()
   local text = input_file.text("/proc/cpuinfo") or ""
@@ -63,7 +63,7 @@ local function limit(resource)
   return current < UNLIMITED and current or "unlimited"
 end
 
--- The executable has these libraries; a plain luajit may see them through libmoonshard.so alone.
+-- The executable contains these libraries; a plain luajit can see them only through libmoonshard.so.
 local function library_versions()
   local versions = { luajit = jit.version, moonshard = engine.version }
   pcall(function()
@@ -80,7 +80,7 @@ end
 machine.CUDA_LIBRARIES = { "driver", "runtime", "cublasLt", "cudnn", "nccl" }
 local NCCL_OPTIONS = { "windows", "copy_engines" }
 
--- What of NCCL can be asked for: { "windows" }.
+-- The optional features of NCCL: { "windows" }.
 local function nccl_options()
   local options, text = {}, ffi.new("char[64]")
   for _, name in ipairs(NCCL_OPTIONS) do
@@ -116,7 +116,7 @@ local function inspect_gpus()
   return gpus
 end
 
--- why: what keeps training from running on GPUs here; nil: nothing.
+-- why: the reason that training cannot use GPUs here; nil if it can.
 local function inspect_gpu()
   local found = { libcuda = (pcall(ffi.load, "libcuda.so.1")), libraries = {}, devices = {} }
   local ok, raised = pcall(function()
@@ -129,7 +129,7 @@ local function inspect_gpu()
   return found
 end
 
----Everything, as a table.
+---All of the above, as a table.
 ---@return table
 function machine.inspect()
   return {

@@ -1,11 +1,11 @@
--- The name that a mistyped one was probably meant to be.
+-- Finds the valid name that a mistyped one probably stands for.
 --
--- Distance: Damerau-Levenshtein in its optimal string alignment form (insert, delete, replace, swap neighbours; each
--- costs 1), compared without regard to case. A name further away than half of the longer one is no suggestion.
+-- Distance: Damerau-Levenshtein in its optimal string alignment form (insert, delete, replace, swap neighbours; cost 1
+-- each), ignoring case. A name whose distance exceeds half the length of the longer name is not suggested.
 
 local nearest = {}
 
--- What PyTorch and its launchers call an option, a command or a device, and what it is called here.
+-- Names of options, commands and devices in PyTorch and its launchers, with their names here.
 local CALLED_HERE = {
   T_max = "total", auto_wrap_policy = "units", batch_size = "batch", device_mesh = "mesh", dim = "axis", gpu = "cuda",
   keepdims = "keepdim", max_norm = "clip_grad_norm", mixed_precision = "mp_policy", seq_len = "seq",
@@ -35,16 +35,16 @@ local function distance(a, b)
   return last[#b]
 end
 
--- Edits between two names; of one that begins with what was typed it is 1, however long it is.
+-- Edit distance between two names; 1 if one starts with the other.
 local function edits_between(name, candidate)
   if #name >= 2 and candidate:sub(1, #name) == name then return math.min(distance(name, candidate), 1) end
   return distance(name:lower(), candidate:lower())
 end
 
----The name nearest to `name`, or nil when none is near. Of equally near ones the first in sorted order.
+---The valid name nearest to `name`, or nil if none is near. Ties go to the first in sorted order.
 ---@param name string
 ---@param names string[]
----@param limit integer? edits that a near one is away at most; half of the longer name
+---@param limit integer? maximum distance; default: half of the longer name
 ---@return string?
 function nearest.name(name, names, limit)
   local best, best_edits
@@ -58,10 +58,10 @@ function nearest.name(name, names, limit)
   return best
 end
 
----The names nearest to `name`, whether near or not, as "a, b or c".
+---The names nearest to `name`, however far, as "a, b or c".
 ---@param name string
 ---@param valid table<string, any> keys: the valid names
----@param count integer of names
+---@param count integer number of names to list
 ---@return string
 function nearest.several(name, valid, count)
   local names, edits = {}, {}
@@ -76,9 +76,9 @@ function nearest.several(name, valid, count)
   return table.concat(names, ", ", 1, last - 1) .. " or " .. names[last]
 end
 
----What to write instead: "did you mean layers?", by PyTorch's name or the nearest, or all valid names when
+---What to write instead: "did you mean layers?", using PyTorch's name or the nearest one, or all valid names if
 ---none is near.
----@param name any what was written
+---@param name any the name that was written
 ---@param valid table<string, any> keys: the valid names
 ---@return string
 function nearest.advice(name, valid)

@@ -1,4 +1,4 @@
--- Checks tables of named options: unknown names are refused with the nearest valid one, wrong types with the right one.
+-- Checks tables of named options. Unknown names are refused with the nearest valid one, wrong types with the right one.
 
 local errors = require("moonshard.base.error")
 local nearest = require("moonshard.base.nearest")
@@ -17,7 +17,7 @@ local TEXTS = { integer = "an integer", positive = "an integer of at least 1",
   seed = "an integer from 0 to 2^53 - 1", number = "a number", string = "a string",
   boolean = "true or false", table = "a table", ["function"] = "a function" }
 
--- Options of PyTorch that have no counterpart.
+-- PyTorch options without a counterpart here.
 local ABSENT = {
   offload_policy = "state stays on the device", cpu_offload = "state stays on the device",
 }
@@ -28,7 +28,7 @@ local function matches(value, kind)
   return type(value) == kind
 end
 
--- "a mesh", of a table that is one of the layer's objects.
+-- "a mesh", for a table that is one of the layer's objects.
 local function class_name(value)
   local meta = type(value) == "table" and getmetatable(value)
   return meta and rawget(meta, "__name")
@@ -36,7 +36,7 @@ end
 
 local function describe(value)
   if type(value) == "string" then return ("%q"):format(value) end
-  if value ~= value then return "nan" end -- which has a sign that means nothing
+  if value ~= value then return "nan" end -- NaN can print with a sign, which is meaningless
   if class_name(value) then return class_name(value) end
   if type(value) == "table" or type(value) == "function" then return "a " .. type(value) end
   return tostring(value)
@@ -55,9 +55,9 @@ end
 ---@class moonshard.OptionSpec
 ---@field [1] string kinds, joined by "|": integer, positive (an integer >= 1), seed, number (not NaN), any, or
 ---  what type() says
----@field most number? of a number, the largest that is taken
----@field default any? value when the option is not given
----@field required boolean|string? an error when it is not given; of an argument without a name: what it means
+---@field most number? for a number, the largest allowed value
+---@field default any? value if the option is absent
+---@field required boolean|string? an error if it is absent; for an unnamed argument: its meaning
 
 local function name_of(key, spec)
   if type(key) == "string" then return key end
@@ -65,8 +65,8 @@ local function name_of(key, spec)
 end
 
 ---Checks a table of options and fills in the defaults.
----@param who string what the options are for, as the user wrote it: "ms.fully_shard"
----@param given table? what the user wrote; nil is an empty table
+---@param who string whose options they are, as the user wrote it: "ms.fully_shard"
+---@param given table? the user's table; nil means an empty one
 ---@param specs table<string|integer, moonshard.OptionSpec>
 ---@return table parsed a new table
 function options.parse(who, given, specs)

@@ -1,4 +1,4 @@
--- Files that a run writes when it ends: checked when it begins, because hours of training may lie between.
+-- Files that a run writes at its end. They are checked at its start, so that an error does not cost hours of training.
 
 local ffi = require("ffi")
 local errors = require("moonshard.base.error")
@@ -17,9 +17,9 @@ int flock(int descriptor, int operation);
 
 local output_file = {}
 
-local ANYBODY = 511 -- rwx for all, which the umask narrows
+local ANYBODY = 511 -- rwx for everyone, before the umask applies
 
----Makes the folders on the way to a path that are not there yet. Where that fails, opening the file tells.
+---Makes the missing folders of a path. If that fails, opening the file reports the error.
 ---@param path string "build/train/loss.svg"; "build/logs/" makes logs too
 function output_file.make_folders(path)
   for at in path:gmatch("()/") do
@@ -29,8 +29,8 @@ end
 
 local O_WRONLY, O_NONBLOCK, O_CLOEXEC, SEEK_CUR, ENXIO = 1, 0x800, 0x80000, 1, 6 -- Linux
 
--- Opens as io.open does, but does not wait for a pipe's reader. A pipe stays open until the process ends as well, or
--- its reader would take the end of a check for the end of the run.
+-- Opens like io.open, but does not wait for a pipe's reader. A pipe stays open until the process exits: closing it
+-- after the check would end the reader's input.
 local function open_unblocked(path, mode)
   local descriptor = ffi.C.open(path, O_WRONLY + O_NONBLOCK + O_CLOEXEC)
   if descriptor < 0 and ffi.errno() == ENXIO then
@@ -41,7 +41,7 @@ local function open_unblocked(path, mode)
   return file, why
 end
 
----Makes the folders, and raises MS_EINVAL when the file could not be written. What stands in it is left as it is.
+---Makes the folders, and raises MS_EINVAL if the file cannot be written. Existing content is kept.
 ---@param what string for messages: "chart"
 ---@param path string
 function output_file.check(what, path)
@@ -53,12 +53,12 @@ function output_file.check(what, path)
   if not before then os.remove(path) end
 end
 
----Opens a file to which a run adds lines as it goes: one `file:write(line)` each, which is there, or has failed, when
----it returns. There is no buffer to flush: a flush that LuaJIT has compiled and that fails (a full disk) is done again
----by the interpreter, which finds the buffer empty and says that all is well.
+---Opens a file to which a run appends lines: one `file:write(line)` each, which has reached the file, or failed, when
+---it returns. Unbuffered, because a compiled flush that fails (full disk) is repeated by LuaJIT's interpreter, which
+---finds the buffer empty and returns success.
 ---@param path string
----@param mode "w"|"ae" as in io.open; e: children do not inherit it
----@return file*? nil and why
+---@param mode "w"|"ae" as for io.open; e: children do not inherit the descriptor
+---@return file*? file nil and why
 ---@return string?
 function output_file.open_lines(path, mode)
   local file, why = open_unblocked(path, mode)
@@ -68,10 +68,10 @@ end
 
 local LOCK_EX, LOCK_NB, EWOULDBLOCK = 2, 4, 11 -- Linux
 
----Locks an open file, which one run at a time may write, until it is closed or the process ends, however it ends. A
----file system without locks locks nothing.
+---Locks an open file, so that only one run writes it, until it is closed or the process ends in any way. On a file
+---system without locks this has no effect.
 ---@param file file*
----@return boolean free false: another process holds it
+---@return boolean free false if another process holds the lock
 function output_file.lock(file)
   return ffi.C.flock(ffi.C.fileno(file), LOCK_EX + LOCK_NB) == 0 or ffi.errno() ~= EWOULDBLOCK
 end
@@ -81,29 +81,29 @@ local ENOSPC, EFBIG, EDQUOT = 28, 27, 122
 
 local function fail_printed(why) errors.raise("MS_EIO", "standard output: %s", why) end
 
----Writes to standard output, at once; raises MS_EIO when the disk has no room for it. A terminal or a reader that went
----away is no reason to stop a run.
+---Writes to standard output without delay; raises MS_EIO if the disk is full. A closed terminal or reader does not stop
+---the run.
 ---@param ... string
 function output_file.print(...)
   io.write(...)
   io.flush()
-  -- Both may say that all is well when what they had buffered is lost.
+  -- Both can return success although their buffered data was lost.
   local number = ffi.errno()
   if ffi.C.ferror(io.output()) == 0 then return end
   if number == ENOSPC or number == EFBIG or number == EDQUOT then fail_printed(ffi.string(ffi.C.strerror(number))) end
 end
-jit.off(output_file.print) -- or something else could set errno
+jit.off(output_file.print) -- compiled code could change errno in between
 
----Raises MS_EIO when something that was printed before, by print or a library, had no room on the disk.
+---Raises MS_EIO if earlier output, printed by print or a library, did not fit on the disk.
 function output_file.check_printed()
   io.stdout:flush()
-  -- Only what lies on a disk, and what stands for one, has places to seek.
+  -- Only files on a disk, and their substitutes in tests, can seek.
   if ffi.C.ferror(io.stdout) ~= 0 and ffi.C.lseek(STDOUT, 0, SEEK_CUR) >= 0 then
     fail_printed("some output could not be written: is the disk full?")
   end
 end
 
----Writes a document, with folders on the way to it.
+---Writes a whole file and makes its folders.
 ---@param what string for messages: "chart"
 ---@param path string
 ---@param document string

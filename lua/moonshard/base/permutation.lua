@@ -1,9 +1,9 @@
--- A keyed permutation of 0..n-1 that is computed element by element, with no table: the order of samples.
+-- A keyed permutation of 0..n-1, computed per element without a table: the order of samples.
 --
--- Element i of epoch e depends on (seed, e, i, n) alone, so every rank of every world computes the same order without
--- talking. Method: a balanced Feistel network of six rounds over the smallest even number of bits that holds n, walked
--- again while its result is outside 0..n-1 (cycle walking; Black & Rogaway, "Ciphers with Arbitrary Finite Domains",
--- 2002). The round function is the finaliser of MurmurHash3 (Appleby), keyed by round.
+-- Element i of epoch e depends only on (seed, e, i, n), so every rank of every world computes the same order without
+-- communication. Method: a balanced Feistel network of six rounds over the smallest even number of bits that holds n,
+-- repeated while its result is outside 0..n-1 (cycle walking; Black & Rogaway, "Ciphers with Arbitrary Finite
+-- Domains", 2002). The round function is the finaliser of MurmurHash3 (Appleby), keyed by round.
 
 local bit = require "bit"
 local band, bxor, lshift, rshift, tobit = bit.band, bit.bxor, bit.lshift, bit.rshift, bit.tobit
@@ -12,7 +12,7 @@ local permutation = {}
 
 local ROUNDS = 6
 
---- a * b mod 2^32. The halves of a keep each product below 2^48, exact in a double.
+--- a * b mod 2^32. Splitting a into halves keeps each product below 2^48, exact in a double.
 local function multiply(a, b)
   return tobit(band(a, 0xffff) * b + lshift(tobit(rshift(a, 16) * b), 16))
 end
@@ -28,7 +28,7 @@ end
 
 permutation.mix = mix
 
---- 32 bits that depend on every bit of the seed (up to 2^53) and on each further number.
+--- 32 bits that depend on every bit of the seed (up to 2^53) and on each of the other numbers.
 ---@param seed number
 ---@param ... number
 ---@return integer

@@ -1,4 +1,4 @@
--- Shows how a run goes: one line that is redrawn on a terminal, some plain lines where there is none.
+-- Shows the progress of a run: one line that is redrawn on a terminal, a few plain lines elsewhere.
 
 local clock = require("moonshard.base.clock")
 local errors = require("moonshard.base.error")
@@ -11,25 +11,25 @@ local REDRAW_SECONDS = 0.1
 local PLAIN_LINES = 20
 local BAR_CELLS = 20
 local EIGHTHS = { "▏", "▎", "▍", "▌", "▋", "▊", "▉" }
--- Weight of the newest step in the displayed loss and speed.
+-- Weight of the newest step in the exponential average of loss and speed.
 local NEWEST = 0.1
 
 local function fresh()
   return {
     total = nil, began = nil, first_step = nil, drawn_at = -1, line_open = false, interactive = nil,
-    pending = nil, -- { step, metrics } that no line has shown
+    pending = nil, -- { step, metrics } of a step that has not been shown
   }
 end
 
 local shown = fresh()
--- "bar": one line that is redrawn; "plain"; "auto": a bar on a terminal.
+-- "bar": one line that is redrawn; "plain": lines; "auto": a bar on a terminal.
 local style = "auto"
 
----Says how runs are shown from here on.
+---Sets how runs are shown from now on.
 ---@param chosen "auto"|"bar"|"plain"
 function progress.show_as(chosen) style = chosen end
 
----Begins a run of so many steps; without it there is no bar and no time left.
+---Starts a run of `steps` steps; without this call there is no bar and no remaining time.
 ---@param steps integer
 function progress.expect(steps)
   if type(steps) ~= "number" or steps < 0 then
@@ -91,7 +91,7 @@ local function counted(step)
   return ("step %" .. #tostring(shown.total) .. "d/%d"):format(step, shown.total)
 end
 
----Characters on the screen: bytes that do not continue a UTF-8 sequence.
+---Number of characters on the screen: bytes that do not continue a UTF-8 sequence.
 ---@param text string
 ---@return integer
 function progress.width(text)
@@ -99,13 +99,13 @@ function progress.width(text)
   return characters
 end
 
--- "1.2 GiB a rank", on a GPU with what was taken beside the arenas: "1.2 GiB + 0.6 GiB of CUDA and NCCL a rank".
+-- "1.2 GiB a rank", on a GPU with the memory outside the arenas: "1.2 GiB + 0.6 GiB of CUDA and NCCL a rank".
 local function memory_of(m)
   local outside = m.outside_bytes and (" + %s of CUDA and NCCL"):format(progress.size(m.outside_bytes)) or ""
   return progress.size(m.peak_bytes) .. outside .. " a rank"
 end
 
--- Most important first: what does not fit in the terminal's width is left out from the end.
+-- Most important part first: parts that exceed the width of the terminal are dropped from the end.
 local function terminal_line(step, m)
   local parts = { counted(step) }
   if shown.total then parts[2] = progress.bar(step / shown.total) end
@@ -160,9 +160,9 @@ local function show_line(step, m, last)
   if shown.interactive then draw(step, m, last) else write_plain(step, m, last) end
 end
 
----Shows a step: on a terminal redraws the line, elsewhere prints every so many steps, the first and the last.
+---Shows a step: redraws the line on a terminal; elsewhere prints at intervals, and the first and the last step.
 ---@param step integer
----@param m table metrics of moonshard.StepMetrics, at least loss; valid_loss where there was a validation
+---@param m table moonshard.StepMetrics, at least loss; valid_loss if there was a validation
 function progress.show(step, m)
   if shown.interactive == nil then
     shown.interactive = style == "bar" or style == "auto" and terminal.interactive()
@@ -177,7 +177,7 @@ function progress.show(step, m)
   show_line(step, m, step == shown.total)
 end
 
----Shows the last step if it is not there yet: a loop that said no number of steps has ended.
+---Shows the last step if it has not been shown: a loop of unknown length has ended.
 function progress.show_last()
   if not shown.pending then return end
   local step, m = unpack(shown.pending)
@@ -185,7 +185,7 @@ function progress.show_last()
   show_line(step, m, true)
 end
 
----Ends the line that is being redrawn, if there is one, so that other text begins on a line of its own.
+---Ends the line being redrawn, if any, so that other text starts on its own line.
 function progress.finish()
   if shown.line_open then
     io.write("\n")

@@ -1,5 +1,5 @@
--- Patterns over names: ms.re[[^layers\.\d+$]]. A pattern searches (write ^ and $ to anchor) and knows where it was
--- written, so that a message about it points at the recipe's line. The syntax is PCRE2's, which has all of Python's.
+-- Patterns over names: ms.re[[^layers\.\d+$]]. A pattern searches (write ^ and $ to anchor) and remembers where it was
+-- written, so that messages name the recipe's line. The syntax is PCRE2's, a superset of Python's.
 
 local errors = require("moonshard.base.error")
 local engine = require("moonshard.base.ffi")
@@ -17,7 +17,7 @@ end
 
 local re = {}
 
--- A bad pattern is refused on the line that has it, even when no rule ever uses it.
+-- Rejects a bad pattern on its own line, even if no rule ever uses it.
 local function check_syntax(pattern, where)
   local out = ffi.new("ms_rules *[1]")
   engine.check(C.ms_rules_new("re", out))

@@ -1,5 +1,5 @@
--- safetensors files, alone or as a folder with an index: what is in them, the bytes, and writing them. The engine
--- checks every rule of the format and maps the data; nothing here copies a tensor unless it is asked to.
+-- safetensors files, single or as a folder with an index: their contents, reading and writing. The engine checks every
+-- rule of the format and maps the data; nothing here copies a tensor unless asked.
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -14,19 +14,19 @@ local CHECKSUM_BYTES = 17 -- 16 digits and a NUL
 
 ---@class moonshard.StoredTensor
 ---@field name string
----@field dtype string "F32", "BF16", ...: as the format names it
----@field bits integer of one element
----@field shape integer[] {} of a scalar
+---@field dtype string the format's name: "F32", "BF16", ...
+---@field bits integer per element
+---@field shape integer[] {} for a scalar
 ---@field elements number
----@field offset number where its data begins in the file, in bytes
+---@field offset number of its data in the file, in bytes
 ---@field bytes number
----@field file string path of the file that holds it
----@field index integer from 0, for the engine
+---@field file string path of the file that contains it
+---@field index integer the engine's index, from 0
 
 ---@class moonshard.Safetensors
 ---@field tensors moonshard.StoredTensor[] by name, ascending
----@field metadata { key: string, value: string, file: string }[] of the index, then of file after file
----@field handle ffi.cdata*? nil once it is closed
+---@field metadata { key: string, value: string, file: string }[] of the index, then of each file in order
+---@field handle ffi.cdata*? nil after close
 local Safetensors = {}
 Safetensors.__index = Safetensors
 
@@ -50,8 +50,8 @@ local function read_metadata(handle)
   return list
 end
 
----Opens a file, an index ("model.safetensors.index.json") or a folder with one of them. Reads headers alone. MS_EINVAL
----names the file, the tensor and the field that is wrong; MS_EIO is what the system refused.
+---Opens a file, an index ("model.safetensors.index.json") or a folder with one of them. Reads only headers. MS_EINVAL
+---names the file, tensor and field at fault; MS_EIO is an error of the system.
 ---@param path string
 ---@return moonshard.Safetensors
 function safetensors.open(path)
@@ -69,7 +69,7 @@ function safetensors.open(path)
   return self
 end
 
----Unmaps the files; pointers into them are invalid from then on.
+---Unmaps the files; pointers into them become invalid.
 function Safetensors:close()
   if self.handle then C.ms_safetensors_close(ffi.gc(self.handle, nil)) end
   self.handle = nil
@@ -80,7 +80,7 @@ local function opened(self)
   return self.handle
 end
 
----What is known of a tensor. MS_ENAME when there is none of that name.
+---The description of a tensor. MS_ENAME if the name is unknown.
 ---@param name string
 ---@return moonshard.StoredTensor
 function Safetensors:tensor(name)
@@ -92,18 +92,18 @@ function Safetensors:tensor(name)
   return tensor
 end
 
----A tensor's bytes where they are mapped, little-endian and row-major; valid until close. Pages are read when touched.
+---The mapped bytes of a tensor, little-endian and row-major; valid until close. Pages are read on first access.
 ---@param name string
 ---@return ffi.cdata* const uint8_t *
 function Safetensors:data(name)
   return ffi.cast("const uint8_t *", C.ms_safetensors_data(opened(self), self:tensor(name).index))
 end
 
----Copies bytes of a tensor. MS_EIO where the file was cut or the disk fails.
+---Copies bytes of a tensor. MS_EIO if the file was truncated or the disk fails.
 ---@param name string
----@param first number byte of the tensor, from 0
+---@param first number byte offset in the tensor, from 0
 ---@param bytes number
----@param out ffi.cdata* at least that many bytes
+---@param out ffi.cdata* destination of at least that many bytes
 function Safetensors:read(name, first, bytes, out)
   check(C.ms_safetensors_read(opened(self), self:tensor(name).index, first, bytes, out))
 end
@@ -112,7 +112,7 @@ end
 ---@field rows integer
 ---@field columns integer
 ---@field first integer element of the tensor; 0
----@field row_stride integer one of the strides is 1
+---@field row_stride integer one of the two strides is 1
 ---@field column_stride integer
 
 local function view_of(view)
@@ -120,9 +120,9 @@ local function view_of(view)
     view.column_stride)
 end
 
----Elements of a tensor of type F32, BF16, F16 or F64 as f32, row after row of a view; reads nothing else of the file.
+---Elements of a tensor of type F32, BF16, F16 or F64 as f32, in row order of a view; reads no other part of the file.
 ---@param name string
----@param view moonshard.TensorView? nil: as it lies
+---@param view moonshard.TensorView? nil: as stored
 ---@param first number element of the view
 ---@param count number
 ---@param out ffi.cdata* float *
@@ -133,10 +133,10 @@ function Safetensors:read_f32(name, view, first, count, out)
   return tonumber(bytes[0])
 end
 
----XXH3 (64 bits) of a tensor's bytes, or of some of them: 16 hexadecimal digits.
+---XXH3 (64 bits) of a tensor's bytes, or of a range of them: 16 hexadecimal digits.
 ---@param name string
----@param first number? byte, 0
----@param bytes number? all that follow
+---@param first number? byte offset; default 0
+---@param bytes number? default: all that follow
 ---@return string
 function Safetensors:checksum(name, first, bytes)
   local hex, tensor = ffi.new("char[?]", CHECKSUM_BYTES), self:tensor(name)
@@ -149,14 +149,14 @@ end
 
 ---@class moonshard.SafetensorsOptions
 ---@field metadata? table<string, string>
----@field atomic? boolean the file has its name when it is whole; true
----@field sync? boolean on disk at the end; false
+---@field atomic? boolean the file gets its name only when complete; true
+---@field sync? boolean flush to disk at the end; false
 
 ---@class moonshard.SafetensorsWriter
 local Writer = {}
 Writer.__index = Writer
 
--- The declared tensors as the engine takes them, and what must live as long.
+-- The declared tensors as C structs, and the Lua objects that must stay alive with them.
 local function declare(tensors)
   local list, kept, numbers = ffi.new("ms_safetensors_tensor[?]", #tensors), {}, {}
   for i, given in ipairs(tensors) do
@@ -178,7 +178,7 @@ local function declare(tensors)
   return list, numbers, kept
 end
 
--- Entries in the order of their keys, so that equal tables give equal files.
+-- Entries sorted by key, so that equal tables give equal files.
 local function flatten(metadata)
   local keys, texts = {}, {}
   for key, value in pairs(metadata) do
@@ -194,7 +194,7 @@ local function flatten(metadata)
   return #keys, texts
 end
 
----Starts a file: writes its header. Nothing stands under the path before finish, unless atomic is false.
+---Starts a file and writes its header. The path does not exist before finish, unless atomic is false.
 ---@param path string
 ---@param tensors { name: string, dtype: string, shape: integer[] }[]
 ---@param given moonshard.SafetensorsOptions?
@@ -233,8 +233,8 @@ end
 ---Writes bytes of a declared tensor; in any order, each byte once.
 ---@param name string
 ---@param data ffi.cdata*|string
----@param bytes number? all of a string
----@param first number? byte of the tensor where they go; 0
+---@param bytes number? default: all of a string
+---@param first number? byte offset in the tensor; default 0
 function Writer:put(name, data, bytes, first)
   local number = number_of(self, name)
   if type(data) == "string" and bytes == nil then bytes = #data end
@@ -242,9 +242,9 @@ function Writer:put(name, data, bytes, first)
   check(C.ms_safetensors_put(self.handle, number, first or 0, bytes, data))
 end
 
----Writes f32 elements to a declared tensor of type F32, BF16, F16 or F64, rounded to it, row after row of a view.
+---Writes f32 elements to a declared tensor of type F32, BF16, F16 or F64, rounded to it, in row order of a view.
 ---@param name string
----@param view moonshard.TensorView? nil: as it lies
+---@param view moonshard.TensorView? nil: as stored
 ---@param first number element of the view
 ---@param count number
 ---@param data ffi.cdata* const float *
@@ -253,14 +253,14 @@ function Writer:put_f32(name, view, first, count, data)
   check(C.ms_safetensors_put_f32(self.handle, number, view_of(view), first, count, data))
 end
 
----Ends the file. MS_EINVAL when bytes are missing; then, as after any error, nothing is left.
+---Completes the file. MS_EINVAL if bytes are missing; after any error no file is left.
 function Writer:finish()
   local handle = taken(self)
   self.handle = nil
   check(C.ms_safetensors_finish(handle))
 end
 
----Gives up and removes what was written.
+---Gives up and removes the unfinished file.
 function Writer:abort()
   if self.handle then C.ms_safetensors_abort(taken(self)) end
   self.handle = nil

@@ -1,4 +1,4 @@
--- What the process knows of its terminal and of itself: is there one, how wide is it, how much memory is resident.
+-- Facts about the terminal and the process: whether there is a terminal, its width, and resident memory.
 
 local ffi = require("ffi")
 
@@ -14,13 +14,13 @@ local DEFAULT_COLUMNS = 80
 
 local terminal = {}
 
----Whether standard output is a terminal that understands cursor movements.
+---Whether standard output is a terminal that supports cursor movements.
 ---@return boolean
 function terminal.interactive()
   return ffi.C.isatty(STDOUT) == 1 and os.getenv("TERM") ~= "dumb"
 end
 
----Columns of the terminal, or of COLUMNS, or 80.
+---Width of the terminal in columns, else COLUMNS, else 80.
 ---@return integer
 function terminal.columns()
   local size = ffi.new("ms_lua_winsize")
@@ -28,8 +28,8 @@ function terminal.columns()
   return tonumber(os.getenv("COLUMNS")) or DEFAULT_COLUMNS
 end
 
----Bytes of this process that are in memory, shared pages included.
----@return number? bytes nil where /proc does not tell
+---Resident memory of this process in bytes, including shared pages.
+---@return number? bytes nil if /proc does not report it
 function terminal.resident_bytes()
   local file = io.open("/proc/self/status", "r")
   if not file then return nil end

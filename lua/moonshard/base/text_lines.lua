@@ -1,11 +1,11 @@
--- Lines of text: a text cut into them, blanks taken off, and text of strangers as one line that is safe to show.
+-- Lines of text: splitting, trimming, and turning untrusted text into one line that is safe to print.
 --
--- Cutting takes time that grows with the length. Patterns like "%s+$" and "([^\n]*)\n" begin a search at every byte, so
--- that one long line without what they look for takes minutes.
+-- Splitting takes linear time. Patterns like "%s+$" and "([^\n]*)\n" restart at every byte: on one long line without
+-- a match they take minutes.
 
 local text_lines = {}
 
----The lines of a text that end with a newline, without it.
+---The lines that end with a newline, without it.
 ---@param text string
 ---@return fun(): string?
 function text_lines.whole(text)
@@ -28,7 +28,7 @@ function text_lines.all(text)
   return list
 end
 
----The text without blanks at its end.
+---The text without trailing blanks.
 ---@param text string
 ---@return string
 function text_lines.trim_end(text)
@@ -37,7 +37,7 @@ function text_lines.trim_end(text)
   return text:sub(1, last)
 end
 
----The text without blanks at either end.
+---The text without leading and trailing blanks.
 ---@param text string
 ---@return string
 function text_lines.trim(text)
@@ -46,8 +46,8 @@ end
 
 -- ---- text of strangers ------------------------------------------------------------------------------------------
 --
--- A recipe's error(), names out of files: what would move the cursor, colour the terminal or begin a line of its own is
--- written as an escape, and a long text is cut.
+-- A recipe's error() and names in files can contain anything: characters that would move the cursor, colour the
+-- terminal or start a new line are escaped, and long text is cut.
 
 local MOST = 1000 -- bytes of a message
 
@@ -58,13 +58,13 @@ local function escape(character)
 end
 
 ---@param text string
----@return string without control characters: those of ASCII, and the C1 ones of UTF-8
+---@return string without control characters of ASCII and the C1 controls of UTF-8
 function text_lines.escape(text)
   return (text:gsub("%c", escape):gsub("\194[\128-\159]", escape))
 end
 
 ---@param text string
----@return string of at most MOST bytes and what was cut
+---@return string of at most MOST bytes, plus the number of bytes removed
 local function cut(text)
   if #text <= MOST then return text end
   local last = MOST
@@ -72,14 +72,14 @@ local function cut(text)
   return ("%s... (%d bytes more)"):format(text:sub(1, last), #text - last)
 end
 
----A message of a recipe: one line.
+---A message from a recipe: one line.
 ---@param text string
 ---@return string
 function text_lines.message(text)
   return cut(text_lines.escape(text))
 end
 
----A message of this layer, which may go on in lines that are indented; what a recipe put into it may not.
+---A message of this layer, which may continue in indented lines; text that a recipe contributed may not.
 ---@param text string
 ---@return string
 function text_lines.indented(text)

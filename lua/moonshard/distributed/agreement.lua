@@ -1,5 +1,5 @@
--- What all ranks do together or not at all, because ranks that did it and ranks that did not could not go on together:
--- the end of a step, binding a plan, changing rules, a save. And what becomes of it when it fails on some of them.
+-- Operations that all ranks complete or none, because ranks that did and ranks that did not could not continue
+-- together: the end of a step, binding a plan, changing rules, a save. Also how a failure on some ranks is reported.
 
 local context = require("moonshard.base.context")
 local engine = require("moonshard.base.ffi")
@@ -10,9 +10,9 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local agreement = {}
 
----Calls a function with arguments; gives its result, or raises its error. Ctrl-C waits until it is done, and so does
----the news that another rank gave up elsewhere. It is only right where the first collective of the call comes before
----anything changes: none passes it unless all have begun.
+---Calls a function with arguments; returns its result or raises its error. Ctrl-C, and the news that another rank gave
+---up elsewhere, are deferred until it returns. Use it only if the first collective of the call precedes any change: no
+---rank passes that collective unless all have entered the call.
 ---@param call function
 ---@param ... any
 ---@return any
@@ -28,7 +28,7 @@ function agreement.uninterrupted(call, ...)
   return result
 end
 
--- What follows from what another rank, or the user, did is no cause.
+-- Errors that follow from another rank or from the user are not causes.
 local FOLLOWS = { MS_EPEER = true, MS_EINTERRUPT = true }
 
 local function note_failure(raised)
@@ -37,9 +37,9 @@ local function note_failure(raised)
   C.ms_world_note_failure(world.handle, text_lines.message(tostring(raised)))
 end
 
----Calls a function that all ranks call; its error is noted and raised. A recipe may catch it and go on; the others then
----wait elsewhere, and what they find in the end hides the cause. So the engine keeps it, and quotes it when ranks
----disagree.
+---Calls a function that all ranks call; records its error and raises it. If a recipe catches the error and continues,
+---the other ranks wait elsewhere and their final error hides the cause. The engine therefore keeps it, and quotes it
+---when ranks disagree.
 ---@generic T
 ---@param call fun(...): T
 ---@param ... any arguments
@@ -60,12 +60,12 @@ local function failed_as(raised)
   return errors.CODES.MS_EINTERNAL, tostring(raised)
 end
 
----Raises the error of the first rank that failed in a part that every rank does by itself, on all ranks, so that all go
----on or none does, and all say the same. Collective over the ranks of a model.
+---Raises, on all ranks, the error of the first rank that failed in a part that every rank executes alone, so that all
+---ranks continue or none does, with the same message. Collective over the ranks of a model.
 ---@param session moonshard.Session
----@param what string what was tried, for reports: "of the save"
+---@param what string what was attempted, for reports: "of the save"
 ---@param ok boolean
----@param raised any the error when not ok
+---@param raised any the error if not ok
 function agreement.raise_first_failure(session, what, ok, raised)
   local ranks = session:ranks()
   local mine, all = ffi.new("ms_lua_outcome"), ffi.new("ms_lua_outcome[?]", #ranks)

@@ -1,4 +1,4 @@
--- Which device a run is on: the CPU unless the command line, a setting or the recipe's mesh says "cuda".
+-- The device of a run: the CPU unless the command line, a setting or the recipe's mesh selects "cuda".
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -9,19 +9,19 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 local KINDS = { cpu = C.MS_DEVICE_CPU, cuda = C.MS_DEVICE_CUDA }
 
 local device = {
-  ---Of meshes that a recipe makes without saying where; --device sets it.
+  ---The default device of meshes; --device sets it.
   default = "cpu",
-  ---Phases are captured as CUDA graphs and replayed; --cuda-graph sets it.
+  ---Whether phases are captured as CUDA graphs and replayed; --cuda-graph sets it.
   graphs = false,
-  ---How NCCL communicates: nil, "windows" or "copy_engines" (enum ms_nccl_option), as --nccl-windows and
-  ---`--nccl-copy-engines` say.
+  ---How NCCL communicates: nil, "windows" or "copy_engines" (enum ms_nccl_option); --nccl-windows and
+  ---`--nccl-copy-engines` set it.
   nccl = nil, ---@type string?
 }
 
 local NCCL_OPTIONS = { windows = C.MS_NCCL_WINDOWS, copy_engines = C.MS_NCCL_COPY_ENGINES }
 
----The engine's number of a device. Refuses one that this machine has not got, unless only a plan is made: that needs
----the device's library alone.
+---The engine's number of a device. Refuses a device that this machine lacks, unless only a plan is compiled, which
+---needs just the device's library.
 ---@param name string "cpu" or "cuda"
 ---@param what string? for messages: "setting device"
 ---@return integer
@@ -40,14 +40,14 @@ function device.kind(name, what)
   return kind
 end
 
----The engine's number of what NCCL is asked for, of a state on a device: nothing but on cuda.
+---The engine's NCCL option for a state on a device: none except on cuda.
 ---@param kind integer
 ---@return integer
 function device.nccl_options(kind)
   return kind == C.MS_DEVICE_CUDA and NCCL_OPTIONS[device.nccl] or 0
 end
 
----Takes --device, --cuda-graph, --nccl-windows and --nccl-copy-engines of a command line.
+---Applies --device, --cuda-graph, --nccl-windows and --nccl-copy-engines of a command line.
 ---@param line { device: string?, cuda_graph: boolean?, nccl_windows: boolean?, nccl_copy_engines: boolean? }
 function device.take(line)
   if line.device and not KINDS[line.device] then device.kind(line.device, "--device") end

@@ -1,6 +1,6 @@
--- Groups of ranks: who takes part in a collective, in order. The same ranks are the same group, however it was asked
--- for: by hand, or as a dimension of a mesh or of one of its slices. Making one communicates nothing; the engine opens
--- a channel among its ranks when a plan needs one, and never for a group of one.
+-- Groups of ranks: the participants of a collective, in order. Equal lists of ranks share one group, whether made by
+-- hand or as a dimension of a mesh or slice. Making a group communicates nothing; the engine opens a channel among its
+-- ranks when a plan needs it, and never for a group of one.
 
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
@@ -8,13 +8,13 @@ local world = require("moonshard.distributed.world")
 
 ---@class moonshard.Group
 ---@field size integer number of ranks
----@field rank integer? this process's place in it, 0 first; nil when it is not in it
+---@field rank integer? this process's index in the group, from 0; nil if it is not a member
 ---@field [integer] integer the ranks, in order, from index 1
 local Group = {}
 
 local group = {}
 
-local shared = {} -- by the ranks as text
+local shared = {} -- groups, keyed by their ranks as text
 
 function Group:__index(key)
   if key ~= "rank" then return Group[key] end
@@ -33,7 +33,7 @@ function group.is(value)
   return getmetatable(value) == Group
 end
 
----The group of ranks that are known to be right.
+---The group of a list of ranks that has been validated.
 ---@param ranks integer[] in order; copied
 ---@return moonshard.Group
 function group.of(ranks)
@@ -46,8 +46,8 @@ function group.of(ranks)
   return made
 end
 
----A group of ranks in the order given; every rank may make it, in it or not. Without ranks: the whole world.
----@param ranks integer[]? each from 0 to the world's size - 1, and there once
+---A group of ranks in the given order; ranks outside the group can make it too. Without ranks: the whole world.
+---@param ranks integer[]? each from 0 to the world's size - 1, without duplicates
 ---@return moonshard.Group
 function group.new_group(ranks)
   if ranks == nil then

@@ -1,7 +1,7 @@
 -- Records chosen steps of a run and writes them as a trace, for `moonshard run --trace FILE --trace-steps A-B`.
 --
--- Steps are those of the trainer, from 1. While one of them is near, every exec that runs is given the recorder; before
--- and after, execs run without it.
+-- Steps are counted by the trainer, from 1. During the chosen steps every exec that runs gets the recorder; before and
+-- after, execs run without it.
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -11,10 +11,10 @@ local C, ffi = engine.C, engine.ffi
 local profile = {}
 
 local wanted -- { path, first, last }, or nil
-local recorder -- ms_profile*, between the first wanted step and the last
-local recorded = 0 -- the last step that is in the recorder
+local recorder -- ms_profile*, from the first chosen step to the last
+local recorded = 0 -- the last recorded step
 
----Asks for a trace. Must come before the first step.
+---Requests a trace. Must be called before the first step.
 ---@param path string
 ---@param first integer
 ---@param last integer
@@ -22,7 +22,7 @@ function profile.request(path, first, last)
   wanted = { path = path, first = first, last = last }
 end
 
--- The first step wanted is about to begin.
+-- The first chosen step is about to begin.
 local function begin()
   local out = ffi.new("ms_profile *[1]")
   engine.check(C.ms_profile_new(world.handle, out))
@@ -42,15 +42,15 @@ local function write()
   wanted = nil
 end
 
----The trainer begins a step.
+---Called by the trainer at the start of a step.
 ---@param step integer
 function profile.step_begins(step)
   if wanted and not recorder and step >= wanted.first and step <= wanted.last then begin() end
 end
 
----The trainer has ended a step. Collective when it was the last one wanted.
+---Called by the trainer at the end of a step. Collective at the last chosen step.
 ---@param step integer
----@param began number clock.now() at its beginning
+---@param began number clock.now() at its start
 function profile.step_ends(step, began)
   if not wanted or not recorder then return end
   engine.check(C.ms_profile_mark(recorder, "step " .. step, began))
@@ -58,14 +58,14 @@ function profile.step_ends(step, began)
   if step >= wanted.last then write() end
 end
 
----The program did something of its own, like making data.
+---Records work outside the engine, such as preparing data.
 ---@param what string
----@param began number clock.now() at its beginning
+---@param began number clock.now() at its start
 function profile.did(what, began)
   if wanted and recorder then engine.check(C.ms_profile_mark(recorder, what, began)) end
 end
 
----An exec is about to run: it gets the recorder, or loses it.
+---Called before an exec runs: attaches the recorder, or detaches it.
 ---@param exec moonshard.Exec
 function profile.attend(exec)
   local now = wanted and recorder or nil
@@ -75,8 +75,8 @@ function profile.attend(exec)
   end
 end
 
----The run is over. Writes what there is of a trace that was asked for; collective then.
----@param cut_short boolean? the run was ended before its time: a trace of which there is nothing yet is no error
+---Called at the end of the run. Writes whatever part of a requested trace exists; collective in that case.
+---@param cut_short boolean? the run ended early: an empty trace is then not an error
 function profile.finish(cut_short)
   if not wanted then return end
   if recorded > 0 then return write() end

@@ -1,4 +1,4 @@
--- The world of one in which eager work runs: no other rank takes part, so a rank may do what others do not.
+-- The world of one rank in which eager work runs: no other rank takes part, so ranks can do different things.
 
 local engine = require("moonshard.base.ffi")
 local meshes = require("moonshard.distributed.mesh")

@@ -1,5 +1,5 @@
--- The ranks of this job. Joined once per process, when something first asks for the rank or the size; until then
--- `moonshard plan` may describe a world instead, so that any rank's plan can be compiled where nothing was launched.
+-- The ranks of this run. The process joins once, when something first reads the rank or the size; until then
+-- `moonshard plan` can describe a world instead, so that any rank's plan can be compiled without launching ranks.
 
 local errors = require("moonshard.base.error")
 local engine = require("moonshard.base.ffi")
@@ -9,16 +9,16 @@ local C, ffi = engine.C, engine.ffi
 ---@field rank integer this process's rank, 0 first
 ---@field size integer number of ranks
 ---@field handle ffi.cdata* ms_world*, nil in plan mode
----@field plan_only boolean true when the world is described and not joined
----@field described boolean true when ranks are spoken of that are not there
----@field ranks_of_node integer of a described world: how many ranks each node has
----@field training boolean true from the first step on that ran
+---@field plan_only boolean true if the world is described, not joined
+---@field described boolean true if some of the ranks do not exist
+---@field ranks_of_node integer ranks per node of a described world
+---@field training boolean true once a step has run
 local world = { plan_only = false, described = false, training = false }
 
 local function join()
   local out = ffi.new("ms_world *[1]")
   engine.check(C.ms_world_join(out))
-  -- Leaving does not communicate, so the collector may do it.
+  -- Leaving does not communicate, so the garbage collector can do it.
   world.handle = ffi.gc(out[0], C.ms_world_leave)
   world.rank = C.ms_world_rank(world.handle)
   world.size = C.ms_world_size(world.handle)
@@ -37,13 +37,13 @@ setmetatable(world, {
   end,
 })
 
----Joins now instead of at the first question: where ranks meet, a recipe's line is not to blame when they do not.
+---Joins now rather than on first use: if joining fails, the error then does not blame a line of the recipe.
 function world.join()
   if not rawget(world, "size") then join() end
 end
 
----How many ranks each node has: what is given, which has to divide the ranks, since launchers start as many on every
----node; otherwise all where one node takes them, or as few nodes of one size as possible.
+---Ranks per node. A given number must divide the ranks, since launchers start the same number on every node; the
+---default is one node if it has room for all ranks, else as few equal nodes as possible.
 ---@param size integer ranks
 ---@param given integer? --ranks-per-node
 ---@return integer
@@ -61,11 +61,11 @@ function world.fill_nodes(size, given)
   return ranks
 end
 
----Makes this process rank `rank` of a world of `size` ranks that is only described: plans can be compiled, nothing can
----run. Must come before anything joined the world.
+---Makes this process rank `rank` of a described world of `size` ranks: plans can be compiled, but nothing runs.
+---Must be called before anything joins the world.
 ---@param rank integer 0 to size - 1
 ---@param size integer at least 1
----@param ranks_per_node integer? how many ranks each node has; the default is what world.fill_nodes gives
+---@param ranks_per_node integer? default: the result of world.fill_nodes
 function world.describe(rank, size, ranks_per_node)
   if rawget(world, "size") and not world.plan_only then
     errors.invalid("this process has already joined the world: call describe before anything uses it")
@@ -77,31 +77,31 @@ function world.describe(rank, size, ranks_per_node)
   world.ranks_of_node = world.fill_nodes(size, ranks_per_node)
 end
 
----Makes the only rank of this world speak as rank 0 of `size` ranks that are not there.
+---Makes the only rank of this world appear as rank 0 of `size` ranks that do not exist.
 ---@param size integer at least 1
 function world.act_as_first_of(size)
-  local _ = world.handle -- joined first: that sets the size
+  local _ = world.handle -- joins first, which sets the size
   world.described, world.rank, world.size = true, 0, size
   world.ranks_of_node = world.fill_nodes(size)
 end
 
----Raises MS_EINTERRUPT once the process was asked to end (Ctrl-C). A rank that waits for no other has to ask.
+---Raises MS_EINTERRUPT if the process was asked to end (Ctrl-C). Ranks that never wait for others must poll this.
 function world.check_interrupt()
   if C.ms_interrupted() ~= 0 then
     error(errors.new({ code = tonumber(C.MS_EINTERRUPT), status = "MS_EINTERRUPT", message = "interrupted" }), 0)
   end
 end
 
----How many nodes (hosts) the ranks are on.
+---Number of nodes (hosts) of the ranks.
 ---@return integer
 function world.nodes()
   if world.described then return world.size / world.ranks_of_node end
   return C.ms_world_nodes(world.handle)
 end
 
----How many ranks are on a node.
+---Number of ranks on a node.
 ---@param node integer 0 to nodes - 1
----@return integer 0 when there is no such node
+---@return integer 0 if there is no such node
 function world.node_ranks(node)
   if world.described then return node >= 0 and node < world.nodes() and world.ranks_of_node or 0 end
   return C.ms_world_node_ranks(world.handle, node)
@@ -109,7 +109,7 @@ end
 
 ---The node of a rank.
 ---@param rank integer 0 to size - 1
----@return integer -1 when there is no such rank
+---@return integer -1 if there is no such rank
 function world.node_of(rank)
   if world.described then
     return rank >= 0 and rank < world.size and math.floor(rank / world.ranks_of_node) or -1
@@ -117,15 +117,15 @@ function world.node_of(rank)
   return C.ms_world_node_of(world.handle, rank)
 end
 
----The name of a node's host.
+---The host name of a node.
 ---@param node integer 0 to nodes - 1
 ---@return string
 function world.node_name(node)
   return world.described and "" or ffi.string(C.ms_world_node_name(world.handle, node))
 end
 
----On which node each rank is, as plans take it: 0 nodes when all are on one.
----@param size integer ranks of the mesh that is planned for
+---The node of each rank, in the form that plans take: 0 nodes if all ranks are on one.
+---@param size integer ranks of the mesh being planned
 ---@return integer nodes
 ---@return ffi.cdata*? node_of int [size]
 function world.topology(size)
@@ -136,21 +136,21 @@ function world.topology(size)
   return nodes, node_of
 end
 
----This rank's place among the ranks of its node, from 0.
+---This rank's index among the ranks of its node, from 0.
 ---@return integer
 function world.local_rank()
   if world.described then return world.rank % world.ranks_of_node end
   return C.ms_world_local_rank(world.handle)
 end
 
----What this rank does outside of the engine from here on, for reports and `moonshard ps`: "data"; nil ends it.
+---Names this rank's work outside the engine, for reports and `moonshard ps`: "data"; nil ends it.
 ---@param what string?
 function world.doing(what)
   if not world.plan_only then C.ms_world_doing(world.handle, what) end
 end
 
 ---Waits for every rank. Collective.
----@param what string? what for, for reports
+---@param what string? the reason, for reports
 function world.barrier(what)
   if world.plan_only then return end
   world.doing(what)
@@ -159,7 +159,7 @@ function world.barrier(what)
   engine.check(status)
 end
 
----Waits, in a process that has joined ranks, until all of them are through: a rank that never gets there is named.
+---In a process that has joined ranks: waits until all ranks are done; an error names ranks that never finish.
 function world.finish()
   if (rawget(world, "size") or 1) > 1 and not world.plan_only then engine.check(C.ms_world_finish(world.handle)) end
 end

@@ -1,8 +1,8 @@
--- Axes of a chart: round values that divide a range into a handful of parts.
+-- Axes of a chart: round values that divide a range into a few parts.
 
 local axis = {}
 
--- 1, 2 or 5 times a power of ten, so that the range has about `parts` of them.
+-- 1, 2 or 5 times a power of ten, chosen to divide the range into about `parts` parts.
 local function round_step(range, parts)
   local raw = range / parts
   local magnitude = 10 ^ math.floor(math.log10(raw))
@@ -12,9 +12,9 @@ local function round_step(range, parts)
   return 10 * magnitude
 end
 
----The finite points of all curves lie in these ranges, widened where they are empty.
+---The ranges of the finite points of all curves; empty ranges are widened.
 ---@param curves { points: number[][] }[]
----@return { x_low: number, x_high: number, y_low: number, y_high: number }? range nil when no point is finite
+---@return { x_low: number, x_high: number, y_low: number, y_high: number }? range nil if no point is finite
 function axis.range(curves)
   local range
   for _, curve in ipairs(curves) do
@@ -36,10 +36,10 @@ function axis.range(curves)
   return range
 end
 
----Round values from low to high, and a format that tells them apart.
+---Round values from low to high, with enough decimals to distinguish them.
 ---@param low number
 ---@param high number more than low
----@param parts integer about how many
+---@param parts integer approximate number of values
 ---@param whole boolean? whole numbers only
 ---@return { value: number, text: string }[]
 function axis.ticks(low, high, parts, whole)
@@ -48,15 +48,15 @@ function axis.ticks(low, high, parts, whole)
   local decimals = exponent < 0 and -exponent or 0
   local ticks = {}
   for i = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) do
-    local value = i * step + 0 -- no -0
+    local value = i * step + 0 -- avoids -0
     ticks[#ticks + 1] = { value = value, text = ("%." .. decimals .. "f"):format(value) }
   end
   return ticks
 end
 
----The curve as a running mean, in which a point weighs half as much after every `half_life` further ones.
+---The exponential moving average of a curve; the weight of a point halves every `half_life` points.
 ---@param points number[][]
----@param half_life number in points
+---@param half_life number measured in points
 ---@return number[][]
 function axis.smooth(points, half_life)
   local keep, sum, weight, smoothed = 0.5 ^ (1 / half_life), 0, 0, {}

@@ -1,4 +1,4 @@
--- Curves as text (braille dots, two by four to a character) and as self-contained SVG.
+-- Draws curves as text (braille characters, two by four dots each) and as self-contained SVG.
 
 local axis = require("moonshard.metrics.axis")
 local text_lines = require("moonshard.base.text_lines")
@@ -9,11 +9,11 @@ local chart = {}
 ---@class moonshard.Curve
 ---@field name string
 ---@field points number[][] { x, y } each
----@field marks boolean? single marks instead of a line
+---@field marks boolean? draw separate marks instead of a line
 
 local TEXT_ROWS = 14
 local MARK = "●"
--- Bits of the dots of a braille character, by column and row (Unicode, block U+2800).
+-- The bits of a braille character's dots, by column and row (Unicode, block U+2800).
 local DOTS = { [0] = { [0] = 0x01, 0x02, 0x04, 0x40 }, { [0] = 0x08, 0x10, 0x20, 0x80 } }
 local BLUE, YELLOW, PLAIN = "\27[34m", "\27[33m", "\27[0m"
 
@@ -40,7 +40,7 @@ local function draw_line(canvas, x0, y0, x1, y1)
   end
 end
 
--- The mean of the points that fall in the same column of dots: a long curve is not a cloud.
+-- The mean of the points in each column of dots, so that a long curve does not become a cloud.
 local function column_means(points, to_x)
   local columns, order = {}, {}
   for _, point in ipairs(points) do
@@ -198,7 +198,7 @@ local function svg_curve(out, curve, colour, to_x, to_y)
     end
     return
   end
-  -- The values as they are, faint, and their running mean over about a fiftieth of the curve.
+  -- The raw values, faint, and their running mean over about a fiftieth of the curve.
   out[#out + 1] = ('<polyline points="%s" stroke="%s" opacity="0.3"/>')
     :format(svg_points(curve.points, to_x, to_y), colour)
   local smoothed = axis.smooth(curve.points, math.max(1, #curve.points / 50))
@@ -219,7 +219,7 @@ end
 local STYLE = "<style>text{font:12px sans-serif;fill:#374151}.title{font-size:15px;font-weight:600}"
   .. ".grid{stroke:#e5e7eb}.axis{stroke:#6b7280;fill:none}polyline{fill:none;stroke-linejoin:round}</style>"
 
----The curves as an SVG document that needs nothing else.
+---The curves as a self-contained SVG document.
 ---@param curves moonshard.Curve[]
 ---@param labels { title: string, x: string }
 ---@return string

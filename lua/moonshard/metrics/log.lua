@@ -1,5 +1,5 @@
--- ms.log: what a step gave, to the screen, to the metrics file and to the curve at the end. Rank 0 writes; on the
--- other ranks all of this does nothing.
+-- ms.log: sends the metrics of a step to the screen, the metrics file and the final curve. Only rank 0 writes; on
+-- other ranks these functions do nothing.
 
 local chart = require("moonshard.metrics.chart")
 local errors = require("moonshard.base.error")
@@ -10,7 +10,7 @@ local terminal = require("moonshard.base.terminal")
 local world = require("moonshard.distributed.world")
 
 ---@class moonshard.log
----@overload fun(step: integer, m: table) a line of a step, and what --metrics and --tensorboard write
+---@overload fun(step: integer, m: table) prints a step's line and writes to --metrics and --tensorboard
 local log = {
   ---Losses so far, for the curve: { step, loss } each.
   ---@type { train: number[][], valid: number[][] }
@@ -21,8 +21,8 @@ local log = {
 local metrics = { file = nil, events = nil }
 local watch = { spikes = spikes.new() }
 
----Steps whose gradient norm or loss is a multiple of the median before are told as they are logged, and stand in
----ms.log.spikes_found(). This sets the multiples, or with false stops it; anew, so it knows nothing of earlier steps.
+---Sets the thresholds of spikes, or with false turns them off. A spike is a step whose gradient norm or loss exceeds a
+---multiple of the recent median; ms.log prints it and ms.log.spikes_found() lists it. Forgets all earlier steps.
 ---@param o moonshard.SpikeOptions|false|nil
 function log.spikes(o)
   watch.spikes = o ~= false and spikes.new(o) or nil
@@ -31,11 +31,11 @@ end
 ---@return { step: integer, what: string, value: number, ratio: number }[]
 function log.spikes_found() return watch.spikes and watch.spikes.found or {} end
 
----Writes one JSON object a step to a file from here on.
+---Writes one JSON object per step to a file from now on.
 ---@param path string
 function log.open_metrics(path) metrics.file = require("moonshard.metrics.metrics_file").open(path) end
 
----Writes an event file of TensorBoard in a folder from here on.
+---Writes a TensorBoard event file in a folder from now on.
 ---@param folder string
 function log.open_events(folder)
   metrics.events = require("moonshard.metrics.tensorboard").open(folder)
@@ -55,7 +55,7 @@ local function write(step, m)
   if spike then log.print(spike) end
 end
 
----Logs a step that was not logged yet, as the recipe would have: because the run ends before it comes to that.
+---Logs a step that the recipe has not logged yet, because the run is ending early.
 ---@param step integer
 ---@param m moonshard.StepMetrics
 function log.catch_up(step, m)
@@ -63,7 +63,7 @@ function log.catch_up(step, m)
   if (last or metrics.file or metrics.events) and not (last and last[1] >= step) then write(step, m) end
 end
 
----print that does not run into the progress line.
+---A print that does not collide with the progress line.
 function log.print(...)
   progress.finish()
   local texts = {}
@@ -73,8 +73,8 @@ function log.print(...)
   output_file.print(table.concat(texts, "\t"), "\n")
 end
 
----The run goes on from a checkpoint: what was logged of later steps is made again.
----@param step integer the last one that is done
+---The run resumes from a checkpoint: later steps that were logged before will run again.
+---@param step integer the last completed one
 function log.resumed(step)
   local said = metrics.file and metrics.file:resume(step)
   if said then log.print(said) end
@@ -82,10 +82,10 @@ function log.resumed(step)
 end
 
 ---@class moonshard.CurveOptions
----@field svg? string file to write the curve to, with folders on the way to it; "": none
+---@field svg? string file for the curve, whose folders are made; "": none
 ---@field title? string
 
----Draws the losses that were logged so far in the terminal, and as an SVG file.
+---Draws the logged losses in the terminal, and as an SVG file.
 ---@param o moonshard.CurveOptions?
 function log.curve(o)
   o = o or {}

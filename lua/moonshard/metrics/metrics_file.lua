@@ -1,5 +1,5 @@
--- The file of --metrics: one JSON object a step. Its lines are whole or absent, also on a disk that fills up, and a run
--- that goes on from a checkpoint goes on in it: each step is there once.
+-- The file of --metrics: one JSON object per step. Lines are whole or absent, even if the disk fills up. A run that
+-- resumes from a checkpoint continues the file, with each step once.
 
 local ffi = require("ffi")
 local errors = require("moonshard.base.error")
@@ -13,11 +13,11 @@ local metrics_file = {}
 ---@class moonshard.MetricsFile
 ---@field path string
 ---@field file file*
----@field size integer? bytes of the whole lines in it; nil before the first line of this run
+---@field size integer? bytes of its complete lines; nil before the first line of this run
 local MetricsFile = {}
 MetricsFile.__index = MetricsFile
 
--- In this order in every line.
+-- The keys of every line, in this order.
 local KEYS = {
   "step", "loss", "grad_norm", "lr", "tokens", "tokens_per_s", "step_ms", "exposed_ms", "data_ms", "peak_bytes",
   "comm_bytes", "valid_loss", "save_ms", "snapshot_bytes",
@@ -26,7 +26,7 @@ local KEYS = {
 local KNOWN = { outside_bytes = true }
 for _, key in ipairs(KEYS) do KNOWN[key] = true end
 
--- Further numbers that the recipe put into its metrics, by name.
+-- Names of further numbers in the metrics, added by the recipe; sorted.
 local function own_names(m)
   local names = {}
   for key, value in pairs(m) do
@@ -38,11 +38,11 @@ end
 
 local function fail(self, why) errors.raise("MS_EIO", "metrics file %s: %s", self.path, why) end
 
--- False where there is nothing to cut: a pipe, a device.
+-- Returns false for files that cannot be truncated: pipes and devices.
 local function cut(self, bytes) return ffi.C.ftruncate(ffi.C.fileno(self.file), bytes) == 0 end
 
----Opens a file for the steps of a run. What is in it stays until the first of them, or until it is known that the run
----goes on.
+---Opens a file for the steps of a run. Its content stays until the first step is written, or until the run is known to
+---resume.
 ---@param path string
 ---@return moonshard.MetricsFile
 function metrics_file.open(path)
@@ -51,9 +51,9 @@ function metrics_file.open(path)
   return setmetatable({ path = path, file = file }, MetricsFile)
 end
 
--- Bytes of the lines up to a step, and how many more there are. Steps ascend; where they no longer do, or a line is cut
--- off, an earlier run ended. Lua leaves zeros, as of a power cut, out of the lines that it reads: where a line is
--- shorter than what was read for it, the file's own lines have ended too.
+-- Size in bytes of the lines up to a step, and the number of later lines. Steps ascend; the first one out of order, or
+-- an incomplete line, marks the end of an earlier run. Lua drops zero bytes (after a power cut) from the lines that it
+-- reads, so a line shorter than the number of bytes read also ends the valid lines.
 local function lines_up_to(path, step)
   local bytes, rest, last = 0, 0, 0
   local file = assert(io.open(path, "rb"))
@@ -70,9 +70,9 @@ local function lines_up_to(path, step)
   return bytes, rest
 end
 
----The run goes on after a step: the lines up to it stay, those of later steps, which are made again, go.
+---The run resumes after a step: lines up to it stay, and lines of later steps, which will run again, are removed.
 ---@param step integer
----@return string? said what to tell the user; nil where nothing is in the file
+---@return string? said message for the user; nil if the file is empty
 function MetricsFile:resume(step)
   if (self.file:seek("end") or 0) == 0 then return nil end
   local bytes, rest = lines_up_to(self.path, step)
@@ -100,9 +100,9 @@ local function line_of(step, m)
   return json.ordered(n, list) .. "\n"
 end
 
----Writes the line of a step, or raises MS_EIO and leaves nothing of it.
+---Writes the line of a step, or raises MS_EIO and leaves no part of it.
 ---@param step integer
----@param m table metrics, as train:step returns them
+---@param m table metrics returned by train:step
 function MetricsFile:add(step, m)
   if not self.size then
     if (self.file:seek("end") or 0) > 0 and not cut(self, 0) then fail(self, "it cannot be emptied") end
@@ -116,7 +116,7 @@ function MetricsFile:add(step, m)
   end
   self.size = self.size + #line
 end
--- Compiled, a write that fails is run again by the interpreter.
+-- If a compiled write fails, LuaJIT's interpreter repeats it.
 jit.off(MetricsFile.add)
 
 return metrics_file

@@ -1,22 +1,22 @@
--- Spikes: steps whose gradient norm or loss is far above those just before. They are where training begins to go wrong,
--- long before a NaN, and they are lost among thousands of steps unless somebody points at them.
+-- Spikes: steps whose gradient norm or loss is far above the preceding ones. They show where training starts to go
+-- wrong, long before a NaN, and are easy to miss among thousands of steps.
 --
--- "Far above" is a multiple of the median over a window of steps: a median does not move when one of its values is
--- wild, so a spike does not hide the next one.
+-- "Far above" is a multiple of the median over a window of steps: one outlier does not move a median, so a spike does
+-- not hide the next one.
 
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
 
 local spikes = {}
 
--- Fewer steps than that say nothing about what is usual; the first ones of a training are wild anyway.
+-- A shorter history does not show what is usual; the first steps of a training vary widely anyway.
 local FEWEST = 16
 local WATCHED = { { key = "grad_norm", name = "gradient norm" }, { key = "loss", name = "loss" } }
 
 ---@class moonshard.SpikeOptions
----@field window integer? steps that the median is taken over, at least 16; 64
----@field grad_norm number? a gradient norm of so many times the median is a spike; 4
----@field loss number? a loss of so many times the median is one; 1.5
+---@field window integer? steps in the median, at least 16; 64
+---@field grad_norm number? threshold for the gradient norm, as a multiple of the median; 4
+---@field loss number? threshold for the loss, as a multiple of the median; 1.5
 
 ---@class moonshard.Spikes
 ---@field found { step: integer, what: string, value: number, ratio: number }[]
@@ -46,7 +46,7 @@ local function median(values)
   return sorted[math.floor(#sorted / 2) + 1]
 end
 
----Looks at a step and remembers it.
+---Checks a step and adds it to the window.
 ---@param step integer
 ---@param m { grad_norm: number?, loss: number }
 ---@return string? told "step 812: gradient norm 14.2 is 9.1 times the median of 64 steps"

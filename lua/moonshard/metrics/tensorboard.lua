@@ -1,9 +1,9 @@
--- Event files that TensorBoard reads: the scalars of every step, as records of protocol buffers.
+-- TensorBoard event files: the scalars of every step, as protocol buffer records.
 --
--- A file is a list of TFRecords: length (64 bits), the length's checksum, data, the data's checksum; little-endian;
--- checksums are CRC-32C (Castagnoli), masked as the format asks. The data is an Event message (tensorboard's
--- event.proto): field 1 wall_time (double), 2 step (int64), 3 file_version (string), 5 summary, 7 session_log; a
--- Summary has Values in field 1, each with 1 tag (string) and 2 simple_value (float); a SessionLog has a status in 1.
+-- A file is a list of TFRecords: length (64 bits), checksum of the length, data, checksum of the data; little-endian.
+-- Checksums are CRC-32C (Castagnoli), masked as the format requires. The data is an Event message (tensorboard's
+-- event.proto): field 1 wall_time (double), 2 step (int64), 3 file_version (string), 5 summary, 7 session_log. A
+-- Summary has Values in field 1, each with 1 tag (string) and 2 simple_value (float); a SessionLog has 1 status.
 
 local bit = require("bit")
 local ffi = require("ffi")
@@ -15,7 +15,7 @@ ffi.cdef "int gethostname(char *name, size_t bytes); int getpid(void);"
 
 local tensorboard = {}
 
--- Where the metrics of a step appear.
+-- The tag of each metric of a step.
 local TAGS = {
   loss = "loss/train", valid_loss = "loss/valid", grad_norm = "train/grad_norm", lr = "train/lr",
   tokens_per_s = "speed/tokens_per_s", step_ms = "speed/step_ms", exposed_ms = "speed/exposed_ms",
@@ -62,7 +62,7 @@ local function little_endian(number, bytes)
   return table.concat(list)
 end
 
--- Rotated and moved, so that a checksum of data that holds checksums is no weaker.
+-- Rotated and offset, so that checksums of data that itself contains checksums stay strong.
 local function masked_crc(text)
   local crc = bit.tobit(tensorboard.crc32c(text))
   return little_endian((bit.ror(crc, 15) % 2 ^ 32 + 0xa282ead8) % 2 ^ 32, 4)
@@ -115,13 +115,13 @@ local function write(self, data)
   end
   if not ok then errors.raise("MS_EIO", "event file %s: %s", self.path, why) end
 end
-jit.off(write) -- as in log.lua: compiled, a failed flush is run again
+jit.off(write) -- as in log.lua: if a compiled flush fails, the interpreter repeats it
 
--- Seconds since 1970, with fractions: the system's clock gives whole ones.
+-- Seconds since 1970 with fractions; the system clock of Lua returns whole seconds.
 local function wall_time(self) return self.began + clock.now() - self.began_at end
 
----Starts an event file in a folder, which is made when it is not there. Runs that go on in the same folder add files,
----and TensorBoard shows them as one.
+---Creates an event file in a folder, and the folder if it does not exist. Runs that resume in the same folder add
+---files, and TensorBoard shows them as one.
 ---@param folder string
 ---@return moonshard.EventFile
 function tensorboard.open(folder)
@@ -139,7 +139,7 @@ end
 
 local SESSION_STARTS = 1
 
----The run goes on with a step: TensorBoard drops what files of earlier runs in the folder have of it and of later ones.
+---The run resumes at a step: TensorBoard drops this and later steps from the folder's earlier files.
 ---@param step integer
 function EventFile:restart(step)
   write(self, event(wall_time(self), key(2, VARINT) .. varint(step)
@@ -148,8 +148,8 @@ end
 
 ---Adds the scalars of a step.
 ---@param step integer
----@param m table metrics, as train:step returns them; further numbers appear as train/NAME, and of comm_bytes those of
----  each mesh dimension as comm/DIMENSION_bytes
+---@param m table metrics returned by train:step; further numbers appear as train/NAME, and the entries of comm_bytes,
+---  one per mesh dimension, as comm/DIMENSION_bytes
 function EventFile:add(step, m)
   local tags, scalars, values = {}, {}, {}
   local function take(tag, value) tags[#tags + 1], scalars[tag] = tag, value end

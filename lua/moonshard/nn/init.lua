@@ -1,5 +1,5 @@
--- The common layers. Names and meanings are PyTorch's; `init` chooses the law of the first weights: "pytorch" (the
--- default), "gpt2" (normal 0.02, zero bias), or a law of ms.init for the weight.
+-- The common layers, with PyTorch's names and meanings. `init` chooses the distribution of the initial weights:
+-- "pytorch" (the default), "gpt2" (normal 0.02, zero bias), or a law of ms.init for the weight.
 
 local context = require("moonshard.base.context")
 local create = require("moonshard.tensor.create")
@@ -15,7 +15,7 @@ local laws = parameter.laws
 ---@class moonshard.nn
 local nn = {}
 
--- Operands of one op share an element type; where a recipe mixes them, the layer's own type wins.
+-- The operands of an op share one element type; if a recipe mixes types, the layer's own wins.
 local function in_dtype_of(weight, x)
   if tensor.is(x) and (x.dtype == "f32" or x.dtype == "bf16") then return x:cast(weight.dtype) end
   return x
@@ -25,7 +25,7 @@ local function value_of(self, name)
   return context.trace:parameter(self[name])
 end
 
--- The arguments of a layer as one table: ms.nn.linear { 3, 4, bias = false }, or linear(3, 4, { bias = false }).
+-- A layer's arguments as one table: ms.nn.linear { 3, 4, bias = false }, or linear(3, 4, { bias = false }).
 local function gather(...)
   if type((...)) == "table" then return (...) end
   local given = {}
@@ -73,10 +73,10 @@ function Linear:describe()
 end
 
 ---@class moonshard.LinearOptions
----@field [1] integer? inputs, where they are not given before the table
+---@field [1] integer? inputs, if not given before the table
 ---@field [2] integer? outputs
 ---@field bias? boolean true
----@field init? string|number|moonshard.InitialLaw "pytorch" (default), "gpt2" or a law of ms.init, of the weight
+---@field init? string|number|moonshard.InitialLaw of the weight: "pytorch" (default), "gpt2" or a law of ms.init
 
 ---y = x w' + b: x [..., in], weight [out, in], bias [out].
 ---@overload fun(o: moonshard.LinearOptions): moonshard.Module
@@ -109,10 +109,10 @@ function Embedding:describe()
 end
 
 ---@class moonshard.EmbeddingOptions
----@field [1] integer? count of rows, where it is not given before the table
+---@field [1] integer? count of rows, if not given before the table
 ---@field [2] integer? dim
 ---@field init? string|number|moonshard.InitialLaw "pytorch" (default), "gpt2" or a law of ms.init
----@field used_rows? integer tokens from it on are errors; count
+---@field used_rows? integer larger tokens are errors; default: count
 
 ---Rows of a table: tokens i32 [...] -> [..., dim], weight [count, dim].
 ---@overload fun(o: moonshard.EmbeddingOptions): moonshard.Module
@@ -123,7 +123,7 @@ function nn.embedding(...) return Embedding(gather(...)) end
 
 -- ---- norms ------------------------------------------------------------------------------------------------------
 
--- What a norm without a bias adds, by its length: a constant of the trace, and no parameter.
+-- The zero bias of norms without one, by length: a constant of the trace, not a parameter.
 local zeros_of = {}
 
 local function zeros(dim)
@@ -151,11 +151,11 @@ end
 function LayerNorm:describe() return self.weight.shape[1] .. describe_bias(self) end
 
 ---@class moonshard.LayerNormOptions
----@field [1] integer? dim, where it is not given before the table
+---@field [1] integer? dim, if not given before the table
 ---@field eps? number 1e-5
 ---@field bias? boolean true
 
----Ba et al. 2016, over the last axis: x [..., dim], weight and bias [dim]. bias = false: there is none.
+---Layer norm (Ba et al. 2016) over the last axis: x [..., dim], weight and bias [dim]; bias = false omits the bias.
 ---@overload fun(o: moonshard.LayerNormOptions): moonshard.Module
 ---@overload fun(dim: integer, o: moonshard.LayerNormOptions?): moonshard.Module
 ---@param ... any { dim, eps = 1e-5, bias = true }
@@ -181,10 +181,10 @@ end
 function RMSNorm:describe() return tostring(self.weight.shape[1]) end
 
 ---@class moonshard.RMSNormOptions
----@field [1] integer? dim, where it is not given before the table
+---@field [1] integer? dim, if not given before the table
 ---@field eps? number 1e-5
 
----Zhang & Sennrich 2019, over the last axis: x [..., dim], weight [dim].
+---RMS norm (Zhang & Sennrich 2019) over the last axis: x [..., dim], weight [dim].
 ---@overload fun(o: moonshard.RMSNormOptions): moonshard.Module
 ---@overload fun(dim: integer, o: moonshard.RMSNormOptions?): moonshard.Module
 ---@param ... any { dim, eps = 1e-5 }
@@ -213,7 +213,7 @@ end
 
 function Dropout:describe() return ("p = %g"):format(self.p) end
 
----Zeroes elements with probability p in training and divides the others by 1 - p; passes through in evaluation.
+---Zeroes elements with probability p in training and divides the others by 1 - p; does nothing in evaluation.
 ---@param p number 0 <= p < 1
 ---@return moonshard.Module
 function nn.dropout(p) return Dropout(p) end
@@ -224,7 +224,7 @@ function Sequential:init(layers)
   if type(layers) ~= "table" or module.is(layers) then
     errors.invalid("ms.nn.sequential takes a list of modules and functions, not %s", options.describe(layers))
   end
-  for i = 1, table.maxn(layers) do -- beyond the first hole too: a layer that is nil must not end the list
+  for i = 1, table.maxn(layers) do -- also past the first nil, which must not silently end the list
     local layer = layers[i]
     if not (module.is(layer) or type(layer) == "function") then
       errors.invalid("ms.nn.sequential: item %d must be a module or a function, not %s", i, options.describe(layer))
@@ -238,7 +238,7 @@ function Sequential:forward(x)
   return x
 end
 
----Applies modules, or functions such as ms.ops.relu, one after the other; they are named by their place: "0", "1", ...
+---Applies modules, or functions such as ms.ops.relu, in order; their names are their positions: "0", "1", ...
 ---@param layers table list of modules and functions
 ---@return moonshard.Module
 function nn.sequential(layers) return Sequential(layers) end

@@ -1,4 +1,4 @@
--- Losses: functions of what the model gives and the targets, to a scalar f32 tensor.
+-- Losses: functions from the model's output and the targets to a scalar f32 tensor.
 
 local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
@@ -12,7 +12,7 @@ local loss = {}
 local CROSS_ENTROPY = { reduction = { "string", default = "tokens" }, ignore_index = { "integer", default = -100 } }
 local REDUCTIONS = { tokens = true, mean = true }
 
--- The mean over this rank's targets of this micro-batch; with "tokens" the step weighs it by how many these are.
+-- The mean over this rank's targets of one micro-batch; with "tokens" the step weights it by their count.
 local function cross_entropy(o, logits, targets)
   local outputs = ops.apply("cross_entropy", { logits, targets }, { ignore_index = o.ignore_index })
   if context.trace and o.reduction == "tokens" then
@@ -23,13 +23,13 @@ local function cross_entropy(o, logits, targets)
   return outputs[1]
 end
 
----Mean of -log softmax(logits)[target] over the targets that are not ignored. A loss that is returned to the trainer
----as it is is the mean over the targets of all ranks and micro-batches ("tokens"), or with reduction "mean" the mean of
----the means of each. Part of a larger expression it is always this rank's mean of one micro-batch.
+---Mean of -log softmax(logits)[target] over the targets that are not ignored. If returned to the trainer unchanged, the
+---loss is the mean over the targets of all ranks and micro-batches ("tokens"), or with reduction "mean" the mean of
+---their means. Within a larger expression it is always this rank's mean of one micro-batch.
 ---@param logits moonshard.Tensor|{ reduction: "tokens"|"mean"|nil, ignore_index: integer? } [..., V]; or options
 ---@param targets moonshard.Tensor? i32 [...]; -100 is ignored
----@return moonshard.Tensor|fun(logits: moonshard.Tensor, targets: moonshard.Tensor): moonshard.Tensor loss f32 []; of
----  options the function that gives it
+---@return moonshard.Tensor|fun(logits: moonshard.Tensor, targets: moonshard.Tensor): moonshard.Tensor loss f32 []; for
+---  options the loss function
 function loss.cross_entropy(logits, targets)
   if targets ~= nil or tensor.is(logits) then
     return cross_entropy({ reduction = "tokens", ignore_index = -100 }, logits, targets)

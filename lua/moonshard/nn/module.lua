@@ -13,9 +13,9 @@
 --
 --   local gate = Gate(384)
 --
--- or, for one of a kind, ms.module { proj = ..., forward = function(self, x) ... end }. A module is called like a
--- function inside of a trace; its path becomes the scope of the nodes it makes, and of errors. Called on eager tensors
--- outside of one, it is traced and evaluated.
+-- or, for a single module, ms.module { proj = ..., forward = function(self, x) ... end }. In a trace a module is called
+-- like a function; its path becomes the scope of its nodes and of errors. Called on eager tensors outside a trace, it
+-- is traced and evaluated.
 
 local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
@@ -26,8 +26,8 @@ local tree = require("moonshard.nn.tree")
 
 ---@class moonshard.Module
 ---@field forward fun(self, ...): ... ops on tensors
----@field init fun(self, ...)? makes parameters and children; gets the arguments of the constructor
----@field describe (fun(self): string)? what the tree shows in parentheses
+---@field init fun(self, ...)? creates parameters and children; receives the constructor's arguments
+---@field describe (fun(self): string)? text in parentheses in the printed tree
 ---@field sharding moonshard.Sharding? set by ms.fully_shard
 local Module = {}
 Module.__index = Module
@@ -35,9 +35,9 @@ Module.__index = Module
 local module = {}
 module.base = Module
 module.is = tree.is_module
-module.call_eagerly = nil -- outside of a trace: engine/module_methods.lua adds it
+module.call_eagerly = nil -- calls outside a trace; set by engine/module_methods.lua
 
----Iterates over the parameters, each once under its first name: for name, parameter in model:named_parameters() do.
+---Iterates over the parameters, each once by its first name: for name, parameter in model:named_parameters() do.
 ---@return fun(): string?, moonshard.Parameter?
 function Module:named_parameters()
   local list, i = tree.inventory(self).parameters, 0
@@ -47,7 +47,7 @@ function Module:named_parameters()
   end
 end
 
----Iterates over the module itself, named "", and all modules in it.
+---Iterates over the module itself, named "", and all of its submodules.
 ---@return fun(): string?, moonshard.Module?
 function Module:named_modules()
   local list, i = tree.inventory(self).modules, 0
@@ -57,7 +57,7 @@ function Module:named_modules()
   end
 end
 
----@return integer elements of all parameters, tied ones counted once
+---@return integer elements of all parameters; tied parameters count once
 function Module:num_parameters()
   return tree.count(self)
 end
@@ -82,8 +82,8 @@ local function leave(trace, path, region, ...)
   return ...
 end
 
--- The root of a unit casts what comes in to the unit's param_dtype, and what goes out to its output_dtype, as PyTorch's
--- MixedPrecisionPolicy with cast_forward_inputs does.
+-- The root of a unit casts its inputs to the unit's param_dtype and its outputs to the unit's output_dtype, like
+-- PyTorch's MixedPrecisionPolicy with cast_forward_inputs.
 local function forward_in_precision(self, precision, ...)
   if not precision.output_dtype then return self:forward(cast_all(precision.param_dtype, ...)) end
   return cast_all(precision.output_dtype, self:forward(cast_all(precision.param_dtype, ...)))
@@ -106,7 +106,7 @@ context.call_module = call
 
 -- ---- classes ----------------------------------------------------------------------------------------------------
 
--- Fields are noted in the order of their assignment.
+-- Records fields in the order of their assignment.
 local function note_field(self, key, value)
   rawset(self, key, value)
   local order = rawget(self, "_order")
@@ -140,7 +140,7 @@ local function new_class(name, base)
   })
 end
 
----A class of modules (given a name), or one module (given a table with its fields and forward).
+---A class of modules (given a name), or a single module (given a table with its fields and forward).
 ---@param what string|table
 ---@param base moonshard.Module? the class to inherit from
 ---@return moonshard.Module

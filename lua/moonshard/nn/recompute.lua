@@ -1,10 +1,10 @@
--- Activation checkpointing by rule: which modules' activations backward makes again instead of keeping them.
+-- Activation checkpointing by rule: chooses the modules whose activations backward recomputes instead of keeping.
 --
---   recompute = { { re[[^layers\.\d+$]], true } }                     a block keeps its input alone
---   recompute = { { re[[^layers\.\d+$]], { "gelu", "layer_norm" } } } only what these ops make is made again
+--   recompute = { { re[[^layers\.\d+$]], true } }                     a block keeps only its input
+--   recompute = { { re[[^layers\.\d+$]], { "gelu", "layer_norm" } } } recomputes only the outputs of these ops
 --
--- Each call of a module that a rule chose is a region of the graph (runtime/graph/recompute.c). A module inside of a
--- region belongs to it, unless a rule says false for it; a list of ops given for it holds inside of it.
+-- Each call of a chosen module is a region of the graph (runtime/graph/recompute.c). Submodules belong to the region,
+-- unless a rule gives them false; a list of ops for a submodule applies within it.
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -16,7 +16,7 @@ local recompute = {}
 
 ---@class moonshard.Recompute
 ---@field on boolean
----@field ops string? names of ops with spaces between; nil: every op
+---@field ops string? names of ops, separated by spaces; nil: every op
 
 local function op_names()
   local names, info = {}, ffi.new("ms_op_info")
@@ -27,7 +27,7 @@ local function op_names()
   return names
 end
 
----Whether a value is a list of names of ops and not of rules, which are tables.
+---Whether a value is a list of op names rather than a list of rules, which are tables.
 ---@param value any
 ---@return boolean
 function recompute.is_op_list(value)
@@ -38,7 +38,7 @@ function recompute.is_op_list(value)
   return true
 end
 
----Reads the value of a rule: true or "all", false or "none", or a list of names of ops.
+---Parses the value of a rule: true or "all", false or "none", or a list of op names.
 ---@param value any
 ---@param rule string
 ---@return moonshard.Recompute
@@ -59,7 +59,7 @@ function recompute.read(value, rule)
   return { on = true, ops = table.concat(value, " ") }
 end
 
----The region that a trace is in.
+---The current region of a trace.
 ---@class moonshard.Region
 ---@field id integer 0: none
 ---@field ops string?
@@ -80,9 +80,9 @@ function recompute.none()
   return NONE
 end
 
----Goes where a rule for a module wants its nodes; returns where the trace was.
+---Enters the region that a module's rule requires; returns the previous region.
 ---@param trace moonshard.Trace
----@param decision moonshard.Recompute? nil: no rule speaks of the module
+---@param decision moonshard.Recompute? nil: no rule matches the module
 ---@return moonshard.Region before
 function recompute.enter(trace, decision)
   local before = trace.region

@@ -1,8 +1,8 @@
--- What is in a model: its modules and parameters with their dotted names (FQNs), found by walking the fields of
--- modules, and the tree that a model prints as. Lists count from 0, as in PyTorch: layers[1] is layers.0.
+-- The contents of a model: its modules and parameters with their dotted names (FQNs), found by walking the fields of
+-- modules, and the printed tree of a model. Lists count from 0, as in PyTorch: layers[1] is layers.0.
 --
--- Fields are visited in the order in which they were assigned, so every rank sees one order. Fields that begin with _
--- are private and not looked into. A module or parameter met again keeps its first name.
+-- Fields are visited in the order of their assignment, so all ranks see the same order. Fields that begin with _ are
+-- private and skipped. A module or parameter found again keeps its first name.
 
 local errors = require("moonshard.base.error")
 local parameter = require("moonshard.tensor.parameter")
@@ -12,14 +12,14 @@ local tree = {}
 ---@class moonshard.NamedModule
 ---@field name string FQN, "" for the root
 ---@field module moonshard.Module
----@field parent integer? index of the module it was found in
+---@field parent integer? index of the module that contains it
 
 ---@class moonshard.NamedParameter
----@field name string FQN of the first place
+---@field name string FQN of its first occurrence
 ---@field parameter moonshard.Parameter
----@field places { name: string, owner: integer }[] every place; owner is an index of modules
+---@field places { name: string, owner: integer }[] every occurrence; owner is an index of modules
 
----@class moonshard.HeldField where a module, a parameter or a list of them was found
+---@class moonshard.HeldField a field that contains a module, a parameter or a list of them
 ---@field holder table
 ---@field key string|integer
 ---@field value table
@@ -49,8 +49,8 @@ local function interesting(key, value)
   return parameter.is(value) or is_module(value) or is_plain_table(value)
 end
 
--- Keys of a module or a plain table that may hold something: integers first, then fields as they were assigned, then
--- the rest (fields of a table written at once) by name.
+-- Keys of a module or a plain table that can contain entries: integers first, then fields in order of assignment, then
+-- the rest (fields of a table constructor) by name.
 local function ordered_keys(holder)
   local keys, taken = {}, {}
   for i, value in ipairs(holder) do
@@ -72,7 +72,7 @@ local function ordered_keys(holder)
   return keys
 end
 
--- Whole characters of UTF-8 (RFC 3629).
+-- Whether a string is valid UTF-8 (RFC 3629).
 local CHARACTERS = {
   "[%z\1-\127]", "[\194-\223][\128-\191]", "\224[\160-\191][\128-\191]", "[\225-\236\238\239][\128-\191][\128-\191]",
   "\237[\128-\159][\128-\191]", "\240[\144-\191][\128-\191][\128-\191]",
@@ -90,7 +90,7 @@ local function is_utf8(name)
   return true
 end
 
--- Names stand in patterns, files and reports.
+-- Names are used in patterns, files and reports.
 local function join(path, key)
   local name = type(key) == "number" and tostring(key - 1) or key
   if name == "" or name:find("[%.%s%c%z]") or name:find("[\128-\255]") and not is_utf8(name) then
@@ -139,11 +139,11 @@ function tree.inventory(root)
   return { modules = modules, parameters = parameters, fields = fields }
 end
 
----Elements of all parameters, each counted once.
+---Number of elements of all parameters, each counted once.
 ---@param root moonshard.Module
----@param frozen table<moonshard.Parameter, boolean>? what rules decided; the parameters' own word where they did not
+---@param frozen table<moonshard.Parameter, boolean>? decisions of rules; default: the parameters' own flags
 ---@return integer
----@return integer frozen how many of them are frozen
+---@return integer frozen number of frozen elements
 function tree.count(root, frozen)
   local total, still = 0, 0
   for _, entry in ipairs(tree.inventory(root).parameters) do
@@ -165,7 +165,7 @@ end
 
 -- ---- printing ---------------------------------------------------------------------------------------------------
 
--- "212 parameters", or where some are frozen "212 parameters (144 trainable, 68 frozen)".
+-- "212 parameters", or if some are frozen "212 parameters (144 trainable, 68 frozen)".
 local function count_text(count, frozen)
   if count == 0 then return "" end
   local text = ("  %s parameter%s"):format(tree.thousands(count), count == 1 and "" or "s")
@@ -184,8 +184,8 @@ local function head_of(module, marks)
   })
 end
 
--- The lines below a holder's own line. Neighbours in a list that would print the same are printed once. `above` is the
--- set of holders that the line stands below: a field that leads back to one of them is not followed.
+-- The lines below a module's own line. Adjacent list items with identical text are printed once. `above` is the set of
+-- enclosing modules and tables: a field that refers back to one of them is skipped.
 local render
 
 local function render_item(name, value, marks, indent, above)
@@ -238,10 +238,10 @@ function render(holder, marks, indent, list_name, above)
   return lines
 end
 
----The model as a tree, one line a module, with parameter counts.
+---The model as a tree, one line per module, with parameter counts.
 ---@param root moonshard.Module
----@param marks table<moonshard.Module|moonshard.Parameter, string>? of a module: its unit, shown in brackets; of a
----  parameter: the type that kernels read it in, f32 unless told; marks.frozen: by parameter, what rules decided
+---@param marks table<moonshard.Module|moonshard.Parameter, string>? for a module: its unit, printed in brackets; for a
+---  parameter: the type that kernels read, default f32; marks.frozen: by parameter, the rules' decision
 ---@return string
 function tree.print(root, marks)
   marks = marks or {}

@@ -1,11 +1,11 @@
--- Settings of a recipe: defaults that `key=value` on the command line may override. The default gives the type.
+-- Settings of a recipe: defaults that `key=value` on the command line overrides. The default determines the type.
 --
 --   local cfg = ms.args { layers = 6, lr = ms.args.real(1e-3), mesh = "2x2", betas = { 0.9, 0.95 }, compile = true }
 --
--- A whole number as default asks for whole numbers; `real` marks a default that may get a fraction, `any` one that may
--- get true, false, a number or text, as reshard_after_forward does, and `output` a file that will be written. Two
--- settings are there in every recipe: device ("cpu" or "cuda") and files (the text to train on), which a recipe may
--- give defaults of its own.
+-- An integer default accepts only integers; `real` marks an integer default that accepts fractions, `any` one that
+-- accepts true, false, a number or text, as reshard_after_forward does, and `output` a file that will be written.
+-- Every recipe also has the settings device ("cpu" or "cuda") and files (the text to train on), for which it can set
+-- its own defaults.
 
 local device = require("moonshard.distributed.device")
 local errors = require("moonshard.base.error")
@@ -15,14 +15,14 @@ local text_lines = require("moonshard.base.text_lines")
 local world = require("moonshard.distributed.world")
 
 ---@class moonshard.args
----@overload fun(defaults: table<string, any>): table the defaults, or what was given instead
+---@overload fun(defaults: table<string, any>): table the defaults, with overrides applied
 local args = {
-  -- What the command line gave, in its order: { { key = "steps", text = "20" }, ... }. Set by the command line.
+  -- The overrides in the order of the command line: { { key = "steps", text = "20" }, ... }. Set by the command line.
   ---@type { key: string, text: string }[]
   overrides = {},
-  -- Whether a recipe asked for its settings.
+  -- Whether the recipe called ms.args.
   taken = false,
-  -- Those that it got, as they are written.
+  -- The resulting settings, as text.
   ---@type table<string, string>
   texts = {},
 }
@@ -34,7 +34,7 @@ args.DEFAULT_FILES = "/usr/share/games/fortunes"
 ---@field value number
 local Real = {}
 
----A default that may be overridden by any number, though it is whole itself.
+---A default that accepts any number, although it is an integer itself.
 ---@param value number
 ---@return moonshard.Real
 function args.real(value)
@@ -45,7 +45,7 @@ end
 ---@field value number|string|boolean
 local AnyValue = {}
 
----A default that may be overridden by true, false, a number or text: what is written decides.
+---A default that accepts true, false, a number or text, recognised from the override's text.
 ---@param value number|string|boolean
 ---@return moonshard.AnyValue
 function args.any(value)
@@ -56,8 +56,8 @@ end
 ---@field value string
 local Output = {}
 
----A default for the path of a file that the recipe writes when it ends; "": none. That it can be written is checked
----when the settings are read, on rank 0, instead of after the training.
+---A default for the path of a file that the recipe writes at its end; "" means no file. Rank 0 checks that the file can
+---be written when the settings are read, before training.
 ---@param path string
 ---@return moonshard.Output
 function args.output(path)
@@ -100,7 +100,7 @@ end
 
 local read_value
 
--- "a,b,c"; where the default is a list of numbers also "2x2", as meshes are written.
+-- "a,b,c"; if the default is a list of numbers also "2x2", the notation of meshes.
 local function read_list(key, text, default)
   local sample = default[1]
   local separators = type(sample) == "number" and not text:find(",", 1, true) and "x" or ","
@@ -155,7 +155,7 @@ local function text_of(value)
   return table.concat(parts, ",")
 end
 
--- A setting that is not there would be a nil that means "no" somewhere.
+-- Reading an unknown setting is an error: the nil could be mistaken for "off".
 local Settings = {}
 
 function Settings:__index(name)
@@ -171,8 +171,8 @@ local function check_outputs(typed, settings)
   end
 end
 
----The settings of a recipe: its defaults, overridden by the command line. Unknown keys and values of another type are
----refused.
+---The settings of a recipe: its defaults, overridden by the command line. Unknown keys and values of the wrong type are
+---errors.
 ---@param defaults table<string, number|string|boolean|table|moonshard.Real|moonshard.AnyValue|moonshard.Output>
 ---@return table settings a new table with the keys of defaults, `device` and `files`
 local function parse(defaults)
@@ -200,7 +200,7 @@ local function parse(defaults)
   return setmetatable(settings, Settings)
 end
 
----Refuses settings of the command line that no recipe asked for. Called when a recipe has ended, or was planned.
+---Refuses overrides if the recipe never called ms.args. Called when a recipe has ended or its plan was made.
 function args.check_taken()
   local first = args.overrides[1]
   if first and not args.taken then

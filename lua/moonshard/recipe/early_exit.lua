@@ -1,19 +1,19 @@
--- Ending a recipe from inside of a call that it makes, once what was wanted of it is done.
+-- Ends a recipe from inside a call that it makes, once the command has what it needs.
 --
--- The recipe runs as a coroutine that is left for good. An error would end it too, but a recipe may catch errors of a
--- step; one is thrown only where a recipe makes the step in a coroutine of its own.
+-- The recipe runs as a coroutine that is abandoned. An error would also end it, but a recipe can catch errors of a
+-- step; an error is thrown only if the recipe runs the step in its own coroutine.
 
 local early_exit = {}
 
-local LEFT = {} -- given by the coroutine, or raised
+local LEFT = {} -- yielded by the coroutine, or raised
 local thread
 
----Runs a recipe until it is left, or to its end.
+---Runs a recipe to its end, or until early_exit.now() ends it.
 ---@param recipe function
----@param handler fun(raised: any): any as xpcall's
----@return boolean ok false when it raised an error that it did not catch
+---@param handler fun(raised: any): any passed to xpcall
+---@return boolean ok false if it raised an error that it did not catch
 ---@return any raised
----@return boolean left whether it was left
+---@return boolean left whether early_exit.now() ended it
 function early_exit.run(recipe, handler)
   thread = coroutine.create(function() return xpcall(recipe, handler) end)
   local _, first, raised = coroutine.resume(thread)

@@ -1,20 +1,20 @@
--- What happens to the first plan that a recipe compiles under `moonshard plan` or `moonshard explain`: it, or what it
--- tells, is printed, and the recipe ends.
+-- Handles the first plan that a recipe compiles under `moonshard plan` or `moonshard explain`: prints it, or a report
+-- about it, and ends the recipe.
 
 local args = require("moonshard.recipe.args")
 local early_exit = require("moonshard.recipe.early_exit")
 local exit_status = require("moonshard.base.exit_status")
 
 local plan_mode = {
-  ---What is printed of the plan of a trainer's step. Set by the command.
+  ---Returns the text to print for the plan of a trainer's step. Set by the command.
   ---@type fun(plan: moonshard.Plan, trainer: moonshard.Trainer, batch: table): string
   render = nil,
-  ---Where to.
+  ---The output file.
   ---@type file*
   out = nil,
   ---Whether the plan was printed.
   reported = false,
-  ---What the last step raised instead of giving a plan, which the recipe may have caught.
+  ---The error that the last step raised instead of making a plan; the recipe may have caught it.
   ---@type any
   raised = nil,
 }
@@ -31,7 +31,7 @@ local function print_plan(trainer, batch)
   plan_mode.reported = true
 end
 
----Prints the plan of a trainer's step and ends the recipe. Does not return; a plan that cannot be made is an error.
+---Prints the plan of a trainer's step and ends the recipe. Does not return; raises if the plan cannot be made.
 ---@param trainer moonshard.Trainer
 ---@param batch table of the step
 function plan_mode.report(trainer, batch)
@@ -42,10 +42,10 @@ function plan_mode.report(trainer, batch)
   error(raised, 0)
 end
 
----Runs a recipe until its plan was printed, or to its end.
+---Runs a recipe to its end, or until its plan has been printed.
 ---@param recipe function
----@param handler fun(raised: any): any as xpcall's
----@return boolean ok false when it raised an error that it did not catch
+---@param handler fun(raised: any): any passed to xpcall
+---@return boolean ok false if it raised an error that it did not catch
 ---@return any raised
 function plan_mode.run(recipe, handler)
   local ok, raised = early_exit.run(recipe, handler)

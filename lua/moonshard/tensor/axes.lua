@@ -1,6 +1,6 @@
--- Ops over any axes, of which the engine computes one kind each: a reduction over one axis or all, softmax over the
--- last, the join of a few tensors. Here they are reshaped, or permuted where the axes are not neighbours, and joined in
--- groups. As functions (ms.ops.sum(x, { 0, 2 }), ms.ops.softmax(x, 1)) and as methods.
+-- Ops over any axes, built from the engine's ops, which support one form each: a reduction over one axis or all,
+-- softmax over the last axis, concatenation of a few tensors. Inputs are reshaped, or permuted if the axes are not
+-- adjacent, and concatenated in groups. As functions (ms.ops.sum(x, { 0, 2 }), ms.ops.softmax(x, 1)) and as methods.
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -16,9 +16,9 @@ local function shape_text(x)
   return "[" .. table.concat(x.shape, ",") .. "]"
 end
 
----An axis counted from 0.
+---Normalises an axis to count from 0.
 ---@param x moonshard.Tensor
----@param axis any negative: from the end
+---@param axis any negative numbers count from the end
 ---@return integer
 function axes.of(x, axis)
   local ndim = #x.shape
@@ -29,7 +29,7 @@ function axes.of(x, axis)
   return axis % ndim
 end
 
--- An axis, or a list of them, as a sorted list from 0, and as a set.
+-- An axis or a list of axes, as a sorted 0-based list, and as a set.
 local function axes_of(x, given)
   local list, set = {}, {}
   for i, axis in ipairs(type(given) == "table" and given or { given }) do
@@ -53,7 +53,7 @@ local function are_neighbours(list)
   return list[#list] - list[1] == #list - 1
 end
 
--- The shape of x without these axes, or with 1 in their places.
+-- The shape of x without these axes, or with size 1 in their place.
 local function shape_without(x, set, kept)
   local shape = {}
   for axis, size in ipairs(x.shape) do
@@ -62,7 +62,7 @@ local function shape_without(x, set, kept)
   return shape
 end
 
--- The order of axes in which these are the last ones, and its inverse.
+-- The permutation that moves these axes to the end, and its inverse.
 local function order_to_end(x, list, set)
   local order, inverse = {}, {}
   for axis = 0, #x.shape - 1 do
@@ -85,7 +85,7 @@ local function with(attributes, more)
   return all
 end
 
--- Over neighbours: they are one axis of a reshaped x.
+-- Adjacent axes: a reshape merges them into one.
 local function reduce_neighbours(name, x, list, attributes)
   local shape, first = {}, list[1]
   for axis, size in ipairs(x.shape) do
@@ -95,7 +95,7 @@ local function reduce_neighbours(name, x, list, attributes)
   return row[name](ops.reshape(x, { shape = shape }), with(attributes, { axis = first }))
 end
 
--- Over axes that others lie between. Sums of the engine go over any of them; the others want them at the end.
+-- Axes with others in between. The engine's sums accept any axis; other reductions need them at the end.
 local function reduce_scattered(name, x, list, set, attributes)
   if name == "sum" or name == "mean" then
     local sum = ops.sum_to(x, { shape = shape_without(x, set, true), out_dtype = attributes.out_dtype })
@@ -126,11 +126,11 @@ local function is_list(value)
 end
 
 ---@class moonshard.Reduction
----@field axis? integer|integer[] all unless told
----@field keepdim? boolean with axes of size 1 in their places
+---@field axis? integer|integer[] default: all
+---@field keepdim? boolean keep the reduced axes with size 1
 
 local function define_reduction(name)
-  ---A reduction over an axis, the last unless told, or over several: ops.sum(x, 1, true), ops.sum(x, { 0, 2 }).
+  ---A reduction over one axis, by default the last, or over several: ops.sum(x, 1, true), ops.sum(x, { 0, 2 }).
   ---@param x moonshard.Tensor
   ---@param ... any axis, integer or list, and keepdim; or moonshard.Reduction
   ---@return moonshard.Tensor
@@ -169,7 +169,7 @@ local function softmax_over(name, x, given)
   local last = #x.shape - 1
   if #list == 0 or #list == 1 and list[1] == last then return row[name](x) end
   local order, inverse = order_to_end(x, list, set)
-  local at_end = list[1] == last - #list + 1 -- and neighbours: their first is as far from the end as there are axes
+  local at_end = list[1] == last - #list + 1 -- the axes are adjacent and last: as many as follow the first one
   local permuted = at_end and x or ops.transpose(x, { axes = order })
   local flat = shape_without(x, set)
   flat[#flat + 1] = product(x, list)
@@ -179,7 +179,7 @@ local function softmax_over(name, x, given)
 end
 
 for _, name in ipairs({ "softmax", "log_softmax" }) do
-  ---Over the last axis, or over others together: x:softmax(), x:softmax(1), x:softmax({ 1, 2 }).
+  ---Over the last axis, or jointly over others: x:softmax(), x:softmax(1), x:softmax({ 1, 2 }).
   ---@param x moonshard.Tensor
   ---@param ... any the axis, integer or list; or { axis = integer or list }
   ---@return moonshard.Tensor
@@ -194,7 +194,7 @@ end
 
 -- ---- joining ----------------------------------------------------------------------------------------------------
 
--- All tensors among the arguments, and the attributes: ops.concat(a, b, { axis = 1 }), ops.concat({ a, b }, 1).
+-- The tensors among the arguments, and the attributes: ops.concat(a, b, { axis = 1 }), ops.concat({ a, b }, 1).
 local function read_joined(...)
   local inputs, attributes = {}, nil
   for i = 1, select("#", ...) do
@@ -212,7 +212,7 @@ local function read_joined(...)
   return inputs, attributes
 end
 
--- Groups of as many as one call takes are joined first.
+-- Concatenates groups of the largest size that one call accepts first.
 local function join(inputs, attributes)
   while #inputs > MAX_INPUTS do
     local groups = {}
@@ -225,8 +225,8 @@ local function join(inputs, attributes)
   return row.concat(inputs, attributes or {})
 end
 
----Tensors joined along an axis, any number of them: ms.ops.concat(a, b, { axis = 1 }), ms.ops.cat({ a, b }, 1).
----@param ... any tensors or one list of them; then the axis, or { axis = integer }; 0 unless told
+---Concatenates any number of tensors along an axis: ms.ops.concat(a, b, { axis = 1 }), ms.ops.cat({ a, b }, 1).
+---@param ... any tensors or one list of them; then the axis, or { axis = integer }; default 0
 ---@return moonshard.Tensor
 function ops.concat(...)
   local inputs, attributes = read_joined(...)
@@ -234,8 +234,8 @@ function ops.concat(...)
 end
 ops.cat, methods.concat, methods.cat = ops.concat, ops.concat, ops.concat
 
----Tensors of one shape joined along a new axis: ms.ops.stack({ a, b }, 1).
----@param ... any tensors or one list of them; then the axis, or { axis = integer }; 0 unless told
+---Joins tensors of one shape along a new axis: ms.ops.stack({ a, b }, 1).
+---@param ... any tensors or one list of them; then the axis, or { axis = integer }; default 0
 ---@return moonshard.Tensor
 function ops.stack(...)
   local inputs, attributes = read_joined(...)
@@ -246,8 +246,8 @@ end
 
 -- ---- axes of size 1, and axes made one --------------------------------------------------------------------------
 
----A new axis of size 1.
----@param axis integer its place in the result; negative: from the end
+---Inserts a new axis of size 1.
+---@param axis integer its position in the result; negative: from the end
 ---@return moonshard.Tensor
 function methods:unsqueeze(axis)
   local shape, ndim = { unpack(self.shape) }, #self.shape + 1
@@ -259,7 +259,7 @@ function methods:unsqueeze(axis)
   return ops.reshape(self, { shape = shape })
 end
 
----Without its axes of size 1, or without those that are named: one that is larger stays.
+---Removes all axes of size 1, or only the given ones, which stay if they are larger.
 ---@param axis integer|integer[]|nil
 ---@return moonshard.Tensor
 function methods:squeeze(axis)
@@ -271,9 +271,9 @@ function methods:squeeze(axis)
   return ops.reshape(self, { shape = shape })
 end
 
----Neighbouring axes as one.
+---Merges adjacent axes into one.
 ---@param first integer? 0
----@param last integer? -1; it is one of them
+---@param last integer? default -1; included
 ---@return moonshard.Tensor
 function methods:flatten(first, last)
   if #self.shape == 0 then return ops.reshape(self, { shape = { 1 } }) end
@@ -291,7 +291,7 @@ function methods:flatten(first, last)
   return ops.reshape(self, { shape = shape })
 end
 
----The tensor repeated along its axes of size 1, and along new ones in front; -1 keeps a size.
+---Repeats the tensor along its axes of size 1, and along new leading axes; -1 keeps a size.
 ---@param ... integer sizes, or one list
 ---@return moonshard.Tensor
 function methods:expand(...)

@@ -1,5 +1,5 @@
--- The class of tensors, without an op: what a tensor is made of, and its methods as a table that tensor/init.lua fills.
--- So ops, values and their text can know tensors without knowing the operators that are made of them.
+-- The class of tensors without any op: their fields, and a table of methods that tensor/init.lua fills. It lets ops,
+-- values and text output recognise tensors without depending on the operators, which depend on them.
 
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
@@ -11,10 +11,10 @@ local C, ffi = engine.C, engine.ffi
 ---@class moonshard.Tensor
 ---@field shape integer[] sizes, outermost first
 ---@field dtype string "f32", "bf16", "i32" or "u8"
----@field trace moonshard.Trace? of a symbol
----@field id integer? of a symbol: value of the graph
----@field data ffi.cdata*? of an eager tensor: array of the dtype's C type, row-major
----@field placement string? of an eager tensor that is known to be whole on every rank, or a part of something
+---@field trace moonshard.Trace? only symbols
+---@field id integer? only symbols: value of the graph
+---@field data ffi.cdata*? only eager tensors: array of the dtype's C type, row-major
+---@field placement string? only eager tensors: "replicated", or the part of a sharded tensor; nil if unknown
 ---@operator add(moonshard.Tensor|number): moonshard.Tensor
 ---@operator sub(moonshard.Tensor|number): moonshard.Tensor
 ---@operator mul(moonshard.Tensor|number): moonshard.Tensor
@@ -24,10 +24,10 @@ local C, ffi = engine.C, engine.ffi
 local Tensor = { __name = "a tensor" }
 local methods = {}
 
--- What one kind of tensor has and the other lacks.
+-- Fields that one kind of tensor has and the other lacks.
 local OPTIONAL = { trace = true, id = true, data = true, placement = true }
 
--- x[2] is the third part of x along its first axis.
+-- x[2] is the third slice of x along its first axis.
 function Tensor:__index(key)
   if type(key) == "number" then return methods.index(self, key) end
   local method = methods[key]
@@ -37,7 +37,7 @@ function Tensor:__index(key)
   return method
 end
 
--- Other fields are the engine's own.
+-- Other fields belong to the layer itself.
 function Tensor:__newindex(key, value)
   if type(key) == "number" then
     errors.invalid("x[%s] = ...: tensors are immutable; ms.ops.where and arithmetic return new tensors, "
@@ -56,18 +56,18 @@ function tensor.is(value)
   return getmetatable(value) == Tensor
 end
 
----Whether a value is an eager tensor: one that holds its values.
+---Whether a value is an eager tensor, which holds its values.
 ---@param value any
 ---@return boolean
 function tensor.is_eager(value)
   return getmetatable(value) == Tensor and rawget(value, "data") ~= nil
 end
 
----An eager tensor over memory that nobody changes any more.
+---An eager tensor over memory that will not change.
 ---@param dtype string
 ---@param shape integer[]
 ---@param data ffi.cdata* array of the dtype's C type
----@param placement string? "replicated", or which part of what it is
+---@param placement string? "replicated", or the part of a sharded tensor
 ---@return moonshard.Tensor
 function tensor.eager(dtype, shape, data, placement)
   return setmetatable({ dtype = dtype, shape = shape, data = data, placement = placement }, Tensor)
@@ -75,7 +75,7 @@ end
 
 local info = ffi.new("ms_value_info")
 
----The tensor that stands for a value of the graph.
+---The tensor that represents a value of the graph.
 ---@param trace moonshard.Trace
 ---@param id integer
 ---@return moonshard.Tensor

@@ -1,5 +1,5 @@
--- Comparisons, choices and bounds as methods. A comparison gives a mask, u8 with 1 and 0, that where reads; cast makes
--- it a number to multiply by. Lua's own operators cannot give a tensor: < and == always end as true or false.
+-- Comparisons, selection and bounds as methods. A comparison returns a mask, u8 with 1 and 0, for `where`; cast turns
+-- it into numbers for multiplication. Lua's own operators cannot return a tensor: < and == always give true or false.
 
 local errors = require("moonshard.base.error")
 local ops = require("moonshard.tensor.ops")
@@ -20,64 +20,64 @@ function ops.greater(a, b) return ops.less(b, a) end
 ---@return moonshard.Tensor mask u8
 function ops.greater_equal(a, b) return ops.less_equal(b, a) end
 
----Where this is less than the other.
+---Mask of the elements less than the other's.
 ---@param other moonshard.Tensor|number
 ---@return moonshard.Tensor mask u8
 function methods:lt(other) return ops.less(self, other) end
 
----Where this is less than the other, or equal.
+---Mask of the elements less than or equal to the other's.
 ---@param other moonshard.Tensor|number
 ---@return moonshard.Tensor mask u8
 function methods:le(other) return ops.less_equal(self, other) end
 
----Where this is more than the other.
+---Mask of the elements greater than the other's.
 ---@param other moonshard.Tensor|number
 ---@return moonshard.Tensor mask u8
 function methods:gt(other) return ops.less(other, self) end
 
----Where this is more than the other, or equal.
+---Mask of the elements greater than or equal to the other's.
 ---@param other moonshard.Tensor|number
 ---@return moonshard.Tensor mask u8
 function methods:ge(other) return ops.less_equal(other, self) end
 
----Where both are equal: tokens:eq(0).
+---Mask of the equal elements: tokens:eq(0).
 ---@param other moonshard.Tensor|number
 ---@return moonshard.Tensor mask u8
 function methods:eq(other) return ops.equal(self, other) end
 
----Where both differ.
+---Mask of the elements that differ.
 ---@param other moonshard.Tensor|number
 ---@return moonshard.Tensor mask u8
 function methods:ne(other) return ops.not_equal(self, other) end
 
 methods.greater, methods.greater_equal = methods.gt, methods.ge
 
----Of masks: where both are 1.
+---Logical and of masks.
 ---@param other moonshard.Tensor u8
 ---@return moonshard.Tensor mask u8
 function methods:logical_and(other) return ops.where(self, other, 0) end
 
----Of masks: where one is 1, or both.
+---Logical or of masks.
 ---@param other moonshard.Tensor u8
 ---@return moonshard.Tensor mask u8
 function methods:logical_or(other) return ops.where(self, 1, other) end
 
----Of a mask: where it is 0.
+---Logical not of a mask.
 ---@return moonshard.Tensor mask u8
 function methods:logical_not() return ops.equal(self, 0) end
 
----This with a number in the places of a mask: scores:masked_fill(tokens:eq(0), -1e9).
----@param mask moonshard.Tensor u8, which broadcasts
+---Replaces the elements where the mask is 1 by a number: scores:masked_fill(tokens:eq(0), -1e9).
+---@param mask moonshard.Tensor u8; broadcasts
 ---@param value number|moonshard.Tensor
 ---@return moonshard.Tensor
 function methods:masked_fill(mask, value) return ops.where(mask, value, self) end
 
 local clamp = ops.clamp
 
----No element below min, none above max: x:clamp(0), x:clamp(-1, 1), x:clamp { max = 1 }.
+---Limits elements to the range min to max: x:clamp(0), x:clamp(-1, 1), x:clamp { max = 1 }.
 ---@param x moonshard.Tensor
----@param min number|{ min: number?, max: number? }|nil no bound
----@param max number? no bound
+---@param min number|{ min: number?, max: number? }|nil default: no bound
+---@param max number? default: no bound
 ---@return moonshard.Tensor
 function ops.clamp(x, min, max)
   local bounds = type(min) == "table" and min or { min = min, max = max }
@@ -90,7 +90,7 @@ methods.clamp = ops.clamp
 
 -- ---- operators of Lua -------------------------------------------------------------------------------------------
 
--- LuaJIT calls these when both sides are tensors. With a number on one side `<` is an error of Lua's own, which
+-- LuaJIT calls these if both operands are tensors. With a number as one operand `<` raises Lua's own error, which
 -- unknown_name.explain completes, and `==` is false.
 local function refuse(operator, method)
   return function()
@@ -100,7 +100,7 @@ local function refuse(operator, method)
 end
 comparisons.operators = { __lt = refuse("<", "lt"), __le = refuse("<=", "le"), __eq = refuse("==", "eq") }
 
--- Parameters stand in sets and lists, where == asks for the same one.
+-- Parameters are elements of sets and lists, where == means identity.
 parameter.class.__lt, parameter.class.__le = comparisons.operators.__lt, comparisons.operators.__le
 
 return comparisons

@@ -1,10 +1,10 @@
--- Making eager tensors: from numbers, filled, counted and drawn.
+-- Creates eager tensors: from numbers, filled, ranges and random.
 --
--- Shapes are given as numbers or as one list, options behind them or in the same table:
+-- A shape is a list of numbers or one table; options follow it, or are named in the same table:
 --   ms.zeros(2, 3)   ms.zeros({ 2, 3 }, { dtype = "i32" })   ms.zeros { 2, 3, dtype = "i32" }
 --
--- Random tensors come from the generator that parameters are drawn with. Every call draws on: the n-th call after
--- ms.manual_seed(s) gives the same numbers on every rank and in every run.
+-- Random tensors use the generator of initial parameters. Every call advances it: the n-th call after
+-- ms.manual_seed(s) returns the same numbers on every rank and in every run.
 
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
@@ -31,7 +31,7 @@ local function check_shape(who, sizes)
   return sizes
 end
 
--- The list part of a table, and its named fields together with those of a second table.
+-- Splits a table into its list part and its named fields, merged with the fields of a second table.
 local function split(who, given, more)
   local list, named = {}, {}
   for i, value in ipairs(given) do list[i] = value end
@@ -47,7 +47,7 @@ local function split(who, given, more)
   return list, named
 end
 
--- What was given as a list, and the options: f(2, 3), f({ 2, 3 }, {...}), f { 2, 3, name = ... }.
+-- The arguments as a list, and the options: f(2, 3), f({ 2, 3 }, {...}), f { 2, 3, name = ... }.
 local function read(who, specs, ...)
   specs.dtype = { "string", default = "f32" }
   local first = (...)
@@ -75,7 +75,7 @@ end
 
 -- ---- from numbers -----------------------------------------------------------------------------------------------
 
--- Appends the numbers of a nested list to `flat`, and checks that it is a box of the given shape.
+-- Appends the numbers of a nested list to `flat`, and checks the list against the shape.
 local function flatten(list, shape, axis, dtype, flat)
   if axis > #shape then
     check_number("ms.tensor", dtype, list)
@@ -89,9 +89,9 @@ local function flatten(list, shape, axis, dtype, flat)
   for _, item in ipairs(list) do flatten(item, shape, axis + 1, dtype, flat) end
 end
 
----A tensor of given numbers.
+---A tensor with the given numbers.
 ---@param given number|table a number, or nested lists: { { 1, 2 }, { 3, 4 } }
----@param more { dtype: string? }? f32; may stand in the outermost list: { 1, 2, dtype = "i32" }
+---@param more { dtype: string? }? default f32; the outermost list can contain it: { 1, 2, dtype = "i32" }
 ---@return moonshard.Tensor
 function create.tensor(given, more)
   if type(given) == "number" then given, more = { given, scalar = true }, more end
@@ -118,7 +118,7 @@ local function filled(who, value, shape, dtype)
   end)
 end
 
----All elements 0.
+---A tensor filled with 0.
 ---@param ... any sizes, { dtype = "f32" }
 ---@return moonshard.Tensor
 function create.zeros(...)
@@ -126,7 +126,7 @@ function create.zeros(...)
   return filled("ms.zeros", 0, shape, o.dtype)
 end
 
----All elements 1.
+---A tensor filled with 1.
 ---@param ... any sizes, { dtype = "f32" }
 ---@return moonshard.Tensor
 function create.ones(...)
@@ -134,10 +134,10 @@ function create.ones(...)
   return filled("ms.ones", 1, shape, o.dtype)
 end
 
----All elements one number: ms.full({ 2, 3 }, 7).
+---A tensor filled with one number: ms.full({ 2, 3 }, 7).
 ---@param shape integer[]
 ---@param value number
----@param more { dtype: string? }? f32
+---@param more { dtype: string? }? default f32
 ---@return moonshard.Tensor
 function create.full(shape, value, more)
   if type(shape) ~= "table" then errors.invalid("ms.full takes a list of sizes and a number: ms.full({ 2, 3 }, 7)") end
@@ -173,20 +173,20 @@ local function check_seed(who, value)
   errors.invalid("%s: a seed is an integer from 0 to 2^53 - 1, not %s", who, options.describe(value))
 end
 
----Begins the sequence of random tensors anew.
+---Seeds the random tensors and restarts their sequence.
 ---@param value integer
 function create.manual_seed(value)
   check_seed("ms.manual_seed", value)
   seed, draws = value, 0
 end
 
----Where ms.rand and ms.randn stand.
+---The state of ms.rand and ms.randn.
 ---@return { seed: number, draws: integer }
 function create.generator()
   return { seed = seed, draws = draws }
 end
 
----Goes on from there.
+---Restores such a state.
 ---@param state { seed: number, draws: integer }
 function create.load_generator(state)
   seed, draws = state.seed, state.draws
@@ -208,15 +208,15 @@ local function drawn(who, law, a, b, ...)
   end)
 end
 
----Standard normal numbers.
----@param ... any sizes, { dtype = "f32", seed = integer } seed: these numbers, whatever was drawn before
+---Standard normal random numbers.
+---@param ... any sizes, { dtype = "f32", seed = integer }; a seed makes the result independent of earlier calls
 ---@return moonshard.Tensor
 function create.randn(...)
   return drawn("ms.randn", C.MS_INIT_NORMAL, 0, 1, ...)
 end
 
----Numbers uniform in [0, 1).
----@param ... any sizes, { dtype = "f32", seed = integer } seed: these numbers, whatever was drawn before
+---Uniform random numbers in [0, 1).
+---@param ... any sizes, { dtype = "f32", seed = integer }; a seed makes the result independent of earlier calls
 ---@return moonshard.Tensor
 function create.rand(...)
   return drawn("ms.rand", C.MS_INIT_UNIFORM, 0, 1, ...)

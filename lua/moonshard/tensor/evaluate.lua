@@ -1,5 +1,5 @@
--- An op on eager tensors: a plan with nothing but this op, compiled once for its attributes, shapes and element types,
--- and run on this rank alone. All such plans share one state, whose arenas grow to the largest of them.
+-- Runs an op on eager tensors: a plan with only this op, compiled once per attributes, shapes and element types, and
+-- run on this rank alone. All such plans share one state, whose arenas grow to the largest plan.
 
 local single_rank = require("moonshard.distributed.single_rank")
 local dtypes = require("moonshard.base.dtypes")
@@ -8,7 +8,7 @@ local values = require("moonshard.tensor.values")
 local world = require("moonshard.distributed.world")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
--- Compiled ops that are kept; when there are more, all are dropped and those in use come back.
+-- Maximum number of compiled ops; above it all are dropped, and those still in use are compiled again.
 local MOST_COMPILED = 256
 
 local ATTRS_BYTES = ffi.sizeof("ms_attrs")
@@ -25,7 +25,7 @@ local config = ffi.new("ms_plan_config")
 C.ms_plan_config_default(config, ffi.sizeof(config))
 config.optimizer, config.train = C.MS_OPT_NONE, 0
 
--- A model without parameters, and the state that the plans run on.
+-- A model without parameters, and the state shared by the plans.
 local function make_place()
   local out_model, out_state = ffi.new("ms_model *[1]"), ffi.new("ms_state *[1]")
   check(C.ms_model_new(0, out_model))
@@ -48,7 +48,7 @@ local function add_inputs(graph, inputs, count)
   return ids
 end
 
--- What the op gives: { dtype, shape } of each output, which are made outputs of the graph.
+-- The op's results, { dtype, shape } per output, which become outputs of the graph.
 local function add_outputs(graph, row, results)
   local outputs = {}
   for i = 1, row.outputs do

@@ -1,9 +1,9 @@
--- Tensors, of two kinds with one set of operators and methods. A tensor of a trace is a symbol for a value that a step
--- will compute: ops on it add nodes to the graph. An eager tensor (ms.tensor, ms.randn, ...) holds its values: ops on
--- it, outside of a trace, compute at once. Inside of a trace an eager tensor is a constant. Parameters of a module
--- behave like tensors inside of a forward.
+-- Two kinds of tensors with the same operators and methods. A tensor of a trace is a symbol for a value that a step
+-- will compute: ops on it add nodes to the graph. An eager tensor (ms.tensor, ms.randn, ...) holds its values: outside
+-- a trace ops on it compute immediately; inside a trace it is a constant. Parameters of a module behave like tensors
+-- in a forward.
 --
--- Tensors are never changed: an op gives a new one. Methods over axes are in axes.lua, comparisons in compare.lua.
+-- Tensors are immutable: an op returns a new one. Methods over axes are in axes.lua, comparisons in comparisons.lua.
 
 local any_axes = require("moonshard.tensor.axes")
 local comparisons = require("moonshard.tensor.comparisons")
@@ -42,7 +42,7 @@ function arithmetic.__mul(a, b)
   return ops.mul(a, b)
 end
 
--- number / x has no op of its own: the numerator is made in x's shape, as 0 x + number.
+-- number / x has no op: the numerator is created in x's shape, as 0 x + number.
 function arithmetic.__div(a, b)
   if type(b) == "number" then return ops.scale(a, { alpha = 1 / b }) end
   if type(a) == "number" then return ops.div(ops.scale(b, { alpha = 0, beta = a }), b) end
@@ -83,7 +83,7 @@ for _, more in ipairs({ any_axes.methods, comparisons.methods }) do
   for name, method in pairs(more) do methods[name] = method end
 end
 
--- With a number too, as the operators.
+-- Like the operators, they accept a number.
 methods.add, methods.sub, methods.mul = arithmetic.__add, arithmetic.__sub, arithmetic.__mul
 methods.div, methods.pow, methods.neg = arithmetic.__div, arithmetic.__pow, arithmetic.__unm
 
@@ -102,7 +102,7 @@ function methods:reshape(...)
 end
 methods.view = methods.reshape
 
----Two axes swapped.
+---Swaps two axes.
 ---@param a integer
 ---@param b integer
 ---@return moonshard.Tensor
@@ -114,7 +114,7 @@ function methods:transpose(a, b)
   return ops.transpose(self, { axes = axes })
 end
 
----A matrix with its two axes swapped.
+---Transposes a matrix.
 ---@return moonshard.Tensor
 function methods:t()
   if #self.shape ~= 2 then
@@ -124,8 +124,8 @@ function methods:t()
   return self:transpose(0, 1)
 end
 
----Axes in another order.
----@param ... integer for every axis of the result, which axis of this tensor it is; or one list
+---Permutes the axes.
+---@param ... integer for each axis of the result, the axis of this tensor; or one list
 ---@return moonshard.Tensor
 function methods:permute(...)
   local axes = list_of(...)
@@ -138,7 +138,7 @@ end
 ---Elements start to stop - 1 along one axis; negative numbers count from the end.
 ---@param axis integer
 ---@param start integer
----@param stop integer? the axis's size
+---@param stop integer? default: the axis's size
 ---@return moonshard.Tensor
 function methods:slice(axis, start, stop)
   axis = axis_of(self, axis)
@@ -149,8 +149,8 @@ function methods:slice(axis, start, stop)
   return ops.slice(self, { axis = axis, start = start, stop = stop })
 end
 
----Parts along the leading axes, which the result no longer has: x:index(2) of [4,5] is [5].
----@param ... integer from 0, or from the end when negative
+---Selects along the leading axes and removes them: x:index(2) of [4,5] is [5].
+---@param ... integer from 0; negative numbers count from the end
 ---@return moonshard.Tensor
 function methods:index(...)
   local rest, part = {}, self
@@ -167,8 +167,8 @@ function methods:index(...)
   return ops.reshape(part, { shape = rest })
 end
 
----The tensor in another element type; itself when it has that type.
----@param dtype string "f32", "bf16" or "i32", to which fractions are cut off; a u8 mask is what a comparison gives
+---Converts the tensor to another element type; returns the tensor itself if it already has it.
+---@param dtype string "f32", "bf16" or "i32" (truncates fractions); u8 masks result from comparisons only
 ---@return moonshard.Tensor
 function methods:cast(dtype)
   local _, name = dtypes.id(dtype)
@@ -181,14 +181,14 @@ methods.to, methods.mm = methods.cast, ops.matmul
 ---@return moonshard.Tensor
 function methods:float() return self:cast("f32") end
 
----The tensor repeated to a shape, as NumPy broadcasts.
+---Repeats the tensor to a shape, with NumPy's broadcasting rules.
 ---@param ... integer sizes, or one list
 ---@return moonshard.Tensor
 function methods:broadcast_to(...)
   return ops.broadcast_to(self, { shape = list_of(...) })
 end
 
----Size of one axis, or all sizes.
+---The size of one axis, or all sizes.
 ---@param axis integer?
 ---@return integer|integer[]
 function methods:size(axis)
@@ -216,7 +216,7 @@ local function check_eager(self, what)
     tensor.shape_text(self.shape))
 end
 
----The value of a tensor with one element.
+---The value of a one-element tensor.
 ---@return number
 function methods:item()
   check_eager(self, "item()")
@@ -227,14 +227,14 @@ function methods:item()
   return values.at(self, 0)
 end
 
----The values as nested lists of Lua, or as a number when there are no axes.
+---The values as nested Lua lists, or as a number if there are no axes.
 ---@return table|number
 function methods:tolist()
   check_eager(self, "tolist()")
   return values.nested(self)
 end
 
----The values as text, rows in brackets; of more than 1000 only those at the ends of each axis.
+---The values as text, rows in brackets; above 1000 elements only the ends of each axis.
 ---@return string
 function methods:values()
   check_eager(self, "values()")
@@ -243,7 +243,7 @@ end
 
 -- ---- parameters as tensors --------------------------------------------------------------------------------------
 
--- A method of a parameter is the tensor's, on the value that the parameter has in the trace being made.
+-- A parameter's method is the tensor's, applied to the parameter's value in the current trace.
 local forwarded = {}
 for name, method in pairs(methods) do
   forwarded[name] = function(self, ...)
@@ -254,7 +254,7 @@ for name, method in pairs(methods) do
     return method(context.trace:parameter(self), ...)
   end
 end
--- A parameter read from a file has a source, any other none.
+-- Only parameters read from a file have a source.
 parameter.class.__index = setmetatable(forwarded, {
   __index = function(_, key)
     if type(key) == "string" and key ~= "source" then unknown_name.method("a parameter", key, forwarded) end

@@ -1,10 +1,10 @@
--- Every op of the engine as a function: ops.<name>(inputs..., { attribute = value }). They are made from the op
--- table, so an op that the engine gains is here without a change. ops.help() lists them with their formulas.
+-- Every op of the engine as a function: ops.<name>(inputs..., { attribute = value }). The functions are generated from
+-- the op table, so a new op of the engine needs no change here. ops.help() lists them with their formulas.
 --
--- A function returns the op's first output; ops.apply returns all of them (statistics of a norm, the count of targets
--- of cross_entropy). While a model is traced, inputs are tensors or parameters of the trace, and eager tensors as
--- constants; outside of a trace they are eager tensors, and the op is computed at once. Attributes that are numbered in
--- the table are given as one list: ops.reshape(x, { shape = { 8, -1 } }), ops.transpose(x, { axes = { 0, 2, 1 } }).
+-- A function returns the op's first output; ops.apply returns all outputs (statistics of a norm, the target count of
+-- cross_entropy). During a trace, inputs are tensors or parameters of the trace, and eager tensors as constants;
+-- outside a trace they are eager tensors, and the op is computed immediately. Numbered attributes of the table are
+-- given as one list: ops.reshape(x, { shape = { 8, -1 } }), ops.transpose(x, { axes = { 0, 2, 1 } }).
 
 local context = require("moonshard.base.context")
 local dtypes = require("moonshard.base.dtypes")
@@ -22,7 +22,7 @@ local ACTIVATIONS = { none = 0, relu = 1, gelu = 2, gelu_tanh = 3, silu = 4 }
 ---@class moonshard.ops
 local ops = {}
 
----@class moonshard.OpRow what the op table says of one op
+---@class moonshard.OpRow one op's row of the op table
 ---@field name string
 ---@field doc string formula and shapes
 ---@field outputs integer
@@ -34,7 +34,7 @@ local ops = {}
 local rows = {}
 ops.rows = rows
 
--- "axis:i0=-1 keepdim:i1=0" as slots by name; d0, d1, ... ndim as the list `shape`, p0, p1, ... as the list `axes`.
+-- Parses "axis:i0=-1 keepdim:i1=0" to slots by name; d0, d1, ... ndim to the list `shape`, p0, p1, ... to `axes`.
 local function read_slots(text)
   local slots, lists, numbered = {}, {}, { d = {}, p = {} }
   for name, kind, index in text:gmatch("([%w_]+):([if])(%d+)=%S+") do
@@ -102,7 +102,7 @@ local function set_attribute(row, attrs, name, value)
   end
 end
 
--- Buffers of the call in progress; the engine copies what it keeps.
+-- Buffers of the current call; the engine copies what it keeps.
 local ids = ffi.new("int[?]", MAX_INPUTS)
 local results = ffi.new("int[?]", MAX_OUTPUTS)
 local attrs_buffer = ffi.new("ms_attrs")
@@ -121,8 +121,8 @@ end
 
 -- ---- numbers as inputs -----------------------------------------------------------------------------------------
 
--- Ops that broadcast, by the first of their inputs that may be a number: it becomes a tensor without axes, of the
--- element type of the other input. Of sums and products a number is an attribute: x + 1 is scale.
+-- Broadcasting ops, with the index of the first input that can be a number: it becomes a tensor without axes, with the
+-- other input's element type. For sums and products a number is an attribute instead: x + 1 is the op scale.
 local TAKES_NUMBERS = {
   less = 1, less_equal = 1, equal = 1, not_equal = 1, maximum = 1, minimum = 1, where = 2,
 }
@@ -184,13 +184,13 @@ local function emit(trace, row, inputs, count)
   engine.check(C.ms_graph_op(trace.handle, row.name, count, ids, attrs_buffer, results))
 end
 
--- Computes now: the list of all outputs.
+-- Computes immediately; returns the list of all outputs.
 local function evaluate(row, inputs, count)
   check_eager(row, inputs, count)
   return require("moonshard.tensor.evaluate")(row, inputs, count, attrs_buffer)
 end
 
--- A table without a metatable is a list of inputs when tensors stand in it, else the attributes.
+-- A table without a metatable is a list of inputs if it contains tensors, else the attributes.
 local function sort_arguments(row, ...)
   local inputs, count, attributes = {}, 0, nil
   for i = 1, select("#", ...) do

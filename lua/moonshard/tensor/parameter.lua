@@ -1,5 +1,5 @@
--- Parameters as a module declares them: a shape and the law that its first values are drawn from. No memory stands
--- behind one; the engine draws each rank's own part, keyed by seed and name, so every mesh starts from the same bits.
+-- Parameters as modules declare them: a shape and the distribution of the initial values. They own no memory; the
+-- engine draws each rank's part, keyed by seed and name, so the initial bits do not depend on the mesh.
 
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
@@ -38,7 +38,7 @@ function laws.ones() return law("ones") end
 function laws.constant(value) return law("constant", value) end
 
 ---@param mean number? 0
----@param deviation number? 0.02, as in GPT-2
+---@param deviation number? default 0.02, as in GPT-2
 ---@return moonshard.InitialLaw
 function laws.normal(mean, deviation) return law("normal", mean or 0, deviation or 0.02) end
 
@@ -47,8 +47,8 @@ function laws.normal(mean, deviation) return law("normal", mean or 0, deviation 
 ---@return moonshard.InitialLaw
 function laws.uniform(low, high) return law("uniform", low, high) end
 
----What PyTorch's Linear draws its weight and bias from: uniform within 1/sqrt(fan_in) of zero (He et al. 2015 with the
----slope sqrt 5, which comes to that).
+---The distribution of weight and bias in PyTorch's Linear: uniform within 1/sqrt(fan_in) of zero (He et al. 2015 with
+---slope sqrt 5).
 ---@param fan_in integer
 ---@return moonshard.InitialLaw
 function laws.kaiming_uniform(fan_in)
@@ -56,7 +56,7 @@ function laws.kaiming_uniform(fan_in)
   return law("uniform", -bound, bound)
 end
 
----Makes a law of what a recipe wrote: a law, a number, or the name of a law without arguments.
+---Converts a recipe's value to a law: a law, a number, or the name of a law without arguments.
 ---@param value moonshard.InitialLaw|number|string|nil nil: normal(0, 0.02)
 ---@return moonshard.InitialLaw
 function parameter.read_law(value)
@@ -73,8 +73,8 @@ end
 ---@field shape integer[] 1 to 6 sizes, outermost first
 ---@field numel integer
 ---@field init moonshard.InitialLaw
----@field frozen boolean as it was declared; of a sharded model, as its rules decided
----@field source moonshard.ValueSource? where its first values are read, instead of drawn by init
+---@field frozen boolean as declared; in a sharded model, as its rules decided
+---@field source moonshard.ValueSource? origin of its initial values, in place of init
 local Parameter = {}
 parameter.class = Parameter
 
@@ -84,7 +84,7 @@ function parameter.is(value)
   return getmetatable(value) == Parameter
 end
 
--- Above it a double does not count every element.
+-- Above 2^53 a double cannot represent every element count.
 local MOST_ELEMENTS = 2 ^ 53
 
 local function read_shape(given)
@@ -107,7 +107,7 @@ local function read_shape(given)
   return sizes, numel
 end
 
----Declares a parameter: ms.parameter { 10, 20, init = "zeros" }, or with the sizes as a list of their own.
+---Declares a parameter: ms.parameter { 10, 20, init = "zeros" }; the sizes can also be a list in the field shape.
 ---@param given table { sizes..., init = law, frozen = boolean }
 ---@return moonshard.Parameter
 function parameter.new(given)

@@ -1,16 +1,16 @@
--- The values of an eager tensor as text, in the manner of NumPy and PyTorch: rows in brackets, columns aligned, one
--- format for all numbers; of a large tensor only the ends of every axis.
+-- The values of an eager tensor as text, in the style of NumPy and PyTorch: rows in brackets, aligned columns, one
+-- format for all numbers, and only the ends of every axis of a large tensor.
 
 local tensor = require("moonshard.tensor.class")
 local values = require("moonshard.tensor.values")
 
 local show = {}
 
-local MOST_SHOWN = 1000 -- elements; of a tensor with more, ENDS from both ends of each axis
+local MOST_SHOWN = 1000 -- elements; larger tensors show ENDS elements at both ends of each axis
 local ENDS = 3
-local LINE = 100 -- columns
+local LINE = 100 -- width in columns
 
--- Which places of an axis are shown; 0 stands for "...".
+-- The visible indices of an axis; 0 represents "...".
 local function shown_places(size, summarised)
   local places = {}
   if not summarised or size <= 2 * ENDS then
@@ -23,7 +23,7 @@ local function shown_places(size, summarised)
   return places
 end
 
--- Calls visit(offset) for every element that is shown.
+-- Calls visit(offset) for every visible element.
 local function each_shown(shape, places, visit)
   local function walk(axis, offset)
     if axis > #shape then return visit(offset) end
@@ -36,7 +36,7 @@ end
 
 local function is_finite(x) return x - x == 0 end
 
--- One format for all: whole numbers without a point, else four decimals, or an exponent where those would lose digits.
+-- One format for all numbers: integers without a point, else four decimals, or an exponent if those lose digits.
 local function choose_format(numbers)
   local whole, largest, smallest = true, 0, math.huge
   for _, x in ipairs(numbers) do
@@ -58,7 +58,7 @@ local function number_text(format, x)
   return format:format(x)
 end
 
--- Formats the shown elements, all as wide as the widest.
+-- Formats the visible elements, padded to the widest.
 local function format_shown(x, places)
   local data, offsets, numbers, texts, width = values.readable(x).data, {}, {}, {}, 0
   each_shown(x.shape, places, function(offset)
@@ -74,7 +74,7 @@ local function format_shown(x, places)
   return texts
 end
 
--- "[a, b, c]", broken where a line would be too long.
+-- "[a, b, c]", wrapped at the maximum line width.
 local function row_text(items, indent)
   local lines, line = {}, ""
   for i, item in ipairs(items) do
@@ -97,12 +97,12 @@ local function render(shape, places, texts, axis, offset)
     else items[i] = axis == #shape and texts[at] or render(shape, places, texts, axis + 1, at) end
   end
   if axis == #shape then return row_text(items, axis) end
-  -- One empty line between matrices, two between blocks of them.
+  -- One empty line between matrices, two between blocks of matrices.
   return "[" .. table.concat(items, "," .. ("\n"):rep(#shape - axis) .. (" "):rep(axis)) .. "]"
 end
 
 ---@param x moonshard.Tensor eager
----@param most integer? elements that are all shown; MOST_SHOWN
+---@param most integer? largest number of elements shown in full; default MOST_SHOWN
 ---@return string
 function show.text(x, most)
   local places, summarised = {}, x:numel() > (most or MOST_SHOWN)
@@ -112,7 +112,7 @@ function show.text(x, most)
   return render(x.shape, places, texts, 1, 0)
 end
 
----Prints what a value is and, of a tensor, its values.
+---Prints a value; for a tensor, its description and its values.
 ---@param value any
 function show.print(value)
   print(tostring(value))

@@ -1,4 +1,4 @@
--- The memory of eager tensors: making it, and reading numbers from it.
+-- The memory of eager tensors: allocation, and reading numbers from it.
 
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
@@ -6,7 +6,7 @@ local errors = require("moonshard.base.error")
 local tensor = require("moonshard.tensor.class")
 local ffi = engine.ffi
 
--- What LuaJIT can allocate as one object.
+-- The largest object that LuaJIT can allocate.
 local MOST_BYTES = 2 ^ 31 - 64
 
 local values = {}
@@ -23,7 +23,7 @@ function values.bytes(x)
   return numel(x.shape) * dtypes.sizes[x.dtype]
 end
 
----Refuses a tensor that is larger than eager tensors can be.
+---Refuses tensors above the size limit of eager tensors.
 ---@param dtype string
 ---@param shape integer[]
 ---@return integer count of elements
@@ -36,7 +36,7 @@ function values.check_size(dtype, shape)
   return count
 end
 
----Memory for a tensor, all zero.
+---Zeroed memory for a tensor.
 ---@param dtype string
 ---@param shape integer[]
 ---@return ffi.cdata* data, integer count of elements
@@ -45,7 +45,7 @@ function values.allocate(dtype, shape)
   return ffi.new(dtypes.ctypes[dtype] .. "[?]", count), count
 end
 
----A tensor of one dtype whose elements fill(data, count) writes as C numbers; bf16 is written as f32 and cast.
+---Creates a tensor whose elements fill(data, count) writes as C numbers; bf16 is written as f32 and cast.
 ---@param dtype string
 ---@param shape integer[]
 ---@param fill fun(data: ffi.cdata*, count: integer)
@@ -58,7 +58,7 @@ function values.make(dtype, shape, fill)
   return dtype == "bf16" and made:cast("bf16") or made
 end
 
----An eager tensor with a copy of some memory.
+---An eager tensor with a copy of existing memory.
 ---@param dtype string
 ---@param shape integer[]
 ---@param source ffi.cdata* pointer
@@ -70,7 +70,7 @@ function values.copy(dtype, shape, source, placement)
   return tensor.eager(dtype, shape, data, placement)
 end
 
----Multiplies numbers in their place, in double precision.
+---Multiplies numbers in place, in double precision.
 ---@param data ffi.cdata* array of f32
 ---@param count integer
 ---@param factor number
@@ -78,7 +78,7 @@ function values.scale(data, count, factor)
   for i = 0, count - 1 do data[i] = data[i] * factor end
 end
 
--- Lua has no 16-bit floats: the engine casts, exactly.
+-- Lua has no 16-bit floats; the engine's cast is exact.
 local function readable(x)
   return x.dtype == "bf16" and numel(x.shape) > 0 and x:cast("f32") or x
 end
@@ -92,7 +92,7 @@ function values.at(x, i)
   return readable(x).data[i]
 end
 
----The values as nested lists; a number when there are no axes.
+---The values as nested lists; a number if there are no axes.
 ---@param x moonshard.Tensor eager
 ---@return table|number
 function values.nested(x)

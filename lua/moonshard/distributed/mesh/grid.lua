@@ -1,11 +1,11 @@
--- From groups made by hand to the order of ranks of a mesh: the groups of each dimension must be the rows of one grid.
+-- Orders the ranks of a mesh made from groups: the groups of each dimension must be the rows of one grid.
 
 local errors = require("moonshard.base.error")
 local group = require("moonshard.distributed.group")
 
 local grid = {}
 
--- By rank: the group of this dimension that holds it.
+-- Maps each rank to its group along this dimension.
 local function index_groups(name, groups)
   local by_rank, count = {}, 0
   for i, one in ipairs(groups) do
@@ -46,7 +46,7 @@ local function place_of(one, rank)
   end
 end
 
--- The copies of the grid that begin at `origin`: ranks row-major, by walking along one dimension after another.
+-- Walks a copy of the grid from `origin`, one dimension after the other: its ranks, row-major.
 local function walk(by_rank, origin)
   local ranks = { origin }
   for d = 1, #by_rank do
@@ -59,7 +59,7 @@ local function walk(by_rank, origin)
   return ranks
 end
 
--- Every rank's group along every dimension must be what the grid's row through it is.
+-- Checks that every rank's group along every dimension equals its row of the grid.
 local function check_rows(names, sizes, by_rank, ranks)
   local stride = #ranks
   for d = 1, #names do
@@ -77,11 +77,11 @@ local function check_rows(names, sizes, by_rank, ranks)
   end
 end
 
----Orders the ranks of groups as a mesh has them. Groups may make several grids of one shape, side by side.
+---Orders the ranks of groups into a mesh. Groups can form several disjoint grids of the same shape.
 ---@param groups moonshard.Group[][] for each dimension, every group along it
 ---@param names string[]
----@return integer copies grids of this shape
----@return integer[] sizes of one grid
+---@return integer copies number of grids
+---@return integer[] sizes of each grid
 ---@return integer[] ranks row-major, one copy after another
 function grid.order(groups, names)
   local by_rank, sizes, count, one_grid = {}, {}, 0, 1

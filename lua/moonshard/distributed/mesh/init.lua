@@ -1,5 +1,5 @@
--- Meshes: ranks laid out in named dimensions, row-major, as PyTorch's DeviceMesh does it. Dimensions are numbered from
--- 0, as ranks and coordinates are. A slice of a mesh is a mesh, too: to each rank the one that this rank is in.
+-- Meshes: ranks in named dimensions, row-major, like PyTorch's DeviceMesh. Dimensions, ranks and coordinates count from
+-- 0. A slice of a mesh is also a mesh: on each rank, the copy that contains this rank.
 
 local devices = require("moonshard.distributed.device")
 local engine = require("moonshard.base.ffi")
@@ -17,7 +17,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 ---@field device string "cpu" or "cuda"
 ---@field shape integer[] sizes, outermost first
 ---@field ndim integer
----@field names string[]? of the dimensions; nil when they have none
+---@field names string[]? of the dimensions; nil if unnamed
 ---@field [string] moonshard.Mesh the slice of that dimension: mesh["shard"]
 local Mesh = { __name = "a mesh" }
 
@@ -35,7 +35,7 @@ local function c_strings(names)
   return ffi.new("const char *[?]", #names, names)
 end
 
--- Of a name that the mesh does not have, the nearest that it has.
+-- For an unknown name, suggests the nearest name of the mesh.
 local function check_named(status)
   if status == 0 then return end
   local message = ffi.string(C.ms_error_message())
@@ -48,7 +48,7 @@ local function check_named(status)
   errors.raise("MS_ENAME", "%s: did you mean %s?", message, near)
 end
 
--- What the engine made, as Lua sees it; out is ms_mesh *[1].
+-- Wraps a mesh made by the engine; out is ms_mesh *[1].
 local function adopt(device, out)
   local handle = ffi.gc(out[0], C.ms_mesh_free)
   local self = { handle = handle, device = device, ndim = C.ms_mesh_ndim(handle), shape = {}, slices = {} }
@@ -61,7 +61,7 @@ local function adopt(device, out)
   return setmetatable(self, Mesh)
 end
 
----Refuses groups along a dimension that straddle nodes with different numbers of ranks, naming the nodes.
+---Refuses groups along a dimension that span nodes with different numbers of ranks; the error names the nodes.
 ---@param dim integer|string
 function Mesh:check_nodes(dim)
   local nodes, names = world.nodes(), {}
@@ -73,15 +73,15 @@ function Mesh:check_nodes(dim)
 end
 
 ---A mesh over all ranks of the world. Its sizes multiply to the world's size; one may be -1 and is inferred.
----@param device string? "cpu" or "cuda"; the default is "cpu", or what --device says
+---@param device string? "cpu" or "cuda"; default: --device, or "cpu"
 ---@param sizes integer|integer[]|string 4, { 2, 2 } or "2x2"
----@param names string[]? one for each dimension; may be left out for one dimension
+---@param names string[]? one per dimension; optional for a single dimension
 ---@return moonshard.Mesh
 function mesh.init_device_mesh(device, sizes, names)
   return mesh.of_ranks(world.size, device, sizes, names)
 end
 
----init_device_mesh over that many ranks instead of the world's.
+---init_device_mesh over a given number of ranks instead of the world's.
 ---@param ranks integer
 ---@param device string?
 ---@param sizes integer|integer[]|string
@@ -106,7 +106,7 @@ local function over_ranks(sizes, names, ranks)
   return adopt(devices.default, out)
 end
 
--- Every dimension's groups as a list; a group alone is a list of one.
+-- The groups of every dimension as a list; a single group becomes a list of one.
 local function read_groups(given, names)
   if groups.is(given) then given = { given } end
   if type(given) ~= "table" or #given == 0 then
@@ -126,12 +126,12 @@ local function read_groups(given, names)
   return lists
 end
 
-local COPIES = "(copies)" -- of a grid: a dimension that is sliced away
+local COPIES = "(copies)" -- of a grid: a dimension that is removed by slicing
 
 ---A mesh over groups made by hand.
 ---@param given moonshard.Group|(moonshard.Group|moonshard.Group[])[] for each dimension every group along it, or the
----  one group; a group alone makes a mesh of one dimension. Groups of several meshes of one shape, side by side, are
----  several copies: each rank gets the one that it is in.
+---  only group; a single group makes a mesh of one dimension. Groups that form several disjoint meshes of one shape
+---  give several copies: each rank gets its own.
 ---@param names string|string[] of the dimensions
 ---@return moonshard.Mesh
 function mesh.mesh_from_groups(given, names)
@@ -145,7 +145,7 @@ function mesh.mesh_from_groups(given, names)
   return over_ranks({ copies, unpack(sizes) }, { COPIES, unpack(names) }, ranks):slice(names)
 end
 
----The same ranks under one dimension of another name; nothing else knows of that name.
+---The same ranks with a single dimension renamed; other meshes do not learn the name.
 ---@param name string
 ---@return moonshard.Mesh
 function Mesh:as_one(name)
@@ -155,13 +155,13 @@ end
 
 -- ---- slices -----------------------------------------------------------------------------------------------------
 
----How many copies of this slice stand along a dimension that it was sliced out of; 1 when there is no such dimension.
+---How many copies of this slice exist along a dimension removed by slicing; 1 if there is no such dimension.
 ---@param name string
 ---@return integer
 function Mesh:copies(name) return C.ms_mesh_copies(self.handle, name) end
 
----The submesh of some dimensions, in the mesh's order; mesh["shard"] is mesh:slice { "shard" }. Dimensions that were
----made by flatten and unflatten, here or in other slices of the same mesh, count.
+---The submesh of some dimensions, in the mesh's order; mesh["shard"] is mesh:slice { "shard" }. Accepts names made by
+---flatten and unflatten, on this mesh or on other slices of it.
 ---@param names string[]|string
 ---@return moonshard.Mesh
 function Mesh:slice(names)
@@ -183,7 +183,7 @@ function Mesh:slice(names)
   return self.slices[key]
 end
 
----All dimensions as one. From then on the name can be sliced from every mesh that these dimensions lie in.
+---Merges all dimensions into one. The name can then be sliced from every mesh that contains these dimensions.
 ---@param name string
 ---@return moonshard.Mesh
 function Mesh:flatten(name)
@@ -193,9 +193,9 @@ function Mesh:flatten(name)
   return adopt(self.device, out)
 end
 
----One dimension as several, in its place.
+---Splits a dimension into several, in its place.
 ---@param dim integer|string
----@param sizes integer|integer[]|string their product is the dimension's size; one may be -1
+---@param sizes integer|integer[]|string with the dimension's size as product; one may be -1
 ---@param names string[]
 ---@return moonshard.Mesh
 function Mesh:unflatten(dim, sizes, names)
@@ -207,7 +207,7 @@ function Mesh:unflatten(dim, sizes, names)
   return adopt(self.device, out)
 end
 
--- A field that is no method is the name of a dimension.
+-- A field that is not a method is the name of a dimension.
 function Mesh:__index(key)
   local method = Mesh[key]
   if method ~= nil or type(key) ~= "string" or key == "names" then return method end
@@ -216,8 +216,8 @@ end
 
 -- ---- dimensions -------------------------------------------------------------------------------------------------
 
----The number of a dimension. Not for -1 or names of other meshes.
----@param dim integer|string|nil number from 0, or name; may be left out when there is one dimension
+---The index of a dimension. Refuses -1 and names of other meshes.
+---@param dim integer|string|nil index from 0, or name; optional if there is one dimension
 ---@return integer
 function Mesh:dim(dim)
   if dim == nil then
@@ -235,7 +235,7 @@ function Mesh:dim(dim)
   return dim
 end
 
----Its name, or "dim 0" where it has none.
+---The name of a dimension, or "dim 0" if unnamed.
 ---@param dim integer from 0
 ---@return string
 function Mesh:dim_name(dim)
@@ -252,7 +252,7 @@ function Mesh:has(name)
   return false
 end
 
----Ranks along a dimension, or of the whole (sub)mesh.
+---Number of ranks along a dimension, or of the whole (sub)mesh.
 ---@param dim integer|string|nil
 ---@return integer
 function Mesh:size(dim)
@@ -260,7 +260,7 @@ function Mesh:size(dim)
   return self.shape[self:dim(dim) + 1]
 end
 
----What the engine gives for each dimension as numbers [ndim], by name.
+---The engine's numbers per dimension [ndim], keyed by name.
 ---@param values ffi.cdata* double*
 ---@return table<string, number>
 function Mesh:by_dimension(values)
@@ -271,7 +271,7 @@ end
 
 -- ---- ranks ------------------------------------------------------------------------------------------------------
 
--- n ints that a call of the engine fills, as a list.
+-- n ints filled in by a call of the engine, as a list.
 local function list_of(n, call, ...)
   local out, list = ffi.new("int[?]", n), {}
   local arguments = { ... }
@@ -286,7 +286,7 @@ function Mesh:get_rank()
   return world.rank
 end
 
----Whether a rank has a place in the mesh; only meshes made from groups can be without some.
+---Whether the mesh contains a rank; only meshes made from groups can lack ranks.
 ---@param rank integer
 ---@return boolean
 function Mesh:contains(rank)
@@ -294,13 +294,13 @@ function Mesh:contains(rank)
 end
 
 ---The ranks of this (sub)mesh, row-major.
----@param rank integer? of the copy that this rank is in, instead of the own one
+---@param rank integer? selects the copy that contains this rank instead of the caller's
 ---@return integer[]
 function Mesh:ranks(rank)
   return list_of(self:size(), C.ms_mesh_ranks, self.handle, rank or world.rank)
 end
 
----This rank's place in ranks().
+---This rank's index in ranks().
 ---@return integer from 0
 function Mesh:get_index()
   local index, coordinate = 0, self:get_coordinate()
@@ -308,20 +308,20 @@ function Mesh:get_index()
   return index
 end
 
----This rank's place along every dimension.
----@return integer[] from 0, one for each dimension
+---This rank's coordinates.
+---@return integer[] from 0, one per dimension
 function Mesh:get_coordinate()
   return self:coordinate_of(world.rank)
 end
 
----The place of any rank along every dimension.
+---The coordinates of any rank.
 ---@param rank integer
 ---@return integer[]
 function Mesh:coordinate_of(rank)
   return list_of(self.ndim, C.ms_mesh_coordinate, self.handle, rank)
 end
 
----This rank's place along one dimension: its index in get_group(dim), from 0.
+---This rank's coordinate along one dimension: its index in get_group(dim), from 0.
 ---@param dim integer|string|nil
 ---@return integer
 function Mesh:get_local_rank(dim)
@@ -344,7 +344,7 @@ function Mesh:group_of(rank, dim)
   return groups.of(list_of(self.shape[dim + 1], C.ms_mesh_group, self.handle, dim, rank))
 end
 
----This rank's group along every dimension, or, with a dimension, all groups along it.
+---This rank's group along every dimension, or, given a dimension, all groups along it.
 ---@param dim integer|string|nil
 ---@return moonshard.Group[]
 function Mesh:get_all_groups(dim)

@@ -1,10 +1,10 @@
--- Sizes and names of meshes as recipes write them.
+-- Parses the sizes and names of meshes that recipes write.
 
 local errors = require("moonshard.base.error")
 
 local shape = {}
 
-local MOST_RANKS = 4096 -- of a mesh, as the engine has it
+local MOST_RANKS = 4096 -- per mesh; the engine's limit
 
 ---@param sizes integer[]
 ---@return string text "2x4"
@@ -37,7 +37,7 @@ function shape.read(given)
   return sizes
 end
 
----Refuses names that are not one string for each dimension; whether they differ is the engine's to say.
+---Refuses names unless there is one string per dimension; the engine checks that they differ.
 ---@param sizes integer[]
 ---@param names string[]?
 function shape.check_names(sizes, names)

@@ -1,4 +1,4 @@
--- How a mesh is printed: what it is, where this rank stands in it, and its ranks as a table.
+-- Prints a mesh: its shape and names, this rank's coordinates, and the ranks as a table.
 
 local shape = require("moonshard.distributed.mesh.shape")
 local world = require("moonshard.distributed.world")
@@ -7,7 +7,7 @@ local show = {}
 
 local MOST_ROWS, MOST_COLUMNS = 16, 32
 
--- The first and the last of 1 .. n, at most `most`, with false where some are left out.
+-- The first and the last of 1 .. n, at most `most`, with false in place of omitted ones.
 local function ends_of(n, most)
   local shown = {}
   for i = 1, n do
@@ -27,7 +27,7 @@ function show.label(mesh)
   return shape.text(mesh.shape) .. (mesh.names and " (" .. table.concat(mesh.names, ", ") .. ")" or "")
 end
 
--- "pipe=0  replicate=1" of a row: a place along all dimensions but the last.
+-- "pipe=0  replicate=1": the row's coordinates along all dimensions except the last.
 local function row_head(mesh, row)
   local head, rest = {}, row - 1
   for d = mesh.ndim - 1, 1, -1 do
