@@ -144,8 +144,8 @@ function Loader:batches(steps)
   end
 end
 
----The next call of batches(steps) numbers its steps from `step` + 1 to `steps`, for a run that goes on after `step` of
----them: a loop over all steps of a run then makes those that are left.
+---The next call of batches(steps) numbers its steps from `step` + 1 to `steps`, for a run that resumes after `step`: a
+---loop over all steps of a run then performs the remaining ones.
 ---@param step integer
 function Loader:count_from(step)
   self.counted = step
@@ -171,7 +171,7 @@ end
 ---@field samples integer of the data
 ---@field shuffle boolean
 
----Goes on from a state of the same data, seed and order: the next call of batches begins there.
+---Restores a state of the same data, seed and order: the next call of batches starts there.
 ---@param state moonshard.LoaderState
 function Loader:load_state(state)
   saved.check("data:load_state", state, { seed = self.seed, samples = self.n, shuffle = self.shuffle })

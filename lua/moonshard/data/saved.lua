@@ -1,7 +1,7 @@
--- What a saved state of a data source must agree with before a run goes on from it.
+-- Checks that a saved state of a data source belongs to the same data before a run resumes from it.
 --
--- A position means something only in the same data in the same order: a state of other data is refused, so that a run
--- never goes on somewhere else than it stopped.
+-- A position is only meaningful in the same data in the same order. A state of other data is refused, so that a run
+-- never resumes at a different place than it stopped.
 
 local errors = require("moonshard.base.error")
 

@@ -1,8 +1,8 @@
--- An exponential moving average of the weights, kept beside them: the trainer's option `ema`.
+-- An exponential moving average of the weights: the trainer's option `ema`.
 --
--- The engine keeps the averages as it keeps the optimizer's state, f32 on the owned chunks, and updates them after the
--- optimizer's pass. To evaluate, export or sample with them they change places with the weights for the length of a
--- function, so that nothing else needs to know of them.
+-- The engine stores the averages like the optimizer's state, f32 on the owned chunks, and updates them after the
+-- optimizer's pass. To evaluate, export or sample with them they are swapped with the weights while a function runs,
+-- so that no other code needs to handle them.
 
 local agreement = require("moonshard.distributed.agreement")
 local engine = require("moonshard.base.ffi")

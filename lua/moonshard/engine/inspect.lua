@@ -77,7 +77,7 @@ local function read_part(around, index, param, what, factor)
   return part
 end
 
----A parameter in full. Collective when the model is sharded.
+---A parameter in full. Collective if the model is sharded.
 ---@param module moonshard.Module
 ---@param name string
 ---@return moonshard.Tensor
@@ -107,7 +107,7 @@ end
 ---The gradient of the last step's mean loss, before clipping. Collective unless `own`.
 ---@param trainer moonshard.Trainer
 ---@param name string
----@param own boolean? the part of this rank alone
+---@param own boolean? only the part of this rank
 ---@return moonshard.Tensor
 function inspect.gradient(trainer, name, own)
   local around, index, param = find(trainer.model, name)
@@ -127,7 +127,7 @@ end
 ---@param name string
 ---@param what string "step": how many updated it; AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"; averages of the
 ---  weights: "ema"
----@param own boolean? the part of this rank alone
+---@param own boolean? only the part of this rank
 ---@return moonshard.Tensor
 function inspect.optimizer_state(trainer, name, what, own)
   if what == "step" then return updates_of(trainer, name) end
@@ -145,7 +145,7 @@ end
 
 -- ---- writing ----------------------------------------------------------------------------------------------------
 
--- Each rank writes its own part, so ranks with different values would make a parameter that nobody gave.
+-- Each rank writes its own part, so different values would produce a mixture of them.
 local function check_equal(around, index, name, data, count)
   local values_hash = hash.of_bytes(data, 4 * count)
   if not around:differing(hash.of_text(("%d %.0f"):format(index, values_hash)), "of values to set") then return end

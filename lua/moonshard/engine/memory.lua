@@ -1,7 +1,7 @@
--- Whether this host, or this rank's GPU, has the memory that a plan asks for, before anything is mapped.
+-- Checks, before anything is mapped, that this host or this rank's GPU has the memory that a plan needs.
 --
--- Arenas are mapped without being touched, so a plan that does not fit would be found out in the middle of a step, by
--- the kernel's out-of-memory killer. All ranks come to the same verdict: nobody waits for one that was refused.
+-- Arenas are mapped without being touched, so a plan that does not fit would only fail in the middle of a step, through
+-- the kernel's out-of-memory killer. All ranks reach the same verdict, so no rank waits for one that was refused.
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -57,7 +57,7 @@ local function check_there(session, who, growth, free_on_gpu)
   end
 end
 
----Refuses a plan whose memory is not there, or above its own limit. Collective.
+---Refuses a plan that exceeds the available memory or its own limit. Collective.
 ---@param session moonshard.Session
 ---@param state ffi.cdata* ms_state*
 ---@param plan moonshard.Plan memory_limit: bytes of a rank's arenas that it must not exceed; nil for none
@@ -74,7 +74,7 @@ function memory.check(session, state, plan)
   check_there(session, "the plan", C.ms_state_growth(state, plan.handle), on_gpu and on_gpu.free)
 end
 
----Refuses copies of parameters beside the arenas whose memory is not there, or with which memory_limit is passed.
+---Refuses copies of parameters outside the arenas that exceed the available memory or memory_limit.
 ---Collective.
 ---@param session moonshard.Session
 ---@param who string who wants them: "unshard"

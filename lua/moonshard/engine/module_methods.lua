@@ -7,7 +7,7 @@ local module = require("moonshard.nn.module")
 ---@class moonshard.Module
 local Module = module.base
 
----A parameter in full, f32. Collective when the model is sharded.
+---A parameter in full, f32. Collective if the model is sharded.
 ---@param name string its FQN in this module
 ---@return moonshard.Tensor
 function Module:parameter(name) return require("moonshard.engine.inspect").parameter(self, name) end
@@ -17,14 +17,14 @@ function Module:parameter(name) return require("moonshard.engine.inspect").param
 ---@return moonshard.Tensor
 function Module:local_parameter(name) return require("moonshard.engine.inspect").local_parameter(self, name) end
 
----The parameters by name: the parts that this rank owns, without any communication; or with full = true all of them in
+---The parameters by name: the parts that this rank owns, without communication; or with full = true all of them in
 ---full, on the first rank (collective; other ranks get an empty table).
 ---@param o { full: boolean? }?
 ---@return table<string, moonshard.Tensor>
 function Module:state_dict(o) return require("moonshard.engine.state_dict").get(self, o) end
 
----Overwrites the parameters: each rank's part by what state_dict gave it, or with full = true, on any mesh, by what the
----first rank has. Missing, extra and misshapen ones are an error that lists them, and nothing has changed. Collective.
+---Overwrites the parameters: each rank's part from its state_dict, or with full = true, on any mesh, from the first
+---rank's. Missing, extra and misshapen entries raise an error that lists them, and nothing changes. Collective.
 ---@param dict table<string, moonshard.Tensor>
 ---@param o { full: boolean? }?
 function Module:load_state_dict(dict, o) require("moonshard.engine.state_dict").set(self, dict, o) end
@@ -34,17 +34,17 @@ function Module:load_state_dict(dict, o) require("moonshard.engine.state_dict").
 ---@param values moonshard.Tensor|table of its shape
 function Module:set_parameter(name, values) require("moonshard.engine.inspect").set_parameter(self, name, values) end
 
----Holds units in full, f32, on every rank, until they are resharded or a step is run: parameter() of theirs then asks
----no other rank. Copies, counted before they are made; what is written into them is lost. Collective.
+---Keeps units in full, f32, on every rank, until they are resharded or a step runs: parameter() then needs no
+---communication for them. These are copies, included in memory checks; writes to them are lost. Collective.
 ---@param which any? name, pattern or list of them over units; nil: the units of this module
 ---@return table<string, moonshard.Tensor> parameters by their FQNs in this module
 function Module:unshard(which) return require("moonshard.engine.unshard").unshard(self, which) end
 
----Gives back what unshard holds. Collective.
+---Frees the copies that unshard keeps. Collective.
 ---@param which any? as for unshard
 function Module:reshard(which) require("moonshard.engine.unshard").reshard(self, which) end
 
----What unshard holds on this rank.
+---The copies that unshard keeps on this rank.
 ---@return table<string, number> bytes by unit
 function Module:unsharded() return require("moonshard.engine.unshard").bytes(self) end
 

@@ -1,8 +1,8 @@
--- What a model needs to run on this rank: the training state, and one bound plan for each set of input shapes.
+-- The state of a model on this rank: the training state, and one bound plan per set of input shapes.
 --
--- There is one session a model; the trainer, evaluation, sampling and eager calls share it, so they see the same
--- weights. Rules that change while the model trains (train/change_rules.lua) make other plans over the same state; all
--- are kept.
+-- A model has one session; the trainer, evaluation, sampling and eager calls share it, so they use the same weights.
+-- Rule changes during training (train/change_rules.lua) compile further plans over the same state; all plans are
+-- kept.
 
 local agreement = require("moonshard.distributed.agreement")
 local shardings = require("moonshard.shard.sharding")
@@ -213,9 +213,9 @@ function Session:exchange_optimizer(optimizer, averages)
   return self
 end
 
----One number of every rank that trains this model, in the order of ranks(). Collective over them.
+---Gathers one number from every rank that trains this model, in the order of ranks(). Collective over them.
 ---@param number number this rank's
----@param what string? what it is, for reports; the same on all ranks: "of the learning rate"
+---@param what string? its meaning, for reports; the same on all ranks: "of the learning rate"
 ---@return number[] by place, from 1
 ---@param more number? a second one
 ---@return number[]? of the second one
@@ -235,7 +235,7 @@ function Session:gather(number, what, more)
   return list, second
 end
 
----The first rank whose number is another than this rank's. Collective.
+---The first rank whose number differs from this rank's. Collective.
 ---@param number number
 ---@param what string as for gather
 ---@param more number? a second number, which may differ
@@ -250,7 +250,7 @@ function Session:differing(number, what, more)
   return nil, nil, seconds
 end
 
----Raises MS_EMISMATCH where a rank has another number. Collective.
+---Raises MS_EMISMATCH if a rank has a different number. Collective.
 ---@param number number
 ---@param what string as for gather
 ---@param message fun(rank: integer, other: number): string about the first rank that differs
@@ -262,7 +262,7 @@ function Session:require_same(number, what, message, more)
   return seconds
 end
 
----Calls a function that every rank carries out alone, and tells whether all could. Collective.
+---Calls a function that every rank executes alone, and reports whether all succeeded. Collective.
 ---@param what string for reports, the same on all ranks: "of what set_rules found"
 ---@param call function
 ---@param ... any arguments
@@ -276,8 +276,8 @@ function Session:attempt(what, call, ...)
   return failed, results
 end
 
----Calls a function within something that all ranks do or none: where it fails, that is raised, and on the others that
----it failed there. Collective.
+---Calls a function as part of an operation that all ranks complete or none. A failing rank raises its error; the others
+---raise that it failed there. Collective.
 ---@param what string what cannot be done then, the same on all ranks: "unshard"
 ---@param call function
 ---@param ... any arguments
@@ -297,7 +297,7 @@ function Session:ranks()
   return self.sharding.mesh:ranks(self.sharding.rank)
 end
 
----Binds a plan to this session's state, if there is memory for it on all ranks. Collective.
+---Binds a plan to this session's state, if all ranks have enough memory for it. Collective.
 ---@param compiled moonshard.Plan
 ---@return moonshard.Exec
 function Session:bind(compiled)

@@ -1,9 +1,9 @@
--- Parameters in full. model:unshard holds a unit's on every rank until model:reshard, so that each rank can look at
--- them without the others; ms.with_full_params lends them to a function, and writes back what it changed.
+-- Parameters in full. model:unshard keeps a unit's on every rank until model:reshard, so that each rank can read them
+-- without the others; ms.with_full_params passes them to a function, and writes back its changes.
 --
--- Both are copies of the f32 masters, beside the arenas: plans gather for themselves and never read them. They count
--- against the host's memory and the trainer's memory_limit before they are made. What a step changes is no copy any
--- more, so a step reshards whatever is held.
+-- Both make copies of the f32 masters outside the arenas: plans do their own gathering and never read them. The copies
+-- count towards the host's memory and the trainer's memory_limit before they are made. A step would make them stale,
+-- so it reshards all units first.
 
 local agreement = require("moonshard.distributed.agreement")
 local create = require("moonshard.tensor.create")
@@ -142,7 +142,7 @@ local function release(around, module, which)
   collectgarbage()
 end
 
----Holds units in full, f32, on every rank. Collective.
+---Keeps units in full, f32, on every rank. Collective.
 ---@param module moonshard.Module
 ---@param which any? name, pattern or list of them over units; nil: the units of the module
 ---@return table<string, moonshard.Tensor> by FQN in the module
@@ -150,14 +150,14 @@ function unshard.unshard(module, which)
   return agreement.uninterrupted(hold, session.around(module), module, which)
 end
 
----Gives units back that unshard holds. Collective.
+---Frees the copies of units that unshard keeps. Collective.
 ---@param module moonshard.Module
 ---@param which any? as for unshard
 function unshard.reshard(module, which)
   return agreement.uninterrupted(release, session.around(module), module, which)
 end
 
----What unshard holds on this rank now.
+---The copies that unshard keeps on this rank now.
 ---@param module moonshard.Module
 ---@return table<string, number> bytes by unit
 function unshard.bytes(module)
@@ -223,7 +223,7 @@ local function changes_of(around, module, lent)
   return changes
 end
 
--- Ranks with different values would make a parameter that nobody gave: each writes its own part.
+-- Each rank writes its own part, so different values would produce a mixture of them.
 local function check_equal(around, changes)
   local text = {}
   for i, change in ipairs(changes) do text[i] = ("%d %.0f"):format(change.index, change.hash) end

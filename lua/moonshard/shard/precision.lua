@@ -1,5 +1,5 @@
--- Mixed precision: which element type the kernels of a unit read, and in which its gradients are summed. Master weights
--- and optimizer state are always f32.
+-- Mixed precision: the element type that the kernels of a unit read, and the type in which its gradients are summed.
+-- Master weights and optimizer state are always f32.
 
 local dtypes = require("moonshard.base.dtypes")
 local errors = require("moonshard.base.error")

@@ -62,7 +62,7 @@ local function set_order(handle, unit, backward, list, indices)
   engine.check(C.ms_model_set_prefetch_order(handle, unit, backward, list and #list or -1, units))
 end
 
----Tells the engine's model, for plans compiled from now on.
+---Sets the prefetch decisions in the engine's model, for plans compiled from now on.
 ---@param sharding moonshard.Sharding
 ---@param handle ffi.cdata* ms_model*
 ---@param decisions table<string, moonshard.Decision> by unit

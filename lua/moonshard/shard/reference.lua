@@ -1,8 +1,8 @@
 -- One rank that stands in for many: the recipe sees the ranks that it was written for, as rank 0 of them, but its
--- models live unsharded on this rank, which trains on the batches of all ranks, one after the other.
+-- models are unsharded on this rank, which trains on the batches of all ranks, one after the other.
 --
--- What has no part in the numbers is left out: when weights are gathered and freed, layouts, prefetching, recomputing,
--- when gradients are summed. Precision, frozen parameters and the optimizer's settings stay.
+-- Settings without influence on the numbers are dropped: when weights are gathered and freed, layouts, prefetching,
+-- recomputing, when gradients are summed. Precision, frozen parameters and the optimizer's settings stay.
 
 local single_rank = require("moonshard.distributed.single_rank")
 local world = require("moonshard.distributed.world")

@@ -1,5 +1,5 @@
--- A policy: an ordered list of {pattern, value} over names, of which the first that matches decides. Matching is done
--- by the engine (PCRE2); this file reads the lists of recipes and tells, for every name, which rule decided.
+-- A policy: an ordered list of {pattern, value} over names, in which the first matching rule decides. The engine does
+-- the matching (PCRE2); this file parses the lists of recipes and reports, for every name, which rule decided.
 --
 --   { re[[^layers\.0$]], false },          a regular expression, searched for
 --   { "head", true },                      a string: an exact name or a dotted prefix of one

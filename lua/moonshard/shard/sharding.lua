@@ -219,7 +219,7 @@ local function check_unclaimed(inventory)
   end
 end
 
----Tells rules that never decide, on rank 0.
+---Reports rules that never decide, on rank 0.
 ---@param warnings string[]? those of the policies of ms.fully_shard unless told
 function Sharding:report_warnings(warnings)
   if world.rank ~= 0 then return end
@@ -241,7 +241,7 @@ end
 ---@field shared_masters? boolean units read in f32 are read where their owners keep them, not copied together, and
 ---  replicas of a host keep one copy of the state; true
 
----Decides how a model is sharded. Must come before the optimizer's first step; a model is sharded once.
+---Decides how a model is sharded. Must precede the optimizer's first step; a model is sharded once.
 ---@param model moonshard.Module
 ---@param config moonshard.ShardOptions?
 ---@return moonshard.Module model the same model
@@ -294,7 +294,7 @@ function sharding.of(model)
   return model.sharding
 end
 
----Raises when a module or a parameter of the model was replaced since it was sharded: the one before would train on.
+---Raises if a module or a parameter of the model was replaced since it was sharded: the original would be trained.
 function Sharding:check_unchanged()
   for _, field in ipairs(self.fields or {}) do
     if rawget(field.holder, field.key) ~= field.value then
