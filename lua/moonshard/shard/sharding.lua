@@ -128,7 +128,7 @@ local function apply_strategy(config)
       nearest.advice(name, STRATEGIES))
   end
   if config.reshard_after_forward ~= nil then
-    errors.invalid("ms.fully_shard: strategy %s sets when to reshard: leave one of the two out", name)
+    errors.invalid("ms.fully_shard: leave out strategy %s or reshard_after_forward: both set when to reshard", name)
   end
   if not strategy.shards then
     if mesh.ndim > 1 then mesh = mesh:as_one(ROLES.replicate) end
