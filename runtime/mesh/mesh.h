@@ -1,9 +1,9 @@
-/* mesh.h - what a mesh is: named axes over the positions of a root, and the ranks that stand there.
+/* mesh.h - meshes: named axes over the positions of a root, and the ranks at those positions.
 **
-** A root is made once, over the whole world or over ranks chosen by hand; slicing, flattening and unflattening give
-** further meshes over the same root, whose axes are computed from the first one's. Such a mesh stands for all its
-** copies at once: the shard slice of a 2x4 mesh is {0,1,2,3} to rank 2 and {4,5,6,7} to rank 6. Nothing here asks for a
-** device or another rank, so any rank's place in a mesh of thousands can be computed anywhere.
+** A root is created once, over the whole world or over a list of ranks; slicing, flattening and unflattening create
+** further meshes over the same root, with axes computed from its axes. A slice stands for all its copies at once:
+** the shard slice of a 2x4 mesh is {0,1,2,3} for rank 2 and {4,5,6,7} for rank 6. No function needs a device or
+** another rank, so the place of any rank in a mesh of thousands can be computed anywhere.
 */
 #ifndef MS_MESH_MESH_H
 #define MS_MESH_MESH_H
@@ -15,19 +15,19 @@
 
 enum { MS_MAX_WORLD = 4096, MS_MESH_LABEL_BYTES = 160 };
 
-/* A dimension that was made by flattening or unflattening. */
+/* A dimension created by flattening or unflattening. */
 typedef struct ms_derived {
   char *name;
   ms_axis axis;
 } ms_derived;
 
 typedef struct ms_mesh_root {
-  int meshes; /* that hold it */
+  int meshes; /* number of meshes that use it */
   int world;
-  int size;      /* positions */
-  int *rank;     /* [size] by position; NULL: the position itself */
-  int *position; /* [world] by rank, -1 where the mesh has none; NULL: the rank itself */
-  int ndim;      /* the dimensions that it was made with */
+  int size;      /* number of positions */
+  int *rank;     /* [size] by position; NULL: rank = position */
+  int *position; /* [world] by rank, -1 for ranks outside the mesh; NULL: position = rank */
+  int ndim;      /* number of original dimensions */
   char *name[MS_MAX_MESH_DIMS];
   ms_axis axis[MS_MAX_MESH_DIMS];
   ms_derived *derived;
@@ -44,14 +44,15 @@ struct ms_mesh {
   char label[MS_MESH_LABEL_BYTES]; /* "2x4 (replicate, shard)", for messages and dumps */
 };
 
-/* A further mesh over a root, which it holds from then on; names may hold NULL. */
+/* Creates a mesh over a root and adds a reference to the root; names may contain NULL. */
 int ms_mesh_over(ms_mesh_root *root, int ndim, const ms_axis *axes, const char *const *names, ms_mesh **mesh);
-/* "2x-1 (replicate, shard)" of sizes and names as they were asked for. What does not fit is cut. */
+/* Writes "2x-1 (replicate, shard)" from sizes and names as the caller gave them. Truncates with "..." if it does not
+** fit. */
 void ms_mesh_write_label(char *label, int ndim, const int *sizes, const char *const *names);
-/* Names for ndim dimensions: all or, in one dimension, none; not empty, not twice. */
+/* Checks names for ndim dimensions: all of them or, with one dimension, none; no empty names, no duplicates. */
 int ms_mesh_check_names(const char *label, int ndim, const char *const *names);
-/* Fills the sizes, the one that is -1 inferred from `total`. `holder` names what the total is of: "the world";
-   `startable`: another total could be had by starting other ranks, which the error then says. */
+/* Fills `resolved` with the sizes, and infers the one that is -1 from `total`. `holder` says what `total` counts:
+** "the world"; `startable`: the user can start a different number of ranks, which the error then suggests. */
 int ms_mesh_resolve_sizes(const char *label, int ndim, const int *sizes, int total, const char *holder, bool startable,
                           int *resolved);
 int ms_mesh_check_dim(const ms_mesh *mesh, int dim);

@@ -1,55 +1,57 @@
-/* lower.h - from graph and sharding to instructions: what the files that build a plan share.
+/* lower.h - from graph and sharding to instructions: declarations shared by the files that build a plan.
 **
-** unshard_schedule.c tells when units are needed, builder.c appends buffers and instructions, lower.c does the phases
-** that have a graph, lower_step.c those that have none.
+** unshard_schedule.c decides when units are gathered, builder.c appends buffers and instructions, lower.c builds the
+** phases that have a graph, lower_step.c the phases that have none.
 */
 #ifndef MS_PLAN_LOWER_H
 #define MS_PLAN_LOWER_H
 
 #include "plan/plan.h"
 
-/* The use of a unit's weights in one phase, by graph node; -1: none (unshard_schedule.c). */
+/* The graph nodes between which a phase uses a unit's weights; -1: not used (unshard_schedule.c). */
 typedef struct ms_unit_use {
   int forward_first, forward_last, backward_first, backward_last;
-  int gradient_last; /* node that completes the unit's gradients */
-  int keep;          /* gathered weights stay from forward to backward */
+  int gradient_last; /* the node that completes the unit's gradients */
+  int keep;          /* 1: the weights stay gathered from forward to backward */
 } ms_unit_use;
-/* One unsharding of a unit: issued before node issue, needed by node need. */
+/* One unshard of a unit: issued before node `issue`, needed by node `need`. */
 typedef struct ms_unshard {
   int unit, need, issue;
-  int rank; /* among those that are issued before the same node */
+  int rank; /* order among the unshards issued before the same node */
 } ms_unshard;
-/* use: [units]. boundary: the first backward node (or the number of nodes). keep_all: no unit is resharded after
+/* use: [units]. boundary: the first backward node, or the number of nodes. keep_all: do not reshard any unit after
 ** forward. */
 int ms_unit_uses(const ms_model *model, const ms_plan_config *config, const ms_graph *graph, const int *root,
                  int keep_all, ms_unit_use *use, int *boundary);
-/* The unshards of a phase in order of issue; at most 2*units; returns how many. */
+/* Fills `list` with the unshards of a phase in order of issue, at most 2*units; returns their number, or -1 without
+** memory. */
 int ms_unshard_schedule(const ms_model *model, const ms_unit_use *use, int boundary, int prefetch, ms_unshard *list);
-/* 1 when kernels read the master chunk itself: one shard, f32. */
+/* 1 when kernels read the master chunk directly: one shard, f32. */
 int ms_unit_is_direct(const ms_model *model, int unit);
 
-/* Building (builder.c). Each returns a status, or the new buffer's index through out. */
+/* The builder (builder.c). Each function returns a status, and the index of a new buffer through its last argument. */
 int ms_plan_buffer(ms_plan *plan, int phase, int arena, int category, int64_t bytes, const char *label, int *buffer);
-/* Appends an instruction at the end of the phase's program and extends the lifetimes of the buffers it names. */
+/* Appends an instruction to the phase's program and extends the lifetimes of the buffers it names. */
 int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
                    const ms_ref *out, const char *scope, int backward);
-/* Gives an instruction the plan's own, prepared call, shared by all that equal it, its hash and its bytes
-** (prepare.c). */
+/* Gives an instruction its prepared call, which the plan owns and all equal instructions share, with its hash and
+** sizes (prepare.c). */
 int ms_plan_prepare(ms_plan *plan, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
                     const ms_ref *out, ms_instr *instr);
 void ms_plan_release_prepared(ms_plan *plan);
-/* ranks: how many of the dimension's group take part, neighbours; 0: all. */
+/* ranks: number of neighbours in the dimension that take part; 0: all. */
 int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, int ranks, int unit, int parts,
                        const ms_plan_part *part);
-/* The replicas of a node take part in the phase's last collective over the shards, a copying all_gather or a sum. */
+/* Adds the replicas of a node to the phase's last collective over the shards, which is a copying all_gather or a
+** sum. */
 int ms_plan_take_replicas(ms_plan *plan, int phase);
-/* Where replicas share within several nodes: sums what each node has summed. */
+/* Where replicas share a copy on each of several nodes: sums the results of the nodes. */
 int ms_plan_sum_between_nodes(ms_plan *plan, int phase, int unit, const ms_plan_part *part);
-/* Of the phase's last collective, an all_reduce, each rank has the slice that its parts say. */
+/* Makes each rank receive only the slice that the parts describe from the phase's last collective, an all_reduce. */
 void ms_plan_slice_sum(ms_plan *plan, int phase);
 void ms_plan_touch(ms_plan *plan, int buffer, int position);
-/* The STATE buffers of a plan: its first ones, unit by unit, then the step's scalars. A buffer that a unit does not
-** have is empty. */
+/* The STATE buffers come first in a plan: five for each unit, then the step's scalars. A buffer that a unit does not
+** need is empty. */
 enum ms_state_buffer {
   MS_STATE_MASTER = 0,
   MS_STATE_GRADIENT = 1,
@@ -58,7 +60,7 @@ enum ms_state_buffer {
   MS_STATE_EMA = 4,
   MS_STATE_BUFFERS = 5
 };
-/* Names and buffers for a traced graph's inputs, and names for its outputs. */
+/* Creates names and buffers for a traced graph's inputs, and names for its outputs. */
 int ms_plan_take_slots(ms_plan *plan, const ms_graph *graph);
 int ms_plan_state_buffers(ms_plan *plan, const ms_state_layout *layout);
 int ms_state_buffer(int unit, int which);
@@ -66,7 +68,6 @@ int ms_squares_buffer(const ms_plan *plan);
 int ms_loss_sum_buffer(const ms_plan *plan);
 int ms_norm_buffer(const ms_plan *plan);
 int ms_updates_buffer(const ms_plan *plan);
-/* Refs. */
 ms_ref ms_ref_vector(int buffer, int64_t offset, int dtype, int64_t n);
 ms_ref ms_ref_scalar(int buffer, int64_t offset);
 
@@ -75,60 +76,62 @@ typedef struct ms_lowering {
   int phase;
   const ms_graph *graph;
   const ms_model *model;
-  int *root;           /* [values] the value whose bytes it is */
-  int *last_use;       /* [values] last node that reads it; INT_MAX: kept to the end */
-  ms_place *at;        /* [values] of roots */
-  char *read;          /* [values] of roots: 1 where a node reads it, or the caller */
-  char *added;         /* [values] of roots: 1 for a gradient that its product adds to those of earlier micro-batches */
+  int *root;           /* [values] the value that owns its bytes */
+  int *last_use;       /* [values] last node that reads it; INT_MAX: kept until the end of the phase */
+  ms_place *at;        /* [values] place of each root */
+  char *read;          /* [values] 1 for roots that a node or the caller reads */
+  char *added;         /* [values] 1 for roots that are gradients which the matrix product itself adds to the sums of
+                       ** earlier micro-batches */
   ms_unit_use *use;    /* [units] */
-  char *ends;          /* [nodes] 1: a unit's forward, or its gradients, end with it */
+  char *ends;          /* [nodes] 1: the node ends a unit's forward pass or completes its gradients */
   ms_unshard *unshard; /* [2 units] in order of issue */
   int unshards, next_unshard, boundary;
-  int *gathered;      /* [units] buffer that holds the unit's unsharded weights now, or -1 */
-  int *slice;         /* [units] buffer of the shard that is kept for a smaller group, or -1 */
+  int *gathered;      /* [units] buffer that currently holds the unit's unsharded weights, or -1 */
+  int *slice;         /* [units] buffer of the shard kept for gathering in a smaller group, or -1 */
   int *reduce;        /* [units] buffer that the unit's gradients are written to, or -1 */
-  ms_plan_part *part; /* [segments of the unit that has most] scratch for the parts of one collective */
-  int sending[2];     /* buffers of the latest collective by dimension: kept until the next one starts */
+  ms_plan_part *part; /* [most segments in any unit] scratch: the parts of one collective */
+  int sending[2];     /* [enum ms_plan_dim] buffer of the latest collective, kept until the next one starts */
 } ms_lowering;
 
-/* Unshards that the schedule issues before a node, and slices of units whose forward ends with it
+/* Issue the unshards that are scheduled before a node; keep slices of the units whose forward pass ends with it
 ** (lower_unshards.c). */
 int ms_lower_unshards(ms_lowering *l, int node);
 int ms_lower_keep_slices(ms_lowering *l, int node);
 
-/* Where a sum over ranks is read or written: whole reduce buffers, or chunks, in one dtype. */
+/* Source or destination of a sum over ranks: whole reduce buffers or chunks, in one dtype. */
 typedef struct ms_gradients {
   int buffer, dtype, chunked;
-  int sliced; /* of chunks, this rank's slice alone */
+  int sliced; /* chunks only: just this rank's slice of them */
 } ms_gradients;
 int64_t ms_gradients_offset(const ms_gradients *g, const ms_segment *seg);
 
-/* Where gradients are written (lower_gradients.c). 1 when any other rank has gradients of the same parameters. */
+/* Where gradients are written (lower_gradients.c). 1 when other ranks have gradients of the same parameters. */
 int ms_lower_communicates(const ms_lowering *l);
-/* What the configured enum ms_sync means on this mesh. */
+/* The effective enum ms_sync on this mesh. */
 int ms_lower_sync(const ms_lowering *l);
-/* 1 when unsharded gradients wait for the last micro-batch; when they are also written where they wait. */
+/* 1 when unsharded gradients wait for the last micro-batch; 1 when kernels write them directly to the waiting
+** buffer. */
 int ms_lower_defers_unsharded(const ms_lowering *l);
 int ms_lower_writes_deferred(const ms_lowering *l, int unit);
-/* The unit's buffer of f32 elements that wait for the last micro-batch, made in the first. */
+/* Returns the unit's buffer of f32 elements that wait for the last micro-batch; the first micro-batch creates it. */
 int ms_lower_deferred_buffer(ms_lowering *l, int unit, int64_t elements, int *buffer);
 int64_t ms_lower_reduce_elements(const ms_unit *u);
-/* 1 when gradients go straight to the state's chunk. */
+/* 1 when kernels write gradients directly to the state's chunk. */
 int ms_lower_writes_state(const ms_lowering *l, int unit);
 int ms_lower_fill_zero(ms_lowering *l, int buffer, int64_t offset, int dtype, int64_t n, const char *scope);
-/* grad_unit: [values] the unit whose gradient a value is, or -1. */
+/* grad_unit: [values] the unit that the gradient belongs to, or -1 for other values. */
 int ms_lower_open_gradients_of(ms_lowering *l, int node, const int *grad_unit);
 int ms_lower_first_summand(const ms_lowering *l, int value);
 int ms_lower_zero_unreached(ms_lowering *l);
-/* Reduces the units whose last gradient a node has written (lower_reductions.c). */
+/* Reduces the units whose gradients this node completes (lower_reductions.c). */
 int ms_lower_reduce_completed(ms_lowering *l, int node);
 
-/* Lowering: graph -> FIRST, NEXT or EVALUATE (lower.c); NORM and UPDATE need no graph (lower_step.c). */
+/* Lowering: a graph becomes FIRST, NEXT, LAST or EVALUATE (lower.c); NORM and UPDATE need no graph (lower_step.c). */
 int ms_lower_graph(ms_plan *plan, int phase, const ms_graph *graph);
 /* weighted: the step's losses have weights. */
 int ms_lower_norm(ms_plan *plan, int weighted);
 int ms_lower_update(ms_plan *plan);
-/* Sums f32 [n] over the mesh in place. */
+/* Sums f32 [n] over all ranks of the mesh, in place. */
 int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals);
 
 #endif

@@ -1,4 +1,4 @@
-/* pack.h - places for buffers that live at different times. */
+/* pack.h - offsets for buffers with different lifetimes. */
 #ifndef MS_PLAN_PACK_H
 #define MS_PLAN_PACK_H
 
@@ -6,10 +6,10 @@
 
 enum { MS_PACK_ARENAS = 3 };
 
-/* Gives an arena (0 to arenas - 1) and an offset in it to every item that has none. Items of one arena that live at
-** once, or differ in ranks, share no byte. In an arena before the last, what is placed ends within room[arena], so it
-** takes only bytes that are there for others at other times. The last arena's room says what is enough: other orders
-** are tried while items end above it there, and what needs least is taken. room: [MS_PACK_ARENAS]. */
+/* Assigns an arena (0 to arenas - 1) and an offset to every item that has none. Items in one arena never share bytes
+** if their lifetimes overlap or their `ranks` differ. In every arena but the last, new items end within room[arena],
+** so they only use bytes that other items need at other times. room of the last arena is the size that is good
+** enough: while items end above it, other orders are tried, and the smallest result wins. room: [MS_PACK_ARENAS]. */
 int ms_pack(ms_packing_item *item, int n, int arenas, const int64_t *room);
 
 #endif

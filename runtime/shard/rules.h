@@ -1,4 +1,4 @@
-/* rules.h - a policy: an ordered list of patterns over names, and who in it decided what. */
+/* rules.h - a policy: an ordered list of patterns over names, with a record of which rule decided each name. */
 #ifndef MS_SHARD_RULES_H
 #define MS_SHARD_RULES_H
 
@@ -8,8 +8,8 @@
 
 typedef struct ms_rule {
   char *pattern, *where;
-  char *context;   /* "recipe.lua:12: policy", what its messages open with */
-  ms_regex *regex; /* NULL: pattern is an exact name or a dotted prefix of one */
+  char *context;   /* prefix of its messages: "recipe.lua:12: policy" */
+  ms_regex *regex; /* NULL: pattern is an exact name or a dotted prefix */
   int optional;
 } ms_rule;
 
@@ -18,11 +18,11 @@ struct ms_rules {
   char *policy;
   ms_rule *rules;
   int count, capacity;
-  char **warnings; /* of the last resolve */
+  char **warnings; /* from the last ms_rules_resolve */
   int warning_count, warning_capacity;
 };
 
-/* *matches = 1 when the rule alone would take the name. */
+/* Sets *matches to 1 when the pattern matches the name, regardless of other rules. */
 int ms_rule_matches(const ms_rule *rule, const char *name, int *matches);
 
 #endif
