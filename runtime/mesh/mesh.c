@@ -80,8 +80,7 @@ static int set_ranks(ms_mesh_root *root, const char *label, const int *ranks) {
     if (ranks[i] < 0 || ranks[i] >= root->world)
       return MS_FAIL(MS_EINVAL, "mesh %s: rank %d is outside the world of %d: its ranks are 0 to %d", label, ranks[i],
                      root->world, root->world - 1);
-    if (root->position[ranks[i]] >= 0)
-      return MS_FAIL(MS_EINVAL, "mesh %s: rank %d stands in it twice", label, ranks[i]);
+    if (root->position[ranks[i]] >= 0) return MS_FAIL(MS_EINVAL, "mesh %s: rank %d is listed twice", label, ranks[i]);
     root->position[ranks[i]] = i;
     root->rank[i] = ranks[i];
     is_identity = is_identity && ranks[i] == i;
@@ -101,9 +100,9 @@ static int check_device(int device) {
 static int check_counts(int device, int ndim, int world) {
   MS_TRY(check_device(device));
   if (ndim < 1 || ndim > MS_MAX_MESH_DIMS)
-    return MS_FAIL(MS_EINVAL, "a mesh of %d dimensions: it must have 1 to %d", ndim, MS_MAX_MESH_DIMS);
+    return MS_FAIL(MS_EINVAL, "a mesh must have 1 to %d dimensions, not %d", MS_MAX_MESH_DIMS, ndim);
   if (world < 1 || world > MS_MAX_WORLD)
-    return MS_FAIL(MS_EINVAL, "a mesh over a world of %d ranks: it must have 1 to %d", world, MS_MAX_WORLD);
+    return MS_FAIL(MS_EINVAL, "the world of a mesh must have 1 to %d ranks, not %d", MS_MAX_WORLD, world);
   return MS_OK;
 }
 

@@ -55,10 +55,11 @@ static void add_node(const nodes *nodes, int node, ms_text *text) {
 static int report(const ms_mesh *mesh, int dim, const nodes *nodes, const int *group, int border) {
   ms_text text = {0};
   int size = mesh->size[dim], divisor = common_divisor(nodes);
-  ms_text_append(&text, "mesh %s: dimension %s of size %d reaches over nodes with different numbers of ranks (",
-                 mesh->label, ms_mesh_name(mesh, dim), size);
+  ms_text_append(&text, "mesh %s: dimension %s of size %d spans nodes with different numbers of ranks (", mesh->label,
+                 ms_mesh_name(mesh, dim), size);
   for (int node = 0; node < nodes->topology->nodes; node++) add_node(nodes, node, &text);
-  ms_text_append(&text, "): ranks %d and %d of one group are on nodes %d and %d; start as many ranks on every node",
+  ms_text_append(&text,
+                 "): ranks %d and %d of one group are on nodes %d and %d; start the same number of ranks on every node",
                  group[0], group[border], nodes->topology->node_of[group[0]], nodes->topology->node_of[group[border]]);
   if (divisor > 1 && runs_of_ranks(nodes, group, size))
     ms_text_append(&text, ", or make the size a divisor of %d", divisor);
@@ -75,7 +76,7 @@ int ms_mesh_check_nodes(const ms_mesh *mesh, int dim, int n, const int *node_of,
   const nodes nodes = {.topology = &topology, .name = names};
   int rc, border, ranks[MS_MAX_WORLD];
   MS_TRY(ms_mesh_check_dim(mesh, dim));
-  if (n < 1) return MS_FAIL(MS_EINVAL, "a mesh is on at least 1 node, not on %d", n);
+  if (n < 1) return MS_FAIL(MS_EINVAL, "a mesh needs at least 1 node, not %d", n);
   MS_GOTO(ms_topology_make(mesh->root->world, n, node_of, &topology));
   if (ms_topology_is_even(&topology) || mesh->size[dim] == mesh->root->size) goto fail;
   border = find_straddler(mesh, dim, &nodes, ranks);

@@ -57,10 +57,11 @@ int ms_mesh_resolve_sizes(const char *label, int ndim, const int *sizes, int tot
   }
   if (inferred >= 0) {
     if (total % product)
-      return MS_FAIL(MS_EINVAL,
-                     "mesh %s: dimension %d cannot be inferred: the other sizes make %lld, which does not divide %s "
-                     "of %d",
-                     label, inferred, (long long)product, holder, total);
+      return MS_FAIL(
+          MS_EINVAL,
+          "mesh %s: dimension %d cannot be inferred: the product of the other sizes is %lld, which does not divide %s "
+          "of %d",
+          label, inferred, (long long)product, holder, total);
     resolved[inferred] = (int)(total / product);
   } else if (product != total) {
     char start[64] = "";

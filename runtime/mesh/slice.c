@@ -58,14 +58,14 @@ static int check_meaning(const ms_mesh *mesh, const char *doing, const char *nam
   for (int d = 0; d < root->ndim; d++) {
     if (!root->name[d] || strcmp(root->name[d], name)) continue;
     if (ms_axis_equal(&root->axis[d], axis)) return MS_OK;
-    return MS_FAIL(MS_ENAME, "mesh %s: %s: \"%s\" is the name of dimension %d already, of size %d; choose another name",
+    return MS_FAIL(MS_ENAME, "mesh %s: %s: \"%s\" already names dimension %d of size %d; choose another name",
                    mesh->label, doing, name, d, ms_axis_size(&root->axis[d]));
   }
   const ms_derived *derived = find_derived(root, name);
   *known = derived != NULL;
   if (!derived || ms_axis_equal(&derived->axis, axis)) return MS_OK;
   return MS_FAIL(MS_ENAME,
-                 "mesh %s: %s: \"%s\" is the name of other dimensions already, flattened or unflattened to size %d; "
+                 "mesh %s: %s: \"%s\" already names a different flattened or unflattened dimension of size %d; "
                  "choose another name",
                  mesh->label, doing, name, ms_axis_size(&derived->axis));
 }
@@ -127,9 +127,9 @@ int ms_mesh_slice(const ms_mesh *mesh, int ndim, const char *const *names, ms_me
     MS_TRY(find_axis(mesh, names[d], &axes[d]));
     for (int e = 0; e < d; e++) {
       if (!strcmp(names[d], names[e]))
-        return MS_FAIL(MS_ENAME, "slice of mesh %s: \"%s\" stands in it twice", mesh->label, names[d]);
+        return MS_FAIL(MS_ENAME, "slice of mesh %s: \"%s\" is listed twice", mesh->label, names[d]);
       if (ms_axis_overlaps(&axes[d], &axes[e]))
-        return MS_FAIL(MS_EINVAL, "slice of mesh %s: \"%s\" and \"%s\" run over the same ranks: take one of them",
+        return MS_FAIL(MS_EINVAL, "slice of mesh %s: \"%s\" and \"%s\" cover the same ranks: use only one of them",
                        mesh->label, names[e], names[d]);
     }
     if (d) MS_TRY(check_order(mesh, axes, names, d));
@@ -154,7 +154,7 @@ int ms_mesh_flatten(ms_mesh *mesh, const char *name, ms_mesh **flat) {
 static int check_unflatten(const ms_mesh *mesh, int dim, int n, const char *const *names) {
   MS_TRY(ms_mesh_check_dim(mesh, dim));
   if (n < 1 || mesh->ndim - 1 + n > MS_MAX_MESH_DIMS)
-    return MS_FAIL(MS_EINVAL, "mesh %s: unflatten: %d sizes for one dimension: a mesh has 1 to %d dimensions",
+    return MS_FAIL(MS_EINVAL, "mesh %s: unflatten: %d sizes for one dimension: the result must have 1 to %d dimensions",
                    mesh->label, n, MS_MAX_MESH_DIMS);
   if (mesh->ndim > 1 && (!names || !names[0]))
     return MS_FAIL(MS_ENAME, "mesh %s: unflatten: give a name for each of the %d dimensions", mesh->label, n);
@@ -176,7 +176,7 @@ int ms_mesh_unflatten(ms_mesh *mesh, int dim, int n, const int *sizes, const cha
   MS_TRY(ms_mesh_resolve_sizes(label, n, sizes, mesh->size[dim], "the dimension to unflatten", false, resolved));
   if (!ms_axis_split(&mesh->axis[dim], n, resolved, parts))
     return MS_FAIL(MS_EINVAL,
-                   "mesh %s: unflatten: dimension %d was flattened from others, and %s would cut inside of one",
+                   "mesh %s: unflatten: dimension %d was flattened from others, and %s would cut inside one of them",
                    mesh->label, dim, label);
   int ndim = 0;
   for (int d = 0; d < mesh->ndim; d++) {

@@ -76,10 +76,10 @@ ms_ref ms_instr_output(const ms_instr *instr, int i) {
 static int check_event(const ms_plan_phase *phase, int phase_id, int i, const char *recorded) {
   const ms_instr *instr = &phase->instr[i];
   if (instr->event < 0 || instr->event >= phase->events)
-    return MS_FAIL(MS_ERACE, "phase %s: instruction %d names event %d of %d", ms_phase_name(phase_id), i, instr->event,
-                   phase->events);
+    return MS_FAIL(MS_ERACE, "phase %s: instruction %d refers to event %d, but the phase has %d",
+                   ms_phase_name(phase_id), i, instr->event, phase->events);
   if (instr->kind == MS_INSTR_WAIT && !recorded[instr->event])
-    return MS_FAIL(MS_ERACE, "phase %s: instruction %d waits for event %d, which nothing above it records",
+    return MS_FAIL(MS_ERACE, "phase %s: instruction %d waits for event %d, which no earlier instruction records",
                    ms_phase_name(phase_id), i, instr->event);
   return MS_OK;
 }

@@ -57,9 +57,8 @@ static int check_reached(const ms_graph *graph) {
     trainable |= !info.frozen;
   }
   if (!trainable) return MS_OK;
-  return MS_FAIL(MS_EINVAL,
-                 "the loss depends on no parameter that is trained, so a step would change nothing: compute it "
-                 "from what the model gives, by ops that have a gradient");
+  return MS_FAIL(MS_EINVAL, "the loss depends on no trainable parameter, so a step would change nothing: compute it "
+                            "from the model's outputs, with ops that have gradients");
 }
 
 static int differentiate(compilation *c) {

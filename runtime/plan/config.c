@@ -22,16 +22,16 @@ void ms_plan_config_default(ms_plan_config *config, int size) {
 
 static int check_adamw(const ms_plan_config *c) {
   if (!(c->beta1 >= 0 && c->beta1 < 1))
-    return MS_FAIL(MS_EINVAL, "beta1 must be 0 or above, and below 1, not %g", c->beta1);
+    return MS_FAIL(MS_EINVAL, "beta1 must be at least 0 and below 1, not %g", c->beta1);
   if (!(c->beta2 >= 0 && c->beta2 < 1))
-    return MS_FAIL(MS_EINVAL, "beta2 must be 0 or above, and below 1, not %g", c->beta2);
+    return MS_FAIL(MS_EINVAL, "beta2 must be at least 0 and below 1, not %g", c->beta2);
   if (!(c->eps > 0 && isfinite(c->eps))) return MS_FAIL(MS_EINVAL, "eps must be above 0, not %g", c->eps);
   return MS_OK;
 }
 
 static int check_sgd(const ms_plan_config *c) {
   if (!(c->momentum >= 0 && c->momentum < 1))
-    return MS_FAIL(MS_EINVAL, "momentum must be 0 or above, and below 1, not %g", c->momentum);
+    return MS_FAIL(MS_EINVAL, "momentum must be at least 0 and below 1, not %g", c->momentum);
   if (!isfinite(c->dampening)) return MS_FAIL(MS_EINVAL, "dampening must be finite, not %g", c->dampening);
   return MS_OK;
 }
@@ -49,14 +49,14 @@ int ms_plan_check_optimizer(const ms_plan_config *c) {
     return MS_FAIL(MS_EINVAL, "moment_dtype must be f32 (0) without adamw, not %d", c->moment_dtype);
   if (!(c->max_norm >= 0)) return MS_FAIL(MS_EINVAL, "max_norm must be 0 (no clipping) or more, not %g", c->max_norm);
   if (!(c->ema_decay >= 0 && c->ema_decay < 1))
-    return MS_FAIL(MS_EINVAL, "ema_decay must be 0 (no averages) or above, and below 1, not %g", c->ema_decay);
+    return MS_FAIL(MS_EINVAL, "ema_decay must be 0 (no averages) or above 0 and below 1, not %g", c->ema_decay);
   return MS_OK;
 }
 
 int ms_plan_check_config(const ms_plan_config *c) {
   MS_TRY(ms_plan_check_optimizer(c));
   if (c->threads < 0 || c->threads > MOST_THREADS)
-    return MS_FAIL(MS_EINVAL, "threads must be 0 (as the environment says) to %d, not %d", MOST_THREADS, c->threads);
+    return MS_FAIL(MS_EINVAL, "threads must be 0 (the environment's setting) to %d, not %d", MOST_THREADS, c->threads);
   if (c->prefetch < 0) return MS_FAIL(MS_EINVAL, "prefetch must be 0 or more units, not %d", c->prefetch);
   if (c->sync < MS_SYNC_EVERY || c->sync > MS_SYNC_LAST)
     return MS_FAIL(MS_EINVAL, "sync must be every (0), shard (1) or last (2), not %d", c->sync);

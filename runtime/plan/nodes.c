@@ -10,13 +10,13 @@
 int ms_plan_topology(const ms_model *model, const ms_plan_config *config, ms_topology *topology) {
   *topology = (ms_topology){0};
   if (config->nodes < 0 || (config->nodes > 0) != (config->node_of != NULL))
-    return MS_FAIL(MS_EINVAL, "%d nodes %s node_of: give the node of every rank, or neither (all are on one node)",
-                   config->nodes, config->node_of ? "with" : "without");
+    return MS_FAIL(MS_EINVAL, "%d nodes %s node_of: set both, or neither to plan all ranks on one node", config->nodes,
+                   config->node_of ? "with" : "without");
   MS_TRY(ms_topology_make(model->world, config->nodes, config->node_of, topology));
   const int most = ms_topology_most_ranks(topology);
   if (most <= MS_MAX_LOCAL_RANKS) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "%d ranks are more than one node takes (%d): say with node_of on which node each rank is",
-                 most, MS_MAX_LOCAL_RANKS);
+  return MS_FAIL(MS_EINVAL, "%d ranks are more than one node supports (%d): set node_of to the node of each rank", most,
+                 MS_MAX_LOCAL_RANKS);
 }
 
 /* World rank of a place in the grid of replicas and shards. */

@@ -74,7 +74,7 @@ int ms_plan_prepare(ms_plan *plan, int op, const ms_attrs *attrs, int inputs, co
   ms_prepared *p = &plan->prepared;
   const ms_kernel *kernel = ms_device_kernel(plan->config.device, op);
   if (!kernel)
-    return MS_FAIL(MS_EUNSUPPORTED, "op %s has no kernel on the device %s", ms_op_row_of(op)->name,
+    return MS_FAIL(MS_EUNSUPPORTED, "op %s has no kernel on device %s", ms_op_row_of(op)->name,
                    ms_device_name(plan->config.device));
   if (2 * p->n >= p->slots) MS_TRY(grow(p));
   int64_t key[KEY];

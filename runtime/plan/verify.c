@@ -207,14 +207,14 @@ static int check_order(verifier *v) {
 ** be in use. */
 static int share_bytes(const verifier *v, const span *x, const span *y) {
   const ms_buffer *first = &v->plan->buffer[x->buffer], *second = &v->plan->buffer[y->buffer];
-  return MS_FAIL(MS_ERACE, "phase %s: buffers %d (%s) and %d (%s) share bytes of arena %s and are in use at once",
-                 ms_phase_name(v->phase_id), x->buffer, first->label, y->buffer, second->label,
-                 ms_arena_name(first->arena));
+  return MS_FAIL(
+      MS_ERACE, "phase %s: buffers %d (%s) and %d (%s) share bytes of arena %s and are in use at the same time",
+      ms_phase_name(v->phase_id), x->buffer, first->label, y->buffer, second->label, ms_arena_name(first->arena));
 }
 
 static int check_place(const verifier *v, const ms_buffer *b, int buffer) {
   if (b->offset >= 0 && b->offset + b->bytes <= v->plan->arena_bytes[b->arena]) return MS_OK;
-  return MS_FAIL(MS_ERACE, "phase %s: buffer %d (%s) has bytes [%lld, %lld), outside arena %s of %lld bytes",
+  return MS_FAIL(MS_ERACE, "phase %s: buffer %d (%s) occupies bytes [%lld, %lld), outside arena %s of %lld bytes",
                  ms_phase_name(v->phase_id), buffer, b->label, (long long)b->offset, (long long)(b->offset + b->bytes),
                  ms_arena_name(b->arena), (long long)v->plan->arena_bytes[b->arena]);
 }

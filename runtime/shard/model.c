@@ -70,7 +70,8 @@ static int check_unit_config(const char *name, const ms_unit_config *config) {
 
 static int check_open(const ms_model *model, const char *what, const char *name) {
   if (!model->sharded) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "%s '%s' comes after ms_model_shard: add everything before sharding", what, name);
+  return MS_FAIL(MS_EINVAL, "%s '%s' cannot be added after ms_model_shard: add all units and parameters before it",
+                 what, name);
 }
 
 int ms_model_add_unit(ms_model *model, const char *name, const ms_unit_config *given, int *unit) {
@@ -82,7 +83,7 @@ int ms_model_add_unit(ms_model *model, const char *name, const ms_unit_config *g
   MS_TRY(check_open(model, "unit", name));
   MS_TRY(check_unit_config(name, config));
   for (int i = 0; i < model->units; i++)
-    if (!strcmp(model->unit[i].name, name)) return MS_FAIL(MS_ENAME, "unit '%s' is there already", name);
+    if (!strcmp(model->unit[i].name, name)) return MS_FAIL(MS_ENAME, "unit '%s' already exists", name);
   MS_TRY(ms_grow((void **)&model->unit, &model->unit_capacity, model->units + 1, sizeof *model->unit));
   ms_unit *u = &model->unit[model->units];
   memset(u, 0, sizeof *u);
@@ -125,9 +126,9 @@ static int check_elements(const ms_model *model, const char *name, int ndim, con
   int64_t elements = 1, all = 0;
   for (int d = 0; d < ndim; d++)
     if (__builtin_mul_overflow(elements, dims[d], &elements) || elements > most_elements)
-      return MS_FAIL(MS_ESHAPE, "parameter '%s': the sizes of its shape multiply to more than 2^53", name);
+      return MS_FAIL(MS_ESHAPE, "parameter '%s': its shape has more than 2^53 elements", name);
   if (__builtin_add_overflow(model->elements, elements, &all) || all > most_elements)
-    return MS_FAIL(MS_ESHAPE, "parameter '%s': with it the model has more than 2^53 elements", name);
+    return MS_FAIL(MS_ESHAPE, "parameter '%s': with this parameter the model has more than 2^53 elements", name);
   return MS_OK;
 }
 
@@ -137,7 +138,7 @@ static int check_param(const ms_model *model, int unit, const char *name, int nd
     return MS_FAIL(MS_EINVAL, "parameter '%s': unit %d does not exist; the model has %d units", name, unit,
                    model->units);
   if (ndim < 1 || ndim > MS_MAX_DIMS)
-    return MS_FAIL(MS_ESHAPE, "parameter '%s': %d dimensions; 1 to %d are possible", name, ndim, MS_MAX_DIMS);
+    return MS_FAIL(MS_ESHAPE, "parameter '%s': it has %d dimensions; 1 to %d are supported", name, ndim, MS_MAX_DIMS);
   for (int d = 0; d < ndim; d++)
     if (dims[d] < 1)
       return MS_FAIL(MS_ESHAPE, "parameter '%s': dimension %d has size %lld; sizes must be at least 1", name, d,
@@ -148,7 +149,7 @@ static int check_param(const ms_model *model, int unit, const char *name, int nd
   MS_TRY(check_initial(name, config));
   MS_TRY(ms_model_check_group(name, config->lr_scale, config->weight_decay));
   if (ms_model_find_param(model, name) >= 0)
-    return MS_FAIL(MS_ENAME, "parameter '%s' is there already; a parameter belongs to exactly one unit", name);
+    return MS_FAIL(MS_ENAME, "parameter '%s' already exists; a parameter belongs to exactly one unit", name);
   return MS_OK;
 }
 
@@ -241,8 +242,8 @@ static int check_dims(const ms_mesh *mesh, int rank, int replicate_dim, int shar
   for (int d = 0; d < mesh->ndim; d++)
     if (d != replicate_dim && d != shard_dim && mesh->size[d] > 1)
       return MS_FAIL(MS_EUNSUPPORTED,
-                     "mesh %s: dimension %d has size %d but neither replicates nor shards: give the slice of the "
-                     "dimensions that do, and its copies train apart",
+                     "mesh %s: dimension %d has size %d but neither replicates nor shards: pass the slice of the "
+                     "dimensions that do; each copy of the slice then trains its own model",
                      mesh->label, d, mesh->size[d]);
   return MS_OK;
 }
@@ -250,10 +251,11 @@ static int check_dims(const ms_mesh *mesh, int rank, int replicate_dim, int shar
 int ms_unit_check_reshard_size(const ms_model *model, int unit, int reshard, int size) {
   const char *name = model->unit[unit].name;
   if (size < 0 || (size > 0 && reshard != MS_RESHARD_ALWAYS))
-    return MS_FAIL(MS_EINVAL, "unit '%s': reshard_size %d must not be negative, and goes with reshard = always", name,
+    return MS_FAIL(MS_EINVAL, "unit '%s': reshard_size %d must not be negative, and needs reshard = always", name,
                    size);
   if (size && model->shard_size % size)
-    return MS_FAIL(MS_EINVAL, "unit '%s': it cannot reshard to groups of %d: %d shards are not a multiple of that",
+    return MS_FAIL(MS_EINVAL,
+                   "unit '%s': cannot reshard to groups of %d ranks: %d shards are not a multiple of the group size",
                    name, size, model->shard_size);
   return MS_OK;
 }
@@ -274,7 +276,7 @@ int ms_unit_backward_ranks(const ms_model *model, int unit) {
 int ms_model_shard(ms_model *model, const ms_mesh *mesh, int rank, int replicate_dim, int shard_dim) {
   MS_HANDLE(model, MODEL);
   MS_HANDLE(mesh, MESH);
-  if (model->sharded) return MS_FAIL(MS_EINVAL, "the model is sharded already");
+  if (model->sharded) return MS_FAIL(MS_EINVAL, "the model is already sharded");
   MS_TRY(check_dims(mesh, rank, replicate_dim, shard_dim));
   MS_TRY(take_dim(mesh, replicate_dim, rank, &model->replicate_dim, &model->replicate_size, &model->replicate_rank,
                   &model->replicate_group));

@@ -68,7 +68,7 @@ int ms_rules_add(ms_rules *rules, const char *pattern, int is_regex, int optiona
   MS_GIVEN(pattern);
   ms_rule rule = {.optional = optional};
   int rc = MS_ENOMEM;
-  if (!pattern) return MS_FAIL(MS_EINVAL, "%s: a rule without a pattern", rules->policy);
+  if (!pattern) return MS_FAIL(MS_EINVAL, "%s: a rule has no pattern", rules->policy);
   rule.pattern = ms_strdup(pattern);
   rule.where = ms_strdup(where ? where : "");
   if (!rule.pattern || !rule.where || !(rule.context = compose_context(rule.where, rules->policy))) goto fail;
@@ -98,11 +98,11 @@ static int fail_unmatched(const ms_rule *rule, int n, const char *const *names) 
   ms_text near = {0};
   int rc = ms_suggest_names(rule->pattern, rule->regex != NULL, n, names, &near);
   if (!rc && looks_like_regex)
-    rc =
-        MS_FAIL(MS_ERULE,
-                "%s: rule \"%s\" matches none of %d name%s; nearest: %s; a string is a name or the beginning of names: "
-                "for a regular expression write re[%s[%s]%s]",
-                rule->context, rule->pattern, n, n == 1 ? "" : "s", near.data, level, rule->pattern, level);
+    rc = MS_FAIL(
+        MS_ERULE,
+        "%s: rule \"%s\" matches none of %d name%s; nearest: %s; a string matches a name or a dotted prefix of names: "
+        "for a regular expression write re[%s[%s]%s]",
+        rule->context, rule->pattern, n, n == 1 ? "" : "s", near.data, level, rule->pattern, level);
   else if (!rc)
     rc = MS_FAIL(MS_ERULE,
                  "%s: rule %s%s%s matches none of %d name%s; nearest: %s; mark the rule optional if that is meant",

@@ -95,7 +95,8 @@ static void place(ms_model *model, ms_unit *unit, ms_segment *segment, int index
 int ms_model_segment(ms_model *model) {
   for (int u = 0; u < model->units; u++) {
     ms_unit *unit = &model->unit[u];
-    if (!unit->params) return MS_FAIL(MS_EINVAL, "unit '%s' has no parameters; remove it, or give it some", unit->name);
+    if (!unit->params)
+      return MS_FAIL(MS_EINVAL, "unit '%s' has no parameters; remove the unit, or add parameters to it", unit->name);
     order_params(model, unit);
     unit->segment = ms_calloc(unit->params, sizeof *unit->segment);
     if (!unit->segment) return MS_ENOMEM;

@@ -9,8 +9,7 @@
 
 static int check_sharded(const ms_model *model) {
   if (model->sharded) return MS_OK;
-  return MS_FAIL(MS_EINVAL,
-                 "the model is not sharded yet: its units and parameters take these rules when they are added");
+  return MS_FAIL(MS_EINVAL, "the model is not sharded yet: set these rules when you add its units and parameters");
 }
 
 int ms_model_set_reshard(ms_model *model, const int *reshard, const int *size) {
@@ -31,7 +30,7 @@ int ms_model_set_reshard(ms_model *model, const int *reshard, const int *size) {
 
 static int check_unit(const ms_model *model, int unit) {
   if (unit >= 0 && unit < model->units) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "prefetch: there is no unit %d; the model has %d", unit, model->units);
+  return MS_FAIL(MS_EINVAL, "prefetch: unit %d does not exist; the model has %d units", unit, model->units);
 }
 
 int ms_model_set_prefetch(ms_model *model, int unit, int depth) {
@@ -78,8 +77,8 @@ static int check_segment(const ms_model *model, const ms_unit *unit, const ms_se
     int p = unit->order[segment->first_param + i];
     if (lr_scale[p] != lr_scale[first] || weight_decay[p] != weight_decay[first])
       return MS_FAIL(MS_EUNSUPPORTED,
-                     "parameters '%s' and '%s' lie in one segment of unit '%s' (layout ragged), so they cannot get "
-                     "different learning rates or weight decays any more; with the layout rows they can",
+                     "parameters '%s' and '%s' share a segment of unit '%s' (layout ragged), so they cannot have "
+                     "different learning rates or weight decays; shard the model with layout rows to set them apart",
                      model->param[first].name, model->param[p].name, unit->name);
   }
   return MS_OK;

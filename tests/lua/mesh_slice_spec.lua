@@ -246,7 +246,7 @@ describe("D12", function()
 
   it("refuses a shard dimension over nodes with different numbers of ranks, and names them", function()
     hosts(6, 10)
-    local told = "dimension shard of size 4 reaches over nodes with different numbers of ranks (node 0 (host0) has 6 "
+    local told = "dimension shard of size 4 spans nodes with different numbers of ranks (node 0 (host0) has 6 "
       .. "ranks, node 1 (host1) has 10 ranks)"
     assert_message(told, ms.init_device_mesh, "cpu", "4x4", { "replicate", "shard" })
     assert_message("dimension b | size 4 | nodes", function()
