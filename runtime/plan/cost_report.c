@@ -1,7 +1,8 @@
-/* cost_report.c - what the decisions behind a plan cost: gathers and kept bytes of a unit, activations that a module
-** keeps for backward, what is in use where most bytes are, and the most of each category.
+/* cost_report.c - what the decisions behind a plan cost: a unit's gathers and kept bytes, the activations that a
+** module keeps for backward, the buffers in use when memory use peaks, and the peak of each category.
 **
-** Everything is read off the finished plan, its collectives and the lifetimes of its buffers, so a price is what runs.
+** All numbers come from the finished plan, its collectives and the lifetimes of its buffers, so they describe what
+** runs.
 */
 #include <limits.h>
 #include <stdlib.h>
@@ -9,11 +10,11 @@
 
 #include "plan/lower.h"
 
-/* Lifetimes count instructions without events: `at` has the index of each of them in the finished program. */
+/* Lifetimes count instructions without events; at[position] is the index of the instruction in the finished program. */
 typedef struct program {
   const ms_plan_phase *phase;
   int *at, n;
-  int forward_last, backward_first; /* positions; backward_first == n: there is no backward */
+  int forward_last, backward_first; /* positions; backward_first == n: no backward pass */
 } program;
 
 static int read_program(const ms_plan *plan, int phase, program *out) {
@@ -67,7 +68,7 @@ static int is_weights_of(const ms_plan *plan, int buffer, int unit) {
          plan->buffer[buffer].label == plan->model->unit[unit].name;
 }
 
-/* need: [buffers] position of the first kernel that touches it. */
+/* need: [buffers] position of the first kernel that touches the buffer. */
 static void find_needs(const program *p, int *need) {
   for (int i = p->n - 1; i >= 0; i--) {
     const ms_instr *instr = &p->phase->instr[p->at[i]];
@@ -153,7 +154,7 @@ int ms_plan_kept_activations(const ms_plan *plan, const char *module, int64_t *b
   const char **writer = ms_calloc(plan->buffers, sizeof *writer);
   int rc = writer ? MS_OK : MS_ENOMEM;
   if (rc) goto fail;
-  /* The last that writes it in forward: an op in place makes another value of the same bytes. */
+  /* The last writer in forward: an in-place op stores another value in the same bytes. */
   for (int i = 0; i <= p.forward_last; i++) {
     const ms_instr *instr = &p.phase->instr[p.at[i]];
     for (int o = 0; instr->kind == MS_INSTR_KERNEL && o < instr->call->outputs; o++)
@@ -173,9 +174,9 @@ fail:
 
 /* ---- where most bytes are in use --------------------------------------------------------------------------------- */
 
-/* Memory that only buffers of one kind can share: with whom a rank shares it differs. Of a rank's own, gradient chunks
-** lend their bytes until they are written, which neither what peers read nor what is larger than all chunks fits
-** into. */
+/* Kinds of memory: only buffers of the same kind can share bytes, because the set of ranks that shares each kind
+** differs. LENT is the part of a rank's own memory that gradient chunks lend until they are written; buffers that
+** peers read, and buffers larger than all chunks together, cannot use it. */
 enum { OWN = 1, LENT = 2, OF_GROUP = 4, OF_SMALLER_GROUP = 8, ANY = 15 };
 
 static int64_t bytes_of_chunks(const ms_plan *plan) {
@@ -184,7 +185,7 @@ static int64_t bytes_of_chunks(const ms_plan *plan) {
   return bytes;
 }
 
-/* 0: the rest of the state, which is there always. */
+/* Returns 0 for the rest of the state, which is always in use. */
 static int memory_of(const ms_buffer *b, int64_t chunks) {
   int is_state = b->phase < 0 && b->arena < MS_ARENA_ACTIVATIONS;
   if (is_state) return b->category == MS_CAT_GRADIENTS ? LENT : 0;
@@ -192,7 +193,8 @@ static int memory_of(const ms_buffer *b, int64_t chunks) {
   return b->arena == MS_ARENA_GATHERED ? OF_GROUP : b->arena == MS_ARENA_GROUPED ? OF_SMALLER_GROUP : OWN;
 }
 
-/* Since when a buffer holds something in a phase, and until when; 0 when it does not. begin: ms_gradients_begin's. */
+/* Returns 1 and the positions between which a buffer holds data in a phase, or 0 when it holds none. begin: from
+** ms_gradients_begin. */
 static int in_use_of(const ms_plan *plan, int buffer, int phase, const int *begin, int *first, int *last) {
   const ms_buffer *b = &plan->buffer[buffer];
   if (b->phase >= 0 && (b->phase != phase || b->first < 0)) return 0;
@@ -201,8 +203,8 @@ static int in_use_of(const ms_plan *plan, int buffer, int phase, const int *begi
   return 1;
 }
 
-/* The first position of a phase at which most bytes of some memories are in use, of what is lent `chunks` at the least;
-** change is [2 (n + 1)], of zeros before and after. */
+/* Finds the first position of a phase at which the most bytes of these memories are in use; LENT counts at least
+** `chunks` bytes. change: [2 (n + 1)] scratch, zero before and after. */
 static int64_t find_fullest(const ms_plan *plan, int phase, int n, int memories, int64_t chunks, const int *begin,
                             int64_t *change, int *position) {
   const int64_t all_chunks = bytes_of_chunks(plan);
@@ -228,7 +230,8 @@ static int64_t find_fullest(const ms_plan *plan, int phase, int n, int memories,
   return most;
 }
 
-/* State is there always: what the categories hold without the arenas that are used again, and without gradients. */
+/* Adds the state that is always in use: the bytes of the categories, without gradients and without arenas that
+** phases reuse. */
 static void add_state(const ms_plan *plan, ms_peak *peak) {
   peak->bytes[MS_CAT_PARAMETERS] = (double)plan->category_bytes[MS_CAT_PARAMETERS];
   peak->bytes[MS_CAT_OPTIMIZER] = (double)plan->category_bytes[MS_CAT_OPTIMIZER];
@@ -236,8 +239,8 @@ static void add_state(const ms_plan *plan, ms_peak *peak) {
       (double)(plan->category_bytes[MS_CAT_WORKSPACE] - plan->arena_bytes[MS_ARENA_WORKSPACE]);
 }
 
-/* Raises *most to the most bytes of a category, besides state, that a phase uses at once; change: [n + 1] of zeros
-** before and after. */
+/* Raises *most to the largest number of bytes of a category, excluding permanent state, that a phase uses at one
+** time. change: [n + 1] scratch, zero before and after. */
 static void find_most(const ms_plan *plan, int phase, int n, int category, const int *begin, int64_t *change,
                       int64_t *most) {
   for (int i = 0; i < plan->buffers; i++) {
@@ -282,7 +285,8 @@ static const char *maker_of(const program *p, const ms_buffer *b) {
   return p->phase->instr[p->at[b->first]].scope;
 }
 
-/* Where most bytes are in use, over all phases; least: the most of each memory by itself. */
+/* Finds the phase and position at which the most bytes are in use. least: sum of the peaks of each kind of memory by
+** itself. */
 static int find_peak_phase(const ms_plan *plan, int *begin, int *phase, int *position, double *least) {
   static const int memories[] = {OWN | LENT, OF_GROUP, OF_SMALLER_GROUP};
   int64_t most = -1, of_memory[3] = {0};

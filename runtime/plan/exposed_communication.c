@@ -1,8 +1,8 @@
-/* exposed_communication.c - which collectives of a phase nothing is computed beside: proved from the order of its
-** instructions, not timed.
+/* exposed_communication.c - finds the collectives of a phase that no computation can overlap, from the order of the
+** instructions rather than from timing.
 **
-** A kernel can run beside a collective when no chain of events orders the two. A collective without such a kernel is
-** exposed: for its whole time this rank only waits. Kernels that move or add what others made do not count as work.
+** A kernel can overlap a collective when no chain of events orders the two. A collective without such a kernel is
+** exposed: this rank only waits while it runs. Kernels that merely move or add data do not count as computation.
 */
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@ static int is_work(const ms_instr *instr) {
   return instr->kind == MS_INSTR_KERNEL && (ms_op_row_of(instr->call->op)->flags & MS_OP_COMPUTES);
 }
 
-/* clock: [instr][streams]; place: [instr] on its stream, 1 for the first. */
+/* clock: [instr][streams]; place: [instr] position on its stream, from 1. */
 static int has_work_beside(const ms_plan_phase *phase, int streams, const int *clock, const int *place, int at) {
   const ms_instr *coll = &phase->instr[at];
   for (int i = 0; i < phase->n; i++) {

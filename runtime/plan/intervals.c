@@ -1,20 +1,18 @@
-/* intervals.c - cutting at the ends of ranges. All ends are sorted, and every end gets the number of the interval that
-** begins there.
-*/
+/* intervals.c - cuts ranges at the ends of all ranges: sorts the ends, and numbers the intervals that begin there. */
 #include "plan/intervals.h"
 
 #include <stdlib.h>
 
 #include "base/error.h"
 
-/* Ends of ranges as numbers: where it is, then which one, 2i of range i's beginning and 2i + 1 of its end, in `low`
-** bits. */
+/* Ends of ranges, each packed into one number: the byte offset in the high bits, and in the `low` low bits which end
+** it is: 2i for the beginning of range i, 2i + 1 for its end. */
 typedef struct ends {
   uint64_t *list, *space;
   int n, low;
 } ends;
 
-/* By digits of eleven bits of where they are, the lowest first; back and forth between the list and as much space. */
+/* Radix sort by the byte offsets, eleven bits at a time from the lowest, alternating between list and space. */
 static void sort_ends(ends *e) {
   enum { BITS = 11, DIGITS = 1 << BITS };
   uint64_t all = 0;

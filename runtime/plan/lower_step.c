@@ -1,18 +1,19 @@
-/* lower_step.c - the phases without a graph: the step's totals (loss and gradient norm over the mesh), and the update.
+/* lower_step.c - the phases without a graph: the step totals (loss and gradient norm over the mesh), and the update.
 **
-** Replicas of a node that keep one copy of the state divide the work: each updates the slice of a unit's chunks whose
-** gradients it has, and the update ends with a barrier among them, so that whoever goes on finds all of it updated.
+** Replicas of a node that share one copy of the state divide the work: each updates the slice of a unit's chunks
+** whose gradients it holds. The update ends with a barrier among them, so that all of the state is updated when a
+** rank continues.
 **
-** The norm is that of the gradient of the mean loss: sums over ranks and micro-batches are divided once, here, by how
-** many they are or by the sum of their weights, and the factor goes with the clipping into the optimizer's pass, so no
-** kernel ever scales a gradient in memory.
+** The norm is the norm of the gradient of the mean loss. Sums over ranks and micro-batches are divided once, here,
+** by the number of terms or by the sum of their weights. The optimizer's pass applies this factor together with
+** clipping, so no kernel scales gradients in memory.
 */
 #include <string.h>
 
 #include "base/hash.h"
 #include "plan/lower.h"
 
-/* Elements in a row of a unit's chunks. */
+/* A contiguous range of elements in a unit's chunks. */
 typedef struct stretch {
   int64_t begin, end;
 } stretch;
@@ -20,28 +21,28 @@ typedef struct stretch {
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* What of [begin, end) this rank has gradients of, and updates. */
+/* The part of [begin, end) whose gradients this rank holds and which it updates. */
 static stretch own_part(const ms_plan *plan, int unit, int64_t begin, int64_t end) {
   int64_t first;
   int64_t n = ms_unit_slice(plan->model, &plan->model->unit[unit], plan->replicas, &first);
   return (stretch){most(begin, first), least(end, first + n)};
 }
 
-/* The gradients of a stretch that this rank has. */
+/* The gradients of a range that this rank holds; their buffer starts at the rank's slice. */
 static ms_ref gradients_of(const ms_plan *plan, int unit, stretch own) {
   int64_t first;
   ms_unit_slice(plan->model, &plan->model->unit[unit], plan->replicas, &first);
   return ms_ref_vector(ms_state_buffer(unit, MS_STATE_GRADIENT), 4 * (own.begin - first), MS_F32, own.end - own.begin);
 }
 
-/* Its masters, of which those of segment `s` are shared or not. */
+/* The masters of a range within segment `s`, shared or private. */
 static ms_ref masters_of(const ms_plan *plan, int unit, int s, stretch own) {
   const int shared = ms_plan_shares_masters(plan, unit);
   const int64_t at = ms_master_offset(plan->model, &plan->model->unit[unit], shared, s, own.begin);
   return ms_ref_vector(ms_state_buffer(unit, MS_STATE_MASTER), at, MS_F32, own.end - own.begin);
 }
 
-/* What else is kept of each of its elements. */
+/* Other state of a range: moments or averages. */
 static ms_ref kept_of(int unit, int which, int dtype, stretch own) {
   return ms_ref_vector(ms_state_buffer(unit, which), ms_dtype_size(dtype) * own.begin, dtype, own.end - own.begin);
 }
@@ -61,7 +62,7 @@ int ms_lower_totals(ms_plan *plan, int phase, ms_ref totals) {
 
 int ms_lower_norm(ms_plan *plan, int weighted) {
   const ms_model *model = plan->model;
-  const int numbers = weighted ? 2 : 1; /* of the loss: its sum, and that of the weights */
+  const int numbers = weighted ? 2 : 1; /* of the loss: its sum, and the sum of its weights */
   int phase = MS_PHASE_NORM, squares = ms_squares_buffer(plan), buffer;
   ms_attrs none = {{0}, {0}};
   for (int u = 0; u < model->units; u++) {
@@ -75,7 +76,8 @@ int ms_lower_norm(ms_plan *plan, int weighted) {
   ms_ref in[2] = {ms_ref_vector(squares, 0, MS_F32, model->units),
                   ms_ref_vector(ms_loss_sum_buffer(plan), 0, MS_F32, numbers)};
   ms_ref totals = ms_ref_vector(buffer, 0, MS_F32, 1 + numbers);
-  ms_attrs attrs = {.i = {model->replicate_size / plan->replicas}}; /* how often the mesh's sum has each square */
+  ms_attrs attrs = {.i = {model->replicate_size / plan->replicas}}; /* how many times the sum over the mesh counts
+                                                                    ** each square */
   MS_TRY(ms_plan_kernel(plan, phase, MS_OP_step_totals, &attrs, 2, in, 1, &totals, "step totals", 0));
   MS_TRY(ms_lower_totals(plan, phase, totals));
   plan->norm = ms_ref_vector(ms_norm_buffer(plan), 0, MS_F32, 4);
@@ -83,8 +85,9 @@ int ms_lower_norm(ms_plan *plan, int weighted) {
   return ms_plan_kernel(plan, phase, MS_OP_step_norm, &attrs, 1, &totals, 1, &plan->norm, "step totals", 0);
 }
 
-/* One fused pass over what this rank updates of a parameter. How many updates the parameter has had is its own, and so
-** are the random numbers that round bf16 moments: its place in the parameter decides, not its place on this rank. */
+/* One fused pass over the elements of a parameter that this rank updates. Each parameter has its own count of
+** updates, and its own random numbers for rounding bf16 moments: these depend on an element's index in the
+** parameter, not on the rank, so every mesh draws the same. */
 static int update_parameter(ms_plan *plan, int param) {
   const ms_model *model = plan->model;
   const ms_param *p = &model->param[param];
@@ -115,8 +118,8 @@ static int update_parameter(ms_plan *plan, int param) {
   return ms_plan_kernel(plan, MS_PHASE_UPDATE, MS_OP_adamw, &attrs, 3, in, 3, out, scope, 0);
 }
 
-/* Parameters without a gradient in this step stay as they are, with all that is kept of them, and the update does not
-** count for them. Ranks that own nothing of a parameter count too. */
+/* A parameter without a gradient in this step keeps its value and its optimizer state, and its count of updates does
+** not increase. Every rank counts for all parameters, including those of which it owns nothing. */
 static int count_updates(ms_plan *plan) {
   const ms_attrs one_more = {.f = {1, 1}};
   for (int first = 0, end; first < plan->model->params; first = end) {
@@ -138,7 +141,8 @@ static int update_unit(ms_plan *plan, int unit) {
   return MS_OK;
 }
 
-/* The averages of a unit's weights, after all of them were updated: in one pass where segments are not apart. */
+/* Updates the averages of a unit's weights after all of them are updated: in one pass, unless the segments of the
+** masters are separate. */
 static int average(ms_plan *plan, int unit, int apart) {
   const ms_unit *u = &plan->model->unit[unit];
   const ms_attrs attrs = {.i = {plan->config.ema_warmup}, .f = {plan->config.ema_decay}};
@@ -152,7 +156,7 @@ static int average(ms_plan *plan, int unit, int apart) {
   return MS_OK;
 }
 
-/* Until all replicas have written their slices. Kernels run in order: it waits for the last of them. */
+/* Waits until all replicas have written their slices. Kernels run in order, so waiting for the last one is enough. */
 static int meet_replicas(ms_plan *plan) {
   const ms_plan_phase *phase = &plan->phase[MS_PHASE_UPDATE];
   ms_plan_part part = {.src.buffer = -1, .dst.buffer = -1};
@@ -162,7 +166,7 @@ static int meet_replicas(ms_plan *plan) {
 }
 
 int ms_lower_update(ms_plan *plan) {
-  plan->phase[MS_PHASE_UPDATE].present = 1; /* of all ranks, though one may own nothing */
+  plan->phase[MS_PHASE_UPDATE].present = 1; /* on all ranks, also on one that owns nothing */
   MS_TRY(count_updates(plan));
   for (int u = 0; u < plan->model->units; u++) {
     MS_TRY(update_unit(plan, u));

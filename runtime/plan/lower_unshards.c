@@ -1,18 +1,17 @@
-/* lower_unshards.c - how a unit's weights get to where kernels read them, when the schedule says so: gathered over the
-** shards, cast where there is one shard, gathered among neighbours from slices that were kept for that, or read in
-** place.
+/* lower_unshards.c - makes a unit's weights available to kernels when the schedule says so. They are gathered over
+** the shards, cast (one shard), gathered among neighbours from slices kept for that, or read in place.
 */
 #include "plan/lower.h"
 
-/* Segments from `first` on that have one dtype: with one shard they lie in a row, at equal element offsets in all
-** buffers. */
+/* Returns the end of the run of segments from `first` on with the same dtype. With one shard these are contiguous,
+** at the same element offsets in all buffers. */
 static int same_dtype_run(const ms_unit *u, int first) {
   int end = first + 1;
   while (end < u->segments && u->segment[end].param_dtype == u->segment[first].param_dtype) end++;
   return end;
 }
 
-/* With one shard there is nothing to gather, only to cast. */
+/* One shard: there is nothing to gather, only to cast. */
 static int cast_unit(ms_lowering *l, int unit, int buffer) {
   const ms_unit *u = &l->model->unit[unit];
   for (int s = 0, end; s < u->segments; s = end) {
@@ -43,12 +42,12 @@ static int gather_unit(ms_lowering *l, int unit, int buffer, int ranks) {
   return !in_place && l->plan->replicas > 1 ? ms_plan_take_replicas(l->plan, l->phase) : MS_OK;
 }
 
-/* Bytes of the shard of a segment that one of `ranks` neighbours keeps. */
+/* Size in bytes of the part of a segment that each of `ranks` neighbours keeps. */
 static int64_t slice_bytes(const ms_lowering *l, const ms_segment *seg, int ranks) {
   return seg->chunk * (l->model->shard_size / ranks) * ms_dtype_size(seg->param_dtype);
 }
 
-/* After forward: what this rank gives to its group in backward, copied out of the gathered unit. */
+/* After forward: copies this rank's contribution to its group's gather in backward out of the gathered unit. */
 static int keep_slice(ms_lowering *l, int unit, int ranks) {
   const ms_unit *u = &l->model->unit[unit];
   MS_TRY(ms_plan_buffer(l->plan, l->phase, MS_ARENA_GROUPED, MS_CAT_GATHERED,
@@ -67,7 +66,7 @@ static int keep_slice(ms_lowering *l, int unit, int ranks) {
   return MS_OK;
 }
 
-/* Slices of all units whose forward ends with this node and that smaller groups gather again. */
+/* Keeps slices of all units whose forward pass ends with this node and that smaller groups gather again. */
 int ms_lower_keep_slices(ms_lowering *l, int node) {
   if (!l->ends[node]) return MS_OK;
   for (int u = 0; u < l->model->units; u++) {
@@ -80,7 +79,7 @@ int ms_lower_keep_slices(ms_lowering *l, int node) {
   return MS_OK;
 }
 
-/* For backward, among neighbours, from the slices that they kept. */
+/* For backward: gathers among neighbours from the slices they kept. */
 static int gather_slices(ms_lowering *l, int unit, int ranks) {
   const ms_unit *u = &l->model->unit[unit];
   int buffer;

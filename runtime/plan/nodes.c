@@ -1,8 +1,8 @@
-/* nodes.c - which ranks of a plan are on one node, and so what they keep once.
+/* nodes.c - which ranks of a plan are on one node and can share one copy of the state.
 **
-** A plan is made for ranks that need not exist, so it is given their topology (ms_plan_config.node_of): the number of
-** ranks alone does not say it. Memory is mapped together within a node and never between nodes: a shard group that
-** reaches over nodes copies what it gathers, and replicas on different nodes have copies of their own.
+** A plan can be made for ranks that do not exist, so the caller passes their topology (ms_plan_config.node_of): the
+** number of ranks alone does not determine it. Ranks map memory together within a node, never between nodes: a shard
+** group that spans nodes copies what it gathers, and replicas on different nodes have their own copies of the state.
 */
 #include "moonshard.h"
 #include "plan/plan.h"
@@ -19,13 +19,13 @@ int ms_plan_topology(const ms_model *model, const ms_plan_config *config, ms_top
                  MS_MAX_LOCAL_RANKS);
 }
 
-/* World rank of a place in the grid of replicas and shards. */
+/* World rank at a position in the grid of replicas and shards. */
 static int rank_at(const ms_model *m, int replica, int shard) {
   return m->member_rank[m->replicate_dim < m->shard_dim ? replica * m->shard_size + shard
                                                         : shard * m->replicate_size + replica];
 }
 
-/* 1 when the ranks [first, first + n) of the replicas, with all their shards, are on one node. */
+/* 1 when replicas [first, first + n), with all their shards, are on one node. */
 static int on_one_node(const ms_model *m, const ms_topology *topology, int first, int n) {
   const int node = topology->node_of[rank_at(m, first, 0)];
   for (int r = first; r < first + n; r++)
@@ -34,7 +34,7 @@ static int on_one_node(const ms_model *m, const ms_topology *topology, int first
   return 1;
 }
 
-/* 1 when each n neighbouring replicas are on one node. */
+/* 1 when every block of n neighbouring replicas is on one node. */
 static int all_blocks_fit(const ms_model *model, const ms_topology *topology, int n) {
   for (int first = 0; first < model->replicate_size; first += n)
     if (!on_one_node(model, topology, first, n)) return 0;

@@ -1,13 +1,12 @@
-/* prepare.c - kernels are prepared once for all equal calls of a plan: layers repeat, and calls run one after another.
-*/
+/* prepare.c - prepares a kernel once for all equal calls in a plan: layers repeat, and calls run one after another. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/xxh3.h"
 #include "plan/lower.h"
 
-/* What tells calls of a plan apart, but for how many of the shapes are inputs: op, attributes, and each shape, in a
-** row. */
+/* The key of a call: op, attributes and all shapes, in a row. Calls are equal when their keys and numbers of inputs
+** are. */
 enum { ATTRIBUTES = sizeof(ms_attrs) / 8, KEY = 1 + ATTRIBUTES + (MS_MAX_INPUTS + MS_MAX_OUTPUTS) * (1 + MS_MAX_DIMS) };
 
 struct ms_prepared_call {
@@ -15,7 +14,7 @@ struct ms_prepared_call {
   uint64_t hash; /* of the key */
   size_t key_bytes;
   int64_t key[KEY];
-  int64_t bytes[MS_MAX_INPUTS + MS_MAX_OUTPUTS]; /* of each input, then of each output */
+  int64_t bytes[MS_MAX_INPUTS + MS_MAX_OUTPUTS]; /* sizes of the inputs, then of the outputs */
 };
 
 static int put_infos(int64_t *key, int n, const ms_ref *ref, int refs) {
@@ -27,7 +26,7 @@ static int put_infos(int64_t *key, int n, const ms_ref *ref, int refs) {
   return n;
 }
 
-/* Where a call stands, or the empty slot where it belongs. There is always room. */
+/* Returns the slot of a call, or the empty slot where it belongs. The table is never full. */
 static struct ms_prepared_call **find(const ms_prepared *p, uint64_t hash, const int64_t *key, size_t bytes,
                                       int inputs) {
   int slot = (int)(hash & (uint64_t)(p->slots - 1));
@@ -53,7 +52,7 @@ static int grow(ms_prepared *p) {
 
 static int64_t bytes_of(const ms_value_info *info) { return ms_numel(info) * ms_dtype_size(info->dtype); }
 
-/* made: all but the call, which is prepared here. */
+/* Fills made->bytes and prepares made->call; the caller sets the hash and the key. */
 static int prepare(const ms_plan *plan, const ms_kernel *kernel, int op, const ms_attrs *attrs, int inputs,
                    const ms_ref *in, int outputs, const ms_ref *out, struct ms_prepared_call *made) {
   made->call = (ms_kernel_call){

@@ -1,24 +1,25 @@
-/* sync.c - the events that order conflicting accesses of different streams, and no more than are needed.
+/* sync.c - inserts the events that order conflicting accesses on different streams, and no unnecessary ones.
 **
-** Walks the program with a vector clock per stream (Fidge 1988, Mattern 1989): clock[t] is how much of stream t is
-** known to be done. An instruction that conflicts with an earlier one of another stream waits for its event, unless its
-** clock, or the clock that another of its waits brings, covers it already. So every wait that is left orders something.
+** It walks the program with a vector clock per stream (Fidge 1988, Mattern 1989): clock[t] is the number of
+** instructions of stream t known to be done. An instruction that conflicts with an earlier one on another stream
+** waits for its event, unless its clock, or the clock gained from another of its waits, already covers it. Every
+** remaining wait therefore orders something.
 */
 #include <stdlib.h>
 #include <string.h>
 
 #include "plan/plan.h"
 
-/* An earlier access. What the search looks at stands in it: instructions are large, and far from each other. */
+/* An earlier access, with copies of what the search reads: instructions are large and far apart in memory. */
 typedef struct past {
   int64_t begin, end;
   int instr, place;
 } past;
 
-/* The earlier reads, or writes, of one stream in one arena, in program order. All lie in [begin, end): most searches
-** end there. */
+/* The earlier reads, or writes, of one stream in one arena, in program order. All are inside [begin, end), which
+** lets most searches stop immediately. */
 typedef struct history {
-  past *list; /* in what all histories share */
+  past *list; /* a part of synchroniser.pasts */
   int n;
   int64_t begin, end;
 } history;
@@ -26,18 +27,18 @@ typedef struct history {
 typedef struct synchroniser {
   const ms_plan *plan;
   const ms_plan_phase *phase;
-  int streams;       /* of the plan: the length of every clock */
-  int *now;          /* [streams][streams] what each stream knows */
-  int *done;         /* [instr][streams] what is known once it is done */
-  int *place;        /* [instr] position on its stream, 1 for the first */
+  int streams;       /* streams of the plan, the length of every clock */
+  int *now;          /* [streams][streams] current clock of each stream */
+  int *done;         /* [instr][streams] clock of the stream after the instruction */
+  int *place;        /* [instr] position on its stream, from 1 */
   int *event;        /* [instr] event recorded after it, or -1 */
-  int *wait;         /* [instr][streams] instruction of each stream to wait for, or -1 */
-  history *past;     /* [arenas][streams][2]; [1]: writes */
-  past *pasts;       /* of all histories */
-  int *known;        /* [streams] of the instruction at hand: what is done already, or will be waited for */
-  int *count;        /* [streams] instructions so far */
+  int *wait;         /* [instr][streams] instruction on each stream to wait for, or -1 */
+  history *past;     /* [arenas][streams][2]; [0]: reads, [1]: writes */
+  past *pasts;       /* storage of all histories */
+  int *known;        /* [streams] scratch: clock of the current instruction, including the waits chosen so far */
+  int *count;        /* [streams] number of instructions so far */
   ms_access *access; /* of all instructions, in program order */
-  int *first;        /* [instr + 1] the first of them that is the instruction's */
+  int *first;        /* [instr + 1] index of the instruction's first access */
   int accesses, access_capacity;
   int waits, events;
 } synchroniser;
@@ -48,7 +49,7 @@ static history *history_of(const synchroniser *s, int arena, int stream, int wri
 
 static int overlap(const past *p, const ms_access *access) { return p->begin < access->end && access->begin < p->end; }
 
-/* All of an instruction's accesses of an arena that conflict with a kind of earlier ones lie in [begin, end). */
+/* Bounds of the accesses of one instruction in an arena that conflict with earlier reads, or with earlier writes. */
 typedef struct reach {
   int64_t begin, end;
 } reach;
@@ -58,7 +59,8 @@ static void extend(reach *r, const ms_access *access) {
   if (access->end > r->end) r->end = access->end;
 }
 
-/* The latest of a history that conflicts and is not known to be done: nobody waits for what is. NULL: none. */
+/* Returns the latest conflicting access in a history that is not known to be done, or NULL. Accesses known to be
+** done need no wait. */
 static const past *find_latest(const history *h, int arena, int kind, const ms_access *access, int n, const reach *all,
                                int known) {
   if (!h->n || all->end <= h->begin || h->end <= all->begin) return NULL;
@@ -70,9 +72,10 @@ static const past *find_latest(const history *h, int arena, int kind, const ms_a
   return NULL;
 }
 
-/* The latest conflicting instruction of each other stream, into need. Returns how many streams have one. */
+/* Writes the latest conflicting instruction of each other stream to `need`. Returns the number of streams that have
+** one. */
 static int find_conflicts(const synchroniser *s, int stream, const ms_access *access, int n, int *need) {
-  reach all[MS_ARENAS][2] = {{{0}}}; /* by kind, as in `past`: reads conflict with what is written alone */
+  reach all[MS_ARENAS][2] = {{{0}}}; /* by kind, as in `past`: earlier reads conflict only with writes */
   int *known = s->known, found = 0;
   memcpy(known, &s->now[stream * s->streams], (size_t)s->streams * sizeof *known);
   for (int a = 0; a < n; a++) {
@@ -94,7 +97,7 @@ static int find_conflicts(const synchroniser *s, int stream, const ms_access *ac
   return found;
 }
 
-/* Drops what another needed wait brings along. */
+/* Drops waits that another needed wait implies. */
 static void drop_covered(const synchroniser *s, int *need) {
   for (int t = 0; t < s->streams; t++)
     for (int u = 0; u < s->streams && need[t] >= 0; u++)
@@ -151,7 +154,8 @@ static int collect_accesses(synchroniser *s) {
   return MS_OK;
 }
 
-/* What streams do with an arena, or with a buffer that no other ever shares bytes with. */
+/* How streams use an arena, or a buffer that never shares bytes with another one. stream: 1 + the latest stream; 0:
+** none. */
 typedef struct usage {
   int stream, several, written;
 } usage;
@@ -162,8 +166,7 @@ static void take_note(usage *use, int stream, int write) {
   use->written |= write;
 }
 
-/* No event is needed for bytes that one stream alone touches, or that nobody writes. shared: [buffers] 1 for the
-** others. */
+/* Bytes that only one stream touches, or that no stream writes, need no events. shared: [buffers] 1 for all others. */
 static int find_shared(const synchroniser *s, char *shared) {
   const ms_plan *plan = s->plan;
   usage arena[MS_ARENAS] = {0}, *buffer = ms_calloc(plan->buffers, sizeof *buffer);
@@ -183,7 +186,7 @@ static int find_shared(const synchroniser *s, char *shared) {
   return MS_OK;
 }
 
-/* Drops the accesses of what is not shared, and makes room to remember each of the others. */
+/* Drops accesses to buffers that are not shared, and allocates the histories for the rest. */
 static int keep_shared(synchroniser *s, const char *shared) {
   int kept = 0;
   for (int i = 0, next = 0; i < s->phase->n; i++) {

@@ -1,9 +1,9 @@
-/* unshard_schedule.c - when a unit's weights are needed, and so when they are gathered.
+/* unshard_schedule.c - when a phase needs each unit's weights, and when it gathers them.
 **
-** The order in which units are needed is known from the graph, so prefetching is a choice of issue points: unit k is
-** issued when the unit `prefetch` places before it in the same direction is first needed, or the first one whose rule
-** names it. Forward gathers are never
-** issued late for backward's sake and backward gathers never before backward begins, so the two peaks do not add.
+** The graph determines the order in which units are needed, so prefetching only chooses where each gather is issued:
+** unit k is issued when the unit `prefetch` places earlier in the same direction is first needed, or when the first
+** unit whose own rule names unit k is. Gathers for forward are never delayed in favour of backward, and gathers for
+** backward never start before backward, so the two peaks of memory do not add up.
 */
 #include <stdlib.h>
 
@@ -21,9 +21,9 @@ static void extend(int *first, int *last, int node) {
   *last = node;
 }
 
-/* Whether units stay gathered from forward to backward: what MS_RESHARD_DEFAULT means is decided here alone. Gathered
-** again at once after forward would be the root and the unit that runs last before it, wherever each was first needed;
-** they are kept. In a stage of a pipeline every micro-batch would gather again, so all are. */
+/* Decides whether units stay gathered from forward to backward; this is the only definition of MS_RESHARD_DEFAULT.
+** Backward would gather the root and the last unit before it again right after forward, so these two are kept. A
+** pipeline stage would gather again for every micro-batch, so there all units are kept. */
 static void decide_keep(const ms_model *model, const ms_plan_config *config, int keep_all, ms_unit_use *use) {
   int last = -1;
   for (int u = 0; u < model->units; u++)
@@ -71,7 +71,8 @@ static int by_need(const void *a, const void *b) {
   return x->at != y->at ? (x->at < y->at ? -1 : 1) : x->unit - y->unit;
 }
 
-/* Whether a unit that starts asks for `wanted`, which comes `distance` units later; *rank: its place among those. */
+/* 1 when `unit`, as it starts, gathers `wanted`, which is needed `distance` units later. *rank: position of `wanted`
+** among the units that it gathers. */
 static int gathers_ahead(const ms_unit *unit, int backward, int wanted, int distance, int prefetch, int *rank) {
   int n = unit->ahead[backward].n;
   *rank = distance;
@@ -81,7 +82,7 @@ static int gathers_ahead(const ms_unit *unit, int backward, int wanted, int dist
   return 0;
 }
 
-/* Where unit k of an order is asked for: where the first unit starts that gathers it ahead, or else at its own need. */
+/* Where to issue unit k of an order: at the first unit that gathers it ahead, or else where it is needed itself. */
 static ms_unshard find_issue(const ms_model *model, const need *order, int k, int backward, int start, int prefetch) {
   ms_unshard found = {.unit = order[k].unit, .need = order[k].at, .issue = order[k].at, .rank = -1};
   if (model->shard_size == 1) return found;
@@ -105,7 +106,7 @@ static int by_issue(const void *a, const void *b) {
   return x->rank != y->rank ? x->rank - y->rank : x->need - y->need;
 }
 
-/* Adds the unshards of one direction. Units that are there already (kept, direct) still mark time in the order. */
+/* Appends the unshards of one direction. Units that need none (kept, direct) still count as steps in the order. */
 static int schedule(const ms_model *model, need *order, int n, const char *gathered, int backward, int start,
                     int prefetch, ms_unshard *list) {
   qsort(order, (size_t)n, sizeof *order, by_need);

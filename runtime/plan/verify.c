@@ -1,9 +1,10 @@
-/* verify.c - refuses a plan that can race. It knows instructions, streams, events and bytes, and nothing of how the
-** plan was made: no lifetimes, no intentions.
+/* verify.c - rejects a plan that can race. It uses only instructions, streams, events and byte ranges; it ignores
+** how the plan was made.
 **
-** Three proofs a phase. Bounds: every access lies inside its buffer's place in the arena. Order: two accesses of one
-** byte from different streams, one of them a write, are ordered through events (vector clocks). Reuse: two buffers that
-** share bytes are not in use at the same time, in program order; with the proof of order that is the order they run in.
+** It proves three properties of every phase. Bounds: every access is inside its buffer's place in the arena. Order:
+** two accesses of the same byte on different streams, at least one of them a write, are ordered through events
+** (vector clocks). Reuse: two buffers that share bytes are not in use at the same time in program order, which the
+** second proof makes the order of execution.
 */
 #include <limits.h>
 #include <stdio.h>
@@ -13,32 +14,32 @@
 #include "plan/intervals.h"
 #include "plan/plan.h"
 
-/* An access; its bytes stand in `range`. */
+/* An access; its bytes are in verifier.range. */
 typedef struct touch {
   int instr;
   unsigned char arena, stream, write;
 } touch;
 
-/* When a buffer is in use. What follows `last` is set when that is known of all. */
+/* When a buffer is in use, in positions of instructions. */
 typedef struct span {
-  int buffer, first, last; /* last: INT_MAX for what outlives the phase */
+  int buffer, first, last; /* last: INT_MAX if the buffer outlives the phase */
 } span;
 
 typedef struct verifier {
   const ms_plan *plan;
   const ms_plan_phase *phase;
   int phase_id;
-  int64_t base[MS_ARENAS]; /* bytes are counted through all arenas, one behind the other */
-  int *clock;              /* [instr][streams of the plan], of ms_plan_clocks */
+  int64_t base[MS_ARENAS]; /* start of each arena in one address space for all arenas, in bytes */
+  int *clock;              /* [instr][streams], from ms_plan_clocks */
   touch *touch;            /* in program order */
-  ms_range *range;         /* of each touch */
+  ms_range *range;         /* bytes of each touch */
   int n, touch_capacity, range_capacity;
   span *span; /* [buffers] */
 } verifier;
 
 enum { INSTR_TEXT = 192 };
 
-/* An instruction in words, in text [INSTR_TEXT]. */
+/* Describes an instruction for messages; text: [INSTR_TEXT]. */
 static const char *describe(const ms_instr *instr, char *text) {
   const char *what = instr->kind == MS_INSTR_KERNEL       ? ms_op_row_of(instr->call->op)->name
                      : instr->kind == MS_INSTR_COLLECTIVE ? ms_coll_name(instr->coll->kind)
@@ -60,7 +61,8 @@ static int check_bounds(const verifier *v, int i, const ms_access *a) {
       ms_arena_name(a->arena), (long long)b->offset, (long long)(b->offset + b->bytes));
 }
 
-/* A buffer of all phases holds what was there before, unless the phase writes it anew: then no instruction needs it. */
+/* A buffer of all phases is in use from the start of a phase, unless the phase overwrites it: then no instruction
+** needs the previous contents. */
 static void extend_span(const verifier *v, int i, int buffer) {
   span *s = &v->span[buffer];
   if (s->first < 0) s->first = i;
@@ -95,7 +97,8 @@ fail:
   return rc;
 }
 
-/* What outlives the phase: buffers of all phases (the host writes inputs between them), and outputs, which it reads. */
+/* Extends the buffers that outlive the phase: buffers of all phases (the host writes inputs between phases), and
+** outputs, which the host reads. */
 static void hold_lasting(verifier *v) {
   for (int b = 0; b < v->plan->buffers; b++) {
     if (v->plan->buffer[b].phase >= 0) continue;
@@ -110,17 +113,17 @@ static void hold_lasting(verifier *v) {
 
 /* ---- order ------------------------------------------------------------------------------------------------------- */
 
-/* Goes through the program with every interval of the bytes that several streams share, and who touched it last: the
-** writer, and of each stream the reader since. Whoever came before them is ordered before the writer, which was checked
-** when the writer came. */
-/* Who touched an interval last, as a row of numbers: the writer's stream, then the writer and each stream's reader.
-** Instructions count by their places on their streams, 1 for the first; 0: none. */
+/* For every interval of bytes that several streams share: who touched it last, as a row of ints. The row holds the
+** writer's stream, the writer, and for each stream its latest reader since that write. Instructions are numbered by
+** their position on their stream from 1; 0: none. Earlier accesses need no check: they were checked against that
+** writer. */
 enum { WRITER_STREAM, WRITER, READERS };
 
-/* Accesses of one stream are in order, and so are reads: keeps those of the arenas that have others. */
+/* Accesses on one stream are ordered anyway, and reads do not conflict: keeps only the accesses to arenas that
+** several streams use and one of them writes. */
 static void keep_shared(verifier *v) {
   struct {
-    int stream, several, written; /* stream: 1 + the first that touches the arena */
+    int stream, several, written; /* stream: 1 + the first stream that touches the arena */
   } use[MS_ARENAS] = {{0}};
   int kept = 0;
   for (int i = 0; i < v->n; i++) {
@@ -153,7 +156,7 @@ static int unordered(const verifier *v, int stream, int place, const touch *late
                  ms_arena_name(late->arena));
 }
 
-/* known: how much of each stream is done for certain when the instruction starts. */
+/* known: [streams] instructions that are certainly done when this instruction starts. */
 static int touch_interval(const verifier *v, const touch *t, const int *known, int place, int64_t byte, int *last) {
   const int streams = v->plan->streams;
   if (last[WRITER] > known[last[WRITER_STREAM]]) return unordered(v, last[WRITER_STREAM], last[WRITER], t, byte);
@@ -169,7 +172,7 @@ static int touch_interval(const verifier *v, const touch *t, const int *known, i
   return MS_OK;
 }
 
-/* last: a row of each interval; known: [streams]. */
+/* last: one row per interval; known: [streams] scratch. */
 static int check_touches(const verifier *v, int *last, int *known, const int64_t *byte) {
   const int streams = v->plan->streams, row = READERS + streams;
   for (int i = 0; i < v->n; i++) {
@@ -199,12 +202,12 @@ static int check_order(verifier *v) {
 
 /* ---- reuse ------------------------------------------------------------------------------------------------------- */
 
-/* Two buffers that share bytes are not in use at the same time, in program order. Across ranks that is the order they
-** run in if the same ranks gather into both, and only then: ranks of different groups do not wait for each other, so
-** what they gather into never shares bytes at all.
+/* Two buffers that share bytes must not be in use at the same time in program order. Across ranks, program order is
+** the order of execution only if the same ranks gather into both buffers: ranks of different groups do not wait for
+** each other, so buffers gathered by different groups must never share bytes at all.
 **
-** Buffers come in the order in which they begin, so of all that had an interval before, only the latest can still
-** be in use. */
+** Buffers are checked in the order in which they begin, so only the latest earlier user of an interval can still be
+** in use. */
 static int share_bytes(const verifier *v, const span *x, const span *y) {
   const ms_buffer *first = &v->plan->buffer[x->buffer], *second = &v->plan->buffer[y->buffer];
   return MS_FAIL(
@@ -219,8 +222,8 @@ static int check_place(const verifier *v, const ms_buffer *b, int buffer) {
                  ms_arena_name(b->arena), (long long)v->plan->arena_bytes[b->arena]);
 }
 
-/* Sorts the spans that have bytes by when they begin: a counting sort over the program. count: [instructions + 2].
-** Returns how many they are. */
+/* Sorts the spans that have bytes by their beginning: a counting sort over the program. count: [instructions + 2],
+** of zeros. Returns the number of spans. */
 static int sort_spans(const verifier *v, int *count, const span **sorted) {
   int used = 0;
   for (int b = 0; b < v->plan->buffers; b++)
@@ -239,7 +242,7 @@ static int are_apart(const verifier *v, const span *earlier, const span *later) 
   return earlier->last < later->first && buffer[earlier->buffer].ranks == buffer[later->buffer].ranks;
 }
 
-/* user: [intervals] the latest that had each. */
+/* user: [intervals] the latest span that used each interval. */
 static int check_spans(const verifier *v, const span *const *spans, const ms_range *range, int n, const span **user) {
   for (int i = 0; i < n; i++) {
     for (int64_t k = range[i].begin; k < range[i].end; k++) {
