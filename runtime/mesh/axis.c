@@ -29,8 +29,7 @@ int ms_axis_offset(const ms_axis *axis, int coordinate) {
   return offset;
 }
 
-/* Appends a mode inside of the others: merged with its neighbour if the two are one run, dropped if it is a single
-** step. */
+/* Appends a mode inside the others: merges it with its neighbour if both form one run, drops it if it has size 1. */
 static void push(ms_axis *axis, ms_mode mode) {
   ms_mode *last = axis->modes ? &axis->mode[axis->modes - 1] : NULL;
   if (!last) axis->mode[axis->modes++] = mode;
@@ -46,7 +45,8 @@ ms_axis ms_axis_join(const ms_axis *outer, const ms_axis *inner) {
   return joined;
 }
 
-/* Takes the outermost `size` steps off a list of modes that begins at *mode: its head shrinks. */
+/* Takes the outermost `size` steps from the list mode[*at, modes), whose head shrinks. Returns 0 if they do not
+** divide it. */
 static int take(ms_mode *mode, int *at, int modes, int size, ms_axis *part) {
   part->modes = 0;
   while (size > 1) {
@@ -73,7 +73,7 @@ int ms_axis_split(const ms_axis *axis, int n, const int *sizes, ms_axis *parts) 
   for (int i = 0; i < n; i++) {
     if (!take(rest.mode, &at, rest.modes, sizes[i], &parts[i])) return 0;
     if (parts[i].modes) continue;
-    /* A single step lies just outside of what is left. */
+    /* An axis of size 1 is placed just outside the remaining modes. */
     const ms_mode *last = &axis->mode[axis->modes - 1];
     parts[i] = ms_axis_make(1, at < rest.modes ? (int)end_of(&rest.mode[at]) : last->stride);
   }
@@ -96,7 +96,7 @@ int ms_axis_overlaps(const ms_axis *a, const ms_axis *b) {
   return 0;
 }
 
-/* Grows a run of positions by the modes that touch it, until none does: the longest run around a mode. */
+/* Extends a run of positions by adjacent modes until none is left: the longest run that contains the mode. */
 static ms_mode run_around(ms_mode run, const ms_axis *axes, int n) {
   for (int grown = 1; grown;) {
     grown = 0;

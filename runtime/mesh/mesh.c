@@ -1,4 +1,4 @@
-/* mesh.c - making meshes over the world or over ranks chosen by hand, and the places of ranks in them. */
+/* mesh.c - creates meshes over the world or over a list of ranks, and computes the places of ranks in them. */
 #include "mesh/mesh.h"
 
 #include <stdlib.h>
@@ -69,7 +69,7 @@ static int make_root(int ndim, const int *sizes, const char *const *names, int w
   return copy_names(ndim, names, root->name);
 }
 
-/* Ranks by position, and positions by rank; none where every rank stands at its own position. */
+/* Sets ranks by position and positions by rank; both stay NULL where every rank equals its position. */
 static int set_ranks(ms_mesh_root *root, const char *label, const int *ranks) {
   int is_identity = root->size == root->world;
   root->position = ms_calloc(root->world, sizeof *root->position);
@@ -100,9 +100,9 @@ static int check_device(int device) {
 static int check_counts(int device, int ndim, int world) {
   MS_TRY(check_device(device));
   if (ndim < 1 || ndim > MS_MAX_MESH_DIMS)
-    return MS_FAIL(MS_EINVAL, "a mesh must have 1 to %d dimensions, not %d", MS_MAX_MESH_DIMS, ndim);
+    return MS_FAIL(MS_EINVAL, "a mesh cannot have %d dimensions; 1 to %d are supported", ndim, MS_MAX_MESH_DIMS);
   if (world < 1 || world > MS_MAX_WORLD)
-    return MS_FAIL(MS_EINVAL, "the world of a mesh must have 1 to %d ranks, not %d", MS_MAX_WORLD, world);
+    return MS_FAIL(MS_EINVAL, "a mesh cannot span a world of %d ranks; 1 to %d are supported", world, MS_MAX_WORLD);
   return MS_OK;
 }
 
@@ -242,7 +242,7 @@ int ms_mesh_coordinate(const ms_mesh *mesh, int rank, int *coordinate) {
   return MS_OK;
 }
 
-/* The position with coordinate 0 along a dimension, and the others unchanged. */
+/* The position with coordinate 0 along a dimension and the same coordinates along all others. */
 static int first_along(const ms_mesh *mesh, int dim, int position) {
   return position - ms_axis_offset(&mesh->axis[dim], ms_axis_coordinate(&mesh->axis[dim], position));
 }

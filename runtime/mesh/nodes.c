@@ -1,8 +1,8 @@
-/* nodes.c - whether the groups of a dimension fit the hosts.
+/* nodes.c - checks whether the groups of a dimension fit the nodes.
 **
-** A shard group that reaches over hosts is paid for in every collective, so one expects it to reach over all of them
-** alike. Where hosts hold different numbers of ranks, groups of one size start at different places of each host, and
-** some of them straddle a border that nobody meant.
+** A shard group that spans nodes is slow in every collective, so users expect all groups to span nodes in the same
+** way. If nodes have different numbers of ranks, groups of one size start at different offsets within the nodes, and
+** some straddle a border by accident.
 */
 #include "base/error.h"
 #include "base/text.h"
@@ -14,7 +14,7 @@ typedef struct nodes {
   const char *const *name;
 } nodes;
 
-/* Largest size that divides the ranks of every node. */
+/* The largest size that divides the number of ranks of every node. */
 static int common_divisor(const nodes *nodes) {
   int divisor = nodes->topology->node_ranks[0];
   for (int node = 1; node < nodes->topology->nodes; node++)
@@ -26,7 +26,7 @@ static int common_divisor(const nodes *nodes) {
   return divisor;
 }
 
-/* Fills group with one that is not on one node; the place where another node begins in it, or -1. */
+/* Fills group with the first one that spans nodes and returns the index at which another node begins in it, or -1. */
 static int find_straddler(const ms_mesh *mesh, int dim, const nodes *nodes, int *group) {
   for (int rank = 0; rank < nodes->topology->ranks; rank++) {
     if (!ms_mesh_contains(mesh, rank) || ms_mesh_group(mesh, dim, rank, group)) continue;
@@ -36,7 +36,8 @@ static int find_straddler(const ms_mesh *mesh, int dim, const nodes *nodes, int 
   return -1;
 }
 
-/* A smaller size helps where groups and nodes are runs of ranks: then a group that divides every node fits into one. */
+/* 1 when group and nodes are runs of consecutive ranks. A smaller size helps only then: a group whose size divides
+** every node fits into one. */
 static int runs_of_ranks(const nodes *nodes, const int *group, int size) {
   for (int i = 1; i < size; i++)
     if (group[i] != group[0] + i) return 0;

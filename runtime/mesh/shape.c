@@ -1,4 +1,4 @@
-/* shape.c - sizes and names as they are given for a mesh: how they are written in messages, and the checks. */
+/* shape.c - sizes and names as the caller gave them: how messages print them, and checks. */
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* slice.c - meshes out of meshes: slices of named dimensions, several dimensions as one, one dimension as several. */
+/* slice.c - meshes made from meshes: slices of named dimensions, flattening several dimensions into one, and
+** unflattening one into several. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +21,7 @@ static int dim_named(const ms_mesh *mesh, const char *name) {
   return -1;
 }
 
-/* A derived dimension can be sliced from every mesh that it lies in. */
+/* A derived dimension can be sliced from every mesh that contains it. */
 static int has_derived(const ms_mesh *mesh, const ms_derived *derived) {
   return ms_axis_is_within(&derived->axis, mesh->axis, mesh->ndim);
 }
@@ -50,8 +51,8 @@ static int find_axis(const ms_mesh *mesh, const char *name, ms_axis *axis) {
   return MS_OK;
 }
 
-/* A name keeps its meaning in all meshes of a root: the same again is no news (*known is 1), other dimensions under it
-** are an error. */
+/* A name means the same in all meshes of a root: repeating the same definition is allowed (*known is 1), a different
+** one is an error. */
 static int check_meaning(const ms_mesh *mesh, const char *doing, const char *name, const ms_axis *axis, int *known) {
   const ms_mesh_root *root = mesh->root;
   *known = 1;
@@ -70,7 +71,7 @@ static int check_meaning(const ms_mesh *mesh, const char *doing, const char *nam
                  mesh->label, doing, name, ms_axis_size(&derived->axis));
 }
 
-/* Gives names to axes for all meshes of the root: all of them or, on an error, none. */
+/* Records names of axes for all meshes of the root: all of them or, after an error, none. */
 static int remember(ms_mesh *mesh, const char *doing, int n, const char *const *names, const ms_axis *axes) {
   ms_mesh_root *root = mesh->root;
   int known[MS_MAX_MESH_DIMS];

@@ -1,5 +1,5 @@
-/* accesses.c - what a phase's instructions touch, and what is known to be done when each of them starts: the one source
-** that synchronisation and verification both read.
+/* accesses.c - the byte ranges that a phase's instructions touch, and what is known to be done when each instruction
+** starts. Synchronisation and verification both use this file, and no other source.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -28,8 +28,8 @@ static int add(const ms_plan *plan, const ms_ref *ref, int write, ms_access *acc
   return add_bytes(plan, (ms_place){ref->buffer, ref->offset}, bytes_of(&ref->info), write, access, n, capacity);
 }
 
-/* An all-gather fills the shared buffer; an all-reduce may leave sums in its own source for the others to copy. A
-** device's library sums in place. */
+/* An all-gather writes the shared buffer. An all-reduce can leave sums in its own source for other ranks to copy.
+** Collectives of a device's library sum in place. */
 static int collective(const ms_plan *plan, const ms_plan_coll *coll, ms_access *access, int capacity) {
   int n = 0, writes_shared = coll->kind == MS_COLL_ALL_GATHER || coll->kind == MS_COLL_ALL_REDUCE ||
                              ms_device_can(plan->config.device, MS_DEVICE_SUMS_IN_PLACE);
@@ -114,8 +114,8 @@ fail:
 
 /* ---- gradient chunks: since when they hold anything -------------------------------------------------------------- */
 
-/* Between a step's update and the first sums of the next step's gradients nobody reads them, and forward keeps most
-** activations in just that time: so these lie there too (layout.c). */
+/* Between a step's update and the first gradient sums of the next step, nothing reads the gradient chunks. Forward
+** keeps most activations during just that time, so layout.c also places activations there. */
 int ms_instr_needs(const ms_instr *instr, int buffer) {
   if (instr->kind == MS_INSTR_COLLECTIVE) {
     for (int i = 0; i < instr->coll->parts; i++) {

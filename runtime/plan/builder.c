@@ -1,6 +1,6 @@
-/* builder.c - appending buffers and instructions to a plan that is being made.
+/* builder.c - appends buffers and instructions to a plan under construction.
 **
-** A buffer's lifetime is the span of the instructions that name it; nobody computes it by hand.
+** The lifetime of a buffer is the range of the instructions that name it; it is never computed separately.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -44,8 +44,8 @@ static int append(ms_plan *plan, int phase, ms_instr **instr) {
   return MS_OK;
 }
 
-/* The slot of a scope, or the empty one where it belongs. slots is a power of two with room left. Whoever makes plans
-** has a text of its own for each scope, and keeps it as long: where it lies tells it apart. */
+/* Returns the slot of a scope, or the empty slot where it belongs. slots is a power of two, and the table is never
+** full. Scopes are compared by address: the caller has one string per scope, which lives as long as compilation. */
 static ms_scope *slot_of(ms_scope *scope, int slots, const char *from) {
   int slot = (int)(ms_hash_int(MS_HASH_INIT, (intptr_t)from) & (uint64_t)(slots - 1));
   while (scope[slot].from && scope[slot].from != from) slot = (slot + 1) & (slots - 1);
@@ -145,7 +145,7 @@ int ms_plan_group_start(const ms_plan *plan, int dim, int ranks) {
   return mine / ranks * ranks;
 }
 
-/* A collective of a phase, with room for its parts. */
+/* Appends a collective to a phase's list, with space for its parts. */
 static int list_collective(ms_plan *plan, int phase, int kind, int dim, int unit, int parts, ms_plan_coll **out) {
   ms_plan_phase *p = &plan->phase[phase];
   MS_TRY(ms_grow((void **)&p->coll, &p->colls_capacity, p->colls + 1, sizeof *p->coll));

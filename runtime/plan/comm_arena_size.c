@@ -1,15 +1,15 @@
-/* comm_arena_size.c - how large the communicated arena would have to be to hold a large activation beside what is
-** communicated.
+/* comm_arena_size.c - sizes of the communication arena at which a large activation fits between communication
+** buffers.
 **
-** An activation may find no gap there though it lacks little, and then takes all of its bytes elsewhere. layout.c makes
-** the arena larger where that saves more than it costs; here is what there is to choose from.
+** An activation can fail to fit by a few bytes, and then takes all of its bytes in another arena. layout.c enlarges
+** the communication arena where that saves more than it costs; this file lists the candidates.
 */
 #include "plan/comm_arena_size.h"
 
 #include <stdlib.h>
 
-/* The bytes of an activation, and the least size of the arena that in a phase holds one of that size beside what is
-** communicated while it lives; 0 in a phase without one. */
+/* A size of activations, and for each phase the smallest arena in which one of that size fits beside the
+** communication buffers in use during its lifetime; 0 in a phase without one. All in bytes. */
 typedef struct room {
   int64_t bytes, needed[MS_PHASES];
 } room;
@@ -20,7 +20,7 @@ static int is_used(const ms_buffer *b, int category) {
   return b->category == category && b->phase >= 0 && b->first >= 0 && b->bytes > 0;
 }
 
-/* Keeps the largest sizes, each once, in order. */
+/* Keeps the largest sizes, in descending order, without duplicates. */
 static void keep_size(room *room, int *rooms, int64_t bytes) {
   int at = *rooms;
   while (at > 0 && room[at - 1].bytes < bytes) at--;
@@ -35,12 +35,13 @@ static int by_offset(const void *a, const void *b) {
   return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* Where a buffer would end at the lowest gap between those [n], which are in order of their places. */
+/* Where a buffer would end in the lowest gap between taken[n], which is sorted by offset. */
 static int64_t end_between(const ms_buffer *const *taken, int n, int64_t base, const ms_buffer *b) {
   int64_t at = base;
   for (int i = 0; i < n; i++) {
     const ms_buffer *other = taken[i];
-    int lives_on = !other->computed || other->last >= b->first; /* what collectives alone touch: to the end */
+    int lives_on = !other->computed || other->last >= b->first; /* buffers that only collectives touch stay in use
+                                                                ** until the end of the phase */
     if (!lives_on || other->first > b->last || other->offset + aligned(other) <= at) continue;
     if (at + aligned(b) <= other->offset) break;
     at = other->offset + aligned(other);
@@ -48,7 +49,7 @@ static int64_t end_between(const ms_buffer *const *taken, int n, int64_t base, c
   return at + aligned(b);
 }
 
-/* Of the largest sizes of activations, the largest first. */
+/* Fills room with the largest sizes of activations, in descending order. */
 static int find_rooms(const ms_plan *plan, const int *order, const int *from, int64_t base, room *room, int *rooms) {
   const ms_buffer **taken = ms_calloc(plan->buffers, sizeof *taken);
   if (!taken) return MS_ENOMEM;
@@ -75,7 +76,7 @@ static int find_rooms(const ms_plan *plan, const int *order, const int *from, in
   return MS_OK;
 }
 
-/* A phase in which the activation lies elsewhere needs no room for it there, so phases count by themselves. */
+/* Each phase gives its own candidates: a phase that places the activation elsewhere needs no larger arena for it. */
 int ms_comm_arena_sizes(const ms_plan *plan, const int *order, const int *from, int64_t base, int64_t communicated,
                         int64_t *size, int *sizes) {
   room room[MS_COMM_ARENA_ACTIVATIONS];

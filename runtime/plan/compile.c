@@ -1,8 +1,8 @@
 /* compile.c - ms_plan_compile: the passes from a traced graph to a verified plan, in order.
 **
-** The caller's graph is left as it was traced: training and evaluation each rewrite a copy of their own. The passes
-** over graphs depend on nothing but the traced graph and on what is fused, so their results are kept with it
-** (compile_cache.h): the next plan of the same graph takes them from there and begins with lowering.
+** The caller's graph is not modified: training and evaluation each rewrite their own copy. The passes over graphs
+** depend only on the traced graph and on what is fused, so the graph caches their results (compile_cache.h), and the
+** next plan of the same graph starts with lowering.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +13,10 @@
 #include "plan/compile_cache.h"
 #include "plan/lower.h"
 
-/* A copy of the traced graph, on its way to what phases are lowered from. */
+/* A copy of the traced graph on its way to the form that phases are lowered from. */
 typedef struct program {
   int wanted;
-  int cached; /* the graph is the cache's, and complete */
+  int cached; /* the graph is complete, and the cache owns it */
   enum ms_fusing fusing;
   ms_graph *graph;
 } program;
@@ -47,7 +47,7 @@ static int rewrite(compilation *c) {
   return fuses(&c->evaluation) ? ms_graph_rewrite(evaluation, 1) : ms_graph_pass_identities(evaluation, 1);
 }
 
-/* A step that could change nothing is a mistake in the loss, say one of the targets alone. */
+/* A step that cannot change any parameter is a mistake in the loss, for example a loss of the targets only. */
 static int check_reached(const ms_graph *graph) {
   int trainable = 0;
   for (int p = 0; p < graph->n_params; p++) {
@@ -73,7 +73,7 @@ static int rewrite_backward(compilation *c) {
   return graph && fuses(&c->training) ? ms_graph_rewrite_backward(graph) : MS_OK;
 }
 
-/* What gradients' kernels make again, then what recompute regions do. */
+/* First what the kernels of gradients compute again, then what recompute regions do. */
 static int rematerialize(compilation *c) {
   ms_graph *graph = graph_of(&c->training);
   if (!graph) return MS_OK;
@@ -154,7 +154,7 @@ static const struct {
     {"rewrite backward", rewrite_backward},
     {"rematerialize", rematerialize},
     {"prune", prune},
-    {"fuse epilogues", fuse_epilogues}, /* the last over graphs: here the cache takes them */
+    {"fuse epilogues", fuse_epilogues}, /* the last pass over graphs; the cache stores them after it */
     {"lower", lower},
     {"lay out", lay_out},
     {"synchronize", synchronize},
@@ -163,7 +163,7 @@ static const struct {
 };
 enum { GRAPH_PASSES = 7 };
 
-/* What there is of the plan so far, at [when] of a pass: 0 before it, 1 behind it. */
+/* Measures the plan at [when] of a pass: 0 before it, 1 after it. */
 static void measure(const compilation *c, ms_plan_pass *pass, int when) {
   const ms_plan *plan = c->plan;
   if (c->training.graph) pass->nodes[when] += c->training.graph->n_nodes;
@@ -177,7 +177,7 @@ static void measure(const compilation *c, ms_plan_pass *pass, int when) {
   for (int b = 0; b < plan->buffers && !c->laid_out; b++) pass->bytes[when] += (double)plan->buffer[b].bytes;
 }
 
-/* The passes [first, end). */
+/* Runs the passes [first, end). */
 static int run_passes(compilation *c, int first, int end) {
   for (int i = first; i < end; i++) {
     ms_plan_pass *pass = &c->plan->pass[i];

@@ -1,5 +1,4 @@
-/* compile_cache.c - what compiles of one graph share. The graph owns it, so that it goes when the graph goes.
-*/
+/* compile_cache.c - results that compilations of one graph share. The graph owns the cache and frees it. */
 #include "plan/compile_cache.h"
 
 #include <stdlib.h>
@@ -18,9 +17,9 @@ typedef struct packing {
 
 typedef struct cache {
   ms_graph *lowered[2][MS_FUSINGS];              /* [evaluate][fusing] */
-  int values, nodes, outputs, loss, loss_weight; /* of the traced graph that they were made of */
+  int values, nodes, outputs, loss, loss_weight; /* of the traced graph that the lowered graphs were made from */
   packing packing[PACKINGS];
-  int next; /* the oldest */
+  int next; /* index of the oldest */
 } cache;
 
 static void drop_graphs(cache *c) {

@@ -1,4 +1,4 @@
-/* config.c - the settings of a plan: their defaults, and the ranges that they must be in. */
+/* config.c - the settings of a plan: defaults, and checks that they are in range. */
 #include <math.h>
 
 #include "base/config.h"
@@ -49,7 +49,7 @@ int ms_plan_check_optimizer(const ms_plan_config *c) {
     return MS_FAIL(MS_EINVAL, "moment_dtype must be f32 (0) without adamw, not %d", c->moment_dtype);
   if (!(c->max_norm >= 0)) return MS_FAIL(MS_EINVAL, "max_norm must be 0 (no clipping) or more, not %g", c->max_norm);
   if (!(c->ema_decay >= 0 && c->ema_decay < 1))
-    return MS_FAIL(MS_EINVAL, "ema_decay must be 0 (no averages) or above 0 and below 1, not %g", c->ema_decay);
+    return MS_FAIL(MS_EINVAL, "ema_decay must be at least 0 (0: no averages) and below 1, not %g", c->ema_decay);
   return MS_OK;
 }
 

@@ -1,5 +1,5 @@
-/* dump.c - what a finished plan says of itself: numbers that sum it up, a text that a person can follow (what it costs,
-** then phase by phase what runs where), and the same facts as one JSON object, for programs.
+/* dump.c - reports on a finished plan: a summary in numbers, a text for people (costs, then what runs in each
+** phase), and the same facts as one JSON object for programs.
 */
 #include <stdlib.h>
 

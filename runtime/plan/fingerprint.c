@@ -1,7 +1,8 @@
-/* fingerprint.c - what all ranks must agree on, as lines that people can read, and their hash.
+/* fingerprint.c - describes, in readable lines, everything that all ranks must agree on, and hashes these lines.
 **
-** Ranks compare the hash at start and, when it differs, the lines: the first one that differs names the mistake. So the
-** lines go from cause to effect: mesh, precision and units, parameters, inputs, then what follows from them.
+** Ranks compare the hash at start. If it differs, they compare the lines, and the first different line names the
+** mistake. The lines are therefore ordered from cause to effect: mesh, precision and units, parameters, inputs, and
+** then what follows from these.
 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 
 enum { SETTINGS = 8, SETTINGS_TEXT = 192 };
 
-/* Settings of parameters as text: most parameters share a few, and reals are slow to print. */
+/* Cache of parameter settings as text: most parameters share a few settings, and formatting reals is slow. */
 typedef struct known_settings {
   const ms_param_config *config[SETTINGS];
   char text[SETTINGS][SETTINGS_TEXT];
@@ -99,14 +100,14 @@ static void describe_config(const ms_plan *plan, ms_text *text) {
   }
 }
 
-/* 1: it clears gradients, which depends on nothing that it reads. */
+/* 1 for kernels that clear gradients: they have no inputs. */
 static int fills_gradients(const ms_plan *plan, const ms_instr *instr) {
   const int buffer = instr->call->inputs == 0 ? instr->out[0].buffer : -1;
   return buffer >= 0 && buffer < ms_squares_buffer(plan) && buffer % MS_STATE_BUFFERS == MS_STATE_GRADIENT;
 }
 
-/* What a rank does with the parameters that it owns, or with its slice of what replicas share, differs from rank to
-** rank: the model says all of it. */
+/* 1 for kernels that differ from rank to rank, because they work on the parameters that the rank owns or on its
+** slice of a shared copy. The lines about the model already determine them. */
 static int is_of_one_rank(const ms_plan *plan, const ms_instr *instr) {
   const int flags = ms_op_row_of(instr->call->op)->flags;
   if (flags & MS_OP_RANK_LOCAL) return 1;
@@ -153,7 +154,7 @@ static void describe_phase(const ms_plan *plan, int phase, ms_text *text) {
 }
 
 int ms_plan_fingerprint(ms_plan *plan) {
-  enum { USUAL_BYTES = 256 }; /* that there is to tell of a parameter */
+  enum { USUAL_BYTES = 256 }; /* typical length of the lines for a parameter */
   ms_text text = {0};
   ms_text_reserve(&text, (size_t)plan->model->params * USUAL_BYTES);
   ms_plan_describe_state(plan->model, &plan->config, &text);

@@ -1,12 +1,13 @@
-/* layout.c - a place in an arena for every buffer, so that buffers that live at the same time do not overlap.
+/* layout.c - assigns every buffer a place in an arena, so that buffers in use at the same time do not overlap.
 **
-** Lifetimes are spans of program order; where two buffers of different streams share bytes, sync.c adds the events that
-** make program order real. Places are found by pack.c, or were found for an earlier plan of the same graph.
+** Lifetimes are ranges in program order; where two buffers used on different streams share bytes, sync.c adds the
+** events that enforce program order. pack.c finds the places, unless the cache has them from an earlier plan of the
+** same graph.
 **
-** Arenas are fullest at different times, so private buffers also take bytes of the communicated arena while nothing is
-** communicated there, activations those of gradient chunks before these are written, and workspace those of
-** activations. What peers read is placed before, by itself: its offsets are equal on all ranks, whatever else these
-** hold.
+** Arenas are fullest at different times, so private buffers also use bytes of other arenas: activations use the
+** communication arena between its own buffers, and the gradient chunks until these are written; workspace uses the
+** activations arena. Buffers that peers read are placed first, independently of private ones, because their offsets
+** must be equal on all ranks.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@ enum { ALIGNMENT = 64 };
 
 static int64_t align_up(int64_t n) { return (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
-/* Arenas that buffers of a category may lie in, the last their own. In the order in which they are laid out. */
+/* The arenas that buffers of a category can use, their own arena last; the kinds are laid out in this order. */
 enum { COMMUNICATED, ACTIVATIONS, WORKSPACE, GATHERED, GROUPED, KINDS };
 static const struct {
   int category, in[MS_PACK_ARENAS], arenas;
@@ -36,17 +37,20 @@ static const struct {
 typedef struct layout {
   ms_plan *plan;
   const ms_graph *traced;
-  int *order;                     /* buffers by phase */
-  int from[MS_PHASES + 2];        /* where those of each phase begin in it: of phase p at 1 + p, of all phases at 0 */
+  int *order;                     /* buffers sorted by phase */
+  int from[MS_PHASES + 2];        /* order[from[1 + p]] is the first buffer of phase p; order[from[0]] the first one
+                                  ** of all phases */
   int *member;                    /* buffers that are packed together */
-  ms_packing_item *item, *packed; /* of each member */
-  int *rank;                      /* [most_positions + 1] of positions among those that members begin or end at */
-  int positions, most_positions;  /* of the phase; of any */
-  int64_t base[MS_ARENAS];        /* where what does not outlive a phase begins; in STATE, where gradients do */
-  int64_t gradients;              /* bytes of STATE from there on that gradients have */
-  int *begin;                     /* [phases][units] since when gradients hold something (accesses.c) */
-  int64_t communicated;           /* bytes of the communicated arena that what is communicated needs */
-  int64_t enough;                 /* of that arena and the activations': little more than no packing could go below */
+  ms_packing_item *item, *packed; /* one for each member */
+  int *rank;                      /* [most_positions + 1] scratch: rank of a position among those where members begin
+                                  ** or end */
+  int positions, most_positions;  /* instructions of the phase; the most of any phase */
+  int64_t base[MS_ARENAS];        /* start of the part that phases reuse; in STATE: start of the gradients */
+  int64_t gradients;              /* size of the gradients from there on, in bytes */
+  int *begin;                     /* [phases][units] when gradients start to hold data (accesses.c) */
+  int64_t communicated;           /* bytes of the communication arena that communication itself needs */
+  int64_t enough;                 /* size of that arena plus activations that is good enough: slightly above the
+                                  ** lower bound */
 } layout;
 
 static int sort_by_phase(layout *l) {
@@ -63,14 +67,16 @@ static int sort_by_phase(layout *l) {
   return MS_OK;
 }
 
-/* Where private buffers may follow a buffer: behind its last use, but never behind what collectives alone touch, such
-** as chunks between the sums over shards and over replicas. Compute would wait for the last of them. */
+/* The last position at which a buffer's bytes are unavailable to private buffers: its last use, or the end of the
+** phase for buffers that only collectives touch, such as chunks between the sums over shards and over replicas.
+** Compute would otherwise wait for the last of those collectives. */
 static int end_of(const layout *l, const ms_buffer *b, const ms_packing_item *item) {
   int never = item->arena >= 0 && !b->computed;
   return never || b->last > l->positions ? l->positions : b->last;
 }
 
-/* Programs that differ in other arenas alone give the same numbers. */
+/* Replaces positions by their ranks, so that programs that differ only in instructions outside these lifetimes get
+** the same numbers and find the same cached packing. */
 static void number_positions(layout *l, int n) {
   memset(l->rank, 0, (size_t)(l->positions + 1) * sizeof *l->rank);
   for (int i = 0; i < n; i++) l->rank[l->item[i].first] = l->rank[l->item[i].last] = 1;
@@ -86,7 +92,7 @@ static void number_positions(layout *l, int n) {
 
 static int is_used(const ms_buffer *b, int phase) { return b->phase == phase && b->first >= 0 && b->bytes > 0; }
 
-/* Which of a kind's arenas a buffer lies in, or -1. */
+/* Index of the buffer's arena among the arenas of a kind, or -1. */
 static int place_in(int kind, const ms_buffer *b) {
   for (int a = 0; a < kinds[kind].arenas; a++)
     if (b->arena == kinds[kind].in[a]) return a;
@@ -101,7 +107,8 @@ static int uses(int kind, int arena) {
   return 0;
 }
 
-/* Gradient chunks, in use since they are written. Returns how many bytes of STATE are free before that. */
+/* Adds the gradient chunks, in use from their first write on. Returns the number of bytes of STATE that are free
+** before. */
 static int64_t collect_gradients(layout *l, int phase, int kind, int *members) {
   const ms_plan *plan = l->plan;
   const int *begin = begin_in(l, phase);
@@ -123,7 +130,8 @@ static int64_t collect_gradients(layout *l, int phase, int kind, int *members) {
   return l->gradients;
 }
 
-/* Buffers of a phase that lie in any of the kind's arenas, or want to; returns how many want to. */
+/* Lists the buffers of a phase that are in, or will be placed in, one of the kind's arenas. Returns the number to
+** place. */
 static int collect(layout *l, int phase, int kind, int *members) {
   int n = 0, wanting = 0;
   for (int i = l->from[1 + phase]; i < l->from[2 + phase]; i++) {
@@ -145,7 +153,8 @@ static int collect(layout *l, int phase, int kind, int *members) {
   return wanting;
 }
 
-/* What the last arena of a kind may have without a search for less; no phase need have less than others have. */
+/* Size of the kind's last arena that needs no search for a smaller one; a phase never needs to be smaller than
+** another. */
 static int64_t enough_of(const layout *l, int kind) {
   const int64_t *arena = l->plan->arena_bytes;
   if (kind != ACTIVATIONS) return INT64_MAX;
@@ -184,7 +193,8 @@ static int layout_phase(layout *l, int phase, int kind) {
   return MS_OK;
 }
 
-/* What outlives a phase lies at the front of its arena: inputs, and what stays between micro-batches. */
+/* Places the buffers that outlive a phase at the front of their arena: inputs, and what is kept between
+** micro-batches. */
 static int64_t layout_lasting(const layout *l, int arena) {
   int64_t end = 0;
   for (int i = l->from[0]; i < l->from[1]; i++) {
@@ -205,8 +215,8 @@ static int layout_kind(layout *l, int kind) {
 
 /* ---- how large the communicated arena is ------------------------------------------------------------------------- */
 
-/* What is communicated and activations together need no less, beside what gradients lend. live: [positions of any phase
-** + 2]. */
+/* Lower bound on the size of communication and activations together, less what gradients lend. live: [positions of
+** any phase + 2] scratch. */
 static int64_t least_together(layout *l, int64_t *live) {
   int64_t most = 0;
   for (int phase = 0; phase < MS_PHASES; phase++) {
@@ -235,8 +245,8 @@ static int64_t together(const layout *l) {
   return l->plan->arena_bytes[MS_ARENA_COMM] + l->plan->arena_bytes[MS_ARENA_ACTIVATIONS];
 }
 
-/* A large activation may find no gap among what is communicated. Making the arena larger until it does costs the
-** difference and saves its bytes elsewhere: what needs least is taken. */
+/* A large activation may not fit into any gap between communication buffers. A larger communication arena costs the
+** difference but saves the activation's bytes elsewhere: tries the sizes, and keeps the one with the smallest total. */
 static int layout_activations(layout *l) {
   int64_t *arena = l->plan->arena_bytes, best = l->communicated;
   int64_t *live = ms_calloc(l->most_positions + 2, sizeof *live);
@@ -262,7 +272,7 @@ static int layout_activations(layout *l) {
   return layout_kind(l, ACTIVATIONS);
 }
 
-/* The gradient chunks of all units follow one another in STATE. */
+/* The gradient chunks of all units are contiguous in STATE. */
 static void find_gradients(layout *l) {
   for (int phase = 0; phase < MS_PHASES; phase++) ms_gradients_begin(l->plan, phase, begin_in(l, phase));
   for (int u = 0; u < l->plan->model->units; u++) {

@@ -1,9 +1,9 @@
-/* lower.c - a graph becomes the program of one phase: unshards before the nodes that need them, kernels, and the
-** reduction of a unit's gradients as soon as its last gradient is written.
+/* lower.c - turns a graph into the program of one phase: unshards before the nodes that need them, kernels, and the
+** reduction of a unit's gradients as soon as the last one is written.
 **
-** Values are placed, not copied: a parameter is read at its offset in the gathered (or master) buffer, its gradient is
-** written at its offset in the unit's reduce buffer, and a reshape is its input under another shape. Synchronisation is
-** left to sync.c.
+** Values are placed, not copied: a parameter is read at its offset in the gathered (or master) buffer, its gradient
+** is written at its offset in the unit's reduce buffer, and a reshape is its input with another shape. sync.c adds
+** synchronisation later.
 */
 #include <limits.h>
 #include <stdlib.h>
@@ -45,7 +45,7 @@ static int most_segments(const ms_model *model) {
   return most;
 }
 
-/* What the graph needs for certain, so that lists need not grow often. */
+/* Reserves the minimum that the graph needs, so that lists seldom grow. */
 static int reserve(ms_plan *plan, int phase, const ms_graph *g) {
   ms_plan_phase *p = &plan->phase[phase];
   MS_TRY(ms_grow((void **)&p->instr, &p->capacity, g->n_nodes, sizeof *p->instr));
@@ -130,7 +130,7 @@ static int value_ref(ms_lowering *l, int value, ms_ref *ref) {
   return MS_OK;
 }
 
-/* Inputs are placed once for all phases: the host writes them before it knows which phase will read them. */
+/* Inputs have one place for all phases: the host writes them before it knows which phase will read them. */
 static void place_inputs(ms_lowering *l) {
   ms_plan *plan = l->plan;
   for (int v = 0; v < l->graph->n_values; v++) {
@@ -141,7 +141,7 @@ static void place_inputs(ms_lowering *l) {
   }
 }
 
-/* The bytes of input i are free for output o: of its size, and nobody reads them again. */
+/* 1 when output o can overwrite input i: both have the same size, and no later node reads the input. */
 static int may_reuse(const ms_lowering *l, int node, int o, int i) {
   const ms_node *n = &l->graph->nodes[node];
   int in = l->root[n->in[i]], out = l->root[n->out[o]];
@@ -154,7 +154,7 @@ static int may_reuse(const ms_lowering *l, int node, int o, int i) {
   return 1;
 }
 
-/* A kernel writes an output over the first input that it may be written over. */
+/* Places an output over the first input that its kernel can overwrite. */
 static int reuse_input(const ms_lowering *l, int node, int o, ms_place *at) {
   const ms_node *n = &l->graph->nodes[node];
   const ms_kernel *kernel = ms_device_kernel(l->plan->config.device, n->op);
@@ -192,14 +192,14 @@ static int lower_node(ms_lowering *l, int node) {
   return ms_plan_kernel(l->plan, l->phase, op, &n->attrs, n->inputs, in, n->outputs, out, n->scope, n->backward);
 }
 
-/* Adds a scalar to another, or puts it there. */
+/* Adds a scalar to another, or stores it there. */
 static int put(ms_lowering *l, ms_ref from, int buffer, int64_t offset, int adds) {
   const ms_ref to = ms_ref_scalar(buffer, offset);
   const ms_attrs attrs = {.i = {adds}};
   return ms_plan_kernel(l->plan, l->phase, MS_OP_accumulate, &attrs, 1, &from, 1, &to, "loss", 0);
 }
 
-/* The loss, times its weight, and the weight: to a buffer, or added there. */
+/* Stores the weighted loss and its weight in a buffer, or adds them to it; without a weight, only the loss. */
 static int put_loss(ms_lowering *l, int buffer, int adds) {
   const ms_attrs none = {{0}, {0}};
   ms_ref factor[2];
@@ -243,7 +243,8 @@ static int keep_outputs(ms_lowering *l) {
   return MS_OK;
 }
 
-/* What a unit's gradients are opened for. A first summand that is most of them is written where their sum will be. */
+/* Marks the values at which a unit's gradients are opened: a parameter's gradient and, if it is at least half of the
+** unit's gradients, its first summands, which are written where the sum will be. */
 static void mark_gradient(const ms_lowering *l, int param, int *grad_unit) {
   int unit = l->model->param[param].unit, gradient = l->root[l->graph->param_grads[param]];
   grad_unit[gradient] = unit;

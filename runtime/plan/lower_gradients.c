@@ -1,12 +1,13 @@
-/* lower_gradients.c - where a unit's gradients are written, and added up where no other rank has a part in that.
+/* lower_gradients.c - where gradients are written, and how they are accumulated when no other rank takes part.
 **
-** With other ranks they are written to a buffer that peers read, reduced over the shards, then over the replicas, into
-** the state's chunk; at once over both where replicas work together (ms_replicas_together), of which each has the sums
-** of the slice that it updates. Where they do so on several nodes, slices are then summed between the nodes. Alone they
-** are written to the chunk itself, or added to it where an earlier micro-batch came before.
+** With other ranks, kernels write gradients to a buffer that peers read. They are reduced over the shards, then over
+** the replicas, into the state's chunk. Where replicas share a copy (ms_replicas_together), one reduction covers
+** both, and each replica receives the sums of the slice that it updates; with such replicas on several nodes, slices
+** are then summed between the nodes. Without other ranks, kernels write directly to the chunk, or add to it after
+** the first micro-batch.
 **
-** Gradients may wait for the last micro-batch (enum ms_sync): unsharded ones in an f32 copy of the reduce buffer, or
-** the sums over the shards in an f32 copy of the chunk. Only the last phase then goes the rest of the way, in f32.
+** Gradients can wait for the last micro-batch (enum ms_sync): unsharded ones in an f32 copy of the reduce buffer, or
+** the sums over the shards in an f32 copy of the chunk. Only the last phase then completes the reduction, in f32.
 */
 #include <stdlib.h>
 
@@ -14,8 +15,8 @@
 
 int ms_lower_communicates(const ms_lowering *l) { return l->model->shard_size > 1 || l->model->replicate_size > 1; }
 
-/* What the configured enum ms_sync means on this mesh: without replicas nothing is left to wait for after the shards,
-** and without shards the replicas are all that there is. */
+/* The effective enum ms_sync on this mesh. Without replicas, SHARD is the same as EVERY: the sum over the shards is
+** complete. Without shards, SHARD is the same as LAST: there are only replicas to sum over. */
 int ms_lower_sync(const ms_lowering *l) {
   int sync = l->plan->config.sync;
   if (!ms_lower_communicates(l)) return MS_SYNC_EVERY;
@@ -23,16 +24,14 @@ int ms_lower_sync(const ms_lowering *l) {
   return sync == MS_SYNC_SHARD && l->model->shard_size == 1 ? MS_SYNC_LAST : sync;
 }
 
-/* Unsharded gradients of this plan wait for the last micro-batch. */
 int ms_lower_defers_unsharded(const ms_lowering *l) { return ms_lower_sync(l) == MS_SYNC_LAST; }
 
-/* Gradients are written where they wait: nothing is there yet, and it is f32 too. */
+/* Kernels write to the waiting buffer itself in the first micro-batch, if the reduce dtype is also f32. */
 int ms_lower_writes_deferred(const ms_lowering *l, int unit) {
   return ms_lower_defers_unsharded(l) && l->phase == MS_PHASE_FIRST &&
          l->model->unit[unit].config.reduce_dtype == MS_F32;
 }
 
-/* The unit's buffer of what waits for the last micro-batch, made in the first. */
 int ms_lower_deferred_buffer(ms_lowering *l, int unit, int64_t elements, int *buffer) {
   int *deferred = &l->plan->deferred_gradients[unit];
   if (*deferred < 0)
@@ -42,10 +41,9 @@ int ms_lower_deferred_buffer(ms_lowering *l, int unit, int64_t elements, int *bu
   return MS_OK;
 }
 
-/* Elements of a unit's reduce buffer. */
 int64_t ms_lower_reduce_elements(const ms_unit *u) { return u->reduce_bytes / ms_dtype_size(u->config.reduce_dtype); }
 
-/* Gradients go straight to the state's gradient chunk where nobody else adds to it. */
+/* Kernels write directly to the state's gradient chunk when no other rank contributes to it. */
 int ms_lower_writes_state(const ms_lowering *l, int unit) {
   return !ms_lower_communicates(l) && l->phase == MS_PHASE_FIRST && l->model->unit[unit].config.reduce_dtype == MS_F32;
 }
@@ -57,7 +55,7 @@ int ms_lower_fill_zero(ms_lowering *l, int buffer, int64_t offset, int dtype, in
   return ms_plan_kernel(l->plan, l->phase, MS_OP_fill, &attrs, 0, NULL, 1, &out, scope, 1);
 }
 
-/* What no gradient kernel writes must be zero: padding, and parameters that the loss does not reach. */
+/* Clears the bytes that no gradient kernel writes: padding, and parameters that the loss does not depend on. */
 static int zero_rest(ms_lowering *l, int unit) {
   const ms_unit *u = &l->model->unit[unit];
   int to_state = ms_lower_writes_state(l, unit);
@@ -84,8 +82,7 @@ int64_t ms_gradients_offset(const ms_gradients *g, const ms_segment *seg) {
   return element * ms_dtype_size(g->dtype);
 }
 
-/* 1 when this phase adds a unit's gradients, in f32, to those of earlier micro-batches, without other ranks; *to is
-** where. */
+/* 1 when this phase adds a unit's f32 gradients to those of earlier micro-batches without other ranks. *to: where. */
 static int adds_alone(ms_lowering *l, int unit, ms_gradients *to) {
   if (l->phase == MS_PHASE_FIRST || l->model->unit[unit].config.reduce_dtype != MS_F32) return 0;
   *to = (ms_gradients){.buffer = ms_state_buffer(unit, MS_STATE_GRADIENT), .dtype = MS_F32, .chunked = 1};
@@ -93,8 +90,8 @@ static int adds_alone(ms_lowering *l, int unit, ms_gradients *to) {
   return to->buffer >= 0 && (!ms_lower_communicates(l) || ms_lower_defers_unsharded(l));
 }
 
-/* 1 when the product that computes a gradient can add it itself: on devices whose library does that in the same
-** pass. */
+/* 1 when the matrix product that computes a gradient can also add it: on devices whose library accumulates in the
+** same pass. */
 static int product_adds(const ms_lowering *l, int grad) {
   const ms_value *value = &l->graph->values[l->root[grad]];
   if (!ms_device_can(l->plan->config.device, MS_DEVICE_PRODUCT_ADDS) || value->kind != MS_VALUE_NODE ||
@@ -104,7 +101,7 @@ static int product_adds(const ms_lowering *l, int grad) {
   return maker->op == MS_OP_matmul && maker->inputs == 2 && maker->attrs.i[2] == MS_ACT_NONE;
 }
 
-/* The gradient of a parameter in its buffer, or added in place. */
+/* Places a parameter's gradient in the unit's buffer, or where the product adds it in place. */
 static void place_gradient(ms_lowering *l, int unit, int param, int to_state) {
   const ms_param *p = &l->model->param[param];
   const ms_segment *seg = &l->model->unit[unit].segment[p->segment];
@@ -117,8 +114,8 @@ static void place_gradient(ms_lowering *l, int unit, int param, int to_state) {
   l->at[root] = (ms_place){to.buffer, ms_gradients_offset(&to, seg) + 4 * p->offset};
 }
 
-/* The summand of a gradient of a weight that is used more than once which is made first, when the sum may be written
-** over it and nobody reads it later; -1 otherwise. */
+/* A weight used more than once has a gradient that is a sum. Returns the summand that is computed first, if the sum
+** can overwrite it and nothing reads it later, or -1. */
 int ms_lower_first_summand(const ms_lowering *l, int value) {
   const ms_graph *g = l->graph;
   int maker = g->values[value].node, first = -1;
@@ -135,9 +132,9 @@ int ms_lower_first_summand(const ms_lowering *l, int value) {
   return first;
 }
 
-/* The first of a parameter's gradients is made where the sum will be. A further one that is not added as it is made is
-** as large as the parameter, and lives at the end of backward, when what is communicated leaves room: it is packed with
-** that. */
+/* Places the first summand of a parameter's gradient where the sum will be. Any other summand that is not
+** accumulated in place is as large as the parameter, and is needed at the end of backward, when the communication
+** arena has free space: it is packed there. */
 static int place_summands(ms_lowering *l, int sum, int peers_read) {
   const ms_place at = l->at[sum];
   for (int first = ms_lower_first_summand(l, sum); first >= 0 && l->at[first].buffer < 0;
@@ -155,7 +152,7 @@ static int place_summands(ms_lowering *l, int sum, int peers_read) {
   return MS_OK;
 }
 
-/* Before the first gradient of a unit is written: its reduce buffer, with every gradient's place in it. */
+/* Before the first gradient of a unit is written: creates its reduce buffer and places every gradient in it. */
 static int open_gradients(ms_lowering *l, int unit) {
   const ms_unit *u = &l->model->unit[unit];
   int to_state = ms_lower_writes_state(l, unit);
@@ -178,7 +175,7 @@ static int open_gradients(ms_lowering *l, int unit) {
   return zero_rest(l, unit);
 }
 
-/* Opens the gradients of every unit that has one among the node's outputs. */
+/* Opens the gradients of every unit that has a gradient among the node's outputs. */
 int ms_lower_open_gradients_of(ms_lowering *l, int node, const int *grad_unit) {
   const ms_node *n = &l->graph->nodes[node];
   for (int o = 0; o < n->outputs; o++) {
@@ -188,7 +185,7 @@ int ms_lower_open_gradients_of(ms_lowering *l, int node, const int *grad_unit) {
   return MS_OK;
 }
 
-/* A unit that trains but that this graph does not reach: its gradient of the step is zero. */
+/* Clears the gradients of trainable units that this graph does not use. */
 int ms_lower_zero_unreached(ms_lowering *l) {
   if (l->phase != MS_PHASE_FIRST) return MS_OK;
   for (int u = 0; u < l->model->units; u++) {

@@ -1,15 +1,15 @@
-/* lower_reductions.c - what becomes of a unit's gradients once the last one is written: summed over the shards, the
-** replicas and the nodes as far as the phase goes, into the state's chunk or to where they wait for the last
-** micro-batch.
+/* lower_reductions.c - reduces a unit's gradients once the last one is written: sums over the shards, the replicas
+** and the nodes, as far as the phase requires. The result goes to the state's chunk, or to a buffer that waits for
+** the last micro-batch.
 */
 #include "plan/lower.h"
 
-/* The elements of a unit's chunks whose sums over all ranks this rank has. */
+/* The elements of a unit's chunks for which this rank holds the sums over all ranks. */
 static int64_t own_slice(const ms_lowering *l, int unit, int64_t *first) {
   return ms_unit_slice(l->model, &l->model->unit[unit], l->plan->replicas, first);
 }
 
-/* What of a segment's sum lies in the slice goes to where slices begin at 0. */
+/* Limits a part to the elements of a segment inside the slice; the destination buffer starts at element `first`. */
 static void cut_to_slice(const ms_segment *seg, int64_t first, int64_t n, ms_plan_part *part) {
   const int dtype = part->dst.info.dtype;
   int64_t begin = first > seg->local ? first : seg->local, end = seg->local + seg->chunk;
@@ -19,7 +19,7 @@ static void cut_to_slice(const ms_segment *seg, int64_t first, int64_t n, ms_pla
   part->dst = ms_ref_vector(part->dst.buffer, ms_dtype_size(dtype) * (begin - first), dtype, end - begin);
 }
 
-/* One part a trainable segment, in l->part. */
+/* Fills l->part with one part per trainable segment; returns their number. */
 static int reduce_parts(ms_lowering *l, int unit, const ms_gradients *from, const ms_gradients *to, int accumulate) {
   const ms_unit *u = &l->model->unit[unit];
   int parts = 0;
@@ -39,8 +39,8 @@ static int reduce_parts(ms_lowering *l, int unit, const ms_gradients *from, cons
   return parts;
 }
 
-/* A buffer that peers read is kept until the next collective of its kind starts, so that compute never waits for it at
-** once: the price is one more buffer. */
+/* Keeps the buffer that peers read until the next collective in this dimension starts, so that compute does not wait
+** for this one immediately. The cost is one more buffer. */
 static int send(ms_lowering *l, int unit, int stream, int kind, int dim, int parts) {
   MS_TRY(ms_plan_collective(l->plan, l->phase, stream, kind, dim, 0, unit, parts, l->part));
   ms_plan_touch(l->plan, l->sending[dim], l->plan->phase[l->phase].n - 1);
@@ -48,7 +48,7 @@ static int send(ms_lowering *l, int unit, int stream, int kind, int dim, int par
   return MS_OK;
 }
 
-/* Elements [begin, end) of a segment from the reduce buffer. */
+/* Accumulates elements [begin, end) of a segment from the reduce buffer. */
 static int accumulate_range(ms_lowering *l, int unit, const ms_segment *seg, const ms_gradients *to, int64_t begin,
                             int64_t end) {
   if (end <= begin) return MS_OK;
@@ -60,7 +60,7 @@ static int accumulate_range(ms_lowering *l, int unit, const ms_segment *seg, con
   return ms_plan_kernel(l->plan, l->phase, MS_OP_accumulate, &attrs, 1, &in, 1, &out, l->model->unit[unit].name, 1);
 }
 
-/* What products have added themselves is left out, and padding that only follows such gradients. */
+/* Skips the gradients that their matrix products have already added, and the padding behind the last such gradient. */
 static int accumulate_segment(ms_lowering *l, int unit, const ms_segment *seg, const ms_gradients *to) {
   const ms_unit *u = &l->model->unit[unit];
   int64_t begin = 0, end = seg->chunk * l->model->shard_size;
@@ -75,7 +75,7 @@ static int accumulate_segment(ms_lowering *l, int unit, const ms_segment *seg, c
   return accumulate_range(l, unit, seg, to, begin, end);
 }
 
-/* Adds this micro-batch's ms_gradients to those that are there, or puts the first ones there, without other ranks. */
+/* Without other ranks: adds this micro-batch's gradients to the earlier ones, or stores them if they are the first. */
 static int accumulate_local(ms_lowering *l, int unit, const ms_gradients *to) {
   const ms_unit *u = &l->model->unit[unit];
   for (int s = 0; s < u->segments; s++)
@@ -83,7 +83,7 @@ static int accumulate_local(ms_lowering *l, int unit, const ms_gradients *to) {
   return MS_OK;
 }
 
-/* The sums over the shards are sums over the replicas as well: these would only add up what each reads anyway. */
+/* 1 when one collective sums over shards and replicas: the replicas read the same buffers anyway. */
 static int reduces_at_once(const ms_lowering *l) {
   return l->model->shard_size > 1 && ms_lower_sync(l) != MS_SYNC_SHARD && l->plan->replicas > 1;
 }
@@ -96,7 +96,7 @@ static ms_gradients state_gradients(int unit) {
   return (ms_gradients){.buffer = ms_state_buffer(unit, MS_STATE_GRADIENT), .dtype = MS_F32, .chunked = 1, .sliced = 1};
 }
 
-/* Chunks, or slices of them, on the way from one sum to the next. */
+/* Creates a buffer for chunks, or slices of them, between two sums. */
 static int open_chunks(ms_lowering *l, int unit, int dtype, int sliced, ms_gradients *to) {
   const ms_unit *u = &l->model->unit[unit];
   const int64_t n = sliced ? ms_unit_slice_room(u, l->plan->replicas) : u->trainable_count;
@@ -105,7 +105,7 @@ static int open_chunks(ms_lowering *l, int unit, int dtype, int sliced, ms_gradi
                         &to->buffer);
 }
 
-/* Where the sums over a node's ranks go: to the state, or on the way to the other nodes. */
+/* Chooses the destination of the sums over a node's ranks: the state, or a buffer for the sum over the nodes. */
 static int open_node_sums(ms_lowering *l, int unit, int dtype, ms_gradients *to, int *accumulate) {
   *to = state_gradients(unit);
   if (!sums_between_nodes(l)) return MS_OK;
@@ -113,7 +113,7 @@ static int open_node_sums(ms_lowering *l, int unit, int dtype, ms_gradients *to,
   return open_chunks(l, unit, dtype, 1, to);
 }
 
-/* Over the shards into chunks: the state's own, or with replicas a buffer on the way to them. */
+/* Sums over the shards into chunks: those of the state, or with replicas a buffer for the next sum. */
 static int reduce_over_shards(ms_lowering *l, int unit, const ms_gradients *from, ms_gradients *to) {
   const ms_unit *u = &l->model->unit[unit];
   int accumulate = !ms_lower_defers_unsharded(l) && l->phase != MS_PHASE_FIRST;
@@ -132,7 +132,7 @@ static int reduce_over_shards(ms_lowering *l, int unit, const ms_gradients *from
   return reduces_at_once(l) ? ms_plan_take_replicas(l->plan, l->phase) : MS_OK;
 }
 
-/* Over the replicas that share the state, or where each has its own over all. */
+/* Sums over the replicas that share the state; where each has its own copy, over all replicas. */
 static int reduce_over_replicas(ms_lowering *l, int unit, const ms_gradients *from, ms_gradients *to) {
   int accumulate = ms_lower_sync(l) == MS_SYNC_EVERY && l->phase != MS_PHASE_FIRST;
   MS_TRY(open_node_sums(l, unit, from->dtype, to, &accumulate));
@@ -143,7 +143,7 @@ static int reduce_over_replicas(ms_lowering *l, int unit, const ms_gradients *fr
   return MS_OK;
 }
 
-/* A slice's sums over the nodes. Its room is the same on all ranks, which have to agree on what they send. */
+/* Sums a slice over the nodes. All ranks send the size reserved for a slice, because they must send equal amounts. */
 static int reduce_between_nodes(ms_lowering *l, int unit, const ms_gradients *from) {
   int64_t first, n = own_slice(l, unit, &first);
   ms_plan_part part = {.count = ms_unit_slice_room(&l->model->unit[unit], l->plan->replicas),
@@ -154,8 +154,8 @@ static int reduce_between_nodes(ms_lowering *l, int unit, const ms_gradients *fr
   return ms_plan_sum_between_nodes(l->plan, l->phase, unit, &part);
 }
 
-/* Where gradients are written anew, activations may have lain in the chunk until now (accesses.c): nobody else
-** writes between the segments, and what sums a whole chunk reads it. */
+/* In a phase that overwrites gradients, activations may have used the chunk until now (accesses.c). No other kernel
+** writes the bytes between the segments, but the kernels that sum a whole chunk read them. */
 static int zero_between_segments(ms_lowering *l, int unit) {
   const ms_unit *u = &l->model->unit[unit];
   int gradient = ms_state_buffer(unit, MS_STATE_GRADIENT);
@@ -168,11 +168,11 @@ static int zero_between_segments(ms_lowering *l, int unit) {
     if (seg->local + seg->chunk > end) end = seg->local + seg->chunk;
   }
   const int64_t room = ms_unit_slice_room(u, l->plan->replicas);
-  if (end > first + n) end = first + n; /* behind a slice that is shorter than others', or empty, is room as well */
+  if (end > first + n) end = first + n; /* the reserved bytes behind a shorter or empty slice are cleared as well */
   return ms_lower_fill_zero(l, gradient, 4 * (end - first), MS_F32, first + room - end, u->name);
 }
 
-/* From this rank's gradients of the micro-batch as far as its phase goes. */
+/* Takes a unit's gradients of this micro-batch from this rank's buffer through all sums that the phase requires. */
 static int reduce_unit(ms_lowering *l, int unit) {
   const ms_model *model = l->model;
   const ms_unit *u = &model->unit[unit];

@@ -1,10 +1,11 @@
-/* pack.c - greedy packing: one buffer after the other, each at the lowest offset that is free during its lifetime, the
-** largest first (Pisarchyk & Lee 2020, "Efficient memory management for deep neural net inference"). A buffer that fits
-** into a gap of an arena that is there anyway goes there.
+/* pack.c - greedy packing: one buffer after another, each at the lowest offset that is free during its lifetime,
+** largest first (Pisarchyk & Lee 2020, "Efficient memory management for deep neural net inference"). A buffer that
+** fits into a gap of an arena that exists anyway goes there.
 **
-** Where that needs more than it should, the longest lived come first instead: what lives on when gaps close, as
-** gradient chunks are written, then lies beneath them. A large buffer of a moment, which finds no place any more so, is
-** placed before all others in the next attempt, at the top, where gaps close first.
+** If the result is larger than necessary, a second attempt places the longest lifetimes first. Buffers that stay in
+** use while gaps close, as when gradient chunks are written, are then below the others. A large short-lived buffer
+** that no longer finds a gap in that order is placed before all others in the next attempt, at the top, where gaps
+** close first.
 */
 #include "plan/pack.h"
 
@@ -13,7 +14,7 @@
 
 #include "base/error.h"
 
-/* By size, by lifetime, and by lifetime with that ahead which ended highest. */
+/* By size; by lifetime; by lifetime, but first the buffer that ended highest in the previous attempt. */
 enum { ATTEMPTS = 3 };
 
 static int by_size(const void *a, const void *b, void *items) {
@@ -24,8 +25,8 @@ static int by_size(const void *a, const void *b, void *items) {
   return x - y;
 }
 
-/* Of equal ones the last made first: what is used at the end of a phase lies lowest, so the arena is free above it when
-** a gradient of an embedding, which comes last of all, looks for room. */
+/* Among equal sizes, the last one made first: buffers used at the end of a phase are then lowest, and the arena
+** above them is free when the gradient of an embedding, the last one, needs space. */
 static int by_size_from_the_end(const void *a, const void *b, void *items) {
   const ms_packing_item *item = items;
   int x = *(const int *)a, y = *(const int *)b;
@@ -41,24 +42,25 @@ static int by_lifetime(const void *a, const void *b, void *items) {
 
 static int64_t end_of(const ms_packing_item *b) { return b->offset + b->bytes; }
 
-/* A buffer that has its place. A copy, since every further buffer goes through them. */
+/* A placed buffer. Compact copies, because every further buffer scans them. */
 typedef struct spot {
   int64_t begin, end;
   int first, last, ranks;
 } spot;
 
-/* What is placed in an arena, in order of offset. */
+/* The placed buffers of an arena, in order of offset. */
 typedef struct placed {
   spot *spot;
   int n;
 } placed;
 
-/* Groups of different sizes do not wait for each other: what they gather into never shares bytes. */
+/* 1 when buffers must not share bytes. Groups of different sizes do not wait for each other, so buffers gathered by
+** different groups never share bytes. */
 static int live_together(const ms_packing_item *b, const spot *other) {
   return b->ranks != other->ranks || (b->first <= other->last && other->first <= b->last);
 }
 
-/* The lowest gap that holds b. */
+/* The lowest offset with a gap that holds b. */
 static int64_t find_gap(const placed *p, const ms_packing_item *b) {
   int64_t at = 0;
   for (int i = 0; i < p->n; i++) {
@@ -70,7 +72,7 @@ static int64_t find_gap(const placed *p, const ms_packing_item *b) {
   return at;
 }
 
-/* The upper end of the highest gap that holds b below `room`, less b's bytes; more than that when there is none. */
+/* The highest offset below `room` at which b fits; more than room - b's bytes if there is none. */
 static int64_t find_highest_gap(const placed *p, const ms_packing_item *b, int64_t room) {
   int64_t at = 0, found = room;
   for (int i = 0; i < p->n; i++) {
@@ -93,15 +95,15 @@ static void put(placed *p, const ms_packing_item *b) {
   p->spot[slot] = (spot){b->offset, end_of(b), b->first, b->last, b->ranks};
 }
 
-/* Items that want places, in the order in which they get them, and what was placed in each arena. */
+/* Items to place, in order, and the items placed so far in each arena. */
 typedef struct packing {
   ms_packing_item *item;
   int n, arenas;
   const int64_t *room;
   placed in[MS_PACK_ARENAS];
-  int *order, wanting; /* items: those that want a place, then those that had one */
-  int ahead;           /* so many of the first lie as high as they can */
-  int apart;           /* of those that want a place, no two share bytes of an arena for want of time to */
+  int *order, wanting; /* item indices: first those to place, then those that already had a place */
+  int ahead;           /* this many of the first items are placed as high as possible */
+  int apart;           /* 1: the lifetimes of the items to place do not overlap */
 } packing;
 
 static void place(packing *p, ms_packing_item *b, int high) {
@@ -117,7 +119,8 @@ static void place(packing *p, ms_packing_item *b, int high) {
   }
 }
 
-/* Scratch of kernels, which run one after another. */
+/* Finds out whether the items to place are never in use together, as scratch of kernels, which run one after
+** another. */
 static int find_apart(packing *p) {
   int end = 0;
   for (int i = 0; i < p->wanting; i++)
@@ -137,8 +140,8 @@ static int find_apart(packing *p) {
   return MS_OK;
 }
 
-/* Returns which item ends highest in the last arena, or -1 when none lies there. Of items that live apart, the first
-** that finds no other room makes enough of that arena for all. */
+/* Places all items and returns the one that ends highest in the last arena, or -1 when it has none. If the items are
+** never in use together, the first one in the last arena makes that arena large enough for all others. */
 static int place_all(packing *p) {
   const int own = p->arenas - 1;
   int highest = -1;
@@ -165,7 +168,7 @@ static void move_to_front(int *order, int item) {
   order[0] = item;
 }
 
-/* The best of a few attempts. best: [n], where its items are kept. */
+/* Keeps the best of a few attempts. best: [n] scratch for its items. */
 static void attempt_all(packing *p, ms_packing_item *best) {
   const int64_t enough = p->room[p->arenas - 1];
   const size_t wanting = (size_t)p->wanting;

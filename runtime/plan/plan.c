@@ -1,5 +1,5 @@
-/* plan.c - a plan as an object: what it owns, what all of it takes, and the words that plans, reports and errors use
-** for its parts.
+/* plan.c - the plan object: its memory, its total size, and the names that plans, reports and errors use for its
+** parts.
 */
 #include <stdlib.h>
 
@@ -40,7 +40,7 @@ static void destroy_plan(void *object) {
   free(plan->dump);
 }
 
-/* Nothing stays between micro-batches until lowering finds what does. */
+/* Initially no buffer is kept between micro-batches; lowering adds those that are. */
 static int start_between(ms_plan *plan) {
   int units = plan->model->units;
   plan->kept_unsharded = ms_calloc(units, sizeof *plan->kept_unsharded);

@@ -1,11 +1,11 @@
-/* state_layout.c - the arenas STATE, MASTERS and REPLICATED: what lives as long as training does. The same for every
-** plan of a model and optimizer; masters and scalars come first, so that a plan that only evaluates reads the state of
-** one that trains.
+/* state_layout.c - the arenas STATE, MASTERS and REPLICATED, which live as long as training. Their layout is the
+** same for every plan of a model and optimizer; masters and scalars come first, so that a plan that only evaluates
+** can read the state of one that trains.
 **
-** On one node no rank needs a copy of what a peer keeps in f32 anyway: masters that kernels read in f32 lie in memory
-** of the whole shard group, laid out as the gathered unit, and a gather of them is nothing but waiting until every
-** owner has updated its chunks. Nor do replicas there need one each of what they keep: they map one, and each updates a
-** slice of a unit's chunks, whose gradients it alone has. */
+** Ranks of one node do not copy what a peer keeps in f32 anyway. Masters that kernels read in f32 are in memory of
+** the whole shard group, in the layout of the gathered unit; gathering them only means to wait until every owner has
+** updated its chunks. Replicas of a node also share one copy of their state: each maps it, holds the gradients of a
+** slice of every unit's chunks, and updates that slice. */
 #include <stdlib.h>
 
 #include "base/slice.h"
@@ -20,7 +20,7 @@ static int64_t take(ms_state_layout *layout, int arena, int category, int64_t by
   return at;
 }
 
-/* What `ranks` ranks keep one copy of: each counts an equal part. */
+/* Reserves bytes of which `ranks` ranks share one copy; each counts an equal part. */
 static int64_t take_together(ms_state_layout *layout, int arena, int category, int64_t bytes, int ranks) {
   int64_t at = layout->bytes[arena], own = (bytes + ranks - 1) / ranks, size = whole_lines(bytes);
   layout->bytes[arena] += size;
@@ -45,7 +45,8 @@ int ms_state_master_arena(const ms_state_layout *layout, int unit) {
   return layout->unit[unit].shared ? MS_ARENA_MASTERS : ms_state_optimizer_arena(layout);
 }
 
-/* A unit's masters are read in place by its shard group: every segment is read in f32, and its ranks are together. */
+/* 1 when the shard group reads a unit's masters in place: kernels read every segment in f32, and the ranks share
+** memory. */
 static int shares_masters(const ms_unit *u, int shards_together) {
   for (int s = 0; s < u->segments; s++)
     if (u->segment[s].param_dtype != MS_F32) return 0;
@@ -58,7 +59,7 @@ int64_t ms_master_offset(const ms_model *model, const ms_unit *unit, int shared,
   return seg->gathered + 4 * (model->shard_rank * seg->chunk + local - seg->local);
 }
 
-/* Masters and optimizer state of a rank's chunks. */
+/* Reserves masters or optimizer state of a rank's chunks. */
 static int64_t take_chunks(ms_state_layout *layout, int category, int64_t bytes) {
   if (layout->replicas == 1) return take(layout, MS_ARENA_STATE, category, bytes);
   return take_together(layout, MS_ARENA_REPLICATED, category, bytes, layout->replicas);

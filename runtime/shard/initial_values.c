@@ -1,5 +1,6 @@
-/* initial_values.c - initial values. Every mesh shape starts from the same bits, because an element depends on nothing
-** but the seed, the parameter's name, its law and its index; tensors that are not parameters are drawn by the same law.
+/* initial_values.c - initial values. Every mesh shape starts from the same bits, because an element depends only on
+** the seed, the parameter's name, its distribution and its index. Tensors that are not parameters use the same
+** function.
 */
 #include "shard/initial_values.h"
 

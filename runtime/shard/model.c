@@ -1,7 +1,7 @@
-/* model.c - building a model: its units, its parameters, and the mesh that it is sharded over.
+/* model.c - builds a model: its units, its parameters, and the mesh over which it is sharded.
 **
-** Everything here is bookkeeping by name and shape; no memory of the parameters' size is touched, so a model of any
-** size can be described, sharded and planned on any machine.
+** This is bookkeeping by name and shape; it allocates no memory of the parameters' size, so a model of any size can
+** be described, sharded and planned on any machine.
 */
 #include "base/config.h"
 #include "shard/model.h"
@@ -118,8 +118,7 @@ static int check_initial(const char *name, const ms_param_config *config) {
   return MS_OK;
 }
 
-/* Counts are reported as doubles, which count every element up to here; bytes of a few tensors then fit 63 bits as
-** well. */
+/* Counts are reported as doubles, which are exact up to here; the bytes of a few tensors then also fit into 63 bits. */
 static const int64_t most_elements = (int64_t)1 << 53;
 
 static int check_elements(const ms_model *model, const char *name, int ndim, const int64_t *dims) {
@@ -144,7 +143,7 @@ static int check_param(const ms_model *model, int unit, const char *name, int nd
       return MS_FAIL(MS_ESHAPE, "parameter '%s': dimension %d has size %lld; sizes must be at least 1", name, d,
                      (long long)dims[d]);
   MS_TRY(check_elements(model, name, ndim, dims));
-  if (config->param_dtype != -1) /* that is its unit's */
+  if (config->param_dtype != -1) /* -1: the unit's dtype */
     MS_TRY(check_dtype("parameter", name, "param_dtype", config->param_dtype, MS_DTYPE_PARAM));
   MS_TRY(check_initial(name, config));
   MS_TRY(ms_model_check_group(name, config->lr_scale, config->weight_decay));
@@ -206,7 +205,7 @@ int ms_model_owned(const ms_model *model, int param, int64_t *first, int64_t *co
   return MS_OK;
 }
 
-/* Size, own coordinate and group of one mesh dimension; a dimension of size 1 is as good as none. */
+/* Returns the size, this rank's coordinate and its group in a mesh dimension. A dimension of size 1 counts as none. */
 static int take_dim(const ms_mesh *mesh, int dim, int rank, int *used, int *size, int *coordinate, int **group) {
   *used = -1;
   *size = 1;
@@ -222,7 +221,7 @@ static int take_dim(const ms_mesh *mesh, int dim, int rank, int *used, int *size
   return ms_mesh_group(mesh, dim, rank, *group);
 }
 
-/* The dimensions that neither shard nor replicate have size 1, so the mesh's ranks are those of the grid of both. */
+/* All dimensions other than shard and replicate have size 1, so the ranks of the mesh are the grid of these two. */
 static int take_members(ms_model *model, const ms_mesh *mesh, int rank) {
   model->members = ms_mesh_count(mesh);
   model->member_rank = ms_calloc(model->members, sizeof *model->member_rank);

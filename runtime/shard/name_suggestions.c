@@ -1,5 +1,5 @@
-/* name_suggestions.c - edit distance (Sellers 1980: approximate matching of a pattern inside a text) from a pattern to
-** names. */
+/* name_suggestions.c - edit distance from a pattern to names (Sellers 1980: approximate matching of a pattern inside
+** a text). */
 #include "shard/name_suggestions.h"
 
 #include "base/error.h"
@@ -15,7 +15,7 @@ typedef struct candidate {
   int length, distance;
 } candidate;
 
-/* The characters a regular expression asks for literally; a digit class counts as a 0, all other syntax is left out. */
+/* Extracts the literal characters of a regular expression; a digit class counts as '0', other syntax is skipped. */
 static void literal_of_regex(const char *pattern, char literal[MAX_LITERAL]) {
   int length = 0;
   for (const char *p = pattern; *p && length < MAX_LITERAL - 1; p++) {
@@ -35,13 +35,14 @@ static void literal_of_regex(const char *pattern, char literal[MAX_LITERAL]) {
   literal[length] = '\0';
 }
 
-/* Both digits: the same to a reader who mistyped a layer's name. */
+/* Any two digits are alike: a wrong layer number is a likely mistake. */
 static int alike(char a, char b) {
   if (isdigit((unsigned char)a) && isdigit((unsigned char)b)) return 1;
   return tolower((unsigned char)a) == tolower((unsigned char)b);
 }
 
-/* The least distance of literal to a dotted prefix of name (whole 0: to any part of it). row is [strlen(name) + 1]. */
+/* The smallest distance of literal to a dotted prefix of name or (prefix = 0) to any part of it. row: [strlen(name)
+** + 1] scratch. */
 static candidate nearest_part(const char *literal, int prefix, const char *name, int *row) {
   int columns = (int)strlen(name);
   for (int j = 0; j <= columns; j++) row[j] = prefix ? j : 0;
@@ -69,7 +70,7 @@ static int same_text(const candidate *a, const candidate *b) {
   return a->length == b->length && !memcmp(a->name, b->name, (size_t)a->length);
 }
 
-/* Keeps best[] sorted by distance, the earlier name first among equals, every text once. */
+/* Keeps best[] sorted by distance, earlier names first among equals, without duplicates. */
 static void keep(candidate best[SHOWN], int *count, candidate found) {
   for (int i = 0; i < *count; i++)
     if (same_text(&best[i], &found)) return;

@@ -1,8 +1,8 @@
-/* rules.c - deciding names by ordered patterns.
+/* rules.c - decides names by ordered patterns.
 **
-** A rule that was written is a rule that was meant: one that matches no name is an error, one whose every match an
-** earlier rule takes is a warning. Both need every rule tried on names that are decided already, but only until the
-** rule has matched once, so a long list of rules over many names stays cheap.
+** Every rule is expected to have an effect: a rule that matches no name is an error, and a rule whose matches are
+** all taken by earlier rules causes a warning. For both, each rule must also be tried on names that are already
+** decided, but only until its first match, so a long list of rules over many names stays cheap.
 */
 #include "shard/rules.h"
 
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What resolve learns about a rule. */
+/* What ms_rules_resolve finds out about a rule. */
 typedef struct tally {
   int wins;
   int first_match; /* index of a name, or -1 */
@@ -94,7 +94,7 @@ static int fail_unmatched(const ms_rule *rule, int n, const char *const *names) 
     return MS_FAIL(MS_ERULE, "%s: rule %s%s%s matches nothing: there are no names", rule->context, quote, rule->pattern,
                    quote);
   int looks_like_regex = !rule->regex && rule->pattern[strcspn(rule->pattern, "^$*+?[]()|\\")];
-  const char *level = strchr(rule->pattern, ']') ? "=" : ""; /* of Lua's long brackets */
+  const char *level = strchr(rule->pattern, ']') ? "=" : ""; /* level of Lua's long brackets */
   ms_text near = {0};
   int rc = ms_suggest_names(rule->pattern, rule->regex != NULL, n, names, &near);
   if (!rc && looks_like_regex)

@@ -1,8 +1,8 @@
-/* segment.c - cutting a unit's parameters into segments, and a segment into one chunk a rank.
+/* segment.c - divides a unit's parameters into segments, and each segment into one chunk per rank.
 **
-** Parameters are ordered trainable before frozen, then by optimizer group, then as they were added: gradients and
-** optimizer state then cover a prefix of the master buffer, and an optimizer pass over a unit is as many kernels as it
-** has groups.
+** Parameters are ordered trainable before frozen, then by optimizer group, then in the order of addition. Gradients
+** and optimizer state therefore cover a prefix of the master buffer, and an optimizer pass over a unit needs one
+** kernel per group.
 */
 #include <stdlib.h>
 
@@ -34,7 +34,7 @@ static void order_params(const ms_model *model, ms_unit *unit) {
   }
 }
 
-/* Elements of [first, first + count) of the segment that lie in chunk `rank`: the owned part of a parameter. */
+/* Sets the owned part of a parameter: its elements that are in chunk `rank` of the segment. */
 static void own(ms_param *p, const ms_segment *segment, int rank) {
   int64_t chunk_begin = segment->chunk * rank, chunk_end = chunk_begin + segment->chunk;
   int64_t begin = p->offset > chunk_begin ? p->offset : chunk_begin;
@@ -44,7 +44,7 @@ static void own(ms_param *p, const ms_segment *segment, int rank) {
   p->local = segment->local + (p->owned ? begin - chunk_begin : 0);
 }
 
-/* A segment over unit->order[first, first + count): offsets of its parameters, and its chunk. */
+/* Makes a segment of unit->order[first, first + count): offsets of its parameters, and the size of its chunk. */
 static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, int count) {
   const ms_param *head = &model->param[unit->order[first]];
   int64_t ranks = model->shard_size;
@@ -66,13 +66,12 @@ static void cut(ms_model *model, ms_unit *unit, ms_segment *segment, int first, 
   else segment->chunk = align_up((end + ranks - 1) / ranks, MS_SEGMENT_ALIGN);
 }
 
-/* Bytes up to the next segment, aligned in elements: with one rank all four buffers then have equal element offsets. */
+/* End of a segment in bytes, aligned in elements: with one rank, all buffers then have equal element offsets. */
 static int64_t segment_end(int64_t begin, int64_t elements, int dtype) {
   return begin + align_up(elements, MS_SEGMENT_ALIGN) * ms_dtype_size(dtype);
 }
 
-/* Places a cut segment behind the ones before it in all four buffers, and finds what this rank owns of its
-** parameters. */
+/* Places a segment behind the previous ones in all buffers, and sets what this rank owns of its parameters. */
 static void place(ms_model *model, ms_unit *unit, ms_segment *segment, int index) {
   int64_t whole = segment->chunk * model->shard_size;
   segment->local = unit->master_count;

@@ -1,6 +1,6 @@
-/* update_rules.c - rules of a sharded model that may change while it trains: when units are resharded and gathered, and
-** the optimizer's groups. They decide what plans do and not where anything lies, so the state stays as it is.
-** Everything else is fixed by ms_model_shard.
+/* update_rules.c - rules of a sharded model that can change during training: when units are resharded and gathered,
+** and the optimizer's groups. They affect what plans do, but not where state is stored, so the state stays valid.
+** ms_model_shard fixes everything else.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +69,7 @@ int ms_model_set_prefetch_order(ms_model *model, int unit, int backward, int n, 
   return MS_OK;
 }
 
-/* A segment is updated as one. */
+/* One kernel updates a whole segment, so its parameters must agree. */
 static int check_segment(const ms_model *model, const ms_unit *unit, const ms_segment *segment, const double *lr_scale,
                          const double *weight_decay) {
   int first = unit->order[segment->first_param];

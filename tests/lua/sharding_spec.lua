@@ -236,7 +236,7 @@ describe("S8: freeze", function()
       local ok, raised = pcall(function() return train:compile { inputs = ms.ones(2, 4) } end)
       assert.equal(freeze[1] == "1", ok, tostring(raised))
       if not ok then
-        has(tostring(raised), "loss | parameter | trained")
+        has(tostring(raised), "loss | parameter | trainable")
       end
     end
   end)
