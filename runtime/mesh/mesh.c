@@ -9,6 +9,7 @@
 
 /* ---- roots ---- */
 
+/* All meshes over a root share it; the last one frees it. */
 static void release_root(ms_mesh_root *root) {
   if (!root || --root->meshes > 0) return;
   for (int d = 0; d < root->ndim; d++) free(root->name[d]);
@@ -55,6 +56,7 @@ int ms_mesh_over(ms_mesh_root *root, int ndim, const ms_axis *axes, const char *
 
 void ms_mesh_free(ms_mesh *mesh) { ms_handle_release(mesh, MS_HANDLE_MESH); }
 
+/* Row-major: the last dimension has stride 1. After an error, *out is NULL or a root that the caller releases. */
 static int make_root(int ndim, const int *sizes, const char *const *names, int world, ms_mesh_root **out) {
   ms_mesh_root *root = ms_calloc(1, sizeof *root);
   if (!root) return MS_ENOMEM;
@@ -260,6 +262,7 @@ int ms_mesh_group(const ms_mesh *mesh, int dim, int rank, int *ranks) {
   return MS_OK;
 }
 
+/* Lists every group once: at its first position, whose coordinate along the dimension is 0. */
 int ms_mesh_all_groups(const ms_mesh *mesh, int dim, int *ranks) {
   MS_HANDLE(mesh, MESH);
   MS_GIVEN(ranks);
@@ -272,6 +275,7 @@ int ms_mesh_all_groups(const ms_mesh *mesh, int dim, int *ranks) {
   return MS_OK;
 }
 
+/* Lists ranks in row-major order: the coordinate of the last dimension changes fastest. */
 int ms_mesh_ranks(const ms_mesh *mesh, int rank, int *ranks) {
   MS_HANDLE(mesh, MESH);
   MS_GIVEN(ranks);

@@ -14,6 +14,7 @@ void ms_mesh_write_label(char *label, int ndim, const int *sizes, const char *co
   for (int d = 0; names && d < ndim && used < room; d++)
     if (names[d]) used += snprintf(label + used, (size_t)(room - used), "%s%s", d ? ", " : " (", names[d]);
   if (names && names[0] && used < room) used += snprintf(label + used, (size_t)(room - used), ")");
+  /* snprintf counts the characters that did not fit, so `used` can exceed `room`. */
   if (used >= room) memcpy(label + room - 4, "...", 4);
 }
 

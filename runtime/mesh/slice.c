@@ -88,6 +88,7 @@ static int remember(ms_mesh *mesh, const char *doing, int n, const char *const *
   return MS_OK;
 }
 
+/* Returns the size of a dimension of the root that this mesh does not cover, or 1 for any other name. */
 int ms_mesh_copies(const ms_mesh *mesh, const char *name) {
   MS_HANDLE_OR(0, mesh, MESH);
   MS_GIVEN_OR(0, name);
@@ -105,6 +106,8 @@ int ms_mesh_copies(const ms_mesh *mesh, const char *name) {
 
 /* ---- slice ---- */
 
+/* Names must be in the order of the mesh's dimensions. Derived dimensions have no place in that order, so their strides
+** decide. */
 static int check_order(const ms_mesh *mesh, const ms_axis *axes, const char *const *names, int d) {
   const char *left = names[d - 1], *right = names[d];
   int a = dim_named(mesh, left), b = dim_named(mesh, right);

@@ -29,6 +29,7 @@ void ms_plan_touch(ms_plan *plan, int buffer, int position) {
   if (position > b->last) b->last = position;
 }
 
+/* Extends the lifetime of a buffer to a kernel's position. */
 static void compute_with(ms_plan *plan, int buffer, int position) {
   ms_plan_touch(plan, buffer, position);
   if (buffer >= 0) plan->buffer[buffer].computed = 1;
@@ -81,6 +82,7 @@ static int copy_scope(ms_plan *plan, const char *from, const char **own) {
   return MS_OK;
 }
 
+/* Returns the plan's copy of a scope string, which it makes at the first use. */
 static int own_scope(ms_plan *plan, const char *from, const char **own) {
   if (plan->latest_scope.from != from) {
     if (2 * plan->scopes >= plan->scope_slots) MS_TRY(widen_scopes(plan));
@@ -96,6 +98,7 @@ static int own_scope(ms_plan *plan, const char *from, const char **own) {
   return MS_OK;
 }
 
+/* Reserves n consecutive places in the plan's storage. */
 static int take_places(ms_plan *plan, int n, ms_place **place) {
   const int all = sizeof plan->places->place / sizeof *plan->places->place;
   if (!plan->places || plan->places->n + n > all) {
@@ -193,6 +196,8 @@ int ms_plan_collective(ms_plan *plan, int phase, int stream, int kind, int dim, 
   return MS_OK;
 }
 
+/* The collective itself also runs the all_reduce over the replicas: the phase lists it for reports, but it is not a
+** separate instruction. */
 int ms_plan_take_replicas(ms_plan *plan, int phase) {
   ms_plan_phase *p = &plan->phase[phase];
   ms_plan_coll *coll = p->instr[p->n - 1].coll, *also;
@@ -261,6 +266,7 @@ int ms_plan_take_slots(ms_plan *plan, const ms_graph *graph) {
   return MS_OK;
 }
 
+/* Appends a buffer whose offset the state's layout has already fixed; offset -1: an empty buffer. */
 static int persistent(ms_plan *plan, int arena, int category, int64_t offset, int64_t bytes, const char *label) {
   int buffer;
   MS_TRY(ms_plan_buffer(plan, -1, arena, category, offset < 0 ? 0 : bytes, label, &buffer));

@@ -20,6 +20,7 @@ void ms_plan_config_default(ms_plan_config *config, int size) {
   ms_config_give(config, size, &defaults, sizeof defaults, "ms_plan_config");
 }
 
+/* The negated comparisons in these checks also reject NaN. */
 static int check_adamw(const ms_plan_config *c) {
   if (!(c->beta1 >= 0 && c->beta1 < 1))
     return MS_FAIL(MS_EINVAL, "beta1 must be at least 0 and below 1, not %g", c->beta1);

@@ -5,6 +5,8 @@
 
 #include "plan/plan.h"
 
+/* comm_bytes leaves out NEXT, which a step runs any number of times. The fingerprint is split because a double holds
+** only 53 bits exactly. */
 int ms_plan_summarize(const ms_plan *plan, ms_plan_summary *s) {
   MS_HANDLE(plan, PLAN);
   MS_GIVEN(s);

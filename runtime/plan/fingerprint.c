@@ -84,6 +84,7 @@ void ms_plan_describe_state(const ms_model *model, const ms_plan_config *c, ms_t
   if (c->nccl) ms_text_append(text, "nccl options %d\n", c->nccl);
 }
 
+/* Settings of the plan alone: plans that differ in them can share a state. */
 static void describe_config(const ms_plan *plan, ms_text *text) {
   const ms_plan_config *c = &plan->config;
   ms_text_append(text, "max_norm %.17g, prefetch %d, accumulate %d, fuse %d, sync %d, reshard_after_backward %d\n",

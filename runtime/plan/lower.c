@@ -13,6 +13,8 @@
 
 static int is_alias(const ms_node *node) { return ms_op_row_of(node->op)->flags & MS_OP_ALIAS; }
 
+/* Follows aliases to the values that own bytes, and finds the last reader of each. Outputs, gradients and the loss are
+** kept until the end of the phase. */
 static void find_roots(ms_lowering *l) {
   const ms_graph *g = l->graph;
   for (int v = 0; v < g->n_values; v++) {

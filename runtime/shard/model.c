@@ -68,6 +68,7 @@ static int check_unit_config(const char *name, const ms_unit_config *config) {
   return MS_OK;
 }
 
+/* ms_model_shard fixes all offsets, so nothing can be added after it. */
 static int check_open(const ms_model *model, const char *what, const char *name) {
   if (!model->sharded) return MS_OK;
   return MS_FAIL(MS_EINVAL, "%s '%s' cannot be added after ms_model_shard: add all units and parameters before it",

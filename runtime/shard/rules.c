@@ -26,6 +26,7 @@ static void free_rule(ms_rule *rule) {
   free(rule->context);
 }
 
+/* Returns NULL without memory; the caller frees the text. */
 static char *compose_context(const char *where, const char *policy) {
   ms_text text = {0};
   ms_text_append(&text, "%s%s%s", where, *where ? ": " : "", policy);
@@ -88,6 +89,7 @@ int ms_rule_matches(const ms_rule *rule, const char *name, int *matches) {
   return MS_OK;
 }
 
+/* The error of a rule that matches no name. A string that looks like a regular expression gets different advice. */
 static int fail_unmatched(const ms_rule *rule, int n, const char *const *names) {
   const char *quote = rule->regex ? "/" : "\"";
   if (n == 0)
@@ -129,6 +131,7 @@ fail:
   return rc;
 }
 
+/* The first rule that matches decides. Later rules are tried only if they have not matched any name yet. */
 static int decide_name(const ms_rules *rules, tally *tallies, int index, const char *name, int *decided) {
   *decided = -1;
   for (int r = 0; r < rules->count; r++) {

@@ -12,6 +12,7 @@ static int check_sharded(const ms_model *model) {
   return MS_FAIL(MS_EINVAL, "the model is not sharded yet: set these rules when you add its units and parameters");
 }
 
+/* Checks all units before it changes one, so that an error leaves the model as it was. */
 int ms_model_set_reshard(ms_model *model, const int *reshard, const int *size) {
   MS_HANDLE(model, MODEL);
   MS_GIVEN(reshard);
@@ -84,6 +85,7 @@ static int check_segment(const ms_model *model, const ms_unit *unit, const ms_se
   return MS_OK;
 }
 
+/* lr_scale, weight_decay: [params]. Checks everything first, so that an error leaves the model as it was. */
 int ms_model_set_groups(ms_model *model, const double *lr_scale, const double *weight_decay) {
   MS_HANDLE(model, MODEL);
   MS_GIVEN(lr_scale);
