@@ -29,7 +29,7 @@ int ms_unshard_schedule(const ms_model *model, const ms_unit_use *use, int bound
 /* 1 when kernels read the master chunk directly: one shard, f32. */
 int ms_unit_is_direct(const ms_model *model, int unit);
 
-/* The builder (builder.c). Each function returns a status, and the index of a new buffer through its last argument. */
+/* The builder (builder.c). ms_plan_buffer returns the index of the new buffer in *buffer. */
 int ms_plan_buffer(ms_plan *plan, int phase, int arena, int category, int64_t bytes, const char *label, int *buffer);
 /* Appends an instruction to the phase's program and extends the lifetimes of the buffers it names. */
 int ms_plan_kernel(ms_plan *plan, int phase, int op, const ms_attrs *attrs, int inputs, const ms_ref *in, int outputs,
@@ -50,8 +50,8 @@ int ms_plan_sum_between_nodes(ms_plan *plan, int phase, int unit, const ms_plan_
 /* Makes each rank receive only the slice that the parts describe from the phase's last collective, an all_reduce. */
 void ms_plan_slice_sum(ms_plan *plan, int phase);
 void ms_plan_touch(ms_plan *plan, int buffer, int position);
-/* The STATE buffers come first in a plan: five for each unit, then the step's scalars. A buffer that a unit does not
-** need is empty. */
+/* The buffers of the training state come first in a plan: these for each unit, then the step's scalars. A buffer that
+** a unit does not need is empty. */
 enum ms_state_buffer {
   MS_STATE_MASTER = 0,
   MS_STATE_GRADIENT = 1,
