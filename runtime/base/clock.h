@@ -1,11 +1,11 @@
-/* clock.h - monotonic seconds, cheap enough to call around every instruction; and the scale of fixed waits. */
+/* clock.h - monotonic time in seconds, cheap enough to read around every instruction; and the scale of fixed waits. */
 #ifndef MS_BASE_CLOCK_H
 #define MS_BASE_CLOCK_H
 
 #include <time.h>
 
-/* Waits whose seconds no caller chooses, such as the launcher's grace times, last this many times as long: 1, but for tests,
-** which set it before they start what waits. */
+/* Factor on fixed waits that no caller can configure, such as the launcher's grace periods. 1 by default; tests set
+** it before they start the code that waits. */
 extern double ms_wait_scale;
 
 static inline double ms_clock(void) {

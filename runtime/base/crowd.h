@@ -1,13 +1,13 @@
-/* crowd.h - whether other processes compete for the cores of this one. Who waits for another thread spins while it has its
-** core to itself, and sleeps at once where it has not: a thread that spins keeps the core that the other needs. */
+/* crowd.h - whether other processes compete for this process's cores. A waiting thread spins as long as it has its
+** core to itself, and otherwise sleeps at once, because spinning would keep the core from the thread it waits for. */
 #ifndef MS_BASE_CROWD_H
 #define MS_BASE_CROWD_H
 
-/* 1 when the system has lately taken cores away from this process's threads, and for a while after. A few nanoseconds; any
-** thread. */
+/* 1 if the system has recently preempted this process's threads, and for a while afterwards. Takes a few nanoseconds;
+** any thread can call it. */
 int ms_crowded(void);
 
-/* Between two looks of one who spins: leaves the core's other hardware thread more of it. */
+/* Pauses between two polls of a spin loop, which gives the core's other hardware thread more resources. */
 static inline void ms_relax(void) {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

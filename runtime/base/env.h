@@ -1,4 +1,5 @@
-/* env.h - settings read from environment variables, typed. One that does not parse is MS_EINVAL naming it. */
+/* env.h - typed settings from environment variables. A value that does not parse is MS_EINVAL, and the message names
+** it. */
 #ifndef MS_BASE_ENV_H
 #define MS_BASE_ENV_H
 

@@ -1,6 +1,5 @@
-/* library.h - a library of others that is found at run time: by an environment variable, else by the first of some names that
-** the dynamic linker knows. Nothing of it is needed to build.
-*/
+/* library.h - third-party libraries loaded at run time: from the file that an environment variable names, otherwise
+** the first of several names that the dynamic linker finds. The build needs nothing of them. */
 #ifndef MS_BASE_LIBRARY_H
 #define MS_BASE_LIBRARY_H
 
@@ -8,27 +7,29 @@
 
 typedef struct ms_library_entry {
   const char *symbol;
-  size_t at; /* offset of its pointer in the table of functions that is filled */
+  size_t at; /* offset of the function's pointer in the caller's table */
 } ms_library_entry;
 
 typedef struct ms_library {
-  const char *variable;          /* names the file, and then nothing else is tried */
-  const char *const *names;      /* tried in order; ends with NULL */
-  const char *user, *oldest;     /* "several GPUs need NCCL", "NCCL 2.18.5", for messages */
-  const ms_library_entry *entry; /* what it must have */
+  const char *variable;          /* names the file; if it is set, no other name is tried */
+  const char *const *names;      /* tried in order; NULL-terminated */
+  const char *user, *oldest;     /* for messages: "several GPUs need NCCL", "NCCL 2.18.5" */
+  const ms_library_entry *entry; /* functions that the library must have */
   int entries;
 } ms_library;
 
 enum { MS_LIBRARY_WHY_BYTES = 768 };
 
-/* Opens the library and fills the table with its functions. NULL: it is not found, or lacks one of them; `why` is then a message that
-** says which, and how to name another file. Else a handle for dlclose, should its version turn out to be wrong. */
+/* Opens the library and fills the table with its functions. Returns a handle for dlclose (for a library whose version
+** turns out to be unsuitable). NULL: the library is missing or lacks a function; `why` says which, and how to name
+** another file. */
 void *ms_library_open(const ms_library *library, void *table, char why[MS_LIBRARY_WHY_BYTES]);
-/* The name of the function whose pointer lies at this offset of the table. */
+/* The name of the function whose pointer is at this offset of the table. */
 const char *ms_library_symbol(const ms_library *library, size_t at);
-/* The file that the variable names, or the first name, for messages. */
+/* For messages: the file that the variable names, otherwise the first name. */
 const char *ms_library_path(const ms_library *library);
-/* One function of the library, to ask for its version: NULL when there is none. *handle is for dlclose, or NULL. */
+/* Looks up one function, e.g. to read the version before ms_library_open; NULL if there is none. *handle: for
+** dlclose, or NULL. */
 void *ms_library_ask(const ms_library *library, const char *symbol, void **handle);
 
 #endif

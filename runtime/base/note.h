@@ -1,10 +1,9 @@
-/* note.h - what a run tells its user once: that something works, but not as well as it could, and what would mend it. Errors
-** are for what does not work.
-*/
+/* note.h - notes to the user: something works, but not as well as it could, and how to improve it. Each note appears
+** once. Failures are errors, not notes. */
 #ifndef MS_BASE_NOTE_H
 #define MS_BASE_NOTE_H
 
-/* Keeps a note until ms_note_next (moonshard.h) hands it out. The same text is kept once in a process. */
+/* Queues a note until ms_note_next (moonshard.h) returns it. Each text is queued once per process. */
 void ms_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

@@ -1,14 +1,14 @@
-/* secret.h - texts that no other process may see: in memory of their own that core dumps leave out, that is not swapped where
-** the system allows it, and that is wiped when it is freed. The memory is libsodium's.
-*/
+/* secret.h - texts that no other process may see, in memory from libsodium: excluded from core dumps, locked against
+** swapping if the system allows it, and wiped when freed. */
 #ifndef MS_BASE_SECRET_H
 #define MS_BASE_SECRET_H
 
-/* Before libsodium draws random bytes or maps memory; cheap after the first time. Its hashes need no start. */
+/* Call before libsodium draws random bytes or maps memory; cheap after the first call. Its hash functions do not need
+** it. */
 int ms_secret_start(void);
-/* A copy, or NULL (MS_ENOMEM). */
+/* Returns a copy, or NULL (MS_ENOMEM). Free it with ms_secret_free. */
 char *ms_secret_copy(const char *text);
-/* Wipes it first. NULL: nothing. */
+/* Wipes the text and frees it; safe on NULL. */
 void ms_secret_free(char *secret);
 
 #endif

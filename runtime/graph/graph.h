@@ -1,8 +1,9 @@
-/* graph.h - the traced computation: values and nodes, in the order in which they were made.
+/* graph.h - the traced computation: values and nodes, in the order in which they were created.
 **
-** A graph is built once per shape (builder.c), rewritten (rewrite.c), differentiated (autodiff.c) and then lowered to a plan.
-** Values are contiguous tensors; a node applies one row of the op table. Order of nodes is program order: inputs of a node
-** are made before it. Autodiff appends the backward nodes to the same graph, so one list describes the whole micro-batch.
+** A graph is built once per shape (builder.c), rewritten (rewrite.c), differentiated (autodiff.c) and then lowered to
+** a plan. Values are contiguous tensors; a node applies one row of the op table. Nodes are in program order: every
+** node comes after the nodes that produce its inputs. Autodiff appends the backward nodes to the same graph, so one
+** list describes the whole micro-batch. A graph belongs to one thread at a time.
 */
 #ifndef MS_GRAPH_GRAPH_H
 #define MS_GRAPH_GRAPH_H
@@ -13,8 +14,8 @@
 
 enum ms_value_kind { MS_VALUE_NODE = 0, MS_VALUE_INPUT = 1, MS_VALUE_PARAM = 2 };
 
-/* The elements are [outer, rows, inner], of which axis 1 holds rows [first, first + rows) of the micro-batch. rows 0: they belong
-** to no row; -1: rows cannot be told apart any more. */
+/* A value seen as [outer, rows, inner]: axis 1 holds rows [first, first + rows) of the micro-batch. rows 0: the value
+** does not depend on a row; -1: its rows can no longer be told apart. */
 typedef struct ms_batch_rows {
   int64_t outer, rows, first;
 } ms_batch_rows;
@@ -23,9 +24,9 @@ typedef struct ms_value {
   ms_value_info info;
   ms_batch_rows rows;
   int kind;         /* enum ms_value_kind */
-  int node, output; /* which node made it, as which output; -1 for inputs and parameters */
+  int node, output; /* the node that produces it and the number of that output; -1 for inputs and parameters */
   int param;        /* index in the model for MS_VALUE_PARAM, else -1 */
-  const char *name; /* of inputs; "" otherwise */
+  const char *name; /* name of an input, otherwise "" */
 } ms_value;
 
 typedef struct ms_node {
@@ -34,10 +35,10 @@ typedef struct ms_node {
   int inputs, outputs;
   int in[MS_MAX_INPUTS], out[MS_MAX_OUTPUTS];
   const char *scope; /* module path, interned in the graph */
-  int backward;      /* 1: made by autodiff, or again for it */
-  int region;        /* of recompute.c, or 0 */
-  int recompute;     /* 1: what it makes may be made again in backward */
-  int recomputed;    /* 1: it is the copy that does so */
+  int backward;      /* 1: created by autodiff, or recomputed for backward */
+  int region;        /* recomputation region (recompute.c), or 0 */
+  int recompute;     /* 1: backward can recompute its outputs */
+  int recomputed;    /* 1: this node is such a recomputed copy */
 } ms_node;
 
 typedef struct ms_named_value {
@@ -45,16 +46,17 @@ typedef struct ms_named_value {
   int value;
 } ms_named_value;
 
-/* What the builder asks of the model: kept small so that the graph floor does not know sharding. */
+/* The facts about a parameter that the builder needs; a small interface, so that this floor does not depend on
+** sharding. */
 typedef struct ms_param_info {
   const char *name;
-  ms_value_info info; /* dtype: what kernels read */
-  int grad_dtype;     /* what the gradient is wanted in */
+  ms_value_info info; /* its dtype is the one that kernels read */
+  int grad_dtype;     /* dtype of the gradient */
   int frozen;
 } ms_param_info;
 typedef int (*ms_param_lookup)(const void *model, int param, ms_param_info *info);
 
-/* What a user of the graph keeps with it (plan/compile_cache.c); freed with the graph. */
+/* Data that a user of the graph attaches to it (plan/compile_cache.c); released with the graph. */
 typedef struct ms_graph_cache {
   void *data;
   void (*release)(void *data);
@@ -62,41 +64,41 @@ typedef struct ms_graph_cache {
 
 struct ms_graph {
   ms_handle handle;
-  ms_graph_cache *cache; /* its place; also of a const graph it may be filled */
+  ms_graph_cache *cache; /* can be filled even if the graph is const */
   const void *model;
   ms_param_lookup lookup;
   ms_value *values;
   ms_node *nodes;
   int n_values, n_nodes, values_capacity, nodes_capacity;
   int loss;        /* value, or -1 */
-  int loss_weight; /* value, f32 []: what the loss counts among those of all ranks and micro-batches; -1: as each does */
-  ms_named_value *outputs; /* values kept readable */
+  int loss_weight; /* value, f32 []: the loss's weight among all ranks and micro-batches; -1: all weigh the same */
+  ms_named_value *outputs; /* values that stay readable after a run */
   int n_outputs, outputs_capacity;
-  int *param_values; /* [n_params] value of each parameter, or -1 */
-  int *param_grads;  /* [n_params] gradient value after autodiff, or -1 (frozen, or not reached) */
+  int *param_values; /* [n_params] value of each parameter, or -1 if unused */
+  int *param_grads;  /* [n_params] gradient after autodiff; -1: frozen or not reached */
   int n_params;
   const char *scope;                       /* current */
   int region;                              /* current */
-  unsigned char recompute_op[MS_OP_COUNT]; /* which ops of the current region are recomputed */
-  char **interned;                         /* a hash table: interned_capacity slots, NULL where empty */
+  unsigned char recompute_op[MS_OP_COUNT]; /* 1: nodes of this op are recomputed in the current region */
+  char **interned;                         /* hash table with interned_capacity slots; NULL: empty slot */
   int n_interned, interned_capacity;
 };
 
-/* The row behind an op id. */
+/* The functions of an op's row. First the shape rule: fills out[outputs] from in[inputs]. */
 typedef int (*ms_infer_fn)(const ms_node *node, const ms_value_info *in, ms_value_info *out);
-/* Appends the nodes that give d loss / d inputs. dy: [outputs] gradient values, -1 where none; dx: [inputs], to be set
-** where the input needs one (needs[i]), -1 otherwise. */
+/* Gradient rule: appends the nodes that compute d loss / d inputs. dy: [outputs], gradient values, -1 if an output
+** has none. dx: [inputs], all -1 on entry; the rule sets each input with needs[i]. */
 typedef int (*ms_grad_fn)(ms_graph *graph, int node, const int *dy, const int *needs, int *dx);
-/* The axis of output 0 that an axis of an input becomes: 0.. or one of enum ms_axis_end. */
+/* The axis of output 0 to which an axis of an input corresponds: 0 or more, or a value of enum ms_axis_end. */
 typedef int (*ms_axes_fn)(const ms_node *node, const ms_value_info *in, const ms_value_info *out, int input, int axis);
-/* One use of an op, by shapes. */
+/* One use of an op, described by its shapes. */
 typedef struct ms_cost_case {
   int op;
   const ms_attrs *attrs;
   int inputs, outputs;
   const ms_value_info *in, *out; /* [inputs], [outputs] */
 } ms_cost_case;
-/* Floating-point operations (a multiplication and an addition are two), and bytes, each tensor touched once. */
+/* flops counts a multiplication and an addition as two operations; bytes counts every tensor once. */
 typedef struct ms_work {
   double flops, bytes;
 } ms_work;
@@ -117,51 +119,56 @@ typedef struct ms_op_row {
 const ms_op_row *ms_op_row_of(int op); /* NULL when there is no such op */
 int ms_op_row_defaults(int op, ms_attrs *attrs);
 int ms_op_has(int op, const char *attribute); /* 1: its row has such an attribute, e.g. "out_dtype:i7" */
-/* 1: a call with these attributes reads what its outputs hold before it writes them. */
+/* 1: a call with these attributes reads the contents of its outputs before it writes them. */
 int ms_op_reads_outputs(int op, const ms_attrs *attrs);
 /* The enum ms_activation that an op computes (maker MS_OP_PUBLIC) or is the gradient of (MS_OP_INTERNAL). */
 int ms_op_activation(int op, int maker);
 
 int ms_graph_create(const void *model, ms_param_lookup lookup, int n_params, ms_graph **graph);
-/* A deep copy: compile works on one and leaves the caller's graph as it was traced. */
+/* A deep copy: compilation changes the copy and leaves the caller's graph as traced. */
 int ms_graph_copy(const ms_graph *graph, ms_graph **copy);
-/* ms_graph_op by id; what gradient rules and lowering use. */
+/* ms_graph_op by op id, for gradient rules and lowering. */
 int ms_graph_emit(ms_graph *graph, int op, int inputs, const int *in, const ms_attrs *attrs, int *out);
 /* Puts "in <scope>: " before the pending error; returns rc. */
 int ms_graph_in_scope(const ms_graph *graph, int rc);
 const char *ms_graph_intern(ms_graph *graph, const char *text);
 
-/* Fuses: matmul + add of a vector -> matmul with bias; add + norm -> add_norm; silu * x -> swiglu; matmul + relu -> activation.
-** With evaluate = 1 also matmul + gelu/silu -> activation, and dropout is passed through. Removes nodes nothing needs.
-** Value ids stay what they were; a value that nothing makes any more has node -1. */
+/* Fuses matmul + add of a vector into matmul with bias, add + norm into add_norm, silu * x into swiglu, and matmul +
+** relu into a matmul with activation. With evaluate = 1 it also fuses matmul + gelu/silu and bypasses dropout.
+** Removes unused nodes. Value ids do not change; a value that no node produces any more has node -1. */
 int ms_graph_rewrite(ms_graph *graph, int evaluate);
-/* What an evaluate phase needs even when nothing is fused: ops that are the identity in evaluation (dropout) are passed
-** through. ms_graph_rewrite with evaluate = 1 does it too. */
+/* The part of ms_graph_rewrite that evaluate phases need even without fusion: bypasses ops that are the identity in
+** evaluation (dropout). ms_graph_rewrite with evaluate = 1 includes it. */
 int ms_graph_pass_identities(ms_graph *graph, int evaluate);
-/* After autodiff: activation backward + bias gradient -> activation_backward_bias; norm backward + add -> its fifth input;
-** a sum of pads that tile an axis (the gradient of slices) -> concat. Removes nodes nothing needs. */
+/* Runs after autodiff. Fuses activation backward + bias gradient into activation_backward_bias, makes the other
+** addend of a norm's gradient its fifth input, and turns a sum of pads that tile an axis (the gradient of slices)
+** into concat. Removes unused nodes. */
 int ms_graph_rewrite_backward(ms_graph *graph);
-/* After those: results that only gradients of weights read are made again by the gradient's kernel, not kept. Fresh values
-** are appended; nodes change their order within backward. */
+/* Runs after both rewrites. Results that only weight gradients read are recomputed by the gradient's kernel instead
+** of stored. Appends new values and reorders nodes within backward. */
 int ms_graph_rematerialize(ms_graph *graph);
-/* Removes nodes whose outputs reach neither the loss, a named output nor a parameter gradient; keeps order. */
+/* Removes nodes whose outputs reach neither the loss, a named output nor a parameter gradient; keeps the order. */
 int ms_graph_prune(ms_graph *graph);
-/* Appends the backward pass and fills param_grads, each in the parameter's grad_dtype. A parameter's gradient is a value of
-** its own (or a reshape of one): nothing else reads it and no other parameter shares it, so its storage may be bound freely. */
+/* Appends the backward pass and fills param_grads, each in the parameter's grad_dtype. A parameter's gradient is a
+** separate value (or a reshape of one): no other node reads it and no other parameter shares it, so the caller can
+** bind its storage freely. */
 int ms_graph_differentiate(ms_graph *graph);
 
-/* Lets backward make again what the trace's regions do not keep (recompute.c). After autodiff and its rewrites. */
+/* Recomputes in backward what the regions of the trace do not keep (recompute.c). Runs after autodiff and its
+** rewrites. */
 int ms_graph_insert_recomputation(ms_graph *graph);
 
-/* Last, for devices whose products do it: gelu and its gradient in the epilogues of the products beside them (epilogues.c). */
+/* Runs last, for devices that support it: moves gelu and its gradient into the epilogues of adjacent products
+** (epilogues.c). */
 int ms_graph_fuse_epilogues(ms_graph *graph);
 
-/* 2 M N K for a matmul, 4 B H T S D for attention (not halved when causal), 2.5 times that for its gradient. */
+/* FLOPs of one call: 2 M N K for a matmul, 4 B H T S D for attention (not halved if causal), 2.5 times that for its
+** gradient. */
 double ms_op_flops(const ms_cost_case *c);
 double ms_op_bytes(const ms_cost_case *c);
 double ms_node_flops(const ms_graph *graph, const ms_node *node);
 double ms_node_bytes(const ms_graph *graph, const ms_node *node);
-/* "[8,256,128]" into text of at least 128 bytes; returns text. */
+/* Writes e.g. "[8,256,128]" to text (at least MS_SHAPE_TEXT bytes, infer.h) and returns text. */
 char *ms_shape_text(const ms_value_info *info, char *text);
 
 #endif

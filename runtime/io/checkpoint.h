@@ -1,8 +1,8 @@
-/* checkpoint.h - a checkpoint as files: one rank's part of it, and the commit that makes parts a checkpoint.
+/* checkpoint.h - a checkpoint as files: one rank's part, and the commit that turns all parts into a checkpoint.
 **
-** The folder that is written has for writer N the file rank-N.safetensors and then rank-N.json, the part of the manifest
-** that tells of it; that it is there says that the file is complete and on disk. The commit joins these parts, so ranks
-** need no other way to tell each other what they wrote.
+** Writer N creates rank-N.safetensors in the folder and then rank-N.json, its part of the manifest. The existence of
+** the .json file means that the data file is complete and on disk. The commit joins these parts, so ranks need no
+** other channel to report what they wrote.
 */
 #ifndef MS_IO_CHECKPOINT_H
 #define MS_IO_CHECKPOINT_H
@@ -13,26 +13,26 @@
 
 #define MS_MANIFEST "manifest.json"
 
-/* Elements [first, first + count) of a piece, counted from the piece's own first, f32: *values is where they are, which may
-** be `room`, of so many elements. */
+/* Returns elements [first, first + count) as f32; `first` counts from the start of the piece. *values points to them;
+** `room` has space for count elements, and *values can point to it. */
 typedef int ms_piece_read(void *context, int piece, int64_t first, int64_t count, float *room, const float **values);
 
 typedef struct ms_part {
   const char *folder;
   int writer, n;
   const ms_save_piece *piece;
-  /* Either all pieces as they lie in the file, from the begin of a page of memory, piece i from element at[i] on: they go
-  ** past the page cache; */
+  /* Either the data of all pieces as stored in the file, at a page boundary of memory; piece i begins at element
+  ** at[i]. It is written past the page cache. */
   const float *copy;
   const int64_t *at;
-  /* or, where copy is NULL, what reads them. */
+  /* Or, if copy is NULL, a function that reads the pieces. */
   ms_piece_read *read;
   void *context;
-  atomic_int *stop;        /* not 0: give up */
-  _Atomic int64_t *writes; /* counts on while there is progress */
+  atomic_int *stop;        /* nonzero: cancel */
+  _Atomic int64_t *writes; /* increases while there is progress */
 } ms_part;
 
-/* Writes this rank's file to disk, and then its part of the manifest. */
+/* Writes this rank's data file to disk, and then its part of the manifest. */
 int ms_part_write(const ms_part *part);
 
 typedef struct ms_commit {
@@ -40,12 +40,13 @@ typedef struct ms_commit {
   int writers;
   int retired;
   const char *const *retires;
-  double deadline; /* seconds that it waits for a writer while none comes to its end */
+  double deadline; /* seconds without any writer finishing before the commit fails */
   atomic_int *stop;
   _Atomic int64_t *writes;
 } ms_commit;
 
-/* Waits for the parts, writes the manifest, and gives the folder its name; then removes what is retired. */
+/* Waits for all parts, writes the manifest, renames the folder to its final name, and removes the retired
+** checkpoints. */
 int ms_commit_run(const ms_commit *commit);
 
 #endif

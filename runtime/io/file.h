@@ -1,7 +1,7 @@
-/* file.h - the calls by which files are written, with the errors that tests put into them.
+/* file.h - the calls that write files, with fault injection for tests.
 **
-** All that a checkpoint does to a disk goes through here, so that every single call can be made to fail, to write less than
-** it was asked, or to be the process's last. Without such an order (ms_inject_io) a call costs one load more.
+** All disk operations of a checkpoint go through these calls, so that a test can make any single call fail, write
+** less than requested, or kill the process. Without injection (ms_inject_io) a call costs one extra load.
 */
 #ifndef MS_IO_FILE_H
 #define MS_IO_FILE_H
@@ -9,28 +9,28 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* These are open(2), pwrite(2), fsync(2), rename(2), mkdir(2), unlink(2), rmdir(2): results and errno are theirs. */
+/* Wrappers of open(2), pwrite(2), fsync(2), rename(2), mkdir(2), unlink(2), rmdir(2), with their results and errno. */
 int ms_file_open(const char *path, int flags, int mode);
 ssize_t ms_file_pwrite(int fd, const void *data, size_t bytes, int64_t at);
 int ms_file_sync(int fd);
-/* Lets the disk begin with what was written so far, so that the fsync that must follow finds little left to do, which is half
-** of the time of both. A hint: what goes wrong with it, that fsync tells. */
+/* Starts writing dirty pages to disk, so that the fsync that must follow finds little left to do; this halves the
+** time of both. Only a hint: that fsync reports any failure. */
 void ms_file_begin_sync(int fd);
 int ms_file_rename(const char *from, const char *to);
 int ms_file_mkdir(const char *path);
 int ms_file_unlink(const char *path);
 int ms_file_rmdir(const char *path);
 
-/* Writes all bytes at `at`, also where the system takes fewer at a time. MS_EIO naming the path. */
+/* Writes all bytes at offset `at`, even if the system accepts fewer per call. MS_EIO names the path. */
 int ms_file_write_at(const char *path, int fd, int64_t at, int64_t bytes, const void *data);
-/* The same past the page cache, which spares the processor the copy and other files their place in it. Only what lies at
-** multiples of MS_FILE_PAGE, in memory and in the file, can go that way, and not on every file system (not on tmpfs): the rest
-** goes through the cache. An fsync must follow either. */
+/* The same, bypassing the page cache, which saves the processor a copy and leaves the cache to other files. Only
+** ranges at multiples of MS_FILE_PAGE, in memory and in the file, can bypass it, and not on every file system (not on
+** tmpfs); the rest goes through the cache. An fsync must follow in both cases. */
 enum { MS_FILE_PAGE = 4096 };
 int ms_file_write_direct(const char *path, int fd, int64_t at, int64_t bytes, const void *data);
-/* fsync of a folder: what was made, renamed or removed in it is then there after a power cut. */
+/* fsync of a folder: files created, renamed or removed in it survive a power failure. */
 int ms_file_sync_folder(const char *path);
-/* A new file of this text; sync 1: on disk when it returns. Removes what it began when it fails. */
+/* Creates a file with this text; sync 1: it is on disk on return. Removes the file again if it fails. */
 int ms_file_write_text(const char *path, const char *text, int64_t bytes, int sync);
 
 #endif

@@ -1,7 +1,7 @@
-/* safetensors.h - the format's facts, and what its reader and its writer share.
+/* safetensors.h - facts of the format, and what its reader and its writer share.
 **
-** A file is 8 bytes (N, little-endian), N bytes of JSON (the header), and the tensors' bytes without a gap. Files come
-** from strangers: nothing of a header is believed before it was checked, and every sum and product is checked too.
+** A file consists of 8 bytes (N, little-endian), N bytes of JSON (the header), and the tensors' data without gaps.
+** Files are untrusted: every value of a header is checked before use, and every sum and product for overflow.
 */
 #ifndef MS_IO_SAFETENSORS_H
 #define MS_IO_SAFETENSORS_H
@@ -20,36 +20,38 @@ typedef struct ms_st_dtype {
   int bits;
 } ms_st_dtype;
 
-/* Element types in the order of the reference library: alignment ascending. -1 when there is no such name. */
+/* Element types in the reference library's order, by ascending alignment. ms_st_dtype_find returns -1 for an unknown
+** name. */
 const ms_st_dtype *ms_st_dtype_row(int dtype);
 int ms_st_dtype_find(const char *name);
-/* All their names, for messages. */
+/* All type names, for messages. */
 const char *ms_st_dtype_names(void);
 
-/* Elements and bytes of a shape; MS_EINVAL without a file or a name in it, for ms_error_prefix. */
+/* Computes the elements and bytes of a shape. MS_EINVAL contains neither file nor name; the caller adds them with
+** ms_error_prefix. */
 int ms_st_measure(int dtype, int ndim, const int64_t *dims, int64_t *elements, int64_t *bytes);
 
-/* A checked header. Names and metadata belong to `root`. */
+/* A checked header. `root` owns names and metadata. */
 typedef struct ms_st_header {
   json_t *root;
-  json_t *metadata;              /* NULL when there is none */
-  ms_safetensors_tensor *tensor; /* [n] in the order of the header; offsets from the file's begin; no path yet */
-  int64_t *dims;                 /* of all tensors */
+  json_t *metadata;              /* NULL if there is none */
+  ms_safetensors_tensor *tensor; /* [n] in header order; offsets from the start of the file; path is not set */
+  int64_t *dims;                 /* dims of all tensors */
   int n;
 } ms_st_header;
 
-/* N from a file's first bytes (at most 8 are read), against the file's size. */
+/* Reads N from a file's first bytes (at most 8) and checks it against the file's size. */
 int ms_st_header_length(const char *path, const uint8_t *prefix, int64_t file_bytes, int64_t *length);
-/* text: the JSON, `length` bytes. Frees what it made when it fails. */
+/* text: the JSON, `length` bytes. Leaves nothing allocated if it fails. */
 int ms_st_header_parse(const char *path, const char *text, int64_t length, int64_t file_bytes, ms_st_header *header);
 void ms_st_header_free(ms_st_header *header);
 
-/* Parses JSON strictly: UTF-8, an object, no duplicate keys, nothing after the end. what: "header". */
+/* Parses JSON strictly: UTF-8, an object, no duplicate keys, no trailing data. what: "header", for messages. */
 int ms_st_json(const char *path, const char *what, const char *text, int64_t length, json_t **root);
-/* A name from a file as it may be shown: quoted, control characters escaped, cut when it is long. */
+/* Formats a name from a file for messages: quoted, control characters escaped, truncated if long. */
 const char *ms_st_quote(const char *name, char out[MS_ST_QUOTED]);
 
-/* What an index says. `weight_map` (name to file) and `metadata` (NULL when there is none) belong to `root`. */
+/* The contents of an index; `root` owns `weight_map` (name to file) and `metadata` (NULL if there is none). */
 typedef struct ms_st_index {
   json_t *root, *weight_map, *metadata;
 } ms_st_index;
@@ -57,18 +59,18 @@ typedef struct ms_st_index {
 int ms_st_index_parse(const char *path, const char *text, int64_t length, ms_st_index *index);
 int ms_st_index_read(const char *path, ms_st_index *index);
 void ms_st_index_free(ms_st_index *index);
-/* The file of a folder to open; *indexed: it is an index. The caller frees it. */
+/* Finds the file to open for a path, which can be a folder; *indexed = 1: it is an index. The caller frees *located. */
 int ms_st_locate(const char *path, char **located, int *indexed);
-/* What stands beside a file: its folder, and `name` in it. NULL when there is no memory; the caller frees it. */
+/* The path of `name` in the folder that contains the file `path`. NULL: out of memory. The caller frees it. */
 char *ms_st_beside(const char *path, const char *name);
 
-/* What was declared as the i-th tensor of a file that is being written; offset is not told. */
+/* The declaration of tensor i of a file being written; does not set the offset. */
 int ms_st_declared(const ms_safetensors_writer *writer, int i, ms_safetensors_tensor *tensor);
 
-/* Where the i-th declared tensor begins, counted from the first byte of all data. */
+/* The offset of tensor i in bytes from the start of the data section. */
 int64_t ms_st_offset(const ms_safetensors_writer *writer, int i);
-/* Bytes [first, first + bytes) of the data of all tensors as they lie in the file: what ms_safetensors_put does tensor by
-** tensor. They go past the page cache where that can be: see ms_file_write_direct. */
+/* Writes bytes [first, first + bytes) of the data section as stored in the file; ms_safetensors_put does the same for
+** one tensor. Bypasses the page cache if possible: see ms_file_write_direct. */
 int ms_st_put_data(ms_safetensors_writer *writer, int64_t first, int64_t bytes, const void *data);
 
 #endif
