@@ -1,4 +1,5 @@
-/* product.h - the matrix product that a matmul's call asks for, as three nested sizes: what its implementations share. */
+/* product.h - the matrix product of a matmul call, reduced to a batch and three sizes; shared by all implementations.
+*/
 #ifndef MS_KERNELS_PRODUCT_H
 #define MS_KERNELS_PRODUCT_H
 
@@ -8,14 +9,15 @@
 typedef struct ms_product {
   int64_t batch, m, n, k;
   int trans_a, trans_b;
-  int shared_b; /* one b for the whole batch */
+  int shared_b; /* 1: one b for the whole batch */
   int activation;
-  int accumulate; /* c += the product */
+  int accumulate; /* 1: c += the product */
   int dtype, c_dtype;
   int bias_dtype; /* -1: no bias */
 } ms_product;
 
-/* Leading dimensions of a are rows when b is one matrix and a is not transposed; else they are the batch. */
+/* Leading dimensions of a become rows if b is a single matrix and a is not transposed; otherwise they become the
+** batch. */
 int ms_product_of(const ms_kernel_call *call, ms_product *product);
 
 #endif

@@ -1,7 +1,9 @@
-/* rope_frequencies.h - how fast each pair of a head turns: what every device's rope kernel makes its table of.
+/* rope_frequencies.h - the rotation frequency of each pair of a head; the rope kernels of all devices build their
+** tables from it.
 **
-** Single precision, rounded where Hugging Face's models round it: at position 100,000 an angle in another precision is
-** another rotation, and weights were trained with this one. Angles are position times frequency, in single precision too.
+** Computed in single precision and rounded where Hugging Face's models round: at position 100,000 another precision
+** gives another rotation, and weights were trained with this one. Angles are position times frequency, also in single
+** precision.
 */
 #ifndef MS_KERNELS_ROPE_FREQUENCIES_H
 #define MS_KERNELS_ROPE_FREQUENCIES_H
@@ -16,8 +18,8 @@
   #define MS_ROPE_FUNCTION static inline
 #endif
 
-/* Llama 3.1 (Grattafiori et al. 2024): a frequency whose wave is longer than original / low positions is divided by factor,
-** one whose wave is shorter than original / high stays, and between the two the result is blended. */
+/* Llama 3.1 (Grattafiori et al. 2024): frequencies with wavelengths above original / low positions are divided by
+** factor, those with wavelengths below original / high are kept, and between the two the result is blended. */
 MS_ROPE_FUNCTION float ms_rope_scaled(float frequency, float original, float factor, float low, float high) {
   const float wave = 6.28318530717958647692f / frequency;
   if (wave > original / low) return frequency / factor;
@@ -26,7 +28,7 @@ MS_ROPE_FUNCTION float ms_rope_scaled(float frequency, float original, float fac
   return (1.0f - share) * frequency / factor + share * frequency;
 }
 
-/* Of pair p of `half`, in radians a position; attrs: of op rope. */
+/* The frequency of pair p (0 <= p < half) in radians per position; attrs: those of op rope. */
 MS_ROPE_FUNCTION float ms_rope_frequency(const ms_attrs *attrs, int64_t p, int64_t half) {
   const float exponent = (float)(2 * p) / (float)(2 * half);
   const float frequency = 1.0f / (float)pow(attrs->f[0], (double)exponent);

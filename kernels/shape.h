@@ -1,7 +1,7 @@
-/* shape.h - the two views of shapes that kernels work on.
+/* shape.h - the two views of shapes that kernels use.
 **
-** An op along one axis sees [outer, n, inner]. A broadcasting op sees its output as runs: stretches in which every input
-** either walks along (stride 1) or stands still (stride 0).
+** An op along one axis sees [outer, n, inner]. A broadcasting op sees its output as runs: stretches in which every
+** input either advances with the output (stride 1) or stays on one element (stride 0).
 */
 #ifndef MS_KERNELS_SHAPE_H
 #define MS_KERNELS_SHAPE_H
@@ -14,7 +14,7 @@ typedef struct ms_axis_view {
   int64_t outer, n, inner;
 } ms_axis_view;
 
-/* What becomes of the n of a view. */
+/* How the axis n of a view is reduced. */
 enum ms_reduction { MS_REDUCE_SUM, MS_REDUCE_LARGEST, MS_REDUCE_SMALLEST };
 
 /* A negative axis counts from the end. */
@@ -30,7 +30,7 @@ static inline ms_axis_view ms_view_axis(const ms_value_info *info, int64_t axis)
   return view;
 }
 
-/* Rows and columns of [..., D]; a scalar is one row of one. */
+/* Columns and rows of [..., D]; a scalar is one row with one column. */
 static inline int64_t ms_row_length(const ms_value_info *info) { return info->ndim ? info->dims[info->ndim - 1] : 1; }
 
 static inline int64_t ms_row_count(const ms_value_info *info) {
@@ -46,8 +46,8 @@ static inline int ms_same_dims(const ms_value_info *a, const ms_value_info *b) {
   return 1;
 }
 
-/* The output's dims with those merged that every input walks through alike, and each input's strides over them: 0 where
-** the input is repeated. ndim is at least 1, and the last stride is 0 or 1. */
+/* The output's dims, merged where all inputs advance uniformly, and each input's strides over them: 0 where the input
+** is repeated. ndim is at least 1, and the last stride is 0 or 1. */
 typedef struct ms_broadcast {
   int ndim;
   int64_t dims[MS_MAX_DIMS];
@@ -55,7 +55,7 @@ typedef struct ms_broadcast {
 } ms_broadcast;
 
 ms_broadcast ms_broadcast_of(const ms_value_info *out, int inputs, const ms_value_info *in);
-/* The run that starts at output element `element`: its length, cut at end, and where each input is there. */
+/* The run that starts at output element `element`: its length, limited by `end`, and the offset of each input. */
 int64_t ms_broadcast_run(const ms_broadcast *broadcast, int inputs, int64_t element, int64_t end, int64_t *offsets);
 
 #endif

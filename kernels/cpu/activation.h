@@ -1,6 +1,6 @@
-/* activation.h - activations and their gradients, one element at a time, for loops that the compiler vectorises. NaN in
-** gives NaN out. Each gradient is d act / dx, from what its op hands over: y for relu, tanh and sigmoid, x for the others.
-*/
+/* activation.h - activations and their gradients, one element at a time, for loops that the compiler vectorises. NaN
+** in gives NaN out. Each gradient is d act / dx as a function of what its op saves: y for relu, tanh and sigmoid, x
+** for the others. */
 #ifndef MS_KERNELS_CPU_ACTIVATION_H
 #define MS_KERNELS_CPU_ACTIVATION_H
 
@@ -13,7 +13,7 @@
 
 MS_INLINE float ms_relu(float x) { return x < 0.0f ? 0.0f : x; }
 
-/* sigmoid(x) and its slope sigmoid(x) (1 - sigmoid(x)), by way of e^-|x|, which cannot overflow nor cancel. */
+/* sigmoid(x) and its slope sigmoid(x) (1 - sigmoid(x)), computed from e^-|x|, which can neither overflow nor cancel. */
 typedef struct ms_gate_value {
   float gate, slope;
 } ms_gate_value;
@@ -34,7 +34,7 @@ MS_INLINE float ms_gelu_tanh_argument(float x) {
 
 MS_INLINE float ms_gelu_tanh(float x) { return x * ms_gate(ms_gelu_tanh_argument(x)); }
 
-/* e^(-x^2 / 2), the bell that both the normal distribution and its density are made of. */
+/* e^(-x^2 / 2), from which the normal distribution and its density are computed. */
 MS_INLINE float ms_bell(float x) { return ms_exp_nonpositive(-0.5f * x * x); }
 
 /* Phi(x) to 1e-7, bell = ms_bell(x): the tail Phi(-|x|) is the bell times a smooth function (half the scaled

@@ -61,7 +61,7 @@ MS_INLINE void tile(float *c, int64_t c_stride, const float *a, int64_t a_row, i
   }
 }
 
-/* scores[key][q] = sum_d x[key][d] panel[d][q] for `keys` rows of x (rounded up to tiles), all QUERIES */
+/* scores[key][q] = sum_d x[key][d] panel[d][q] for `keys` rows of x (rounded up to tiles) and all QUERIES columns */
 static void score_keys(float *scores, const float *x, int64_t x_stride, const float *panel, int64_t keys, int64_t d) {
   for (int64_t q = 0; q < QUERIES; q += TILE_COLUMNS)
     for (int64_t r = 0; r < keys; r += TILE_ROWS)
@@ -70,7 +70,7 @@ static void score_keys(float *scores, const float *x, int64_t x_stride, const fl
 
 /* ---- packing ----------------------------------------------------------------------------------------------------- */
 
-/* y [padded_rows][columns padded] = scale x, in f32, zeros around; x has rows of d elements, `stride` apart. */
+/* y [padded_rows][padded columns] = scale x in f32, padded with zeros; x is [rows][d], rows `stride` elements apart. */
 static void pack_rows(float *y, int64_t y_stride, const void *x, int dtype, int64_t stride, int64_t rows,
                       int64_t padded_rows, int64_t d, float scale) {
   for (int64_t r = 0; r < padded_rows; r++) {
@@ -84,7 +84,7 @@ static void pack_rows(float *y, int64_t y_stride, const void *x, int dtype, int6
   }
 }
 
-/* panel[d][q] = rows[q][d], 4 x 4 at a time */
+/* panel[d][q] = rows[q][d], transposed in blocks of 4 x 4 */
 static void transpose_queries(float *panel, const float *rows, int64_t stride, int64_t d) {
   for (int64_t i = 0; i < d; i += 4)
     for (int64_t q = 0; q < QUERIES; q += 4) {
@@ -109,11 +109,11 @@ static void pack_key_head(const ms_attention *a, const ms_kernel_call *call, flo
             padded_keys(a), a->d, 1.0f);
 }
 
-/* Scores of keys that a query does not see become -inf: keys from `first` on, QUERIES queries from q0. */
+/* Sets scores of keys that a query cannot see to -inf: keys from `first` on, QUERIES queries from q0. */
 static void hide_keys(const ms_attention *a, float *scores, int64_t first, int64_t keys, int64_t q0) {
-  int64_t from = ms_visible_keys(a, q0); /* the first query sees least */
+  int64_t from = ms_visible_keys(a, q0); /* the first query sees the fewest keys */
   for (int64_t key = from > first ? from : first; key < first + keys; key++) {
-    int64_t blind = key - from + 1; /* so many queries do not see it */
+    int64_t blind = key - from + 1; /* number of queries that cannot see the key */
     if (blind > QUERIES) blind = QUERIES;
     for (int64_t q = 0; q < blind; q++) scores[(key - first) * QUERIES + q] = -INFINITY;
   }

@@ -1,6 +1,5 @@
-/* attention_f32_backward.h - the gradients of one key head: probabilities come again from scores and the saved
-** log-sums, block of queries by block. Included by attention_f32.h.
-*/
+/* attention_f32_backward.h - the gradients of one key head: recomputes probabilities from scores and the saved
+** log-sums, one block of queries at a time. Included by attention_f32.h. */
 typedef struct backward_scratch {
   float *keys, *values, *dkeys, *dvalues;      /* [padded keys][padded columns] of one key head */
   float *q, *q_panel, *dout, *dout_panel, *dq; /* [QUERIES][padded columns], panels transposed */
@@ -29,7 +28,7 @@ static int64_t backward_scratch_bytes(const ms_attention *a) {
   return lay_out_backward(a, nothing, &scratch);
 }
 
-/* delta[q] = sum_d do o, and lse in powers of 2; both 0 beyond the last query, where q and do are 0 too. */
+/* delta[q] = sum_d do o, and lse converted to base 2; both are 0 after the last query, where q and do are 0 too. */
 static void load_statistics(const ms_attention *a, const ms_kernel_call *call, const backward_scratch *s, int64_t b,
                             int64_t h, int64_t q0) {
   const float *lse = (const float *)call->in_data[4] + (b * a->heads + h) * a->t + q0;
@@ -59,7 +58,7 @@ static void load_queries(const ms_attention *a, const ms_kernel_call *call, cons
   memset(s->dq, 0, (size_t)(QUERIES * columns) * sizeof(float));
 }
 
-/* p: scores become probabilities; ds: dp becomes p (dp - delta). Padding rows of a last tile become 0. */
+/* p: scores become probabilities; ds: dp becomes p (dp - delta). Padding rows of the last tile become 0. */
 static void score_gradients(const backward_scratch *s, int64_t keys, int64_t padded) {
   for (int q = 0; q < QUERIES; q += LANES) {
     const vector lse = *(const vector *)(s->lse + q), delta = *(const vector *)(s->delta + q);

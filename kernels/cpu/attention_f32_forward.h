@@ -1,6 +1,5 @@
-/* attention_f32_forward.h - blocks of queries against all keys that they see, a stretch of keys at a time: scores,
-** the running softmax (Milakov & Gimelshein 2018), and the weighted values. Included by attention_f32.h.
-*/
+/* attention_f32_forward.h - blocks of queries against all visible keys, FORWARD_KEYS keys at a time: scores, the
+** running softmax (Milakov & Gimelshein 2018), and the weighted values. Included by attention_f32.h. */
 typedef struct forward_scratch {
   float *keys, *values; /* [padded keys][padded columns] of one key head */
   float *rows, *panel;  /* q [QUERIES][padded columns] and transposed */
@@ -26,7 +25,7 @@ static int64_t forward_scratch_bytes(const ms_attention *a) {
   return lay_out_forward(a, nothing, &scratch);
 }
 
-/* o[q][d] = o factor[q] + p v for keys [first, first + keys); each tile of queries stops at the last key it sees. */
+/* o[q][d] = o factor[q] + p v for keys [first, first + keys); each tile of queries stops at its last visible key. */
 static void weigh_values(const ms_attention *a, const forward_scratch *s, const running_softmax *state, int64_t q0,
                          int64_t first, int64_t keys) {
   const int64_t columns = padded_columns(a);

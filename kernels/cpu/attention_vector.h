@@ -23,7 +23,7 @@ static const double LN_2 = 0.69314718055994530942;
 
 static int64_t round_up(int64_t n, int64_t grain) { return (n + grain - 1) / grain * grain; }
 
-/* Hands out scratch by cache lines. */
+/* Allocates scratch in whole cache lines. */
 static int64_t take(int64_t *used, int64_t floats) {
   int64_t at = *used;
   *used += round_up(floats, 16);
@@ -45,8 +45,8 @@ static const void *row_of(const void *x, int dtype, int64_t rows, int64_t heads,
   return (const char *)x + ((b * rows + i) * heads + h) * d * ms_dtype_size(dtype);
 }
 
-/* Asks for rows [first, first + rows) of head h of x [batch,length,heads,d] to be brought to L2 for writing. A
-** head's rows are short and far apart, so the hardware does not foresee them, and a store would wait for each. */
+/* Prefetches rows [first, first + rows) of head h of x [batch,length,heads,d] to L2 for writing. A head's rows are
+** short and far apart, so the hardware does not predict them, and a store would wait for each. */
 static void expect_writes(const ms_attention *a, const void *x, int64_t length, int64_t heads, int64_t b, int64_t first,
                           int64_t rows, int64_t h) {
   const int64_t row_bytes = a->d * ms_dtype_size(a->dtype);
@@ -56,7 +56,8 @@ static void expect_writes(const ms_attention *a, const void *x, int64_t length, 
   }
 }
 
-/* dk and dv of a key head are written after its last queries: a block of those asks for its share of the rows. */
+/* dk and dv of a key head are written after its last queries; each block of queries prefetches its share of the rows.
+*/
 MS_INLINE void expect_key_gradients(const ms_attention *a, const ms_kernel_call *call, int64_t b, int64_t g, int64_t q0,
                                     int64_t queries) {
   const int64_t first = a->s * q0 / a->t, last = q0 + queries < a->t ? q0 + queries : a->t,
@@ -65,13 +66,12 @@ MS_INLINE void expect_key_gradients(const ms_attention *a, const ms_kernel_call 
   expect_writes(a, call->out_data[2], a->s, a->groups, b, first, rows, g);
 }
 
-/* Blocks of a head in the order first, last, second, ...: any stretch of items is then about as much work as
-** another. */
+/* Orders the blocks of a head as first, last, second, ...: any range of items is then about the same amount of work. */
 static int64_t balanced_block(int64_t i, int64_t blocks) { return i & 1 ? blocks - 1 - i / 2 : i / 2; }
 
 /* ---- softmax ----------------------------------------------------------------------------------------------------- */
 
-/* 2^x for x <= 0 to 1.5 ulp, 0 below -126.5, NaN for NaN: as ms_exp_nonpositive, a term shorter. */
+/* 2^x for x <= 0 to 1.5 ulp, 0 below -126.5, NaN for NaN: like ms_exp_nonpositive with one term less. */
 MS_INLINE vector power_of_two(vector x) {
   x = ms_vector_max((vector){0} - 127.0f, x);
   vector shifted = x + MS_ROUND_MAGIC;
@@ -84,8 +84,8 @@ MS_INLINE vector power_of_two(vector x) {
   return p * (vector)(((vector_bits)shifted << 23) + 0x3f800000u);
 }
 
-/* The softmax of QUERIES queries so far: largest score, sum of 2^(score - largest), and what the latest keys scaled
-** both by. */
+/* The running softmax of QUERIES queries: the largest score, the sum of 2^(score - largest), and the factor by which
+** the latest keys rescaled earlier results. */
 typedef struct running_softmax {
   float largest[QUERIES], sum[QUERIES], factor[QUERIES];
 } __attribute__((aligned(64))) running_softmax;
@@ -103,7 +103,7 @@ MS_INLINE vector column_max(const float *scores, int64_t keys, vector largest) {
   return ms_vector_max(ms_vector_max(m0, m1), ms_vector_max(m2, m3));
 }
 
-/* scores[keys][QUERIES] become 2^(score - largest); the running softmax takes them in. */
+/* Replaces scores [keys][QUERIES] by 2^(score - largest) and updates the running softmax. */
 static void softmax_keys(float *scores, int64_t keys, running_softmax *state) {
   for (int q = 0; q < QUERIES; q += LANES) {
     vector *largest = (vector *)(state->largest + q), *sum = (vector *)(state->sum + q);

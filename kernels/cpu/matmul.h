@@ -9,13 +9,14 @@ int ms_onednn_prepare(ms_kernel_call *call, const ms_product *product, void **pr
 int ms_onednn_run(const ms_kernel_call *call, void *prepared);
 void ms_onednn_release(void *prepared);
 
-/* f32 on the bf16 matrix unit, in three parts (matmul_split.c): whether it can, and whether it is the fastest. */
+/* f32 products on the bf16 matrix unit, in three parts (matmul_split.c): whether it supports a product, and whether
+** it is the fastest choice. */
 int ms_split_takes(const ms_product *product);
 int ms_split_suits(const ms_product *product);
 int64_t ms_split_workspace(const ms_product *product, int threads);
 void ms_split_run(const ms_kernel_call *call, const ms_product *product);
 
-/* Own loops: no library, every access visible to a sanitizer (matmul_plain.c). */
+/* Plain loops without a library, so that a sanitizer sees every access (matmul_plain.c). */
 int64_t ms_plain_workspace(const ms_product *product, int threads);
 void ms_plain_run(const ms_kernel_call *call, const ms_product *product);
 

@@ -1,20 +1,20 @@
-/* product_cut.h - a matrix product cut into rectangles of its result, one for each thread.
+/* product_cut.h - divides the result of a matrix product into rectangles, one per thread.
 **
-** Batches are cut first. Where there are fewer of them than threads, every thread takes the same rectangle of each, on the
-** grid that reads the fewest rows of a and columns of b. Bounds are multiples of a grain, so that vectors stay whole and no
-** two threads write one cache line; a rectangle can be empty.
+** Batches are divided first. If there are fewer batches than threads, every thread computes the same rectangle of
+** each product, on the grid that reads the fewest rows of a and columns of b. Bounds are multiples of a grain, so
+** that vectors stay whole and no two threads write to one cache line; a rectangle can be empty.
 */
 #ifndef MS_KERNELS_CPU_PRODUCT_CUT_H
 #define MS_KERNELS_CPU_PRODUCT_CUT_H
 
 #include "kernels/product.h"
 
-/* How many parts each dimension is cut into; their product is the number of threads. */
+/* Number of parts per dimension; their product is the number of threads. */
 typedef struct ms_cut {
   int batch, rows, columns;
 } ms_cut;
 
-/* Of each product in [batch, batch + batches): rows of c from `row` on, columns from `column` on. */
+/* For each product in [batch, batch + batches): rows of c from `row` on, columns from `column` on. */
 typedef struct ms_rectangle {
   int64_t batch, batches, row, rows, column, columns;
 } ms_rectangle;
@@ -37,7 +37,7 @@ static inline ms_cut ms_cut_product(const ms_product *p, int threads, int64_t gr
   return best;
 }
 
-/* Where part i of [0, size) begins. */
+/* The start of part i of [0, size). */
 static inline int64_t ms_cut_bound(int64_t size, int64_t parts, int64_t i, int64_t grain) {
   const int64_t bound = (size + grain - 1) / grain * i / parts * grain;
   return bound < size ? bound : size;

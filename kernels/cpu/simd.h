@@ -1,17 +1,19 @@
-/* simd.h - elementary functions and bf16 conversions written so that gcc turns plain loops over them into vector
-** code.
+/* simd.h - elementary functions and bf16 conversions, written so that gcc vectorises plain loops over them.
 **
-** Kernels are ordinary C loops. Three things make them fast on every x86-64: this header compiles what follows it at
-** -O3 with fused multiply-adds; MS_CLONES makes the loader choose between an SSE2, an AVX2 and an AVX-512 copy; and
-** the functions below have no branch and no call, so a loop over ms_exp(x[i]) runs 16 elements at a time.
+** Kernels are ordinary C loops. Three things make them fast on every x86-64: this header compiles the code after it
+** at -O3 with fused multiply-adds; MS_CLONES makes the loader choose between an SSE2, an AVX2 and an AVX-512 copy;
+** and the functions below contain no branch and no call, so a loop over ms_exp(x[i]) processes 16 elements at a time.
 **
 ** Include it before other headers with inline code. How to write a kernel with it:
-**   - put MS_CLONES on a static function that works on a range, with `restrict` pointers, and give that to
+**
+**   - put MS_CLONES on a static function that works on a range, with `restrict` pointers, and pass that function to
 **     ms_run_parts;
-**   - write a sum as `#pragma omp simd reduction(+ : s)`: it is the permission to use vector lanes, in a fixed order;
-**   - give both dtypes by one always-inline body with a constant `int bf16` argument and ms_simd_load / ms_simd_store.
-** Sanitizers start after the loader resolves clones, so under them MS_CLONES is empty (build with -march=native
-** there to check the wide code).
+**   - write a sum as `#pragma omp simd reduction(+ : s)`, which permits the use of vector lanes in a fixed order;
+**   - implement both dtypes by one always-inline body with a constant `int bf16` argument, ms_simd_load and
+**     ms_simd_store.
+**
+** Sanitizers start after the loader resolves clones, so with them MS_CLONES is empty (build with -march=native to
+** check the wide code).
 */
 #ifndef MS_KERNELS_CPU_SIMD_H
 #define MS_KERNELS_CPU_SIMD_H
@@ -50,7 +52,7 @@ MS_INLINE uint32_t ms_bits_of_float(float f) {
 
 MS_INLINE float ms_from_bf16(ms_bf16 x) { return ms_float_of_bits((uint32_t)x << 16); }
 
-/* Round to nearest even, NaN stays NaN: the same bits as ms_f32_to_bf16, in a form that narrows well. */
+/* Round to nearest even, NaN stays NaN: the same bits as ms_f32_to_bf16, in a form that vectorises well. */
 MS_INLINE ms_bf16 ms_to_bf16(float f) {
   uint32_t bits = ms_bits_of_float(f);
   uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
@@ -58,7 +60,7 @@ MS_INLINE ms_bf16 ms_to_bf16(float f) {
   return (ms_bf16)(result >> 16);
 }
 
-/* Element i of an array that is bf16 when `bf16` is 1, else f32. Pass a constant, or the loop does not vectorise. */
+/* Element i of an array that is bf16 if `bf16` is 1, otherwise f32. Pass a constant, or the loop does not vectorise. */
 MS_INLINE float ms_simd_load(const void *x, int64_t i, int bf16) {
   return bf16 ? ms_from_bf16(((const ms_bf16 *)x)[i]) : ((const float *)x)[i];
 }
@@ -70,23 +72,23 @@ MS_INLINE void ms_simd_store(void *y, int64_t i, float value, int bf16) {
 
 /* ---- elementary functions ---------------------------------------------------------------------------------------- */
 
-/* Adding and taking away 1.5 * 2^23 rounds to an integer, which then stands in the low bits of the sum. */
+/* Adding and subtracting 1.5 * 2^23 rounds to an integer, which is in the low bits of the intermediate sum. */
 #define MS_ROUND_MAGIC 12582912.0f
 
-/* p 2^n for n in [-150, 128], in two halves so that subnormal results are reached without a wrong exponent. */
+/* p 2^n for n in [-150, 128], in two factors so that subnormal results do not need an exponent out of range. */
 MS_INLINE float ms_scale_by_power(float p, int32_t n) {
   int32_t half = n >> 1, rest = n - half;
   return p * ms_float_of_bits((uint32_t)(half + 127) << 23) * ms_float_of_bits((uint32_t)(rest + 127) << 23);
 }
 
 /* e^x to 1 ulp; 0 below -104, inf above 88.73, NaN for NaN. x = n ln 2 + r with |r| <= ln 2 / 2, and e^r a minimax
-** polynomial. Not-a-number passes both clamps (each comparison is false) and every later operation keeps it. */
+** polynomial. NaN passes both clamps (each comparison is false), and every later operation preserves it. */
 MS_INLINE float ms_exp(float x) {
   x = x < -104.0f ? -104.0f : x;
   x = x > 89.0f ? 89.0f : x;
   float shifted = x * 1.44269504f + MS_ROUND_MAGIC;
   float n = shifted - MS_ROUND_MAGIC;
-  float r = x - n * 0.693359375f; /* ln 2 in two parts: the first has 9 bits, so n times it is exact */
+  float r = x - n * 0.693359375f; /* ln 2 in two parts; the first has 9 bits, so its product with n is exact */
   r = r + n * 2.12194440e-4f;
   float p = 1.395032508e-03f;
   p = p * r + 8.368816227e-03f;
@@ -95,12 +97,11 @@ MS_INLINE float ms_exp(float x) {
   p = p * r + 0.5f;
   p = 1.0f + (r + (r * r) * p);
   int32_t exponent = (int32_t)(ms_bits_of_float(shifted) - ms_bits_of_float(MS_ROUND_MAGIC));
-  exponent = exponent < -150 ? -150 : exponent > 128 ? 128 : exponent; /* NaN leaves garbage here */
+  exponent = exponent < -150 ? -150 : exponent > 128 ? 128 : exponent; /* NaN leaves an arbitrary value here */
   return ms_scale_by_power(p, exponent);
 }
 
-/* e^x to 1 ulp for x <= 0 of a softmax: half the work of ms_exp at its end. Results below 1.2e-38 become 0; NaN
-** stays. */
+/* e^x to 1 ulp for x <= 0, for softmax; half the work of ms_exp. Results below 1.2e-38 become 0; NaN stays NaN. */
 MS_INLINE float ms_exp_nonpositive(float x) {
   x = x < -87.0f ? -88.02969f : x; /* -127 ln 2: the exponent field becomes 0 */
   float shifted = x * 1.44269504f + MS_ROUND_MAGIC;
@@ -143,8 +144,8 @@ MS_INLINE float ms_log(float x) {
   return x >= 0.0f ? result : __builtin_nanf("");
 }
 
-/* ln(1 + e^x) to 4 ulp, as max(x, 0) + ln(1 + e^-|x|). What 1 + e loses of a small e comes back by e / ((1 + e) - 1); NaN stays
-** NaN. */
+/* ln(1 + e^x) to 4 ulp, as max(x, 0) + ln(1 + e^-|x|). The factor e / ((1 + e) - 1) corrects the rounding of 1 + e
+** for a small e; NaN stays NaN. */
 MS_INLINE float ms_softplus(float x) {
   float e = ms_exp(-ms_float_of_bits(ms_bits_of_float(x) & 0x7fffffffu));
   float sum = 1.0f + e, kept = sum - 1.0f;
