@@ -1,7 +1,7 @@
-/* activation.h - activations and their gradients, one element at a time; NaN in gives NaN out. Each gradient is d act / dx
-** from what its op hands over: y for relu, tanh and sigmoid, x for the others. Exponentials are the hardware's (relative
-** error about 1e-7 times 1 + |x|): memory bounds these kernels only while an element costs some twenty instructions.
-*/
+/* activation.h - activations and their gradients, one element at a time; NaN in gives NaN out. Each gradient is d act
+** / dx as a function of what its op saves: y for relu, tanh and sigmoid, x for the others. Exponentials use the
+** hardware's instruction (relative error about 1e-7 times 1 + |x|): these kernels are memory-bound only up to about
+** twenty instructions per element. */
 #ifndef MS_KERNELS_CUDA_ACTIVATION_H
 #define MS_KERNELS_CUDA_ACTIVATION_H
 
@@ -15,13 +15,13 @@
 
 static __device__ __forceinline__ float ms_relu(float x) { return x < 0.0f ? 0.0f : x; }
 
-/* sigmoid(x) and its slope sigmoid(x) (1 - sigmoid(x)), by way of e^-|x|, which cannot overflow nor cancel. */
+/* sigmoid(x) and its slope sigmoid(x) (1 - sigmoid(x)), computed from e^-|x|, which can neither overflow nor cancel. */
 struct ms_gate_value {
   float gate, slope;
 };
 
 static __device__ __forceinline__ ms_gate_value ms_gate_and_slope(float x) {
-  const float e = __expf(-fabsf(x)), r = __fdividef(1.0f, 1.0f + e); /* of a number from 1 to 2: 2 ulp */
+  const float e = __expf(-fabsf(x)), r = __fdividef(1.0f, 1.0f + e); /* divisor between 1 and 2: 2 ulp */
   return {(x < 0.0f ? e : 1.0f) * r, e * r * r};
 }
 
@@ -56,7 +56,7 @@ static __device__ __forceinline__ float ms_silu_grad(float x) {
   return s.gate + x * s.slope;
 }
 
-/* Of an activation that stands in attributes; the switch costs nothing beside memory. */
+/* The activation named by an attribute; the switch costs nothing compared with memory access. */
 static __device__ __forceinline__ float ms_activate(float x, int activation) {
   switch (activation) {
     case MS_ACT_RELU: return ms_relu(x);

@@ -1,10 +1,10 @@
-/* attention.h - the shape of an attention's call, what a query sees, and the implementations:
+/* attention.h - the shape of an attention call, which keys a query sees, and the implementations:
 **
 **   attention.cu           reads the call and chooses
-**   attention_cudnn.c      cuDNN's, where it is found (cudnn_graph.h)
-**   attention_flash.cu     everything else (flash.h, tiles.h)
+**   attention_cudnn.c      cuDNN, if available (cudnn_graph.h)
+**   attention_flash.cu     own kernels for all other calls (flash.h, tiles.h)
 **   attention_flash_backward.cu
-**   document_attention.cu  finds the borders of documents, then as attention.cu
+**   document_attention.cu  finds the document boundaries, then uses attention.cu
 */
 #ifndef MS_KERNELS_CUDA_ATTENTION_H
 #define MS_KERNELS_CUDA_ATTENTION_H
@@ -16,11 +16,12 @@ struct ms_cuda_attention {
   int64_t batch, t, s, heads, groups, d;
   int causal; /* query i sees keys 0 to i + s - t */
   float scale;
-  /* Documents, with causal and t = s: where that of a position begins and ends, [batch,t] each; NULL: one a row. */
+  /* Documents, with causal and t = s: begin and end of the document of each position, [batch,t] each; NULL: each row
+  ** is one document. */
   const int32_t *begin, *end;
 };
 
-/* Operands of both directions; document_attention has tokens behind them. */
+/* Input numbers of both directions; document_attention appends tokens to them. */
 enum { MS_ATTENTION_Q, MS_ATTENTION_K, MS_ATTENTION_V, MS_ATTENTION_O, MS_ATTENTION_LSE, MS_ATTENTION_DO };
 
 static inline ms_cuda_attention ms_cuda_attention_of(const ms_kernel_call *call) {
@@ -31,10 +32,10 @@ static inline ms_cuda_attention ms_cuda_attention_of(const ms_kernel_call *call)
 }
 
 struct ms_cuda_range {
-  int64_t begin, end; /* empty when end <= begin */
+  int64_t begin, end; /* empty if end <= begin */
 };
 
-/* The keys that query i < t of a row of the batch sees; neither end moves back as i grows. */
+/* The keys that query i < t of a row of the batch sees; both ends are non-decreasing in i. */
 static __device__ __forceinline__ ms_cuda_range ms_cuda_seen(const ms_cuda_attention &a, int64_t row, int64_t i) {
   return {a.begin ? a.begin[row * a.t + i] : 0, a.causal ? min(i + a.s - a.t + 1, a.s) : a.s};
 }
@@ -45,14 +46,16 @@ static __device__ __forceinline__ ms_cuda_range ms_cuda_seeing(const ms_cuda_att
   return {a.causal ? max(j + a.t - a.s, zero) : zero, a.end ? a.end[row * a.t + j] : a.t};
 }
 
-/* Forward writes o and lse. Backward reads delta[b,h,i] = sum over d of o do, what the softmax's gradient takes off. f32 operands of
-** products are rounded to TF32 where that is allowed; whole: tensors are aligned to 16 bytes, and so are heads. */
+/* Forward writes o and lse. Backward reads delta[b,h,i] = sum over d of o do, the term that the softmax gradient
+** subtracts. f32 operands of products are rounded to TF32 if that is allowed. whole: tensors and heads are aligned to
+** 16 bytes. */
 int ms_cuda_attention_flash(const ms_kernel_call *call, const ms_cuda_attention &a, int tf32, int whole);
 int ms_cuda_attention_flash_backward(const ms_kernel_call *call, const ms_cuda_attention &a, const float *delta,
                                      int tf32, int whole);
 
-/* What both ops do with own kernels: the checks, the workspace and what is prepared, with `own` bytes of the workspace for the op
-** itself, and why cuDNN is not asked (NULL: it is); the run, whose `workspace` begins behind those; and the end. */
+/* Shared by both ops. prepare checks the call, reserves workspace with `own` bytes for the op itself, and takes the
+** reason not to use cuDNN (NULL: use it); run's `workspace` begins after those bytes; release frees what prepare
+** created. */
 int ms_cuda_attention_prepare(ms_kernel_call *call, int backward, int64_t own, const char *because);
 int ms_cuda_attention_run(const ms_kernel_call *call, const ms_cuda_attention &a, int backward, void *workspace);
 void ms_cuda_attention_release(void *prepared);

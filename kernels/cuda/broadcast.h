@@ -1,8 +1,9 @@
-/* broadcast.h - where the operands of a broadcasting kernel lie: the device's side of ms_broadcast (kernels/shape.h).
+/* broadcast.h - locates the operands of a broadcasting kernel: the device side of ms_broadcast (kernels/shape.h).
 **
-** A thread has a vector of V neighbours of the output, V > 1 when rows of the last axis hold whole vectors: along it an
-** operand is read as a vector too, or stands still and is one number. Its place costs a division for each axis but the
-** outermost, in 32 bits while the output has fewer than 2^32 elements; tensors of one shape have one axis.
+** A thread computes a vector of V adjacent output elements; V > 1 if rows of the last axis consist of whole vectors,
+** so that along it an operand is either a vector too or a single repeated number. Finding its position costs one
+** division per axis except the outermost, in 32 bits while the output has fewer than 2^32 elements; tensors of equal
+** shape have one axis.
 */
 #ifndef MS_KERNELS_CUDA_BROADCAST_H
 #define MS_KERNELS_CUDA_BROADCAST_H
@@ -22,7 +23,7 @@ __device__ __forceinline__ void ms_locate_as(const ms_broadcast &shape, I elemen
   }
 }
 
-/* offsets [inputs] of the output's element. */
+/* Offsets of the operands [inputs] for one output element. */
 __device__ __forceinline__ void ms_locate(const ms_broadcast &shape, int64_t element, int64_t n, int inputs,
                                           int64_t *offsets) {
   for (int i = 0; i < inputs; i++) offsets[i] = 0;
@@ -30,7 +31,7 @@ __device__ __forceinline__ void ms_locate(const ms_broadcast &shape, int64_t ele
   else ms_locate_as(shape, element, inputs, offsets);
 }
 
-/* V elements from `at`, or one V times where the operand stands still. */
+/* V elements from `at`, or one element V times if the operand is repeated. */
 template <int V, class T> __device__ __forceinline__ void ms_vector_load_along(const T *at, bool walks, float (&x)[V]) {
   if (walks) return ms_vector_load<V>(at, x);
   const float one = ms_element_load(at);
@@ -42,7 +43,7 @@ __device__ __forceinline__ bool ms_walks(const ms_broadcast &shape, int input) {
   return shape.strides[input][shape.ndim - 1] == 1;
 }
 
-/* 1 when the kernel may go by vectors: whole ones in every row, and all pointers aligned. */
+/* 1 if the kernel can use vectors: whole ones in every row, and all pointers aligned. */
 static inline int ms_broadcast_vectors(const ms_kernel_call *call, const ms_broadcast &shape, int lanes) {
   int aligned = shape.dims[shape.ndim - 1] % lanes == 0 && ms_cuda_aligned(call->out_data[0]);
   for (int i = 0; i < call->inputs; i++) aligned &= ms_cuda_aligned(call->in_data[i]);

@@ -1,14 +1,15 @@
-/* columns.h - sums (or maxima) down the columns of [outer, rows, columns]: sums over an axis that is not the last, bias and
-** gain gradients.
+/* columns.h - sums (or maxima) down the columns of [outer, rows, columns], used for sums over an axis other than the
+** last and for the gradients of bias and gain.
 **
-** A block of 32 x 8 threads has a strip of 32 vectors of columns and a part of the rows; each thread goes down every
-** eighth row of its column, the eight sums are joined in shared memory in order, and a second kernel joins the parts in
-** order. Parts are made until some 1000 blocks are busy, each of at least 64 rows. The parts' sums are f32 in the workspace:
-** [sums][outer][parts][columns], at most a 64th of what is read.
+** A block of 32 x 8 threads covers 32 vectors of columns and a part of the rows; each thread processes every eighth
+** row of its column, the eight sums are combined in shared memory in order, and a second kernel combines the parts in
+** order. There are enough parts to keep about 1000 blocks busy, with at least 64 rows each. The sums of parts are f32
+** in the workspace, [sums][outer][parts][columns]: at most 1/64 of the bytes read.
 **
-** F tells what is summed:
-**   static constexpr int SUMS, typename Join (ms_column_sum or one like it)
-**   template <int V> add(outer, row, column, float (&sum)[SUMS][V])    joins the elements of V columns to sum
+** F defines what is summed:
+**
+**   static constexpr int SUMS, typename Join (ms_column_sum or a similar type)
+**   template <int V> add(outer, row, column, float (&sum)[SUMS][V])    combines the elements of V columns with sum
 */
 #ifndef MS_KERNELS_CUDA_COLUMNS_H
 #define MS_KERNELS_CUDA_COLUMNS_H
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(MS_COLUMN_LANES *MS_COLUMN_ROWS) ms_sum_column
   }
 }
 
-/* to[o, column] = the join of the parts divided by divisor; partial is one of the sums: [outer, parts, columns] */
+/* to[o, column] = the combined parts divided by divisor; partial is one of the sums: [outer, parts, columns] */
 template <class Y, class Join> __global__ void ms_join_parts(const float *partial, Y *to, ms_columns c, float divisor) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i >= c.outer * c.columns) return;
@@ -94,7 +95,7 @@ static int ms_join_to(const ms_kernel_call *call, int output, const float *parti
                                        static_cast<Y *>(call->out_data[output]), c, divisor));
 }
 
-/* Runs f over all elements, `lanes` columns at a time when every pointer is aligned; partial as above. */
+/* Runs f over all elements, `lanes` columns at a time if every pointer is aligned; partial as above. */
 template <int LANES, class F>
 static int ms_run_columns(const ms_kernel_call *call, F f, ms_columns c, int aligned, float *partial) {
   const dim3 block(MS_COLUMN_LANES, MS_COLUMN_ROWS);

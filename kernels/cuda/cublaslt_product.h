@@ -1,11 +1,12 @@
-/* cublaslt_product.h - one matrix product as cuBLASLt is asked for it: what decides its algorithm, its descriptors, the choice of the
-** algorithm, and the run.
+/* cublaslt_product.h - one matrix product for cuBLASLt: the key that selects its algorithm, its descriptors, the
+** choice of the algorithm, and the run.
 **
-** cuBLASLt's matrices are column-major, ours row-major: it computes c' = op(b)' op(a)', so its A is our b and its B our a, neither
-** copied nor transposed, and what it calls rows of D are our columns, along which a bias lies.
+** cuBLASLt's matrices are column-major, ours are row-major. It computes c' = op(b)' op(a)': its A is our b and its B
+** our a, neither copied nor transposed, and rows of its D are our columns, along which a bias applies.
 **
-** Results repeat bit for bit: an algorithm that cuts a sum along k joins the parts in f32 by a step of its own (the mask of reduction
-** schemes), so the same algorithm gives the same bits, and which algorithm it is stays as it was chosen (cublaslt_choice.c).
+** Results are reproducible bit for bit: an algorithm that splits a sum along k combines the parts in f32 in a
+** separate step (the mask of reduction schemes), so the same algorithm gives the same bits, and the choice is
+** permanent (cublaslt_choice.c).
 */
 #ifndef MS_KERNELS_CUDA_CUBLASLT_PRODUCT_H
 #define MS_KERNELS_CUDA_CUBLASLT_PRODUCT_H
@@ -13,44 +14,46 @@
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/product.h"
 
-/* All that decides which algorithm is the fastest. Zero between its fields. */
+/* Everything that determines the fastest algorithm. Padding between fields must be zero, because keys are compared as
+** bytes. */
 typedef struct ms_lt_problem {
-  ms_product product;      /* c_dtype is D's; activation and bias count as far as `epilogue` takes them */
-  int64_t workspace_bytes; /* that an algorithm may have */
+  ms_product product;      /* c_dtype is D's; activation and bias are those that `epilogue` includes */
+  int64_t workspace_bytes; /* limit for the algorithm */
   int epilogue;
   int accumulate; /* D += product */
   int tf32;
-  int alignment; /* bytes: 16, or 0 where some tensor is aligned to its elements alone */
+  int alignment; /* bytes: 16, or 0 if some tensor is only aligned to its element size */
 } ms_lt_problem;
 
 typedef struct ms_lt_product {
   const ms_cublaslt *lt;
-  ms_lt_handle handle; /* dropped by ms_lt_close */
+  ms_lt_handle handle; /* released by ms_lt_close */
   ms_lt_problem problem;
   ms_lt_desc *desc;
   ms_lt_layout *a, *b, *d; /* our a and b */
   ms_lt_algo algo;
 } ms_lt_product;
 
-/* What a run reads and writes. aux: of the epilogues that have one; bias: [n], or where the gradient of one goes. */
+/* Pointers of one run, on the device. aux: of epilogues that have one; bias: [n], or the gradient of one. */
 typedef struct ms_lt_operands {
   const void *a, *b;
   void *d, *bias, *aux, *workspace;
 } ms_lt_operands;
 
-/* Descriptors alone: needs the library and a GPU for its handle. On an error nothing is left open. */
+/* Creates the descriptors; needs the library and a GPU for its handle. On an error nothing stays open. */
 int ms_lt_open(const ms_cublaslt *lt, const ms_lt_problem *problem, ms_lt_product *product);
 void ms_lt_close(ms_lt_product *product);
-/* Where a bias and an auxiliary matrix will lie: their alignment counts when algorithms are chosen. */
+/* Sets the addresses of bias and auxiliary matrix; their alignment matters for the choice of algorithms. */
 int ms_lt_expect(ms_lt_product *product, const void *bias, const void *aux);
-/* The library's candidates, the most promising first; *count 0: it has none for this product. */
+/* The library's candidates, most promising first; *count 0: it has none for this product. */
 int ms_lt_candidates(const ms_lt_product *product, int most, ms_lt_result *result, int *count);
-/* 1 when the algorithm can compute the product within its workspace. */
+/* 1 if the algorithm can compute the product within its workspace. */
 int ms_lt_usable(const ms_lt_product *product, const ms_lt_algo *algo);
-/* Sets product->algo: as it was kept on disk, else the fastest of the candidates, timed and kept, else (MOONSHARD_CUDA_MATMUL_TUNE=0, or
-** nowhere to keep it) the library's first. *found 0: the library has none. */
+/* Sets product->algo: the one stored on disk; otherwise the fastest candidate, which is timed and stored; otherwise
+** (MOONSHARD_CUDA_MATMUL_TUNE=0, or no place to store it) the library's first candidate. *found 0: the library has
+** none. */
 int ms_lt_choose(ms_lt_product *product, int *found);
-/* Enqueues the product by the algorithm. */
+/* Enqueues the product with the chosen algorithm. */
 int ms_lt_run(const ms_lt_product *product, const ms_lt_algo *algo, const ms_lt_operands *on, void *stream);
 
 #endif

@@ -1,7 +1,9 @@
-/* cudnn.h - the part of cuDNN's backend API that attention uses, in declarations of our own: a graph of small operations on
-** descriptors, a plan that runs it, and what the plan is given. Compared with NVIDIA's header where there is one (cudnn_check.c).
+/* cudnn.h - the part of cuDNN's backend API that attention uses, in our own declarations: a graph of small operations
+** on descriptors, a plan that runs it, and the plan's arguments. cudnn_check.c compares them with NVIDIA's header if
+** there is one.
 **
-** A descriptor has a type, attributes by number, each of so many values of some kind, and is finalized before it is used.
+** A descriptor has a type and numbered attributes, each an array of values of some type; it must be finalized before
+** use.
 */
 #ifndef MS_KERNELS_CUDA_CUDNN_H
 #define MS_KERNELS_CUDA_CUDNN_H
@@ -17,7 +19,7 @@ typedef void *ms_dnn_handle, *ms_dnn_descriptor;
 
 enum { MS_DNN_SUCCESS = 0, MS_DNN_ALLOC_FAILED = 4003 };
 
-enum { /* kinds of values */
+enum { /* types of attribute values */
        MS_DNN_OF_HANDLE = 0,
        MS_DNN_OF_DATA_TYPE = 1,
        MS_DNN_OF_BOOLEAN = 2,
@@ -93,7 +95,7 @@ enum { /* dtypes */
        MS_DNN_BOOLEAN = 11
 };
 
-enum { /* what a pointwise operation does; x, b its operands, t what selects between them */
+enum { /* pointwise operations; x and b are the operands, t selects between them */
        MS_DNN_ADD = 0,
        MS_DNN_MUL = 1,
        MS_DNN_DIV = 6,
@@ -125,14 +127,15 @@ typedef struct ms_cudnn {
   int (*execute)(ms_dnn_handle handle, ms_dnn_descriptor plan, ms_dnn_descriptor pack);
 } ms_cudnn;
 
-/* Where it is looked for, unless MOONSHARD_CUDNN_LIBRARY names a file: what the dynamic linker knows, and the toolkit's own place. */
+/* File names to try unless MOONSHARD_CUDNN_LIBRARY names a file: those of the dynamic linker, and the toolkit's
+** folder. */
 #define MS_CUDNN_NAMES "libcudnn.so.9", "/usr/local/cuda/lib64/libcudnn.so.9"
 extern const ms_library ms_cudnn_library;
 
-extern ms_handles ms_cudnn_handles; /* of ms_dnn_handle; its table is a ms_cudnn */
-/* Runs a plan on a stream: threads that share a handle wait for one another. */
+extern ms_handles ms_cudnn_handles; /* handles are ms_dnn_handle, the table is an ms_cudnn */
+/* Runs a plan on a stream; threads that share a handle wait for one another. */
 int ms_cudnn_execute(ms_dnn_handle handle, void *stream, ms_dnn_descriptor plan, ms_dnn_descriptor pack);
-/* MS_OK, or an error with what the library last said: "cudnnBackendFinalize: CUDNN_STATUS_BAD_PARAM: ...". */
+/* MS_OK, or an error with the library's last message: "cudnnBackendFinalize: CUDNN_STATUS_BAD_PARAM: ...". */
 #define MS_CUDNN(dnn, function, ...) MS_HANDLES_CALL(ms_cudnn_handles, dnn, ms_cudnn, function, __VA_ARGS__)
 
 #endif

@@ -1,8 +1,8 @@
-/* cudnn_graph.h - attention as a graph of cuDNN's operations, and the plan that computes it.
+/* cudnn_graph.h - attention as a graph of cuDNN operations, and the plan that computes it.
 **
-** The library knows the whole graph and has kernels for it: what is between its ends is never stored. It knows graphs in one form
-** alone, that of NVIDIA's own frontend, which is followed operation by operation (14 forward, 22 backward, 24 with grouped
-** queries; two more where causal queries are fewer than keys).
+** The library recognises the whole graph and has kernels for it that do not store intermediate results. It recognises
+** only the form that NVIDIA's own frontend produces, so this graph follows it operation by operation (14 forward, 22
+** backward, 24 with grouped queries; two more if there are fewer causal queries than keys).
 */
 #ifndef MS_KERNELS_CUDA_CUDNN_GRAPH_H
 #define MS_KERNELS_CUDA_CUDNN_GRAPH_H
@@ -16,7 +16,8 @@ typedef struct ms_dnn_attention {
   int causal, backward;
 } ms_dnn_attention;
 
-/* What a plan is given, by these numbers: tensors on the device, then numbers on the host, f32 but for the lengths. Forward: q, k, v, o, lse. */
+/* Numbers of a plan's arguments: device tensors, then host numbers (f32, except the lengths). Forward: q, k, v, o,
+** lse. */
 enum {
   MS_DNN_Q = 1,
   MS_DNN_K,
@@ -28,11 +29,11 @@ enum {
   MS_DNN_DK,
   MS_DNN_DV,
   MS_DNN_DELTA, /* written first, then read */
-  MS_DNN_SUMS,  /* of dq, in any order */
+  MS_DNN_SUMS,  /* sums of dq, in any order */
   MS_DNN_SCALE,
-  MS_DNN_HIDDEN, /* what a score becomes that the mask hides: causal alone */
-  MS_DNN_ONE,    /* 1: backward alone */
-  MS_DNN_KEYS,   /* s and t, i32: causal with t < s alone */
+  MS_DNN_HIDDEN, /* score of a masked key; causal only */
+  MS_DNN_ONE,    /* 1; backward only */
+  MS_DNN_KEYS,   /* s and t, i32; only for causal with t < s */
   MS_DNN_QUERIES,
   MS_DNN_IDS
 };
@@ -42,16 +43,17 @@ enum { MS_DNN_DESCRIPTORS = 160, MS_DNN_OPERATIONS = 32 };
 typedef struct ms_dnn_graph {
   const ms_cudnn *dnn;
   ms_dnn_descriptor made[MS_DNN_DESCRIPTORS], operation[MS_DNN_OPERATIONS];
-  int made_count, operations, rc; /* rc: of what was done so far; nothing is done after a failure */
+  int made_count, operations, rc; /* rc: first failure; after it, calls do nothing */
   int64_t next_id;
   ms_dnn_descriptor plan;
   int64_t workspace_bytes;
 } ms_dnn_graph;
 
-/* The operations alone, which takes neither a GPU nor a handle. What it made is there after a failure too: ms_dnn_close. */
+/* Creates only the operations, without a GPU or a handle. After a failure, ms_dnn_close still frees what was created.
+*/
 int ms_dnn_build(const ms_cudnn *dnn, const ms_dnn_attention *attention, ms_dnn_graph *graph);
-/* The first plan, in the library's own order, that needs no more than so much workspace. *found 0, and nothing open: there is
-** none, for this GPU or at all. */
+/* The first plan, in the library's order, that fits in the given workspace. *found 0: none for this GPU, and nothing
+** is open. */
 int ms_dnn_open(const ms_cudnn *dnn, ms_dnn_handle handle, const ms_dnn_attention *attention, int64_t most_workspace,
                 ms_dnn_graph *graph, int *found);
 void ms_dnn_close(ms_dnn_graph *graph);

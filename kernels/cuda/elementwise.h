@@ -1,9 +1,9 @@
-/* elementwise.h - y = f(x), element by element, for tensors of one shape: the kernel and its launch.
+/* elementwise.h - y = f(x), element by element, for tensors of equal shape: the kernel and its launch.
 **
-** A block has 256 threads and each thread 2 vectors (vector.h), a block's width apart; all loads are issued before the
-** first result is stored, so an SM with 2048 threads has 64 KiB under way for each input, twice what hides the latency
-** of the memory. Elements behind the last whole vector, or all of them when a pointer is not aligned, are done singly.
-** Every thread reads its elements before it writes them: outputs may lie over inputs of their size.
+** A block has 256 threads; each processes 2 vectors (vector.h), a block's width apart. All loads are issued before
+** the first store, so an SM with 2048 threads has 64 KiB in flight per input, twice what is needed to hide the memory
+** latency. Elements after the last whole vector, or all elements if a pointer is not aligned, are processed one at a
+** time. Every thread reads its elements before it writes them, so outputs can overwrite inputs of the same size.
 */
 #ifndef MS_KERNELS_CUDA_ELEMENTWISE_H
 #define MS_KERNELS_CUDA_ELEMENTWISE_H
@@ -14,7 +14,7 @@ constexpr int MS_ELEMENT_THREADS = 256, MS_ELEMENT_VECTORS = 2;
 
 template <class T, int N> struct ms_tensors { T *data[N]; };
 
-/* f(x, y): x float [INPUTS], y float [OUTPUTS]. n elements, of which `vectors` times V in whole vectors. */
+/* f(x, y): x float [INPUTS], y float [OUTPUTS]. n elements, of which the first vectors * V are in whole vectors. */
 template <class X, class Y, int INPUTS, int OUTPUTS, class F>
 __global__ void __launch_bounds__(MS_ELEMENT_THREADS)
     ms_elementwise(ms_tensors<const X, INPUTS> in, ms_tensors<Y, OUTPUTS> out, int64_t n, int64_t vectors, F f) {
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(MS_ELEMENT_THREADS)
   }
 }
 
-/* Launches f over the call's tensors, inputs of X and outputs of Y. */
+/* Launches f over the call's tensors: inputs of type X, outputs of type Y. */
 template <class X, class Y, int INPUTS, int OUTPUTS, class F> int ms_run_elementwise(const ms_kernel_call *call, F f) {
   constexpr int V = ms_lanes<X, Y>;
   const int64_t n = ms_numel(&call->out[0]);

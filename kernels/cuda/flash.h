@@ -1,16 +1,17 @@
-/* flash.h - what both directions of own attention share (FlashAttention-2, Dao 2023, arXiv:2307.08691).
+/* flash.h - what both directions of our own attention kernels share (FlashAttention-2, Dao 2023, arXiv:2307.08691).
 **
-** A block owns up to 128 rows of one head: queries, or keys where their gradients are made. It walks over the other side in
-** tiles of up to 64 rows that come by cp.async, the next while one is computed with, one barrier a tile. A warp has 16 or 32 of
-** the rows for itself, so nothing is exchanged between warps, and no tensor of scores leaves the registers. Tiles, and a
-** warp's share of a tile, that the mask hides are passed over; what is visible of the others is told row by row.
+** A block owns up to 128 rows of one head: queries, or keys when it computes their gradients. It iterates over the
+** other side in tiles of up to 64 rows loaded with cp.async, loading the next tile while it computes with the current
+** one, with one barrier per tile. A warp has its own 16 or 32 rows, so warps exchange nothing, and scores never leave
+** the registers. Tiles, and a warp's part of a tile, that are fully masked are skipped; in the others, visibility is
+** checked row by row.
 **
-** How a warp multiplies is a parameter (tiles.h): bf16 on tensor cores; f32 on tensor cores where TF32 is allowed, else in f32
-** arithmetic. Heads have up to 64, 128 or 256 columns, zeros behind those that are there. Rows of a block and a tile are fewer the
-** longer they are: none takes more than the 163 KiB of shared memory that an A100 has.
+** The product is a parameter (tiles.h): bf16 on tensor cores; f32 on tensor cores if TF32 is allowed, otherwise f32
+** arithmetic. Heads are padded with zeros to 64, 128 or 256 columns. The longer the rows, the fewer of them are in a
+** block and a tile: no block uses more than the 163 KiB of shared memory of an A100.
 **
-** Every gradient is summed by one warp in one order: that of queries by blocks of queries, those of keys by blocks of keys,
-** which makes the scores twice (7 products where atomic sums would need 5) and the bits the same in every run.
+** Every gradient is summed by one warp in a fixed order: dq by blocks of queries, dk and dv by blocks of keys. This
+** computes the scores twice (7 products where atomic sums would need 5), but gives the same bits in every run.
 */
 #ifndef MS_KERNELS_CUDA_FLASH_H
 #define MS_KERNELS_CUDA_FLASH_H
@@ -24,19 +25,19 @@ constexpr float MS_LOG2E = 1.44269504088896340736f;
 
 template <class T> struct ms_flash_tensors {
   const T *q, *k, *v, *gradient;
-  const float *lse, *delta; /* of backward */
+  const float *lse, *delta; /* backward only */
   T *o, *dq, *dk, *dv;
   float *to_lse;
-  bool whole; /* rows of all tensors begin at 16 bytes and have whole units of them */
+  bool whole; /* rows of all tensors are aligned to 16 bytes and consist of whole 16-byte units */
 };
 
-/* Rows of a block, its warps, tiles of 16 rows that a warp has, and rows of a tile that passes; of it, STEP at a time. */
+/* Rows of a block, warps of a block, 16-row tiles of a warp, and rows of an incoming tile, processed STEP at a time. */
 template <int OWN_ROWS, int WARPS_OF_BLOCK, int TILE_ROWS, int MOST_AT_ONCE> struct ms_flash_shape {
   static constexpr int OWN = OWN_ROWS, WARPS = WARPS_OF_BLOCK, THREADS = WARPS * MS_WARP, M = OWN / WARPS / 16;
   static constexpr int TILE = TILE_ROWS, STEP = TILE < MOST_AT_ONCE ? TILE : MOST_AT_ONCE, N = STEP / 8;
 };
 
-/* By the bytes of a row. Two results of 128 columns leave a warp the registers of 16 rows. */
+/* Chosen by the bytes of a row. Two results of 128 columns leave a warp enough registers for 16 rows. */
 template <int ROW>
 using ms_flash_forward =
     std::conditional_t<ROW <= 256, ms_flash_shape<128, 4, 64, 64>,
@@ -57,13 +58,13 @@ static __device__ __forceinline__ ms_flash_range ms_flash_of(const ms_cuda_range
   return {begin, max(begin, end)};
 }
 
-/* What of a range lies in `rows` rows from `first` on, counted from there; nothing of it: an empty part. */
+/* The part of a range within `rows` rows from `first` on, relative to `first`; empty if they do not overlap. */
 static __device__ __forceinline__ ms_flash_range ms_flash_part(const ms_flash_range &range, int first, int rows) {
   const int begin = min(max(range.begin - first, 0), rows), end = min(max(range.end - first, 0), rows);
   return {begin, max(begin, end)};
 }
 
-/* Which rows a range of own rows sees together: all that any does, and those that every one does. */
+/* Visibility of a range of own rows: the union of what they see, and the intersection. */
 struct ms_flash_view {
   ms_flash_range any, every;
 };
@@ -80,7 +81,7 @@ __device__ __forceinline__ const T *ms_flash_head(const T *x, int64_t row, int64
   return x + (row * rows * heads + head) * d;
 }
 
-/* A kernel with more shared memory than any may have unasked. */
+/* Allows a kernel to use more dynamic shared memory than the default limit. */
 #define MS_FLASH_LAUNCH(kernel, grid, threads, shared, call, tensors, attention)                                     \
   [&] {                                                                                                              \
     MS_TRY(ms_cuda_status(cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel),                               \
@@ -89,7 +90,7 @@ __device__ __forceinline__ const T *ms_flash_head(const T *x, int64_t row, int64
     return MS_CUDA_LAUNCH(kernel, static_cast<unsigned>(grid), threads, shared, (call)->stream, tensors, attention); \
   }()
 
-/* function<arithmetic, columns>(...) for a call's dtype, heads and choice. */
+/* Calls function<arithmetic, columns>(...) for a call's dtype, head size and choice of TF32. */
 template <class Arithmetic, class Function> static int ms_flash_by_columns(int64_t d, const Function &function) {
   if (d <= 64) return function(Arithmetic{}, std::integral_constant<int, 64>{});
   if (d <= 128) return function(Arithmetic{}, std::integral_constant<int, 128>{});

@@ -1,6 +1,5 @@
-/* hardware.h - what only nvcc can compile: instructions that CUDA C++ has no word for, each a small function. The emulation
-** of the tests has its own version of the same meaning.
-*/
+/* hardware.h - code that only nvcc can compile: small functions for instructions without a CUDA C++ equivalent. The
+** emulation in the tests has its own version with the same meaning. */
 #ifndef MS_KERNELS_CUDA_HARDWARE_H
 #define MS_KERNELS_CUDA_HARDWARE_H
 
@@ -10,7 +9,7 @@
   #include <cuda_bf16.h>
   #include <emulated_tensor.h>
 
-/* Two numbers rounded to bf16, to nearest even: `low` in the low half. */
+/* Rounds two numbers to bf16, to nearest even; `low` is in the low half. */
 inline unsigned ms_pack_bf16(float low, float high) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(low)) |
          static_cast<unsigned>(__bfloat16_as_ushort(__float2bfloat16_rn(high))) << 16;
@@ -19,41 +18,43 @@ inline unsigned ms_pack_bf16(float low, float high) {
 /* 2^x, within 2 units in the last place; results below 2^-126 are 0. */
 inline float ms_exp2(float x) { return std::exp2(x); }
 
-/* An address in shared memory, in bytes. */
+/* A shared-memory address in bytes. */
 typedef uintptr_t ms_shared;
 inline ms_shared ms_shared_at(const void *at) { return reinterpret_cast<uintptr_t>(at); }
 
-/* Begins to copy BYTES (4 or 16, aligned) to shared memory; zeros where they are not `there`. */
+/* Starts an asynchronous copy of BYTES (4 or 16, aligned) to shared memory; writes zeros if not `there`. */
 template <int BYTES> inline void ms_copy_async(ms_shared to, const void *global, bool there) {
   emulated::copy_later(reinterpret_cast<void *>(to), global, BYTES, there);
 }
-/* The thread's copies since the last commit become a group. */
+/* Makes the thread's copies since the last commit a group. */
 inline void ms_commit_copies() { emulated::commit_copies(); }
-/* Returns when at most LEFT of the thread's groups are under way; others see the copies after a barrier. */
+/* Waits until at most LEFT of the thread's groups are in flight; other threads see the copies after a barrier. */
 template <int LEFT> inline void ms_wait_copies() { emulated::wait_copies(LEFT); }
 
-/* Four 8 x 8 matrices of 16 bits from shared memory: lanes 8 i to 8 i + 7 name the rows of matrix i, 16 bytes each, and a
-** lane gets elements 2 (lane % 4) and the next of row lane / 4 of each. */
+/* Loads four 8 x 8 matrices of 16-bit elements from shared memory: lanes 8 i to 8 i + 7 provide the addresses of the
+** rows of matrix i, 16 bytes each; each lane receives elements 2 (lane % 4) and the next of row lane / 4 of each
+** matrix. */
 inline void ms_load_matrices(unsigned (&matrices)[4], ms_shared row) {
   emulated::load_matrices(matrices, reinterpret_cast<const void *>(row), false);
 }
-/* The same of the transposed matrices. */
+/* The same for the transposed matrices. */
 inline void ms_load_transposed(unsigned (&matrices)[4], ms_shared row) {
   emulated::load_matrices(matrices, reinterpret_cast<const void *>(row), true);
 }
 
-/* c [16,8] += a [16,16] b [16,8] by a warp, in f32 of bf16: pairs of a lie at (g, 2 t), (g + 8, 2 t), (g, 2 t + 8),
-** (g + 8, 2 t + 8), those of b in column g at rows 2 t and 2 t + 8, those of c at (g, 2 t) and (g + 8, 2 t), with g the
-** lane / 4 and t the lane % 4 (PTX ISA 9.0, 9.7.14.5.8). */
+/* c [16,8] += a [16,16] b [16,8] by a warp, bf16 operands and f32 sums. With g = lane / 4 and t = lane % 4, pairs of
+** a are at (g, 2 t), (g + 8, 2 t), (g, 2 t + 8), (g + 8, 2 t + 8), those of b in column g at rows 2 t and 2 t + 8,
+** those of c at (g, 2 t) and (g + 8, 2 t) (PTX ISA 9.0, 9.7.14.5.8). */
 inline void ms_multiply_tiles(float (&c)[4], const unsigned (&a)[4], unsigned b_low, unsigned b_high) {
   emulated::multiply_tiles(c, a, b_low, b_high);
 }
 
-/* The bits of a number rounded to TF32: 10 bits of mantissa, halves away from zero. */
+/* The bits of a number rounded to TF32: 10 bits of mantissa, ties away from zero. */
 inline unsigned ms_round_tf32(float x) { return emulated::round_tf32(x); }
 
-/* c [16,8] += a [16,8] b [8,8] by a warp, in f32 of TF32: elements of a lie at (g, t), (g + 8, t), (g, t + 4), (g + 8, t + 4), those of
-** b in column g at rows t and t + 4, those of c as above (PTX ISA 9.0, 9.7.14.5.7). Bits beyond TF32's are dropped. */
+/* c [16,8] += a [16,8] b [8,8] by a warp, TF32 operands and f32 sums: elements of a are at (g, t), (g + 8, t), (g, t
+** + 4), (g + 8, t + 4), those of b in column g at rows t and t + 4, those of c as above (PTX ISA 9.0, 9.7.14.5.7).
+** Bits beyond TF32's are dropped. */
 inline void ms_multiply_tf32(float (&c)[4], const unsigned (&a)[4], unsigned b_low, unsigned b_high) {
   emulated::multiply_tf32(c, a, b_low, b_high);
 }
@@ -103,7 +104,7 @@ static __device__ __forceinline__ void ms_load_transposed(unsigned (&matrices)[4
                : "memory");
 }
 
-/* volatile: what the whole warp does must stay where the whole warp is. */
+/* volatile: a warp-wide instruction must not move into code that only part of the warp runs. */
 static __device__ __forceinline__ void ms_multiply_tiles(float (&c)[4], const unsigned (&a)[4], unsigned b_low,
                                                          unsigned b_high) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "

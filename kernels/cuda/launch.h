@@ -1,7 +1,6 @@
-/* launch.h - what every file of kernels/cuda begins with: how a kernel is launched, by nvcc's syntax or the emulation's, and
-** how its status comes back. A launch only enqueues: what goes wrong while a kernel runs shows where the host next
-** synchronises.
-*/
+/* launch.h - included first by every file of kernels/cuda: launches a kernel, with nvcc's syntax or the emulation's,
+** and returns its status. A launch only enqueues; a failure of the kernel itself appears when the host next
+** synchronises. */
 #ifndef MS_KERNELS_CUDA_LAUNCH_H
 #define MS_KERNELS_CUDA_LAUNCH_H
 
@@ -17,7 +16,7 @@ extern "C" {
 
 #include "kernels/cuda/hardware.h"
 
-/* The runtime's own record of the error is cleared: libraries that ask it after launches of theirs would take it for theirs. */
+/* Clears the runtime's record of the error: libraries that check it after their own launches would report ours. */
 static inline int ms_cuda_status(cudaError_t error, const char *what) {
   if (error == cudaSuccess) return MS_OK;
   static_cast<void>(cudaGetLastError());
@@ -28,7 +27,7 @@ static inline int ms_cuda_status(cudaError_t error, const char *what) {
 #ifdef EMULATED_CUDA
 using emulated::launch_kernel;
 #else
-/* The toolkit's launch by name instead of by chevrons. */
+/* The toolkit's launch function instead of chevrons. */
 template <class... Parameters, class... Arguments>
 static cudaError_t launch_kernel(const char *, void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
                                  cudaStream_t stream, Arguments... arguments) {
@@ -41,7 +40,8 @@ static cudaError_t launch_kernel(const char *, void (*kernel)(Parameters...), di
 }
 #endif
 
-/* An int status. A kernel with template arguments stands in parentheses: MS_CUDA_LAUNCH((scale<float, 4>), ...). */
+/* Evaluates to an int status. Put a kernel with template arguments in parentheses: MS_CUDA_LAUNCH((scale<float, 4>),
+** ...). */
 #define MS_CUDA_LAUNCH(kernel, grid, block, shared_bytes, stream, ...)                          \
   ms_cuda_status(launch_kernel(#kernel, kernel, grid, block, static_cast<size_t>(shared_bytes), \
                                static_cast<cudaStream_t>(stream), __VA_ARGS__),                 \
@@ -56,11 +56,11 @@ template <class T> struct ms_element;
 template <> struct ms_element<float> { static constexpr int dtype = MS_F32; };
 template <> struct ms_element<ms_b16> { static constexpr int dtype = MS_BF16; };
 
-/* expression with T the element type of a tensor of floats. */
+/* Evaluates expression with T the element type of a float tensor. */
 #define MS_CUDA_FLOATS(dtype, T, ...) \
   ((dtype) == MS_BF16 ? [&] { using T = ms_b16; return __VA_ARGS__; }() : [&] { using T = float; return __VA_ARGS__; }())
 
-/* Notes what a kernel found wrong, unless something is noted already. */
+/* Records a fault found by a kernel, unless one is already recorded. */
 static __device__ __forceinline__ void ms_note_fault(ms_fault *fault, int op, int64_t value, int64_t limit) {
   if (!fault || atomicCAS(&fault->set, 0, 1) != 0) return;
   fault->op = op;
@@ -68,12 +68,12 @@ static __device__ __forceinline__ void ms_note_fault(ms_fault *fault, int op, in
   fault->limit = limit;
 }
 
-/* Bytes rounded up so that what follows in a workspace is aligned. */
+/* Rounds bytes up so that the next array in a workspace is aligned. */
 static inline int64_t ms_cuda_align(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 
 static inline __host__ __device__ int64_t ms_cuda_ceil(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
-/* 1 when a pointer may be read 16 bytes at a time; NULL may. */
+/* 1 if 16-byte loads from the pointer are allowed; NULL counts as aligned. */
 static inline int ms_cuda_aligned(const void *data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
 #endif

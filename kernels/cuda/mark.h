@@ -1,6 +1,5 @@
-/* mark.h - how far a stream has come, told to the host while a graph runs: a graph's events cannot be asked for, and what it
-** writes to pinned memory can be read.
-*/
+/* mark.h - reports a stream's progress to the host while a graph runs: the events of a graph cannot be queried, but
+** the host can read pinned memory that the graph writes. */
 #ifndef MS_KERNELS_CUDA_MARK_H
 #define MS_KERNELS_CUDA_MARK_H
 
@@ -10,7 +9,7 @@
 extern "C" {
 #endif
 
-/* *pinned = *value when the stream comes here. pinned: of the host; value: of the device. */
+/* Enqueues *pinned = *value. pinned: host memory; value: device memory. */
 int ms_cuda_mark(int64_t *pinned, const int64_t *value, void *stream);
 
 #ifdef __cplusplus

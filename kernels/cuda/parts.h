@@ -1,19 +1,18 @@
-/* parts.h - several tensors copied, cast or added in one launch: the chunks of a unit on their way into the segments that
-** are gathered, and from those that were reduced into the f32 gradients. cast.cu casts one tensor by it.
-*/
+/* parts.h - copies, casts or adds several tensors in one launch: a unit's chunks into the segments to be gathered,
+** and reduced gradients into the f32 accumulators. cast.cu uses it for a single tensor. */
 #ifndef MS_KERNELS_CUDA_PARTS_H
 #define MS_KERNELS_CUDA_PARTS_H
 
 #include "kernels/op.h"
 
-/* How many tensors one launch takes: more are moved by several. */
+/* Most tensors per launch; a longer list takes several launches. */
 enum { MS_CUDA_PARTS = 64 };
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Any number of tensors, of any dtypes side by side, enqueued on the stream. */
+/* Any number of tensors, with any mix of dtypes, enqueued on the stream. */
 int ms_cuda_move(const ms_move *move, int moves, void *stream);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* philox.h - random words on the device: the bits of base/philox.h. */
+/* philox.h - random words on the device; the same bits as base/philox.h. */
 #ifndef MS_KERNELS_CUDA_PHILOX_H
 #define MS_KERNELS_CUDA_PHILOX_H
 
@@ -27,7 +27,7 @@ __device__ __forceinline__ ms_words ms_draw(uint64_t seed, uint64_t stream, uint
   return {{c0, c1, c2, c3}};
 }
 
-/* The word of element i among those of its group of four. */
+/* The word of element i within its group of four. */
 __device__ __forceinline__ unsigned ms_word_of(const ms_words &w, int64_t i) {
   const int own = static_cast<int>(i % 4);
   return own == 0 ? w.word[0] : own == 1 ? w.word[1] : own == 2 ? w.word[2] : w.word[3];

@@ -1,6 +1,5 @@
-/* reduce.h - one value from those of all threads of a warp or a block, the same in every thread and the same in every run:
-** lanes are joined by a butterfly, warps in order of their numbers.
-*/
+/* reduce.h - combines one value per thread across a warp or a block; all threads receive the same result, and it is
+** the same in every run: lanes are combined by a butterfly, warps in order. */
 #ifndef MS_KERNELS_CUDA_REDUCE_H
 #define MS_KERNELS_CUDA_REDUCE_H
 
@@ -12,12 +11,12 @@ struct ms_add {
   template <class T> __device__ __forceinline__ T operator()(T a, T b) const { return a + b; }
 };
 
-/* The larger; a NaN is passed over. */
+/* The larger of two; ignores a NaN. */
 struct ms_maximum {
   __device__ __forceinline__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-/* The larger; NaN when either is. */
+/* The larger of two; NaN if either is NaN. */
 struct ms_larger {
   __device__ __forceinline__ float operator()(float a, float b) const { return b > a || b != b ? b : a; }
 };
@@ -28,8 +27,8 @@ template <class T, class Join> __device__ __forceinline__ T ms_warp_reduce(T val
   return value;
 }
 
-/* Among the threads of equal threadIdx.y; blockDim.x is a multiple of 32. Every thread of the block calls it. A block
-** whose rows are warps needs no barrier. */
+/* Combines threads with equal threadIdx.y; blockDim.x is a multiple of 32. Every thread of the block must call it. A
+** block whose rows are single warps needs no barrier. */
 template <class T, class Join> __device__ __forceinline__ T ms_row_reduce(T value, T neutral, Join join) {
   __shared__ T of_warp[MS_MAX_WARPS];
   value = ms_warp_reduce(value, join);
@@ -42,7 +41,7 @@ template <class T, class Join> __device__ __forceinline__ T ms_row_reduce(T valu
   return ms_warp_reduce(value, join);
 }
 
-/* Two sums for the barriers of one. */
+/* Two sums with the barriers of one. */
 __device__ __forceinline__ float2 ms_row_sums(float a, float b) {
   __shared__ float2 of_warp[MS_MAX_WARPS];
   a = ms_warp_reduce(a, ms_add());

@@ -1,9 +1,11 @@
-/* rows.h - kernels that work on rows [..., n]: how a row is shared out among threads.
+/* rows.h - kernels that work on rows [..., n]: how threads share a row.
 **
-** Held: the row stays in registers between passes, MS_ROW_VECTORS vectors a thread, so memory is read once. A row of one
-** warp shares its block with three others, and sums over it need no barrier; a longer one has the block to itself.
-** Streamed: rows that are too long for that, or that no vector fits (n no multiple of it, a pointer not aligned): each
-** pass reads the row again, mostly from cache.
+** Held: the row stays in registers between passes, MS_ROW_VECTORS vectors per thread, so memory is read once. A row
+** that fits one warp shares its block with three others, and sums over it need no barrier; a longer row has a block
+** to itself.
+**
+** Streamed, for rows that are too long for that or cannot be read as vectors (n is not a multiple, or a pointer is
+** not aligned): each pass reads the row again, mostly from cache.
 */
 #ifndef MS_KERNELS_CUDA_ROWS_H
 #define MS_KERNELS_CUDA_ROWS_H
@@ -19,7 +21,7 @@ struct ms_row_shape {
   dim3 block; /* x: threads of a row; y: rows */
 };
 
-/* For `rows` rows of n elements in vectors of `lanes`, and at most `most` threads that hold `vectors` each. */
+/* For `rows` rows of n elements in vectors of `lanes`, with at most `most` threads that hold `vectors` each. */
 static inline ms_row_shape ms_row_shape_of(int64_t rows, int64_t n, int aligned, int lanes, int vectors, int most) {
   ms_row_shape shape;
   const int64_t wanted = ms_cuda_ceil(ms_cuda_ceil(n, static_cast<int64_t>(lanes) * vectors), MS_WARP) * MS_WARP;
@@ -30,10 +32,10 @@ static inline ms_row_shape ms_row_shape_of(int64_t rows, int64_t n, int aligned,
   return shape;
 }
 
-/* The row of this thread; threads beyond the last row work on a copy of it and store nothing. */
+/* The row of this thread; threads after the last row recompute it and store nothing. */
 __device__ __forceinline__ int64_t ms_own_row() { return static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y; }
 
-/* f(first, x): x float [V] from element `first`, V constant, for the thread's share of row [n], whatever its alignment. */
+/* f(first, x): x float [V] from element `first`, V constant, for the thread's share of row [n] with any alignment. */
 template <class T, class F> __device__ __forceinline__ void ms_for_row(const T *row, int64_t n, F &&f) {
   constexpr int V = ms_lanes<T>;
   const int64_t misaligned = static_cast<int64_t>(reinterpret_cast<uintptr_t>(row) % 16 / sizeof(T));
@@ -54,7 +56,7 @@ template <class T, class F> __device__ __forceinline__ void ms_for_row(const T *
   }
 }
 
-/* The same, and what f leaves in x goes to `to`, which may be the row. */
+/* The same, and stores x after f to `to`, which can be the row itself. */
 template <class T, class F> __device__ __forceinline__ void ms_map_row(const T *row, T *to, int64_t n, F &&f) {
   const bool alike = reinterpret_cast<uintptr_t>(row) % 16 == reinterpret_cast<uintptr_t>(to) % 16;
   if (alike) {

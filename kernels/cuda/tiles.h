@@ -1,12 +1,13 @@
-/* tiles.h - tiles in shared memory, and products of them by one warp, accumulated in f32: of bf16 on tensor cores, of f32 on tensor
-** cores that round operands to TF32, or of f32 in f32 arithmetic.
+/* tiles.h - tiles in shared memory, and products of them by one warp with f32 sums: bf16 on tensor cores, f32 on
+** tensor cores that round operands to TF32, or f32 arithmetic.
 **
-** A tile has rows of DIM elements in units of 16 bytes; unit u of row r lies at place u xor (r mod 8), so that eight rows of
-** one unit, which is what ldmatrix reads at once, fall into different banks. Results stay in registers as mma leaves them:
-** in c[m][n] lane l holds rows 16 m + l / 4 (elements 0, 1) and 8 below (2, 3), columns 8 n + 2 (l mod 4) and the next. What
-** multiplies next takes them as they lie: no product goes through memory on its way. Two neighbouring n are, rounded to bf16,
-** a left operand; one n is, rounded to TF32, one whose columns stand in the order 0 2 4 6 1 3 5 7, in which the rows of the
-** right operand are then read; and f32 arithmetic asks the lanes that have them.
+** A tile has rows of DIM elements in units of 16 bytes; unit u of row r is stored at position u xor (r mod 8), so
+** that the same unit of eight rows, which ldmatrix reads at once, is in different banks. Results stay in registers in
+** mma's layout: in c[m][n] lane l holds rows 16 m + l / 4 (elements 0, 1) and 8 below (2, 3), columns 8 n + 2 (l mod
+** 4) and the next. The next product uses them in this layout, so no result goes through memory. Two adjacent n,
+** rounded to bf16, form a left operand; one n, rounded to TF32, forms one with columns in the order 0 2 4 6 1 3 5 7,
+** and the rows of the right operand are then read in that order; f32 arithmetic fetches elements from the lanes that
+** hold them.
 */
 #ifndef MS_KERNELS_CUDA_TILES_H
 #define MS_KERNELS_CUDA_TILES_H
@@ -14,7 +15,7 @@
 #include "kernels/cuda/reduce.h"
 #include "kernels/cuda/vector.h"
 
-/* How a warp multiplies, and the elements of its tiles. */
+/* The arithmetic of a product, and the element type of its tiles. */
 struct ms_bf16_cores {
   using T = ms_b16;
 };
@@ -25,12 +26,12 @@ struct ms_f32_arithmetic {
   using T = float;
 };
 
-/* Elements of 16 bytes. */
+/* Elements per 16 bytes. */
 template <class T> constexpr int ms_unit = 16 / static_cast<int>(sizeof(T));
 
 static __device__ __forceinline__ int ms_lane() { return static_cast<int>(threadIdx.x) % MS_WARP; }
 
-/* Row of element `half` (0 or 1: of the pairs) and column of the first pair within c[0][0]. */
+/* Row of element `half` (0 or 1: which pair), and column of the first pair, within c[0][0]. */
 static __device__ __forceinline__ int ms_own_row_of_tile(int half) { return ms_lane() / 4 + half * 8; }
 static __device__ __forceinline__ int ms_own_column() { return ms_lane() % 4 * 2; }
 
@@ -38,8 +39,9 @@ template <int DIM, class T> __device__ __forceinline__ T *ms_tile_at(T *tile, in
   return tile + row * DIM + (unit ^ row % 8) * ms_unit<T>;
 }
 
-/* Begins to copy rows [first, first + ROWS) of x, `stride` elements apart and d long, by THREADS threads; zeros beyond row
-** `count` and column d. `whole`: rows begin at 16 bytes and have whole units; else elements are copied one by one. */
+/* Starts copying rows [first, first + ROWS) of x, `stride` elements apart and d long, with THREADS threads; writes
+** zeros from row `count` and column d on. `whole`: rows are 16-byte aligned and consist of whole units; otherwise
+** elements are copied one by one. */
 template <int DIM, int ROWS, int THREADS, class T>
 __device__ __forceinline__ void ms_load_tile(T *tile, const T *x, int first, int count, int64_t stride, int d,
                                              bool whole) {
@@ -63,8 +65,8 @@ __device__ __forceinline__ void ms_load_tile(T *tile, const T *x, int first, int
     }
 }
 
-/* Where the calling lane reads unit `unit` of its row of a tile of DIM elements a row; the same of unit ^ `other` (even); of
-** 8 n rows below it is n * 8 rows' bytes on. */
+/* The address from which the calling lane reads unit `unit` of its row of a tile with DIM elements per row; the same
+** for unit ^ `other` (even). Rows 8 n below are n * 8 rows' bytes further. */
 template <int DIM, class T> __device__ __forceinline__ ms_shared ms_lane_at(T *tile, int row, int unit) {
   return ms_shared_at(ms_tile_at<DIM>(tile, row, unit));
 }
@@ -74,7 +76,7 @@ static __device__ __forceinline__ ms_shared ms_other_unit(ms_shared at, unsigned
 
 /* ---- on tensor cores ----------------------------------------------------------------------------------------------------- */
 
-/* A part of 32 bytes of 16 rows by 8 rows: what one instruction multiplies. */
+/* 16 rows by 8 rows of 32 bytes: the operands of one instruction. */
 static __device__ __forceinline__ void ms_multiply_part(ms_bf16_cores, float (&c)[4], const unsigned (&a)[4],
                                                         unsigned b_low, unsigned b_high) {
   ms_multiply_tiles(c, a, b_low, b_high);
@@ -90,7 +92,7 @@ static __device__ __forceinline__ void ms_round_operand(ms_tf32_cores, unsigned 
   for (unsigned &element : operand) element = ms_round_tf32(__uint_as_float(element));
 }
 
-/* c += a b': a the 16 M rows of one tile from `row` on, b the 8 N rows of another from `other` on. */
+/* c += a b': a is the 16 M rows of one tile from `row` on, b the 8 N rows of another from `other` on. */
 template <int DIM, class Cores, int M, int N>
 __device__ __forceinline__ void ms_multiply_rows(Cores cores, float (&c)[M][N][4], typename Cores::T *a, int row,
                                                  typename Cores::T *b, int other) {
@@ -121,8 +123,9 @@ __device__ __forceinline__ void ms_multiply_rows(Cores cores, float (&c)[M][N][4
   }
 }
 
-/* c += a b: a [16 M, 8 N] as products leave it, b the 8 N rows of a tile from `row` on, a multiple of 8. Parts of 16 rows (of f32:
-** 8) outside of [begin, end) are passed over: a has zeros there, and what meets them need not be a number. */
+/* c += a b: a [16 M, 8 N] as a product leaves it, b the 8 N rows of a tile from `row` on, a multiple of 8. Parts of
+** 16 rows (f32: 8) outside of [begin, end) are skipped: a is zero there, and the rows of b can hold anything, even
+** NaN. */
 template <int DIM, int M, int N>
 __device__ __forceinline__ void ms_multiply_columns(ms_bf16_cores, float (&c)[M][DIM / 8][4], const float (&a)[M][N][4],
                                                     ms_b16 *b, int row, int begin, int end) {
@@ -154,7 +157,7 @@ __device__ __forceinline__ void ms_multiply_columns(ms_bf16_cores, float (&c)[M]
   }
 }
 
-/* An element of a tile of f32: of column 8 n + `column`, for an `at` of n = 0. */
+/* An element of an f32 tile in column 8 n + `column`; `at` is its position for n = 0. */
 static __device__ __forceinline__ int ms_other_column(int at, int n) { return (at ^ n % 4 * 8) + n / 4 * 32; }
 
 template <int DIM, int M, int N>
@@ -223,7 +226,7 @@ __device__ __forceinline__ void ms_multiply_columns(ms_f32_arithmetic, float (&c
   for (int k = 0; k < N; k++) {
     if (k * 8 >= end || k * 8 + 8 <= begin) continue;
 #pragma unroll 1
-    for (int other = 0; other < 4; other++) /* lane of the four, which has the factors of two rows of b */
+    for (int other = 0; other < 4; other++) /* the lane among four that has the factors of two rows of b */
 #pragma unroll
       for (int i = 0; i < 2; i++) {
         float left[M][2];
@@ -258,8 +261,8 @@ static __device__ __forceinline__ void ms_store_pair(float *at, float first, flo
   *reinterpret_cast<float2 *>(at) = make_float2(first, second);
 }
 
-/* Writes the warp's 16 M rows of c factor[m][half] to rows [first, first + 16 M) of x, as far as there are `count`, through
-** as many rows of a tile from `row` on, which nobody else may use. */
+/* Writes the warp's 16 M rows of c factor[m][half] to rows [first, first + 16 M) of x, up to row `count`, through as
+** many rows of a tile from `row` on, which no other warp can use. */
 template <int DIM, int M, class T>
 __device__ __forceinline__ void ms_store_rows(T *x, int first, int count, int64_t stride, int d, bool whole, T *tile,
                                               int row, const float (&c)[M][DIM / 8][4], const float (&factor)[M][2]) {

@@ -1,8 +1,8 @@
-/* vector.h - elements of f32 and bf16 tensors as floats in registers, up to 16 bytes a load or store.
+/* vector.h - elements of f32 and bf16 tensors as floats in registers, up to 16 bytes per load or store.
 **
-** A kernel works on V elements at a time, V = ms_lanes of the widest type it touches: 16 bytes of that one, and 8 where
-** bf16 stands beside f32. A warp so reads and writes whole lines. Pointers must be aligned to the access; what is left
-** at the ends of a tensor is done one element at a time by the same code with V = 1.
+** A kernel works on V elements at a time, with V = ms_lanes of the widest type it touches: 16 bytes of that type, and
+** 8 of bf16 next to f32. A warp thus reads and writes whole lines. Pointers must be aligned to the access; the
+** remainder at the ends of a tensor is processed one element at a time by the same code with V = 1.
 */
 #ifndef MS_KERNELS_CUDA_VECTOR_H
 #define MS_KERNELS_CUDA_VECTOR_H
@@ -69,7 +69,7 @@ template <class T> __device__ __forceinline__ void ms_element_store(T *at, float
   ms_vector_store<1>(at, x);
 }
 
-/* x as it is after a store to T and a load. */
+/* x after a store to T and a load. */
 template <class T> __device__ __forceinline__ float ms_rounded(float x) {
   if constexpr (sizeof(T) == 2) return ms_low_bf16(ms_pack_bf16(x, 0.0f));
   return x;
