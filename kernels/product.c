@@ -13,9 +13,9 @@ static int check_dtypes(const ms_kernel_call *call) {
   if (!ms_dtype_may(call->out[0].dtype, MS_DTYPE_FLOAT))
     return MS_FAIL(MS_EDTYPE, "matmul: the result is %s; it must be f32 or bf16", ms_dtype_name(call->out[0].dtype));
   if (call->op == MS_OP_matmul_accumulate && !ms_dtype_may(call->out[0].dtype, MS_DTYPE_SUM))
-    return MS_FAIL(MS_EDTYPE, "matmul_accumulate: the result is bf16; what is added to must be f32");
+    return MS_FAIL(MS_EDTYPE, "matmul_accumulate: the result is bf16; the accumulator must be f32");
   if (call->in[0].dtype != call->in[1].dtype)
-    return MS_FAIL(MS_EDTYPE, "matmul: %s x %s; both operands must have one dtype: cast one",
+    return MS_FAIL(MS_EDTYPE, "matmul: %s x %s; both operands must have the same dtype: cast one",
                    ms_dtype_name(call->in[0].dtype), ms_dtype_name(call->in[1].dtype));
   return MS_OK;
 }

@@ -97,8 +97,8 @@ int bind(const ms_kernel_call *call) {
   MS_TRY(ms_attention_cudnn_new(&asked, ms_cuda_attention_of(call).scale, &prepared->cudnn, why));
   if (prepared->cudnn) return MS_OK;
   if (prepared->demanded) return MS_FAIL(MS_EUNSUPPORTED, "MOONSHARD_ATTENTION=cudnn: %s", why);
-  ms_note("%s; own kernels compute it", why);
-  prepared->own = "no cuDNN that has a plan for it";
+  ms_note("%s; Moonshard's own kernels compute attention", why);
+  prepared->own = "no cuDNN with a plan for this call";
   return MS_OK;
 }
 
@@ -114,7 +114,8 @@ int run(const ms_kernel_call *call) {
   const char *because = own_because(call);
   if (!prepared->own && !prepared->cudnn) return MS_FAIL(MS_EINTERNAL, "attention: the call was not bound");
   if (!because) return ms_attention_cudnn_run(prepared->cudnn, call);
-  if (prepared->demanded) return MS_FAIL(MS_EUNSUPPORTED, "MOONSHARD_ATTENTION=cudnn: it is not asked for %s", because);
+  if (prepared->demanded)
+    return MS_FAIL(MS_EUNSUPPORTED, "MOONSHARD_ATTENTION=cudnn: cuDNN is not used for %s", because);
   return ms_cuda_attention_run(call, ms_cuda_attention_of(call), is_backward(call), call->workspace);
 }
 
@@ -129,7 +130,7 @@ int ms_cuda_attention_prepare(ms_kernel_call *call, int backward, int64_t own, c
   if (dtype != MS_F32 && dtype != MS_BF16)
     return MS_FAIL(MS_EDTYPE, "attention: q is %s; it must be f32 or bf16", ms_dtype_name(dtype));
   if (a.d > MOST)
-    return MS_FAIL(MS_EUNSUPPORTED, "cuda: attention with heads of %lld; they must be at most %d",
+    return MS_FAIL(MS_EUNSUPPORTED, "cuda: attention with head size %lld; it must be at most %d",
                    static_cast<long long>(a.d), MOST);
   if (a.t > POSITIONS || a.s > POSITIONS)
     return MS_FAIL(MS_EUNSUPPORTED, "cuda: attention of %lld queries and %lld keys; there must be at most 2^30 of each",
@@ -138,7 +139,7 @@ int ms_cuda_attention_prepare(ms_kernel_call *call, int backward, int64_t own, c
   MS_TRY(ms_matmul_tf32(&tf32));
   if (chosen == CUDNN && because)
     return MS_FAIL(MS_EUNSUPPORTED,
-                   "MOONSHARD_ATTENTION=cudnn: it is not asked for %s, as in attention of %lld %s heads of %lld over "
+                   "MOONSHARD_ATTENTION=cudnn: cuDNN is not used for %s; the call has %lld %s heads of %lld, "
                    "%lld queries and %lld keys",
                    because, static_cast<long long>(a.heads), ms_dtype_name(dtype), static_cast<long long>(a.d),
                    static_cast<long long>(a.t), static_cast<long long>(a.s));

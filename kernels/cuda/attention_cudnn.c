@@ -67,7 +67,7 @@ ms_dnn_attention ms_attention_cudnn_of(const ms_kernel_call *call, int backward)
 
 const char *ms_attention_cudnn_refuses(const ms_kernel_call *call, const ms_dnn_attention *a) {
   if (call->in[0].dtype != MS_BF16) return "f32";
-  if (a->d > MOST_HEAD || a->d % HEAD_UNIT) return "heads that are no multiple of 8 up to 256";
+  if (a->d > MOST_HEAD || a->d % HEAD_UNIT) return "head sizes that are not a multiple of 8 up to 256";
   if (a->causal && a->t > a->s) return "fewer keys than causal queries";
   if (a->backward && a->t == 1 && a->s == 1) return "the gradient of one query and one key";
   return a->batch > 0 && a->t > 0 && a->s > 0 ? NULL : "tensors without elements";
@@ -78,7 +78,7 @@ static int is_right(const ms_cudnn *dnn, const ms_dnn_attention *a, char why[MS_
   const size_t version = dnn->get_version();
   if (!a->backward || a->s % WRONG_KEYS == 0 || version > WRONG_UNTIL) return 1;
   snprintf(why, MS_LIBRARY_WHY_BYTES,
-           "%.512s is cuDNN %zu.%zu, whose gradients of attention want keys in multiples of %d; there are %lld",
+           "%.512s is cuDNN %zu.%zu, whose attention gradient needs a multiple of %d keys; there are %lld",
            ms_library_path(&ms_cudnn_library), version / 10000, version / 100 % 100, (int)WRONG_KEYS, (long long)a->s);
   return 0;
 }

@@ -34,7 +34,7 @@ static ms_cublaslt table;
 static int suits(char why[MS_LIBRARY_WHY_BYTES]) {
   const size_t version = table.get_version(), major = version / 10000;
   if (major >= OLDEST && major <= NEWEST) return 1;
-  snprintf(why, MS_LIBRARY_WHY_BYTES, "%.512s is cuBLASLt %zu.%zu: a version from %d to %d is needed",
+  snprintf(why, MS_LIBRARY_WHY_BYTES, "%.512s is cuBLASLt %zu.%zu; a version from %d to %d is required",
            ms_library_path(&ms_cublaslt_library), major, version / 100 % 100, OLDEST, NEWEST);
   return 0;
 }

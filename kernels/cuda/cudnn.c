@@ -33,7 +33,8 @@ static int suits(char why[MS_LIBRARY_WHY_BYTES]) {
   const size_t version = table.get_version();
   const int wrong = version >= WRONG && version < RIGHT_AGAIN;
   if (version >= OLDEST && version / 10000 == MAJOR && !wrong) return 1;
-  snprintf(why, MS_LIBRARY_WHY_BYTES, "%.512s is cuDNN %zu.%zu.%zu: 9.6 or a later 9 but 9.10.0 and 9.10.1 is needed",
+  snprintf(why, MS_LIBRARY_WHY_BYTES,
+           "%.512s is cuDNN %zu.%zu.%zu: 9.6 or a later 9 except 9.10.0 and 9.10.1 is required",
            ms_library_path(&ms_cudnn_library), version / 10000, version / 100 % 100, version % 100);
   return 0;
 }

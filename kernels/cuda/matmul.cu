@@ -48,7 +48,7 @@ int find_library(prepared_product *prepared) {
   MS_TRY(ms_matmul_cublaslt_new(&prepared->product, &prepared->cublaslt, why));
   if (prepared->cublaslt) return MS_OK;
   if (demanded) return MS_FAIL(MS_EUNSUPPORTED, "MOONSHARD_CUDA_MATMUL=cublaslt: %s", why);
-  ms_note("%s; own kernels compute them, without tensor cores", why);
+  ms_note("%s; Moonshard's own kernels compute them, without tensor cores", why);
   prepared->plain = 1;
   prepared->because = "no cuBLASLt";
   return MS_OK;

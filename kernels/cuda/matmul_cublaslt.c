@@ -135,7 +135,7 @@ int ms_matmul_cublaslt_bind(ms_matmul_cublaslt *matmul, const ms_kernel_call *ca
   if (found) return MS_OK;
   return MS_FAIL(MS_EUNSUPPORTED,
                  "matmul: cuBLASLt has no algorithm for a batch of %lld [%lld,%lld] x [%lld,%lld], %s to %s: "
-                 "MOONSHARD_CUDA_MATMUL=plain takes own kernels",
+                 "set MOONSHARD_CUDA_MATMUL=plain to use own kernels",
                  (long long)p->batch, (long long)p->m, (long long)p->k, (long long)p->k, (long long)p->n,
                  ms_dtype_name(p->dtype), ms_dtype_name(p->c_dtype));
 }

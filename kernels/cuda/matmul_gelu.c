@@ -122,7 +122,7 @@ static int decide(prepared_gelu *prepared, const ms_kernel_call *call) {
   if (lt) MS_TRY(open_fused(prepared, lt, call, &found));
   if (lt && !found)
     ms_note("cuBLASLt has no algorithm with %s for [%" PRId64 ",%" PRId64 "] x [%" PRId64 ",%" PRId64
-            "]: a kernel behind the product does it",
+            "]: a separate kernel after the product computes it",
             call->op == MS_OP_matmul_gelu ? "gelu" : "gelu's gradient", p->m, p->k, p->k, p->n);
   prepared->state = found ? FUSED : APART;
   return MS_OK;

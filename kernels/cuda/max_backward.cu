@@ -60,7 +60,7 @@ template <class T> int run_typed(const ms_kernel_call *call) {
 /* x, y and dy are of one dtype: y is max's result, dy its gradient. */
 int prepare(ms_kernel_call *call) {
   if (call->in[Y].dtype == call->in[X].dtype && call->in[DY].dtype == call->in[X].dtype) return MS_OK;
-  return MS_FAIL(MS_EDTYPE, "cuda: max_backward of %s, %s and %s; all must be of one dtype",
+  return MS_FAIL(MS_EDTYPE, "cuda: max_backward of %s, %s and %s; all must have the same dtype",
                  ms_dtype_name(call->in[X].dtype), ms_dtype_name(call->in[Y].dtype), ms_dtype_name(call->in[DY].dtype));
 }
 

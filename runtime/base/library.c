@@ -25,7 +25,7 @@ static void *find(const ms_library *library, char why[MS_LIBRARY_WHY_BYTES]) {
     if (found) return found;
     const char *message = dlerror();
     if (!why[0])
-      snprintf(why, MS_LIBRARY_WHY_BYTES, "%s: %.512s (%s may name the library)", library->user,
+      snprintf(why, MS_LIBRARY_WHY_BYTES, "%s: %.512s (set %s to the path of the library)", library->user,
                message ? message : *names, library->variable);
   }
   return NULL;
@@ -47,8 +47,8 @@ void *ms_library_open(const ms_library *library, void *table, char why[MS_LIBRAR
   const char *lacks = resolve(library, handle, table);
   if (!lacks) return handle;
   dlclose(handle);
-  snprintf(why, MS_LIBRARY_WHY_BYTES, "%.512s lacks %s: %s or later is needed", ms_library_path(library), lacks,
-           library->oldest);
+  snprintf(why, MS_LIBRARY_WHY_BYTES, "%.512s does not contain %s; %s or later is required", ms_library_path(library),
+           lacks, library->oldest);
   return NULL;
 }
 

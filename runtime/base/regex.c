@@ -59,8 +59,8 @@ int ms_regex_search(const ms_regex *regex, const char *text, int *found) {
   if (rc >= 0 || rc == PCRE2_ERROR_NOMATCH) return MS_OK;
   const char *where = regex->where, *colon = *where ? ": " : "";
   if (rc == PCRE2_ERROR_MATCHLIMIT || rc == PCRE2_ERROR_DEPTHLIMIT || rc == PCRE2_ERROR_HEAPLIMIT)
-    return MS_FAIL(MS_ERULE, "%s%spattern /%s/ runs away on \"%s\": stopped at the match limit; avoid nested repeats",
-                   where, colon, regex->pattern, text);
+    return MS_FAIL(MS_ERULE, "%s%spattern /%s/ reached the match limit on \"%s\"; avoid nested repeats", where, colon,
+                   regex->pattern, text);
   char why[256];
   if (pcre2_get_error_message(rc, (PCRE2_UCHAR *)why, sizeof why) < 0) strcpy(why, "unknown reason");
   return MS_FAIL(MS_ERULE, "%s%spattern /%s/ failed on \"%s\": %s", where, colon, regex->pattern, text, why);
@@ -93,7 +93,7 @@ int ms_regex_compile(const char *pattern, const char *where, ms_regex **regex) {
   made->match = pcre2_match_data_create(1, NULL);
   made->limits = pcre2_match_context_create(NULL);
   if (!made->match || !made->limits) {
-    rc = MS_FAIL(MS_ENOMEM, "out of memory: a pattern");
+    rc = MS_FAIL(MS_ENOMEM, "out of memory for a pattern");
     goto fail;
   }
   pcre2_set_match_limit(made->limits, MATCH_LIMIT);

@@ -7,7 +7,7 @@
 #include "base/error.h"
 
 int ms_secret_start(void) {
-  return sodium_init() >= 0 ? MS_OK : MS_FAIL(MS_EIO, "libsodium cannot start: the system gives it no random bytes");
+  return sodium_init() >= 0 ? MS_OK : MS_FAIL(MS_EIO, "libsodium cannot start: the system provides no random bytes");
 }
 
 char *ms_secret_copy(const char *text) {

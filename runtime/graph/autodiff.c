@@ -70,7 +70,7 @@ static int contribute(tape *t, int value, int gradient) {
   ms_graph *graph = t->graph;
   int dtype, done = 0, sum;
   if (!ms_same_shape(ms_info_of(graph, value), ms_info_of(graph, gradient)))
-    return MS_FAIL(MS_EINTERNAL, "the gradient of value %d has another shape than the value", value);
+    return MS_FAIL(MS_EINTERNAL, "the gradient of value %d has a different shape than the value", value);
   MS_TRY(ms_grad_dtype(graph, value, &dtype));
   t->held[gradient]--;
   if (ms_info_of(graph, gradient)->dtype != dtype) {
@@ -97,7 +97,7 @@ static int apply_rule(tape *t, int index, const int *dy) {
   int needs[MS_MAX_INPUTS], dx[MS_MAX_INPUTS];
   if (!row->grad)
     return ms_graph_in_scope(graph, MS_FAIL(MS_EUNSUPPORTED,
-                                            "%s: it has no gradient, and the loss depends on a trainable "
+                                            "%s: the op has no gradient, but the loss depends on a trainable "
                                             "parameter through it",
                                             row->name));
   for (int i = 0; i < node.inputs; i++) {
@@ -182,9 +182,10 @@ static int run_backward(tape *t) {
 }
 
 int ms_graph_differentiate(ms_graph *graph) {
-  if (graph->loss < 0) return MS_FAIL(MS_EINVAL, "there is no loss to differentiate; ms_graph_set_loss names it");
+  if (graph->loss < 0)
+    return MS_FAIL(MS_EINVAL, "the graph has no loss to differentiate; set it with ms_graph_set_loss");
   for (int n = 0; n < graph->n_nodes; n++)
-    if (graph->nodes[n].backward) return MS_FAIL(MS_EINVAL, "the graph was differentiated already");
+    if (graph->nodes[n].backward) return MS_FAIL(MS_EINVAL, "the graph has already been differentiated");
   int rc = MS_OK, forward_values = graph->n_values;
   const char *scope = graph->scope;
   graph->region = 0;

@@ -42,7 +42,7 @@ static int check_size(const char *name, int ndim, const int64_t *dims) {
 static int check_shape(const char *what, const char *name, int dtype, int ndim, const int64_t *dims) {
   if (dtype < 0 || dtype >= MS_DTYPES) return MS_FAIL(MS_EDTYPE, "%s %s: there is no dtype %d", what, name, dtype);
   if (ndim < 0 || ndim > MS_MAX_DIMS || (ndim > 0 && !dims))
-    return MS_FAIL(MS_ESHAPE, "%s %s: %d dimensions; it may have 0 to %d", what, name, ndim, MS_MAX_DIMS);
+    return MS_FAIL(MS_ESHAPE, "%s %s: %d dimensions; it can have 0 to %d", what, name, ndim, MS_MAX_DIMS);
   for (int d = 0; d < ndim; d++)
     if (dims[d] < 1)
       return MS_FAIL(MS_ESHAPE, "%s %s: size %lld of dimension %d; sizes are at least 1", what, name,
@@ -55,7 +55,7 @@ static int make_input(ms_graph *graph, const char *name, int dtype, int ndim, co
   MS_TRY(check_shape("input", name, dtype, ndim, dims));
   for (int v = 0; v < graph->n_values; v++)
     if (graph->values[v].kind == MS_VALUE_INPUT && !strcmp(graph->values[v].name, name))
-      return MS_FAIL(MS_ENAME, "there is an input named %s already", name);
+      return MS_FAIL(MS_ENAME, "an input named %s already exists", name);
   ms_value value = {
       .info = {.dtype = dtype, .ndim = ndim}, .kind = MS_VALUE_INPUT, .node = -1, .output = -1, .param = -1};
   if (ndim > 0) memcpy(value.info.dims, dims, (size_t)ndim * sizeof *dims);
@@ -78,7 +78,7 @@ int ms_graph_input(ms_graph *graph, const char *name, int dtype, int ndim, const
 int ms_graph_input_rows(ms_graph *graph, int value, int64_t rows) {
   MS_HANDLE(graph, GRAPH);
   if (value < 0 || value >= graph->n_values || graph->values[value].kind != MS_VALUE_INPUT)
-    return MS_FAIL(MS_EINVAL, "ms_graph_input_rows: value %d is no input", value);
+    return MS_FAIL(MS_EINVAL, "ms_graph_input_rows: value %d is not an input", value);
   ms_value *input = &graph->values[value];
   if (rows < 0 || (rows > 0 && (input->info.ndim == 0 || input->info.dims[0] % rows)))
     return MS_FAIL(MS_ESHAPE, "input %s: %lld rows do not divide its first axis, which has %lld indices", input->name,
@@ -138,8 +138,8 @@ static int check_inputs(const ms_graph *graph, const ms_op_row *row, int inputs,
 static int settle_mask(const ms_graph *graph, const char *op, const ms_value *x, ms_attrs *attrs) {
   if (x->rows.rows < 0)
     return MS_FAIL(MS_EUNSUPPORTED,
-                   "%s: in its input the rows of the batch do not lie side by side on one axis any "
-                   "more, so its mask would depend on the mesh; use it before they are cut or mixed",
+                   "%s: the rows of the batch are no longer contiguous on one axis of its input, so "
+                   "its mask would depend on the mesh; apply it before rows are split or mixed",
                    op);
   if (!attrs->i[0]) attrs->i[0] = graph->n_nodes + 1;
   attrs->i[1] = x->rows.outer, attrs->i[2] = x->rows.rows, attrs->i[3] = x->rows.first;
@@ -196,7 +196,7 @@ int ms_graph_op(ms_graph *graph, const char *op, int n_inputs, const int *inputs
   if (id < 0) return ms_graph_in_scope(graph, MS_FAIL(MS_ENAME, "there is no op named \"%s\"", op ? op : ""));
   if (ms_op_row_of(id)->flags & MS_OP_INTERNAL)
     return ms_graph_in_scope(graph,
-                             MS_FAIL(MS_EINVAL, "%s: the engine makes this op itself; it is not for recipes", op));
+                             MS_FAIL(MS_EINVAL, "%s: this op is internal to the engine; recipes cannot use it", op));
   int has_input = n_inputs == 1 && inputs && inputs[0] >= 0 && inputs[0] < graph->n_values;
   if (!(ms_op_row_of(id)->flags & MS_OP_DRAWS_MASK) || !has_input)
     return ms_graph_emit(graph, id, n_inputs, inputs, attrs, outputs);
@@ -251,7 +251,7 @@ int ms_graph_output(ms_graph *graph, const char *name, int value) {
   if (!name || !name[0]) return MS_FAIL(MS_EINVAL, "ms_graph_output: no name");
   MS_TRY(check_value(graph, value));
   for (int i = 0; i < graph->n_outputs; i++)
-    if (!strcmp(graph->outputs[i].name, name)) return MS_FAIL(MS_ENAME, "there is an output named %s already", name);
+    if (!strcmp(graph->outputs[i].name, name)) return MS_FAIL(MS_ENAME, "an output named %s already exists", name);
   MS_TRY(ms_grow((void **)&graph->outputs, &graph->outputs_capacity, graph->n_outputs + 1, sizeof *graph->outputs));
   ms_named_value *output = &graph->outputs[graph->n_outputs];
   *output = (ms_named_value){.name = ms_graph_intern(graph, name), .value = value};

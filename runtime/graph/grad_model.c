@@ -34,7 +34,7 @@ static int before_activation(ms_graph *graph, const ms_node *n, int dy, int *dz)
   if (n->attrs.i[2] != MS_ACT_RELU)
     return ms_graph_in_scope(graph, MS_FAIL(MS_EUNSUPPORTED,
                                             "matmul: activation %" PRId64 " cannot be differentiated here; "
-                                            "apply it by an op of its own",
+                                            "apply it as a separate op",
                                             n->attrs.i[2]));
   return ms_emit_binary(graph, MS_OP_relu_backward, n->out[0], dy, NULL, dz);
 }

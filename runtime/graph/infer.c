@@ -48,7 +48,7 @@ int ms_check_same_shape(const ms_node *node, const ms_value_info *a, const char 
                         const char *what_b) {
   char text_a[MS_SHAPE_TEXT], text_b[MS_SHAPE_TEXT];
   if (ms_same_shape(a, b)) return MS_OK;
-  return MS_FAIL(MS_ESHAPE, "%s: %s is %s and %s is %s; they must have one shape", ms_node_name(node), what_a,
+  return MS_FAIL(MS_ESHAPE, "%s: %s is %s and %s is %s; their shapes must be equal", ms_node_name(node), what_a,
                  ms_shape_text(a, text_a), what_b, ms_shape_text(b, text_b));
 }
 
@@ -63,10 +63,10 @@ int ms_check_channels(const ms_node *node, const ms_value_info *x, const ms_valu
   char text_v[MS_SHAPE_TEXT], text_x[MS_SHAPE_TEXT];
   int64_t last = x->ndim ? x->dims[x->ndim - 1] : 0;
   if (v->ndim != 1 || v->dims[0] != last)
-    return MS_FAIL(MS_ESHAPE, "%s: %s is %s; beside %s it must be [%" PRId64 "]", ms_node_name(node), what,
+    return MS_FAIL(MS_ESHAPE, "%s: %s is %s; with x of shape %s it must be [%" PRId64 "]", ms_node_name(node), what,
                    ms_shape_text(v, text_v), ms_shape_text(x, text_x), last);
   if (v->dtype != MS_F32 && v->dtype != x->dtype)
-    return MS_FAIL(MS_EDTYPE, "%s: %s is %s; beside %s it must be f32%s%s", ms_node_name(node), what,
+    return MS_FAIL(MS_EDTYPE, "%s: %s is %s; with x of dtype %s it must be f32%s%s", ms_node_name(node), what,
                    ms_dtype_name(v->dtype), ms_dtype_name(x->dtype), x->dtype == MS_F32 ? "" : " or ",
                    x->dtype == MS_F32 ? "" : ms_dtype_name(x->dtype));
   return MS_OK;
@@ -93,7 +93,7 @@ int ms_asked_dtype(const ms_node *node, int kept, int uses, int *dtype) {
 int ms_asked_shape(const ms_node *node, int64_t smallest, ms_value_info *shape) {
   int64_t ndim = node->attrs.i[6];
   if (ndim < 0 || ndim > MS_MAX_DIMS)
-    return MS_FAIL(MS_ESHAPE, "%s: a shape of %" PRId64 " dimensions; it may have 0 to %d", ms_node_name(node), ndim,
+    return MS_FAIL(MS_ESHAPE, "%s: a shape of %" PRId64 " dimensions; it can have 0 to %d", ms_node_name(node), ndim,
                    MS_MAX_DIMS);
   shape->ndim = (int)ndim;
   for (int d = 0; d < shape->ndim; d++) {

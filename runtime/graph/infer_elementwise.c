@@ -63,7 +63,7 @@ int ms_infer_same(const ms_node *node, const ms_value_info *in, ms_value_info *o
   if (in[0].ndim == 0 && (node->op == MS_OP_softmax || node->op == MS_OP_log_softmax))
     return MS_FAIL(MS_ESHAPE, "%s: x is a scalar; it needs a last axis", ms_node_name(node));
   if (node->op == MS_OP_clamp && !(node->attrs.f[0] <= node->attrs.f[1]))
-    return MS_FAIL(MS_EINVAL, "clamp: min is %g and max is %g; min must not be more", node->attrs.f[0],
+    return MS_FAIL(MS_EINVAL, "clamp: min is %g and max is %g; min must not exceed max", node->attrs.f[0],
                    node->attrs.f[1]);
   if (node->op == MS_OP_dropout && !(node->attrs.f[0] >= 0 && node->attrs.f[0] < 1))
     return MS_FAIL(MS_EINVAL, "dropout: p is %g; it must be at least 0 and below 1", node->attrs.f[0]);
@@ -91,8 +91,8 @@ int ms_infer_cast(const ms_node *node, const ms_value_info *in, ms_value_info *o
   out[0] = in[0];
   MS_TRY(ms_asked_dtype(node, in[0].dtype, 0, &out[0].dtype));
   if (ms_dtype_may(out[0].dtype, MS_DTYPE_CAST)) return MS_OK;
-  return MS_FAIL(MS_EDTYPE, "cast: to %s; it gives %s, and comparisons give u8 masks", ms_dtype_name(out[0].dtype),
-                 ms_dtype_list(MS_DTYPE_CAST, given));
+  return MS_FAIL(MS_EDTYPE, "cast: cannot cast to %s; supported are %s, and comparisons produce u8 masks",
+                 ms_dtype_name(out[0].dtype), ms_dtype_list(MS_DTYPE_CAST, given));
 }
 
 int ms_infer_swiglu_backward(const ms_node *node, const ms_value_info *in, ms_value_info *out) {

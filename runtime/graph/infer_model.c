@@ -72,7 +72,7 @@ int ms_infer_embedding(const ms_node *node, const ms_value_info *in, ms_value_in
   MS_TRY(ms_check_ndim(node, &in[0], 2, "w", "[V,D]"));
   MS_TRY(ms_check_dtype(node, &in[1], MS_I32, "tokens"));
   if (in[1].ndim == MS_MAX_DIMS)
-    return MS_FAIL(MS_ESHAPE, "embedding: tokens are %s; they may have at most %d dimensions",
+    return MS_FAIL(MS_ESHAPE, "embedding: tokens are %s; they can have at most %d dimensions",
                    ms_shape_text(&in[1], text), MS_MAX_DIMS - 1);
   if (node->attrs.i[0] < 0 || node->attrs.i[0] > in[0].dims[0])
     return MS_FAIL(MS_EINVAL, "embedding: rows %" PRId64 "; w is %s: it must be 0 to %" PRId64, node->attrs.i[0],
@@ -109,10 +109,11 @@ int ms_infer_rope(const ms_node *node, const ms_value_info *in, ms_value_info *o
   const ms_attrs *attrs = &node->attrs;
   if (!(attrs->f[0] > 0)) return MS_FAIL(MS_EINVAL, "rope: theta %g; it must be positive", attrs->f[0]);
   if (attrs->i[3] < 0)
-    return MS_FAIL(MS_EINVAL, "rope: original %" PRId64 "; it must be the positions of the first training, or 0",
+    return MS_FAIL(MS_EINVAL,
+                   "rope: original %" PRId64 "; it must be the context length of the original training, or 0",
                    attrs->i[3]);
   if (attrs->i[3] && !(attrs->f[1] > 0 && attrs->f[2] > 0 && attrs->f[3] > attrs->f[2]))
-    return MS_FAIL(MS_EINVAL, "rope: factor %g, low %g, high %g; they must be positive, and high above low",
+    return MS_FAIL(MS_EINVAL, "rope: factor %g, low %g, high %g; they must be positive, and high must exceed low",
                    attrs->f[1], attrs->f[2], attrs->f[3]);
   out[0] = in[0];
   return MS_OK;
@@ -157,7 +158,7 @@ int ms_infer_attention_backward(const ms_node *node, const ms_value_info *in, ms
   MS_TRY(check_attention(node, node->attrs.i[0] != 0, &in[0], &in[1], &in[2]));
   lse = attention_lse(&in[0]);
   MS_TRY(ms_check_same_shape(node, &in[0], "q", &in[3], "o"));
-  MS_TRY(ms_check_same_shape(node, &lse, "what q has as lse", &in[4], "lse"));
+  MS_TRY(ms_check_same_shape(node, &lse, "the lse of q", &in[4], "lse"));
   MS_TRY(ms_check_same_shape(node, &in[0], "q", &in[5], "do"));
   MS_TRY(ms_check_same_dtype(node, &in[0], "q", &in[5], "do"));
   for (int i = 0; i < 3; i++) out[i] = in[i];
@@ -171,9 +172,10 @@ static int check_documents(const ms_node *node, const ms_value_info *q, const ms
   MS_TRY(ms_check_dtype(node, tokens, MS_I32, "tokens"));
   ms_shape_text(q, text_q), ms_shape_text(k, text_k), ms_shape_text(tokens, text);
   if (q->dims[1] != k->dims[1])
-    return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; both must be as long", name, text_q, text_k);
+    return MS_FAIL(MS_ESHAPE, "%s: q is %s and k is %s; both must have the same length", name, text_q, text_k);
   if (tokens->ndim != 2 || tokens->dims[0] != q->dims[0] || tokens->dims[1] != q->dims[1])
-    return MS_FAIL(MS_ESHAPE, "%s: q is %s and tokens are %s; they must be [B,T] of it", name, text_q, text);
+    return MS_FAIL(MS_ESHAPE, "%s: q is %s and tokens are %s; they must be [B,T], like the first two axes of q", name,
+                   text_q, text);
   return MS_OK;
 }
 

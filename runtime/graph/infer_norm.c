@@ -65,7 +65,7 @@ static int infer_norm_backward(const ms_node *node, const ms_value_info *in, ms_
   const int bias = again && channels == 2 ? 4 : -1;
   MS_TRY(check_normalized(node, &in[0]));
   MS_TRY(ms_check_channels(node, &in[0], &in[1], what[1]));
-  MS_TRY(ms_check_same_shape(node, &stats, "what x has as statistics", &in[2], what[2]));
+  MS_TRY(ms_check_same_shape(node, &stats, "the statistics of x", &in[2], what[2]));
   MS_TRY(ms_check_dtype(node, &in[2], MS_F32, what[2]));
   if (bias > 0) {
     MS_TRY(ms_check_channels(node, &in[0], &in[bias], "the bias"));

@@ -50,7 +50,8 @@ int ms_infer_transpose(const ms_node *node, const ms_value_info *in, ms_value_in
   for (int d = 0; d < ndim; d++) {
     int64_t p = node->attrs.i[d];
     if (p < 0 || p >= ndim || seen[p])
-      return MS_FAIL(MS_EINVAL, "transpose: axis %" PRId64 " in place %d; each of 0 to %d must stand once", p, d,
+      return MS_FAIL(MS_EINVAL,
+                     "transpose: axis %" PRId64 " at position %d; each axis from 0 to %d must occur exactly once", p, d,
                      ndim - 1);
     seen[p] = 1;
     out[0].dims[d] = in[0].dims[p];
@@ -95,7 +96,7 @@ int ms_infer_concat(const ms_node *node, const ms_value_info *in, ms_value_info 
     MS_TRY(ms_check_same_dtype(node, &in[0], "input 1", &in[i], what));
     if (other.ndim == in[0].ndim) other.dims[axis] = in[0].dims[axis];
     if (!ms_same_shape(&in[0], &other))
-      return MS_FAIL(MS_ESHAPE, "concat: input 1 is %s and %s is %s; they may differ on axis %d only",
+      return MS_FAIL(MS_ESHAPE, "concat: input 1 is %s and %s is %s; they can differ only on axis %d",
                      ms_shape_text(&in[0], text_a), what, ms_shape_text(&in[i], text_b), axis);
     out[0].dims[axis] += in[i].dims[axis];
   }

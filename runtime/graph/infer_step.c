@@ -12,7 +12,7 @@ static ms_value_info vector(int64_t n) { return (ms_value_info){.dtype = MS_F32,
 static int check_vector(const ms_node *node, const ms_value_info *x, int64_t n, const char *what) {
   ms_value_info wanted = vector(n);
   MS_TRY(ms_check_dtype(node, x, MS_F32, what));
-  return ms_check_same_shape(node, &wanted, "the shape wanted", x, what);
+  return ms_check_same_shape(node, &wanted, "the expected shape", x, what);
 }
 
 int ms_infer_accumulate(const ms_node *node, const ms_value_info *in, ms_value_info *out) {

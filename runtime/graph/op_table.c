@@ -93,7 +93,7 @@ int ms_op_row_defaults(int op, ms_attrs *attrs) {
   for (const char *text = row->attrs; *text;) {
     text = read_default(text, attrs);
     if (!text)
-      return MS_FAIL(MS_EINTERNAL, "%s: its row has attributes that do not parse: \"%s\"", row->name, row->attrs);
+      return MS_FAIL(MS_EINTERNAL, "%s: the attributes of its row do not parse: \"%s\"", row->name, row->attrs);
   }
   return MS_OK;
 }

@@ -70,7 +70,7 @@ static int wait_for_parts(const ms_commit *c) {
     if (!path) return MS_ENOMEM;
     int there = !access(path, F_OK);
     free(path);
-    if (atomic_load(c->stop)) return MS_FAIL(MS_EINTERRUPT, "the save was given up");
+    if (atomic_load(c->stop)) return MS_FAIL(MS_EINTERRUPT, "the save was cancelled");
     if (there) {
       writer++;
       began = ms_clock();
@@ -126,7 +126,7 @@ int ms_commit_run(const ms_commit *c) {
   MS_TRY(ms_file_sync_folder(c->folder));
   if (ms_file_rename(c->folder, c->target)) {
     if (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR)
-      return MS_FAIL(MS_EIO, "%s is in the way of a checkpoint of that name, and is none: remove it", c->target);
+      return MS_FAIL(MS_EIO, "%s already exists and is not a checkpoint: remove it", c->target);
     return MS_FAIL(MS_EIO, "%s: renaming it to %s: %s", c->folder, c->target, strerror(errno));
   }
   int rc = sync_parent(c->target);
@@ -151,7 +151,7 @@ int ms_checkpoint_manifest(const char *folder, char **out) {
     char seal[SEAL_BYTES + 1];
     snprintf(seal, sizeof seal, SEAL "%016llx\"}\n", (unsigned long long)checksum(text, sealed));
     if (!sealed || strcmp(text + sealed, seal))
-      rc = MS_FAIL(MS_EIO, "%s: its checksum is not that of its text: the file is damaged", path);
+      rc = MS_FAIL(MS_EIO, "%s: the checksum does not match: the file is damaged", path);
   }
   free(path);
   if (rc) free(text);
@@ -213,7 +213,7 @@ int ms_checkpoint_remove(const char *path) {
   if ((slash ? slash[1] : path[0]) == '.') return remove_files(path);
   char *manifest = join(path, MS_MANIFEST), *hidden = hidden_name(path);
   int rc = manifest && hidden ? MS_OK : MS_ENOMEM;
-  if (!rc && access(manifest, F_OK)) rc = MS_FAIL(MS_EINVAL, "%s: it is no checkpoint: it has no " MS_MANIFEST, path);
+  if (!rc && access(manifest, F_OK)) rc = MS_FAIL(MS_EINVAL, "%s is not a checkpoint: it has no " MS_MANIFEST, path);
   if (!rc && ms_file_rename(path, hidden))
     rc = MS_FAIL(MS_EIO, "%s: renaming it to %s: %s", path, hidden, strerror(errno));
   if (!rc) rc = sync_parent(path);

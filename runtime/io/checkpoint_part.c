@@ -58,7 +58,7 @@ static int declare(writing *w, const char *path) {
 }
 
 static int go_on(const ms_part *part) {
-  if (atomic_load_explicit(part->stop, memory_order_relaxed)) return MS_FAIL(MS_EINTERRUPT, "the save was given up");
+  if (atomic_load_explicit(part->stop, memory_order_relaxed)) return MS_FAIL(MS_EINTERRUPT, "the save was cancelled");
   atomic_fetch_add_explicit(part->writes, 1, memory_order_relaxed);
   return MS_OK;
 }
@@ -122,8 +122,8 @@ static int write_copy(writing *w) {
   const int64_t unit = sizeof(float), bytes = part->at[part->n] * unit;
   for (int i = 0; i < part->n; i++)
     if (part->piece[i].count && ms_st_offset(w->file, i) != part->at[i] * unit)
-      return MS_FAIL(MS_EINTERNAL, "tensor %s: at byte %lld of the copy, and %lld of the file", part->piece[i].name,
-                     (long long)(part->at[i] * unit), (long long)ms_st_offset(w->file, i));
+      return MS_FAIL(MS_EINTERNAL, "tensor %s: it is at byte %lld of the copy but at byte %lld of the file",
+                     part->piece[i].name, (long long)(part->at[i] * unit), (long long)ms_st_offset(w->file, i));
   for (int64_t at = 0; at < bytes; at += STRETCH) {
     MS_TRY(go_on(part));
     MS_TRY(ms_st_put_data(w->file, at, bytes - at < STRETCH ? bytes - at : STRETCH, part->copy + at / unit));

@@ -161,7 +161,8 @@ int ms_file_write_direct(const char *path, int fd, int64_t at, int64_t bytes, co
   int64_t written = 0;
   if (whole && flags >= 0 && !fcntl(fd, F_SETFL, flags | O_DIRECT)) {
     int rc = write_pages(path, fd, at, whole, data, &written);
-    if (fcntl(fd, F_SETFL, flags) && !rc) rc = MS_FAIL(MS_EIO, "%s: back to the page cache: %s", path, strerror(errno));
+    if (fcntl(fd, F_SETFL, flags) && !rc)
+      rc = MS_FAIL(MS_EIO, "%s: switching back to the page cache: %s", path, strerror(errno));
     if (rc) return rc;
   }
   return ms_file_write_at(path, fd, at + written, bytes - written, (const uint8_t *)data + written);

@@ -38,7 +38,8 @@ int ms_file_read_at(const char *path, int fd, int64_t at, int64_t bytes, void *o
     ssize_t got = pread(fd, to, (size_t)bytes, at);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return MS_FAIL(MS_EIO, "%s: reading at byte %lld: %s", path, (long long)at, strerror(errno));
-    if (!got) return MS_FAIL(MS_EIO, "%s: it ends at byte %lld: it was cut while it was open", path, (long long)at);
+    if (!got)
+      return MS_FAIL(MS_EIO, "%s: it ends at byte %lld: it was truncated while it was open", path, (long long)at);
     to += got;
     at += got;
     bytes -= got;

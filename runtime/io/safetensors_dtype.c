@@ -34,10 +34,10 @@ int ms_st_measure(int dtype, int ndim, const int64_t *dims, int64_t *elements, i
     if (dims[d] < 0)
       return MS_FAIL(MS_EINVAL, "shape: dimension %d is %lld: it must not be negative", d, (long long)dims[d]);
     if (__builtin_mul_overflow(count, dims[d], &count))
-      return MS_FAIL(MS_EINVAL, "shape: the product of its %d dimensions is beyond 63 bits", ndim);
+      return MS_FAIL(MS_EINVAL, "shape: the product of its %d dimensions exceeds 63 bits", ndim);
   }
   if (__builtin_mul_overflow(count, (int64_t)rows[dtype].bits, &bits))
-    return MS_FAIL(MS_EINVAL, "shape: %lld elements of %s are beyond 63 bits", (long long)count, rows[dtype].name);
+    return MS_FAIL(MS_EINVAL, "shape: %lld elements of %s exceed 63 bits", (long long)count, rows[dtype].name);
   if (bits % 8)
     return MS_FAIL(MS_EINVAL, "shape: %lld elements of %s (%d bits) do not fill whole bytes", (long long)count,
                    rows[dtype].name, rows[dtype].bits);

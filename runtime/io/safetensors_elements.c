@@ -191,18 +191,19 @@ static int check_view(const ms_safetensors_view *v, int64_t elements, int64_t fi
       __builtin_mul_overflow(v->columns - 1, v->column_stride, &last_column) ||
       __builtin_add_overflow(last_row, last_column, &last) || __builtin_add_overflow(last, v->first, &last) ||
       last >= elements)
-    return MS_FAIL(MS_ESHAPE, "a view of %lld x %lld from element %lld ends outside of the tensor's %lld elements",
+    return MS_FAIL(MS_ESHAPE,
+                   "a view of %lld x %lld from element %lld ends outside the tensor, which has %lld elements",
                    (long long)v->rows, (long long)v->columns, (long long)v->first, (long long)elements);
   if (first < 0 || count < 0 || first > v->rows * v->columns || count > v->rows * v->columns - first)
-    return MS_FAIL(MS_EINVAL, "%lld elements from element %lld: the view has %lld", (long long)count, (long long)first,
-                   (long long)(v->rows * v->columns));
+    return MS_FAIL(MS_EINVAL, "cannot access %lld elements from element %lld: the view has %lld", (long long)count,
+                   (long long)first, (long long)(v->rows * v->columns));
   return MS_OK;
 }
 
 static int find_kind(const char *dtype, int *kind) {
   for (*kind = 0; *kind < KINDS; ++*kind)
     if (!strcmp(kinds[*kind].name, dtype)) return MS_OK;
-  return MS_FAIL(MS_EDTYPE, "elements of type %s: what is read and written as f32 is F32, BF16, F16 or F64", dtype);
+  return MS_FAIL(MS_EDTYPE, "elements of type %s; only F32, BF16, F16 and F64 can be read and written as f32", dtype);
 }
 
 static int check(stream *s, const ms_safetensors_tensor *t, const span *p) {

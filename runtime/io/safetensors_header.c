@@ -30,8 +30,9 @@ const char *ms_st_quote(const char *name, char out[MS_ST_QUOTED]) {
 
 int ms_st_header_length(const char *path, const uint8_t *prefix, int64_t file_bytes, int64_t *length) {
   if (file_bytes < MS_ST_PREFIX)
-    return MS_FAIL(MS_EINVAL, "%s: it has %lld bytes: a safetensors file begins with 8 that tell the header's length",
-                   path, (long long)file_bytes);
+    return MS_FAIL(MS_EINVAL,
+                   "%s: it has only %lld bytes: a safetensors file begins with 8 bytes for the header's length", path,
+                   (long long)file_bytes);
   uint64_t n = 0;
   for (int i = 0; i < MS_ST_PREFIX; i++) n |= (uint64_t)prefix[i] << (8 * i);
   if (n > MS_ST_MAX_HEADER)
@@ -39,7 +40,7 @@ int ms_st_header_length(const char *path, const uint8_t *prefix, int64_t file_by
                    (unsigned long long)n, MS_ST_MAX_HEADER);
   if ((int64_t)n > file_bytes - MS_ST_PREFIX)
     return MS_FAIL(MS_EINVAL,
-                   "%s: header length is %llu, but the file has %lld bytes after it: it was cut, or is no "
+                   "%s: header length is %llu, but the file has %lld bytes after it: it was truncated, or is not a "
                    "safetensors file",
                    path, (unsigned long long)n, (long long)(file_bytes - MS_ST_PREFIX));
   *length = (int64_t)n;
@@ -79,7 +80,8 @@ static int read_integers(const json_t *array, const char *field, int64_t *out) {
   for (size_t i = 0; i < json_array_size(array); i++) {
     const json_t *item = json_array_get(array, i);
     if (!json_is_integer(item))
-      return MS_FAIL(MS_EINVAL, "%s: entry %zu is no integer: write it without fraction, exponent or quotes", field, i);
+      return MS_FAIL(MS_EINVAL, "%s: entry %zu is not an integer: write it without fraction, exponent or quotes", field,
+                     i);
     out[i] = json_integer_value(item);
     if (out[i] < 0)
       return MS_FAIL(MS_EINVAL, "%s: entry %zu is %lld: it must not be negative", field, i, (long long)out[i]);
@@ -92,15 +94,15 @@ static int read_tensor(const json_t *entry, ms_safetensors_tensor *tensor, int64
   if (!json_is_object(entry)) return MS_FAIL(MS_EINVAL, "it must be an object with dtype, shape and data_offsets");
   const json_t *dtype = json_object_get(entry, "dtype"), *shape = json_object_get(entry, "shape");
   const json_t *offsets = json_object_get(entry, "data_offsets");
-  if (!json_is_string(dtype)) return MS_FAIL(MS_EINVAL, "dtype: a text is needed, one of %s", ms_st_dtype_names());
+  if (!json_is_string(dtype)) return MS_FAIL(MS_EINVAL, "dtype: must be a string, one of %s", ms_st_dtype_names());
   int row = ms_st_dtype_find(json_string_value(dtype));
   char quoted[MS_ST_QUOTED];
   if (row < 0)
     return MS_FAIL(MS_EINVAL, "dtype: %s is unknown: it must be %s", ms_st_quote(json_string_value(dtype), quoted),
                    ms_st_dtype_names());
-  if (!json_is_array(shape)) return MS_FAIL(MS_EINVAL, "shape: an array of integers is needed");
+  if (!json_is_array(shape)) return MS_FAIL(MS_EINVAL, "shape: must be an array of integers");
   if (!json_is_array(offsets) || json_array_size(offsets) != 2)
-    return MS_FAIL(MS_EINVAL, "data_offsets: an array of two integers is needed, begin and end");
+    return MS_FAIL(MS_EINVAL, "data_offsets: must be an array of two integers, begin and end");
   int64_t range[2], bytes;
   MS_TRY(read_integers(shape, "shape", dims));
   MS_TRY(read_integers(offsets, "data_offsets", range));
@@ -125,9 +127,9 @@ static int read_metadata(const char *path, json_t *metadata) {
   json_t *value;
   char quoted[MS_ST_QUOTED];
   if (!json_is_object(metadata))
-    return MS_FAIL(MS_EINVAL, "%s: " MS_ST_METADATA ": it must be an object of texts", path);
+    return MS_FAIL(MS_EINVAL, "%s: " MS_ST_METADATA ": it must be an object of strings", path);
   json_object_foreach(metadata, key, value) if (!json_is_string(value)) {
-    return MS_FAIL(MS_EINVAL, "%s: " MS_ST_METADATA ": the value of %s is no text: it must be one", path,
+    return MS_FAIL(MS_EINVAL, "%s: " MS_ST_METADATA ": the value of %s must be a string", path,
                    ms_st_quote(key, quoted));
   }
   return MS_OK;
@@ -175,7 +177,8 @@ static int check_coverage(const char *path, const ms_st_header *header, int64_t 
   }
   if (!rc && end != data_bytes)
     rc = MS_FAIL(MS_EINVAL, "%s: its tensors end at byte %lld of the data, but there are %lld bytes: %s", path,
-                 (long long)end, (long long)data_bytes, end > data_bytes ? "the file was cut" : "nothing may follow");
+                 (long long)end, (long long)data_bytes,
+                 end > data_bytes ? "the file was truncated" : "no data can follow the tensors");
   free(sorted);
   return rc;
 }

@@ -55,11 +55,11 @@ static int find_only(const char *folder, char **located) {
   *located = NULL;
   if (!found)
     return MS_FAIL(MS_EINVAL,
-                   "%s: this folder holds no model.safetensors, model.safetensors.index.json or other "
+                   "%s: this folder contains no model.safetensors, model.safetensors.index.json or other "
                    ".safetensors file",
                    folder);
   return MS_FAIL(MS_EINVAL,
-                 "%s: this folder holds %d .safetensors files and no model.safetensors.index.json: name one of "
+                 "%s: this folder contains %d .safetensors files and no model.safetensors.index.json: name one of "
                  "them",
                  folder, found);
 }
@@ -103,16 +103,16 @@ static int check_index(const char *path, const ms_st_index *index) {
   json_t *file;
   char quoted[MS_ST_QUOTED], other[MS_ST_QUOTED];
   if (!json_is_object(index->weight_map) || !json_object_size(index->weight_map))
-    return MS_FAIL(MS_EINVAL, "%s: weight_map: an object is needed that tells each tensor's file", path);
+    return MS_FAIL(MS_EINVAL, "%s: weight_map: must be an object with the file of each tensor", path);
   if (index->metadata && !json_is_object(index->metadata))
     return MS_FAIL(MS_EINVAL, "%s: metadata: it must be an object", path);
   json_object_foreach(index->weight_map, name, file) {
     const char *plain = json_string_value(file);
     if (!plain)
-      return MS_FAIL(MS_EINVAL, "%s: weight_map: the file of %s is no text: it must be a name", path,
+      return MS_FAIL(MS_EINVAL, "%s: weight_map: the file of %s must be a string, the name of a file", path,
                      ms_st_quote(name, quoted));
     if (!*plain || strchr(plain, '/') || !strcmp(plain, ".") || !strcmp(plain, ".."))
-      return MS_FAIL(MS_EINVAL, "%s: weight_map: the file of %s is %s: it must be the name of a file beside the index",
+      return MS_FAIL(MS_EINVAL, "%s: weight_map: the file of %s is %s: it must name a file in the folder of the index",
                      path, ms_st_quote(name, quoted), ms_st_quote(plain, other));
   }
   return MS_OK;

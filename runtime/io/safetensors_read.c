@@ -113,7 +113,7 @@ static int list_tensors(ms_safetensors *st) {
   qsort(st->place, (size_t)st->n, sizeof *st->place, by_name);
   for (int i = 1; i < st->n; i++)
     if (!by_name(&st->place[i - 1], &st->place[i]))
-      return MS_FAIL(MS_EINVAL, "%s: tensor %s is in %s and in %s: it must be in one file", st->path,
+      return MS_FAIL(MS_EINVAL, "%s: tensor %s is in both %s and %s: it must be in one file only", st->path,
                      ms_st_quote(st->place[i].tensor.name, quoted), st->place[i - 1].file->name,
                      st->place[i].file->name);
   return MS_OK;

@@ -72,7 +72,7 @@ static int declare_all(ms_safetensors_writer *w, const ms_safetensors_tensor *te
     to->offset = w->data_bytes;
     if (__builtin_add_overflow(w->data_bytes, to->bytes, &w->data_bytes) ||
         w->data_bytes > INT64_MAX - 2 * MS_ST_MAX_HEADER)
-      return MS_FAIL(MS_EINVAL, "%s: the tensors together are beyond 63 bits", w->path);
+      return MS_FAIL(MS_EINVAL, "%s: the size of all tensors together exceeds 63 bits", w->path);
   }
   return MS_OK;
 }
@@ -88,7 +88,8 @@ static int set_new(const char *path, const char *what, json_t *object, const cha
   }
   if (json_object_get(object, key)) {
     json_decref(value);
-    return MS_FAIL(MS_EINVAL, "%s: %s %s: the name is taken: names must differ", path, what, ms_st_quote(key, quoted));
+    return MS_FAIL(MS_EINVAL, "%s: %s %s: the name is already in use: names must be unique", path, what,
+                   ms_st_quote(key, quoted));
   }
   if (json_object_set_new(object, key, value)) return MS_FAIL(MS_ENOMEM, "out of memory: a header");
   return MS_OK;
@@ -143,7 +144,7 @@ static int make_header(ms_safetensors_writer *w, const ms_safetensors_tensor *te
   if (!text) {
     rc = MS_FAIL(MS_ENOMEM, "out of memory: a header");
   } else if (padded > MS_ST_MAX_HEADER) {
-    rc = MS_FAIL(MS_EINVAL, "%s: a header of %lld bytes for %d tensors: the format allows %d", w->path,
+    rc = MS_FAIL(MS_EINVAL, "%s: the header takes %lld bytes for %d tensors: the format allows %d", w->path,
                  (long long)padded, w->n, MS_ST_MAX_HEADER);
   } else if (!(*header = ms_calloc(MS_ST_PREFIX + padded, 1))) {
     rc = MS_ENOMEM;
@@ -185,10 +186,10 @@ static int create_file(ms_safetensors_writer *w) {
   if (w->fd < 0) return MS_FAIL(MS_EIO, "%s: %s", w->written_as, strerror(errno));
   struct stat about;
   if (fstat(w->fd, &about)) return MS_FAIL(MS_EIO, "%s: %s", w->written_as, strerror(errno));
-  if (!S_ISREG(about.st_mode)) return MS_FAIL(MS_EINVAL, "%s: it is no ordinary file: name one", w->path);
+  if (!S_ISREG(about.st_mode)) return MS_FAIL(MS_EINVAL, "%s: it is not a regular file: choose another path", w->path);
   w->created = 1; /* from here on giving up removes it: never a device that was named */
   if (ftruncate(w->fd, w->data_at + w->data_bytes))
-    return MS_FAIL(MS_EIO, "%s: making a file of %lld bytes: %s", w->written_as,
+    return MS_FAIL(MS_EIO, "%s: creating a file of %lld bytes: %s", w->written_as,
                    (long long)(w->data_at + w->data_bytes), strerror(errno));
   return MS_OK;
 }
@@ -297,13 +298,13 @@ int ms_safetensors_put(ms_safetensors_writer *w, int i, int64_t first, int64_t b
   MS_TRY(check_number(w, i));
   const declared *t = &w->tensor[i];
   if (first < 0 || bytes < 0 || first > t->bytes || bytes > t->bytes - first)
-    return MS_FAIL(MS_EINVAL, "%s: tensor %s: putting %lld bytes from byte %lld: it has %lld", w->path,
+    return MS_FAIL(MS_EINVAL, "%s: tensor %s: writing %lld bytes from byte %lld: it has %lld", w->path,
                    ms_st_quote(t->name, quoted), (long long)bytes, (long long)first, (long long)t->bytes);
   if (!bytes) return MS_OK;
   MS_TRY(ms_ranges_add(&w->put, t->offset + first, t->offset + first + bytes, &taken));
   if (taken)
-    return MS_FAIL(MS_EINVAL, "%s: tensor %s: of bytes %lld to %lld some were put before: each is put once", w->path,
-                   ms_st_quote(t->name, quoted), (long long)first, (long long)(first + bytes));
+    return MS_FAIL(MS_EINVAL, "%s: tensor %s: some of bytes %lld to %lld were already written: write each byte once",
+                   w->path, ms_st_quote(t->name, quoted), (long long)first, (long long)(first + bytes));
   int rc = ms_file_write_at(w->written_as, w->fd, w->data_at + t->offset + first, bytes, data);
   if (rc) w->failed = 1;
   else begin_sync(w, bytes);
@@ -315,13 +316,13 @@ int64_t ms_st_offset(const ms_safetensors_writer *w, int i) { return w->tensor[i
 int ms_st_put_data(ms_safetensors_writer *w, int64_t first, int64_t bytes, const void *data) {
   int taken;
   if (first < 0 || bytes < 0 || first > w->data_bytes || bytes > w->data_bytes - first)
-    return MS_FAIL(MS_EINVAL, "%s: putting %lld bytes from byte %lld of all data: they are %lld", w->path,
+    return MS_FAIL(MS_EINVAL, "%s: writing %lld bytes from byte %lld of all data, which has %lld", w->path,
                    (long long)bytes, (long long)first, (long long)w->data_bytes);
   if (!bytes) return MS_OK;
   MS_TRY(ms_ranges_add(&w->put, first, first + bytes, &taken));
   if (taken)
-    return MS_FAIL(MS_EINVAL, "%s: of bytes %lld to %lld of all data some were put before: each is put once", w->path,
-                   (long long)first, (long long)(first + bytes));
+    return MS_FAIL(MS_EINVAL, "%s: some of bytes %lld to %lld of all data were already written: write each byte once",
+                   w->path, (long long)first, (long long)(first + bytes));
   int rc = ms_file_write_direct(w->written_as, w->fd, w->data_at + first, bytes, data);
   if (rc) w->failed = 1;
   else begin_sync(w, bytes);
@@ -331,13 +332,13 @@ int ms_st_put_data(ms_safetensors_writer *w, int64_t first, int64_t bytes, const
 static int check_complete(const ms_safetensors_writer *w) {
   char quoted[MS_ST_QUOTED];
   ms_range gap;
-  if (w->failed) return MS_FAIL(MS_EIO, "%s: a write failed before: the file cannot be finished", w->path);
+  if (w->failed) return MS_FAIL(MS_EIO, "%s: an earlier write failed: the file cannot be finished", w->path);
   if (!ms_ranges_gap(&w->put, w->data_bytes, &gap)) return MS_OK;
   int i = 0;
   while (w->order[i]->offset + w->order[i]->bytes <= gap.begin) i++;
   const declared *t = w->order[i];
   int64_t end = gap.end < t->offset + t->bytes ? gap.end : t->offset + t->bytes;
-  return MS_FAIL(MS_EINVAL, "%s: tensor %s: bytes %lld to %lld were not put: all %lld are needed", w->path,
+  return MS_FAIL(MS_EINVAL, "%s: tensor %s: bytes %lld to %lld were not written: all %lld are required", w->path,
                  ms_st_quote(t->name, quoted), (long long)(gap.begin - t->offset), (long long)(end - t->offset),
                  (long long)t->bytes);
 }

@@ -299,7 +299,7 @@ static void K2_a_save_that_is_given_up_leaves_no_checkpoint(void **state) {
   assert_true(ms_save_running(r.save));
   assert_fails(ms_save_start(r.save, &config), MS_EINVAL, "written");
   ms_save_stop(r.save);
-  assert_fails(ms_save_wait(r.save, MS_SAVE_COMMITTED), MS_EINTERRUPT, "given up");
+  assert_fails(ms_save_wait(r.save, MS_SAVE_COMMITTED), MS_EINTERRUPT, "cancelled");
   assert_false(saved_is_there(&r));
   must(ms_checkpoint_remove(r.unfinished));
   ms_world_set_timeout(r.world, 0.5);
