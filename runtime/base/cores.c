@@ -27,7 +27,7 @@ static int compare_places(const void *left, const void *right) {
   return (a->core > b->core) - (a->core < b->core);
 }
 
-/* Neighbours in this order share caches, so a rank that gets a stretch of it shares little with the others. */
+/* Neighbours in this order share caches, so a rank that receives a contiguous range shares little with the others. */
 static void order_by_topology(const char *root, ms_cores *cores) {
   place at[CPU_SETSIZE];
   for (int i = 0; i < cores->n; i++) {
@@ -45,7 +45,7 @@ static void order_by_topology(const char *root, ms_cores *cores) {
 
 /* ---- quotas ---- */
 
-/* Cores' worth of time of one control group, or `most` when it sets no limit. */
+/* The quota of one control group in cores, or `most` if it sets no limit. */
 static double quota_of_group(const char *folder, int version, double most) {
   char path[1400];
   double quota = -1, period = -1;
@@ -63,7 +63,7 @@ static double quota_of_group(const char *folder, int version, double most) {
   return read && quota > 0 && period > 0 && quota / period < most ? quota / period : most;
 }
 
-/* The tightest of a group and those above it: each of them limits what is below. */
+/* The smallest quota of a group and its ancestors, since each limits all groups below it. */
 static double quota_of_path(const char *mount, const char *path, int version, double most) {
   char folder[1300];
   snprintf(folder, sizeof folder, "%s%s", mount, path);

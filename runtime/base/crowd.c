@@ -1,5 +1,5 @@
-/* crowd.c - counts involuntary context switches: a process that has its cores to itself has next to none, one that shares
-** them has one every few milliseconds. */
+/* crowd.c - counts involuntary context switches: a process that has its cores to itself has almost none, one that
+** shares them has one every few milliseconds. */
 #include "base/crowd.h"
 
 #include <stdatomic.h>
@@ -7,7 +7,8 @@
 
 #include "base/clock.h"
 
-/* Seconds between two looks; switches between them that mean company; seconds for which that is believed. */
+/* Seconds between two samples; switches between samples that count as competition; seconds for which that result is
+** used. */
 static const double LOOK_SECONDS = 0.02, BELIEF_SECONDS = 0.2;
 enum { SWITCHES = 2 };
 

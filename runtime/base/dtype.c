@@ -10,7 +10,7 @@
 
 /* ---- to and from f32 -------------------------------------------------------------------------------------------- */
 
-/* Bytes are moved by memcpy: both arrays may lie in one buffer of another type. */
+/* Values are moved with memcpy, because both arrays can be in one buffer of another type. */
 static void widen_f32(const void *from, int64_t n, float *to) { memmove(to, from, (size_t)n * sizeof *to); }
 
 static void narrow_f32(const float *from, int64_t n, void *to) { memmove(to, from, (size_t)n * sizeof *from); }

@@ -1,4 +1,4 @@
-/* library.c - finding a library of others, and its functions, by dlopen. */
+/* library.c - loads third-party libraries and looks up their functions with dlopen. */
 #include "base/library.h"
 
 #include <dlfcn.h>
@@ -15,7 +15,7 @@ const char *ms_library_symbol(const ms_library *library, size_t at) {
 
 const char *ms_library_path(const ms_library *library) { return ms_env_string(library->variable, library->names[0]); }
 
-/* The library, or NULL and why the first name is not to be had. */
+/* Opens the library; on NULL, `why` explains why the first name failed. */
 static void *find(const ms_library *library, char why[MS_LIBRARY_WHY_BYTES]) {
   const char *path = ms_env_string(library->variable, NULL);
   const char *const only[] = {path, NULL}, *const *names = path ? only : library->names;
@@ -31,7 +31,7 @@ static void *find(const ms_library *library, char why[MS_LIBRARY_WHY_BYTES]) {
   return NULL;
 }
 
-/* The first function that the library lacks; NULL: it has all. */
+/* The first function missing from the library; NULL if it has all of them. */
 static const char *resolve(const ms_library *library, void *handle, void *table) {
   for (int i = 0; i < library->entries; i++) {
     void *found = dlsym(handle, library->entry[i].symbol);

@@ -1,7 +1,8 @@
-/* regex.c - patterns by PCRE2, in UTF mode; bytes of a name that are no UTF-8 match nothing instead of failing.
+/* regex.c - patterns with PCRE2 in UTF mode; bytes of a name that are not UTF-8 match nothing instead of causing an
+** error.
 **
-** The limits are what a runaway pattern may cost per name: about ten milliseconds. JIT code is used where PCRE2 can
-** make it; where it runs out of its small stack the interpreter takes over, under the same limits.
+** The limits bound the cost of a runaway pattern to about ten milliseconds per name. JIT code is used if PCRE2 can
+** generate it; if that runs out of its small stack, the interpreter takes over with the same limits.
 */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "base/regex.h"
@@ -98,7 +99,7 @@ int ms_regex_compile(const char *pattern, const char *where, ms_regex **regex) {
   }
   pcre2_set_match_limit(made->limits, MATCH_LIMIT);
   pcre2_set_depth_limit(made->limits, DEPTH_LIMIT);
-  pcre2_jit_compile(made->code, PCRE2_JIT_COMPLETE); /* where it cannot, pcre2_match interprets */
+  pcre2_jit_compile(made->code, PCRE2_JIT_COMPLETE); /* if this fails, pcre2_match interprets the pattern */
   *regex = made;
   return MS_OK;
 fail:

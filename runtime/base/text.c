@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A text that has failed has no room for anything. */
+/* A text that has failed accepts no more characters. */
 static int fail(ms_text *text) {
   text->failed = 1;
   text->capacity = 0;
@@ -69,7 +69,7 @@ static int utf8_length(const unsigned char *s) {
   return length;
 }
 
-/* Bytes that are no UTF-8 become U+FFFD: a JSON text must be valid UTF-8 whatever a file was called. */
+/* Bytes that are not UTF-8 become U+FFFD, because JSON must be valid UTF-8 even for arbitrary file names. */
 void ms_text_json_string(ms_text *text, const char *raw) {
   ms_text_raw(text, "\"", 1);
   for (const unsigned char *s = (const unsigned char *)raw; *s;) {

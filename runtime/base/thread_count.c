@@ -1,4 +1,4 @@
-/* thread_count.c - reads what batch systems granted and divides cores among ranks. */
+/* thread_count.c - reads the cores granted by a batch system and divides cores among ranks. */
 #include "base/thread_count.h"
 
 #include <stdatomic.h>

@@ -1,9 +1,10 @@
-/* autodiff.c - reverse mode over the node list: each node, last first, turns the gradients of its outputs into those of its
-** inputs by the rule of its row; several gradients of one value are added.
+/* autodiff.c - reverse mode over the node list: processes nodes from last to first, and turns the gradients of each
+** node's outputs into those of its inputs by the rule of its row. Several gradients of one value are added.
 **
-** Only paths from a trainable parameter to the loss are followed. A gradient is brought to the dtype its value wants it in
-** (a parameter: grad_dtype) when it arrives, before anything is added to it: by telling the node that makes it (out_dtype),
-** so that a bf16 matmul writes its weight gradient in f32 at once, or by a cast where that cannot be.
+** Only paths from a trainable parameter to the loss are followed. A gradient is converted to the dtype that its value
+** requires (for a parameter: grad_dtype) before anything is added to it: by changing the output dtype of the node
+** that produces it (out_dtype), so that a bf16 matmul writes its weight gradient directly in f32, or otherwise by a
+** cast.
 */
 #include <stdlib.h>
 
@@ -16,14 +17,14 @@ typedef struct tape {
   unsigned char *wanted; /* [forward values] 1: depends on a trainable parameter */
   int *gradient;         /* [forward values] gradient so far, or -1 */
   int first_node;        /* the first backward node */
-  /* Of every value, grown as backward nodes are made: */
-  int *reads; /* how many inputs of backward nodes it is */
-  int *held;  /* how many gradients, waiting or being handed over, it is */
+  /* For all values; both arrays grow as backward nodes are created: */
+  int *reads; /* number of backward nodes' inputs that read it */
+  int *held;  /* number of gradients that are this value: pending, or being passed to contribute */
   int reads_capacity, held_capacity;
   int counted_nodes, counted_values;
 } tape;
 
-/* Counts the nodes made since the last call. */
+/* Counts the reads of nodes created since the last call. */
 static int count_new_nodes(tape *t) {
   ms_graph *graph = t->graph;
   MS_TRY(ms_grow((void **)&t->reads, &t->reads_capacity, graph->n_values, sizeof *t->reads));
@@ -38,8 +39,8 @@ static int count_new_nodes(tape *t) {
   return MS_OK;
 }
 
-/* The value whose bytes v has: through reshapes, as long as nothing but the next reshape reads them. -1 when v's bytes are
-** read or held by anything else, or were not made by the backward pass. */
+/* The value that owns v's bytes, found through reshapes as long as nothing but the next reshape reads them. -1 if
+** anything else reads or holds v's bytes, or if the backward pass did not produce them. */
 static int exclusive_root(const tape *t, int v) {
   const ms_graph *graph = t->graph;
   for (int readers = 0;; readers = 1) {
@@ -51,7 +52,7 @@ static int exclusive_root(const tape *t, int v) {
   }
 }
 
-/* Has the node that makes v write another dtype; *done tells whether that was possible. */
+/* Changes the output dtype of the node that produces v; *done reports whether that was possible. */
 static void retype(tape *t, int v, int dtype, int *done) {
   ms_graph *graph = t->graph;
   int root = exclusive_root(t, v);
@@ -65,7 +66,7 @@ static void retype(tape *t, int v, int dtype, int *done) {
   *done = 1;
 }
 
-/* One gradient more for a value. The caller holds it no longer. */
+/* Adds one more gradient of a value and releases the caller's hold on it. */
 static int contribute(tape *t, int value, int gradient) {
   ms_graph *graph = t->graph;
   int dtype, done = 0, sum;
@@ -128,7 +129,7 @@ static int differentiate_node(tape *t, int index) {
   return apply_rule(t, index, dy);
 }
 
-/* Which values depend on a trainable parameter by a path that gradients can go. */
+/* Marks the values that depend on a trainable parameter through differentiable ops. */
 static int mark_wanted(tape *t) {
   const ms_graph *graph = t->graph;
   ms_param_info info;
@@ -147,7 +148,8 @@ static int mark_wanted(tape *t) {
   return MS_OK;
 }
 
-/* Fills param_grads. A gradient that something else has too is copied, since its storage will be the reduced segment. */
+/* Fills param_grads. A gradient shared with anything else is copied, because its storage will be the reduced segment.
+*/
 static int settle_param_gradients(tape *t) {
   ms_graph *graph = t->graph;
   int dtype;
@@ -172,7 +174,8 @@ static int run_backward(tape *t) {
   int seed;
   MS_TRY(mark_wanted(t));
   if (!t->wanted[graph->loss]) return MS_OK;
-  if (graph->loss_weight >= 0) seed = graph->loss_weight; /* sums of gradients are divided by that of the weights */
+  if (graph->loss_weight >= 0)
+    seed = graph->loss_weight; /* sums of gradients are later divided by the sum of the weights */
   else MS_TRY(ms_graph_emit(graph, MS_OP_fill, 0, NULL, &one, &seed));
   MS_TRY(count_new_nodes(t));
   t->held[seed]++;

@@ -1,10 +1,11 @@
-/* batch_rows.c - which elements of a value belong to which row of the batch, followed from the inputs through the ops.
+/* batch_rows.c - which elements of a value belong to which row of the batch, propagated from the inputs through the
+** ops.
 **
-** A value's elements are [outer, rows, inner]: so reshaping changes nothing, and merging rows with other axes (to
-** [rows * positions, D]) does not either. Other ops move axes: the axis that holds the rows is found in the input, and each
-** op's row says which axis of its output it becomes, or that it ends there (a sum over rows belongs to none). Where rows are
-** torn apart in a way that three sizes cannot describe, the value says so, and dropout refuses it: a mask that follows the rank
-** instead of the row would not be the same on another mesh.
+** A value's elements are viewed as [outer, rows, inner], so reshaping changes nothing, nor does merging rows with
+** other axes (to [rows * positions, D]). Other ops move axes: the axis with the rows is found in the input, and the
+** op's row of the table gives the corresponding output axis, or reports that it ends (a sum over rows belongs to no
+** row). If rows are scattered in a way that three sizes cannot describe, the value is marked, and dropout rejects it:
+** a mask that follows the rank instead of the row would differ on another mesh.
 */
 #include <stddef.h>
 
@@ -12,7 +13,7 @@
 
 static const ms_batch_rows none = {0}, torn = {.rows = -1};
 
-/* An axis that holds rows: its indices are [outer, rows, inner]. */
+/* An axis that contains the rows: its indices are [outer, rows, inner]. */
 typedef struct row_axis {
   int axis;
   int64_t outer, inner;
@@ -24,7 +25,7 @@ static int64_t product(const int64_t *dims, int begin, int end) {
   return n;
 }
 
-/* The first axis from `axis` on that holds all rows; 0 when there is none. */
+/* Finds the first axis from `axis` on that contains all rows; returns 0 if there is none. */
 static int find_axis(const ms_value_info *x, const ms_batch_rows *rows, int axis, row_axis *found) {
   const int64_t all_inner = ms_numel(x) / (rows->outer * rows->rows);
   for (; axis < x->ndim; axis++) {
@@ -36,14 +37,15 @@ static int find_axis(const ms_value_info *x, const ms_batch_rows *rows, int axis
   return 0;
 }
 
-/* Of an output whose axis `to` is what the row axis was. */
+/* The rows of an output whose axis `to` corresponds to the input's row axis. */
 static ms_batch_rows at_axis(const ms_value_info *out, int to, row_axis from, const ms_batch_rows *rows) {
   return (ms_batch_rows){product(out->dims, 0, to) * from.outer, rows->rows, rows->first};
 }
 
 /* ---- the column `axes` of the op table: which axis of output 0 an input's axis becomes --------------------------- */
 
-/* Aligned at the last axis. One that is repeated is none of rows (but where there is a single one: then another axis is it). */
+/* Aligned at the last axis. A repeated axis does not contain rows, except for a single row, where another axis is
+** used. */
 int ms_axes_aligned(const ms_node *node, const ms_value_info *in, const ms_value_info *out, int input, int axis) {
   (void)node;
   int to = out->ndim - in[input].ndim + axis;
@@ -77,7 +79,7 @@ int ms_axes_tokens(const ms_node *node, const ms_value_info *in, const ms_value_
   return input == 1 ? axis : MS_AXIS_ENDS;
 }
 
-/* Queries; of keys and values the batch. */
+/* Follows the queries; of keys and values only the batch axis. */
 int ms_axes_queries(const ms_node *node, const ms_value_info *in, const ms_value_info *out, int input, int axis) {
   (void)node, (void)in, (void)out;
   return input == 0 || axis == 0 ? axis : MS_AXIS_ENDS;
@@ -90,7 +92,7 @@ int ms_axes_permuted(const ms_node *node, const ms_value_info *in, const ms_valu
   return MS_AXIS_TORN;
 }
 
-/* Along the rows slices, pads and pieces have rules of their own: see below. */
+/* slice, pad and concat along the rows have their own rules, below. */
 int ms_axes_pieces(const ms_node *node, const ms_value_info *in, const ms_value_info *out, int input, int axis) {
   (void)out;
   int64_t cut = node->attrs.i[0] < 0 ? node->attrs.i[0] + in[input].ndim : node->attrs.i[0];
@@ -102,7 +104,7 @@ int ms_axes_ends(const ms_node *node, const ms_value_info *in, const ms_value_in
   return MS_AXIS_ENDS;
 }
 
-/* Of an alias: its bytes stay where they are, so rows do. */
+/* An alias keeps its bytes in place, and therefore its rows. */
 int ms_axes_kept(const ms_node *node, const ms_value_info *in, const ms_value_info *out, int input, int axis) {
   (void)node, (void)in, (void)out, (void)input;
   return axis;
@@ -110,14 +112,14 @@ int ms_axes_kept(const ms_node *node, const ms_value_info *in, const ms_value_in
 
 /* ---- along the rows ----------------------------------------------------------------------------------------------- */
 
-/* Some of the rows. */
+/* The result contains some of the rows. */
 static ms_batch_rows sliced(const ms_node *node, const ms_value_info *out, row_axis from, const ms_batch_rows *rows) {
   ms_batch_rows part = {product(out->dims, 0, from.axis), node->attrs.i[2] - node->attrs.i[1],
                         rows->first + node->attrs.i[1]};
   return from.outer == 1 && from.inner == 1 ? part : torn;
 }
 
-/* The same rows several times over: [times, outer] is outer. */
+/* The same rows repeated: [times, outer] becomes outer. */
 static ms_batch_rows repeated(const ms_node *node, const ms_value_info *in, const ms_value_info *out,
                               const ms_batch_rows *rows, row_axis from) {
   for (int i = 1; i < node->inputs; i++)
@@ -137,7 +139,7 @@ static ms_batch_rows from_input(const ms_node *node, const ms_value_info *in, co
   if (axes == ms_axes_ends) return none;
   if (axes == ms_axes_aligned && ms_numel(&in[input]) == ms_numel(out)) return rows[input];
   if (!find_axis(&in[input], &rows[input], 0, &from)) return torn;
-  /* A single row may lie along any axis of size 1: one that stays is as good, and better than one that ends. */
+  /* A single row can be assigned to any axis of size 1; prefer one that survives over one that ends. */
   do to = axes(node, in, out, input, from.axis), searched = from.axis + 1;
   while (to == MS_AXIS_ENDS && rows[input].rows == 1 && find_axis(&in[input], &rows[input], searched, &from));
   if (to == MS_AXIS_ENDS) return none;

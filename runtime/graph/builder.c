@@ -1,6 +1,5 @@
-/* builder.c - how a graph comes to be: inputs, parameters, nodes. Every node is checked when it is made, so an error tells
-** the module path (scope) in which the recipe made it. The handle's life and its copies are in graph.c.
-*/
+/* builder.c - builds a graph: inputs, parameters, nodes. Every node is checked when it is created, so an error names
+** the module path (scope) of the recipe's call. graph.c contains creation, copying and release of graphs. */
 #include <string.h>
 
 #include "graph/batch_rows.h"
@@ -30,7 +29,7 @@ static int append_value(ms_graph *graph, const ms_value *value, int *id) {
   return MS_OK;
 }
 
-/* Elements, and with room to spare bytes, must be countable in 63 bits. */
+/* The number of elements, and with some margin of bytes, must fit in 63 bits. */
 static int check_size(const char *name, int ndim, const int64_t *dims) {
   int64_t elements = 8;
   for (int d = 0; d < ndim; d++)
@@ -110,8 +109,8 @@ int ms_graph_param(ms_graph *graph, int param, int *value) {
   return rc ? ms_graph_in_scope(graph, rc) : MS_OK;
 }
 
-/* Writes what a rule resolved back to the attributes: axes from the start, sizes without -1. Kernels and dumps then see
-** one form of each node. */
+/* Writes values that a rule resolved back to the attributes: non-negative axes, sizes without -1. Kernels and dumps
+** then see one normal form of each node. */
 static void settle_attrs(ms_node *node, const ms_value_info *in, const ms_value_info *out) {
   if (ms_op_has(node->op, "d0:i0"))
     for (int d = 0; d < out[0].ndim; d++) node->attrs.i[d] = out[0].dims[d];
@@ -134,7 +133,8 @@ static int check_inputs(const ms_graph *graph, const ms_op_row *row, int inputs,
   return MS_OK;
 }
 
-/* Stream 0 asks for one of its own: two dropouts must not drop the same elements. Rows are what the mask is keyed by. */
+/* Replaces stream 0 by a new stream, because two dropouts must not drop the same elements, and sets the rows that key
+** the mask. */
 static int settle_mask(const ms_graph *graph, const char *op, const ms_value *x, ms_attrs *attrs) {
   if (x->rows.rows < 0)
     return MS_FAIL(MS_EUNSUPPORTED,

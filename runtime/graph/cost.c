@@ -1,12 +1,12 @@
-/* cost.c - what an op costs: floating-point operations, and bytes read and written when each tensor is touched once. The column
-** `work` of the op table names the function here that counts an op, and the column `flops` is the number that it takes. */
+/* cost.c - the cost of an op: floating-point operations, and bytes read and written if each tensor is touched once.
+** The column `work` of the op table names the function here, and the column `flops` is its factor. */
 #include "graph/infer.h"
 
 static double elements(const ms_value_info *info) { return (double)ms_numel(info); }
 
 static double tensor_bytes(const ms_value_info *info) { return elements(info) * ms_dtype_size(info->dtype); }
 
-/* Each input is read, each output written, and read too where the op updates it. */
+/* Reads each input and writes each output; also reads outputs that the op updates. */
 static double bytes_once(const ms_cost_case *c) {
   const int passes = 1 + ms_op_reads_outputs(c->op, c->attrs);
   double bytes = 0;
@@ -19,13 +19,13 @@ static int flops_of(const ms_cost_case *c) { return ms_op_row_of(c->op)->flops; 
 
 /* ---- the column `work` of the op table --------------------------------------------------------------------------- */
 
-/* flops for each element of the first output */
+/* `flops` per element of the first output */
 ms_work ms_work_each(const ms_cost_case *c) { return (ms_work){flops_of(c) * elements(&c->out[0]), bytes_once(c)}; }
 
-/* flops for each element of the first input: what is summed */
+/* `flops` per element of the first input, for reductions */
 ms_work ms_work_each_read(const ms_cost_case *c) { return (ms_work){flops_of(c) * elements(&c->in[0]), bytes_once(c)}; }
 
-/* 2 M N K for each leading index, and for each element of the result `flops` for gelu or its gradient */
+/* 2 M N K per leading index, plus `flops` per element of the result for gelu or its gradient */
 static ms_work product(const ms_cost_case *c, int behind) {
   const ms_value_info *a = &c->in[0];
   double inner = (double)a->dims[a->ndim - (c->attrs->i[0] ? 2 : 1)];
@@ -34,7 +34,7 @@ static ms_work product(const ms_cost_case *c, int behind) {
 
 ms_work ms_work_product(const ms_cost_case *c) { return product(c, flops_of(c)); }
 
-/* and the addition of a bias, where there is a third input */
+/* plus the addition of a bias if there is a third input */
 ms_work ms_work_product_bias(const ms_cost_case *c) { return product(c, flops_of(c) + (c->inputs == 3)); }
 
 /* q k' and the product with v: 2 B H T S D each, and 2.5 times that backward; q [B,T,H,D], k [B,S,G,D] */
@@ -42,18 +42,18 @@ ms_work ms_work_attention(const ms_cost_case *c) {
   return (ms_work){flops_of(c) * elements(&c->in[0]) * (double)c->in[1].dims[1], bytes_once(c)};
 }
 
-/* Of a table [V,D] only the rows that tokens name. */
+/* Reads only the rows of the table [V,D] that the tokens select. */
 ms_work ms_work_rows(const ms_cost_case *c) {
   return (ms_work){flops_of(c) * elements(&c->out[0]), 2 * tensor_bytes(&c->out[0]) + tensor_bytes(&c->in[1])};
 }
 
-/* A sum of rows dy [...,D] by token; added where another gradient lies, only to the rows that tokens name. */
+/* Sums rows of dy [...,D] by token; with another gradient to add to, touches only the rows that the tokens select. */
 ms_work ms_work_rows_added(const ms_cost_case *c) {
   const double added = tensor_bytes(&c->in[0]) + 3 * tensor_bytes(&c->in[1]);
   return (ms_work){flops_of(c) * elements(&c->in[1]), c->inputs == 3 ? added : bytes_once(c)};
 }
 
-/* Only the part of the input that it gives. */
+/* Reads only the part of the input that it returns. */
 ms_work ms_work_part(const ms_cost_case *c) {
   return (ms_work){flops_of(c) * elements(&c->out[0]), 2 * tensor_bytes(&c->out[0])};
 }

@@ -1,21 +1,23 @@
-/* epilogues.c - gelu within the matrix product before it, and its gradient within the product that makes the gradient of its
-** result: on a device whose library's epilogues do both (cuBLASLt's GELU_AUX_BIAS, DGELU, DGELU_BGRAD), the last rewrites
-** of a training graph. They are done where fewer bytes move, never at the price of memory. In tensors of gelu's size,
+/* epilogues.c - fuses gelu into the matrix product before it, and its gradient into the product that computes the
+** gradient of its result, for devices whose library has such epilogues (cuBLASLt's GELU_AUX_BIAS, DGELU,
+** DGELU_BGRAD). These are the last rewrites of a training graph. They run only where fewer bytes move, and never
+** increase memory. In tensors of gelu's size:
 **
-**                                     apart                            fused
+**                                     separate                         fused
 **   gelu                              u written and read, h written    u and h written                  3 -> 2
 **   its gradient                      dh written; u, dh read, du       u read, du written               4 -> 2
 **     and an f32 bias gradient        the same                         and du read                      4 -> 3
-**   its gradient, h made again        and h written                    and u read, h written            5 -> 4
+**   its gradient, h recomputed        and h written                    and u read, h written            5 -> 4
 **     and an f32 bias gradient        the same                         and du read                      5 -> 5
 **
-** so the last is left as it is. h is not kept to save its second making (2 more): it would be four more tensors of the
-** model's width a block, where rematerialize.c leaves ten. u is what backward keeps anyway. The epilogue sums a bias's gradient
-** in f32 and gives it in the product's dtype; one that is wanted in f32 is summed by an op of its own.
+** The last case is therefore not fused. Keeping h instead of recomputing it would save 2 more, but cost four more
+** tensors of the model's width per block, where rematerialize.c keeps ten. Backward keeps u anyway. The epilogue sums
+** a bias gradient in f32 but returns it in the product's dtype; an f32 bias gradient is summed by a separate op.
 **
-** The epilogue applies gelu to u before it is rounded, so h made again differs from forward's by one rounding of bf16. Nodes of
-** recomputed regions are left alone: their copies have the bits of forward. So are other forms of gelu than that by tanh,
-** which is the library's, and products whose rows are not whole groups of 8 elements, which it asks for.
+** The epilogue applies gelu to u before rounding, so a recomputed h differs from forward's by one bf16 rounding.
+** Nodes of recomputed regions are not fused, because their copies must have the bits of forward. Other forms of gelu
+** than tanh, which the library does not have, are not fused, nor are products whose rows are not multiples of 8
+** elements, as it requires.
 */
 #include <stddef.h>
 
@@ -27,7 +29,7 @@ enum { ROW_UNIT = 8 };
 
 static const ms_value_info *info_of(const ms_graph *graph, int v) { return &graph->values[v].info; }
 
-/* A bf16 product of two matrices, rows of a batch among them. */
+/* A bf16 product of two matrices; leading dimensions can be rows. */
 static int suits(const ms_graph *graph, const ms_node *matmul) {
   const ms_value_info *a = info_of(graph, matmul->in[0]), *b = info_of(graph, matmul->in[1]);
   const ms_value_info *c = info_of(graph, matmul->out[0]);
@@ -36,7 +38,7 @@ static int suits(const ms_graph *graph, const ms_node *matmul) {
   return ms_numel(c) > 0 && c->dims[c->ndim - 1] % ROW_UNIT == 0;
 }
 
-/* u = matmul(a, b, bias), h = gelu_tanh(u) -> u, h = matmul_gelu(a, b, bias); without u where nothing else reads it */
+/* u = matmul(a, b, bias), h = gelu_tanh(u) -> u, h = matmul_gelu(a, b, bias); without u if nothing else reads it */
 static void fuse_forward(ms_graph *graph, const ms_uses *uses, int index) {
   const ms_node *gelu = &graph->nodes[index];
   if (gelu->op != MS_OP_gelu_tanh || gelu->recompute || gelu->recomputed) return;
@@ -57,7 +59,7 @@ static void fuse_forward(ms_graph *graph, const ms_uses *uses, int index) {
   ms_take_output(graph, place, 1, h);
 }
 
-/* What a gradient of gelu gives besides du. */
+/* Further outputs of a gradient of gelu besides du. */
 typedef struct gelu_gradient {
   int bias, again; /* values, or -1 */
 } gelu_gradient;
@@ -77,7 +79,7 @@ static int read_gradient(const ms_node *node, gelu_gradient *g) {
   }
 }
 
-/* Moves a node to just before another; what lies between moves up. */
+/* Moves a node to just before another; the nodes between them move up. */
 static void move_before(ms_graph *graph, int from, int to) {
   const ms_node moved = graph->nodes[from];
   for (int n = from; n < to - 1; n++) graph->nodes[n] = graph->nodes[n + 1];
@@ -88,7 +90,7 @@ static void move_before(ms_graph *graph, int from, int to) {
   }
 }
 
-/* What the gradient's node does besides: the sum that the epilogue does not give, or gelu's result. 0: nothing. */
+/* Work left to the gradient's node: a sum that the epilogue does not compute, or gelu's result. 0: none. */
 static int becomes_rest(ms_graph *graph, ms_node *node, const gelu_gradient *g, int summed) {
   const int u = node->in[0], du = node->out[0];
   if (g->again >= 0) {
@@ -110,7 +112,7 @@ static int becomes_rest(ms_graph *graph, ms_node *node, const gelu_gradient *g, 
   return 1;
 }
 
-/* dh = matmul(a, b), du = gelu's gradient of u and dh -> du = matmul_gelu_backward(a, b, u), and what is left */
+/* dh = matmul(a, b), du = gelu's gradient of u and dh -> du = matmul_gelu_backward(a, b, u), and the remaining work */
 static void fuse_backward(ms_graph *graph, const ms_uses *uses, int index) {
   ms_node *node = &graph->nodes[index];
   gelu_gradient g;

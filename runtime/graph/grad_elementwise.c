@@ -1,6 +1,4 @@
-/* grad_elementwise.c - gradients of ops that work element by element. Where an input was broadcast, its gradient is summed
-** back to its shape.
-*/
+/* grad_elementwise.c - gradients of elementwise ops. The gradient of a broadcast input is summed back to its shape. */
 #include <stddef.h>
 
 #include "base/error.h"
@@ -53,8 +51,8 @@ int ms_grad_div(ms_graph *graph, int node, const int *dy, const int *needs, int 
   return ms_emit_scale(graph, dx[1], -1, &dx[1]);
 }
 
-/* The share of dy that goes to input `i`: all where it was taken, half where both were. `larger`: an input is taken where
-** it is the larger one. */
+/* The share of dy that goes to input `i`: all of it where the input was selected, half where both are equal.
+** `larger`: the larger input is selected. */
 static int share_of_taken(ms_graph *graph, int node, int i, int larger, int dy, int *dx) {
   const ms_node n = graph->nodes[node];
   int above = larger ? i : 1 - i, in[3] = {n.in[above], n.in[1 - above], dy};
@@ -160,7 +158,7 @@ int ms_grad_swiglu(ms_graph *graph, int node, const int *dy, const int *needs, i
   return ms_graph_emit(graph, MS_OP_swiglu_backward, 3, in, NULL, dx);
 }
 
-/* The same elements are dropped, and the others scaled by the same 1 / (1 - p). */
+/* Drops the same elements and scales the others by the same 1 / (1 - p). */
 int ms_grad_dropout(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   (void)needs;
   ms_attrs attrs = graph->nodes[node].attrs;

@@ -10,7 +10,7 @@ static int emit_matmul(ms_graph *graph, int a, int trans_a, int b, int trans_b, 
   return ms_emit_binary(graph, MS_OP_matmul, a, b, &attrs, out);
 }
 
-/* The last two axes swapped. */
+/* Swaps the last two axes. */
 static int emit_swapped(ms_graph *graph, int x, int *out) {
   int ndim = ms_info_of(graph, x)->ndim;
   ms_attrs attrs = {.i = {0, 1, 2, 3, 4, 5}};
@@ -19,7 +19,7 @@ static int emit_swapped(ms_graph *graph, int x, int *out) {
   return ms_emit_unary(graph, MS_OP_transpose, x, &attrs, out);
 }
 
-/* All axes but the last folded into one. */
+/* Merges all axes but the last into one. */
 static int emit_folded(ms_graph *graph, int x, int *out) {
   const ms_value_info *info = ms_info_of(graph, x);
   ms_value_info folded = {.ndim = 2, .dims = {1, info->dims[info->ndim - 1]}};
@@ -27,7 +27,7 @@ static int emit_folded(ms_graph *graph, int x, int *out) {
   return ms_emit_shaped(graph, MS_OP_reshape, x, &folded, out);
 }
 
-/* The gradient of what the activation was applied to. Only relu's can be told from its result. */
+/* The gradient of the activation's input. Only relu's can be computed from its result. */
 static int before_activation(ms_graph *graph, const ms_node *n, int dy, int *dz) {
   *dz = dy;
   if (n->attrs.i[2] == MS_ACT_NONE) return MS_OK;
@@ -52,7 +52,7 @@ static int left_gradient(ms_graph *graph, int b, int trans_a, int trans_b, int d
   return emit_matmul(graph, dc, 0, b, !trans_b, da);
 }
 
-/* Bias and weight first: what they read (the saved input) is then free when da is made. */
+/* Bias and weight first: their common input (saved by forward) is then free when da is computed. */
 int ms_grad_matmul(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   const ms_node n = graph->nodes[node];
   ms_value_info a_info = *ms_info_of(graph, n.in[0]);
@@ -84,7 +84,7 @@ int ms_grad_matmul(ms_graph *graph, int node, const int *dy, const int *needs, i
   return ms_emit_shaped(graph, MS_OP_reshape, dx[0], &a_info, &dx[0]);
 }
 
-/* dw[v] = sum of dy over the places where token v stood */
+/* dw[v] = sum of dy over the positions of token v */
 int ms_grad_embedding(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   (void)needs;
   const ms_node n = graph->nodes[node];
@@ -92,7 +92,7 @@ int ms_grad_embedding(ms_graph *graph, int node, const int *dy, const int *needs
   return ms_emit_binary(graph, MS_OP_embedding_backward, n.in[1], dy[0], &attrs, &dx[0]);
 }
 
-/* A rotation's transpose turns back. */
+/* The transpose of a rotation is the inverse rotation. */
 int ms_grad_rope(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   (void)needs;
   ms_attrs attrs = graph->nodes[node].attrs;
@@ -116,7 +116,7 @@ int ms_grad_document_attention(ms_graph *graph, int node, const int *dy, const i
   return ms_graph_emit(graph, MS_OP_document_attention_backward, 7, in, &n.attrs, dx);
 }
 
-/* The count of targets depends on no float, so a gradient that reaches it ends there. */
+/* The count of targets depends on no float, so its gradient is not propagated. */
 int ms_grad_cross_entropy(ms_graph *graph, int node, const int *dy, const int *needs, int *dx) {
   (void)needs;
   const ms_node n = graph->nodes[node];

@@ -1,10 +1,9 @@
-/* grad_norm.c - gradients of layer_norm and rms_norm, fused with an addition or not. One kernel writes dx and the gradients
-** of gain and bias, which are sums over all rows; they are written in the dtype that the parameters' gradients are wanted in.
-*/
+/* grad_norm.c - gradients of layer_norm and rms_norm, fused with an addition or not. One kernel writes dx and the
+** gradients of gain and bias, which are sums over all rows, in the dtype of the parameters' gradients. */
 #include "base/error.h"
 #include "graph/grad.h"
 
-/* Where the parts of a normalisation lie among the inputs and outputs of its node. */
+/* Positions of a normalisation's operands among its node's inputs and outputs. */
 typedef struct norm_form {
   int backward; /* op */
   int gain;     /* input; the bias, if any, is the next one */
@@ -12,7 +11,8 @@ typedef struct norm_form {
   int summed;   /* 1: inputs 0 and 1 were added, output 2 is their sum */
 } norm_form;
 
-/* dx of the normalised value; channel gradients into dx_channels, which may be left unused. residual: a gradient that joins, or -1. */
+/* Emits dx of the normalised value and the channel gradients in dx_channels, which can stay unused. residual: a
+** gradient to add to dx, or -1. */
 static int normalized_gradient(ms_graph *graph, const ms_node *n, const norm_form *form, int dy, int residual, int *dx,
                                int *dx_channels) {
   int in[5] = {form->summed ? n->out[2] : n->in[0], n->in[form->gain], n->out[1], dy, residual};

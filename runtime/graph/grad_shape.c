@@ -1,14 +1,14 @@
-/* grad_shape.c - gradients of reductions and of ops that move elements: each is undone by its counterpart. */
+/* grad_shape.c - gradients of reductions and of ops that move elements: each is the inverse op. */
 #include "base/error.h"
 #include "graph/grad.h"
 
-/* dy in the dtype of x while it is small: what it is repeated to is not. */
+/* Casts dy to the dtype of x before it is repeated, while it is small. */
 static int in_dtype_of(ms_graph *graph, const ms_value_info *x, int dy, int *out) {
   *out = dy;
   return ms_info_of(graph, dy)->dtype == x->dtype ? MS_OK : ms_emit_cast(graph, dy, x->dtype, out);
 }
 
-/* dy repeated over what was reduced, times alpha: dx of sum and mean. */
+/* dx of sum and mean: dy repeated over the reduced axes, times alpha. */
 static int spread(ms_graph *graph, int node, int dy, double alpha, int *dx) {
   const ms_node n = graph->nodes[node];
   ms_value_info x = *ms_info_of(graph, n.in[0]), kept = x;

@@ -1,6 +1,6 @@
-/* graph.c - the life of a graph: made, copied, freed; and its table of names.
+/* graph.c - creation, copying and release of a graph, and its table of names.
 **
-** Scopes and names are interned: nodes of one module share one text, and comparing two of them is comparing pointers.
+** Scopes and names are interned: nodes of one module share one text, so comparing pointers compares names.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +48,7 @@ fail:
 
 void ms_graph_free(ms_graph *graph) { ms_handle_release(graph, MS_HANDLE_GRAPH); }
 
-/* The slot that holds text, or the empty one where it belongs. capacity is a power of two with room left. */
+/* The slot that contains text, or the empty slot for it. capacity is a power of two, and the table is never full. */
 static char **find_slot(char **slots, int capacity, const char *text) {
   uint64_t mask = (uint64_t)capacity - 1;
   uint64_t i = ms_hash_string(MS_HASH_INIT, text) & mask;
@@ -79,7 +79,7 @@ const char *ms_graph_intern(ms_graph *graph, const char *text) {
   return *slot;
 }
 
-/* A text of the old graph as the new graph's own; keeps rc, so that a loop may go on after a failure. */
+/* Copies a text of the old graph into the new one; keeps an earlier rc, so that a loop can continue after a failure. */
 static const char *adopt(ms_graph *graph, const char *text, int *rc) {
   const char *own = ms_graph_intern(graph, text);
   if (!own) *rc = MS_ENOMEM;

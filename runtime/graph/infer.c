@@ -1,4 +1,4 @@
-/* infer.c - the checks that shape rules share, and how shapes are written in messages. */
+/* infer.c - the checks that shape rules share, and the text form of shapes in messages. */
 #include "graph/infer.h"
 
 #include <inttypes.h>

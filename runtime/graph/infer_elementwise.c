@@ -1,4 +1,4 @@
-/* infer_elementwise.c - shape rules of ops that work element by element. */
+/* infer_elementwise.c - shape rules of elementwise ops. */
 #include <stdio.h>
 
 #include "graph/infer.h"
@@ -79,7 +79,7 @@ int ms_infer_same2(const ms_node *node, const ms_value_info *in, ms_value_info *
   return MS_OK;
 }
 
-/* Gradients of the shape of their first input. */
+/* Gradients with the shape of their first input. */
 int ms_infer_first(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   MS_TRY(ms_check_float(node, &in[0], "the first input"));
   out[0] = in[0];
@@ -121,7 +121,7 @@ int ms_infer_activation_backward_bias(const ms_node *node, const ms_value_info *
   return ms_asked_dtype(node, in[0].dtype, MS_DTYPE_FLOAT, &out[1].dtype);
 }
 
-/* What can be made again of the gradient's own input: not relu, whose gradient has the result. */
+/* Activations that can be recomputed from the gradient's own input; not relu, whose gradient reads the result. */
 static int check_recomputed(const ms_node *node) {
   if (node->attrs.i[2] >= MS_ACT_GELU && node->attrs.i[2] <= MS_ACT_SILU) return MS_OK;
   return MS_FAIL(MS_EINVAL, "%s: activation %lld; it must be 2 (gelu), 3 (gelu_tanh) or 4 (silu)", ms_node_name(node),

@@ -8,7 +8,7 @@ typedef struct matrix {
   int64_t rows, columns;
 } matrix;
 
-/* The last two dimensions, swapped when the product reads them transposed. */
+/* The last two dimensions, swapped if the product reads them transposed. */
 static matrix matrix_of(const ms_value_info *x, int transposed) {
   int64_t rows = x->dims[x->ndim - 2], columns = x->dims[x->ndim - 1];
   return transposed ? (matrix){columns, rows} : (matrix){rows, columns};
@@ -55,7 +55,7 @@ int ms_infer_matmul_gelu(const ms_node *node, const ms_value_info *in, ms_value_
   return MS_OK;
 }
 
-/* The third input is what gelu was applied to. */
+/* The third input is the input of gelu. */
 int ms_infer_matmul_gelu_backward(const ms_node *node, const ms_value_info *in, ms_value_info *out) {
   ms_node product = *node;
   product.inputs = 2;

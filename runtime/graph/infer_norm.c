@@ -9,7 +9,7 @@ static int check_normalized(const ms_node *node, const ms_value_info *x) {
   return MS_OK;
 }
 
-/* mean and rstd of each row, in f32 whatever x is. */
+/* mean and rstd of each row, always in f32. */
 static ms_value_info layer_norm_stats(const ms_value_info *x) {
   return (ms_value_info){.dtype = MS_F32, .ndim = 2, .dims = {ms_rows(x), 2}};
 }
@@ -57,8 +57,8 @@ int ms_infer_add_rms_norm(const ms_node *node, const ms_value_info *in, ms_value
   return MS_OK;
 }
 
-/* Inputs x, gain, stats, dy and perhaps a gradient that joins dx; outputs dx and the channels' gradients. Of `again` the
-** norm's result too, as the last output, for which a bias stands behind dy where there are two channels. */
+/* Inputs x, gain, stats, dy and optionally a gradient to add to dx; outputs dx and the channels' gradients. With
+** `again` the norm's result is the last output, and if there are two channels the bias follows dy. */
 static int infer_norm_backward(const ms_node *node, const ms_value_info *in, ms_value_info stats, int channels,
                                int again, ms_value_info *out) {
   static const char *const what[] = {"x", "the gain", "the statistics", "dy", "the gradient to add"};

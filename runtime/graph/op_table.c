@@ -1,7 +1,7 @@
-/* op_table.c - the rows of kernels/ops.def: what they say of their ops, and what the public header reports of them.
+/* op_table.c - the rows of kernels/ops.def and their report through the public header.
 **
-** A row's attributes are a text ("axis:i0=-1 keepdim:i1=0"), so that the Lua layer, the dumps and the defaults below read
-** the same words. What a row claims is asserted where the compiler can see it.
+** A row's attributes are a text ("axis:i0=-1 keepdim:i1=0"), so that the Lua layer, dumps and the defaults below read
+** the same words. Claims of a row are asserted at compile time where possible.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "graph/grad.h"
 #include "graph/infer.h"
 
-/* What a row without a gradient, and one whose axes nobody follows, say in these columns. */
+/* Entries of rows without a gradient, and of rows whose axes are not tracked. */
 #define ms_grad_none NULL
 #define ms_axes_untracked NULL
 
@@ -69,7 +69,7 @@ int ms_op_find(const char *name) {
   return -1;
 }
 
-/* Reads one "name:slot=value" at text and stores the value; returns what follows it, NULL when it is malformed. */
+/* Parses one "name:slot=value" and stores the value; returns the rest of the text, or NULL if it is malformed. */
 static const char *read_default(const char *text, ms_attrs *attrs) {
   const char *colon = strchr(text, ':');
   if (!colon || (colon[1] != 'i' && colon[1] != 'f') || colon[2] < '0' || colon[3] != '=') return NULL;
@@ -106,7 +106,7 @@ int ms_op_defaults(const char *op, ms_attrs *attrs) {
   return ms_op_row_defaults(id, attrs);
 }
 
-/* `attribute` at the start of a word of the row's attributes. */
+/* Finds `attribute` at the start of a word of the row's attributes. */
 int ms_op_has(int op, const char *attribute) {
   const char *attrs = rows[op].attrs, *at = strstr(attrs, attribute);
   while (at && at != attrs && at[-1] != ' ') at = strstr(at + 1, attribute);

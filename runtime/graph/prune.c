@@ -1,4 +1,4 @@
-/* prune.c - removal of nodes, and the counts of uses that rewrites go by. */
+/* prune.c - removal of nodes, and the use counts that rewrites rely on. */
 #include <stdlib.h>
 
 #include "base/error.h"

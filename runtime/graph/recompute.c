@@ -1,11 +1,11 @@
-/* recompute.c - activations that backward makes again instead of keeping (activation checkpointing, Chen et al. 2016,
+/* recompute.c - activations that backward recomputes instead of keeping (activation checkpointing, Chen et al. 2016,
 ** "Training deep nets with sublinear memory cost").
 **
-** The trace divides forward into regions, one for each call of a module that a rule chose; ms_graph_recompute tells where
-** one begins. What a region's nodes make lives on into backward only where it leaves the region. Everything else that
-** backward reads is made again, by copies of its nodes in front of the first backward node that needs one of them. So the
-** peak holds the insides of one region at a time, and what has to be gathered, kept or freed follows from lifetimes as for
-** any other node. Copies draw the same dropout masks, since those depend on their attributes alone.
+** The trace divides forward into regions, one per call of a module selected by a rule; ms_graph_recompute marks where
+** one begins. A region's values are kept for backward only if they leave the region. All other values that backward
+** reads are recomputed by copies of their nodes, placed before the first backward node that needs one of them. The
+** peak therefore contains the inside of one region at a time, and gathering, keeping and freeing follow from
+** lifetimes as for any other node. Copies draw the same dropout masks, which depend only on attributes.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +44,7 @@ int ms_graph_recompute(ms_graph *graph, int region, const char *ops) {
 typedef struct recomputer {
   ms_graph *graph;
   int first_backward;
-  unsigned char *kept;   /* [values] 1: it stays, whoever made it */
+  unsigned char *kept;   /* 1: it is kept, whichever node produces it */
   unsigned char *needed; /* [nodes] 1: a copy of it runs in backward */
   int *copy_of;          /* [values] the copy's value that backward reads instead, or -1 */
   ms_node *out;          /* the new node list */
@@ -57,14 +57,14 @@ static int find_first_backward(const ms_graph *graph) {
   return n;
 }
 
-/* The node that makes v, when it is one of those that may be copied; -1 otherwise. */
+/* The node that produces v if it can be copied, otherwise -1. */
 static int copyable_maker(const recomputer *r, int v) {
   int maker = r->graph->values[v].node;
   if (maker < 0 || maker >= r->first_backward || r->kept[v]) return -1;
   return r->graph->nodes[maker].recompute ? maker : -1;
 }
 
-/* Kept is what somebody outside of the recipe reads, and what crosses from one region to other forward nodes. */
+/* Keeps values read from outside the recipe, and values that cross from one region to other forward nodes. */
 static void mark_kept(recomputer *r) {
   const ms_graph *graph = r->graph;
   if (graph->loss >= 0) r->kept[graph->loss] = 1;
@@ -86,7 +86,7 @@ static void need_inputs(recomputer *r, const ms_node *node) {
   }
 }
 
-/* What backward reads, and what that is made from within its region. */
+/* Marks the values that backward reads, and those within the region from which they are computed. */
 static int mark_needed(recomputer *r) {
   int any = 0;
   for (int n = r->first_backward; n < r->graph->n_nodes; n++) need_inputs(r, &r->graph->nodes[n]);
@@ -120,7 +120,7 @@ static int copy_node(recomputer *r, const ms_node *original) {
   return MS_OK;
 }
 
-/* All copies of one region, in the order of forward. */
+/* Emits all copies of one region, in forward order. */
 static int copy_region(recomputer *r, int region) {
   for (int n = 0; n < r->first_backward; n++) {
     if (!r->needed[n] || r->graph->nodes[n].region != region) continue;
@@ -130,7 +130,7 @@ static int copy_region(recomputer *r, int region) {
   return MS_OK;
 }
 
-/* A backward node, with the regions it reads from before it. */
+/* Emits a backward node, preceded by the regions that it reads from. */
 static int take_backward(recomputer *r, const ms_node *original) {
   for (int i = 0; i < original->inputs; i++) {
     int maker = copyable_maker(r, original->in[i]);

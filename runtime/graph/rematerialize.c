@@ -1,10 +1,11 @@
-/* rematerialize.c - results that nobody has to keep, because the kernel of their gradient can give them once more.
+/* rematerialize.c - results that need not be kept, because the kernel of their gradient can produce them again.
 **
-** Backward reads the result of a gelu, silu, swiglu or normalisation only for the gradients of the weights that it was
-** multiplied with. What makes the result anew, the op's own input and a few numbers a row, is kept for the op's gradient
-** anyway, and that gradient's kernel has all but the last step of the result in hand. So the gradient node gives it as one
-** more output, with the bits of forward, and the readers run after it instead of before: by then the input is dead, and
-** the result lies in its bytes. A block of GPT-2 keeps 10 tensors of its width so, not 16.
+** Backward reads the result of a gelu, silu, swiglu or normalisation only for the gradients of the weights that
+** multiplied it. The inputs for recomputing it, the op's own input and a few numbers per row, are kept for the op's
+** gradient anyway, and that gradient's kernel computes all but the last step of the result. The gradient node
+** therefore returns it as one more output, with the bits of forward, and its readers run after the gradient node
+** instead of before: by then the input is no longer needed, and the result reuses its bytes. A block of GPT-2 thus
+** keeps 10 tensors of its width instead of 16.
 */
 #include <stdlib.h>
 
@@ -15,14 +16,14 @@
 typedef struct rematerializer {
   ms_graph *graph;
   int first_backward;
-  int *activated;      /* [values] the forward gelu, gelu_tanh, silu or swiglu whose first input it is, or -1 */
-  int *first, *last;   /* [values] a span of nodes that holds all backward nodes that read it */
-  unsigned char *held; /* [values] 1: its bytes may be read, whatever backward reads */
-  int *late;           /* [values] the gradient node that its maker waits for, or -1 */
+  int *activated;      /* the forward gelu, gelu_tanh, silu or swiglu with this value as first input, or -1 */
+  int *first, *last;   /* a range of nodes that includes all backward nodes that read it */
+  unsigned char *held; /* 1: something other than backward can read its bytes */
+  int *late;           /* the gradient node before which its producer cannot run, or -1 */
   ms_node *waiting;    /* [nodes] */
 } rematerializer;
 
-/* The activation that an op is or is the gradient of, where the gradient reads the input: relu's reads the result. */
+/* The activation that an op computes or differentiates, if the gradient reads the input; relu's reads the result. */
 static int activation_of(int op, int maker) {
   const int activation = ms_op_activation(op, maker);
   return activation == MS_ACT_RELU ? MS_ACT_NONE : activation;
@@ -60,7 +61,7 @@ static void note_all(rematerializer *r, int values) {
   }
 }
 
-/* The forward node whose gradient a node is, when it is one that can be made again; NULL otherwise. */
+/* The forward node that a node differentiates, if its result can be recomputed; otherwise NULL. */
 static const ms_node *forward_of(const rematerializer *r, const ms_node *gradient) {
   const ms_graph *graph = r->graph;
   int maker = r->activated[gradient->in[0]], activation = activation_of(gradient->op, MS_OP_INTERNAL);
@@ -85,7 +86,7 @@ static int reads_late(const rematerializer *r, const ms_node *node, int result, 
   return 0;
 }
 
-/* Marks what reads the result before the gradient node, and what follows from that; 0 when the gradient itself does. */
+/* Marks the readers of the result before the gradient node, and their dependents; 0 if the gradient itself is one. */
 static int can_wait(rematerializer *r, int result, int gradient) {
   const ms_node *nodes = r->graph->nodes;
   for (int n = r->first[result]; n < gradient; n++) {
@@ -95,7 +96,7 @@ static int can_wait(rematerializer *r, int result, int gradient) {
   return !reads_late(r, &nodes[gradient], result, gradient);
 }
 
-/* Moves what was marked behind the gradient node, in order; returns where that is now. */
+/* Moves the marked nodes after the gradient node, in order; returns the gradient node's new position. */
 static int move_behind(rematerializer *r, int result, int gradient) {
   ms_graph *graph = r->graph;
   int begin = r->first[result], kept = begin, moved = 0;
@@ -112,7 +113,7 @@ static int move_behind(rematerializer *r, int result, int gradient) {
   return kept - 1;
 }
 
-/* Makes a gradient node one that gives the forward node's result too; the new value through `again`. */
+/* Makes a gradient node also return the forward node's result; *again is the new value. */
 static int give_result(ms_graph *graph, int index, const ms_node *forward, int *again) {
   MS_TRY(ms_grow((void **)&graph->values, &graph->values_capacity, graph->n_values + 1, sizeof *graph->values));
   ms_node *node = &graph->nodes[index];
@@ -156,7 +157,7 @@ static int rematerialize(rematerializer *r, int index) {
 
 int ms_graph_rematerialize(ms_graph *graph) {
   rematerializer r = {.graph = graph};
-  int rc = MS_ENOMEM, nodes = graph->n_nodes, values = graph->n_values + nodes; /* a node gives at most one more */
+  int rc = MS_ENOMEM, nodes = graph->n_nodes, values = graph->n_values + nodes; /* a node adds at most one value */
   r.activated = ms_calloc(values, sizeof *r.activated);
   r.first = ms_calloc(values, sizeof *r.first);
   r.last = ms_calloc(values, sizeof *r.last);

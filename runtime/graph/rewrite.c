@@ -1,7 +1,8 @@
-/* rewrite.c - fusions of the forward graph, before autodiff: each saves passes over activations, and stored ones with them.
+/* rewrite.c - fusions of the forward graph, before autodiff: each saves passes over activations, and stored
+** activations.
 **
-** The rules fire in the order of the list at the end. They look only at makers and uses of values, so each is one walk over
-** the nodes.
+** The rules run in the order of the list at the end. They only look at producers and uses of values, so each is a
+** single walk over the nodes.
 */
 #include "graph/rewrite.h"
 
@@ -10,19 +11,19 @@
 #include "base/error.h"
 #include "graph/infer.h"
 
-/* Where one pass stands. */
+/* The state of one pass. */
 typedef struct rewriter {
   ms_graph *graph;
   ms_uses uses;
   int evaluate;
 } rewriter;
 
-/* Nodes are fused only with nodes that backward treats alike. */
+/* Nodes are fused only if backward treats them alike. */
 static int recomputed_alike(const ms_node *a, const ms_node *b) {
   return a->region == b->region && a->recompute == b->recompute;
 }
 
-/* The node that makes v, when its op is `op`, nothing but one input reads v, and it may be fused with `reader`. */
+/* The node that produces v if its op is `op`, only one input reads v, and it can be fused with `reader`. */
 static ms_node *sole_maker(const rewriter *r, int v, int op, const ms_node *reader) {
   ms_node *maker = r->uses.count[v] == 1 ? ms_maker(r->graph, v, op) : NULL;
   return maker && recomputed_alike(maker, reader) ? maker : NULL;
@@ -71,7 +72,7 @@ static void fuse_bias(rewriter *r, int index) {
   }
 }
 
-/* In training only relu, whose gradient needs nothing but the result. */
+/* In training only relu, whose gradient needs just the result. */
 static int fused_activation(int op, int evaluate) {
   const int activation = ms_op_activation(op, MS_OP_PUBLIC);
   return evaluate || activation == MS_ACT_RELU ? activation : MS_ACT_NONE;
@@ -91,8 +92,8 @@ static void fuse_activation(rewriter *r, int index) {
   ms_take_output(graph, place, 0, result);
 }
 
-/* norm(a + b) -> add_norm(a, b) in the norm's place; its third output is the sum, for everyone else. So nobody may read
-** the sum before the norm does. */
+/* norm(a + b) -> add_norm(a, b) in the norm's place; its third output is the sum, for all other readers. Therefore no
+** node before the norm can read the sum. */
 static void fuse_add_norm(rewriter *r, int index) {
   ms_graph *graph = r->graph;
   ms_node *norm = &graph->nodes[index];
@@ -119,8 +120,8 @@ static void fuse_add_norm(rewriter *r, int index) {
   ms_take_output(graph, index, 2, sum);
 }
 
-/* cross_entropy(x[..., 0:n]) -> cross_entropy(x) of n classes: logits of a padded vocabulary are not copied, nor their
-** gradient */
+/* cross_entropy(x[..., 0:n]) -> cross_entropy(x) of n classes: avoids copies of a padded vocabulary's logits and of
+** their gradient */
 static void fuse_classes(rewriter *r, int index) {
   ms_node *loss = &r->graph->nodes[index];
   if (loss->op != MS_OP_cross_entropy || loss->attrs.i[1]) return;
@@ -133,8 +134,8 @@ static void fuse_classes(rewriter *r, int index) {
   ms_remove_node(r->graph, index_of(r, slice));
 }
 
-/* One walk. Uses are counted before it; what a rule changes during a walk does not make another of the same rule wrong:
-** nodes change into others that the rule does not look for, and counts of values that stay are kept. */
+/* One walk. Uses are counted before it and stay valid for the same rule: nodes change only into ops that the rule
+** does not match, and counts of surviving values do not change. */
 static int walk(ms_graph *graph, int evaluate, void (*rule)(rewriter *, int)) {
   rewriter r = {.graph = graph, .evaluate = evaluate};
   MS_TRY(ms_uses_count(graph, &r.uses));

@@ -1,7 +1,7 @@
-/* rewrite_backward.c - fusions of the backward graph, after autodiff. A bias gradient is summed while the activation's gradient
-** is made; a residual gradient joins in the normalisation's kernel, and the other gradient of a tied table in the
-** embedding's; and the gradient of slices that cut a tensor whole, a sum of zero-padded pieces, is put together in one pass.
-*/
+/* rewrite_backward.c - fusions of the backward graph, after autodiff. A bias gradient is summed while the
+** activation's gradient is computed; a residual gradient is added in the normalisation's kernel, and the other
+** gradient of a tied table in the embedding's; and the gradient of slices that partition a tensor, a sum of
+** zero-padded pieces, is assembled in one pass. */
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -27,13 +27,13 @@ static void fuse_bias_gradient(ms_graph *graph, int index) {
   ms_take_output(graph, maker, 1, total);
 }
 
-/* Kernels that can add another gradient to their first output: it is one more input. */
+/* Kernels that can add another gradient, as one more input, to their first output. */
 static int takes_another(const ms_node *node) {
   const ms_op_row *row = ms_op_row_of(node->op);
   return row && (row->flags & MS_OP_ADDS_LAST_INPUT) && node->inputs == row->min_inputs;
 }
 
-/* Such a kernel's gradient + another one made earlier -> its last input */
+/* Such a kernel's gradient + another one computed earlier -> its last input */
 static void fuse_other_gradient(ms_graph *graph, const ms_uses *uses, int index) {
   const ms_node *add = &graph->nodes[index];
   if (add->op != MS_OP_add) return;
@@ -52,7 +52,7 @@ static void fuse_other_gradient(ms_graph *graph, const ms_uses *uses, int index)
   }
 }
 
-/* The pads that a chain of additions sums; -1 when it sums anything else, or a part of it is used elsewhere too. */
+/* The pads summed by a chain of additions; -1 if it sums anything else, or if a part of it is also used elsewhere. */
 static int pads_of_sum(const ms_graph *graph, const ms_uses *uses, int index, int *pads, int *adds) {
   int n = 0;
   for (int add = index;;) {
@@ -71,7 +71,7 @@ static int pads_of_sum(const ms_graph *graph, const ms_uses *uses, int index, in
 
 static int64_t pad_start(const ms_graph *graph, int pad) { return graph->nodes[pad].attrs.i[1]; }
 
-/* Sorts pads by where their piece starts; 1 when the pieces tile the axis without gap or overlap. */
+/* Sorts pads by the start of their piece; 1 if the pieces tile the axis without gap or overlap. */
 static int pads_tile(const ms_graph *graph, const ms_value_info *sum, int *pads, int n) {
   int64_t axis = graph->nodes[pads[0]].attrs.i[0], end = 0;
   for (int i = 1; i < n; i++)
@@ -113,7 +113,7 @@ int ms_graph_rewrite_backward(ms_graph *graph) {
   ms_uses uses;
   MS_TRY(ms_graph_prune(graph));
   MS_TRY(ms_uses_count(graph, &uses));
-  /* Last first: a chain of additions is met at its end, before any shorter part of it. */
+  /* From last to first, so that a chain of additions is found at its end, before any shorter part of it. */
   for (int n = graph->n_nodes - 1; n >= 0; n--) fuse_pads(graph, &uses, n);
   for (int n = 0; n < graph->n_nodes; n++) {
     fuse_bias_gradient(graph, n);

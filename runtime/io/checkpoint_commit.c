@@ -1,7 +1,8 @@
-/* checkpoint_commit.c - parts become a checkpoint: the manifest, then one rename; and how a checkpoint is removed.
+/* checkpoint_commit.c - turns parts into a checkpoint: the manifest, then one rename; and removes checkpoints.
 **
-** What is there under a checkpoint's name is complete and on disk, whenever the process or the machine stops: files and
-** manifest are synced before the rename, folders after it. What is removed is renamed first, for the same reason.
+** A folder with a checkpoint's name is complete and on disk, whenever the process or the machine stops: files and
+** manifest are synced before the rename, folders after it. For the same reason a checkpoint is renamed before it is
+** removed.
 */
 #include "io/checkpoint.h"
 
@@ -23,7 +24,7 @@
 #include "io/file_read.h"
 #include "io/safetensors.h"
 
-/* The manifest's own checksum is its last entry, over all bytes before it. */
+/* The last entry of the manifest is its own checksum, over all bytes before it. */
 #define SEAL ",\"xxh3\":\""
 enum { SEAL_BYTES = sizeof SEAL - 1 + 16 + 3 }; /* with 16 digits, the quote, the brace and a newline */
 
@@ -62,7 +63,7 @@ static char *part_path(const ms_commit *c, int writer) {
   return join(c->folder, name);
 }
 
-/* Parts come in any order; whoever comes lets the wait for all others begin anew. */
+/* Parts arrive in any order; each arrival restarts the deadline for the others. */
 static int wait_for_parts(const ms_commit *c) {
   double began = ms_clock();
   for (int writer = 0; writer < c->writers;) {
@@ -132,7 +133,7 @@ int ms_commit_run(const ms_commit *c) {
   int rc = sync_parent(c->target);
   if (rc) {
     rename(c->target,
-           c->folder); /* a save that failed leaves no checkpoint; where this fails too, it leaves a whole one */
+           c->folder); /* a failed save leaves no checkpoint; if this unlink fails too, it leaves a complete one */
     return rc;
   }
   for (int i = 0; i < c->retired; i++) MS_TRY(ms_checkpoint_remove(c->retires[i]));
@@ -198,7 +199,7 @@ static int remove_files(const char *folder) {
   return rc;
 }
 
-/* ".NAME.removed" beside it. */
+/* ".NAME.removed" in the same folder. */
 static char *hidden_name(const char *path) {
   const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
   size_t room = strlen(path) + 16;

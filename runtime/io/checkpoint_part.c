@@ -1,7 +1,8 @@
-/* checkpoint_part.c - what one rank writes of a checkpoint: its file, block by block with checksums, and who is in it.
+/* checkpoint_part.c - writes one rank's part of a checkpoint: its file, block by block with checksums, and its list
+** of pieces.
 **
-** What is read from a state goes to the file as it is hashed, while the cache has it. A copy in memory is hashed first and
-** goes past the page cache then: beside a training, what counts is the processor's time, of which this takes least.
+** Data read from a state is written while it is hashed and still in the cache. A copy in memory is hashed first and
+** then written past the page cache: while training continues, processor time matters most, and this takes the least.
 */
 #include "io/checkpoint.h"
 
@@ -17,9 +18,9 @@
 #include "io/file.h"
 #include "io/safetensors.h"
 
-/* Elements that are read, hashed and written at a time: 1 MiB, which stays in the second cache level meanwhile. */
+/* Elements read, hashed and written at a time: 1 MiB, which stays in the second-level cache. */
 enum { ROUND = 1 << 18 };
-/* Bytes of a copy that are written at a time. */
+/* Bytes of a copy written at a time. */
 enum { STRETCH = 4 << 20 };
 
 _Static_assert(MS_CHECKPOINT_BLOCK % (ROUND * sizeof(float)) == 0, "a block is whole rounds");
@@ -63,7 +64,7 @@ static int go_on(const ms_part *part) {
   return MS_OK;
 }
 
-/* Elements from `at` on, to the file too unless a copy has them. */
+/* Hashes elements from `at` on, and writes them unless a copy holds them. */
 static int hash_round(writing *w, int i, int64_t at, int64_t n) {
   const ms_part *part = w->part;
   const size_t bytes = (size_t)n * sizeof(float);
@@ -131,7 +132,7 @@ static int write_copy(writing *w) {
   return MS_OK;
 }
 
-/* A part appears whole: its name is what the commit waits for. */
+/* A part appears complete: the commit waits for its name. */
 static int publish(const writing *w) {
   char *path = path_in(w->part->folder, w->part->writer, ".json");
   char *beside = path_in(w->part->folder, w->part->writer, ".json.tmp");

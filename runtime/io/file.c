@@ -1,4 +1,4 @@
-/* file.c - files are written by these calls, and by nothing else in this folder; see file.h. */
+/* file.c - the only calls that write files in this folder; see file.h. */
 #include "io/file.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "base/testing.h"
 
-/* ---- errors on purpose ---- */
+/* ---- fault injection ---- */
 
 enum { OP_OPEN, OP_WRITE, OP_SYNC, OP_RENAME, OP_MKDIR, OP_UNLINK, OPS, OP_ANY = OPS };
 
@@ -28,10 +28,10 @@ static const struct {
 
 enum { SHORT = -1, KILL = -2, SLOW = -3 };
 
-/* Set by one thread before files are written; counted by all. */
+/* Set by one thread before files are written; all threads count. */
 static struct {
   int op, what, lasting; /* what: an errno, or one of the above */
-  long number;           /* the call that it happens in, 1 first; lasting: and in all after it */
+  long number;           /* number of the call that fails, from 1; lasting: and all calls after it */
   atomic_long calls;
 } order;
 static atomic_int armed;
@@ -79,7 +79,7 @@ int ms_inject_io(const char *spec) {
   return MS_OK;
 }
 
-/* What shall happen to this call: 0 for nothing. */
+/* The fault for this call; 0 for none. */
 static int struck(int op) {
   if (!atomic_load_explicit(&armed, memory_order_acquire) || (order.op != OP_ANY && order.op != op)) return 0;
   long call = 1 + atomic_fetch_add(&order.calls, 1);
@@ -89,7 +89,7 @@ static int struck(int op) {
   return order.what;
 }
 
-/* -1 with errno where the call shall fail. */
+/* Returns -1 and sets errno if the call must fail. */
 static int failing(int op) {
   int what = struck(op);
   if (what <= 0) return 0;
@@ -120,7 +120,7 @@ int ms_file_mkdir(const char *path) { return failing(OP_MKDIR) ? -1 : mkdir(path
 int ms_file_unlink(const char *path) { return failing(OP_UNLINK) ? -1 : unlink(path); }
 int ms_file_rmdir(const char *path) { return failing(OP_UNLINK) ? -1 : rmdir(path); }
 
-/* ---- in whole ---- */
+/* ---- complete writes ---- */
 
 static int fail_write(const char *path, int64_t at, int64_t bytes, ssize_t done) {
   return MS_FAIL(MS_EIO, "%s: writing %lld bytes at byte %lld: %s", path, (long long)bytes, (long long)at,
@@ -142,13 +142,13 @@ int ms_file_write_at(const char *path, int fd, int64_t at, int64_t bytes, const 
 
 static int is_page(int64_t place) { return place % MS_FILE_PAGE == 0; }
 
-/* Whole pages, as many as the file system takes so: *written. */
+/* Writes whole pages, as many as the file system accepts directly; *written is their bytes. */
 static int write_pages(const char *path, int fd, int64_t at, int64_t bytes, const uint8_t *data, int64_t *written) {
   for (*written = 0; *written < bytes && is_page(*written);) {
     int64_t left = bytes - *written;
     ssize_t done = ms_file_pwrite(fd, data + *written, (size_t)left, at + *written);
     if (done < 0 && errno == EINTR) continue;
-    if (done < 0 && errno == EINVAL) return MS_OK; /* it wants larger multiples */
+    if (done < 0 && errno == EINVAL) return MS_OK; /* the file system requires larger multiples */
     if (done <= 0) return fail_write(path, at + *written, left, done);
     *written += done;
   }

@@ -1,4 +1,4 @@
-/* file_read.c - files are opened for reading by these calls: regular ones alone; see file_read.h. */
+/* file_read.c - opens files for reading, regular files only; see file_read.h. */
 #include "io/file_read.h"
 
 #include <errno.h>
@@ -20,9 +20,10 @@ static int check_regular(const char *path, int fd, int64_t *bytes) {
 }
 
 int ms_file_open_regular(const char *path, int *fd, int64_t *bytes) {
-  int opened = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer would wait for one */
+  int opened =
+      open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* without O_NONBLOCK, opening a pipe waits for a writer */
   if (opened < 0) {
-    /* ENXIO: a socket, or a device that is not there. */
+    /* ENXIO: a socket, or a device that does not exist. */
     int misnamed = errno == ENOENT || errno == ENOTDIR || errno == ENXIO;
     return MS_FAIL(misnamed ? MS_EINVAL : MS_EIO, "%s: %s", path, strerror(errno));
   }

@@ -1,4 +1,4 @@
-/* ranges.c - ranges of bytes. What is written in order stays one range, so the list is short. */
+/* ranges.c - ranges of bytes. Sequential writes form one range, so the list is short. */
 #include "io/ranges.h"
 
 #include "base/error.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The first range that ends at `begin` or later. */
+/* The index of the first range that ends at or after `begin`. */
 static int find(const ms_ranges *ranges, int64_t begin) {
   int low = 0, high = ranges->n;
   while (low < high) {

@@ -1,10 +1,10 @@
-/* safetensors_dtype.c - element types of the format, and what a shape of one takes. */
+/* safetensors_dtype.c - element types of the format, and the size of a shape. */
 #include "base/error.h"
 #include "io/safetensors.h"
 
 #include <string.h>
 
-/* The writer lays tensors out from the last row to the first: falling alignment. */
+/* The writer orders tensors from the last row to the first: by descending alignment. */
 static const ms_st_dtype rows[] = {
     {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
     {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
@@ -26,8 +26,8 @@ const char *ms_st_dtype_names(void) {
          "F8_E4M3FNUZ, F8_E5M2FNUZ, F4, F6_E2M3 or F6_E3M2";
 }
 
-/* Products are checked from the outside in, as the reference library does: a shape whose product wraps is refused even
-** where a later dimension is 0. */
+/* Products are checked from the first dimension on, as in the reference library: an overflowing shape is rejected
+** even if a later dimension is 0. */
 int ms_st_measure(int dtype, int ndim, const int64_t *dims, int64_t *elements, int64_t *bytes) {
   int64_t count = 1, bits;
   for (int d = 0; d < ndim; d++) {

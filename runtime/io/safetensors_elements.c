@@ -1,8 +1,9 @@
-/* safetensors_elements.c - elements of stored tensors as f32, in the order of a view: as they lie, or a matrix transposed.
+/* safetensors_elements.c - reads and writes stored tensors as f32 through a view: in stored order, or a transposed
+** matrix.
 **
-** Parameters are f32 here and of any floating type in a file, where a weight may lie transposed, or side by side with
-** others. Both directions move only the bytes of the elements that were asked for: a transposed view is one piece of the
-** file for each of its columns, sixteen of which are in memory at a time, so that both sides are touched in whole lines.
+** Parameters are f32 in memory and of any floating type in a file, where a weight can be transposed, or adjacent to
+** others in one tensor. Both directions move only the requested elements: a transposed view is one run of the file
+** per column, and sixteen columns are processed at a time, so that both sides are accessed in whole cache lines.
 */
 #include "base/bf16.h"
 #include "base/error.h"
@@ -35,14 +36,14 @@ static uint32_t bits_of(float f) {
   return bits;
 }
 
-/* IEEE 754 binary16: the exponent is moved by a product, which makes subnormals right too. */
+/* IEEE 754 binary16: a multiplication adjusts the exponent, which also handles subnormals. */
 static float from_f16(uint16_t h) {
   const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = (uint32_t)(h & 0x7fffu) << 13;
   if ((h & 0x7c00u) == 0x7c00u) return of_bits(sign | 0x7f800000u | rest);
   return of_bits(sign | bits_of(of_bits(rest) * 0x1p112f));
 }
 
-/* To nearest, ties to even; a subnormal is rounded by the sum with 1/2, whose last bit is worth 2^-24. */
+/* Round to nearest, ties to even; adding 1/2, whose last bit is worth 2^-24, rounds subnormals. */
 static uint16_t to_f16(float f) {
   const uint32_t x = bits_of(f) & 0x7fffffffu, sign = (bits_of(f) >> 16) & 0x8000u;
   if (x > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((x >> 13) & 0x3ffu));
@@ -81,16 +82,16 @@ static void narrow(int kind, const float *from, int64_t n, uint8_t *to) {
 
 /* ---- runs of a file ---- */
 
-/* Where elements come from or go to, in one direction. */
+/* The source or destination of elements, in one direction. */
 typedef struct stream {
-  const ms_safetensors *file; /* read from; NULL: written to `writer` */
+  const ms_safetensors *file; /* source of reads; NULL: writes go to `writer` */
   ms_safetensors_writer *writer;
   int tensor, kind;
   uint8_t *piece; /* [PIECE] elements of the kind */
   int64_t bytes;  /* moved so far */
 } stream;
 
-/* Elements [at, at + n) of the tensor: memory is written when reading. */
+/* Elements [at, at + n) of the tensor; memory is an output when reading. */
 static int move_run(stream *s, int64_t at, int64_t n, float *memory) {
   const int64_t size = kinds[s->kind].bytes;
   s->bytes += n * size;
@@ -117,14 +118,14 @@ static int64_t row_at(const ms_safetensors_view *v, int64_t from, int64_t column
   return from <= column ? 0 : (from - column + v->columns - 1) / v->columns;
 }
 
-/* Elements [first, first + count) of a view, of which `memory` holds the first. */
+/* Elements [first, first + count) of a view; `memory` begins with element `first`. */
 typedef struct span {
   const ms_safetensors_view *view;
   int64_t first, count;
   float *memory;
 } span;
 
-/* Rows one after another, each a run; all of them one where nothing lies between. */
+/* Rows in sequence, one run each; a single run if the rows are contiguous. */
 static int move_rows(stream *s, const span *p) {
   const ms_safetensors_view *v = p->view;
   if (v->rows == 1 || v->row_stride == v->columns) return move_run(s, v->first + p->first, p->count, p->memory);
@@ -137,7 +138,8 @@ static int move_rows(stream *s, const span *p) {
   return MS_OK;
 }
 
-/* Columns c to c + n of a span of a transposed view, a run of the file each; tile: [n][rows], rows from row `base` */
+/* Columns c to c + n of part of a transposed view, each one run of the file; tile: [n][rows], rows from row `base` on
+*/
 static int move_columns(stream *s, const span *p, int64_t c, int64_t n, float *tile, int64_t rows, int64_t base) {
   for (int64_t k = 0; k < n; k++) {
     const int64_t begin = row_at(p->view, p->first, c + k), end = row_at(p->view, p->first + p->count, c + k);
@@ -147,7 +149,7 @@ static int move_columns(stream *s, const span *p, int64_t c, int64_t n, float *t
   return MS_OK;
 }
 
-/* Between the tile of those columns and the rows of memory. */
+/* Copies between the tile of those columns and the rows of memory. */
 static void turn_tile(const stream *s, const span *p, int64_t c, int64_t n, float *tile, int64_t rows, int64_t base) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t k = 0; k < n; k++) {
@@ -175,7 +177,7 @@ static int move_transposed(stream *s, const span *p) {
 
 /* ---- the public calls ---- */
 
-/* The last element of the view lies in the tensor, and no step backwards can leave it. */
+/* Checks that the view's last element is in the tensor; strides are positive, so all others are too. */
 static int check_view(const ms_safetensors_view *v, int64_t elements, int64_t first, int64_t count) {
   int64_t last_row, last_column, last;
   if (v->rows < 1 || v->columns < 1 || v->first < 0 || v->row_stride < 1 || v->column_stride < 1)
@@ -211,7 +213,7 @@ static int check(stream *s, const ms_safetensors_tensor *t, const span *p) {
   return check_view(p->view, t->elements, p->first, p->count);
 }
 
-/* p->view NULL: all elements as they lie. */
+/* p->view NULL: all elements in stored order. */
 static int move(stream *s, const ms_safetensors_tensor *t, span p) {
   char quoted[MS_ST_QUOTED];
   const ms_safetensors_view whole = {.rows = 1, .columns = t->elements, .row_stride = 1, .column_stride = 1};

@@ -1,7 +1,7 @@
-/* safetensors_index.c - models in several files: which file a folder stands for, and what its index says.
+/* safetensors_index.c - models in several files: finds the file to open in a folder, and reads indexes.
 **
-** An index is JSON: weight_map tells the file of every tensor, by a plain name beside the index. A name that leads out of
-** the folder is refused.
+** An index is JSON: weight_map contains the file of every tensor, as a plain name in the index's folder. A name that
+** leads out of the folder is rejected.
 */
 #include "base/error.h"
 #include "io/file_read.h"
@@ -38,7 +38,7 @@ static size_t without_slashes(const char *path) {
   return length;
 }
 
-/* The only file of that kind in a folder. */
+/* The only file with that suffix in a folder. */
 static int find_only(const char *folder, char **located) {
   DIR *entries = opendir(folder);
   if (!entries) return MS_FAIL(MS_EIO, "%s: %s", folder, strerror(errno));
@@ -83,7 +83,7 @@ int ms_st_locate(const char *path, char **located, int *indexed) {
   return find_only(path, located);
 }
 
-/* Values of an index's metadata are any JSON ("total_size": 1234): kept as texts. */
+/* Metadata values of an index can be any JSON ("total_size": 1234); they are kept as texts. */
 static int make_texts(json_t *metadata) {
   const char *key;
   json_t *value;

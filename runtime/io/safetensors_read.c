@@ -1,7 +1,7 @@
-/* safetensors_read.c - open files: headers are read and checked, data is mapped and touched by nobody but its reader.
+/* safetensors_read.c - open files: reads and checks headers, and maps data, which only the caller's reads touch.
 **
-** The header is copied out of the file before it is parsed, so that nothing that was checked can change. Tensors of all
-** files of a model stand in one list, sorted by name.
+** The header is copied out of the file before it is parsed, so that checked values cannot change. The tensors of all
+** files of a model form one list, sorted by name.
 */
 #include "base/error.h"
 #include "base/handle.h"
@@ -18,7 +18,7 @@
 
 typedef struct st_file {
   char *path;
-  const char *name; /* as the index calls it; NULL without one */
+  const char *name; /* as in the index; NULL without an index */
   int fd;
   int64_t bytes;
   const uint8_t *map;
@@ -40,7 +40,7 @@ struct ms_safetensors {
   ms_st_index index;
   st_file *file;
   int files;
-  st_place *place; /* [n] by name */
+  st_place *place; /* [n], sorted by name */
   int n;
   st_note *note;
   int notes;
@@ -61,7 +61,7 @@ static int read_header(st_file *file) {
   return rc;
 }
 
-/* Takes the path. What was opened is released by ms_safetensors_close, also after an error. */
+/* Takes ownership of path. ms_safetensors_close releases what was opened, also after an error. */
 static int add_file(ms_safetensors *st, char *path, const char *name) {
   st_file *file = &st->file[st->files++];
   *file = (st_file){.path = path, .name = name, .fd = -1};
@@ -75,7 +75,7 @@ static int add_file(ms_safetensors *st, char *path, const char *name) {
   return MS_OK;
 }
 
-/* Every file of the index once, in the order of their first tensors. */
+/* Opens every file of the index once, in the order of their first tensors. */
 static int add_indexed_files(ms_safetensors *st) {
   const char *tensor;
   json_t *name, *seen = json_object();
@@ -119,7 +119,7 @@ static int list_tensors(ms_safetensors *st) {
   return MS_OK;
 }
 
-/* The index and the files tell the same. */
+/* Checks that index and files agree. */
 static int check_against_index(const ms_safetensors *st) {
   char quoted[MS_ST_QUOTED];
   const char *name;

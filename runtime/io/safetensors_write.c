@@ -1,7 +1,9 @@
-/* safetensors_write.c - the writer: the header from declared tensors first, then data at its offset in any order.
+/* safetensors_write.c - the writer: writes the header from the declared tensors first, then data at its offset in any
+** order.
 **
-** The layout is the reference library's: falling alignment, then by name, and a header that spaces fill up to a multiple of
-** 8, or of a page where data shall go past the page cache. Files appear whole or not at all: data is written beside the path under another name, and renamed when all is there.
+** The layout is the reference library's: by descending alignment, then by name, with a header padded with spaces to a
+** multiple of 8, or of a page if data bypasses the page cache. Files appear complete or not at all: data is written
+** to a temporary name in the same folder, and the file is renamed when it is complete.
 */
 #include "base/config.h"
 #include "base/error.h"
@@ -21,18 +23,18 @@
 typedef struct declared {
   char *name;
   int dtype;
-  int64_t offset, bytes; /* offset from the data's begin */
+  int64_t offset, bytes; /* offset from the start of the data */
 } declared;
 
 struct ms_safetensors_writer {
   ms_handle handle;
   char *path, *written_as;
   int fd, atomic, sync;
-  int created;     /* 1: there is a file of ours under written_as */
-  int failed;      /* 1: a write failed, and its bytes are not there */
-  int64_t waiting; /* bytes that were put since the disk was told to begin */
+  int created;     /* 1: this writer created a file named written_as */
+  int failed;      /* 1: a write failed, and its bytes are missing */
+  int64_t waiting; /* bytes written since the last ms_file_begin_sync */
   declared *tensor;
-  const declared **order; /* as the data lies in the file */
+  const declared **order; /* in file order */
   int n;
   int64_t data_at, data_bytes;
   ms_ranges put;
@@ -77,7 +79,7 @@ static int declare_all(ms_safetensors_writer *w, const ms_safetensors_tensor *te
   return MS_OK;
 }
 
-/* Adds a key that must be UTF-8 and new; takes the value. */
+/* Adds a key, which must be UTF-8 and unique; takes ownership of the value. */
 static int set_new(const char *path, const char *what, json_t *object, const char *key, json_t *value) {
   char quoted[MS_ST_QUOTED];
   json_t *utf8 = json_string(key);
@@ -129,7 +131,7 @@ static int add_tensors(const ms_safetensors_writer *w, const ms_safetensors_tens
   return MS_OK;
 }
 
-/* The file's first bytes, prefix and JSON; the caller frees them. Sets data_at. */
+/* Builds the start of the file, prefix and JSON; the caller frees it. Sets data_at. */
 static int make_header(ms_safetensors_writer *w, const ms_safetensors_tensor *tensors,
                        const ms_safetensors_config *config, uint8_t **header) {
   json_t *root = json_object();
@@ -163,7 +165,7 @@ fail:
 
 /* ---- the file ---- */
 
-/* Another name in the same folder: a file that a killed process left there is not touched. */
+/* A temporary name in the same folder; never the name of a file left by a killed process. */
 static int create_beside(ms_safetensors_writer *w) {
   enum { NAMES = 1000 };
   size_t room = strlen(w->path) + 40;
@@ -187,7 +189,7 @@ static int create_file(ms_safetensors_writer *w) {
   struct stat about;
   if (fstat(w->fd, &about)) return MS_FAIL(MS_EIO, "%s: %s", w->written_as, strerror(errno));
   if (!S_ISREG(about.st_mode)) return MS_FAIL(MS_EINVAL, "%s: it is not a regular file: choose another path", w->path);
-  w->created = 1; /* from here on giving up removes it: never a device that was named */
+  w->created = 1; /* from here on an abort removes it; never a device that the user named */
   if (ftruncate(w->fd, w->data_at + w->data_bytes))
     return MS_FAIL(MS_EIO, "%s: creating a file of %lld bytes: %s", w->written_as,
                    (long long)(w->data_at + w->data_bytes), strerror(errno));
@@ -281,7 +283,7 @@ int ms_st_declared(const ms_safetensors_writer *w, int i, ms_safetensors_tensor 
   return MS_OK;
 }
 
-/* The disk writes while the rest is put. */
+/* Lets the disk write while more data arrives. */
 static void begin_sync(ms_safetensors_writer *w, int64_t bytes) {
   enum { STRETCH = 4 << 20 };
   w->waiting += bytes;
@@ -358,7 +360,7 @@ int ms_safetensors_finish(ms_safetensors_writer *w) {
   MS_HANDLE(w, SAFETENSORS_WRITER);
   int rc = check_complete(w);
   if (!rc) rc = close_file(w);
-  if (!rc) w->created = 0; /* it stands under its own name now */
+  if (!rc) w->created = 0; /* it has its final name now */
   if (!rc && w->sync) rc = sync_folder(w->path);
   ms_safetensors_abort(w);
   return rc;

@@ -21,7 +21,7 @@ static const ms_token_format *format_of_magic(int32_t magic) {
 
 enum { LARGE = -1 };
 
-/* The number of tokens that a header tells; negative where it tells none. */
+/* The number of tokens in a header; negative if there is none. */
 static int64_t read_number(const int32_t *field) {
   if (field[2] != LARGE) return field[2];
   int64_t number;

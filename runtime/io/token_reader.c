@@ -1,7 +1,7 @@
-/* token_reader.c - batches of tokens that a thread reads ahead, while the step before them computes.
+/* token_reader.c - batches of tokens that a thread reads ahead, while the previous steps compute.
 **
-** A ring of slots, each a batch: asked for in order, filled by the thread in that order, taken in that order. The thread
-** knows of nothing but the ring and the mapped files; who asks decides which samples a batch has.
+** A ring of slots, one batch each: batches are requested, filled by the thread, and taken in the same order. The
+** thread knows only the ring and the mapped files; the caller decides which samples a batch contains.
 */
 #include "base/clock.h"
 #include "base/error.h"
@@ -19,7 +19,7 @@ typedef struct slot {
   int64_t *first;  /* [rows] */
   int32_t *tokens; /* [rows][columns + 1] */
   int rc;
-  ms_error_record failure; /* when rc is not MS_OK */
+  ms_error_record failure; /* valid if rc is not MS_OK */
 } slot;
 
 struct ms_token_reader {
@@ -29,7 +29,7 @@ struct ms_token_reader {
   slot *slot; /* [slots]; batch number i is in slot i % slots */
   pthread_mutex_t lock;
   pthread_cond_t was_asked, was_filled;
-  int64_t asked, filled, taken; /* how many batches, ever */
+  int64_t asked, filled, taken; /* batches so far, ever */
   int stop, started;
   pthread_t thread;
 };
@@ -61,7 +61,7 @@ static void *run(void *context) {
   return NULL;
 }
 
-/* Signals are for the thread that runs the program. */
+/* The program's main thread handles signals. */
 static int start(ms_token_reader *reader) {
   sigset_t all, before;
   sigfillset(&all);
@@ -154,7 +154,7 @@ int ms_token_reader_ask(ms_token_reader *reader, const int64_t *first) {
   return rc;
 }
 
-/* Waits until `count` batches are filled; holds the lock. */
+/* Waits until `count` batches are filled; the caller holds the lock. */
 static int wait_filled(ms_token_reader *reader, int64_t count, double seconds) {
   const double deadline = ms_clock() + seconds;
   while (reader->filled < count) {
@@ -196,7 +196,7 @@ int ms_token_reader_take(ms_token_reader *reader, double seconds, int32_t *token
   }
   pthread_mutex_unlock(&reader->lock);
   MS_TRY(rc);
-  /* The thread is done with this slot, and it is asked for nothing in it before `taken` moves on. */
+  /* The reader thread has finished this slot, and will not reuse it before `taken` advances. */
   const slot *from = &reader->slot[reader->taken % reader->slots];
   if (from->rc) {
     rc = from->rc;

@@ -1,4 +1,4 @@
-/* token_write.c - a token file that appears under its name when it is whole, and not before. */
+/* token_write.c - writes a token file, which appears under its name only when it is complete. */
 #include "base/error.h"
 #include "io/token_file.h"
 
@@ -13,7 +13,7 @@
 enum { BUFFERED = 1 << 16 };
 
 struct ms_token_writer {
-  char *path, *written_as; /* written_as is NULL before there is a file of ours */
+  char *path, *written_as; /* written_as is NULL until this writer has created a file */
   FILE *file;
   int width;
   int64_t tokens;

@@ -1,9 +1,10 @@
-/* tokenize.c - text files to one token file, by several threads.
+/* tokenize.c - converts text files to one token file, with several threads.
 **
-** A file is cut into stretches where a line begins with something other than a blank: no piece of the usual patterns goes
-** across. Threads tokenize a handful of stretches at a time, which are then written in order. A thread tells where the last
-** piece of its stretch ended; should that not be where the next stretch begins, that one is tokenized again from there. So
-** the tokens are those of the whole file, whatever the pattern and the number of threads.
+** A file is split into stretches at lines that begin with something other than a blank, which no piece of the usual
+** patterns crosses. Threads tokenize several stretches at a time, which are then written in order. Each thread
+** reports the end of its stretch's last piece; if that is not the start of the next stretch, the next one is
+** tokenized again from there. The result is therefore the tokens of the whole file, for any pattern and any number of
+** threads.
 */
 #include "base/config.h"
 #include "base/cores.h"
@@ -36,7 +37,7 @@ typedef struct work {
   const char *path;
   ms_span text;
   stretch *stretch; /* [threads * STRETCHES_A_THREAD] */
-  int stretches;    /* of the round at hand */
+  int stretches;    /* in the current round */
   atomic_int next;
   int threads;
   ms_encoder **encoder; /* [threads] */
@@ -46,7 +47,7 @@ typedef struct work {
 
 /* ---- one round: stretches by all threads ---- */
 
-/* The tokens of a stretch, of which pieces may reach `more` bytes behind its end. */
+/* The tokens of a stretch; pieces can extend up to `more` bytes past its end. */
 static int encode_stretch(const work *w, ms_encoder *encoder, stretch *s, int64_t more) {
   const int64_t rest = w->text.bytes - s->begin, wanted = s->end - s->begin + more;
   const ms_span part = {w->text.at + s->begin, rest < wanted ? rest : wanted};
@@ -58,7 +59,7 @@ static int encode_stretch(const work *w, ms_encoder *encoder, stretch *s, int64_
   return ms_encoder_run(encoder, (ms_span){w->text.at, valid}, s->begin, s->end, &s->ids, &s->stop);
 }
 
-/* The file's status is made of the first stretch that failed, if its tokens are needed. */
+/* The file's status is that of the first failed stretch whose tokens are needed. */
 static void run_stretch(const work *w, ms_encoder *encoder, stretch *s) {
   ms_error_record before;
   ms_error_save(&before);
@@ -101,7 +102,7 @@ static int run_round(work *w) {
 
 static int is_blank(uint8_t byte) { return byte <= ' ' || byte >= 0x80; } /* what may be one */
 
-/* Where a stretch that begins at `begin` may end. */
+/* Where a stretch that begins at `begin` can end. */
 static int64_t cut_after(ms_span text, int64_t begin) {
   for (int64_t at = begin + STRETCH; at < text.bytes; at++) {
     const uint8_t *newline = memchr(text.at + at, '\n', (size_t)(text.bytes - at));
@@ -115,7 +116,7 @@ static int64_t cut_after(ms_span text, int64_t begin) {
 static int write_round(work *w, int64_t *at) {
   for (int i = 0; i < w->stretches; i++) {
     stretch *s = &w->stretch[i];
-    if (*at >= s->end) continue; /* pieces of the one before it reached behind its end */
+    if (*at >= s->end) continue; /* pieces of the previous stretch extend past this one */
     if (*at != s->begin) {
       s->begin = *at;
       run_stretch(w, w->encoder[0], s);

@@ -1,7 +1,8 @@
-/* tokenizer_encode.c - text to tokens: added tokens are cut out, the rest goes piece by piece through a cache of words.
+/* tokenizer_encode.c - text to tokens: cuts out added tokens, and encodes the rest piece by piece through a cache of
+** words.
 **
-** Of added tokens that begin at one place the longest counts, and the leftmost of those that overlap; early ones are cut out
-** of the text, late ones of what those leave.
+** Of several added tokens that begin at the same place the longest wins, and of overlapping ones the leftmost. Early
+** ones are cut out of the text, late ones out of the remainder.
 */
 #include "base/error.h"
 #include "io/tokenizer.h"
@@ -24,7 +25,7 @@ struct ms_encoder {
   ms_piece_matcher *matcher;
   cached_word *cache; /* [CACHED] */
   ms_bpe_memory memory;
-  ms_id_list *ids; /* of the run at hand */
+  ms_id_list *ids; /* the current call's */
 };
 
 int ms_encoder_new(const ms_tokenizer *tokenizer, ms_encoder **encoder) {
@@ -51,7 +52,7 @@ void ms_encoder_free(ms_encoder *e) {
   free(e);
 }
 
-/* Room for `more` further ids. */
+/* Ensures room for `more` ids. */
 static int make_room(ms_id_list *ids, int64_t more) {
   if (ids->room - ids->count >= more) return MS_OK;
   int64_t room = ids->room ? ids->room : 4096;
@@ -86,7 +87,7 @@ static int encode_piece(ms_encoder *e, ms_span piece) {
   return MS_OK;
 }
 
-/* A free slot for the word, the one that has it (*found), or NULL when its places are taken. */
+/* A free slot for the word, the slot that contains it (*found), or NULL if all its places are occupied. */
 static cached_word *look_up(ms_encoder *e, ms_span piece, uint64_t hash, int *found) {
   for (uint64_t probe = 0; probe < PROBES; probe++) {
     cached_word *slot = &e->cache[(hash + probe) & (CACHED - 1)];
@@ -104,7 +105,7 @@ static int encode_cached(ms_encoder *e, ms_span piece) {
   cached_word *slot = look_up(e, piece, hash, &found);
   if (found) {
     MS_TRY(make_room(e->ids, CACHED_IDS));
-    memcpy(e->ids->id + e->ids->count, slot->id, sizeof slot->id); /* what is behind the count is overwritten */
+    memcpy(e->ids->id + e->ids->count, slot->id, sizeof slot->id); /* slots past the count are overwritten later */
     e->ids->count += slot->count;
     return MS_OK;
   }
@@ -134,7 +135,7 @@ static const ms_added_token *added_at(const ms_tokenizer *t, ms_span text, int64
   return longest;
 }
 
-/* Where the next added token of a kind begins in [from, end of text); the text's end when there is none. */
+/* The start of the next added token of a kind in [from, end of text); the text's end if there is none. */
 static int64_t next_added(const ms_tokenizer *t, ms_span text, int64_t from, int late, const ms_added_token **token) {
   for (int64_t at = t->added_of[late] ? from : text.bytes; at < text.bytes; at++)
     if ((*token = added_at(t, text, at, late))) return at;
@@ -144,7 +145,7 @@ static int64_t next_added(const ms_tokenizer *t, ms_span text, int64_t from, int
 
 /* ---- a stretch of text ---- */
 
-/* Pieces of a text without added tokens that begin in [begin, end). */
+/* Encodes the pieces that begin in [begin, end) of a text without added tokens. */
 static int encode_pieces(ms_encoder *e, ms_span text, int64_t begin, int64_t end, int64_t *stop) {
   while (begin < end) {
     int64_t after;
@@ -156,7 +157,7 @@ static int encode_pieces(ms_encoder *e, ms_span text, int64_t begin, int64_t end
   return MS_OK;
 }
 
-/* Cuts out the tokens of one kind; kind 0 hands what is left to kind 1, and that to the pieces. */
+/* Cuts out the tokens of one kind; kind 0 passes the remainder to kind 1, and that to the pieces. */
 static int encode_around(ms_encoder *e, ms_span text, int64_t begin, int64_t end, int late, int64_t *stop) {
   while (begin < end) {
     const ms_added_token *token;

@@ -1,8 +1,8 @@
-/* tokenizer_json.c - reads a tokenizer.json. Every field that changes what comes out is looked at: what this tokenizer does
-** not do is refused by name, so that tokens are the reference library's or there are none.
+/* tokenizer_json.c - reads a tokenizer.json. Every field that affects the result is checked: an unsupported feature
+** is an error that names it, so that the tokens equal the reference library's.
 **
-** Fields that do not matter for byte-level BPE of whole texts are passed over: unk_token and byte_fallback (every byte is a
-** token), decoder and post_processor (nothing is put around a text unless it is asked for).
+** Fields that do not matter for byte-level BPE of whole texts are ignored: unk_token and byte_fallback (every byte is
+** a token), decoder and post_processor (nothing is added around a text unless requested).
 */
 #include "base/error.h"
 #include "io/file_read.h"
@@ -68,7 +68,8 @@ static int measure_vocab(const json_t *vocab, const json_t *added, int *ids, int
   return MS_OK;
 }
 
-/* Tokens of the model as bytes; one that is not written in the alphabet of bytes stands for what it says. */
+/* Converts the model's tokens to bytes; a token with characters outside of the byte alphabet represents its own text.
+*/
 static int read_vocab(ms_tokenizer *t, const json_t *vocab, int64_t *used) {
   char quoted[MS_ST_QUOTED];
   const char *token;
@@ -176,7 +177,7 @@ static int read_added(ms_tokenizer *t, const json_t *added, int64_t *used) {
       if (must_be_off(entry, "", off[f])) return ms_error_prefix("added_tokens: %s", ms_st_quote(content, quoted));
     t->added_of[to->late]++;
     t->begins[to->late][(uint8_t)*content] = 1;
-    /* Of an added token the content is what it stands for, also where the vocabulary has it too. */
+    /* An added token represents its content, even if the vocabulary also contains its id. */
     t->token[to->id] = (ms_span){t->token_bytes + *used, to->bytes};
     memcpy(t->token_bytes + *used, content, (size_t)to->bytes);
     *used += to->bytes;

@@ -1,8 +1,8 @@
-/* tokenizer_merge.c - which pairs of tokens merge, and the merging of one piece.
+/* tokenizer_merge.c - the table of merges, and the merging of one piece.
 **
-** Of all neighbouring pairs the one of lowest rank merges first, the leftmost of equal ones. Pieces are mostly a few bytes:
-** those are searched again after every merge. Long ones keep their pairs in a heap, so that a piece of n bytes costs
-** n log n; pairs that are no more are passed over when they come up.
+** Of all neighbouring pairs the one with the lowest rank merges first, the leftmost among equals. Most pieces are a
+** few bytes: these are searched again after every merge. Long pieces keep their pairs in a heap, so that a piece of n
+** bytes costs n log n; outdated pairs are skipped when they reach the top.
 */
 #include "base/error.h"
 #include "io/tokenizer.h"
@@ -73,14 +73,14 @@ static int64_t merge_short(const ms_merges *merges, int32_t *ids, int64_t count)
 /* ---- long pieces ---- */
 
 typedef struct ms_bpe_node {
-  int32_t id; /* -1: merged into the one before it */
+  int32_t id; /* -1: merged into the previous node */
   int before, after;
 } node;
 
 typedef struct ms_bpe_pair {
-  int32_t rank, id; /* id: what it becomes */
+  int32_t rank, id; /* id: the merged token */
   int left;
-  int32_t left_id, right_id; /* as they were when it was found */
+  int32_t left_id, right_id; /* when the pair was found */
 } pair;
 
 static int comes_first(const pair *a, const pair *b) {
@@ -123,7 +123,7 @@ static int64_t merge_long(const ms_merges *merges, ms_bpe_memory *m, int32_t *id
     MS_FAIL(MS_EINVAL, "a piece of %lld bytes without a blank is more than can be tokenized", (long long)count);
     return -1;
   }
-  /* every merge takes a node away and adds two pairs at most */
+  /* every merge removes a node and adds at most two pairs */
   if (ms_grow((void **)&m->node, &m->nodes, (int)count, sizeof *m->node) ||
       ms_grow((void **)&m->heap, &m->pairs, (int)count * 3, sizeof *m->heap))
     return -1;

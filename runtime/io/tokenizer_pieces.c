@@ -1,7 +1,8 @@
-/* tokenizer_pieces.c - the pattern that cuts text into pieces, by PCRE2's compiled code.
+/* tokenizer_pieces.c - the pattern that splits text into pieces, compiled by PCRE2.
 **
-** Patterns are written for other engines, whose \s is Unicode's White_Space; PCRE2's has U+180E besides. So \s and \S are
-** rewritten as what they mean. Patterns that look behind would see a text's cuts, and are refused.
+** Patterns are written for other engines, whose \s is Unicode's White_Space; PCRE2's also includes U+180E. \s and \S
+** are therefore rewritten as explicit sets. Patterns with lookbehind would see where a text was split, and are
+** rejected.
 */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "base/error.h"
@@ -16,7 +17,7 @@
 #define GPT2_PATTERN "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define WHITE_SPACE "\\x09-\\x0d\\x{85}\\p{Z}"
 
-/* Escapes of letters that mean the same in all engines. */
+/* Letter escapes with the same meaning in all engines. */
 #define SAME_EVERYWHERE "pPdDrnt"
 
 enum { MATCH_LIMIT = 100000000, STACK_BYTES = 32 * 1024, MOST_STACK_BYTES = 8 * 1024 * 1024 };
@@ -134,7 +135,7 @@ int ms_piece_next(ms_piece_matcher *matcher, ms_span text, int64_t from, int64_t
   const size_t length = (size_t)text.bytes, start = (size_t)from;
   int rc = PCRE2_ERROR_JIT_STACKLIMIT;
   if (pieces->compiled) rc = pcre2_jit_match(pieces->code, text.at, length, start, 0, matcher->match, matcher->context);
-  if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* there is no machine code, or it ran out of its stack */
+  if (rc == PCRE2_ERROR_JIT_STACKLIMIT) /* there is no machine code, or it ran out of stack */
     rc = pcre2_match(pieces->code, text.at, length, start, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, matcher->match,
                      matcher->context);
   if (rc == PCRE2_ERROR_NOMATCH) {

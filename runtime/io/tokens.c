@@ -1,8 +1,8 @@
-/* tokens.c - files of tokens, or of bytes, as one stream: mapped whole, so that ranks of a host share their pages and data
-** larger than memory costs nothing until it is used.
+/* tokens.c - files of tokens, or of bytes, as one stream: mapped as a whole, so that the ranks of a host share pages,
+** and data larger than memory costs nothing until it is used.
 **
-** Reading behind the end of a mapped file that was cut shorter ends the process, so a file's size is looked at before it is
-** read. One that was replaced by another of its name is no matter: what is mapped stays.
+** Reading past the end of a mapped file that was truncated kills the process, so the file's size is checked before
+** each read. Replacing a file by another of the same name is harmless: the mapping keeps the old one.
 */
 #include "base/error.h"
 #include "base/handle.h"
@@ -23,9 +23,9 @@ typedef struct mapped {
   ino_t inode;
   int64_t bytes;        /* of the file */
   void *map;            /* NULL of an empty file */
-  const uint8_t *data;  /* the first token */
-  int width;            /* bytes of a token */
-  int64_t first, after; /* which tokens of the stream it holds */
+  const uint8_t *data;  /* first token */
+  int width;            /* bytes per token */
+  int64_t first, after; /* range of the stream's tokens in this file */
 } mapped;
 
 struct ms_tokens {
@@ -121,7 +121,7 @@ static int check_length(const mapped *file) {
                  file->path, (long long)about.st_size, (long long)file->bytes);
 }
 
-/* The last file that begins at or before a token: the one that holds it, since empty files hold none. */
+/* The last file that begins at or before a token: the file that contains it, since empty files contain none. */
 static int file_of(const ms_tokens *tokens, int64_t token) {
   int low = 0, high = tokens->files - 1;
   while (low < high) {
