@@ -173,7 +173,7 @@ static void adds_to_what_is_there(void **state) {
       assert_output(&c, 0, i, (double)i + sum, 1e-6 * (2 + size));
     }
     c.call.out[0].dtype = MS_BF16;
-    assert_fails(kernel_of(MS_OP_matmul_accumulate)->prepare(&c.call), MS_EDTYPE, "added | f32");
+    assert_fails(kernel_of(MS_OP_matmul_accumulate)->prepare(&c.call), MS_EDTYPE, "accumulator | f32");
     free_case(&c);
   }
 }
