@@ -1,5 +1,5 @@
-/* engine.c - where the public header meets the floors: calls that join two floors which do not know each other, and what
-** the lowest floor offers, in the header's types.
+/* engine.c - public functions that belong to no single layer: those that join two layers that do not include each
+** other, and those of the lowest layer, in the public header's types.
 */
 #include "base/hash.h"
 #include "graph/graph.h"

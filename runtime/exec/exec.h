@@ -1,8 +1,8 @@
 /* exec.h - a plan bound to a state: per stream, a compact list of instructions whose pointers are resolved.
 **
-** bind.c makes it. A runner takes the streams of a phase to their ends: inline.c on the calling thread, threads.c with
-** a thread a stream, async/ on an asynchronous device. What looks at values (nonfinite.c) hangs in after each kernel.
-** Running looks nothing up by name and allocates nothing.
+** bind.c makes it. A runner executes the streams of a phase: inline.c on the calling thread, threads.c with one thread
+** per stream, async/ on an asynchronous device. A hook after each kernel lets nonfinite.c inspect values. A run looks
+** nothing up by name and allocates nothing.
 */
 #ifndef MS_EXEC_EXEC_H
 #define MS_EXEC_EXEC_H
@@ -18,16 +18,16 @@ typedef struct ms_exec_instr {
   int kind;                               /* enum ms_instr_kind */
   int event;                              /* RECORD, WAIT */
   int recorder;                           /* WAIT: the stream that records the event */
-  int label;                              /* KERNEL: its scope, in the flight recorder's numbers */
+  int label;                              /* KERNEL: its scope, as a flight recorder number */
   int source;                             /* index in the plan's phase: scope, direction and shapes for reports */
   int (*run)(const ms_kernel_call *call); /* KERNEL */
   ms_kernel_call *call;                   /* KERNEL */
   const ms_coll *coll;                    /* COLLECTIVE */
-  ms_comm *comm;                          /* COLLECTIVE: among whom */
-  double bytes;                           /* COLLECTIVE: sent and received */
-  int mesh_dim;                           /* COLLECTIVE: it runs along */
-  double also_bytes; /* COLLECTIVE: of the all_reduce over the replicas that it is too; 0: it is none */
-  int also_dim;
+  ms_comm *comm;                          /* COLLECTIVE: the communicator that runs it */
+  double bytes;                           /* COLLECTIVE: bytes sent and received by this rank */
+  int mesh_dim;                           /* COLLECTIVE: the mesh dimension it runs along */
+  double also_bytes; /* COLLECTIVE that also sums over replicas: the bytes of that all_reduce; else 0 */
+  int also_dim;      /* and its mesh dimension */
 } ms_exec_instr;
 
 typedef struct ms_exec_stream {
@@ -39,18 +39,18 @@ typedef struct ms_exec_phase {
   ms_exec_stream stream[MS_STREAMS];
   ms_kernel_call *call; /* [kernels] */
   ms_coll *coll;        /* [collectives] */
-  ms_coll_part *part;   /* of all collectives, one after another */
-  void **shared;        /* of all parts, one entry a rank of the group */
+  ms_coll_part *part;   /* [parts]: of all collectives, in their order */
+  void **shared;        /* [shares]: for each part, one address per rank of its group */
   int kernels, colls, parts, shares;
-  int activity; /* "phase first", in the flight recorder's numbers */
+  int activity; /* "phase first", as a flight recorder number */
 } ms_exec_phase;
 
-/* Where a stream stands in the phase under way, and what it did in it. */
+/* A stream's position in the running phase, and counts for that run. Written by the stream's thread only. */
 typedef struct ms_exec_cursor {
-  int at;
-  int in_flight;   /* the collective at the head was started */
-  ms_wait wait;    /* for the peers of that collective */
-  double ready_at; /* an injected delay holds the collective at the head until then; 0: none */
+  int at;          /* index of the next instruction */
+  int in_flight;   /* the collective at `at` was started */
+  ms_wait wait;    /* for that collective's peers */
+  double ready_at; /* when an injected delay before that collective ends, as ms_clock; 0: no delay */
   int64_t instructions, collectives;
   double comm_bytes[MS_MAX_MESH_DIMS];
   double kernel_seconds, wait_seconds, collective_seconds;
@@ -59,17 +59,18 @@ typedef struct ms_exec_cursor {
 typedef struct ms_exec_threads ms_exec_threads;
 typedef struct ms_exec_finder ms_exec_finder;
 
-/* How the phases of an exec run. NULL: nothing is to be done then, but for inputs and outputs, which the host
-** reaches where the plan has them. */
+/* How an exec runs its phases. Every member but run can be NULL: without input and output, the host reads and writes
+** the plan's buffers directly; without the others, there is nothing to do. */
 typedef struct ms_runner {
-  int (*open)(ms_exec *exec);    /* instructions are sorted, pointers not resolved yet */
-  void (*close)(ms_exec *exec);  /* also after an open that failed */
-  void (*rebind)(ms_exec *exec); /* pointers have been resolved, perhaps again */
+  int (*open)(ms_exec *exec);    /* called when instructions are sorted, before pointers are resolved */
+  void (*close)(ms_exec *exec);  /* also called when open failed */
+  void (*rebind)(ms_exec *exec); /* called each time that pointers were resolved */
   int (*run)(ms_exec *exec, int phase);
-  void *(*input)(ms_exec *exec, int input);         /* where the host writes it */
-  const void *(*output)(ms_exec *exec, int output); /* where the host reads it; NULL: an error, or none */
-  int (*set_graph)(ms_exec *exec, int on);          /* NULL: it captures no graphs */
-  int (*reserve_profile)(ms_exec *exec, int phase); /* before a run that is profiled */
+  void *(*input)(ms_exec *exec, int input); /* where the host writes an input */
+  const void *(*output)(ms_exec *exec,
+                        int output);       /* where the host reads an output; returns NULL on error, or if absent */
+  int (*set_graph)(ms_exec *exec, int on); /* NULL: the runner captures no graphs */
+  int (*reserve_profile)(ms_exec *exec, int phase); /* called before a profiled run */
 } ms_runner;
 extern const ms_runner ms_inline_runner, ms_threads_runner, ms_async_runner;
 
@@ -79,44 +80,47 @@ struct ms_exec {
   ms_recorder *recorder;
   const ms_plan *plan;
   ms_exec_phase phase[MS_PHASES];
-  int generation; /* of the state's arenas, when the pointers were resolved */
+  int generation; /* the state's generation when the pointers were resolved */
   ms_scalars scalars;
   _Atomic uint32_t *event; /* [events of the largest phase]: recorded when equal to epoch */
-  uint32_t epoch;          /* counts the phases run */
+  uint32_t epoch;          /* counts the runs of phases */
   ms_exec_cursor cursor[MS_STREAMS];
-  int graph_phase; /* the last of FIRST, NEXT and EVALUATE that ran: named outputs are where it put them */
+  int graph_phase; /* the last of FIRST, NEXT and EVALUATE that ran: it wrote the named outputs */
   ms_exec_counters counters;
   ms_delays delays;
-  int forward_ended; /* the delay after forward was taken in this run */
+  int forward_ended; /* this run has taken its delay after forward */
   const ms_runner *runner;
   struct ms_async_exec *async; /* the asynchronous runner's (async/async.h); else NULL */
   ms_exec_threads *threads;    /* the threads runner's; else NULL */
-  ms_profile *profile;         /* records what runs, while it is set (profile.c) */
-  /* Looks at what a kernel has just written, while it is set; on the compute stream's thread. */
+  ms_profile *profile;         /* while set, records what runs (profile.c); the exec keeps a reference */
+  /* While set, called on the compute stream's thread after each kernel, to inspect what it wrote. */
   int (*after_kernel)(ms_exec *exec, int phase, const ms_exec_instr *instr);
-  ms_exec_finder *finder; /* after_kernel's, while it looks for the first value that is not finite (nonfinite.c) */
-  char report[1024];      /* what it found */
+  ms_exec_finder *finder; /* after_kernel's data during the search for the first non-finite value (nonfinite.c) */
+  char report[1024];      /* the result of that search, as text */
 };
 
-/* Sorts the plan's instructions by stream; ms_exec_rebind then gives them pointers (bind.c). */
+/* Sorts the plan's instructions by stream; ms_exec_rebind then resolves their pointers (bind.c). */
 int ms_exec_sort(ms_exec *exec);
 void ms_exec_unsort(ms_exec *exec);
-/* Resolves all pointers again when the state's arenas have moved (bind.c). */
+/* Resolves all pointers again if the state's arenas have moved; allocates nothing (bind.c). */
 void ms_exec_rebind(ms_exec *exec);
-/* The bytes of a ref in this process; NULL for a ref without a buffer (bind.c). */
+/* The address of a ref in this process (on the device, if it has its own memory); NULL without a buffer (bind.c). */
 void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref);
-/* What comes before every run: scalars, pointers, cursors at the start, a new epoch (bind.c). */
+/* Prepares a run: sets scalars, resolves pointers, resets cursors, begins a new epoch (bind.c). */
 void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs);
 
-/* What runners share (runner.c). Where the host writes an input. */
+/* ---- shared by runners: runner.c ---- */
+
+/* Where the host writes an input. */
 void *ms_exec_input_at(ms_exec *exec, int input);
-/* The delay that was injected before the collective at the head of a stream has passed; its first call begins it. */
+/* 1 when the collective at the head of a stream is free to start: no delay was injected before it, or the delay has
+** passed. The first call starts the delay. */
 int ms_exec_may_start(ms_exec *exec, int stream);
-/* A kernel is next: for reports, and for the delay after forward. now: when it begins. */
+/* Notes the next kernel for reports, and takes the delay after forward. now: when the kernel begins, as ms_clock. */
 void ms_exec_enter_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now);
-/* Calls it: it has run then, or on an asynchronous device was enqueued. */
+/* Calls the kernel, which runs it or, on an asynchronous device, enqueues it. */
 int ms_exec_call_kernel(const ms_exec *exec, int phase, const ms_exec_instr *instr);
-/* Both on the host, where it also goes into the profile, and what it wrote to after_kernel. */
+/* Both of the above on the host; also records the kernel in the profile and calls after_kernel. */
 int ms_exec_run_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, double now);
 void ms_exec_count_collective(ms_exec_cursor *cursor, const ms_exec_instr *instr);
 /* Adds the time since `since` to a counter; returns now. */
@@ -126,7 +130,7 @@ static inline double ms_exec_charge(double since, double *seconds) {
   return now;
 }
 
-/* "nan", "inf" or "-inf": printf tells the sign of a NaN, which means nothing (nonfinite.c). */
+/* "nan", "inf" or "-inf"; printf would print the sign of a NaN, which is meaningless (nonfinite.c). */
 const char *ms_nonfinite_name(double value);
 
 #endif

@@ -1,4 +1,5 @@
-/* params.h - this rank's chunks of parameters and what belongs to them: drawing, reading, writing. */
+/* params.h - the elements of parameters, gradients and optimizer state that this rank owns: drawing initial values,
+** reading, writing. */
 #ifndef MS_EXEC_PARAMS_H
 #define MS_EXEC_PARAMS_H
 
@@ -6,15 +7,15 @@
 
 /* Draws the initial value of every owned element; padding stays zero. */
 int ms_params_init(ms_state *state);
-/* What this rank alone writes of a parameter's owned elements: all, or its slice where replicas keep one copy.
-** Returns how many elements that is; *first: which of the owned is the first. */
+/* The part of a parameter's owned elements that only this rank writes: all of them, or its slice where replicas share
+** one copy. Returns the number of elements; *first: index of the first, counted from the first owned element. */
 int64_t ms_params_slice(const ms_state *state, const ms_param *p, int64_t *first);
-/* Elements [first, first + count) of a flattened parameter, in an arena. */
+/* Elements [first, first + count) of a flattened parameter, in an arena. Does not own data. */
 typedef struct ms_elements {
   void *data;
-  int dtype; /* MS_F32, or of moments MS_BF16 */
+  int dtype; /* MS_F32; moments can be MS_BF16 */
   int64_t first, count;
-  int sliced; /* no other rank has them: replicas have slices of what they own. 0: replicas have the same bits */
+  int sliced; /* 1: only this rank has them, as each replica has a slice. 0: all replicas have the same bits */
 } ms_elements;
 
 /* Where what this rank has of a parameter's master, gradient or moment (enum ms_tensor_kind) lies: the owned

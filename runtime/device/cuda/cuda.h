@@ -1,5 +1,5 @@
-/* cuda.h - what the files of the CUDA device share. They are plain C over CUDA's runtime API: kernels are in
-** kernels/cuda. */
+/* cuda.h - declarations that the files of the CUDA device share. They are plain C over CUDA's runtime API; the kernels
+** are in kernels/cuda. */
 #ifndef MS_DEVICE_CUDA_CUDA_H
 #define MS_DEVICE_CUDA_CUDA_H
 
@@ -13,22 +13,23 @@
 
 typedef struct ms_cuda_device {
   ms_device base;
-  int index; /* as CUDA counts the devices that this process sees */
+  int index; /* CUDA's index among the devices visible to this process */
   int nccl;  /* enum ms_nccl_option */
 } ms_cuda_device;
 
-/* error.c: errors and notes go to this engine from here on. */
+/* error.c: sends errors and notes to this engine from now on. */
 void ms_cuda_report_to(const ms_device_host *host);
-/* MS_OK, or an error that names the function: "cudaMalloc: out of memory (cudaErrorMemoryAllocation)". */
+/* Returns MS_OK, or raises an error that names the function:
+** "cudaMalloc: out of memory (cudaErrorMemoryAllocation)". */
 #define MS_CUDA(call) ms_cuda_check((call), #call, __FILE__, __LINE__)
 int ms_cuda_check(cudaError_t error, const char *call, const char *file, int line);
-/* For what is freed: an error that was met before has been told already. */
+/* For calls that free something: an earlier error has been reported already. */
 static inline void ms_cuda_ignore(cudaError_t error) { (void)error; }
 
 static inline int ms_cuda_index(const ms_device *device) { return ((const ms_cuda_device *)device)->index; }
 static inline int ms_cuda_nccl(const ms_device *device) { return ((const ms_cuda_device *)device)->nccl; }
 
-/* Counted over the process, for ms_device_usage. */
+/* Totals of the process, in bytes (allocations: a count), for ms_device_usage. */
 extern struct ms_cuda_totals { _Atomic int64_t arenas, pinned, context, communicators, allocations; } ms_cuda_totals;
 
 /* library.c */
@@ -38,7 +39,7 @@ extern const ms_device_api ms_cuda_api;
 int ms_cuda_open(int local_rank, int nccl, ms_device **device);
 void ms_cuda_close(ms_device *device);
 int ms_cuda_attach(ms_device *device);
-/* MOONSHARD_CUDA_SHARE=1. */
+/* 1 when MOONSHARD_CUDA_SHARE=1: several ranks can use one GPU. */
 int ms_cuda_shares(void);
 int ms_cuda_count(int *devices);
 int ms_cuda_describe(int index, ms_device_info *info);
@@ -84,7 +85,7 @@ int ms_cuda_collective(ms_device *device, ms_device_comm *comm, ms_device_stream
                        const ms_device_part *part);
 void ms_cuda_comm_close(ms_device *device, ms_device_comm *comm, double seconds);
 
-/* The kernels' table (kernels/cuda/table.cu). */
+/* The kernel of an op (kernels/cuda/table.cu). */
 const ms_kernel *ms_cuda_kernel(int op);
 
 #endif

@@ -1,5 +1,5 @@
-/* nccl.h - the part of NCCL that Moonshard uses, found at run time. Names, values and layouts are those of NCCL 2.18
-** and later, and are compared with the toolkit's header where there is one (nccl_check.c).
+/* nccl.h - the part of NCCL that Moonshard uses, loaded at run time. Names, values and layouts match NCCL 2.18 and
+** later; nccl_check.c compares them with NCCL's header if the toolkit has it.
 */
 #ifndef MS_DEVICE_CUDA_NCCL_H
 #define MS_DEVICE_CUDA_NCCL_H
@@ -20,8 +20,8 @@ enum { MS_NCCL_SUCCESS = 0, MS_NCCL_IN_PROGRESS = 7 };
 enum { MS_NCCL_SUM = 0 };
 enum { MS_NCCL_UINT8 = 1, MS_NCCL_INT32 = 2, MS_NCCL_FLOAT32 = 7, MS_NCCL_BFLOAT16 = 9 };
 
-/* ncclConfig_t as 2.28 has it; the library reads from size and version which fields are there: 2.18.5's end before
-** comm_name. */
+/* ncclConfig_t of NCCL 2.28. The library learns from size and version which fields are present; those of 2.18.5 end
+** before comm_name. */
 typedef struct ms_nccl_config {
   size_t size;
   unsigned magic, version;
@@ -33,7 +33,7 @@ typedef struct ms_nccl_config {
 } ms_nccl_config;
 
 enum { MS_NCCL_CTA_POLICY_ZERO = 2, MS_NCCL_WINDOW_SYMMETRIC = 1 };
-/* Versions with what Moonshard needs of all, with windows, with gathers by copy engines. */
+/* First versions with everything that is always needed, with windows, with gathers by copy engines. */
 enum { MS_NCCL_OLDEST = 21805, MS_NCCL_HAS_WINDOWS = 22700, MS_NCCL_HAS_COPY_ENGINES = 22800 };
 #define MS_NCCL_MAGIC 0xcafebeefu
 
@@ -53,20 +53,21 @@ typedef struct ms_nccl {
                         cudaStream_t stream);
   int (*all_reduce)(const void *from, void *to, size_t count, int dtype, int op, ms_nccl_comm comm,
                     cudaStream_t stream);
-  /* NULL where the version has no windows. */
+  /* NULL if the version has no windows. */
   int (*mem_alloc)(void **data, size_t bytes);
   int (*mem_free)(void *data);
   int (*window_register)(ms_nccl_comm comm, void *base, size_t bytes, ms_nccl_window *window, int flags);
   int (*window_deregister)(ms_nccl_comm comm, ms_nccl_window window);
 } ms_nccl;
 
-/* The library's number of what collectives send for a dtype; MS_EDTYPE when they cannot. */
+/* *number: NCCL's number of the type that collectives send for a dtype; MS_EDTYPE if there is none. */
 int ms_nccl_dtype(int dtype, int *number);
-/* Loads the library at the first call; an error says where it was looked for, or that it is too old. */
+/* Loads the library at the first call; an error says where it was searched for, or that it is too old. Thread-safe. */
 int ms_nccl_load(const ms_nccl **nccl);
-/* MS_EUNSUPPORTED when the library that is found lacks one of these enum ms_nccl_option. */
+/* Fails with MS_EUNSUPPORTED if the installed library lacks one of these enum ms_nccl_option. */
 int ms_nccl_require(int options);
-/* As ncclGetVersion tells it: 22809 is 2.28.9. Not 0 when there is no library, with nothing raised. */
+/* *version: as ncclGetVersion returns it (22809 is 2.28.9). Without a library, returns non-zero and raises
+** no error. */
 int ms_nccl_version(int *version);
 
 #endif

@@ -1,10 +1,10 @@
-/* async.h - states and execs on an asynchronous device (a GPU): its streams, its communicators, what was given to them
-** and has not ended yet.
+/* async.h - states and execs on an asynchronous device (a GPU): its streams and communicators, and the work that was
+** enqueued and has not finished.
 **
-** The host enqueues whole phases and goes on. It waits where it reads (the norm, an evaluation's loss, parameters), and
-** where it would run too far ahead. Every wait goes through ms_async_wait, which watches collectives meanwhile: it
-** writes in the flight recorder when the device comes to one and leaves it, and fails as a wait on the CPU does when
-** peers do not come.
+** The host enqueues whole phases and continues. It waits where it reads a result (the norm, an evaluation's loss,
+** parameters) and when MS_ASYNC_RUNS phases are already in flight. Every wait also watches the collectives in flight:
+** it notes in the flight recorder when the device enters and leaves each one, and fails, like a wait on the CPU, when
+** peers do not arrive. Everything here is called by the thread that runs the exec.
 */
 #ifndef MS_EXEC_ASYNC_ASYNC_H
 #define MS_EXEC_ASYNC_ASYNC_H
@@ -12,21 +12,21 @@
 #include "exec/exec.h"
 #include "exec/profile.h"
 
-/* How many phases can be under way. */
+/* The most phases in flight at a time. */
 enum { MS_ASYNC_RUNS = 4 };
-/* What a communicator, or what is under way, may take to end, in seconds: it is given up after that. */
+/* Seconds to wait for a communicator, or for work in flight, to end during clean-up; after that it is abandoned. */
 enum { MS_ASYNC_CLOSE_SECONDS = 5 };
 
-/* What a phase under way is told. */
+/* The arguments of one run of a phase, which its kernels read in device memory. */
 typedef struct ms_async_args {
   ms_scalars scalars;
-  int64_t run; /* the how many-th of the state */
+  int64_t run; /* counts the state's runs, from 1 */
 } ms_async_args;
 
-/* What a phase under way uses of pinned memory. */
+/* Pinned host memory of one run in flight. */
 typedef struct ms_async_words {
-  ms_async_args args; /* to the device, before it */
-  ms_fault fault;     /* from the device, after it */
+  ms_async_args args; /* copied to the device before the run */
+  ms_fault fault;     /* copied from the device after the run */
 } ms_async_words;
 
 typedef struct ms_async_run {
@@ -34,119 +34,124 @@ typedef struct ms_async_run {
   ms_async_words *words;
 } ms_async_run;
 
-/* A collective that was given to a stream. In a graph no event of it can be asked for: there it writes the number of
-** its run to pinned memory when it begins, and when it is done. */
+/* A collective that was enqueued on a stream. Inside a graph its events cannot be queried: there the stream writes the
+** number of the run to pinned memory (`marks`) when the collective begins, and again when it ends. */
 typedef struct ms_async_coll {
-  const ms_coll *coll;
-  ms_comm *comm; /* the flight recorder's */
+  const ms_coll *coll; /* NULL: finished, the entry is free */
+  ms_comm *comm;       /* whose flight recorder ring gets the entry */
   ms_device_comm *by;
   ms_device_event *before, *after;
-  const int64_t *marks; /* [2]; NULL: its events tell */
+  const int64_t *marks; /* [2]: begun, ended; NULL: query `before` and `after` instead */
   int64_t run;
-  ms_profile_event *profiled; /* NULL: it is not */
-  int stream, entered;
+  ms_profile_event *profiled; /* NULL: not profiled */
+  int stream, entered;        /* entered: the device has begun it */
   ms_wait wait;
 } ms_async_coll;
 
-/* A state's. */
+/* One per state, which owns it. */
 typedef struct ms_async {
-  struct ms_async_exec *execs; /* whose graphs use its communicators */
+  struct ms_async_exec *execs; /* the state's execs: their captured graphs use its communicators */
   ms_device_stream *stream[MS_STREAMS];
-  ms_device_comm *all, *comm[MS_STREAMS]; /* all: the members; the others are parts of it. NULL where nobody is met */
+  ms_device_comm *all, *comm[MS_STREAMS]; /* all: the process group's; comm[s]: split from it, NULL without peers */
   struct {
     int stream, ranks;
     ms_device_comm *comm;
-  } * group; /* of neighbours, parts of comm */
+  } * group; /* smaller groups of neighbours, split from comm[stream] */
   int groups, group_capacity;
   struct ms_async_window {
     int arena;
     ms_device_comm *comm;
     ms_device_window *opened;
-  } * window; /* with each communicator, what it reads and writes; none unless the state asks for them */
+  } * window; /* arenas registered with communicators; none unless the state's NCCL options ask for windows */
   int windows, window_capacity;
-  int open; /* the communicators are, since the world's epoch `epoch` */
-  unsigned epoch;
+  int open;       /* the communicators are open */
+  unsigned epoch; /* the world's epoch when they were opened */
   ms_device_event *fork, *join[MS_STREAMS];
-  void *control;       /* device memory: args and fault */
-  ms_async_args *args; /* in it */
-  ms_fault *fault;     /* in it */
-  void *words;         /* pinned, of all runs */
+  void *control;       /* device memory that holds args and fault */
+  ms_async_args *args; /* in control */
+  ms_fault *fault;     /* in control */
+  void *words;         /* pinned: ms_async_words [MS_ASYNC_RUNS] */
   ms_async_run run[MS_ASYNC_RUNS];
-  int64_t begun, ended; /* runs */
-  ms_async_coll *ring;  /* given to the device and not ended */
+  int64_t begun, ended; /* counts of runs; begun - ended are in flight */
+  ms_async_coll *ring;  /* [ring_size]: collectives in flight */
   int ring_size;
-  int64_t issued, done; /* collectives */
-  double moved_at;      /* when the device was last seen to go on */
+  int64_t issued, done; /* counts of collectives; issued - done are in the ring */
+  double moved_at;      /* when the device last made progress */
 } ms_async;
 
-/* Of one exec. */
+/* One per exec, which owns it. */
 struct ms_async_exec {
-  struct ms_async_exec *next; /* of its state's */
+  struct ms_async_exec *next; /* in the state's list */
   struct {
     ms_exec_instr **order; /* [n] in program order */
     int n;
-    int forks[MS_STREAMS], joins[MS_STREAMS]; /* no event of the plan orders its beginning, or its end, with compute */
-    ms_move *convert;       /* [parts of all collectives]: from or to the shared buffer; n 0: the library does it */
-    int64_t *marks;         /* pinned, [2 a collective]; NULL: it is not captured */
-    ms_device_graph *graph; /* captured from it; NULL: not yet */
-    int warm;               /* it has run once: what libraries make when they are first called is there */
+    int forks[MS_STREAMS];  /* no event of the plan orders the stream's beginning after compute: fork it */
+    int joins[MS_STREAMS];  /* no event of the plan makes compute wait for the stream's end: join it */
+    ms_move *convert;       /* [parts of all collectives]: from or to the shared buffer; n = 0: no conversion needed */
+    int64_t *marks;         /* pinned, [2 * collectives]; NULL: the phase is not captured */
+    ms_device_graph *graph; /* captured from the phase; NULL: not captured yet */
+    int warm;               /* the phase has run once, so libraries have made what they allocate on first use */
   } phase[MS_PHASES];
   ms_device_event **event; /* [events of the largest phase] */
   int events;
-  char *staged;            /* inputs as the host wrote them */
-  char *pinned;            /* the same, once for each run that can be under way */
-  int64_t staged_bytes;    /* of one */
-  int64_t *staged_at;      /* [inputs] */
-  char *output;            /* copies of named outputs */
-  int64_t *output_at;      /* [outputs] */
-  ms_device_event **timer; /* two an instruction of a profiled phase */
+  char *staged;            /* inputs as the host wrote them, pageable */
+  char *pinned;            /* copies of `staged`, one per run in flight: [MS_ASYNC_RUNS * staged_bytes] */
+  int64_t staged_bytes;    /* of one copy */
+  int64_t *staged_at;      /* [inputs]: offsets in it */
+  char *output;            /* host copies of named outputs */
+  int64_t *output_at;      /* [outputs]: offsets in output */
+  ms_device_event **timer; /* two per instruction of a profiled phase, and the phase's zero */
   int timers, timer_capacity;
-  uint64_t zero_at; /* when the zero of a profiled phase's timers came, as ms_recorder_now */
-  int captures;     /* phases are captured and replayed */
+  uint64_t zero_at; /* host time of the timers' zero event, ns as ms_recorder_now */
+  int captures;     /* phases are captured as graphs and replayed */
 };
 
 /* ---- states: state.c ---- */
 
-/* Streams, events and control words; nothing where the device is not asynchronous. */
+/* Opens streams, events and control words; does nothing on a device that is not asynchronous. */
 int ms_async_open(ms_state *state);
-/* Waits for what is under way, unless it failed, and frees everything; the state's execs are gone. */
+/* Waits for work in flight, at most MS_ASYNC_CLOSE_SECONDS, and frees everything. The state's execs must be
+** freed already. */
 void ms_async_close(ms_state *state);
-/* Opens the communicators, at the first call and after each recovery. Collective over the members. */
+/* Opens the communicators at the first call and after each recovery. Collective over the process group. */
 int ms_async_connect(ms_state *state);
-/* Ends the communicators with whatever is under way, and graphs that were captured with them. */
+/* Aborts the communicators with the collectives in flight, and drops the graphs that were captured with them. */
 void ms_async_disconnect(ms_state *state);
+/* Splits a communicator of `ranks` neighbours from the stream's. Collective over the stream's group. */
 int ms_async_open_group(ms_state *state, int stream, int ranks);
+/* The communicator of `ranks` neighbours on a stream, or the stream's own when no smaller one was opened. */
 ms_device_comm *ms_async_comm(const ms_state *state, int stream, int ranks);
-/* Until the communicator has nothing under way on the host's side. */
+/* Waits until the communicator has nothing pending on the host side; fails with MS_ETIMEOUT after the world's
+** timeout. */
 int ms_async_comm_ready(ms_state *state, ms_device_comm *comm);
-/* Before an arena's memory goes; nothing where it is not registered. */
+/* Closes an arena's windows; call it before the arena's memory is released. */
 void ms_async_close_windows(ms_state *state, int arena);
-/* Forgets what an exec has captured. */
+/* Frees the graphs that an exec has captured. */
 void ms_async_exec_drop_graphs(const ms_state *state, struct ms_async_exec *async);
 
 /* ---- waiting: queue.c ---- */
 
-/* Room in the ring for the collectives of MS_ASYNC_RUNS phases with so many each. */
+/* Makes room in the ring for MS_ASYNC_RUNS phases of `colls` collectives each. */
 int ms_async_reserve(ms_state *state, int colls);
-/* Until an event has come. */
+/* Waits until the device has reached the event. */
 int ms_async_wait(const ms_state *state, ms_device_event *event);
-/* Gives what is under way some time to end, without asking for peers: for clean-up, in any order and also after the
-** world is left. */
+/* Waits for work in flight, at most MS_ASYNC_CLOSE_SECONDS, without checking peers and without raising an error. For
+** clean-up: safe in any order, and after the world was left. */
 void ms_async_settle(const ms_state *state);
-/* Until everything that was given to the device has ended. */
+/* Waits until everything that was enqueued has finished. */
 int ms_async_drain(const ms_state *state);
-/* The next place of the ring, once it is free. */
+/* Takes the next entry of the ring; waits until it is free. */
 int ms_async_take_coll(ms_state *state, ms_async_coll **pending);
-/* The next run, once its words are free. */
+/* Takes the next run; waits until its pinned words are free. */
 int ms_async_take_run(ms_state *state, ms_async_run **run);
 
 /* ---- execs: bind.c; run.c is their runner ---- */
 
 int ms_async_exec_new(ms_exec *exec);
 void ms_async_exec_free(ms_exec *exec);
-/* Phases are captured and replayed from now on, or not any more. */
+/* on: capture phases as graphs and replay them from now on; 0: drop the graphs and enqueue instructions again. */
 int ms_async_exec_set_graph(ms_exec *exec, int on);
-/* What conversions read and write; after ms_exec_rebind has resolved everything else. */
+/* Sets the addresses that conversions read and write; ms_exec_rebind calls it after it has resolved the others. */
 void ms_async_exec_rebind(ms_exec *exec);
 
 #endif

@@ -1,15 +1,17 @@
-/* nodes.h - a launch that is one node of several: each node has a launcher of its own, and their ranks meet. */
+/* nodes.h - a launch on one of several nodes: each node has its own launcher, and the ranks of all nodes form one
+** world. */
 #ifndef MS_HOST_NODES_H
 #define MS_HOST_NODES_H
 
 #include "host/launcher.h"
 
-/* Reads the job's token before the ranks are forked, who inherit it in memory; the ranks of one node get a random one. Fails
-** with MS_EINVAL when the rendezvous makes no sense, or other hosts can come there and there is no token. */
+/* Reads the job's token before the ranks are forked, so that they inherit it in memory; on a single node, makes a
+** random token. Fails with MS_EINVAL if the rendezvous is malformed, or if other hosts can reach it and there is no
+** token. */
 int ms_nodes_prepare(const ms_launch_config *config);
-/* In a rank: RANK, WORLD_SIZE and what else says which rank of which node it is and where the ranks meet. */
+/* In a rank: sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MOONSHARD_NODE and MOONSHARD_RENDEZVOUS. */
 void ms_nodes_set_variables(const ms_launch_config *config, int local_rank);
-/* The rank that a launcher's local rank is among all nodes: the nodes' ranks follow each other. */
+/* The global rank of a local rank: node 0's ranks come first, then node 1's. */
 int ms_nodes_rank(const ms_launch_config *config, int local_rank);
 
 #endif
