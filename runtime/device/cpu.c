@@ -1,7 +1,7 @@
 /* cpu.c - the CPU as a device: private memory of this process.
 **
-** It is mapped, never malloc'ed: pages are committed when they are first touched, so an arena costs what its plan said.
-** What peers read does not come from here but from the regions that ranks map together (comm/group/group.h).
+** Memory is mapped, not malloc'ed: pages are committed on first touch, so an arena uses no more than its plan says.
+** Arenas that peers read are not allocated here, but as regions that ranks map together (comm/regions/region.h).
 */
 #include <string.h>
 #include <sys/mman.h>
@@ -12,8 +12,8 @@
 static ms_device cpu = {&ms_cpu_device};
 
 static int open_cpu(int local_rank, int nccl, ms_device **device) {
-  (void)local_rank; /* cores are given out by the launcher */
-  if (nccl) return MS_FAIL(MS_EINVAL, "NCCL options are for the device cuda, and this state is on the cpu");
+  (void)local_rank; /* the launcher assigns cores */
+  if (nccl) return MS_FAIL(MS_EINVAL, "NCCL options need the device cuda, but this state is on the cpu");
   *device = &cpu;
   return MS_OK;
 }

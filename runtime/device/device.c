@@ -1,8 +1,7 @@
-/* device.c - which kinds of device there are: the CPU, and CUDA, whose library is loaded when it is first asked for.
+/* device.c - the kinds of device: the CPU, and CUDA, whose library is loaded on first use.
 **
-** The library is a file beside the engine: by MOONSHARD_CUDA_LIBRARY, or libmoonshard_cuda.so in the folder of the
-** engine itself, in ../lib of it, or where the dynamic linker looks. Nothing else in the engine knows that there is
-** CUDA.
+** The library is the file named by MOONSHARD_CUDA_LIBRARY, or libmoonshard_cuda.so in the engine's folder, in one of
+** the library folders relative to it, or on the dynamic linker's path. No other part of the engine refers to CUDA.
 */
 #include "device/device.h"
 
@@ -31,8 +30,8 @@ static void note(const char *text) { ms_note("%s", text); }
 
 static const ms_device_host host = {.version = MS_DEVICE_VERSION, .raise = raise_message, .note = note};
 
-/* The folder of the file that this code is in: the library's, or the executable's, whose name has no folder when the
-** shell found it by PATH. */
+/* The folder of the file that contains this code: of the library, or of the executable, whose name has no folder if the
+** shell found it in PATH. */
 static int own_folder(char *folder, size_t bytes) {
   char file[PATH_MAX];
   Dl_info info;
@@ -47,7 +46,7 @@ static void *open_beside(const char *folder, const char *below) {
   return dlopen(path, RTLD_NOW | RTLD_LOCAL);
 }
 
-/* From the executable's folder to the folders of libraries that distributions have. */
+/* Library folders of distributions, relative to the executable's folder. */
 static const char *const below_prefix[] = {"../lib/", "../lib/x86_64-linux-gnu/", "../lib/aarch64-linux-gnu/",
                                            "../lib64/"};
 
@@ -62,15 +61,16 @@ static int open_library(void **library) {
   *library = known ? open_beside(folder, "") : NULL;
   if (*library) return MS_OK;
   const char *message = dlerror();
-  snprintf(why, sizeof why, "%s", message ? message : "its folder is not known");
+  snprintf(why, sizeof why, "%s", message ? message : "the engine's folder is unknown");
   for (int i = 0; known && !*library && i < (int)(sizeof below_prefix / sizeof *below_prefix); i++)
     *library = open_beside(folder, below_prefix[i]);
   if (!*library) *library = dlopen("libmoonshard_cuda.so", RTLD_NOW | RTLD_LOCAL);
   if (*library) return MS_OK;
-  return MS_FAIL(MS_EUNSUPPORTED,
-                 "device cuda: this installation has no libmoonshard_cuda.so: build it where CUDA's nvcc is, or let "
-                 "MOONSHARD_CUDA_LIBRARY name it (%s)",
-                 why);
+  return MS_FAIL(
+      MS_EUNSUPPORTED,
+      "device cuda: this installation has no libmoonshard_cuda.so: build it on a machine with CUDA's nvcc, or set "
+      "MOONSHARD_CUDA_LIBRARY to its path (%s)",
+      why);
 }
 
 static int load_cuda(void) {
@@ -87,13 +87,14 @@ static int load_cuda(void) {
   }
   dlclose(library);
   return MS_FAIL(MS_EUNSUPPORTED,
-                 "device cuda: libmoonshard_cuda.so is of another version than the engine: build both again");
+                 "device cuda: libmoonshard_cuda.so belongs to a different version than the engine: rebuild both");
 }
 
 int ms_device_find(int kind, const ms_device_api **api) {
   int rc = MS_OK;
   if (kind < 0 || kind >= KINDS)
-    return MS_FAIL(MS_EINVAL, "device %d: it must be cpu (%d) or cuda (%d)", kind, MS_DEVICE_CPU, MS_DEVICE_CUDA);
+    return MS_FAIL(MS_EINVAL, "device %d does not exist: it must be cpu (%d) or cuda (%d)", kind, MS_DEVICE_CPU,
+                   MS_DEVICE_CUDA);
   pthread_mutex_lock(&loading);
   if (kind == MS_DEVICE_CUDA) rc = load_cuda();
   *api = devices[kind];
@@ -109,11 +110,11 @@ int ms_device_can(int kind, enum ms_device_capability capability) {
 
 const char *ms_device_name(int kind) { return kind >= 0 && kind < KINDS ? names[kind] : "unknown"; }
 
-/* ---- what there is ---- */
+/* ---- information about devices ---- */
 
 static int find_gpus(int kind, const ms_device_api **api) {
   MS_TRY(ms_device_find(kind, api));
-  return (*api)->count ? MS_OK : MS_FAIL(MS_EINVAL, "the device %s is not counted", ms_device_name(kind));
+  return (*api)->count ? MS_OK : MS_FAIL(MS_EINVAL, "devices of kind %s cannot be listed", ms_device_name(kind));
 }
 
 int ms_device_count(int kind, int *count) {

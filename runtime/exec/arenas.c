@@ -1,8 +1,6 @@
-/* arenas.c - the memory of a state: arenas, the blocks of them that are this rank's and its peers', and their bytes on
-** the host.
+/* arenas.c - the memory of a state: mapping arenas, finding this rank's and its peers' blocks, copying to the host.
 **
-** What peers read in place is mapped by all ranks that train the model; everything else is private memory of the
-** device.
+** Arenas that peers read in place are mapped by all ranks that train the model; all others are private device memory.
 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +20,7 @@ static int is_communicated(int arena) {
 static int allocate(const ms_state *state, int arena, int64_t bytes, ms_region *region) {
   char label[64];
   void *base;
-  snprintf(label, sizeof label, "the arena of %s", ms_arena_name(arena));
+  snprintf(label, sizeof label, "the %s arena", ms_arena_name(arena));
   MS_TRY(state->device->api->allocate(state->device, bytes, is_communicated(arena), label, &base));
   *region = (ms_region){base, (size_t)bytes};
   return MS_OK;
@@ -30,7 +28,7 @@ static int allocate(const ms_state *state, int arena, int64_t bytes, ms_region *
 
 static int has_block_a_rank(int arena) { return arena == MS_ARENA_COMM || arena == MS_ARENA_GROUPED; }
 
-/* How many blocks of an arena all members map together; 0: it is private. */
+/* The number of blocks of an arena that all ranks of the group map together; 0: the arena is private. */
 static int shared_blocks(const ms_state *state, int arena) {
   const ms_model *model = state->model;
   if (state->process_group.size == 1 || !ms_device_has(state->device, MS_DEVICE_HOST_MEMORY)) return 0;
@@ -41,7 +39,7 @@ static int shared_blocks(const ms_state *state, int arena) {
   return !of_shards ? 0 : state->layout.replicas > 1 ? 1 : model->replicate_size;
 }
 
-/* Which of them is this rank's. */
+/* The index of this rank's block among them. */
 static int own_block(const ms_state *state, int arena) {
   if (has_block_a_rank(arena)) return state->process_group.me;
   if (arena == MS_ARENA_REPLICATED) return state->model->shard_rank;
@@ -56,21 +54,22 @@ void ms_state_free_arena(ms_state *state, int arena) {
   *region = (ms_region){NULL, 0};
 }
 
-/* Pages are committed when they are touched, so memory that no machine has would be mapped, and the rank be killed in
-** the middle of filling it. */
+/* Pages are committed on first touch, so mapping more memory than the machine has succeeds, and the kernel would kill
+** the rank while it fills the pages. */
 static int check_host_memory(const ms_state *state, int arena, int64_t bytes) {
   static const double GIB = 1024.0 * 1024 * 1024;
   struct sysinfo host;
   double mapped = (double)bytes;
-  if (!ms_device_has(state->device, MS_DEVICE_HOST_MEMORY) || sysinfo(&host)) return MS_OK; /* the kernel judges then */
+  if (!ms_device_has(state->device, MS_DEVICE_HOST_MEMORY) || sysinfo(&host))
+    return MS_OK; /* unknown: let mmap decide */
   for (int other = 0; other < MS_ARENAS; other++)
     if (other != arena) mapped += (double)state->arena[other].bytes;
   double total = ((double)host.totalram + (double)host.totalswap) * host.mem_unit;
   if (mapped <= total) return MS_OK;
   return MS_FAIL(
       MS_ENOMEM,
-      "the arena of %s takes %.1f GiB, so this rank would map %.1f GiB, and this machine has %.1f GiB: shard "
-      "over more machines, or make the model or the batch smaller; moonshard plan tells what takes how much",
+      "the %s arena needs %.1f GiB, with which this rank would map %.1f GiB, but this machine has %.1f GiB: shard "
+      "over more machines, or use a smaller model or batch; moonshard plan lists what uses memory",
       ms_arena_name(arena), (double)bytes / GIB, mapped / GIB, total / GIB);
 }
 
@@ -93,7 +92,7 @@ int ms_state_map_arena(ms_state *state, int arena, int64_t bytes) {
 }
 
 int ms_state_reserve(ms_state *state, const int64_t *bytes) {
-  MS_TRY(ms_async_drain(state)); /* what is under way uses the arenas as they are */
+  MS_TRY(ms_async_drain(state)); /* work in flight uses the old addresses */
   for (int arena = MS_ARENA_ACTIVATIONS; arena < MS_ARENAS; arena++)
     if (bytes[arena] > state->arena_bytes[arena]) MS_TRY(ms_state_map_arena(state, arena, bytes[arena]));
   return MS_OK;
@@ -135,7 +134,7 @@ int ms_state_memory(const ms_state *state, ms_device_memory *memory) {
   return MS_OK;
 }
 
-/* ---- where bytes are ---- */
+/* ---- addresses and copies ---- */
 
 char *ms_state_block(const ms_state *state, int arena) {
   char *base = state->arena[arena].base;

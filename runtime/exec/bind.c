@@ -1,8 +1,7 @@
-/* bind.c - from a plan to something that runs: instructions sorted by stream, pointers resolved, nothing left to look
-** up.
+/* bind.c - prepares a plan to run: sorts its instructions by stream and resolves their pointers.
 **
-** Binding has two halves. Sorting allocates and copies, once. Resolving writes pointers, and is done again when the
-** state's arenas have moved; it allocates nothing, so it may happen in front of a run.
+** Binding has two halves. Sorting allocates and copies, once. Resolving writes pointers, and is repeated when the
+** state's arenas have moved; it allocates nothing, so it can happen before a run.
 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +13,8 @@
 
 /* ---- pointers ---- */
 
-/* Offset of a persistent buffer. It is the state's own, not the plan's: a plan that only evaluates lays out less. */
+/* Offset of a persistent buffer in the state's layout. The plan's can differ: a plan that only evaluates has fewer
+** buffers. */
 static int64_t state_offset(const ms_exec *exec, int buffer) {
   const ms_state_layout *layout = &exec->state->layout;
   const ms_plan *plan = exec->plan;
@@ -35,16 +35,16 @@ void *ms_exec_pointer(const ms_exec *exec, const ms_ref *ref) {
   int persists = buffer->phase < 0 && buffer->arena < MS_ARENA_ACTIVATIONS;
   int64_t offset = persists ? state_offset(exec, ref->buffer) : buffer->offset;
   char *block = ms_state_block(exec->state, buffer->arena);
-  if (buffer->ranks) { /* gathered by neighbours, in the block of the first of them */
+  if (buffer->ranks) { /* gathered among neighbours, into the block of the first */
     const ms_model *model = exec->plan->model;
     int leader = model->shard_group[ms_plan_group_start(exec->plan, MS_DIM_SHARD, buffer->ranks)];
     block = ms_state_peer_block(exec->state, buffer->arena, leader);
   }
-  if (!block) return NULL; /* an optimizer's empty state, in an arena that nothing else needs */
+  if (!block) return NULL; /* empty optimizer state, in an arena without other buffers */
   return block + offset + ref->offset;
 }
 
-/* The same bytes of the block of a peer. */
+/* The same ref in a peer's block. */
 static void *peer_pointer(const ms_exec *exec, const ms_ref *ref, int rank) {
   const ms_buffer *buffer = &exec->plan->buffer[ref->buffer];
   int64_t offset = buffer->arena == MS_ARENA_STATE ? state_offset(exec, ref->buffer) : buffer->offset;
@@ -113,7 +113,7 @@ void ms_exec_begin(ms_exec *exec, const ms_step_inputs *inputs) {
 
 /* ---- sorting ---- */
 
-/* How many ranks a collective is of. */
+/* The number of ranks in a collective. */
 static int ranks_of(const ms_plan_coll *coll) { return coll->replicas ? coll->ranks * coll->replicas : coll->ranks; }
 
 static int allocate_phase(const ms_plan_phase *source, ms_exec_phase *phase) {
@@ -150,7 +150,7 @@ static int sort_collective(ms_exec *exec, ms_exec_phase *phase, const ms_instr *
     return MS_FAIL(MS_EINTERNAL, "collective %s of %s cannot run on stream %s", ms_coll_name(from->kind), source->scope,
                    ms_stream_name(source->stream));
   ms_coll *coll = &phase->coll[phase->colls++];
-  int parts = from->kind == MS_COLL_BARRIER ? 0 : from->parts; /* its parts say what it waits for, and nothing moves */
+  int parts = from->kind == MS_COLL_BARRIER ? 0 : from->parts; /* a barrier moves no data; its parts only order it */
   *coll = (ms_coll){.kind = from->kind,
                     .replicas = from->replicas,
                     .sliced = from->sliced,
@@ -191,23 +191,24 @@ static int sort_kernel(ms_exec *exec, ms_exec_phase *phase, const ms_instr *sour
   return MS_OK;
 }
 
-/* A persistent buffer that the plan uses must be in the state, and in the same arena. */
+/* The state must have every persistent buffer that the plan uses, in the same arena. */
 static int check_state(const ms_exec *exec) {
   const ms_plan *plan = exec->plan;
   if (plan->arena_bytes[MS_ARENA_MASTERS] != exec->state->layout.bytes[MS_ARENA_MASTERS] ||
       plan->replicas != exec->state->layout.replicas)
-    return MS_FAIL(MS_EINVAL, "the plan was compiled with shared_masters = %d, the state was made with %d",
+    return MS_FAIL(MS_EINVAL, "the plan was compiled with shared_masters = %d, but the state was created with %d",
                    plan->config.shared_masters, !plan->config.shared_masters);
   const ms_plan_config *c = &plan->config;
   const int dtype = c->optimizer == MS_OPT_ADAMW ? c->moment_dtype : MS_F32, kept = exec->state->layout.moment_dtype;
   if (c->train && (c->optimizer == MS_OPT_ADAMW || c->momentum != 0) && dtype != kept)
-    return MS_FAIL(MS_EINVAL, "the plan was compiled for moments in %s, the state keeps them in %s",
+    return MS_FAIL(MS_EINVAL, "the plan was compiled for moments in %s, but the state keeps them in %s",
                    ms_dtype_name(dtype), ms_dtype_name(kept));
   for (int b = 0; b < plan->buffers && b < ms_squares_buffer(plan); b++)
     if (plan->buffer[b].first >= 0 && plan->buffer[b].bytes && state_offset(exec, b) < 0)
-      return MS_FAIL(MS_EINVAL,
-                     "the plan keeps %s of unit '%s', the state does not: make both for the same optimizer and ema",
-                     ms_category_name(plan->buffer[b].category), plan->buffer[b].label);
+      return MS_FAIL(
+          MS_EINVAL,
+          "the plan keeps %s of unit '%s', but the state does not: create both for the same optimizer and ema",
+          ms_category_name(plan->buffer[b].category), plan->buffer[b].label);
   return MS_OK;
 }
 

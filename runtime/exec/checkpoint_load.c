@@ -1,5 +1,5 @@
-/* checkpoint_load.c - a state from files: the ranges of a tensor that this rank owns, checked block by block while
-** they are read. */
+/* checkpoint_load.c - loads a state from files: reads the ranges of a tensor that this rank owns, and verifies
+** checksums block by block while it reads. */
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "base/xxh3.h"
 #include "exec/params.h"
 
-/* Bytes that are read, hashed and stored at a time: they stay in the second cache level meanwhile. */
+/* ROUND: bytes that are read, hashed and stored at a time; they fit the second-level cache. */
 enum { ROUND = 1 << 18, DIGITS = 16 };
 
 typedef struct loading {
@@ -18,16 +18,16 @@ typedef struct loading {
   const ms_safetensors *file;
   ms_safetensors_tensor tensor;
   int index;
-  int64_t begin;       /* element of the parameter that the tensor begins with */
-  int64_t first, last; /* elements of the parameter that are wanted */
-  float *owned;        /* element `first` in the state, where the host reaches it; else NULL */
+  int64_t begin;       /* the parameter's element at the beginning of the tensor */
+  int64_t first, last; /* the parameter's elements to load: [first, last) */
+  float *owned;        /* address of element `first` if it is f32 in host memory; else NULL */
   void *round;
   XXH3_state_t *hash;
   int64_t *bytes;
 } loading;
 
-/* Bytes [from, to) of the tensor, to where *at says then; of them those that are wanted go into the state: at once,
-** where the host reaches it and all are wanted. */
+/* Reads bytes [from, to) of the tensor to *at, and stores the wanted elements in the state; directly, if all of them
+** are wanted and the state is in host memory. */
 static int read_round(loading *l, int64_t from, int64_t to, const void **at) {
   int64_t first = l->begin + from / 4, last = l->begin + to / 4;
   int64_t wanted = first > l->first ? first : l->first, end = last < l->last ? last : l->last;
@@ -53,7 +53,7 @@ static int read_checked(loading *l, int64_t block, const char *checksums) {
   snprintf(digits, sizeof digits, "%016llx", (unsigned long long)XXH3_64bits_digest(l->hash));
   if (!strncmp(digits, checksums + block * DIGITS, DIGITS)) return MS_OK;
   return MS_FAIL(MS_EIO,
-                 "%s: tensor %s: bytes %lld to %lld have the checksum %s, and had %.16s when they were saved: the "
+                 "%s: tensor %s: bytes %lld to %lld have the checksum %s, but had %.16s when they were saved: the "
                  "file is damaged",
                  l->tensor.file, l->tensor.name, (long long)from, (long long)end, digits, checksums + block * DIGITS);
 }
@@ -73,14 +73,16 @@ static int read_all(loading *l, const char *checksums) {
 static int check(const loading *l, const char *checksums) {
   const ms_safetensors_tensor *t = &l->tensor;
   if (strcmp(t->dtype, "F32"))
-    return MS_FAIL(MS_EDTYPE, "%s: tensor %s is %s: a state is loaded from F32", t->file, t->name, t->dtype);
+    return MS_FAIL(MS_EDTYPE, "%s: tensor %s has dtype %s; a state can only be loaded from F32", t->file, t->name,
+                   t->dtype);
   if (l->begin < 0 || l->first < l->begin || l->last < l->first || l->last - l->begin > t->elements)
-    return MS_FAIL(MS_EINVAL, "%s: tensor %s: elements %lld to %lld of a parameter: it holds %lld from %lld", t->file,
-                   t->name, (long long)l->first, (long long)l->last, (long long)t->elements, (long long)l->begin);
+    return MS_FAIL(MS_EINVAL, "%s: tensor %s: cannot load elements %lld to %lld: it holds %lld elements from %lld",
+                   t->file, t->name, (long long)l->first, (long long)l->last, (long long)t->elements,
+                   (long long)l->begin);
   int64_t blocks = (t->bytes + MS_CHECKPOINT_BLOCK - 1) / MS_CHECKPOINT_BLOCK;
   if (checksums && (int64_t)strlen(checksums) != blocks * DIGITS)
-    return MS_FAIL(MS_EINVAL, "%s: tensor %s: %zu digits of checksums: its %lld blocks have %lld", t->file, t->name,
-                   strlen(checksums), (long long)blocks, (long long)blocks * DIGITS);
+    return MS_FAIL(MS_EINVAL, "%s: tensor %s: its checksums have %zu digits, but its %lld blocks need %lld", t->file,
+                   t->name, strlen(checksums), (long long)blocks, (long long)blocks * DIGITS);
   return MS_OK;
 }
 
@@ -102,7 +104,7 @@ int ms_state_load(ms_state *state, int param, int what, int64_t first, int64_t c
   MS_TRY(ms_safetensors_describe(file, i, &l.tensor));
   MS_TRY(check(&l, checksums));
   MS_TRY(ms_state_owned(state, param, what, first, count, &l.owned));
-  l.round = malloc(ROUND); /* not cleared, which would take longer than a small tensor */
+  l.round = malloc(ROUND); /* not cleared: that would take longer than to load a small tensor */
   l.hash = XXH3_createState();
   if (!l.round || !l.hash) rc = MS_FAIL(MS_ENOMEM, "out of memory: loading %s", l.tensor.name);
   else rc = read_all(&l, checksums);

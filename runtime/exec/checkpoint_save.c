@@ -1,7 +1,7 @@
-/* checkpoint_save.c - saving a state: this rank's part, at once or from a copy by a thread of its own.
+/* checkpoint_save.c - saves this rank's part of a state: synchronously, or from a copy by a separate thread.
 **
-** The thread touches neither the state nor other ranks: it reads the copy and writes files, so that training may go on,
-** fail, or end meanwhile. Its error is kept for whoever waits for it. The copy's memory stays for the next save.
+** The thread uses neither the state nor other ranks: it reads the copy and writes files, so training can continue, fail
+** or end at the same time. ms_save_wait reports its error. The copy's memory is kept for the next save.
 */
 #include <pthread.h>
 #include <signal.h>
@@ -24,23 +24,23 @@ enum { NICENESS = 10 };
 struct ms_save {
   ms_handle handle;
   ms_state *state;
-  ms_save_piece *piece; /* texts are ours */
-  int64_t *at;          /* where a piece begins in the copy, in elements, and where that ends; [n + 1] */
+  ms_save_piece *piece; /* [n]; the save owns their texts */
+  int64_t *at;          /* [n + 1]: each piece's first element in the copy, and the copy's end */
   int n;
   float *copy; /* NULL before the first asynchronous save */
-  /* What was asked for; texts are ours. */
+  /* The current request; the save owns its texts. */
   ms_save_config config;
   char **retires;
   pthread_t thread;
-  int threaded; /* there is a thread to join */
+  int threaded; /* 1: the thread must be joined */
   atomic_int stop, ended;
-  _Atomic int64_t writes;  /* counts on while there is progress */
-  atomic_int stage;        /* 0: under way; 1 + enum ms_save_stage: reached */
-  double deadline;         /* seconds without progress that are an error */
-  ms_error_record failure; /* of the thread, once ended */
+  _Atomic int64_t writes;  /* increases with each write, as a sign of progress */
+  atomic_int stage;        /* 0: running; 1 + enum ms_save_stage: that stage is reached */
+  double deadline;         /* seconds without progress after which a wait fails */
+  ms_error_record failure; /* the thread's error, valid once `ended` is set */
 };
 
-/* ---- what is written ---- */
+/* ---- pieces and the copy ---- */
 
 static int copy_text(const char **to, const char *from) {
   *to = from ? ms_strdup(from) : NULL;
@@ -50,13 +50,13 @@ static int copy_text(const char **to, const char *from) {
 static int check_shape(const ms_save_piece *piece) {
   int64_t elements = 1;
   if (piece->ndim < 0 || piece->ndim > MS_MAX_DIMS)
-    return MS_FAIL(MS_ESHAPE, "tensor %s: ndim is %d; it may be 0 to %d", piece->name, piece->ndim, MS_MAX_DIMS);
+    return MS_FAIL(MS_ESHAPE, "tensor %s: ndim is %d; it must be 0 to %d", piece->name, piece->ndim, MS_MAX_DIMS);
   for (int d = 0; d < piece->ndim; d++)
     if (piece->dims[d] < 0 || __builtin_mul_overflow(elements, piece->dims[d], &elements))
       return MS_FAIL(MS_ESHAPE, "tensor %s: dims[%d] is %lld", piece->name, d, (long long)piece->dims[d]);
   if (elements == piece->count) return MS_OK;
-  return MS_FAIL(MS_ESHAPE, "tensor %s: its dims multiply to %lld, its count is %lld", piece->name, (long long)elements,
-                 (long long)piece->count);
+  return MS_FAIL(MS_ESHAPE, "tensor %s: its dims multiply to %lld, but its count is %lld", piece->name,
+                 (long long)elements, (long long)piece->count);
 }
 
 static int copy_piece(const ms_state *state, ms_save_piece *to, const ms_save_piece *from) {
@@ -67,7 +67,7 @@ static int copy_piece(const ms_state *state, ms_save_piece *to, const ms_save_pi
   MS_TRY(copy_text(&to->parameter, from->parameter));
   MS_TRY(copy_text(&to->kind, from->kind));
   float none;
-  /* Refuses what this rank does not own. */
+  /* Reads of 0 elements at both ends fail unless this rank owns the range. */
   MS_TRY(ms_state_read(state, from->param, from->what, from->first + from->count, 0, &none));
   return ms_state_read(state, from->param, from->what, from->first, 0, &none);
 }
@@ -79,7 +79,7 @@ typedef struct place {
 
 static int by_name(const void *a, const void *b) { return strcmp(((const place *)a)->name, ((const place *)b)->name); }
 
-/* The copy's order is the file's: see ms_safetensors_create. */
+/* Orders the copy like the file, by name: see ms_safetensors_create. */
 static int place_pieces(ms_save *save) {
   place *order = ms_calloc(save->n, sizeof *order);
   int64_t end = 0;
@@ -109,8 +109,7 @@ static int take_copy(ms_save *save) {
     size_t bytes = (size_t)copy_bytes(save);
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED)
-      return MS_FAIL(MS_ENOMEM, "an asynchronous save needs %zu bytes of this host for its copy: they are not there",
-                     bytes);
+      return MS_FAIL(MS_ENOMEM, "cannot allocate %zu bytes of host memory for the copy of an asynchronous save", bytes);
     madvise(base, bytes, MADV_HUGEPAGE); /* fewer page faults while training waits; advice only */
     save->copy = base;
   }
@@ -157,7 +156,7 @@ static int take_config(ms_save *save, const ms_save_config *config) {
   return MS_OK;
 }
 
-/* From the copy, or else from the state. */
+/* copy NULL: write from the state. */
 static int write_part(ms_save *save, const float *copy) {
   const ms_part part = {
       .folder = save->config.folder,
@@ -192,7 +191,8 @@ static int commit(ms_save *save) {
 static void *run_thread(void *argument) {
   ms_save *save = argument;
   ms_allocations_uncounted();
-  setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), NICENESS); /* of this thread; where it fails it only competes */
+  setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid),
+              NICENESS); /* of this thread only; if it fails, the thread competes for cores */
   int rc = write_part(save, save->copy);
   if (!rc) atomic_store(&save->stage, 1 + MS_SAVE_WRITTEN);
   if (!rc && save->config.target) rc = commit(save);
@@ -202,14 +202,14 @@ static void *run_thread(void *argument) {
   return NULL;
 }
 
-/* Signals are for the thread that runs the recipe. */
+/* The thread blocks all signals: the recipe's thread handles them. */
 static int start_thread(ms_save *save) {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   int failed = pthread_create(&save->thread, NULL, run_thread, save);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-  if (failed) return MS_FAIL(MS_EIO, "a thread that writes checkpoints: %s", strerror(failed));
+  if (failed) return MS_FAIL(MS_EIO, "cannot start the thread that writes checkpoints: %s", strerror(failed));
   save->threaded = 1;
   return MS_OK;
 }
@@ -227,7 +227,8 @@ static int begin(ms_save *save, const ms_save_config *config) {
   if (config->target && !config->head) return MS_FAIL(MS_EINVAL, "ms_save_start: head is NULL, with a target");
   if (config->writer < 0) return MS_FAIL(MS_EINVAL, "ms_save_start: writer is %d", config->writer);
   if (config->target && config->writers < 1)
-    return MS_FAIL(MS_EINVAL, "ms_save_start: writers is %d; this rank alone makes 1", config->writers);
+    return MS_FAIL(MS_EINVAL, "ms_save_start: writers is %d; it must be 1 or more, as this rank writes",
+                   config->writers);
   MS_TRY(take_config(save, config));
   save->failure.code = MS_OK;
   save->deadline = ms_world_timeout(save->state->world);
@@ -263,7 +264,7 @@ int ms_save_start(ms_save *save, const ms_save_config *given) {
   return rc;
 }
 
-/* ---- its end ---- */
+/* ---- waiting and stopping ---- */
 
 static int wait_for_thread(ms_save *save, int stage) {
   double moved_at = ms_clock();
@@ -275,7 +276,7 @@ static int wait_for_thread(ms_save *save, int stage) {
       moved_at = ms_clock();
     }
     if (ms_clock() - moved_at > save->deadline)
-      return MS_FAIL(MS_ETIMEOUT, "%s: writing it stands still for %g s", save->config.folder, save->deadline);
+      return MS_FAIL(MS_ETIMEOUT, "%s: writing it has made no progress for %g s", save->config.folder, save->deadline);
     nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
   }
   if (!atomic_load(&save->ended)) return MS_OK;
@@ -294,7 +295,7 @@ static int commit_now(ms_save *save) {
 int ms_save_wait(ms_save *save, int stage) {
   MS_HANDLE(save, SAVE);
   if (stage != MS_SAVE_WRITTEN && stage != MS_SAVE_COMMITTED)
-    return MS_FAIL(MS_EINVAL, "ms_save_wait: stage is %d", stage);
+    return MS_FAIL(MS_EINVAL, "ms_save_wait: stage %d does not exist", stage);
   if (!save->config.folder) return MS_OK;
   ms_recorder *recorder = ms_world_recorder(save->state->world);
   ms_recorder_enter(recorder, ms_recorder_number(recorder, "waiting for a checkpoint"));

@@ -1,4 +1,4 @@
-/* compare.c - fingerprints first, since they are small; the lines behind them only when they differ. */
+/* compare.c - compares fingerprints, which are small, and exchanges texts only when fingerprints differ. */
 #include "exec/compare.h"
 
 #include <stdlib.h>
@@ -7,12 +7,12 @@
 #include "base/error.h"
 #include "base/hash.h"
 
-/* What an exchange of texts takes. */
+/* Bytes of text that ranks exchange at most; the rest is cut off. */
 enum { LONGEST_TEXT = 1 << 20 };
 
 static int line_length(const char *text) { return (int)strcspn(text, "\n"); }
 
-/* Moves both to the first line that differs. */
+/* Advances both to the first line that differs. */
 static void skip_common_lines(const char **a, const char **b) {
   while (**a && **b) {
     int length = line_length(*a);

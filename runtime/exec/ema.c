@@ -1,5 +1,5 @@
-/* ema.c - averages of the weights in their place: swapped with the masters, so that all that reads parameters reads the
-** averages, and begun anew from them.
+/* ema.c - swaps the master weights with their averages, so that everything that reads parameters reads the averages;
+** and restarts the averages from the weights.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "comm/recorder/flight_recorder.h"
 #include "exec/params.h"
 
-/* Elements that cross at a time where the host does not reach the arenas: 1 MiB each way. */
+/* Elements per copy to and from a device: 1 MiB each way. */
 enum { AT_ONCE = 1 << 18 };
 
 typedef int move(ms_state *state, float *master, float *ema, int64_t n, float *room);
@@ -38,8 +38,8 @@ static int restart(ms_state *state, float *master, float *ema, int64_t n, float 
   return ms_state_copy_in(state, ema, room, n * (int64_t)sizeof *master);
 }
 
-/* Every owned element of every parameter that has an average; sliced: of what replicas keep together, this rank's
-** slice. */
+/* Calls `by` for every owned element of every trainable parameter. sliced: where replicas share one copy, only for this
+** rank's slice. */
 static int move_all(ms_state *state, move *by, int sliced) {
   const ms_model *model = state->model;
   float *room = NULL;
@@ -66,7 +66,7 @@ fail:
 static int check_averages(const ms_state *state) {
   for (int u = 0; u < state->model->units; u++)
     if (state->model->unit[u].trainable_count && state->layout.unit[u].ema < 0)
-      return MS_FAIL(MS_EINVAL, "the state keeps no averages of its weights: make it with ema_decay above 0");
+      return MS_FAIL(MS_EINVAL, "the state keeps no averages of its weights: create it with ema_decay above 0");
   return MS_OK;
 }
 
@@ -74,7 +74,7 @@ int ms_state_swap_ema(ms_state *state, int alone) {
   MS_HANDLE(state, STATE);
   MS_TRY(check_averages(state));
   ms_recorder *recorder = ms_world_recorder(state->world);
-  ms_recorder_enter(recorder, ms_recorder_number(recorder, "changing places of weights and averages"));
+  ms_recorder_enter(recorder, ms_recorder_number(recorder, "swapping weights and averages"));
   int rc = alone ? MS_OK : ms_group_barrier(&state->process_group);
   if (!rc) {
     state->ema_swapped = !state->ema_swapped;
@@ -89,12 +89,12 @@ int ms_state_swap_ema(ms_state *state, int alone) {
 int ms_state_restart_ema(ms_state *state) {
   MS_HANDLE(state, STATE);
   MS_TRY(check_averages(state));
-  return state->ema_swapped ? ms_ema_refuse("begin anew") : move_all(state, restart, 0);
+  return state->ema_swapped ? ms_ema_refuse("restart its averages") : move_all(state, restart, 0);
 }
 
 int ms_ema_refuse(const char *what) {
   return MS_FAIL(MS_EINVAL,
-                 "the averages of the weights are in their place, where nothing may %s: put the weights back "
-                 "by ms_state_swap_ema first",
+                 "the weights are swapped with their averages, so the state cannot %s: put the weights back with "
+                 "ms_state_swap_ema first",
                  what);
 }

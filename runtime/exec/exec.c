@@ -1,4 +1,4 @@
-/* exec.c - execs through the public header: making one, running a phase, reading what came out. */
+/* exec.c - the public functions of execs: creating one, running a phase, reading results. */
 #include "exec/exec.h"
 
 #include <math.h>
@@ -15,19 +15,18 @@
 
 /* ---- making ---- */
 
-/* MOONSHARD_STREAMS: "inline", one thread runs all streams; "threads", one each, which lets a thread sanitizer see a
-** wait that a plan lacks. */
+/* MOONSHARD_STREAMS: "inline" runs all streams on one thread; "threads" uses one thread per stream, so that a thread
+** sanitizer detects a missing wait in a plan. */
 static int choose_runner(ms_exec *exec) {
   const char *mode = ms_env_string("MOONSHARD_STREAMS", "inline");
   if (ms_device_has(exec->state->device, MS_DEVICE_ASYNCHRONOUS)) exec->runner = &ms_async_runner;
   else if (!strcmp(mode, "inline")) exec->runner = &ms_inline_runner;
   else if (!strcmp(mode, "threads")) exec->runner = &ms_threads_runner;
-  else
-    return MS_FAIL(MS_EINVAL, "environment variable MOONSHARD_STREAMS: it must be inline or threads, not '%s'", mode);
+  else return MS_FAIL(MS_EINVAL, "environment variable MOONSHARD_STREAMS must be inline or threads, not '%s'", mode);
   return exec->runner->open ? exec->runner->open(exec) : MS_OK;
 }
 
-/* For reports: what comes first in a step. */
+/* Notes the first collective of a step, for reports. */
 static void note_opening(const ms_exec *exec) {
   const ms_plan_phase *first = &exec->plan->phase[MS_PHASE_FIRST];
   char opening[MS_RECORDER_TEXT_BYTES];
@@ -37,7 +36,7 @@ static void note_opening(const ms_exec *exec) {
   atomic_store(&exec->recorder->opening, (uint32_t)ms_recorder_number(exec->recorder, opening));
 }
 
-/* Kernels that leave something to the device, or to where their tensors lie, decide it now. */
+/* Lets kernels make choices that depend on the device or on the addresses of their tensors. */
 static int bind_kernels(ms_exec *exec) {
   for (int p = 0; p < MS_PHASES; p++) {
     for (int i = 0; i < exec->phase[p].kernels; i++) {
@@ -49,7 +48,7 @@ static int bind_kernels(ms_exec *exec) {
   return MS_OK;
 }
 
-/* Ranks that differ say so before anything is made of the plan. */
+/* Compares plans first, so that ranks with different plans fail before anything is allocated. */
 static int bind_plan(ms_exec *exec) {
   MS_TRY(ms_compare_plans(&exec->state->process_group, exec->plan));
   ms_delays_get(ms_world_rank(exec->state->world), &exec->delays);
@@ -76,7 +75,7 @@ int ms_exec_new(ms_state *state, const ms_plan *plan, ms_exec **out) {
   if (plan->model != state->model)
     return MS_FAIL(MS_EINVAL, "the plan was compiled for another model than the state was made for");
   if (plan->config.device != state->device->api->kind)
-    return MS_FAIL(MS_EINVAL, "the plan was compiled for the device %s, the state is on %s",
+    return MS_FAIL(MS_EINVAL, "the plan was compiled for the device %s, but the state is on %s",
                    ms_device_name(plan->config.device), state->device->api->name);
   ms_exec *exec = ms_handle_new(MS_HANDLE_EXEC, sizeof *exec, destroy_exec);
   if (!exec) return MS_ENOMEM;
@@ -112,16 +111,17 @@ static int check_run(const ms_exec *exec, int phase) {
   if (ms_state_interrupted(exec->state))
     return MS_FAIL(
         MS_EINVAL,
-        "an earlier phase failed half-way, with other ranks inside it: before anything runs on this state, all "
-        "ranks must call ms_world_recover (the prompt does after every line; a recipe should let the error end "
-        "it)");
+        "an earlier phase failed part-way, and other ranks can still be inside it: before this state can run again, "
+        "all "
+        "ranks must call ms_world_recover (the prompt does so after every line; a recipe should let the error end it)");
   if (phase != MS_PHASE_EVALUATE && exec->state->ema_swapped) return ms_ema_refuse("train");
   if (phase == MS_PHASE_UPDATE && !exec->state->norm_ran_last)
-    return MS_FAIL(MS_EINVAL, "update must come right after norm: it needs the norm, and peers that read no weights");
+    return MS_FAIL(MS_EINVAL,
+                   "update must run right after norm: it needs the norm, and peers that no longer read weights");
   return MS_OK;
 }
 
-/* What an optimizer would only turn into NaNs. */
+/* Refuses values that an optimizer would turn into NaNs. */
 static int check_inputs(int phase, const ms_step_inputs *inputs) {
   if (!inputs || phase == MS_PHASE_EVALUATE) return MS_OK;
   if (!(inputs->lr >= 0 && isfinite(inputs->lr))) return MS_FAIL(MS_EINVAL, "lr must be 0 or more, not %g", inputs->lr);
@@ -147,7 +147,7 @@ static void count(ms_exec *exec, int phase) {
   }
 }
 
-/* A small result, f32 [n]. */
+/* Copies a small result, f32 [n], to the host. */
 static int read_result(const ms_exec *exec, const ms_ref *ref, int n, float *result) {
   return ms_state_copy_out(exec->state, result, ms_exec_pointer(exec, ref), n * (int64_t)sizeof *result);
 }
@@ -189,7 +189,7 @@ static int64_t count_allocations(const ms_exec *exec) {
   return ms_allocations() + exec->state->mapped + (api->allocations ? api->allocations() : 0);
 }
 
-/* All have put their slices back before anybody reads what a replica wrote. */
+/* Waits until all replicas have swapped their slices back, before anything reads them. */
 static int meet_replicas(ms_state *state) {
   if (!state->replicas_must_meet) return MS_OK;
   state->replicas_must_meet = 0;
@@ -255,7 +255,7 @@ const void *ms_exec_output(ms_exec *exec, const char *name) {
 int ms_exec_set_graph(ms_exec *exec, int on) {
   MS_HANDLE(exec, EXEC);
   if (exec->runner->set_graph) return exec->runner->set_graph(exec, on);
-  return on ? MS_FAIL(MS_EUNSUPPORTED, "graphs are captured on the device cuda, and this state is on the %s",
+  return on ? MS_FAIL(MS_EUNSUPPORTED, "graphs need the device cuda, but this state is on %s",
                       exec->state->device->api->name)
             : MS_OK;
 }

@@ -1,4 +1,4 @@
-/* delay.c - ms_inject_delay: reads "gather:100ms,update:1s@2", and what of it is meant for a rank. */
+/* inject_delay.c - ms_inject_delay: parses "gather:100ms,update:1s@2" and selects the delays of a rank. */
 #include "exec/inject_delay.h"
 
 #include <math.h>
@@ -25,7 +25,7 @@ static int listed;
 static int refuse(const char *spec, const char *why) {
   return MS_FAIL(
       MS_EINVAL,
-      "delay '%s': %s; write POINT:TIME or POINT:TIME@RANK with commas between, as in gather:100ms,update:1s@2 "
+      "delay '%s': %s; write POINT:TIME or POINT:TIME@RANK, separated by commas, as in gather:100ms,update:1s@2 "
       "(points: gather, reduce, replicate, forward, update; times in us, ms or s)",
       spec, why);
 }
@@ -36,7 +36,7 @@ static int find_point(const char *name, size_t length) {
   return -1;
 }
 
-/* "100ms" -> 0.1; moves *text behind it. */
+/* "100ms" -> 0.1; advances *text past it. */
 static int read_time(const char *spec, const char **text, double *seconds) {
   static const struct {
     const char *name;
@@ -58,7 +58,7 @@ static int read_time(const char *spec, const char **text, double *seconds) {
 static int read_one(const char *spec, const char **text, injected *out) {
   size_t length = strcspn(*text, ":,");
   out->point = find_point(*text, length);
-  if (out->point < 0 || (*text)[length] != ':') return refuse(spec, "a point that does not exist, or has no time");
+  if (out->point < 0 || (*text)[length] != ':') return refuse(spec, "a point is unknown or has no time");
   *text += length + 1;
   MS_TRY(read_time(spec, text, &out->seconds));
   out->rank = -1;
@@ -74,9 +74,9 @@ int ms_inject_delay(const char *spec) {
   injected read[MOST_DELAYS];
   int n = 0;
   for (const char *text = spec; text && *text;) {
-    if (n == MOST_DELAYS) return refuse(spec, "more than 32 of them");
+    if (n == MOST_DELAYS) return refuse(spec, "more than 32 delays");
     MS_TRY(read_one(spec, &text, &read[n++]));
-    if (*text && *text != ',') return refuse(spec, "something follows a delay");
+    if (*text && *text != ',') return refuse(spec, "unexpected text after a delay");
     if (*text) text++;
   }
   memcpy(list, read, (size_t)n * sizeof *read);

@@ -1,8 +1,8 @@
-/* inline.c - a phase on one thread: the kernels of the compute stream in order, and between them the collectives.
+/* inline.c - runs a phase on one thread: the compute stream's kernels in order, and collectives between them.
 **
-** A collective is a state machine that never blocks, so one thread keeps all streams moving: after each kernel it
-** looks at the heads of the other streams, starts what may start and tests what is under way. It sleeps only when
-** compute must wait and nothing else can move.
+** A collective is a state machine that never blocks, so one thread can advance all streams: after each kernel it checks
+** the heads of the other streams, starts collectives that are ready and tests those in flight. It sleeps only when
+** compute must wait and no stream can advance.
 */
 #include <math.h>
 
@@ -18,7 +18,7 @@ static void record(ms_exec *exec, int event) {
   atomic_store_explicit(&exec->event[event], exec->epoch, memory_order_relaxed);
 }
 
-/* Starts the collective at the head, or tests it; *done: it is complete. */
+/* Starts or tests the collective at the head of a stream; *done: it is complete. */
 static int move_collective(ms_exec *exec, int stream, ms_exec_cursor *cursor, const ms_exec_instr *instr, int *done) {
   ms_comm *comm = instr->comm;
   *done = 0;
@@ -35,7 +35,7 @@ static int move_collective(ms_exec *exec, int stream, ms_exec_cursor *cursor, co
   return MS_OK;
 }
 
-/* Takes a stream of collectives as far as it goes without waiting. */
+/* Advances a stream of collectives as far as possible without waiting. */
 static int poll(ms_exec *exec, int phase, const ms_exec_stream *list, int stream, int *moved) {
   ms_exec_cursor *cursor = &exec->cursor[stream];
   while (cursor->at < list->n) {
@@ -53,7 +53,7 @@ static int poll(ms_exec *exec, int phase, const ms_exec_stream *list, int stream
   return MS_OK;
 }
 
-/* Takes the compute stream to the end of its next kernel; *ran: there was one before a wait or the end. */
+/* Advances the compute stream until it has run one kernel (*ran), must wait, or has ended. */
 static int compute(ms_exec *exec, int phase, const ms_exec_stream *list, double now, int *moved, int *ran) {
   ms_exec_cursor *cursor = &exec->cursor[MS_STREAM_COMPUTE];
   while (cursor->at < list->n && !*ran) {
@@ -74,8 +74,8 @@ static int compute(ms_exec *exec, int phase, const ms_exec_stream *list, double 
   return MS_OK;
 }
 
-/* Sleeps until the collective that holds everything up may have moved: the one that compute waits for, through the
-** streams that wait for each other. */
+/* Sleeps until the collective that blocks compute may have advanced. Follows the waits from stream to stream to find
+** it. */
 static int pause(ms_exec *exec, int phase, unsigned seen) {
   const ms_exec_stream *stream = exec->phase[phase].stream;
   int s = MS_STREAM_COMPUTE;
@@ -89,7 +89,7 @@ static int pause(ms_exec *exec, int phase, unsigned seen) {
     }
     s = head->recorder;
   }
-  return MS_FAIL(MS_EINTERNAL, "phase %s: the streams wait for each other", ms_phase_name(phase));
+  return MS_FAIL(MS_EINTERNAL, "phase %s: deadlock: the streams wait for each other", ms_phase_name(phase));
 }
 
 static int run_inline(ms_exec *exec, int phase) {

@@ -1,5 +1,5 @@
-/* nonfinite.c - the first value that is not finite: parameters and inputs, then every result of the FIRST phase as it
-** is written, then the summed gradients. The ranks agree on the earliest finding, so all of them tell the same.
+/* nonfinite.c - finds the first value that is not finite: in parameters and inputs, then in every kernel's output
+** during phase FIRST, then in the summed gradients. The ranks agree on the earliest finding, so all report the same.
 */
 #include <limits.h>
 #include <math.h>
@@ -13,11 +13,11 @@
 #include "exec/params.h"
 
 enum { TEXT_BYTES = 896 };
-/* Positions beside those of the program: what is there before it, and what is there after. */
+/* Positions before and after those of the program's instructions. */
 enum { AT_PARAMETERS = -2, AT_INPUTS = -1, AT_GRADIENTS = INT_MAX - 1, NOWHERE = INT_MAX };
 
 struct ms_exec_finder {
-  int position; /* in the program of FIRST */
+  int position; /* of the finding: an instruction of FIRST, or one of the above */
   char text[TEXT_BYTES];
 };
 
@@ -38,7 +38,7 @@ static int64_t find_in(const void *data, int dtype, int64_t n, double *value) {
   return -1;
 }
 
-/* The same of a tensor that lies in an arena. */
+/* The same for a tensor in an arena. */
 static int find_in_arena(const ms_exec *exec, void *tensor, int dtype, int64_t n, int64_t *at, double *value) {
   void *data;
   MS_TRY(ms_state_view(exec->state, tensor, n * ms_dtype_size(dtype), &data));
@@ -101,7 +101,7 @@ static int inspect(ms_exec *exec, int phase, const ms_exec_instr *instr) {
   return MS_OK;
 }
 
-/* The earliest finding of all ranks, of the lowest rank when several have it. */
+/* Reports the earliest finding of all ranks; the lowest rank's if several have one at the same position. */
 static int agree(ms_exec *exec, const ms_exec_finder *mine) {
   ms_group *group = &exec->state->process_group;
   ms_exec_finder *all = ms_calloc(group->size, sizeof *all);
@@ -111,10 +111,10 @@ static int agree(ms_exec *exec, const ms_exec_finder *mine) {
   for (int i = 1; i < group->size; i++)
     if (all[i].position < all[first].position) first = i;
   if (all[first].position == NOWHERE)
-    snprintf(exec->report, sizeof exec->report,
-             "every parameter, input, activation and gradient of this micro-batch is finite: another micro-batch, or "
-             "the sum "
-             "of squares, is not");
+    snprintf(
+        exec->report, sizeof exec->report,
+        "every parameter, input, activation and gradient of this micro-batch is finite: the value that is not is in "
+        "another micro-batch, or is the sum of squares");
   else snprintf(exec->report, sizeof exec->report, "%s (rank %d)", all[first].text, group->rank[first]);
 fail:
   free(all);
@@ -145,7 +145,7 @@ int ms_exec_find_nonfinite(ms_exec *exec, const ms_step_inputs *inputs, const ch
   if (!exec->plan->phase[MS_PHASE_FIRST].present)
     return MS_FAIL(MS_EINVAL, "this plan has no phase first: compile it with train = 1");
   ms_exec_finder finder = {.position = NOWHERE};
-  ms_recorder_enter(exec->recorder, ms_recorder_number(exec->recorder, "looking for what is not finite"));
+  ms_recorder_enter(exec->recorder, ms_recorder_number(exec->recorder, "searching for the first non-finite value"));
   int rc = find(exec, inputs, &finder);
   ms_recorder_leave(exec->recorder, rc);
   if (!rc) *message = exec->report;

@@ -1,4 +1,4 @@
-/* params.c - parameters as elements: initial values, and the shard that a rank owns.
+/* params.c - access to the elements of parameters that this rank owns: initial values, reads, writes, update counts.
 **
 ** An initial value is a pure function of the model's seed, the parameter's name and the element's index, so every mesh
 ** shape starts from the same bits.
@@ -15,7 +15,7 @@
 
 /* ---- initial values ---- */
 
-/* Elements [first, first + count) of the parameter. */
+/* Draws elements [first, first + count) of the parameter. */
 static void draw(const ms_model *model, const ms_param *p, int64_t first, int64_t count, float *x) {
   const ms_param_config *c = &p->config;
   ms_fill_initial_values(model->seed, p->name, c->init, c->init_a, c->init_b, first, count, x);
@@ -33,7 +33,7 @@ static float *at_master(const ms_state *state, const ms_param *p) {
                            ms_master_offset(state->model, unit, shared, p->segment, p->local));
 }
 
-/* Elements that are drawn on the host before they go to the device: 4 MiB. */
+/* Elements drawn on the host per copy to the device: 4 MiB. */
 enum { DRAWN_ELEMENTS = 1 << 20 };
 
 int64_t ms_params_slice(const ms_state *state, const ms_param *p, int64_t *first) {
@@ -64,12 +64,12 @@ int ms_params_init(ms_state *state) {
   }
   free(drawn);
   if (rc || state->layout.replicas == 1) return rc;
-  return ms_group_barrier(&state->process_group); /* nobody else's slice is written once this rank goes on */
+  return ms_group_barrier(&state->process_group); /* afterwards, all slices are written */
 }
 
 /* ---- the owned part ---- */
 
-/* What of a parameter's owned elements lies in the slice of its unit that this rank sums. */
+/* The owned elements that are in the slice of the unit whose gradient this rank sums. */
 static void find_gradients(const ms_state *state, const ms_param *p, ms_elements *at) {
   int64_t first, n = ms_unit_slice(state->model, &state->model->unit[p->unit], state->layout.replicas, &first);
   int64_t begin = p->local > first ? p->local : first, end = p->local + p->owned;
@@ -127,7 +127,8 @@ int ms_params_copy_out(const ms_state *state, const ms_elements *from, int64_t f
   const int64_t bytes = ms_dtype_size(from->dtype) * count;
   if (!count) return MS_OK;
   if (from->dtype == MS_F32) return ms_state_copy_out(state, out, element(from, first), bytes);
-  void *packed = (char *)(out + count) - bytes; /* the end of their place, from which they are widened upwards */
+  void *packed =
+      (char *)(out + count) - bytes; /* at the end of `out`, so that widening upwards never overwrites unread input */
   MS_TRY(ms_state_copy_out(state, packed, element(from, first), bytes));
   ms_dtype_row_of(from->dtype)->widen(packed, count, out);
   return MS_OK;
@@ -176,7 +177,7 @@ static int find_owned(const ms_state *state, int param, int what, int64_t first,
   MS_TRY(ms_params_find(state, param, what, at));
   const ms_param *p = &state->model->param[param];
   if (first < at->first || count < 0 || first > at->first + at->count || count > at->first + at->count - first)
-    return MS_FAIL(MS_EINVAL, "elements %lld to %lld of parameter '%s': this rank owns %lld from %lld",
+    return MS_FAIL(MS_EINVAL, "this rank does not have elements %lld to %lld of parameter '%s': it owns %lld from %lld",
                    (long long)first, (long long)(first + count), p->name, (long long)at->count, (long long)at->first);
   at->data = element(at, first - at->first);
   return MS_OK;
@@ -205,7 +206,7 @@ int ms_state_write(ms_state *state, int param, int what, int64_t first, int64_t 
   return ms_params_copy_in(state, &at, 0, count, values);
 }
 
-/* ---- how many updates each has had: kernels count and read it where the state lies ---- */
+/* ---- the number of updates of each parameter: an f32 in the STATE arena that kernels increment and read ---- */
 
 /* Exact in f32 up to here. */
 static const int64_t MOST_UPDATES = 1 << 24;

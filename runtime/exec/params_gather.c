@@ -1,6 +1,7 @@
-/* params_gather.c - whole parameters: from the ranks that own their elements to all of them, and back.
+/* params_gather.c - whole parameters: gathers elements from the ranks that own them to all ranks, and scatters them
+** back.
 **
-** Elements go by way of memory that all members map, a window of it at a time.
+** Elements pass through a window of shared memory that all ranks of the group map, one window's worth per round.
 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,17 +11,17 @@
 #include "comm/recorder/flight_recorder.h"
 #include "exec/params.h"
 
-/* Elements that one round of a gather moves through shared memory: 32 MiB. */
+/* Elements per round: 32 MiB of shared memory. */
 enum { ROUND_ELEMENTS = 8 << 20 };
 
-/* This rank's elements of [begin, end) into window, which starts at element begin. */
+/* Copies this rank's elements of [begin, end) into window, which begins with element `begin`. */
 static int put_owned(ms_state *state, const ms_elements *mine, int64_t begin, int64_t end, float *window) {
   int64_t from = mine->first > begin ? mine->first : begin;
   int64_t to = mine->first + mine->count < end ? mine->first + mine->count : end;
   return to > from ? ms_params_copy_out(state, mine, from - mine->first, to - from, window + (from - begin)) : MS_OK;
 }
 
-/* Elements [first, first + count); out NULL: this rank only gives. */
+/* Gathers elements [first, first + count); out NULL: this rank only contributes. */
 static int gather(ms_state *state, const ms_elements *mine, int64_t first, int64_t count, float *out) {
   ms_region window;
   int rc = MS_OK;
@@ -28,7 +29,7 @@ static int gather(ms_state *state, const ms_elements *mine, int64_t first, int64
   MS_TRY(ms_region_map(&state->process_group, (size_t)round * sizeof *out, &window));
   for (int64_t begin = first; begin < last; begin += round) {
     int64_t end = begin + round < last ? begin + round : last;
-    /* Of replicas that hold the same bits one is enough. */
+    /* Replicas hold the same bits, so one of them writes. */
     if (mine->sliced || state->model->replicate_rank == 0) MS_GOTO(put_owned(state, mine, begin, end, window.base));
     MS_GOTO(ms_group_barrier(&state->process_group));
     if (out) memcpy(out + (begin - first), window.base, (size_t)(end - begin) * sizeof *out);
@@ -69,9 +70,10 @@ int ms_state_gather_range(ms_state *state, int param, int what, int64_t first, i
   MS_TRY(ms_params_find(state, param, what, &mine));
   const ms_param *p = &state->model->param[param];
   if (first < 0 || count < 1 || first > p->numel || count > p->numel - first)
-    return MS_FAIL(MS_EINVAL,
-                   "parameter '%s': %lld elements from element %lld: it has %lld, and 1 at least is gathered", p->name,
-                   (long long)count, (long long)first, (long long)p->numel);
+    return MS_FAIL(
+        MS_EINVAL,
+        "parameter '%s': cannot gather %lld elements from element %lld: give a range of 1 or more of its %lld", p->name,
+        (long long)count, (long long)first, (long long)p->numel);
   if (state->model->shard_size == 1 && !mine.sliced)
     return out ? ms_params_copy_out(state, &mine, first, count, out) : MS_OK;
   ms_recorder *recorder = ms_world_recorder(state->world);
@@ -89,8 +91,8 @@ int ms_state_gather(ms_state *state, int param, int what, float *full) {
   return ms_state_gather_range(state, param, what, 0, state->model->param[param].numel, full);
 }
 
-/* Every rank takes what it owns of each window: it is written when no peer reads the parameter any more, which the
-** window's first barrier says. */
+/* Every rank copies the elements it owns from each window. The window's first barrier ensures that no peer reads the
+** parameter any more. */
 static int scatter(ms_state *state, const ms_param *p, int from, const float *full, const ms_elements *mine) {
   ms_region window;
   int rc = MS_OK;
@@ -116,10 +118,11 @@ int ms_state_scatter(ms_state *state, int param, int from, const float *full) {
   ms_elements mine;
   MS_TRY(ms_params_find(state, param, MS_TENSOR_PARAM, &mine));
   if (from < 0 || from >= state->process_group.size)
-    return MS_FAIL(MS_EINVAL, "rank %d of the model's %d ranks shall give a parameter", from,
+    return MS_FAIL(MS_EINVAL, "rank %d cannot give a parameter: the model has %d ranks", from,
                    state->process_group.size);
   if (state->process_group.me == from && !full)
-    return MS_FAIL(MS_EINVAL, "parameter '%s': the rank that gives it gave nothing", state->model->param[param].name);
+    return MS_FAIL(MS_EINVAL, "parameter '%s': this rank scatters it, but full is NULL",
+                   state->model->param[param].name);
   ms_recorder *recorder = ms_world_recorder(state->world);
   ms_recorder_enter(recorder, ms_recorder_number(recorder, "scattering a parameter"));
   int rc = scatter(state, &state->model->param[param], from, full, &mine);

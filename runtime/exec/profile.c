@@ -1,6 +1,5 @@
-/* profile.c - recording. Every stream has its own list, so streams that are threads record without a lock, and room for
-** a run is made before it starts: while it runs nothing is allocated. Texts stay numbers of the flight recorder until
-** the trace is written.
+/* profile.c - records what runs. Every stream has its own list, so streams on different threads record without a lock;
+** room is allocated before a run, never during it. Texts stay flight recorder numbers until the trace is written.
 */
 #include "exec/profile.h"
 
@@ -38,7 +37,7 @@ void ms_exec_set_profile(ms_exec *exec, ms_profile *profile) {
   exec->profile = profile;
 }
 
-/* ---- what the streams did ---- */
+/* ---- events of streams ---- */
 
 int ms_profile_reserve(ms_profile *profile, const ms_exec_phase *phase) {
   for (int s = 0; s < MS_STREAMS; s++) {
@@ -72,7 +71,7 @@ void ms_profile_kernel(ms_exec *exec, int phase, const ms_exec_instr *instr, uin
   event->end = ms_recorder_now();
 }
 
-/* The times of a collective are in the flight recorder, which has them anyway. */
+/* Takes the times of a collective from the flight recorder, which records them anyway. */
 void ms_profile_add(ms_exec *exec, int phase, int stream, const ms_exec_instr *instr) {
   ms_profile_event *event = ms_profile_append(exec, phase, stream, instr);
   if (instr->kind != MS_INSTR_COLLECTIVE) return;
@@ -83,7 +82,7 @@ void ms_profile_add(ms_exec *exec, int phase, int stream, const ms_exec_instr *i
   event->sequence = atomic_load_explicit(&record->sequence, memory_order_relaxed);
 }
 
-/* What can be said once the run is over, while its exec is sure to be there. */
+/* Fills in an event after the run, while the exec still exists. */
 static void complete(const ms_exec *exec, int phase, ms_profile_event *event) {
   const ms_exec_instr *instr = event->instr;
   event->instr = NULL;
@@ -108,7 +107,7 @@ void ms_profile_drop(ms_profile *profile) {
   for (int s = 0; s < MS_STREAMS; s++) profile->stream[s].n = profile->stream[s].before;
 }
 
-/* ---- what the calling thread did ---- */
+/* ---- spans of the calling thread ---- */
 
 static int add_span(ms_profile *profile, const ms_profile_span *span) {
   MS_TRY(ms_grow((void **)&profile->span, &profile->spans_capacity, profile->spans + 1, sizeof *profile->span));
@@ -134,7 +133,7 @@ int ms_profile_finish_phase(ms_profile *profile, const ms_exec *exec, int phase,
                                               .bytes = bytes});
 }
 
-/* Barriers and all-gathers of bytes that the flight recorder still has. */
+/* Adds barriers and all-gathers of bytes that are still in the flight recorder's ring. */
 static int add_meetings(ms_profile *profile) {
   uint64_t newest = profile->meetings;
   for (int i = 0; i < MS_RECORDER_RECORDS; i++) {
@@ -158,7 +157,8 @@ int ms_profile_mark(ms_profile *profile, const char *name, double began) {
   MS_HANDLE(profile, PROFILE);
   MS_GIVEN(name);
   if (!(began >= 0 && began <= 1e-9 * (double)ms_recorder_now()))
-    return MS_FAIL(MS_EINVAL, "ms_profile_mark: began is %g; it may be 0 to now, in seconds of CLOCK_MONOTONIC", began);
+    return MS_FAIL(MS_EINVAL, "ms_profile_mark: began is %g; it must be 0 to now, in seconds of CLOCK_MONOTONIC",
+                   began);
   MS_TRY(add_meetings(profile));
   return add_span(profile, &(ms_profile_span){.begin = (uint64_t)(1e9 * began),
                                               .end = ms_recorder_now(),

@@ -1,14 +1,13 @@
-/* profile_write.c - a profile as one Chrome trace file (JSON), which ui.perfetto.dev and chrome://tracing show: a
-** process for each rank, a thread for each stream and one for the program itself, arrows where a stream waited for
-** another.
+/* profile_write.c - writes a profile as one Chrome trace file (JSON) for ui.perfetto.dev and chrome://tracing: a
+** process per rank, a thread per stream and one for the program itself, arrows where a stream waited for another.
 **
-** Every rank writes its own part into memory that all of them map, and rank 0 writes the file. Times are microseconds
-** since the first event of all ranks; ranks of one host have the same clock.
+** Every rank writes its part into shared memory, and rank 0 writes the file. Times are microseconds since the first
+** event of all ranks; the ranks of a host have the same clock.
 **
-** Perfetto keys threads by tid alone and takes tid 0 for an idle processor, so numbers of processes and threads are
-** those of no other rank: process (rank + 1) * 100, and its threads counted from there. It reads ids of arrows as
-** integers only. It closes slices in the order of the file where times are equal, so a thread's are written as they
-** begin, the longer first.
+** Perfetto identifies threads by tid alone and treats tid 0 as an idle processor, so numbers are unique across ranks:
+** process (rank + 1) * 100, and its threads counted from there. It reads ids of arrows as integers only. It closes
+** slices with equal times in the order of the file, so a thread's slices are written in order of their beginning, and
+** the longest first.
 */
 #include <errno.h>
 #include <math.h>
@@ -45,7 +44,7 @@ static const char *text_of(const writer *w, int number) {
   return ms_recorder_text(w->profile->recorder, (uint32_t)number);
 }
 
-/* {"ph":"X","pid":100,"tid":101,"ts":1.5 - and the caller goes on. */
+/* Writes {"ph":"X","pid":100,"tid":101,"ts":1.5 without an end; the caller adds fields and closes it. */
 static void open_event(writer *w, const char *kind, int lane, uint64_t at) {
   int process = (w->rank + 1) * PROCESS_STEP;
   ms_text_append(&w->text, "%s{\"ph\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f", w->text.length ? ",\n" : "", kind,
@@ -151,7 +150,7 @@ static int by_run_and_event(const void *left, const void *right) {
   return a->run != b->run ? a->run - b->run : a->event - b->event;
 }
 
-/* A RECORD stands for what its stream did before it: it gets that slice's end, and its lane as op. */
+/* Gives each RECORD the times of the slice before it in its stream, and the stream's lane as op. */
 static int collect_records(writer *w) {
   int n = 0;
   for (int s = 0; s < MS_STREAMS; s++) n += w->profile->stream[s].n;
@@ -173,12 +172,12 @@ static int collect_records(writer *w) {
   return MS_OK;
 }
 
-/* From the end of what was waited for to the beginning of what waited. */
+/* An arrow from the end of the slice that was waited for to the beginning of the slice that waited. */
 static void write_arrow(writer *w, const ms_profile_event *wait, int lane, uint64_t at) {
   const ms_profile_event **found = bsearch(&wait, w->record, (size_t)w->records, sizeof *w->record, by_run_and_event);
   if (!found) return;
   const ms_profile_event *from = *found;
-  /* Of no other rank, and below 2^53, which every reader of JSON keeps whole. */
+  /* Unique across ranks, and below 2^53, so that every JSON reader keeps it exact. */
   uint64_t id = ((uint64_t)w->rank + 1) << 32 | (uint64_t)w->arrows++;
   open_event(w, "s", from->op, from->end > from->begin ? from->end - 1 : from->end);
   ms_text_append(&w->text, ",\"cat\":\"order\",\"name\":\"waited for\",\"id\":%llu}", (unsigned long long)id);
@@ -232,7 +231,7 @@ static int write_own(writer *w) {
   return ms_text_status(&w->text);
 }
 
-/* 0, or the errno of what failed. */
+/* Returns 0 or an errno. */
 static int save(const char *path, const char *parts, const double *bytes, int ranks) {
   FILE *file = fopen(path, "we");
   if (!file) return errno;
@@ -247,7 +246,7 @@ static int save(const char *path, const char *parts, const double *bytes, int ra
   return fclose(file) && !failed ? errno : failed;
 }
 
-/* Own text to its place in memory of all; then rank 0 saves, and all learn how that went. */
+/* Copies this rank's text into shared memory; rank 0 writes the file, and all ranks return its result. */
 static int combine(const writer *w, const char *path) {
   ms_world *world = w->profile->world;
   int rc = MS_OK, ranks = ms_world_size(world), all_failed[MS_MAX_LOCAL_RANKS];
@@ -265,7 +264,7 @@ static int combine(const writer *w, const char *path) {
   MS_GOTO(ms_world_barrier(world));
   int failed = w->rank == 0 ? save(path, region.base, bytes, ranks) : 0;
   MS_GOTO(ms_world_all_gather_bytes(world, &failed, sizeof failed, all_failed));
-  if (all_failed[0]) rc = MS_FAIL(MS_EIO, "trace %s: %s", path, strerror(all_failed[0]));
+  if (all_failed[0]) rc = MS_FAIL(MS_EIO, "cannot write trace %s: %s", path, strerror(all_failed[0]));
 fail:
   ms_region_unmap(&region);
   ms_group_close(&everybody);

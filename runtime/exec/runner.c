@@ -1,5 +1,5 @@
-/* runner.c - what runners share: a kernel with all that goes with it, collectives that are delayed on purpose, and
-** counts. */
+/* runner.c - shared by all runners: calling a kernel (with notes, profile and error text), injected delays of
+** collectives, and counts. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -8,7 +8,7 @@
 
 /* ---- kernels ---- */
 
-/* Tells where a kernel failed: "in layers.3.attn: embedding: ...". */
+/* Prefixes the error message of a kernel with its location: "in layers.3.attn: embedding: ...". */
 static int explain(const ms_exec *exec, int phase, const ms_exec_instr *instr, int rc) {
   const ms_instr *source = &exec->plan->phase[phase].instr[instr->source];
   const char *op = ms_op_row_of(instr->call->op)->name, *message = ms_error_message();

@@ -1,5 +1,5 @@
-/* state.c - the training state of one rank: made, freed, and the communicators among which its plans' collectives
-** run. */
+/* state.c - the training state of a rank: creating and freeing it, and the communicators that its plans' collectives
+** use. */
 #include "exec/state.h"
 
 #include <stdlib.h>
@@ -33,7 +33,7 @@ int ms_state_grid(const ms_state *state, int *ranks) {
   return m->replicate_size * m->shard_size;
 }
 
-/* A further communicator of a stream; NULL: it is there. */
+/* Opens another communicator of a stream; *opened NULL: it is already open. */
 static int open_group(ms_state *state, int stream, int ranks, const int *members, ms_comm **opened) {
   *opened = NULL;
   if (ms_state_comm(state, stream, ranks)) return MS_OK;
@@ -79,13 +79,13 @@ static int check_place(const ms_world *world, const ms_model *model) {
                  model->rank, model->world, model->mesh_text, ms_world_rank(world), ms_world_size(world));
 }
 
-/* Nothing in this version moves bytes between the nodes of replicas that share within theirs. */
+/* This version cannot move bytes between nodes when replicas share one copy within each node. */
 static int check_nodes(const ms_state *state) {
   const int together = state->layout.replicas, all = state->model->replicate_size;
   if (together == 1 || together == all) return MS_OK;
   return MS_FAIL(MS_EUNSUPPORTED,
-                 "of %d replicas, each %d on a node would share their state (node_of): such ranks "
-                 "can be planned, not run, in this version",
+                 "of %d replicas, each %d on the same node would share their state (node_of): this version can "
+                 "plan such ranks, but not run them",
                  all, together);
 }
 
@@ -114,7 +114,7 @@ int ms_state_new(ms_world *world, const ms_model *model, const ms_plan_config *g
   if (!state) return MS_ENOMEM;
   int rc = MS_OK;
   ms_recorder *recorder = ms_world_recorder(world);
-  ms_recorder_enter(recorder, ms_recorder_number(recorder, "making the state"));
+  ms_recorder_enter(recorder, ms_recorder_number(recorder, "creating the state"));
   state->world = world;
   state->model = model;
   ms_handle_set_on(state, world);

@@ -1,10 +1,8 @@
-/* threads.c - every stream on a thread of its own, as streams are on an accelerator. Slower than one thread, and
-** meant for checking: nothing but the plan's own events orders the streams, so a thread sanitizer sees a wait that is
-** missing.
+/* threads.c - runs each stream on its own thread, as an accelerator does. Slower than one thread, and meant for checks:
+** only the plan's events order the streams, so a thread sanitizer detects a missing wait.
 **
-** The compute stream runs on the caller's thread, the others on threads that are parked between phases. An event is a
-** futex word: sleeping on it adds no order between threads beyond the event itself. The first error stops all
-** streams.
+** The compute stream runs on the caller's thread, the others on threads that sleep between phases. An event is a futex
+** word: sleeping on it orders threads no further than the event itself. The first error stops all streams.
 */
 #include <limits.h>
 #include <linux/futex.h>
@@ -30,11 +28,11 @@ typedef struct worker {
 
 struct ms_exec_threads {
   ms_exec *exec;
-  worker worker[MS_STREAMS]; /* that of compute is the caller */
+  worker worker[MS_STREAMS]; /* compute's entry is unused: it runs on the caller's thread */
   pthread_mutex_t lock;
   pthread_cond_t start, finish;
-  int phase, running, leaving; /* under lock */
-  unsigned run;                /* under lock: counts phases */
+  int phase, running, leaving; /* guarded by lock */
+  unsigned run;                /* guarded by lock; counts phases */
   _Atomic int failed;          /* the stream whose error came first, or NOT_FAILED */
   ms_error_record error;       /* that error, carried from its thread to the caller's */
 };
@@ -50,7 +48,7 @@ static int has_failed(const ms_exec_threads *pool) {
   return atomic_load_explicit(&pool->failed, memory_order_acquire) != NOT_FAILED;
 }
 
-/* Returns too when another stream has failed: it looks now and then. */
+/* Waits for an event, or until another stream has failed, which it checks every 20 ms. */
 static void wait_for(const ms_exec_threads *pool, int event) {
   const struct timespec now_and_then = {.tv_nsec = 20 * 1000 * 1000};
   _Atomic uint32_t *word = &pool->exec->event[event];
@@ -76,7 +74,7 @@ static int run_collective(ms_exec_threads *pool, int stream, ms_exec_cursor *cur
     if (done) break;
     if (has_failed(pool)) return MS_OK;
     MS_TRY(ms_comm_pause(comm, &cursor->wait, seen));
-    now = ms_clock(); /* this stream waits, compute does not: not counted as waiting */
+    now = ms_clock(); /* only compute's waits count as wait_seconds */
   }
   cursor->wait = (ms_wait){0};
   ms_exec_count_collective(cursor, instr);
@@ -106,7 +104,7 @@ static int run_stream(ms_exec_threads *pool, int phase, int stream) {
   return MS_OK;
 }
 
-/* Runs a stream on the calling thread; the first error of all streams is kept. */
+/* Runs a stream on the calling thread; keeps the first error of all streams. */
 static void run_and_keep_error(ms_exec_threads *pool, int phase, int stream) {
   int none = NOT_FAILED;
   if (!run_stream(pool, phase, stream)) return;

@@ -1,8 +1,8 @@
 /* main.c - the executable: a Lua state whose modules are inside the program, and the command line written in Lua.
 **
 ** The module moonshard.host gives Lua what only the host can do: start ranks. A rank is a fork of this process, so it
-** begins with the Lua state as it stands at the launch and runs a Lua function in it. Nothing here starts threads, or the
-** forked ranks would inherit locks that nobody releases.
+** begins with the Lua state as it stands at the launch and runs a Lua function in it. Nothing here starts threads, or
+** the forked ranks would inherit locks that nobody releases.
 */
 #include <errno.h>
 #include <lauxlib.h>
@@ -81,9 +81,10 @@ static const char *text_field(lua_State *L, const char *name) {
   return lua_isnil(L, -1) ? NULL : luaL_checkstring(L, -1);
 }
 
-/* launch{ ranks =, log_all =, log_dir =, pin =, interactive =, nodes =, node_rank =, rendezvous =, joins =, grace =, main = function }
-** -> exit status, or nil and a message; the fields as in ms_launch_config, grace being grace_to_save. main runs in every rank and returns the rank's exit status; it does not return here. Where
-** it is interactive, rank 0 may change the terminal: it is put back. */
+/* launch{ ranks =, log_all =, log_dir =, pin =, interactive =, nodes =, node_rank =, rendezvous =, joins =, grace =,
+** main = function } -> exit status, or nil and a message; the fields as in ms_launch_config, grace being grace_to_save.
+** main runs in every rank and returns the rank's exit status; it does not return here. Where it is interactive, rank 0
+** may change the terminal: it is put back. */
 static int host_launch(lua_State *L) {
   ms_launch_config config = {.rank_main = run_rank, .context = L};
   luaL_checktype(L, 1, LUA_TTABLE);
@@ -224,13 +225,14 @@ static int run_command_line(lua_State *L, int count, char **arguments) {
   return (int)lua_tointeger(L, -1);
 }
 
-/* Text that a full disk swallowed is no success. What reads a pipe or a terminal may go as it likes; those have no places to
-** seek, as a disk and what stands for one do. */
+/* Text that a full disk swallowed is no success. What reads a pipe or a terminal may go as it likes; those have no
+** places to seek, as a disk and what stands for one do. */
 static int check_printed(int status) {
   int failed = fflush(stdout) != 0;
   int why = errno;
   if ((!failed && !ferror(stdout)) || lseek(STDOUT_FILENO, 0, SEEK_CUR) < 0 || status) return status;
-  fprintf(stderr, "moonshard: standard output: %s\n", failed ? strerror(why) : "not all could be written");
+  fprintf(stderr, "moonshard: standard output: %s\n",
+          failed ? strerror(why) : "part of the output could not be written");
   return STATUS_FAILED_RUN;
 }
 
@@ -257,7 +259,7 @@ int main(int count, char **arguments) {
   signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails with EFBIG then, and is reported so */
   lua_State *L = luaL_newstate();
   if (!L) {
-    fputs("moonshard: no memory for a Lua state\n", stderr);
+    fputs("moonshard: out of memory: cannot create a Lua state\n", stderr);
     return STATUS_FAILED_RUN;
   }
   if (lua_cpcall(L, run_protected, &program)) {

@@ -184,7 +184,7 @@ int ms_host_runs(lua_State *L) {
   seen->n = 0;
   lua_newtable(L);
   DIR *processes = opendir("/proc");
-  if (!processes) return luaL_error(L, "/proc cannot be read: runs are found there");
+  if (!processes) return luaL_error(L, "cannot list runs: /proc cannot be read");
   for (struct dirent *entry; (entry = readdir(processes));)
     if (is_number(entry->d_name)) look_into(L, seen, atoi(entry->d_name));
   closedir(processes);

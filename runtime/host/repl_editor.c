@@ -1,7 +1,7 @@
 /* repl_editor.c - lines edited in a terminal by libedit: its emacs keys (or those of ~/.editrc), history, completion.
 **
-** libedit reads its characters through repl_input.c, so that a prompt that waits hears Ctrl-C and the end of a rank. The
-** history file is rewritten with every line: nothing is lost when the session is killed.
+** libedit reads its characters through repl_input.c, so that a prompt that waits hears Ctrl-C and the end of a rank.
+** The history file is rewritten with every line: nothing is lost when the session is killed.
 */
 #include <errno.h>
 #include <histedit.h>
@@ -74,7 +74,7 @@ static unsigned char complete(EditLine *line, int key) {
 static int set_history(int size) {
   HistEvent event;
   editor.history = history_init();
-  if (!editor.history) return MS_FAIL(MS_ENOMEM, "no memory for the history of lines");
+  if (!editor.history) return MS_FAIL(MS_ENOMEM, "out of memory: cannot create the history of lines");
   history(editor.history, &event, H_SETSIZE, size);
   history(editor.history, &event, H_SETUNIQUE, 1);
   if (editor.path) history(editor.history, &event, H_LOAD, editor.path);

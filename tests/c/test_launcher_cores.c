@@ -1,5 +1,5 @@
-/* test_launcher_cores.c - what of a machine a run may use, how ranks divide it, and that ranks and their threads stay where
-** they were put.
+/* test_launcher_cores.c - what of a machine a run may use, how ranks divide it, and that ranks and their threads stay
+** where they were put.
 */
 #include "tests/c/support/launched.h"
 
@@ -341,7 +341,7 @@ static void L5_a_list_of_cores_is_obeyed(void **state) {
   }
   ms_launch_config config = {.ranks = 2, .rank_main = look_around, .pin = "0-1023"};
   int status;
-  assert_fails(ms_launch(&config, &status), MS_EINVAL, "process may use");
+  assert_fails(ms_launch(&config, &status), MS_EINVAL, "process cannot use core");
 }
 
 int main(void) {

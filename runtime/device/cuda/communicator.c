@@ -1,9 +1,8 @@
 /* communicator.c - collectives among GPUs, by NCCL.
 **
-** Communicators do not block: what takes time (opening, the first collective) goes on in NCCL's own threads, and
-** ms_cuda_comm_ready tells when it is over. That is also the only ground on which ncclCommAbort may be called while
-** something hangs. It may hang itself: it runs on a thread of its own, which is left behind after the time that was
-** given.
+** Communicators are non-blocking: slow operations (opening, the first collective) continue in NCCL's own threads, and
+** ms_cuda_comm_ready reports when they are done. Only non-blocking communicators allow ncclCommAbort while an operation
+** hangs. ncclCommAbort itself can hang, so it runs on a separate thread, which is abandoned after the given time.
 */
 #include <pthread.h>
 #include <stdio.h>
@@ -18,10 +17,10 @@
 struct ms_device_comm {
   const ms_nccl *nccl;
   ms_nccl_comm comm;
-  ms_device_comm *parent;   /* of a split under way: a thread of NCCL's writes `comm` until the parent is ready */
-  ms_device_comm *given_up; /* splits that were closed before that: they end with their parent */
-  int opening;              /* comm_ready has not told yet that it is open */
-  int64_t free_before;      /* of the device, when it began to open */
+  ms_device_comm *parent;   /* during a split: a thread of NCCL writes `comm` until the parent is ready; else NULL */
+  ms_device_comm *given_up; /* list of splits that were closed during a split: the parent frees them */
+  int opening;              /* comm_ready has not reported yet that it is open */
+  int64_t free_before;      /* free device memory in bytes when opening began */
 };
 
 #define NCCL(comm, function, result) check((comm), (function), (result), __LINE__)
@@ -40,7 +39,7 @@ static int64_t free_bytes(void) {
   return cudaMemGetInfo(&free_now, &total) == cudaSuccess ? (int64_t)free_now : 0;
 }
 
-/* As little as is needed: what a config of an older version lacks, the library sets itself. */
+/* Passes the oldest config that suffices; the library sets the fields that it lacks. */
 static ms_nccl_config configure(const ms_device *device) {
   int engines = (ms_cuda_nccl(device) & MS_NCCL_COPY_ENGINES) != 0;
   return (ms_nccl_config){.size = engines ? sizeof(ms_nccl_config) : offsetof(ms_nccl_config, comm_name),
@@ -70,7 +69,7 @@ static int make(const ms_nccl *nccl, ms_device_comm **comm) {
   return MS_OK;
 }
 
-/* NCCL refuses two ranks on one GPU of one host: where ranks share a GPU, each says that it is a host of its own. */
+/* NCCL refuses two ranks on the same GPU of a host. Where ranks share a GPU, each claims to be on a different host. */
 static void set_host_id(void) {
   char id[64];
   snprintf(id, sizeof id, "moonshard-%d", (int)getpid());
@@ -80,7 +79,7 @@ static void set_host_id(void) {
 int ms_cuda_comm_id(ms_device *device, void *id) {
   ms_device_comm none = {0};
   set_host_id();
-  _Static_assert(sizeof(ms_nccl_id) == MS_DEVICE_ID_BYTES, "an id is told as so many bytes");
+  _Static_assert(sizeof(ms_nccl_id) == MS_DEVICE_ID_BYTES, "an id has MS_DEVICE_ID_BYTES bytes");
   MS_TRY(ms_cuda_attach(device));
   MS_TRY(ms_nccl_load(&none.nccl));
   return id ? NCCL(&none, "ncclGetUniqueId", none.nccl->get_unique_id(id)) : MS_OK;
@@ -131,7 +130,7 @@ int ms_cuda_comm_ready(ms_device *device, ms_device_comm *comm, int *ready) {
     MS_TRY(ask(comm->parent, "ncclCommSplit", ready));
     if (!*ready) return MS_OK;
     comm->parent = NULL;
-    if (!comm->comm) return MS_FAIL(MS_EDEVICE, "ncclCommSplit: it has made no communicator");
+    if (!comm->comm) return MS_FAIL(MS_EDEVICE, "ncclCommSplit: it returned no communicator");
   }
   MS_TRY(ask(comm, "nccl collective", ready));
   if (!*ready || !comm->opening) return MS_OK;
@@ -162,7 +161,7 @@ int ms_cuda_collective(ms_device *device, ms_device_comm *comm, ms_device_stream
   MS_TRY(NCCL(comm, "ncclGroupStart", comm->nccl->group_start()));
   for (int i = 0; i < parts && !rc; i++)
     if (part[i].count) rc = issue(comm, (cudaStream_t)(void *)stream, kind, &part[i]);
-  int end = NCCL(comm, "ncclGroupEnd", comm->nccl->group_end()); /* also after an error: the group must not stay open */
+  int end = NCCL(comm, "ncclGroupEnd", comm->nccl->group_end()); /* also after an error, to close the group */
   return rc ? rc : end;
 }
 
@@ -180,7 +179,7 @@ void ms_cuda_window_close(ms_device *device, ms_device_comm *comm, ms_device_win
   comm->nccl->window_deregister(comm->comm, (ms_nccl_window)(void *)window);
 }
 
-/* ---- the end ---- */
+/* ---- closing ---- */
 
 typedef struct ending {
   ms_device_comm *comm;

@@ -1,6 +1,6 @@
-/* error.c - what the library reports to the engine that loaded it.
+/* error.c - passes errors and notes to the engine that loaded the library.
 **
-** The library has no error record and no notes of its own: what its code and its kernels raise goes to the engine's.
+** The library has no error record of its own: errors and notes of its code and kernels go to the engine's.
 */
 #include <stdarg.h>
 #include <stdio.h>
@@ -33,7 +33,7 @@ void ms_note(const char *format, ...) {
 
 int ms_cuda_check(cudaError_t error, const char *call, const char *file, int line) {
   if (error == cudaSuccess) return MS_OK;
-  ms_cuda_ignore(cudaGetLastError()); /* what can be got over is told once */
+  ms_cuda_ignore(cudaGetLastError()); /* clears a recoverable error, so that it is not reported twice */
   int code = error == cudaErrorMemoryAllocation ? MS_ENOMEM : MS_EDEVICE;
   return ms_error_raise(code, file, line, "%.*s: %s (%s)", (int)strcspn(call, "("), call, cudaGetErrorString(error),
                         cudaGetErrorName(error));

@@ -1,4 +1,4 @@
-/* memory.c - arenas, pinned host memory, and what of the device's memory is taken beside the arenas. */
+/* memory.c - arenas, pinned host memory, and the use of device memory. */
 #include <string.h>
 
 #include "device/cuda/cuda.h"
@@ -14,8 +14,8 @@ static void count(_Atomic int64_t *total, int64_t bytes) {
 static int refuse(int64_t bytes, const char *label) {
   size_t free_bytes = 0, total = 0;
   ms_cuda_ignore(cudaMemGetInfo(&free_bytes, &total));
-  return MS_FAIL(MS_ENOMEM, "the GPU has no %lld bytes for %s: %lld of %lld are free", (long long)bytes, label,
-                 (long long)free_bytes, (long long)total);
+  return MS_FAIL(MS_ENOMEM, "cannot allocate %lld bytes of GPU memory for %s: %lld of %lld are free", (long long)bytes,
+                 label, (long long)free_bytes, (long long)total);
 }
 
 static void release(const ms_device *device, void *data, int communicated) {
@@ -24,7 +24,7 @@ static void release(const ms_device *device, void *data, int communicated) {
   else ms_cuda_ignore(cudaFree(data));
 }
 
-/* What is registered with NCCL must have been allocated by it. */
+/* Memory that is registered with NCCL must be allocated by NCCL. */
 static int take(const ms_device *device, int64_t bytes, int communicated, const char *label, void **data) {
   const ms_nccl *nccl;
   cudaError_t error;
@@ -44,7 +44,7 @@ int ms_cuda_allocate(ms_device *device, int64_t bytes, int communicated, const c
   MS_TRY(take(device, bytes, communicated, label, &data));
   int rc = MS_CUDA(cudaMemset(data, 0, (size_t)bytes));
   if (!rc)
-    rc = MS_CUDA(cudaDeviceSynchronize()); /* a memset may still be under way, which other streams do not wait for */
+    rc = MS_CUDA(cudaDeviceSynchronize()); /* cudaMemset can be asynchronous, and other streams would not wait for it */
   if (rc) {
     release(device, data, communicated);
     return rc;
@@ -68,7 +68,7 @@ int ms_cuda_read(ms_device *device, void *host, const void *at, int64_t bytes) {
 int ms_cuda_write(ms_device *device, void *at, const void *host, int64_t bytes) {
   MS_TRY(ms_cuda_attach(device));
   MS_TRY(MS_CUDA(cudaMemcpy(at, host, (size_t)bytes, cudaMemcpyHostToDevice)));
-  return MS_CUDA(cudaDeviceSynchronize()); /* a copy of pageable memory may return before the last bytes are there */
+  return MS_CUDA(cudaDeviceSynchronize()); /* a copy from pageable memory can return before it has arrived */
 }
 
 int ms_cuda_pin(ms_device *device, int64_t bytes, void **host) {

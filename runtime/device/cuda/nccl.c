@@ -1,4 +1,4 @@
-/* nccl.c - finding NCCL: by MOONSHARD_NCCL_LIBRARY, else as the dynamic linker finds libnccl.so.2. */
+/* nccl.c - loads NCCL: the file named by MOONSHARD_NCCL_LIBRARY, or libnccl.so.2 on the dynamic linker's path. */
 #include "device/cuda/nccl.h"
 
 #include <dlfcn.h>
@@ -10,7 +10,7 @@
 #include "base/library.h"
 
 static ms_nccl nccl;
-static int loaded; /* 1: complete */
+static int loaded; /* 1: nccl is complete; guarded by loading */
 static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
 
 #define ENTRY(field, symbol) \
@@ -33,7 +33,7 @@ static const ms_library library = {
     "MOONSHARD_NCCL_LIBRARY",        names, "several GPUs need NCCL", "NCCL 2.18.5", entries,
     sizeof entries / sizeof *entries};
 
-/* What later versions have. */
+/* Only in later versions. */
 static const ms_library_entry window_entries[] = {ENTRY(mem_alloc, "ncclMemAlloc"), ENTRY(mem_free, "ncclMemFree"),
                                                   ENTRY(window_register, "ncclCommWindowRegister"),
                                                   ENTRY(window_deregister, "ncclCommWindowDeregister")};
@@ -60,7 +60,7 @@ static int load(void) {
   }
   dlclose(handle);
   const char *path = ms_library_path(&library);
-  if (!known) return MS_FAIL(MS_EUNSUPPORTED, "%s tells no version: NCCL 2.18.5 or later is needed", path);
+  if (!known) return MS_FAIL(MS_EUNSUPPORTED, "%s does not report a version: NCCL 2.18.5 or later is needed", path);
   return MS_FAIL(MS_EUNSUPPORTED, "%s is NCCL %d.%d.%d: 2.18.5 or later is needed", path, version / 10000,
                  version / 100 % 100, version % 100);
 }
@@ -79,7 +79,7 @@ int ms_nccl_require(int options) {
   int needed = engines ? MS_NCCL_HAS_COPY_ENGINES : options ? MS_NCCL_HAS_WINDOWS : MS_NCCL_OLDEST;
   MS_TRY(ms_nccl_load(&found));
   if (found->get_version(&version))
-    return MS_FAIL(MS_EUNSUPPORTED, "%s does not tell its version", ms_library_path(&library));
+    return MS_FAIL(MS_EUNSUPPORTED, "%s does not report a version", ms_library_path(&library));
   if (version >= needed && (!options || found->window_register)) return MS_OK;
   return MS_FAIL(MS_EUNSUPPORTED, "%s is NCCL %d.%d.%d, which has no %s: %d.%d or later is needed",
                  ms_library_path(&library), version / 10000, version / 100 % 100, version % 100,
@@ -101,7 +101,7 @@ int ms_nccl_dtype(int dtype, int *number) {
       [MS_F32] = MS_NCCL_FLOAT32, [MS_BF16] = MS_NCCL_BFLOAT16, [MS_I32] = MS_NCCL_INT32, [MS_U8] = MS_NCCL_UINT8};
   _Static_assert(sizeof numbers / sizeof *numbers == MS_DTYPES, "every dtype of moonshard.h has a number of NCCL");
   const ms_dtype_row *row = ms_dtype_row_of(dtype);
-  if (!row) return MS_FAIL(MS_EDTYPE, "nccl: there is no element type %d", dtype);
+  if (!row) return MS_FAIL(MS_EDTYPE, "nccl: dtype %d does not exist", dtype);
   *number = numbers[row->wire];
   return MS_OK;
 }

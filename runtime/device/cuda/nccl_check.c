@@ -1,4 +1,4 @@
-/* nccl_check.c - compares our declarations of NCCL with its own header, where the toolkit brings one. */
+/* nccl_check.c - compares our declarations of NCCL with its own header at compile time, if the toolkit has it. */
 #include "device/cuda/nccl.h"
 
 #if !defined(EMULATED_CUDA) && __has_include(<nccl.h>)
@@ -21,5 +21,5 @@ _Static_assert(offsetof(ncclConfig_t, splitShare) == offsetof(ms_nccl_config, sp
 
 #endif
 
-/* ISO C wants a translation unit to declare something. */
+/* ISO C does not allow an empty translation unit. */
 typedef int ms_nccl_is_checked;

@@ -1,7 +1,8 @@
-/* open.c - which GPU a process takes, and what `moonshard doctor` tells of GPUs and CUDA's libraries.
+/* open.c - selects the GPU of a process, and describes GPUs and CUDA libraries for `moonshard doctor`.
 **
-** A process takes the GPU of its place on its host (LOCAL_RANK), one each. MOONSHARD_CUDA_SHARE=1 lets places beyond
-** the last GPU begin again at the first: for tests of several ranks on one GPU, which are no faster for it.
+** A process uses the GPU whose index is its local rank (LOCAL_RANK), one rank per GPU. With MOONSHARD_CUDA_SHARE=1,
+** local ranks beyond the last GPU start again at the first: for tests with several ranks on one GPU, which are not
+** faster.
 */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -38,17 +39,16 @@ static int choose(int local_rank, int *index) {
   int devices;
   MS_TRY(ms_cuda_count(&devices));
   if (!devices)
-    return MS_FAIL(MS_EUNSUPPORTED,
-                   "device cuda: this machine shows no GPU (CUDA_VISIBLE_DEVICES says which there are)");
+    return MS_FAIL(MS_EUNSUPPORTED, "device cuda: this machine shows no GPU (CUDA_VISIBLE_DEVICES can hide them)");
   *index = ms_cuda_shares() ? local_rank % devices : local_rank;
   if (*index < devices) return MS_OK;
   return MS_FAIL(MS_EINVAL,
-                 "device cuda: local rank %d wants GPU %d, but there are %d: start at most one rank a GPU "
-                 "(CUDA_VISIBLE_DEVICES says which there are)",
+                 "device cuda: local rank %d needs GPU %d, but there are %d: start at most one rank per GPU "
+                 "(CUDA_VISIBLE_DEVICES can hide some)",
                  local_rank, local_rank, devices);
 }
 
-/* The first use of a device in a process makes its context. */
+/* The first use of a device in a process creates its context; notes the memory in use afterwards. */
 static int note_context(void) {
   size_t free_bytes, total;
   if (atomic_load(&ms_cuda_totals.context)) return MS_OK;
@@ -76,13 +76,13 @@ void ms_cuda_close(ms_device *device) { free(device); }
 
 int ms_cuda_attach(ms_device *device) { return MS_CUDA(cudaSetDevice(ms_cuda_index(device))); }
 
-/* ---- what there is ---- */
+/* ---- information for doctor ---- */
 
 int ms_cuda_describe(int index, ms_device_info *info) {
   int devices, major, minor, processors;
   struct cudaDeviceProp properties;
   MS_TRY(ms_cuda_count(&devices));
-  if (index < 0 || index >= devices) return MS_FAIL(MS_EINVAL, "GPU %d: there are %d", index, devices);
+  if (index < 0 || index >= devices) return MS_FAIL(MS_EINVAL, "GPU %d does not exist: there are %d", index, devices);
   MS_TRY(MS_CUDA(cudaGetDeviceProperties(&properties, index)));
   MS_TRY(MS_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index)));
   MS_TRY(MS_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index)));
@@ -105,7 +105,7 @@ static void write_nccl_version(char *version, int bytes, int number) {
   snprintf(version, (size_t)bytes, "%d.%d.%d", number / 10000, number / 100 % 100, number % 100);
 }
 
-/* What a library that is found at run time says of itself; "" when there is none. */
+/* The version that a library reports; "" if it is not installed. */
 static void ask_library(const ms_library *library, const char *symbol, char *version, int bytes) {
   size_t (*tell)(void);
   void *handle, *found = ms_library_ask(library, symbol, &handle);

@@ -1,4 +1,4 @@
-/* stream.c - streams, events, copies and graphs: a thin layer over CUDA's own. */
+/* stream.c - streams, events, copies and graphs: a thin layer over CUDA. */
 #include "device/cuda/cuda.h"
 
 static cudaStream_t stream_of(ms_device_stream *stream) { return (cudaStream_t)(void *)stream; }
@@ -91,7 +91,7 @@ int ms_cuda_mark_on(ms_device *device, ms_device_stream *stream, int64_t *pinned
   return ms_cuda_mark(pinned, value, stream);
 }
 
-/* Other threads of the process may go on using the device meanwhile. */
+/* Thread-local mode: other threads of the process can continue to use the device. */
 int ms_cuda_capture_begin(ms_device *device, ms_device_stream *stream) {
   (void)device;
   return MS_CUDA(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal));

@@ -1,9 +1,9 @@
-/* bind.c - what an exec needs on a device besides what exec/bind.c makes: instructions in program order, events,
-** staging of inputs and outputs, and what converts between a collective's buffers.
+/* bind.c - completes an exec for an asynchronous device, after exec/bind.c: instructions in program order, events,
+** staging of inputs and outputs, and conversions between the buffers of a collective.
 **
-** A library of collectives neither casts nor adds to what is there. So a master chunk is cast into its place of the
-** gathered segment in front of an all-gather in place, and what was summed in place in the shared buffer is cast or
-** added to its destination after a reduction, unless the library can write it there itself.
+** A collective library neither casts nor accumulates. Before an in-place all-gather, the master chunk is therefore cast
+** into its place in the gathered segment. After a reduction, the sums in the shared buffer are cast or added to their
+** destination, unless the library can write them there itself.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,8 @@ static int64_t align_up(int64_t n) { return (n + ALIGNMENT - 1) / ALIGNMENT * AL
 
 /* ---- conversions ---- */
 
-/* From the source of an all-gather, or into the destination of a reduction, which no window of the library's has. */
+/* Whether a conversion is needed: from the source of an all-gather, or into the destination of a reduction. With
+** windows, reductions always convert, because the destination is not registered. */
 static int converts(const ms_state *state, const ms_coll *coll, const ms_coll_part *part, int from_is_null) {
   if (coll->kind == MS_COLL_ALL_GATHER) return !from_is_null;
   return state->nccl || part->accumulate || part->src_dtype != part->dst_dtype;
@@ -45,7 +46,7 @@ static int describe_conversions(ms_exec *exec, int index) {
   return MS_OK;
 }
 
-/* Its chunk of a buffer of all ranks' chunks; an all-reduce is of everything. */
+/* This rank's chunk of the shared buffer; the whole buffer for an all-reduce. */
 static char *own_chunk(const ms_exec_instr *instr, const ms_coll_part *part) {
   const ms_coll *coll = instr->coll;
   int chunked = coll->kind != MS_COLL_ALL_REDUCE;
@@ -68,7 +69,7 @@ void ms_async_exec_rebind(ms_exec *exec) {
       }
     }
   }
-  ms_async_exec_drop_graphs(exec->state, exec->async); /* they have the old addresses */
+  ms_async_exec_drop_graphs(exec->state, exec->async); /* captured graphs contain the old addresses */
 }
 
 /* ---- order ---- */
@@ -93,7 +94,7 @@ static int sort_order(ms_exec *exec, int index) {
 }
 
 typedef struct reach {
-  int of[MS_STREAMS]; /* how much of each stream's work comes before */
+  int of[MS_STREAMS]; /* the number of instructions of each stream that are ordered before a point */
 } reach;
 
 static void extend(reach *to, const reach *by) {
@@ -101,9 +102,9 @@ static void extend(reach *to, const reach *by) {
     if (by->of[s] > to->of[s]) to->of[s] = by->of[s];
 }
 
-/* A stream whose phase begins with a wait comes after compute by that wait, or by those that come before it. One
-** whose last work compute waits for anyway, perhaps by way of a third, has been joined. The last stream is joined
-** first, as it waits for the others. */
+/* A stream that begins with a wait needs no fork: the wait, or an earlier one, orders it after compute. A stream needs
+** no join if compute already waits for its last instruction, directly or through another stream. The last stream is
+** checked first, because it waits for the others. */
 static int find_forks(ms_exec *exec, int index) {
   reach before[MS_STREAMS] = {0}, *event = ms_calloc(exec->plan->phase[index].events, sizeof *event);
   int *forks = exec->async->phase[index].forks, *joins = exec->async->phase[index].joins;
@@ -174,7 +175,7 @@ static int stage(ms_exec *exec) {
   return MS_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- opening and closing ---- */
 
 static int reserve(ms_exec *exec) {
   int most = 0;

@@ -1,6 +1,6 @@
-/* queue.c - what was given to the device and has not ended: runs of phases, and a ring of collectives.
+/* queue.c - work in flight on the device: runs of phases, and a ring of collectives.
 **
-** The host waits here for the device, and watches its collectives meanwhile.
+** The host waits for the device here, and watches the collectives while it waits.
 */
 #include <stdlib.h>
 #include <string.h>
@@ -9,17 +9,17 @@
 #include "base/error.h"
 #include "exec/async/async.h"
 
-/* The host looks again at once for that long, then after naps: a device that is nearly done is not overslept.
-** Seconds. */
+/* In seconds. The host polls without sleeping for EAGER, then between naps, which get longer after LONG_AFTER: it
+** notices the end of short waits at once. */
 static const double EAGER = 2e-4, SHORT_NAP = 2e-5, LONG_NAP = 5e-4, LONG_AFTER = 0.05;
-/* How often peers and communicators are looked at. */
+/* Seconds between checks of peers and communicators. */
 static const double LOOK = 2e-3;
 
 static int query(const ms_state *state, ms_device_event *event, int *done) {
   return state->device->api->query(state->device, event, done);
 }
 
-/* Whether the device has come to where a collective begins, or to its end. */
+/* *past: the device has reached the collective's beginning (end 0) or end (end 1). */
 static int is_past(const ms_state *state, const ms_async_coll *pending, int end, int *past) {
   if (!pending->marks) return query(state, end ? pending->after : pending->before, past);
   *past = __atomic_load_n(&pending->marks[end], __ATOMIC_ACQUIRE) >= pending->run;
@@ -35,7 +35,7 @@ static void enter(ms_async_coll *pending) {
         atomic_load_explicit(&ms_recorder_last(ms_comm_ring(pending->comm))->sequence, memory_order_relaxed);
 }
 
-/* Writes down how far each stream has come with its collectives. */
+/* Updates the flight recorder: which collectives each stream has entered and left. */
 static int follow(const ms_state *state) {
   ms_async *async = state->async;
   int blocked[MS_STREAMS] = {0};
@@ -59,7 +59,7 @@ static int follow(const ms_state *state) {
   return MS_OK;
 }
 
-/* Collectives that are under way: do their peers come, has the library met an error? */
+/* Checks the first collective in flight of each stream: peers that do not arrive, errors of the library. */
 static int look(const ms_state *state) {
   ms_async *async = state->async;
   int seen[MS_STREAMS] = {0}, ready;
@@ -72,7 +72,7 @@ static int look(const ms_state *state) {
   return ms_world_check(state->world);
 }
 
-/* Until an event has come, or with NULL until the ring has room. */
+/* Waits until the device has reached the event or, with NULL, until the ring has room. */
 static int wait_for(const ms_state *state, ms_device_event *event) {
   ms_async *async = state->async;
   double began = ms_clock(), looked = began, now = began;
@@ -105,7 +105,7 @@ void ms_async_settle(const ms_state *state) {
     if (query(state, last, &done)) break;
     if (!done) ms_delay_sleep(SHORT_NAP);
   }
-  ms_error_restore(&before); /* what the device has met is told by what asks for results */
+  ms_error_restore(&before); /* the call that asks for results reports the device's errors */
 }
 
 int ms_async_drain(const ms_state *state) {
@@ -152,6 +152,6 @@ int ms_async_reserve(ms_state *state, int colls) {
       return rc;
     }
   }
-  async->issued = async->done = 0; /* nothing is under way: the ring begins anew */
+  async->issued = async->done = 0; /* nothing is in flight: restart at the first entry */
   return MS_OK;
 }

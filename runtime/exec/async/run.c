@@ -1,9 +1,9 @@
-/* run.c - a phase on an asynchronous device: everything is enqueued in program order, and the host goes on.
+/* run.c - runs a phase on an asynchronous device: enqueues all instructions in program order and returns.
 **
-** The plan's events are the device's. Phases follow each other as on the CPU: what a phase gives to other streams waits
-** for all that compute was given before, and compute waits for it at the end, where the plan's own events do not see to
-** that. The norm and an evaluation are waited for; there the host also learns what kernels found wrong since it last
-** looked.
+** The plan's events become device events. Phases are ordered as on the CPU: other streams wait for compute at the
+** beginning of a phase (fork), and compute waits for them at its end (join), unless the plan's own events already
+** ensure that. The host waits for the norm and for evaluations, and then also reads the fault that kernels have
+** reported since it last waited.
 */
 #include <string.h>
 
@@ -13,15 +13,15 @@
 
 /* ---- one instruction ---- */
 
-/* All segments of a unit at once. */
+/* Converts all segments of a unit in one call. */
 static int convert(const ms_exec *exec, int phase, const ms_coll *coll, int stream) {
   const ms_state *state = exec->state;
   const ms_move *move = &exec->async->phase[phase].convert[coll->part - exec->phase[phase].part];
   return state->device->api->move(state->device, state->async->stream[stream], coll->parts, move);
 }
 
-/* Where the library reads and writes: in place in the shared buffer, unless it can write the result where it
-** belongs. */
+/* The buffers of a collective: in place in the shared buffer, unless the library can write the result to its
+** destination directly. */
 static ms_device_part part_of(const ms_exec *exec, int phase, const ms_exec_instr *instr, const ms_coll_part *part) {
   const ms_move *move = &exec->async->phase[phase].convert[part - exec->phase[phase].part];
   int gathers = instr->coll->kind == MS_COLL_ALL_GATHER;
@@ -30,7 +30,7 @@ static ms_device_part part_of(const ms_exec *exec, int phase, const ms_exec_inst
   return (ms_device_part){part->shared[0], (void *)(uintptr_t)to, part->count, part->src_dtype};
 }
 
-enum { GROUPED_PARTS = 64 }; /* at most so many in one operation of the library */
+enum { GROUPED_PARTS = 64 }; /* the most parts in one operation of the library */
 
 static int collect(ms_exec *exec, int phase, const ms_exec_instr *instr, int stream, ms_device_comm *comm) {
   static const int kinds[] = {[MS_COLL_ALL_GATHER] = MS_DEVICE_ALL_GATHER,
@@ -61,7 +61,7 @@ static int64_t *marks_of(const ms_exec *exec, int phase, const ms_exec_instr *in
   return exec->async->phase[phase].marks + 2 * (instr->coll - exec->phase[phase].coll);
 }
 
-/* While a graph is captured, the collective itself says how far it is. */
+/* Notes the beginning or end of a collective: by an event or, during capture, by a write to pinned memory. */
 static int note_place(const ms_exec *exec, int phase, const ms_exec_instr *instr, int stream,
                       const ms_async_coll *pending, int after) {
   const ms_state *state = exec->state;
@@ -70,7 +70,7 @@ static int note_place(const ms_exec *exec, int phase, const ms_exec_instr *instr
                                   &state->async->args->run);
 }
 
-/* The next of the ring, for a collective that is enqueued, or that a graph is about to run. */
+/* Takes a ring entry for a collective that is enqueued, or that a graph is about to run. */
 static int take_coll(ms_exec *exec, const ms_exec_instr *instr, int stream, const int64_t *marks, ms_async_coll **out) {
   MS_TRY(ms_async_take_coll(exec->state, out));
   ms_async_coll *pending = *out;
@@ -101,7 +101,7 @@ static int issue_collective(ms_exec *exec, int phase, const ms_exec_instr *instr
   return MS_OK;
 }
 
-/* What a graph is about to run, for the flight recorder. */
+/* Enters the collectives of a graph that is about to run into the ring, for the flight recorder. */
 static int announce_collectives(ms_exec *exec, int phase) {
   for (int i = 0; i < exec->async->phase[phase].n; i++) {
     const ms_exec_instr *instr = exec->async->phase[phase].order[i];
@@ -133,7 +133,7 @@ static int fork_streams(const ms_exec *exec, int phase) {
   return MS_OK;
 }
 
-/* all: also those that the plan joins, which may not have come that far. */
+/* all: also streams that the plan joins itself, as a failed phase might not have reached that. */
 static int join_streams(const ms_exec *exec, int phase, int all) {
   const ms_async *async = exec->state->async;
   for (int s = MS_STREAMS - 1; s > MS_STREAM_COMPUTE; s--) {
@@ -144,7 +144,7 @@ static int join_streams(const ms_exec *exec, int phase, int all) {
   return MS_OK;
 }
 
-/* A value that is looked for is looked for right after each kernel. */
+/* Waits for a kernel and lets after_kernel inspect its output, before the next kernel can overwrite it. */
 static int wait_and_inspect(ms_exec *exec, int phase, const ms_exec_instr *instr, ms_async_run *run) {
   MS_TRY(record(exec, run->end, MS_STREAM_COMPUTE));
   MS_TRY(ms_async_wait(exec->state, run->end));
@@ -169,7 +169,7 @@ static int issue_all(ms_exec *exec, int phase, ms_async_run *run, int captures) 
   return join_streams(exec, phase, 0);
 }
 
-/* Sums over what was enqueued. */
+/* Counts what was enqueued. */
 static void count(ms_exec *exec, int phase) {
   for (int s = 0; s < MS_STREAMS; s++) {
     ms_exec_cursor *cursor = &exec->cursor[s];
@@ -198,7 +198,7 @@ static int run_graph(ms_exec *exec, int phase, ms_async_run *run) {
 
 static int reads_inputs(int phase) { return phase != MS_PHASE_NORM && phase != MS_PHASE_UPDATE; }
 
-/* Scalars and inputs, through pinned memory that stays as it is until this run has ended. */
+/* Copies scalars and inputs to the device through pinned memory that belongs to this run until it has ended. */
 static int send_inputs(ms_exec *exec, int phase, const ms_async_run *run) {
   ms_state *state = exec->state;
   struct ms_async_exec *a = exec->async;
@@ -241,19 +241,19 @@ static int run_phase(ms_exec *exec, int phase, ms_async_run *run) {
   if (is_waited_for(exec, phase))
     MS_TRY(state->device->api->copy_out(state->device, async->stream[MS_STREAM_COMPUTE], &run->words->fault,
                                         async->fault, sizeof(ms_fault)));
-  if (async->ended == async->begun) async->ended--; /* it was drained half-way, to inspect values */
+  if (async->ended == async->begun) async->ended--; /* it was drained during the phase, to inspect values */
   return record(exec, run->end, MS_STREAM_COMPUTE);
 }
 
-/* What was enqueued of a phase that failed half-way is past when this run's end is. */
+/* After a failure: makes the run's end event follow everything that was enqueued. */
 static void give_up(ms_exec *exec, int phase, ms_async_run *run) {
   if (!join_streams(exec, phase, 1)) record(exec, run->end, MS_STREAM_COMPUTE);
   if (exec->state->process_group.size > 1) ms_async_disconnect(exec->state);
 }
 
-/* ---- when the instructions of a profiled phase ran: by events around each, and one whose time the host saw ---- */
+/* ---- times of a profiled phase: device events around each instruction, relative to one that the host timed ---- */
 
-/* Around each instruction of a profiled phase: made before it, started, and read when all has ended. */
+/* Creates two timed events per instruction, before the run. */
 static int reserve_timers(ms_exec *exec, int phase) {
   struct ms_async_exec *a = exec->async;
   int wanted = 2 * a->phase[phase].n + 1;
@@ -263,12 +263,13 @@ static int reserve_timers(ms_exec *exec, int phase) {
   return MS_OK;
 }
 
-/* The last timer of a phase is its zero. */
+/* The timer after those of the instructions is the phase's zero. */
 static ms_device_event *zero(const ms_exec *exec, int phase) {
   return exec->async->timer[2 * exec->async->phase[phase].n];
 }
 
-/* The device is idle then, so it comes to the zero at once; a host that slept would see it late. */
+/* Records the zero on an idle device, which reaches it at once. The host spins, since after a sleep it would see it
+** late. */
 static int start_timers(ms_exec *exec, int phase) {
   ms_state *state = exec->state;
   int come = 0;
@@ -279,7 +280,7 @@ static int start_timers(ms_exec *exec, int phase) {
   return MS_OK;
 }
 
-/* Never before `least`, where the stream's last slice ended, nor after `most`. */
+/* *at: a timer in ns, clamped to `least` (the end of the stream's previous slice) and `most` (now). */
 static int read_timer(const ms_exec *exec, int phase, int timer, uint64_t least, uint64_t most, uint64_t *at) {
   double seconds;
   ms_device *device = exec->state->device;
@@ -342,7 +343,7 @@ static int run(ms_exec *exec, int phase) {
 
 static void *input_at(ms_exec *exec, int input) { return exec->async->staged + exec->async->staged_at[input]; }
 
-/* A copy that is made now, once the device has come to the end of the phase. */
+/* Copies the output to the host now, after the device has finished the phase. */
 static const void *output_at(ms_exec *exec, int output) {
   const ms_ref *at = &exec->plan->output[output].at[exec->graph_phase];
   void *data = ms_exec_pointer(exec, at);

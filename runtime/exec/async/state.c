@@ -1,7 +1,7 @@
-/* state.c - what a state has on an asynchronous device: streams, events, control words, and communicators.
+/* state.c - a state's resources on an asynchronous device: streams, events, control words and communicators.
 **
-** There is a communicator of all members, and of it parts for each stream, since one serialises what it is given. After
-** a failure they are ended, and made anew by the first phase that runs after the ranks have recovered.
+** One communicator spans the process group; each stream has its own, split from it, because a communicator serialises
+** its operations. A failure aborts them, and the first phase after the ranks have recovered opens them again.
 */
 #include <stdlib.h>
 
@@ -22,7 +22,7 @@ int ms_async_comm_ready(ms_state *state, ms_device_comm *comm) {
     if (ready) return MS_OK;
     MS_TRY(ms_world_check(state->world));
     if (ms_clock() > began + timeout)
-      return MS_FAIL(MS_ETIMEOUT, "rank %d has waited %g s for the others to open a communicator of the device",
+      return MS_FAIL(MS_ETIMEOUT, "rank %d has waited %g s for the other ranks to open a communicator of the device",
                      ms_world_rank(state->world), timeout);
     ms_world_sleep(state->world, seen, nap(began));
   }
@@ -33,7 +33,7 @@ static int split(ms_state *state, ms_device_comm *parent, int color, int key, ms
   return ms_async_comm_ready(state, *comm);
 }
 
-/* The id is made by the first of the members. */
+/* The first rank of the group makes the id. */
 static int open_all(ms_state *state) {
   ms_async *async = state->async;
   ms_device *device = state->device;
@@ -45,7 +45,7 @@ static int open_all(ms_state *state) {
   MS_TRY(ms_group_all_gather_bytes(&state->process_group, &mine, sizeof mine, all));
   if (mine.rc) return mine.rc;
   if (all[0].rc)
-    return MS_FAIL(all[0].rc, "rank %d could not begin to open communicators of the device",
+    return MS_FAIL(all[0].rc, "rank %d could not create the id of the device's communicators",
                    state->process_group.rank[0]);
   MS_TRY(device->api->comm_open(device, all[0].id, state->process_group.size, state->process_group.me, &async->all));
   return ms_async_comm_ready(state, async->all);
@@ -91,8 +91,8 @@ static int open_window(ms_state *state, ms_device_comm *comm, int arena) {
   return MS_OK;
 }
 
-/* An arena is as large on every rank (plans are compared), and grows on all of them at once: so all come here for
-** the same. */
+/* An arena has the same size on every rank (plans are compared) and grows on all of them together, so all ranks call
+** this for the same windows. */
 static int open_windows(ms_state *state) {
   const ms_async *async = state->async;
   if (!state->nccl) return MS_OK;
@@ -115,7 +115,7 @@ void ms_async_close_windows(ms_state *state, int arena) {
   }
 }
 
-/* ---- all of them, in each epoch of the world ---- */
+/* ---- connecting, once per epoch of the world ---- */
 
 int ms_async_connect(ms_state *state) {
   ms_async *async = state->async;
@@ -151,11 +151,11 @@ void ms_async_exec_drop_graphs(const ms_state *state, struct ms_async_exec *asyn
 void ms_async_disconnect(ms_state *state) {
   ms_async *async = state->async;
   for (struct ms_async_exec *exec = async->execs; exec; exec = exec->next) ms_async_exec_drop_graphs(state, exec);
-  async->windows = 0; /* they end with their communicators */
+  async->windows = 0; /* closing a communicator closes its windows */
   for (int i = 0; i < async->groups; i++) end(state, &async->group[i].comm);
   for (int s = 0; s < MS_STREAMS; s++) end(state, &async->comm[s]);
   end(state, &async->all);
-  ms_async_settle(state); /* without communicators, what was enqueued runs through */
+  ms_async_settle(state); /* aborted collectives no longer block enqueued work */
   async->open = 0;
   async->done = async->issued;
   async->ended = async->begun;

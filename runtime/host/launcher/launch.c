@@ -18,8 +18,8 @@ static int plan_pinning(ms_running *run) {
   ms_grant grant;
   const char *threads = ms_env_string("OMP_NUM_THREADS", NULL);
   if (run->config->ranks > 1 && omp_get_proc_bind() != omp_proc_bind_false)
-    return MS_FAIL(MS_EINVAL, "OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY is set: with it the OpenMP library binds "
-                              "every rank to the same cores; unset it, ranks are pinned already (--pin)");
+    return MS_FAIL(MS_EINVAL, "OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY is set, with which the OpenMP library "
+                              "binds every rank to the same cores: unset it; --pin controls the cores of ranks");
   MS_TRY(ms_grant_read(&grant));
   ms_cores_read("", &cores);
   return ms_pinning_plan(&cores, grant.node ? grant.node : grant.rank, run->config->pin, threads ? atoi(threads) : 0,

@@ -1,8 +1,8 @@
 /* outlet.c - writes without waiting.
 **
-** O_NONBLOCK would change the terminal or pipe for every process that has it, the user's shell among them. So it is opened
-** once more through /proc, which gives this process flags of its own. Where that is refused (the terminal of another user,
-** behind sudo), poll is asked before every write, and each is small.
+** O_NONBLOCK would change the terminal or pipe for every process that has it, the user's shell among them. So it is
+** opened once more through /proc, which gives this process flags of its own. Where that is refused (the terminal of
+** another user, behind sudo), poll is asked before every write, and each is small.
 */
 #include "host/launcher/outlet.h"
 
@@ -87,8 +87,8 @@ static int keep(ms_outlet *outlet, const char *text, size_t bytes) {
 void ms_outlet_put(ms_outlet *outlet, const char *text, size_t bytes) {
   char count[96];
   if (ms_outlet_flush(outlet) == 0 && outlet->dropped) {
-    int length = snprintf(count, sizeof count, "moonshard: %d pieces of output were dropped: they were not read\n",
-                          outlet->dropped);
+    int length = snprintf(count, sizeof count,
+                          "moonshard: %d pieces of output were dropped, because nothing read them\n", outlet->dropped);
     outlet->dropped = 0;
     keep(outlet, count, (size_t)length);
   }

@@ -41,7 +41,7 @@ static int refuse_core(const ms_cores *cores, const char *pin, int core) {
   CPU_ZERO(&set);
   for (int i = 0; i < cores->n; i++) CPU_SET(cores->core[i], &set);
   ms_cores_text(&set, have, sizeof have);
-  return MS_FAIL(MS_EINVAL, "--pin %s: core %d is not among those that this process may use: %s", pin, core, have);
+  return MS_FAIL(MS_EINVAL, "--pin %s: this process cannot use core %d, only %s", pin, core, have);
 }
 
 /* The cores of a list, as far as they are there, in its order. */
@@ -61,7 +61,7 @@ static int read_list(const ms_cores *cores, const char *pin, ms_cores *chosen) {
       chosen->core[chosen->n++] = core;
     }
   }
-  if (!chosen->n) return MS_FAIL(MS_EINVAL, "pin: the list of cores is empty");
+  if (!chosen->n) return MS_FAIL(MS_EINVAL, "--pin: the list of cores is empty");
   chosen->quota = chosen->n;
   return MS_OK;
 }
@@ -83,7 +83,7 @@ int ms_pinning_plan(const ms_cores *cores, int granted, const char *pin, int thr
   if (!automatic && !none) {
     MS_TRY(read_list(cores, pin, &chosen));
     if (chosen.n < ranks)
-      return MS_FAIL(MS_EINVAL, "--pin %s: %d core%s for %d ranks; name at least one for each", pin, chosen.n,
+      return MS_FAIL(MS_EINVAL, "--pin %s: %d core%s for %d ranks; name at least one per rank", pin, chosen.n,
                      chosen.n == 1 ? "" : "s", ranks);
   }
   int usable = ms_cores_usable(&chosen), all = usable == chosen.n && (!granted || granted >= chosen.n || !automatic);

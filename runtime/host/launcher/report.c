@@ -13,17 +13,17 @@ static const struct meaning {
   int signal;
   const char *text;
 } meanings[] = {
-    {SIGKILL, "somebody ended it, or the kernel did because memory ran out"},
+    {SIGKILL, "someone killed it, or the kernel did because memory ran out"},
     {SIGBUS,
-     "a file that it had mapped was cut shorter while it was read, as data files must not be during a run; or the "
-     "disk below it failed; or shared memory ran out"},
-    {SIGSEGV, "it read or wrote memory that is not its own: a wrong ffi call of the recipe, or a fault of the engine"},
-    {SIGILL, "the program was built for another processor"},
-    {SIGFPE, "an integer was divided by zero: a wrong ffi call of the recipe, or a fault of the engine"},
-    {SIGPIPE, "who read its output has gone"},
-    {SIGXCPU, "its limit of processor time (ulimit -t) ran out"},
-    {SIGXFSZ, "a file grew beyond its limit (ulimit -f)"},
-    {SIGSYS, "a system call was refused"},
+     "a file that it had mapped was truncated during the run, which must not happen to data files; or the disk failed; "
+     "or shared memory ran out"},
+    {SIGSEGV, "it accessed an invalid address: a wrong ffi call in the recipe, or a bug in the engine"},
+    {SIGILL, "the program was built for a different processor"},
+    {SIGFPE, "an integer was divided by zero: a wrong ffi call in the recipe, or a bug in the engine"},
+    {SIGPIPE, "the reader of its output has closed it"},
+    {SIGXCPU, "it exceeded its limit of processor time (ulimit -t)"},
+    {SIGXFSZ, "a file exceeded its size limit (ulimit -f)"},
+    {SIGSYS, "a system call was denied"},
 };
 
 static void describe_signal(int number, char *text, size_t bytes) {
@@ -36,7 +36,7 @@ static void describe_signal(int number, char *text, size_t bytes) {
   int may_lack_memory = number == SIGSEGV || number == SIGABRT || number == SIGBUS;
   if (!may_lack_memory || getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY) return;
   if (used < 0 || (size_t)used >= bytes) return;
-  snprintf(text + used, bytes - (size_t)used, "; or a library got no more memory: ulimit -v allows %llu MiB",
+  snprintf(text + used, bytes - (size_t)used, "; or a library could not allocate memory: ulimit -v allows %llu MiB",
            (unsigned long long)limit.rlim_cur >> 20);
 }
 
@@ -76,8 +76,8 @@ static int failed_to_save(const ms_running *run, int rank) {
   return WEXITSTATUS(child->status) == MS_STATUS_BAD_INPUT || WEXITSTATUS(child->status) == MS_STATUS_FAILED_RUN;
 }
 
-/* Statuses that this program gives itself are passed on, and the one that a user at a prompt chose. Any other is not a number
-** that a caller could know. */
+/* Statuses that this program gives itself are passed on, and the one that a user at a prompt chose. Any other is not a
+** number that a caller could know. */
 int ms_choose_status(const ms_running *run) {
   if (*run->lost) return MS_STATUS_FAILED_RUN;
   if (run->unread) return 128 + run->asked_to_end;
@@ -98,7 +98,7 @@ static void report_request(const ms_running *run) {
   const char *told = ms_asked_to_save(run) ? ms_control_rank_reason(run->view, find_culprit(run)) : NULL;
   int killed = ms_name_ranks(run, 0, names, sizeof names);
   if (!killed) ms_outlet_say(&run->outlet[1], "moonshard: %s\n", told ? told : what);
-  else if (run->asked_twice) ms_outlet_say(&run->outlet[1], "moonshard: %s twice: %s ended at once\n", what, names);
+  else if (run->asked_twice) ms_outlet_say(&run->outlet[1], "moonshard: %s twice: %s killed at once\n", what, names);
   else
     ms_outlet_say(&run->outlet[1], "moonshard: %s; %s did not end within %g s and had to be killed\n", what, names,
                   run->grace);
@@ -124,7 +124,7 @@ static void report_failure(const ms_running *run, int culprit, int exit_status) 
                   why ? why : "");
   } else if (!why)
     ms_outlet_say(&run->outlet[1],
-                  "moonshard: rank %d ended with exit status %d without saying why: something in it called exit(%d)\n",
+                  "moonshard: rank %d ended with exit status %d without a reason: something in it called exit(%d)\n",
                   number, WEXITSTATUS(rank->status), WEXITSTATUS(rank->status));
   else if (run->config->ranks == 1 || exit_status == MS_STATUS_BAD_INPUT || exit_status == MS_STATUS_TERMINATED)
     ms_outlet_say(&run->outlet[1], "moonshard: %s\n", why);
@@ -151,7 +151,7 @@ void ms_report(const ms_running *run, int exit_status) {
     return;
   }
   if (run->unread) {
-    ms_outlet_say(&run->outlet[1], "moonshard: all ranks had ended, but what they printed was not read\n");
+    ms_outlet_say(&run->outlet[1], "moonshard: all ranks have ended, but not everything that they printed was read\n");
     return;
   }
   int culprit = find_culprit(run);
