@@ -36,7 +36,7 @@ static const struct ms_embedded_module *find_module(const char *name) {
   return NULL;
 }
 
-/* A searcher of package.loaders: name -> the compiled module, or text that says why not. */
+/* A searcher for package.loaders: name -> the module's chunk, or a text with the reason why there is none. */
 static int search_embedded(lua_State *L) {
   const char *name = luaL_checkstring(L, 1);
   const struct ms_embedded_module *module = find_module(name);
@@ -49,7 +49,8 @@ static int search_embedded(lua_State *L) {
   return 1;
 }
 
-/* Second in package.loaders: after package.preload, before files, so that a program's modules are its own. */
+/* Inserts the searcher second in package.loaders: after package.preload, before files, so that files on the path cannot
+** replace the program's modules. */
 static void add_searcher(lua_State *L) {
   lua_getglobal(L, "package");
   lua_getfield(L, -1, "loaders");
@@ -64,7 +65,7 @@ static void add_searcher(lua_State *L) {
 
 /* ---- moonshard.host ---- */
 
-/* A rank's program: calls the function on top of the stack. It returns the exit status. */
+/* A rank's program: calls the Lua function on top of the stack, which returns the exit status. */
 static int run_rank(void *context) {
   lua_State *L = context;
   lua_pushvalue(L, -1);
@@ -77,7 +78,7 @@ static int run_rank(void *context) {
 }
 
 static const char *text_field(lua_State *L, const char *name) {
-  lua_getfield(L, 1, name); /* stays on the stack, or the text could be collected */
+  lua_getfield(L, 1, name); /* stays on the stack, so that the text is not collected */
   return lua_isnil(L, -1) ? NULL : luaL_checkstring(L, -1);
 }
 
@@ -145,7 +146,7 @@ static int host_cores(lua_State *L) {
   return 1;
 }
 
-/* source(path) -> the text of a Lua file of the executable, or nil. path: as functions name it,
+/* source(path) -> the text of an embedded Lua file, or nil. path: as in debug information, for example
 ** "lua/moonshard/nn/loss.lua". */
 static int host_source(lua_State *L) {
   const char *path = luaL_checkstring(L, 1);
@@ -256,7 +257,7 @@ int main(int count, char **arguments) {
     fprintf(stderr, "moonshard: %s\n", ms_error_message());
     return STATUS_FAILED_RUN;
   }
-  signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` fails with EFBIG then, and is reported so */
+  signal(SIGXFSZ, SIG_IGN); /* a write beyond `ulimit -f` then fails with EFBIG, which is reported */
   lua_State *L = luaL_newstate();
   if (!L) {
     fputs("moonshard: out of memory: cannot create a Lua state\n", stderr);

@@ -1,8 +1,8 @@
-/* ps.c - the runs of this host, for `moonshard ps`: found through /proc, read from their flight recorders, left
-** untouched.
+/* ps.c - the runs on this host, for `moonshard ps`: found through /proc, and read from their flight recorders without
+** any effect on them.
 **
-** A run has no file and no name; but every process of it holds the control segment open, and /proc shows a descriptor's
-** target. Descriptors of other users' processes cannot be read, so everybody sees his own runs, and root all.
+** A run has no file and no name, but each of its processes has the control segment open, and /proc shows the targets of
+** descriptors. Users can read only the descriptors of their own processes, so they see their own runs; root sees all.
 */
 #include "host/ps.h"
 
@@ -121,7 +121,7 @@ static void push_run(lua_State *L, const ms_control *control) {
   lua_setfield(L, -2, "ranks");
 }
 
-/* A run that this program cannot read. */
+/* A run whose control segment this program cannot read. */
 static void push_stranger(lua_State *L, int pid, const char *why) {
   lua_newtable(L);
   set_number(L, "pid", pid);
@@ -129,9 +129,9 @@ static void push_stranger(lua_State *L, int pid, const char *why) {
   set_text(L, "unreadable", why);
 }
 
-/* ---- finding them ---- */
+/* ---- finding runs ---- */
 
-/* A launcher that only writes the log file of another launcher's rank has a segment that no rank uses. */
+/* 0 for the unused segment of a launcher that only writes the log file of another launcher's rank. */
 static int has_ranks(const ms_control *control) {
   for (int rank = 0; rank < control->size; rank++)
     if (atomic_load(&control->rank[rank].pid)) return 1;
@@ -171,7 +171,7 @@ static void look_into(lua_State *L, seen_runs *seen, int pid) {
   for (struct dirent *entry; (entry = readdir(descriptors));) {
     snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
     ssize_t length = readlink(path, target, sizeof target);
-    /* In full it ends in " (deleted)": memory has no name that could be removed. */
+    /* The target continues with " (deleted)", as for every memfd. */
     if (length == (ssize_t)sizeof target && target[sizeof wanted - 1] == ' ' &&
         !memcmp(target, wanted, sizeof wanted - 1))
       add_run(L, seen, pid, path);

@@ -1,7 +1,7 @@
-/* repl.c - the Lua module moonshard.host.repl: input, Ctrl-C, and what ranks tell each other between lines.
+/* repl.c - the Lua module moonshard.host.repl: input, Ctrl-C, and texts that ranks exchange between lines.
 **
-** Between lines nobody knows how long the user thinks, so what is exchanged here has no deadline. A world is given as the
-** pointer that moonshard.world keeps (a cdata).
+** A user can think for any length of time between lines, so exchanges have no deadline. Functions take a world as the
+** cdata pointer that moonshard.world keeps.
 */
 #include "host/repl.h"
 
@@ -21,7 +21,7 @@ static ms_world *check_world(lua_State *L, int index) {
   return *(ms_world *const *)pointer;
 }
 
-/* nil and the error's message, which is taken. */
+/* Pushes nil and the error's message, and clears the error. */
 static int push_failure(lua_State *L) {
   lua_pushnil(L);
   lua_pushstring(L, ms_error_message());
@@ -39,7 +39,7 @@ static int push_got(lua_State *L, enum ms_repl_got got) {
   return 3;
 }
 
-/* stop_with(error): Ctrl-C is handled by the REPL from now on, and raises this error in a line. */
+/* stop_with(error): from now on the REPL handles Ctrl-C, which raises this error in the running line. */
 static int stop_with(lua_State *L) {
   lua_settop(L, 1);
   ms_repl_stop_install(L);
@@ -52,8 +52,8 @@ static int count_presses(lua_State *L) {
   return 1;
 }
 
-/* stoppable(function, handler, presses) -> true and a result, or false and what the handler made of the error, as xpcall
-** does; but Ctrl-C stops the function, and nothing that comes after it. presses: those before the function was asked for. */
+/* stoppable(function, handler, presses) -> true and a result, or false and the handler's result, like xpcall; but
+** Ctrl-C stops the function, and only the function. presses: the number of presses when the line was sent. */
 static int stoppable(lua_State *L) {
   int presses = (int)luaL_checkinteger(L, 3);
   lua_settop(L, 2);
@@ -66,7 +66,7 @@ static int stoppable(lua_State *L) {
   return 2;
 }
 
-/* is_terminal() -> whether lines are typed, and shown, in a terminal */
+/* is_terminal() -> true when standard input and output are terminals */
 static int is_terminal(lua_State *L) {
   lua_pushboolean(L, isatty(STDIN_FILENO) && isatty(STDOUT_FILENO));
   return 1;
@@ -112,8 +112,7 @@ static int read_line(lua_State *L) {
   return 1;
 }
 
-/* join_ranks(world) -> true, or nil and a message: what exchange needs before. From then on every rank hears Ctrl-C.
-** Collective. */
+/* join_ranks(world) -> true, or nil and a message: opens the group of all ranks, which exchange needs. Collective. */
 static int join_ranks(lua_State *L) {
   ms_world *world = check_world(L, 1);
   if (ms_group_open(world, ms_world_size(world), NULL, "session", &everyone)) return push_failure(L);

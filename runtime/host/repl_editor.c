@@ -19,9 +19,9 @@
 static struct editor {
   EditLine *line;
   History *history;
-  char *path; /* of the history's file, or NULL */
+  char *path; /* of the history file, or NULL */
   int size;
-  /* Of the read under way: */
+  /* Of the current read: */
   lua_State *L;
   int completer;
   const ms_world *world;
@@ -34,7 +34,7 @@ static char *tell_prompt(EditLine *line) {
   return (char *)(uintptr_t)editor.prompt;
 }
 
-/* libedit's source of characters: 1, 0 at the end, -1 when something else came. */
+/* Reads a character for libedit: returns 1, 0 at the end of input, or -1 after an interrupt or a loss. */
 static int read_character(EditLine *line, wchar_t *character) {
   (void)line;
   mbstate_t state = {0};
@@ -43,13 +43,13 @@ static int read_character(EditLine *line, wchar_t *character) {
     editor.got = ms_repl_input_byte(editor.world, &byte);
     if (editor.got != MS_REPL_GOT) return editor.got == MS_REPL_END ? 0 : -1;
     size_t taken = mbrtowc(character, &byte, 1, &state);
-    if (taken == (size_t)-2) continue; /* more bytes belong to it */
+    if (taken == (size_t)-2) continue; /* the character has more bytes */
     if (taken == (size_t)-1) *character = L'?';
     return 1;
   }
 }
 
-/* Tab. */
+/* Handles Tab: calls the Lua completer, inserts its text and prints its list. */
 static unsigned char complete(EditLine *line, int key) {
   (void)key;
   lua_State *L = editor.L;
@@ -119,7 +119,7 @@ enum ms_repl_got ms_repl_editor_read(lua_State *L, const ms_world *world, const 
   editor.prompt = prompt;
   editor.completer = completer;
   editor.got = MS_REPL_GOT;
-  el_set(editor.line, EL_PREP_TERM, 1); /* before the prompt is shown: a Ctrl-D right behind it is a key already */
+  el_set(editor.line, EL_PREP_TERM, 1); /* before the prompt is shown, so that an early Ctrl-D is read as a key */
   *line = el_gets(editor.line, &length);
   if (*line && length > 0) return MS_REPL_GOT;
   if (editor.got == MS_REPL_GOT) editor.got = MS_REPL_END; /* Ctrl-D in an empty line */
@@ -129,7 +129,7 @@ enum ms_repl_got ms_repl_editor_read(lua_State *L, const ms_world *world, const 
   return editor.got;
 }
 
-/* The folders on the way to a file, readable by its owner alone. */
+/* Creates the folders of a path, readable only by their owner. */
 static int make_folders(const char *path) {
   char folder[4096];
   snprintf(folder, sizeof folder, "%s", path);

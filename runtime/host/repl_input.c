@@ -1,7 +1,7 @@
-/* repl_input.c - bytes of standard input, waited for without a deadline, and without being deaf meanwhile: Ctrl-C and the
-** death of another rank are noticed within a tenth of a second.
+/* repl_input.c - waits for bytes of standard input without a deadline, and notices Ctrl-C and the death of another rank
+** within a tenth of a second.
 **
-** Bytes are taken one at a time: what stands in a pipe after a line is there for a line that reads standard input itself.
+** Bytes are read one at a time, so that in a pipe the text after a line remains for a line that reads standard input.
 */
 #include <errno.h>
 #include <poll.h>
@@ -32,7 +32,7 @@ enum ms_repl_got ms_repl_input_line(const ms_world *world, char **line) {
   for (;;) {
     char byte = 0;
     got = ms_repl_input_byte(world, &byte);
-    if (got == MS_REPL_END && used) got = MS_REPL_GOT, byte = '\n'; /* a last line without an end */
+    if (got == MS_REPL_END && used) got = MS_REPL_GOT, byte = '\n'; /* a last line without a newline */
     if (got != MS_REPL_GOT) break;
     if (used >= LONGEST_LINE || ms_grow((void **)&text, &capacity, used + 1, 1)) {
       MS_FAIL(MS_EINVAL, "a line of input is longer than %d bytes", LONGEST_LINE);

@@ -1,22 +1,22 @@
 /* repl_stop.c - Ctrl-C stops a line, not the session.
 **
-** The handler raises the engine's flag, which ends waits for other ranks, and sets a hook that raises an error at the
-** next instruction of interpreted Lua code. The hook stays until the line has ended, so that a pcall in a loop does not
-** swallow it. While the engine holds interrupts back, the hook waits too.
+** The handler sets the engine's interrupt flag, which ends waits for other ranks, and a hook that raises an error at
+** the next instruction of interpreted Lua code. The hook stays set until the line has ended, so that a pcall in a loop
+** cannot swallow it. While the engine defers interrupts, the hook does nothing.
 */
 #include <lauxlib.h>
 #include <signal.h>
 
 #include "host/repl.h"
 
-/* A line that does not stop after so many Ctrl-C is inside of code that looks at nothing: then the process ends. */
+/* A line that ignores this many presses of Ctrl-C is inside code that never checks: then the process ends. */
 enum { PATIENCE = 5 };
 
 static lua_State *stopped_state;
 static int stop_error = LUA_NOREF; /* in the registry */
 static volatile sig_atomic_t listening, noted, ended;
-static volatile sig_atomic_t presses, before; /* of Ctrl-C so far; before the line that runs */
-static int known_ahead;                       /* presses that rank 0 had not counted when it sent the line before */
+static volatile sig_atomic_t presses, before; /* presses of Ctrl-C so far; those before the current line */
+static int known_ahead;                       /* presses that rank 0 had not counted when it sent the previous line */
 
 static void raise_error(lua_State *L, lua_Debug *at) {
   (void)at;
@@ -28,7 +28,7 @@ static void raise_error(lua_State *L, lua_Debug *at) {
 static void end_by(int number) {
   struct sigaction ordinary = {.sa_handler = SIG_DFL};
   sigaction(number, &ordinary, NULL);
-  raise(number); /* held back until the handler returns, then fatal */
+  raise(number); /* blocked until the handler returns, then fatal */
 }
 
 static void stop_line(void) {
@@ -54,7 +54,7 @@ static void on_terminate(int number) {
 void ms_repl_stop_install(lua_State *L) {
   stop_error = luaL_ref(L, LUA_REGISTRYINDEX);
   stopped_state = L;
-  struct sigaction action = {.sa_handler = on_interrupt}; /* no SA_RESTART: blocked calls return and look */
+  struct sigaction action = {.sa_handler = on_interrupt}; /* no SA_RESTART: blocked calls return with EINTR and check */
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, NULL);
   action.sa_handler = on_terminate;
@@ -62,7 +62,8 @@ void ms_repl_stop_install(lua_State *L) {
 }
 
 void ms_repl_stop_begin(int presses_before) {
-  /* Two that come at once are one to a rank that had no time to look: what was ahead for two lines is no news. */
+  /* Signals can merge, so this rank's count can differ from rank 0's by a constant. Only presses beyond the difference
+  ** known from the previous line are new. */
   int ahead = presses - presses_before;
   before = presses;
   listening = 1;

@@ -1,7 +1,7 @@
 /* launch.c - a launch from its beginning to its end.
 **
-** One thread, one poll loop over a signal descriptor and the ranks' output. Nothing of a job has a name: the control
-** segment is a memfd, the ranks are ended by the kernel when the launcher dies, so nothing can be left behind.
+** The launcher has one thread with one poll loop over a signal descriptor and the ranks' output. It leaves nothing
+** behind: the control segment is an unnamed memfd, and the kernel kills the ranks when the launcher dies.
 */
 #include "host/launcher/launch.h"
 
@@ -61,7 +61,7 @@ int ms_launch(const ms_launch_config *config, int *exit_status) {
   int rc;
   ms_running run = {.config = config, .control_fd = -1, .signals = -1, .first_failed = -1};
   MS_GOTO(prepare(&run));
-  fflush(NULL); /* what is buffered now would otherwise be written by every rank */
+  fflush(NULL); /* otherwise every rank would write what is buffered now */
   for (int rank = 0; rank < config->ranks; rank++) MS_GOTO(ms_start_rank(&run, rank));
   ms_watch(&run);
   ms_finish_output(&run);
@@ -70,7 +70,7 @@ int ms_launch(const ms_launch_config *config, int *exit_status) {
   ms_report(&run, *exit_status);
   ms_finish_output(&run);
 fail:
-  if (run.running) { /* not all could be started */
+  if (run.running) { /* a rank could not be started */
     ms_kill_ranks(&run);
     ms_watch(&run);
   }

@@ -1,4 +1,4 @@
-/* leftovers.c - finds orphaned programs as children of this process, in /proc, and ends them. */
+/* leftovers.c - finds orphaned programs, which become children of this process, in /proc, and kills them. */
 #include "host/launcher/leftovers.h"
 
 #include <signal.h>
@@ -32,7 +32,7 @@ static int is_known(const ms_leftovers *leftovers, pid_t pid) {
   return 0;
 }
 
-/* Reaps those that have ended and, when end is 1, kills the others; returns how many it found. */
+/* Reaps unknown children that have ended and, if end is 1, kills the others. Returns the number found. */
 static int sweep_once(const ms_leftovers *leftovers, int end) {
   pid_t child[MOST_CHILDREN];
   int found = 0, n = list_children(child, MOST_CHILDREN);
@@ -47,7 +47,7 @@ static int sweep_once(const ms_leftovers *leftovers, int end) {
 
 void ms_leftovers_finish(ms_leftovers *leftovers, int end) {
   if (!leftovers->adopts) return;
-  /* The children of what is killed fall to this process in turn, hence rounds. */
+  /* Children of a killed program become children of this process in turn, hence several rounds. */
   for (int round = 0; round < ROUNDS && sweep_once(leftovers, end) && end; round++) usleep(ROUND_MICROSECONDS);
   prctl(PR_SET_CHILD_SUBREAPER, leftovers->adopted_before);
   leftovers->adopts = 0;

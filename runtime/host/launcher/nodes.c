@@ -1,4 +1,4 @@
-/* nodes.c - numbers of ranks over all nodes, and how ranks learn where to meet those of other nodes. */
+/* nodes.c - global numbers of ranks, and the environment from which ranks learn where to connect to other nodes. */
 #include "host/launcher/nodes.h"
 
 #include <stdio.h>
@@ -32,7 +32,7 @@ void ms_nodes_set_variables(const ms_launch_config *config, int local_rank) {
   set_variable("LOCAL_WORLD_SIZE", config->ranks);
   if (config->nodes) set_variable("MOONSHARD_NODE", config->node_rank);
   if (config->rendezvous) setenv("MOONSHARD_RENDEZVOUS", config->rendezvous, 1);
-  else unsetenv("MOONSHARD_RENDEZVOUS"); /* it was for the process that became a launcher */
+  else unsetenv("MOONSHARD_RENDEZVOUS"); /* it was meant for this launcher, not for its ranks */
 }
 
 int ms_nodes_rank(const ms_launch_config *config, int local_rank) {

@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* A pipe that poll calls writable takes a page. */
+/* A pipe that poll reports as writable accepts at least a page without blocking. */
 enum { SMALL_WRITE = 512, MESSAGE_BYTES = 32768 };
 
 void ms_outlet_open(ms_outlet *outlet, int fd) {
@@ -43,7 +43,7 @@ int ms_outlet_has_room(const ms_outlet *outlet) {
 
 void ms_outlet_discard(ms_outlet *outlet) { outlet->begin = outlet->used = 0; }
 
-/* Bytes that were written, 0 when it would wait, -1 with errno. */
+/* Returns the number of bytes written, 0 if the write would block, or -1 with errno. */
 static ssize_t write_now(const ms_outlet *outlet, const char *text, size_t bytes) {
   ssize_t written;
   if (outlet->waits && outlet->writes == outlet->fd) {
@@ -62,7 +62,7 @@ size_t ms_outlet_flush(ms_outlet *outlet) {
   while (outlet->begin < outlet->used) {
     ssize_t written = write_now(outlet, outlet->text + outlet->begin, outlet->used - outlet->begin);
     if (!written) return outlet->used - outlet->begin;
-    if (written < 0) { /* a terminal or a reader that went away is no reason to stop the run */
+    if (written < 0) { /* a closed terminal or pipe does not stop the run */
       if (blames_the_disk(errno)) outlet->error = errno;
       break;
     }

@@ -1,5 +1,5 @@
-/* pin.c - divides the cores among the ranks. Ranks get whole physical cores where there are enough, in the order of the
-** topology, and one thread for each: two threads of a matrix product on one core's units only wait for each other.
+/* pin.c - divides the cores among the ranks. Ranks get whole physical cores if there are enough, in the order of the
+** topology, and one thread per core: two threads of a matrix product on the same core only compete for its units.
 */
 #include "host/launcher/pin.h"
 
@@ -11,7 +11,7 @@
 #include "base/env.h"
 #include "base/error.h"
 
-/* One of "3" and "0-3" at *text, which moves behind it and a comma. */
+/* Parses "3" or "0-3" at *text, and advances *text past it and a comma. Returns 0 if malformed. */
 static int read_range(const char **text, int *first, int *last) {
   char *end;
   errno = 0;
@@ -44,7 +44,7 @@ static int refuse_core(const ms_cores *cores, const char *pin, int core) {
   return MS_FAIL(MS_EINVAL, "--pin %s: this process cannot use core %d, only %s", pin, core, have);
 }
 
-/* The cores of a list, as far as they are there, in its order. */
+/* Parses a list of cores, in its order; fails for one that `cores` does not contain. */
 static int read_list(const ms_cores *cores, const char *pin, ms_cores *chosen) {
   *chosen = (ms_cores){0};
   for (const char *text = pin; *text;) {
@@ -66,7 +66,7 @@ static int read_list(const ms_cores *cores, const char *pin, ms_cores *chosen) {
   return MS_OK;
 }
 
-/* Rank r gets the r-th stretch of physical cores, or of hardware threads where ranks outnumber physical cores. */
+/* Rank r gets the r-th range of physical cores, or of hardware threads if there are more ranks than physical cores. */
 static void divide(const ms_cores *cores, int ranks, ms_pinning *pinning) {
   int whole = cores->n_physical >= ranks;
   int share = (whole ? cores->n_physical : cores->n) / ranks;

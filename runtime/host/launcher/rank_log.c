@@ -1,7 +1,7 @@
-/* rank_log.c - reads a rank's stream. Lines are written whole, so lines of several ranks never mix.
+/* rank_log.c - reads a rank's stream. Lines are written whole, so lines of different ranks never mix.
 **
-** The text holds the end of what was read, finished lines included; the unfinished line begins at `begin`. When the text is
-** full, its older half makes room; a line that fills it is cut in two.
+** `text` holds the end of the stream, including finished lines; the unfinished line begins at `begin`. When it is full,
+** its older half is dropped; a line that fills it is split in two.
 */
 #include "host/launcher/rank_log.h"
 
@@ -26,7 +26,7 @@ void ms_rank_log_resize(const ms_rank_log *log) {
   if (log->fd >= 0 && isatty(log->fd) && !ioctl(log->target->fd, TIOCGWINSZ, &size)) ioctl(log->fd, TIOCSWINSZ, &size);
 }
 
-/* Bytes pass through it unchanged; nobody's controlling terminal. */
+/* Opens a raw pseudo-terminal, which passes bytes unchanged and is not a controlling terminal. */
 static int open_pseudo_terminal(int *ends) {
   struct termios raw;
   ends[0] = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
@@ -58,9 +58,9 @@ int ms_rank_log_open(ms_rank_log *log, int *write_end) {
   return MS_OK;
 }
 
-/* ---- where it goes ---- */
+/* ---- output ---- */
 
-/* head and line as one text, so that they are written at once: head is less than STAMP_BYTES. */
+/* Joins head and line for a single write, and adds a newline if there is none. head is shorter than STAMP_BYTES. */
 static size_t join_line(char *whole, const char *head, const char *line, size_t bytes) {
   size_t used = strlen(head);
   memcpy(whole, head, used);
@@ -70,7 +70,7 @@ static size_t join_line(char *whole, const char *head, const char *line, size_t 
   return used;
 }
 
-/* A disk does not make anybody wait for long; one that is full is the launcher's to tell. */
+/* Blocking is fine for a file. The launcher reports errors such as a full disk. */
 static void write_all(ms_rank_log *log, const char *text, size_t bytes) {
   while (bytes && !log->error) {
     ssize_t written = write(log->file, text, bytes);
@@ -84,7 +84,8 @@ static void write_all(ms_rank_log *log, const char *text, size_t bytes) {
   }
 }
 
-/* Of a line that was redrawn, the file gets what stood last: behind the last return, without the code that clears the rest. */
+/* The last version of a redrawn line: the text after the last carriage return, without the code that clears the
+** rest. */
 static const char *last_drawing(const char *line, size_t *bytes) {
   static const char clear[] = "\33[K";
   size_t end = *bytes, begin = end;
@@ -124,7 +125,7 @@ static void take_lines(ms_rank_log *log) {
   }
 }
 
-/* Makes room in a full text. */
+/* Drops the older half of a full text; splits a line that fills it. */
 static void drop_older_half(ms_rank_log *log) {
   if (log->used < sizeof log->text) return;
   if (log->begin == 0) {
@@ -143,7 +144,7 @@ int ms_rank_log_read(ms_rank_log *log) {
     ssize_t bytes = read(log->fd, log->text + log->used, sizeof log->text - log->used);
     if (bytes < 0 && errno == EINTR) continue;
     if (bytes < 0 && errno == EAGAIN) return 0;
-    if (bytes <= 0) { /* a pseudo-terminal that nobody writes to any more gives EIO */
+    if (bytes <= 0) { /* the end; a pseudo-terminal without writers gives EIO */
       ms_rank_log_close(log);
       return 0;
     }

@@ -1,4 +1,4 @@
-/* report.c - how a run ended: its exit status, and one line that names the rank that failed first and says why. */
+/* report.c - the end of a run: its exit status, and one line with the rank that failed first and the reason. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 #include "host/launcher/launch.h"
 
-/* What a signal that ends a rank means, where its name does not say it. */
+/* Probable causes of a fatal signal, where its name does not explain it. */
 static const struct meaning {
   int signal;
   const char *text;
@@ -55,12 +55,13 @@ int ms_name_ranks(const ms_running *run, int running, char *text, size_t bytes) 
   return n;
 }
 
-/* The rank that failed first: who gave up first knows better than the order in which processes ended. */
+/* The rank that failed first. The record of the first abort is more reliable than the order in which processes
+** ended. */
 static int find_culprit(const ms_running *run) {
   int blamed;
   const char *why = ms_control_abort_reason(run->view, &blamed);
   if (why && blamed >= 0 && blamed < run->config->ranks && run->ranks[blamed].status != 0) return blamed;
-  /* Where ranks meet at a store, those who live hear of a death from it, perhaps before this process does. */
+  /* With a store, surviving ranks can learn of a death before this process does, and abort without a rank to blame. */
   for (int rank = 0; why && blamed < 0 && rank < run->config->ranks; rank++)
     if (WIFSIGNALED(run->ranks[rank].status) && !run->ranks[rank].ended_by_us) return rank;
   return run->first_failed;
@@ -68,7 +69,7 @@ static int find_culprit(const ms_running *run) {
 
 int ms_asked_to_save(const ms_running *run) { return run->asked_to_end == SIGTERM && ms_control_saves(run->view); }
 
-/* Asked to save, it ended for another reason than this request. */
+/* 1 when a rank that should have saved ended for a different reason. */
 static int failed_to_save(const ms_running *run, int rank) {
   const ms_child *child = &run->ranks[rank];
   if (!ms_asked_to_save(run) || child->ended_by_us) return 0;
@@ -105,7 +106,7 @@ static void report_request(const ms_running *run) {
   if (run->stuck) ms_outlet_say(&run->outlet[1], "moonshard: %s\n", run->stuck);
 }
 
-/* Where it was, and what the others waited for, when it ended without a word of its own. */
+/* For a rank that reported no reason: prints where it was, and what the other ranks waited for. */
 static void report_place(const ms_running *run, int rank) {
   char place[2048];
   ms_control_death(run->view, rank, place, sizeof place);
@@ -130,14 +131,14 @@ static void report_failure(const ms_running *run, int culprit, int exit_status) 
     ms_outlet_say(&run->outlet[1], "moonshard: %s\n", why);
   else ms_outlet_say(&run->outlet[1], "moonshard: rank %d failed: %s\n", number, why);
   if (!why || WIFSIGNALED(rank->status)) report_place(run, culprit);
-  /* What a crash or a sanitizer wrote before it ended the rank. */
+  /* Output of a crash handler or a sanitizer. */
   const ms_rank_log *kept = &rank->log[1];
   if (!kept->target && kept->used && (!why || WIFSIGNALED(rank->status)))
     ms_outlet_say(&run->outlet[1], "moonshard: the end of rank %d's stderr:\n%.*s", number, (int)kept->used,
                   kept->text);
 }
 
-/* A rank that was killed left the line open that shows its progress. */
+/* Ends the progress line that a killed rank has left open. */
 static void end_open_line(const ms_running *run) {
   if (WIFSIGNALED(run->ranks[0].status) && !run->config->log_all && isatty(STDOUT_FILENO))
     ms_outlet_put(&run->outlet[0], "\n", 1);
@@ -155,7 +156,7 @@ void ms_report(const ms_running *run, int exit_status) {
     return;
   }
   int culprit = find_culprit(run);
-  if (run->config->joins && WIFEXITED(run->ranks[culprit].status)) return; /* it told why itself */
+  if (run->config->joins && WIFEXITED(run->ranks[culprit].status)) return; /* it has reported the reason itself */
   if (run->asked_to_end && !failed_to_save(run, culprit)) report_request(run);
   else report_failure(run, culprit, exit_status);
 }

@@ -1,4 +1,4 @@
-/* spawn.c - forks a rank: its streams, its environment, its cores, and its end when the launcher ends. */
+/* spawn.c - forks a rank and sets up its streams, environment and cores, and its death with the launcher. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,20 +16,20 @@ static void redirect(int to, int from) {
   if (from >= 0) dup2(from, to);
 }
 
-/* Standard input is rank 0's. What has no reader goes nowhere. */
+/* Only rank 0 reads standard input. Output that is not read goes to /dev/null. */
 static void connect_output(int rank, const int *write_end) {
   static char line[BUFSIZ];
   int nowhere = open("/dev/null", O_RDWR | O_CLOEXEC);
   if (rank) redirect(STDIN_FILENO, nowhere);
   if (rank || write_end[0] >= 0) redirect(STDOUT_FILENO, write_end[0] >= 0 ? write_end[0] : nowhere);
-  /* Into a file too: what it printed before it was killed is there. A buffer of its own, because one that the C library has
-  ** used already goes on filling up. */
+  /* Line-buffered even into a file, so that output before a kill is not lost. A separate buffer, because one that the
+  ** C library already uses would keep its old mode. */
   setvbuf(stdout, line, _IOLBF, sizeof line);
   redirect(STDERR_FILENO, write_end[1]);
   if (nowhere >= 0) close(nowhere);
 }
 
-/* Closes what belongs to the launcher. Pipes of ranks that were forked before are among it. */
+/* Closes what belongs to the launcher, including the pipes of ranks that were forked earlier. */
 static void drop_launcher(ms_running *run, const int *write_end) {
   for (int rank = 0; rank < run->config->ranks; rank++) {
     for (int i = 0; i < 2; i++)
@@ -47,10 +47,10 @@ static void drop_launcher(ms_running *run, const int *write_end) {
 
 static _Noreturn void become_rank(ms_running *run, int rank, const int *write_end, pid_t launcher) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  /* Where ptrace is kept to ancestors: other ranks may look whether this one waits in print
+  /* Where ptrace is restricted to ancestors: lets other ranks check whether this one blocks in print
   ** (comm/diagnose/report.c). */
   prctl(PR_SET_PTRACER, (unsigned long)launcher, 0, 0, 0);
-  if (getppid() != launcher) _exit(MS_STATUS_FAILED_RUN); /* it died before the line above */
+  if (getppid() != launcher) _exit(MS_STATUS_FAILED_RUN); /* the launcher died before prctl */
   const ms_launch_config *config = run->config;
   char job[16];
   connect_output(rank, write_end);
@@ -79,8 +79,8 @@ static int open_log_file(ms_running *run, int rank) {
   return MS_FAIL(MS_EIO, "log file %s: %s", path, strerror(errno));
 }
 
-/* Rank 0's streams are the launcher's own unless something else wants to read them. The others' stdout goes nowhere then, and
-** the end of their stderr is kept. */
+/* Without log_all and a log file, rank 0 uses the launcher's own streams; the other ranks' stdout is dropped, and the
+** end of their stderr is kept. */
 static int open_logs(ms_running *run, int rank, int *write_end) {
   ms_child *child = &run->ranks[rank];
   int all = run->config->log_all;

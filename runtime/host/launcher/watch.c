@@ -1,7 +1,7 @@
-/* watch.c - the launcher's loop: signals, ends of ranks, and what the ranks print.
+/* watch.c - the launcher's loop: signals, ends of ranks, and output of ranks.
 **
-** A failure or a request to end starts a grace time, after which ranks that still run are killed: one that computes in Lua, or
-** sleeps, never reaches the engine and so never learns that it should end.
+** A failure or a request to end starts a grace time, after which ranks that still run are killed: a rank that computes
+** in Lua or sleeps never calls the engine, and so does not notice that it should end.
 */
 #include <errno.h>
 #include <math.h>
@@ -17,18 +17,18 @@
 #include "base/interrupt.h"
 #include "host/launcher/launch.h"
 
-/* A save takes its time; what Slurm and Kubernetes give by default. */
+/* In seconds. GRACE_TO_SAVE is the default of Slurm and Kubernetes. */
 static const double GRACE_AFTER_FAILURE = 3.0, GRACE_AFTER_REQUEST = 5.0, GRACE_TO_SAVE = 30.0;
-/* Ranks that end cleanly have done so by then; a user who still waits wants to know for what. */
+/* Seconds after which a user who pressed Ctrl-C learns which ranks have not ended. */
 static const double SILENCE_AFTER_REQUEST = 2.0;
-/* For what a failed run still has to say to a reader that does not read. */
+/* Seconds that a failed run waits for a reader that makes no progress. */
 static const double PATIENCE_WITH_READERS = 1.0;
 enum { STUCK_BYTES = 2048 };
 
 /* ---- signals ---- */
 
-/* They arrive through a descriptor while the ranks run; children start with the mask that was there before. A hang-up that
-** was ignored (nohup) stays ignored: a blocked signal would be delivered here all the same. */
+/* Blocks signals and receives them through a descriptor; ranks start with the previous mask. A SIGHUP that was ignored
+** (nohup) stays ignored: the descriptor would deliver it if it were blocked. */
 int ms_take_signals(ms_running *run) {
   struct sigaction hang_up;
   sigset_t mask;
@@ -41,8 +41,8 @@ int ms_take_signals(ms_running *run) {
   sigaddset(&mask, SIGCHLD);
   run->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
   if (run->signals < 0) return MS_FAIL(MS_EIO, "cannot watch the ranks: signalfd: %s", strerror(errno));
-  struct sigaction ordinary = {.sa_handler = SIG_DFL}; /* an inherited SIG_IGN would reap the ranks unseen */
-  struct sigaction ignore = {.sa_handler = SIG_IGN};   /* who reads the output may go before the run ends */
+  struct sigaction ordinary = {.sa_handler = SIG_DFL}; /* with an inherited SIG_IGN, waitpid would find no ranks */
+  struct sigaction ignore = {.sa_handler = SIG_IGN};   /* the reader of the output can close it before the run ends */
   sigaction(SIGCHLD, &ordinary, &run->old_child_action);
   sigaction(SIGPIPE, &ignore, &run->old_pipe_action);
   sigprocmask(SIG_BLOCK, &mask, &run->old_mask);
@@ -80,7 +80,8 @@ static void give_grace(ms_running *run, double seconds) {
   run->kill_at = ms_clock() + run->grace;
 }
 
-/* Stops this process the ordinary way, so that a shell sees it; comes back when it goes on. */
+/* Stops the ranks and this process with SIGTSTP, so that the shell notices; returns after SIGCONT. ranks_know: the
+** ranks have received the signal too. */
 static void stop_with_ranks(const ms_running *run, int ranks_know) {
   sigset_t stop;
   if (!ranks_know) signal_all(run, SIGTSTP);
@@ -97,13 +98,14 @@ static void resize_terminals(const ms_running *run) {
     for (int i = 0; i < 2; i++) ms_rank_log_resize(&run->ranks[rank].log[i]);
 }
 
-/* The first request is passed on and starts the grace time; one more, or one while a failed run ends, cuts it short. */
+/* The first request is forwarded and starts the grace time; a second one, or one while a failed run ends, kills the
+** ranks. */
 static void end_on_request(ms_running *run, int number, int ranks_know) {
   if (number == SIGINT && run->config->interactive) {
     if (!ranks_know) signal_all(run, number);
     return;
   }
-  if (run->config->joins) { /* how long it has is the other launcher's to say */
+  if (run->config->joins) { /* the other launcher sets the grace time */
     run->asked_to_end = number;
     if (!ranks_know) signal_all(run, number);
     return;
@@ -123,8 +125,8 @@ static void end_on_request(ms_running *run, int number, int ranks_know) {
   if (number == SIGINT && run->grace > silence) run->tell_to_wait = ms_clock() + silence;
 }
 
-/* A terminal sends its signals to every process of the foreground group, so the ranks have them; a signal from a process came
-** to the launcher alone. */
+/* A terminal sends signals to every process of the foreground group, so the ranks have received them (SI_KERNEL); a
+** signal from another process reached only the launcher. */
 static void read_signals(ms_running *run) {
   struct signalfd_siginfo info;
   while (read(run->signals, &info, sizeof info) == (ssize_t)sizeof info) {
@@ -137,7 +139,8 @@ static void read_signals(ms_running *run) {
 
 /* ---- ends ---- */
 
-/* A rank that failed ends the others, unless all were asked to end: then each tells its own. Those that save wait for it. */
+/* A failed rank aborts the others, unless all were asked to end: then each ends by itself. Ranks that save need all of
+** them, so they are aborted if one ended without having saved. */
 static void handle_end(ms_running *run, int rank, int status) {
   char why[128];
   run->ranks[rank].running = 0;
@@ -169,7 +172,7 @@ static void reap(ms_running *run) {
 
 /* ---- output ---- */
 
-/* Whether something waits for room at an outlet. */
+/* Returns 1 when a log has unread output because its outlet has no room. */
 static int read_logs(ms_running *run) {
   int waiting = 0;
   for (int i = 0; i < 2; i++) ms_outlet_flush(&run->outlet[i]);
@@ -178,7 +181,7 @@ static int read_logs(ms_running *run) {
   return waiting;
 }
 
-/* A full disk under standard output or a log file ends the run: what it prints would be lost. */
+/* A full disk under standard output or a log file ends the run, because further output would be lost. */
 static void check_output(ms_running *run) {
   static const char *const names[] = {"standard output", "standard error"};
   if (*run->lost) return;
@@ -245,7 +248,7 @@ static void tell_to_wait(ms_running *run) {
   run->tell_to_wait = 0;
 }
 
-/* Until the next thing to do that nobody wakes the launcher for; -1: there is none. */
+/* Milliseconds until the next deadline, for poll; -1: there is none. */
 static int milliseconds_to_wait(const ms_running *run) {
   double next = run->kill_at > 0 ? run->kill_at : INFINITY;
   if (run->tell_to_wait > 0) next = fmin(next, run->tell_to_wait);
@@ -254,7 +257,7 @@ static int milliseconds_to_wait(const ms_running *run) {
   return rest > 0 ? (int)(1e3 * rest) + 1 : 100;
 }
 
-/* What held up ranks that should have saved is seen while they still run. */
+/* Notes where ranks that should have saved are stuck, before they are killed. */
 static void keep_places(ms_running *run) {
   if (run->stuck || !ms_asked_to_save(run)) return;
   run->stuck = ms_calloc(1, STUCK_BYTES);
