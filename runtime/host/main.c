@@ -1,8 +1,8 @@
-/* main.c - the executable: a Lua state whose modules are inside the program, and the command line written in Lua.
+/* main.c - the executable: a Lua state with the embedded modules, and the command line, which is written in Lua.
 **
-** The module moonshard.host gives Lua what only the host can do: start ranks. A rank is a fork of this process, so it
-** begins with the Lua state as it stands at the launch and runs a Lua function in it. Nothing here starts threads, or
-** the forked ranks would inherit locks that nobody releases.
+** The module moonshard.host gives Lua what only the host can do, such as starting ranks. A rank is a fork of this
+** process: it starts with a copy of the Lua state and runs a Lua function in it. This process must not start threads,
+** because forked ranks would inherit locks that are never released.
 */
 #include <errno.h>
 #include <lauxlib.h>
@@ -83,9 +83,9 @@ static const char *text_field(lua_State *L, const char *name) {
 }
 
 /* launch{ ranks =, log_all =, log_dir =, pin =, interactive =, nodes =, node_rank =, rendezvous =, joins =, grace =,
-** main = function } -> exit status, or nil and a message; the fields as in ms_launch_config, grace being grace_to_save.
-** main runs in every rank and returns the rank's exit status; it does not return here. Where it is interactive, rank 0
-** may change the terminal: it is put back. */
+** main = function } -> exit status, or nil and a message. The fields are those of ms_launch_config, except that grace
+** sets grace_to_save. main runs in every rank and returns the rank's exit status. After an interactive run, the
+** terminal's settings are restored, as rank 0 can change them. */
 static int host_launch(lua_State *L) {
   ms_launch_config config = {.rank_main = run_rank, .context = L};
   luaL_checktype(L, 1, LUA_TTABLE);
@@ -226,8 +226,8 @@ static int run_command_line(lua_State *L, int count, char **arguments) {
   return (int)lua_tointeger(L, -1);
 }
 
-/* Text that a full disk swallowed is no success. What reads a pipe or a terminal may go as it likes; those have no
-** places to seek, as a disk and what stands for one do. */
+/* Turns a failed write of standard output to a file (a full disk) into a failed run. A reader of a pipe or terminal can
+** close it at any time; these are recognised because they cannot seek. */
 static int check_printed(int status) {
   int failed = fflush(stdout) != 0;
   int why = errno;

@@ -1,7 +1,7 @@
-/* repl_editor.c - lines edited in a terminal by libedit: its emacs keys (or those of ~/.editrc), history, completion.
+/* repl_editor.c - edits lines in a terminal with libedit: emacs keys (or those of ~/.editrc), history, completion.
 **
-** libedit reads its characters through repl_input.c, so that a prompt that waits hears Ctrl-C and the end of a rank.
-** The history file is rewritten with every line: nothing is lost when the session is killed.
+** libedit reads characters through repl_input.c, so a waiting prompt notices Ctrl-C and the death of a rank. The
+** history file is rewritten after every line, so nothing is lost when the session is killed.
 */
 #include <errno.h>
 #include <histedit.h>

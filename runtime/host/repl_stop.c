@@ -45,7 +45,7 @@ static void on_interrupt(int number) {
   stop_line();
 }
 
-/* While a line is read, the editor has changed the terminal and must put it back first. */
+/* While a line is read, the editor must restore the terminal first, so the signal only sets `ended`. */
 static void on_terminate(int number) {
   ended = 1;
   if (listening) end_by(number);

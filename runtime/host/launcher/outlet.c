@@ -1,8 +1,8 @@
-/* outlet.c - writes without waiting.
+/* outlet.c - writes without blocking.
 **
-** O_NONBLOCK would change the terminal or pipe for every process that has it, the user's shell among them. So it is
-** opened once more through /proc, which gives this process flags of its own. Where that is refused (the terminal of
-** another user, behind sudo), poll is asked before every write, and each is small.
+** O_NONBLOCK on the descriptor would affect every process that shares it, including the user's shell. Opening the file
+** again through /proc gives this process its own flags. Where that is not permitted (another user's terminal, under
+** sudo), the outlet calls poll before every write, and keeps writes small.
 */
 #include "host/launcher/outlet.h"
 

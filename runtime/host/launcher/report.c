@@ -77,8 +77,8 @@ static int failed_to_save(const ms_running *run, int rank) {
   return WEXITSTATUS(child->status) == MS_STATUS_BAD_INPUT || WEXITSTATUS(child->status) == MS_STATUS_FAILED_RUN;
 }
 
-/* Statuses that this program gives itself are passed on, and the one that a user at a prompt chose. Any other is not a
-** number that a caller could know. */
+/* Passes on the statuses that this program defines, and any status of an interactive run, which the user chose. Other
+** statuses would mean nothing to the caller. */
 int ms_choose_status(const ms_running *run) {
   if (*run->lost) return MS_STATUS_FAILED_RUN;
   if (run->unread) return 128 + run->asked_to_end;
