@@ -255,7 +255,7 @@ const void *ms_exec_output(ms_exec *exec, const char *name) {
 int ms_exec_set_graph(ms_exec *exec, int on) {
   MS_HANDLE(exec, EXEC);
   if (exec->runner->set_graph) return exec->runner->set_graph(exec, on);
-  return on ? MS_FAIL(MS_EUNSUPPORTED, "graphs need the device cuda, but this state is on %s",
+  return on ? MS_FAIL(MS_EUNSUPPORTED, "graphs are captured only on the device cuda, but this state is on %s",
                       exec->state->device->api->name)
             : MS_OK;
 }

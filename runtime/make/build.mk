@@ -1,7 +1,7 @@
-# How Moonshard is compiled. Called by the Makefile once the packages are there, with
-#   CONFIG=release | address | thread     what the compiler adds
-#   BUILD=build                           everything made lands under it
-#   CC, CXX, CPPFLAGS, CFLAGS, CXXFLAGS, LDFLAGS   of the environment or the command line; flags stand behind the own ones
+# Compiles Moonshard. The Makefile calls it once the packages are installed, with
+#   CONFIG=release | address | thread     optimised, or with a sanitizer
+#   BUILD=build                           the folder of all products
+#   CC, CXX, CPPFLAGS, CFLAGS, CXXFLAGS, LDFLAGS   from the environment or the command line; flags follow our own
 #   WERROR=1                              warnings are errors, as in .ci/run
 #
 # Products of a configuration, in $(BUILD)/$(CONFIG)/:
@@ -9,16 +9,16 @@
 #   moonshard          the executable: the same engine, LuaJIT, the command line and all Lua sources
 #   libmoonshard_cuda.so   the device cuda and its kernels, where there is nvcc (release only)
 #   tests/  bench/     the C programs of tests/c and tests/bench
-# and, the same for every configuration, in $(BUILD)/gen/:
+# and, shared by all configurations, in $(BUILD)/gen/:
 #   moonshard/cdef.lua the declarations of moonshard.h for LuaJIT's ffi
 #   moonshard/meta/ops.lua   the ops, for editors
 #   embedded_lua.c     the Lua sources as bytes
 #
-# From a plain luajit, in the source tree:
+# To use it from a plain luajit, in the source tree:
 #   LUA_PATH='lua/?.lua;lua/?/init.lua;build/gen/?.lua;;' MOONSHARD_LIB=build/release/libmoonshard.so luajit my.lua
 # where MOONSHARD_LIB names the library that `require "moonshard"` loads. After `make install` neither is needed.
 #
-# A library to link statically is not made: the engine loads CUDA's side, and finds it by its own file.
+# There is no static library: the engine loads libmoonshard_cuda.so, which it finds relative to its own file.
 
 CONFIG ?= release
 BUILD ?= build
@@ -38,7 +38,8 @@ GEN := $(BUILD)/gen
 ifeq ($(origin CC),default)
 CC := gcc
 endif
-# Under a sanitizer gcc's flow analysis sees its own insertions and warns falsely: the release build judges.
+# Under a sanitizer, gcc's flow analysis also sees the inserted checks and gives false warnings, so only the release
+# build enables all warnings.
 WARNINGS_release := -Wall -Wextra $(if $(WERROR),-Werror)
 WARNINGS_address := -w
 WARNINGS_thread := -w
@@ -47,36 +48,37 @@ LIBRARIES := libpcre2-8 jansson libxxhash libsodium
 INCLUDES := -Iruntime -I. $(shell pkg-config --cflags $(LIBRARIES))
 
 CONFIG_release := -O2 -g
-# Reports name functions and lines, which -g1 keeps.
+# -g1 is enough for function names and lines in reports.
 CONFIG_address := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
 CONFIG_thread := -O1 -g1 -fno-omit-frame-pointer -fsanitize=thread
-# Kernels stay vectorised under the sanitizers too, or their tests would take minutes.
+# Kernels are vectorised under the sanitizers too; without that their tests would take minutes.
 KERNEL_release := -O3
 KERNEL_address := -O2
 KERNEL_thread := -O2
-# Sums may be contracted to fused multiply-adds; NaN and infinity keep their meaning, so no -ffast-math.
+# The compiler can contract to fused multiply-adds. No -ffast-math, because NaN and infinity must keep their meaning.
 KERNEL_FLAGS := $(KERNEL_$(CONFIG)) -ffp-contract=fast -fno-math-errno
 
-# Most of the time of what is in tests/c was the compiler's, which inlined asserts; but for three whose plain loops are long.
+# Most C tests spent more time in the compiler, which inlined asserts, than running; three have long loops and stay
+# optimised.
 TEST_FLAGS := -Og
 FLAGS_test_kernels_matmul := -O1
 FLAGS_test_kernels_attention := -O1
 FLAGS_test_comm := -O1
 
-# The tree's folder is in no file that is made: what two folders build is equal.
+# Products do not contain the path of the tree, so builds in different folders are equal.
 PREFIX_MAP := -ffile-prefix-map=$(CURDIR)=.
 OWN_CFLAGS := -std=c11 -D_GNU_SOURCE $(WARNINGS) -fPIC -fvisibility=hidden -fopenmp $(INCLUDES) $(PREFIX_MAP) $(CONFIG_$(CONFIG))
-# A symbol that nobody defines is an error here and not at the user's. Sanitized code is let off: it leaves the
-# sanitizer's own symbols to the program that loads it.
+# An undefined symbol is an error at link time and not for the user. Except in sanitized code, where the program that
+# loads the library defines the sanitizer's symbols.
 NO_UNDEFINED_release := -Wl,-z,defs
 
-# Long functions call the address sanitizer instead of holding its checks, which took gcc half a minute.
+# Long functions call the address sanitizer instead of inlining its checks, which took gcc half a minute.
 CALLED_CHECKS := --param asan-instrumentation-with-call-threshold=500
 FLAGS_split_panel := $(if $(filter address,$(CONFIG)),$(CALLED_CHECKS))
 
-# Under the thread sanitizer the emulation's fibers stay out of its sight: it knows nothing of their stacks.
+# The emulation's fibers are not instrumented for the thread sanitizer, which does not know their stacks.
 EMULATED_release := $(CONFIG_release)
-# Null pointers and wild ones end in the address sanitizer's report there, so what else looks for them is left out.
+# The address sanitizer reports invalid pointers there, so the other checks for them are disabled.
 EMULATED_address := $(CONFIG_address) $(CALLED_CHECKS) -fno-sanitize=null,object-size,pointer-overflow
 EMULATED_thread := -O1 -g1
 EMULATED_CXXFLAGS := -std=c++17 -D_GNU_SOURCE $(WARNINGS) -Wno-unknown-pragmas -Wno-missing-field-initializers -fPIC -fvisibility=hidden \
@@ -89,20 +91,20 @@ HOST_LDLIBS := $(shell pkg-config --libs luajit libedit)
 
 # ---- sources -----------------------------------------------------------------------------------------------------
 
-# The launcher starts the ranks of tests and benchmarks too: it knows nothing of Lua, and is linked where it is called.
+# The launcher does not depend on Lua; tests and benchmarks that start ranks link it too.
 LAUNCHER_C := $(wildcard runtime/host/launcher/*.c)
 HOST_C := $(wildcard runtime/host/*.c) $(LAUNCHER_C)
 KERNEL_C := $(wildcard kernels/*.c kernels/cpu/*.c)
 ENGINE_C := $(filter-out $(HOST_C) runtime/device/cuda/%,$(wildcard runtime/*.c runtime/*/*.c runtime/*/*/*.c)) $(KERNEL_C)
-# Programs of tests/c: embed_*.c see the installed header and the library alone, the others every internal symbol.
+# Programs of tests/c: embed_*.c use only the installed header and the library, the others all internal symbols.
 EMBED_C := $(wildcard tests/c/embed_*.c)
-# What a sanitizer leaves out (tests/run.sh) is not built for it, unless ONLY asks for it.
+# Tests that a sanitizer run skips (tests/run.sh) are not built for it, unless ONLY names them.
 LEFT_OUT := $(if $(ONLY),,$(if $(wildcard tests/sanitizers/$(CONFIG).skip),$(shell sed -nE 's|^(tests/c/[^ ]+).*|\1%|p' tests/sanitizers/$(CONFIG).skip)))
 TEST_C := $(filter-out $(EMBED_C) $(LEFT_OUT),$(wildcard tests/c/*.c))
 TEST_SUPPORT_C := $(wildcard tests/c/support/*.c)
 BENCH_MPI_C := $(wildcard tests/bench/mpi_*.c)
 BENCH_C := $(filter-out $(BENCH_MPI_C) tests/bench/no_sync.c,$(wildcard tests/bench/*.c))
-# Kernels of CUDA: compiled by nvcc, and as C++ against an emulation of CUDA on the host, on which the tests run them.
+# CUDA kernels: compiled by nvcc, and as C++ against an emulation of CUDA on the host, which the tests use.
 CUDA_CU := $(wildcard kernels/cuda/*.cu)
 CUDA_KERNEL_C := $(wildcard kernels/cuda/*.c)
 EMULATION_TEST_CPP := $(wildcard tests/emulated_cuda/test_*.cpp)
@@ -123,7 +125,7 @@ EMULATION_O := $(patsubst %.cpp,$(OUT)/obj/%.o,$(EMULATION_CPP))
 EMULATED_O := $(patsubst %.cu,$(OUT)/obj/%.emulated.o,$(CUDA_CU)) $(CUDA_KERNEL_C:%.c=$(OUT)/obj/%.emulated.o) $(EMULATION_O)
 EMULATED_TESTS := $(patsubst tests/c/%.c,$(OUT)/tests/emulated/%,$(KERNEL_TEST_C)) \
   $(patsubst tests/emulated_cuda/%.cpp,$(OUT)/tests/emulated/%,$(EMULATION_TEST_CPP))
-# What the library of CUDA holds of the engine's: memory, dtypes, shapes. Errors go to the engine that loads it.
+# Engine sources that the CUDA library contains: memory, dtypes, shapes. It passes errors to the engine that loads it.
 CUDA_HOST_O := $(call objects,$(wildcard kernels/*.c) runtime/base/memory.c runtime/base/dtype.c \
   runtime/base/env.c runtime/base/hash.c runtime/base/library.c)
 include runtime/make/cuda.mk
@@ -132,7 +134,7 @@ LIBRARY := $(OUT)/libmoonshard.so
 EXECUTABLE := $(OUT)/moonshard
 OPS_META := $(GEN)/moonshard/meta/ops.lua
 
-# nvcc, where there is one: on the PATH or in CUDA_HOME. Without it the library of CUDA is not built, and nothing asks for it.
+# nvcc, if installed: on the PATH or in CUDA_HOME. Without it, the CUDA library is not built, and no rule needs it.
 CUDA_HOME ?= /usr/local/cuda
 CUDA_ARCHS ?= 90
 NVCC := $(firstword $(shell command -v nvcc) $(wildcard $(CUDA_HOME)/bin/nvcc))
@@ -146,11 +148,11 @@ CUDA_O := $(patsubst %.cu,$(OUT)/obj/%.cuda.o,$(CUDA_CU)) $(CUDA_KERNEL_C:%.c=$(
 GPU_TESTS := $(patsubst tests/c/%.c,$(OUT)/tests/gpu/%,$(KERNEL_TEST_C))
 
 .PHONY: all tests bench peers install cuda gpu-tests
-# Without a main there is no executable yet; the library alone is still worth building.
+# Without main.c, only the library is built.
 all: $(LIBRARY) $(GEN)/moonshard/cdef.lua $(if $(HOST_C),$(EXECUTABLE)) \
   $(if $(filter release,$(CONFIG)),$(OPS_META) $(if $(NVCC),$(CUDA_LIBRARY)))
 	@:
-# Specs of a sanitized build run in a luajit that brings the sanitizer's runtime.
+# Specs of a sanitized build run in a luajit that is linked with the sanitizer's runtime.
 tests: $(TESTS) $(if $(filter-out thread,$(CONFIG)),$(EMULATED_TESTS)) $(OUT)/tests/libmoonshard_cuda_emulated.so $(if $(filter-out release,$(CONFIG)),$(OUT)/luajit)
 	@:
 bench: $(BENCHES)
@@ -162,7 +164,7 @@ cuda: $(if $(NVCC),$(CUDA_LIBRARY))
 peers: $(PEER_BENCHES)
 	@:
 
-# ---- what a file was made from, besides its prerequisites: rewritten only when it changes -------------------------
+# ---- commands and lists that products depend on: files that are rewritten only when they change --------------------
 
 remember = $(shell mkdir -p $(dir $(1)))$(if $(filter-out x$(strip $(2))x,x$(strip $(file <$(1)))x),$(file >$(1),$(strip $(2))))
 space := $(subst ,, )
@@ -200,8 +202,8 @@ $(OUT)/obj/embedded_lua.o: $(GEN)/embedded_lua.c $(OUT)/flags.list
 	@echo "cc    $<"
 	@$(CC) $(OWN_CFLAGS) $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
-# A program that loads the library at run time may close it again: threads of kernels and an installed handler of Ctrl-C are its
-# code, so it stays mapped.
+# A program can load the library and close it again. It must stay mapped, because kernel threads and an installed Ctrl-C
+# handler run its code.
 $(LIBRARY).$(ABI): $(ENGINE_O) $(OUT)/engine.list
 	@echo "link  $@"
 	@$(CC) -shared -Wl,-z,nodelete -Wl,-soname,libmoonshard.so.$(ABI) $(NO_UNDEFINED_$(CONFIG)) $(OWN_LDFLAGS) $(ENGINE_O) -o $@ $(LDLIBS)
@@ -256,7 +258,7 @@ $(OUT)/obj/%.cuda.o: %.cu $(OUT)/cuda.list
 	@echo "nvcc  $<"
 	@$(NVCC) $(NVCC_FLAGS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 
-# The toolkit's runtime is linked in: what runs needs the driver alone.
+# Links the toolkit's runtime statically, so that a run needs only the driver.
 CUDART := -L$(dir $(NVCC))../lib64 -lcudart_static -lrt -lpthread -ldl
 
 $(CUDA_LIBRARY): $(CUDA_O) $(CUDA_HOST_O)
@@ -283,7 +285,7 @@ $(OUT)/obj/tests/emulated_cuda/%.o: tests/emulated_cuda/%.cpp $(OUT)/flags.list
 	@echo "c++   $<"
 	@$(CXX) $(EMULATED_CXXFLAGS) -MMD -MP -c $< -o $@
 
-# The kernels' tests once more, for those of CUDA.
+# The kernels' tests again, for the CUDA kernels.
 $(OUT)/obj/tests/c/%.emulated.o: tests/c/%.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
@@ -313,7 +315,7 @@ $(OUT)/bench/%: $(OUT)/obj/tests/bench/%.o $(ENGINE_O) $(LAUNCHER) $(OUT)/engine
 	@echo "link  $@"
 	@$(CC) $(OWN_LDFLAGS) $< $(LAUNCHER) $(ENGINE_O) -o $@ $(LDLIBS)
 
-# Fuzz targets take what they need of the engine's sources and are compiled as a whole by clang, which brings libFuzzer.
+# clang, which has libFuzzer, compiles each fuzz target together with the engine sources that it needs.
 FUZZ_C_safetensors := $(wildcard runtime/io/*.c runtime/base/*.c)
 FUZZ_C_tokenizer := $(FUZZ_C_safetensors)
 FUZZ_FLAGS := -std=c11 -D_GNU_SOURCE -O1 -g -fno-omit-frame-pointer -fsanitize=fuzzer,address,undefined \
@@ -329,10 +331,10 @@ $(BUILD)/peers/mpi_%: tests/bench/mpi_%.c
 	@echo "mpicc $<"
 	@mpicc -std=c11 -D_GNU_SOURCE -O3 $(WARNINGS) $< -o $@
 
-# ---- what is installed, and where ----------------------------------------------------------------------------------
+# ---- installation --------------------------------------------------------------------------------------------------
 
 LIBDIR ?= $(PREFIX)/lib
-# LuaJIT looks there on its own under /usr/local and /usr.
+# LuaJIT searches this folder by default under /usr/local and /usr.
 LUADIR ?= $(PREFIX)/share/lua/5.1
 MANDIR ?= $(PREFIX)/share/man
 DOCDIR ?= $(PREFIX)/share/doc/moonshard
@@ -355,7 +357,7 @@ $(GEN)/moonshard.1: lua/moonshard/cli/help.lua runtime/make/make_man.lua runtime
 	@echo "gen   $@"
 	@luajit runtime/make/make_man.lua $(VERSION) $@
 
-# The Lua files find the library by its place from theirs, so what is installed may be moved as a whole.
+# The Lua files find the library by its path relative to them, so an installation can be moved as a whole.
 LIBRARY_FROM_LUA = $(shell realpath -ms --relative-to=$(LUADIR)/moonshard $(LIBDIR)/libmoonshard.so.$(ABI))
 GUIDES := README.md $(wildcard */README.md) kernels/cuda/NOTES.md
 
@@ -378,7 +380,7 @@ install: all $(GEN)/moonshard.1
 	install -m 644 LICENSE $(DESTDIR)$(DOCDIR)/LICENSE
 	@$(if $(DESTDIR),:,runtime/make/after_install.sh $(LIBDIR) $(LUADIR))
 
-# What editors ask for: the commands by which every file is compiled.
+# The compile commands of every file, for editors.
 .PHONY: compile_commands
 compile_commands:
 	@$(MAKE) --no-print-directory -f runtime/make/build.mk -nB all tests \

@@ -1,4 +1,4 @@
--- Turns what make would run into compile_commands.json, by which clangd and its like know each file's flags.
+-- Converts make's dry run into compile_commands.json, from which clangd and similar tools learn each file's flags.
 --
 --   make -f runtime/make/build.mk -nB all tests | luajit runtime/make/compile_commands.lua FOLDER OUTPUT
 

@@ -1,5 +1,6 @@
-# The host code of the device cuda (runtime/device/cuda): in libmoonshard_cuda.so, and over an emulated runtime and NCCL in the
-# libraries that tests load, with the emulated kernels, or with the CPU's, which are fast and give its bits. Part of build.mk.
+# The host code of the device cuda (runtime/device/cuda): in libmoonshard_cuda.so, and with an emulated CUDA runtime and
+# NCCL in the libraries that tests load. These have the emulated CUDA kernels, or the CPU's, which are fast and
+# bit-identical to the CPU device. Part of build.mk.
 
 CUDA_C := $(wildcard runtime/device/cuda/*.c)
 CUDA_DEVICE_O := $(patsubst runtime/device/cuda/%.c,$(OUT)/obj/cuda/%.o,$(CUDA_C))
@@ -24,7 +25,7 @@ $(OUT)/obj/emulated/%.o: runtime/device/cuda/%.c $(OUT)/flags.list
 	@echo "cc    $<"
 	@$(CC) $(OWN_CFLAGS) -Itests/emulated_cuda $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
-# What kernels do on the host.
+# The host side of kernels.
 $(OUT)/obj/kernels/cuda/%.cuda.o: kernels/cuda/%.c $(OUT)/flags.list
 	@mkdir -p $(@D)
 	@echo "cc    $<"
@@ -40,7 +41,7 @@ $(OUT)/obj/tests/emulated_cuda/%.o: tests/emulated_cuda/%.c $(OUT)/flags.list
 	@echo "cc    $<"
 	@$(CC) $(OWN_CFLAGS) -fvisibility=default -Itests/emulated_cuda $(CPPFLAGS) $(CFLAGS) -MMD -MP -c $< -o $@
 
-# They find each other beside themselves.
+# These libraries find each other in their own folder.
 EMULATED_LINK = $(CXX) -shared -Wl,-soname,$(@F) -Wl,-rpath,'$$ORIGIN' $(CONFIG_$(CONFIG)) -fopenmp
 
 $(EMULATED)/libcudart_emulated.so: $(EMULATION_O)
@@ -71,7 +72,7 @@ $(EMULATED)/libmoonshard_cuda_emulated.so: $(EMULATED_DEVICE_O) $(filter-out $(E
 	@echo "link  $@"
 	@$(EMULATED_LINK) $^ -o $@ -ldl -lpthread
 
-# What `make bench-gpu` measures beside trainings. It needs no toolkit: the device's library is loaded.
+# The additional measurements of `make bench-gpu`. It needs no toolkit, because it loads the device's library.
 .PHONY: gpu-bench
 GPU_BENCHES := $(patsubst tests/gpu/bench_%.c,$(OUT)/bench/gpu_%,$(wildcard tests/gpu/bench_*.c))
 gpu-bench: $(GPU_BENCHES)

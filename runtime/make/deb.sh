@@ -1,9 +1,9 @@
 #!/bin/bash
-# Builds Debian packages from the tree, lets lintian judge them, unpacks them and trains with what is in them.
+# Builds Debian packages from the tree, checks them with lintian, unpacks them and runs a training with their contents.
 #
 #   runtime/make/deb.sh OUT VERSION "BUILD PACKAGES"
 #
-# The packages are left in OUT. DEBFULLNAME and DEBEMAIL name who makes them.
+# The packages are left in OUT. DEBFULLNAME and DEBEMAIL name their maintainer.
 set -eu
 cd "$(dirname "$0")/../.."
 out=$1 version=$2 packages=$3
@@ -23,15 +23,15 @@ moonshard ($version) unstable; urgency=medium
  -- $maintainer  $(date -R -d "@${SOURCE_DATE_EPOCH:-$(date +%s)}")
 END
 
-# The compiler's flags are the package's, not those of who calls make.
+# Uses the package's compiler flags, not those of the caller of make.
 (cd "$tree" && env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS -u CFLAGS -u CPPFLAGS -u CXXFLAGS -u LDFLAGS -u BUILD -u PREFIX \
   dpkg-buildpackage -us -uc -b) >"$out/build.log" 2>&1 || { tail -n 40 "$out/build.log"; exit 1; }
 rm -rf "$tree"
 
-# It is no upload to Debian, which would close a report.
+# Not an upload to Debian, which would have to close a bug report.
 lintian --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs "$out"/*.changes
 
-# What is unpacked finds itself wherever that is.
+# The unpacked program and library work from any folder.
 root=$out/root
 for package in "$out"/*_*.deb; do dpkg -x "$package" "$root"; done
 env -i PATH=/usr/bin:/bin "$root/usr/bin/moonshard" run "$root/usr/share/moonshard/recipes/toy_hsdp.lua" -n 4 steps=3

@@ -1,10 +1,10 @@
--- Writes Lua sources into a C file, so that the executable needs no Lua file beside it.
+-- Writes Lua sources into a C file, so that the executable needs no Lua files.
 --
 --   luajit runtime/make/embed_lua.lua OUTPUT.c ROOT FILE... [-- ROOT FILE...]
 --
 -- The name of a module is the path of its file below its root: lua/moonshard/init.lua is "moonshard",
--- lua/moonshard/nn/loss.lua is "moonshard.nn.loss". runtime/host/embedded.h declares what is written here. Sources and
--- not bytecode: the error messages keep their lines, and parsing all of them takes a few milliseconds.
+-- lua/moonshard/nn/loss.lua is "moonshard.nn.loss". runtime/host/embedded.h declares the result. Sources and not
+-- bytecode, because error messages then have lines, and parsing all of them takes only a few milliseconds.
 
 local output_path = arg[1]
 
@@ -25,7 +25,7 @@ for i = 2, #arg do
     local file = assert(io.open(arg[i], "rb"))
     modules[#modules + 1] = { name = module_name(root, arg[i]), path = arg[i], source = file:read("*a") }
     file:close()
-    -- A file that does not parse stops the build here, with its own line.
+    -- A file that does not parse stops the build here, with its line.
     assert(loadfile(arg[i]))
   end
 end

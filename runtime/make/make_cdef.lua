@@ -2,8 +2,8 @@
 --
 --   luajit runtime/make/make_cdef.lua runtime/moonshard.h build/gen/moonshard/cdef.lua
 --
--- The module is generated, so that the Lua layer cannot drift from the header; the text is parsed once here, so that
--- a declaration LuaJIT does not understand stops the build with its line and not the user's first program.
+-- The module is generated so that the Lua layer cannot differ from the header. The text is parsed once here, so that a
+-- declaration that LuaJIT does not support stops the build, with its line, and not the user's first program.
 
 local header_path, output_path = arg[1], arg[2]
 

@@ -1,9 +1,9 @@
--- Turns what `moonshard help` prints into the manual page moonshard(1), so that the two cannot differ.
+-- Converts the output of `moonshard help` into the manual page moonshard(1), so that the two cannot differ.
 --
 --   luajit runtime/make/make_man.lua VERSION OUTPUT
 --
--- The lines of lua/moonshard/cli/help.lua: two blanks and "moonshard" begin a command, six blanks and a dash an option
--- of it, and what lies further in goes on with the text of either; in front of a command's text, a bracket goes on with
+-- Lines of lua/moonshard/cli/help.lua: two blanks and "moonshard" begin a command, six blanks and a dash begin one of
+-- its options, and lines with more indentation continue the text of either. A bracket before a command's text continues
 -- its arguments.
 
 package.path = "lua/?.lua;" .. package.path

@@ -1,9 +1,9 @@
--- Writes what editors read of the ops: each as a function of ms.ops and as a method of tensors, with its formula, its
--- inputs and a class of its attributes. Made from the op table, so an op that the engine gains is there too.
+-- Writes declarations of the ops for editors: each op as a function of ms.ops and as a method of tensors, with its
+-- formula, its inputs and a class of its attributes. Generated from the op table, so new ops are included.
 --
 --   LUA_PATH='lua/?.lua;lua/?/init.lua;build/gen/?.lua' MOONSHARD_LIB=... luajit runtime/make/make_ops_meta.lua OUTPUT
 --
--- The file is a definition file of LuaCATS (---@meta), which no program loads.
+-- The result is a LuaCATS definition file (---@meta), which no program loads.
 
 local ms = require("moonshard")
 local dtypes = require("moonshard.base.dtypes")
@@ -30,7 +30,7 @@ local function type_of(row, name)
   return "integer|boolean"
 end
 
--- "a, b, attributes" and what each is.
+-- "a, b, attributes", and the type of each.
 local function parameters(first, count, class)
   local names, types = {}, {}
   for i = first, count do
@@ -51,7 +51,7 @@ local function overload(first, count, class, self)
   add("---@overload fun(%s): moonshard.Tensor", table.concat(typed, ", "))
 end
 
--- A function or, with the first input as self, a method.
+-- Declares a function or, with the first input as self, a method.
 local function declare(row, class, method)
   local first = method and 2 or 1
   add("")
@@ -84,7 +84,7 @@ for _, name in ipairs(sorted_keys(ops.rows)) do
     for _, attribute in ipairs(attributes) do add("---@field %s? %s", attribute, type_of(row, attribute)) end
   end
   declare(row, class, false)
-  -- Methods that take their arguments in another way are declared where they are written.
+  -- Methods with different arguments have their declarations in their source.
   if row.min_inputs >= 1 and a_tensor[name] == ops[name] then declare(row, class, true) end
 end
 add("\nreturn ops")

@@ -3,11 +3,11 @@
 #
 # Quiet and fast (one dpkg-query) when nothing is missing. Otherwise installs what is missing, as root or through
 # sudo, and refreshes apt's lists only when they do not know a package. When it cannot install, it prints the
-# command that would, and ends with status 2. A machine without dpkg is asked for nothing: its owner knows better.
+# command that would, and ends with status 2. On a machine without dpkg, only names the packages.
 set -u
 
 command -v dpkg-query >/dev/null || {
-  echo "packages: no dpkg on this machine; Moonshard needs what Debian calls: $*" >&2
+  echo "packages: no dpkg on this machine; Moonshard needs these Debian packages, or their equivalents: $*" >&2
   exit 0
 }
 
@@ -45,6 +45,6 @@ install_missing() {
 echo "packages: installing ${missing[*]}"
 apt-cache show "${missing[@]}" >/dev/null 2>&1 || "${as_root[@]}" apt-get update -qq >&2 || refuse "apt-get update failed"
 install_missing && exit 0
-# The lists may be older than the archive: one refresh, one more try.
+# The lists can be older than the archive: refresh them and try once more.
 "${as_root[@]}" apt-get update -qq >&2 && install_missing && exit 0
 refuse "apt-get could not install"

@@ -341,7 +341,7 @@ static void L5_a_list_of_cores_is_obeyed(void **state) {
   }
   ms_launch_config config = {.ranks = 2, .rank_main = look_around, .pin = "0-1023"};
   int status;
-  assert_fails(ms_launch(&config, &status), MS_EINVAL, "process cannot use core");
+  assert_fails(ms_launch(&config, &status), MS_EINVAL, "--pin 0-1023 | core");
 }
 
 int main(void) {
