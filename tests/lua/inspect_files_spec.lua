@@ -95,7 +95,7 @@ describe("moonshard inspect", function()
     local config = refused(write("config.json", '{"model_type":"gpt2"}'))
     has(config, "JSON | tokenizer.json")
     local text = write("b.txt", "text")
-    assert.equal("moonshard: moonshard inspect --end is for token files: " .. text .. " is none\n",
+    assert.equal("moonshard: moonshard inspect --end is only for token files: " .. text .. " is not one\n",
       refused(text, "--end", "1"))
     has(refused(folder), folder)
   end)

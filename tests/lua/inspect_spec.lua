@@ -361,7 +361,7 @@ describe("rules", function()
       end
       refused('rank 0 has "unit 0: ', { reshard_after_forward = rank ~= 1 })
       refused("ranks have different plans", { prefetch = rank })
-      refused(rank == 1 and "matches none" or "rank 1 could not take them, so the old rules hold on all ranks",
+      refused(rank == 1 and "matches none" or "rank 1 could not take them, so all ranks keep the old rules",
         { reshard_after_forward = { { rank == 1 and "nowhere" or "0", true } } })
       -- Both plans are known here already; that ranks ask for different ones is seen all the same.
       train:set_rules { prefetch = 0 }

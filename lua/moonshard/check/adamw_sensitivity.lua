@@ -1,16 +1,16 @@
--- How certain AdamW's steps are, element by element.
+-- The sensitivity of AdamW's steps to rounding, per element.
 --
--- AdamW divides the gradient by the root of its mean square v. So an element whose gradient is within rounding of zero
--- moves by a part of the learning rate that only rounding decides, and that part stays, whatever later gradients are.
--- The rank that stands in for all watches every step for that: the certainty of an element is the least (sqrt(v) + eps)
--- that it was divided by, beside sqrt(v) of the element with the largest gradients.
+-- AdamW divides the gradient by the root of its mean square v. An element whose gradient is zero up to rounding
+-- therefore moves by a fraction of the learning rate that depends only on rounding, and later gradients do not undo it.
+-- The single reference rank records this at every step: the certainty of an element is the smallest (sqrt(v) + eps)
+-- that it was divided by, relative to sqrt(v) of the element with the largest gradients.
 
 local ffi = require("ffi")
 
 ---@class moonshard.AdamwSensitivity
 ---@field steps integer
 ---@field least table<string, ffi.cdata*> by trained parameter: float [numel], 0 before the first gradient
----@field never number? of an element that never had a gradient
+---@field never number? value for an element that never had a gradient
 local Sensitivity = {}
 Sensitivity.__index = Sensitivity
 
@@ -31,7 +31,7 @@ local function squares_of(trainer)
   return squares, largest
 end
 
----After a step of a trainer on one rank. An element that had no gradient yet has not moved.
+---Call after each step of a trainer on one rank. An element without a gradient so far has not moved.
 ---@param trainer moonshard.Trainer
 function Sensitivity:note(trainer)
   local squares, largest = squares_of(trainer)
@@ -52,7 +52,7 @@ function Sensitivity:note(trainer)
   end
 end
 
----Of every element of a parameter. One that never had a gradient could have had one of rounding.
+---The sensitivity of every element of a parameter. An element without a gradient counts as one with a rounding error.
 ---@param param moonshard.Param
 ---@return string bytes f32 [numel]
 function Sensitivity:of(param)

@@ -1,10 +1,10 @@
--- What one rank of a checked run leaves in a folder for the other side: its batches, in the order of its steps, and at
--- the end its losses, its parameters in full and what it counted.
+-- The files that each rank of a checked run leaves for the other run: its batches, in the order of its steps, and at
+-- the end its losses, its full parameters and its counters.
 --
---   batches-R      for every step a line of JSON (names, types, shapes), then the arrays' bytes
+--   batches-R      per step a line of JSON (names, types, shapes), then the bytes of the arrays
 --   R.json         losses, norms, trainers, plans
---   R.values       of every parameter in R.json's order its f32 numbers; of one rank also those before the first step,
---                  and with AdamW their certainty
+--   R.values       the f32 values of every parameter in the order of R.json; for the run on one rank also the values
+--                  before the first step, and with AdamW their sensitivity
 
 local dtypes = require("moonshard.base.dtypes")
 local engine = require("moonshard.base.ffi")
@@ -20,11 +20,11 @@ char *mkdtemp(char *pattern);
 int mkdir(const char *path, unsigned mode);
 ]]
 
-local function fail(path, why) errors.raise("MS_EIO", "check: %s: %s", path, why or "it cannot be written whole") end
+local function fail(path, why) errors.raise("MS_EIO", "check: %s: %s", path, why or "cannot write the whole file") end
 
----Opens a file of a check; one that cannot be opened is an error.
+---Opens a file of a check; raises an error on failure.
 ---@param path string
----@param mode string as of io.open
+---@param mode string as for io.open
 ---@return file*
 function files.open(path, mode)
   local file, why = io.open(path, mode)
@@ -37,7 +37,7 @@ local function write(file, path, text)
   if not ok then fail(path, why) end
 end
 
----Closes a file that was written.
+---Closes a file after writing and reports write errors.
 ---@param file file*
 ---@param path string
 function files.close(file, path)
@@ -45,21 +45,25 @@ function files.close(file, path)
   if not ok then fail(path, why) end
 end
 
----A new folder that is this process's own.
+---Creates a temporary folder owned by this process.
 ---@return string
 function files.temporary_folder()
   local pattern = (os.getenv("TMPDIR") or "/tmp") .. "/moonshard-check-XXXXXX"
   local path = ffi.new("char[?]", #pattern + 1, pattern)
-  if ffi.C.mkdtemp(path) == nil then errors.raise("MS_EIO", "check: no folder %s (errno %d)", pattern, ffi.errno()) end
+  if ffi.C.mkdtemp(path) == nil then
+    errors.raise("MS_EIO", "check: cannot make folder %s (errno %d)", pattern, ffi.errno())
+  end
   return ffi.string(path)
 end
 
 ---@param path string
 function files.make_folder(path)
-  if ffi.C.mkdir(path, 511) ~= 0 then errors.raise("MS_EIO", "check: no folder %s (errno %d)", path, ffi.errno()) end
+  if ffi.C.mkdir(path, 511) ~= 0 then
+    errors.raise("MS_EIO", "check: cannot make folder %s (errno %d)", path, ffi.errno())
+  end
 end
 
----Removes what a check of that many ranks left in its folder, and the folder.
+---Removes the files of a check on that many ranks, and its folder.
 ---@param folder string
 ---@param ranks integer
 function files.remove(folder, ranks)
@@ -81,9 +85,9 @@ end
 
 ---Appends a batch.
 ---@param file file*
----@param path string of the file, for messages
+---@param path string the file's, for messages
 ---@param batch table<string, moonshard.Array>
----@param specs table[] of moonshard.batch: its arrays, in one micro-batch
+---@param specs table[] from moonshard.batch: its arrays, as one micro-batch
 function files.write_batch(file, path, batch, specs)
   local head, parts = { arrays = {}, first_row = batch.first_row, row_step = batch.row_step }, {}
   for i, spec in ipairs(specs) do
@@ -100,11 +104,11 @@ end
 function files.read_batch(file, path)
   local line = file:read("*l")
   if not line then return nil end
-  local head = json.decode(line) or fail(path, "a damaged line")
+  local head = json.decode(line) or fail(path, "a line is damaged")
   local batch = { first_row = head.first_row, row_step = head.row_step }
   for _, array in ipairs(head.arrays) do
     array.bytes = file:read(bytes_of(array))
-    if not array.bytes or #array.bytes ~= bytes_of(array) then fail(path, "it ends in the middle of a batch") end
+    if not array.bytes or #array.bytes ~= bytes_of(array) then fail(path, "the file ends in the middle of a batch") end
     batch[array.name] = array
   end
   return batch
@@ -116,7 +120,7 @@ end
 ---@field name string
 ---@field shape integer[]
 ---@field numel integer
----@field dtype string that kernels read it in
+---@field dtype string the type that kernels read
 ---@field frozen boolean
 ---@field lr_scale number
 
@@ -124,7 +128,7 @@ end
 ---@field mesh string
 ---@field ranks integer[]
 ---@field optimizer string "adamw" or "sgd"
----@field dtype string "bf16" when any unit or parameter is computed in it
+---@field dtype string "bf16" when any unit or parameter computes in bf16
 ---@field params moonshard.CheckedParameter[]
 
 ---@class moonshard.CheckedRun
@@ -132,7 +136,7 @@ end
 ---@field trainers moonshard.CheckedTrainer[]
 ---@field plan { fingerprint: string, bytes: table<string, number> }? of the first step
 ---@field wrong string[] see plan_counters.lua
----@field values ffi.cdata* float const[]? when it was read with them
+---@field values ffi.cdata* float const[]? only when read with values
 
 ---@param path string without ".json"
 ---@param result moonshard.CheckedRun

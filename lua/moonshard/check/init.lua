@@ -1,5 +1,5 @@
--- A check of a recipe: its first steps on many ranks under its own rules, then on one rank that stands in for them,
--- with the same global batches, and the two beside each other.
+-- Checks a recipe: runs its first steps on many ranks under its own rules, then on a single reference rank with the
+-- same global batches, and compares the two.
 
 local files = require("moonshard.check.files")
 local reference = require("moonshard.shard.reference")
@@ -13,10 +13,10 @@ local check = {}
 ---@field ranks integer
 ---@field steps integer
 ---@field rtol number?
----@field launch fun(ranks: integer, body: fun(recipe: function)): integer starts ranks that run body around the recipe,
----  and gives the exit status
+---@field launch fun(ranks: integer, body: fun(recipe: function)): integer starts ranks that run body around the recipe;
+---  returns the exit status
 
--- Both runs, with so many steps; the status of the first that failed, or their results.
+-- Makes both runs with the given number of steps. Returns the status of the first that failed, or both results.
 local function run_both(folder, o, steps)
   local errors = require("moonshard.base.error")
   local function watched(recipe) watch.run(recipe, { folder = folder, steps = steps }, errors.locate) end
@@ -43,7 +43,7 @@ local function find(findings, what)
   end
 end
 
--- The step after which a parameter differs first: both runs repeat themselves, so shorter ones are parts of them.
+-- The first step after which a parameter differs. Runs are reproducible, so a shorter run is a prefix of a longer one.
 local function first_parameter(folder, o, found)
   local low, high, first = 0, found.steps, find(found.findings, "parameter")
   while first and high - low > 1 do
@@ -58,9 +58,9 @@ end
 
 ---Runs a check.
 ---@param o moonshard.CheckOptions
----@return integer status not 0 when one of the runs failed; it told why
----@return moonshard.Verdict? its first_parameter: the first tensor that differs, after the first step that it does
----@return moonshard.CheckedRun? what rank 0 did
+---@return integer status not 0 when one of the runs failed, which has printed the reason
+---@return moonshard.Verdict? first_parameter: the first tensor that differs, at the first step where one does
+---@return moonshard.CheckedRun? the run of rank 0
 function check.run(o)
   local folder = files.temporary_folder()
   local ok, ended, found, ranks = pcall(function()

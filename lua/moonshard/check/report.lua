@@ -1,25 +1,25 @@
--- Whether a run on many ranks and one on a single rank came to the same, and what differs first.
+-- Compares a run on many ranks with a run on one rank, and reports what differs first.
 
 local tolerance = require("moonshard.check.tolerance")
 
 local report = {}
 
----@class moonshard.Finding something that differs
+---@class moonshard.Finding a difference
 ---@field what "loss"|"grad_norm"|"parameter"|"steps"|"plan"
 ---@field step integer? after which step
----@field name string? of a parameter
----@field element integer[]? its place, from 0
----@field one number? on one rank
----@field ranks number? on many
----@field allowed number? what they may differ by
----@field text string? of a plan: what is not as planned
+---@field name string? parameter
+---@field element integer[]? indices, from 0
+---@field one number? value on one rank
+---@field ranks number? value on many ranks
+---@field allowed number? largest difference allowed
+---@field text string? for "plan": the deviation from the plan
 
 ---@class moonshard.Verdict
 ---@field same boolean
----@field steps integer that were compared
+---@field steps integer number of steps compared
 ---@field findings moonshard.Finding[] in the order: steps, loss, norm, parameters, plans
----@field worst table<string, { excess: number, name: string? }> by what: the largest difference over what is allowed
----@field tensors integer parameters that were compared
+---@field worst table<string, { excess: number, name: string? }> by what: the largest ratio of difference to tolerance
+---@field tensors integer number of parameters compared
 
 local function place_of(at, shape)
   local place = {}
@@ -40,12 +40,12 @@ end
 
 -- ---- losses and norms -------------------------------------------------------------------------------------------
 
--- One trainer's values of all steps, and the steps that they are of.
+-- One trainer's values of all steps, and the numbers of those steps.
 local function series(run, trainer, what)
   local values, steps = {}, {}
   for i, step in ipairs(run.steps) do
     if step.trainer == trainer then
-      -- What is neither a number nor an infinity has no JSON.
+      -- NaN has no JSON form.
       values[#values + 1], steps[#steps + 1] = step[what] or 0 / 0, i
     end
   end
@@ -68,7 +68,7 @@ end
 
 -- ---- parameters -------------------------------------------------------------------------------------------------
 
--- What AdamW makes of rounding (adamw_sensitivity.lua), of learning rates that sum up to `travelled`.
+-- The effect of rounding under AdamW (adamw_sensitivity.lua), for learning rates that sum up to `travelled`.
 local function adamw_slack(trainer, run, sensitivity, rtol)
   local travelled = 0
   for _, step in ipairs(run.steps) do
@@ -80,8 +80,8 @@ local function adamw_slack(trainer, run, sensitivity, rtol)
   end
 end
 
--- The arrays of a run's values in their order: parameters, and of one rank what they were before its first step, and
--- with AdamW how sensitive they are.
+-- The arrays of a run's values in order: parameters, and for the run on one rank also their values before the first
+-- step, and with AdamW their sensitivity.
 local function slices(run, is_one)
   local at, all = 0, {}
   for t, trainer in ipairs(run.trainers) do
@@ -104,9 +104,9 @@ local function slices(run, is_one)
   return all
 end
 
-local ROUNDING = 2 ^ -23 -- of a weight that is stored in f32, by each step
+local ROUNDING = 2 ^ -23 -- relative rounding of a weight stored in f32, per step
 
--- What training changed of each parameter, by its largest element, and of all of them.
+-- The update that training made: its largest element per parameter, and over all parameters.
 local function largest_updates(trainer, of_trainer)
   local updates, largest = {}, 0
   for i, param in ipairs(trainer.params) do
@@ -116,9 +116,9 @@ local function largest_updates(trainer, of_trainer)
   return updates, largest
 end
 
--- Both began with the same values, so values differ as the updates do, and are measured against these: several times
--- the tolerance of a parameter's own largest, once that of all (a gradient may be zero but for rounding), and what f32
--- rounds weights by.
+-- Both runs begin with the same values, so values differ by as much as updates do. The allowed difference is the sum of
+-- several times the tolerance of the parameter's own largest update, once that of the largest update of all (a gradient
+-- can be zero up to rounding), and the f32 rounding of weights.
 local function compare_parameters(self, ranks, one, rtol)
   local of_ranks, of_one = slices(ranks, false), slices(one, true)
   for t, trainer in ipairs(one.trainers) do
@@ -148,8 +148,8 @@ end
 
 ---@param ranks moonshard.CheckedRun rank 0's, with values
 ---@param one moonshard.CheckedRun with values
----@param o { rtol: number?, wrong: string[] } rtol: instead of the dtype's tolerance; wrong: what ranks did that their
----  plans do not say
+---@param o { rtol: number?, wrong: string[] } rtol: replaces the dtype's tolerance; wrong: deviations of ranks from
+---  their plans
 ---@return moonshard.Verdict
 function report.of(ranks, one, o)
   local self = { steps = #one.steps, findings = {}, worst = {}, tensors = 0 }

@@ -1,28 +1,28 @@
--- When numbers of two runs count as the same: those of a model on many ranks, and of the same model on one.
+-- Decides whether numbers of two runs are equal: a model on many ranks, and the same model on one.
 --
--- A difference is measured against the largest value of a tensor, since sums of other order round by that. How large it
--- may be depends on the type that the kernels compute in.
+-- A difference is relative to the largest value of a tensor, because sums in a different order round on that scale. The
+-- tolerance depends on the type that the kernels compute in.
 
 local tolerance = {}
 
--- By dtype: what losses may differ by, and the norm of gradients, which bf16 rounds one by one.
+-- By dtype: tolerance of losses, and of the norm of gradients, which bf16 rounds individually.
 local TOLERANCES = { f32 = 1e-5, bf16 = 2e-2 }
 local NORM_TOLERANCES = { f32 = 1e-5, bf16 = 5e-2 }
 
----Steps of an optimizer turn rounding of gradients into more of it: of parameters this many times as much is allowed.
+---Optimizer steps amplify the rounding of gradients: the tolerance of parameters is this many times as large.
 tolerance.PARAMETERS = 10
 
----Of one step's update, by the optimizer. AdamW's first steps are signs of gradients, which rounding decides where
----these are small.
+---Tolerance of one step's update, by optimizer. AdamW's first steps are signs of gradients, which depend on rounding
+---where gradients are small.
 tolerance.UPDATE = { adamw = 10, sgd = 2 }
 
----Of all that training changed, by the optimizer: differences of earlier steps make later ones.
+---Tolerance of the whole change made by training, by optimizer: differences of earlier steps cause later ones.
 tolerance.TRAINING = { adamw = 10, sgd = 5 }
 
----Of what the optimizer averages of gradients, before it divides anything.
+---Tolerance of the optimizer's averages of gradients, before any division.
 tolerance.MOMENTS = 5
 
----The least that a tensor's largest value counts as.
+---Lower bound for the scale of a tensor.
 tolerance.LEAST_SCALE = 1e-3
 
 ---@param dtype string "f32" or "bf16": what kernels compute in
@@ -30,7 +30,7 @@ tolerance.LEAST_SCALE = 1e-3
 function tolerance.of_dtype(dtype) return TOLERANCES[dtype] end
 
 ---@param dtype string
----@return number relative, of the gradients' norm
+---@return number relative, for the norm of gradients
 function tolerance.of_norm(dtype) return NORM_TOLERANCES[dtype] end
 
 ---Whether an excess is larger than another; NaN is larger than any number.
@@ -41,21 +41,21 @@ function tolerance.is_worse(excess, other)
   return excess > other or (excess ~= excess and other == other)
 end
 
----@class moonshard.Difference the element that is off by the most, beside what it may be off by
+---@class moonshard.Difference the element with the largest difference relative to its tolerance
 ---@field at integer element, from 0
 ---@field expected number
 ---@field got number
 ---@field allowed number
----@field excess number difference over what is allowed; above 1, or not a number, when the values differ
+---@field excess number difference divided by `allowed`; above 1, or NaN, when the values differ
 ---@field differs boolean
 ---@field first integer? the first element that differs, from 0
 
----Compares what training did to one tensor, as a whole: an update, or moments. The norm of the difference is measured
----against the norm of what is expected, so that a small update of large weights counts as a large one does.
+---Compares the effect of training on one tensor as a whole: an update, or moments. Measures the norm of the difference
+---relative to the norm of the expected values, so that a small update of large weights counts like a large one.
 ---@param expected table|ffi.cdata*
 ---@param got table|ffi.cdata*
----@param o { count: integer, first: integer?, tolerance: number, rounding: number? } first: as of tolerance.arrays;
----  rounding: what storing rounds an element by, 0 unless told
+---@param o { count: integer, first: integer?, tolerance: number, rounding: number? } first: as for tolerance.arrays;
+---  rounding: rounding error of storing an element, default 0
 ---@return { difference: number, norm: number, allowed: number, excess: number, differs: boolean }
 function tolerance.changes(expected, got, o)
   local first, squares, differences = o.first or 1, 0, 0
@@ -69,11 +69,11 @@ function tolerance.changes(expected, got, o)
     differs = excess > 1 or excess ~= excess }
 end
 
----The largest magnitude among elements, or of how they differ from others.
+---The largest magnitude of elements, or of their differences from `from`.
 ---@param values table|ffi.cdata*
 ---@param first integer
 ---@param count integer
----@param from (table|ffi.cdata*)? the others
+---@param from (table|ffi.cdata*)? values to subtract
 ---@return number
 function tolerance.largest(values, first, count, from)
   local largest = 0
@@ -85,8 +85,8 @@ end
 ---@param expected table|ffi.cdata*
 ---@param got table|ffi.cdata*
 ---@param o { count: integer, first: integer?, tolerance: number, scale: number?, slack: (fun(at: integer): number)? }
----  first: index of the first element, 1 (lists) unless told; scale: what tolerance is relative to, the largest value
----  unless told; slack: how much more an element may differ by
+---  first: index of the first element, default 1 (lists); scale: what tolerance is relative to, default the largest
+---  value; slack: additional difference allowed for an element
 ---@return moonshard.Difference? nil when there are no elements
 function tolerance.arrays(expected, got, o)
   local first = o.first or 1

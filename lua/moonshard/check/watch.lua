@@ -1,9 +1,9 @@
--- The first steps of a recipe as a check sees them, in one of two roles.
+-- Follows the first steps of a recipe for a check, in one of two roles.
 --
--- A rank of the run under test writes down each batch that it trains on. The rank that stands in for all of them reads
--- those batches, and trains on them in place of its own: micro-batch m of rank r is one micro-batch. So both train on
--- the same global batches, however the recipe comes by its data. After the last step both leave the recipe and write
--- down losses, norms and parameters.
+-- A rank of the run under test records each batch that it trains on. The single reference rank reads those batches and
+-- trains on them instead of its own: micro-batch m of rank r becomes one micro-batch. Both therefore train on the same
+-- global batches, whatever the recipe's source of data. After the last step both leave the recipe and write losses,
+-- norms and parameters.
 
 local batch_of = require("moonshard.engine.batch")
 local adamw_sensitivity = require("moonshard.check.adamw_sensitivity")
@@ -21,10 +21,10 @@ local ffi = engine.ffi
 ---@class moonshard.Watch
 ---@field folder string
 ---@field steps_wanted integer
----@field steps table[] of moonshard.CheckedRun
----@field trainers moonshard.Trainer[] those that made a step, one for each session
----@field before table<moonshard.Session, string[]> of one rank: every parameter before the first step
----@field sensitivity table<moonshard.Session, moonshard.AdamwSensitivity> of one rank's trainers with AdamW
+---@field steps table[] as in moonshard.CheckedRun
+---@field trainers moonshard.Trainer[] trainers that made a step, one per session
+---@field before table<moonshard.Session, string[]> reference rank only: every parameter before the first step
+---@field sensitivity table<moonshard.Session, moonshard.AdamwSensitivity> reference rank only, trainers with AdamW
 ---@field runs table<moonshard.Exec, table<string, integer>>
 ---@field plan { fingerprint: string, bytes: table<string, number> }? of the first step
 local Watch = {}
@@ -41,7 +41,7 @@ local function read_all_ranks(self, ranks)
     self.readers[rank] = self.readers[rank] or files.open(path, "rb")
     batches[i] = files.read_batch(self.readers[rank], path)
     if not batches[i] then
-      errors.raise("MS_EMISMATCH", "check: one rank makes step %d and rank %d did not: what the recipe does depends on "
+      errors.raise("MS_EMISMATCH", "check: one rank makes step %d but rank %d did not: the recipe depends on "
         .. "more than the numbers of its steps", #self.steps + 1, rank)
     end
   end
@@ -52,14 +52,14 @@ local function kind_of(array)
   return array and ("%s [%s]"):format(array.dtype, table.concat(array.shape, ",")) or "not there"
 end
 
--- One rank's array behind the other's.
+-- Appends one rank's array to another's.
 local function join(name, batches, ranks)
   local array, pieces = batches[1][name], {}
   for i, batch in ipairs(batches) do
     local other = batch[name]
     if kind_of(other) ~= kind_of(array) then
-      errors.raise("MS_ESHAPE", "check: batch.%s is %s on rank %d and %s on rank %d; such a run cannot be compared "
-        .. "with one rank, whose micro-batches have one shape", name, kind_of(array), ranks[1], kind_of(other),
+      errors.raise("MS_ESHAPE", "check: batch.%s is %s on rank %d and %s on rank %d; this run cannot be compared "
+        .. "with one rank, whose micro-batches have the same shape", name, kind_of(array), ranks[1], kind_of(other),
         ranks[i])
     end
     pieces[i] = other.bytes
@@ -71,7 +71,7 @@ local function join(name, batches, ranks)
   return { data = data, dtype = array.dtype, shape = shape }
 end
 
--- The batches of all ranks, one after the other, and where the rows of each micro-batch of them belong.
+-- The batches of all ranks concatenated, and the position of each micro-batch's rows in the global batch.
 local function global_batch(self, trainer)
   local ranks, batch, places = trainer.session.sharding.reference_ranks, {}, {}
   local batches = read_all_ranks(self, ranks)
@@ -171,7 +171,7 @@ local function describe(trainer)
   return result
 end
 
--- Every parameter in full, and on one rank what it was before and how certain AdamW's steps were.
+-- Every parameter in full; on the reference rank also its initial values and AdamW's sensitivity.
 local function collect(self, trainer, values)
   local before, sensitivity = self.before[trainer.session], self.sensitivity[trainer.session]
   for i, param in ipairs(trainer.session.sharding.params) do
@@ -208,9 +208,9 @@ local function finish(self)
   files.write_result(self.folder .. "/" .. name, result, world.rank == 0 and values or nil)
 end
 
----Runs a recipe under a check, in every rank, and writes down what it did.
+---Runs a recipe under a check on every rank, and writes its results.
 ---@param recipe function
----@param o { folder: string, steps: integer } folder: of the check; steps: to take at most
+---@param o { folder: string, steps: integer } folder: the check's; steps: maximum number of steps
 ---@param handler fun(raised: any): any as xpcall's
 function watch.run(recipe, o, handler)
   local self = setmetatable({

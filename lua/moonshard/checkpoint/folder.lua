@@ -1,5 +1,5 @@
--- Where checkpoints are: a folder that holds one folder a step, step-00000100. What begins with a dot is on its way in
--- or out, and never taken for a checkpoint.
+-- The folder of checkpoints: contains one folder per step, step-00000100. Names that begin with a dot are being written
+-- or removed, and are never taken for checkpoints.
 
 local ffi = require("ffi")
 local clock = require("moonshard.base.clock")
@@ -21,7 +21,7 @@ local folder = {}
 
 local MANIFEST = "/manifest.json"
 
----Names in a folder, sorted; none when there is no such folder.
+---The names in a folder, sorted; empty when the folder does not exist.
 ---@param path string
 ---@return string[]
 function folder.names(path)
@@ -72,9 +72,9 @@ function folder.latest(root)
   if last then return last.path, last.step end
 end
 
----The checkpoint before one of a folder.
+---The next older checkpoint in the same folder.
 ---@param path string
----@return string? path nil when it is the oldest, or its name is not of a step
+---@return string? path nil when it is the oldest, or its name is not that of a step
 function folder.before(path)
   local root, step = ("./" .. path):match("^(.*)/step%-(%d+)/*$")
   local older
@@ -84,7 +84,7 @@ function folder.before(path)
   return older
 end
 
----The checkpoint that a path names: itself, or the newest in it. MS_EINVAL when there is none.
+---The checkpoint that a path names: itself, or the newest in it. Raises MS_EINVAL when there is none.
 ---@param who string for messages
 ---@param path string
 ---@return string
@@ -92,24 +92,24 @@ function folder.find(who, path)
   if folder.is_checkpoint(path) then return path end
   local latest = folder.latest(path)
   if latest then return latest end
-  errors.invalid("%s: %s is no checkpoint (it has no manifest.json), and holds none (step-NNNNNNNN)", who, path)
+  errors.invalid("%s: %s is not a checkpoint (no manifest.json) and contains none (step-NNNNNNNN)", who, path)
 end
 
----A name to write a checkpoint under before it is committed: not that of any other process.
+---A name for a checkpoint before it is committed, different from every other process's.
 ---@param root string
 ---@param step integer
 ---@param nonce integer
 ---@return string
 function folder.unfinished(root, step, nonce) return ("%s/.step-%08d.%.0f.tmp"):format(root, step, nonce) end
 
----A number that no other save of this folder has.
+---A number unique among the saves into this folder.
 ---@return integer
 function folder.nonce()
   return ffi.C.getpid() * 2 ^ 20 + math.floor(1e3 * clock.now()) % 2 ^ 20
 end
 
----Makes the folder before anything is trained, so that one that cannot be, or that nothing can be written to, is told
----then and not at the first save.
+---Creates the folder before training, so that a folder that cannot be created or written is reported immediately and
+---not at the first save.
 ---@param who string for messages
 ---@param root string
 function folder.make(who, root)
@@ -123,8 +123,8 @@ end
 
 local locks = {} -- locks of this process by folder: files that stay open until it ends
 
----Takes a folder for this run alone, until the process ends: of two runs that save into one folder each would remove
----the other's checkpoints. Called where the folder is checked, by one rank.
+---Locks a folder for this run until the process ends: two runs that save into one folder would remove each other's
+---checkpoints. Called by one rank, when the folder is checked.
 ---@param who string for messages
 ---@param root string
 function folder.lock(who, root)
@@ -134,13 +134,13 @@ function folder.lock(who, root)
   if not file then errors.invalid("%s: dir: %s", who, why) end
   if not output_file.lock(file) then
     file:close()
-    errors.invalid("%s: dir: another run that is still going saves into %s: wait for it, or save into another folder",
+    errors.invalid("%s: dir: another run is still saving into %s: wait for it, or save into another folder",
       who, root)
   end
   locks[root] = file
 end
 
----Makes the folder for a save, and clears away what runs that were killed left of theirs.
+---Creates the folder for a save, and removes the unfinished folders of runs that were killed.
 ---@param root string
 ---@param unfinished string
 function folder.prepare(root, unfinished)
@@ -153,7 +153,7 @@ function folder.prepare(root, unfinished)
   check(C.ms_checkpoint_make_folder(unfinished, 1))
 end
 
----Removes a folder that was prepared, with what is in it.
+---Removes an unfinished folder and its contents.
 ---@param unfinished string
 function folder.discard(unfinished)
   if input_file.exists(unfinished) then check(C.ms_checkpoint_remove(unfinished)) end

@@ -1,7 +1,7 @@
--- ms.checkpoint: a training run on disk, and back, on any mesh.
+-- ms.checkpoint: saves a training run to disk, and loads it on any mesh.
 --
--- A checkpoint is a folder of safetensors files, one for each rank, and a manifest. It appears under its name complete
--- or not at all, so whatever happens while one is being written, the last one is there.
+-- A checkpoint is a folder of safetensors files, one per rank, and a manifest. It appears under its name complete or
+-- not at all, so an interrupted save leaves the previous checkpoint intact.
 
 local context = require("moonshard.base.context")
 local errors = require("moonshard.base.error")
@@ -13,7 +13,7 @@ local world = require("moonshard.distributed.world")
 ---@class moonshard.checkpoint
 local checkpoint = {}
 
----Whether nothing is saved or loaded here: where plans are only made, and where a recipe is compared with itself.
+---Whether saving and loading are disabled: when only planning, and under `moonshard check`.
 ---@return boolean
 function checkpoint.is_inert()
   return world.plan_only or reference.active or context.stepper ~= nil
@@ -30,9 +30,9 @@ local function check_root(who, root)
 end
 
 ---@class moonshard.SaveOptions
----@field data? table whose data:state() is saved too, so that a run goes on with the next batch
----@field async? boolean false; true: returns when the state was copied, and threads write the copy
----@field keep_last? integer when this one is there, older ones are removed until so many are left; nil: none is
+---@field data? table whose data:state() is also saved, so that a resumed run continues with the next batch
+---@field async? boolean default false; true: return once the state is copied; threads write the copy
+---@field keep_last? integer number of checkpoints to keep: older ones are removed after this one is saved; nil: all
 
 ---Saves a trainer into ROOT/step-NNNNNNNN: parameters, optimizer state, step, generators, data position. Collective.
 ---@param train moonshard.Trainer
@@ -51,27 +51,26 @@ function checkpoint.save(train, root, o)
   return require("moonshard.checkpoint.save").run(train, o)
 end
 
----Waits until an asynchronous save is on disk, and raises what went wrong with it. Collective.
+---Waits until an asynchronous save is on disk, and raises its error if it failed. Collective.
 ---@param train moonshard.Trainer
----@return string? path of the checkpoint; nil when nothing was under way
+---@return string? path of the checkpoint; nil when no save was in progress
 function checkpoint.finish(train)
   if checkpoint.is_inert() then return nil end
   return require("moonshard.checkpoint.save").finish(train.session)
 end
 
 ---@class moonshard.LoadOptions
----@field data? table whose position is set
----@field ema? boolean the averages that were saved, as the parameters of a model; false
----@field verify? boolean true; false: checksums are not looked at, and ranks read not a byte more than they own
+---@field data? table whose position is restored
+---@field ema? boolean load the saved averages as the parameters of a model; default false
+---@field verify? boolean default true; false: skip checksums, so that ranks read only the bytes that they own
 
----Loads a checkpoint, or the newest of a folder, on any mesh. A trainer goes on from its step; a model gets its
----parameters alone. Errors list what the checkpoint and the model do not share; files that are damaged are found by
----their checksums. Collective.
+---Loads a checkpoint, or the newest of a folder, on any mesh. A trainer resumes from its step; a model gets only its
+---parameters. Errors list the differences between checkpoint and model; checksums detect damaged files. Collective.
 ---@param target moonshard.Trainer|moonshard.Module
 ---@param path string
 ---@param o moonshard.LoadOptions?
----@return { step: integer, path: string, bytes_read: number, ema: string? }? loaded ema: what became of averages that
----  only one of both has
+---@return { step: integer, path: string, bytes_read: number, ema: string? }? loaded ema: a note when only one of
+---  checkpoint and trainer has averages
 function checkpoint.load(target, path, o)
   local who = "ms.checkpoint.load"
   o = options.parse(who, o, {
@@ -83,7 +82,7 @@ function checkpoint.load(target, path, o)
     errors.invalid("%s: the first argument must be a trainer or a model", who)
   end
   if train and o.ema then
-    errors.invalid("%s: ema loads averages as the parameters of a model; a trainer goes on with both: give its model, "
+    errors.invalid("%s: ema loads averages as the parameters of a model; a trainer resumes with both: give its model, "
       .. "or leave ema out", who)
   end
   if checkpoint.is_inert() then return nil end
@@ -94,8 +93,8 @@ function checkpoint.load(target, path, o)
     { model = train and train.model or target, optimizer = train and train.optimizer, averages = o.ema,
       verify = o.verify })
   if train then load.trainer(train, read, o.data) end
-  if train and train.ema and not read.ema then about.ema = "; it holds no averages: they begin from its weights" end
-  if train and read.ema and not train.ema then about.ema = "; its averages are left out: the trainer has no ema" end
+  if train and train.ema and not read.ema then about.ema = "; it contains no averages: they start from its weights" end
+  if train and read.ema and not train.ema then about.ema = "; its averages are ignored: the trainer has no ema" end
   about.step = read.step
   return about
 end

@@ -1,5 +1,5 @@
--- Loading: each rank reads, of whichever files, the elements that it owns now, however the model was sharded when it
--- was saved.
+-- Loading: each rank reads the elements that it owns now from the files that contain them, independently of the
+-- sharding of the saved model.
 
 local agreement = require("moonshard.distributed.agreement")
 local create = require("moonshard.tensor.create")
@@ -13,7 +13,7 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local load = {}
 
--- What this rank has to read, in the order of files.
+-- The pieces that this rank has to read, in file order.
 local function plan(checkpoint, session, wanted)
   local list, ema = {}, wanted.optimizer and checkpoint.manifest.ema and session.ema
   for _, owned in ipairs(owned_parts.owned(session, wanted.optimizer, ema)) do
@@ -32,7 +32,7 @@ local function plan(checkpoint, session, wanted)
   return list
 end
 
--- What cannot be read is told with the checkpoint that there is before it.
+-- An error of reading names the next older checkpoint, if there is one.
 local function reading(path, read, ...)
   local results = { pcall(read, ...) }
   if results[1] then return unpack(results, 2) end
@@ -64,17 +64,17 @@ end
 
 local function compare_steps(session, path, step)
   session:require_same(step, "of the checkpoint's step", function(rank, other)
-    return ("checkpoint %s is of step %d, and that of rank %d of step %d: all ranks load the same"):format(path, step,
+    return ("checkpoint %s is from step %d, that of rank %d from step %d: all ranks must load the same"):format(path, step,
       rank, other)
   end)
 end
 
--- Averages that the checkpoint does not have begin from its weights.
+-- Averages that are missing in the checkpoint start from its weights.
 local function settle_averages(session, read)
   if session.ema and not read.ema then check(C.ms_state_restart_ema(session.state)) end
 end
 
--- How many updates each parameter has had goes with its optimizer state.
+-- The number of updates of each parameter belongs to its optimizer state.
 local function settle_updates(session, read)
   local updates = {}
   for _, saved in ipairs(read.parameters) do updates[saved.name] = saved.updates end
@@ -83,19 +83,19 @@ local function settle_updates(session, read)
   end
 end
 
----Loads the parameters of a model, and with an optimizer its state, and averages where both have them. Collective;
----where one rank fails, all do.
+---Loads the parameters of a model, with an optimizer also its state, and averages if both have them. Collective: if one
+---rank fails, all do.
 ---@param who string for messages
 ---@param path string a checkpoint, or a folder of them: its newest
 ---@param session moonshard.Session
 ---@param wanted { model: moonshard.Module, optimizer: moonshard.Optimizer?, averages: boolean?, verify: boolean }
----  averages: in the parameters' place
+---  averages: load them in place of the parameters
 ---@return moonshard.Manifest
 ---@return { path: string, bytes_read: number } of this rank
 function load.state(who, path, session, wanted)
   session:ensure_state()
   if session.averaged then
-    errors.invalid("%s: train:with_ema has put the averages in the place of the weights: load when it has returned",
+    errors.invalid("%s: train:with_ema has replaced the weights with the averages: load after it has returned",
       who)
   end
   local checkpoint, list, bytes
@@ -104,7 +104,7 @@ function load.state(who, path, session, wanted)
     checkpoint, list = open(path, session, wanted)
   end)
   agreement.raise_first_failure(session, "of the checkpoint", ok, raised)
-  -- Also: from here on no peer reads the old values any more.
+  -- From here on no peer reads the old values any more.
   compare_steps(session, path, checkpoint.manifest.step)
   ok, raised = pcall(function()
     bytes = reading(path, read_all, checkpoint, session, list, wanted.verify)
@@ -114,12 +114,12 @@ function load.state(who, path, session, wanted)
     end
   end)
   checkpoint:close()
-  session.unsharded = {} -- what unshard gathered is of before
+  session.unsharded = {} -- gathered by unshard before loading, now stale
   agreement.raise_first_failure(session, "of loading", ok, raised)
   return checkpoint.manifest, { path = path, bytes_read = bytes }
 end
 
----What a trainer has besides its state.
+---Restores the rest of a trainer: step, generators, data position.
 ---@param train moonshard.Trainer
 ---@param read moonshard.Manifest
 ---@param data table?
@@ -131,7 +131,7 @@ function load.trainer(train, read, data)
   end
   if not data then return end
   if not read.data then
-    errors.invalid("the checkpoint of step %d has no position of data: it was saved without data =", read.step)
+    errors.invalid("the checkpoint of step %d has no data position: it was saved without data =", read.step)
   end
   data:load_state(read.data)
   if data.count_from then data:count_from(read.step) end

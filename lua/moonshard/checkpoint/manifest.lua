@@ -1,5 +1,5 @@
--- The manifest of a checkpoint: what it is of, and where every element lies. The engine adds the list of files and a
--- checksum of the whole (checkpoint_commit.c).
+-- The manifest of a checkpoint: describes the model and the location of every element. The engine adds the list of
+-- files and a checksum of the whole (checkpoint_commit.c).
 
 local args = require("moonshard.recipe.args")
 local engine = require("moonshard.base.ffi")
@@ -14,12 +14,12 @@ local manifest = {}
 local FORMAT, VERSION = "moonshard checkpoint", 1
 manifest.VERSION = VERSION
 
--- Lists that may be empty, which json.encode would take for objects.
+-- Encodes lists that can be empty, which json.encode would write as objects.
 local function list_text(list)
   return #list == 0 and "[]" or json.encode(list)
 end
 
--- updates: how many it has had, where they are not as many as steps.
+-- updates: the number of updates of the parameter, if it differs from the number of steps.
 local function parameter_text(param, updates)
   return ('{"name":%s,"shape":%s,"dtype":"f32","frozen":%s%s}'):format(json.encode(param.fqn), list_text(param.shape),
     tostring(param.frozen and true or false), updates and (',"updates":%d'):format(updates) or "")
@@ -34,7 +34,7 @@ local function parameters_text(session, step)
   return "[" .. table.concat(texts, ",") .. "]"
 end
 
--- What of the optimizer is worth knowing later; its rules are the recipe's.
+-- The optimizer's settings worth recording; its rules belong to the recipe.
 local function optimizer_of(optimizer)
   if not optimizer then return nil end
   local kinds = {}
@@ -46,7 +46,7 @@ local function optimizer_of(optimizer)
   }
 end
 
----The manifest but for its files.
+---The manifest without its files.
 ---@param session moonshard.Session
 ---@param more { step: integer, ranks: integer, generator: table?, schedule: table?, data: table?, model: table?,
 ---  settings: table<string, string>? }
@@ -74,18 +74,18 @@ end
 
 ---@class moonshard.Manifest
 ---@field step integer
----@field ranks integer that wrote it
+---@field ranks integer number of ranks that wrote it
 ---@field mesh { label: string, shape: integer[] }
 ---@field parameters { name: string, shape: integer[], dtype: string, frozen: boolean, updates: integer? }[]
 ---@field optimizer table? kind, and its settings
----@field ema { decay: number, warmup: boolean }? of averages that it holds
+---@field ema { decay: number, warmup: boolean }? settings of its averages, if it contains them
 ---@field generator table?
 ---@field data table?
----@field settings table<string, string>? that its recipe had, as they are written
+---@field settings table<string, string>? the recipe's settings, as written
 ---@field files { file: string, tensors: table[] }[]
 
----Reads the manifest of a checkpoint. MS_EIO when it is damaged, MS_EINVAL when it is none, when a field is
----not what it must be, or when it is of another step than its folder's name says; MS_EUNSUPPORTED of a later version.
+---Reads the manifest of a checkpoint. Raises MS_EIO when it is damaged; MS_EINVAL when it is not a manifest, a field is
+---invalid, or its step contradicts its folder's name; MS_EUNSUPPORTED for a later version.
 ---@param path string folder
 ---@return moonshard.Manifest
 function manifest.read(path)
@@ -95,7 +95,7 @@ function manifest.read(path)
   C.ms_file_text_free(out[0])
   local read, why = json.decode(text)
   if type(read) ~= "table" or read.format ~= FORMAT then
-    errors.invalid("%s/manifest.json: it is not of a checkpoint%s", path, why and ": " .. why or "")
+    errors.invalid("%s/manifest.json: not the manifest of a checkpoint%s", path, why and ": " .. why or "")
   end
   if read.version ~= VERSION then
     errors.raise("MS_EUNSUPPORTED", "%s/manifest.json: version %s: this build reads version %d", path,
@@ -104,7 +104,7 @@ function manifest.read(path)
   schema.check(read, path)
   local named = tonumber(("/" .. path):match("/step%-(%d+)/*$"))
   if named and named ~= read.step then
-    errors.invalid("%s: it is named for step %d, and its manifest is of step %s: it was renamed or linked; give it "
+    errors.invalid("%s: its name says step %d, its manifest step %s: the folder was renamed or linked; give it "
       .. "its own name, or one of another form", path, named, tostring(read.step))
   end
   return read
@@ -121,8 +121,8 @@ local function add_list(parts, what, names)
   parts[#parts + 1] = ("%s: %s"):format(what, table.concat(shown, ", "))
 end
 
--- Settings of the recipe that saved it which are others here: one of them is why the models differ. None that is empty
--- in one of both, as paths are.
+-- Recipe settings that differ from those it was saved with, since one of them probably explains why the models differ.
+-- Ignores settings that are empty on either side, as paths are.
 local function add_settings(parts, settings)
   local names, differing = {}, {}
   for name in pairs(settings or {}) do names[#names + 1] = name end
@@ -138,7 +138,7 @@ end
 
 local function shape_text(shape) return "[" .. table.concat(shape, ",") .. "]" end
 
----Compares the parameters of a checkpoint with those of a model; the first that differ are listed, and how many do.
+---Compares the parameters of a checkpoint with a model's; the error lists the first differences and their number.
 ---@param read moonshard.Manifest
 ---@param path string
 ---@param params moonshard.ShardedParameter[]
@@ -159,31 +159,31 @@ function manifest.check_parameters(read, path, params)
     if saved[param.name] then extra[#extra + 1] = param.name end
   end
   local parts = {}
-  add_list(parts, "it does not have", missing)
-  add_list(parts, "of another shape", misshapen)
-  add_list(parts, "the model does not have", extra)
+  add_list(parts, "missing from the checkpoint", missing)
+  add_list(parts, "shapes differ", misshapen)
+  add_list(parts, "missing from the model", extra)
   if #parts > 0 then
     local all_misshapen = #parts == 1 and #misshapen > 0
     add_settings(parts, read.settings)
     errors.raise(all_misshapen and "MS_ESHAPE" or "MS_ENAME",
-      "checkpoint %s is of another model; %s", path, table.concat(parts, "; "))
+      "checkpoint %s belongs to a different model; %s", path, table.concat(parts, "; "))
   end
 end
 
----Compares the optimizer of a checkpoint with the one that shall go on from it.
+---Compares the optimizer of a checkpoint with the one that resumes from it.
 ---@param read moonshard.Manifest
 ---@param path string
 ---@param optimizer moonshard.Optimizer
 function manifest.check_optimizer(read, path, optimizer)
   local saved = read.optimizer
   if not saved then
-    errors.invalid("checkpoint %s holds no optimizer state: load the model alone, by ms.checkpoint.load(model, path)",
+    errors.invalid("checkpoint %s has no optimizer state: load only the model, ms.checkpoint.load(model, path)",
       path)
   end
   local mine, theirs = {}, saved.states or {}
   for i, state in ipairs(owned_parts.states(optimizer)) do mine[i] = state.kind end
   if saved.kind ~= optimizer.kind or table.concat(mine, ", ") ~= table.concat(theirs, ", ") then
-    errors.invalid("checkpoint %s is of optimizer %s (it keeps %s), the trainer has %s (%s): load the model alone, by "
+    errors.invalid("checkpoint %s is from optimizer %s (state %s), the trainer has %s (%s): load only the model, "
       .. "ms.checkpoint.load(model, path), or use the same optimizer", path, saved.kind,
       #theirs > 0 and table.concat(theirs, ", ") or "nothing", optimizer.kind,
       #mine > 0 and table.concat(mine, ", ") or "nothing")

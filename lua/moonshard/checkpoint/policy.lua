@@ -1,4 +1,4 @@
--- When a trainer saves by itself, and what it goes on from: the option `checkpoint` of ms.trainer.
+-- The option `checkpoint` of ms.trainer: when a trainer saves on its own, and what it resumes from.
 
 local checkpoint = require("moonshard.checkpoint")
 local clock = require("moonshard.base.clock")
@@ -10,18 +10,18 @@ local termination = require("moonshard.checkpoint.termination")
 local world = require("moonshard.distributed.world")
 
 ---@class moonshard.CheckpointOptions
----@field dir? string folder of the checkpoints; "": none are saved
----@field every? integer steps from one to the next; without it one is saved when the run ends
----@field keep_last? integer how many are kept; 2
----@field async? boolean true: threads write while training goes on; false: training waits
----@field resume? string|boolean "auto": go on from the newest in dir, if there is one; a path: from that one
----@field data? table whose position is saved and set
+---@field dir? string folder of the checkpoints; "": save none
+---@field every? integer steps between checkpoints; default: save only when the run ends
+---@field keep_last? integer number of checkpoints to keep; default 2
+---@field async? boolean true (default): threads write while training continues; false: training waits
+---@field resume? string|boolean "auto": resume from the newest in dir, if there is one; a path: resume from that one
+---@field data? table whose position is saved and restored
 
 ---@class moonshard.CheckpointPolicy: moonshard.CheckpointOptions
 ---@field train moonshard.Trainer
----@field saved_step integer? the last one that is saved or was loaded
+---@field saved_step integer? the last step that was saved or loaded
 ---@field saved_path string? its checkpoint
----@field last boolean? SIGTERM came: what is saved now is saved for the last time
+---@field last boolean? SIGTERM arrived: the next save is the last
 ---@field metrics moonshard.StepMetrics? of the latest step
 local Policy = {}
 Policy.__index = Policy
@@ -42,13 +42,13 @@ local function parse(given)
   return o
 end
 
--- What to go on from: nil for a fresh run.
+-- The checkpoint to resume from; nil for a fresh run.
 local function source(o)
   local latest = o.dir ~= "" and folder.latest(o.dir) or nil
   if o.resume == "auto" then return latest end
   if o.resume ~= "" then return o.resume end
   if latest then
-    errors.invalid("%s: folder %s holds %s of an earlier run: go on from it with resume=auto, or save into another "
+    errors.invalid("%s: folder %s contains %s of an earlier run: resume it with resume=auto, or save into another "
       .. "folder", WHO, o.dir, latest:match("[^/]*$"))
   end
 end
@@ -56,7 +56,7 @@ end
 local function resume(self, path)
   local session = self.train.session
   session:require_same(path and 1 or 0, "of what to resume", function(rank)
-    return ("%s: rank %d finds %s to go on from in %s, rank %d another: all ranks need the same folder"):format(WHO,
+    return ("%s: rank %d finds %s to resume in %s, rank %d another: all ranks need the same folder"):format(WHO,
       world.rank, path or "nothing", self.dir, rank)
   end)
   if not path then return end
@@ -69,10 +69,10 @@ local function resume(self, path)
   end
 end
 
----Takes a trainer's option, and goes on from a checkpoint if it says so. Collective in the latter case.
+---Reads a trainer's option, and resumes from a checkpoint if it says so. Resuming is collective.
 ---@param train moonshard.Trainer
 ---@param given moonshard.CheckpointOptions
----@return moonshard.CheckpointPolicy? nil where nothing is saved
+---@return moonshard.CheckpointPolicy? nil when nothing is saved
 function policy.new(train, given)
   local self = setmetatable(parse(given), Policy)
   self.train = train
@@ -88,7 +88,7 @@ function policy.new(train, given)
   return self
 end
 
----Saves now. A run that ends waits for it anyway, so it makes no copy then.
+---Saves now. The last save of a run is not asynchronous, because the run waits for it anyway.
 function Policy:save()
   self.saved_path = checkpoint.save(self.train, self.dir,
     { data = self.data, async = self.async and not self.last, keep_last = self.keep_last })
@@ -97,8 +97,8 @@ end
 
 local function is_saved(self) return self.train.steps_done == 0 or self.saved_step == self.train.steps_done end
 
----The ranks of this trainer agree that its run should end: with the step that they are about to make, or at once if
----there is nothing to save. Collective.
+---Called when the ranks of this trainer agree that its run should end: after the step that they are about to make, or
+---immediately if there is nothing to save. Collective.
 function Policy:terminate()
   self.last = true
   if is_saved(self) then termination.now(self) end
@@ -109,19 +109,19 @@ function Policy:before_step()
   if self.last then termination.now(self) end
 end
 
----Ends a run whose trainers are all done with their last step, instead of evaluating. Collective.
+---Ends a run, instead of evaluating, when all its trainers have finished their last step. Collective.
 function Policy:before_evaluation()
   if self.last and termination.all_saved() then termination.now(self) end
 end
 
----The ranks agree, between two steps, that the run should end. Collective.
+---Called when the ranks agree, between two steps, that the run should end. Collective.
 function Policy:terminate_now()
   self.last = true
   termination.now(self)
 end
 
----Saves if it is time to. Collective.
----@param metrics moonshard.StepMetrics gets save_ms, for how long training was held, and snapshot_bytes
+---Saves if a save is due. Collective.
+---@param metrics moonshard.StepMetrics receives save_ms, the time that training was blocked, and snapshot_bytes
 function Policy:after_step(metrics)
   self.metrics = metrics
   local due = self.last or self.every > 0 and self.train.steps_done % self.every == 0
@@ -133,7 +133,7 @@ function Policy:after_step(metrics)
   if self.async then metrics.snapshot_bytes = policy.snapshot_bytes(self.train, self) end
 end
 
----Bytes of this rank that the copy for asynchronous saves takes, beside the arenas.
+---Size in bytes of this rank's copy for asynchronous saves, outside the arenas.
 ---@param train moonshard.Trainer
 ---@param o moonshard.CheckpointOptions?
 ---@return number
@@ -144,13 +144,13 @@ function policy.snapshot_bytes(train, o)
   return bytes
 end
 
----The end of a run: saves what was not saved yet, and waits until all is on disk. Collective.
+---Finishes a run: saves if necessary, and waits until everything is on disk. Collective.
 function Policy:finish()
   if not is_saved(self) then self:save() end
   checkpoint.finish(self.train)
 end
 
----What a run that was ended leaves.
+---The state that a terminated run leaves, as text.
 ---@return string
 function Policy:describe_end()
   local step = self.train.steps_done

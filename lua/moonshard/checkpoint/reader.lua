@@ -1,4 +1,4 @@
--- A checkpoint without a model: its parameters, and any elements of them, whichever files they lie in.
+-- Reads a checkpoint without a model: its parameters and any of their elements, whichever files contain them.
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -6,12 +6,12 @@ local manifest = require("moonshard.checkpoint.manifest")
 local owned_parts = require("moonshard.engine.owned_parts")
 local safetensors = require("moonshard.base.safetensors")
 
----@class moonshard.SavedPiece some elements of a parameter, in one file
+---@class moonshard.SavedPiece elements of a parameter in one file
 ---@field file string
----@field tensor string its name there
+---@field tensor string its name in the file
 ---@field first number
 ---@field count number
----@field xxh3 string 16 digits for each block
+---@field xxh3 string 16 hexadecimal digits per block
 
 ---@class moonshard.Checkpoint
 ---@field path string
@@ -38,7 +38,7 @@ local function index(read)
   return by_name
 end
 
----Opens a checkpoint: reads its manifest, and files when they are needed.
+---Opens a checkpoint: reads its manifest now, and its files when needed.
 ---@param path string
 ---@return moonshard.Checkpoint
 function reader.open(path)
@@ -62,8 +62,8 @@ function Checkpoint:close()
   self.files = {}
 end
 
----The pieces that hold elements [first, first + count) of a parameter, and which of them each holds. MS_EINVAL when
----some are in none.
+---The pieces that contain elements [first, first + count) of a parameter, and the elements in each. Raises MS_EINVAL
+---when no piece contains some of them.
 ---@param kind string "param", "exp_avg", ...
 ---@param fqn string
 ---@param first number
@@ -79,7 +79,7 @@ function Checkpoint:cover(kind, fqn, first, count)
     end
   end
   if at < last then
-    errors.invalid("checkpoint %s: %s of %s: elements %.0f to %.0f are in none of its files", self.path, kind, fqn, at,
+    errors.invalid("checkpoint %s: %s of %s: elements %.0f to %.0f are in no file", self.path, kind, fqn, at,
       last)
   end
   return list
@@ -88,17 +88,17 @@ end
 ---Refuses a checkpoint without averages of the weights.
 function Checkpoint:check_averages()
   if self.manifest.ema then return end
-  errors.invalid("checkpoint %s holds no averages of the weights: it was saved by a trainer without ema", self.path)
+  errors.invalid("checkpoint %s contains no averages of the weights: it was saved by a trainer without ema", self.path)
 end
 
----What holds the average of a parameter: itself where it was frozen.
+---The kind of tensor that contains the average of a parameter: the parameter itself if it was frozen.
 ---@param fqn string
 ---@return string kind
 function Checkpoint:kind_of_average(fqn)
   return self.pieces[owned_parts.tensor_name("ema", fqn)] and "ema" or "param"
 end
 
----Copies elements of a parameter, f32. Checksums are not looked at: see verify.
+---Copies elements of a parameter, f32, without verifying checksums (see verify).
 ---@param kind string
 ---@param fqn string
 ---@param first number
@@ -112,7 +112,7 @@ function Checkpoint:read(kind, fqn, first, count, out)
   end
 end
 
--- The checksum of every block of a tensor, one after another.
+-- The checksums of all blocks of a tensor, concatenated.
 local function checksums(file, name)
   local tensor, parts, block = file:tensor(name), {}, tonumber(engine.C.MS_CHECKPOINT_BLOCK)
   for at = 0, tensor.bytes - 1, block do
@@ -121,18 +121,18 @@ local function checksums(file, name)
   return table.concat(parts)
 end
 
----Reads everything and compares it with the checksums of the manifest. MS_EIO names the first file and tensor that is
----damaged.
+---Reads everything and compares it with the checksums of the manifest. Raises MS_EIO with the first damaged file and
+---tensor.
 function Checkpoint:verify()
   for _, listed in ipairs(self.manifest.files) do
     local file = self:file(listed.file)
     if #file.tensors ~= #listed.tensors then
-      errors.raise("MS_EIO", "%s/%s: it has %d tensors, and had %d when it was saved: the file is damaged", self.path,
+      errors.raise("MS_EIO", "%s/%s: contains %d tensors, but was saved with %d: the file is damaged", self.path,
         listed.file, #file.tensors, #listed.tensors)
     end
     for _, tensor in ipairs(listed.tensors) do
       if checksums(file, tensor.name) ~= tensor.xxh3 then
-        errors.raise("MS_EIO", "%s/%s: tensor %s has another checksum than when it was saved: the file is damaged",
+        errors.raise("MS_EIO", "%s/%s: the checksum of tensor %s does not match the saved one: the file is damaged",
           self.path, listed.file, tensor.name)
       end
     end

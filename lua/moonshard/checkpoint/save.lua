@@ -1,5 +1,5 @@
--- Saving: every rank writes its part, and the first one commits when all parts are there. An asynchronous save leaves
--- the writing to threads; the ranks hear of its end when they next save, or finish.
+-- Saving: every rank writes its part, and the first rank commits when all parts are complete. An asynchronous save
+-- leaves the writing to threads; the ranks learn its outcome at the next save, or when they finish.
 
 local agreement = require("moonshard.distributed.agreement")
 local args = require("moonshard.recipe.args")
@@ -15,11 +15,11 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local save = {}
 
----@class moonshard.Saver what a session has for its saves
+---@class moonshard.Saver the state of a session's saves
 ---@field handle ffi.cdata* ms_save*
----@field bytes number that this rank writes
----@field unfinished string? folder of the save under way
----@field target string? what it becomes
+---@field bytes number size of this rank's part
+---@field unfinished string? folder of the save in progress
+---@field target string? its final path
 
 local function fill(list, kept, i, part)
   local piece, shape = list[i - 1], owned_parts.shape(part.param.shape, part.param.numel, part.first, part.count)
@@ -35,7 +35,7 @@ local function saver_of(session)
   local saver = session.saver
   if saver and saver.state == state then return saver end
   local parts, kept, bytes = owned_parts.written(session), {}, 0
-  -- In the order of a file's names, so that it is written from its beginning to its end.
+  -- Sorted like the names in a file, so that the file is written sequentially.
   table.sort(parts, function(a, b)
     return owned_parts.tensor_name(a.kind, a.param.fqn) < owned_parts.tensor_name(b.kind, b.param.fqn)
   end)
@@ -54,7 +54,7 @@ local function is_first(session) return session:ranks()[1] == session.sharding.r
 local function compare(session, number, what, format, ...)
   local here = format:format(...)
   session:require_same(number, "of " .. what, function(rank)
-    return ("%s; rank %d has another: all ranks save the same"):format(here, rank)
+    return ("%s; rank %d differs: all ranks must save the same"):format(here, rank)
   end)
 end
 
@@ -65,7 +65,7 @@ local function give_up(session, saver)
   if unfinished and is_first(session) then pcall(folder.discard, unfinished) end
 end
 
--- Every rank's turn at something of a save; where one fails, nothing is left of it.
+-- Runs one part of a save on every rank; if a rank fails, removes the unfinished save.
 local function all_do(session, saver, what, call, ...)
   local ok, raised = pcall(call, ...)
   local agreed, other = pcall(agreement.raise_first_failure, session, what, ok, raised)
@@ -76,13 +76,13 @@ end
 
 local function wait(saver, stage) check(C.ms_save_wait(saver.handle, stage)) end
 
----Waits for the save under way, if there is one, and tells its failure. Collective.
+---Waits for the save in progress, if any, and raises its error if it failed. Collective.
 ---@param session moonshard.Session
 ---@return string? path of the checkpoint
 function save.finish(session)
   local saver = session.saver
   if not saver or not saver.unfinished then return nil end
-  -- None waits for the commit before it knows that all have written.
+  -- No rank waits for the commit before all have written.
   all_do(session, saver, "of the save", wait, saver, C.MS_SAVE_WRITTEN)
   all_do(session, saver, "of the checkpoint", wait, saver, C.MS_SAVE_COMMITTED)
   local target = saver.target
@@ -90,7 +90,7 @@ function save.finish(session)
   return target
 end
 
--- Checkpoints that go when this one is there: all but the newest, so that `keep` are left.
+-- Checkpoints to remove once this one is complete: all but the newest, so that `keep` remain.
 local function retired(root, keep)
   local paths = {}
   if not keep then return paths end
@@ -101,7 +101,7 @@ end
 
 local function prepare(root, target, unfinished)
   if folder.is_checkpoint(target) then
-    errors.invalid("checkpoint %s is there already: save under another folder, or remove it first", target)
+    errors.invalid("checkpoint %s already exists: save into another folder, or remove it first", target)
   end
   folder.prepare(root, unfinished)
 end
@@ -137,7 +137,7 @@ end
 ---Saves a trainer; see ms.checkpoint.save. Collective.
 ---@param train moonshard.Trainer
 ---@param o { root: string, async: boolean, keep_last: integer?, data: table? }
----@return string path that the checkpoint has, or will have
+---@return string path the checkpoint's final path
 function save.run(train, o)
   local session = train.session
   save.finish(session)

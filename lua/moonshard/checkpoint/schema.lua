@@ -1,20 +1,20 @@
--- What a manifest must look like before anything relies on it. It may have been edited, or made by something else with
--- a right checksum: every field that is read later has its type here, files lie in the checkpoint's own folder, and
--- sizes can be counted.
+-- Validates a manifest before anything relies on it, since it can have been edited or written by another program with a
+-- correct checksum: every field that is read later has its type, files are in the checkpoint's own folder, and sizes
+-- are exact integers.
 
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
 
 local schema = {}
 
--- 2^53: where doubles, which JSON's numbers are here, stop counting.
+-- 2^53: doubles, which represent JSON's numbers here, are exact integers only below it.
 local MOST_ELEMENTS = 2 ^ 53
 
 local function natural(value)
   return type(value) == "number" and value >= 0 and value % 1 == 0 and value < MOST_ELEMENTS
 end
 
--- A kind is { text, test }: what the value must be, in words, and whether it is.
+-- A kind is { description, test }.
 local KINDS = {
   count = { "a whole number of at least 0", natural },
   number = { "a number", function(value) return type(value) == "number" end },
@@ -71,7 +71,7 @@ local function check_fields(check, object, where, fields)
   end
 end
 
--- Every entry of a list, which has nothing but entries.
+-- Iterates over a list, and refuses a table with other keys.
 local function each(check, list, where, visit)
   local count = 0
   for _ in pairs(list) do count = count + 1 end
@@ -86,12 +86,12 @@ local function check_shape(check, shape, where)
     elements = elements * size
   end)
   if elements >= MOST_ELEMENTS then
-    errors.invalid("%s/manifest.json: %s [%s] has too many elements to be counted", check.path, where,
+    errors.invalid("%s/manifest.json: %s [%s] has too many elements (2^53 or more)", check.path, where,
       table.concat(shape, ","))
   end
 end
 
--- Refuses what comes twice.
+-- Refuses duplicates.
 local function once(check, seen, name, where)
   if seen[name] then errors.invalid("%s/manifest.json: %s is %s, as %s is", check.path, where, name, seen[name]) end
   seen[name] = where
@@ -119,7 +119,7 @@ local function check_files(check, files)
   end)
 end
 
----Refuses a manifest of which something is missing or is not what it must be: MS_EINVAL names the field.
+---Refuses a manifest with a missing or invalid field: raises MS_EINVAL with the field's name.
 ---@param read table as JSON gave it
 ---@param path string folder of the checkpoint
 function schema.check(read, path)

@@ -1,11 +1,12 @@
--- SIGTERM, as clusters send it some time before they kill: the ranks agree on a last step, save after it, and end.
+-- SIGTERM, which clusters send some time before they kill: the ranks agree on a last step, save after it, and end.
 --
--- The signal reaches ranks at different times, or one of them alone. So each tells with the learning rate, which all
--- exchange when a step begins, whether it has seen it: that step is then the last one on all of them. It is saved and
--- handed to the recipe as ever, which may log it; the run ends where the recipe wants the next step, or evaluates.
+-- The signal reaches ranks at different times, or only one of them. At the start of each step all ranks exchange the
+-- learning rate; with it each reports whether it has seen the signal, and that step becomes the last one on all ranks.
+-- It is saved and returned to the recipe as usual, which can log it; the run ends when the recipe calls the next step
+-- or evaluates.
 --
--- Copies of a mesh slice train apart, and some may save while others do not. A rank on which nothing saves ends with
--- what it would do next, and waits then for those that save.
+-- Copies of a mesh slice train independently, and some can save while others do not. A rank on which nothing saves ends
+-- at its next call, and then waits for the ranks that save.
 
 local engine = require("moonshard.base.ffi")
 local log = require("moonshard.metrics.log")
@@ -13,16 +14,16 @@ local world = require("moonshard.distributed.world")
 local C = engine.C
 
 local termination = {
-  ---Ends this rank, once what is to be saved is saved; nil where SIGTERM ends a process as it always does. Does not
+  ---Ends this rank after everything is saved; nil when SIGTERM ends the process as usual. Does not
   ---return.
   ---@type fun()?
   exit_rank = nil,
-  ---Those who save in this run, and what they did last.
+  ---The policies that save in this run.
   ---@type moonshard.CheckpointPolicy[]
   policies = {},
 }
 
----From here on SIGTERM is waited for, where there is somebody who ends this process then.
+---Registers a policy, and from now on catches SIGTERM if `exit_rank` can end this process.
 ---@param policy moonshard.CheckpointPolicy
 function termination.attend(policy)
   table.insert(termination.policies, policy)
@@ -35,8 +36,8 @@ function termination.wanted()
   return termination.exit_rank ~= nil and C.ms_world_terminating(world.handle) ~= 0
 end
 
----What a rank tells the others with a number that they exchange anyway.
----@return integer 1 where the run should end as far as this rank knows, and 2 more where something saves on it
+---The word that a rank sends with a number that the ranks exchange anyway.
+---@return integer bit 0: this rank knows that the run should end; bit 1: something saves on this rank
 function termination.word()
   return (termination.wanted() and 1 or 0) + (termination.policies[1] and 2 or 0)
 end
@@ -51,7 +52,7 @@ function termination.any(words)
   return false
 end
 
----Whether the run should end, and nothing saves on any of these ranks: they end without it.
+---Whether the run should end and nothing saves on any of these ranks, so that they can end immediately.
 ---@param words integer[] of all ranks
 ---@return boolean
 function termination.of_others(words)
@@ -61,7 +62,7 @@ function termination.of_others(words)
   return termination.any(words)
 end
 
----Whether all that save have done so for the last time.
+---Whether all policies have made their last save.
 ---@return boolean
 function termination.all_saved()
   for _, policy in ipairs(termination.policies) do
@@ -70,9 +71,9 @@ function termination.all_saved()
   return true
 end
 
----Saves what is not saved yet, and waits until all is on disk. Collective.
----@return string? what became of the run; nil where nothing saves
----@return boolean? whether this rank is the one to tell it
+---Saves if necessary, and waits until everything is on disk. Collective.
+---@return string? the outcome of the run; nil when nothing saves
+---@return boolean? whether this rank reports it
 function termination.finish()
   local ends, is_first = {}, false
   for i, policy in ipairs(termination.policies) do
@@ -84,7 +85,7 @@ function termination.finish()
   return "terminated " .. table.concat(ends, "; "), is_first
 end
 
----Ends the run. What the last step measured is logged, should the recipe not have come to that. Collective.
+---Ends the run. Logs the metrics of the last step if the recipe has not done so. Collective.
 ---@param policy moonshard.CheckpointPolicy
 function termination.now(policy)
   if policy.metrics then log.catch_up(policy.train.steps_done, policy.metrics) end

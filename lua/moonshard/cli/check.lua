@@ -1,4 +1,4 @@
--- moonshard check: a recipe on many ranks beside the same on one.
+-- moonshard check: compares a recipe on many ranks with the same recipe on one rank.
 
 local check = require("moonshard.check")
 local command_line = require("moonshard.cli.command_line")
@@ -28,7 +28,7 @@ local OPTIONS = {
 local STEPS = 5
 local O_WRONLY = 1 -- Linux
 
--- What a recipe prints is no part of the verdict; its errors are told by the launcher.
+-- The recipe's prints are not part of the verdict; the launcher reports its errors.
 local function silence()
   local nowhere = ffi.C.open("/dev/null", O_WRONLY)
   if nowhere >= 0 then ffi.C.dup2(nowhere, 1) end
@@ -102,7 +102,7 @@ function command.main(arguments)
   }
   if ended ~= status.OK then return ended end
   if found.steps == 0 then
-    refuse("MS_EINVAL", "%s: it ended without a training step, so there is nothing to compare", line.recipe)
+    refuse("MS_EINVAL", "%s: ended without a training step, so there is nothing to compare", line.recipe)
   end
   if line.json then print_json(found, of_ranks) else print_text(found, of_ranks, line) end
   return found.same and status.OK or status.FAILED_RUN

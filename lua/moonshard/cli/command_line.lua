@@ -6,15 +6,15 @@ local refuse = require("moonshard.base.exit_status").refuse
 local command_line = {}
 
 ---@class moonshard.OptionRow
----@field name string where its value goes
+---@field name string key of the value in the parsed line
 ---@field value "flag"|"count"|"index"|"seconds"|"number"|"text" "flag" takes none
----@field what string? of a text: what it is, for messages: "a file"
+---@field what string? for "text": description of the value in messages, such as "a file"
 
 ---@class moonshard.CommandLine
 ---@field recipe string? path
----@field settings { key: string, text: string }[] in their order
----@field files string[]? of a command that takes any number of them
----@field [string] any options by their name
+---@field settings { key: string, text: string }[] in the order given
+---@field files string[]? for commands that take any number of files
+---@field [string] any options by name
 
 local function whole(number, least)
   return number and number >= least and number % 1 == 0 and number < 2 ^ 31
@@ -42,7 +42,7 @@ local READERS = {
 
 local function read_option_value(option, row, text)
   local value, expected = READERS[row.value](text)
-  if value == nil then refuse("MS_EINVAL", "%s %s: it must be %s", option, text, row.what or expected) end
+  if value == nil then refuse("MS_EINVAL", "%s %s: must be %s", option, text, row.what or expected) end
   return value
 end
 
@@ -81,8 +81,8 @@ end
 ---@param command string for messages: "moonshard run"
 ---@param arguments string[]
 ---@param rows { recipe: boolean|string?, optional: boolean?, files: boolean?, options: table<string,
----moonshard.OptionRow> } recipe: the command takes one, or with optional may take one; a text: it takes another file,
----which is named so; files: it takes any number of files, and no settings
+---moonshard.OptionRow> } recipe: the command takes a recipe (optional: can take one); a string: it takes a different
+---file, called by that name; files: it takes any number of files and no settings
 ---@return moonshard.CommandLine
 function command_line.parse(command, arguments, rows)
   local parsed = { settings = {}, files = rows.files and {} or nil }

@@ -1,4 +1,4 @@
--- moonshard doctor: what this machine has of what training uses, and what is missing.
+-- moonshard doctor: reports the hardware and libraries that training uses, and what is missing.
 
 local command_line = require("moonshard.cli.command_line")
 local json = require("moonshard.base.json")
@@ -13,7 +13,7 @@ local OPTIONS = { ["--json"] = { name = "json", value = "flag" } }
 local function yes(value) return value and "yes" or "no" end
 
 local function bf16_support(isa)
-  if isa.amx_bf16 then return "bf16 products run on the tile unit (AMX), and f32 ones in three bf16 parts" end
+  if isa.amx_bf16 then return "bf16 products run on the tile unit (AMX), and f32 products as three bf16 parts" end
   if isa.avx512_bf16 then return "bf16 products are native (AVX512_BF16)" end
   return "no bf16 instructions: mixed precision \"auto\" stays with f32"
 end
@@ -22,7 +22,7 @@ local function size_or_unlimited(value)
   return type(value) == "number" and progress.size(value) or tostring(value)
 end
 
--- What `moonshard run` does with the cores unless --pin says otherwise.
+-- The default core assignment of `moonshard run` (--pin auto).
 local function pinning(cpu)
   if cpu.core_quota < cpu.cores then
     return ("cores %s, of which a quota pays for %.3g: ranks are not pinned"):format(cpu.core_list, cpu.core_quota)
@@ -52,11 +52,12 @@ local function gpu_rows(gpu, rows)
   end
   rows[#rows + 1] = { "", "CUDA: " .. table.concat(versions, ", ") }
   if not gpu.libraries.cublasLt then
-    rows[#rows + 1] = { "", "cuBLASLt is not found: own kernels compute matrix products, without tensor cores "
-      .. "(MOONSHARD_CUBLASLT_LIBRARY may name it)" }
+    rows[#rows + 1] = { "", "cuBLASLt not found: built-in kernels compute matrix products, without tensor cores "
+      .. "(set MOONSHARD_CUBLASLT_LIBRARY to its path)" }
   end
   if not gpu.libraries.cudnn then
-    rows[#rows + 1] = { "", "cuDNN is not found: own kernels compute attention (MOONSHARD_CUDNN_LIBRARY may name it)" }
+    rows[#rows + 1] = { "", "cuDNN not found: built-in kernels compute attention "
+      .. "(set MOONSHARD_CUDNN_LIBRARY to its path)" }
   end
 end
 

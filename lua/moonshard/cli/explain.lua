@@ -1,4 +1,4 @@
--- moonshard explain: which rule decided what, its price, what sets the peak, and what other decisions would change.
+-- moonshard explain: which rule made each decision, its cost, what sets the peak, and the effect of alternatives.
 
 local explain = require("moonshard.explain")
 local plan = require("moonshard.cli.plan")

@@ -1,5 +1,5 @@
--- moonshard export: the parameters of a checkpoint as a safetensors file, which other programs read, or as a folder of
--- Hugging Face's layout. A few megabytes of them are in memory at a time.
+-- moonshard export: writes the parameters of a checkpoint as a safetensors file for other programs, or as a folder in
+-- Hugging Face's layout. Holds a few megabytes of them in memory at a time.
 
 local checkpoint = require("moonshard.checkpoint")
 local command_line = require("moonshard.cli.command_line")
@@ -17,7 +17,7 @@ local OPTIONS = {
   ["--huggingface"] = { name = "huggingface", value = "flag" },
 }
 
-local AT_ONCE = 2 ^ 21 -- elements that are read
+local AT_ONCE = 2 ^ 21 -- elements per read
 
 local function numel(shape)
   local n = 1
@@ -27,7 +27,7 @@ end
 
 local function kind_of(source, name, averages) return averages and source:kind_of_average(name) or "param" end
 
--- Parameters as they are exported: without the rows of a padded vocabulary, which are the last.
+-- Parameters as exported: without the padding rows at the end of a padded vocabulary.
 local function exported(source)
   local layout = source.manifest.model and source.manifest.model.huggingface
   local shapes = layout and require("moonshard.huggingface.write").vocabulary_shapes(layout) or {}
@@ -47,11 +47,11 @@ local function copy(source, writer, buffer, param, kind)
   end
 end
 
----Writes the parameters of a checkpoint by their names, in full, as F32; of a padded vocabulary the true rows. MS_EIO
----when the checkpoint is damaged.
+---Writes the full parameters of a checkpoint as F32 under their own names, without the padding rows of a vocabulary.
+---Raises MS_EIO when the checkpoint is damaged.
 ---@param source moonshard.Checkpoint
----@param folder string gets model.safetensors; is made; must not hold a model yet
----@param averages boolean? of the weights, instead of these
+---@param folder string created; receives model.safetensors; must not already contain a model
+---@param averages boolean? write the averages of the weights instead of the weights
 ---@return string path
 ---@return number bytes
 ---@return integer tensors
@@ -72,18 +72,18 @@ function export.run(source, folder, averages)
   error(problem, 0)
 end
 
----Writes them as Hugging Face's library reads them. MS_EUNSUPPORTED when the model has no layout of that kind.
+---Writes them in Hugging Face's layout. Raises MS_EUNSUPPORTED when the model has no such layout.
 ---@param source moonshard.Checkpoint
----@param folder string is made
----@param averages boolean? of the weights, instead of these
+---@param folder string created
+---@param averages boolean? write the averages of the weights instead of the weights
 ---@return string path
 ---@return number bytes
 ---@return integer tensors
 function export.run_huggingface(source, folder, averages)
   local layout = source.manifest.model and source.manifest.model.huggingface
   if not layout then
-    refuse("MS_EUNSUPPORTED", "%s: its model has no Hugging Face layout; without --huggingface it is exported "
-      .. "by its own names", source.path)
+    refuse("MS_EUNSUPPORTED", "%s: its model has no Hugging Face layout; omit --huggingface to export it "
+      .. "under its own names", source.path)
   end
   local i, buffer, room = 0, nil, 0
   local written = require("moonshard.huggingface.write").write(folder, { config = layout, parameters = function()

@@ -1,5 +1,5 @@
--- moonshard generate: continues a prompt with a model: of a Hugging Face folder, or that of a recipe with weights of a
--- checkpoint. The recipe runs up to its first step, where the text is generated instead, and is left there.
+-- moonshard generate: continues a prompt with the model of a Hugging Face folder, or with a recipe's model and the
+-- weights of a checkpoint. The recipe runs up to its first step; the text is generated there and the recipe is left.
 
 local command_line = require("moonshard.cli.command_line")
 local context = require("moonshard.base.context")
@@ -30,7 +30,7 @@ local OPTIONS = {
 }
 for option, row in pairs(nodes.OPTIONS) do OPTIONS[option] = row end
 
--- What ms.generate is asked for.
+-- The options for ms.generate.
 local function asked(line, tokenizer)
   return {
     prompt = line.prompt, tokenizer = tokenizer, tokens = line.tokens, temperature = line.temperature,
@@ -43,7 +43,7 @@ local function print_text(out, line, model, tokenizer)
   if require("moonshard.distributed.world").rank == 0 then out:write(line.prompt or "\n", text, "\n") end
 end
 
--- The program of a rank for a Hugging Face folder: its own tokenizer serves unless another is named.
+-- The program of each rank for a Hugging Face folder; uses the folder's tokenizer by default.
 local function for_folder(line)
   return function()
     local ms = require("moonshard")
@@ -59,14 +59,14 @@ local function for_folder(line)
   end
 end
 
--- The program of a rank for a recipe: up to its first step.
+-- The program of each rank for a recipe: runs it up to its first step.
 local function for_recipe(line)
   local chunk = recipe.load(line.recipe)
   return function()
     local out = recipe.print_to_stderr()
     context.stepper = {
       step = function(_, trainer)
-        context.stepper = nil -- under which checkpoints, the recipe's own among them, are left alone
+        context.stepper = nil -- while it is set, no checkpoint is saved or loaded, including the recipe's own
         require("moonshard.checkpoint").load(trainer.model, line.checkpoint, { ema = line.ema })
         print_text(out, line, trainer, line.tokenizer)
         early_exit.now()
@@ -75,7 +75,7 @@ local function for_recipe(line)
     local ok, raised, left = early_exit.run(chunk, errors.locate)
     context.stepper = nil
     if not ok then error(raised, 0) end
-    if not left then refuse("MS_EINVAL", "%s: it ended without a training step, so there is no model", line.recipe) end
+    if not left then refuse("MS_EINVAL", "%s: ended without a training step, so there is no model", line.recipe) end
   end
 end
 
@@ -88,25 +88,25 @@ function generate.main(arguments)
   if line.temperature then
     local number = tonumber(line.temperature)
     if not (number and number >= 0 and number < math.huge) then
-      refuse("MS_EINVAL", "--temperature %s: it must be a number of at least 0", line.temperature)
+      refuse("MS_EINVAL", "--temperature %s: must be a number of at least 0", line.temperature)
     end
     line.temperature = number
   end
   if line.top_p and line.top_p > 1 then
-    refuse("MS_EINVAL", "--top-p %g: it must be above 0 and at most 1", line.top_p)
+    refuse("MS_EINVAL", "--top-p %g: must be above 0 and at most 1", line.top_p)
   end
   if line.ema and not line.checkpoint then
-    refuse("MS_EINVAL", "--ema needs --checkpoint DIR: the averages of the weights are in a checkpoint")
+    refuse("MS_EINVAL", "--ema needs --checkpoint DIR: only checkpoints contain averages of the weights")
   end
   local program
   if is_folder(line.recipe) then
-    if line.checkpoint then refuse("MS_EINVAL", "--checkpoint is for a recipe: a folder has weights of its own") end
+    if line.checkpoint then refuse("MS_EINVAL", "--checkpoint is for recipes: a model folder has its own weights") end
     program = for_folder(line)
   elseif not line.recipe:find("%.lua$") then
-    refuse("MS_EINVAL", "%s: it is no recipe, and holds no config.json of a model; of a checkpoint give the recipe "
-      .. "too: moonshard generate RECIPE.lua --checkpoint %s", line.recipe, line.recipe)
+    refuse("MS_EINVAL", "%s: not a recipe, and not a model folder (no config.json); for a checkpoint, give its "
+      .. "recipe too: moonshard generate RECIPE.lua --checkpoint %s", line.recipe, line.recipe)
   elseif not line.checkpoint then
-    refuse("MS_EINVAL", "moonshard generate %s needs --checkpoint DIR: a recipe alone has no trained weights",
+    refuse("MS_EINVAL", "moonshard generate %s needs --checkpoint DIR: a recipe alone contains no trained weights",
       line.recipe)
   else
     program = for_recipe(line)

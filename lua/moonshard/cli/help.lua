@@ -1,77 +1,77 @@
--- What `moonshard help` prints, whole or for one command: every command with the options that it takes.
+-- The text of `moonshard help`: every command with its options, in full or for one command.
 
 local help = {}
 
 help.text = [[
 moonshard trains neural networks whose parameters, gradients and optimizer state are sharded over a mesh of ranks.
 
-  moonshard run RECIPE.lua [-n RANKS] [key=value ...]    train on RANKS local ranks (1 unless told)
-      --metrics FILE     write one JSON object a step; a run that goes on from a checkpoint goes on in the file
-      --tensorboard DIR  write an event file that TensorBoard shows
-      --log-ranks all    show every rank's output, "[rank N] " before each line
-      --log-dir DIR      write every rank's output to DIR/rank-N.log too, with timestamps
+  moonshard run RECIPE.lua [-n RANKS] [key=value ...]    train on RANKS local ranks (default 1)
+      --metrics FILE     write one JSON object per step; a resumed run appends to the file
+      --tensorboard DIR  write a TensorBoard event file
+      --log-ranks all    show the output of every rank, each line prefixed with "[rank N] "
+      --log-dir DIR      also write the output of each rank to DIR/rank-N.log, with timestamps
       --progress STYLE   auto (a bar on a terminal, plain lines elsewhere and under other launchers), bar or plain
-      --pin CORES        auto (each rank to its own cores where there are enough), none, or a list: 0-3,8-11
+      --pin CORES        auto (separate cores for each rank if there are enough), none, or a list: 0-3,8-11
       --trace FILE       write a trace of some steps, for ui.perfetto.dev and `moonshard trace`
-      --trace-steps A-B  which (2-4)
+      --trace-steps A-B  steps to trace (default 2-4)
       --nodes N --node-rank R --rendezvous tcp://HOST:PORT
-                         be node R of N, each with RANKS ranks, which meet at node 0's HOST; under torchrun, mpirun
-                         or srun leave -n and these out: run joins their ranks
-      --device D         cpu (unless told) or cuda: one rank a GPU, by its place on its host (LOCAL_RANK)
-      --cuda-graph       capture each phase on the GPU once, and replay it
-      --nccl-windows     what GPUs communicate lies in NCCL's own memory, registered (NCCL 2.27 or later)
-      --nccl-copy-engines   that, and all-gathers by copy engines, which take no multiprocessors (2.28 or later)
-      --timeout S        seconds until waiting for another rank is an error (300)
-      --grace S          seconds that ranks have to end after SIGTERM (30 where they save first, else 5)
-      --inject-delay P:T[@R],...   be late on purpose, e.g. gather:100ms,update:1s@2: nothing but time may change
+                         run as node R of N, each with RANKS ranks; all nodes connect to HOST, which is node 0; under
+                         torchrun, mpirun or srun omit these and -n: run joins their ranks
+      --device D         cpu (default) or cuda: one rank per GPU, numbered on each host by LOCAL_RANK
+      --cuda-graph       capture each phase on the GPU once, then replay it
+      --nccl-windows     place communication buffers of GPUs in NCCL's registered memory (NCCL 2.27 or later)
+      --nccl-copy-engines   also run all-gathers on copy engines, which leaves the multiprocessors free (2.28 or later)
+      --timeout S        seconds to wait for another rank before reporting an error (default 300)
+      --grace S          seconds that ranks may take to finish after SIGTERM (default 30 if they save first, else 5)
+      --inject-delay P:T[@R],...   delay operations for testing, e.g. gather:100ms,update:1s@2; results do not change
   moonshard plan RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--json]
                        [--summary | --passes] [key=value ...]
-                         compile rank R's step (0 unless told) without running it: memory, collectives, instructions;
-                         --passes: what each pass of the compiler took and changed
+                         compile the step of rank R (default 0) without running it: memory, collectives, instructions;
+                         --passes: the time that each compiler pass took and what it changed
   moonshard explain RECIPE.lua -n RANKS [--ranks-per-node M] [--rank R] [--device D] [--all] [--json] [key=value ...]
-                         which rule decided what and what it costs, what sets the memory peak, and what to change
+                         list which rule made each decision and its cost, what sets the memory peak, and what to change
   moonshard check RECIPE.lua -n RANKS [--steps K] [--rtol X] [--timeout S] [--json] [key=value ...]
-                         the first K steps (5) on RANKS ranks beside one rank on the same global batches: losses,
-                         gradient norms, parameters
+                         compare the first K steps (default 5) on RANKS ranks with one rank on the same global batches:
+                         losses, gradient norms, parameters
   moonshard sweep SWEEP.lua [--plan] [--ranks-per-node M] [--resume] [--json] [key=value ...]
                          run a recipe over a grid of settings (ms.sweep): table, CSV, JSON and a page of charts
                   --compare OLD NEW [--out DIR] [--json]
-                         two finished sweeps (their folders, or results.json or results.jsonl), point by point: how
-                         much faster, and whether by more than the runs differ; DIR/compare.html has charts
-  moonshard ps [--json]                                  the runs of this host, and where each of their ranks is
-  moonshard trace FILE [--top ROWS] [--json]             check a trace and sum it up by op, unit and rank
+                         compare two finished sweeps (folders, results.json or results.jsonl) point by point: the
+                         change in speed, and whether it exceeds the variation between runs; charts in DIR/compare.html
+  moonshard ps [--json]                                  list the runs of this host and what each of their ranks does
+  moonshard trace FILE [--top ROWS] [--json]             validate a trace and summarise it by op, unit and rank
   moonshard repl [-n RANKS] [--device D] [--timeout S] [RECIPE.lua] [key=value ...]
-                         a prompt whose lines run on every rank; a recipe is run first
+                         open a prompt whose lines run on every rank; runs the recipe first, if given
   moonshard inspect FILE|DIR [--json] [--no-checksums] [--end ID]
-                         tensors of a safetensors file, or of a folder with an index: shapes, sizes, checksums; or a
-                         checkpoint: its step, mesh, parameters and files, all compared with their checksums; or a
-                         token file (with ends of documents), a text, a tokenizer.json: how many tokens, the largest
+                         describe a safetensors file or an indexed folder of them (shapes, sizes, checksums), a
+                         checkpoint (step, mesh, parameters and files, with checksums verified), a token file (--end:
+                         the id that ends documents), a text file, or a tokenizer.json
   moonshard export CHECKPOINT OUT [--huggingface] [--ema] [--no-checksums]
-                         the parameters of a checkpoint, or the averages of its weights (--ema), in full, as
-                         OUT/model.safetensors; or OUT as a folder that Hugging Face's library loads
+                         write the full parameters of a checkpoint, or the averages of its weights (--ema), to
+                         OUT/model.safetensors; --huggingface: make OUT a folder that Hugging Face's library loads
   moonshard generate RECIPE.lua --checkpoint DIR | FOLDER [-n RANKS] [--prompt TEXT] [--tokenizer tokenizer.json]
                      [--tokens N] [--temperature T] [--top-k K] [--top-p P] [--stop TOKEN] [--seed S] [--ema]
                      [--timeout S] [--nodes N --node-rank R --rendezvous tcp://HOST:PORT] [key=value ...]
-                         continue a text with the recipe's model and the checkpoint's weights, or their averages
-                         (--ema), or with the model of a Hugging Face folder
+                         continue a prompt with the recipe's model and the checkpoint's weights, or their averages
+                         (--ema), or with the model in a Hugging Face folder
   moonshard tokenize --tokenizer tokenizer.json [--out FILE.bin] [--begin TOKEN] [--end TOKEN] [-j THREADS]
                      [--replace-invalid] [--json] FILE...
-                         text files, each a document, to one token file; --decode FILE.bin... gives the text again
-  moonshard doctor [--json]                              what this machine has
-  moonshard help [COMMAND]                               this, or what a command takes; COMMAND --help does the same
+                         convert text files, one document each, to one token file; --decode FILE.bin... prints the text
+  moonshard doctor [--json]                              report this machine's hardware, libraries and limits
+  moonshard help [COMMAND]                               show this text, or one command; COMMAND --help does the same
   moonshard --version
 
 key=value overrides a setting of the recipe (see its ms.args).
-Exit status: 0; 2 for bad input; 3 for a run or a point of a sweep that failed, or a check that differs; 130 after
-Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
+Exit status: 0 on success; 2 for bad input; 3 if a run or a point of a sweep failed, or a check found differences; 130
+after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
 ]]
 
--- What concerns more than one command stands behind the last of them.
+-- Text shared by several commands follows the last command.
 local COMMANDS, SETTINGS, STATUS = help.text:match("\n\n(  moonshard .-\n)\n(key=value[^\n]*\n)(Exit status.*)$")
 
----What one command takes.
+---The help text of one command.
 ---@param command string
----@return string? text nil where there is no such command
+---@return string? text nil for an unknown command
 function help.of(command)
   local lines, inside = {}, false
   for line in COMMANDS:gmatch("[^\n]*\n") do

@@ -1,4 +1,4 @@
--- The command line of the executable: which command, and what happens to its errors.
+-- The command line of the executable: dispatches to a command and reports its errors.
 
 local help = require("moonshard.cli.help")
 local nearest = require("moonshard.base.nearest")
@@ -68,7 +68,7 @@ local function dispatch(arguments)
   return require(COMMANDS[command]).main(rest)
 end
 
----Runs a command; an error is told in one line on standard error.
+---Runs a command; prints an error as one line on standard error.
 ---@param arguments string[]
 ---@return integer exit status
 function cli.main(arguments)

@@ -1,5 +1,5 @@
--- moonshard inspect: what is in a safetensors file, in a folder with an index, in a checkpoint, or in what a training
--- reads: token files, text, tokenizers.
+-- moonshard inspect: describes the contents of a safetensors file, an indexed folder, a checkpoint, or an input of
+-- training: a token file, text, or a tokenizer.
 
 local checkpoint = require("moonshard.checkpoint")
 local command_line = require("moonshard.cli.command_line")
@@ -26,7 +26,7 @@ end
 
 local function new_totals() return { tensors = 0, elements = 0, bytes = 0 } end
 
----Everything that inspect tells, as a table.
+---Everything that inspect reports, as a table.
 ---@param path string
 ---@param checksums boolean reads every byte
 ---@return table
@@ -52,7 +52,7 @@ function inspect.read(path, checksums)
   return found
 end
 
--- Rows in columns; those of `right` are flush right.
+-- Prints rows in columns; right: the columns aligned to the right.
 local function print_table(rows, right)
   local widths = {}
   for _, row in ipairs(rows) do
@@ -108,7 +108,7 @@ local function print_text(found)
   print_table(entries, {})
 end
 
--- A list without entries must not become an object.
+-- Encodes an empty list as [], where json.encode would write {}.
 local function list_text(list, write)
   local parts = {}
   for i, entry in ipairs(list) do parts[i] = write(entry) end
@@ -170,7 +170,7 @@ function inspect.main(arguments)
   end
   local kind, bits = inspect_kind.of(line.recipe)
   if line.finish and kind ~= "tokens" then
-    status.refuse("MS_EINVAL", "moonshard inspect --end is for token files: %s is none", line.recipe)
+    status.refuse("MS_EINVAL", "moonshard inspect --end is only for token files: %s is not one", line.recipe)
   end
   if kind ~= "safetensors" then
     print_data(line.recipe, kind, bits, line)

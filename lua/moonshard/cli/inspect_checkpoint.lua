@@ -1,4 +1,4 @@
--- What `moonshard inspect` tells of a checkpoint.
+-- The report of `moonshard inspect` on a checkpoint.
 
 local json = require("moonshard.base.json")
 local progress = require("moonshard.base.progress")
@@ -18,7 +18,7 @@ local function bytes_of(file)
 end
 
 ---@param checkpoint moonshard.Checkpoint
----@param checked boolean whether its checksums were compared
+---@param checked boolean whether its checksums were verified
 ---@return table
 function describe.table(checkpoint, checked)
   local read, parameters, files, elements, bytes = checkpoint.manifest, {}, {}, 0, 0
@@ -38,7 +38,7 @@ function describe.table(checkpoint, checked)
   }
 end
 
--- "kind adamw, betas 0.9 0.999, ...": settings in the order of their names.
+-- "kind adamw, betas 0.9 0.999, ...": settings sorted by name.
 local function settings_text(settings)
   local names, parts = {}, {}
   for name in pairs(settings) do names[#names + 1] = name end
@@ -53,7 +53,7 @@ local function settings_text(settings)
 end
 
 ---@param found table of describe.table
----@return string[][] lines of columns
+---@return string[][] rows of columns
 ---@return string head
 function describe.text(found)
   local head = ("%s: step %d, mesh %s, %d parameters, %.0f elements, %s in %d files, %s"):format(found.path, found.step,

@@ -1,4 +1,4 @@
--- What `moonshard inspect` tells of token files, text and tokenizers: rows of names and values.
+-- The report of `moonshard inspect` on token files, text and tokenizers: rows of names and values.
 
 local engine = require("moonshard.base.ffi")
 local progress = require("moonshard.base.progress")
@@ -7,11 +7,11 @@ local C, ffi, check = engine.C, engine.ffi, engine.check
 
 local inspect_data = {}
 
-local AT_ONCE = 2 ^ 20 -- tokens that are looked at
--- What ends documents unless --end names another: GPT-2's token where they have 16 bits, Llama 3's where they have 32.
+local AT_ONCE = 2 ^ 20 -- tokens per read
+-- The default end-of-document token, by bits per token: GPT-2's for 16 bits, Llama 3's for 32.
 local ENDS = { [16] = { 50256, "GPT-2's <|endoftext|>" }, [32] = { 128001, "Llama 3's <|end_of_text|>" } }
 
--- Every token is looked at: the largest, how many are `wanted`, and the last one.
+-- Reads every token; returns the largest, the number equal to `wanted`, and the last.
 local function scan(stream, wanted)
   local out, largest, found, last = ffi.new("int32_t[?]", AT_ONCE), -1, 0, -1
   for first = 0, stream.tokens - 1, AT_ONCE do
@@ -28,8 +28,8 @@ local function scan(stream, wanted)
 end
 
 ---@param path string
----@param o { all: boolean, finish: integer? } all: every token is read; finish: the id that ends documents
----@param bits integer of a token
+---@param o { all: boolean, finish: integer? } all: read every token; finish: the id that ends documents
+---@param bits integer per token
 ---@return table
 function inspect_data.tokens(path, o, bits)
   local stream = streams.open({ path }, "MS_TOKEN_FILES")

@@ -1,15 +1,15 @@
--- What a file is that `moonshard inspect` is given: by its first bytes, since names promise what they like.
+-- Detects the kind of a file for `moonshard inspect` by its first bytes, because names are unreliable.
 
 local errors = require("moonshard.base.error")
 local files = require("moonshard.data.files")
 
 local inspect_kind = {}
 
--- Enough for a header, and to tell text.
+-- Enough for a header, and to recognise text.
 local HEAD_BYTES = 65536
--- Of llm.c: its magic, in the first four bytes.
+-- Bits per token, by llm.c's magic number in the first four bytes.
 local WIDTHS = { [20240520] = 16, [20240801] = 32 }
--- What is told of files that are not read here.
+-- Formats that are recognised only to report them by name.
 local SIGNATURES = {
   { "PK\3\4", "a zip archive (torch.save makes such files)" }, { "\128\2", "a pickle" }, { "\31\139", "gzip" },
   { "GGUF", "a GGUF model" }, { "\147NUMPY", "a NumPy array" }, { "PAR1", "a Parquet table" },
@@ -26,7 +26,7 @@ end
 -- The length of the header in the first 8 bytes, where a JSON object follows them.
 local function is_safetensors(head) return #head > 8 and head:sub(9, 9) == "{" and head:byte(8) == 0 end
 
--- UTF-8 without zero bytes and control characters; the last character may be cut.
+-- UTF-8 without zero bytes and control characters; the last character can be cut.
 local function is_text(head)
   if head:find("[%z\1-\6\14-\26\28-\31]") then return false end
   local at = 1
@@ -42,7 +42,7 @@ local function is_text(head)
   return true
 end
 
--- The first bytes of a regular file; nil where there is none, or it cannot be opened.
+-- The first bytes of a regular file; nil when it does not exist or cannot be opened.
 local function read_head(path)
   local file = files.bytes(path) and io.open(path, "rb")
   if not file then return nil end
@@ -51,12 +51,12 @@ local function read_head(path)
   return head
 end
 
-local function raise(path, what) errors.invalid("%s: it is %s: %s", path, what, READ) end
+local function raise(path, what) errors.invalid("%s: file is %s; %s", path, what, READ) end
 
----What to read a path as. What has a name of safetensors is one, or its reader tells what is wrong with it.
+---How to read a path. A path named like safetensors is read as safetensors, whose reader reports any error.
 ---@param path string
 ---@return "safetensors"|"tokens"|"tokenizer"|"text"
----@return integer? bits of a token
+---@return integer? bits per token
 function inspect_kind.of(path)
   local head = read_head(path)
   if not head or path:find("%.safetensors$") or path:find("%.safetensors%.index%.json$") then return "safetensors" end
@@ -68,13 +68,13 @@ function inspect_kind.of(path)
     if head:sub(1, #signature[1]) == signature[1] then raise(path, signature[2]) end
   end
   if not is_text(head) then
-    raise(path, ("binary, of no kind that is known (it begins with the bytes %s)"):format(
+    raise(path, ("binary, in an unknown format (it begins with the bytes %s)"):format(
       (head:sub(1, 4):gsub(".", function(char) return ("%02x "):format(char:byte()) end):gsub(" $", ""))))
   end
   local name = path:match("[^/]*$")
   if name:find("%.json$") and head:find("^%s*{") then
     if name:find("tokenizer%.json$") or head:find('"added_tokens"', 1, true) then return "tokenizer" end
-    raise(path, "JSON, and no tokenizer.json")
+    raise(path, "JSON, but not a tokenizer.json")
   end
   return "text"
 end

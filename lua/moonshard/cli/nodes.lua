@@ -1,5 +1,5 @@
--- Ranks on several nodes: which of --nodes, --node-rank, --rendezvous and -n fit each other, and what other launchers
--- (torchrun, mpirun, mpiexec, srun) say about this process.
+-- Ranks on several nodes: checks that --nodes, --node-rank, --rendezvous and -n fit each other and the environment that
+-- other launchers (torchrun, mpirun, mpiexec, srun) gave this process.
 
 local ffi = require("ffi")
 local refuse = require("moonshard.base.exit_status").refuse
@@ -15,7 +15,7 @@ nodes.OPTIONS = {
   ["--rendezvous"] = { name = "rendezvous", value = "text", what = "tcp://host:port, file:///path or env://" },
 }
 
--- Options of the launcher that have no meaning for a rank which another launcher started and watches.
+-- Options that apply only to moonshard's own launcher.
 local LAUNCHER_ONLY = { log_ranks = "--log-ranks", pin = "--pin", grace = "--grace" }
 
 local function set_variable(name, value)
@@ -40,8 +40,8 @@ local function check_launch(line)
   end
 end
 
----Whether another launcher started this process as one of several ranks, so that it joins them instead of starting
----some. Refuses options that contradict that, or each other.
+---Whether another launcher started this process as one of several ranks, in which case it joins them instead of
+---starting ranks. Refuses options that contradict that or each other.
 ---@param line moonshard.CommandLine
 ---@return boolean
 function nodes.joins(line)
@@ -54,18 +54,18 @@ function nodes.joins(line)
     local place = line.rendezvous and "--rendezvous " .. line.rendezvous
       or variable and variable ~= "" and "MOONSHARD_RENDEZVOUS=" .. variable
     if place then
-      refuse("MS_EINVAL", "%s says where ranks meet, but nothing says which rank this is: give --nodes and "
+      refuse("MS_EINVAL", "%s gives the rendezvous, but the rank of this process is unknown: give --nodes and "
         .. "--node-rank, or set RANK and WORLD_SIZE", place)
     end
     return false
   end
   if line.ranks then
-    refuse("MS_EINVAL", "-n %d starts ranks, but this process is already rank %d of %d (%s): leave -n out to join "
+    refuse("MS_EINVAL", "-n %d starts ranks, but this process is already rank %d of %d (%s): omit -n to join "
       .. "them, or unset those variables", line.ranks, task.rank, task.size, task.source)
   end
   for name, option in pairs(LAUNCHER_ONLY) do
     if line[name] then
-      refuse("MS_EINVAL", "%s is for ranks that moonshard starts; this process is rank %d of %d (%s)", option,
+      refuse("MS_EINVAL", "%s applies only to ranks that moonshard starts; this process is rank %d of %d (%s)", option,
         task.rank, task.size, task.source)
     end
   end
@@ -73,7 +73,7 @@ function nodes.joins(line)
   return true
 end
 
----The deadline of every wait for a rank, the rendezvous included. Before the world is joined.
+---Sets the deadline of every wait for another rank, including the rendezvous. Call before joining the world.
 ---@param seconds number
 function nodes.set_timeout(seconds)
   set_variable("MOONSHARD_TIMEOUT", ("%.17g"):format(seconds))

@@ -1,5 +1,5 @@
--- moonshard plan: compiles the step for one rank of any world, without devices and without launching, and prints it.
--- moonshard explain goes the same way and prints something else.
+-- moonshard plan: compiles the step for one rank of any world, without devices or other ranks, and prints the plan.
+-- moonshard explain shares this path with a different `render`.
 
 local errors = require("moonshard.base.error")
 local command_line = require("moonshard.cli.command_line")
@@ -19,10 +19,10 @@ local OPTIONS = {
   ["--device"] = { name = "device", value = "text", what = "cpu or cuda" },
 }
 
----Runs a recipe up to the plan of its first step, and prints what `render` makes of it.
+---Runs a recipe up to the plan of its first step, and prints the text that `render` returns.
 ---@param command string for messages: "moonshard plan"
 ---@param arguments string[]
----@param options table<string, moonshard.OptionRow> besides -n, --rank and --json
+---@param options table<string, moonshard.OptionRow> in addition to -n, --rank and --json
 ---@param render fun(plan: moonshard.Plan, line: table, trainer: moonshard.Trainer, batch: table): string line: the
 ---  parsed command line
 ---@return integer exit status
@@ -50,10 +50,10 @@ function plan.of_recipe(command, arguments, options, render)
   if plan_mode.reported then return status.OK end
   if not ok then error(raised, 0) end
   if plan_mode.raised ~= nil then error(plan_mode.raised, 0) end
-  refuse("MS_EINVAL", "%s: it ended without a training step, so there is no plan to print", line.recipe)
+  refuse("MS_EINVAL", "%s: ended without a training step, so there is no plan to print", line.recipe)
 end
 
--- What to print of a plan without its instructions: its head, and in JSON what it sends too.
+-- A plan without its instructions: its head; in JSON also its communication.
 local function summary_of(compiled, as_json)
   if not as_json then return (compiled:text():match("^(.-\n)phase ")) end
   local head = compiled:json():match('^(.-),"phases":%[')
@@ -76,7 +76,7 @@ local function changes_of(pass)
   return #changes > 0 and table.concat(changes, ", ") or "no change"
 end
 
--- The head of a plan, and the passes that made it.
+-- The head of a plan, and the compiler passes.
 local function passes_of(compiled, as_json)
   local passes = compiled:passes()
   if as_json then
@@ -90,7 +90,7 @@ local function passes_of(compiled, as_json)
   return table.concat(lines, "\n") .. "\n"
 end
 
--- Besides the plan's own memory: what a trainer that saves in the background copies.
+-- Adds to the plan's memory the copy that a trainer makes for asynchronous saves.
 local function print_plan(compiled, line, trainer)
   if line.passes then return passes_of(compiled, line.json) end
   if line.summary then return summary_of(compiled, line.json) end

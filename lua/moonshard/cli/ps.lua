@@ -1,4 +1,4 @@
--- moonshard ps: the runs of this host, and where each of their ranks is.
+-- moonshard ps: lists the runs of this host and what each of their ranks does.
 
 local command_line = require("moonshard.cli.command_line")
 local json = require("moonshard.base.json")
@@ -9,7 +9,7 @@ local text_lines = require("moonshard.base.text_lines")
 local ps = {}
 
 local OPTIONS = { ["--json"] = { name = "json", value = "flag" } }
-local FORMAT = "  %5s %8s %8s %11s  %-14s %-24s %-28s %9s"
+local FORMAT = "  %5s %8s %8s %11s  %-14s %-24s %9s  %s"
 
 local function duration(seconds)
   if not seconds then return "" end
@@ -24,24 +24,33 @@ local function where(rank)
   return rank.activity or rank.doing or "Lua"
 end
 
--- "all_gather for 1, 3"
+-- The label of a wait is a unit ("layers.1") or a purpose ("of the learning rate"), which contains a space.
+local function is_purpose(label) return label ~= nil and label:find(" ", 1, true) ~= nil end
+
+-- "all_gather for ranks 1, 3", "all_gather_bytes of the learning rate for rank 1"
 local function waiting(rank)
-  if not rank.waits then return "" end
-  return ("%s for %s"):format(rank.waits.kind, table.concat(rank.waits.ranks, ", "))
+  local waits = rank.waits
+  if not waits then return "" end
+  return ("%s%s for rank%s %s"):format(waits.kind, is_purpose(waits.unit) and " " .. waits.unit or "",
+    #waits.ranks == 1 and "" or "s", table.concat(waits.ranks, ", "))
+end
+
+local function unit_of(rank)
+  if rank.waits then return is_purpose(rank.waits.unit) and "" or rank.waits.unit or "" end
+  return rank.activity and rank.unit or ""
 end
 
 local function print_run(run)
   io.write(("run %d  %s  %s\n"):format(run.pid, duration(run.seconds), run.command or ""))
   if run.unreadable then
-    io.write("  made by another build of moonshard: ", run.unreadable, "\n")
+    io.write("  started by a different build of moonshard: ", run.unreadable, "\n")
     return
   end
-  local head = FORMAT:format("rank", "pid", "step", "tokens/s", "in", "unit", "waits in", "since")
+  local head = FORMAT:format("rank", "pid", "step", "tokens/s", "activity", "unit", "elapsed", "waiting in")
   io.write(text_lines.trim_end(head), "\n")
   for _, rank in ipairs(run.ranks) do
-    local unit = rank.waits and rank.waits.unit or rank.activity and rank.unit or ""
-    local line = FORMAT:format(rank.rank, rank.pid, rank.step, ("%.0f"):format(rank.tokens_per_s), where(rank), unit,
-      waiting(rank), duration(rank.waits and rank.waits.seconds or rank.seconds))
+    local line = FORMAT:format(rank.rank, rank.pid, rank.step, ("%.0f"):format(rank.tokens_per_s), where(rank),
+      unit_of(rank), duration(rank.waits and rank.waits.seconds or rank.seconds), waiting(rank))
     io.write(text_lines.trim_end(line), "\n")
   end
 end

@@ -1,5 +1,5 @@
--- A recipe under a command: loaded once, before ranks are started, and run with what the command line says. Its prints
--- may be led to standard error, and its os.exit is taken.
+-- Loads a recipe once, before the ranks start, and runs it with the settings of the command line. Can redirect its
+-- prints to standard error and intercepts its os.exit.
 
 local args = require("moonshard.recipe.args")
 local errors = require("moonshard.base.error")
@@ -8,7 +8,7 @@ local refuse = require("moonshard.base.exit_status").refuse
 
 local recipe = {}
 
----Loads a recipe; a file that is not there or does not parse is refused here.
+---Loads a recipe; refuses a file that does not exist or does not parse.
 ---@param path string
 ---@return function
 function recipe.load(path)
@@ -20,7 +20,7 @@ function recipe.load(path)
   return chunk
 end
 
----Runs a loaded recipe; any error is passed on. Its modules may stand beside it.
+---Runs a loaded recipe and passes on its errors. The recipe can require modules from its own folder.
 ---@param path string
 ---@param chunk function
 ---@param settings { key: string, text: string }[]
@@ -34,10 +34,10 @@ end
 
 -- ---- what a recipe prints -----------------------------------------------------------------------------------------
 --
--- While a command has something of its own to print, a recipe's prints go to standard error, so that standard output
--- holds the plan, the JSON object or the text alone, and can be piped into other programs.
+-- When a command prints a result of its own, the recipe's prints go to standard error, so that standard output contains
+-- only the plan, JSON object or text and can be piped into other programs.
 
----From now on print, io.write and io.stdout lead to standard error.
+---From now on print, io.write and io.stdout write to standard error.
 ---@return file* out standard output, for the command
 function recipe.print_to_stderr()
   local out = io.stdout
@@ -53,19 +53,18 @@ end
 
 -- ---- os.exit ------------------------------------------------------------------------------------------------------
 --
--- A status that only the recipe knows would end a run without a word, so the commands take the call and say what
--- happened.
+-- An os.exit in a recipe would end a run with an unexplained status, so the commands intercept the call and report it.
 
 local real_exit = os.exit
 
----Ends this process with a status that the commands know.
+---Ends this process with one of the commands' exit statuses.
 ---@param status integer
 function recipe.exit(status)
   io.flush()
   real_exit(status)
 end
 
----From here on os.exit calls `ended`, and ends this process with the status that it returns.
+---Makes os.exit call `ended` and end this process with the status that it returns.
 ---@param ended fun(call: string, succeeds: boolean): integer call: "recipe.lua:3: os.exit(7) was called"
 function recipe.on_exit(ended)
   os.exit = function(code) -- luacheck: ignore 122

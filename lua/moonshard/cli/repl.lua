@@ -1,4 +1,4 @@
--- moonshard repl: starts the ranks and lets rank 0 have the terminal.
+-- moonshard repl: starts the ranks and gives the terminal to rank 0.
 
 local args = require("moonshard.recipe.args")
 local command_line = require("moonshard.cli.command_line")
@@ -13,7 +13,7 @@ local OPTIONS = {
   ["--timeout"] = { name = "timeout", value = "seconds" },
 }
 
--- Loaded before the ranks are forked: once, instead of once a rank.
+-- Loaded once, before the ranks are forked, instead of once per rank.
 local COMMON = {
   "moonshard", "moonshard.recipe.args", "moonshard.data", "moonshard.train.generate", "moonshard.metrics.log",
   "moonshard.nn.loss", "moonshard.distributed.mesh", "moonshard.models", "moonshard.train.optim",
@@ -34,8 +34,8 @@ end
 ---@return integer exit status
 function repl.main(arguments)
   local line = command_line.parse("moonshard repl", arguments, { recipe = true, optional = true, options = OPTIONS })
-  if line.recipe then recipe.load(line.recipe) end -- refuses what does not parse
-  require("moonshard.distributed.device").take(line) -- ranks are forked, so they have it
+  if line.recipe then recipe.load(line.recipe) end -- refuses a recipe that does not parse
+  require("moonshard.distributed.device").take(line) -- forked ranks inherit it
   for _, name in ipairs(COMMON) do require(name) end
   local ended, why = require("moonshard.host").launch {
     ranks = line.ranks or 1, interactive = true, main = function() return rank_main(line) end,

@@ -32,7 +32,7 @@ local OPTIONS = {
 }
 for option, row in pairs(nodes.OPTIONS) do OPTIONS[option] = row end
 
--- What most recipes use, loaded before the ranks are forked: once, instead of once a rank.
+-- Modules that most recipes use: loaded once, before the ranks are forked, instead of once per rank.
 local COMMON = {
   "moonshard", "moonshard.recipe.args", "moonshard.data", "moonshard.train.generate", "moonshard.metrics.log",
   "moonshard.nn.loss", "moonshard.distributed.mesh", "moonshard.models", "moonshard.train.optim",
@@ -53,7 +53,7 @@ local function set_up_rank(line)
   if line.tensorboard and world.rank == 0 then require("moonshard.metrics.log").open_events(line.tensorboard) end
 end
 
--- Joining takes no time where one launcher made the ranks; a rendezvous that failed is not tried again.
+-- Joining is immediate when one launcher started the ranks; a failed rendezvous is not retried.
 local function join_late(line)
   local world = require("moonshard.distributed.world")
   if line.joins or line.rendezvous then return rawget(world, "handle") end
@@ -61,8 +61,8 @@ local function join_late(line)
   return joined and handle or nil
 end
 
--- Tells the launcher and the other ranks why this rank ends. It prints that itself where the launcher cannot have heard
--- it: because it is another program, or because not even joining worked.
+-- Reports to the launcher and the other ranks why this rank ends. Prints the message itself when the launcher cannot:
+-- when it is another program, or when joining failed.
 local function give_up(line, message)
   local handle = join_late(line)
   if handle then require("moonshard.base.ffi").C.ms_world_abort(handle, message) end
@@ -74,14 +74,14 @@ local function give_up(line, message)
   end
 end
 
--- A rank that never gets here is named by the others.
+-- If this rank never gets here, the others name it.
 local function end_together()
   require("moonshard.distributed.profile").finish()
   termination.finish()
   require("moonshard.distributed.world").finish()
 end
 
--- What this rank does when its trainers have saved because SIGTERM came: it does not go back into the recipe.
+-- Ends this rank after its trainers have saved because of SIGTERM; does not return to the recipe.
 local function end_terminated(line)
   local world = require("moonshard.distributed.world")
   require("moonshard.base.progress").show_last()
@@ -90,15 +90,15 @@ local function end_terminated(line)
   world.finish()
   require("moonshard.base.progress").finish()
   if told_here and line.joins then io.stderr:write("moonshard: ", text, "\n") end
-  -- All are through. Those that saved tell the launcher; the others wait for that word, which ends their wait as it
-  -- would a failed run's: who ends before it would be taken for the one that failed. Where those that save had come to
-  -- their end before, that they left ends the wait, and nobody else tells why this rank did.
+  -- All ranks get here. Ranks that saved report to the launcher. The others wait in a barrier until that report aborts
+  -- it: a rank that ended earlier would be taken for the rank at fault. If the saving ranks have already left, their
+  -- leaving ends the wait, and this rank reports for itself.
   if not text then pcall(world.barrier) end
   require("moonshard.base.ffi").C.ms_world_abort(world.handle, text or "terminated")
   recipe.exit(status.TERMINATED)
 end
 
----A rank from its beginning to its end.
+---Runs one rank from start to end.
 ---@param line moonshard.CommandLine
 ---@param chunk function the recipe
 ---@return integer exit status
@@ -109,7 +109,7 @@ function run.rank_main(line, chunk)
     give_up(line, call)
     return status.FAILED_RUN
   end)
-  io.stdout:setvbuf("line") -- into a file too: what a rank printed before it was killed is there
+  io.stdout:setvbuf("line") -- for files too, so that the output of a killed rank is complete
   local ok, raised = xpcall(function()
     set_up_rank(line)
     termination.exit_rank = function() end_terminated(line) end
@@ -124,7 +124,7 @@ function run.rank_main(line, chunk)
   return status.of(raised, require("moonshard.distributed.world").training)
 end
 
--- Ranks are forked, so they inherit it.
+-- Forked ranks inherit it.
 local function inject_delay(line)
   local why = require("moonshard.host").inject_delay(line.inject_delay)
   if why then refuse("MS_EINVAL", "%s", why) end
@@ -139,7 +139,7 @@ end
 
 local STYLES = { auto = true, bar = true, plain = true }
 
--- "3-5" as { 3, 5 }. Without a range: steps after the first, whose caches are cold.
+-- "3-5" as { 3, 5 }. The default skips the first step, whose caches are cold.
 local DEFAULT_STEPS = "2-4"
 
 local function read_steps(text)
@@ -147,13 +147,13 @@ local function read_steps(text)
   first = tonumber(first or text:match("^%d+$"))
   last = tonumber(last) or first
   if not first or first < 1 or last < first then
-    refuse("MS_EINVAL", "--trace-steps %s: it must be steps like 3 or 3-5, from 1", text)
+    refuse("MS_EINVAL", "--trace-steps %s: must be a step like 3 or a range like 3-5, counted from 1", text)
   end
   return { first, last }
 end
 
 local function check(line)
-  require("moonshard.distributed.device").take(line) -- ranks are forked, so they have it
+  require("moonshard.distributed.device").take(line) -- forked ranks inherit it
   if line.trace_steps and not line.trace then
     refuse("MS_EINVAL", "--trace-steps %s: give --trace FILE too", line.trace_steps)
   elseif line.trace then
@@ -161,16 +161,16 @@ local function check(line)
     line.trace_range = read_steps(line.trace_steps or DEFAULT_STEPS)
   end
   if line.log_ranks and line.log_ranks ~= "all" then
-    refuse("MS_EINVAL", "--log-ranks %s: it must be all", line.log_ranks)
+    refuse("MS_EINVAL", "--log-ranks %s: must be all", line.log_ranks)
   end
   if line.progress and not STYLES[line.progress] then
-    refuse("MS_EINVAL", "--progress %s: it must be auto, bar or plain", line.progress)
+    refuse("MS_EINVAL", "--progress %s: must be auto, bar or plain", line.progress)
   end
   if line.inject_delay then inject_delay(line) end
 end
 
--- mpirun gives its ranks a terminal each and torchrun its own, but what they show there goes into files and logs, and
--- among what others print: a line that is redrawn is for a person who looks at this run alone.
+-- mpirun gives each rank a terminal and torchrun shares its own, but their output usually ends up in files and logs,
+-- mixed with other output; a redrawn line is only useful to a person watching this run alone.
 local function choose_progress(line)
   local task = require("moonshard.host").task()
   local style = line.progress or "auto"
@@ -178,13 +178,13 @@ local function choose_progress(line)
   require("moonshard.base.progress").show_as(style)
 end
 
----Loads what most recipes use: before ranks are forked, so that it happens once.
+---Loads the modules that most recipes use; call before the ranks are forked, so that it happens once.
 function run.preload()
   for _, name in ipairs(COMMON) do require(name) end
 end
 
----Runs a program in every rank, and waits for their end.
----@param line moonshard.CommandLine of run, or of a command that takes the same ranks
+---Runs a program on every rank and waits until all have ended.
+---@param line moonshard.CommandLine of run, or of a command with the same options for ranks
 ---@param chunk function a loaded recipe
 ---@return integer exit status
 function run.launch(line, chunk)

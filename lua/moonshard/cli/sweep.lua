@@ -1,5 +1,5 @@
--- moonshard sweep: runs a Lua file that calls ms.sweep. The file is read like a recipe: its own settings are key=value.
--- With --compare it reads two finished sweeps instead, and runs nothing.
+-- moonshard sweep: runs a Lua file that calls ms.sweep. Like a recipe, the file takes its own settings as key=value.
+-- With --compare it compares two finished sweeps and runs nothing.
 
 local command_line = require("moonshard.cli.command_line")
 local compare = require("moonshard.sweep.compare")
@@ -48,8 +48,8 @@ local function compare_two(arguments)
   return status.OK
 end
 
--- A recipe that was given instead of a sweep would train to its end before that is told. A file that runs other ones is
--- let through: they may sweep.
+-- Without this check a recipe given by mistake would train to its end before the error. A file that runs other files
+-- passes, because those can call ms.sweep.
 local function check_it_sweeps(path)
   local source = assert(input_file.text(path))
   local rest = source:gsub("require%s*%(?%s*[\"']moonshard[\"']", "")
@@ -72,7 +72,7 @@ function command.main(arguments)
   engine.C.ms_interrupt_install()
   local ok, raised = xpcall(function() recipe.run(line.recipe, chunk, line.settings) end, errors.locate)
   if not ok then error(raised, 0) end
-  if sweep.ran == 0 then status.refuse("MS_EINVAL", "%s: it ended without a call of ms.sweep", line.recipe) end
+  if sweep.ran == 0 then status.refuse("MS_EINVAL", "%s: the file ended without calling ms.sweep", line.recipe) end
   return sweep.failed and status.FAILED_RUN or status.OK
 end
 

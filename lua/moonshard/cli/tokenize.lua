@@ -1,4 +1,4 @@
--- moonshard tokenize: text files to a token file that ms.data.tokens and llm.c read, and a token file back to text.
+-- moonshard tokenize: converts text files to a token file that ms.data.tokens and llm.c read, and back to text.
 
 local clock = require("moonshard.base.clock")
 local command_line = require("moonshard.cli.command_line")
@@ -23,17 +23,17 @@ local OPTIONS = {
   ["--json"] = { name = "json", value = "flag" },
 }
 
-local AT_ONCE = 65536 -- tokens that are decoded
+local AT_ONCE = 65536 -- tokens per decoding call
 
 local function out_of(line)
   if not line.out and #line.files > 1 then
-    refuse("MS_EINVAL", "moonshard tokenize: say where the tokens of %d files go: --out FILE.bin", #line.files)
+    refuse("MS_EINVAL", "moonshard tokenize: name the output for the tokens of %d files: --out FILE.bin", #line.files)
   end
   local out = line.out or (line.files[1]:gsub("%.[^./]*$", "")) .. ".bin"
   local there = files.real_path(out)
   for _, file in ipairs({ line.tokenizer, unpack(line.files) }) do
     if there and there == files.real_path(file) then
-      refuse("MS_EINVAL", "moonshard tokenize: tokens would take the place of %s: say where they go: --out FILE.bin",
+      refuse("MS_EINVAL", "moonshard tokenize: the output would overwrite %s: name another with --out FILE.bin",
         file)
     end
   end
@@ -58,7 +58,7 @@ local function encode(tokenizer, line, out)
       seconds = seconds, cpu_seconds = os.clock() - cpu_began,
     }))
   else
-    print(("%s: %d tokens of %d bits from %s in %d file%s, %.2f bytes a token, %.0f MB/s"):format(out, done.tokens,
+    print(("%s: %d tokens of %d bits from %s in %d file%s, %.2f bytes per token, %.0f MB/s"):format(out, done.tokens,
       8 * done.width, progress.size(done.bytes), #line.files, #line.files == 1 and "" or "s",
       done.bytes / math.max(done.tokens, 1), done.bytes / 1e6 / seconds))
   end

@@ -1,4 +1,4 @@
--- moonshard trace: checks a trace that `moonshard run --trace` wrote, and sums it up.
+-- moonshard trace: validates a trace that `moonshard run --trace` wrote, and summarises it.
 
 local trace_file = require("moonshard.cli.trace_file")
 local command_line = require("moonshard.cli.command_line")
@@ -21,7 +21,7 @@ local function rate(amount, ms)
   return ms > 0 and ("%.3g"):format(amount / ms / 1e6) or ""
 end
 
--- Columns: text to the left, numbers to the right, as wide as their widest.
+-- Prints columns as wide as their widest cell: text aligned to the left, numbers to the right.
 local function print_table(rows)
   local widths = {}
   for _, row in ipairs(rows) do
@@ -91,12 +91,12 @@ function trace.main(arguments)
   local line = command_line.parse("moonshard trace", arguments, { recipe = "TRACE.json", options = OPTIONS })
   if line.settings[1] then refuse("MS_EINVAL", "moonshard trace takes no settings like %s=", line.settings[1].key) end
   local path = line.recipe
-  local events, why = trace_file.read(input_file.read(path, "a trace was to be read"))
+  local events, why = trace_file.read(input_file.read(path, "moonshard trace needs a trace file"))
   if not events then refuse("MS_EINVAL", "trace %s: %s", path, why) end
   local wrong = trace_file.check(events)
   if wrong then refuse("MS_EINVAL", "trace %s: %s", path, wrong) end
   local sum = trace_file.summarize(events)
-  if #sum.ranks == 0 then refuse("MS_EINVAL", "trace %s: it has no slices", path) end
+  if #sum.ranks == 0 then refuse("MS_EINVAL", "trace %s: contains no slices", path) end
   if line.json then io.write(json.encode(sum), "\n")
   else print_summary(path, sum, line.top or ROWS) end
   return status.OK

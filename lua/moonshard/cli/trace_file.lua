@@ -1,14 +1,14 @@
--- Reads what a trace file says: whether it can be true, whether Perfetto shows all of it, and its sums by op, unit and
+-- Reads a trace file: checks that it is consistent and that Perfetto shows all of it, and sums it up by op, unit and
 -- rank.
 
 local json = require("moonshard.base.json")
 
 local trace_file = {}
 
--- Times are written with a nanosecond's digits: what is nearer than that is equal.
+-- Microseconds. Times are written to the nanosecond, so closer times are equal.
 local ROUNDING = 0.002
--- Rank r is process (r + 1) * 100, and its threads are counted from there: Perfetto takes tid 0 for an idle processor
--- and threads of one tid for one thread, whatever their process.
+-- Rank r is process (r + 1) * 100, and its thread ids count up from there: Perfetto treats tid 0 as an idle processor,
+-- and treats equal tids as one thread even in different processes.
 local PROCESS_STEP = 100
 
 ---@class moonshard.TraceEvent as in Chrome's trace format; ts and dur in microseconds
@@ -19,17 +19,17 @@ local PROCESS_STEP = 100
 ---@field dur number?
 ---@field name string
 ---@field cat string?
----@field id integer? of an arrow
+---@field id integer? of arrows only
 ---@field args table?
 
 ---@param text string
----@return moonshard.TraceEvent[]? events nil when it is no trace
+---@return moonshard.TraceEvent[]? events nil when the text is not a trace
 ---@return string? why
 function trace_file.read(text)
   local document, why = json.decode(text)
-  if why then return nil, "it is not JSON: " .. why end
+  if why then return nil, "not valid JSON: " .. why end
   local events = type(document) == "table" and document.traceEvents
-  if type(events) ~= "table" then return nil, "it has no list traceEvents" end
+  if type(events) ~= "table" then return nil, "it has no traceEvents list" end
   return events
 end
 
@@ -46,11 +46,11 @@ local function check_event(event, index)
   end
   if type(event.name) ~= "string" then return ("event %d (%s) has no name"):format(index, event.ph) end
   if not (is_natural(event.pid) and event.pid % PROCESS_STEP == 0) then
-    return ("event %d (%s) has the pid %s, which is no multiple of %d"):format(index, event.name, event.pid,
+    return ("event %d (%s) has the pid %s, which is not a multiple of %d"):format(index, event.name, event.pid,
       PROCESS_STEP)
   end
   if event.tid % 1 ~= 0 or event.tid < event.pid or event.tid >= event.pid + PROCESS_STEP then
-    return ("event %d (%s) has the tid %s, which is no thread of pid %d"):format(index, event.name, event.tid,
+    return ("event %d (%s) has the tid %s, which is not a thread of pid %d"):format(index, event.name, event.tid,
       event.pid)
   end
   if event.ph == "X" and not (is_number(event.dur) and event.dur >= 0) then
@@ -58,7 +58,7 @@ local function check_event(event, index)
   end
 end
 
--- What the sums read of a slice, by its category.
+-- The arguments of a slice that the sums read, by category.
 local DETAILS = {
   kernel = { flops = "number", bytes = "number", module = "string" },
   collective = { waiting_us = "number", bytes = "number", unit = "string" },
@@ -71,7 +71,7 @@ end
 
 local function check_details(event, index)
   if event.cat ~= nil and type(event.cat) ~= "string" then
-    return ("event %d (%s) has a cat that is no string"):format(index, event.name)
+    return ("event %d (%s) has a cat that is not a string"):format(index, event.name)
   end
   for category, details in pairs(event.ph == "X" and DETAILS or {}) do
     for key, kind in pairs(has_category(event, category) and details or {}) do
@@ -81,7 +81,7 @@ local function check_details(event, index)
     end
   end
   if event.ph == "X" and has_category(event, "collective") and not event.cat:find(",", 1, true) then
-    return ("event %d (%s) does not say which collective it is"):format(index, event.name)
+    return ("event %d (%s) does not name its collective"):format(index, event.name)
   end
 end
 
@@ -97,33 +97,33 @@ local function lanes_of(events)
   return lanes
 end
 
--- Slices of a lane are written as they begin, the outer one first: where times are equal the file's order decides what
--- lies in what.
+-- Slices of a lane are written in the order of their starts, the outer one first: for equal times the order in the file
+-- decides which slice contains the other.
 local function check_order(lane)
   for i = 2, #lane do
     local before, slice = lane[i - 1], lane[i]
     if before.ts > slice.ts or (before.ts == slice.ts and before.dur < slice.dur) then
-      return ("rank %d: %s at %.3f is written after %s, which begins later or lies in it"):format(rank_of(slice),
+      return ("rank %d: %s at %.3f is written after %s, which begins later or is nested in it"):format(rank_of(slice),
         slice.name, slice.ts, before.name)
     end
   end
 end
 
--- On a lane a slice lies inside another one or next to it.
+-- Slices of a lane nest or are disjoint.
 local function check_nesting(lane)
   local open = {}
   for _, slice in ipairs(lane) do
     while open[1] and open[#open].ts + open[#open].dur <= slice.ts + ROUNDING do open[#open] = nil end
     local outer = open[#open]
     if outer and slice.ts + slice.dur > outer.ts + outer.dur + ROUNDING then
-      return ("rank %d: %s at %.3f ends after %s, in which it began"):format(rank_of(slice), slice.name, slice.ts,
+      return ("rank %d: %s at %.3f ends after %s, in which it begins"):format(rank_of(slice), slice.name, slice.ts,
         outer.name)
     end
     open[#open + 1] = slice
   end
 end
 
--- Whether every kernel and collective lies inside a phase of its rank.
+-- Every kernel and collective must be inside a phase of its rank.
 local function check_phases(events)
   local phases = {}
   for _, event in ipairs(events) do
@@ -149,13 +149,13 @@ local function check_phases(events)
       local phase = phase_at(event.pid, event.ts)
       if not phase or event.ts < phase.ts - ROUNDING
         or event.ts + event.dur > phase.ts + phase.dur + ROUNDING then
-        return ("rank %d: %s at %.3f lies in no phase"):format(rank_of(event), event.name, event.ts)
+        return ("rank %d: %s at %.3f is outside every phase"):format(rank_of(event), event.name, event.ts)
       end
     end
   end
 end
 
--- Every process that has slices is named once, and every thread of it.
+-- Every process and thread with slices must be named exactly once.
 local function check_names(events, lanes)
   local named = { process_name = {}, thread_name = {} }
   for _, event in ipairs(events) do
@@ -172,7 +172,7 @@ local function check_names(events, lanes)
   end
 end
 
--- Whether a slice of the lane is under way at an instant; the lane is in order.
+-- Whether a slice of the lane covers an instant; the lane is sorted by start.
 local function under_way(lane, ts)
   for i = #(lane or {}), 1, -1 do
     local slice = lane[i]
@@ -181,33 +181,33 @@ local function under_way(lane, ts)
   return false
 end
 
--- An arrow leads from a slice to a slice, and no two share an id: Perfetto drops what does not.
+-- An arrow must lead from a slice to a slice and have a unique id: Perfetto drops any other.
 local function check_arrows(events, lanes)
   local begun, ended, n = {}, {}, { s = 0, f = 0 }
   for _, event in ipairs(events) do
     local seen = event.ph == "s" and begun or event.ph == "f" and ended
     if seen then
       local id = tostring(event.id)
-      if not is_natural(event.id) then return ("the id %s of an arrow is no positive integer"):format(id) end
+      if not is_natural(event.id) then return ("the id %s of an arrow is not a positive integer"):format(id) end
       if seen[event.id] then return ("two arrows have the id %s"):format(id) end
       if not under_way(lanes[event.tid], event.ts) then
-        return ("the arrow %s has an end at %.3f where no slice of rank %d is"):format(id, event.ts, rank_of(event))
+        return ("arrow %s has an end at %.3f, outside every slice of rank %d"):format(id, event.ts, rank_of(event))
       end
       seen[event.id], n[event.ph] = event, n[event.ph] + 1
     end
   end
   for id, to in pairs(ended) do
     local from = begun[id]
-    if not from then return ("the arrow %d ends and never began"):format(id) end
-    if from.cat ~= to.cat or from.name ~= to.name then return ("the ends of the arrow %d differ in name"):format(id) end
-    if from.ts > to.ts + ROUNDING then return ("the arrow %d goes back in time"):format(id) end
+    if not from then return ("arrow %d ends but never began"):format(id) end
+    if from.cat ~= to.cat or from.name ~= to.name then return ("the ends of arrow %d differ in name"):format(id) end
+    if from.ts > to.ts + ROUNDING then return ("arrow %d goes back in time"):format(id) end
   end
   if n.s ~= n.f then return ("%d arrows began, %d ended"):format(n.s, n.f) end
 end
 
----Whether the events can be true, and are such that Perfetto shows all of them.
+---Checks that the events are consistent and that Perfetto shows all of them.
 ---@param events moonshard.TraceEvent[]
----@return string? wrong the first thing that is wrong, nil when nothing is
+---@return string? wrong the first problem; nil when there is none
 function trace_file.check(events)
   for index, event in ipairs(events) do
     local wrong = check_event(event, index) or check_details(event, index)
@@ -245,13 +245,13 @@ end
 local UNIT_FIELDS = { "kernel_ms", "collective_ms", "waiting_ms" }
 local RANK_FIELDS = { "step_ms", "phase_ms", "kernel_ms", "waiting_ms", "outside_ms" }
 
----@class moonshard.TraceSummary milliseconds and bytes are those of all ranks and steps together
+---@class moonshard.TraceSummary milliseconds and bytes are totals over all ranks and steps
 ---@field ops table[] name, calls, ms, flops, bytes; the longest first
 ---@field by_collective table[] name, calls, ms, waiting_ms, bytes
 ---@field units table[] name, kernel_ms, collective_ms, waiting_ms
----@field ranks table[] rank, step_ms, phase_ms, kernel_ms, waiting_ms, outside_ms; in their order
+---@field ranks table[] rank, step_ms, phase_ms, kernel_ms, waiting_ms, outside_ms; sorted by rank
 ---@field steps integer[] numbers
----@field step_ms number of a step, on average
+---@field step_ms number average per step
 ---@field kernels integer
 ---@field collectives integer
 ---@field kernel_ms number

@@ -1,9 +1,9 @@
--- What other decisions would change: each candidate is compiled for the same graph and batch, and its peak and its
--- traffic are compared with those of the plan as it is. Nothing here is estimated.
+-- The effect of alternative decisions: compiles each candidate for the same graph and batch, and compares its peak and
+-- traffic with the current plan. Nothing is estimated.
 --
--- Candidates: freeing a unit that is kept after forward, and keeping one that is freed; making a module's activations
--- again in backward, and keeping them; gathering another number of units ahead. In runs of neighbours with the same
--- decision the first, the middle and the last stand for the others, besides all of them together.
+-- Candidates: resharding a unit after forward or keeping it; recomputing a module's activations in backward or keeping
+-- them; prefetching one unit more or fewer. In a run of neighbouring units with the same decision, only the first, the
+-- middle and the last are tried individually, and then all of them together.
 
 local engine_model = require("moonshard.shard.engine_model")
 local price = require("moonshard.explain.price")
@@ -14,10 +14,10 @@ local advice = {}
 ---@class moonshard.Candidate
 ---@field action "keep"|"reshard"|"recompute"|"keep activations"|"prefetch"
 ---@field names string[] units or modules; empty for prefetch
----@field depth integer? of prefetch
----@field peak number bytes of a rank's arenas more than now; below 0: saved
----@field gathered number bytes a step more than now that a rank receives for weights
----@field refused string? why there is no such plan
+---@field depth integer? prefetch depth
+---@field peak number change of the arenas of one rank, bytes; below 0: saved
+---@field gathered number change of the weight bytes that one rank receives per step
+---@field refused string? the error, when the candidate does not compile
 
 ---@class moonshard.AdviceContext
 ---@field session moonshard.Session
@@ -25,19 +25,19 @@ local advice = {}
 ---@field plan moonshard.Plan
 ---@field costs moonshard.UnitCost[] in the order of units
 ---@field times table<integer, integer> of price.phases
----@field retrace fun(): moonshard.Plan under the rules that hold then
+---@field retrace fun(): moonshard.Plan traces and compiles again under the current rules
 ---@field modules moonshard.NamedModule[] of the model
----@field all boolean every unit, not only some of a run
+---@field all boolean try every unit of a run, not just three
 
 -- ---- which candidates -------------------------------------------------------------------------------------------
 
--- Members that are tried alone.
+-- The members of a run that are tried individually.
 local function alone(run, all)
   if all or #run <= 3 then return run end
   return { run[1], run[math.ceil(#run / 2)], run[#run] }
 end
 
--- Neighbours that the same action fits, as lists; items { name =, action = }.
+-- Groups neighbours with the same action; items { name =, action = }.
 local function runs_of(items)
   local runs = {}
   for _, item in ipairs(items) do
@@ -102,7 +102,7 @@ local function with_reshard(context, candidate)
     function() engine_model.set_reshard(sharding, handle, decided) end
 end
 
--- What is decided for modules inside of a unit would hold against its own decision, so it goes.
+-- Drops decisions for modules inside the unit, because they would override the unit's own.
 local function with_recompute(context, candidate)
   local sharding, wanted, changed, chosen = context.sharding, {}, {}, {}
   for _, name in ipairs(candidate.names) do wanted[name] = true end
@@ -157,13 +157,13 @@ local function by(value)
   end
 end
 
--- Bytes won a byte paid; what costs nothing comes first, and the larger before the smaller.
+-- Bytes saved per byte spent; free candidates rank first, by size.
 local function worth(won, paid)
   if paid <= 0 then return 1e18 + won end
   return won / paid
 end
 
----Those that save traffic, and those that save memory, each with what gives most for its cost first.
+---The candidates that save traffic and those that save memory, each with the best ratio of gain to cost first.
 ---@param candidates moonshard.Candidate[]
 ---@return moonshard.Candidate[] traffic
 ---@return moonshard.Candidate[] memory

@@ -1,4 +1,4 @@
--- Every decision of every policy as a row: whose, what, which rule, and its price.
+-- Every decision of every policy as a row: name, value, rule, and cost.
 
 local price = require("moonshard.explain.price")
 local prefetch = require("moonshard.shard.prefetch")
@@ -7,7 +7,7 @@ local units = require("moonshard.shard.units")
 
 local decisions = {}
 
----The policies in the order in which they are shown.
+---The policies in display order.
 decisions.POLICIES = {
   "units", "reshard_after_forward", "mp_policy", "layout", "prefetch", "recompute", "freeze", "param_dtype",
   "optimizer groups",
@@ -16,12 +16,12 @@ decisions.POLICIES = {
 ---@class moonshard.Explained
 ---@field name string unit, module or parameter
 ---@field text string the value
----@field value any the value for programs
+---@field value any the value in JSON
 ---@field rule moonshard.Decision? nil: the default
----@field gathered number bytes a step that this rank receives for it
----@field reduced number? bytes a step that are summed over ranks for it
+---@field gathered number bytes that this rank receives for it per step
+---@field reduced number? bytes reduced over ranks for it per step
 ---@field kept table<string, number> bytes by category
----@field in_turn boolean? rows of the policy keep their bytes one after the other, not together
+---@field in_turn boolean? rows of the policy keep their bytes at different times, so a sum of rows is their maximum
 
 local function row(name, text, value, decision, cost)
   local rule = decision and (decision.rule or decision.where) and decision or nil
@@ -86,7 +86,7 @@ local function of_prefetch(self, costs)
   return rows
 end
 
--- Modules that a rule speaks of, and those that are units.
+-- Modules that a rule matches, and modules that are units.
 local function of_recompute(self, plan, order)
   local rows, is_unit = {}, {}
   for _, unit in ipairs(self.units) do
@@ -106,7 +106,8 @@ end
 
 local SIZE = { f32 = 4, bf16 = 2 }
 
--- What is a parameter's of its unit: bytes that arrive in proportion to what kernels read of it, state by elements.
+-- A parameter's share of its unit's cost: received bytes in proportion to the bytes that kernels read, state by
+-- elements.
 local function costs_of_parameters(self, costs, handle)
   local by_param, unit_cost, read = {}, {}, {}
   for i, unit in ipairs(self.units) do unit_cost[unit], read[unit] = costs[i], 0 end
@@ -148,7 +149,7 @@ end
 ---@param optimizer moonshard.Optimizer
 ---@param modules moonshard.NamedModule[]
 ---@return table<string, moonshard.Explained[]> by policy
----@return string[] shadowed warnings of rules that never decide
+---@return string[] shadowed warnings about rules that never decide
 ---@return { policy: string, pattern: string, where: string? }[] unmatched
 function decisions.of(sharding, plan, costs, optimizer, modules)
   local freeze, dtypes, groups, warnings, unmatched = of_parameters(sharding, costs, sharding:handle(), optimizer)

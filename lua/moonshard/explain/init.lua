@@ -1,5 +1,5 @@
--- What a compiled plan's rules decided, what that costs, what sets the peak, and what other decisions would change: as
--- one table, which text and JSON are made from.
+-- Explains a compiled plan: the decisions of its rules and their costs, what sets the peak, and the effect of
+-- alternatives. Builds one table, which is rendered as text or JSON.
 
 local advice = require("moonshard.explain.advice")
 local decisions = require("moonshard.explain.decisions")
@@ -19,9 +19,9 @@ local explain = {}
 ---@field mesh string
 ---@field nodes string on which nodes the ranks are, and what replicas share
 ---@field micro_batches integer
----@field peak_bytes number of a rank's arenas
+---@field peak_bytes number arenas of one rank
 ---@field peak moonshard.Peak with `unit`, and `unit` of every buffer
----@field total { gathered: number, reduced: number } bytes a step
+---@field total { gathered: number, reduced: number } bytes per step
 ---@field decisions table<string, moonshard.Explained[]> by policy
 ---@field shadowed string[]
 ---@field unmatched { policy: string, pattern: string, where: string? }[]
@@ -30,7 +30,7 @@ local explain = {}
 ---@field all boolean
 ---@field folder string? of the recipe
 
--- The unit whose root is the innermost around a module; collectives are in the scope of their unit itself.
+-- The innermost unit that contains a module. The scope of a collective is the unit itself.
 local function unit_of(sharding, scope)
   local best, length = units.ROOT, -1
   for _, unit in ipairs(sharding.units) do
@@ -66,8 +66,8 @@ end
 ---Explains the plan of a trainer's step.
 ---@param plan moonshard.Plan
 ---@param trainer moonshard.Trainer
----@param batch table it was compiled for
----@param options { all: boolean?, folder: string? } all: try every unit; folder: of the recipe
+---@param batch table the batch that it was compiled for
+---@param options { all: boolean?, folder: string? } all: try every unit; folder: the recipe's
 ---@return moonshard.Explanation
 function explain.plan(plan, trainer, batch, options)
   local model = trainer.model
@@ -90,7 +90,7 @@ end
 
 -- ---- JSON -------------------------------------------------------------------------------------------------------
 
--- Absolute paths differ between machines: a file below the recipe's folder is named from there, another by its name.
+-- Absolute paths differ between machines: files below the recipe's folder are relative to it, others base names.
 local function stable(where, folder)
   if not where or where:sub(1, 1) ~= "/" then return where end
   if folder and where:sub(1, #folder) == folder then return where:sub(#folder + 1) end
@@ -117,7 +117,7 @@ local function candidates_as_json(candidates)
   return list
 end
 
----The explanation as one JSON object with sorted keys: equal plans give equal text. Lists without an item are `{}`.
+---The explanation as one JSON object with sorted keys: equal plans give equal text. Empty lists are written as `{}`.
 ---@param found moonshard.Explanation
 ---@return string
 function explain.json(found)

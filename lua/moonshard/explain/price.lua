@@ -1,4 +1,4 @@
--- What decisions cost, read off a compiled plan: bytes that a rank receives, sends and keeps in one step.
+-- The cost of decisions, read from a compiled plan: bytes that one rank receives, sends and keeps in one step.
 
 local engine = require("moonshard.base.ffi")
 local plans = require("moonshard.engine.plan")
@@ -8,11 +8,11 @@ local price = {}
 
 ---@class moonshard.UnitCost of one rank and one step
 ---@field gathers integer
----@field gathered number bytes that arrive in all_gathers of its weights
----@field again number those of them that arrive because the weights were freed after forward
----@field reduced number bytes sent and received while gradients are summed over ranks
----@field ahead number bytes of gathered weights that later units alone read, while it computes: the most at once
----@field kept number bytes of gathered weights, or a shard of them, that stay from forward to backward
+---@field gathered number bytes received by all_gathers of its weights
+---@field again number part of `gathered`: received again because the weights were freed after forward
+---@field reduced number bytes sent and received to sum gradients over ranks
+---@field ahead number most bytes of prefetched weights, which only later units read, in use while it computes
+---@field kept number bytes of gathered weights, or of a shard of them, kept from forward to backward
 ---@field parameters number
 ---@field gradients number
 ---@field optimizer number
@@ -32,7 +32,7 @@ end
 local cost = ffi.new("ms_unit_cost")
 
 ---@param plan moonshard.Plan
----@param unit integer index of the engine, 0 first
+---@param unit integer the engine's index, from 0
 ---@param times table<integer, integer> of price.phases
 ---@return moonshard.UnitCost
 function price.unit(plan, unit, times)
@@ -50,9 +50,9 @@ function price.unit(plan, unit, times)
   return sum
 end
 
----What all units together cost, and the peak: what alternatives are compared by.
+---The cost of all units and the peak, by which alternatives are compared.
 ---@param plan moonshard.Plan
----@param units integer how many
+---@param units integer number of units
 ---@param times table<integer, integer> of price.phases
 ---@return { peak: number, gathered: number, reduced: number }
 function price.total(plan, units, times)
@@ -76,7 +76,7 @@ end
 
 ---Elements of a parameter that this rank owns.
 ---@param handle ffi.cdata* ms_model*
----@param param integer index of the engine, 0 first
+---@param param integer the engine's index, from 0
 ---@return number
 function price.owned(handle, param)
   local first, count = ffi.new("int64_t[1]"), ffi.new("int64_t[1]")
@@ -86,15 +86,15 @@ end
 
 ---@class moonshard.Peak
 ---@field phase string
----@field instruction integer as `moonshard plan` counts
+---@field instruction integer numbered as in `moonshard plan`
 ---@field op string
 ---@field scope string module, or unit of a collective
 ---@field backward boolean
 ---@field in_use number bytes, all categories
 ---@field bytes table<string, number> by category
----@field buffers { category: string, bytes: number, label: string, scope: string }[] in use there, besides state
+---@field buffers { category: string, bytes: number, label: string, scope: string }[] in use there, without state
 
----The instruction at which most bytes are in use.
+---The instruction with the most bytes in use.
 ---@param plan moonshard.Plan
 ---@return moonshard.Peak
 function price.peak(plan)
@@ -122,7 +122,7 @@ end
 ---@field backward boolean it starts after the first kernel of the backward pass
 ---@field bytes number sent or received by this rank
 
----The collectives of a step that nothing is computed beside, and how many the step's passes have in all.
+---The collectives of a step without overlapping computation, and the total number of collectives in its phases.
 ---@param plan moonshard.Plan
 ---@param times table<integer, integer> of price.phases
 ---@return { collectives: integer, exposed: moonshard.Exposed[] }
@@ -143,7 +143,7 @@ function price.exposed(plan, times)
   return result
 end
 
----Bytes in use at the peak, besides state: by category, then by unit.
+---Bytes in use at the peak, without state: by category, then by unit.
 ---@param peak moonshard.Peak
 ---@return table<string, table<string, number>>
 function price.shares(peak)

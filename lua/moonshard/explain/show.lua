@@ -1,4 +1,4 @@
--- An explanation as text: rules that do nothing, a table for each policy, what sets the peak, and advice.
+-- An explanation as text: rules without effect, a table per policy, the peak, exposed collectives, and advice.
 
 local advice = require("moonshard.explain.advice")
 local decisions = require("moonshard.explain.decisions")
@@ -22,8 +22,8 @@ local function same(a, b)
   return a.text == b.text and rule_text(a.rule) == rule_text(b.rule)
 end
 
--- Neighbours with the same value by the same rule as one row, whose price is the sum, or of what is kept in turn the
--- most.
+-- Merges neighbours with the same value and rule into one row. Its cost is the sum, or the maximum for bytes that are
+-- kept at different times (in_turn).
 local function collapse(rows, all)
   local result = {}
   for _, row in ipairs(rows) do
@@ -43,7 +43,7 @@ local function collapse(rows, all)
   return result
 end
 
--- Parameters that differ in an index alone stand together, so that they can be one row.
+-- Groups parameters that differ only in an index, so that they can be merged into one row.
 local function by_family(rows)
   local families, order = {}, {}
   for _, row in ipairs(rows) do
@@ -78,7 +78,7 @@ local function bytes_text(bytes)
   return bytes > 0 and size(bytes) or "-"
 end
 
--- Columns as wide as what is in them, two spaces apart.
+-- Columns as wide as their widest cell, two spaces apart.
 local function aligned(rows)
   local widths, lines = {}, {}
   for _, cells in ipairs(rows) do

@@ -1,8 +1,8 @@
--- Rules that change while a model trains. The state stays; the next step runs another plan over it. The plan is
--- compiled and its memory checked at once, so what cannot be done is an error here, with the old rules still holding,
--- and it is kept, so changing back costs nothing.
+-- Changes rules while a model trains. The state stays; the next step runs a different plan over it. The plan is
+-- compiled and its memory checked immediately, so an impossible change raises an error here and leaves the old rules in
+-- force. Plans are cached, so changing back costs nothing.
 --
--- All ranks change together or none does: they tell each other whether they could, and compare fingerprints.
+-- All ranks change together or none does: they exchange whether each succeeded, and compare fingerprints.
 
 local agreement = require("moonshard.distributed.agreement")
 local engine_model = require("moonshard.shard.engine_model")
@@ -16,19 +16,19 @@ local session = require("moonshard.engine.session")
 local reference = require("moonshard.shard.reference")
 local tree = require("moonshard.nn.tree")
 
----@class moonshard.NewRules what is left out stays as it is
+---@class moonshard.NewRules omitted fields keep their value
 ---@field reshard_after_forward? any as in ms.fully_shard; replaces the whole policy
----@field prefetch? any as in ms.fully_shard; a number is for the units that no rule speaks of
+---@field prefetch? any as in ms.fully_shard; a number applies to units that no rule matches
 ---@field lr number|moonshard.Schedule?
----@field groups table? of the optimizer; {} for none
----@field weight_decay number? of parameters that no group says otherwise of
+---@field groups table? the optimizer's; {} for none
+---@field weight_decay number? for parameters without one from a group
 
 local SPECS = {
   reshard_after_forward = { "any" }, prefetch = { "any" }, lr = { "number|function" }, groups = { "table" },
   weight_decay = { "number" },
 }
 
-local MOST_RULE_SETS = 16 -- that plans are kept for
+local MOST_RULE_SETS = 16 -- with cached plans
 
 local OF_OPTIMIZER = { "lr", "groups", "weight_decay" }
 
@@ -60,7 +60,7 @@ end
 local function check(self, given)
   given = options.parse("ms.set_rules", given, SPECS)
   if type(given.prefetch) == "number" and (given.prefetch < 0 or given.prefetch % 1 ~= 0) then
-    errors.invalid("ms.set_rules: prefetch must be 0 or more units, not %s", tostring(given.prefetch))
+    errors.invalid("ms.set_rules: prefetch must be at least 0 units, not %s", tostring(given.prefetch))
   end
   if given.weight_decay then optim.check_weight_decay("ms.set_rules", given.weight_decay) end
   for _, name in ipairs(OF_OPTIMIZER) do
@@ -72,7 +72,7 @@ local function check(self, given)
   return given
 end
 
--- What the optimizer's groups say of every parameter, kept: with many parameters that takes longer than the rest.
+-- The group settings of every parameter, cached: with many parameters matching them takes longest.
 local function groups_of(self)
   local optimizer, key = self.optimizer, self.group_key
   if not optimizer then return "" end
@@ -83,7 +83,7 @@ local function groups_of(self)
   return key.text
 end
 
--- The rules as text: plans are kept by it. The learning rate is no part of a plan.
+-- The rules as text, the key of cached plans. The learning rate is not part of a plan.
 local function key_of(self)
   local settings = self.train_exec and self.train_exec.settings or {}
   local parts = { " | prefetch", self.prefetch or settings.prefetch or 1, "reshard" }
@@ -95,7 +95,7 @@ local function key_of(self)
   return table.concat(parts, " ")
 end
 
--- At the first change: what was compiled before gets the name of the rules that it was compiled under.
+-- At the first change: files the existing plans under the rules that they were compiled with.
 local function name_rules(self)
   if self.rules ~= "" then return end
   self.rules = key_of(self)
@@ -105,7 +105,7 @@ local function name_rules(self)
   self.execs = named
 end
 
--- Plans of rules that have not held for long are dropped, so that a loop may change them at every step.
+-- Drops the plans of the least recently used rules, so that a loop can change rules at every step.
 local function keep_plans(self)
   local sets, current = {}, self.rules
   for _, rules in ipairs(self.kept_rules) do
@@ -120,7 +120,7 @@ local function keep_plans(self)
   end
 end
 
--- Sets everything on this rank; the plan of the next step, and the exec if it was bound before.
+-- Sets everything on this rank. Returns the plan of the next step, and its exec if it was already bound.
 local function take(self, given)
   given = check(self, given)
   if reference.active then given = reference.rules(given) end
@@ -149,13 +149,13 @@ end
 
 -- ---- together ---------------------------------------------------------------------------------------------------
 
--- Runs a step of the change; when it fails on any rank, all go back to what was.
+-- Runs one part of the change; if it fails on any rank, all ranks restore the old rules.
 local function carry_out(self, before, what, call, ...)
   local failed, results = self:attempt("of what set_rules found", call, ...)
   if not failed then return unpack(results, 2, 3) end
   restore(self, before)
   if not results[1] then error(results[2], 0) end
-  errors.raise("MS_EMISMATCH", "ms.set_rules: rank %d could not %s, so the old rules hold on all ranks", failed, what)
+  errors.raise("MS_EMISMATCH", "ms.set_rules: rank %d could not %s, so all ranks keep the old rules", failed, what)
 end
 
 local function agree(self, compiled)
@@ -169,13 +169,13 @@ local function agree(self, compiled)
 end
 
 local function change(self, given)
-  self:gather(0, "of new rules") -- nothing changes unless all ranks are here
+  self:gather(0, "of new rules") -- no rank changes anything before all have arrived
   name_rules(self)
   local before = remember(self)
   local compiled, bound = carry_out(self, before, "take them", take, self, given)
   local same = agree(self, compiled)
   if compiled and not (bound and same) then
-    -- Binding compares fingerprints, and tells what differs.
+    -- Binding compares fingerprints and reports differences.
     bound = carry_out(self, before, "bind the new plan", self.bind, self, compiled)
     bound.id, bound.settings = self.train_exec.id, self.train_exec.settings
     self.execs[bound.id .. self.rules] = bound
@@ -188,10 +188,10 @@ local function change(self, given)
   return compiled
 end
 
----Changes rules of a model from the next step on. Collective.
+---Changes the rules of a model from the next step on. Collective.
 ---@param model moonshard.Module
 ---@param given moonshard.NewRules
----@return moonshard.Plan? plan of the next step, compiled and bound; nil when no step was run yet
+---@return moonshard.Plan? plan of the next step, compiled and bound; nil before the first step
 local function change_rules(model, given)
   if not tree.is_module(model) then
     errors.invalid("ms.set_rules: the first argument must be a module, not %s", options.describe(model))

@@ -1,7 +1,8 @@
--- Sampling from a model: one forward a token over a window of the model's length. Tokens are bytes, or a tokenizer's.
+-- Samples from a model: one forward pass per token over a window of the model's sequence length. Tokens are bytes, or a
+-- tokenizer's.
 --
--- Every rank takes part, since the weights are sharded; each computes the same logits, and rank 0's choice is
--- everybody's. So the text depends on weights, prompt, settings and seed, and not on the mesh.
+-- Every rank takes part because the weights are sharded. All compute the same logits and use the token that rank 0
+-- draws, so the text depends on weights, prompt, settings and seed but not on the mesh.
 
 local engine = require("moonshard.base.ffi")
 local errors = require("moonshard.base.error")
@@ -12,7 +13,7 @@ local session = require("moonshard.engine.session")
 local tokenizers = require("moonshard.data.tokenizer")
 local ffi = engine.ffi
 
--- Bytes as tokens: what a model of ms.data.text speaks.
+-- Bytes as tokens, as in ms.data.text.
 local bytes = {
   encode = function(_, text) return { text:byte(1, -1) } end,
   decode = function(_, ids)
@@ -23,16 +24,16 @@ local bytes = {
 }
 
 ---@class moonshard.GenerateOptions
----@field prompt? string a newline
----@field tokenizer? string|moonshard.Tokenizer a tokenizer.json, its folder, or one that is open; tokens are bytes
----@field tokens? integer how many are drawn; 300
----@field bytes? integer the same, for models of bytes
----@field temperature? number 0.8; 0: always the most likely token
----@field top_k? integer of the most likely tokens one is drawn; 50; 0: of all
----@field top_p? number of those that make up this share; 1: of all
----@field stop? string a token at which the text ends
----@field seed? integer 1
----@field ema? boolean with the averages of a trainer's weights; false
+---@field prompt? string default: a newline
+---@field tokenizer? string|moonshard.Tokenizer a tokenizer.json, its folder, or an open one; default: tokens are bytes
+---@field tokens? integer number of tokens to draw; default 300
+---@field bytes? integer the same, for byte-level models
+---@field temperature? number default 0.8; 0: always the most likely token
+---@field top_k? integer draw from this many of the most likely tokens; default 50; 0: from all
+---@field top_p? number draw from the most likely tokens with this total probability; 1: from all
+---@field stop? string a token that ends the text
+---@field seed? integer default 1
+---@field ema? boolean use the averages of a trainer's weights; default false
 
 local function parse(o)
   o = options.parse("ms.generate", o, {
@@ -48,28 +49,28 @@ local function parse(o)
     ema = { "boolean", default = false },
   })
   if o.temperature < 0 then
-    errors.invalid("ms.generate: temperature=%g must not be negative; 0 takes the likeliest token", o.temperature)
+    errors.invalid("ms.generate: temperature=%g must not be negative; 0 takes the most likely token", o.temperature)
   end
-  if o.top_k < 0 then errors.invalid("ms.generate: top_k=%d must not be negative; 0 takes all tokens", o.top_k) end
+  if o.top_k < 0 then errors.invalid("ms.generate: top_k=%d must not be negative; 0 allows all tokens", o.top_k) end
   if not (o.top_p > 0 and o.top_p <= 1) then
     errors.invalid("ms.generate: top_p=%g must be above 0 and at most 1", o.top_p)
   end
-  if o.tokens and o.bytes then errors.invalid("ms.generate: give tokens or bytes, which are the same, not both") end
+  if o.tokens and o.bytes then errors.invalid("ms.generate: give tokens or bytes, not both") end
   if type(o.tokenizer) == "string" then o.tokenizer = tokenizers.open(o.tokenizer) end
-  if o.stop and not o.tokenizer then errors.invalid("ms.generate: stop is a token: give a tokenizer") end
+  if o.stop and not o.tokenizer then errors.invalid("ms.generate: stop needs a tokenizer") end
   return o
 end
 
--- The ids of the prompt, with room for more.
+-- The ids of the prompt, with space for the continuation.
 local function encode_prompt(o, vocab)
   if not o.tokenizer and vocab > 256 then
-    errors.invalid("ms.generate: the model has %d tokens, which are no bytes: give its tokenizer", vocab)
+    errors.invalid("ms.generate: the model has %d tokens, so they are not bytes: give its tokenizer", vocab)
   end
   local ids = (o.tokenizer or bytes):encode(o.prompt)
-  if #ids == 0 then errors.invalid("ms.generate: the prompt must have at least one token") end
+  if #ids == 0 then errors.invalid("ms.generate: the prompt must contain at least one token") end
   for _, id in ipairs(ids) do
     if id >= vocab then
-      errors.invalid("ms.generate: the prompt has token %d, the model has %d tokens: is %s its tokenizer?", id,
+      errors.invalid("ms.generate: the prompt contains token %d, but the model has %d tokens: is %s its tokenizer?", id,
         vocab, o.tokenizer and o.tokenizer.path or "a vocabulary of bytes")
     end
   end
@@ -104,13 +105,13 @@ end
 ---Continues a prompt. Collective.
 ---@param trainer moonshard.Trainer|moonshard.Module
 ---@param o moonshard.GenerateOptions?
----@return string the continuation alone
----@return integer[] tokens of it
+---@return string the continuation, without the prompt
+---@return integer[] its tokens
 local function generate(trainer, o)
   o = parse(o)
   local model = trainer.model or trainer
   if not o.ema then return continue(model, o) end
-  if not trainer.with_ema then errors.invalid("ms.generate: ema: give the trainer, which has the averages") end
+  if not trainer.with_ema then errors.invalid("ms.generate: ema needs the trainer, which has the averages") end
   return trainer:with_ema(continue, model, o)
 end
 

@@ -1,6 +1,6 @@
--- Optimizers, as descriptions: the engine keeps the state on the owned chunks and updates a unit in one fused pass.
+-- Descriptions of optimizers: the engine keeps the state of the owned chunks and updates a unit in one fused pass.
 --
--- An optimizer holds no parameters, so it cannot be made "before sharding": it is bound when the trainer is.
+-- An optimizer has no parameters of its own, so it cannot be created too early, before sharding: the trainer binds it.
 
 local errors = require("moonshard.base.error")
 local options = require("moonshard.base.options")
@@ -10,8 +10,8 @@ local schedule = require("moonshard.train.schedule")
 ---@class moonshard.Optimizer
 ---@field kind "adamw"|"sgd"
 ---@field lr moonshard.Schedule
----@field weight_decay number of parameters that no group says otherwise of
----@field moments "f32"|"bf16"|nil of AdamW
+---@field weight_decay number for parameters without one from a group
+---@field moments "f32"|"bf16"|nil only for AdamW
 ---@field groups table? a policy over parameter FQNs: list of { pattern, { lr_scale=, weight_decay= } }
 local Optimizer = {}
 Optimizer.__index = Optimizer
@@ -30,22 +30,22 @@ local function read_group(value, rule)
   return group
 end
 
----Which group decides each parameter.
+---The group that decides each parameter.
 ---@param fqns string[]
----@param tied table<string, string>? FQNs by the other names that tied parameters have
----@return moonshard.Decision[] decisions one for each name; value { lr_scale =, weight_decay = } as written
+---@param tied table<string, string>? FQNs by the other names of tied parameters
+---@return moonshard.Decision[] decisions one per name; value { lr_scale =, weight_decay = } as written
 ---@return string[] warnings groups that match parameters but never decide
 ---@return moonshard.Rule[] unmatched optional groups that match no parameter
 function Optimizer:decide(fqns, tied)
   return rules.policy("optimizer groups", self.groups or {}, { read = read_group }):resolve(fqns, {}, tied)
 end
 
----Learning-rate factor and weight decay of every parameter: the first group that matches decides; without one the
----factor is 1 and the weight decay the optimizer's.
+---Learning-rate factor and weight decay of every parameter: from the first group that matches; without a match the
+---factor is 1 and the weight decay is the optimizer's.
 ---@param fqns string[]
 ---@param tied table<string, string>? as for decide
 ---@return table<string, { lr_scale: number, weight_decay: number }> groups
----@return string[] warnings as of decide
+---@return string[] warnings as from decide
 function Optimizer:param_groups(fqns, tied)
   local result = {}
   local decided, warnings = self:decide(fqns, tied)
@@ -73,29 +73,29 @@ end
 ---@class moonshard.optim
 local optim = {}
 
----Refuses a weight decay that is none.
+---Refuses an invalid weight decay.
 ---@param who string
 ---@param value number
 function optim.check_weight_decay(who, value) check_rate(who, "weight_decay", value, 0, math.huge) end
 
----@class moonshard.GroupOptions what parameters of a group have instead of the optimizer's own
----@field lr_scale? number times the learning rate
+---@class moonshard.GroupOptions settings that replace the optimizer's for the parameters of a group
+---@field lr_scale? number factor of the learning rate
 ---@field weight_decay? number
 
 ---@class moonshard.AdamWOptions
 ---@field lr number|moonshard.Schedule
----@field betas? number[] { 0.9, 0.999 }
----@field eps? number 1e-8
----@field weight_decay? number 0.01
+---@field betas? number[] default { 0.9, 0.999 }
+---@field eps? number default 1e-8
+---@field weight_decay? number default 0.01
 ---@field groups? table rules over parameters: { { pattern, moonshard.GroupOptions }, ... }
----@field moments? "f32"|"bf16" f32
+---@field moments? "f32"|"bf16" default f32
 
----AdamW (Loshchilov & Hutter 2019) as PyTorch has it: decoupled weight decay, bias corrections.
+---AdamW (Loshchilov & Hutter 2019) as in PyTorch: decoupled weight decay, bias corrections.
 ---
----`moments = "bf16"` keeps both moments in bf16, 4 bytes a parameter instead of 8. A step computes in f32, and what it
----keeps is rounded up or down at random, so that changes below a step of bf16 arrive on average. Which way follows from
----the model's seed, the parameter's name, the element and how many updates the parameter has had: the same on every
----mesh and device, and after resuming.
+---`moments = "bf16"` keeps both moments in bf16, 4 bytes per parameter instead of 8. A step computes in f32 and rounds
+---the moments stochastically, so that changes smaller than a bf16 step are kept on average. The direction depends on
+---the model's seed, the parameter's name, the element and the number of updates of the parameter: it is the same on
+---every mesh and device, and after resuming.
 ---@param o moonshard.AdamWOptions
 ---@return moonshard.Optimizer
 function optim.adamw(o)
@@ -122,13 +122,13 @@ end
 
 ---@class moonshard.SGDOptions
 ---@field lr number|moonshard.Schedule
----@field momentum? number 0
----@field dampening? number 0
----@field nesterov? boolean false
----@field weight_decay? number 0
+---@field momentum? number default 0
+---@field dampening? number default 0
+---@field nesterov? boolean default false
+---@field weight_decay? number default 0
 ---@field groups? table rules over parameters: { { pattern, moonshard.GroupOptions }, ... }
 
----SGD as torch.optim.SGD: weight decay is added to the gradient; momentum, dampening and Nesterov as there.
+---SGD as in torch.optim.SGD: weight decay is added to the gradient; momentum, dampening and Nesterov work the same.
 ---@param o moonshard.SGDOptions
 ---@return moonshard.Optimizer
 function optim.sgd(o)

@@ -1,5 +1,5 @@
--- Draws a token from logits: temperature, then the k most likely ones, then those that make up a share p of them
--- (Holtzman et al. 2020). The same logits, settings and seed give the same token everywhere.
+-- Draws a token from logits: temperature, then top-k, then top-p (Holtzman et al. 2020). The same logits, settings and
+-- seed give the same token everywhere.
 
 local sampling = {}
 
@@ -14,7 +14,7 @@ function sampling.random(seed)
   end
 end
 
--- Whether token a stands before b: by logit, then by number.
+-- Whether token a sorts before b: by logit, then by id.
 local function before(logits, a, b)
   if logits[a] ~= logits[b] then return logits[a] > logits[b] end
   return a < b
@@ -32,14 +32,14 @@ local function sink(heap, logits, count)
   heap[at] = token
 end
 
----The k tokens of the largest logits, largest first.
+---The k tokens with the largest logits, largest first.
 ---@param logits ffi.cdata*|number[] [vocab], from 0
 ---@param vocab integer
 ---@param k integer
 ---@return integer[]
 function sampling.top(logits, vocab, k)
   local heap, count = {}, math.min(k, vocab)
-  -- The first k in a heap whose root is the one to give way to a larger one.
+  -- The best k so far in a heap, whose root is the first to be replaced.
   for token = 0, count - 1 do heap[token + 1] = token end
   table.sort(heap, function(a, b) return before(logits, b, a) end)
   for token = count, vocab - 1 do

@@ -9,16 +9,16 @@ local options = require("moonshard.base.options")
 
 ---@class moonshard.ConstantOptions
 ---@field peak number the learning rate after the warm-up
----@field warmup? integer steps; 0
+---@field warmup? integer steps; default 0
 
 ---@class moonshard.SpanOptions
 ---@field peak number the largest learning rate
----@field total integer steps after which it stays at floor
----@field warmup? integer steps; 0
----@field floor? number the learning rate at the end; 0
+---@field total integer steps after which the rate stays at floor
+---@field warmup? integer steps; default 0
+---@field floor? number the learning rate at the end; default 0
 
 ---@class moonshard.WsdOptions: moonshard.SpanOptions
----@field decay integer steps before total in which it falls to floor
+---@field decay integer number of steps before total in which the rate falls to floor
 
 ---@class moonshard.schedule
 local schedule = {}
@@ -37,7 +37,7 @@ local function check_span(who, o)
   end
 end
 
--- Warm-up, then `after(progress)` with progress from 0 at the end of the warm-up to 1 at `total`.
+-- Warm-up, then `after(progress)`, where progress runs from 0 at the end of the warm-up to 1 at `total`.
 local function with_warmup(o, after)
   return function(step)
     if step <= o.warmup then return o.peak * step / o.warmup end
@@ -104,7 +104,7 @@ function schedule.wsd(o)
   end
 end
 
----A schedule from what a recipe gives as lr: a number is constant, a function is itself.
+---Makes a schedule from a recipe's lr: a number is constant, a function is used as is.
 ---@param lr number|moonshard.Schedule
 ---@return moonshard.Schedule
 function schedule.of(lr)

@@ -1,7 +1,7 @@
--- One step of a trainer: micro-batches, norm and update as phases of one plan, and what they took.
+-- One step of a trainer: micro-batches, norm and update as phases of one plan, and their metrics.
 --
--- A step is four calls into the engine. Counts and bytes that it reports are the engine's own counters. Evaluation,
--- which shares the forward, is here too.
+-- A step is four calls into the engine. The counts and bytes that it reports are the engine's counters. Evaluation is
+-- also here, because it shares the forward pass.
 
 local agreement = require("moonshard.distributed.agreement")
 local batch_of = require("moonshard.engine.batch")
@@ -16,7 +16,7 @@ local world = require("moonshard.distributed.world")
 local C, ffi = engine.C, engine.ffi
 
 local step = {
-  ---When gradients of micro-batches are summed over ranks, by the option gradient_sync.
+  ---When gradients of micro-batches are summed over ranks, by the value of the option gradient_sync.
   SYNC = { every = C.MS_SYNC_EVERY, shard = C.MS_SYNC_SHARD, last = C.MS_SYNC_LAST },
 }
 
@@ -26,7 +26,7 @@ local function default_forward(loss)
   return function(model, batch)
     local input = batch.tokens or batch.inputs
     if not input or not batch.targets then
-      errors.invalid("a batch needs tokens (or inputs) and targets; for others give ms.trainer a forward function")
+      errors.invalid("a batch needs tokens (or inputs) and targets; otherwise give ms.trainer a forward function")
     end
     local result = model(input)
     if result == nil then errors.invalid("the forward of the model returned nothing; it must return a tensor") end
@@ -69,7 +69,7 @@ end
 
 -- ---- the step ----------------------------------------------------------------------------------------------------
 
--- Of a GPU's memory, what is taken beside the arenas: measured once.
+-- GPU memory in use outside the arenas, in bytes; measured once.
 local function outside_bytes(self)
   local memory = self.session:device_memory()
   return memory and memory.context + memory.communicators
@@ -82,7 +82,7 @@ local function comm_bytes(exec, before)
   return bytes
 end
 
--- Milliseconds of the phases in which no kernel ran. Where no kernel was timed, as on a GPU, nothing is known.
+-- Milliseconds of the phases in which no kernel ran; nil when kernels are not timed, as on a GPU.
 local function exposed_ms(exec, before)
   local now = exec:counters()
   local kernels = now.kernel_seconds - before.kernel_seconds
@@ -90,22 +90,22 @@ local function exposed_ms(exec, before)
   return 1e3 * math.max(0, now.total_seconds - before.total_seconds - kernels)
 end
 
--- The norm, and the update when loss and norm are finite. Ranks of which some took the step and some did not would hold
--- parameters that do not belong together.
+-- Computes the norm, and updates when loss and norm are finite. All ranks must decide the same, or their parameters
+-- would be inconsistent.
 local function finish_step(self, exec, number)
   local status = exec:try("norm")
   if status ~= 0 then return status end
   status = exec:try("update")
   if status == 0 then
     self.steps_done, self.last_plan = number, exec.plan
-    -- Of no target at all the gradient is zero.
+    -- Without any target the gradient is zero.
     local divisor = exec.step_outputs.divisor
     self.session.gradient_scale = divisor > 0 and 1 / divisor or 0
   end
   return status
 end
 
--- places: of each micro-batch's rows in the step's global batch.
+-- places: positions of each micro-batch's rows in the step's global batch.
 local function run_phases(self, exec, specs, batch, places, number)
   for micro = 0, self.micro_batches - 1 do
     batch_of.feed(exec, specs, batch, micro)
@@ -124,7 +124,7 @@ local function run_phases(self, exec, specs, batch, places, number)
   engine.check(status)
 end
 
--- Stops ranks that have another number than this one. Gives their words on whether the run should end.
+-- Raises an error on all ranks unless all have the same number. Returns the ranks' votes on ending the run.
 local function compare(self, number, what, format)
   return self.session:require_same(number, "of " .. what, function(rank, other)
     return ("%s on rank %d and %s on rank %d; it must be the same on all ranks"):format(format:format(number),
@@ -137,8 +137,8 @@ local function learning_rate(self, number)
   if type(lr) ~= "number" or lr - lr ~= 0 then
     errors.invalid("the learning rate of step %d is %s; it must be a finite number", number, options.describe(lr))
   end
-  -- Replicas that step differently drift apart, and ranks with other numbers of micro-batches wait for each other, and
-  -- nothing else would say so.
+  -- Replicas with different learning rates would silently drift apart, and ranks with different micro_batches
+  -- would wait for each other.
   local words = compare(self, lr, "the learning rate", ("the learning rate of step %d is %%g"):format(number))
   if self.policy and termination.any(words) then self.policy:terminate() end
   if termination.of_others(words) then termination.exit_rank() end
@@ -146,17 +146,17 @@ local function learning_rate(self, number)
   return lr
 end
 
--- This rank's place among those that train together, from 0.
+-- The index of this rank among the ranks that train together, from 0.
 local function place_of(self)
   for i, rank in ipairs(self.session:ranks()) do
     if rank == self.session.sharding.rank then return i - 1 end
   end
 end
 
----Makes a step.
+---Runs one step.
 ---@param self moonshard.Trainer
 ---@param batch table<string, moonshard.Array> this rank's
----@param places { first: integer, step: integer }[]? of each micro-batch's rows in the step's global batch
+---@param places { first: integer, step: integer }[]? positions of each micro-batch's rows in the step's global batch
 ---@return moonshard.StepMetrics
 function step.run(self, batch, places)
   world.check_interrupt()
@@ -196,11 +196,11 @@ end
 
 -- ---- evaluation --------------------------------------------------------------------------------------------------
 
--- A long evaluation need not come to its end. Weights that changed places with their averages are not saved.
+-- SIGTERM can stop a long evaluation. Nothing is saved while the averages replace the weights.
 local function evaluation_ends(self, within_averages)
   local policy, around = self.policy, self.session
   if within_averages or policy and policy.last then return false end
-  -- Where nothing of this trainer is saved, ranks that do not train with it may save.
+  -- If nothing of this trainer is saved, ranks outside it can still save.
   if not policy and (not termination.exit_rank or world.size == #around:ranks()) then return false end
   local words = around:gather(termination.word(), "of whether to evaluate on")
   return policy and termination.any(words) or termination.of_others(words)
@@ -209,10 +209,10 @@ end
 ---Mean loss over batches.
 ---@param self moonshard.Trainer
 ---@param batches fun(): integer, table
----@param within_averages boolean? the averages stand in the weights' place already
----@return number? loss nil: the run should end instead
+---@param within_averages boolean? the averages already replace the weights
+---@return number? loss nil when the run should end instead
 function step.mean_loss(self, batches, within_averages)
-  -- Nothing runs where a plan is only made; the recipe goes on to the step that tells it.
+  -- When only planning, evaluation does nothing and the recipe goes on to its first step.
   if world.plan_only then return 0 / 0 end
   local sum, total, n = 0, 0, 0
   local settings = { train = false, prefetch = self.prefetch, owner = self.owner }

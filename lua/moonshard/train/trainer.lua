@@ -1,4 +1,4 @@
--- ms.trainer: trains a model. It checks its options, and a trainer's methods step, evaluate and look into the model.
+-- ms.trainer: trains a model. Checks the options; the methods of a trainer step, evaluate and inspect the model.
 --
 -- The trainer traces and compiles at the first step, when the shapes are known (step.lua).
 
@@ -25,19 +25,19 @@ Trainer.__index = Trainer
 
 ---@class moonshard.StepMetrics
 ---@field loss number mean over micro-batches and ranks, or over their targets
----@field grad_norm number of the mean gradient, before clipping
+---@field grad_norm number norm of the mean gradient, before clipping
 ---@field lr number
 ---@field tokens integer targets of all ranks in this step
 ---@field tokens_per_s number
 ---@field step_ms number
----@field exposed_ms number? of step_ms, when no kernel ran: waits for other ranks, and bytes of theirs that were moved;
----  nil on a GPU, whose times only a trace measures
+---@field exposed_ms number? part of step_ms without a running kernel: waiting for other ranks and copying their bytes;
+---  nil on a GPU, where only a trace measures it
 ---@field data_ms number
 ---@field peak_bytes number bytes of this rank's arenas
----@field outside_bytes number? on a GPU, bytes that CUDA's context and the communicators took beside them
+---@field outside_bytes number? on a GPU, bytes outside the arenas: CUDA's context and the communicators
 ---@field comm_bytes table<string, number> by mesh dimension, this step
----@field save_ms number? for how long a save after this step held training
----@field snapshot_bytes number? of the copy that an asynchronous save takes, beside the arenas
+---@field save_ms number? time that a save after this step blocked training
+---@field snapshot_bytes number? size of the copy for an asynchronous save, outside the arenas
 
 ---@class moonshard.TrainerOptions
 ---@field model moonshard.Module
@@ -45,18 +45,18 @@ Trainer.__index = Trainer
 ---@field loss? fun(result: moonshard.Tensor, targets: moonshard.Tensor): moonshard.Tensor
 ---@field forward? fun(model: moonshard.Module, batch: table): moonshard.Tensor instead of loss(model(tokens), targets)
 ---@field clip_grad_norm? number clip by the global norm; 0 (the default): no clipping
----@field micro_batches? integer a batch's rows are divided into that many and their gradients added
----@field prefetch? integer units gathered ahead; 1
----@field gradient_sync? string when micro-batches' gradients are summed over ranks: "every" (default), "last" in the
----  last micro-batch alone (fewer sums, unsharded gradients stay in memory), "shard" over shards in every micro-batch,
+---@field micro_batches? integer divide the rows of a batch into this many and add their gradients; default 1
+---@field prefetch? integer units gathered ahead; default 1
+---@field gradient_sync? string when to sum gradients over ranks: "every" micro-batch (default); "last": only in the
+---  last one (fewer reductions, but unsharded gradients stay in memory); "shard": over shards in every micro-batch,
 ---  over replicas in the last
----@field reshard_after_backward? boolean false keeps gathered weights from one micro-batch to the next; true
----@field seed? integer of dropout
----@field memory_limit? number bytes that a rank's arenas may have; a plan that needs more is refused before it is used
+---@field reshard_after_backward? boolean false keeps gathered weights from one micro-batch to the next; default true
+---@field seed? integer seed of dropout
+---@field memory_limit? number limit for the arenas of one rank, bytes; a plan that needs more is refused before use
 ---@field ema? number|moonshard.EmaOptions decay of an exponential moving average of the weights, which is kept, saved
----  and resumed beside them: a = p after the first step, then a = decay a + (1 - decay) p (torch.optim.swa_utils'
----  AveragedModel with get_ema_multi_avg_fn); 0 (the default): none
----@field checkpoint? moonshard.CheckpointOptions when to save, and what to go on from
+---  and resumed with them: a = p after the first step, then a = decay a + (1 - decay) p (torch.optim.swa_utils'
+---  AveragedModel with get_ema_multi_avg_fn); 0 (default): none
+---@field checkpoint? moonshard.CheckpointOptions when to save, and what to resume from
 
 ---Trains a model: compiles its step for the shapes of the first batch, and runs it.
 ---@param o moonshard.TrainerOptions
@@ -87,12 +87,12 @@ local function trainer(o)
     errors.raise("MS_ENAME", "ms.trainer: gradient_sync %s: %s", o.gradient_sync,
       nearest.advice(o.gradient_sync, step.SYNC))
   end
-  if o.clip_grad_norm < 0 then errors.invalid("ms.trainer: clip_grad_norm must be 0 or more") end
+  if o.clip_grad_norm < 0 then errors.invalid("ms.trainer: clip_grad_norm must be at least 0") end
   if o.memory_limit and o.memory_limit <= 0 then
     errors.invalid("ms.trainer: memory_limit must be a number of bytes above 0, not %g", o.memory_limit)
   end
   if o.prefetch and o.prefetch < 0 then
-    errors.invalid("ms.trainer: prefetch must be 0 or more units, not %d", o.prefetch)
+    errors.invalid("ms.trainer: prefetch must be at least 0 units, not %d", o.prefetch)
   end
   if not tree.is_module(o.model) then errors.invalid("ms.trainer: model must be a module, not a table") end
   o.ema = ema.parse(o.ema)
@@ -121,7 +121,7 @@ end
 
 local function check_self(self, name)
   if getmetatable(self) == Trainer then return end
-  errors.invalid("train.%s: a method is called with a colon: train:%s(...)", name, name)
+  errors.invalid("train.%s: call methods with a colon: train:%s(...)", name, name)
 end
 
 ---One optimizer step on this rank's batch. Collective.
@@ -137,25 +137,25 @@ function Trainer:step(batch)
   return metrics
 end
 
----Calls a function while the averages (option `ema`) stand in the place of the weights: evaluation, `train:parameter`,
----`ms.generate`, `ms.huggingface.save` and the like see them. Nothing trains or is saved meanwhile. What the function
----assigns to parameters is assigned to the averages. Collective.
+---Calls a function while the averages (option `ema`) replace the weights: evaluation, `train:parameter`, `ms.generate`,
+---`ms.huggingface.save` and the like use the averages. Training and saving are not possible during the call.
+---Assignments to parameters change the averages. Collective.
 ---@param call function
 ---@param ... any its arguments
----@return ... what it returns
+---@return ... its results
 function Trainer:with_ema(call, ...) return ema.with("train:with_ema", self, call, ...) end
 
 local EVALUATE = { ema = { "boolean", default = false } }
 
----Mean loss over batches, forward only; over their targets where the loss counts these (ms.loss.cross_entropy).
----`batches` is an iterator as data:batches gives it. Collective.
+---Mean loss over batches, forward only; the mean over their targets if the loss counts targets (ms.loss.cross_entropy).
+---`batches` is an iterator such as data:batches returns. Collective.
 ---@param batches fun(): integer, table
----@param o { ema: boolean? }? ema: with the averages of the weights
+---@param o { ema: boolean? }? ema: use the averages of the weights
 ---@return number loss
 function Trainer:evaluate(batches, o)
   check_self(self, "evaluate")
   if type(batches) ~= "function" then
-    errors.invalid("train:evaluate takes an iterator over batches, as data:batches gives it, not %s",
+    errors.invalid("train:evaluate takes an iterator over batches, such as data:batches returns, not %s",
       options.describe(batches))
   end
   local averages = options.parse("train:evaluate", o, EVALUATE).ema
@@ -169,7 +169,7 @@ function Trainer:evaluate(batches, o)
   return loss
 end
 
----The plan of the next step of the same shapes; nil before the first step.
+---The plan of the next step with the same shapes; nil before the first step.
 ---@return moonshard.Plan?
 function Trainer:plan() return self.last_plan and self.session.train_exec.plan end
 
@@ -185,12 +185,12 @@ function Trainer:parameter(name) return self.model:parameter(name) end
 ---@return moonshard.Tensor
 function Trainer:local_parameter(name) return self.model:local_parameter(name) end
 
----Overwrites a parameter. Collective: every rank gives the same values.
+---Overwrites a parameter. Collective: every rank must give the same values.
 ---@param name string FQN
 ---@param values moonshard.Tensor|table of its shape
 function Trainer:set_parameter(name, values) self.model:set_parameter(name, values) end
 
----The gradient of the last step's mean loss in full, before clipping. Collective.
+---The full gradient of the last step's mean loss, before clipping. Collective.
 ---@param name string FQN
 ---@return moonshard.Tensor
 function Trainer:gradient(name) return inspect.gradient(self, name) end
@@ -200,10 +200,10 @@ function Trainer:gradient(name) return inspect.gradient(self, name) end
 ---@return moonshard.Tensor
 function Trainer:local_gradient(name) return inspect.gradient(self, name, true) end
 
----What the optimizer keeps of a parameter, in full. Collective.
+---The optimizer's state of a parameter, in full. Collective.
 ---@param name string FQN
----@param what string AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"; with the option ema: "ema"; "step": a scalar, how
----  many updates it had: none in steps in which it had no gradient
+---@param what string AdamW: "exp_avg", "exp_avg_sq"; SGD: "momentum"; with the option ema: "ema"; "step": a scalar, the
+---  number of updates of the parameter: a step without a gradient for it does not count
 ---@return moonshard.Tensor
 function Trainer:optimizer_state(name, what) return inspect.optimizer_state(self, name, what) end
 
@@ -213,9 +213,9 @@ function Trainer:optimizer_state(name, what) return inspect.optimizer_state(self
 ---@return moonshard.Tensor
 function Trainer:local_optimizer_state(name, what) return inspect.optimizer_state(self, name, what, true) end
 
----Changes rules from the next step on; see ms.set_rules. Collective.
+---Changes the rules from the next step on; see ms.set_rules. Collective.
 ---@param rules moonshard.NewRules
----@return moonshard.Plan? plan of the next step, nil before the first
+---@return moonshard.Plan? plan of the next step; nil before the first step
 function Trainer:set_rules(rules) return change_rules(self.model, rules) end
 
 return trainer
