@@ -43,7 +43,7 @@ describe("names and shapes", function()
       k.shape = { k.shape[2], k.shape[1] }
     end)
     local text = message(ms.huggingface.model, folder)
-    local expected = "does not hold the tensors that config.json asks for; "
+    local expected = "does not contain the tensors that config.json requires; "
       .. "missing: model.layers.0.mlp.up_proj.weight, model.norm.weight; "
       .. "misshapen: model.layers.0.self_attn.k_proj.weight is [16,8] instead of [8,16]; extra: model.norms.weight"
     has(text, expected)

@@ -64,7 +64,7 @@ end
 
 local function compare_steps(session, path, step)
   session:require_same(step, "of the checkpoint's step", function(rank, other)
-    return ("checkpoint %s is from step %d, that of rank %d from step %d: all ranks must load the same"):format(path, step,
+    return ("checkpoint %s is from step %d, rank %d's from step %d: all ranks must load the same"):format(path, step,
       rank, other)
   end)
 end

@@ -1,4 +1,4 @@
--- A folder's config.json: which family it is, and the options of our model that it asks for.
+-- A folder's config.json: the model family, and the equivalent options of our model.
 
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
@@ -9,17 +9,17 @@ local config = {}
 
 local FAMILIES = { gpt2 = "moonshard.huggingface.gpt2", llama = "moonshard.huggingface.llama" }
 
----@class moonshard.HuggingFaceTensor a stored tensor and what lies in it
+---@class moonshard.HuggingFaceTensor a stored tensor and the parameters in it
 ---@field name string without the family's prefix
 ---@field shape integer[]
 ---@field parts { parameter: string, column: integer?, columns: integer?, transposed: boolean? }[] our parameters: all
----  of it, or some columns (of a vector: elements); transposed: [columns, rows] here
+---  of the tensor, or some of its columns (elements of a vector); transposed: stored as [columns, rows]
 
 ---@class moonshard.HuggingFaceFamily
----@field prefix string of its names but the head's
+---@field prefix string of its names, except the head's
 ---@field head string name of the head's weight
 ---@field architecture string
----@field buffers string[] patterns of names that are passed over
+---@field buffers string[] patterns of names to skip
 ---@field options fun(path: string, config: table): table
 ---@field config fun(options: table): table
 ---@field tensors fun(options: table): moonshard.HuggingFaceTensor[]
@@ -36,7 +36,7 @@ end
 ---@return string path
 function config.read(folder)
   local path = folder:gsub("/+$", "") .. "/config.json"
-  local text = input_file.read(path, "a folder of Hugging Face's layout has a config.json")
+  local text = input_file.read(path, "a Hugging Face model folder needs a config.json")
   if text == "" then errors.invalid("%s: it is empty", path) end
   local decoded, problem = json.decode(text)
   if type(decoded) ~= "table" or decoded[1] ~= nil then
@@ -46,20 +46,20 @@ function config.read(folder)
 end
 
 ---The family and options of a config.
----@param given table as config.read gives it
+---@param given table as returned by config.read
 ---@param path string for errors
 ---@return moonshard.HuggingFaceFamily
 ---@return table options of ms.models.<model_type>
 function config.parse(given, path)
   local family = config.family(given.model_type)
   if not family then
-    errors.raise("MS_EUNSUPPORTED", "%s: model_type is %s: there are gpt2 and llama", path,
+    errors.raise("MS_EUNSUPPORTED", "%s: model_type %s is not supported; supported: gpt2 and llama", path,
       options.describe(given.model_type))
   end
   return family, family.options(path, given)
 end
 
--- Numbers that the reference library wants to see with a point.
+-- Fields whose numbers need a decimal point for the reference library.
 local REAL = {
   factor = true, low_freq_factor = true, high_freq_factor = true, rope_theta = true, resid_pdrop = true,
   embd_pdrop = true, attn_pdrop = true,
@@ -84,7 +84,7 @@ local function lines(object, indent)
   return "{\n" .. table.concat(parts, ",\n") .. "\n" .. indent .. "}"
 end
 
----The text of a config.json: keys in order, one on a line.
+---The text of a config.json: sorted keys, one per line.
 ---@param object table
 ---@return string
 function config.text(object)

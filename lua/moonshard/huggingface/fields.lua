@@ -1,5 +1,5 @@
--- Reading the fields of a config.json: types, values that change the numbers and are not built here, and fields that
--- nobody knows. A field that was passed over in silence would give another model than the one that was asked for.
+-- Reads the fields of a config.json: checks types, and refuses unsupported values and unknown fields. A field that was
+-- silently ignored could give a different model than the one requested.
 
 local errors = require("moonshard.base.error")
 local nearest = require("moonshard.base.nearest")
@@ -7,8 +7,8 @@ local options = require("moonshard.base.options")
 
 local fields = {}
 
--- Fields of any config that have no part in the forward of a language model: tokens, generation, where it came from,
--- and dropout, which is a setting of training.
+-- Fields of any config that do not affect the forward pass of a language model: tokens, generation, provenance, and
+-- dropout, which is a training setting.
 local WITHOUT_PART = {}
 for name in ([[
   _attn_implementation _attn_implementation_autoset _commit_hash _name_or_path architectures attention_dropout
@@ -36,17 +36,17 @@ local function unknown(path, name, known)
   local names = {}
   for key in pairs(known) do names[#names + 1] = key end
   local near = nearest.name(name, names)
-  errors.raise("MS_EUNSUPPORTED", "%s: field %s is not known here, so what it does to the numbers is not either%s; "
-    .. "if it has no part in them, give ignore = { %q }", path, name,
-      near and (" (the nearest that is: %s)"):format(near)
+  errors.raise("MS_EUNSUPPORTED", "%s: field %s is unknown, and so is its effect on the results%s; "
+    .. "if it has none, give ignore = { %q }", path, name,
+      near and (" (did you mean %s?)"):format(near)
     or "", name)
 end
 
 ---Reads a config by a table of fields.
----@param path string of the file, for errors
----@param config table as JSON has it; null is nil
----@param known table<string, table> by name: { kind, default } gives a value; { only = value, why } must have that
----  value when it is there
+---@param path string the file's, for errors
+---@param config table decoded JSON; null is nil
+---@param known table<string, table> by name: { kind, default } returns a value; { only = value, why } must have that
+---  value if present
 ---@return table<string, any> values by name
 function fields.read(path, config, known)
   local values = {}
@@ -69,7 +69,7 @@ function fields.read(path, config, known)
   return values
 end
 
----The value that belongs to a name, or an error that lists the names there are.
+---The value for a name; raises an error that lists the valid names.
 ---@param path string
 ---@param field string
 ---@param value string
@@ -80,7 +80,7 @@ function fields.choose(path, field, value, choices)
   local names = {}
   for name in pairs(choices) do names[#names + 1] = name end
   table.sort(names)
-  errors.raise("MS_EUNSUPPORTED", "%s: %s is %s, which is not built: there are %s", path, field,
+  errors.raise("MS_EUNSUPPORTED", "%s: %s %s is not supported; supported: %s", path, field,
     options.describe(value), table.concat(names, ", "))
 end
 

@@ -1,14 +1,14 @@
--- Hugging Face's GPT-2: what its config.json says, and where each of our parameters lies in its tensors.
+-- Hugging Face's GPT-2: maps its config.json to our options, and its tensors to our parameters.
 --
--- Its layers are "Conv1D": weights lie as [in, out], ours as [out, in]; queries, keys and values lie side by side in
--- one tensor. A folder of the base model has names without "transformer.".
+-- Its layers are "Conv1D": weights are stored as [in, out], ours as [out, in]; queries, keys and values are adjacent
+-- columns of one tensor. In a folder of the base model, names have no "transformer." prefix.
 
 local errors = require("moonshard.base.error")
 local fields = require("moonshard.huggingface.fields")
 
 local gpt2 = { prefix = "transformer.", architecture = "GPT2LMHeadModel", head = "lm_head.weight" }
 
--- Masks that old versions kept with the weights.
+-- Masks that old versions stored with the weights.
 gpt2.buffers = { "^h%.%d+%.attn%.bias$", "^h%.%d+%.attn%.masked_bias$" }
 
 local ACTIVATIONS = {
@@ -23,12 +23,12 @@ local KNOWN = {
   vocab_size = { "size", 50257 }, n_positions = { "size", 1024 }, n_embd = { "size", 768 }, n_layer = { "size", 12 },
   n_head = { "size", 12 }, n_inner = { "size" }, activation_function = { "text", "gelu_new" },
   layer_norm_epsilon = { "positive", 1e-5 }, tie_word_embeddings = { "boolean", true },
-  scale_attn_weights = { only = true, why = "attention without its scale is not built" },
-  scale_attn_by_inverse_layer_idx = { only = false, why = "attention scaled by layer is not built" },
-  reorder_and_upcast_attn = { only = false, why = "attention in another order and precision is not built" },
-  add_cross_attention = { only = false, why = "attention to another model's states is not built" },
-  is_encoder_decoder = { only = false, why = "models of an encoder and a decoder are not built" },
-  quantization_config = { only = false, why = "weights that were quantised are not read" },
+  scale_attn_weights = { only = true, why = "attention without its scale is not supported" },
+  scale_attn_by_inverse_layer_idx = { only = false, why = "attention scaled by layer is not supported" },
+  reorder_and_upcast_attn = { only = false, why = "attention in another order and precision is not supported" },
+  add_cross_attention = { only = false, why = "attention to another model's states is not supported" },
+  is_encoder_decoder = { only = false, why = "models of an encoder and a decoder are not supported" },
+  quantization_config = { only = false, why = "quantised weights are not supported" },
 }
 
 ---Options of ms.models.gpt2.
@@ -48,13 +48,13 @@ function gpt2.options(path, config)
   }
 end
 
----The config.json of a model of ours.
+---The config.json for one of our models.
 ---@param options table of ms.models.gpt2, complete
 ---@return table
 function gpt2.config(options)
   if not options.bias then
     errors.raise("MS_EUNSUPPORTED",
-      "a GPT-2 without biases has no Hugging Face layout: make the model with bias = true")
+      "a GPT-2 without biases has no Hugging Face layout: create the model with bias = true")
   end
   return {
     model_type = "gpt2", vocab_size = options.vocab, n_positions = options.seq, n_embd = options.dim,
@@ -64,7 +64,7 @@ function gpt2.config(options)
   }
 end
 
----Every stored tensor: its name without prefix, its shape, and the parameters that lie in it.
+---Every stored tensor: its name without prefix, its shape, and the parameters in it.
 ---@param o table options of ms.models.gpt2
 ---@return moonshard.HuggingFaceTensor[]
 function gpt2.tensors(o)
@@ -76,7 +76,7 @@ function gpt2.tensors(o)
     plain(name .. ".weight", { dim }, parameter .. ".weight")
     plain(name .. ".bias", { dim }, parameter .. ".bias")
   end
-  -- Parameters of `outputs` columns each, one after another.
+  -- Adjacent parameters of `outputs` columns each.
   local function conv(name, inputs, outputs, parameters)
     local weight, bias = {}, {}
     for i, parameter in ipairs(parameters) do

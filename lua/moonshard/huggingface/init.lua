@@ -1,5 +1,5 @@
--- Models in Hugging Face's layout: a folder with config.json and safetensors files becomes a model of ours, and a model
--- of ours such a folder, that the reference library loads.
+-- Models in Hugging Face's layout: loads a folder with config.json and safetensors files as one of our models, and
+-- saves our models as folders that the reference library loads.
 
 local config = require("moonshard.huggingface.config")
 local engine = require("moonshard.base.ffi")
@@ -14,21 +14,21 @@ local writing = require("moonshard.huggingface.write")
 local C, ffi, check = engine.C, engine.ffi, engine.check
 
 ---@class moonshard.HuggingFaceModelOptions
----@field dropout? number of training (GPT-2); 0
+---@field dropout? number for training (GPT-2); default 0
 ---@field pad_vocab_to_multiple_of? integer
----@field ignore? string[] fields of config.json that have no part in the numbers though they are not known here; they
----  are not saved
+---@field ignore? string[] unknown fields of config.json to ignore because they do not affect the results; they are not
+---  saved
 
 ---@class moonshard.HuggingFaceSaveOptions
----@field dtype? "f32"|"bf16"|"f16" f32
----@field max_shard_size? string|number of a file: "5GB"
----@field ema? boolean the averages of a trainer's weights
+---@field dtype? "f32"|"bf16"|"f16" default f32
+---@field max_shard_size? string|number size limit of a file; default "5GB"
+---@field ema? boolean save the averages of a trainer's weights
 
 ---@class moonshard.huggingface
 local huggingface = { write = writing.write }
 
----A model with the weights of a folder. Names and shapes are checked now; each rank reads its own elements when the
----model is first used. Where only plans are made, config.json is enough.
+---A model with the weights of a folder. Checks names and shapes now; each rank reads its own elements when the model is
+---first used. For planning, config.json is enough.
 ---@param folder string
 ---@param given moonshard.HuggingFaceModelOptions?
 ---@return moonshard.Module
@@ -48,14 +48,14 @@ function huggingface.model(folder, given)
   return model
 end
 
----Refuses a folder that a model could not be saved in at the end of a run: one that holds a model already.
+---Refuses a folder that already contains a model, so that a run fails at its start and not when it saves at its end.
 ---@param folder string
 function huggingface.check_folder(folder)
   if world.rank == 0 and not world.plan_only then writing.check_folder(folder) end
 end
 
----What a model's config.json says: the one that it was read from, or one made of its options. MS_EUNSUPPORTED for a
----model that Hugging Face's library has no layout for.
+---A model's config.json: the one it was read from, or one made from its options. Raises MS_EUNSUPPORTED for a model
+---without a layout in Hugging Face's library.
 ---@param model moonshard.Module
 ---@return table
 function huggingface.config(model)
@@ -63,13 +63,13 @@ function huggingface.config(model)
   if read then return read end
   local family = model.family and config.family(model.family)
   if not family then
-    errors.raise("MS_EUNSUPPORTED", "a %s has no Hugging Face layout: ms.models.gpt2 and ms.models.llama have one",
+    errors.raise("MS_EUNSUPPORTED", "a %s has no Hugging Face layout; only ms.models.gpt2 and ms.models.llama have one",
       getmetatable(model).name)
   end
   return family.config(model.config)
 end
 
----What a checkpoint notes of a model, so that it can be written as a folder later; nil when it has no such layout.
+---Layout metadata for a checkpoint, so that it can be exported as a folder later; nil for a model without a layout.
 ---@param model moonshard.Module
 ---@return { huggingface: table }?
 function huggingface.layout(model)
@@ -77,12 +77,12 @@ function huggingface.layout(model)
   return has_one and { huggingface = whole } or nil
 end
 
--- What a model may not change when it goes on with saved weights, and shapes do not tell.
+-- Options that must match the saved weights, but that shapes do not reveal.
 local KEPT = { "heads", "kv_heads", "activation" }
 
----Raises MS_EMISMATCH when the weights that a layout was noted of would mean something else in this model.
+---Raises MS_EMISMATCH when saved weights would have a different meaning in this model.
 ---@param path string of the checkpoint, for messages
----@param noted { huggingface: table }? by layout, of the model that was saved
+---@param noted { huggingface: table }? layout metadata of the saved model
 ---@param model moonshard.Module
 function huggingface.check_layout(path, noted, model)
   local mine = huggingface.layout(model)
@@ -91,13 +91,13 @@ function huggingface.check_layout(path, noted, model)
   local _, here = config.parse(mine.huggingface, path)
   for _, key in ipairs(KEPT) do
     if saved[key] ~= here[key] then
-      errors.raise("MS_EMISMATCH", "checkpoint %s is of another model: %s=%s, here %s", path, key, saved[key],
+      errors.raise("MS_EMISMATCH", "checkpoint %s belongs to a different model: %s=%s, here %s", path, key, saved[key],
         here[key])
     end
   end
 end
 
--- Iterates over a model's parameters as write takes them; reading is collective.
+-- Iterates over a model's parameters in the form that write takes; reading is collective.
 local function parameters_of(model, around, writes)
   local entries, i = tree.inventory(model).parameters, 0
   local state, buffer, room = around:ensure_state(), nil, 0
@@ -122,14 +122,14 @@ local function save(model, folder, given)
   local written = writing.write(folder, {
     config = whole, parameters = parameters_of(model, around, writes), writes = writes,
   }, given)
-  around:gather(0, "of a saved model") -- the folder is whole when any rank goes on
+  around:gather(0, "of a saved model") -- the folder is complete before any rank continues
   return written
 end
 
----Saves a model: config.json and model.safetensors, or several files and their index. No rank holds more of the model
----than its chunks and 64 MiB. Collective; the first rank of the mesh writes.
+---Saves a model: config.json and model.safetensors, or several files and their index. No rank needs more memory than
+---its chunks and 64 MiB. Collective; the first rank of the mesh writes.
 ---@param model moonshard.Module|moonshard.Trainer
----@param folder string is made; must not hold a model yet
+---@param folder string created; must not already contain a model
 ---@param given moonshard.HuggingFaceSaveOptions?
 ---@return { bytes: number, files: string[], tensors: integer } written
 function huggingface.save(model, folder, given)
@@ -137,7 +137,7 @@ function huggingface.save(model, folder, given)
   model = model.model or model
   if not tree.is_module(model) then errors.invalid("ms.huggingface.save: give a model or a trainer") end
   if not given or not given.ema then return save(model, folder, given) end
-  if not trainer then errors.invalid("ms.huggingface.save: ema: give the trainer, which has the averages") end
+  if not trainer then errors.invalid("ms.huggingface.save: ema needs the trainer, which has the averages") end
   return trainer:with_ema(save, model, folder, given)
 end
 

@@ -1,5 +1,5 @@
--- Hugging Face's Llama: what its config.json says, and where each of our parameters lies in its tensors. Weights lie as
--- ours do, [out, in], and rotary pairs are ours too.
+-- Hugging Face's Llama: maps its config.json to our options, and its tensors to our parameters. Weights are stored like
+-- ours, [out, in], with the same rotary pairs.
 
 local errors = require("moonshard.base.error")
 local fields = require("moonshard.huggingface.fields")
@@ -7,7 +7,7 @@ local options = require("moonshard.base.options")
 
 local llama = { prefix = "model.", architecture = "LlamaForCausalLM", head = "lm_head.weight" }
 
--- Frequencies that old versions kept with the weights.
+-- Frequencies that old versions stored with the weights.
 llama.buffers = { "^layers%.%d+%.self_attn%.rotary_emb%.inv_freq$" }
 
 -- Types and defaults as in LlamaConfig.
@@ -32,7 +32,7 @@ local SCALING = { "factor", "low_freq_factor", "high_freq_factor", "original_max
 local ROPE = { rope_theta = true, rope_type = true, type = true, partial_rotary_factor = true }
 for _, name in ipairs(SCALING) do ROPE[name] = true end
 
--- theta, and the scaling or false. From version 5 on both stand in rope_parameters; before, in rope_theta and
+-- Returns theta, and the scaling or false. Version 5 stores both in rope_parameters, earlier versions in rope_theta and
 -- rope_scaling.
 local function read_rope(path, values)
   local where = values.rope_parameters and "rope_parameters" or "rope_scaling"
@@ -46,7 +46,7 @@ local function read_rope(path, values)
   end
   local kind = given.rope_type or given.type or "default"
   if kind ~= "default" and kind ~= "llama3" then
-    errors.raise("MS_EUNSUPPORTED", "%s: %s: rope type %s is not built: there are default and llama3", path, where,
+    errors.raise("MS_EUNSUPPORTED", "%s: %s: rope type %s is not supported; supported: default and llama3", path, where,
       options.describe(kind))
   end
   if (given.partial_rotary_factor or 1) ~= 1 then
@@ -55,7 +55,7 @@ local function read_rope(path, values)
   end
   for name in pairs(given) do
     if not ROPE[name] then
-      errors.raise("MS_EUNSUPPORTED", "%s: %s: field %s is not known here, so what it does to positions is not either",
+      errors.raise("MS_EUNSUPPORTED", "%s: %s: field %s is unknown, and so is its effect on positions",
         path, where, name)
     end
   end
@@ -84,7 +84,7 @@ function llama.options(path, config)
     errors.invalid("%s: num_attention_heads %d must be a multiple of num_key_value_heads %d", path, heads, kv_heads)
   end
   if not values.head_dim and values.hidden_size % heads ~= 0 then
-    errors.invalid("%s: hidden_size %d must be a multiple of num_attention_heads %d where no head_dim is given", path,
+    errors.invalid("%s: hidden_size %d must be a multiple of num_attention_heads %d if head_dim is not given", path,
       values.hidden_size, heads)
   end
   return {
@@ -95,7 +95,7 @@ function llama.options(path, config)
   }
 end
 
----The config.json of a model of ours, as versions 4 and 5 of the reference library read it.
+---The config.json for one of our models, valid for versions 4 and 5 of the reference library.
 ---@param o table options of ms.models.llama, complete
 ---@return table
 function llama.config(o)
@@ -110,7 +110,7 @@ function llama.config(o)
   }
 end
 
----Every stored tensor: its name without prefix, its shape, and the parameter that it is.
+---Every stored tensor: its name without prefix, its shape, and its parameter.
 ---@param o table options of ms.models.llama
 ---@return moonshard.HuggingFaceTensor[]
 function llama.tensors(o)

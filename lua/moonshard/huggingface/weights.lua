@@ -1,4 +1,4 @@
--- The tensors of a folder beside those that its config.json asks for, and each of our parameters as a part of one.
+-- Compares the tensors of a folder with those that its config.json requires, and locates our parameters in them.
 
 local errors = require("moonshard.base.error")
 local safetensors = require("moonshard.base.safetensors")
@@ -6,7 +6,7 @@ local ffi = require("ffi")
 
 local weights = {}
 
-local LISTED = 8 -- of the names that an error lists
+local LISTED = 8 -- most names that an error lists
 
 local function numel(shape)
   local n = 1
@@ -19,10 +19,10 @@ local function shape_text(shape)
   return "[" .. table.concat(shape, ",") .. "]"
 end
 
----Where a part lies in its tensor, for reading and writing in the order of our parameter.
+---The location of a part in its tensor, for reading and writing in the order of our parameter.
 ---@param tensor moonshard.HuggingFaceTensor
 ---@param part table
----@return moonshard.TensorView? nil: all of the tensor as it lies
+---@return moonshard.TensorView? nil: the whole tensor as stored
 ---@return integer elements
 function weights.view(tensor, part)
   if not part.column then return nil, numel(tensor.shape) end
@@ -58,7 +58,7 @@ local function is_buffer(name, family, prefix)
   return false
 end
 
--- What the folder has beside what it should have, as texts.
+-- The differences between the folder's tensors and the required ones, as texts.
 local function differences(file, family, prefix, expected)
   local missing, misshapen, extra = {}, {}, {}
   for name, tensor in pairs(expected) do
@@ -86,14 +86,14 @@ local function check_names(file, family, prefix, expected)
     if #kind[2] > 0 then found[#found + 1] = ("%s: %s"):format(kind[1], enough(kind[2])) end
   end
   if #found > 0 then
-    errors.raise("MS_EMISMATCH", "%s does not hold the tensors that config.json asks for; %s", file.path,
+    errors.raise("MS_EMISMATCH", "%s does not contain the tensors that config.json requires; %s", file.path,
       table.concat(found, "; "))
   end
 end
 
 -- ---- reading ----------------------------------------------------------------------------------------------------
 
--- A tied head may be stored too; other values than the embedding's would be lost.
+-- A tied head can also be stored; values that differ from the embedding's would be lost.
 local function check_twin(file, twin, name, first, count, values)
   local other = ffi.new("float[?]", count)
   local bytes = file:read_f32(twin, nil, first, count, other)
@@ -110,7 +110,7 @@ end
 local function source_of(file, tensor, part, identity, twin)
   local view, elements = weights.view(tensor, part)
   local function read(first, count, out)
-    local stored = math.max(0, math.min(count, elements - first)) -- what is beyond is padding of the vocabulary
+    local stored = math.max(0, math.min(count, elements - first)) -- the rest is padding of the vocabulary
     if stored < count then ffi.fill(out + stored, (count - stored) * 4) end
     if stored == 0 then return 0 end
     local bytes = file:read_f32(tensor.stored_as, view, first, stored, out)
@@ -120,7 +120,7 @@ local function source_of(file, tensor, part, identity, twin)
   return { read = read, identity = identity }
 end
 
--- Equal for files of equal headers.
+-- Equal for files with equal headers.
 local function identity_of(file)
   local lines = {}
   for i, tensor in ipairs(file.tensors) do
@@ -129,15 +129,15 @@ local function identity_of(file)
   return table.concat(lines, "\n")
 end
 
----Opens a folder's weights, checks them against what is needed, and says where each parameter is read.
+---Opens a folder's weights, checks them against the model, and locates each parameter.
 ---@param folder string
 ---@param family moonshard.HuggingFaceFamily
----@param options table of the model
+---@param options table the model's
 ---@return table<string, moonshard.ValueSource> sources by our parameter's name
 function weights.open(folder, family, options)
   local file = safetensors.open(folder)
-  if options.layers > #file.tensors then -- before a list of them all is made
-    errors.raise("MS_EMISMATCH", "%s: config.json asks for %d layers, and all that is there is %d tensors", file.path,
+  if options.layers > #file.tensors then -- before building a list of all
+    errors.raise("MS_EMISMATCH", "%s: config.json requires %d layers, but there are only %d tensors", file.path,
       options.layers, #file.tensors)
   end
   local prefix = has_prefix(file, family.prefix) and family.prefix or ""

@@ -1,7 +1,7 @@
--- Writing a folder of Hugging Face's layout from anything that gives parameters by element ranges: a model that lives
--- on many ranks, or a checkpoint on disk. A few elements are in memory at a time.
+-- Writes a folder in Hugging Face's layout from any source of parameters by element ranges: a model sharded over ranks,
+-- or a checkpoint on disk. Holds a small part of the parameters in memory at a time.
 --
--- Files appear one by one, each whole, config.json last: a folder without it was not finished.
+-- Files appear one by one, each complete, config.json last: a folder without it is unfinished.
 
 local config = require("moonshard.huggingface.config")
 local errors = require("moonshard.base.error")
@@ -12,7 +12,7 @@ local output_file = require("moonshard.base.output_file")
 local safetensors = require("moonshard.base.safetensors")
 local weights = require("moonshard.huggingface.weights")
 
-local PIECE = 2 ^ 23 -- elements that are read at a time
+local PIECE = 2 ^ 23 -- elements per read
 
 local DTYPES = { f32 = "F32", bf16 = "BF16", f16 = "F16" }
 local BYTES = { F32 = 4, BF16 = 2, F16 = 2 }
@@ -22,12 +22,12 @@ local UNITS = {
 }
 
 ---@class moonshard.HuggingFaceSource
----@field config table what config.json says: as read from one, or as huggingface.config gives it
----@field parameters fun(): string?, integer[]?, function? iterates over name, dims and read(first, count), which gives
+---@field config table contents of config.json: as read from a file, or as returned by huggingface.config
+---@field parameters fun(): string?, integer[]?, function? yields name, dims and read(first, count), which returns
 ---  elements [first, first + count) of the flattened parameter as const float *, valid until the next read
----@field writes boolean? false: reads along, where reading is collective, and writes nothing; true
+---@field writes boolean? false: only take part in collective reads, write nothing; default true
 
--- "5GB" as the reference library counts it: powers of ten, or of two as GiB.
+-- "5GB" as in the reference library: powers of ten, or of two for GiB.
 local function read_size(given)
   if type(given) == "number" and given >= 1 then return given end
   local number, unit = tostring(given):match("^(%d+%.?%d*)%s*(%a*)$")
@@ -41,10 +41,10 @@ end
 local function read_options(given)
   given = options.parse("ms.huggingface", given, {
     dtype = { "string", default = "f32" }, max_shard_size = { "any", default = "5GB" },
-    ema = { "boolean" }, -- whose values they are, which ms.huggingface.save sees to
+    ema = { "boolean" }, -- handled by ms.huggingface.save
   })
   if not DTYPES[given.dtype] then
-    errors.raise("MS_ENAME", "ms.huggingface: dtype %s: there are f32, bf16 and f16", options.describe(given.dtype))
+    errors.raise("MS_ENAME", "ms.huggingface: dtype %s is none of f32, bf16, f16", options.describe(given.dtype))
   end
   return DTYPES[given.dtype], read_size(given.max_shard_size)
 end
@@ -59,7 +59,7 @@ local function holds_vocabulary(tensor, model)
   return #tensor.shape == 2 and tensor.shape[1] == model.vocab and not tensor.parts[1].column
 end
 
--- Every part of every tensor has its parameter, of its size: but rows that pad a vocabulary are left out.
+-- Checks that every part of every tensor has a parameter of its size, apart from vocabulary padding.
 local function check_parameters(found, tensors, model)
   local left = {}
   for name in pairs(found) do left[name] = true end
@@ -72,7 +72,7 @@ local function check_parameters(found, tensors, model)
       local padded = holds_vocabulary(tensor, model) and parameter.dims[1] > first
         and elements / first == size / parameter.dims[1]
       if size ~= elements and not padded then
-        errors.raise("MS_EMISMATCH", "parameter %s is [%s], but tensor %s holds %d elements of it", part.parameter,
+        errors.raise("MS_EMISMATCH", "parameter %s is [%s], but tensor %s contains %d elements of it", part.parameter,
           table.concat(parameter.dims, ","), tensor.name, elements)
       end
       left[part.parameter] = nil
@@ -82,7 +82,7 @@ local function check_parameters(found, tensors, model)
   if extra then errors.raise("MS_EMISMATCH", "parameter %s has no place in config.json's model", extra) end
 end
 
--- As the reference library divides: in order, a new file when the next tensor would be too much for this one.
+-- Splits like the reference library: in order, with a new file when the next tensor would exceed the size limit.
 local function divide(tensors, dtype, limit)
   local files = { { bytes = 0 } }
   for _, tensor in ipairs(tensors) do
@@ -137,19 +137,19 @@ local function index_text(files)
   return json.encode({ metadata = { total_size = total }, weight_map = map }) .. "\n", total
 end
 
----Makes a folder, and raises MS_EINVAL when it holds a model or nothing can be written there: better before training
----than after it.
+---Creates a folder, and raises MS_EINVAL when it contains a model or is not writable. Called before training, so that
+---the error does not come after it.
 ---@param folder string
 local function check_folder(folder)
   for _, name in ipairs({ "config.json", "model.safetensors", "model.safetensors.index.json" }) do
     if input_file.exists(folder .. "/" .. name) then
-      errors.invalid("%s/%s is there already: save into a folder of its own", folder, name)
+      errors.invalid("%s/%s already exists: save into a different folder", folder, name)
     end
   end
   output_file.check("a model is saved as", folder .. "/config.json")
 end
 
--- The config with what depends on this save.
+-- The config with the fields that depend on this save.
 local function config_of(source, family, dtype)
   local whole = { architectures = { family.architecture } }
   for key, value in pairs(source.config) do whole[key] = value end
@@ -157,9 +157,9 @@ local function config_of(source, family, dtype)
   return config.text(whole)
 end
 
----Writes config.json and model.safetensors, or several files and their index. Everything that reads collectively must
----be called by all ranks alike, of which one writes.
----@param folder string is made; must not hold a model yet
+---Writes config.json and model.safetensors, or several files and their index. If reading is collective, all ranks must
+---call it; one of them writes.
+---@param folder string created; must not already contain a model
 ---@param source moonshard.HuggingFaceSource
 ---@param given { dtype: string?, max_shard_size: string|number? }? "f32" (default), "bf16" or "f16"; "5GB"
 ---@return { bytes: number, files: string[], tensors: integer } written
@@ -187,8 +187,8 @@ local function write(folder, source, given)
   return { bytes = bytes, files = names, tensors = #tensors }
 end
 
----Shapes of embedding and head without what pads the vocabulary.
----@param layout table what config.json says
+---Shapes of embedding and head without vocabulary padding.
+---@param layout table contents of config.json
 ---@return table<string, integer[]> by the parameter's name
 local function vocabulary_shapes(layout)
   local family, model = config.parse(layout, "config.json")
