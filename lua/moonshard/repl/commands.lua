@@ -1,5 +1,5 @@
--- What can be typed that is not Lua: the prompt's own commands, which rank 0 carries out or turns into a request to
--- all ranks.
+-- Prompt input that is not Lua: the prompt's own commands, which rank 0 carries out or turns into a request to all
+-- ranks.
 
 local documentation = require("moonshard.repl.documentation")
 local nearest = require("moonshard.base.nearest")
@@ -28,14 +28,14 @@ Tab completes names, methods, options inside of a call's table, and inside of qu
 modules. A line that is not complete goes on in the next one. Ctrl-C stops a line or takes back what is typed; the ranks
 stay.]]
 
----@class moonshard.Request what all ranks are asked to do
+---@class moonshard.Request work for all ranks
 ---@field kind string "lua", "file" or "quit"
 ---@field text string
 ---@field line integer where the text begins in the input
 ---@field silent boolean?
 ---@field only integer? the one rank that runs it
----@field apart boolean? show every rank by itself
----@field presses integer? of Ctrl-C on rank 0 before
+---@field apart boolean? show every rank separately
+---@field presses integer? presses of Ctrl-C on rank 0 so far
 
 ---@class moonshard.Answer
 ---@field text string?
@@ -59,7 +59,7 @@ function handlers.time(prompt, argument)
   return {}
 end
 
--- What the session began with is no variable of the user's.
+-- Globals that the session began with are not the user's variables.
 local GIVEN = { _G = true, ms = true, re = true, rank = true, _ = true }
 for name in ("load loadstring loadfile dofile"):gmatch("%S+") do GIVEN[name] = true end
 
@@ -94,7 +94,7 @@ function commands.names()
   return names
 end
 
--- A child is no rank: it must not take what the launcher told this process for its own.
+-- A child is not a rank: it must not inherit the launcher's variables of this rank.
 local RANK_VARIABLES = "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MOONSHARD_JOB_FD"
 
 local function run_shell(command)
@@ -135,11 +135,11 @@ function commands.read(prompt, text, line)
   if first == ":" and not text:match("^%s*::") then
     local name, argument = text:match(":%s*(%S*)%s*(.-)%s*$")
     if handlers[name] then return handlers[name](prompt, argument) end
-    return { message = (":%s is no command: %s"):format(name, nearest.advice(name, handlers)) }
+    return { message = (":%s is not a command: %s"):format(name, nearest.advice(name, handlers)) }
   end
   if first == "@" then
     local target, rest = text:match("@(%w+)%s+(.*)$")
-    if not target then return { message = "@ is followed by a rank, or all, and a line: @2 x" } end
+    if not target then return { message = "@ needs a rank or all, and a line: @2 x" } end
     return address(prompt, target, rest, line)
   end
   return { request = { kind = "lua", text = text, line = line } }

@@ -1,5 +1,5 @@
--- What Tab offers: names of the session and its fields, methods behind a colon, names of parameters and modules
--- inside of a string, and the prompt's own commands. Nothing is called to find out.
+-- Completions of Tab: names of the session and their fields, methods after a colon, names of parameters and modules
+-- inside a string, and the prompt's own commands. Completion calls no user code.
 
 local documentation = require("moonshard.repl.documentation")
 local lexer = require("moonshard.repl.lexer")
@@ -65,7 +65,7 @@ local function matching(fields, prefix, accept)
   return sorted(found)
 end
 
--- FQNs of all models that the session holds.
+-- FQNs of all models in the session.
 local function model_names(environment)
   local names = {}
   for _, value in next, environment do
@@ -146,7 +146,7 @@ local function option_candidates(environment, text)
   return options and matching(options, prefix), prefix
 end
 
----Names that may stand at the end of a text, and the part of them that is there already.
+---The possible names at the end of a text, and the prefix already typed.
 ---@param environment table
 ---@param text string up to the cursor
 ---@param commands string[]? of the prompt, without the colon
@@ -206,7 +206,7 @@ local function in_columns(list, width)
   return table.concat(lines, "\n")
 end
 
----What Tab does: the text to insert, and a list to show when there are several ways to go on.
+---The effect of Tab: the text to insert, and a list to show when there are several completions.
 ---@param environment table
 ---@param text string up to the cursor
 ---@param commands string[]

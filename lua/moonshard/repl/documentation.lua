@@ -1,5 +1,5 @@
--- ?name: what a name stands for, told by the comments above it. The Lua sources are inside of the executable, so the
--- annotations that editors read are what the prompt shows; ops are told by the engine's op table.
+-- ?name: the documentation of a name, from the comments above it. The executable contains the Lua sources, so the
+-- prompt shows the annotations that editors read; for ops it shows the engine's op table.
 
 local engine = require("moonshard.base.ffi")
 local input_file = require("moonshard.base.input_file")
@@ -15,7 +15,7 @@ local documentation = {}
 
 local sources = {}
 
--- The lines of a file of the executable, or on disk; nil when it is neither.
+-- The lines of a file in the executable or on disk; nil when there is none.
 local function lines_of(path)
   if sources[path] == nil then
     local in_executable, host = pcall(require, "moonshard.host")
@@ -34,7 +34,7 @@ local function comment_above(lines, number)
   return comment
 end
 
--- The comment that a file begins with.
+-- The comment at the beginning of a file.
 local function comment_of_file(lines)
   local comment = {}
   for _, line in ipairs(lines) do
@@ -47,7 +47,7 @@ end
 
 -- ---- annotations as text -------------------------------------------------------------------------------------------
 
--- The fields of a class that a parameter is of: options of a function.
+-- The fields of a parameter's class: the options of a function.
 local function fields_of_class(lines, class)
   local fields = {}
   for i, line in ipairs(lines) do
@@ -144,7 +144,7 @@ local function module_of(value)
   end
 end
 
--- What require("moonshard") says of its own field.
+-- The annotation of a field in require("moonshard").
 local function annotation(name)
   local field = name:match("^ms%.([%w_]+)$")
   local lines = field and lines_of("lua/moonshard/init.lua")
@@ -196,13 +196,13 @@ local function unknown(environment, name, part, holder)
   if holder == environment and not advice:find("^did you mean") then
     advice = ":vars lists its variables, ?ms what ms offers, print(ms.ops.help()) the ops"
   end
-  return ("%s is nothing that this session has: %s"):format(name, advice)
+  return ("%s is not a name of this session: %s"):format(name, advice)
 end
 
----What is known about a name of the session, of ms, or of an op.
+---The documentation of a name of the session, of ms, or of an op.
 ---@param environment table
 ---@param name string "ms.trainer", "train:step", "softmax"
----@return string? text, string? message why there is none
+---@return string? text, string? message the reason when there is none
 function documentation.describe(environment, name)
   local value, part, holder = find(environment, name)
   if value == nil then
@@ -221,8 +221,8 @@ end
 
 -- ---- the names of a function's options ----------------------------------------------------------------------------
 --
--- For completion inside of its table: ms.trainer { mod<Tab>. Nothing is called to find out: the function's source says
--- what it hands to options.parse, here or in a table of its file.
+-- For completion inside its table: ms.trainer { mod<Tab>. Read from the function's source, without calling it: the
+-- argument of options.parse, inline or a table of the same file.
 
 -- The text of a table constructor that begins at `at`, an opening brace.
 local function constructor_at(source, at)

@@ -1,7 +1,6 @@
--- A line's life on one rank: compiled, run in the environment that the session keeps, and what came of it.
+-- Evaluates a line on one rank: compiles it, runs it in the session's environment, and returns the outcome.
 --
--- What the user wrote runs interpreted: LuaJIT's compiled loops do not look for Ctrl-C. The layer below stays
--- compiled.
+-- User code runs interpreted, because LuaJIT's compiled loops do not check for Ctrl-C. The layer below stays compiled.
 
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
@@ -15,16 +14,16 @@ Evaluator.__index = Evaluator
 
 local evaluate = {}
 
----@class moonshard.Outcome what a line came to on one rank
+---@class moonshard.Outcome the outcome of a line on one rank
 ---@field kind string "ok", "error", "interrupted", "stopped" (by the failure of another rank), "quit", "idle"
 ---@field text string shown values, or the message
 ---@field output string what the line printed
----@field code integer exit status, of quit
+---@field code integer exit status, for "quit"
 
 local MOST_OUTPUT = 2 ^ 16
 local MOST_TEXT = 2 ^ 18
 
--- What os.exit raises, so that all ranks leave together.
+-- Raised by os.exit, so that all ranks leave together.
 local Quit = {}
 
 -- ---- what a line prints --------------------------------------------------------------------------------------------
@@ -37,7 +36,7 @@ local function keep_output(self, text)
   if text ~= "" then self.ends_line = text:sub(-1) == "\n" end
 end
 
--- Only rank 0's output is seen, as it comes; all ranks keep theirs, so that it can be compared.
+-- Only rank 0's output is shown immediately; all ranks keep theirs for comparison.
 local function watch_output(self)
   local write = io.write
   rawset(io, "write", function(...)
@@ -73,7 +72,7 @@ local function add_loaders(self)
     if not chunk then error(why, 0) end
     return chunk()
   end
-  -- Modules of the user, which are files; those of the layer come from the executable.
+  -- The user's modules, which are files; the layer's modules are in the executable.
   local SEARCHES_FILES = 3
   local search = package.loaders[SEARCHES_FILES]
   package.loaders[SEARCHES_FILES] = function(name)
@@ -140,7 +139,7 @@ function evaluate.compile(text, name, first_line)
   local as_expression = message
   chunk, message = compile_as(lexer.keep_locals(text), name, first_line)
   if chunk then return chunk end
-  -- Of the two readings that one is told which goes further.
+  -- Of the two readings, reports the error of the one that parses further.
   local statement_place = lexer.find_mistake(text)
   if statement_place >= place then place, as_expression = statement_place, message end
   return nil, explain(as_expression, text, place), lexer.is_incomplete(as_expression)
@@ -175,7 +174,7 @@ local function outcome_of_error(raised)
   return { kind = kind, text = tostring(raised) }
 end
 
--- The shown values. A collective tostring may wait, or take long: showing is part of what Ctrl-C stops.
+-- Shows the values. Ctrl-C also stops this, because a collective tostring can wait or take long.
 local function run_chunk(self, chunk, request, is_expression)
   local values = is_expression and chunk(pack) or pack(chunk())
   if request.kind == "file" then

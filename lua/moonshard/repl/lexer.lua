@@ -1,17 +1,16 @@
--- Lua's words, for what a prompt does with text before it is code: keeping its locals, pointing at a mistake,
--- completing.
+-- Splits Lua text into tokens, so that the prompt can keep locals, point at mistakes and complete names.
 --
--- LuaJIT judges what is right; this only has to cut right text rightly, and to survive the rest.
+-- LuaJIT decides whether text is valid; this lexer only has to be correct for valid text, and robust otherwise.
 
 local lexer = {}
 
 ---@class moonshard.Token
 ---@field kind string "name", "keyword", "number", "string", "symbol"
 ---@field text string
----@field first integer place of its first byte
+---@field first integer position of its first byte
 ---@field last integer
----@field open boolean? a string that does not end
----@field content integer? of a string: place of the first byte inside of it
+---@field open boolean? an unterminated string
+---@field content integer? for strings: place of the first byte inside
 
 local KEYWORDS = {}
 for word in ("and break do else elseif end false for function goto if in local nil not or repeat return then true "

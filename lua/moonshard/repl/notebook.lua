@@ -1,5 +1,5 @@
--- What a session leaves behind: the lines that went well, to be saved as a recipe that does the same again, and the
--- losses of the steps that were made, for a curve.
+-- Records a session: the lines that succeeded, to be saved as a recipe that repeats them, and the losses of its steps,
+-- for a curve.
 
 local chart = require("moonshard.metrics.chart")
 local context = require("moonshard.base.context")
@@ -35,7 +35,7 @@ local re = ms.re
 rank = ms.world().rank
 ]]
 
--- An expression as a statement that also sets _, as the prompt does; nil when it only looks at something.
+-- An expression as a statement that also sets _, as the prompt does; nil when it has no effect.
 local function as_statement(text)
   local expression = text:match("^%s*=(.*)$") or text
   if expression:find("^[%w_.%s]*$") then return nil end
@@ -56,7 +56,7 @@ local function piece_of(request)
   return text
 end
 
----Keeps a request that went well on all ranks.
+---Records a request that succeeded on all ranks.
 ---@param request moonshard.Request
 function Notebook:keep(request)
   local piece = piece_of(request)
@@ -81,7 +81,7 @@ end
 ---@return string? text, string? message
 function Notebook:curve()
   local points = self.last and self.losses[self.last]
-  if not points then return nil, ":curve: no step was made yet" end
+  if not points then return nil, ":curve: no training step yet" end
   return (chart.text({ { name = "training", points = points } }, {
     title = "loss", x = "step", columns = math.min(terminal.columns(), 78), colour = terminal.interactive(),
   }):gsub("\n$", ""))

@@ -1,5 +1,5 @@
--- Rank 0's side between lines: reads until a line is complete, carries out what concerns nobody else, and gives back
--- what all ranks shall do. In a terminal lines are edited; from a pipe they are read as they are, without prompts.
+-- Rank 0's prompt: reads until a line is complete, carries out commands that concern only rank 0, and returns requests
+-- for all ranks. In a terminal lines can be edited; from a pipe they are read as is, without prompts.
 
 local commands = require("moonshard.repl.commands")
 local completion = require("moonshard.repl.completion")
@@ -46,7 +46,7 @@ function prompt.new(host, world, environment)
   function self.completer(text)
     return completion.complete(environment, text, commands.names(), terminal.columns())
   end
-  print(("Moonshard %s, %d rank%s. :help tells what can be typed, Ctrl-D ends."):format(
+  print(("Moonshard %s, %d rank%s. :help lists the commands, Ctrl-D ends."):format(
     require("moonshard.base.ffi").version, self.ranks, self.ranks == 1 and "" or "s"))
   return self
 end
@@ -69,7 +69,7 @@ function Prompt:read_line(text)
   return line
 end
 
--- What was typed is one entry of the history, a block of several lines too.
+-- The input is one entry of the history, also a block of several lines.
 function Prompt:remember(typed)
   if not self.interactive or not typed:find("%S") then return end
   local saved, cause = self.host.remember(typed)
@@ -79,7 +79,7 @@ function Prompt:remember(typed)
   self.failed = false
 end
 
----Tells an error.
+---Prints an error.
 ---@param message string
 function Prompt:fail(message)
   self.failed = true
@@ -87,12 +87,12 @@ function Prompt:fail(message)
   io.stderr:write(message, "\n")
 end
 
--- Reads on while a request's text is not complete. The request is nil when what was read is to be forgotten, or the
--- input has ended; typed: all lines.
+-- Reads more lines until a request is complete. The request is nil when the input is discarded or has ended; typed: all
+-- lines.
 function Prompt:complete(request, typed)
   while true do
     local text, silent = lexer.strip_semicolon(request.text)
-    -- A `;` may stand behind an expression, which is then one; behind a statement it is part of Lua.
+    -- Accepts a `;` after an expression; after a statement it is part of Lua.
     local chunk, message, incomplete = evaluate.compile(text, "=stdin", request.line)
     if chunk then
       request.text, request.silent = text, silent
@@ -116,7 +116,7 @@ function Prompt:complete(request, typed)
   end
 end
 
----The next thing that all ranks shall do.
+---The next request for all ranks.
 ---@return moonshard.Request? request nil when another rank was lost
 ---@return string? message
 function Prompt:next()

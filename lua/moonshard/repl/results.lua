@@ -1,4 +1,4 @@
--- What a line came to on every rank, as the user sees it: what is equal once, what differs by rank.
+-- Shows the outcomes of a line on all ranks: equal results once, different results per rank.
 
 local text_lines = require("moonshard.base.text_lines")
 
@@ -34,7 +34,7 @@ local function name_ranks(ranks)
   return (#ranks == 1 and "rank " or "ranks ") .. table.concat(parts, ", ")
 end
 
--- Ranks with the same text, in the order of their first rank.
+-- Groups ranks with the same text, ordered by first rank.
 local function group(outcomes, ranks, field)
   local groups, by_text = {}, {}
   for _, rank in ipairs(ranks) do
@@ -54,7 +54,7 @@ local function with_name(name, text)
   return name .. ":\n  " .. table.concat(lines, "\n  ")
 end
 
--- Of a long text that differs in few lines from the one before, those lines; else nil.
+-- The lines of a long text that differ from the previous one, if they are few; else nil.
 local function difference(text, other)
   local lines, others = text_lines.all(text), text_lines.all(other)
   if #lines ~= #others or #lines < 2 then return nil end
@@ -69,7 +69,7 @@ end
 ---@param outcomes moonshard.Outcome[] rank 0's first
 ---@param ranks integer[] whose texts are merged
 ---@param field string "text" or "output"
----@param apart boolean? every rank by itself, even when all are equal
+---@param apart boolean? every rank separately, even when all are equal
 ---@return string[]
 function results.merge(outcomes, ranks, field, apart)
   local merged = {}
@@ -96,7 +96,7 @@ local function ranks_of(outcomes, accept)
   return ranks
 end
 
--- Rank 0's output was seen as it came.
+-- Rank 0's output has already been shown.
 local function hidden_output(outcomes)
   local ranks = ranks_of(outcomes, function(outcome)
     return outcome.output ~= "" and outcome.output ~= outcomes[1].output
@@ -108,7 +108,7 @@ local function hidden_output(outcomes)
   return merged
 end
 
--- The causes; of the ranks that another one's failure stopped only the number.
+-- The causes; for ranks stopped by another rank's failure, only which they are.
 local function failures(outcomes)
   local causes = ranks_of(outcomes, function(outcome) return outcome.kind == "error" end)
   local stopped = ranks_of(outcomes, function(outcome) return outcome.kind == "stopped" end)
@@ -128,7 +128,7 @@ end
 ---@field quit integer? exit status, when a rank asked for the end of the session
 
 ---@param outcomes moonshard.Outcome[] rank 0's first
----@param apart boolean? show every rank by itself
+---@param apart boolean? show every rank separately
 ---@return moonshard.Told
 function results.tell(outcomes, apart)
   local merged = { lines = hidden_output(outcomes), failures = {} }

@@ -1,5 +1,5 @@
--- The session as every rank lives it: rank 0 gets a line, all ranks get it from there, run it, come back to a common
--- clean state whatever happened to any of them, and tell rank 0 what it gave.
+-- The session on every rank: rank 0 reads a line and sends it to all ranks, which run it, return to a common clean
+-- state whatever happened to any of them, and send the outcome to rank 0.
 
 local clock = require("moonshard.base.clock")
 local evaluate = require("moonshard.repl.evaluate")
@@ -24,7 +24,7 @@ function session.new(world)
   local host = require("moonshard.host.repl")
   host.stop_with(errors.new({ status = "MS_EINTERRUPT", code = 14, message = "interrupted" }))
   local self = setmetatable({ host = host, world = world, evaluator = evaluate.new(world.rank) }, Session)
-  -- From here on Ctrl-C ends no rank: only then it may be pressed at a prompt.
+  -- From here on Ctrl-C does not end ranks, so it is safe at the prompt.
   local ready, why = host.join_ranks(world.handle)
   if not ready then error(why, 0) end
   if world.rank == 0 then self.prompt = prompt.new(host, world, self.evaluator.environment) end
@@ -64,7 +64,7 @@ function Session:evaluate(request)
   if request.only and request.only ~= self.world.rank then return { kind = "idle", text = "", output = "" } end
   local outcome = self.evaluator:run(request, self.host.stoppable)
   if outcome.kind == "ok" or outcome.kind == "quit" then return outcome end
-  -- Others may wait for this rank in a collective.
+  -- Other ranks may be waiting for this one in a collective.
   local C = require("moonshard.base.ffi").C
   C.ms_error_clear()
   C.ms_world_abort(self.world.handle, outcome.text)
@@ -77,7 +77,7 @@ function Session:tell(texts, request, began)
   for i, text in ipairs(texts) do outcomes[i] = results.decode(text) end
   local merged = results.tell(outcomes, request.apart)
   local write = function(line) io.stdout:write(line, "\n") end
-  -- Behind an unfinished line of output, or the terminal's own ^C.
+  -- After an unfinished line of output, or the terminal's own ^C.
   local interrupted = merged.failures[1] == results.INTERRUPTED
   if self.prompt.interactive and (interrupted or not self.evaluator.ends_line) then write("") end
   for _, line in ipairs(merged.lines) do write(line) end
@@ -88,8 +88,8 @@ function Session:tell(texts, request, began)
   return merged.quit
 end
 
--- Runs what rank 0 asks for on all ranks; the exit status when the session is to end. finish: called at the end of a
--- file, on every rank.
+-- Runs rank 0's request on all ranks; returns the exit status when the session should end. finish: called at the end of
+-- a file, on every rank.
 function Session:carry_out(asked, finish)
   local began = clock.now()
   if asked then asked.presses = self.host.presses() end
@@ -114,7 +114,7 @@ function Session:next()
   local request, why = self.prompt:next()
   if not request then lose(why) end
   if request.kind == "quit" then
-    -- From a pipe, the exit status tells whether all lines went well.
+    -- From a pipe, the exit status is 0 only if all lines succeeded.
     request.text = tostring(self.prompt.failed and not self.prompt.interactive and status.BAD_INPUT or status.OK)
   end
   return request

@@ -1,4 +1,4 @@
--- Values as text, the same text on every rank when the values are the same: no addresses, keys in order.
+-- Formats values as text that is equal on every rank for equal values: no addresses, sorted keys.
 
 local plan = require("moonshard.engine.plan")
 local eager_show = require("moonshard.tensor.show")
@@ -9,8 +9,8 @@ local show = {}
 local COLUMNS = 96     -- a table that fits is written in one line
 local DEEPEST = 4      -- tables within tables
 local MOST_ENTRIES = 64
-local DIGITS = "%.6g"  -- of a number in a table; alone it is shown in full
-local MOST_ELEMENTS = 64 -- of a tensor; of a larger one only the ends of its axes
+local DIGITS = "%.6g"  -- for numbers in a table; a number alone is shown in full
+local MOST_ELEMENTS = 64 -- of a tensor; a larger one shows only the ends of its axes
 
 local ESCAPES = { ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ["\0"] = "\\0", ['"'] = '\\"', ["\\"] = "\\\\" }
 
@@ -82,7 +82,7 @@ local function render_table(value, above, depth)
   if next(value) == nil then return "{}" end
   if depth >= DEEPEST then return "{ ... }" end
   above[value] = true
-  -- Of an object its fields are enough: what they hold is shown when it is asked for.
+  -- Shows only the fields of an object, not their contents.
   local entries = entries_of(value, above, getmetatable(value) and DEEPEST - 1 or depth)
   above[value] = nil
   local line = "{ " .. table.concat(entries, ", ") .. " }"
@@ -102,7 +102,7 @@ function render(value, above, depth)
   return (tostring(value):gsub(": 0x%x+$", ""))
 end
 
----A value as the prompt shows it: a text as it is, a table by what it holds, everything else by its own tostring.
+---A value as the prompt shows it: strings as is, tables by their contents, everything else by its tostring.
 ---@param value any
 ---@return string
 function show.value(value)

@@ -1,7 +1,7 @@
 -- Two finished sweeps point by point: what became faster or slower, and whether by more than the runs differ.
 --
--- Points match by their settings. The sweeps may differ in anything else, because that is what one wants to compare:
--- what they differ in is the first thing that is printed.
+-- Points match by their settings. The sweeps can differ in anything else, since that is what a comparison is for; the
+-- differences are printed first.
 
 local columns = require("moonshard.sweep.columns")
 local finished = require("moonshard.sweep.finished")

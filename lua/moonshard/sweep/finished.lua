@@ -27,12 +27,12 @@ local function file_of(path)
 end
 
 local function check_header(path, header)
-  if type(header) ~= "table" then refuse(path, "it does not begin with an object") end
+  if type(header) ~= "table" then refuse(path, "the file does not begin with an object") end
   for key, kind in pairs(HEADER) do
     if type(header[key]) ~= kind then refuse(path, ("it has no %s"):format(key)) end
   end
   for name, value in pairs({ load = header.load, cores = header.machine.cores }) do
-    if type(value) ~= "number" then refuse(path, name .. " is no number") end
+    if type(value) ~= "number" then refuse(path, name .. " is not a number") end
   end
 end
 
@@ -79,7 +79,7 @@ local function read_object(path, text)
   local object, why = json.decode(text)
   if object == nil then refuse(path, why) end
   check_header(path, object)
-  if type(object.points) ~= "table" then refuse(path, "it has no points") end
+  if type(object.points) ~= "table" then refuse(path, "the file contains no points") end
   return object, object.points
 end
 
@@ -100,7 +100,7 @@ function finished.read(path)
   local header, list = read(file, text)
   local points, by_key, unfinished = {}, {}, 0
   for i, record in ipairs(list) do
-    if not is_record(record, header) then refuse(file, ("point %d has not what a point has"):format(i)) end
+    if not is_record(record, header) then refuse(file, ("point %d lacks required fields"):format(i)) end
     if not by_key[record.key] then points[#points + 1] = { key = record.key, values = record.point } end
     by_key[record.key] = record
   end

@@ -88,7 +88,7 @@ local function ranks_of(point, ranks, settings)
   local mesh = point.values.mesh or settings and settings.mesh
   if not given and mesh then given = sizes_product(point, grid.text(mesh)) end
   if type(given) ~= "number" or given < 1 or given % 1 ~= 0 then
-    errors.invalid("ms.sweep: point %s: how many ranks it runs on is not known: give ranks, or a mesh like \"2x2\"",
+    errors.invalid("ms.sweep: point %s: the number of ranks is unknown: give ranks, or a mesh like \"2x2\"",
       point.key)
   end
   return given

@@ -66,7 +66,7 @@ local function start(words, output)
   arguments[0] = "moonshard"
   for i, word in ipairs(words) do arguments[i] = word end
   local ends, parent = ffi.new("int[2]"), C.getpid()
-  if C.pipe2(ends, O_CLOEXEC) ~= 0 then errors.raise("MS_EIO", "sweep: no pipe to a child (errno %d)", ffi.errno()) end
+  if C.pipe2(ends, O_CLOEXEC) ~= 0 then errors.raise("MS_EIO", "sweep: cannot make a pipe (errno %d)", ffi.errno()) end
   local pid = C.fork()
   if pid == 0 then
     pcall(become_child, arguments, output, ends[1], parent)
@@ -76,7 +76,7 @@ local function start(words, output)
   C.close(ends[1])
   if pid < 0 then
     C.close(ends[0])
-    errors.raise("MS_EIO", "sweep: a process cannot be started (errno %d)", number)
+    errors.raise("MS_EIO", "sweep: cannot start a process (errno %d)", number)
   end
   C.setpgid(pid, pid) -- the child does it too: whoever comes first
   return pid, ends[0]

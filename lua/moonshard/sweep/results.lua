@@ -49,7 +49,7 @@ end
 -- Names the first thing in which two sweeps differ.
 local function check_same(path, old, new)
   local first = results.differences(old, new)[1]
-  if first then errors.invalid("ms.sweep: %s cannot go on: %s; without --resume the sweep begins anew", path, first) end
+  if first then errors.invalid("ms.sweep: %s cannot go on: %s; omit --resume to start the sweep again", path, first) end
 end
 
 -- Whole lines; one without its end was being written when the sweep was killed, and is dropped.
@@ -60,8 +60,8 @@ local function read_lines(path)
   for line in text_lines.whole(text) do
     local value, wrong = json.decode(line)
     if type(value) ~= "table" then
-      errors.invalid("ms.sweep: %s cannot go on: line %d: %s; without --resume the sweep begins anew", path, #list + 1,
-        wrong or "it is no object")
+      errors.invalid("ms.sweep: %s cannot go on: line %d: %s; omit --resume to start the sweep again", path, #list + 1,
+        wrong or "not an object")
     end
     list[#list + 1] = value
   end

@@ -87,7 +87,7 @@ end
 
 -- "moonshard: " lines tell the error first; a recipe may print anything after or before it.
 local function reason_of(ended, timeout)
-  if ended.timed_out then return ("it took longer than %g s"):format(timeout) end
+  if ended.timed_out then return ("timed out after %g s"):format(timeout) end
   local last
   for line in ended.err:gmatch("[^\n]+") do
     local message = line:match("^moonshard: (.*)")
@@ -184,7 +184,7 @@ end
 local function summarize(path, warmup, record)
   local rows, why = read_metrics(path)
   if not rows then return nil, why end
-  if #rows == 0 then return nil, "it logged no step: the recipe has to call ms.log" end
+  if #rows == 0 then return nil, "no step was logged: the recipe must call ms.log" end
   if #rows <= warmup then
     return nil, ("it logged %d step%s, of which %d are warm-up"):format(#rows, #rows == 1 and "" or "s", warmup)
   end
