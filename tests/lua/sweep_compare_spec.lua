@@ -141,7 +141,7 @@ describe("moonshard sweep --compare", function()
 
       local page = read_all(folder .. "/page/compare.html")
       for _, text in ipairs({ "<h2>Speed, new to old</h2>", "<h2>Peak memory, new to old</h2>", "<th>batch</th>",
-        "it &lt;broke&gt;", "geometric mean", "as before", "within noise", 'class="range"', "not alike",
+        "it &lt;broke&gt;", "geometric mean", "as before", "within noise", 'class="range"', "the sweeps differ",
         "prefers-color-scheme: dark" }) do
         has(page, text)
       end

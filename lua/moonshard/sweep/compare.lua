@@ -89,11 +89,11 @@ end
 local function warnings_of(self)
   local list = {}
   for _, difference in ipairs(results.differences(self.old.header, self.new.header)) do
-    list[#list + 1] = "the sweeps are not alike: " .. difference
+    list[#list + 1] = "the sweeps differ: " .. difference
   end
   for _, pair in ipairs(self.records) do
     if pair.old.ranks ~= pair.new.ranks then
-      list[#list + 1] = ("the sweeps are not alike: %s had %s ranks and has %s now"):format(pair.key,
+      list[#list + 1] = ("the sweeps differ: %s had %s ranks and has %s now"):format(pair.key,
         tostring(pair.old.ranks), tostring(pair.new.ranks))
     end
   end
@@ -101,7 +101,7 @@ local function warnings_of(self)
     local busy, unfinished = report.warn_of_load(self[name].header), self[name].unfinished
     if busy then list[#list + 1] = name .. ": " .. busy end
     if unfinished > 0 then
-      list[#list + 1] = ("%s: %s is not finished: %d point%s did not end; --resume goes on"):format(name,
+      list[#list + 1] = ("%s: %s is not finished: %d point%s missing; --resume continues it"):format(name,
         self[name].path, unfinished, unfinished == 1 and "" or "s")
     end
   end

@@ -1,5 +1,4 @@
--- The page of two compared sweeps: how much faster each point is, its peak, and the table. It needs nothing else, as a
--- sweep's own page.
+-- The self-contained page of two compared sweeps: the change in speed and peak of each point, and the table.
 
 local bars = require("moonshard.sweep.bars")
 local charts = require("moonshard.sweep.charts")

@@ -1,4 +1,4 @@
--- A sweep that has ended, read again from what it wrote: its folder, results.jsonl or results.json.
+-- Reads the results of a finished sweep: its folder, results.jsonl or results.json.
 
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")

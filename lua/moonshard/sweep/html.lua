@@ -1,4 +1,4 @@
--- A sweep as one page that needs nothing else: charts of speed, memory and bytes, and all points as a table.
+-- A sweep as a self-contained page: charts of speed, memory and bytes, and a table of all points.
 
 local bars = require("moonshard.sweep.bars")
 local charts = require("moonshard.sweep.charts")

@@ -1,5 +1,6 @@
 -- ms.sweep: runs one recipe over a grid of settings, each point on fresh ranks, and reports the results as a table,
--- CSV, JSON and a page of charts. Works only under `moonshard sweep FILE`, because points are children of the executable.
+-- CSV, JSON and a page of charts. Works only under `moonshard sweep FILE`, because points are children of the
+-- executable.
 
 local errors = require("moonshard.base.error")
 local grid = require("moonshard.sweep.grid")
@@ -84,10 +85,10 @@ local function check_conflicts(o, points)
   local given = { steps = o.steps, ranks = o.ranks }
   for _, key in ipairs(grid.columns(points)) do
     if given[key] then
-      errors.invalid("ms.sweep: %s is both fixed for all points and varied over them: remove one", key)
+      errors.invalid("ms.sweep: %s is fixed for all points and varies over them: remove one", key)
     end
     if o.settings[key] ~= nil then
-      errors.invalid("ms.sweep: %s is both in settings and varied over points: remove one", key)
+      errors.invalid("ms.sweep: %s is in settings and varies over points: remove one", key)
     end
   end
   if o.settings.ranks then errors.invalid("ms.sweep: ranks is an option of the sweep, not one of settings") end

@@ -1,4 +1,4 @@
--- At which rate was the loss lowest? Of points that differ in one positive setting, as learning rates do.
+-- Finds the rate with the lowest loss among points that differ in one positive setting, such as the learning rate.
 
 local grid = require("moonshard.sweep.grid")
 

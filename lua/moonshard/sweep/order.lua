@@ -1,7 +1,7 @@
--- In which order a sweep's runs come: round after round, every point once in each, and each round shuffled.
+-- The order of a sweep's runs: in rounds of one run per point, each round shuffled.
 --
--- A machine drifts: it gets warm, other work comes and goes. Runs of one point in a row, or points in the order of a
--- setting, would show that as an effect of the point. The seed makes the order the same in every sweep.
+-- A machine's speed drifts with temperature and other load. If the runs of one point were consecutive, or points sorted
+-- by a setting, the drift would look like an effect of the point. The seed makes the order reproducible.
 
 local order = {}
 

@@ -1,7 +1,7 @@
--- Children of a sweep: this same executable with other arguments, in a process group of its own.
+-- Child processes of a sweep: this executable with other arguments, in a separate process group.
 --
--- A child does not share the terminal's Ctrl-C, because the sweep ends it in order; the kernel kills it when the sweep
--- dies. Its standard output goes to a file, its standard error comes back as text. Linux.
+-- A child does not receive the terminal's Ctrl-C, because the sweep ends it in an orderly way; the kernel kills it when
+-- the sweep dies. Its standard output goes to a file, its standard error is returned as text. Linux only.
 
 local clock = require("moonshard.base.clock")
 local engine = require("moonshard.base.ffi")

@@ -1,5 +1,5 @@
--- What a sweep has measured so far, in one file of JSON lines: what was asked for, then a line for every point as it
--- ends. An interrupted sweep goes on from it; numbers of another definition are never mixed in.
+-- The results of a sweep so far, in one file of JSON lines: the definition of the sweep, then one line per finished
+-- point. An interrupted sweep resumes from it; results of a different definition are never mixed in.
 
 local errors = require("moonshard.base.error")
 local input_file = require("moonshard.base.input_file")
@@ -46,7 +46,7 @@ function results.differences(old, new)
   return list
 end
 
--- Names the first thing in which two sweeps differ.
+-- Refuses to resume, naming the first difference between two sweeps.
 local function check_same(path, old, new)
   local first = results.differences(old, new)[1]
   if first then errors.invalid("ms.sweep: %s cannot go on: %s; omit --resume to start the sweep again", path, first) end
@@ -112,7 +112,7 @@ function results.open(path, header, resume)
   if list and not resume then
     os.rename(path, (path:gsub("%.jsonl$", "") .. ".previous.jsonl"))
   end
-  -- A file without half a line replaces the old one at once; it is locked before anybody can see it.
+  -- Replaces the old file atomically by one without an unfinished line; locks it before it becomes visible.
   local fresh = path .. ".new"
   os.remove(fresh)
   self.file = open_locked(fresh)

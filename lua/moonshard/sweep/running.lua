@@ -1,4 +1,4 @@
--- Runs points: plans them, refuses what would not fit, then trains them as often as asked, each time as fresh ranks.
+-- Runs points: plans them, refuses those that would not fit, then trains them `repeats` times, each on fresh ranks.
 --
 -- A plan and a run are children (process.lua) with the command line that a user would type: `moonshard plan RECIPE
 -- -n N --json key=value ...` and `moonshard run RECIPE -n N --metrics FILE key=value ...`. What they say on standard
@@ -14,7 +14,7 @@ local progress = require("moonshard.base.progress")
 local world = require("moonshard.distributed.world")
 
 local running = {
-  ---In the order in which a plan prints them.
+  ---In the order of a plan's output.
 }
 
 ---@class moonshard.SweepRun
@@ -54,7 +54,7 @@ local running = {
 ---@field comm_bytes table<string, number>? by mesh dimension, of rank 0 in a step
 ---@field loss number? mean over the last tenth of the first run's steps, and at least the last
 ---@field metrics table<string, number>? what else the recipe logged: the last value of the first run
----@field seconds number of the plan and all runs
+---@field seconds number duration of the plan and all runs
 ---@field overhead_seconds number of those, what was no step
 
 ---How many processes wanted a core on average of the last minute: what other programs take, before a sweep begins.

@@ -1,4 +1,4 @@
--- What a sweep shows while it runs: a line for every point as it ends, and on a terminal one that is redrawn below.
+-- The progress of a sweep: one line per finished point, and on a terminal a status line that is redrawn below.
 
 local clock = require("moonshard.base.clock")
 local progress = require("moonshard.base.progress")
