@@ -240,7 +240,7 @@ describe("moonshard repl", function()
     has(ended.out, "configure | ms_plan_config")
     has(ended.out, "f  function (stdin:")
     has(ended.out, "  o moonshard.TrainerOptions\n    model  moonshard.Module\n")
-    has(ended.out, '"last" in the\n      last micro-batch alone') -- and what stands behind such a line
+    has(ended.out, '"last": only in the\n      last one (fewer') -- and what stands behind such a line
     has(ended.out, "\n    memory_limit? | number")
     has(ended.err, "ms.trainr | trainer?")
     has(ended.err, "zzzzzzzzzzzz | :vars | ?ms")

@@ -81,7 +81,7 @@ end
 ---@return string? text, string? message
 function Notebook:curve()
   local points = self.last and self.losses[self.last]
-  if not points then return nil, ":curve: no training step yet" end
+  if not points then return nil, ":curve: no step has been made yet" end
   return (chart.text({ { name = "training", points = points } }, {
     title = "loss", x = "step", columns = math.min(terminal.columns(), 78), colour = terminal.interactive(),
   }):gsub("\n$", ""))
