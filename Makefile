@@ -62,7 +62,8 @@ build_config = +@$(MAKE) --no-print-directory -j$(JOBS) -f runtime/make/build.mk
   CUDA_HOME=$(CUDA_HOME) CUDA_ARCHS='$(CUDA_ARCHS)'
 test_config = tests/run.sh --build $(BUILD)/$(1) --config $(1) --only '$(ONLY)' --timeout
 
-.PHONY: all cuda cuda-all test-gpu run train test fuzz-plans fuzz-safetensors bench bench-peers lint san-address san-thread install clean help
+.PHONY: all cuda cuda-all test-gpu run train test fuzz-plans fuzz-safetensors bench bench-peers lint
+.PHONY: san-address san-thread install clean help
 .NOTPARALLEL:
 
 all: $(BUILD)/packages/build ## build everything under build/
@@ -107,11 +108,11 @@ bench-peers: $(BUILD)/packages/bench
 
 .PHONY: test-gpu test-gpu-runs bench-gpu gpu-portable
 test-gpu: test-gpu-runs
-test-gpu-runs: ## part of test-gpu: compare training on a GPU with the CPU, test NCCL, print a table; exit status 2 without a GPU
+test-gpu-runs: ## part of test-gpu: compare training on a GPU with the CPU, test NCCL, print a table; status 2 without a GPU
 test-gpu-runs: all
 	@tests/gpu/run.sh --build $(BUILD)/release
 
-bench-gpu: ## compare GPT-2 and Llama 1B on one GPU with PyTorch (of PYTHON, default python3); exit status 2 without a GPU
+bench-gpu: ## compare GPT-2 and Llama 1B on one GPU with PyTorch (of PYTHON, default python3); status 2 without a GPU
 bench-gpu: all
 	$(build_config) gpu-bench
 	@tests/gpu/bench.sh --build $(BUILD)/release
