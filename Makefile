@@ -108,7 +108,7 @@ bench-peers: $(BUILD)/packages/bench
 
 .PHONY: test-gpu test-gpu-runs bench-gpu gpu-portable
 test-gpu: test-gpu-runs
-test-gpu-runs: ## part of test-gpu: compare training on a GPU with the CPU, test NCCL, print a table; status 2 without a GPU
+test-gpu-runs: ## part of test-gpu: compare training on a GPU with the CPU, test NCCL; exit status 2 without a GPU
 test-gpu-runs: all
 	@tests/gpu/run.sh --build $(BUILD)/release
 
