@@ -28,7 +28,7 @@ ms.fully_shard(model, {
   mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
   units = { re[[^layers\.\d+$]] },
   reshard_after_forward = cfg.reshard,
-  mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" }, -- auto: bf16 where the CPU computes with it
+  mp_policy = { param_dtype = cfg.dtype, reduce_dtype = "f32" }, -- auto: bf16 if the CPU computes in it
 })
 
 local warmup = math.min(cfg.warmup, cfg.steps)

@@ -1,9 +1,9 @@
--- Everything by hand: a model, batches from a file, and validation of one's own, over two replicas of two shards.
+-- Everything by hand: a model, batches from a file, and a validation loop, over two replicas of two shards.
 --
 --   moonshard run recipes/own_data.lua -n 4 checkpoint=build/own_data
 --   moonshard run recipes/own_data.lua -n 4 checkpoint=build/own_data resume=auto steps=400
 --
--- The model sees eight characters and says what follows them.
+-- The model sees eight characters and predicts the next one.
 
 local ms = require "moonshard"
 local re = ms.re
@@ -27,7 +27,7 @@ file:close()
 local windows = #codes - cfg.context
 local trained = math.floor(0.9 * windows)
 
--- A batch is a table of tensors; each rank makes its own rows.
+-- A batch is a table of tensors; each rank creates its own rows.
 local function batch_of(starts)
   local inputs, targets = { dtype = "i32" }, { dtype = "i32" }
   for row, start in ipairs(starts) do
@@ -37,7 +37,7 @@ local function batch_of(starts)
   return { inputs = ms.tensor(inputs), targets = ms.tensor(targets) }
 end
 
--- An iterator over batches, without end: what a sampler gives this rank, epoch after epoch.
+-- An endless iterator over batches of the samples that a sampler assigns to this rank, epoch after epoch.
 local function batches(sampler)
   local next_sample, n = sampler:samples(), 0
   return function()
@@ -86,14 +86,14 @@ ms.fully_shard(model, {
   mp_policy = { param_dtype = "bf16", reduce_dtype = "f32" },
 })
 
--- The checkpoint keeps where the sampler stands: anything with state() and load_state(state) will do.
+-- The checkpoint saves the position of the sampler; any object with state() and load_state(state) works.
 local sampler = ms.data.sampler { length = trained, mesh = mesh }
 local train = ms.trainer {
   model = model, optimizer = ms.optim.adamw { lr = cfg.lr }, loss = ms.loss.cross_entropy, clip_grad_norm = 1.0,
   checkpoint = { dir = cfg.checkpoint, every = 50, resume = cfg.resume, data = sampler },
 }
 
--- The same samples every time; each rank goes through its share of them.
+-- The same samples every time; each rank iterates over its share.
 local function validation()
   local others = ms.data.sampler { length = windows - trained, mesh = mesh, shuffle = false, drop_last = true }
   local next_sample, n, count = others:samples(), 0, math.floor(others:count() / cfg.batch)

@@ -4,7 +4,7 @@
 --   moonshard run recipes/quickstart.lua -n 2 mesh=1x2 steps=100 files=my.txt
 --
 -- Four ranks form a mesh of two replicas of two shards (HSDP). Every block is a unit: its weights are gathered just
--- before it runs and freed after it, but those of block 0 are kept for the backward pass.
+-- before it runs and freed afterwards, except those of block 0, which are kept for the backward pass.
 
 local ms = require "moonshard"
 local re = ms.re
@@ -22,7 +22,7 @@ ms.fully_shard(model, {
   mesh = mesh,
   units = { re[[^layers\.\d+$]] },
   reshard_after_forward = { { re[[^layers\.0$]], false }, { re[[.*]], "default" } },
-  mp_policy = { param_dtype = "auto", reduce_dtype = "f32" }, -- auto: bf16 where the CPU computes with it
+  mp_policy = { param_dtype = "auto", reduce_dtype = "f32" }, -- auto: bf16 if the CPU computes in it
   seed = cfg.seed,
 })
 

@@ -1,5 +1,5 @@
--- A GPT on token files, with validation on files of their own and a sample in the end. How the files are made is told
--- in README.md, "Bring your data".
+-- A GPT on token files, with validation on separate files and a sample at the end. README.md, "Bring your data", shows
+-- how to create the files.
 --
 --   moonshard run recipes/tokens.lua -n 2 mesh=1x2 tokenizer=tokenizer.json files=train_*.bin valid=valid.bin
 
@@ -11,7 +11,7 @@ local cfg = ms.args {
   layers = 4, dim = 192, heads = 6, seq = 128, batch = 8, steps = 300, lr = 2e-3, mesh = "1x-1", seed = 1,
   checkpoint = "", save_every = 500, resume = "",
   prompt = "The best way to", sample = 60, stop = "<|endoftext|>",
-  vocab = 0, -- 0: the tokenizer's; of a plan that is made where there is none yet, its size
+  vocab = 0, -- 0: the tokenizer's; set it to plan before a tokenizer exists
 }
 
 local tokenizer = cfg.vocab == 0 and ms.tokenizer(cfg.tokenizer)
@@ -22,7 +22,7 @@ local model = ms.models.gpt2 {
 ms.fully_shard(model, {
   mesh = ms.init_device_mesh(cfg.device, cfg.mesh, { "replicate", "shard" }),
   units = { re[[^layers\.\d+$]] },
-  mp_policy = { param_dtype = "auto", reduce_dtype = "f32" }, -- auto: bf16 where the CPU computes with it
+  mp_policy = { param_dtype = "auto", reduce_dtype = "f32" }, -- auto: bf16 if the CPU computes in it
 })
 
 local data = ms.data.tokens {
