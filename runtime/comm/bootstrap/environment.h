@@ -1,4 +1,4 @@
-/* environment.h - what launchers tell a process through its environment: which rank it is, of how many, and where they
+/* environment.h - reads what launchers put into a process's environment: its rank, the world size, and where the ranks
 ** meet. */
 #ifndef MS_COMM_BOOTSTRAP_ENVIRONMENT_H
 #define MS_COMM_BOOTSTRAP_ENVIRONMENT_H
@@ -6,22 +6,23 @@
 #include "comm/bootstrap/store.h"
 
 typedef struct ms_task {
-  const char *source; /* who said so, by the variables' names; NULL: nobody, a world of one */
+  const char *source; /* names of the variables that say so; NULL: no launcher, a world of one */
   int rank, size;
-  int local_size; /* ranks that are said to be on this host; 0: nobody said */
+  int local_size; /* ranks on this host according to the launcher; 0: unknown */
   ms_store_place place;
   char job[MS_STORE_JOB];
-  char token[64]; /* one that the launcher made; "": it made none */
+  char token[64]; /* made by the launcher; "": the launcher made none */
 } ms_task;
 
-/* The order is: torchrun's variables (also when set by hand), Open MPI's, MVAPICH's, those of MPICH and Intel MPI, Slurm's
-** (which name the hosts too, and come first where both say the same);
-** where to meet is MOONSHARD_RENDEZVOUS, or what follows from the launcher. Two launchers that contradict each other are
-** refused with both named, unless the inner one was started by the outer one's tasks (torchrun or mpirun in fewer tasks
-** than it has ranks). place, job and token are filled when size > 1. A launcher that says "one of several" by other
-** variables is refused by their names. */
+/* Reads the variables of torchrun (also when set by hand), Open MPI, MVAPICH, MPICH and Intel MPI, and Slurm, in this
+** order; Slurm's also name the hosts, and take precedence when they agree with another launcher's. The meeting place is
+** MOONSHARD_RENDEZVOUS, or is derived from the launcher's variables.
+** Returns an error that names both launchers when two of them contradict each other, unless the tasks of the outer one
+** started the inner one (torchrun or mpirun with fewer tasks than ranks). Also rejects an unknown launcher whose
+** variables say that this process is one of several, and names these variables. place, job and token are filled only
+** when size > 1. */
 int ms_environment_read(ms_task *task);
-/* Rank, size and source alone: is this process one of several that another launcher started? */
+/* Reads only rank, size and source: did another launcher start this process as one of several? */
 int ms_environment_task(ms_task *task);
 
 #endif

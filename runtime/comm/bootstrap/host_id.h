@@ -1,4 +1,4 @@
-/* host_id.h - which processes are on one host, in the sense that they can share memory. Internal to comm. */
+/* host_id.h - identifies the processes of one host, that is, those that can share memory. Internal to comm. */
 #ifndef MS_COMM_BOOTSTRAP_HOST_ID_H
 #define MS_COMM_BOOTSTRAP_HOST_ID_H
 
@@ -7,15 +7,17 @@
 
 enum { MS_HOST_ID = 16 };
 
-/* Processes with the same id were booted together (one kernel), see each other's processes and network, and belong to the
-** same node of `moonshard run --nodes` where that started them. */
+/* Processes with the same id run on one kernel since the same boot, share the PID and network namespaces, and belong to
+** the same node of `moonshard run --nodes` if that started them. */
 int ms_host_id(uint8_t id[MS_HOST_ID]);
-/* The host's name, cut to fit. */
+/* The host's name, truncated to fit. */
 void ms_host_name(char *name, size_t bytes);
-/* When a process started, in clock ticks since boot; 0: there is no such process. With its pid it names a process for ever. */
+/* Start time of a process in clock ticks since boot; 0: no such process. Together with the pid it identifies a process
+** uniquely. */
 uint64_t ms_process_start(int pid);
-/* The nearest ancestor that was started without an environment variable which this process has: who set it, past the shells
-** and wrappers in between. start: as of ms_process_start. 0: /proc does not tell. */
+/* Pid of the nearest ancestor whose initial environment lacks a variable that this process has, that is, of the
+** program that set it, past the shells and wrappers in between. start: as returned by ms_process_start. 0: /proc
+** does not say. */
 int ms_process_starter(const char *variable, uint64_t *start);
 
 #endif

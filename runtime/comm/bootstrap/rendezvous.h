@@ -1,8 +1,8 @@
-/* rendezvous.h - how ranks that were not forked by one launcher become a world. Internal to comm.
+/* rendezvous.h - forms a world of ranks that were not forked by one launcher. Internal to comm.
 **
-** They come to a store, exchange who they are, and find their nodes: the ranks that can share memory. The first rank of
-** each node makes the control segment that the launcher makes otherwise, and the others map it. The connections to the
-** store stay open: through them a rank's death is noticed although no launcher watches.
+** The ranks connect to a store, exchange their identities, and find their nodes: the ranks that can share memory. The
+** first rank of each node creates the control segment, which the launcher does otherwise, and the others map it. The
+** connections to the store stay open: they detect a rank's death where no launcher watches.
 */
 #ifndef MS_COMM_BOOTSTRAP_RENDEZVOUS_H
 #define MS_COMM_BOOTSTRAP_RENDEZVOUS_H
@@ -12,17 +12,17 @@
 #include "comm/bootstrap/store_wire.h"
 
 typedef struct ms_rendezvous_result {
-  ms_store *store;     /* NULL: no other rank came */
-  ms_control *control; /* of this node; the caller's from here on, and so is its descriptor */
-  int fd;              /* of control; -1: it was inherited */
-  int row;             /* this rank among the ranks of its node */
+  ms_store *store;     /* NULL: a world of one rank */
+  ms_control *control; /* of this node; owned by the caller, and so is fd */
+  int fd;              /* descriptor of control; -1: it was inherited */
+  int row;             /* this rank's index among the ranks of its node */
   ms_topology topology;
 } ms_rendezvous_result;
 
-/* Comes to task->place with the other ranks of task. inherited: the control segment that a launcher made for this node, or
-** NULL. Fails in every rank that has come when it fails in one. */
+/* Meets the other ranks of task at task->place. inherited: the control segment that a launcher made for this node, or
+** NULL. timeout: seconds. Collective: a failure in one rank fails every rank that has connected. */
 int ms_rendezvous(const ms_task *task, double timeout, ms_control *inherited, ms_rendezvous_result *result);
-/* Leaves the store, frees the tables; safe on zero-filled ones. The control segment stays. */
+/* Leaves the store and frees the tables; accepts zero-filled ones. Does not unmap the control segment. */
 void ms_rendezvous_end(ms_store **store, ms_topology *topology);
 
 #endif

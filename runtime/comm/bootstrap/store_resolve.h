@@ -1,7 +1,7 @@
-/* store_resolve.h - the addresses of a host's name, asked for with a deadline.
+/* store_resolve.h - resolves a host name with a deadline.
 **
-** The system's resolver has none: where no name server answers, it asks again for as long as resolv.conf says, and no signal
-** ends it. So it runs in a thread, which is left to itself when the deadline passes.
+** The system's resolver has no deadline: without an answer it repeats its query for as long as resolv.conf says, and no
+** signal interrupts it. It therefore runs in a thread, which is abandoned when the deadline passes.
 */
 #ifndef MS_COMM_BOOTSTRAP_STORE_RESOLVE_H
 #define MS_COMM_BOOTSTRAP_STORE_RESOLVE_H
@@ -9,8 +9,9 @@
 #include <netdb.h>
 #include <stddef.h>
 
-/* Addresses for TCP, until `deadline` (ms_clock): for freeaddrinfo, or NULL, and `why` says so then: a reason to try again. A
-** failure is none: MS_EINTERRUPT, or that there can be no thread. */
+/* Finds addresses for TCP until `deadline` (ms_clock). *found belongs to the caller (freeaddrinfo). Without an answer
+** it is NULL and `why` has the reason; the caller can try again. Fails only with MS_EINTERRUPT, or when no thread can
+** start. */
 int ms_resolve(const char *host, int port, double deadline, struct addrinfo **found, char *why, size_t bytes);
 
 #endif

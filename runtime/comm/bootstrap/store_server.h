@@ -1,4 +1,4 @@
-/* store_server.h - the thread of rank 0 that serves the store. Internal to comm. */
+/* store_server.h - the thread of rank 0 that runs the store. Internal to comm. */
 #ifndef MS_COMM_BOOTSTRAP_STORE_SERVER_H
 #define MS_COMM_BOOTSTRAP_STORE_SERVER_H
 
@@ -6,9 +6,9 @@
 
 typedef struct ms_store_server ms_store_server;
 
-/* Serves at listen_fd, and to rank 0 itself over own_fd; both belong to the server from here on, also when it fails. */
+/* Serves listen_fd, and rank 0 itself over own_fd. The server owns both descriptors, even when the call fails. */
 int ms_store_server_start(const ms_store_config *config, int listen_fd, int own_fd, ms_store_server **server);
-/* Tells the ranks that rank 0 leaves, waits shortly until they have heard it, and ends the thread. */
+/* Reports to the ranks that rank 0 leaves, waits briefly until they have read it, and ends the thread. */
 void ms_store_server_stop(ms_store_server *server);
 
 #endif

@@ -1,4 +1,4 @@
-/* comm_state.h - what a communicator holds, for the files that make it up: comm.c, device_run.c. Internal to collectives. */
+/* comm_state.h - the state of a communicator, shared by comm.c and device_run.c. Internal to collectives. */
 #ifndef MS_COMM_COLLECTIVES_COMM_STATE_H
 #define MS_COMM_COLLECTIVES_COMM_STATE_H
 
@@ -13,14 +13,14 @@ struct ms_comm {
   int rank[MS_MAX_LOCAL_RANKS];
   const ms_transport *transport;
   ms_channel *channel;
-  ms_tickets tickets; /* of collectives that a device runs */
+  ms_tickets tickets; /* of collectives that run on a device */
   const ms_coll *coll;
-  unsigned epoch; /* of the world, when coll was started */
+  unsigned epoch; /* the world's epoch when coll was started */
   int in_flight;  /* coll was started and is not done */
-  int met;        /* all have entered coll, and that is recorded */
+  int met;        /* all ranks have entered coll, and this is recorded */
 };
 
-/* Records that this rank enters coll, the operation `sequence` of its group. */
+/* Records that this rank enters coll, operation number `sequence` of its group. */
 void ms_comm_record(ms_comm *comm, const ms_coll *coll, uint64_t sequence);
 
 #endif

@@ -1,11 +1,12 @@
-/* sum_lanes.h - vectors of LANES floats for one instruction set; included once for each, with LANES, LANE(name),
-** LANE_TARGET and the two LANE_STREAM_ stores defined. Vectors travel through pointers only: passing them by value has no stable ABI.
+/* sum_lanes.h - sums with vectors of LANES floats for one instruction set; included once per set, with LANES,
+** LANE(name), LANE_TARGET and the two LANE_STREAM_ stores defined. Vectors are passed only by pointer, since passing
+** them by value has no stable ABI.
 */
 typedef float LANE(f32v) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint32_t LANE(u32v) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef uint16_t LANE(u16v) __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
-#define UNROLL _Pragma("GCC unroll 4") /* or the sums would not stay in registers */
+#define UNROLL _Pragma("GCC unroll 4") /* without it the sums would not stay in registers */
 #define LANE_INLINE LANE_TARGET static inline __attribute__((always_inline))
 
 /* x = src[i .. i+LANES) as f32 */
@@ -35,8 +36,8 @@ LANE_INLINE void LANE(store)(void *dst, int is_bf16, int stream, int64_t i, cons
   }
 }
 
-/* Sums the whole blocks of 4 * stride elements in [first, end); returns the first element not done. A step takes 4
-** vectors, stride elements apart: with a page between them, a core has more of its memory accesses in flight. */
+/* Sums whole blocks of 4 * stride elements in [first, end); returns the first element not summed. A step takes 4
+** vectors, stride elements apart: with a page between them, a core keeps more memory accesses in flight. */
 LANE_INLINE int64_t LANE(sum_as)(const summands *s, int dst_bf16, int src_bf16, int stream, int64_t first, int64_t end,
                                  int64_t stride) {
   void *const *dst = s->dst;
@@ -62,7 +63,7 @@ LANE_INLINE int64_t LANE(sum_as)(const summands *s, int dst_bf16, int src_bf16, 
   return first;
 }
 
-/* The same, with the types (and, where it matters most, the kind of store) known to the compiler. */
+/* The same with the types (and, for the most frequent case, the kind of store) known at compile time. */
 LANE_TARGET static int64_t LANE(sum)(const summands *s, int64_t first, int64_t end, int64_t stride) {
   int stream = s->stream;
   if (s->src_bf16 && s->dst_bf16) return LANE(sum_as)(s, 1, 1, stream, first, end, stride);

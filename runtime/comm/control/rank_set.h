@@ -1,7 +1,7 @@
-/* rank_set.h - a set of ranks of this host, and how sets are written in messages.
+/* rank_set.h - a set of ranks of this host, and its notation in messages.
 **
-** A set is as large as the declared limit of ranks (MS_MAX_LOCAL_RANKS), in words of 64 bits: nothing else limits how
-** many ranks can wait for each other.
+** A set has room for MS_MAX_LOCAL_RANKS ranks, in words of 64 bits: no other limit applies to the number of ranks that
+** can wait for each other.
 */
 #ifndef MS_COMM_CONTROL_RANK_SET_H
 #define MS_COMM_CONTROL_RANK_SET_H
@@ -35,7 +35,7 @@ static inline int ms_rank_set_equal(const ms_rank_set *a, const ms_rank_set *b) 
   return !differ;
 }
 
-/* The lowest rank of the set that is at least `from`; -1: there is none. */
+/* The lowest rank in the set that is at least `from`; -1: none. */
 static inline int ms_rank_set_next(const ms_rank_set *set, int from) {
   for (int i = from / 64; i < MS_RANK_SET_WORDS; i++) {
     uint64_t word = set->word[i] & (i == from / 64 ? ~0ull << from % 64 : ~0ull);
@@ -44,20 +44,20 @@ static inline int ms_rank_set_next(const ms_rank_set *set, int from) {
   return -1;
 }
 
-/* for (every rank of a set) ... The set may change at ranks that were passed. */
+/* Loops over the ranks of a set. The body can change the set at ranks already visited. */
 #define MS_EACH_RANK(rank, set) \
   for (int rank = ms_rank_set_next(set, 0); rank >= 0; rank = ms_rank_set_next(set, rank + 1))
 
 /* Ranks 0 to size - 1. */
 ms_rank_set ms_rank_set_all(int size);
-/* What both contain. */
+/* The intersection of both. */
 ms_rank_set ms_rank_set_both(const ms_rank_set *a, const ms_rank_set *b);
 int ms_rank_set_count(const ms_rank_set *set);
 /* "rank 2", "ranks 0, 2-5". */
 void ms_rank_set_text(const ms_rank_set *set, char *text, size_t bytes);
 
-/* Ranks of the whole world, which may be on many hosts: "0, 2-5" of those with chosen[rank]. What does not fit ends in
-** ", ...", never within a number. Returns how many there are. */
+/* Writes "0, 2-5" for the ranks with chosen[rank] set, out of `size` ranks of the whole world, on any host. A list that
+** does not fit ends in ", ...", never within a number. Returns the number of chosen ranks. */
 int ms_rank_list(const uint8_t *chosen, int size, char *text, size_t bytes);
 
 #endif

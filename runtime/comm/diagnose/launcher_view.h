@@ -1,31 +1,32 @@
-/* launcher_view.h - a launcher's side of the control segment: what it says to the ranks, and what it reads of them. */
+/* launcher_view.h - the launcher's access to the control segment: what it reports to the ranks, and what it reads about
+** them. */
 #ifndef MS_COMM_DIAGNOSE_LAUNCHER_VIEW_H
 #define MS_COMM_DIAGNOSE_LAUNCHER_VIEW_H
 
 #include "comm/control/control.h"
 
-/* What the launcher reads of the ranks while they run and after they ended. */
+/* The launcher's mapping of the control segment, used while the ranks run and after they have ended. */
 typedef struct ms_control_view ms_control_view;
 int ms_control_view_open(int fd, ms_control_view **view);
 void ms_control_view_close(ms_control_view *view);
-/* The process that has a row, and its rank in the world: what `moonshard ps` shows before it has joined. */
+/* Records the process of a row and its rank in the world: `moonshard ps` shows them before the rank has joined. */
 void ms_control_set_process(ms_control_view *view, int row, int rank, int pid);
-/* The rank's process is no more: who waits for it learns so now instead of at the deadline. */
+/* Records that the rank's process has ended: ranks that wait for it fail now instead of at the deadline. */
 void ms_control_set_ended(ms_control_view *view, int rank);
-/* Sets the abort flag with its reason ("rank 2 died: ...") and wakes every rank. rank: the one to blame, or -1. The
-** first reason stays. */
+/* Sets the abort flag with its reason ("rank 2 died: ...") and wakes every rank. rank: the rank at fault, or -1. The
+** first reason is kept. */
 void ms_control_abort(ms_control_view *view, int rank, const char *why);
-/* The first abort: the rank to blame (-1: none) and the reason; NULL when there is none. */
+/* The reason of the first abort and the rank at fault (-1: none); NULL when there was none. */
 const char *ms_control_abort_reason(ms_control_view *view, int *rank);
-/* What a rank said when it gave up, first or not; NULL when it said nothing. */
+/* The text with which a rank gave up, whether first or not; NULL when it did not. */
 const char *ms_control_rank_reason(ms_control_view *view, int rank);
 
-/* Whether ranks save when SIGTERM asks them to end. */
+/* Whether ranks save their state on SIGTERM. */
 int ms_control_saves(const ms_control_view *view);
-/* Who holds the others up, and where each rank is, in a few lines; while they run. */
+/* Describes in a few lines which ranks hold up the others, and where each rank is. Only while they run. */
 void ms_control_stuck(const ms_control_view *view, char *text, size_t bytes);
-/* "rank 2 was in ...": where a rank was that has died, and what the others waited for, in a few lines; once all have
-** ended. */
+/* "rank 2 was in ...": describes in a few lines where a dead rank was, and what the others waited for. Only after all
+** have ended. */
 void ms_control_death(ms_control_view *view, int rank, char *text, size_t bytes);
 
 #endif

@@ -1,25 +1,26 @@
-/* report.h - reading the flight recorders of a job: where each rank is, who holds the others up, where a rank was when
-** it died. */
+/* report.h - reads the flight recorders of a job: where each rank is, which ranks hold up the others, where a rank was
+** when it died. */
 #ifndef MS_COMM_DIAGNOSE_REPORT_H
 #define MS_COMM_DIAGNOSE_REPORT_H
 
 #include "comm/group/diagnosis.h"
 #include "comm/group/table.h"
 
-/* A collective as its record tells it, with its texts. */
+/* A collective as read from its record, with its texts. */
 typedef struct ms_rank_op {
-  const char *kind;                                                     /* NULL: none */
-  char label[MS_RECORDER_TEXT_BYTES], activity[MS_RECORDER_TEXT_BYTES]; /* unit, "" for none; what it was part of */
+  const char *kind; /* NULL: none */
+  char label[MS_RECORDER_TEXT_BYTES],
+      activity[MS_RECORDER_TEXT_BYTES]; /* unit, "" for none; the activity that it was part of */
   uint64_t sequence, bytes;
   int64_t step;
-  ms_rank_set missing; /* the world ranks that it waited for */
+  ms_rank_set missing; /* world ranks that it waited for */
   double seconds;      /* since it was entered, or left */
 } ms_rank_op;
 
 typedef struct ms_rank_status {
   int pid, state; /* enum ms_control_rank_state */
-  int stopped;    /* the process is there, and stopped by a signal */
-  int printing;   /* it waits until somebody reads what it prints */
+  int stopped;    /* the process exists and was stopped by a signal */
+  int printing;   /* it is blocked until its output is read */
   char activity[MS_RECORDER_TEXT_BYTES], at[MS_RECORDER_TEXT_BYTES], doing[MS_RECORDER_TEXT_BYTES];
   int64_t step, done;
   double tokens_per_s;
@@ -30,30 +31,32 @@ typedef struct ms_rank_status {
 } ms_rank_status;
 
 void ms_report_status(const ms_control *control, int rank, ms_rank_status *status);
-/* All ranks, in `looks` looks: a rank that is seen to wait in one of them waits, since between two sleeps it is awake for
-** a moment. */
+/* Reads all ranks `looks` times. A rank that waits in any one of them counts as waiting, since between two sleeps it is
+** briefly awake. */
 void ms_report_look(const ms_control *control, int looks, ms_rank_status *all);
 
-/* The flight recorders' answers to what waits and comparisons ask (comm/group/diagnosis.h). */
+/* The answers that waits and comparisons need (comm/group/diagnosis.h), read from the flight recorders. */
 extern const ms_diagnosis ms_report_diagnosis;
 
-/* How far a rank has come in what the group of a ring does together, as its tickets count. */
+/* How far a rank has come in the operations of a ring's group, by its ticket. */
 uint64_t ms_report_count(const ms_control *control, uint32_t group, int rank);
-/* Reads a record of a flight recorder; 0 when it was overwritten meanwhile. */
+/* Reads a record of a flight recorder; returns 0 when it was overwritten in the meantime. */
 int ms_report_read(const ms_recorder *recorder, const ms_recorder_record *record, ms_rank_op *op);
 ms_rank_set ms_report_deadlock(const ms_control *control, uint64_t *state);
-/* What to append to the error of rank `me` that waited for the world ranks in `missing`: who is behind and where, what it
-** did not enter, and in a line for each kind of rank what the others wait for. */
+/* The suffix for the error of rank `me` that waited for the world ranks in `missing`: which ranks are behind, where
+** they are, what they did not enter, and a line per kind of rank for what the others wait for. */
 void ms_report_behind(const ms_control *control, int me, const ms_rank_set *missing, char *text, size_t bytes);
-/* The same of ranks that all still run: the ranks that the first one that waits, waits for in the end; then where each is. */
+/* The same while all ranks run: the ranks at the end of the chain of waits that starts at the first waiting rank; then
+** the place of each. */
 void ms_report_stuck(const ms_control *control, char *text, size_t bytes);
-/* Where a rank was that has died, and what the others waited for; "" when the flight recorder knows nothing of it. */
+/* Where a dead rank was, and what the others waited for; "" when its flight recorder is empty. */
 void ms_report_death(const ms_control *control, int rank, char *text, size_t bytes);
-/* "phase evaluate of step 3", "barrier after step 3", ... of the record with this sequence number in a group; "" when it
-** is gone. */
+/* "phase evaluate of step 3", "barrier after step 3", ... for the record with this sequence number in a group; "" when
+** it is overwritten. */
 void ms_report_entered(const ms_control *control, int rank, uint32_t group, uint64_t sequence, char *text,
                        size_t bytes);
-/* To quote where ranks disagree: the failure of a rank whose program caught it and went on; "" when there is none. */
+/* For errors about ranks that disagree: the failure of a rank whose program caught it and continued; "" when there is
+** none. */
 void ms_report_noted(const ms_control *control, char *text, size_t bytes);
 
 #endif

@@ -1,8 +1,8 @@
-/* table.h - the groups of a job in its control segment: for each list of ranks and channel an entry that all its ranks
-** find, with the tickets by which they see how far each has come.
+/* table.h - the table of groups in a job's control segment: one entry per list of ranks and channel, which all its
+** ranks find, with the tickets that show how far each has come.
 **
-** Entry 0 is the world's. The others are an open hash table that only grows, so an entry that was found stays valid.
-** Ranks are those of one host: world ranks, since groups on several hosts have no entry yet.
+** Entry 0 is the world's. The others form an open-addressing hash table that only grows, so an entry stays valid once
+** found. Ranks are world ranks of one host, since groups that span hosts have no entry yet.
 */
 #ifndef MS_COMM_GROUP_TABLE_H
 #define MS_COMM_GROUP_TABLE_H
@@ -21,8 +21,8 @@ enum {
 
 enum ms_group_entry_state { MS_GROUP_FREE = 0, MS_GROUP_FILLING = 1, MS_GROUP_READY = 2 };
 
-/* How far a rank has come in the sequence of operations that all its group issues; process groups count one step an
-** operation, communicators three. Signatures, in turn, tell peers what was entered. */
+/* How far a rank has come in the sequence of operations that its whole group issues: process groups count one step per
+** operation, communicators three. The two signatures, used alternately, say what was entered. */
 typedef struct ms_group_ticket {
   _Alignas(64) _Atomic uint64_t count;
   _Atomic uint64_t signature[2];
@@ -31,38 +31,40 @@ typedef struct ms_group_ticket {
 typedef struct ms_group_entry {
   _Alignas(4096) _Atomic uint32_t state; /* enum ms_group_entry_state */
   int32_t channel, size;
-  int32_t slot; /* of MS_GROUP_CHANNEL: the first of its slots; else MS_GROUP_NO_SLOT */
+  int32_t slot; /* MS_GROUP_CHANNEL: the first of its slots; otherwise MS_GROUP_NO_SLOT */
   int32_t rank[MS_MAX_LOCAL_RANKS];
   ms_group_ticket ticket[MS_MAX_LOCAL_RANKS];
-  /* send and recv count apart, since only two ranks take part: [sender][receiver] and [receiver][sender] */
+  /* send and recv are counted separately, since only two ranks take part: [sender][receiver] and [receiver][sender] */
   _Atomic uint32_t sent[MS_MAX_LOCAL_RANKS][MS_MAX_LOCAL_RANKS];
   _Atomic uint32_t received[MS_MAX_LOCAL_RANKS][MS_MAX_LOCAL_RANKS];
 } ms_group_entry;
 
-/* Whom a rank wants to form a group with, of its latest ms_group_open. */
+/* The ranks with which a rank wants to form a group, from its latest ms_group_open. */
 typedef struct ms_group_announcement {
-  _Alignas(64) _Atomic uint32_t number; /* of openings by this rank; set when the text is complete */
+  _Alignas(64) _Atomic uint32_t number; /* number of openings by this rank; stored when the text is complete */
   char text[MS_GROUP_ANNOUNCEMENT];
 } ms_group_announcement;
 
 typedef struct ms_group_table {
   ms_group_announcement announcement[MS_MAX_LOCAL_RANKS];
   ms_group_entry entry[MS_GROUP_ENTRIES];
-  _Alignas(64) _Atomic int32_t slots; /* given to entries */
-  /* Two sets in turn: a rank writes for all-gather k + 2 only when all have come to k + 1, so all have read k. */
+  _Alignas(64) _Atomic int32_t slots; /* slots assigned to entries */
+  /* Two sets, used alternately: a rank writes for all-gather k + 2 only after all have reached k + 1, so all have read
+  ** k. */
   _Alignas(4096) char slot[2][MS_GROUP_SLOTS][MS_GROUP_SLOT];
 } ms_group_table;
 
 static inline ms_group_table *ms_group_table_in(const ms_control *control) { return (ms_group_table *)control->group; }
 
-/* The group of a ring of a flight recorder. */
+/* The group number that a flight recorder's ring stores for an entry. */
 uint32_t ms_group_number(const ms_control *control, const ms_group_entry *entry);
-/* The entry of a ring's group, and how many ranks it has; NULL when the ring has none. What any rank may have overwritten
-** leads nowhere. */
+/* The entry of a ring's group, and its number of ranks; NULL when the ring has none. `number` is untrusted: any rank
+** can have overwritten it, so it is checked. */
 const ms_group_entry *ms_group_by_number(const ms_control *control, uint32_t number, int *size);
-/* Finds or makes the entry of these ranks and channel. *found NULL: another rank is filling an entry just now; try again. */
+/* Finds or makes the entry of these ranks and channel. *found NULL: another rank is filling an entry at the moment; try
+** again. */
 int ms_group_entry_find(ms_control *control, int n, const int *ranks, int channel, ms_group_entry **found);
-/* Resets what `rank` has counted in every group, as if it had begun nothing. */
+/* Resets the counts of `rank` in every group, as if it had begun nothing. */
 void ms_group_table_reset(ms_control *control, int rank);
 
 #endif

@@ -1,37 +1,38 @@
-/* wait.h - the one loop in which a rank waits for others: it sleeps on its doorbell, and ends at the deadline, when the
-** job was aborted, when a rank that it waits for has left, or when ranks wait for each other.
+/* wait.h - the only loop in which a rank waits for others. It sleeps on the rank's doorbell, and ends at the deadline,
+** when the job is aborted, when a missing rank has left, or when ranks wait for each other.
 */
 #ifndef MS_COMM_GROUP_WAIT_H
 #define MS_COMM_GROUP_WAIT_H
 
 #include "comm/group/world.h"
 
-/* A wait in turns: test the condition, take a turn, test again. Zero-filled before the first turn. */
+/* A wait in turns: test the condition, take a turn, test again. Zero-filled before the first turn. Times are of
+** ms_clock. */
 typedef struct ms_wait {
-  double started; /* later by the time in which the process was stopped */
+  double started; /* start of the wait, moved forward by the time for which the process was stopped */
   double turned_at;
-  double looked_at; /* when the ranks were last looked at for a deadlock */
-  uint64_t stuck;   /* what they were seen in then, if in one */
-  double left_at;   /* when a rank waited for was first seen to have left the world; 0: none was */
+  double looked_at; /* last check for a deadlock */
+  uint64_t stuck;   /* state of the deadlock seen in that check; 0: none */
+  double left_at;   /* when a missing rank was first seen to have left the world; 0: never */
 } ms_wait;
 
 /* What a rank waits for. */
 typedef struct ms_wait_for {
-  const char *kind, *label; /* "all_gather", "layers.0": for messages; label may be NULL */
-  ms_recorder_ring *ring;   /* records whom it sleeps for; NULL: not recorded */
-  /* Finds the world ranks that have not come; none: the wait is over. May fail. */
+  const char *kind, *label; /* "all_gather", "layers.0": for messages; label can be NULL */
+  ms_recorder_ring *ring;   /* records the ranks that it sleeps for; NULL: not recorded */
+  /* Finds the missing world ranks; an empty set ends the wait. Can fail. */
   int (*find)(void *context, ms_rank_set *missing);
   void *context;
-  int recovers; /* of ms_world_recover: Ctrl-C and what ranks gave up for do not end it */
+  int recovers; /* set by ms_world_recover: Ctrl-C and ranks that gave up do not end the wait */
 } ms_wait_for;
 
-/* Waits until `find` finds nobody. Fails with MS_ETIMEOUT after the world's deadline, naming kind, label, the missing
-** ranks and who is behind; MS_EPEER when the job was aborted or a missing rank has left; MS_EMISMATCH when ranks wait for
-** each other; MS_EINTERRUPT. */
+/* Waits until `find` finds no missing rank. Fails with MS_ETIMEOUT after the world's deadline, naming kind, label, the
+** missing ranks and the ranks that are behind; MS_EPEER when the job was aborted or a missing rank has left;
+** MS_EMISMATCH when ranks wait for each other; MS_EINTERRUPT. */
 int ms_world_wait(ms_world *world, const ms_wait_for *what);
-/* One turn of it: sleeps once, unless nobody is missing. seen: the doorbell before the condition was tested. */
+/* One turn of the loop: sleeps once, unless no rank is missing. seen: the doorbell before the condition was tested. */
 int ms_world_wait_turn(ms_world *world, ms_wait *wait, const ms_wait_for *what, unsigned seen);
-/* Only what ends a wait for `missing`, without the sleep. rest: seconds until the deadline. */
+/* Checks only what ends a wait for `missing`, without sleeping. rest: seconds until the deadline. */
 int ms_world_watch(ms_world *world, ms_wait *wait, const ms_wait_for *what, const ms_rank_set *missing, double *rest);
 
 #endif
