@@ -60,7 +60,7 @@ static int read_launcher(const launcher *l, ms_task *task, int *found) {
   if (l->needs_mark && !get(l->mark)) return MS_OK;
   if (!get(l->size) && !get(l->rank)) return MS_OK;
   if (!get(l->size) || !get(l->rank))
-    return MS_FAIL(MS_EINVAL, "%s is set and %s is not: a rank needs both", get(l->rank) ? l->rank : l->size,
+    return MS_FAIL(MS_EINVAL, "%s is set but %s is not: a rank needs both", get(l->rank) ? l->rank : l->size,
                    get(l->rank) ? l->size : l->rank);
   *task = (ms_task){.source = l->name};
   MS_TRY(ms_env_int(l->size, 1, 1, MS_STORE_MAX_RANKS, &task->size));
@@ -77,14 +77,14 @@ static int check_agreement(const launcher *l, const ms_task *inner, const ms_tas
   return MS_FAIL(
       MS_EINVAL,
       "two launchers contradict each other: this process is rank %d of %d (%s) and rank %d of %d (%s); unset "
-      "the variables of the one that did not start it",
+      "the variables of the launcher that did not start it",
       inner->rank, inner->size, inner->source, outer->rank, outer->size, outer->source);
 }
 
 static int refuse_strangers(void) {
   const char *end =
-      "says that a launcher started this process as one of several ranks, and that launcher's variables are "
-      "not understood here: set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT from them, or to run alone";
+      "says that a launcher started this process as one of several ranks, but Moonshard does not know that "
+      "launcher's variables: derive RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT from them, or to run alone";
   for (size_t i = 0; i < sizeof strangers / sizeof strangers[0]; i++) {
     const struct stranger *s = &strangers[i];
     const char *size = s->size ? get(s->size) : NULL;
@@ -104,10 +104,11 @@ static int place_by_master(ms_task *task) {
   int port;
   const char *host = get("MASTER_ADDR"), *agent = get("TORCHELASTIC_USE_AGENT_STORE");
   if (!host || !get("MASTER_PORT"))
-    return MS_FAIL(MS_EINVAL,
-                   "this process is rank %d of %d (%s), but nothing says where the ranks meet: set MASTER_ADDR and "
-                   "MASTER_PORT, or MOONSHARD_RENDEZVOUS=tcp://host:port (host: rank 0's)",
-                   task->rank, task->size, task->source);
+    return MS_FAIL(
+        MS_EINVAL,
+        "this process is rank %d of %d (%s), but the place where the ranks meet is unknown: set MASTER_ADDR and "
+        "MASTER_PORT, or MOONSHARD_RENDEZVOUS=tcp://host:port (the host of rank 0)",
+        task->rank, task->size, task->source);
   MS_TRY(ms_env_int("MASTER_PORT", 0, 1, 65534, &port));
   return ms_store_place_tcp(host, port + (agent && !strcmp(agent, "True")), &task->place);
 }
@@ -139,14 +140,14 @@ static int place_by_open_mpi(const launcher *self, ms_task *task) {
     if (get("MASTER_ADDR")) return place_by_master(task);
     return MS_FAIL(
         MS_EINVAL,
-        "this process is rank %d of %d (%s) on several hosts, and Open MPI does not tell which host is rank 0's: "
+        "this process is rank %d of %d (%s) on several hosts, and Open MPI does not say which one is rank 0's: "
         "mpirun -x MOONSHARD_RENDEZVOUS=tcp://host:port ...",
         task->rank, task->size, task->source);
   }
   if (!space && !server)
     return MS_FAIL(
         MS_EINVAL,
-        "this process is rank %d of %d (%s), but neither PMIX_NAMESPACE nor OMPI_MCA_orte_hnp_uri tells which "
+        "this process is rank %d of %d (%s), but neither PMIX_NAMESPACE nor OMPI_MCA_orte_hnp_uri says which "
         "run it belongs to: set MOONSHARD_RENDEZVOUS",
         task->rank, task->size, task->source);
   char key[512], text[128];
@@ -169,7 +170,7 @@ static int place_by_starter(const launcher *self, ms_task *task) {
   }
   if (get("MASTER_ADDR")) return place_by_master(task);
   return MS_FAIL(MS_EINVAL,
-                 "this process is rank %d of %d (%s)%s, and its launcher does not say where rank 0 is: give all ranks "
+                 "this process is rank %d of %d (%s)%s, but its launcher does not say where rank 0 is: give all ranks "
                  "MASTER_ADDR and MASTER_PORT, or MOONSHARD_RENDEZVOUS=tcp://host:port (mpiexec -genv NAME VALUE)",
                  task->rank, task->size, task->source, is_all_local(task) ? "" : " on several hosts");
 }
@@ -303,7 +304,7 @@ int ms_environment_read(ms_task *task) {
   MS_TRY(find_launcher(task, &which));
   if (!which && get("MOONSHARD_RENDEZVOUS"))
     return MS_FAIL(MS_EINVAL,
-                   "MOONSHARD_RENDEZVOUS=%s says where the ranks meet, but nothing says which rank this is: set "
+                   "MOONSHARD_RENDEZVOUS=%s says where the ranks meet, but the rank of this process is unknown: set "
                    "RANK and WORLD_SIZE",
                    get("MOONSHARD_RENDEZVOUS"));
   if (task->size == 1) return MS_OK;

@@ -18,7 +18,7 @@
 static int read_boot_id(char *text, size_t bytes) {
   static const char path[] = "/proc/sys/kernel/random/boot_id";
   FILE *file = fopen(path, "re");
-  if (!file) return MS_FAIL(MS_EIO, "cannot tell which host this is: %s: %s", path, strerror(errno));
+  if (!file) return MS_FAIL(MS_EIO, "cannot identify this host: %s: %s", path, strerror(errno));
   size_t n = fread(text, 1, bytes - 1, file);
   fclose(file);
   text[n] = '\0';

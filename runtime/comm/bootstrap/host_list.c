@@ -10,7 +10,7 @@
 enum { MOST_HOSTS = 1 << 20, MOST_DIGITS = 9 };
 
 static int fail_list(const char *list) {
-  return MS_FAIL(MS_EINVAL, "\"%.200s\" is no list of hosts such as \"node[01-03,7],login\"", list);
+  return MS_FAIL(MS_EINVAL, "\"%.200s\" is not a list of hosts such as \"node[01-03,7],login\"", list);
 }
 
 /* Where the name that begins at `text` ends: a comma outside of brackets, or the end. NULL: brackets do not close. */
@@ -103,8 +103,8 @@ int ms_host_list_find(const char *list, int index, char *name, size_t bytes, int
     if (!*text) break;
   }
   if (index < 0 || index >= *hosts)
-    return MS_FAIL(MS_EINVAL, "\"%.200s\" names %d hosts: there is no host %d", list, *hosts, index);
+    return MS_FAIL(MS_EINVAL, "\"%.200s\" names %d hosts, so it has no host %d", list, *hosts, index);
   if (strlen(name) + 1 >= bytes)
-    return MS_FAIL(MS_EINVAL, "\"%.200s\": a host's name is longer than %zu bytes", list, bytes - 2);
+    return MS_FAIL(MS_EINVAL, "\"%.200s\": a host name is longer than %zu bytes", list, bytes - 2);
   return MS_OK;
 }

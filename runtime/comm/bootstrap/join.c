@@ -22,7 +22,7 @@ static const double DEFAULT_TIMEOUT = 300.0;
 static int read_timeout(ms_world *world) {
   MS_TRY(ms_env_double("MOONSHARD_TIMEOUT", DEFAULT_TIMEOUT, &world->timeout));
   if (world->timeout > 0) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "environment variable MOONSHARD_TIMEOUT: it must be seconds above 0, not %g",
+  return MS_FAIL(MS_EINVAL, "environment variable MOONSHARD_TIMEOUT must be a number of seconds above 0, not %g",
                  world->timeout);
 }
 
@@ -149,7 +149,7 @@ static int join_launched(ms_world *world) {
   int rank, size;
   MS_TRY(ms_env_int("MOONSHARD_JOB_FD", -1, 0, 1 << 20, &world->fd));
   if (ms_control_map(world->fd, &world->control)) {
-    ms_error_prefix("MOONSHARD_JOB_FD (was it inherited from a rank by a process that is none? then unset it, with "
+    ms_error_prefix("MOONSHARD_JOB_FD (if this process inherited it but is not a rank, unset it, and also "
                     "RANK and WORLD_SIZE)");
     return ms_error_code();
   }
@@ -158,7 +158,8 @@ static int join_launched(ms_world *world) {
   MS_TRY(ms_env_int("WORLD_SIZE", world->control->size, 1, MS_MAX_LOCAL_RANKS, &size));
   MS_TRY(ms_env_int("RANK", 0, 0, world->control->size - 1, &rank));
   if (size != world->control->size)
-    return MS_FAIL(MS_EINVAL, "WORLD_SIZE is %d, but the launcher made a job of %d ranks", size, world->control->size);
+    return MS_FAIL(MS_EINVAL, "WORLD_SIZE is %d, but the launcher started a job of %d ranks", size,
+                   world->control->size);
   return take_place(world, world->control, rank);
 }
 

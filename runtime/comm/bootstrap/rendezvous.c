@@ -84,19 +84,18 @@ static int check_node(const attempt *a, const ms_control *inherited) {
   if (a->task->local_size > a->local)
     return MS_FAIL(
         MS_EMISMATCH,
-        "rank %d was told that %d ranks are on its host (%s), but %d of them can share memory there; do they "
-        "run in containers of their own?",
+        "according to its launcher rank %d has %d ranks on its host (%s), but %d of them can share memory there; do "
+        "they run in separate containers?",
         a->task->rank, a->task->local_size, host, a->local);
   for (int rank = 0; rank < a->task->size; rank++)
     if (same_host(&a->all[rank], &a->all[a->task->rank]) && a->all[rank].inherits != (inherited != NULL))
-      return MS_FAIL(MS_EMISMATCH,
-                     "of ranks %d and %d on %s, one was started by `moonshard run --nodes`, the other was not",
+      return MS_FAIL(MS_EMISMATCH, "of ranks %d and %d on %s, only one was started by `moonshard run --nodes`",
                      a->task->rank, rank, host);
   if (inherited && inherited->size != a->local)
     return MS_FAIL(
         MS_EMISMATCH,
-        "on %s %d ranks came, but the launcher of rank %d started %d: do two nodes have the same --node-rank?", host,
-        a->local, a->task->rank, inherited->size);
+        "on %s %d ranks connected, but the launcher of rank %d started %d: do two nodes have the same --node-rank?",
+        host, a->local, a->task->rank, inherited->size);
   return MS_OK;
 }
 

@@ -61,7 +61,7 @@ static int receive_header(int fd, uint32_t *kind, uint32_t *bytes, double deadli
 /* The status and text of REFUSED and FAILED. */
 static int receive_text(int fd, uint32_t bytes, int *status, char text[MS_STORE_TEXT], double deadline) {
   uint8_t body[4 + MS_STORE_TEXT];
-  if (bytes < 4 || bytes > sizeof body) return MS_FAIL(MS_EMISMATCH, "what the store sends makes no sense");
+  if (bytes < 4 || bytes > sizeof body) return MS_FAIL(MS_EMISMATCH, "invalid data from the store");
   MS_TRY(ms_wire_receive(fd, body, bytes, deadline));
   *status = (int)ms_wire_get32(body);
   if (*status <= MS_OK || *status > MS_EDEVICE) *status = MS_EPEER;
@@ -85,10 +85,10 @@ static int receive_greeting(const ms_store *store, double deadline, uint8_t nonc
   uint32_t version;
   MS_TRY(ms_wire_receive(store->fd, greeting, sizeof greeting, deadline));
   if (!ms_wire_get_greeting(greeting, &version, nonce))
-    return MS_FAIL(MS_EMISMATCH, "what listens there is no store of Moonshard: is the port another program's?");
+    return MS_FAIL(MS_EMISMATCH, "the server there is not a Moonshard store: does another program use the port?");
   if (version == MS_STORE_VERSION) return MS_OK;
   return MS_FAIL(MS_EMISMATCH,
-                 "the store speaks version %u of the protocol, this build version %d: all ranks must run one build",
+                 "the store uses protocol version %u, but this build version %d: all ranks must run the same build",
                  (unsigned)version, MS_STORE_VERSION);
 }
 
@@ -111,10 +111,9 @@ static int introduce(ms_store *store, const ms_store_config *config, double dead
   MS_TRY(receive_header(store->fd, &kind, &bytes, deadline));
   if (kind == MS_WIRE_REFUSED) {
     MS_TRY(receive_text(store->fd, bytes, &status, text, deadline));
-    return MS_FAIL(MS_EMISMATCH, "this process (rank %d) was refused: %s", store->rank, text);
+    return MS_FAIL(MS_EMISMATCH, "the store refused this process (rank %d): %s", store->rank, text);
   }
-  if (kind != MS_WIRE_WELCOME || bytes != sizeof proof)
-    return MS_FAIL(MS_EMISMATCH, "the store's answer makes no sense");
+  if (kind != MS_WIRE_WELCOME || bytes != sizeof proof) return MS_FAIL(MS_EMISMATCH, "invalid answer from the store");
   MS_TRY(ms_wire_receive(store->fd, proof, sizeof proof, deadline));
   ms_wire_server_proof(config->token, nonce, hello.nonce, expected);
   if (!ms_wire_same_proof(proof, expected)) return MS_FAIL(MS_EMISMATCH, "the store does not know the job's token");
@@ -134,7 +133,7 @@ static int pause_before_retry(double *pause, double deadline) {
 /* Tries until the store has taken this rank in, refuses it, or the deadline passes. */
 static int come(ms_store *store, const ms_store_config *config, const ms_store_place *place) {
   double pause = FIRST_PAUSE;
-  char why[256] = "nobody is there";
+  char why[256] = "no connection yet";
   ms_error_record before;
   ms_error_save(&before);
   while (ms_clock() < store->deadline) {
@@ -151,7 +150,7 @@ static int come(ms_store *store, const ms_store_config *config, const ms_store_p
     }
     MS_TRY(pause_before_retry(&pause, store->deadline));
   }
-  return MS_FAIL(MS_ETIMEOUT, "rendezvous at %s: rank 0 of %d has not come within %g s (%s)", store->place.text,
+  return MS_FAIL(MS_ETIMEOUT, "rendezvous at %s: rank 0 of %d has not answered within %g s (%s)", store->place.text,
                  store->size, store->timeout, why);
 }
 
@@ -217,7 +216,7 @@ static int receive_all(ms_store *store, void *all, size_t expected, double deadl
   MS_TRY(receive_header(store->fd, &kind, &bytes, deadline));
   if (kind == MS_WIRE_ALL && bytes == expected) return ms_wire_receive(store->fd, all, expected, deadline);
   if (kind == MS_WIRE_LEAVE) return MS_FAIL(MS_EPEER, "rank 0 left");
-  if (kind != MS_WIRE_FAILED) return MS_FAIL(MS_EMISMATCH, "what the store sends makes no sense");
+  if (kind != MS_WIRE_FAILED) return MS_FAIL(MS_EMISMATCH, "invalid data from the store");
   MS_TRY(receive_text(store->fd, bytes, &status, text, deadline));
   return MS_FAIL(status, "%s", text);
 }
@@ -247,10 +246,10 @@ static int gather(ms_store *store, const void *mine, int bytes, void *all) {
 
 int ms_store_gather(ms_store *store, const void *mine, int bytes, void *all) {
   if (bytes < 1 || bytes > MS_STORE_ROUND)
-    return MS_FAIL(MS_EINVAL, "rendezvous: %d bytes a rank; 1 to %d fit", bytes, MS_STORE_ROUND);
+    return MS_FAIL(MS_EINVAL, "rendezvous: %d bytes per rank, but 1 to %d are supported", bytes, MS_STORE_ROUND);
   int rc = gather(store, mine, bytes, all);
   remove_file(store); /* all have come, or none can any more */
-  if (rc == MS_EIO) ms_error_prefix("rank 0 died, or is no longer reached");
+  if (rc == MS_EIO) ms_error_prefix("rank 0 died, or cannot be reached any more");
   if (rc && rc != MS_EINTERRUPT) ms_error_prefix("rendezvous at %s", store->place.text);
   return rc;
 }
@@ -269,7 +268,7 @@ static void *watch(void *context) {
   double deadline = ms_clock() + LAST_WORD_SECONDS;
   int rc = receive_header(store->fd, &kind, &bytes, deadline);
   if (!rc && kind == MS_WIRE_FAILED) rc = receive_text(store->fd, bytes, &status, text, deadline);
-  else if (!rc && kind != MS_WIRE_LEAVE) rc = MS_FAIL(MS_EMISMATCH, "what the store sends makes no sense");
+  else if (!rc && kind != MS_WIRE_LEAVE) rc = MS_FAIL(MS_EMISMATCH, "invalid data from the store");
   if (rc && !atomic_load(&store->leaving)) store->failed(store->context, "rank 0 died, or lost its connection");
   else if (!rc && kind == MS_WIRE_FAILED) store->failed(store->context, text);
   shutdown(store->fd, SHUT_RDWR); /* rank 0 waits for this, shortly, before it goes */

@@ -77,19 +77,19 @@ static int check(const char *path, const announcement *a, const char *job, int s
   char host[HEX_ID];
   MS_TRY(this_host(host));
   if (strcmp(a->job, job))
-    return MS_FAIL(MS_EMISMATCH, "rendezvous file %s: it is of job \"%s\", this process belongs to job \"%s\"", path,
+    return MS_FAIL(MS_EMISMATCH, "rendezvous file %s: it belongs to job \"%s\", but this process to job \"%s\"", path,
                    a->job, job);
   if (strcmp(a->host, host))
-    return MS_FAIL(MS_EMISMATCH,
-                   "rendezvous file %s: rank 0 is on another host (%s), or that host was started anew since; a file "
-                   "brings the ranks of one host together: use tcp://host:port between hosts, remove an old file",
-                   path, a->host_name);
+    return MS_FAIL(
+        MS_EMISMATCH,
+        "rendezvous file %s: rank 0 is on another host (%s), or that host has restarted since; a file can only "
+        "connect the ranks of one host: use tcp://host:port between hosts, or remove an old file",
+        path, a->host_name);
   if (!is_alive(a))
-    return MS_FAIL(MS_EMISMATCH, "rendezvous file %s: it is stale: process %d, which wrote it, is gone; remove it",
+    return MS_FAIL(MS_EMISMATCH, "rendezvous file %s: it is stale: process %d, which wrote it, has ended; remove it",
                    path, a->pid);
   if (a->size != size)
-    return MS_FAIL(MS_EMISMATCH, "rendezvous file %s: rank 0 says that there are %d ranks, this process %d", path,
-                   a->size, size);
+    return MS_FAIL(MS_EMISMATCH, "rendezvous file %s: rank 0 has %d ranks, but this process %d", path, a->size, size);
   return MS_OK;
 }
 
@@ -97,13 +97,13 @@ static int take(const char *path, const char *text, size_t bytes, const char *jo
   announcement a;
   int version = read_version(text);
   if (is_complete(text, bytes) && version && version != MS_STORE_VERSION)
-    return MS_FAIL(MS_EMISMATCH, "rendezvous file %s: it is of protocol version %d, this build speaks %d", path,
+    return MS_FAIL(MS_EMISMATCH, "rendezvous file %s: it has protocol version %d, but this build uses %d", path,
                    version, MS_STORE_VERSION);
   if (!is_complete(text, bytes) || !parse(text, &a))
     return MS_FAIL(
         MS_EMISMATCH,
-        "rendezvous file %s: it is no complete announcement of rank 0 (%zu bytes): a run that was killed left "
-        "it, or it is something else; remove it or name another",
+        "rendezvous file %s: it is not a complete announcement of rank 0 (%zu bytes): either a killed run left "
+        "it, or it is another file; remove it or use another name",
         path, bytes);
   MS_TRY(check(path, &a, job, size));
   *socket = (ms_store_place){.kind = MS_STORE_LOCAL};
@@ -123,8 +123,7 @@ int ms_store_file_read(const char *path, const char *job, int size, double deadl
     if (bytes >= 0 && partial_since == 0) partial_since = now;
     if (bytes < 0) partial_since = 0;
     if (bytes >= 0 && now > fmin(deadline, partial_since + PARTIAL_SECONDS)) break;
-    if (now > deadline)
-      return MS_FAIL(MS_ETIMEOUT, "rendezvous file %s: rank 0 has not come: it did not write it", path);
+    if (now > deadline) return MS_FAIL(MS_ETIMEOUT, "rendezvous file %s: rank 0 has not written it in time", path);
     if (ms_interrupted()) return MS_FAIL(MS_EINTERRUPT, "interrupted");
     usleep((useconds_t)(1e6 * LOOK_AGAIN));
   }
@@ -141,12 +140,11 @@ static int refuse_existing(const char *path) {
   MS_TRY(read_whole(path, text, &bytes));
   MS_TRY(this_host(host));
   if (bytes >= 0 && is_complete(text, (size_t)bytes) && parse(text, &a) && !strcmp(a.host, host) && is_alive(&a))
-    return MS_FAIL(MS_EIO,
-                   "rendezvous file %s: another run (job \"%s\", process %d) is meeting there now; name another file",
+    return MS_FAIL(MS_EIO, "rendezvous file %s: another run (job \"%s\", process %d) is using it now; use another name",
                    path, a.job, a.pid);
   return MS_FAIL(MS_EIO,
-                 "rendezvous file %s: it is there already: a run that was killed left it, or it is something else; "
-                 "remove it or name another",
+                 "rendezvous file %s: it already exists: either a killed run left it, or it is another file; "
+                 "remove it or use another name",
                  path);
 }
 

@@ -23,8 +23,8 @@ static int read_port(const char *text) {
 
 int ms_store_place_tcp(const char *host, int port, ms_store_place *place) {
   if (!*host || strlen(host) >= sizeof place->host)
-    return MS_FAIL(MS_EINVAL, "rendezvous: \"%s\" is no host name or address", host);
-  if (port < 1 || port > 65535) return MS_FAIL(MS_EINVAL, "rendezvous: port %d: ports are 1 to 65535", port);
+    return MS_FAIL(MS_EINVAL, "rendezvous: \"%s\" is not a host name or address", host);
+  if (port < 1 || port > 65535) return MS_FAIL(MS_EINVAL, "rendezvous: port %d: ports must be 1 to 65535", port);
   *place = (ms_store_place){.kind = MS_STORE_TCP, .port = port};
   memcpy(place->host, host, strlen(host) + 1);
   const char *format = strchr(host, ':') ? "tcp://[%s]:%d" : "tcp://%s:%d";

@@ -66,7 +66,7 @@ static int start_thread(question *asked) {
   pthread_attr_destroy(&detached);
   if (!failed) return MS_OK;
   atomic_fetch_sub(&asked->holders, 1);
-  return MS_FAIL(MS_EIO, "rendezvous: a thread that looks up %s: %s", asked->host, strerror(failed));
+  return MS_FAIL(MS_EIO, "rendezvous: cannot start a thread to look up %s: %s", asked->host, strerror(failed));
 }
 
 static int ask(const char *host, const char *port, question **out) {
@@ -100,7 +100,7 @@ int ms_resolve(const char *host, int port, double deadline, struct addrinfo **fo
   MS_TRY(ask(host, number, &asked));
   int rc = ms_wire_wait(asked->event, POLLIN, deadline, &ready);
   if (!rc && !atomic_load(&asked->answered)) {
-    snprintf(why, bytes, "%s: no name server has told its address", host);
+    snprintf(why, bytes, "%s: no name server has answered", host);
   } else if (!rc) {
     *found = asked->found;
     asked->found = NULL;

@@ -77,8 +77,8 @@ static void tell_missing(ms_store_server *server, const char *seconds) {
   int missing = ms_rank_list(absent, server->size, ranks, sizeof ranks);
   const char *away = server->turned_away;
   if (missing)
-    fail_all(server, MS_ETIMEOUT, "%s %s of %d %s not come within %s s%s%s", missing == 1 ? "rank" : "ranks", ranks,
-             server->size, missing == 1 ? "has" : "have", seconds, *away ? "; turned away: " : "", away);
+    fail_all(server, MS_ETIMEOUT, "%s %s of %d %s not connected within %s s%s%s", missing == 1 ? "rank" : "ranks",
+             ranks, server->size, missing == 1 ? "has" : "have", seconds, *away ? "; refused: " : "", away);
 }
 
 /* ---- peers that come and go ---- */
@@ -160,19 +160,17 @@ static const char *judge_hello(const ms_store_server *server, const ms_store_pee
   if (!ms_wire_same_proof(proof, hello->proof))
     return *server->token
                ? "it does not know the job's token: all ranks need the same MOONSHARD_TOKEN or MOONSHARD_TOKEN_FILE"
-               : "it has a token and rank 0 has none: all ranks need the same MOONSHARD_TOKEN or MOONSHARD_TOKEN_FILE";
+               : "it has a token but rank 0 has none: all ranks need the same MOONSHARD_TOKEN or MOONSHARD_TOKEN_FILE";
   if (is_of_another_user(server, peer, text, bytes)) return text;
   if (strcmp(hello->job, server->job))
-    snprintf(text, bytes, "it belongs to job \"%s\", the store to job \"%s\"", hello->job, server->job);
+    snprintf(text, bytes, "it belongs to job \"%s\", but the store to job \"%s\"", hello->job, server->job);
   else if (hello->size != server->size)
-    snprintf(text, bytes, "rank %d says that there are %d ranks, rank 0 says %d", hello->rank, hello->size,
-             server->size);
+    snprintf(text, bytes, "rank %d has a world of %d ranks, but rank 0 of %d", hello->rank, hello->size, server->size);
   else if (hello->rank < 0 || hello->rank >= server->size)
-    snprintf(text, bytes, "rank %d of %d: ranks are 0 to %d", hello->rank, server->size, server->size - 1);
+    snprintf(text, bytes, "invalid rank %d of %d: ranks are 0 to %d", hello->rank, server->size, server->size - 1);
   else if (server->joined[hello->rank])
-    snprintf(text, bytes, "process %d on %s says that it is rank %d; so does %s, which came first", hello->pid,
-             hello->host, hello->rank,
-             server->member[hello->rank] ? server->member[hello->rank]->host : "a process that has left");
+    snprintf(text, bytes, "process %d on %s is rank %d, but so is %s, which connected first", hello->pid, hello->host,
+             hello->rank, server->member[hello->rank] ? server->member[hello->rank]->host : "a process that has left");
   else return NULL;
   return text;
 }
@@ -189,7 +187,7 @@ static void refuse(ms_store_server *server, ms_store_peer *peer, const char *why
 static void refuse_version(ms_store_server *server, ms_store_peer *peer, uint32_t version) {
   char text[128];
   snprintf(text, sizeof text,
-           "it speaks version %u of the protocol, the store version %d: all ranks must run one build",
+           "it uses protocol version %u, but the store version %d: all ranks must run the same build",
            (unsigned)version, MS_STORE_VERSION);
   refuse(server, peer, text);
 }
@@ -217,7 +215,7 @@ static void take_hello(ms_store_server *server, ms_store_peer *peer, const uint8
 
 static void end_round(ms_store_server *server) {
   ms_store_shared *all = ms_store_shared_new(server->round, (size_t)server->size * (size_t)server->round_bytes);
-  if (!all) fail_all(server, MS_ENOMEM, "rank 0 has no memory for what %d ranks told", server->size);
+  if (!all) fail_all(server, MS_ENOMEM, "rank 0 has not enough memory for the data of %d ranks", server->size);
   for (int i = 0; all && i < server->n_peers; i++)
     if (server->peers[i]->rank >= 0) ms_store_peer_share(server->peers[i], MS_WIRE_ALL, all);
   ms_store_shared_release(all);
@@ -331,7 +329,7 @@ static int allow_files(int size) {
     limit.rlim_cur = need;
     if (!setrlimit(RLIMIT_NOFILE, &limit)) return MS_OK;
   }
-  return MS_FAIL(MS_EIO, "rendezvous: rank 0 may open %llu files, but %d ranks need %llu: raise its limit (ulimit -n)",
+  return MS_FAIL(MS_EIO, "rendezvous: rank 0 can open %llu files, but %d ranks need %llu: raise its limit (ulimit -n)",
                  (unsigned long long)limit.rlim_max, size, (unsigned long long)need);
 }
 

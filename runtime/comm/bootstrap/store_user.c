@@ -43,9 +43,9 @@ static void write_end(const end *e, char text[END_BYTES]) {
 static int get_ends(int fd, ends *found) {
   end here, there;
   socklen_t bytes = sizeof here;
-  if (getsockname(fd, &here.any, &bytes)) return MS_FAIL(MS_EIO, "the connection broke: %s", strerror(errno));
+  if (getsockname(fd, &here.any, &bytes)) return MS_FAIL(MS_EIO, "the connection failed: %s", strerror(errno));
   bytes = sizeof there;
-  if (getpeername(fd, &there.any, &bytes)) return MS_FAIL(MS_EIO, "the connection broke: %s", strerror(errno));
+  if (getpeername(fd, &there.any, &bytes)) return MS_FAIL(MS_EIO, "the connection failed: %s", strerror(errno));
   found->family = here.any.sa_family;
   write_end(&here, found->here);
   write_end(&there, found->there);
@@ -89,15 +89,15 @@ static int check_tcp(int fd) {
   /* Still connected: no other socket can have had that row meanwhile. */
   MS_TRY(get_ends(fd, &after));
   if (!known || is_of_several_users(user))
-    return MS_FAIL(
-        MS_EMISMATCH,
-        "cannot tell whose process is at the other end: /proc/net does not name its user; give all ranks a token in "
-        "MOONSHARD_TOKEN");
+    return MS_FAIL(MS_EMISMATCH, "cannot find the owner of the process at the other end: /proc/net does not name its "
+                                 "user; give all ranks a token in "
+                                 "MOONSHARD_TOKEN");
   if (user == geteuid()) return MS_OK;
-  return MS_FAIL(MS_EMISMATCH,
-                 "a process of user %u is at the other end, not one of user %u; ranks of different users need a token "
-                 "in MOONSHARD_TOKEN",
-                 user, (unsigned)geteuid());
+  return MS_FAIL(
+      MS_EMISMATCH,
+      "the process at the other end belongs to user %u, not to user %u; ranks of different users need a token "
+      "in MOONSHARD_TOKEN",
+      user, (unsigned)geteuid());
 }
 
 int ms_wire_check_user(int fd) {
@@ -105,12 +105,12 @@ int ms_wire_check_user(int fd) {
   struct ucred other;
   socklen_t bytes = sizeof family;
   if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &bytes))
-    return MS_FAIL(MS_EIO, "the connection broke: %s", strerror(errno));
+    return MS_FAIL(MS_EIO, "the connection failed: %s", strerror(errno));
   if (family != AF_UNIX) return check_tcp(fd);
   bytes = sizeof other;
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &other, &bytes))
-    return MS_FAIL(MS_EIO, "cannot tell whose process is at the other end: %s", strerror(errno));
+    return MS_FAIL(MS_EIO, "cannot find the owner of the process at the other end: %s", strerror(errno));
   if (other.uid == geteuid()) return MS_OK;
-  return MS_FAIL(MS_EMISMATCH, "process %d of user %u is at the other end, not one of user %u", (int)other.pid,
+  return MS_FAIL(MS_EMISMATCH, "process %d at the other end belongs to user %u, not to user %u", (int)other.pid,
                  (unsigned)other.uid, (unsigned)geteuid());
 }

@@ -55,13 +55,13 @@ static int listen_at(int fd, const struct sockaddr *address, socklen_t bytes, co
   int why = bind_and_listen(fd, address, bytes);
   if (!why) return MS_OK;
   if (why == EADDRINUSE && address->sa_family == AF_UNIX)
-    return MS_FAIL(MS_EIO, "rendezvous at %s: another rank 0 of this user has opened it already on this host",
+    return MS_FAIL(MS_EIO, "rendezvous at %s: another rank 0 of this user is already listening there on this host",
                    place->text);
   if (why == EADDRINUSE)
-    return MS_FAIL(MS_EIO, "rendezvous at %s: rank 0 cannot listen there: the port is in use; choose another",
+    return MS_FAIL(MS_EIO, "rendezvous at %s: rank 0 cannot listen there: the port is in use; choose another one",
                    place->text);
   if (why == EADDRNOTAVAIL)
-    return MS_FAIL(MS_EIO, "rendezvous at %s: rank 0 cannot listen there: it is no address of rank 0's host",
+    return MS_FAIL(MS_EIO, "rendezvous at %s: rank 0 cannot listen there: it is not an address of rank 0's host",
                    place->text);
   return MS_FAIL(MS_EIO, "rendezvous at %s: rank 0 cannot listen there: %s", place->text, strerror(why));
 }
@@ -184,7 +184,7 @@ int ms_wire_connect(const ms_store_place *place, double deadline, int *fd, char 
     socklen_t size;
     local_address(place, &address, &size);
     MS_TRY(connect_to(AF_UNIX, (const struct sockaddr *)&address, size, deadline, fd, &error));
-    snprintf(why, bytes, "%s", error == ECONNREFUSED ? "nobody is there yet" : strerror(error));
+    snprintf(why, bytes, "%s", error == ECONNREFUSED ? "nothing is listening there yet" : strerror(error));
     return MS_OK;
   }
   struct addrinfo *found;
@@ -232,10 +232,10 @@ int ms_wire_send(int fd, const void *data, size_t bytes, double deadline) {
       continue;
     }
     if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && errno != EAGAIN) return MS_FAIL(MS_EIO, "the connection broke: %s", strerror(errno));
+    if (sent < 0 && errno != EAGAIN) return MS_FAIL(MS_EIO, "the connection failed: %s", strerror(errno));
     int ready;
     MS_TRY(ms_wire_wait(fd, POLLOUT, deadline, &ready));
-    if (!ready) return MS_FAIL(MS_ETIMEOUT, "the other side takes nothing more");
+    if (!ready) return MS_FAIL(MS_ETIMEOUT, "the other side does not read its data");
   }
   return MS_OK;
 }
@@ -251,7 +251,7 @@ int ms_wire_receive(int fd, void *data, size_t bytes, double deadline) {
     }
     if (got == 0) return MS_FAIL(MS_EIO, "the connection was closed");
     if (errno == EINTR) continue;
-    if (errno != EAGAIN) return MS_FAIL(MS_EIO, "the connection broke: %s", strerror(errno));
+    if (errno != EAGAIN) return MS_FAIL(MS_EIO, "the connection failed: %s", strerror(errno));
     int ready;
     MS_TRY(ms_wire_wait(fd, POLLIN, deadline, &ready));
     if (!ready) return MS_FAIL(MS_ETIMEOUT, "no answer from the other side");

@@ -26,7 +26,7 @@ static struct {
 static int keep(const char *token, const char *source) {
   size_t n = strlen(token);
   if (n < SHORTEST || n > LONGEST)
-    return MS_FAIL(MS_EINVAL, "%s: a token has %d to %d characters, this one %zu; `openssl rand -hex 16` makes one",
+    return MS_FAIL(MS_EINVAL, "%s: a token must have %d to %d characters, not %zu; `openssl rand -hex 16` makes one",
                    source, SHORTEST, LONGEST, n);
   kept.text = ms_secret_copy(token);
   return kept.text ? MS_OK : MS_ENOMEM;
@@ -36,9 +36,9 @@ static int keep(const char *token, const char *source) {
 static int check_file(int fd, const char *path) {
   struct stat info;
   if (fstat(fd, &info)) return MS_FAIL(MS_EINVAL, "MOONSHARD_TOKEN_FILE=%s: %s", path, strerror(errno));
-  if (!S_ISREG(info.st_mode)) return MS_FAIL(MS_EINVAL, "MOONSHARD_TOKEN_FILE=%s: it is no regular file", path);
+  if (!S_ISREG(info.st_mode)) return MS_FAIL(MS_EINVAL, "MOONSHARD_TOKEN_FILE=%s: not a regular file", path);
   if (info.st_mode & (S_IRWXG | S_IRWXO))
-    return MS_FAIL(MS_EINVAL, "MOONSHARD_TOKEN_FILE=%s: other users may use it: chmod 600 %s", path, path);
+    return MS_FAIL(MS_EINVAL, "MOONSHARD_TOKEN_FILE=%s: other users can access it: chmod 600 %s", path, path);
   return MS_OK;
 }
 
@@ -83,7 +83,7 @@ int ms_token_get(const char **token) {
   if (!kept.text) {
     const char *file = ms_env_string("MOONSHARD_TOKEN_FILE", NULL);
     if (kept.given && file)
-      return MS_FAIL(MS_EINVAL, "MOONSHARD_TOKEN and MOONSHARD_TOKEN_FILE are both set: give one of them");
+      return MS_FAIL(MS_EINVAL, "MOONSHARD_TOKEN and MOONSHARD_TOKEN_FILE are both set: set only one of them");
     if (kept.given) MS_TRY(keep_given());
     else if (file) MS_TRY(read_file(file));
   }
@@ -109,8 +109,8 @@ int ms_token_check(const ms_store_place *place, const char *token) {
   if (*token || ms_store_place_is_local(place)) return MS_OK;
   return MS_FAIL(
       MS_EINVAL,
-      "rendezvous at %s: other hosts can come there, so the ranks must know a token: give each the same one in "
-      "the environment variable MOONSHARD_TOKEN (`openssl rand -hex 16` makes one), or in a file of mode 600 "
-      "that MOONSHARD_TOKEN_FILE names",
+      "rendezvous at %s: other hosts can reach this place, so the ranks need a token: give each the same one in "
+      "the environment variable MOONSHARD_TOKEN (`openssl rand -hex 16` makes one), or in a file with mode 600 "
+      "named by MOONSHARD_TOKEN_FILE",
       place->text);
 }

@@ -10,7 +10,7 @@
 
 static int check_members(const ms_world *world, int n, const int *ranks, int channel, int *me) {
   MS_TRY(ms_world_check_one_node(world));
-  if (n < 2) return MS_FAIL(MS_EINVAL, "a communicator of %d ranks: it takes at least 2", n);
+  if (n < 2) return MS_FAIL(MS_EINVAL, "a communicator needs at least 2 ranks, not %d", n);
   if (n > ms_world_size(world))
     return MS_FAIL(MS_EINVAL, "a communicator of %d ranks in a world of %d", n, ms_world_size(world));
   if (channel < 0 || channel >= MS_GROUP_CHANNELS)
@@ -25,7 +25,7 @@ static int check_members(const ms_world *world, int n, const int *ranks, int cha
     if (ranks[i] == ms_world_rank(world)) *me = i;
   }
   if (*me >= 0) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "a communicator without this rank (%d)", ms_world_rank(world));
+  return MS_FAIL(MS_EINVAL, "a communicator without rank %d, which opens it", ms_world_rank(world));
 }
 
 int ms_comm_open_over(const ms_transport *transport, ms_world *world, int n, const int *ranks, int channel,
@@ -74,16 +74,18 @@ ms_recorder_ring *ms_comm_ring(const ms_comm *comm) { return comm->ring; }
 static int check_part(const ms_comm *comm, const ms_coll *coll, const ms_coll_part *part) {
   const char *kind = ms_coll_kind_name(coll->kind), *label = coll->label ? coll->label : "";
   int sums = coll->kind == MS_COLL_REDUCE_SCATTER || coll->kind == MS_COLL_ALL_REDUCE;
-  if (part->count < 0) return MS_FAIL(MS_EINVAL, "%s %s: %lld elements", kind, label, (long long)part->count);
+  if (part->count < 0)
+    return MS_FAIL(MS_EINVAL, "%s %s: negative number of elements: %lld", kind, label, (long long)part->count);
   if (coll->kind != MS_COLL_BARRIER && !(ms_dtype_row_of(part->src_dtype) && ms_dtype_row_of(part->dst_dtype)))
-    return MS_FAIL(MS_EDTYPE, "%s %s: there is no element type %d", kind, label,
+    return MS_FAIL(MS_EDTYPE, "%s %s: unknown element type %d", kind, label,
                    ms_dtype_row_of(part->src_dtype) ? part->dst_dtype : part->src_dtype);
   if ((sums || part->src_dtype != part->dst_dtype) &&
       !(ms_dtype_may(part->src_dtype, MS_DTYPE_REDUCE) && ms_dtype_may(part->dst_dtype, MS_DTYPE_REDUCE)))
-    return MS_FAIL(MS_EDTYPE, "%s %s: %s to %s; sums and casts are of f32 and bf16", kind, label,
+    return MS_FAIL(MS_EDTYPE, "%s %s: %s to %s: sums and casts support only f32 and bf16", kind, label,
                    ms_dtype_name(part->src_dtype), ms_dtype_name(part->dst_dtype));
   if (sums && part->accumulate && !ms_dtype_may(part->dst_dtype, MS_DTYPE_SUM))
-    return MS_FAIL(MS_EDTYPE, "%s %s: accumulates in f32 only, not in %s", kind, label, ms_dtype_name(part->dst_dtype));
+    return MS_FAIL(MS_EDTYPE, "%s %s: can accumulate only in f32, not in %s", kind, label,
+                   ms_dtype_name(part->dst_dtype));
   if (coll->kind != MS_COLL_ALL_REDUCE || part->dst != part->shared[comm->me] || !part->count) return MS_OK;
   if (part->accumulate || part->src_dtype != part->dst_dtype)
     return MS_FAIL(MS_EINVAL, "%s %s: in place, it cannot accumulate or change the element type", kind, label);
@@ -109,10 +111,10 @@ int ms_comm_start(ms_comm *comm, const ms_coll *coll) {
   unsigned epoch = ms_world_epoch(comm->world);
   const char *kind = ms_coll_kind_name(coll->kind);
   if (comm->in_flight && comm->epoch == epoch)
-    return MS_FAIL(MS_EINTERNAL, "%s started while %s is in flight", kind, ms_coll_kind_name(comm->coll->kind));
+    return MS_FAIL(MS_EINTERNAL, "%s was started while %s is in flight", kind, ms_coll_kind_name(comm->coll->kind));
   int pairwise = ms_coll_is_pairwise(coll->kind), rooted = coll->kind == MS_COLL_BROADCAST || pairwise;
   if (rooted && (coll->root < 0 || coll->root >= comm->size || (pairwise && coll->root == comm->me)))
-    return MS_FAIL(MS_EINVAL, "%s: peer or root %d in a group of %d", kind, coll->root, comm->size);
+    return MS_FAIL(MS_EINVAL, "%s: invalid peer or root %d in a group of %d", kind, coll->root, comm->size);
   for (int i = 0; i < coll->parts; i++) MS_TRY(check_part(comm, coll, &coll->part[i]));
   if (comm->in_flight) comm->transport->abort(comm->channel); /* left half-way, before a recovery */
   comm->coll = coll;

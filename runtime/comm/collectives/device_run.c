@@ -45,6 +45,6 @@ int ms_comm_watch(ms_comm *comm, ms_wait *wait) {
   char behind[MS_CONTROL_TEXT];
   ms_rank_set unfinished = ms_tickets_unfinished(&comm->tickets);
   world->diagnosis->behind(world->control, world->rank, &unfinished, behind, sizeof behind);
-  return MS_FAIL(MS_ETIMEOUT, "%s %s: all ranks have come to it, and rank %d has not left it for %g s%s", kind, label,
-                 comm->rank[comm->me], world->timeout, behind);
+  return MS_FAIL(MS_ETIMEOUT, "%s %s: all ranks have entered it, but rank %d has not finished it within %g s%s", kind,
+                 label, comm->rank[comm->me], world->timeout, behind);
 }

@@ -50,9 +50,9 @@ static int report_mismatch(const ms_tickets *t, int p, uint64_t mine, uint64_t t
   world->diagnosis->noted(world->control, noted, sizeof noted);
   describe_entered(t, t->config.me, mine, ours, sizeof ours);
   describe_entered(t, p, theirs, peers, sizeof peers);
-  return MS_FAIL(MS_EMISMATCH, "%s%sranks disagree: rank %d entered %s; rank %d entered %s%s", noted,
+  return MS_FAIL(MS_EMISMATCH, "%s%sranks disagree: rank %d entered %s, but rank %d entered %s%s", noted,
                  *noted ? "; now " : "", t->config.rank[t->config.me], ours, t->config.rank[p], peers,
-                 (mine ^ theirs) >> SIGN_WAYS & 0xff ? "; one of them is in place, the other is not" : "");
+                 (mine ^ theirs) >> SIGN_WAYS & 0xff ? "; only one of them is in place" : "");
 }
 
 /* The signature of a peer that has finished may be that of its next operation already. It need not be compared then: the

@@ -33,14 +33,14 @@ static int usable_cores(void) {
 
 int ms_control_create(int size, int *fd) {
   if (size < 1 || size > MS_MAX_LOCAL_RANKS)
-    return MS_FAIL(MS_EINVAL, "a job has 1 to %d ranks on a host, not %d", MS_MAX_LOCAL_RANKS, size);
+    return MS_FAIL(MS_EINVAL, "a job has 1 to %d ranks per host, not %d", MS_MAX_LOCAL_RANKS, size);
   int made = memfd_create(MS_CONTROL_NAME, MFD_CLOEXEC);
   if (made < 0) return MS_FAIL(MS_EIO, "cannot make the control segment: memfd_create: %s", strerror(errno));
   if (ftruncate(made, sizeof(ms_control))) {
     int why = errno;
     close(made);
-    return MS_FAIL(MS_EIO, "cannot size the control segment to %zu bytes: %s%s", sizeof(ms_control), strerror(why),
-                   why == EFBIG ? " (ulimit -f counts memory that ranks share)" : "");
+    return MS_FAIL(MS_EIO, "cannot resize the control segment to %zu bytes: %s%s", sizeof(ms_control), strerror(why),
+                   why == EFBIG ? " (memory shared by ranks counts towards ulimit -f)" : "");
   }
   ms_control *control = mmap(NULL, sizeof *control, PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);
   if (control == MAP_FAILED) {
@@ -62,13 +62,13 @@ int ms_control_create(int size, int *fd) {
 static int map_checked(int fd, int protection, ms_control **control) {
   struct stat info;
   if (fstat(fd, &info) || (size_t)info.st_size != sizeof(ms_control))
-    return MS_FAIL(MS_EINVAL, "descriptor %d is no control segment of this build", fd);
+    return MS_FAIL(MS_EINVAL, "descriptor %d is not a control segment of this build", fd);
   ms_control *mapped = mmap(NULL, sizeof *mapped, protection, MAP_SHARED, fd, 0);
   if (mapped == MAP_FAILED) return MS_FAIL(MS_EIO, "cannot map the control segment: %s", strerror(errno));
   if (mapped->magic != CONTROL_MAGIC || mapped->version != MS_CONTROL_VERSION || mapped->size < 1 ||
       mapped->size > MS_MAX_LOCAL_RANKS) {
     ms_control_unmap(mapped);
-    return MS_FAIL(MS_EINVAL, "descriptor %d is no control segment of this build", fd);
+    return MS_FAIL(MS_EINVAL, "descriptor %d is not a control segment of this build", fd);
   }
   *control = mapped;
   return MS_OK;
@@ -92,8 +92,8 @@ int ms_memory_open(int rank, int owner, int pid, int fd_there, int *fd) {
   if (*fd >= 0) return MS_OK;
   return MS_FAIL(
       MS_EIO,
-      "rank %d cannot open the shared memory of rank %d at %s: %s (the ranks must run as one user, see each other's "
-      "processes, and /proc must be mounted)",
+      "rank %d cannot open the shared memory of rank %d at %s: %s (the ranks must run as the same user and see each "
+      "other's processes, and /proc must be mounted)",
       rank, owner, path, strerror(errno));
 }
 

@@ -59,23 +59,23 @@ static int has_entered(const ms_recorder *recorder, const ms_rank_op *op) {
 }
 
 /* The op that the rank did not come to; after the meetings between steps comes what its plan begins with. */
-static void append_missed(ms_text *text, const ms_control *control, const ms_rank_op *missed, int rank) {
+static void append_missed(ms_text *text, const ms_control *control, const ms_rank_op *missed, int rank, int now) {
   const ms_recorder *recorder = ms_recorder_in(control, rank);
   const char *opening = ms_recorder_text(recorder, atomic_load_explicit(&recorder->opening, memory_order_relaxed));
   int before_step = !strcmp(missed->kind, "all_gather_bytes") && !strcmp(missed->activity, missed->kind);
-  ms_text_append(text, has_entered(recorder, missed) ? "and did not finish " : "and did not come to ");
+  ms_text_append(text, "and %s not %s ", now ? "has" : "had", has_entered(recorder, missed) ? "finished" : "entered");
   ms_append_op(text, missed);
-  if (before_step && *opening) ms_text_append(text, ", nor to %s, with which its plan begins", opening);
+  if (before_step && *opening) ms_text_append(text, ", nor %s, the first collective of its plan", opening);
 }
 
 static void append_behind(ms_text *text, const char *separator, const ms_control *control, const ms_rank_status *all,
                           int rank) {
   const ms_rank_op *missed = find_missed(control, all, rank);
   ms_text_append(text, "%srank %d ", separator, rank);
-  ms_append_place(text, &all[rank], "is ", 1);
+  ms_append_place(text, &all[rank], "has been ", 1);
   if (!missed) return;
   ms_text_append(text, ", ");
-  append_missed(text, control, missed, rank);
+  append_missed(text, control, missed, rank, 1);
 }
 
 /* ---- a line for each kind of rank ---- */
@@ -135,7 +135,7 @@ static void append_lines(ms_text *text, const ms_control *control, const ms_rank
     }
     if (lines++ < MOST_LINES) append_line(text, all, &same, now);
   }
-  if (lines > MOST_LINES) ms_text_append(text, "\n  and %d more kinds of ranks", lines - MOST_LINES);
+  if (lines > MOST_LINES) ms_text_append(text, "\n  and %d more groups of ranks", lines - MOST_LINES);
 }
 
 static void hand_over(ms_text *text, char *to, size_t bytes) {
@@ -156,7 +156,7 @@ void ms_report_behind(const ms_control *control, int me, const ms_rank_set *miss
     ms_rank_set_add(&seen, me);
     ms_text_append(&text, "; ");
     ms_append_ranks(&text, &seen);
-    ms_text_append(&text, " wait for each other: they disagree about what comes next");
+    ms_text_append(&text, " wait for each other: they disagree about what to do next");
   }
   ms_report_noted(control, to, bytes);
   ms_text_append(&text, "%s%s", *to ? "; " : "", to);
@@ -201,9 +201,9 @@ void ms_report_death(const ms_control *control, int rank, char *to, size_t bytes
   const ms_rank_op *missed = find_missed(control, all, rank);
   if (missed) {
     ms_text_append(&text, ", ");
-    append_missed(&text, control, missed, rank);
+    append_missed(&text, control, missed, rank, 0);
   } else if (dead->last.kind) {
-    ms_text_append(&text, "; the last collective that it left is ");
+    ms_text_append(&text, "; the last collective that it left was ");
     ms_append_op(&text, &dead->last);
   }
   ms_rank_set itself = {{0}};

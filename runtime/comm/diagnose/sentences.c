@@ -49,7 +49,7 @@ void ms_append_seconds(ms_text *text, double least, double most) {
 /* Where a rank is that waits for nobody, after the verb ("is ", "was ", ""); now: the report is about this moment, not
 ** about an end. */
 void ms_append_place(ms_text *text, const ms_rank_status *s, const char *verb, int now) {
-  if (s->state == MS_CONTROL_ABSENT) ms_text_append(text, "%snot there yet", verb);
+  if (s->state == MS_CONTROL_ABSENT) ms_text_append(text, "%s not joined the run yet", now ? "has" : "had");
   else if (s->state == MS_CONTROL_LEFT && now) ms_text_append(text, "has left the run");
   else if (!*s->activity) {
     ms_text_append(text, "%soutside the engine", verb);
@@ -69,6 +69,6 @@ void ms_append_place(ms_text *text, const ms_rank_status *s, const char *verb, i
       ms_append_seconds(text, s->beat, s->beat);
     }
   }
-  if (s->printing && now) ms_text_append(text, ", blocked in print: what it prints is not read");
-  if (s->stopped) ms_text_append(text, ", its process %d is stopped by a signal", s->pid);
+  if (s->printing && now) ms_text_append(text, ", blocked in print: its output is not being read");
+  if (s->stopped) ms_text_append(text, ", process %d is stopped by a signal", s->pid);
 }

@@ -137,6 +137,6 @@ void ms_report_noted(const ms_control *control, char *text, size_t bytes) {
     count++;
   }
   if (failed < 0 || count == control->size) return; /* all ranks had it, and went on alike: it is no cause */
-  snprintf(text, bytes, "rank %d failed before, its program caught that and went on: %s",
+  snprintf(text, bytes, "rank %d failed before, but its program caught the error and continued: %s",
            atomic_load(&control->rank[failed].number), control->rank[failed].failure);
 }

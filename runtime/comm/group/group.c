@@ -72,7 +72,7 @@ static void describe_early_end(const step *s, char *text, size_t bytes) {
   if (ms_rank_set_is_empty(&ended) || ms_rank_set_is_empty(&others)) return;
   int many = ms_rank_set_count(&ended) > ms_rank_set_count(&others);
   ms_rank_set_text(many ? &others : &ended, who, sizeof who);
-  snprintf(text, bytes, "; %s %s", who, many ? "went on where the others had left the loop" : "left the loop early");
+  snprintf(text, bytes, "; %s %s", who, many ? "continued after the others had left the loop" : "left the loop early");
 }
 
 /* All have come (or left, at the end): did they come to the same? */
@@ -87,7 +87,7 @@ static int compare_signatures(const step *s, uint64_t mine) {
     describe_entered(s, i, theirs, sizeof theirs);
     describe_early_end(s, early, sizeof early);
     group->world->diagnosis->noted(group->world->control, noted, sizeof noted);
-    return MS_FAIL(MS_EMISMATCH, "%s%sranks disagree: rank %d entered %s, rank %d entered %s%s", noted,
+    return MS_FAIL(MS_EMISMATCH, "%s%sranks disagree: rank %d entered %s, but rank %d entered %s%s", noted,
                    *noted ? "; now " : "", group->rank[group->me], ours, group->rank[i], theirs, early);
   }
   return MS_OK;
@@ -144,7 +144,7 @@ int ms_group_finish(ms_group *group) {
 
 int ms_group_all_gather_bytes(ms_group *group, const void *mine, int bytes, void *all) {
   if (bytes < 0 || bytes > MS_GROUP_SLOT)
-    return MS_FAIL(MS_EINVAL, "all_gather_bytes: %d bytes a rank; at most %d fit", bytes, MS_GROUP_SLOT);
+    return MS_FAIL(MS_EINVAL, "all_gather_bytes: %d bytes per rank, but at most %d fit", bytes, MS_GROUP_SLOT);
   if (!group->entry) {
     memcpy(all, mine, (size_t)bytes);
     return ms_world_check(group->world);
@@ -179,7 +179,7 @@ int ms_group_all_gather_text(ms_group *group, const char *mine, char **texts) {
   char *pieces = ms_calloc(group->size, MS_GROUP_SLOT);
   if (!pieces) return MS_ENOMEM;
   if (bytes > LONGEST)
-    MS_GOTO(MS_FAIL(MS_EINVAL, "all_gather_text: a text of %zu bytes; at most %d fit", bytes, LONGEST));
+    MS_GOTO(MS_FAIL(MS_EINVAL, "all_gather_text: the text has %zu bytes, but at most %d fit", bytes, LONGEST));
   int mine_bytes = (int)bytes;
   MS_GOTO(ms_group_all_gather_bytes(group, &mine_bytes, sizeof mine_bytes, length));
   for (int i = 0; i < group->size; i++) {

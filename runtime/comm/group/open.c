@@ -21,7 +21,8 @@ int ms_group_enter(ms_world *world, int n, const int *ranks, int channel, ms_gro
   }
   *ring = ms_recorder_ring_of(ms_world_recorder(world), ms_group_number(control, *entry));
   if (*ring) return MS_OK;
-  return MS_FAIL(MS_ENOMEM, "this rank is in %d communicators already; no more fit", MS_RECORDER_RINGS - 1);
+  return MS_FAIL(MS_ENOMEM, "this rank already has %d communicators, the most that fit: open fewer meshes or slices",
+                 MS_RECORDER_RINGS - 1);
 }
 
 static int take_place(ms_group *group, const int *ranks) {
@@ -29,13 +30,13 @@ static int take_place(ms_group *group, const int *ranks) {
   for (int i = 0; i < group->size; i++) {
     group->rank[i] = ranks ? ranks[i] : i;
     if (group->rank[i] < 0 || group->rank[i] >= ms_world_size(group->world))
-      return MS_FAIL(MS_EINVAL, "rank %d shall meet others in a world of %d", group->rank[i],
+      return MS_FAIL(MS_EINVAL, "a process group with rank %d in a world of %d", group->rank[i],
                      ms_world_size(group->world));
     if (group->rank[i] == ms_world_rank(group->world)) group->me = i;
   }
   if (group->me >= 0) return MS_OK;
-  return MS_FAIL(MS_EINVAL, "rank %d is none of the %d ranks that shall meet", ms_world_rank(group->world),
-                 group->size);
+  return MS_FAIL(MS_EINVAL, "a process group without this rank: rank %d is not among the %d ranks",
+                 ms_world_rank(group->world), group->size);
 }
 
 /* ---- announcements ---- */
@@ -86,7 +87,7 @@ static int compare(const ms_world *world, int rank, uint32_t number, const char 
   memcpy(text, theirs->text, sizeof text);
   text[sizeof text - 1] = '\0';
   if (atomic_load(&theirs->number) != number)
-    return report(ms_world_rank(world), mine, rank, "another one, in which it has gone on");
+    return report(ms_world_rank(world), mine, rank, "a later one: it has already continued");
   return strcmp(mine, text) ? report(ms_world_rank(world), mine, rank, text) : MS_OK;
 }
 
@@ -133,7 +134,7 @@ static int is_the_world(const ms_group *group) {
 int ms_group_open(ms_world *world, int n, const int *ranks, const char *label, ms_group *group) {
   MS_TRY(ms_world_check_one_node(world));
   if (n < 1 || n > ms_world_size(world) || n > MS_MAX_LOCAL_RANKS)
-    return MS_FAIL(MS_EINVAL, "%d ranks shall meet in a world of %d", n, ms_world_size(world));
+    return MS_FAIL(MS_EINVAL, "a process group of %d ranks in a world of %d", n, ms_world_size(world));
   *group = (ms_group){.world = world, .size = n};
   MS_TRY(take_place(group, ranks));
   if (!is_the_world(group)) group->label = label;

@@ -50,8 +50,10 @@ static int is_the_world(const ms_control *control, int n, const int *ranks, int 
 static int check_slots(const ms_group_entry *entry) {
   if (entry->slot == MS_GROUP_NO_SLOT || (entry->slot >= 0 && entry->slot + entry->size <= MS_GROUP_SLOTS))
     return MS_OK;
-  return MS_FAIL(MS_ENOMEM, "the process groups of this job have %d ranks already, all together; no more fit",
-                 MS_GROUP_SLOTS);
+  return MS_FAIL(
+      MS_ENOMEM,
+      "the process groups of this job already have %d ranks in total, the most that fit: open fewer meshes or slices",
+      MS_GROUP_SLOTS);
 }
 
 int ms_group_entry_find(ms_control *control, int n, const int *ranks, int channel, ms_group_entry **found) {
@@ -66,7 +68,8 @@ int ms_group_entry_find(ms_control *control, int n, const int *ranks, int channe
     *found = entry;
     return check_slots(entry);
   }
-  return MS_FAIL(MS_ENOMEM, "this job has %d communicators already; no more fit", MS_GROUP_ENTRIES - 1);
+  return MS_FAIL(MS_ENOMEM, "this job already has %d communicators, the most that fit: open fewer meshes or slices",
+                 MS_GROUP_ENTRIES - 1);
 }
 
 static void reset_entry(ms_group_entry *entry, int rank) {

@@ -115,7 +115,8 @@ static int check_deadlock(ms_world *world, ms_wait *wait, const ms_wait_for *wha
   wait->stuck = ms_rank_set_has(&stuck, world->rank) ? state : 0;
   if (!wait->stuck || wait->stuck != before) return MS_OK;
   world->diagnosis->behind(world->control, world->rank, &stuck, behind, sizeof behind);
-  return MS_FAIL(MS_EMISMATCH, "%s: rank %d waits in vain%s", name_of(what, name, sizeof name), world->rank, behind);
+  return MS_FAIL(MS_EMISMATCH, "%s: rank %d is waiting, but can never continue%s", name_of(what, name, sizeof name),
+                 world->rank, behind);
 }
 
 /* Ranks that left the world, or are in ms_world_recover, come no more. */
@@ -129,11 +130,11 @@ static int check_gone(ms_world *world, ms_wait *wait, const ms_wait_for *what, c
   if (now <= wait->left_at + LEFT_GRACE) return MS_OK;
   ms_rank_set_text(gone ? &left : &recovering, who, sizeof who);
   if (!gone)
-    return MS_FAIL(MS_EMISMATCH, "%s: rank %d waits in vain: %s ended without it", name_of(what, name, sizeof name),
-                   world->rank, who);
+    return MS_FAIL(MS_EMISMATCH, "%s: rank %d is waiting, but %s already finished without it",
+                   name_of(what, name, sizeof name), world->rank, who);
   world->diagnosis->behind(world->control, world->rank, missing, behind, sizeof behind);
-  return MS_FAIL(MS_EPEER, "%s: %s left while rank %d waits%s", name_of(what, name, sizeof name), who, world->rank,
-                 behind);
+  return MS_FAIL(MS_EPEER, "%s: %s left while rank %d was waiting%s", name_of(what, name, sizeof name), who,
+                 world->rank, behind);
 }
 
 int ms_world_watch(ms_world *world, ms_wait *wait, const ms_wait_for *what, const ms_rank_set *missing, double *rest) {

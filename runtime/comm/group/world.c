@@ -80,7 +80,7 @@ int ms_world_check_one_node(const ms_world *world) {
   if (ms_world_nodes(world) == 1) return MS_OK;
   ms_topology_text(&world->topology, world->size, hosts, sizeof hosts);
   return MS_FAIL(MS_EUNSUPPORTED,
-                 "CPU collectives between hosts are not in this build; the %d ranks are on %d hosts: %s", world->size,
+                 "this build has no CPU collectives between hosts, but the %d ranks are on %d hosts: %s", world->size,
                  ms_world_nodes(world), hosts);
 }
 

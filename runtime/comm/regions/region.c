@@ -42,7 +42,7 @@ static int check_offers(const ms_group *group, const offer *offers) {
                    (unsigned long long)offers[0].bytes, strerror(offers[0].error));
   for (int i = 1; i < group->size; i++)
     if (offers[i].bytes != offers[0].bytes)
-      return MS_FAIL(MS_EMISMATCH, "shared memory: rank %d asks for %llu bytes, rank %d for %llu", rank[i],
+      return MS_FAIL(MS_EMISMATCH, "shared memory: rank %d requests %llu bytes, but rank %d requests %llu", rank[i],
                      (unsigned long long)offers[i].bytes, rank[0], (unsigned long long)offers[0].bytes);
   return MS_OK;
 }
@@ -60,7 +60,7 @@ static int map_offered(const ms_group *group, const offer *theirs, ms_region *re
   int fd, rc = MS_OK, me = group->rank[group->me];
   MS_TRY(ms_memory_open(me, group->rank[0], theirs->pid, theirs->fd, &fd));
   if (fstat(fd, &info) || (uint64_t)info.st_size != theirs->bytes)
-    rc = MS_FAIL(MS_EIO, "rank %d: what rank %d offers is not its shared memory", me, group->rank[0]);
+    rc = MS_FAIL(MS_EIO, "rank %d: the memory that rank %d offers is not its shared memory", me, group->rank[0]);
   else rc = map_shared(fd, (size_t)theirs->bytes, region);
   close(fd);
   return rc;
