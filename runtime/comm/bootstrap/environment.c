@@ -1,7 +1,7 @@
-/* environment.c - the variables of torchrun, Open MPI, MPICH and its kin, and Slurm.
+/* environment.c - the variables of torchrun, Open MPI, MPICH and its derivatives, and Slurm.
 **
-** A process that a launcher started as one of several must never train alone: what is known to name a rank and is not
-** understood here is refused by name.
+** A process that a launcher started as one of several must never train alone. Variables that are known to name a rank,
+** but are not supported here, are therefore an error that names them.
 */
 #include "comm/bootstrap/environment.h"
 
@@ -18,26 +18,26 @@
 
 typedef struct launcher launcher;
 
-/* What is known of a launcher; adding one is adding a row to the table below. */
+/* Facts about a launcher; supporting another one means adding a row to the table below. */
 struct launcher {
-  const char *name;                     /* as messages have it */
-  const char *rank, *size, *local_size; /* variables; local_size: NULL when there is none */
-  const char *mark;                     /* set when it really was this launcher, and nobody by hand */
-  int needs_mark;                       /* rank and size alone do not say that it started this process */
-  int is_ours;                          /* its variables are those that our own launcher sets */
-  const char *details; /* name of the launcher whose variables say less about the same ranks; or NULL */
-  /* Where the ranks come together, where MOONSHARD_RENDEZVOUS does not say it; name_job was called. */
+  const char *name;                     /* for messages */
+  const char *rank, *size, *local_size; /* variables; local_size: NULL when the launcher has none */
+  const char *mark;                     /* a variable that only this launcher sets, never a user by hand */
+  int needs_mark;                       /* rank and size alone do not prove that it started this process */
+  int is_ours;                          /* its variables are the ones that Moonshard's launcher sets */
+  const char *details; /* name of the launcher whose variables say less about the same ranks, or NULL */
+  /* Finds the meeting place when MOONSHARD_RENDEZVOUS is not set; name_job was called before. */
   int (*place)(const launcher *self, ms_task *task);
-  /* Writes the job's id, where its variables have one; NULL: they have none. */
+  /* Writes the job's id from its variables; NULL: they have none. */
   void (*name_job)(char *text, size_t bytes);
 };
 
-/* Ranks of launchers whose other variables are not understood here. size: a variable that says of how many, or NULL. */
+/* Launchers whose other variables are not supported here. size: the variable with the number of ranks, or NULL. */
 static const struct stranger {
   const char *rank, *size;
 } strangers[] = {
     {"PMI_ID", NULL},                               /* mpiexec.hydra -pmi-port */
-    {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"},         /* hydra, of one host */
+    {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"},         /* hydra on one host */
     {"PMIX_RANK", NULL},                            /* prun */
     {"MVP_COMM_WORLD_RANK", "MVP_COMM_WORLD_SIZE"}, /* MVAPICH 3 and 4 */
     {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"},   /* jsrun */
@@ -47,12 +47,12 @@ static const struct stranger {
     {"HOROVOD_RANK", "HOROVOD_SIZE"},               /* horovodrun */
 };
 
-/* Slurm picks no port: these are above the services and below the ports that the kernel hands out. */
+/* Slurm picks no port: these are above the ports of services and below the kernel's ephemeral ports. */
 enum { FIRST_PORT = 20000, PORTS = 10000 };
 
 static const char *get(const char *name) { return ms_env_string(name, NULL); }
 
-/* ---- which rank ---- */
+/* ---- rank ---- */
 
 /* *found 0: this launcher did not start this process. */
 static int read_launcher(const launcher *l, ms_task *task, int *found) {
@@ -70,7 +70,8 @@ static int read_launcher(const launcher *l, ms_task *task, int *found) {
   return MS_OK;
 }
 
-/* The outer launcher's word about a process that the inner one started. */
+/* Fails when two launchers contradict each other; the variables of an outer one can also describe its task that started
+** the inner one. */
 static int check_agreement(const launcher *l, const ms_task *inner, const ms_task *outer) {
   if (outer->size == 1 || (inner->size == outer->size && inner->rank == outer->rank)) return MS_OK;
   if (get(l->mark) && outer->size < inner->size) return MS_OK;
@@ -95,11 +96,11 @@ static int refuse_strangers(void) {
   return MS_OK;
 }
 
-/* ---- where ---- */
+/* ---- meeting place ---- */
 
 static int is_all_local(const ms_task *task) { return task->local_size == task->size; }
 
-/* MASTER_ADDR and MASTER_PORT. torchrun keeps a store of its own at that port; ours is at the next one. */
+/* Reads MASTER_ADDR and MASTER_PORT. torchrun runs its own store at that port; Moonshard's uses the next port. */
 static int place_by_master(ms_task *task) {
   int port;
   const char *host = get("MASTER_ADDR"), *agent = get("TORCHELASTIC_USE_AGENT_STORE");
@@ -113,7 +114,7 @@ static int place_by_master(ms_task *task) {
   return ms_store_place_tcp(host, port + (agent && !strcmp(agent, "True")), &task->place);
 }
 
-/* The ranks of one host need no port: a socket of the host that is named by what identifies the job. */
+/* The ranks of one host need no port: they use a local socket, named by the job's identity. */
 static int place_by_environment(const launcher *self, ms_task *task) {
   (void)self;
   MS_TRY(place_by_master(task));
@@ -126,7 +127,7 @@ static int place_by_environment(const launcher *self, ms_task *task) {
   return MS_OK;
 }
 
-/* mpirun hands a random key to all ranks, for transports that need one. */
+/* mpirun passes a random key to all ranks, for transports that need one. */
 static void take_open_mpi_token(ms_task *task) {
   const char *key = get("OMPI_MCA_orte_precondition_transports");
   if (key && strlen(key) >= 32 && strlen(key) < sizeof task->token) memcpy(task->token, key, strlen(key) + 1);
@@ -157,7 +158,8 @@ static int place_by_open_mpi(const launcher *self, ms_task *task) {
   return MS_OK;
 }
 
-/* hydra names the run in no variable that all of its versions set; on one host, the process that started the ranks does. */
+/* hydra has no variable for the run that all its versions set; on one host, the process that started the ranks
+** identifies it. */
 static int place_by_starter(const launcher *self, ms_task *task) {
   char key[64], text[64];
   uint64_t start;
@@ -192,7 +194,7 @@ static int place_by_slurm(const launcher *self, ms_task *task) {
   return ms_store_place_tcp(ms_env_string("MASTER_ADDR", host), port, &task->place);
 }
 
-/* ---- which job ---- */
+/* ---- job id ---- */
 
 static void name_torchrun_job(char *text, size_t bytes) {
   const char *run = get("TORCHELASTIC_RUN_ID");
@@ -208,7 +210,7 @@ static void name_slurm_job(char *text, size_t bytes) {
   snprintf(text, bytes, "%s.%s", ms_env_string("SLURM_JOB_ID", "0"), ms_env_string("SLURM_STEP_ID", "0"));
 }
 
-/* ---- the launchers, the innermost first ---- */
+/* ---- the launchers, innermost first ---- */
 
 static const launcher launchers[] = {
     {.name = "RANK, WORLD_SIZE",
@@ -232,15 +234,15 @@ static const launcher launchers[] = {
      .local_size = "MV2_COMM_WORLD_LOCAL_SIZE",
      .mark = "MV2_COMM_WORLD_RANK",
      .place = place_by_starter},
-    /* mpiexec.hydra: MPICH's, Intel MPI's, MVAPICH's. */
+    /* mpiexec.hydra of MPICH, Intel MPI and MVAPICH. */
     {.name = "MPICH: PMI_RANK, PMI_SIZE",
      .rank = "PMI_RANK",
      .size = "PMI_SIZE",
      .local_size = "MPI_LOCALNRANKS",
      .mark = "PMI_RANK",
      .place = place_by_starter},
-    /* A batch script has a rank and a size too; only what srun starts has a step. srun --mpi=pmi2 sets PMI's variables as
-    ** well; Slurm's say on which hosts. */
+    /* A batch script also has a rank and a size, but only processes started by srun have a step. srun --mpi=pmi2 also
+    ** sets PMI's variables; Slurm's say which hosts. */
     {.name = "Slurm: SLURM_PROCID, SLURM_NTASKS",
      .rank = "SLURM_PROCID",
      .size = "SLURM_NTASKS",
@@ -251,7 +253,7 @@ static const launcher launchers[] = {
      .name_job = name_slurm_job},
 };
 
-/* *which NULL: none. */
+/* *which NULL: no launcher. */
 static int find_launcher(ms_task *task, const launcher **which) {
   *task = (ms_task){.size = 1};
   *which = NULL;
@@ -260,7 +262,7 @@ static int find_launcher(ms_task *task, const launcher **which) {
     const launcher *l = &launchers[i];
     ms_task one;
     int found;
-    /* Our own launcher speaks for its ranks, wherever it was started itself. */
+    /* Moonshard's launcher speaks for its ranks, wherever it was started itself. */
     if (ours && !l->is_ours) continue;
     MS_TRY(read_launcher(l, &one, &found));
     if (!found) continue;

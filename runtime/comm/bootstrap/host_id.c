@@ -25,7 +25,7 @@ static int read_boot_id(char *text, size_t bytes) {
   return MS_OK;
 }
 
-/* A namespace is known by the inode behind it. 0 where /proc does not tell. */
+/* A namespace is identified by its inode. 0 when /proc does not say. */
 static uint64_t namespace_of(const char *path) {
   struct stat info;
   return stat(path, &info) ? 0 : (uint64_t)info.st_ino;
@@ -49,7 +49,7 @@ void ms_host_name(char *name, size_t bytes) {
   snprintf(name, bytes, "%s", uname(&system) ? "unknown" : system.nodename);
 }
 
-/* Parent and start of a process that has not ended; 0: there is none. */
+/* Parent and start time of a running process; 0: no such process. */
 static int read_stat(int pid, int *parent, uint64_t *start) {
   char path[64], text[1024];
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -59,7 +59,8 @@ static int read_stat(int pid, int *parent, uint64_t *start) {
   close(fd);
   if (n <= 0) return 0;
   text[n] = '\0';
-  /* The name, field 2, may hold spaces and parentheses: fields are counted from its last one. Field 3 is the state. */
+  /* Field 2, the name, can contain spaces and parentheses, so fields are counted from its last parenthesis. Field 3 is
+  ** the state. */
   const char *after = strrchr(text, ')');
   char state = 'Z';
   if (!after || sscanf(after + 1, " %c %d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %" SCNu64,
@@ -74,7 +75,7 @@ uint64_t ms_process_start(int pid) {
   return read_stat(pid, &parent, &start) ? start : 0;
 }
 
-/* A process whose environment is not ours to read is no wrapper of ours: as if it did not have the variable. */
+/* A process with an unreadable environment is not one of this job's wrappers: it counts as one without the variable. */
 static int has_variable(int pid, const char *name) {
   char path[64], *entry = NULL;
   size_t room = 0, length = strlen(name);

@@ -1,4 +1,4 @@
-/* host_list.c - expands one name of a list at a time, by counting: a list of a million hosts takes no memory. */
+/* host_list.c - expands one name of a list at a time, by counting, so a list of a million hosts takes no memory. */
 #include "comm/bootstrap/host_list.h"
 
 #include <stdio.h>
@@ -13,7 +13,8 @@ static int fail_list(const char *list) {
   return MS_FAIL(MS_EINVAL, "\"%.200s\" is not a list of hosts such as \"node[01-03,7],login\"", list);
 }
 
-/* Where the name that begins at `text` ends: a comma outside of brackets, or the end. NULL: brackets do not close. */
+/* End of the name that begins at `text`: a comma outside brackets, or the end of the list. NULL: unbalanced
+** brackets. */
 static const char *end_of_name(const char *text) {
   int inside = 0;
   for (; *text && (inside || *text != ','); text++) {
@@ -23,7 +24,7 @@ static const char *end_of_name(const char *text) {
   return inside ? NULL : text;
 }
 
-/* "007": value 7, width 3. Moves *text past it; 0 when there is no number. */
+/* "007": value 7, width 3. Advances *text past it; returns 0 without a number. */
 static int read_number(const char **text, int *value, int *width) {
   *width = (int)strspn(*text, "0123456789");
   if (*width < 1 || *width > MOST_DIGITS) return 0;
@@ -32,7 +33,7 @@ static int read_number(const char **text, int *value, int *width) {
   return 1;
 }
 
-/* The items of a bracket, between text and end: counts them, and writes the index-th to item. 0: they make no sense. */
+/* Counts the items of a bracket, between text and end, and writes item `index` to item. 0: malformed. */
 static int count_items(const char *text, const char *end, int index, char item[16], int *count) {
   *count = 0;
   for (;;) {
@@ -52,7 +53,7 @@ static int count_items(const char *text, const char *end, int index, char item[1
   }
 }
 
-/* Hosts that the name between text and end stands for; 0: it makes no sense. */
+/* Number of hosts that the name between text and end stands for; 0: malformed. */
 static int count_name(const char *text, const char *end) {
   long long product = 1;
   int count;
@@ -68,7 +69,7 @@ static int count_name(const char *text, const char *end) {
   return (int)product;
 }
 
-/* The index-th host of a name that count_name accepted. */
+/* Host `index` of a name that count_name accepted. */
 static void expand(const char *text, const char *end, int index, char *name, size_t bytes) {
   size_t used = 0;
   int rest = count_name(text, end);
@@ -82,7 +83,7 @@ static void expand(const char *text, const char *end, int index, char *name, siz
     }
     const char *close = memchr(text, ']', (size_t)(end - text));
     count_items(text + 1, close, -1, item, &count);
-    rest /= count; /* hosts for each item of this bracket */
+    rest /= count; /* hosts per item of this bracket */
     count_items(text + 1, close, index / rest % count, item, &count);
     used += (size_t)snprintf(name + used, bytes - used, "%s", item);
     text = close + 1;

@@ -1,5 +1,5 @@
-/* join.c - how a process takes its place among the ranks, and leaves it: as one that the launcher forked, as one that
-** another launcher started, on one node or on several, or alone.
+/* join.c - joins a process to its world, and leaves it: as a rank forked by the launcher, as a rank of another
+** launcher, on one node or several, or alone.
 */
 #include <sodium.h>
 #include <stdlib.h>
@@ -30,13 +30,13 @@ static int read_timeout(ms_world *world) {
 static int open_recorder(ms_world *world, ms_recorder *recorder) {
   world->recorder = recorder;
   ms_recorder_ring_of(recorder, MS_RECORDER_WORLD);
-  ms_recorder_ring_of(recorder, MS_RECORDER_OPENING); /* there is one, then, whatever comes */
+  ms_recorder_ring_of(recorder, MS_RECORDER_OPENING); /* reserved now, so that one always exists */
   atomic_store(&recorder->since, ms_recorder_now());
   world->everyone = (ms_group){.world = world, .size = 1};
   return world->control && world->topology.nodes == 1 ? ms_group_open_world(world, &world->everyone) : MS_OK;
 }
 
-/* Without a control segment nobody reads it, but who writes need not know. */
+/* Without a control segment no process reads the recorder, but its writers need not care. */
 static int open_private_recorder(ms_world *world) {
   void *memory = mmap(NULL, sizeof(ms_recorder), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
@@ -68,7 +68,7 @@ static void destroy_world(void *object) {
   if (world->owns_fd) close(world->fd);
 }
 
-/* A world of one, without a flight recorder as yet. */
+/* A world of one, not yet with a flight recorder. */
 static int make_world(ms_world **world) {
   ms_world *made = ms_handle_new(MS_HANDLE_WORLD, sizeof *made, destroy_world);
   if (!made) return MS_ENOMEM;
@@ -83,19 +83,19 @@ static int make_world(ms_world **world) {
   return rc;
 }
 
-/* ---- ranks that no launcher of ours forked together ---- */
+/* ---- ranks not forked by one launcher ---- */
 
-/* What the store tells once a rank died or gave up on any node. */
+/* Called by the store's thread once a rank died or gave up on any node. */
 static void hear_failure(void *context, const char *why) {
   ms_control_give_up(((ms_world *)context)->control, MS_CONTROL_LAUNCHER, -1, why);
 }
 
-/* The world that was joined by a rendezvous, for exit(): a process that ends in order did not die. */
+/* The world joined by a rendezvous, for the exit handler: a process that exits normally did not die. */
 static _Atomic(ms_world *) joined_world;
 
 static void leave_at_exit(void) {
   ms_world *world = atomic_exchange(&joined_world, NULL);
-  /* A child that the program forked is not the rank. */
+  /* A child forked by the program is not the rank. */
   if (!world || atomic_load(&world->control->rank[world->row].pid) != (int32_t)getpid()) return;
   atomic_store(&world->control->rank[world->row].state, MS_CONTROL_LEFT);
   ms_store_leave_at_exit(world->store);
@@ -124,7 +124,7 @@ static int come_together(ms_world *world, const ms_task *task, ms_control *inher
 
 /* ---- joining ---- */
 
-/* Other launchers' ranks; a process that nothing launched is a world of one. */
+/* Ranks of other launchers; a process without a launcher is a world of one. */
 static int join_by_environment(ms_world *world) {
   ms_task task;
   MS_TRY(ms_environment_read(&task));
@@ -133,8 +133,8 @@ static int join_by_environment(ms_world *world) {
   return rc;
 }
 
-/* The launcher of one node of several: the node's segment is there, the ranks of other nodes are met. The launcher
-** tells why that failed. */
+/* Ranks of one node's launcher in a job of several nodes: the node's segment exists, and the ranks of other nodes are
+** met at the store. The launcher reports the cause of a failure. */
 static int join_nodes(ms_world *world) {
   ms_task task;
   int row = 0, rc = ms_environment_read(&task);
@@ -208,7 +208,7 @@ void ms_world_leave(ms_world *world) {
     atomic_store(&world->control->rank[world->row].state, MS_CONTROL_LEFT);
     for (int row = 0; row < world->control->size; row++)
       if (row != world->row) ms_control_ring(world->control, row);
-    ms_rendezvous_end(&world->store, &world->topology); /* its thread uses the segment */
+    ms_rendezvous_end(&world->store, &world->topology); /* the store's thread uses the segment */
   }
-  ms_handle_release(world, MS_HANDLE_WORLD); /* what works on it still has the segment, until it is released too */
+  ms_handle_release(world, MS_HANDLE_WORLD); /* running work keeps the segment until it is released as well */
 }

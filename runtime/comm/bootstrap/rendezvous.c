@@ -1,4 +1,5 @@
-/* rendezvous.c - three gathers: who is there, who made the control segment, and whether everyone has it. */
+/* rendezvous.c - forms a world with three gathers: the ranks' identities, the makers of the control segments, and
+** whether every rank has mapped its segment. */
 #include "comm/bootstrap/rendezvous.h"
 
 #include <sched.h>
@@ -13,15 +14,15 @@
 #include "comm/bootstrap/host_id.h"
 #include "comm/bootstrap/token.h"
 
-/* What a rank tells of itself. All ranks run one build on one kind of machine: it goes over the wire as it is. */
+/* A rank's identity. All ranks run the same build on the same kind of machine, so the struct is sent as stored. */
 typedef struct member {
   uint8_t host[MS_HOST_ID];
   int32_t pid, local_size, inherits;
   char name[MS_WIRE_NAME];
-  cpu_set_t cores; /* that it may run on */
+  cpu_set_t cores; /* cores that the rank can run on */
 } member;
 
-/* The second gather: the descriptor of the control segment, from the first rank of each node. The third: fd is
+/* Second gather: the descriptor of the control segment, from the first rank of each node. Third gather: fd is
 ** unused. */
 typedef struct report {
   int32_t status, fd;
@@ -34,7 +35,7 @@ typedef struct attempt {
   const ms_task *task;
   ms_rendezvous_result *result;
   member *all;      /* [size] */
-  int first, local; /* of this rank's node: its lowest rank, how many it has */
+  int first, local; /* of this rank's node: its lowest rank and number of ranks */
 } attempt;
 
 /* ---- nodes ---- */
@@ -51,7 +52,8 @@ static int same_host(const member *a, const member *b) { return !memcmp(a->host,
 /* Nodes are numbered in the order of their lowest ranks. */
 static void number_nodes(attempt *a) {
   int *node_of = a->result->topology.node_of;
-  int nodes = 0, *lowest = a->result->topology.node_of + a->task->size; /* room for as many again */
+  int nodes = 0, *lowest = a->result->topology.node_of +
+                           a->task->size; /* the allocation has [2 * size]: its second half is scratch here */
   for (int rank = 0; rank < a->task->size; rank++) {
     int node = 0;
     while (node < nodes && !same_host(&a->all[rank], &a->all[lowest[node]])) node++;
@@ -78,7 +80,8 @@ static int name_nodes(attempt *a) {
   return MS_OK;
 }
 
-/* What was said about this node must be so: ranks of one host that cannot share memory would be a surprise later. */
+/* Checks that the ranks found on this node match what its launcher said, so that ranks of one host that cannot share
+** memory fail here rather than later. */
 static int check_node(const attempt *a, const ms_control *inherited) {
   const char *host = a->all[a->task->rank].name;
   if (a->task->local_size > a->local)
@@ -101,7 +104,7 @@ static int check_node(const attempt *a, const ms_control *inherited) {
 
 /* ---- the control segment ---- */
 
-/* Cores that any rank of the node may run on: launchers often give each rank its own. */
+/* Number of cores that any rank of the node can run on: launchers often give each rank its own. */
 static int count_cores(const attempt *a) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -122,7 +125,7 @@ static int map_segment(attempt *a, int fd_there) {
   return ms_control_map(a->result->fd, &a->result->control);
 }
 
-/* Every rank's report, so that all fail when one does, with its text. */
+/* Gathers every rank's status, so that all fail when one does, with its text. */
 static int gather_reports(attempt *a, int rc, report *all) {
   report mine = {.status = rc, .fd = a->result->fd};
   if (rc) snprintf(mine.text, sizeof mine.text, "%s", ms_error_message());
@@ -147,8 +150,8 @@ fail:
   return rc;
 }
 
-/* The ranks of a node share the cores of all their masks, as far as a quota or a batch system lets them; one that its
-** launcher bound to fewer takes those. */
+/* The ranks of a node share the cores of all their masks, as far as a quota or a batch system allows; a rank that its
+** launcher bound to fewer cores uses only those. */
 static int take_threads(const attempt *a) {
   ms_cores cores;
   ms_grant grant;
@@ -162,7 +165,7 @@ static int take_threads(const attempt *a) {
   return MS_OK;
 }
 
-/* ---- coming together ---- */
+/* ---- meeting ---- */
 
 static int come_together(attempt *a, const ms_store_config *config, ms_control *inherited) {
   ms_rendezvous_result *result = a->result;

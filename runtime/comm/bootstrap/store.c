@@ -1,4 +1,4 @@
-/* store.c - what a rank does at the store: open or find it, prove the token, gather, listen, leave. */
+/* store.c - a rank's side of the store: open or find it, prove the token, gather, watch, leave. */
 #include "comm/bootstrap/store.h"
 
 #include <errno.h>
@@ -21,22 +21,22 @@
 #include "comm/bootstrap/store_server.h"
 #include "comm/bootstrap/store_wire.h"
 
-/* A server greets as soon as its thread gets a core. */
+/* Seconds; a server greets as soon as its thread gets a core. */
 static const double GREETING_SECONDS = 10.0;
 static const double FIRST_PAUSE = 0.005, LONGEST_PAUSE = 0.2;
-/* After this rank gave up, for the server's word on who is missing. */
+/* Seconds to wait, after this rank gave up, for the server's list of missing ranks. */
 static const double LAST_WORD_SECONDS = 5.0;
 static const double TELL_SECONDS = 1.0;
 
 struct ms_store {
-  ms_store_server *server; /* rank 0's */
-  ms_store_place place;    /* as it was given */
+  ms_store_server *server; /* rank 0 only */
+  ms_store_place place;    /* as passed in */
   int fd, rank, size;
-  int wrote_file; /* place names a file that is there because of this rank */
+  int wrote_file; /* place names a file that this rank created */
   double timeout, deadline;
   /* watching */
   int watched, stop_fd;
-  atomic_int leaving; /* said so: the end of the connection is no failure */
+  atomic_int leaving; /* a LEAVE was sent: the end of the connection is not a failure */
   pthread_t watcher;
   void (*failed)(void *context, const char *why);
   void *context;
@@ -58,7 +58,7 @@ static int receive_header(int fd, uint32_t *kind, uint32_t *bytes, double deadli
   return MS_OK;
 }
 
-/* The status and text of REFUSED and FAILED. */
+/* Raises the status and text of REFUSED or FAILED. */
 static int receive_text(int fd, uint32_t bytes, int *status, char text[MS_STORE_TEXT], double deadline) {
   uint8_t body[4 + MS_STORE_TEXT];
   if (bytes < 4 || bytes > sizeof body) return MS_FAIL(MS_EMISMATCH, "invalid data from the store");
@@ -69,7 +69,7 @@ static int receive_text(int fd, uint32_t bytes, int *status, char text[MS_STORE_
   return MS_OK;
 }
 
-/* ---- coming ---- */
+/* ---- connecting ---- */
 
 static void fill_hello(const ms_store_config *config, ms_wire_hello *hello) {
   char name[MS_WIRE_NAME];
@@ -92,7 +92,7 @@ static int receive_greeting(const ms_store *store, double deadline, uint8_t nonc
                  (unsigned)version, MS_STORE_VERSION);
 }
 
-/* Fails with MS_EIO when the connection closed before an answer: then another attempt may go better. */
+/* Fails with MS_EIO when the connection closed before an answer: another attempt can succeed. */
 static int introduce(ms_store *store, const ms_store_config *config, double deadline) {
   ms_wire_hello hello;
   uint8_t nonce[MS_WIRE_NONCE], body[MS_WIRE_HELLO_BYTES], proof[MS_WIRE_PROOF], expected[MS_WIRE_PROOF];
@@ -101,7 +101,7 @@ static int introduce(ms_store *store, const ms_store_config *config, double dead
   char text[MS_STORE_TEXT];
   if (store->place.kind != MS_STORE_TCP) MS_TRY(ms_wire_check_user(store->fd));
   MS_TRY(receive_greeting(store, deadline, nonce));
-  /* Over TCP rank 0's end belongs to a process once that has accepted, as the greeting shows. */
+  /* Over TCP, rank 0's end belongs to a process only after it has accepted, which the greeting shows. */
   if (store->place.kind == MS_STORE_TCP && !*config->token) MS_TRY(ms_wire_check_user(store->fd));
   fill_hello(config, &hello);
   MS_TRY(ms_wire_random(hello.nonce, sizeof hello.nonce));
@@ -130,7 +130,7 @@ static int pause_before_retry(double *pause, double deadline) {
   return MS_OK;
 }
 
-/* Tries until the store has taken this rank in, refuses it, or the deadline passes. */
+/* Tries until the store accepts this rank or refuses it, or the deadline passes. */
 static int come(ms_store *store, const ms_store_config *config, const ms_store_place *place) {
   double pause = FIRST_PAUSE;
   char why[256] = "no connection yet";
@@ -154,7 +154,7 @@ static int come(ms_store *store, const ms_store_config *config, const ms_store_p
                  store->size, store->timeout, why);
 }
 
-/* Rank 0's server, and its own end of a connection to it. */
+/* Starts rank 0's server, with its own connection to it. */
 static int serve(ms_store *store, const ms_store_config *config, const ms_store_place *place) {
   int listen_fd, pair[2];
   MS_TRY(ms_wire_listen(place, &listen_fd));
@@ -173,7 +173,7 @@ static int serve(ms_store *store, const ms_store_config *config, const ms_store_
   return rc ? ms_error_prefix("rendezvous at %s", store->place.text) : MS_OK;
 }
 
-/* A file leads to a socket whose name nobody can know before. */
+/* The file points to a socket with an unpredictable name. */
 static int make_socket_place(const ms_store_place *file, ms_store_place *place) {
   uint64_t random;
   char key[64];
@@ -208,7 +208,7 @@ fail:
 
 /* ---- gathering ---- */
 
-/* Waits for ALL; anything else that may come is a failure. */
+/* Waits for ALL; any other frame is a failure. */
 static int receive_all(ms_store *store, void *all, size_t expected, double deadline) {
   uint32_t kind, bytes;
   int status;
@@ -221,13 +221,14 @@ static int receive_all(ms_store *store, void *all, size_t expected, double deadl
   return MS_FAIL(status, "%s", text);
 }
 
-/* Tells the server that this rank's time is over, and hears from it who is missing: the same text that all others hear. */
+/* Reports to the server that this rank's time is over, and receives the list of missing ranks, with the same text as
+** all others. */
 static int give_up(ms_store *store, void *all, size_t expected) {
   char seconds[32];
   double deadline = ms_clock() + LAST_WORD_SECONDS;
   snprintf(seconds, sizeof seconds, "%g", store->timeout);
   MS_TRY(send_frame(store, MS_WIRE_GIVE_UP, seconds, strlen(seconds), deadline));
-  return receive_all(store, all, expected, deadline); /* or all: the last rank may have come just now */
+  return receive_all(store, all, expected, deadline); /* or all: the last rank may have connected just now */
 }
 
 static void remove_file(ms_store *store) {
@@ -248,7 +249,7 @@ int ms_store_gather(ms_store *store, const void *mine, int bytes, void *all) {
   if (bytes < 1 || bytes > MS_STORE_ROUND)
     return MS_FAIL(MS_EINVAL, "rendezvous: %d bytes per rank, but 1 to %d are supported", bytes, MS_STORE_ROUND);
   int rc = gather(store, mine, bytes, all);
-  remove_file(store); /* all have come, or none can any more */
+  remove_file(store); /* all have connected, or the rendezvous has failed */
   if (rc == MS_EIO) ms_error_prefix("rank 0 died, or cannot be reached any more");
   if (rc && rc != MS_EINTERRUPT) ms_error_prefix("rendezvous at %s", store->place.text);
   return rc;
@@ -256,7 +257,7 @@ int ms_store_gather(ms_store *store, const void *mine, int bytes, void *all) {
 
 /* ---- watching ---- */
 
-/* The first thing that the store says after the rendezvous is the last: somebody failed, or rank 0 leaves. */
+/* The store's first frame after the rendezvous is also its last: a rank failed, or rank 0 leaves. */
 static void *watch(void *context) {
   ms_store *store = context;
   struct pollfd ready[2] = {{.fd = store->fd, .events = POLLIN}, {.fd = store->stop_fd, .events = POLLIN}};
@@ -271,7 +272,7 @@ static void *watch(void *context) {
   else if (!rc && kind != MS_WIRE_LEAVE) rc = MS_FAIL(MS_EMISMATCH, "invalid data from the store");
   if (rc && !atomic_load(&store->leaving)) store->failed(store->context, "rank 0 died, or lost its connection");
   else if (!rc && kind == MS_WIRE_FAILED) store->failed(store->context, text);
-  shutdown(store->fd, SHUT_RDWR); /* rank 0 waits for this, shortly, before it goes */
+  shutdown(store->fd, SHUT_RDWR); /* rank 0 waits briefly for this before it leaves */
   return NULL;
 }
 
@@ -292,7 +293,7 @@ int ms_store_watch(ms_store *store, void (*failed)(void *context, const char *wh
 
 /* ---- leaving ---- */
 
-/* Nobody may be there any more: an error here changes nothing, and must not hide one that is pending. */
+/* The other side may be gone: an error here has no effect, and must not replace a pending one. */
 static void tell(ms_store *store, uint32_t kind, const char *text) {
   uint8_t frame[MS_WIRE_HEADER + MS_STORE_TEXT];
   size_t n = strnlen(text, MS_STORE_TEXT - 1);

@@ -1,4 +1,4 @@
-/* store_file.c - written in one go into a new file; read with suspicion. */
+/* store_file.c - writes the rendezvous file in a single call, and checks it thoroughly when reading. */
 #include "comm/bootstrap/store_file.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 enum { FILE_BYTES = 2048, HEX_ID = 2 * MS_HOST_ID + 1 };
 static const char HEAD[] = "moonshard rendezvous ";
 static const char END[] = "\nend\n";
-/* A file that is not complete after this will never be: it is written in one call. */
+/* Seconds after which an incomplete file stays incomplete: it is written in one call. */
 static const double PARTIAL_SECONDS = 1.0;
 static const double LOOK_AGAIN = 0.01;
 
@@ -35,7 +35,7 @@ static int this_host(char text[HEX_ID]) {
 
 /* ---- reading ---- */
 
-/* 1 when the text is whole and every line is where it must be. */
+/* 1 when the text is complete and well-formed. */
 static int parse(const char *text, announcement *a) {
   static const char format[] =
       "moonshard rendezvous %d\njob %127[^\n]\nranks %d\nhost %32[0-9a-f] %63[^\n]\nprocess %d %" SCNu64
@@ -132,7 +132,7 @@ int ms_store_file_read(const char *path, const char *job, int size, double deadl
 
 /* ---- writing ---- */
 
-/* What is there already: somebody's run, or what a killed one left. */
+/* Describes an existing file: another run's, or one left by a killed run. */
 static int refuse_existing(const char *path) {
   char text[FILE_BYTES], host[HEX_ID];
   ssize_t bytes = -1;

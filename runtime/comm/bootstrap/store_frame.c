@@ -1,4 +1,4 @@
-/* store_frame.c - greeting, hello, proofs and texts as bytes. */
+/* store_frame.c - encodes greetings, hellos, proofs and texts. */
 #include <endian.h>
 #include <sodium.h>
 #include <string.h>
@@ -63,7 +63,7 @@ static void prove(const char *token, const uint8_t *text, size_t bytes, uint8_t 
   crypto_auth_hmacsha256_init(&state, (const uint8_t *)token, strlen(token));
   crypto_auth_hmacsha256_update(&state, text, bytes);
   crypto_auth_hmacsha256_final(&state, proof);
-  sodium_memzero(&state, sizeof state); /* what it holds of the token */
+  sodium_memzero(&state, sizeof state); /* it contains key material */
 }
 
 int ms_wire_same_proof(const uint8_t a[MS_WIRE_PROOF], const uint8_t b[MS_WIRE_PROOF]) {

@@ -96,7 +96,7 @@ short ms_store_peer_events(const ms_store_peer *peer) {
   return (short)(POLLIN | (has_more_to_send(peer) ? POLLOUT : 0));
 }
 
-/* Sends from where *sent is to end. 1: all of it; 0: later more; -1: nobody is there any more. */
+/* Sends from *sent to end. 1: everything was sent; 0: more later; -1: the connection is closed. */
 static int send_until(int fd, const uint8_t *data, size_t *sent, size_t end) {
   while (*sent < end) {
     ssize_t n = send(fd, data + *sent, end - *sent, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -107,7 +107,7 @@ static int send_until(int fd, const uint8_t *data, size_t *sent, size_t end) {
   return 1;
 }
 
-/* 0: nobody is there any more. */
+/* 0: the connection is closed. */
 static int send_some(ms_store_peer *peer) {
   ms_store_shared *shared = peer->shared;
   int went = send_until(peer->fd, peer->out, &peer->out_sent, shared ? peer->shared_at : peer->out_used);
@@ -122,7 +122,7 @@ static int send_some(ms_store_peer *peer) {
   return went >= 0;
 }
 
-/* The whole frames in the buffer. 0: one of them makes no sense. */
+/* Passes on the whole frames in the buffer. 0: one of them is invalid. */
 static int take_frames(ms_store_peer *peer, ms_store_take *take, void *context) {
   for (;;) {
     if (peer->in_used < MS_WIRE_HEADER) return 1;
@@ -136,8 +136,8 @@ static int take_frames(ms_store_peer *peer, ms_store_take *take, void *context) 
   }
 }
 
-/* 0: the connection was closed, or frames make no sense. One buffer at a time: a peer that never stops talking does not
-** keep the others waiting. */
+/* 0: the connection was closed, or a frame is invalid. Reads one buffer at a time, so a peer that sends without pause
+** does not delay the others. */
 static int receive_some(ms_store_peer *peer, ms_store_take *take, void *context) {
   ssize_t n = recv(peer->fd, peer->in + peer->in_used, sizeof peer->in - peer->in_used, MSG_DONTWAIT);
   if (n < 0) return errno == EAGAIN || errno == EINTR;

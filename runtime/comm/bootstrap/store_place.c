@@ -1,4 +1,4 @@
-/* store_place.c - reading the addresses under which ranks meet. */
+/* store_place.c - parses the addresses under which ranks meet. */
 #include <arpa/inet.h>
 #include <sodium.h>
 #include <stdio.h>
@@ -13,7 +13,7 @@ static const char EXPECTED[] = "it must be tcp://host:port, file:///path or env:
 
 static int starts_with(const char *text, const char *start) { return !strncmp(text, start, strlen(start)); }
 
-/* Whole and in range, or -1: strtol alone would take " 1", "+1" and "1x". */
+/* Returns -1 unless all of the text is a number in range: strtol alone accepts " 1", "+1" and "1x". */
 static int read_port(const char *text) {
   size_t digits = strspn(text, "0123456789");
   if (!digits || digits > 5 || text[digits]) return -1;

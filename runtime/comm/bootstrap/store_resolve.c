@@ -1,4 +1,4 @@
-/* store_resolve.c - see store_resolve.h. */
+/* store_resolve.c - runs the resolver in a thread; see store_resolve.h. */
 #include "comm/bootstrap/store_resolve.h"
 
 #include <arpa/inet.h>
@@ -18,12 +18,12 @@
 #include "comm/bootstrap/store.h"
 #include "comm/bootstrap/store_wire.h"
 
-/* One question. Who asks and who looks the answer up both hold it; it goes with the second of them. */
+/* One query. The caller and the resolving thread both hold it; the last one to release it frees it. */
 typedef struct question {
   char host[sizeof((ms_store_place *)0)->host], port[8];
   struct addrinfo *found;
-  const char *why; /* NULL: found */
-  int event;       /* tells that it is answered */
+  const char *why; /* NULL: an address was found */
+  int event;       /* signals that there is an answer */
   atomic_int answered, holders;
 } question;
 
@@ -51,7 +51,7 @@ static void *run_thread(void *argument) {
   return NULL;
 }
 
-/* Signals are for the thread that asks. */
+/* Signals are for the calling thread. */
 static int start_thread(question *asked) {
   pthread_attr_t detached;
   pthread_t thread;

@@ -1,10 +1,10 @@
-/* store_server.c - one thread, one poll loop. What comes from outside is bounded everywhere.
+/* store_server.c - one thread, one poll loop. All input from outside is bounded.
 **
-** A connection is a stranger until its HELLO was accepted. Strangers are few (the oldest makes room for the newest; all
-** ranks at once fit), have a few seconds, and may send one small frame; so silence, garbage and floods cost a slot for a
-** moment. Where the place is a socket of the host, processes of other users are not even strangers; over TCP without a
-** token they stay strangers, whatever they say. A member is a rank: it may send frames of a few hundred bytes, one ROUND
-** for every gather. What the server sends to a member is bounded too: the last gather, which exists once for all, and one
+** A connection is a stranger until its HELLO is accepted. The number of strangers is limited (the oldest makes room for
+** the newest; all ranks at once fit), and each has a few seconds and can send one small frame, so silence, garbage and
+** floods occupy a slot only briefly. With a local socket, processes of other users do not even become strangers; over
+** TCP without a token they stay strangers, whatever they send. A member is a rank: it can send frames of a few hundred
+** bytes, one ROUND per gather. Output to a member is bounded as well: the last gather, stored once for all, and one
 ** failure.
 */
 #include "comm/bootstrap/store_server.h"
@@ -29,35 +29,35 @@
 #include "comm/control/rank_set.h"
 #include "comm/bootstrap/store_peer.h"
 
-/* SPARE_STRANGERS: beyond one for each rank. SPARE_FILES: descriptors for the rest of the program. */
+/* SPARE_STRANGERS: in addition to one per rank. SPARE_FILES: descriptors for the rest of the program. */
 enum { SPARE_STRANGERS = 64, ACCEPTS_A_TURN = 64, SPARE_FILES = 64, SECOND = 1000 };
-/* Long enough for a loaded machine, short enough that a silent peer is soon forgotten. */
+/* Seconds for a HELLO: enough on a loaded machine, but a silent peer is soon dropped. */
 static const double STRANGER_SECONDS = 10.0;
-/* Out of descriptors: some may be free again after this. */
+/* Seconds to wait when out of descriptors: some may be free again then. */
 static const double ACCEPT_PAUSE = 0.05;
 static const double STOP_SECONDS = 2.0;
 
 struct ms_store_server {
   pthread_t thread;
   char *job, *token;
-  int kind; /* of its place */
+  int kind; /* of the store's place */
   int size, listen_fd, stop_fd;
-  double accept_at;                /* no accept before this */
+  double accept_at;                /* time before which it does not accept */
   double stop_at;                  /* 0: not stopping */
-  ms_store_peer **peers, **member; /* all connections; [size] by rank: NULL before it came and after it went */
+  ms_store_peer **peers, **member; /* all connections; [size] by rank: NULL before it connects and after it leaves */
   struct pollfd *polled;
   int n_peers, n_strangers, most_strangers;
-  uint8_t *joined;       /* [size]: the rank has come, whatever became of it */
-  uint8_t *round, *came; /* of the gather: [size][round_bytes], [size] */
+  uint8_t *joined;       /* [size]: the rank has connected at some time */
+  uint8_t *round, *came; /* current gather: [size][round_bytes], [size] */
   int round_bytes, n_came;
-  int failed; /* status, and why: every later peer hears it */
+  int failed; /* status and reason; sent to every later peer */
   char why[MS_STORE_TEXT];
   char turned_away[256]; /* the last stranger that was refused, for reports */
 };
 
-/* ---- telling ---- */
+/* ---- reporting ---- */
 
-/* The first failure is told to all members, and to whoever comes later. */
+/* The first failure is reported to all members, and to peers that connect later. */
 __attribute__((format(printf, 3, 4))) static void fail_all(ms_store_server *server, int status, const char *format,
                                                            ...) {
   if (server->failed) return;
@@ -81,7 +81,7 @@ static void tell_missing(ms_store_server *server, const char *seconds) {
              ranks, server->size, missing == 1 ? "has" : "have", seconds, *away ? "; refused: " : "", away);
 }
 
-/* ---- peers that come and go ---- */
+/* ---- connecting and leaving ---- */
 
 static void drop(ms_store_server *server, int index) {
   ms_store_peer *peer = server->peers[index];
@@ -102,7 +102,7 @@ static void drop_oldest_stranger(ms_store_server *server) {
   if (oldest >= 0) drop(server, oldest);
 }
 
-/* Takes the descriptor, also when there is no room or memory. */
+/* Owns the descriptor, even when there is no room or memory. */
 static void add_stranger(ms_store_server *server, int fd) {
   if (server->n_strangers == server->most_strangers) drop_oldest_stranger(server);
   ms_store_peer *peer = ms_store_peer_new(fd);
@@ -111,14 +111,14 @@ static void add_stranger(ms_store_server *server, int fd) {
   server->n_strangers++;
 }
 
-/* Abstract sockets have no permissions: whoever knows or lists their names may connect. */
+/* Abstract sockets have no permissions: every process that knows or lists their names can connect. */
 static int is_of_this_user(ms_store_server *server, int fd) {
   if (server->kind == MS_STORE_TCP || !ms_wire_check_user(fd)) return 1;
   snprintf(server->turned_away, sizeof server->turned_away, "%s", ms_error_message());
   return 0;
 }
 
-/* Not more than a few, so that whoever connects without end keeps nobody else waiting. */
+/* Accepts only a few at a time, so a process that connects endlessly does not delay the others. */
 static void accept_some(ms_store_server *server) {
   for (int i = 0; i < ACCEPTS_A_TURN; i++) {
     int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -144,15 +144,15 @@ static void drop_late_strangers(ms_store_server *server, double now) {
 
 /* ---- frames ---- */
 
-/* Ports have no permissions either: where no token proves who comes, the kernel must say that it is a process of this user. Only
-** a whole HELLO is worth that search, so a crowd of strangers causes none. */
+/* Ports have no permissions either: without a token, the kernel must confirm that the peer is a process of this user.
+** Only a whole HELLO justifies that search, so a crowd of strangers does not cause any. */
 static int is_of_another_user(const ms_store_server *server, const ms_store_peer *peer, char *text, size_t bytes) {
   if (server->kind != MS_STORE_TCP || *server->token || !ms_wire_check_user(peer->fd)) return 0;
   snprintf(text, bytes, "%s", ms_error_message());
   return 1;
 }
 
-/* NULL, or why this hello is refused. */
+/* NULL, or the reason to refuse this hello. */
 static const char *judge_hello(const ms_store_server *server, const ms_store_peer *peer, const ms_wire_hello *hello,
                                char *text, size_t bytes) {
   uint8_t proof[MS_WIRE_PROOF];
@@ -183,7 +183,7 @@ static void refuse(ms_store_server *server, ms_store_peer *peer, const char *why
   peer->closing = 1;
 }
 
-/* A HELLO begins with the version in every version; nothing else of it is looked at. */
+/* Every version's HELLO begins with the version; a different version's remaining bytes are not read. */
 static void refuse_version(ms_store_server *server, ms_store_peer *peer, uint32_t version) {
   char text[128];
   snprintf(text, sizeof text,
@@ -223,7 +223,7 @@ static void end_round(ms_store_server *server) {
   server->n_came = server->round_bytes = 0;
 }
 
-/* 0: the frame makes no sense. */
+/* 0: the frame is invalid. */
 static int take_round(ms_store_server *server, ms_store_peer *peer, const uint8_t *body, uint32_t bytes) {
   if (!bytes || bytes > MS_STORE_ROUND || server->came[peer->rank]) return 0;
   if (!server->round_bytes) server->round_bytes = (int)bytes;
@@ -247,7 +247,7 @@ static int take_member_frame(ms_store_server *server, ms_store_peer *peer, uint3
   }
 }
 
-/* One frame of a peer; 0 when it is none that this peer may send now. */
+/* Handles one frame of a peer; 0 when the peer is not allowed to send it now. */
 static int take_frame(void *context, ms_store_peer *peer, uint32_t kind, const uint8_t *body, uint32_t bytes) {
   ms_store_server *server = context;
   if (peer->closing) return 1;
@@ -275,7 +275,7 @@ static int poll_milliseconds(const ms_store_server *server) {
   return server->n_strangers ? SECOND : -1;
 }
 
-/* Fills the list of descriptors: stop, listen, peers in their order. */
+/* Fills the list of descriptors: stop, listen, then the peers in order. */
 static nfds_t list_descriptors(ms_store_server *server) {
   int takes = server->stop_at == 0 && ms_clock() >= server->accept_at;
   if (takes) server->accept_at = 0;
@@ -292,7 +292,7 @@ static void *serve(void *context) {
   while (server->stop_at == 0 || (server->n_peers && ms_clock() < server->stop_at)) {
     nfds_t n = list_descriptors(server);
     if (poll(server->polled, n, poll_milliseconds(server)) < 0 && errno != EINTR) break;
-    /* From the end, since dropping a peer puts the last one in its place. */
+    /* Backwards, since dropping a peer moves the last one into its place. */
     for (int i = (int)n - 3; i >= 0; i--) {
       int alive = !server->polled[i + 2].revents ||
                   ms_store_peer_move(server->peers[i], server->polled[i + 2].revents, take_frame, server);
@@ -320,7 +320,7 @@ static void free_server(ms_store_server *server) {
   free(server);
 }
 
-/* Every rank is a descriptor here, and while they come a stranger besides. */
+/* Every rank needs a descriptor here, and one more for a stranger while the ranks connect. */
 static int allow_files(int size) {
   struct rlimit limit;
   rlim_t need = 2 * (rlim_t)size + SPARE_STRANGERS + SPARE_FILES;
@@ -369,10 +369,10 @@ int ms_store_server_start(const ms_store_config *config, int listen_fd, int own_
   rc = prepare(made, config);
   if (rc) close(own_fd);
   else add_stranger(made, own_fd);
-  /* Rank 0's own end is never the oldest stranger, whatever crowd comes before it has introduced itself. */
+  /* Rank 0's own end is never the oldest stranger, however many connect before it sends its HELLO. */
   if (made->n_peers) made->peers[0]->since = INFINITY;
   if (rc) goto fail;
-  sigfillset(&all); /* signals are for the threads that the program knows */
+  sigfillset(&all); /* signals are for the program's threads */
   pthread_sigmask(SIG_SETMASK, &all, &old);
   why = pthread_create(&made->thread, NULL, serve, made);
   pthread_sigmask(SIG_SETMASK, &old, NULL);

@@ -1,5 +1,5 @@
-/* store_user.c - whose process is at the other end of a connection within this host. A socket of the host knows; for TCP the
-** kernel's table of connections has a row for the other end, with its user. Whatever stays unknown is refused.
+/* store_user.c - finds the user of the process at the other end of a connection within this host. A local socket knows
+** it; for TCP the kernel's table of connections has a row with the user of the other end. An unknown user is refused.
 */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include "comm/bootstrap/store_wire.h"
 
 enum { END_BYTES = 48 }; /* "0000000000000000FFFF00000100007F:1F90" */
-/* The table is read in pieces: a row may be missed while others of its bucket come and go. */
+/* The table is read in pieces: a row can be missed while others in its bucket appear and disappear. */
 enum { LOOKS = 3 };
 
 typedef union end {
@@ -23,13 +23,13 @@ typedef union end {
   struct sockaddr_in6 v6;
 } end;
 
-/* Both ends of a connection as the table writes them. */
+/* Both ends of a connection, in the table's notation. */
 typedef struct ends {
   int family;
   char here[END_BYTES], there[END_BYTES];
 } ends;
 
-/* Words of the address as numbers of this machine, and the port. */
+/* The address's words as native integers, and the port. */
 static void write_end(const end *e, char text[END_BYTES]) {
   if (e->any.sa_family == AF_INET) {
     snprintf(text, END_BYTES, "%08X:%04X", (unsigned)e->v4.sin_addr.s_addr, ntohs(e->v4.sin_port));
@@ -52,8 +52,8 @@ static int get_ends(int fd, ends *found) {
   return MS_OK;
 }
 
-/* 1: the row of the other end names its user. 0: it has none, or no process holds that socket: it was closed, or is not yet
-** accepted, and then the kernel names root. */
+/* 1: the row of the other end names its user. 0: there is no row, or no process holds that socket: it was closed, or
+** not yet accepted, in which case the kernel names root. */
 static int find_user(const ends *of, unsigned *user) {
   char line[512], local[END_BYTES], remote[END_BYTES];
   unsigned state;
@@ -68,8 +68,8 @@ static int find_user(const ends *of, unsigned *user) {
   return found && state == TCP_ESTABLISHED && inode;
 }
 
-/* Users to whom this user namespace gives no number are all called by one: who has that number cannot be told from them. 1 too
-** when the system does not say. */
+/* All users without a number in this user namespace share one number, so a user with that number cannot be
+** distinguished from them. Also returns 1 when the system does not say. */
 static int is_of_several_users(unsigned user) {
   unsigned of_several = user, first = 0, outside, count = 0;
   FILE *number = fopen("/proc/sys/kernel/overflowuid", "re"), *map = fopen("/proc/self/uid_map", "re");
@@ -86,7 +86,7 @@ static int check_tcp(int fd) {
   int known = 0;
   MS_TRY(get_ends(fd, &before));
   for (int look = 0; look < LOOKS && !known; look++) known = find_user(&before, &user);
-  /* Still connected: no other socket can have had that row meanwhile. */
+  /* Still connected, so no other socket can have had that row in the meantime. */
   MS_TRY(get_ends(fd, &after));
   if (!known || is_of_several_users(user))
     return MS_FAIL(MS_EMISMATCH, "cannot find the owner of the process at the other end: /proc/net does not name its "

@@ -1,4 +1,4 @@
-/* store_wait.c - waiting for a descriptor with a deadline: of connections, and of the resolver's thread. */
+/* store_wait.c - waits for a descriptor with a deadline: for connections, and for the resolver's thread. */
 #include <errno.h>
 #include <math.h>
 #include <poll.h>
@@ -9,7 +9,7 @@
 #include "base/interrupt.h"
 #include "comm/bootstrap/store_wire.h"
 
-/* Ctrl-C is looked for this often. */
+/* Interval in seconds between checks for Ctrl-C. */
 static const double LONGEST_POLL = 0.1;
 
 int ms_wire_wait(int fd, short events, double deadline, int *ready) {

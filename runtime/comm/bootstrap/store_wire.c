@@ -1,4 +1,4 @@
-/* store_wire.c - sockets with deadlines, and the bytes of frames. */
+/* store_wire.c - sockets with deadlines. */
 #include "comm/bootstrap/store_wire.h"
 
 #include <arpa/inet.h>
@@ -20,7 +20,8 @@
 #include "base/secret.h"
 #include "comm/bootstrap/store_resolve.h"
 
-/* Nobody answers at an address that is routed nowhere; another attempt may find a network that came up since. */
+/* Seconds per attempt: an unrouted address never answers, and another attempt can find a network that has come up
+** since. */
 static const double LONGEST_CONNECT = 5.0;
 static const double PORT_PATIENCE = 0.2;
 enum { PORT_PAUSE_US = 5000, BACKLOG = 1024, KEEP_IDLE = 10, KEEP_INTERVAL = 5, KEEP_COUNT = 4 };
@@ -36,11 +37,11 @@ static int make_socket(int family, int *fd) {
 static void local_address(const ms_store_place *place, struct sockaddr_un *address, socklen_t *bytes) {
   size_t n = strnlen(place->name, sizeof address->sun_path - 2);
   *address = (struct sockaddr_un){.sun_family = AF_UNIX};
-  memcpy(address->sun_path + 1, place->name, n); /* a leading NUL: a name that no file system knows */
+  memcpy(address->sun_path + 1, place->name, n); /* a leading NUL: an abstract name, outside the file system */
   *bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + n);
 }
 
-/* 0, or errno. Whoever calls anything from this host may have the port for his own end, if only for a moment. */
+/* 0, or errno. Retries, since any outgoing connection of this host can briefly occupy the port as its local end. */
 static int bind_and_listen(int fd, const struct sockaddr *address, socklen_t bytes) {
   int yes = 1;
   if (address->sa_family != AF_UNIX) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
@@ -74,7 +75,7 @@ static int listen_locally(const ms_store_place *place, int *fd) {
   return listen_at(*fd, (const struct sockaddr *)&address, bytes, place);
 }
 
-/* Of an address, of localhost, or of all that this host has: no name server is asked. */
+/* For an address, for localhost, or for all addresses of this host: asks no name server. */
 static int find_own(const ms_store_place *place, int flags, struct addrinfo **found, const char **why) {
   char port[8];
   struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
@@ -84,15 +85,15 @@ static int find_own(const ms_store_place *place, int flags, struct addrinfo **fo
   return rc;
 }
 
-/* An address is listened at as it is. What a name stands for differs between hosts (many give their own name a loopback
-** address), so rank 0 of a name listens at every address it has; localhost alone means what it says. */
+/* Listens on an address as given. What a name resolves to differs between hosts (many map their own name to a loopback
+** address), so for a name rank 0 listens on all its addresses; only localhost is taken literally. */
 static int listen_tcp(const ms_store_place *place, int *fd) {
   struct addrinfo *found = NULL;
   const char *why;
   int flags = ms_is_address(place->host) ? AI_NUMERICHOST : strcmp(place->host, "localhost") ? AI_PASSIVE : 0, no = 0;
   if (find_own(place, flags, &found, &why)) return MS_FAIL(MS_EIO, "rendezvous at %s: %s", place->text, why);
   struct addrinfo *chosen = found;
-  /* The IPv6 wildcard takes IPv4 too. */
+  /* The IPv6 wildcard accepts IPv4 too. */
   for (struct addrinfo *one = found; flags & AI_PASSIVE && one; one = one->ai_next)
     if (one->ai_family == AF_INET6 && chosen->ai_family != AF_INET6) chosen = one;
   ms_error_record before;
@@ -121,7 +122,7 @@ int ms_wire_listen(const ms_store_place *place, int *fd) {
 
 /* ---- connecting ---- */
 
-/* *why: 0 when connected, else errno. */
+/* *why: 0 when connected, otherwise errno. */
 static int connect_one(int fd, const struct sockaddr *address, socklen_t bytes, double deadline, int *why) {
   int ready;
   socklen_t size = sizeof *why;
@@ -141,7 +142,7 @@ static int port_of(const struct sockaddr *address) {
                                               : ((const struct sockaddr_in *)address)->sin_port);
 }
 
-/* A port for fd, which the system chooses; *port tells which. *why: 0, or errno. */
+/* Binds fd to a port that the system chooses, and returns it in *port. *why: 0, or errno. */
 static void take_a_port(int fd, int family, int *port, int *why) {
   struct sockaddr_storage here = {.ss_family = (sa_family_t)family};
   socklen_t bytes = family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
@@ -149,15 +150,16 @@ static void take_a_port(int fd, int family, int *port, int *why) {
   *port = port_of((struct sockaddr *)&here);
 }
 
-/* A socket to call from. Who calls a port of this host where nobody listens yet may be given that very port as his own:
-** then he reaches himself (TCP's simultaneous open), again and again, and rank 0 cannot listen there. So the port is
-** taken first, and another one when it is the one called. */
+/* A socket for an outgoing connection. A process that connects to a port of its own host before anything listens there
+** can be assigned that very port as its local end: it then connects to itself (TCP's simultaneous open), again and
+** again, and rank 0 cannot listen there. The local port is therefore bound first, and replaced if it is the
+** destination. */
 static int make_caller(int family, int called, int *fd, int *why) {
   int same, port;
   MS_TRY(make_socket(family, fd));
   take_a_port(*fd, family, &port, why);
   if (*why || port != called) return MS_OK;
-  same = *fd; /* held until there is another, or it would be the same one once more */
+  same = *fd; /* kept until there is another one, otherwise the system would choose the same port again */
   int rc = make_socket(family, fd);
   if (!rc) take_a_port(*fd, family, &port, why);
   close(same);
@@ -212,7 +214,7 @@ void ms_wire_peer_name(int fd, char *text, size_t bytes) {
 
 void ms_wire_keep_alive(int fd) {
   int yes = 1, idle = KEEP_IDLE, interval = KEEP_INTERVAL, count = KEEP_COUNT;
-  /* Local sockets refuse these, and need none of them. */
+  /* Local sockets reject these options, and need none of them. */
   setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
@@ -220,7 +222,7 @@ void ms_wire_keep_alive(int fd) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
 
-/* ---- moving bytes ---- */
+/* ---- sending and receiving ---- */
 
 int ms_wire_send(int fd, const void *data, size_t bytes, double deadline) {
   const char *from = data;

@@ -1,4 +1,4 @@
-/* token.c - reads, makes and keeps the job's token. */
+/* token.c - reads, generates and keeps the job's token. */
 #include "comm/bootstrap/token.h"
 
 #include <errno.h>
@@ -15,12 +15,12 @@
 #include "base/secret.h"
 #include "comm/bootstrap/store_wire.h"
 
-/* A token can be guessed at leisure by who saw a proof made with it: short ones are refused. */
+/* Whoever sees a proof can guess its token offline, so short tokens are refused. */
 enum { SHORTEST = 16, LONGEST = 256, RANDOM_BYTES = 16 };
 
 static struct {
-  char *given; /* what MOONSHARD_TOKEN said, as yet unchecked */
-  char *text;  /* NULL: none is known; else for the life of the process, which may join again */
+  char *given; /* value of MOONSHARD_TOKEN, not yet checked */
+  char *text;  /* NULL: unknown; otherwise kept for the life of the process, which can join again */
 } kept;
 
 static int keep(const char *token, const char *source) {
@@ -32,7 +32,7 @@ static int keep(const char *token, const char *source) {
   return kept.text ? MS_OK : MS_ENOMEM;
 }
 
-/* Regular files alone: a pipe without a writer would keep the rank waiting. */
+/* Regular files only: a pipe without a writer would block the rank. */
 static int check_file(int fd, const char *path) {
   struct stat info;
   if (fstat(fd, &info)) return MS_FAIL(MS_EINVAL, "MOONSHARD_TOKEN_FILE=%s: %s", path, strerror(errno));
@@ -70,7 +70,7 @@ int ms_token_hide(void) {
   return MS_OK;
 }
 
-/* The first copy is not needed any more, however that ends. */
+/* The first copy is not needed any more, whatever the result. */
 static int keep_given(void) {
   int rc = keep(kept.given, "MOONSHARD_TOKEN");
   ms_secret_free(kept.given);

@@ -1,4 +1,4 @@
-/* comm.c - communicators: checks, records and waits around the operations that a transport carries out. */
+/* comm.c - communicators: argument checks, records and waits around the operations of a transport. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,7 +92,7 @@ static int check_part(const ms_comm *comm, const ms_coll *coll, const ms_coll_pa
   return MS_OK;
 }
 
-/* As if the shards were reduced first, then the replicas. */
+/* Bytes as if the shards were reduced first, then the replicas. */
 static double bytes_of(const ms_comm *comm, const ms_coll *coll) {
   if (!coll->replicas) return ms_coll_bytes(coll->kind, comm->size, coll->part, coll->parts);
   double bytes = ms_coll_bytes(coll->kind, comm->size / coll->replicas, coll->part, coll->parts);
@@ -116,7 +116,7 @@ int ms_comm_start(ms_comm *comm, const ms_coll *coll) {
   if (rooted && (coll->root < 0 || coll->root >= comm->size || (pairwise && coll->root == comm->me)))
     return MS_FAIL(MS_EINVAL, "%s: invalid peer or root %d in a group of %d", kind, coll->root, comm->size);
   for (int i = 0; i < coll->parts; i++) MS_TRY(check_part(comm, coll, &coll->part[i]));
-  if (comm->in_flight) comm->transport->abort(comm->channel); /* left half-way, before a recovery */
+  if (comm->in_flight) comm->transport->abort(comm->channel); /* aborted before a recovery */
   comm->coll = coll;
   comm->epoch = epoch;
   ms_comm_record(comm, coll, comm->transport->next(comm->channel, coll));
@@ -125,7 +125,7 @@ int ms_comm_start(ms_comm *comm, const ms_coll *coll) {
   return MS_OK;
 }
 
-/* ---- until it is done ---- */
+/* ---- waiting for completion ---- */
 
 static int advance(ms_comm *comm, int *done, ms_rank_set *missing) {
   enum ms_progress progress = MS_PROGRESS_DONE;
@@ -140,8 +140,8 @@ static int advance(ms_comm *comm, int *done, ms_rank_set *missing) {
   return MS_OK;
 }
 
-/* A rank that is through with the operation may have given up since, for another reason: looking once more after the
-** check makes sure that what all ranks have come to is done on all of them, or on none. */
+/* A rank that has finished the operation can give up afterwards for another reason. Testing once more after the check
+** ensures that an operation that all ranks entered completes on all of them, or on none. */
 int ms_comm_test(ms_comm *comm, int *done) {
   MS_TRY(advance(comm, done, NULL));
   if (*done) return MS_OK;

@@ -1,5 +1,5 @@
-/* device_run.c - collectives that a device runs: the communicator keeps their count and their records alone, so that
-** deadlines, reports and comparisons are those of the collectives that this process runs.
+/* device_run.c - collectives that run on a device: the communicator keeps only their count and their records, so
+** deadlines, reports and comparisons work as for the collectives of this process.
 */
 #include "base/clock.h"
 #include "base/error.h"

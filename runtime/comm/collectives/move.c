@@ -5,7 +5,7 @@
 #include "comm/collectives/sum.h"
 #include "comm/group/world.h"
 
-/* Up to this many bytes an all-reduce out of place reads all sources however many ranks there are. */
+/* Up to this many bytes an out-of-place all-reduce reads all sources, for any number of ranks. */
 static const int64_t DIRECT_BYTES = 32 << 10;
 
 enum ms_move_way ms_move_way(int size, int me, const ms_coll *coll, const ms_coll_part *part) {
@@ -15,7 +15,7 @@ enum ms_move_way ms_move_way(int size, int me, const ms_coll *coll, const ms_col
   return size > 3 && part->count * ms_dtype_size(part->src_dtype) > DIRECT_BYTES ? MS_MOVE_PULL : MS_MOVE_DIRECT;
 }
 
-/* With replicas each casts a slice of its shard's chunk. */
+/* With replicas each rank casts a slice of its shard's chunk. */
 static void gather(int size, int me, const ms_coll *coll, const ms_coll_part *part) {
   if (!part->src) return;
   const int replicas = coll->replicas ? coll->replicas : 1, shards = size / replicas, shard = me % shards;
@@ -34,7 +34,7 @@ static void sum_range(int size, const ms_coll_part *part, int64_t first, int64_t
   ms_sum_arrays(dst, n_dst, dst_dtype, source, size, part->src_dtype, count, accumulate);
 }
 
-/* Sums this rank's slice of all sources; stores it into every rank's source, or its own. */
+/* Sums this rank's slice of all sources; stores the sum into every rank's source (push), or only into its own. */
 static void sum_slice(int size, int me, const ms_coll_part *part, enum ms_move_way way) {
   int64_t first, count = ms_slice(part->count, size, me, &first);
   if (!count) return;
@@ -46,7 +46,7 @@ static void sum_slice(int size, int me, const ms_coll_part *part, enum ms_move_w
   sum_range(size, part, first, count, target, targets, part->src_dtype, 0);
 }
 
-/* Sums what this rank alone is to have: its chunk or everything, or its slice of that. */
+/* Sums the elements that only this rank receives: its chunk or the whole buffer, or its slice of that. */
 static void sum_own(int size, const ms_coll *coll, const ms_coll_part *part, int64_t begin) {
   const int64_t first = coll->sliced ? part->first : 0, n = coll->sliced ? part->n : part->count;
   if (n) sum_range(size, part, begin + first, n, &part->dst, 1, part->dst_dtype, part->accumulate);
@@ -86,7 +86,7 @@ void ms_move_pull(int size, int me, const ms_coll *coll) {
   for (int i = 0; i < coll->parts; i++) {
     const ms_coll_part *part = &coll->part[i];
     if (ms_move_way(size, me, coll, part) != MS_MOVE_PULL) continue;
-    /* Every rank begins with its own slice: so they do not all read the same memory at once. */
+    /* Every rank begins with its own slice, so they do not all read the same memory at once. */
     for (int turn = 0; turn < size; turn++) {
       int p = (me + turn) % size;
       int64_t first, count = ms_slice(part->count, size, p, &first);

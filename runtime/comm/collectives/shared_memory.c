@@ -1,5 +1,5 @@
-/* shared_memory.c - the transport of one host: peers' buffers are mapped here, so each rank moves its share of the data by
-** itself as soon as the others have entered. Most operations go from entered to finished at once.
+/* shared_memory.c - the transport within one host: peers' buffers are mapped here, so each rank moves its share of the
+** data by itself as soon as the others have entered. Most operations need no step between entered and finished.
 */
 #include <stdlib.h>
 
@@ -33,7 +33,7 @@ static int start(ms_channel *channel, const ms_coll *coll) {
     return MS_OK;
   }
   ms_tickets_sign(t);
-  /* A broadcast's root and a barrier have nothing to do between entering and finishing. */
+  /* A broadcast's root and a barrier have no work between entering and finishing. */
   int at_once = coll->kind == MS_COLL_BARRIER || (coll->kind == MS_COLL_BROADCAST && coll->root == t->config.me);
   enum ms_ticket_step step = at_once ? MS_TICKET_FINISHED : MS_TICKET_ENTERED;
   ms_tickets_publish(t, step);
@@ -46,7 +46,7 @@ static void share_or_finish(ms_tickets *t, enum ms_ticket_step step) {
   ms_tickets_await(t, step);
 }
 
-/* Everything is there as soon as all ranks have entered. */
+/* Complete as soon as all ranks have entered. */
 static int is_in_place_gather(const ms_coll *coll) {
   if (coll->kind != MS_COLL_ALL_GATHER) return 0;
   for (int i = 0; i < coll->parts; i++)
@@ -54,7 +54,7 @@ static int is_in_place_gather(const ms_coll *coll) {
   return 1;
 }
 
-/* The wait is over: this rank's share, and on to the next wait or the end. */
+/* The current wait is over: moves this rank's share, and continues with the next wait or the end. */
 static int advance(ms_tickets *t) {
   const ms_channel_config *c = &t->config;
   int kind = t->coll->kind;

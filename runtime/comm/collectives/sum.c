@@ -1,8 +1,8 @@
-/* sum.c - sums and casts for collectives, for the instruction set at hand.
+/* sum.c - sums and casts for collectives, for the best available instruction set.
 **
-** A copy is a sum of one array, so one loop (shm_lanes.h) does all the work; it is compiled for AVX-512, AVX2 and plain
-** vectors, and the first that the processor has is taken. What does not fill whole vectors is done element by element
-** by the same formulas, so results do not depend on alignment or instruction set.
+** A copy is a sum of one array, so one loop (sum_lanes.h) does all the work. It is compiled for AVX-512, AVX2 and plain
+** vectors; the first one that the processor supports is used. Elements that do not fill whole vectors are computed one
+** by one with the same formulas, so results do not depend on alignment or instruction set.
 */
 #include "comm/collectives/sum.h"
 
@@ -18,7 +18,7 @@
   #define STREAMS 0
 #endif
 
-/* One call's work: see ms_sum_arrays. stream: store past the caches. */
+/* Arguments of one call: see ms_sum_arrays. stream: bypass the caches. */
 typedef struct summands {
   void *const *dst;
   const void *const *src;
@@ -50,9 +50,9 @@ typedef struct summands {
 #define LANE_STREAM_BF16(to, x) (*(plain_u16v *)(void *)(to) = (x))
 #include "comm/collectives/sum_lanes.h"
 
-/* Bytes of results from which on storing past the caches is faster: they would not stay in a core's cache anyway. */
+/* Bytes of results from which bypassing the caches is faster: they would not stay in a core's cache anyway. */
 static const int64_t STREAM_BYTES = 2 << 20;
-/* Strides of shm_lanes.h, in elements: a page of f32 for long arrays, and the widest vector. */
+/* Strides of sum_lanes.h, in elements: a page of f32 for long arrays, and the widest vector. */
 static const int64_t PAGE_STRIDE = 1024, SHORT_STRIDE = 16;
 enum { LINE_BYTES = 64 };
 
@@ -81,7 +81,7 @@ static void sum_elements(const summands *s, int64_t first, int64_t end) {
   }
 }
 
-/* Elements before all of dst are at the beginning of a cache line; -1 when they never are. */
+/* Number of elements before every dst is at the start of a cache line; -1 when that never happens. */
 static int64_t count_unaligned(const summands *s) {
   uintptr_t offset = (uintptr_t)s->dst[0] % LINE_BYTES, size = (uintptr_t)s->dst_size;
   for (int d = 1; d < s->n_dst; d++)
@@ -127,7 +127,7 @@ void ms_copy_arrays(void *dst, int dst_dtype, const void *src, int src_dtype, in
     return;
   }
   int64_t bytes = n * ms_dtype_size(src_dtype), words = 0;
-  /* Bits are kept: a sum of one f32 array only moves words. */
+  /* Bits are preserved: the sum of a single f32 array only moves words. */
   if (bytes >= STREAM_BYTES && ((uintptr_t)dst | (uintptr_t)src) % 4 == 0) {
     words = bytes / 4;
     ms_sum_arrays(&dst, 1, MS_F32, &src, 1, MS_F32, words, 0);

@@ -1,4 +1,4 @@
-/* tickets.c - counting, waiting for and comparing the tickets of a group. */
+/* tickets.c - counts, awaits and compares the tickets of a group. */
 #include "comm/collectives/tickets.h"
 
 #include <stdio.h>
@@ -11,7 +11,8 @@ int ms_coll_is_pairwise(int kind) { return kind == MS_COLL_SEND || kind == MS_CO
 
 /* ---- signatures ---- */
 
-/* What a rank entered, for its peers: kind, number of parts, a sum over the ways of an all-reduce's parts, elements. */
+/* What a rank entered, for its peers: kind, number of parts, the sum over the parts' ways of an all-reduce,
+** elements. */
 enum { SIGN_KIND = 60, SIGN_PARTS = 52, SIGN_WAYS = 44 };
 static const uint64_t SIGN_ELEMENTS = (1ull << SIGN_WAYS) - 1;
 
@@ -27,12 +28,12 @@ static uint64_t sign(const ms_tickets *t, const ms_coll *coll) {
 }
 
 void ms_tickets_sign(ms_tickets *t) {
-  /* A rank that sees this signature sees that the operation before it is finished, too: hence release. */
+  /* Release: a rank that sees this signature also sees that the operation before it is finished. */
   atomic_store_explicit(&t->config.entry->ticket[t->config.me].signature[0], sign(t, t->coll), memory_order_release);
 }
 
-/* "all_gather layers.3 (phase first of step 5) of 4 parts, 12 elements": the flight recorder knows what the signature does
-** not. */
+/* "all_gather layers.3 (phase first of step 5) of 4 parts, 12 elements": the flight recorder knows the part that the
+** signature does not contain. */
 static void describe_entered(const ms_tickets *t, int p, uint64_t signature, char *text, size_t bytes) {
   char named[192];
   const ms_world *world = t->config.world;
@@ -55,8 +56,8 @@ static int report_mismatch(const ms_tickets *t, int p, uint64_t mine, uint64_t t
                  (mine ^ theirs) >> SIGN_WAYS & 0xff ? "; only one of them is in place" : "");
 }
 
-/* The signature of a peer that has finished may be that of its next operation already. It need not be compared then: the
-** peer has compared itself with this rank, whose signature is still there. */
+/* The signature of a peer that has finished can already belong to its next operation. Comparing it is then unnecessary:
+** the peer has compared itself with this rank, whose signature is unchanged. */
 int ms_tickets_compare(const ms_tickets *t) {
   const ms_group_ticket *ticket = t->config.entry->ticket;
   uint64_t mine = atomic_load_explicit(&ticket[t->config.me].signature[0], memory_order_relaxed);
@@ -103,7 +104,7 @@ void ms_tickets_await(ms_tickets *t, enum ms_ticket_step phase) {
   ms_recorder_target(t->config.ring, ms_coll_is_pairwise(t->coll->kind) ? 0 : t->base + (uint64_t)phase);
 }
 
-/* Whether group rank p has come to where the current wait wants it. */
+/* Whether group rank p has reached the step of the current wait. */
 static int has_come(const ms_tickets *t, int p) {
   const ms_coll *coll = t->coll;
   const ms_group_entry *entry = t->config.entry;

@@ -1,9 +1,9 @@
-/* control.c - the control segment: made by the launcher, mapped by the ranks; doorbells and the abort record.
+/* control.c - the control segment, which the launcher makes and the ranks map; doorbells and the abort record.
 **
-** A doorbell is a futex word that only counts up. Who waits reads it, tests its condition, and sleeps only while the
-** word still has that value; who changes a condition counts the word up and then looks for sleepers. Both sides use
-** sequentially consistent operations, so either the ringer sees the sleeper or the sleeper sees the ring: no wake-up is
-** lost.
+** A doorbell is a futex word that only counts up. A waiter reads it, tests its condition, and sleeps only while the
+** word still has that value; a rank that changes a condition increments the word and then checks for sleepers. Both
+** sides use sequentially consistent operations, so either the ringer sees the sleeper or the sleeper sees the ring: no
+** wake-up is lost.
 */
 #include "comm/control/control.h"
 
@@ -124,7 +124,7 @@ void ms_control_give_up(ms_control *control, int row, int blame, const char *why
 
 static const char OVERWRITTEN[] = "the control segment of the run was overwritten";
 
-/* Read only: other ranks read it at the same time. */
+/* Does not write: other ranks read it at the same time. */
 const char *ms_control_text(const ms_control *control, int row) {
   const char *text = control->rank[row].text;
   return memchr(text, '\0', MS_CONTROL_TEXT) ? text : OVERWRITTEN;
@@ -135,7 +135,7 @@ const char *ms_control_aborted(ms_control *control, int *row, int *blame) {
   if (!word) return NULL;
   *row = (int)(word & 0xffffu) - 1;
   *blame = (int)(word >> 16) - 1;
-  /* Every rank can write here, whatever a recipe does through ffi: what it says is not believed unseen. */
+  /* Every rank can write here, even a recipe through ffi, so the contents are checked before use. */
   if (*row < 0 || *row > MS_CONTROL_LAUNCHER || *blame >= control->size) {
     *row = MS_CONTROL_LAUNCHER;
     *blame = -1;

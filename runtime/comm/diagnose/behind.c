@@ -1,8 +1,8 @@
-/* behind.c - from flight recorders to reports: who holds the others up, and where each rank is.
+/* behind.c - writes reports from the flight recorders: which ranks hold up the others, and where each rank is.
 **
-** Who is behind: a rank that is waited for and waits for no other itself. Following the waits from the rank whose deadline
-** passed leads there; where it leads round in a circle, the ranks disagree about what comes next. Ranks are looked at
-** several times, because one that waits is awake for a moment now and then.
+** A rank is behind if others wait for it while it waits for none. Following the waits from the rank whose deadline
+** passed leads to it; if they form a circle, the ranks disagree about what to do next. Ranks are read several times,
+** because a waiting rank is awake for a moment now and then.
 */
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@ enum { LOOKS = 5, MOST_LINES = 12 };
 
 /* ---- who is behind ---- */
 
-/* The ranks without a wait of their own that can be reached from `from`; *seen: all that were passed. */
+/* The ranks that can be reached from `from` and do not wait; *seen: all ranks visited. */
 static ms_rank_set follow_waits(const ms_rank_status *all, const ms_rank_set *from, ms_rank_set *seen) {
   ms_rank_set behind = {{0}}, open = *from;
   *seen = *from;
@@ -33,7 +33,7 @@ static ms_rank_set follow_waits(const ms_rank_status *all, const ms_rank_set *fr
   return behind;
 }
 
-/* What a rank is waited for in; NULL when nobody waits for it. */
+/* The collective in which another rank waits for this one; NULL when there is none. */
 static const ms_rank_op *find_missed(const ms_control *control, const ms_rank_status *all, int rank) {
   for (int other = 0; other < control->size; other++)
     if (all[other].wait.kind && ms_rank_set_has(&all[other].wait.missing, rank)) return &all[other].wait;
@@ -46,7 +46,7 @@ static int same_op(const ms_rank_op *a, const ms_rank_op *b) {
          a->sequence == b->sequence && a->step == b->step;
 }
 
-/* Whether the rank has entered that very collective: then it is in it still, or ended there. */
+/* Whether the rank has entered that same collective: then it is still inside, or failed there. */
 static int has_entered(const ms_recorder *recorder, const ms_rank_op *op) {
   for (int i = 0; i < MS_RECORDER_RINGS; i++) {
     const ms_recorder_ring *ring = &recorder->ring[i];
@@ -58,7 +58,8 @@ static int has_entered(const ms_recorder *recorder, const ms_rank_op *op) {
   return 0;
 }
 
-/* The op that the rank did not come to; after the meetings between steps comes what its plan begins with. */
+/* Appends the collective that the rank did not enter; if it is the gather between steps, also the first one of its
+** plan. */
 static void append_missed(ms_text *text, const ms_control *control, const ms_rank_op *missed, int rank, int now) {
   const ms_recorder *recorder = ms_recorder_in(control, rank);
   const char *opening = ms_recorder_text(recorder, atomic_load_explicit(&recorder->opening, memory_order_relaxed));
@@ -78,7 +79,7 @@ static void append_behind(ms_text *text, const char *separator, const ms_control
   append_missed(text, control, missed, rank, 1);
 }
 
-/* ---- a line for each kind of rank ---- */
+/* ---- one line per group of ranks in the same place ---- */
 
 typedef struct spread {
   double least, most;

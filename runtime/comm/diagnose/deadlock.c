@@ -1,8 +1,8 @@
-/* deadlock.c - ranks that wait for each other, seen from their flight recorders and tickets.
+/* deadlock.c - finds ranks that wait for each other, from their flight recorders and tickets.
 **
-** A rank that sleeps is in one or more collectives, and in each it lacks ranks that have not come. All that sleep are
-** taken for stuck at first; then a rank that is in something where it lacks no stuck rank is let go, for that may still
-** go on, and this is repeated until nothing changes. Whoever remains waits for ranks that wait as well.
+** A sleeping rank is in one or more collectives, each of which lacks some ranks. At first all sleeping ranks count as
+** stuck. Then a rank is released if one of its collectives lacks no stuck rank, because that one can still complete.
+** This is repeated until nothing changes: the remaining ranks wait only for ranks that are stuck as well.
 */
 #include "base/hash.h"
 #include "comm/diagnose/report.h"
@@ -28,8 +28,8 @@ static ms_rank_set members_of(const ms_control *control, uint32_t group) {
   return ranks;
 }
 
-/* What a rank that sleeps is in: for each collective that it has entered and not left, the ranks that it lacks. Returns
-** how many; 0 when it is awake, or that cannot be told. */
+/* For each collective that a sleeping rank has entered and not left, the ranks that it lacks. Returns the number of
+** collectives; 0 when the rank is awake or its state is unknown. */
 static int read_lacks(const ms_control *control, int rank, ms_rank_set *lacks, uint64_t *state) {
   const ms_recorder *recorder = ms_recorder_in(control, rank);
   const ms_rank_set world = ms_rank_set_all(control->size);
@@ -58,7 +58,7 @@ static int read_lacks(const ms_control *control, int rank, ms_rank_set *lacks, u
   return sleeps ? n : 0;
 }
 
-/* Nothing that a stuck rank is in can go on before another stuck rank comes. */
+/* Each of its collectives lacks a stuck rank, so none can complete. */
 static int is_stuck(const ms_rank_set *lacks, int n, const ms_rank_set *stuck) {
   for (int i = 0; i < n; i++) {
     ms_rank_set both = ms_rank_set_both(&lacks[i], stuck);

@@ -1,4 +1,4 @@
-/* launcher_view.c - a launcher's side of the control segment. */
+/* launcher_view.c - the launcher's access to the control segment. */
 #include "comm/diagnose/launcher_view.h"
 
 #include <stdlib.h>

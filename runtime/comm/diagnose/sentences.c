@@ -1,4 +1,4 @@
-/* sentences.c - the parts of a report: a collective, where a rank is, how long. */
+/* sentences.c - building blocks of the reports: a collective, the place of a rank, a duration. */
 #include "comm/diagnose/sentences.h"
 
 #include <string.h>
@@ -25,7 +25,7 @@ void ms_append_op(ms_text *text, const ms_rank_op *op) {
   ms_text_append(text, ")");
 }
 
-/* Three digits at the most, and no powers of ten. */
+/* Three significant digits, no powers of ten. */
 static void append_number(ms_text *text, double value) {
   if (value >= 100) ms_text_append(text, "%.0f", value);
   else ms_text_append(text, "%.3g", value < 1e-3 ? 0 : value);
@@ -46,8 +46,6 @@ void ms_append_seconds(ms_text *text, double least, double most) {
   ms_text_append(text, " %s", name);
 }
 
-/* Where a rank is that waits for nobody, after the verb ("is ", "was ", ""); now: the report is about this moment, not
-** about an end. */
 void ms_append_place(ms_text *text, const ms_rank_status *s, const char *verb, int now) {
   if (s->state == MS_CONTROL_ABSENT) ms_text_append(text, "%s not joined the run yet", now ? "has" : "had");
   else if (s->state == MS_CONTROL_LEFT && now) ms_text_append(text, "has left the run");

@@ -1,4 +1,4 @@
-/* status.c - where one rank is, read from its flight recorder and from /proc. */
+/* status.c - reads the place of one rank from its flight recorder and from /proc. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -30,7 +30,7 @@ int ms_report_read(const ms_recorder *recorder, const ms_recorder_record *record
   return load(&record->sequence) == sequence;
 }
 
-/* The ranks that the ring's owner sleeps for, without those that have come since: it may not have run yet. */
+/* The ranks that the ring's owner sleeps for, without those that have arrived since: the owner may not have run yet. */
 static ms_rank_set read_missing(const ms_control *control, const ms_recorder_ring *ring) {
   uint32_t group = atomic_load_explicit(&ring->group, memory_order_relaxed);
   ms_rank_set world = ms_rank_set_all(control->size), sleeps_for = ms_recorder_missing(ring);
@@ -42,7 +42,7 @@ static ms_rank_set read_missing(const ms_control *control, const ms_recorder_rin
   return absent;
 }
 
-/* The collective that the rank waits in (the one it entered first), and the one that it left last. */
+/* The collective in which the rank waits (the one entered first), and the one that it left last. */
 static void read_rings(const ms_control *control, const ms_recorder *recorder, uint64_t now, ms_rank_status *status) {
   uint64_t waits_since = UINT64_MAX, left_at = 0;
   for (int i = 0; i < MS_RECORDER_RINGS; i++) {
@@ -79,8 +79,9 @@ static int is_stopped(int pid) {
   return state == 'T' || state == 't';
 }
 
-/* Whether its first thread is in a write to standard output or standard error, which a reader that does not read holds
-** up. The kernel tells system calls only to who may trace the process, and where it sleeps to others too. */
+/* Whether the process's main thread is blocked in a write to standard output or standard error, whose reader does not
+** read. The kernel shows system calls only to processes that can trace this one; where it sleeps is visible to others
+** as well. */
 static int is_printing(int pid) {
   char path[64], where[128] = "";
   long call = -1;
@@ -136,7 +137,7 @@ void ms_report_noted(const ms_control *control, char *text, size_t bytes) {
     failed = rank;
     count++;
   }
-  if (failed < 0 || count == control->size) return; /* all ranks had it, and went on alike: it is no cause */
+  if (failed < 0 || count == control->size) return; /* all ranks failed and continued alike: not a cause */
   snprintf(text, bytes, "rank %d failed before, but its program caught the error and continued: %s",
            atomic_load(&control->rank[failed].number), control->rank[failed].failure);
 }

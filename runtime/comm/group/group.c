@@ -1,8 +1,9 @@
-/* group.c - what a process group does together: the barrier and the all-gather of bytes, and the world's, which are those
-** of group 0.
+/* group.c - the operations of a process group: the barrier and the all-gather of bytes; also those of the world, which
+** use group 0.
 **
-** Each operation is one step of the members' tickets. A rank publishes what it came to (its signature), counts its ticket
-** up, waits until all have, and compares. A group of one has no entry in the control segment: its operations are copies.
+** Each operation is one step of the members' tickets. A rank publishes what it enters (its signature), increments its
+** ticket, waits until all have, and compares. A group of one has no entry in the control segment: its operations are
+** copies.
 */
 #include "comm/group/group.h"
 
@@ -23,10 +24,10 @@ static const char END_OF_RUN[] = "at the end of the run";
 typedef struct step {
   ms_group *group;
   enum operation operation;
-  uint64_t target; /* the count of a ticket that has come */
+  uint64_t target; /* the ticket count of a rank that has entered it */
 } step;
 
-/* ---- who has come, and to what ---- */
+/* ---- which ranks have entered, and what ---- */
 
 static int has_come(const step *s, int place) {
   return atomic_load_explicit(&s->group->entry->ticket[place].count, memory_order_acquire) >= s->target;
@@ -44,7 +45,7 @@ static int find_missing(void *context, ms_rank_set *missing) {
   return MS_OK;
 }
 
-/* What a rank came to: its kind and size, and what it is part of, inside of the engine or outside. */
+/* Hash of what a rank enters: the kind, the size, and the activity that it is part of, inside the engine or outside. */
 static uint64_t sign(const step *s, int bytes) {
   const ms_recorder *recorder = s->group->world->recorder;
   int within = recorder->depth > 1;
@@ -59,8 +60,8 @@ static void describe_entered(const step *s, int place, char *text, size_t bytes)
   world->diagnosis->entered(world->control, s->group->rank[place], number, s->target, text, bytes);
 }
 
-/* Of an operation that some ranks take for the end of the run: who left its loop before the others, "" when that is not
-** it. */
+/* For an operation that some ranks entered as the end of the run: which ranks left the loop earlier than the others; ""
+** when that is not the cause. */
 static void describe_early_end(const step *s, char *text, size_t bytes) {
   char entered[160], who[512];
   ms_rank_set ended = {{0}}, others = {{0}};
@@ -75,7 +76,7 @@ static void describe_early_end(const step *s, char *text, size_t bytes) {
   snprintf(text, bytes, "; %s %s", who, many ? "continued after the others had left the loop" : "left the loop early");
 }
 
-/* All have come (or left, at the end): did they come to the same? */
+/* Once all have entered (or left, at the end): checks that all entered the same. */
 static int compare_signatures(const step *s, uint64_t mine) {
   char ours[160], theirs[160], early[640], noted[MS_CONTROL_TEXT];
   const ms_group *group = s->group;
@@ -101,7 +102,7 @@ static step next_step(ms_group *group, enum operation operation) {
   return (step){.group = group, .operation = operation, .target = count + 1};
 }
 
-/* Publishes that this rank has come to the step, and waits until all have. */
+/* Publishes that this rank enters the step, and waits until all have. */
 static int take_step(step *s, int bytes) {
   ms_group *group = s->group;
   ms_world *world = group->world;
@@ -200,7 +201,7 @@ fail:
   return rc;
 }
 
-/* ---- the world's ---- */
+/* ---- operations of the world ---- */
 
 int ms_world_barrier(ms_world *world) {
   MS_HANDLE(world, WORLD);

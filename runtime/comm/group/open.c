@@ -1,6 +1,6 @@
-/* open.c - opening a process group: the ranks first announce whom they want to form a group with, where all can read it
-** without waiting, and read the announcements of those. Otherwise a rank that waits for ranks that do not wait for it
-** would wait for ever: what differs is an error on the spot.
+/* open.c - opens a process group. Each rank first announces the ranks of its group where all can read it without
+** waiting, and reads the announcements of these ranks. Without this, a rank could wait forever for ranks that do not
+** wait for it; now a difference is an immediate error.
 */
 #include <string.h>
 
@@ -41,10 +41,10 @@ static int take_place(ms_group *group, const int *ranks) {
 
 /* ---- announcements ---- */
 
-/* What a rank looks for while the others announce. */
+/* What a rank checks while the others announce. */
 typedef struct announced {
   const ms_group *group;
-  uint32_t number; /* of this opening */
+  uint32_t number; /* number of this opening */
   const char *text;
   ms_rank_set compared;
 } announced;
@@ -65,8 +65,8 @@ static ms_group_announcement *announcement_of(const ms_world *world, int rank) {
 static uint32_t announce(ms_world *world, const char *text) {
   ms_group_announcement *mine = announcement_of(world, ms_world_rank(world));
   uint32_t number = atomic_load(&mine->number) + 1;
-  /* Ranks that formed a group with this one before have read the text that goes now; others can only find that it is
-  ** another one. */
+  /* Ranks that formed a group with this one before have read the text that is overwritten here; other ranks can only
+  ** detect that it changed. */
   strcpy(mine->text, text);
   atomic_store(&mine->number, number);
   for (int rank = 0; rank < ms_world_size(world); rank++)
@@ -80,7 +80,7 @@ static int report(int a, const char *text_a, int b, const char *text_b) {
                  text_b);
 }
 
-/* The announcement `number` of a rank that has made it. */
+/* Compares announcement `number` of a rank that has published it. */
 static int compare(const ms_world *world, int rank, uint32_t number, const char *mine) {
   const ms_group_announcement *theirs = announcement_of(world, rank);
   char text[MS_GROUP_ANNOUNCEMENT];
@@ -140,7 +140,7 @@ int ms_group_open(ms_world *world, int n, const int *ranks, const char *label, m
   if (!is_the_world(group)) group->label = label;
   if (ms_world_control(world)) MS_TRY(find_each_other(group, label));
   if (n > 1) MS_TRY(ms_group_enter(world, n, group->rank, MS_GROUP_CHANNEL, &group->entry, &group->ring));
-  /* No rank announces anything else before all have read this. */
+  /* No rank publishes its next announcement before all have read this one. */
   int rc = ms_group_barrier(group);
   if (rc) ms_group_close(group);
   return rc;

@@ -1,15 +1,15 @@
-/* recover.c - a clean start for all ranks after some of them left what they were doing together half-way.
+/* recover.c - a clean start for all ranks after some of them aborted a common operation.
 **
-** The ranks wait for each other twice, on a counter that nothing else uses. After the first time no rank is inside a
-** collective any more, so each takes back what it has written into the control segment: its tickets, its words on why it
-** gave up. After the second everything is as it was when the job began. Communicators and states notice by the epoch, the
-** count of these waits. What the launcher has said stays: a rank that died does not come back.
+** The ranks wait for each other twice, on a counter with no other use. After the first wait no rank is inside a
+** collective any more, so each resets what it has written into the control segment: its tickets, and its text about
+** giving up. After the second wait the job is in its initial state. Communicators and states detect this by the epoch,
+** the number of these waits. The launcher's text is kept: a rank that died does not come back.
 */
 #include "base/error.h"
 #include "comm/group/wait.h"
 #include "comm/group/world_state.h"
 
-/* What the ranks wait for: that the recovery count of all has come to `step`. */
+/* Waits for the recovery counts of all ranks to reach `step`. */
 typedef struct recovery {
   const ms_control *control;
   uint32_t step;
@@ -23,7 +23,7 @@ static int find_missing(void *context, ms_rank_set *missing) {
   return MS_OK;
 }
 
-/* Comes to step `step` and waits until all ranks have. */
+/* Enters step `step` and waits until all ranks have. */
 static int come_to(ms_world *world, uint32_t step) {
   recovery all = {world->control, step};
   ms_wait_for others = {.kind = "recovery", .find = find_missing, .context = &all, .recovers = 1};
@@ -33,7 +33,7 @@ static int come_to(ms_world *world, uint32_t step) {
   return ms_world_wait(world, &others);
 }
 
-/* The launcher may give up at any moment: its word is never taken back, and put in where another's was. */
+/* The launcher can give up at any moment: its text is never removed, and replaces another row's. */
 static void reset_abort(ms_control *control) {
   uint32_t none = 0;
   atomic_store(&control->aborted, 0);

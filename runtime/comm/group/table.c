@@ -28,7 +28,7 @@ static int same_group(const ms_group_entry *entry, int n, const int *ranks, int 
   return 1;
 }
 
-/* Fills an entry that is free; 0: another rank fills it at this moment. */
+/* Fills a free entry; returns 0 while another rank fills it. */
 static int settle(ms_group_table *table, ms_group_entry *entry, int n, const int *ranks, int channel) {
   uint32_t state = MS_GROUP_FREE;
   if (!atomic_compare_exchange_strong(&entry->state, &state, MS_GROUP_FILLING)) return state == MS_GROUP_READY;

@@ -1,4 +1,4 @@
-/* wait.c - the wait loop: every wait of a rank for others goes through it, so deadline, abort, Ctrl-C, ranks that left and
+/* wait.c - the wait loop. Every wait of a rank for others uses it, so deadline, abort, Ctrl-C, ranks that left and
 ** deadlocks are handled in one place. */
 #include "comm/group/wait.h"
 
@@ -11,14 +11,14 @@
 #include "base/error.h"
 #include "comm/group/world_state.h"
 
-/* A signal that comes just before the kernel puts the thread to sleep, or that another thread took, is seen after this. */
+/* Longest sleep in seconds: the delay for a signal that arrives just before the thread sleeps, or in another thread. */
 static const double LONGEST_SLEEP = 0.1;
-/* A rank that is waited for and has left is an error after this: until then, the launcher may say why it left. */
+/* Seconds after which a missing rank that has left is an error: gives the launcher time to say why it left. */
 static const double LEFT_GRACE = 0.3;
 static const double SHORTEST_STOP = 1.0;
-/* How long ranks may seem to wait for each other before they are looked at, and then looked at again. */
+/* Seconds before the first check for a deadlock, and between checks. */
 static const double PATIENCE = 0.5;
-/* Long enough for a peer that is about to arrive; then the core is better left idle. */
+/* Seconds: enough for a peer that is about to arrive; after that an idle core is better. */
 static const double SPIN_SECONDS = 200e-6;
 
 /* ---- sleeping ---- */
@@ -44,7 +44,7 @@ void ms_world_sleep(ms_world *world, unsigned seen, double seconds) {
   if (world->spin && !ms_crowded()) {
     if (spin_until_rung(world, seen)) return;
   } else {
-    /* The rank that shares this core may be the one waited for; giving it the core is cheaper than a sleep and a wake-up. */
+    /* The missing rank may share this core: yielding is cheaper than a sleep and a wake-up. */
     sched_yield();
     if (ms_world_doorbell(world) != seen) return;
   }
@@ -58,15 +58,15 @@ void ms_world_ring(ms_world *world, const int *ranks, int n) {
 
 /* ---- what ends a wait ---- */
 
-/* Turns follow each other within LONGEST_SLEEP. A longer pause is time in which this process was stopped (Ctrl-Z), as the
-** others were: nobody was late then. */
+/* Turns are at most LONGEST_SLEEP apart. A longer gap means that this process was stopped (Ctrl-Z), as were the others,
+** so it does not count as waiting. */
 static void leave_out_stops(ms_wait *wait, double now) {
   if (wait->started == 0) wait->started = now;
   else if (now - wait->turned_at > SHORTEST_STOP) wait->started += now - wait->turned_at;
   wait->turned_at = now;
 }
 
-/* Those of `missing` that have left the world. */
+/* The ranks of `missing` that have left the world. */
 static ms_rank_set find_left(const ms_control *control, const ms_rank_set *missing) {
   ms_rank_set left = {{0}};
   MS_EACH_RANK(rank, missing)
@@ -74,7 +74,8 @@ static ms_rank_set find_left(const ms_control *control, const ms_rank_set *missi
   return left;
 }
 
-/* Those of `missing` that are in ms_world_recover, where this rank is not: they come to nothing else first. */
+/* The ranks of `missing` that are in ms_world_recover while this rank is not: they enter nothing else before they
+** return. */
 static ms_rank_set find_recovering(const ms_world *world, const ms_rank_set *missing) {
   ms_rank_set recovering = {{0}};
   MS_EACH_RANK(rank, missing)
@@ -82,7 +83,7 @@ static ms_rank_set find_recovering(const ms_world *world, const ms_rank_set *mis
   return recovering;
 }
 
-/* MS_EPEER when the launcher said that the job has ended: a rank that died does not come back. */
+/* MS_EPEER when the launcher reported the end of the job: a rank that died does not come back. */
 static int check_launcher(const ms_control *control) {
   const ms_control_rank *launcher = &control->rank[MS_CONTROL_LAUNCHER];
   return atomic_load(&launcher->told) == 2 ? MS_FAIL(MS_EPEER, "%s", launcher->text) : MS_OK;
@@ -104,7 +105,7 @@ static const char *name_of(const ms_wait_for *what, char *text, size_t bytes) {
   return text;
 }
 
-/* Ranks that wait for each other learn it when they are seen to do so twice, long before the deadline. */
+/* Fails when two checks in a row find this rank in the same deadlock, long before the deadline. */
 static int check_deadlock(ms_world *world, ms_wait *wait, const ms_wait_for *what, double now) {
   char name[256], behind[MS_CONTROL_TEXT];
   uint64_t state;
@@ -119,7 +120,7 @@ static int check_deadlock(ms_world *world, ms_wait *wait, const ms_wait_for *wha
                  world->rank, behind);
 }
 
-/* Ranks that left the world, or are in ms_world_recover, come no more. */
+/* Fails for ranks that left the world, or that are in ms_world_recover: they will not arrive. */
 static int check_gone(ms_world *world, ms_wait *wait, const ms_wait_for *what, const ms_rank_set *missing, double now) {
   char name[256], who[512], behind[MS_CONTROL_TEXT];
   ms_rank_set left = find_left(world->control, missing), recovering = {{0}};
@@ -170,7 +171,8 @@ int ms_world_wait_turn(ms_world *world, ms_wait *wait, const ms_wait_for *what, 
   ms_error_save(&before);
   int rc = ms_world_watch(world, wait, what, &missing, &rest);
   if (!rc) ms_world_sleep(world, seen, rest);
-  /* A rank may have come, and have given up for another reason since: what all have come to is done on all of them. */
+  /* A missing rank may have arrived and then given up for another reason: an operation that all have entered completes
+  ** on all of them. */
   if (rc && what->find(what->context, &missing)) return ms_error_code();
   if (rc && !ms_rank_set_is_empty(&missing)) return rc;
   if (rc) ms_error_restore(&before);

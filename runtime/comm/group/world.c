@@ -1,4 +1,5 @@
-/* world.c - a rank's view of its job: who and where it is, what its program reports, whether the job goes on, and SIGTERM. */
+/* world.c - a rank's view of its job: its rank and nodes, what its program reports, whether the job continues, and
+** SIGTERM. */
 #include "comm/group/world.h"
 
 #include <math.h>
@@ -10,7 +11,7 @@
 #include "base/interrupt.h"
 #include "comm/group/world_state.h"
 
-/* ---- who and where ---- */
+/* ---- rank and nodes ---- */
 
 int ms_world_rank(const ms_world *world) {
   MS_HANDLE_OR(-1, world, WORLD);
@@ -111,8 +112,9 @@ void ms_world_doing(ms_world *world, const char *what) {
   atomic_store(&world->recorder->doing, (uint32_t)ms_recorder_number(world->recorder, what));
 }
 
-/* A program that catches an error and goes on leaves the others where it should have come to. They find out later, in
-** another place, where the cause does not show: so each rank's first failure stays in its row, for reports to quote. */
+/* A program that catches an error and continues leaves the others waiting in an operation that it skipped. They fail
+** later, in another place, where the cause does not show. Each rank's first failure is therefore kept in its row, for
+** reports to quote. */
 void ms_world_note_failure(ms_world *world, const char *why) {
   MS_HANDLE_OR(, world, WORLD);
   if (!world->control) return;
@@ -123,10 +125,10 @@ void ms_world_note_failure(ms_world *world, const char *why) {
   atomic_store(&row->failed, 2);
 }
 
-/* ---- whether the job goes on ---- */
+/* ---- whether the job continues ---- */
 
-/* While interrupts are held, a rank that gave up is no reason to stop unless it is waited for: it may have done its part
-** of what all must do or none, and have left that behind. Ranks that died are one. */
+/* While interrupts are deferred, a rank that gave up only stops this one if this one waits for it: it may have
+** completed a common operation, or not begun it, before it failed elsewhere. Ranks that died always stop this one. */
 static int check_what_must_be_done(const ms_world *world) {
   const ms_control_rank *launcher = &world->control->rank[MS_CONTROL_LAUNCHER];
   return atomic_load(&launcher->told) == 2 ? MS_FAIL(MS_EPEER, "%s", launcher->text) : MS_OK;
@@ -154,9 +156,9 @@ unsigned ms_world_epoch(const ms_world *world) {
 
 /* ---- SIGTERM ----
 **
-** Schedulers send it to every process of a job, or to one, or to the launcher alone, which passes it on. A word in the
-** control segment makes that the same for all ranks of a host; it stays set, since a run that was asked to end does not
-** go on. Where some rank saves, none ends before that is done. */
+** Schedulers send it to every process of a job, to one, or only to the launcher, which forwards it. A word in the
+** control segment shows it to all ranks of a host. The word stays set, since a run that was asked to end does not
+** continue. If some rank saves, no rank ends before the save is done. */
 
 void ms_world_catch_termination(ms_world *world) {
   MS_HANDLE_OR(, world, WORLD);

@@ -1,7 +1,7 @@
-/* flight_recorder.c - writing a rank's flight recorder.
+/* flight_recorder.c - writes a rank's flight recorder.
 **
-** A record is written with its sequence number last, and that is cleared first when a record is used again, so a reader
-** that sees the same number before and after has read one record and not two halves.
+** A record's sequence number is cleared first when the record is reused, and written last. A reader that sees the same
+** number before and after has therefore read one whole record.
 */
 #include "comm/recorder/flight_recorder.h"
 
@@ -38,7 +38,7 @@ static const char *fitting_end(const char *text) {
   size_t length = strlen(text);
   if (length < MS_RECORDER_TEXT_BYTES) return text;
   text += length - (MS_RECORDER_TEXT_BYTES - 1);
-  while (((unsigned char)*text & 0xc0) == 0x80) text++; /* not from the middle of a character */
+  while (((unsigned char)*text & 0xc0) == 0x80) text++; /* not within a UTF-8 character */
   return text;
 }
 
@@ -77,8 +77,7 @@ const char *ms_recorder_text(const ms_recorder *recorder, uint32_t number) {
 
 /* ---- where the rank is ---- */
 
-/* What a failed activity left behind for readers, collectives that it did not leave among it, ends with the next
-** one. */
+/* The next activity removes what a failed one left for readers, including collectives that it did not leave. */
 static void forget_failure(ms_recorder *recorder) {
   for (int i = 0; i < MS_RECORDER_RINGS; i++) {
     ms_recorder_ring *ring = &recorder->ring[i];

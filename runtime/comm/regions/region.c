@@ -1,9 +1,9 @@
-/* region.c - memory that some ranks of the host map together. The first makes a memfd, the others open it through
-** /proc, and then every descriptor is closed: the mappings alone keep the memory, so it goes when the last rank goes,
-** however it ends.
+/* region.c - memory that the ranks of a group map together. The first member makes a memfd, the others open it through
+** /proc, and then every descriptor is closed: only the mappings keep the memory, so it is freed when the last rank
+** ends, however it ends.
 **
-** Pages stay small ones: a region commits exactly the pages that were touched, which keeps resident memory what the
-** plan said. (Huge pages would round small regions up, and most kernels refuse them to memfds anyway.)
+** Pages are small: a region commits exactly the pages that were touched, so resident memory matches the plan. (Huge
+** pages would round small regions up, and most kernels refuse them for memfds anyway.)
 */
 #include <errno.h>
 #include <string.h>
@@ -14,10 +14,10 @@
 #include "base/error.h"
 #include "comm/regions/region.h"
 
-/* What the first member tells the others. */
+/* What the first member sends to the others. */
 typedef struct offer {
   int pid, fd, error; /* error: errno of memfd_create or ftruncate, else 0 */
-  uint64_t bytes;     /* each rank's wish: all must be the same */
+  uint64_t bytes;     /* the size that each rank requests: all must be equal */
 } offer;
 
 static int map_private(size_t bytes, ms_region *region) {
@@ -76,7 +76,7 @@ int ms_region_map(ms_group *group, size_t bytes, ms_region *region) {
   MS_GOTO(check_offers(group, offers));
   if (group->me == 0) failed = map_shared(mine.fd, bytes, region);
   else failed = map_offered(group, &offers[0], region);
-  /* Every rank learns whether all have it: then nobody uses a region that another rank lacks. */
+  /* Every rank learns whether all have mapped the region, so no rank uses one that another rank lacks. */
   MS_GOTO(ms_group_all_gather_bytes(group, &failed, sizeof failed, all_failed));
   MS_GOTO(failed);
   for (int i = 0; i < group->size; i++)
