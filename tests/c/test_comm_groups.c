@@ -223,7 +223,7 @@ static int open_wrongly(ms_world *world, void *context) {
   coll.kind = MS_COLL_ALL_REDUCE;
   part.src_dtype = part.dst_dtype = MS_BF16;
   part.accumulate = 1;
-  EXPECT_FAILS(ms_comm_start(comm, &coll), MS_EDTYPE, "f32 | accumulates");
+  EXPECT_FAILS(ms_comm_start(comm, &coll), MS_EDTYPE, "f32 | accumulate");
   coll.kind = MS_COLL_SEND;
   coll.root = me;
   part.accumulate = 0;

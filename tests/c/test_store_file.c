@@ -153,7 +153,7 @@ static void L4_a_file_that_nobody_writes_is_told(void **state) {
   start_caller(&ranks[1]);
   join_caller(&ranks[1]);
   assert_int_equal(ranks[1].status, MS_ETIMEOUT);
-  assert_has(ranks[1].message, "rank 0 | write");
+  assert_has(ranks[1].message, "rank 0 | written");
   snprintf(path, sizeof path, "%s/nowhere/meet", folder);
   fail_by_file(0, MS_EIO, "rank 0 | create | No such file");
 }

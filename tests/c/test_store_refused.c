@@ -152,9 +152,9 @@ static void answer_hello(uint32_t kind, uint32_t claimed, int status, const char
 static void L3_a_server_that_lies_is_not_believed(void **state) {
   (void)state;
   answer_hello(MS_WIRE_WELCOME, MS_WIRE_PROOF, MS_EMISMATCH, "store | token");
-  answer_hello(MS_WIRE_WELCOME, 0xffffffff, MS_EMISMATCH, "answer | sense");
-  answer_hello(MS_WIRE_ALL, 8, MS_EMISMATCH, "answer | sense");
-  answer_hello(MS_WIRE_REFUSED, 0xffffffff, MS_EMISMATCH, "sends | sense");
+  answer_hello(MS_WIRE_WELCOME, 0xffffffff, MS_EMISMATCH, "answer | invalid");
+  answer_hello(MS_WIRE_ALL, 8, MS_EMISMATCH, "answer | invalid");
+  answer_hello(MS_WIRE_REFUSED, 0xffffffff, MS_EMISMATCH, "data | invalid");
   answer_hello(MS_WIRE_REFUSED, 100, MS_EMISMATCH, "rank 1 | refused");
 }
 

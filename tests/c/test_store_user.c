@@ -75,13 +75,13 @@ static void reset(int fd) {
 static void know_both_ends(int family) {
   connection c;
   if (!connect_over(family, &c)) return;
-  assert_fails(ms_wire_check_user(c.caller), MS_EMISMATCH, "whose process");
+  assert_fails(ms_wire_check_user(c.caller), MS_EMISMATCH, "owner");
   c.called = accept_one(&c.listener);
   assert_int_equal(ms_wire_check_user(c.caller), MS_OK);
   assert_int_equal(ms_wire_check_user(c.called), MS_OK);
   close(c.caller);
   c.caller = -1;
-  assert_fails(ms_wire_check_user(c.called), MS_EMISMATCH, "whose process");
+  assert_fails(ms_wire_check_user(c.called), MS_EMISMATCH, "owner");
   disconnect(&c);
 }
 
@@ -99,7 +99,7 @@ static void L3_an_end_that_was_reset_belongs_to_no_user(void **state) {
   c.called = accept_one(&c.listener);
   reset(c.caller);
   c.caller = -1;
-  assert_fails(ms_wire_check_user(c.called), MS_EIO, "connection broke");
+  assert_fails(ms_wire_check_user(c.called), MS_EIO, "connection failed");
   disconnect(&c);
 }
 
@@ -127,7 +127,7 @@ static void L3_a_number_that_several_users_have_belongs_to_none(void **state) {
   if (pid == 0) {
     ms_error_clear();
     if (unshare(CLONE_NEWUSER)) _exit(2);
-    _exit(ms_wire_check_user(c.caller) != MS_EMISMATCH || message_lacks(ms_error_message(), "whose process"));
+    _exit(ms_wire_check_user(c.caller) != MS_EMISMATCH || message_lacks(ms_error_message(), "owner"));
   }
   waitpid(pid, &status, 0);
   disconnect(&c);

@@ -306,7 +306,7 @@ int ms_environment_read(ms_task *task) {
   MS_TRY(find_launcher(task, &which));
   if (!which && get("MOONSHARD_RENDEZVOUS"))
     return MS_FAIL(MS_EINVAL,
-                   "MOONSHARD_RENDEZVOUS=%s says where the ranks meet, but the rank of this process is unknown: set "
+                   "MOONSHARD_RENDEZVOUS=%s says where the ranks meet, but not which rank this process is: set "
                    "RANK and WORLD_SIZE",
                    get("MOONSHARD_RENDEZVOUS"));
   if (task->size == 1) return MS_OK;

@@ -52,8 +52,7 @@ static int same_host(const member *a, const member *b) { return !memcmp(a->host,
 /* Nodes are numbered in the order of their lowest ranks. */
 static void number_nodes(attempt *a) {
   int *node_of = a->result->topology.node_of;
-  int nodes = 0, *lowest = a->result->topology.node_of +
-                           a->task->size; /* the allocation has [2 * size]: its second half is scratch here */
+  int nodes = 0, *lowest = node_of + a->task->size; /* scratch: node_of has room for [2 * size] */
   for (int rank = 0; rank < a->task->size; rank++) {
     int node = 0;
     while (node < nodes && !same_host(&a->all[rank], &a->all[lowest[node]])) node++;
