@@ -158,7 +158,7 @@ static int refuse_state(ms_world *world, void *context) {
   ms_state *made;
   int node_of[4];
   fill_nodes(4, 2, node_of, &config);
-  EXPECT_FAILS(ms_state_new(world, net.model, &config, &made), MS_EUNSUPPORTED, "planned");
+  EXPECT_FAILS(ms_state_new(world, net.model, &config, &made), MS_EUNSUPPORTED, "node_of | plan");
   mlp_free(&net);
   return MS_OK;
 }

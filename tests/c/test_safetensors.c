@@ -361,7 +361,7 @@ static void K5_the_writer_refuses_what_no_file_can_hold(void **state) {
   static const char *const twice[] = {"k", "1", "k", "2"};
   ms_safetensors_config config = {
       .struct_size = sizeof(ms_safetensors_config), .metadata = 2, .metadata_text = twice, .atomic = 1};
-  assert_fails(ms_safetensors_create(in_folder("x"), 0, NULL, &config, &w), MS_EINVAL, "__metadata__ | \"k\" | taken");
+  assert_fails(ms_safetensors_create(in_folder("x"), 0, NULL, &config, &w), MS_EINVAL, "__metadata__ | \"k\" | in use");
 }
 
 static void K5_a_device_is_not_replaced(void **state) {

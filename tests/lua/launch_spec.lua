@@ -196,7 +196,7 @@ describe("ranks that another program starts", function()
       "MOONSHARD_RENDEZVOUS=tcp://127.0.0.1:29500 " .. BIN .. " run -n 4 " .. TOY,
     })) do
       assert.equal(2, ended.status, i)
-      has(ended.err, "MOONSHARD_RENDEZVOUS=tcp://127.0.0.1:29500 | which")
+      has(ended.err, "MOONSHARD_RENDEZVOUS=tcp://127.0.0.1:29500 | --node-rank")
     end
   end)
 

@@ -185,7 +185,7 @@ describe("tokenizer", function()
     for _, more in ipairs({ {}, { "--out", folder .. "/./text.bin" } }) do
       ended = program.run({ "tokenize", "--tokenizer", FIXTURES .. "good/gpt2.json", text, unpack(more) })
       assert.equal(2, ended.status)
-      has(ended.err, "tokens | " .. text)
+      has(ended.err, "overwrite | " .. text)
       assert.equal("sun", io.open(text):read("*a"))
     end
   end)

@@ -146,7 +146,7 @@ describe("a trace", function()
         assert.equal(2, told.status)
         has(told.err, why)
       end
-      refused(text:sub(1, #text / 2), "not JSON")
+      refused(text:sub(1, #text / 2), "JSON | byte")
       refused('{"events":[]}', "traceEvents")
       refused("null", "traceEvents")
       refused('{"traceEvents":[]}', "no slices")
