@@ -9,9 +9,9 @@
 
 /* ---- roots ---- */
 
-/* All meshes over a root share it; the last one frees it. */
+/* Meshes over a root and the code that makes it share it; the last user frees it. */
 static void release_root(ms_mesh_root *root) {
-  if (!root || --root->meshes > 0) return;
+  if (!root || --root->users > 0) return;
   for (int d = 0; d < root->ndim; d++) free(root->name[d]);
   for (int i = 0; i < root->n_derived; i++) free(root->derived[i].name);
   free(root->derived);
@@ -39,7 +39,7 @@ int ms_mesh_over(ms_mesh_root *root, int ndim, const ms_axis *axes, const char *
   ms_mesh *made = ms_handle_new(MS_HANDLE_MESH, sizeof *made, destroy_mesh);
   if (!made) return MS_ENOMEM;
   made->root = root;
-  root->meshes++;
+  root->users++;
   made->ndim = ndim;
   for (int d = 0; d < ndim; d++) {
     made->axis[d] = axes[d];
@@ -56,10 +56,11 @@ int ms_mesh_over(ms_mesh_root *root, int ndim, const ms_axis *axes, const char *
 
 void ms_mesh_free(ms_mesh *mesh) { ms_handle_release(mesh, MS_HANDLE_MESH); }
 
-/* Row-major: the last dimension has stride 1. After an error, *out is NULL or a root that the caller releases. */
+/* Row-major: the last dimension has stride 1. The caller releases *out, also after an error; it may be NULL then. */
 static int make_root(int ndim, const int *sizes, const char *const *names, int world, ms_mesh_root **out) {
   ms_mesh_root *root = ms_calloc(1, sizeof *root);
   if (!root) return MS_ENOMEM;
+  root->users = 1;
   root->world = world;
   root->ndim = ndim;
   root->size = 1;
@@ -121,10 +122,9 @@ static int make_mesh(int device, int ndim, const int *sizes, const char *const *
   MS_TRY(ms_mesh_resolve_sizes(label, ndim, sizes, n, ranks ? "the list of ranks" : "the world", !ranks, resolved));
   MS_GOTO(make_root(ndim, resolved, names, world, &root));
   if (ranks) MS_GOTO(set_ranks(root, label, ranks));
-  MS_GOTO(ms_mesh_over(root, ndim, root->axis, names, mesh));
-  return MS_OK;
+  rc = ms_mesh_over(root, ndim, root->axis, names, mesh);
 fail:
-  if (root && !root->meshes) release_root(root);
+  release_root(root);
   return rc;
 }
 

@@ -22,7 +22,7 @@ typedef struct ms_derived {
 } ms_derived;
 
 typedef struct ms_mesh_root {
-  int meshes; /* number of meshes that use it */
+  int users; /* number of meshes that use it, and the code that makes it */
   int world;
   int size;      /* number of positions */
   int *rank;     /* [size] by position; NULL: rank = position */
