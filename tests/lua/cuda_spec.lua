@@ -250,7 +250,7 @@ describe("the device cuda over emulated libraries", function()
     assert.truthy(told("stopped in a graph").err:find("%l+_%l+ [%l%d.]+"), told("stopped in a graph").err)
   end)
 
-  it("A1 libraries and GPUs that are not there are told", function()
+  it("A1 missing libraries and GPUs are reported", function()
     fails("old library", 2, "NCCL 2.12.3 | 2.18.5")
     fails("no windows", 2, "NCCL 2.26.5 | windows | 2.27")
     fails("no engines", 2, "NCCL 2.27.9 | copy engines | 2.28")

@@ -15,7 +15,7 @@
 #include "base/secret.h"
 #include "comm/bootstrap/store_wire.h"
 
-/* Whoever sees a proof can guess its token offline, so short tokens are refused. */
+/* An attacker who sees a proof can guess its token offline, so short tokens are refused. */
 enum { SHORTEST = 16, LONGEST = 256, RANDOM_BYTES = 16 };
 
 static struct {

@@ -1,5 +1,5 @@
 -- A small training in which one rank makes trouble: it sleeps, is killed or stopped, or does something else than the
--- others. What is told about it is what the specs of the flight recorder look at.
+-- others. The specs of the flight recorder check the reports about it.
 --
 --   where: start (before the mesh), first (before the first step), trace (in the first step, while the model is
 --   traced), middle (before step 4), data (while the batch of step 4 is made), inside (half a second later, wherever it
