@@ -4,6 +4,7 @@
 local launched = require("lua.launched")
 local has = require("lua.message").has
 local program = require("lua.program")
+local scratch = require("lua.scratch")
 local all_out, find_port = launched.all_out, launched.find_port
 local ranks, together, with_recipe = launched.ranks, launched.together, launched.with_recipe
 
@@ -212,15 +213,22 @@ describe("two hosts", function()
     ]==]):format(a, b))
     os.execute("chmod +x " .. reach)
     with_recipe(WHO, function(recipe)
-      local mpirun = on(a, TOKEN .. "mpirun --allow-run-as-root --mca oob_tcp_if_include veth0 --mca plm_rsh_agent "
-        .. reach .. " -n 4 -H 10.99.0.1:2,10.99.0.2:2 -x MOONSHARD_TOKEN ")
+      -- Each has a folder for its sessions: two that make the same one at the same time fail.
+      local folders = { scratch.path(), scratch.path() }
+      local function mpirun(folder)
+        return on(a, TOKEN .. "mpirun --allow-run-as-root --mca orte_tmpdir_base " .. folder
+          .. " --mca oob_tcp_if_include veth0 --mca plm_rsh_agent " .. reach
+          .. " -n 4 -H 10.99.0.1:2,10.99.0.2:2 -x MOONSHARD_TOKEN ")
+      end
+      for _, folder in ipairs(folders) do os.execute("mkdir " .. folder) end
       local place = "-x MOONSHARD_RENDEZVOUS=tcp://10.99.0.1:29508 "
       local run = BIN .. " run --timeout 20 " .. recipe
-      local ended = together({ mpirun .. place .. run, mpirun .. run })
+      local ended = together({ mpirun(folders[1]) .. place .. run, mpirun(folders[2]) .. run })
       assert.equal(WHO_OF_TWO, all_out({ ended[1] }))
       has(ended[2].err, "Open MPI | rank 0 | mpirun -x MOONSHARD_RENDEZVOUS=tcp://")
     end)
     os.remove(reach)
+    scratch.clear()
   end)
 
   it("D12 with different numbers of ranks are named, wherever their ranks are", function()
